@@ -1,0 +1,52 @@
+# Plain make.  CC=gcc or clang; B is the build folder; SAN=address,undefined or SAN=thread.
+CC      ?= cc
+SAN     ?=
+B       ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))
+comma   := ,
+LLVM    := llvm-config-19
+WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers
+CFLAGS  ?= -O2 -g
+CF      := -std=c17 -D_GNU_SOURCE -fPIC -fvisibility=hidden -fno-math-errno -ffp-contract=off $(WARN) $(CFLAGS) \
+           $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
+LDF     := $(if $(SAN),-fsanitize=$(SAN))
+LIBS    := -lm -lpthread -ldl
+
+DIRS    := base ir prog kern eval hlo plan spmd pass sym coll rt pjrt
+SRC     := $(sort $(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)))
+OBJ     := $(SRC:src/%.c=$(B)/%.o)
+TOOL    := $(patsubst src/%.c,$(B)/%.o,$(wildcard src/tool/*.c))
+GEN     := $(patsubst src/%.c,$(B)/%.o,$(wildcard src/gen/*.c))
+UNIT    := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c))
+
+all: $(B)/librondo.so $(B)/librondo_gen.so $(B)/rondo
+
+# The part of every variant of a kernel that needs an instruction set says so itself (target attributes).
+$(B)/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CF) $(CF_$(notdir $(@D))) -MMD -MP -c $< -o $@
+
+CF_gen := $(shell $(LLVM) --cflags 2>/dev/null | tr ' ' '\n' | grep -E '^-I|^-D__STDC' | tr '\n' ' ')
+CF_kern := -O3
+
+$(B)/librondo.a: $(OBJ)
+	@rm -f $@
+	ar rcs $@ $^
+
+$(B)/librondo.so: $(OBJ) src/pjrt/exports.map
+	$(CC) -shared $(LDF) -Wl,--version-script=src/pjrt/exports.map -Wl,-z,defs -o $@ $(OBJ) $(LIBS)
+
+$(B)/librondo_gen.so: $(GEN) $(B)/librondo.a src/gen/exports.map
+	$(CC) -shared $(LDF) -Wl,--version-script=src/gen/exports.map -o $@ $(GEN) $(B)/librondo.a $(shell $(LLVM) --ldflags 2>/dev/null) -lLLVM-19 $(LIBS)
+
+$(B)/rondo: $(TOOL) $(B)/librondo.a
+	$(CC) $(LDF) -rdynamic -o $@ $(TOOL) -Wl,--whole-archive $(B)/librondo.a -Wl,--no-whole-archive $(LIBS)
+
+$(B)/unit/%: tests/unit/%.c $(B)/librondo.a
+	@mkdir -p $(@D)
+	$(CC) $(CF) -MMD -MP -Isrc $< $(LDF) -o $@ $(B)/librondo.a -lcmocka $(LIBS)
+
+clean:
+	rm -rf build build-*
+
+.PHONY: all clean
+-include $(OBJ:.o=.d) $(TOOL:.o=.d) $(GEN:.o=.d) $(UNIT:=.d)

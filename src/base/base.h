@@ -1,0 +1,226 @@
+/* What everything stands on: errors, arenas, arrays, strings, maps, logging,
+ * settings, clock, element types.
+ *
+ * Errors are values (struct err *, NULL is success).  Metadata allocation
+ * cannot fail (the process aborts); device memory can.
+ * Unless a comment says otherwise nothing here is thread-safe: one owner at
+ * a time. */
+#ifndef RONDO_BASE_H
+#define RONDO_BASE_H
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NELEM(a) (sizeof(a) / sizeof((a)[0]))
+#define UNUSED __attribute__((unused))
+#define PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* --- err.c ------------------------------------------------------------- */
+
+/* The numbers are PJRT's (absl's) error codes, so the border needs no table. */
+enum err_code {
+	ERR_CANCELLED = 1, ERR_UNKNOWN = 2, ERR_INVALID = 3, ERR_DEADLINE = 4,
+	ERR_NOT_FOUND = 5, ERR_ALREADY_EXISTS = 6, ERR_PERMISSION = 7,
+	ERR_EXHAUSTED = 8, ERR_PRECONDITION = 9, ERR_ABORTED = 10,
+	ERR_OUT_OF_RANGE = 11, ERR_UNIMPLEMENTED = 12, ERR_INTERNAL = 13,
+	ERR_UNAVAILABLE = 14, ERR_DATA_LOSS = 15,
+};
+
+struct err {
+	void *vtable;         /* always NULL: PJRT wants a vtable word first */
+	enum err_code code;
+	const char *file;     /* where it was made, for debugging */
+	int line;
+	char *msg;            /* owned, NUL-terminated */
+};
+
+/* Make an error.  The text starts in lower case, says what failed first, puts
+ * the subject in quotes and has no full stop. */
+struct err *err_new(enum err_code code, const char *file, int line,
+                    const char *fmt, ...) PRINTF(4, 5);
+#define ERR(code, ...) err_new(ERR_##code, __FILE__, __LINE__, __VA_ARGS__)
+
+/* Put "<text>: " in front of e's message; returns e.  e may be NULL. */
+struct err *err_wrap(struct err *e, const char *fmt, ...) PRINTF(2, 3);
+struct err *err_copy(const struct err *e);   /* owned; NULL gives NULL */
+void err_free(struct err *e);                /* NULL is fine */
+
+#define TRY(x) do { struct err *e_ = (x); if (e_) return e_; } while (0)
+#define TRY_GOTO(e, x, label) do { (e) = (x); if (e) goto label; } while (0)
+
+/* --- arena.c ----------------------------------------------------------- */
+
+/* malloc and friends that abort when there is no memory. */
+void *mem_alloc(size_t n);                   /* zeroed; free with free() */
+void *mem_grow(void *p, size_t n);           /* realloc; new bytes are not zeroed */
+
+/* Memory that dies together.  Zeroed on allocation, 16-byte aligned. */
+struct arena { struct arena_block *block; size_t used, cap; };
+void arena_init(struct arena *a);
+void arena_fini(struct arena *a);
+void arena_reset(struct arena *a);           /* keeps the first block */
+void *arena_alloc(struct arena *a, size_t n);
+void *arena_copy(struct arena *a, const void *p, size_t n);
+char *arena_str(struct arena *a, const char *s, size_t n);    /* NUL added */
+char *arena_printf(struct arena *a, const char *fmt, ...) PRINTF(2, 3);
+#define ARENA_NEW(a, type, n) ((type *)arena_alloc((a), sizeof(type) * (size_t)(n)))
+
+/* Growable array of type t, on the heap: struct { t *p; size_t n, cap; }. */
+#define ARR(t) struct { t *p; size_t n, cap; }
+#define arr_push(a, v) do { arr_reserve(a, 1); (a)->p[(a)->n++] = (v); } while (0)
+#define arr_reserve(a, k) ((a)->p = arr_grow_((a)->p, &(a)->cap, (a)->n + (size_t)(k), sizeof *(a)->p))
+#define arr_free(a) (free((a)->p), (a)->p = NULL, (a)->n = (a)->cap = 0)
+void *arr_grow_(void *p, size_t *cap, size_t need, size_t elem);
+void free(void *);   /* as in stdlib.h, so that arr_free needs no include */
+
+/* --- str.c ------------------------------------------------------------- */
+
+/* A string that grows.  p is always NUL-terminated once something was added. */
+struct str { char *p; size_t n, cap; };
+void str_add(struct str *s, const char *text);
+void str_addn(struct str *s, const char *text, size_t n);
+void str_addf(struct str *s, const char *fmt, ...) PRINTF(2, 3);
+void str_vaddf(struct str *s, const char *fmt, va_list ap);
+void str_free(struct str *s);
+/* The candidate nearest to name by edit distance, or NULL if none is near. */
+const char *str_nearest(const char *name, const char *const *cand, size_t n);
+/* Whole file into s (which it appends to). */
+struct err *str_read_file(struct str *s, const char *path);
+/* Write atomically: a temporary file beside it, then rename. */
+struct err *str_write_file(const char *path, const void *p, size_t n);
+/* A progress line on a terminal: "what [#####    ] 45 %", kept on one line. */
+void str_progress(FILE *f, const char *what, double done);
+
+/* --- map.c ------------------------------------------------------------- */
+
+/* Hash map from a byte string (copied) to a 64-bit value. */
+struct map { struct map_slot *slot; size_t n, cap; };
+void map_free(struct map *m);
+/* Pointer to the value of key, or NULL.  Valid until the next map_put. */
+uint64_t *map_get(const struct map *m, const void *key, size_t n);
+/* Pointer to the value of key, which is added (as 0) if absent. */
+uint64_t *map_put(struct map *m, const void *key, size_t n);
+uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);   /* stable over runs and machines */
+
+/* --- log.c ------------------------------------------------------------- */
+
+/* One line to stderr, "rondo: ...".  Thread-safe.  Logs are for what is not an
+ * error.  Level from RONDO_LOG: 0 quiet, 1 warn (default), 2 info, 3 debug. */
+enum log_level { LOG_WARN = 1, LOG_INFO, LOG_DEBUG };
+void log_line(enum log_level l, const char *fmt, ...) PRINTF(2, 3);
+
+/* --- conf.c ------------------------------------------------------------ */
+
+/* Settings: rows of conf.def.  Read once from the environment (RONDO_<NAME>),
+ * thread-safe after conf_init, which the first getter calls.  An unknown
+ * RONDO_ variable or a value that does not parse gives one warning that names
+ * the nearest setting. */
+enum conf_id {
+#define CONF(id, kind, dflt, help) CONF_##id,
+#include "conf.def"
+#undef CONF
+	CONF_COUNT
+};
+void conf_init(void);
+int64_t conf_int(enum conf_id id);
+const char *conf_str(enum conf_id id);       /* "" if unset */
+bool conf_is_set(enum conf_id id);
+struct err *conf_set(const char *name, const char *value);   /* as by the environment; for options of a client */
+void conf_help(FILE *f);
+
+/* --- clock.c, cpu.c ---------------------------------------------------- */
+
+double clock_s(void);                        /* monotonic seconds */
+uint64_t clock_ns(void);                     /* monotonic nanoseconds */
+
+/* What this machine is.  Read once, thread-safe. */
+struct cpu_info {
+	int cores;            /* usable: affinity mask and cgroup quota, or RONDO_CORES */
+	bool avx2, avx512, avx512_bf16, avx512_fp16, amx_bf16, amx_int8;
+	size_t l1, l2, l3;    /* bytes; l1 data */
+	int64_t ram;          /* bytes this process may use: the cgroup's limit or the RAM */
+	char name[64];        /* model name */
+};
+const struct cpu_info *cpu_get(void);
+/* Flush denormals on this thread, as XLA:CPU does; returns the old MXCSR. */
+unsigned cpu_set_ftz(void);
+void cpu_restore_fp(unsigned mxcsr);
+
+/* --- dtype.c ----------------------------------------------------------- */
+
+enum dtype_class { DT_NONE, DT_PRED, DT_INT, DT_UINT, DT_FLOAT, DT_COMPLEX };
+
+/* Rows of dtype.def.  The values are PJRT_Buffer_Type's. */
+enum dtype {
+#define DTYPE(id, name, value, cls, bits, bytes, vhlo, builtin) DT_##id = value,
+#include "dtype.def"
+#undef DTYPE
+	DT_COUNT = 34
+};
+struct dtype_info {
+	const char *name;     /* as in our text form: f32, bf16, i32, u8, pred, c64, ... */
+	uint8_t cls;          /* enum dtype_class */
+	uint8_t bits;         /* of the value */
+	uint8_t bytes;        /* of one stored element: sub-byte types take one byte */
+};
+extern const struct dtype_info dtype_info[DT_COUNT];   /* name NULL: no such type */
+int dtype_by_name(const char *name, size_t n);         /* -1 if unknown */
+
+/* Scalar conversions that everything agrees on: round to nearest even,
+ * saturation as IEEE or the f8 type says.  bits are the stored bits. */
+float f16_to_f32(uint16_t bits);
+uint16_t f32_to_f16(float x);
+static inline float bf16_to_f32(uint16_t b)
+{
+	uint32_t u = (uint32_t)b << 16;
+	float f;
+	memcpy(&f, &u, 4);
+	return f;
+}
+static inline uint16_t f32_to_bf16(float x)
+{
+	uint32_t u;
+	memcpy(&u, &x, 4);
+	if ((u & 0x7fffffff) > 0x7f800000)
+		return (uint16_t)(u >> 16 | 0x40);
+	return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+/* The float types of at most 8 bits (f8*, f6*, f4*): dt is their dtype. */
+float f8_to_f32(enum dtype dt, uint8_t bits);
+uint8_t f32_to_f8(enum dtype dt, float x);
+
+/* --- redop.def, elem.def ------------------------------------------------ */
+
+enum redop {
+#define REDOP(id, text, elem) RED_##id,
+#include "redop.def"
+#undef REDOP
+	RED_COUNT
+};
+extern const char *const redop_name[RED_COUNT];
+
+/* Elementwise scalar functions: the one list of them (elem.def). */
+enum elem {
+#define ELEM(id, nin, flags, meaning) ELEM_##id,
+#include "elem.def"
+#undef ELEM
+	ELEM_COUNT
+};
+enum { EL_COMM = 1, EL_PRED = 2, EL_CONV = 4, EL_REAL = 8 };
+struct elem_info {
+	const char *name;
+	uint8_t nin;
+	uint8_t flags;        /* EL_COMM commutative; EL_PRED result is pred; EL_CONV result type is
+	                       * its own; EL_REAL complex operand gives its real type */
+};
+extern const struct elem_info elem_info[ELEM_COUNT];
+
+#include "banned.h"
+#endif

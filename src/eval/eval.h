@@ -1,0 +1,45 @@
+/* The oracle: walks a function of the IR with reference kernels.  Slow, correct, serial (several
+ * devices: all positions step by step, collectives by looking at every position's value). */
+#ifndef RONDO_EVAL_H
+#define RONDO_EVAL_H
+
+#include "../base/base.h"
+#include "../ir/ir.h"
+#include "../prog/prog.h"
+#include "../kern/kern.h"
+
+/* One kernel of an op.  arg[i] for the k->nin + k->nout views: >= 0 operand of the op, < 0 result
+ * ~arg[i].  init: the step only copies operand arg[0] to the result (left out when both share storage). */
+struct eval_step { struct prog_kern k; int16_t *arg; bool init; };
+
+/* The kernels that compute op o, for dense operands and results, allocated in a.  n = 0: nothing to do
+ * (a view whose bytes are its operand's: result 0 is operand 0).  UNIMPLEMENTED for control flow,
+ * collectives and custom calls, which the caller handles, and for what has no kernel. */
+struct err *eval_steps(struct arena *a, const struct ir_module *m, const struct ir_fn *fn,
+                       const struct ir_op *o, struct eval_step **out, int *n);
+/* Region f (scalars to scalars, straight-line elementwise, constants; calls and converts looked through)
+ * as an expression.  UNIMPLEMENTED names the op that does not fit. */
+struct err *eval_expr(struct arena *a, const struct ir_module *m, ir_fnid f, struct prog_expr **out);
+/* A dot with no fast form for its views, a general region (non-elementwise reducer): eval falls back to
+ * walking the region per element; lowering refuses.  True if eval_steps can make kernels for o. */
+bool eval_has_kernel(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+
+struct eval_array { enum dtype dtype; int rank; int64_t dim[IR_MAX_RANK]; void *p; size_t bytes; };   /* dense; p owned, malloc */
+void eval_array_free(struct eval_array *a);
+
+/* Host code for custom_call: set once per process; NULL entries are UNIMPLEMENTED.  in, out: dense arrays;
+ * out's are allocated. */
+typedef struct err *eval_custom_fn(void *user, const char *target, const void *dict, size_t ndict,
+                                   int nin, struct eval_array *in, int nout, struct eval_array *out);
+struct eval_opts {
+	int ndev;                /* positions; >= 1 */
+	eval_custom_fn *custom; void *user;
+	int64_t max_iter;        /* of a while; 0 = no limit */
+};
+/* Run main.  args[d * nparam + i] are position d's (local) arrays; res likewise, allocated. */
+struct err *eval_main(const struct ir_module *m, const struct eval_opts *o,
+                      const struct eval_array *args, struct eval_array *res);
+/* One function on one position: for constant folding and for validation. */
+struct err *eval_fn(const struct ir_module *m, const struct ir_fn *fn, const struct eval_array *args, struct eval_array *res);
+
+#endif

@@ -1,0 +1,29 @@
+/* Groups of operations -> machine code, through LLVM's C API.  Lives in its own shared object
+ * (librondo_gen.so), loaded on the first use. */
+#ifndef RONDO_GEN_H
+#define RONDO_GEN_H
+
+#include "../base/base.h"
+#include "../ir/ir.h"
+#include "../prog/prog.h"
+
+/* What generated code expects, and the code. */
+struct gen_out {
+	char *symbol;            /* in the arena */
+	void *obj; size_t nobj;  /* ELF relocatable object, in the arena; empty if it came by key from a cache */
+	uint64_t key;            /* of the canonical text, the CPU and the generator's version */
+	int64_t tiles;           /* grid; one call may do any range of tiles */
+	int64_t flops, bytes;
+};
+
+/* Can group fn be compiled, as one kernel whose operands are dense (or the given views)?  Cheap: no LLVM.
+ * On false, why (if not NULL) is a static text. */
+bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why);
+/* Compile group fn.  in/out views: nparam then nresult, NULL = all dense; their rank and extents are the
+ * parameters' and results', only off and stride are free.  Thread-safe. */
+struct err *gen_group(struct arena *a, const struct ir_module *m, const struct ir_fn *fn,
+                      const struct prog_view *view, struct gen_out *out);
+/* The table of the shared object (symbol rondo_gen): what the compiler half calls through. */
+struct gen_api { struct err *(*group)(struct arena *, const struct ir_module *, const struct ir_fn *, const struct prog_view *, struct gen_out *); };
+
+#endif

@@ -1,0 +1,14 @@
+/* StableHLO portable bytecode (VHLO, MLIR bytecode version 6) with Shardy annotations -> ir.
+ * Private functions are inlined or kept as call; composites are inlined but for those that are ops
+ * (top_k, erf); regions' captures become operands; tuples are flattened. */
+#ifndef RONDO_HLO_H
+#define RONDO_HLO_H
+
+#include "../base/base.h"
+#include "../ir/ir.h"
+
+/* Decode n bytes.  ERR_INVALID (with the byte offset) for what is malformed, ERR_UNIMPLEMENTED naming op,
+ * type or attribute for what Rondo does not have.  Never crashes, whatever the bytes. */
+struct err *hlo_read(const void *p, size_t n, struct ir_module **out);
+
+#endif

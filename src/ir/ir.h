@@ -1,0 +1,277 @@
+/* The intermediate representation: arrays and 32-bit ids.
+ *
+ * A module owns everything (one arena); a function is a list of operations in
+ * program order over values.  Regions are functions with explicit operands:
+ * nothing is captured.  Types, shardings, groups, strings are interned per
+ * module: equality is ==.  Passes annotate or rebuild; nothing is deleted, dead
+ * code is what a rebuild does not copy.
+ *
+ * Text form, one op per line (docs/ir.md):
+ *     %3 = dot %1, %2 lb=[] rb=[] lc=[1] rc=[0] ... : f32[8,128] @[{"x"},{}] loc("a.py":3)
+ *
+ * Not thread-safe: one module belongs to one compile. */
+#ifndef RONDO_IR_H
+#define RONDO_IR_H
+
+#include "../base/base.h"
+
+typedef uint32_t ir_val;     /* index into fn->val; 0 = none */
+typedef uint32_t ir_type;    /* index into m->type; 0 = none */
+typedef uint32_t ir_fnid;    /* index into m->fn; 0 = none, 1 = main */
+typedef uint32_t ir_blob;    /* index into m->blob; 0 = none */
+typedef uint32_t ir_str;     /* index into m->str; 0 = empty */
+typedef uint32_t ir_group;   /* index into m->group; 0 = none */
+typedef uint32_t ir_shard;   /* index into m->shard; 0 = none given (all open) */
+typedef uint32_t ir_loc;     /* index into m->loc; 0 = unknown */
+
+enum { IR_MAX_RANK = 32 };
+
+enum ir_kind {
+	IR_none,
+#define OP(id, nin, nout, flags, attrs, meaning) IR_##id,
+#include "ops.def"
+#undef OP
+	IR_COUNT
+};
+
+/* Flags of an op kind. */
+enum {
+	IR_PURE = 1,       /* no effect: dead if unused, movable */
+	IR_ELEM = 2,       /* a row of elem.def */
+	IR_VIEW = 4,       /* result is the operand's bytes seen otherwise (or a broadcast) */
+	IR_COLL = 8,       /* communicates: never shared, order kept */
+	IR_EFFECT = 16,    /* order kept among effects, never dead */
+	IR_BARRIER = 32,
+	IR_CUSTOM = 64,    /* effect decided by its attribute */
+};
+
+struct ir_kind_info {
+	const char *name;
+	int nin, nout;           /* -1: any number */
+	unsigned flags;
+	const char *attrs;       /* "name:kind name:kind" */
+	const char *meaning;
+	int nattr;
+	char kind[16];           /* attribute kinds */
+	const char *attr_name[16];   /* not NUL-terminated: see attr_len */
+	uint8_t attr_len[16];
+};
+const struct ir_kind_info *ir_info(enum ir_kind k);   /* thread-safe; tables built on first use */
+int ir_kind_by_name(const char *name, size_t n);      /* 0 if unknown */
+static inline bool ir_is_elem(enum ir_kind k) { return k >= 1 && k <= (int)ELEM_COUNT; }
+static inline enum elem ir_elem(enum ir_kind k) { return (enum elem)(k - 1); }
+static inline enum ir_kind ir_of_elem(enum elem e) { return (enum ir_kind)(e + 1); }
+
+/* A type: element type and extents.  A token has dtype token and rank 0. */
+struct ir_type_info {
+	uint8_t dtype;           /* enum dtype */
+	uint8_t rank;
+	const int64_t *dim;      /* elements */
+	int64_t count;           /* product of dim */
+	int64_t bytes;           /* count * stored bytes of an element */
+};
+
+/* Role of an operand of loop.  The body's parameters are: the iteration number (i32 scalar, from 0),
+ * then one per operand that is carry, const or in, in order; its results are the next carries, then
+ * the slices of the outs, in operand order.  The loop's results are the final carries, then the outs.
+ * in and out stacks have the iteration as dimension 0, of extent >= trip; the body sees the slice
+ * without that dimension.  _REV: iteration i uses slice trip-1-i.  An out operand is the stack's
+ * initial value (rows that are not written keep it).  A loop with trip -1 has only carry and const
+ * operands; its cond takes all operands in order and gives a pred. */
+enum ir_role { ROLE_CARRY, ROLE_CONST, ROLE_IN, ROLE_IN_REV, ROLE_OUT, ROLE_OUT_REV };
+
+struct ir_op {
+	uint16_t kind;           /* enum ir_kind */
+	uint32_t nin, nout;
+	uint32_t in;             /* operands are fn->ref.p[in .. in+nin) */
+	ir_val out;              /* results are out .. out+nout-1 */
+	uint32_t attr;           /* attributes are words fn->attr.p[attr ..): scalar = 1 word, list = count, items */
+	ir_loc loc;
+};
+
+struct ir_value {
+	ir_type type;
+	ir_shard shard;
+	uint32_t def;            /* index of the op that makes it; IR_PARAM for a parameter */
+};
+#define IR_PARAM UINT32_MAX
+
+struct ir_fn {
+	ir_fnid id;
+	ir_str name;
+	ARR(struct ir_op) op;
+	ARR(struct ir_value) val;    /* val.p[0] unused; parameters are 1 .. nparam */
+	ARR(ir_val) ref;
+	ARR(int64_t) attr;
+	uint32_t nparam;
+	ARR(ir_val) result;
+};
+
+/* What main's parameters and results say about themselves. */
+struct ir_arg {
+	ir_shard shard;
+	int32_t alias;           /* parameter: donated to this output, -1 if not */
+	bool donor;              /* parameter: donated, any output may take it */
+	ir_str memory_kind;
+};
+
+struct ir_mesh_axis { ir_str name; int64_t size; };
+struct ir_mesh {
+	ir_str name;
+	int naxis;
+	struct ir_mesh_axis *axis;
+	int64_t ndev;            /* product of sizes; a maximal mesh has no axes and one id */
+	int64_t *id;             /* device positions in mesh order; NULL = 0, 1, 2, .. */
+};
+
+/* (axis, pre, size): the middle factor of the axis split as [pre, size, rest]; the full axis has
+ * pre 1 and its whole size. */
+struct ir_axis_ref { uint16_t axis; int64_t pre, size; };
+struct ir_dim_shard { int naxis; struct ir_axis_ref *axis; bool open; int priority; };
+struct ir_shard_info {
+	uint32_t mesh;           /* index into m->mesh */
+	int rank;
+	struct ir_dim_shard *dim;
+	int nrepl; struct ir_axis_ref *repl;          /* explicitly replicated */
+	int npart; struct ir_axis_ref *part;          /* partial over these ("unreduced") */
+	enum redop part_op;
+};
+
+/* A partition of devices into groups.  Rows may differ in length; -1 pads.  A device in no row is
+ * alone.  Positions are those of the program's device assignment. */
+struct ir_group_info { int nrow, ncol; int64_t *id; };
+
+struct ir_loc_info { ir_str file; int line; ir_str name; };
+
+struct ir_module {
+	struct arena arena;
+	ir_str name;
+	int num_partitions, num_replicas;
+	ARR(struct ir_fn *) fn;              /* fn.p[0] NULL; main is fn.p[1] */
+	ARR(struct ir_type_info) type;
+	ARR(struct ir_mesh) mesh;
+	ARR(struct ir_shard_info) shard;
+	ARR(struct ir_group_info) group;
+	ARR(struct ir_loc_info) loc;
+	struct ir_blob_info { const void *p; size_t n; } *blob;   /* contents are 16-byte aligned */
+	size_t nblob, capblob;
+	ARR(const char *) str;
+	struct ir_arg *arg, *res;            /* of main: nparam, nresult entries */
+	struct map type_map, str_map, shard_map, group_map, loc_map;
+};
+
+/* Dictionary blob (attribute kind D): the concatenation of entries
+ *   u32 name length, name, u8 kind, u8 dtype, u16 0, u32 count, payload
+ * kind 0: scalar of dtype (count 1); 1: array of dtype; 2: string (count bytes); 3: nested dictionary
+ * (count bytes).  Little endian, no padding.  Entries are in order of name. */
+struct ir_dict_it { const uint8_t *p, *end; const char *name; uint32_t name_n; uint8_t kind, dtype; uint32_t count; const uint8_t *data; };
+bool ir_dict_next(struct ir_dict_it *it);     /* it->p, it->end set by the caller at first; false at the end or if malformed */
+
+/* --- module.c ---------------------------------------------------------- */
+
+struct ir_module *ir_module_new(void);                  /* owned */
+void ir_module_free(struct ir_module *m);               /* NULL is fine */
+ir_type ir_tensor(struct ir_module *m, enum dtype dt, int rank, const int64_t *dim);
+ir_type ir_scalar(struct ir_module *m, enum dtype dt);
+static inline const struct ir_type_info *ir_type_of(const struct ir_module *m, ir_type t) { return &m->type.p[t]; }
+ir_str ir_intern(struct ir_module *m, const char *s, size_t n);
+const char *ir_text(const struct ir_module *m, ir_str s);
+ir_blob ir_blob_add(struct ir_module *m, const void *p, size_t n);      /* copies */
+ir_shard ir_shard_add(struct ir_module *m, const struct ir_shard_info *s);   /* copies, interned */
+ir_group ir_group_add(struct ir_module *m, int nrow, int ncol, const int64_t *id);
+ir_loc ir_loc_add(struct ir_module *m, ir_str file, int line, ir_str name);
+int64_t ir_shard_parts(const struct ir_module *m, ir_shard s, int dim);   /* pieces dimension dim is cut into; 1 if s is 0 */
+bool ir_shard_replicated(const struct ir_module *m, ir_shard s);          /* no axis of size > 1 anywhere */
+
+/* A new function; parameters are added before the first op. */
+struct ir_fn *ir_fn_new(struct ir_module *m, const char *name);
+ir_val ir_param(struct ir_fn *fn, ir_type t);
+static inline struct ir_fn *ir_fn_of(const struct ir_module *m, ir_fnid f) { return m->fn.p[f]; }
+static inline struct ir_fn *ir_main(const struct ir_module *m) { return m->fn.p[1]; }
+
+/* --- access ------------------------------------------------------------ */
+
+static inline ir_val ir_in(const struct ir_fn *fn, const struct ir_op *o, uint32_t i) { return fn->ref.p[o->in + i]; }
+static inline const struct ir_type_info *ir_vtype(const struct ir_module *m, const struct ir_fn *fn, ir_val v)
+{ return &m->type.p[fn->val.p[v].type]; }
+/* The op that makes v, NULL for a parameter. */
+static inline struct ir_op *ir_def(const struct ir_fn *fn, ir_val v)
+{ return fn->val.p[v].def == IR_PARAM ? NULL : &fn->op.p[fn->val.p[v].def]; }
+/* Attribute k of o, in the order of ops.def. */
+int64_t ir_attr(const struct ir_fn *fn, const struct ir_op *o, int k);
+const int64_t *ir_attrs(const struct ir_fn *fn, const struct ir_op *o, int k, int *n);    /* a list */
+uint32_t ir_attr_words(const struct ir_fn *fn, const struct ir_op *o);    /* words of all attributes */
+void ir_attr_set(struct ir_fn *fn, struct ir_op *o, int k, int64_t v);    /* scalar, in place */
+const void *ir_blob_data(const struct ir_module *m, ir_blob b, size_t *n);
+/* v is a constant whose elements are all equal (splat or scalar): pointer to one element, else NULL. */
+const void *ir_splat(const struct ir_module *m, const struct ir_fn *fn, ir_val v);
+/* v is a constant or a chain of broadcast/reshape/convert of integers that gives one integer: true. */
+bool ir_const_int(const struct ir_module *m, const struct ir_fn *fn, ir_val v, int64_t *out);
+
+/* --- build.c ----------------------------------------------------------- */
+
+/* The builder.  Appends ops to fn; folds identities (reshape to the same type, convert to the same
+ * type, transpose by iota, x+0 for integers, ...), never shares.  loc is given to each new op. */
+struct ir_b { struct ir_module *m; struct ir_fn *fn; ir_loc loc; };
+
+/* Append an op as it is.  attr: the words of all attributes.  Returns its first result, and fills
+ * the others as the following ids.  t: result types. */
+ir_val ir_emit_raw(struct ir_b *b, enum ir_kind k, uint32_t nin, const ir_val *in,
+                   uint32_t nout, const ir_type *t, const int64_t *attr, uint32_t nattr);
+/* The same with folding (one result only). */
+ir_val ir_emit(struct ir_b *b, enum ir_kind k, uint32_t nin, const ir_val *in, ir_type t,
+               const int64_t *attr, uint32_t nattr);
+/* Copy op o of function from, with operands in: for rebuilding.  Returns the first result. */
+ir_val ir_clone(struct ir_b *b, const struct ir_fn *from, const struct ir_op *o, const ir_val *in);
+
+ir_val ir_un(struct ir_b *b, enum elem e, ir_val x);                 /* type of x, pred or real type by flag */
+ir_val ir_bin(struct ir_b *b, enum elem e, ir_val x, ir_val y);
+ir_val ir_select(struct ir_b *b, ir_val c, ir_val x, ir_val y);
+ir_val ir_convert(struct ir_b *b, ir_val x, enum dtype dt);
+ir_val ir_const(struct ir_b *b, ir_type t, const void *p, size_t n);   /* n = bytes of all, or of one element (splat) */
+ir_val ir_const_i(struct ir_b *b, ir_type t, int64_t v);             /* splat, converted to t's dtype */
+ir_val ir_const_f(struct ir_b *b, ir_type t, double v);
+ir_val ir_iota(struct ir_b *b, ir_type t, int dim);
+ir_val ir_broadcast(struct ir_b *b, ir_val x, ir_type t, const int64_t *dims);
+ir_val ir_splat_of(struct ir_b *b, ir_val scalar, ir_type t);        /* broadcast of a rank-0 value; dtype of t must agree */
+ir_val ir_reshape(struct ir_b *b, ir_val x, int rank, const int64_t *dim);
+ir_val ir_transpose(struct ir_b *b, ir_val x, const int64_t *perm);
+ir_val ir_slice(struct ir_b *b, ir_val x, const int64_t *start, const int64_t *limit, const int64_t *stride);
+ir_val ir_reduce1(struct ir_b *b, enum redop r, ir_val x, ir_val init, int n, const int64_t *dims);
+ir_val ir_dot(struct ir_b *b, ir_val x, ir_val y, enum dtype out, int nb, const int64_t *lb, const int64_t *rb,
+              int nc, const int64_t *lc, const int64_t *rc);
+void ir_result(struct ir_fn *fn, ir_val v);
+/* Inline function f with operands in; results go to out. */
+void ir_inline(struct ir_b *b, ir_fnid f, const ir_val *in, ir_val *out);
+
+/* Copy a whole function into a new one of the same module, dropping what no result or effect needs. */
+struct ir_fn *ir_rebuild(struct ir_module *m, const struct ir_fn *fn);
+/* live[v] = 1 if v is needed by a result or an effect.  Array of fn->val.n bytes, owned by the arena. */
+uint8_t *ir_live(struct arena *a, const struct ir_module *m, const struct ir_fn *fn);
+/* Does the op, or any function it holds, have an effect or communicate? */
+bool ir_effect(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+/* Functions op o holds (body, cond, branches, reducers), at most cap; returns their number. */
+int ir_regions(const struct ir_fn *fn, const struct ir_op *o, ir_fnid *out, int cap);
+/* The single elementwise op that a two-parameter region computes, as a redop; RED_fn if it is anything else. */
+enum redop ir_region_redop(const struct ir_module *m, ir_fnid f);
+
+/* --- print.c, parse.c, verify.c ---------------------------------------- */
+
+void ir_print(struct str *s, const struct ir_module *m);                       /* every function, meshes, groups */
+void ir_print_fn(struct str *s, const struct ir_module *m, const struct ir_fn *fn);
+void ir_print_op(struct str *s, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+void ir_print_type(struct str *s, const struct ir_module *m, ir_type t);
+void ir_print_shard(struct str *s, const struct ir_module *m, ir_shard h);
+/* Text that does not depend on names, locations, value numbering of dead code or function ids:
+ * two functions with equal canonical text compute the same.  Used as cache key for groups. */
+void ir_print_canonical(struct str *s, const struct ir_module *m, const struct ir_fn *fn);
+/* text of n bytes -> module.  Prints back to the same text.  ERR_INVALID with line and column. */
+struct err *ir_parse(const char *text, size_t n, struct ir_module **out);
+/* Shapes, types, operand order, attribute ranges, regions' signatures of every op. */
+struct err *ir_verify(const struct ir_module *m);
+/* The result types an op must have, from operands and attributes (out: nout entries), where they can
+ * be inferred; 0 where the op states its own (constant, iota, convert, broadcast, reshape, custom_call,
+ * ...).  ERR_INVALID says which rule is broken. */
+struct err *ir_infer(struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, ir_type *out);
+
+#endif

@@ -1,0 +1,30 @@
+/* The compiler: ir -> prog.  compile.c names every pass in order. */
+#ifndef RONDO_PASS_H
+#define RONDO_PASS_H
+
+#include "../base/base.h"
+#include "../ir/ir.h"
+#include "../prog/prog.h"
+
+enum pass_tier { TIER_AUTO, TIER_REF, TIER_GEN };
+struct pass_opts {
+	int ndev;                     /* partitions */
+	enum pass_tier tier;
+	const char *dump;             /* folder for the text after each pass, NULL = none */
+	bool check;                   /* verify after each pass, race check of the result */
+	const char *stop;             /* name of the pass to stop after (rondo opt), NULL = all */
+	uint64_t fingerprint;
+};
+void pass_opts_from_conf(struct pass_opts *o);
+
+/* Compile m (taken apart in the process; still to be freed by the caller).  prog is owned. */
+struct err *pass_compile(const struct pass_opts *o, struct ir_module *m, struct prog **out);
+/* The same from bytecode, with the cache on disk. */
+struct err *pass_compile_cached(const struct pass_opts *o, const void *code, size_t n, struct prog **out);
+/* Run the passes up to and including o->stop on m, which then holds the result. */
+struct err *pass_run(const struct pass_opts *o, struct ir_module *m);
+const char *const *pass_names(void);              /* NULL-terminated, in order */
+/* What the compiler decided: roles of loops, groups, tiers, collectives, memory. */
+struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_module *m);
+
+#endif

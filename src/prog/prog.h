@@ -1,0 +1,198 @@
+/* The compiled program: what the compiler half hands to the run half.
+ *
+ * A tree of commands over tables of buffers, kernels, groups and sites.  One
+ * prog for all devices: what differs per device is a table indexed by the
+ * device's position (0 .. ndev-1).  It prints, parses, saves, loads and checks
+ * itself for races.  A prog is immutable once made and may then be used by any
+ * number of threads. */
+#ifndef RONDO_PROG_H
+#define RONDO_PROG_H
+
+#include "../base/base.h"
+
+/* --- kernels ------------------------------------------------------------ */
+
+enum kern_id {
+#define KERN(id, operands, attrs, meaning) KERN_##id,
+#include "kern.def"
+#undef KERN
+	KERN_COUNT
+};
+extern const char *const prog_kern_name[KERN_COUNT];
+
+/* An operand of a kernel: an array inside a buffer.  Element (i0, i1, ..) lies at
+ * base + (off + sum i_d * stride[d]) * bytes of dtype.  Strides are in elements, may be 0 or
+ * negative for operands; results never overlap themselves. */
+struct prog_view {
+	uint8_t dtype;
+	uint8_t rank;
+	int64_t off;              /* elements */
+	int64_t *dim, *stride;    /* rank entries each */
+};
+
+/* A scalar function in straight-line form.  Registers 0 .. nin-1 are the inputs (types in_type),
+ * register nin+i is the result of instruction i. */
+enum { EXPR_IMM = ELEM_COUNT,     /* constant: imm holds the element's bytes */
+       EXPR_ROUND };              /* reduce_precision: imm[0] exponent bits, imm[1] mantissa bits */
+struct prog_ins {
+	uint16_t fn;              /* enum elem, or EXPR_* */
+	uint8_t from;             /* dtype of the operands (of operands 1.. for select) */
+	uint8_t to;               /* dtype of the result */
+	uint16_t src[3];          /* registers */
+	uint8_t imm[16];
+};
+struct prog_expr {
+	uint16_t nin, nout, n;
+	uint8_t *in_type;         /* nin */
+	struct prog_ins *ins;     /* n */
+	uint16_t *out;            /* nout registers */
+};
+
+struct prog_kern {
+	uint16_t id;              /* enum kern_id */
+	uint16_t nin, nout;
+	struct prog_view *v;      /* nin operands, then nout results */
+	uint32_t nattr;
+	int64_t *attr;
+	struct prog_expr *expr;   /* or NULL */
+	uint8_t imm[16];          /* fill's element */
+	int32_t code;             /* gen: index into prog->code, else -1 */
+	int64_t tiles;            /* gen: size of the grid; 0 else (kern_tiles decides) */
+	int64_t flops, bytes;     /* estimate of the work, for plan, trace and the split over workers */
+};
+
+/* Generated code: an ELF object with one function per symbol, signature prog_code_fn. */
+struct prog_code { char *symbol; void *obj; size_t nobj; uint64_t key; };
+/* ptr: base address of each operand then each result; tiles t0 .. t1-1 of the grid are done. */
+typedef void prog_code_fn(char *const *ptr, int64_t t0, int64_t t1);
+
+/* --- buffers ------------------------------------------------------------ */
+
+enum prog_buf_kind { BUF_ARG, BUF_OUT, BUF_TEMP, BUF_CONST };
+enum { BUF_PEER = 1 };            /* another device touches it */
+struct prog_buf {
+	uint8_t kind, bits;
+	uint32_t index;           /* ARG: parameter; OUT: result */
+	int64_t size;             /* bytes */
+	int64_t off;              /* TEMP: offset in the program zone; CONST: in prog->data.  64-byte aligned */
+	int32_t alias;            /* OUT: the donated ARG buffer whose storage it takes, or -1.  If at run time the
+	                           * donation is declined, the runtime allocates the output and copies the argument into it. */
+};
+
+/* base(buf) + off + sum reg * mul, in bytes. */
+struct prog_opnd { uint32_t buf; int64_t off; uint16_t reg[2]; int64_t mul[2]; };   /* reg 0 = none */
+
+/* --- commands ------------------------------------------------------------ */
+
+enum prog_op {
+	CMD_KERN,      /* id = kernel; opnd: its operands then its results */
+	CMD_SET,       /* reg[0] = imm */
+	CMD_ADD,       /* reg[0] = reg[1] + reg[2] + imm */
+	CMD_MUL,       /* reg[0] = reg[1] * imm */
+	CMD_MIN, CMD_MAX,  /* reg[0] = min/max(reg[1], imm) */
+	CMD_LD,        /* reg[0] = the integer scalar of dtype at opnd[0], sign- or zero-extended */
+	CMD_TABLE,     /* reg[0] = table imm at this device's position */
+	CMD_LOOP,      /* reg[0] runs 0 .. imm-1 (imm < 0: reg[1] is the count); block[0] is the body */
+	CMD_WHILE,     /* run block[0] (the condition, which sets reg[0]); while reg[0] != 0 run block[1], block[0] */
+	CMD_CASE,      /* run block[clamp(reg[0])]; outside 0 .. nblock-1 takes the last */
+	CMD_COLL,      /* collective: coll, see prog_coll; opnd: nin operands then as many results */
+	CMD_CUSTOM,    /* host code: custom; opnd: operands then results */
+	CMD_MARK, CMD_AWAIT,   /* across lanes: AWAIT imm on a lane comes after MARK imm on another */
+};
+
+struct prog_coll {
+	uint8_t kind;             /* enum coll_kind */
+	uint8_t algo;             /* row of the algorithm table; 0 = the runtime's rule */
+	uint8_t dtype, redop;     /* element type; reduction */
+	uint16_t nin;             /* operands (each with its result): reduced or moved together */
+	uint32_t group;           /* table index; permute: unused */
+	uint32_t pairs;           /* permute: index into prog->table of "receive from" (-1 none), +1 of "send to" */
+	struct prog_expr *expr;   /* redop fn: (acc, x) -> acc */
+	/* all_gather: operand is [outer] rows of inner bytes, result [outer][n] of them.  reduce_scatter: the
+	 * reverse.  all_to_all: operand [outer][n] of inner bytes -> block j; result [outer2][n] of inner2
+	 * bytes; elements of a block keep row-major order.  Others: outer 1, inner = all bytes. */
+	int64_t outer, inner, outer2, inner2;
+};
+enum coll_kind {
+#define COLL(id, text) COLL_##id,
+#include "../base/coll.def"
+#undef COLL
+	COLL_COUNT
+};
+
+struct prog_custom {
+	char *target;
+	int api;                  /* custom-call API version; 4 = typed FFI */
+	bool effect;
+	void *dict; size_t ndict; /* attributes: a dictionary blob (ir.h describes the bytes) */
+	uint16_t nin, nout;
+	struct prog_view *v;      /* dense shapes of operands then results */
+};
+
+struct prog_cmd {
+	uint8_t op, lane, dtype;
+	uint16_t reg[3];
+	uint32_t site;            /* index into prog->site */
+	uint32_t id;              /* CMD_KERN: kernel, CMD_COLL: prog->coll, CMD_CUSTOM: prog->custom */
+	int64_t imm;
+	uint32_t nopnd, opnd;     /* range of prog->opnd */
+	uint32_t nblock, block;   /* range of prog->sub: block ids */
+};
+struct prog_block { uint32_t n; struct prog_cmd *cmd; };
+
+struct prog_group { int nrow, ncol; int64_t *id; int32_t *row, *rank; /* per position, -1 = alone */ };
+struct prog_site { char *text; };        /* "train.py:31 dot" */
+struct prog_table { int64_t *v; };       /* ndev entries */
+
+/* A parameter or result. */
+struct prog_arg {
+	uint8_t dtype, rank;
+	int64_t *dim;             /* of the shard each device holds */
+	int64_t *global_dim;      /* of the whole array */
+	int64_t bytes;
+	int32_t alias;            /* parameter: result it is donated to, -1; -2 donated to none in particular */
+	void *sharding; size_t nsharding;     /* serialized xla.OpSharding */
+	char *memory_kind;        /* "device" if NULL */
+};
+
+struct prog {
+	struct arena arena;       /* everything below lives here */
+	char *name;
+	int ndev;
+	uint32_t nreg;            /* registers 1 .. nreg-1; 0 reads as 0 */
+	uint32_t nbuf;   struct prog_buf *buf;
+	uint32_t nkern;  struct prog_kern *kern;
+	uint32_t nopnd;  struct prog_opnd *opnd;
+	uint32_t nsub;   uint32_t *sub;
+	uint32_t nblock; struct prog_block *block;   /* block 0 is the program */
+	uint32_t ngroup; struct prog_group *group;
+	uint32_t ncoll;  struct prog_coll *coll;
+	uint32_t ncustom; struct prog_custom *custom;
+	uint32_t nsite;  struct prog_site *site;
+	uint32_t ntable; struct prog_table *table;
+	uint32_t ncode;  struct prog_code *code;
+	uint32_t narg;   struct prog_arg *arg;
+	uint32_t nres;   struct prog_arg *res;
+	int64_t zone;             /* bytes of TEMP storage */
+	int64_t ndata; void *data;/* constants, 64-byte aligned */
+	int64_t flops;
+	uint64_t fingerprint;     /* of the program's source, equal in all processes */
+	uint64_t comm_hash;       /* of its communication commands */
+};
+
+struct prog *prog_new(void);
+void prog_free(struct prog *p);              /* NULL is fine */
+void prog_print(struct str *s, const struct prog *p);        /* code objects as their keys */
+/* ERR_INVALID with line; objects cannot be given as text: such a program is refused at load. */
+struct err *prog_parse(const char *text, size_t n, struct prog **out);
+void prog_save(struct str *s, const struct prog *p);         /* binary, self-contained, versioned, with a checksum */
+struct err *prog_load(const void *p, size_t n, struct prog **out);   /* validates every index: bad bytes are ERR_DATA_LOSS */
+/* Offsets inside buffers, registers set before use, groups that agree; then the race check: all devices
+ * with vector clocks over (device, lane), every conflicting pair of accesses ordered, collectives matched. */
+struct err *prog_check(const struct prog *p);
+uint64_t prog_comm_hash(const struct prog *p);
+int64_t prog_view_bytes(const struct prog_view *v);          /* extent from the lowest to past the highest byte */
+bool prog_view_dense(const struct prog_view *v);             /* row-major without gaps */
+void prog_view_make(struct arena *a, struct prog_view *v, enum dtype dt, int rank, const int64_t *dim);   /* dense */
+
+#endif

@@ -1,0 +1,114 @@
+/* The runtime: devices, buffers, events, and the walk of a compiled program.
+ *
+ * Thread-safe: every function may be called from any thread, concurrently.
+ * Counted objects: client, exec, buffer, event (_ref/_unref).  No runtime lock is ever held while a
+ * caller's callback runs: it may call back in.
+ *
+ * Memory of arrays is touched only through the device table (rt_device_ops): host code holds device
+ * addresses (rt_addr), which are not pointers. */
+#ifndef RONDO_RT_H
+#define RONDO_RT_H
+
+#include "../base/base.h"
+#include "../prog/prog.h"
+
+typedef uint64_t rt_addr;
+struct rt_client; struct rt_device; struct rt_buffer; struct rt_event; struct rt_exec;
+
+/* --- client.c ---------------------------------------------------------- */
+
+struct rt_opts {
+	int ndev;                 /* devices of this process; 0 = RONDO_DEVICES, XLA's flag, else 1 */
+	int process, nprocess;    /* 0 of 1 without jax.distributed */
+};
+struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out);    /* owned */
+/* Waits for what is queued, stops the threads.  Safe at exit and after fork (then it only frees). */
+void rt_client_free(struct rt_client *c);
+int rt_client_ndev(const struct rt_client *c);
+struct rt_device *rt_client_device(const struct rt_client *c, int i);
+int rt_device_id(const struct rt_device *d);               /* global id */
+int rt_device_local(const struct rt_device *d);            /* index in this process */
+struct rt_stats { int64_t in_use, peak, limit, allocs, largest_alloc, reserved; };   /* bytes, but allocs */
+struct rt_stats rt_device_stats(struct rt_device *d);
+void rt_device_clear_stats(struct rt_device *d);
+
+/* --- event.c ------------------------------------------------------------ */
+
+/* Becomes ready once, with success or an error.  Callbacks fire exactly once, on the thread that makes
+ * it ready, or at once on the caller's if it is ready; they outlive every reference. */
+struct rt_event *rt_event_new(void);
+struct rt_event *rt_event_ref(struct rt_event *e);
+void rt_event_unref(struct rt_event *e);
+void rt_event_set(struct rt_event *e, struct err *error);  /* error is taken; NULL = success */
+bool rt_event_ready(const struct rt_event *e);
+struct err *rt_event_error(const struct rt_event *e);      /* fresh copy; NULL = success (or not ready) */
+struct err *rt_event_wait(struct rt_event *e);             /* blocks; fresh copy of the error */
+void rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *user), void *user);   /* error: the callback's */
+
+/* --- buffer.c ----------------------------------------------------------- */
+
+/* An array on one device.  Its storage is counted: whoever reads or has yet to write it holds it. */
+struct rt_shape { enum dtype dtype; int rank; int64_t dim[32]; };
+int64_t rt_shape_bytes(const struct rt_shape *s);
+/* From host memory with byte strides (NULL: dense row-major; may be 0 or negative).  The data is copied
+ * before it returns.  mem: 0 "device", 1 "pinned_host", 2 "unpinned_host". */
+struct err *rt_buffer_from_host(struct rt_device *d, int mem, const struct rt_shape *s, const void *data,
+                                const int64_t *byte_stride, struct rt_buffer **out);
+struct err *rt_buffer_uninit(struct rt_device *d, int mem, const struct rt_shape *s, struct rt_buffer **out);
+/* A buffer whose content will never come: ready with this error (taken). */
+struct rt_buffer *rt_buffer_error(struct rt_device *d, int mem, const struct rt_shape *s, struct err *e);
+struct rt_buffer *rt_buffer_ref(struct rt_buffer *b);
+void rt_buffer_unref(struct rt_buffer *b);
+const struct rt_shape *rt_buffer_shape(const struct rt_buffer *b);
+struct rt_device *rt_buffer_device(const struct rt_buffer *b);
+int rt_buffer_mem(const struct rt_buffer *b);
+struct rt_event *rt_buffer_ready(struct rt_buffer *b);     /* borrowed */
+/* Asynchronous copy of bytes [off, off + n) to dst; the event is owned by the caller. */
+struct rt_event *rt_buffer_to_host(struct rt_buffer *b, int64_t off, int64_t n, void *dst);
+/* Asynchronous copy to another device or memory of this client. */
+struct err *rt_buffer_copy(struct rt_buffer *b, struct rt_device *d, int mem, struct rt_buffer **out);
+void rt_buffer_delete(struct rt_buffer *b);                /* storage goes when its last use ends; idempotent */
+bool rt_buffer_deleted(const struct rt_buffer *b);         /* also after donation */
+/* Host address of the storage, once ready; NULL on devices whose memory the host cannot touch. */
+void *rt_buffer_host_ptr(struct rt_buffer *b);
+uint64_t rt_buffer_addr(struct rt_buffer *b);              /* device address */
+void rt_buffer_hold(struct rt_buffer *b);                  /* external reference: never donated while held */
+void rt_buffer_release(struct rt_buffer *b);
+/* New handle on the same storage, other type or shape of equal size. */
+struct err *rt_buffer_bitcast(struct rt_buffer *b, const struct rt_shape *s, struct rt_buffer **out);
+
+/* --- exec.c, walk.c ------------------------------------------------------ */
+
+/* p is taken.  dev: p->ndev global device ids, position by position (the device assignment); those of this
+ * process are run.  Loads generated code, prepares kernels, copies constants to each device once. */
+struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, struct rt_exec **out);
+struct rt_exec *rt_exec_ref(struct rt_exec *x);
+void rt_exec_unref(struct rt_exec *x);
+const struct prog *rt_exec_prog(const struct rt_exec *x);
+int rt_exec_nlocal(const struct rt_exec *x);               /* local devices, in order of position */
+struct rt_device *rt_exec_device(const struct rt_exec *x, int i);
+int rt_exec_position(const struct rt_exec *x, int i);      /* position of local device i */
+/* Launch on all local devices.  arg[i * narg + k], borrowed; no_donate: nkeep parameter indices whose
+ * donation is refused.  out[i * nres + k] are made (owned by the caller); done[i] likewise.  Returns an error
+ * only if nothing was launched; later failures are in done and in the outputs' events.
+ * A small program without communication, with ready arguments and an idle queue runs on the caller's thread. */
+struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep,
+                        int32_t launch_id, struct rt_buffer **out, struct rt_event **done);
+
+/* --- host.c: code outside Rondo ------------------------------------------ */
+
+/* A handler of a CMD_CUSTOM target.  in, out: host addresses of dense arrays; runs on the device's thread
+ * with no runtime lock held. */
+struct rt_custom_call {
+	const struct prog_custom *c;
+	int position; struct rt_device *device; int32_t launch_id;
+	void *const *in; void *const *out;
+};
+typedef struct err *rt_custom_fn(void *user, const struct rt_custom_call *call);
+/* Register for all clients of the process; a second registration replaces the first. */
+void rt_custom_register(const char *target, rt_custom_fn *fn, void *user);
+/* XLA FFI handler (XLA_FFI_Handler *) for target: called with the FFI call frame (facts: ABI 0.3). */
+void rt_ffi_register(const char *target, void *handler);
+bool rt_custom_known(const char *target);
+
+#endif
