@@ -1,0 +1,124 @@
+#include "base.h"
+
+#include <cpuid.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <xmmintrin.h>
+
+static struct cpu_info info;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static uint64_t xgetbv0(void)
+{
+	uint32_t a, d;
+	__asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+	return (uint64_t)d << 32 | a;
+}
+
+static void features(void)
+{
+	unsigned a, b, c, d;
+	if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & 1u << 27))
+		return;
+	bool fma = c >> 12 & 1;
+	uint64_t xcr = xgetbv0();
+	bool ymm = (xcr & 6) == 6, zmm = (xcr & 0xe6) == 0xe6, tile = (xcr & 0x60000) == 0x60000;
+	if (!__get_cpuid_count(7, 0, &a, &b, &c, &d))
+		return;
+	unsigned last = a;
+	info.avx2 = ymm && fma && b >> 5 & 1;
+	info.avx512 = zmm && info.avx2 && (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1);
+	info.avx512_fp16 = info.avx512 && d >> 23 & 1;
+	bool amx = tile && info.avx512 && d >> 24 & 1;
+	info.amx_bf16 = amx && d >> 22 & 1;
+	info.amx_int8 = amx && d >> 25 & 1;
+	if (last >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
+		info.avx512_bf16 = info.avx512 && a >> 5 & 1;
+}
+
+/* RONDO_ISA lowers what the CPU says. */
+static void lower(void)
+{
+	static const char *const level[] = { "base", "avx2", "avx512", "avx512_bf16", "amx" };
+	const char *want = conf_str(CONF_ISA);
+	if (!*want)
+		return;
+	int l = -1;
+	for (int i = 0; i < (int)NELEM(level); i++)
+		if (!strcmp(want, level[i]))
+			l = i;
+	if (l < 0) {
+		const char *near = str_nearest(want, level, NELEM(level));
+		log_line(LOG_WARN, "setting 'RONDO_ISA' cannot be '%s', which is ignored%s%s%s", want, near ? "; did you mean '" : "",
+		         near ? near : "", near ? "'" : "");
+		return;
+	}
+	if (l < 4) info.amx_bf16 = info.amx_int8 = false;
+	if (l < 3) info.avx512_bf16 = info.avx512_fp16 = false;
+	if (l < 2) info.avx512 = false;
+	if (l < 1) info.avx2 = false;
+}
+
+static int64_t read_num(const char *path, int64_t none)
+{
+	FILE *f = fopen(path, "r");
+	if (!f)
+		return none;
+	char text[64] = "";
+	int64_t v = none;
+	if (fgets(text, sizeof text, f) && text[0] >= '0' && text[0] <= '9')
+		v = strtoll(text, NULL, 10);
+	fclose(f);
+	return v;
+}
+
+static void machine(void)
+{
+	info = (struct cpu_info){0};
+	features();
+	lower();
+	cpu_set_t set;
+	int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+	FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");
+	if (f) {
+		long long quota, period;
+		if (fscanf(f, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0)
+			n = MIN(n, (int)MAX(1, (quota + period - 1) / period));
+		fclose(f);
+	}
+	if (conf_int(CONF_CORES) > 0)
+		n = (int)MIN(conf_int(CONF_CORES), 1024);
+	info.cores = MAX(1, n);
+	long l1 = sysconf(_SC_LEVEL1_DCACHE_SIZE), l2 = sysconf(_SC_LEVEL2_CACHE_SIZE), l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+	info.l1 = l1 > 0 ? (size_t)l1 : 32 << 10;
+	info.l2 = l2 > 0 ? (size_t)l2 : 1 << 20;
+	info.l3 = l3 > 0 ? (size_t)l3 : 8 << 20;
+	info.ram = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+	info.ram = MIN(info.ram, read_num("/sys/fs/cgroup/memory.max", INT64_MAX));
+	unsigned r[12] = {0};
+	for (unsigned i = 0; i < 3; i++)
+		__get_cpuid(0x80000002u + i, &r[i * 4], &r[i * 4 + 1], &r[i * 4 + 2], &r[i * 4 + 3]);
+	memcpy(info.name, r, 48);
+}
+
+const struct cpu_info *cpu_get(void)
+{
+	pthread_once(&once, machine);
+	return &info;
+}
+
+unsigned cpu_set_ftz(void)
+{
+	unsigned old = _mm_getcsr();
+	if ((old & 0x8040) != 0x8040)
+		_mm_setcsr(old | 0x8040);
+	return old;
+}
+
+void cpu_restore_fp(unsigned mxcsr)
+{
+	if (_mm_getcsr() != mxcsr)
+		_mm_setcsr(mxcsr);
+}

@@ -1,0 +1,78 @@
+/* Open addressing with linear probing; keys are copied.  Never more than 3/4 full. */
+#include "base.h"
+
+#include <stdlib.h>
+
+struct map_slot { uint64_t hash; void *key; size_t n; uint64_t value; };
+
+/* wyhash-like mixing (Wang Yi, public domain idea): multiply to 128 bits and fold. */
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+	__uint128_t r = (__uint128_t)a * b;
+	return (uint64_t)r ^ (uint64_t)(r >> 64);
+}
+
+uint64_t hash_bytes(const void *p, size_t n, uint64_t seed)
+{
+	const unsigned char *c = p;
+	uint64_t h = seed ^ 0x9e3779b97f4a7c15u, w;
+	size_t left = n;
+	for (; left >= 8; left -= 8, c += 8) {
+		memcpy(&w, c, 8);
+		h = mix(h ^ w, 0xd6e8feb86659fd93u);
+	}
+	w = 0;
+	if (left)
+		memcpy(&w, c, left);
+	h = mix(h ^ w, 0xa0761d6478bd642fu);
+	return mix(h ^ n, 0xe7037ed1a0b428dbu);
+}
+
+void map_free(struct map *m)
+{
+	for (size_t i = 0; i < m->cap; i++)
+		free(m->slot[i].key);
+	free(m->slot);
+	*m = (struct map){0};
+}
+
+static struct map_slot *find(const struct map *m, uint64_t h, const void *key, size_t n)
+{
+	for (size_t i = h & (m->cap - 1);; i = (i + 1) & (m->cap - 1)) {
+		struct map_slot *s = &m->slot[i];
+		if (!s->key || (s->hash == h && s->n == n && memcmp(s->key, key, n) == 0))
+			return s;
+	}
+}
+
+uint64_t *map_get(const struct map *m, const void *key, size_t n)
+{
+	if (!m->cap)
+		return NULL;
+	struct map_slot *s = find(m, hash_bytes(key, n, 0), key, n);
+	return s->key ? &s->value : NULL;
+}
+
+uint64_t *map_put(struct map *m, const void *key, size_t n)
+{
+	if (m->n * 4 >= m->cap * 3) {
+		struct map old = *m;
+		m->cap = old.cap ? old.cap * 2 : 16;
+		m->slot = mem_alloc(m->cap * sizeof *m->slot);
+		for (size_t i = 0; i < old.cap; i++)
+			if (old.slot[i].key)
+				*find(m, old.slot[i].hash, old.slot[i].key, old.slot[i].n) = old.slot[i];
+		free(old.slot);
+	}
+	uint64_t h = hash_bytes(key, n, 0);
+	struct map_slot *s = find(m, h, key, n);
+	if (!s->key) {
+		s->key = mem_alloc(n + 1);
+		if (n)
+			memcpy(s->key, key, n);
+		s->hash = h;
+		s->n = n;
+		m->n++;
+	}
+	return &s->value;
+}

@@ -1,0 +1,140 @@
+#include "base.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+void str_addn(struct str *s, const char *text, size_t n)
+{
+	if (s->n + n + 1 > s->cap) {
+		size_t c = s->cap ? s->cap * 2 : 64;
+		if (c < s->n + n + 1)
+			c = s->n + n + 1;
+		s->p = mem_grow(s->p, c);
+		s->cap = c;
+	}
+	if (n)
+		memcpy(s->p + s->n, text, n);
+	s->n += n;
+	s->p[s->n] = 0;
+}
+
+void str_add(struct str *s, const char *text)
+{
+	str_addn(s, text, strlen(text));
+}
+
+void str_vaddf(struct str *s, const char *fmt, va_list ap)
+{
+	char small[256];
+	va_list again;
+	va_copy(again, ap);
+	int n = vsnprintf(small, sizeof small, fmt, ap);
+	if (n < 0) {
+		str_add(s, "(bad format)");
+	} else if ((size_t)n < sizeof small) {
+		str_addn(s, small, (size_t)n);
+	} else {
+		char *big = mem_alloc((size_t)n + 1);
+		vsnprintf(big, (size_t)n + 1, fmt, again);
+		str_addn(s, big, (size_t)n);
+		free(big);
+	}
+	va_end(again);
+}
+
+void str_addf(struct str *s, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	str_vaddf(s, fmt, ap);
+	va_end(ap);
+}
+
+void str_free(struct str *s)
+{
+	free(s->p);
+	*s = (struct str){0};
+}
+
+/* Edit distance (Levenshtein 1966) with two rows; names longer than the row are not compared. */
+static int distance(const char *a, const char *b)
+{
+	int row[64], n = (int)strlen(a), m = (int)strlen(b);
+	if (m >= 63 || n >= 63)
+		return 1000;
+	for (int j = 0; j <= m; j++)
+		row[j] = j;
+	for (int i = 1; i <= n; i++) {
+		int diag = row[0];
+		row[0] = i;
+		for (int j = 1; j <= m; j++) {
+			int up = row[j], best = diag + (a[i - 1] != b[j - 1]);
+			best = MIN(best, MIN(up, row[j - 1]) + 1);
+			diag = up;
+			row[j] = best;
+		}
+	}
+	return row[m];
+}
+
+const char *str_nearest(const char *name, const char *const *cand, size_t n)
+{
+	const char *best = NULL;
+	int least = (int)strlen(name) / 3 + 2;
+	for (size_t i = 0; i < n; i++) {
+		int d = distance(name, cand[i]);
+		if (d < least) {
+			least = d;
+			best = cand[i];
+		}
+	}
+	return best;
+}
+
+struct err *str_read_file(struct str *s, const char *path)
+{
+	FILE *f = fopen(path, "rb");
+	if (!f)
+		return ERR(NOT_FOUND, "cannot open '%s': %s", path, strerror(errno));
+	char buf[1 << 16];
+	size_t n;
+	while ((n = fread(buf, 1, sizeof buf, f)) > 0)
+		str_addn(s, buf, n);
+	struct err *e = ferror(f) ? ERR(DATA_LOSS, "cannot read '%s': %s", path, strerror(errno)) : NULL;
+	fclose(f);
+	if (!e && !s->p)
+		str_addn(s, "", 0);
+	return e;
+}
+
+struct err *str_write_file(const char *path, const void *p, size_t n)
+{
+	struct str tmp = {0};
+	str_addf(&tmp, "%s.%d.%llx.tmp", path, (int)getpid(), (unsigned long long)clock_ns());
+	struct err *e = NULL;
+	FILE *f = fopen(tmp.p, "wb");
+	if (!f) {
+		e = ERR(UNAVAILABLE, "cannot create '%s': %s", tmp.p, strerror(errno));
+	} else {
+		bool ok = fwrite(p, 1, n, f) == n;
+		ok = fclose(f) == 0 && ok;
+		if (!ok || rename(tmp.p, path) != 0) {
+			e = ERR(UNAVAILABLE, "cannot write '%s': %s", path, strerror(errno));
+			unlink(tmp.p);
+		}
+	}
+	str_free(&tmp);
+	return e;
+}
+
+void str_progress(FILE *f, const char *what, double done)
+{
+	if (!isatty(fileno(f)))
+		return;
+	int n = (int)(done * 30 + 0.5);
+	n = MAX(0, MIN(30, n));
+	fprintf(f, "\r%-24s [%.*s%*s] %3.0f %%%s", what, n, "##############################", 30 - n, "", done * 100,
+	        done >= 1 ? "\n" : "");
+	fflush(f);
+}
