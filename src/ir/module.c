@@ -1,0 +1,363 @@
+/* Modules: interning of types, strings, shardings, groups, locations; access to attributes. */
+#include "ir.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+static struct ir_kind_info kinds[IR_COUNT] = {
+	[IR_none] = { "none", 0, 0, 0, "", "" },
+#define OP(id, nin, nout, flags, attrs, meaning) [IR_##id] = { #id, nin, nout, flags, attrs, meaning },
+#include "ops.def"
+#undef OP
+};
+static struct map by_name;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void tables(void)
+{
+	for (int k = 1; k < IR_COUNT; k++) {
+		struct ir_kind_info *i = &kinds[k];
+		for (const char *s = i->attrs; *s;) {
+			const char *colon = strchr(s, ':');
+			i->attr_name[i->nattr] = s;
+			i->attr_len[i->nattr] = (uint8_t)(colon - s);
+			i->kind[i->nattr++] = colon[1];
+			s = colon + 2;
+			s += *s == ' ';
+		}
+		*map_put(&by_name, i->name, strlen(i->name)) = (uint64_t)k;
+	}
+}
+
+const struct ir_kind_info *ir_info(enum ir_kind k)
+{
+	pthread_once(&once, tables);
+	return &kinds[k];
+}
+
+int ir_kind_by_name(const char *name, size_t n)
+{
+	pthread_once(&once, tables);
+	uint64_t *v = map_get(&by_name, name, n);
+	return v ? (int)*v : 0;
+}
+
+struct ir_module *ir_module_new(void)
+{
+	struct ir_module *m = mem_alloc(sizeof *m);
+	arena_init(&m->arena);
+	arr_push(&m->fn, (struct ir_fn *)NULL);
+	arr_push(&m->type, (struct ir_type_info){0});
+	arr_push(&m->shard, (struct ir_shard_info){0});
+	arr_push(&m->group, (struct ir_group_info){0});
+	arr_push(&m->loc, (struct ir_loc_info){0});
+	arr_push(&m->str, "");
+	m->nblob = 1;
+	m->capblob = 16;
+	m->blob = mem_alloc(m->capblob * sizeof *m->blob);
+	m->num_partitions = m->num_replicas = 1;
+	return m;
+}
+
+void ir_module_free(struct ir_module *m)
+{
+	if (!m)
+		return;
+	for (size_t i = 1; i < m->fn.n; i++) {
+		struct ir_fn *f = m->fn.p[i];
+		arr_free(&f->op);
+		arr_free(&f->val);
+		arr_free(&f->ref);
+		arr_free(&f->attr);
+		arr_free(&f->result);
+	}
+	arr_free(&m->fn);
+	arr_free(&m->type);
+	arr_free(&m->mesh);
+	arr_free(&m->shard);
+	arr_free(&m->group);
+	arr_free(&m->loc);
+	arr_free(&m->str);
+	free(m->blob);
+	map_free(&m->type_map);
+	map_free(&m->str_map);
+	map_free(&m->shard_map);
+	map_free(&m->group_map);
+	map_free(&m->loc_map);
+	arena_fini(&m->arena);
+	free(m);
+}
+
+ir_type ir_tensor(struct ir_module *m, enum dtype dt, int rank, const int64_t *dim)
+{
+	int64_t key[IR_MAX_RANK + 1];
+	assert(rank >= 0 && rank <= IR_MAX_RANK);
+	key[0] = dt;
+	if (rank)
+		memcpy(key + 1, dim, sizeof *dim * (size_t)rank);
+	uint64_t *v = map_put(&m->type_map, key, sizeof *key * (size_t)(rank + 1));
+	if (!*v) {
+		struct ir_type_info t = { .dtype = (uint8_t)dt, .rank = (uint8_t)rank, .count = 1 };
+		t.dim = arena_copy(&m->arena, key + 1, sizeof *dim * (size_t)rank);
+		for (int i = 0; i < rank; i++)
+			t.count *= dim[i];
+		t.bytes = t.count * dtype_info[dt].bytes;
+		*v = m->type.n;
+		arr_push(&m->type, t);
+	}
+	return (ir_type)*v;
+}
+
+ir_type ir_scalar(struct ir_module *m, enum dtype dt)
+{
+	return ir_tensor(m, dt, 0, NULL);
+}
+
+ir_str ir_intern(struct ir_module *m, const char *s, size_t n)
+{
+	if (!n)
+		return 0;
+	uint64_t *v = map_put(&m->str_map, s, n);
+	if (!*v) {
+		*v = m->str.n;
+		arr_push(&m->str, (const char *)arena_str(&m->arena, s, n));
+	}
+	return (ir_str)*v;
+}
+
+const char *ir_text(const struct ir_module *m, ir_str s)
+{
+	return m->str.p[s];
+}
+
+ir_blob ir_blob_add(struct ir_module *m, const void *p, size_t n)
+{
+	if (m->nblob == m->capblob)
+		m->blob = mem_grow(m->blob, (m->capblob *= 2) * sizeof *m->blob);
+	m->blob[m->nblob] = (struct ir_blob_info){ arena_copy(&m->arena, p, n), n };
+	return (ir_blob)m->nblob++;
+}
+
+const void *ir_blob_data(const struct ir_module *m, ir_blob b, size_t *n)
+{
+	if (n)
+		*n = m->blob[b].n;
+	return m->blob[b].p;
+}
+
+static void key_refs(struct str *k, int n, const struct ir_axis_ref *a)
+{
+	str_addn(k, (char *)&n, sizeof n);
+	for (int i = 0; i < n; i++) {
+		int64_t w[3] = { a[i].axis, a[i].pre, a[i].size };
+		str_addn(k, (char *)w, sizeof w);
+	}
+}
+
+ir_shard ir_shard_add(struct ir_module *m, const struct ir_shard_info *s)
+{
+	struct str k = {0};
+	int head[4] = { (int)s->mesh, s->rank, (int)s->part_op, 0 };
+	str_addn(&k, (char *)head, sizeof head);
+	for (int i = 0; i < s->rank; i++) {
+		int w[2] = { s->dim[i].open, s->dim[i].priority };
+		str_addn(&k, (char *)w, sizeof w);
+		key_refs(&k, s->dim[i].naxis, s->dim[i].axis);
+	}
+	key_refs(&k, s->nrepl, s->repl);
+	key_refs(&k, s->npart, s->part);
+	uint64_t *v = map_put(&m->shard_map, k.p, k.n);
+	if (!*v) {
+		struct ir_shard_info c = *s;
+		c.dim = arena_copy(&m->arena, s->dim, sizeof *s->dim * (size_t)s->rank);
+		for (int i = 0; i < s->rank; i++)
+			c.dim[i].axis = arena_copy(&m->arena, s->dim[i].axis, sizeof *s->dim[i].axis * (size_t)s->dim[i].naxis);
+		c.repl = arena_copy(&m->arena, s->repl, sizeof *s->repl * (size_t)s->nrepl);
+		c.part = arena_copy(&m->arena, s->part, sizeof *s->part * (size_t)s->npart);
+		*v = m->shard.n;
+		arr_push(&m->shard, c);
+	}
+	str_free(&k);
+	return (ir_shard)*v;
+}
+
+int64_t ir_shard_parts(const struct ir_module *m, ir_shard s, int dim)
+{
+	int64_t n = 1;
+	if (s && dim < m->shard.p[s].rank)
+		for (int i = 0; i < m->shard.p[s].dim[dim].naxis; i++)
+			n *= m->shard.p[s].dim[dim].axis[i].size;
+	return n;
+}
+
+bool ir_shard_replicated(const struct ir_module *m, ir_shard s)
+{
+	if (!s)
+		return true;
+	const struct ir_shard_info *i = &m->shard.p[s];
+	for (int d = 0; d < i->rank; d++)
+		if (ir_shard_parts(m, s, d) > 1)
+			return false;
+	for (int a = 0; a < i->npart; a++)
+		if (i->part[a].size > 1)
+			return false;
+	return true;
+}
+
+ir_group ir_group_add(struct ir_module *m, int nrow, int ncol, const int64_t *id)
+{
+	struct str k = {0};
+	int head[2] = { nrow, ncol };
+	size_t n = sizeof *id * (size_t)nrow * (size_t)ncol;
+	str_addn(&k, (char *)head, sizeof head);
+	str_addn(&k, (const char *)id, n);
+	uint64_t *v = map_put(&m->group_map, k.p, k.n);
+	str_free(&k);
+	if (!*v) {
+		*v = m->group.n;
+		arr_push(&m->group, ((struct ir_group_info){ nrow, ncol, arena_copy(&m->arena, id, n) }));
+	}
+	return (ir_group)*v;
+}
+
+ir_loc ir_loc_add(struct ir_module *m, ir_str file, int line, ir_str name)
+{
+	if (!file && !line && !name)
+		return 0;
+	uint32_t key[3] = { file, (uint32_t)line, name };
+	uint64_t *v = map_put(&m->loc_map, key, sizeof key);
+	if (!*v) {
+		*v = m->loc.n;
+		arr_push(&m->loc, ((struct ir_loc_info){ file, line, name }));
+	}
+	return (ir_loc)*v;
+}
+
+struct ir_fn *ir_fn_new(struct ir_module *m, const char *name)
+{
+	struct ir_fn *f = ARENA_NEW(&m->arena, struct ir_fn, 1);
+	f->id = (ir_fnid)m->fn.n;
+	f->name = ir_intern(m, name, strlen(name));
+	arr_push(&m->fn, f);
+	arr_push(&f->val, (struct ir_value){0});
+	return f;
+}
+
+ir_val ir_param(struct ir_fn *fn, ir_type t)
+{
+	assert(fn->val.n == fn->nparam + 1);
+	arr_push(&fn->val, ((struct ir_value){ .type = t, .def = IR_PARAM }));
+	return ++fn->nparam;
+}
+
+static bool is_list(char kind)
+{
+	return kind == 'I' || kind == 'F' || kind == 'H';
+}
+
+/* Position of attribute k in the pool. */
+static size_t at(const struct ir_fn *fn, const struct ir_op *o, int k)
+{
+	const struct ir_kind_info *i = ir_info(o->kind);
+	size_t w = o->attr;
+	for (int j = 0; j < k; j++)
+		w += is_list(i->kind[j]) ? 1 + (size_t)fn->attr.p[w] : 1;
+	return w;
+}
+
+int64_t ir_attr(const struct ir_fn *fn, const struct ir_op *o, int k)
+{
+	return fn->attr.p[at(fn, o, k)];
+}
+
+const int64_t *ir_attrs(const struct ir_fn *fn, const struct ir_op *o, int k, int *n)
+{
+	size_t w = at(fn, o, k);
+	*n = (int)fn->attr.p[w];
+	return &fn->attr.p[w + 1];
+}
+
+uint32_t ir_attr_words(const struct ir_fn *fn, const struct ir_op *o)
+{
+	return (uint32_t)(at(fn, o, ir_info(o->kind)->nattr) - o->attr);
+}
+
+void ir_attr_set(struct ir_fn *fn, struct ir_op *o, int k, int64_t v)
+{
+	fn->attr.p[at(fn, o, k)] = v;
+}
+
+const void *ir_splat(const struct ir_module *m, const struct ir_fn *fn, ir_val v)
+{
+	for (;;) {
+		const struct ir_op *o = ir_def(fn, v);
+		if (!o)
+			return NULL;
+		if (o->kind == IR_broadcast || o->kind == IR_reshape) {
+			v = ir_in(fn, o, 0);
+			continue;
+		}
+		if (o->kind != IR_constant)
+			return NULL;
+		size_t n, e = dtype_info[ir_vtype(m, fn, v)->dtype].bytes;
+		const char *p = ir_blob_data(m, (ir_blob)ir_attr(fn, o, 0), &n);
+		if (n == 0 || e == 0)
+			return NULL;
+		if (n > e && (memcmp(p, p + e, n - e) != 0))
+			return NULL;
+		return p;
+	}
+}
+
+static int64_t int_of(enum dtype dt, const void *p)
+{
+	int64_t v = 0;
+	const struct dtype_info *d = &dtype_info[dt];
+	memcpy(&v, p, MIN((size_t)d->bytes, sizeof v));
+	if (d->cls == DT_INT && d->bytes < 8) {
+		int s = 64 - d->bits;
+		v = (int64_t)((uint64_t)v << s) >> s;
+	}
+	return v;
+}
+
+bool ir_const_int(const struct ir_module *m, const struct ir_fn *fn, ir_val v, int64_t *out)
+{
+	const struct ir_op *o = ir_def(fn, v);
+	while (o && (o->kind == IR_broadcast || o->kind == IR_reshape || o->kind == IR_convert)) {
+		v = ir_in(fn, o, 0);
+		o = ir_def(fn, v);
+	}
+	enum dtype dt = ir_vtype(m, fn, v)->dtype;
+	uint8_t cls = dtype_info[dt].cls;
+	const void *p = ir_splat(m, fn, v);
+	if (!p || (cls != DT_INT && cls != DT_UINT && cls != DT_PRED))
+		return false;
+	*out = int_of(dt, p);
+	return true;
+}
+
+bool ir_dict_next(struct ir_dict_it *it)
+{
+	size_t left = (size_t)(it->end - it->p);
+	uint32_t n;
+	if (left < 4)
+		return false;
+	memcpy(&n, it->p, 4);
+	if (left - 4 < (size_t)n + 8)
+		return false;
+	it->name = (const char *)it->p + 4;
+	it->name_n = n;
+	const uint8_t *q = it->p + 4 + n;
+	it->kind = q[0];
+	it->dtype = q[1];
+	memcpy(&it->count, q + 4, 4);
+	if (it->kind <= 1 && (it->dtype >= DT_COUNT || !dtype_info[it->dtype].name))
+		return false;
+	size_t bytes = it->kind <= 1 ? (size_t)it->count * dtype_info[it->dtype].bytes : it->count;
+	if (left - 12 - n < bytes)
+		return false;
+	it->data = q + 8;
+	it->p = q + 8 + bytes;
+	return true;
+}
