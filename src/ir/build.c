@@ -279,7 +279,7 @@ ir_val ir_reshape(struct ir_b *b, ir_val x, int rank, const int64_t *dim)
 ir_val ir_transpose(struct ir_b *b, ir_val x, const int64_t *perm)
 {
 	const struct ir_type_info *t = ir_vtype(b->m, b->fn, x);
-	int64_t dim[IR_MAX_RANK];
+	int64_t dim[IR_MAX_RANK] = {0};
 	int n = t->rank;
 	for (int i = 0; i < n; i++)
 		dim[i] = t->dim[perm[i]];

@@ -14,6 +14,7 @@ struct pass_opts {
 	bool check;                   /* verify after each pass, race check of the result */
 	const char *stop;             /* name of the pass to stop after (rondo opt), NULL = all */
 	uint64_t fingerprint;
+	bool (*custom_known)(const char *target);   /* NULL: every custom call is accepted and resolved at run time */
 };
 void pass_opts_from_conf(struct pass_opts *o);
 

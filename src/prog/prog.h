@@ -91,6 +91,7 @@ enum prog_op {
 	CMD_MUL,       /* reg[0] = reg[1] * imm */
 	CMD_MIN, CMD_MAX,  /* reg[0] = min/max(reg[1], imm) */
 	CMD_LD,        /* reg[0] = the integer scalar of dtype at opnd[0], sign- or zero-extended */
+	CMD_ST,        /* the integer scalar of dtype at opnd[0] = reg[1] + imm */
 	CMD_TABLE,     /* reg[0] = table imm at this device's position */
 	CMD_LOOP,      /* reg[0] runs 0 .. imm-1 (imm < 0: reg[1] is the count); block[0] is the body */
 	CMD_WHILE,     /* run block[0] (the condition, which sets reg[0]); while reg[0] != 0 run block[1], block[0] */
