@@ -120,6 +120,7 @@ enum coll_kind {
 #undef COLL
 	COLL_COUNT
 };
+extern const char *const prog_coll_name[COLL_COUNT];
 
 struct prog_custom {
 	char *target;
@@ -195,5 +196,7 @@ uint64_t prog_comm_hash(const struct prog *p);
 int64_t prog_view_bytes(const struct prog_view *v);          /* extent from the lowest to past the highest byte */
 bool prog_view_dense(const struct prog_view *v);             /* row-major without gaps */
 void prog_view_make(struct arena *a, struct prog_view *v, enum dtype dt, int rank, const int64_t *dim);   /* dense */
+/* A group from its rows of positions (-1 pads): id is copied, row and rank of ndev positions are filled. */
+void prog_group_make(struct arena *a, struct prog_group *g, int ndev, int nrow, int ncol, const int64_t *id);
 
 #endif

@@ -1,0 +1,25 @@
+/* What the files of prog share. */
+#ifndef RONDO_PROG_IMPL_H
+#define RONDO_PROG_IMPL_H
+
+#include "prog.h"
+
+/* Every id, index, count and range of p points at something: after this no walk over p leaves its
+ * tables or fails to end.  Says nothing about what the commands do (prog_check). */
+struct err *valid_prog(const struct prog *p);
+
+/* Operands of instruction fn of an expression; -1 if there is no such instruction. */
+int expr_nin(unsigned fn);
+/* Operands then results of a collective or a kernel: what a command on it must bring. */
+static inline uint32_t coll_nopnd(const struct prog_coll *c) { return 2u * c->nin; }
+static inline uint32_t kern_nopnd(const struct prog_kern *k) { return (uint32_t)k->nin + k->nout; }
+static inline uint32_t custom_nopnd(const struct prog_custom *c) { return (uint32_t)c->nin + c->nout; }
+static inline int64_t group_size(const struct prog_group *g, int row)
+{
+	int64_t n = 0;
+	for (int i = 0; i < g->ncol; i++)
+		n += g->id[(int64_t)row * g->ncol + i] >= 0;
+	return n;
+}
+
+#endif

@@ -1,0 +1,138 @@
+/* Making and freeing programs, views, groups, and the hash of what is communicated. */
+#include "impl.h"
+
+#include <stdlib.h>
+
+const char *const prog_kern_name[KERN_COUNT] = {
+#define KERN(id, operands, attrs, meaning) [KERN_##id] = #id,
+#include "kern.def"
+#undef KERN
+};
+
+const char *const prog_coll_name[COLL_COUNT] = {
+#define COLL(id, text) [COLL_##id] = text,
+#include "../base/coll.def"
+#undef COLL
+};
+
+struct prog *prog_new(void)
+{
+	struct prog *p = mem_alloc(sizeof *p);
+	arena_init(&p->arena);
+	p->name = arena_str(&p->arena, "", 0);
+	p->ndev = 1;
+	p->nreg = 1;
+	return p;
+}
+
+void prog_free(struct prog *p)
+{
+	if (!p)
+		return;
+	arena_fini(&p->arena);
+	free(p);
+}
+
+int64_t prog_view_bytes(const struct prog_view *v)
+{
+	int64_t span = 1;
+	for (int d = 0; d < v->rank; d++) {
+		if (v->dim[d] == 0)
+			return 0;
+		span += (v->dim[d] - 1) * (v->stride[d] < 0 ? -v->stride[d] : v->stride[d]);
+	}
+	return span * dtype_info[v->dtype].bytes;
+}
+
+bool prog_view_dense(const struct prog_view *v)
+{
+	int64_t want = 1;
+	for (int d = v->rank - 1; d >= 0; d--) {
+		if (v->dim[d] == 0)
+			return true;
+		if (v->dim[d] != 1 && v->stride[d] != want)
+			return false;
+		want *= v->dim[d];
+	}
+	return true;
+}
+
+void prog_view_make(struct arena *a, struct prog_view *v, enum dtype dt, int rank, const int64_t *dim)
+{
+	v->dtype = (uint8_t)dt;
+	v->rank = (uint8_t)rank;
+	v->off = 0;
+	v->dim = arena_copy(a, dim, sizeof *dim * (size_t)rank);
+	v->stride = ARENA_NEW(a, int64_t, rank);
+	int64_t step = 1;
+	for (int d = rank - 1; d >= 0; d--) {
+		v->stride[d] = step;
+		step *= dim[d];
+	}
+}
+
+void prog_group_make(struct arena *a, struct prog_group *g, int ndev, int nrow, int ncol, const int64_t *id)
+{
+	g->nrow = nrow;
+	g->ncol = ncol;
+	g->id = arena_copy(a, id, sizeof *id * (size_t)nrow * (size_t)ncol);
+	g->row = ARENA_NEW(a, int32_t, ndev);
+	g->rank = ARENA_NEW(a, int32_t, ndev);
+	for (int i = 0; i < ndev; i++)
+		g->row[i] = g->rank[i] = -1;
+	for (int r = 0; r < nrow; r++)
+		for (int k = 0, rank = 0; k < ncol; k++) {
+			int64_t pos = id[(int64_t)r * ncol + k];
+			if (pos < 0 || pos >= ndev)
+				continue;
+			g->row[pos] = r;
+			g->rank[pos] = rank++;
+		}
+}
+
+/* --- communication hash --------------------------------------------------- */
+
+static uint64_t add(uint64_t h, int64_t v)
+{
+	return hash_bytes(&v, sizeof v, h);
+}
+
+static uint64_t hash_coll(const struct prog *p, const struct prog_coll *c, uint64_t h)
+{
+	int64_t w[] = {c->kind, c->algo, c->dtype, c->redop, c->nin, c->outer, c->inner, c->outer2, c->inner2};
+	h = hash_bytes(w, sizeof w, h);
+	if (c->kind == COLL_permute) {
+		h = hash_bytes(p->table[c->pairs].v, sizeof(int64_t) * (size_t)p->ndev, h);
+	} else {
+		const struct prog_group *g = &p->group[c->group];
+		h = add(add(h, g->nrow), g->ncol);
+		h = hash_bytes(g->id, sizeof *g->id * (size_t)g->nrow * (size_t)g->ncol, h);
+	}
+	for (int i = 0; c->expr && i < c->expr->n; i++)
+		h = add(h, c->expr->ins[i].fn);
+	return h;
+}
+
+/* A block without communication leaves h as it is, so that what happens inside a device does not show. */
+static uint64_t hash_block(const struct prog *p, uint32_t b, uint64_t h)
+{
+	for (uint32_t i = 0; i < p->block[b].n; i++) {
+		const struct prog_cmd *c = &p->block[b].cmd[i];
+		if (c->op == CMD_COLL)
+			h = hash_coll(p, &p->coll[c->id], add(h, c->lane));
+		uint64_t in = h;
+		for (uint32_t k = 0; k < c->nblock; k++) {
+			uint64_t one = hash_block(p, p->sub[c->block + k], h);
+			if (one != h)
+				in = add(add(in, (int64_t)one), k);
+		}
+		if (in != h)
+			h = add(add(in, c->op), c->op == CMD_LOOP ? c->imm : 0);
+	}
+	return h;
+}
+
+uint64_t prog_comm_hash(const struct prog *p)
+{
+	return p->ncoll && p->nblock ? hash_block(p, 0, (uint64_t)p->ndev) : 0;
+}

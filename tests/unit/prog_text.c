@@ -1,0 +1,182 @@
+/* Text and binary forms of a program: same text back, same bytes back, and nothing but an error for bytes
+ * and text that were damaged. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "prog/prog.h"
+
+static struct str sample;
+
+static struct prog *parsed(const char *text, size_t n)
+{
+	struct prog *p;
+	struct err *e = prog_parse(text, n, &p);
+	if (e)
+		fail_msg("%s", e->msg);
+	return p;
+}
+
+static void text_comes_back(void **state)
+{
+	struct prog *p = parsed(sample.p, sample.n);
+	struct str s = {0};
+	prog_print(&s, p);
+	assert_string_equal(s.p, sample.p);
+	assert_int_equal(p->group[1].row[3], 1);
+	assert_int_equal(p->group[1].rank[3], 0);
+	assert_int_equal(p->opnd[p->nopnd - 1].buf, 0);
+	str_free(&s);
+	prog_free(p);
+}
+
+static void bytes_come_back(void **state)
+{
+	struct prog *p = parsed(sample.p, sample.n), *q;
+	uint8_t obj[300];
+	for (size_t i = 0; i < sizeof obj; i++)
+		obj[i] = (uint8_t)i;
+	p->code[0].obj = arena_copy(&p->arena, obj, sizeof obj);
+	p->code[0].nobj = sizeof obj;
+	struct str a = {0}, b = {0}, s = {0};
+	prog_save(&a, p);
+	assert_null(prog_load(a.p, a.n, &q));
+	prog_save(&b, q);
+	assert_int_equal(a.n, b.n);
+	assert_memory_equal(a.p, b.p, a.n);
+	prog_print(&s, q);
+	assert_string_equal(s.p, sample.p);
+	assert_int_equal(q->code[0].nobj, sizeof obj);
+	assert_memory_equal(q->code[0].obj, obj, sizeof obj);
+	assert_int_equal((uintptr_t)q->data % 64, 0);
+	assert_true(prog_comm_hash(p) == prog_comm_hash(q));
+	assert_true(prog_comm_hash(p) != 0);
+	str_free(&a);
+	str_free(&b);
+	str_free(&s);
+	prog_free(p);
+	prog_free(q);
+}
+
+static void reseal(struct str *s)
+{
+	uint64_t len = s->n - 32, hash = hash_bytes(s->p + 32, len, 1);
+	memcpy(s->p + 16, &len, 8);
+	memcpy(s->p + 24, &hash, 8);
+}
+
+/* Damage with and without a checksum that fits: never more than an error. */
+static void damage_is_an_error(void **state)
+{
+	struct prog *p = parsed(sample.p, sample.n), *q;
+	struct str good = {0};
+	prog_save(&good, p);
+	for (size_t n = 0; n < good.n; n++) {
+		char *cut = mem_alloc(n);
+		memcpy(cut, good.p, n);
+		struct err *e = prog_load(cut, n, &q);
+		assert_non_null(e);
+		assert_int_equal(e->code, ERR_DATA_LOSS);
+		err_free(e);
+		free(cut);
+	}
+	uint64_t seed = 1;
+	int refused = 0;
+	for (int round = 0; round < 20000; round++) {
+		struct str bad = {0};
+		str_addn(&bad, good.p, good.n);
+		seed = seed * 6364136223846793005u + 1442695040888963407u;
+		size_t at = 32 + (size_t)(seed >> 33) % (bad.n - 32);
+		bad.p[at] = (char)(seed >> 24);
+		if (round % 4 == 3)
+			bad.n -= (size_t)(seed >> 40) % (bad.n - 33);
+		bool changed = bad.n != good.n || memcmp(bad.p, good.p, good.n) != 0;
+		if (round % 8 == 0 && changed) {
+			struct err *e = prog_load(bad.p, bad.n, &q);
+			assert_non_null(e);
+			err_free(e);
+		}
+		reseal(&bad);
+		struct err *e = prog_load(bad.p, bad.n, &q);
+		if (e) {
+			assert_int_equal(e->code, ERR_DATA_LOSS);
+			refused++;
+			err_free(e);
+		} else {
+			struct str s = {0};
+			prog_print(&s, q);
+			prog_comm_hash(q);
+			str_free(&s);
+			prog_free(q);
+		}
+		str_free(&bad);
+	}
+	assert_true(refused > 1000);
+	str_free(&good);
+	prog_free(p);
+}
+
+static void bad_text_is_an_error(void **state)
+{
+	struct prog *q;
+	for (size_t n = 0; n + 2 < sample.n; n++) {
+		struct err *e = prog_parse(sample.p, n, &q);
+		assert_non_null(e);
+		assert_int_equal(e->code, ERR_INVALID);
+		err_free(e);
+	}
+	uint64_t seed = 7;
+	for (int round = 0; round < 20000; round++) {
+		struct str bad = {0};
+		str_addn(&bad, sample.p, sample.n);
+		seed = seed * 6364136223846793005u + 1442695040888963407u;
+		bad.p[(size_t)(seed >> 33) % bad.n] = "0 9-9(){}[]\",%rbx\n"[(seed >> 20) % 18];
+		struct err *e = prog_parse(bad.p, bad.n, &q);
+		if (!e)
+			prog_free(q);
+		err_free(e);
+		str_free(&bad);
+	}
+	const char *text = "prog \"f\" devices 1 registers 1 zone 0 flops 0 fingerprint 00 comm 00\nkern 0 nonsense () -> ()";
+	struct err *e = prog_parse(text, strlen(text), &q);
+	assert_non_null(e);
+	assert_string_equal(e->msg, "line 2: unknown kernel 'nonsense'");
+	err_free(e);
+}
+
+static void views(void **state)
+{
+	struct arena a;
+	arena_init(&a);
+	struct prog_view v;
+	prog_view_make(&a, &v, DT_f32, 3, (int64_t[]){2, 3, 4});
+	assert_true(prog_view_dense(&v));
+	assert_int_equal(prog_view_bytes(&v), 96);
+	v.stride[0] = -24;
+	assert_false(prog_view_dense(&v));
+	assert_int_equal(prog_view_bytes(&v), 4 * (24 + 8 + 3 + 1));
+	v.dim[1] = 0;
+	assert_int_equal(prog_view_bytes(&v), 0);
+	assert_true(prog_view_dense(&v));
+	arena_fini(&a);
+}
+
+int main(void)
+{
+	struct err *e = str_read_file(&sample, "tests/golden/prog/everything.prog");
+	if (e) {
+		fprintf(stderr, "%s\n", e->msg);
+		return 1;
+	}
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(text_comes_back), cmocka_unit_test(bytes_come_back), cmocka_unit_test(damage_is_an_error),
+		cmocka_unit_test(bad_text_is_an_error), cmocka_unit_test(views),
+	};
+	int failed = cmocka_run_group_tests(tests, NULL, NULL);
+	str_free(&sample);
+	return failed;
+}
