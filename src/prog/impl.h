@@ -10,6 +10,9 @@ struct err *valid_prog(const struct prog *p);
 
 /* Operands of instruction fn of an expression; -1 if there is no such instruction. */
 int expr_nin(unsigned fn);
+/* The line of a command without its blocks, as in the text form. */
+void print_cmd(struct str *s, const struct prog *p, const struct prog_cmd *c);
+
 /* Operands then results of a collective or a kernel: what a command on it must bring. */
 static inline uint32_t coll_nopnd(const struct prog_coll *c) { return 2u * c->nin; }
 static inline uint32_t kern_nopnd(const struct prog_kern *k) { return (uint32_t)k->nin + k->nout; }

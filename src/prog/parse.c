@@ -480,7 +480,7 @@ static struct prog_custom custom(struct in *in)
 	struct prog_custom c = {0};
 	c.target = string(in);
 	want(in, "api");
-	c.api = (int)ranged(in, 0, 1000);
+	c.api = (int)ranged(in, INT32_MIN, INT32_MAX);
 	c.effect = have(in, "effect");
 	if (have(in, "dict"))
 		c.dict = bytes(in, &c.ndict);

@@ -183,11 +183,8 @@ static void opnds(struct str *s, const struct prog *p, const struct prog_cmd *c,
 	str_add(s, nin < c->nopnd ? ")" : ") -> ()");
 }
 
-static void block(struct str *s, const struct prog *p, uint32_t b, int depth);
-
-static void cmd(struct str *s, const struct prog *p, const struct prog_cmd *c, int depth)
+void print_cmd(struct str *s, const struct prog *p, const struct prog_cmd *c)
 {
-	str_addf(s, "%*s", depth * 2, "");
 	switch (c->op) {
 	case CMD_KERN:
 		str_addf(s, "kern %u %s", c->id, prog_kern_name[p->kern[c->id].id]);
@@ -227,6 +224,14 @@ static void cmd(struct str *s, const struct prog *p, const struct prog_cmd *c, i
 		str_addf(s, " lane %u", c->lane);
 	if (c->site)
 		str_addf(s, " site %u", c->site);
+}
+
+static void block(struct str *s, const struct prog *p, uint32_t b, int depth);
+
+static void cmd(struct str *s, const struct prog *p, const struct prog_cmd *c, int depth)
+{
+	str_addf(s, "%*s", depth * 2, "");
+	print_cmd(s, p, c);
 	for (uint32_t i = 0; i < c->nblock; i++)
 		block(s, p, p->sub[c->block + i], depth);
 	str_add(s, "\n");

@@ -1,0 +1,219 @@
+/* The checker: programs that are right pass, and each way to be wrong is named. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "prog/prog.h"
+
+/* Two devices; a: argument, o: result, t, u: temporaries, v: over t's storage, c: constant, d: donated into e. */
+static const char tables[] =
+	"prog \"t\" devices 2 registers 8 zone 8192 flops 0 fingerprint 00 comm 00\n"
+	"arg 0 f32[16,4] bytes 256\narg 1 i32[] bytes 4\narg 2 f32[16,4] bytes 256 alias 1\n"
+	"res 0 f32[16,4] bytes 256\nres 1 f32[16,4] bytes 256 alias 2\n"
+	"buf 0 arg 0 size 256\n"        /* b0 = a */
+	"buf 1 out 0 size 256\n"        /* b1 = o */
+	"buf 2 temp at 0 size 256\n"    /* b2 = t */
+	"buf 3 temp at 256 size 256\n"  /* b3 = u */
+	"buf 4 temp at 128 size 256\n"  /* b4 = v, over t and u */
+	"buf 5 const at 0 size 64\n"    /* b5 = c */
+	"buf 6 arg 1 size 4\n"
+	"buf 7 arg 2 size 256\n"        /* b7 = d */
+	"buf 8 out 1 size 256 alias 7\n"
+	"data 64\n"
+	"  0000000000000000000000000000000000000000000000000000000000000000\n"
+	"  0000000000000000000000000000000000000000000000000000000000000000\n"
+	"table 0 [1,0]\ntable 1 [1,0]\ntable 2 [0,1]\n"
+	"group 0 1 2 [0,1]\n"
+	"kern 0 copy (f32[16,4]) -> (f32[16,4])\n"
+	"kern 1 copy (f32[4]) -> (f32[4])\n"
+	"kern 2 cumulative (f32[16,4]) -> (f32[16,4]) attr [0,0,0]\n"
+	"kern 3 copy (f32[16,2]:[4,1]) -> (f32[16,2]:[4,1])\n"
+	"kern 4 dynamic_update (f32[1,4], i32[], i32[]) -> (f32[16,4])\n"
+	"kern 5 fill () -> (f32[16,4]) imm 00\n"
+	"kern 6 copy (f32[16,2]:[4,1]) -> (f32[16,2]:[4,1]@2)\n"
+	"coll 0 all_reduce f32 n 1 algo 0 group 0 redop add outer 1 inner 256\n"
+	"coll 1 permute f32 n 1 algo 0 pairs 0 redop add outer 1 inner 256\n"
+	"coll 2 all_gather f32 n 1 algo 0 group 0 redop add outer 1 inner 256\n";
+
+#define OUT "kern 0 copy (b0) -> (b1) "
+
+static void check_rows(const char *rows, const char *body, const char *wrong)
+{
+	struct str s = {0};
+	struct prog *p;
+	str_addf(&s, "%s%srun { %s }", tables, rows, body);
+	struct err *e = prog_parse(s.p, s.n, &p);
+	if (e)
+		fail_msg("%s in: %s", e->msg, body);
+	e = prog_check(p);
+	if (e && !wrong)
+		fail_msg("refused: %s: %s", body, e->msg);
+	if (!e && wrong)
+		fail_msg("passed: %s, though %s", body, wrong);
+	if (e && !strstr(e->msg, wrong))
+		fail_msg("'%s' expected, not: %s", wrong, e->msg);
+	err_free(e);
+	prog_free(p);
+	str_free(&s);
+}
+
+static void check(const char *body, const char *wrong)
+{
+	check_rows("", body, wrong);
+}
+
+static void rows(void **state)
+{
+	check_rows("kern 7 copy (f32[64]) -> (f32[64]:[0])\n", OUT, "kernel 7 copy: elements of result 0 overlap");
+	check_rows("table 3 [1,-1]\ntable 4 [1,0]\ncoll 3 permute f32 n 1 algo 0 pairs 3 redop add outer 1 inner 256\n", OUT, "collective 3 pairs position");
+	check_rows("coll 3 all_reduce f32 n 1 algo 0 group 0 redop fn outer 1 inner 256\n", OUT, "by a function that is not given");
+	check_rows("buf 9 out 1 size 256 alias 7\n", OUT, "take the storage of argument 2");
+	check_rows("buf 9 out 1 size 256 alias 0\n", OUT, "argument 0, which is not donated");
+}
+
+static void addresses(void **state)
+{
+	check(OUT, NULL);
+	check(OUT "kern 1 copy (b0+240) -> (b2)", NULL);
+	check(OUT "kern 1 copy (b0+244) -> (b2)", "reads bytes 244..260 of b0, which has 256");
+	check(OUT "kern 1 copy (b0-4) -> (b2)", "reads bytes -4..12");
+	check(OUT "loop r1 < 16 { kern 1 copy (b0+r1*16) -> (b2) }", NULL);
+	check(OUT "loop r1 < 17 { kern 1 copy (b0+r1*16) -> (b2) }", "reads bytes 256..272");
+	check(OUT "loop r1 < 10000000000 { kern 1 copy (b0+r1*16) -> (b2) }", "of b0, which has 256");
+	check(OUT "ld r1 = i32 b6 kern 1 copy (b0+r1*16) -> (b2)", "reads bytes -34359738368");
+	check(OUT "ld r1 = i32 b6 min r1 = r1, 15 max r1 = r1, 0 kern 1 copy (b0+r1*16) -> (b2)", NULL);
+	check(OUT "ld r1 = i32 b6 min r1 = r1, 16 max r1 = r1, 0 kern 1 copy (b0+r1*16) -> (b2)", "reads bytes 0..272");
+	check(OUT "table r2 = 0 kern 1 copy (b0+r2*240) -> (b2)", NULL);
+	check(OUT "table r2 = 0 kern 1 copy (b0+r2*244) -> (b2)", "device 0");
+	check(OUT "kern 1 copy (b0+r2*244) -> (b2)", "register r2 is read before it is set");
+	check(OUT "case r1 { set r2 = 1 } { }", "register r1");
+	check(OUT "kern 1 copy (b0) -> (b5)", "writes the constant b5");
+	check(OUT "kern 1 copy (b0+16) -> (b0)", "writes the argument b0");
+}
+
+static void lifetimes(void **state)
+{
+	check("", "result 0: bytes 0..256 of b1 are read but were never written");
+	check("kern 1 copy (b0) -> (b1)", "result 0: bytes 16..256 of b1");
+	check("kern 0 copy (b2) -> (b1)", "b2 are read but were never written");
+	check("kern 0 copy (b0) -> (b2) kern 0 copy (b2) -> (b1)", NULL);
+	check("kern 0 copy (b0) -> (b2) kern 0 copy (b0) -> (b3) kern 0 copy (b2) -> (b1)", NULL);
+	check("kern 0 copy (b0) -> (b2) kern 0 copy (b0) -> (b4) kern 0 copy (b2) -> (b1)", "bytes 128..256 of b2 are read but temporary b4 has overwritten them");
+	check("kern 0 copy (b0) -> (b4) kern 0 copy (b0) -> (b2) kern 0 copy (b2) -> (b1)", NULL);
+	check("kern 5 fill () -> (b8) kern 0 copy (b7) -> (b1)", "b7 are read but result b8 has overwritten them");
+	check("kern 0 copy (b7) -> (b1) kern 5 fill () -> (b8)", NULL);
+	check(OUT "kern 4 dynamic_update (b0, b6, b6) -> (b8)", NULL);
+	check("kern 4 dynamic_update (b0, b6, b6) -> (b1)", "never written");
+	check("kern 5 fill () -> (b1) kern 4 dynamic_update (b0, b6, b6) -> (b1)", NULL);
+	/* In halves, in slices, in columns. */
+	check("loop r1 < 16 { kern 1 copy (b0+r1*16) -> (b1+r1*16) }", NULL);
+	check("kern 3 copy (b0) -> (b1) kern 3 copy (b0) -> (b1+8)", NULL);
+	/* Slices backwards, written in a loop of which some turns are left out. */
+	check("loop r1 < 16 { kern 1 copy (b0+r1*16) -> (b2+r1*16) } loop r1 < 16 { kern 1 copy (b2+240+r1*-16) -> (b1+r1*16) }", NULL);
+	check("kern 1 copy (b0) -> (b2) loop r1 < 15 { kern 1 copy (b2+r1*16) -> (b2+16+r1*16) } kern 0 copy (b2) -> (b1)", NULL);
+}
+
+static void overlaps(void **state)
+{
+	check("kern 0 copy (b0) -> (b2) kern 0 copy (b2) -> (b2) kern 0 copy (b2) -> (b1)", NULL);
+	check("kern 0 copy (b0) -> (b2) kern 2 cumulative (b2) -> (b2) kern 0 copy (b2) -> (b1)", "result b2 overlaps operand b2");
+	check("kern 0 copy (b0) -> (b2) kern 1 copy (b2) -> (b2+4) kern 0 copy (b2) -> (b1)", "overlaps");
+	check("kern 0 copy (b0) -> (b2) kern 6 copy (b2) -> (b2) kern 0 copy (b2) -> (b1)", NULL);
+}
+
+static void control(void **state)
+{
+	const char *two = "ld r1 = pred b6 ";
+	char text[1000];
+#define TWO(rest, wrong) (snprintf(text, sizeof text, "%s%s", two, rest), check(text, wrong))
+	TWO("case r1 { kern 0 copy (b0) -> (b1) } { kern 0 copy (b7) -> (b1) }", NULL);
+	TWO("case r1 { kern 0 copy (b0) -> (b1) } { }", "not every path");
+	TWO("kern 0 copy (b0) -> (b2) case r1 { kern 0 copy (b2) -> (b1) kern 0 copy (b0) -> (b4) } { kern 0 copy (b2) -> (b1) }", NULL);
+	TWO("kern 0 copy (b0) -> (b2) case r1 { kern 0 copy (b0) -> (b4) } { } kern 0 copy (b2) -> (b1)", "overwritten them on some path");
+	TWO("case r1 { set r2 = 1 } { } " OUT "kern 1 copy (b0+r2*16) -> (b2)", "register r2");
+	TWO("case r1 { set r2 = 1 } { set r2 = 3 } " OUT "kern 1 copy (b0+r2*80) -> (b2)", NULL);
+	TWO("case r1 { set r2 = 1 } { set r2 = 4 } " OUT "kern 1 copy (b0+r2*80) -> (b2)", "reads bytes 80..336");
+	check("set r1 = 7 case r1 { } { kern 0 copy (b0) -> (b1) }", NULL);
+	check("set r1 = 0 case r1 { } { kern 0 copy (b0) -> (b1) }", "never written");
+	/* A carry that keeps its storage; one whose storage the body gives away. */
+	check("kern 5 fill () -> (b1) while r1 { ld r1 = pred b6 } { kern 0 copy (b1) -> (b2) kern 0 copy (b2) -> (b1) }", NULL);
+	check("kern 5 fill () -> (b2) while r1 { ld r1 = pred b6 } { kern 0 copy (b2) -> (b3) kern 0 copy (b0) -> (b4) } kern 0 copy (b2) -> (b1)", "overwritten");
+	check("while r1 { ld r1 = pred b6 } { kern 0 copy (b0) -> (b1) }", "not every path");
+	check(OUT "while r1 { } { }", "register r1");
+	check("ld r1 = i32 b6 loop r2 < r1 { kern 0 copy (b0) -> (b1) }", "not every path");
+	check("ld r1 = i32 b6 max r1 = r1, 1 loop r2 < r1 { kern 0 copy (b0) -> (b1) }", NULL);
+#undef TWO
+}
+
+static void lanes(void **state)
+{
+	check("kern 0 copy (b0) -> (b2) lane 1 kern 0 copy (b2) -> (b1)", "race: lane 0 reads bytes 0..256 of the storage of b2 while lane 1 may still write them");
+	check("kern 0 copy (b0) -> (b2) lane 1 mark 1 lane 1 await 1 kern 0 copy (b2) -> (b1)", NULL);
+	check("kern 0 copy (b0) -> (b2) mark 1 lane 1 await 1 kern 0 copy (b2) -> (b1) lane 1", "race");
+	check("kern 0 copy (b0) -> (b2) lane 1 await 1 mark 1 lane 1 kern 0 copy (b2) -> (b1)", "awaits mark 1 before it is made");
+	/* The reader must be done before the storage is written again. */
+	check(OUT "kern 0 copy (b0) -> (b2) mark 1 await 1 lane 1 kern 0 copy (b2) -> (b3) lane 1 kern 0 copy (b0) -> (b2)", "race: lane 0 writes");
+	check(OUT "kern 0 copy (b0) -> (b2) mark 1 await 1 lane 1 kern 0 copy (b2) -> (b3) lane 1 mark 2 lane 1 await 2 kern 0 copy (b0) -> (b2)", NULL);
+	/* Through the peer: lane 1's work is known to lane 0 once both devices passed collectives on the two. */
+	check("kern 0 copy (b0) -> (b2) lane 1 coll 0 all_reduce (b0) -> (b3) lane 1 kern 0 copy (b2) -> (b1)", "race");
+	/* Double buffering in a loop. */
+	check(OUT "kern 1 copy (b0) -> (b2) lane 1 mark 1 lane 1 loop r1 < 15 {"
+	      " await 1 mark 2 await 2 lane 1 kern 1 copy (b0+16+r1*16) -> (b2+16+r1*16) lane 1 mark 1 lane 1 kern 1 copy (b2+r1*16) -> (b3) }", NULL);
+	check(OUT "kern 1 copy (b0) -> (b2) lane 1 mark 1 lane 1 loop r1 < 15 {"
+	      " await 1 mark 2 await 2 lane 1 kern 1 copy (b0+16+r1*16) -> (b2+16+r1*16) lane 1 mark 1 lane 1 kern 1 copy (b2+16+r1*16) -> (b3) }", "race");
+}
+
+static void collectives(void **state)
+{
+	check(OUT "coll 0 all_reduce (b0) -> (b2)", NULL);
+	check(OUT "coll 1 permute (b0) -> (b2)", NULL);
+	check(OUT "coll 2 all_gather (b0) -> (b2)", "writes bytes 0..512 of b2");
+	check("coll 1 permute (b2) -> (b1)", "never written");
+	/* Devices that take different ways. */
+	check(OUT "table r1 = 2 case r1 { coll 0 all_reduce (b0) -> (b2) } { coll 0 all_reduce (b0) -> (b2) }", "waits for device 1, which stands at 'coll 0");
+	check(OUT "table r1 = 2 case r1 { coll 0 all_reduce (b0) -> (b2) } { }", "waits for device 1, which has ended");
+	check(OUT "table r1 = 2 loop r2 < r1 { coll 0 all_reduce (b0) -> (b2) }", "which has ended");
+	check(OUT "loop r2 < 5 { coll 0 all_reduce (b0) -> (b2) coll 1 permute (b2) -> (b3) }", NULL);
+}
+
+/* Something must be fast enough to run on every program: 10^4 commands, 8 devices. */
+static void fast(void **state)
+{
+	struct str s = {0};
+	int n = 10000;
+	str_addf(&s, "prog \"big\" devices 8 registers 2 zone %d flops 0 fingerprint 00 comm 00\narg 0 f32[16] bytes 64\nres 0 f32[16] bytes 64\n"
+	         "buf 0 arg 0 size 64\nbuf 1 out 0 size 64\n", 64 * n);
+	for (int i = 0; i < n; i++)
+		str_addf(&s, "buf %d temp at %d size 64\n", i + 2, 64 * (i * 7919 % n));
+	str_add(&s, "group 0 1 8 [0,1,2,3,4,5,6,7]\nkern 0 copy (f32[16]) -> (f32[16])\ncoll 0 all_reduce f32 n 1 algo 0 group 0 redop add outer 1 inner 64\nrun {\n");
+	str_add(&s, "kern 0 copy (b0) -> (b2)\n");
+	for (int i = 1; i < n; i++)
+		str_addf(&s, i % 10 ? "kern 0 copy (b%d) -> (b%d)\n" : "coll 0 all_reduce (b%d) -> (b%d)\n", i + 1, i + 2);
+	str_addf(&s, "kern 0 copy (b%d) -> (b1) }\n", n + 1);
+	struct prog *p;
+	struct err *e = prog_parse(s.p, s.n, &p);
+	if (e)
+		fail_msg("%s", e->msg);
+	double t = clock_s();
+	e = prog_check(p);
+	t = clock_s() - t;
+	if (e)
+		fail_msg("%s", e->msg);
+	print_message("10^4 commands on 8 devices: %.3f s\n", t);
+	assert_true(t < 20);
+	prog_free(p);
+	str_free(&s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(rows), cmocka_unit_test(addresses), cmocka_unit_test(lifetimes), cmocka_unit_test(overlaps), cmocka_unit_test(control),
+		cmocka_unit_test(lanes), cmocka_unit_test(collectives), cmocka_unit_test(fast),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
