@@ -630,6 +630,12 @@ static struct err *run_plain(struct check *ck, int d, const struct prog_cmd *c)
 		r = type_range(c->dtype);
 		break;
 	}
+	case CMD_ST: {
+		int64_t n = dtype_info[c->dtype].bytes;
+		struct reach one = {0, n, 1, {0}, n};
+		TRY(reg_get(dv, c->reg[1], &a));
+		return use(ck, d, c, &ck->p->opnd[c->opnd], &one, true, false);
+	}
 	case CMD_TABLE: r.lo = r.hi = ck->p->table[c->imm].v[d]; break;
 	case CMD_MARK: {
 		uint64_t *slot = map_put(&dv->mark, &c->imm, sizeof c->imm);

@@ -549,13 +549,13 @@ static uint32_t block(struct in *in);
 
 static struct prog_cmd cmd(struct in *in)
 {
-	static const char *const op[] = {"kern", "set", "add", "mul", "min", "max", "ld", "table", "loop", "while", "case",
+	static const char *const op[] = {"kern", "set", "add", "mul", "min", "max", "ld", "st", "table", "loop", "while", "case",
 	                                 "coll", "custom", "mark", "await"};
-	static const uint8_t code[] = {CMD_KERN, CMD_SET, CMD_ADD, CMD_MUL, CMD_MIN, CMD_MAX, CMD_LD, CMD_TABLE, CMD_LOOP,
+	static const uint8_t code[] = {CMD_KERN, CMD_SET, CMD_ADD, CMD_MUL, CMD_MIN, CMD_MAX, CMD_LD, CMD_ST, CMD_TABLE, CMD_LOOP,
 	                               CMD_WHILE, CMD_CASE, CMD_COLL, CMD_CUSTOM, CMD_MARK, CMD_AWAIT};
 	struct prog_cmd c = {0};
 	c.op = code[pick(in, "command", op, NELEM(op))];
-	bool sets = c.op >= CMD_SET && c.op <= CMD_TABLE;
+	bool sets = c.op >= CMD_SET && c.op <= CMD_TABLE && c.op != CMD_ST;
 	if (sets) {
 		c.reg[0] = (uint16_t)name(in, 'r');
 		want(in, "=");
@@ -595,6 +595,15 @@ static struct prog_cmd cmd(struct in *in)
 		c.opnd = (uint32_t)in->opnd.n;
 		c.nopnd = 1;
 		opnd(in);
+		break;
+	case CMD_ST:
+		c.dtype = dtype(in);
+		c.opnd = (uint32_t)in->opnd.n;
+		c.nopnd = 1;
+		opnd(in);
+		want(in, "=");
+		c.reg[1] = (uint16_t)name(in, 'r');
+		c.imm = number(in);
 		break;
 	case CMD_TABLE: c.imm = number(in); break;
 	case CMD_LOOP:

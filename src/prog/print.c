@@ -208,6 +208,11 @@ void print_cmd(struct str *s, const struct prog *p, const struct prog_cmd *c)
 		str_addf(s, "ld r%u = %s ", c->reg[0], dtype(c->dtype));
 		opnd(s, &p->opnd[c->opnd]);
 		break;
+	case CMD_ST:
+		str_addf(s, "st %s ", dtype(c->dtype));
+		opnd(s, &p->opnd[c->opnd]);
+		str_addf(s, " = r%u %+ld", c->reg[1], (long)c->imm);
+		break;
 	case CMD_TABLE: str_addf(s, "table r%u = %ld", c->reg[0], (long)c->imm); break;
 	case CMD_LOOP:
 		if (c->imm >= 0)

@@ -162,7 +162,7 @@ static struct err *valid_cmd(const struct prog *p, uint32_t b, uint32_t i)
 	case CMD_KERN: ids = p->nkern; nopnd = c->id < ids ? kern_nopnd(&p->kern[c->id]) : 0; break;
 	case CMD_COLL: ids = p->ncoll; nopnd = c->id < ids ? coll_nopnd(&p->coll[c->id]) : 0; break;
 	case CMD_CUSTOM: ids = p->ncustom; nopnd = c->id < ids ? custom_nopnd(&p->custom[c->id]) : 0; break;
-	case CMD_LD: nopnd = 1; break;
+	case CMD_LD: case CMD_ST: nopnd = 1; break;
 	case CMD_LOOP: least = most = 1; break;
 	case CMD_WHILE: least = most = 2; break;
 	case CMD_CASE: least = 1; most = UINT32_MAX; break;
@@ -179,9 +179,9 @@ static struct err *valid_cmd(const struct prog *p, uint32_t b, uint32_t i)
 		return ERR(INVALID, "command %u of block %u has %u operands instead of %u", i, b, c->nopnd, nopnd);
 	if (c->nblock < least || c->nblock > most)
 		return ERR(INVALID, "command %u of block %u has %u blocks", i, b, c->nblock);
-	if (c->op == CMD_LD && (!is_dtype(c->dtype) || dtype_info[c->dtype].cls == DT_NONE || dtype_info[c->dtype].cls > DT_UINT))
-		return ERR(INVALID, "command %u of block %u loads a register from a type that is no integer", i, b);
-	bool sets = c->op >= CMD_SET && c->op <= CMD_LOOP;
+	if ((c->op == CMD_LD || c->op == CMD_ST) && (!is_dtype(c->dtype) || dtype_info[c->dtype].cls == DT_NONE || dtype_info[c->dtype].cls > DT_UINT))
+		return ERR(INVALID, "command %u of block %u moves a register through a type that is no integer", i, b);
+	bool sets = c->op >= CMD_SET && c->op <= CMD_LOOP && c->op != CMD_ST;
 	if (sets && !c->reg[0])
 		return ERR(INVALID, "command %u of block %u sets register 0", i, b);
 	return NULL;
