@@ -1,0 +1,368 @@
+#include "impl.h"
+
+/* Copies of at most this many bytes are done where they stand; larger ones go to the side lane, unless the
+ * caller would have to wait for them anyway. */
+enum { SMALL_COPY = 1 << 20 };
+
+int64_t rt_shape_bytes(const struct rt_shape *s)
+{
+	int64_t n = dtype_info[s->dtype].bytes;
+
+	for (int i = 0; i < s->rank; i++)
+		n *= s->dim[i];
+	return n;
+}
+
+struct rt_buffer *buffer_new(struct rt_device *d, int mem, enum dtype dt, int rank, const int64_t *dim, struct store *st, struct rt_event *ready)
+{
+	struct rt_buffer *b = mem_grow(NULL, sizeof *b);
+
+	atomic_init(&b->ref, 1);
+	atomic_flag_clear_explicit(&b->lock, memory_order_relaxed);
+	atomic_init(&b->deleted, false);
+	b->mem = mem;
+	b->dev = d;
+	b->st = st;
+	b->held = NULL;
+	b->nheld = 0;
+	b->ready = ready;
+	b->shape.dtype = dt;
+	b->shape.rank = rank;
+	for (int i = 0; i < rank; i++)
+		b->shape.dim[i] = dim[i];
+	if (st)
+		atomic_fetch_add_explicit(&st->handles, 1, memory_order_relaxed);
+	return b;
+}
+
+static void store_drop(struct store *s)
+{
+	if (s) {
+		atomic_fetch_sub(&s->handles, 1);
+		store_unref(s);
+	}
+}
+
+struct store *buffer_store(struct rt_buffer *b)
+{
+	spin_lock(&b->lock);
+	struct store *s = b->st;
+	if (s)
+		store_ref(s);
+	spin_unlock(&b->lock);
+	return s;
+}
+
+static struct err *deleted_error(const struct rt_buffer *b)
+{
+	return ERR(INVALID, "buffer of device %d has been deleted or donated", b->dev->id);
+}
+
+struct rt_buffer *rt_buffer_ref(struct rt_buffer *b)
+{
+	atomic_fetch_add_explicit(&b->ref, 1, memory_order_relaxed);
+	return b;
+}
+
+void rt_buffer_unref(struct rt_buffer *b)
+{
+	if (!b || atomic_fetch_sub_explicit(&b->ref, 1, memory_order_acq_rel) > 1)
+		return;
+	rt_event_unref(b->ready);
+	store_drop(b->st);
+	store_unref(b->held);
+	free(b);
+}
+
+const struct rt_shape *rt_buffer_shape(const struct rt_buffer *b) { return &b->shape; }
+struct rt_device *rt_buffer_device(const struct rt_buffer *b) { return b->dev; }
+int rt_buffer_mem(const struct rt_buffer *b) { return b->mem; }
+struct rt_event *rt_buffer_ready(struct rt_buffer *b) { return b->ready; }
+bool rt_buffer_deleted(const struct rt_buffer *b) { return atomic_load_explicit(&b->deleted, memory_order_acquire); }
+
+void rt_buffer_delete(struct rt_buffer *b)
+{
+	spin_lock(&b->lock);
+	struct store *s = b->st;
+	b->st = NULL;
+	atomic_store(&b->deleted, true);
+	spin_unlock(&b->lock);
+	store_drop(s);
+}
+
+void rt_buffer_hold(struct rt_buffer *b)
+{
+	spin_lock(&b->lock);
+	if (b->st && !b->nheld) {
+		b->held = b->st;
+		store_ref(b->held);
+	}
+	if (b->held) {
+		b->nheld++;
+		atomic_fetch_add(&b->held->hold, 1);
+	}
+	spin_unlock(&b->lock);
+}
+
+void rt_buffer_release(struct rt_buffer *b)
+{
+	struct store *s = NULL;
+
+	spin_lock(&b->lock);
+	if (b->nheld) {
+		atomic_fetch_sub(&b->held->hold, 1);
+		if (!--b->nheld) {
+			s = b->held;
+			b->held = NULL;
+		}
+	}
+	spin_unlock(&b->lock);
+	store_unref(s);
+}
+
+bool buffer_take(struct rt_buffer *b, struct store *s)
+{
+	spin_lock(&b->lock);
+	bool ok = b->st == s && !s->twice && !atomic_load(&s->hold) && atomic_load(&s->handles) == 1;
+	if (ok) {
+		b->st = NULL;
+		atomic_store(&b->deleted, true);
+	}
+	spin_unlock(&b->lock);
+	if (ok)
+		store_drop(s);
+	return ok;
+}
+
+void *rt_buffer_host_ptr(struct rt_buffer *b)
+{
+	spin_lock(&b->lock);
+	struct store *s = b->st;
+	void *p = !s || !s->addr ? NULL : s->mem ? s->host : s->dev->ops->direct ? (void *)(uintptr_t)s->addr : NULL;
+	spin_unlock(&b->lock);
+	return p;
+}
+
+uint64_t rt_buffer_addr(struct rt_buffer *b)
+{
+	spin_lock(&b->lock);
+	uint64_t a = b->st ? b->st->addr : 0;
+	spin_unlock(&b->lock);
+	return a;
+}
+
+/* --- from the host ---------------------------------------------------------- */
+
+/* Gather a strided array into dense dst. */
+static void gather(char *dst, const char *src, size_t elem, int rank, const int64_t *dim, const int64_t *stride)
+{
+	int64_t idx[32] = { 0 };
+
+	/* Trailing dimensions that lie dense in the source are one run. */
+	size_t run = elem;
+	while (rank && stride[rank - 1] == (int64_t)run)
+		run *= (size_t)dim[--rank];
+	if (!rank) {
+		memcpy(dst, src, run);
+		return;
+	}
+	int64_t n = dim[rank - 1], step = stride[rank - 1];
+	for (;;) {
+		const char *p = src;
+		switch (run) {
+		case 1: for (int64_t i = 0; i < n; i++, p += step, dst += 1) *dst = *p; break;
+		case 2: for (int64_t i = 0; i < n; i++, p += step, dst += 2) memcpy(dst, p, 2); break;
+		case 4: for (int64_t i = 0; i < n; i++, p += step, dst += 4) memcpy(dst, p, 4); break;
+		case 8: for (int64_t i = 0; i < n; i++, p += step, dst += 8) memcpy(dst, p, 8); break;
+		default: for (int64_t i = 0; i < n; i++, p += step, dst += run) memcpy(dst, p, run); break;
+		}
+		int k = rank - 2;
+		for (; k >= 0; k--) {
+			src += stride[k];
+			if (++idx[k] < dim[k])
+				break;
+			src -= stride[k] * dim[k];
+			idx[k] = 0;
+		}
+		if (k < 0)
+			return;
+	}
+}
+
+static struct err *shape_check(const struct rt_shape *s)
+{
+	if (s->dtype <= 0 || s->dtype >= DT_COUNT || !dtype_info[s->dtype].name)
+		return ERR(INVALID, "element type %d is unknown", (int)s->dtype);
+	if (s->rank < 0 || s->rank > 32)
+		return ERR(INVALID, "rank %d is not between 0 and 32", s->rank);
+	int64_t n = dtype_info[s->dtype].bytes;
+	for (int i = 0; i < s->rank; i++)
+		if (s->dim[i] < 0 || __builtin_mul_overflow(n, MAX(s->dim[i], 1), &n))
+			return ERR(INVALID, "extent %lld of dimension %d is out of range", (long long)s->dim[i], i);
+	return NULL;
+}
+
+struct err *rt_buffer_uninit(struct rt_device *d, int mem, const struct rt_shape *s, struct rt_buffer **out)
+{
+	TRY(shape_check(s));
+	struct store *st = store_new(d, mem, (size_t)rt_shape_bytes(s));
+	struct err *e = store_alloc(st, "an array from the host", -1);
+	if (e) {
+		store_unref(st);
+		return e;
+	}
+	*out = buffer_new(d, mem, s->dtype, s->rank, s->dim, st, &event_ok);
+	return NULL;
+}
+
+struct err *rt_buffer_from_host(struct rt_device *d, int mem, const struct rt_shape *s, const void *data,
+                                const int64_t *byte_stride, struct rt_buffer **out)
+{
+	TRY(rt_buffer_uninit(d, mem, s, out));
+	struct store *st = (*out)->st;
+	size_t n = st->bytes, elem = dtype_info[s->dtype].bytes;
+	bool dense = true;
+
+	if (!n)
+		return NULL;
+	int64_t want = (int64_t)elem;
+	for (int i = s->rank; byte_stride && i-- > 0;) {
+		dense &= s->dim[i] == 1 || byte_stride[i] == want;
+		want *= s->dim[i];
+	}
+	if (dense)
+		store_upload(st, 0, data, n);
+	else if (st->mem || d->ops->direct)
+		gather(store_enter(st), data, elem, s->rank, s->dim, byte_stride);
+	else {
+		char *tmp = mem_grow(NULL, n);
+		gather(tmp, data, elem, s->rank, s->dim, byte_stride);
+		store_upload(st, 0, tmp, n);
+		free(tmp);
+	}
+	return NULL;
+}
+
+struct rt_buffer *rt_buffer_error(struct rt_device *d, int mem, const struct rt_shape *s, struct err *e)
+{
+	struct rt_event *ev = rt_event_new();
+
+	rt_event_set(ev, e ? e : ERR(INTERNAL, "buffer without content"));
+	return buffer_new(d, mem, s->dtype, s->rank, s->dim, store_new(d, mem, (size_t)rt_shape_bytes(s)), ev);
+}
+
+/* --- copies ------------------------------------------------------------------ */
+
+struct copy {
+	struct store *src, *dst;      /* dst NULL: to host memory at p */
+	size_t off, n;
+	void *p;
+	struct rt_event *done;
+	struct err *err;
+	struct rt_client *c;
+};
+
+static void copy_do(void *user)
+{
+	struct copy *k = user;
+
+	if (!k->err) {
+		if (k->dst)
+			store_copy(k->dst, 0, k->src, k->off, k->n);
+		else
+			store_download(k->src, k->off, k->p, k->n);
+	}
+	atomic_fetch_sub(&k->src->hold, 1);
+	store_unref(k->src);
+	store_unref(k->dst);
+	rt_event_set(k->done, k->err);
+	rt_event_unref(k->done);
+	client_unref(k->c);
+	free(k);
+}
+
+static void copy_ready(struct err *e, void *user)
+{
+	struct copy *k = user;
+
+	k->err = e;
+	if (e || k->n <= SMALL_COPY / 16)
+		copy_do(k);
+	else
+		client_side(k->c, copy_do, k);
+}
+
+/* src is taken. */
+static struct rt_event *copy_start(struct rt_buffer *b, struct store *src, size_t off, size_t n, struct store *dst, void *p)
+{
+	struct rt_event *r = b->ready;
+
+	if (atomic_load_explicit(&r->state, memory_order_acquire) == 1 && n <= SMALL_COPY) {
+		if (dst)
+			store_copy(dst, 0, src, off, n);
+		else
+			store_download(src, off, p, n);
+		store_unref(src);
+		return &event_ok;
+	}
+	struct copy *k = mem_grow(NULL, sizeof *k);
+	*k = (struct copy){ src, dst, off, n, p, rt_event_new(), NULL, b->dev->c };
+	atomic_fetch_add(&src->hold, 1);
+	if (dst)
+		store_ref(dst);
+	client_ref(k->c);
+	struct rt_event *done = rt_event_ref(k->done);
+	rt_event_on_ready(r, copy_ready, k);
+	return done;
+}
+
+static struct rt_event *failed(struct err *e)
+{
+	struct rt_event *ev = rt_event_new();
+
+	rt_event_set(ev, e);
+	return ev;
+}
+
+struct rt_event *rt_buffer_to_host(struct rt_buffer *b, int64_t off, int64_t n, void *dst)
+{
+	struct store *s = buffer_store(b);
+
+	if (!s)
+		return failed(deleted_error(b));
+	if (off < 0 || n < 0 || (uint64_t)off + (uint64_t)n > s->bytes) {
+		store_unref(s);
+		return failed(ERR(OUT_OF_RANGE, "bytes %lld..%lld of a buffer of %lld bytes", (long long)off, (long long)(off + n), (long long)rt_shape_bytes(&b->shape)));
+	}
+	return copy_start(b, s, (size_t)off, (size_t)n, NULL, dst);
+}
+
+struct err *rt_buffer_copy(struct rt_buffer *b, struct rt_device *d, int mem, struct rt_buffer **out)
+{
+	struct store *s = buffer_store(b);
+
+	if (!s)
+		return deleted_error(b);
+	struct store *dst = store_new(d, mem, s->bytes);
+	struct err *e = store_alloc(dst, "a copy of an array", -1);
+	if (e) {
+		store_unref(dst);
+		store_unref(s);
+		return e;
+	}
+	struct rt_event *ready = copy_start(b, s, 0, s->bytes, dst, NULL);
+	*out = buffer_new(d, mem, b->shape.dtype, b->shape.rank, b->shape.dim, dst, ready);
+	return NULL;
+}
+
+struct err *rt_buffer_bitcast(struct rt_buffer *b, const struct rt_shape *s, struct rt_buffer **out)
+{
+	TRY(shape_check(s));
+	if (rt_shape_bytes(s) != rt_shape_bytes(&b->shape))
+		return ERR(INVALID, "bitcast of %lld bytes to %lld bytes", (long long)rt_shape_bytes(&b->shape), (long long)rt_shape_bytes(s));
+	struct store *st = buffer_store(b);
+	if (!st)
+		return deleted_error(b);
+	*out = buffer_new(b->dev, b->mem, s->dtype, s->rank, s->dim, st, rt_event_ref(b->ready));
+	return NULL;
+}

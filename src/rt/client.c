@@ -1,0 +1,240 @@
+/* The client: devices, their threads, the side lane. */
+#include <errno.h>
+
+#include "impl.h"
+
+/* --- fork ------------------------------------------------------------------ */
+
+/* Threads do not survive a fork: a child may free what it has, and is told so if it asks for more. */
+static _Atomic unsigned forks;
+static void in_child(void) { atomic_fetch_add(&forks, 1); }
+static void fork_watch(void) { pthread_atfork(NULL, NULL, in_child); }
+bool client_forked(const struct rt_client *c) { return c->fork_gen != atomic_load_explicit(&forks, memory_order_relaxed); }
+
+/* --- names that live for ever ------------------------------------------------ */
+
+const char *intern(const char *text)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static struct map names;
+
+	pthread_mutex_lock(&lock);
+	uint64_t *v = map_put(&names, text, strlen(text));
+	if (!*v) {
+		size_t n = strlen(text) + 1;
+		char *s = mem_grow(NULL, n);
+		memcpy(s, text, n);
+		*v = (uint64_t)(uintptr_t)s;
+	}
+	const char *r = (const char *)(uintptr_t)*v;
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+void *scratch_need(void **p, size_t *have, size_t n)
+{
+	if (*have < n) {
+		free(*p);
+		*have = (n + 4095) & ~(size_t)4095;
+		*p = aligned_alloc(64, *have);
+		if (!*p)
+			abort();        /* kilobytes of host memory: as mem_alloc */
+	}
+	return *p;
+}
+
+/* --- life ---------------------------------------------------------------------- */
+
+static int devices_wanted(const struct rt_opts *o)
+{
+	static const char flag[] = "--xla_force_host_platform_device_count=";
+	const char *f = getenv("XLA_FLAGS");
+	int64_t n = o->ndev > 0 ? o->ndev : conf_int(CONF_DEVICES);
+
+	if (n <= 0 && f && (f = strstr(f, flag)))
+		n = strtol(f + sizeof flag - 1, NULL, 10);
+	return (int)MAX(MIN(n, 1024), 1);
+}
+
+struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	const struct rt_device_ops *ops = rt_device_ops_find(conf_str(CONF_DEVICE));
+	struct rt_client *c = mem_alloc(sizeof *c);
+	struct err *e = NULL;
+
+	*out = NULL;
+	pthread_once(&once, fork_watch);
+	atomic_init(&c->ref, 1);
+	c->ndev = devices_wanted(o);
+	c->process = o->process;
+	c->nprocess = MAX(o->nprocess, 1);
+	c->fork_gen = atomic_load(&forks);
+	pthread_mutex_init(&c->launch, NULL);
+	pthread_mutex_init(&c->side_lock, NULL);
+	pthread_cond_init(&c->side_cond, NULL);
+	c->side_tail = &c->side_head;
+	if (!ops) {
+		e = ERR(INVALID, "RONDO_DEVICE is '%s', not cpu or far", conf_str(CONF_DEVICE));
+		goto out;
+	}
+	int cores = cpu_get()->cores, nworker = MAX(cores / c->ndev - 1, 0);
+	c->spins = sym_spins(c->ndev * (1 + nworker));
+	struct sym_opts so = { .npe = c->ndev * c->nprocess, .first = c->process * c->ndev, .nlocal = c->ndev, .threads = c->ndev * (1 + nworker),
+	                       .guard = conf_int(CONF_CHECK) != 0 };
+	so.limit = conf_int(CONF_MEMORY) > 0 ? conf_int(CONF_MEMORY) : cpu_get()->ram / 10 * 9;
+	TRY_GOTO(e, sym_open(&so, &c->team), out);
+	c->dev = aligned_alloc(64, sizeof *c->dev * (size_t)c->ndev);
+	if (!c->dev)
+		abort();
+	memset(c->dev, 0, sizeof *c->dev * (size_t)c->ndev);
+	for (int i = 0; i < c->ndev; i++) {
+		struct rt_device *d = &c->dev[i];
+		d->c = c;
+		d->local = i;
+		d->id = so.first + i;
+		d->ops = ops;
+		d->heap = sym_heap_of(c->team, d->id);
+		d->nworker = nworker;
+		d->worker = mem_alloc(sizeof *d->worker * (size_t)MAX(nworker, 1));
+		pthread_mutex_init(&d->lock, NULL);
+		pthread_cond_init(&d->room, NULL);
+	}
+	for (int i = 0; i < c->ndev; i++) {
+		struct rt_device *d = &c->dev[i];
+		int r = pthread_create(&d->walker, NULL, walker_main, d);
+		d->started = !r;
+		for (int k = 0; k < nworker && !r; k++) {
+			d->worker[k].d = d;
+			r = pthread_create(&d->worker[k].thread, NULL, worker_main, &d->worker[k]);
+			if (r)
+				d->nworker = k;
+		}
+		if (r) {
+			for (int k = i + 1; k < c->ndev; k++)
+				c->dev[k].nworker = 0;
+			if (!d->started)
+				d->nworker = 0;
+			e = ERR(EXHAUSTED, "cannot start a thread for device %d: %s", d->id, strerror(r));
+			goto out;
+		}
+	}
+	log_line(LOG_INFO, "%d %s device%s, %d worker%s each, %lld bytes", c->ndev, ops->name, c->ndev > 1 ? "s" : "", nworker,
+	         nworker == 1 ? "" : "s", (long long)so.limit);
+out:
+	if (e)
+		rt_client_free(c);
+	else
+		*out = c;
+	return e;
+}
+
+void client_ref(struct rt_client *c) { atomic_fetch_add_explicit(&c->ref, 1, memory_order_relaxed); }
+
+void client_unref(struct rt_client *c)
+{
+	if (atomic_fetch_sub_explicit(&c->ref, 1, memory_order_acq_rel) > 1)
+		return;
+	for (int i = 0; i < c->ndev && c->dev; i++) {
+		struct rt_device *d = &c->dev[i];
+		for (int k = 0; k < d->nworker; k++)
+			free(d->worker[k].scratch);
+		free(d->worker);
+		free(d->scratch);
+	}
+	sym_close(c->team);
+	free(c->dev);
+	free(c);
+}
+
+void rt_client_free(struct rt_client *c)
+{
+	if (!c)
+		return;
+	if (client_forked(c)) {
+		client_unref(c);
+		return;
+	}
+	pthread_mutex_lock(&c->launch);
+	atomic_store(&c->stop, true);
+	pthread_mutex_unlock(&c->launch);
+	for (int i = 0; i < c->ndev && c->dev; i++) {
+		struct rt_device *d = &c->dev[i];
+		atomic_fetch_add(&d->bell, 1);
+		sym_wake(&d->bell, INT32_MAX);
+	}
+	for (int i = 0; i < c->ndev && c->dev; i++)
+		if (c->dev[i].started)
+			pthread_join(c->dev[i].walker, NULL);
+	for (int i = 0; i < c->ndev && c->dev; i++) {
+		struct rt_device *d = &c->dev[i];
+		atomic_fetch_add(&d->jobbell, 1);
+		sym_wake(&d->jobbell, INT32_MAX);
+		for (int k = 0; k < d->nworker; k++)
+			pthread_join(d->worker[k].thread, NULL);
+		store_unref(d->zone);
+		d->zone = NULL;
+	}
+	pthread_mutex_lock(&c->side_lock);
+	bool side = c->side_started;
+	pthread_cond_signal(&c->side_cond);
+	pthread_mutex_unlock(&c->side_lock);
+	if (side)
+		pthread_join(c->side_thread, NULL);
+	client_unref(c);
+}
+
+int rt_client_ndev(const struct rt_client *c) { return c->ndev; }
+struct rt_device *rt_client_device(const struct rt_client *c, int i) { return &c->dev[i]; }
+
+/* --- side lane -------------------------------------------------------------------- */
+
+struct side {
+	struct side *next;
+	void (*fn)(void *user);
+	void *user;
+};
+
+static void *side_main(void *v)
+{
+	struct rt_client *c = v;
+
+	pthread_mutex_lock(&c->side_lock);
+	for (;;) {
+		struct side *s = c->side_head;
+		if (s) {
+			if (!(c->side_head = s->next))
+				c->side_tail = &c->side_head;
+			pthread_mutex_unlock(&c->side_lock);
+			s->fn(s->user);
+			free(s);
+			pthread_mutex_lock(&c->side_lock);
+		} else if (atomic_load(&c->stop))
+			break;
+		else
+			pthread_cond_wait(&c->side_cond, &c->side_lock);
+	}
+	c->side_started = false;
+	pthread_mutex_unlock(&c->side_lock);
+	return NULL;
+}
+
+void client_side(struct rt_client *c, void (*fn)(void *user), void *user)
+{
+	struct side *s = mem_grow(NULL, sizeof *s);
+
+	*s = (struct side){ NULL, fn, user };
+	pthread_mutex_lock(&c->side_lock);
+	if (!c->side_started && !atomic_load(&c->stop))
+		c->side_started = !pthread_create(&c->side_thread, NULL, side_main, c);
+	if (!c->side_started) {               /* no thread to be had: do it here */
+		pthread_mutex_unlock(&c->side_lock);
+		fn(user);
+		free(s);
+		return;
+	}
+	*c->side_tail = s;
+	c->side_tail = &s->next;
+	pthread_cond_signal(&c->side_cond);
+	pthread_mutex_unlock(&c->side_lock);
+}

@@ -1,0 +1,103 @@
+#include "impl.h"
+
+struct callback {
+	struct callback *next;
+	void (*fn)(struct err *e, void *user);
+	void *user;
+};
+
+/* Most events are born ready with success: they share one that is never freed. */
+struct rt_event event_ok = { .ref = 1, .state = 1, .lock = ATOMIC_FLAG_INIT };
+
+struct rt_event *rt_event_new(void)
+{
+	struct rt_event *e = mem_grow(NULL, sizeof *e);
+
+	atomic_init(&e->ref, 1);
+	atomic_init(&e->state, 0);
+	atomic_init(&e->waiters, 0);
+	atomic_flag_clear_explicit(&e->lock, memory_order_relaxed);
+	e->err = NULL;
+	e->cb = NULL;
+	return e;
+}
+
+struct rt_event *rt_event_ref(struct rt_event *e)
+{
+	if (e != &event_ok)
+		atomic_fetch_add_explicit(&e->ref, 1, memory_order_relaxed);
+	return e;
+}
+
+void rt_event_unref(struct rt_event *e)
+{
+	if (!e || e == &event_ok || atomic_fetch_sub_explicit(&e->ref, 1, memory_order_acq_rel) > 1)
+		return;
+	/* Callbacks hold a reference, so none is left here. */
+	err_free(e->err);
+	free(e);
+}
+
+void rt_event_set(struct rt_event *e, struct err *error)
+{
+	spin_lock(&e->lock);
+	assert(!atomic_load(&e->state));
+	e->err = error;
+	struct callback *cb = e->cb, *turn = NULL, *next;
+	e->cb = NULL;
+	atomic_store(&e->state, error ? 2 : 1);
+	spin_unlock(&e->lock);
+	if (atomic_load(&e->waiters))
+		sym_wake(&e->state, INT32_MAX);
+	for (; cb; cb = next) {        /* in the order of registration */
+		next = cb->next;
+		cb->next = turn;
+		turn = cb;
+	}
+	for (; turn; turn = next) {
+		next = turn->next;
+		turn->fn(err_copy(e->err), turn->user);
+		free(turn);
+		rt_event_unref(e);
+	}
+}
+
+bool rt_event_ready(const struct rt_event *e) { return atomic_load_explicit(&e->state, memory_order_acquire) != 0; }
+
+struct err *rt_event_error(const struct rt_event *e)
+{
+	return atomic_load_explicit(&e->state, memory_order_acquire) == 2 ? err_copy(e->err) : NULL;
+}
+
+struct err *rt_event_wait(struct rt_event *e)
+{
+	for (int i = 0; i < 200 && !rt_event_ready(e); i++)
+		sym_pause();
+	if (!rt_event_ready(e)) {
+		atomic_fetch_add(&e->waiters, 1);
+		while (!atomic_load(&e->state))
+			sym_sleep(&e->state, 0, -1);
+		atomic_fetch_sub(&e->waiters, 1);
+	}
+	return rt_event_error(e);
+}
+
+void rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *user), void *user)
+{
+	if (!rt_event_ready(e)) {
+		struct callback *cb = mem_grow(NULL, sizeof *cb);
+		cb->fn = fn;
+		cb->user = user;
+		spin_lock(&e->lock);
+		if (!atomic_load(&e->state)) {
+			rt_event_ref(e);
+			cb->next = e->cb;
+			e->cb = cb;
+			spin_unlock(&e->lock);
+			return;
+		}
+		spin_unlock(&e->lock);
+		free(cb);
+	}
+	fn(rt_event_error(e), user);
+}

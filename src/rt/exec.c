@@ -1,0 +1,638 @@
+/* Executables: loading a program, launching it, the queue of each device.
+ *
+ * A launch is appended to the queues of all its local devices under the client's launch lock, so all devices
+ * see one order.  Each queue is walked by one thread, unless it is empty and the program is small: then the
+ * caller's thread takes the device for a moment (waking a thread costs more than the work). */
+#include "impl.h"
+
+enum { INLINE_NS = 30000, INLINE_ARGS = 64, SPLIT_NS = 8000 };
+
+static _Thread_local struct rt_device *walking;   /* the device whose program this thread runs */
+
+/* --- loading ------------------------------------------------------------------ */
+
+static double view_bytes(const struct prog_view *v)
+{
+	double n = dtype_info[v->dtype].bytes;
+
+	for (int i = 0; i < v->rank; i++)
+		n *= (double)v->dim[i];
+	return n;
+}
+
+/* A guess at the time one thread takes, in nanoseconds. */
+static double kernel_ns(const struct prog_kern *k)
+{
+	double flops = (double)k->flops, bytes = (double)k->bytes;
+
+	if (!bytes)
+		for (int i = 0; i < k->nin + k->nout; i++)
+			bytes += view_bytes(&k->v[i]);
+	return 50 + flops / 8 + bytes / 8;
+}
+
+static double block_ns(const struct prog *p, uint32_t b, int depth)
+{
+	double t = 0;
+
+	if (depth > 64)
+		return 1e18;
+	for (uint32_t i = 0; i < p->block[b].n; i++) {
+		const struct prog_cmd *c = &p->block[b].cmd[i];
+		double sub = 0;
+		for (uint32_t k = 0; k < c->nblock; k++)
+			sub = MAX(sub, block_ns(p, p->sub[c->block + k], depth + 1));
+		switch (c->op) {
+		case CMD_KERN: t += kernel_ns(&p->kern[c->id]); break;
+		case CMD_LOOP: t += c->imm < 0 ? 1e18 : sub * (double)c->imm; break;
+		case CMD_WHILE: case CMD_COLL: case CMD_CUSTOM: t += 1e18; break;
+		default: t += sub + 5; break;
+		}
+	}
+	return t;
+}
+
+static const uint8_t op_of[] = {
+	[CMD_SET] = I_SET, [CMD_ADD] = I_ADD, [CMD_MUL] = I_MUL, [CMD_MIN] = I_MIN, [CMD_MAX] = I_MAX, [CMD_LD] = I_LD, [CMD_ST] = I_ST,
+	[CMD_TABLE] = I_TABLE, [CMD_LOOP] = I_LOOP, [CMD_WHILE] = I_WHILE, [CMD_CASE] = I_CASE, [CMD_COLL] = I_COLL, [CMD_CUSTOM] = I_CUSTOM,
+};
+
+/* Commands -> instructions.  Marks and awaits vanish: one thread walks all lanes in textual order. */
+static void decode(struct rt_exec *x)
+{
+	struct prog *p = x->p;
+	size_t n = 0;
+
+	for (uint32_t b = 0; b < p->nblock; b++)
+		n += p->block[b].n + 1;
+	x->ins = mem_alloc(n * sizeof *x->ins);
+	x->start = mem_alloc((size_t)p->nblock * sizeof *x->start);
+	n = 0;
+	for (uint32_t b = 0; b < p->nblock; b++) {
+		x->start[b] = (uint32_t)n;
+		for (uint32_t i = 0; i < p->block[b].n; i++) {
+			const struct prog_cmd *c = &p->block[b].cmd[i];
+			if (c->op == CMD_MARK || c->op == CMD_AWAIT)
+				continue;
+			struct ins *o = &x->ins[n++];
+			*o = (struct ins){ .op = c->op == CMD_KERN ? I_KERN : op_of[c->op], .dtype = c->dtype, .r0 = c->reg[0], .r1 = c->reg[1], .r2 = c->reg[2],
+			                   .opnd = c->opnd, .nopnd = c->nopnd, .block = c->block, .nblock = c->nblock, .site = c->site, .imm = c->imm };
+			x->maxptr = MAX(x->maxptr, c->nopnd);
+			if (c->op == CMD_KERN) {
+				const struct kernel *k = &x->kern[c->id];
+				o->ref = k;
+				o->op = k->split ? I_SPLIT : k->code && !k->shared ? I_CODE : I_KERN;
+			} else if (c->op == CMD_TABLE)
+				o->ref = &p->table[c->imm];
+			else if (c->op == CMD_COLL)
+				o->ref = &p->coll[c->id];
+			else if (c->op == CMD_CUSTOM)
+				o->ref = &p->custom[c->id];
+		}
+		x->ins[n++].op = I_END;
+	}
+}
+
+static struct err *kernels(struct rt_exec *x, bool workers)
+{
+	struct prog *p = x->p;
+
+	x->kern = mem_alloc(sizeof *x->kern * (size_t)MAX(p->nkern, 1));
+	for (uint32_t i = 0; i < p->nkern; i++) {
+		struct kernel *k = &x->kern[i];
+		k->k = &p->kern[i];
+		k->phases = 1;
+		if (k->k->id == KERN_gen) {
+			k->tiles = k->k->tiles;
+		} else {
+			TRY(kern_prepare(k->k, &k->state));
+			k->tiles = kern_tiles(k->k, k->state);
+			k->phases = kern_phases(k->k, k->state);
+			k->scratch = kern_scratch(k->k, k->state);
+			k->shared = kern_shared(k->k, k->state);
+			x->scratch = MAX(x->scratch, k->scratch);
+		}
+		k->split = workers && k->tiles > 1 && kernel_ns(k->k) > SPLIT_NS;
+	}
+	return NULL;
+}
+
+static struct err *buffers(struct rt_exec *x)
+{
+	struct prog *p = x->p;
+
+	x->narg = p->narg;
+	x->nres = p->nres;
+	x->argbuf = mem_alloc(sizeof *x->argbuf * (size_t)MAX(p->narg, 1));
+	x->outbuf = mem_alloc(sizeof *x->outbuf * (size_t)MAX(p->nres, 1));
+	x->donor = mem_alloc(sizeof *x->donor * (size_t)MAX(p->nres, 1));
+	x->resmem = mem_alloc((size_t)MAX(p->nres, 1));
+	for (uint32_t i = 0; i < p->nres; i++) {
+		const char *m = p->res[i].memory_kind;
+		x->resmem[i] = !m || !strcmp(m, "device") ? 0 : !strcmp(m, "pinned_host") ? 1 : 2;
+	}
+	for (uint32_t i = 0; i < p->narg; i++)
+		x->argbuf[i] = -1;
+	for (uint32_t i = 0; i < p->nres; i++)
+		x->outbuf[i] = x->donor[i] = -1;
+	for (uint32_t i = 0; i < p->nbuf; i++) {
+		const struct prog_buf *b = &p->buf[i];
+		if (b->kind == BUF_ARG)
+			x->argbuf[b->index] = (int32_t)i;
+		else if (b->kind == BUF_OUT) {
+			x->outbuf[b->index] = (int32_t)i;
+			if (b->alias >= 0) {
+				if (p->buf[b->alias].kind != BUF_ARG || p->buf[b->alias].size != b->size)
+					return ERR(INVALID, "result %u shares storage with something that is no parameter of its size", b->index);
+				x->donor[b->index] = (int32_t)p->buf[b->alias].index;
+			}
+		}
+	}
+	for (uint32_t i = 0; i < p->narg; i++)
+		x->forgets |= p->arg[i].alias != -1;
+	return NULL;
+}
+
+static void exec_free(struct rt_exec *x)
+{
+	for (uint32_t i = 0; x->kern && i < x->p->nkern; i++)
+		kern_release(x->kern[i].state);
+	for (int i = 0; i < x->nlocal; i++) {
+		if (x->data)
+			store_unref(x->data[i]);
+		if (x->ctx)
+			ctx_fini(&x->ctx[i]);
+	}
+	free(x->kern);
+	free(x->data);
+	free(x->ctx);
+	free(x->ins);
+	free(x->start);
+	free(x->argbuf);
+	free(x->outbuf);
+	free(x->donor);
+	free(x->resmem);
+	free(x->pos);
+	free(x->id);
+	free(x->dev);
+	prog_free(x->p);
+	client_unref(x->c);
+	free(x);
+}
+
+struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, struct rt_exec **out)
+{
+	struct rt_exec *x = mem_alloc(sizeof *x);
+	struct err *e = NULL;
+	char name[160];
+
+	*out = NULL;
+	atomic_init(&x->ref, 1);
+	client_ref(c);
+	x->c = c;
+	x->p = p;
+	snprintf(name, sizeof name, "of program '%.100s', result", p->name ? p->name : "");
+	x->what = intern(name);
+	x->pos = mem_alloc(sizeof *x->pos * (size_t)MAX(p->ndev, 1));
+	x->id = mem_alloc(sizeof *x->id * (size_t)MAX(p->ndev, 1));
+	x->dev = mem_alloc(sizeof *x->dev * (size_t)MAX(p->ndev, 1));
+	int first = c->dev[0].id, total = c->ndev * c->nprocess;
+	for (int i = 0; i < p->ndev; i++) {
+		x->id[i] = dev[i];
+		if (dev[i] < 0 || dev[i] >= total) {
+			e = ERR(INVALID, "device %d of the assignment does not exist", dev[i]);
+			goto out;
+		}
+		for (int k = 0; k < i; k++)
+			if (dev[k] == dev[i]) {
+				e = ERR(INVALID, "device %d is assigned twice", dev[i]);
+				goto out;
+			}
+		if (dev[i] >= first && dev[i] < first + c->ndev) {
+			x->pos[x->nlocal] = i;
+			x->dev[x->nlocal++] = &c->dev[dev[i] - first];
+		}
+	}
+	if (!x->nlocal) {
+		e = ERR(INVALID, "no device of the assignment belongs to this process");
+		goto out;
+	}
+	TRY_GOTO(e, kernels(x, c->dev[0].nworker > 0), out);
+	TRY_GOTO(e, buffers(x), out);
+	decode(x);
+	x->comm = p->ncoll > 0;
+	x->inlined = p->ndev == 1 && !x->comm && !p->ncustom && p->narg <= INLINE_ARGS && p->nres <= INLINE_ARGS && block_ns(p, 0, 0) < INLINE_NS;
+	x->data = mem_alloc(sizeof *x->data * (size_t)x->nlocal);
+	x->ctx = mem_alloc(sizeof *x->ctx * (size_t)x->nlocal);
+	for (int i = 0; i < x->nlocal; i++) {
+		ctx_init(&x->ctx[i], x);
+		if (p->ndata) {
+			x->data[i] = store_new(x->dev[i], 0, (size_t)p->ndata);
+			TRY_GOTO(e, store_alloc(x->data[i], "constants of a program", -1), out);
+			store_upload(x->data[i], 0, p->data, (size_t)p->ndata);
+		}
+	}
+out:
+	if (e)
+		exec_free(x);
+	else
+		*out = x;
+	return e;
+}
+
+struct rt_exec *rt_exec_ref(struct rt_exec *x)
+{
+	atomic_fetch_add_explicit(&x->ref, 1, memory_order_relaxed);
+	return x;
+}
+
+void rt_exec_unref(struct rt_exec *x)
+{
+	if (x && atomic_fetch_sub_explicit(&x->ref, 1, memory_order_acq_rel) == 1)
+		exec_free(x);
+}
+
+const struct prog *rt_exec_prog(const struct rt_exec *x) { return x->p; }
+int rt_exec_nlocal(const struct rt_exec *x) { return x->nlocal; }
+struct rt_device *rt_exec_device(const struct rt_exec *x, int i) { return x->dev[i]; }
+int rt_exec_position(const struct rt_exec *x, int i) { return x->pos[i]; }
+
+/* --- one device's part of a launch ------------------------------------------------ */
+
+struct part {
+	struct store **arg;           /* narg references */
+	struct rt_event **wait;       /* events of arguments that were not ready */
+	uint32_t nwait;
+	struct store **out;           /* nres references */
+	uint8_t *taken;               /* result has its donor's storage */
+	struct rt_event *done;
+};
+
+struct launch {
+	_Atomic int ref;
+	struct rt_exec *x;
+	int32_t id;
+	_Atomic int stop;             /* the launch is aborted */
+	atomic_flag lock;
+	struct err *err;              /* why; set before stop */
+	struct part part[];
+};
+
+static void launch_unref(struct launch *l)
+{
+	if (atomic_fetch_sub_explicit(&l->ref, 1, memory_order_acq_rel) > 1)
+		return;
+	err_free(l->err);
+	rt_exec_unref(l->x);
+	free(l);
+}
+
+/* The launch ends on all devices with the first error; e is taken.  Returns this device's copy. */
+static struct err *launch_fail(struct launch *l, struct err *e)
+{
+	spin_lock(&l->lock);
+	if (!l->err)
+		l->err = e;
+	else
+		err_free(e);
+	e = err_copy(l->err);
+	spin_unlock(&l->lock);
+	atomic_store(&l->stop, 1);
+	return e;
+}
+
+/* Memory for the outputs that have none yet, and the program zone. */
+static struct err *take_memory(struct rt_exec *x, struct rt_device *d, struct store **out, struct store **zone)
+{
+	for (int64_t r = 0; r < x->nres; r++)
+		if (!out[r]->addr)
+			TRY(store_alloc(out[r], x->what, (int)r));
+	if (!*zone || (*zone)->bytes < (size_t)x->p->zone) {
+		store_unref(*zone);
+		*zone = store_new(d, 0, (size_t)x->p->zone);
+		struct err *e = store_alloc(*zone, "the program zone", -1);
+		if (e) {
+			store_unref(*zone);
+			*zone = NULL;
+			return e;
+		}
+	}
+	return NULL;
+}
+
+/* Where every buffer lies. */
+static void bind(struct rt_exec *x, int i, struct ctx *c, struct store *const *arg, struct store *const *out, struct store *zone)
+{
+	const struct prog *p = x->p;
+	char *z = store_enter(zone), *data = x->data[i] ? store_enter(x->data[i]) : NULL;
+
+	if (c->zone != z) {
+		for (uint32_t b = 0; b < p->nbuf; b++)
+			if (p->buf[b].kind == BUF_TEMP)
+				c->base[b] = z + p->buf[b].off;
+			else if (p->buf[b].kind == BUF_CONST)
+				c->base[b] = data + p->buf[b].off;
+		c->zone = z;
+	}
+	for (int64_t k = 0; k < x->narg; k++)
+		if (x->argbuf[k] >= 0)
+			c->base[x->argbuf[k]] = store_enter(arg[k]);
+	for (int64_t k = 0; k < x->nres; k++)
+		if (x->outbuf[k] >= 0)
+			c->base[x->outbuf[k]] = store_enter(out[k]);
+}
+
+/* Start and walk.  The caller owns the device. */
+static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *const *arg, struct store **out, const uint8_t *taken,
+                      struct store **zone, struct launch *l, int32_t id)
+{
+	struct rt_device *d = x->dev[i];
+
+	TRY(take_memory(x, d, out, zone));
+	for (int64_t r = 0; r < x->nres; r++)
+		if (x->donor[r] >= 0 && !taken[r])
+			store_copy(out[r], 0, arg[x->donor[r]], 0, (size_t)x->p->buf[x->outbuf[r]].size);
+	bind(x, i, c, arg, out, *zone);
+	struct frame f = { .x = x, .d = d, .c = c, .local = i, .pos = x->pos[i], .launch_id = id, .solo = !l, .stop = l ? &l->stop : NULL };
+	f.scratch = scratch_need(&d->scratch, &d->nscratch, x->scratch);
+	return walk(&f);
+}
+
+static void part_run(struct launch *l, int i, struct ctx *c, struct store **zone)
+{
+	struct rt_exec *x = l->x;
+	struct rt_device *d = x->dev[i];
+	struct part *p = &l->part[i];
+	struct err *e = NULL;
+
+	for (uint32_t k = 0; k < p->nwait; k++) {
+		struct err *w = rt_event_wait(p->wait[k]);
+		rt_event_unref(p->wait[k]);
+		if (w && !e)
+			e = w;
+		else
+			err_free(w);
+	}
+	if (!e && atomic_load(&l->stop))
+		e = ERR(ABORTED, "launch aborted");
+	if (!e)
+		e = go(x, i, c, p->arg, p->out, p->taken, zone, l, l->id);
+	if (e)
+		e = launch_fail(l, e);
+	for (int64_t k = 0; k < x->narg; k++)
+		store_unref(p->arg[k]);
+	for (int64_t k = 0; k < x->nres; k++)
+		store_unref(p->out[k]);
+	/* The device is free before anybody hears that the launch is done: who waited may find it idle. */
+	if (zone == &d->zone)
+		atomic_fetch_sub(&d->state, 1);
+	rt_event_set(p->done, e);
+	rt_event_unref(p->done);
+	launch_unref(l);
+}
+
+/* --- the queue --------------------------------------------------------------------- */
+
+void *walker_main(void *v)
+{
+	struct rt_device *d = v;
+	struct rt_client *c = d->c;
+
+	cpu_set_ftz();
+	walking = d;
+	for (;;) {
+		uint32_t seen = atomic_load(&d->bell);
+		unsigned head = atomic_load_explicit(&d->head, memory_order_relaxed);
+		if (atomic_load(&d->tail) != head) {
+			struct launch *l = d->q[head % RT_QUEUE].l;
+			int i = d->q[head % RT_QUEUE].i;
+			pthread_mutex_lock(&d->lock);
+			atomic_store(&d->head, head + 1);
+			pthread_cond_signal(&d->room);
+			pthread_mutex_unlock(&d->lock);
+			for (int k = 0; atomic_load(&d->state) & STATE_INLINE; k++)
+				k < c->spins ? sym_pause() : (void)sched_yield();
+			part_run(l, i, &l->x->ctx[i], &d->zone);
+			continue;
+		}
+		if (atomic_load(&c->stop))
+			return NULL;
+		for (int k = 0; k < c->spins && atomic_load_explicit(&d->bell, memory_order_relaxed) == seen; k++)
+			sym_pause();
+		if (atomic_load(&d->bell) != seen)
+			continue;
+		atomic_store(&d->asleep, 1);
+		while (atomic_load(&d->bell) == seen)
+			sym_sleep(&d->bell, seen, -1);
+		atomic_store(&d->asleep, 0);
+	}
+}
+
+static void append(struct rt_device *d, struct launch *l, int i)
+{
+	pthread_mutex_lock(&d->lock);
+	unsigned t = atomic_load(&d->tail);
+	while (t - atomic_load(&d->head) == RT_QUEUE)
+		pthread_cond_wait(&d->room, &d->lock);
+	d->q[t % RT_QUEUE].l = l;
+	d->q[t % RT_QUEUE].i = i;
+	atomic_fetch_add(&d->state, 1);
+	atomic_store(&d->tail, t + 1);
+	pthread_mutex_unlock(&d->lock);
+	atomic_fetch_add(&d->bell, 1);
+	if (atomic_load(&d->asleep))
+		sym_wake(&d->bell, 1);
+}
+
+/* --- launching ------------------------------------------------------------------------ */
+
+static bool kept(int64_t k, const int64_t *no_donate, size_t nkeep)
+{
+	for (size_t i = 0; i < nkeep; i++)
+		if (no_donate[i] == k)
+			return true;
+	return false;
+}
+
+/* References to the arguments' storage.  On failure none is kept. */
+static struct err *arguments(struct rt_exec *x, int i, struct rt_buffer *const *arg, struct store **st)
+{
+	struct rt_device *d = x->dev[i];
+	struct err *e = NULL;
+	int64_t k = 0;
+
+	for (; k < x->narg && !e; k++) {
+		st[k] = NULL;
+		if (arg[k]->dev != d)
+			e = ERR(INVALID, "parameter %lld of '%s' lies on device %d, not %d", (long long)k, x->p->name, arg[k]->dev->id, d->id);
+		else if (!(st[k] = buffer_store(arg[k])))
+			e = ERR(INVALID, "parameter %lld of '%s' has been deleted or donated", (long long)k, x->p->name);
+		else if ((int64_t)st[k]->bytes != x->p->arg[k].bytes)
+			e = ERR(INVALID, "parameter %lld of '%s' has %zu bytes, not %lld", (long long)k, x->p->name, st[k]->bytes, (long long)x->p->arg[k].bytes);
+	}
+	if (e)
+		while (k-- > 0)
+			store_unref(st[k]);
+	return e;
+}
+
+/* Which arguments are given more than once?  Under the launch lock. */
+static void twice(struct rt_exec *x, struct store **st)
+{
+	uint64_t mark = ++x->c->mark;
+
+	for (int64_t k = 0; k < x->narg; k++) {
+		st[k]->twice = st[k]->mark == mark;
+		st[k]->mark = mark;
+	}
+}
+
+/* Storage of results: the donor's where it may be taken.  Under the launch lock if the program donates. */
+static void results(struct rt_exec *x, int i, struct rt_buffer *const *arg, struct store **st, const int64_t *no_donate, size_t nkeep,
+                    struct store **out, uint8_t *taken)
+{
+	if (x->forgets)
+		twice(x, st);
+	for (int64_t r = 0; r < x->nres; r++) {
+		int32_t k = x->donor[r];
+		taken[r] = k >= 0 && x->p->arg[k].alias != -1 && st[k]->mem == x->resmem[r] && !kept(k, no_donate, nkeep) && buffer_take(arg[k], st[k]);
+		if (taken[r]) {
+			out[r] = st[k];
+			store_ref(out[r]);
+		} else
+			out[r] = store_new(x->dev[i], x->resmem[r], (size_t)x->p->res[r].bytes);
+	}
+	if (!x->forgets)
+		return;
+	for (int64_t k = 0; k < x->narg; k++)        /* donated, but of no use to any result */
+		if (x->p->arg[k].alias != -1 && !kept(k, no_donate, nkeep))
+			buffer_take(arg[k], st[k]);
+}
+
+static struct rt_buffer *result_buffer(struct rt_exec *x, struct rt_device *d, int64_t r, struct store *st, struct rt_event *ready)
+{
+	const struct prog_arg *a = &x->p->res[r];
+
+	return buffer_new(d, x->resmem[r], a->dtype, a->rank, a->dim, st, ready);
+}
+
+/* On the caller's thread.  Gives false if the device is busy or an argument is not ready. */
+static bool run_inline(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep, int32_t id,
+                       struct rt_buffer **out, struct rt_event **done, struct err **err)
+{
+	struct rt_device *d = x->dev[0];
+	struct store *as[INLINE_ARGS], *os[INLINE_ARGS];
+	uint8_t taken[INLINE_ARGS];
+	uint32_t idle = 0;
+	struct err *e;
+
+	for (int64_t k = 0; k < x->narg; k++)
+		if (atomic_load_explicit(&arg[k]->ready->state, memory_order_acquire) != 1)
+			return false;
+	if (!atomic_compare_exchange_strong(&d->state, &idle, STATE_INLINE))
+		return false;
+	e = arguments(x, 0, arg, as);
+	bool got = !e;
+	if (got) {
+		unsigned fp = cpu_set_ftz();
+		if (x->forgets)
+			pthread_mutex_lock(&x->c->launch);
+		results(x, 0, arg, as, no_donate, nkeep, os, taken);
+		if (x->forgets)
+			pthread_mutex_unlock(&x->c->launch);
+		e = go(x, 0, &x->ctx[0], as, os, taken, &d->zone, NULL, id);
+		cpu_restore_fp(fp);
+	}
+	atomic_fetch_and(&d->state, ~STATE_INLINE);
+	*err = e;
+	if (got)
+		for (int64_t k = 0; k < x->narg; k++)
+			store_unref(as[k]);
+	for (int64_t r = 0; r < x->nres && got; r++)
+		if (e)
+			store_unref(os[r]);
+		else
+			out[r] = result_buffer(x, d, r, os[r], &event_ok);
+	*done = e ? NULL : &event_ok;
+	return true;
+}
+
+struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep,
+                        int32_t launch_id, struct rt_buffer **out, struct rt_event **done)
+{
+	struct rt_client *c = x->c;
+	struct err *e = NULL;
+
+	if (client_forked(c))
+		return ERR(PRECONDITION, "this process was forked from the one that started the devices");
+	if (x->inlined && run_inline(x, arg, no_donate, nkeep, launch_id, out, done, &e))
+		return e;
+
+	/* A call from inside a host callback cannot wait for its own device: it runs here and now. */
+	bool nested = walking && walking->c == c && x->nlocal == 1 && x->dev[0] == walking;
+	for (int i = 0; walking && i < x->nlocal && !nested; i++)
+		if (x->dev[i] == walking)
+			return ERR(PRECONDITION, "a host callback of device %d cannot launch a program on this and other devices", walking->id);
+	int64_t narg = x->narg, nres = x->nres;
+	for (int64_t k = 0; k < narg && nested; k++)
+		if (!rt_event_ready(arg[k]->ready))
+			return ERR(PRECONDITION, "a host callback of device %d cannot wait for what the device has yet to compute", walking->id);
+	size_t each = (size_t)(2 * narg + nres) * sizeof(void *) + (size_t)nres, n = sizeof(struct launch) + (size_t)x->nlocal * sizeof(struct part);
+	each = (each + 15) & ~(size_t)15;
+	struct launch *l = mem_grow(NULL, n + each * (size_t)x->nlocal);
+	atomic_init(&l->ref, x->nlocal);
+	l->x = x;
+	l->id = launch_id;
+	atomic_init(&l->stop, 0);
+	atomic_flag_clear(&l->lock);
+	l->err = NULL;
+	int ok = 0;
+	for (; ok < x->nlocal; ok++) {
+		struct part *p = &l->part[ok];
+		p->arg = (struct store **)((char *)l + n + each * (size_t)ok);
+		p->wait = (struct rt_event **)(p->arg + narg);
+		p->out = (struct store **)(p->wait + narg);
+		p->taken = (uint8_t *)(p->out + nres);
+		p->nwait = 0;
+		e = arguments(x, ok, arg + narg * ok, p->arg);
+		if (e)
+			break;
+	}
+	if (!e && atomic_load(&c->stop))
+		e = ERR(CANCELLED, "the client is closed");
+	if (e) {
+		while (ok-- > 0)
+			for (int64_t k = 0; k < narg; k++)
+				store_unref(l->part[ok].arg[k]);
+		free(l);
+		return e;
+	}
+	rt_exec_ref(x);
+	pthread_mutex_lock(&c->launch);
+	for (int i = 0; i < x->nlocal; i++) {
+		struct part *p = &l->part[i];
+		struct rt_buffer *const *a = arg + narg * i;
+		for (int64_t k = 0; k < narg; k++)
+			if (atomic_load_explicit(&a[k]->ready->state, memory_order_acquire) != 1)
+				p->wait[p->nwait++] = rt_event_ref(a[k]->ready);
+		results(x, i, a, p->arg, no_donate, nkeep, p->out, p->taken);
+		p->done = rt_event_new();
+		done[i] = rt_event_ref(p->done);
+		for (int64_t r = 0; r < nres; r++) {
+			store_ref(p->out[r]);
+			out[nres * i + r] = result_buffer(x, x->dev[i], r, p->out[r], rt_event_ref(p->done));
+		}
+	}
+	for (int i = 0; i < x->nlocal && !nested; i++)
+		append(x->dev[i], l, i);
+	pthread_mutex_unlock(&c->launch);
+	if (nested) {
+		struct ctx cx;
+		struct store *zone = NULL;
+		ctx_init(&cx, x);
+		part_run(l, 0, &cx, &zone);
+		ctx_fini(&cx);
+		store_unref(zone);
+	}
+	return NULL;
+}

@@ -1,0 +1,78 @@
+/* Code outside Rondo: custom calls. */
+#include "host.h"
+
+struct target {
+	struct target *next;
+	rt_custom_fn *fn; void *user;     /* one of the two */
+	void *ffi;
+	char name[];
+};
+
+/* Targets are few and stay for ever: readers need no lock. */
+static _Atomic(struct target *) targets;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void target_add(const char *name, rt_custom_fn *fn, void *user, void *ffi)
+{
+	size_t n = strlen(name) + 1;
+	struct target *t = mem_alloc(sizeof *t + n);
+
+	memcpy(t->name, name, n);
+	t->fn = fn;
+	t->user = user;
+	t->ffi = ffi;
+	pthread_mutex_lock(&lock);
+	t->next = atomic_load(&targets);       /* the newest of a name is found first */
+	atomic_store(&targets, t);
+	pthread_mutex_unlock(&lock);
+}
+
+void rt_custom_register(const char *target, rt_custom_fn *fn, void *user) { target_add(target, fn, user, NULL); }
+void rt_ffi_register(const char *target, void *handler) { target_add(target, NULL, NULL, handler); }
+
+static const struct target *target_find(const char *name)
+{
+	const struct target *t = atomic_load(&targets);
+
+	while (t && strcmp(t->name, name))
+		t = t->next;
+	return t;
+}
+
+bool rt_custom_known(const char *target) { return target_find(target) != NULL; }
+
+struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const *ptr)
+{
+	const struct target *t = target_find(c->target);
+	int n = c->nin + c->nout;
+	struct err *e;
+
+	if (!t)
+		return ERR(UNIMPLEMENTED, "custom call '%s' has no handler", c->target);
+	struct rt_custom_call call = { c, f->pos, f->d, f->launch_id, (void *const *)ptr, (void *const *)ptr + c->nin };
+	/* Memory that the host cannot touch is copied there and back. */
+	void **tmp = NULL;
+	if (!f->d->ops->direct) {
+		tmp = mem_alloc(sizeof *tmp * (size_t)MAX(n, 1));
+		for (int i = 0; i < n; i++) {
+			size_t bytes = (size_t)prog_view_bytes(&c->v[i]);
+			tmp[i] = mem_grow(NULL, MAX(bytes, 1));
+			if (i < c->nin)
+				memcpy(tmp[i], ptr[i], bytes);
+		}
+		call.in = tmp;
+		call.out = tmp + c->nin;
+	}
+	/* The handler's arithmetic is its own affair: denormals as the C library has them. */
+	unsigned fp = cpu_set_ftz();
+	cpu_restore_fp(fp & ~0x8040u);
+	e = t->fn ? t->fn(t->user, &call) : ffi_call(t->ffi, &call);
+	cpu_restore_fp(fp);
+	for (int i = 0; tmp && i < n; i++) {
+		if (i >= c->nin && !e)
+			memcpy(ptr[i], tmp[i], (size_t)prog_view_bytes(&c->v[i]));
+		free(tmp[i]);
+	}
+	free(tmp);
+	return e;
+}

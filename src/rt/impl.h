@@ -1,0 +1,242 @@
+/* What the files of rt share. */
+#ifndef RONDO_RT_IMPL_H
+#define RONDO_RT_IMPL_H
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "../kern/kern.h"
+#include "../sym/sym.h"
+#include "rt.h"
+
+enum { RT_QUEUE = 32, RT_MAX_NEST = 8 };
+
+/* --- devices ------------------------------------------------------------- */
+
+/* Bytes of an array, counted: handles, launches and copies hold it. */
+struct store {
+	_Atomic int ref;
+	_Atomic int hold;             /* external references and copies under way: never donated while > 0 */
+	_Atomic int handles;          /* buffers that show it */
+	struct rt_device *dev;
+	int mem;
+	struct sym_block *block;      /* mem 0 */
+	void *host;                   /* other memories */
+	rt_addr addr;                 /* 0 until allocated */
+	size_t bytes;
+	uint64_t mark; bool twice;    /* by the launch that looks for an argument given twice; under the launch lock */
+};
+
+/* A kind of device.  Addresses are opaque outside these functions; only enter's result may be
+ * dereferenced, and only by code that runs on the device. */
+struct rt_device_ops {
+	const char *name;
+	bool direct;                  /* host code may dereference addresses as they are */
+	struct err *(*alloc)(struct rt_device *d, struct store *s, const char *what, int index);
+	void (*free)(struct rt_device *d, struct store *s);
+	void (*upload)(struct rt_device *d, rt_addr dst, const void *src, size_t n);
+	void (*download)(struct rt_device *d, void *dst, rt_addr src, size_t n);
+	void (*copy)(struct rt_device *d, rt_addr dst, rt_addr src, size_t n);     /* between addresses of any local devices */
+	char *(*enter)(struct rt_device *d, rt_addr a);
+};
+const struct rt_device_ops *rt_device_ops_find(const char *name);      /* NULL if unknown */
+
+struct launch; struct kernel;
+
+/* A kernel under way: whoever has time takes tiles.  seq is odd while it is open. */
+struct job {
+	_Alignas(64) _Atomic uint32_t seq;
+	_Alignas(64) _Atomic int users;
+	_Alignas(64) _Atomic int64_t next;
+	const struct kernel *k;
+	char *const *ptr;
+	int phase;
+	int64_t ntile, step;
+};
+
+struct worker {
+	pthread_t thread;
+	struct rt_device *d;
+	void *scratch; size_t nscratch;
+};
+
+#define STATE_INLINE (1u << 30)   /* the owner is a caller's thread */
+
+struct rt_device {
+	struct rt_client *c;
+	int id, local;
+	const struct rt_device_ops *ops;
+	struct sym_heap *heap;
+	/* queue: launches in order.  state counts those that wait or run. */
+	_Alignas(64) _Atomic uint32_t state;
+	pthread_mutex_t lock;
+	pthread_cond_t room;
+	struct { struct launch *l; int i; } q[RT_QUEUE];
+	_Atomic unsigned head, tail;  /* tail changes under lock, head by the walker */
+	_Alignas(64) _Atomic uint32_t bell;       /* changes when the walker has something to do */
+	_Atomic int asleep;           /* the walker sleeps on bell */
+	pthread_t walker; bool started;
+	/* program zone: owned by whoever owns the device */
+	struct store *zone;
+	void *scratch; size_t nscratch;           /* of the thread that walks */
+	/* workers */
+	int nworker; struct worker *worker;
+	_Alignas(64) _Atomic uint32_t jobbell;
+	_Atomic int jobasleep;
+	struct job job;
+};
+
+struct side;                      /* one copy on a side lane */
+struct rt_client {
+	_Atomic int ref;
+	int ndev, process, nprocess;
+	struct rt_device *dev;
+	struct sym_team *team;
+	pthread_mutex_t launch;       /* the launch lock */
+	uint64_t mark;
+	_Atomic bool stop;
+	unsigned fork_gen;
+	int spins;
+	/* side lane */
+	pthread_mutex_t side_lock; pthread_cond_t side_cond;
+	struct side *side_head, **side_tail;
+	pthread_t side_thread; bool side_started;
+};
+bool client_forked(const struct rt_client *c);
+void client_ref(struct rt_client *c);
+void client_unref(struct rt_client *c);
+/* Run fn(user) on the side lane's thread. */
+void client_side(struct rt_client *c, void (*fn)(void *user), void *user);
+void *walker_main(void *device);
+void *worker_main(void *worker);
+
+/* --- stores, buffers, events ---------------------------------------------- */
+
+struct store *store_new(struct rt_device *d, int mem, size_t bytes);   /* without memory */
+struct err *store_alloc(struct store *s, const char *what, int index);
+void store_unref(struct store *s);                                     /* NULL is fine */
+static inline void store_ref(struct store *s) { atomic_fetch_add_explicit(&s->ref, 1, memory_order_relaxed); }
+void store_upload(struct store *s, size_t off, const void *src, size_t n);
+void store_download(struct store *s, size_t off, void *dst, size_t n);
+void store_copy(struct store *dst, size_t doff, struct store *src, size_t soff, size_t n);
+static inline char *store_enter(struct store *s)       /* as code on the device sees it */
+{
+	return s->mem ? s->host : s->dev->ops->enter(s->dev, s->addr);
+}
+
+struct rt_buffer {
+	_Atomic int ref;
+	atomic_flag lock;             /* guards st */
+	_Atomic bool deleted;
+	int mem;
+	struct rt_device *dev;
+	struct store *st;             /* NULL once deleted */
+	struct store *held; int nheld;            /* what external references show; also under lock */
+	struct rt_event *ready;       /* owned */
+	struct rt_shape shape;
+};
+/* A handle; st and ready are taken. */
+struct rt_buffer *buffer_new(struct rt_device *d, int mem, enum dtype dt, int rank, const int64_t *dim, struct store *st, struct rt_event *ready);
+struct store *buffer_store(struct rt_buffer *b);       /* a reference, or NULL if deleted */
+/* Delete b and leave its storage to the caller, who has a reference to s, if nobody else shows or reads it. */
+bool buffer_take(struct rt_buffer *b, struct store *s);
+
+extern struct rt_event event_ok;                       /* always ready, never freed */
+struct rt_event {
+	_Atomic int ref;
+	_Atomic uint32_t state;       /* 0 pending, 1 ready, 2 error */
+	_Atomic int waiters;
+	atomic_flag lock;
+	struct err *err;
+	struct callback *cb;
+};
+
+static inline void spin_lock(atomic_flag *f)
+{
+	for (int i = 0; atomic_flag_test_and_set_explicit(f, memory_order_acquire); i++)
+		i < 100 ? sym_pause() : (void)sched_yield();
+}
+static inline void spin_unlock(atomic_flag *f) { atomic_flag_clear_explicit(f, memory_order_release); }
+const char *intern(const char *text);                  /* lives for ever */
+
+/* --- executables ----------------------------------------------------------- */
+
+struct kernel {
+	const struct prog_kern *k;
+	prog_code_fn *code;           /* gen */
+	struct kern_state *state;
+	int64_t tiles;
+	int phases;
+	bool split;                   /* worth more than one thread */
+	size_t scratch, shared;
+};
+
+enum ins_op {
+	I_END, I_CODE, I_KERN, I_SPLIT, I_SET, I_ADD, I_MUL, I_MIN, I_MAX, I_LD, I_ST, I_TABLE, I_LOOP, I_WHILE, I_CASE, I_COLL, I_CUSTOM,
+};
+/* A command in the form that is walked. */
+struct ins {
+	uint8_t op, dtype;
+	uint16_t r0, r1, r2;
+	uint32_t opnd, nopnd;         /* of prog->opnd */
+	uint32_t block, nblock;       /* of prog->sub */
+	uint32_t site;
+	int64_t imm;
+	const void *ref;              /* kernel, collective, custom call, table */
+};
+
+/* What a walk of one program on one device needs; kept between launches. */
+struct ctx {
+	char **base;                  /* of each buffer */
+	int64_t *reg;
+	char **ptr;                   /* operands of the current command */
+	char *zone;                   /* for which base was filled */
+};
+
+struct rt_exec {
+	_Atomic int ref;
+	struct rt_client *c;
+	struct prog *p;
+	const char *what;             /* "result of 'name'", for the heap */
+	int nlocal, *pos, *id;
+	struct rt_device **dev;
+	struct code *code;            /* loaded objects */
+	struct kernel *kern;
+	struct ins *ins;
+	uint32_t *start;              /* of each block: index of its first instruction */
+	struct store **data;          /* constants, per local device */
+	struct ctx *ctx;              /* per local device */
+	uint32_t maxptr;
+	size_t scratch;
+	bool inlined, comm, donates, forgets;     /* forgets: a donated parameter goes to no result */
+	int32_t *argbuf, *outbuf;     /* buffer of each parameter and result, -1 if unused */
+	int32_t *donor;               /* result -> parameter whose storage it takes, -1 */
+	uint8_t *resmem;              /* memory kind of each result */
+	int64_t narg, nres;
+};
+void ctx_init(struct ctx *c, const struct rt_exec *x);
+void ctx_fini(struct ctx *c);
+
+/* The walk of one program on one device. */
+struct frame {
+	struct rt_exec *x;
+	struct rt_device *d;
+	struct ctx *c;
+	int local, pos;               /* index among the local devices; position in the program */
+	int32_t launch_id;
+	bool solo;                    /* on this thread only */
+	void *scratch;
+	_Atomic int *stop;            /* set when the launch is aborted; may be NULL */
+	struct err *err;
+};
+/* Run all commands.  The error is that of this device; an aborted launch gives ABORTED. */
+struct err *walk(struct frame *f);
+/* Run kernel k over all its tiles, with the device's workers. */
+void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, void *scratch);
+bool pool_help(struct rt_device *d, void **scratch, size_t *nscratch);     /* take tiles of d's job; false if there are none */
+struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const *ptr);
+void *scratch_need(void **p, size_t *have, size_t n);  /* 64-byte aligned, grows */
+
+#endif

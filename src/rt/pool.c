@@ -1,0 +1,84 @@
+/* Workers of a device: tiles of one kernel at a time, claimed by fetch-and-add.
+ *
+ * The walker opens the job, takes tiles itself, closes it and waits until nobody is inside.  Whoever has time
+ * (a worker, or another device's walker that waits for a message) enters with users, looks whether the job is
+ * open and leaves again: a thread that sleeps is never waited for. */
+#include "impl.h"
+
+static void tiles_take(struct job *j, void *scratch)
+{
+	const struct kernel *k = j->k;
+
+	for (;;) {
+		int64_t t0 = atomic_fetch_add_explicit(&j->next, j->step, memory_order_relaxed), t1 = MIN(t0 + j->step, j->ntile);
+		if (t0 >= j->ntile)
+			return;
+		if (k->code)
+			k->code(j->ptr, t0, t1);
+		else
+			kern_run(k->k, k->state, j->phase, j->ptr, t0, t1, scratch);
+	}
+}
+
+bool pool_help(struct rt_device *d, void **scratch, size_t *nscratch)
+{
+	struct job *j = &d->job;
+	bool did = false;
+
+	if (!(atomic_load_explicit(&j->seq, memory_order_relaxed) & 1))
+		return false;
+	atomic_fetch_add(&j->users, 1);
+	if ((atomic_load(&j->seq) & 1) && atomic_load_explicit(&j->next, memory_order_relaxed) < j->ntile) {
+		tiles_take(j, scratch_need(scratch, nscratch, j->k->scratch));
+		did = true;
+	}
+	atomic_fetch_sub_explicit(&j->users, 1, memory_order_release);
+	return did;
+}
+
+void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, void *scratch)
+{
+	struct job *j = &d->job;
+
+	for (int phase = 0; phase < k->phases; phase++) {
+		j->k = k;
+		j->ptr = ptr;
+		j->phase = phase;
+		j->ntile = k->tiles;
+		j->step = MAX(k->tiles / (8 * (d->nworker + 1)), 1);
+		atomic_store_explicit(&j->next, 0, memory_order_relaxed);
+		atomic_fetch_add(&j->seq, 1);
+		if (d->nworker) {
+			atomic_fetch_add(&d->jobbell, 1);
+			if (atomic_load(&d->jobasleep))
+				sym_wake(&d->jobbell, INT32_MAX);
+		}
+		tiles_take(j, scratch);
+		atomic_fetch_add(&j->seq, 1);
+		for (int i = 0; atomic_load(&j->users); i++)
+			i < d->c->spins ? sym_pause() : (void)sched_yield();
+	}
+}
+
+void *worker_main(void *v)
+{
+	struct worker *w = v;
+	struct rt_device *d = w->d;
+	struct rt_client *c = d->c;
+
+	cpu_set_ftz();
+	while (!atomic_load(&c->stop)) {
+		uint32_t seen = atomic_load(&d->jobbell);
+		if (pool_help(d, &w->scratch, &w->nscratch))
+			continue;
+		for (int i = 0; i < c->spins && atomic_load_explicit(&d->jobbell, memory_order_relaxed) == seen; i++)
+			sym_pause();
+		if (atomic_load(&d->jobbell) != seen)
+			continue;
+		atomic_fetch_add(&d->jobasleep, 1);
+		while (atomic_load(&d->jobbell) == seen && !atomic_load(&c->stop))
+			sym_sleep(&d->jobbell, seen, -1);
+		atomic_fetch_sub(&d->jobasleep, 1);
+	}
+	return NULL;
+}

@@ -1,0 +1,160 @@
+/* The walk: commands of a program, in the compact form made when it was loaded. */
+#include "impl.h"
+
+void ctx_init(struct ctx *c, const struct rt_exec *x)
+{
+	c->base = mem_alloc(sizeof *c->base * (size_t)MAX(x->p->nbuf, 1));
+	c->reg = mem_alloc(sizeof *c->reg * (size_t)MAX(x->p->nreg, 1));
+	c->ptr = mem_alloc(sizeof *c->ptr * (size_t)(x->maxptr + 1));
+	c->zone = NULL;
+}
+
+void ctx_fini(struct ctx *c)
+{
+	free(c->base);
+	free(c->reg);
+	free(c->ptr);
+}
+
+static inline char *resolve(const struct prog_opnd *o, char *const *base, const int64_t *reg)
+{
+	return base[o->buf] + o->off + reg[o->reg[0]] * o->mul[0] + reg[o->reg[1]] * o->mul[1];
+}
+
+static int64_t load(enum dtype dt, const char *p)
+{
+	switch (dt) {
+	case DT_i8: case DT_i4: case DT_i2: case DT_i1: return *(const int8_t *)p;
+	case DT_pred: case DT_u8: case DT_u4: case DT_u2: case DT_u1: return *(const uint8_t *)p;
+	case DT_i16: { int16_t v; memcpy(&v, p, 2); return v; }
+	case DT_u16: { uint16_t v; memcpy(&v, p, 2); return v; }
+	case DT_i32: { int32_t v; memcpy(&v, p, 4); return v; }
+	case DT_u32: { uint32_t v; memcpy(&v, p, 4); return v; }
+	default: { int64_t v; memcpy(&v, p, 8); return v; }
+	}
+}
+
+static inline bool stopped(const struct frame *f)
+{
+	return f->stop && atomic_load_explicit(f->stop, memory_order_relaxed);
+}
+
+/* Kernels that are no plain call of code on this thread. */
+static void kernel(struct frame *f, const struct kernel *k, bool split)
+{
+	char **ptr = f->c->ptr;
+	void *shared = NULL;
+	size_t n = 0;
+
+	if (k->shared)
+		ptr[k->k->nin + k->k->nout] = scratch_need(&shared, &n, k->shared);
+	if (split && !f->solo)
+		pool_run(f->d, k, ptr, f->scratch);
+	else if (k->code)
+		k->code(ptr, 0, k->tiles);
+	else
+		for (int phase = 0; phase < k->phases; phase++)
+			kern_run(k->k, k->state, phase, ptr, 0, k->tiles, f->scratch);
+	free(shared);
+}
+
+static bool run(struct frame *f, const struct ins *i);
+
+static bool run_block(struct frame *f, const struct ins *i, uint32_t which)
+{
+	return run(f, f->x->ins + f->x->start[f->x->p->sub[i->block + which]]);
+}
+
+static bool loop(struct frame *f, const struct ins *i)
+{
+	int64_t *reg = f->c->reg, n = i->imm < 0 ? reg[i->r1] : i->imm;
+	const struct ins *body = f->x->ins + f->x->start[f->x->p->sub[i->block]];
+
+	for (int64_t k = 0; k < n; k++) {
+		reg[i->r0] = k;
+		reg[0] = 0;
+		if (!run(f, body) || stopped(f))
+			return false;
+	}
+	return true;
+}
+
+/* False if the device failed or the launch was aborted. */
+static bool run(struct frame *f, const struct ins *i)
+{
+	const struct prog_opnd *opnd = f->x->p->opnd;
+	char *const *base = f->c->base, **ptr = f->c->ptr;
+	int64_t *reg = f->c->reg;
+
+	for (;; i++) {
+		const struct prog_opnd *o = opnd + i->opnd;
+		switch ((enum ins_op)i->op) {
+		case I_END:
+			return true;
+		case I_CODE: {
+			const struct kernel *k = i->ref;
+			for (uint32_t n = 0; n < i->nopnd; n++)
+				ptr[n] = resolve(&o[n], base, reg);
+			k->code(ptr, 0, k->tiles);
+			continue;
+		}
+		case I_KERN: case I_SPLIT:
+			for (uint32_t n = 0; n < i->nopnd; n++)
+				ptr[n] = resolve(&o[n], base, reg);
+			kernel(f, i->ref, i->op == I_SPLIT);
+			continue;
+		case I_SET: reg[i->r0] = i->imm; break;
+		case I_ADD: reg[i->r0] = (int64_t)((uint64_t)reg[i->r1] + (uint64_t)reg[i->r2] + (uint64_t)i->imm); break;
+		case I_MUL: reg[i->r0] = (int64_t)((uint64_t)reg[i->r1] * (uint64_t)i->imm); break;
+		case I_MIN: reg[i->r0] = MIN(reg[i->r1], i->imm); break;
+		case I_MAX: reg[i->r0] = MAX(reg[i->r1], i->imm); break;
+		case I_LD: reg[i->r0] = load(i->dtype, resolve(o, base, reg)); break;
+		case I_ST: {
+			int64_t v = (int64_t)((uint64_t)reg[i->r1] + (uint64_t)i->imm);
+			memcpy(resolve(o, base, reg), &v, dtype_info[i->dtype].bytes);
+			continue;
+		}
+		case I_TABLE: reg[i->r0] = ((const struct prog_table *)i->ref)->v[f->pos]; break;
+		case I_LOOP:
+			if (!loop(f, i))
+				return false;
+			continue;
+		case I_WHILE:
+			for (;;) {
+				if (!run_block(f, i, 0))
+					return false;
+				if (!reg[i->r0])
+					break;
+				if (!run_block(f, i, 1) || stopped(f))
+					return false;
+			}
+			continue;
+		case I_CASE: {
+			int64_t k = reg[i->r0];
+			if (!run_block(f, i, (uint32_t)(k < 0 || k >= i->nblock ? i->nblock - 1 : k)))
+				return false;
+			continue;
+		}
+		case I_COLL:
+		case I_CUSTOM:
+			for (uint32_t n = 0; n < i->nopnd; n++)
+				ptr[n] = resolve(&o[n], base, reg);
+			f->err = custom_run(f, i->ref, ptr);
+			if (f->err) {
+				if (i->site < f->x->p->nsite && f->x->p->site[i->site].text[0])
+					err_wrap(f->err, "%s", f->x->p->site[i->site].text);
+				return false;
+			}
+			continue;
+		}
+		reg[0] = 0;
+	}
+}
+
+struct err *walk(struct frame *f)
+{
+	f->err = NULL;
+	if (!run(f, f->x->ins + f->x->start[0]) && !f->err)
+		return ERR(ABORTED, "launch aborted");
+	return f->err;
+}

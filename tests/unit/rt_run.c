@@ -1,0 +1,386 @@
+/* Programs on one device: buffers, events, donation, loops, errors, inline and queued. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "rt/rt.h"
+
+static struct rt_client *cl;
+
+static int setup(void **state)
+{
+	struct rt_opts o = { .ndev = 1 };
+	struct err *e = rt_client_new(&o, &cl);
+
+	if (e)
+		fail_msg("%s", e->msg);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	rt_client_free(cl);
+	return 0;
+}
+
+static void ok(struct err *e)
+{
+	if (e)
+		fail_msg("%s", e->msg);
+}
+
+static struct rt_exec *load(const char *text)
+{
+	struct prog *p;
+	struct rt_exec *x;
+	int dev[] = { 0 };
+
+	ok(prog_parse(text, strlen(text), &p));
+	ok(rt_exec_new(cl, p, dev, &x));
+	return x;
+}
+
+static struct rt_buffer *vec(int64_t n, const float *v)
+{
+	struct rt_shape s = { DT_f32, 1, { n } };
+	struct rt_buffer *b;
+
+	ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, v, NULL, &b));
+	return b;
+}
+
+static void get(struct rt_buffer *b, int64_t n, float *v)
+{
+	struct rt_event *e = rt_buffer_to_host(b, 0, n * 4, v);
+
+	ok(rt_event_wait(e));
+	rt_event_unref(e);
+}
+
+#define HEAD "prog \"t\" devices 1 registers 8 zone %d flops 0 fingerprint 01 comm 00\n"
+
+static const char add1[] =
+	"prog \"add\" devices 1 registers 1 zone 0 flops 0 fingerprint 01 comm 00\n"
+	"arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\n"
+	"buf 0 arg 0 size 16\nbuf 1 out 0 size 16\nbuf 2 const at 0 size 4\n"
+	"data 4\n 0000803f\n"
+	"kern 0 elem (f32[4], f32[4]:[0]) -> (f32[4]) expr (f32, f32) { %2 = add f32 %0 %1 -> f32 } (%2)\n"
+	"run {\n kern 0 elem (b0, b2) -> (b1)\n}\n";
+
+static void inline_run(void **state)
+{
+	struct rt_exec *x = load(add1);
+	float v[4] = { 1, 2, 3, 4 }, r[4];
+	struct rt_buffer *a = vec(4, v), *out;
+	struct rt_event *done;
+
+	for (int i = 0; i < 100; i++) {
+		ok(rt_exec_run(x, &a, NULL, 0, i, &out, &done));
+		assert_true(rt_event_ready(done));
+		rt_event_unref(done);
+		rt_buffer_unref(a);
+		a = out;
+	}
+	get(a, 4, r);
+	for (int i = 0; i < 4; i++)
+		assert_true(r[i] == v[i] + 100);
+	rt_buffer_unref(a);
+	rt_exec_unref(x);
+}
+
+/* b = a + a, n times over in a loop whose trip count is data: never inline. */
+static const char looped[] =
+	"prog \"loop\" devices 1 registers 4 zone 16 flops 0 fingerprint 01 comm 00\n"
+	"arg 0 f32[4] bytes 16\narg 1 i32[] bytes 4\nres 0 f32[4] bytes 16\nres 1 f32[8,4] bytes 128\n"
+	"buf 0 arg 0 size 16\nbuf 1 arg 1 size 4\nbuf 2 out 0 size 16\nbuf 3 temp at 0 size 16\nbuf 4 out 1 size 128\n"
+	"kern 0 copy (f32[4]) -> (f32[4])\n"
+	"kern 1 elem (f32[4], f32[4]) -> (f32[4]) expr (f32, f32) { %2 = add f32 %0 %1 -> f32 } (%2)\n"
+	"run {\n kern 0 copy (b0) -> (b3)\n ld r1 = i32 b1\n"
+	" loop r2 < r1 {\n kern 1 elem (b3, b3) -> (b3)\n kern 0 copy (b3) -> (b4+r2*16)\n }\n"
+	" kern 0 copy (b3) -> (b2)\n}\n";
+
+static void queued(void **state)
+{
+	struct rt_exec *x = load(looped);
+	float v[4] = { 1, 2, 3, 4 }, r[32];
+	int32_t eight = 8;
+	struct rt_shape s = { DT_i32, 0, { 0 } };
+	struct rt_buffer *arg[2] = { vec(4, v) }, *out[2];
+	struct rt_event *done;
+
+	ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, &eight, NULL, &arg[1]));
+	for (int i = 0; i < 40; i++) {          /* more than the queue holds */
+		ok(rt_exec_run(x, arg, NULL, 0, i, out, &done));
+		if (i < 39) {
+			rt_buffer_unref(out[0]);
+			rt_buffer_unref(out[1]);
+			rt_event_unref(done);
+		}
+	}
+	ok(rt_event_wait(done));
+	rt_event_unref(done);
+	get(out[0], 4, r);
+	for (int i = 0; i < 4; i++)
+		assert_true(r[i] == v[i] * 256);
+	get(out[1], 32, r);
+	for (int i = 0; i < 32; i++)
+		assert_true(r[i] == v[i % 4] * (float)(2 << i / 4));
+	rt_buffer_unref(out[0]);
+	rt_buffer_unref(out[1]);
+	rt_buffer_unref(arg[0]);
+	rt_buffer_unref(arg[1]);
+	rt_exec_unref(x);
+}
+
+static const char donate[] =
+	"prog \"donate\" devices 1 registers 1 zone 0 flops 0 fingerprint 01 comm 00\n"
+	"arg 0 f32[4] bytes 16 alias 0\narg 1 f32[4] bytes 16\nres 0 f32[4] bytes 16\n"
+	"buf 0 arg 0 size 16\nbuf 1 arg 1 size 16\nbuf 2 out 0 size 16 alias 0\n"
+	"kern 0 elem (f32[4], f32[4]) -> (f32[4]) expr (f32, f32) { %2 = add f32 %0 %1 -> f32 } (%2)\n"
+	"run {\n kern 0 elem (b2, b1) -> (b2)\n}\n";
+
+static void donation(void **state)
+{
+	struct rt_exec *x = load(donate);
+	float v[4] = { 1, 2, 3, 4 }, r[4];
+	struct rt_buffer *arg[2] = { vec(4, v), vec(4, v) }, *out;
+	struct rt_event *done;
+	int64_t keep[] = { 0 };
+
+	uint64_t addr = rt_buffer_addr(arg[0]);
+	ok(rt_exec_run(x, arg, NULL, 0, 0, &out, &done));
+	assert_true(rt_buffer_deleted(arg[0]));
+	assert_int_equal(rt_buffer_addr(out), addr);
+	get(out, 4, r);
+	assert_true(r[3] == 8);
+	/* Deleted arguments are refused. */
+	struct rt_buffer *o2;
+	struct err *e = rt_exec_run(x, arg, NULL, 0, 0, &o2, &done);
+	assert_non_null(e);
+	assert_non_null(strstr(e->msg, "deleted"));
+	err_free(e);
+	/* Held, kept and given twice: copied, and still there. */
+	rt_buffer_unref(arg[0]);
+	arg[0] = out;
+	rt_buffer_hold(arg[0]);
+	ok(rt_exec_run(x, arg, NULL, 0, 0, &o2, &done));
+	assert_false(rt_buffer_deleted(arg[0]));
+	get(o2, 4, r);
+	assert_true(r[3] == 12);
+	rt_buffer_unref(o2);
+	rt_buffer_release(arg[0]);
+	ok(rt_exec_run(x, arg, keep, 1, 0, &o2, &done));
+	assert_false(rt_buffer_deleted(arg[0]));
+	rt_buffer_unref(o2);
+	struct rt_buffer *same[2] = { arg[0], arg[0] };
+	ok(rt_exec_run(x, same, NULL, 0, 0, &o2, &done));
+	assert_false(rt_buffer_deleted(arg[0]));
+	get(o2, 4, r);
+	assert_true(r[3] == 16);
+	get(arg[0], 4, r);
+	assert_true(r[3] == 8);
+	rt_buffer_unref(o2);
+	ok(rt_exec_run(x, arg, NULL, 0, 0, &o2, &done));
+	assert_true(rt_buffer_deleted(arg[0]));
+	rt_buffer_unref(o2);
+	rt_buffer_unref(arg[0]);
+	rt_buffer_unref(arg[1]);
+	rt_exec_unref(x);
+}
+
+static void strides(void **state)
+{
+	float v[6] = { 0, 1, 2, 3, 4, 5 }, r[6];
+	struct rt_shape s = { DT_f32, 2, { 3, 2 } };
+	int64_t transposed[] = { 4, 12 }, reversed[] = { -8, 4 }, splat[] = { 0, 0 };
+	struct rt_buffer *b;
+
+	ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, v, transposed, &b));
+	get(b, 6, r);
+	assert_true(r[0] == 0 && r[1] == 3 && r[2] == 1 && r[5] == 5);
+	rt_buffer_unref(b);
+	ok(rt_buffer_from_host(rt_client_device(cl, 0), 1, &s, v + 4, reversed, &b));
+	get(b, 6, r);
+	assert_true(r[0] == 4 && r[1] == 5 && r[5] == 1);
+	assert_non_null(rt_buffer_host_ptr(b));
+	rt_buffer_unref(b);
+	ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, v + 5, splat, &b));
+	get(b, 6, r);
+	assert_true(r[0] == 5 && r[5] == 5);
+	struct rt_buffer *c;
+	ok(rt_buffer_copy(b, rt_client_device(cl, 0), 2, &c));
+	rt_buffer_delete(b);
+	assert_true(rt_buffer_deleted(b));
+	get(c, 6, r);
+	assert_true(r[3] == 5);
+	rt_buffer_unref(b);
+	rt_buffer_unref(c);
+	s.dim[0] = 0;
+	ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, NULL, NULL, &b));
+	struct rt_event *e = rt_buffer_to_host(b, 0, 0, r);
+	ok(rt_event_wait(e));
+	rt_event_unref(e);
+	rt_buffer_unref(b);
+}
+
+static void count(struct err *e, void *user)
+{
+	err_free(e);
+	atomic_fetch_add((_Atomic int *)user, e ? 100 : 1);
+}
+
+static void errors(void **state)
+{
+	struct rt_exec *x = load(add1);
+	struct rt_shape s = { DT_f32, 1, { 4 } };
+	_Atomic int n = 0;
+	struct rt_buffer *bad = rt_buffer_error(rt_client_device(cl, 0), 0, &s, ERR(DATA_LOSS, "lost")), *out;
+	struct rt_event *done;
+
+	ok(rt_exec_run(x, &bad, NULL, 0, 0, &out, &done));
+	rt_event_on_ready(done, count, &n);
+	struct err *e = rt_event_wait(rt_buffer_ready(out));
+	assert_non_null(e);
+	assert_int_equal(e->code, ERR_DATA_LOSS);
+	err_free(e);
+	while (!n)
+		usleep(100);
+	assert_int_equal(n, 100);
+	rt_event_unref(done);
+	/* The error goes on to what depends on it. */
+	struct rt_buffer *out2;
+	ok(rt_exec_run(x, &out, NULL, 0, 0, &out2, &done));
+	e = rt_event_wait(done);
+	assert_non_null(e);
+	err_free(e);
+	rt_event_unref(done);
+	rt_buffer_unref(bad);
+	rt_buffer_unref(out);
+	rt_buffer_unref(out2);
+	/* Too much memory. */
+	struct rt_shape big = { DT_f32, 2, { 1 << 20, 1 << 20 } };
+	e = rt_buffer_uninit(rt_client_device(cl, 0), 0, &big, &out);
+	assert_non_null(e);
+	assert_int_equal(e->code, ERR_EXHAUSTED);
+	assert_non_null(strstr(e->msg, "4398046511104 bytes"));
+	err_free(e);
+	rt_exec_unref(x);
+}
+
+static struct err *handler(void *user, const struct rt_custom_call *c)
+{
+	if (user)
+		return ERR(ABORTED, "refused");
+	const float *a = c->in[0];
+	float *r = c->out[0];
+	for (int i = 0; i < 4; i++)
+		r[i] = -a[i];
+	return NULL;
+}
+
+static const char custom[] =
+	"prog \"custom\" devices 1 registers 1 zone 0 flops 0 fingerprint 01 comm 00\n"
+	"site 0 \"\"\nsite 1 \"train.py:7 call\"\n"
+	"arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\n"
+	"buf 0 arg 0 size 16\nbuf 1 out 0 size 16\n"
+	"custom 0 \"negate\" api 4 (f32[4]) -> (f32[4])\n"
+	"run {\n custom 0 \"negate\" (b0) -> (b1) site 1\n}\n";
+
+static void customs(void **state)
+{
+	struct rt_exec *x = load(custom);
+	float v[4] = { 1, 2, 3, 4 }, r[4];
+	struct rt_buffer *a = vec(4, v), *out;
+	struct rt_event *done;
+
+	rt_custom_register("negate", handler, NULL);
+	assert_true(rt_custom_known("negate"));
+	ok(rt_exec_run(x, &a, NULL, 0, 0, &out, &done));
+	get(out, 4, r);
+	assert_true(r[2] == -3);
+	rt_buffer_unref(out);
+	rt_event_unref(done);
+	rt_custom_register("negate", handler, "no");
+	ok(rt_exec_run(x, &a, NULL, 0, 0, &out, &done));
+	struct err *e = rt_event_wait(done);
+	assert_non_null(e);
+	assert_string_equal(e->msg, "train.py:7 call: refused");
+	err_free(e);
+	rt_buffer_unref(out);
+	rt_event_unref(done);
+	rt_buffer_unref(a);
+	rt_exec_unref(x);
+}
+
+struct thread { pthread_t t; struct rt_exec *x; int seed; };
+
+static void *hammer(void *v)
+{
+	struct thread *t = v;
+	float one[4] = { 1, 1, 1, 1 }, r[4];
+
+	for (int i = 0; i < 200; i++) {
+		struct rt_buffer *a = vec(4, one), *out;
+		struct rt_event *done;
+		for (int k = 0; k < 3; k++) {
+			ok(rt_exec_run(t->x, &a, NULL, 0, i, &out, &done));
+			rt_event_unref(done);
+			rt_buffer_unref(a);
+			a = out;
+		}
+		get(a, 4, r);
+		assert_true(r[0] == 4);
+		rt_buffer_unref(a);
+	}
+	return NULL;
+}
+
+static void threads(void **state)
+{
+	struct thread t[4];
+	struct rt_exec *x = load(add1);
+
+	for (int i = 0; i < 4; i++) {
+		t[i] = (struct thread){ .x = x, .seed = i };
+		pthread_create(&t[i].t, NULL, hammer, &t[i]);
+	}
+	for (int i = 0; i < 4; i++)
+		pthread_join(t[i].t, NULL);
+	rt_exec_unref(x);
+	assert_int_equal(rt_device_stats(rt_client_device(cl, 0)).in_use <= 256, 1);
+}
+
+static void speed(void **state)
+{
+	struct rt_exec *x = load(add1);
+	float v[4] = { 1, 2, 3, 4 };
+	struct rt_buffer *a = vec(4, v), *out;
+	struct rt_event *done;
+	int n = 20000;
+
+	double t = clock_s();
+	for (int i = 0; i < n; i++) {
+		ok(rt_exec_run(x, &a, NULL, 0, i, &out, &done));
+		rt_event_unref(done);
+		rt_buffer_unref(out);
+	}
+	t = (clock_s() - t) / n;
+	print_message("dispatch of a small program: %.0f ns\n", t * 1e9);
+	rt_buffer_unref(a);
+	rt_exec_unref(x);
+}
+
+int main(void)
+{
+	const struct CMUnitTest t[] = {
+		cmocka_unit_test(inline_run), cmocka_unit_test(queued), cmocka_unit_test(donation), cmocka_unit_test(strides),
+		cmocka_unit_test(errors), cmocka_unit_test(customs), cmocka_unit_test(threads), cmocka_unit_test(speed),
+	};
+
+	return cmocka_run_group_tests(t, setup, teardown);
+}
