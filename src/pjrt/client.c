@@ -1,0 +1,400 @@
+/* The client, its devices and their memories.  A device's description is the device, and the topology of
+ * a client is the client: all live as long as the client. */
+#include <stdlib.h>
+
+#include "impl.h"
+
+const char *const pjrt_mem_kind[NMEM] = { "device", "pinned_host", "unpinned_host" };
+
+int pjrt_mem_by_kind(const char *kind)
+{
+	if (!kind || !*kind)
+		return 0;
+	for (int i = 0; i < NMEM; i++)
+		if (!strcmp(kind, pjrt_mem_kind[i]))
+			return i;
+	return -1;
+}
+
+/* An option of the client: ours by name, or a setting of conf.def.  Those that come from JAX's
+ * configuration string are always strings. */
+static struct err *option(const struct pjrt_value *v, struct rt_opts *o)
+{
+	char name[64], text[256];
+	snprintf(name, sizeof name, "%.*s", (int)v->name_size, v->name);
+	if (v->type == VALUE_STRING)
+		snprintf(text, sizeof text, "%.*s", (int)v->value_size, v->s);
+	else if (v->type == VALUE_INT)
+		snprintf(text, sizeof text, "%lld", (long long)v->i);
+	else if (v->type == VALUE_BOOL)
+		snprintf(text, sizeof text, "%d", v->b);
+	else if (v->type == VALUE_FLOAT)
+		snprintf(text, sizeof text, "%g", v->f);
+	else
+		return ERR(INVALID, "client option '%s' cannot be a list", name);
+
+	char *end;
+	long n = strtol(text, &end, 10);
+	bool integer = *text && !*end;
+	if (!strcmp(name, "num_devices")) {
+		if (!integer || n < 1 || n > 4096)
+			return ERR(INVALID, "client option 'num_devices' is '%s', not a number of devices", text);
+		o->ndev = (int)n;
+	} else if (!strcmp(name, "num_nodes")) {
+		if (n != 1)
+			return ERR(UNIMPLEMENTED, "several processes ('num_nodes' is %s)", text);
+	} else if (!strcmp(name, "node_id") || !strcmp(name, "partition_index")) {
+		/* of no use with one process */
+	} else {
+		return conf_set(name, text);
+	}
+	return NULL;
+}
+
+static void describe(struct pjrt_client *c, int i)
+{
+	struct pjrt_device *d = &c->device[i];
+	d->client = c;
+	d->rt = rt_client_device(c->rt, i);
+	d->id = rt_device_id(d->rt);
+	d->local = rt_device_local(d->rt);
+	d->self = d;
+	c->devices[i] = d;
+	snprintf(d->kind, sizeof d->kind, "%s", cpu_get()->name[0] ? cpu_get()->name : "cpu");
+	snprintf(d->text, sizeof d->text, "RondoDevice(id=%d)", d->id);
+	snprintf(d->debug, sizeof d->debug, "rondo:%d", d->id);
+	for (int k = 0; k < NMEM; k++) {
+		struct pjrt_memory *m = &d->memory[k];
+		m->device = d;
+		m->mem = k;
+		m->id = i * NMEM + k;
+		snprintf(m->text, sizeof m->text, "rondo:%d %s", d->id, pjrt_mem_kind[k]);
+		d->memories[k] = c->memories[m->id] = m;
+	}
+	d->attr[0] = (struct pjrt_value){ .struct_size = sizeof(struct pjrt_value), .name = "cores", .name_size = 5,
+		.type = VALUE_INT, .i = cpu_get()->cores, .value_size = 1 };
+	d->attr[1] = (struct pjrt_value){ .struct_size = sizeof(struct pjrt_value), .name = "device_type", .name_size = 11,
+		.type = VALUE_STRING, .s = conf_str(CONF_DEVICE), .value_size = strlen(conf_str(CONF_DEVICE)) };
+}
+
+struct err *pjrt_Client_Create(struct pjrt_Client_Create *a)
+{
+	struct rt_opts o = { .nprocess = 1 };
+	for (size_t i = 0; i < a->num_options; i++)
+		TRY(option(&a->create_options[i], &o));
+
+	struct rt_client *rt;
+	TRY(rt_client_new(&o, &rt));
+	struct pjrt_client *c = mem_alloc(sizeof *c);
+	c->rt = rt;
+	c->ndev = rt_client_ndev(rt);
+	c->host_memory = !strcmp(conf_str(CONF_DEVICE), "cpu");
+	c->device = mem_alloc(sizeof *c->device * (size_t)c->ndev);
+	c->devices = mem_alloc(sizeof *c->devices * (size_t)c->ndev);
+	c->memories = mem_alloc(sizeof *c->memories * (size_t)c->ndev * NMEM);
+	for (int i = 0; i < c->ndev; i++)
+		describe(c, i);
+	/* No word here may be the name of another platform: JAX's tests search the text for them. */
+	snprintf(c->version, sizeof c->version, "rondo 0.1 (%s)", cpu_get()->name);
+	snprintf(c->topology, sizeof c->topology, "rondo %d x %s", c->ndev, cpu_get()->name);
+	a->client = c;
+	return NULL;
+}
+
+struct err *pjrt_Client_Destroy(struct pjrt_Client_Destroy *a)
+{
+	struct pjrt_client *c = a->client;
+	if (!c)
+		return NULL;
+	rt_client_free(c->rt);
+	free(c->memories);
+	free(c->devices);
+	free(c->device);
+	free(c);
+	return NULL;
+}
+
+struct err *pjrt_Client_PlatformName(struct pjrt_Client_PlatformName *a)
+{
+	a->platform_name = "rondo";
+	a->platform_name_size = 5;
+	return NULL;
+}
+
+struct err *pjrt_Client_ProcessIndex(struct pjrt_Client_ProcessIndex *a)
+{
+	a->process_index = 0;
+	return NULL;
+}
+
+struct err *pjrt_Client_PlatformVersion(struct pjrt_Client_PlatformVersion *a)
+{
+	a->platform_version = a->client->version;
+	a->platform_version_size = strlen(a->client->version);
+	return NULL;
+}
+
+struct err *pjrt_Client_Devices(struct pjrt_Client_Devices *a)
+{
+	a->devices = a->client->devices;
+	a->num_devices = (size_t)a->client->ndev;
+	return NULL;
+}
+
+struct err *pjrt_Client_AddressableDevices(struct pjrt_Client_AddressableDevices *a)
+{
+	a->addressable_devices = a->client->devices;
+	a->num_addressable_devices = (size_t)a->client->ndev;
+	return NULL;
+}
+
+struct err *pjrt_Client_LookupDevice(struct pjrt_Client_LookupDevice *a)
+{
+	for (int i = 0; i < a->client->ndev; i++)
+		if (a->client->device[i].id == a->id) {
+			a->device = &a->client->device[i];
+			return NULL;
+		}
+	return ERR(INVALID, "there is no device %d", a->id);
+}
+
+struct err *pjrt_Client_LookupAddressableDevice(struct pjrt_Client_LookupAddressableDevice *a)
+{
+	for (int i = 0; i < a->client->ndev; i++)
+		if (a->client->device[i].local == a->local_hardware_id) {
+			a->addressable_device = &a->client->device[i];
+			return NULL;
+		}
+	return ERR(INVALID, "there is no local device %d", a->local_hardware_id);
+}
+
+struct err *pjrt_Client_AddressableMemories(struct pjrt_Client_AddressableMemories *a)
+{
+	a->addressable_memories = a->client->memories;
+	a->num_addressable_memories = (size_t)a->client->ndev * NMEM;
+	return NULL;
+}
+
+struct err *pjrt_Client_DefaultDeviceAssignment(struct pjrt_Client_DefaultDeviceAssignment *a)
+{
+	int64_t n = (int64_t)a->num_replicas * a->num_partitions;
+	if (n < 0 || n > a->client->ndev || (size_t)n > a->default_assignment_size)
+		return ERR(INVALID, "%d x %d devices asked for, there are %d", a->num_replicas, a->num_partitions, a->client->ndev);
+	for (int64_t i = 0; i < n; i++)
+		a->default_assignment[i] = a->client->device[i].id;
+	return NULL;
+}
+
+struct err *pjrt_Client_UpdateGlobalProcessInfo(struct pjrt_Client_UpdateGlobalProcessInfo *a)
+{
+	return NULL;
+}
+
+/* --- devices -------------------------------------------------------------- */
+
+struct err *pjrt_DeviceDescription_Id(struct pjrt_DeviceDescription_Id *a)
+{
+	a->id = a->device_description->id;
+	return NULL;
+}
+
+struct err *pjrt_DeviceDescription_ProcessIndex(struct pjrt_DeviceDescription_ProcessIndex *a)
+{
+	a->process_index = 0;
+	return NULL;
+}
+
+struct err *pjrt_DeviceDescription_Attributes(struct pjrt_DeviceDescription_Attributes *a)
+{
+	a->attributes = a->device_description->attr;
+	a->num_attributes = NELEM(a->device_description->attr);
+	return NULL;
+}
+
+struct err *pjrt_DeviceDescription_Kind(struct pjrt_DeviceDescription_Kind *a)
+{
+	a->device_kind = a->device_description->kind;
+	a->device_kind_size = strlen(a->device_kind);
+	return NULL;
+}
+
+struct err *pjrt_DeviceDescription_DebugString(struct pjrt_DeviceDescription_DebugString *a)
+{
+	a->debug_string = a->device_description->debug;
+	a->debug_string_size = strlen(a->debug_string);
+	return NULL;
+}
+
+struct err *pjrt_DeviceDescription_ToString(struct pjrt_DeviceDescription_ToString *a)
+{
+	a->to_string = a->device_description->text;
+	a->to_string_size = strlen(a->to_string);
+	return NULL;
+}
+
+struct err *pjrt_Device_GetDescription(struct pjrt_Device_GetDescription *a)
+{
+	a->device_description = a->device;
+	return NULL;
+}
+
+struct err *pjrt_Device_IsAddressable(struct pjrt_Device_IsAddressable *a)
+{
+	a->is_addressable = true;
+	return NULL;
+}
+
+struct err *pjrt_Device_LocalHardwareId(struct pjrt_Device_LocalHardwareId *a)
+{
+	a->local_hardware_id = a->device->local;
+	return NULL;
+}
+
+struct err *pjrt_Device_AddressableMemories(struct pjrt_Device_AddressableMemories *a)
+{
+	a->memories = a->device->memories;
+	a->num_memories = NMEM;
+	return NULL;
+}
+
+struct err *pjrt_Device_DefaultMemory(struct pjrt_Device_DefaultMemory *a)
+{
+	a->memory = &a->device->memory[0];
+	return NULL;
+}
+
+struct err *pjrt_Device_MemoryStats(struct pjrt_Device_MemoryStats *a)
+{
+	struct rt_stats s = rt_device_stats(a->device->rt);
+	size_t head = offsetof(struct pjrt_Device_MemoryStats, bytes_in_use);
+	size_t end = MIN(a->struct_size, sizeof *a);
+	if (end > head)      /* the caller's struct may be an older, shorter one: nothing beyond it is touched */
+		memset((char *)a + head, 0, end - head);
+	a->bytes_in_use = s.in_use;
+	a->peak_bytes_in_use = s.peak;
+	a->num_allocs = s.allocs;
+	a->largest_alloc_size = s.largest_alloc;
+	a->bytes_limit = s.limit;
+	a->bytes_reserved = s.reserved;
+	a->peak_bytes_in_use_is_set = a->num_allocs_is_set = a->largest_alloc_size_is_set = true;
+	a->bytes_limit_is_set = a->bytes_reserved_is_set = true;
+	return NULL;
+}
+
+struct err *pjrt_Device_ClearMemoryStats(struct pjrt_Device_ClearMemoryStats *a)
+{
+	rt_device_clear_stats(a->device->rt);
+	return NULL;
+}
+
+static void keep(void *p)
+{
+}
+
+struct err *pjrt_Device_GetAttributes(struct pjrt_Device_GetAttributes *a)
+{
+	a->attributes = a->device->attr;
+	a->num_attributes = NELEM(a->device->attr);
+	a->device_attributes = a->device;
+	a->attributes_deleter = keep;
+	return NULL;
+}
+
+/* --- memories ------------------------------------------------------------- */
+
+struct err *pjrt_Memory_Id(struct pjrt_Memory_Id *a)
+{
+	a->id = a->memory->id;
+	return NULL;
+}
+
+struct err *pjrt_Memory_Kind(struct pjrt_Memory_Kind *a)
+{
+	a->kind = pjrt_mem_kind[a->memory->mem];
+	a->kind_size = strlen(a->kind);
+	return NULL;
+}
+
+struct err *pjrt_Memory_Kind_Id(struct pjrt_Memory_Kind_Id *a)
+{
+	a->kind_id = a->memory->mem;
+	return NULL;
+}
+
+struct err *pjrt_Memory_DebugString(struct pjrt_Memory_DebugString *a)
+{
+	a->debug_string = a->memory->text;
+	a->debug_string_size = strlen(a->debug_string);
+	return NULL;
+}
+
+struct err *pjrt_Memory_ToString(struct pjrt_Memory_ToString *a)
+{
+	a->to_string = a->memory->text;
+	a->to_string_size = strlen(a->to_string);
+	return NULL;
+}
+
+struct err *pjrt_Memory_AddressableByDevices(struct pjrt_Memory_AddressableByDevices *a)
+{
+	a->devices = &a->memory->device->self;
+	a->num_devices = 1;
+	return NULL;
+}
+
+/* --- topology ------------------------------------------------------------- */
+
+struct err *pjrt_Client_TopologyDescription(struct pjrt_Client_TopologyDescription *a)
+{
+	a->topology = a->client;
+	return NULL;
+}
+
+struct err *pjrt_TopologyDescription_Destroy(struct pjrt_TopologyDescription_Destroy *a)
+{
+	return NULL;
+}
+
+struct err *pjrt_TopologyDescription_PlatformName(struct pjrt_TopologyDescription_PlatformName *a)
+{
+	a->platform_name = "rondo";
+	a->platform_name_size = 5;
+	return NULL;
+}
+
+struct err *pjrt_TopologyDescription_PlatformVersion(struct pjrt_TopologyDescription_PlatformVersion *a)
+{
+	a->platform_version = a->topology->version;
+	a->platform_version_size = strlen(a->topology->version);
+	return NULL;
+}
+
+struct err *pjrt_TopologyDescription_GetDeviceDescriptions(struct pjrt_TopologyDescription_GetDeviceDescriptions *a)
+{
+	a->descriptions = a->topology->devices;
+	a->num_descriptions = (size_t)a->topology->ndev;
+	return NULL;
+}
+
+struct err *pjrt_TopologyDescription_Serialize(struct pjrt_TopologyDescription_Serialize *a)
+{
+	a->serialized_bytes = a->topology->topology;
+	a->serialized_bytes_size = strlen(a->topology->topology);
+	a->serialized_topology = a->topology;
+	a->serialized_topology_deleter = keep;
+	return NULL;
+}
+
+struct err *pjrt_TopologyDescription_Attributes(struct pjrt_TopologyDescription_Attributes *a)
+{
+	a->attributes = NULL;
+	a->num_attributes = 0;
+	return NULL;
+}
+
+struct err *pjrt_TopologyDescription_Fingerprint(struct pjrt_TopologyDescription_Fingerprint *a)
+{
+	const char *s = a->topology->topology;
+	a->fingerprint = (int64_t)hash_bytes(s, strlen(s), 0);
+	return NULL;
+}

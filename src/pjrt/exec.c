@@ -1,0 +1,533 @@
+/* Executables: compile, load, execute, describe. */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "../pass/pass.h"
+#include "impl.h"
+#include "pjrt.h"
+
+/* Executables that live, for rondo_text. */
+static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pjrt_exec *live;
+
+static void side_init(struct pjrt_side *s, const struct prog_arg *a, size_t n)
+{
+	size_t rank = 0, k = MAX(n, 1);
+	for (size_t i = 0; i < n; i++)
+		rank += a[i].rank;
+	s->n = n;
+	s->sharding = mem_alloc(sizeof *s->sharding * k);
+	s->sharding_size = mem_alloc(sizeof *s->sharding_size * k);
+	s->kind = mem_alloc(sizeof *s->kind * k);
+	s->kind_size = mem_alloc(sizeof *s->kind_size * k);
+	s->layout = mem_alloc(sizeof *s->layout * k);
+	s->type = mem_alloc(sizeof *s->type * k);
+	s->rank = mem_alloc(sizeof *s->rank * k);
+	s->dim = mem_alloc(sizeof *s->dim * MAX(rank, 1));
+	s->sharding[0] = "";        /* no bytes: replicated */
+	rank = 0;
+	for (size_t i = 0; i < n; i++) {
+		s->sharding[i] = a[i].sharding ? a[i].sharding : "";
+		s->sharding_size[i] = a[i].sharding ? a[i].nsharding : 0;
+		s->kind[i] = a[i].memory_kind && *a[i].memory_kind ? a[i].memory_kind : pjrt_mem_kind[0];
+		s->kind_size[i] = strlen(s->kind[i]);
+		s->layout[i] = pjrt_layout_of(a[i].rank);
+		s->type[i] = a[i].dtype;
+		s->rank[i] = a[i].rank;
+		for (int d = 0; d < a[i].rank; d++)
+			s->dim[rank++] = a[i].dim[d];
+	}
+}
+
+static void side_free(struct pjrt_side *s)
+{
+	free(s->sharding);
+	free(s->sharding_size);
+	free(s->kind);
+	free(s->kind_size);
+	free(s->layout);
+	free(s->type);
+	free(s->rank);
+	free(s->dim);
+}
+
+static void exec_unref(struct pjrt_exec *x)
+{
+	if (!x || atomic_fetch_sub(&x->refs, 1) != 1)
+		return;
+	pthread_mutex_lock(&live_lock);
+	if (x->next)
+		x->next->prev = x->prev;
+	if (x->prev)
+		x->prev->next = x->next;
+	else
+		live = x->next;
+	pthread_mutex_unlock(&live_lock);
+	side_free(&x->arg);
+	side_free(&x->res);
+	rt_exec_unref(x->x);
+	str_free(&x->options);
+	str_free(&x->assignment);
+	free(x->device);
+	free(x->logical);
+	free(x);
+}
+
+/* The devices of the assignment, or the first ones of the client. */
+static struct err *devices_of(const struct pjrt_client *c, struct pjrt_options *o)
+{
+	int64_t n = o->replicas * o->partitions;
+	if (n > c->ndev)
+		return ERR(INVALID, "the program wants %lld devices, there are %d", (long long)n, c->ndev);
+	if (!o->device.n)
+		for (int64_t i = 0; i < n; i++)
+			arr_push(&o->device, c->device[i].id);
+	for (int64_t i = 0; i < n; i++) {
+		bool found = false;
+		for (int k = 0; k < c->ndev && !found; k++)
+			found = c->device[k].id == o->device.p[i];
+		for (int64_t k = 0; k < i && found; k++)
+			if (o->device.p[k] == o->device.p[i])
+				return ERR(INVALID, "device %d stands twice in the device assignment", o->device.p[i]);
+		if (!found)
+			return ERR(INVALID, "the device assignment names device %d, which there is not", o->device.p[i]);
+	}
+	return NULL;
+}
+
+/* p is taken, even on failure. */
+static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct pjrt_options *o,
+                            const void *options, size_t noptions, struct pjrt_exec **out)
+{
+	if (p->ndev != o->replicas * o->partitions) {
+		struct err *e = ERR(INVALID, "a program for %d devices, but %lld are assigned", p->ndev,
+		                    (long long)(o->replicas * o->partitions));
+		prog_free(p);
+		return e;
+	}
+	for (uint32_t i = 0; i < p->nres; i++)
+		if (pjrt_mem_by_kind(p->res[i].memory_kind) < 0) {
+			struct err *e = ERR(INVALID, "there is no memory of kind '%s'", p->res[i].memory_kind);
+			prog_free(p);
+			return e;
+		}
+	struct rt_exec *rx;
+	TRY(rt_exec_new(c->rt, p, o->device.p, &rx));
+
+	struct pjrt_exec *x = mem_alloc(sizeof *x);
+	atomic_init(&x->refs, 1);
+	x->client = c;
+	x->x = rx;
+	x->prog = rt_exec_prog(rx);
+	x->replicas = o->replicas;
+	x->partitions = o->partitions;
+	str_addn(&x->options, options, noptions);
+	if (o->assignment.p)
+		str_addn(&x->assignment, o->assignment.p, o->assignment.n);
+	else
+		pjrt_assignment_write(&x->assignment, o->replicas, o->partitions, o->device.p);
+	x->nlocal = rt_exec_nlocal(rx);
+	x->device = mem_alloc(sizeof *x->device * (size_t)MAX(x->nlocal, 1));
+	x->logical = mem_alloc(sizeof *x->logical * (size_t)MAX(x->nlocal, 1));
+	for (int i = 0; i < x->nlocal; i++) {
+		int pos = rt_exec_position(rx, i);
+		x->device[i] = &c->device[rt_device_local(rt_exec_device(rx, i))];
+		x->logical[i].replica = pos / (int)o->partitions;
+		x->logical[i].partition = pos % (int)o->partitions;
+	}
+	side_init(&x->arg, x->prog->arg, x->prog->narg);
+	side_init(&x->res, x->prog->res, x->prog->nres);
+	snprintf(x->fingerprint, sizeof x->fingerprint, "rondo-%016llx", (unsigned long long)x->prog->fingerprint);
+
+	int64_t bytes = 0;
+	for (uint32_t i = 0; i < x->prog->nkern; i++)
+		bytes += x->prog->kern[i].bytes;
+	x->cost[0] = (struct pjrt_value){ .struct_size = sizeof x->cost[0], .name = "flops", .name_size = 5,
+		.type = VALUE_FLOAT, .f = (float)x->prog->flops, .value_size = 1 };
+	x->cost[1] = (struct pjrt_value){ .struct_size = sizeof x->cost[1], .name = "bytes accessed", .name_size = 14,
+		.type = VALUE_FLOAT, .f = (float)bytes, .value_size = 1 };
+
+	pthread_mutex_lock(&live_lock);
+	x->next = live;
+	if (live)
+		live->prev = x;
+	live = x;
+	pthread_mutex_unlock(&live_lock);
+	*out = x;
+	return NULL;
+}
+
+struct err *pjrt_Client_Compile(struct pjrt_Client_Compile *a)
+{
+	const struct pjrt_program *src = a->program;
+	if (src->format_size != 4 || memcmp(src->format, "mlir", 4))
+		return ERR(UNIMPLEMENTED, "programs in format '%.*s'", (int)src->format_size, src->format);
+	struct pjrt_options o;
+	TRY(pjrt_options_read(a->compile_options, a->compile_options_size, &o));
+	struct prog *p = NULL;
+	struct err *e = NULL;
+	if (o.replicas != 1) {
+		e = ERR(UNIMPLEMENTED, "%lld replicas of a program", (long long)o.replicas);
+		goto out;
+	}
+	TRY_GOTO(e, devices_of(a->client, &o), out);
+	struct pass_opts po;
+	pass_opts_from_conf(&po);
+	po.ndev = (int)o.partitions;
+	po.fingerprint = hash_bytes(src->code, src->code_size, (uint64_t)o.partitions);
+	TRY_GOTO(e, pass_compile_cached(&po, src->code, src->code_size, &p), out);
+	e = exec_new(a->client, p, &o, a->compile_options, a->compile_options_size, &a->executable);
+out:
+	pjrt_options_free(&o);
+	return e;
+}
+
+struct err *pjrt_Compile(struct pjrt_Compile *a)
+{
+	struct pjrt_Client_Compile b = { .struct_size = sizeof b, .client = a->client ? a->client : a->topology,
+		.program = a->program, .compile_options = a->compile_options, .compile_options_size = a->compile_options_size };
+	TRY(pjrt_Client_Compile(&b));
+	a->executable = b.executable;
+	return NULL;
+}
+
+struct err *pjrt_Client_Load(struct pjrt_Client_Load *a)
+{
+	atomic_fetch_add(&a->executable->refs, 1);
+	a->loaded_executable = a->executable;
+	return NULL;
+}
+
+struct err *pjrt_LoadedExecutable_GetExecutable(struct pjrt_LoadedExecutable_GetExecutable *a)
+{
+	atomic_fetch_add(&a->loaded_executable->refs, 1);
+	a->executable = a->loaded_executable;
+	return NULL;
+}
+
+struct err *pjrt_Executable_Destroy(struct pjrt_Executable_Destroy *a)
+{
+	exec_unref(a->executable);
+	return NULL;
+}
+
+struct err *pjrt_LoadedExecutable_Destroy(struct pjrt_LoadedExecutable_Destroy *a)
+{
+	exec_unref(a->executable);
+	return NULL;
+}
+
+struct err *pjrt_LoadedExecutable_Delete(struct pjrt_LoadedExecutable_Delete *a)
+{
+	atomic_store(&a->executable->deleted, true);
+	return NULL;
+}
+
+struct err *pjrt_LoadedExecutable_IsDeleted(struct pjrt_LoadedExecutable_IsDeleted *a)
+{
+	a->is_deleted = atomic_load(&a->executable->deleted);
+	return NULL;
+}
+
+/* --- execute --------------------------------------------------------------- */
+
+/* JAX checks shapes itself; other callers get an error instead of a read past the end. */
+static struct err *check_arg(const struct pjrt_exec *x, const struct pjrt_buffer *b, int dev, size_t i)
+{
+	const struct prog_arg *p = &x->prog->arg[i];
+	const struct rt_shape *s = rt_buffer_shape(b->rt);
+	if (b->memory->device != x->device[dev])
+		return ERR(INVALID, "argument %zu is on device %d, not on device %d", i, b->memory->device->id, x->device[dev]->id);
+	if (rt_buffer_deleted(b->rt))
+		return ERR(INVALID, "argument %zu has been deleted or donated", i);
+	if (p->dtype == DT_token)   /* a token arrives as an empty array of pred */
+		return NULL;
+	if (s->dtype != p->dtype || s->rank != p->rank || memcmp(s->dim, p->dim, sizeof *s->dim * p->rank))
+		return ERR(INVALID, "argument %zu has another shape or element type than the program's parameter", i);
+	return NULL;
+}
+
+struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *a)
+{
+	struct pjrt_exec *x = a->executable;
+	const struct pjrt_execute_options *o = a->options;
+	size_t n = (size_t)x->nlocal, narg = x->arg.n, nres = x->res.n;
+	if (atomic_load_explicit(&x->deleted, memory_order_relaxed))
+		return ERR(INVALID, "the executable has been deleted");
+	if (a->num_devices != n || a->num_args != narg)
+		return ERR(INVALID, "%zu arguments on %zu devices, the program wants %zu on %zu", a->num_args, a->num_devices, narg, n);
+	if (a->execute_device && (n != 1 || a->execute_device != x->device[0]))
+		return ERR(UNIMPLEMENTED, "execution on a device other than the assigned one");
+	if (o->num_send_ops || o->num_recv_ops)
+		return ERR(UNIMPLEMENTED, "send and receive callbacks");
+
+	enum { SMALL = 128 };
+	void *small[SMALL];
+	size_t need = n * narg + n * nres + n;
+	void **p = need <= SMALL ? small : mem_alloc(sizeof *p * need);
+	struct rt_buffer **arg = (struct rt_buffer **)p;
+	struct rt_buffer **out = arg + n * narg;
+	struct rt_event **done = (struct rt_event **)(out + n * nres);
+	struct err *e = NULL;
+	for (size_t d = 0; d < n; d++)
+		for (size_t i = 0; i < narg; i++) {
+			struct pjrt_buffer *b = a->argument_lists[d][i];
+			TRY_GOTO(e, check_arg(x, b, (int)d, i), out);
+			arg[d * narg + i] = b->rt;
+		}
+	TRY_GOTO(e, rt_exec_run(x->x, arg, o->non_donatable_input_indices, o->num_non_donatable_input_indices,
+	                        o->launch_id, out, done), out);
+	for (size_t d = 0; d < n; d++) {
+		struct pjrt_device *dev = x->device[d];
+		for (size_t i = 0; i < nres; i++) {
+			struct rt_buffer *b = out[d * nres + i];
+			a->output_lists[d][i] = pjrt_wrap(&dev->memory[rt_buffer_mem(b)], b);
+		}
+		if (a->device_complete_events)
+			a->device_complete_events[d] = done[d];
+		else
+			rt_event_unref(done[d]);
+	}
+out:
+	if (p != small)
+		free(p);
+	return e;
+}
+
+/* --- what an executable says of itself -------------------------------------- */
+
+struct err *pjrt_LoadedExecutable_AddressableDevices(struct pjrt_LoadedExecutable_AddressableDevices *a)
+{
+	a->addressable_devices = a->executable->device;
+	a->num_addressable_devices = (size_t)a->executable->nlocal;
+	return NULL;
+}
+
+struct err *pjrt_LoadedExecutable_AddressableDeviceLogicalIds(struct pjrt_LoadedExecutable_AddressableDeviceLogicalIds *a)
+{
+	a->addressable_device_logical_ids = a->executable->logical;
+	a->num_addressable_device_logical_ids = (size_t)a->executable->nlocal;
+	return NULL;
+}
+
+static void keep(void *p)
+{
+}
+
+struct err *pjrt_LoadedExecutable_GetDeviceAssignment(struct pjrt_LoadedExecutable_GetDeviceAssignment *a)
+{
+	a->serialized_bytes = a->executable->assignment.p;
+	a->serialized_bytes_size = a->executable->assignment.n;
+	a->serialized_device_assignment = a->executable;
+	a->serialized_device_assignment_deleter = keep;
+	return NULL;
+}
+
+struct err *pjrt_Executable_GetCompileOptions(struct pjrt_Executable_GetCompileOptions *a)
+{
+	a->serialized_bytes = a->executable->options.p;
+	a->serialized_bytes_size = a->executable->options.n;
+	a->serialized_compile_options = a->executable;
+	a->serialized_compile_options_deleter = keep;
+	return NULL;
+}
+
+struct err *pjrt_LoadedExecutable_Fingerprint(struct pjrt_LoadedExecutable_Fingerprint *a)
+{
+	a->executable_fingerprint = a->executable->fingerprint;
+	a->executable_fingerprint_size = strlen(a->executable->fingerprint);
+	return NULL;
+}
+
+struct err *pjrt_Executable_Fingerprint(struct pjrt_Executable_Fingerprint *a)
+{
+	a->executable_fingerprint = a->executable->fingerprint;
+	a->executable_fingerprint_size = strlen(a->executable->fingerprint);
+	return NULL;
+}
+
+struct err *pjrt_Executable_Name(struct pjrt_Executable_Name *a)
+{
+	a->executable_name = a->executable->prog->name ? a->executable->prog->name : "";
+	a->executable_name_size = strlen(a->executable_name);
+	return NULL;
+}
+
+struct err *pjrt_Executable_NumReplicas(struct pjrt_Executable_NumReplicas *a)
+{
+	a->num_replicas = (size_t)a->executable->replicas;
+	return NULL;
+}
+
+struct err *pjrt_Executable_NumPartitions(struct pjrt_Executable_NumPartitions *a)
+{
+	a->num_partitions = (size_t)a->executable->partitions;
+	return NULL;
+}
+
+struct err *pjrt_Executable_NumOutputs(struct pjrt_Executable_NumOutputs *a)
+{
+	a->num_outputs = a->executable->res.n;
+	return NULL;
+}
+
+static int64_t code_bytes(const struct prog *p)
+{
+	int64_t n = p->ndata;
+	for (uint32_t i = 0; i < p->ncode; i++)
+		n += (int64_t)p->code[i].nobj;
+	return n;
+}
+
+struct err *pjrt_Executable_SizeOfGeneratedCodeInBytes(struct pjrt_Executable_SizeOfGeneratedCodeInBytes *a)
+{
+	a->size_in_bytes = code_bytes(a->executable->prog);
+	return NULL;
+}
+
+struct err *pjrt_Executable_GetCostAnalysis(struct pjrt_Executable_GetCostAnalysis *a)
+{
+	a->properties = a->executable->cost;
+	a->num_properties = NELEM(a->executable->cost);
+	return NULL;
+}
+
+struct err *pjrt_Executable_GetCompiledMemoryStats(struct pjrt_Executable_GetCompiledMemoryStats *a)
+{
+	const struct prog *p = a->executable->prog;
+	size_t head = offsetof(struct pjrt_Executable_GetCompiledMemoryStats, generated_code_size_in_bytes);
+	size_t end = MIN(a->struct_size, sizeof *a);
+	int64_t arg = 0, res = 0, alias = 0;
+	for (uint32_t i = 0; i < p->narg; i++)
+		arg += p->arg[i].bytes;
+	for (uint32_t i = 0; i < p->nres; i++)
+		res += p->res[i].bytes;
+	for (uint32_t i = 0; i < p->nbuf; i++)
+		if (p->buf[i].kind == BUF_OUT && p->buf[i].alias >= 0)
+			alias += p->buf[i].size;
+	struct pjrt_Executable_GetCompiledMemoryStats s = {
+		.generated_code_size_in_bytes = code_bytes(p),
+		.argument_size_in_bytes = arg,
+		.output_size_in_bytes = res,
+		.alias_size_in_bytes = alias,
+		.temp_size_in_bytes = p->zone,
+		.peak_memory_in_bytes = arg + res - alias + p->zone,
+		.total_size_in_bytes = arg + res - alias + p->zone + p->ndata,
+		.total_allocation_bytes = arg + res - alias + p->zone + p->ndata,
+		.peak_unpadded_heap_bytes = p->zone,
+	};
+	if (end > head)
+		memcpy((char *)a + head, (char *)&s + head, end - head);
+	return NULL;
+}
+
+struct err *pjrt_Executable_OutputMemoryKinds(struct pjrt_Executable_OutputMemoryKinds *a)
+{
+	a->memory_kinds = a->executable->res.kind;
+	a->memory_kind_sizes = a->executable->res.kind_size;
+	a->num_outputs = a->executable->res.n;
+	return NULL;
+}
+
+struct err *pjrt_Executable_ParameterMemoryKinds(struct pjrt_Executable_ParameterMemoryKinds *a)
+{
+	a->memory_kinds = a->executable->arg.kind;
+	a->memory_kind_sizes = a->executable->arg.kind_size;
+	a->num_parameters = a->executable->arg.n;
+	return NULL;
+}
+
+struct err *pjrt_Executable_OutputElementTypes(struct pjrt_Executable_OutputElementTypes *a)
+{
+	a->output_types = a->executable->res.type;
+	a->num_output_types = a->executable->res.n;
+	return NULL;
+}
+
+struct err *pjrt_Executable_OutputDimensions(struct pjrt_Executable_OutputDimensions *a)
+{
+	a->dims = a->executable->res.dim;
+	a->dim_sizes = a->executable->res.rank;
+	a->num_outputs = a->executable->res.n;
+	return NULL;
+}
+
+/* jaxlib wants an HLO module here, which a compiled program of ours is not; its text is rondo_text. */
+struct err *pjrt_Executable_OptimizedProgram(struct pjrt_Executable_OptimizedProgram *a)
+{
+	return ERR(UNIMPLEMENTED, "PJRT_Executable_OptimizedProgram: a compiled program is no HLO module");
+}
+
+__attribute__((visibility("default"))) char *rondo_text(const char *fingerprint)
+{
+	struct str s = { 0 };
+	pthread_mutex_lock(&live_lock);
+	for (struct pjrt_exec *x = live; x && !s.n; x = x->next)
+		if (!strcmp(x->fingerprint, fingerprint))
+			prog_print(&s, x->prog);
+	pthread_mutex_unlock(&live_lock);
+	return s.p;
+}
+
+__attribute__((visibility("default"))) void rondo_free(void *p)
+{
+	free(p);
+}
+
+/* --- serialise -------------------------------------------------------------- */
+
+/* A word, the bytes of the compile options, the program. */
+struct saved { char magic[8]; uint64_t noptions; };
+static const char saved_magic[8] = "RONDOX1";
+
+static void free_bytes(void *p)
+{
+	struct str *s = p;
+	str_free(s);
+	free(s);
+}
+
+struct err *pjrt_Executable_Serialize(struct pjrt_Executable_Serialize *a)
+{
+	struct pjrt_exec *x = a->executable;
+	struct saved h = { .noptions = x->options.n };
+	memcpy(h.magic, saved_magic, sizeof h.magic);
+	struct str *s = mem_alloc(sizeof *s);
+	str_addn(s, (char *)&h, sizeof h);
+	str_addn(s, x->options.p, x->options.n);
+	prog_save(s, x->prog);
+	a->serialized_bytes = s->p;
+	a->serialized_bytes_size = s->n;
+	a->serialized_executable = s;
+	a->serialized_executable_deleter = free_bytes;
+	return NULL;
+}
+
+struct err *pjrt_Executable_DeserializeAndLoad(struct pjrt_Executable_DeserializeAndLoad *a)
+{
+	struct saved h;
+	const char *p = a->serialized_executable;
+	size_t n = a->serialized_executable_size;
+	if (n < sizeof h)
+		return ERR(DATA_LOSS, "a serialized executable of %zu bytes", n);
+	memcpy(&h, p, sizeof h);
+	if (memcmp(h.magic, saved_magic, sizeof h.magic) || h.noptions > n - sizeof h)
+		return ERR(DATA_LOSS, "these bytes are no serialized executable");
+	const char *options = p + sizeof h;
+	size_t noptions = h.noptions;
+	const char *code = options + h.noptions;
+	if (a->overridden_serialized_compile_options_size) {
+		options = a->overridden_serialized_compile_options;
+		noptions = a->overridden_serialized_compile_options_size;
+	}
+	struct pjrt_options o;
+	TRY(pjrt_options_read(options, noptions, &o));
+	struct prog *prog;
+	struct err *e;
+	TRY_GOTO(e, devices_of(a->client, &o), out);
+	TRY_GOTO(e, prog_load(code, (size_t)(p + n - code), &prog), out);
+	e = exec_new(a->client, prog, &o, options, noptions, &a->loaded_executable);
+out:
+	pjrt_options_free(&o);
+	return e;
+}

@@ -1,0 +1,93 @@
+/* What the files of this folder share. */
+#ifndef RONDO_PJRT_IMPL_H
+#define RONDO_PJRT_IMPL_H
+
+#include <stdatomic.h>
+
+#include "abi.h"
+
+enum { NMEM = 3 };                  /* memories of a device; index 0 is the default */
+extern const char *const pjrt_mem_kind[NMEM];
+
+struct pjrt_memory {
+	void *vtable;               /* NULL; callers may read it */
+	struct pjrt_device *device;
+	int id, mem;
+	char text[64];
+};
+struct pjrt_device {
+	struct pjrt_client *client;
+	struct rt_device *rt;
+	int id, local;
+	struct pjrt_memory memory[NMEM], *memories[NMEM];
+	struct pjrt_device *self;
+	char kind[80], text[64], debug[160];
+	struct pjrt_value attr[2];
+};
+struct pjrt_client {
+	struct rt_client *rt;
+	int ndev;
+	bool host_memory;           /* the host may read the devices' memory */
+	struct pjrt_device *device, **devices;
+	struct pjrt_memory **memories;
+	char version[160], topology[160];
+};
+struct pjrt_buffer {
+	struct rt_buffer *rt;
+	struct pjrt_memory *memory;
+};
+
+/* PJRT_Executable and PJRT_LoadedExecutable: two handles, one counted object.  Everything that JAX asks
+ * for at each call or compile is laid out when it is made. */
+struct pjrt_exec {
+	atomic_int refs;
+	atomic_bool deleted;
+	struct pjrt_client *client;
+	struct rt_exec *x;
+	const struct prog *prog;
+	int64_t replicas, partitions;
+	int nlocal;
+	struct pjrt_device **device;        /* nlocal */
+	struct pjrt_logical_id *logical;    /* nlocal */
+	struct str options, assignment;     /* as given, as DeviceAssignmentProto */
+	char fingerprint[32];
+	struct pjrt_side {                  /* of the parameters, of the results */
+		size_t n;
+		const char **sharding; size_t *sharding_size;      /* max(n, 1) of them */
+		const char **kind; size_t *kind_size;
+		struct pjrt_layout_text **layout;
+		int *type; int64_t *dim; size_t *rank;
+	} arg, res;
+	struct pjrt_value cost[2];
+	struct pjrt_exec *next, *prev;      /* all that live */
+};
+
+struct pjrt_layout_text *pjrt_layout_of(int rank);     /* static */
+
+struct pjrt_buffer *pjrt_wrap(struct pjrt_memory *m, struct rt_buffer *b);    /* b is taken */
+int pjrt_mem_by_kind(const char *kind);            /* -1 if there is no such memory; NULL is the default */
+
+/* --- proto.c: protocol buffers ------------------------------------------- */
+
+struct span { const char *p; size_t n; };
+/* What xla.CompileOptionsProto says that matters here. */
+struct pjrt_options {
+	int64_t replicas, partitions;
+	ARR(int) device;            /* replicas * partitions global ids, replica-major; empty if not given */
+	struct span assignment;     /* DeviceAssignmentProto, inside the given bytes */
+};
+/* Fails with INVALID for malformed bytes or an unknown option of the user. */
+struct err *pjrt_options_read(const void *p, size_t n, struct pjrt_options *out);
+void pjrt_options_free(struct pjrt_options *o);
+void pjrt_assignment_write(struct str *s, int64_t replicas, int64_t partitions, const int *dev);
+
+/* Every member of the table. */
+void pjrt_Error_Destroy(struct pjrt_Error_Destroy *a);
+void pjrt_Error_Message(struct pjrt_Error_Message *a);
+#define API(name) struct err *pjrt_##name(struct pjrt_##name *a);
+PJRT_MEMBERS(API)
+#undef API
+extern struct pjrt_shardings_ext pjrt_shardings;
+extern struct pjrt_layouts_ext pjrt_layouts;
+
+#endif

@@ -1,0 +1,34 @@
+/* The front door: the PJRT C API for JAX, and a few C functions for the Python package.
+ *
+ * GetPjrtApi's table is thread-safe throughout: every function may be called from any thread.  No lock is
+ * held while a callback of the caller runs. */
+#ifndef RONDO_PJRT_H
+#define RONDO_PJRT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct pjrt_api;
+const struct pjrt_api *GetPjrtApi(void);          /* static; does no work */
+
+/* --- for the Python package (through ctypes) ------------------------------ */
+
+/* As if RONDO_<name> were set in the environment.  NULL, or the error's text, valid until the
+ * thread's next call. */
+const char *rondo_set_option(const char *name, const char *value);
+
+/* A Python function called by a program: id names it, in and out are host addresses of dense arrays
+ * (tokens left out), device the global id of the device that calls.  Returns 0, or anything else after
+ * writing at most cap bytes of text, NUL included, to msg. */
+typedef int rondo_callback(uint64_t id, void *const *in, void *const *out, int device, char *msg, size_t cap);
+void rondo_set_callback(rondo_callback *fn);      /* NULL: calls fail from now on */
+
+/* XLA FFI handler for a custom-call target, for all clients of the process. */
+void rondo_ffi_register(const char *target, void *handler);
+
+/* Text of the compiled program with this fingerprint while an executable of it lives, else NULL.  Free
+ * with rondo_free. */
+char *rondo_text(const char *fingerprint);
+void rondo_free(void *p);
+
+#endif
