@@ -45,8 +45,31 @@ $(B)/unit/%: tests/unit/%.c $(B)/librondo.a
 	@mkdir -p $(@D)
 	$(CC) $(CF) -MMD -MP -Isrc $< $(LDF) -o $@ $(B)/librondo.a -lcmocka $(LIBS)
 
+# --- tests: every target's last line is "N passed, N failed" -----------------
+
+PY      ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
+
+unit: $(UNIT)
+
+check: all unit
+	@tests/check.sh $(B)
+
+check-san:
+	@tests/san.sh
+
+check-jax: all
+	@RONDO_LIBRARY=$(CURDIR)/$(B)/librondo.so PY=$(PY) tests/jax/run.sh
+
+# --- install ------------------------------------------------------------------
+
+PREFIX  ?= /usr/local
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib
+	install $(B)/rondo $(DESTDIR)$(PREFIX)/bin/
+	install $(B)/librondo.so $(B)/librondo_gen.so $(DESTDIR)$(PREFIX)/lib/
+
 clean:
 	rm -rf build build-*
 
-.PHONY: all clean
+.PHONY: all unit check check-san check-jax install clean
 -include $(OBJ:.o=.d) $(TOOL:.o=.d) $(GEN:.o=.d) $(UNIT:=.d)

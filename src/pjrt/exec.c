@@ -65,6 +65,8 @@ static void exec_unref(struct pjrt_exec *x)
 	pthread_mutex_unlock(&live_lock);
 	side_free(&x->arg);
 	side_free(&x->res);
+	if (x->python)
+		pjrt_custom_count(x->prog, -1);
 	rt_exec_unref(x->x);
 	str_free(&x->options);
 	str_free(&x->assignment);
@@ -111,6 +113,7 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 			prog_free(p);
 			return e;
 		}
+	pjrt_custom_resolve(p);
 	struct rt_exec *rx;
 	TRY(rt_exec_new(c->rt, p, o->device.p, &rx));
 
@@ -119,6 +122,7 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 	x->client = c;
 	x->x = rx;
 	x->prog = rt_exec_prog(rx);
+	x->python = pjrt_custom_count(x->prog, 1);
 	x->replicas = o->replicas;
 	x->partitions = o->partitions;
 	str_addn(&x->options, options, noptions);
@@ -231,6 +235,12 @@ struct err *pjrt_LoadedExecutable_IsDeleted(struct pjrt_LoadedExecutable_IsDelet
 
 /* --- execute --------------------------------------------------------------- */
 
+static void run_ended(struct err *e, void *exec)
+{
+	err_free(e);
+	exec_unref(exec);
+}
+
 /* JAX checks shapes itself; other callers get an error instead of a read past the end. */
 static struct err *check_arg(const struct pjrt_exec *x, const struct pjrt_buffer *b, int dev, size_t i)
 {
@@ -282,6 +292,10 @@ struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *
 		for (size_t i = 0; i < nres; i++) {
 			struct rt_buffer *b = out[d * nres + i];
 			a->output_lists[d][i] = pjrt_wrap(&dev->memory[rt_buffer_mem(b)], b);
+		}
+		if (x->python) {        /* its Python functions are kept until the run has ended */
+			atomic_fetch_add(&x->refs, 1);
+			rt_event_on_ready(done[d], run_ended, x);
 		}
 		if (a->device_complete_events)
 			a->device_complete_events[d] = done[d];

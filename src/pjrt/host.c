@@ -6,6 +6,7 @@
 #include "impl.h"
 #include "pjrt.h"
 
+#define PYTHON_TARGET "rondo_python_callback"
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT const char *rondo_set_option(const char *name, const char *value)
@@ -27,6 +28,8 @@ EXPORT void rondo_ffi_register(const char *target, void *handler)
 /* --- Python callbacks ------------------------------------------------------- */
 
 static _Atomic(rondo_callback *) callback;
+static _Atomic(rondo_count *) count;
+static _Atomic(rondo_resolve *) resolver;
 
 static bool find_id(const struct prog_custom *c, uint64_t *id)
 {
@@ -69,8 +72,38 @@ static struct err *python_callback(void *user, const struct rt_custom_call *call
 	return rc ? ERR(INTERNAL, "CpuCallback error calling callback: %s", msg) : NULL;
 }
 
-EXPORT void rondo_set_callback(rondo_callback *fn)
+EXPORT void rondo_set_callback(rondo_callback *fn, rondo_count *change)
 {
 	atomic_store(&callback, fn);
-	rt_custom_register("rondo_python_callback", python_callback, NULL);
+	atomic_store(&count, change);
+	rt_custom_register(PYTHON_TARGET, python_callback, NULL);
+}
+
+EXPORT void rondo_set_resolver(rondo_resolve *fn)
+{
+	atomic_store(&resolver, fn);
+}
+
+/* --- executables ------------------------------------------------------------ */
+
+void pjrt_custom_resolve(const struct prog *p)
+{
+	rondo_resolve *fn = atomic_load(&resolver);
+	for (uint32_t i = 0; fn && i < p->ncustom; i++)
+		if (strcmp(p->custom[i].target, PYTHON_TARGET))
+			fn(p->custom[i].target);
+}
+
+bool pjrt_custom_count(const struct prog *p, int change)
+{
+	rondo_count *fn = atomic_load(&count);
+	uint64_t id;
+	bool any = false;
+	for (uint32_t i = 0; i < p->ncustom; i++)
+		if (!strcmp(p->custom[i].target, PYTHON_TARGET) && find_id(&p->custom[i], &id)) {
+			any = true;
+			if (fn)
+				fn(id, change);
+		}
+	return any;
 }

@@ -46,6 +46,7 @@ struct pjrt_exec {
 	struct rt_exec *x;
 	const struct prog *prog;
 	int64_t replicas, partitions;
+	bool python;                /* calls Python functions */
 	int nlocal;
 	struct pjrt_device **device;        /* nlocal */
 	struct pjrt_logical_id *logical;    /* nlocal */
@@ -80,6 +81,13 @@ struct pjrt_options {
 struct err *pjrt_options_read(const void *p, size_t n, struct pjrt_options *out);
 void pjrt_options_free(struct pjrt_options *o);
 void pjrt_assignment_write(struct str *s, int64_t replicas, int64_t partitions, const int *dev);
+
+/* --- host.c --------------------------------------------------------------- */
+
+/* Tell Python about the custom calls of a program that is about to be loaded. */
+void pjrt_custom_resolve(const struct prog *p);
+/* Count an executable's Python functions up or down; true if it has any. */
+bool pjrt_custom_count(const struct prog *p, int change);
 
 /* Every member of the table. */
 void pjrt_Error_Destroy(struct pjrt_Error_Destroy *a);

@@ -21,7 +21,14 @@ const char *rondo_set_option(const char *name, const char *value);
  * (tokens left out), device the global id of the device that calls.  Returns 0, or anything else after
  * writing at most cap bytes of text, NUL included, to msg. */
 typedef int rondo_callback(uint64_t id, void *const *in, void *const *out, int device, char *msg, size_t cap);
-void rondo_set_callback(rondo_callback *fn);      /* NULL: calls fail from now on */
+/* An executable that may call id was made (+1) or has gone, with all its runs (-1). */
+typedef void rondo_count(uint64_t id, int change);
+void rondo_set_callback(rondo_callback *fn, rondo_count *count);      /* NULL: calls fail from now on */
+
+/* Called for every custom-call target of a program before it is loaded, so that handlers can be
+ * registered when they are wanted first. */
+typedef void rondo_resolve(const char *target);
+void rondo_set_resolver(rondo_resolve *fn);
 
 /* XLA FFI handler for a custom-call target, for all clients of the process. */
 void rondo_ffi_register(const char *target, void *handler);

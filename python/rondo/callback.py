@@ -1,0 +1,149 @@
+"""Python functions called by compiled programs.
+
+A callback becomes a custom call with a number.  The number leads to the Python function through a table
+here; the library calls one C function pointer with the number and the addresses of operands and results.
+An entry lives as long as the lowering that made it or any executable that holds its number.
+"""
+import atexit
+import ctypes
+import dataclasses
+import itertools
+import threading
+import traceback
+import weakref
+
+import numpy as np
+
+from . import library
+
+_lock = threading.Lock()
+_numbers = itertools.count(1)
+_table = {}             # number -> _Entry
+_pointers = []          # what ctypes must not collect
+
+
+@dataclasses.dataclass
+class _Entry:
+    function: object
+    operands: list      # (shape, dtype) of what is no token
+    results: list
+    uses: int = 1
+
+
+class _Keep:
+    """Kept alive by the lowering."""
+
+
+def _count(number, change):
+    with _lock:
+        entry = _table.get(number)
+        if entry is None:
+            return
+        entry.uses += change
+        if entry.uses <= 0:
+            del _table[number]
+
+
+def _array(address, shape, dtype):
+    out = np.empty(shape, dtype)
+    if out.nbytes:
+        ctypes.memmove(out.ctypes.data, address, out.nbytes)
+    return out
+
+
+def _call(number, operands, results, device, message, capacity):
+    try:
+        with _lock:
+            entry = _table[number]
+        args = [_array(operands[i], *spec) for i, spec in enumerate(entry.operands)]
+        values = _run(entry.function, args)
+        for i, (value, (shape, dtype)) in enumerate(zip(values, entry.results)):
+            value = np.ascontiguousarray(value, dtype)
+            if value.nbytes:
+                ctypes.memmove(results[i], value.ctypes.data, value.nbytes)
+        return 0
+    except BaseException:   # nothing may leave through C; the text becomes the program's error
+        text = traceback.format_exc().encode()
+        text = text[-(capacity - 1):] + b"\0"
+        ctypes.memmove(message, text, len(text))
+        return 1
+
+
+def _run(function, args):
+    """What the function computes with JAX must not wait for the device that waits for it."""
+    import jax
+    try:
+        host = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return function(*args)
+    with jax.default_device(host):
+        return function(*args)
+
+
+def install():
+    pointers = library.CALLBACK(_call), library.COUNT(_count)
+    _pointers.append(pointers)
+    library.get().rondo_set_callback(*pointers)
+    atexit.register(uninstall)
+
+
+def uninstall():
+    """Python ends: programs that still run get an error instead of a dead interpreter."""
+    library.get().rondo_set_callback(library.CALLBACK(), library.COUNT())
+
+
+def _spec(aval):
+    from jax._src import dtypes
+    return tuple(aval.shape), np.dtype(dtypes.canonicalize_dtype(aval.dtype))
+
+
+def _checked(function, avals):
+    """The function with its results as arrays of the promised shapes and types."""
+    from jax._src import dtypes
+
+    def call(*args):
+        values = function(*args)
+        if len(values) != len(avals):
+            raise RuntimeError("Mismatched number of outputs from callback. "
+                               f"Expected: {len(avals)}, Actual: {len(values)}")
+        values = tuple(dtypes.canonicalize_value(np.asarray(v)) for v in values)
+        for i, (value, aval) in enumerate(zip(values, avals)):
+            if value.shape != aval.shape:
+                raise RuntimeError(f"Incorrect output shape for return value #{i}: "
+                                   f"Expected: {aval.shape}, Actual: {value.shape}")
+            if value.dtype != aval.dtype:
+                raise RuntimeError(f"Incorrect output dtype for return value #{i}: "
+                                   f"Expected: {aval.dtype}, Actual: {value.dtype}")
+        return values
+    return call
+
+
+def emit(ctx, function, token, operands, operand_avals, result_avals, has_side_effect, sharding):
+    """Lower a callback for Rondo: (results, token, object to keep)."""
+    from jax._src import core, ffi
+    from jax._src.interpreters import mlir
+    from jax._src.sharding_impls import SdyArray, SdyArrayList
+
+    number = next(_numbers)
+    with _lock:
+        _table[number] = _Entry(_checked(function, result_avals), [_spec(a) for a in operand_avals],
+                                [_spec(a) for a in result_avals])
+    keep = _Keep()
+    weakref.finalize(keep, _count, number, -1).atexit = False
+    ctx.module_context.add_keepalive(keep)
+
+    if token:
+        operands = [token, *operands]
+        if sharding is not None and ctx.avals_out and isinstance(sharding, SdyArrayList):
+            first = SdyArray(mesh_shape=(), dim_shardings=(), logical_device_ids=sharding.shardings[0].logical_device_ids)
+            sharding = SdyArrayList((first, *sharding.shardings))
+        ctx = dataclasses.replace(ctx, avals_in=[core.abstract_token, *ctx.avals_in],
+                                  avals_out=[core.abstract_token, *ctx.avals_out])
+    call = ffi.build_ffi_lowering_function("rondo_python_callback", has_side_effect=has_side_effect)
+    result = call(ctx, *operands, index=np.uint64(number))
+    if sharding is not None:
+        mlir.set_sharding(ctx.module_context, result, sharding)
+    results = result.results
+    if token:
+        token, *results = results
+    return results, token, keep

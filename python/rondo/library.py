@@ -1,0 +1,50 @@
+"""The C functions of librondo.so that the Python side calls."""
+import ctypes
+
+CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p),
+                            ctypes.POINTER(ctypes.c_void_p), ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
+COUNT = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int)
+RESOLVE = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+
+_library = None
+
+
+def load(path):
+    global _library
+    lib = ctypes.CDLL(str(path))
+    lib.rondo_set_option.restype = ctypes.c_char_p
+    lib.rondo_set_option.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    lib.rondo_set_callback.restype = None
+    lib.rondo_set_callback.argtypes = [CALLBACK, COUNT]
+    lib.rondo_set_resolver.restype = None
+    lib.rondo_set_resolver.argtypes = [RESOLVE]
+    lib.rondo_ffi_register.restype = None
+    lib.rondo_ffi_register.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
+    lib.rondo_text.restype = ctypes.c_void_p
+    lib.rondo_text.argtypes = [ctypes.c_char_p]
+    lib.rondo_free.restype = None
+    lib.rondo_free.argtypes = [ctypes.c_void_p]
+    _library = lib
+    return lib
+
+
+def get():
+    return _library
+
+
+def set_option(name, value):
+    """As if RONDO_<name> were set in the environment."""
+    error = _library.rondo_set_option(name.encode(), str(value).encode())
+    if error:
+        raise ValueError(error.decode())
+
+
+def text(fingerprint):
+    """The text of a compiled program, or None."""
+    p = _library.rondo_text(fingerprint)
+    if not p:
+        return None
+    try:
+        return ctypes.string_at(p).decode()
+    finally:
+        _library.rondo_free(p)

@@ -1,0 +1,246 @@
+"""What JAX has to know about Rondo.
+
+register_plugin is the public door.  The rest are lists and tables inside JAX that name the platforms it
+knows; each is touched in a step of its own, so that a JAX that has changed loses one feature, named in a
+warning, and not the platform.
+"""
+import ctypes
+import functools
+import os
+import sys
+import warnings
+
+from . import callback, library
+
+NAME = "rondo"
+
+
+def say(text):
+    print(f"rondo: {text}", file=sys.stderr)
+
+
+def register(path):
+    import jax._src.xla_bridge as xb
+    xb._nonexperimental_plugins.add(NAME)
+    xb.register_plugin(NAME, priority=500, library_path=path, options=client_options)
+    for step in (platforms, recoverability, donation, lowerings, callbacks, foreign_functions, custom_calls,
+                 persistent_cache, dlpack, program_text):
+        try:
+            step()
+        except Exception as e:  # noqa: BLE001  (whatever the change in JAX is, the platform stays usable)
+            warnings.warn(f"rondo: {step.__name__} could not be registered with this JAX: {e!r}")
+
+
+# --- client -----------------------------------------------------------------
+
+# XLA's flags that mean something here; every other one in XLA_FLAGS is named in a warning.
+UNDERSTOOD = {"xla_force_host_platform_device_count"}
+
+
+def client_options():
+    """Options of the client, asked for when it is made."""
+    import jax
+    options = {}
+    count = getattr(jax.config, "jax_num_cpu_devices", -1)
+    if not int(os.environ.get("RONDO_DEVICES") or 0) and count > 0:
+        options["num_devices"] = count
+    flags = [f.lstrip("-").split("=")[0] for f in os.environ.get("XLA_FLAGS", "").split() if f.startswith("--")]
+    ignored = sorted(set(flags) - UNDERSTOOD)
+    if ignored:
+        say(f"these XLA flags have no effect here: {', '.join(ignored)}")
+    return options
+
+
+def platforms():
+    """Callbacks and debug prints want JAX's own cpu beside the plug-in."""
+    import jax
+    listed = [p for p in (jax.config.jax_platforms or "").split(",") if p]
+    if NAME in listed and "cpu" not in listed:
+        jax.config.update("jax_platforms", ",".join([*listed, "cpu"]))
+        say(f"added cpu to JAX_PLATFORMS={','.join(listed)}: callbacks and debug prints run on it")
+
+
+def recoverability():
+    """Without it jaxlib ends every process of a job when one has died."""
+    import jax
+    listed = (jax.config.jax_platforms or NAME).split(",")
+    if listed[0] == NAME and hasattr(jax.config, "jax_enable_recoverability"):
+        jax.config.update("jax_enable_recoverability", True)
+
+
+# --- lowering ---------------------------------------------------------------
+
+
+def donation():
+    from jax._src.interpreters import mlir
+    if NAME not in mlir._platforms_with_donation:
+        mlir._platforms_with_donation.append(NAME)
+
+
+def lowerings():
+    """The rules of JAX's cpu, those registered later included: LAPACK, callbacks, checks.  Not its threefry,
+    a loop that is there to keep XLA's compile time down; the default is straight-line code."""
+    from jax._src.interpreters import mlir
+    from jax._src.random import threefry2x32
+    cpu = mlir._platform_specific_lowerings["cpu"]
+    own = {}
+
+    class Rules(dict):
+        def __contains__(self, primitive):
+            return primitive in own or (primitive in cpu and primitive is not threefry2x32.threefry2x32_p)
+
+        def __getitem__(self, primitive):
+            return own[primitive] if primitive in own else cpu[primitive]
+
+        def __setitem__(self, primitive, rule):
+            own[primitive] = rule
+
+    mlir._platform_specific_lowerings[NAME] = Rules()
+
+
+def callbacks():
+    """pure_callback, io_callback, debug.callback, debug.print and checkify all go through one function."""
+    from jax._src import callback as jax_callback
+    callback.install()
+    original = jax_callback.emit_python_callback
+
+    @functools.wraps(original)
+    def emit(ctx, function, token, operands, operand_avals, result_avals, *, has_side_effect,
+             returns_token=True, partitioned=False, sharding=None):
+        if tuple(ctx.module_context.platforms) != (NAME,):
+            return original(ctx, function, token, operands, operand_avals, result_avals, has_side_effect=has_side_effect,
+                            returns_token=returns_token, partitioned=partitioned, sharding=sharding)
+        if partitioned and result_avals:
+            raise ValueError("Partitioned callback not supported with return values.")
+        return callback.emit(ctx, function, token, list(operands), operand_avals, result_avals, has_side_effect, sharding)
+
+    jax_callback.emit_python_callback = emit
+
+
+# --- custom calls -----------------------------------------------------------
+
+
+def _address(capsule, name):
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return get(capsule, name)
+
+
+def register_handler(name, function, platform=NAME, api_version=1, traits=None):
+    """A custom call of users (jax.ffi.register_ffi_target); function is a capsule, or one per stage."""
+    if api_version != 1:
+        return
+    if isinstance(function, dict):
+        function = function.get("execute")
+    if function is None:
+        return
+    name = name if isinstance(name, bytes) else name.encode()
+    library.get().rondo_ffi_register(name, _address(function, b"xla._CUSTOM_CALL_TARGET"))
+
+
+_lapack = {}
+
+
+def _resolve(target):
+    """Called once for each custom call of a program that is loaded: JAX's LAPACK is taken in when it is
+    wanted, since it brings SciPy with it."""
+    try:
+        name = target.decode()
+        if not _lapack and (name.startswith("lapack_") or name.startswith("tridiagonal_solve_")):
+            from jaxlib.cpu import _lapack as module
+            module.initialize()
+            _lapack.update(module.registrations())
+            for key, capsule in _lapack.items():
+                register_handler(key, capsule)
+        elif name.startswith("cpu_csr_"):
+            from jaxlib.cpu import _sparse
+            for key, capsule in _sparse.registrations().items():
+                register_handler(key, capsule)
+    except Exception as e:  # noqa: BLE001  (the program then fails with the target's name)
+        say(f"no handler for '{target.decode(errors='replace')}': {e!r}")
+
+
+def foreign_functions():
+    pointer = library.RESOLVE(_resolve)
+    callback._pointers.append(pointer)
+    library.get().rondo_set_resolver(pointer)
+
+
+def custom_calls():
+    """Targets registered for rondo, and those registered for cpu: host code serves both."""
+    from jaxlib import xla_client
+    xla_client.register_custom_call_handler(NAME, register_handler)
+    xla_client.register_custom_type_handler(NAME, lambda *args: None)
+    original = xla_client.register_custom_call_target
+
+    @functools.wraps(original)
+    def register_custom_call_target(name, fn, platform="cpu", api_version=0, *args, **kwargs):
+        if platform == "cpu" and not _from_jaxlib(name):
+            register_handler(name, fn, api_version=api_version)
+        return original(name, fn, platform, api_version, *args, **kwargs)
+
+    for name, fn, api_version, *_ in xla_client._custom_callback.get("Host", []):
+        if not _from_jaxlib(name):
+            register_handler(name, fn, api_version=api_version)
+    xla_client.register_custom_call_target = register_custom_call_target
+
+
+def _from_jaxlib(name):
+    name = name.decode() if isinstance(name, bytes) else name
+    return name.startswith(("lapack_", "tridiagonal_solve_", "cpu_csr_"))
+
+
+# --- the rest ---------------------------------------------------------------
+
+
+def persistent_cache():
+    """JAX's list of platforms with a persistent cache is a literal inside a function: answer cpu to it."""
+    from jax._src import compilation_cache
+    original = compilation_cache.is_cache_used
+
+    class AsCpu:
+        platform, supports_executable_serialization = "cpu", True
+
+    @functools.wraps(original)
+    def is_cache_used(backend):
+        return original(AsCpu if backend.platform == NAME else backend)
+
+    compilation_cache.is_cache_used = is_cache_used
+
+
+def dlpack():
+    """Arrays lie in host memory; numpy and others take them through a copy on the host."""
+    from jax._src import array
+    from jax._src.dlpack import DLDeviceType
+    original_device, original = array.ArrayImpl.__dlpack_device__, array.ArrayImpl.__dlpack__
+
+    def ours(self):
+        return len(self._arrays) == 1 and self.platform() == NAME
+
+    def dlpack_device(self):
+        return (DLDeviceType.kDLCPU, 0) if ours(self) else original_device(self)
+
+    def to_dlpack(self, **kwargs):
+        if not ours(self):
+            return original(self, **kwargs)
+        import jax
+        return jax.device_put(self, jax.local_devices(backend="cpu")[0]).__dlpack__(**kwargs)
+
+    array.ArrayImpl.__dlpack_device__, array.ArrayImpl.__dlpack__ = dlpack_device, to_dlpack
+
+
+def program_text():
+    """compiled.as_text() is Rondo's own text."""
+    from jax._src import stages
+    original = stages.Executable.as_text
+
+    @functools.wraps(original)
+    def as_text(self):
+        executable = self.xla_extension_executable()
+        if executable.local_devices()[0].platform == NAME:
+            text = library.text(executable.fingerprint)
+            if text is not None:
+                return text
+        return original(self)
+
+    stages.Executable.as_text = as_text

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Runs unit tests, golden tests and the layer test with the tools of a build folder.
+#     tests/check.sh BUILD [unit test ...]
+# With names, only those unit tests.  Prints one line a failure, then "N passed, N failed".
+set -u
+cd "$(dirname "$0")/.." || exit 1
+build="$1"
+shift
+passed=0 failed=0
+log="$(mktemp)"
+trap 'rm -f "$log"' EXIT
+export RONDO_CACHE=
+
+count() { passed=$((passed + $1)) failed=$((failed + $2)); }
+
+# A cmocka program: one result a test function.
+unit() {
+	local rc=0 p f
+	timeout 120 "$1" >"$log" 2>&1 || rc=$?
+	p="$(grep -c '^\[       OK \]' "$log")"
+	f="$(grep -c '^\[  FAILED  \].*[a-z]$' "$log")"
+	if [ "$rc" != 0 ]; then
+		[ "$f" -gt 0 ] || f=1
+		echo "FAIL $1 (exit $rc)"
+		grep -vE '^\[ (RUN|      OK)' "$log" | tail -n 40
+	elif [ "$p" = 0 ]; then
+		p=1
+	fi
+	count "$p" "$f"
+}
+
+run() {
+	if "$@" >"$log" 2>&1; then
+		count 1 0
+	else
+		count 0 1
+		echo "FAIL $*"
+		tail -n 40 "$log"
+	fi
+}
+
+if [ $# -gt 0 ]; then
+	for t in "$@"; do unit "$build/unit/$t"; done
+else
+	for t in tests/unit/*.c; do unit "$build/unit/$(basename "$t" .c)"; done
+	run tests/layers.sh
+	while IFS= read -r f; do run tests/golden.sh "$build/rondo" "$f"; done < <(find tests/golden -name '*.in' 2>/dev/null | LC_ALL=C sort)
+fi
+printf '%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Which folder may include which: other folders' headers are src/X/X.h and src/X/*.def, and only those of
+# the folders named here.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+bad=0
+
+may() {
+	case "$1" in
+	base) ;;
+	prog) echo base ;;
+	ir) echo base ;;
+	kern) echo base prog ;;
+	eval) echo base ir prog kern ;;
+	hlo) echo base ir ;;
+	plan) echo base prog ;;
+	gen) echo base ir prog ;;
+	spmd) echo base ir plan ;;
+	pass) echo base ir prog plan gen spmd eval ;;
+	sym) echo base ;;
+	coll) echo base prog kern sym ;;
+	rt) echo base prog kern sym coll ;;
+	pjrt) echo base ir hlo pass prog plan rt ;;
+	tool) echo base ir hlo prog kern eval plan gen spmd pass sym coll rt ;;
+	*) echo "folder '$1' is not in the table of tests/layers.sh" >&2; bad=1 ;;
+	esac
+}
+
+for dir in src/*/; do
+	me="$(basename "$dir")"
+	allowed=" $(may "$me") $me "
+	while IFS=: read -r file line text; do
+		inc="$(sed -n 's/.*#include "\(.*\)".*/\1/p' <<<"$text")"
+		case "$inc" in
+		../*/*)
+			other="${inc#../}" name="${inc##*/}"
+			other="${other%%/*}"
+			if [[ "$allowed" != *" $other "* ]]; then
+				echo "$file:$line: $me may not include $other"
+				bad=1
+			elif [ "$other" != "$me" ] && [ "$name" != "$other.h" ] && [[ "$name" != *.def ]]; then
+				echo "$file:$line: '$inc' is private to $other"
+				bad=1
+			fi
+			;;
+		*/*) echo "$file:$line: '$inc' is two levels deep"; bad=1 ;;
+		esac
+	done < <(grep -HnE '^ *#include "' "$dir"*.c "$dir"*.h "$dir"*.def 2>/dev/null)
+done
+exit "$bad"

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Unit tests under sanitizers: address and undefined behaviour for all, threads for what has threads.
+# The last line says "N passed, N failed".
+set -u
+cd "$(dirname "$0")/.." || exit 1
+passed=0 failed=0
+jobs="$(nproc)"
+
+part() {
+	local san="$1" build="build-${1//,/-}" line
+	shift
+	[ $# -gt 0 ] || return
+	if ! make -s -j"$jobs" SAN="$san" CFLAGS='-O1 -g' "${@/#/$build/unit/}"; then
+		failed=$((failed + 1))
+		return
+	fi
+	line="$(tests/check.sh "$build" "$@" | tee /dev/stderr | tail -n 1)"
+	passed=$((passed + ${line%% *}))
+	line="${line##*, }"
+	failed=$((failed + ${line%% *}))
+}
+
+all=() threads=()
+for f in tests/unit/*.c; do
+	f="$(basename "$f" .c)"
+	all+=("$f")
+	case "$f" in rt* | sym* | coll* | event* | thread*) threads+=("$f") ;; esac
+done
+export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1
+part address,undefined "${all[@]}"
+part thread "${threads[@]}"
+printf '%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" = 0 ]
