@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# The tests of this folder, then the corpus if there is one (RONDO_CORPUS, or ../shared/programs beside the
+# clone).  PY is the Python to use.  The last line says "N passed, N failed".
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+py="${PY:-python3}"
+export JAX_PLATFORMS="${JAX_PLATFORMS:-rondo,cpu}" PYTHONPATH="$PWD/python${PYTHONPATH:+:$PYTHONPATH}"
+log="$(mktemp)"
+trap 'rm -f "$log"' EXIT
+
+"$py" -m pytest -q -p no:cacheprovider tests/jax 2>&1 | tee "$log"
+line="$(tail -n 1 "$log")"
+number() { grep -oE "[0-9]+ $1" <<<"$line" | grep -oE '[0-9]+' | head -n 1; }
+passed="$(number passed)" failed="$(number failed)" errors="$(number 'errors?')"
+passed="${passed:-0}" failed=$((${failed:-0} + ${errors:-0}))
+[ "$passed" != 0 ] || [ "$failed" != 0 ] || failed=1
+
+corpus="${RONDO_CORPUS:-../shared/programs}"
+if [ -d "$corpus" ]; then
+	"$py" tests/jax/corpus.py "$corpus" 2>&1 | tee "$log"
+	line="$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)"
+	if [ -n "$line" ]; then
+		passed=$((passed + ${line%% *}))
+		line="${line##*passed, }"
+		failed=$((failed + ${line%% *}))
+	else
+		failed=$((failed + 1))
+	fi
+else
+	echo "no corpus at $corpus (set RONDO_CORPUS): its programs are not run"
+fi
+printf '%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,144 @@
+"""Ahead of time: export, lowering, serialised programs, caches, analysis, options."""
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+
+def f(x, y):
+    return jnp.sin(x) @ y
+
+
+A, B = np.ones((4, 6), np.float32), np.ones((6, 2), np.float32)
+
+
+def test_compiled():
+    c = jax.jit(f).lower(A, B).compile()
+    np.testing.assert_allclose(c(A, B), np.sin(A) @ B, rtol=1e-6)
+    m = c.memory_analysis()
+    assert m.argument_size_in_bytes == A.nbytes + B.nbytes
+    assert m.output_size_in_bytes == 32
+    assert c.cost_analysis()["flops"] > 0
+    assert c.as_text()
+
+
+def test_own_text(platform):
+    if platform != "rondo":
+        pytest.skip("Rondo's text")
+    assert "4" in jax.jit(f).lower(A, B).compile().as_text()
+
+
+def test_serialised():
+    from jax.experimental import serialize_executable as se
+    c = jax.jit(f).lower(A, B).compile()
+    again = se.deserialize_and_load(*se.serialize(c), execution_devices=jax.devices()[:1])
+    np.testing.assert_array_equal(again(A, B), c(A, B))
+
+
+def test_serialised_over_devices():
+    from jax.experimental import serialize_executable as se
+    from jax.sharding import PartitionSpec as P
+    mesh = jax.make_mesh((4,), ("x",))
+    g = jax.jit(jax.shard_map(lambda x: jax.lax.psum(x, "x"), mesh=mesh, in_specs=P("x"), out_specs=P()))
+    x = jax.device_put(np.arange(8.0), jax.sharding.NamedSharding(mesh, P("x")))
+    c = g.lower(x).compile()
+    again = se.deserialize_and_load(*se.serialize(c))
+    np.testing.assert_array_equal(again(x), c(x))
+
+
+def test_export(platform):
+    e = jax.export.export(jax.jit(f))(A, B)
+    assert e.platforms == (platform,)
+    again = jax.export.deserialize(e.serialize())
+    np.testing.assert_allclose(again.call(A, B), np.sin(A) @ B, rtol=1e-6)
+
+
+def test_export_any_size():
+    n, = jax.export.symbolic_shape("n")
+    e = jax.export.export(jax.jit(lambda x: x.sum() * x.shape[0]))(jax.ShapeDtypeStruct((n,), np.float32))
+    assert float(e.call(np.ones(5, np.float32))) == 25.0
+
+
+def test_options():
+    jax.jit(lambda x: x + 1).lower(1.0).compile({"xla_embed_ir_in_executable": True, "xla_dump_max_hlo_modules": 3})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option: 'no_such_thing'"):
+        jax.jit(lambda x: x + 2).lower(1.0).compile({"no_such_thing": "1"})
+
+
+def test_layouts():
+    c = jax.jit(lambda x: x.T).lower(A).compile()
+    (layout,), _ = c.input_formats
+    assert layout.layout.major_to_minor == (0, 1)
+
+
+PROGRAM = """
+import jax, jax.numpy as jnp, numpy as np
+hits = []
+jax.monitoring.register_event_listener(lambda name, **k: hits.append(name))
+print(float(jax.jit(lambda x: jnp.cos(x).sum() + jnp.linalg.inv(jnp.eye(3) * 2).sum())(np.arange(10.0))))
+print('hit' if any('cache_hits' in h for h in hits) else 'miss')
+"""
+
+
+def child(code, **env):
+    run = subprocess.run([sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.split(), run.stderr
+
+
+def test_persistent_cache(tmp_path, platform):
+    env = dict(JAX_COMPILATION_CACHE_DIR=str(tmp_path), JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+               JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1")
+    first, _ = child(PROGRAM, **env)
+    second, _ = child(PROGRAM, **env)
+    assert first[0] == second[0]
+    assert (first[1], second[1]) == ("miss", "hit")
+
+
+def test_own_cache(tmp_path, platform):
+    if platform != "rondo":
+        pytest.skip("Rondo's cache")
+    first, _ = child(PROGRAM, RONDO_CACHE=str(tmp_path))
+    assert any(tmp_path.rglob("*"))
+    second, _ = child(PROGRAM, RONDO_CACHE=str(tmp_path))
+    assert first[0] == second[0]
+
+
+COUNT = "import jax; print(jax.devices()[0].platform, len(jax.devices()))"
+
+
+@pytest.mark.parametrize("env, count", [
+    (dict(), 1), (dict(RONDO_DEVICES="3"), 3), (dict(XLA_FLAGS="--xla_force_host_platform_device_count=2"), 2),
+    (dict(JAX_NUM_CPU_DEVICES="5"), 5)])
+def test_device_count(env, count, platform):
+    if platform != "rondo":
+        pytest.skip("Rondo's settings")
+    out, _ = child(COUNT, **env)
+    assert out == ["rondo", str(count)]
+
+
+def test_cpu_is_added(platform):
+    if platform != "rondo":
+        pytest.skip("Rondo's settings")
+    out, err = child("import jax; jax.debug.print('seen {x}', x=jax.numpy.ones(()) + 1); print(len(jax.devices('cpu')))",
+                     JAX_PLATFORMS="rondo")
+    assert out == ["seen", "2.0", "1"]
+    assert "added cpu" in err
+
+
+def test_flags_without_effect_are_named(platform):
+    if platform != "rondo":
+        pytest.skip("Rondo's settings")
+    _, err = child(COUNT, XLA_FLAGS="--xla_cpu_multi_thread_eigen=false")
+    assert err.count("xla_cpu_multi_thread_eigen") == 1
+
+
+def test_quiet(platform):
+    if platform != "rondo":
+        pytest.skip("Rondo's settings")
+    _, err = child("import jax; print(jax.numpy.arange(3) + 1)")
+    assert err == ""

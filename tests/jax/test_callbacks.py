@@ -1,0 +1,156 @@
+"""Python called from programs."""
+import gc
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from jax.sharding import PartitionSpec as P
+
+
+def test_debug_print(capsys):
+    @jax.jit
+    def f(x):
+        jax.debug.print("x is {x}", x=x[1])
+        return x + 1
+
+    f(jnp.arange(3))
+    jax.effects_barrier()
+    assert capsys.readouterr().out == "x is 1\n"
+
+
+def test_debug_print_only(capsys):
+    jax.jit(lambda: jax.debug.print("alone"))()
+    jax.effects_barrier()
+    assert capsys.readouterr().out == "alone\n"
+
+
+def test_ordered_print(capsys):
+    @jax.jit
+    def f(n):
+        def body(i, s):
+            jax.debug.print("{i}", i=i, ordered=True)
+            return s + i
+        return jax.lax.fori_loop(0, n, body, 0)
+
+    assert f(5) == 10
+    jax.effects_barrier()
+    assert capsys.readouterr().out == "0\n1\n2\n3\n4\n"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool", "complex64"])
+def test_pure(dtype):
+    x = jnp.asarray(np.arange(12).reshape(3, 4) % 2, dtype)
+    f = jax.jit(lambda x: jax.pure_callback(lambda a: np.asarray(a).T, jax.ShapeDtypeStruct((4, 3), x.dtype), x))
+    np.testing.assert_array_equal(f(x).astype(np.complex64), np.asarray(x).T.astype(np.complex64))
+
+
+def test_many_operands_and_results():
+    shapes = [(), (0,), (3,), (2, 2)]
+    xs = [np.full(s, i, np.float32) for i, s in enumerate(shapes)]
+    f = jax.jit(lambda *a: jax.pure_callback(
+        lambda *a: tuple(np.asarray(x) + 1 for x in a), tuple(jax.ShapeDtypeStruct(s, np.float32) for s in shapes), *a))
+    for x, y in zip(xs, f(*xs)):
+        np.testing.assert_array_equal(y, x + 1)
+
+
+def test_vmap():
+    def f(x):
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((), np.float32), x, vmap_method="sequential")
+    x = np.linspace(0, 1, 5, dtype=np.float32)
+    np.testing.assert_allclose(jax.jit(jax.vmap(f))(x), np.sin(x), rtol=1e-6)
+
+
+def test_io_in_order():
+    seen = []
+
+    @jax.jit
+    def f(x):
+        for i in range(4):
+            io_callback(lambda v, i=i: seen.append((i, int(v))), None, x + i, ordered=True)
+        return x
+
+    f(10)
+    f(20)
+    jax.effects_barrier()
+    assert seen == [(i, n + i) for n in (10, 20) for i in range(4)]
+
+
+def test_io_result():
+    box = iter(range(100))
+    f = jax.jit(lambda: io_callback(lambda: np.int32(next(box)), jax.ShapeDtypeStruct((), np.int32), ordered=True))
+    assert [int(f()) for _ in range(3)] == [0, 1, 2]
+
+
+def test_error_text():
+    def boom(x):
+        raise RuntimeError("a reason of its own")
+
+    f = jax.jit(lambda x: jax.pure_callback(boom, jax.ShapeDtypeStruct((), np.float32), x))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a reason of its own"):
+        f(1.0).block_until_ready()
+    assert float(jax.jit(lambda x: x + 1)(1.0)) == 2.0
+
+
+def test_wrong_shape():
+    f = jax.jit(lambda x: jax.pure_callback(lambda x: np.zeros(3, np.float32), jax.ShapeDtypeStruct((2,), np.float32), x))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="[Ss]hape"):
+        f(1.0).block_until_ready()
+
+
+def test_jax_inside():
+    def host(x):
+        return np.asarray(jax.jit(lambda x: jnp.sin(x) + jnp.ones(3).sum())(jnp.asarray(x)))
+
+    f = jax.jit(lambda x: jax.pure_callback(host, jax.ShapeDtypeStruct((4,), np.float32), x) * 2)
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_allclose(f(x), 2 * (np.sin(x) + 3), rtol=1e-6)
+
+
+def test_gradient_around():
+    @jax.custom_jvp
+    def f(x):
+        return jax.pure_callback(lambda x: np.sin(x), jax.ShapeDtypeStruct((), np.float32), x)
+
+    f.defjvp(lambda p, t: (f(*p), jnp.cos(p[0]) * t[0]))
+    assert np.allclose(jax.jit(jax.grad(f))(0.3), np.cos(0.3), rtol=1e-6)
+
+
+def test_function_lives_as_long_as_needed():
+    def make(k):
+        return jax.jit(lambda x: jax.pure_callback(lambda x: np.asarray(x) + k, jax.ShapeDtypeStruct((), np.float32), x))
+
+    out = [make(float(k))(1.0) for k in range(10)]
+    gc.collect()
+    assert [float(x) for x in out] == [1.0 + k for k in range(10)]
+
+
+def test_every_device_calls():
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
+    seen, lock = [], threading.Lock()
+
+    def note(i):
+        with lock:
+            seen.append(int(i))
+
+    def f(x):
+        jax.debug.callback(note, jax.lax.axis_index("x"))
+        return x * 2
+
+    y = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P("x"), out_specs=P("x")))(jnp.arange(8.0))
+    jax.effects_barrier()
+    np.testing.assert_array_equal(y, np.arange(8.0) * 2)
+    assert sorted(seen) == [0, 1, 2, 3]
+
+
+def test_checkify():
+    from jax.experimental import checkify
+
+    def f(x):
+        checkify.check(x > 0, "x must be positive, is {x}", x=x)
+        return jnp.log(x)
+
+    err, _ = jax.jit(checkify.checkify(f))(-1.0)
+    assert "must be positive" in err.get()

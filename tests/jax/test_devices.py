@@ -1,0 +1,175 @@
+"""Several devices: programs whose communication is written by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+N = 4
+
+
+def mesh(*shape, names=("x",)):
+    return jax.sharding.Mesh(np.array(jax.devices()).reshape(shape or (N,)), names)
+
+
+def sharded(f, ins=P("x"), outs=P("x"), m=None):
+    return jax.jit(jax.shard_map(f, mesh=m or mesh(), in_specs=ins, out_specs=outs, check_vma=False))
+
+
+X = np.random.default_rng(0).normal(size=(8, 8, 3)).astype(np.float32)
+
+
+def pieces(x):
+    return np.split(x, N)
+
+
+def test_there_are_four():
+    assert len(jax.devices()) == N
+    assert [d.id for d in jax.devices()] == list(range(N))
+    assert len({repr(d) for d in jax.devices()}) == N
+
+
+def test_psum_family():
+    x = X
+    p = np.stack(pieces(x))
+    np.testing.assert_allclose(sharded(lambda x: lax.psum(x, "x"), outs=P())(x), p.sum(0), rtol=1e-5)
+    np.testing.assert_allclose(sharded(lambda x: lax.pmean(x, "x"), outs=P())(x), p.mean(0), rtol=1e-5)
+    np.testing.assert_array_equal(sharded(lambda x: lax.pmax(x, "x"), outs=P())(x), p.max(0))
+    np.testing.assert_array_equal(sharded(lambda x: lax.pmin(x, "x"), outs=P())(x), p.min(0))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bfloat16", "float16", "complex64"])
+def test_psum_types(dtype):
+    x = jnp.asarray(np.arange(8) % 3, dtype)
+    got = sharded(lambda x: lax.psum(x, "x"), outs=P())(x)
+    np.testing.assert_array_equal(np.asarray(got, np.complex64), np.asarray(x, np.complex64).reshape(4, 2).sum(0))
+
+
+def test_gather_scatter_all_to_all():
+    np.testing.assert_array_equal(sharded(lambda x: lax.all_gather(x, "x", tiled=True), outs=P())(X), X)
+    np.testing.assert_allclose(sharded(lambda x: lax.psum_scatter(x, "x", scatter_dimension=1, tiled=True), outs=P(None, "x"))(X),
+                               np.stack(pieces(X)).sum(0), rtol=1e-5)
+    y = sharded(lambda x: lax.all_to_all(x, "x", split_axis=1, concat_axis=0, tiled=True), outs=P(None, "x"))(X)
+    np.testing.assert_array_equal(y, X)
+
+
+@pytest.mark.parametrize("pairs", [[(i, (i + 1) % N) for i in range(N)], [(0, 1), (1, 2)], [(0, 3), (3, 0)], [(2, 2)], []])
+def test_permute(pairs):
+    want = [np.zeros_like(pieces(X)[0])] * N
+    for a, b in pairs:
+        want[b] = pieces(X)[a]
+    np.testing.assert_array_equal(sharded(lambda x: lax.ppermute(x, "x", pairs))(X), np.concatenate(want))
+
+
+def test_permute_in_a_loop():
+    ring = [(i, (i + 1) % N) for i in range(N)]
+    f = sharded(lambda x: lax.fori_loop(0, N, lambda i, x: lax.ppermute(x, "x", ring) + 1, x))
+    np.testing.assert_allclose(f(X), X + N, rtol=1e-6)
+
+
+def test_two_axes():
+    m = mesh(2, 2, names=("a", "b"))
+    f = jax.jit(jax.shard_map(lambda x: (lax.psum(x, "a"), lax.psum(x, "b"), lax.psum(x, ("a", "b")), lax.axis_index("a")[None]),
+                              mesh=m, in_specs=P("a", "b"), out_specs=(P(None, "b"), P("a"), P(), P("a")), check_vma=False))
+    x = np.arange(16.0, dtype=np.float32).reshape(4, 4)
+    a, b, c, i = f(x)
+    np.testing.assert_array_equal(a, x[:2] + x[2:])
+    np.testing.assert_array_equal(b, x[:, :2] + x[:, 2:])
+    np.testing.assert_array_equal(c, x[:2, :2] + x[:2, 2:] + x[2:, :2] + x[2:, 2:])
+    np.testing.assert_array_equal(i, [0, 1])
+
+
+def test_order_of_devices():
+    m = jax.sharding.Mesh(np.array(jax.devices())[::-1], ("x",))
+    y = sharded(lambda x: x + lax.axis_index("x"), m=m)(np.zeros(8, np.float32))
+    np.testing.assert_array_equal(y, np.repeat(np.arange(4.0), 2))
+    assert y.addressable_shards[0].device == jax.devices()[3] or y.sharding.mesh.devices[0] == jax.devices()[3]
+
+
+def test_part_of_the_devices():
+    m = jax.sharding.Mesh(np.array(jax.devices())[1:3], ("x",))
+    np.testing.assert_array_equal(sharded(lambda x: lax.psum(x, "x"), outs=P(), m=m)(np.arange(4.0)), [2.0, 4.0])
+
+
+def test_gradient_through_collectives():
+    f = lambda x: (sharded(lambda x: jnp.sin(lax.psum(x, "x")), outs=P())(x) ** 2).sum()
+    s = np.stack(pieces(X)).sum(0)
+    np.testing.assert_allclose(jax.grad(f)(X), np.tile(2 * np.sin(s) * np.cos(s), (4, 1, 1)), rtol=1e-4, atol=1e-5)
+
+
+def test_data_dependent_loop_with_collectives():
+    def f(x):
+        return lax.while_loop(lambda x: lax.psum(x.sum(), "x") < 100, lambda x: x * 2, x)
+    x = np.ones(4, np.float32)
+    np.testing.assert_array_equal(sharded(f)(x), x * 32)
+
+
+def ring_attention(q, k, v):
+    n, me, t = lax.axis_size("x"), lax.axis_index("x"), q.shape[0]
+    row = me * t + jnp.arange(t)
+
+    def turn(c, i):
+        k, v, m, l, acc = c
+        s = q @ k.T
+        s = jnp.where(row[:, None] >= (me - i) % n * t + jnp.arange(t), s, -1e30)
+        m2 = jnp.maximum(m, s.max(-1))
+        p, old = jnp.exp(s - m2[:, None]), jnp.exp(m - m2)
+        k, v = (lax.ppermute(a, "x", [(j, (j + 1) % n) for j in range(n)]) for a in (k, v))
+        return (k, v, m2, l * old + p.sum(-1), acc * old[:, None] + p @ c[1]), None
+
+    start = jnp.full(t, -1e30), jnp.zeros(t), jnp.zeros_like(q)
+    (_, _, _, l, acc), _ = lax.scan(turn, (k, v, *start), jnp.arange(n))
+    return acc / l[:, None]
+
+
+def test_ring_attention():
+    q, k, v = np.random.default_rng(1).normal(size=(3, 32, 8)).astype(np.float32)
+    f = sharded(ring_attention, ins=(P("x"),) * 3)
+
+    def plain(q, k, v):
+        return jax.nn.softmax(jnp.where(np.tri(32, dtype=bool), q @ k.T, -1e30)) @ v
+
+    np.testing.assert_allclose(f(q, k, v), plain(q, k, v), rtol=1e-4, atol=1e-5)
+    g = jax.grad(lambda *a: (f(*a) ** 2).sum(), (0, 1, 2))(q, k, v)
+    w = jax.grad(lambda *a: (plain(*a) ** 2).sum(), (0, 1, 2))(q, k, v)
+    for a, b in zip(g, w):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_calls_in_flight():
+    f = sharded(lambda x: lax.psum(jnp.sin(x), "x") * 0.25 + x * 0)
+    x = jax.device_put(X, NamedSharding(mesh(), P("x")))
+    for _ in range(50):
+        x = f(x)
+    assert np.isfinite(np.asarray(x)).all()
+
+
+def test_replicated_jit():
+    r = NamedSharding(mesh(), P())
+    f = jax.jit(lambda x: jnp.sin(x).sum(), in_shardings=r, out_shardings=r)
+    np.testing.assert_allclose(f(X), np.sin(X).sum(), rtol=1e-5)
+
+
+def test_donation_of_sharded_arrays():
+    s = NamedSharding(mesh(), P("x"))
+    f = jax.jit(jax.shard_map(lambda x: x + 1, mesh=mesh(), in_specs=P("x"), out_specs=P("x")), donate_argnums=0)
+    x = jax.device_put(X, s)
+    y = f(x)
+    assert x.is_deleted()
+    np.testing.assert_allclose(y, X + 1)
+
+
+def test_threads():
+    import concurrent.futures
+    m = [jax.sharding.Mesh(np.array(jax.devices())[list(ids)], ("x",)) for ids in ((0, 1), (1, 2), (2, 3, 0, 1))]
+
+    def work(k):
+        f = sharded(lambda x: x * 0 + lax.psum(x.sum(), "x"), m=m[k])
+        x = np.ones(8, np.float32)
+        for _ in range(20):
+            np.testing.assert_array_equal(f(x), np.full(8, 8.0))
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, range(3)))

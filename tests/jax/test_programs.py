@@ -1,0 +1,205 @@
+"""Single-device programs, compared with numpy, SciPy or JAX's own cpu."""
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+
+def host(f, *args):
+    """f on JAX's cpu."""
+    cpu = jax.local_devices(backend="cpu")[0]
+    with jax.default_device(cpu):
+        return jax.tree.map(np.asarray, jax.jit(f)(*jax.device_put(args, cpu)))
+
+
+def same(f, *args, rtol=2e-6, atol=1e-6):
+    got, want = jax.tree.leaves(jax.jit(f)(*args)), jax.tree.leaves(host(f, *args))
+    assert len(got) == len(want)
+    for g, w in zip(got, want):
+        assert g.dtype == w.dtype and g.shape == w.shape
+        np.testing.assert_allclose(np.asarray(g).astype(np.complex128), w.astype(np.complex128), rtol=rtol, atol=atol)
+
+
+def normal(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+# --- random numbers: the same bits ------------------------------------------
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_random_bits(impl):
+    def f():
+        key = jax.random.key(7, impl=impl)
+        a, b = jax.random.split(key)
+        return jax.random.bits(a, (129,)), jax.random.randint(b, (33,), -5, 1000), jax.random.permutation(a, 50)
+    same(f, rtol=0, atol=0)
+
+
+def test_random_distributions():
+    def f():
+        k = jax.random.key(1)
+        return (jax.random.uniform(k, (100,)), jax.random.normal(k, (100,)), jax.random.bernoulli(k, 0.3, (100,)),
+                jax.random.categorical(k, jnp.arange(5.0), shape=(40,)), jax.random.gumbel(k, (50,)))
+    same(f, rtol=2e-5, atol=2e-6)
+
+
+# --- linear algebra ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_linalg(dtype, batch):
+    a = normal(*batch, 6, 6).astype(dtype)
+    if dtype == np.complex64:
+        a = a + 1j * normal(*batch, 6, 6, seed=1)
+    h = a @ np.conj(np.swapaxes(a, -1, -2)) + 6 * np.eye(6, dtype=dtype)
+    close = functools.partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-4)
+    t = lambda x: np.conj(np.swapaxes(x, -1, -2))
+    l = np.asarray(jnp.linalg.cholesky(h))
+    close(l @ t(l), h)
+    q, r = map(np.asarray, jnp.linalg.qr(a))
+    close(q @ r, a)
+    u, s, vt = map(np.asarray, jnp.linalg.svd(a))
+    close((u * s[..., None, :]) @ vt, a)
+    w, v = map(np.asarray, jnp.linalg.eigh(h))
+    close((v * w[..., None, :]) @ t(v), h)
+    close(np.asarray(jnp.linalg.inv(h)) @ h, np.broadcast_to(np.eye(6), h.shape))
+    close(jnp.linalg.solve(h, a), np.linalg.solve(h, a))
+    close(jnp.linalg.det(h), np.linalg.det(h))
+    w, v = map(np.asarray, jnp.linalg.eig(a))
+    close(a @ v, v * w[..., None, :])
+
+
+def test_linalg_gradient():
+    a = normal(4, 4)
+    h = a @ a.T + 4 * np.eye(4, dtype=np.float32)
+    same(jax.grad(lambda h: jnp.linalg.slogdet(h)[1] + jnp.linalg.eigh(h)[0][0]), h, rtol=1e-4, atol=1e-4)
+
+
+# --- fft, sort, conv ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(8,), (3, 12), (2, 5, 7)])
+def test_fft(shape):
+    x = normal(*shape)
+    for name in ("fft", "ifft", "rfft", "fftn"):
+        np.testing.assert_allclose(getattr(jnp.fft, name)(x), getattr(np.fft, name)(x), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(jnp.fft.irfft(jnp.fft.rfft(x), n=shape[-1]), x, rtol=1e-4, atol=1e-5)
+
+
+def test_sort():
+    x = np.round(normal(7, 50), 1)
+    x[0, :3] = np.nan, -0.0, 0.0
+    same(lambda x: (jnp.sort(x), jnp.argsort(x, stable=True), jnp.sort(x, descending=True), jnp.sort(x, axis=0)), x)
+    same(lambda x: lax.top_k(x, 5), normal(4, 30))
+    same(lambda x: lax.sort((x, jnp.arange(50)), num_keys=1), np.round(normal(50)))
+
+
+def test_top_k_approximate():
+    x = normal(100)
+    v, _ = jax.jit(lambda x: lax.approx_max_k(x, 4))(x)
+    np.testing.assert_allclose(np.sort(v), np.sort(x)[-4:])
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolution(groups):
+    same(lambda x, w: lax.conv_general_dilated(x, w, (2, 1), "SAME", feature_group_count=groups,
+                                               dimension_numbers=("NHWC", "HWIO", "NHWC")),
+         normal(2, 9, 8, 4), normal(3, 3, 4 // groups, 6, seed=1), rtol=1e-4, atol=1e-5)
+
+
+# --- control flow, derivatives -------------------------------------------------
+
+
+def test_scan_and_gradient():
+    def f(w, xs):
+        c, ys = lax.scan(lambda c, x: (jnp.tanh(c @ w + x), c.sum()), jnp.zeros(5), xs)
+        return c.sum() + (ys ** 2).sum()
+    same(jax.value_and_grad(f), normal(5, 5), normal(12, 5, seed=1), rtol=1e-4, atol=1e-5)
+
+
+def test_while_cond_switch():
+    def f(n, x):
+        y = lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, s[1] * 1.5), (0, x))[1]
+        z = lax.cond(n > 3, lambda y: y + 1, lambda y: y - 1, y)
+        return lax.switch(n % 3, [lambda z: z, lambda z: -z, lambda z: z * z], z), lax.map(jnp.sin, x)
+    for n in (0, 1, 5, 8):
+        same(f, np.int32(n), normal(4))
+
+
+def test_checkpoint():
+    def f(x):
+        for _ in range(3):
+            x = jax.checkpoint(lambda x: jnp.sin(x @ x))(x)
+        return x.sum()
+    same(jax.grad(f), normal(8, 8), rtol=1e-4, atol=1e-5)
+
+
+def test_custom_derivatives():
+    @jax.custom_vjp
+    def clip(x):
+        return x
+    clip.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -1, 1),))
+    same(jax.grad(lambda x: (clip(x) ** 3).sum()), normal(5))
+
+
+def test_gather_scatter():
+    def f(x, i):
+        return (x[i], x.at[i].add(1.0), x.at[i, 2].set(5.0), jnp.take(x, i, axis=1, mode="fill"), x[::-1, 1::2],
+                jax.ops.segment_sum(x, i % 3, 3))
+    same(f, normal(6, 6), np.array([0, 5, 2, 2, 9, -1], np.int32))
+
+
+def test_integers():
+    x = np.array([7, -7, 0, 2**31 - 1, -2**31], np.int32)
+    y = np.array([2, -2, 0, -1, -1], np.int32)
+    same(lambda x, y: (lax.div(x, y), lax.rem(x, y), x // 3, x << 3, lax.shift_right_logical(x, 5), x ** 2,
+                       lax.population_count(x), lax.clz(x), x.astype(jnp.int8)), x, y)
+
+
+def test_wide(x64):
+    x = normal(20, dtype=np.float64)
+    same(lambda x: (jnp.exp(x), jnp.cumsum(x), jnp.sort(x), x.astype(jnp.int64) << 33, (x + 1j) ** 2), x, rtol=1e-13, atol=1e-13)
+
+
+def test_bf16_product():
+    a, b = jnp.asarray(normal(33, 65), jnp.bfloat16), jnp.asarray(normal(65, 17, seed=1), jnp.bfloat16)
+    got = jax.jit(lambda a, b: jnp.dot(a, b, preferred_element_type=jnp.float32))(a, b)
+    want = np.asarray(a, np.float64) @ np.asarray(b, np.float64)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_denormals_are_flushed():
+    assert float(jax.jit(lambda x: x * 0.5)(np.float32(2.0 ** -126))) == 0.0
+
+
+def test_many_small_programs():
+    for n in range(60):
+        x = np.arange(n + 1, dtype=np.float32)
+        np.testing.assert_array_equal(jnp.asarray(x) * 2 + n, x * 2 + n)
+
+
+def test_program_without_outputs_or_inputs():
+    assert jax.jit(lambda x: ())(1.0) == ()
+    assert float(jax.jit(lambda: jnp.float32(4.0))()) == 4.0
+    a, b, c = jax.jit(lambda x: (x, x, 1.0))(jnp.ones(3))
+    np.testing.assert_array_equal(np.asarray(a) + np.asarray(b), [2, 2, 2])
+    assert float(c) == 1.0
+
+
+def test_llama_step():
+    def f(w, x):
+        def layer(x, w):
+            y = x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5)
+            q, k, v = jnp.split(y @ w["qkv"], 3, -1)
+            p = jax.nn.softmax(jnp.where(jnp.tri(16, dtype=bool), q @ k.swapaxes(-1, -2) * 0.25, -1e30))
+            x = x + p @ v
+            return x + jax.nn.silu(x @ w["up"]) @ w["up"].T, None
+        x, _ = lax.scan(jax.checkpoint(layer), x, w)
+        return (x ** 2).mean()
+    w = dict(qkv=normal(3, 16, 48) / 4, up=normal(3, 16, 32, seed=1) / 4)
+    same(jax.value_and_grad(f), w, normal(2, 16, 16, seed=2), rtol=1e-3, atol=1e-4)
