@@ -16,6 +16,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Changes when compiled programs or generated code of older builds must not be used. */
+#define RONDO_VERSION 1
+
 #define NELEM(a) (sizeof(a) / sizeof((a)[0]))
 #define UNUSED __attribute__((unused))
 #define PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))

@@ -1,0 +1,174 @@
+/* The path of a program through the compiler, top to bottom. */
+#include "passes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct err *partition(const struct pass_opts *o, struct ir_module *m)
+{
+	return spmd_partition(m, o->ndev);
+}
+
+static const struct pass { const char *name; struct err *(*run)(const struct pass_opts *, struct ir_module *); } pass[] = {
+	{ "inline",    pass_inline },      /* calls -> bodies */
+	{ "fold",      pass_canon },       /* constants known before loops are read */
+	{ "loops",     pass_loops },       /* while -> loop with roles; cheap invariants into bodies */
+	{ "canon",     pass_canon },
+	{ "cse",       pass_cse },
+	{ "partition", partition },        /* whole arrays -> one device's shards */
+	{ "canon2",    pass_canon },
+	{ "cse2",      pass_cse },
+	{ "fuse",      pass_fuse },        /* groups that become one kernel */
+};
+
+const char *const *pass_names(void)
+{
+	static const char *names[NELEM(pass) + 1];
+	for (size_t i = 0; i < NELEM(pass); i++)
+		names[i] = pass[i].name;
+	return names;
+}
+
+void pass_opts_from_conf(struct pass_opts *o)
+{
+	const char *t = conf_str(CONF_TIER), *d = conf_str(CONF_DUMP);
+	*o = (struct pass_opts){ .ndev = 1, .check = conf_int(CONF_CHECK) != 0, .dump = *d ? d : NULL };
+	o->tier = !strcmp(t, "ref") ? TIER_REF : !strcmp(t, "gen") ? TIER_GEN : TIER_AUTO;
+	if (o->tier == TIER_AUTO && strcmp(t, "auto"))
+		log_line(LOG_WARN, "setting 'RONDO_TIER' cannot be '%s' (auto, ref or gen), which is ignored", t);
+}
+
+static struct err *dump(const struct pass_opts *o, int k, const char *name, const char *module, const struct str *text)
+{
+	if (mkdir(o->dump, 0777) && errno != EEXIST)
+		return ERR(UNAVAILABLE, "cannot create the folder '%s': %s", o->dump, strerror(errno));
+	struct str path = {0};
+	str_addf(&path, "%s/%s.%d.%02d-%s.txt", o->dump, *module ? module : "module", (int)getpid(), k, name);
+	struct err *e = str_write_file(path.p, text->p ? text->p : "", text->n);
+	str_free(&path);
+	return e;
+}
+
+static struct err *dump_ir(const struct pass_opts *o, int k, const char *name, const struct ir_module *m)
+{
+	struct str s = {0};
+	ir_print(&s, m);
+	struct err *e = dump(o, k, name, ir_text(m, m->name), &s);
+	str_free(&s);
+	return e;
+}
+
+struct err *pass_run(const struct pass_opts *o, struct ir_module *m)
+{
+	if (o->dump)
+		TRY(dump_ir(o, 0, "read", m));
+	if (o->check)
+		TRY(ir_verify(m));
+	if (o->stop && !strcmp(o->stop, "read"))
+		return NULL;
+	for (size_t i = 0; i < NELEM(pass); i++) {
+		TRY(pass[i].run(o, m));
+		if (o->dump)
+			TRY(dump_ir(o, (int)i + 1, pass[i].name, m));
+		if (o->check) {
+			struct err *e = ir_verify(m);
+			if (e) {
+				e->code = ERR_INTERNAL;
+				return err_wrap(e, "after pass '%s'", pass[i].name);
+			}
+		}
+		if (o->stop && !strcmp(o->stop, pass[i].name))
+			return NULL;
+	}
+	if (o->stop) {
+		const char *near = str_nearest(o->stop, pass_names(), NELEM(pass));
+		return ERR(INVALID, "no pass '%s'%s%s%s", o->stop, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
+	}
+	return NULL;
+}
+
+struct err *pass_compile(const struct pass_opts *o, struct ir_module *m, struct prog **out)
+{
+	TRY(pass_run(o, m));
+	TRY(lower(o, m, out));
+	struct err *e = NULL;
+	if (o->dump) {
+		struct str s = {0};
+		prog_print(&s, *out);
+		e = dump(o, (int)NELEM(pass) + 1, "prog", (*out)->name, &s);
+		str_free(&s);
+	}
+	if (!e && o->check)
+		e = prog_check(*out);
+	if (e) {
+		prog_free(*out);
+		*out = NULL;
+	}
+	return e;
+}
+
+/* --- the cache on disk -------------------------------------------------------- */
+
+/* The folder of compiled programs, NULL if there is none to be had. */
+static char *cache_dir(struct str *s)
+{
+	const char *c = conf_str(CONF_CACHE), *home = getenv("HOME");
+	if (!*c || conf_int(CONF_CHECK) || conf_is_set(CONF_DUMP))
+		return NULL;
+	if (c[0] == '~' && !home)
+		return NULL;
+	str_addf(s, "%s%s", c[0] == '~' ? home : "", c[0] == '~' ? c + 1 : c);
+	for (char *p = s->p + 1; *p; p++)
+		if (*p == '/') {
+			*p = 0;
+			mkdir(s->p, 0777);
+			*p = '/';
+		}
+	return mkdir(s->p, 0777) && errno != EEXIST ? NULL : s->p;
+}
+
+/* Programs that compile faster than a file opens are not kept. */
+enum { CACHE_LEAST = 4096 };
+
+struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, const void *code, size_t n, struct prog **out)
+{
+	struct str path = {0}, bytes = {0};
+	bool use = n >= CACHE_LEAST && cache_dir(&path) != NULL;
+	if (use) {
+		int64_t key[4] = { RONDO_VERSION, o->ndev, o->tier, 0 };
+		uint64_t a = hash_bytes(code, n, hash_bytes(key, sizeof key, 1)), b = hash_bytes(code, n, hash_bytes(key, sizeof key, 2));
+		const struct cpu_info *c = cpu_get();
+		a = hash_bytes(kern_isa(), strlen(kern_isa()), hash_bytes(c->name, strlen(c->name), a));
+		str_addf(&path, "/%016llx%016llx.rondo", (unsigned long long)a, (unsigned long long)b);
+		if (!access(path.p, R_OK)) {
+			struct err *e = str_read_file(&bytes, path.p);
+			if (!e)
+				e = prog_load(bytes.p, bytes.n, out);
+			str_free(&bytes);
+			if (!e) {
+				str_free(&path);
+				return NULL;
+			}
+			log_line(LOG_INFO, "compiled anew: %s", e->msg);
+			err_free(e);
+		}
+	}
+	struct ir_module *m;
+	struct err *e = read(code, n, &m);
+	if (e)
+		return str_free(&path), e;
+	e = pass_compile(o, m, out);
+	ir_module_free(m);
+	if (!e && use) {
+		prog_save(&bytes, *out);
+		struct err *we = str_write_file(path.p, bytes.p, bytes.n);
+		if (we)
+			log_line(LOG_INFO, "the compiled program is not kept: %s", we->msg);
+		err_free(we);
+	}
+	str_free(&bytes);
+	str_free(&path);
+	return e;
+}

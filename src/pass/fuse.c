@@ -1,0 +1,753 @@
+/* Groups: ops that become one kernel.
+ *
+ * Ops are visited from the last to the first; a producer joins its consumers' group when every element it
+ * makes is wanted at most once by the group, when the group's loop shape admits it, and when no path from
+ * it leads out of the group and back in.  A group has one of three loop shapes:
+ *   point   every result element on its own
+ *   row     reductions over trailing dimensions, values of the whole shape or one a row (softmax, norms)
+ *   column  reductions over other dimensions at the end
+ * Views, iotas and splat constants belong to no group: each group that reads one holds a copy.
+ * What gen cannot compile (gen_can) stays as it is. */
+#include "passes.h"
+
+#include <stdlib.h>
+
+enum shape { POINT, ROW, COLUMN };
+
+struct group {
+	enum shape shape;
+	int rank, kept;          /* domain without unit dimensions; row: leading dimensions that are kept */
+	int64_t dim[IR_MAX_RANK];
+	int nop, last;           /* members; position of the last one */
+	int into;                /* merged into that group, -1 */
+};
+
+struct fuse {
+	const struct pass_opts *o;
+	struct ir_module *m;
+	const struct ir_fn *fn;
+	struct arena *a;
+	int *grp;                /* per op: group or -1 */
+	ARR(struct group) g;
+	int *first_user, *next_user, *user_op;   /* per value: linked list of reading ops */
+	bool *is_result;
+	int nuse;
+};
+
+enum { MOST_OPS = 256, FEW_OPS = 64 };
+
+/* --- what an op is to a group ---------------------------------------------------- */
+
+static bool view(const struct ir_op *o)
+{
+	switch (o->kind) {
+	case IR_broadcast: case IR_reshape: case IR_transpose: case IR_reverse: case IR_slice:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Copied into every group that reads it. */
+static bool free_op(const struct fuse *f, const struct ir_op *o)
+{
+	if (view(o) || o->kind == IR_iota)
+		return true;
+	return o->kind == IR_constant && (ir_splat(f->m, f->fn, o->out) || ir_vtype(f->m, f->fn, o->out)->count <= 32);
+}
+
+static bool type_ok(const struct fuse *f, ir_val v)
+{
+	const struct ir_type_info *t = ir_vtype(f->m, f->fn, v);
+	const struct dtype_info *d = &dtype_info[t->dtype];
+	if (d->cls == DT_COMPLEX || d->cls == DT_NONE || t->count == 0)
+		return false;
+	return !(d->cls == DT_FLOAT && d->bits < 16) && !(d->cls != DT_PRED && d->bits < 4);
+}
+
+static bool member(const struct fuse *f, const struct ir_op *o)
+{
+	if (!ir_is_elem(o->kind) && o->kind != IR_reduce && o->kind != IR_reduce_precision && o->kind != IR_concatenate && o->kind != IR_pad &&
+	    o->kind != IR_dynamic_slice && o->kind != IR_gather)
+		return false;
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (!type_ok(f, ir_in(f->fn, o, k)))
+			return false;
+	for (uint32_t k = 0; k < o->nout; k++)
+		if (!type_ok(f, o->out + k))
+			return false;
+	if (o->kind == IR_reduce)
+		return o->nout == 1 && ir_attr(f->fn, o, 1) != RED_fn;
+	return true;
+}
+
+/* Time of one element, in additions. */
+static int weight(enum ir_kind k)
+{
+	switch (k) {
+	case IR_exponential: case IR_log: case IR_logistic: case IR_tanh: case IR_sine: case IR_cosine: case IR_erf: case IR_power:
+	case IR_exponential_minus_one: case IR_log_plus_one: case IR_tan: case IR_atan2: case IR_cbrt: case IR_remainder:
+		return 20;
+	case IR_divide: case IR_sqrt: case IR_rsqrt:
+		return 5;
+	case IR_gather: case IR_dynamic_slice:
+		return 4;
+	default:
+		return 1;
+	}
+}
+
+static int squeeze(const struct ir_type_info *t, int64_t *dim)
+{
+	int n = 0;
+	for (int d = 0; d < t->rank; d++)
+		if (t->dim[d] != 1)
+			dim[n++] = t->dim[d];
+	return n;
+}
+
+static bool same(int n, const int64_t *a, int k, const int64_t *b)
+{
+	return n == k && !memcmp(a, b, sizeof *a * (size_t)n);
+}
+
+/* Reduced dimensions of a reduce: are they the trailing ones (unit dimensions aside)?  kept: how many
+ * non-unit dimensions stay in front. */
+static bool trailing(const struct fuse *f, const struct ir_op *o, int *kept)
+{
+	const struct ir_type_info *t = ir_vtype(f->m, f->fn, ir_in(f->fn, o, 0));
+	int n;
+	const int64_t *dims = ir_attrs(f->fn, o, 0, &n);
+	bool gone[IR_MAX_RANK] = {0}, seen = false;
+	for (int i = 0; i < n; i++)
+		gone[dims[i]] = true;
+	*kept = 0;
+	for (int d = 0; d < t->rank; d++) {
+		if (t->dim[d] == 1)
+			continue;
+		if (!gone[d] && seen)
+			return false;
+		seen |= gone[d];
+		*kept += !gone[d];
+	}
+	return true;
+}
+
+/* --- who reads a value ------------------------------------------------------------ */
+
+struct reader { int op; bool direct, spread, moved; };   /* op -1: a result or a reader outside groups */
+
+static int readers(const struct fuse *f, ir_val v, struct reader *out, int cap)
+{
+	struct { ir_val v; bool direct, spread, moved; } todo[64];
+	int n = 0, nt = 0;
+	todo[nt].v = v;
+	todo[nt].direct = true;
+	todo[nt].spread = todo[nt].moved = false;
+	nt++;
+	while (nt) {
+		nt--;
+		ir_val x = todo[nt].v;
+		bool direct = todo[nt].direct, spread = todo[nt].spread, moved = todo[nt].moved;
+		if (f->is_result[x]) {
+			if (n == cap)
+				return -1;
+			out[n++] = (struct reader){ -1, direct, spread, moved };
+		}
+		for (int u = f->first_user[x]; u >= 0; u = f->next_user[u]) {
+			int i = f->user_op[u];
+			const struct ir_op *o = &f->fn->op.p[i];
+			if (view(o)) {
+				if (nt == (int)NELEM(todo))
+					return -1;
+				const struct ir_type_info *a = ir_vtype(f->m, f->fn, x), *b = ir_vtype(f->m, f->fn, o->out);
+				int64_t da[IR_MAX_RANK], db[IR_MAX_RANK];
+				bool unit = same(squeeze(a, da), da, squeeze(b, db), db);
+				todo[nt].v = o->out;
+				todo[nt].direct = false;
+				todo[nt].spread = spread || b->count > a->count;
+				todo[nt].moved = moved || (o->kind == IR_broadcast ? false : o->kind == IR_reshape ? !unit : true);
+				nt++;
+				continue;
+			}
+			if (n == cap)
+				return -1;
+			out[n++] = (struct reader){ f->grp[i] >= 0 ? i : -1, direct, spread, moved };
+		}
+	}
+	return n;
+}
+
+static int find(const struct fuse *f, int g)
+{
+	while (f->g.p[g].into >= 0)
+		g = f->g.p[g].into;
+	return g;
+}
+
+/* Does a path lead from op i, past readers outside group g, into g?  True also when the search is too
+ * long to tell. */
+static bool path_outside(const struct fuse *f, int i, int g)
+{
+	enum { MOST = 512 };
+	int todo[MOST], n = 0, steps = 0, last = f->g.p[g].last;
+	uint8_t *seen = arena_alloc(f->a, f->fn->op.n);
+	const struct ir_op *o = &f->fn->op.p[i];
+	todo[n++] = i;
+	bool first = true;
+	while (n) {
+		int k = todo[--n];
+		o = &f->fn->op.p[k];
+		for (uint32_t r = 0; r < o->nout; r++)
+			for (int u = f->first_user[o->out + r]; u >= 0; u = f->next_user[u]) {
+				int x = f->user_op[u];
+				if (x > last || seen[x])
+					continue;
+				bool inside = f->grp[x] >= 0 && find(f, f->grp[x]) == g;
+				if (inside && first)
+					continue;
+				if (inside)
+					return true;
+				seen[x] = 1;
+				if (n == MOST || ++steps > 4 * MOST)
+					return true;
+				todo[n++] = x;
+				if (f->grp[x] >= 0) {        /* all of its group follows from it */
+					int og = find(f, f->grp[x]);
+					for (int y = 0; y <= last; y++)
+						if (!seen[y] && f->grp[y] >= 0 && find(f, f->grp[y]) == og) {
+							seen[y] = 1;
+							if (n == MOST)
+								return true;
+							todo[n++] = y;
+						}
+				}
+			}
+		if (first) {                         /* views of op i are transparent: they are copied into g */
+			first = false;
+		}
+	}
+	return false;
+}
+
+/* --- joining -------------------------------------------------------------------------- */
+
+static int group_new(struct fuse *f, int i)
+{
+	const struct ir_op *o = &f->fn->op.p[i];
+	struct group g = { .nop = 1, .last = i, .into = -1 };
+	if (o->kind == IR_reduce) {
+		g.rank = squeeze(ir_vtype(f->m, f->fn, ir_in(f->fn, o, 0)), g.dim);
+		g.shape = trailing(f, o, &g.kept) ? ROW : COLUMN;
+	} else {
+		g.rank = squeeze(ir_vtype(f->m, f->fn, o->out), g.dim);
+	}
+	arr_push(&f->g, g);
+	f->grp[i] = (int)f->g.n - 1;
+	return (int)f->g.n - 1;
+}
+
+/* May op i, whose readers are given, join group g? */
+static bool admits(struct fuse *f, int i, int g, const struct reader *r, int n, bool others)
+{
+	struct group *gr = &f->g.p[g];
+	const struct ir_op *o = &f->fn->op.p[i];
+	const struct ir_type_info *t = ir_vtype(f->m, f->fn, o->out);
+	int64_t dim[IR_MAX_RANK], src[IR_MAX_RANK];
+	int rank = squeeze(t, dim), kept;
+	bool spread = false, moved = false;
+	int paths = 0;
+	for (int k = 0; k < n; k++)
+		if (r[k].op >= 0 && find(f, f->grp[r[k].op]) == g) {
+			spread |= r[k].spread;
+			moved |= r[k].moved;
+			paths++;
+		}
+	bool whole = same(rank, dim, gr->rank, gr->dim);
+	bool row = gr->shape == ROW && same(rank, dim, gr->kept, gr->dim);
+	if (gr->nop >= MOST_OPS)
+		return false;
+	if (o->kind == IR_reduce) {
+		const struct ir_type_info *s = ir_vtype(f->m, f->fn, ir_in(f->fn, o, 0));
+		int srank = squeeze(s, src);
+		if (moved || !trailing(f, o, &kept) || kept == srank)
+			return false;
+		if (gr->shape == ROW)
+			return same(srank, src, gr->rank, gr->dim) && kept == gr->kept;
+		if (gr->shape == POINT && (same(srank, src, gr->rank, gr->dim) || same(rank, dim, gr->rank, gr->dim))) {
+			/* members so far are of the whole shape, or all of the reduced one */
+			bool full = same(srank, src, gr->rank, gr->dim);
+			for (int k = 0; k < (int)f->fn->op.n; k++) {
+				if (f->grp[k] < 0 || find(f, f->grp[k]) != g)
+					continue;
+				int64_t d[IR_MAX_RANK];
+				const struct ir_op *q = &f->fn->op.p[k];
+				if (!ir_is_elem(q->kind) && q->kind != IR_reduce_precision)
+					return false;
+				int rk = squeeze(ir_vtype(f->m, f->fn, q->out), d);
+				if (full ? !same(rk, d, srank, src) && !same(rk, d, kept, src) : !same(rk, d, kept, src))
+					return false;
+			}
+			gr->shape = ROW;
+			gr->rank = srank;
+			gr->kept = kept;
+			memcpy(gr->dim, src, sizeof *src * (size_t)srank);
+			return true;
+		}
+		return false;
+	}
+	bool plain = ir_is_elem(o->kind) || o->kind == IR_reduce_precision;
+	switch (gr->shape) {
+	case POINT:
+		if (others)
+			return whole && !moved && !spread && plain;
+		if (spread && weight(o->kind) > 1 && !moved) {
+			/* computed once a row if the spread dimensions are inner ones */
+			return rank < gr->rank && same(rank, dim, rank, gr->dim) && plain && gr->rank > 0;
+		}
+		if (moved && (paths > 1 || !plain))
+			return false;
+		return !spread || weight(o->kind) <= 1;
+	case ROW:
+		return plain && !moved && (whole || row) && !(others && !whole && !row);
+	case COLUMN:
+		return plain && !moved && whole && !spread && !others;
+	}
+	return false;
+}
+
+static void consider(struct fuse *f, int i)
+{
+	const struct ir_op *o = &f->fn->op.p[i];
+	if (!member(f, o))
+		return;
+	struct reader r[64];
+	int n = o->nout == 1 ? readers(f, o->out, r, NELEM(r)) : -1;
+	int tried[8], nt = 0;
+	for (int k = 0; k < n; k++) {
+		if (r[k].op < 0)
+			continue;
+		int g = find(f, f->grp[r[k].op]);
+		bool again = false;
+		for (int j = 0; j < nt; j++)
+			again |= tried[j] == g;
+		if (again || nt == (int)NELEM(tried))
+			continue;
+		tried[nt++] = g;
+		bool others = false;
+		for (int j = 0; j < n; j++)
+			others |= r[j].op < 0 || find(f, f->grp[r[j].op]) != g;
+		if (others && path_outside(f, i, g))
+			continue;
+		enum shape was = f->g.p[g].shape;
+		if (!admits(f, i, g, r, n, others))
+			continue;
+		(void)was;
+		f->grp[i] = g;
+		f->g.p[g].nop++;
+		return;
+	}
+	group_new(f, i);
+}
+
+/* --- outlining ---------------------------------------------------------------------------- */
+
+struct outline { struct ir_fn *fn; ARR(ir_val) in, out; };
+
+/* v inside the group: a member's result, a copy of a free op, or a parameter. */
+static ir_val inside(struct fuse *f, struct outline *x, ir_val *map, int g, ir_val v)
+{
+	ir_val stack[256];
+	int n = 0;
+	stack[n++] = v;
+	struct ir_b b = { f->m, x->fn, 0 };
+	while (n) {
+		ir_val y = stack[n - 1];
+		const struct ir_op *o = ir_def(f->fn, y);
+		if (map[y]) {
+			n--;
+			continue;
+		}
+		bool own = o && free_op(f, o);
+		if (!own || n == (int)NELEM(stack)) {
+			n--;
+			continue;                        /* parameters were made before */
+		}
+		bool ready = true;
+		for (uint32_t k = 0; k < o->nin; k++)
+			if (!map[ir_in(f->fn, o, k)]) {
+				ready = false;
+				stack[n++] = ir_in(f->fn, o, k);
+			}
+		if (!ready)
+			continue;
+		ir_val in[4];
+		for (uint32_t k = 0; k < o->nin; k++)
+			in[k] = map[ir_in(f->fn, o, k)];
+		map[y] = ir_clone(&b, f->fn, o, in);
+		n--;
+	}
+	return map[v];
+}
+
+/* The operands the group has from outside, through free ops. */
+static void collect(struct fuse *f, struct outline *x, ir_val *map, int g, ir_val v)
+{
+	ir_val stack[256];
+	int n = 0;
+	stack[n++] = v;
+	while (n) {
+		ir_val y = stack[--n];
+		if (map[y])
+			continue;
+		const struct ir_op *o = ir_def(f->fn, y);
+		int i = o ? (int)(o - f->fn->op.p) : -1;
+		if (i >= 0 && f->grp[i] >= 0 && find(f, f->grp[i]) == g)
+			continue;
+		if (o && free_op(f, o) && n + (int)o->nin < (int)NELEM(stack)) {
+			for (uint32_t k = 0; k < o->nin; k++)
+				stack[n++] = ir_in(f->fn, o, k);
+			continue;
+		}
+		map[y] = ir_param(x->fn, f->fn->val.p[y].type);
+		arr_push(&x->in, y);
+	}
+}
+
+static void outline(struct fuse *f, int g, const int *mem, int n, struct outline *x)
+{
+	*x = (struct outline){ .fn = ir_fn_new(f->m, "group") };
+	ir_val *map = ARENA_NEW(f->a, ir_val, f->fn->val.n);
+	for (int k = 0; k < n; k++)
+		for (uint32_t j = 0; j < f->fn->op.p[mem[k]].nin; j++)
+			collect(f, x, map, g, ir_in(f->fn, &f->fn->op.p[mem[k]], j));
+	struct ir_b b = { f->m, x->fn, 0 };
+	for (int k = 0; k < n; k++) {
+		const struct ir_op *o = &f->fn->op.p[mem[k]];
+		ir_val *in = ARENA_NEW(f->a, ir_val, o->nin);
+		for (uint32_t j = 0; j < o->nin; j++)
+			in[j] = inside(f, x, map, g, ir_in(f->fn, o, j));
+		ir_val v = ir_clone(&b, f->fn, o, in);
+		for (uint32_t j = 0; j < o->nout; j++)
+			map[o->out + j] = v + j;
+	}
+	for (int k = 0; k < n; k++) {
+		const struct ir_op *o = &f->fn->op.p[mem[k]];
+		for (uint32_t j = 0; j < o->nout; j++) {
+			bool outside = f->is_result[o->out + j];
+			for (int u = f->first_user[o->out + j]; u >= 0 && !outside; u = f->next_user[u]) {
+				int q = f->user_op[u];
+				if (f->grp[q] >= 0 && find(f, f->grp[q]) == g)
+					continue;
+				/* a view that only this group reads is inside it */
+				if (view(&f->fn->op.p[q])) {
+					struct reader r[64];
+					int c = readers(f, f->fn->op.p[q].out, r, NELEM(r));
+					outside = c < 0;
+					for (int z = 0; z < c && !outside; z++)
+						outside = r[z].op < 0 || find(f, f->grp[r[z].op]) != g;
+					continue;
+				}
+				outside = true;
+			}
+			if (outside) {
+				arr_push(&x->out, o->out + j);
+				ir_result(x->fn, map[o->out + j]);
+			}
+		}
+	}
+}
+
+/* --- tiny loops ----------------------------------------------------------------------------- */
+
+/* A loop whose values are all small: control flow and all in one kernel. */
+static bool tiny_loop(const struct fuse *f, const struct ir_op *o)
+{
+	enum { MOST = 256 };
+	if (o->kind != IR_loop || f->o->tier == TIER_REF)
+		return false;
+	int64_t trip = ir_attr(f->fn, o, 0);
+	int64_t ops = 0;
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (ir_vtype(f->m, f->fn, ir_in(f->fn, o, k))->count > MOST || !type_ok(f, ir_in(f->fn, o, k)))
+			return false;
+	for (int a = 1; a <= 2; a++) {
+		ir_fnid id = (ir_fnid)ir_attr(f->fn, o, a);
+		if (!id)
+			continue;
+		const struct ir_fn *g = ir_fn_of(f->m, id);
+		ops += (int64_t)g->op.n;
+		for (size_t v = 1; v < g->val.n; v++)
+			if (ir_type_of(f->m, g->val.p[v].type)->count > MOST)
+				return false;
+	}
+	if (ops > 200)
+		return false;
+	return trip < 0 || trip * ops >= 4096;
+}
+
+static bool try_loop(struct fuse *f, struct ir_b *b, const struct ir_op *o, const ir_val *in, ir_val *out)
+{
+	struct ir_fn *g = ir_fn_new(f->m, "group");
+	struct ir_b gb = { f->m, g, o->loc };
+	ir_val *p = ARENA_NEW(f->a, ir_val, o->nin), *inner = ARENA_NEW(f->a, ir_val, o->nin);
+	ARR(ir_val) from = {0};
+	for (uint32_t k = 0; k < o->nin; k++) {      /* splat constants go along */
+		ir_val v = ir_in(f->fn, o, k);
+		const void *s = ir_splat(f->m, f->fn, v);
+		(void)s;
+		p[k] = ir_param(g, f->fn->val.p[v].type);
+		arr_push(&from, in[k]);
+		inner[k] = p[k];
+	}
+	uint32_t words = ir_attr_words(f->fn, o);
+	ir_type *t = ARENA_NEW(f->a, ir_type, o->nout);
+	for (uint32_t k = 0; k < o->nout; k++)
+		t[k] = f->fn->val.p[o->out + k].type;
+	int64_t *w = arena_copy(f->a, &f->fn->attr.p[o->attr], sizeof *w * words);
+	ir_val v = ir_emit_raw(&gb, IR_loop, o->nin, inner, o->nout, t, w, words);
+	for (uint32_t k = 0; k < o->nout; k++)
+		ir_result(g, v + k);
+	const char *why;
+	bool ok = o->nout > 0 && gen_can(f->m, g, &why);
+	if (ok) {
+		int64_t id = g->id;
+		*out = ir_emit_raw(b, IR_fused, (uint32_t)from.n, from.p, o->nout, t, &id, 1);
+	}
+	arr_free(&from);
+	return ok;
+}
+
+/* --- large full reductions in two steps ------------------------------------------------------ */
+
+/* reduce of very many elements to very few: first over blocks, so that tiles can share the work. */
+static ir_val split_reduce(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	enum { MANY = 1 << 16, BLOCKS = 64 };
+	const struct ir_type_info *t, *rt = ir_vtype(r->m, r->from, o->out);
+	if (o->kind != IR_reduce || o->nout != 1 || rt->count >= BLOCKS || ir_attr(r->from, o, 1) == RED_fn)
+		return 0;
+	t = ir_vtype(r->m, r->b.fn, in[0]);
+	if (t->count < MANY)
+		return 0;
+	int n;
+	const int64_t *dims = ir_attrs(r->from, o, 0, &n);
+	enum redop op = (enum redop)ir_attr(r->from, o, 1);
+	char id[16];
+	kern_identity(op, t->dtype, id);
+	ir_val start = ir_const(&r->b, ir_scalar(r->m, t->dtype), id, dtype_info[t->dtype].bytes);
+	/* all dimensions, or the last ones: the last reduced dimension, or a part of it, goes first */
+	int64_t last[1] = { t->rank - 1 };
+	if (rt->count == 1 && t->rank == 1) {
+		int64_t blocks = 0;
+		for (int64_t b = 4096; b >= BLOCKS; b /= 2)
+			if (t->dim[0] % b == 0 && t->dim[0] / b >= 64) {
+				blocks = b;
+				break;
+			}
+		if (!blocks)
+			return 0;
+		int64_t shape[2] = { blocks, t->dim[0] / blocks };
+		ir_val x = ir_reshape(&r->b, in[0], 2, shape);
+		ir_val y = ir_reduce1(&r->b, op, x, start, 1, (int64_t[]){ 1 });
+		ir_val z = ir_reduce1(&r->b, op, y, in[1], 1, (int64_t[]){ 0 });
+		return ir_reshape(&r->b, z, rt->rank, rt->dim);
+	}
+	bool has = false;
+	for (int i = 0; i < n; i++)
+		has |= dims[i] == last[0];
+	int64_t left = t->rank ? t->count / MAX(t->dim[t->rank - 1], 1) : 0;
+	if (!has || n < 2 || left < BLOCKS || t->dim[t->rank - 1] < 16)
+		return 0;
+	int64_t rest[IR_MAX_RANK];
+	int c = 0;
+	for (int i = 0; i < n; i++)
+		if (dims[i] != last[0])
+			rest[c++] = dims[i];
+	ir_val y = ir_reduce1(&r->b, op, in[0], start, 1, last);
+	return ir_reduce1(&r->b, op, y, in[1], c, rest);
+}
+
+/* --- one function ----------------------------------------------------------------------------- */
+
+struct unit { int group, op; bool done, busy; };
+
+static struct ir_fn *fuse_fn(struct fuse *f)
+{
+	const struct ir_fn *fn = f->fn;
+	int n = (int)fn->op.n, nv = (int)fn->val.n;
+	f->grp = ARENA_NEW(f->a, int, n);
+	f->first_user = ARENA_NEW(f->a, int, nv);
+	f->is_result = ARENA_NEW(f->a, bool, nv);
+	f->next_user = ARENA_NEW(f->a, int, fn->ref.n + 1);
+	f->user_op = ARENA_NEW(f->a, int, fn->ref.n + 1);
+	f->nuse = 0;
+	f->g.n = 0;
+	for (int v = 0; v < nv; v++)
+		f->first_user[v] = -1;
+	for (int i = 0; i < n; i++) {
+		f->grp[i] = -1;
+		for (uint32_t k = 0; k < fn->op.p[i].nin; k++) {
+			ir_val v = ir_in(fn, &fn->op.p[i], k);
+			f->user_op[f->nuse] = i;
+			f->next_user[f->nuse] = f->first_user[v];
+			f->first_user[v] = f->nuse++;
+		}
+	}
+	for (size_t i = 0; i < fn->result.n; i++)
+		f->is_result[fn->result.p[i]] = true;
+	for (int i = n; i-- > 0;)
+		consider(f, i);
+
+	/* members per group, in order */
+	int ng = (int)f->g.n;
+	int *count = ARENA_NEW(f->a, int, ng + 1), **mem = ARENA_NEW(f->a, int *, ng + 1);
+	for (int i = 0; i < n; i++)
+		if (f->grp[i] >= 0)
+			count[f->grp[i] = find(f, f->grp[i])]++;
+	for (int g = 0; g < ng; g++) {
+		mem[g] = ARENA_NEW(f->a, int, count[g] + 1);
+		count[g] = 0;
+	}
+	for (int i = 0; i < n; i++)
+		if (f->grp[i] >= 0)
+			mem[f->grp[i]][count[f->grp[i]]++] = i;
+	struct outline *x = ARENA_NEW(f->a, struct outline, ng + 1);
+	for (int g = 0; g < ng; g++) {
+		if (!count[g])
+			continue;
+		outline(f, g, mem[g], count[g], &x[g]);
+		const char *why = NULL;
+		if (x[g].out.n && gen_can(f->m, x[g].fn, &why))
+			continue;
+		if (x[g].out.n && count[g] > 1)
+			log_line(LOG_DEBUG, "a group of %d ops is taken apart: %s", count[g], why ? why : "");
+		arr_free(&x[g].in);
+		arr_free(&x[g].out);
+		for (int k = 0; k < count[g]; k++)
+			f->grp[mem[g][k]] = -1;
+		count[g] = 0;
+	}
+
+	/* emit units after what they need; an explicit stack, since programs are long */
+	struct ir_fn *out = ir_fn_new(f->m, "");
+	struct ir_b b = { f->m, out, 0 };
+	ir_val *map = ARENA_NEW(f->a, ir_val, nv);
+	uint8_t *done = arena_alloc(f->a, (size_t)n + 1);
+	int *stack = ARENA_NEW(f->a, int, (int)fn->ref.n + n + 16);
+	int effect = -1, *before = ARENA_NEW(f->a, int, n);
+	for (uint32_t i = 1; i <= fn->nparam; i++) {
+		map[i] = ir_param(out, fn->val.p[i].type);
+		out->val.p[i].shard = fn->val.p[i].shard;
+	}
+	for (int i = 0; i < n; i++) {
+		before[i] = -1;
+		if (ir_effect(f->m, fn, &fn->op.p[i])) {
+			before[i] = effect;
+			effect = i;
+		}
+	}
+	for (int start = 0; start < n; start++) {
+		int sp = 0;
+		if (done[start])
+			continue;
+		stack[sp++] = start;
+		while (sp) {
+			int i = stack[sp - 1], g = f->grp[i];
+			if (done[i]) {
+				sp--;
+				continue;
+			}
+			int need = -1;
+			const ir_val *in = g >= 0 ? x[g].in.p : &fn->ref.p[fn->op.p[i].in];
+			size_t nin = g >= 0 ? x[g].in.n : fn->op.p[i].nin;
+			for (size_t k = 0; k < nin && need < 0; k++)
+				if (!map[in[k]])
+					need = (int)fn->val.p[in[k]].def;
+			if (need < 0 && before[i] >= 0 && !done[before[i]])
+				need = before[i];
+			if (need >= 0) {
+				stack[sp++] = need;
+				continue;
+			}
+			sp--;
+			ir_val *a = ARENA_NEW(f->a, ir_val, nin + 1);
+			for (size_t k = 0; k < nin; k++)
+				a[k] = map[in[k]];
+			if (g >= 0) {
+				ir_type *t = ARENA_NEW(f->a, ir_type, x[g].out.n);
+				for (size_t k = 0; k < x[g].out.n; k++)
+					t[k] = fn->val.p[x[g].out.p[k]].type;
+				int64_t id = x[g].fn->id;
+				b.loc = fn->op.p[mem[g][count[g] - 1]].loc;
+				ir_val v = ir_emit_raw(&b, IR_fused, (uint32_t)nin, a, (uint32_t)x[g].out.n, t, &id, 1);
+				for (size_t k = 0; k < x[g].out.n; k++)
+					map[x[g].out.p[k]] = v + (ir_val)k;
+				for (int k = 0; k < count[g]; k++)
+					done[mem[g][k]] = 1;
+				continue;
+			}
+			const struct ir_op *o = &fn->op.p[i];
+			b.loc = o->loc;
+			ir_val v;
+			if (!tiny_loop(f, o) || !try_loop(f, &b, o, a, &v))
+				v = ir_clone(&b, fn, o, a);
+			for (uint32_t k = 0; k < o->nout; k++)
+				map[o->out + k] = v + k;
+			done[i] = 1;
+		}
+	}
+	for (size_t i = 0; i < fn->result.n; i++)
+		ir_result(out, map[fn->result.p[i]]);
+	for (int g = 0; g < ng; g++) {
+		arr_free(&x[g].in);
+		arr_free(&x[g].out);
+	}
+	return out;
+}
+
+static ir_val nothing(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	return 0;
+}
+
+struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
+{
+	if (o->tier == TIER_REF)
+		return NULL;
+	rewrite_all(m, split_reduce, NULL, NULL);
+	struct arena a, order;
+	arena_init(&a);
+	arena_init(&order);
+	struct fuse z = { .o = o, .m = m, .a = &a };
+	/* From main into the bodies of loops and branches that are lowered op by op.  Users come first: a tiny loop
+	 * is judged, and taken whole, on its plain body.  Reducers, comparators and groups stay as they are. */
+	size_t cap = m->fn.n;
+	bool *seen = ARENA_NEW(&order, bool, cap);
+	ARR(ir_fnid) todo = {0};
+	arr_push(&todo, 1);
+	while (todo.n) {
+		ir_fnid id = todo.p[--todo.n];
+		z.fn = ir_fn_of(m, id);
+		replace_fn(m, id, fuse_fn(&z));
+		arena_reset(&a);
+		const struct ir_fn *fn = ir_fn_of(m, id);
+		for (size_t i = 0; i < fn->op.n; i++) {
+			ir_fnid r[256];
+			if (fn->op.p[i].kind != IR_loop && fn->op.p[i].kind != IR_case)
+				continue;
+			int n = ir_regions(fn, &fn->op.p[i], r, NELEM(r));
+			for (int k = 0; k < n; k++)
+				if (r[k] < cap && !seen[r[k]]) {
+					seen[r[k]] = true;
+					arr_push(&todo, r[k]);
+				}
+		}
+	}
+	arr_free(&todo);
+	arr_free(&z.g);
+	rewrite_all(m, nothing, NULL, NULL);       /* drops what only groups read */
+	arena_fini(&a);
+	arena_fini(&order);
+	return NULL;
+}

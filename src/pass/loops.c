@@ -1,0 +1,750 @@
+/* Loops with roles (design.md, decision 8).
+ *
+ * A scan arrives as a while: a counter, stacked arrays that the body slices at the counter, stacked
+ * results that it updates there, carries, and values that never change.  This pass finds the counter (a
+ * carry that starts at a constant, grows by a constant and is compared with a constant), says what each
+ * operand is, and moves cheap invariants (constants, iotas, broadcasts, compares, selects of these) into the
+ * body: JAX hoists the S x S causal mask out of the layer scan, where it would be stored.
+ *
+ * An index is a * iteration + b with its exact range known, so that the negative-index form
+ * select(i < 0, i + n, i) and clamps fold. */
+#include "passes.h"
+
+#include <stdlib.h>
+
+/* --- indices as affine functions of the iteration --------------------------- */
+
+struct affine { bool known; int64_t a, b; };
+
+struct loop {
+	struct rewrite *r;
+	const struct ir_op *o;
+	const ir_val *in;        /* operands, new function */
+	const struct ir_fn *body, *cond;
+	int n;                   /* operands */
+	const int64_t *role;
+	int64_t trip;
+	int counter;             /* operand that counts, -1 none */
+	int64_t first, step;
+	struct affine *aff;      /* per body value */
+	int *param_of;           /* operand -> body parameter */
+	int *result_of;          /* operand -> body result (carry) or -1 */
+	int *loop_result;        /* operand -> loop result index or -1 */
+};
+
+/* Range of an affine index over the loop. */
+static void range(const struct loop *l, struct affine x, int64_t *lo, int64_t *hi)
+{
+	int64_t e = x.b + x.a * (MAX(l->trip, 1) - 1);
+	*lo = MIN(x.b, e);
+	*hi = MAX(x.b, e);
+}
+
+static bool wide_int(const struct ir_type_info *t)
+{
+	return t->count == 1 && (t->dtype == DT_i32 || t->dtype == DT_i64 || t->dtype == DT_u32 || t->dtype == DT_u64);
+}
+
+static struct affine get(const struct loop *l, ir_val v)
+{
+	int64_t c;
+	if (l->aff[v].known)
+		return l->aff[v];
+	if (ir_const_int(l->r->m, l->body, v, &c))
+		return (struct affine){ true, 0, c };
+	return (struct affine){0};
+}
+
+static void analyse(struct loop *l)
+{
+	const struct ir_fn *fn = l->body;
+	const struct ir_module *m = l->r->m;
+	for (int k = 0; k < l->n; k++) {
+		int64_t c;
+		if (l->param_of[k] > 0 && l->role[k] == ROLE_CONST && ir_const_int(m, l->r->b.fn, l->in[k], &c) &&
+		    wide_int(ir_vtype(m, fn, (ir_val)l->param_of[k])))
+			l->aff[l->param_of[k]] = (struct affine){ true, 0, c };
+	}
+	l->aff[1] = (struct affine){ true, 1, 0 };
+	if (l->counter >= 0)
+		l->aff[l->param_of[l->counter]] = (struct affine){ true, l->step, l->first };
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *o = &fn->op.p[i];
+		if (o->nout != 1 || !wide_int(ir_vtype(m, fn, o->out)))
+			continue;
+		struct affine x = o->nin > 0 ? get(l, ir_in(fn, o, 0)) : (struct affine){0};
+		struct affine y = o->nin > 1 ? get(l, ir_in(fn, o, 1)) : (struct affine){0}, *z = &l->aff[o->out];
+		int64_t lo, hi, lo2, hi2;
+		switch (o->kind) {
+		case IR_add:
+			if (x.known && y.known)
+				*z = (struct affine){ true, x.a + y.a, x.b + y.b };
+			break;
+		case IR_subtract:
+			if (x.known && y.known)
+				*z = (struct affine){ true, x.a - y.a, x.b - y.b };
+			break;
+		case IR_multiply:
+			if (x.known && y.known && (!x.a || !y.a))
+				*z = (struct affine){ true, x.a * y.b + y.a * x.b, x.b * y.b };
+			break;
+		case IR_convert:
+		case IR_reshape:
+			if (x.known && wide_int(ir_vtype(m, fn, ir_in(fn, o, 0)))) {
+				range(l, x, &lo, &hi);
+				if (o->kind == IR_reshape || (lo >= 0 && hi <= INT32_MAX))
+					*z = x;
+			}
+			break;
+		case IR_maximum:
+		case IR_minimum:
+			if (x.known && y.known) {
+				range(l, x, &lo, &hi);
+				range(l, y, &lo2, &hi2);
+				bool first = o->kind == IR_maximum ? lo >= hi2 : hi <= lo2;
+				bool second = o->kind == IR_maximum ? lo2 >= hi : hi2 <= lo;
+				if (first || second)
+					*z = first ? x : y;
+			}
+			break;
+		case IR_clamp: {
+			struct affine w = get(l, ir_in(fn, o, 2));
+			if (x.known && y.known && w.known && !x.a && !w.a) {
+				range(l, y, &lo, &hi);
+				if (lo >= x.b && hi <= w.b)
+					*z = y;
+			}
+			break;
+		}
+		case IR_select: {
+			const struct ir_op *c = ir_def(fn, ir_in(fn, o, 0));
+			if (!c || c->nin != 2)
+				break;
+			struct affine p = get(l, ir_in(fn, c, 0)), q = get(l, ir_in(fn, c, 1));
+			if (!p.known || !q.known)
+				break;
+			range(l, p, &lo, &hi);
+			range(l, q, &lo2, &hi2);
+			int truth = -1;
+			if (c->kind == IR_compare_lt)
+				truth = hi < lo2 ? 1 : lo >= hi2 ? 0 : -1;
+			else if (c->kind == IR_compare_ge)
+				truth = lo >= hi2 ? 1 : hi < lo2 ? 0 : -1;
+			else if (c->kind == IR_compare_gt)
+				truth = lo > hi2 ? 1 : hi <= lo2 ? 0 : -1;
+			else if (c->kind == IR_compare_le)
+				truth = hi <= lo2 ? 1 : lo > hi2 ? 0 : -1;
+			if (truth >= 0)
+				*z = get(l, ir_in(fn, o, truth ? 1 : 2));
+			break;
+		}
+		default:
+			break;
+		}
+	}
+}
+
+/* 1 if the slice at these starts is row i of dimension 0, 2 if it is row trip-1-i, else 0. */
+static int row_index(const struct loop *l, const struct ir_op *o, uint32_t first, const struct ir_type_info *stack,
+                     const struct ir_type_info *row)
+{
+	if (stack->rank < 1 || stack->rank != row->rank || row->dim[0] != 1 || stack->dim[0] < l->trip || l->trip < 1)
+		return 0;
+	for (int d = 1; d < stack->rank; d++)
+		if (stack->dim[d] != row->dim[d])
+			return 0;
+	struct affine x = get(l, ir_in(l->body, o, first));
+	if (!x.known)
+		return 0;
+	if (l->trip == 1)
+		return x.b == 0 ? 1 : 0;
+	return x.a == 1 && x.b == 0 ? 1 : x.a == -1 && x.b == l->trip - 1 ? 2 : 0;
+}
+
+/* --- the counter ------------------------------------------------------------- */
+
+static bool find_counter(struct loop *l)
+{
+	const struct ir_module *m = l->r->m;
+	const struct ir_fn *c = l->cond, *b = l->body;
+	const struct ir_op *cmp = ir_def(c, c->result.p[0]);
+	if (!cmp || (cmp->kind != IR_compare_lt && cmp->kind != IR_compare_gt && cmp->kind != IR_compare_le && cmp->kind != IR_compare_ne))
+		return false;
+	ir_val x = ir_in(c, cmp, 0), y = ir_in(c, cmp, 1);
+	int64_t limit;
+	if (cmp->kind == IR_compare_gt) {
+		ir_val t = x;
+		x = y;
+		y = t;
+	}
+	if (ir_def(c, x) || !(dtype_info[ir_vtype(m, c, x)->dtype].cls == DT_INT || dtype_info[ir_vtype(m, c, x)->dtype].cls == DT_UINT))
+		return false;
+	if (ir_def(c, y)) {
+		if (!ir_const_int(m, c, y, &limit))
+			return false;
+	} else {
+		int k = (int)y - 1;
+		if (l->role[k] != ROLE_CONST || !ir_const_int(m, l->r->b.fn, l->in[k], &limit))
+			return false;
+	}
+	int k = (int)x - 1;
+	if (l->role[k] != ROLE_CARRY || !ir_const_int(m, l->r->b.fn, l->in[k], &l->first))
+		return false;
+	ir_val par = (ir_val)l->param_of[k];
+	const struct ir_op *add = ir_def(b, b->result.p[l->result_of[k]]);
+	if (!add || add->kind != IR_add)
+		return false;
+	ir_val p = ir_in(b, add, 0), q = ir_in(b, add, 1);
+	if (q == par) {
+		ir_val t = p;
+		p = q;
+		q = t;
+	}
+	if (p != par)
+		return false;
+	if (!ir_const_int(m, b, q, &l->step)) {
+		int j = -1;
+		for (int i = 0; i < l->n; i++)
+			if (l->param_of[i] == (int)q && l->role[i] == ROLE_CONST)
+				j = i;
+		if (j < 0 || !ir_const_int(m, l->r->b.fn, l->in[j], &l->step))
+			return false;
+	}
+	if (l->step <= 0 || (cmp->kind == IR_compare_ne && (l->step != 1 || limit < l->first)))
+		return false;
+	if (cmp->kind == IR_compare_le) {
+		if (limit == INT64_MAX)
+			return false;
+		limit++;
+	}
+	int64_t trip = limit > l->first ? (limit - l->first + l->step - 1) / l->step : 0;
+	if (trip > INT32_MAX)
+		return false;
+	l->counter = k;
+	l->trip = trip;
+	return true;
+}
+
+/* --- sinking ------------------------------------------------------------------ */
+
+static bool cheap(enum ir_kind k)
+{
+	switch (k) {
+	case IR_broadcast: case IR_reshape: case IR_iota: case IR_transpose: case IR_slice: case IR_convert: case IR_select:
+	case IR_and: case IR_or: case IR_not: case IR_xor: case IR_add: case IR_subtract: case IR_negate:
+	case IR_compare_eq: case IR_compare_ne: case IR_compare_ge: case IR_compare_gt: case IR_compare_le: case IR_compare_lt:
+	case IR_constant: case IR_maximum: case IR_minimum:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Leaves of the cheap expression that v is: values that are small beside v or not cheap.  False if it is not
+ * worth sinking: a leaf as large as v, or too many ops. */
+static bool sinkable(struct loop *l, ir_val v, ir_val *leaf, int *nleaf, ir_val *ops, int *nops)
+{
+	const struct ir_module *m = l->r->m;
+	const struct ir_fn *fn = l->r->b.fn;
+	enum { MOST = 64, FEW = 8 };
+	const struct ir_op *o = ir_def(fn, v);
+	*nleaf = *nops = 0;
+	if (!o || !cheap(o->kind))
+		return false;
+	int64_t whole = ir_vtype(m, fn, v)->bytes;
+	ir_val todo[MOST * 4];
+	int n = 0;
+	todo[n++] = v;
+	while (n) {
+		ir_val x = todo[--n];
+		bool seen = false;
+		for (int i = 0; i < *nops; i++)
+			seen |= ops[i] == x;
+		for (int i = 0; i < *nleaf; i++)
+			seen |= leaf[i] == x;
+		if (seen)
+			continue;
+		o = ir_def(fn, x);
+		const struct ir_type_info *t = ir_vtype(m, fn, x);
+		bool splat = o && o->kind == IR_constant && ir_splat(m, fn, x);
+		if (!o || !cheap(o->kind) || (o->kind == IR_constant && !splat)) {
+			if (t->bytes * 8 > whole || *nleaf == FEW)
+				return false;
+			leaf[(*nleaf)++] = x;
+			continue;
+		}
+		if (*nops == MOST || n + (int)o->nin > MOST * 4)
+			return false;
+		ops[(*nops)++] = x;
+		for (uint32_t k = 0; k < o->nin; k++)
+			todo[n++] = ir_in(fn, o, k);
+	}
+	return whole > 64 || *nleaf == 0;
+}
+
+/* Definition order is order of ids. */
+static int by_id(const void *a, const void *b)
+{
+	ir_val x = *(const ir_val *)a, y = *(const ir_val *)b;
+	return x < y ? -1 : x > y;
+}
+
+/* --- the rewrite ---------------------------------------------------------------- */
+
+enum plan { KEEP, GONE, COUNTER, INVARIANT, SUNK, SLICED, STACKED };
+
+static void rebuild(struct loop *l)
+{
+	struct rewrite *r = l->r;
+	struct ir_module *m = r->m;
+	const struct ir_fn *body = l->body;
+	int n = l->n;
+	enum plan *plan = ARENA_NEW(r->a, enum plan, n);
+	int *dir = ARENA_NEW(r->a, int, n);
+	int *uses = ARENA_NEW(r->a, int, (int)body->val.n);
+	for (size_t i = 0; i < body->op.n; i++)
+		for (uint32_t k = 0; k < body->op.p[i].nin; k++)
+			uses[ir_in(body, &body->op.p[i], k)]++;
+	for (size_t i = 0; i < body->result.n; i++)
+		uses[body->result.p[i]]++;
+
+	ir_val(*leaf)[8] = arena_alloc(r->a, sizeof *leaf * (size_t)n), (*ops)[64] = arena_alloc(r->a, sizeof *ops * (size_t)n);
+	int *nleaf = ARENA_NEW(r->a, int, n), *nops = ARENA_NEW(r->a, int, n);
+	for (int k = 0; k < n; k++) {
+		ir_val p = (ir_val)l->param_of[k];
+		const struct ir_type_info *st = p ? ir_vtype(m, body, p) : NULL;
+		plan[k] = KEEP;
+		if (k == l->counter) {
+			plan[k] = COUNTER;
+			continue;
+		}
+		if (l->role[k] != ROLE_CARRY && l->role[k] != ROLE_CONST)
+			continue;
+		bool same = l->role[k] == ROLE_CONST || body->result.p[l->result_of[k]] == p;
+		if (same) {
+			plan[k] = INVARIANT;
+			int slices = 0, way = 0;
+			for (size_t i = 0; i < body->op.n && l->trip > 0; i++) {
+				const struct ir_op *o = &body->op.p[i];
+				if (o->kind == IR_dynamic_slice && ir_in(body, o, 0) == p) {
+					int w = row_index(l, o, 1, st, ir_vtype(m, body, o->out));
+					for (int d = 1; w && d < st->rank; d++) {
+						int64_t c;
+						if (!ir_const_int(m, body, ir_in(body, o, (uint32_t)d + 1), &c) && !(get(l, ir_in(body, o, (uint32_t)d + 1)).known))
+							w = 0;
+					}
+					if (w && (!way || w == way)) {
+						way = w;
+						slices++;
+					}
+				}
+			}
+			int others = uses[p] - slices - (l->role[k] == ROLE_CARRY);
+			if (slices && others == 0) {
+				plan[k] = SLICED;
+				dir[k] = way;
+			} else if (sinkable(l, l->in[k], leaf[k], &nleaf[k], ops[k], &nops[k])) {
+				plan[k] = SUNK;
+				qsort(ops[k], (size_t)nops[k], sizeof **ops, by_id);
+			}
+			continue;
+		}
+		/* a stacked result: the body updates one row and does nothing else with it */
+		const struct ir_op *o = ir_def(body, body->result.p[l->result_of[k]]);
+		if (o && o->kind == IR_dynamic_update_slice && ir_in(body, o, 0) == p && uses[p] == 1 && uses[o->out] == 1 && l->trip > 0) {
+			int w = row_index(l, o, 2, st, ir_vtype(m, body, ir_in(body, o, 1)));
+			if (w) {
+				plan[k] = STACKED;
+				dir[k] = w;
+				continue;
+			}
+		}
+	}
+
+	/* operands of the new loop: kept ones in order, then leaves of what is sunk */
+	ARR(ir_val) in = {0};
+	ARR(int64_t) role = {0};
+	int *slot = ARENA_NEW(r->a, int, n);
+	for (int k = 0; k < n; k++) {
+		slot[k] = -1;
+		int64_t ro = l->role[k];
+		switch (plan[k]) {
+		case COUNTER: case SUNK: case GONE:
+			continue;
+		case INVARIANT: ro = ROLE_CONST; break;
+		case SLICED: ro = dir[k] == 1 ? ROLE_IN : ROLE_IN_REV; break;
+		case STACKED: ro = dir[k] == 1 ? ROLE_OUT : ROLE_OUT_REV; break;
+		case KEEP: break;
+		}
+		slot[k] = (int)in.n;
+		arr_push(&in, l->in[k]);
+		arr_push(&role, ro);
+	}
+	ARR(ir_val) leaves = {0};
+	int first_leaf = (int)in.n;
+	for (int k = 0; k < n; k++)
+		for (int j = 0; plan[k] == SUNK && j < nleaf[k]; j++) {
+			bool have = false;
+			for (size_t i = 0; i < leaves.n; i++)
+				have |= leaves.p[i] == leaf[k][j];
+			if (!have) {
+				arr_push(&leaves, leaf[k][j]);
+				arr_push(&in, leaf[k][j]);
+				arr_push(&role, (int64_t)ROLE_CONST);
+			}
+		}
+
+	struct ir_fn *g = ir_fn_new(m, ir_text(m, body->name)), *gc = NULL;
+	for (int part = 0; part < 2; part++) {       /* the body, then the condition of a loop that stays a while */
+		const struct ir_fn *src = part ? l->cond : body;
+		if (part && l->trip >= 0)
+			break;
+		struct ir_fn *dst = part ? (gc = ir_fn_new(m, ir_text(m, src->name))) : g;
+		struct ir_b b = { m, dst, l->o->loc };
+		ir_val *map = ARENA_NEW(r->a, ir_val, src->val.n);
+		ir_val *param = ARENA_NEW(r->a, ir_val, in.n + 1), iter = 0;
+		if (!part)
+			map[1] = iter = ir_param(dst, ir_scalar(m, DT_i32));
+		for (size_t i = 0; i < in.n; i++) {
+			if (role.p[i] == ROLE_OUT || role.p[i] == ROLE_OUT_REV)
+				continue;
+			const struct ir_type_info *t = ir_vtype(m, r->b.fn, in.p[i]);
+			ir_type pt = r->b.fn->val.p[in.p[i]].type;
+			if (role.p[i] == ROLE_IN || role.p[i] == ROLE_IN_REV)
+				pt = ir_tensor(m, t->dtype, t->rank - 1, t->dim + 1);
+			param[i] = ir_param(dst, pt);
+		}
+		for (int k = 0; k < n; k++) {
+			ir_val p = part ? (ir_val)k + 1 : (ir_val)l->param_of[k];
+			if (!p)
+				continue;
+			if (plan[k] == COUNTER) {
+				ir_type t = src->val.p[p].type;
+				enum dtype dt = ir_type_of(m, t)->dtype;
+				ir_val c = ir_convert(&b, iter, dt);
+				if (l->step != 1)
+					c = ir_bin(&b, ELEM_multiply, c, ir_const_i(&b, ir_scalar(m, dt), l->step));
+				c = ir_bin(&b, ELEM_add, c, ir_const_i(&b, ir_scalar(m, dt), l->first));
+				const struct ir_type_info *ti = ir_type_of(m, t);
+				map[p] = ti->rank ? ir_reshape(&b, c, ti->rank, ti->dim) : c;
+			} else if (plan[k] == SUNK) {
+				struct ir_fn *outer = r->b.fn;
+				ir_val *om = ARENA_NEW(r->a, ir_val, outer->val.n);
+				for (int j = 0; j < nleaf[k]; j++)
+					for (size_t i = 0; i < leaves.n; i++)
+						if (leaves.p[i] == leaf[k][j])
+							om[leaf[k][j]] = param[first_leaf + (int)i];
+				for (int j = 0; j < nops[k]; j++) {
+					const struct ir_op *o = ir_def(outer, ops[k][j]);
+					ir_val a[8];
+					for (uint32_t i = 0; i < o->nin; i++)
+						a[i] = om[ir_in(outer, o, i)];
+					om[ops[k][j]] = ir_clone(&b, outer, o, a);
+				}
+				map[p] = om[l->in[k]];
+			} else if (slot[k] >= 0) {
+				map[p] = param[slot[k]];
+			}
+		}
+		uint8_t *live = ir_live(r->a, m, src);
+		for (size_t i = 0; i < src->op.n; i++) {
+			const struct ir_op *o = &src->op.p[i];
+			bool need = o->nout == 0;
+			for (uint32_t j = 0; j < o->nout; j++)
+				need |= live[o->out + j] != 0;
+			if (!need)
+				continue;
+			b.loc = o->loc;
+			int sliced = -1, stacked = -1;
+			for (int k = 0; k < n && !part; k++) {
+				if (plan[k] == SLICED && o->kind == IR_dynamic_slice && ir_in(src, o, 0) == (ir_val)l->param_of[k])
+					sliced = k;
+				if (plan[k] == STACKED && o->kind == IR_dynamic_update_slice && ir_in(src, o, 0) == (ir_val)l->param_of[k])
+					stacked = k;
+			}
+			if (sliced >= 0) {               /* the row, with its unit dimension back */
+				const struct ir_type_info *t = ir_vtype(m, src, o->out);
+				map[o->out] = ir_reshape(&b, map[ir_in(src, o, 0)], t->rank, t->dim);
+				continue;
+			}
+			if (stacked >= 0) {
+				const struct ir_type_info *t = ir_vtype(m, src, ir_in(src, o, 1));
+				map[o->out] = ir_reshape(&b, map[ir_in(src, o, 1)], t->rank - 1, t->dim + 1);
+				continue;
+			}
+			ir_val *a = ARENA_NEW(r->a, ir_val, o->nin);
+			for (uint32_t j = 0; j < o->nin; j++)
+				a[j] = map[ir_in(src, o, j)];
+			ir_val v = ir_clone(&b, src, o, a);
+			for (uint32_t j = 0; j < o->nout; j++)
+				map[o->out + j] = v + j;
+		}
+		if (part) {
+			ir_result(dst, map[src->result.p[0]]);
+			continue;
+		}
+		for (int pass = 0; pass < 2; pass++)
+			for (int k = 0; k < n; k++) {
+				bool out = plan[k] == STACKED || l->role[k] == ROLE_OUT || l->role[k] == ROLE_OUT_REV;
+				if (slot[k] < 0 || l->result_of[k] < 0 || plan[k] == INVARIANT || plan[k] == SLICED || out != (pass == 1))
+					continue;
+				ir_result(dst, map[src->result.p[l->result_of[k]]]);
+			}
+	}
+
+	int64_t *w = ARENA_NEW(r->a, int64_t, in.n + 4);
+	w[0] = l->trip;
+	w[1] = gc ? (int64_t)gc->id : 0;
+	w[2] = g->id;
+	w[3] = (int64_t)in.n;
+	memcpy(w + 4, role.p, sizeof *w * in.n);
+	/* results of the new loop, and the values of the old one's */
+	ir_type *t = ARENA_NEW(r->a, ir_type, n);
+	int *index = ARENA_NEW(r->a, int, n), nout = 0;
+	for (int pass = 0; pass < 2; pass++)
+		for (int k = 0; k < n; k++) {
+			bool out = plan[k] == STACKED || l->role[k] == ROLE_OUT || l->role[k] == ROLE_OUT_REV;
+			if (slot[k] < 0 || l->loop_result[k] < 0 || plan[k] == INVARIANT || plan[k] == SLICED || out != (pass == 1))
+				continue;
+			index[k] = nout;
+			t[nout++] = r->b.fn->val.p[l->in[k]].type;
+		}
+	ir_val v = ir_emit_raw(&r->b, IR_loop, (uint32_t)in.n, in.p, (uint32_t)nout, t, w, (uint32_t)in.n + 4);
+	for (int k = 0; k < n; k++) {
+		if (l->loop_result[k] < 0)
+			continue;
+		ir_val *to = &r->map[l->o->out + (uint32_t)l->loop_result[k]];
+		if (plan[k] == COUNTER)
+			*to = ir_const_i(&r->b, r->b.fn->val.p[l->in[k]].type, l->first + l->trip * l->step);
+		else if (plan[k] == INVARIANT || plan[k] == SLICED || plan[k] == SUNK)
+			*to = l->in[k];
+		else
+			*to = v + (uint32_t)index[k];
+	}
+	arr_free(&in);
+	arr_free(&role);
+	arr_free(&leaves);
+}
+
+/* Carries that are dead: no result read outside, and inside they only feed themselves. */
+static void drop_dead(struct ir_module *m)
+{
+	struct arena a;
+	arena_init(&a);
+	int nf;
+	ir_fnid *order = reachable(&a, m, &nf);
+	for (int q = nf; q-- > 0;) {                 /* users first: their dead results free the inner ones */
+		struct ir_fn *fn = ir_fn_of(m, order[q]);
+		bool any = false;
+		for (size_t i = 0; i < fn->op.n; i++)
+			any |= fn->op.p[i].kind == IR_loop;
+		if (!any)
+			continue;
+		int *uses = ARENA_NEW(&a, int, fn->val.n);
+		for (size_t i = 0; i < fn->op.n; i++)
+			for (uint32_t k = 0; k < fn->op.p[i].nin; k++)
+				uses[ir_in(fn, &fn->op.p[i], k)]++;
+		for (size_t i = 0; i < fn->result.n; i++)
+			uses[fn->result.p[i]]++;
+		struct ir_fn *g = ir_fn_new(m, "");
+		struct ir_b b = { m, g, 0 };
+		ir_val *map = ARENA_NEW(&a, ir_val, fn->val.n);
+		for (uint32_t i = 1; i <= fn->nparam; i++) {
+			map[i] = ir_param(g, fn->val.p[i].type);
+			g->val.p[i].shard = fn->val.p[i].shard;
+		}
+		for (size_t i = 0; i < fn->op.n; i++) {
+			const struct ir_op o = fn->op.p[i];
+			ir_val *in = ARENA_NEW(&a, ir_val, o.nin);
+			for (uint32_t k = 0; k < o.nin; k++)
+				in[k] = map[ir_in(fn, &o, k)];
+			if (o.kind != IR_loop) {
+				ir_val v = ir_clone(&b, fn, &o, in);
+				for (uint32_t k = 0; k < o.nout; k++)
+					map[o.out + k] = v + k;
+				continue;
+			}
+			int n;
+			const int64_t *role = ir_attrs(fn, &o, 3, &n);
+			const struct ir_fn *body = ir_fn_of(m, (ir_fnid)ir_attr(fn, &o, 2));
+			const struct ir_fn *cond = ir_attr(fn, &o, 1) ? ir_fn_of(m, (ir_fnid)ir_attr(fn, &o, 1)) : NULL;
+			int *par = ARENA_NEW(&a, int, n), *res = ARENA_NEW(&a, int, n);
+			int np = 2, nr = 0;
+			for (int pass = 0; pass < 2; pass++)
+				for (int k = 0; k < n; k++) {
+					if (pass == 0) {
+						par[k] = role[k] <= ROLE_IN_REV ? np++ : 0;
+						res[k] = role[k] == ROLE_CARRY ? nr++ : -1;
+					} else if (role[k] >= ROLE_OUT) {
+						res[k] = nr++;
+					}
+				}
+			/* grow the set of operands that matter */
+			bool *keep = ARENA_NEW(&a, bool, n);
+			for (int k = 0; k < n; k++)
+				keep[k] = (res[k] >= 0 && uses[o.out + (uint32_t)res[k]]) || (cond && role[k] != ROLE_CONST);
+			for (bool more = true; more;) {
+				more = false;
+				uint8_t *live = arena_alloc(&a, body->val.n);
+				for (int k = 0; k < n; k++)
+					if (keep[k] && res[k] >= 0)
+						live[body->result.p[res[k]]] = 1;
+				for (size_t j = body->op.n; j-- > 0;) {
+					const struct ir_op *p = &body->op.p[j];
+					bool need = ir_effect(m, body, p);
+					for (uint32_t k = 0; k < p->nout; k++)
+						need |= live[p->out + k];
+					for (uint32_t k = 0; need && k < p->nin; k++)
+						live[ir_in(body, p, k)] = 1;
+				}
+				for (int k = 0; k < n; k++)
+					if (!keep[k] && par[k] && live[par[k]])
+						keep[k] = more = true;
+				if (cond)
+					for (int k = 0; k < n; k++)
+						if (!keep[k])
+							for (size_t j = 0; j < cond->op.n; j++)
+								for (uint32_t x = 0; x < cond->op.p[j].nin; x++)
+									if (ir_in(cond, &cond->op.p[j], x) == (ir_val)k + 1)
+										keep[k] = more = true;
+			}
+			int kept = 0;
+			for (int k = 0; k < n; k++)
+				kept += keep[k];
+			if (kept == n) {
+				ir_val v = ir_clone(&b, fn, &o, in);
+				for (uint32_t k = 0; k < o.nout; k++)
+					map[o.out + k] = v + k;
+				continue;
+			}
+			struct ir_fn *nf2[2] = { NULL, NULL };
+			for (int part = 0; part < 2; part++) {
+				const struct ir_fn *src = part ? cond : body;
+				if (!src)
+					continue;
+				struct ir_fn *d = nf2[part] = ir_fn_new(m, ir_text(m, src->name));
+				struct ir_b bb = { m, d, 0 };
+				ir_val *mm = ARENA_NEW(&a, ir_val, src->val.n);
+				uint8_t *live = arena_alloc(&a, src->val.n);
+				if (!part)
+					mm[1] = ir_param(d, src->val.p[1].type);
+				for (int k = 0; k < n; k++) {
+					ir_val p = part ? (ir_val)k + 1 : (ir_val)par[k];
+					if (keep[k] && p)
+						mm[p] = ir_param(d, src->val.p[p].type);
+				}
+				for (size_t x = 0; x < src->result.n; x++) {
+					bool want = part;
+					for (int k = 0; k < n; k++)
+						want |= !part && keep[k] && res[k] == (int)x;
+					live[src->result.p[x]] |= want;
+				}
+				for (size_t j = src->op.n; j-- > 0;) {
+					const struct ir_op *p = &src->op.p[j];
+					bool need = ir_effect(m, src, p);
+					for (uint32_t k = 0; k < p->nout; k++)
+						need |= live[p->out + k];
+					for (uint32_t k = 0; need && k < p->nin; k++)
+						live[ir_in(src, p, k)] = 1;
+					for (uint32_t k = 0; need && k < p->nout; k++)
+						live[p->out + k] = 1;
+				}
+				for (size_t j = 0; j < src->op.n; j++) {
+					const struct ir_op *p = &src->op.p[j];
+					bool need = ir_effect(m, src, p);
+					for (uint32_t k = 0; k < p->nout; k++)
+						need |= live[p->out + k];
+					if (!need)
+						continue;
+					ir_val *x = ARENA_NEW(&a, ir_val, p->nin);
+					for (uint32_t k = 0; k < p->nin; k++)
+						x[k] = mm[ir_in(src, p, k)];
+					ir_val v = ir_clone(&bb, src, p, x);
+					for (uint32_t k = 0; k < p->nout; k++)
+						mm[p->out + k] = v + k;
+				}
+				if (part) {
+					ir_result(d, mm[src->result.p[0]]);
+				} else {
+					for (int x = 0; x < nr; x++)
+						for (int k = 0; k < n; k++)
+							if (keep[k] && res[k] == x)
+								ir_result(d, mm[src->result.p[x]]);
+				}
+			}
+			int64_t *w = ARENA_NEW(&a, int64_t, n + 4);
+			ir_val *kin = ARENA_NEW(&a, ir_val, n);
+			ir_type *t = ARENA_NEW(&a, ir_type, n);
+			int c = 0, ro = 0;
+			w[0] = ir_attr(fn, &o, 0);
+			w[1] = nf2[1] ? (int64_t)nf2[1]->id : 0;
+			w[2] = nf2[0]->id;
+			for (int k = 0; k < n; k++)
+				if (keep[k]) {
+					w[4 + c] = role[k];
+					kin[c++] = in[k];
+				}
+			w[3] = c;
+			int *newres = ARENA_NEW(&a, int, nr + 1);
+			for (int x = 0; x < nr; x++) {
+				newres[x] = -1;
+				for (int k = 0; k < n; k++)
+					if (keep[k] && res[k] == x) {
+						newres[x] = ro;
+						t[ro++] = fn->val.p[o.out + (uint32_t)x].type;
+					}
+			}
+			b.loc = o.loc;
+			ir_val v = ir_emit_raw(&b, IR_loop, (uint32_t)c, kin, (uint32_t)ro, t, w, (uint32_t)c + 4);
+			for (int x = 0; x < nr; x++)
+				if (newres[x] >= 0)
+					map[o.out + (uint32_t)x] = v + (uint32_t)newres[x];
+		}
+		for (size_t i = 0; i < fn->result.n; i++)
+			ir_result(g, map[fn->result.p[i]]);
+		replace_fn(m, order[q], g);
+	}
+	arena_fini(&a);
+}
+
+static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	if (o->kind != IR_loop)
+		return 0;
+	struct loop l = { .r = r, .o = o, .in = in, .counter = -1, .step = 1 };
+	l.trip = ir_attr(r->from, o, 0);
+	l.body = ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, 2));
+	l.cond = l.trip < 0 ? ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, 1)) : NULL;
+	l.role = ir_attrs(r->from, o, 3, &l.n);
+	l.aff = ARENA_NEW(r->a, struct affine, l.body->val.n);
+	l.param_of = ARENA_NEW(r->a, int, l.n);
+	l.result_of = ARENA_NEW(r->a, int, l.n);
+	l.loop_result = ARENA_NEW(r->a, int, l.n);
+	int p = 2, q = 0;
+	for (int pass = 0; pass < 2; pass++)
+		for (int k = 0; k < l.n; k++) {
+			bool out = l.role[k] >= ROLE_OUT;
+			if (pass == 0) {
+				l.param_of[k] = l.role[k] <= ROLE_IN_REV ? p++ : 0;
+				l.result_of[k] = l.loop_result[k] = -1;
+			}
+			if ((pass == 0 && l.role[k] == ROLE_CARRY) || (pass == 1 && out)) {
+				l.result_of[k] = q;
+				l.loop_result[k] = q++;
+			}
+		}
+	if (l.cond)
+		find_counter(&l);
+	else if (l.trip < 0)
+		return 0;
+	analyse(&l);
+	rebuild(&l);
+	return REWRITE_MAPPED;
+}
+
+struct err *pass_loops(const struct pass_opts *o, struct ir_module *m)
+{
+	rewrite_all(m, on_op, NULL, NULL);
+	drop_dead(m);
+	return NULL;
+}

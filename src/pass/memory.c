@@ -1,0 +1,134 @@
+/* The memory plan: offsets for temporaries in the program zone.
+ *
+ * Stores are placed in order of size, largest first, each at the lowest offset where it meets no store
+ * that is already placed and lives at the same time ("greedy by size", Pisarchyk and Lee, Efficient
+ * Memory Management for Deep Neural Net Inference, 2020).  With very many stores the order is that of
+ * time and a list of free holes is kept, which is linear. */
+#include "lower.h"
+
+#include <stdlib.h>
+
+enum { ALIGN = 64, MANY = 6000 };
+
+struct item { int64_t size, off; int first, last; struct prog_buf *b; };
+
+static int by_size(const void *a, const void *b)
+{
+	const struct item *x = a, *y = b;
+	if (x->size != y->size)
+		return x->size < y->size ? 1 : -1;
+	return x->first - y->first;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+	const struct item *x = *(const struct item *const *)a, *y = *(const struct item *const *)b;
+	return x->off < y->off ? -1 : x->off > y->off;
+}
+
+static int by_first(const void *a, const void *b)
+{
+	const struct item *x = a, *y = b;
+	if (x->first != y->first)
+		return x->first - y->first;
+	return by_size(a, b);
+}
+
+static int64_t plan_by_size(struct item *it, size_t n, struct arena *tmp)
+{
+	struct item **hit = ARENA_NEW(tmp, struct item *, n);
+	int64_t top = 0;
+	qsort(it, n, sizeof *it, by_size);
+	for (size_t i = 0; i < n; i++) {
+		size_t k = 0;
+		for (size_t j = 0; j < i; j++)
+			if (it[j].first <= it[i].last && it[i].first <= it[j].last)
+				hit[k++] = &it[j];
+		qsort(hit, k, sizeof *hit, by_offset);
+		int64_t at = 0;
+		for (size_t j = 0; j < k; j++) {
+			if (hit[j]->off >= at + it[i].size)
+				break;
+			at = MAX(at, hit[j]->off + hit[j]->size);
+		}
+		it[i].off = at;
+		top = MAX(top, at + it[i].size);
+	}
+	return top;
+}
+
+/* Free holes as an array sorted by offset; the last one is open-ended. */
+struct hole { int64_t off, size; };
+
+static int64_t plan_by_time(struct item *it, size_t n)
+{
+	ARR(struct hole) hole = {0};
+	ARR(struct item *) live = {0};
+	int64_t top = 0;
+	qsort(it, n, sizeof *it, by_first);
+	for (size_t i = 0; i < n; i++) {
+		for (size_t j = 0; j < live.n;) {      /* give back what has died */
+			if (live.p[j]->last >= it[i].first) {
+				j++;
+				continue;
+			}
+			struct item *d = live.p[j];
+			live.p[j] = live.p[--live.n];
+			size_t k = 0;
+			while (k < hole.n && hole.p[k].off < d->off)
+				k++;
+			arr_push(&hole, ((struct hole){0}));
+			memmove(&hole.p[k + 1], &hole.p[k], (hole.n - 1 - k) * sizeof *hole.p);
+			hole.p[k] = (struct hole){ d->off, d->size };
+			if (k + 1 < hole.n && hole.p[k].off + hole.p[k].size == hole.p[k + 1].off) {
+				hole.p[k].size += hole.p[k + 1].size;
+				memmove(&hole.p[k + 1], &hole.p[k + 2], (hole.n - k - 2) * sizeof *hole.p);
+				hole.n--;
+			}
+			if (k && hole.p[k - 1].off + hole.p[k - 1].size == hole.p[k].off) {
+				hole.p[k - 1].size += hole.p[k].size;
+				memmove(&hole.p[k], &hole.p[k + 1], (hole.n - k - 1) * sizeof *hole.p);
+				hole.n--;
+			}
+		}
+		size_t best = SIZE_MAX;
+		for (size_t k = 0; k < hole.n; k++)
+			if (hole.p[k].size >= it[i].size && (best == SIZE_MAX || hole.p[k].size < hole.p[best].size))
+				best = k;
+		if (best == SIZE_MAX) {
+			if (hole.n && hole.p[hole.n - 1].off + hole.p[hole.n - 1].size == top) {
+				it[i].off = hole.p[--hole.n].off;     /* grow the last hole */
+			} else {
+				it[i].off = top;
+			}
+			top = it[i].off + it[i].size;
+		} else {
+			it[i].off = hole.p[best].off;
+			hole.p[best].off += it[i].size;
+			hole.p[best].size -= it[i].size;
+			if (!hole.p[best].size) {
+				memmove(&hole.p[best], &hole.p[best + 1], (hole.n - best - 1) * sizeof *hole.p);
+				hole.n--;
+			}
+		}
+		arr_push(&live, &it[i]);
+	}
+	arr_free(&hole);
+	arr_free(&live);
+	return top;
+}
+
+void memory_plan(struct lw *w)
+{
+	struct item *it = ARENA_NEW(w->tmp, struct item, w->store.n);
+	size_t n = 0;
+	for (size_t i = 0; i < w->store.n; i++) {
+		struct store *s = &w->store.p[i];
+		struct prog_buf *b = &w->buf.p[s->buf];
+		if (b->kind == BUF_TEMP)
+			it[n++] = (struct item){ (MAX(b->size, 1) + ALIGN - 1) & ~(int64_t)(ALIGN - 1), 0, s->first, s->last, b };
+	}
+	w->p->zone = n > MANY ? plan_by_time(it, n) : plan_by_size(it, n, w->tmp);
+	for (size_t i = 0; i < n; i++)
+		it[i].b->off = it[i].off;
+}

@@ -1,0 +1,90 @@
+#include "passes.h"
+
+#include <stdlib.h>
+
+static void visit(const struct ir_module *m, ir_fnid f, uint8_t *seen, ir_fnid *out, int *n)
+{
+	if (seen[f])
+		return;
+	seen[f] = 1;
+	const struct ir_fn *fn = ir_fn_of(m, f);
+	for (size_t i = 0; i < fn->op.n; i++) {
+		ir_fnid small[8], *r = small;
+		int k = ir_regions(fn, &fn->op.p[i], small, NELEM(small));
+		if (k == (int)NELEM(small)) {
+			r = mem_alloc(sizeof *r * 4096);
+			k = ir_regions(fn, &fn->op.p[i], r, 4096);
+		}
+		for (int j = 0; j < k; j++)        /* as deep as regions nest in the source */
+			visit(m, r[j], seen, out, n);
+		if (r != small)
+			free(r);
+	}
+	out[(*n)++] = f;
+}
+
+ir_fnid *reachable(struct arena *a, const struct ir_module *m, int *n)
+{
+	ir_fnid *out = ARENA_NEW(a, ir_fnid, m->fn.n);
+	*n = 0;
+	visit(m, 1, ARENA_NEW(a, uint8_t, m->fn.n), out, n);
+	return out;
+}
+
+void replace_fn(struct ir_module *m, ir_fnid f, struct ir_fn *g)
+{
+	struct ir_fn *old = m->fn.p[f];
+	m->fn.p[f] = g;
+	m->fn.p[g->id] = old;
+	old->id = g->id;
+	g->id = f;
+	g->name = old->name;
+}
+
+void rewrite_all(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, void *user)
+{
+	struct arena order, a;
+	arena_init(&order);
+	arena_init(&a);
+	int n;
+	ir_fnid *f = reachable(&order, m, &n);
+	for (int k = 0; k < n; k++) {
+		const struct ir_fn *fn = ir_fn_of(m, f[k]);
+		uint8_t *live = ir_live(&a, m, fn);
+		struct rewrite r = { .m = m, .from = fn, .a = &a, .user = user };
+		r.b = (struct ir_b){ m, ir_fn_new(m, ""), 0 };
+		r.map = ARENA_NEW(&a, ir_val, fn->val.n);
+		for (uint32_t i = 1; i <= fn->nparam; i++) {
+			r.map[i] = ir_param(r.b.fn, fn->val.p[i].type);
+			r.b.fn->val.p[i].shard = fn->val.p[i].shard;
+		}
+		if (begin)
+			begin(&r);
+		ir_val small[64];
+		for (size_t i = 0; i < fn->op.n; i++) {
+			const struct ir_op *o = &fn->op.p[i];
+			bool need = o->nout == 0;
+			for (uint32_t j = 0; j < o->nout; j++)
+				need |= live[o->out + j] != 0;
+			if (!need)
+				continue;
+			ir_val *in = o->nin <= NELEM(small) ? small : ARENA_NEW(&a, ir_val, o->nin);
+			for (uint32_t j = 0; j < o->nin; j++)
+				in[j] = r.map[ir_in(fn, o, j)];
+			r.b.loc = o->loc;
+			ir_val v = op(&r, o, in);
+			if (v == REWRITE_MAPPED)
+				continue;
+			if (!v)
+				v = ir_clone(&r.b, fn, o, in);
+			for (uint32_t j = 0; j < o->nout; j++)
+				r.map[o->out + j] = v + j;
+		}
+		for (size_t i = 0; i < fn->result.n; i++)
+			ir_result(r.b.fn, r.map[fn->result.p[i]]);
+		replace_fn(m, f[k], r.b.fn);
+		arena_reset(&a);
+	}
+	arena_fini(&a);
+	arena_fini(&order);
+}

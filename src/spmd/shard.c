@@ -1,0 +1,104 @@
+/* Shardings as arithmetic: which box of an array a device holds, and XLA's wire form of that. */
+#include "spmd.h"
+
+/* Coordinate of mesh position pos along (sub-)axis r: the axis of size s is split as [pre, size, rest]. */
+static int64_t coordinate(const struct ir_mesh *m, int64_t pos, struct ir_axis_ref r)
+{
+	for (int a = m->naxis - 1; a > r.axis; a--)
+		pos /= m->axis[a].size;
+	int64_t s = m->axis[r.axis].size, c = pos % s;
+	return c / (s / (r.pre * r.size)) % r.size;
+}
+
+static int64_t mesh_position(const struct ir_mesh *m, int64_t device)
+{
+	if (!m->id)
+		return device;
+	for (int64_t i = 0; i < m->ndev; i++)
+		if (m->id[i] == device)
+			return i;
+	return 0;
+}
+
+/* Block number that the device holds along dimension d. */
+static int64_t block(const struct ir_module *m, ir_shard h, int64_t device, int d)
+{
+	const struct ir_shard_info *s = &m->shard.p[h];
+	const struct ir_mesh *mesh = &m->mesh.p[s->mesh];
+	int64_t pos = mesh_position(mesh, device), b = 0;
+	for (int i = 0; i < s->dim[d].naxis; i++)
+		b = b * s->dim[d].axis[i].size + coordinate(mesh, pos, s->dim[d].axis[i]);
+	return b;
+}
+
+bool spmd_shard_box(const struct ir_module *m, ir_shard h, int device, int rank, const int64_t *dim,
+                    int64_t *start, int64_t *size)
+{
+	bool even = true;
+	for (int d = 0; d < rank; d++) {
+		int64_t n = ir_shard_parts(m, h, d);
+		even &= dim[d] % n == 0;
+		size[d] = dim[d] / n;
+		start[d] = n > 1 ? block(m, h, device, d) * size[d] : 0;
+	}
+	return even;
+}
+
+static void varint(struct str *s, uint64_t v)
+{
+	do {
+		char c = (char)((v & 127) | (v > 127 ? 128 : 0));
+		str_addn(s, &c, 1);
+	} while (v >>= 7);
+}
+
+static void packed(struct str *s, int field, const int64_t *v, int64_t n)
+{
+	struct str body = {0};
+	for (int64_t i = 0; i < n; i++)
+		varint(&body, (uint64_t)v[i]);
+	varint(s, (uint64_t)field << 3 | 2);
+	varint(s, body.n);
+	str_addn(s, body.p, body.n);
+	str_free(&body);
+}
+
+/* xla.OpSharding (xla_data.proto): 1 type, 3 tile_assignment_dimensions, 4 tile_assignment_devices,
+ * 6 replicate_on_last_tile_dim. */
+void spmd_op_sharding(struct str *s, const struct ir_module *m, ir_shard h, int rank, int ndev)
+{
+	enum { REPLICATED, MAXIMAL, TUPLE, OTHER };
+	varint(s, 1 << 3);
+	if (h && m->mesh.p[m->shard.p[h].mesh].naxis == 0 && m->mesh.p[m->shard.p[h].mesh].id && ndev > 1) {
+		varint(s, MAXIMAL);
+		packed(s, 3, (int64_t[]){ 1 }, 1);
+		packed(s, 4, m->mesh.p[m->shard.p[h].mesh].id, 1);
+		return;
+	}
+	if (ndev <= 1 || !h || ir_shard_replicated(m, h)) {
+		varint(s, REPLICATED);
+		return;
+	}
+	varint(s, OTHER);
+	const struct ir_mesh *mesh = &m->mesh.p[m->shard.p[h].mesh];
+	int64_t dims[IR_MAX_RANK + 1], tiles = 1;
+	for (int d = 0; d < rank; d++)
+		tiles *= dims[d] = ir_shard_parts(m, h, d);
+	int64_t copies = ndev / tiles;
+	dims[rank] = copies;
+	int64_t *dev = mem_alloc(sizeof *dev * (size_t)ndev), *have = mem_alloc(sizeof *have * (size_t)tiles);
+	for (int64_t p = 0; p < ndev; p++) {       /* in mesh order, so copies of a tile are too */
+		int64_t d = mesh->id ? mesh->id[p] : p, t = 0;
+		for (int i = 0; i < rank; i++)
+			t = t * dims[i] + (dims[i] > 1 ? block(m, h, d, i) : 0);
+		dev[t * copies + have[t]++] = d;
+	}
+	packed(s, 3, dims, rank + (copies > 1));
+	packed(s, 4, dev, ndev);
+	if (copies > 1) {
+		varint(s, 6 << 3);
+		varint(s, 1);
+	}
+	free(dev);
+	free(have);
+}

@@ -1,0 +1,25 @@
+/* Shardings into local programs.  Programs whose communication is written by hand (shard_map) become the
+ * program of one device; what lies outside manual computations is computed replicated or, for operations
+ * that work element by element, on equal shards. */
+#ifndef RONDO_SPMD_H
+#define RONDO_SPMD_H
+
+#include "../base/base.h"
+#include "../ir/ir.h"
+
+/* Replace whole-array operations by the ones each device runs on its shard.
+ *   needs   calls inlined
+ *   gives   a main whose types are local, no manual, sharding_constraint or sharding_group left; m->arg and
+ *           m->res have the shardings of the interface
+ *   fails   UNIMPLEMENTED naming the operation and the sharding that would need automatic partitioning */
+struct err *spmd_partition(struct ir_module *m, int ndev);
+
+/* Append the serialized xla.OpSharding of sharding h for an array of the given rank. */
+void spmd_op_sharding(struct str *s, const struct ir_module *m, ir_shard h, int rank, int ndev);
+
+/* Box of the whole array that the device at position pos holds: start[d], size[d] for global extents
+ * dim.  False if a dimension does not divide. */
+bool spmd_shard_box(const struct ir_module *m, ir_shard h, int pos, int rank, const int64_t *dim,
+                    int64_t *start, int64_t *size);
+
+#endif
