@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "../hlo/hlo.h"
 #include "../pass/pass.h"
 #include "impl.h"
 #include "pjrt.h"
@@ -179,7 +180,7 @@ struct err *pjrt_Client_Compile(struct pjrt_Client_Compile *a)
 	pass_opts_from_conf(&po);
 	po.ndev = (int)o.partitions;
 	po.fingerprint = hash_bytes(src->code, src->code_size, (uint64_t)o.partitions);
-	TRY_GOTO(e, pass_compile_cached(&po, src->code, src->code_size, &p), out);
+	TRY_GOTO(e, pass_compile_cached(&po, hlo_read, src->code, src->code_size, &p), out);
 	e = exec_new(a->client, p, &o, a->compile_options, a->compile_options_size, &a->executable);
 out:
 	pjrt_options_free(&o);
