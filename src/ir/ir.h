@@ -269,6 +269,8 @@ void ir_print_canonical(struct str *s, const struct ir_module *m, const struct i
 struct err *ir_parse(const char *text, size_t n, struct ir_module **out);
 /* Shapes, types, operand order, attribute ranges, regions' signatures of every op. */
 struct err *ir_verify(const struct ir_module *m);
+/* The same of one op, whose operands and functions must be complete; not the order of definitions. */
+struct err *ir_verify_op(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
 /* The result types an op must have, from operands and attributes (out: nout entries), where they can
  * be inferred; 0 where the op states its own (constant, iota, convert, broadcast, reshape, custom_call,
  * ...).  ERR_INVALID says which rule is broken. */
