@@ -1,0 +1,399 @@
+/* Custom calls and composites. */
+#include "wire.h"
+
+#include <stdlib.h>
+
+/* --- the dictionary blob (ir.h) ------------------------------------------- */
+
+struct item { struct span key; uint32_t value; const uint8_t *p; };
+
+static int by_key(const void *a, const void *b)
+{
+	const struct item *x = a, *y = b;
+	int c = memcmp(x->p + x->key.at, y->p + y->key.at, MIN(x->key.n, y->key.n));
+	return c ? c : (x->key.n > y->key.n) - (x->key.n < y->key.n);
+}
+
+static void entry(struct str *s, const char *name, uint32_t name_n, uint8_t kind, uint8_t dtype, uint32_t count,
+                  const void *p, size_t n)
+{
+	uint8_t head[4] = { kind, dtype, 0, 0 };
+	str_addn(s, (char *)&name_n, 4);
+	str_addn(s, name, name_n);
+	str_addn(s, (char *)head, 4);
+	str_addn(s, (char *)&count, 4);
+	str_addn(s, p, n);
+}
+
+static struct err *dict(struct hlo *h, uint32_t attr, int depth, struct str *s);
+
+/* A number with its type: its stored bytes. */
+static struct err *scalar(struct hlo *h, uint32_t attr, enum dtype *dt, uint8_t out[8], size_t *n)
+{
+	struct cur c;
+	int d, code;
+	int64_t v;
+	double f;
+	const struct wtype *w;
+	TRY(attr_open(h, attr, &c, &d, &code));
+	bool number = d == D_VHLO ? code == 8 || code == 9 : d == D_BUILTIN && (code == 8 || code == 9);
+	if (!number) {
+		TRY(attr_int(h, attr, &v));    /* booleans, units, enumerators */
+		*dt = DT_pred;
+		out[0] = v != 0;
+		*n = 1;
+		return NULL;
+	}
+	uint32_t type = cur_index(&c, h->ntype);
+	TRY(cur_err(&c, "number"));
+	TRY(type_get(h, type, &w));
+	*dt = (enum dtype)w->dtype;
+	*n = dtype_info[*dt].bytes;
+	if (dtype_info[*dt].cls == DT_FLOAT) {
+		TRY(attr_float(h, attr, &f));
+		float g = (float)f;
+		uint16_t half = *dt == DT_f16 ? f32_to_f16(g) : f32_to_bf16(g);
+		memcpy(out, *dt == DT_f64 ? (void *)&f : *dt == DT_f32 ? (void *)&g : (void *)&half, *n);
+		return NULL;
+	}
+	TRY(attr_int(h, attr, &v));
+	memcpy(out, &v, *n);
+	return NULL;
+}
+
+static struct err *value(struct hlo *h, const char *key, uint32_t key_n, uint32_t attr, int depth, struct str *s)
+{
+	struct cur c;
+	int d, code;
+	struct span t;
+	TRY(attr_open(h, attr, &c, &d, &code));
+	if ((d == D_VHLO && code == 14) || (d == D_BUILTIN && (code == 2 || code == 3 || code == 4))) {
+		TRY(attr_str(h, attr, &t));
+		entry(s, key, key_n, 2, 0, t.n, h->p + t.at, t.n);
+		return NULL;
+	}
+	if ((d == D_VHLO && code == 6) || (d == D_BUILTIN && code == 1)) {
+		struct str in = {0};
+		struct err *e = dict(h, attr, depth + 1, &in);
+		if (!e)
+			entry(s, key, key_n, 3, 0, (uint32_t)in.n, in.p, in.n);
+		str_free(&in);
+		return e;
+	}
+	if ((d == D_VHLO && code == 15) || (d == D_BUILTIN && code == 18)) {
+		ir_type ty;
+		const uint8_t *p;
+		size_t n;
+		TRY(attr_tensor(h, attr, &ty, &p, &n));
+		const struct ir_type_info *i = ir_type_of(h->m, ty);
+		size_t e = dtype_info[i->dtype].bytes;
+		if (i->count > (1 << 24))
+			return ERR(UNIMPLEMENTED, "an attribute of %lld numbers", (long long)i->count);
+		uint8_t *all = mem_alloc((size_t)i->bytes);
+		for (int64_t k = 0; k < i->count; k++) {
+			if (i->dtype == DT_pred)
+				all[k] = n == 1 && (*p == 0xff || i->count > 8) ? *p != 0 : p[k / 8] >> (k % 8) & 1;
+			else
+				memcpy(all + (size_t)k * e, p + (n == e ? 0 : (size_t)k * e), e);
+		}
+		entry(s, key, key_n, 1, i->dtype, (uint32_t)i->count, all, (size_t)i->bytes);
+		free(all);
+		return NULL;
+	}
+	if ((d == D_VHLO && code == 1) || (d == D_BUILTIN && code == 0)) {
+		/* numbers of one type are an array, anything else a dictionary with keys 0, 1, .. */
+		uint32_t n, *list;
+		TRY(attr_list(h, attr, &n, &list));
+		struct str in = {0};
+		struct err *e = NULL;
+		enum dtype dt = DT_i64, first = DT_i64;
+		bool plain = true;
+		for (uint32_t i = 0; i < n && plain && !e; i++) {
+			uint8_t b[8];
+			size_t k;
+			int d2, code2;
+			struct cur c2;
+			TRY_GOTO(e, attr_open(h, list[i], &c2, &d2, &code2), out);
+			plain = d2 == D_VHLO ? code2 == 2 || code2 == 8 || code2 == 9 : d2 == D_BUILTIN && (code2 == 8 || code2 == 9);
+			if (!plain)
+				break;
+			TRY_GOTO(e, scalar(h, list[i], &dt, b, &k), out);
+			if (i && dt != first)
+				plain = false;
+			first = dt;
+			str_addn(&in, (char *)b, k);
+		}
+		if (plain) {
+			entry(s, key, key_n, 1, (uint8_t)first, n, in.p, in.n);
+		} else {
+			in.n = 0;
+			if (depth > 16) {
+				e = ERR(UNIMPLEMENTED, "attributes nested deeper than 16");
+				goto out;
+			}
+			for (uint32_t i = 0; i < n; i++) {
+				char name[16];
+				int k = snprintf(name, sizeof name, "%06u", i);
+				TRY_GOTO(e, value(h, name, (uint32_t)k, list[i], depth + 1, &in), out);
+			}
+			entry(s, key, key_n, 3, 0, (uint32_t)in.n, in.p ? in.p : "", in.n);
+		}
+out:
+		str_free(&in);
+		return e;
+	}
+	if (d == D_BUILTIN && code == 17) {
+		int n;
+		int64_t *v;
+		TRY(attr_ints(h, attr, &n, &v));
+		entry(s, key, key_n, 1, DT_i64, (uint32_t)n, v, (size_t)n * 8);
+		return NULL;
+	}
+	enum dtype dt;
+	uint8_t b[8];
+	size_t n;
+	TRY(scalar(h, attr, &dt, b, &n));
+	entry(s, key, key_n, 0, (uint8_t)dt, 1, b, n);
+	return NULL;
+}
+
+static struct err *dict(struct hlo *h, uint32_t attr, int depth, struct str *s)
+{
+	uint32_t n, *kv;
+	if (depth > 16)
+		return ERR(UNIMPLEMENTED, "attributes nested deeper than 16");
+	TRY(attr_dict(h, attr, &n, &kv));
+	struct item *it = ARENA_NEW(&h->a, struct item, n);
+	for (uint32_t i = 0; i < n; i++) {
+		it[i] = (struct item){ .value = kv[2 * i + 1], .p = h->p };
+		TRY(attr_str(h, kv[2 * i], &it[i].key));
+	}
+	if (n)
+		qsort(it, n, sizeof *it, by_key);
+	for (uint32_t i = 0; i < n; i++) {
+		TRY(value(h, (const char *)h->p + it[i].key.at, it[i].key.n, it[i].value, depth, s));
+		if (s->n > UINT32_MAX / 2)
+			return ERR(UNIMPLEMENTED, "attributes of more than 2 GB");
+	}
+	return NULL;
+}
+
+/* --- custom calls ---------------------------------------------------------- */
+
+static bool is_dict(struct hlo *h, uint32_t attr)
+{
+	struct cur c;
+	int d, code;
+	struct err *e = attr_open(h, attr, &c, &d, &code);
+	err_free(e);
+	return !e && ((d == D_VHLO && code == 6) || (d == D_BUILTIN && code == 1));
+}
+
+static struct err *config_of(struct hlo *h, const struct wop *o, uint32_t backend, ir_blob *out)
+{
+	struct str s = {0};
+	struct err *e = NULL;
+	uint32_t attr;
+	TRY(op_discardable(h, o, "mhlo.backend_config", &attr));
+	if (attr == UINT32_MAX && is_dict(h, backend))
+		attr = backend;
+	*out = 0;
+	if (attr != UINT32_MAX && is_dict(h, attr)) {
+		e = dict(h, attr, 0, &s);
+	} else {
+		struct span t;
+		TRY(attr_str(h, backend, &t));
+		if (t.n)
+			entry(&s, "", 0, 2, 0, t.n, h->p + t.at, t.n);
+	}
+	if (!e && s.n)
+		*out = ir_blob_add(h->m, s.p, s.n);
+	str_free(&s);
+	return e;
+}
+
+/* The integer or boolean of a dictionary. */
+static bool config_int(const struct hlo *h, ir_blob b, const char *name, int64_t *out)
+{
+	size_t n;
+	const uint8_t *p = ir_blob_data(h->m, b, &n);
+	struct ir_dict_it it = { .p = p, .end = p + n };
+	while (b && ir_dict_next(&it))
+		if (it.kind == 0 && it.name_n == strlen(name) && memcmp(it.name, name, it.name_n) == 0 &&
+		    dtype_info[it.dtype].cls != DT_FLOAT) {
+			*out = 0;
+			memcpy(out, it.data, dtype_info[it.dtype].bytes);
+			if (dtype_info[it.dtype].cls == DT_INT && dtype_info[it.dtype].bytes == 4)
+				*out = (int32_t)*out;
+			return true;
+		}
+	return false;
+}
+
+/* Comparator of (value, value, index, index): 1 if it is "first value is greater", -1 if less, 0 if else. */
+static int direction(const struct hlo *h, ir_fnid f)
+{
+	const struct ir_fn *fn = ir_fn_of(h->m, f);
+	if (fn->nparam != 4 || fn->result.n != 1)
+		return 0;
+	const struct ir_op *o = ir_def(fn, fn->result.p[0]);
+	if (!o || o->nin != 2)
+		return 0;
+	ir_val a = ir_in(fn, o, 0), b = ir_in(fn, o, 1);
+	bool gt = o->kind == IR_compare_gt || o->kind == IR_total_gt, lt = o->kind == IR_compare_lt || o->kind == IR_total_lt;
+	if (a == 1 && b == 2)
+		return gt ? 1 : lt ? -1 : 0;
+	if (a == 2 && b == 1)
+		return gt ? -1 : lt ? 1 : 0;
+	return 0;
+}
+
+/* Sort with the call's own comparator and keep the front; the largest of the last dimension is top_k. */
+static struct err *approx_top_k(struct hlo *h, const struct wop *o, uint32_t called, ir_blob config)
+{
+	uint32_t n, *list, nin, nout;
+	ir_val *in;
+	ir_type *t;
+	int64_t dim, fallback;
+	struct wfunc *g;
+	ir_fnid before;
+	TRY(attr_list(h, called, &n, &list));
+	TRY(op_ins(h, o, &nin, &in));
+	TRY(op_outs(h, o, &nout, &t));
+	if (n != 1 || nin != 4 || nout != 2 || !config_int(h, config, "reduction_dim", &dim) ||
+	    !config_int(h, config, "is_fallback", &fallback) || !fallback)
+		return no_op(h, "a form of ApproxTopK that no JAX program has");
+	TRY(func_find(h, list[0], &g));
+	TRY(func_fn(h, g, true, &before));
+	struct ir_fn *fn = h->b.fn;
+	const struct ir_type_info *x = ir_vtype(h->m, fn, in[0]), *r = ir_type_of(h->m, t[0]);
+	if (dim < 0)
+		dim += x->rank;
+	if (dim < 0 || dim >= x->rank || r->rank != x->rank || fn->val.p[in[0]].type == 0)
+		return bad_op(h, "its dimension %lld does not exist", (long long)dim);
+	int64_t k = r->dim[dim];
+	if (k > x->dim[dim])
+		return bad_op(h, "it wants %lld of %lld elements", (long long)k, (long long)x->dim[dim]);
+	const struct ir_op *def = ir_def(fn, in[1]);
+	ir_val v[2];
+	if (dim == x->rank - 1 && direction(h, before) == 1 && def && def->kind == IR_iota && ir_attr(fn, def, 0) == dim &&
+	    ir_vtype(h->m, fn, in[1])->dtype == DT_i32 && dtype_info[x->dtype].cls != DT_COMPLEX) {
+		TRY(op_emit_t(h, IR_top_k, 1, in, 2, t, 1, &k, v));
+		v[1] = v[0] + 1;
+		return op_bind(h, o, 2, v);
+	}
+	ir_type st[2] = { fn->val.p[in[0]].type, fn->val.p[in[1]].type };
+	TRY(op_emit_t(h, IR_sort, 2, in, 2, st, 3, (int64_t[]){ dim, 1, before }, v));
+	v[1] = v[0] + 1;
+	int64_t start[IR_MAX_RANK] = {0}, limit[IR_MAX_RANK], stride[IR_MAX_RANK];
+	for (int d = 0; d < x->rank; d++) {
+		limit[d] = x->dim[d];
+		stride[d] = 1;
+	}
+	limit[dim] = k;
+	for (int i = 0; i < 2; i++)
+		v[i] = ir_slice(&h->b, v[i], start, limit, stride);
+	return op_bind(h, o, 2, v);
+}
+
+/* Calls whose result is their operand.  SPMDFullToShardShape and the like change shapes and are not among them. */
+static bool is_identity(const struct hlo *h, struct span t)
+{
+	return span_is(h, t, "Sharding") || span_is(h, t, "LayoutConstraint") || span_is(h, t, "annotate_device_placement");
+}
+
+struct err *conv_custom_call(struct hlo *h, const struct wop *o)
+{
+	/* api, config, target, called, effect, operand layouts, aliases, result layouts */
+	uint32_t p[8], n, nalias, *alias;
+	struct span target;
+	ir_val *in;
+	ir_blob config;
+	int64_t api, effect;
+	TRY(op_props(h, o, p));
+	TRY(attr_str(h, p[2], &target));
+	TRY(attr_int(h, p[0], &api));
+	TRY(attr_int(h, p[4], &effect));
+	TRY(op_ins(h, o, &n, &in));
+	if (n == 1 && o->nout == 1 && is_identity(h, target))
+		return op_bind(h, o, 1, in);
+	if (o->nout == 0 && span_is(h, target, "InspectSharding"))
+		return NULL;
+	TRY(config_of(h, o, p[1], &config));
+	if (span_is(h, target, "ApproxTopK"))
+		return approx_top_k(h, o, p[3], config);
+	TRY(attr_list(h, p[6], &nalias, &alias));
+	w_begin(h);
+	w_int(h, ir_intern(h->m, (const char *)h->p + target.at, target.n));
+	w_int(h, api);
+	w_int(h, effect);
+	w_int(h, config);
+	size_t at = h->word.n;
+	w_int(h, 0);
+	for (uint32_t i = 0; i < nalias; i++) {
+		/* output tuple indices, operand, operand tuple indices */
+		struct cur c;
+		int d, code;
+		TRY(attr_open(h, alias[i], &c, &d, &code));
+		if (d != D_VHLO || code != 10)
+			return bad_op(h, "its aliases are not a list of them");
+		uint32_t k = cur_count(&c);
+		int64_t out = 0;
+		for (uint32_t j = 0; j < k && !c.bad; j++)
+			out = cur_svarint(&c);
+		int64_t operand = cur_svarint(&c);
+		uint32_t q = cur_count(&c);
+		if (c.bad)
+			return cur_err(&c, "alias");
+		if (k > 1 || q || out < 0 || out >= o->nout || operand < 0 || operand >= n)
+			return no_op(h, "an alias between output %lld and operand %lld", (long long)out, (long long)operand);
+		w_int(h, out);
+		w_int(h, operand);
+		w_int(h, 0);
+		h->word.p[at] += 3;
+	}
+	return op_emit(h, o, IR_custom_call, n, in, (uint32_t)h->word.n, h->word.p);
+}
+
+/* --- composites ------------------------------------------------------------ */
+
+struct err *composite_known(struct hlo *h, const struct wop *o, bool *done)
+{
+	uint32_t p[4], n, *kv, nin, nout;    /* attributes, decomposition, name, version */
+	struct span name, key;
+	ir_val *in;
+	ir_type *t;
+	*done = false;
+	TRY(op_props(h, o, p));
+	TRY(attr_str(h, p[2], &name));
+	bool erf = span_is(h, name, "chlo.erf"), mulhi = span_is(h, name, "chlo.mulhi"), top_k = span_is(h, name, "chlo.top_k");
+	if (!erf && !mulhi && !top_k)
+		return NULL;
+	TRY(op_ins(h, o, &nin, &in));
+	TRY(op_outs(h, o, &nout, &t));
+	for (uint32_t i = 0; i < nin; i++)
+		if (!ir_vtype(h->m, h->b.fn, in[i])->dtype || ir_vtype(h->m, h->b.fn, in[i])->dtype == DT_token)
+			return NULL;
+	const struct ir_type_info *x = nin ? ir_vtype(h->m, h->b.fn, in[0]) : NULL;
+	if ((erf && nin == 1 && nout == 1 && dtype_info[x->dtype].cls == DT_FLOAT) || (mulhi && nin == 2 && nout == 1)) {
+		*done = true;
+		return op_emit(h, o, erf ? IR_erf : IR_mulhi, nin, in, 0, NULL);
+	}
+	if (!top_k || nin != 1 || nout != 2 || dtype_info[x->dtype].cls == DT_COMPLEX || ir_type_of(h->m, t[1])->dtype != DT_i32)
+		return NULL;
+	int64_t k = -1, largest = 1;
+	TRY(attr_dict(h, p[0], &n, &kv));
+	for (uint32_t i = 0; i < n; i++) {
+		TRY(attr_str(h, kv[2 * i], &key));
+		if (span_is(h, key, "k"))
+			TRY(attr_int(h, kv[2 * i + 1], &k));
+		else if (span_is(h, key, "largest"))
+			TRY(attr_int(h, kv[2 * i + 1], &largest));
+		else
+			return NULL;    /* something new: the decomposition knows */
+	}
+	if (k < 0 || !largest)
+		return NULL;
+	*done = true;
+	return op_emit(h, o, IR_top_k, 1, in, 1, &k);
+}

@@ -1,0 +1,839 @@
+/* The table of operations on the wire, and those that are one operation of ir. */
+#include "wire.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* --- attribute words ---------------------------------------------------- */
+
+void w_begin(struct hlo *h)
+{
+	h->word.n = 0;
+}
+
+void w_int(struct hlo *h, int64_t v)
+{
+	arr_push(&h->word, v);
+}
+
+void w_list(struct hlo *h, int n, const int64_t *v)
+{
+	w_int(h, n);
+	for (int i = 0; i < n; i++)
+		w_int(h, v[i]);
+}
+
+struct err *w_attr_int(struct hlo *h, uint32_t attr)
+{
+	int64_t v;
+	TRY(attr_int(h, attr, &v));
+	w_int(h, v);
+	return NULL;
+}
+
+struct err *w_attr_list(struct hlo *h, uint32_t attr)
+{
+	int n;
+	int64_t *v;
+	TRY(attr_ints(h, attr, &n, &v));
+	w_list(h, n, v);
+	return NULL;
+}
+
+/* Column k of a list of pairs. */
+static struct err *w_attr_column(struct hlo *h, uint32_t attr, int k)
+{
+	int n, rank;
+	int64_t *v, dim[2];
+	TRY(attr_ints2(h, attr, &n, &v, &rank, dim));
+	if (n && (rank != 2 || dim[1] != 2))
+		return bad_op(h, "a list of pairs is not one");
+	w_int(h, n / 2);
+	for (int i = 0; i < n / 2; i++)
+		w_int(h, v[2 * i + k]);
+	return NULL;
+}
+
+static struct err *w_columns(struct hlo *h, uint32_t attr)
+{
+	TRY(w_attr_column(h, attr, 0));
+	return w_attr_column(h, attr, 1);
+}
+
+static struct err *w_precision(struct hlo *h, uint32_t attr)
+{
+	uint32_t n, *list;
+	int64_t most = 0, v;
+	TRY(attr_list(h, attr, &n, &list));
+	for (uint32_t i = 0; i < n; i++) {
+		TRY(attr_int(h, list[i], &v));
+		most = MAX(most, v);
+	}
+	w_int(h, most);
+	return NULL;
+}
+
+static struct err *emit_words(struct hlo *h, const struct wop *o)
+{
+	uint32_t n;
+	ir_val *in;
+	TRY(op_ins(h, o, &n, &in));
+	return op_emit(h, o, h->opname[o->name].row->kind, n, in, (uint32_t)h->word.n, h->word.p);
+}
+
+/* --- operations --------------------------------------------------------- */
+
+static struct err *conv_elem(struct hlo *h, const struct wop *o)
+{
+	ir_val in[3];
+	enum ir_kind k = h->opname[o->name].row->kind;
+	TRY(op_ins_n(h, o, o->nin, in));
+	if (k == IR_select || k == IR_clamp) {    /* the predicate, or the bounds, may be scalars */
+		ir_type t;
+		TRY(op_out1(h, o, &t));
+		for (int i = 0; i < 3; i += k == IR_select ? 3 : 2) {
+			const struct ir_type_info *x = ir_vtype(h->m, h->b.fn, in[i]), *r = ir_type_of(h->m, t);
+			if (x->rank || !r->rank || x->dtype == DT_token)
+				continue;
+			enum dtype dt = x->dtype;
+			int64_t dim[IR_MAX_RANK];
+			int rank = r->rank;
+			memcpy(dim, r->dim, sizeof *dim * (size_t)rank);
+			in[i] = ir_splat_of(&h->b, in[i], ir_tensor(h->m, dt, rank, dim));
+		}
+	}
+	return op_emit(h, o, k, o->nin, in, 0, NULL);
+}
+
+/* No attributes. */
+static struct err *conv_plain(struct hlo *h, const struct wop *o)
+{
+	w_begin(h);
+	return emit_words(h, o);
+}
+
+/* One integer. */
+static struct err *conv_int(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[1];
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_int(h, p[0]));
+	return emit_words(h, o);
+}
+
+/* One list. */
+static struct err *conv_list(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[1];
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_list(h, p[0]));
+	return emit_words(h, o);
+}
+
+/* Two integers. */
+static struct err *conv_ints(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[2];
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_int(h, p[0]));
+	TRY(w_attr_int(h, p[1]));
+	return emit_words(h, o);
+}
+
+static struct err *conv_identity(struct hlo *h, const struct wop *o)
+{
+	uint32_t n;
+	ir_val *in;
+	TRY(op_ins(h, o, &n, &in));
+	return op_bind(h, o, n, in);
+}
+
+static struct err *conv_constant(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[1];
+	ir_type t, r;
+	const uint8_t *data;
+	size_t n;
+	TRY(op_props(h, o, p));
+	TRY(attr_tensor(h, p[0], &t, &data, &n));
+	TRY(op_out1(h, o, &r));
+	if (t != r)
+		return bad_op(h, "its value has another type than it says");
+	const struct ir_type_info *i = ir_type_of(h->m, t);
+	const struct dtype_info *d = &dtype_info[i->dtype];
+	uint8_t *fresh = NULL;
+	if (d->cls == DT_PRED) {
+		bool splat = n == 1 && (*data == 0 || *data == 0xff || i->count > 8);
+		size_t k = splat ? 1 : (size_t)i->count;
+		fresh = mem_alloc(k);
+		for (size_t j = 0; j < k; j++)
+			fresh[j] = splat ? *data != 0 : data[j / 8] >> (j % 8) & 1;
+		n = k;
+	} else if (d->bits < 8) {
+		fresh = mem_alloc(n);
+		int sh = 8 - d->bits;
+		for (size_t j = 0; j < n; j++)
+			fresh[j] = d->cls == DT_INT ? (uint8_t)((int8_t)(uint8_t)(data[j] << sh) >> sh) : (uint8_t)(data[j] << sh) >> sh;
+	}
+	int64_t w = ir_blob_add(h->m, fresh ? fresh : data, n);
+	free(fresh);
+	return op_emit(h, o, IR_constant, 0, NULL, 1, &w);
+}
+
+static struct err *conv_compare(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[2];
+	ir_val in[2];
+	int64_t type, dir;
+	TRY(op_props(h, o, p));
+	TRY(attr_int(h, p[0], &type));
+	TRY(attr_int(h, p[1], &dir));
+	TRY(op_ins_n(h, o, 2, in));
+	if (dir > 5 || type > 4)
+		return bad_op(h, "comparison %lld of kind %lld", (long long)dir, (long long)type);
+	return op_emit(h, o, (enum ir_kind)((type == 2 ? IR_total_eq : IR_compare_eq) + dir), 2, in, 0, NULL);
+}
+
+static struct err *conv_bitcast(struct hlo *h, const struct wop *o)
+{
+	ir_val in;
+	ir_type t;
+	TRY(op_ins_n(h, o, 1, &in));
+	TRY(op_out1(h, o, &t));
+	bool same = dtype_info[ir_vtype(h->m, h->b.fn, in)->dtype].bits == dtype_info[ir_type_of(h->m, t)->dtype].bits;
+	return op_emit(h, o, same ? IR_bitcast : IR_bitcast_convert, 1, &in, 0, NULL);
+}
+
+static struct err *conv_slice(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[3];    /* limit, start, strides */
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_list(h, p[1]));
+	TRY(w_attr_list(h, p[0]));
+	TRY(w_attr_list(h, p[2]));
+	return emit_words(h, o);
+}
+
+static struct err *conv_pad(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[3];    /* high, low, interior */
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_list(h, p[1]));
+	TRY(w_attr_list(h, p[0]));
+	TRY(w_attr_list(h, p[2]));
+	return emit_words(h, o);
+}
+
+static struct err *conv_gather(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[8];    /* collapsed, index dim, sorted, offset, operand batching, sizes, index map, index batching */
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_list(h, p[3]));
+	TRY(w_attr_list(h, p[0]));
+	TRY(w_attr_list(h, p[4]));
+	TRY(w_attr_list(h, p[7]));
+	TRY(w_attr_list(h, p[6]));
+	TRY(w_attr_int(h, p[1]));
+	TRY(w_attr_list(h, p[5]));
+	TRY(w_attr_int(h, p[2]));
+	return emit_words(h, o);
+}
+
+/* Does f(old.., update..) give the updates? */
+static bool overwrites(const struct hlo *h, ir_fnid f, uint32_t n)
+{
+	const struct ir_fn *fn = ir_fn_of(h->m, f);
+	if (fn->nparam != 2 * n || fn->result.n != n)
+		return false;
+	for (uint32_t i = 0; i < n; i++)
+		if (fn->result.p[i] != n + 1 + i)
+			return false;
+	return true;
+}
+
+static struct err *conv_scatter(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[8];    /* index dim, sorted, operand batching, inserted, to operand, index batching, unique, window */
+	enum redop r;
+	ir_fnid f;
+	if (o->nin % 2 == 0)
+		return bad_op(h, "it has %u operands", o->nin);
+	TRY(region_reducer(h, o, 0, "scatter", &r, &f));
+	if (f && overwrites(h, f, o->nin / 2))
+		f = 0;
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_list(h, p[7]));
+	TRY(w_attr_list(h, p[3]));
+	TRY(w_attr_list(h, p[2]));
+	TRY(w_attr_list(h, p[5]));
+	TRY(w_attr_list(h, p[4]));
+	TRY(w_attr_int(h, p[0]));
+	TRY(w_attr_int(h, p[1]));
+	TRY(w_attr_int(h, p[6]));
+	w_int(h, r);
+	w_int(h, f);
+	return emit_words(h, o);
+}
+
+/* Operands of a reduction are converted to the type it accumulates in, which may be wider. */
+static struct err *promote(struct hlo *h, const struct wop *o, uint32_t *n, ir_val **in)
+{
+	uint32_t k;
+	ir_type *t;
+	TRY(op_ins(h, o, n, in));
+	TRY(op_outs(h, o, &k, &t));
+	if (*n != 2 * k)
+		return bad_op(h, "it has %u operands and %u results", *n, k);
+	for (uint32_t i = 0; i < *n; i++) {
+		enum dtype dt = ir_type_of(h->m, t[i % k])->dtype;
+		if (ir_vtype(h->m, h->b.fn, (*in)[i])->dtype != dt && dt != DT_token &&
+		    ir_vtype(h->m, h->b.fn, (*in)[i])->dtype != DT_token)
+			(*in)[i] = ir_convert(&h->b, (*in)[i], dt);
+	}
+	return NULL;
+}
+
+static struct err *conv_reduce(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[1], n;
+	enum redop r;
+	ir_fnid f;
+	ir_val *in;
+	TRY(region_reducer(h, o, 0, "reduce", &r, &f));
+	TRY(promote(h, o, &n, &in));
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_list(h, p[0]));
+	w_int(h, r);
+	w_int(h, f);
+	return op_emit(h, o, IR_reduce, n, in, (uint32_t)h->word.n, h->word.p);
+}
+
+static struct err *conv_reduce_window(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[5], n;    /* base dilations, padding, window dilations, window, strides */
+	enum redop r;
+	ir_fnid f;
+	ir_val *in;
+	TRY(region_reducer(h, o, 0, "reduce", &r, &f));
+	TRY(promote(h, o, &n, &in));
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_list(h, p[3]));
+	TRY(w_attr_list(h, p[4]));
+	TRY(w_attr_list(h, p[0]));
+	TRY(w_attr_list(h, p[2]));
+	TRY(w_columns(h, p[1]));
+	w_int(h, r);
+	w_int(h, f);
+	return op_emit(h, o, IR_reduce_window, n, in, (uint32_t)h->word.n, h->word.p);
+}
+
+static struct err *conv_select_and_scatter(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[3], n, *cap;    /* padding, window, strides */
+	ir_fnid f[2];
+	TRY(op_captures(h, o, &n, &cap));
+	TRY(region_fn(h, o->region, "select", false, n, cap, true, &f[0]));
+	TRY(region_fn(h, o->region + 1, "scatter", false, n, cap, true, &f[1]));
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_list(h, p[1]));
+	TRY(w_attr_list(h, p[2]));
+	TRY(w_columns(h, p[0]));
+	w_int(h, f[0]);
+	w_int(h, f[1]);
+	return emit_words(h, o);
+}
+
+static struct err *conv_sort(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[2], n, *cap;
+	ir_fnid f;
+	TRY(op_captures(h, o, &n, &cap));
+	TRY(region_fn(h, o->region, "before", false, n, cap, true, &f));
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_int(h, p[0]));
+	TRY(w_attr_int(h, p[1]));
+	w_int(h, f);
+	return emit_words(h, o);
+}
+
+static struct err *dot_type(struct hlo *h, uint32_t attr, int *dt)
+{
+	uint32_t type;
+	const struct wtype *w;
+	TRY(attr_type(h, attr, &type));
+	TRY(type_get(h, type, &w));
+	*dt = w->kind == W_ELEMENT || w->kind == W_TF32 ? w->dtype : DT_token;
+	return NULL;
+}
+
+static struct err *conv_dot_general(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[12];
+	int dt[3];
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_list(h, p[2]));
+	TRY(w_attr_list(h, p[8]));
+	TRY(w_attr_list(h, p[4]));
+	TRY(w_attr_list(h, p[10]));
+	TRY(w_precision(h, p[7]));
+	TRY(dot_type(h, p[0], &dt[0]));
+	TRY(dot_type(h, p[5], &dt[1]));
+	TRY(dot_type(h, p[11], &dt[2]));
+	for (int i = 0; i < 3; i++)
+		w_int(h, dt[i]);
+	if (dt[0] == DT_token)
+		w_int(h, 1);
+	else
+		TRY(w_attr_int(h, p[6]));
+	return emit_words(h, o);
+}
+
+static struct err *conv_convolution(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[17];
+	static const uint8_t dims[3][3] = { { 2, 3, 4 }, { 5, 6, 7 }, { 9, 10, 11 } };
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	for (int k = 0; k < 3; k++) {
+		int n;
+		int64_t *v;
+		TRY(attr_ints(h, p[dims[k][2]], &n, &v));
+		w_int(h, n + 2);
+		TRY(w_attr_int(h, p[dims[k][0]]));
+		TRY(w_attr_int(h, p[dims[k][1]]));
+		for (int i = 0; i < n; i++)
+			w_int(h, v[i]);
+	}
+	TRY(w_attr_list(h, p[16]));
+	TRY(w_columns(h, p[12]));
+	TRY(w_attr_list(h, p[8]));
+	TRY(w_attr_list(h, p[14]));
+	TRY(w_attr_list(h, p[15]));
+	TRY(w_attr_int(h, p[1]));
+	TRY(w_attr_int(h, p[0]));
+	TRY(w_precision(h, p[13]));
+	return emit_words(h, o);
+}
+
+static struct err *conv_triangular_solve(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[4];    /* left, lower, transpose, unit */
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_int(h, p[0]));
+	TRY(w_attr_int(h, p[1]));
+	TRY(w_attr_int(h, p[3]));
+	TRY(w_attr_int(h, p[2]));
+	return emit_words(h, o);
+}
+
+static struct err *conv_fft(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[2];    /* length, type */
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_int(h, p[1]));
+	TRY(w_attr_list(h, p[0]));
+	return emit_words(h, o);
+}
+
+static struct err *conv_rng(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[1];
+	ir_val in[3];    /* a, b, shape: the result's type says it */
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(op_ins_n(h, o, 3, in));
+	TRY(w_attr_int(h, p[0]));
+	return op_emit(h, o, IR_rng, 2, in, 1, h->word.p);
+}
+
+/* --- control flow ------------------------------------------------------- */
+
+static struct err *conv_while(struct hlo *h, const struct wop *o)
+{
+	uint32_t ncap, *cap, n;
+	ir_fnid cond, body;
+	ir_val *in;
+	TRY(op_captures(h, o, &ncap, &cap));
+	TRY(op_ins(h, o, &n, &in));
+	TRY(region_fn(h, o->region, "cond", false, ncap, cap, false, &cond));
+	TRY(region_fn(h, o->region + 1, "body", true, ncap, cap, false, &body));
+	ir_val *all = ARENA_NEW(&h->a, ir_val, n + ncap);
+	w_begin(h);
+	w_int(h, -1);
+	w_int(h, cond);
+	w_int(h, body);
+	w_int(h, n + ncap);
+	for (uint32_t i = 0; i < n + ncap; i++) {
+		all[i] = i < n ? in[i] : h->vm[cap[i - n]];
+		w_int(h, i < n ? ROLE_CARRY : ROLE_CONST);
+	}
+	return op_emit(h, o, IR_loop, n + ncap, all, (uint32_t)h->word.n, h->word.p);
+}
+
+static struct err *branches(struct hlo *h, const struct wop *o, ir_val index, bool swap)
+{
+	uint32_t ncap, *cap;
+	if (o->nregion < 1)
+		return bad_op(h, "it has no branches");
+	TRY(op_captures(h, o, &ncap, &cap));
+	int64_t *f = ARENA_NEW(&h->a, int64_t, o->nregion);
+	for (uint32_t i = 0; i < o->nregion; i++) {
+		ir_fnid id;
+		TRY(region_fn(h, o->region + (swap ? o->nregion - 1 - i : i), "branch", false, ncap, cap, false, &id));
+		f[i] = id;
+	}
+	ir_val *in = ARENA_NEW(&h->a, ir_val, ncap + 1);
+	in[0] = index;
+	for (uint32_t i = 0; i < ncap; i++)
+		in[1 + i] = h->vm[cap[i]];
+	w_begin(h);
+	w_list(h, (int)o->nregion, f);
+	return op_emit(h, o, IR_case, ncap + 1, in, (uint32_t)h->word.n, h->word.p);
+}
+
+static struct err *conv_case(struct hlo *h, const struct wop *o)
+{
+	ir_val index;
+	TRY(op_ins_n(h, o, 1, &index));
+	return branches(h, o, index, false);
+}
+
+static struct err *conv_if(struct hlo *h, const struct wop *o)
+{
+	ir_val pred;
+	TRY(op_ins_n(h, o, 1, &pred));
+	const struct ir_type_info *t = ir_vtype(h->m, h->b.fn, pred);
+	if (t->dtype != DT_pred || t->rank)
+		return bad_op(h, "its condition is not a boolean");
+	return branches(h, o, ir_convert(&h->b, pred, DT_i32), true);    /* branch 0 is the false one */
+}
+
+/* --- collectives -------------------------------------------------------- */
+
+/* Groups of partitions.  With one replica, a collective over replicas (no channel) leaves its operand as it is
+ * (*alone), and one over replicas and all their partitions has a single group. */
+static struct err *groups(struct hlo *h, uint32_t attr, uint32_t channel, int64_t global, ir_group *g, bool *alone)
+{
+	int n, rank;
+	int64_t *id, dim[2], ch;
+	*alone = false;
+	*g = 0;
+	if (h->m->num_replicas != 1)
+		return no_op(h, "a collective in a program of %d replicas", h->m->num_replicas);
+	TRY(attr_int(h, channel, &ch));
+	struct cur c;
+	int d, code;
+	TRY(attr_open(h, attr, &c, &d, &code));
+	if (d == D_VHLO && code == 23)
+		return no_op(h, "replica groups given as axes of a mesh");
+	TRY(attr_ints2(h, attr, &n, &id, &rank, dim));
+	if (rank != 2)
+		return bad_op(h, "its groups are not a matrix");
+	if (ch <= 0) {
+		*alone = true;
+		return NULL;
+	}
+	if (n == 0 || !global) {
+		n = h->m->num_partitions;
+		dim[0] = 1;
+		dim[1] = n;
+		id = ARENA_NEW(&h->a, int64_t, n);
+		for (int i = 0; i < n; i++)
+			id[i] = i;
+	}
+	*g = ir_group_add(h->m, (int)dim[0], (int)dim[1], id);
+	return NULL;
+}
+
+static struct err *conv_all_reduce(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[3];    /* channel, groups, global ids */
+	enum redop r;
+	ir_fnid f;
+	ir_group g;
+	bool alone;
+	int64_t global;
+	TRY(region_reducer(h, o, 0, "reduce", &r, &f));
+	TRY(op_props(h, o, p));
+	TRY(attr_int(h, p[2], &global));
+	TRY(groups(h, p[1], p[0], global, &g, &alone));
+	if (alone)
+		return conv_identity(h, o);
+	w_begin(h);
+	w_int(h, g);
+	w_int(h, r);
+	w_int(h, f);
+	return emit_words(h, o);
+}
+
+static struct err *conv_cross_replica_sum(struct hlo *h, const struct wop *o)
+{
+	if (h->m->num_replicas != 1)
+		return no_op(h, "a sum over %d replicas", h->m->num_replicas);
+	return conv_identity(h, o);
+}
+
+static struct err *conv_all_gather(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[4];    /* dim, channel, groups, global ids */
+	ir_group g;
+	bool alone;
+	int64_t global;
+	TRY(op_props(h, o, p));
+	TRY(attr_int(h, p[3], &global));
+	TRY(groups(h, p[2], p[1], global, &g, &alone));
+	if (alone)
+		return conv_identity(h, o);
+	w_begin(h);
+	TRY(w_attr_int(h, p[0]));
+	w_int(h, g);
+	return emit_words(h, o);
+}
+
+static struct err *conv_reduce_scatter(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[4];    /* channel, groups, dim, global ids */
+	enum redop r;
+	ir_fnid f;
+	ir_group g;
+	bool alone;
+	int64_t global;
+	TRY(region_reducer(h, o, 0, "reduce", &r, &f));
+	TRY(op_props(h, o, p));
+	TRY(attr_int(h, p[3], &global));
+	TRY(groups(h, p[1], p[0], global, &g, &alone));
+	if (alone)
+		return conv_identity(h, o);
+	w_begin(h);
+	TRY(w_attr_int(h, p[2]));
+	w_int(h, g);
+	w_int(h, r);
+	w_int(h, f);
+	return emit_words(h, o);
+}
+
+static struct err *conv_all_to_all(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[5];    /* channel, concat, groups, count, split */
+	ir_group g;
+	bool alone;
+	TRY(op_props(h, o, p));
+	TRY(groups(h, p[2], p[0], 1, &g, &alone));
+	if (alone)
+		return conv_identity(h, o);
+	int64_t count;
+	TRY(attr_int(h, p[3], &count));
+	if (count != h->m->group.p[g].ncol)
+		return bad_op(h, "it splits in %lld for groups of %d", (long long)count, h->m->group.p[g].ncol);
+	w_begin(h);
+	TRY(w_attr_int(h, p[4]));
+	TRY(w_attr_int(h, p[1]));
+	w_int(h, g);
+	return emit_words(h, o);
+}
+
+static struct err *conv_collective_permute(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[2];
+	int64_t ch;
+	TRY(op_props(h, o, p));
+	TRY(attr_int(h, p[0], &ch));
+	if (h->m->num_replicas != 1 || (ch <= 0 && h->m->num_partitions != 1))
+		return no_op(h, "a permutation of replicas");
+	w_begin(h);
+	TRY(w_attr_list(h, p[1]));
+	return emit_words(h, o);
+}
+
+static struct err *conv_collective_broadcast(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[2];
+	ir_group g;
+	bool alone;
+	TRY(op_props(h, o, p));
+	TRY(groups(h, p[1], p[0], 1, &g, &alone));
+	if (alone)
+		return conv_identity(h, o);
+	w_begin(h);
+	w_int(h, g);
+	return emit_words(h, o);
+}
+
+/* --- talk with the host -------------------------------------------------- */
+
+static struct err *conv_feed(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[2];
+	struct span s;
+	TRY(op_props(h, o, p));
+	TRY(attr_str(h, p[0], &s));
+	w_begin(h);
+	w_int(h, ir_intern(h->m, (const char *)h->p + s.at, s.n));
+	return emit_words(h, o);
+}
+
+static struct err *conv_channel(struct hlo *h, const struct wop *o)
+{
+	uint32_t p[4];
+	w_begin(h);
+	TRY(op_props(h, o, p));
+	TRY(w_attr_int(h, p[0]));
+	TRY(w_attr_int(h, p[1]));
+	return emit_words(h, o);
+}
+
+static struct err *conv_refuse(struct hlo *h, const struct wop *o)
+{
+	return no_op(h, "not implemented");
+}
+
+/* --- the table ----------------------------------------------------------- */
+
+/* name with the dialect's letter, function, kind, properties, operands, results, regions */
+static const struct op_row rows[] = {
+	{ "b.module", NULL, ROW_MODULE, 0, 0, 0, 1 },
+	{ "b.unrealized_conversion_cast", conv_identity, 0, 0, -1, -1, 0 },
+	{ "v.func", NULL, ROW_FUNC, 5, 0, 0, 1 },
+	{ "v.call", NULL, ROW_CALL, 1, -1, -1, 0 },
+	{ "v.composite", NULL, ROW_COMPOSITE, 4, -1, -1, -1 },
+	{ "v.return", NULL, ROW_RETURN, 0, -1, 0, 0 },
+	{ "s.return", NULL, ROW_RETURN, 0, -1, 0, 0 },
+	{ "s.mesh", NULL, ROW_MESH, 2, 0, 0, 0 },
+	{ "s.sharding_constraint", conv_sharding_constraint, 0, 1, 1, 1, 0 },
+	{ "s.reshard", conv_sharding_constraint, 0, 1, 1, 1, 0 },
+	{ "s.propagation_barrier", conv_identity, 0, 1, 1, 1, 0 },
+	{ "s.sharding_group", conv_sharding_group, 0, 1, 1, 0, 0 },
+	{ "s.manual_computation", conv_manual, 0, 3, -1, -1, 1 },
+
+	{ "v.constant", conv_constant, 0, 1, 0, 1, 0 },
+	{ "v.iota", conv_int, IR_iota, 1, 0, 1, 0 },
+	{ "v.compare", conv_compare, 0, 2, 2, 1, 0 },
+	{ "v.bitcast_convert", conv_bitcast, 0, 0, 1, 1, 0 },
+	{ "v.broadcast_in_dim", conv_list, IR_broadcast, 1, 1, 1, 0 },
+	{ "v.reshape", conv_plain, IR_reshape, 0, 1, 1, 0 },
+	{ "v.transpose", conv_list, IR_transpose, 1, 1, 1, 0 },
+	{ "v.reverse", conv_list, IR_reverse, 1, 1, 1, 0 },
+	{ "v.slice", conv_slice, IR_slice, 3, 1, 1, 0 },
+	{ "v.dynamic_slice", conv_list, IR_dynamic_slice, 1, -1, 1, 0 },
+	{ "v.dynamic_update_slice", conv_plain, IR_dynamic_update_slice, 0, -1, 1, 0 },
+	{ "v.concatenate", conv_int, IR_concatenate, 1, -1, 1, 0 },
+	{ "v.pad", conv_pad, IR_pad, 3, 2, 1, 0 },
+	{ "v.gather", conv_gather, IR_gather, 8, 2, 1, 0 },
+	{ "v.scatter", conv_scatter, IR_scatter, 8, -1, -1, 1 },
+	{ "v.reduce", conv_reduce, IR_reduce, 1, -1, -1, 1 },
+	{ "v.reduce_window", conv_reduce_window, IR_reduce_window, 5, -1, -1, 1 },
+	{ "v.select_and_scatter", conv_select_and_scatter, IR_select_and_scatter, 3, 3, 1, 2 },
+	{ "v.sort", conv_sort, IR_sort, 2, -1, -1, 1 },
+	{ "v.dot_general", conv_dot_general, IR_dot, 12, 2, 1, 0 },
+	{ "v.dot", conv_dot, 0, 1, 2, 1, 0 },
+	{ "v.einsum", conv_einsum, 0, 1, 2, 1, 0 },
+	{ "v.unary_einsum", conv_unary_einsum, 0, 1, 1, 1, 0 },
+	{ "v.convolution", conv_convolution, IR_convolution, 17, 2, 1, 0 },
+	{ "v.cholesky", conv_int, IR_cholesky, 1, 1, 1, 0 },
+	{ "v.triangular_solve", conv_triangular_solve, IR_triangular_solve, 4, 2, 1, 0 },
+	{ "v.fft", conv_fft, IR_fft, 2, 1, 1, 0 },
+	{ "v.rng_bit_generator", conv_int, IR_rng_bit_generator, 1, 1, 2, 0 },
+	{ "v.rng", conv_rng, 0, 1, 3, 1, 0 },
+	{ "v.reduce_precision", conv_ints, IR_reduce_precision, 2, 1, 1, 0 },
+	{ "v.custom_call", conv_custom_call, 0, 8, -1, -1, 0 },
+	{ "v.optimization_barrier", conv_plain, IR_optimization_barrier, 0, -1, -1, 0 },
+	{ "v.create_token", conv_plain, IR_create_token, 0, 0, 1, 0 },
+	{ "v.after_all", conv_plain, IR_after_all, 0, -1, 1, 0 },
+	{ "v.partition_id", conv_plain, IR_partition_id, 0, 0, 1, 0 },
+	{ "v.replica_id", conv_plain, IR_replica_id, 0, 0, 1, 0 },
+	{ "v.all_reduce", conv_all_reduce, IR_all_reduce, 3, -1, -1, 1 },
+	{ "v.cross-replica-sum", conv_cross_replica_sum, 0, 1, 1, 1, 0 },
+	{ "v.all_gather", conv_all_gather, IR_all_gather, 4, -1, -1, 0 },
+	{ "v.reduce_scatter", conv_reduce_scatter, IR_reduce_scatter, 4, 1, 1, 1 },
+	{ "v.all_to_all", conv_all_to_all, IR_all_to_all, 5, -1, -1, 0 },
+	{ "v.collective_permute", conv_collective_permute, IR_collective_permute, 2, 1, 1, 0 },
+	{ "v.collective_broadcast", conv_collective_broadcast, IR_collective_broadcast, 2, 1, 1, 0 },
+	{ "v.collective_reduce", conv_refuse, 0, 4, -1, -1, -1 },
+	{ "v.async_start", conv_refuse, 0, 0, -1, -1, -1 },
+	{ "v.async_done", conv_refuse, 0, 0, -1, -1, -1 },
+	{ "v.infeed", conv_feed, IR_infeed, 2, 1, -1, 0 },
+	{ "v.outfeed", conv_feed, IR_outfeed, 1, -1, 1, 0 },
+	{ "v.send", conv_channel, IR_send, 4, -1, 1, 0 },
+	{ "v.recv", conv_channel, IR_recv, 4, 1, -1, 0 },
+	{ "v.while", conv_while, IR_loop, 0, -1, -1, 2 },
+	{ "v.case", conv_case, IR_case, 0, 1, -1, -1 },
+	{ "v.if", conv_if, IR_case, 0, 1, -1, 2 },
+	{ "v.tuple", conv_tuple, 0, 0, -1, 1, 0 },
+	{ "v.get_tuple_element", conv_get_tuple_element, 0, 1, 1, 1, 0 },
+
+	{ "v.batch_norm_inference", conv_batch_norm_inference, 0, 2, 5, 1, 0 },
+	{ "v.batch_norm_training", conv_batch_norm_training, 0, 2, 3, 3, 0 },
+	{ "v.batch_norm_grad", conv_batch_norm_grad, 0, 2, 5, 3, 0 },
+	{ "v.map", conv_map, 0, 1, -1, 1, 1 },
+	{ "v.broadcast", conv_broadcast, 0, 1, 1, 1, 0 },
+	{ "v.torch_index_select", conv_torch_index_select, 0, 2, 2, 1, 0 },
+	{ "v.get_dimension_size", conv_get_dimension_size, 0, 1, 1, 1, 0 },
+	{ "v.set_dimension_size", conv_set_dimension_size, 0, 1, 2, 1, 0 },
+	{ "v.dynamic_pad", conv_dynamic_pad, 0, 0, 5, 1, 0 },
+	{ "v.dynamic_reshape", conv_dynamic_reshape, 0, 0, 2, 1, 0 },
+	{ "v.dynamic_iota", conv_dynamic_iota, 0, 1, 1, 1, 0 },
+	{ "v.dynamic_broadcast_in_dim", conv_dynamic_broadcast_in_dim, 0, 3, 2, 1, 0 },
+	{ "v.dynamic_gather", conv_dynamic_gather, 0, 7, 3, 1, 0 },
+	{ "v.dynamic_conv", conv_dynamic_conv, 0, 16, 3, 1, 0 },
+	{ "v.real_dynamic_slice", conv_real_dynamic_slice, 0, 0, 4, 1, 0 },
+	{ "v.uniform_quantize", conv_refuse, 0, 0, 1, 1, 0 },
+	{ "v.uniform_dequantize", conv_refuse, 0, 0, 1, 1, 0 },
+};
+
+/* Elementwise operations have their own names, and one property (accuracy) at most, which is not needed. */
+static struct op_row elem_rows[] = {
+#define ELEM(id, nin, flags, meaning) { "v." #id, conv_elem, IR_##id, 0, nin, 1, 0 },
+#include "../base/elem.def"
+#undef ELEM
+};
+
+static struct map by_name;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void tables(void)
+{
+	for (size_t i = 0; i < NELEM(elem_rows); i++) {
+		enum ir_kind k = elem_rows[i].kind;
+		/* ours alone: nothing on the wire has these names */
+		if ((k >= IR_compare_eq && k <= IR_total_lt) || k == IR_mulhi || k == IR_bitcast || k == IR_erf)
+			continue;
+		*map_put(&by_name, elem_rows[i].name, strlen(elem_rows[i].name)) = (uintptr_t)&elem_rows[i];
+	}
+	for (size_t i = 0; i < NELEM(rows); i++)
+		*map_put(&by_name, rows[i].name, strlen(rows[i].name)) = (uintptr_t)&rows[i];
+}
+
+const struct op_row *op_row_find(enum dialect d, const char *name, size_t n)
+{
+	char key[64] = "bvs?.";
+	pthread_once(&once, tables);
+	if (d == D_VHLO) {    /* without _v1, _v2 .. */
+		size_t k = n;
+		while (k > 0 && name[k - 1] >= '0' && name[k - 1] <= '9')
+			k--;
+		if (k < n && k >= 2 && name[k - 1] == 'v' && name[k - 2] == '_')
+			n = k - 2;
+	}
+	if (n + 2 > sizeof key)
+		return NULL;
+	key[0] = key[d];
+	key[1] = '.';
+	if (n)
+		memcpy(key + 2, name, n);
+	uint64_t *v = map_get(&by_name, key, n + 2);
+	return v ? (const struct op_row *)(uintptr_t)*v : NULL;
+}
