@@ -1,0 +1,1073 @@
+/* Schedule -> LLVM IR -> object.  The IR is explicit vector code in loops; LLVM only promotes the
+ * accumulators to registers and generates code (a short pass list: compile time counts). */
+#include "emit.h"
+
+#include <llvm-c/Analysis.h>
+#include <llvm-c/Target.h>
+#include <llvm-c/TargetMachine.h>
+#include <llvm-c/Transforms/PassBuilder.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+/* --- scopes and loops --------------------------------------------------- */
+
+static void scope_push(struct em *e, unsigned vars, LLVMBasicBlockRef bb)
+{
+	struct em_scope *s = &e->scope[e->nscope];
+	memset(s, 0, sizeof *s);
+	s->var = (int)vars;
+	e->cur = e->nscope++;
+	em_at(e, bb);
+}
+
+static void scope_pop(struct em *e)
+{
+	map_free(&e->scope[--e->nscope].memo);
+	e->cur = e->nscope - 1;
+}
+
+/* Go to scope s; returns the one to come back to. */
+static int enter(struct em *e, int s)
+{
+	int old = e->cur;
+	e->cur = s;
+	LLVMPositionBuilderAtEnd(e->b, e->scope[s].block);
+	return old;
+}
+
+struct loop { LLVMBasicBlockRef head; LV phi, lo; };
+
+static struct loop loop_open(struct em *e, unsigned vars, LV lo)
+{
+	struct loop l = { em_block(e, "loop"), NULL, lo };
+	scope_push(e, vars, l.head);
+	l.phi = LLVMBuildPhi(e->b, e->i64, "");
+	return l;
+}
+
+/* Runs while i + step < end.  guard: NULL = at least one turn for sure. */
+static void loop_close(struct em *e, struct loop *l, int64_t step, LV end, LV guard)
+{
+	LLVMBasicBlockRef latch = e->scope[e->cur].block, out = em_block(e, "out");
+	LV next = LLVMBuildAdd(e->b, l->phi, em_ki(e->i64, step), "");
+	LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, next, end, ""), l->head, out);
+	scope_pop(e);
+	LLVMBasicBlockRef pre = e->scope[e->cur].block;
+	LLVMPositionBuilderAtEnd(e->b, pre);
+	if (guard)
+		LLVMBuildCondBr(e->b, guard, l->head, out);
+	else
+		LLVMBuildBr(e->b, l->head);
+	LV in[2] = { l->lo, next };
+	LLVMBasicBlockRef ib[2] = { pre, latch };
+	LLVMAddIncoming(l->phi, in, ib, 2);
+	em_at(e, out);
+}
+
+static LV alloca_entry(struct em *e, LT t)
+{
+	LLVMBasicBlockRef entry = LLVMGetEntryBasicBlock(e->f);
+	LLVMBuilderRef b = LLVMCreateBuilderInContext(e->c);
+	LV first = LLVMGetFirstInstruction(entry);
+	if (first)
+		LLVMPositionBuilderBefore(b, first);
+	else
+		LLVMPositionBuilderAtEnd(b, entry);
+	LV a = LLVMBuildAlloca(b, t, "");
+	LLVMDisposeBuilder(b);
+	return a;
+}
+
+/* --- linear forms ------------------------------------------------------- */
+
+static LV get(struct em *e, uint32_t id);
+
+static bool in_lane(const struct em *e, uint16_t mask)
+{
+	return e->lane >= 0 && e->width > 1 && mask >> e->lane & 1;
+}
+
+static int scope_of(const struct em *e, uint16_t mask)
+{
+	for (int s = e->nscope - 1; s > 0; s--)
+		if ((unsigned)e->scope[s].var & mask)
+			return s;
+	return 0;
+}
+
+static int node_scope(const struct em *e, const struct gen_node *n)
+{
+	int s = scope_of(e, n->mask);
+	return n->level ? MAX(s, e->body_scope) : s;
+}
+
+/* 0, 1, 2, .. per lane; lanes past the end of a partial vector repeat the last one, so that whatever is
+ * indexed by them exists. */
+static LV iota(struct em *e)
+{
+	if (e->iota)
+		return e->iota;
+	LV v[256];
+	for (int i = 0; i < e->width; i++)
+		v[i] = LLVMConstInt(e->i64, (unsigned)i, false);
+	return LLVMConstVector(v, (unsigned)e->width);
+}
+
+enum { KEY_NODE = 1, KEY_SPLAT, KEY_SUM, KEY_PTR };
+static LV *memo(struct em *e, int scope, int kind, uint32_t a, uint32_t b)
+{
+	uint32_t key[4] = { (uint32_t)kind, a, b, (uint32_t)e->width };
+	uint64_t *p = map_put(&e->scope[scope].memo, key, sizeof key);
+	return (LV *)p;
+}
+
+static LV memo_get(struct em *e, int scope, int kind, uint32_t a, uint32_t b)
+{
+	uint32_t key[4] = { (uint32_t)kind, a, b, (uint32_t)e->width };
+	uint64_t *p = map_get(&e->scope[scope].memo, key, sizeof key);
+	return p ? (LV)(uintptr_t)*p : NULL;
+}
+
+static void memo_set(struct em *e, int scope, int kind, uint32_t a, uint32_t b, LV v)
+{
+	*(uint64_t *)memo(e, scope, kind, a, b) = (uint64_t)(uintptr_t)v;
+}
+
+/* What scope s adds to the scalar part of l, in scope s; NULL: nothing. */
+static LV lin_part(struct em *e, const struct gen_lin *l, int s)
+{
+	LV sum = NULL;
+	for (int v = 0; v < GEN_NV; v++) {
+		if (!l->k[v] || scope_of(e, (uint16_t)(1u << v)) != s)
+			continue;
+		int old = enter(e, s);
+		LV t = e->var[v];
+		if (l->k[v] != 1)
+			t = LLVMBuildMul(e->b, t, em_ki(e->i64, l->k[v]), "");
+		sum = sum ? LLVMBuildAdd(e->b, sum, t, "") : t;
+		enter(e, old);
+	}
+	for (int j = 0; j < GEN_NT; j++) {
+		if (!l->tk[j])
+			continue;
+		const struct gen_node *n = &e->s->node[l->tn[j]];
+		if (in_lane(e, n->mask) || node_scope(e, n) != s)
+			continue;
+		LV t = get(e, l->tn[j]);
+		int old = enter(e, s);
+		if (l->tk[j] != 1)
+			t = LLVMBuildMul(e->b, t, em_ki(e->i64, l->tk[j]), "");
+		sum = sum ? LLVMBuildAdd(e->b, sum, t, "") : t;
+		enter(e, old);
+	}
+	return sum;
+}
+
+/* The scalar part of a form: its value in lane 0 without vector terms. */
+static LV lin_scalar(struct em *e, uint32_t id)
+{
+	const struct gen_lin *l = &e->s->lin[id];
+	LV sum = em_ki(e->i64, l->c);
+	for (int s = 0; s < e->nscope; s++) {
+		LV have = memo_get(e, s, KEY_SUM, id, 0);
+		if (have) {
+			sum = have;
+			continue;
+		}
+		LV part = lin_part(e, l, s);
+		if (!part)
+			continue;
+		int old = enter(e, s);
+		sum = LLVMBuildAdd(e->b, sum, part, "");
+		enter(e, old);
+		memo_set(e, s, KEY_SUM, id, 0, sum);
+	}
+	return sum;
+}
+
+/* The same as an address in buffer buf. */
+static LV lin_ptr(struct em *e, int buf, uint32_t id)
+{
+	const struct gen_lin *l = &e->s->lin[id];
+	LT t = em_mem(e, e->s->buf[buf].dtype);
+	LV p = e->bufp[buf];
+	for (int s = 0; s < e->nscope; s++) {
+		LV have = memo_get(e, s, KEY_PTR, id, (uint32_t)buf);
+		if (have) {
+			p = have;
+			continue;
+		}
+		LV part = lin_part(e, l, s);
+		if (s == 0 && l->c)
+			part = part ? LLVMBuildAdd(e->b, part, em_ki(e->i64, l->c), "") : em_ki(e->i64, l->c);
+		if (!part)
+			continue;
+		int old = enter(e, s);
+		p = LLVMBuildGEP2(e->b, t, p, &part, 1, "");
+		enter(e, old);
+		memo_set(e, s, KEY_PTR, id, (uint32_t)buf, p);
+	}
+	return p;
+}
+
+/* The lanes' offsets from the scalar part (i64 vector), *k: the constant step if that is all. */
+static LV lin_lanes(struct em *e, const struct gen_lin *l, int64_t *k)
+{
+	LV sum = NULL;
+	*k = e->lane >= 0 && e->width > 1 ? l->k[e->lane] : 0;
+	for (int j = 0; j < GEN_NT; j++) {
+		if (!l->tk[j] || !in_lane(e, e->s->node[l->tn[j]].mask))
+			continue;
+		LV t = get(e, l->tn[j]);
+		if (l->tk[j] != 1)
+			t = LLVMBuildMul(e->b, t, em_ki(LLVMTypeOf(t), l->tk[j]), "");
+		sum = sum ? LLVMBuildAdd(e->b, sum, t, "") : t;
+	}
+	if (sum && *k)
+		sum = LLVMBuildAdd(e->b, sum, LLVMBuildMul(e->b, iota(e), em_ki(LLVMTypeOf(sum), *k), ""), "");
+	return sum;
+}
+
+/* Value of a form as i64 (vector if it varies over the lanes). */
+static LV lin_value(struct em *e, uint32_t id)
+{
+	int64_t k;
+	LV v = lin_lanes(e, &e->s->lin[id], &k), s = lin_scalar(e, id);
+	if (!v && !k)
+		return s;
+	if (!v)
+		v = LLVMBuildMul(e->b, iota(e), em_ki(em_vec(e->i64, e->width), k), "");
+	return LLVMBuildAdd(e->b, v, em_splat(e, s, e->width), "");
+}
+
+/* --- memory ------------------------------------------------------------- */
+
+static LV all_true(struct em *e) { return em_ki(em_vec(e->i1, e->width), 1); }
+
+static LV gather(struct em *e, LT t, LV p, LV off)
+{
+	unsigned size = LLVMGetTypeKind(t) == LLVMIntegerTypeKind ? LLVMGetIntTypeWidth(t) / 8 : LLVMGetTypeKind(t) == LLVMDoubleTypeKind ? 8 : 4;
+	LT vt = em_vec(t, e->width);
+	if (size >= 4 && e->isa >= GEN_ISA_AVX512) {
+		LT pt = em_vec(e->ptr, e->width), over[2] = { vt, pt };
+		unsigned id = LLVMLookupIntrinsicID("llvm.masked.gather", 18);
+		LV f = LLVMGetIntrinsicDeclaration(e->m, id, over, 2);
+		LT ft = LLVMIntrinsicGetType(e->c, id, over, 2);
+		LV a[4] = { LLVMBuildGEP2(e->b, t, p, &off, 1, ""), LLVMConstInt(e->i32, size, false), all_true(e), LLVMGetPoison(vt) };
+		return LLVMBuildCall2(e->b, ft, f, a, 4, "");
+	}
+	LV out = LLVMGetPoison(vt);
+	for (int i = 0; i < e->width; i++) {
+		LV li = LLVMConstInt(e->i32, (unsigned)i, false), o = LLVMBuildExtractElement(e->b, off, li, "");
+		LV x = LLVMBuildLoad2(e->b, t, LLVMBuildGEP2(e->b, t, p, &o, 1, ""), "");
+		LLVMSetAlignment(x, size);
+		out = LLVMBuildInsertElement(e->b, out, x, li, "");
+	}
+	return out;
+}
+
+static LV vload(struct em *e, LT t, unsigned size, LV p, int64_t off)
+{
+	if (off) {
+		LV o = em_ki(e->i64, off);
+		p = LLVMBuildGEP2(e->b, t, p, &o, 1, "");
+	}
+	LV x = LLVMBuildLoad2(e->b, em_vec(t, e->width), p, "");
+	LLVMSetAlignment(x, size);
+	return x;
+}
+
+static LV shuffle(struct em *e, LV x, LV y, const int *idx, int n)
+{
+	LV v[256];
+	for (int i = 0; i < n; i++)
+		v[i] = idx[i] < 0 ? LLVMGetPoison(e->i32) : LLVMConstInt(e->i32, (unsigned)idx[i], false);
+	return LLVMBuildShuffleVector(e->b, x, y, LLVMConstVector(v, (unsigned)n), "");
+}
+
+/* Every k-th element from p: k loads that touch nothing past the last one, merged. */
+static LV strided(struct em *e, LT t, unsigned size, LV p, int k)
+{
+	int w = e->width, idx[256];
+	LV out = NULL;
+	for (int j = 0; j < k; j++) {
+		int64_t at = j == k - 1 && k > 1 ? (int64_t)w * k - (k - 1) - w : (int64_t)w * j;
+		LV x = vload(e, t, size, p, at);
+		for (int l = 0; l < w; l++) {
+			int64_t pos = (int64_t)l * k - at;
+			bool mine = (int64_t)l * k / w == j;
+			idx[l] = mine ? (int)pos + (out ? w : 0) : out ? l : -1;
+		}
+		out = out ? shuffle(e, out, x, idx, w) : shuffle(e, x, LLVMGetPoison(LLVMTypeOf(x)), idx, w);
+	}
+	return out;
+}
+
+static LV masked_load(struct em *e, LT t, unsigned size, LV p)
+{
+	LT vt = em_vec(t, e->width), over[2] = { vt, e->ptr };
+	unsigned id = LLVMLookupIntrinsicID("llvm.masked.load", 16);
+	LV f = LLVMGetIntrinsicDeclaration(e->m, id, over, 2);
+	LT ft = LLVMIntrinsicGetType(e->c, id, over, 2);
+	LV a[4] = { p, LLVMConstInt(e->i32, size, false), e->mask, LLVMConstNull(vt) };
+	return LLVMBuildCall2(e->b, ft, f, a, 4, "");
+}
+
+static LV load(struct em *e, const struct gen_node *n)
+{
+	int buf = (int)n->a[0];
+	LT t = em_mem(e, n->dtype);
+	unsigned size = dtype_info[n->dtype].bytes;
+	int64_t k;
+	LV p = lin_ptr(e, buf, n->lin), v = lin_lanes(e, &e->s->lin[n->lin], &k), x;
+	if (!v && !k) {
+		x = LLVMBuildLoad2(e->b, t, p, "");
+		LLVMSetAlignment(x, size);
+		return em_from_mem(e, n->dtype, x);
+	}
+	if (!v && k == 1 && !e->rem)
+		x = vload(e, t, size, p, 0);
+	else if (!v && k == 1 && (size >= 4 || e->isa >= GEN_ISA_AVX512))
+		x = masked_load(e, t, size, p);
+	else if (!v && k == -1 && !e->rem) {
+		int idx[256];
+		for (int i = 0; i < e->width; i++)
+			idx[i] = e->width - 1 - i;
+		x = vload(e, t, size, p, 1 - e->width);
+		x = shuffle(e, x, LLVMGetPoison(LLVMTypeOf(x)), idx, e->width);
+	} else if (!v && k >= 2 && k <= 4 && !e->rem) {
+		x = strided(e, t, size, p, (int)k);
+	} else {
+		if (!v)
+			v = LLVMBuildMul(e->b, iota(e), em_ki(em_vec(e->i64, e->width), k), "");
+		x = gather(e, t, p, v);
+	}
+	return em_from_mem(e, n->dtype, x);
+}
+
+static void store(struct em *e, const struct gen_store *st)
+{
+	int buf = (int)e->s->fn->nparam + st->res, dt = e->s->buf[buf].dtype;
+	LT t = em_mem(e, dt);
+	unsigned size = dtype_info[dt].bytes;
+	LV x = get(e, st->node), p = lin_ptr(e, buf, st->lin);
+	int64_t k;
+	LV v = lin_lanes(e, &e->s->lin[st->lin], &k);
+	if (!v && !k) {         /* one element: all lanes agree */
+		if (em_lanes(x))
+			x = LLVMBuildExtractElement(e->b, x, em_ki(e->i32, 0), "");
+		LLVMSetAlignment(LLVMBuildStore(e->b, em_to_mem(e, dt, x), p), size);
+		return;
+	}
+	x = em_to_mem(e, dt, em_splat(e, x, e->width));
+	if (!v && k == 1) {
+		if (!e->rem) {
+			LLVMSetAlignment(LLVMBuildStore(e->b, x, p), size);
+			return;
+		}
+		LT over[2] = { LLVMTypeOf(x), e->ptr };
+		unsigned id = LLVMLookupIntrinsicID("llvm.masked.store", 17);
+		LV f = LLVMGetIntrinsicDeclaration(e->m, id, over, 2);
+		LV a[4] = { x, p, LLVMConstInt(e->i32, size, false), e->mask };
+		LLVMBuildCall2(e->b, LLVMIntrinsicGetType(e->c, id, over, 2), f, a, 4, "");
+		return;
+	}
+	if (!v)
+		v = LLVMBuildMul(e->b, iota(e), em_ki(em_vec(e->i64, e->width), k), "");
+	/* lanes past the end repeat the last address: give them its value too */
+	if (e->rem) {
+		LT pt = em_vec(e->ptr, e->width), over[2] = { LLVMTypeOf(x), pt };
+		unsigned id = LLVMLookupIntrinsicID("llvm.masked.scatter", 19);
+		LV f = LLVMGetIntrinsicDeclaration(e->m, id, over, 2);
+		LV a[4] = { x, LLVMBuildGEP2(e->b, t, p, &v, 1, ""), LLVMConstInt(e->i32, size, false), e->mask };
+		LLVMBuildCall2(e->b, LLVMIntrinsicGetType(e->c, id, over, 2), f, a, 4, "");
+		return;
+	}
+	for (int i = 0; i < e->width; i++) {
+		LV li = LLVMConstInt(e->i32, (unsigned)i, false), o = LLVMBuildExtractElement(e->b, v, li, "");
+		LV s = LLVMBuildStore(e->b, LLVMBuildExtractElement(e->b, x, li, ""), LLVMBuildGEP2(e->b, t, p, &o, 1, ""));
+		LLVMSetAlignment(s, size);
+	}
+}
+
+/* --- nodes -------------------------------------------------------------- */
+
+/* Value of node id as a vector, if vec. */
+static LV get_as(struct em *e, uint32_t id, bool vec)
+{
+	LV x = get(e, id);
+	if (!vec || em_lanes(x) || e->width <= 1)
+		return x;
+	const struct gen_node *n = &e->s->node[id];
+	if (n->kind == GN_RED || LLVMIsConstant(x))
+		return em_splat(e, x, e->width);
+	int s = node_scope(e, n);
+	LV have = memo_get(e, s, KEY_SPLAT, id, 0);
+	if (!have) {
+		int old = enter(e, s);
+		have = em_splat(e, x, e->width);
+		enter(e, old);
+		memo_set(e, s, KEY_SPLAT, id, 0, have);
+	}
+	return have;
+}
+
+static LV int_index(struct em *e, const struct gen_node *n, LV x, int64_t hi)
+{
+	/* clamp in the source's type, then widen; an unsigned value can only be too large */
+	bool sig = dtype_info[n->from].cls == DT_INT;
+	int bits = dtype_info[n->from].bits;
+	LT t = LLVMTypeOf(x);
+	if (n->from == DT_pred)
+		return LLVMBuildZExt(e->b, x, em_like(x, e->i64), "");
+	if (sig)
+		x = em_sel(e, LLVMBuildICmp(e->b, LLVMIntSLT, x, em_ki(t, 0), ""), em_ki(t, 0), x);
+	int64_t most = bits >= 63 ? INT64_MAX : ((int64_t)1 << (sig ? bits - 1 : bits)) - 1;
+	if (hi < most)
+		x = em_sel(e, LLVMBuildICmp(e->b, LLVMIntUGT, x, em_ki(t, hi), ""), em_ki(t, hi), x);
+	return dtype_info[n->from].bytes == 8 ? x : LLVMBuildZExt(e->b, x, em_like(x, e->i64), "");
+}
+
+static LV emit_node(struct em *e, uint32_t id)
+{
+	const struct gen_node *n = &e->s->node[id];
+	LLVMBuilderRef b = e->b;
+	switch (n->kind) {
+	case GN_CONST:
+		return em_const(e, n->dtype, n->imm, 0);
+	case GN_LOAD:
+		return load(e, n);
+	case GN_LIN: {
+		LV v = lin_value(e, n->lin);
+		if (n->dtype == DT_i64 || n->dtype == DT_u64)
+			return v;
+		int64_t most = e->s->lin[n->lin].c;
+		(void)most;
+		LV w = LLVMBuildTrunc(b, v, em_like(v, e->i32), "");
+		return em_elem(e, ELEM_convert, DT_i32, n->dtype, &w);
+	}
+	case GN_DIV: case GN_MOD: {
+		LV v = lin_value(e, n->lin);
+		int64_t top = n->imm[0] * (n->kind == GN_DIV ? n->hi + 1 : 1);
+		LT t = LLVMTypeOf(v);
+		bool small = n->kind == GN_DIV && top < INT32_MAX;
+		if (small)
+			v = LLVMBuildTrunc(b, v, em_like(v, e->i32), "");
+		LV d = em_ki(LLVMTypeOf(v), n->imm[0]);
+		LV r = n->kind == GN_DIV ? LLVMBuildUDiv(b, v, d, "") : LLVMBuildURem(b, v, d, "");
+		return small ? LLVMBuildZExt(b, r, t, "") : r;
+	}
+	case GN_INR: {
+		LV v = lin_value(e, n->lin);
+		LT t = LLVMTypeOf(v);
+		LV x = LLVMBuildSub(b, v, em_ki(t, n->imm[0]), "");
+		return LLVMBuildICmp(b, LLVMIntULT, x, em_ki(t, n->imm[1] - n->imm[0]), "");
+	}
+	case GN_LCLAMP: {
+		LV v = lin_value(e, n->lin);
+		LT t = LLVMTypeOf(v);
+		v = em_sel(e, LLVMBuildICmp(b, LLVMIntSLT, v, em_ki(t, 0), ""), em_ki(t, 0), v);
+		return em_sel(e, LLVMBuildICmp(b, LLVMIntSGT, v, em_ki(t, n->hi), ""), em_ki(t, n->hi), v);
+	}
+	case GN_CLAMP:
+		return int_index(e, n, get(e, n->a[0]), n->hi);
+	case GN_ROUND:
+		return em_reduce_precision(e, n->from, get(e, n->a[0]), (int)n->lo, (int)n->hi);
+	case GN_ELEM: {
+		LV a[3] = { NULL, NULL, NULL };
+		bool vec = in_lane(e, n->mask);
+		for (int i = 0; i < elem_info[n->elem].nin; i++)
+			a[i] = get_as(e, n->a[i], vec);
+		return em_elem(e, n->elem, n->from, n->dtype, a);
+	}
+	default:
+		assert(!"node");
+		return NULL;
+	}
+}
+
+static LV get(struct em *e, uint32_t id)
+{
+	const struct gen_node *n = &e->s->node[id];
+	if (n->kind == GN_RED)
+		return e->red[n->lo][n->hi];
+	int s = node_scope(e, n);
+	LV have = memo_get(e, s, KEY_NODE, id, 0);
+	if (have)
+		return have;
+	int old = enter(e, s);
+	LV v = emit_node(e, id);
+	enter(e, old);
+	memo_set(e, s, KEY_NODE, id, 0, v);
+	return v;
+}
+
+/* --- reductions --------------------------------------------------------- */
+
+/* A reducer's result over the given inputs. */
+static LV region_value(struct em *e, uint32_t id, const LV *arg, struct map *done)
+{
+	const struct gen_node *n = &e->s->node[id];
+	if (n->kind == GN_ARG)
+		return arg[n->lo];
+	uint64_t *hit = map_get(done, &id, sizeof id);
+	if (hit)
+		return (LV)(uintptr_t)*hit;
+	LV v;
+	int w = em_lanes(arg[0]);
+	if (n->kind == GN_CONST) {
+		v = em_const(e, n->dtype, n->imm, w);
+	} else {
+		LV a[3] = { NULL, NULL, NULL };
+		for (int i = 0; i < elem_info[n->elem].nin; i++)
+			a[i] = region_value(e, n->a[i], arg, done);
+		v = em_elem(e, n->elem, n->from, n->dtype, a);
+	}
+	*map_put(done, &id, sizeof id) = (uint64_t)(uintptr_t)v;
+	return v;
+}
+
+static void combine(struct em *e, const struct gen_red *r, LV *acc, const LV *x)
+{
+	if (r->redop != RED_fn) {
+		for (int k = 0; k < r->n; k++)
+			acc[k] = em_redop(e, (enum redop)r->redop, r->acc[k], acc[k], x[k]);
+		return;
+	}
+	LV arg[2 * GEN_MAX_OUT], out[GEN_MAX_OUT];
+	for (int k = 0; k < r->n; k++) {
+		arg[k] = acc[k];
+		arg[r->n + k] = x[k];
+	}
+	struct map done = { 0 };
+	for (int k = 0; k < r->n; k++)
+		out[k] = region_value(e, r->fn[k], arg, &done);
+	map_free(&done);
+	memcpy(acc, out, sizeof *acc * (size_t)r->n);
+}
+
+/* All lanes of acc into one, by halves: always the same tree. */
+static void across(struct em *e, const struct gen_red *r, LV *acc)
+{
+	int w = em_lanes(acc[0]), idx[256];
+	while (w > 1) {
+		LV hi[GEN_MAX_OUT];
+		for (int k = 0; k < r->n; k++) {
+			LV x = acc[k];
+			for (int i = 0; i < w / 2; i++)
+				idx[i] = i + w / 2;
+			hi[k] = shuffle(e, x, LLVMGetPoison(LLVMTypeOf(x)), idx, w / 2);
+			for (int i = 0; i < w / 2; i++)
+				idx[i] = i;
+			acc[k] = shuffle(e, x, LLVMGetPoison(LLVMTypeOf(x)), idx, w / 2);
+		}
+		combine(e, r, acc, hi);
+		w /= 2;
+	}
+	for (int k = 0; k < r->n; k++)
+		if (em_lanes(acc[k]))
+			acc[k] = LLVMBuildExtractElement(e->b, acc[k], em_ki(e->i32, 0), "");
+}
+
+/* --- nests -------------------------------------------------------------- */
+
+struct acc { LV mem[GEN_MAX_OUT]; };
+
+static void actions(struct em *e, const struct gen_body *b, const struct gen_nest *x, struct acc *acc)
+{
+	for (int i = 0; i < x->nred; i++) {
+		const struct gen_red *r = &b->red[x->red[i].red];
+		LV v[GEN_MAX_OUT], a[GEN_MAX_OUT], old[GEN_MAX_OUT];
+		for (int k = 0; k < r->n; k++) {
+			v[k] = get_as(e, x->red[i].node[k], e->width > 1);
+			v[k] = em_splat(e, v[k], e->width > 1 ? e->width : 0);
+			a[k] = old[k] = LLVMBuildLoad2(e->b, em_vec(em_reg(e, r->acc[k]), e->width > 1 ? e->width : 0), acc[i].mem[k], "");
+		}
+		combine(e, r, a, v);
+		for (int k = 0; k < r->n; k++) {
+			if (e->mask && e->inner)
+				a[k] = em_sel(e, e->mask, a[k], old[k]);
+			LLVMBuildStore(e->b, a[k], acc[i].mem[k]);
+		}
+	}
+	for (int i = 0; i < x->nst; i++)
+		store(e, &x->st[i]);
+}
+
+static int pow2_at_least(int64_t n)
+{
+	int w = 1;
+	while (w < n)
+		w *= 2;
+	return w;
+}
+
+/* Lanes for a loop of ext turns (lo, hi constant). */
+static int lanes_for(const struct em *e, int64_t ext)
+{
+	int w = e->s->width;
+	if (ext < w)
+		w = pow2_at_least(ext);
+	if (e->isa < GEN_ISA_AVX512 && ext % w && ext % (w / 2) == 0 && w / 2 >= 4)
+		w /= 2;
+	return w;
+}
+
+/* The lane loop: full vectors, then a partial one.  what(e, arg) makes the body.  full: the range is a
+ * multiple of the width for sure. */
+static void lane_loop(struct em *e, int v, LV lo, LV hi, int64_t known, bool full, void (*what)(struct em *, void *), void *arg)
+{
+	int w = e->width;
+	bool main = known < 0 || known >= w, tail = !full && (known < 0 || known % w);
+	if (main) {
+		LV end = LLVMBuildSub(e->b, hi, em_ki(e->i64, w - 1), "");
+		LV guard = known < 0 ? LLVMBuildICmp(e->b, LLVMIntSLT, lo, end, "") : NULL;
+		if (known == w && !guard) {
+			/* one turn */
+			LLVMBasicBlockRef bb = em_block(e, "turn"), out;
+			LLVMBasicBlockRef pre_scope = bb;
+			scope_push(e, 1u << v, bb);
+			e->var[v] = lo;
+			what(e, arg);
+			out = em_block(e, "out");
+			LLVMBuildBr(e->b, out);
+			scope_pop(e);
+			LLVMPositionBuilderAtEnd(e->b, e->scope[e->cur].block);
+			LLVMBuildBr(e->b, pre_scope);
+			em_at(e, out);
+		} else {
+			struct loop l = loop_open(e, 1u << v, lo);
+			e->var[v] = l.phi;
+			what(e, arg);
+			loop_close(e, &l, w, end, guard);
+		}
+	}
+	if (!tail)
+		return;
+	/* start of the rest: lo + (hi - lo) / w * w */
+	LV n = LLVMBuildSub(e->b, hi, lo, ""), done = LLVMBuildAnd(e->b, n, em_ki(e->i64, -(int64_t)w), ""), at = LLVMBuildAdd(e->b, lo, done, "");
+	LV rem = LLVMBuildSub(e->b, n, done, ""), any = known < 0 ? LLVMBuildICmp(e->b, LLVMIntSGT, rem, em_ki(e->i64, 0), "") : NULL;
+	LLVMBasicBlockRef bb = em_block(e, "tail"), out = em_block(e, "out");
+	scope_push(e, 1u << v, bb);
+	e->var[v] = at;
+	LV ids[256];
+	for (int i = 0; i < w; i++)
+		ids[i] = LLVMConstInt(e->i64, (unsigned)i, false);
+	LV all = LLVMConstVector(ids, (unsigned)w);
+	LT narrow = em_vec(e->i32, w);
+	LV all32 = LLVMConstTrunc(all, narrow);
+	e->rem = rem;
+	e->mask = LLVMBuildICmp(e->b, LLVMIntULT, all32, em_splat(e, LLVMBuildTrunc(e->b, rem, e->i32, ""), w), "");
+	LV last = em_splat(e, LLVMBuildSub(e->b, rem, em_ki(e->i64, 1), ""), w);
+	e->iota = em_sel(e, LLVMBuildICmp(e->b, LLVMIntULT, all, last, ""), all, last);
+	what(e, arg);
+	e->rem = e->mask = e->iota = NULL;
+	LLVMBuildBr(e->b, out);
+	scope_pop(e);
+	LLVMPositionBuilderAtEnd(e->b, e->scope[e->cur].block);
+	if (any)
+		LLVMBuildCondBr(e->b, any, bb, out);
+	else
+		LLVMBuildBr(e->b, bb);
+	em_at(e, out);
+}
+
+struct nest_cx { const struct gen_body *b; const struct gen_nest *x; struct acc *acc; };
+static void nest_turn(struct em *e, void *p)
+{
+	struct nest_cx *n = p;
+	actions(e, n->b, n->x, n->acc);
+}
+
+static void nest_loops(struct em *e, struct nest_cx *n, int v, int lane)
+{
+	const struct gen_nest *x = n->x;
+	for (; v < e->s->nvar; v++)
+		if (x->vars >> v & 1 && v != lane) {
+			if (x->hi[v] - x->lo[v] == 1) {
+				e->var[v] = em_ki(e->i64, x->lo[v]);
+				continue;
+			}
+			struct loop l = loop_open(e, 1u << v, em_ki(e->i64, x->lo[v]));
+			e->var[v] = l.phi;
+			nest_loops(e, n, v + 1, lane);
+			loop_close(e, &l, 1, em_ki(e->i64, x->hi[v]), NULL);
+			return;
+		}
+	if (lane < 0) {
+		nest_turn(e, n);
+		return;
+	}
+	int64_t ext = x->hi[lane] - x->lo[lane];
+	lane_loop(e, lane, em_ki(e->i64, x->lo[lane]), em_ki(e->i64, x->hi[lane]), ext, ext % e->width == 0, nest_turn, n);
+}
+
+static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *x)
+{
+	int lane = -1;
+	bool outer = e->s->lane >= 0;
+	int64_t inner_ext = 1;
+	if (!outer) {
+		lane = gen_nest_lane(e->s, x);
+		e->lane = lane;
+		e->width = 1;
+		if (lane >= 0) {
+			inner_ext = x->hi[lane] - x->lo[lane];
+			e->width = lanes_for(e, inner_ext);
+			if (e->width < 2)
+				e->lane = lane = -1;
+		}
+	}
+	int w = e->width > 1 ? e->width : 0;
+	e->inner = !outer;
+	struct acc *acc = mem_alloc(sizeof *acc * (size_t)(x->nred + 1));
+	LV part[GEN_MAX_OUT];
+	for (int i = 0; i < x->nred; i++) {
+		const struct gen_red *r = &b->red[x->red[i].red];
+		for (int k = 0; k < r->n; k++) {
+			LT t = em_vec(em_reg(e, r->acc[k]), w);
+			acc[i].mem[k] = alloca_entry(e, t);
+			LV first = r->redop == RED_fn ? em_splat(e, get(e, r->init[k]), w) : em_identity(e, (enum redop)r->redop, r->acc[k], w);
+			LLVMBuildStore(e->b, first, acc[i].mem[k]);
+		}
+	}
+	struct nest_cx n = { b, x, acc };
+	nest_loops(e, &n, 0, outer ? -1 : lane);
+	for (int i = 0; i < x->nred; i++) {
+		int id = x->red[i].red;
+		const struct gen_red *r = &b->red[id];
+		for (int k = 0; k < r->n; k++)
+			part[k] = LLVMBuildLoad2(e->b, em_vec(em_reg(e, r->acc[k]), w), acc[i].mem[k], "");
+		if (!outer && w)
+			across(e, r, part);
+		if (e->part[id][0]) {
+			LV sum[GEN_MAX_OUT];
+			memcpy(sum, e->part[id], sizeof *sum * (size_t)r->n);
+			combine(e, r, sum, part);
+			memcpy(part, sum, sizeof *sum * (size_t)r->n);
+		}
+		memcpy(e->part[id], part, sizeof *part * (size_t)r->n);
+	}
+	free(acc);
+	if (!outer) {
+		e->lane = -1;
+		e->width = 1;
+	}
+}
+
+static void body_turn(struct em *e, void *p)
+{
+	const struct gen_body *b = p;
+	e->body_scope = e->cur;
+	memset(e->red, 0, sizeof e->red);
+	memset(e->part, 0, sizeof e->part);
+	int next = 0;
+	for (int level = 0; level < b->nlevel; level++) {
+		for (int i = 0; i < b->nred; i++) {
+			const struct gen_red *r = &b->red[i];
+			if (r->level != level)
+				continue;
+			LV acc[GEN_MAX_OUT];
+			int w = e->s->lane >= 0 && e->width > 1 ? e->width : 0;
+			for (int k = 0; k < r->n; k++)
+				acc[k] = em_splat(e, get(e, r->init[k]), w);
+			if (r->redop == RED_fn)
+				memcpy(acc, e->part[i], sizeof *acc * (size_t)r->n);
+			else
+				combine(e, r, acc, e->part[i]);
+			memcpy(e->red[i], acc, sizeof *acc * (size_t)r->n);
+		}
+		for (; next < b->nnest && b->nest[next].level == level; next++)
+			nest(e, b, &b->nest[next]);
+	}
+}
+
+/* --- tiles -------------------------------------------------------------- */
+
+struct tile { LV at[GEN_NV]; };
+
+static void outer_loops(struct em *e, const struct gen_body *b, const struct tile *t, int i)
+{
+	const struct gen_sched *s = e->s;
+	if (i == s->norder) {
+		body_turn(e, (void *)b);
+		return;
+	}
+	int v = s->order[i];
+	int64_t ext = s->var[v].ext, blo = b->lo[v], bhi = b->hi[v];
+	bool cut = blo > 0 || bhi < ext, lane = v == s->lane;
+	LV lo = em_ki(e->i64, blo), hi = em_ki(e->i64, bhi), guard = NULL;
+	int64_t known = bhi - blo;
+	bool full = known % MAX(s->width, 1) == 0;
+	if (i < s->split && !cut && !lane) {
+		e->var[v] = t->at[i];
+		outer_loops(e, b, t, i + 1);
+		return;
+	}
+	if (i < s->split || (i == s->split && s->block < ext)) {
+		int64_t blk = i < s->split ? 1 : s->block;
+		LV tl = i < s->split ? t->at[i] : LLVMBuildMul(e->b, t->at[i], em_ki(e->i64, blk), "");
+		LV th = LLVMBuildAdd(e->b, tl, em_ki(e->i64, blk), "");
+		lo = blo > 0 ? em_sel(e, LLVMBuildICmp(e->b, LLVMIntSGT, tl, lo, ""), tl, lo) : tl;
+		hi = bhi < ext || ext % blk ? em_sel(e, LLVMBuildICmp(e->b, LLVMIntSLT, th, hi, ""), th, hi) : th;
+		known = -1;
+		full = blo % s->width == 0 && bhi % s->width == 0 && blk % s->width == 0;
+		if (cut)
+			guard = LLVMBuildICmp(e->b, LLVMIntSLT, lo, hi, "");
+	}
+	if (lane) {
+		int w = s->width;
+		e->lane = v;
+		e->width = known >= 0 ? lanes_for(e, known) : w;
+		if (known >= 0)
+			full = known % e->width == 0;
+		if (e->width > 1) {
+			/* an empty range gives no full vector and no partial one: (hi - lo) & -w could be negative */
+			if (guard)
+				hi = em_sel(e, guard, hi, lo);
+			lane_loop(e, v, lo, hi, known, full, body_turn, (void *)b);
+			e->lane = -1;
+			e->width = 1;
+			return;
+		}
+		e->lane = -1;
+		e->width = 1;
+	}
+	if (known == 1) {
+		e->var[v] = lo;
+		outer_loops(e, b, t, i + 1);
+		return;
+	}
+	struct loop l = loop_open(e, 1u << v, lo);
+	e->var[v] = l.phi;
+	outer_loops(e, b, t, i + 1);
+	loop_close(e, &l, 1, hi, guard);
+}
+
+static void kernel(struct em *e)
+{
+	const struct gen_sched *s = e->s;
+	LV t0 = LLVMGetParam(e->f, 1), t1 = LLVMGetParam(e->f, 2), ptrs = LLVMGetParam(e->f, 0);
+	scope_push(e, 0, em_block(e, "entry"));
+	/* allocas and the operands' addresses go to the entry block, which ends by itself */
+	e->bufp = mem_alloc(sizeof *e->bufp * (size_t)(s->nbuf + 1));
+	int nptr = (int)(s->fn->nparam + s->fn->result.n);
+	for (int i = 0; i < s->nbuf; i++) {
+		if (i < nptr) {
+			LV k = em_ki(e->i64, i);
+			e->bufp[i] = LLVMBuildLoad2(e->b, e->ptr, LLVMBuildGEP2(e->b, e->ptr, ptrs, &k, 1, ""), "");
+			continue;
+		}
+		LV data = LLVMConstStringInContext(e->c, s->buf[i].data, (unsigned)s->buf[i].n, true);
+		LV g = LLVMAddGlobal(e->m, LLVMTypeOf(data), "c");
+		LLVMSetInitializer(g, data);
+		LLVMSetGlobalConstant(g, true);
+		LLVMSetLinkage(g, LLVMPrivateLinkage);
+		LLVMSetAlignment(g, 64);
+		e->bufp[i] = g;
+	}
+	LLVMBasicBlockRef body = em_block(e, "body");
+	LLVMBuildBr(e->b, body);
+	em_at(e, body);
+	for (int v = 0; v < GEN_NV; v++)
+		e->var[v] = em_ki(e->i64, 0);
+
+	unsigned decoded = 0;
+	for (int i = 0; i < s->split; i++)
+		if (s->nbody == 1)
+			decoded |= 1u << s->order[i];
+	struct loop l = loop_open(e, decoded, t0);
+	int tile_scope = e->cur;
+	struct tile t;
+	LV rest = l.phi;
+	for (int i = s->split; i >= 0 && s->norder; i--) {
+		int64_t ext = s->var[s->order[i]].ext, n = i == s->split ? (ext + s->block - 1) / s->block : ext;
+		if (i == 0) {
+			t.at[i] = rest;
+		} else {
+			t.at[i] = LLVMBuildURem(e->b, rest, em_ki(e->i64, n), "");
+			rest = LLVMBuildUDiv(e->b, rest, em_ki(e->i64, n), "");
+		}
+	}
+	for (int b = 0; b < s->nbody; b++) {
+		/* a decoded variable that no segment cuts belongs to the tile */
+		decoded = 0;
+		for (int i = 0; i < s->split; i++) {
+			int v = s->order[i];
+			if (s->body[b].lo[v] == 0 && s->body[b].hi[v] == s->var[v].ext)
+				decoded |= 1u << v;
+		}
+		e->scope[tile_scope].var = (int)decoded;
+		outer_loops(e, &s->body[b], &t, 0);
+	}
+	loop_close(e, &l, 1, t1, LLVMBuildICmp(e->b, LLVMIntSLT, t0, t1, ""));
+	LLVMBuildRetVoid(e->b);
+	scope_pop(e);
+	free(e->bufp);
+}
+
+/* --- the object --------------------------------------------------------- */
+
+static const char *const cpu_of[] = { "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4" };
+static const char *const feat_of[] = { "", "+f16c", "+f16c,-prefer-256-bit", "+f16c,+avx512bf16,-prefer-256-bit" };
+
+enum gen_isa gen_isa(void)
+{
+	const struct cpu_info *c = cpu_get();
+	return c->avx512_bf16 ? GEN_ISA_BF16 : c->avx512 ? GEN_ISA_AVX512 : c->avx2 ? GEN_ISA_AVX2 : GEN_ISA_NONE;
+}
+
+static void llvm_init(void)
+{
+	LLVMInitializeX86TargetInfo();
+	LLVMInitializeX86Target();
+	LLVMInitializeX86TargetMC();
+	LLVMInitializeX86AsmPrinter();
+}
+
+/* Target machines are not for two threads at once: a pool of them. */
+static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+static ARR(LLVMTargetMachineRef) pool;
+
+static LLVMTargetMachineRef machine_take(char **msg)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, llvm_init);
+	LLVMTargetMachineRef tm = NULL;
+	pthread_mutex_lock(&pool_lock);
+	if (pool.n)
+		tm = pool.p[--pool.n];
+	pthread_mutex_unlock(&pool_lock);
+	if (tm)
+		return tm;
+	LLVMTargetRef t;
+	if (LLVMGetTargetFromTriple("x86_64-pc-linux-gnu", &t, msg))
+		return NULL;
+	enum gen_isa isa = gen_isa();
+	return LLVMCreateTargetMachine(t, "x86_64-pc-linux-gnu", cpu_of[isa], feat_of[isa], LLVMCodeGenLevelDefault, LLVMRelocPIC, LLVMCodeModelSmall);
+}
+
+static void machine_give(LLVMTargetMachineRef tm)
+{
+	pthread_mutex_lock(&pool_lock);
+	arr_push(&pool, tm);
+	pthread_mutex_unlock(&pool_lock);
+}
+
+static void attr(struct em *e, const char *k, const char *v)
+{
+	LLVMAttributeRef a = LLVMCreateStringAttribute(e->c, k, (unsigned)strlen(k), v, (unsigned)strlen(v));
+	LLVMAddAttributeAtIndex(e->f, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, a);
+}
+
+static struct err *group(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out)
+{
+	enum gen_isa isa = gen_isa();
+	if (isa == GEN_ISA_NONE)
+		return ERR(UNAVAILABLE, "generated code needs a processor with AVX2");
+	struct arena tmp;
+	arena_init(&tmp);
+	struct err *error = NULL;
+	const char *why = NULL;
+	bool tiny = gen_has_control(m, fn);
+	struct gen_sched *s = NULL;
+	if (tiny) {
+		if (!gen_tiny_can(m, fn, &why))
+			error = ERR(UNIMPLEMENTED, "group cannot be compiled: %s", why);
+	} else {
+		s = gen_schedule(&tmp, m, fn, view, isa >= GEN_ISA_AVX512 ? 64 : 32, &why);
+		if (!s)
+			error = ERR(UNIMPLEMENTED, "group cannot be compiled: %s", why);
+	}
+	if (error) {
+		arena_fini(&tmp);
+		return error;
+	}
+	char *msg = NULL;
+	LLVMTargetMachineRef tm = machine_take(&msg);
+	if (!tm) {
+		error = ERR(UNAVAILABLE, "LLVM has no code generator for this processor: %s", msg ? msg : "");
+		LLVMDisposeMessage(msg);
+		arena_fini(&tmp);
+		return error;
+	}
+	struct em *e = mem_alloc(sizeof *e);
+	e->c = LLVMContextCreate();
+	e->m = LLVMModuleCreateWithNameInContext("group", e->c);
+	e->b = LLVMCreateBuilderInContext(e->c);
+	e->isa = isa;
+	e->s = s;
+	e->lane = -1;
+	e->width = 1;
+	e->i1 = LLVMInt1TypeInContext(e->c);
+	e->i8 = LLVMInt8TypeInContext(e->c);
+	e->i16 = LLVMInt16TypeInContext(e->c);
+	e->i32 = LLVMInt32TypeInContext(e->c);
+	e->i64 = LLVMInt64TypeInContext(e->c);
+	e->f32 = LLVMFloatTypeInContext(e->c);
+	e->f64 = LLVMDoubleTypeInContext(e->c);
+	e->ptr = LLVMPointerTypeInContext(e->c, 0);
+	e->vd = LLVMVoidTypeInContext(e->c);
+	LLVMTargetDataRef td = LLVMCreateTargetDataLayout(tm);
+	LLVMSetModuleDataLayout(e->m, td);
+	LLVMDisposeTargetData(td);
+	LLVMSetTarget(e->m, "x86_64-pc-linux-gnu");
+	LT pt[3] = { e->ptr, e->i64, e->i64 };
+	e->f = LLVMAddFunction(e->m, "rondo_kernel", LLVMFunctionType(e->vd, pt, 3, false));
+	attr(e, "target-cpu", cpu_of[isa]);
+	attr(e, "target-features", feat_of[isa]);
+	attr(e, "prefer-vector-width", isa >= GEN_ISA_AVX512 ? "512" : "256");
+	attr(e, "min-legal-vector-width", isa >= GEN_ISA_AVX512 ? "512" : "256");
+	attr(e, "denormal-fp-math", "preserve-sign,preserve-sign");
+	unsigned nounwind = LLVMGetEnumAttributeKindForName("nounwind", 8);
+	LLVMAddAttributeAtIndex(e->f, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, LLVMCreateEnumAttribute(e->c, nounwind, 0));
+
+	double c0 = clock_s();
+	if (tiny)
+		error = em_tiny(e, m, fn, view, LLVMGetParam(e->f, 0));
+	else
+		kernel(e);
+	double c1 = clock_s();
+	const char *dump = getenv("RONDO_GEN_DUMP");
+	if (!error && dump) {
+		LLVMPrintModuleToFile(e->m, dump, &msg);
+		if (LLVMVerifyModule(e->m, LLVMReturnStatusAction, &msg))
+			error = ERR(INTERNAL, "generated code is malformed: %s", msg);
+	}
+	if (!error) {
+		LLVMPassBuilderOptionsRef po = LLVMCreatePassBuilderOptions();
+		LLVMErrorRef le = LLVMRunPasses(e->m, "function(mem2reg,early-cse)", tm, po);
+		LLVMDisposePassBuilderOptions(po);
+		if (le) {
+			char *t = LLVMGetErrorMessage(le);
+			error = ERR(INTERNAL, "LLVM refused its passes: %s", t);
+			LLVMDisposeErrorMessage(t);
+		}
+	}
+	double c2 = clock_s();
+	if (!error) {
+		LLVMMemoryBufferRef mb;
+		if (LLVMTargetMachineEmitToMemoryBuffer(tm, e->m, LLVMObjectFile, &msg, &mb)) {
+			error = ERR(INTERNAL, "LLVM made no object: %s", msg);
+		} else {
+			out->nobj = LLVMGetBufferSize(mb);
+			out->obj = arena_copy(a, LLVMGetBufferStart(mb), out->nobj);
+			LLVMDisposeMemoryBuffer(mb);
+		}
+	}
+	log_line(LOG_DEBUG, "gen: emit %.2f ms, passes %.2f ms, code %.2f ms, %zu bytes", (c1 - c0) * 1e3, (c2 - c1) * 1e3,
+	         (clock_s() - c2) * 1e3, out->nobj);
+	out->symbol = arena_str(a, "rondo_kernel", 12);
+	out->tiles = tiny ? 1 : s->tiles;
+	out->flops = tiny ? 0 : s->flops;
+	out->bytes = tiny ? 0 : s->bytes;
+	LLVMDisposeBuilder(e->b);
+	LLVMDisposeModule(e->m);
+	LLVMContextDispose(e->c);
+	machine_give(tm);
+	free(e);
+	arena_fini(&tmp);
+	return error;
+}
+
+__attribute__((visibility("default"))) const struct gen_api rondo_gen = { group };

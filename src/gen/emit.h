@@ -1,0 +1,101 @@
+/* Machine code of a schedule: what the files of the emitter share.
+ *
+ * Values in registers: pred is i1; integers of at most 8 bits are i8 (4-bit ones sign- or zero-extended);
+ * bf16 and f16 are f32 holding a value of the narrow type.  Every function here takes scalars or vectors of
+ * the emitter's width alike. */
+#ifndef RONDO_GEN_EMIT_H
+#define RONDO_GEN_EMIT_H
+
+#include "sched.h"
+
+#include <llvm-c/Core.h>
+
+typedef LLVMValueRef LV;
+typedef LLVMTypeRef LT;
+
+/* A place that code can be put: one per open loop, outermost first.  The block has no terminator while the
+ * scope is open, so code may be appended to any scope at any time. */
+struct em_scope {
+	int var;                 /* mask of its loop variables */
+	LLVMBasicBlockRef block;
+	struct map memo;         /* node -> value */
+};
+
+struct em {
+	LLVMContextRef c;
+	LLVMModuleRef m;
+	LLVMBuilderRef b;
+	LV f;
+	LT i1, i8, i16, i32, i64, f32, f64, ptr, vd;
+	enum gen_isa isa;
+	const struct gen_sched *s;
+	int width;               /* lanes of the open lane loop */
+	int lane;                /* its variable, -1: none */
+	LV rem;                  /* lanes left in the last, partial vector (i64), NULL: all */
+	LV mask;                 /* the same as <width x i1> */
+	LV var[GEN_NV];          /* i64 */
+	LV *bufp;                /* base pointer of each buffer */
+	LV iota;                 /* clamped lane numbers of a partial vector */
+	LV red[64][GEN_MAX_OUT], part[64][GEN_MAX_OUT];     /* results, sums so far */
+	int body_scope;          /* where reductions' results are */
+	bool inner;              /* the lane is an inner variable */
+	struct em_scope scope[GEN_NV + 4];
+	int nscope, cur;         /* cur: scope that code goes to now */
+	struct { LV x, sin, cos, n; LLVMBasicBlockRef block; } trig;
+};
+
+/* --- emit_elem.c ------------------------------------------------------- */
+
+LT em_reg(struct em *e, int dt);                 /* scalar register type of dtype */
+LT em_mem(struct em *e, int dt);                 /* scalar memory type */
+LT em_like(LV x, LT scalar);                     /* scalar type, or vector of it with x's length */
+LT em_vec(LT t, int n);                          /* n <= 0: t itself */
+int em_lanes(LV x);                              /* 0: scalar */
+LV em_splat(struct em *e, LV x, int n);
+LV em_ki(LT t, int64_t v);
+LV em_kf(LT t, double v);
+LV em_sel(struct em *e, LV c, LV x, LV y);
+LV em_call(struct em *e, const char *name, LT ret, int n, const LV *arg);          /* intrinsic or external function */
+LV em_intr(struct em *e, const char *name, LV x, int n, const LV *more);           /* overloaded on x's type; more: further operands */
+LV em_from_mem(struct em *e, int dt, LV x);      /* memory to register representation */
+LV em_to_mem(struct em *e, int dt, LV x);
+LV em_const(struct em *e, int dt, const void *p, int n);
+LV em_elem(struct em *e, enum elem k, int from, int to, const LV *a);
+LV em_round(struct em *e, int dt, LV x);         /* f32 register to a value of bf16 or f16; others: x */
+LV em_reduce_precision(struct em *e, int dt, LV x, int exponent, int mantissa);
+LV em_redop(struct em *e, enum redop r, int dt, LV x, LV y);
+LV em_identity(struct em *e, enum redop r, int dt, int n);
+LV em_libm(struct em *e, const char *name, int n, const LV *a);     /* per lane */
+/* fast, but where bad (vector of i1): the libm function of the operands. */
+LV em_slow(struct em *e, LV bad, LV fast, const char *name, int n, const LV *a);
+
+/* --- emit_math.c: f32 registers ------------------------------------------ */
+
+LV em_exp(struct em *e, LV x);
+LV em_expm1(struct em *e, LV x);
+LV em_log(struct em *e, LV x);
+LV em_log1p(struct em *e, LV x);
+LV em_tanh(struct em *e, LV x);
+LV em_logistic(struct em *e, LV x);
+LV em_sin(struct em *e, LV x);
+LV em_cos(struct em *e, LV x);
+LV em_tan(struct em *e, LV x);
+LV em_erf(struct em *e, LV x);
+LV em_pow(struct em *e, LV x, LV y);
+LV em_atan2(struct em *e, LV y, LV x);
+LV em_cbrt(struct em *e, LV x);
+
+/* --- emit_tiny.c --------------------------------------------------------- */
+
+/* Emit the body of a function with control flow: all of it, in the current block. */
+struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, LV ptrs);
+
+static inline LLVMBasicBlockRef em_block(struct em *e, const char *name) { return LLVMAppendBasicBlockInContext(e->c, e->f, name); }
+/* Go on in block bb, which becomes the current scope's. */
+static inline void em_at(struct em *e, LLVMBasicBlockRef bb)
+{
+	e->scope[e->cur].block = bb;
+	LLVMPositionBuilderAtEnd(e->b, bb);
+}
+
+#endif

@@ -1,0 +1,735 @@
+/* Elementwise functions as vector code: one row of elem.def after the other, on registers. */
+#include "emit.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* --- helpers ------------------------------------------------------------ */
+
+LT em_vec(LT t, int n) { return n > 0 ? LLVMVectorType(t, (unsigned)n) : t; }
+
+int em_lanes(LV x)
+{
+	LT t = LLVMTypeOf(x);
+	return LLVMGetTypeKind(t) == LLVMVectorTypeKind ? (int)LLVMGetVectorSize(t) : 0;
+}
+
+LT em_like(LV x, LT scalar) { return em_vec(scalar, em_lanes(x)); }
+
+static LV const_splat(LT t, LV c)
+{
+	if (LLVMGetTypeKind(t) != LLVMVectorTypeKind)
+		return c;
+	unsigned n = LLVMGetVectorSize(t);
+	LV v[256];
+	for (unsigned i = 0; i < n; i++)
+		v[i] = c;
+	return LLVMConstVector(v, n);
+}
+
+static LT scalar_of(LT t) { return LLVMGetTypeKind(t) == LLVMVectorTypeKind ? LLVMGetElementType(t) : t; }
+LV em_ki(LT t, int64_t v) { return const_splat(t, LLVMConstInt(scalar_of(t), (unsigned long long)v, true)); }
+LV em_kf(LT t, double v) { return const_splat(t, LLVMConstReal(scalar_of(t), v)); }
+
+LV em_splat(struct em *e, LV x, int n)
+{
+	if (n <= 0 || em_lanes(x))
+		return x;
+	LT t = em_vec(LLVMTypeOf(x), n);
+	if (LLVMIsConstant(x))
+		return const_splat(t, x);
+	LV v = LLVMBuildInsertElement(e->b, LLVMGetPoison(t), x, LLVMConstInt(e->i32, 0, false), "");
+	return LLVMBuildShuffleVector(e->b, v, LLVMGetPoison(t), LLVMConstNull(em_vec(e->i32, n)), "");
+}
+
+LV em_sel(struct em *e, LV c, LV x, LV y)
+{
+	if (x == y)
+		return x;
+	if (LLVMIsConstant(c)) {
+		int n = em_lanes(c);
+		LV s = n ? LLVMGetAggregateElement(c, 0) : c;
+		for (int i = 1; s && i < n; i++)
+			if (LLVMGetAggregateElement(c, (unsigned)i) != s)
+				s = NULL;
+		if (s && LLVMIsAConstantInt(s))
+			return LLVMConstIntGetZExtValue(s) ? x : y;
+	}
+	return LLVMBuildSelect(e->b, c, x, y, "");
+}
+
+static LV fn_decl(struct em *e, const char *name, LT ret, int n, const LV *arg, LT *ft)
+{
+	LT t[8];
+	for (int i = 0; i < n; i++)
+		t[i] = LLVMTypeOf(arg[i]);
+	*ft = LLVMFunctionType(ret, t, (unsigned)n, false);
+	LV f = LLVMGetNamedFunction(e->m, name);
+	return f ? f : LLVMAddFunction(e->m, name, *ft);
+}
+
+LV em_call(struct em *e, const char *name, LT ret, int n, const LV *arg)
+{
+	LT ft;
+	LV f = fn_decl(e, name, ret, n, arg, &ft), a[8];
+	memcpy(a, arg, sizeof *arg * (size_t)n);
+	return LLVMBuildCall2(e->b, ft, f, a, (unsigned)n, "");
+}
+
+LV em_intr(struct em *e, const char *name, LV x, int n, const LV *more)
+{
+	unsigned id = LLVMLookupIntrinsicID(name, strlen(name));
+	LT t = LLVMTypeOf(x);
+	assert(id);
+	LV f = LLVMGetIntrinsicDeclaration(e->m, id, &t, 1), a[8] = { x };
+	LT ft = LLVMIntrinsicGetType(e->c, id, &t, 1);
+	for (int i = 0; i < n; i++)
+		a[i + 1] = more[i];
+	return LLVMBuildCall2(e->b, ft, f, a, (unsigned)n + 1, "");
+}
+
+static LV intr1(struct em *e, const char *name, LV x) { return em_intr(e, name, x, 0, NULL); }
+
+static bool is_float(int dt) { return dtype_info[dt].cls == DT_FLOAT; }
+static bool is_signed(int dt) { return dtype_info[dt].cls == DT_INT; }
+static bool is_half(int dt) { return dt == DT_bf16 || dt == DT_f16; }
+static bool is_nibble(int dt) { return dt == DT_i4 || dt == DT_u4; }
+
+LT em_reg(struct em *e, int dt)
+{
+	switch (dt) {
+	case DT_pred: return e->i1;
+	case DT_i16: case DT_u16: return e->i16;
+	case DT_i32: case DT_u32: return e->i32;
+	case DT_i64: case DT_u64: return e->i64;
+	case DT_bf16: case DT_f16: case DT_f32: return e->f32;
+	case DT_f64: return e->f64;
+	default: return e->i8;
+	}
+}
+
+LT em_mem(struct em *e, int dt)
+{
+	switch (dt) {
+	case DT_pred: return e->i8;
+	case DT_bf16: case DT_f16: return e->i16;
+	default: return em_reg(e, dt);
+	}
+}
+
+static LV I(LV x, int64_t v) { return em_ki(LLVMTypeOf(x), v); }
+static LV F(LV x, double v) { return em_kf(LLVMTypeOf(x), v); }
+static LV bits(struct em *e, LV x, LT t) { return LLVMBuildBitCast(e->b, x, em_like(x, t), ""); }
+static LV trunc_to(struct em *e, LV x, LT t) { return LLVMBuildTrunc(e->b, x, em_like(x, t), ""); }
+static LV zext_to(struct em *e, LV x, LT t) { return LLVMBuildZExt(e->b, x, em_like(x, t), ""); }
+static LV sext_to(struct em *e, LV x, LT t) { return LLVMBuildSExt(e->b, x, em_like(x, t), ""); }
+static LV fcmp(struct em *e, LLVMRealPredicate p, LV a, LV b) { return LLVMBuildFCmp(e->b, p, a, b, ""); }
+static LV icmp(struct em *e, LLVMIntPredicate p, LV a, LV b) { return LLVMBuildICmp(e->b, p, a, b, ""); }
+
+/* Keep the value of a 4-bit type in its range. */
+static LV wrap(struct em *e, int dt, LV x)
+{
+	if (dt == DT_u4)
+		return LLVMBuildAnd(e->b, x, I(x, 15), "");
+	if (dt == DT_i4)
+		return LLVMBuildAShr(e->b, LLVMBuildShl(e->b, x, I(x, 4), ""), I(x, 4), "");
+	return x;
+}
+
+/* The bits of a 4-bit value, zero-extended. */
+static LV raw(struct em *e, int dt, LV x)
+{
+	return dt == DT_i4 ? LLVMBuildAnd(e->b, x, I(x, 15), "") : x;
+}
+
+LV em_round(struct em *e, int dt, LV x)
+{
+	if (dt == DT_f16) {
+		LV h = LLVMBuildFPTrunc(e->b, x, em_like(x, LLVMHalfTypeInContext(e->c)), "");
+		return LLVMBuildFPExt(e->b, h, em_like(x, e->f32), "");
+	}
+	if (dt != DT_bf16)
+		return x;
+	if (e->isa >= GEN_ISA_BF16) {
+		LV h = LLVMBuildFPTrunc(e->b, x, em_like(x, LLVMBFloatTypeInContext(e->c)), "");
+		LV u = zext_to(e, bits(e, h, e->i16), e->i32);
+		return bits(e, LLVMBuildShl(e->b, u, I(u, 16), ""), e->f32);
+	}
+	LV u = bits(e, x, e->i32), odd = LLVMBuildAnd(e->b, LLVMBuildLShr(e->b, u, I(u, 16), ""), I(u, 1), "");
+	LV r = LLVMBuildAdd(e->b, u, LLVMBuildAdd(e->b, odd, I(u, 0x7fff), ""), "");
+	r = em_sel(e, fcmp(e, LLVMRealUNO, x, x), LLVMBuildOr(e->b, u, I(u, 0x400000), ""), r);
+	return bits(e, LLVMBuildAnd(e->b, r, I(u, (int32_t)0xffff0000), ""), e->f32);
+}
+
+LV em_from_mem(struct em *e, int dt, LV x)
+{
+	switch (dt) {
+	case DT_pred:
+		return icmp(e, LLVMIntNE, x, I(x, 0));
+	case DT_bf16: {
+		LV u = zext_to(e, x, e->i32);
+		return bits(e, LLVMBuildShl(e->b, u, I(u, 16), ""), e->f32);
+	}
+	case DT_f16:
+		return LLVMBuildFPExt(e->b, bits(e, x, LLVMHalfTypeInContext(e->c)), em_like(x, e->f32), "");
+	case DT_i4: case DT_u4:
+		return wrap(e, dt, x);
+	default:
+		return x;
+	}
+}
+
+LV em_to_mem(struct em *e, int dt, LV x)
+{
+	switch (dt) {
+	case DT_pred:
+		return zext_to(e, x, e->i8);
+	case DT_bf16: {
+		LV u = bits(e, x, e->i32);
+		return trunc_to(e, LLVMBuildLShr(e->b, u, I(u, 16), ""), e->i16);
+	}
+	case DT_f16:
+		return bits(e, LLVMBuildFPTrunc(e->b, x, em_like(x, LLVMHalfTypeInContext(e->c)), ""), e->i16);
+	default:
+		return x;
+	}
+}
+
+LV em_const(struct em *e, int dt, const void *p, int n)
+{
+	uint64_t u = 0;
+	memcpy(&u, p, dtype_info[dt].bytes);
+	LT t = em_vec(em_reg(e, dt), n);
+	switch (dt) {
+	case DT_pred: return em_ki(t, u != 0);
+	case DT_i4: return em_ki(t, (int8_t)(u << 4) >> 4);
+	case DT_u4: return em_ki(t, u & 15);
+	case DT_bf16: case DT_f16: case DT_f32: {
+		uint32_t w = (uint32_t)u;
+		if (dt == DT_bf16) {
+			w <<= 16;
+		} else if (dt == DT_f16) {
+			float f = f16_to_f32((uint16_t)u);
+			memcpy(&w, &f, 4);
+		}
+		return const_splat(t, LLVMConstBitCast(LLVMConstInt(e->i32, w, false), e->f32));
+	}
+	case DT_f64: return const_splat(t, LLVMConstBitCast(LLVMConstInt(e->i64, u, false), e->f64));
+	default: return em_ki(t, (int64_t)u);
+	}
+}
+
+/* --- libm, per lane ----------------------------------------------------- */
+
+static LV lane(struct em *e, LV x, int i)
+{
+	return em_lanes(x) ? LLVMBuildExtractElement(e->b, x, LLVMConstInt(e->i32, (unsigned)i, false), "") : x;
+}
+
+LV em_libm(struct em *e, const char *name, int n, const LV *a)
+{
+	int w = em_lanes(a[0]);
+	LT st = scalar_of(LLVMTypeOf(a[0]));
+	LV out = w ? LLVMGetPoison(LLVMTypeOf(a[0])) : NULL, arg[2];
+	for (int i = 0; i < MAX(w, 1); i++) {
+		for (int k = 0; k < n; k++)
+			arg[k] = lane(e, a[k], i);
+		LV r = em_call(e, name, st, n, arg);
+		out = w ? LLVMBuildInsertElement(e->b, out, r, LLVMConstInt(e->i32, (unsigned)i, false), "") : r;
+	}
+	return out;
+}
+
+LV em_slow(struct em *e, LV bad, LV fast, const char *name, int n, const LV *a)
+{
+	int w = em_lanes(fast);
+	LV any = w ? LLVMBuildICmp(e->b, LLVMIntNE, LLVMBuildBitCast(e->b, bad, LLVMIntTypeInContext(e->c, (unsigned)w), ""),
+	                           LLVMConstInt(LLVMIntTypeInContext(e->c, (unsigned)w), 0, false), "") : bad;
+	LLVMBasicBlockRef from = LLVMGetInsertBlock(e->b), slow = em_block(e, "slow"), next = em_block(e, "next"), end = slow;
+	LLVMBuildCondBr(e->b, any, slow, next);
+	LLVMPositionBuilderAtEnd(e->b, slow);
+	LV r;
+	if (!w) {
+		r = em_libm(e, name, n, a);
+	} else {
+		/* a loop over the lanes, in memory */
+		LLVMBasicBlockRef entry = LLVMGetEntryBasicBlock(e->f), loop = em_block(e, "lane");
+		LV first = LLVMGetFirstInstruction(entry), mem[3];
+		LLVMBuilderRef eb = LLVMCreateBuilderInContext(e->c);
+		if (first)
+			LLVMPositionBuilderBefore(eb, first);
+		else
+			LLVMPositionBuilderAtEnd(eb, entry);
+		LT vt = LLVMTypeOf(fast), st = scalar_of(vt);
+		for (int k = 0; k <= n; k++)
+			mem[k] = LLVMBuildAlloca(eb, vt, "");
+		LLVMDisposeBuilder(eb);
+		for (int k = 0; k < n; k++)
+			LLVMBuildStore(e->b, a[k], mem[k]);
+		LLVMBuildBr(e->b, loop);
+		LLVMPositionBuilderAtEnd(e->b, loop);
+		LV i = LLVMBuildPhi(e->b, e->i64, ""), arg[2];
+		for (int k = 0; k < n; k++)
+			arg[k] = LLVMBuildLoad2(e->b, st, LLVMBuildGEP2(e->b, st, mem[k], &i, 1, ""), "");
+		LV y = em_call(e, name, st, n, arg);
+		LLVMBuildStore(e->b, y, LLVMBuildGEP2(e->b, st, mem[n], &i, 1, ""));
+		LV i1 = LLVMBuildAdd(e->b, i, em_ki(e->i64, 1), "");
+		end = em_block(e, "done");
+		LLVMBuildCondBr(e->b, icmp(e, LLVMIntULT, i1, em_ki(e->i64, w)), loop, end);
+		LV in[2] = { em_ki(e->i64, 0), i1 };
+		LLVMBasicBlockRef ib[2] = { slow, loop };
+		LLVMAddIncoming(i, in, ib, 2);
+		LLVMPositionBuilderAtEnd(e->b, end);
+		r = em_sel(e, bad, LLVMBuildLoad2(e->b, vt, mem[n], ""), fast);
+	}
+	LLVMBuildBr(e->b, next);
+	em_at(e, next);
+	LV phi = LLVMBuildPhi(e->b, LLVMTypeOf(fast), "");
+	LV in[2] = { fast, r };
+	LLVMBasicBlockRef ib[2] = { from, end };
+	LLVMAddIncoming(phi, in, ib, 2);
+	return phi;
+}
+
+/* --- floats ------------------------------------------------------------- */
+
+static LV contract(LV x)
+{
+	if (LLVMIsAInstruction(x))
+		LLVMSetFastMathFlags(x, LLVMFastMathAllowContract);
+	return x;
+}
+
+static LV fmax_(struct em *e, LV a, LV b, bool max)
+{
+	LV nan = fcmp(e, LLVMRealUNO, a, a);
+	LV r = em_sel(e, fcmp(e, max ? LLVMRealOGT : LLVMRealOLT, a, b), a, b);
+	return em_sel(e, nan, a, r);
+}
+
+/* f64 -> the f32 that holds the bf16 or f16 nearest to x, rounded once. */
+static LV round_f64(struct em *e, int dt, LV x)
+{
+	/* to odd in f32: the last bit keeps whether anything was lost */
+	LV f = LLVMBuildFPTrunc(e->b, x, em_like(x, e->f32), ""), back = LLVMBuildFPExt(e->b, f, LLVMTypeOf(x), "");
+	LV u = bits(e, f, e->i32);
+	LV ax = intr1(e, "llvm.fabs", x), ab = intr1(e, "llvm.fabs", back);
+	LV down = LLVMBuildSub(e->b, u, I(u, 1), "");
+	LV over = fcmp(e, LLVMRealOGT, ab, ax), ne = fcmp(e, LLVMRealONE, ab, ax);
+	u = em_sel(e, over, down, u);
+	u = em_sel(e, ne, LLVMBuildOr(e->b, u, I(u, 1), ""), u);
+	return em_round(e, dt, bits(e, u, e->f32));
+}
+
+static LV total_key(struct em *e, int dt, LV x)
+{
+	LT it = dt == DT_f64 ? e->i64 : e->i32;
+	LV u = bits(e, x, it);
+	int w = dt == DT_f64 ? 64 : 32;
+	LV s = icmp(e, LLVMIntSLT, u, I(u, 0));
+	return em_sel(e, s, LLVMBuildXor(e->b, u, I(u, w == 64 ? INT64_MAX : INT32_MAX), ""), u);
+}
+
+static LV float_math(struct em *e, enum elem k, LV x, LV y)
+{
+	switch ((int)k) {
+	case ELEM_exponential: return em_exp(e, x);
+	case ELEM_exponential_minus_one: return em_expm1(e, x);
+	case ELEM_log: return em_log(e, x);
+	case ELEM_log_plus_one: return em_log1p(e, x);
+	case ELEM_logistic: return em_logistic(e, x);
+	case ELEM_tanh: return em_tanh(e, x);
+	case ELEM_tan: return em_tan(e, x);
+	case ELEM_sine: return em_sin(e, x);
+	case ELEM_cosine: return em_cos(e, x);
+	case ELEM_cbrt: return em_cbrt(e, x);
+	case ELEM_erf: return em_erf(e, x);
+	case ELEM_power: return em_pow(e, x, y);
+	case ELEM_atan2: return em_atan2(e, x, y);
+	default: return NULL;
+	}
+}
+
+static LV double_math(struct em *e, enum elem k, LV x, LV y)
+{
+	const char *name = NULL;
+	LV a[2] = { x, y };
+	switch ((int)k) {
+	case ELEM_exponential: name = "exp"; break;
+	case ELEM_exponential_minus_one: name = "expm1"; break;
+	case ELEM_log: name = "log"; break;
+	case ELEM_log_plus_one: name = "log1p"; break;
+	case ELEM_tanh: name = "tanh"; break;
+	case ELEM_tan: name = "tan"; break;
+	case ELEM_sine: name = "sin"; break;
+	case ELEM_cosine: name = "cos"; break;
+	case ELEM_cbrt: name = "cbrt"; break;
+	case ELEM_erf: name = "erf"; break;
+	case ELEM_power: return em_libm(e, "pow", 2, a);
+	case ELEM_atan2: return em_libm(e, "atan2", 2, a);
+	case ELEM_logistic:
+		a[0] = LLVMBuildFNeg(e->b, x, "");
+		return LLVMBuildFDiv(e->b, F(x, 1), LLVMBuildFAdd(e->b, F(x, 1), em_libm(e, "exp", 1, a), ""), "");
+	default: return NULL;
+	}
+	return em_libm(e, name, 1, a);
+}
+
+static LLVMRealPredicate fpred(enum elem k)
+{
+	switch ((int)k) {
+	case ELEM_compare_eq: return LLVMRealOEQ;
+	case ELEM_compare_ne: return LLVMRealUNE;
+	case ELEM_compare_ge: return LLVMRealOGE;
+	case ELEM_compare_gt: return LLVMRealOGT;
+	case ELEM_compare_le: return LLVMRealOLE;
+	default: return LLVMRealOLT;
+	}
+}
+
+static LLVMIntPredicate ipred(enum elem k, bool sig)
+{
+	switch ((int)k) {
+	case ELEM_compare_eq: case ELEM_total_eq: return LLVMIntEQ;
+	case ELEM_compare_ne: case ELEM_total_ne: return LLVMIntNE;
+	case ELEM_compare_ge: case ELEM_total_ge: return sig ? LLVMIntSGE : LLVMIntUGE;
+	case ELEM_compare_gt: case ELEM_total_gt: return sig ? LLVMIntSGT : LLVMIntUGT;
+	case ELEM_compare_le: case ELEM_total_le: return sig ? LLVMIntSLE : LLVMIntULE;
+	default: return sig ? LLVMIntSLT : LLVMIntULT;
+	}
+}
+
+static LV float_elem(struct em *e, enum elem k, int dt, const LV *a)
+{
+	LLVMBuilderRef b = e->b;
+	LV x = a[0], y = a[1], r;
+	switch ((int)k) {
+	case ELEM_add: r = contract(LLVMBuildFAdd(b, x, y, "")); break;
+	case ELEM_subtract: r = contract(LLVMBuildFSub(b, x, y, "")); break;
+	case ELEM_multiply: r = contract(LLVMBuildFMul(b, x, y, "")); break;
+	case ELEM_divide: r = LLVMBuildFDiv(b, x, y, ""); break;
+	case ELEM_remainder: {
+		LV two[2] = { x, y };
+		r = em_libm(e, dt == DT_f64 ? "fmod" : "fmodf", 2, two);
+		break;
+	}
+	case ELEM_maximum: return fmax_(e, x, y, true);
+	case ELEM_minimum: return fmax_(e, x, y, false);
+	case ELEM_clamp: return fmax_(e, fmax_(e, y, x, true), a[2], false);
+	case ELEM_abs: return intr1(e, "llvm.fabs", x);
+	case ELEM_negate: return LLVMBuildFNeg(b, x, "");
+	case ELEM_sign: {
+		LV keep = fcmp(e, LLVMRealUEQ, x, F(x, 0));
+		return em_sel(e, keep, x, em_intr(e, "llvm.copysign", F(x, 1), 1, &x));
+	}
+	case ELEM_ceil: return intr1(e, "llvm.ceil", x);
+	case ELEM_floor: return intr1(e, "llvm.floor", x);
+	case ELEM_round_nearest_afz: return intr1(e, "llvm.round", x);
+	case ELEM_round_nearest_even: return intr1(e, "llvm.roundeven", x);
+	case ELEM_sqrt: r = intr1(e, "llvm.sqrt", x); break;
+	case ELEM_rsqrt: r = LLVMBuildFDiv(b, F(x, 1), intr1(e, "llvm.sqrt", x), ""); break;
+	case ELEM_is_finite: return fcmp(e, LLVMRealOLT, intr1(e, "llvm.fabs", x), F(x, INFINITY));
+	case ELEM_real: return x;
+	case ELEM_imag: return F(x, 0);
+	case ELEM_compare_eq: case ELEM_compare_ne: case ELEM_compare_ge: case ELEM_compare_gt: case ELEM_compare_le: case ELEM_compare_lt:
+		return fcmp(e, fpred(k), x, y);
+	case ELEM_total_eq: case ELEM_total_ne: case ELEM_total_ge: case ELEM_total_gt: case ELEM_total_le: case ELEM_total_lt:
+		return icmp(e, ipred(k, true), total_key(e, dt, x), total_key(e, dt, y));
+	default:
+		r = dt == DT_f64 ? double_math(e, k, x, y) : float_math(e, k, x, y);
+	}
+	return r && is_half(dt) ? em_round(e, dt, r) : r;
+}
+
+/* --- integers ----------------------------------------------------------- */
+
+/* Quotient with a safe divisor; 32 bits and fewer through f64, which is exact. */
+static LV int_quot(struct em *e, int dt, LV x, LV y)
+{
+	bool sig = is_signed(dt);
+	if (dtype_info[dt].bytes < 8 && em_lanes(x) && !LLVMIsConstant(y)) {
+		LT f = em_like(x, e->f64);
+		LV fx = sig ? LLVMBuildSIToFP(e->b, x, f, "") : LLVMBuildUIToFP(e->b, x, f, "");
+		LV fy = sig ? LLVMBuildSIToFP(e->b, y, f, "") : LLVMBuildUIToFP(e->b, y, f, "");
+		LV q = LLVMBuildFDiv(e->b, fx, fy, "");
+		return sig ? LLVMBuildFPToSI(e->b, q, LLVMTypeOf(x), "") : LLVMBuildFPToUI(e->b, q, LLVMTypeOf(x), "");
+	}
+	return sig ? LLVMBuildSDiv(e->b, x, y, "") : LLVMBuildUDiv(e->b, x, y, "");
+}
+
+static LV int_pow(struct em *e, int dt, LV x, LV y)
+{
+	/* square and multiply over the bits of y, in a loop */
+	LLVMBuilderRef b = e->b;
+	int w = dtype_info[dt].bits;
+	LV ry = raw(e, dt, y);
+	LLVMBasicBlockRef from = LLVMGetInsertBlock(b), loop = em_block(e, "pow"), next = em_block(e, "next");
+	LLVMBuildBr(b, loop);
+	LLVMPositionBuilderAtEnd(b, loop);
+	LV i = LLVMBuildPhi(b, e->i64, ""), r = LLVMBuildPhi(b, LLVMTypeOf(x), ""), base = LLVMBuildPhi(b, LLVMTypeOf(x), ""),
+		ex = LLVMBuildPhi(b, LLVMTypeOf(x), "");
+	LV odd = icmp(e, LLVMIntNE, LLVMBuildAnd(b, ex, I(ex, 1), ""), I(ex, 0));
+	LV r1 = em_sel(e, odd, LLVMBuildMul(b, r, base, ""), r), b1 = LLVMBuildMul(b, base, base, ""), e1 = LLVMBuildLShr(b, ex, I(ex, 1), "");
+	LV i1 = LLVMBuildAdd(b, i, em_ki(e->i64, 1), "");
+	LLVMBuildCondBr(b, icmp(e, LLVMIntULT, i1, em_ki(e->i64, w)), loop, next);
+	LV first[4] = { em_ki(e->i64, 0), I(x, 1), x, ry }, again[4] = { i1, r1, b1, e1 }, phi[4] = { i, r, base, ex };
+	for (int k = 0; k < 4; k++) {
+		LV in[2] = { first[k], again[k] };
+		LLVMBasicBlockRef ib[2] = { from, loop };
+		LLVMAddIncoming(phi[k], in, ib, 2);
+	}
+	em_at(e, next);
+	LV out = wrap(e, dt, r1);
+	if (is_signed(dt)) {
+		LV neg = icmp(e, LLVMIntSLT, y, I(y, 0));
+		LV is1 = icmp(e, LLVMIntEQ, x, I(x, 1)), ism1 = icmp(e, LLVMIntEQ, x, I(x, -1));
+		LV par = em_sel(e, icmp(e, LLVMIntNE, LLVMBuildAnd(b, y, I(y, 1), ""), I(y, 0)), I(x, -1), I(x, 1));
+		LV nv = em_sel(e, is1, I(x, 1), em_sel(e, ism1, par, I(x, 0)));
+		out = em_sel(e, neg, nv, out);
+	}
+	return out;
+}
+
+static LV int_elem(struct em *e, enum elem k, int dt, const LV *a)
+{
+	LLVMBuilderRef b = e->b;
+	LV x = a[0], y = a[1];
+	bool sig = is_signed(dt);
+	int w = dtype_info[dt].bits;
+	switch ((int)k) {
+	case ELEM_add: return wrap(e, dt, LLVMBuildAdd(b, x, y, ""));
+	case ELEM_subtract: return wrap(e, dt, LLVMBuildSub(b, x, y, ""));
+	case ELEM_multiply: return wrap(e, dt, LLVMBuildMul(b, x, y, ""));
+	case ELEM_divide: case ELEM_remainder: {
+		LV zero = icmp(e, LLVMIntEQ, y, I(y, 0)), unsafe = zero, m1 = NULL;
+		if (sig) {
+			m1 = icmp(e, LLVMIntEQ, y, I(y, -1));
+			unsafe = LLVMBuildOr(b, zero, m1, "");
+		}
+		LV q = int_quot(e, dt, x, em_sel(e, unsafe, I(y, 1), y));
+		if (k == ELEM_divide) {
+			if (sig)
+				q = em_sel(e, m1, wrap(e, dt, LLVMBuildNeg(b, x, "")), q);
+			return em_sel(e, zero, dt == DT_u4 ? I(x, 15) : I(x, -1), q);
+		}
+		LV r = LLVMBuildSub(b, x, LLVMBuildMul(b, q, y, ""), "");
+		if (sig)
+			r = em_sel(e, m1, I(x, 0), r);
+		return em_sel(e, zero, x, wrap(e, dt, r));
+	}
+	case ELEM_maximum: return em_sel(e, icmp(e, sig ? LLVMIntSGT : LLVMIntUGT, x, y), x, y);
+	case ELEM_minimum: return em_sel(e, icmp(e, sig ? LLVMIntSLT : LLVMIntULT, x, y), x, y);
+	case ELEM_clamp: {
+		LV r = em_sel(e, icmp(e, sig ? LLVMIntSGT : LLVMIntUGT, y, x), y, x);
+		return em_sel(e, icmp(e, sig ? LLVMIntSLT : LLVMIntULT, r, a[2]), r, a[2]);
+	}
+	case ELEM_power: return int_pow(e, dt, x, y);
+	case ELEM_and: return LLVMBuildAnd(b, x, y, "");
+	case ELEM_or: return LLVMBuildOr(b, x, y, "");
+	case ELEM_xor: return LLVMBuildXor(b, x, y, "");
+	case ELEM_not: return wrap(e, dt, LLVMBuildNot(b, x, ""));
+	case ELEM_shift_left: case ELEM_shift_right_logical: case ELEM_shift_right_arithmetic: {
+		LV by = raw(e, dt, y), wide = icmp(e, LLVMIntUGE, by, I(y, w));
+		if (k == ELEM_shift_right_arithmetic) {
+			LV s = x;
+			if (!sig && is_nibble(dt))     /* the sign bit of the 4 bits */
+				s = wrap(e, DT_i4, x);
+			return wrap(e, dt, LLVMBuildAShr(b, s, em_sel(e, wide, I(y, w - 1), by), ""));
+		}
+		LV safe = em_sel(e, wide, I(y, 0), by);
+		LV r = k == ELEM_shift_left ? LLVMBuildShl(b, x, safe, "") : LLVMBuildLShr(b, raw(e, dt, x), safe, "");
+		return em_sel(e, wide, I(x, 0), wrap(e, dt, r));
+	}
+	case ELEM_mulhi: {
+		LT d = LLVMIntTypeInContext(e->c, (unsigned)MAX(2 * w, 8));
+		if (is_nibble(dt)) {
+			LV p = LLVMBuildMul(b, x, y, "");
+			return wrap(e, dt, sig ? LLVMBuildAShr(b, p, I(p, 4), "") : LLVMBuildLShr(b, p, I(p, 4), ""));
+		}
+		LV p = sig ? LLVMBuildMul(b, sext_to(e, x, d), sext_to(e, y, d), "") : LLVMBuildMul(b, zext_to(e, x, d), zext_to(e, y, d), "");
+		return trunc_to(e, LLVMBuildLShr(b, p, I(p, w), ""), em_reg(e, dt));
+	}
+	case ELEM_abs:
+		return sig ? wrap(e, dt, em_sel(e, icmp(e, LLVMIntSLT, x, I(x, 0)), LLVMBuildNeg(b, x, ""), x)) : x;
+	case ELEM_negate: return wrap(e, dt, LLVMBuildNeg(b, x, ""));
+	case ELEM_sign:
+		if (!sig)
+			return zext_to(e, icmp(e, LLVMIntNE, x, I(x, 0)), em_reg(e, dt));
+		return em_sel(e, icmp(e, LLVMIntSGT, x, I(x, 0)), I(x, 1), em_sel(e, icmp(e, LLVMIntSLT, x, I(x, 0)), I(x, -1), I(x, 0)));
+	case ELEM_popcnt: return intr1(e, "llvm.ctpop", raw(e, dt, x));
+	case ELEM_count_leading_zeros: {
+		LV no = LLVMConstInt(e->i1, 0, false);
+		LV r = em_intr(e, "llvm.ctlz", raw(e, dt, x), 1, &no);
+		return is_nibble(dt) ? LLVMBuildSub(b, r, I(r, 4), "") : r;
+	}
+	case ELEM_ceil: case ELEM_floor: case ELEM_round_nearest_afz: case ELEM_round_nearest_even: case ELEM_real:
+		return x;
+	case ELEM_imag: return I(x, 0);
+	case ELEM_is_finite: return em_ki(em_like(x, e->i1), 1);
+	default:
+		if (elem_info[k].flags & EL_PRED)
+			return icmp(e, ipred(k, sig), x, y);
+		return NULL;
+	}
+}
+
+static LV pred_elem(struct em *e, enum elem k, const LV *a)
+{
+	LLVMBuilderRef b = e->b;
+	switch ((int)k) {
+	case ELEM_add: case ELEM_maximum: case ELEM_or: return LLVMBuildOr(b, a[0], a[1], "");
+	case ELEM_multiply: case ELEM_minimum: case ELEM_and: return LLVMBuildAnd(b, a[0], a[1], "");
+	case ELEM_subtract: case ELEM_xor: return LLVMBuildXor(b, a[0], a[1], "");
+	case ELEM_not: return LLVMBuildNot(b, a[0], "");
+	case ELEM_clamp: return LLVMBuildAnd(b, LLVMBuildOr(b, a[1], a[0], ""), a[2], "");
+	default:
+		if (elem_info[k].flags & EL_PRED && elem_info[k].nin == 2)
+			return icmp(e, ipred(k, false), a[0], a[1]);
+		return NULL;
+	}
+}
+
+/* --- conversions -------------------------------------------------------- */
+
+static LV float_to_int(struct em *e, int from, int to, LV x)
+{
+	int w = dtype_info[to].bits;
+	bool sig = is_signed(to);
+	LT rt = em_reg(e, to);
+	if (w < 32) {
+		/* clamp as a float (the limits are exact), NaN to 0, convert through 32 bits */
+		double lo = sig ? -ldexp(1, w - 1) : 0, hi = ldexp(1, sig ? w - 1 : w) - 1;
+		LV c = em_sel(e, fcmp(e, LLVMRealOLT, x, F(x, lo)), F(x, lo), x);
+		c = em_sel(e, fcmp(e, LLVMRealOGT, c, F(x, hi)), F(x, hi), c);
+		c = em_sel(e, fcmp(e, LLVMRealUNO, x, x), F(x, 0), c);
+		return trunc_to(e, LLVMBuildFPToSI(e->b, c, em_like(x, e->i32), ""), rt);
+	}
+	char name[64];
+	const char *fs = from == DT_f64 ? "f64" : "f32";
+	int n = em_lanes(x);
+	LT dst = em_like(x, rt);
+	if (n)
+		snprintf(name, sizeof name, "llvm.fpto%ci.sat.v%di%d.v%d%s", sig ? 's' : 'u', n, w, n, fs);
+	else
+		snprintf(name, sizeof name, "llvm.fpto%ci.sat.i%d.%s", sig ? 's' : 'u', w, fs);
+	return em_call(e, name, dst, 1, &x);
+}
+
+static LV convert(struct em *e, int from, int to, LV x)
+{
+	LLVMBuilderRef b = e->b;
+	LT rt = em_like(x, em_reg(e, to));
+	if (from == to)
+		return x;
+	if (to == DT_pred)
+		return is_float(from) ? fcmp(e, LLVMRealUNE, x, F(x, 0)) : icmp(e, LLVMIntNE, x, I(x, 0));
+	if (is_float(from)) {
+		if (!is_float(to))
+			return float_to_int(e, from, to, x);
+		if (from == DT_f64)
+			return to == DT_f32 ? LLVMBuildFPTrunc(b, x, rt, "") : round_f64(e, to, x);
+		if (to == DT_f64)
+			return LLVMBuildFPExt(b, x, rt, "");
+		return em_round(e, to, x);
+	}
+	if (is_float(to)) {
+		if (from == DT_pred || !is_signed(from)) {
+			if (is_half(to) && dtype_info[from].bytes >= 4)
+				return round_f64(e, to, LLVMBuildUIToFP(b, x, em_like(x, e->f64), ""));
+			LV r = LLVMBuildUIToFP(b, x, rt, "");
+			return em_round(e, to, r);
+		}
+		if (is_half(to) && dtype_info[from].bytes >= 4)
+			return round_f64(e, to, LLVMBuildSIToFP(b, x, em_like(x, e->f64), ""));
+		return em_round(e, to, LLVMBuildSIToFP(b, x, rt, ""));
+	}
+	if (from == DT_pred)
+		return zext_to(e, x, em_reg(e, to));
+	int wf = dtype_info[from].bytes, wt = dtype_info[to].bytes;
+	LV r = x;
+	if (wt > wf)
+		r = is_signed(from) ? sext_to(e, x, em_reg(e, to)) : zext_to(e, x, em_reg(e, to));
+	else if (wt < wf)
+		r = trunc_to(e, x, em_reg(e, to));
+	return wrap(e, to, r);
+}
+
+static LV bitcast(struct em *e, int from, int to, LV x)
+{
+	if (is_nibble(from) && is_nibble(to))
+		return wrap(e, to, x);
+	if (from == DT_pred)
+		return x;
+	LV m = em_to_mem(e, from, x);
+	if (is_float(from) != is_float(to) || is_float(to))
+		m = bits(e, m, em_mem(e, to));
+	return em_from_mem(e, to, m);
+}
+
+LV em_elem(struct em *e, enum elem k, int from, int to, const LV *a)
+{
+	if (k == ELEM_convert)
+		return convert(e, from, to, a[0]);
+	if (k == ELEM_bitcast)
+		return bitcast(e, from, to, a[0]);
+	if (k == ELEM_select)
+		return em_sel(e, a[0], a[1], a[2]);
+	LV r = from == DT_pred ? pred_elem(e, k, a) : is_float(from) ? float_elem(e, k, from, a) : int_elem(e, k, from, a);
+	return r ? r : LLVMGetUndef(em_like(a[0], em_reg(e, to)));
+}
+
+LV em_reduce_precision(struct em *e, int dt, LV x, int ebits, int mbits)
+{
+	static const struct { int e, m; } fmt[DT_COUNT] = { [DT_f16] = { 5, 10 }, [DT_bf16] = { 8, 7 }, [DT_f32] = { 8, 23 }, [DT_f64] = { 11, 52 } };
+	LLVMBuilderRef b = e->b;
+	bool d = dt == DT_f64;
+	int M = d ? 52 : 23, E = d ? 11 : 8;       /* of the register */
+	LV u = bits(e, x, d ? e->i64 : e->i32), r = u;
+	if (mbits < fmt[dt].m) {
+		int64_t last = (int64_t)1 << (M - mbits);
+		LV odd = LLVMBuildAnd(b, LLVMBuildLShr(b, u, I(u, M - mbits), ""), I(u, 1), "");
+		LV bias = LLVMBuildAdd(b, odd, I(u, (last >> 1) - 1), "");
+		r = LLVMBuildAnd(b, LLVMBuildAdd(b, u, bias, ""), I(u, ~(last - 1)), "");
+	}
+	if (ebits < fmt[dt].e) {
+		int64_t bias = ((int64_t)1 << (E - 1)) - 1, rb = ((int64_t)1 << (ebits - 1)) - 1;
+		int64_t emask = (((int64_t)1 << E) - 1) << M, smask = (int64_t)1 << (d ? 63 : 31);
+		if (!d)
+			smask = (int32_t)smask;
+		LV ex = LLVMBuildAnd(b, r, I(u, emask), ""), sign = LLVMBuildAnd(b, u, I(u, smask), "");
+		LV over = icmp(e, LLVMIntUGT, ex, I(u, (bias + rb) << M)), under = icmp(e, LLVMIntULE, ex, I(u, (bias - rb) << M));
+		r = em_sel(e, over, LLVMBuildOr(b, sign, I(u, emask), ""), em_sel(e, under, sign, r));
+	}
+	LV y = bits(e, r, d ? e->f64 : e->f32);
+	return em_round(e, dt, em_sel(e, fcmp(e, LLVMRealUNO, x, x), x, y));
+}
+
+/* --- reductions --------------------------------------------------------- */
+
+LV em_redop(struct em *e, enum redop r, int dt, LV x, LV y)
+{
+	static const enum elem of[RED_COUNT] = {
+#define REDOP(id, text, elem) elem,
+#include "../base/redop.def"
+#undef REDOP
+	};
+	LV a[3] = { x, y, NULL };
+	return em_elem(e, of[r], dt, dt, a);
+}
+
+LV em_identity(struct em *e, enum redop r, int dt, int n)
+{
+	LT t = em_vec(em_reg(e, dt), n);
+	int w = dtype_info[dt].bits;
+	bool sig = is_signed(dt), fl = is_float(dt);
+	switch ((int)r) {
+	case RED_mul: return fl ? em_kf(t, 1) : em_ki(t, 1);
+	case RED_min:
+		return fl ? em_kf(t, INFINITY) : dt == DT_pred ? em_ki(t, 1) :
+			em_ki(t, sig ? (int64_t)(((uint64_t)1 << (w - 1)) - 1) : w == 64 ? -1 : (int64_t)(((uint64_t)1 << w) - 1));
+	case RED_max:
+		return fl ? em_kf(t, -INFINITY) : em_ki(t, sig ? (int64_t)-((uint64_t)1 << (w - 1)) : 0);
+	case RED_and: return em_ki(t, dt == DT_pred ? 1 : dt == DT_u4 ? 15 : -1);
+	default: return fl ? em_kf(t, r == RED_add ? -0.0 : 0.0) : em_ki(t, 0);
+	}
+}

@@ -1,0 +1,110 @@
+/* The schedule of a group: scalar code over loop variables, without LLVM.
+ *
+ * A group is turned into a graph of *nodes*: the value of one element as a function of loop
+ * variables.  Views (broadcast, transpose, slice, reverse, reshape, gather, ...) disappear into the
+ * addresses of loads, which are linear forms over loop variables and integer nodes.  Equal nodes are one
+ * node.  What is left is emitted as it stands: each node at the outermost loop whose variables it
+ * needs, as a vector if it depends on the lane variable and as a scalar if it does not. */
+#ifndef RONDO_GEN_SCHED_H
+#define RONDO_GEN_SCHED_H
+
+#include "gen.h"
+
+enum { GEN_VERSION = 1, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32, GEN_UNROLL = 8 };
+
+/* c + sum k[i] * variable i + sum tk[j] * node tn[j] (i64) */
+struct gen_lin { int64_t c, k[GEN_NV], tk[GEN_NT]; uint32_t tn[GEN_NT]; };
+
+enum gen_kind {
+	GN_CONST,      /* imm: the element's bytes */
+	GN_LOAD,       /* element lin of buffer a[0] */
+	GN_LIN,        /* lin, converted to dtype */
+	GN_ELEM,       /* elementwise function elem: from -> dtype */
+	GN_ROUND,      /* reduce_precision, lo exponent and hi mantissa bits */
+	GN_RED,        /* result hi of reduction lo of this body */
+	GN_DIV,        /* lin / imm0 and lin % imm0, lin >= 0; i64 */
+	GN_MOD,
+	GN_CLAMP,      /* a[0] (integer of type from) as i64, clamped to 0 .. hi */
+	GN_INR,        /* lo' <= lin < hi' (imm0, imm1); pred */
+	GN_LCLAMP,     /* lin clamped to 0 .. hi; i64 */
+	GN_ARG,        /* input lo of a reducer */
+};
+struct gen_node {
+	uint8_t kind, dtype, from, elem;
+	uint16_t mask;            /* loop variables it depends on */
+	uint16_t level;           /* reductions on the longest path below it */
+	uint32_t a[3];
+	uint32_t lin;
+	int64_t lo, hi;           /* see the kinds; of GN_DIV, GN_MOD, GN_CLAMP, GN_LCLAMP, i64 GN_LIN: the value's range */
+	int64_t imm[2];
+};
+
+/* A loop variable: digit of an axis, of place value unit. */
+struct gen_var { int axis; int64_t ext, unit; bool outer; };
+
+/* One loop nest: ranges of its inner variables, and what it does per element. */
+struct gen_nest {
+	uint16_t vars;                    /* inner variables */
+	int64_t lo[GEN_NV], hi[GEN_NV];
+	int nred; struct { int red; uint32_t node[GEN_MAX_OUT]; } *red;      /* accumulate */
+	int nst; struct gen_store { int res; uint32_t node, lin; } *st;      /* store */
+	uint16_t level;
+};
+
+struct gen_red {
+	const struct ir_op *o;
+	uint32_t lin;                     /* where its result is read */
+	int n;                            /* operands */
+	uint8_t redop;
+	uint8_t dtype[GEN_MAX_OUT], acc[GEN_MAX_OUT];    /* of the result, of the accumulator */
+	uint32_t init[GEN_MAX_OUT];       /* nodes */
+	uint32_t fn[GEN_MAX_OUT];         /* redop fn: results of the reducer over GN_ARG 0 .. 2n-1 */
+	uint16_t vars, level;
+};
+
+/* The program of one choice of segments of the outer variables. */
+struct gen_body {
+	int64_t lo[GEN_NV], hi[GEN_NV];
+	int nred; struct gen_red *red;
+	int nnest; struct gen_nest *nest;     /* in order; level l's reductions are complete after its nests */
+	int nlevel;
+};
+
+struct gen_buf { uint8_t dtype; const void *data; size_t n; int64_t count; bool result; };    /* data: constants */
+
+struct gen_sched {
+	const struct ir_module *m;
+	const struct ir_fn *fn;
+	int nvar; struct gen_var var[GEN_NV];
+	uint16_t outer;
+	int lane;                         /* variable that is vectorised, -1 if none */
+	int width;                        /* lanes */
+	int norder; uint8_t order[GEN_NV];    /* outer variables, outermost first; the lane is last if it is outer */
+	int split;                        /* order[0 .. split-1]: one value a tile; order[split] is cut into blocks */
+	int64_t block, tiles;
+	int nbody; struct gen_body *body;
+	struct gen_node *node; uint32_t nnode;
+	struct gen_lin *lin; uint32_t nlin;
+	struct gen_buf *buf; int nbuf;        /* parameters, results, constants */
+	bool wide;                        /* 64-bit elements occur */
+	bool stream;                      /* results are written past the caches */
+	int64_t flops, bytes;
+};
+
+/* Schedule fn.  lanes: bytes of the machine's vectors (64 or 32).  On failure NULL, and why is a static text. */
+struct gen_sched *gen_schedule(struct arena *a, const struct ir_module *m, const struct ir_fn *fn,
+                               const struct prog_view *view, int vbytes, const char **why);
+/* Is fn small enough, and made of the right operations, to be one piece of code with control flow? */
+bool gen_tiny_can(const struct ir_module *m, const struct ir_fn *fn, const char **why);
+bool gen_has_control(const struct ir_module *m, const struct ir_fn *fn);
+/* The inner variable of nest x that is best vectorised, -1 if it has none. */
+int gen_nest_lane(const struct gen_sched *s, const struct gen_nest *x);
+bool gen_dtype_ok(int dt);
+bool gen_elem_ok(enum elem e);
+/* Estimated cost of a node itself, in units of a cheap vector instruction. */
+int gen_node_cost(const struct gen_node *n);
+
+enum gen_isa { GEN_ISA_NONE, GEN_ISA_AVX2, GEN_ISA_AVX512, GEN_ISA_BF16 };
+enum gen_isa gen_isa(void);
+
+#endif
