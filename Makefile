@@ -12,10 +12,11 @@ LDF     := $(if $(SAN),-fsanitize=$(SAN))
 LIBS    := -lm -lpthread -ldl
 
 DIRS    := base ir prog kern eval hlo plan spmd pass sym coll rt pjrt
-SRC     := $(sort $(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)))
+# The generator proper (src/gen/emit*.c) is a shared object of its own, so that only it needs LLVM.
+SRC     := $(sort $(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)) $(filter-out src/gen/emit%,$(wildcard src/gen/*.c)))
 OBJ     := $(SRC:src/%.c=$(B)/%.o)
 TOOL    := $(patsubst src/%.c,$(B)/%.o,$(wildcard src/tool/*.c))
-GEN     := $(patsubst src/%.c,$(B)/%.o,$(wildcard src/gen/*.c))
+GEN     := $(patsubst src/%.c,$(B)/%.o,$(wildcard src/gen/emit*.c))
 UNIT    := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c))
 
 all: $(B)/librondo.so $(B)/librondo_gen.so $(B)/rondo

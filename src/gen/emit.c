@@ -7,6 +7,7 @@
 #include <llvm-c/TargetMachine.h>
 #include <llvm-c/Transforms/PassBuilder.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 /* --- scopes and loops --------------------------------------------------- */
@@ -33,6 +34,27 @@ static int enter(struct em *e, int s)
 	e->cur = s;
 	LLVMPositionBuilderAtEnd(e->b, e->scope[s].block);
 	return old;
+}
+
+/* A scope of one turn. */
+static LLVMBasicBlockRef turn_open(struct em *e, unsigned vars)
+{
+	LLVMBasicBlockRef bb = em_block(e, "turn");
+	scope_push(e, vars, bb);
+	return bb;
+}
+
+static void turn_close(struct em *e, LLVMBasicBlockRef bb, LV guard)
+{
+	LLVMBasicBlockRef out = em_block(e, "out");
+	LLVMBuildBr(e->b, out);
+	scope_pop(e);
+	LLVMPositionBuilderAtEnd(e->b, e->scope[e->cur].block);
+	if (guard)
+		LLVMBuildCondBr(e->b, guard, bb, out);
+	else
+		LLVMBuildBr(e->b, bb);
+	em_at(e, out);
 }
 
 struct loop { LLVMBasicBlockRef head; LV phi, lo; };
@@ -399,7 +421,7 @@ static LV get_as(struct em *e, uint32_t id, bool vec)
 	if (!vec || em_lanes(x) || e->width <= 1)
 		return x;
 	const struct gen_node *n = &e->s->node[id];
-	if (n->kind == GN_RED || LLVMIsConstant(x))
+	if (LLVMIsConstant(x))
 		return em_splat(e, x, e->width);
 	int s = node_scope(e, n);
 	LV have = memo_get(e, s, KEY_SPLAT, id, 0);
@@ -441,8 +463,8 @@ static LV emit_node(struct em *e, uint32_t id)
 		LV v = lin_value(e, n->lin);
 		if (n->dtype == DT_i64 || n->dtype == DT_u64)
 			return v;
-		int64_t most = e->s->lin[n->lin].c;
-		(void)most;
+		if (n->hi > INT32_MAX || n->lo < INT32_MIN)
+			return em_elem(e, ELEM_convert, DT_i64, n->dtype, &v);
 		LV w = LLVMBuildTrunc(b, v, em_like(v, e->i32), "");
 		return em_elem(e, ELEM_convert, DT_i32, n->dtype, &w);
 	}
@@ -623,18 +645,10 @@ static void lane_loop(struct em *e, int v, LV lo, LV hi, int64_t known, bool ful
 		LV end = LLVMBuildSub(e->b, hi, em_ki(e->i64, w - 1), "");
 		LV guard = known < 0 ? LLVMBuildICmp(e->b, LLVMIntSLT, lo, end, "") : NULL;
 		if (known == w && !guard) {
-			/* one turn */
-			LLVMBasicBlockRef bb = em_block(e, "turn"), out;
-			LLVMBasicBlockRef pre_scope = bb;
-			scope_push(e, 1u << v, bb);
+			LLVMBasicBlockRef bb = turn_open(e, 1u << v);
 			e->var[v] = lo;
 			what(e, arg);
-			out = em_block(e, "out");
-			LLVMBuildBr(e->b, out);
-			scope_pop(e);
-			LLVMPositionBuilderAtEnd(e->b, e->scope[e->cur].block);
-			LLVMBuildBr(e->b, pre_scope);
-			em_at(e, out);
+			turn_close(e, bb, NULL);
 		} else {
 			struct loop l = loop_open(e, 1u << v, lo);
 			e->var[v] = l.phi;
@@ -647,29 +661,22 @@ static void lane_loop(struct em *e, int v, LV lo, LV hi, int64_t known, bool ful
 	/* start of the rest: lo + (hi - lo) / w * w */
 	LV n = LLVMBuildSub(e->b, hi, lo, ""), done = LLVMBuildAnd(e->b, n, em_ki(e->i64, -(int64_t)w), ""), at = LLVMBuildAdd(e->b, lo, done, "");
 	LV rem = LLVMBuildSub(e->b, n, done, ""), any = known < 0 ? LLVMBuildICmp(e->b, LLVMIntSGT, rem, em_ki(e->i64, 0), "") : NULL;
-	LLVMBasicBlockRef bb = em_block(e, "tail"), out = em_block(e, "out");
-	scope_push(e, 1u << v, bb);
+	LLVMBasicBlockRef bb = turn_open(e, 1u << v);
 	e->var[v] = at;
 	LV ids[256];
 	for (int i = 0; i < w; i++)
 		ids[i] = LLVMConstInt(e->i64, (unsigned)i, false);
 	LV all = LLVMConstVector(ids, (unsigned)w);
-	LT narrow = em_vec(e->i32, w);
-	LV all32 = LLVMConstTrunc(all, narrow);
+	for (int i = 0; i < w; i++)
+		ids[i] = LLVMConstInt(e->i32, (unsigned)i, false);
+	LV all32 = LLVMConstVector(ids, (unsigned)w);
 	e->rem = rem;
 	e->mask = LLVMBuildICmp(e->b, LLVMIntULT, all32, em_splat(e, LLVMBuildTrunc(e->b, rem, e->i32, ""), w), "");
 	LV last = em_splat(e, LLVMBuildSub(e->b, rem, em_ki(e->i64, 1), ""), w);
 	e->iota = em_sel(e, LLVMBuildICmp(e->b, LLVMIntULT, all, last, ""), all, last);
 	what(e, arg);
 	e->rem = e->mask = e->iota = NULL;
-	LLVMBuildBr(e->b, out);
-	scope_pop(e);
-	LLVMPositionBuilderAtEnd(e->b, e->scope[e->cur].block);
-	if (any)
-		LLVMBuildCondBr(e->b, any, bb, out);
-	else
-		LLVMBuildBr(e->b, bb);
-	em_at(e, out);
+	turn_close(e, bb, any);
 }
 
 struct nest_cx { const struct gen_body *b; const struct gen_nest *x; struct acc *acc; };
@@ -758,6 +765,7 @@ static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *
 static void body_turn(struct em *e, void *p)
 {
 	const struct gen_body *b = p;
+	LLVMBasicBlockRef bb = turn_open(e, 0);
 	e->body_scope = e->cur;
 	memset(e->red, 0, sizeof e->red);
 	memset(e->part, 0, sizeof e->part);
@@ -780,6 +788,7 @@ static void body_turn(struct em *e, void *p)
 		for (; next < b->nnest && b->nest[next].level == level; next++)
 			nest(e, b, &b->nest[next]);
 	}
+	turn_close(e, bb, NULL);
 }
 
 /* --- tiles -------------------------------------------------------------- */
@@ -800,8 +809,12 @@ static void outer_loops(struct em *e, const struct gen_body *b, const struct til
 	int64_t known = bhi - blo;
 	bool full = known % MAX(s->width, 1) == 0;
 	if (i < s->split && !cut && !lane) {
+		/* one value a tile: it belongs to the tile's scope if all bodies agree */
+		LLVMBasicBlockRef bb = s->nbody > 1 ? turn_open(e, 1u << v) : NULL;
 		e->var[v] = t->at[i];
 		outer_loops(e, b, t, i + 1);
+		if (bb)
+			turn_close(e, bb, NULL);
 		return;
 	}
 	if (i < s->split || (i == s->split && s->block < ext)) {
@@ -876,8 +889,8 @@ static void kernel(struct em *e)
 	for (int i = 0; i < s->split; i++)
 		if (s->nbody == 1)
 			decoded |= 1u << s->order[i];
+	LV some = LLVMBuildICmp(e->b, LLVMIntSLT, t0, t1, "");
 	struct loop l = loop_open(e, decoded, t0);
-	int tile_scope = e->cur;
 	struct tile t;
 	LV rest = l.phi;
 	for (int i = s->split; i >= 0 && s->norder; i--) {
@@ -890,17 +903,9 @@ static void kernel(struct em *e)
 		}
 	}
 	for (int b = 0; b < s->nbody; b++) {
-		/* a decoded variable that no segment cuts belongs to the tile */
-		decoded = 0;
-		for (int i = 0; i < s->split; i++) {
-			int v = s->order[i];
-			if (s->body[b].lo[v] == 0 && s->body[b].hi[v] == s->var[v].ext)
-				decoded |= 1u << v;
-		}
-		e->scope[tile_scope].var = (int)decoded;
 		outer_loops(e, &s->body[b], &t, 0);
 	}
-	loop_close(e, &l, 1, t1, LLVMBuildICmp(e->b, LLVMIntSLT, t0, t1, ""));
+	loop_close(e, &l, 1, t1, some);
 	LLVMBuildRetVoid(e->b);
 	scope_pop(e);
 	free(e->bufp);
@@ -910,12 +915,6 @@ static void kernel(struct em *e)
 
 static const char *const cpu_of[] = { "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4" };
 static const char *const feat_of[] = { "", "+f16c", "+f16c,-prefer-256-bit", "+f16c,+avx512bf16,-prefer-256-bit" };
-
-enum gen_isa gen_isa(void)
-{
-	const struct cpu_info *c = cpu_get();
-	return c->avx512_bf16 ? GEN_ISA_BF16 : c->avx512 ? GEN_ISA_AVX512 : c->avx2 ? GEN_ISA_AVX2 : GEN_ISA_NONE;
-}
 
 static void llvm_init(void)
 {
@@ -969,19 +968,10 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 	arena_init(&tmp);
 	struct err *error = NULL;
 	const char *why = NULL;
-	bool tiny = gen_has_control(m, fn);
-	struct gen_sched *s = NULL;
-	if (tiny) {
-		if (!gen_tiny_can(m, fn, &why))
-			error = ERR(UNIMPLEMENTED, "group cannot be compiled: %s", why);
-	} else {
-		s = gen_schedule(&tmp, m, fn, view, isa >= GEN_ISA_AVX512 ? 64 : 32, &why);
-		if (!s)
-			error = ERR(UNIMPLEMENTED, "group cannot be compiled: %s", why);
-	}
-	if (error) {
+	struct gen_sched *s = gen_schedule(&tmp, m, fn, view, isa >= GEN_ISA_AVX512 ? 64 : 32, &why);
+	if (!s) {
 		arena_fini(&tmp);
-		return error;
+		return ERR(UNIMPLEMENTED, "group cannot be compiled: %s", why);
 	}
 	char *msg = NULL;
 	LLVMTargetMachineRef tm = machine_take(&msg);
@@ -1023,16 +1013,19 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 	LLVMAddAttributeAtIndex(e->f, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, LLVMCreateEnumAttribute(e->c, nounwind, 0));
 
 	double c0 = clock_s();
-	if (tiny)
-		error = em_tiny(e, m, fn, view, LLVMGetParam(e->f, 0));
-	else
-		kernel(e);
+	kernel(e);
 	double c1 = clock_s();
-	const char *dump = getenv("RONDO_GEN_DUMP");
-	if (!error && dump) {
-		LLVMPrintModuleToFile(e->m, dump, &msg);
+	if (*conf_str(CONF_DUMP)) {
+		static atomic_int count;
+		char path[512];
+		snprintf(path, sizeof path, "%s/gen-%d.ll", conf_str(CONF_DUMP), atomic_fetch_add(&count, 1));
+		if (LLVMPrintModuleToFile(e->m, path, &msg))
+			LLVMDisposeMessage(msg);
+	}
+	if (conf_int(CONF_CHECK)) {
 		if (LLVMVerifyModule(e->m, LLVMReturnStatusAction, &msg))
 			error = ERR(INTERNAL, "generated code is malformed: %s", msg);
+		LLVMDisposeMessage(msg);
 	}
 	if (!error) {
 		LLVMPassBuilderOptionsRef po = LLVMCreatePassBuilderOptions();
@@ -1058,9 +1051,9 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 	log_line(LOG_DEBUG, "gen: emit %.2f ms, passes %.2f ms, code %.2f ms, %zu bytes", (c1 - c0) * 1e3, (c2 - c1) * 1e3,
 	         (clock_s() - c2) * 1e3, out->nobj);
 	out->symbol = arena_str(a, "rondo_kernel", 12);
-	out->tiles = tiny ? 1 : s->tiles;
-	out->flops = tiny ? 0 : s->flops;
-	out->bytes = tiny ? 0 : s->bytes;
+	out->tiles = s->tiles;
+	out->flops = s->flops;
+	out->bytes = s->bytes;
 	LLVMDisposeBuilder(e->b);
 	LLVMDisposeModule(e->m);
 	LLVMContextDispose(e->c);

@@ -39,7 +39,7 @@ struct em {
 	LV red[64][GEN_MAX_OUT], part[64][GEN_MAX_OUT];     /* results, sums so far */
 	int body_scope;          /* where reductions' results are */
 	bool inner;              /* the lane is an inner variable */
-	struct em_scope scope[GEN_NV + 4];
+	struct em_scope scope[GEN_NV + 8];
 	int nscope, cur;         /* cur: scope that code goes to now */
 	struct { LV x, sin, cos, n; LLVMBasicBlockRef block; } trig;
 };

@@ -156,7 +156,7 @@ static LV too_big(struct em *e, LV x)
 	return cmp(e, LLVMRealUGT, fabs_(e, x), K(x, 100000));
 }
 
-static LV sincos(struct em *e, LV x, int shift, const char *name)
+static LV wave(struct em *e, LV x, int shift, const char *name)
 {
 	LV s, c, n;
 	trig(e, x, &s, &c, &n);
@@ -171,8 +171,8 @@ static LV sincos(struct em *e, LV x, int shift, const char *name)
 	return em_slow(e, too_big(e, x), y, name, 1, &x);
 }
 
-LV em_sin(struct em *e, LV x) { return sincos(e, x, 0, "sinf"); }
-LV em_cos(struct em *e, LV x) { return sincos(e, x, 1, "cosf"); }
+LV em_sin(struct em *e, LV x) { return wave(e, x, 0, "sinf"); }
+LV em_cos(struct em *e, LV x) { return wave(e, x, 1, "cosf"); }
 
 LV em_tan(struct em *e, LV x)
 {

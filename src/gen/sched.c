@@ -126,8 +126,7 @@ static struct gen_lin lin_of(struct cx *cx, uint32_t id)
 static uint32_t node_lin(struct cx *cx, struct gen_lin l, enum dtype dt)
 {
 	struct gen_node n = { .kind = GN_LIN, .dtype = (uint8_t)dt };
-	if (dt == DT_i64)
-		lin_range(cx, &l, true, &n.lo, &n.hi);
+	lin_range(cx, &l, true, &n.lo, &n.hi);
 	n.lin = lin_put(cx, l);
 	n.mask = lin_mask(cx, &cx->lin.p[n.lin], &n.level);
 	return node_put(cx, &n);
@@ -574,15 +573,11 @@ static uint32_t want_concat(struct cx *cx, const struct ir_op *o, uint32_t lin)
 {
 	const struct ir_type_info *t = ir_vtype(cx->m, cx->fn, o->out);
 	int dim = (int)ir_attr(cx->fn, o, 0);
-	int64_t st[IR_MAX_RANK], one[IR_MAX_RANK] = { 0 }, pre[IR_MAX_RANK] = { 0 }, post = 1, rows = 1;
-	strides_of(t->rank, t->dim, st);
+	int64_t post = 1, rows = 1;
 	for (int d = dim + 1; d < t->rank; d++)
 		post *= t->dim[d];
-	one[dim] = 1;
-	for (int d = dim - 1; d >= 0; d--) {
-		pre[d] = rows;
+	for (int d = 0; d < dim; d++)
 		rows *= t->dim[d];
-	}
 	int64_t three[3] = { rows, t->dim[dim], post }, sel[3] = { 0, 1, 0 };
 	struct gen_lin mid = map_strided(cx, lin, 3, three, 0, sel);
 	if (cx->stop)
@@ -1159,7 +1154,8 @@ static struct gen_nest *nest_get(struct cx *cx, struct gen_body *b, uint16_t var
 			return x;
 	}
 	struct gen_nest *nw = ARENA_NEW(cx->a, struct gen_nest, b->nnest + 1);
-	memcpy(nw, b->nest, (size_t)b->nnest * sizeof *nw);
+	if (b->nnest)
+		memcpy(nw, b->nest, (size_t)b->nnest * sizeof *nw);
 	b->nest = nw;
 	struct gen_nest *x = &nw[b->nnest++];
 	x->vars = vars;

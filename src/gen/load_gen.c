@@ -1,0 +1,242 @@
+/* gen_group: objects by key from memory or from disk, else from the generator, whose shared object (and
+ * with it LLVM) is opened the first time that something has to be compiled. */
+#include "sched.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+/* --- key: everything that the code depends on ---------------------------- */
+
+static void put(struct str *s, const void *p, size_t n) { str_addn(s, p, n); }
+static void put_i(struct str *s, int64_t v) { put(s, &v, sizeof v); }
+
+static void put_type(struct str *s, const struct ir_type_info *t)
+{
+	put_i(s, t->dtype << 8 | t->rank);
+	put(s, t->dim, sizeof *t->dim * t->rank);
+}
+
+static void put_fn(struct str *s, const struct ir_module *m, const struct ir_fn *fn)
+{
+	put_i(s, fn->nparam);
+	for (ir_val v = 1; v <= fn->nparam; v++)
+		put_type(s, ir_vtype(m, fn, v));
+	put_i(s, (int64_t)fn->op.n);
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *o = &fn->op.p[i];
+		const struct ir_kind_info *k = ir_info(o->kind);
+		put_i(s, o->kind);
+		put_i(s, o->nin);
+		put(s, fn->ref.p + o->in, o->nin * sizeof(ir_val));
+		for (uint32_t j = 0; j < o->nout; j++)
+			put_type(s, ir_vtype(m, fn, o->out + j));
+		for (int a = 0; a < k->nattr; a++) {
+			char c = k->kind[a];
+			int n;
+			if (c == 'b') {
+				size_t nb;
+				const void *p = ir_blob_data(m, (ir_blob)ir_attr(fn, o, a), &nb);
+				put_i(s, (int64_t)nb);
+				put(s, p, nb);
+			} else if (c == 'f') {
+				ir_fnid f = (ir_fnid)ir_attr(fn, o, a);
+				put_i(s, f != 0);
+				if (f)
+					put_fn(s, m, ir_fn_of(m, f));
+			} else if (c == 'F') {
+				const int64_t *f = ir_attrs(fn, o, a, &n);
+				put_i(s, n);
+				for (int j = 0; j < n; j++)
+					put_fn(s, m, ir_fn_of(m, (ir_fnid)f[j]));
+			} else if (c == 'I' || c == 'H') {
+				const int64_t *v = ir_attrs(fn, o, a, &n);
+				put_i(s, n);
+				put(s, v, sizeof *v * (size_t)n);
+			} else if (c != 'h') {
+				put_i(s, ir_attr(fn, o, a));
+			}
+		}
+	}
+	put_i(s, (int64_t)fn->result.n);
+	put(s, fn->result.p, fn->result.n * sizeof(ir_val));
+}
+
+static void make_key(struct str *s, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view)
+{
+	put_i(s, GEN_VERSION);
+	put_i(s, gen_isa());
+	put_fn(s, m, fn);
+	put_i(s, view != NULL);
+	for (size_t i = 0; view && i < fn->nparam + fn->result.n; i++) {
+		put_i(s, view[i].off);
+		put(s, view[i].stride, sizeof *view[i].stride * view[i].rank);
+	}
+}
+
+/* --- caches ------------------------------------------------------------- */
+
+struct entry { int64_t tiles, flops, bytes; uint64_t key; size_t nobj; void *obj; };
+static struct map memory;                         /* key text -> struct entry *; entries live as long as the process */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct header { char magic[8]; uint64_t key, check; int64_t tiles, flops, bytes; uint64_t nobj, sum; };
+static const char magic[8] = "rondogn";
+
+static bool disk_path(struct str *s, uint64_t key, bool make)
+{
+	const char *dir = conf_str(CONF_CACHE), *home = getenv("HOME");
+	if (!*dir)
+		return false;
+	if (dir[0] == '~' && dir[1] == '/') {
+		if (!home)
+			return false;
+		str_add(s, home);
+		dir++;
+	}
+	str_add(s, dir);
+	for (char *p = s->p + 1; make && (p = strchr(p, '/')); p++) {
+		*p = 0;
+		mkdir(s->p, 0777);
+		*p = '/';
+	}
+	if (make)
+		mkdir(s->p, 0777);
+	str_addf(s, "/gen-%016llx", (unsigned long long)key);
+	return true;
+}
+
+static struct entry *disk_read(uint64_t key, uint64_t check)
+{
+	struct str path = { 0 }, data = { 0 };
+	struct entry *x = NULL;
+	if (disk_path(&path, key, false)) {
+		struct err *e = str_read_file(&data, path.p);
+		struct header h;
+		if (!e && data.n >= sizeof h) {
+			memcpy(&h, data.p, sizeof h);
+			if (!memcmp(h.magic, magic, sizeof magic) && h.key == key && h.check == check && h.nobj == data.n - sizeof h &&
+			    h.sum == hash_bytes(data.p + sizeof h, h.nobj, 7)) {
+				x = mem_alloc(sizeof *x);
+				*x = (struct entry){ h.tiles, h.flops, h.bytes, key, h.nobj, mem_alloc(h.nobj) };
+				memcpy(x->obj, data.p + sizeof h, h.nobj);
+			}
+		}
+		err_free(e);
+	}
+	str_free(&path);
+	str_free(&data);
+	return x;
+}
+
+static void disk_write(const struct entry *x, uint64_t check)
+{
+	struct str path = { 0 }, data = { 0 };
+	if (disk_path(&path, x->key, true)) {
+		struct header h = { .key = x->key, .check = check, .tiles = x->tiles, .flops = x->flops, .bytes = x->bytes, .nobj = x->nobj,
+			.sum = hash_bytes(x->obj, x->nobj, 7) };
+		memcpy(h.magic, magic, sizeof magic);
+		str_addn(&data, (const char *)&h, sizeof h);
+		str_addn(&data, x->obj, x->nobj);
+		err_free(str_write_file(path.p, data.p, data.n));      /* a cache that cannot be written is no error */
+	}
+	str_free(&path);
+	str_free(&data);
+}
+
+/* --- the generator ------------------------------------------------------ */
+
+static const struct gen_api *api;
+static char *api_error;
+
+static void api_open(void)
+{
+	/* where it is said to be; else beside this code's file, or one folder up (the tests' programs), or wherever
+	 * the system looks */
+	const char *set = conf_str(CONF_GEN_PATH), *t = NULL;
+	Dl_info here;
+	struct str first = { 0 }, why = { 0 };
+	void *h = NULL;
+	if (*set) {
+		h = dlopen(set, RTLD_NOW | RTLD_LOCAL);
+		str_add(&why, h ? "" : dlerror());
+	} else {
+		const char *slash = dladdr((void *)(uintptr_t)gen_can, &here) && here.dli_fname ? strrchr(here.dli_fname, '/') : NULL;
+		for (int i = 0; !h && i < 3; i++) {
+			first.n = 0;
+			if (slash && i < 2)
+				str_addf(&first, "%.*s%s", (int)(slash - here.dli_fname + 1), here.dli_fname, i ? "../" : "");
+			str_add(&first, "librondo_gen.so");
+			h = dlopen(first.p, RTLD_NOW | RTLD_LOCAL);
+			t = h ? NULL : dlerror();
+			/* the file is there but something it needs is not: that is the reason to tell */
+			if (t && !why.n && !strstr(t, "librondo_gen.so: cannot open"))
+				str_add(&why, t);
+		}
+		if (t && !why.n)
+			str_add(&why, t);
+	}
+	api = h ? dlsym(h, "rondo_gen") : NULL;
+	if (!api) {
+		struct str s = { 0 };
+		str_addf(&s, "the code generator (LLVM 19) cannot be loaded: %s", why.n ? why.p : "librondo_gen.so has no table");
+		api_error = s.p;
+	}
+	str_free(&first);
+	str_free(&why);
+}
+
+struct err *gen_group(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out)
+{
+	memset(out, 0, sizeof *out);
+	struct str text = { 0 };
+	make_key(&text, m, fn, view);
+	uint64_t key = hash_bytes(text.p, text.n, 1), check = hash_bytes(text.p, text.n, 2);
+	pthread_mutex_lock(&lock);
+	uint64_t *hit = map_get(&memory, text.p, text.n);
+	struct entry *x = hit ? (struct entry *)(uintptr_t)*hit : NULL;
+	pthread_mutex_unlock(&lock);
+	struct err *error = NULL;
+	if (!x) {
+		x = disk_read(key, check);
+		if (!x) {
+			static pthread_once_t once = PTHREAD_ONCE_INIT;
+			pthread_once(&once, api_open);
+			struct arena tmp;
+			arena_init(&tmp);
+			struct gen_out made = { 0 };
+			error = api ? api->group(&tmp, m, fn, view, &made) : ERR(UNAVAILABLE, "%s", api_error);
+			if (!error) {
+				x = mem_alloc(sizeof *x);
+				*x = (struct entry){ made.tiles, made.flops, made.bytes, key, made.nobj, mem_alloc(made.nobj) };
+				memcpy(x->obj, made.obj, made.nobj);
+				disk_write(x, check);
+			}
+			arena_fini(&tmp);
+		}
+		if (x) {
+			pthread_mutex_lock(&lock);
+			uint64_t *slot = map_put(&memory, text.p, text.n);
+			if (*slot) {                     /* another thread was faster */
+				free(x->obj);
+				free(x);
+				x = (struct entry *)(uintptr_t)*slot;
+			} else {
+				*slot = (uint64_t)(uintptr_t)x;
+			}
+			pthread_mutex_unlock(&lock);
+		}
+	}
+	if (x) {
+		out->symbol = arena_str(a, "rondo_kernel", 12);
+		out->obj = arena_copy(a, x->obj, x->nobj);
+		out->nobj = x->nobj;
+		out->key = key;
+		out->tiles = x->tiles;
+		out->flops = x->flops;
+		out->bytes = x->bytes;
+	}
+	str_free(&text);
+	return error;
+}
