@@ -27,7 +27,7 @@ $(B)/%.o: src/%.c
 	$(CC) $(CF) $(CF_$(notdir $(@D))) -MMD -MP -c $< -o $@
 
 CF_gen := $(shell $(LLVM) --cflags 2>/dev/null | tr ' ' '\n' | grep -E '^-I|^-D__STDC' | tr '\n' ' ')
-CF_kern := -O3
+CF_kern := -O3 -fno-trapping-math
 
 $(B)/librondo.a: $(OBJ)
 	@rm -f $@

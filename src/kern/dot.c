@@ -1,0 +1,289 @@
+/* dot: a general product over views.
+ *
+ * Dimensions fall into four axes: batch, rows (free in lhs), columns (free in rhs), contracted.  A tile of
+ * the result is made from blocks of both operands, which are used where they lie when they have the type of
+ * the computation and unit stride, and are packed otherwise; whatever the order of dimensions, packing is
+ * the only place that sees it.  Computation is in f32, f64, i32 or i64; complex products are four real ones. */
+#include <stdlib.h>
+
+#include "dot.h"
+
+enum { MB = 96, NB = 256, KB = 256, LANE = 16 };
+
+/* Merge dims into an axis walked in the order given: two strides at most (operand, result). */
+static void axis_make(struct arena *a, struct axis *x, int n, const int64_t *dim, const int64_t *s0, const int64_t *s1)
+{
+	int64_t md[LOOP_RANK], m0[LOOP_RANK], m1[LOOP_RANK];
+	int r = 0;
+	x->n = 1;
+	for (int i = 0; i < n; i++) {
+		x->n *= dim[i];
+		if (dim[i] == 1)
+			continue;
+		if (r && m0[r - 1] == s0[i] * dim[i] && m1[r - 1] == s1[i] * dim[i]) {
+			md[r - 1] *= dim[i];
+			m0[r - 1] = s0[i];
+			m1[r - 1] = s1[i];
+			continue;
+		}
+		md[r] = dim[i];
+		m0[r] = s0[i];
+		m1[r++] = s1[i];
+	}
+	x->off[0] = x->off[1] = NULL;
+	x->step[0] = r == 1 ? m0[0] : 0;
+	x->step[1] = r == 1 ? m1[0] : 0;
+	if (r <= 1)
+		return;
+	x->off[0] = ARENA_NEW(a, int64_t, x->n + 1);
+	x->off[1] = ARENA_NEW(a, int64_t, x->n + 1);
+	x->step[0] = m0[r - 1];
+	x->step[1] = m1[r - 1];
+	int64_t ix[LOOP_RANK] = { 0 };
+	for (int64_t i = 0; i < x->n; i++) {
+		x->off[0][i] = offset_of(r, m0, ix);
+		x->off[1][i] = offset_of(r, m1, ix);
+		index_next(r, md, ix);
+	}
+}
+static inline int64_t axis_at(const struct axis *x, int side, int64_t i)
+{
+	return x->off[side] ? x->off[side][i] : i * x->step[side];
+}
+
+/* n elements along axis x from i0 on, as the type of the computation; part: 0, or 1 for imaginary parts. */
+static void load_run(const struct side *s, const char *base, const struct axis *x, int xs, int64_t i0, int64_t n, int part,
+                     char *out, char *raw)
+{
+	int es = s->es, cs = s->cs;
+	const char *p = base + (s->complex ? part * cs : 0);
+	char *to = s->first ? raw : out;
+	int ms = s->complex ? cs : es;     /* of a complex element one part is moved */
+	if (!x->off[xs]) {
+		p += i0 * x->step[xs] * es;
+		if (s->first && !s->complex && x->step[xs] == 1)
+			to = (char *)(uintptr_t)p;
+		else
+			move_strided(ms, n, to, ms, p, x->step[xs] * es);
+	} else {
+		for (int64_t i = 0; i < n; i++)
+			memcpy(to + i * ms, p + x->off[xs][i0 + i] * es, (size_t)ms);
+	}
+	if (s->second) {
+		s->first(n, raw, to, NULL, NULL);
+		s->second(n, out, raw, NULL, NULL);
+	} else if (s->first) {
+		s->first(n, out, to, NULL, NULL);
+	}
+}
+
+/* Dense [no][ni] block in the type of the computation, from o0, i0 of two axes. */
+static void pack(const struct side *s, const char *base, const struct axis *xo, int so, int64_t o0, int64_t no,
+                 const struct axis *xi, int si, int64_t i0, int64_t ni, int part, char *out, char *tmp)
+{
+	char *raw = tmp + LANE * KB * 16;
+	int cs = s->cs;
+	if (ni == 1 || (no > 1 && llabs(xo->step[so]) < llabs(xi->step[si]) && xo->n > 1)) {
+		const struct kern_isa *isa = kern_isa_get();
+		for (int64_t o = 0; o < no; o += KB) {
+			int64_t mo = MIN(KB, no - o);
+			for (int64_t i = 0; i < ni; i += LANE) {
+				int64_t m = MIN(LANE, ni - i);
+				for (int64_t j = 0; j < m; j++)
+					load_run(s, base + axis_at(xi, si, i0 + i + j) * s->es, xo, so, o0 + o, mo, part, tmp + j * KB * cs, raw);
+				isa->transpose[cs == 4 ? 2 : 3](m, mo, tmp, KB, out + (o * ni + i) * cs, ni);
+			}
+		}
+		return;
+	}
+	for (int64_t o = 0; o < no; o++)
+		load_run(s, base + axis_at(xo, so, o0 + o) * s->es, xi, si, i0, ni, part, out + o * ni * cs, raw);
+}
+
+static void negate(int64_t n, char *x, int cs)
+{
+	kern_elem(ELEM_negate, cs == 4 ? DT_f32 : DT_f64, cs == 4 ? DT_f32 : DT_f64)(n, x, x, NULL, NULL);
+}
+
+static void dot_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
+                    int64_t t0, int64_t t1, void *scratch)
+{
+	const struct dot *q = s->priv;
+	const char *A = view_at(k, ptr, 0), *B = view_at(k, ptr, 1);
+	char *C = view_at(k, ptr, 2);
+	int cs = q->cs, os = dt_bytes(k->v[2].dtype), parts = q->complex ? 2 : 1;
+	char *pc = scratch, *pa = pc + (size_t)parts * q->mb * q->nb * cs, *pb = pa + (size_t)q->mb * KB * cs, *tmp = pb + (size_t)KB * q->nb * cs;
+	int64_t mt = (q->m.n + q->mb - 1) / q->mb, nt = (q->n.n + q->nb - 1) / q->nb;
+	for (int64_t t = t0; t < t1; t++) {
+		int64_t b = t / (mt * nt), m0 = t / nt % mt * q->mb, n0 = t % nt * q->nb;
+		int64_t m = MIN(q->mb, q->m.n - m0), n = MIN(q->nb, q->n.n - n0);
+		const char *a = A + axis_at(&q->bl, 0, b) * q->l.es, *bb = B + axis_at(&q->br, 0, b) * q->r.es;
+		char *c = C + axis_at(&q->bl, 1, b) * os;
+		char *acc = pc;
+		int64_t ldc = n;
+		if (q->direct_c) {
+			acc = c + (m0 * q->m.step[1] + n0) * os;
+			ldc = q->m.n > 1 ? q->m.step[1] : n;
+			for (int64_t i = 0; i < m; i++)
+				memset(acc + i * ldc * cs, 0, (size_t)(n * cs));
+		} else {
+			memset(acc, 0, (size_t)(parts * m * n * cs));
+		}
+		for (int64_t k0 = 0; k0 < q->kl.n; k0 += KB) {
+			int64_t kk = MIN(KB, q->kl.n - k0);
+			for (int ap = 0; ap < parts; ap++) {
+				const char *xa = pa;
+				int64_t lda = kk;
+				if (q->direct_a) {
+					xa = a + (m0 * q->m.step[0] + k0) * cs;
+					lda = q->m.step[0];
+				} else {
+					pack(&q->l, a, &q->m, 0, m0, m, &q->kl, 0, k0, kk, ap, pa, tmp);
+				}
+				for (int bp = 0; bp < parts; bp++) {
+					const char *xb = pb;
+					int64_t ldb = q->nt ? kk : n;
+					if (q->direct_b) {
+						xb = bb + (q->nt ? n0 * q->n.step[0] + k0 : k0 * q->kr.step[0] + n0) * cs;
+						ldb = q->nt ? q->n.step[0] : q->kr.step[0];
+					} else if (q->nt) {
+						pack(&q->r, bb, &q->n, 0, n0, n, &q->kr, 0, k0, kk, bp, pb, tmp);
+					} else {
+						pack(&q->r, bb, &q->kr, 0, k0, kk, &q->n, 0, n0, n, bp, pb, tmp);
+					}
+					if (ap && bp)
+						negate(q->nt ? n * kk : kk * n, pb, cs);
+					(q->nt ? q->gemm_nt : q->gemm)(m, n, kk, xa, lda, xb, ldb, acc + (ap != bp ? m * n * cs : 0), ldc);
+				}
+			}
+		}
+		if (q->direct_c)
+			continue;
+		char *out = pa;       /* free now: one row of the result */
+		for (int64_t i = 0; i < m; i++) {
+			const char *row = acc + i * n * cs;
+			if (q->complex) {
+				move_strided(cs, n, out, 2 * cs, row, cs);
+				move_strided(cs, n, out + cs, 2 * cs, acc + (m * n + i * n) * cs, cs);
+				row = out;
+			} else if (q->store) {
+				q->store(n, out, row, NULL, NULL);
+				row = out;
+			}
+			char *to = c + axis_at(&q->m, 1, m0 + i) * os;
+			if (!q->n.off[1])
+				move_strided(os, n, to + n0 * q->n.step[1] * os, q->n.step[1] * os, row, os);
+			else
+				for (int64_t j = 0; j < n; j++)
+					memcpy(to + q->n.off[1][n0 + j] * os, row + j * os, (size_t)os);
+		}
+	}
+}
+
+static int side_make(struct side *s, enum dtype dt, enum dtype round, enum dtype ct)
+{
+	s->es = dt_bytes(dt);
+	s->cs = dt_bytes(ct);
+	s->complex = dtype_info[dt].cls == DT_COMPLEX;
+	enum dtype part = dt == DT_c64 ? DT_f32 : dt == DT_c128 ? DT_f64 : dt;
+	bool narrow = round > 0 && round < DT_COUNT && dtype_info[round].cls == DT_FLOAT && round != part
+	           && dtype_info[round].bits < dtype_info[part].bits && !s->complex;
+	s->first = narrow ? kern_elem(ELEM_convert, part, round) : part == ct ? NULL : kern_elem(ELEM_convert, part, ct);
+	s->second = narrow ? kern_elem(ELEM_convert, round, ct) : NULL;
+	return 0;
+}
+
+enum dtype dot_type(enum dtype l, enum dtype r, enum dtype out, enum dtype acc)
+{
+	const uint8_t *bits[4] = { &dtype_info[l].bits, &dtype_info[r].bits, &dtype_info[out].bits, &dtype_info[acc].bits };
+	bool complex = dtype_info[l].cls == DT_COMPLEX || dtype_info[r].cls == DT_COMPLEX || dtype_info[out].cls == DT_COMPLEX;
+	bool real = dtype_info[l].cls == DT_FLOAT || dtype_info[r].cls == DT_FLOAT || dtype_info[out].cls == DT_FLOAT;
+	if (complex)
+		return l == DT_c128 || r == DT_c128 || out == DT_c128 ? DT_f64 : DT_f32;
+	if (real)
+		return *bits[0] == 64 || *bits[1] == 64 || *bits[2] == 64 || (acc != DT_token && *bits[3] == 64) ? DT_f64 : DT_f32;
+	return *bits[2] <= 32 ? DT_i32 : DT_i64;
+}
+
+struct err *kern_make_dot(const struct prog_kern *k, struct kern_state *s)
+{
+	struct arena *ar = &s->a;
+	struct dot *q = ARENA_NEW(ar, struct dot, 1);
+	const struct prog_view *l = &k->v[0], *r = &k->v[1], *o = &k->v[2];
+	const int64_t *at = k->attr;
+	int nb = (int)*at++;
+	const int64_t *lb = at, *rb = lb + nb;
+	at = rb + nb;
+	int nc = (int)*at++;
+	const int64_t *lc = at, *rc = lc + nc;
+	at = rc + nc;
+	enum dtype acc = (enum dtype)at[1], lt = (enum dtype)at[2], rt = (enum dtype)at[3];
+	q->ct = dot_type(l->dtype, r->dtype, o->dtype, acc > 0 && acc < DT_COUNT ? acc : DT_token);
+	q->cs = dt_bytes(q->ct);
+	q->complex = dtype_info[o->dtype].cls == DT_COMPLEX;
+	if (q->complex && (dtype_info[l->dtype].cls != DT_COMPLEX || dtype_info[r->dtype].cls != DT_COMPLEX))
+		return ERR(UNIMPLEMENTED, "dot of '%s' and '%s' to '%s'", dtype_info[l->dtype].name, dtype_info[r->dtype].name, dtype_info[o->dtype].name);
+	side_make(&q->l, l->dtype, lt, q->ct);
+	side_make(&q->r, r->dtype, rt, q->ct);
+	q->store = q->complex || o->dtype == q->ct ? NULL : kern_elem(ELEM_convert, q->ct, o->dtype);
+	/* axes */
+	uint8_t used[LOOP_RANK] = { 0 };
+	int64_t dim[LOOP_RANK] = { 0 }, s0[LOOP_RANK] = { 0 }, s1[LOOP_RANK] = { 0 }, zero[LOOP_RANK] = { 0 };
+	int od = 0, n = 0;
+	for (int i = 0; i < nb; i++, od++) {
+		dim[i] = l->dim[lb[i]];
+		s0[i] = l->stride[lb[i]];
+		s1[i] = o->stride[od];
+	}
+	axis_make(ar, &q->bl, nb, dim, s0, s1);
+	for (int i = 0; i < nb; i++)
+		s0[i] = r->stride[rb[i]];
+	axis_make(ar, &q->br, nb, dim, s0, zero);
+	for (int i = 0; i < nc; i++) {
+		dim[i] = l->dim[lc[i]];
+		s0[i] = l->stride[lc[i]];
+		s1[i] = r->stride[rc[i]];
+	}
+	/* one axis object for both operands would merge only what both merge; separate ones merge more */
+	axis_make(ar, &q->kl, nc, dim, s0, zero);
+	axis_make(ar, &q->kr, nc, dim, s1, zero);
+	for (int side = 0; side < 2; side++) {
+		const struct prog_view *v = side ? r : l;
+		memset(used, 0, sizeof used);
+		for (int i = 0; i < nb; i++)
+			used[side ? rb[i] : lb[i]] = 1;
+		for (int i = 0; i < nc; i++)
+			used[side ? rc[i] : lc[i]] = 1;
+		n = 0;
+		for (int d = 0; d < v->rank; d++)
+			if (!used[d]) {
+				dim[n] = v->dim[d];
+				s0[n] = v->stride[d];
+				s1[n++] = o->stride[od++];
+			}
+		axis_make(ar, side ? &q->n : &q->m, n, dim, s0, s1);
+	}
+	const struct kern_isa *isa = kern_isa_get();
+	q->gemm = q->ct == DT_f32 ? isa->gemm_f32 : q->ct == DT_f64 ? isa->gemm_f64 : q->ct == DT_i32 ? isa->gemm_i32 : isa->gemm_i64;
+	q->gemm_nt = q->ct == DT_f32 ? isa->gemm_nt_f32 : q->ct == DT_f64 ? isa->gemm_nt_f64 : NULL;
+	bool la = !q->l.first && !q->complex, rb1 = !q->r.first && !q->complex;
+	bool k1l = !q->kl.off[0] && (q->kl.step[0] == 1 || q->kl.n == 1), k1r = !q->kr.off[0] && (q->kr.step[0] == 1 || q->kr.n == 1);
+	q->nt = q->gemm_nt && ((q->m.n < 8 && k1r) || q->n.n < 4) && q->kl.n > 1;
+	q->direct_a = la && k1l && !q->m.off[0] && q->m.step[0] >= 0;
+	q->direct_b = rb1 && (q->nt ? k1r && !q->n.off[0] && q->n.step[0] >= 0
+	                            : !q->n.off[0] && (q->n.step[0] == 1 || q->n.n == 1) && !q->kr.off[0] && q->kr.step[0] >= 0);
+	if (q->complex)
+		q->direct_a = q->direct_b = false;
+	q->direct_c = o->dtype == q->ct && !q->complex && !q->m.off[1] && !q->n.off[1] && (q->n.step[1] == 1 || q->n.n == 1)
+	           && q->m.step[1] >= 0;
+	q->mb = MIN(q->m.n, q->n.n < 32 ? 4 * MB : MB);
+	q->nb = MIN(q->n.n, q->m.n < 32 ? 4 * NB : NB);
+	s->tiles = !q->m.n || !q->n.n ? 0 : q->bl.n * ((q->m.n + q->mb - 1) / q->mb) * ((q->n.n + q->nb - 1) / q->nb);
+	size_t row = (size_t)q->nb * 16, pa = MAX((size_t)q->mb * KB * (size_t)q->cs, row);
+	pa = (size_t)q->mb * KB * (size_t)q->cs >= row ? (size_t)q->mb * KB * (size_t)q->cs : row;
+	s->scratch = (size_t)(q->complex ? 2 : 1) * (size_t)q->mb * (size_t)q->nb * (size_t)q->cs + pa + (size_t)KB * (size_t)q->nb * (size_t)q->cs
+	           + LANE * KB * 16 + (size_t)MAX(q->nb, KB) * 16 + row;
+	s->priv = q;
+	s->run = dot_run;
+	return NULL;
+}

@@ -1,0 +1,26 @@
+/* The product of two arrays: what dot.c shares with convolution. */
+#ifndef RONDO_KERN_DOT_H
+#define RONDO_KERN_DOT_H
+
+#include "impl.h"
+
+/* A merged group of dimensions: element i at off[side][i], or i * step[side]. */
+struct axis { int64_t n, step[2], *off[2]; };
+/* How elements of an operand become the type of the computation: through first (NULL: they are), second. */
+struct side { int es, cs; bool complex; kern_strip *first, *second; };
+
+struct dot {
+	enum dtype ct;               /* f32, f64, i32 or i64 */
+	int cs;
+	bool complex, nt, direct_a, direct_b, direct_c;
+	struct side l, r;
+	kern_strip *store;
+	struct axis bl, br, m, n, kl, kr;    /* side 0: the operand, 1: the result */
+	kern_gemm *gemm;
+	kern_gemm_nt *gemm_nt;
+	int64_t mb, nb;
+};
+/* The type products of l and r are summed in. */
+enum dtype dot_type(enum dtype l, enum dtype r, enum dtype out, enum dtype acc);
+
+#endif

@@ -1,0 +1,132 @@
+/* What the files of this folder share. */
+#ifndef RONDO_KERN_IMPL_H
+#define RONDO_KERN_IMPL_H
+
+#include "kern.h"
+
+/* A prepared kernel.  make fills run and what differs from: 1 tile, 1 phase, no scratch, nothing shared. */
+struct kern_state {
+	void (*run)(const struct prog_kern *k, const struct kern_state *s, int phase,
+	            char *const *ptr, int64_t t0, int64_t t1, void *scratch);
+	void (*release)(struct kern_state *s);   /* for what is not in the arena; may be NULL */
+	int64_t tiles;
+	size_t scratch, shared;
+	int phases;
+	void *priv;
+	struct arena a;
+};
+typedef struct err *kern_make(const struct prog_kern *k, struct kern_state *s);
+kern_make kern_make_elem, kern_make_copy, kern_make_fill, kern_make_iota, kern_make_dynamic_slice,
+          kern_make_dynamic_update, kern_make_pad, kern_make_gather, kern_make_scatter, kern_make_reduce,
+          kern_make_reduce_window, kern_make_select_and_scatter, kern_make_sort, kern_make_top_k,
+          kern_make_cumulative, kern_make_dot, kern_make_convolution, kern_make_cholesky,
+          kern_make_triangular_solve, kern_make_fft, kern_make_rng_bits, kern_make_rng,
+          kern_make_reduce_precision;
+
+/* --- per instruction set (isa.h) ---------------------------------------- */
+
+/* Types with strips of their own; the others go through one of them. */
+enum nat { NAT_pred, NAT_i8, NAT_i16, NAT_i32, NAT_i64, NAT_u8, NAT_u16, NAT_u32, NAT_u64, NAT_f32, NAT_f64, NAT_COUNT };
+enum nat kern_nat(enum dtype dt);            /* NAT_COUNT: none */
+
+/* Sum and the like of n contiguous elements; n >= 1. */
+typedef void kern_fold(int64_t n, const void *x, void *out);
+/* c[m][n] += a[m][k] b[k][n]; row strides in elements. */
+typedef void kern_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb,
+                       void *c, int64_t ldc);
+/* c[m][n] += a[m][k] b[n][k]^T. */
+typedef kern_gemm kern_gemm_nt;
+
+struct kern_isa {
+	const char *name;
+	kern_strip *const *elem[NAT_COUNT];              /* by enum elem */
+	kern_strip *conv[NAT_COUNT][NAT_COUNT];          /* [from][to] */
+	kern_strip *bf16_f32, *f32_bf16, *f16_f32, *f32_f16;
+	kern_fold *fold[RED_COUNT][NAT_COUNT];           /* add, mul, min, max; NULL elsewhere */
+	kern_gemm *gemm_f32, *gemm_f64, *gemm_i32, *gemm_i64;
+	kern_gemm_nt *gemm_nt_f32, *gemm_nt_f64;
+	/* out[j * os + i] = in[i * is + j], i < ni, j < nj; 1, 2, 4, 8 bytes */
+	void (*transpose[4])(int64_t ni, int64_t nj, const void *in, int64_t is, void *out, int64_t os);
+};
+extern const struct kern_isa kern_isa_base, kern_isa_v3, kern_isa_v4;
+const struct kern_isa *kern_isa_get(void);       /* the best this machine and RONDO_ISA allow */
+
+/* --- views and loops (loop.c) ------------------------------------------- */
+
+static inline int dt_bytes(int dt) { return dtype_info[dt].bytes; }
+static inline char *view_at(const struct prog_kern *k, char *const *ptr, int i)
+{ return ptr[i] + k->v[i].off * dt_bytes(k->v[i].dtype); }
+int64_t view_count(const struct prog_view *v);
+
+/* The index space of several views of equal shape with dimensions of extent 1 dropped and neighbours
+ * that every view walks evenly merged.  At least one dimension.  Strides in bytes. */
+struct loop { int rank; int64_t *dim; int64_t **stride; int64_t count; };   /* stride[view][dim] */
+void loop_make(struct arena *a, struct loop *l, int nview, const struct prog_view *const *v);
+
+/* Multi-index of linear position lin (row-major). */
+static inline void index_of(int rank, const int64_t *dim, int64_t lin, int64_t *ix)
+{
+	for (int d = rank; d-- > 0;) {
+		ix[d] = lin % dim[d];
+		lin /= dim[d];
+	}
+}
+static inline int64_t offset_of(int rank, const int64_t *stride, const int64_t *ix)
+{
+	int64_t o = 0;
+	for (int d = 0; d < rank; d++)
+		o += stride[d] * ix[d];
+	return o;
+}
+/* Next index of the first rank dimensions; false after the last. */
+static inline bool index_next(int rank, const int64_t *dim, int64_t *ix)
+{
+	for (int d = rank; d-- > 0;) {
+		if (++ix[d] < dim[d])
+			return true;
+		ix[d] = 0;
+	}
+	return false;
+}
+enum { LOOP_RANK = 64 };
+
+/* n elements of es bytes from stride ss to stride ds (bytes). */
+void move_strided(int es, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss);
+void fill_bytes(int es, int64_t n, char *dst, const void *value);   /* contiguous */
+
+/* Reading an integer scalar of any type. */
+int64_t load_int(enum dtype dt, const void *p);
+
+/* --- expressions (expr.c) ----------------------------------------------- */
+
+/* A prog_expr made ready to run: strips looked up, registers given slots.  Slots 0 .. nin-1 are inputs. */
+struct plan_ins { kern_strip *fn; uint16_t out, src[3]; uint8_t round_e, round_m, from; };
+struct plan {
+	int nin, nout, n, nslot, nconst;
+	struct plan_ins *ins;
+	uint16_t *out;            /* slot of each output */
+	uint8_t *out_type, *in_type;
+	uint16_t *const_slot; uint8_t (*const_imm)[16]; uint8_t *const_bytes;
+	size_t *slot_off;         /* of slots nin ..: bytes from the start of the scratch, for KERN_STRIP elements */
+	size_t scratch;
+};
+struct err *plan_make(struct arena *a, const struct prog_expr *e, struct plan **out);
+/* Fill the constants; once per scratch. */
+void plan_start(const struct plan *p, char *scratch);
+/* n <= KERN_STRIP.  in: nin pointers.  result: nout pointers to where the outputs are (inside scratch,
+ * or an input); if want is not NULL, want[i] non-NULL asks for output i to be put there. */
+void plan_run(const struct plan *p, int64_t n, const void *const *in, void *const *want, const void **result, char *scratch);
+/* A single function of the operands in order, or NULL. */
+kern_strip *plan_single(const struct plan *p);
+
+/* The function of a known reduction as an expression (acc, x) -> acc, and as a row of elem.def. */
+struct prog_expr *redop_expr(struct arena *a, enum redop op, enum dtype dt);
+extern const enum elem redop_to_elem[RED_COUNT];
+enum dtype acc_type(enum dtype dt);          /* what sums of dt are kept in */
+
+/* Strips through f32, for small floats: see kern_elem. */
+void conv_any(enum dtype from, enum dtype to, int64_t n, void *out, const void *in);
+extern kern_strip *const kern_complex64[ELEM_COUNT], *const kern_complex128[ELEM_COUNT];
+void round_precision(enum dtype dt, int ebits, int mbits, int64_t n, void *out, const void *in);
+
+#endif

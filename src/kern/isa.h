@@ -1,0 +1,561 @@
+/* The loops that are compiled once per instruction set: isa_base.c, isa_v3.c (AVX2, FMA), isa_v4.c
+ * (AVX-512) include this with ISA_LEVEL and ISA(name) set.  Plain C that compilers vectorise; only the
+ * conversions of f16 need intrinsics. */
+#include <math.h>
+#include <stdlib.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "impl.h"
+
+/* Pragmas do not expand macros. */
+#if ISA_LEVEL == 3 && defined(__clang__)
+#pragma clang attribute push (__attribute__((target("arch=x86-64-v3"))), apply_to = function)
+#elif ISA_LEVEL == 3
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v3")
+#elif ISA_LEVEL == 4 && defined(__clang__)
+#pragma clang attribute push (__attribute__((target("arch=x86-64-v4"))), apply_to = function)
+#elif ISA_LEVEL == 4
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
+#endif
+
+/* Results may lie on operands: element i is read before it is written, so the loops still vectorise. */
+#ifdef __clang__
+#define EACH _Pragma("clang loop vectorize(assume_safety)") for (int64_t i = 0; i < n; i++)
+#else
+#define EACH _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)
+#endif
+#define ARGS int64_t n, void *out, const void *a_, const void *b_, const void *c_
+
+#include "math.h"
+
+/* --- integers ------------------------------------------------------------ */
+
+#define CAT3_(a, b, c) a##_##b##_##c
+#define CAT3(a, b, c) CAT3_(a, b, c)
+
+#define INT_HELP(N, T, S, U, W, BITS, SIGNED, D)                                                      \
+	static T CAT3(ipow, N, h)(T x, T y)                                                               \
+	{                                                                                                 \
+		if (SIGNED && (S)y < 0)                                                                       \
+			return x == 1 ? 1 : x == (T)-1 ? (y & 1 ? (T)-1 : 1) : 0;                                 \
+		W r = 1, b = (W)x;                                                                            \
+		for (U e = (U)y; e; e = (U)(e >> 1), b *= b)                                                  \
+			if (e & 1)                                                                                \
+				r *= b;                                                                               \
+		return (T)r;                                                                                  \
+	}                                                                                                 \
+	static inline T CAT3(mulhi_1, N, h)(T x, T y) { return (T)(((D)x * (D)y) >> BITS); }              \
+	static inline T CAT3(clz_1, N, h)(T x)                                                            \
+	{                                                                                                 \
+		if (!x)                                                                                       \
+			return (T)BITS;                                                                           \
+		return (T)(BITS == 64 ? __builtin_clzll((uint64_t)(U)x) : __builtin_clz((uint32_t)(U)x) - (32 - (BITS & 63))); \
+	}
+__extension__ typedef __int128 int128;
+__extension__ typedef unsigned __int128 uint128;
+INT_HELP(i8, int8_t, int8_t, uint8_t, uint32_t, 8, 1, int32_t)
+INT_HELP(i16, int16_t, int16_t, uint16_t, uint32_t, 16, 1, int32_t)
+INT_HELP(i32, int32_t, int32_t, uint32_t, uint32_t, 32, 1, int64_t)
+INT_HELP(i64, int64_t, int64_t, uint64_t, uint64_t, 64, 1, int128)
+INT_HELP(u8, uint8_t, int8_t, uint8_t, uint32_t, 8, 0, uint32_t)
+INT_HELP(u16, uint16_t, int16_t, uint16_t, uint32_t, 16, 0, uint32_t)
+INT_HELP(u32, uint32_t, int32_t, uint32_t, uint32_t, 32, 0, uint64_t)
+INT_HELP(u64, uint64_t, int64_t, uint64_t, uint64_t, 64, 0, uint128)
+
+/* --- floats: what float.def leans on ------------------------------------- */
+
+#define FLOAT_HELP(N, T, K, I, SIGN, TRUNC, COPYSIGN, FABS, LIMIT)                                    \
+	static inline K CAT3(bits, N, h)(T x) { K u; memcpy(&u, &x, sizeof u); return u; }                \
+	static inline T CAT3(from, N, h)(K u) { T x; memcpy(&x, &u, sizeof x); return x; }                \
+	/* the larger of 0 and -0 is 0 */                                                                 \
+	static inline T CAT3(max_1, N, h)(T x, T y)                                                       \
+	{                                                                                                 \
+		T z = CAT3(from, N, h)(CAT3(bits, N, h)(x) & CAT3(bits, N, h)(y));                            \
+		T r = x > y ? x : y;                                                                          \
+		r = x == y ? z : r;                                                                           \
+		return x != x ? x : r;                                                                        \
+	}                                                                                                 \
+	static inline T CAT3(min_1, N, h)(T x, T y)                                                       \
+	{                                                                                                 \
+		T z = CAT3(from, N, h)(CAT3(bits, N, h)(x) | CAT3(bits, N, h)(y));                            \
+		T r = x < y ? x : y;                                                                          \
+		r = x == y ? z : r;                                                                           \
+		return x != x ? x : r;                                                                        \
+	}                                                                                                 \
+	static inline I CAT3(order, N, h)(T x)                                                            \
+	{                                                                                                 \
+		I k = (I)CAT3(bits, N, h)(x);                                                                 \
+		return k ^ (I)((K)(k >> (sizeof(K) * 8 - 1)) >> 1);                                           \
+	}                                                                                                 \
+	static inline T CAT3(afz_1, N, h)(T x)                                                            \
+	{                                                                                                 \
+		T t = TRUNC(x), r = FABS(x - t) >= (T)0.5 ? t + COPYSIGN((T)1, x) : t;                        \
+		return COPYSIGN(r, x);                                                                        \
+	}                                                                                                 \
+	/* quotients up to LIMIT: the product is exact in double, the difference too */                   \
+	static inline T CAT3(rem_1, N, h)(T x, T y)                                                       \
+	{                                                                                                 \
+		double u = x, v = y, q = __builtin_trunc(u / v), r = u - q * v;                               \
+		r = u >= 0 && r < 0 ? r + __builtin_fabs(v) : r;                                              \
+		r = u <= 0 && r > 0 ? r - __builtin_fabs(v) : r;                                              \
+		return COPYSIGN((T)r, x);                                                                     \
+	}                                                                                                 \
+	static inline bool CAT3(rem_ok, N, h)(T x, T y)                                                   \
+	{ return FABS(x / y) < (T)LIMIT && FABS(y) < (T)1e30 && FABS(y) > (T)1e-30; }
+FLOAT_HELP(f32, float, uint32_t, int32_t, 0x80000000u, __builtin_truncf, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
+FLOAT_HELP(f64, double, uint64_t, int64_t, 0x8000000000000000u, __builtin_trunc, __builtin_copysign, __builtin_fabs, 0)
+
+/* Rows become functions, then the table of the type. */
+#define FN(fn) CAT3(fn, TNAME, s)
+#define NAME(fn) CAT3(fn, TNAME, h)
+
+#define SET_INT 1
+#define TNAME i8
+#define T int8_t
+#define S int8_t
+#define U uint8_t
+#define W uint32_t
+#define BITS 8
+#define SIGNED 1
+#include "strips.h"
+#define TNAME i16
+#define T int16_t
+#define S int16_t
+#define U uint16_t
+#define W uint32_t
+#define BITS 16
+#define SIGNED 1
+#include "strips.h"
+#define TNAME i32
+#define T int32_t
+#define S int32_t
+#define U uint32_t
+#define W uint32_t
+#define BITS 32
+#define SIGNED 1
+#include "strips.h"
+#define TNAME i64
+#define T int64_t
+#define S int64_t
+#define U uint64_t
+#define W uint64_t
+#define BITS 64
+#define SIGNED 1
+#include "strips.h"
+#define TNAME u8
+#define T uint8_t
+#define S int8_t
+#define U uint8_t
+#define W uint32_t
+#define BITS 8
+#define SIGNED 0
+#include "strips.h"
+#define TNAME u16
+#define T uint16_t
+#define S int16_t
+#define U uint16_t
+#define W uint32_t
+#define BITS 16
+#define SIGNED 0
+#include "strips.h"
+#define TNAME u32
+#define T uint32_t
+#define S int32_t
+#define U uint32_t
+#define W uint32_t
+#define BITS 32
+#define SIGNED 0
+#include "strips.h"
+#define TNAME u64
+#define T uint64_t
+#define S int64_t
+#define U uint64_t
+#define W uint64_t
+#define BITS 64
+#define SIGNED 0
+#include "strips.h"
+#undef SET_INT
+
+#define SET_PRED 1
+#define TNAME pred
+#define T uint8_t
+#include "strips.h"
+#undef SET_PRED
+
+#define SET_FLOAT 1
+#define TNAME f32
+#define T float
+#define SIGNBIT 0x80000000u
+#define INFBITS 0x7f800000u
+#define C(fn) fn##f
+#define F(fn) fn##_f
+#define TRIG_OK(x) TRIG_OK_F(x)
+#define REM_OK(x, y) NAME(rem_ok)(x, y)
+#include "strips.h"
+#undef SIGNBIT
+#undef INFBITS
+#undef C
+#undef F
+#undef TRIG_OK
+#undef REM_OK
+#define TNAME f64
+#define T double
+#define SIGNBIT 0x8000000000000000u
+#define INFBITS 0x7ff0000000000000u
+#define C(fn) fn
+#define F(fn) fn
+#define TRIG_OK(x) ((x) == (x))
+#define REM_OK(x, y) ((x) * 0 != 0 && (y) != (y))
+#include "strips.h"
+#undef SIGNBIT
+#undef INFBITS
+#undef C
+#undef F
+#undef TRIG_OK
+#undef REM_OK
+#undef SET_FLOAT
+
+/* --- conversions --------------------------------------------------------- */
+
+#define CV(A, TA, B, TB, e)                                                                           \
+	static void CAT3(cv, A, B)(ARGS)                                                                  \
+	{                                                                                                 \
+		(void)b_, (void)c_;                                                                           \
+		const TA *a = a_;                                                                             \
+		TB *o = out;                                                                                  \
+		EACH { TA x = a[i]; o[i] = (TB)(e); }                                                         \
+	}
+/* Float to integer: truncate, saturate, NaN to 0.  TOP is the first float above the range. */
+#define CVSAT(A, TA, B, TB, LOW, HIGH, TOP, BELOW)                                                    \
+	static void CAT3(cv, A, B)(ARGS)                                                                  \
+	{                                                                                                 \
+		(void)b_, (void)c_;                                                                           \
+		const TA *a = a_;                                                                             \
+		TB *o = out;                                                                                  \
+		EACH {                                                                                        \
+			TA x = a[i], y = x == x ? x : 0;                                                          \
+			y = y < (TA)(LOW) ? (TA)(LOW) : y;                                                        \
+			bool over = y >= (TA)(TOP);                                                               \
+			y = over ? (TA)(BELOW) : y;                                                               \
+			TB r = (TB)y;                                                                             \
+			o[i] = over ? HIGH : r;                                                                   \
+		}                                                                                             \
+	}
+#define CV_TO_INTS(A, TA)                                                                             \
+	CV(A, TA, i8, int8_t, x) CV(A, TA, i16, int16_t, x) CV(A, TA, i32, int32_t, x) CV(A, TA, i64, int64_t, x) \
+	CV(A, TA, u8, uint8_t, x) CV(A, TA, u16, uint16_t, x) CV(A, TA, u32, uint32_t, x) CV(A, TA, u64, uint64_t, x)
+#define CV_REST(A, TA) CV(A, TA, pred, uint8_t, x != 0) CV(A, TA, f32, float, x) CV(A, TA, f64, double, x)
+CV_TO_INTS(pred, uint8_t) CV_REST(pred, uint8_t)
+CV_TO_INTS(i8, int8_t) CV_REST(i8, int8_t)
+CV_TO_INTS(i16, int16_t) CV_REST(i16, int16_t)
+CV_TO_INTS(i32, int32_t) CV_REST(i32, int32_t)
+CV_TO_INTS(i64, int64_t) CV_REST(i64, int64_t)
+CV_TO_INTS(u8, uint8_t) CV_REST(u8, uint8_t)
+CV_TO_INTS(u16, uint16_t) CV_REST(u16, uint16_t)
+CV_TO_INTS(u32, uint32_t) CV_REST(u32, uint32_t)
+CV_TO_INTS(u64, uint64_t) CV_REST(u64, uint64_t)
+#define CV_FROM_FLOAT(A, TA, B32, BU32, B64, BU64)                                                    \
+	CVSAT(A, TA, i8, int8_t, -128, 127, 128, 127)                                                     \
+	CVSAT(A, TA, i16, int16_t, -32768, 32767, 32768, 32767)                                           \
+	CVSAT(A, TA, i32, int32_t, -0x1p31, INT32_MAX, 0x1p31, B32)                                       \
+	CVSAT(A, TA, i64, int64_t, -0x1p63, INT64_MAX, 0x1p63, B64)                                       \
+	CVSAT(A, TA, u8, uint8_t, 0, 255, 256, 255)                                                       \
+	CVSAT(A, TA, u16, uint16_t, 0, 65535, 65536, 65535)                                               \
+	CVSAT(A, TA, u32, uint32_t, 0, UINT32_MAX, 0x1p32, BU32)                                          \
+	CVSAT(A, TA, u64, uint64_t, 0, UINT64_MAX, 0x1p64, BU64)
+CV_FROM_FLOAT(f32, float, 0x1.fffffep30, 0x1.fffffep31, 0x1.fffffep62, 0x1.fffffep63)
+CV_REST(f32, float)
+CV_FROM_FLOAT(f64, double, 0x1.fffffffcp30, 0x1.fffffffep31, 0x1.fffffffffffffp62, 0x1.fffffffffffffp63)
+CV_REST(f64, double)
+
+static void CAT3(cv, bf16, f32)(ARGS)
+{
+	(void)b_, (void)c_;
+	const uint16_t *a = a_;
+	uint32_t *o = out;
+	EACH o[i] = (uint32_t)a[i] << 16;
+}
+static void CAT3(cv, f32, bf16)(ARGS)
+{
+	(void)b_, (void)c_;
+	const uint32_t *a = a_;
+	uint16_t *o = out;
+	EACH {
+		uint32_t u = a[i], r = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+		o[i] = (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? u >> 16 | 0x40 : r);
+	}
+}
+static void CAT3(cv, f16, f32)(ARGS)
+{
+	(void)b_, (void)c_;
+	const uint16_t *a = a_;
+	float *o = out;
+	int64_t i = 0;
+#if ISA_LEVEL >= 3
+	for (; i + 8 <= n; i += 8)
+		_mm256_storeu_ps(o + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(a + i))));
+#endif
+	for (; i < n; i++)
+		o[i] = f16_to_f32(a[i]);
+}
+static void CAT3(cv, f32, f16)(ARGS)
+{
+	(void)b_, (void)c_;
+	const float *a = a_;
+	uint16_t *o = out;
+	int64_t i = 0;
+#if ISA_LEVEL >= 3
+	for (; i + 8 <= n; i += 8)
+		_mm_storeu_si128((__m128i *)(o + i), _mm256_cvtps_ph(_mm256_loadu_ps(a + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+	for (; i < n; i++)
+		o[i] = f32_to_f16(a[i]);
+}
+
+#define CVROW(A) { CAT3(cv, A, pred), CAT3(cv, A, i8), CAT3(cv, A, i16), CAT3(cv, A, i32), CAT3(cv, A, i64), \
+	CAT3(cv, A, u8), CAT3(cv, A, u16), CAT3(cv, A, u32), CAT3(cv, A, u64), CAT3(cv, A, f32), CAT3(cv, A, f64) }
+
+/* --- folds --------------------------------------------------------------- */
+
+/* A fixed tree: blocks of FOLD_BLOCK in FOLD_LANES running values each, blocks halved recursively. */
+enum { FOLD_LANES = 64, FOLD_BLOCK = 4096 };
+#define FOLD(R, N, T, ID, e)                                                                          \
+	static T CAT3(R, N, block)(int64_t n, const T *x)                                                 \
+	{                                                                                                 \
+		T acc[FOLD_LANES];                                                                            \
+		int64_t i = 0;                                                                                \
+		for (int j = 0; j < FOLD_LANES; j++)                                                          \
+			acc[j] = (T)(ID);                                                                         \
+		for (; i + FOLD_LANES <= n; i += FOLD_LANES)                                                  \
+			for (int j = 0; j < FOLD_LANES; j++) {                                                    \
+				T a = acc[j], b = x[i + j];                                                           \
+				acc[j] = (T)(e);                                                                      \
+			}                                                                                         \
+		for (int j = 0; i < n; i++, j++) {                                                            \
+			T a = acc[j], b = x[i];                                                                   \
+			acc[j] = (T)(e);                                                                          \
+		}                                                                                             \
+		for (int w = FOLD_LANES / 2; w; w /= 2)                                                       \
+			for (int j = 0; j < w; j++) {                                                             \
+				T a = acc[j], b = acc[j + w];                                                         \
+				acc[j] = (T)(e);                                                                      \
+			}                                                                                         \
+		return acc[0];                                                                                \
+	}                                                                                                 \
+	static T CAT3(R, N, tree)(int64_t n, const T *x)                                                  \
+	{                                                                                                 \
+		if (n <= FOLD_BLOCK)                                                                          \
+			return CAT3(R, N, block)(n, x);                                                           \
+		int64_t h = ((n + FOLD_BLOCK - 1) / FOLD_BLOCK / 2) * FOLD_BLOCK;                             \
+		T a = CAT3(R, N, tree)(h, x), b = CAT3(R, N, tree)(n - h, x + h);                             \
+		return (T)(e);                                                                                \
+	}                                                                                                 \
+	static void CAT3(R, N, fold)(int64_t n, const void *x, void *out)                                 \
+	{                                                                                                 \
+		T r = CAT3(R, N, tree)(n, x);                                                                 \
+		memcpy(out, &r, sizeof r);                                                                    \
+	}
+#define FOLD_INT(N, T, W, LOW, HIGH)                                                                  \
+	FOLD(add, N, T, 0, (W)a + (W)b) FOLD(mul, N, T, 1, (W)a * (W)b)                                   \
+	FOLD(min, N, T, HIGH, a < b ? a : b) FOLD(max, N, T, LOW, a > b ? a : b)
+FOLD_INT(i8, int8_t, uint32_t, INT8_MIN, INT8_MAX)
+FOLD_INT(u8, uint8_t, uint32_t, 0, UINT8_MAX)
+FOLD_INT(i32, int32_t, uint32_t, INT32_MIN, INT32_MAX)
+FOLD_INT(i64, int64_t, uint64_t, INT64_MIN, INT64_MAX)
+FOLD_INT(u32, uint32_t, uint32_t, 0, UINT32_MAX)
+FOLD_INT(u64, uint64_t, uint64_t, 0, UINT64_MAX)
+FOLD(or, pred, uint8_t, 0, a | b)
+FOLD(and, pred, uint8_t, 1, a & b)
+FOLD(add, f32, float, -0.f, a + b)
+FOLD(mul, f32, float, 1, a * b)
+FOLD(min, f32, float, __builtin_inff(), CAT3(min_1, f32, h)(a, b))
+FOLD(max, f32, float, -__builtin_inff(), CAT3(max_1, f32, h)(a, b))
+FOLD(add, f64, double, -0., a + b)
+FOLD(mul, f64, double, 1, a * b)
+FOLD(min, f64, double, __builtin_inf(), CAT3(min_1, f64, h)(a, b))
+FOLD(max, f64, double, -__builtin_inf(), CAT3(max_1, f64, h)(a, b))
+
+/* --- products ------------------------------------------------------------ */
+
+/* Four rows by two vectors in registers; the vectoriser sees loops of constant length. */
+#if ISA_LEVEL >= 4
+enum { VB = 64 };
+#elif ISA_LEVEL >= 3
+enum { VB = 32 };
+#else
+enum { VB = 16 };
+#endif
+#define GEMM(N, T, ROWS)                                                                              \
+	static void CAT3(gemm, N, h)(int64_t m, int64_t n, int64_t k, const void *a_, int64_t lda,        \
+	                             const void *b_, int64_t ldb, void *c_, int64_t ldc)                  \
+	{                                                                                                 \
+		typedef T vec __attribute__((vector_size(VB), aligned(sizeof(T)), may_alias));                \
+		enum { L = VB / sizeof(T), NV = 2 };                                                          \
+		const T *A = a_, *B = b_;                                                                     \
+		T *Cc = c_;                                                                                   \
+		int64_t j = 0;                                                                                \
+		for (; j + NV * L <= n; j += NV * L) {                                                        \
+			int64_t i = 0;                                                                            \
+			for (; i + ROWS <= m; i += ROWS) {                                                        \
+				vec acc[ROWS][NV];                                                                    \
+				_Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++)                                \
+					_Pragma("GCC unroll 8") for (int v = 0; v < NV; v++)                              \
+						acc[r][v] = *(const vec *)(Cc + (i + r) * ldc + j + v * L);                   \
+				for (int64_t p = 0; p < k; p++) {                                                     \
+					const T *bp = B + p * ldb + j;                                                    \
+					vec b0 = *(const vec *)bp, b1 = *(const vec *)(bp + L);                           \
+					_Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++) {                          \
+						vec av = (vec){ 0 } + A[(i + r) * lda + p];                                   \
+						MADD(acc[r][0], av, b0);                                                      \
+						MADD(acc[r][1], av, b1);                                                      \
+					}                                                                                 \
+				}                                                                                     \
+				_Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++)                                \
+					_Pragma("GCC unroll 8") for (int v = 0; v < NV; v++)                              \
+						*(vec *)(Cc + (i + r) * ldc + j + v * L) = acc[r][v];                         \
+			}                                                                                         \
+			for (; i < m; i++) {                                                                      \
+				vec c0 = *(const vec *)(Cc + i * ldc + j), c1 = *(const vec *)(Cc + i * ldc + j + L); \
+				for (int64_t p = 0; p < k; p++) {                                                     \
+					const T *bp = B + p * ldb + j;                                                    \
+					vec av = (vec){ 0 } + A[i * lda + p];                                             \
+					MADD(c0, av, *(const vec *)bp);                                                   \
+					MADD(c1, av, *(const vec *)(bp + L));                                             \
+				}                                                                                     \
+				*(vec *)(Cc + i * ldc + j) = c0;                                                      \
+				*(vec *)(Cc + i * ldc + j + L) = c1;                                                  \
+			}                                                                                         \
+		}                                                                                             \
+		if (j < n)                                                                                    \
+			for (int64_t i = 0; i < m; i++) {                                                         \
+				T acc[NV * L];                                                                        \
+				int64_t w = n - j;                                                                    \
+				for (int64_t q = 0; q < w; q++)                                                       \
+					acc[q] = Cc[i * ldc + j + q];                                                     \
+				for (int64_t p = 0; p < k; p++) {                                                     \
+					T av = A[i * lda + p];                                                            \
+					const T *bp = B + p * ldb + j;                                                    \
+					for (int64_t q = 0; q < w; q++)                                                   \
+						SADD(acc[q], av, bp[q]);                                                      \
+				}                                                                                     \
+				for (int64_t q = 0; q < w; q++)                                                       \
+					Cc[i * ldc + j + q] = acc[q];                                                     \
+			}                                                                                         \
+	}
+/* Rows of both are contiguous: sums of VB-wide running products, four at a time. */
+#define GEMM_NT(N, T)                                                                                 \
+	static void CAT3(gemmnt, N, h)(int64_t m, int64_t n, int64_t k, const void *a_, int64_t lda,      \
+	                               const void *b_, int64_t ldb, void *c_, int64_t ldc)                \
+	{                                                                                                 \
+		typedef T vec __attribute__((vector_size(VB), aligned(sizeof(T)), may_alias));                \
+		enum { L = VB / sizeof(T) };                                                                  \
+		const T *A = a_, *B = b_;                                                                     \
+		T *Cc = c_;                                                                                   \
+		for (int64_t j = 0; j < n; j++)                                                               \
+			for (int64_t i = 0; i < m; i++) {                                                         \
+				const T *x = A + i * lda, *y = B + j * ldb;                                           \
+				vec s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };                                   \
+				int64_t p = 0;                                                                        \
+				for (; p + 4 * L <= k; p += 4 * L) {                                                  \
+					MADD(s0, *(const vec *)(x + p), *(const vec *)(y + p));                           \
+					MADD(s1, *(const vec *)(x + p + L), *(const vec *)(y + p + L));                   \
+					MADD(s2, *(const vec *)(x + p + 2 * L), *(const vec *)(y + p + 2 * L));           \
+					MADD(s3, *(const vec *)(x + p + 3 * L), *(const vec *)(y + p + 3 * L));           \
+				}                                                                                     \
+				s0 = (s0 + s1) + (s2 + s3);                                                           \
+				T t = 0, lane[L];                                                                     \
+				memcpy(lane, &s0, sizeof lane);                                                       \
+				for (; p < k; p++)                                                                    \
+					SADD(t, x[p], y[p]);                                                              \
+				for (int w = L / 2; w; w /= 2)                                                        \
+					for (int q = 0; q < w; q++)                                                       \
+						lane[q] += lane[q + w];                                                       \
+				Cc[i * ldc + j] += lane[0] + t;                                                       \
+			}                                                                                         \
+	}
+/* Contraction into FMA is wanted here and nowhere else; the functions carry it themselves. */
+#if ISA_LEVEL >= 3 && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=fast")
+#endif
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT ON
+#endif
+#define MADD(c, a, b) (c) += (a) * (b)
+#define SADD(c, a, b) (c) += (a) * (b)
+GEMM(f32, float, 6)
+GEMM(f64, double, 6)
+GEMM(i32, uint32_t, 4)
+GEMM(i64, uint64_t, 4)
+GEMM_NT(f32, float)
+GEMM_NT(f64, double)
+#if ISA_LEVEL >= 3 && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#endif
+
+/* --- transposes ---------------------------------------------------------- */
+
+#define TRANSPOSE(T, B)                                                                               \
+	static void CAT3(transpose, T, h)(int64_t ni, int64_t nj, const void *in_, int64_t is, void *out_, int64_t os) \
+	{                                                                                                 \
+		const T *in = in_;                                                                            \
+		T *out = out_;                                                                                \
+		for (int64_t j0 = 0; j0 < nj; j0 += B)                                                        \
+			for (int64_t i0 = 0; i0 < ni; i0 += B) {                                                  \
+				if (i0 + B <= ni && j0 + B <= nj) {                                                   \
+					T t[B][B];                                                                        \
+					for (int i = 0; i < B; i++)                                                       \
+						for (int j = 0; j < B; j++)                                                   \
+							t[j][i] = in[(i0 + i) * is + j0 + j];                                     \
+					for (int j = 0; j < B; j++)                                                       \
+						memcpy(out + (j0 + j) * os + i0, t[j], sizeof t[j]);                          \
+				} else {                                                                              \
+					for (int64_t j = j0; j < MIN(j0 + B, nj); j++)                                    \
+						for (int64_t i = i0; i < MIN(i0 + B, ni); i++)                                \
+							out[j * os + i] = in[i * is + j];                                         \
+				}                                                                                     \
+			}                                                                                         \
+	}
+TRANSPOSE(uint8_t, 16)
+TRANSPOSE(uint16_t, 16)
+TRANSPOSE(uint32_t, 16)
+TRANSPOSE(uint64_t, 8)
+
+const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
+	.name = ISA_TEXT,
+	.elem = { [NAT_pred] = table_pred_s, [NAT_i8] = table_i8_s, [NAT_i16] = table_i16_s, [NAT_i32] = table_i32_s,
+	          [NAT_i64] = table_i64_s, [NAT_u8] = table_u8_s, [NAT_u16] = table_u16_s, [NAT_u32] = table_u32_s,
+	          [NAT_u64] = table_u64_s, [NAT_f32] = table_f32_s, [NAT_f64] = table_f64_s },
+	.conv = { CVROW(pred), CVROW(i8), CVROW(i16), CVROW(i32), CVROW(i64), CVROW(u8), CVROW(u16), CVROW(u32),
+	          CVROW(u64), CVROW(f32), CVROW(f64) },
+	.bf16_f32 = cv_bf16_f32, .f32_bf16 = cv_f32_bf16, .f16_f32 = cv_f16_f32, .f32_f16 = cv_f32_f16,
+	.fold = {
+#define FOLDS(R) { [NAT_i8] = R##_i8_fold, [NAT_u8] = R##_u8_fold, [NAT_i32] = R##_i32_fold, [NAT_i64] = R##_i64_fold, \
+	[NAT_u32] = R##_u32_fold, [NAT_u64] = R##_u64_fold, [NAT_f32] = R##_f32_fold, [NAT_f64] = R##_f64_fold, \
+	[NAT_pred] = PRED_##R }
+#define PRED_add or_pred_fold
+#define PRED_max or_pred_fold
+#define PRED_min and_pred_fold
+#define PRED_mul and_pred_fold
+		[RED_add] = FOLDS(add), [RED_mul] = FOLDS(mul), [RED_min] = FOLDS(min), [RED_max] = FOLDS(max),
+		[RED_or] = { [NAT_pred] = or_pred_fold }, [RED_and] = { [NAT_pred] = and_pred_fold },
+	},
+	.gemm_f32 = gemm_f32_h, .gemm_f64 = gemm_f64_h, .gemm_i32 = gemm_i32_h, .gemm_i64 = gemm_i64_h,
+	.gemm_nt_f32 = gemmnt_f32_h, .gemm_nt_f64 = gemmnt_f64_h,
+	.transpose = { transpose_uint8_t_h, transpose_uint16_t_h, transpose_uint32_t_h, transpose_uint64_t_h },
+};
+
+#if ISA_LEVEL >= 3
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
