@@ -1,0 +1,360 @@
+/* Collectives and manual computations, by looking at every member's value. */
+#include <stdlib.h>
+
+#include "walk.h"
+
+/* The members of position pos's group, as indices into the team, in rank order.  0: pos is alone. */
+static struct err *members(struct walk *w, ir_group g, struct team t, int pos, int *out, int *n)
+{
+	int64_t ids[1];
+	const int64_t *row = NULL;
+	int len = 0;
+	*n = 0;
+	if (!g) {
+		for (int i = 0; i < t.n; i++)
+			out[i] = i;
+		if (t.n != w->ndev)
+			return ERR(INVALID, "collective over all devices is reached by %d of %d", t.n, w->ndev);
+		*n = t.n;
+		return NULL;
+	}
+	const struct ir_group_info *gi = &w->m->group.p[g];
+	for (int r = 0; r < gi->nrow && !row; r++)
+		for (int c = 0; c < gi->ncol; c++)
+			if (gi->id[r * gi->ncol + c] == pos) {
+				row = &gi->id[r * gi->ncol];
+				len = gi->ncol;
+			}
+	if (!row) {
+		ids[0] = pos;
+		row = ids;
+		len = 1;
+	}
+	for (int c = 0; c < len; c++) {
+		if (row[c] < 0)
+			continue;
+		int at = -1;
+		for (int i = 0; i < t.n; i++)
+			if (t.pos[i] == row[c])
+				at = i;
+		if (at < 0)
+			return ERR(INVALID, "collective waits for device %lld, which does not reach it", (long long)row[c]);
+		out[(*n)++] = at;
+	}
+	return NULL;
+}
+
+/* acc (bytes of dt, n elements) = combination of x[0 .. cnt-1] in order; small floats are summed in f32. */
+static struct err *combine(struct walk *w, enum redop r, const struct prog_expr *e, enum dtype dt, int64_t n, int cnt,
+                           const char *const *x, char *acc)
+{
+	size_t es = dtype_info[dt].bytes;
+	if (r == RED_fn) {
+		size_t need = kern_expr_scratch(e);
+		char *scratch = aligned_alloc(64, (need + 63) & ~(size_t)63);
+		char *tmp = mem_alloc((size_t)n * es + 1);
+		memcpy(acc, x[0], (size_t)n * es);
+		for (int i = 1; i < cnt; i++) {
+			void *out[1] = { tmp };
+			const void *in[2] = { acc, x[i] };
+			kern_expr(e, n, out, in, 0, scratch);
+			memcpy(acc, tmp, (size_t)n * es);
+		}
+		free(tmp);
+		free(scratch);
+		return NULL;
+	}
+	bool wide = dtype_info[dt].cls == DT_FLOAT && dtype_info[dt].bits <= 16 && r != RED_lse;
+	enum elem fn = ELEM_COUNT;
+	switch (r) {
+#define REDOP(id, text, el) case RED_##id: fn = el; break;
+#include "../base/redop.def"
+#undef REDOP
+	default: break;
+	}
+	if (r != RED_lse && (fn == ELEM_COUNT || !kern_elem(fn, dt, dt)))
+		return ERR(UNIMPLEMENTED, "reduction '%s' of '%s'", redop_name[r], dtype_info[dt].name);
+	if (!wide) {
+		memcpy(acc, x[0], (size_t)n * es);
+		for (int i = 1; i < cnt; i++)
+			kern_combine(r, dt, n, acc, x[i]);
+		return NULL;
+	}
+	kern_strip *up = kern_elem(ELEM_convert, dt, DT_f32), *down = kern_elem(ELEM_convert, DT_f32, dt);
+	float *sum = mem_alloc((size_t)n * 4 + 1), *y = mem_alloc((size_t)n * 4 + 1);
+	up(n, sum, x[0], NULL, NULL);
+	for (int i = 1; i < cnt; i++) {
+		up(n, y, x[i], NULL, NULL);
+		kern_combine(r, DT_f32, n, sum, y);
+	}
+	down(n, acc, sum, NULL, NULL);
+	free(sum);
+	free(y);
+	return NULL;
+}
+
+/* Copy a box of a dense array: blocks of `width` bytes, `rows` of them. */
+static void rows_copy(char *dst, size_t ds, const char *src, size_t ss, size_t width, size_t rows)
+{
+	for (size_t i = 0; i < rows; i++)
+		memcpy(dst + i * ds, src + i * ss, width);
+}
+
+/* Bytes of one step along dim (inner), number of outer rows. */
+static void split(const struct ir_type_info *t, int64_t dim, size_t *inner, size_t *outer)
+{
+	*inner = dtype_info[t->dtype].bytes;
+	*outer = 1;
+	for (int d = 0; d < t->rank; d++)
+		*(d > dim ? inner : outer) *= d == dim ? 1 : (size_t)t->dim[d];
+}
+
+struct err *walk_coll(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t,
+                      struct blk *const *in, struct blk **out)
+{
+	int *who = mem_alloc(sizeof *who * (size_t)t.n), n;
+	const char **x = mem_alloc(sizeof *x * (size_t)t.n);
+	struct prog_expr *expr = NULL;
+	struct err *e = NULL;
+	enum redop r = RED_fn;
+	if (o->kind == IR_all_reduce || o->kind == IR_reduce_scatter) {
+		int a = o->kind == IR_all_reduce ? 1 : 2;
+		r = (enum redop)ir_attr(fn, o, a);
+		ir_fnid f = (ir_fnid)ir_attr(fn, o, a + 1);
+		if (r == RED_fn && f) {
+			r = ir_region_redop(w->m, f);
+			if (r == RED_fn)
+				TRY_GOTO(e, eval_expr(&w->a, w->m, f, &expr), done);
+		}
+		if (r == RED_fn && !expr) {
+			e = ERR(INVALID, "'%s' has neither a reduction nor a function", ir_info(o->kind)->name);
+			goto done;
+		}
+	}
+	for (int i = 0; i < t.n; i++)
+		for (uint32_t j = 0; j < o->nout; j++) {
+			const struct ir_type_info *ti = ir_vtype(w->m, fn, ir_in(fn, o, j)), *to = ir_vtype(w->m, fn, o->out + j);
+			struct blk *b = out[(size_t)i * o->nout + j] = blk_new((size_t)to->bytes);
+			int rank = 0, pos = t.pos[i];
+			size_t inner, outer;
+#define SRC(m) (in[(size_t)(m) * o->nin + j]->p)
+			if (o->kind == IR_collective_permute) {
+				int np;
+				const int64_t *pair = ir_attrs(fn, o, 0, &np);
+				memset(b->p, 0, b->n);
+				for (int k = 0; k + 1 < np; k += 2)
+					if (pair[k + 1] == pos) {
+						int from = -1;
+						for (int m = 0; m < t.n; m++)
+							if (t.pos[m] == pair[k])
+								from = m;
+						if (from < 0) {
+							e = ERR(INVALID, "permute waits for device %lld, which does not reach it", (long long)pair[k]);
+							goto done;
+						}
+						memcpy(b->p, SRC(from), b->n);
+					}
+				continue;
+			}
+			int ga = o->kind == IR_all_reduce || o->kind == IR_collective_broadcast ? 0 : o->kind == IR_all_to_all ? 2 : 1;
+			TRY_GOTO(e, members(w, (ir_group)ir_attr(fn, o, ga), t, pos, who, &n), done);
+			for (int k = 0; k < n; k++) {
+				x[k] = SRC(who[k]);
+				if (who[k] == i)
+					rank = k;
+			}
+			switch (o->kind) {
+			case IR_all_reduce:
+				TRY_GOTO(e, combine(w, r, expr, (enum dtype)ti->dtype, ti->count, n, x, b->p), done);
+				break;
+			case IR_collective_broadcast:
+				memcpy(b->p, x[0], b->n);
+				break;
+			case IR_all_gather:
+				split(ti, ir_attr(fn, o, 0), &inner, &outer);
+				inner *= (size_t)ti->dim[ir_attr(fn, o, 0)];
+				for (int k = 0; k < n; k++)
+					rows_copy(b->p + (size_t)k * inner, inner * (size_t)n, x[k], inner, inner, outer);
+				break;
+			case IR_reduce_scatter: {
+				int64_t dim = ir_attr(fn, o, 0);
+				char *sum = mem_alloc((size_t)ti->bytes + 1);
+				e = combine(w, r, expr, (enum dtype)ti->dtype, ti->count, n, x, sum);
+				split(to, dim, &inner, &outer);
+				inner *= (size_t)to->dim[dim];
+				if (!e)
+					rows_copy(b->p, inner, sum + (size_t)rank * inner, inner * (size_t)n, inner, outer);
+				free(sum);
+				if (e)
+					goto done;
+				break;
+			}
+			case IR_all_to_all: {
+				int64_t sd = ir_attr(fn, o, 0), cd = ir_attr(fn, o, 1);
+				/* my block of member k's operand, then along the result's dimension */
+				struct ir_type_info bt = *ti;
+				int64_t dim[IR_MAX_RANK];
+				memcpy(dim, ti->dim, sizeof *dim * ti->rank);
+				dim[sd] /= n;
+				bt.dim = dim;
+				size_t bytes = (size_t)(ti->bytes / n), bi, bo;
+				char *block = mem_alloc(bytes + 1);
+				for (int k = 0; k < n; k++) {
+					split(&bt, sd, &inner, &outer);
+					inner *= (size_t)dim[sd];
+					rows_copy(block, inner, x[k] + (size_t)rank * inner, inner * (size_t)n, inner, outer);
+					split(&bt, cd, &bi, &bo);
+					bi *= (size_t)dim[cd];
+					rows_copy(b->p + (size_t)k * bi, bi * (size_t)n, block, bi, bi, bo);
+				}
+				free(block);
+				break;
+			}
+			default:
+				e = ERR(UNIMPLEMENTED, "collective '%s'", ir_info(o->kind)->name);
+				goto done;
+			}
+		}
+done:
+	free(who);
+	free(x);
+	return e;
+}
+
+/* --- manual -------------------------------------------------------------------------- */
+
+/* Coordinates of a position in a mesh; false if it is not in it. */
+static bool coords(const struct ir_mesh *mesh, int pos, int64_t *c)
+{
+	int64_t lin = -1;
+	for (int64_t i = 0; i < mesh->ndev; i++)
+		if ((mesh->id ? mesh->id[i] : i) == pos)
+			lin = i;
+	if (lin < 0)
+		return false;
+	for (int a = mesh->naxis; a-- > 0;) {
+		c[a] = lin % mesh->axis[a].size;
+		lin /= mesh->axis[a].size;
+	}
+	return true;
+}
+
+/* Number of pieces dimension d of sharding s has along the manual axes, and which is c's. */
+static void piece(const struct ir_mesh *mesh, const struct ir_dim_shard *d, const bool *manual, const int64_t *c, int64_t *n, int64_t *at)
+{
+	*n = 1;
+	*at = 0;
+	for (int i = 0; i < d->naxis; i++) {
+		const struct ir_axis_ref *r = &d->axis[i];
+		if (!manual[r->axis])
+			continue;
+		int64_t size = mesh->axis[r->axis].size, rest = size / (r->pre * r->size);
+		*at = *at * r->size + c[r->axis] / rest % r->size;
+		*n *= r->size;
+	}
+}
+
+/* Copy between a whole array and the piece of it that belongs to c.  to_piece: from whole to piece. */
+static void piece_copy(const struct ir_mesh *mesh, const struct ir_shard_info *s, const bool *manual, const int64_t *c,
+                       const struct ir_type_info *whole, char *pw, char *pp, bool to_piece)
+{
+	int64_t dim[IR_MAX_RANK], start[IR_MAX_RANK], ix[IR_MAX_RANK] = { 0 };
+	size_t es = dtype_info[whole->dtype].bytes;
+	int64_t count = 1;
+	for (int d = 0; d < whole->rank; d++) {
+		int64_t n = 1, at = 0;
+		if (s && d < s->rank)
+			piece(mesh, &s->dim[d], manual, c, &n, &at);
+		dim[d] = whole->dim[d] / n;
+		start[d] = at * dim[d];
+		count *= dim[d];
+	}
+	int r = whole->rank;
+	int64_t row = r ? dim[r - 1] : 1;
+	for (int64_t i = 0; i < count; i += row) {
+		int64_t lin = 0;
+		for (int d = 0; d < r; d++)
+			lin = lin * whole->dim[d] + start[d] + ix[d];
+		if (to_piece)
+			memcpy(pp + (size_t)i * es, pw + (size_t)lin * es, (size_t)row * es);
+		else
+			memcpy(pw + (size_t)lin * es, pp + (size_t)i * es, (size_t)row * es);
+		for (int d = r - 1; d-- > 0;) {
+			if (++ix[d] < dim[d])
+				break;
+			ix[d] = 0;
+		}
+	}
+}
+
+/* Every position of the mesh walks the body on its pieces along the manual axes.  A team of one stands for
+ * all positions alike (a program that is not partitioned); in a larger team each member cuts its own value. */
+struct err *walk_manual(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t,
+                        struct blk *const *in, struct blk **out)
+{
+	int nin, nout, naxis;
+	const int64_t *is = ir_attrs(fn, o, 0, &nin), *os = ir_attrs(fn, o, 1, &nout), *ax = ir_attrs(fn, o, 2, &naxis);
+	const struct ir_fn *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, 3));
+	const struct ir_mesh *mesh = NULL;
+	for (int i = 0; i < nin + nout && !mesh; i++) {
+		int64_t s = i < nin ? is[i] : os[i - nin];
+		if (s)
+			mesh = &w->m->mesh.p[w->m->shard.p[s].mesh];
+	}
+	if (!mesh || nin != (int)o->nin || nout != (int)o->nout)
+		return ERR(INVALID, "manual computation without shardings");
+	bool *manual = mem_alloc((size_t)mesh->naxis + 1);
+	for (int i = 0; i < naxis; i++)
+		if (ax[i] >= 0 && ax[i] < mesh->naxis)
+			manual[ax[i]] = true;
+	bool spread = t.n == 1 && mesh->ndev > 1;
+	int n = spread ? (int)mesh->ndev : t.n, *pos = mem_alloc(sizeof *pos * (size_t)n), ndev = w->ndev;
+	int64_t *c = mem_alloc(sizeof *c * (size_t)n * (size_t)(mesh->naxis + 1));
+	struct blk **bin = mem_alloc(sizeof *bin * (size_t)n * (size_t)(nin + 1)), **res = mem_alloc(sizeof *res * (size_t)n * (size_t)(nout + 1));
+	struct err *e = NULL;
+	for (int i = 0; i < n; i++) {
+		pos[i] = spread ? (int)(mesh->id ? mesh->id[i] : i) : t.pos[i];
+		if (!coords(mesh, pos[i], c + (size_t)i * (size_t)mesh->naxis)) {
+			e = ERR(INVALID, "manual computation over a mesh without device %d", pos[i]);
+			goto done;
+		}
+	}
+	for (int i = 0; i < n; i++)
+		for (int j = 0; j < nin; j++) {
+			struct blk *b = bin[(size_t)i * nin + j] = blk_new((size_t)ir_vtype(w->m, body, (ir_val)(1 + j))->bytes);
+			const struct ir_type_info *whole = ir_vtype(w->m, fn, ir_in(fn, o, (uint32_t)j));
+			piece_copy(mesh, is[j] ? &w->m->shard.p[is[j]] : NULL, manual, c + (size_t)i * (size_t)mesh->naxis, whole,
+			           in[(size_t)(spread ? 0 : i) * nin + j]->p, b->p, true);
+		}
+	w->ndev = n;
+	e = walk_fn(w, body, (struct team){ n, pos }, bin, res);
+	w->ndev = ndev;
+	if (e)
+		goto done;
+	/* each member's result is made of the pieces of those that differ from it along the manual axes only */
+	for (int i = 0; i < t.n; i++)
+		for (int j = 0; j < nout; j++) {
+			const struct ir_type_info *whole = ir_vtype(w->m, fn, o->out + (uint32_t)j);
+			struct blk *b = out[(size_t)i * nout + j] = blk_new((size_t)whole->bytes);
+			const int64_t *ci = c + (size_t)i * (size_t)mesh->naxis;
+			for (int k = 0; k < n; k++) {
+				const int64_t *ck = c + (size_t)k * (size_t)mesh->naxis;
+				bool same = true;
+				for (int a = 0; a < mesh->naxis; a++)
+					same &= manual[a] || ck[a] == ci[a];
+				if (same)
+					piece_copy(mesh, os[j] ? &w->m->shard.p[os[j]] : NULL, manual, ck, whole, b->p, res[(size_t)k * nout + j]->p, false);
+			}
+		}
+done:
+	for (size_t i = 0; i < (size_t)n * (size_t)(nin + 1); i++)
+		blk_unref(bin[i]);
+	for (size_t i = 0; i < (size_t)n * (size_t)(nout + 1); i++)
+		blk_unref(res[i]);
+	free(manual);
+	free(pos);
+	free(c);
+	free(bin);
+	free(res);
+	return e;
+}

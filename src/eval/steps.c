@@ -1,0 +1,516 @@
+/* From an operation to the kernels that compute it. */
+#include "eval.h"
+
+struct st {
+	struct arena *a;
+	const struct ir_module *m;
+	const struct ir_fn *fn;
+	const struct ir_op *o;
+	struct eval_step *step;
+	int n, cap;
+};
+
+static const struct ir_type_info *in_t(const struct st *s, int i) { return ir_vtype(s->m, s->fn, ir_in(s->fn, s->o, (uint32_t)i)); }
+static const struct ir_type_info *out_t(const struct st *s, int i) { return ir_vtype(s->m, s->fn, s->o->out + (uint32_t)i); }
+
+static struct prog_view dense(struct st *s, const struct ir_type_info *t)
+{
+	struct prog_view v = { 0 };
+	prog_view_make(s->a, &v, (enum dtype)t->dtype, t->rank, t->dim);
+	return v;
+}
+
+static struct eval_step *step_new(struct st *s, enum kern_id id, int nin, int nout)
+{
+	if (s->n == s->cap) {
+		int cap = MAX(4, 2 * s->cap);
+		struct eval_step *p = ARENA_NEW(s->a, struct eval_step, cap);
+		if (s->n)
+			memcpy(p, s->step, sizeof *p * (size_t)s->n);
+		s->step = p;
+		s->cap = cap;
+	}
+	struct eval_step *x = &s->step[s->n++];
+	x->k.id = (uint16_t)id;
+	x->k.nin = (uint16_t)nin;
+	x->k.nout = (uint16_t)nout;
+	x->k.v = ARENA_NEW(s->a, struct prog_view, nin + nout);
+	x->k.code = -1;
+	x->arg = ARENA_NEW(s->a, int16_t, nin + nout);
+	return x;
+}
+static void put(struct eval_step *x, int i, int arg, struct prog_view v)
+{
+	x->k.v[i] = v;
+	x->arg[i] = (int16_t)arg;
+}
+static void attrs(struct st *s, struct eval_step *x, const int64_t *p, int n)
+{
+	x->k.attr = ARENA_NEW(s->a, int64_t, x->k.nattr + (uint32_t)n + 1);
+	memcpy(x->k.attr, p, sizeof *p * (size_t)n);
+	x->k.nattr = (uint32_t)n;
+}
+/* One kernel over all operands and results of the op, densely. */
+static struct eval_step *plain(struct st *s, enum kern_id id)
+{
+	int nin = (int)s->o->nin, nout = (int)s->o->nout;
+	struct eval_step *x = step_new(s, id, nin, nout);
+	for (int i = 0; i < nin; i++)
+		put(x, i, i, dense(s, in_t(s, i)));
+	for (int i = 0; i < nout; i++)
+		put(x, nin + i, ~i, dense(s, out_t(s, i)));
+	for (int i = 0; i < nin; i++)
+		x->k.bytes += in_t(s, i)->bytes;
+	for (int i = 0; i < nout; i++) {
+		x->k.bytes += out_t(s, i)->bytes;
+		x->k.flops += out_t(s, i)->count;
+	}
+	return x;
+}
+static void all_attrs(struct st *s, struct eval_step *x)
+{
+	attrs(s, x, &s->fn->attr.p[s->o->attr], (int)ir_attr_words(s->fn, s->o));
+}
+static void copy_step(struct st *s, int from, struct prog_view in, int to, struct prog_view out, bool init)
+{
+	struct eval_step *x = step_new(s, KERN_copy, 1, 1);
+	put(x, 0, from, in);
+	put(x, 1, ~to, out);
+	x->init = init;
+	x->k.bytes = 2 * out_t(s, to)->bytes;
+}
+
+static struct prog_expr *single(struct st *s, enum elem fn, enum dtype from, enum dtype to, int nin, const uint8_t *types)
+{
+	struct prog_expr *e = ARENA_NEW(s->a, struct prog_expr, 1);
+	e->nin = (uint16_t)nin;
+	e->nout = e->n = 1;
+	e->in_type = arena_copy(s->a, types, (size_t)nin);
+	e->ins = ARENA_NEW(s->a, struct prog_ins, 1);
+	e->ins->fn = (uint16_t)fn;
+	e->ins->from = (uint8_t)from;
+	e->ins->to = (uint8_t)to;
+	for (int i = 0; i < nin; i++)
+		e->ins->src[i] = (uint16_t)i;
+	e->out = ARENA_NEW(s->a, uint16_t, 1);
+	e->out[0] = (uint16_t)nin;
+	return e;
+}
+
+static struct err *elementwise(struct st *s)
+{
+	enum elem fn = ir_elem(s->o->kind);
+	struct eval_step *x = plain(s, KERN_elem);
+	const struct ir_type_info *t = out_t(s, 0);
+	uint8_t types[3];
+	for (int i = 0; i < x->k.nin; i++) {
+		types[i] = in_t(s, i)->dtype;
+		if (x->k.v[i].rank == 0 && t->rank) {      /* scalar beside arrays: of select and clamp */
+			x->k.v[i].rank = t->rank;
+			x->k.v[i].dim = arena_copy(s->a, t->dim, sizeof *t->dim * t->rank);
+			x->k.v[i].stride = ARENA_NEW(s->a, int64_t, t->rank);
+		}
+	}
+	enum dtype from = types[fn == ELEM_select ? 1 : 0];
+	if (!kern_elem(fn, from, t->dtype))
+		return ERR(UNIMPLEMENTED, "'%s' of '%s'", elem_info[fn].name, dtype_info[from].name);
+	x->k.expr = single(s, fn, from, t->dtype, x->k.nin, types);
+	return NULL;
+}
+
+/* Views: the operand read with other strides. */
+static struct err *view(struct st *s)
+{
+	const struct ir_op *o = s->o;
+	const struct ir_type_info *t = in_t(s, 0), *u = out_t(s, 0);
+	struct prog_view in = dense(s, t), v = dense(s, u);
+	int64_t *st = ARENA_NEW(s->a, int64_t, u->rank + 1);
+	int n;
+	int64_t off = 0;
+	switch (o->kind) {
+	case IR_broadcast: {
+		const int64_t *dims = ir_attrs(s->fn, o, 0, &n);
+		for (int i = 0; i < n; i++)
+			st[dims[i]] = t->dim[i] == 1 && u->dim[dims[i]] != 1 ? 0 : in.stride[i];
+		break;
+	}
+	case IR_transpose: {
+		const int64_t *perm = ir_attrs(s->fn, o, 0, &n);
+		for (int i = 0; i < n; i++)
+			st[i] = in.stride[perm[i]];
+		break;
+	}
+	case IR_reverse: {
+		const int64_t *dims = ir_attrs(s->fn, o, 0, &n);
+		for (int i = 0; i < u->rank; i++)
+			st[i] = in.stride[i];
+		for (int i = 0; i < n; i++) {
+			off += (u->dim[dims[i]] - 1) * in.stride[dims[i]];
+			st[dims[i]] = -in.stride[dims[i]];
+		}
+		break;
+	}
+	default: {     /* slice */
+		const int64_t *start = ir_attrs(s->fn, o, 0, &n), *step = ir_attrs(s->fn, o, 2, &n);
+		for (int i = 0; i < u->rank; i++) {
+			off += start[i] * in.stride[i];
+			st[i] = in.stride[i] * step[i];
+		}
+		break;
+	}
+	}
+	struct prog_view w = v;
+	w.stride = st;
+	w.off = u->count ? off : 0;
+	copy_step(s, 0, w, 0, v, false);
+	return NULL;
+}
+
+static struct err *concatenate(struct st *s)
+{
+	const struct ir_type_info *u = out_t(s, 0);
+	int64_t dim = ir_attr(s->fn, s->o, 0), at = 0;
+	for (int i = 0; i < (int)s->o->nin; i++) {
+		const struct ir_type_info *t = in_t(s, i);
+		struct prog_view in = dense(s, t), v = dense(s, u);
+		v.dim = in.dim;
+		v.off = at * v.stride[dim];
+		at += t->dim[dim];
+		if (t->count)
+			copy_step(s, i, in, 0, v, false);
+	}
+	return NULL;
+}
+
+static struct err *bitcast(struct st *s)
+{
+	const struct ir_type_info *t = in_t(s, 0), *u = out_t(s, 0);
+	const struct dtype_info *a = &dtype_info[t->dtype], *b = &dtype_info[u->dtype];
+	if (a->bits >= 8 && b->bits >= 8)
+		return NULL;
+	bool ints = (a->cls == DT_INT || a->cls == DT_UINT) && (b->cls == DT_INT || b->cls == DT_UINT);
+	if (a->bits == b->bits) {
+		struct eval_step *x = plain(s, KERN_elem);
+		uint8_t type = t->dtype;
+		x->k.expr = single(s, ELEM_bitcast, t->dtype, u->dtype, 1, &type);
+		return NULL;
+	}
+	if (!ints || (a->bits != 8 && b->bits != 8))
+		return ERR(UNIMPLEMENTED, "bitcast_convert of '%s' to '%s'", a->name, b->name);
+	/* one byte and its parts: shifts, lowest part first */
+	bool split = a->bits == 8;
+	int small = split ? b->bits : a->bits, parts = 8 / small;
+	struct prog_view whole = dense(s, split ? t : u), part = dense(s, split ? u : t);
+	part.rank--;
+	if (split) {
+		for (int j = 0; j < parts; j++) {
+			struct eval_step *x = step_new(s, KERN_elem, 1, 1);
+			struct prog_view v = part;
+			v.off = j;
+			put(x, 0, 0, whole);
+			put(x, 1, ~0, v);
+			struct prog_expr *e = ARENA_NEW(s->a, struct prog_expr, 1);
+			e->nin = e->nout = 1;
+			e->n = 3;
+			e->in_type = arena_copy(s->a, &t->dtype, 1);
+			e->ins = ARENA_NEW(s->a, struct prog_ins, 3);
+			e->ins[0] = (struct prog_ins){ .fn = EXPR_IMM, .from = t->dtype, .to = t->dtype, .imm = { (uint8_t)(j * small) } };
+			e->ins[1] = (struct prog_ins){ .fn = ELEM_shift_right_logical, .from = t->dtype, .to = t->dtype, .src = { 0, 1 } };
+			e->ins[2] = (struct prog_ins){ .fn = ELEM_convert, .from = t->dtype, .to = u->dtype, .src = { 2 } };
+			e->out = ARENA_NEW(s->a, uint16_t, 1);
+			e->out[0] = 3;
+			x->k.expr = e;
+		}
+		return NULL;
+	}
+	struct eval_step *x = step_new(s, KERN_elem, parts, 1);
+	struct prog_expr *e = ARENA_NEW(s->a, struct prog_expr, 1);
+	e->nin = (uint16_t)parts;
+	e->nout = 1;
+	e->in_type = ARENA_NEW(s->a, uint8_t, parts);
+	e->ins = ARENA_NEW(s->a, struct prog_ins, 6 * parts);
+	uint16_t acc = 0;
+	for (int j = 0; j < parts; j++) {
+		struct prog_view v = part;
+		v.off = j;
+		put(x, j, 0, v);
+		e->in_type[j] = t->dtype;
+		uint8_t w = u->dtype;
+		uint16_t r = (uint16_t)(parts + e->n);
+		e->ins[e->n++] = (struct prog_ins){ .fn = ELEM_convert, .from = t->dtype, .to = w, .src = { (uint16_t)j } };
+		e->ins[e->n++] = (struct prog_ins){ .fn = EXPR_IMM, .from = w, .to = w, .imm = { (uint8_t)((1 << small) - 1) } };
+		e->ins[e->n++] = (struct prog_ins){ .fn = ELEM_and, .from = w, .to = w, .src = { r, (uint16_t)(r + 1) } };
+		e->ins[e->n++] = (struct prog_ins){ .fn = EXPR_IMM, .from = w, .to = w, .imm = { (uint8_t)(j * small) } };
+		e->ins[e->n++] = (struct prog_ins){ .fn = ELEM_shift_left, .from = w, .to = w, .src = { (uint16_t)(r + 2), (uint16_t)(r + 3) } };
+		if (j)
+			e->ins[e->n++] = (struct prog_ins){ .fn = ELEM_or, .from = w, .to = w, .src = { acc, (uint16_t)(r + 4) } };
+		acc = (uint16_t)(parts + e->n - 1);
+	}
+	e->out = ARENA_NEW(s->a, uint16_t, 1);
+	e->out[0] = acc;
+	put(x, parts, ~0, whole);
+	x->k.expr = e;
+	return NULL;
+}
+
+/* The reduction an op names, with its expression where it is a function. */
+static struct err *redop(struct st *s, int attr_r, int attr_f, struct eval_step *x, int64_t *word)
+{
+	enum redop r = (enum redop)ir_attr(s->fn, s->o, attr_r);
+	ir_fnid f = (ir_fnid)ir_attr(s->fn, s->o, attr_f);
+	if (r == RED_fn && f) {
+		enum redop known = ir_region_redop(s->m, f);
+		if (known != RED_fn && known != RED_lse)
+			r = known;
+		else
+			TRY(eval_expr(s->a, s->m, f, &x->k.expr));
+	}
+	*word = r;
+	return NULL;
+}
+
+static struct err *scatter(struct st *s)
+{
+	int n = ((int)s->o->nin - 1) / 2;
+	for (int i = 0; i < n; i++)
+		copy_step(s, i, dense(s, in_t(s, i)), i, dense(s, out_t(s, i)), true);
+	struct eval_step *x = step_new(s, KERN_scatter, 1 + n, n);
+	put(x, 0, n, dense(s, in_t(s, n)));
+	for (int i = 0; i < n; i++) {
+		put(x, 1 + i, n + 1 + i, dense(s, in_t(s, n + 1 + i)));
+		put(x, 1 + n + i, ~i, dense(s, out_t(s, i)));
+		x->k.bytes += in_t(s, n + 1 + i)->bytes;
+	}
+	int64_t w[64 * 5 + 8];
+	int nw = 0, c;
+	for (int k = 0; k < 5; k++) {
+		const int64_t *l = ir_attrs(s->fn, s->o, k, &c);
+		w[nw++] = c;
+		for (int i = 0; i < c; i++)
+			w[nw++] = l[i];
+	}
+	w[nw++] = ir_attr(s->fn, s->o, 5);
+	w[nw++] = ir_attr(s->fn, s->o, 7);
+	TRY(redop(s, 8, 9, x, &w[nw++]));
+	attrs(s, x, w, nw);
+	return NULL;
+}
+
+static struct err *reduce(struct st *s)
+{
+	int n;
+	const int64_t *dims = ir_attrs(s->fn, s->o, 0, &n);
+	struct eval_step *x = plain(s, KERN_reduce);
+	int64_t w[IR_MAX_RANK + 2];
+	w[0] = n;
+	for (int i = 0; i < n; i++)
+		w[1 + i] = dims[i];
+	TRY(redop(s, 1, 2, x, &w[1 + n]));
+	attrs(s, x, w, n + 2);
+	x->k.flops = 0;
+	for (uint32_t i = 0; i < s->o->nin / 2; i++)
+		x->k.flops += in_t(s, (int)i)->count;
+	return NULL;
+}
+
+/* Six lists of rank words, then the reduction. */
+static struct err *window(struct st *s)
+{
+	struct eval_step *x = plain(s, KERN_reduce_window);
+	int64_t w[6 * IR_MAX_RANK + 1];
+	int nw = 0, c;
+	for (int k = 0; k < 6; k++) {
+		const int64_t *l = ir_attrs(s->fn, s->o, k, &c);
+		for (int i = 0; i < c; i++)
+			w[nw++] = l[i];
+	}
+	TRY(redop(s, 6, 7, x, &w[nw++]));
+	attrs(s, x, w, nw);
+	return NULL;
+}
+
+/* The comparison a region of two parameters makes, ELEM_COUNT if it is anything else. */
+static enum elem region_compare(const struct ir_module *m, ir_fnid f)
+{
+	const struct ir_fn *fn = ir_fn_of(m, f);
+	if (fn->nparam != 2 || fn->result.n != 1)
+		return ELEM_COUNT;
+	const struct ir_op *o = ir_def(fn, fn->result.p[0]);
+	if (!o || !ir_is_elem(o->kind) || o->nin != 2 || !(elem_info[ir_elem(o->kind)].flags & EL_PRED))
+		return ELEM_COUNT;
+	ir_val a = ir_in(fn, o, 0), b = ir_in(fn, o, 1);
+	enum elem e = ir_elem(o->kind);
+	if (a == 1 && b == 2)
+		return e;
+	if (a != 2 || b != 1)
+		return ELEM_COUNT;
+	switch (e) {
+	case ELEM_compare_ge: return ELEM_compare_le;
+	case ELEM_compare_gt: return ELEM_compare_lt;
+	case ELEM_compare_le: return ELEM_compare_ge;
+	case ELEM_compare_lt: return ELEM_compare_gt;
+	case ELEM_total_ge: return ELEM_total_le;
+	case ELEM_total_gt: return ELEM_total_lt;
+	case ELEM_total_le: return ELEM_total_ge;
+	case ELEM_total_lt: return ELEM_total_gt;
+	default: return e;
+	}
+}
+
+static struct err *select_and_scatter(struct st *s)
+{
+	struct eval_step *x = plain(s, KERN_select_and_scatter);
+	int64_t w[4 * IR_MAX_RANK + 2];
+	int nw = 0, c;
+	for (int k = 0; k < 4; k++) {
+		const int64_t *l = ir_attrs(s->fn, s->o, k, &c);
+		for (int i = 0; i < c; i++)
+			w[nw++] = l[i];
+	}
+	enum elem e = region_compare(s->m, (ir_fnid)ir_attr(s->fn, s->o, 4));
+	enum redop r = ir_region_redop(s->m, (ir_fnid)ir_attr(s->fn, s->o, 5));
+	if (e == ELEM_COUNT)
+		return ERR(UNIMPLEMENTED, "select_and_scatter whose select is not one comparison");
+	if (r == RED_fn || r == RED_lse)
+		return ERR(UNIMPLEMENTED, "select_and_scatter whose scatter is not one operation");
+	w[nw++] = e;
+	w[nw++] = r;
+	attrs(s, x, w, nw);
+	return NULL;
+}
+
+static struct err *dot(struct st *s)
+{
+	struct eval_step *x = plain(s, KERN_dot);
+	int64_t w[4 * IR_MAX_RANK + 8];
+	int nw = 0, c;
+	for (int k = 0; k < 4; k++) {
+		const int64_t *l = ir_attrs(s->fn, s->o, k, &c);
+		if (k == 0 || k == 2)
+			w[nw++] = c;
+		for (int i = 0; i < c; i++)
+			w[nw++] = l[i];
+	}
+	for (int k = 4; k < 9; k++)
+		w[nw++] = ir_attr(s->fn, s->o, k);
+	attrs(s, x, w, nw);
+	const int64_t *lc = ir_attrs(s->fn, s->o, 2, &c);
+	x->k.flops = 2 * out_t(s, 0)->count;
+	for (int i = 0; i < c; i++)
+		x->k.flops *= in_t(s, 0)->dim[lc[i]];
+	return NULL;
+}
+
+static struct err *make(struct st *s)
+{
+	const struct ir_op *o = s->o;
+	struct eval_step *x;
+	if (o->kind == IR_bitcast)
+		return bitcast(s);
+	if (ir_is_elem(o->kind))
+		return elementwise(s);
+	switch (o->kind) {
+	case IR_constant: case IR_reshape: case IR_create_token: case IR_after_all: case IR_sharding_constraint: case IR_sharding_group:
+		return NULL;
+	case IR_optimization_barrier:
+		if (o->nout > 1)
+			for (int i = 0; i < (int)o->nout; i++)
+				if (in_t(s, i)->dtype != DT_token)
+					copy_step(s, i, dense(s, in_t(s, i)), i, dense(s, out_t(s, i)), true);
+		return NULL;
+	case IR_bitcast_convert:
+		return bitcast(s);
+	case IR_iota: {
+		x = plain(s, KERN_iota);
+		all_attrs(s, x);
+		return NULL;
+	}
+	case IR_replica_id:
+		plain(s, KERN_fill);
+		return NULL;
+	case IR_broadcast: case IR_transpose: case IR_reverse: case IR_slice:
+		return view(s);
+	case IR_concatenate:
+		return concatenate(s);
+	case IR_dynamic_slice:
+		plain(s, KERN_dynamic_slice);
+		return NULL;
+	case IR_dynamic_update_slice: {
+		copy_step(s, 0, dense(s, in_t(s, 0)), 0, dense(s, out_t(s, 0)), true);
+		int n = (int)o->nin - 1;
+		x = step_new(s, KERN_dynamic_update, n, 1);
+		for (int i = 0; i < n; i++)
+			put(x, i, i + 1, dense(s, in_t(s, i + 1)));
+		put(x, n, ~0, dense(s, out_t(s, 0)));
+		x->k.bytes = 2 * in_t(s, 1)->bytes;
+		return NULL;
+	}
+	case IR_pad: {
+		x = plain(s, KERN_pad);
+		int64_t w[3 * IR_MAX_RANK];
+		int nw = 0, c;
+		for (int k = 0; k < 3; k++) {
+			const int64_t *l = ir_attrs(s->fn, o, k, &c);
+			for (int i = 0; i < c; i++)
+				w[nw++] = l[i];
+		}
+		attrs(s, x, w, nw);
+		return NULL;
+	}
+	case IR_gather: all_attrs(s, plain(s, KERN_gather)); return NULL;
+	case IR_scatter: return scatter(s);
+	case IR_reduce: return reduce(s);
+	case IR_reduce_window: return window(s);
+	case IR_select_and_scatter: return select_and_scatter(s);
+	case IR_sort: {
+		x = plain(s, KERN_sort);
+		int64_t w[2] = { ir_attr(s->fn, o, 0), ir_attr(s->fn, o, 1) };
+		attrs(s, x, w, 2);
+		return eval_expr(s->a, s->m, (ir_fnid)ir_attr(s->fn, o, 2), &x->k.expr);
+	}
+	case IR_top_k: all_attrs(s, plain(s, KERN_top_k)); return NULL;
+	case IR_cumulative: all_attrs(s, plain(s, KERN_cumulative)); return NULL;
+	case IR_dot: return dot(s);
+	case IR_convolution: all_attrs(s, plain(s, KERN_convolution)); return NULL;
+	case IR_cholesky: all_attrs(s, plain(s, KERN_cholesky)); return NULL;
+	case IR_triangular_solve: all_attrs(s, plain(s, KERN_triangular_solve)); return NULL;
+	case IR_fft: all_attrs(s, plain(s, KERN_fft)); return NULL;
+	case IR_rng_bit_generator: all_attrs(s, plain(s, KERN_rng_bits)); return NULL;
+	case IR_rng: all_attrs(s, plain(s, KERN_rng)); return NULL;
+	case IR_reduce_precision: all_attrs(s, plain(s, KERN_reduce_precision)); return NULL;
+	default:
+		return ERR(UNIMPLEMENTED, "'%s' has no kernel", ir_info(o->kind)->name);
+	}
+}
+
+struct err *eval_steps(struct arena *a, const struct ir_module *m, const struct ir_fn *fn,
+                       const struct ir_op *o, struct eval_step **out, int *n)
+{
+	struct st s = { a, m, fn, o, NULL, 0, 0 };
+	*out = NULL;
+	*n = 0;
+	TRY(make(&s));
+	*out = s.step;
+	*n = s.n;
+	return NULL;
+}
+
+bool eval_has_kernel(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
+{
+	struct arena a;
+	arena_init(&a);
+	struct eval_step *x;
+	int n;
+	struct err *e = eval_steps(&a, m, fn, o, &x, &n);
+	bool ok = !e;
+	for (int i = 0; i < n && ok; i++) {
+		struct kern_state *s;
+		struct err *p = kern_prepare(&x[i].k, &s);
+		ok = !p;
+		err_free(p);
+		kern_release(ok ? s : NULL);
+	}
+	err_free(e);
+	arena_fini(&a);
+	return ok;
+}
