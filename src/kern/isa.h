@@ -68,7 +68,7 @@ INT_HELP(u64, uint64_t, int64_t, uint64_t, uint64_t, 64, 0, uint128)
 
 /* --- floats: what float.def leans on ------------------------------------- */
 
-#define FLOAT_HELP(N, T, K, I, SIGN, TRUNC, COPYSIGN, FABS, LIMIT)                                    \
+#define FLOAT_HELP(N, T, K, I, SIGN, TRUNC, COPYSIGN, FABS)                                           \
 	static inline K CAT3(bits, N, h)(T x) { K u; memcpy(&u, &x, sizeof u); return u; }                \
 	static inline T CAT3(from, N, h)(K u) { T x; memcpy(&x, &u, sizeof x); return x; }                \
 	/* the larger of 0 and -0 is 0 */                                                                 \
@@ -95,7 +95,8 @@ INT_HELP(u64, uint64_t, int64_t, uint64_t, uint64_t, 64, 0, uint128)
 	{                                                                                                 \
 		T t = TRUNC(x), r = FABS(x - t) >= (T)0.5 ? t + COPYSIGN((T)1, x) : t;                        \
 		return COPYSIGN(r, x);                                                                        \
-	}                                                                                                 \
+	}
+#define REM_HELP(N, T, COPYSIGN, FABS, LIMIT)                                                         \
 	/* quotients up to LIMIT: the product is exact in double, the difference too */                   \
 	static inline T CAT3(rem_1, N, h)(T x, T y)                                                       \
 	{                                                                                                 \
@@ -106,8 +107,9 @@ INT_HELP(u64, uint64_t, int64_t, uint64_t, uint64_t, 64, 0, uint128)
 	}                                                                                                 \
 	static inline bool CAT3(rem_ok, N, h)(T x, T y)                                                   \
 	{ return FABS(x / y) < (T)LIMIT && FABS(y) < (T)1e30 && FABS(y) > (T)1e-30; }
-FLOAT_HELP(f32, float, uint32_t, int32_t, 0x80000000u, __builtin_truncf, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
-FLOAT_HELP(f64, double, uint64_t, int64_t, 0x8000000000000000u, __builtin_trunc, __builtin_copysign, __builtin_fabs, 0)
+FLOAT_HELP(f32, float, uint32_t, int32_t, 0x80000000u, __builtin_truncf, __builtin_copysignf, __builtin_fabsf)
+FLOAT_HELP(f64, double, uint64_t, int64_t, 0x8000000000000000u, __builtin_trunc, __builtin_copysign, __builtin_fabs)
+REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 
 /* Rows become functions, then the table of the type. */
 #define FN(fn) CAT3(fn, TNAME, s)
@@ -194,6 +196,7 @@ FLOAT_HELP(f64, double, uint64_t, int64_t, 0x8000000000000000u, __builtin_trunc,
 #define C(fn) fn##f
 #define F(fn) fn##_f
 #define TRIG_OK(x) TRIG_OK_F(x)
+#define REM(x, y) NAME(rem_1)(x, y)
 #define REM_OK(x, y) NAME(rem_ok)(x, y)
 #include "strips.h"
 #undef SIGNBIT
@@ -201,6 +204,7 @@ FLOAT_HELP(f64, double, uint64_t, int64_t, 0x8000000000000000u, __builtin_trunc,
 #undef C
 #undef F
 #undef TRIG_OK
+#undef REM
 #undef REM_OK
 #define TNAME f64
 #define T double
@@ -208,14 +212,16 @@ FLOAT_HELP(f64, double, uint64_t, int64_t, 0x8000000000000000u, __builtin_trunc,
 #define INFBITS 0x7ff0000000000000u
 #define C(fn) fn
 #define F(fn) fn
-#define TRIG_OK(x) ((x) == (x))
-#define REM_OK(x, y) ((x) * 0 != 0 && (y) != (y))
+#define TRIG_OK(x) ((void)(x), true)
+#define REM(x, y) fmod(x, y)
+#define REM_OK(x, y) ((void)(x), (void)(y), true)
 #include "strips.h"
 #undef SIGNBIT
 #undef INFBITS
 #undef C
 #undef F
 #undef TRIG_OK
+#undef REM
 #undef REM_OK
 #undef SET_FLOAT
 

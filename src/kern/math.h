@@ -122,8 +122,8 @@ static inline float erf_f(float x)
 	p = FMA(p, z, -0x1.b7fbb6p-6f);
 	p = FMA(p, z, 0x1.ce2d2p-4f);
 	p = FMA(p, z, -0x1.81273ep-2f);
-	p = FMA(p, z, 0x1.20dd74p+0f);
-	float small = a * p, b = a > 4.f ? 4.f : a;
+	p = FMA(p, z, 0x1.06eba8p-3f);
+	float small = FMA(a, p, a), b = a > 4.f ? 4.f : a;
 	float q = -0x1.69f228p-23f;                /* log erfc */
 	q = FMA(q, b, -0x1.4377dcp-16f);
 	q = FMA(q, b, 0x1.bf5622p-12f);

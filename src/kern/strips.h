@@ -18,20 +18,24 @@
 #define OPSEL(fn) static void FN(fn)(ARGS) { const uint8_t *a = a_; const T *b = b_, *c = c_; T *o = out; \
 	EACH { T x = b[i], y = c[i]; o[i] = a[i] ? x : y; } }
 #define SAME(fn, as)
-#define NEAR1(fn, fast, slow, ok) static void FN(fn)(ARGS) { (void)b_, (void)c_; const T *a = a_; T *o = out;    \
+/* A block with elements outside the fast range is done fast all the same, then those are done over, so
+ * that no element's result depends on its neighbours. */
+#define NEAR1(fn, fast, slow, ok) static void FN(fn)(ARGS) { (void)b_, (void)c_; const T *a = a_; T *o = out, keep[256]; \
 	for (int64_t n1 = n, n0 = 0; n0 < n1; n0 += n, a += n, o += n) {                                             \
 		int bad = 0;                                                                                             \
 		n = MIN(n1 - n0, 256);                                                                                   \
 		for (int64_t i = 0; i < n; i++) { T x = a[i]; bad |= !(ok); }                                            \
-		if (!bad) { EACH { T x = a[i]; o[i] = (fast); } }                                                        \
-		else for (int64_t i = 0; i < n; i++) { T x = a[i]; o[i] = (slow); } } }
-#define NEAR2(fn, fast, slow, ok) static void FN(fn)(ARGS) { (void)c_; const T *a = a_, *b = b_; T *o = out;     \
+		if (bad) memcpy(keep, a, (size_t)n * sizeof(T));                                                         \
+		EACH { T x = a[i]; o[i] = (fast); }                                                                      \
+		if (bad) for (int64_t i = 0; i < n; i++) { T x = keep[i]; if (!(ok)) o[i] = (slow); } } }
+#define NEAR2(fn, fast, slow, ok) static void FN(fn)(ARGS) { (void)c_; const T *a = a_, *b = b_; T *o = out, keep[2][256]; \
 	for (int64_t n1 = n, n0 = 0; n0 < n1; n0 += n, a += n, b += n, o += n) {                                     \
 		int bad = 0;                                                                                             \
 		n = MIN(n1 - n0, 256);                                                                                   \
 		for (int64_t i = 0; i < n; i++) { T x = a[i], y = b[i]; bad |= !(ok); }                                  \
-		if (!bad) { EACH { T x = a[i], y = b[i]; o[i] = (fast); } }                                              \
-		else for (int64_t i = 0; i < n; i++) { T x = a[i], y = b[i]; o[i] = (slow); } } }
+		if (bad) { memcpy(keep[0], a, (size_t)n * sizeof(T)); memcpy(keep[1], b, (size_t)n * sizeof(T)); }       \
+		EACH { T x = a[i], y = b[i]; o[i] = (fast); }                                                            \
+		if (bad) for (int64_t i = 0; i < n; i++) { T x = keep[0][i], y = keep[1][i]; if (!(ok)) o[i] = (slow); } } }
 #include ROWS
 #undef OP1
 #undef OP2
