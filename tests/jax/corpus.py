@@ -1,0 +1,53 @@
+"""Runs the programs of a corpus through the plug-in and compares with its stored results.
+
+    python corpus.py FOLDER [NAME ...]       NAME: a group (op attn spmd model) or group/program
+
+FOLDER has its own check.py, which traces each program again, runs it and knows the tolerance.  Programs
+named in expected.txt as "corpus NAME reason" must fail with an UNIMPLEMENTED error, not otherwise.
+"""
+import os
+import pathlib
+import sys
+import time
+
+os.environ.setdefault("RONDO_DEVICES", "8")
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1] / "python"))
+sys.path.insert(0, sys.argv[1])
+
+import jax  # noqa: E402
+import rondo  # noqa: E402
+
+rondo.initialize()
+import check  # noqa: E402
+from make import chosen  # noqa: E402
+
+jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS", "rondo,cpu"))
+
+
+def expected():
+    lines = (HERE / "expected.txt").read_text().splitlines()
+    return {w[1] for w in (line.split(None, 2) for line in lines) if len(w) > 1 and w[0] == "corpus"}
+
+
+def main():
+    refused, passed, failed = expected(), 0, 0
+    for program in chosen(sys.argv[2:]):
+        begin = time.perf_counter()
+        try:
+            with jax.enable_x64(program.x64):
+                found, allowed = check.worst(program)
+            good = found <= allowed and program.name not in refused
+            text = f"error {found:.1e} allowed {allowed:.1e}"
+        except Exception as e:  # noqa: BLE001  (each program is reported by itself)
+            text = f"{type(e).__name__}: {str(e).splitlines()[0][:200]}"
+            good = program.name in refused and "UNIMPLEMENTED" in text
+        passed, failed = passed + good, failed + (not good)
+        if not good or "-v" in os.environ.get("CORPUS", ""):
+            print(f"{'PASS' if good else 'FAIL'} {program.name} {text} ({time.perf_counter() - begin:.1f} s)", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
