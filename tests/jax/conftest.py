@@ -4,13 +4,11 @@ import pathlib
 import sys
 
 os.environ.setdefault("RONDO_CACHE", "")
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "python"))
+HERE = pathlib.Path(__file__).parent
+sys.path[:0] = [str(HERE.parents[1] / "python"), str(HERE / "discover")]
 
 import jax  # noqa: E402
 
-if "cpu" != os.environ.get("JAX_PLATFORMS"):
-    import rondo
-    rondo.initialize()
 jax.config.update("jax_num_cpu_devices", 4)
 
 import pytest  # noqa: E402

@@ -12,13 +12,9 @@ import time
 
 os.environ.setdefault("RONDO_DEVICES", "8")
 HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "python"))
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], str(HERE.parents[1] / "python"), str(HERE / "discover")]
 
 import jax  # noqa: E402
-import rondo  # noqa: E402
-
-rondo.initialize()
 import check  # noqa: E402
 from make import chosen  # noqa: E402
 

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# JAX's own tests against the plug-in of this tree.
+#     JAX_SRC=<JAX's sources at the installed version> tests/jax/suite.sh [core|multi|rest] [options]
+# RONDO_JAXSUITE is the folder of the runner (../shared/jaxsuite beside the clone if not given).  Ends with
+# the tests that fail and are not named in expected.txt.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+export PYTHON="${PY:-python3}" RONDO_LIBRARY="${RONDO_LIBRARY:-$PWD/build/librondo.so}"
+export PYTHONPATH="$PWD/python:$PWD/tests/jax/discover${PYTHONPATH:+:$PYTHONPATH}"
+suite="${RONDO_JAXSUITE:-../shared/jaxsuite}"
+[ -d "${JAX_SRC:-}" ] || { echo "JAX_SRC must name a folder with JAX's sources"; exit 1; }
+[ -x "$suite/run.sh" ] || { echo "no runner at $suite (set RONDO_JAXSUITE)"; exit 1; }
+out="$(mktemp -d)"
+"$suite/run.sh" rondo "$@" --out "$out"
+"$PYTHON" - "$out/results.json" tests/jax/expected.txt <<'PY'
+import json
+import sys
+known = {w[1] for w in (line.split(None, 2) for line in open(sys.argv[2])) if len(w) > 1 and w[0] == "jax"}
+files = json.load(open(sys.argv[1]))["files"].values()
+bad = [(i, t) for f in files for i, t in f["tests"].items() if t[0] not in ("passed", "skipped")]
+for i, t in bad:
+    if i not in known:
+        print("NEW", t[0], i, (t[2] if len(t) > 2 else "")[:150])
+print(f"{len(bad)} failed, {sum(i in known for i, _ in bad)} of them named in expected.txt; all results in {sys.argv[1]}")
+PY
