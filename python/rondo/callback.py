@@ -139,8 +139,13 @@ def emit(ctx, function, token, operands, operand_avals, result_avals, has_side_e
             sharding = SdyArrayList((first, *sharding.shardings))
         ctx = dataclasses.replace(ctx, avals_in=[core.abstract_token, *ctx.avals_in],
                                   avals_out=[core.abstract_token, *ctx.avals_out])
+    # Outside of shard_map JAX pins the call to one device: one call for the whole array.
+    extra = {}
+    devices = getattr(ctx.module_context.axis_context, "num_devices", 1)
+    if isinstance(sharding, SdyArrayList) and sharding.shardings[0].logical_device_ids and devices > 1:
+        extra["devices"] = np.uint64(devices)
     call = ffi.build_ffi_lowering_function("rondo_python_callback", has_side_effect=has_side_effect)
-    result = call(ctx, *operands, index=np.uint64(number))
+    result = call(ctx, *operands, index=np.uint64(number), **extra)
     if sharding is not None:
         mlir.set_sharding(ctx.module_context, result, sharding)
     results = result.results

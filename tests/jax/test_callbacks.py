@@ -145,6 +145,21 @@ def test_every_device_calls():
     assert sorted(seen) == [0, 1, 2, 3]
 
 
+def test_one_call_for_the_whole_array():
+    r = jax.sharding.NamedSharding(jax.sharding.Mesh(np.array(jax.devices()), ("x",)), P())
+    calls = []
+
+    def host(x):
+        calls.append(1)
+        return np.asarray(x) + len(calls)
+
+    f = jax.jit(lambda x: jax.pure_callback(host, jax.ShapeDtypeStruct((3,), np.float32), x) * 2, in_shardings=r, out_shardings=r)
+    y = f(np.zeros(3, np.float32))
+    assert len(calls) == 1
+    for s in y.addressable_shards:
+        np.testing.assert_array_equal(s.data, [2.0, 2.0, 2.0])
+
+
 def test_checkify():
     from jax.experimental import checkify
 
