@@ -61,6 +61,9 @@ check-san:
 check-jax: all
 	@RONDO_LIBRARY=$(CURDIR)/$(B)/librondo.so PY=$(PY) tests/jax/run.sh
 
+bench: all
+	@RONDO_LIBRARY=$(CURDIR)/$(B)/librondo.so $(PY) bench/compare.py $(BENCH)
+
 # --- install ------------------------------------------------------------------
 
 PREFIX  ?= /usr/local
@@ -72,5 +75,5 @@ install: all
 clean:
 	rm -rf build build-*
 
-.PHONY: all unit check check-san check-jax install clean
+.PHONY: all unit check check-san check-jax bench install clean
 -include $(OBJ:.o=.d) $(TOOL:.o=.d) $(GEN:.o=.d) $(UNIT:=.d)
