@@ -65,9 +65,9 @@ def compile_one():
     return call, 10
 
 
-@case("while, one turn", 10_000_000)
+@case("while, one turn", 3_000_000)
 def turns(n):
-    return jitted(lambda x: lax.fori_loop(0, n, lambda i, x: x * 1.0000001 + 1e-7, x), jnp.float32(1), units=n)
+    return jitted(lambda x: lax.fori_loop(0, n, lambda i, x: jnp.sin(x) + i, x), jnp.ones(8), units=n)
 
 
 # --- matrix products ----------------------------------------------------------
