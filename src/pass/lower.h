@@ -70,7 +70,7 @@ struct lw {
 typedef struct { struct prog_cmd *p; size_t n, cap; } cmd_list;
 
 /* --- place.c --- */
-int store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t index);
+int lw_store(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t index);
 void store_touch(struct lw *w, int store);                       /* read or written now */
 struct place *place_new(struct lw *w, int store, enum dtype dt, int rank, const int64_t *dim);    /* dense, off 0 */
 struct place *place_like(struct lw *w, const struct place *p);
