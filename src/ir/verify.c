@@ -1167,9 +1167,11 @@ static struct err *verify_fn(const struct ir_module *m, const struct ir_fn *fn)
 		struct err *e = ir_verify_op(m, fn, o);
 		if (e) {
 			struct str s = {0};
-			if (o->kind > 0 && o->kind < IR_COUNT && strstr(e->msg, "attributes are cut") == NULL &&
-			    strstr(e->msg, "does not exist") == NULL)
+			struct at a;
+			struct err *unsafe = start(&a, m, fn, o);
+			if (!unsafe)
 				ir_print_op(&s, m, fn, o);
+			err_free(unsafe);
 			if (s.n > 300)
 				s.n = 300;
 			e = s.n ? err_wrap(e, "operation %zu, '%.*s'", i, (int)s.n, s.p) : err_wrap(e, "operation %zu", i);
