@@ -1,0 +1,709 @@
+/* Matrix products (design.md, decision 3): packing, blocking, and the choice of a micro-kernel.
+ *
+ * As in Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008): lhs is packed once
+ * into panels of MR rows (phase 0, shared); a tile of the grid owns a block of columns, packs its part of rhs
+ * into panels of NR columns that stay in L2, and runs the micro-kernel over all row panels.  Whatever the
+ * order of dimensions, only packing sees it: rows, columns, contraction and batch are offset tables.  An
+ * element's sum runs over k in blocks of KC in order, each in the micro-kernel's order, so bits do not depend
+ * on tiles or threads.  Products of few rows (decode) do not pack: they stream the other operand once. */
+#include "matmul.h"
+
+#include <immintrin.h>
+#include <stdlib.h>
+
+enum { MOST_FEW = 8, FEW_COLS = 512, SMALL = 24 * 24 * 24 };
+
+const struct matmul_variant *matmul_force;
+
+struct operand { enum dtype dt; int es; const int64_t *free, *k, *batch; bool k_unit, free_unit; };
+
+struct matmul {
+	const struct matmul_variant *v;
+	int64_t b, m, n, k;
+	struct operand l, r;             /* free: rows of l, columns of r */
+	enum dtype out;
+	int oes;
+	const int64_t *om, *on, *ob;     /* result offsets, elements */
+	bool on_unit;
+	int64_t kc, nb, mb;              /* blocks: contraction, columns and rows of a tile */
+	int64_t nblk, mblk, npanel;      /* per batch */
+	size_t panel, rpanel;            /* bytes of a packed lhs or rhs panel over all k */
+	bool share_rhs;                  /* several tiles read a column block: it is packed once, in phase 0 */
+	int64_t npanel_r;                /* rhs panels per batch */
+	size_t b_bytes, c_bytes;         /* per-thread blocks */
+	int il, ir;                      /* which operand is lhs, rhs: exchanged for few columns */
+};
+
+/* --- offsets ------------------------------------------------------------------ */
+
+/* Offsets (elements) of the n positions of dims[0..c) of a view, last fastest. */
+static int64_t *offsets(struct arena *a, int c, const int64_t *dim, const int64_t *stride, int64_t *n)
+{
+	*n = 1;
+	for (int i = 0; i < c; i++)
+		*n *= dim[i];
+	int64_t *o = ARENA_NEW(a, int64_t, *n + 1), done = 1;
+	for (int i = c; i-- > 0;) {
+		for (int64_t j = dim[i]; j-- > 0;)
+			for (int64_t x = 0; x < done; x++)
+				o[j * done + x] = o[x] + j * stride[i];
+		done *= dim[i];
+	}
+	return o;
+}
+
+static bool unit(const int64_t *o, int64_t n)
+{
+	for (int64_t i = 1; i < n; i++)
+		if (o[i] != i)
+			return false;
+	return true;
+}
+
+/* --- element access ------------------------------------------------------------- */
+
+static inline float load1(enum dtype dt, const char *p)
+{
+	uint16_t h;
+	float f;
+	switch (dt) {
+	case DT_f32: memcpy(&f, p, 4); return f;
+	case DT_bf16: memcpy(&h, p, 2); return bf16_to_f32(h);
+	default: memcpy(&h, p, 2); return f16_to_f32(h);
+	}
+}
+
+static inline uint16_t load_bf16(enum dtype dt, const char *p)
+{
+	uint16_t h;
+	if (dt == DT_bf16) {
+		memcpy(&h, p, 2);
+		return h;
+	}
+	return f32_to_bf16(load1(dt, p));
+}
+
+/* --- packing ---------------------------------------------------------------------- */
+
+/* Rows (or columns) i0 .. i0+w-1, k from k0 on for kn, into one panel of width pw. */
+static void pack_f32(const struct operand *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, float *out)
+{
+	const int64_t *f = o->free + i0, *k = o->k + k0;
+	if (w < pw)
+		memset(out, 0, sizeof *out * (size_t)(kn * pw));
+	if (o->dt == DT_f32 && o->free_unit) {
+		for (int64_t x = 0; x < kn; x++)
+			memcpy(out + x * pw, base + (f[0] + k[x]) * 4, sizeof *out * (size_t)w);
+		return;
+	}
+	if (o->dt == DT_f32 && o->k_unit) {
+		for (int i = 0; i < w; i++) {
+			const float *p = (const float *)(base + (f[i] + k[0]) * 4);
+			for (int64_t x = 0; x < kn; x++)
+				out[x * pw + i] = p[x];
+		}
+		return;
+	}
+	if (o->dt == DT_bf16 && o->free_unit) {
+		for (int64_t x = 0; x < kn; x++) {
+			const uint16_t *p = (const uint16_t *)(base + (f[0] + k[x]) * 2);
+			for (int i = 0; i < w; i++)
+				out[x * pw + i] = bf16_to_f32(p[i]);
+		}
+		return;
+	}
+	if (o->dt == DT_bf16 && o->k_unit) {
+		for (int i = 0; i < w; i++) {
+			const uint16_t *p = (const uint16_t *)(base + (f[i] + k[0]) * 2);
+			for (int64_t x = 0; x < kn; x++)
+				out[x * pw + i] = bf16_to_f32(p[x]);
+		}
+		return;
+	}
+	for (int i = 0; i < w; i++)
+		for (int64_t x = 0; x < kn; x++)
+			out[x * pw + i] = load1(o->dt, base + (f[i] + k[x]) * o->es);
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+static void interleave_512(const uint16_t *p, const uint16_t *q, int n, uint16_t *out)
+{
+	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
+	                                    34, 2, 33, 1, 32, 0);
+	int i = 0;
+	for (; i + 16 <= n; i += 16) {
+		__m512i a = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)(p + i)));
+		__m512i b = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)(q + i)));
+		_mm512_storeu_si512((void *)(out + 2 * i), _mm512_permutex2var_epi16(a, lo, b));
+	}
+	for (; i < n; i++) {
+		out[2 * i] = p[i];
+		out[2 * i + 1] = q[i];
+	}
+}
+
+static void interleave(const uint16_t *p, const uint16_t *q, int n, uint16_t *out)
+{
+	if (cpu_get()->avx512) {
+		interleave_512(p, q, n, out);
+		return;
+	}
+	for (int i = 0; i < n; i++) {
+		out[2 * i] = p[i];
+		out[2 * i + 1] = q[i];
+	}
+}
+
+/* 16 rows of 16 words of 32 bits, transposed: out[j * 16 + i] = in[i][j]. */
+__attribute__((target("avx512f")))
+static void transpose16_512(const uint32_t *const *in, uint32_t *out)
+{
+	__m512i r[16], t[16];
+	for (int i = 0; i < 16; i++)
+		r[i] = _mm512_loadu_si512((const void *)in[i]);
+	for (int i = 0; i < 8; i++) {
+		t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+		t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+	}
+	for (int i = 0; i < 4; i++) {
+		r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+		r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+		r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+		r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+	}
+	for (int i = 0; i < 4; i++) {
+		t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
+		t[4 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
+		t[8 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
+		t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
+	}
+	for (int i = 0; i < 4; i++) {
+		_mm512_storeu_si512((void *)(out + 16 * i), _mm512_shuffle_i32x4(t[i], t[4 + i], 0x88));
+		_mm512_storeu_si512((void *)(out + 16 * (4 + i)), _mm512_shuffle_i32x4(t[8 + i], t[12 + i], 0x88));
+		_mm512_storeu_si512((void *)(out + 16 * (8 + i)), _mm512_shuffle_i32x4(t[i], t[4 + i], 0xdd));
+		_mm512_storeu_si512((void *)(out + 16 * (12 + i)), _mm512_shuffle_i32x4(t[8 + i], t[12 + i], 0xdd));
+	}
+}
+
+/* Pairs of k side by side: out[k/2][pw][2]; kn odd: the last partner is 0. */
+static void pack_pairs(const struct operand *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad, uint16_t *out)
+{
+	const int64_t *f = o->free + i0, *k = o->k + k0;
+	if (w < pw || kn < kpad)
+		memset(out, 0, sizeof *out * (size_t)(kpad * pw));
+	int64_t x = 0;
+	if (o->dt == DT_bf16 && o->free_unit) {
+		for (; x + 1 < kn; x += 2)
+			interleave((const uint16_t *)(base + (f[0] + k[x]) * 2), (const uint16_t *)(base + (f[0] + k[x + 1]) * 2), w, out + x * pw);
+	} else if (o->dt == DT_bf16 && o->k_unit) {
+		bool wide = cpu_get()->avx512;
+		for (int i = 0; i < w; i += 16) {
+			int64_t y = 0;
+			for (; wide && w - i >= 16 && y + 32 <= kn; y += 32) {
+				const uint32_t *row[16];
+				uint32_t t[256];
+				for (int j = 0; j < 16; j++)
+					row[j] = (const uint32_t *)(const void *)(base + (f[i + j] + k[y]) * 2);
+				transpose16_512(row, t);
+				for (int j = 0; j < 16; j++)
+					memcpy(out + (y + 2 * j) * pw + 2 * i, t + 16 * j, 64);
+			}
+			for (int j = 0; j < 16 && i + j < w; j++) {
+				const uint16_t *p = (const uint16_t *)(base + (f[i + j] + k[0]) * 2);
+				for (int64_t z = y; z + 1 < kn; z += 2)
+					memcpy(out + z * pw + 2 * (i + j), p + z, 4);
+			}
+		}
+		x = kn & ~(int64_t)1;
+	}
+	for (; x < kn; x++)
+		for (int i = 0; i < w; i++)
+			out[(x & ~(int64_t)1) * pw + 2 * i + (x & 1)] = load_bf16(o->dt, base + (f[i] + k[x]) * o->es);
+}
+
+/* AMX lhs: blocks of 16 rows of 32 k, [k/32][MR/16][16][32]. */
+static void pack_rows(const struct operand *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad, uint16_t *out)
+{
+	const int64_t *f = o->free + i0, *k = o->k + k0;
+	if (w < pw || kn < kpad)
+		memset(out, 0, sizeof *out * (size_t)(kpad * pw));
+	for (int64_t x = 0; x < kn; x += 32) {
+		int len = (int)MIN(32, kn - x);
+		for (int i = 0; i < w; i++) {
+			uint16_t *p = out + x * pw + i * 32;
+			if (o->dt == DT_bf16 && o->k_unit)
+				memcpy(p, base + (f[i] + k[x]) * 2, (size_t)len * 2);
+			else if (o->dt == DT_bf16 && !o->free_unit)
+				for (int j = 0; j < len; j++)
+					memcpy(p + j, base + (f[i] + k[x + j]) * 2, 2);
+			else if (o->dt != DT_bf16)
+				for (int j = 0; j < len; j++)
+					p[j] = load_bf16(o->dt, base + (f[i] + k[x + j]) * o->es);
+		}
+		if (o->dt == DT_bf16 && !o->k_unit && o->free_unit)      /* the transpose: rows are contiguous in memory */
+			for (int j = 0; j < len; j++) {
+				const uint16_t *q = (const uint16_t *)(base + (f[0] + k[x + j]) * 2);
+				for (int i = 0; i < w; i++)
+					out[x * pw + i * 32 + j] = q[i];
+			}
+	}
+}
+
+/* AMX rhs: [k/32][NR/16][16 pairs][16][2]. */
+static void pack_tiles(const struct operand *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad,
+                       uint16_t *out, uint16_t *tmp)
+{
+	/* pairs layout first, a 32-k block at a time, then cut into tiles of 16 columns */
+	for (int64_t x = 0; x < kpad; x += 32) {
+		int64_t len = MAX(0, MIN(32, kn - x));
+		pack_pairs(o, base, i0, w, pw, k0 + x, len, 32, tmp);
+		for (int c = 0; c < pw; c += 16)
+			for (int j = 0; j < 16; j++)
+				memcpy(out + x * pw + (c / 16) * 512 + j * 32, tmp + 2 * j * pw + 2 * c, 64);
+	}
+}
+
+static int64_t pad_to(int64_t n, int64_t a)
+{
+	return (n + a - 1) / a * a;
+}
+
+static size_t esize(const struct matmul *p) { return p->v->bf16 ? 2 : 4; }
+
+/* lhs panel number i of batch b, k block by k block, each padded. */
+static void pack_lhs(const struct matmul *p, const char *base, int64_t b, int64_t i, char *out)
+{
+	const struct matmul_variant *v = p->v;
+	int64_t i0 = i * v->mr;
+	int w = (int)MIN(v->mr, p->m - i0);
+	base += p->l.batch[b] * p->l.es;
+	for (int64_t k0 = 0; k0 < p->k; k0 += p->kc) {
+		int64_t kn = MIN(p->kc, p->k - k0), kp = pad_to(kn, v->kstep);
+		if (v->tiles)
+			pack_rows(&p->l, base, i0, w, v->mr, k0, kn, kp, (uint16_t *)out);
+		else if (v->bf16)
+			pack_pairs(&p->l, base, i0, w, v->mr, k0, kn, kp, (uint16_t *)out);
+		else
+			pack_f32(&p->l, base, i0, w, v->mr, k0, kn, (float *)out);
+		out += (size_t)(kp * v->mr) * esize(p);
+	}
+}
+
+static void pack_rhs(const struct matmul *p, const char *base, int64_t j0, int w, int64_t k0, int64_t kn, char *out)
+{
+	const struct matmul_variant *v = p->v;
+	int64_t kp = pad_to(kn, v->kstep);
+	uint16_t tmp[32 * 64];
+	if (v->tiles)
+		pack_tiles(&p->r, base, j0, w, v->nr, k0, kn, kp, (uint16_t *)out, tmp);
+	else if (v->bf16)
+		pack_pairs(&p->r, base, j0, w, v->nr, k0, kn, kp, (uint16_t *)out);
+	else
+		pack_f32(&p->r, base, j0, w, v->nr, k0, kn, (float *)out);
+}
+
+/* --- results -------------------------------------------------------------------------- */
+
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+static void to_bf16_512(int64_t n, const float *c, uint16_t *out)
+{
+	int64_t i = 0;
+	for (; i + 16 <= n; i += 16)
+		_mm256_storeu_si256((void *)(out + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(c + i)));
+	for (; i < n; i++)
+		out[i] = f32_to_bf16(c[i]);
+}
+
+static void store(const struct matmul *p, char *out, int64_t m0, int64_t mn, int64_t n0, int64_t nn, const float *c, int64_t ldc)
+{
+	for (int64_t i = 0; i < mn; i++) {
+		char *q = out + (p->om[m0 + i] + (p->on_unit ? n0 : 0)) * p->oes;
+		const float *s = c + i * ldc;
+		if (p->on_unit && p->out == DT_f32) {
+			memcpy(q, s, (size_t)nn * 4);
+		} else if (p->on_unit && p->out == DT_bf16) {
+			if (cpu_get()->avx512_bf16)
+				to_bf16_512(nn, s, (uint16_t *)q);
+			else
+				for (int64_t j = 0; j < nn; j++)
+					((uint16_t *)q)[j] = f32_to_bf16(s[j]);
+		} else {
+			q = out + p->om[m0 + i] * p->oes;
+			for (int64_t j = 0; j < nn; j++) {
+				char *z = q + p->on[n0 + j] * p->oes;
+				uint16_t h;
+				if (p->out == DT_f32) {
+					memcpy(z, &s[j], 4);
+				} else {
+					h = p->out == DT_bf16 ? f32_to_bf16(s[j]) : f32_to_f16(s[j]);
+					memcpy(z, &h, 2);
+				}
+			}
+		}
+	}
+}
+
+/* --- the packed product ------------------------------------------------------------------ */
+
+static char *align64(void *p)
+{
+	return (char *)(((uintptr_t)p + 63) & ~(uintptr_t)63);
+}
+
+static void run_packed(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
+{
+	const struct matmul *p = s->priv;
+	const struct matmul_variant *v = p->v;
+	const char *l = view_at(k, ptr, p->il), *r = view_at(k, ptr, p->ir);
+	char *packed = align64(ptr[k->nin + k->nout]);
+	if (phase == 0) {
+		int64_t all = p->b * p->npanel;
+		for (int64_t i = all * t0 / s->tiles; i < all * t1 / s->tiles; i++)
+			pack_lhs(p, l, i / p->npanel, i % p->npanel, packed + (size_t)i * p->panel);
+		char *pr = packed + (size_t)all * p->panel;
+		all = p->share_rhs ? p->b * p->npanel_r : 0;
+		for (int64_t i = all * t0 / s->tiles; i < all * t1 / s->tiles; i++) {
+			int64_t b = i / p->npanel_r, j0 = i % p->npanel_r * v->nr;
+			char *to = pr + (size_t)i * p->rpanel;
+			for (int64_t k0 = 0; k0 < p->k; k0 += p->kc) {
+				int64_t kn = MIN(p->kc, p->k - k0);
+				pack_rhs(p, r + p->r.batch[b] * p->r.es, j0, (int)MIN(v->nr, p->n - j0), k0, kn, to);
+				to += (size_t)(pad_to(kn, v->kstep) * v->nr) * esize(p);
+			}
+		}
+		return;
+	}
+	const char *shared_rhs = packed + (size_t)(p->b * p->npanel) * p->panel;
+	char *bbuf = align64(scratch);
+	float *cbuf = (float *)(bbuf + p->b_bytes);
+	if (v->begin)
+		v->begin();
+	for (int64_t t = t0; t < t1; t++) {
+		int64_t b = t / (p->nblk * p->mblk), n0 = t % p->nblk * p->nb, m0 = t / p->nblk % p->mblk * p->mb;
+		int64_t nn = MIN(p->nb, p->n - n0), mn = MIN(p->mb, p->m - m0), ldc = pad_to(nn, v->nr);
+		const char *rb = r + p->r.batch[b] * p->r.es;
+		char *out = view_at(k, ptr, k->nin) + p->ob[b] * p->oes;
+		bool direct = p->out == DT_f32 && p->on_unit;
+		size_t koff = 0, kroff = 0;
+		for (int64_t k0 = 0; k0 < p->k; k0 += p->kc) {
+			int64_t kn = MIN(p->kc, p->k - k0), kp = pad_to(kn, v->kstep);
+			size_t bp = (size_t)(kp * v->nr) * esize(p);
+			const char *rp = bbuf;
+			if (p->share_rhs) {
+				rp = shared_rhs + (size_t)(b * p->npanel_r + n0 / v->nr) * p->rpanel + kroff;
+				kroff += bp;
+				bp = p->rpanel;
+			} else {
+				for (int64_t j = 0; j * v->nr < nn; j++)
+					pack_rhs(p, rb, n0 + j * v->nr, (int)MIN(v->nr, nn - j * v->nr), k0, kn, bbuf + (size_t)j * bp);
+			}
+			bool last = k0 + kn == p->k;
+			for (int64_t i = 0; i * v->mr < mn; i++) {
+				const char *a = packed + ((size_t)b * (size_t)p->npanel + (size_t)(m0 / v->mr + i)) * p->panel + koff;
+				int64_t rows = MIN(v->mr, mn - i * v->mr);
+				float *c = cbuf + i * v->mr * ldc;
+				if (direct && rows == v->mr && nn % v->nr == 0) {
+					/* whole panels of a dense result are summed in place */
+					c = (float *)out + p->om[m0 + i * v->mr] + n0;
+					int64_t step = p->m > 1 ? p->om[1] - p->om[0] : 0;
+					bool even = true;
+					for (int64_t x = 1; x < rows; x++)
+						even &= p->om[m0 + i * v->mr + x] == p->om[m0 + i * v->mr] + x * step;
+					if (even && step >= nn) {
+						for (int64_t j = 0; j * v->nr < nn; j++)
+							v->micro(kp / v->kstep, a, rp + (size_t)j * bp, c + j * v->nr, step, k0 > 0);
+						continue;
+					}
+					c = cbuf + i * v->mr * ldc;
+				}
+				for (int64_t j = 0; j * v->nr < nn; j++)
+					v->micro(kp / v->kstep, a, rp + (size_t)j * bp, c + j * v->nr, ldc, k0 > 0);
+				if (last)
+					store(p, out, m0 + i * v->mr, rows, n0, nn, c, ldc);
+			}
+			koff += (size_t)(kp * v->mr) * esize(p);
+		}
+	}
+	if (v->end)
+		v->end();
+}
+
+/* --- few rows ------------------------------------------------------------------------------- */
+
+/* acc[0..n) += sum over 4 rows of x[r] * row[r][0..n), bf16 or f32 rows. */
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+static void axpy4_512(int64_t n, const float *x, const char *const *row, bool bf16, float *acc)
+{
+	__m512 x0 = _mm512_set1_ps(x[0]), x1 = _mm512_set1_ps(x[1]), x2 = _mm512_set1_ps(x[2]), x3 = _mm512_set1_ps(x[3]);
+	for (int64_t i = 0; i < n; i += 16) {
+		__mmask16 m = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
+		__m512 c = _mm512_maskz_loadu_ps(m, acc + i), r[4];
+		for (int j = 0; j < 4; j++)
+			r[j] = bf16 ? _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(
+			                 _mm256_maskz_loadu_epi16(m, (const uint16_t *)(const void *)row[j] + i)), 16))
+			            : _mm512_maskz_loadu_ps(m, (const float *)(const void *)row[j] + i);
+		c = _mm512_fmadd_ps(x0, r[0], c);
+		c = _mm512_fmadd_ps(x1, r[1], c);
+		c = _mm512_fmadd_ps(x2, r[2], c);
+		c = _mm512_fmadd_ps(x3, r[3], c);
+		_mm512_mask_storeu_ps(acc + i, m, c);
+	}
+}
+
+__attribute__((target("avx2,fma")))
+static void axpy4_256(int64_t n, const float *x, const char *const *row, bool bf16, float *acc)
+{
+	int64_t i = 0;
+	for (; i + 8 <= n; i += 8) {
+		__m256 c = _mm256_loadu_ps(acc + i);
+		for (int j = 0; j < 4; j++) {
+			__m256 r = bf16 ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(
+			                     _mm_loadu_si128((const void *)((const uint16_t *)(const void *)row[j] + i))), 16))
+			                : _mm256_loadu_ps((const float *)(const void *)row[j] + i);
+			c = _mm256_fmadd_ps(_mm256_set1_ps(x[j]), r, c);
+		}
+		_mm256_storeu_ps(acc + i, c);
+	}
+	for (; i < n; i++)
+		for (int j = 0; j < 4; j++)
+			acc[i] = __builtin_fmaf(x[j], load1(bf16 ? DT_bf16 : DT_f32, row[j] + i * (bf16 ? 2 : 4)), acc[i]);
+}
+
+static void axpy4(int64_t n, const float *x, const char *const *row, bool bf16, float *acc)
+{
+	if (cpu_get()->avx512)
+		axpy4_512(n, x, row, bf16, acc);
+	else if (cpu_get()->avx2)
+		axpy4_256(n, x, row, bf16, acc);
+	else
+		for (int64_t i = 0; i < n; i++)
+			for (int j = 0; j < 4; j++)
+				acc[i] += x[j] * load1(bf16 ? DT_bf16 : DT_f32, row[j] + i * (bf16 ? 2 : 4));
+}
+
+/* Sum of x[i] * row[i], in 4 vector sums that are added at the end. */
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+static float dot_512(int64_t n, const float *x, const char *row, bool bf16)
+{
+	__m512 c[4] = { _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps() };
+	for (int64_t i = 0; i < n; i += 64)
+		for (int j = 0; j < 4 && i + 16 * j < n; j++) {
+			int64_t at = i + 16 * j;
+			__mmask16 m = n - at >= 16 ? 0xffff : (__mmask16)((1u << (n - at)) - 1);
+			__m512 r = bf16 ? _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(
+			                     _mm256_maskz_loadu_epi16(m, (const uint16_t *)(const void *)row + at)), 16))
+			                : _mm512_maskz_loadu_ps(m, (const float *)(const void *)row + at);
+			c[j] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, x + at), r, c[j]);
+		}
+	return _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(c[0], c[1]), _mm512_add_ps(c[2], c[3])));
+}
+
+static float dot_any(int64_t n, const float *x, const char *row, bool bf16)
+{
+	if (cpu_get()->avx512)
+		return dot_512(n, x, row, bf16);
+	float c[8] = {0};
+	int es = bf16 ? 2 : 4;
+	enum dtype dt = bf16 ? DT_bf16 : DT_f32;
+	int64_t i = 0;
+	for (; i + 8 <= n; i += 8)
+		for (int j = 0; j < 8; j++)
+			c[j] += x[i + j] * load1(dt, row + (i + j) * es);
+	for (; i < n; i++)
+		c[0] += x[i] * load1(dt, row + i * es);
+	return ((c[0] + c[1]) + (c[2] + c[3])) + ((c[4] + c[5]) + (c[6] + c[7]));
+}
+
+/* Phase 0: lhs as f32 rows, shared.  Phase 1: each tile its columns. */
+static void run_few(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
+{
+	const struct matmul *p = s->priv;
+	const char *l = view_at(k, ptr, p->il), *r = view_at(k, ptr, p->ir);
+	float *x = (float *)align64(ptr[k->nin + k->nout]);
+	if (phase == 0) {
+		if (t0 == 0)
+			for (int64_t b = 0; b < p->b; b++)
+				for (int64_t i = 0; i < p->m; i++)
+					for (int64_t j = 0; j < p->k; j++)
+						x[(b * p->m + i) * p->k + j] = load1(p->l.dt, l + (p->l.batch[b] + p->l.free[i] + p->l.k[j]) * p->l.es);
+		return;
+	}
+	bool bf16 = p->r.dt == DT_bf16;
+	float *acc = (float *)align64(scratch);
+	for (int64_t t = t0; t < t1; t++) {
+		int64_t b = t / p->nblk, n0 = t % p->nblk * p->nb, nn = MIN(p->nb, p->n - n0);
+		const char *rb = r + p->r.batch[b] * p->r.es;
+		char *out = view_at(k, ptr, k->nin) + p->ob[b] * p->oes;
+		const float *xb = x + b * p->m * p->k;
+		memset(acc, 0, sizeof *acc * (size_t)(p->m * nn));
+		if (p->r.free_unit) {
+			static const char zero_row[FEW_COLS * 4];
+			for (int64_t j = 0; j < p->k; j += 4) {
+				const char *row[4];
+				for (int q = 0; q < 4; q++)
+					row[q] = j + q < p->k ? rb + (p->r.k[j + q] + n0) * p->r.es : zero_row;
+				for (int64_t i = 0; i < p->m; i++) {
+					float y[4];
+					for (int q = 0; q < 4; q++)
+						y[q] = j + q < p->k ? xb[i * p->k + j + q] : 0;
+					axpy4(nn, y, row, bf16, acc + i * nn);
+				}
+			}
+		} else {
+			for (int64_t n = 0; n < nn; n++)
+				for (int64_t i = 0; i < p->m; i++)
+					acc[i * nn + n] = dot_any(p->k, xb + i * p->k, rb + p->r.free[n0 + n] * p->r.es, bf16);
+		}
+		store(p, out, 0, p->m, n0, nn, acc, nn);
+	}
+}
+
+/* --- choice ----------------------------------------------------------------------------------- */
+
+static bool float_ok(enum dtype dt)
+{
+	return dt == DT_f32 || dt == DT_bf16 || dt == DT_f16;
+}
+
+static const struct matmul_variant *choose(bool bf16)
+{
+	if (matmul_force && (bf16 || !matmul_force->bf16))
+		return matmul_force;
+	for (int i = 0; i < matmul_nvariant; i++)
+		if ((bf16 || !matmul_variant[i].bf16) && matmul_variant[i].has() && matmul_variant[i].best())
+			return &matmul_variant[i];
+	return NULL;
+}
+
+bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
+{
+	const struct prog_view *v[2] = { &k->v[0], &k->v[1] }, *o = &k->v[2];
+	const int64_t *a = k->attr;
+	int nb = (int)a[0];
+	const int64_t *batch[2] = { a + 1, a + 1 + nb };
+	a += 1 + 2 * nb;
+	int nc = (int)a[0];
+	const int64_t *con[2] = { a + 1, a + 1 + nc };
+	a += 1 + 2 * nc;
+	enum dtype acc = (enum dtype)a[1], ltype = (enum dtype)a[2], rtype = (enum dtype)a[3];
+	if (!float_ok(v[0]->dtype) || !float_ok(v[1]->dtype) || !float_ok(o->dtype) || (acc != DT_f32 && acc != DT_token) || a[4] > 1)
+		return false;
+	if ((ltype != DT_token && ltype != DT_bf16 && ltype != DT_f32) || (rtype != DT_token && rtype != DT_bf16 && rtype != DT_f32))
+		return false;
+	bool b0 = v[0]->dtype == DT_bf16 || ltype == DT_bf16, b1 = v[1]->dtype == DT_bf16 || rtype == DT_bf16;
+	bool rounds = (ltype == DT_bf16 && v[0]->dtype != DT_bf16) || (rtype == DT_bf16 && v[1]->dtype != DT_bf16);
+
+	struct matmul *p = ARENA_NEW(&s->a, struct matmul, 1);
+	struct operand *side[2] = { &p->l, &p->r };
+	int64_t free_n[2], con_n = 1, batch_n = 1, od[64], os[64];
+	int at = nb;
+	for (int x = 0; x < nb; x++) {
+		od[x] = o->dim[x];
+		os[x] = o->stride[x];
+	}
+	p->ob = offsets(&s->a, nb, od, os, &batch_n);
+	const int64_t *res[2];
+	for (int q = 0; q < 2; q++) {
+		int64_t fd[64], fs[64], cd[64], cs[64], bd[64], bs[64], rd[64], rs[64];
+		int nf = 0;
+		for (int d = 0; d < v[q]->rank; d++) {
+			bool used = false;
+			for (int x = 0; x < nb; x++)
+				used |= batch[q][x] == d;
+			for (int x = 0; x < nc; x++)
+				used |= con[q][x] == d;
+			if (used)
+				continue;
+			fd[nf] = v[q]->dim[d];
+			fs[nf] = v[q]->stride[d];
+			rd[nf] = o->dim[at];
+			rs[nf++] = o->stride[at++];
+		}
+		for (int x = 0; x < nc; x++) {
+			cd[x] = v[q]->dim[con[q][x]];
+			cs[x] = v[q]->stride[con[q][x]];
+		}
+		for (int x = 0; x < nb; x++) {
+			bd[x] = v[q]->dim[batch[q][x]];
+			bs[x] = v[q]->stride[batch[q][x]];
+		}
+		side[q]->dt = v[q]->dtype;
+		side[q]->es = dtype_info[v[q]->dtype].bytes;
+		side[q]->free = offsets(&s->a, nf, fd, fs, &free_n[q]);
+		side[q]->k = offsets(&s->a, nc, cd, cs, &con_n);
+		side[q]->batch = offsets(&s->a, nb, bd, bs, &batch_n);
+		res[q] = offsets(&s->a, nf, rd, rs, &free_n[q]);
+	}
+	p->b = batch_n;
+	p->m = free_n[0];
+	p->n = free_n[1];
+	p->k = con_n;
+	p->om = res[0];
+	p->on = res[1];
+	p->il = 0;
+	p->ir = 1;
+	if (p->m * p->n * p->k < SMALL || !p->b || (p->b > 1 && p->m * p->n * p->k < 512) || p->b * (p->m + p->n) > 1 << 26)
+		return false;
+	if (p->n < p->m && p->n <= MOST_FEW) {       /* few columns: the transposed problem */
+		struct operand t = p->l;
+		p->l = p->r;
+		p->r = t;
+		int64_t n = p->m;
+		p->m = p->n;
+		p->n = n;
+		const int64_t *y = p->om;
+		p->om = p->on;
+		p->on = y;
+		p->il = 1;
+		p->ir = 0;
+	}
+	for (int q = 0; q < 2; q++) {
+		int64_t n = q ? p->n : p->m;
+		side[q]->k_unit = unit(side[q]->k, p->k);
+		side[q]->free_unit = unit(side[q]->free, n);
+	}
+	p->out = o->dtype;
+	p->oes = dtype_info[p->out].bytes;
+	p->on_unit = unit(p->on, p->n);
+	s->priv = p;
+	s->phases = 2;
+	if (p->m <= MOST_FEW && !rounds && p->r.dt != DT_f16 && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
+		p->nb = FEW_COLS;
+		p->nblk = (p->n + p->nb - 1) / p->nb;
+		s->tiles = p->b * p->nblk;
+		s->shared = (size_t)(p->b * p->m * p->k) * 4 + 64;
+		s->scratch = (size_t)(p->m * p->nb) * 4 + 64;
+		s->run = run_few;
+		return true;
+	}
+	p->v = choose(b0 && b1);
+	if (!p->v || (rounds && !p->v->bf16))
+		return false;
+	const struct matmul_variant *w = p->v;
+	size_t es = esize(p);
+	p->kc = MIN(p->k, w->bf16 ? 4096 : 1024);
+	p->nb = MAX(w->nr, (int64_t)((1 << 20) / (p->kc * (int64_t)es)) / w->nr * w->nr);
+	p->nb = MIN(p->nb, pad_to(MIN(p->n, 512), w->nr));
+	p->nblk = (p->n + p->nb - 1) / p->nb;
+	p->npanel = (p->m + w->mr - 1) / w->mr;
+	enum { TILES = 16 };
+	int64_t want = p->b * p->nblk >= TILES ? 1 : (TILES + p->b * p->nblk - 1) / (p->b * p->nblk);
+	int64_t per = MAX((p->npanel + want - 1) / want, MIN(4, p->npanel));
+	p->mb = per * w->mr;
+	p->mblk = (p->npanel + per - 1) / per;
+	for (int64_t k0 = 0; k0 < p->k; k0 += p->kc) {
+		p->panel += (size_t)(pad_to(MIN(p->kc, p->k - k0), w->kstep) * w->mr) * es;
+		p->rpanel += (size_t)(pad_to(MIN(p->kc, p->k - k0), w->kstep) * w->nr) * es;
+	}
+	p->panel = (p->panel + 63) & ~(size_t)63;
+	p->rpanel = (p->rpanel + 63) & ~(size_t)63;
+	p->share_rhs = p->mblk > 1;
+	p->npanel_r = (p->n + w->nr - 1) / w->nr;
+	p->b_bytes = ((size_t)(pad_to(p->kc, w->kstep) * pad_to(p->nb, w->nr)) * es + 63) & ~(size_t)63;
+	p->c_bytes = (size_t)(p->mb * pad_to(p->nb, w->nr)) * 4;
+	s->tiles = p->b * p->nblk * p->mblk;
+	s->shared = (size_t)(p->b * p->npanel) * p->panel + (p->share_rhs ? (size_t)(p->b * p->npanel_r) * p->rpanel : 0) + 64;
+	s->scratch = p->b_bytes + p->c_bytes + 128;
+	s->run = run_packed;
+	return true;
+}
