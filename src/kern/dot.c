@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "dot.h"
+#include "matmul.h"
 
 enum { MB = 96, NB = 256, KB = 256, LANE = 16 };
 
@@ -207,6 +208,8 @@ enum dtype dot_type(enum dtype l, enum dtype r, enum dtype out, enum dtype acc)
 
 struct err *kern_make_dot(const struct prog_kern *k, struct kern_state *s)
 {
+	if (kern_matmul(k, s))
+		return NULL;
 	struct arena *ar = &s->a;
 	struct dot *q = ARENA_NEW(ar, struct dot, 1);
 	const struct prog_view *l = &k->v[0], *r = &k->v[1], *o = &k->v[2];
