@@ -303,6 +303,6 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 
 struct err *pass_canon(const struct pass_opts *o, struct ir_module *m)
 {
-	rewrite_all(m, on_op, NULL, NULL);
+	pass_rewrite(m, on_op, NULL, NULL);
 	return NULL;
 }

@@ -92,7 +92,7 @@ struct err *pass_run(const struct pass_opts *o, struct ir_module *m)
 struct err *pass_compile(const struct pass_opts *o, struct ir_module *m, struct prog **out)
 {
 	TRY(pass_run(o, m));
-	TRY(lower(o, m, out));
+	TRY(pass_lower(o, m, out));
 	struct err *e = NULL;
 	if (o->dump) {
 		struct str s = {0};

@@ -45,7 +45,7 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 struct err *pass_cse(const struct pass_opts *o, struct ir_module *m)
 {
 	struct map t = {0};
-	rewrite_all(m, on_op, begin, &t);
+	pass_rewrite(m, on_op, begin, &t);
 	map_free(&t);
 	return NULL;
 }

@@ -715,7 +715,7 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 {
 	if (o->tier == TIER_REF)
 		return NULL;
-	rewrite_all(m, split_reduce, NULL, NULL);
+	pass_rewrite(m, split_reduce, NULL, NULL);
 	struct arena a, order;
 	arena_init(&a);
 	arena_init(&order);
@@ -729,7 +729,7 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 	while (todo.n) {
 		ir_fnid id = todo.p[--todo.n];
 		z.fn = ir_fn_of(m, id);
-		replace_fn(m, id, fuse_fn(&z));
+		pass_replace(m, id, fuse_fn(&z));
 		arena_reset(&a);
 		const struct ir_fn *fn = ir_fn_of(m, id);
 		for (size_t i = 0; i < fn->op.n; i++) {
@@ -746,7 +746,7 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 	}
 	arr_free(&todo);
 	arr_free(&z.g);
-	rewrite_all(m, nothing, NULL, NULL);       /* drops what only groups read */
+	pass_rewrite(m, nothing, NULL, NULL);       /* drops what only groups read */
 	arena_fini(&a);
 	arena_fini(&order);
 	return NULL;

@@ -16,7 +16,7 @@ struct err *pass_inline(const struct pass_opts *o, struct ir_module *m)
 	for (size_t f = 1; f < m->fn.n; f++)
 		for (size_t i = 0; i < m->fn.p[f]->op.n; i++)
 			if (m->fn.p[f]->op.p[i].kind == IR_call) {
-				rewrite_all(m, on_op, NULL, NULL);
+				pass_rewrite(m, on_op, NULL, NULL);
 				return NULL;
 			}
 	return NULL;

@@ -532,7 +532,7 @@ static void drop_dead(struct ir_module *m)
 	struct arena a;
 	arena_init(&a);
 	int nf;
-	ir_fnid *order = reachable(&a, m, &nf);
+	ir_fnid *order = pass_reachable(&a, m, &nf);
 	for (int q = nf; q-- > 0;) {                 /* users first: their dead results free the inner ones */
 		struct ir_fn *fn = ir_fn_of(m, order[q]);
 		bool any = false;
@@ -702,7 +702,7 @@ static void drop_dead(struct ir_module *m)
 		}
 		for (size_t i = 0; i < fn->result.n; i++)
 			ir_result(g, map[fn->result.p[i]]);
-		replace_fn(m, order[q], g);
+		pass_replace(m, order[q], g);
 	}
 	arena_fini(&a);
 }
@@ -744,7 +744,7 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 
 struct err *pass_loops(const struct pass_opts *o, struct ir_module *m)
 {
-	rewrite_all(m, on_op, NULL, NULL);
+	pass_rewrite(m, on_op, NULL, NULL);
 	drop_dead(m);
 	return NULL;
 }

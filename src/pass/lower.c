@@ -56,7 +56,7 @@ static void loop_end(struct lw *w)
 {
 	struct loop_frame l = w->loops.p[--w->loops.n];
 	for (size_t i = 0; i < l.extend.n; i++)
-		store_touch(w, l.extend.p[i]);
+		pass_store_touch(w, l.extend.p[i]);
 	arr_free(&l.extend);
 }
 
@@ -104,14 +104,14 @@ static void emit_kern(struct lw *w, struct prog_kern *k, struct place *const *pl
 	c->nopnd = (uint32_t)n;
 	w->now--;                           /* operands are used at the command's own time */
 	for (int i = 0; i < n; i++)
-		arr_push(&w->opnd, place_opnd(w, pl[i]));
+		arr_push(&w->opnd, pass_place_opnd(w, pl[i]));
 	w->now++;
 }
 
 static void emit_copy(struct lw *w, struct place *src, struct place *dst)
 {
 	struct prog_kern k = { .id = KERN_copy, .nin = 1, .nout = 1, .code = -1 };
-	if (place_bytes(dst) == 0)
+	if (pass_place_bytes(dst) == 0)
 		return;
 	k.v = ARENA_NEW(&w->p->arena, struct prog_view, 2);
 	view_from(w, &k.v[0], src);
@@ -124,7 +124,7 @@ static uint32_t opnds(struct lw *w, struct prog_cmd *c, int n, struct place *con
 	uint32_t first = (uint32_t)w->opnd.n;
 	w->now--;
 	for (int i = 0; i < n; i++)
-		arr_push(&w->opnd, place_opnd(w, pl[i]));
+		arr_push(&w->opnd, pass_place_opnd(w, pl[i]));
 	w->now++;
 	c->opnd = first;
 	c->nopnd = (uint32_t)n;
@@ -136,7 +136,7 @@ static struct place *temp(struct lw *w, enum dtype dt, int rank, const int64_t *
 	int64_t n = dtype_info[dt].bytes;
 	for (int i = 0; i < rank; i++)
 		n *= dim[i];
-	return place_new(w, lw_store(w, BUF_TEMP, n, 0), dt, rank, dim);
+	return pass_place_new(w, pass_store_new(w, BUF_TEMP, n, 0), dt, rank, dim);
 }
 
 /* --- frames --------------------------------------------------------------- */
@@ -182,7 +182,7 @@ static void frame_init(struct lw *w, struct frame *f, const struct ir_fn *fn)
 static struct place *dense(struct lw *w, struct frame *f, ir_val v)
 {
 	struct place *p = f->at[v];
-	if (place_dense(p))
+	if (pass_place_dense(p))
 		return p;
 	struct place *q = temp(w, p->dtype, p->rank, p->dim);
 	emit_copy(w, p, q);
@@ -207,7 +207,7 @@ static struct place *steal(struct lw *w, struct frame *f, int i, ir_val v)
 	ir_val r = f->root[v];
 	struct place *p = f->at[v];
 	const struct ir_op *def = ir_def(f->fn, r);
-	if (f->last[r] != i || uses(f, o, r) != 1 || !place_dense(p) || !f->at[r])
+	if (f->last[r] != i || uses(f, o, r) != 1 || !pass_place_dense(p) || !f->at[r])
 		return NULL;
 	if (!def && !f->steal[r])
 		return NULL;
@@ -218,7 +218,7 @@ static struct place *steal(struct lw *w, struct frame *f, int i, ir_val v)
 		return p;
 	if (s->donated_to < 0 || def)
 		return NULL;
-	struct place *q = place_like(w, p);      /* the argument's memory under the output's name */
+	struct place *q = pass_place_like(w, p);      /* the argument's memory under the output's name */
 	q->store = s->donated_to;
 	return q;
 }
@@ -278,11 +278,11 @@ static struct place *result_at(struct lw *w, struct frame *f, int i, ir_val v)
 			if ((p = steal(w, f, i, x)) && f->target[v] && p->store != f->target[v]->store && free_at(w, f, i, f->target[v]))
 				p = NULL;
 			if (p) {
-				p = place_like(w, p);
+				p = pass_place_like(w, p);
 				p->dtype = t->dtype;
 				p->rank = t->rank;
 				p->dim = t->dim;
-				struct place *d = place_new(w, p->store, t->dtype, t->rank, t->dim);
+				struct place *d = pass_place_new(w, p->store, t->dtype, t->rank, t->dim);
 				p->stride = d->stride;
 			}
 		}
@@ -310,7 +310,7 @@ struct move { struct place *src, *dst; };
 /* Does src already lie where dst wants it?  An argument donated to an output does. */
 static bool same_place(const struct lw *w, const struct place *a, const struct place *b)
 {
-	return (a->store == b->store || w->store.p[a->store].donated_to == b->store) && a->off == b->off && place_dense(a) && place_dense(b) &&
+	return (a->store == b->store || w->store.p[a->store].donated_to == b->store) && a->off == b->off && pass_place_dense(a) && pass_place_dense(b) &&
 	       a->reg[0] == b->reg[0] && a->reg[1] == b->reg[1] && a->mul[0] == b->mul[0] && a->mul[1] == b->mul[1];
 }
 
@@ -362,7 +362,7 @@ static struct err *lower_steps(struct lw *w, struct frame *f, int i)
 	int n;
 	TRY(eval_steps(&w->p->arena, w->m, f->fn, o, &st, &n));
 	if (n == 0 && o->nout == 1 && o->nin >= 1) {
-		f->at[o->out] = place_reshape(w, dense(w, f, ir_in(f->fn, o, 0)), ir_vtype(w->m, f->fn, o->out)->dtype,
+		f->at[o->out] = pass_place_reshape(w, dense(w, f, ir_in(f->fn, o, 0)), ir_vtype(w->m, f->fn, o->out)->dtype,
 		                              ir_vtype(w->m, f->fn, o->out)->rank, ir_vtype(w->m, f->fn, o->out)->dim);
 		return NULL;
 	}
@@ -387,7 +387,7 @@ static struct err *lower_steps(struct lw *w, struct frame *f, int i)
 			}
 			ir_val v = ir_in(f->fn, o, (uint32_t)st[s].arg[a]);
 			struct place *p = f->at[v];
-			if (!place_dense(p) && full_view(&k->v[a], p) && takes_strides(k->id))
+			if (!pass_place_dense(p) && full_view(&k->v[a], p) && takes_strides(k->id))
 				memcpy(k->v[a].stride, p->stride, sizeof *p->stride * (size_t)p->rank);
 			else
 				p = dense(w, f, v);
@@ -413,7 +413,7 @@ static struct err *lower_constant(struct lw *w, struct frame *f, const struct ir
 	if (!*id) {
 		while (w->data.n & 63)
 			arr_push(&w->data, 0);
-		int s = lw_store(w, BUF_CONST, (int64_t)n, 0);
+		int s = pass_store_new(w, BUF_CONST, (int64_t)n, 0);
 		w->store.p[s].depth = 0;
 		w->buf.p[w->store.p[s].buf].off = (int64_t)w->data.n;
 		arr_reserve(&w->data, n);
@@ -421,7 +421,7 @@ static struct err *lower_constant(struct lw *w, struct frame *f, const struct ir
 		w->data.n += n;
 		*id = (uint64_t)s + 1;
 	}
-	struct place *q = place_new(w, (int)*id - 1, t->dtype, t->rank, t->dim);
+	struct place *q = pass_place_new(w, (int)*id - 1, t->dtype, t->rank, t->dim);
 	if (splat)
 		memset(q->stride, 0, sizeof *q->stride * (size_t)q->rank);
 	f->at[o->out] = q;
@@ -460,7 +460,7 @@ static bool lower_strip(struct lw *w, struct frame *f, int i, const struct ir_fn
 			ok &= t->rank == rt->rank && !memcmp(t->dim, rt->dim, sizeof *t->dim * t->rank);
 			inner[q->out] = true;
 		} else if (is_alias(q) && q->nin == 1 && at[ir_in(g, q, 0)] && !inner[ir_in(g, q, 0)]) {
-			at[q->out] = place_view(w, g, q, at[ir_in(g, q, 0)]);
+			at[q->out] = pass_place_view(w, g, q, at[ir_in(g, q, 0)]);
 			ok &= at[q->out] != NULL;
 		} else {
 			ok = false;
@@ -743,7 +743,7 @@ static struct err *lower_coll(struct lw *w, struct frame *f, int i)
 			TRY(eval_expr(&w->p->arena, w->m, region, &c.expr));
 		struct place *in = dense(w, f, ir_in(fn, o, k));
 		struct place *out = f->at[o->out + k] = result_at(w, f, i, o->out + k);
-		if (place_bytes(out) == 0 && place_bytes(in) == 0)
+		if (pass_place_bytes(out) == 0 && pass_place_bytes(in) == 0)
 			continue;
 		w->buf.p[w->store.p[in->store].buf].bits |= BUF_PEER;
 		w->buf.p[w->store.p[out->store].buf].bits |= BUF_PEER;
@@ -812,11 +812,11 @@ static struct place *carry_place(struct lw *w, struct frame *f, int i, ir_val v,
 		p = f->target[result] && free_at(w, f, i, f->target[result]) ? f->target[result] : temp(w, t->dtype, t->rank, t->dim);
 		mv[(*nmv)++] = (struct move){ f->at[v], p };
 	}
-	struct place *q = place_like(w, p);
+	struct place *q = pass_place_like(w, p);
 	q->dtype = t->dtype;
 	q->rank = t->rank;
 	q->dim = t->dim;
-	q->stride = place_new(w, p->store, t->dtype, t->rank, t->dim)->stride;
+	q->stride = pass_place_new(w, p->store, t->dtype, t->rank, t->dim)->stride;
 	return q;
 }
 
@@ -853,7 +853,7 @@ static struct err *lower_loop(struct lw *w, struct frame *f, int i)
 	}
 	move_all(w, mv, nmv);
 	for (int k = 0; k < n; k++)
-		store_touch(w, home[k]->store);
+		pass_store_touch(w, home[k]->store);
 
 	struct frame b, c;
 	frame_init(w, &b, body);
@@ -910,7 +910,7 @@ static struct err *lower_loop(struct lw *w, struct frame *f, int i)
 			struct place *p = home[k];
 			bool stacked = role[k] >= ROLE_IN;
 			if (stacked) {
-				struct place *q = place_like(w, p);
+				struct place *q = pass_place_like(w, p);
 				int64_t step = p->stride[0] * dtype_info[p->dtype].bytes;
 				int slot = q->reg[0] && q->mul[0] ? 1 : 0;
 				if (slot && q->reg[1] && q->mul[1])
@@ -942,7 +942,7 @@ static struct err *lower_loop(struct lw *w, struct frame *f, int i)
 		out[k] = (struct move){ b.at[body->result.p[k]], want[k] };
 	move_all(w, out, (int)nres);
 	for (int k = 0; k < n; k++)
-		store_touch(w, home[k]->store);
+		pass_store_touch(w, home[k]->store);
 	block_end(w, body_blk, &list, saved);
 	loop_end(w);
 	if (cond && counted) {
@@ -958,7 +958,7 @@ static struct err *lower_loop(struct lw *w, struct frame *f, int i)
 	q->nblock = cond ? 2 : 1;
 	q->block = sub_push(w, q->nblock, blk);
 	for (int k = 0; k < n; k++)
-		store_touch(w, home[k]->store);
+		pass_store_touch(w, home[k]->store);
 	return NULL;
 }
 
@@ -974,7 +974,7 @@ static struct err *lower_case(struct lw *w, struct frame *f, int i)
 		const struct ir_type_info *t = ir_vtype(w->m, fn, o->out + k);
 		home[k] = f->target[o->out + k] && free_at(w, f, i, f->target[o->out + k]) ? f->target[o->out + k]
 		        : temp(w, t->dtype, t->rank, t->dim);
-		store_touch(w, home[k]->store);
+		pass_store_touch(w, home[k]->store);
 	}
 	uint32_t *blk = ARENA_NEW(w->tmp, uint32_t, n);
 	for (int j = 0; j < n; j++) {
@@ -1004,7 +1004,7 @@ static struct err *lower_case(struct lw *w, struct frame *f, int i)
 	q->nblock = (uint32_t)n;
 	q->block = sub_push(w, (uint32_t)n, blk);
 	for (uint32_t k = 0; k < o->nout; k++) {
-		store_touch(w, home[k]->store);
+		pass_store_touch(w, home[k]->store);
 		f->at[o->out + k] = home[k];
 	}
 	return NULL;
@@ -1021,8 +1021,8 @@ static struct err *lower_op(struct lw *w, struct frame *f, int i)
 			ir_val x = ir_in(fn, o, k);
 			if (o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint) {
 				f->at[o->out + k] = f->at[x];
-			} else if (!(f->at[o->out] = place_view(w, fn, o, f->at[x]))) {
-				f->at[o->out] = place_view(w, fn, o, dense(w, f, x));
+			} else if (!(f->at[o->out] = pass_place_view(w, fn, o, f->at[x]))) {
+				f->at[o->out] = pass_place_view(w, fn, o, dense(w, f, x));
 				f->root[o->out] = f->root[x];
 			}
 		}
@@ -1143,7 +1143,7 @@ static void choose_donations(struct lw *w, const struct ir_fn *fn)
 		}
 }
 
-struct err *lower(const struct pass_opts *opts, struct ir_module *m, struct prog **out)
+struct err *pass_lower(const struct pass_opts *opts, struct ir_module *m, struct prog **out)
 {
 	struct arena tmp;
 	arena_init(&tmp);
@@ -1169,12 +1169,12 @@ struct err *lower(const struct pass_opts *opts, struct ir_module *m, struct prog
 	frame_init(&w, &f, fn);
 	for (uint32_t a = 0; a < p->narg; a++) {
 		const struct ir_type_info *t = ir_vtype(m, fn, a + 1);
-		f.at[a + 1] = place_new(&w, lw_store(&w, BUF_ARG, t->bytes, a), t->dtype, t->rank, t->dim);
+		f.at[a + 1] = pass_place_new(&w, pass_store_new(&w, BUF_ARG, t->bytes, a), t->dtype, t->rank, t->dim);
 	}
 	struct place **res = ARENA_NEW(&tmp, struct place *, p->nres);
 	for (uint32_t r = 0; r < p->nres; r++) {
 		const struct ir_type_info *t = ir_vtype(m, fn, fn->result.p[r]);
-		res[r] = place_new(&w, lw_store(&w, BUF_OUT, t->bytes, r), t->dtype, t->rank, t->dim);
+		res[r] = pass_place_new(&w, pass_store_new(&w, BUF_OUT, t->bytes, r), t->dtype, t->rank, t->dim);
 	}
 	for (uint32_t a = 0; a < p->narg; a++)
 		if (p->arg[a].alias >= 0) {
@@ -1200,7 +1200,7 @@ struct err *lower(const struct pass_opts *opts, struct ir_module *m, struct prog
 			mv[r] = (struct move){ f.at[fn->result.p[r]], res[r] };
 		move_all(&w, mv, (int)p->nres);
 		block_end(&w, main_blk, &list, saved);
-		memory_plan(&w);
+		pass_memory_plan(&w);
 #define TAKE(field, n_field) do { p->n_field = (uint32_t)w.field.n; \
 		p->field = arena_copy(&p->arena, w.field.p, w.field.n * sizeof *w.field.p); } while (0)
 		TAKE(buf, nbuf);

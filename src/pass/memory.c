@@ -118,7 +118,7 @@ static int64_t plan_by_time(struct item *it, size_t n)
 	return top;
 }
 
-void memory_plan(struct lw *w)
+void pass_memory_plan(struct lw *w)
 {
 	struct item *it = ARENA_NEW(w->tmp, struct item, w->store.n);
 	size_t n = 0;

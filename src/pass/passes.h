@@ -23,11 +23,11 @@ struct rewrite {
 typedef ir_val rewrite_op(struct rewrite *r, const struct ir_op *o, const ir_val *in);
 /* Before a function's ops (NULL = nothing to prepare). */
 typedef void rewrite_begin(struct rewrite *r);
-void rewrite_all(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, void *user);
+void pass_rewrite(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, void *user);
 /* Functions reachable from main, regions before users; array owned by the arena. */
-ir_fnid *reachable(struct arena *a, const struct ir_module *m, int *n);
+ir_fnid *pass_reachable(struct arena *a, const struct ir_module *m, int *n);
 /* Put g in the place of f; g keeps f's id. */
-void replace_fn(struct ir_module *m, ir_fnid f, struct ir_fn *g);
+void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g);
 
 /* --- the passes ------------------------------------------------------------ */
 
@@ -46,6 +46,6 @@ struct err *pass_partition(const struct pass_opts *o, struct ir_module *m);
 struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m);
 
 /* --- lower.c --- */
-struct err *lower(const struct pass_opts *o, struct ir_module *m, struct prog **out);
+struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct prog **out);
 
 #endif

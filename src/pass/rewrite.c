@@ -23,7 +23,7 @@ static void visit(const struct ir_module *m, ir_fnid f, uint8_t *seen, ir_fnid *
 	out[(*n)++] = f;
 }
 
-ir_fnid *reachable(struct arena *a, const struct ir_module *m, int *n)
+ir_fnid *pass_reachable(struct arena *a, const struct ir_module *m, int *n)
 {
 	ir_fnid *out = ARENA_NEW(a, ir_fnid, m->fn.n);
 	*n = 0;
@@ -31,7 +31,7 @@ ir_fnid *reachable(struct arena *a, const struct ir_module *m, int *n)
 	return out;
 }
 
-void replace_fn(struct ir_module *m, ir_fnid f, struct ir_fn *g)
+void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g)
 {
 	struct ir_fn *old = m->fn.p[f];
 	m->fn.p[f] = g;
@@ -41,13 +41,13 @@ void replace_fn(struct ir_module *m, ir_fnid f, struct ir_fn *g)
 	g->name = old->name;
 }
 
-void rewrite_all(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, void *user)
+void pass_rewrite(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, void *user)
 {
 	struct arena order, a;
 	arena_init(&order);
 	arena_init(&a);
 	int n;
-	ir_fnid *f = reachable(&order, m, &n);
+	ir_fnid *f = pass_reachable(&order, m, &n);
 	for (int k = 0; k < n; k++) {
 		const struct ir_fn *fn = ir_fn_of(m, f[k]);
 		uint8_t *live = ir_live(&a, m, fn);
@@ -82,7 +82,7 @@ void rewrite_all(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, void
 		}
 		for (size_t i = 0; i < fn->result.n; i++)
 			ir_result(r.b.fn, r.map[fn->result.p[i]]);
-		replace_fn(m, f[k], r.b.fn);
+		pass_replace(m, f[k], r.b.fn);
 		arena_reset(&a);
 	}
 	arena_fini(&a);
