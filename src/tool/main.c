@@ -1,61 +1,78 @@
-/* rondo: a subcommand a file. */
+/* The `rondo` command: one file per subcommand. */
 #include "tool.h"
-#include "../hlo/hlo.h"
 
-static const struct tool_cmd commands[] = {
-	{ "opt", tool_opt, "[-p PASS] [-V] FILE", "print the program, after the passes up to PASS; -V: verify only" },
-};
+#include <stdlib.h>
+#include <unistd.h>
 
-static void usage(FILE *f)
+static const struct command *const command[] = {&cmd_info, &cmd_opt, &cmd_run, &cmd_explain, &cmd_prog, &cmd_bench};
+
+static void overview(FILE *f)
 {
-	fprintf(f, "usage: rondo COMMAND ..\n");
-	for (size_t i = 0; i < NELEM(commands); i++)
-		fprintf(f, "  %-8s %-24s %s\n", commands[i].name, commands[i].args, commands[i].help);
+	fprintf(f, "rondo: compiler and runtime for JAX programs\n\n");
+	for (size_t i = 0; i < NELEM(command); i++)
+		fprintf(f, "  rondo %-8s %-34s %s\n", command[i]->name, command[i]->args, command[i]->help);
+	fprintf(f, "  rondo %-8s %-34s %s\n\n", "help", "[COMMAND | settings]", "this text, a command's options, the settings");
+	fprintf(f, "FILE is StableHLO portable bytecode or the text that 'rondo opt' prints.\n");
 }
 
-int tool_usage(const char *name)
+static struct err *help(int argc, char **argv)
 {
-	for (size_t i = 0; i < NELEM(commands); i++)
-		if (strcmp(commands[i].name, name) == 0)
-			fprintf(stderr, "usage: rondo %s %s\n  %s\n", name, commands[i].args, commands[i].help);
-	return 2;
+	if (argc < 1) {
+		overview(stdout);
+		return NULL;
+	}
+	if (strcmp(argv[0], "settings") == 0) {
+		conf_help(stdout);
+		return NULL;
+	}
+	const char *name[NELEM(command) + 1];
+	for (size_t i = 0; i < NELEM(command); i++) {
+		name[i] = command[i]->name;
+		if (strcmp(argv[0], name[i]) == 0) {
+			args_help(stdout, command[i]);
+			return NULL;
+		}
+	}
+	name[NELEM(command)] = "settings";
+	return ERR(INVALID, "no help on '%s'%s", argv[0], args_hint(argv[0], name, NELEM(name)));
 }
 
-int tool_fail(struct err *e)
+static struct err *run(int argc, char **argv, int *status)
 {
-	fprintf(stderr, "rondo: %s\n", e->msg);
-	err_free(e);
-	return 1;
-}
-
-struct err *tool_read(const char *path, struct ir_module **out)
-{
-	struct str s = {0};
-	struct err *e = str_read_file(&s, path);
-	if (!e)
-		e = s.n >= 4 && memcmp(s.p, "ML\xefR", 4) == 0 ? hlo_read(s.p, s.n, out) : ir_parse(s.p, s.n, out);
-	str_free(&s);
-	return e ? err_wrap(e, "%s", path) : NULL;
+	const char *name[NELEM(command) + 1];
+	if (argc < 2 || strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+		return help(argc - 2, argv + 2);
+	for (size_t i = 0; i < NELEM(command); i++) {
+		const struct command *c = command[i];
+		name[i] = c->name;
+		if (strcmp(argv[1], c->name) != 0)
+			continue;
+		for (int k = 2; k < argc; k++)
+			if (strcmp(argv[k], "--help") == 0 || strcmp(argv[k], "-h") == 0) {
+				args_help(stdout, c);
+				return NULL;
+			}
+		char *file[16];
+		int nfile;
+		TRY(args_parse(c, argc - 2, argv + 2, file, &nfile));
+		return c->run(file, nfile, status);
+	}
+	name[NELEM(command)] = "help";
+	return ERR(INVALID, "no command '%s'%s; see 'rondo help'", argv[1], args_hint(argv[1], name, NELEM(name)));
 }
 
 int main(int argc, char **argv)
 {
-	if (argc < 2) {
-		usage(stderr);
+	int status = 0;
+	struct err *e = run(argc, argv, &status);
+	if (e) {
+		bool colour = isatty(2);
+		fflush(stdout);
+		fprintf(stderr, "rondo: %serror%s: %s\n", colour ? "\033[31m" : "", colour ? "\033[0m" : "", e->msg);
+		if (conf_int(CONF_LOG) >= LOG_DEBUG)
+			fprintf(stderr, "  made at %s:%d\n", e->file, e->line);
+		err_free(e);
 		return 2;
 	}
-	if (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-		usage(stdout);
-		return 0;
-	}
-	const char *names[NELEM(commands)];
-	for (size_t i = 0; i < NELEM(commands); i++) {
-		names[i] = commands[i].name;
-		if (strcmp(argv[1], commands[i].name) == 0)
-			return commands[i].run(argc - 2, argv + 2);
-	}
-	const char *near = str_nearest(argv[1], names, NELEM(names));
-	fprintf(stderr, "rondo: no command '%s'%s%s%s\n", argv[1], near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-	usage(stderr);
-	return 2;
+	return status;
 }

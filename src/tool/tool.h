@@ -1,21 +1,84 @@
-/* Inside tool: the subcommands of rondo, one file each. */
-#ifndef RONDO_TOOL_TOOL_H
-#define RONDO_TOOL_TOOL_H
+/* What the subcommands of `rondo` share: options, reading programs, arrays in npz files, shards. */
+#ifndef RONDO_TOOL_H
+#define RONDO_TOOL_H
 
 #include "../base/base.h"
 #include "../ir/ir.h"
+#include "../pass/pass.h"
+#include "../prog/prog.h"
 
-/* A subcommand takes the arguments after its name and returns the exit status. */
-typedef int tool_fn(int argc, char **argv);
-struct tool_cmd { const char *name; tool_fn *run; const char *args, *help; };
+/* --- args.c ---------------------------------------------------------------- */
 
-tool_fn tool_opt;
+/* An option "--name VALUE" (or "-x VALUE" if the name has one letter); a flag has no value. */
+struct opt {
+	const char *name, *value;      /* value: what stands for it in the help; NULL: a flag */
+	const char *help;
+	const char **str;              /* where the value goes; a flag sets it to "1" */
+};
 
-/* Read a program from a file: bytecode, or our text. */
-struct err *tool_read(const char *path, struct ir_module **out);
-/* Print the error to stderr, free it; returns the exit status 1. */
-int tool_fail(struct err *e);
-/* Print how the subcommand is used; returns the exit status 2. */
-int tool_usage(const char *name);
+/* A subcommand.  run returns an error, or sets *status (exit code, 0 at first). */
+struct command {
+	const char *name, *args, *help;
+	const struct opt *opt;
+	size_t nopt;
+	int nfile_min, nfile_max;
+	struct err *(*run)(char **file, int nfile, int *status);
+};
+extern const struct command cmd_info, cmd_opt, cmd_run, cmd_explain, cmd_prog, cmd_bench;
+
+struct err *args_parse(const struct command *c, int argc, char **argv, char **file, int *nfile);
+void args_help(FILE *f, const struct command *c);
+/* "did you mean 'x'" for a word that is none of cand, "" if nothing is near.  Static storage. */
+const char *args_hint(const char *word, const char *const *cand, size_t n);
+struct err *arg_int(const char *name, const char *s, int64_t lo, int64_t hi, int64_t *out);   /* s NULL: *out is kept */
+struct err *arg_tier(const char *s, enum pass_tier *out);
+
+/* --- source.c --------------------------------------------------------------- */
+
+/* Bytecode or our text, told by the first bytes. */
+struct err *source_read(const char *path, struct ir_module **out);
+/* Any of them compiled, or a compiled program in text or binary form as it is. */
+struct err *source_prog(const char *path, const struct pass_opts *o, struct prog **out);
+struct err *source_opts(const char *tier, const char *devices, const struct ir_module *m, struct pass_opts *o);
+
+/* --- npz.c ------------------------------------------------------------------ */
+
+/* An array as numpy stores it, made row-major.  kind is numpy's (b i u f c V), item its bytes an element. */
+struct npy { char *name; char kind; int item; int rank; int64_t dim[32]; void *p; size_t bytes; };
+struct npz { ARR(struct npy) a; };
+/* Members stored or deflated; ERR_INVALID or DATA_LOSS naming file and member. */
+struct err *npz_read(const char *path, struct npz *out);
+struct err *npz_write(const char *path, const struct npz *z);
+void npz_free(struct npz *z);
+const struct npy *npz_get(const struct npz *z, const char *name);     /* NULL if absent */
+/* p of n bytes is copied. */
+void npz_add(struct npz *z, const char *name, enum dtype dt, int rank, const int64_t *dim, const void *p, size_t n);
+
+/* --- array.c ---------------------------------------------------------------- */
+
+/* A whole array (an argument or result of main) and how devices hold it. */
+struct array {
+	enum dtype dtype;
+	int rank;
+	int64_t dim[32], local[32];
+	size_t bytes, local_bytes;
+	int64_t *start;                /* start[pos * rank + d]: where device pos's box begins */
+	char *p;                       /* row-major elements; NULL until there is a value */
+};
+/* Arguments and results of main at ndev devices.  Before any pass takes m apart. */
+struct err *arrays_of(const struct ir_module *m, int ndev, struct array **arg, int *narg, struct array **res, int *nres);
+void arrays_free(struct array *a, int n);
+/* Device pos's box of a, row-major into out (local_bytes). */
+void array_cut(const struct array *a, int pos, void *out);
+/* The reverse; *differs is set if bytes of the box had been given otherwise before (seen: a byte an element). */
+void array_join(struct array *a, int pos, const void *in, uint8_t *seen, bool *differs);
+/* From the file's entry of that name; shape and width must fit. */
+struct err *array_load(struct array *a, const struct npz *z, const char *name);
+void array_make_up(struct array *a, uint64_t seed);                   /* small values of its type */
+void array_print(FILE *f, const char *name, const struct array *a);   /* type, first values, range */
+/* The corpus' rule: a float result may differ by 1e-4 of the largest expected value; where f32 is given (the
+ * same program in f32) twice the expected result's own error is allowed too; anything else must be equal. */
+struct verdict { double error, allowed; bool ok; };
+struct verdict array_compare(const struct array *got, const struct npy *want, const struct npy *f32);
 
 #endif

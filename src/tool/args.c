@@ -1,0 +1,97 @@
+/* Options of a subcommand. */
+#include "tool.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+const char *args_hint(const char *word, const char *const *cand, size_t n)
+{
+	static char text[128];
+	const char *near = str_nearest(word, cand, n);
+	snprintf(text, sizeof text, near ? ", did you mean '%s'" : "", near);
+	return text;
+}
+
+static bool is_opt(const struct opt *o, const char *word, size_t n)
+{
+	return strlen(o->name) == n && memcmp(o->name, word, n) == 0;
+}
+
+static struct err *unknown(const struct command *c, const char *word)
+{
+	const char *cand[32];
+	size_t n = 0;
+	for (; n < c->nopt && n < NELEM(cand); n++)
+		cand[n] = c->opt[n].name;
+	const char *bare = word + strspn(word, "-");
+	const char *near = str_nearest(bare, cand, n);
+	if (near)
+		return ERR(INVALID, "rondo %s has no option '%s', did you mean '%s%s'", c->name, word, near[1] ? "--" : "-", near);
+	return ERR(INVALID, "rondo %s has no option '%s'; see 'rondo help %s'", c->name, word, c->name);
+}
+
+struct err *args_parse(const struct command *c, int argc, char **argv, char **file, int *nfile)
+{
+	*nfile = 0;
+	for (int i = 0; i < argc; i++) {
+		char *w = argv[i];
+		if (w[0] != '-' || !w[1]) {
+			if (*nfile == c->nfile_max)
+				return ERR(INVALID, "rondo %s does not know what to do with '%s'", c->name, w);
+			file[(*nfile)++] = w;
+			continue;
+		}
+		const char *name = w + strspn(w, "-"), *eq = strchr(name, '=');
+		size_t n = eq ? (size_t)(eq - name) : strlen(name), k = 0;
+		while (k < c->nopt && !is_opt(&c->opt[k], name, n))
+			k++;
+		if (k == c->nopt)
+			return unknown(c, w);
+		if (!c->opt[k].value)
+			*c->opt[k].str = "1";
+		else if (eq)
+			*c->opt[k].str = eq + 1;
+		else if (i + 1 < argc)
+			*c->opt[k].str = argv[++i];
+		else
+			return ERR(INVALID, "option '%s' of rondo %s needs a value: %s", w, c->name, c->opt[k].value);
+	}
+	if (*nfile < c->nfile_min)
+		return ERR(INVALID, "rondo %s needs: %s", c->name, c->args);
+	return NULL;
+}
+
+void args_help(FILE *f, const struct command *c)
+{
+	fprintf(f, "rondo %s %s\n  %s\n", c->name, c->args, c->help);
+	for (size_t i = 0; i < c->nopt; i++) {
+		char left[64];
+		snprintf(left, sizeof left, "%s%s%s%s", c->opt[i].name[1] ? "--" : "-", c->opt[i].name, c->opt[i].value ? " " : "",
+		         c->opt[i].value ? c->opt[i].value : "");
+		fprintf(f, "    %-22s %s\n", left, c->opt[i].help);
+	}
+}
+
+struct err *arg_int(const char *name, const char *s, int64_t lo, int64_t hi, int64_t *out)
+{
+	if (!s)
+		return NULL;
+	char *end;
+	errno = 0;
+	long long v = strtoll(s, &end, 10);
+	if (errno || *end || end == s || v < lo || v > hi)
+		return ERR(INVALID, "option '%s' cannot be '%s': a number from %ld to %ld", name, s, (long)lo, (long)hi);
+	*out = v;
+	return NULL;
+}
+
+struct err *arg_tier(const char *s, enum pass_tier *out)
+{
+	static const char *const tier[] = {"auto", "ref", "gen"};
+	for (int i = 0; s && i < 3; i++)
+		if (strcmp(s, tier[i]) == 0) {
+			*out = i == 0 ? TIER_AUTO : i == 1 ? TIER_REF : TIER_GEN;
+			return NULL;
+		}
+	return s ? ERR(INVALID, "option '--tier' cannot be '%s'%s: auto, ref or gen", s, args_hint(s, tier, 3)) : NULL;
+}

@@ -1,0 +1,71 @@
+/* Reading programs: bytecode, our text, compiled programs. */
+#include "tool.h"
+
+#include "../hlo/hlo.h"
+
+enum form { BYTECODE, TEXT, PROG_TEXT, PROG_BINARY };
+
+static enum form form_of(const struct str *s)
+{
+	if (s->n >= 4 && memcmp(s->p, "ML\xefR", 4) == 0)
+		return BYTECODE;
+	if (s->n >= 8 && memcmp(s->p, "RONDOPRG", 8) == 0)
+		return PROG_BINARY;
+	return s->n >= 5 && memcmp(s->p, "prog ", 5) == 0 ? PROG_TEXT : TEXT;
+}
+
+static struct err *read_module(const struct str *s, struct ir_module **out)
+{
+	switch (form_of(s)) {
+	case BYTECODE: return hlo_read(s->p, s->n, out);
+	case TEXT:
+		if (s->n > 7 && memcmp(s->p, "module ", 7) == 0 && memmem(s->p, s->n, "stablehlo.", 10))
+			return ERR(INVALID, "this is MLIR text; give the portable bytecode (.mlirbc) instead");
+		return ir_parse(s->p, s->n, out);
+	default: return ERR(INVALID, "this is a compiled program, which has no operations any more; 'rondo prog' shows it");
+	}
+}
+
+struct err *source_read(const char *path, struct ir_module **out)
+{
+	struct str s = {0};
+	struct err *e = str_read_file(&s, path);
+	if (!e)
+		e = err_wrap(read_module(&s, out), "%s", path);
+	str_free(&s);
+	return e;
+}
+
+struct err *source_prog(const char *path, const struct pass_opts *o, struct prog **out)
+{
+	struct str s = {0};
+	struct ir_module *m = NULL;
+	struct err *e = str_read_file(&s, path);
+	if (e)
+		return e;
+	enum form f = form_of(&s);
+	if (f == PROG_TEXT) {
+		e = prog_parse(s.p, s.n, out);
+	} else if (f == PROG_BINARY) {
+		e = prog_load(s.p, s.n, out);
+	} else {
+		struct pass_opts mine = *o;
+		e = read_module(&s, &m);
+		if (!e) {
+			mine.ndev = mine.ndev > 1 ? mine.ndev : MAX(m->num_partitions, 1);
+			e = pass_compile(&mine, m, out);
+		}
+	}
+	ir_module_free(m);
+	str_free(&s);
+	return err_wrap(e, "%s", path);
+}
+
+struct err *source_opts(const char *tier, const char *devices, const struct ir_module *m, struct pass_opts *o)
+{
+	pass_opts_from_conf(o);
+	int64_t n = m ? MAX(m->num_partitions, 1) : 1;
+	TRY(arg_int("--devices", devices, 1, 1 << 16, &n));
+	o->ndev = (int)n;
+	return arg_tier(tier, &o->tier);
+}
