@@ -40,7 +40,7 @@ $(B)/librondo_gen.so: $(GEN) $(B)/librondo.a src/gen/exports.map
 	$(CC) -shared $(LDF) -Wl,--version-script=src/gen/exports.map -o $@ $(GEN) $(B)/librondo.a $(shell $(LLVM) --ldflags 2>/dev/null) -lLLVM-19 $(LIBS)
 
 $(B)/rondo: $(TOOL) $(B)/librondo.a
-	$(CC) $(LDF) -rdynamic -o $@ $(TOOL) -Wl,--whole-archive $(B)/librondo.a -Wl,--no-whole-archive $(LIBS)
+	$(CC) $(LDF) -rdynamic -o $@ $(TOOL) -Wl,--whole-archive $(B)/librondo.a -Wl,--no-whole-archive $(LIBS) -lz
 
 $(B)/unit/%: tests/unit/%.c $(B)/librondo.a
 	@mkdir -p $(@D)

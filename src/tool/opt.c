@@ -1,40 +1,44 @@
-/* rondo opt: print a program as text, as it is or after passes. */
+/* rondo opt: a program's text, as read or after a pass. */
 #include "tool.h"
-#include "../pass/pass.h"
 
-int tool_opt(int argc, char **argv)
+static const char *pass, *tier, *devices, *list;
+
+static const struct opt opts[] = {
+	{"p", "PASS", "stop after this pass; 'read': before all; without it all are run", &pass},
+	{"devices", "N", "partitions; the program says by itself", &devices},
+	{"tier", "T", "ref, gen or auto", &tier},
+	{"list", NULL, "list the passes in order", &list},
+};
+
+static struct err *run(char **file, int nfile, int *status)
 {
-	const char *path = NULL, *stop = NULL;
-	bool quiet = false;
-	for (int i = 0; i < argc; i++) {
-		if (strcmp(argv[i], "-p") == 0 && i + 1 < argc)
-			stop = argv[++i];
-		else if (strcmp(argv[i], "-V") == 0)
-			quiet = true;
-		else if (argv[i][0] == '-' && argv[i][1])
-			return tool_usage("opt");
-		else
-			path = argv[i];
+	if (list) {
+		printf("read\n");
+		for (const char *const *n = pass_names(); *n; n++)
+			printf("%s\n", *n);
+		return NULL;
 	}
-	if (!path)
-		return tool_usage("opt");
-	struct ir_module *m = NULL;
-	struct err *e = tool_read(path, &m);
+	if (!nfile)
+		return ERR(INVALID, "rondo opt needs: %s", cmd_opt.args);
+	struct ir_module *m;
+	struct pass_opts o;
+	struct str s = {0};
+	TRY(source_read(file[0], &m));
+	struct err *e = source_opts(tier, devices, m, &o);
+	o.stop = pass;
 	if (!e)
 		e = ir_verify(m);
-	if (!e && stop) {
-		struct pass_opts o = {0};
-		pass_opts_from_conf(&o);
-		o.ndev = m->num_partitions;
-		o.stop = stop;
+	if (!e && !(pass && strcmp(pass, "read") == 0))
 		e = pass_run(&o, m);
-	}
-	if (!e && !quiet) {
-		struct str s = {0};
+	if (!e)
+		e = ir_verify(m);
+	if (!e) {
 		ir_print(&s, m);
-		fwrite(s.p, 1, s.n, stdout);
-		str_free(&s);
+		fputs(s.p, stdout);
 	}
+	str_free(&s);
 	ir_module_free(m);
-	return e ? tool_fail(e) : 0;
+	return e;
 }
+
+const struct command cmd_opt = {"opt", "FILE [-p PASS] [options]", "print a program's operations, as read or after a pass", opts, NELEM(opts), 0, 1, run};

@@ -11,7 +11,12 @@ static enum form form_of(const struct str *s)
 		return BYTECODE;
 	if (s->n >= 8 && memcmp(s->p, "RONDOPRG", 8) == 0)
 		return PROG_BINARY;
-	return s->n >= 5 && memcmp(s->p, "prog ", 5) == 0 ? PROG_TEXT : TEXT;
+	size_t i = 0;
+	while (i < s->n && s->p[i] == '#') {      /* comment lines */
+		const char *nl = memchr(s->p + i, '\n', s->n - i);
+		i = nl ? (size_t)(nl - s->p) + 1 : s->n;
+	}
+	return s->n - i >= 5 && memcmp(s->p + i, "prog ", 5) == 0 ? PROG_TEXT : TEXT;
 }
 
 static struct err *read_module(const struct str *s, struct ir_module **out)

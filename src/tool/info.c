@@ -1,0 +1,86 @@
+/* rondo info: this machine, this build, these settings. */
+#include "tool.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "../kern/kern.h"
+
+
+static void bytes(const char *what, int64_t n)
+{
+	if (n >= (int64_t)1 << 30)
+		printf("  %-14s %.1f GB\n", what, (double)n / (1 << 30));
+	else if (n >= 1 << 20)
+		printf("  %-14s %.1f MB\n", what, (double)n / (1 << 20));
+	else
+		printf("  %-14s %.0f KB\n", what, (double)n / (1 << 10));
+}
+
+static void limit(const char *what, int which)
+{
+	struct rlimit r;
+	if (getrlimit((__rlimit_resource_t)which, &r) != 0)
+		return;
+	if (r.rlim_cur == RLIM_INFINITY)
+		printf("  %-14s none\n", what);
+	else
+		bytes(what, (int64_t)r.rlim_cur);
+}
+
+static void library(const char *what, const char *const *name, size_t n, const char *without)
+{
+	for (size_t i = 0; i < n; i++) {
+		void *h = dlopen(name[i], RTLD_LAZY | RTLD_LOCAL);
+		if (h) {
+			printf("  %-14s %s\n", what, name[i]);
+			dlclose(h);
+			return;
+		}
+	}
+	printf("  %-14s not found: %s\n", what, without);
+}
+
+static struct err *run(char **file, int nfile, int *status)
+{
+	const struct cpu_info *c = cpu_get();
+	char isa[128] = "";
+	const struct { bool on; const char *name; } have[] = {{c->avx2, "avx2"}, {c->avx512, "avx512"}, {c->avx512_bf16, "avx512_bf16"},
+	                                                     {c->avx512_fp16, "avx512_fp16"}, {c->amx_bf16, "amx_bf16"}, {c->amx_int8, "amx_int8"}};
+	for (size_t i = 0; i < NELEM(have); i++)
+		if (have[i].on)
+			snprintf(isa + strlen(isa), sizeof isa - strlen(isa), "%s%s", isa[0] ? " " : "", have[i].name);
+	printf("machine\n  %-14s %s\n  %-14s %d usable (affinity mask and cgroup quota)\n  %-14s %s\n  %-14s %s\n", "processor", c->name, "cores", c->cores,
+	       "instructions", isa[0] ? isa : "base only", "kernels use", kern_isa());
+	bytes("L1 data", (int64_t)c->l1);
+	bytes("L2", (int64_t)c->l2);
+	bytes("L3", (int64_t)c->l3);
+	bytes("memory", c->ram);
+	printf("limits\n");
+	limit("locked memory", RLIMIT_MEMLOCK);
+	limit("address space", RLIMIT_AS);
+	printf("libraries\n");
+	static const char *const gen[] = {"librondo_gen.so"}, *const llvm[] = {"libLLVM-19.so.1", "libLLVM-19.so"}, *const dnnl[] = {"libdnnl.so.2", "libdnnl.so.3", "libdnnl.so"};
+	library("generator", gen, 1, "generated code only where it lies beside librondo.so");
+	library("LLVM", llvm, NELEM(llvm), "no generated code, reference kernels only");
+	library("oneDNN", dnnl, NELEM(dnnl), "matrix products by our own kernels");
+	printf("settings (RONDO_...)\n");
+	static const struct { enum conf_id id; const char *name, *kind, *dflt; } row[] = {
+#define CONF(id, kind, dflt, help) {CONF_##id, #id, #kind, dflt},
+#include "../base/conf.def"
+#undef CONF
+	};
+	for (size_t i = 0; i < NELEM(row); i++) {
+		bool text = strcmp(row[i].kind, "STR") == 0;
+		if (text)
+			printf("  %-14s \"%s\"", row[i].name, conf_str(row[i].id));
+		else
+			printf("  %-14s %ld", row[i].name, (long)conf_int(row[i].id));
+		printf("%s\n", conf_is_set(row[i].id) ? "   (set)" : "");
+	}
+	return NULL;
+}
+
+const struct command cmd_info = {"info", "", "this machine, libraries, settings", NULL, 0, 0, 0, run};

@@ -1,0 +1,89 @@
+/* rondo prog: the compiled program: its text, its check, its sizes. */
+#include "tool.h"
+
+static const char *tier, *devices, *check, *stats, *save;
+
+static const struct opt opts[] = {
+	{"check", NULL, "only check addresses, lifetimes and races; exit 1 if something is wrong", &check},
+	{"stats", NULL, "only counts and sizes", &stats},
+	{"save", "FILE", "write the binary form", &save},
+	{"devices", "N", "partitions; the program says by itself", &devices},
+	{"tier", "T", "ref, gen or auto", &tier},
+};
+
+static const char *size(int64_t n, char *out, size_t cap)
+{
+	static const char *const unit[] = {"B", "KB", "MB", "GB", "TB"};
+	double v = (double)n;
+	int u = 0;
+	for (; v >= 1024 && u < 4; u++)
+		v /= 1024;
+	snprintf(out, cap, u ? "%.1f %s" : "%.0f %s", v, unit[u]);
+	return out;
+}
+
+static void print_stats(const struct prog *p)
+{
+	int64_t ncmd = 0, code = 0, args = 0, res = 0;
+	int64_t kern[KERN_COUNT] = {0};
+	char a[32], b[32], c[32], d[32];
+	for (uint32_t i = 0; i < p->nblock; i++) {
+		ncmd += p->block[i].n;
+		for (uint32_t k = 0; k < p->block[i].n; k++)
+			if (p->block[i].cmd[k].op == CMD_KERN)
+				kern[p->kern[p->block[i].cmd[k].id].id]++;
+	}
+	for (uint32_t i = 0; i < p->ncode; i++)
+		code += (int64_t)p->code[i].nobj;
+	for (uint32_t i = 0; i < p->narg; i++)
+		args += p->arg[i].bytes;
+	for (uint32_t i = 0; i < p->nres; i++)
+		res += p->res[i].bytes;
+	printf("'%s' for %d device%s\n", p->name, p->ndev, p->ndev > 1 ? "s" : "");
+	printf("  commands   %ld in %u blocks, %u registers, %u collectives, %u calls to the host\n", (long)ncmd, p->nblock, p->nreg - 1, p->ncoll, p->ncustom);
+	printf("  memory     arguments %s, results %s, temporary %s, constants %s\n", size(args, a, sizeof a), size(res, b, sizeof b), size(p->zone, c, sizeof c), size(p->ndata, d, sizeof d));
+	printf("  code       %u groups, %s\n", p->ncode, size(code, a, sizeof a));
+	printf("  work       %.3g floating point operations\n", (double)p->flops);
+	printf("  kernels   ");
+	for (int i = 0; i < KERN_COUNT; i++)
+		if (kern[i])
+			printf(" %s %ld", prog_kern_name[i], (long)kern[i]);
+	printf("\n");
+}
+
+static struct err *run(char **file, int nfile, int *status)
+{
+	struct prog *p;
+	struct pass_opts o;
+	struct str s = {0};
+	TRY(source_opts(tier, devices, NULL, &o));
+	o.check = false;
+	TRY(source_prog(file[0], &o, &p));
+	struct err *e = NULL;
+	if (!check && !stats) {
+		prog_print(&s, p);
+		fputs(s.p, stdout);
+	}
+	if (stats)
+		print_stats(p);
+	if (save) {
+		str_free(&s);
+		prog_save(&s, p);
+		e = str_write_file(save, s.p, s.n);
+	}
+	if (!e && (check || stats)) {
+		double t = clock_s();
+		struct err *wrong = prog_check(p);
+		t = clock_s() - t;
+		printf("%s%s%s%s", check ? "" : "  check      ", wrong ? "wrong: " : "right", wrong ? wrong->msg : "", check ? "\n" : "");
+		if (stats)
+			printf(" (%.1f ms)\n", t * 1e3);
+		*status = wrong != NULL;
+		err_free(wrong);
+	}
+	str_free(&s);
+	prog_free(p);
+	return e;
+}
+
+const struct command cmd_prog = {"prog", "FILE [options]", "compile; print, check or save the compiled program", opts, NELEM(opts), 1, 1, run};

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Every program of the corpus that Rondo is to run (one device, or communication written by hand) through
+# `rondo run`, compared with its expected results, in tiers ref and auto, and through the oracle.
+#     tests/corpus.sh [-t TIER]... [-j N] [BUILD] [NAME ...]
+# RONDO_CORPUS is the folder of the corpus.  The last line says "N passed, N failed".
+set -u
+cd "$(dirname "$0")/.." || exit 1
+tiers=() jobs=1
+while getopts t:j: o; do
+	case "$o" in
+	t) tiers+=("$OPTARG") ;;
+	j) jobs="$OPTARG" ;;
+	*) exit 2 ;;
+	esac
+done
+shift $((OPTIND - 1))
+[ ${#tiers[@]} -gt 0 ] || tiers=(eval ref auto)
+build="${1:-build}"
+[ $# -eq 0 ] || shift
+corpus="${RONDO_CORPUS:-../shared/programs}"
+[ -d "$corpus" ] || { echo "no corpus in '$corpus'; set RONDO_CORPUS"; exit 1; }
+corpus="$(cd "$corpus" && pwd)"
+rondo="$PWD/$build/rondo"
+log="$(mktemp -d)"
+trap 'rm -rf "$log"' EXIT
+export RONDO_CACHE='' RONDO_CHECK="${RONDO_CHECK:-1}"
+
+# Programs over several devices whose communication is not all written by hand, and code that lies outside
+# Rondo (LAPACK through JAX): not for this runner.
+wanted() {
+	local mlir="$corpus/$1.mlir"
+	if grep -qE 'custom_call @(Qr|ProductOfElementaryHouseholderReflectors)' "$mlir"; then
+		return 1
+	fi
+	grep -qE 'num_partitions = 1 ' "$mlir" && return 0
+	case "$1" in spmd/partial_manual | spmd/collective_grads) return 1 ;; esac
+	grep -q 'sdy.manual_computation' "$mlir"
+}
+
+one() {
+	local tier="$1" name="$2" flag rc=0
+	flag=(--tier "$tier")
+	[ "$tier" = eval ] && flag=(--eval)
+	timeout 120 "$rondo" run "$corpus/$name.mlirbc" --in "$corpus/$name.npz" --check "$corpus/$name.npz" --quiet "${flag[@]}" \
+		>"$log/${name//\//.}.$tier" 2>&1 || rc=$?
+	if [ "$rc" = 0 ]; then
+		echo pass
+	else
+		echo "FAIL $tier $name: $( (grep -m1 -E 'error|WRONG' "$log/${name//\//.}.$tier" || echo "exit $rc") | cut -c1-220)"
+	fi
+}
+
+names=()
+if [ $# -gt 0 ]; then
+	names=("$@")
+else
+	while IFS= read -r f; do
+		n="${f#"$corpus"/}"
+		n="${n%.mlirbc}"
+		wanted "$n" && names+=("$n")
+	done < <(find "$corpus" -name '*.mlirbc' | LC_ALL=C sort)
+fi
+export -f one
+export log corpus rondo
+total=$((${#names[@]} * ${#tiers[@]})) done=0 passed=0 failed=0
+while IFS= read -r line; do
+	done=$((done + 1))
+	case "$line" in
+	pass) passed=$((passed + 1)) ;;
+	*) failed=$((failed + 1)); [ -t 1 ] && printf '\r\033[K'; echo "$line" ;;
+	esac
+	[ -t 1 ] && printf '\r\033[K[%3d %%] %d of %d' $((done * 100 / total)) "$done" "$total"
+done < <(for t in "${tiers[@]}"; do for n in "${names[@]}"; do printf '%s\0%s\0' "$t" "$n"; done; done |
+	xargs -0 -n 2 -P "$jobs" bash -c 'one "$1" "$2"' _)
+[ -t 1 ] && printf '\r\033[K'
+printf '%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" = 0 ]
