@@ -8,7 +8,9 @@ const char *args_hint(const char *word, const char *const *cand, size_t n)
 {
 	static char text[128];
 	const char *near = str_nearest(word, cand, n);
-	snprintf(text, sizeof text, near ? ", did you mean '%s'" : "", near);
+	text[0] = 0;
+	if (near)
+		snprintf(text, sizeof text, ", did you mean '%s'", near);
 	return text;
 }
 

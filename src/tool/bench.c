@@ -1,0 +1,262 @@
+/* rondo bench kern: every kernel family on one core, beside what that core was measured to do at most. */
+#include "tool.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "../kern/kern.h"
+
+static const char *only, *seconds;
+
+static const struct opt opts[] = {
+	{"only", "WORD", "rows whose name contains WORD", &only},
+	{"seconds", "S", "least time spent on each row, in hundredths of a second (10)", &seconds},
+};
+
+/* --- what the core can do -------------------------------------------------------- */
+
+enum { CHAINS = 12, ROUNDS = 200000 };
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"), noinline)) static float fma512(void)
+{
+	__m512 x[CHAINS], a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
+	for (int i = 0; i < CHAINS; i++)
+		x[i] = _mm512_set1_ps((float)i);
+	for (int r = 0; r < ROUNDS; r++)
+		for (int i = 0; i < CHAINS; i++)
+			x[i] = _mm512_fmadd_ps(x[i], a, b);
+	for (int i = 1; i < CHAINS; i++)
+		x[0] = _mm512_add_ps(x[0], x[i]);
+	return _mm512_reduce_add_ps(x[0]);
+}
+
+__attribute__((target("avx2,fma"), noinline)) static float fma256(void)
+{
+	__m256 x[CHAINS], a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
+	float out[8];
+	for (int i = 0; i < CHAINS; i++)
+		x[i] = _mm256_set1_ps((float)i);
+	for (int r = 0; r < ROUNDS; r++)
+		for (int i = 0; i < CHAINS; i++)
+			x[i] = _mm256_fmadd_ps(x[i], a, b);
+	for (int i = 1; i < CHAINS; i++)
+		x[0] = _mm256_add_ps(x[0], x[i]);
+	_mm256_storeu_ps(out, x[0]);
+	return out[0] + out[7];
+}
+
+/* Four independent tile products, as a matrix kernel has. */
+__attribute__((target("amx-tile,amx-bf16"), noinline)) static void amx_rounds(int n)
+{
+	struct { uint8_t palette, start, pad[14]; uint16_t colsb[16]; uint8_t rows[16]; } cfg __attribute__((aligned(64))) = {.palette = 1};
+	for (int i = 0; i < 8; i++) {
+		cfg.colsb[i] = 64;
+		cfg.rows[i] = 16;
+	}
+	_tile_loadconfig(&cfg);
+	for (int r = 0; r < n; r++) {
+		_tile_dpbf16ps(0, 4, 6);
+		_tile_dpbf16ps(1, 4, 7);
+		_tile_dpbf16ps(2, 5, 6);
+		_tile_dpbf16ps(3, 5, 7);
+	}
+	_tile_release();
+}
+#endif
+
+struct peak { double f32, bf16, bytes; };   /* floating point operations, bytes a second */
+
+static volatile float keep;
+
+static struct peak measure(void)
+{
+	struct peak p = {0};
+	const struct cpu_info *c = cpu_get();
+	double width = c->avx512 ? 16 : c->avx2 ? 8 : 0;
+	for (int k = 0; k < 5 && width > 0; k++) {
+#if defined(__x86_64__)
+		double t = clock_s();
+		keep = c->avx512 ? fma512() : fma256();
+		t = clock_s() - t;
+		p.f32 = fmax(p.f32, 2.0 * width * CHAINS * ROUNDS / t);
+#endif
+	}
+	p.bf16 = c->avx512_bf16 ? 2 * p.f32 : p.f32;
+#if defined(__x86_64__)
+	enum { XCOMP_PERM = 0x1023, TILE_DATA = 18 };
+	if (c->amx_bf16 && syscall(SYS_arch_prctl, XCOMP_PERM, TILE_DATA) == 0)
+		for (int k = 0; k < 5; k++) {
+			double t = clock_s();
+			amx_rounds(20000);
+			t = clock_s() - t;
+			p.bf16 = fmax(p.bf16, 4.0 * 20000 * 16 * 16 * 32 * 2 / t);
+		}
+#endif
+	size_t n = (size_t)64 << 20;
+	char *a = mem_alloc(n), *b = mem_alloc(n);
+	memset(a, 1, n);
+	memset(b, 2, n);
+	for (int k = 0; k < 5; k++) {
+		double t = clock_s();
+		memcpy(b, a, n);
+		t = clock_s() - t;
+		keep = (float)b[k];
+		p.bytes = fmax(p.bytes, 2.0 * (double)n / t);
+	}
+	free(a);
+	free(b);
+	return p;
+}
+
+/* --- rows ------------------------------------------------------------------------- */
+
+/* name; kernel in the text form of a program; operations and bytes of one run */
+static const struct row { const char *name, *kern; double flops, bytes; int bf16; } rows[] = {
+#define DOT(t, m, n, k, bf) {"dot " #t " " #m "x" #n "x" #k, "dot (" #t "[" #m "," #k "], " #t "[" #k "," #n "]) -> (" #t "[" #m "," #n "]) attr [0,1,1,0,0,23,23,23,1]", 2.0 * m * n * k, 0, bf}
+	DOT(f32, 256, 256, 256, 0), DOT(f32, 512, 512, 512, 0), DOT(f32, 1024, 1024, 1024, 0),
+	DOT(bf16, 256, 256, 256, 1), DOT(bf16, 512, 512, 512, 1), DOT(bf16, 1024, 1024, 1024, 1), DOT(bf16, 2048, 2048, 2048, 1),
+	DOT(f64, 512, 512, 512, 0), DOT(i32, 256, 256, 256, 0),
+	{"dot bf16 1x4096x4096", "dot (bf16[1,4096], bf16[4096,4096]) -> (bf16[1,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 2.0 * 4096 * 4096, 1},
+	{"dot f32 1x4096x4096", "dot (f32[1,4096], f32[4096,4096]) -> (f32[1,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 4.0 * 4096 * 4096, 0},
+	{"dot f32 batched 32x128x128x64", "dot (f32[32,128,64], f32[32,64,128]) -> (f32[32,128,128]) attr [1,0,0,1,2,1,0,23,23,23,1]", 2.0 * 32 * 128 * 128 * 64, 0, 0},
+#define EL(n, t, fn, b) {"elem " fn " " #t " 4M", "elem (" #t "[" #n "], " #t "[" #n "]) -> (" #t "[" #n "]) expr (" #t ", " #t ") { %2 = " fn " " #t " %0 %1 -> " #t " } (%2)", 0, 3.0 * n * b, 0}
+#define EL1(n, t, fn, b) {"elem " fn " " #t " 4M", "elem (" #t "[" #n "]) -> (" #t "[" #n "]) expr (" #t ") { %1 = " fn " " #t " %0 -> " #t " } (%1)", 0, 2.0 * n * b, 0}
+	EL(4194304, f32, "add", 4), EL(4194304, bf16, "multiply", 2), EL(4194304, i32, "add", 4),
+	EL1(4194304, f32, "exponential", 4), EL1(4194304, f32, "tanh", 4), EL1(4194304, f32, "log", 4), EL1(4194304, f32, "rsqrt", 4), EL1(4194304, f32, "sine", 4),
+	EL1(4194304, bf16, "exponential", 2),
+	{"elem convert bf16 f32 4M", "elem (bf16[4194304]) -> (f32[4194304]) expr (bf16) { %1 = convert bf16 %0 -> f32 } (%1)", 0, 6.0 * 4194304, 0},
+	{"copy f32 4M", "copy (f32[4194304]) -> (f32[4194304])", 0, 8.0 * 4194304, 0},
+	{"copy transpose f32 2048x2048", "copy (f32[2048,2048]:[1,2048]) -> (f32[2048,2048])", 0, 8.0 * 4194304, 0},
+	{"copy transpose bf16 2048x2048", "copy (bf16[2048,2048]:[1,2048]) -> (bf16[2048,2048])", 0, 4.0 * 4194304, 0},
+	{"copy heads f32 1024x16x64", "copy (f32[16,1024,64]:[64,1024,1]) -> (f32[16,1024,64])", 0, 8.0 * 1048576, 0},
+	{"copy broadcast f32 2048x2048", "copy (f32[2048,2048]:[1,0]) -> (f32[2048,2048])", 0, 4.0 * 4194304, 0},
+	{"fill f32 4M", "fill () -> (f32[4194304]) imm 0000803f", 0, 4.0 * 4194304, 0},
+	{"iota i32 4M", "iota () -> (i32[4194304]) attr [0]", 0, 4.0 * 4194304, 0},
+	{"reduce add f32 rows 2048x2048", "reduce (f32[2048,2048], f32[]) -> (f32[2048]) attr [1,1,0]", 0, 4.0 * 4194304, 0},
+	{"reduce add f32 columns 2048x2048", "reduce (f32[2048,2048], f32[]) -> (f32[2048]) attr [1,0,0]", 0, 4.0 * 4194304, 0},
+	{"reduce max bf16 rows 2048x2048", "reduce (bf16[2048,2048], bf16[]) -> (bf16[2048]) attr [1,1,3]", 0, 2.0 * 4194304, 0},
+	{"cumulative add f32 rows 1024x1024", "cumulative (f32[1024,1024]) -> (f32[1024,1024]) attr [1,0,0]", 0, 8.0 * 1048576, 0},
+	{"cumulative add f32 columns 1024x1024", "cumulative (f32[1024,1024]) -> (f32[1024,1024]) attr [0,0,0]", 0, 8.0 * 1048576, 0},
+	{"cumulative add f32 1M", "cumulative (f32[1048576]) -> (f32[1048576]) attr [0,0,0]", 0, 8.0 * 1048576, 0},
+	{"sort f32 1M", "sort (f32[1048576]) -> (f32[1048576]) attr [0,1] expr (f32, f32) { %2 = total_lt f32 %0 %1 -> pred } (%2)", 0, 8.0 * 1048576, 0},
+	{"sort i32 rows 1024x1024", "sort (i32[1024,1024]) -> (i32[1024,1024]) attr [1,1] expr (i32, i32) { %2 = compare_lt i32 %0 %1 -> pred } (%2)", 0, 8.0 * 1048576, 0},
+	{"top_k f32 64x32768 k 40", "top_k (f32[64,32768]) -> (f32[64,40], i32[64,40]) attr [40]", 0, 4.0 * 64 * 32768, 0},
+	{"dynamic_slice f32 1024x1024", "dynamic_slice (f32[4096,1024], i32[], i32[]) -> (f32[1024,1024])", 0, 8.0 * 1048576, 0},
+	{"dynamic_update bf16 1x256", "dynamic_update (bf16[1,256], i32[], i32[]) -> (bf16[65536,256])", 0, 4.0 * 256, 0},
+	{"pad f32 2048x2048", "pad (f32[2046,2046], f32[]) -> (f32[2048,2048]) attr [1,1,1,1,0,0]", 0, 8.0 * 4194304, 0},
+	{"fft c64 1024x1024", "fft (c64[1024,1024]) -> (c64[1024,1024]) attr [0,1,1024]", 5.0 * 1048576 * 10, 0, 0},
+	{"rng_bits philox 4M", "rng_bits (u64[2]) -> (u64[2], u32[4194304]) attr [2]", 0, 4.0 * 4194304, 0},
+	{"rng_bits three_fry 4M", "rng_bits (u64[2]) -> (u64[2], u32[4194304]) attr [1]", 0, 4.0 * 4194304, 0},
+	{"reduce_precision f32 4M", "reduce_precision (f32[4194304]) -> (f32[4194304]) attr [8,7]", 0, 8.0 * 4194304, 0},
+	{"cholesky f32 512", "cholesky (f32[512,512]) -> (f32[512,512]) attr [1]", 512.0 * 512 * 512 / 3, 0, 0},
+	{"triangular_solve f32 512", "triangular_solve (f32[512,512], f32[512,512]) -> (f32[512,512]) attr [1,1,0,1]", 512.0 * 512 * 512, 0, 0},
+};
+
+/* Values that no kernel dislikes: small positive floats, small integers. */
+static void fill(const struct prog_view *v, char *p, int64_t bytes)
+{
+	int item = dtype_info[v->dtype].bytes;
+	uint64_t x = 12345;
+	for (int64_t i = 0; item && i < bytes / item; i++) {
+		x = x * 6364136223846793005u + 1442695040888963407u;
+		float f = (float)(x >> 40) * 0x1p-24f + 0.5f;
+		double d = f;
+		uint16_t h = v->dtype == DT_bf16 ? f32_to_bf16(f) : f32_to_f16(f);
+		uint64_t k = v->rank ? x >> 33 : 0;
+		const void *src = &k;
+		if (v->dtype == DT_f32 || v->dtype == DT_c64)
+			src = &f;
+		else if (v->dtype == DT_f64 || v->dtype == DT_c128)
+			src = &d;
+		else if (dtype_info[v->dtype].cls == DT_FLOAT && item == 2)
+			src = &h;
+		memcpy(p + i * item, src, (size_t)MIN(item, 8));
+	}
+}
+
+static struct err *kernel_of(const struct row *r, struct prog **out)
+{
+	struct str s = {0};
+	str_addf(&s, "prog \"bench\" devices 1 registers 1 zone 0 flops 0 fingerprint 00 comm 00\nkern 0 %s\nrun { }\n", r->kern);
+	struct err *e = prog_parse(s.p, s.n, out);
+	str_free(&s);
+	return e;
+}
+
+/* Fastest of the runs, in seconds. */
+static struct err *time_row(const struct row *r, double least, double *out)
+{
+	struct prog *p;
+	TRY(kernel_of(r, &p));
+	const struct prog_kern *k = &p->kern[0];
+	struct kern_state *st = NULL;
+	struct err *e = kern_prepare(k, &st);
+	char *ptr[16] = {0};
+	int n = k->nin + k->nout;
+	if (e || n > 14)
+		goto out;
+	for (int i = 0; i < n; i++) {
+		int64_t bytes = prog_view_bytes(&k->v[i]) + 64;
+		ptr[i] = aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64);
+		fill(&k->v[i], ptr[i], bytes);
+	}
+	ptr[n] = aligned_alloc(64, (kern_shared(k, st) + 127) / 64 * 64);
+	char *scratch = ptr[n + 1] = aligned_alloc(64, (kern_scratch(k, st) + 127) / 64 * 64);
+	double best = INFINITY, start = clock_s();
+	int64_t tiles = kern_tiles(k, st);
+	for (int turn = 0; turn < 3 || clock_s() - start < least; turn++) {
+		double t = clock_s();
+		for (int phase = 0; phase < kern_phases(k, st); phase++)
+			kern_run(k, st, phase, ptr, 0, tiles, scratch);
+		best = fmin(best, clock_s() - t);
+	}
+	*out = best;
+out:
+	for (size_t i = 0; i < NELEM(ptr); i++)
+		free(ptr[i]);
+	kern_release(st);
+	prog_free(p);
+	return e;
+}
+
+static struct err *run(char **file, int nfile, int *status)
+{
+	static const char *const kind[] = {"kern"};
+	int64_t hundredths = 10;
+	if (strcmp(file[0], "kern") != 0)
+		return ERR(INVALID, "rondo bench has no '%s'%s; there is: kern", file[0], args_hint(file[0], kind, 1));
+	TRY(arg_int("--seconds", seconds, 0, 100000, &hundredths));
+	bool tty = isatty(1);
+	struct peak p = measure();
+	unsigned fp = cpu_set_ftz();
+	printf("# %s, one core; kernels use %s; measured peak: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, memory %.1f GB/s\n", cpu_get()->name, kern_isa(),
+	       p.f32 / 1e9, p.bf16 / 1e9, p.bytes / 1e9);
+	printf(tty ? "%-40s %12s %10s %-8s %s\n" : "%s\t%s\t%s\t%s\t%s\n", "kernel", "microseconds", "rate", "unit", "share of peak");
+	for (size_t i = 0; i < NELEM(rows); i++) {
+		const struct row *r = &rows[i];
+		double t;
+		if (only && !strstr(r->name, only))
+			continue;
+		if (tty && !isatty(2))
+			str_progress(stderr, "bench kern", (double)i / NELEM(rows));
+		struct err *e = time_row(r, (double)hundredths / 100, &t);
+		if (e) {
+			printf(tty ? "%-40s %s\n" : "%s\t%s\n", r->name, e->msg);
+			err_free(e);
+			continue;
+		}
+		double rate = (r->flops > 0 ? r->flops : r->bytes) / t, most = r->flops > 0 ? r->bf16 ? p.bf16 : p.f32 : p.bytes;
+		printf(tty ? "%-40s %12.2f %10.2f %-8s %.2f\n" : "%s\t%.2f\t%.2f\t%s\t%.3f\n", r->name, t * 1e6, rate / 1e9, r->flops > 0 ? "GFLOP/s" : "GB/s", most > 0 ? rate / most : 0);
+		fflush(stdout);
+	}
+	cpu_restore_fp(fp);
+	return NULL;
+}
+
+const struct command cmd_bench = {"bench", "kern [options]", "time the kernels, as a table", opts, NELEM(opts), 1, 1, run};
