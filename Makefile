@@ -61,8 +61,14 @@ check-san:
 check-jax: all
 	@RONDO_LIBRARY=$(CURDIR)/$(B)/librondo.so PY=$(PY) tests/jax/run.sh
 
+# --- benchmarks and fuzzing ---------------------------------------------------
+
+# Rondo beside XLA:CPU; ARGS='--quick', ARGS='--rows sort*', ..
 bench: all
-	@RONDO_LIBRARY=$(CURDIR)/$(B)/librondo.so $(PY) bench/compare.py $(BENCH)
+	@RONDO_LIBRARY=$(CURDIR)/$(B)/librondo.so $(PY) bench/run.py $(ARGS)
+
+check-corpus: all
+	@tests/corpus.sh $(B)
 
 # --- install ------------------------------------------------------------------
 
@@ -75,5 +81,5 @@ install: all
 clean:
 	rm -rf build build-*
 
-.PHONY: all unit check check-san check-jax bench install clean
+.PHONY: all unit check check-san check-jax check-corpus bench install clean
 -include $(OBJ:.o=.d) $(TOOL:.o=.d) $(GEN:.o=.d) $(UNIT:=.d)

@@ -1,223 +1,337 @@
-"""The benchmark's cases, run in this process on the platform that JAX_PLATFORMS names.
+"""The programs that are timed: plain JAX, the same on every platform.
 
-    python cases.py [PATTERN ...]       prints one line "name<TAB>seconds" a case: of one unit, the median
-
-Each case is a function that returns (call, units): call() does the work and waits for it.
+A case is a function that returns a Case: what to call, with what, and how many units one call holds.  Data is
+made on the host from fixed seeds.
 """
-import fnmatch
+
+import dataclasses
 import functools
-import statistics
-import sys
-import time
+from typing import Any, Callable
 
 import jax
-
-jax.config.update("jax_num_cpu_devices", 2)
-
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P  # noqa: E402
-
-CASES = {}
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 
-def case(name, *args):
-    def mark(build):
-        CASES[name] = functools.partial(build, *args)
-        return build
-    return mark
+@dataclasses.dataclass
+class Case:
+    call: Callable  # call(*args): its whole result is waited for
+    args: tuple = ()
+    units: int = 1  # the time reported is that of one unit
+    keep: Callable | None = None  # keep(args, result) -> args of the next call (donated state)
+    sample: Any = None  # what is compared instead of the result
+    seconds: Callable | None = None  # times itself: returns seconds of one unit, result
 
 
-def normal(*shape, dtype=np.float32, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32), dtype)
+@dataclasses.dataclass
+class Row:
+    name: str
+    make: Callable[[], Case]
+    devices: int = 1
+    tol: float = 1e-3
+    alone: bool = False  # in a process of its own: its peak memory is reported
+    timeout: int = 300
+    quick: bool = False
 
 
-def jitted(f, *args, units=1):
-    f = jax.jit(f)
-    return lambda: jax.block_until_ready(f(*args)), units
+ROWS: list[Row] = []
 
 
-# --- overhead -----------------------------------------------------------------
+def row(name, **options):
+    def add(make):
+        ROWS.append(Row(name, make, **options))
+        return make
+
+    return add
 
 
-@case("dispatch jit(x+1)")
+def normal(*shape, seed=0, dtype=np.float32):
+    return np.random.default_rng((seed, *shape)).standard_normal(shape, np.float32).astype(dtype)
+
+
+bf16 = ml_dtypes.bfloat16
+
+
+# --- what everything costs before it computes -----------------------------------------------------
+
+
+def compile_seconds(lowered):
+    """Seconds from StableHLO to a loaded executable, without JAX's own work; None where JAX hides the call."""
+    import time
+
+    from jax._src import compiler
+    from jax._src.interpreters import mlir
+    from jaxlib import _jax
+
+    device = jax.devices()[0]
+    code = mlir.module_to_bytecode(lowered.compiler_ir("stablehlo"))
+    options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
+    devices = _jax.DeviceList((device,))
+    begin = time.perf_counter()
+    device.client.compile_and_load(code, devices, options)
+    return time.perf_counter() - begin
+
+
+@row("compile one op", quick=True)
+def compile_one():
+    x = np.ones(8, np.float32)
+
+    def seconds():
+        times = []
+        for i in range(20):
+            lowered = jax.jit(lambda x, i=i: x * np.float32(i + 2)).lower(x)
+            times.append(compile_seconds(lowered))
+        return float(np.median(times)), ()
+
+    return Case(None, seconds=seconds)
+
+
+@row("compile train step", alone=True)
+def compile_train():
+    step, state, batch = train_setup()
+
+    def seconds():
+        times = [compile_seconds(step.lower(state, *batch)) for _ in range(2)]
+        return min(times), ()
+
+    return Case(None, seconds=seconds)
+
+
+@row("dispatch jit(x + 1)", quick=True)
 def dispatch():
     f = jax.jit(lambda x: x + 1)
-    x = jnp.zeros(4)
 
-    def call():
-        y = x
+    def many(x):
         for _ in range(2000):
-            y = f(y)
-        y.block_until_ready()
-    return call, 2000
+            y = jax.block_until_ready(f(x))
+        return y
+
+    return Case(many, (jnp.ones(8),), units=2000)
 
 
-@case("compile one op")
-def compile_one():
-    """Bytecode to executable; every program is a new one."""
-    programs = iter([jax.jit(lambda x, k=k: x * np.float32(k + time.time_ns() % 1000)).lower(np.ones(8, np.float32)) for k in range(200)])
+@row("dispatch 100 arrays")
+def dispatch_many():
+    f = jax.jit(lambda xs: [x + 1 for x in xs])
 
-    def call():
-        for _ in range(10):
-            next(programs).compile()
-    return call, 10
+    def many(xs):
+        for _ in range(100):
+            y = jax.block_until_ready(f(xs))
+        return y
 
-
-@case("while, one turn", 3_000_000)
-def turns(n):
-    return jitted(lambda x: lax.fori_loop(0, n, lambda i, x: jnp.sin(x) + i, x), jnp.ones(8), units=n)
+    return Case(many, ([jnp.ones(8) for _ in range(100)],), units=100)
 
 
-# --- matrix products ----------------------------------------------------------
+# --- single operations, shapes of Llama 3 8B ------------------------------------------------------
 
 
-@case("matmul bf16 1x4096x14336", 1, 4096, 14336)
-@case("matmul bf16 512", 512, 512, 512)
-@case("matmul bf16 1024", 1024, 1024, 1024)
-@case("matmul bf16 2048", 2048, 2048, 2048)
-@case("matmul bf16 4096", 4096, 4096, 4096)
-def matmul(m, k, n):
-    return jitted(jnp.matmul, normal(m, k, dtype=jnp.bfloat16), normal(k, n, dtype=jnp.bfloat16, seed=1))
+def simple(fn, *arrays):
+    return Case(jax.jit(fn), tuple(map(jnp.asarray, arrays)))
 
 
-# --- memory -------------------------------------------------------------------
+def rmsnorm(x):
+    y = x.astype(jnp.float32)
+    return (y * lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + 1e-5)).astype(x.dtype)
 
 
-@case("cache update 4Kx256", 4096)
-@case("cache update 64Kx256", 65536)
+def rotary(x, at):
+    angle = at[:, None] / 10000 ** (jnp.arange(0, x.shape[-1], 2) / x.shape[-1])
+    cos, sin = jnp.cos(angle)[:, None], jnp.sin(angle)[:, None]
+    a, b = jnp.split(x.astype(jnp.float32), 2, -1)
+    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1).astype(x.dtype)
+
+
+def register_ops():
+    big = (4096, 4096)
+
+    def add(name, make, **options):
+        row(name, **options)(make)
+
+    for n in 512, 1024, 2048, 4096:
+        add(f"matmul bf16 {n}", lambda n=n: simple(jnp.matmul, normal(n, n, seed=1, dtype=bf16), normal(n, n, seed=2, dtype=bf16)),
+            tol=2e-2, quick=n == 1024)
+    add("matmul bf16 1x4096x14336", lambda: simple(jnp.matmul, normal(1, 4096, seed=1, dtype=bf16), normal(4096, 14336, seed=2, dtype=bf16)), tol=2e-2)
+    add("matmul f32 1024", lambda: simple(jnp.matmul, normal(1024, 1024, seed=1), normal(1024, 1024, seed=2)))
+    for dtype, tag in (np.float32, "f32"), (bf16, "bf16"):
+        tol = 1e-3 if tag == "f32" else 3e-2
+        q = dict(tol=tol, quick=tag == "bf16")
+        add(f"rmsnorm {tag}", lambda d=dtype: simple(rmsnorm, normal(*big, dtype=d)), **q)
+        add(f"residual rmsnorm {tag}", lambda d=dtype: simple(lambda x, r: rmsnorm(x + r), normal(*big, dtype=d), normal(*big, seed=1, dtype=d)), **q)
+        add(f"softmax {tag}", lambda d=dtype: simple(jax.nn.softmax, normal(*big, dtype=d)), **q)
+        add(f"swiglu {tag}", lambda d=dtype: simple(lambda a, b: jax.nn.silu(a) * b, normal(*big, dtype=d), normal(*big, seed=1, dtype=d)), **q)
+        add(f"rotary {tag}", lambda d=dtype: simple(lambda x: rotary(x, jnp.arange(x.shape[0])), normal(4096, 32, 128, dtype=d)), **q)
+
+    def layers():
+        x, w = normal(16, 256), normal(32, 256, 256, seed=1) / 16
+        return simple(lambda x, w: lax.scan(lambda x, w: (rmsnorm(x @ w), None), x, w)[0], x, w)
+
+    add("scan 32 layers 16x256", layers, quick=True)
+    tokens = np.random.default_rng(0).integers(0, 128256, 8192)
+    add("embed 128256x1024", lambda: simple(lambda t, i: t[i], normal(128256, 1024), tokens), tol=0)
+    add("scatter-add 8192 rows", lambda: simple(lambda g, i: jnp.zeros((128256, 1024), jnp.float32).at[i].add(g), normal(8192, 1024, seed=3), tokens))
+    add("sort 1M", lambda: simple(jnp.sort, normal(1 << 20)), tol=0, quick=True)
+    add("argsort 8x128256", lambda: simple(jnp.argsort, normal(8, 128256)), tol=0)
+    add("top-k 64 of 8x128256", lambda: simple(lambda x: lax.top_k(x, 64)[0], normal(8, 128256)), tol=0)
+    add("cumsum 4M", lambda: simple(jnp.cumsum, normal(1 << 22)))
+    add("cumsum 8192x1024 axis 0", lambda: simple(lambda x: jnp.cumsum(x, 0), normal(8192, 1024)), quick=True)
+    add("transpose + 1 4096x4096", lambda: simple(lambda x: x.T + 1, normal(*big)), quick=True)
+    add("threefry bits 16M", lambda: simple(lambda k: jax.random.bits(jax.random.wrap_key_data(k, impl="threefry2x32"), (1 << 24,)), np.array([1, 2], np.uint32)), tol=0)
+    add("threefry normal 16M", lambda: simple(lambda k: jax.random.normal(jax.random.wrap_key_data(k, impl="threefry2x32"), (1 << 24,)), np.array([1, 2], np.uint32)), tol=1e-2)
+
+
+register_ops()
+
+
+# --- loops and updates ----------------------------------------------------------------------------
+
+
+@row("while 10^7 scalar turns")
+def while_scalar():
+    f = jax.jit(lambda n: lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, s[1] + s[0] * 3), (jnp.int32(0), jnp.int32(0))))
+    return Case(f, (jnp.int32(10**7),), units=10**7)
+
+
+@row("loop of 10^4 tiny turns", quick=True)
+def loop_tiny():
+    f = jax.jit(lambda x: lax.fori_loop(0, 10000, lambda i, x: jnp.sin(x) + i, x))
+    return Case(f, (jnp.ones(8),), units=10000)
+
+
 def cache_update(rows):
-    f = jax.jit(lambda c, r, i: lax.dynamic_update_slice(c, r, (i, 0)), donate_argnums=0)
-    box, row = [jnp.zeros((rows, 256), jnp.bfloat16)], jnp.ones((1, 256), jnp.bfloat16)
-
-    def call():
-        for i in range(20):
-            box[0] = f(box[0], row, np.int32(i))
-        box[0].block_until_ready()
-    return call, 20
+    f = jax.jit(lambda cache, x, at: lax.dynamic_update_slice(cache, x, (at, 0)), donate_argnums=0)
+    cache, x = jnp.asarray(normal(rows, 256, dtype=bf16)), jnp.asarray(normal(1, 256, seed=1, dtype=bf16))
+    return Case(f, (cache, x, jnp.int32(rows // 2)), keep=lambda args, out: (out, *args[1:]))
 
 
-case("sort 1M")(lambda: jitted(jnp.sort, normal(1 << 20)))
-case("cumsum 8192x1024")(lambda: jitted(lambda x: jnp.cumsum(x, 0), normal(8192, 1024)))
-case("transpose 4096x4096")(lambda: jitted(lambda x: x.T + 1, normal(4096, 4096)))
-case("random bits 16M")(lambda: jitted(lambda k: jax.random.bits(k, (1 << 24,)), jax.random.key(1, impl="threefry2x32")))
-case("softmax 4096x4096")(lambda: jitted(jax.nn.softmax, normal(4096, 4096)))
+for _rows in 1 << 10, 1 << 13, 1 << 16:
+    row(f"donated cache row {_rows}x256", quick=_rows == 1 << 16)(functools.partial(cache_update, _rows))
 
 
-@case("rotary 4096x32x128")
-def rotary():
+# --- two devices ------------------------------------------------------------------------------------
+
+
+def mesh(**axes):
+    n = int(np.prod(list(axes.values())))
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), devices=jax.devices()[:n])
+
+
+def place(x, m, spec):
+    return jax.device_put(x, NamedSharding(m, spec))
+
+
+def collective(step, size, trips):
+    m = mesh(x=2)
+    x = place(normal(2 * max(size // 4, 1)), m, P("x"))
+
+    @jax.jit
+    @functools.partial(jax.shard_map, mesh=m, in_specs=P("x"), out_specs=P("x"), check_vma=False)
     def f(x):
-        s, d = x.shape[0], x.shape[-1]
-        angle = jnp.arange(s)[:, None] / 10000 ** (jnp.arange(0, d, 2) / d)
-        cos, sin = jnp.cos(angle)[:, None], jnp.sin(angle)[:, None]
-        a, b = jnp.split(x.astype(jnp.float32), 2, -1)
-        return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1).astype(x.dtype)
-    return jitted(f, normal(4096, 32, 128, dtype=jnp.bfloat16))
+        return lax.fori_loop(0, trips, lambda i, x: step(x), x)
+
+    return Case(f, (x,), units=trips)
 
 
-@case("scatter-add 8192 of 128256x1024")
-def scatter_add():
-    at = jnp.asarray(np.random.default_rng(0).integers(0, 128256, 8192))
-    return jitted(lambda t, i, g: jnp.zeros_like(t).at[i].add(g), normal(128256, 1024), at, normal(8192, 1024, seed=1))
+def psum(x):
+    return lax.psum(x, "x") * 0.5
 
 
-# --- two devices --------------------------------------------------------------
+def ppermute(x):
+    return lax.ppermute(x, "x", [(0, 1), (1, 0)])
 
 
-def two(f, n):
-    """1000 (or 50) rounds of f inside one program."""
-    mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
-    rounds = 1000 if n < 1000 else 50
-    body = lambda x: lax.fori_loop(0, rounds, lambda i, x: f(x), x)  # noqa: E731
-    g = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False))
-    x = jax.device_put(np.ones(2 * n, np.float32), NamedSharding(mesh, P("x")))
-    return lambda: jax.block_until_ready(g(x)), rounds
+for _size, _name, _trips in (8, "8 B", 1000), (1 << 20, "1 MB", 50):
+    row(f"psum {_name} 2 devices", devices=2, quick=True)(functools.partial(collective, psum, _size, _trips))
+    row(f"ppermute {_name} 2 devices", devices=2, quick=True)(functools.partial(collective, ppermute, _size, _trips))
 
 
-for size, n in ("8 B", 2), ("1 MB", 1 << 18):
-    case(f"psum {size}")(functools.partial(two, lambda x: lax.psum(x, "x") * 0.5, n))
-    case(f"ppermute {size}")(functools.partial(two, lambda x: lax.ppermute(x, "x", [(0, 1), (1, 0)]), n))
+@row("decode, 64 calls in flight, 2 devices", devices=2, alone=True, timeout=150)
+def decode_async():
+    """A small tensor-parallel step, called again and again with its own result, waited for at the end."""
+    m, width, room = mesh(tp=2), 256, 576
+    spec = [(P(None, "tp"), P("tp", None))] * 4
+    weights = [(normal(width, 768, seed=2 * i) / 16, normal(768, width, seed=2 * i + 1) / 28) for i in range(4)]
+    weights = jax.tree.map(lambda x, s: place(x, m, s), weights, spec)
+    cache = place(normal(4, room, width), m, P(None, None, "tp"))
+
+    @functools.partial(jax.jit, donate_argnums=1)
+    @functools.partial(jax.shard_map, mesh=m, in_specs=(spec, P(None, None, "tp"), P(), P()), out_specs=(P(None, None, "tp"), P(), P()), check_vma=False)
+    def step(weights, cache, x, at):
+        half = width // 2
+        for i, (a, b) in enumerate(weights):
+            mine = lax.dynamic_slice(x, (0, lax.axis_index("tp") * half), (1, half))
+            cache = lax.dynamic_update_slice(cache, mine[None], (i, at, 0))
+            p = jax.nn.softmax(jnp.where(jnp.arange(room) <= at, cache[i] @ mine[0] / 16, -1e30))
+            x = x + lax.all_gather(p @ cache[i], "tp", tiled=True)[None]
+            x = rmsnorm(x + lax.psum(jax.nn.silu(x @ a) @ b, "tp"))
+        return cache, x, at + 1
+
+    def many(weights, cache, x):
+        at = jnp.int32(512)
+        for _ in range(64):
+            cache, x, at = step(weights, cache, x, at)
+        return cache, x
+
+    return Case(many, (weights, cache, place(normal(1, width, seed=9), m, P())), units=64, keep=lambda args, out: (args[0], out[0], args[2]), sample=lambda out: out[1])
 
 
-# --- a training step ----------------------------------------------------------
+# --- a train step -----------------------------------------------------------------------------------
 
 
-def llama(width=256, layers=6, heads=8, length=512, batch=2, vocab=256):
-    """(step, weights, tokens): SGD on a byte-level Llama, layers in a scan with remat."""
-    rng = np.random.default_rng(0)
-    make = lambda *s: jnp.asarray(rng.normal(size=s).astype(np.float32) * s[-2] ** -0.5)  # noqa: E731
-    w = dict(embed=make(vocab, width), layers=dict(
-        qkv=make(layers, width, 3 * width), out=make(layers, width, width), up=make(layers, width, 6 * width),
-        down=make(layers, 3 * width, width)))
-    mask = np.tri(length, dtype=bool)
+def train_setup(width=256, layers=2, heads=4, kv=2, hidden=768, batch=2, length=512):
+    """One AdamW step of a byte-level Llama: scanned and rematerialised layers, bf16 arithmetic, f32 weights."""
+    import optax
 
-    def norm(x):
-        x = x.astype(jnp.float32)
-        return (x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)).astype(jnp.bfloat16)
+    head, vocab = width // heads, 256
+    shapes = {"q": (width, heads * head), "k": (width, kv * head), "v": (width, kv * head), "o": (heads * head, width),
+              "gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+    params = {"embed": normal(vocab, width), "out": normal(width, vocab, seed=1) / np.float32(width**0.5), "norm": np.ones(width, np.float32),
+              "layers": {k: normal(layers, *s, seed=2 + i) / np.float32(s[0] ** 0.5) for i, (k, s) in enumerate(shapes.items())}
+              | {"norm1": np.ones((layers, width), np.float32), "norm2": np.ones((layers, width), np.float32)}}
+    at = np.arange(length)
 
+    def norm(x, w):
+        return rmsnorm(x.astype(jnp.float32)).astype(x.dtype) * w.astype(x.dtype)
+
+    def turn(x):
+        return jax.vmap(lambda x: rotary(x, at))(x)
+
+    @jax.checkpoint
     def layer(x, w):
-        w = jax.tree.map(lambda a: a.astype(jnp.bfloat16), w)
-        q, k, v = (a.reshape(batch, length, heads, -1) for a in jnp.split(norm(x) @ w["qkv"], 3, -1))
-        s = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) * (width / heads) ** -0.5
-        p = jax.nn.softmax(jnp.where(mask, s, -1e30)).astype(jnp.bfloat16)
-        x = x + jnp.einsum("bhqk,bkhd->bqhd", p, v).reshape(batch, length, width) @ w["out"]
-        a, b = jnp.split(norm(x) @ w["up"], 2, -1)
-        return x + (jax.nn.silu(a) * b) @ w["down"], None
+        w = {k: v.astype(x.dtype) for k, v in w.items()}
+        y = norm(x, w["norm1"])
+        q = turn((y @ w["q"]).reshape(batch, length, heads, head)).reshape(batch, length, kv, heads // kv, head)
+        k = turn((y @ w["k"]).reshape(batch, length, kv, head))
+        v = (y @ w["v"]).reshape(batch, length, kv, head)
+        s = jnp.einsum("bqkgd,bskd->bkgqs", q, k, preferred_element_type=jnp.float32) / head**0.5
+        p = jax.nn.softmax(jnp.where(at[:, None] >= at, s, -1e30)).astype(x.dtype)
+        x = x + jnp.einsum("bkgqs,bskd->bqkgd", p, v).reshape(batch, length, -1) @ w["o"]
+        y = norm(x, w["norm2"])
+        return x + (jax.nn.silu(y @ w["gate"]) * (y @ w["up"])) @ w["down"], None
 
-    def loss(w, tokens):
-        x = w["embed"].astype(jnp.bfloat16)[tokens[:, :-1]]
-        x, _ = lax.scan(jax.checkpoint(layer), x, w["layers"])
-        logits = (norm(x) @ w["embed"].astype(jnp.bfloat16).T).astype(jnp.float32)
-        return -jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[:, 1:, None], -1).mean()
+    def loss(params, tokens, targets):
+        x = params["embed"].astype(jnp.bfloat16)[tokens]
+        x, _ = lax.scan(layer, x, params["layers"])
+        logits = jnp.einsum("bsd,dv->bsv", norm(x, params["norm"]), params["out"].astype(x.dtype), preferred_element_type=jnp.float32)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
 
-    def step(w, tokens):
-        value, grad = jax.value_and_grad(loss)(w, tokens)
-        return jax.tree.map(lambda a, g: a - 0.1 * g, w, grad), value
+    adam = optax.adamw(3e-3)
 
-    return step, w, jnp.asarray(rng.integers(0, vocab, (batch, length + 1)))
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state, tokens, targets):
+        params, moments = state
+        value, grads = jax.value_and_grad(loss)(params, tokens, targets)
+        updates, moments = adam.update(grads, moments, params)
+        return (optax.apply_updates(params, updates), moments), value
 
-
-@case("train step")
-def train_step():
-    step, w, tokens = llama()
-    f, box = jax.jit(step, donate_argnums=0), [w]
-
-    def call():
-        box[0], value = f(box[0], tokens)
-        value.block_until_ready()
-    return call, 1
-
-
-@case("compile train step")
-def train_compile():
-    def lowered():
-        step, w, tokens = llama()
-        return jax.jit(lambda w, t: step(w, t)).lower(w, tokens)
-    programs = iter([lowered() for _ in range(4)])
-    return lambda: next(programs).compile(), 1
+    params = jax.tree.map(jnp.asarray, params)
+    text = np.random.default_rng(0).integers(0, 64, batch * length + 1).astype(np.int32)
+    return step, (params, adam.init(params)), (jnp.asarray(text[:-1].reshape(batch, length)), jnp.asarray(text[1:].reshape(batch, length)))
 
 
-def measure(build):
-    call, units = build()
-    call()
-    times, begin = [], time.perf_counter()
-    while len(times) < 3 or (time.perf_counter() - begin < 0.5 and len(times) < 10):
-        t = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - t)
-    return statistics.median(times) / units
-
-
-def main():
-    patterns = sys.argv[1:] or ["*"]
-    for name, build in CASES.items():
-        if any(fnmatch.fnmatch(name, p) for p in patterns):
-            try:
-                print(f"{name}\t{measure(build):.4g}", flush=True)
-            except Exception as e:  # noqa: BLE001  (the others still count)
-                print(f"{name}\tfailed: {type(e).__name__}: {str(e).splitlines()[0][:120]}", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+@row("train step", alone=True, tol=2e-2, quick=True)
+def train():
+    step, state, batch = train_setup()
+    return Case(step, (state, *batch), keep=lambda args, out: (out[0], *args[1:]), sample=lambda out: out[1])
