@@ -240,7 +240,7 @@ static struct err *run(char **file, int nfile, int *status)
 	printf(tty ? "%-40s %12s %10s %-8s %s\n" : "%s\t%s\t%s\t%s\t%s\n", "kernel", "microseconds", "rate", "unit", "share of peak");
 	for (size_t i = 0; i < NELEM(rows); i++) {
 		const struct row *r = &rows[i];
-		double t;
+		double t = 0;
 		if (only && !strstr(r->name, only))
 			continue;
 		if (tty && !isatty(2))

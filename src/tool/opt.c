@@ -1,10 +1,11 @@
 /* rondo opt: a program's text, as read or after a pass. */
 #include "tool.h"
 
-static const char *pass, *tier, *devices, *list;
+static const char *pass, *tier, *devices, *list, *verify;
 
 static const struct opt opts[] = {
-	{"p", "PASS", "stop after this pass; 'read': before all; without it all are run", &pass},
+	{"p", "PASS", "run the passes up to this one; without it the program is printed as it is read", &pass},
+	{"V", NULL, "print nothing, only verify", &verify},
 	{"devices", "N", "partitions; the program says by itself", &devices},
 	{"tier", "T", "ref, gen or auto", &tier},
 	{"list", NULL, "list the passes in order", &list},
@@ -13,7 +14,6 @@ static const struct opt opts[] = {
 static struct err *run(char **file, int nfile, int *status)
 {
 	if (list) {
-		printf("read\n");
 		for (const char *const *n = pass_names(); *n; n++)
 			printf("%s\n", *n);
 		return NULL;
@@ -28,11 +28,11 @@ static struct err *run(char **file, int nfile, int *status)
 	o.stop = pass;
 	if (!e)
 		e = ir_verify(m);
-	if (!e && !(pass && strcmp(pass, "read") == 0))
+	if (!e && pass)
 		e = pass_run(&o, m);
-	if (!e)
+	if (!e && pass)
 		e = ir_verify(m);
-	if (!e) {
+	if (!e && !verify) {
 		ir_print(&s, m);
 		fputs(s.p, stdout);
 	}
