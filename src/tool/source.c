@@ -3,8 +3,6 @@
 
 #include "../hlo/hlo.h"
 
-#pragma weak ir_parse
-
 enum form { BYTECODE, TEXT, PROG_TEXT, PROG_BINARY };
 
 static enum form form_of(const struct str *s)
