@@ -136,7 +136,7 @@ static struct place *temp(struct lw *w, enum dtype dt, int rank, const int64_t *
 	int64_t n = dtype_info[dt].bytes;
 	for (int i = 0; i < rank; i++)
 		n *= dim[i];
-	return place_new(w, lower_store(w, BUF_TEMP, n, 0), dt, rank, dim);
+	return pass_place_new(w, pass_store_new(w, BUF_TEMP, n, 0), dt, rank, dim);
 }
 
 /* --- frames --------------------------------------------------------------- */
@@ -413,7 +413,7 @@ static struct err *lower_constant(struct lw *w, struct frame *f, const struct ir
 	if (!*id) {
 		while (w->data.n & 63)
 			arr_push(&w->data, 0);
-		int s = lower_store(w, BUF_CONST, (int64_t)n, 0);
+		int s = pass_store_new(w, BUF_CONST, (int64_t)n, 0);
 		w->store.p[s].depth = 0;
 		w->buf.p[w->store.p[s].buf].off = (int64_t)w->data.n;
 		arr_reserve(&w->data, n);
@@ -1169,12 +1169,12 @@ struct err *pass_lower(const struct pass_opts *opts, struct ir_module *m, struct
 	frame_init(&w, &f, fn);
 	for (uint32_t a = 0; a < p->narg; a++) {
 		const struct ir_type_info *t = ir_vtype(m, fn, a + 1);
-		f.at[a + 1] = place_new(&w, lower_store(&w, BUF_ARG, t->bytes, a), t->dtype, t->rank, t->dim);
+		f.at[a + 1] = pass_place_new(&w, pass_store_new(&w, BUF_ARG, t->bytes, a), t->dtype, t->rank, t->dim);
 	}
 	struct place **res = ARENA_NEW(&tmp, struct place *, p->nres);
 	for (uint32_t r = 0; r < p->nres; r++) {
 		const struct ir_type_info *t = ir_vtype(m, fn, fn->result.p[r]);
-		res[r] = place_new(&w, lower_store(&w, BUF_OUT, t->bytes, r), t->dtype, t->rank, t->dim);
+		res[r] = pass_place_new(&w, pass_store_new(&w, BUF_OUT, t->bytes, r), t->dtype, t->rank, t->dim);
 	}
 	for (uint32_t a = 0; a < p->narg; a++)
 		if (p->arg[a].alias >= 0) {

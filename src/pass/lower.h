@@ -70,13 +70,13 @@ struct lw {
 typedef struct { struct prog_cmd *p; size_t n, cap; } cmd_list;
 
 /* --- place.c --- */
-int lower_store(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t index);
-void store_touch(struct lw *w, int store);                       /* read or written now */
-struct place *place_new(struct lw *w, int store, enum dtype dt, int rank, const int64_t *dim);    /* dense, off 0 */
-struct place *place_like(struct lw *w, const struct place *p);
-bool place_dense(const struct place *p);                         /* row-major without gaps; registers may be set */
-int64_t place_bytes(const struct place *p);
-struct prog_opnd place_opnd(struct lw *w, const struct place *p);
+int pass_store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t index);
+void pass_store_touch(struct lw *w, int store);                       /* read or written now */
+struct place *pass_place_new(struct lw *w, int store, enum dtype dt, int rank, const int64_t *dim);    /* dense, off 0 */
+struct place *pass_place_like(struct lw *w, const struct place *p);
+bool pass_place_dense(const struct place *p);                         /* row-major without gaps; registers may be set */
+int64_t pass_place_bytes(const struct place *p);
+struct prog_opnd pass_place_opnd(struct lw *w, const struct place *p);
 /* The view op o of operand place p as a place on the same storage; NULL if strides cannot say it. */
 struct place *pass_place_view(struct lw *w, const struct ir_fn *fn, const struct ir_op *o, const struct place *p);
 /* p with type dt, rank, dim by reshaping; NULL if strides cannot say it. */

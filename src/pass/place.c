@@ -1,7 +1,7 @@
 /* Where values lie: storage with a life, and views of it. */
 #include "lower.h"
 
-int lower_store(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t index)
+int pass_store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t index)
 {
 	struct prog_buf b = { .kind = (uint8_t)kind, .index = index, .size = bytes, .alias = -1 };
 	arr_push(&w->buf, b);
