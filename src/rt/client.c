@@ -95,6 +95,7 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 		d->id = so.first + i;
 		d->ops = ops;
 		d->heap = sym_heap_of(c->team, d->id);
+		d->ep = sym_ep_of(c->team, d->id);
 		d->nworker = nworker;
 		d->worker = mem_alloc(sizeof *d->worker * (size_t)MAX(nworker, 1));
 		pthread_mutex_init(&d->lock, NULL);
@@ -141,6 +142,7 @@ void client_unref(struct rt_client *c)
 			free(d->worker[k].scratch);
 		free(d->worker);
 		free(d->scratch);
+		free(d->help);
 	}
 	sym_close(c->team);
 	free(c->dev);

@@ -155,6 +155,15 @@ static struct err *buffers(struct rt_exec *x)
 
 static void exec_free(struct rt_exec *x)
 {
+	if (x->comm) {
+		pthread_mutex_lock(&x->c->side_lock);
+		for (struct rt_exec **q = &x->c->execs; *q; q = &(*q)->next)
+			if (*q == x) {
+				*q = x->next;
+				break;
+			}
+		pthread_mutex_unlock(&x->c->side_lock);
+	}
 	for (uint32_t i = 0; x->kern && i < x->p->nkern; i++)
 		kern_release(x->kern[i].state);
 	for (int i = 0; i < x->nlocal; i++) {
@@ -163,6 +172,10 @@ static void exec_free(struct rt_exec *x)
 		if (x->ctx)
 			ctx_fini(&x->ctx[i]);
 	}
+	for (int i = 0; i < x->nlocal && x->peer; i++)
+		free(x->peer[i]);
+	free(x->peer);
+	free(x->npeer);
 	free(x->kern);
 	free(x->data);
 	free(x->ctx);
@@ -217,11 +230,12 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 		e = ERR(INVALID, "no device of the assignment belongs to this process");
 		goto out;
 	}
-	TRY_GOTO(e, kernels(x, c->dev[0].nworker > 0), out);
+	TRY_GOTO(e, kernels(x, c->ndev > 1 || c->dev[0].nworker > 0), out);
 	TRY_GOTO(e, buffers(x), out);
 	decode(x);
-	x->comm = p->ncoll > 0;
-	x->inlined = p->ndev == 1 && !x->comm && !p->ncustom && p->narg <= INLINE_ARGS && p->nres <= INLINE_ARGS && block_ns(p, 0, 0) < INLINE_NS;
+	for (uint32_t i = 0; i < p->ncoll; i++)
+		TRY_GOTO(e, coll_check(p, &p->coll[i]), out);
+	x->inlined = p->ndev == 1 && !p->ncoll && !p->ncustom && p->narg <= INLINE_ARGS && p->nres <= INLINE_ARGS && block_ns(p, 0, 0) < INLINE_NS;
 	x->data = mem_alloc(sizeof *x->data * (size_t)x->nlocal);
 	x->ctx = mem_alloc(sizeof *x->ctx * (size_t)x->nlocal);
 	for (int i = 0; i < x->nlocal; i++) {
@@ -231,6 +245,21 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 			TRY_GOTO(e, store_alloc(x->data[i], "constants of a program", -1), out);
 			store_upload(x->data[i], 0, p->data, (size_t)p->ndata);
 		}
+	}
+	if (p->ncoll) {
+		uint64_t h = hash_bytes(p->name, strlen(p->name), p->fingerprint ^ prog_comm_hash(p));
+		x->ident = (uint32_t)(h >> 32) | 1;
+		x->peer = mem_alloc(sizeof *x->peer * (size_t)x->nlocal);
+		x->npeer = mem_alloc(sizeof *x->npeer * (size_t)x->nlocal);
+		for (int i = 0; i < x->nlocal; i++) {
+			x->peer[i] = mem_alloc(sizeof **x->peer * (size_t)p->ndev);
+			x->npeer[i] = coll_peers(p, x->id, x->pos[i], x->peer[i]);
+		}
+		x->comm = true;
+		pthread_mutex_lock(&c->side_lock);
+		x->next = c->execs;
+		c->execs = x;
+		pthread_mutex_unlock(&c->side_lock);
 	}
 out:
 	if (e)
@@ -297,7 +326,9 @@ static struct err *launch_fail(struct launch *l, struct err *e)
 		err_free(e);
 	e = err_copy(l->err);
 	spin_unlock(&l->lock);
-	atomic_store(&l->stop, 1);
+	if (!atomic_exchange(&l->stop, 1) && l->x->comm)
+		for (int i = 0; i < l->x->nlocal; i++)
+			sym_ring(l->x->c->team, l->x->dev[i]->id);
 	return e;
 }
 
@@ -353,9 +384,38 @@ static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *con
 		if (x->donor[r] >= 0 && !taken[r])
 			store_copy(out[r], 0, arg[x->donor[r]], 0, (size_t)x->p->buf[x->outbuf[r]].size);
 	bind(x, i, c, arg, out, *zone);
-	struct frame f = { .x = x, .d = d, .c = c, .local = i, .pos = x->pos[i], .launch_id = id, .solo = !l, .stop = l ? &l->stop : NULL };
+	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->ep, d->heap, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = !l, .stop = l ? &l->stop : NULL };
 	f.scratch = scratch_need(&d->scratch, &d->nscratch, x->scratch);
 	return walk(&f);
+}
+
+/* Add what a site of a program is called.  The program may be gone already. */
+static void describe(void *user, uint32_t ident, uint32_t site, struct str *s)
+{
+	struct rt_client *c = ((struct rt_device *)user)->c;
+
+	pthread_mutex_lock(&c->side_lock);
+	struct rt_exec *x = c->execs;
+	while (x && x->ident != ident)
+		x = x->next;
+	if (x) {
+		const char *text = site && x->ins[site].site < x->p->nsite ? x->p->site[x->ins[site].site].text : "";
+		str_addf(s, "%s%s%scommand %u of program '%s'", *text ? "'" : "", text, *text ? "', " : "", site, x->p->name ? x->p->name : "");
+	} else
+		str_addf(s, "command %u of program %08x", site, ident);
+	pthread_mutex_unlock(&c->side_lock);
+}
+
+/* A waiting device works for the others: their kernels may be what it waits for. */
+static bool help(void *user)
+{
+	struct rt_device *d = user;
+	struct rt_client *c = d->c;
+
+	for (int i = 1; i < c->ndev; i++)
+		if (pool_help(&c->dev[(d->local + i) % c->ndev], 1, &d->help, &d->nhelp))
+			return true;
+	return false;
 }
 
 static void part_run(struct launch *l, int i, struct ctx *c, struct store **zone)
@@ -375,10 +435,16 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct store **zone
 	}
 	if (!e && atomic_load(&l->stop))
 		e = ERR(ABORTED, "launch aborted");
+	if (x->comm) {
+		struct sym_launch s = { x->ident, x->peer[i], x->npeer[i], &l->stop, help, describe, d };
+		sym_begin(d->ep, &s);
+	}
 	if (!e)
 		e = go(x, i, c, p->arg, p->out, p->taken, zone, l, l->id);
 	if (e)
 		e = launch_fail(l, e);
+	if (x->comm)
+		sym_end(d->ep, e != NULL);
 	for (int64_t k = 0; k < x->narg; k++)
 		store_unref(p->arg[k]);
 	for (int64_t k = 0; k < x->nres; k++)

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "../coll/coll.h"
 #include "../kern/kern.h"
 #include "../sym/sym.h"
 #include "rt.h"
@@ -81,6 +82,8 @@ struct rt_device {
 	/* program zone: owned by whoever owns the device */
 	struct store *zone;
 	void *scratch; size_t nscratch;           /* of the thread that walks */
+	void *help; size_t nhelp;                 /* of the same, for tiles of other devices */
+	struct sym_ep *ep;
 	/* workers */
 	int nworker; struct worker *worker;
 	_Alignas(64) _Atomic uint32_t jobbell;
@@ -101,6 +104,7 @@ struct rt_client {
 	int spins;
 	/* side lane */
 	pthread_mutex_t side_lock; pthread_cond_t side_cond;
+	struct rt_exec *execs;        /* those that communicate, under side_lock: to name what a peer runs */
 	struct side *side_head, **side_tail;
 	pthread_t side_thread; bool side_started;
 };
@@ -209,6 +213,9 @@ struct rt_exec {
 	struct store **data;          /* constants, per local device */
 	struct ctx *ctx;              /* per local device */
 	uint32_t maxptr;
+	uint32_t ident;               /* of the program, equal on all devices */
+	int **peer, *npeer;           /* per local device: PEs it exchanges messages with */
+	struct rt_exec *next;         /* in c->execs */
 	size_t scratch;
 	bool inlined, comm, donates, forgets;     /* forgets: a donated parameter goes to no result */
 	int32_t *argbuf, *outbuf;     /* buffer of each parameter and result, -1 if unused */
@@ -229,13 +236,15 @@ struct frame {
 	bool solo;                    /* on this thread only */
 	void *scratch;
 	_Atomic int *stop;            /* set when the launch is aborted; may be NULL */
+	struct coll_cx coll;
 	struct err *err;
 };
 /* Run all commands.  The error is that of this device; an aborted launch gives ABORTED. */
 struct err *walk(struct frame *f);
 /* Run kernel k over all its tiles, with the device's workers. */
 void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, void *scratch);
-bool pool_help(struct rt_device *d, void **scratch, size_t *nscratch);     /* take tiles of d's job; false if there are none */
+/* Take tiles of d's job, at most max claims; false if there were none. */
+bool pool_help(struct rt_device *d, int max, void **scratch, size_t *nscratch);
 struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const *ptr);
 void *scratch_need(void **p, size_t *have, size_t n);  /* 64-byte aligned, grows */
 

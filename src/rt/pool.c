@@ -5,11 +5,11 @@
  * open and leaves again: a thread that sleeps is never waited for. */
 #include "impl.h"
 
-static void tiles_take(struct job *j, void *scratch)
+static void tiles_take(struct job *j, int max, void *scratch)
 {
 	const struct kernel *k = j->k;
 
-	for (;;) {
+	while (max-- > 0) {
 		int64_t t0 = atomic_fetch_add_explicit(&j->next, j->step, memory_order_relaxed), t1 = MIN(t0 + j->step, j->ntile);
 		if (t0 >= j->ntile)
 			return;
@@ -20,7 +20,7 @@ static void tiles_take(struct job *j, void *scratch)
 	}
 }
 
-bool pool_help(struct rt_device *d, void **scratch, size_t *nscratch)
+bool pool_help(struct rt_device *d, int max, void **scratch, size_t *nscratch)
 {
 	struct job *j = &d->job;
 	bool did = false;
@@ -29,7 +29,7 @@ bool pool_help(struct rt_device *d, void **scratch, size_t *nscratch)
 		return false;
 	atomic_fetch_add(&j->users, 1);
 	if ((atomic_load(&j->seq) & 1) && atomic_load_explicit(&j->next, memory_order_relaxed) < j->ntile) {
-		tiles_take(j, scratch_need(scratch, nscratch, j->k->scratch));
+		tiles_take(j, max, scratch_need(scratch, nscratch, j->k->scratch));
 		did = true;
 	}
 	atomic_fetch_sub_explicit(&j->users, 1, memory_order_release);
@@ -53,7 +53,7 @@ void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, voi
 			if (atomic_load(&d->jobasleep))
 				sym_wake(&d->jobbell, INT32_MAX);
 		}
-		tiles_take(j, scratch);
+		tiles_take(j, INT32_MAX, scratch);
 		atomic_fetch_add(&j->seq, 1);
 		for (int i = 0; atomic_load(&j->users); i++)
 			i < d->c->spins ? sym_pause() : (void)sched_yield();
@@ -69,7 +69,7 @@ void *worker_main(void *v)
 	cpu_set_ftz();
 	while (!atomic_load(&c->stop)) {
 		uint32_t seen = atomic_load(&d->jobbell);
-		if (pool_help(d, &w->scratch, &w->nscratch))
+		if (pool_help(d, INT32_MAX, &w->scratch, &w->nscratch))
 			continue;
 		for (int i = 0; i < c->spins && atomic_load_explicit(&d->jobbell, memory_order_relaxed) == seen; i++)
 			sym_pause();

@@ -335,6 +335,7 @@ void sym_free(struct sym_block *pub)
 }
 
 char *sym_base(const struct sym_heap *h) { return h->base; }
+size_t sym_span(const struct sym_heap *h) { return h->reserve; }
 int64_t sym_guard_broken(void) { return atomic_load(&broken); }
 
 struct sym_stats sym_heap_stats(struct sym_heap *h)

@@ -32,6 +32,7 @@ struct sym_opts {
 struct err *sym_open(const struct sym_opts *o, struct sym_team **out);   /* owned */
 void sym_close(struct sym_team *t);                          /* NULL is fine; no endpoint may be in use */
 struct sym_heap *sym_heap_of(struct sym_team *t, int pe);    /* local PEs only; borrowed */
+struct sym_ep *sym_ep_of(struct sym_team *t, int pe);        /* local PEs only; borrowed */
 
 /* --- heap.c -------------------------------------------------------------- */
 
@@ -44,11 +45,66 @@ struct sym_block { size_t off, bytes; };
 struct err *sym_alloc(struct sym_heap *h, size_t n, const char *what, int index, struct sym_block **out);
 void sym_free(struct sym_block *b);                          /* NULL is fine */
 char *sym_base(const struct sym_heap *h);                    /* where this process sees the heap */
+size_t sym_span(const struct sym_heap *h);                   /* bytes of its region */
 
 struct sym_stats { int64_t in_use, peak, limit, allocs, largest, reserved; };   /* bytes, but allocs */
 struct sym_stats sym_heap_stats(struct sym_heap *h);
 void sym_heap_clear_stats(struct sym_heap *h);               /* peak = in_use; gives unused pages back */
 int64_t sym_guard_broken(void);                              /* blocks found written outside, by all heaps so far */
+
+/* --- ep.c ---------------------------------------------------------------- */
+
+/* Messages between two PEs travel in order through a channel: a ring of 8 lines of 64 bytes in the
+ * receiver's heap.  Three verbs move data:
+ *   put    the consumer GRANTs (offset, bytes); the producer waits for it, puts, says READY
+ *   lend   the producer says LEND (offset, bytes) and leaves the data where it is; the consumer reads it in
+ *          place and returns the line
+ *   slot   the message carries up to SYM_SLOT bytes itself
+ * A byte may be overwritten or freed only when every loan of it is returned and every grant on it is used up. */
+enum sym_verb { SYM_SLOT_MSG = 1, SYM_LEND, SYM_GRANT, SYM_READY };
+enum { SYM_RING = 8, SYM_INLINE = 32, SYM_SLOT = 4096 };
+
+/* What a launch tells its endpoint. */
+struct sym_launch {
+	uint32_t prog;            /* identity of the program, equal on all PEs that run it */
+	const int *peer; int npeer;               /* PEs that this one will talk to; they name this one as well */
+	_Atomic int *stop;        /* becomes non-zero when the launch is aborted; waits end with ABORTED.  May be NULL */
+	/* Work for a waiting thread; true if it did some.  May be NULL. */
+	bool (*help)(void *user);
+	/* Add "'train.py:3 psum' of 'step'" for a site of a program.  May be NULL. */
+	void (*describe)(void *user, uint32_t prog, uint32_t site, struct str *s);
+	void *user;
+};
+/* Every launch begins and ends on every PE it names, also when it failed before it did anything. */
+void sym_begin(struct sym_ep *ep, const struct sym_launch *l);
+/* failed: wait until the peers have left the launch, so that nothing of it touches this heap any more. */
+void sym_end(struct sym_ep *ep, bool failed);
+/* Wake whoever waits on pe: after stop was set. */
+void sym_ring(struct sym_team *t, int pe);
+
+/* site: the command that communicates, equal on both sides; < 2^24.  The calls below may wait; they fail with
+ * ABORTED, DEADLINE (RONDO_TIMEOUT), or INTERNAL when the peer runs another program or another command. */
+
+/* Room for a message of n <= SYM_SLOT bytes to pe; sym_slot_send sends what was written there. */
+struct err *sym_slot_room(struct sym_ep *ep, int pe, size_t n, void **out);
+void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n);
+/* Send a line of another verb. */
+struct err *sym_tell(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, size_t off, size_t n);
+/* The next line from pe, which must be of this site and verb. */
+struct sym_msg { size_t off, n; const void *data; };         /* data: of a slot message, valid until returned */
+struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, struct sym_msg *out);
+/* Everything received from pe so far may be overwritten.  now: the sender is waiting for it (a loan). */
+void sym_return(struct sym_ep *ep, int pe, bool now);
+/* Wait until pe has returned everything sent to it in this launch. */
+struct err *sym_settle(struct sym_ep *ep, int pe);
+
+/* Bytes [off, off + n) of pe's heap: where they are if the heap is mapped, else a copy in buf (n bytes). */
+const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf);
+void sym_get(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n);
+/* Seen by pe no later than the next line sent to it. */
+void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n);
+char *sym_ep_base(const struct sym_ep *ep);                  /* of the PE's own heap */
+int sym_ep_pe(const struct sym_ep *ep);
 
 /* --- wait.c -------------------------------------------------------------- */
 

@@ -3,7 +3,6 @@
 #define RONDO_SYM_TEAM_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include "sym.h"
 
@@ -23,15 +22,80 @@ struct sym_heap {
 	int64_t in_use, peak, allocs, largest;
 };
 
+/* --- the control zone: the start of every heap, at the same offset on all PEs --- */
+
+struct sym_line {
+	_Alignas(64) _Atomic uint64_t first;
+	uint64_t what;                    /* program << 32 | site << 8 | verb */
+	uint64_t w[4];                    /* offset, bytes; or the data of a short slot message */
+	uint32_t ack, n;                  /* returns of the other direction; bytes of a slot message */
+	_Atomic uint64_t last;
+};
+_Static_assert(sizeof(struct sym_line) == 64, "a line is a cache line");
+struct sym_ret {                          /* written by the peer */
+	_Alignas(64) _Atomic uint64_t returned;   /* tick of the last line of ours it has returned */
+	_Atomic uint64_t closed;          /* launches it has closed */
+};
+struct sym_from {                         /* what one peer writes */
+	struct sym_line ring[SYM_RING];
+	struct sym_ret ret;
+	_Alignas(4096) char slot[SYM_RING][SYM_SLOT];
+};
+struct sym_control {
+	_Alignas(128) _Atomic uint32_t bell;      /* changes when something arrived for a sleeper */
+	_Atomic uint32_t sleepers;
+	_Alignas(128) _Atomic uint64_t status;    /* program << 32 | site of the last message; 0 outside a launch */
+	_Alignas(4096) struct sym_from from[];
+};
+
+#define CHAN_LINE struct sym_line
+#define CHAN_RET struct sym_ret
+#define CHAN_LOAD(p) atomic_load_explicit(p, memory_order_acquire)
+#include "chan.h"
+
+/* A way to reach other heaps.  All calls come from the thread that owns ep, and what one ep does to one PE is
+ * seen there in order. */
+struct sym_transport {
+	const char *name;
+	bool mapped;                      /* loads and stores reach every heap: put and line are not called */
+	struct err *(*open)(struct sym_team *t);
+	void (*close)(struct sym_team *t);
+	void (*get)(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n);
+	void (*put)(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n);
+	/* Write n words at off, the first of them last. */
+	void (*line)(struct sym_ep *ep, int pe, size_t off, const uint64_t *w, int n);
+};
+extern const struct sym_transport sym_thread, sym_chaos;
+
+struct sym_ep {
+	struct sym_team *team;
+	int pe;
+	struct sym_control *me;
+	struct chan *chan;                /* npe */
+	struct sym_launch l;
+	char room[SYM_SLOT];              /* a message being written, where it is short or heaps are not mapped */
+};
+
 struct sym_team {
 	int npe, first, nlocal;
 	int64_t limit;
-	bool guard;
+	bool guard, fence;                /* fence: the writer must order its line before it looks for sleepers */
+	int spins;
+	double patience;                  /* seconds after which a wait fails; 0: never */
 	_Atomic int64_t in_use, paged;    /* of all local heaps; paged: bytes of blocks that may hold pages */
 	struct sym_heap *heap;            /* nlocal */
+	struct sym_ep *ep;                /* nlocal */
+	const struct sym_transport *tr;
+	void *tr_data;
+	uint64_t seed;
 };
 
 struct err *sym_heap_init(struct sym_heap *h, struct sym_team *t, int pe, size_t want, size_t control);
 void sym_heap_fini(struct sym_heap *h);
+void sym_notify(struct sym_team *t, int pe);         /* wake pe if it sleeps; the line was stored before */
+bool sym_barrier_init(void);                         /* can a sleeper make all writers' stores visible? */
+void sym_barrier(void);
+static inline char *sym_peer_base(struct sym_team *t, int pe) { return t->heap[pe - t->first].base; }
+static inline struct sym_control *sym_peer(struct sym_team *t, int pe) { return (struct sym_control *)sym_peer_base(t, pe); }
 
 #endif

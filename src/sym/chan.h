@@ -1,0 +1,117 @@
+/* The state machine of a pair channel: one PE's view of the two rings it shares with one peer.
+ *
+ *   line n of a launch lies in slot (n - 1) mod CHAN_RING of the receiver's ring and carries the tick
+ *   (epoch << 32 | n) in its first and last word, epoch = launches that the pair has shared.  It may be
+ *   written when line n - CHAN_RING has been returned, and in a new launch only when the peer has closed the
+ *   launch before.  Returns are counts; they travel in every line of the other direction, and in a word of
+ *   their own when more than half a ring is owed or the sender waits.
+ *
+ * So no line is overwritten unread, and no line of an older launch is taken for one of this.  Nothing here
+ * blocks.  Whoever includes this defines how shared words are read and written: the endpoint with atomics,
+ * a test with a model of memory that it explores exhaustively. */
+#ifndef RONDO_SYM_CHAN_H
+#define RONDO_SYM_CHAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifndef CHAN_RING
+#define CHAN_RING SYM_RING
+#endif
+
+struct chan {
+	uint64_t epoch;           /* launches shared, this one included */
+	uint32_t tx, acked;       /* lines sent in this launch; of those, known to be returned */
+	uint32_t rx, done, told;  /* lines received; returned; returned as far as the peer was told */
+	bool open;                /* the peer has closed the launch before */
+	CHAN_LINE *in;            /* ring in this PE's heap */
+	CHAN_RET *ret;            /* the peer's returns, in this PE's heap */
+};
+
+static inline uint64_t chan_tick(const struct chan *c, uint32_t n) { return c->epoch << 32 | n; }
+
+static inline void chan_begin(struct chan *c)
+{
+	c->epoch++;
+	c->tx = c->acked = c->rx = c->done = c->told = 0;
+	c->open = false;
+}
+
+static inline void chan_ack(struct chan *c, uint32_t n)
+{
+	if (n > c->acked)
+		c->acked = n;
+}
+
+/* Has line k, k > rx, arrived? */
+static inline bool chan_has(const struct chan *c, uint32_t k)
+{
+	const CHAN_LINE *l = &c->in[(k - 1) % CHAN_RING];
+
+	return CHAN_LOAD(&l->first) == chan_tick(c, k) && CHAN_LOAD(&l->last) == chan_tick(c, k);
+}
+
+/* Learn what was returned: from the word, and from lines that have not been taken yet. */
+static inline void chan_learn(struct chan *c)
+{
+	uint64_t r = CHAN_LOAD(&c->ret->returned);
+
+	if (r >> 32 == c->epoch)
+		chan_ack(c, (uint32_t)r);
+	for (uint32_t k = c->rx + 1; k <= c->rx + CHAN_RING && chan_has(c, k); k++)
+		chan_ack(c, c->in[(k - 1) % CHAN_RING].ack);
+}
+
+static inline bool chan_may_send(struct chan *c)
+{
+	if (!c->open) {
+		if (CHAN_LOAD(&c->ret->closed) + 1 < c->epoch)
+			return false;
+		c->open = true;
+	}
+	if (c->tx - c->acked >= CHAN_RING)
+		chan_learn(c);
+	return c->tx - c->acked < CHAN_RING;
+}
+
+/* The slot and tick of the next line; its ack is c->done.  After chan_may_send. */
+static inline uint32_t chan_send(struct chan *c, uint64_t *tick)
+{
+	*tick = chan_tick(c, ++c->tx);
+	c->told = c->done;
+	return (c->tx - 1) % CHAN_RING;
+}
+
+static inline bool chan_arrived(const struct chan *c) { return chan_has(c, c->rx + 1); }
+
+/* Take the line that has arrived. */
+static inline CHAN_LINE *chan_take(struct chan *c)
+{
+	CHAN_LINE *l = &c->in[c->rx++ % CHAN_RING];
+
+	chan_ack(c, l->ack);
+	return l;
+}
+
+/* All lines taken are returned.  True if the word must be written now (its value: chan_tick(c, done)). */
+static inline bool chan_return(struct chan *c, bool now)
+{
+	c->done = c->rx;
+	if (c->done == c->told || !(now || c->done - c->told > CHAN_RING / 2))
+		return false;
+	c->told = c->done;
+	return true;
+}
+
+/* Is everything that was sent returned? */
+static inline bool chan_settled(struct chan *c)
+{
+	if (c->acked != c->tx)
+		chan_learn(c);
+	return c->acked == c->tx;
+}
+
+/* Has the peer left this launch? */
+static inline bool chan_left(const struct chan *c) { return CHAN_LOAD(&c->ret->closed) >= c->epoch; }
+
+#endif

@@ -1,0 +1,333 @@
+/* Endpoints: messages over pair channels, and waiting for them.
+ *
+ * Every wait is for a word in the waiter's own heap that one peer writes.  It polls, then helps, then yields,
+ * then sleeps on the PE's bell.  A writer looks for sleepers after it stored its line; to keep a fence out of
+ * that path, the sleeper makes every running thread execute one (membarrier) between raising its flag and its
+ * last look. */
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "team.h"
+
+enum { YIELDS = 100, NAP_NS = 100000000, WARN_S = 20 };
+
+bool sym_barrier_init(void) { return !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0); }
+void sym_barrier(void) { syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0); }
+
+void sym_ring(struct sym_team *t, int pe)
+{
+	struct sym_control *p = sym_peer(t, pe);
+
+	atomic_fetch_add(&p->bell, 1);
+	sym_wake(&p->bell, 1 << 30);
+}
+
+void sym_notify(struct sym_team *t, int pe)
+{
+	struct sym_control *p = sym_peer(t, pe);
+	uint32_t n;
+
+	if (t->fence)
+		n = atomic_fetch_add(&p->sleepers, 0);
+	else {
+		atomic_signal_fence(memory_order_seq_cst);
+		n = atomic_load_explicit(&p->sleepers, memory_order_relaxed);
+	}
+	if (n)
+		sym_ring(t, pe);
+}
+
+static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site)
+{
+	if (ep->l.describe)
+		ep->l.describe(ep->l.user, prog, site, s);
+	else
+		str_addf(s, "site %u of program %08x", site, prog);
+}
+
+/* --- waiting --------------------------------------------------------------- */
+
+struct wait { int n; bool armed, warned; uint32_t bell; double since; };
+
+static struct err *late(struct sym_ep *ep, int peer, uint32_t site, double waited, bool fail)
+{
+	struct str mine = { 0 }, its = { 0 };
+	uint64_t st = atomic_load(&sym_peer(ep->team, peer)->status);
+	struct err *e = NULL;
+
+	where(ep, &mine, ep->l.prog, site);
+	if (st)
+		where(ep, &its, (uint32_t)(st >> 32), (uint32_t)st);
+	else
+		str_add(&its, "outside every program");
+	if (fail)
+		e = ERR(DEADLINE, "device %d has waited %.0f s at %s for device %d, which is at %s", ep->pe, waited, mine.p, peer, its.p);
+	else
+		log_line(LOG_WARN, "device %d has waited %.0f s at %s for device %d, which is at %s", ep->pe, waited, mine.p, peer, its.p);
+	str_free(&mine);
+	str_free(&its);
+	return e;
+}
+
+/* After a look in vain: pass the time until the next one. */
+static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32_t site)
+{
+	struct sym_team *t = ep->team;
+
+	if (++w->n < t->spins) {
+		sym_pause();
+		return NULL;
+	}
+	if (ep->l.stop && atomic_load_explicit(ep->l.stop, memory_order_acquire))
+		return ERR(ABORTED, "launch aborted");
+	if (ep->l.help && ep->l.help(ep->l.user)) {
+		w->n = 0;
+		w->armed = false;
+		return NULL;
+	}
+	if (w->n < t->spins + YIELDS) {
+		sched_yield();
+		return NULL;
+	}
+	if (!w->armed) {
+		if (!w->since)
+			w->since = clock_s();
+		w->bell = atomic_load(&ep->me->bell);
+		atomic_fetch_add(&ep->me->sleepers, 1);
+		if (!t->fence)
+			sym_barrier();
+		w->armed = true;          /* the caller looks once more */
+		return NULL;
+	}
+	sym_sleep(&ep->me->bell, w->bell, NAP_NS);
+	atomic_fetch_sub(&ep->me->sleepers, 1);
+	w->armed = false;
+	w->n = t->spins;
+	double waited = clock_s() - w->since;
+	if (t->patience && waited > t->patience)
+		return late(ep, peer, site, waited, true);
+	if (waited > WARN_S && !w->warned) {
+		w->warned = true;
+		late(ep, peer, site, waited, false);
+	}
+	return NULL;
+}
+
+static void wait_over(struct sym_ep *ep, struct wait *w)
+{
+	if (w->armed)
+		atomic_fetch_sub(&ep->me->sleepers, 1);
+}
+
+/* Wait for cond. */
+#define WAIT(e, cond, peer, site) do { \
+		struct wait w_ = { 0 }; \
+		while (!(cond)) \
+			if (((e) = pass_time(ep, &w_, (peer), (site)))) \
+				break; \
+		wait_over(ep, &w_); \
+	} while (0)
+
+/* --- lines -------------------------------------------------------------------- */
+
+static inline struct sym_from *from_me(struct sym_ep *ep, int pe) { return &sym_peer(ep->team, pe)->from[ep->pe]; }
+static inline size_t offset_of(struct sym_ep *ep, int pe, const void *p) { return (size_t)((const char *)p - sym_peer_base(ep->team, pe)); }
+
+static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, uint64_t what, const uint64_t w[4], uint32_t n)
+{
+	struct sym_line *l = &from_me(ep, pe)->ring[slot];
+	uint32_t ack = ep->chan[pe].done;
+
+	if (ep->team->tr->mapped) {
+		l->what = what;
+		memcpy(l->w, w, sizeof l->w);
+		l->ack = ack;
+		l->n = n;
+		atomic_store_explicit(&l->last, tick, memory_order_relaxed);
+		atomic_store_explicit(&l->first, tick, memory_order_release);
+		sym_notify(ep->team, pe);
+	} else {
+		uint64_t v[8] = { tick, what, w[0], w[1], w[2], w[3], (uint64_t)n << 32 | ack, tick };
+		ep->team->tr->line(ep, pe, offset_of(ep, pe, l), v, 8);
+	}
+}
+
+static void word_write(struct sym_ep *ep, int pe, _Atomic uint64_t *p, uint64_t v)
+{
+	if (ep->team->tr->mapped) {
+		atomic_store_explicit(p, v, memory_order_release);
+		sym_notify(ep->team, pe);
+	} else
+		ep->team->tr->line(ep, pe, offset_of(ep, pe, p), &v, 1);
+}
+
+/* Wait until a line may be sent. */
+static struct err *credit(struct sym_ep *ep, int pe)
+{
+	struct chan *c = &ep->chan[pe];
+	struct err *e = NULL;
+
+	if (c->tx == UINT32_MAX)
+		return ERR(EXHAUSTED, "more than 2^32 messages between two devices in one launch");
+	WAIT(e, chan_may_send(c), pe, (uint32_t)atomic_load_explicit(&ep->me->status, memory_order_relaxed));
+	return e;
+}
+
+static inline uint64_t what_of(struct sym_ep *ep, uint32_t site, enum sym_verb v)
+{
+	atomic_store_explicit(&ep->me->status, (uint64_t)ep->l.prog << 32 | site, memory_order_relaxed);
+	return (uint64_t)ep->l.prog << 32 | (uint64_t)(site & 0xffffff) << 8 | v;
+}
+
+struct err *sym_slot_room(struct sym_ep *ep, int pe, size_t n, void **out)
+{
+	TRY(credit(ep, pe));
+	if (n <= SYM_INLINE || !ep->team->tr->mapped)
+		*out = ep->room;
+	else
+		*out = from_me(ep, pe)->slot[ep->chan[pe].tx % SYM_RING];
+	return NULL;
+}
+
+void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
+{
+	uint64_t w[4] = { 0 }, tick, what = what_of(ep, site, SYM_SLOT_MSG);
+	uint32_t slot = chan_send(&ep->chan[pe], &tick);
+
+	if (n <= SYM_INLINE)
+		memcpy(w, ep->room, n);
+	else if (!ep->team->tr->mapped)
+		ep->team->tr->put(ep, pe, offset_of(ep, pe, from_me(ep, pe)->slot[slot]), ep->room, n);
+	line_write(ep, pe, slot, tick, what, w, (uint32_t)n);
+}
+
+struct err *sym_tell(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, size_t off, size_t n)
+{
+	uint64_t w[4] = { off, n }, tick;
+
+	TRY(credit(ep, pe));
+	uint64_t what = what_of(ep, site, v);
+	uint32_t slot = chan_send(&ep->chan[pe], &tick);
+	line_write(ep, pe, slot, tick, what, w, 0);
+	return NULL;
+}
+
+/* The peer is elsewhere: say where both are. */
+static struct err *diverged(struct sym_ep *ep, int pe, uint32_t site, const struct sym_line *l)
+{
+	struct str mine = { 0 }, its = { 0 };
+
+	where(ep, &mine, ep->l.prog, site);
+	if (l)
+		where(ep, &its, (uint32_t)(l->what >> 32), (uint32_t)(l->what >> 8) & 0xffffff);
+	else
+		str_add(&its, "the end of the program");
+	struct err *e = ERR(INTERNAL, "devices have diverged: device %d is at %s, device %d at %s", ep->pe, mine.p, pe, its.p);
+	str_free(&mine);
+	str_free(&its);
+	return e;
+}
+
+struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, struct sym_msg *out)
+{
+	struct chan *c = &ep->chan[pe];
+	uint64_t want = what_of(ep, site, v);
+	bool left = false;
+	struct err *e = NULL;
+
+	/* A peer that has left the launch sends nothing more; what it sent before is there by then. */
+	WAIT(e, chan_arrived(c) || (left && !chan_arrived(c)) || ((left = chan_left(c)) && false), pe, site);
+	if (e)
+		return e;
+	if (!chan_arrived(c)) {
+		if (ep->l.stop && atomic_load(ep->l.stop))
+			return ERR(ABORTED, "launch aborted");
+		return diverged(ep, pe, site, NULL);
+	}
+	uint32_t slot = c->rx % SYM_RING;
+	struct sym_line *l = chan_take(c);
+	if (l->what != want)
+		return diverged(ep, pe, site, l);
+	out->off = l->w[0];
+	out->n = v == SYM_SLOT_MSG ? l->n : l->w[1];
+	out->data = l->n <= SYM_INLINE ? (const void *)l->w : ep->me->from[pe].slot[slot];
+	return NULL;
+}
+
+void sym_return(struct sym_ep *ep, int pe, bool now)
+{
+	struct chan *c = &ep->chan[pe];
+
+	if (chan_return(c, now))
+		word_write(ep, pe, &from_me(ep, pe)->ret.returned, chan_tick(c, c->done));
+}
+
+struct err *sym_settle(struct sym_ep *ep, int pe)
+{
+	struct chan *c = &ep->chan[pe];
+	uint32_t site = (uint32_t)atomic_load_explicit(&ep->me->status, memory_order_relaxed);
+	struct err *e = NULL;
+
+	/* A peer that has left the launch reads nothing of it any more. */
+	WAIT(e, chan_settled(c) || chan_left(c), pe, site);
+	return e;
+}
+
+/* --- launches ------------------------------------------------------------------ */
+
+void sym_begin(struct sym_ep *ep, const struct sym_launch *l)
+{
+	ep->l = *l;
+	for (int i = 0; i < l->npeer; i++)
+		chan_begin(&ep->chan[l->peer[i]]);
+	atomic_store_explicit(&ep->me->status, (uint64_t)l->prog << 32, memory_order_relaxed);
+}
+
+void sym_end(struct sym_ep *ep, bool failed)
+{
+	struct sym_launch l = ep->l;
+	struct err *e = NULL;
+
+	atomic_store_explicit(&ep->me->status, 0, memory_order_relaxed);
+	for (int i = 0; i < l.npeer; i++)
+		word_write(ep, l.peer[i], &from_me(ep, l.peer[i])->ret.closed, ep->chan[l.peer[i]].epoch);
+	ep->l.stop = NULL;
+	for (int i = 0; i < l.npeer && failed; i++) {
+		WAIT(e, chan_left(&ep->chan[l.peer[i]]), l.peer[i], 0);
+		err_free(e);
+		e = NULL;
+	}
+	memset(&ep->l, 0, sizeof ep->l);
+}
+
+/* --- data ------------------------------------------------------------------------ */
+
+void sym_get(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n)
+{
+	if (ep->team->tr->mapped || pe == ep->pe)
+		memcpy(dst, sym_peer_base(ep->team, pe) + off, n);
+	else
+		ep->team->tr->get(ep, pe, dst, off, n);
+}
+
+const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf)
+{
+	if (ep->team->tr->mapped || pe == ep->pe)
+		return sym_peer_base(ep->team, pe) + off;
+	ep->team->tr->get(ep, pe, buf, off, n);
+	return buf;
+}
+
+void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n)
+{
+	if (ep->team->tr->mapped || pe == ep->pe)
+		memcpy(sym_peer_base(ep->team, pe) + off, src, n);
+	else
+		ep->team->tr->put(ep, pe, off, src, n);
+}
+
+char *sym_ep_base(const struct sym_ep *ep) { return (char *)ep->me; }
+int sym_ep_pe(const struct sym_ep *ep) { return ep->pe; }

@@ -1,0 +1,354 @@
+/* Every collective on every transport, between threads: sizes from nothing to many slots, in place and not,
+ * whole groups and halves, in loops, with delays; then what happens when a device fails or goes elsewhere. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "coll/coll.h"
+
+enum { MAXP = 8, ROUNDS = 60 };
+
+struct dev { pthread_t t; int pos; struct sym_team *team; struct prog *p; int n; int rounds; uint64_t seed; struct err *err; _Atomic int *stop; int fail_at; bool fails; };
+
+static uint64_t rnd(uint64_t *s)
+{
+	*s ^= *s << 13;
+	*s ^= *s >> 7;
+	*s ^= *s << 17;
+	return *s;
+}
+
+static int pes[MAXP] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+
+/* The operand of position pos in a round: any integer function will do. */
+static int32_t val(int round, int pos, int64_t i) { return (int32_t)(round * 7919 + pos * 104729 + i * 31 + (i >> 5)); }
+
+static struct prog *make_prog(int n)
+{
+	struct prog *p = prog_new();
+	int64_t all[MAXP], half[2 * MAXP], rest[MAXP];
+
+	p->ndev = n;
+	p->group = ARENA_NEW(&p->arena, struct prog_group, 3);
+	p->ngroup = 3;
+	for (int i = 0; i < n; i++)
+		all[i] = n - 1 - i;               /* not in order of position */
+	prog_group_make(&p->arena, &p->group[0], n, 1, n, all);
+	int w = (n + 1) / 2;
+	for (int i = 0; i < 2 * w; i++)
+		half[i] = i < n ? (i % w) * 2 + i / w : -1;
+	for (int i = 0; i < 2 * w; i++)
+		if (half[i] >= n)
+			half[i] = -1;
+	prog_group_make(&p->arena, &p->group[1], n, 2, w, half);
+	for (int i = 0; i < n - 1; i++)
+		rest[i] = i + 1;                  /* device 0 is alone */
+	prog_group_make(&p->arena, &p->group[2], n, 1, MAX(n - 1, 1), n > 1 ? rest : all);
+	p->table = ARENA_NEW(&p->arena, struct prog_table, 6);
+	p->ntable = 6;
+	for (int k = 0; k < 6; k++)
+		p->table[k].v = ARENA_NEW(&p->arena, int64_t, n);
+	for (int i = 0; i < n; i++) {
+		p->table[0].v[i] = (i + n - 1) % n;               /* ring */
+		p->table[1].v[i] = (i + 1) % n;
+		p->table[2].v[i] = i ? i - 1 : -1;                /* open chain */
+		p->table[3].v[i] = i < n - 1 ? i + 1 : -1;
+		p->table[4].v[i] = n - 1 - i;                     /* exchange, with a self-loop in the middle */
+		p->table[5].v[i] = n - 1 - i;
+	}
+	/* All pairs talk. */
+	p->coll = ARENA_NEW(&p->arena, struct prog_coll, 1);
+	p->ncoll = 1;
+	p->coll[0] = (struct prog_coll){ .kind = COLL_all_reduce, .group = 0 };
+	return p;
+}
+
+static void *device(void *v)
+{
+	struct dev *d = v;
+	struct sym_ep *ep = sym_ep_of(d->team, d->pos);
+	struct sym_heap *h = sym_heap_of(d->team, d->pos);
+	struct coll_cx cx = { ep, h, d->p, pes, d->pos };
+	int peer[MAXP], npeer = coll_peers(d->p, pes, d->pos, peer);
+	struct sym_launch l = { .prog = 42, .peer = peer, .npeer = npeer, .stop = d->stop };
+	struct sym_block *bx, *by;
+	uint64_t s = d->seed | 1;
+	int64_t cap = 1 << 21;
+
+	assert_null(sym_alloc(h, (size_t)cap * MAXP, NULL, -1, &bx));
+	assert_null(sym_alloc(h, (size_t)cap * MAXP, NULL, -1, &by));
+	sym_begin(ep, &l);
+	for (int round = 0; round < d->rounds && !d->err; round++) {
+		if (round % 16 == 15 && !d->fails) {      /* a new launch */
+			sym_end(ep, false);
+			sym_begin(ep, &l);
+		}
+		static const int64_t sizes[] = { 0, 1, 2, 3, 8, 9, 100, 1000, 1024, 1025, 2000, 5000, 33333, 100000 };
+		struct prog_coll c = { .dtype = DT_i32, .nin = 1 };
+		c.kind = (uint8_t)(rnd(&s) % COLL_COUNT);
+		c.group = (uint32_t)(rnd(&s) % 3);
+		c.pairs = (uint32_t)(rnd(&s) % 3) * 2;
+		c.redop = rnd(&s) % 2 ? RED_add : RED_max;
+		int64_t inner = sizes[rnd(&s) % NELEM(sizes)], outer = 1 + (int64_t)(rnd(&s) % 3);
+		bool inplace = rnd(&s) % 3 == 0;
+		if (c.kind != COLL_all_gather && c.kind != COLL_reduce_scatter && c.kind != COLL_all_to_all)
+			outer = 1;
+		c.outer = outer;
+		c.inner = inner * 4;
+		if (c.kind == COLL_all_to_all) {          /* split [outer][n] of inner, joined as [1][n] of all */
+			c.outer2 = 1;
+			c.inner2 = c.inner * outer;
+		}
+		const struct prog_group *g = &d->p->group[c.group];
+		int64_t one = -1;
+		const int64_t *id = g->row[d->pos] < 0 ? &one : g->id + g->row[d->pos] * g->ncol;
+		int n = 0, me = 0;
+		if (g->row[d->pos] >= 0) {
+			while (n < g->ncol && id[n] >= 0)
+				n++;
+			me = g->rank[d->pos];
+		} else {
+			n = 1;
+			one = d->pos;
+		}
+		int64_t nx = inner * outer, ny = nx;
+		if (c.kind == COLL_reduce_scatter || c.kind == COLL_all_to_all)
+			nx *= n;
+		if (c.kind == COLL_all_gather || c.kind == COLL_all_to_all)
+			ny *= n;
+		if (nx * 4 > cap * MAXP || ny * 4 > cap * MAXP)
+			continue;
+		if (d->fail_at == round) {                /* this device fails instead */
+			d->err = ERR(CANCELLED, "on purpose");
+			break;
+		}
+		if (c.kind != COLL_all_reduce && c.kind != COLL_permute && c.kind != COLL_broadcast)
+			inplace = false;
+		int32_t *x = (int32_t *)(sym_base(h) + bx->off), *y = inplace ? x : (int32_t *)(sym_base(h) + by->off);
+		for (int64_t i = 0; i < nx; i++)
+			x[i] = val(round, d->pos, i);
+		char *ptr[2] = { (char *)x, (char *)y };
+		uint64_t nap = rnd(&s);
+		if (nap % 8 == 0 && d->pos == (int)(nap >> 8) % 4)
+			usleep((useconds_t)((nap >> 16) % 500));
+		d->err = coll_run(&cx, &c, (uint32_t)round, ptr);
+		if (d->err)
+			break;
+		for (int64_t i = 0; i < ny; i++) {
+			int32_t want = 0;
+			switch (c.kind) {
+			case COLL_all_reduce: case COLL_reduce_scatter: {
+				int64_t at = c.kind == COLL_all_reduce ? i : (i / inner * n + me) * inner + i % inner;
+				for (int k = 0; k < n; k++) {
+					int32_t a = val(round, (int)id[k], at);
+					want = !k ? a : c.redop == RED_add ? (int32_t)((uint32_t)want + (uint32_t)a) : MAX(want, a);
+				}
+				break;
+			}
+			case COLL_all_gather:
+				want = val(round, (int)id[i / inner % n], i / (inner * n) * inner + i % inner);
+				break;
+			case COLL_all_to_all: {
+				int64_t k = i / (inner * outer), e = i % (inner * outer);
+				want = val(round, (int)id[k], (e / inner * n + me) * inner + e % inner);
+				break;
+			}
+			case COLL_permute: {
+				int64_t src = d->p->table[c.pairs].v[d->pos];
+				want = src < 0 ? 0 : val(round, (int)src, i);
+				break;
+			}
+			case COLL_broadcast:
+				want = g->row[d->pos] < 0 ? 0 : val(round, (int)id[0], i);
+				break;
+			}
+			if (y[i] != want) {
+				d->err = ERR(INTERNAL, "round %d device %d of %d, group %u, kind %d inner %lld outer %lld: element %lld is %d, not %d", round, d->pos, d->n, c.group, c.kind,
+				             (long long)inner, (long long)outer, (long long)i, y[i], want);
+				break;
+			}
+		}
+	}
+	if (d->err && d->err->code != ERR_ABORTED && d->err->code != ERR_CANCELLED)
+		fprintf(stderr, "device %d: %s\n", d->pos, d->err->msg);
+	if (d->err && d->stop) {
+		atomic_store(d->stop, 1);
+		for (int i = 0; i < d->n; i++)
+			sym_ring(d->team, i);
+	}
+	sym_end(ep, d->err != NULL);
+	sym_free(bx);
+	sym_free(by);
+	return NULL;
+}
+
+static void run(int n, int rounds, bool chaos, uint64_t seed, int fail_dev, int fail_at)
+{
+	struct sym_opts o = { .npe = n, .nlocal = n, .threads = n, .chaos = chaos, .seed = seed };
+	struct dev d[MAXP];
+	struct prog *p = make_prog(n);
+	struct sym_team *t;
+	_Atomic int stop = 0;
+
+	assert_null(sym_open(&o, &t));
+	for (int i = 0; i < n; i++) {
+		d[i] = (struct dev){ .pos = i, .team = t, .p = p, .n = n, .rounds = rounds, .seed = seed, .stop = &stop, .fail_at = i == fail_dev ? fail_at : -1, .fails = fail_dev >= 0 };
+		pthread_create(&d[i].t, NULL, device, &d[i]);
+	}
+	for (int i = 0; i < n; i++)
+		pthread_join(d[i].t, NULL);
+	for (int i = 0; i < n; i++) {
+		if (fail_dev >= 0) {
+			assert_true(!d[i].err || d[i].err->code == ERR_CANCELLED || d[i].err->code == ERR_ABORTED);
+			if (i == fail_dev)
+				assert_non_null(d[i].err);
+		} else if (d[i].err)
+			fail_msg("%s", d[i].err->msg);
+		err_free(d[i].err);
+	}
+	sym_close(t);
+	prog_free(p);
+}
+
+static void plain(void **state)
+{
+	for (int n = 1; n <= MAXP; n = n < 4 ? n + 1 : n + 2)
+		run(n, ROUNDS, false, 77 + (uint64_t)n, -1, -1);
+}
+
+static void chaotic(void **state)
+{
+	run(2, ROUNDS, true, 5, -1, -1);
+	run(3, ROUNDS / 2, true, 6, -1, -1);
+	run(8, ROUNDS / 3, true, 7, -1, -1);
+}
+
+static void failing(void **state)
+{
+	for (int k = 0; k < 10; k++)
+		run(2 + k % 3, ROUNDS, k & 1, 100 + (uint64_t)k, k % 2, 3 + k * 2);
+}
+
+/* One device takes another turn of a loop than the other, or leaves. */
+struct lost { pthread_t t; struct sym_team *team; int pe; bool leave; struct err *err; };
+
+static void *lost(void *v)
+{
+	struct lost *d = v;
+	struct sym_ep *ep = sym_ep_of(d->team, d->pe);
+	int peer = 1 - d->pe;
+	struct sym_launch l = { .prog = 9, .peer = &peer, .npeer = 1 };
+	struct sym_msg m;
+	void *room;
+
+	sym_begin(ep, &l);
+	if (d->pe == 0) {
+		d->err = sym_recv(ep, 1, 5, SYM_SLOT_MSG, &m);
+	} else if (!d->leave) {
+		assert_null(sym_slot_room(ep, 0, 4, &room));
+		sym_slot_send(ep, 0, 6, 4);
+	}
+	sym_end(ep, false);
+	return NULL;
+}
+
+static void divergence(void **state)
+{
+	for (int k = 0; k < 4; k++) {
+		struct sym_opts o = { .npe = 2, .nlocal = 2, .threads = 2, .chaos = k & 1, .seed = 3 };
+		struct sym_team *t;
+		struct lost d[2];
+		assert_null(sym_open(&o, &t));
+		for (int i = 0; i < 2; i++) {
+			d[i] = (struct lost){ .team = t, .pe = i, .leave = k & 2 };
+			pthread_create(&d[i].t, NULL, lost, &d[i]);
+		}
+		for (int i = 0; i < 2; i++)
+			pthread_join(d[i].t, NULL);
+		assert_non_null(d[0].err);
+		assert_int_equal(d[0].err->code, ERR_INTERNAL);
+		assert_non_null(strstr(d[0].err->msg, "site 5"));
+		assert_non_null(strstr(d[0].err->msg, k & 2 ? "end of the program" : "site 6"));
+		err_free(d[0].err);
+		assert_null(d[1].err);
+		sym_close(t);
+	}
+}
+
+/* --- speed ------------------------------------------------------------------------ */
+
+struct race { pthread_t t; struct sym_team *team; struct prog *p; int pe, n; int64_t bytes; uint8_t kind; double s; };
+
+static void *race(void *v)
+{
+	struct race *d = v;
+	struct sym_ep *ep = sym_ep_of(d->team, d->pe);
+	struct sym_heap *h = sym_heap_of(d->team, d->pe);
+	struct coll_cx cx = { ep, h, d->p, pes, d->pe };
+	int peer[MAXP], npeer = coll_peers(d->p, pes, d->pe, peer);
+	struct sym_launch l = { .prog = 1, .peer = peer, .npeer = npeer };
+	struct prog_coll c = { .kind = d->kind, .dtype = DT_f32, .redop = RED_add, .nin = 1, .outer = 1, .inner = d->bytes };
+	struct sym_block *x, *y;
+
+	assert_null(sym_alloc(h, (size_t)d->bytes, NULL, -1, &x));
+	assert_null(sym_alloc(h, (size_t)d->bytes, NULL, -1, &y));
+	memset(sym_base(h) + x->off, 0, (size_t)d->bytes);
+	sym_begin(ep, &l);
+	char *ptr[2] = { sym_base(h) + x->off, sym_base(h) + y->off };
+	double best = 1e9;
+	for (int k = 0; k < 5; k++) {
+		double t = clock_s();
+		for (int i = 0; i < d->n; i++) {
+			assert_null(coll_run(&cx, &c, 1, ptr));
+			char *q = ptr[0];
+			ptr[0] = ptr[1];
+			ptr[1] = q;
+		}
+		best = MIN(best, (clock_s() - t) / d->n);
+	}
+	d->s = best;
+	sym_end(ep, false);
+	sym_free(x);
+	sym_free(y);
+	return NULL;
+}
+
+static void speed(void **state)
+{
+	static const struct { uint8_t kind; const char *name; int np; int64_t bytes; int n; } row[] = {
+		{ COLL_all_reduce, "all_reduce", 2, 8, 20000 }, { COLL_permute, "permute", 2, 8, 20000 }, { COLL_all_reduce, "all_reduce", 2, 1024, 20000 },
+		{ COLL_all_reduce, "all_reduce", 2, 65536, 2000 }, { COLL_all_reduce, "all_reduce", 2, 1 << 20, 200 },
+		{ COLL_permute, "permute", 2, 1 << 20, 200 }, { COLL_all_reduce, "all_reduce", 8, 8, 500 }, { COLL_all_reduce, "all_reduce", 8, 1 << 20, 10 },
+	};
+
+	for (size_t i = 0; i < NELEM(row); i++) {
+		struct sym_opts o = { .npe = row[i].np, .nlocal = row[i].np, .threads = row[i].np };
+		struct prog *p = make_prog(row[i].np);
+		struct race d[MAXP];
+		struct sym_team *t;
+		assert_null(sym_open(&o, &t));
+		for (int k = 0; k < row[i].np; k++) {
+			d[k] = (struct race){ .team = t, .p = p, .pe = k, .n = row[i].n, .bytes = row[i].bytes, .kind = row[i].kind };
+			pthread_create(&d[k].t, NULL, race, &d[k]);
+		}
+		for (int k = 0; k < row[i].np; k++)
+			pthread_join(d[k].t, NULL);
+		print_message("%-10s %8lld bytes, %d devices: %8.2f us\n", row[i].name, (long long)row[i].bytes, row[i].np, d[0].s * 1e6);
+		sym_close(t);
+		prog_free(p);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest t[] = {
+		cmocka_unit_test(plain), cmocka_unit_test(chaotic), cmocka_unit_test(failing), cmocka_unit_test(divergence), cmocka_unit_test(speed),
+	};
+
+	return cmocka_run_group_tests(t, NULL, NULL);
+}
