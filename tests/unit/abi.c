@@ -43,7 +43,7 @@ static void arguments(void **state)
 	assert_int_equal(END(pjrt_Client_LookupDevice, device), 40);
 	assert_int_equal(END(pjrt_Event_OnReady, user_arg), 40);
 	assert_int_equal(END(pjrt_Buffer_GetMemoryLayout, layout), 104);
-	assert_int_equal(END(pjrt_Client_CreateViewOfDeviceBuffer, memory), 120);
+	assert_int_equal(END(pjrt_Client_CreateViewOfDeviceBuffer, memory), 112);
 }
 
 static void extensions(void **state)
