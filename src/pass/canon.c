@@ -148,6 +148,8 @@ static ir_val as_scan(struct rewrite *r, const struct ir_op *o, const ir_val *in
 
 static ir_val compose(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
+	if (!o->nin || !o->nout)
+		return 0;
 	struct ir_module *m = r->m;
 	struct ir_fn *fn = r->b.fn;
 	ir_type t = r->from->val.p[o->out].type;
