@@ -6,34 +6,45 @@
 
 #include "../spmd/spmd.h"
 
-static struct err *array_of(const struct ir_module *m, const struct ir_type_info *t, ir_shard h, int ndev, const char *what, int i, struct array *a)
+static void array_of(const struct ir_type_info *t, int ndev, struct array *a)
 {
-	*a = (struct array){.dtype = (enum dtype)t->dtype, .rank = t->rank, .bytes = (size_t)t->bytes};
+	*a = (struct array){.dtype = (enum dtype)t->dtype, .rank = t->rank, .bytes = (size_t)t->bytes, .local_bytes = (size_t)t->bytes};
 	a->start = mem_alloc(sizeof *a->start * (size_t)ndev * (size_t)MAX(t->rank, 1));
-	a->local_bytes = dtype_info[t->dtype].bytes;
 	for (int d = 0; d < t->rank; d++)
 		a->dim[d] = a->local[d] = t->dim[d];
-	for (int pos = 0; pos < ndev && h; pos++)
-		if (!spmd_shard_box(m, h, pos, t->rank, t->dim, a->start + pos * t->rank, a->local))
-			return ERR(UNIMPLEMENTED, "%s %d does not divide evenly over %d devices", what, i, ndev);
-	for (int d = 0; d < t->rank; d++)
-		a->local_bytes *= (size_t)a->local[d];
-	return NULL;
 }
 
-struct err *arrays_of(const struct ir_module *m, int ndev, struct array **arg, int *narg, struct array **res, int *nres)
+void arrays_of(const struct ir_module *m, int ndev, struct array **arg, int *narg, struct array **res, int *nres)
 {
 	const struct ir_fn *fn = ir_main(m);
-	struct err *e = NULL;
 	*narg = (int)fn->nparam;
 	*nres = (int)fn->result.n;
 	*arg = mem_alloc(sizeof **arg * (size_t)*narg);
 	*res = mem_alloc(sizeof **res * (size_t)*nres);
-	for (int i = 0; i < *narg && !e; i++)
-		e = array_of(m, ir_vtype(m, fn, (ir_val)i + 1), m->arg ? m->arg[i].shard : 0, ndev, "argument", i, &(*arg)[i]);
-	for (int i = 0; i < *nres && !e; i++)
-		e = array_of(m, ir_vtype(m, fn, fn->result.p[i]), m->res ? m->res[i].shard : 0, ndev, "result", i, &(*res)[i]);
-	return e;
+	for (int i = 0; i < *narg; i++)
+		array_of(ir_vtype(m, fn, (ir_val)i + 1), ndev, &(*arg)[i]);
+	for (int i = 0; i < *nres; i++)
+		array_of(ir_vtype(m, fn, fn->result.p[i]), ndev, &(*res)[i]);
+}
+
+static struct err *place(const struct ir_module *m, int ndev, const struct ir_arg *by, struct array *a, int n, const char *what)
+{
+	for (int i = 0; i < n; i++) {
+		struct array *x = &a[i];
+		for (int pos = 0; pos < ndev && by && by[i].shard; pos++)
+			if (!spmd_shard_box(m, by[i].shard, pos, x->rank, x->dim, x->start + pos * x->rank, x->local))
+				return ERR(UNIMPLEMENTED, "%s %d does not divide evenly over %d devices", what, i, ndev);
+		x->local_bytes = dtype_info[x->dtype].bytes;
+		for (int d = 0; d < x->rank; d++)
+			x->local_bytes *= (size_t)x->local[d];
+	}
+	return NULL;
+}
+
+struct err *arrays_place(const struct ir_module *m, int ndev, struct array *arg, int narg, struct array *res, int nres)
+{
+	TRY(place(m, ndev, m->arg, arg, narg, "argument"));
+	return place(m, ndev, m->res, res, nres, "result");
 }
 
 void arrays_free(struct array *a, int n)

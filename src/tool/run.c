@@ -149,6 +149,11 @@ static struct err *run_set(struct job *j, struct rt_client *c, const struct pass
 	j->read_s = clock_s() - t;
 	t = clock_s();
 	struct err *e = pass_compile(o, m, &p);
+	if (!e && j->np > 1) {
+		e = arrays_place(m, j->np, j->arg, j->narg, res, j->nres);
+		if (e)
+			prog_free(p);
+	}
 	ir_module_free(m);
 	if (e)
 		return e;
@@ -186,9 +191,8 @@ static struct err *run_compiled(struct job *j, const struct pass_opts *o, const 
 	for (int first = j->np; first + j->np <= j->ndev && !e; first += j->np) {
 		struct array *a, *again;
 		int na, nr;
-		e = arrays_of(j->m, j->np, &a, &na, &again, &nr);
-		if (!e)
-			e = run_set(j, c, o, path, first, 1, again);
+		arrays_of(j->m, j->np, &a, &na, &again, &nr);
+		e = run_set(j, c, o, path, first, 1, again);
 		if (!e)
 			e = same_everywhere(j, again, first);
 		arrays_free(a, na);
@@ -207,6 +211,7 @@ static struct err *run_oracle(struct job *j, const struct pass_opts *o)
 	if (j->np > 1) {
 		po.stop = "partition";
 		TRY(pass_run(&po, j->m));
+		TRY(arrays_place(j->m, j->np, j->arg, j->narg, j->res, j->nres));
 	}
 	struct eval_array *in = mem_alloc(sizeof *in * (size_t)(j->np * j->narg + 1)), *out = mem_alloc(sizeof *out * (size_t)(j->np * j->nres + 1));
 	for (int k = 0; k < j->np; k++)
@@ -316,7 +321,7 @@ static struct err *work(struct job *j, const char *path, int *status)
 	if (devices && n < j->np)
 		return ERR(INVALID, "the program is for %d devices, '--devices %ld' are too few", j->np, (long)n);
 	j->ndev = devices ? (int)n : j->np;
-	TRY(arrays_of(j->m, j->np, &j->arg, &j->narg, &j->res, &j->nres));
+	arrays_of(j->m, j->np, &j->arg, &j->narg, &j->res, &j->nres);
 	TRY(inputs(j));
 	if (oracle)
 		TRY(run_oracle(j, &o));

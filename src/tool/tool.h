@@ -65,8 +65,10 @@ struct array {
 	int64_t *start;                /* start[pos * rank + d]: where device pos's box begins */
 	char *p;                       /* row-major elements; NULL until there is a value */
 };
-/* Arguments and results of main at ndev devices.  Before any pass takes m apart. */
-struct err *arrays_of(const struct ir_module *m, int ndev, struct array **arg, int *narg, struct array **res, int *nres);
+/* Arguments and results of main, each whole on ndev devices.  Before any pass takes m apart. */
+void arrays_of(const struct ir_module *m, int ndev, struct array **arg, int *narg, struct array **res, int *nres);
+/* Where devices hold them, once the passes have settled the shardings of m's interface. */
+struct err *arrays_place(const struct ir_module *m, int ndev, struct array *arg, int narg, struct array *res, int nres);
 void arrays_free(struct array *a, int n);
 /* Device pos's box of a, row-major into out (local_bytes). */
 void array_cut(const struct array *a, int pos, void *out);
