@@ -118,7 +118,7 @@ int64_t load_int(enum dtype dt, const void *p)
 	case 4: {
 		uint32_t u;
 		memcpy(&u, p, 4);
-		return dtype_info[dt].cls == DT_INT ? (int32_t)u : u;
+		return dtype_info[dt].cls == DT_INT ? (int64_t)(int32_t)u : (int64_t)u;
 	}
 	default: {
 		int64_t v;
