@@ -220,11 +220,11 @@ static LV lin_ptr(struct em *e, int buf, uint32_t id)
 			continue;
 		}
 		LV part = lin_part(e, l, s);
-		if (s == 0 && l->c)
-			part = part ? LLVMBuildAdd(e->b, part, em_ki(e->i64, l->c), "") : em_ki(e->i64, l->c);
-		if (!part)
+		if (!part && (s || !l->c))
 			continue;
 		int old = enter(e, s);
+		if (s == 0 && l->c)
+			part = part ? LLVMBuildAdd(e->b, part, em_ki(e->i64, l->c), "") : em_ki(e->i64, l->c);
 		p = LLVMBuildGEP2(e->b, t, p, &part, 1, "");
 		enter(e, old);
 		memo_set(e, s, KEY_PTR, id, (uint32_t)buf, p);

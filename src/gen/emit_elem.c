@@ -633,15 +633,8 @@ static LV convert(struct em *e, int from, int to, LV x)
 		return em_round(e, to, x);
 	}
 	if (is_float(to)) {
-		if (from == DT_pred || !is_signed(from)) {
-			if (is_half(to) && dtype_info[from].bytes >= 4)
-				return round_f64(e, to, LLVMBuildUIToFP(b, x, em_like(x, e->f64), ""));
-			LV r = LLVMBuildUIToFP(b, x, rt, "");
-			return em_round(e, to, r);
-		}
-		if (is_half(to) && dtype_info[from].bytes >= 4)
-			return round_f64(e, to, LLVMBuildSIToFP(b, x, em_like(x, e->f64), ""));
-		return em_round(e, to, LLVMBuildSIToFP(b, x, rt, ""));
+		bool u = from == DT_pred || !is_signed(from);
+		return em_round(e, to, u ? LLVMBuildUIToFP(b, x, rt, "") : LLVMBuildSIToFP(b, x, rt, ""));
 	}
 	if (from == DT_pred)
 		return zext_to(e, x, em_reg(e, to));
@@ -682,9 +675,10 @@ LV em_reduce_precision(struct em *e, int dt, LV x, int ebits, int mbits)
 {
 	static const struct { int e, m; } fmt[DT_COUNT] = { [DT_f16] = { 5, 10 }, [DT_bf16] = { 8, 7 }, [DT_f32] = { 8, 23 }, [DT_f64] = { 11, 52 } };
 	LLVMBuilderRef b = e->b;
-	bool d = dt == DT_f64;
-	int M = d ? 52 : 23, E = d ? 11 : 8;       /* of the register */
-	LV u = bits(e, x, d ? e->i64 : e->i32), r = u;
+	/* on the bits of the type itself (f16 has denormals that are normal in f32); bf16 is the top of f32 */
+	LT it = dt == DT_f64 ? e->i64 : dt == DT_f16 ? e->i16 : e->i32;
+	int M = dt == DT_bf16 ? 23 : fmt[dt].m, E = fmt[dt].e, w = dt == DT_f64 ? 64 : dt == DT_f16 ? 16 : 32;
+	LV u = dt == DT_f16 ? em_to_mem(e, dt, x) : bits(e, x, it), r = u;
 	if (mbits < fmt[dt].m) {
 		int64_t last = (int64_t)1 << (M - mbits);
 		LV odd = LLVMBuildAnd(b, LLVMBuildLShr(b, u, I(u, M - mbits), ""), I(u, 1), "");
@@ -693,14 +687,12 @@ LV em_reduce_precision(struct em *e, int dt, LV x, int ebits, int mbits)
 	}
 	if (ebits < fmt[dt].e) {
 		int64_t bias = ((int64_t)1 << (E - 1)) - 1, rb = ((int64_t)1 << (ebits - 1)) - 1;
-		int64_t emask = (((int64_t)1 << E) - 1) << M, smask = (int64_t)1 << (d ? 63 : 31);
-		if (!d)
-			smask = (int32_t)smask;
+		int64_t emask = (((int64_t)1 << E) - 1) << M, smask = (int64_t)(~(uint64_t)0 << (w - 1));
 		LV ex = LLVMBuildAnd(b, r, I(u, emask), ""), sign = LLVMBuildAnd(b, u, I(u, smask), "");
 		LV over = icmp(e, LLVMIntUGT, ex, I(u, (bias + rb) << M)), under = icmp(e, LLVMIntULE, ex, I(u, (bias - rb) << M));
 		r = em_sel(e, over, LLVMBuildOr(b, sign, I(u, emask), ""), em_sel(e, under, sign, r));
 	}
-	LV y = bits(e, r, d ? e->f64 : e->f32);
+	LV y = dt == DT_f16 ? em_from_mem(e, dt, r) : bits(e, r, dt == DT_f64 ? e->f64 : e->f32);
 	return em_round(e, dt, em_sel(e, fcmp(e, LLVMRealUNO, x, x), x, y));
 }
 

@@ -123,17 +123,19 @@ LV em_tanh(struct em *e, LV x)
 
 LV em_logistic(struct em *e, LV x)
 {
-	LV t = em_exp(e, LLVMBuildFNeg(e->b, x, ""));
-	return divi(e, K(x, 1), add(e, K(x, 1), t));
+	LV t = em_exp(e, LLVMBuildFNeg(e->b, fabs_(e, x), ""));
+	LV num = em_sel(e, cmp(e, LLVMRealOLT, x, K(x, 0)), t, K(x, 1));
+	return divi(e, num, add(e, K(x, 1), t));
 }
+
+static const double sin_c[] = { -0.1666666716337204, 0.008333329111337662, -0.00019839325977955014, 2.718232735787751e-06 };
+static const double cos_c[] = { 0.04166664555668831, -0.001388736069202423, 2.4437636966467835e-05 };
 
 /* Sine and cosine of the reduced argument, and the quadrant; kept for a second request of the same x. */
 static void trig(struct em *e, LV x, LV *sn, LV *cs, LV *quad)
 {
 	LLVMBasicBlockRef bb = LLVMGetInsertBlock(e->b);
 	if (e->trig.x != x || e->trig.block != bb) {
-		static const double sc[] = { -0.1666666716337204, 0.008333329111337662, -0.00019839325977955014, 2.718232735787751e-06 };
-		static const double cc[] = { 0.04166664555668831, -0.001388736069202423, 2.4437636966467835e-05 };
 		LV magic = K(x, 12582912.0), t = fma_(e, x, K(x, 0.6366197723675814), magic), n = sub(e, t, magic);
 		LV r = fma_(e, n, K(x, -0x1.921fb6p+0), x);
 		r = fma_(e, n, K(x, 0x1.777a5cp-25), r);
@@ -142,8 +144,8 @@ static void trig(struct em *e, LV x, LV *sn, LV *cs, LV *quad)
 		e->trig.x = x;
 		e->trig.block = bb;
 		e->trig.n = as_i32(e, t);
-		e->trig.sin = fma_(e, mul(e, s, r), poly(e, s, 4, sc), r);
-		e->trig.cos = fma_(e, mul(e, s, s), poly(e, s, 3, cc), fma_(e, s, K(x, -0.5), K(x, 1)));
+		e->trig.sin = fma_(e, mul(e, s, r), poly(e, s, 4, sin_c), r);
+		e->trig.cos = fma_(e, mul(e, s, s), poly(e, s, 3, cos_c), fma_(e, s, K(x, -0.5), K(x, 1)));
 	}
 	*sn = e->trig.sin;
 	*cs = e->trig.cos;
@@ -176,11 +178,16 @@ LV em_cos(struct em *e, LV x) { return wave(e, x, 1, "cosf"); }
 
 LV em_tan(struct em *e, LV x)
 {
-	LV s, c, n;
-	trig(e, x, &s, &c, &n);
-	LV odd = LLVMBuildICmp(e->b, LLVMIntNE, LLVMBuildAnd(e->b, n, I(n, 1), ""), I(n, 0), "");
-	LV num = em_sel(e, odd, LLVMBuildFNeg(e->b, c, ""), s), den = em_sel(e, odd, s, c);
-	LV y = em_sel(e, cmp(e, LLVMRealOEQ, x, K(x, 0)), x, divi(e, num, den));
+	/* a quotient of two rounded values is too far off near the poles: through f64 */
+	LV magic = K(x, 12582912.0), t = fma_(e, x, K(x, 0.6366197723675814), magic), n = sub(e, t, magic), bits = as_i32(e, t);
+	LV dn = to_f64(e, n), r = fma_(e, dn, K(dn, -0x1.921fb54442d18p+0), to_f64(e, x));
+	r = fma_(e, dn, K(dn, -0x1.1a62633145c07p-54), r);
+	LV q = mul(e, r, r);
+	LV s = fma_(e, mul(e, q, r), poly(e, q, 4, sin_c), r);
+	LV c = fma_(e, mul(e, q, q), poly(e, q, 3, cos_c), fma_(e, q, K(q, -0.5), K(q, 1)));
+	LV odd = LLVMBuildICmp(e->b, LLVMIntNE, LLVMBuildAnd(e->b, bits, I(bits, 1), ""), I(bits, 0), "");
+	LV y = to_f32(e, divi(e, em_sel(e, odd, LLVMBuildFNeg(e->b, c, ""), s), em_sel(e, odd, s, c)));
+	y = em_sel(e, cmp(e, LLVMRealOEQ, x, K(x, 0)), x, y);
 	return em_slow(e, too_big(e, x), y, "tanf", 1, &x);
 }
 

@@ -1,0 +1,218 @@
+/* Every elementwise function of every element type, against the oracle; mathematics of f32 against libm. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include "gen_run.h"
+
+static const int types[] = { DT_pred, DT_i4, DT_u4, DT_i8, DT_u8, DT_i16, DT_u16, DT_i32, DT_u32, DT_i64, DT_u64, DT_bf16, DT_f16, DT_f32, DT_f64 };
+
+static bool defined(enum elem k, int dt)
+{
+	int c = dtype_info[dt].cls;
+	bool fl = c == DT_FLOAT, in = c == DT_INT || c == DT_UINT;
+	switch ((int)k) {
+	case ELEM_complex: case ELEM_convert: case ELEM_bitcast: case ELEM_select: return false;
+	case ELEM_add: case ELEM_multiply: case ELEM_maximum: case ELEM_minimum: case ELEM_clamp: return true;
+	case ELEM_and: case ELEM_or: case ELEM_xor: case ELEM_not: return !fl;
+	case ELEM_subtract: case ELEM_divide: case ELEM_remainder: case ELEM_power: case ELEM_abs: case ELEM_sign: case ELEM_negate: return fl || in;
+	case ELEM_shift_left: case ELEM_shift_right_logical: case ELEM_shift_right_arithmetic: case ELEM_mulhi: case ELEM_popcnt: case ELEM_count_leading_zeros: return in;
+	default:
+		if (elem_info[k].flags & EL_PRED && elem_info[k].nin == 2)
+			return true;
+		return fl;
+	}
+}
+
+static double limit(enum elem k, int dt)
+{
+	if (dtype_info[dt].cls != DT_FLOAT)
+		return 0;
+	switch ((int)k) {
+	case ELEM_exponential: case ELEM_exponential_minus_one: case ELEM_log: case ELEM_log_plus_one: case ELEM_logistic: case ELEM_tanh:
+	case ELEM_tan: case ELEM_sine: case ELEM_cosine: case ELEM_rsqrt: case ELEM_cbrt: case ELEM_erf: case ELEM_power: case ELEM_atan2:
+		return dt == DT_bf16 || dt == DT_f16 ? 1.01 : 4;
+	default:
+		return 0;
+	}
+}
+
+static bool check(struct gen_case *c, const char *name, double most)
+{
+	bool ok = case_run(c, true);
+	for (size_t r = 0; ok && r < c->fn->result.n; r++) {
+		const struct ir_type_info *t = ir_vtype(c->m, c->fn, c->fn->result.p[r]);
+		int b = dtype_info[t->dtype].bytes, shown = 0;
+		for (int64_t i = 0; i < t->count && shown < 3; i++) {
+			double u = ulps(t->dtype, (char *)c->got[r] + i * b, (char *)c->want[r].p + i * b);
+			if (u > most) {
+				uint64_t g = 0, w = 0, x[3] = { 0 };
+				memcpy(&g, (char *)c->got[r] + i * b, (size_t)b);
+				memcpy(&w, (char *)c->want[r].p + i * b, (size_t)b);
+				for (uint32_t k = 0; k < c->fn->nparam && k < 3; k++)
+					memcpy(&x[k], (char *)c->arg[k].p + i * dtype_info[c->arg[k].dtype].bytes, dtype_info[c->arg[k].dtype].bytes);
+				printf("%s result %zu element %d: got %llx, want %llx (%g ulp) of %llx %llx %llx\n", name, r, (int)i, (unsigned long long)g, (unsigned long long)w, u,
+				       (unsigned long long)x[0], (unsigned long long)x[1], (unsigned long long)x[2]);
+				shown++;
+				ok = false;
+			}
+		}
+	}
+	return ok;
+}
+
+static bool all_elems(void)
+{
+	bool ok = true;
+	for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+		for (int k = 0; k < ELEM_COUNT; k++) {
+			int dt = types[t];
+			if (!defined((enum elem)k, dt))
+				continue;
+			struct ir_module *m = ir_module_new();
+			struct ir_fn *fn = ir_fn_new(m, "f");
+			int64_t n[1] = { 333 };
+			ir_type ty = ir_tensor(m, (enum dtype)dt, 1, n), out = elem_info[k].flags & EL_PRED ? ir_tensor(m, DT_pred, 1, n) : ty;
+			ir_val in[3];
+			for (int i = 0; i < elem_info[k].nin; i++)
+				in[i] = ir_param(fn, ty);
+			struct ir_b b = { m, fn, 0 };
+			ir_result(fn, ir_emit_raw(&b, ir_of_elem((enum elem)k), elem_info[k].nin, in, 1, &out, NULL, 0));
+			char name[64];
+			snprintf(name, sizeof name, "%s %s", elem_info[k].name, dtype_info[dt].name);
+			struct gen_case c = { m, fn, NULL, NULL, NULL };
+			ok &= check(&c, name, limit((enum elem)k, dt));
+			case_free(&c);
+			ir_module_free(m);
+		}
+		/* conversions to every type, bitcasts, select, reduce_precision: one group */
+		for (size_t u = 0; u < sizeof types / sizeof *types; u++) {
+			int from = types[t], to = types[u];
+			struct ir_module *m = ir_module_new();
+			struct ir_fn *fn = ir_fn_new(m, "f");
+			int64_t n[1] = { 333 };
+			ir_type a = ir_tensor(m, (enum dtype)from, 1, n), z = ir_tensor(m, (enum dtype)to, 1, n), p = ir_tensor(m, DT_pred, 1, n);
+			ir_val x = ir_param(fn, a), y = ir_param(fn, a), q = ir_param(fn, p);
+			struct ir_b b = { m, fn, 0 };
+			ir_result(fn, ir_emit_raw(&b, ir_of_elem(ELEM_convert), 1, &x, 1, &z, NULL, 0));
+			if (dtype_info[from].bits == dtype_info[to].bits)
+				ir_result(fn, ir_emit_raw(&b, ir_of_elem(ELEM_bitcast), 1, &x, 1, &z, NULL, 0));
+			ir_result(fn, ir_select(&b, q, x, y));
+			if (dtype_info[from].cls == DT_FLOAT) {
+				int64_t em[2] = { 3 + pick(6), 1 + pick(12) };
+				ir_result(fn, ir_emit_raw(&b, IR_reduce_precision, 1, &x, 1, &a, em, 2));
+			}
+			char name[64];
+			snprintf(name, sizeof name, "convert %s to %s", dtype_info[from].name, dtype_info[to].name);
+			struct gen_case c = { m, fn, NULL, NULL, NULL };
+			ok &= check(&c, name, 0);
+			case_free(&c);
+			ir_module_free(m);
+		}
+	}
+	return ok;
+}
+
+static double f_exp(double x, double y) { return exp(x); }
+static double f_expm1(double x, double y) { return expm1(x); }
+static double f_log(double x, double y) { return log(x); }
+static double f_log1p(double x, double y) { return log1p(x); }
+static double f_tanh(double x, double y) { return tanh(x); }
+static double f_logistic(double x, double y) { return 1 / (1 + exp(-x)); }
+static double f_sin(double x, double y) { return sin(x); }
+static double f_cos(double x, double y) { return cos(x); }
+static double f_tan(double x, double y) { return tan(x); }
+static double f_erf(double x, double y) { return erf(x); }
+static double f_cbrt(double x, double y) { return cbrt(x); }
+static double f_rsqrt(double x, double y) { return 1 / sqrt(x); }
+static double f_pow(double x, double y) { return pow(x, y); }
+static double f_atan2(double x, double y) { return atan2(x, y); }
+
+static bool accuracy(void)
+{
+	static const struct { enum elem k; double (*f)(double, double); double most; } fn[] = {
+		{ ELEM_exponential, f_exp, 2 }, { ELEM_exponential_minus_one, f_expm1, 2 }, { ELEM_log, f_log, 2 }, { ELEM_log_plus_one, f_log1p, 2 },
+		{ ELEM_tanh, f_tanh, 2 }, { ELEM_logistic, f_logistic, 2.1 }, { ELEM_sine, f_sin, 2 }, { ELEM_cosine, f_cos, 2 }, { ELEM_tan, f_tan, 2 },
+		{ ELEM_erf, f_erf, 2 }, { ELEM_cbrt, f_cbrt, 1 }, { ELEM_rsqrt, f_rsqrt, 1.5 }, { ELEM_power, f_pow, 2 }, { ELEM_atan2, f_atan2, 2 },
+	};
+	bool ok = true;
+	enum { N = 1 << 17 };
+	for (size_t i = 0; i < sizeof fn / sizeof *fn; i++) {
+		struct ir_module *m = ir_module_new();
+		struct ir_fn *g = ir_fn_new(m, "f");
+		int64_t n[1] = { N };
+		ir_type ty = ir_tensor(m, DT_f32, 1, n);
+		int nin = elem_info[fn[i].k].nin;
+		ir_val in[2];
+		for (int k = 0; k < nin; k++)
+			in[k] = ir_param(g, ty);
+		struct ir_b b = { m, g, 0 };
+		ir_result(g, ir_emit_raw(&b, ir_of_elem(fn[i].k), (uint32_t)nin, in, 1, &ty, NULL, 0));
+		float *x = malloc(N * 4), *y = malloc(N * 4), *z = malloc(N * 4);
+		for (int k = 0; k < N; k++) {
+			uint32_t u = (uint32_t)rng(), v = (uint32_t)rng();
+			memcpy(&x[k], &u, 4);
+			memcpy(&y[k], &v, 4);
+			if (k % 2)
+				x[k] = (float)(((double)pick(1 << 24) / (1 << 24) - 0.5) * ldexp(1, pick(14) - 5));
+			if (k % 4)
+				y[k] = (float)(((double)pick(1 << 24) / (1 << 24) - 0.5) * ldexp(1, pick(10) - 3));
+		}
+		struct arena a;
+		arena_init(&a);
+		struct gen_out o;
+		struct rt_code *code;
+		struct err *e = gen_group(&a, m, g, NULL, &o);
+		if (!e)
+			e = rt_code_load(o.obj, o.nobj, &code);
+		if (e) {
+			printf("%s\n", e->msg);
+			return false;
+		}
+		char *ptr[3] = { (char *)x, nin > 1 ? (char *)y : (char *)z, (char *)z };
+		unsigned fp = cpu_set_ftz();
+		((prog_code_fn *)(uintptr_t)rt_code_symbol(code, o.symbol))(ptr, 0, o.tiles);
+		cpu_restore_fp(fp);
+		double worst = 0, at = 0, at2 = 0;
+		for (int k = 0; k < N; k++) {
+			if ((x[k] != 0 && fabsf(x[k]) < 1.2e-38f) || (nin > 1 && y[k] != 0 && fabsf(y[k]) < 1.2e-38f))
+				continue;
+			double w = fn[i].f((double)x[k], (double)y[k]);
+			float wf = (float)w;
+			if (fabs(w) < 1.2e-38)
+				continue;
+			double u;
+			if (w != w || isinf(wf) || z[k] != z[k] || isinf(z[k])) {
+				u = (w != w) == (z[k] != z[k]) && (w != w || z[k] == wf || fabs(w) > 3.402823e38) ? 0 : 1e9;
+			} else {
+				int ex;
+				frexp(w, &ex);
+				u = fabs((double)z[k] - w) / ldexp(1, ex - 24);
+			}
+			if (u > worst) {
+				worst = u;
+				at = (double)x[k];
+				at2 = (double)y[k];
+			}
+		}
+		printf("%-24s %.3f ulp (at %.9g %.9g)\n", elem_info[fn[i].k].name, worst, at, at2);
+		ok &= worst <= fn[i].most;
+		rt_code_free(code);
+		arena_fini(&a);
+		ir_module_free(m);
+		free(x);
+		free(y);
+		free(z);
+	}
+	return ok;
+}
+
+static void elems(void **state) { assert_int_equal(each_isa(all_elems), 0); }
+static void mathematics(void **state) { assert_int_equal(each_isa(accuracy), 0); }
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(elems), cmocka_unit_test(mathematics) };
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,489 @@
+/* Random groups against the oracle: chains of views and elementwise operations, rows with reductions. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include "gen_run.h"
+
+static struct ir_module *m;
+static struct ir_fn *fn;
+static struct ir_b b;
+static int budget;
+
+static ir_type tens(int dt, int rank, const int64_t *dim) { return ir_tensor(m, (enum dtype)dt, rank, dim); }
+
+static int small_type(void)
+{
+	static const int t[] = { DT_i32, DT_i32, DT_f32, DT_f32, DT_i8, DT_u16, DT_bf16, DT_u32, DT_i64, DT_f64, DT_f16, DT_pred, DT_u8, DT_i4 };
+	return t[pick((int)(sizeof t / sizeof *t))];
+}
+
+static ir_val make(int dt, int rank, const int64_t *dim, int depth);
+
+static ir_val scalar_const(int dt)
+{
+	char buf[8] = { 0 };
+	fill_random(dt, 1, buf, false);
+	return ir_const(&b, ir_scalar(m, (enum dtype)dt), buf, dtype_info[dt].bytes);
+}
+
+static ir_val leaf(int dt, int rank, const int64_t *dim)
+{
+	ir_type t = tens(dt, rank, dim);
+	const struct ir_type_info *ti = ir_type_of(m, t);
+	switch (pick(8)) {
+	case 0:
+		if (rank && dt != DT_pred)
+			return ir_iota(&b, t, pick(rank));
+		break;
+	case 1:
+		return ir_splat_of(&b, scalar_const(dt), t);
+	case 2:
+		if (ti->count <= 600) {
+			char *buf = malloc((size_t)ti->bytes + 16);
+			fill_random(dt, ti->count, buf, false);
+			ir_val v = ir_const(&b, t, buf, (size_t)ti->bytes);
+			free(buf);
+			return v;
+		}
+		break;
+	}
+	/* an old parameter of this type, else a new one: the caller made a few beforehand */
+	for (ir_val v = 1; v <= fn->nparam; v++)
+		if (fn->val.p[v].type == t && pick(2))
+			return v;
+	return 0;
+}
+
+
+/* Parameters cannot be added after operations: what is missing is made of reshaped pieces of a long one. */
+static ir_val param_piece(int dt, int rank, const int64_t *dim)
+{
+	ir_type t = tens(dt, rank, dim);
+	int64_t n = ir_type_of(m, t)->count;
+	for (ir_val v = 1; v <= fn->nparam; v++) {
+		const struct ir_type_info *ti = ir_vtype(m, fn, v);
+		if (ti->dtype != dt || ti->rank != 1 || ti->count < n)
+			continue;
+		int64_t s[1] = { pick((int)(ti->count - n + 1)) }, l[1] = { s[0] + n }, st[1] = { 1 };
+		if (pick(3) == 0)
+			s[0] = 0, l[0] = n;
+		return ir_reshape(&b, ir_slice(&b, v, s, l, st), rank, dim);
+	}
+	return ir_splat_of(&b, scalar_const(dt), t);
+}
+
+static ir_val arith(int dt, int rank, const int64_t *dim, int depth)
+{
+	static const enum elem fl[] = { ELEM_add, ELEM_subtract, ELEM_multiply, ELEM_maximum, ELEM_minimum, ELEM_negate, ELEM_abs, ELEM_clamp, ELEM_floor };
+	static const enum elem in[] = { ELEM_add, ELEM_subtract, ELEM_multiply, ELEM_maximum, ELEM_minimum, ELEM_xor, ELEM_and, ELEM_shift_left, ELEM_shift_right_logical, ELEM_divide, ELEM_remainder, ELEM_not, ELEM_clamp };
+	static const enum elem pr[] = { ELEM_and, ELEM_or, ELEM_xor, ELEM_not };
+	int c = dtype_info[dt].cls;
+	enum elem k = c == DT_FLOAT ? fl[pick((int)(sizeof fl / sizeof *fl))] : c == DT_PRED ? pr[pick(4)] : in[pick((int)(sizeof in / sizeof *in))];
+	ir_val x[3];
+	ir_type t = tens(dt, rank, dim);
+	for (int i = 0; i < elem_info[k].nin; i++)
+		x[i] = make(dt, rank, dim, depth - 1);
+	return ir_emit(&b, ir_of_elem(k), elem_info[k].nin, x, t, NULL, 0);
+}
+
+static ir_val make(int dt, int rank, const int64_t *dim, int depth)
+{
+	ir_type t = tens(dt, rank, dim);
+	int64_t count = ir_type_of(m, t)->count;
+	if (depth <= 0 || budget-- <= 0) {
+		ir_val v = leaf(dt, rank, dim);
+		return v ? v : param_piece(dt, rank, dim);
+	}
+	int64_t d2[IR_MAX_RANK], p[IR_MAX_RANK], q[IR_MAX_RANK], r[IR_MAX_RANK];
+	switch (pick(18)) {
+	case 0: {              /* broadcast */
+		int n = 0;
+		for (int d = 0; d < rank; d++)
+			if (pick(2)) {
+				d2[n] = pick(5) ? dim[d] : 1;
+				p[n++] = d;
+			}
+		return ir_broadcast(&b, make(dt, n, d2, depth - 1), t, p);
+	}
+	case 1: {              /* transpose */
+		for (int d = 0; d < rank; d++)
+			p[d] = d;
+		for (int d = rank - 1; d > 0; d--) {
+			int e = pick(d + 1);
+			int64_t s = p[d];
+			p[d] = p[e];
+			p[e] = s;
+		}
+		for (int d = 0; d < rank; d++)
+			d2[p[d]] = dim[d];
+		return ir_transpose(&b, make(dt, rank, d2, depth - 1), p);
+	}
+	case 2: {              /* reverse */
+		int n = 0;
+		for (int d = 0; d < rank; d++)
+			if (pick(2))
+				p[n++] = d;
+		if (!n)
+			break;
+		ir_val x = make(dt, rank, dim, depth - 1);
+		int64_t words[IR_MAX_RANK + 1] = { n };
+		memcpy(words + 1, p, sizeof *p * (size_t)n);
+		return ir_emit(&b, IR_reverse, 1, &x, t, words, (uint32_t)n + 1);
+	}
+	case 3: {              /* slice */
+		for (int d = 0; d < rank; d++) {
+			r[d] = pick(4) ? 1 : 2 + pick(2);
+			p[d] = pick(3) ? 0 : pick(4);
+			q[d] = p[d] + (dim[d] - 1) * r[d] + 1;
+			d2[d] = q[d] + (pick(3) ? 0 : pick(4));
+		}
+		return ir_slice(&b, make(dt, rank, d2, depth - 1), p, q, r);
+	}
+	case 4: case 5: {      /* reshape */
+		int n = 0;
+		int64_t rest = count;
+		static const int f[] = { 2, 3, 4, 5, 7, 8, 16 };
+		for (int i = 0; i < 3 && rest > 1; i++) {
+			int k = f[pick(7)];
+			if (rest % k == 0) {
+				d2[n++] = k;
+				rest /= k;
+			}
+		}
+		d2[n++] = rest;
+		if (pick(2) && n > 1) {
+			int64_t s = d2[0];
+			d2[0] = d2[n - 1];
+			d2[n - 1] = s;
+		}
+		return ir_reshape(&b, make(dt, n, d2, depth - 1), rank, dim);
+	}
+	case 6: case 7: {      /* concatenate */
+		if (!rank)
+			break;
+		int d = pick(rank);
+		if (dim[d] < 2)
+			break;
+		ir_val x[2];
+		memcpy(d2, dim, sizeof *dim * (size_t)rank);
+		d2[d] = 1 + pick((int)dim[d] - 1);
+		if (dim[d] % 2 == 0 && pick(2))
+			d2[d] = dim[d] / 2;
+		x[0] = make(dt, rank, d2, depth - 1);
+		d2[d] = dim[d] - d2[d];
+		x[1] = make(dt, rank, d2, depth - 1);
+		int64_t w[1] = { d };
+		return ir_emit(&b, IR_concatenate, 2, x, t, w, 1);
+	}
+	case 8: case 9: {      /* pad */
+		int64_t w[3 * (IR_MAX_RANK + 1)];
+		int64_t *lo = w + 1, *hi = w + rank + 2, *in = w + 2 * rank + 3;
+		w[0] = w[rank + 1] = w[2 * rank + 2] = rank;
+		for (int d = 0; d < rank; d++) {
+			in[d] = pick(5) ? 0 : 1 + pick(2);
+			int64_t n = 1 + pick((int)((dim[d] - 1) / (in[d] + 1)) + 1), ext = (n - 1) * (in[d] + 1) + 1;
+			if (pick(2) && !in[d])
+				n = ext = dim[d] - (dim[d] > 3 && pick(2) ? pick(3) : 0);
+			d2[d] = n;
+			lo[d] = pick((int)(dim[d] - ext) + 1);
+			if (pick(6) == 0 && ext < dim[d]) {     /* negative: the operand is cut */
+				lo[d] = -(int64_t)pick(2);
+			}
+			hi[d] = dim[d] - ext - lo[d];
+		}
+		ir_val x[2];
+		x[0] = make(dt, rank, d2, depth - 1);
+		x[1] = scalar_const(dt);
+		return ir_emit(&b, IR_pad, 2, x, t, w, (uint32_t)(3 * (rank + 1)));
+	}
+	case 10: {             /* convert */
+		int from = small_type();
+		if (dtype_info[from].cls == DT_FLOAT && dtype_info[dt].cls != DT_FLOAT)
+			break;
+		return ir_convert(&b, make(from, rank, dim, depth - 1), (enum dtype)dt);
+	}
+	case 11: {             /* select of a comparison */
+		int ct = pick(2) ? DT_i32 : DT_u16;
+		ir_val x = make(ct, rank, dim, depth - 1), y = make(ct, rank, dim, depth - 1);
+		return ir_select(&b, ir_bin(&b, pick(2) ? ELEM_compare_lt : ELEM_compare_eq, x, y), make(dt, rank, dim, depth - 1), make(dt, rank, dim, depth - 1));
+	}
+	case 12: {             /* dynamic_slice */
+		ir_val x[IR_MAX_RANK + 1];
+		int64_t w[IR_MAX_RANK + 1] = { rank };
+		if (!rank)
+			break;
+		for (int d = 0; d < rank; d++) {
+			d2[d] = dim[d] + (pick(2) ? pick(4) : 0);
+			w[d + 1] = dim[d];
+		}
+		x[0] = make(dt, rank, d2, depth - 1);
+		int64_t none[1];
+		for (int d = 0; d < rank; d++)
+			x[d + 1] = make(DT_i32, 0, none, 1);
+		return ir_emit(&b, IR_dynamic_slice, (uint32_t)rank + 1, x, t, w, (uint32_t)rank + 1);
+	}
+	case 13: {             /* gather: rows (or elements, if rank is 1) of a table */
+		if (!rank)
+			break;
+		int nb = 1 + pick(rank);
+		int64_t rows = 1 + pick(9), td[IR_MAX_RANK], id[IR_MAX_RANK];
+		td[0] = rows;
+		for (int d = nb; d < rank; d++)
+			td[d - nb + 1] = dim[d];
+		memcpy(id, dim, sizeof *dim * (size_t)nb);
+		id[nb] = 1;
+		ir_val x[2];
+		x[0] = make(dt, rank - nb + 1, td, depth - 1);
+		x[1] = make(pick(3) ? DT_i32 : DT_u8, nb + 1, id, depth - 1);
+		int64_t w[64];
+		int n = 0;
+		w[n++] = rank - nb;
+		for (int d = nb; d < rank; d++)
+			w[n++] = d;
+		w[n++] = 1; w[n++] = 0;          /* collapsed */
+		w[n++] = 0; w[n++] = 0;          /* batching */
+		w[n++] = 1; w[n++] = 0;          /* index map */
+		w[n++] = nb;                     /* index dim */
+		w[n++] = rank - nb + 1;
+		w[n++] = 1;
+		for (int d = nb; d < rank; d++)
+			w[n++] = dim[d];
+		w[n++] = 0;
+		return ir_emit(&b, IR_gather, 2, x, t, w, (uint32_t)n);
+	}
+	case 14: {             /* a short reduction */
+		if (rank > 3)
+			break;
+		int at = pick(rank + 1);
+		for (int d = 0, k = 0; k <= rank; k++)
+			d2[k] = k == at ? 2 + pick(6) : dim[d++];
+		int64_t dims[1] = { at };
+		enum redop op = dtype_info[dt].cls == DT_PRED ? RED_or : pick(2) ? RED_max : RED_add;
+		char id[16];
+		kern_identity(op, (enum dtype)dt, id);
+		return ir_reduce1(&b, op, make(dt, rank + 1, d2, depth - 1), ir_const(&b, ir_scalar(m, (enum dtype)dt), id, dtype_info[dt].bytes), 1, dims);
+	}
+	default:
+		break;
+	}
+	return arith(dt, rank, dim, depth);
+}
+
+static int refused, ran;
+
+static bool compare(struct gen_case *c, uint64_t seed)
+{
+	bool ok = case_run(c, false);
+	for (size_t r = 0; ok && r < c->fn->result.n; r++) {
+		const struct ir_type_info *t = ir_vtype(m, c->fn, c->fn->result.p[r]);
+		int es = dtype_info[t->dtype].bytes;
+		for (int64_t i = 0; ok && i < t->count; i++) {
+			const char *g = (char *)c->got[r] + i * es, *w = (char *)c->want[r].p + i * es;
+			double u = ulps(t->dtype, g, w);
+			if (u > 0 && dtype_info[t->dtype].cls == DT_FLOAT) {
+				double x = as_double(t->dtype, g), y = as_double(t->dtype, w);
+				double tol = t->dtype == DT_bf16 ? 0.02 : t->dtype == DT_f16 ? 3e-3 : 1e-4;
+				if (fabs(x - y) <= tol * fmax(fmax(fabs(x), fabs(y)), 1))
+					u = 0;
+			}
+			if (u > 0) {
+				printf("seed %llu result %zu element %lld of %lld (%s): ", (unsigned long long)seed, r, (long long)i, (long long)t->count, dtype_info[t->dtype].name);
+				if (dtype_info[t->dtype].cls == DT_FLOAT)
+					printf("got %g, want %g\n", as_double(t->dtype, g), as_double(t->dtype, w));
+				else
+					printf("got %02x.., want %02x..\n", (uint8_t)*g, (uint8_t)*w);
+				ok = false;
+			}
+		}
+	}
+	return ok;
+}
+
+static bool one(uint64_t seed, void (*build)(void))
+{
+	rng_state = seed * 0x9e3779b97f4a7c15ull + 1;
+	rng();
+	m = ir_module_new();
+	fn = ir_fn_new(m, "g");
+	build();
+	const char *why = NULL;
+	bool ok = true;
+	struct err *ve = ir_verify(m);
+	if (ve) {
+		printf("seed %llu: the test's own program is wrong: %s\n", (unsigned long long)seed, ve->msg);
+		err_free(ve);
+		ir_module_free(m);
+		return false;
+	}
+	if (!gen_can(m, fn, &why)) {
+		refused++;
+		if (getenv("VERBOSE"))
+			printf("seed %llu refused: %s\n", (unsigned long long)seed, why);
+	} else {
+		ran++;
+		struct gen_case c = { m, fn, NULL, NULL, NULL };
+		ok = compare(&c, seed);
+		case_free(&c);
+		if (!ok) {
+			struct str s = { 0 };
+			ir_print_fn(&s, m, fn);
+			printf("%s\n", s.p);
+			str_free(&s);
+		}
+	}
+	ir_module_free(m);
+	return ok;
+}
+
+static void params(void)
+{
+	static const int t[] = { DT_i32, DT_f32, DT_i8, DT_u16, DT_bf16, DT_u32, DT_i64, DT_f64, DT_f16, DT_pred, DT_u8, DT_i4 };
+	int64_t n[1] = { 200000 };
+	for (size_t i = 0; i < sizeof t / sizeof *t; i++)
+		ir_param(fn, tens(t[i], 1, n));
+	ir_param(fn, ir_scalar(m, DT_i32));
+	b = (struct ir_b){ m, fn, 0 };
+}
+
+static void build_point(void)
+{
+	int rank = pick(4);
+	int64_t dim[4];
+	static const int ext[] = { 1, 2, 3, 4, 5, 6, 8, 12, 16, 17, 24, 31, 32, 33, 48, 64 };
+	for (int d = 0; d < rank; d++)
+		dim[d] = ext[pick(rank > 2 ? 11 : 16)];
+	if (rank && pick(4) == 0)
+		dim[rank - 1] = 100 + pick(100);
+	params();
+	budget = 4 + pick(14);
+	ir_result(fn, make(small_type(), rank, dim, 5));
+	if (pick(3) == 0) {
+		budget = 5;
+		ir_result(fn, make(small_type(), rank, dim, 3));
+	}
+}
+
+/* Values of a matrix and of its rows (or columns), reductions and broadcasts between them. */
+static void build_row(void)
+{
+	int64_t full[3], kept[3], rd[3], kd[3];
+	int rank = 2 + pick(2), nr = 0, nk = 0, mode = pick(4);
+	static const int ext[] = { 2, 3, 7, 8, 16, 33, 40, 64 };
+	for (int d = 0; d < rank; d++)
+		full[d] = ext[pick(rank > 2 ? 6 : 8)];
+	if (mode != 1)
+		full[rank - 1] = pick(2) ? 9 + pick(150) : 64 * (1 + pick(3));
+	for (int d = 0; d < rank; d++) {
+		bool red = mode == 0 ? d == rank - 1 : mode == 1 ? d == 0 : mode == 2 ? d > 0 : pick(2);
+		if (red) {
+			rd[nr++] = d;
+		} else {
+			kd[nk] = d;
+			kept[nk++] = full[d];
+		}
+	}
+	static const int types[] = { DT_f32, DT_f32, DT_bf16, DT_i32, DT_f64, DT_f16 };
+	int dt = types[pick(6)];
+	ir_type tf = tens(dt, rank, full), tr = tens(dt, nk, kept);
+	ir_val f[16], r[16];
+	int nf = 0, nrow = 0;
+	f[nf++] = ir_param(fn, tf);
+	f[nf++] = ir_param(fn, tf);
+	r[nrow++] = ir_param(fn, tr);
+	b = (struct ir_b){ m, fn, 0 };
+	static const enum elem ops[] = { ELEM_add, ELEM_subtract, ELEM_multiply, ELEM_maximum, ELEM_minimum };
+	int steps = 3 + pick(8);
+	for (int i = 0; i < steps && nf < 15 && nrow < 15; i++) {
+		switch (pick(5)) {
+		case 0: case 1: {
+			static const enum redop red[] = { RED_add, RED_max, RED_min, RED_add };
+			char id[16];
+			enum redop op = red[pick(4)];
+			kern_identity(op, (enum dtype)dt, id);
+			ir_val x = ir_reduce1(&b, op, f[pick(nf)], ir_const(&b, ir_scalar(m, (enum dtype)dt), id, dtype_info[dt].bytes), nr, rd);
+			if (op == RED_add && dt != DT_i32)       /* keep sizes down */
+				x = ir_bin(&b, ELEM_multiply, x, ir_const_f(&b, tr, 0.0625));
+			r[nrow++] = x;
+			break;
+		}
+		case 2:
+			f[nf++] = ir_broadcast(&b, r[pick(nrow)], tf, kd);
+			break;
+		case 3:
+			r[nrow] = ir_bin(&b, ops[pick(5)], r[pick(nrow)], r[pick(nrow)]);
+			nrow++;
+			break;
+		default:
+			f[nf] = ir_bin(&b, ops[pick(5)], f[pick(nf)], f[pick(nf)]);
+			nf++;
+			break;
+		}
+	}
+	ir_result(fn, f[nf - 1]);
+	if (pick(2))
+		ir_result(fn, r[nrow - 1]);
+}
+
+/* argmax and argmin as JAX writes them: two operands and a reducer of comparisons. */
+static void build_arg(void)
+{
+	int64_t dim[2] = { 1 + pick(40), 9 + pick(200) }, red[1] = { pick(2) }, kept[1] = { dim[1 - red[0]] };
+	int dt = pick(2) ? DT_f32 : DT_i32;
+	ir_type s = ir_scalar(m, (enum dtype)dt), si = ir_scalar(m, DT_i32);
+	struct ir_fn *g = ir_fn_new(m, "pick");
+	ir_val a0 = ir_param(g, s), a1 = ir_param(g, si), x0 = ir_param(g, s), x1 = ir_param(g, si);
+	struct ir_b rb = { m, g, 0 };
+	ir_val gt = ir_bin(&rb, ELEM_compare_gt, a0, x0), eq = ir_bin(&rb, ELEM_compare_eq, a0, x0), lt = ir_bin(&rb, ELEM_compare_lt, a1, x1);
+	ir_val first = ir_bin(&rb, ELEM_or, gt, ir_bin(&rb, ELEM_and, eq, lt));
+	ir_result(g, ir_select(&rb, gt, a0, x0));
+	ir_result(g, ir_select(&rb, first, a1, x1));
+	ir_val x = ir_param(fn, tens(dt, 2, dim));
+	b = (struct ir_b){ m, fn, 0 };
+	ir_val in[4] = { x, ir_iota(&b, tens(DT_i32, 2, dim), (int)red[0]), 0, 0 };
+	char id[16];
+	kern_identity(RED_max, (enum dtype)dt, id);
+	in[2] = ir_const(&b, s, id, dtype_info[dt].bytes);
+	in[3] = ir_const_i(&b, si, 0);
+	ir_type out[2] = { tens(dt, 1, kept), tens(DT_i32, 1, kept) };
+	int64_t w[4] = { 1, red[0], RED_fn, g->id };
+	ir_val v = ir_emit_raw(&b, IR_reduce, 4, in, 2, out, w, 4);
+	ir_result(fn, v);
+	ir_result(fn, v + 1);
+}
+
+static bool many(const char *what, uint64_t first, int n, void (*build)(void))
+{
+	const char *only = getenv("SEED"), *count = getenv("COUNT");
+	bool ok = true;
+	refused = ran = 0;
+	if (only)
+		return one(strtoull(only, NULL, 10), build);
+	if (count)
+		n = atoi(count);
+	int bad = 0;
+	for (int i = 0; i < n && bad < 3; i++)
+		if (!one(first + (uint64_t)i, build)) {
+			ok = false;
+			bad++;
+		}
+	printf("%s: %d ran, %d refused\n", what, ran, refused);
+	return ok;
+}
+
+static bool points(void) { return many("point", 1, 60, build_point); }
+static bool rows(void) { return many("row", 100000, 60, build_row); }
+static bool args(void) { return many("arg", 200000, 10, build_arg); }
+
+static void test_points(void **state) { assert_int_equal(each_isa(points), 0); }
+static void test_rows(void **state) { assert_int_equal(each_isa(rows), 0); }
+static void test_args(void **state) { assert_int_equal(each_isa(args), 0); }
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_args) };
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

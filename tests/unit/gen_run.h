@@ -1,0 +1,224 @@
+/* Compile a group, run it tile by tile between guard pages, compare with the oracle. */
+#ifndef GEN_RUN_H
+#define GEN_RUN_H
+
+#include "eval/eval.h"
+#include "gen/gen.h"
+#include "rt/load.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static uint64_t rng_state = 1;
+static uint64_t rng(void)
+{
+	rng_state ^= rng_state << 13;
+	rng_state ^= rng_state >> 7;
+	rng_state ^= rng_state << 17;
+	return rng_state * 0x2545f4914f6cdd1dull >> 11;
+}
+static int pick(int n) { return (int)(rng() % (uint64_t)n); }
+
+/* n bytes whose end is the end of a readable page. */
+static void *guarded(size_t n)
+{
+	size_t page = 4096, size = (n + page - 1) / page * page + page;
+	char *p = mmap(NULL, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		abort();
+	mprotect(p, page, PROT_NONE);
+	mprotect(p + size, page, PROT_NONE);
+	return p + size - n;
+}
+static void unguard(void *p, size_t n)
+{
+	size_t page = 4096, size = (n + page - 1) / page * page + page;
+	munmap((char *)p + n - size, size + page);
+}
+
+static double as_double(int dt, const void *p)
+{
+	switch (dt) {
+	case DT_bf16: { uint16_t u; memcpy(&u, p, 2); return (double)bf16_to_f32(u); }
+	case DT_f16: { uint16_t u; memcpy(&u, p, 2); return (double)f16_to_f32(u); }
+	case DT_f32: { float f; memcpy(&f, p, 4); return (double)f; }
+	default: { double d; memcpy(&d, p, 8); return d; }
+	}
+}
+
+/* Fill with values that any operation bears: small ones, some special. */
+static void fill_random(int dt, int64_t n, void *p, bool special)
+{
+	for (int64_t i = 0; i < n; i++) {
+		char *q = (char *)p + i * dtype_info[dt].bytes;
+		if (dtype_info[dt].cls == DT_FLOAT) {
+			static const double odd[] = { 0.0, -0.0, INFINITY, -INFINITY, NAN, 1e30, -1e30, 1e-30, 0.5, -0.5, 1, -1, 88.8, -88.8, 100.5, 2.5, 1.5, -1.5 };
+			double d = special && pick(4) == 0 ? odd[pick((int)(sizeof odd / sizeof *odd))] : (double)(pick(65) - 32) / 8;
+			if (special && pick(3) == 0)
+				d = ldexp((double)pick(1 << 24) / (1 << 24) - 0.5, pick(24) - 12);
+			float f = (float)d;
+			uint16_t h;
+			if (dt == DT_f64) memcpy(q, &d, 8);
+			if (dt == DT_f32) memcpy(q, &f, 4);
+			if (dt == DT_bf16) { h = f32_to_bf16(f); memcpy(q, &h, 2); }
+			if (dt == DT_f16) { h = f32_to_f16(f); memcpy(q, &h, 2); }
+		} else if (dt == DT_pred) {
+			*(uint8_t *)q = (uint8_t)pick(2);
+		} else {
+			uint64_t v = pick(3) ? (uint64_t)(pick(40) - 10) : rng() << 20 ^ rng();
+			if (pick(16) == 0)
+				v = (uint64_t)1 << (dtype_info[dt].bits - 1);
+			if (dt == DT_i4) v = (uint64_t)((int64_t)(v << 60) >> 60);
+			if (dt == DT_u4) v &= 15;
+			memcpy(q, &v, dtype_info[dt].bytes);
+		}
+	}
+}
+
+struct gen_case { const struct ir_module *m; const struct ir_fn *fn; struct eval_array *arg, *want; void **got; };
+
+static void case_free(struct gen_case *c)
+{
+	for (uint32_t i = 0; i < c->fn->nparam; i++)
+		eval_array_free(&c->arg[i]);
+	for (size_t i = 0; i < c->fn->result.n; i++) {
+		if (c->want)
+			eval_array_free(&c->want[i]);
+		if (c->got)
+			free(c->got[i]);
+	}
+	free(c->arg);
+	free(c->want);
+	free(c->got);
+}
+
+static void array_of(const struct ir_type_info *t, struct eval_array *a)
+{
+	a->dtype = t->dtype;
+	a->rank = t->rank;
+	memcpy(a->dim, t->dim, sizeof *t->dim * t->rank);
+	a->bytes = (size_t)t->bytes;
+	a->p = aligned_alloc(64, (a->bytes + 127) & ~(size_t)63);
+}
+
+/* Run; false with a message printed if something is wrong that is not a number. */
+static bool case_run(struct gen_case *c, bool special)
+{
+	const struct ir_module *m = c->m;
+	const struct ir_fn *fn = c->fn;
+	int np = (int)fn->nparam, nr = (int)fn->result.n;
+	c->arg = calloc((size_t)np + 1, sizeof *c->arg);
+	c->want = calloc((size_t)nr + 1, sizeof *c->want);
+	c->got = calloc((size_t)nr + 1, sizeof *c->got);
+	char *ptr[256];
+	for (int i = 0; i < np; i++) {
+		const struct ir_type_info *t = ir_vtype(m, fn, (ir_val)i + 1);
+		array_of(t, &c->arg[i]);
+		fill_random(t->dtype, t->count, c->arg[i].p, special);
+		ptr[i] = guarded(c->arg[i].bytes);
+		memcpy(ptr[i], c->arg[i].p, c->arg[i].bytes);
+	}
+	struct err *e = eval_fn(m, fn, c->arg, c->want);
+	if (e) {
+		printf("oracle: %s\n", e->msg);
+		return false;
+	}
+	struct arena a;
+	arena_init(&a);
+	struct gen_out o;
+	e = gen_group(&a, m, fn, NULL, &o);
+	if (e) {
+		printf("gen: %s\n", e->msg);
+		return false;
+	}
+	struct rt_code *code;
+	e = rt_code_load(o.obj, o.nobj, &code);
+	if (e) {
+		printf("load: %s\n", e->msg);
+		return false;
+	}
+	prog_code_fn *f = (prog_code_fn *)(uintptr_t)rt_code_symbol(code, o.symbol);
+	bool ok = true;
+	for (int pass = 0; pass < 2; pass++) {       /* backwards one by one, then all at once: the same bits */
+		for (int i = 0; i < nr; i++) {
+			ptr[np + i] = guarded((size_t)ir_vtype(m, fn, fn->result.p[i])->bytes);
+			memset(ptr[np + i], 0xa5, (size_t)ir_vtype(m, fn, fn->result.p[i])->bytes);
+		}
+		unsigned fp = cpu_set_ftz();
+		if (pass)
+			f(ptr, 0, o.tiles);
+		else
+			for (int64_t t = o.tiles; t-- > 0;)
+				f(ptr, t, t + 1);
+		cpu_restore_fp(fp);
+		for (int i = 0; i < nr; i++) {
+			size_t n = (size_t)ir_vtype(m, fn, fn->result.p[i])->bytes;
+			if (!pass) {
+				c->got[i] = malloc(n + 1);
+				memcpy(c->got[i], ptr[np + i], n);
+			} else if (memcmp(c->got[i], ptr[np + i], n)) {
+				printf("result %d depends on how tiles are shared out\n", i);
+				ok = false;
+			}
+			unguard(ptr[np + i], n);
+		}
+	}
+	for (int i = 0; i < np; i++)
+		unguard(ptr[i], c->arg[i].bytes);
+	rt_code_free(code);
+	arena_fini(&a);
+	return ok;
+}
+
+/* Distance in units of the last place, roughly; integers: 0 or huge. */
+static double ulps(int dt, const void *got, const void *want)
+{
+	if (dtype_info[dt].bits == 4)       /* only the low half of the byte counts */
+		return ((*(const uint8_t *)got ^ *(const uint8_t *)want) & 15) ? 1e9 : 0;
+	if (dtype_info[dt].cls != DT_FLOAT)
+		return memcmp(got, want, dtype_info[dt].bytes) ? 1e9 : 0;
+	double g = as_double(dt, got), w = as_double(dt, want);
+	if (g != g && w != w)
+		return 0;
+	if (g == w)
+		return 0;
+	if (g != g || w != w || isinf(g) || isinf(w))
+		return 1e9;
+	int bits = dt == DT_bf16 ? 8 : dt == DT_f16 ? 11 : dt == DT_f32 ? 24 : 53;
+	int ex;
+	frexp(fmax(fabs(g), fabs(w)), &ex);
+	int lo = dt == DT_f16 ? -13 : dt == DT_f64 ? -1021 : -125;
+	return fabs(g - w) / ldexp(1, MAX(ex, lo) - bits);
+}
+
+/* Run what(level) in a child for each instruction set; 0 if all said true. */
+static int each_isa(bool (*what)(void))
+{
+	static const char *const isa[] = { "avx2", "avx512", "avx512_bf16" };
+	int bad = 0;
+	for (int i = 0; i < 3; i++) {
+		fflush(stdout);
+		pid_t pid = fork();
+		if (pid == 0) {
+			setenv("RONDO_ISA", isa[i], 1);
+			setenv("RONDO_CACHE", "", 1);
+			setenv("RONDO_CHECK", "1", 1);
+			bool ok = what();
+			fflush(stdout);
+			_exit(ok ? 0 : 1);
+		}
+		int st = 0;
+		waitpid(pid, &st, 0);
+		if (st) {
+			printf("failed with RONDO_ISA=%s (status %x)\n", isa[i], st);
+			bad++;
+		}
+	}
+	return bad;
+}
+
+#endif
