@@ -4,6 +4,7 @@
  * see one order.  Each queue is walked by one thread, unless it is empty and the program is small: then the
  * caller's thread takes the device for a moment (waking a thread costs more than the work). */
 #include "impl.h"
+#include "load.h"
 
 enum { INLINE_NS = 30000, INLINE_ARGS = 64, SPLIT_NS = 8000 };
 
@@ -93,16 +94,75 @@ static void decode(struct rt_exec *x)
 	}
 }
 
+/* Generated code that is mapped: programs that hold the same group share it. */
+struct code { uint64_t key; int ref; struct rt_code *obj; prog_code_fn *fn; };
+static pthread_mutex_t code_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct map code_map;
+
+static struct err *code_take(const struct prog_code *c, struct code **out)
+{
+	struct err *e = NULL;
+	struct code *k = NULL;
+
+	pthread_mutex_lock(&code_lock);
+	uint64_t *v = c->key ? map_put(&code_map, &c->key, sizeof c->key) : NULL;
+	if (v && *v) {
+		k = (struct code *)(uintptr_t)*v;
+		k->ref++;
+		goto out;
+	}
+	struct rt_code *obj;
+	TRY_GOTO(e, rt_code_load(c->obj, c->nobj, &obj), out);
+	void *fn = rt_code_symbol(obj, c->symbol);
+	if (!fn) {
+		rt_code_free(obj);
+		e = ERR(DATA_LOSS, "generated code has no symbol '%s'", c->symbol);
+		goto out;
+	}
+	k = mem_alloc(sizeof *k);
+	k->key = c->key;
+	k->ref = 1;
+	k->obj = obj;
+	memcpy(&k->fn, &fn, sizeof fn);
+	if (v)
+		*v = (uint64_t)(uintptr_t)k;
+out:
+	pthread_mutex_unlock(&code_lock);
+	*out = k;
+	return e;
+}
+
+static void code_drop(struct code *k)
+{
+	if (!k)
+		return;
+	pthread_mutex_lock(&code_lock);
+	if (!--k->ref) {
+		uint64_t *v = k->key ? map_get(&code_map, &k->key, sizeof k->key) : NULL;
+		if (v)
+			*v = 0;
+		rt_code_free(k->obj);
+		free(k);
+	}
+	pthread_mutex_unlock(&code_lock);
+}
+
 static struct err *kernels(struct rt_exec *x, bool workers)
 {
 	struct prog *p = x->p;
 
+	x->code = mem_alloc(sizeof *x->code * (size_t)MAX(p->ncode, 1));
+	for (uint32_t i = 0; i < p->ncode; i++)
+		TRY(code_take(&p->code[i], &x->code[i]));
 	x->kern = mem_alloc(sizeof *x->kern * (size_t)MAX(p->nkern, 1));
 	for (uint32_t i = 0; i < p->nkern; i++) {
 		struct kernel *k = &x->kern[i];
 		k->k = &p->kern[i];
 		k->phases = 1;
 		if (k->k->id == KERN_gen) {
+			if (k->k->code < 0 || k->k->code >= (int64_t)p->ncode)
+				return ERR(INVALID, "kernel %u has no code", i);
+			k->code = x->code[k->k->code]->fn;
 			k->tiles = k->k->tiles;
 		} else {
 			TRY(kern_prepare(k->k, &k->state));
@@ -172,6 +232,9 @@ static void exec_free(struct rt_exec *x)
 		if (x->ctx)
 			ctx_fini(&x->ctx[i]);
 	}
+	for (uint32_t i = 0; i < x->p->ncode && x->code; i++)
+		code_drop(x->code[i]);
+	free(x->code);
 	for (int i = 0; i < x->nlocal && x->peer; i++)
 		free(x->peer[i]);
 	free(x->peer);

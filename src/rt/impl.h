@@ -206,7 +206,7 @@ struct rt_exec {
 	const char *what;             /* "result of 'name'", for the heap */
 	int nlocal, *pos, *id;
 	struct rt_device **dev;
-	struct code *code;            /* loaded objects */
+	struct code **code;           /* loaded objects */
 	struct kernel *kern;
 	struct ins *ins;
 	uint32_t *start;              /* of each block: index of its first instruction */

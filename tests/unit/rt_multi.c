@@ -1,0 +1,441 @@
+/* Programs on several devices: collectives in loops, overlapping device sets from several threads, one device
+ * failing, devices that go different ways, waits that cost nothing. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "rt/rt.h"
+
+enum { NDEV = 4 };
+
+static struct rt_client *cl;
+
+static int setup(void **state)
+{
+	struct rt_opts o = { .ndev = NDEV };
+	struct err *e = rt_client_new(&o, &cl);
+
+	if (e)
+		fail_msg("%s", e->msg);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	rt_client_free(cl);
+	return 0;
+}
+
+static void ok(struct err *e)
+{
+	if (e)
+		fail_msg("%s", e->msg);
+}
+
+static struct rt_exec *load(const char *text, const int *dev)
+{
+	struct prog *p;
+	struct rt_exec *x;
+
+	ok(prog_parse(text, strlen(text), &p));
+	ok(rt_exec_new(cl, p, dev, &x));
+	return x;
+}
+
+static struct rt_buffer *vec(int d, float v)
+{
+	struct rt_shape s = { DT_f32, 1, { 4 } };
+	float a[4] = { v, v, v, v };
+	struct rt_buffer *b;
+
+	ok(rt_buffer_from_host(rt_client_device(cl, d), 0, &s, a, NULL, &b));
+	return b;
+}
+
+static struct err *get(struct rt_buffer *b, float *v)
+{
+	float r[4];
+	struct rt_event *e = rt_buffer_to_host(b, 0, 16, r);
+	struct err *err = rt_event_wait(e);
+
+	rt_event_unref(e);
+	*v = r[0];
+	return err;
+}
+
+/* n times: sum over all, then pass to the neighbour. */
+static char *ring_text(int n, int turns)
+{
+	struct str s = { 0 };
+
+	str_addf(&s, "prog \"ring\" devices %d registers 4 zone 64 flops 0 fingerprint 01 comm 00\n"
+	             "site 0 \"\"\nsite 1 \"train.py:3 psum\"\n"
+	             "arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\nbuf 2 temp at 0 size 16\n", n);
+	str_add(&s, "table 0 [");
+	for (int i = 0; i < n; i++)
+		str_addf(&s, "%s%d", i ? "," : "", (i + n - 1) % n);
+	str_add(&s, "]\ntable 1 [");
+	for (int i = 0; i < n; i++)
+		str_addf(&s, "%s%d", i ? "," : "", (i + 1) % n);
+	str_addf(&s, "]\ngroup 0 1 %d [", n);
+	for (int i = 0; i < n; i++)
+		str_addf(&s, "%s%d", i ? "," : "", i);
+	str_addf(&s, "]\nkern 0 copy (f32[4]) -> (f32[4])\n"
+	             "coll 0 all_reduce f32 n 1 algo 0 group 0 redop max outer 1 inner 16\n"
+	             "coll 1 permute f32 n 1 algo 0 pairs 0 redop add outer 1 inner 16\n"
+	             "run {\n kern 0 copy (b0) -> (b1)\n loop r1 < %d {\n coll 0 all_reduce (b1) -> (b2) site 1\n coll 1 permute (b1) -> (b1) site 1\n }\n}\n", turns);
+	return s.p;
+}
+
+static void ring(void **state)
+{
+	int dev[NDEV] = { 2, 0, 3, 1 };
+	char *text = ring_text(NDEV, 1001);
+	struct rt_exec *x = load(text, dev);
+	struct rt_buffer *a[NDEV], *out[NDEV];
+	struct rt_event *done[NDEV];
+	float v;
+
+	assert_int_equal(rt_exec_nlocal(x), NDEV);
+	for (int i = 0; i < NDEV; i++)
+		a[i] = vec(dev[i], (float)i);
+	for (int k = 0; k < 5; k++) {
+		ok(rt_exec_run(x, a, NULL, 0, k, out, done));
+		for (int i = 0; i < NDEV; i++) {
+			ok(get(out[i], &v));
+			assert_true(v == (float)((i + NDEV - 1001 % NDEV) % NDEV));
+			rt_event_unref(done[i]);
+			rt_buffer_unref(out[i]);
+		}
+	}
+	for (int i = 0; i < NDEV; i++)
+		rt_buffer_unref(a[i]);
+	rt_exec_unref(x);
+	free(text);
+}
+
+struct job { pthread_t t; int dev[2]; int rounds; };
+
+static void *pairs(void *v)
+{
+	struct job *j = v;
+	char *text = ring_text(2, 20);
+	struct rt_exec *x = load(text, j->dev);
+	struct rt_buffer *a[2] = { vec(j->dev[0], 1), vec(j->dev[1], 2) }, *out[2];
+	struct rt_event *done[2];
+	float f;
+
+	for (int k = 0; k < j->rounds; k++) {
+		ok(rt_exec_run(x, a, NULL, 0, k, out, done));
+		for (int i = 0; i < 2; i++) {
+			rt_event_unref(done[i]);
+			rt_buffer_unref(a[i]);
+			a[i] = out[i];
+		}
+		if (k % 7 == 0) {
+			ok(get(a[0], &f));
+			assert_true(f == 1);
+		}
+	}
+	for (int i = 0; i < 2; i++) {
+		ok(get(a[i], &f));
+		assert_true(f == (float)(i + 1));
+		rt_buffer_unref(a[i]);
+	}
+	rt_exec_unref(x);
+	free(text);
+	return NULL;
+}
+
+static void overlapping(void **state)
+{
+	struct job j[3] = { { .dev = { 0, 1 } }, { .dev = { 1, 2 } }, { .dev = { 2, 0 } } };
+
+	for (int i = 0; i < 3; i++) {
+		j[i].rounds = 200;
+		pthread_create(&j[i].t, NULL, pairs, &j[i]);
+	}
+	for (int i = 0; i < 3; i++)
+		pthread_join(j[i].t, NULL);
+}
+
+/* --- failure ----------------------------------------------------------------- */
+
+static struct err *maybe(void *user, const struct rt_custom_call *c)
+{
+	if (c->position == *(int *)user)
+		return ERR(DATA_LOSS, "device %d gives up", c->position);
+	memcpy(c->out[0], c->in[0], 16);
+	return NULL;
+}
+
+static const char fails[] =
+	"prog \"fails\" devices 4 registers 2 zone 0 flops 0 fingerprint 02 comm 00\n"
+	"site 0 \"\"\nsite 1 \"train.py:9 call\"\n"
+	"arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\n"
+	"group 0 1 4 [0,1,2,3]\n"
+	"custom 0 \"maybe\" api 4 (f32[4]) -> (f32[4])\n"
+	"coll 0 all_reduce f32 n 1 algo 0 group 0 redop add outer 1 inner 16\n"
+	"run {\n loop r1 < 3 {\n custom 0 \"maybe\" (b0) -> (b1) site 1\n coll 0 all_reduce (b1) -> (b1)\n }\n}\n";
+
+static void failure(void **state)
+{
+	int dev[NDEV] = { 0, 1, 2, 3 }, who = -1;
+	struct rt_exec *x = load(fails, dev);
+	struct rt_buffer *a[NDEV], *out[NDEV];
+	struct rt_event *done[NDEV];
+	float v;
+
+	rt_custom_register("maybe", maybe, &who);
+	for (int i = 0; i < NDEV; i++)
+		a[i] = vec(i, 1);
+	for (int k = 0; k < 12; k++) {
+		who = k % 5 - 1;
+		ok(rt_exec_run(x, a, NULL, 0, k, out, done));
+		for (int i = 0; i < NDEV; i++) {
+			struct err *e = get(out[i], &v);
+			if (who < 0) {
+				ok(e);
+				assert_true(v == 4);
+			} else {
+				assert_non_null(e);
+				assert_int_equal(e->code, ERR_DATA_LOSS);
+				assert_non_null(strstr(e->msg, "train.py:9 call: device"));
+				err_free(e);
+			}
+		}
+		for (int i = 0; i < NDEV; i++) {
+			rt_event_unref(done[i]);
+			rt_buffer_unref(out[i]);
+		}
+	}
+	/* An argument that is an error on one device. */
+	struct rt_shape s = { DT_f32, 1, { 4 } };
+	rt_buffer_unref(a[2]);
+	a[2] = rt_buffer_error(rt_client_device(cl, 2), 0, &s, ERR(NOT_FOUND, "no data"));
+	who = -1;
+	ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
+	for (int i = 0; i < NDEV; i++) {
+		struct err *e = get(out[i], &v);
+		assert_non_null(e);
+		assert_int_equal(e->code, ERR_NOT_FOUND);
+		err_free(e);
+		rt_event_unref(done[i]);
+		rt_buffer_unref(out[i]);
+		rt_buffer_unref(a[i]);
+	}
+	rt_exec_unref(x);
+}
+
+/* The number of turns comes from the data: device 1 takes one more. */
+static const char apart[] =
+	"prog \"apart\" devices 2 registers 4 zone 0 flops 0 fingerprint 03 comm 00\n"
+	"site 0 \"\"\nsite 1 \"loop.py:5 psum\"\nsite 2 \"loop.py:8 psum\"\n"
+	"arg 0 i32[] bytes 4\nres 0 i32[] bytes 4\nbuf 0 arg 0 size 4\nbuf 1 out 0 size 4\n"
+	"group 0 1 2 [0,1]\n"
+	"kern 0 copy (i32[]) -> (i32[])\n"
+	"coll 0 all_reduce i32 n 1 algo 0 group 0 redop add outer 1 inner 4\n"
+	"run {\n kern 0 copy (b0) -> (b1)\n ld r1 = i32 b0\n loop r2 < r1 {\n coll 0 all_reduce (b0) -> (b1) site 1\n }\n"
+	" coll 0 all_reduce (b0) -> (b1) site 2\n}\n";
+
+static void diverging(void **state)
+{
+	int dev[2] = { 0, 1 };
+	struct rt_exec *x = load(apart, dev);
+	struct rt_buffer *a[2], *out[2];
+	struct rt_event *done[2];
+	struct rt_shape s = { DT_i32, 0, { 0 } };
+	bool named = false;
+
+	for (int i = 0; i < 2; i++) {
+		int32_t n = 3 + i;
+		ok(rt_buffer_from_host(rt_client_device(cl, i), 0, &s, &n, NULL, &a[i]));
+	}
+	for (int k = 0; k < 3; k++) {
+		ok(rt_exec_run(x, a, NULL, 0, k, out, done));
+		for (int i = 0; i < 2; i++) {
+			struct err *e = rt_event_wait(done[i]);
+			assert_non_null(e);
+			assert_int_equal(e->code, ERR_INTERNAL);
+			named |= strstr(e->msg, "loop.py:5 psum") && strstr(e->msg, "loop.py:8 psum") && strstr(e->msg, "'apart'");
+			err_free(e);
+			rt_event_unref(done[i]);
+			rt_buffer_unref(out[i]);
+		}
+	}
+	assert_true(named);
+	for (int i = 0; i < 2; i++)
+		rt_buffer_unref(a[i]);
+	rt_exec_unref(x);
+}
+
+/* --- waiting -------------------------------------------------------------------- */
+
+static struct err *slow(void *user, const struct rt_custom_call *c)
+{
+	if (c->position == 0)
+		usleep(400000);
+	memcpy(c->out[0], c->in[0], 16);
+	return NULL;
+}
+
+static void idle(void **state)
+{
+	int dev[NDEV] = { 0, 1, 2, 3 };
+	struct rt_exec *x = load(fails, dev);
+	struct rt_buffer *a[NDEV], *out[NDEV];
+	struct rt_event *done[NDEV];
+	struct rusage r0, r1;
+
+	rt_custom_register("maybe", slow, NULL);
+	for (int i = 0; i < NDEV; i++)
+		a[i] = vec(i, 1);
+	getrusage(RUSAGE_SELF, &r0);
+	ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
+	for (int i = 0; i < NDEV; i++) {
+		ok(rt_event_wait(done[i]));
+		rt_event_unref(done[i]);
+		rt_buffer_unref(out[i]);
+		rt_buffer_unref(a[i]);
+	}
+	getrusage(RUSAGE_SELF, &r1);
+	double used = (double)(r1.ru_utime.tv_sec + r1.ru_stime.tv_sec - r0.ru_utime.tv_sec - r0.ru_stime.tv_sec) +
+	              1e-6 * (double)(r1.ru_utime.tv_usec + r1.ru_stime.tv_usec - r0.ru_utime.tv_usec - r0.ru_stime.tv_usec);
+	print_message("CPU while three devices waited 1.2 s: %.1f ms\n", used * 1e3);
+	assert_true(used < 0.2);
+	rt_exec_unref(x);
+}
+
+static void memory(void **state)
+{
+	/* One device cannot have its outputs: the launch fails everywhere, with sizes. */
+	static const char big[] =
+		"prog \"big\" devices 2 registers 2 zone 0 flops 0 fingerprint 04 comm 00\n"
+		"arg 0 f32[4] bytes 16\nres 0 f32[1099511627776] bytes 4398046511104\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 4398046511104\n"
+		"group 0 1 2 [0,1]\n"
+		"coll 0 all_reduce f32 n 1 algo 0 group 0 redop add outer 1 inner 16\n"
+		"run {\n coll 0 all_reduce (b0) -> (b1)\n}\n";
+	int dev[2] = { 0, 1 };
+	struct rt_exec *x = load(big, dev);
+	struct rt_buffer *a[2] = { vec(0, 1), vec(1, 1) }, *out[2];
+	struct rt_event *done[2];
+
+	ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
+	for (int i = 0; i < 2; i++) {
+		struct err *e = rt_event_wait(done[i]);
+		assert_non_null(e);
+		assert_int_equal(e->code, ERR_EXHAUSTED);
+		assert_non_null(strstr(e->msg, "4398046511104 bytes"));
+		err_free(e);
+		rt_event_unref(done[i]);
+		rt_buffer_unref(out[i]);
+		rt_buffer_unref(a[i]);
+	}
+	rt_exec_unref(x);
+}
+
+static void nested_call(void *user, float *v)
+{
+	struct rt_exec *x = user;
+	struct rt_buffer *a = vec(0, *v), *out;
+	struct rt_event *done;
+
+	ok(rt_exec_run(x, &a, NULL, 0, 0, &out, &done));
+	ok(get(out, v));
+	rt_event_unref(done);
+	rt_buffer_unref(a);
+	rt_buffer_unref(out);
+}
+
+static struct err *calls_back(void *user, const struct rt_custom_call *c)
+{
+	float *r = c->out[0];
+
+	memcpy(r, c->in[0], 16);
+	nested_call(user, r);
+	return NULL;
+}
+
+static void nested(void **state)
+{
+	static const char twice[] =
+		"prog \"twice\" devices 1 registers 1 zone 16 flops 0 fingerprint 05 comm 00\n"
+		"arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\nbuf 2 temp at 0 size 16\n"
+		"kern 0 elem (f32[4], f32[4]) -> (f32[4]) expr (f32, f32) { %2 = add f32 %0 %1 -> f32 } (%2)\n"
+		"kern 1 copy (f32[4]) -> (f32[4])\n"
+		"run {\n kern 0 elem (b0, b0) -> (b2)\n kern 1 copy (b2) -> (b1)\n}\n";
+	static const char outer[] =
+		"prog \"outer\" devices 1 registers 1 zone 16 flops 0 fingerprint 06 comm 00\n"
+		"arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\nbuf 2 temp at 0 size 16\n"
+		"kern 1 copy (f32[4]) -> (f32[4])\n"
+		"kern 0 elem (f32[4], f32[4]) -> (f32[4]) expr (f32, f32) { %2 = add f32 %0 %1 -> f32 } (%2)\n"
+		"custom 0 \"back\" api 4 (f32[4]) -> (f32[4])\n"
+		"run {\n kern 0 copy (b0) -> (b2)\n custom 0 \"back\" (b0) -> (b1)\n kern 1 elem (b1, b2) -> (b1)\n}\n";
+	int dev[1] = { 0 };
+	struct str fixed = { 0 };
+
+	str_add(&fixed, outer);
+	char *k = strstr(fixed.p, "kern 1 copy");
+	k[5] = '0';
+	k = strstr(fixed.p, "kern 0 elem");
+	k[5] = '1';
+	struct rt_exec *in = load(twice, dev), *x = load(fixed.p, dev);
+	struct rt_buffer *a = vec(0, 5), *out;
+	struct rt_event *done;
+	float v;
+
+	rt_custom_register("back", calls_back, in);
+	for (int i = 0; i < 20; i++) {
+		ok(rt_exec_run(x, &a, NULL, 0, 0, &out, &done));
+		ok(get(out, &v));
+		assert_true(v == 15);
+		rt_event_unref(done);
+		rt_buffer_unref(out);
+	}
+	rt_buffer_unref(a);
+	rt_exec_unref(x);
+	rt_exec_unref(in);
+	str_free(&fixed);
+}
+
+static void speed(void **state)
+{
+	int dev[2] = { 0, 1 };
+	char *text = ring_text(2, 20000);
+	struct rt_exec *x = load(text, dev);
+	struct rt_buffer *a[2] = { vec(0, 1), vec(1, 1) }, *out[2];
+	struct rt_event *done[2];
+	double best = 1e9;
+
+	for (int k = 0; k < 5; k++) {
+		double t = clock_s();
+		ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
+		for (int i = 0; i < 2; i++) {
+			ok(rt_event_wait(done[i]));
+			rt_event_unref(done[i]);
+			rt_buffer_unref(out[i]);
+		}
+		best = MIN(best, clock_s() - t);
+	}
+	print_message("one all_reduce and one permute of 16 bytes, %d devices on %d cores: %.2f us\n", NDEV, cpu_get()->cores, best / 20000 * 1e6);
+	for (int i = 0; i < 2; i++)
+		rt_buffer_unref(a[i]);
+	rt_exec_unref(x);
+	free(text);
+}
+
+int main(void)
+{
+	const struct CMUnitTest t[] = {
+		cmocka_unit_test(ring), cmocka_unit_test(overlapping), cmocka_unit_test(failure), cmocka_unit_test(diverging), cmocka_unit_test(idle),
+		cmocka_unit_test(memory), cmocka_unit_test(nested), cmocka_unit_test(speed),
+	};
+
+	return cmocka_run_group_tests(t, setup, teardown);
+}
