@@ -56,7 +56,7 @@ void arena_reset(struct arena *a)
 
 void *arena_alloc(struct arena *a, size_t n)
 {
-	n = (n + 15) & ~(size_t)15;
+	n = (MAX(n, 1) + 15) & ~(size_t)15;
 	if (n > a->cap - a->used) {
 		size_t size = a->block ? MIN(a->block->size * 2, (size_t)MOST_BLOCK) : FIRST_BLOCK;
 		if (size < n)

@@ -226,6 +226,9 @@ struct err *op_captures(struct hlo *h, const struct wop *o, uint32_t *n, uint32_
 	*n = k;
 	*out = arena_copy(&h->a, c.p, k * sizeof *c.p);
 	arr_free(&c);
+	for (uint32_t i = 0; i < k; i++)
+		if ((*out)[i] - o->out < o->nout || !h->vm[(*out)[i]])
+			return bad_op(h, "its region uses a value that is not defined yet");
 	return NULL;
 }
 

@@ -90,17 +90,29 @@ static void add_float(struct str *s, enum dtype dt, const uint8_t *p)
 	} else {
 		x = dt == DT_f16 ? f16_to_f32((uint16_t)bits) : dt == DT_bf16 ? bf16_to_f32((uint16_t)bits) : f8_to_f32(dt, (uint8_t)bits);
 	}
-	if (x == x) {
-		char b[64];
-		uint8_t back[8];
-		for (int digits = bytes == 8 ? 15 : bytes == 4 ? 6 : bytes == 2 ? 3 : 1; digits <= 17; digits++) {
-			int n = isinf(x) ? snprintf(b, sizeof b, x < 0 ? "-inf" : "inf") : snprintf(b, sizeof b, "%.*g", digits, x);
-			if (ir_elem_parse(dt, b, (size_t)n, back) && memcmp(back, p, (size_t)bytes) == 0) {
-				str_addn(s, b, (size_t)n);
-				return;
-			}
-			if (isinf(x))
+	if (isinf(x)) {
+		char back[8];
+		const char *b = x < 0 ? "-inf" : "inf";
+		if (ir_elem_parse(dt, b, strlen(b), back) && memcmp(back, p, (size_t)bytes) == 0) {
+			str_add(s, b);
+			return;
+		}
+	} else if (x == x) {
+		/* the shortest text that gives the bits back, but the exact value if six digits hold it */
+		char b[64], best[64] = "", back[8];
+		for (int digits = 1; digits <= 17 && !(digits > 6 && *best); digits++) {
+			int n = snprintf(b, sizeof b, "%.*g", digits, x);
+			if (!ir_elem_parse(dt, b, (size_t)n, back) || memcmp(back, p, (size_t)bytes) != 0)
+				continue;
+			bool exact = digits <= 6 && strtod(b, NULL) == x;
+			if (exact || !*best)
+				memcpy(best, b, (size_t)n + 1);
+			if (exact)
 				break;
+		}
+		if (*best) {
+			str_add(s, best);
+			return;
 		}
 	}
 	str_addf(s, "0x%0*llx", bytes * 2, (unsigned long long)bits);

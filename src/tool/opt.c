@@ -1,11 +1,12 @@
 /* rondo opt: a program's text, as read or after a pass. */
 #include "tool.h"
 
-static const char *pass, *tier, *devices, *list, *verify;
+static const char *pass, *tier, *devices, *list, *verify, *no_loc;
 
 static const struct opt opts[] = {
 	{"p", "PASS", "run the passes up to this one; without it the program is printed as it is read", &pass},
 	{"V", NULL, "print nothing, only verify", &verify},
+	{"L", NULL, "leave locations out", &no_loc},
 	{"devices", "N", "partitions; the program says by itself", &devices},
 	{"tier", "T", "ref, gen or auto", &tier},
 	{"list", NULL, "list the passes in order", &list},
@@ -32,6 +33,10 @@ static struct err *run(char **file, int nfile, int *status)
 		e = pass_run(&o, m);
 	if (!e && pass)
 		e = ir_verify(m);
+	if (!e && no_loc)
+		for (size_t f = 1; f < m->fn.n; f++)
+			for (size_t i = 0; i < m->fn.p[f]->op.n; i++)
+				m->fn.p[f]->op.p[i].loc = 0;
 	if (!e && !verify) {
 		ir_print(&s, m);
 		fputs(s.p, stdout);

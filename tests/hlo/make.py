@@ -1,0 +1,302 @@
+"""Writes the bytecode that the reader's tests use: python make.py (needs jax).
+
+Each program is StableHLO text below, serialised as JAX's client would, to version 1.14.0. They hold what no JAX
+program does; what JAX sends is tested with its own programs.
+"""
+
+import pathlib
+
+from jax._src.interpreters import mlir
+from jaxlib import _jax
+from jaxlib.mlir import ir
+
+VERSION = "1.14.0"
+HERE = pathlib.Path(__file__).parent
+
+PROGRAMS = {}
+
+
+def program(name, text):
+    PROGRAMS[name] = text
+
+
+program("batch_norm", """
+func.func @main(%x: tensor<2x3x4xf32>, %s: tensor<4xf32>, %o: tensor<4xf32>, %m: tensor<4xf32>, %v: tensor<4xf32>, %g: tensor<2x3x4xf32>)
+    -> (tensor<2x3x4xf32>, tensor<2x3x4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<2x3x4xf32>, tensor<4xf32>, tensor<4xf32>) {
+  %0 = "stablehlo.batch_norm_inference"(%x, %s, %o, %m, %v) {epsilon = 0.5 : f32, feature_index = 2 : i64} : (tensor<2x3x4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> tensor<2x3x4xf32>
+  %1:3 = "stablehlo.batch_norm_training"(%x, %s, %o) {epsilon = 0.5 : f32, feature_index = 2 : i64} : (tensor<2x3x4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<2x3x4xf32>, tensor<4xf32>, tensor<4xf32>)
+  %2:3 = "stablehlo.batch_norm_grad"(%x, %s, %m, %v, %g) {epsilon = 0.5 : f32, feature_index = 2 : i64} : (tensor<2x3x4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<2x3x4xf32>) -> (tensor<2x3x4xf32>, tensor<4xf32>, tensor<4xf32>)
+  return %0, %1#0, %1#1, %1#2, %2#0, %2#1, %2#2 : tensor<2x3x4xf32>, tensor<2x3x4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<2x3x4xf32>, tensor<4xf32>, tensor<4xf32>
+}
+""")
+
+program("products", """
+func.func @main(%a: tensor<3x4xf32>, %b: tensor<4x5xf32>, %c: tensor<4xf32>, %d: tensor<2x3x4xf32>) -> (tensor<3x5xf32>, tensor<f32>, tensor<5x3xf32>, tensor<2x3x5xf32>, tensor<4xf32>, tensor<4x3xf32>, tensor<3x2xf32>) {
+  %0 = stablehlo.dot %a, %b : (tensor<3x4xf32>, tensor<4x5xf32>) -> tensor<3x5xf32>
+  %1 = stablehlo.dot %c, %c, precision = [HIGH, HIGHEST] : (tensor<4xf32>, tensor<4xf32>) -> tensor<f32>
+  %2 = stablehlo.einsum %a, %b, config = "ij,jk->ki" : (tensor<3x4xf32>, tensor<4x5xf32>) -> tensor<5x3xf32>
+  %3 = stablehlo.einsum %d, %b, config = "...j,jk->...k" : (tensor<2x3x4xf32>, tensor<4x5xf32>) -> tensor<2x3x5xf32>
+  %4 = "stablehlo.unary_einsum"(%a) {einsum_config = "ij->j"} : (tensor<3x4xf32>) -> tensor<4xf32>
+  %5 = "stablehlo.unary_einsum"(%a) {einsum_config = "ij->ji"} : (tensor<3x4xf32>) -> tensor<4x3xf32>
+  %6 = stablehlo.einsum %d, %a, config = "bij,ij->ib" : (tensor<2x3x4xf32>, tensor<3x4xf32>) -> tensor<3x2xf32>
+  return %0, %1, %2, %3, %4, %5, %6 : tensor<3x5xf32>, tensor<f32>, tensor<5x3xf32>, tensor<2x3x5xf32>, tensor<4xf32>, tensor<4x3xf32>, tensor<3x2xf32>
+}
+""")
+
+program("dot_algorithm", """
+func.func @main(%a: tensor<2x3xf32>, %b: tensor<3x4xf32>) -> tensor<2x4xf32> {
+  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0], algorithm = <lhs_precision_type = bf16, rhs_precision_type = bf16, accumulation_type = f32, lhs_component_count = 1, rhs_component_count = 1, num_primitive_operations = 3, allow_imprecise_accumulation = false> : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>
+  return %0 : tensor<2x4xf32>
+}
+""")
+
+program("map", """
+func.func @main(%a: tensor<2x3xf32>, %b: tensor<2x3xf32>) -> tensor<2x3xf32> {
+  %0 = "stablehlo.map"(%a, %b) ({
+  ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+    %c = stablehlo.constant dense<2.0> : tensor<f32>
+    %p = stablehlo.multiply %x, %c : tensor<f32>
+    %q = stablehlo.add %p, %y : tensor<f32>
+    stablehlo.return %q : tensor<f32>
+  }) {dimensions = array<i64: 0, 1>} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+  return %0 : tensor<2x3xf32>
+}
+""")
+
+program("index_select", """
+func.func @main(%a: tensor<5x3x4xf32>, %i: tensor<2xi32>, %b: tensor<2x7xf32>, %j: tensor<2x6xi32>) -> (tensor<5x2x4xf32>, tensor<2x6xf32>, tensor<8x2x2xi32>) {
+  %0 = "stablehlo.torch_index_select"(%a, %i) {dim = 1 : i64, batch_dims = 0 : i64} : (tensor<5x3x4xf32>, tensor<2xi32>) -> tensor<5x2x4xf32>
+  %1 = "stablehlo.torch_index_select"(%b, %j) {dim = 1 : i64, batch_dims = 1 : i64} : (tensor<2x7xf32>, tensor<2x6xi32>) -> tensor<2x6xf32>
+  %2 = "stablehlo.broadcast"(%i) {broadcast_sizes = array<i64: 8, 2>} : (tensor<2xi32>) -> tensor<8x2x2xi32>
+  return %0, %1, %2 : tensor<5x2x4xf32>, tensor<2x6xf32>, tensor<8x2x2xi32>
+}
+""")
+
+program("tuples", """
+func.func @pair(%a: tensor<2xf32>, %b: tensor<3xi32>) -> tuple<tensor<2xf32>, tuple<tensor<3xi32>, tensor<2xf32>>> {
+  %0 = stablehlo.tuple %b, %a : tuple<tensor<3xi32>, tensor<2xf32>>
+  %1 = stablehlo.tuple %a, %0 : tuple<tensor<2xf32>, tuple<tensor<3xi32>, tensor<2xf32>>>
+  return %1 : tuple<tensor<2xf32>, tuple<tensor<3xi32>, tensor<2xf32>>>
+}
+func.func @main(%a: tensor<2xf32>, %b: tensor<3xi32>) -> (tensor<3xi32>, tensor<2xf32>) {
+  %0 = call @pair(%a, %b) : (tensor<2xf32>, tensor<3xi32>) -> tuple<tensor<2xf32>, tuple<tensor<3xi32>, tensor<2xf32>>>
+  %1 = stablehlo.get_tuple_element %0[1] : (tuple<tensor<2xf32>, tuple<tensor<3xi32>, tensor<2xf32>>>) -> tuple<tensor<3xi32>, tensor<2xf32>>
+  %2 = stablehlo.get_tuple_element %1[0] : (tuple<tensor<3xi32>, tensor<2xf32>>) -> tensor<3xi32>
+  %3 = stablehlo.get_tuple_element %1[1] : (tuple<tensor<3xi32>, tensor<2xf32>>) -> tensor<2xf32>
+  return %2, %3 : tensor<3xi32>, tensor<2xf32>
+}
+""")
+
+program("if_captures", """
+func.func @main(%p: tensor<i1>, %a: tensor<2xf32>, %b: tensor<2xf32>) -> tensor<2xf32> {
+  %0 = "stablehlo.if"(%p) ({
+    %1 = stablehlo.add %a, %b : tensor<2xf32>
+    stablehlo.return %1 : tensor<2xf32>
+  }, {
+    stablehlo.return %b : tensor<2xf32>
+  }) : (tensor<i1>) -> tensor<2xf32>
+  return %0 : tensor<2xf32>
+}
+""")
+
+program("dynamic", """
+func.func @main(%a: tensor<2x3xf32>, %z: tensor<f32>, %i: tensor<2xi32>) -> (tensor<5x6xf32>, tensor<6xf32>, tensor<4x3xi32>, tensor<4x2x3xf32>, tensor<1x2xf32>, tensor<1x2xf32>, tensor<i32>, tensor<2x3xf32>) {
+  %lo = stablehlo.constant dense<[1, 2]> : tensor<2xi32>
+  %hi = stablehlo.constant dense<[2, 1]> : tensor<2xi32>
+  %no = stablehlo.constant dense<0> : tensor<2xi32>
+  %one = stablehlo.constant dense<1> : tensor<2xi32>
+  %0 = stablehlo.dynamic_pad %a, %z, %lo, %hi, %no : (tensor<2x3xf32>, tensor<f32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>) -> tensor<5x6xf32>
+  %s = stablehlo.constant dense<[6]> : tensor<1xi32>
+  %1 = stablehlo.dynamic_reshape %a, %s : (tensor<2x3xf32>, tensor<1xi32>) -> tensor<6xf32>
+  %t = stablehlo.constant dense<[4, 3]> : tensor<2xi32>
+  %2 = stablehlo.dynamic_iota %t, dim = 1 : (tensor<2xi32>) -> tensor<4x3xi32>
+  %u = stablehlo.constant dense<[4, 2, 3]> : tensor<3xi32>
+  %3 = stablehlo.dynamic_broadcast_in_dim %a, %u, dims = [1, 2] : (tensor<2x3xf32>, tensor<3xi32>) -> tensor<4x2x3xf32>
+  %end = stablehlo.constant dense<[2, 3]> : tensor<2xi32>
+  %from = stablehlo.constant dense<[1, 1]> : tensor<2xi32>
+  %4 = stablehlo.real_dynamic_slice %a, %from, %end, %one : (tensor<2x3xf32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>) -> tensor<1x2xf32>
+  %w = stablehlo.constant dense<[1, 2]> : tensor<2xi32>
+  %far = stablehlo.add %i, %w : tensor<2xi32>
+  %5 = stablehlo.real_dynamic_slice %a, %i, %far, %one : (tensor<2x3xf32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>) -> tensor<1x2xf32>
+  %6 = stablehlo.get_dimension_size %a, dim = 1 : (tensor<2x3xf32>) -> tensor<i32>
+  %three = stablehlo.constant dense<3> : tensor<i32>
+  %7 = stablehlo.set_dimension_size %a, %three, dim = 1 : (tensor<2x3xf32>, tensor<i32>) -> tensor<2x3xf32>
+  return %0, %1, %2, %3, %4, %5, %6, %7 : tensor<5x6xf32>, tensor<6xf32>, tensor<4x3xi32>, tensor<4x2x3xf32>, tensor<1x2xf32>, tensor<1x2xf32>, tensor<i32>, tensor<2x3xf32>
+}
+""")
+
+program("dynamic_shape", """
+func.func @main(%a: tensor<?x3xf32>) -> tensor<?x3xf32> {
+  %0 = stablehlo.abs %a : tensor<?x3xf32>
+  return %0 : tensor<?x3xf32>
+}
+""")
+
+program("constants", """
+func.func @main() -> (tensor<3xi1>, tensor<11xi1>, tensor<9xi1>, tensor<3xi4>, tensor<3xui4>, tensor<2xcomplex<f32>>, tensor<3xbf16>, tensor<3xf8E4M3FN>, tensor<4xf32>, tensor<2xf64>, tensor<0xf32>, tensor<2xi64>, tensor<f16>, tensor<2xi2>) {
+  %0 = stablehlo.constant dense<[true, false, true]> : tensor<3xi1>
+  %1 = stablehlo.constant dense<[true, false, true, true, false, false, false, false, true, false, true]> : tensor<11xi1>
+  %2 = stablehlo.constant dense<true> : tensor<9xi1>
+  %3 = stablehlo.constant dense<[-8, 7, -1]> : tensor<3xi4>
+  %4 = stablehlo.constant dense<[15, 0, 9]> : tensor<3xui4>
+  %5 = stablehlo.constant dense<[(1.0, -2.0), (0.5, 0x7F800000)]> : tensor<2xcomplex<f32>>
+  %6 = stablehlo.constant dense<[1.5, 0x7FC0, 0xFF80]> : tensor<3xbf16>
+  %7 = stablehlo.constant dense<[1.5, -0.0, 0x7F]> : tensor<3xf8E4M3FN>
+  %8 = stablehlo.constant dense<[0x7FC00001, 0xFFC00000, -0.0, 1.0e-45]> : tensor<4xf32>
+  %9 = stablehlo.constant dense<[0.1, 0x7FF0000000000001]> : tensor<2xf64>
+  %10 = stablehlo.constant dense<> : tensor<0xf32>
+  %11 = stablehlo.constant dense<[-9223372036854775808, 9223372036854775807]> : tensor<2xi64>
+  %12 = stablehlo.constant dense<65504.0> : tensor<f16>
+  %13 = stablehlo.constant dense<[-2, 1]> : tensor<2xi2>
+  return %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13 : tensor<3xi1>, tensor<11xi1>, tensor<9xi1>, tensor<3xi4>, tensor<3xui4>, tensor<2xcomplex<f32>>, tensor<3xbf16>, tensor<3xf8E4M3FN>, tensor<4xf32>, tensor<2xf64>, tensor<0xf32>, tensor<2xi64>, tensor<f16>, tensor<2xi2>
+}
+""")
+
+program("reducers", """
+func.func @main(%a: tensor<2x3xf32>, %z: tensor<f32>, %k: tensor<f32>, %i: tensor<2x3xi32>, %zi: tensor<i32>, %h: tensor<2x3xbf16>) -> (tensor<2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>) {
+  %c = stablehlo.constant dense<2.0> : tensor<f32>
+  %0 = "stablehlo.reduce"(%a, %z) ({
+  ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+    %r = stablehlo.maximum %y, %x : tensor<f32>
+    stablehlo.return %r : tensor<f32>
+  }) {dimensions = array<i64: 1>} : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
+  %1 = "stablehlo.reduce"(%a, %z) ({
+  ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+    %p = stablehlo.multiply %x, %c : tensor<f32>
+    %r = stablehlo.add %p, %y : tensor<f32>
+    stablehlo.return %r : tensor<f32>
+  }) {dimensions = array<i64: 1>} : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
+  %2:2 = "stablehlo.reduce"(%a, %i, %z, %zi) ({
+  ^bb0(%x: tensor<f32>, %xi: tensor<i32>, %y: tensor<f32>, %yi: tensor<i32>):
+    %p = stablehlo.compare GT, %x, %y, TOTALORDER : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %q = stablehlo.select %p, %x, %y : tensor<i1>, tensor<f32>
+    %s = stablehlo.select %p, %xi, %yi : tensor<i1>, tensor<i32>
+    stablehlo.return %q, %s : tensor<f32>, tensor<i32>
+  }) {dimensions = array<i64: 1>} : (tensor<2x3xf32>, tensor<2x3xi32>, tensor<f32>, tensor<i32>) -> (tensor<2xf32>, tensor<2xi32>)
+  %3 = "stablehlo.reduce"(%h, %z) ({
+  ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+    %r = stablehlo.add %x, %y : tensor<f32>
+    stablehlo.return %r : tensor<f32>
+  }) {dimensions = array<i64: 1>} : (tensor<2x3xbf16>, tensor<f32>) -> tensor<2xf32>
+  return %0, %1, %2#0, %2#1, %3 : tensor<2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>
+}
+""")
+
+program("reducer_computed", """
+func.func @main(%a: tensor<2x3xf32>, %z: tensor<f32>, %k: tensor<f32>) -> tensor<2xf32> {
+  %1 = "stablehlo.reduce"(%a, %z) ({
+  ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+    %p = stablehlo.multiply %x, %k : tensor<f32>
+    %r = stablehlo.add %p, %y : tensor<f32>
+    stablehlo.return %r : tensor<f32>
+  }) {dimensions = array<i64: 1>} : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
+  return %1 : tensor<2xf32>
+}
+""")
+
+program("custom_call", """
+func.func @main(%a: tensor<2xf32>, %b: tensor<3xi32>) -> (tensor<2xf32>, tensor<3xi32>, tensor<2xf32>) {
+  %0:2 = stablehlo.custom_call @my_call(%a, %b) {api_version = 4 : i32, has_side_effect = true, mhlo.backend_config = {zeta = 7 : ui64, alpha = "text", flag = true, list = [1, 2, 3], ratio = 2.5 : f32, half = 1.5 : bf16, nested = {x = -1 : i32}, mixed = [1, "two"], table = dense<[1.0, 2.0]> : tensor<2xf64>}, output_operand_aliases = [#stablehlo.output_operand_alias<output_tuple_indices = [1], operand_index = 1, operand_tuple_indices = []>]} : (tensor<2xf32>, tensor<3xi32>) -> (tensor<2xf32>, tensor<3xi32>)
+  %1 = stablehlo.custom_call @old_call(%a) {backend_config = "some \\22config\\22"} : (tensor<2xf32>) -> tensor<2xf32>
+  %2 = stablehlo.custom_call @Sharding(%1) : (tensor<2xf32>) -> tensor<2xf32>
+  return %0#0, %0#1, %2 : tensor<2xf32>, tensor<3xi32>, tensor<2xf32>
+}
+""")
+
+program("tokens", """
+func.func @main(%a: tensor<2xf32>, %t: !stablehlo.token) -> (!stablehlo.token, tensor<2xf32>) {
+  %0 = stablehlo.create_token : !stablehlo.token
+  %1 = stablehlo.after_all %0, %t : !stablehlo.token
+  %2:2 = stablehlo.optimization_barrier %a, %1 : tensor<2xf32>, !stablehlo.token
+  %3:2 = "stablehlo.infeed"(%2#1) {infeed_config = "in"} : (!stablehlo.token) -> (tensor<2xf32>, !stablehlo.token)
+  %4 = "stablehlo.outfeed"(%3#0, %3#1) {outfeed_config = "out"} : (tensor<2xf32>, !stablehlo.token) -> !stablehlo.token
+  return %4, %2#0 : !stablehlo.token, tensor<2xf32>
+}
+""")
+
+program("shardings", """
+module @shardings attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32} {
+sdy.mesh @mesh = <["x"=4, "y"=2]>
+sdy.mesh @turned = <["z"=8], device_ids=[7, 6, 5, 4, 3, 2, 1, 0]>
+sdy.mesh @one = <[], device_ids=[3]>
+func.func @main(%a: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", ?}p1, {"y"}]>, jax.buffer_donor = true}, %b: tensor<8x16xf32> {tf.aliasing_output = 1 : i32, mhlo.memory_kind = "pinned_host"})
+    -> (tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@turned, [{"z":(1)2, "z":(4)2}, {}], replicated={"z":(2)2}>}, tensor<8x16xf32> {mhlo.memory_kind = "device"}) {
+  %0 = sdy.sharding_constraint %a <@mesh, [{?}, {?}]> : tensor<8x16xf32>
+  %1 = sdy.sharding_constraint %0 <@mesh, [{"y"}, {?}], unreduced={"x"}> : tensor<8x16xf32>
+  sdy.sharding_group %1 group_id=21 : tensor<8x16xf32>
+  %2 = sdy.manual_computation(%1, %b) in_shardings=[<@mesh, [{"x"}, {}]>, <@mesh, [{"y"}, {"x"}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"} (%p: tensor<2x16xf32>, %q: tensor<8x4xf32>) {
+    %5 = "stablehlo.all_reduce"(%p) ({
+    ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+      %6 = stablehlo.add %x, %y : tensor<f32>
+      %7 = sdy.sharding_constraint %6 <@mesh, []> : tensor<f32>
+      stablehlo.return %7 : tensor<f32>
+    }) {replica_groups = dense<[[0, 2, 4, 6], [1, 3, 5, 7]]> : tensor<2x4xi64>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids} : (tensor<2x16xf32>) -> tensor<2x16xf32>
+    %8 = "stablehlo.all_reduce"(%5) ({
+    ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+      %9 = stablehlo.add %x, %y : tensor<f32>
+      stablehlo.return %9 : tensor<f32>
+    }) {replica_groups = dense<[[0]]> : tensor<1x1xi64>} : (tensor<2x16xf32>) -> tensor<2x16xf32>
+    sdy.return %8 : tensor<2x16xf32>
+  } : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+  %3 = stablehlo.custom_call @call(%b) {sdy.sharding = #sdy.sharding_per_value<[<@one, []>]>, has_side_effect = true} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %2, %3 : tensor<8x16xf32>, tensor<8x16xf32>
+}
+}
+""")
+
+CALLS = "\n".join(f"  %{i + 1} = call @big(%{i}) : (tensor<4xf32>) -> tensor<4xf32>" for i in range(20))
+BIG = "\n".join(f"  %{i + 1} = stablehlo.sine %{i} : tensor<4xf32>" for i in range(210))
+program("kept_calls", f"""
+func.func private @big(%0: tensor<4xf32>) -> tensor<4xf32> {{
+{BIG}
+  return %210 : tensor<4xf32>
+}}
+func.func @main(%0: tensor<4xf32>) -> tensor<4xf32> {{
+{CALLS}
+  return %20 : tensor<4xf32>
+}}
+""")
+
+program("recursion", """
+func.func private @f(%0: tensor<4xf32>) -> tensor<4xf32> {
+  %1 = call @g(%0) : (tensor<4xf32>) -> tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+func.func private @g(%0: tensor<4xf32>) -> tensor<4xf32> {
+  %1 = call @f(%0) : (tensor<4xf32>) -> tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+func.func @main(%0: tensor<4xf32>) -> tensor<4xf32> {
+  %1 = call @f(%0) : (tensor<4xf32>) -> tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+""")
+
+program("windows", """
+func.func @main(%a: tensor<4x6xf32>, %z: tensor<f32>, %s: tensor<2x3xf32>, %x: tensor<1x8x8x4xf32>, %w: tensor<3x3x2x8xf32>) -> (tensor<2x5xf32>, tensor<4x6xf32>, tensor<1x4x4x8xf32>) {
+  %0 = "stablehlo.reduce_window"(%a, %z) ({
+  ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+    %r = stablehlo.add %p, %q : tensor<f32>
+    stablehlo.return %r : tensor<f32>
+  }) {window_dimensions = array<i64: 2, 2>, window_strides = array<i64: 2, 1>, window_dilations = array<i64: 1, 2>, padding = dense<[[0, 0], [1, 0]]> : tensor<2x2xi64>} : (tensor<4x6xf32>, tensor<f32>) -> tensor<2x5xf32>
+  %1 = "stablehlo.select_and_scatter"(%a, %s, %z) ({
+  ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+    %r = stablehlo.compare GE, %p, %q : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %r : tensor<i1>
+  }, {
+  ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+    %r = stablehlo.add %p, %q : tensor<f32>
+    stablehlo.return %r : tensor<f32>
+  }) {window_dimensions = array<i64: 2, 2>, window_strides = array<i64: 2, 2>} : (tensor<4x6xf32>, tensor<2x3xf32>, tensor<f32>) -> tensor<4x6xf32>
+  %2 = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {stride = [2, 2], pad = [[1, 1], [0, 1]], reverse = [true, false]} {batch_group_count = 1 : i64, feature_group_count = 2 : i64} : (tensor<1x8x8x4xf32>, tensor<3x3x2x8xf32>) -> tensor<1x4x4x8xf32>
+  return %0, %1, %2 : tensor<2x5xf32>, tensor<4x6xf32>, tensor<1x4x4x8xf32>
+}
+""")
+
+if __name__ == "__main__":
+    context = mlir.make_ir_context()
+    with context:
+        for name, text in PROGRAMS.items():
+            module = ir.Module.parse(text)
+            code = _jax.mlir.serialize_portable_artifact(module, VERSION, True)
+            (HERE / f"{name}.mlirbc").write_bytes(code)

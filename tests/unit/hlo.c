@@ -1,0 +1,203 @@
+/* The reader: whole programs there and back, and bytes that are not programs. */
+#include "base/base.h"
+#include "hlo/hlo.h"
+#include "ir/ir.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+typedef void visit(const char *path, const struct str *s);
+
+static int each(const char *dir, int depth, visit *f)
+{
+	DIR *d = opendir(dir);
+	int n = 0;
+	if (!d)
+		return 0;
+	for (struct dirent *e; (e = readdir(d));) {
+		char path[4096];
+		size_t k = strlen(e->d_name);
+		if (e->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+		if (k > 7 && strcmp(e->d_name + k - 7, ".mlirbc") == 0) {
+			struct str s = {0};
+			assert_null(str_read_file(&s, path));
+			f(path, &s);
+			str_free(&s);
+			n++;
+		} else if (depth) {
+			n += each(path, depth - 1, f);
+		}
+	}
+	closedir(d);
+	return n;
+}
+
+static void print_err(const char *path, struct err *e)
+{
+	if (e) {
+		print_error("%s: %s\n", path, e->msg);
+		fail();
+	}
+}
+
+/* A module prints, parses back to the same text, and means the same. */
+static void there_and_back(const char *path, const struct ir_module *m)
+{
+	struct str a = {0}, b = {0}, ca = {0}, cb = {0};
+	struct ir_module *back = NULL;
+	print_err(path, ir_verify(m));
+	ir_print(&a, m);
+	print_err(path, ir_parse(a.p, a.n, &back));
+	ir_print(&b, back);
+	assert_string_equal(a.p, b.p);
+	ir_print_canonical(&ca, m, ir_main(m));
+	ir_print_canonical(&cb, back, ir_main(back));
+	assert_string_equal(ca.p, cb.p);
+	ir_module_free(back);
+	str_free(&a);
+	str_free(&b);
+	str_free(&ca);
+	str_free(&cb);
+}
+
+static void read_all(const char *path, const struct str *s)
+{
+	struct ir_module *m = NULL;
+	const char *name = strrchr(path, '/') + 1;
+	struct err *e = hlo_read(s->p, s->n, &m);
+	if (strcmp(name, "dynamic_shape.mlirbc") == 0 || strcmp(name, "reducer_computed.mlirbc") == 0) {
+		assert_non_null(e);
+		assert_int_equal(e->code, ERR_UNIMPLEMENTED);
+		err_free(e);
+	} else if (strcmp(name, "recursion.mlirbc") == 0) {
+		assert_non_null(e);
+		assert_int_equal(e->code, ERR_INVALID);
+		err_free(e);
+	} else {
+		print_err(path, e);
+		there_and_back(path, m);
+	}
+	ir_module_free(m);
+}
+
+static void own_programs(void **state)
+{
+	(void)state;
+	assert_true(each("tests/hlo", 0, read_all) > 10);
+}
+
+static void corpus(void **state)
+{
+	(void)state;
+	const char *dir = getenv("RONDO_CORPUS");
+	if (!dir)
+		skip();
+	assert_true(each(dir, 2, read_all) > 0);
+}
+
+/* No beginning of a program is a program. */
+static void cut(const char *path, const struct str *s)
+{
+	for (size_t n = 0; n < s->n; n++) {
+		struct ir_module *m = NULL;
+		char *p = malloc(n ? n : 1);    /* so that a sanitizer sees a read past the end */
+		memcpy(p, s->p, n);
+		struct err *e = hlo_read(p, n, &m);
+		free(p);
+		if (!e) {
+			print_error("%s is read with %zu of %zu bytes\n", path, n, s->n);
+			fail();
+		}
+		err_free(e);
+	}
+}
+
+static void truncated(void **state)
+{
+	(void)state;
+	each("tests/hlo", 0, cut);
+}
+
+/* A byte that is wrong gives an error, or another program that is sound. */
+static void spoil(const char *path, const struct str *s)
+{
+	uint8_t *p = malloc(s->n);
+	memcpy(p, s->p, s->n);
+	for (size_t i = 0; i < s->n; i++) {
+		const uint8_t old = p[i], try[] = { 0, 0xff, (uint8_t)(old ^ 1), (uint8_t)(old + 2), (uint8_t)(old - 2), (uint8_t)(old ^ 0x80) };
+		for (size_t k = 0; k < NELEM(try); k++) {
+			struct ir_module *m = NULL;
+			p[i] = try[k];
+			struct err *e = hlo_read(p, s->n, &m);
+			if (!e) {
+				struct str t = {0};
+				e = ir_verify(m);
+				if (e) {
+					print_error("%s with byte %zu = %d: %s\n", path, i, p[i], e->msg);
+					fail();
+				}
+				ir_print(&t, m);
+				str_free(&t);
+				ir_module_free(m);
+			}
+			err_free(e);
+		}
+		p[i] = old;
+	}
+	free(p);
+}
+
+static void corrupted(void **state)
+{
+	(void)state;
+	each("tests/hlo", 0, spoil);
+}
+
+static void expect_err(const void *p, size_t n, enum err_code code, const char *part)
+{
+	struct ir_module *m = NULL;
+	struct err *e = hlo_read(p, n, &m);
+	assert_non_null(e);
+	assert_int_equal(e->code, code);
+	if (!strstr(e->msg, part)) {
+		print_error("'%s' does not say '%s'\n", e->msg, part);
+		fail();
+	}
+	err_free(e);
+}
+
+static void not_bytecode(void **state)
+{
+	(void)state;
+	expect_err("", 0, ERR_INVALID, "magic");
+	expect_err("module {}", 9, ERR_INVALID, "magic");
+	expect_err("ML\xefR\x09StableHLO_v0.14.0", 20, ERR_UNIMPLEMENTED, "version 4");
+}
+
+static void kept_calls(void **state)
+{
+	(void)state;
+	struct str s = {0}, t = {0};
+	struct ir_module *m = NULL;
+	assert_null(str_read_file(&s, "tests/hlo/kept_calls.mlirbc"));
+	assert_null(hlo_read(s.p, s.n, &m));
+	assert_int_equal(ir_main(m)->op.n, 20);
+	assert_int_equal(ir_main(m)->op.p[0].kind, IR_call);
+	assert_int_equal(m->fn.n, 3);    /* none, main, the function: once */
+	ir_module_free(m);
+	str_free(&s);
+	str_free(&t);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(own_programs), cmocka_unit_test(corpus), cmocka_unit_test(truncated),
+		cmocka_unit_test(corrupted), cmocka_unit_test(not_bytecode), cmocka_unit_test(kept_calls),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
