@@ -88,10 +88,16 @@ static void run_kernel(struct walk *w, const struct prog_kern *k, struct kern_st
 		kern_run(k, s, ph, ptr, 0, kern_tiles(k, s), w->scratch);
 }
 
-/* Is the region too much for a kernel?  Then the op is walked element by element. */
-static bool is_regional(enum ir_kind k)
+/* Has the op a region that may be too much for a kernel?  Then it is walked element by element. */
+static bool is_regional(const struct ir_fn *fn, const struct ir_op *o)
 {
-	return k == IR_reduce || k == IR_reduce_window || k == IR_scatter || k == IR_sort || k == IR_select_and_scatter;
+	switch (o->kind) {
+	case IR_reduce: return ir_attr(fn, o, 2) != 0;
+	case IR_reduce_window: return ir_attr(fn, o, 7) != 0;
+	case IR_scatter: return ir_attr(fn, o, 9) != 0;
+	case IR_sort: case IR_select_and_scatter: return true;
+	default: return false;
+	}
 }
 
 static struct err *prepare(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct ready *r)
@@ -104,7 +110,7 @@ static struct err *prepare(struct walk *w, const struct ir_fn *fn, const struct 
 		for (int i = 0; i < r->n && !e; i++)
 			e = kern_prepare(&r->step[i].k, &r->state[i]);
 	}
-	if (e && e->code == ERR_UNIMPLEMENTED && is_regional(o->kind)) {
+	if (e && e->code == ERR_UNIMPLEMENTED && is_regional(fn, o)) {
 		err_free(e);
 		e = NULL;
 		for (int i = 0; i < r->n && r->state; i++)

@@ -3,7 +3,8 @@
  * Dimensions fall into four axes: batch, rows (free in lhs), columns (free in rhs), contracted.  A tile of
  * the result is made from blocks of both operands, which are used where they lie when they have the type of
  * the computation and unit stride, and are packed otherwise; whatever the order of dimensions, packing is
- * the only place that sees it.  Computation is in f32, f64, i32 or i64; complex products are four real ones. */
+ * the only place that sees it.  Computation is in f32, f64, i32 or i64; complex products are four real ones.
+ * An algorithm that asks for less than the operands hold (bf16 or tf32 products of f32) gets what they hold. */
 #include <stdlib.h>
 
 #include "dot.h"
@@ -70,12 +71,8 @@ static void load_run(const struct side *s, const char *base, const struct axis *
 		for (int64_t i = 0; i < n; i++)
 			memcpy(to + i * ms, p + x->off[xs][i0 + i] * es, (size_t)ms);
 	}
-	if (s->second) {
-		s->first(n, raw, to, NULL, NULL);
-		s->second(n, out, raw, NULL, NULL);
-	} else if (s->first) {
+	if (s->first)
 		s->first(n, out, to, NULL, NULL);
-	}
 }
 
 /* Dense [no][ni] block in the type of the computation, from o0, i0 of two axes. */
@@ -181,17 +178,13 @@ static void dot_run(const struct prog_kern *k, const struct kern_state *s, int p
 	}
 }
 
-static int side_make(struct side *s, enum dtype dt, enum dtype round, enum dtype ct)
+static void side_make(struct side *s, enum dtype dt, enum dtype ct)
 {
 	s->es = dt_bytes(dt);
 	s->cs = dt_bytes(ct);
 	s->complex = dtype_info[dt].cls == DT_COMPLEX;
 	enum dtype part = dt == DT_c64 ? DT_f32 : dt == DT_c128 ? DT_f64 : dt;
-	bool narrow = round > 0 && round < DT_COUNT && dtype_info[round].cls == DT_FLOAT && round != part
-	           && dtype_info[round].bits < dtype_info[part].bits && !s->complex;
-	s->first = narrow ? kern_elem(ELEM_convert, part, round) : part == ct ? NULL : kern_elem(ELEM_convert, part, ct);
-	s->second = narrow ? kern_elem(ELEM_convert, round, ct) : NULL;
-	return 0;
+	s->first = part == ct ? NULL : kern_elem(ELEM_convert, part, ct);
 }
 
 enum dtype dot_type(enum dtype l, enum dtype r, enum dtype out, enum dtype acc)
@@ -220,14 +213,14 @@ struct err *kern_make_dot(const struct prog_kern *k, struct kern_state *s)
 	int nc = (int)*at++;
 	const int64_t *lc = at, *rc = lc + nc;
 	at = rc + nc;
-	enum dtype acc = (enum dtype)at[1], lt = (enum dtype)at[2], rt = (enum dtype)at[3];
+	enum dtype acc = (enum dtype)at[1];
 	q->ct = dot_type(l->dtype, r->dtype, o->dtype, acc > 0 && acc < DT_COUNT ? acc : DT_token);
 	q->cs = dt_bytes(q->ct);
 	q->complex = dtype_info[o->dtype].cls == DT_COMPLEX;
 	if (q->complex && (dtype_info[l->dtype].cls != DT_COMPLEX || dtype_info[r->dtype].cls != DT_COMPLEX))
 		return ERR(UNIMPLEMENTED, "dot of '%s' and '%s' to '%s'", dtype_info[l->dtype].name, dtype_info[r->dtype].name, dtype_info[o->dtype].name);
-	side_make(&q->l, l->dtype, lt, q->ct);
-	side_make(&q->r, r->dtype, rt, q->ct);
+	side_make(&q->l, l->dtype, q->ct);
+	side_make(&q->r, r->dtype, q->ct);
 	q->store = q->complex || o->dtype == q->ct ? NULL : kern_elem(ELEM_convert, q->ct, o->dtype);
 	/* axes */
 	uint8_t used[LOOP_RANK] = { 0 };

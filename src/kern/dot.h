@@ -6,8 +6,8 @@
 
 /* A merged group of dimensions: element i at off[side][i], or i * step[side]. */
 struct axis { int64_t n, step[2], *off[2]; };
-/* How elements of an operand become the type of the computation: through first (NULL: they are), second. */
-struct side { int es, cs; bool complex; kern_strip *first, *second; };
+/* How elements of an operand become the type of the computation: through first (NULL: they are). */
+struct side { int es, cs; bool complex; kern_strip *first; };
 
 struct dot {
 	enum dtype ct;               /* f32, f64, i32 or i64 */

@@ -6,30 +6,8 @@
 static kern_make *const makers[KERN_COUNT] = {
 #define KERN(id, operands, attrs, meaning) [KERN_##id] = kern_make_##id,
 #define kern_make_gen NULL
-#define kern_make_reduce_window NULL
-#define kern_make_select_and_scatter NULL
-#define kern_make_sort NULL
-#define kern_make_top_k NULL
-#define kern_make_cumulative NULL
-#define kern_make_convolution NULL
-#define kern_make_cholesky NULL
-#define kern_make_triangular_solve NULL
-#define kern_make_fft NULL
-#define kern_make_rng_bits NULL
-#define kern_make_rng NULL
 #include "../prog/kern.def"
 #undef kern_make_gen
-#undef kern_make_reduce_window
-#undef kern_make_select_and_scatter
-#undef kern_make_sort
-#undef kern_make_top_k
-#undef kern_make_cumulative
-#undef kern_make_convolution
-#undef kern_make_cholesky
-#undef kern_make_triangular_solve
-#undef kern_make_fft
-#undef kern_make_rng_bits
-#undef kern_make_rng
 #undef KERN
 };
 
@@ -70,8 +48,6 @@ struct err *kern_prepare(const struct prog_kern *k, struct kern_state **out)
 	*out = NULL;
 	if (k->id >= KERN_COUNT || k->id == KERN_gen)
 		return ERR(INTERNAL, "kernel '%s' is not run by the kernel library", k->id < KERN_COUNT ? prog_kern_name[k->id] : "?");
-	if (!makers[k->id])
-		return ERR(UNIMPLEMENTED, "kernel '%s'", prog_kern_name[k->id]);
 	struct kern_state *s = mem_alloc(sizeof *s);
 	s->tiles = 1;
 	s->phases = 1;

@@ -186,9 +186,18 @@ static inline float tan_f(float x)
 	return x == 0.f ? x : y;
 }
 
+/* To double, subnormals included even where the processor takes them for zero. */
+static inline double widen(float x)
+{
+	uint32_t u = f32_bits(x);
+	double tiny = (double)(int32_t)(u & 0x7fffffu) * 0x1p-149;
+	tiny = u >> 31 ? -tiny : tiny;
+	return u & 0x7f800000u ? (double)x : tiny;
+}
+
 static inline float pow_f(float x, float y)
 {
-	double a = __builtin_fabs((double)x), yd = (double)y;
+	double xd = widen(x), a = __builtin_fabs(xd), yd = widen(y);
 	uint64_t ix = f64_bits(a) - 0x3fe6a09e667f3bcdull;
 	int32_t e = (int32_t)((int64_t)ix >> 52);
 	double m = f64_from((ix & 0xfffffffffffffull) + 0x3fe6a09e667f3bcdull);
@@ -217,10 +226,10 @@ static inline float pow_f(float x, float y)
 	q = FMAD(q, r, 0x1.ffffffffa628fp-1);
 	q *= f64_from((ni + 1023) << 52);
 	float v = (float)q;
-	float yh = y * 0.5f, yr = __builtin_rintf(y);
-	bool whole = yr == y, odd = whole && __builtin_rintf(yh) != yh;
+	double yh = yd * 0.5;
+	bool whole = __builtin_rint(yd) == yd, odd = whole && __builtin_rint(yh) != yh;
 	v = odd && f32_bits(x) >> 31 ? -v : v;
-	v = x < 0.f && a < __builtin_inf() && !whole ? __builtin_nanf("") : v;
+	v = xd < 0.0 && a < __builtin_inf() && !whole ? __builtin_nanf("") : v;
 	v = x == -1.f && whole && __builtin_fabsf(y) == __builtin_inff() ? 1.f : v;
-	return x == 1.f || y == 0.f ? 1.f : v;
+	return x == 1.f || yd == 0.0 ? 1.f : v;
 }

@@ -1,0 +1,252 @@
+/* convolution.
+ *
+ * A product in disguise: for a block of output positions, the elements under each position of the kernel are
+ * laid side by side (im2col, a few hundred columns at a time) and multiplied by the kernel's matrix.  Where
+ * every feature is a group of its own (depthwise) the features are lanes instead. */
+#include <stdlib.h>
+
+#include "dot.h"
+
+enum { MB = 96, NB = 256, KB = 256, LANES = 512 };
+
+struct conv {
+	int ns, cs, parts;
+	const int64_t *ld, *rd, *od, *stride, *low, *ldil, *rdil, *rev;
+	int64_t groups, bgroups, batch, nif, nof, space, nk;    /* per group: input and output features; output positions; kernel positions */
+	enum dtype ct;
+	struct side l, r;
+	kern_strip *store, *mul, *add;
+	kern_gemm *gemm;
+	bool depthwise;
+	int64_t mb, chunks, per_tile;
+};
+
+/* Elements of an operand with stride (elements) as the type of the computation. */
+static void fetch(const struct side *s, int64_t n, const char *p, int64_t stride, int part, char *out, char *raw)
+{
+	int ms = s->complex ? s->cs : s->es;
+	p += s->complex ? part * s->cs : 0;
+	if (!s->first) {
+		move_strided(ms, n, out, ms, p, stride * s->es);
+		return;
+	}
+	move_strided(ms, n, raw, ms, p, stride * s->es);
+	s->first(n, out, raw, NULL, NULL);
+}
+
+/* Offset in lhs of what kernel position kx meets at output position ox; false outside. */
+static bool under(const struct conv *q, const struct prog_view *v, const int64_t *ox, const int64_t *kx, int64_t *off)
+{
+	*off = 0;
+	for (int i = 0; i < q->ns; i++) {
+		int64_t p = ox[i] * q->stride[i] + kx[i] * q->rdil[i] - q->low[i];
+		if (p < 0 || p % q->ldil[i] || p / q->ldil[i] >= v->dim[q->ld[2 + i]])
+			return false;
+		*off += p / q->ldil[i] * v->stride[q->ld[2 + i]];
+	}
+	return true;
+}
+static int64_t kernel_off(const struct conv *q, const struct prog_view *v, const int64_t *kx)
+{
+	int64_t off = 0;
+	for (int i = 0; i < q->ns; i++) {
+		int64_t n = v->dim[q->rd[2 + i]];
+		off += (q->rev[i] ? n - 1 - kx[i] : kx[i]) * v->stride[q->rd[2 + i]];
+	}
+	return off;
+}
+
+static void depthwise_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
+                          int64_t t0, int64_t t1, void *scratch)
+{
+	const struct conv *q = s->priv;
+	const struct prog_view *l = &k->v[0], *r = &k->v[1], *o = &k->v[2];
+	const char *L = view_at(k, ptr, 0), *R = view_at(k, ptr, 1);
+	char *O = view_at(k, ptr, 2);
+	int os = dt_bytes(o->dtype);
+	char *acc = scratch, *x = acc + LANES * 16, *y = x + LANES * 16, *raw = y + LANES * 16;
+	int64_t ox[LOOP_RANK], kx[LOOP_RANK], odim[LOOP_RANK], kdim[LOOP_RANK];
+	for (int i = 0; i < q->ns; i++) {
+		odim[i] = o->dim[q->od[2 + i]];
+		kdim[i] = r->dim[q->rd[2 + i]];
+	}
+	for (int64_t u = t0 * q->per_tile; u < MIN(t1 * q->per_tile, q->batch * q->space); u++) {
+		int64_t b = u / q->space;
+		index_of(q->ns, odim, u % q->space, ox);
+		for (int64_t f = 0; f < q->groups; f += LANES) {
+			int64_t n = MIN(LANES, q->groups - f), off;
+			memset(acc, 0, (size_t)(n * q->cs));
+			memset(kx, 0, sizeof kx);
+			do {
+				if (!under(q, l, ox, kx, &off))
+					continue;
+				off += b * l->stride[q->ld[0]] + f * l->stride[q->ld[1]];
+				fetch(&q->l, n, L + off * q->l.es, l->stride[q->ld[1]], 0, x, raw);
+				fetch(&q->r, n, R + (kernel_off(q, r, kx) + f * r->stride[q->rd[1]]) * q->r.es, r->stride[q->rd[1]], 0, y, raw);
+				q->mul(n, x, x, y, NULL);
+				q->add(n, acc, acc, x, NULL);
+			} while (index_next(q->ns, kdim, kx));
+			char *row = acc;
+			if (q->store) {
+				q->store(n, x, acc, NULL, NULL);
+				row = x;
+			}
+			int64_t to = b * o->stride[q->od[0]] + f * o->stride[q->od[1]];
+			for (int i = 0; i < q->ns; i++)
+				to += ox[i] * o->stride[q->od[2 + i]];
+			move_strided(os, n, O + to * os, o->stride[q->od[1]] * os, row, os);
+		}
+	}
+}
+
+static void conv_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
+                     int64_t t0, int64_t t1, void *scratch)
+{
+	const struct conv *q = s->priv;
+	const struct prog_view *l = &k->v[0], *r = &k->v[1], *o = &k->v[2];
+	const char *L = view_at(k, ptr, 0), *R = view_at(k, ptr, 1);
+	char *O = view_at(k, ptr, 2);
+	int cs = q->cs, os = dt_bytes(o->dtype), parts = q->parts;
+	size_t plane = (size_t)(MB * NB * cs);
+	char *acc = scratch, *pa = acc + plane * (size_t)parts, *pb = pa + (size_t)(MB * KB * cs) * (size_t)parts;
+	char *raw = pb + (size_t)(KB * NB * cs) * (size_t)parts, *row = raw + MAX(KB, NB) * 16;
+	int64_t ox[LOOP_RANK], kx[LOOP_RANK], odim[LOOP_RANK], kdim[LOOP_RANK];
+	for (int i = 0; i < q->ns; i++) {
+		odim[i] = o->dim[q->od[2 + i]];
+		kdim[i] = r->dim[q->rd[2 + i]];
+	}
+	int64_t groups = q->groups * q->bgroups, ktotal = q->nk * q->nif;
+	for (int64_t t = t0; t < t1; t++) {
+		int64_t g = t / (q->batch * q->chunks), b = t / q->chunks % q->batch, m0 = t % q->chunks * q->mb;
+		int64_t m = MIN(q->mb, q->space - m0);
+		if (g >= groups)
+			return;
+		int64_t lbase = (q->bgroups > 1 ? g * q->batch + b : b) * l->stride[q->ld[0]]
+		              + (q->groups > 1 ? g * q->nif : 0) * l->stride[q->ld[1]];
+		for (int64_t n0 = 0; n0 < q->nof; n0 += NB) {
+			int64_t n = MIN(NB, q->nof - n0), of = g * q->nof + n0;
+			memset(acc, 0, plane * (size_t)parts);
+			for (int64_t k0 = 0; k0 < ktotal; k0 += KB) {
+				int64_t kk = MIN(KB, ktotal - k0);
+				for (int p = 0; p < parts; p++) {
+					/* the kernel's rows, then the elements under them: runs of input features */
+					for (int64_t i = 0, c; i < kk; i += c) {
+						int64_t kp = (k0 + i) / q->nif, f = (k0 + i) % q->nif;
+						c = MIN(q->nif - f, kk - i);
+						index_of(q->ns, kdim, kp, kx);
+						int64_t ko = kernel_off(q, r, kx);
+						for (int64_t j = 0; j < c; j++)
+							fetch(&q->r, n, R + (ko + (f + j) * r->stride[q->rd[0]] + of * r->stride[q->rd[1]]) * q->r.es,
+							      r->stride[q->rd[1]], p, pb + (size_t)p * KB * NB * (size_t)cs + (i + j) * n * cs, raw);
+						for (int64_t j = 0; j < m; j++) {
+							int64_t off;
+							index_of(q->ns, odim, m0 + j, ox);
+							char *to = pa + (size_t)p * MB * KB * (size_t)cs + (j * kk + i) * cs;
+							if (under(q, l, ox, kx, &off))
+								fetch(&q->l, c, L + (lbase + off + f * l->stride[q->ld[1]]) * q->l.es, l->stride[q->ld[1]], p, to, raw);
+							else
+								memset(to, 0, (size_t)(c * cs));
+						}
+					}
+				}
+				for (int ap = 0; ap < parts; ap++)
+					for (int bp = 0; bp < parts; bp++) {
+						char *xb = pb + (size_t)bp * KB * NB * (size_t)cs;
+						if (ap && bp) {
+							enum dtype d = cs == 4 ? DT_f32 : DT_f64;
+							kern_elem(ELEM_negate, d, d)(kk * n, xb, xb, NULL, NULL);
+						}
+						q->gemm(m, n, kk, pa + (size_t)ap * MB * KB * (size_t)cs, kk, xb, n, acc + (ap != bp ? plane : 0), n);
+					}
+			}
+			for (int64_t j = 0; j < m; j++) {
+				const char *from = acc + j * n * cs;
+				if (parts == 2) {
+					move_strided(cs, n, row, 2 * cs, from, cs);
+					move_strided(cs, n, row + cs, 2 * cs, from + plane, cs);
+					from = row;
+				} else if (q->store) {
+					q->store(n, row, from, NULL, NULL);
+					from = row;
+				}
+				index_of(q->ns, odim, m0 + j, ox);
+				int64_t to = b * o->stride[q->od[0]] + of * o->stride[q->od[1]];
+				for (int i = 0; i < q->ns; i++)
+					to += ox[i] * o->stride[q->od[2 + i]];
+				move_strided(os, n, O + to * os, o->stride[q->od[1]] * os, from, os);
+			}
+		}
+	}
+}
+
+struct err *kern_make_convolution(const struct prog_kern *k, struct kern_state *s)
+{
+	struct conv *q = ARENA_NEW(&s->a, struct conv, 1);
+	const struct prog_view *l = &k->v[0], *r = &k->v[1], *o = &k->v[2];
+	const int64_t *list[9], *at = k->attr;
+	for (int i = 0; i < 9; i++) {
+		int64_t left = k->nattr - (at - k->attr);
+		if (left < 1 || *at < 0 || *at >= left)
+			return ERR(INVALID, "convolution lacks attributes");
+		list[i] = at + 1;
+		at += 1 + *at;
+	}
+	if (k->nattr - (at - k->attr) < 2 || l->rank < 2)
+		return ERR(INVALID, "convolution lacks attributes");
+	q->ld = list[0];
+	q->rd = list[1];
+	q->od = list[2];
+	q->stride = list[3];
+	q->low = list[4];
+	q->ldil = list[6];
+	q->rdil = list[7];
+	q->rev = list[8];
+	q->groups = at[0];
+	q->bgroups = at[1];
+	q->ns = l->rank - 2;
+	q->batch = o->dim[q->od[0]];
+	q->nif = r->dim[q->rd[0]];
+	q->nof = r->dim[q->rd[1]] / MAX(1, q->groups * q->bgroups);
+	if (q->groups < 1 || q->bgroups < 1)
+		return ERR(INVALID, "convolution with %lld groups", (long long)MIN(q->groups, q->bgroups));
+	q->space = q->nk = 1;
+	for (int i = 0; i < q->ns; i++) {
+		q->space *= o->dim[q->od[2 + i]];
+		q->nk *= r->dim[q->rd[2 + i]];
+	}
+	q->ct = dot_type(l->dtype, r->dtype, o->dtype, DT_token);
+	q->cs = dt_bytes(q->ct);
+	bool complex = dtype_info[o->dtype].cls == DT_COMPLEX;
+	q->parts = complex ? 2 : 1;
+	for (int i = 0; i < 2; i++) {
+		const struct prog_view *v = i ? r : l;
+		struct side *d = i ? &q->r : &q->l;
+		d->es = dt_bytes(v->dtype);
+		d->cs = q->cs;
+		d->complex = dtype_info[v->dtype].cls == DT_COMPLEX;
+		if (d->complex != complex)
+			return ERR(UNIMPLEMENTED, "convolution of '%s' and '%s'", dtype_info[l->dtype].name, dtype_info[r->dtype].name);
+		d->first = d->complex || v->dtype == q->ct ? NULL : kern_elem(ELEM_convert, v->dtype, q->ct);
+	}
+	q->store = complex || o->dtype == q->ct ? NULL : kern_elem(ELEM_convert, q->ct, o->dtype);
+	const struct kern_isa *isa = kern_isa_get();
+	q->gemm = q->ct == DT_f32 ? isa->gemm_f32 : q->ct == DT_f64 ? isa->gemm_f64 : q->ct == DT_i32 ? isa->gemm_i32 : isa->gemm_i64;
+	q->mul = kern_elem(ELEM_multiply, q->ct, q->ct);
+	q->add = kern_elem(ELEM_add, q->ct, q->ct);
+	q->depthwise = q->groups > 4 && q->nif == 1 && q->nof == 1 && !complex && q->bgroups == 1;
+	q->mb = MB;
+	q->chunks = (q->space + MB - 1) / MB;
+	s->priv = q;
+	if (q->depthwise) {
+		int64_t units = q->batch * q->space;
+		q->per_tile = MAX(1, 65536 / MAX(1, q->groups * q->nk));
+		s->tiles = (units + q->per_tile - 1) / q->per_tile;
+		s->scratch = 4 * LANES * 16;
+		s->run = depthwise_run;
+		return NULL;
+	}
+	s->tiles = view_count(o) ? q->groups * q->bgroups * q->batch * q->chunks : 0;
+	s->scratch = (size_t)q->parts * (size_t)(MB * NB + MB * KB + KB * NB) * (size_t)q->cs + (MAX(KB, NB) + NB) * 16 + 64;
+	s->run = conv_run;
+	return NULL;
+}

@@ -1,0 +1,190 @@
+/* cumulative: inclusive scans.
+ *
+ * Along a dimension that is not the densest, rows of outputs are carried forward strip by strip.  Along the
+ * densest one a block of the row is laid out as LANES columns (transposed), scanned across, its column totals
+ * scanned, and the offsets combined in.  A few long rows are cut into blocks that a second phase joins. */
+#include <stdlib.h>
+
+#include "impl.h"
+
+enum { LANES = 64, STEPS = 64, BLOCK = LANES * STEPS, WIDE = 512 };
+
+struct scan {
+	enum dtype dt, acc;
+	int es, as, rank, dim, lane;
+	bool reverse, across, split;
+	kern_strip *f, *load, *store;
+	int64_t n, rows, width, nblock, per_tile;
+	int64_t in_step, out_step;   /* along dim, in scan order, elements */
+};
+
+static void load(const struct scan *q, int64_t n, char *out, const char *src, int64_t stride, char *raw)
+{
+	char *to = q->load ? raw : out;
+	move_strided(q->es, n, to, q->es, src, stride * q->es);
+	if (q->load)
+		q->load(n, out, raw, NULL, NULL);
+}
+static void store(const struct scan *q, int64_t n, const char *acc, char *to, int64_t stride, char *raw)
+{
+	if (q->store) {
+		q->store(n, raw, acc, NULL, NULL);
+		acc = raw;
+	}
+	move_strided(q->es, n, to, stride * q->es, acc, q->es);
+}
+
+/* n <= BLOCK accumulators of x scanned in place; carry (if any) comes first.  The last value goes to carry. */
+static void scan_block(const struct scan *q, int64_t n, char *x, char *t, char *carry, bool have)
+{
+	int as = q->as;
+	if (have)
+		q->f(1, x, carry, x, NULL);
+	int64_t steps = n / LANES, rest = n - steps * LANES;
+	if (steps >= 4 && as <= 8) {
+		const struct kern_isa *isa = kern_isa_get();
+		int w = as == 1 ? 0 : as == 2 ? 1 : as == 4 ? 2 : 3;
+		/* column j holds x[j * steps ..] */
+		isa->transpose[w](LANES, steps, x, steps, t, LANES);
+		for (int64_t i = 1; i < steps; i++)
+			q->f(LANES, t + i * LANES * as, t + (i - 1) * LANES * as, t + i * LANES * as, NULL);
+		char off[LANES * 8], *last = t + (steps - 1) * LANES * as;
+		memcpy(off, last, (size_t)as);
+		for (int j = 1; j < LANES - 1; j++)
+			q->f(1, off + j * as, off + (j - 1) * as, last + j * as, NULL);
+		for (int64_t i = 0; i < steps; i++)
+			q->f(LANES - 1, t + (i * LANES + 1) * as, off, t + (i * LANES + 1) * as, NULL);
+		isa->transpose[w](steps, LANES, t, LANES, x, steps);
+	} else {
+		rest = n - 1;
+		steps = 0;
+		for (int64_t i = 1; i < n; i++)
+			q->f(1, x + i * as, x + (i - 1) * as, x + i * as, NULL);
+		rest = 0;
+	}
+	if (steps)
+		for (int64_t i = n - rest; i < n; i++)
+			q->f(1, x + i * as, x + (i - 1) * as, x + i * as, NULL);
+	memcpy(carry, x + (n - 1) * as, (size_t)as);
+}
+
+static void row_of(const struct prog_kern *k, const struct scan *q, int64_t row, int64_t *in, int64_t *out, int skip)
+{
+	const struct prog_view *v = &k->v[0];
+	*in = *out = 0;
+	for (int d = q->rank; d-- > 0;) {
+		if (d == q->dim || d == skip)
+			continue;
+		int64_t i = row % v->dim[d];
+		row /= v->dim[d];
+		*in += i * v->stride[d];
+		*out += i * k->v[1].stride[d];
+	}
+	if (q->reverse) {
+		*in += (q->n - 1) * v->stride[q->dim];
+		*out += (q->n - 1) * k->v[1].stride[q->dim];
+	}
+}
+
+static void scan_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
+                     int64_t t0, int64_t t1, void *scratch)
+{
+	const struct scan *q = s->priv;
+	char *x = scratch, *t = x + BLOCK * 16, *raw = t + BLOCK * 16;
+	const char *in = view_at(k, ptr, 0);
+	char *out = view_at(k, ptr, 1), *total = ptr[2];
+	int64_t io, oo, es = q->es;
+	for (int64_t u = t0 * q->per_tile; u < MIN(t1 * q->per_tile, q->rows * q->nblock); u++) {
+		if (q->across) {
+			int64_t c0 = u % q->nblock * WIDE, n = MIN(WIDE, q->width - c0);
+			row_of(k, q, u / q->nblock, &io, &oo, q->lane);
+			int64_t is = k->v[0].stride[q->lane], os = k->v[1].stride[q->lane];
+			for (int64_t i = 0; i < q->n; i++) {
+				load(q, n, i ? t : x, in + (io + c0 * is + i * q->in_step) * es, is, raw);
+				if (i)
+					q->f(n, x, x, t, NULL);
+				store(q, n, x, out + (oo + c0 * os + i * q->out_step) * es, os, raw);
+			}
+			continue;
+		}
+		row_of(k, q, u / q->nblock, &io, &oo, -1);
+		int64_t b = u % q->nblock, lo = q->split ? b * BLOCK * 4 : 0, hi = q->split ? MIN(lo + BLOCK * 4, q->n) : q->n;
+		char carry[16] = { 0 };
+		bool have = false;
+		if (phase == 1) {
+			if (!b)
+				continue;
+			/* what the blocks before add up to, in order */
+			const char *tb = total + u / q->nblock * q->nblock * q->as;
+			memcpy(carry, tb, (size_t)q->as);
+			for (int64_t i = 1; i < b; i++)
+				q->f(1, carry, carry, tb + i * q->as, NULL);
+			for (int64_t i = lo; i < hi; i += BLOCK) {
+				int64_t m = MIN(BLOCK, hi - i);
+				load(q, m, x, out + (oo + i * q->out_step) * es, q->out_step, raw);
+				fill_bytes(q->as, m, t, carry);
+				q->f(m, x, t, x, NULL);
+				store(q, m, x, out + (oo + i * q->out_step) * es, q->out_step, raw);
+			}
+			continue;
+		}
+		for (int64_t i = lo; i < hi; i += BLOCK, have = true) {
+			int64_t m = MIN(BLOCK, hi - i);
+			load(q, m, x, in + (io + i * q->in_step) * es, q->in_step, raw);
+			scan_block(q, m, x, t, carry, have);
+			store(q, m, x, out + (oo + i * q->out_step) * es, q->out_step, raw);
+		}
+		if (q->split)
+			memcpy(total + u * q->as, carry, (size_t)q->as);
+	}
+}
+
+struct err *kern_make_cumulative(const struct prog_kern *k, struct kern_state *s)
+{
+	struct scan *q = ARENA_NEW(&s->a, struct scan, 1);
+	const struct prog_view *in = &k->v[0], *out = &k->v[1];
+	q->dt = in->dtype;
+	q->acc = acc_type(q->dt);
+	q->es = dt_bytes(q->dt);
+	q->as = dt_bytes(q->acc);
+	q->rank = in->rank;
+	q->dim = (int)k->attr[0];
+	q->reverse = k->attr[1] != 0;
+	enum redop r = (enum redop)k->attr[2];
+	if (q->dim < 0 || q->dim >= q->rank)
+		return ERR(INVALID, "cumulative along dimension %d of %d", q->dim, q->rank);
+	q->f = r < RED_COUNT && redop_to_elem[r] < ELEM_COUNT ? kern_elem(redop_to_elem[r], q->acc, q->acc) : NULL;
+	if (!q->f)
+		return ERR(UNIMPLEMENTED, "cumulative '%s' of '%s'", redop_name[r], dtype_info[q->dt].name);
+	if (q->acc != q->dt) {
+		q->load = kern_elem(ELEM_convert, q->dt, q->acc);
+		q->store = kern_elem(ELEM_convert, q->acc, q->dt);
+	}
+	q->n = in->dim[q->dim];
+	q->in_step = q->reverse ? -in->stride[q->dim] : in->stride[q->dim];
+	q->out_step = q->reverse ? -out->stride[q->dim] : out->stride[q->dim];
+	int64_t count = view_count(in);
+	q->lane = -1;
+	for (int d = 0; d < q->rank; d++)
+		if (d != q->dim && in->dim[d] >= 8 && llabs(in->stride[d]) < llabs(in->stride[q->dim]) &&
+		    (q->lane < 0 || llabs(in->stride[d]) < llabs(in->stride[q->lane])))
+			q->lane = d;
+	q->across = q->lane >= 0;
+	q->width = q->across ? in->dim[q->lane] : 1;
+	q->rows = q->n && count ? count / q->n / q->width : 0;
+	q->nblock = q->across ? (q->width + WIDE - 1) / WIDE : 1;
+	/* a second rounding would show in small floats: those are not cut */
+	if (!q->across && q->rows < 8 && q->n > 8 * BLOCK && !q->load) {
+		q->split = true;
+		q->nblock = (q->n + 4 * BLOCK - 1) / (4 * BLOCK);
+		s->phases = 2;
+		s->shared = (size_t)(q->rows * q->nblock * q->as);
+	}
+	int64_t units = q->rows * q->nblock;
+	q->per_tile = units ? MAX(1, 65536 / MAX(1, count / units)) : 1;
+	s->tiles = (units + q->per_tile - 1) / q->per_tile;
+	s->scratch = 3 * BLOCK * 16;
+	s->priv = q;
+	s->run = scan_run;
+	return NULL;
+}

@@ -1,0 +1,748 @@
+/* sort and top_k.
+ *
+ * A comparator that is a lexicographic order of keys, each a function of one operand compared in a total
+ * order, is recognised in the expression: "before" is lt(f(a), f(b)) or gt, or lt | (eq & before') and so on;
+ * JAX makes no other.  The keys are computed strip by strip and turned into unsigned integers, and the rows
+ * sort by integers: keys of at most 32 bits are joined with their index into one 64-bit word, which makes any
+ * sort stable; short rows by quicksort, long ones by least significant digits.  Several keys: one stable pass
+ * per key, last key first.  One long row is cut into runs that are sorted and then merged in parallel, each
+ * tile finding its part of a merge by bisection (Odeh, Green, Mwassi, Shmueli, Birk: "Merge path", 2012).
+ * Any other comparator runs as an expression inside a merge sort of indices. */
+#include <stdlib.h>
+
+#include "impl.h"
+
+enum { MAX_OPS = 64, MAX_KEYS = 16, RUNS = 16, RADIX_MIN = 2048 };
+
+struct key { int op; bool down; enum dtype dt; struct plan *p; bool same; };   /* same: the operand itself */
+
+struct sort {
+	int nop, dim, nkey, rank;
+	struct key key[MAX_KEYS];
+	struct plan *p;              /* general comparator */
+	int64_t n, rows, per_tile;
+	bool wide, split;            /* keys of 64 bits; one long row over tiles */
+	size_t lists;
+	int64_t run;                 /* elements of a run */
+};
+
+/* --- recognition ------------------------------------------------------------------- */
+
+/* Is register y of e the same function of input 2i+1 as register x of 2i?  op gets i. */
+static bool same_function(const struct prog_expr *e, int x, int y, int *op, int depth)
+{
+	if (depth > 200)
+		return false;
+	if (x < e->nin || y < e->nin) {
+		if (x >= e->nin || y >= e->nin || (x & 1) || y != x + 1)
+			return false;
+		if (*op >= 0 && *op != x / 2)
+			return false;
+		*op = x / 2;
+		return true;
+	}
+	const struct prog_ins *a = &e->ins[x - e->nin], *b = &e->ins[y - e->nin];
+	if (a->fn != b->fn || a->from != b->from || a->to != b->to)
+		return false;
+	if (a->fn == EXPR_IMM)
+		return !memcmp(a->imm, b->imm, 16);
+	if (a->fn == EXPR_ROUND && memcmp(a->imm, b->imm, 2))
+		return false;
+	int n = a->fn == EXPR_ROUND ? 1 : elem_info[a->fn].nin;
+	for (int i = 0; i < n; i++)
+		if (!same_function(e, a->src[i], b->src[i], op, depth + 1))
+			return false;
+	return true;
+}
+
+static enum elem mirrored(enum elem e)
+{
+	switch (e) {
+	case ELEM_compare_ge: return ELEM_compare_le;
+	case ELEM_compare_gt: return ELEM_compare_lt;
+	case ELEM_compare_le: return ELEM_compare_ge;
+	case ELEM_compare_lt: return ELEM_compare_gt;
+	case ELEM_total_ge: return ELEM_total_le;
+	case ELEM_total_gt: return ELEM_total_lt;
+	case ELEM_total_le: return ELEM_total_ge;
+	case ELEM_total_lt: return ELEM_total_gt;
+	default: return e;
+	}
+}
+
+/* Register r compares one function of a_i with the same of b_i: x gets the register of a's side. */
+static bool is_compare(const struct prog_expr *e, int r, enum elem *fn, int *x, int *op)
+{
+	if (r < e->nin)
+		return false;
+	const struct prog_ins *c = &e->ins[r - e->nin];
+	if (c->fn >= ELEM_COUNT || !(elem_info[c->fn].flags & EL_PRED) || elem_info[c->fn].nin != 2)
+		return false;
+	*op = -1;
+	*fn = (enum elem)c->fn;
+	*x = c->src[0];
+	if (same_function(e, c->src[0], c->src[1], op, 0) && *op >= 0)
+		return true;
+	*op = -1;
+	*fn = mirrored(*fn);
+	*x = c->src[1];
+	return same_function(e, c->src[1], c->src[0], op, 0) && *op >= 0;
+}
+
+static bool before_of(enum elem fn, bool *down)
+{
+	*down = fn == ELEM_total_gt || fn == ELEM_compare_gt;
+	return *down || fn == ELEM_total_lt || fn == ELEM_compare_lt;
+}
+
+/* The part of e that register r needs, as an expression of input 2 op. */
+static struct err *cut_plan(struct arena *a, const struct prog_expr *e, int r, int op, struct key *k)
+{
+	k->op = op;
+	k->same = r == 2 * op;
+	if (k->same) {
+		k->dt = e->in_type[r];
+		return NULL;
+	}
+	k->dt = e->ins[r - e->nin].to;
+	struct prog_expr *s = ARENA_NEW(a, struct prog_expr, 1);
+	s->nin = s->nout = 1;
+	s->in_type = arena_copy(a, &e->in_type[2 * op], 1);
+	s->ins = ARENA_NEW(a, struct prog_ins, e->n);
+	s->out = ARENA_NEW(a, uint16_t, 1);
+	uint8_t *need = ARENA_NEW(a, uint8_t, e->nin + e->n);
+	uint16_t *map = ARENA_NEW(a, uint16_t, e->nin + e->n);
+	need[r] = 1;
+	for (int i = e->n; i-- > 0;) {
+		const struct prog_ins *x = &e->ins[i];
+		int n = x->fn == EXPR_IMM ? 0 : x->fn == EXPR_ROUND ? 1 : elem_info[x->fn].nin;
+		for (int j = 0; j < n && need[e->nin + i]; j++)
+			need[x->src[j]] = 1;
+	}
+	for (int i = 0; i < e->n; i++) {
+		if (!need[e->nin + i])
+			continue;
+		struct prog_ins x = e->ins[i];
+		for (int j = 0; j < 3; j++)
+			x.src[j] = map[x.src[j]];
+		map[e->nin + i] = (uint16_t)(1 + s->n);
+		s->ins[s->n++] = x;
+	}
+	s->out[0] = map[r];
+	return plan_make(a, s, &k->p);
+}
+
+static bool key_type(enum dtype dt, enum elem fn)
+{
+	int cls = dtype_info[dt].cls;
+	if (cls == DT_FLOAT)
+		return (dt == DT_f16 || dt == DT_bf16 || dt == DT_f32 || dt == DT_f64) && fn >= ELEM_total_eq && fn <= ELEM_total_lt;
+	return cls == DT_PRED || ((cls == DT_INT || cls == DT_UINT) && dtype_info[dt].bits >= 8);
+}
+
+/* r = before(key) | (eq(key) & r'), any number of times. */
+static struct err *recognise(struct arena *a, struct sort *q, const struct prog_expr *e)
+{
+	int r = e->out[0];
+	q->nkey = 0;
+	while (q->nkey < MAX_KEYS) {
+		enum elem fn;
+		int x, op;
+		bool down;
+		if (is_compare(e, r, &fn, &x, &op)) {
+			if (!before_of(fn, &down))
+				break;
+			struct key *k = &q->key[q->nkey];
+			TRY(cut_plan(a, e, x, op, k));
+			k->down = down;
+			if (!key_type(k->dt, fn))
+				break;
+			q->nkey++;
+			return NULL;
+		}
+		if (r < e->nin || e->ins[r - e->nin].fn != ELEM_or)
+			break;
+		const struct prog_ins *o = &e->ins[r - e->nin];
+		bool found = false;
+		for (int side = 0; side < 2 && !found; side++) {
+			int c = o->src[side], b = o->src[!side];
+			if (!is_compare(e, c, &fn, &x, &op) || !before_of(fn, &down) || b < e->nin || e->ins[b - e->nin].fn != ELEM_and)
+				continue;
+			struct key *k = &q->key[q->nkey];
+			TRY(cut_plan(a, e, x, op, k));
+			k->down = down;
+			if (!key_type(k->dt, fn))
+				continue;
+			for (int s2 = 0; s2 < 2 && !found; s2++) {
+				enum elem f2;
+				int x2, op2, eq = e->ins[b - e->nin].src[s2];
+				if (!is_compare(e, eq, &f2, &x2, &op2) || op2 != op || x2 != x)
+					continue;
+				if (f2 != ELEM_total_eq && (f2 != ELEM_compare_eq || dtype_info[k->dt].cls == DT_FLOAT))
+					continue;
+				r = e->ins[b - e->nin].src[!s2];
+				found = true;
+			}
+		}
+		if (!found)
+			break;
+		q->nkey++;
+	}
+	q->nkey = 0;
+	return NULL;
+}
+
+/* --- keys ---------------------------------------------------------------------------- */
+
+/* n keys as unsigned integers in the order wanted; key64 if wide, else in the low half. */
+static void to_unsigned(enum dtype dt, bool down, int64_t n, const char *x, uint64_t *out)
+{
+	int bits = dtype_info[dt].bits, cls = dtype_info[dt].cls;
+	uint64_t top = cls == DT_PRED ? 0 : (uint64_t)1 << (bits - 1), flip = down ? (bits == 64 ? UINT64_MAX : cls == DT_PRED ? 1 : ((uint64_t)1 << bits) - 1) : 0;
+#define KEYS(T) for (int64_t i = 0; i < n; i++) { T t; memcpy(&t, x + i * (int64_t)sizeof t, sizeof t); uint64_t u = t; \
+		if (cls == DT_FLOAT) u = u & top ? ~u & ((top << 1) - 1) : u | top; \
+		else if (cls == DT_INT) u ^= top; \
+		out[i] = u ^ flip; }
+	switch (dt_bytes(dt)) {
+	case 1: KEYS(uint8_t) break;
+	case 2: KEYS(uint16_t) break;
+	case 4: KEYS(uint32_t) break;
+	default: KEYS(uint64_t) break;
+	}
+}
+
+struct pair { uint64_t key; uint64_t idx; };
+
+/* --- sorting words --------------------------------------------------------------------- */
+
+static void insertion(uint64_t *p, int64_t n)
+{
+	for (int64_t i = 1; i < n; i++) {
+		uint64_t v = p[i];
+		int64_t j = i;
+		for (; j && p[j - 1] > v; j--)
+			p[j] = p[j - 1];
+		p[j] = v;
+	}
+}
+static void sift(uint64_t *p, int64_t i, int64_t n)
+{
+	for (int64_t c; (c = 2 * i + 1) < n; i = c) {
+		c += c + 1 < n && p[c + 1] > p[c];
+		if (p[i] >= p[c])
+			return;
+		uint64_t t = p[i];
+		p[i] = p[c];
+		p[c] = t;
+	}
+}
+static void heap_sort(uint64_t *p, int64_t n)
+{
+	for (int64_t i = n / 2; i-- > 0;)
+		sift(p, i, n);
+	while (n-- > 1) {
+		uint64_t t = p[0];
+		p[0] = p[n];
+		p[n] = t;
+		sift(p, 0, n);
+	}
+}
+static uint64_t median(uint64_t a, uint64_t b, uint64_t c)
+{
+	return a < b ? b < c ? b : a < c ? c : a : a < c ? a : b < c ? c : b;
+}
+/* Hoare's partition: p[0 .. i) <= p[i ..); both parts not empty. */
+static int64_t partition(uint64_t *p, int64_t n)
+{
+	uint64_t v = median(p[0], p[n / 2], p[n - 1]);
+	int64_t i = -1, j = n;
+	for (;;) {
+		while (p[++i] < v) {}
+		while (p[--j] > v) {}
+		if (i >= j)
+			return j + 1 < n ? j + 1 : n - 1;
+		uint64_t t = p[i];
+		p[i] = p[j];
+		p[j] = t;
+	}
+}
+static void quick(uint64_t *p, int64_t n, int depth)
+{
+	while (n > 24) {
+		if (!depth--) {
+			heap_sort(p, n);
+			return;
+		}
+		int64_t m = partition(p, n);
+		if (m < n - m) {
+			quick(p, m, depth);
+			p += m;
+			n -= m;
+		} else {
+			quick(p + m, n - m, depth);
+			n = m;
+		}
+	}
+	insertion(p, n);
+}
+/* The smallest k of p to the front, in any order. */
+static void select_k(uint64_t *p, int64_t n, int64_t k)
+{
+	int depth = 80;
+	while (n > 24 && depth--) {
+		int64_t m = partition(p, n);
+		if (k <= m) {
+			n = m;
+		} else {
+			p += m;
+			n -= m;
+			k -= m;
+		}
+	}
+	if (n > 24)
+		heap_sort(p, n);
+	else
+		insertion(p, n);
+}
+
+/* Least significant digit, on the upper 32 bits of words, stable. */
+static void radix32(uint64_t *p, uint64_t *t, int64_t n)
+{
+	enum { B = 11, D = 1 << B };
+	uint32_t count[3][D];
+	memset(count, 0, sizeof count);
+	for (int64_t i = 0; i < n; i++) {
+		uint64_t k = p[i] >> 32;
+		count[0][k & (D - 1)]++;
+		count[1][k >> B & (D - 1)]++;
+		count[2][k >> (2 * B)]++;
+	}
+	uint64_t *a = p, *b = t;
+	for (int d = 0; d < 3; d++) {
+		uint32_t *c = count[d], sum = 0;
+		if (c[(a[0] >> 32) >> (d * B) & (D - 1)] == (uint32_t)n)
+			continue;
+		for (int i = 0; i < D; i++) {
+			uint32_t v = c[i];
+			c[i] = sum;
+			sum += v;
+		}
+		for (int64_t i = 0; i < n; i++)
+			b[c[(a[i] >> 32) >> (d * B) & (D - 1)]++] = a[i];
+		uint64_t *s = a;
+		a = b;
+		b = s;
+	}
+	if (a != p)
+		memcpy(p, a, sizeof *p * (size_t)n);
+}
+
+static void sort_words(uint64_t *p, uint64_t *t, int64_t n)
+{
+	if (n >= RADIX_MIN && n < UINT32_MAX)
+		radix32(p, t, n);
+	else
+		quick(p, n, 64);
+}
+
+/* Stable merge sort of (key, index) pairs: runs by insertion, then bottom up. */
+static void sort_pairs(struct pair *p, struct pair *t, int64_t n)
+{
+	enum { W = 16 };
+	for (int64_t s = 0; s < n; s += W)
+		for (int64_t i = s + 1; i < MIN(s + W, n); i++) {
+			struct pair v = p[i];
+			int64_t j = i;
+			for (; j > s && p[j - 1].key > v.key; j--)
+				p[j] = p[j - 1];
+			p[j] = v;
+		}
+	struct pair *a = p, *b = t;
+	for (int64_t w = W; w < n; w *= 2) {
+		for (int64_t s = 0; s < n; s += 2 * w) {
+			int64_t m = MIN(s + w, n), e = MIN(s + 2 * w, n), i = s, j = m, o = s;
+			while (i < m && j < e)
+				b[o++] = a[j].key < a[i].key ? a[j++] : a[i++];
+			while (i < m)
+				b[o++] = a[i++];
+			while (j < e)
+				b[o++] = a[j++];
+		}
+		struct pair *s = a;
+		a = b;
+		b = s;
+	}
+	if (a != p)
+		memcpy(p, a, sizeof *p * (size_t)n);
+}
+
+/* --- the kernel ------------------------------------------------------------------------- */
+
+/* Bytes before operand op's row. */
+static int64_t row_off(const struct prog_kern *k, const struct sort *q, int op, int64_t row)
+{
+	const struct prog_view *v = &k->v[op];
+	int64_t off = 0;
+	for (int d = q->rank; d-- > 0;) {
+		if (d == q->dim)
+			continue;
+		off += row % v->dim[d] * v->stride[d];
+		row /= v->dim[d];
+	}
+	return off * dt_bytes(v->dtype);
+}
+
+/* Keys of elements perm[0 .. n) (NULL: lo, lo + 1, ..) of a row. */
+static void make_keys(const struct prog_kern *k, const struct sort *q, const struct key *key, const char *row, int64_t lo, int64_t n,
+                      const uint32_t *perm, uint64_t *out, char *scratch)
+{
+	const struct prog_view *v = &k->v[key->op];
+	int es = dt_bytes(v->dtype);
+	int64_t st = v->stride[q->dim] * es;
+	char *x = scratch, *plan = x + KERN_STRIP * 16;
+	if (key->p)
+		plan_start(key->p, plan);
+	for (int64_t i = 0; i < n; i += KERN_STRIP) {
+		int64_t m = MIN(n - i, KERN_STRIP);
+		if (perm)
+			for (int64_t j = 0; j < m; j++)
+				memcpy(x + j * es, row + perm[i + j] * st, (size_t)es);
+		else
+			move_strided(es, m, x, es, row + (lo + i) * st, st);
+		const void *res = x, *in = x;
+		if (key->p)
+			plan_run(key->p, m, &in, NULL, &res, plan);
+		to_unsigned(key->dt, key->down, m, res, out + i);
+	}
+}
+
+/* out element i = in element perm[i], for all operands of a row; out may not be in. */
+static void place(const struct prog_kern *k, const struct sort *q, char *const *ptr, int64_t row, int64_t lo, int64_t n, const uint32_t *perm)
+{
+	for (int op = 0; op < q->nop; op++) {
+		int es = dt_bytes(k->v[op].dtype);
+		const char *in = view_at(k, ptr, op) + row_off(k, q, op, row);
+		char *out = view_at(k, ptr, q->nop + op) + row_off(k, q, q->nop + op, row);
+		int64_t is = k->v[op].stride[q->dim] * es, os = k->v[q->nop + op].stride[q->dim] * es;
+		out += lo * os;
+#define PLACE(T) for (int64_t i = 0; i < n; i++) memcpy(out + i * os, in + (int64_t)perm[i] * is, sizeof(T))
+		switch (es) {
+		case 1: PLACE(uint8_t); break;
+		case 2: PLACE(uint16_t); break;
+		case 4: PLACE(uint32_t); break;
+		case 8: PLACE(uint64_t); break;
+		default: PLACE(struct pair); break;
+		}
+	}
+}
+
+/* One row by keys: perm gets the order. */
+static void sort_row(const struct prog_kern *k, const struct sort *q, char *const *ptr, int64_t row, uint32_t *perm, uint64_t *w, char *scratch)
+{
+	int64_t n = q->n;
+	for (int64_t i = 0; i < n; i++)
+		perm[i] = (uint32_t)i;
+	for (int j = q->nkey; j-- > 0;) {
+		const struct key *key = &q->key[j];
+		bool first = j == q->nkey - 1;
+		const char *in = view_at(k, ptr, key->op) + row_off(k, q, key->op, row);
+		if (dtype_info[key->dt].bits <= 32) {
+			uint64_t *p = w, *t = w + n;
+			make_keys(k, q, key, in, 0, n, first ? NULL : perm, p, scratch);
+			if (n < RADIX_MIN || first) {
+				/* position in the low half keeps equal keys in order */
+				for (int64_t i = 0; i < n; i++)
+					p[i] = p[i] << 32 | (uint64_t)i;
+				sort_words(p, t, n);
+				if (first) {
+					for (int64_t i = 0; i < n; i++)
+						perm[i] = (uint32_t)p[i];
+				} else {
+					uint32_t *old = (uint32_t *)(void *)t;
+					memcpy(old, perm, sizeof *perm * (size_t)n);
+					for (int64_t i = 0; i < n; i++)
+						perm[i] = old[(uint32_t)p[i]];
+				}
+			} else {
+				for (int64_t i = 0; i < n; i++)
+					p[i] = p[i] << 32 | perm[i];
+				radix32(p, t, n);
+				for (int64_t i = 0; i < n; i++)
+					perm[i] = (uint32_t)p[i];
+			}
+		} else {
+			struct pair *p = (struct pair *)(void *)w, *t = p + n;
+			uint64_t *keys = (uint64_t *)(void *)t;
+			make_keys(k, q, key, in, 0, n, first ? NULL : perm, keys, scratch);
+			for (int64_t i = 0; i < n; i++)
+				p[i] = (struct pair){ keys[i], perm[i] };
+			sort_pairs(p, t, n);
+			for (int64_t i = 0; i < n; i++)
+				perm[i] = (uint32_t)p[i].idx;
+		}
+	}
+}
+
+struct cmp { const struct prog_kern *k; const struct sort *q; const char **row; char *plan; const void **in; };
+static bool before(const struct cmp *c, uint32_t a, uint32_t b)
+{
+	for (int op = 0; op < c->q->nop; op++) {
+		int64_t st = c->k->v[op].stride[c->q->dim] * dt_bytes(c->k->v[op].dtype);
+		c->in[2 * op] = c->row[op] + a * st;
+		c->in[2 * op + 1] = c->row[op] + b * st;
+	}
+	const void *res;
+	plan_run(c->q->p, 1, c->in, NULL, &res, c->plan);
+	return *(const uint8_t *)res != 0;
+}
+static void merge_sort(const struct cmp *c, uint32_t *p, uint32_t *t, int64_t n)
+{
+	uint32_t *a = p, *b = t;
+	for (int64_t s = 0; s < n; s += 8)
+		for (int64_t i = s + 1; i < MIN(s + 8, n); i++) {
+			uint32_t v = a[i];
+			int64_t j = i;
+			for (; j > s && before(c, v, a[j - 1]); j--)
+				a[j] = a[j - 1];
+			a[j] = v;
+		}
+	for (int64_t w = 8; w < n; w *= 2) {
+		for (int64_t s = 0; s < n; s += 2 * w) {
+			int64_t m = MIN(s + w, n), e = MIN(s + 2 * w, n), i = s, j = m, o = s;
+			while (i < m && j < e)
+				b[o++] = before(c, a[j], a[i]) ? a[j++] : a[i++];
+			while (i < m)
+				b[o++] = a[i++];
+			while (j < e)
+				b[o++] = a[j++];
+		}
+		uint32_t *s = a;
+		a = b;
+		b = s;
+	}
+	if (a != p)
+		memcpy(p, a, sizeof *p * (size_t)n);
+}
+
+static void sort_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
+                     int64_t t0, int64_t t1, void *scratch_)
+{
+	const struct sort *q = s->priv;
+	int64_t n = q->n;
+	uint64_t *w = scratch_;
+	uint32_t *perm = (uint32_t *)(w + 4 * n);
+	char *scratch = (char *)(perm + 2 * ((n + 1) & ~(int64_t)1));
+	for (int64_t row = t0 * q->per_tile; row < MIN(t1 * q->per_tile, q->rows); row++) {
+		if (q->nkey) {
+			sort_row(k, q, ptr, row, perm, w, scratch);
+		} else {
+			const char *rows[MAX_OPS];
+			const void *in[2 * MAX_OPS];
+			for (int op = 0; op < q->nop; op++)
+				rows[op] = view_at(k, ptr, op) + row_off(k, q, op, row);
+			plan_start(q->p, scratch);
+			struct cmp c = { k, q, rows, scratch, in };
+			for (int64_t i = 0; i < n; i++)
+				perm[i] = (uint32_t)i;
+			merge_sort(&c, perm, perm + n, n);
+		}
+		place(k, q, ptr, row, 0, n, perm);
+	}
+}
+
+/* How many of the first d of the merged sequence of a (na) and b (nb) come from a.  Words are distinct. */
+static int64_t merge_cut(const uint64_t *a, int64_t na, const uint64_t *b, int64_t nb, int64_t d)
+{
+	int64_t lo = MAX(0, d - nb), hi = MIN(d, na);
+	while (lo < hi) {
+		int64_t m = (lo + hi) / 2;
+		if (a[m] < b[d - m - 1])
+			lo = m + 1;
+		else
+			hi = m;
+	}
+	return lo;
+}
+
+/* One row, one key of at most 32 bits: phase 0 sorts runs, phases 1 .. merge them in pairs, the last places. */
+static void split_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
+                      int64_t t0, int64_t t1, void *scratch)
+{
+	const struct sort *q = s->priv;
+	int64_t n = q->n, run = q->run;
+	uint64_t *a = (uint64_t *)(void *)ptr[2 * q->nop], *b = a + n;
+	int merges = s->phases - 2;
+	for (int64_t t = t0; t < t1; t++) {
+		int64_t lo = t * run, hi = MIN(lo + run, n);
+		if (lo >= hi)
+			continue;
+		if (phase == 0) {
+			make_keys(k, q, &q->key[0], view_at(k, ptr, q->key[0].op), lo, hi - lo, NULL, a + lo, scratch);
+			for (int64_t i = lo; i < hi; i++)
+				a[i] = a[i] << 32 | (uint64_t)i;
+			sort_words(a + lo, b + lo, hi - lo);
+			continue;
+		}
+		const uint64_t *from = phase & 1 ? a : b;
+		if (phase <= merges) {
+			uint64_t *to = phase & 1 ? b : a;
+			int64_t w = run << (phase - 1), base = lo / (2 * w) * 2 * w;
+			int64_t na = MIN(w, n - base), nb = MAX(0, MIN(w, n - base - w));
+			const uint64_t *x = from + base, *y = x + na;
+			int64_t d0 = lo - base, d1 = hi - base;
+			int64_t i = merge_cut(x, na, y, nb, d0), i1 = merge_cut(x, na, y, nb, d1), j = d0 - i, j1 = d1 - i1;
+			uint64_t *o = to + lo;
+			while (i < i1 && j < j1)
+				*o++ = x[i] < y[j] ? x[i++] : y[j++];
+			while (i < i1)
+				*o++ = x[i++];
+			while (j < j1)
+				*o++ = y[j++];
+			continue;
+		}
+		uint32_t *perm = scratch;
+		for (int64_t i = lo; i < hi; i += 4096) {
+			int64_t m = MIN(4096, hi - i);
+			for (int64_t j = 0; j < m; j++)
+				perm[j] = (uint32_t)from[i + j];
+			place(k, q, ptr, 0, i, m, perm);
+		}
+	}
+}
+
+struct err *kern_make_sort(const struct prog_kern *k, struct kern_state *s)
+{
+	struct sort *q = ARENA_NEW(&s->a, struct sort, 1);
+	q->nop = k->nin;
+	q->rank = k->v[0].rank;
+	q->dim = (int)k->attr[0];
+	if (q->nop > MAX_OPS)
+		return ERR(UNIMPLEMENTED, "sort of %d operands", q->nop);
+	if (!k->expr || k->expr->nin != 2 * q->nop || k->expr->nout != 1)
+		return ERR(INVALID, "sort of %d operands without a comparator for them", q->nop);
+	if (q->dim < 0 || q->dim >= q->rank)
+		return ERR(INVALID, "sort along dimension %d of %d", q->dim, q->rank);
+	q->n = k->v[0].dim[q->dim];
+	if (q->n > (int64_t)UINT32_MAX / 2)
+		return ERR(UNIMPLEMENTED, "sort of %lld elements", (long long)q->n);
+	TRY(recognise(&s->a, q, k->expr));
+	size_t plan = 0;
+	for (int i = 0; i < q->nkey; i++) {
+		plan = MAX(plan, q->key[i].p ? q->key[i].p->scratch : 0);
+		q->wide |= dtype_info[q->key[i].dt].bits > 32;
+	}
+	if (!q->nkey) {
+		TRY(plan_make(&s->a, k->expr, &q->p));
+		plan = q->p->scratch;
+	}
+	int64_t count = view_count(&k->v[0]);
+	q->rows = q->n && count ? count / q->n : 0;
+	q->per_tile = MAX(1, 8192 / MAX(1, q->n));
+	s->tiles = (q->rows + q->per_tile - 1) / q->per_tile;
+	s->scratch = (size_t)(q->n + 1) * (4 * 8 + 2 * 4) + 64 + KERN_STRIP * 16 + plan;
+	s->run = sort_run;
+	s->priv = q;
+	if (q->rows == 1 && q->nkey == 1 && !q->wide && q->n >= 1 << 17) {
+		q->split = true;
+		q->run = (q->n + RUNS - 1) / RUNS;
+		s->tiles = RUNS;
+		s->phases = 2 + 4;       /* log2(RUNS) merges */
+		s->shared = (size_t)q->n * 16;
+		s->scratch = KERN_STRIP * 16 + plan + 4096 * 4 + 64;
+		s->run = split_run;
+	}
+	return NULL;
+}
+
+/* --- top_k ------------------------------------------------------------------------------ */
+
+struct topk { int64_t n, k, rows, per_tile; enum dtype dt; bool wide; };
+
+static void topk_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
+                     int64_t t0, int64_t t1, void *scratch)
+{
+	const struct topk *q = s->priv;
+	const struct prog_view *in = &k->v[0], *val = &k->v[1], *idx = &k->v[2];
+	int r = in->rank, es = dt_bytes(in->dtype);
+	int64_t n = q->n, ix[LOOP_RANK];
+	uint64_t *keys = scratch, *w = keys + KERN_STRIP;
+	char *x = (char *)(w + (q->wide ? 4 : 1) * n + 64);
+	for (int64_t row = t0 * q->per_tile; row < MIN(t1 * q->per_tile, q->rows); row++) {
+		index_of(r - 1, in->dim, row, ix);
+		const char *src = view_at(k, ptr, 0) + offset_of(r - 1, in->stride, ix) * es;
+		int64_t st = in->stride[r - 1] * es, have = 0;
+		struct pair *p = (struct pair *)(void *)w;
+		/* few wanted: keep about 4 k candidates, and only those below the worst of the best k */
+		uint64_t limit = UINT64_MAX;
+		int64_t room = !q->wide && q->k * 4 + KERN_STRIP < n ? q->k * 4 + KERN_STRIP : n;
+		for (int64_t i = 0; i < n; i += KERN_STRIP) {
+			int64_t m = MIN(n - i, KERN_STRIP);
+			const char *from = src + i * st;
+			if (st != es) {
+				move_strided(es, m, x, es, from, st);
+				from = x;
+			}
+			to_unsigned(q->dt, true, m, from, keys);
+			if (q->wide) {
+				for (int64_t j = 0; j < m; j++)
+					p[i + j] = (struct pair){ keys[j], (uint64_t)(i + j) };
+				continue;
+			}
+			if (room < n && have + m > room) {
+				select_k(w, have, q->k);
+				have = q->k;
+				limit = 0;
+				for (int64_t j = 0; j < have; j++)
+					limit = MAX(limit, w[j]);
+			}
+			for (int64_t j = 0; j < m; j++) {
+				uint64_t v = keys[j] << 32 | (uint64_t)(i + j);
+				w[have] = v;
+				have += v < limit;
+			}
+		}
+		if (q->wide) {
+			sort_pairs(p, p + n, n);
+		} else {
+			if (have > q->k)
+				select_k(w, have, q->k);
+			quick(w, q->k, 64);
+		}
+		char *vo = view_at(k, ptr, 1) + offset_of(r - 1, val->stride, ix) * es;
+		char *io = view_at(k, ptr, 2) + offset_of(r - 1, idx->stride, ix) * dt_bytes(idx->dtype);
+		for (int64_t j = 0; j < q->k; j++) {
+			int64_t at = q->wide ? (int64_t)p[j].idx : (int64_t)(uint32_t)w[j];
+			memcpy(vo + j * val->stride[r - 1] * es, src + at * st, (size_t)es);
+			if (dt_bytes(idx->dtype) == 8) {
+				memcpy(io + j * idx->stride[r - 1] * 8, &at, 8);
+			} else {
+				int32_t a32 = (int32_t)at;
+				memcpy(io + j * idx->stride[r - 1] * 4, &a32, 4);
+			}
+		}
+	}
+}
+
+struct err *kern_make_top_k(const struct prog_kern *k, struct kern_state *s)
+{
+	struct topk *q = ARENA_NEW(&s->a, struct topk, 1);
+	const struct prog_view *in = &k->v[0];
+	q->dt = in->dtype;
+	if (in->rank < 1 || dtype_info[q->dt].cls == DT_COMPLEX || !key_type(q->dt, ELEM_total_lt) || dt_bytes(k->v[2].dtype) < 4)
+		return ERR(UNIMPLEMENTED, "top_k of '%s'", dtype_info[q->dt].name);
+	q->n = in->dim[in->rank - 1];
+	q->k = k->attr[0];
+	q->wide = dtype_info[q->dt].bits > 32;
+	if (q->k < 0 || q->k > q->n)
+		return ERR(INVALID, "top_k of %lld among %lld", (long long)q->k, (long long)q->n);
+	if (q->n > (int64_t)UINT32_MAX / 2)
+		return ERR(UNIMPLEMENTED, "top_k among %lld elements", (long long)q->n);
+	int64_t count = view_count(in);
+	q->rows = q->n && q->k ? count / q->n : 0;
+	q->per_tile = MAX(1, 8192 / MAX(1, q->n));
+	s->tiles = (q->rows + q->per_tile - 1) / q->per_tile;
+	s->scratch = (size_t)(KERN_STRIP + (q->wide ? 4 : 1) * q->n + KERN_STRIP + 64) * 8 + KERN_STRIP * 16;
+	s->priv = q;
+	s->run = topk_run;
+	return NULL;
+}

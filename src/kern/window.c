@@ -1,0 +1,342 @@
+/* reduce_window and select_and_scatter.
+ *
+ * A row of outputs along one dimension is made at once: for each position of the window, the outputs whose
+ * element there is inside the operand form an arithmetic progression, and so do the elements, so the row is
+ * combined strip by strip. */
+#include <stdlib.h>
+
+#include "impl.h"
+
+enum { MAX_OPS = 64 };
+
+struct window {
+	int rank, nop, lane;         /* lane: the dimension rows run along */
+	const int64_t *size, *stride, *base, *dil, *low;
+	enum redop op;
+	kern_strip *f, *load, *store;
+	struct plan *p;
+	enum dtype acc;
+	int64_t rows, per_tile, nw;
+	size_t slot, lists;
+};
+
+/* acc[i] = f(acc[i], x[i]), n <= KERN_STRIP; every operand. */
+static void combine(const struct window *q, const struct prog_kern *k, int64_t n, char *const *acc, char *const *x, char *scratch)
+{
+	if (q->f) {
+		q->f(n, acc[0], acc[0], x[0], NULL);
+		return;
+	}
+	const void **in = (const void **)(void *)(scratch + q->lists), **res = in + 2 * q->nop;
+	for (int i = 0; i < q->nop; i++) {
+		in[i] = acc[i];
+		in[q->nop + i] = x[i];
+	}
+	plan_run(q->p, n, in, NULL, res, scratch);
+	/* results may be other operands' accumulators: aside first, then in place */
+	char *aside = scratch + q->slot;
+	for (int pass = 0; pass < 2; pass++)
+		for (int i = 0; i < q->nop; i++) {
+			size_t bytes = (size_t)(n * dt_bytes(k->v[i].dtype));
+			char *a = aside + (size_t)i * KERN_STRIP * 16;
+			if (res[i] == acc[i])
+				continue;
+			memcpy(pass ? acc[i] : a, pass ? (const void *)a : res[i], bytes);
+		}
+}
+
+static int64_t gcd(int64_t a, int64_t b)
+{
+	while (b) {
+		int64_t t = a % b;
+		a = b;
+		b = t;
+	}
+	return a;
+}
+
+/* Outputs j < n for which j * stride + at is inside [0, dim * base) and a multiple of base:
+ * j0, j0 + dj, ..; *cnt of them; the elements are e0, e0 + de, .. */
+static void progression(int64_t n, int64_t stride, int64_t at, int64_t dim, int64_t base,
+                        int64_t *j0, int64_t *dj, int64_t *cnt, int64_t *e0, int64_t *de)
+{
+	int64_t g = gcd(stride, base), step = base / g, j = at < 0 ? (-at + stride - 1) / stride : 0, tries = 0;
+	*cnt = 0;
+	*dj = step;
+	*de = stride * step / base;
+	while (tries < step && ((j * stride + at) % base) != 0) {
+		j++;
+		tries++;
+	}
+	if (tries == step || j >= n)
+		return;
+	int64_t e = (j * stride + at) / base;
+	if (e >= dim)
+		return;
+	*j0 = j;
+	*e0 = e;
+	*cnt = MIN((n - 1 - j) / step + 1, *de ? (dim - 1 - e) / *de + 1 : INT64_MAX);
+}
+
+static void window_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
+                       int64_t t0, int64_t t1, void *scratch_)
+{
+	const struct window *q = s->priv;
+	const struct prog_view *in = &k->v[0], *out = &k->v[2 * q->nop];
+	int r = q->rank, L = q->lane, nop = q->nop;
+	char *scratch = scratch_, *bufs = scratch + q->slot + (size_t)nop * KERN_STRIP * 16;
+	int64_t odim[LOOP_RANK], ox[LOOP_RANK], wx[LOOP_RANK], n = r ? out->dim[L] : 1;
+	if (q->p)
+		plan_start(q->p, scratch);
+	for (int d = 0; d < r; d++)
+		odim[d] = d == L ? 1 : out->dim[d];
+	int as = dt_bytes(q->acc);
+	for (int64_t row = t0 * q->per_tile; row < MIN(t1 * q->per_tile, q->rows); row++) {
+		index_of(r, odim, row, ox);
+		for (int64_t c0 = 0; c0 < n; c0 += KERN_STRIP) {
+			int64_t m = MIN(n - c0, KERN_STRIP);
+			char *acc[MAX_OPS], *x[MAX_OPS], *sub[MAX_OPS];
+			for (int i = 0; i < nop; i++) {
+				const char *v = view_at(k, ptr, nop + i);
+				char init[16];
+				acc[i] = bufs + (size_t)i * 3 * KERN_STRIP * 16;
+				x[i] = acc[i] + KERN_STRIP * 16;
+				if (q->load)
+					q->load(1, init, v, NULL, NULL);
+				else
+					memcpy(init, v, (size_t)dt_bytes(k->v[i].dtype));
+				fill_bytes(q->load ? as : dt_bytes(k->v[i].dtype), m, acc[i], init);
+			}
+			memset(wx, 0, sizeof *wx * (size_t)(r + 1));
+			do {
+				/* where in the operand this position of the window is, but for the lane */
+				int64_t off[MAX_OPS] = { 0 };
+				bool inside = true;
+				for (int d = 0; d < r && inside; d++) {
+					if (d == L)
+						continue;
+					int64_t p = ox[d] * q->stride[d] + wx[d] * q->dil[d] - q->low[d];
+					inside = p >= 0 && p % q->base[d] == 0 && p / q->base[d] < in->dim[d];
+					for (int i = 0; i < nop && inside; i++)
+						off[i] += p / q->base[d] * k->v[i].stride[d];
+				}
+				if (!inside)
+					continue;
+				int64_t j0 = 0, dj = 1, cnt = 1, e0 = 0, de = 0;
+				if (r)
+					progression(m, q->stride[L], c0 * q->stride[L] + wx[L] * q->dil[L] - q->low[L], in->dim[L], q->base[L],
+					            &j0, &dj, &cnt, &e0, &de);
+				if (cnt <= 0)
+					continue;
+				for (int i = 0; i < nop; i++) {
+					int es = dt_bytes(k->v[i].dtype), ws = q->load ? as : es;
+					int64_t st = r ? k->v[i].stride[L] : 0;
+					const char *src = view_at(k, ptr, i) + (off[i] + e0 * st) * es;
+					char *raw = q->load ? x[i] + KERN_STRIP * 16 : x[i];
+					move_strided(es, cnt, raw, es, src, de * st * es);
+					if (q->load)
+						q->load(cnt, x[i], raw, NULL, NULL);
+					sub[i] = acc[i] + j0 * ws;
+					if (dj != 1) {
+						sub[i] = acc[i] + 2 * KERN_STRIP * 16;
+						if (q->load)
+							sub[i] = raw;
+						move_strided(ws, cnt, sub[i], ws, acc[i] + j0 * ws, dj * ws);
+					}
+				}
+				combine(q, k, cnt, sub, x, scratch);
+				if (dj != 1)
+					for (int i = 0; i < nop; i++) {
+						int ws = q->load ? as : dt_bytes(k->v[i].dtype);
+						move_strided(ws, cnt, acc[i] + j0 * ws, dj * ws, sub[i], ws);
+					}
+			} while (index_next(r, q->size, wx));
+			for (int i = 0; i < nop; i++) {
+				const struct prog_view *o = &k->v[2 * nop + i];
+				int es = dt_bytes(o->dtype);
+				char *from = acc[i];
+				if (q->store) {
+					q->store(m, x[i], acc[i], NULL, NULL);
+					from = x[i];
+				}
+				int64_t st = r ? o->stride[L] : 1;
+				move_strided(es, m, view_at(k, ptr, 2 * nop + i) + (offset_of(r, o->stride, ox) + c0 * st) * es, st * es, from, es);
+			}
+		}
+	}
+}
+
+struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state *s)
+{
+	struct window *q = ARENA_NEW(&s->a, struct window, 1);
+	int r = q->rank = k->v[0].rank;
+	q->nop = k->nin / 2;
+	if (k->nattr < 6u * (unsigned)r + 1)
+		return ERR(INVALID, "reduce_window lacks attributes");
+	q->size = k->attr;
+	q->stride = k->attr + r;
+	q->base = k->attr + 2 * r;
+	q->dil = k->attr + 3 * r;
+	q->low = k->attr + 4 * r;
+	q->op = (enum redop)k->attr[6 * r];
+	enum dtype dt = k->v[0].dtype;
+	q->acc = dt;
+	if (q->nop < 1 || q->nop > MAX_OPS)
+		return ERR(UNIMPLEMENTED, "reduce_window of %d operands", q->nop);
+	if (q->op != RED_fn) {
+		q->acc = acc_type(dt);
+		q->f = redop_to_elem[q->op] < ELEM_COUNT ? kern_elem(redop_to_elem[q->op], q->acc, q->acc) : NULL;
+		if (!q->f || q->nop != 1)
+			return ERR(UNIMPLEMENTED, "reduce_window '%s' of %d operands of '%s'", redop_name[q->op], q->nop, dtype_info[dt].name);
+		if (q->acc != dt) {
+			q->load = kern_elem(ELEM_convert, dt, q->acc);
+			q->store = kern_elem(ELEM_convert, q->acc, dt);
+		}
+	} else {
+		if (!k->expr || k->expr->nin != 2 * q->nop || k->expr->nout != q->nop)
+			return ERR(INVALID, "reduce_window of %d operands without an expression for them", q->nop);
+		TRY(plan_make(&s->a, k->expr, &q->p));
+	}
+	/* rows along the last dimension, or along a longer one where that is short */
+	const struct prog_view *out = &k->v[2 * q->nop];
+	q->lane = MAX(0, r - 1);
+	for (int d = r - 1; d >= 0; d--)
+		if (out->dim[q->lane] < 16 && out->dim[d] > 4 * out->dim[q->lane])
+			q->lane = d;
+	int64_t n = view_count(out), lane = r ? out->dim[q->lane] : 1;
+	q->nw = 1;
+	for (int d = 0; d < r; d++)
+		q->nw *= q->size[d];
+	q->rows = lane ? n / lane : 0;
+	q->per_tile = MAX(1, 65536 / MAX(1, lane * q->nw));
+	s->tiles = (q->rows + q->per_tile - 1) / q->per_tile;
+	q->lists = q->p ? (q->p->scratch + 63) & ~(size_t)63 : 0;
+	q->slot = (q->lists + (size_t)q->nop * 4 * sizeof(void *) + 63) & ~(size_t)63;
+	s->scratch = q->slot + (size_t)q->nop * KERN_STRIP * 16 * 4;
+	s->priv = q;
+	s->run = window_run;
+	return NULL;
+}
+
+/* --- select_and_scatter ------------------------------------------------------------- */
+
+struct sas {
+	int rank, lane;              /* lane: a dimension without window, -1 if there is none */
+	const int64_t *size, *stride, *low;
+	kern_strip *better, *pick, *pick_at, *f;
+	int64_t outer;               /* extent of the leading dimension the work is cut along */
+};
+
+static void sas_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
+                    int64_t t0, int64_t t1, void *scratch_)
+{
+	const struct sas *q = s->priv;
+	const struct prog_view *in = &k->v[0], *src = &k->v[1], *out = &k->v[3];
+	int r = q->rank, L = q->lane, es = dt_bytes(in->dtype);
+	char *best = scratch_, *x = best + KERN_STRIP * 16, *a = x + KERN_STRIP * 16;
+	uint8_t *keep = (uint8_t *)(a + KERN_STRIP * 16);
+	int64_t *at = (int64_t *)(void *)(keep + KERN_STRIP), *here = at + KERN_STRIP;
+	const char *x0 = view_at(k, ptr, 0), *s0 = view_at(k, ptr, 1), *init = view_at(k, ptr, 2);
+	char *o0 = view_at(k, ptr, 3);
+	int64_t ix[LOOP_RANK], wx[LOOP_RANK], dim[LOOP_RANK];
+	/* this tile's part of the result to the initial value */
+	bool cut = q->outer > 1;
+	int64_t lo = cut ? t0 : 0, hi = cut ? t1 : 1;
+	for (int64_t b = lo; b < hi; b++) {
+		int64_t n = r ? out->dim[r - 1] : 1, rows = 1;
+		for (int d = 0; d < r - 1; d++)
+			rows *= dim[d] = d == 0 && cut ? 1 : out->dim[d];
+		if (r == 1 && cut)
+			n = 1;
+		for (int64_t i = 0; i < rows && n; i++) {
+			index_of(MAX(0, r - 1), dim, i, ix);
+			char *to = o0 + (offset_of(MAX(0, r - 1), out->stride, ix) + (cut ? b * out->stride[0] : 0)) * es;
+			move_strided(es, n, to, (r ? out->stride[r - 1] : 1) * es, init, 0);
+		}
+		/* sources */
+		int64_t total = 1, lanes = L >= 0 ? src->dim[L] : 1;
+		for (int d = 0; d < r; d++)
+			total *= dim[d] = (d == 0 && cut) || d == L ? 1 : src->dim[d];
+		if (L == 0 && cut)
+			lanes = 1;
+		for (int64_t i = 0; i < total; i++) {
+			index_of(r, dim, i, ix);
+			if (cut)
+				ix[0] = b;
+			for (int64_t c0 = 0; c0 < lanes; c0 += KERN_STRIP) {
+				int64_t m = MIN(lanes - c0, KERN_STRIP), ls = L >= 0 && !(L == 0 && cut) ? in->stride[L] : 0;
+				int64_t los = L >= 0 && !(L == 0 && cut) ? out->stride[L] : 0, lss = L >= 0 && !(L == 0 && cut) ? src->stride[L] : 0;
+				bool any = false;
+				memset(wx, 0, sizeof *wx * (size_t)(r + 1));
+				do {
+					int64_t off = c0 * ls, to = 0;
+					bool inside = true;
+					for (int d = 0; d < r && inside; d++) {
+						int64_t p = ix[d] * q->stride[d] + wx[d] - q->low[d];
+						inside = p >= 0 && p < in->dim[d];
+						off += p * in->stride[d];
+						to += p * out->stride[d];
+					}
+					if (!inside)
+						continue;
+					move_strided(es, m, any ? x : best, es, x0 + off * es, ls * es);
+					if (!any) {
+						for (int64_t j = 0; j < m; j++)
+							at[j] = to;
+						any = true;
+						continue;
+					}
+					q->better(m, keep, best, x, NULL);
+					q->pick(m, best, keep, best, x);
+					for (int64_t j = 0; j < m; j++)
+						here[j] = to;
+					q->pick_at(m, at, keep, at, here);
+				} while (index_next(r, q->size, wx));
+				if (!any)
+					continue;
+				/* lanes have a column of the result each: their targets differ */
+				const char *from = s0 + (offset_of(r, src->stride, ix) + c0 * lss) * es;
+				move_strided(es, m, x, es, from, lss * es);
+				for (int64_t j = 0; j < m; j++)
+					memcpy(a + j * es, o0 + (at[j] + (c0 + j) * los) * es, (size_t)es);
+				q->f(m, a, a, x, NULL);
+				for (int64_t j = 0; j < m; j++)
+					memcpy(o0 + (at[j] + (c0 + j) * los) * es, a + j * es, (size_t)es);
+			}
+		}
+	}
+}
+
+struct err *kern_make_select_and_scatter(const struct prog_kern *k, struct kern_state *s)
+{
+	struct sas *q = ARENA_NEW(&s->a, struct sas, 1);
+	int r = q->rank = k->v[0].rank;
+	enum dtype dt = k->v[0].dtype;
+	if (k->nattr < 4u * (unsigned)r + 2)
+		return ERR(INVALID, "select_and_scatter lacks attributes");
+	q->size = k->attr;
+	q->stride = k->attr + r;
+	q->low = k->attr + 2 * r;
+	int64_t sel = k->attr[4 * r], red = k->attr[4 * r + 1];
+	enum elem fn = red >= 0 && red < RED_COUNT ? redop_to_elem[red] : ELEM_COUNT;
+	q->better = sel >= 0 && sel < ELEM_COUNT ? kern_elem((enum elem)sel, dt, DT_pred) : NULL;
+	q->pick = kern_elem(ELEM_select, dt, dt);
+	q->pick_at = kern_elem(ELEM_select, DT_i64, DT_i64);
+	q->f = fn < ELEM_COUNT ? kern_elem(fn, dt, dt) : NULL;
+	if (!q->better || !q->f || !q->pick)
+		return ERR(UNIMPLEMENTED, "select_and_scatter of '%s'", dtype_info[dt].name);
+	q->lane = -1;
+	q->outer = 1;
+	for (int d = 0; d < r; d++) {
+		bool plain = q->size[d] == 1 && q->stride[d] == 1 && !q->low[d] && k->v[0].dim[d] == k->v[1].dim[d];
+		if (d == 0 && plain && r > 1)
+			q->outer = k->v[0].dim[0];
+		else if (plain && (q->lane < 0 || k->v[0].dim[d] >= k->v[0].dim[q->lane]))
+			q->lane = d;
+	}
+	s->tiles = view_count(&k->v[3]) ? MAX(1, q->outer) : 0;
+	s->scratch = KERN_STRIP * (16 * 3 + 1 + 16) + 64;
+	s->priv = q;
+	s->run = sas_run;
+	return NULL;
+}
