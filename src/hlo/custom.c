@@ -302,6 +302,62 @@ static bool is_identity(const struct hlo *h, struct span t)
 	return span_is(h, t, "Sharding") || span_is(h, t, "LayoutConstraint") || span_is(h, t, "annotate_device_placement");
 }
 
+/* The layouts of a call's operands or results: order[i * IR_MAX_RANK + k] is the dimension of value i stored k-th from
+ * the outside.  NULL: all are row-major. */
+static struct err *layouts(struct hlo *h, uint32_t attr, uint32_t n, const ir_type *t, int64_t **order)
+{
+	uint32_t count, *list;
+	bool plain = true;
+	*order = NULL;
+	TRY(attr_list(h, attr, &count, &list));
+	if (!count)
+		return NULL;
+	if (count != n)
+		return bad_op(h, "it has %u layouts for %u values", count, n);
+	int64_t *out = ARENA_NEW(&h->a, int64_t, (size_t)n * IR_MAX_RANK);
+	for (uint32_t i = 0; i < n; i++) {
+		int rank = ir_type_of(h->m, t[i])->rank, k;
+		int64_t *minor;
+		uint64_t seen = 0;
+		TRY(attr_ints(h, list[i], &k, &minor));
+		if (k != rank && k)
+			return bad_op(h, "a layout of %d dimensions for a value of rank %d", k, rank);
+		for (int d = 0; d < k; d++) {
+			if (minor[d] < 0 || minor[d] >= rank || seen >> minor[d] & 1)
+				return bad_op(h, "a layout is no order of the dimensions");
+			seen |= 1ull << minor[d];
+			out[i * IR_MAX_RANK + (uint32_t)(k - 1 - d)] = minor[d];
+			plain &= minor[d] == k - 1 - d;
+		}
+		for (int d = k; d < rank; d++)
+			out[i * IR_MAX_RANK + (uint32_t)d] = d;
+	}
+	*order = plain ? NULL : out;
+	return NULL;
+}
+
+/* A handler sees its own extents over bytes in the order of the layout. */
+static ir_val to_layout(struct hlo *h, ir_val v, const int64_t *order)
+{
+	const struct ir_type_info *t = ir_vtype(h->m, h->b.fn, v);
+	int64_t dim[IR_MAX_RANK];
+	int rank = t->rank;
+	memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
+	return ir_reshape(&h->b, ir_transpose(&h->b, v, order), rank, dim);
+}
+
+static ir_val from_layout(struct hlo *h, ir_val v, const int64_t *order)
+{
+	const struct ir_type_info *t = ir_vtype(h->m, h->b.fn, v);
+	int64_t dim[IR_MAX_RANK], back[IR_MAX_RANK];
+	int rank = t->rank;
+	for (int i = 0; i < rank; i++) {
+		dim[i] = t->dim[order[i]];
+		back[order[i]] = i;
+	}
+	return ir_transpose(&h->b, ir_reshape(&h->b, v, rank, dim), back);
+}
+
 struct err *conv_custom_call(struct hlo *h, const struct wop *o)
 {
 	/* api, config, target, called, effect, operand layouts, aliases, result layouts */
@@ -352,7 +408,25 @@ struct err *conv_custom_call(struct hlo *h, const struct wop *o)
 		w_int(h, 0);
 		h->word.p[at] += 3;
 	}
-	return op_emit(h, o, IR_custom_call, n, in, (uint32_t)h->word.n, h->word.p);
+	uint32_t nout;
+	ir_type *rt, *it = ARENA_NEW(&h->a, ir_type, n + 1);
+	int64_t *order;
+	TRY(op_outs(h, o, &nout, &rt));
+	for (uint32_t i = 0; i < n; i++)
+		it[i] = h->b.fn->val.p[in[i]].type;
+	TRY(layouts(h, p[5], n, it, &order));
+	for (uint32_t i = 0; i < n && order; i++)
+		in[i] = to_layout(h, in[i], order + i * IR_MAX_RANK);
+	TRY(layouts(h, p[7], nout, rt, &order));
+	if (!order)
+		return op_emit(h, o, IR_custom_call, n, in, (uint32_t)h->word.n, h->word.p);
+	ir_val *v = ARENA_NEW(&h->a, ir_val, nout);
+	TRY(op_emit_t(h, IR_custom_call, n, in, nout, rt, (uint32_t)h->word.n, h->word.p, v));
+	for (uint32_t i = 1; i < nout; i++)
+		v[i] = v[0] + i;
+	for (uint32_t i = 0; i < nout; i++)
+		v[i] = from_layout(h, v[i], order + i * IR_MAX_RANK);
+	return op_bind(h, o, nout, v);
 }
 
 /* --- composites ------------------------------------------------------------ */

@@ -512,8 +512,10 @@ static struct err *element(struct hlo *h, uint32_t type, enum dtype *dt)
 {
 	const struct wtype *w;
 	TRY(type_get(h, type, &w));
-	if (w->kind == W_INDEX)
-		return ERR(UNIMPLEMENTED, "tensor of 'index' elements");
+	if (w->kind == W_INDEX) {           /* layouts of custom calls are lists of it */
+		*dt = DT_i64;
+		return NULL;
+	}
 	if (w->kind != W_ELEMENT || w->dtype == DT_token)
 		return bad_at(h->type[type].at, "not the type of an element");
 	*dt = (enum dtype)w->dtype;

@@ -79,7 +79,8 @@ PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np
 hits = []
 jax.monitoring.register_event_listener(lambda name, **k: hits.append(name))
-print(float(jax.jit(lambda x: jnp.cos(x).sum() + jnp.linalg.inv(jnp.eye(3) * 2).sum())(np.arange(10.0))))
+print(float(jax.jit(lambda x: jnp.cos(x).sum() + jnp.linalg.inv(jnp.eye(3) * 2).sum()
+                    + jax.random.normal(jax.random.key(0), (8,)).sum())(np.arange(10.0))))
 print('hit' if any('cache_hits' in h for h in hits) else 'miss')
 """
 
