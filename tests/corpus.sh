@@ -41,7 +41,7 @@ one() {
 	local tier="$1" name="$2" flag rc=0
 	flag=(--tier "$tier")
 	[ "$tier" = eval ] && flag=(--eval)
-	timeout 120 "$rondo" run "$corpus/$name.mlirbc" --in "$corpus/$name.npz" --check "$corpus/$name.npz" --quiet "${flag[@]}" \
+	timeout 30 "$rondo" run "$corpus/$name.mlirbc" --in "$corpus/$name.npz" --check "$corpus/$name.npz" --quiet "${flag[@]}" \
 		>"$log/${name//\//.}.$tier" 2>&1 || rc=$?
 	if [ "$rc" = 0 ]; then
 		echo pass

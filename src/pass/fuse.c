@@ -633,7 +633,7 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 	struct ir_fn *out = ir_fn_new(f->m, "");
 	struct ir_b b = { f->m, out, 0 };
 	ir_val *map = ARENA_NEW(f->a, ir_val, nv);
-	uint8_t *done = arena_alloc(f->a, (size_t)n + 1);
+	uint8_t *done = arena_alloc(f->a, (size_t)n + 1), *wanted = arena_alloc(f->a, (size_t)n + 1);
 	int *stack = ARENA_NEW(f->a, int, (int)fn->ref.n + n + 16);
 	int effect = -1, *before = ARENA_NEW(f->a, int, n);
 	for (uint32_t i = 1; i <= fn->nparam; i++) {
@@ -645,11 +645,16 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 		if (ir_effect(f->m, fn, &fn->op.p[i])) {
 			before[i] = effect;
 			effect = i;
+			wanted[i] = 1;
 		}
 	}
+	/* What nobody needs is left out: a view that was copied into the groups that read it has no place of its own. */
+	for (size_t i = 0; i < fn->result.n; i++)
+		if (fn->val.p[fn->result.p[i]].def != IR_PARAM)
+			wanted[fn->val.p[fn->result.p[i]].def] = 1;
 	for (int start = 0; start < n; start++) {
 		int sp = 0;
-		if (done[start])
+		if (done[start] || !wanted[start])
 			continue;
 		stack[sp++] = start;
 		while (sp) {
