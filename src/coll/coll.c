@@ -38,12 +38,18 @@ static struct row row_of(const struct coll_cx *cx, const struct prog_coll *c)
 struct acc {
 	const struct prog_coll *c;
 	kern_strip *widen, *narrow;   /* NULL: in the element type */
+	kern_strip *pair;             /* two operands at once, from where they are to where the result goes; or NULL */
 	int64_t elem;
 	void *scratch;                /* of a region */
 };
 
 static void acc_init(struct acc *a, const struct prog_coll *c, int n)
 {
+	static const uint8_t pair[RED_COUNT] = {
+#define REDOP(id, text, elem) [RED_##id] = elem,
+#include "../base/redop.def"
+#undef REDOP
+	};
 	enum dtype dt = c->dtype;
 	bool sum = c->redop == RED_add || c->redop == RED_mul;
 
@@ -52,6 +58,8 @@ static void acc_init(struct acc *a, const struct prog_coll *c, int n)
 		a->widen = kern_elem(ELEM_convert, dt, DT_f32);
 		a->narrow = kern_elem(ELEM_convert, DT_f32, dt);
 	}
+	if (!a->widen && pair[c->redop] != ELEM_COUNT)
+		a->pair = kern_elem((enum elem)pair[c->redop], dt, dt);
 	if (c->redop == RED_fn)
 		a->scratch = aligned_alloc(64, (kern_expr_scratch(c->expr) + 127) & ~(size_t)63);
 }
@@ -227,7 +235,16 @@ static void reduce_range(struct coll_cx *cx, const struct acc *a, const struct r
 
 	for (int64_t o = 0; o < n; o += CHUNK) {
 		int64_t len = MIN(n - o, CHUNK);
-		for (int k = 0; k < r->n; k++) {
+		int k = 0;
+		if (a->pair) {            /* the first two in one pass; two devices need no more */
+			const void *x = sym_at(cx->ep, pe_of(r, 0), at[0] + off + (size_t)o, (size_t)len, buf);
+			const void *y = sym_at(cx->ep, pe_of(r, 1), at[1] + off + (size_t)o, (size_t)len, x == buf ? tmp : buf);
+			a->pair(len / a->elem, r->n == 2 ? dst + o : sum, x, y, NULL);
+			if (r->n == 2)
+				continue;
+			k = 2;
+		}
+		for (; k < r->n; k++) {
 			const void *x = sym_at(cx->ep, pe_of(r, k), at[k] + off + (size_t)o, (size_t)len, buf);
 			if (k)
 				acc_add(a, sum, x, len / a->elem, tmp);

@@ -12,7 +12,7 @@
 
 #include "team.h"
 
-enum { YIELDS = 100, NAP_NS = 100000000, WARN_S = 20 };
+enum { YIELDS = 100, NAP_NS = 100000000, WARN_S = 20, MIN_SPINS = 20 };
 
 bool sym_barrier_init(void) { return !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0); }
 void sym_barrier(void) { syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0); }
@@ -77,10 +77,14 @@ static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32
 {
 	struct sym_team *t = ep->team;
 
-	if (++w->n < t->spins) {
+	if (++w->n < ep->spins) {
 		sym_pause();
 		return NULL;
 	}
+	/* The peer may be waiting for this very core (two threads on one, or another process in the way): polling
+	 * then wastes what it needs. */
+	if (w->n == ep->spins)
+		w->n = t->spins, ep->spins = MAX(ep->spins - ep->spins / 4, MIN_SPINS);
 	if (ep->l.stop && atomic_load_explicit(ep->l.stop, memory_order_acquire))
 		return ERR(ABORTED, "launch aborted");
 	if (ep->l.help && ep->l.help(ep->l.user)) {
@@ -118,6 +122,8 @@ static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32
 
 static void wait_over(struct sym_ep *ep, struct wait *w)
 {
+	if (w->n && w->n < ep->spins)
+		ep->spins = MIN(ep->spins + ep->spins / 8 + 1, ep->team->spins);
 	if (w->armed)
 		atomic_fetch_sub(&ep->me->sleepers, 1);
 }

@@ -35,6 +35,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_team **out)
 		struct sym_ep *ep = &t->ep[i];
 		ep->team = t;
 		ep->pe = o->first + i;
+		ep->spins = t->spins;
 		ep->me = (struct sym_control *)t->heap[i].base;
 		ep->chan = mem_alloc((size_t)o->npe * sizeof *ep->chan);
 		for (int k = 0; k < o->npe; k++) {

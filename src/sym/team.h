@@ -73,6 +73,7 @@ struct sym_ep {
 	struct sym_control *me;
 	struct chan *chan;                /* npe */
 	struct sym_launch l;
+	int spins;                        /* polls before the next wait yields: fewer while polling has been in vain */
 	char room[SYM_SLOT];              /* a message being written, where it is short or heaps are not mapped */
 };
 
