@@ -87,6 +87,18 @@ struct err *arg_int(const char *name, const char *s, int64_t lo, int64_t hi, int
 	return NULL;
 }
 
+struct err *arg_real(const char *name, const char *s, double *out)
+{
+	if (!s)
+		return NULL;
+	char *end;
+	double v = strtod(s, &end);
+	if (*end || end == s || !(v >= 0))
+		return ERR(INVALID, "option '%s' cannot be '%s': a number that is not negative", name, s);
+	*out = v;
+	return NULL;
+}
+
 struct err *arg_tier(const char *s, enum pass_tier *out)
 {
 	static const char *const tier[] = {"auto", "ref", "gen"};

@@ -221,7 +221,7 @@ void array_print(FILE *f, const char *name, const struct array *a)
 /* --- comparison --------------------------------------------------------------- */
 
 /* Largest difference over the largest finite expected value; infinite where NaN or infinity differ. */
-static double error_of(enum dtype gt, const void *got, enum dtype wt, const void *want, int64_t n)
+static double error_of(enum dtype gt, const void *got, enum dtype wt, const void *want, int64_t n, double *size)
 {
 	double most = 0, scale = 0;
 	for (int64_t i = 0; i < n; i++) {
@@ -229,7 +229,7 @@ static double error_of(enum dtype gt, const void *got, enum dtype wt, const void
 		if (!isfinite(wr) || !isfinite(wi)) {
 			bool nan = isnan(wr) || isnan(wi);
 			if (nan ? !(isnan(gr) || isnan(gi)) : gr != wr || gi != wi)
-				return INFINITY;
+				return *size = 1, INFINITY;
 			continue;
 		}
 		double d = hypot(gr - wr, gi - wi);
@@ -237,28 +237,31 @@ static double error_of(enum dtype gt, const void *got, enum dtype wt, const void
 			most = isnan(d) ? INFINITY : d;
 		scale = fmax(scale, hypot(wr, wi));
 	}
-	return most / fmax(scale, 1e-30);
+	*size = fmax(scale, 1e-30);
+	return most / *size;
 }
 
-struct verdict array_compare(const struct array *got, const struct npy *want, const struct npy *f32)
+struct verdict array_compare(const struct array *got, const struct npy *want, const struct npy *f32, double tol, double atol)
 {
 	struct verdict v = {.error = INFINITY, .allowed = 0};
 	int64_t n = count_of(got);
 	unsigned cls = dtype_info[got->dtype].cls;
+	double size = 1;
 	bool fits = want->rank == got->rank && want->item == dtype_info[got->dtype].bytes;
 	for (int d = 0; fits && d < got->rank; d++)
 		fits = want->dim[d] == got->dim[d];
 	if (!fits)
 		return v;
 	if (cls == DT_FLOAT || cls == DT_COMPLEX) {
-		v.allowed = 1e-4;
+		v.allowed = tol;
 		bool narrow = got->dtype == DT_bf16 || got->dtype == DT_f16;
 		if (f32 && f32->bytes != (narrow ? 4 * (size_t)n : got->bytes))
 			return v;
 		enum dtype wide = narrow ? DT_f32 : got->dtype;
 		if (f32)
-			v.allowed = fmax(v.allowed, 2 * error_of(got->dtype, want->p, wide, f32->p, n));
-		v.error = error_of(got->dtype, got->p, f32 ? wide : got->dtype, f32 ? f32->p : want->p, n);
+			v.allowed = fmax(v.allowed, 2 * error_of(got->dtype, want->p, wide, f32->p, n, &size));
+		v.error = error_of(got->dtype, got->p, f32 ? wide : got->dtype, f32 ? f32->p : want->p, n, &size);
+		v.allowed = fmax(v.allowed, atol / size);
 	} else {
 		int64_t wrong = 0;
 		for (int64_t i = 0; i < n; i++)

@@ -6,12 +6,14 @@
 #include "../eval/eval.h"
 #include "../rt/rt.h"
 
-static const char *in_path, *out_path, *check_path, *tier, *devices, *oracle, *repeat, *quiet;
+static const char *in_path, *out_path, *check_path, *tier, *devices, *oracle, *repeat, *quiet, *tol, *atol_;
 
 static const struct opt opts[] = {
 	{"in", "X.npz", "inputs in0, in1, ..; made up if not given", &in_path},
 	{"out", "Y.npz", "write results as out0, out1, ..", &out_path},
 	{"check", "Z.npz", "compare with out0, out1, .. (f32_0, ..: the same in f32); exit 1 if a result is wrong", &check_path},
+	{"tol", "E", "error allowed, as part of the largest expected value (1e-4)", &tol},
+	{"atol", "E", "error allowed in any case", &atol_},
 	{"devices", "N", "devices to have; a program of fewer runs on each set of them in turn", &devices},
 	{"tier", "T", "ref (reference kernels), gen (generated code) or auto", &tier},
 	{"eval", NULL, "walk the operations one by one with reference kernels, nothing compiled", &oracle},
@@ -272,6 +274,9 @@ static struct err *inputs(struct job *j)
 static struct err *compare(struct job *j, int *status)
 {
 	struct npz z;
+	double rel = 1e-4, abs = 0;
+	TRY(arg_real("--tol", tol, &rel));
+	TRY(arg_real("--atol", atol_, &abs));
 	TRY(npz_read(check_path, &z));
 	struct err *e = NULL;
 	int wrong = 0;
@@ -284,7 +289,7 @@ static struct err *compare(struct job *j, int *status)
 			e = ERR(NOT_FOUND, "'%s' has no '%s'", check_path, name);
 			break;
 		}
-		struct verdict v = array_compare(&j->res[i], want, npz_get(&z, wide));
+		struct verdict v = array_compare(&j->res[i], want, npz_get(&z, wide), rel, abs);
 		wrong += !v.ok;
 		if (!v.ok || !quiet)
 			printf("  %-6s %s  error %.1e, allowed %.1e\n", name, v.ok ? "right" : "WRONG", v.error, v.allowed);

@@ -31,6 +31,7 @@ void args_help(FILE *f, const struct command *c);
 /* "did you mean 'x'" for a word that is none of cand, "" if nothing is near.  Static storage. */
 const char *args_hint(const char *word, const char *const *cand, size_t n);
 struct err *arg_int(const char *name, const char *s, int64_t lo, int64_t hi, int64_t *out);   /* s NULL: *out is kept */
+struct err *arg_real(const char *name, const char *s, double *out);    /* not negative; the same */
 struct err *arg_tier(const char *s, enum pass_tier *out);
 
 /* --- source.c --------------------------------------------------------------- */
@@ -79,8 +80,9 @@ struct err *array_load(struct array *a, const struct npz *z, const char *name);
 void array_make_up(struct array *a, uint64_t seed);                   /* small values of its type */
 void array_print(FILE *f, const char *name, const struct array *a);   /* type, first values, range */
 /* The corpus' rule: a float result may differ by 1e-4 of the largest expected value; where f32 is given (the
- * same program in f32) twice the expected result's own error is allowed too; anything else must be equal. */
+ * same program in f32) twice the expected result's own error is allowed too; anything else must be equal.
+ * tol replaces the 1e-4; a float may always differ by atol (0: not at all). */
 struct verdict { double error, allowed; bool ok; };
-struct verdict array_compare(const struct array *got, const struct npy *want, const struct npy *f32);
+struct verdict array_compare(const struct array *got, const struct npy *want, const struct npy *f32, double tol, double atol);
 
 #endif
