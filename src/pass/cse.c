@@ -21,8 +21,10 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 		if (i->kind[k] == 'f' && ir_attr(r->from, o, k))
 			return 0;
 	struct str key = {0};
-	uint32_t head[3] = { o->kind, o->nin, r->from->val.p[o->out].type };
+	uint32_t head[2] = { o->kind, o->nin };
 	str_addn(&key, (char *)head, sizeof head);
+	for (uint32_t k = 0; k < o->nout; k++)
+		str_addn(&key, (const char *)&r->from->val.p[o->out + k].type, sizeof(ir_type));
 	str_addn(&key, (const char *)in, sizeof *in * o->nin);
 	if (o->kind == IR_constant) {
 		size_t n;
