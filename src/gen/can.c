@@ -3,6 +3,8 @@
 
 /* Beyond this a group's code would be too long. */
 enum { MAX_OPS = 1500 };
+/* Elements of a value that is kept in registers (groups with control flow). */
+enum { TINY = 128 };
 
 enum gen_isa gen_isa(void)
 {
@@ -31,6 +33,157 @@ static bool elem_can(const struct ir_module *m, const struct ir_fn *fn, const st
 	return true;
 }
 
+static bool stack_role(int64_t r) { return r == ROLE_IN || r == ROLE_IN_REV || r == ROLE_OUT || r == ROLE_OUT_REV; }
+
+/* Control flow over small values.  ops counts what was seen so far. */
+static bool tiny_fn(const struct ir_module *m, const struct ir_fn *fn, int depth, int *ops, int *work, const char **why)
+{
+	if (depth > 12 || (*ops += (int)fn->op.n) > 600) {
+		*why = "control flow with too many operations";
+		return false;
+	}
+	for (size_t v = 1; v < fn->val.n; v++)
+		if (!gen_dtype_ok(ir_vtype(m, fn, (ir_val)v)->dtype)) {
+			*why = "an element type that generated code does not have";
+			return false;
+		}
+	/* large values may only be parameters that are passed on, stacks, or equal elements */
+	uint8_t large[4096];
+	if (fn->val.n > sizeof large) {
+		*why = "control flow with too many operations";
+		return false;
+	}
+	for (size_t v = 1; v < fn->val.n; v++)
+		large[v] = ir_vtype(m, fn, (ir_val)v)->count > TINY;
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *o = &fn->op.p[i];
+		const struct ir_type_info *to = o->nout ? ir_vtype(m, fn, o->out) : NULL;
+		int n;
+		*work += to ? (int)((MIN(to->count, TINY) + 15) / 16) : 0;
+		if (*work > 4000) {
+			*why = "control flow with too many operations";
+			return false;
+		}
+		switch (o->kind) {
+		case IR_loop: {
+			const int64_t *role = ir_attrs(fn, o, 3, &n);
+			ir_fnid cond = (ir_fnid)ir_attr(fn, o, 1);
+			if (!tiny_fn(m, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, 2)), depth + 1, ops, work, why) ||
+			    (cond && !tiny_fn(m, ir_fn_of(m, cond), depth + 1, ops, work, why)))
+				return false;
+			int out = 0;
+			for (int k = 0; k < n; k++) {
+				ir_val v = ir_in(fn, o, (uint32_t)k);
+				bool is_out = role[k] == ROLE_OUT || role[k] == ROLE_OUT_REV;
+				if (large[v] && !stack_role(role[k])) {
+					*why = "a loop over large values";
+					return false;
+				}
+				const struct ir_type_info *t = ir_vtype(m, fn, v);
+				if (is_out && t->bytes > 1 << 16) {
+					/* has to be the function's result: nothing else has the room */
+					bool res = false;
+					int nc = 0;
+					for (int c = 0; c < n; c++)
+						nc += role[c] == ROLE_CARRY;
+					for (size_t r = 0; r < fn->result.n; r++)
+						res |= fn->result.p[r] == o->out + (uint32_t)(nc + out);
+					if (!res || depth) {
+						*why = "a large stack inside control flow";
+						return false;
+					}
+				}
+				out += is_out;
+			}
+			continue;
+		}
+		case IR_case: {
+			const int64_t *f = ir_attrs(fn, o, 0, &n);
+			for (int k = 0; k < n; k++)
+				if (!tiny_fn(m, ir_fn_of(m, (ir_fnid)f[k]), depth + 1, ops, work, why))
+					return false;
+			for (uint32_t k = 0; k < o->nin; k++)
+				if (large[ir_in(fn, o, k)])
+					*why = "a branch over large values";
+			for (uint32_t k = 0; k < o->nout; k++)
+				if (large[o->out + k])
+					*why = "a branch over large values";
+			if (*why)
+				return false;
+			continue;
+		}
+		case IR_call:
+			if (!tiny_fn(m, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, 0)), depth + 1, ops, work, why))
+				return false;
+			for (uint32_t k = 0; k < o->nin; k++)
+				if (large[ir_in(fn, o, k)])
+					*why = "a call with large values";
+			for (uint32_t k = 0; k < o->nout; k++)
+				if (large[o->out + k])
+					*why = "a call with large values";
+			if (*why)
+				return false;
+			continue;
+		case IR_constant: case IR_broadcast:
+			if (large[o->out] && (o->kind == IR_constant ? ir_splat(m, fn, o->out) != NULL : ir_vtype(m, fn, ir_in(fn, o, 0))->count == 1))
+				continue;
+			break;
+		case IR_dynamic_slice: case IR_slice: case IR_transpose: case IR_reverse:
+			if (!large[o->out])
+				continue;             /* a part of a stack */
+			break;
+		case IR_reduce: {
+			enum redop r = (enum redop)ir_attr(fn, o, 1);
+			if (o->nin > 16)
+				*why = "reduction of many operands";
+			else if (r == RED_lse || (r == RED_fn && !tiny_fn(m, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, 2)), depth + 1, ops, work, why)))
+				*why = "a reducer that generated code does not have";
+			if (*why)
+				return false;
+			*work += (int)ir_vtype(m, fn, ir_in(fn, o, 0))->count * (r == RED_fn ? 4 : 1);
+			break;
+		}
+		case IR_iota: case IR_reshape: case IR_concatenate: case IR_pad: case IR_reduce_precision:
+		case IR_sharding_constraint: case IR_dynamic_update_slice:
+			break;
+		case IR_bitcast_convert:
+			if (ir_vtype(m, fn, ir_in(fn, o, 0))->count != to->count ||
+			    dtype_info[ir_vtype(m, fn, ir_in(fn, o, 0))->dtype].bits != dtype_info[to->dtype].bits) {
+				*why = "bitcast_convert to another width";
+				return false;
+			}
+			break;
+		default:
+			if (ir_is_elem(o->kind) && elem_can(m, fn, o))
+				break;
+			*why = "an operation that generated code does not have";
+			return false;
+		}
+		for (uint32_t k = 0; k < o->nout; k++)
+			if (large[o->out + k])
+				*why = "control flow over large values";
+		for (uint32_t k = 0; k < o->nin; k++)
+			if (large[ir_in(fn, o, k)])
+				*why = "control flow over large values";
+		if (*why)
+			return false;
+	}
+	/* a large result has to be a stack that a loop wrote, or a parameter */
+	for (size_t r = 0; r < fn->result.n; r++)
+		if (large[fn->result.p[r]] && depth) {
+			*why = "control flow over large values";
+			return false;
+		}
+	return true;
+}
+
+bool gen_tiny_can(const struct ir_module *m, const struct ir_fn *fn, const char **why)
+{
+	int ops = 0, work = 0;
+	*why = NULL;
+	return tiny_fn(m, fn, 0, &ops, &work, why);
+}
+
 bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why)
 {
 	const char *dummy;
@@ -44,10 +197,8 @@ bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why
 			*why = "an element type that generated code does not have";
 	if (*why)
 		return false;
-	if (gen_has_control(m, fn)) {
-		*why = "control flow";
-		return false;
-	}
+	if (gen_has_control(m, fn))
+		return gen_tiny_can(m, fn, why);
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		switch (o->kind) {

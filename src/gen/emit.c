@@ -968,8 +968,9 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 	arena_init(&tmp);
 	struct err *error = NULL;
 	const char *why = NULL;
-	struct gen_sched *s = gen_schedule(&tmp, m, fn, view, isa >= GEN_ISA_AVX512 ? 64 : 32, &why);
-	if (!s) {
+	bool tiny = gen_has_control(m, fn);
+	struct gen_sched *s = tiny ? NULL : gen_schedule(&tmp, m, fn, view, isa >= GEN_ISA_AVX512 ? 64 : 32, &why);
+	if (tiny ? !gen_tiny_can(m, fn, &why) : !s) {
 		arena_fini(&tmp);
 		return ERR(UNIMPLEMENTED, "group cannot be compiled: %s", why);
 	}
@@ -1013,7 +1014,10 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 	LLVMAddAttributeAtIndex(e->f, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, LLVMCreateEnumAttribute(e->c, nounwind, 0));
 
 	double c0 = clock_s();
-	kernel(e);
+	if (tiny)
+		error = em_tiny(e, m, fn, view, LLVMGetParam(e->f, 0));
+	else
+		kernel(e);
 	double c1 = clock_s();
 	if (*conf_str(CONF_DUMP)) {
 		static atomic_int count;
@@ -1051,9 +1055,9 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 	log_line(LOG_DEBUG, "gen: emit %.2f ms, passes %.2f ms, code %.2f ms, %zu bytes", (c1 - c0) * 1e3, (c2 - c1) * 1e3,
 	         (clock_s() - c2) * 1e3, out->nobj);
 	out->symbol = arena_str(a, "rondo_kernel", 12);
-	out->tiles = s->tiles;
-	out->flops = s->flops;
-	out->bytes = s->bytes;
+	out->tiles = tiny ? 1 : s->tiles;
+	out->flops = tiny ? 0 : s->flops;
+	out->bytes = tiny ? 0 : s->bytes;
 	LLVMDisposeBuilder(e->b);
 	LLVMDisposeModule(e->m);
 	LLVMContextDispose(e->c);

@@ -66,8 +66,9 @@ LV em_reduce_precision(struct em *e, int dt, LV x, int exponent, int mantissa);
 LV em_redop(struct em *e, enum redop r, int dt, LV x, LV y);
 LV em_identity(struct em *e, enum redop r, int dt, int n);
 LV em_libm(struct em *e, const char *name, int n, const LV *a);     /* per lane */
-/* fast, but where bad (vector of i1): the libm function of the operands. */
-LV em_slow(struct em *e, LV bad, LV fast, const char *name, int n, const LV *a);
+/* fast; but if any lane is bad (i1), slow(e, a, name) is evaluated, and taken in the bad lanes. */
+LV em_branch(struct em *e, LV bad, LV fast, LV (*slow)(struct em *, const LV *, const char *), const char *name, const LV *a);
+LV em_libm_loop(struct em *e, const LV *a, const char *name);       /* one operand, a loop over the lanes */
 
 /* --- emit_math.c: f32 registers ------------------------------------------ */
 

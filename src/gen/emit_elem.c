@@ -240,55 +240,51 @@ LV em_libm(struct em *e, const char *name, int n, const LV *a)
 	return out;
 }
 
-LV em_slow(struct em *e, LV bad, LV fast, const char *name, int n, const LV *a)
+LV em_branch(struct em *e, LV bad, LV fast, LV (*slow)(struct em *, const LV *, const char *), const char *name, const LV *a)
 {
 	int w = em_lanes(fast);
-	LV any = w ? LLVMBuildICmp(e->b, LLVMIntNE, LLVMBuildBitCast(e->b, bad, LLVMIntTypeInContext(e->c, (unsigned)w), ""),
-	                           LLVMConstInt(LLVMIntTypeInContext(e->c, (unsigned)w), 0, false), "") : bad;
-	LLVMBasicBlockRef from = LLVMGetInsertBlock(e->b), slow = em_block(e, "slow"), next = em_block(e, "next"), end = slow;
-	LLVMBuildCondBr(e->b, any, slow, next);
-	LLVMPositionBuilderAtEnd(e->b, slow);
-	LV r;
-	if (!w) {
-		r = em_libm(e, name, n, a);
-	} else {
-		/* a loop over the lanes, in memory */
-		LLVMBasicBlockRef entry = LLVMGetEntryBasicBlock(e->f), loop = em_block(e, "lane");
-		LV first = LLVMGetFirstInstruction(entry), mem[3];
-		LLVMBuilderRef eb = LLVMCreateBuilderInContext(e->c);
-		if (first)
-			LLVMPositionBuilderBefore(eb, first);
-		else
-			LLVMPositionBuilderAtEnd(eb, entry);
-		LT vt = LLVMTypeOf(fast), st = scalar_of(vt);
-		for (int k = 0; k <= n; k++)
-			mem[k] = LLVMBuildAlloca(eb, vt, "");
-		LLVMDisposeBuilder(eb);
-		for (int k = 0; k < n; k++)
-			LLVMBuildStore(e->b, a[k], mem[k]);
-		LLVMBuildBr(e->b, loop);
-		LLVMPositionBuilderAtEnd(e->b, loop);
-		LV i = LLVMBuildPhi(e->b, e->i64, ""), arg[2];
-		for (int k = 0; k < n; k++)
-			arg[k] = LLVMBuildLoad2(e->b, st, LLVMBuildGEP2(e->b, st, mem[k], &i, 1, ""), "");
-		LV y = em_call(e, name, st, n, arg);
-		LLVMBuildStore(e->b, y, LLVMBuildGEP2(e->b, st, mem[n], &i, 1, ""));
-		LV i1 = LLVMBuildAdd(e->b, i, em_ki(e->i64, 1), "");
-		end = em_block(e, "done");
-		LLVMBuildCondBr(e->b, icmp(e, LLVMIntULT, i1, em_ki(e->i64, w)), loop, end);
-		LV in[2] = { em_ki(e->i64, 0), i1 };
-		LLVMBasicBlockRef ib[2] = { slow, loop };
-		LLVMAddIncoming(i, in, ib, 2);
-		LLVMPositionBuilderAtEnd(e->b, end);
-		r = em_sel(e, bad, LLVMBuildLoad2(e->b, vt, mem[n], ""), fast);
-	}
+	LT bits_t = LLVMIntTypeInContext(e->c, (unsigned)MAX(w, 1));
+	LV any = w ? LLVMBuildICmp(e->b, LLVMIntNE, LLVMBuildBitCast(e->b, bad, bits_t, ""), LLVMConstInt(bits_t, 0, false), "") : bad;
+	LLVMBasicBlockRef from = LLVMGetInsertBlock(e->b), there = em_block(e, "slow"), next = em_block(e, "next");
+	LLVMBuildCondBr(e->b, any, there, next);
+	em_at(e, there);
+	LV r = em_sel(e, bad, slow(e, a, name), fast);
+	LLVMBasicBlockRef end = LLVMGetInsertBlock(e->b);
 	LLVMBuildBr(e->b, next);
 	em_at(e, next);
-	LV phi = LLVMBuildPhi(e->b, LLVMTypeOf(fast), "");
-	LV in[2] = { fast, r };
+	LV phi = LLVMBuildPhi(e->b, LLVMTypeOf(fast), ""), in[2] = { fast, r };
 	LLVMBasicBlockRef ib[2] = { from, end };
 	LLVMAddIncoming(phi, in, ib, 2);
 	return phi;
+}
+
+LV em_libm_loop(struct em *e, const LV *a, const char *name)
+{
+	int w = em_lanes(a[0]);
+	if (!w)
+		return em_libm(e, name, 1, a);
+	LLVMBasicBlockRef entry = LLVMGetEntryBasicBlock(e->f), from = LLVMGetInsertBlock(e->b), loop = em_block(e, "lane"), end = em_block(e, "done");
+	LLVMBuilderRef eb = LLVMCreateBuilderInContext(e->c);
+	LV first = LLVMGetFirstInstruction(entry);
+	if (first)
+		LLVMPositionBuilderBefore(eb, first);
+	else
+		LLVMPositionBuilderAtEnd(eb, entry);
+	LT vt = LLVMTypeOf(a[0]), st = scalar_of(vt);
+	LV mem = LLVMBuildAlloca(eb, vt, "");
+	LLVMDisposeBuilder(eb);
+	LLVMBuildStore(e->b, a[0], mem);
+	LLVMBuildBr(e->b, loop);
+	LLVMPositionBuilderAtEnd(e->b, loop);
+	LV i = LLVMBuildPhi(e->b, e->i64, ""), p = LLVMBuildGEP2(e->b, st, mem, &i, 1, ""), x = LLVMBuildLoad2(e->b, st, p, "");
+	LLVMBuildStore(e->b, em_call(e, name, st, 1, &x), p);
+	LV i1 = LLVMBuildAdd(e->b, i, em_ki(e->i64, 1), "");
+	LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntULT, i1, em_ki(e->i64, w), ""), loop, end);
+	LV in[2] = { em_ki(e->i64, 0), i1 };
+	LLVMBasicBlockRef ib[2] = { from, loop };
+	LLVMAddIncoming(i, in, ib, 2);
+	em_at(e, end);
+	return LLVMBuildLoad2(e->b, vt, mem, "");
 }
 
 /* --- floats ------------------------------------------------------------- */

@@ -131,6 +131,18 @@ LV em_logistic(struct em *e, LV x)
 static const double sin_c[] = { -0.1666666716337204, 0.008333329111337662, -0.00019839325977955014, 2.718232735787751e-06 };
 static const double cos_c[] = { 0.04166664555668831, -0.001388736069202423, 2.4437636966467835e-05 };
 
+static LV poly_sin(struct em *e, LV r)
+{
+	LV s = mul(e, r, r);
+	return fma_(e, mul(e, s, r), poly(e, s, 4, sin_c), r);
+}
+
+static LV poly_cos(struct em *e, LV r)
+{
+	LV s = mul(e, r, r);
+	return fma_(e, mul(e, s, s), poly(e, s, 3, cos_c), fma_(e, s, K(r, -0.5), K(r, 1)));
+}
+
 /* Sine and cosine of the reduced argument, and the quadrant; kept for a second request of the same x. */
 static void trig(struct em *e, LV x, LV *sn, LV *cs, LV *quad)
 {
@@ -140,37 +152,59 @@ static void trig(struct em *e, LV x, LV *sn, LV *cs, LV *quad)
 		LV r = fma_(e, n, K(x, -0x1.921fb6p+0), x);
 		r = fma_(e, n, K(x, 0x1.777a5cp-25), r);
 		r = fma_(e, n, K(x, 0x1.ee59dap-50), r);
-		LV s = mul(e, r, r);
 		e->trig.x = x;
 		e->trig.block = bb;
 		e->trig.n = as_i32(e, t);
-		e->trig.sin = fma_(e, mul(e, s, r), poly(e, s, 4, sin_c), r);
-		e->trig.cos = fma_(e, mul(e, s, s), poly(e, s, 3, cos_c), fma_(e, s, K(x, -0.5), K(x, 1)));
+		e->trig.sin = poly_sin(e, r);
+		e->trig.cos = poly_cos(e, r);
 	}
 	*sn = e->trig.sin;
 	*cs = e->trig.cos;
 	*quad = e->trig.n;
 }
 
-/* Beyond this the reduction is left to libm. */
-static LV too_big(struct em *e, LV x)
+/* Sine (shift 0) or cosine (1) from polynomials at the reduced argument and the quadrant. */
+static LV quadrant(struct em *e, LV s, LV c, LV n, int shift)
 {
-	return cmp(e, LLVMRealUGT, fabs_(e, x), K(x, 100000));
+	if (shift)
+		n = LLVMBuildAdd(e->b, n, I(n, 1), "");
+	LV odd = LLVMBuildICmp(e->b, LLVMIntNE, LLVMBuildAnd(e->b, n, I(n, 1), ""), I(n, 0), "");
+	LV y = as_i32(e, em_sel(e, odd, c, s));
+	LV sign = LLVMBuildShl(e->b, LLVMBuildAnd(e->b, n, I(n, 2), ""), I(n, 30), "");
+	return as_f32(e, LLVMBuildXor(e->b, y, sign, ""));
+}
+
+/* Up to 2^40: reduction in f64 with pi/2 in two parts.  n's low bits are the quadrant. */
+static LV reduce_f64(struct em *e, LV x, LV *n)
+{
+	LV d = to_f64(e, x), magic = K(d, 6755399441055744.0), t = fma_(e, d, K(d, 0.6366197723675814), magic), q = sub(e, t, magic);
+	LV r = fma_(e, q, K(d, -0x1.921fb54442d18p+0), d);
+	r = fma_(e, q, K(d, -0x1.1a62633145c07p-54), r);
+	*n = LLVMBuildTrunc(e->b, as_i64(e, t), em_like(x, e->i32), "");
+	return r;
+}
+
+/* Beyond this f32 reduction is not exact enough; beyond the second, only libm's is. */
+static LV beyond(struct em *e, LV x, double most)
+{
+	return cmp(e, LLVMRealUGT, fabs_(e, x), K(x, most));
+}
+
+static LV far_wave(struct em *e, const LV *x, const char *name)
+{
+	LV n, r = to_f32(e, reduce_f64(e, x[0], &n));
+	LV y = quadrant(e, poly_sin(e, r), poly_cos(e, r), n, name[0] == 'c');
+	return em_branch(e, beyond(e, x[0], 1e12), y, em_libm_loop, name, x);
 }
 
 static LV wave(struct em *e, LV x, int shift, const char *name)
 {
 	LV s, c, n;
 	trig(e, x, &s, &c, &n);
-	if (shift)
-		n = LLVMBuildAdd(e->b, n, I(n, 1), "");
-	LV odd = LLVMBuildICmp(e->b, LLVMIntNE, LLVMBuildAnd(e->b, n, I(n, 1), ""), I(n, 0), "");
-	LV y = as_i32(e, em_sel(e, odd, c, s));
-	LV sign = LLVMBuildShl(e->b, LLVMBuildAnd(e->b, n, I(n, 2), ""), I(n, 30), "");
-	y = as_f32(e, LLVMBuildXor(e->b, y, sign, ""));
+	LV y = quadrant(e, s, c, n, shift);
 	if (!shift)
 		y = em_sel(e, cmp(e, LLVMRealOEQ, x, K(x, 0)), x, y);
-	return em_slow(e, too_big(e, x), y, name, 1, &x);
+	return em_branch(e, beyond(e, x, 4e6), y, far_wave, name, &x);
 }
 
 LV em_sin(struct em *e, LV x) { return wave(e, x, 0, "sinf"); }
@@ -179,16 +213,11 @@ LV em_cos(struct em *e, LV x) { return wave(e, x, 1, "cosf"); }
 LV em_tan(struct em *e, LV x)
 {
 	/* a quotient of two rounded values is too far off near the poles: through f64 */
-	LV magic = K(x, 12582912.0), t = fma_(e, x, K(x, 0.6366197723675814), magic), n = sub(e, t, magic), bits = as_i32(e, t);
-	LV dn = to_f64(e, n), r = fma_(e, dn, K(dn, -0x1.921fb54442d18p+0), to_f64(e, x));
-	r = fma_(e, dn, K(dn, -0x1.1a62633145c07p-54), r);
-	LV q = mul(e, r, r);
-	LV s = fma_(e, mul(e, q, r), poly(e, q, 4, sin_c), r);
-	LV c = fma_(e, mul(e, q, q), poly(e, q, 3, cos_c), fma_(e, q, K(q, -0.5), K(q, 1)));
+	LV bits, r = reduce_f64(e, x, &bits), s = poly_sin(e, r), c = poly_cos(e, r);
 	LV odd = LLVMBuildICmp(e->b, LLVMIntNE, LLVMBuildAnd(e->b, bits, I(bits, 1), ""), I(bits, 0), "");
 	LV y = to_f32(e, divi(e, em_sel(e, odd, LLVMBuildFNeg(e->b, c, ""), s), em_sel(e, odd, s, c)));
 	y = em_sel(e, cmp(e, LLVMRealOEQ, x, K(x, 0)), x, y);
-	return em_slow(e, too_big(e, x), y, "tanf", 1, &x);
+	return em_branch(e, beyond(e, x, 1e12), y, em_libm_loop, "tanf", &x);
 }
 
 LV em_erf(struct em *e, LV x)

@@ -328,7 +328,7 @@ static bool one(uint64_t seed, void (*build)(void))
 		case_free(&c);
 		if (!ok) {
 			struct str s = { 0 };
-			ir_print_fn(&s, m, fn);
+			ir_print(&s, m);
 			printf("%s\n", s.p);
 			str_free(&s);
 		}
@@ -453,6 +453,109 @@ static void build_arg(void)
 	ir_result(fn, v + 1);
 }
 
+/* A loop (counted with stacks, or while) and branches over small values. */
+static void build_loop(void)
+{
+	static const int t[] = { DT_i32, DT_f32, DT_i8, DT_u16, DT_bf16, DT_u32, DT_i64, DT_f64, DT_f16, DT_pred, DT_u8, DT_i4 };
+	struct ir_fn *outer = fn, *body = ir_fn_new(m, "body"), *cond = NULL;
+	bool counted = pick(3) > 0;
+	int64_t trip = counted ? pick(5) : -1, role[64], n = 0;
+	ir_type ty[64];
+	int64_t flat[1] = { 96 };
+	for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+		role[n] = ROLE_CONST;
+		ty[n++] = tens(t[i], 1, flat);
+	}
+	int ncarry = 1 + pick(3), nio = counted ? pick(3) : 0;
+	int64_t dim[64][3];
+	int rank[64], dt[64];
+	for (int i = 0; i < ncarry + 2 * nio; i++) {
+		rank[i] = pick(3);
+		dt[i] = t[pick(12)];
+		for (int d = 0; d < rank[i]; d++)
+			dim[i][d] = 1 + pick(5);
+		if (i < ncarry) {
+			role[n] = ROLE_CARRY;
+			ty[n++] = tens(dt[i], rank[i], dim[i]);
+		} else {
+			int64_t sd[4] = { MAX(trip, 1) + pick(2) };
+			memcpy(sd + 1, dim[i], sizeof *sd * (size_t)rank[i]);
+			role[n] = i < ncarry + nio ? ROLE_IN + pick(2) : ROLE_OUT + pick(2);
+			ty[n++] = tens(dt[i], rank[i] + 1, sd);
+		}
+	}
+	ir_type i32 = ir_scalar(m, DT_i32);
+	if (!counted) {            /* a counter of its own */
+		role[n] = ROLE_CARRY;
+		ty[n++] = i32;
+	}
+	ir_val arg[64];
+	for (int k = 0; k < n; k++)
+		arg[k] = ir_param(outer, ty[k]);
+	/* the body */
+	fn = body;
+	ir_param(body, i32);
+	ir_val last = 0;
+	for (int k = 0, j = 0; k < n; k++) {
+		if (role[k] == ROLE_CARRY || role[k] == ROLE_CONST)
+			last = ir_param(body, ty[k]);
+		else if (role[k] == ROLE_IN || role[k] == ROLE_IN_REV)
+			ir_param(body, tens(dt[ncarry + j], rank[ncarry + j], dim[ncarry + j]));
+		j += role[k] == ROLE_IN || role[k] == ROLE_IN_REV;
+	}
+	b = (struct ir_b){ m, body, 0 };
+	int nres = 0;
+	ir_val res[64];
+	for (int i = 0; i < ncarry; i++) {
+		budget = 6;
+		res[nres++] = make(dt[i], rank[i], dim[i], 3);
+		if (pick(3) == 0) {    /* a branch */
+			struct ir_fn *br[2];
+			for (int k = 0; k < 2; k++) {
+				br[k] = ir_fn_new(m, "branch");
+				ir_val p = ir_param(br[k], tens(dt[i], rank[i], dim[i]));
+				struct ir_b bb = { m, br[k], 0 };
+				ir_result(br[k], k && dt[i] != DT_pred ? ir_bin(&bb, ELEM_add, p, p) : p);
+			}
+			ir_val in[2] = { 1, res[i] };
+			int64_t w[3] = { 2, br[0]->id, br[1]->id };
+			ir_type ct = tens(dt[i], rank[i], dim[i]);
+			res[i] = ir_emit_raw(&b, IR_case, 2, in, 1, &ct, w, 3);
+		}
+	}
+	if (!counted)
+		res[nres++] = ir_bin(&b, ELEM_add, last, ir_const_i(&b, i32, 1));
+	for (int i = 0; i < nio; i++) {
+		budget = 4;
+		res[nres++] = make(dt[ncarry + nio + i], rank[ncarry + nio + i], dim[ncarry + nio + i], 2);
+	}
+	for (int i = 0; i < nres; i++)
+		ir_result(body, res[i]);
+	if (!counted) {
+		cond = ir_fn_new(m, "cond");
+		for (int k = 0; k < n; k++)
+			last = ir_param(cond, ty[k]);
+		struct ir_b cb = { m, cond, 0 };
+		/* the counter starts anywhere: run while its low bits are not full */
+		ir_result(cond, ir_bin(&cb, ELEM_compare_ne, ir_bin(&cb, ELEM_and, last, ir_const_i(&cb, i32, 3)), ir_const_i(&cb, i32, 3)));
+	}
+	fn = outer;
+	b = (struct ir_b){ m, fn, 0 };
+	ir_type rt[64];
+	int nrt = 0;
+	for (int k = 0; k < n; k++)
+		if (role[k] == ROLE_CARRY)
+			rt[nrt++] = ty[k];
+	for (int k = 0; k < n; k++)
+		if (role[k] == ROLE_OUT || role[k] == ROLE_OUT_REV)
+			rt[nrt++] = ty[k];
+	int64_t w[70] = { trip, cond ? cond->id : 0, body->id, n };
+	memcpy(w + 4, role, sizeof *role * (size_t)n);
+	ir_val v = ir_emit_raw(&b, IR_loop, (uint32_t)n, arg, (uint32_t)nrt, rt, w, (uint32_t)n + 4);
+	for (int i = 0; i < nrt; i++)
+		ir_result(fn, v + (uint32_t)i);
+}
+
 static bool many(const char *what, uint64_t first, int n, void (*build)(void))
 {
 	const char *only = getenv("SEED"), *count = getenv("COUNT");
@@ -476,13 +579,17 @@ static bool points(void) { return many("point", 1, 60, build_point); }
 static bool rows(void) { return many("row", 100000, 60, build_row); }
 static bool args(void) { return many("arg", 200000, 10, build_arg); }
 
+static bool loops(void) { return many("loop", 300000, 60, build_loop); }
+
 static void test_points(void **state) { assert_int_equal(each_isa(points), 0); }
 static void test_rows(void **state) { assert_int_equal(each_isa(rows), 0); }
 static void test_args(void **state) { assert_int_equal(each_isa(args), 0); }
+static void test_loops(void **state) { assert_int_equal(each_isa(loops), 0); }
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_args) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_args),
+		cmocka_unit_test(test_loops) };
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);

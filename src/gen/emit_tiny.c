@@ -1,0 +1,871 @@
+/* Groups with control flow over small values: all of it becomes one piece of code.  A value is a scalar or
+ * one vector that holds all its elements in row-major order (rounded up to a power of two; what is in the
+ * spare lanes does not matter).  Views are shuffles, carries of a loop are phis, so a turn of a small loop
+ * costs a few instructions.  Stacks that a loop reads or writes slice by slice stay in memory. */
+#include "emit.h"
+
+#include <stdlib.h>
+
+struct tv {
+	LV ssa;                  /* or NULL: */
+	LV ptr;                  /* in memory; element strides, in elements */
+	LV splat;                /* every element the same: a scalar register value */
+	const int64_t *stride;   /* of ptr; NULL: dense */
+};
+
+struct tiny { struct em *e; const struct ir_module *m; struct arena a; int depth; };
+
+static int lanes_of(int64_t n)
+{
+	int w = 1;
+	while (w < n)
+		w *= 2;
+	return w == 1 ? 0 : w;
+}
+
+static LT reg_of(struct em *e, const struct ir_type_info *t)
+{
+	return em_vec(em_reg(e, t->dtype), lanes_of(t->count));
+}
+
+/* Elements idx[0 .. n) of x (-1: any). */
+static LV pick(struct em *e, LV x, const int64_t *idx, int64_t n)
+{
+	int w = lanes_of(n), from = em_lanes(x);
+	if (!from)
+		return em_splat(e, x, w);
+	if (!w)
+		return LLVMBuildExtractElement(e->b, x, LLVMConstInt(e->i32, (unsigned)MAX(idx[0], 0), false), "");
+	LV v[256];
+	bool same = w == from;
+	for (int i = 0; i < w; i++) {
+		int64_t k = i < n ? idx[i] : -1;
+		v[i] = k < 0 ? LLVMGetPoison(e->i32) : LLVMConstInt(e->i32, (unsigned)k, false);
+		same &= k < 0 || k == i;
+	}
+	return same ? x : LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(v, (unsigned)w), "");
+}
+
+static LV entry_alloca(struct em *e, LT t)
+{
+	LLVMBasicBlockRef entry = LLVMGetEntryBasicBlock(e->f);
+	LLVMBuilderRef b = LLVMCreateBuilderInContext(e->c);
+	LV first = LLVMGetFirstInstruction(entry);
+	if (first)
+		LLVMPositionBuilderBefore(b, first);
+	else
+		LLVMPositionBuilderAtEnd(b, entry);
+	LV a = LLVMBuildAlloca(b, t, "");
+	LLVMDisposeBuilder(b);
+	return a;
+}
+
+static LV at(struct em *e, LT t, LV p, LV off)
+{
+	return LLVMBuildGEP2(e->b, t, p, &off, 1, "");
+}
+
+/* Flat positions of all elements of dims under strides. */
+static int64_t *positions(struct arena *a, int rank, const int64_t *dim, const int64_t *stride)
+{
+	int64_t n = 1, ix[IR_MAX_RANK] = { 0 };
+	for (int d = 0; d < rank; d++)
+		n *= dim[d];
+	int64_t *p = ARENA_NEW(a, int64_t, n + 1);
+	for (int64_t i = 0; i < n; i++) {
+		int64_t o = 0;
+		for (int d = 0; d < rank; d++)
+			o += ix[d] * stride[d];
+		p[i] = o;
+		for (int d = rank - 1; d >= 0 && ++ix[d] == dim[d]; d--)
+			ix[d] = 0;
+	}
+	return p;
+}
+
+static void dense(int rank, const int64_t *dim, int64_t *st)
+{
+	int64_t s = 1;
+	for (int d = rank - 1; d >= 0; d--) {
+		st[d] = s;
+		s *= dim[d];
+	}
+}
+
+/* count elements at p, at the given offsets, as a register value. */
+static LV load_at(struct tiny *t, int dt, int64_t n, LV p, const int64_t *off)
+{
+	struct em *e = t->e;
+	LT mt = em_mem(e, dt);
+	unsigned size = dtype_info[dt].bytes;
+	bool run = true;
+	for (int64_t i = 0; i < n; i++)
+		run &= off[i] == off[0] + i;
+	if (n == 1 || (run && n > 1)) {
+		LV x = LLVMBuildLoad2(e->b, n == 1 ? mt : em_vec(mt, (int)n), at(e, mt, p, em_ki(e->i64, off[0])), "");
+		LLVMSetAlignment(x, size);
+		int w = lanes_of(n);
+		if (n > 1 && w != n) {
+			LV v[256];
+			for (int i = 0; i < w; i++)
+				v[i] = i < n ? LLVMConstInt(e->i32, (unsigned)i, false) : LLVMConstInt(e->i32, 0, false);
+			x = LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(v, (unsigned)w), "");
+		}
+		return em_from_mem(e, dt, x);
+	}
+	LV x = LLVMConstNull(em_vec(mt, lanes_of(n)));
+	for (int64_t i = 0; i < n; i++) {
+		LV y = LLVMBuildLoad2(e->b, mt, at(e, mt, p, em_ki(e->i64, off[i])), "");
+		LLVMSetAlignment(y, size);
+		x = LLVMBuildInsertElement(e->b, x, y, LLVMConstInt(e->i32, (unsigned)i, false), "");
+	}
+	return em_from_mem(e, dt, x);
+}
+
+static void store_at(struct tiny *t, int dt, int64_t n, LV p, const int64_t *off, LV x)
+{
+	struct em *e = t->e;
+	LT mt = em_mem(e, dt);
+	unsigned size = dtype_info[dt].bytes;
+	x = em_to_mem(e, dt, x);
+	bool run = true;
+	for (int64_t i = 0; i < n; i++)
+		run &= off[i] == off[0] + i;
+	if (n > 1 && run) {
+		if (em_lanes(x) != n) {
+			LV v[256];
+			for (int i = 0; i < n; i++)
+				v[i] = LLVMConstInt(e->i32, (unsigned)i, false);
+			x = LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(v, (unsigned)n), "");
+		}
+		LLVMSetAlignment(LLVMBuildStore(e->b, x, at(e, mt, p, em_ki(e->i64, off[0]))), size);
+		return;
+	}
+	for (int64_t i = 0; i < n; i++) {
+		LV y = em_lanes(x) ? LLVMBuildExtractElement(e->b, x, LLVMConstInt(e->i32, (unsigned)i, false), "") : x;
+		LLVMSetAlignment(LLVMBuildStore(e->b, y, at(e, mt, p, em_ki(e->i64, off[i]))), size);
+	}
+}
+
+static LV ssa(struct tiny *t, struct tv *v, const struct ir_type_info *ti)
+{
+	if (v->ssa)
+		return v->ssa;
+	if (v->splat)
+		return em_splat(t->e, v->splat, lanes_of(ti->count));
+	int64_t st[IR_MAX_RANK];
+	dense(ti->rank, ti->dim, st);
+	LV x = load_at(t, ti->dtype, ti->count, v->ptr, positions(&t->a, ti->rank, ti->dim, v->stride ? v->stride : st));
+	return x;
+}
+
+/* Write the value to dense memory at p. */
+static void spill(struct tiny *t, struct tv *v, const struct ir_type_info *ti, LV p)
+{
+	struct em *e = t->e;
+	LT mt = em_mem(e, ti->dtype);
+	if (!ti->count)
+		return;
+	if (v->ssa || ti->count <= 128) {
+		int64_t st[IR_MAX_RANK];
+		dense(ti->rank, ti->dim, st);
+		store_at(t, ti->dtype, ti->count, p, positions(&t->a, ti->rank, ti->dim, st), ssa(t, v, ti));
+		return;
+	}
+	if (v->ptr && !v->stride) {
+		LV n = em_ki(e->i64, ti->bytes), a[3] = { p, v->ptr, n };
+		em_call(e, "memmove", e->ptr, 3, a);
+		return;
+	}
+	/* a loop over the elements: a splat, or a strided stack, whose last dimensions are walked by digits */
+	LLVMBasicBlockRef from = LLVMGetInsertBlock(e->b), loop = em_block(e, "fill"), out = em_block(e, "filled");
+	LV x = v->splat ? em_to_mem(e, ti->dtype, v->splat) : NULL;
+	LLVMBuildBr(e->b, loop);
+	LLVMPositionBuilderAtEnd(e->b, loop);
+	LV i = LLVMBuildPhi(e->b, e->i64, "");
+	if (!x) {
+		LV rest = i, off = em_ki(e->i64, 0);
+		for (int d = ti->rank - 1; d >= 0; d--) {
+			LV k = LLVMBuildURem(e->b, rest, em_ki(e->i64, ti->dim[d]), "");
+			rest = LLVMBuildUDiv(e->b, rest, em_ki(e->i64, ti->dim[d]), "");
+			off = LLVMBuildAdd(e->b, off, LLVMBuildMul(e->b, k, em_ki(e->i64, v->stride[d]), ""), "");
+		}
+		x = LLVMBuildLoad2(e->b, mt, at(e, mt, v->ptr, off), "");
+		LLVMSetAlignment(x, dtype_info[ti->dtype].bytes);
+	}
+	LLVMSetAlignment(LLVMBuildStore(e->b, x, at(e, mt, p, i)), dtype_info[ti->dtype].bytes);
+	LV next = LLVMBuildAdd(e->b, i, em_ki(e->i64, 1), "");
+	LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntULT, next, em_ki(e->i64, ti->count), ""), loop, out);
+	LV in[2] = { em_ki(e->i64, 0), next };
+	LLVMBasicBlockRef ib[2] = { from, loop };
+	LLVMAddIncoming(i, in, ib, 2);
+	em_at(e, out);
+}
+
+static LV spill_new(struct tiny *t, struct tv *v, const struct ir_type_info *ti)
+{
+	LV p = entry_alloca(t->e, LLVMArrayType2(em_mem(t->e, ti->dtype), (uint64_t)MAX(ti->count, 1)));
+	spill(t, v, ti, p);
+	return p;
+}
+
+/* Scalar integer value, clamped to 0 .. hi, as i64. */
+static LV index_of(struct tiny *t, LV x, int dt, int64_t hi)
+{
+	struct em *e = t->e;
+	bool sig = dtype_info[dt].cls == DT_INT;
+	LV v = dtype_info[dt].bytes == 8 ? x : sig ? LLVMBuildSExt(e->b, x, e->i64, "") : LLVMBuildZExt(e->b, x, e->i64, "");
+	if (sig)
+		v = em_sel(e, LLVMBuildICmp(e->b, LLVMIntSLT, v, em_ki(e->i64, 0), ""), em_ki(e->i64, 0), v);
+	return em_sel(e, LLVMBuildICmp(e->b, LLVMIntUGT, v, em_ki(e->i64, hi), ""), em_ki(e->i64, hi), v);
+}
+
+static LV lane_at(struct em *e, LV x, int64_t i)
+{
+	return em_lanes(x) ? LLVMBuildExtractElement(e->b, x, LLVMConstInt(e->i32, (unsigned)i, false), "") : x;
+}
+
+static void function(struct tiny *t, const struct ir_fn *fn, struct tv *arg, struct tv *res, LV *out_ptr);
+
+static void region_scalar(struct tiny *t, ir_fnid f, int n, const LV *arg, LV *out)
+{
+	const struct ir_fn *g = ir_fn_of(t->m, f);
+	struct tv *a = ARENA_NEW(&t->a, struct tv, g->nparam + 1), *r = ARENA_NEW(&t->a, struct tv, g->result.n + 1);
+	for (int i = 0; i < n; i++)
+		a[i].ssa = arg[i];
+	/* the reducer's functions work on vectors as well: its constants are splats */
+	function(t, g, a, r, NULL);
+	for (size_t i = 0; i < g->result.n; i++)
+		out[i] = r[i].ssa ? r[i].ssa : r[i].splat;
+}
+
+/* Combine two sets of n values (same shapes). */
+static void merge(struct tiny *t, enum redop rop, ir_fnid f, int n, const int *dt, LV *acc, const LV *x)
+{
+	if (rop != RED_fn) {
+		for (int k = 0; k < n; k++)
+			acc[k] = em_redop(t->e, rop, dt[k], acc[k], x[k]);
+		return;
+	}
+	/* per lane: a reducer is scalar code */
+	int w = em_lanes(acc[0]);
+	LV arg[16], out[16], res[8];
+	for (int i = 0; i < MAX(w, 1); i++) {
+		for (int k = 0; k < n; k++) {
+			arg[k] = lane_at(t->e, acc[k], i);
+			arg[n + k] = lane_at(t->e, x[k], i);
+		}
+		region_scalar(t, f, 2 * n, arg, out);
+		for (int k = 0; k < n; k++) {
+			if (!w)
+				res[k] = out[k];
+			else
+				res[k] = LLVMBuildInsertElement(t->e->b, i ? res[k] : LLVMGetPoison(LLVMTypeOf(acc[k])), out[k],
+				                                LLVMConstInt(t->e->i32, (unsigned)i, false), "");
+		}
+	}
+	memcpy(acc, res, sizeof *acc * (size_t)n);
+}
+
+static void reduce(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val)
+{
+	struct em *e = t->e;
+	int n = (int)o->nin / 2, nd, dt[8], at_[8];
+	enum redop rop = (enum redop)ir_attr(fn, o, 1);
+	ir_fnid f = (ir_fnid)ir_attr(fn, o, 2);
+	const int64_t *dims = ir_attrs(fn, o, 0, &nd);
+	const struct ir_type_info *ti = ir_vtype(t->m, fn, ir_in(fn, o, 0)), *to = ir_vtype(t->m, fn, o->out);
+	int64_t st[IR_MAX_RANK], ks[IR_MAX_RANK], kd[IR_MAX_RANK], rs[IR_MAX_RANK], rd[IR_MAX_RANK], R = 1;
+	int nk = 0, nr = 0;
+	dense(ti->rank, ti->dim, st);
+	for (int d = 0; d < ti->rank; d++) {
+		bool red = false;
+		for (int i = 0; i < nd; i++)
+			red |= dims[i] == d;
+		if (red) {
+			rs[nr] = st[d];
+			rd[nr++] = ti->dim[d];
+			R *= ti->dim[d];
+		} else {
+			ks[nk] = st[d];
+			kd[nk++] = ti->dim[d];
+		}
+	}
+	int64_t *kp = positions(&t->a, nk, kd, ks), *rp = positions(&t->a, nr, rd, rs), *idx = ARENA_NEW(&t->a, int64_t, to->count + 1);
+	LV *part = ARENA_NEW(&t->a, LV, (R + 1) * n), init[8], x[8];
+	for (int k = 0; k < n; k++) {
+		const struct ir_type_info *tk = ir_vtype(t->m, fn, ir_in(fn, o, (uint32_t)k));
+		dt[k] = tk->dtype;
+		at_[k] = rop == RED_fn ? dt[k] : dt[k] == DT_bf16 || dt[k] == DT_f16 ? DT_f32 : dt[k];
+		init[k] = em_splat(e, ssa(t, &val[ir_in(fn, o, (uint32_t)(n + k))], ir_vtype(t->m, fn, ir_in(fn, o, (uint32_t)(n + k)))), lanes_of(to->count));
+		if (!ti->count)
+			continue;
+		x[k] = ssa(t, &val[ir_in(fn, o, (uint32_t)k)], tk);
+		for (int64_t r = 0; r < R; r++) {
+			for (int64_t i = 0; i < to->count; i++)
+				idx[i] = kp[i] + rp[r];
+			part[r * n + k] = pick(e, x[k], idx, to->count);
+		}
+	}
+	/* neighbours first, then their sums: a fixed tree */
+	for (int64_t left = ti->count ? R : 0; left > 1; left = (left + 1) / 2)
+		for (int64_t i = 0; i < left / 2 || (i == left / 2 && left % 2); i++) {
+			if (2 * i + 1 < left)
+				merge(t, rop, f, n, at_, &part[2 * i * n], &part[(2 * i + 1) * n]);
+			memmove(&part[i * n], &part[2 * i * n], sizeof *part * (size_t)n);
+		}
+	if (ti->count)
+		merge(t, rop, f, n, at_, init, part);
+	for (int k = 0; k < n; k++)
+		val[o->out + k].ssa = em_round(e, dt[k], init[k]);
+}
+
+static void concatenate(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val)
+{
+	struct em *e = t->e;
+	const struct ir_type_info *to = ir_vtype(t->m, fn, o->out);
+	int dim = (int)ir_attr(fn, o, 0);
+	int64_t post = 1, start = 0;
+	for (int d = dim + 1; d < to->rank; d++)
+		post *= to->dim[d];
+	int w = lanes_of(to->count);
+	LV out = NULL;
+	for (uint32_t i = 0; i < o->nin; i++) {
+		const struct ir_type_info *ti = ir_vtype(t->m, fn, ir_in(fn, o, i));
+		if (!ti->count)
+			continue;
+		LV x = ssa(t, &val[ir_in(fn, o, i)], ti);
+		int64_t idx[256], n = ti->dim[dim];
+		for (int64_t k = 0; k < to->count; k++) {
+			int64_t p = k % post, mid = k / post % to->dim[dim], pre = k / post / to->dim[dim];
+			idx[k] = mid >= start && mid < start + n ? (pre * n + mid - start) * post + p : -1;
+		}
+		LV y = pick(e, x, idx, to->count);
+		if (!w) {
+			out = y;
+		} else if (!out) {
+			out = y;
+		} else {
+			LV v[256];
+			for (int k = 0; k < w; k++)
+				v[k] = LLVMConstInt(e->i32, (unsigned)(k < to->count && idx[k] >= 0 ? k + w : k), false);
+			out = LLVMBuildShuffleVector(e->b, out, y, LLVMConstVector(v, (unsigned)w), "");
+		}
+		start += n;
+	}
+	val[o->out].ssa = out;
+}
+
+static void pad(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val)
+{
+	struct em *e = t->e;
+	const struct ir_type_info *to = ir_vtype(t->m, fn, o->out), *ti = ir_vtype(t->m, fn, ir_in(fn, o, 0));
+	int n, w = lanes_of(to->count);
+	const int64_t *low = ir_attrs(fn, o, 0, &n), *in = ir_attrs(fn, o, 2, &n);
+	int64_t st[IR_MAX_RANK], ix[IR_MAX_RANK] = { 0 }, idx[256];
+	dense(ti->rank, ti->dim, st);
+	LV p = em_splat(e, ssa(t, &val[ir_in(fn, o, 1)], ir_vtype(t->m, fn, ir_in(fn, o, 1))), w);
+	LV mask[256];
+	bool any = false;
+	for (int64_t k = 0; k < to->count; k++) {
+		int64_t at_ = 0;
+		for (int d = 0; d < to->rank && at_ >= 0; d++) {
+			int64_t c = ix[d] - low[d];
+			if (c < 0 || c % (in[d] + 1) || c / (in[d] + 1) >= ti->dim[d])
+				at_ = -1;
+			else
+				at_ += c / (in[d] + 1) * st[d];
+		}
+		idx[k] = at_;
+		any |= at_ >= 0;
+		mask[k] = LLVMConstInt(e->i1, at_ >= 0, false);
+		for (int d = to->rank - 1; d >= 0 && ++ix[d] == to->dim[d]; d--)
+			ix[d] = 0;
+	}
+	if (!any) {
+		val[o->out].ssa = p;
+		return;
+	}
+	LV x = pick(e, ssa(t, &val[ir_in(fn, o, 0)], ti), idx, to->count);
+	for (int k = (int)to->count; k < w; k++)
+		mask[k] = LLVMConstInt(e->i1, 0, false);
+	val[o->out].ssa = em_sel(e, w ? LLVMConstVector(mask, (unsigned)w) : mask[0], x, p);
+}
+
+/* A box of an operand at run-time starts: element k of the result is at flat base + pos[k]. */
+static LV box_base(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, uint32_t first, struct tv *val,
+                   const struct ir_type_info *whole, const int64_t *size, const int64_t *stride)
+{
+	struct em *e = t->e;
+	LV base = em_ki(e->i64, 0);
+	for (int d = 0; d < whole->rank; d++) {
+		int64_t hi = whole->dim[d] - size[d];
+		if (hi <= 0)
+			continue;
+		ir_val v = ir_in(fn, o, first + (uint32_t)d);
+		const struct ir_type_info *ti = ir_vtype(t->m, fn, v);
+		LV s = index_of(t, ssa(t, &val[v], ti), ti->dtype, hi);
+		base = LLVMBuildAdd(e->b, base, LLVMBuildMul(e->b, s, em_ki(e->i64, stride[d]), ""), "");
+	}
+	return base;
+}
+
+static void dynamic_slice(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val)
+{
+	struct em *e = t->e;
+	struct tv *x = &val[ir_in(fn, o, 0)];
+	const struct ir_type_info *ti = ir_vtype(t->m, fn, ir_in(fn, o, 0)), *to = ir_vtype(t->m, fn, o->out);
+	int64_t st[IR_MAX_RANK];
+	dense(ti->rank, ti->dim, st);
+	const int64_t *from = x->ptr && x->stride ? x->stride : st;
+	LV base = box_base(t, fn, o, 1, val, ti, to->dim, from);
+	if (x->splat) {
+		val[o->out].splat = x->splat;
+		return;
+	}
+	if (x->ssa && to->count == 1) {
+		val[o->out].ssa = em_lanes(x->ssa) ? LLVMBuildExtractElement(e->b, x->ssa, base, "") : x->ssa;
+		return;
+	}
+	LV p = x->ptr ? x->ptr : spill_new(t, x, ti);
+	LT mt = em_mem(e, ti->dtype);
+	val[o->out].ssa = load_at(t, ti->dtype, to->count, at(e, mt, p, base), positions(&t->a, to->rank, to->dim, from));
+}
+
+static void dynamic_update(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val)
+{
+	struct em *e = t->e;
+	const struct ir_type_info *ti = ir_vtype(t->m, fn, o->out), *tu = ir_vtype(t->m, fn, ir_in(fn, o, 1));
+	int64_t st[IR_MAX_RANK];
+	dense(ti->rank, ti->dim, st);
+	LV base = box_base(t, fn, o, 2, val, ti, tu->dim, st), u = ssa(t, &val[ir_in(fn, o, 1)], tu);
+	if (tu->count == 1) {
+		LV x = ssa(t, &val[ir_in(fn, o, 0)], ti);
+		val[o->out].ssa = em_lanes(x) ? LLVMBuildInsertElement(e->b, x, u, base, "") : u;
+		return;
+	}
+	LV p = spill_new(t, &val[ir_in(fn, o, 0)], ti);
+	LT mt = em_mem(e, ti->dtype);
+	store_at(t, ti->dtype, tu->count, at(e, mt, p, base), positions(&t->a, tu->rank, tu->dim, st), u);
+	struct tv m = { .ptr = p };
+	val[o->out].ssa = ssa(t, &m, ti);
+}
+
+/* --- control flow --------------------------------------------------------- */
+
+static void case_(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val)
+{
+	struct em *e = t->e;
+	int n;
+	const int64_t *f = ir_attrs(fn, o, 0, &n);
+	LV idx = ssa(t, &val[ir_in(fn, o, 0)], ir_vtype(t->m, fn, ir_in(fn, o, 0)));
+	if (LLVMTypeOf(idx) == e->i1)
+		idx = LLVMBuildZExt(e->b, idx, e->i32, "");
+	struct tv *arg = ARENA_NEW(&t->a, struct tv, o->nin + 1), *res = ARENA_NEW(&t->a, struct tv, o->nout + 1);
+	/* values from memory are loaded before the branches: what one of them loads does not dominate the rest */
+	for (uint32_t i = 1; i < o->nin; i++) {
+		arg[i - 1] = val[ir_in(fn, o, i)];
+		if (!arg[i - 1].ptr && !arg[i - 1].splat)
+			continue;
+		const struct ir_type_info *ti = ir_vtype(t->m, fn, ir_in(fn, o, i));
+		if (ti->count <= 128)
+			arg[i - 1] = (struct tv){ .ssa = ssa(t, &val[ir_in(fn, o, i)], ti) };
+	}
+	LLVMBasicBlockRef end = em_block(e, "join"), *from = ARENA_NEW(&t->a, LLVMBasicBlockRef, n), *start = ARENA_NEW(&t->a, LLVMBasicBlockRef, n);
+	LV *in = ARENA_NEW(&t->a, LV, n * (o->nout + 1));
+	for (int i = 0; i < n; i++)
+		start[i] = em_block(e, "case");
+	LV sw = LLVMBuildSwitch(e->b, idx, start[n - 1], (unsigned)n);
+	for (int i = 0; i < n - 1; i++)
+		LLVMAddCase(sw, LLVMConstInt(LLVMTypeOf(idx), (unsigned)i, false), start[i]);
+	for (int i = 0; i < n; i++) {
+		em_at(e, start[i]);
+		struct tv *mine = arena_copy(&t->a, arg, sizeof *arg * o->nin);
+		function(t, ir_fn_of(t->m, (ir_fnid)f[i]), mine, res, NULL);
+		for (uint32_t k = 0; k < o->nout; k++)
+			in[k * (uint32_t)n + (uint32_t)i] = ssa(t, &res[k], ir_vtype(t->m, fn, o->out + k));
+		from[i] = e->scope[e->cur].block;
+		LLVMBuildBr(e->b, end);
+	}
+	em_at(e, end);
+	for (uint32_t k = 0; k < o->nout; k++) {
+		LV phi = LLVMBuildPhi(e->b, reg_of(e, ir_vtype(t->m, fn, o->out + k)), "");
+		LLVMAddIncoming(phi, &in[k * (uint32_t)n], from, (unsigned)n);
+		val[o->out + k].ssa = phi;
+	}
+}
+
+/* Slice i (a stack's dimension 0) of the operand. */
+static LV stack_slice(struct tiny *t, struct tv *x, const struct ir_type_info *ti, LV i)
+{
+	struct em *e = t->e;
+	int64_t st[IR_MAX_RANK];
+	dense(ti->rank, ti->dim, st);
+	const int64_t *s = x->stride ? x->stride : st;
+	int64_t n = ti->dim[0] ? ti->count / ti->dim[0] : 0;
+	LT mt = em_mem(e, ti->dtype);
+	LV p = at(e, mt, x->ptr, LLVMBuildMul(e->b, i, em_ki(e->i64, s[0]), ""));
+	return load_at(t, ti->dtype, n, p, positions(&t->a, ti->rank - 1, ti->dim + 1, s + 1));
+}
+
+/* out: where results of out operands should lie, NULL = here. */
+static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val, LV *out)
+{
+	struct em *e = t->e;
+	int64_t trip = ir_attr(fn, o, 0);
+	ir_fnid cond = (ir_fnid)ir_attr(fn, o, 1);
+	const struct ir_fn *body = ir_fn_of(t->m, (ir_fnid)ir_attr(fn, o, 2));
+	int nr;
+	const int64_t *role = ir_attrs(fn, o, 3, &nr);
+	int n = (int)o->nin, ncarry = 0, nout = 0;
+	struct tv *x = ARENA_NEW(&t->a, struct tv, n + 1), *arg = ARENA_NEW(&t->a, struct tv, n + 2), *res = ARENA_NEW(&t->a, struct tv, n + 2);
+	const struct ir_type_info **ti = ARENA_NEW(&t->a, const struct ir_type_info *, n + 1);
+	for (int k = 0; k < n; k++)
+		ncarry += role[k] == ROLE_CARRY;
+	for (int k = 0; k < n; k++) {
+		ti[k] = ir_vtype(t->m, fn, ir_in(fn, o, (uint32_t)k));
+		x[k] = val[ir_in(fn, o, (uint32_t)k)];
+		switch (role[k]) {
+		case ROLE_CARRY:
+			x[k] = (struct tv){ .ssa = ssa(t, &x[k], ti[k]) };
+			break;
+		case ROLE_CONST:
+			if (ti[k]->count <= 128)
+				x[k] = (struct tv){ .ssa = ssa(t, &x[k], ti[k]) };
+			break;
+		case ROLE_IN: case ROLE_IN_REV:
+			if (!x[k].ptr && !x[k].splat)
+				x[k] = (struct tv){ .ptr = spill_new(t, &x[k], ti[k]) };
+			break;
+		default: {
+			LV p = out ? out[ncarry + nout] : NULL;
+			if (p)
+				spill(t, &x[k], ti[k], p);
+			else
+				p = spill_new(t, &x[k], ti[k]);
+			x[k] = (struct tv){ .ptr = p };
+			nout++;
+		}
+		}
+	}
+	LV *phi = ARENA_NEW(&t->a, LV, n + 1), *init = ARENA_NEW(&t->a, LV, n + 1);
+	int c = 0, w = 0;
+	for (int k = 0; k < n; k++)
+		if (role[k] == ROLE_CARRY)
+			init[c++] = x[k].ssa;
+	if (trip == 0) {
+		for (int k = 0; k < ncarry; k++)
+			val[o->out + k].ssa = init[k];
+	} else {
+		LLVMBasicBlockRef from = e->scope[e->cur].block, head = em_block(e, "loop"), end = em_block(e, "end");
+		LLVMBuildBr(e->b, head);
+		em_at(e, head);
+		LV i = LLVMBuildPhi(e->b, e->i64, "");
+		c = 0;
+		for (int k = 0; k < n; k++)
+			if (role[k] == ROLE_CARRY) {
+				phi[c] = LLVMBuildPhi(e->b, reg_of(e, ti[k]), "");
+				x[k].ssa = phi[c++];
+			}
+		if (trip < 0) {
+			const struct ir_fn *cf = ir_fn_of(t->m, cond);
+			struct tv *ca = arena_copy(&t->a, x, sizeof *x * (size_t)n), go = { 0 };
+			function(t, cf, ca, &go, NULL);
+			LV g = ssa(t, &go, ir_vtype(t->m, cf, cf->result.p[0]));
+			LLVMBasicBlockRef in = em_block(e, "body");
+			LLVMBuildCondBr(e->b, g, in, end);
+			em_at(e, in);
+		}
+		int na = 0;
+		arg[na++].ssa = LLVMBuildTrunc(e->b, i, e->i32, "");
+		LV rev = LLVMBuildSub(e->b, em_ki(e->i64, trip - 1), i, "");
+		for (int k = 0; k < n; k++) {
+			if (role[k] == ROLE_CARRY || role[k] == ROLE_CONST)
+				arg[na++] = x[k];
+			if (role[k] == ROLE_IN || role[k] == ROLE_IN_REV) {
+				if (x[k].splat)
+					arg[na++] = (struct tv){ .splat = x[k].splat };
+				else
+					arg[na++] = (struct tv){ .ssa = stack_slice(t, &x[k], ti[k], role[k] == ROLE_IN ? i : rev) };
+			}
+		}
+		function(t, body, arg, res, NULL);
+		LV next[2];
+		for (int k = 0; k < n; k++) {
+			if (role[k] != ROLE_OUT && role[k] != ROLE_OUT_REV)
+				continue;
+			const struct ir_type_info *ts = ir_vtype(t->m, body, body->result.p[ncarry + w]);
+			int64_t st[IR_MAX_RANK], cnt = ts->count;
+			dense(ts->rank, ts->dim, st);
+			LT mt = em_mem(e, ts->dtype);
+			LV row = role[k] == ROLE_OUT ? i : rev;
+			store_at(t, ts->dtype, cnt, at(e, mt, x[k].ptr, LLVMBuildMul(e->b, row, em_ki(e->i64, cnt), "")),
+			         positions(&t->a, ts->rank, ts->dim, st), ssa(t, &res[ncarry + w], ts));
+			w++;
+		}
+		LV *again = ARENA_NEW(&t->a, LV, ncarry + 1);
+		for (int k = 0; k < ncarry; k++)
+			again[k] = ssa(t, &res[k], ir_vtype(t->m, body, body->result.p[k]));
+		next[0] = em_ki(e->i64, 0);
+		next[1] = LLVMBuildAdd(e->b, i, em_ki(e->i64, 1), "");
+		LLVMBasicBlockRef latch = e->scope[e->cur].block, ib[2] = { from, latch };
+		if (trip < 0)
+			LLVMBuildBr(e->b, head);
+		else
+			LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntULT, next[1], em_ki(e->i64, trip), ""), head, end);
+		LLVMAddIncoming(i, next, ib, 2);
+		for (int k = 0; k < ncarry; k++) {
+			LV in[2] = { init[k], again[k] };
+			LLVMAddIncoming(phi[k], in, ib, 2);
+			val[o->out + k].ssa = trip < 0 ? phi[k] : again[k];
+		}
+		em_at(e, end);
+	}
+	w = 0;
+	for (int k = 0; k < n; k++)
+		if (role[k] == ROLE_OUT || role[k] == ROLE_OUT_REV)
+			val[o->out + (uint32_t)(ncarry + w++)] = (struct tv){ .ptr = x[k].ptr };
+}
+
+/* --- a function ------------------------------------------------------------ */
+
+static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val, LV *out)
+{
+	struct em *e = t->e;
+	const struct ir_type_info *to = ir_vtype(t->m, fn, o->out);
+	const struct ir_type_info *ti = o->nin ? ir_vtype(t->m, fn, ir_in(fn, o, 0)) : NULL;
+	struct tv *x = o->nin ? &val[ir_in(fn, o, 0)] : NULL, *r = &val[o->out];
+	int64_t st[IR_MAX_RANK], ps[IR_MAX_RANK] = { 0 }, base = 0;
+	int n, w = lanes_of(to->count);
+	if (o->kind == IR_loop) {
+		loop(t, fn, o, val, out);
+		return;
+	}
+	if (o->kind == IR_case) {
+		case_(t, fn, o, val);
+		return;
+	}
+	if (o->kind == IR_call) {
+		struct tv *arg = ARENA_NEW(&t->a, struct tv, o->nin + 1), *res = ARENA_NEW(&t->a, struct tv, o->nout + 1);
+		for (uint32_t i = 0; i < o->nin; i++)
+			arg[i] = val[ir_in(fn, o, i)];
+		function(t, ir_fn_of(t->m, (ir_fnid)ir_attr(fn, o, 0)), arg, res, out);
+		memcpy(r, res, sizeof *res * o->nout);
+		return;
+	}
+	if (o->kind == IR_reduce) {
+		reduce(t, fn, o, val);
+		return;
+	}
+	if (ir_is_elem(o->kind)) {
+		LV a[3] = { NULL, NULL, NULL };
+		int lanes = 0;
+		for (uint32_t i = 0; i < o->nin; i++) {
+			a[i] = ssa(t, &val[ir_in(fn, o, i)], ir_vtype(t->m, fn, ir_in(fn, o, i)));
+			lanes = MAX(lanes, em_lanes(a[i]));
+		}
+		for (uint32_t i = 0; i < o->nin; i++)
+			a[i] = em_splat(e, a[i], lanes);
+		r->ssa = em_elem(e, ir_elem(o->kind), ir_vtype(t->m, fn, ir_in(fn, o, o->nin > 1 ? 1 : 0))->dtype, to->dtype, a);
+		return;
+	}
+	if (ti)
+		dense(ti->rank, ti->dim, st);
+	if (x && x->splat && (o->kind == IR_broadcast || o->kind == IR_reshape || o->kind == IR_transpose || o->kind == IR_reverse || o->kind == IR_slice)) {
+		*r = (struct tv){ .splat = x->splat, .ssa = to->count <= 128 ? em_splat(e, x->splat, w) : NULL };
+		return;
+	}
+	switch (o->kind) {
+	case IR_constant: {
+		size_t nb;
+		const char *p = ir_blob_data(t->m, (ir_blob)ir_attr(fn, o, 0), &nb);
+		int es = dtype_info[to->dtype].bytes;
+		if (nb == (size_t)es) {
+			r->splat = em_const(e, to->dtype, p, 0);
+			if (to->count <= 128)
+				r->ssa = em_splat(e, r->splat, w);
+			return;
+		}
+		LV v[256];
+		for (int i = 0; i < w; i++)
+			v[i] = em_const(e, to->dtype, p + (i < to->count ? i : 0) * es, 0);
+		r->ssa = LLVMConstVector(v, (unsigned)w);
+		return;
+	}
+	case IR_iota: {
+		dense(to->rank, to->dim, st);
+		int dim = (int)ir_attr(fn, o, 0);
+		LV v[256];
+		for (int i = 0; i < MAX(w, 1); i++)
+			v[i] = LLVMConstInt(e->i64, (unsigned long long)(i < to->count ? i / st[dim] % to->dim[dim] : 0), false);
+		LV k = w ? LLVMConstVector(v, (unsigned)w) : v[0];
+		r->ssa = em_elem(e, ELEM_convert, DT_i64, to->dtype, &k);
+		return;
+	}
+	case IR_reshape: case IR_sharding_constraint:
+		*r = *x;
+		if (r->stride && !r->ssa)
+			*r = (struct tv){ .ssa = ssa(t, x, ti) };
+		return;
+	case IR_bitcast_convert: {
+		LV a = ssa(t, x, ti);
+		r->ssa = em_elem(e, ELEM_bitcast, ti->dtype, to->dtype, &a);
+		return;
+	}
+	case IR_reduce_precision:
+		r->ssa = em_reduce_precision(e, to->dtype, ssa(t, x, ti), (int)ir_attr(fn, o, 0), (int)ir_attr(fn, o, 1));
+		return;
+	case IR_broadcast: {
+		if (ti->count == 1) {
+			r->splat = lane_at(e, ssa(t, x, ti), 0);
+			if (to->count <= 128)
+				r->ssa = em_splat(e, r->splat, w);
+			return;
+		}
+		const int64_t *d = ir_attrs(fn, o, 0, &n);
+		for (int i = 0; i < n; i++)
+			if (ti->dim[i] != 1)
+				ps[d[i]] = st[i];
+		break;
+	}
+	case IR_transpose: {
+		const int64_t *p = ir_attrs(fn, o, 0, &n);
+		for (int i = 0; i < n; i++)
+			ps[i] = st[p[i]];
+		break;
+	}
+	case IR_reverse: {
+		const int64_t *d = ir_attrs(fn, o, 0, &n);
+		memcpy(ps, st, sizeof ps);
+		for (int i = 0; i < n; i++) {
+			base += (ti->dim[d[i]] - 1) * st[d[i]];
+			ps[d[i]] = -st[d[i]];
+		}
+		break;
+	}
+	case IR_slice: {
+		const int64_t *b = ir_attrs(fn, o, 0, &n), *s = ir_attrs(fn, o, 2, &n);
+		for (int i = 0; i < n; i++) {
+			base += b[i] * st[i];
+			ps[i] = st[i] * s[i];
+		}
+		break;
+	}
+	case IR_concatenate:
+		concatenate(t, fn, o, val);
+		return;
+	case IR_pad:
+		pad(t, fn, o, val);
+		return;
+	case IR_dynamic_slice:
+		dynamic_slice(t, fn, o, val);
+		return;
+	case IR_dynamic_update_slice:
+		dynamic_update(t, fn, o, val);
+		return;
+	default:
+		assert(!"operation");
+	}
+	if (!to->count) {
+		r->ssa = LLVMGetUndef(em_reg(e, to->dtype));
+		return;
+	}
+	int64_t *p = positions(&t->a, to->rank, to->dim, ps);
+	for (int64_t i = 0; i < to->count; i++)
+		p[i] += base;
+	if (x->ptr && !x->ssa && ti->count > 128) {         /* a part of a stack */
+		int64_t *q = ARENA_NEW(&t->a, int64_t, to->count + 1), ix[IR_MAX_RANK];
+		for (int64_t i = 0; i < to->count; i++) {
+			int64_t rest = p[i], off = 0;
+			for (int d = ti->rank - 1; d >= 0; d--) {
+				ix[d] = rest % ti->dim[d];
+				rest /= ti->dim[d];
+				off += ix[d] * (x->stride ? x->stride[d] : st[d]);
+			}
+			q[i] = off;
+		}
+		r->ssa = load_at(t, to->dtype, to->count, x->ptr, q);
+		return;
+	}
+	r->ssa = pick(e, ssa(t, x, ti), p, to->count);
+}
+
+static void function(struct tiny *t, const struct ir_fn *fn, struct tv *arg, struct tv *res, LV *out_ptr)
+{
+	struct tv *val = ARENA_NEW(&t->a, struct tv, fn->val.n + 1);
+	for (uint32_t i = 0; i < fn->nparam; i++)
+		val[i + 1] = arg[i];
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *o = &fn->op.p[i];
+		/* a stack that is a result is written where the result lies */
+		LV *out = NULL;
+		if (out_ptr && (o->kind == IR_loop || o->kind == IR_call) && o->nout) {
+			out = ARENA_NEW(&t->a, LV, o->nout);
+			for (uint32_t k = 0; k < o->nout; k++) {
+				int uses = 0;
+				for (size_t r = 0; r < fn->result.n; r++)
+					if (fn->result.p[r] == o->out + k && uses++ == 0)
+						out[k] = out_ptr[r];
+			}
+		}
+		op(t, fn, o, val, out);
+	}
+	for (size_t i = 0; i < fn->result.n; i++)
+		res[i] = val[fn->result.p[i]];
+}
+
+struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, LV ptrs)
+{
+	struct tiny t = { .e = e, .m = m };
+	arena_init(&t.a);
+	LLVMBasicBlockRef entry = em_block(e, "entry"), body = em_block(e, "body"), run = em_block(e, "run"), out = em_block(e, "out");
+	e->scope[0].block = entry;
+	e->nscope = 1;
+	e->cur = 0;
+	LLVMPositionBuilderAtEnd(e->b, entry);
+	LLVMBuildBr(e->b, body);
+	em_at(e, body);
+	/* an empty range of tiles does nothing */
+	LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, LLVMGetParam(e->f, 1), LLVMGetParam(e->f, 2), ""), run, out);
+	em_at(e, run);
+	size_t n = fn->nparam + fn->result.n;
+	struct tv *arg = ARENA_NEW(&t.a, struct tv, fn->nparam + 1), *res = ARENA_NEW(&t.a, struct tv, fn->result.n + 1);
+	LV *rp = ARENA_NEW(&t.a, LV, fn->result.n + 1);
+	for (size_t i = 0; i < n; i++) {
+		const struct ir_type_info *ti = ir_vtype(m, fn, i < fn->nparam ? (ir_val)i + 1 : fn->result.p[i - fn->nparam]);
+		LV k = em_ki(e->i64, (int64_t)i), p = LLVMBuildLoad2(e->b, e->ptr, LLVMBuildGEP2(e->b, e->ptr, ptrs, &k, 1, ""), "");
+		const struct prog_view *v = view ? &view[i] : NULL;
+		if (v && v->off)
+			p = at(e, em_mem(e, ti->dtype), p, em_ki(e->i64, v->off));
+		if (i >= fn->nparam) {
+			rp[i - fn->nparam] = p;
+			continue;
+		}
+		arg[i].ptr = p;
+		if (v && !prog_view_dense(v))
+			arg[i].stride = v->stride;
+		/* small ones are read before anything is written: results may take their storage */
+		if (ti->count && ti->count <= 128)
+			arg[i] = (struct tv){ .ssa = ssa(&t, &arg[i], ti) };
+	}
+	/* only dense results can be written in place */
+	LV *direct = ARENA_NEW(&t.a, LV, fn->result.n + 1);
+	for (size_t i = 0; i < fn->result.n; i++)
+		direct[i] = !view || prog_view_dense(&view[fn->nparam + i]) ? rp[i] : NULL;
+	function(&t, fn, arg, res, direct);
+	for (size_t i = 0; i < fn->result.n; i++) {
+		const struct ir_type_info *ti = ir_vtype(m, fn, fn->result.p[i]);
+		if (!ti->count || (res[i].ptr && res[i].ptr == rp[i]))
+			continue;
+		const struct prog_view *v = view ? &view[fn->nparam + i] : NULL;
+		if (v && !prog_view_dense(v) && ti->count <= 128)
+			store_at(&t, ti->dtype, ti->count, rp[i], positions(&t.a, ti->rank, ti->dim, v->stride), ssa(&t, &res[i], ti));
+		else
+			spill(&t, &res[i], ti, rp[i]);
+	}
+	LLVMBuildBr(e->b, out);
+	em_at(e, out);
+	LLVMBuildRetVoid(e->b);
+	arena_fini(&t.a);
+	return NULL;
+}
