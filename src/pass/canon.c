@@ -154,7 +154,7 @@ static ir_val compose(struct rewrite *r, const struct ir_op *o, const ir_val *in
 	struct ir_fn *fn = r->b.fn;
 	ir_type t = r->from->val.p[o->out].type;
 	const struct ir_type_info *ti = ir_type_of(m, t);
-	const struct ir_op *d = ir_def(fn, in[0]);
+	const struct ir_op *d = o->nin ? ir_def(fn, in[0]) : NULL;
 	int n, n2;
 	if (!d)
 		return 0;
