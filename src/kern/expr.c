@@ -291,6 +291,8 @@ static void elem_run(const struct prog_kern *k, const struct kern_state *s, int 
 			const void *x[3] = { NULL, NULL, NULL };
 			for (int j = 0; j < k->nin; j++)
 				x[j] = q->mode[j] == SCALAR ? in[j] : base[j] + i * q->bytes[j];
+			for (int j = k->nin; j < 3; j++)     /* x * x: an operand that is read twice is given once */
+				x[j] = x[0];
 			q->single(MIN(step, hi - i), base[k->nin] + i * q->bytes[k->nin], x[0], x[1], x[2]);
 		}
 		return;
