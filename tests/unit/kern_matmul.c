@@ -1,0 +1,197 @@
+/* Products of random shapes, orders of dimensions, strides and types against a plain sum in f64, with every
+ * micro-kernel that this machine runs and with the models of the others. */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <math.h>
+#include <cmocka.h>
+
+#include "kern/matmul.h"
+
+static uint64_t seed = 1;
+static uint32_t rnd(uint32_t n)
+{
+	seed = seed * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)(seed >> 33) % n;
+}
+
+static void put(enum dtype dt, char *p, float x)
+{
+	uint16_t h = dt == DT_bf16 ? f32_to_bf16(x) : f32_to_f16(x);
+	if (dt == DT_f32)
+		memcpy(p, &x, 4);
+	else
+		memcpy(p, &h, 2);
+}
+
+static float get(enum dtype dt, const char *p)
+{
+	float x;
+	uint16_t h;
+	if (dt == DT_f32) {
+		memcpy(&x, p, 4);
+		return x;
+	}
+	memcpy(&h, p, 2);
+	return dt == DT_bf16 ? bf16_to_f32(h) : f16_to_f32(h);
+}
+
+struct shape { int rank; int64_t dim[8], stride[8]; int role[8]; };   /* role: which logical dimension */
+
+/* The logical dimensions in a random order, some of them padded in memory. */
+static size_t lay_out(struct shape *s, int n, const int64_t *size, const int *which)
+{
+	int perm[8];
+	for (int i = 0; i < n; i++)
+		perm[i] = i;
+	for (int i = n; i-- > 1;) {
+		int j = (int)rnd((uint32_t)i + 1), t = perm[i];
+		perm[i] = perm[j];
+		perm[j] = t;
+	}
+	s->rank = n;
+	int64_t step = 1;
+	int order[8];                /* memory order is another permutation half of the time */
+	for (int i = 0; i < n; i++)
+		order[i] = i;
+	if (rnd(2))
+		for (int i = n; i-- > 1;) {
+			int j = (int)rnd((uint32_t)i + 1), t = order[i];
+			order[i] = order[j];
+			order[j] = t;
+		}
+	for (int i = 0; i < n; i++) {
+		s->dim[i] = size[perm[i]];
+		s->role[i] = which[perm[i]];
+	}
+	for (int i = n; i-- > 0;) {
+		s->stride[order[i]] = step;
+		step *= s->dim[order[i]] + (rnd(4) == 0 ? rnd(3) : 0);
+	}
+	return (size_t)step;
+}
+
+static int64_t at(const struct shape *s, const int64_t *ix)
+{
+	int64_t o = 0;
+	for (int i = 0; i < s->rank; i++)
+		o += ix[s->role[i]] * s->stride[i];
+	return o;
+}
+
+static void one(const struct matmul_variant *v, int *ran)
+{
+	static const enum dtype types[] = { DT_f32, DT_bf16, DT_f16 };
+	enum { B, M, M2, N, K, K2, ALL };
+	static const int lw[] = { B, M, M2, K, K2 }, rw[] = { B, N, K, K2 };
+	int64_t size[ALL] = { 1 + rnd(3), 1 + rnd(40), 1 + rnd(3), 1 + rnd(90), 1 + rnd(70), 1 + rnd(3) };
+	if (rnd(4) == 0)
+		size[M] = size[M2] = 1;
+	if (rnd(6) == 0)
+		size[N] = 1 + rnd(4), size[M] = 30 + rnd(300);
+	if (rnd(8) == 0)
+		size[K] = 1000 + rnd(400);
+	struct shape l, r, o = { .rank = 4 };
+	int64_t ls[5], rs[4];
+	for (int i = 0; i < 5; i++)
+		ls[i] = size[lw[i]];
+	for (int i = 0; i < 4; i++)
+		rs[i] = size[rw[i]];
+	size_t ln = lay_out(&l, 5, ls, lw), rn = lay_out(&r, 4, rs, rw), on = 1;
+	/* the result has batch, then lhs free in lhs order, then rhs free */
+	int oi = 0;
+	o.role[oi++] = B;
+	for (int i = 0; i < 5; i++)
+		if (l.role[i] == M || l.role[i] == M2)
+			o.role[oi++] = l.role[i];
+	o.role[oi++] = N;
+	for (int i = 4; i-- > 0;) {
+		o.dim[i] = size[o.role[i]];
+		o.stride[i] = (int64_t)on;
+		on *= (size_t)o.dim[i];
+	}
+	enum dtype lt = types[rnd(3)], rt = rnd(3) ? lt : types[rnd(3)], ot = rnd(2) ? DT_f32 : types[rnd(3)];
+	char *pl = calloc(ln + 64, 4), *pr = calloc(rn + 64, 4), *po = calloc(on + 64, 4);
+	for (size_t i = 0; i < ln; i++)
+		put(lt, pl + i * dtype_info[lt].bytes, ((float)rnd(2001) - 1000) * 1e-3f);
+	for (size_t i = 0; i < rn; i++)
+		put(rt, pr + i * dtype_info[rt].bytes, ((float)rnd(2001) - 1000) * 1e-3f);
+	int64_t attr[16];
+	int na = 0, find[2][ALL];
+	for (int i = 0; i < 5; i++)
+		find[0][l.role[i]] = i;
+	for (int i = 0; i < 4; i++)
+		find[1][r.role[i]] = i;
+	attr[na++] = 1;
+	attr[na++] = find[0][B];
+	attr[na++] = find[1][B];
+	attr[na++] = 2;
+	attr[na++] = find[0][K];
+	attr[na++] = find[0][K2];
+	attr[na++] = find[1][K];
+	attr[na++] = find[1][K2];
+	attr[na++] = 0;
+	attr[na++] = DT_token;
+	attr[na++] = DT_token;
+	attr[na++] = DT_token;
+	attr[na++] = 1;
+	struct prog_view view[3] = { { lt, 5, 0, l.dim, l.stride }, { rt, 4, 0, r.dim, r.stride }, { ot, 4, 0, o.dim, o.stride } };
+	struct prog_kern k = { .id = KERN_dot, .nin = 2, .nout = 1, .v = view, .nattr = (uint32_t)na, .attr = attr, .code = -1 };
+	struct kern_state s = { .tiles = 1, .phases = 1 };
+	arena_init(&s.a);
+	matmul_force = v;
+	if (kern_matmul(&k, &s)) {
+		++*ran;
+		char *scratch = malloc(s.scratch + 64), *shared = malloc(s.shared + 64), *ptr[] = { pl, pr, po, shared };
+		scratch += -(uintptr_t)scratch & 63;
+		for (int p = 0; p < s.phases; p++) {     /* tiles in two calls: bits must not depend on it */
+			int64_t half = s.tiles / 2;
+			s.run(&k, &s, p, ptr, half, s.tiles, scratch);
+			s.run(&k, &s, p, ptr, 0, half, scratch);
+		}
+		int64_t ix[ALL];
+		double tol = ot == DT_bf16 ? 0.01 : ot == DT_f16 ? 2e-3 : 2e-5;
+		for (ix[B] = 0; ix[B] < size[B]; ix[B]++)
+			for (ix[M] = 0; ix[M] < size[M]; ix[M]++)
+				for (ix[M2] = 0; ix[M2] < size[M2]; ix[M2]++)
+					for (ix[N] = 0; ix[N] < size[N]; ix[N]++) {
+						double want = 0, mag = 0;
+						for (ix[K] = 0; ix[K] < size[K]; ix[K]++)
+							for (ix[K2] = 0; ix[K2] < size[K2]; ix[K2]++) {
+								double p = (double)get(lt, pl + at(&l, ix) * dtype_info[lt].bytes) * get(rt, pr + at(&r, ix) * dtype_info[rt].bytes);
+								want += p;
+								mag += fabs(p);
+							}
+						double got = get(ot, po + at(&o, ix) * dtype_info[ot].bytes);
+						if (fabs(got - want) > tol * (mag + 1e-3))
+							fail_msg("%s %s x %s -> %s b%d m%d,%d n%d k%d,%d: %g, not %g", v ? v->name : "chosen", dtype_info[lt].name,
+							         dtype_info[rt].name, dtype_info[ot].name, (int)size[B], (int)size[M], (int)size[M2], (int)size[N],
+							         (int)size[K], (int)size[K2], got, want);
+					}
+		free(shared);
+	}
+	arena_fini(&s.a);
+	free(pl);
+	free(pr);
+	free(po);
+}
+
+static void random_products(void **state)
+{
+	for (int v = -1; v < matmul_nvariant; v++) {
+		const struct matmul_variant *x = v < 0 ? NULL : &matmul_variant[v];
+		int ran = 0;
+		if (x && !x->has())
+			continue;
+		for (int i = 0; i < (x && strstr(x->name, "model") ? 12 : 60); i++)
+			one(x, &ran);
+		assert_true(ran > 0);
+	}
+	matmul_force = NULL;
+}
+
+int main(void)
+{
+	const struct CMUnitTest t[] = { cmocka_unit_test(random_products) };
+	return cmocka_run_group_tests(t, NULL, NULL);
+}
