@@ -95,6 +95,7 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 		d->id = so.first + i;
 		d->ops = ops;
 		d->heap = sym_heap_of(c->team, d->id);
+		d->trace = trace_on() ? trace_new(d->id) : NULL;
 		d->ep = sym_ep_of(c->team, d->id);
 		d->nworker = nworker;
 		d->worker = mem_alloc(sizeof *d->worker * (size_t)MAX(nworker, 1));
@@ -177,6 +178,8 @@ void rt_client_free(struct rt_client *c)
 		store_unref(d->zone);
 		d->zone = NULL;
 	}
+	if (trace_on())
+		trace_write();
 	pthread_mutex_lock(&c->side_lock);
 	bool side = c->side_started;
 	pthread_cond_signal(&c->side_cond);

@@ -6,7 +6,9 @@
 #include "impl.h"
 #include "load.h"
 
-enum { INLINE_NS = 30000, INLINE_ARGS = 64, SPLIT_NS = 8000 };
+/* Up to INLINE_NS a program runs on the caller's thread; on the only device of a client, which nothing else could
+ * overlap with but the caller's own few microseconds, up to ALONE_NS. */
+enum { INLINE_NS = 30000, ALONE_NS = 200000, INLINE_ARGS = 64, SPLIT_NS = 8000 };
 
 static _Thread_local struct rt_device *walking;   /* the device whose program this thread runs */
 
@@ -29,7 +31,12 @@ static double kernel_ns(const struct prog_kern *k)
 	if (!bytes)
 		for (int i = 0; i < k->nin + k->nout; i++)
 			bytes += view_bytes(&k->v[i]);
-	return 50 + flops / 8 + bytes / 8;
+	double rate = 8;               /* flops per nanosecond of one core */
+	if ((k->id == KERN_dot || k->id == KERN_convolution) && k->nin) {
+		enum dtype dt = k->v[0].dtype;
+		rate = dt == DT_bf16 && cpu_get()->amx_bf16 ? 600 : dt == DT_f32 || dt == DT_bf16 ? cpu_get()->avx512 ? 100 : 50 : 10;
+	}
+	return 50 + flops / rate + bytes / 8;
 }
 
 static double block_ns(const struct prog *p, uint32_t b, int depth)
@@ -58,6 +65,18 @@ static const uint8_t op_of[] = {
 	[CMD_TABLE] = I_TABLE, [CMD_LOOP] = I_LOOP, [CMD_WHILE] = I_WHILE, [CMD_CASE] = I_CASE, [CMD_COLL] = I_COLL, [CMD_CUSTOM] = I_CUSTOM,
 };
 
+static const char *label(const struct prog *p, const struct prog_cmd *c)
+{
+	const char *what = c->op == CMD_KERN ? prog_kern_name[p->kern[c->id].id] : c->op == CMD_CUSTOM ? p->custom[c->id].target : prog_coll_name[p->coll[c->id].kind];
+	const char *site = c->site < p->nsite ? p->site[c->site].text : "";
+	char s[200];
+
+	if (c->op == CMD_KERN && p->kern[c->id].code >= 0)
+		what = p->code[p->kern[c->id].code].symbol;
+	snprintf(s, sizeof s, "%.100s %.90s", what, site);
+	return intern(s);
+}
+
 /* Commands -> instructions.  Marks and awaits vanish: one thread walks all lanes in textual order. */
 static void decode(struct rt_exec *x)
 {
@@ -78,6 +97,8 @@ static void decode(struct rt_exec *x)
 			struct ins *o = &x->ins[n++];
 			*o = (struct ins){ .op = c->op == CMD_KERN ? I_KERN : op_of[c->op], .dtype = c->dtype, .r0 = c->reg[0], .r1 = c->reg[1], .r2 = c->reg[2],
 			                   .opnd = c->opnd, .nopnd = c->nopnd, .block = c->block, .nblock = c->nblock, .site = c->site, .imm = c->imm };
+			if (trace_on() && (c->op == CMD_KERN || c->op == CMD_COLL || c->op == CMD_CUSTOM))
+				o->name = label(p, c);
 			x->maxptr = MAX(x->maxptr, c->nopnd);
 			if (c->op == CMD_KERN) {
 				const struct kernel *k = &x->kern[c->id];
@@ -269,6 +290,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	x->p = p;
 	snprintf(name, sizeof name, "of program '%.100s', result", p->name ? p->name : "");
 	x->what = intern(name);
+	x->name = intern(p->name ? p->name : "");
 	x->pos = mem_alloc(sizeof *x->pos * (size_t)MAX(p->ndev, 1));
 	x->id = mem_alloc(sizeof *x->id * (size_t)MAX(p->ndev, 1));
 	x->dev = mem_alloc(sizeof *x->dev * (size_t)MAX(p->ndev, 1));
@@ -298,7 +320,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	decode(x);
 	for (uint32_t i = 0; i < p->ncoll; i++)
 		TRY_GOTO(e, coll_check(p, &p->coll[i]), out);
-	x->inlined = p->ndev == 1 && !p->ncoll && !p->ncustom && p->narg <= INLINE_ARGS && p->nres <= INLINE_ARGS && block_ns(p, 0, 0) < INLINE_NS;
+	x->inlined = p->ndev == 1 && !p->ncoll && !p->ncustom && p->narg <= INLINE_ARGS && p->nres <= INLINE_ARGS && block_ns(p, 0, 0) < (c->ndev == 1 ? ALONE_NS : INLINE_NS);
 	x->data = mem_alloc(sizeof *x->data * (size_t)x->nlocal);
 	x->ctx = mem_alloc(sizeof *x->ctx * (size_t)x->nlocal);
 	for (int i = 0; i < x->nlocal; i++) {
@@ -441,13 +463,22 @@ static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *con
                       struct store **zone, struct launch *l, int32_t id)
 {
 	struct rt_device *d = x->dev[i];
+	struct err *e = take_memory(x, d, out, zone);
 
-	TRY(take_memory(x, d, out, zone));
+	if (e && e->code == ERR_EXHAUSTED && *zone && (*zone)->bytes > (size_t)x->p->zone) {
+		/* The zone has the size of the largest program so far: this one can do with less. */
+		store_unref(*zone);
+		*zone = NULL;
+		err_free(e);
+		e = take_memory(x, d, out, zone);
+	}
+	if (e)
+		return e;
 	for (int64_t r = 0; r < x->nres; r++)
 		if (x->donor[r] >= 0 && !taken[r])
 			store_copy(out[r], 0, arg[x->donor[r]], 0, (size_t)x->p->buf[x->outbuf[r]].size);
 	bind(x, i, c, arg, out, *zone);
-	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->ep, d->heap, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = !l, .stop = l ? &l->stop : NULL };
+	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->ep, d->heap, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = zone != &d->zone, .stop = l ? &l->stop : NULL };
 	f.scratch = scratch_need(&d->scratch, &d->nscratch, x->scratch);
 	return walk(&f);
 }

@@ -300,7 +300,7 @@ static struct err *version_check(ffi_handler *h, const char *target)
 	return NULL;
 }
 
-struct err *ffi_call(void *handler, const struct rt_custom_call *call)
+struct err *ffi_call(void *handler, _Atomic bool *checked, const struct rt_custom_call *call)
 {
 	const struct prog_custom *c = call->c;
 	ffi_handler *h;
@@ -308,7 +308,10 @@ struct err *ffi_call(void *handler, const struct rt_custom_call *call)
 	struct err *e;
 
 	memcpy(&h, &handler, sizeof h);
-	TRY(version_check(h, c->target));
+	if (!atomic_load_explicit(checked, memory_order_relaxed)) {
+		TRY(version_check(h, c->target));
+		atomic_store_explicit(checked, true, memory_order_relaxed);
+	}
 	arena_init(&a);
 	struct ffi_frame f = { .size = SIZE_TO(struct ffi_frame, attrs), .api = &api, .stage = FFI_EXECUTE };
 	operands(&a, &f.args, c->nin, c->v, call->in);

@@ -4,7 +4,7 @@
 struct target {
 	struct target *next;
 	rt_custom_fn *fn; void *user;     /* one of the two */
-	void *ffi;
+	void *ffi; _Atomic bool checked;  /* its version was looked at */
 	char name[];
 };
 
@@ -30,9 +30,9 @@ static void target_add(const char *name, rt_custom_fn *fn, void *user, void *ffi
 void rt_custom_register(const char *target, rt_custom_fn *fn, void *user) { target_add(target, fn, user, NULL); }
 void rt_ffi_register(const char *target, void *handler) { target_add(target, NULL, NULL, handler); }
 
-static const struct target *target_find(const char *name)
+static struct target *target_find(const char *name)
 {
-	const struct target *t = atomic_load(&targets);
+	struct target *t = atomic_load(&targets);
 
 	while (t && strcmp(t->name, name))
 		t = t->next;
@@ -43,7 +43,7 @@ bool rt_custom_known(const char *target) { return target_find(target) != NULL; }
 
 struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const *ptr)
 {
-	const struct target *t = target_find(c->target);
+	struct target *t = target_find(c->target);
 	int n = c->nin + c->nout;
 	struct err *e;
 
@@ -66,7 +66,7 @@ struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const
 	/* The handler's arithmetic is its own affair: denormals as the C library has them. */
 	unsigned fp = cpu_set_ftz();
 	cpu_restore_fp(fp & ~0x8040u);
-	e = t->fn ? t->fn(t->user, &call) : ffi_call(t->ffi, &call);
+	e = t->fn ? t->fn(t->user, &call) : ffi_call(t->ffi, &t->checked, &call);
 	cpu_restore_fp(fp);
 	for (int i = 0; tmp && i < n; i++) {
 		if (i >= c->nin && !e)

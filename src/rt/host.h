@@ -4,7 +4,7 @@
 
 #include "impl.h"
 
-/* Call an XLA FFI handler. */
-struct err *ffi_call(void *handler, const struct rt_custom_call *call);
+/* Call an XLA FFI handler; *checked: its version is known to be right. */
+struct err *ffi_call(void *handler, _Atomic bool *checked, const struct rt_custom_call *call);
 
 #endif

@@ -84,6 +84,7 @@ struct rt_device {
 	void *scratch; size_t nscratch;           /* of the thread that walks */
 	void *help; size_t nhelp;                 /* of the same, for tiles of other devices */
 	struct sym_ep *ep;
+	struct trace *trace;          /* NULL: off */
 	/* workers */
 	int nworker; struct worker *worker;
 	_Alignas(64) _Atomic uint32_t jobbell;
@@ -165,6 +166,15 @@ static inline void spin_lock(atomic_flag *f)
 static inline void spin_unlock(atomic_flag *f) { atomic_flag_clear_explicit(f, memory_order_release); }
 const char *intern(const char *text);                  /* lives for ever */
 
+/* --- trace.c ----------------------------------------------------------------- */
+
+enum trace_kind { TRACE_LAUNCH, TRACE_KERNEL, TRACE_COLL, TRACE_HOST };
+struct trace;
+bool trace_on(void);                                   /* RONDO_TRACE is set */
+struct trace *trace_new(int device);                   /* lives for ever */
+void trace_add(struct trace *t, enum trace_kind k, const char *name, uint64_t t0, uint64_t t1);    /* ns; name lives for ever */
+void trace_write(void);
+
 /* --- executables ----------------------------------------------------------- */
 
 struct kernel {
@@ -189,6 +199,7 @@ struct ins {
 	uint32_t site;
 	int64_t imm;
 	const void *ref;              /* kernel, collective, custom call, table */
+	const char *name;             /* in a timeline; NULL when there is none */
 };
 
 /* What a walk of one program on one device needs; kept between launches. */
@@ -204,6 +215,7 @@ struct rt_exec {
 	struct rt_client *c;
 	struct prog *p;
 	const char *what;             /* "result of 'name'", for the heap */
+	const char *name;
 	int nlocal, *pos, *id;
 	struct rt_device **dev;
 	struct code **code;           /* loaded objects */

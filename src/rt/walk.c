@@ -85,9 +85,18 @@ static bool run(struct frame *f, const struct ins *i)
 	const struct prog_opnd *opnd = f->x->p->opnd;
 	char *const *base = f->c->base, **ptr = f->c->ptr;
 	int64_t *reg = f->c->reg;
+	const struct ins *timed = NULL;
+	uint64_t t0 = 0;
 
 	for (;; i++) {
 		const struct prog_opnd *o = opnd + i->opnd;
+		if (__builtin_expect(f->d->trace != NULL, 0)) {
+			if (timed)
+				trace_add(f->d->trace, timed->op == I_COLL ? TRACE_COLL : timed->op == I_CUSTOM ? TRACE_HOST : TRACE_KERNEL, timed->name, t0, clock_ns());
+			timed = i->name ? i : NULL;
+			if (timed)
+				t0 = clock_ns();
+		}
 		switch ((enum ins_op)i->op) {
 		case I_END:
 			return true;
@@ -152,8 +161,13 @@ static bool run(struct frame *f, const struct ins *i)
 
 struct err *walk(struct frame *f)
 {
+	uint64_t t0 = f->d->trace ? clock_ns() : 0;
+
 	f->err = NULL;
-	if (!run(f, f->x->ins + f->x->start[0]) && !f->err)
+	bool ok = run(f, f->x->ins + f->x->start[0]);
+	if (f->d->trace)
+		trace_add(f->d->trace, TRACE_LAUNCH, f->x->name, t0, clock_ns());
+	if (!ok && !f->err)
 		return ERR(ABORTED, "launch aborted");
 	return f->err;
 }

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -355,6 +356,87 @@ static void threads(void **state)
 	assert_int_equal(rt_device_stats(rt_client_device(cl, 0)).in_use <= 256, 1);
 }
 
+/* Large kernels are cut into tiles that workers take: same bits as one thread. */
+static const char large[] =
+	"prog \"large\" devices 1 registers 2 zone 4194304 flops 0 fingerprint 01 comm 00\n"
+	"arg 0 f32[1024,1024] bytes 4194304\nres 0 f32[1024,1024] bytes 4194304\nres 1 f32[1024] bytes 4096\n"
+	"buf 0 arg 0 size 4194304\nbuf 1 out 0 size 4194304\nbuf 2 temp at 0 size 4194304\nbuf 3 out 1 size 4096\nbuf 4 const at 0 size 4\n"
+	"data 4\n 00000000\n"
+	"kern 0 elem (f32[1024,1024], f32[1024,1024]) -> (f32[1024,1024]) expr (f32, f32) { %2 = multiply f32 %0 %1 -> f32 } (%2)\n"
+	"kern 1 dot (f32[1024,1024], f32[1024,1024]) -> (f32[1024,1024]) attr [0,1,1,0,0,11,11,11,1] flops 2147483648\n"
+	"kern 2 reduce (f32[1024,1024], f32[]) -> (f32[1024]) attr [1,0,0]\n"
+	"run {\n loop r1 < 3 {\n kern 0 elem (b0, b0) -> (b2)\n }\n kern 1 dot (b2, b0) -> (b1)\n kern 2 reduce (b1, b4) -> (b3)\n}\n";
+
+static void workers(void **state)
+{
+	struct prog *p;
+	struct err *e = prog_parse(large, strlen(large), &p);
+	if (e) {
+		print_message("%s\n", e->msg);
+		err_free(e);
+		skip();
+	}
+	int dev[] = { 0 };
+	struct rt_exec *x;
+	ok(rt_exec_new(cl, p, dev, &x));
+	enum { N = 1024 };
+	float *v = malloc(N * N * 4), *r = malloc(N * 4), *first = malloc(N * 4);
+	for (int i = 0; i < N * N; i++)
+		v[i] = (float)(i * 37 % 1001) / 1001;
+	struct rt_shape s = { DT_f32, 2, { N, N } };
+	struct rt_buffer *a, *out[2];
+	struct rt_event *done;
+	ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, v, NULL, &a));
+	for (int i = 0; i < 5; i++) {
+		ok(rt_exec_run(x, &a, NULL, 0, 0, out, &done));
+		ok(rt_event_wait(done));
+		get(out[1], N, i ? r : first);
+		if (i)
+			assert_memory_equal(r, first, N * 4);
+		rt_event_unref(done);
+		rt_buffer_unref(out[0]);
+		rt_buffer_unref(out[1]);
+	}
+	double want = 0;                         /* column 7 of the sum over rows of (v*v) v */
+	for (int k = 0; k < N; k++) {
+		double col = 0;
+		for (int i = 0; i < N; i++)
+			col += (double)v[i * N + k] * v[i * N + k];
+		want += col * v[k * N + 7];
+	}
+	assert_true(first[7] > want * 0.999 && first[7] < want * 1.001);
+	rt_buffer_unref(a);
+	rt_exec_unref(x);
+	free(v);
+	free(r);
+	free(first);
+}
+
+static void forked(void **state)
+{
+	struct rt_exec *x = load(add1);
+	float v[4] = { 1, 2, 3, 4 };
+	struct rt_buffer *a = vec(4, v), *out;
+	struct rt_event *done;
+
+	int pid = fork();
+	if (!pid) {
+		struct err *e = rt_exec_run(x, &a, NULL, 0, 0, &out, &done);
+		int code = e && e->code == ERR_PRECONDITION ? 0 : 1;
+		rt_buffer_unref(a);
+		rt_exec_unref(x);
+		rt_client_free(cl);
+		_exit(code);
+	}
+	int status;
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	ok(rt_exec_run(x, &a, NULL, 0, 0, &out, &done));
+	rt_buffer_unref(a);
+	rt_buffer_unref(out);
+	rt_exec_unref(x);
+}
+
 static void speed(void **state)
 {
 	struct rt_exec *x = load(add1);
@@ -379,7 +461,7 @@ int main(void)
 {
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(inline_run), cmocka_unit_test(queued), cmocka_unit_test(donation), cmocka_unit_test(strides),
-		cmocka_unit_test(errors), cmocka_unit_test(customs), cmocka_unit_test(threads), cmocka_unit_test(speed),
+		cmocka_unit_test(errors), cmocka_unit_test(customs), cmocka_unit_test(threads), cmocka_unit_test(workers), cmocka_unit_test(forked), cmocka_unit_test(speed),
 	};
 
 	return cmocka_run_group_tests(t, setup, teardown);
