@@ -68,6 +68,8 @@ static void bits_run(const struct prog_kern *k, const struct kern_state *s, int 
 	for (int64_t i = 0; i < sv->dim[0]; i++)
 		memcpy(raw + i * wes, sp + i * sv->stride[0] * wes, (size_t)wes);
 	memcpy(st, raw, sizeof st);
+	if (q->nstate == 2)
+		st[2] = st[0];           /* XLA: a state without the counter's upper half has the key there */
 	uint32_t key[2] = { (uint32_t)st[0], (uint32_t)(st[0] >> 32) };
 	char *out = view_at(k, ptr, 2);
 	int es = q->es;
