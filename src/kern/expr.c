@@ -17,7 +17,9 @@ struct err *plan_make(struct arena *a, const struct prog_expr *e, struct plan **
 	p->ins = ARENA_NEW(a, struct plan_ins, e->n + 1);
 	p->out = ARENA_NEW(a, uint16_t, e->nout + 1);
 	p->out_type = ARENA_NEW(a, uint8_t, e->nout + 1);
-	p->in_type = arena_copy(a, e->in_type, e->nin + 1u);
+	p->in_type = ARENA_NEW(a, uint8_t, e->nin + 1);
+	if (e->nin)
+		memcpy(p->in_type, e->in_type, e->nin);
 	p->const_slot = ARENA_NEW(a, uint16_t, e->n + 1);
 	p->const_imm = arena_alloc(a, 16 * (size_t)(e->n + 1));
 	p->const_bytes = ARENA_NEW(a, uint8_t, e->n + 1);
@@ -401,7 +403,7 @@ static struct err *elem_make(const struct prog_kern *k, struct kern_state *s, co
 	}
 	q->lists = (off + 63) & ~(size_t)63;
 	s->scratch = q->lists + sizeof(void *) * (size_t)(3 * nv + 4);
-	s->tiles = MAX(1, (q->l.count + TILE - 1) / TILE);
+	s->tiles = (q->l.count + TILE - 1) / TILE;
 	s->priv = q;
 	s->run = elem_run;
 	return NULL;
