@@ -1,8 +1,6 @@
 /* rondo explain: what the compiler decided for a program, and why. */
 #include "tool.h"
 
-#pragma weak pass_explain
-
 static const char *tier, *devices;
 
 static const struct opt opts[] = {

@@ -1,0 +1,236 @@
+/* What the compiler decided, in words: loops and their roles, kernels by where their time goes, collectives,
+ * memory.  Compiles the program and reads the answer off the operations after the last pass and off the prog. */
+#include "passes.h"
+
+#include <stdlib.h>
+
+static const char *const role_name[] = {"carry", "const", "in", "in_rev", "out", "out_rev"};
+
+static void bytes(struct str *s, int64_t n)
+{
+	static const char *const unit[] = {"B", "KB", "MB", "GB", "TB"};
+	double v = (double)n;
+	int u = 0;
+	for (; v >= 1024 && u < 4; u++)
+		v /= 1024;
+	str_addf(s, u ? "%.1f %s" : "%.0f %s", v, unit[u]);
+}
+
+static void where(struct str *s, const struct ir_module *m, ir_loc l)
+{
+	const struct ir_loc_info *i = l ? &m->loc.p[l] : NULL;
+	if (i && i->file && *ir_text(m, i->file))
+		str_addf(s, "%s:%d", ir_text(m, i->file), i->line);
+	else
+		str_add(s, "(no line)");
+}
+
+/* --- loops ------------------------------------------------------------------- */
+
+static void loop(struct str *s, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, const char *how)
+{
+	int n;
+	const int64_t *role = ir_attrs(fn, o, 3, &n);
+	int64_t trip = ir_attr(fn, o, 0);
+	int count[NELEM(role_name)] = {0};
+	int64_t size[NELEM(role_name)] = {0};
+	for (int k = 0; k < n && k < (int)o->nin; k++) {
+		count[role[k]]++;
+		size[role[k]] += ir_vtype(m, fn, ir_in(fn, o, (uint32_t)k))->bytes;
+	}
+	str_add(s, "  ");
+	where(s, m, o->loc);
+	if (trip >= 0)
+		str_addf(s, "  %ld turns%s:", (long)trip, how);
+	else
+		str_addf(s, "  while a condition holds%s:", how);
+	for (size_t r = 0; r < NELEM(role_name); r++)
+		if (count[r]) {
+			str_addf(s, " %s %d (", role_name[r], count[r]);
+			bytes(s, size[r]);
+			str_add(s, ")");
+		}
+	str_add(s, "\n");
+}
+
+static void loops(struct str *s, struct arena *a, const struct ir_module *m)
+{
+	int n, found = 0;
+	const ir_fnid *f = pass_reachable(a, m, &n);
+	str_add(s, "loops: a carry keeps its storage, const is made once, in and out are slices of stacked arrays used where they lie\n");
+	for (int i = n - 1; i >= 0; i--) {
+		const struct ir_fn *fn = ir_fn_of(m, f[i]);
+		bool group = strncmp(ir_text(m, fn->name), "group", 5) == 0;
+		for (size_t k = 0; k < fn->op.n; k++)
+			if (fn->op.p[k].kind == IR_loop) {
+				loop(s, m, fn, &fn->op.p[k], group ? ", one piece of code" : "");
+				found++;
+			}
+	}
+	if (!found)
+		str_add(s, "  none\n");
+}
+
+/* --- kernels ------------------------------------------------------------------- */
+
+struct use { const struct prog_kern *k; uint32_t site; int64_t runs, flops, bytes; };
+
+/* Commands of a block and its loops; times: how often a turn of it comes. */
+static void collect(const struct prog *p, uint32_t b, int64_t times, struct use *use, int64_t *coll)
+{
+	for (uint32_t i = 0; i < p->block[b].n; i++) {
+		const struct prog_cmd *c = &p->block[b].cmd[i];
+		int64_t n;
+		if (c->op == CMD_KERN) {
+			const struct prog_kern *k = &p->kern[c->id];
+			int64_t bytes_ = k->bytes;
+			for (int v = 0; !k->bytes && v < k->nin + k->nout; v++)
+				bytes_ += prog_view_bytes(&k->v[v]);
+			struct use *u = &use[c->id];
+			u->k = k;
+			u->site = c->site;
+			u->runs += times;
+			u->flops += times * k->flops;
+			u->bytes += times * bytes_;
+		} else if (c->op == CMD_COLL) {
+			coll[c->id] += times;
+		}
+		if (c->op != CMD_LOOP || c->imm < 0 || __builtin_mul_overflow(times, c->imm, &n) || n > (int64_t)1 << 32)
+			n = times;
+		for (uint32_t k = 0; k < c->nblock; k++)
+			collect(p, p->sub[c->block + k], n, use, coll);
+	}
+}
+
+static int64_t weight(const struct use *u)
+{
+	return MAX(u->flops / 16, u->bytes);    /* a core does some 16 operations while it moves a byte */
+}
+
+static int heavier(const void *a, const void *b)
+{
+	int64_t x = weight(a), y = weight(b);
+	return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static const char *kind_of(const struct prog_kern *k)
+{
+	switch (k->id) {
+	case KERN_gen: return "generated code";
+	case KERN_dot: case KERN_convolution: return "matrix kernel";
+	case KERN_copy: case KERN_fill: case KERN_iota: case KERN_pad: case KERN_dynamic_slice: case KERN_dynamic_update: return "data movement";
+	case KERN_elem: return "strips of vector code";
+	default: return "kernel of its own";
+	}
+}
+
+static const char *site(const struct prog *p, uint32_t i)
+{
+	return i < p->nsite && p->site[i].text[0] ? p->site[i].text : "(no line)";
+}
+
+static void kernels(struct str *s, const struct prog *p, struct use *use)
+{
+	enum { MOST = 24 };
+	int64_t total = 0, count = 0;
+	qsort(use, p->nkern, sizeof *use, heavier);
+	for (uint32_t i = 0; i < p->nkern; i++) {
+		total += weight(&use[i]);
+		count += use[i].runs;
+	}
+	str_addf(s, "kernels: %ld runs of %u, the heaviest first\n", (long)count, p->nkern);
+	for (uint32_t i = 0; i < p->nkern && i < MOST && use[i].runs; i++) {
+		const struct use *u = &use[i];
+		str_addf(s, "  %5.1f %%  %-22s x%-6ld ", total ? 100.0 * (double)weight(u) / (double)total : 0, kind_of(u->k), (long)u->runs);
+		str_addf(s, "%-16s ", prog_kern_name[u->k->id]);
+		if (u->k->nout) {
+			const struct prog_view *v = &u->k->v[u->k->nin];
+			str_addf(s, "%s[", dtype_info[v->dtype].name);
+			for (int d = 0; d < v->rank; d++)
+				str_addf(s, "%s%ld", d ? "," : "", (long)v->dim[d]);
+			str_add(s, "]");
+		}
+		str_addf(s, "  %s\n", site(p, u->site));
+	}
+	if (p->nkern > MOST)
+		str_addf(s, "  and %u lighter ones\n", p->nkern - MOST);
+}
+
+/* --- collectives and memory ------------------------------------------------------ */
+
+static void collectives(struct str *s, const struct prog *p, const int64_t *runs)
+{
+	str_add(s, "collectives\n");
+	if (!p->ncoll)
+		str_add(s, "  none\n");
+	for (uint32_t b = 0; b < p->nblock; b++)
+		for (uint32_t i = 0; i < p->block[b].n; i++) {
+			const struct prog_cmd *c = &p->block[b].cmd[i];
+			if (c->op != CMD_COLL)
+				continue;
+			const struct prog_coll *k = &p->coll[c->id];
+			str_addf(s, "  %-14s %-5s x%-6ld ", prog_coll_name[k->kind], dtype_info[k->dtype].name, (long)runs[c->id]);
+			bytes(s, k->outer * k->inner * k->nin);
+			if (k->kind == COLL_permute) {
+				int n = 0;
+				for (int d = 0; d < p->ndev; d++)
+					n += p->table[k->pairs].v[d] >= 0;
+				str_addf(s, " over %d pairs", n);
+			} else {
+				str_addf(s, " in groups of %d", p->group[k->group].ncol);
+			}
+			str_addf(s, ", road %s  %s\n", k->algo ? "fixed" : "chosen by size when it runs", site(p, c->site));
+		}
+}
+
+static void memory(struct str *s, const struct prog *p)
+{
+	int64_t arg = 0, res = 0, shared = 0;
+	for (uint32_t i = 0; i < p->narg; i++)
+		arg += p->arg[i].bytes;
+	for (uint32_t i = 0; i < p->nres; i++)
+		res += p->res[i].bytes;
+	for (uint32_t i = 0; i < p->nbuf; i++)
+		if (p->buf[i].kind == BUF_OUT && p->buf[i].alias >= 0)
+			shared += p->buf[i].size;
+	str_add(s, "memory of a device: arguments ");
+	bytes(s, arg);
+	str_add(s, ", results ");
+	bytes(s, res);
+	str_add(s, " (in the storage of donated arguments: ");
+	bytes(s, shared);
+	str_add(s, "), temporary ");
+	bytes(s, p->zone);
+	str_add(s, ", constants ");
+	bytes(s, p->ndata);
+	str_add(s, "\n");
+	for (uint32_t i = 0; i < p->narg; i++)
+		if (p->arg[i].alias == -2)
+			str_addf(s, "  argument %u is donated, but no result can take its storage\n", i);
+}
+
+struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_module *m)
+{
+	struct prog *p;
+	struct pass_opts mine = *o;
+	mine.stop = NULL;
+	TRY(pass_run(&mine, m));
+	struct arena a;
+	arena_init(&a);
+	str_addf(s, "'%s' for %d device%s\n", ir_text(m, m->name), o->ndev, o->ndev > 1 ? "s" : "");
+	loops(s, &a, m);
+	struct err *e = pass_lower(&mine, m, &p);
+	if (!e) {
+		struct use *use = ARENA_NEW(&a, struct use, p->nkern + 1);
+		int64_t *runs = ARENA_NEW(&a, int64_t, p->ncoll + 1);
+		for (uint32_t i = 0; i < p->nkern; i++)
+			use[i].k = &p->kern[i];
+		collect(p, 0, 1, use, runs);
+		kernels(s, p, use);
+		collectives(s, p, runs);
+		memory(s, p);
+		prog_free(p);
+	}
+	arena_fini(&a);
+	return e;
+}
