@@ -216,9 +216,11 @@ static struct err *config_of(struct hlo *h, const struct wop *o, uint32_t backen
 static bool config_int(const struct hlo *h, ir_blob b, const char *name, int64_t *out)
 {
 	size_t n;
+	if (!b)
+		return false;
 	const uint8_t *p = ir_blob_data(h->m, b, &n);
 	struct ir_dict_it it = { .p = p, .end = p + n };
-	while (b && ir_dict_next(&it))
+	while (ir_dict_next(&it))
 		if (it.kind == 0 && it.name_n == strlen(name) && memcmp(it.name, name, it.name_n) == 0 &&
 		    dtype_info[it.dtype].cls != DT_FLOAT) {
 			*out = 0;
@@ -380,7 +382,7 @@ struct err *conv_custom_call(struct hlo *h, const struct wop *o)
 		return approx_top_k(h, o, p[3], config);
 	TRY(attr_list(h, p[6], &nalias, &alias));
 	w_begin(h);
-	w_int(h, ir_intern(h->m, (const char *)h->p + target.at, target.n));
+	w_int(h, span_intern(h, target));
 	w_int(h, api);
 	w_int(h, effect);
 	w_int(h, config);

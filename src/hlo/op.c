@@ -682,7 +682,7 @@ static struct err *conv_feed(struct hlo *h, const struct wop *o)
 	TRY(op_props(h, o, p));
 	TRY(attr_str(h, p[0], &s));
 	w_begin(h);
-	w_int(h, ir_intern(h->m, (const char *)h->p + s.at, s.n));
+	w_int(h, span_intern(h, s));
 	return emit_words(h, o);
 }
 

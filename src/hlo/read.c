@@ -572,7 +572,7 @@ static struct err *read_args(struct hlo *h, uint32_t attr, uint32_t n, bool para
 				TRY(shard_get(h, kv[2 * j + 1], &out[i].shard));
 			} else if (span_is(h, s, "mhlo.memory_kind")) {
 				TRY(attr_str(h, kv[2 * j + 1], &s));
-				out[i].memory_kind = ir_intern(h->m, (const char *)h->p + s.at, s.n);
+				out[i].memory_kind = span_intern(h, s);
 			} else if (param && span_is(h, s, "tf.aliasing_output")) {
 				TRY(attr_int(h, kv[2 * j + 1], &v));
 				if (v < 0 || v > INT32_MAX)
@@ -602,7 +602,7 @@ static struct err *read_module(struct hlo *h)
 		uint64_t v = cur_varint(&c);
 		if (v & 1 && v >> 1 < h->nattr) {
 			TRY(attr_str(h, (uint32_t)(v >> 1), &s));
-			h->m->name = ir_intern(h->m, (const char *)h->p + s.at, s.n);
+			h->m->name = span_intern(h, s);
 		}
 	}
 	static const char *const counts[2] = { "mhlo.num_partitions", "mhlo.num_replicas" };

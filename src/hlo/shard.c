@@ -19,7 +19,7 @@ static struct err *open_sdy(struct hlo *h, uint32_t attr, int want, const char *
 
 static ir_str string_of(struct hlo *h, uint32_t s)
 {
-	return ir_intern(h->m, (const char *)h->p + h->str[s].at, h->str[s].n);
+	return span_intern(h, h->str[s]);
 }
 
 /* A mesh attribute as a row of m->mesh. */
@@ -76,7 +76,9 @@ struct err *mesh_add(struct hlo *h, const struct wop *o)
 	struct span s;
 	TRY(op_props(h, o, p));
 	TRY(attr_str(h, p[1], &s));
-	TRY(mesh_read(h, p[0], ir_intern(h->m, (const char *)h->p + s.at, s.n), &i));
+	if (memchr(h->p + s.at, 0, s.n))
+		return bad_op(h, "a name with a zero byte");
+	TRY(mesh_read(h, p[0], span_intern(h, s), &i));
 	uint64_t *v = map_put(&h->mesh_map, h->p + s.at, s.n);
 	if (*v)
 		return bad_op(h, "two meshes '%.*s'", (int)MIN(s.n, 200), h->p + s.at);
@@ -284,7 +286,7 @@ struct err *conv_manual(struct hlo *h, const struct wop *o)
 		struct span t;
 		TRY(cur_err(&c, "list of manual axes"));
 		TRY(attr_str(h, a, &t));
-		name[i] = ir_intern(h->m, (const char *)h->p + t.at, t.n);
+		name[i] = span_intern(h, t);
 	}
 	/* the mesh is that of the shardings; without operands and results, the first that has the axes */
 	uint32_t mesh = UINT32_MAX;

@@ -99,6 +99,11 @@ const char *span_text(struct hlo *h, struct span s)
 	return arena_str(&h->a, (const char *)h->p + s.at, s.n);
 }
 
+ir_str span_intern(struct hlo *h, struct span s)
+{
+	return ir_intern(h->m, (const char *)h->p + s.at, strnlen((const char *)h->p + s.at, s.n));
+}
+
 bool span_is(const struct hlo *h, struct span s, const char *text)
 {
 	return strlen(text) == s.n && memcmp(h->p + s.at, text, s.n) == 0;
@@ -950,7 +955,7 @@ ir_loc loc_get(struct hlo *h, uint32_t attr)
 				break;
 			e = attr_str(h, f, &s);
 			if (!e) {
-				file = ir_intern(h->m, (const char *)h->p + s.at, s.n);
+				file = span_intern(h, s);
 				line = l > INT32_MAX ? 0 : (int64_t)l;
 			}
 			err_free(e);
@@ -963,7 +968,7 @@ ir_loc loc_get(struct hlo *h, uint32_t attr)
 				break;
 			e = attr_str(h, n, &s);
 			if (!e && !name)
-				name = ir_intern(h->m, (const char *)h->p + s.at, s.n);
+				name = span_intern(h, s);
 			err_free(e);
 		} else if (code == 10) {
 			at = cur_index(&c, h->nattr);

@@ -141,6 +141,7 @@ struct err *bad_op(const struct hlo *h, const char *fmt, ...) PRINTF(2, 3);
 struct err *no_op(const struct hlo *h, const char *fmt, ...) PRINTF(2, 3);     /* UNIMPLEMENTED */
 
 const char *span_text(struct hlo *h, struct span s);   /* NUL-terminated copy in the arena */
+ir_str span_intern(struct hlo *h, struct span s);      /* up to a zero byte: names are text */
 bool span_is(const struct hlo *h, struct span s, const char *text);
 const char *op_name(struct hlo *h, const struct wop *o);   /* "dialect.name" */
 

@@ -440,7 +440,7 @@ static void add_op(struct str *s, const struct ctx *c, const struct ir_fn *fn, c
 		str_add(s, i ? ", " : " ");
 		add_val(s, c, ir_in(fn, o, i));
 	}
-	const int64_t *w = fn->attr.p + o->attr;
+	const int64_t *w = k->nattr ? fn->attr.p + o->attr : NULL;
 	for (int i = 0; i < k->nattr; i++) {
 		bool list = k->kind[i] == 'I' || k->kind[i] == 'F' || k->kind[i] == 'H';
 		if (!missing(k->kind[i], w)) {
@@ -560,7 +560,7 @@ static void visit_ops(struct order *q, const struct ir_fn *fn, const ir_val *val
 		const struct ir_kind_info *k = ir_info(o->kind);
 		if (k->flags & IR_ELEM || (val && o->nout && !val[o->out]))
 			continue;
-		const int64_t *w = fn->attr.p + o->attr;
+		const int64_t *w = k->nattr ? fn->attr.p + o->attr : NULL;
 		for (int a = 0; a < k->nattr; a++) {
 			char kind = k->kind[a];
 			bool list = kind == 'I' || kind == 'F' || kind == 'H';

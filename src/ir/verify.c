@@ -302,6 +302,9 @@ static struct err *elem_class(const struct at *a, const struct ir_type_info *t)
 	case IR_ceil: case IR_floor: case IR_round_nearest_afz: case IR_round_nearest_even: case IR_erf: case IR_is_finite:
 		ok = c == DT_FLOAT;
 		break;
+	case IR_remainder:
+		ok = whole(t) || c == DT_FLOAT;
+		break;
 	case IR_complex:
 		ok = t->dtype == DT_f32 || t->dtype == DT_f64;
 		break;
@@ -309,7 +312,7 @@ static struct err *elem_class(const struct at *a, const struct ir_type_info *t)
 	case IR_sine: case IR_cosine: case IR_sqrt: case IR_rsqrt: case IR_cbrt: case IR_real: case IR_imag: case IR_atan2:
 		ok = c == DT_FLOAT || c == DT_COMPLEX;
 		break;
-	case IR_compare_ge: case IR_compare_gt: case IR_compare_le: case IR_compare_lt: case IR_remainder: case IR_total_eq:
+	case IR_compare_ge: case IR_compare_gt: case IR_compare_le: case IR_compare_lt: case IR_total_eq:
 	case IR_total_ne: case IR_total_ge: case IR_total_gt: case IR_total_le: case IR_total_lt: case IR_clamp:
 		ok = c != DT_NONE && c != DT_COMPLEX;
 		break;
@@ -708,6 +711,28 @@ static struct err *sh_fft(const struct at *a, struct shape *s)
 	return NULL;
 }
 
+/* Device positions of attribute k's group: each at most once, -1 fills up. */
+static struct err *group_ok(const struct at *a, int k)
+{
+	const struct ir_group_info *g = &a->m->group.p[num(a, k)];
+	NEED(num(a, k) && g->nrow >= 0 && g->ncol > 0, "it has no groups");
+	int64_t n = (int64_t)g->nrow * g->ncol, most = -1;
+	for (int64_t i = 0; i < n; i++) {
+		NEED(g->id[i] >= -1 && g->id[i] < 1 << 20, "device position %lld", (long long)g->id[i]);
+		most = MAX(most, g->id[i]);
+	}
+	uint8_t *seen = mem_alloc((size_t)most + 1);
+	struct err *e = NULL;
+	for (int64_t i = 0; i < n && !e; i++) {
+		if (g->id[i] >= 0 && seen[g->id[i]])
+			e = ERR(INVALID, "device position %lld is in a group twice", (long long)g->id[i]);
+		if (g->id[i] >= 0)
+			seen[g->id[i]] = 1;
+	}
+	free(seen);
+	return e;
+}
+
 /* Members of a group of collective a's attribute k; 0 if it has none. */
 static int64_t members(const struct at *a, int k)
 {
@@ -941,11 +966,14 @@ static struct err *shape(const struct at *a, uint32_t i, struct shape *s, bool *
 	case IR_reduce_scatter:
 	case IR_all_to_all:
 		NEED(o->nin == o->nout && o->nin, "it has %u operands and %u results", o->nin, o->nout);
+		if (!i)
+			TRY(group_ok(a, o->kind == IR_all_reduce ? 0 : o->kind == IR_all_to_all ? 2 : 1));
 		return sh_coll(a, i, s);
 	case IR_collective_permute:
 		TRY(permute(a));
 		return sh_coll(a, i, s);
 	case IR_collective_broadcast:
+		TRY(group_ok(a, 0));
 		return sh_coll(a, i, s);
 	case IR_sharding_constraint:
 		TRY(shard_fits(a, num(a, 0), operand_t(a, 0)));

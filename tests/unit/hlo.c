@@ -157,6 +157,23 @@ static void corrupted(void **state)
 	each("tests/hlo", 0, spoil);
 }
 
+/* What a fuzzer found: an error, or a program that is sound. */
+static void found_one(const char *path, const struct str *s)
+{
+	struct ir_module *m = NULL;
+	struct err *e = hlo_read(s->p, s->n, &m);
+	if (!e)
+		there_and_back(path, m);
+	ir_module_free(m);
+	err_free(e);
+}
+
+static void found(void **state)
+{
+	(void)state;
+	assert_true(each("tests/hlo/found", 0, found_one) > 0);
+}
+
 static void expect_err(const void *p, size_t n, enum err_code code, const char *part)
 {
 	struct ir_module *m = NULL;
@@ -197,7 +214,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(own_programs), cmocka_unit_test(corpus), cmocka_unit_test(truncated),
-		cmocka_unit_test(corrupted), cmocka_unit_test(not_bytecode), cmocka_unit_test(kept_calls),
+		cmocka_unit_test(corrupted), cmocka_unit_test(found), cmocka_unit_test(not_bytecode), cmocka_unit_test(kept_calls),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

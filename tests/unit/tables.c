@@ -1,0 +1,257 @@
+/* Every table that hangs on ops.def, elem.def, redop.def or dtype.def has all its entries: each operation has an
+ * example here, which verifies, keeps its text, and has kernels or is known to be run otherwise. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "eval/eval.h"
+#include "ir/ir.h"
+#include "kern/kern.h"
+
+/* How an operation runs. */
+enum how {
+	KERNEL,      /* eval_steps knows it: kernels, or nothing to do */
+	WALK,        /* control flow, collectives, device positions, calls: the walker does it */
+	NONE,        /* not executable here */
+};
+
+struct example { enum how how; const char *params, *op, *extra; };
+
+#define FN "fn @g(%1: f32[], %2: f32[]) -> (f32[]) {\n  %3 = atan2 %1, %2 : f32[]\n  return %3\n}\n"
+#define GE "fn @ge(%1: f32[], %2: f32[]) -> (pred[]) {\n  %3 = compare_ge %1, %2 : pred[]\n  return %3\n}\n"
+#define SUM "fn @sum(%1: f32[], %2: f32[]) -> (f32[]) {\n  %3 = add %1, %2 : f32[]\n  return %3\n}\n"
+
+/* params: of main; op: without the results, which are %9, %10 ..; extra: other functions. */
+static const struct example of[IR_COUNT] = {
+#define ELEM(id, nin, flags, meaning) [IR_##id] = { KERNEL, NULL, NULL, "" },
+#include "base/elem.def"
+#undef ELEM
+	[IR_constant] = { KERNEL, "", "constant data=[1,2] : f32[2]", "" },
+	[IR_iota] = { KERNEL, "", "iota dim=1 : i32[2,3]", "" },
+	[IR_broadcast] = { KERNEL, "%1: f32[3]", "broadcast %1 dims=[1] : f32[2,3]", "" },
+	[IR_reshape] = { KERNEL, "%1: f32[2,3]", "reshape %1 : f32[6]", "" },
+	[IR_transpose] = { KERNEL, "%1: f32[2,3]", "transpose %1 perm=[1,0] : f32[3,2]", "" },
+	[IR_reverse] = { KERNEL, "%1: f32[2,3]", "reverse %1 dims=[1] : f32[2,3]", "" },
+	[IR_slice] = { KERNEL, "%1: f32[5]", "slice %1 start=[1] limit=[5] stride=[3] : f32[2]", "" },
+	[IR_dynamic_slice] = { KERNEL, "%1: f32[5], %2: i32[]", "dynamic_slice %1, %2 size=[2] : f32[2]", "" },
+	[IR_dynamic_update_slice] = { KERNEL, "%1: f32[5], %2: f32[2], %3: i64[]", "dynamic_update_slice %1, %2, %3 : f32[5]", "" },
+	[IR_concatenate] = { KERNEL, "%1: f32[2,3], %2: f32[2,1]", "concatenate %1, %2, %1 dim=1 : f32[2,7]", "" },
+	[IR_pad] = { KERNEL, "%1: f32[3], %2: f32[]", "pad %1, %2 low=[-1] high=[2] interior=[1] : f32[6]", "" },
+	[IR_gather] = { KERNEL, "%1: f32[5,3], %2: i32[4,1]",
+	                "gather %1, %2 offset_dims=[1] collapsed=[0] index_map=[0] index_dim=1 size=[1,3] sorted=0 : f32[4,3]", "" },
+	[IR_scatter] = { KERNEL, "%1: f32[5,3], %2: i32[4,1], %3: f32[4,3]",
+	                 "scatter %1, %2, %3 window_dims=[1] inserted=[0] to_operand=[0] index_dim=1 sorted=0 unique=0 redop=add : f32[5,3]", "" },
+	[IR_reduce] = { KERNEL, "%1: f32[2,3], %2: f32[]", "reduce %1, %2 dims=[0] redop=max : f32[3]", "" },
+	[IR_reduce_window] = { KERNEL, "%1: f32[5], %2: f32[]",
+	                       "reduce_window %1, %2 window=[2] stride=[2] base_dilation=[1] window_dilation=[1] low=[0] high=[1] redop=add : f32[3]", "" },
+	[IR_select_and_scatter] = { KERNEL, "%1: f32[4], %2: f32[2], %3: f32[]",
+	                            "select_and_scatter %1, %2, %3 window=[2] stride=[2] low=[0] high=[0] select=@ge scatter=@sum : f32[4]", GE SUM },
+	[IR_sort] = { KERNEL, "%1: f32[5]", "sort %1 dim=0 stable=1 fn=@ge : f32[5]", GE },
+	[IR_top_k] = { KERNEL, "%1: f32[5]", "top_k %1 k=2 : f32[2], i32[2]", "" },
+	[IR_cumulative] = { KERNEL, "%1: f32[5]", "cumulative %1 dim=0 reverse=1 redop=mul : f32[5]", "" },
+	[IR_dot] = { KERNEL, "%1: f32[2,3], %2: f32[3,4]", "dot %1, %2 lc=[1] rc=[0] precision=0 components=1 : f32[2,4]", "" },
+	[IR_convolution] = { KERNEL, "%1: f32[1,8,2], %2: f32[3,2,4]",
+	                     "convolution %1, %2 lhs=[0,2,1] rhs=[1,2,0] out=[0,2,1] stride=[1] low=[1] high=[1] lhs_dilation=[1] rhs_dilation=[1] "
+	                     "reversal=[0] feature_groups=1 batch_groups=1 precision=0 : f32[1,8,4]", "" },
+	[IR_cholesky] = { KERNEL, "%1: f32[3,3]", "cholesky %1 lower=1 : f32[3,3]", "" },
+	[IR_triangular_solve] = { KERNEL, "%1: f32[3,3], %2: f32[3,2]", "triangular_solve %1, %2 left=1 lower=1 unit=0 trans=1 : f32[3,2]", "" },
+	[IR_fft] = { KERNEL, "%1: f32[8]", "fft %1 kind=2 length=[8] : c64[5]", "" },
+	[IR_rng_bit_generator] = { KERNEL, "%1: u64[2]", "rng_bit_generator %1 algorithm=2 : u64[2], u32[5]", "" },
+	[IR_rng] = { KERNEL, "%1: f32[], %2: f32[]", "rng %1, %2 distribution=1 : f32[5]", "" },
+	[IR_reduce_precision] = { KERNEL, "%1: f32[5]", "reduce_precision %1 exponent=5 mantissa=10 : f32[5]", "" },
+	[IR_bitcast_convert] = { KERNEL, "%1: f32[5]", "bitcast_convert %1 : u8[5,4]", "" },
+	[IR_custom_call] = { WALK, "%1: f32[5]", "custom_call %1 target=\"t\" api=4 effect=0 : f32[5]", "" },
+	[IR_optimization_barrier] = { KERNEL, "%1: f32[5]", "optimization_barrier %1 : f32[5]", "" },
+	[IR_create_token] = { KERNEL, "", "create_token : token", "" },
+	[IR_after_all] = { KERNEL, "%1: token", "after_all %1, %1 : token", "" },
+	[IR_partition_id] = { WALK, "", "partition_id : u32[]", "" },
+	[IR_replica_id] = { KERNEL, "", "replica_id : u32[]", "" },
+	[IR_all_reduce] = { WALK, "%1: f32[5]", "all_reduce %1 group=[[0,1]] redop=add : f32[5]", "" },
+	[IR_all_gather] = { WALK, "%1: f32[5]", "all_gather %1 dim=0 group=[[0,1]] : f32[10]", "" },
+	[IR_reduce_scatter] = { WALK, "%1: f32[4]", "reduce_scatter %1 dim=0 group=[[0,1]] redop=add : f32[2]", "" },
+	[IR_all_to_all] = { WALK, "%1: f32[4,3]", "all_to_all %1 split=0 concat=1 group=[[0,1]] : f32[2,6]", "" },
+	[IR_collective_permute] = { WALK, "%1: f32[5]", "collective_permute %1 pairs=[0,1,1,0] : f32[5]", "" },
+	[IR_collective_broadcast] = { WALK, "%1: f32[5]", "collective_broadcast %1 group=[[0,1]] : f32[5]", "" },
+	[IR_infeed] = { NONE, "%1: token", "infeed %1 config=\"c\" : f32[5], token", "" },
+	[IR_outfeed] = { NONE, "%1: f32[5], %2: token", "outfeed %1, %2 config=\"c\" : token", "" },
+	[IR_send] = { NONE, "%1: f32[5], %2: token", "send %1, %2 channel=1 kind=2 : token", "" },
+	[IR_recv] = { NONE, "%1: token", "recv %1 channel=1 kind=3 : f32[5], token", "" },
+	[IR_sharding_constraint] = { KERNEL, "%1: f32[4]", "sharding_constraint %1 sharding=@[{\"x\"}] : f32[4]", "" },
+	[IR_sharding_group] = { KERNEL, "%1: f32[4]", "sharding_group %1 id=3", "" },
+	[IR_manual] = { WALK, "%1: f32[4]", "manual %1 in=[@[{\"x\"}]] out=[@[{\"x\"}]] axes=[0] body=@h : f32[4]",
+	                "fn @h(%1: f32[2]) -> (f32[2]) {\n  return %1\n}\n" },
+	[IR_call] = { WALK, "%1: f32[], %2: f32[]", "call %1, %2 fn=@g : f32[]", FN },
+	[IR_case] = { WALK, "%1: i32[], %2: f32[], %3: f32[]", "case %1, %2, %3 branch=[@g,@sum] : f32[]", FN SUM },
+	[IR_loop] = { WALK, "%1: f32[], %2: f32[]", "loop %1, %2 trip=3 body=@b role=[carry,const] : f32[]",
+	              "fn @b(%1: i32[], %2: f32[], %3: f32[]) -> (f32[]) {\n  %4 = add %2, %3 : f32[]\n  return %4\n}\n" },
+	[IR_fused] = { WALK, "%1: f32[], %2: f32[]", "fused %1, %2 fn=@g : f32[]", FN },
+};
+
+static struct ir_module *parse(const struct str *s)
+{
+	struct ir_module *m = NULL;
+	struct err *e = ir_parse(s->p, s->n, &m);
+	if (e) {
+		print_error("%s\n%s", e->msg, s->p);
+		fail();
+	}
+	return m;
+}
+
+static struct ir_module *example(int kind)
+{
+	const struct example *x = &of[kind];
+	struct str s = {0};
+	int n = 0;
+	for (const char *c = strstr(x->op, " : "); c && *c; c++)    /* results: commas outside brackets */
+		n += c[0] == ']' ? (c[1] == ',' || !c[1]) : strncmp(c, "token", 5) == 0;
+	str_addf(&s, "module @m\nmesh @x = [\"x\"=2]\nfn @main(%s) -> () {\n  ", x->params);
+	for (int i = 0; i < n; i++)
+		str_addf(&s, i ? ", %%%d" : "%%%d", 9 + i);
+	str_addf(&s, "%s%s\n  return\n}\n%s", n ? " = " : "", x->op, x->extra);
+	struct ir_module *m = parse(&s);
+	str_free(&s);
+	return m;
+}
+
+/* The op is the only one that matters in main. */
+static const struct ir_op *the_op(const struct ir_module *m)
+{
+	return &ir_main(m)->op.p[0];
+}
+
+static void every_operation(void **state)
+{
+	(void)state;
+	int bad = 0;
+	for (int k = 1; k < IR_COUNT; k++) {
+		const char *name = ir_info(k)->name;
+		if (ir_is_elem(k))
+			continue;
+		if (!of[k].op) {
+			print_error("no example of '%s' in tests/unit/tables.c\n", name);
+			fail();
+		}
+		struct ir_module *m = example(k);
+		const struct ir_op *o = the_op(m);
+		assert_int_equal(o->kind, k);
+		bool has = eval_has_kernel(m, ir_main(m), o);
+		if (has != (of[k].how == KERNEL)) {
+			print_error("'%s' has %s kernel\n", name, has ? "a" : "no");
+			bad++;
+		}
+		/* what can be inferred is what it has */
+		ir_type t[4] = {0};
+		assert_true(o->nout <= NELEM(t));
+		assert_null(ir_infer(m, ir_main(m), o, t));
+		for (uint32_t i = 0; i < o->nout; i++)
+			assert_true(t[i] == 0 || t[i] == ir_main(m)->val.p[o->out + i].type);
+		ir_module_free(m);
+	}
+	assert_int_equal(bad, 0);
+}
+
+/* Does this verify: fn of dtype from to dtype to? */
+static struct ir_module *elem_module(enum elem e, enum dtype from, enum dtype to)
+{
+	struct str s = {0};
+	const char *f = dtype_info[from].name;
+	int n = elem_info[e].nin;
+	str_add(&s, "module @m\nfn @main(");
+	for (int i = 0; i < n; i++)
+		str_addf(&s, "%s%%%d: %s[3]", i ? ", " : "", i + 1, e == ELEM_select && i == 0 ? "pred" : f);
+	str_addf(&s, ") -> () {\n  %%9 = %s", elem_info[e].name);
+	for (int i = 0; i < n; i++)
+		str_addf(&s, "%s%%%d", i ? ", " : " ", i + 1);
+	str_addf(&s, " : %s[3]\n  return\n}\n", dtype_info[to].name);
+	struct ir_module *m = NULL;
+	err_free(ir_parse(s.p, s.n, &m));
+	str_free(&s);
+	return m;
+}
+
+static void every_elementwise_function(void **state)
+{
+	(void)state;
+	int bad = 0, seen = 0;
+	for (int e = 0; e < ELEM_COUNT; e++)
+		for (int from = 1; from < DT_COUNT; from++)
+			for (int to = 1; to < DT_COUNT; to++) {
+				if (!dtype_info[from].name || !dtype_info[to].name || from == DT_token || to == DT_token)
+					continue;
+				if (!(elem_info[e].flags & (EL_CONV | EL_PRED | EL_REAL)) && from != to)
+					continue;
+				struct ir_module *m = elem_module(e, from, to);
+				if (!m)
+					continue;
+				seen++;
+				if (e == ELEM_atan2 && dtype_info[from].cls == DT_COMPLEX) {    /* refused by name: nothing sends it */
+					ir_module_free(m);
+					continue;
+				}
+				if (!eval_has_kernel(m, ir_main(m), the_op(m)) && bad++ < 20)
+					print_error("no kernel of '%s' from %s to %s\n", elem_info[e].name, dtype_info[from].name, dtype_info[to].name);
+				ir_module_free(m);
+			}
+	assert_true(seen > 1500);
+	assert_int_equal(bad, 0);
+}
+
+/* Reductions by each operation of each type that has it. */
+static void every_reduction(void **state)
+{
+	(void)state;
+	int bad = 0;
+	for (int r = 0; r < RED_COUNT; r++)
+		for (int dt = 1; dt < DT_COUNT; dt++) {
+			if (!dtype_info[dt].name || dt == DT_token || r == RED_fn || r == RED_lse)
+				continue;
+			bool bits = r == RED_and || r == RED_or || r == RED_xor;
+			int c = dtype_info[dt].cls;
+			if (bits && c != DT_PRED && c != DT_INT && c != DT_UINT)
+				continue;
+			struct str s = {0};
+			const char *t = dtype_info[dt].name;
+			str_addf(&s, "module @m\nfn @main(%%1: %s[4,3], %%2: %s[]) -> () {\n  %%3 = reduce %%1, %%2 dims=[0] redop=%s : %s[3]\n  return\n}\n",
+			         t, t, redop_name[r], t);
+			struct ir_module *m = parse(&s);
+			if (!eval_has_kernel(m, ir_main(m), the_op(m)) && bad++ < 20)
+				print_error("no reduction by '%s' of %s\n", redop_name[r], t);
+			char id[16];
+			kern_identity(r, dt, id);
+			ir_module_free(m);
+			str_free(&s);
+		}
+	assert_int_equal(bad, 0);
+}
+
+static void every_row_prints(void **state)
+{
+	(void)state;
+	for (int k = 1; k < IR_COUNT; k++) {
+		const struct ir_kind_info *i = ir_info(k);
+		assert_non_null(i->name);
+		assert_true(i->meaning[0]);
+		assert_int_equal(ir_kind_by_name(i->name, strlen(i->name)), k);
+		for (int a = 0; a < i->nattr; a++)
+			assert_non_null(strchr("iIfFtRbsghHD", i->kind[a]));
+	}
+	for (int d = 1; d < DT_COUNT; d++)
+		if (dtype_info[d].name)
+			assert_int_equal(dtype_by_name(dtype_info[d].name, strlen(dtype_info[d].name)), d);
+	for (int r = 0; r < RED_COUNT; r++)
+		assert_non_null(redop_name[r]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_row_prints), cmocka_unit_test(every_operation),
+		cmocka_unit_test(every_elementwise_function), cmocka_unit_test(every_reduction),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
