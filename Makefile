@@ -67,6 +67,14 @@ check-jax: all
 bench: all
 	@RONDO_LIBRARY=$(CURDIR)/$(B)/librondo.so $(PY) bench/run.py $(ARGS)
 
+# libFuzzer targets of tests/fuzz, built whole with clang: make fuzz FUZZ=hlo FUZZ_S=300 SEEDS=folder
+FUZZ    ?= hlo ir prog
+FUZZ_S  ?= 60
+SEEDS   ?=
+FUZZ_SRC := $(foreach d,base ir prog hlo,$(wildcard src/$(d)/*.c))
+fuzz:
+	@tests/fuzz.sh "$(FUZZ)" $(FUZZ_S) "$(FUZZ_SRC)" $(SEEDS)
+
 check-corpus: all
 	@tests/corpus.sh $(B)
 
@@ -81,5 +89,5 @@ install: all
 clean:
 	rm -rf build build-*
 
-.PHONY: all unit check check-san check-jax check-corpus bench install clean
+.PHONY: all unit check check-san check-jax check-corpus bench fuzz install clean
 -include $(OBJ:.o=.d) $(TOOL:.o=.d) $(GEN:.o=.d) $(UNIT:=.d)

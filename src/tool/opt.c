@@ -1,7 +1,7 @@
 /* rondo opt: a program's text, as read or after a pass. */
 #include "tool.h"
 
-static const char *pass, *tier, *devices, *list, *verify, *no_loc;
+static const char *pass, *tier, *devices, *list, *verify, *no_loc, *ops;
 
 static const struct opt opts[] = {
 	{"p", "PASS", "run the passes up to this one; without it the program is printed as it is read", &pass},
@@ -9,14 +9,45 @@ static const struct opt opts[] = {
 	{"L", NULL, "leave locations out", &no_loc},
 	{"devices", "N", "partitions; the program says by itself", &devices},
 	{"tier", "T", "ref, gen or auto", &tier},
+	{"ops", NULL, "list the operations (docs/ir.md)", &ops},
 	{"list", NULL, "list the passes in order", &list},
 };
+
+/* Rows of a table, as docs/ir.md has it. */
+static void print_ops(void)
+{
+	printf("| operation | operands | results | attributes | flags | meaning |\n| --- | --- | --- | --- | --- | --- |\n");
+	for (int k = 1; k < IR_COUNT; k++) {
+		const struct ir_kind_info *i = ir_info(k);
+		static const struct { unsigned bit; const char *name; } flags[] = {
+			{IR_PURE, "pure"}, {IR_ELEM, "elem"}, {IR_VIEW, "view"}, {IR_COLL, "coll"}, {IR_EFFECT, "effect"}, {IR_BARRIER, "barrier"},
+			{IR_CUSTOM, "custom"},
+		};
+		char nin[16] = "any", nout[16] = "any";
+		if (i->nin >= 0)
+			snprintf(nin, sizeof nin, "%d", i->nin);
+		if (i->nout >= 0)
+			snprintf(nout, sizeof nout, "%d", i->nout);
+		printf("| %s | %s | %s | %s |", i->name, nin, nout, i->attrs);
+		for (size_t f = 0; f < NELEM(flags); f++)
+			if (i->flags & flags[f].bit)
+				printf(" %s", flags[f].name);
+		printf(" | ");
+		for (const char *c = i->meaning; *c; c++)
+			printf(*c == '|' ? "\\|" : "%c", *c);
+		printf(" |\n");
+	}
+}
 
 static struct err *run(char **file, int nfile, int *status)
 {
 	if (list) {
 		for (const char *const *n = pass_names(); *n; n++)
 			printf("%s\n", *n);
+		return NULL;
+	}
+	if (ops) {
+		print_ops();
 		return NULL;
 	}
 	if (!nfile)
