@@ -25,7 +25,8 @@ struct loop {
 	const int64_t *role;
 	int64_t trip;
 	int counter;             /* operand that counts, -1 none */
-	int64_t first, step;
+	bool *counts;            /* per operand: it is first + step * iteration */
+	int64_t *first, *step;
 	struct affine *aff;      /* per body value */
 	int *param_of;           /* operand -> body parameter */
 	int *result_of;          /* operand -> body result (carry) or -1 */
@@ -66,8 +67,9 @@ static void analyse(struct loop *l)
 			l->aff[l->param_of[k]] = (struct affine){ true, 0, c };
 	}
 	l->aff[1] = (struct affine){ true, 1, 0 };
-	if (l->counter >= 0)
-		l->aff[l->param_of[l->counter]] = (struct affine){ true, l->step, l->first };
+	for (int k = 0; k < l->n; k++)
+		if (l->counts[k])
+			l->aff[l->param_of[k]] = (struct affine){ true, l->step[k], l->first[k] };
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		if (o->nout != 1 || !wide_int(ir_vtype(m, fn, o->out)))
@@ -163,10 +165,40 @@ static int row_index(const struct loop *l, const struct ir_op *o, uint32_t first
 
 /* --- the counter ------------------------------------------------------------- */
 
+/* Carry k starts at a constant and has a constant added each turn: first[k], step[k]. */
+static bool grows(struct loop *l, int k)
+{
+	const struct ir_module *m = l->r->m;
+	const struct ir_fn *b = l->body;
+	if (l->role[k] != ROLE_CARRY || !ir_const_int(m, l->r->b.fn, l->in[k], &l->first[k]))
+		return false;
+	ir_val par = (ir_val)l->param_of[k];
+	const struct ir_type_info *t = ir_vtype(m, b, par);
+	if (!wide_int(t))
+		return false;
+	const struct ir_op *add = ir_def(b, b->result.p[l->result_of[k]]);
+	if (!add || add->kind != IR_add)
+		return false;
+	ir_val p = ir_in(b, add, 0), q = ir_in(b, add, 1);
+	if (q == par) {
+		ir_val swap = p;
+		p = q;
+		q = swap;
+	}
+	if (p != par)
+		return false;
+	if (ir_const_int(m, b, q, &l->step[k]))
+		return true;
+	for (int i = 0; i < l->n; i++)
+		if (l->param_of[i] == (int)q && l->role[i] == ROLE_CONST)
+			return ir_const_int(m, l->r->b.fn, l->in[i], &l->step[k]);
+	return false;
+}
+
 static bool find_counter(struct loop *l)
 {
 	const struct ir_module *m = l->r->m;
-	const struct ir_fn *c = l->cond, *b = l->body;
+	const struct ir_fn *c = l->cond;
 	const struct ir_op *cmp = ir_def(c, c->result.p[0]);
 	if (!cmp || (cmp->kind != IR_compare_lt && cmp->kind != IR_compare_gt && cmp->kind != IR_compare_le && cmp->kind != IR_compare_ne))
 		return false;
@@ -188,36 +220,17 @@ static bool find_counter(struct loop *l)
 			return false;
 	}
 	int k = (int)x - 1;
-	if (l->role[k] != ROLE_CARRY || !ir_const_int(m, l->r->b.fn, l->in[k], &l->first))
+	if (!grows(l, k))
 		return false;
-	ir_val par = (ir_val)l->param_of[k];
-	const struct ir_op *add = ir_def(b, b->result.p[l->result_of[k]]);
-	if (!add || add->kind != IR_add)
-		return false;
-	ir_val p = ir_in(b, add, 0), q = ir_in(b, add, 1);
-	if (q == par) {
-		ir_val t = p;
-		p = q;
-		q = t;
-	}
-	if (p != par)
-		return false;
-	if (!ir_const_int(m, b, q, &l->step)) {
-		int j = -1;
-		for (int i = 0; i < l->n; i++)
-			if (l->param_of[i] == (int)q && l->role[i] == ROLE_CONST)
-				j = i;
-		if (j < 0 || !ir_const_int(m, l->r->b.fn, l->in[j], &l->step))
-			return false;
-	}
-	if (l->step <= 0 || (cmp->kind == IR_compare_ne && (l->step != 1 || limit < l->first)))
+	int64_t first = l->first[k], step = l->step[k];
+	if (step <= 0 || (cmp->kind == IR_compare_ne && (step != 1 || limit < first)))
 		return false;
 	if (cmp->kind == IR_compare_le) {
 		if (limit == INT64_MAX)
 			return false;
 		limit++;
 	}
-	int64_t trip = limit > l->first ? (limit - l->first + l->step - 1) / l->step : 0;
+	int64_t trip = limit > first ? (limit - first + step - 1) / step : 0;
 	if (trip > INT32_MAX)
 		return false;
 	l->counter = k;
@@ -314,7 +327,7 @@ static void rebuild(struct loop *l)
 		ir_val p = (ir_val)l->param_of[k];
 		const struct ir_type_info *st = p ? ir_vtype(m, body, p) : NULL;
 		plan[k] = KEEP;
-		if (k == l->counter) {
+		if (l->counts[k]) {
 			plan[k] = COUNTER;
 			continue;
 		}
@@ -422,9 +435,9 @@ static void rebuild(struct loop *l)
 				ir_type t = src->val.p[p].type;
 				enum dtype dt = ir_type_of(m, t)->dtype;
 				ir_val c = ir_convert(&b, iter, dt);
-				if (l->step != 1)
-					c = ir_bin(&b, ELEM_multiply, c, ir_const_i(&b, ir_scalar(m, dt), l->step));
-				c = ir_bin(&b, ELEM_add, c, ir_const_i(&b, ir_scalar(m, dt), l->first));
+				if (l->step[k] != 1)
+					c = ir_bin(&b, ELEM_multiply, c, ir_const_i(&b, ir_scalar(m, dt), l->step[k]));
+				c = ir_bin(&b, ELEM_add, c, ir_const_i(&b, ir_scalar(m, dt), l->first[k]));
 				const struct ir_type_info *ti = ir_type_of(m, t);
 				map[p] = ti->rank ? ir_reshape(&b, c, ti->rank, ti->dim) : c;
 			} else if (plan[k] == SUNK) {
@@ -515,7 +528,7 @@ static void rebuild(struct loop *l)
 			continue;
 		ir_val *to = &r->map[l->o->out + (uint32_t)l->loop_result[k]];
 		if (plan[k] == COUNTER)
-			*to = ir_const_i(&r->b, r->b.fn->val.p[l->in[k]].type, l->first + l->trip * l->step);
+			*to = ir_const_i(&r->b, r->b.fn->val.p[l->in[k]].type, (int64_t)((uint64_t)l->first[k] + (uint64_t)l->trip * (uint64_t)l->step[k]));
 		else if (plan[k] == INVARIANT || plan[k] == SLICED || plan[k] == SUNK)
 			*to = l->in[k];
 		else
@@ -711,7 +724,7 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	if (o->kind != IR_loop)
 		return 0;
-	struct loop l = { .r = r, .o = o, .in = in, .counter = -1, .step = 1 };
+	struct loop l = { .r = r, .o = o, .in = in, .counter = -1 };
 	l.trip = ir_attr(r->from, o, 0);
 	l.body = ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, 2));
 	l.cond = l.trip < 0 ? ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, 1)) : NULL;
@@ -733,10 +746,13 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 				l.loop_result[k] = q++;
 			}
 		}
+	l.counts = ARENA_NEW(r->a, bool, l.n);
+	l.first = ARENA_NEW(r->a, int64_t, l.n);
+	l.step = ARENA_NEW(r->a, int64_t, l.n);
 	if (l.cond)
 		find_counter(&l);
-	else if (l.trip < 0)
-		return 0;
+	for (int k = 0; k < l.n; k++)      /* the counter, and what else counts with it */
+		l.counts[k] = l.trip >= 0 && grows(&l, k);
 	analyse(&l);
 	rebuild(&l);
 	return REWRITE_MAPPED;

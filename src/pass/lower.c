@@ -544,6 +544,14 @@ static int64_t group_work(const struct lw *w, const struct ir_fn *g)
 	return n;
 }
 
+static bool has_loop(const struct ir_fn *g)
+{
+	for (size_t i = 0; i < g->op.n; i++)
+		if (g->op.p[i].kind == IR_loop)
+			return true;
+	return false;
+}
+
 /* A group without a kernel of its own: its ops one by one. */
 static struct err *lower_apart(struct lw *w, struct frame *f, int i, const struct ir_fn *g)
 {
@@ -576,7 +584,7 @@ static struct err *lower_fused(struct lw *w, struct frame *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
 	const struct ir_fn *g = ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, 0));
-	bool small = w->opts->tier != TIER_GEN && w->loops.n == 0 && group_work(w, g) < SMALL_WORK;
+	bool small = w->opts->tier != TIER_GEN && w->loops.n == 0 && !has_loop(g) && group_work(w, g) < SMALL_WORK;
 	if (w->opts->tier == TIER_REF || small) {
 		if (lower_strip(w, f, i, g))
 			return NULL;
