@@ -61,10 +61,9 @@ def platforms():
 
 
 def recoverability():
-    """Without it jaxlib ends every process of a job when one has died."""
-    import jax
-    listed = (jax.config.jax_platforms or NAME).split(",")
-    if listed[0] == NAME and hasattr(jax.config, "jax_enable_recoverability"):
+    """With several processes: let the others live when one dies (jaxlib's coordination service ends them otherwise)."""
+    from jax._src import distributed
+    if distributed.global_state.client is not None and hasattr(jax.config, "jax_enable_recoverability"):
         jax.config.update("jax_enable_recoverability", True)
 
 
