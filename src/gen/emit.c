@@ -341,6 +341,14 @@ static LV load(struct em *e, const struct gen_node *n)
 	LT t = em_mem(e, n->dtype);
 	unsigned size = dtype_info[n->dtype].bytes;
 	int64_t k;
+	for (int i = 0; i < e->ntr; i++)
+		if (&e->s->node[e->tr[i].node] == n) {
+			LV row = LLVMBuildSub(e->b, e->var[e->s->across], e->tr_first, "");
+			row = LLVMBuildMul(e->b, row, em_ki(e->i64, e->width), "");
+			LV y = LLVMBuildLoad2(e->b, em_vec(t, e->width), LLVMBuildGEP2(e->b, t, e->tr[i].mem, &row, 1, ""), "");
+			LLVMSetAlignment(y, size);
+			return em_from_mem(e, n->dtype, y);
+		}
 	LV p = lin_ptr(e, buf, n->lin), v = lin_lanes(e, &e->s->lin[n->lin], &k), x;
 	if (!v && !k) {
 		x = LLVMBuildLoad2(e->b, t, p, "");
@@ -410,6 +418,40 @@ static void store(struct em *e, const struct gen_store *st)
 		LV s = LLVMBuildStore(e->b, LLVMBuildExtractElement(e->b, x, li, ""), LLVMBuildGEP2(e->b, t, p, &o, 1, ""));
 		LLVMSetAlignment(s, size);
 	}
+}
+
+/* Place of this turn in a buffer over the nest's inner variables; the lane has stride 1. */
+static LV kept_at(struct em *e, LT t, LV mem)
+{
+	LV off = em_ki(e->i64, 0);
+	int64_t st = 1;
+	for (int pass = 0; pass < 2; pass++)
+		for (int v = e->s->nvar - 1; v >= 0; v--) {
+			if (!(e->nest->vars >> v & 1) || (v == e->lane) != (pass == 0))
+				continue;
+			off = LLVMBuildAdd(e->b, off, LLVMBuildMul(e->b, e->var[v], em_ki(e->i64, st), ""), "");
+			st *= e->s->var[v].ext;
+		}
+	return LLVMBuildGEP2(e->b, t, mem, &off, 1, "");
+}
+
+/* The buffers have room for a whole vector after the last element. */
+static LV kept_load(struct em *e, const struct gen_node *n, LV mem)
+{
+	LT t = em_mem(e, n->dtype);
+	LV p = kept_at(e, t, mem), x;
+	bool vec = in_lane(e, n->mask);
+	x = LLVMBuildLoad2(e->b, vec ? em_vec(t, e->width) : t, p, "");
+	LLVMSetAlignment(x, dtype_info[n->dtype].bytes);
+	return em_from_mem(e, n->dtype, x);
+}
+
+static void kept_store(struct em *e, uint32_t id, LV mem)
+{
+	const struct gen_node *n = &e->s->node[id];
+	LT t = em_mem(e, n->dtype);
+	LV x = em_to_mem(e, n->dtype, get(e, id)), p = kept_at(e, t, mem);
+	LLVMSetAlignment(LLVMBuildStore(e->b, x, p), dtype_info[n->dtype].bytes);
 }
 
 /* --- nodes -------------------------------------------------------------- */
@@ -518,7 +560,12 @@ static LV get(struct em *e, uint32_t id)
 	if (have)
 		return have;
 	int old = enter(e, s);
-	LV v = emit_node(e, id);
+	LV v = NULL;
+	for (int i = 0; e->nest && i < e->nest->nuse; i++)
+		if (e->nest->use[i].node == id)
+			v = kept_load(e, n, e->kept[e->nest->use[i].nest][e->nest->use[i].keep]);
+	if (!v)
+		v = emit_node(e, id);
 	enter(e, old);
 	memo_set(e, s, KEY_NODE, id, 0, v);
 	return v;
@@ -612,6 +659,8 @@ static void actions(struct em *e, const struct gen_body *b, const struct gen_nes
 			LLVMBuildStore(e->b, a[k], acc[i].mem[k]);
 		}
 	}
+	for (int i = 0; i < x->nkeep; i++)
+		kept_store(e, x->keep[i], e->kept[x - b->nest][i]);
 	for (int i = 0; i < x->nst; i++)
 		store(e, &x->st[i]);
 }
@@ -738,8 +787,23 @@ static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *
 			LLVMBuildStore(e->b, first, acc[i].mem[k]);
 		}
 	}
+	int index = (int)(x - b->nest);
+	if (x->nkeep) {
+		e->kept[index] = mem_alloc(sizeof(LV) * (size_t)x->nkeep);
+		int64_t count = 64;
+		for (int v = 0; v < e->s->nvar; v++)
+			if (x->vars >> v & 1)
+				count = count == 64 ? e->s->var[v].ext : count * e->s->var[v].ext;
+		for (int i = 0; i < x->nkeep; i++) {
+			LV mem = alloca_entry(e, LLVMArrayType2(em_mem(e, e->s->node[x->keep[i]].dtype), (uint64_t)count + 128));
+			LLVMSetAlignment(mem, 64);
+			e->kept[index][i] = mem;
+		}
+	}
+	e->nest = x;
 	struct nest_cx n = { b, x, acc };
 	nest_loops(e, &n, 0, outer ? -1 : lane);
+	e->nest = NULL;
 	for (int i = 0; i < x->nred; i++) {
 		int id = x->red[i].red;
 		const struct gen_red *r = &b->red[id];
@@ -788,6 +852,10 @@ static void body_turn(struct em *e, void *p)
 		for (; next < b->nnest && b->nest[next].level == level; next++)
 			nest(e, b, &b->nest[next]);
 	}
+	for (int i = 0; i < b->nnest && i < (int)NELEM(e->kept); i++) {
+		free(e->kept[i]);
+		e->kept[i] = NULL;
+	}
 	turn_close(e, bb, NULL);
 }
 
@@ -795,11 +863,107 @@ static void body_turn(struct em *e, void *p)
 
 struct tile { LV at[GEN_NV]; };
 
+static void outer_loops(struct em *e, const struct gen_body *b, const struct tile *t, int i);
+struct rest { const struct gen_body *b; const struct tile *t; int i; };
+static void rest_turn(struct em *e, void *p)
+{
+	struct rest *r = p;
+	outer_loops(e, r->b, r->t, r->i);
+}
+
+/* The block of node n from row first of s->across on, transposed into mem: row u - first has the lanes. */
+static void transpose_block(struct em *e, const struct gen_node *n, LV mem)
+{
+	LT t = em_mem(e, n->dtype);
+	unsigned size = dtype_info[n->dtype].bytes;
+	const struct gen_lin *l = &e->s->lin[n->lin];
+	int64_t k = l->k[e->lane];
+	int q = e->isa >= GEN_ISA_AVX512 ? (size == 8 ? 8 : 16) : size == 8 ? 4 : size == 1 ? 16 : 8;
+	q = MIN(q, e->width);
+	int bits = 0;
+	while (1 << bits < q)
+		bits++;
+	LV p = lin_ptr(e, (int)n->a[0], n->lin), row[16], next[16];
+	struct loop a = loop_open(e, 0, em_ki(e->i64, 0));       /* lanes, q at a time */
+	struct loop c = loop_open(e, 0, em_ki(e->i64, 0));       /* along */
+	for (int i = 0; i < q; i++) {
+		LV j = LLVMBuildAdd(e->b, a.phi, em_ki(e->i64, i), "");
+		if (e->rem) {
+			LV top = LLVMBuildSub(e->b, e->rem, em_ki(e->i64, 1), "");
+			j = em_sel(e, LLVMBuildICmp(e->b, LLVMIntSLT, j, top, ""), j, top);
+		}
+		LV off = LLVMBuildAdd(e->b, LLVMBuildMul(e->b, j, em_ki(e->i64, k), ""), c.phi, "");
+		row[i] = LLVMBuildLoad2(e->b, em_vec(t, q), LLVMBuildGEP2(e->b, t, p, &off, 1, ""), "");
+		LLVMSetAlignment(row[i], size);
+	}
+	/* a perfect shuffle of row i and row i + q/2, as often as q has bits, transposes */
+	int lo[16], hi[16];
+	for (int i = 0; i < q; i++) {
+		lo[i] = i / 2 + (i % 2 ? q : 0);
+		hi[i] = lo[i] + q / 2;
+	}
+	for (int s = 0; s < bits; s++) {
+		for (int i = 0; i < q / 2; i++) {
+			next[2 * i] = shuffle(e, row[i], row[i + q / 2], lo, q);
+			next[2 * i + 1] = shuffle(e, row[i], row[i + q / 2], hi, q);
+		}
+		memcpy(row, next, sizeof row);
+	}
+	for (int i = 0; i < q; i++) {
+		LV off = LLVMBuildAdd(e->b, LLVMBuildMul(e->b, LLVMBuildAdd(e->b, c.phi, em_ki(e->i64, i), ""), em_ki(e->i64, e->width), ""), a.phi, "");
+		LLVMSetAlignment(LLVMBuildStore(e->b, row[i], LLVMBuildGEP2(e->b, t, mem, &off, 1, "")), size);
+	}
+	loop_close(e, &c, q, em_ki(e->i64, e->s->across_block), NULL);
+	loop_close(e, &a, q, em_ki(e->i64, e->width), NULL);
+}
+
+/* s->across in blocks; its transposed loads go through buffers.  The last block starts early enough to be
+ * whole, so that nothing past the end of a row is read. */
+static void across_loops(struct em *e, const struct gen_body *b)
+{
+	const struct gen_sched *s = e->s;
+	int v = s->across;
+	int64_t blk = s->across_block, blo = b->lo[v], bhi = b->hi[v];
+	if (bhi - blo < blk || e->width < 4) {
+		struct loop l = loop_open(e, 1u << v, e->across_lo);
+		e->var[v] = l.phi;
+		body_turn(e, (void *)b);
+		loop_close(e, &l, 1, e->across_hi, NULL);
+		return;
+	}
+	struct loop outer = loop_open(e, 0, e->across_lo);
+	LV most = em_ki(e->i64, bhi - blk), up = LLVMBuildAdd(e->b, outer.phi, em_ki(e->i64, blk), "");
+	LV first = em_sel(e, LLVMBuildICmp(e->b, LLVMIntSLT, outer.phi, most, ""), outer.phi, most);
+	LV end = em_sel(e, LLVMBuildICmp(e->b, LLVMIntSLT, up, e->across_hi, ""), up, e->across_hi);
+	e->ntr = 0;
+	LLVMBasicBlockRef bb = turn_open(e, 1u << v);
+	e->var[v] = first;
+	for (uint32_t k = 1; k < s->nnode; k++)
+		if (gen_across(s, &s->node[k]) && e->ntr < (int)NELEM(e->tr)) {
+			LV mem = alloca_entry(e, LLVMArrayType2(em_mem(e, s->node[k].dtype), (uint64_t)(blk * e->width)));
+			LLVMSetAlignment(mem, 64);
+			transpose_block(e, &s->node[k], mem);
+			e->tr[e->ntr].node = k;
+			e->tr[e->ntr++].mem = mem;
+		}
+	turn_close(e, bb, NULL);
+	e->tr_first = first;
+	struct loop l = loop_open(e, 1u << v, outer.phi);
+	e->var[v] = l.phi;
+	body_turn(e, (void *)b);
+	loop_close(e, &l, 1, end, NULL);
+	e->ntr = 0;
+	loop_close(e, &outer, blk, e->across_hi, NULL);
+}
+
 static void outer_loops(struct em *e, const struct gen_body *b, const struct tile *t, int i)
 {
 	const struct gen_sched *s = e->s;
 	if (i == s->norder) {
-		body_turn(e, (void *)b);
+		if (s->across >= 0)
+			across_loops(e, b);
+		else
+			body_turn(e, (void *)b);
 		return;
 	}
 	int v = s->order[i];
@@ -808,7 +972,7 @@ static void outer_loops(struct em *e, const struct gen_body *b, const struct til
 	LV lo = em_ki(e->i64, blo), hi = em_ki(e->i64, bhi), guard = NULL;
 	int64_t known = bhi - blo;
 	bool full = known % MAX(s->width, 1) == 0;
-	if (i < s->split && !cut && !lane) {
+	if (i < s->split && !cut && !lane && v != s->across) {
 		/* one value a tile: it belongs to the tile's scope if all bodies agree */
 		LLVMBasicBlockRef bb = s->nbody > 1 ? turn_open(e, 1u << v) : NULL;
 		e->var[v] = t->at[i];
@@ -838,13 +1002,24 @@ static void outer_loops(struct em *e, const struct gen_body *b, const struct til
 			/* an empty range gives no full vector and no partial one: (hi - lo) & -w could be negative */
 			if (guard)
 				hi = em_sel(e, guard, hi, lo);
-			lane_loop(e, v, lo, hi, known, full, body_turn, (void *)b);
+			struct rest r = { b, t, i + 1 };
+			lane_loop(e, v, lo, hi, known, full, rest_turn, &r);
 			e->lane = -1;
 			e->width = 1;
 			return;
 		}
 		e->lane = -1;
 		e->width = 1;
+	}
+	if (v == s->across) {
+		/* its loop is inside the lane's; an empty range must not get there */
+		LLVMBasicBlockRef bb = guard ? turn_open(e, 0) : NULL;
+		e->across_lo = lo;
+		e->across_hi = hi;
+		outer_loops(e, b, t, i + 1);
+		if (bb)
+			turn_close(e, bb, guard);
+		return;
 	}
 	if (known == 1) {
 		e->var[v] = lo;
@@ -887,7 +1062,7 @@ static void kernel(struct em *e)
 
 	unsigned decoded = 0;
 	for (int i = 0; i < s->split; i++)
-		if (s->nbody == 1)
+		if (s->nbody == 1 && s->order[i] != s->across)
 			decoded |= 1u << s->order[i];
 	LV some = LLVMBuildICmp(e->b, LLVMIntSLT, t0, t1, "");
 	struct loop l = loop_open(e, decoded, t0);

@@ -37,10 +37,18 @@ struct em {
 	LV *bufp;                /* base pointer of each buffer */
 	LV iota;                 /* clamped lane numbers of a partial vector */
 	LV red[64][GEN_MAX_OUT], part[64][GEN_MAX_OUT];     /* results, sums so far */
+	bool low;                /* the result is rounded to bf16 at once: eight good bits are enough */
 	int body_scope;          /* where reductions' results are */
 	bool inner;              /* the lane is an inner variable */
 	struct em_scope scope[GEN_NV + 8];
 	int nscope, cur;         /* cur: scope that code goes to now */
+	LV *kept[64];            /* per nest of this body: the buffers of its kept nodes */
+	const struct gen_nest *nest;
+	const struct gen_body *body;
+	struct { uint32_t node; LV mem; } tr[8];     /* transposed blocks of loads */
+	int ntr;
+	LV across_lo, across_hi; /* this tile's range of s->across */
+	LV tr_first;             /* value of the variable in their first row */
 	struct { LV x, sin, cos, n; LLVMBasicBlockRef block; } trig;
 };
 
@@ -65,6 +73,9 @@ LV em_round(struct em *e, int dt, LV x);         /* f32 register to a value of b
 LV em_reduce_precision(struct em *e, int dt, LV x, int exponent, int mantissa);
 LV em_redop(struct em *e, enum redop r, int dt, LV x, LV y);
 LV em_identity(struct em *e, enum redop r, int dt, int n);
+/* AVX-512 f32 intrinsics on any multiple of 16 lanes: x * 2^floor(y), and 1/x to 14 bits.  NULL: not here. */
+LV em_scalef(struct em *e, LV x, LV y);
+LV em_rcp14(struct em *e, LV x);
 LV em_libm(struct em *e, const char *name, int n, const LV *a);     /* per lane */
 /* fast; but if any lane is bad (i1), slow(e, a, name) is evaluated, and taken in the bad lanes. */
 LV em_branch(struct em *e, LV bad, LV fast, LV (*slow)(struct em *, const LV *, const char *), const char *name, const LV *a);

@@ -219,6 +219,49 @@ LV em_const(struct em *e, int dt, const void *p, int n)
 	}
 }
 
+/* --- intrinsics of AVX-512 ------------------------------------------------- */
+
+static LV part16(struct em *e, LV x, int from, int n)
+{
+	LV v[256];
+	for (int i = 0; i < n; i++)
+		v[i] = LLVMConstInt(e->i32, (unsigned)(from + i), false);
+	return LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(v, (unsigned)n), "");
+}
+
+static LV zmm(struct em *e, const char *name, LV x, LV y, bool rounding)
+{
+	int w = em_lanes(x);
+	if (e->isa < GEN_ISA_AVX512 || w < 16 || w % 16)
+		return NULL;
+	LT t = em_vec(e->f32, 16), i16t = LLVMInt16TypeInContext(e->c);
+	LV out[16];
+	int n = w / 16;
+	for (int i = 0; i < n; i++) {
+		LV a[5];
+		int k = 0;
+		a[k++] = n == 1 ? x : part16(e, x, 16 * i, 16);
+		if (y)
+			a[k++] = n == 1 ? y : part16(e, y, 16 * i, 16);
+		a[k++] = LLVMConstNull(t);
+		a[k++] = LLVMConstAllOnes(i16t);
+		if (rounding)
+			a[k++] = LLVMConstInt(e->i32, 4, false);       /* as MXCSR says */
+		out[i] = em_call(e, name, t, k, a);
+	}
+	for (int have = 16; n > 1; n /= 2, have *= 2)
+		for (int i = 0; i < n / 2; i++) {
+			LV v[256];
+			for (int k = 0; k < 2 * have; k++)
+				v[k] = LLVMConstInt(e->i32, (unsigned)k, false);
+			out[i] = LLVMBuildShuffleVector(e->b, out[2 * i], out[2 * i + 1], LLVMConstVector(v, (unsigned)(2 * have)), "");
+		}
+	return out[0];
+}
+
+LV em_scalef(struct em *e, LV x, LV y) { return zmm(e, "llvm.x86.avx512.mask.scalef.ps.512", x, y, true); }
+LV em_rcp14(struct em *e, LV x) { return zmm(e, "llvm.x86.avx512.rcp14.ps.512", x, NULL, false); }
+
 /* --- libm, per lane ----------------------------------------------------- */
 
 static LV lane(struct em *e, LV x, int i)
@@ -432,7 +475,9 @@ static LV float_elem(struct em *e, enum elem k, int dt, const LV *a)
 	case ELEM_total_eq: case ELEM_total_ne: case ELEM_total_ge: case ELEM_total_gt: case ELEM_total_le: case ELEM_total_lt:
 		return icmp(e, ipred(k, true), total_key(e, dt, x), total_key(e, dt, y));
 	default:
+		e->low = dt == DT_bf16;
 		r = dt == DT_f64 ? double_math(e, k, x, y) : float_math(e, k, x, y);
+		e->low = false;
 	}
 	return r && is_half(dt) ? em_round(e, dt, r) : r;
 }

@@ -45,17 +45,35 @@ static LV exp_reduce(struct em *e, LV x, LV *n, LV *bits)
 	LV magic = K(x, 12582912.0), t = fma_(e, x, K(x, log2e), magic);
 	*n = sub(e, t, magic);
 	*bits = as_i32(e, t);
+	if (e->low)
+		return fma_(e, *n, K(x, -ln2), x);
 	LV r = fma_(e, *n, K(x, -ln2_hi), x);
 	return fma_(e, *n, K(x, -ln2_lo), r);
 }
 
+/* a if a < b, else b (also if either is NaN): one instruction. */
+static LV min_(struct em *e, LV a, LV b) { return em_sel(e, cmp(e, LLVMRealOLT, a, b), a, b); }
+static LV max_(struct em *e, LV a, LV b) { return em_sel(e, cmp(e, LLVMRealOGT, a, b), a, b); }
+
 static const double exp_c[] = { 0.4999999403953552, 0.1666651964187622, 0.041668396443128586, 0.008368791081011295, 0.0013814345002174377 };
+
+/* e^r for |r| <= ln 2 / 2 */
+static LV exp_poly(struct em *e, LV r)
+{
+	static const double low_c[] = { 0.999927818775177, 1.0001654624938965, 0.5049727559089661, 0.16565950214862823 };
+	if (e->low)
+		return poly(e, r, 4, low_c);
+	return add(e, fma_(e, mul(e, r, r), poly(e, r, 5, exp_c), r), K(r, 1));
+}
 
 LV em_exp(struct em *e, LV x)
 {
-	LV n, bits, r = exp_reduce(e, x, &n, &bits);
-	LV p = fma_(e, mul(e, r, r), poly(e, r, 5, exp_c), r);
-	p = add(e, p, K(x, 1));
+	/* with scalef: clamped so that the reduction stays finite; it overflows and underflows by itself */
+	bool wide = e->isa >= GEN_ISA_AVX512 && em_lanes(x) >= 16 && em_lanes(x) % 16 == 0;
+	LV c = wide ? min_(e, K(x, 89), max_(e, K(x, -104), x)) : x;
+	LV n, bits, r = exp_reduce(e, c, &n, &bits), p = exp_poly(e, r);
+	if (wide)
+		return em_scalef(e, p, n);
 	LV y = as_f32(e, LLVMBuildAdd(e->b, as_i32(e, p), LLVMBuildShl(e->b, bits, I(bits, 23), ""), ""));
 	y = em_sel(e, cmp(e, LLVMRealOLT, x, K(x, -87.33654)), K(x, 0), y);
 	y = em_sel(e, cmp(e, LLVMRealOGT, x, K(x, 88.722839)), K(x, INFINITY), y);
@@ -114,18 +132,32 @@ LV em_tanh(struct em *e, LV x)
 	LV small = fma_(e, mul(e, s, x), poly(e, s, 5, c), x);
 	LV lim = em_sel(e, cmp(e, LLVMRealOGT, a, K(x, 10)), K(x, 10), a), t = add(e, lim, lim);
 	LV n, bits, r = exp_reduce(e, t, &n, &bits);
-	LV p = add(e, fma_(e, mul(e, r, r), poly(e, r, 5, exp_c), r), K(x, 1));
+	LV p = exp_poly(e, r);
 	LV ex = as_f32(e, LLVMBuildAdd(e->b, as_i32(e, p), LLVMBuildShl(e->b, bits, I(bits, 23), ""), ""));
-	LV big = sub(e, K(x, 1), divi(e, K(x, 2), add(e, ex, K(x, 1))));
+	LV d = add(e, ex, K(x, 1)), q = em_rcp14(e, d);
+	if (q && !e->low)
+		q = fma_(e, fma_(e, LLVMBuildFNeg(e->b, d, ""), q, K(x, 1)), q, q);
+	LV big = q ? fma_(e, q, K(x, -2), K(x, 1)) : sub(e, K(x, 1), divi(e, K(x, 2), d));
 	LV y = em_sel(e, cmp(e, LLVMRealOLT, a, K(x, 0.625)), small, copysign_(e, big, x));
 	return em_sel(e, isnan_(e, x), x, y);
 }
 
 LV em_logistic(struct em *e, LV x)
 {
+	LV one = K(x, 1);
+	if (e->low) {
+		LV d = add(e, one, em_exp(e, LLVMBuildFNeg(e->b, x, ""))), q = em_rcp14(e, d);
+		return q ? q : divi(e, one, d);
+	}
 	LV t = em_exp(e, LLVMBuildFNeg(e->b, fabs_(e, x), ""));
-	LV num = em_sel(e, cmp(e, LLVMRealOLT, x, K(x, 0)), t, K(x, 1));
-	return divi(e, num, add(e, K(x, 1), t));
+	LV num = em_sel(e, cmp(e, LLVMRealOLT, x, K(x, 0)), t, one), d = add(e, one, t), r = em_rcp14(e, d);
+	if (!r)
+		return divi(e, num, d);
+	/* d is in 1 .. 2: Newton's step for the reciprocal, then one for the quotient */
+	LV md = LLVMBuildFNeg(e->b, d, "");
+	r = fma_(e, fma_(e, md, r, one), r, r);
+	LV q = mul(e, num, r);
+	return fma_(e, fma_(e, md, q, num), r, q);
 }
 
 static const double sin_c[] = { -0.1666666716337204, 0.008333329111337662, -0.00019839325977955014, 2.718232735787751e-06 };
@@ -231,7 +263,7 @@ LV em_erf(struct em *e, LV x)
 	LV t = em_sel(e, cmp(e, LLVMRealOGT, a, K(x, 4)), K(x, 4), a);
 	LV p = fma_(e, poly(e, t, 7, large_c), t, LLVMBuildFNeg(e->b, t, ""));
 	LV n, bits, r = exp_reduce(e, p, &n, &bits);
-	LV q = add(e, fma_(e, mul(e, r, r), poly(e, r, 5, exp_c), r), K(x, 1));
+	LV q = exp_poly(e, r);
 	LV ex = as_f32(e, LLVMBuildAdd(e->b, as_i32(e, q), LLVMBuildShl(e->b, bits, I(bits, 23), ""), ""));
 	LV large = copysign_(e, sub(e, K(x, 1), ex), x);
 	LV y = em_sel(e, cmp(e, LLVMRealOLT, a, K(x, 0.925)), small, large);
@@ -320,6 +352,5 @@ LV em_cbrt(struct em *e, LV x32)
 	}
 	LV r = copysign_(e, to_f32(e, y), x32);
 	LV same = LLVMBuildOr(e->b, cmp(e, LLVMRealOEQ, x32, K(x32, 0)), LLVMBuildNot(e->b, cmp(e, LLVMRealOLT, ax, K(ax, INFINITY)), ""), "");
-	(void)ln2;
 	return em_sel(e, same, x32, r);
 }

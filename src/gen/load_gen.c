@@ -63,9 +63,46 @@ static void put_fn(struct str *s, const struct ir_module *m, const struct ir_fn 
 	put(s, fn->result.p, fn->result.n * sizeof(ir_val));
 }
 
+/* Where it may be: where the setting says; else beside this code's file, or one folder up (the tests'
+ * programs).  false: no such place. */
+static bool candidate(struct str *s, int i)
+{
+	const char *set = conf_str(CONF_GEN_PATH);
+	Dl_info here;
+	s->n = 0;
+	if (*set) {
+		str_add(s, set);
+		return i == 0;
+	}
+	const char *slash = dladdr((void *)(uintptr_t)gen_can, &here) && here.dli_fname ? strrchr(here.dli_fname, '/') : NULL;
+	str_addf(s, "%.*s%slibrondo_gen.so", slash ? (int)(slash - here.dli_fname + 1) : 0, slash ? here.dli_fname : "", i ? "../" : "");
+	return i < 2;
+}
+
+/* Tells one build of the generator from another without loading it. */
+static uint64_t stamp;
+static void make_stamp(void)
+{
+	struct str path = { 0 };
+	struct stat st;
+	for (int i = 0; !stamp && candidate(&path, i); i++)
+		if (!stat(path.p, &st)) {
+			int64_t v[3] = { st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec };
+			stamp = hash_bytes(v, sizeof v, 3) | 1;
+		}
+	str_free(&path);
+}
+static uint64_t generator_stamp(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, make_stamp);
+	return stamp;
+}
+
 static void make_key(struct str *s, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view)
 {
 	put_i(s, GEN_VERSION);
+	put_i(s, (int64_t)generator_stamp());
 	put_i(s, gen_isa());
 	put_fn(s, m, fn);
 	put_i(s, view != NULL);
@@ -152,30 +189,16 @@ static char *api_error;
 
 static void api_open(void)
 {
-	/* where it is said to be; else beside this code's file, or one folder up (the tests' programs), or wherever
-	 * the system looks */
-	const char *set = conf_str(CONF_GEN_PATH), *t = NULL;
-	Dl_info here;
-	struct str first = { 0 }, why = { 0 };
+	struct str path = { 0 }, why = { 0 };
 	void *h = NULL;
-	if (*set) {
-		h = dlopen(set, RTLD_NOW | RTLD_LOCAL);
-		str_add(&why, h ? "" : dlerror());
-	} else {
-		const char *slash = dladdr((void *)(uintptr_t)gen_can, &here) && here.dli_fname ? strrchr(here.dli_fname, '/') : NULL;
-		for (int i = 0; !h && i < 3; i++) {
-			first.n = 0;
-			if (slash && i < 2)
-				str_addf(&first, "%.*s%s", (int)(slash - here.dli_fname + 1), here.dli_fname, i ? "../" : "");
-			str_add(&first, "librondo_gen.so");
-			h = dlopen(first.p, RTLD_NOW | RTLD_LOCAL);
-			t = h ? NULL : dlerror();
-			/* the file is there but something it needs is not: that is the reason to tell */
-			if (t && !why.n && !strstr(t, "librondo_gen.so: cannot open"))
-				str_add(&why, t);
-		}
-		if (t && !why.n)
+	for (int i = 0; !h && candidate(&path, i); i++) {
+		h = dlopen(path.p, RTLD_NOW | RTLD_LOCAL);
+		const char *t = h ? NULL : dlerror();
+		/* if the file is there but something it needs is not, that is the reason to tell */
+		if (t && (!why.n || !strstr(t, "librondo_gen.so: cannot open"))) {
+			why.n = 0;
 			str_add(&why, t);
+		}
 	}
 	api = h ? dlsym(h, "rondo_gen") : NULL;
 	if (!api) {
@@ -183,7 +206,7 @@ static void api_open(void)
 		str_addf(&s, "the code generator (LLVM 19) cannot be loaded: %s", why.n ? why.p : "librondo_gen.so has no table");
 		api_error = s.p;
 	}
-	str_free(&first);
+	str_free(&path);
 	str_free(&why);
 }
 

@@ -1222,7 +1222,7 @@ static void score_access(struct score *c, uint32_t lin, int dt, int strided)
 		}
 	int64_t k = c->lane >= 0 ? l->k[c->lane] : 0;
 	double w = (double)dtype_info[dt].bytes / 4 + 0.5;
-	c->mem += vec ? strided : k == 0 ? 0.2 : k == 1 ? w : k == -1 ? w + 0.5 : strided;
+	c->mem += c->lane < 0 ? w : vec ? strided : k == 0 ? 0.2 : k == 1 ? w : k == -1 ? w + 0.5 : strided;
 	c->bytes += dtype_info[dt].bytes;
 }
 
@@ -1307,6 +1307,186 @@ int gen_nest_lane(const struct gen_sched *s, const struct gen_nest *x)
 	return best;
 }
 
+/* --- what is worth keeping between nests of one row ---------------------- */
+
+struct reach { const struct gen_sched *s; uint16_t vars; uint32_t *stamp, now; uint8_t *cost; };
+
+static int operands(const struct gen_sched *s, const struct gen_node *n, uint32_t *out)
+{
+	int k = 0;
+	if (n->kind == GN_ELEM)
+		for (int i = 0; i < elem_info[n->elem].nin; i++)
+			out[k++] = n->a[i];
+	else if (n->kind == GN_ROUND || n->kind == GN_CLAMP)
+		out[k++] = n->a[0];
+	if (n->kind == GN_LOAD || n->kind == GN_LIN || n->kind == GN_DIV || n->kind == GN_MOD || n->kind == GN_INR || n->kind == GN_LCLAMP)
+		for (int j = 0; j < GEN_NT; j++)
+			if (s->lin[n->lin].tk[j])
+				out[k++] = s->lin[n->lin].tn[j];
+	return k;
+}
+
+/* Mark what id needs; the cost of making it anew per element, up to 255. */
+static int reach(struct reach *r, uint32_t id)
+{
+	const struct gen_node *n = &r->s->node[id];
+	if (!(n->mask & r->vars))
+		return 0;
+	if (r->stamp[id] == r->now)
+		return r->cost[id];
+	r->stamp[id] = r->now;
+	uint32_t in[GEN_NT + 3];
+	int c = gen_node_cost(n);
+	for (int k = operands(r->s, n, in); k-- > 0;)
+		c += reach(r, in[k]);
+	r->cost[id] = (uint8_t)MIN(c, 255);
+	return r->cost[id];
+}
+
+struct keep { struct cx *cx; struct gen_nest *from, *to; int at; const uint32_t *stamp; uint32_t now; const uint8_t *cost; uint32_t *seen; uint32_t turn; int64_t room; int64_t count; };
+
+static void keep_walk(struct keep *k, uint32_t id)
+{
+	const struct gen_sched *s = k->cx->s;
+	const struct gen_node *n = &s->node[id];
+	if (!(n->mask & k->to->vars) || k->seen[id] == k->turn)
+		return;
+	k->seen[id] = k->turn;
+	for (int i = 0; i < k->to->nuse; i++)
+		if (k->to->use[i].node == id)
+			return;
+	int64_t size = k->count * dtype_info[n->dtype].bytes;
+	if (n->kind == GN_ELEM && k->stamp[id] == k->now && k->cost[id] >= 12 && size <= k->room) {
+		int i = 0;
+		while (i < k->from->nkeep && k->from->keep[i] != id)
+			i++;
+		if (i == k->from->nkeep) {
+			k->room -= size;
+			uint32_t *nw = ARENA_NEW(k->cx->a, uint32_t, i + 1);
+			if (i)
+				memcpy(nw, k->from->keep, (size_t)i * sizeof *nw);
+			nw[i] = id;
+			k->from->keep = nw;
+			k->from->nkeep++;
+		}
+		struct gen_use *u = ARENA_NEW(k->cx->a, struct gen_use, k->to->nuse + 1);
+		if (k->to->nuse)
+			memcpy(u, k->to->use, (size_t)k->to->nuse * sizeof *u);
+		u[k->to->nuse++] = (struct gen_use){ k->at, i, id };
+		k->to->use = u;
+		return;
+	}
+	uint32_t in[GEN_NT + 3];
+	for (int j = operands(s, n, in); j-- > 0;)
+		keep_walk(k, in[j]);
+}
+
+static void nest_roots(const struct gen_nest *x, const struct gen_body *b, void (*what)(void *, uint32_t), void *arg)
+{
+	for (int i = 0; i < x->nred; i++)
+		for (int k = 0; k < b->red[x->red[i].red].n; k++)
+			what(arg, x->red[i].node[k]);
+	for (int i = 0; i < x->nst; i++)
+		what(arg, x->st[i].node);
+}
+static void root_reach(void *r, uint32_t id) { reach(r, id); }
+static void root_keep(void *k, uint32_t id) { keep_walk(k, id); }
+
+/* Dear values of a row (say, exponentials) that a later nest over the same range needs again stay in a
+ * buffer, if the row is short enough for the caches. */
+static void keep_between(struct cx *cx, struct gen_body *b)
+{
+	const struct gen_sched *s = cx->s;
+	uint32_t *stamp = mem_alloc(sizeof *stamp * s->nnode), *seen = mem_alloc(sizeof *seen * s->nnode);
+	uint8_t *cost = mem_alloc(s->nnode);
+	struct reach r = { s, 0, stamp, 0, cost };
+	int64_t room = 96 << 10;
+	uint32_t turn = 0;
+	for (int i = 0; i < b->nnest; i++) {
+		struct gen_nest *x = &b->nest[i];
+		if (!x->vars)
+			continue;
+		r.vars = x->vars;
+		r.now++;
+		nest_roots(x, b, root_reach, &r);
+		for (int j = i + 1; j < b->nnest; j++) {
+			struct gen_nest *y = &b->nest[j];
+			bool same = y->vars == x->vars;
+			int64_t count = 1;
+			for (int v = 0; v < s->nvar; v++)
+				if (x->vars >> v & 1) {
+					same &= y->lo[v] == x->lo[v] && y->hi[v] == x->hi[v];
+					count *= s->var[v].ext;
+				}
+			if (!same)
+				continue;
+			struct keep k = { cx, x, y, i, stamp, r.now, cost, seen, ++turn, room, count };
+			nest_roots(y, b, root_keep, &k);
+			room = k.room;
+		}
+	}
+	free(stamp);
+	free(seen);
+	free(cost);
+}
+
+/* --- the order of the outer loops ---------------------------------------- */
+
+bool gen_across(const struct gen_sched *s, const struct gen_node *n)
+{
+	if (s->across < 0 || n->kind != GN_LOAD)
+		return false;
+	const struct gen_lin *l = &s->lin[n->lin];
+	if (llabs(l->k[s->lane]) <= 4 || l->k[s->across] != 1)
+		return false;
+	for (int j = 0; j < GEN_NT; j++)
+		if (l->tk[j] && s->node[l->tn[j]].mask & (1u << s->lane | 1u << s->across))
+			return false;
+	return true;
+}
+
+/* A variable that goes inside the lane loop: one along which transposed loads run, or one that dear values
+ * do not depend on (the angles of a rotation that all heads share). */
+static int inside_lane(struct cx *cx)
+{
+	struct gen_sched *s = cx->s;
+	s->across = -1;
+	if (s->lane < 0)
+		return -1;
+	for (int b = 0; b < s->nbody; b++)
+		for (int i = 0; i < s->body[b].nnest; i++)
+			if (s->body[b].nest[i].vars)
+				return -1;
+	if (s->var[s->lane].ext >= 8)
+		for (int v = 0; v < s->nvar; v++) {
+			if (!(s->outer >> v & 1) || v == s->lane || s->var[v].ext < 32)
+				continue;
+			s->across = v;
+			int n = 0;
+			for (uint32_t i = 1; i < s->nnode; i++)
+				n += gen_across(s, &s->node[i]);
+			if (n && n <= 8) {
+				s->across_block = 32;
+				return v;
+			}
+		}
+	s->across = -1;
+	int best = -1, gain = 15;
+	for (int v = 0; v < s->nvar; v++) {
+		if (!(s->outer >> v & 1) || v == s->lane || s->var[v].ext < 2 || s->var[v].ext > 256)
+			continue;
+		int g = 0;
+		for (uint32_t i = 1; i < s->nnode; i++)
+			if (s->node[i].mask >> s->lane & 1 && !(s->node[i].mask >> v & 1))
+				g += gen_node_cost(&s->node[i]) >= 6 ? gen_node_cost(&s->node[i]) : 0;
+		if (g > gain) {
+			gain = g;
+			best = v;
+		}
+	}
+	return best;
+}
+
 static void finish(struct cx *cx, int vbytes)
 {
 	struct gen_sched *s = cx->s;
@@ -1323,7 +1503,7 @@ static void finish(struct cx *cx, int vbytes)
 
 	/* which loop is vectorised */
 	struct score c = { .s = s, .seen = ARENA_NEW(cx->a, uint32_t, s->nnode + 1) };
-	bool inner_ok = true;
+	bool inner_ok = false;      /* is there an inner loop at all */
 	double inner = 0, best = 0;
 	int lane = -1;
 	for (int b = 0; b < s->nbody; b++)
@@ -1337,8 +1517,7 @@ static void finish(struct cx *cx, int vbytes)
 						k = y;
 				}
 			inner += k < 0 ? lane_cost(&c, x, -1, s->width) * 2 : k;
-			if (!x->vars)
-				inner_ok = true;
+			inner_ok |= x->vars != 0;
 		}
 	for (int v = s->nvar - 1; v >= 0; v--) {
 		if (!(s->outer >> v & 1) || s->var[v].ext < 2)
@@ -1382,11 +1561,18 @@ static void finish(struct cx *cx, int vbytes)
 	}
 	for (int b = 0; b < s->nbuf; b++)
 		s->bytes += b < (int)(cx->fn->nparam + cx->fn->result.n) ? s->buf[b].count * dtype_info[s->buf[b].dtype].bytes : 0;
+	int last = inside_lane(cx);
 	for (int v = 0; v < s->nvar; v++)
-		if (s->outer >> v & 1 && v != s->lane && s->var[v].ext > 1)
+		if (s->outer >> v & 1 && v != s->lane && v != last && s->var[v].ext > 1)
 			s->order[s->norder++] = (uint8_t)v;
+	if (s->across >= 0)
+		s->order[s->norder++] = (uint8_t)last;
 	if (s->lane >= 0)
 		s->order[s->norder++] = (uint8_t)s->lane;
+	if (last >= 0 && s->across < 0)
+		s->order[s->norder++] = (uint8_t)last;
+	for (int b = 0; b < s->nbody && s->lane < 0; b++)
+		keep_between(cx, &s->body[b]);
 	double want_tiles = work / (64 << 10);
 	if (want_tiles > 64)
 		want_tiles = MIN(64 + (want_tiles - 64) / 8, 512);
@@ -1396,6 +1582,8 @@ static void finish(struct cx *cx, int vbytes)
 	int64_t have = 1;
 	for (int i = 0; i < s->norder; i++) {
 		int64_t ext = s->var[s->order[i]].ext;
+		if (s->order[i] == last && i > 0 && s->order[i - 1] == s->lane)
+			break;
 		s->split = i;
 		s->block = ext;
 		s->tiles = have;
@@ -1405,6 +1593,8 @@ static void finish(struct cx *cx, int vbytes)
 		int64_t blk = MAX((ext + need - 1) / need, 1);
 		if (s->order[i] == s->lane)
 			blk = (blk + 2 * s->width - 1) / (2 * s->width) * (2 * s->width);
+		if (s->order[i] == s->across)
+			blk = (blk + 2 * s->across_block - 1) / (2 * s->across_block) * (2 * s->across_block);
 		s->block = blk;
 		s->tiles = have * ((ext + blk - 1) / blk);
 		if (blk > 1)

@@ -48,6 +48,8 @@ struct gen_nest {
 	int64_t lo[GEN_NV], hi[GEN_NV];
 	int nred; struct { int red; uint32_t node[GEN_MAX_OUT]; } *red;      /* accumulate */
 	int nst; struct gen_store { int res; uint32_t node, lin; } *st;      /* store */
+	int nkeep; uint32_t *keep;                                           /* nodes that a later nest over the same range reads back */
+	int nuse; struct gen_use { int nest, keep; uint32_t node; } *use;    /* nodes that an earlier nest has kept */
 	uint16_t level;
 };
 
@@ -79,7 +81,9 @@ struct gen_sched {
 	uint16_t outer;
 	int lane;                         /* variable that is vectorised, -1 if none */
 	int width;                        /* lanes */
-	int norder; uint8_t order[GEN_NV];    /* outer variables, outermost first; the lane is last if it is outer */
+	int norder; uint8_t order[GEN_NV];    /* outer variables, outermost first */
+	int across, across_block;         /* loads that run along this variable, not along the lane, are transposed in
+	                                   * blocks of that many turns, inside the lane loop; -1: none */
 	int split;                        /* order[0 .. split-1]: one value a tile; order[split] is cut into blocks */
 	int64_t block, tiles;
 	int nbody; struct gen_body *body;
@@ -99,6 +103,8 @@ bool gen_tiny_can(const struct ir_module *m, const struct ir_fn *fn, const char 
 bool gen_has_control(const struct ir_module *m, const struct ir_fn *fn);
 /* The inner variable of nest x that is best vectorised, -1 if it has none. */
 int gen_nest_lane(const struct gen_sched *s, const struct gen_nest *x);
+/* Does load n run along s->across? */
+bool gen_across(const struct gen_sched *s, const struct gen_node *n);
 bool gen_dtype_ok(int dt);
 bool gen_elem_ok(enum elem e);
 /* Estimated cost of a node itself, in units of a cheap vector instruction. */
