@@ -21,6 +21,9 @@ from make import chosen  # noqa: E402
 jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS", "rondo,cpu"))
 
 
+BF16 = 2e-2
+
+
 def expected():
     lines = (HERE / "expected.txt").read_text().splitlines()
     return {w[1] for w in (line.split(None, 2) for line in lines) if len(w) > 1 and w[0] == "corpus"}
@@ -33,6 +36,8 @@ def main():
         try:
             with jax.enable_x64(program.x64):
                 found, allowed = check.worst(program)
+                if not program.f32 and "bf16" in (check.HERE / program.name).with_suffix(".mlir").read_text():
+                    allowed = BF16      # bf16 inside without results in f32 to measure XLA's own error by
             good = found <= allowed and program.name not in refused
             text = f"error {found:.1e} allowed {allowed:.1e}"
         except ModuleNotFoundError as e:
