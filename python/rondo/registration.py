@@ -34,7 +34,7 @@ def register(path):
 # --- client -----------------------------------------------------------------
 
 # XLA's flags that mean something here; every other one in XLA_FLAGS is named in a warning.
-UNDERSTOOD = {"xla_force_host_platform_device_count"}
+UNDERSTOOD = {"xla_force_host_platform_device_count", "xla_allow_excess_precision"}
 
 
 def client_options():
@@ -45,6 +45,8 @@ def client_options():
     if not int(os.environ.get("RONDO_DEVICES") or 0) and count > 0:
         options["num_devices"] = count
     flags = [f.lstrip("-").split("=")[0] for f in os.environ.get("XLA_FLAGS", "").split() if f.startswith("--")]
+    if "--xla_allow_excess_precision=false" in os.environ.get("XLA_FLAGS", "").split():
+        library.set_option("excess_precision", 0)
     ignored = sorted(set(flags) - UNDERSTOOD)
     if ignored:
         say(f"these XLA flags have no effect here: {', '.join(ignored)}")

@@ -137,7 +137,7 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 	struct str path = {0}, bytes = {0};
 	bool use = n >= CACHE_LEAST && cache_dir(&path) != NULL;
 	if (use) {
-		int64_t key[4] = { RONDO_VERSION, o->ndev, o->tier, 0 };
+		int64_t key[4] = { RONDO_VERSION, o->ndev, o->tier, conf_int(CONF_EXCESS_PRECISION) };
 		uint64_t a = hash_bytes(code, n, hash_bytes(key, sizeof key, 1)), b = hash_bytes(code, n, hash_bytes(key, sizeof key, 2));
 		const struct cpu_info *c = cpu_get();
 		a = hash_bytes(kern_isa(), strlen(kern_isa()), hash_bytes(c->name, strlen(c->name), a));
