@@ -82,6 +82,8 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 	c->spins = sym_spins(c->ndev * (1 + nworker));
 	struct sym_opts so = { .npe = c->ndev * c->nprocess, .first = c->process * c->ndev, .nlocal = c->ndev, .threads = c->ndev * (1 + nworker),
 	                       .guard = conf_int(CONF_CHECK) != 0 };
+	so.chaos = conf_int(CONF_CHAOS) != 0;
+	so.seed = (uint64_t)conf_int(CONF_CHAOS);
 	so.limit = conf_int(CONF_MEMORY) > 0 ? conf_int(CONF_MEMORY) : cpu_get()->ram / 10 * 9;
 	TRY_GOTO(e, sym_open(&so, &c->team), out);
 	c->dev = aligned_alloc(64, sizeof *c->dev * (size_t)c->ndev);
