@@ -102,7 +102,7 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 		d->nworker = nworker;
 		d->worker = mem_alloc(sizeof *d->worker * (size_t)MAX(nworker, 1));
 		pthread_mutex_init(&d->lock, NULL);
-		pthread_cond_init(&d->room, NULL);
+		pthread_cond_init(&d->space, NULL);
 	}
 	for (int i = 0; i < c->ndev; i++) {
 		struct rt_device *d = &c->dev[i];
@@ -144,7 +144,7 @@ void client_unref(struct rt_client *c)
 		for (int k = 0; k < d->nworker; k++)
 			free(d->worker[k].scratch);
 		free(d->worker);
-		free(d->scratch);
+		free(d->room.scratch);
 		free(d->help);
 	}
 	sym_close(c->team);
@@ -177,8 +177,8 @@ void rt_client_free(struct rt_client *c)
 		sym_wake(&d->jobbell, INT32_MAX);
 		for (int k = 0; k < d->nworker; k++)
 			pthread_join(d->worker[k].thread, NULL);
-		store_unref(d->zone);
-		d->zone = NULL;
+		store_unref(d->room.zone);
+		d->room.zone = NULL;
 	}
 	if (trace_on())
 		trace_write();

@@ -230,7 +230,7 @@ static struct err *buffers(struct rt_exec *x)
 		}
 	}
 	for (uint32_t i = 0; i < p->narg; i++)
-		x->forgets |= p->arg[i].alias != -1;
+		x->donates |= p->arg[i].alias != -1;
 	return NULL;
 }
 
@@ -460,9 +460,10 @@ static void bind(struct rt_exec *x, int i, struct ctx *c, struct store *const *a
 
 /* Start and walk.  The caller owns the device. */
 static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *const *arg, struct store **out, const uint8_t *taken,
-                      struct store **zone, struct launch *l, int32_t id)
+                      struct room *room, struct launch *l, int32_t id)
 {
 	struct rt_device *d = x->dev[i];
+	struct store **zone = &room->zone;
 	struct err *e = take_memory(x, d, out, zone);
 
 	if (e && e->code == ERR_EXHAUSTED && *zone && (*zone)->bytes > (size_t)x->p->zone) {
@@ -478,8 +479,8 @@ static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *con
 		if (x->donor[r] >= 0 && !taken[r])
 			store_copy(out[r], 0, arg[x->donor[r]], 0, (size_t)x->p->buf[x->outbuf[r]].size);
 	bind(x, i, c, arg, out, *zone);
-	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->ep, d->heap, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = zone != &d->zone, .stop = l ? &l->stop : NULL };
-	f.scratch = scratch_need(&d->scratch, &d->nscratch, x->scratch);
+	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->ep, d->heap, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = room != &d->room, .stop = l ? &l->stop : NULL };
+	f.scratch = scratch_need(&room->scratch, &room->nscratch, x->scratch);
 	return walk(&f);
 }
 
@@ -512,7 +513,7 @@ static bool help(void *user)
 	return false;
 }
 
-static void part_run(struct launch *l, int i, struct ctx *c, struct store **zone)
+static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 {
 	struct rt_exec *x = l->x;
 	struct rt_device *d = x->dev[i];
@@ -534,7 +535,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct store **zone
 		sym_begin(d->ep, &s);
 	}
 	if (!e)
-		e = go(x, i, c, p->arg, p->out, p->taken, zone, l, l->id);
+		e = go(x, i, c, p->arg, p->out, p->taken, room, l, l->id);
 	if (e)
 		e = launch_fail(l, e);
 	if (x->comm)
@@ -544,7 +545,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct store **zone
 	for (int64_t k = 0; k < x->nres; k++)
 		store_unref(p->out[k]);
 	/* The device is free before anybody hears that the launch is done: who waited may find it idle. */
-	if (zone == &d->zone)
+	if (room == &d->room)
 		atomic_fetch_sub(&d->state, 1);
 	rt_event_set(p->done, e);
 	rt_event_unref(p->done);
@@ -568,11 +569,11 @@ void *walker_main(void *v)
 			int i = d->q[head % RT_QUEUE].i;
 			pthread_mutex_lock(&d->lock);
 			atomic_store(&d->head, head + 1);
-			pthread_cond_signal(&d->room);
+			pthread_cond_signal(&d->space);
 			pthread_mutex_unlock(&d->lock);
 			for (int k = 0; atomic_load(&d->state) & STATE_INLINE; k++)
 				k < c->spins ? sym_pause() : (void)sched_yield();
-			part_run(l, i, &l->x->ctx[i], &d->zone);
+			part_run(l, i, &l->x->ctx[i], &d->room);
 			continue;
 		}
 		if (atomic_load(&c->stop))
@@ -593,7 +594,7 @@ static void append(struct rt_device *d, struct launch *l, int i)
 	pthread_mutex_lock(&d->lock);
 	unsigned t = atomic_load(&d->tail);
 	while (t - atomic_load(&d->head) == RT_QUEUE)
-		pthread_cond_wait(&d->room, &d->lock);
+		pthread_cond_wait(&d->space, &d->lock);
 	d->q[t % RT_QUEUE].l = l;
 	d->q[t % RT_QUEUE].i = i;
 	atomic_fetch_add(&d->state, 1);
@@ -648,23 +649,22 @@ static void twice(struct rt_exec *x, struct store **st)
 }
 
 /* Storage of results: the donor's where it may be taken.  Under the launch lock if the program donates. */
-static void results(struct rt_exec *x, int i, struct rt_buffer *const *arg, struct store **st, const int64_t *no_donate, size_t nkeep,
+static void results(struct rt_exec *x, int i, struct rt_buffer *const *arg, struct store **st, bool donate, const int64_t *no_donate, size_t nkeep,
                     struct store **out, uint8_t *taken)
 {
-	if (x->forgets)
+	donate &= x->donates;
+	if (donate)
 		twice(x, st);
 	for (int64_t r = 0; r < x->nres; r++) {
 		int32_t k = x->donor[r];
-		taken[r] = k >= 0 && x->p->arg[k].alias != -1 && st[k]->mem == x->resmem[r] && !kept(k, no_donate, nkeep) && buffer_take(arg[k], st[k]);
+		taken[r] = k >= 0 && donate && x->p->arg[k].alias != -1 && st[k]->mem == x->resmem[r] && !kept(k, no_donate, nkeep) && buffer_take(arg[k], st[k]);
 		if (taken[r]) {
 			out[r] = st[k];
 			store_ref(out[r]);
 		} else
 			out[r] = store_new(x->dev[i], x->resmem[r], (size_t)x->p->res[r].bytes);
 	}
-	if (!x->forgets)
-		return;
-	for (int64_t k = 0; k < x->narg; k++)        /* donated, but of no use to any result */
+	for (int64_t k = 0; k < x->narg && donate; k++)      /* donated, but of no use to any result */
 		if (x->p->arg[k].alias != -1 && !kept(k, no_donate, nkeep))
 			buffer_take(arg[k], st[k]);
 }
@@ -695,12 +695,12 @@ static bool run_inline(struct rt_exec *x, struct rt_buffer *const *arg, const in
 	bool got = !e;
 	if (got) {
 		unsigned fp = cpu_set_ftz();
-		if (x->forgets)
+		if (x->donates)
 			pthread_mutex_lock(&x->c->launch);
-		results(x, 0, arg, as, no_donate, nkeep, os, taken);
-		if (x->forgets)
+		results(x, 0, arg, as, true, no_donate, nkeep, os, taken);
+		if (x->donates)
 			pthread_mutex_unlock(&x->c->launch);
-		e = go(x, 0, &x->ctx[0], as, os, taken, &d->zone, NULL, id);
+		e = go(x, 0, &x->ctx[0], as, os, taken, &d->room, NULL, id);
 		cpu_restore_fp(fp);
 	}
 	atomic_fetch_and(&d->state, ~STATE_INLINE);
@@ -728,15 +728,19 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	if (x->inlined && run_inline(x, arg, no_donate, nkeep, launch_id, out, done, &e))
 		return e;
 
-	/* A call from inside a host callback cannot wait for its own device: it runs here and now. */
-	bool nested = walking && walking->c == c && x->nlocal == 1 && x->dev[0] == walking;
-	for (int i = 0; walking && i < x->nlocal && !nested; i++)
-		if (x->dev[i] == walking)
-			return ERR(PRECONDITION, "a host callback of device %d cannot launch a program on this and other devices", walking->id);
+	/* A call from inside a host callback cannot wait for its own device, nor for one that may be waiting for it in
+	 * a collective: it runs here and now, and takes no storage, which queued programs may still read. */
 	int64_t narg = x->narg, nres = x->nres;
-	for (int64_t k = 0; k < narg && nested; k++)
-		if (!rt_event_ready(arg[k]->ready))
-			return ERR(PRECONDITION, "a host callback of device %d cannot wait for what the device has yet to compute", walking->id);
+	bool inside = walking && walking->c == c, self = false, ready = true;
+	for (int i = 0; i < x->nlocal && inside; i++)
+		self |= x->dev[i] == walking;
+	for (int64_t k = 0; k < narg && inside && x->nlocal == 1; k++)
+		ready &= rt_event_ready(arg[k]->ready);
+	bool nested = inside && x->nlocal == 1 && !x->comm && ready;
+	if (self && x->nlocal > 1)
+		return ERR(PRECONDITION, "a host callback of device %d cannot launch a program on this and other devices", walking->id);
+	if (self && !nested)
+		return ERR(PRECONDITION, "a host callback of device %d cannot wait for what the device has yet to compute", walking->id);
 	size_t each = (size_t)(2 * narg + nres) * sizeof(void *) + (size_t)nres, n = sizeof(struct launch) + (size_t)x->nlocal * sizeof(struct part);
 	each = (each + 15) & ~(size_t)15;
 	struct launch *l = mem_grow(NULL, n + each * (size_t)x->nlocal);
@@ -775,7 +779,7 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		for (int64_t k = 0; k < narg; k++)
 			if (atomic_load_explicit(&a[k]->ready->state, memory_order_acquire) != 1)
 				p->wait[p->nwait++] = rt_event_ref(a[k]->ready);
-		results(x, i, a, p->arg, no_donate, nkeep, p->out, p->taken);
+		results(x, i, a, p->arg, !nested, no_donate, nkeep, p->out, p->taken);
 		p->done = rt_event_new();
 		done[i] = rt_event_ref(p->done);
 		for (int64_t r = 0; r < nres; r++) {
@@ -788,11 +792,14 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	pthread_mutex_unlock(&c->launch);
 	if (nested) {
 		struct ctx cx;
-		struct store *zone = NULL;
+		struct room room = { 0 };
 		ctx_init(&cx, x);
-		part_run(l, 0, &cx, &zone);
+		unsigned fp = cpu_set_ftz();
+		part_run(l, 0, &cx, &room);
+		cpu_restore_fp(fp);
 		ctx_fini(&cx);
-		store_unref(zone);
+		store_unref(room.zone);
+		free(room.scratch);
 	}
 	return NULL;
 }

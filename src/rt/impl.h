@@ -57,6 +57,12 @@ struct job {
 	int64_t ntile, step;
 };
 
+/* What a walk borrows from the device; a call from inside a host callback brings its own. */
+struct room {
+	struct store *zone;           /* the program zone: grows to the largest program's */
+	void *scratch; size_t nscratch;
+};
+
 struct worker {
 	pthread_t thread;
 	struct rt_device *d;
@@ -73,16 +79,14 @@ struct rt_device {
 	/* queue: launches in order.  state counts those that wait or run. */
 	_Alignas(64) _Atomic uint32_t state;
 	pthread_mutex_t lock;
-	pthread_cond_t room;
+	pthread_cond_t space;
 	struct { struct launch *l; int i; } q[RT_QUEUE];
 	_Atomic unsigned head, tail;  /* tail changes under lock, head by the walker */
 	_Alignas(64) _Atomic uint32_t bell;       /* changes when the walker has something to do */
 	_Atomic int asleep;           /* the walker sleeps on bell */
 	pthread_t walker; bool started;
-	/* program zone: owned by whoever owns the device */
-	struct store *zone;
-	void *scratch; size_t nscratch;           /* of the thread that walks */
-	void *help; size_t nhelp;                 /* of the same, for tiles of other devices */
+	struct room room;             /* owned by whoever owns the device */
+	void *help; size_t nhelp;     /* scratch of the walker, for tiles of other devices */
 	struct sym_ep *ep;
 	struct trace *trace;          /* NULL: off */
 	/* workers */
@@ -229,7 +233,7 @@ struct rt_exec {
 	int **peer, *npeer;           /* per local device: PEs it exchanges messages with */
 	struct rt_exec *next;         /* in c->execs */
 	size_t scratch;
-	bool inlined, comm, donates, forgets;     /* forgets: a donated parameter goes to no result */
+	bool inlined, comm, donates;  /* donates: some parameter is given away */
 	int32_t *argbuf, *outbuf;     /* buffer of each parameter and result, -1 if unused */
 	int32_t *donor;               /* result -> parameter whose storage it takes, -1 */
 	uint8_t *resmem;              /* memory kind of each result */
