@@ -155,6 +155,7 @@ def test_one_call_for_the_whole_array():
 
     f = jax.jit(lambda x: jax.pure_callback(host, jax.ShapeDtypeStruct((3,), np.float32), x) * 2, in_shardings=r, out_shardings=r)
     y = f(np.zeros(3, np.float32))
+    y.block_until_ready()
     assert len(calls) == 1
     for s in y.addressable_shards:
         np.testing.assert_array_equal(s.data, [2.0, 2.0, 2.0])
