@@ -35,14 +35,21 @@ static void fetch(const struct side *s, int64_t n, const char *p, int64_t stride
 }
 
 /* Offset in lhs of what kernel position kx meets at output position ox; false outside. */
-static bool under(const struct conv *q, const struct prog_view *v, const int64_t *ox, const int64_t *kx, int64_t *off)
+static inline bool under(const struct conv *q, const struct prog_view *v, const int64_t *ox, const int64_t *kx, int64_t *off)
 {
 	*off = 0;
 	for (int i = 0; i < q->ns; i++) {
 		int64_t p = ox[i] * q->stride[i] + kx[i] * q->rdil[i] - q->low[i];
-		if (p < 0 || p % q->ldil[i] || p / q->ldil[i] >= v->dim[q->ld[2 + i]])
+		if (p < 0)
 			return false;
-		*off += p / q->ldil[i] * v->stride[q->ld[2 + i]];
+		if (q->ldil[i] != 1) {
+			if (p % q->ldil[i])
+				return false;
+			p /= q->ldil[i];
+		}
+		if (p >= v->dim[q->ld[2 + i]])
+			return false;
+		*off += p * v->stride[q->ld[2 + i]];
 	}
 	return true;
 }
@@ -110,7 +117,7 @@ static void conv_run(const struct prog_kern *k, const struct kern_state *s, int 
 	size_t plane = (size_t)(MB * NB * cs);
 	char *acc = scratch, *pa = acc + plane * (size_t)parts, *pb = pa + (size_t)(MB * KB * cs) * (size_t)parts;
 	char *raw = pb + (size_t)(KB * NB * cs) * (size_t)parts, *row = raw + MAX(KB, NB) * 16;
-	int64_t ox[LOOP_RANK], kx[LOOP_RANK], odim[LOOP_RANK], kdim[LOOP_RANK];
+	int64_t (*ox)[LOOP_RANK] = (void *)(row + NB * 16), kx[LOOP_RANK], odim[LOOP_RANK], kdim[LOOP_RANK];
 	for (int i = 0; i < q->ns; i++) {
 		odim[i] = o->dim[q->od[2 + i]];
 		kdim[i] = r->dim[q->rd[2 + i]];
@@ -123,6 +130,8 @@ static void conv_run(const struct prog_kern *k, const struct kern_state *s, int 
 			return;
 		int64_t lbase = (q->bgroups > 1 ? g * q->batch + b : b) * l->stride[q->ld[0]]
 		              + (q->groups > 1 ? g * q->nif : 0) * l->stride[q->ld[1]];
+		for (int64_t j = 0; j < m; j++)
+			index_of(q->ns, odim, m0 + j, ox[j]);
 		for (int64_t n0 = 0; n0 < q->nof; n0 += NB) {
 			int64_t n = MIN(NB, q->nof - n0), of = g * q->nof + n0;
 			memset(acc, 0, plane * (size_t)parts);
@@ -140,9 +149,8 @@ static void conv_run(const struct prog_kern *k, const struct kern_state *s, int 
 							      r->stride[q->rd[1]], p, pb + (size_t)p * KB * NB * (size_t)cs + (i + j) * n * cs, raw);
 						for (int64_t j = 0; j < m; j++) {
 							int64_t off;
-							index_of(q->ns, odim, m0 + j, ox);
 							char *to = pa + (size_t)p * MB * KB * (size_t)cs + (j * kk + i) * cs;
-							if (under(q, l, ox, kx, &off))
+							if (under(q, l, ox[j], kx, &off))
 								fetch(&q->l, c, L + (lbase + off + f * l->stride[q->ld[1]]) * q->l.es, l->stride[q->ld[1]], p, to, raw);
 							else
 								memset(to, 0, (size_t)(c * cs));
@@ -169,10 +177,9 @@ static void conv_run(const struct prog_kern *k, const struct kern_state *s, int 
 					q->store(n, row, from, NULL, NULL);
 					from = row;
 				}
-				index_of(q->ns, odim, m0 + j, ox);
 				int64_t to = b * o->stride[q->od[0]] + of * o->stride[q->od[1]];
 				for (int i = 0; i < q->ns; i++)
-					to += ox[i] * o->stride[q->od[2 + i]];
+					to += ox[j][i] * o->stride[q->od[2 + i]];
 				move_strided(os, n, O + to * os, o->stride[q->od[1]] * os, from, os);
 			}
 		}
@@ -246,7 +253,7 @@ struct err *kern_make_convolution(const struct prog_kern *k, struct kern_state *
 		return NULL;
 	}
 	s->tiles = view_count(o) ? q->groups * q->bgroups * q->batch * q->chunks : 0;
-	s->scratch = (size_t)q->parts * (size_t)(MB * NB + MB * KB + KB * NB) * (size_t)q->cs + (MAX(KB, NB) + NB) * 16 + 64;
+	s->scratch = (size_t)q->parts * (size_t)(MB * NB + MB * KB + KB * NB) * (size_t)q->cs + (MAX(KB, NB) + NB) * 16 + 64 + MB * LOOP_RANK * 8;
 	s->run = conv_run;
 	return NULL;
 }

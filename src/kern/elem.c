@@ -63,6 +63,39 @@ static void load_f32(enum dtype dt, int64_t n, float *out, const void *in)
 			out[i] = t[a[i]];
 	}
 }
+/* Constants of the formats, from the scalar conversion, which is the definition. */
+static const struct small_fmt *small_of(enum dtype dt)
+{
+	static struct small_fmt fmt[DT_COUNT];
+	static int ready[DT_COUNT];
+	struct small_fmt *f = &fmt[dt];
+	if (!__atomic_load_n(&ready[dt], __ATOMIC_ACQUIRE)) {
+		/* m, bias: as dtype.def's names say */
+		static const int8_t mb[DT_COUNT][2] = {
+			[DT_f8e5m2] = { 2, 15 }, [DT_f8e4m3fn] = { 3, 7 }, [DT_f8e4m3b11fnuz] = { 3, 11 }, [DT_f8e5m2fnuz] = { 2, 16 },
+			[DT_f8e4m3fnuz] = { 3, 8 }, [DT_f8e4m3] = { 3, 7 }, [DT_f8e3m4] = { 4, 3 }, [DT_f4e2m1fn] = { 1, 1 },
+			[DT_f6e2m3fn] = { 3, 1 }, [DT_f6e3m2fn] = { 2, 3 },
+		};
+		struct small_fmt v = { .mbits = mb[dt][0], .bias = mb[dt][1], .sign = dtype_info[dt].bits - 1 };
+		v.over = f32_to_f8(dt, 1e38f);
+		v.pos_inf = f32_to_f8(dt, INFINITY);
+		v.neg_inf = f32_to_f8(dt, -INFINITY);
+		v.pos_nan = f32_to_f8(dt, NAN);
+		v.neg_nan = f32_to_f8(dt, -NAN);
+		v.one_zero = f32_to_f8(dt, -0.f) == 0;
+		/* the code of the largest finite value */
+		for (uint32_t c = 0; c < 1u << v.sign; c++) {
+			float x = f8_to_f32(dt, (uint8_t)c);
+			if (x - x == 0)
+				v.top = c;
+		}
+		v.neg_over = f32_to_f8(dt, -1e38f);
+		*f = v;
+		__atomic_store_n(&ready[dt], 1, __ATOMIC_RELEASE);
+	}
+	return f;
+}
+
 static void store_f32(enum dtype dt, int64_t n, void *out, const float *in)
 {
 	const struct kern_isa *isa = kern_isa_get();
@@ -70,6 +103,8 @@ static void store_f32(enum dtype dt, int64_t n, void *out, const float *in)
 		isa->f32_bf16(n, out, in, NULL, NULL);
 	} else if (dt == DT_f16) {
 		isa->f32_f16(n, out, in, NULL, NULL);
+	} else if (dt != DT_f8e8m0fnu) {
+		isa->small(small_of(dt), n, out, in);
 	} else {
 		uint8_t *o = out;
 		for (int64_t i = 0; i < n; i++)

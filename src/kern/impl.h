@@ -37,6 +37,9 @@ typedef void kern_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t l
 /* c[m][n] += a[m][k] b[n][k]^T. */
 typedef kern_gemm kern_gemm_nt;
 
+/* A float format of at most 8 bits, for conversion from f32: codes of what is not a plain number. */
+struct small_fmt { int mbits, bias, sign; uint32_t top, over, neg_over, pos_inf, neg_inf, pos_nan, neg_nan; bool one_zero; };
+
 struct kern_isa {
 	const char *name;
 	kern_strip *const *elem[NAT_COUNT];              /* by enum elem */
@@ -45,6 +48,11 @@ struct kern_isa {
 	kern_fold *fold[RED_COUNT][NAT_COUNT];           /* add, mul, min, max; NULL elsewhere */
 	kern_gemm *gemm_f32, *gemm_f64, *gemm_i32, *gemm_i64;
 	kern_gemm_nt *gemm_nt_f32, *gemm_nt_f64;
+	/* n keys that sort as unsigned words; kind 0 unsigned, 1 signed, 2 float; at most 4 bytes each */
+	void (*keys32)(int kind, int es, uint32_t flip, int64_t n, const void *x, uint32_t *out);
+	void (*small)(const struct small_fmt *f, int64_t n, uint8_t *out, const float *in);
+	void (*philox)(int64_t n, const uint32_t key[2], uint64_t c0, uint64_t c1, uint32_t *out);
+	void (*threefry)(int64_t n, const uint32_t key[2], uint64_t c, uint32_t *o0, uint32_t *o1);
 	/* out[j * os + i] = in[i * is + j], i < ni, j < nj; 1, 2, 4, 8 bytes */
 	void (*transpose[4])(int64_t ni, int64_t nj, const void *in, int64_t is, void *out, int64_t os);
 };

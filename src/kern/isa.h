@@ -48,6 +48,13 @@
 				r *= b;                                                                               \
 		return (T)r;                                                                                  \
 	}                                                                                                 \
+	/* truncated quotient; in double where that is exact: the error of a quotient below 2^32 is less than     \
+	 * its distance from the next integer.  y = 0 and -1 are the caller's; they only must not trap */         \
+	static inline T CAT3(quotient, N, h)(T x, T y)                                                    \
+	{                                                                                                 \
+		T d = y == 0 || (SIGNED && y == (T)-1) ? (T)1 : y;                                            \
+		return BITS <= 32 ? (T)((double)x / (double)d) : (T)(x / d);                                  \
+	}                                                                                                 \
 	static inline T CAT3(mulhi_1, N, h)(T x, T y) { return (T)(((D)x * (D)y) >> BITS); }              \
 	static inline T CAT3(clz_1, N, h)(T x)                                                            \
 	{                                                                                                 \
@@ -508,31 +515,138 @@ GEMM_NT(f64, double)
 
 /* --- transposes ---------------------------------------------------------- */
 
-#define TRANSPOSE(T, B)                                                                               \
+/* A square of N vectors of N elements turns by log2 N rounds of interleaving row i with row i + N / 2. */
+#define IL4L 0, 4, 1, 5
+#define IL4H 2, 6, 3, 7
+#define IL8L 0, 8, 1, 9, 2, 10, 3, 11
+#define IL8H 4, 12, 5, 13, 6, 14, 7, 15
+#define IL16L 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define IL16H 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define TRANSPOSE(T, N, ROUNDS, LOW, HIGH)                                                            \
+	static inline void CAT3(square, T, h)(const T *in, int64_t is, T *out, int64_t os)                \
+	{                                                                                                 \
+		typedef T vec __attribute__((vector_size(N * sizeof(T))));                                    \
+		vec a[N], b[N];                                                                               \
+		_Pragma("GCC unroll 16") for (int i = 0; i < N; i++)                                          \
+			memcpy(&a[i], in + i * is, sizeof a[i]);                                                  \
+		_Pragma("GCC unroll 4") for (int r = 0; r < ROUNDS; r++) {                                    \
+			_Pragma("GCC unroll 8") for (int i = 0; i < N / 2; i++) {                                 \
+				b[2 * i] = __builtin_shufflevector(a[i], a[i + N / 2], LOW);                          \
+				b[2 * i + 1] = __builtin_shufflevector(a[i], a[i + N / 2], HIGH);                     \
+			}                                                                                         \
+			_Pragma("GCC unroll 16") for (int i = 0; i < N; i++)                                      \
+				a[i] = b[i];                                                                          \
+		}                                                                                             \
+		_Pragma("GCC unroll 16") for (int i = 0; i < N; i++)                                          \
+			memcpy(out + i * os, &a[i], sizeof a[i]);                                                 \
+	}                                                                                                 \
+	/* squares go by blocks, so that both sides stay in whole cache lines and few pages */            \
 	static void CAT3(transpose, T, h)(int64_t ni, int64_t nj, const void *in_, int64_t is, void *out_, int64_t os) \
 	{                                                                                                 \
+		enum { B = 64 };                                                                              \
 		const T *in = in_;                                                                            \
 		T *out = out_;                                                                                \
-		for (int64_t j0 = 0; j0 < nj; j0 += B)                                                        \
-			for (int64_t i0 = 0; i0 < ni; i0 += B) {                                                  \
-				if (i0 + B <= ni && j0 + B <= nj) {                                                   \
-					T t[B][B];                                                                        \
-					for (int i = 0; i < B; i++)                                                       \
-						for (int j = 0; j < B; j++)                                                   \
-							t[j][i] = in[(i0 + i) * is + j0 + j];                                     \
-					for (int j = 0; j < B; j++)                                                       \
-						memcpy(out + (j0 + j) * os + i0, t[j], sizeof t[j]);                          \
-				} else {                                                                              \
-					for (int64_t j = j0; j < MIN(j0 + B, nj); j++)                                    \
-						for (int64_t i = i0; i < MIN(i0 + B, ni); i++)                                \
-							out[j * os + i] = in[i * is + j];                                         \
+		for (int64_t jb = 0; jb < nj; jb += B)                                                        \
+			for (int64_t ib = 0; ib < ni; ib += B) {                                                  \
+				int64_t ie = MIN(ib + B, ni), je = MIN(jb + B, nj), i, j;                             \
+				for (i = ib; i + N <= ie; i += N) {                                                   \
+					for (j = jb; j + N <= je; j += N)                                                 \
+						CAT3(square, T, h)(in + i * is + j, is, out + j * os + i, os);                \
+					for (; j < je; j++)                                                               \
+						for (int q = 0; q < N; q++)                                                   \
+							out[j * os + i + q] = in[(i + q) * is + j];                               \
 				}                                                                                     \
+				for (j = jb; j < je && i < ie; j++)                                                   \
+					for (int64_t q = i; q < ie; q++)                                                  \
+						out[j * os + q] = in[q * is + j];                                             \
 			}                                                                                         \
 	}
-TRANSPOSE(uint8_t, 16)
-TRANSPOSE(uint16_t, 16)
-TRANSPOSE(uint32_t, 16)
-TRANSPOSE(uint64_t, 8)
+TRANSPOSE(uint8_t, 16, 4, IL16L, IL16H)
+TRANSPOSE(uint16_t, 8, 3, IL8L, IL8H)
+#if ISA_LEVEL >= 4
+TRANSPOSE(uint32_t, 16, 4, IL16L, IL16H)
+TRANSPOSE(uint64_t, 8, 3, IL8L, IL8H)
+#else
+TRANSPOSE(uint32_t, 8, 3, IL8L, IL8H)
+TRANSPOSE(uint64_t, 4, 2, IL4L, IL4H)
+#endif
+
+/* --- keys, small floats, random bits -------------------------------------- */
+
+/* Order-preserving unsigned form of n values of es bytes (2 or 4), xor flip. */
+#define KEY32(T, BITS)                                                                                \
+	if (kind == 2) { EACH { uint32_t u = a[i]; out[i] = (u >> (BITS - 1) ? ~u & (uint32_t)(T)-1 : u | 1u << (BITS - 1)) ^ flip; } } \
+	else { uint32_t top = kind == 1 ? 1u << (BITS - 1) : 0; EACH { out[i] = ((uint32_t)a[i] ^ top) ^ flip; } }
+static void CAT3(keys, 32, h)(int kind, int es, uint32_t flip, int64_t n, const void *a_, uint32_t *out)
+{
+	if (es == 1) { const uint8_t *a = a_; KEY32(uint8_t, 8) }
+	else if (es == 2) { const uint16_t *a = a_; KEY32(uint16_t, 16) }
+	else { const uint32_t *a = a_; KEY32(uint32_t, 32) }
+}
+
+/* f32 to a format of at most 8 bits.  Normal numbers round in the integer; smaller ones by adding a number
+ * whose last bit is the format's smallest step. */
+static void CAT3(small, f8, h)(const struct small_fmt *f, int64_t n, uint8_t *out, const float *in)
+{
+	int shift = 23 - f->mbits;
+	uint32_t half = (1u << (shift - 1)) - 1, rebias = (uint32_t)(127 - f->bias) << 23, least = (uint32_t)(128 - f->bias) << 23;
+	float magic = f32_from((uint32_t)(127 + 1 - f->bias - f->mbits + 23) << 23);
+	uint32_t magic_bits = f32_bits(magic);
+	EACH {
+		uint32_t u = f32_bits(in[i]), a = u & 0x7fffffffu;
+		uint32_t r = (a + half + (a >> shift & 1) - rebias) >> shift;
+		uint32_t s = f32_bits(f32_from(a) + magic) - magic_bits;
+		uint32_t c = a < least ? s : r;
+		uint32_t over = u >> 31 ? f->neg_over : f->over, plain = c | (u >> 31) << f->sign;
+		plain = f->one_zero && c == 0 ? 0 : plain;
+		c = c > f->top || a > 0x7effffffu ? over : plain;
+		c = a == 0x7f800000u ? (u >> 31 ? f->neg_inf : f->pos_inf) : c;
+		c = a > 0x7f800000u ? (u >> 31 ? f->neg_nan : f->pos_nan) : c;
+		out[i] = (uint8_t)c;
+	}
+}
+
+enum { RNG_STRIP = 64 };
+/* n calls of Philox 4x32-10 with counters c0 ++, c1 (128 bits in all): four words each, in order. */
+static void CAT3(philox, 4x32, h)(int64_t total, const uint32_t key[2], uint64_t c0, uint64_t c1, uint32_t *out)
+{
+	for (int64_t at = 0; at < total; at += RNG_STRIP) {
+		uint32_t x0[RNG_STRIP], x1[RNG_STRIP], x2[RNG_STRIP], x3[RNG_STRIP], k0 = key[0], k1 = key[1];
+		int64_t n = RNG_STRIP;
+		for (int64_t i = 0; i < n; i++) {
+			uint64_t c = c0 + (uint64_t)(at + i), d = c1 + (c < c0);
+			x0[i] = (uint32_t)c, x1[i] = (uint32_t)(c >> 32), x2[i] = (uint32_t)d, x3[i] = (uint32_t)(d >> 32);
+		}
+		for (int r = 0; r < 10; r++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+			EACH {
+				uint64_t a = (uint64_t)x0[i] * 0xD2511F53u, b = (uint64_t)x2[i] * 0xCD9E8D57u;
+				uint32_t y0 = (uint32_t)(b >> 32) ^ x1[i] ^ k0, y2 = (uint32_t)(a >> 32) ^ x3[i] ^ k1;
+				x0[i] = y0, x1[i] = (uint32_t)b, x2[i] = y2, x3[i] = (uint32_t)a;
+			}
+		uint32_t *o = out + 4 * at;
+		n = MIN(n, total - at);
+		for (int64_t i = 0; i < n; i++)
+			o[4 * i] = x0[i], o[4 * i + 1] = x1[i], o[4 * i + 2] = x2[i], o[4 * i + 3] = x3[i];
+	}
+}
+/* n calls of Threefry 2x32-20 with counters c ++. */
+static void CAT3(threefry, 2x32, h)(int64_t n, const uint32_t key[2], uint64_t c, uint32_t *o0, uint32_t *o1)
+{
+	uint32_t ks[3] = { key[0], key[1], key[0] ^ key[1] ^ 0x1BD11BDAu };
+	EACH {
+		uint64_t v = c + (uint64_t)i;
+		uint32_t x0 = (uint32_t)v + ks[0], x1 = (uint32_t)(v >> 32) + ks[1];
+#define MIX(r) x0 += x1, x1 = (x1 << r | x1 >> (32 - r)) ^ x0
+		MIX(13), MIX(15), MIX(26), MIX(6), x0 += ks[1], x1 += ks[2] + 1;
+		MIX(17), MIX(29), MIX(16), MIX(24), x0 += ks[2], x1 += ks[0] + 2;
+		MIX(13), MIX(15), MIX(26), MIX(6), x0 += ks[0], x1 += ks[1] + 3;
+		MIX(17), MIX(29), MIX(16), MIX(24), x0 += ks[1], x1 += ks[2] + 4;
+		MIX(13), MIX(15), MIX(26), MIX(6), x0 += ks[2], x1 += ks[0] + 5;
+#undef MIX
+		o0[i] = x0;
+		o1[i] = x1;
+	}
+}
 
 const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 	.name = ISA_TEXT,
@@ -555,6 +669,7 @@ const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 	},
 	.gemm_f32 = gemm_f32_h, .gemm_f64 = gemm_f64_h, .gemm_i32 = gemm_i32_h, .gemm_i64 = gemm_i64_h,
 	.gemm_nt_f32 = gemmnt_f32_h, .gemm_nt_f64 = gemmnt_f64_h,
+	.keys32 = keys_32_h, .small = small_f8_h, .philox = philox_4x32_h, .threefry = threefry_2x32_h,
 	.transpose = { transpose_uint8_t_h, transpose_uint16_t_h, transpose_uint32_t_h, transpose_uint64_t_h },
 };
 

@@ -25,27 +25,7 @@ static void philox(const uint32_t key[2], const uint32_t ctr[4], uint32_t out[4]
 	out[3] = x3;
 }
 
-static void threefry(const uint32_t key[2], uint32_t x0, uint32_t x1, uint32_t out[2])
-{
-	static const uint8_t rot[2][4] = { { 13, 15, 26, 6 }, { 17, 29, 16, 24 } };
-	uint32_t ks[3] = { key[0], key[1], key[0] ^ key[1] ^ 0x1BD11BDAu };
-	x0 += ks[0];
-	x1 += ks[1];
-	for (int r = 0; r < 5; r++) {
-		for (int i = 0; i < 4; i++) {
-			int n = rot[r & 1][i];
-			x0 += x1;
-			x1 = x1 << n | x1 >> (32 - n);
-			x1 ^= x0;
-		}
-		x0 += ks[(r + 1) % 3];
-		x1 += ks[(r + 2) % 3] + (uint32_t)r + 1;
-	}
-	out[0] = x0;
-	out[1] = x1;
-}
-
-enum { BITS_TILE = 16384 };
+enum { BITS_TILE = 16384, STRIP = 256 };
 struct bits {
 	bool fry;
 	int es, nstate;              /* bytes of an output; 64-bit words of state */
@@ -54,7 +34,13 @@ struct bits {
 	int64_t outer, half, inner, full;
 };
 
-static void put(char *out, int es, uint64_t v) { memcpy(out, &v, (size_t)es); }
+static inline void put(char *out, int es, uint64_t v)
+{
+	if (es == 4)
+		memcpy(out, &v, 4);
+	else
+		memcpy(out, &v, (size_t)es);
+}
 
 static void bits_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
                      int64_t t0, int64_t t1, void *scratch)
@@ -74,32 +60,48 @@ static void bits_run(const struct prog_kern *k, const struct kern_state *s, int 
 	char *out = view_at(k, ptr, 2);
 	int es = q->es;
 	int64_t lo = t0 * BITS_TILE, hi = MIN(t1 * BITS_TILE, q->blocks);
-	for (int64_t b = lo; b < hi; b++) {
+	const struct kern_isa *isa = kern_isa_get();
+	uint32_t x[4 * STRIP];
+	for (int64_t b = lo; b < hi; b += STRIP) {
+		int64_t m = MIN(STRIP, hi - b);
 		if (q->fry) {
-			uint64_t c = st[1] + (uint64_t)b;
-			uint32_t x[2];
-			threefry(key, (uint32_t)c, (uint32_t)(c >> 32), x);
+			isa->threefry(m, key, st[1] + (uint64_t)b, x, x + STRIP);
 			if (es == 8) {
-				put(out + b * 8, 8, (uint64_t)x[1] << 32 | x[0]);
+				for (int64_t i = 0; i < m; i++)
+					put(out + (b + i) * 8, 8, (uint64_t)x[STRIP + i] << 32 | x[i]);
 				continue;
 			}
 			/* block (o, h, i): neighbours 2 h and 2 h + 1 of the cut dimension */
-			int64_t i = b % q->inner, h = b / q->inner % q->half, o = b / q->inner / q->half;
-			for (int j = 0; j < 2; j++)
-				if (2 * h + j < q->full)
-					put(out + ((o * q->full + 2 * h + j) * q->inner + i) * es, es, x[j]);
+			for (int64_t i = 0; i < m;) {
+				int64_t in = (b + i) % q->inner, h = (b + i) / q->inner % q->half, o = (b + i) / q->inner / q->half;
+				int64_t run = MIN(m - i, q->inner - in);
+				char *to = out + ((o * q->full + 2 * h) * q->inner + in) * es;
+				if (q->inner == 1) {
+					/* a row of pairs */
+					run = MIN(m - i, q->half - h);
+					for (int64_t j = 0; j < run; j++) {
+						put(to + 2 * j * es, es, x[i + j]);
+						if (2 * (h + j) + 1 < q->full)
+							put(to + (2 * j + 1) * es, es, x[STRIP + i + j]);
+					}
+				} else {
+					for (int64_t j = 0; j < run; j++)
+						put(to + j * es, es, x[i + j]);
+					for (int64_t j = 0; j < run && 2 * h + 1 < q->full; j++)
+						put(to + (q->inner + j) * es, es, x[STRIP + i + j]);
+				}
+				i += run;
+			}
 			continue;
 		}
-		uint64_t c0 = st[1] + (uint64_t)b, c1 = st[2] + (c0 < st[1]);
-		uint32_t ctr[4] = { (uint32_t)c0, (uint32_t)(c0 >> 32), (uint32_t)c1, (uint32_t)(c1 >> 32) }, x[4];
-		philox(key, ctr, x);
-		if (es == 8) {
-			for (int j = 0; j < 2 && 2 * b + j < q->n; j++)
-				put(out + (2 * b + j) * 8, 8, (uint64_t)x[2 * j + 1] << 32 | x[2 * j]);
-		} else {
-			for (int j = 0; j < 4 && 4 * b + j < q->n; j++)
-				put(out + (4 * b + j) * es, es, x[j]);
-		}
+		uint64_t c0 = st[1] + (uint64_t)b;
+		isa->philox(m, key, c0, st[2] + (c0 < st[1]), x);
+		int64_t per = es == 8 ? 2 : 4, n = MIN(per * m, q->n - per * b);
+		if (es >= 4)
+			memcpy(out + per * b * es, x, (size_t)(n * es));
+		else
+			for (int64_t i = 0; i < n; i++)
+				put(out + (per * b + i) * es, es, x[i]);
 	}
 	if (t0 > 0)
 		return;

@@ -3,16 +3,16 @@
  * A comparator that is a lexicographic order of keys, each a function of one operand compared in a total
  * order, is recognised in the expression: "before" is lt(f(a), f(b)) or gt, or lt | (eq & before') and so on;
  * JAX makes no other.  The keys are computed strip by strip and turned into unsigned integers, and the rows
- * sort by integers: keys of at most 32 bits are joined with their index into one 64-bit word, which makes any
- * sort stable; short rows by quicksort, long ones by least significant digits.  Several keys: one stable pass
- * per key, last key first.  One long row is cut into runs that are sorted and then merged in parallel, each
- * tile finding its part of a merge by bisection (Odeh, Green, Mwassi, Shmueli, Birk: "Merge path", 2012).
+ * sort by integers: a key of at most 32 bits is joined with its index, or with the element itself, into one
+ * 64-bit word; words are sorted by least significant digits, stably.  Several keys: one pass per key, last key
+ * first.  One long row goes over tiles, digit by digit (Zagha and Blelloch, "Radix sort for vector
+ * multiprocessors", 1991).
  * Any other comparator runs as an expression inside a merge sort of indices. */
 #include <stdlib.h>
 
 #include "impl.h"
 
-enum { MAX_OPS = 64, MAX_KEYS = 16, RUNS = 16, RADIX_MIN = 2048 };
+enum { MAX_OPS = 64, MAX_KEYS = 16, RUNS = 16, RADIX_MIN = 48 };
 
 struct key { int op; bool down; enum dtype dt; struct plan *p; bool same; };   /* same: the operand itself */
 
@@ -21,7 +21,7 @@ struct sort {
 	struct key key[MAX_KEYS];
 	struct plan *p;              /* general comparator */
 	int64_t n, rows, per_tile;
-	bool wide, split;            /* keys of 64 bits; one long row over tiles */
+	bool wide, split, values;    /* keys of 64 bits; one long row over tiles; one operand of at most 32 bits */
 	size_t lists;
 	int64_t run;                 /* elements of a run */
 };
@@ -194,7 +194,13 @@ static struct err *recognise(struct arena *a, struct sort *q, const struct prog_
 
 /* --- keys ---------------------------------------------------------------------------- */
 
-/* n keys as unsigned integers in the order wanted; key64 if wide, else in the low half. */
+static void to_unsigned32(enum dtype dt, bool down, int64_t n, const void *x, uint32_t *out)
+{
+	int bits = dtype_info[dt].bits, cls = dtype_info[dt].cls;
+	uint32_t flip = !down ? 0 : bits == 32 ? UINT32_MAX : (1u << bits) - 1;
+	kern_isa_get()->keys32(cls == DT_FLOAT ? 2 : cls == DT_INT ? 1 : 0, dt_bytes(dt), flip, n, x, out);
+}
+/* n keys as unsigned integers in the order wanted. */
 static void to_unsigned(enum dtype dt, bool down, int64_t n, const char *x, uint64_t *out)
 {
 	int bits = dtype_info[dt].bits, cls = dtype_info[dt].cls;
@@ -308,27 +314,28 @@ static void select_k(uint64_t *p, int64_t n, int64_t k)
 /* Least significant digit, on the upper 32 bits of words, stable. */
 static void radix32(uint64_t *p, uint64_t *t, int64_t n)
 {
-	enum { B = 11, D = 1 << B };
-	uint32_t count[3][D];
+	uint32_t count[4][256];
 	memset(count, 0, sizeof count);
 	for (int64_t i = 0; i < n; i++) {
-		uint64_t k = p[i] >> 32;
-		count[0][k & (D - 1)]++;
-		count[1][k >> B & (D - 1)]++;
-		count[2][k >> (2 * B)]++;
+		uint32_t k = (uint32_t)(p[i] >> 32);
+		count[0][k & 255]++;
+		count[1][k >> 8 & 255]++;
+		count[2][k >> 16 & 255]++;
+		count[3][k >> 24]++;
 	}
 	uint64_t *a = p, *b = t;
-	for (int d = 0; d < 3; d++) {
+	for (int d = 0; d < 4; d++) {
 		uint32_t *c = count[d], sum = 0;
-		if (c[(a[0] >> 32) >> (d * B) & (D - 1)] == (uint32_t)n)
+		int shift = 32 + 8 * d;
+		if (c[a[0] >> shift & 255] == (uint32_t)n)
 			continue;
-		for (int i = 0; i < D; i++) {
+		for (int i = 0; i < 256; i++) {
 			uint32_t v = c[i];
 			c[i] = sum;
 			sum += v;
 		}
 		for (int64_t i = 0; i < n; i++)
-			b[c[(a[i] >> 32) >> (d * B) & (D - 1)]++] = a[i];
+			b[c[a[i] >> shift & 255]++] = a[i];
 		uint64_t *s = a;
 		a = b;
 		b = s;
@@ -337,37 +344,52 @@ static void radix32(uint64_t *p, uint64_t *t, int64_t n)
 		memcpy(p, a, sizeof *p * (size_t)n);
 }
 
+/* Stable, by the upper half: the lower half is not looked at. */
 static void sort_words(uint64_t *p, uint64_t *t, int64_t n)
 {
-	if (n >= RADIX_MIN && n < UINT32_MAX)
+	if (n >= RADIX_MIN && n < UINT32_MAX) {
 		radix32(p, t, n);
-	else
-		quick(p, n, 64);
+		return;
+	}
+	for (int64_t i = 1; i < n; i++) {
+		uint64_t v = p[i];
+		int64_t j = i;
+		for (; j && p[j - 1] >> 32 > v >> 32; j--)
+			p[j] = p[j - 1];
+		p[j] = v;
+	}
 }
 
-/* Stable merge sort of (key, index) pairs: runs by insertion, then bottom up. */
+/* The same for (key, index) pairs of 64 bits each. */
 static void sort_pairs(struct pair *p, struct pair *t, int64_t n)
 {
-	enum { W = 16 };
-	for (int64_t s = 0; s < n; s += W)
-		for (int64_t i = s + 1; i < MIN(s + W, n); i++) {
+	if (n < RADIX_MIN) {
+		for (int64_t i = 1; i < n; i++) {
 			struct pair v = p[i];
 			int64_t j = i;
-			for (; j > s && p[j - 1].key > v.key; j--)
+			for (; j && p[j - 1].key > v.key; j--)
 				p[j] = p[j - 1];
 			p[j] = v;
 		}
+		return;
+	}
+	uint32_t count[8][256];
+	memset(count, 0, sizeof count);
+	for (int64_t i = 0; i < n; i++)
+		for (int d = 0; d < 8; d++)
+			count[d][p[i].key >> (8 * d) & 255]++;
 	struct pair *a = p, *b = t;
-	for (int64_t w = W; w < n; w *= 2) {
-		for (int64_t s = 0; s < n; s += 2 * w) {
-			int64_t m = MIN(s + w, n), e = MIN(s + 2 * w, n), i = s, j = m, o = s;
-			while (i < m && j < e)
-				b[o++] = a[j].key < a[i].key ? a[j++] : a[i++];
-			while (i < m)
-				b[o++] = a[i++];
-			while (j < e)
-				b[o++] = a[j++];
+	for (int d = 0; d < 8; d++) {
+		uint32_t *c = count[d], sum = 0;
+		if (c[a[0].key >> (8 * d) & 255] == (uint32_t)n)
+			continue;
+		for (int i = 0; i < 256; i++) {
+			uint32_t v = c[i];
+			c[i] = sum;
+			sum += v;
 		}
+		for (int64_t i = 0; i < n; i++)
+			b[c[a[i].key >> (8 * d) & 255]++] = a[i];
 		struct pair *s = a;
 		a = b;
 		b = s;
@@ -412,7 +434,14 @@ static void make_keys(const struct prog_kern *k, const struct sort *q, const str
 		const void *res = x, *in = x;
 		if (key->p)
 			plan_run(key->p, m, &in, NULL, &res, plan);
-		to_unsigned(key->dt, key->down, m, res, out + i);
+		if (dtype_info[key->dt].bits > 32) {
+			to_unsigned(key->dt, key->down, m, res, out + i);
+			continue;
+		}
+		uint32_t k32[KERN_STRIP];
+		to_unsigned32(key->dt, key->down, m, res, k32);
+		for (int64_t j = 0; j < m; j++)
+			out[i + j] = k32[j];
 	}
 }
 
@@ -436,6 +465,32 @@ static void place(const struct prog_kern *k, const struct sort *q, char *const *
 	}
 }
 
+/* One operand alone: words of the key and the element's own bits, so nothing is looked up afterwards. */
+static void make_words(const struct prog_kern *k, const struct sort *q, const char *row, int64_t lo, int64_t n, uint64_t *out, char *scratch)
+{
+	int es = dt_bytes(k->v[0].dtype);
+	int64_t st = k->v[0].stride[q->dim] * es;
+	make_keys(k, q, &q->key[0], row, lo, n, NULL, out, scratch);
+#define WORDS(T) for (int64_t i = 0; i < n; i++) { T t; memcpy(&t, row + (lo + i) * st, sizeof t); out[i] = out[i] << 32 | t; }
+	if (es == 1)
+		WORDS(uint8_t)
+	else if (es == 2)
+		WORDS(uint16_t)
+	else
+		WORDS(uint32_t)
+}
+static void place_words(const struct prog_kern *k, const struct sort *q, char *out, int64_t n, const uint64_t *w)
+{
+	int es = dt_bytes(k->v[1].dtype);
+	int64_t st = k->v[1].stride[q->dim] * es;
+	if (es == 4)
+		for (int64_t i = 0; i < n; i++)
+			memcpy(out + i * st, &w[i], 4);
+	else
+		for (int64_t i = 0; i < n; i++)
+			memcpy(out + i * st, &w[i], (size_t)es);
+}
+
 /* One row by keys: perm gets the order. */
 static void sort_row(const struct prog_kern *k, const struct sort *q, char *const *ptr, int64_t row, uint32_t *perm, uint64_t *w, char *scratch)
 {
@@ -449,27 +504,11 @@ static void sort_row(const struct prog_kern *k, const struct sort *q, char *cons
 		if (dtype_info[key->dt].bits <= 32) {
 			uint64_t *p = w, *t = w + n;
 			make_keys(k, q, key, in, 0, n, first ? NULL : perm, p, scratch);
-			if (n < RADIX_MIN || first) {
-				/* position in the low half keeps equal keys in order */
-				for (int64_t i = 0; i < n; i++)
-					p[i] = p[i] << 32 | (uint64_t)i;
-				sort_words(p, t, n);
-				if (first) {
-					for (int64_t i = 0; i < n; i++)
-						perm[i] = (uint32_t)p[i];
-				} else {
-					uint32_t *old = (uint32_t *)(void *)t;
-					memcpy(old, perm, sizeof *perm * (size_t)n);
-					for (int64_t i = 0; i < n; i++)
-						perm[i] = old[(uint32_t)p[i]];
-				}
-			} else {
-				for (int64_t i = 0; i < n; i++)
-					p[i] = p[i] << 32 | perm[i];
-				radix32(p, t, n);
-				for (int64_t i = 0; i < n; i++)
-					perm[i] = (uint32_t)p[i];
-			}
+			for (int64_t i = 0; i < n; i++)
+				p[i] = p[i] << 32 | perm[i];
+			sort_words(p, t, n);
+			for (int64_t i = 0; i < n; i++)
+				perm[i] = (uint32_t)p[i];
 		} else {
 			struct pair *p = (struct pair *)(void *)w, *t = p + n;
 			uint64_t *keys = (uint64_t *)(void *)t;
@@ -533,6 +572,12 @@ static void sort_run(const struct prog_kern *k, const struct kern_state *s, int 
 	uint32_t *perm = (uint32_t *)(w + 4 * n);
 	char *scratch = (char *)(perm + 2 * ((n + 1) & ~(int64_t)1));
 	for (int64_t row = t0 * q->per_tile; row < MIN(t1 * q->per_tile, q->rows); row++) {
+		if (q->values) {
+			make_words(k, q, view_at(k, ptr, 0) + row_off(k, q, 0, row), 0, n, w, scratch);
+			sort_words(w, w + n, n);
+			place_words(k, q, view_at(k, ptr, 1) + row_off(k, q, 1, row), n, w);
+			continue;
+		}
 		if (q->nkey) {
 			sort_row(k, q, ptr, row, perm, w, scratch);
 		} else {
@@ -550,63 +595,65 @@ static void sort_run(const struct prog_kern *k, const struct kern_state *s, int 
 	}
 }
 
-/* How many of the first d of the merged sequence of a (na) and b (nb) come from a.  Words are distinct. */
-static int64_t merge_cut(const uint64_t *a, int64_t na, const uint64_t *b, int64_t nb, int64_t d)
-{
-	int64_t lo = MAX(0, d - nb), hi = MIN(d, na);
-	while (lo < hi) {
-		int64_t m = (lo + hi) / 2;
-		if (a[m] < b[d - m - 1])
-			lo = m + 1;
-		else
-			hi = m;
-	}
-	return lo;
-}
-
-/* One row, one key of at most 32 bits: phase 0 sorts runs, phases 1 .. merge them in pairs, the last places. */
+/* One row, one key of at most 32 bits, over tiles: by least significant digits, for each digit a phase that
+ * counts and one that moves.  shared: two arrays of words, then the counts of each tile. */
 static void split_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
                       int64_t t0, int64_t t1, void *scratch)
 {
 	const struct sort *q = s->priv;
 	int64_t n = q->n, run = q->run;
 	uint64_t *a = (uint64_t *)(void *)ptr[2 * q->nop], *b = a + n;
-	int merges = s->phases - 2;
+	uint32_t (*count)[256] = (uint32_t (*)[256])(void *)(b + n);
+	int digit = phase / 2, shift = 32 + 8 * digit;
+	const uint64_t *from = digit & 1 ? b : a;
+	uint64_t *to = digit & 1 ? a : b;
 	for (int64_t t = t0; t < t1; t++) {
 		int64_t lo = t * run, hi = MIN(lo + run, n);
-		if (lo >= hi)
+		if (phase == 0 && lo < hi) {
+			const char *row = view_at(k, ptr, q->key[0].op);
+			if (q->values) {
+				make_words(k, q, row, lo, hi - lo, a + lo, scratch);
+			} else {
+				make_keys(k, q, &q->key[0], row, lo, hi - lo, NULL, a + lo, scratch);
+				for (int64_t i = lo; i < hi; i++)
+					a[i] = a[i] << 32 | (uint64_t)i;
+			}
+		}
+		if (phase == 8) {         /* four digits leave the words in a */
+			if (lo >= hi)
+				continue;
+			if (q->values) {
+				place_words(k, q, view_at(k, ptr, 1) + lo * k->v[1].stride[q->dim] * dt_bytes(k->v[1].dtype), hi - lo, a + lo);
+				continue;
+			}
+			uint32_t *perm = scratch;
+			for (int64_t i = lo; i < hi; i += 4096) {
+				int64_t m = MIN(4096, hi - i);
+				for (int64_t j = 0; j < m; j++)
+					perm[j] = (uint32_t)a[i + j];
+				place(k, q, ptr, 0, i, m, perm);
+			}
 			continue;
-		if (phase == 0) {
-			make_keys(k, q, &q->key[0], view_at(k, ptr, q->key[0].op), lo, hi - lo, NULL, a + lo, scratch);
+		}
+		if (!(phase & 1)) {
+			memset(count[t], 0, sizeof count[t]);
 			for (int64_t i = lo; i < hi; i++)
-				a[i] = a[i] << 32 | (uint64_t)i;
-			sort_words(a + lo, b + lo, hi - lo);
+				count[t][from[i] >> shift & 255]++;
 			continue;
 		}
-		const uint64_t *from = phase & 1 ? a : b;
-		if (phase <= merges) {
-			uint64_t *to = phase & 1 ? b : a;
-			int64_t w = run << (phase - 1), base = lo / (2 * w) * 2 * w;
-			int64_t na = MIN(w, n - base), nb = MAX(0, MIN(w, n - base - w));
-			const uint64_t *x = from + base, *y = x + na;
-			int64_t d0 = lo - base, d1 = hi - base;
-			int64_t i = merge_cut(x, na, y, nb, d0), i1 = merge_cut(x, na, y, nb, d1), j = d0 - i, j1 = d1 - i1;
-			uint64_t *o = to + lo;
-			while (i < i1 && j < j1)
-				*o++ = x[i] < y[j] ? x[i++] : y[j++];
-			while (i < i1)
-				*o++ = x[i++];
-			while (j < j1)
-				*o++ = y[j++];
-			continue;
+		/* my first place for each value: all smaller values, and the same value in earlier tiles */
+		uint32_t at[256], sum = 0;
+		for (int v = 0; v < 256; v++) {
+			uint32_t before = 0, all = 0;
+			for (int64_t u = 0; u < RUNS; u++) {
+				before += u < t ? count[u][v] : 0;
+				all += count[u][v];
+			}
+			at[v] = sum + before;
+			sum += all;
 		}
-		uint32_t *perm = scratch;
-		for (int64_t i = lo; i < hi; i += 4096) {
-			int64_t m = MIN(4096, hi - i);
-			for (int64_t j = 0; j < m; j++)
-				perm[j] = (uint32_t)from[i + j];
-			place(k, q, ptr, 0, i, m, perm);
-		}
+		for (int64_t i = lo; i < hi; i++)
+			to[at[from[i] >> shift & 255]++] = from[i];
 	}
 }
 
@@ -635,6 +682,7 @@ struct err *kern_make_sort(const struct prog_kern *k, struct kern_state *s)
 		TRY(plan_make(&s->a, k->expr, &q->p));
 		plan = q->p->scratch;
 	}
+	q->values = q->nop == 1 && q->nkey == 1 && !q->wide && dt_bytes(k->v[0].dtype) <= 4;
 	int64_t count = view_count(&k->v[0]);
 	q->rows = q->n && count ? count / q->n : 0;
 	q->per_tile = MAX(1, 8192 / MAX(1, q->n));
@@ -646,8 +694,8 @@ struct err *kern_make_sort(const struct prog_kern *k, struct kern_state *s)
 		q->split = true;
 		q->run = (q->n + RUNS - 1) / RUNS;
 		s->tiles = RUNS;
-		s->phases = 2 + 4;       /* log2(RUNS) merges */
-		s->shared = (size_t)q->n * 16;
+		s->phases = 9;
+		s->shared = (size_t)q->n * 16 + RUNS * 256 * 4;
 		s->scratch = KERN_STRIP * 16 + plan + 4096 * 4 + 64;
 		s->run = split_run;
 	}
@@ -682,12 +730,18 @@ static void topk_run(const struct prog_kern *k, const struct kern_state *s, int 
 				move_strided(es, m, x, es, from, st);
 				from = x;
 			}
-			to_unsigned(q->dt, true, m, from, keys);
 			if (q->wide) {
+				to_unsigned(q->dt, true, m, from, keys);
 				for (int64_t j = 0; j < m; j++)
 					p[i + j] = (struct pair){ keys[j], (uint64_t)(i + j) };
 				continue;
 			}
+			uint32_t *k32 = (uint32_t *)(void *)keys, best = UINT32_MAX;
+			to_unsigned32(q->dt, true, m, from, k32);
+			for (int64_t j = 0; j < m; j++)
+				best = MIN(best, k32[j]);
+			if (best > limit >> 32)
+				continue;
 			if (room < n && have + m > room) {
 				select_k(w, have, q->k);
 				have = q->k;
@@ -696,7 +750,7 @@ static void topk_run(const struct prog_kern *k, const struct kern_state *s, int 
 					limit = MAX(limit, w[j]);
 			}
 			for (int64_t j = 0; j < m; j++) {
-				uint64_t v = keys[j] << 32 | (uint64_t)(i + j);
+				uint64_t v = (uint64_t)k32[j] << 32 | (uint64_t)(i + j);
 				w[have] = v;
 				have += v < limit;
 			}
