@@ -586,23 +586,26 @@ static void CAT3(keys, 32, h)(int kind, int es, uint32_t flip, int64_t n, const 
 
 /* f32 to a format of at most 8 bits.  Normal numbers round in the integer; smaller ones by adding a number
  * whose last bit is the format's smallest step. */
-static void CAT3(small, f8, h)(const struct small_fmt *f, int64_t n, uint8_t *out, const float *in)
+static void CAT3(small, f8, h)(const struct small_fmt *fmt, int64_t n, uint8_t *out, const float *in)
 {
-	int shift = 23 - f->mbits;
-	uint32_t half = (1u << (shift - 1)) - 1, rebias = (uint32_t)(127 - f->bias) << 23, least = (uint32_t)(128 - f->bias) << 23;
-	float magic = f32_from((uint32_t)(127 + 1 - f->bias - f->mbits + 23) << 23);
-	uint32_t magic_bits = f32_bits(magic);
+	int shift = 23 - fmt->mbits, sign = fmt->sign;
+	uint32_t half = (1u << (shift - 1)) - 1, rebias = (uint32_t)(127 - fmt->bias) << 23, least = (uint32_t)(128 - fmt->bias) << 23;
+	float magic = f32_from((uint32_t)(127 + 1 - fmt->bias - fmt->mbits + 23) << 23);
+	uint32_t magic_bits = f32_bits(magic), top = fmt->top, one_zero = fmt->one_zero ? 0 : 1;
+	uint32_t over0 = fmt->over, over1 = fmt->neg_over, inf0 = fmt->pos_inf, inf1 = fmt->neg_inf, nan0 = fmt->pos_nan, nan1 = fmt->neg_nan;
 	EACH {
-		uint32_t u = f32_bits(in[i]), a = u & 0x7fffffffu;
+		uint32_t u = f32_bits(in[i]), a = u & 0x7fffffffu, neg = u >> 31;
 		uint32_t r = (a + half + (a >> shift & 1) - rebias) >> shift;
 		uint32_t s = f32_bits(f32_from(a) + magic) - magic_bits;
 		uint32_t c = a < least ? s : r;
-		uint32_t over = u >> 31 ? f->neg_over : f->over, plain = c | (u >> 31) << f->sign;
-		plain = f->one_zero && c == 0 ? 0 : plain;
-		c = c > f->top || a > 0x7effffffu ? over : plain;
-		c = a == 0x7f800000u ? (u >> 31 ? f->neg_inf : f->pos_inf) : c;
-		c = a > 0x7f800000u ? (u >> 31 ? f->neg_nan : f->pos_nan) : c;
-		out[i] = (uint8_t)c;
+		uint32_t minus = neg & ((c ? 1u : 0u) | one_zero);
+		uint32_t out_of = neg ? over1 : over0, infinite = neg ? inf1 : inf0, none = neg ? nan1 : nan0;
+		uint32_t v = c | minus << sign;
+		v = c > top ? out_of : v;
+		v = a >= 0x7f000000u ? out_of : v;
+		v = a == 0x7f800000u ? infinite : v;
+		v = a > 0x7f800000u ? none : v;
+		out[i] = (uint8_t)v;
 	}
 }
 
