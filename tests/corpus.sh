@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # Every program of the corpus that Rondo is to run (one device, or communication written by hand) through
 # `rondo run`, compared with its expected results, in tiers ref and auto, and through the oracle.
-#     tests/corpus.sh [-t TIER]... [-j N] [BUILD] [NAME ...]
+#     tests/corpus.sh [-t TIER]... [-j N] [-d DEVICES] [BUILD] [NAME ...]
+# With -d each program runs on every set of that many devices, and all sets must give the same bits.
 # RONDO_CORPUS is the folder of the corpus.  The last line says "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.." || exit 1
-tiers=() jobs=1
-while getopts t:j: o; do
+tiers=() jobs=1 devices=
+while getopts t:j:d: o; do
 	case "$o" in
 	t) tiers+=("$OPTARG") ;;
 	j) jobs="$OPTARG" ;;
+	d) devices="$OPTARG" ;;
 	*) exit 2 ;;
 	esac
 done
@@ -41,6 +43,7 @@ one() {
 	local tier="$1" name="$2" flag rc=0
 	flag=(--tier "$tier")
 	[ "$tier" = eval ] && flag=(--eval)
+	[ -n "$devices" ] && flag+=(--devices "$devices")
 	# Expected results that hold rounding noise: gradients that are zero but for rounding; bf16 without results in
 	# f32 to compare with (AdamW's first step makes a sign of each gradient).
 	case "$name" in
@@ -68,7 +71,7 @@ else
 	done < <(find "$corpus" -name '*.mlirbc' | LC_ALL=C sort)
 fi
 export -f one
-export log corpus rondo
+export log corpus rondo devices
 total=$((${#names[@]} * ${#tiers[@]})) done=0 passed=0 failed=0
 while IFS= read -r line; do
 	done=$((done + 1))
