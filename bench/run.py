@@ -110,7 +110,7 @@ def machine():
 
 
 def number(x):
-    return "-" if math.isnan(x) else f"{x:,.2f}" if x < 100 else f"{x:,.0f}"
+    return "-" if math.isnan(x) else f"{x:.2g}" if x < 0.1 else f"{x:,.2f}" if x < 100 else f"{x:,.0f}"
 
 
 def plot(table, path):
