@@ -162,6 +162,37 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 	return NULL;
 }
 
+/* The threads that jaxlib compiles on have stacks of 2 MiB, and passes recurse as deep as a program's chains of
+ * operations: larger programs are compiled on a stack of their own (address space, touched as needed). */
+enum { BIG_PROGRAM = 4096 };
+static const size_t big_stack = (size_t)1 << 30;
+
+struct compile { const struct pass_opts *po; const struct pjrt_program *src; struct prog *p; struct err *e; };
+
+static void *compile_main(void *v)
+{
+	struct compile *c = v;
+
+	c->e = pass_compile_cached(c->po, hlo_read, c->src->code, c->src->code_size, &c->p);
+	return NULL;
+}
+
+static struct err *compile(const struct pass_opts *po, const struct pjrt_program *src, struct prog **out)
+{
+	struct compile c = { po, src, NULL, NULL };
+	pthread_attr_t a;
+	pthread_t t;
+
+	pthread_attr_init(&a);
+	if (src->code_size < BIG_PROGRAM || pthread_attr_setstacksize(&a, big_stack) || pthread_create(&t, &a, compile_main, &c))
+		compile_main(&c);
+	else
+		pthread_join(t, NULL);
+	pthread_attr_destroy(&a);
+	*out = c.p;
+	return c.e;
+}
+
 struct err *pjrt_Client_Compile(struct pjrt_Client_Compile *a)
 {
 	const struct pjrt_program *src = a->program;
@@ -180,7 +211,7 @@ struct err *pjrt_Client_Compile(struct pjrt_Client_Compile *a)
 	pass_opts_from_conf(&po);
 	po.ndev = (int)o.partitions;
 	po.fingerprint = hash_bytes(src->code, src->code_size, (uint64_t)o.partitions);
-	TRY_GOTO(e, pass_compile_cached(&po, hlo_read, src->code, src->code_size, &p), out);
+	TRY_GOTO(e, compile(&po, src, &p), out);
 	e = exec_new(a->client, p, &o, a->compile_options, a->compile_options_size, &a->executable);
 out:
 	pjrt_options_free(&o);
