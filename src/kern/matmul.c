@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #include <stdlib.h>
 
-enum { MOST_FEW = 8, FEW_COLS = 512, SMALL = 24 * 24 * 24 };
+enum { MOST_FEW = 8, FEW_COLS = 512, SMALL = 24 * 24 * 24, FEW_ROWS = 64 };
 
 const struct matmul_variant *matmul_force;
 
@@ -29,6 +29,8 @@ struct matmul {
 	int64_t nblk, mblk, npanel;      /* per batch */
 	size_t panel, rpanel;            /* bytes of a packed lhs or rhs panel over all k */
 	bool share_rhs;                  /* several tiles read a column block: it is packed once, in phase 0 */
+	bool in_place;                   /* few rows: f32 rhs rows are read where they lie, ldb apart */
+	int64_t ldb;
 	int64_t npanel_r;                /* rhs panels per batch */
 	size_t b_bytes, c_bytes;         /* per-thread blocks */
 	int il, ir;                      /* which operand is lhs, rhs: exchanged for few columns */
@@ -394,9 +396,11 @@ static void run_packed(const struct prog_kern *k, const struct kern_state *s, in
 				kroff += bp;
 				bp = p->rpanel;
 			} else {
-				for (int64_t j = 0; j * v->nr < nn; j++)
+				/* in place: only a last, narrower panel is packed */
+				for (int64_t j = p->in_place ? nn / v->nr : 0; j * v->nr < nn; j++)
 					pack_rhs(p, rb, n0 + j * v->nr, (int)MIN(v->nr, nn - j * v->nr), k0, kn, bbuf + (size_t)j * bp);
 			}
+			const char *rows_at = rb + (p->in_place ? (p->r.k[k0] + n0) * 4 : 0);
 			bool last = k0 + kn == p->k;
 			for (int64_t i = 0; i * v->mr < mn; i++) {
 				const char *a = packed + ((size_t)b * (size_t)p->npanel + (size_t)(m0 / v->mr + i)) * p->panel + koff;
@@ -411,13 +415,17 @@ static void run_packed(const struct prog_kern *k, const struct kern_state *s, in
 						even &= p->om[m0 + i * v->mr + x] == p->om[m0 + i * v->mr] + x * step;
 					if (even && step >= nn) {
 						for (int64_t j = 0; j * v->nr < nn; j++)
-							v->micro(kp / v->kstep, a, rp + (size_t)j * bp, c + j * v->nr, step, k0 > 0);
+							v->micro(kp / v->kstep, a, p->in_place ? rows_at + j * v->nr * 4 : rp + (size_t)j * bp, p->in_place ? p->ldb : v->nr,
+							         c + j * v->nr, step, k0 > 0);
 						continue;
 					}
 					c = cbuf + i * v->mr * ldc;
 				}
-				for (int64_t j = 0; j * v->nr < nn; j++)
-					v->micro(kp / v->kstep, a, rp + (size_t)j * bp, c + j * v->nr, ldc, k0 > 0);
+				for (int64_t j = 0; j * v->nr < nn; j++) {
+					bool there = p->in_place && (j + 1) * v->nr <= nn;
+					v->micro(kp / v->kstep, a, there ? rows_at + j * v->nr * 4 : rp + (size_t)j * bp, there ? p->ldb : v->nr,
+					         c + j * v->nr, ldc, k0 > 0);
+				}
 				if (last)
 					store(p, out, m0 + i * v->mr, rows, n0, nn, c, ldc);
 			}
@@ -684,6 +692,12 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 	p->kc = MIN(p->k, w->bf16 ? 4096 : 1024);
 	p->nb = MAX(w->nr, (int64_t)((1 << 20) / (p->kc * (int64_t)es)) / w->nr * w->nr);
 	p->nb = MIN(p->nb, pad_to(MIN(p->n, 512), w->nr));
+	p->ldb = p->k > 1 ? p->r.k[1] - p->r.k[0] : p->n;
+	p->in_place = p->m <= FEW_ROWS && !w->bf16 && p->r.dt == DT_f32 && p->r.free_unit && p->ldb >= p->n;
+	for (int64_t x = 1; x < p->k && p->in_place; x++)
+		p->in_place = p->r.k[x] == p->r.k[0] + x * p->ldb;
+	if (p->in_place)
+		p->nb = MAX(w->nr, MIN(p->nb, pad_to((p->n + 7) / 8, w->nr)));
 	p->nblk = (p->n + p->nb - 1) / p->nb;
 	p->npanel = (p->m + w->mr - 1) / w->mr;
 	enum { TILES = 16 };
@@ -697,7 +711,7 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 	}
 	p->panel = (p->panel + 63) & ~(size_t)63;
 	p->rpanel = (p->rpanel + 63) & ~(size_t)63;
-	p->share_rhs = p->mblk > 1;
+	p->share_rhs = p->mblk > 1 && !p->in_place;
 	p->npanel_r = (p->n + w->nr - 1) / w->nr;
 	p->b_bytes = ((size_t)(pad_to(p->kc, w->kstep) * pad_to(p->nb, w->nr)) * es + 63) & ~(size_t)63;
 	p->c_bytes = (size_t)(p->mb * pad_to(p->nb, w->nr)) * 4;

@@ -13,7 +13,7 @@
 enum { M512 = 14, N512 = 32, M256 = 6, N256 = 16, MBF = 12, NBF = 32 };
 
 __attribute__((target("avx512f")))
-static void f32_512(int64_t steps, const void *pa, const void *pb, float *c, int64_t ldc, bool add)
+static void f32_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add)
 {
 	const float *a = pa, *b = pb;
 	__m512 x[M512][2];
@@ -21,8 +21,8 @@ static void f32_512(int64_t steps, const void *pa, const void *pb, float *c, int
 		x[i][0] = x[i][1] = _mm512_setzero_ps();
 	for (int64_t k = 0; k < steps; k++) {
 		__m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16);
-		_mm_prefetch((const char *)(b + 16 * N512), _MM_HINT_T0);
-		_mm_prefetch((const char *)(b + 16 * N512 + 16), _MM_HINT_T0);
+		_mm_prefetch((const char *)(b + 16 * ldb), _MM_HINT_T0);
+		_mm_prefetch((const char *)(b + 16 * ldb + 16), _MM_HINT_T0);
 #pragma GCC unroll 14
 		for (int i = 0; i < M512; i++) {
 			__m512 y = _mm512_set1_ps(a[i]);
@@ -30,7 +30,7 @@ static void f32_512(int64_t steps, const void *pa, const void *pb, float *c, int
 			x[i][1] = _mm512_fmadd_ps(y, b1, x[i][1]);
 		}
 		a += M512;
-		b += N512;
+		b += ldb;
 	}
 #pragma GCC unroll 14
 	for (int i = 0; i < M512; i++) {
@@ -41,7 +41,7 @@ static void f32_512(int64_t steps, const void *pa, const void *pb, float *c, int
 }
 
 __attribute__((target("avx2,fma")))
-static void f32_256(int64_t steps, const void *pa, const void *pb, float *c, int64_t ldc, bool add)
+static void f32_256(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add)
 {
 	const float *a = pa, *b = pb;
 	__m256 x[M256][2];
@@ -56,7 +56,7 @@ static void f32_256(int64_t steps, const void *pa, const void *pb, float *c, int
 			x[i][1] = _mm256_fmadd_ps(y, b1, x[i][1]);
 		}
 		a += M256;
-		b += N256;
+		b += ldb;
 	}
 	for (int i = 0; i < M256; i++) {
 		float *q = c + i * ldc;
@@ -66,14 +66,14 @@ static void f32_256(int64_t steps, const void *pa, const void *pb, float *c, int
 }
 
 /* The meaning of the f32 layout: separate rounding of product and sum. */
-static void f32_model(int64_t steps, const void *pa, const void *pb, float *c, int64_t ldc, bool add)
+static void f32_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add)
 {
 	const float *a = pa, *b = pb;
 	for (int i = 0; i < M256; i++)
 		for (int j = 0; j < N256; j++) {
 			float x = 0;
 			for (int64_t k = 0; k < steps; k++)
-				x += a[k * M256 + i] * b[k * N256 + j];
+				x += a[k * M256 + i] * b[k * ldb + j];
 			c[i * ldc + j] = add ? c[i * ldc + j] + x : x;
 		}
 }
@@ -81,7 +81,7 @@ static void f32_model(int64_t steps, const void *pa, const void *pb, float *c, i
 /* --- bf16 in pairs ---------------------------------------------------------------- */
 
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
-static void bf16_512(int64_t steps, const void *pa, const void *pb, float *c, int64_t ldc, bool add)
+static void bf16_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add)
 {
 	const uint32_t *a = pa;
 	const uint16_t *b = pb;
@@ -107,7 +107,7 @@ static void bf16_512(int64_t steps, const void *pa, const void *pb, float *c, in
 	}
 }
 
-static void bf16_model(int64_t steps, const void *pa, const void *pb, float *c, int64_t ldc, bool add)
+static void bf16_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add)
 {
 	const uint16_t *a = pa, *b = pb;
 	for (int i = 0; i < MBF; i++)
@@ -142,7 +142,7 @@ static void amx_end(void)
 }
 
 __attribute__((target("amx-tile,amx-bf16")))
-static void amx(int64_t steps, const void *pa, const void *pb, float *c, int64_t ldc, bool add)
+static void amx(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add)
 {
 	const char *a = pa, *b = pb;
 	if (add) {
@@ -174,7 +174,7 @@ static void amx(int64_t steps, const void *pa, const void *pb, float *c, int64_t
 	_tile_stored(3, c + 16 * ldc + 16, ldc * 4);
 }
 
-static void amx_model(int64_t steps, const void *pa, const void *pb, float *c, int64_t ldc, bool add)
+static void amx_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add)
 {
 	const uint16_t *a = pa, *b = pb;
 	for (int i = 0; i < 32; i++)
