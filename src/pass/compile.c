@@ -17,6 +17,7 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "loops",     pass_loops },       /* while -> loop with roles; cheap invariants into bodies */
 	{ "canon",     pass_canon },
 	{ "cse",       pass_cse },
+	{ "unroll",    pass_unroll },      /* short elementwise loops over large arrays -> straight-line code */
 	{ "partition", partition },        /* whole arrays -> one device's shards */
 	{ "canon2",    pass_canon },
 	{ "cse2",      pass_cse },

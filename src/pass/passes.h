@@ -40,6 +40,8 @@ struct err *pass_loops(const struct pass_opts *o, struct ir_module *m);
 struct err *pass_canon(const struct pass_opts *o, struct ir_module *m);
 /* Equal pure ops are shared; never across an optimization_barrier, never collectives. */
 struct err *pass_cse(const struct pass_opts *o, struct ir_module *m);
+/* Short counted elementwise loops over large arrays become straight-line code.   needs loops */
+struct err *pass_unroll(const struct pass_opts *o, struct ir_module *m);
 /* Whole arrays -> the program of one device (spmd). */
 struct err *pass_partition(const struct pass_opts *o, struct ir_module *m);
 /* Groups of ops that become one kernel. */
