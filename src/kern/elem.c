@@ -196,7 +196,7 @@ static void small_int(enum dtype dt, enum elem fn, int64_t n, void *out_, const 
 }
 
 /* A name for every function of every such type. */
-static void small_any(enum dtype dt, enum elem fn, int64_t n, void *out, const void *a, const void *b, const void *c)
+__attribute__((noinline)) static void small_any(enum dtype dt, enum elem fn, int64_t n, void *out, const void *a, const void *b, const void *c)
 {
 	if (dtype_info[dt].cls == DT_FLOAT)
 		small_float(dt, fn, n, out, a, b, c);
@@ -240,7 +240,7 @@ static float round_odd(double x)
 	return f;
 }
 
-void conv_any(enum dtype from, enum dtype to, int64_t n, void *out_, const void *in_)
+__attribute__((noinline)) void conv_any(enum dtype from, enum dtype to, int64_t n, void *out_, const void *in_)
 {
 	const struct kern_isa *isa = kern_isa_get();
 	int fs = dt_bytes(from), ts = dt_bytes(to);
