@@ -3,7 +3,8 @@
  * A plan is an expression with its strip functions looked up and its registers given slots in a scratch
  * small enough for the first-level cache; slots are used again when their value is dead.  The kernel walks
  * the index space in chunks of at most KERN_STRIP elements: an operand that is dense over the chunk is read
- * in place, any other is gathered into a slot first. */
+ * in place, any other is gathered into a slot first.  An operand that is dense along another dimension (a
+ * transposed view) is turned a block of TURN_ROWS rows at a time, so that whole cache lines are used. */
 #include <stdlib.h>
 
 #include "impl.h"
@@ -223,8 +224,8 @@ void kern_expr(const struct prog_expr *e, int64_t n, void *const *out, const voi
 
 /* --- the kernel --------------------------------------------------------------- */
 
-enum { DENSE, SCALAR, ROWS };
-enum { TILE = 32768 };
+enum { DENSE, SCALAR, ROWS, TURN };
+enum { TILE = 32768, TURN_ROWS = 16 };
 
 struct elem_priv {
 	struct plan *p;
@@ -235,6 +236,9 @@ struct elem_priv {
 	size_t lists;                /* offset of the pointer lists */
 	bool flat;                   /* every view is DENSE or SCALAR */
 	bool last_only;              /* one output, made by the last instruction */
+	int turn;                    /* dimension that turned operands are dense along, or -1 */
+	int64_t odim[LOOP_RANK];     /* extents of the dimensions outside a block; 1 for those inside */
+	int64_t rblocks, cblocks, units, per_tile;
 };
 
 /* n elements from position ix on, between view and contiguous strip. */
@@ -364,6 +368,113 @@ static void elem_run(const struct prog_kern *k, const struct kern_state *s, int 
 	}
 }
 
+/* The same where operands are turned: block by block of TURN_ROWS rows and KERN_STRIP columns. */
+static void turn_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
+                     int64_t t0, int64_t t1, void *scratch_)
+{
+	const struct elem_priv *q = s->priv;
+	const struct loop *l = &q->l;
+	const struct kern_isa *isa = kern_isa_get();
+	int nv = k->nin + k->nout, c = l->rank - 1, d = q->turn;
+	char *scratch = scratch_;
+	char **base = (char **)(void *)(scratch + q->lists);
+	const void **in = (const void **)(base + nv), **res = in + k->nin;
+	void **want = (void **)(uintptr_t)(res + k->nout);
+	bool late = false;
+	for (int i = 0; i < nv; i++)
+		base[i] = view_at(k, ptr, i);
+	for (int j = k->nin; j < nv && !q->last_only; j++)
+		for (int i = 0; i < k->nin; i++)
+			late |= ptr[i] == ptr[j];
+	for (int i = 0; i < k->nin; i++)
+		if (q->mode[i] == SCALAR) {
+			fill_bytes(q->bytes[i], MIN(KERN_STRIP, l->dim[c]), scratch + q->buf[i], base[i]);
+			in[i] = scratch + q->buf[i];
+		}
+	plan_start(q->p, scratch);
+	for (int64_t u = t0 * q->per_tile; u < MIN(t1 * q->per_tile, q->units); u++) {
+		int64_t ix[LOOP_RANK], c0 = u % q->cblocks * KERN_STRIP, r0 = u / q->cblocks % q->rblocks * TURN_ROWS;
+		int64_t n = MIN(KERN_STRIP, l->dim[c] - c0), rows = MIN(TURN_ROWS, l->dim[d] - r0);
+		index_of(l->rank, q->odim, u / q->cblocks / q->rblocks, ix);
+		ix[c] = c0;
+		ix[d] = r0;
+		for (int j = 0; j < k->nin; j++)
+			if (q->mode[j] == TURN) {
+				int es = q->bytes[j];
+				isa->transpose[es == 1 ? 0 : es == 2 ? 1 : es == 4 ? 2 : 3](n, rows, base[j] + offset_of(l->rank, l->stride[j], ix),
+				                                                          l->stride[j][c] / es, scratch + q->buf[j], KERN_STRIP);
+			}
+		for (int64_t r = 0; r < rows; r++) {
+			ix[d] = r0 + r;
+			for (int j = 0; j < k->nin; j++) {
+				const int64_t *st = l->stride[j];
+				int es = q->bytes[j];
+				char *buf = scratch + q->buf[j];
+				if (q->mode[j] == SCALAR)
+					continue;
+				if (q->mode[j] == TURN) {
+					in[j] = buf + r * KERN_STRIP * es;
+					continue;
+				}
+				char *at = base[j] + offset_of(l->rank, st, ix);
+				in[j] = at;
+				if (st[c] != es && n > 1) {
+					if (st[c])
+						move_strided(es, n, buf, es, at, st[c]);
+					else
+						fill_bytes(es, n, buf, at);
+					in[j] = buf;
+				}
+			}
+			for (int j = 0; j < k->nout; j++) {
+				int v = k->nin + j;
+				want[j] = !late && l->stride[v][c] == q->bytes[v] ? base[v] + offset_of(l->rank, l->stride[v], ix) : NULL;
+			}
+			plan_run(q->p, n, in, want, res, scratch);
+			for (int j = 0; j < k->nout; j++) {
+				int v = k->nin + j;
+				if (!want[j])
+					move_strided(q->bytes[v], n, base[v] + offset_of(l->rank, l->stride[v], ix), l->stride[v][c], res[j], q->bytes[v]);
+			}
+		}
+	}
+}
+
+/* Operands to turn, if any: dense along one common dimension that is not the last. */
+static void turn_make(const struct prog_kern *k, struct kern_state *s, struct elem_priv *q)
+{
+	struct loop *l = &q->l;
+	int c = l->rank - 1;
+	q->turn = -1;
+	if (l->dim[c] < 16)
+		return;
+	for (int j = 0; j < k->nin; j++) {
+		int64_t es = q->bytes[j], st = l->stride[j][c];
+		if (q->mode[j] != ROWS || st == es || st == 0 || st % es || es > 8)
+			continue;
+		for (int d = 0; d < c; d++)
+			if (l->stride[j][d] == es && l->dim[d] >= 4 && (q->turn < 0 || q->turn == d)) {
+				q->turn = d;
+				q->mode[j] = TURN;
+			}
+	}
+	if (q->turn < 0)
+		return;
+	q->units = 1;
+	for (int d = 0; d <= c; d++) {
+		q->odim[d] = d == c || d == q->turn ? 1 : l->dim[d];
+		q->units *= q->odim[d];
+	}
+	q->rblocks = (l->dim[q->turn] + TURN_ROWS - 1) / TURN_ROWS;
+	q->cblocks = (l->dim[c] + KERN_STRIP - 1) / KERN_STRIP;
+	q->units *= q->rblocks * q->cblocks;
+	if (!l->count)
+		q->units = 0;
+	q->per_tile = MAX(1, TILE / (MIN(TURN_ROWS, l->dim[q->turn]) * MIN(KERN_STRIP, l->dim[c])));
+	s->tiles = (q->units + q->per_tile - 1) / q->per_tile;
+	s->run = turn_run;
+}
+
 /* The walk shared by elem and reduce_precision. */
 static struct err *elem_make(const struct prog_kern *k, struct kern_state *s, const struct prog_expr *e)
 {
@@ -397,15 +508,17 @@ static struct err *elem_make(const struct prog_kern *k, struct kern_state *s, co
 			dense = true;
 		q->mode[i] = dense ? DENSE : scalar ? SCALAR : ROWS;
 		q->flat &= q->mode[i] != ROWS;
+	}
+	s->tiles = (q->l.count + TILE - 1) / TILE;
+	s->run = elem_run;
+	turn_make(k, s, q);
+	for (int i = 0; i < k->nin; i++) {
 		q->buf[i] = off;
-		if (i < k->nin)
-			off += (size_t)KERN_STRIP * q->bytes[i];
+		off += (size_t)KERN_STRIP * q->bytes[i] * (q->mode[i] == TURN ? TURN_ROWS : 1);
 	}
 	q->lists = (off + 63) & ~(size_t)63;
 	s->scratch = q->lists + sizeof(void *) * (size_t)(3 * nv + 4);
-	s->tiles = (q->l.count + TILE - 1) / TILE;
 	s->priv = q;
-	s->run = elem_run;
 	return NULL;
 }
 

@@ -415,6 +415,9 @@ enum dtype acc_type(enum dtype dt)
 	return dtype_info[dt].cls == DT_FLOAT && dtype_info[dt].bits <= 16 ? DT_f32 : dt;
 }
 
+/* Does a dimension of stride b belong outside one of stride a?  Repeated elements (0) go outermost. */
+static bool falls(int64_t a, int64_t b) { return a && (!b || llabs(a) < llabs(b)); }
+
 static struct err *make_known(const struct prog_kern *k, struct kern_state *s, struct reduce *q, const uint8_t *red)
 {
 	const struct prog_view *in = &k->v[0], *out = &k->v[2];
@@ -432,21 +435,22 @@ static struct err *make_known(const struct prog_kern *k, struct kern_state *s, s
 	enum nat nat = kern_nat(q->acc);
 	q->fold = nat < NAT_COUNT ? kern_isa_get()->fold[q->op][nat] : NULL;
 	q->levels = q->op == RED_add && (dtype_info[q->acc].cls == DT_FLOAT || dtype_info[q->acc].cls == DT_COMPLEX);
-	/* reduced dimensions by falling stride: the order of adding is ours */
-	int ord[LOOP_RANK], nr = 0, ko = 0;
+	/* dimensions by falling stride of the operand: the order of adding, and of outputs, is ours */
+	int ord[LOOP_RANK], to[LOOP_RANK], ko = 0;
 	for (int d = 0; d < in->rank; d++) {
-		if (!red[d]) {
-			dims_add(&q->k, in->dim[d], in->stride[d], out->stride[ko]);
-			ko++;
-			continue;
-		}
-		int j = nr++;
-		for (; j > 0 && llabs(in->stride[ord[j - 1]]) < llabs(in->stride[d]); j--)
+		to[d] = red[d] ? -1 : ko++;
+		int j = d;
+		for (; j > 0 && falls(in->stride[ord[j - 1]], in->stride[d]); j--)
 			ord[j] = ord[j - 1];
 		ord[j] = d;
 	}
-	for (int i = 0; i < nr; i++)
-		dims_add(&q->r, in->dim[ord[i]], in->stride[ord[i]], in->stride[ord[i]]);
+	for (int i = 0; i < in->rank; i++) {
+		int d = ord[i];
+		if (red[d])
+			dims_add(&q->r, in->dim[d], in->stride[d], in->stride[d]);
+		else
+			dims_add(&q->k, in->dim[d], in->stride[d], out->stride[to[d]]);
+	}
 	dims_end(&q->k);
 	dims_end(&q->r);
 	q->nout = dims_count(&q->k);
@@ -501,8 +505,17 @@ struct err *kern_make_reduce(const struct prog_kern *k, struct kern_state *s)
 	/* merging must be possible for all operands alike: kept as it is where it is not */
 	q->ko = ARENA_NEW(&s->a, struct dims, nop);
 	q->ro = ARENA_NEW(&s->a, struct dims, nop);
-	int ko = 0;
+	/* kept dimensions by falling stride; reduced ones keep their order, which the function may notice */
+	int ord[LOOP_RANK], to[LOOP_RANK], nkept = 0;
 	for (int d = 0; d < rank; d++) {
+		to[d] = red[d] ? -1 : nkept++;
+		int j = d;
+		for (; j > 0 && !red[d] && (red[ord[j - 1]] || falls(k->v[0].stride[ord[j - 1]], k->v[0].stride[d])); j--)
+			ord[j] = ord[j - 1];
+		ord[j] = d;
+	}
+	for (int at_ = 0; at_ < rank; at_++) {
+		int d = ord[at_], ko = to[d];
 		int64_t n = k->v[0].dim[d];
 		struct dims *set = red[d] ? q->ro : q->ko;
 		int l = set->n - 1;
@@ -518,7 +531,6 @@ struct err *kern_make_reduce(const struct prog_kern *k, struct kern_state *s)
 			set[i].in[at] = k->v[i].stride[d];
 			set[i].out[at] = red[d] ? 0 : k->v[2 * nop + i].stride[ko];
 		}
-		ko += !red[d];
 	}
 	for (int i = 0; i < nop; i++) {
 		dims_end(&q->ko[i]);
