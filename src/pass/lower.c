@@ -812,7 +812,7 @@ static uint16_t load(struct lw *w, struct place *p)
 static struct place *carry_place(struct lw *w, struct frame *f, int i, ir_val v, ir_val result, struct move *mv, int *nmv)
 {
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, v);
-	struct place *p = t->bytes ? steal(w, f, i, v) : NULL;
+	struct place *p = t->bytes && !f->at[v]->reg[0] && !f->at[v]->reg[1] ? steal(w, f, i, v) : NULL;
 	if (p && f->target[result] && f->target[result]->store != p->store && w->buf.p[w->store.p[p->store].buf].kind == BUF_TEMP &&
 	    free_at(w, f, i, f->target[result]))
 		p = NULL;                        /* one copy in is as good as one out, and saves storage */
@@ -828,6 +828,44 @@ static struct place *carry_place(struct lw *w, struct frame *f, int i, ir_val v,
 	return q;
 }
 
+/* Must the body's result res for carry par be made beside it: does something still read the carry when
+ * the result is written? */
+static bool reads_late(struct lw *w, const struct frame *b, ir_val par, ir_val res)
+{
+	const struct ir_fn *g = b->fn;
+	const struct ir_op *o = ir_def(g, res);
+	if (!o || b->root[res] != res)
+		return false;
+	int at = (int)(o - g->op.p);
+	if (b->last[par] != at)
+		return b->last[par] > at;
+	if (o->kind == IR_dynamic_update_slice || o->kind == IR_scatter || o->kind == IR_loop || uses(b, o, par) != 1)
+		return uses(b, o, par) != 1;
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (ir_in(g, o, k) == par)       /* over itself, index by index */
+			return !(ir_is_elem(o->kind) || (o->kind == IR_fused && same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(g, o, 0)), k)));
+	return true;
+}
+
+/* Two halves of one buffer that change roles each turn: the carry is read from half reg, the result written
+ * to the other one.  The second half is a store of its own on the same buffer. */
+static struct place *two_halves(struct lw *w, const struct ir_type_info *t, uint16_t reg, struct place **other)
+{
+	int64_t half = (t->bytes + 63) & ~(int64_t)63;
+	int s = pass_store_new(w, BUF_TEMP, 2 * half, 0);
+	struct store twin = w->store.p[s];
+	twin.twin = true;
+	arr_push(&w->store, twin);
+	struct place *a = pass_place_new(w, s, t->dtype, t->rank, t->dim), *b = pass_place_like(w, a);
+	a->reg[0] = b->reg[0] = reg;
+	a->mul[0] = half;
+	b->store = (int)w->store.n - 1;
+	b->off = half;
+	b->mul[0] = -half;
+	*other = b;
+	return a;
+}
+
 static struct err *lower_loop(struct lw *w, struct frame *f, int i)
 {
 	const struct ir_fn *fn = f->fn;
@@ -837,14 +875,28 @@ static struct err *lower_loop(struct lw *w, struct frame *f, int i)
 	const struct ir_fn *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, 2));
 	int n;
 	const int64_t *role = ir_attrs(fn, o, 3, &n);
-	struct place **home = ARENA_NEW(w->tmp, struct place *, n);
+	struct place **home = ARENA_NEW(w->tmp, struct place *, n), **other = ARENA_NEW(w->tmp, struct place *, n);
 	struct move *mv = ARENA_NEW(w->tmp, struct move, n);
 	int nmv = 0;
-	uint32_t res = 0;
+	uint32_t res = 0, bpar = 2;
+	uint16_t half = 0;
+	struct frame b, c;
+	frame_init(w, &b, body);
+	enum { WORTH = 256 };
 	for (int pass = 0; pass < 2; pass++) {   /* results are numbered: carries, then outs */
 		for (int k = 0; k < n; k++) {
 			ir_val v = ir_in(fn, o, (uint32_t)k);
-			if (role[k] == ROLE_CARRY && pass == 0)
+			ir_val par = pass == 0 && role[k] <= ROLE_IN_REV ? bpar++ : 0;
+			if (role[k] == ROLE_CARRY && pass == 0 && (trip < 0 || trip > 2) && ir_vtype(w->m, fn, v)->bytes >= WORTH &&
+			    reads_late(w, &b, par, body->result.p[res])) {
+				if (!half) {
+					half = reg_new(w);
+					cmd(w, CMD_SET)->reg[0] = half;
+				}
+				home[k] = two_halves(w, ir_vtype(w->m, fn, v), half, &other[k]);
+				mv[nmv++] = (struct move){ f->at[v], home[k] };
+				f->at[o->out + res++] = home[k];
+			} else if (role[k] == ROLE_CARRY && pass == 0)
 				f->at[o->out + res] = home[k] = carry_place(w, f, i, v, o->out + res, mv, &nmv), res++;
 			else if ((role[k] == ROLE_OUT || role[k] == ROLE_OUT_REV) && pass == 1) {
 				const struct ir_type_info *t = ir_vtype(w->m, fn, v);
@@ -856,6 +908,10 @@ static struct err *lower_loop(struct lw *w, struct frame *f, int i)
 				res++;
 			} else if (pass == 0 && role[k] != ROLE_OUT && role[k] != ROLE_OUT_REV) {
 				home[k] = f->at[v];
+				if (role[k] >= ROLE_IN && home[k]->reg[0] && home[k]->reg[1]) {   /* an address has two terms at most */
+					home[k] = temp(w, home[k]->dtype, home[k]->rank, home[k]->dim);
+					mv[nmv++] = (struct move){ f->at[v], home[k] };
+				}
 			}
 		}
 	}
@@ -863,8 +919,6 @@ static struct err *lower_loop(struct lw *w, struct frame *f, int i)
 	for (int k = 0; k < n; k++)
 		pass_store_touch(w, home[k]->store);
 
-	struct frame b, c;
-	frame_init(w, &b, body);
 	loop_begin(w);
 	cmd_list list;
 	void *saved;
@@ -932,11 +986,11 @@ static struct err *lower_loop(struct lw *w, struct frame *f, int i)
 			}
 			if (pass == 0 && role[k] <= ROLE_IN_REV) {
 				b.at[par] = p;
-				b.steal[par] = role[k] == ROLE_CARRY;
+				b.steal[par] = role[k] == ROLE_CARRY && !other[k];
 				par++;
 			}
 			if ((pass == 0 && role[k] == ROLE_CARRY) || (pass == 1 && role[k] >= ROLE_OUT))
-				want[r++] = p;
+				want[r++] = other[k] ? other[k] : p;
 		}
 	for (uint32_t k = 0; k < nres; k++) {
 		ir_val v = body->result.p[k];
@@ -951,6 +1005,14 @@ static struct err *lower_loop(struct lw *w, struct frame *f, int i)
 	move_all(w, out, (int)nres);
 	for (int k = 0; k < n; k++)
 		pass_store_touch(w, home[k]->store);
+	if (half) {                              /* half = 1 - half */
+		struct prog_cmd *turn = cmd(w, CMD_MUL);
+		turn->reg[0] = turn->reg[1] = half;
+		turn->imm = -1;
+		turn = cmd(w, CMD_ADD);
+		turn->reg[0] = turn->reg[1] = half;
+		turn->imm = 1;
+	}
 	block_end(w, body_blk, &list, saved);
 	loop_end(w);
 	if (cond && counted) {

@@ -15,6 +15,7 @@ struct store {
 	int donated_to;          /* argument: store of the output that takes its memory, -1 none */
 	const struct frame *holder;   /* the value whose bytes it holds: frame and root */
 	ir_val held;
+	bool twin;               /* a second name of another store's buffer */
 };
 
 /* Where a value lies: base(store) + off + reg terms, element strides. */

@@ -125,7 +125,7 @@ void pass_memory_plan(struct lw *w)
 	for (size_t i = 0; i < w->store.n; i++) {
 		struct store *s = &w->store.p[i];
 		struct prog_buf *b = &w->buf.p[s->buf];
-		if (b->kind == BUF_TEMP)
+		if (b->kind == BUF_TEMP && !s->twin)
 			it[n++] = (struct item){ (MAX(b->size, 1) + ALIGN - 1) & ~(int64_t)(ALIGN - 1), 0, s->first, s->last, b };
 	}
 	w->p->zone = n > MANY ? plan_by_time(it, n) : plan_by_size(it, n, w->tmp);
