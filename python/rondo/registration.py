@@ -22,7 +22,7 @@ def say(text):
 def register(path):
     import jax._src.xla_bridge as xb
     xb._nonexperimental_plugins.add(NAME)
-    xb.register_plugin(NAME, priority=500, library_path=path, options=client_options)
+    xb.register_plugin(NAME, priority=500, library_path=path, options=client_options, make_topology=no_topology)
     for step in (platforms, recoverability, donation, lowerings, callbacks, foreign_functions, custom_calls,
                  persistent_cache, dlpack, program_text):
         try:
@@ -51,6 +51,10 @@ def client_options():
     if ignored:
         say(f"these XLA flags have no effect here: {', '.join(ignored)}")
     return options
+
+
+def no_topology(*args, **kwargs):
+    raise NotImplementedError("rondo compiles for the machine it runs on only")
 
 
 def platforms():
