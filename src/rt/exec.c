@@ -6,9 +6,9 @@
 #include "impl.h"
 #include "load.h"
 
-/* Up to INLINE_NS a program runs on the caller's thread; on the only device of a client, which nothing else could
- * overlap with but the caller's own few microseconds, up to ALONE_NS. */
-enum { INLINE_NS = 30000, ALONE_NS = 200000, INLINE_ARGS = 64, SPLIT_NS = 8000 };
+/* Up to INLINE_NS a program runs on the caller's thread; on the only device of a client, where nothing but the
+ * caller's own few microseconds could overlap and waking two threads costs a hundred, up to ALONE_NS. */
+enum { INLINE_NS = 30000, ALONE_NS = 1000000, QUICK_CUSTOM = 1 << 15, INLINE_ARGS = 64, SPLIT_NS = 8000 };
 
 static _Thread_local struct rt_device *walking;   /* the device whose program this thread runs */
 
@@ -39,6 +39,16 @@ static double kernel_ns(const struct prog_kern *k)
 	return 50 + flops / rate + bytes / 8;
 }
 
+/* LAPACK on small matrices is quick; what calls back into Python must not run on its caller's thread. */
+static double custom_ns(const struct prog_custom *c)
+{
+	double bytes = 0;
+
+	for (int i = 0; i < c->nin + c->nout; i++)
+		bytes += view_bytes(&c->v[i]);
+	return !c->effect && bytes <= QUICK_CUSTOM && custom_is_ffi(c->target) ? 10000 : 1e18;
+}
+
 static double block_ns(const struct prog *p, uint32_t b, int depth)
 {
 	double t = 0;
@@ -53,7 +63,8 @@ static double block_ns(const struct prog *p, uint32_t b, int depth)
 		switch (c->op) {
 		case CMD_KERN: t += kernel_ns(&p->kern[c->id]); break;
 		case CMD_LOOP: t += c->imm < 0 ? 1e18 : sub * (double)c->imm; break;
-		case CMD_WHILE: case CMD_COLL: case CMD_CUSTOM: t += 1e18; break;
+		case CMD_CUSTOM: t += custom_ns(&p->custom[c->id]); break;
+		case CMD_WHILE: case CMD_COLL: t += 1e18; break;
 		default: t += sub + 5; break;
 		}
 	}
@@ -320,7 +331,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	decode(x);
 	for (uint32_t i = 0; i < p->ncoll; i++)
 		TRY_GOTO(e, coll_check(p, &p->coll[i]), out);
-	x->inlined = p->ndev == 1 && !p->ncoll && !p->ncustom && p->narg <= INLINE_ARGS && p->nres <= INLINE_ARGS && block_ns(p, 0, 0) < (c->ndev == 1 ? ALONE_NS : INLINE_NS);
+	x->inlined = p->ndev == 1 && !p->ncoll && p->narg <= INLINE_ARGS && p->nres <= INLINE_ARGS && block_ns(p, 0, 0) < (c->ndev == 1 ? ALONE_NS : INLINE_NS);
 	x->data = mem_alloc(sizeof *x->data * (size_t)x->nlocal);
 	x->ctx = mem_alloc(sizeof *x->ctx * (size_t)x->nlocal);
 	for (int i = 0; i < x->nlocal; i++) {

@@ -41,6 +41,13 @@ static struct target *target_find(const char *name)
 
 bool rt_custom_known(const char *target) { return target_find(target) != NULL; }
 
+bool custom_is_ffi(const char *target)
+{
+	const struct target *t = target_find(target);
+
+	return t && t->ffi;
+}
+
 struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const *ptr)
 {
 	struct target *t = target_find(c->target);

@@ -261,6 +261,7 @@ struct err *walk(struct frame *f);
 void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, void *scratch);
 /* Take tiles of d's job, at most max claims; false if there were none. */
 bool pool_help(struct rt_device *d, int max, void **scratch, size_t *nscratch);
+bool custom_is_ffi(const char *target);                /* known, and an FFI handler */
 struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const *ptr);
 void *scratch_need(void **p, size_t *have, size_t n);  /* 64-byte aligned, grows */
 
