@@ -18,7 +18,7 @@ const enum elem redop_to_elem[RED_COUNT] = {
 #undef REDOP
 };
 
-enum { LEVELS = 5, LEVEL_ROWS = 64, ACROSS = 1024, FOLD_BUF = 4096, MAX_CHUNKS = 64 };
+enum { LEVELS = 5, LEVEL_ROWS = 64, ACROSS = 1024, FOLD_BUF = 4096, MAX_CHUNKS = 64, LANE_STEPS = 16 };
 
 struct dims { int n; int64_t dim[LOOP_RANK], in[LOOP_RANK], out[LOOP_RANK]; };   /* strides in elements */
 
@@ -250,7 +250,7 @@ static void reduce_run(const struct prog_kern *k, const struct kern_state *s, in
 
 /* --- expressions ------------------------------------------------------------------- */
 
-struct lists { const void **in, **res; void **want; char **acc, **x; char *plan; };
+struct lists { const void **in, **res; void **want; char **acc, **x, **turned; char *plan; };
 static void lists_of(const struct reduce *q, char *scratch, int64_t w, struct lists *t)
 {
 	char *p = scratch;
@@ -261,12 +261,16 @@ static void lists_of(const struct reduce *q, char *scratch, int64_t w, struct li
 	t->want = (void **)(uintptr_t)(t->res + q->nop);
 	t->acc = (char **)(t->want + q->nop);
 	t->x = t->acc + q->nop;
-	p += ((size_t)q->nop * 6 * sizeof(void *) + 63) & ~(size_t)63;
+	t->turned = t->x + q->nop;
+	p += ((size_t)q->nop * 7 * sizeof(void *) + 63) & ~(size_t)63;
 	for (int i = 0; i < q->nop; i++) {
 		t->acc[i] = p;
 		t->x[i] = p + w * 16;
 		p += 2 * w * 16;
 	}
+	p += (size_t)q->nop * KERN_STRIP * 16;       /* see lane_bytes */
+	for (int i = 0; i < q->nop; i++)
+		t->turned[i] = p + (size_t)i * LANE_STEPS * KERN_STRIP * 16;
 }
 
 /* acc = f(acc, x) for n lanes */
@@ -294,6 +298,25 @@ static void combine(const struct reduce *q, const struct prog_kern *k, struct li
 			memmove(t->acc[i], t->res[i], (size_t)(n * dt_bytes(k->v[i].dtype)));
 }
 
+/* Steps step .. step + m of all L lanes of operand i, as m strips of L elements. */
+static void lanes_load(const struct reduce *q, int es, int i, const char *src, int64_t step, int64_t m, int64_t L, int64_t seg, int64_t rem, char *to)
+{
+	int last = q->ro->n - 1;
+	int64_t st = q->ro[i].in[last] * es;
+	src += step * st;
+	if (q->ro[i].in[last] == 1 && es <= 8 && m > 1) {
+		const struct kern_isa *isa = kern_isa_get();
+		int w = es == 1 ? 0 : es == 2 ? 1 : es == 4 ? 2 : 3;
+		isa->transpose[w](rem, m, src, seg + 1, to, L);
+		isa->transpose[w](L - rem, m, src + rem * (seg + 1) * es, seg, to + rem * es, L);
+		return;
+	}
+	for (int64_t j = 0; j < m; j++, src += st, to += L * es) {
+		move_strided(es, rem, to, es, src, (seg + 1) * st);
+		move_strided(es, L - rem, to + rem * es, es, src + rem * (seg + 1) * st, seg * st);
+	}
+}
+
 /* One output over lanes: result in element 0 of the accumulators. */
 static void reduce_lanes(const struct reduce *q, const struct prog_kern *k, struct lists *t, char *const *base, char *total)
 {
@@ -302,20 +325,33 @@ static void reduce_lanes(const struct reduce *q, const struct prog_kern *k, stru
 	int64_t n = r->dim[last], L = MIN(q->lanes, n), seg = n / L, rem = n % L, ix[LOOP_RANK] = { 0 };
 	bool first = true;
 	do {
-		for (int64_t step = 0; step < seg + (rem > 0); step++) {
-			int64_t w = step < seg ? L : rem;
+		/* lanes below rem have one element more than seg */
+		char *x[64];
+		memcpy(x, t->x, sizeof *x * (size_t)q->nop);
+		for (int64_t step = 0; step < seg; step += LANE_STEPS) {
+			int64_t m = MIN(LANE_STEPS, seg - step);
+			for (int i = 0; i < q->nop; i++)
+				lanes_load(q, dt_bytes(k->v[i].dtype), i, base[i] + offset_of(last, q->ro[i].in, ix) * dt_bytes(k->v[i].dtype),
+				           step, m, L, seg, rem, t->turned[i]);
+			for (int64_t j = 0; j < m; j++) {
+				for (int i = 0; i < q->nop; i++) {
+					int es = dt_bytes(k->v[i].dtype);
+					t->x[i] = t->turned[i] + j * L * es;
+					if (!step && !j)
+						memcpy(t->acc[i], t->x[i], (size_t)(L * es));
+				}
+				if (step || j)
+					combine(q, k, t, L);
+			}
+		}
+		memcpy(t->x, x, sizeof *x * (size_t)q->nop);
+		if (rem) {
 			for (int i = 0; i < q->nop; i++) {
 				int es = dt_bytes(k->v[i].dtype);
 				int64_t st = q->ro[i].in[last] * es;
-				const char *src = base[i] + offset_of(last, q->ro[i].in, ix) * es;
-				char *to = step ? t->x[i] : t->acc[i];
-				int64_t a = MIN(rem, w);
-				move_strided(es, a, to, es, src + step * st, (seg + 1) * st);
-				if (w > a)
-					move_strided(es, w - a, to + a * es, es, src + (rem * (seg + 1) + step) * st, seg * st);
+				move_strided(es, rem, t->x[i], es, base[i] + offset_of(last, q->ro[i].in, ix) * es + seg * st, (seg + 1) * st);
 			}
-			if (step)
-				combine(q, k, t, w);
+			combine(q, k, t, rem);
 		}
 		for (int64_t w = L; w > 1; w = (w + 1) / 2) {
 			/* neighbours: evens with odds; an odd one out stays last */
@@ -547,9 +583,9 @@ struct err *kern_make_reduce(const struct prog_kern *k, struct kern_state *s)
 	int64_t units = q->rows * q->nblock;
 	q->per_tile = MAX(1, 32768 / MAX(1, q->nred * q->w));
 	s->tiles = (units + q->per_tile - 1) / q->per_tile;
-	size_t lists = ((q->p->scratch + 63) & ~(size_t)63) + (((size_t)nop * 6 * sizeof(void *) + 63) & ~(size_t)63);
+	size_t lists = ((q->p->scratch + 63) & ~(size_t)63) + (((size_t)nop * 7 * sizeof(void *) + 63) & ~(size_t)63);
 	q->lane_bytes = lists + (size_t)nop * 2 * KERN_STRIP * 16;
-	s->scratch = q->lane_bytes + (size_t)nop * KERN_STRIP * 16;
+	s->scratch = q->lane_bytes + (size_t)nop * KERN_STRIP * 16 * (q->lanes ? 1 + LANE_STEPS : 1);
 	s->run = general_run;
 	return NULL;
 }
