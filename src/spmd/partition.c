@@ -1,8 +1,9 @@
 /* From whole arrays to the program of one device.
  *
  * A value's sharding says which axes of the mesh cut which of its dimensions.  It is taken forward from the
- * arguments and from the results of manual computations: elementwise operations and operations that leave
- * the cut dimensions alone keep it; a sum over a cut dimension becomes a local sum and an all_reduce; where a
+ * arguments and from the results of manual computations: elementwise operations, products whose operands are
+ * cut in agreement and operations that leave the cut dimensions alone keep it; a sum over a cut dimension
+ * becomes a local sum and an all_reduce; where a
  * manual computation or a result of the program wants another sharding, the value is gathered and cut
  * again.  Everything else on a sharded value would be automatic partitioning and is refused by name. */
 #include "spmd.h"
@@ -68,7 +69,7 @@ static ir_type local_type(struct part *p, ir_type t, ir_shard h)
 static struct err *check_even(struct part *p, ir_type t, ir_shard h, const char *what)
 {
 	const struct ir_type_info *i = ir_type_of(p->m, t);
-	if (h && p->m->shard.p[h].npart) {
+	if (h && p->m->shard.p[h].npart && p->m->shard.p[h].part_op != RED_add) {
 		struct str s = {0};
 		ir_print_shard(&s, p->m, h);
 		struct err *e = ERR(UNIMPLEMENTED, "%s has the unreduced sharding %s", what, s.p);
@@ -90,12 +91,36 @@ static struct err *check_even(struct part *p, ir_type t, ir_shard h, const char 
 	return NULL;
 }
 
+/* The sharding's sum over devices that is still to be made, as a sharding of its own: its axes cut the only
+ * dimension of a list.  0 if there is none. */
+static ir_shard partial(struct part *p, ir_shard h)
+{
+	if (!h || !p->m->shard.p[h].npart)
+		return 0;
+	struct ir_dim_shard d = { .naxis = p->m->shard.p[h].npart, .axis = p->m->shard.p[h].part };
+	struct ir_shard_info n = { .mesh = p->m->shard.p[h].mesh, .rank = 1, .dim = &d };
+	return ir_shard_add(p->m, &n);
+}
+
+/* h without that sum. */
+static ir_shard summed(struct part *p, ir_shard h)
+{
+	if (!h || !p->m->shard.p[h].npart)
+		return h;
+	struct ir_shard_info n = p->m->shard.p[h];
+	n.npart = 0;
+	h = ir_shard_add(p->m, &n);
+	return ir_shard_replicated(p->m, h) ? 0 : h;
+}
+
 /* Do a and b give every device the same box? */
 static bool equal(struct part *p, ir_shard a, ir_shard b, int rank)
 {
 	if (a == b)
 		return true;
 	int64_t n[IR_MAX_RANK], sa[IR_MAX_RANK], sb[IR_MAX_RANK], size[IR_MAX_RANK];
+	if (partial(p, a) != partial(p, b))
+		return false;
 	for (int d = 0; d < rank; d++) {
 		n[d] = ir_shard_parts(p->m, a, d);
 		if (n[d] != ir_shard_parts(p->m, b, d))
@@ -215,11 +240,43 @@ static ir_val gather_dim(struct part *p, struct ir_b *b, ir_val v, ir_shard h, i
 	return ir_emit_raw(b, IR_all_gather, 1, &v, 1, &rt, w, 2);
 }
 
+/* v on devices whose block under h is 0, zeros on the others. */
+static ir_val keep_on_first(struct part *p, struct ir_b *b, ir_val v, ir_shard h)
+{
+	int32_t *table = ARENA_NEW(&p->a, int32_t, p->ndev);
+	int64_t n = ir_shard_parts(p->m, h, 0), start, size;
+	for (int d = 0; d < p->ndev; d++) {
+		spmd_shard_box(p->m, h, d, 1, &n, &start, &size);
+		table[d] = (int32_t)start;
+	}
+	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
+	ir_type vt = b->fn->val.p[v].type;
+	int64_t dim[IR_MAX_RANK];
+	int rank = t->rank;
+	memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
+	ir_val mine = ir_bin(b, ELEM_compare_eq, by_device(p, b, table), ir_const_i(b, ir_scalar(p->m, DT_i32), 0));
+	return ir_select(b, ir_splat_of(b, mine, ir_tensor(p->m, DT_pred, rank, dim)), v, ir_const_i(b, vt, 0));
+}
+
 /* v with sharding from -> the same value with sharding to.  Dimensions that are cut alike stay; the others
  * are gathered, then cut. */
 static ir_val reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to)
 {
 	int rank = ir_vtype(p->m, b->fn, v)->rank;
+	if (equal(p, from, to, rank))
+		return v;
+	ir_shard have = partial(p, from), want = partial(p, to);
+	if (have && have != want) {              /* finish the sum */
+		bool all[1] = { true };
+		int64_t w[3] = { group_along(p, have, 1, all), RED_add, 0 };
+		ir_type t = b->fn->val.p[v].type;
+		v = ir_emit_raw(b, IR_all_reduce, 1, &v, 1, &t, w, 3);
+		have = 0;
+	}
+	from = summed(p, from);
+	to = summed(p, to);
+	if (want && !have)                       /* a sum of which one device holds all, the others zero */
+		v = keep_on_first(p, b, v, want);
 	if (equal(p, from, to, rank))
 		return v;
 	bool differs[IR_MAX_RANK] = {0};
@@ -431,6 +488,90 @@ static struct err *do_shape(struct part *p, struct scope *s, const struct ir_op 
 	return NULL;
 }
 
+/* Does sharding h cut anything by an axis of list d? */
+static bool shares_axis(struct part *p, ir_shard h, const struct ir_dim_shard *d)
+{
+	const struct ir_shard_info *i = &p->m->shard.p[h];
+	for (int k = 0; h && k < i->rank; k++)
+		for (int a = 0; a < i->dim[k].naxis; a++)
+			for (int b = 0; b < d->naxis; b++)
+				if (i->dim[k].axis[a].axis == d->axis[b].axis)
+					return true;
+	return false;
+}
+
+/* A product whose operands are cut in agreement, or where one can be cut to agree: batch and free dimensions
+ * carry over, a cut contraction leaves a sum over devices. */
+static struct err *do_dot(struct part *p, struct scope *s, const struct ir_op *o)
+{
+	const struct ir_fn *fn = s->from;
+	ir_val x[2] = { ir_in(fn, o, 0), ir_in(fn, o, 1) }, in[2] = { s->map[x[0]], s->map[x[1]] };
+	ir_shard h[2] = { s->sh[x[0]], s->sh[x[1]] };
+	const int64_t *pair[2][2];               /* [batch, contracted][side] */
+	int n[2], rank[2];
+	for (int k = 0; k < 4; k++)
+		pair[k / 2][k % 2] = ir_attrs(fn, o, k, &n[k / 2]);
+	struct ir_shard_info want[2];
+	for (int q = 0; q < 2; q++) {
+		rank[q] = ir_vtype(p->m, fn, x[q])->rank;
+		if (h[q] && h[1 - q] && p->m->shard.p[h[q]].mesh != p->m->shard.p[h[1 - q]].mesh)
+			return refuse(p, s, o);
+		want[q] = (struct ir_shard_info){ .mesh = p->m->shard.p[h[q] ? h[q] : h[1 - q]].mesh, .rank = rank[q] };
+		want[q].dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank[q]);
+		for (int d = 0; d < rank[q] && h[q]; d++)
+			want[q].dim[d] = p->m->shard.p[h[q]].dim[d];
+	}
+	bool sum = false, mask[IR_MAX_RANK] = {0};
+	for (int g = 0; g < 2; g++)
+		for (int i = 0; i < n[g]; i++) {
+			struct ir_dim_shard *d[2] = { &want[0].dim[pair[g][0][i]], &want[1].dim[pair[g][1][i]] };
+			for (int q = 0; q < 2; q++)
+				if (!d[q]->naxis && d[1 - q]->naxis) {
+					if (shares_axis(p, h[q], d[1 - q]))
+						return refuse(p, s, o);
+					*d[q] = *d[1 - q];
+				}
+			if (d[0]->naxis != d[1]->naxis || memcmp(d[0]->axis, d[1]->axis, sizeof *d[0]->axis * (size_t)d[0]->naxis))
+				return refuse(p, s, o);
+			if (g == 1 && d[0]->naxis)
+				mask[pair[1][0][i]] = sum = true;
+		}
+	ir_shard to[2];
+	for (int q = 0; q < 2; q++) {
+		to[q] = ir_shard_add(p->m, &want[q]);
+		to[q] = ir_shard_replicated(p->m, to[q]) ? 0 : to[q];
+		TRY(check_even(p, fn->val.p[x[q]].type, to[q], "an operand of a product"));
+		in[q] = reshard(p, &s->b, in[q], h[q], to[q]);
+	}
+	struct ir_shard_info r = { .mesh = want[0].mesh, .rank = ir_vtype(p->m, fn, o->out)->rank };
+	r.dim = ARENA_NEW(&p->a, struct ir_dim_shard, r.rank);
+	int at = 0;
+	for (int i = 0; i < n[0]; i++)
+		r.dim[at++] = want[0].dim[pair[0][0][i]];
+	for (int q = 0; q < 2; q++)
+		for (int d = 0; d < rank[q]; d++) {
+			bool used = false;
+			for (int g = 0; g < 2; g++)
+				for (int i = 0; i < n[g]; i++)
+					used |= pair[g][q][i] == d;
+			if (used)
+				continue;
+			if (q == 1 && want[1].dim[d].naxis && shares_axis(p, to[0], &want[1].dim[d]))
+				return refuse(p, s, o);      /* one axis cuts a free dimension of both */
+			r.dim[at++] = want[q].dim[d];
+		}
+	ir_shard rh = ir_shard_add(p->m, &r);
+	rh = ir_shard_replicated(p->m, rh) ? 0 : rh;
+	emit(p, s, o, in, rh, NULL);
+	if (sum) {
+		int64_t w[3] = { group_along(p, to[0], rank[0], mask), RED_add, 0 };
+		ir_val v = s->map[o->out];
+		ir_type rt = s->b.fn->val.p[v].type;
+		s->map[o->out] = ir_emit_raw(&s->b, IR_all_reduce, 1, &v, 1, &rt, w, 3);
+	}
+	return NULL;
+}
+
 static void scope_init(struct part *p, struct scope *s, const struct ir_fn *from, struct ir_fn *to)
 {
 	*s = (struct scope){ from, { p->m, to, 0 }, ARENA_NEW(&p->a, ir_val, from->val.n), ARENA_NEW(&p->a, ir_shard, from->val.n) };
@@ -573,6 +714,13 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 		return do_manual(p, s, o);
 	case IR_sharding_constraint: {
 		ir_val x = ir_in(fn, o, 0);
+		ir_shard to = plain(p, (ir_shard)ir_attr(fn, o, 0), ir_vtype(p->m, fn, x)->rank);
+		if (partial(p, to) != partial(p, s->sh[x])) {
+			TRY(check_even(p, fn->val.p[x].type, to, "a constraint"));
+			s->map[o->out] = reshard(p, &s->b, s->map[x], s->sh[x], to);
+			s->sh[o->out] = to;
+			return NULL;
+		}
 		s->map[o->out] = s->map[x];
 		s->sh[o->out] = s->sh[x];
 		return NULL;
@@ -620,6 +768,29 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 	default:
 		break;
 	}
+	bool sums = false, same = true;
+	for (uint32_t k = 0; k < o->nin; k++) {
+		sums |= partial(p, s->sh[ir_in(fn, o, k)]) != 0;
+		same &= s->sh[ir_in(fn, o, k)] == s->sh[ir_in(fn, o, 0)];
+	}
+	bool linear = o->kind == IR_add || o->kind == IR_subtract || o->kind == IR_negate || o->kind == IR_transpose || o->kind == IR_reshape;
+	if (sums && linear && same && !summed(p, s->sh[ir_in(fn, o, 0)])) {
+		ir_shard h = s->sh[ir_in(fn, o, 0)];     /* sums of parts are parts of sums */
+		ir_val v = ir_clone(&s->b, fn, o, operands(p, s, o));
+		struct ir_shard_info n = p->m->shard.p[h];
+		n.rank = ir_vtype(p->m, fn, o->out)->rank;
+		n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, n.rank);
+		put(p, s, o, v, ir_shard_add(p->m, &n));
+		return NULL;
+	}
+	for (uint32_t k = 0; sums && k < o->nin; k++) {
+		ir_val x = ir_in(fn, o, k);
+		s->map[x] = reshard(p, &s->b, s->map[x], s->sh[x], summed(p, s->sh[x]));
+		s->sh[x] = summed(p, s->sh[x]);
+	}
+	sharded = false;
+	for (uint32_t k = 0; k < o->nin; k++)
+		sharded |= s->sh[ir_in(fn, o, k)] != 0;
 	if (!sharded) {
 		ir_val v = ir_clone(&s->b, fn, o, operands(p, s, o));
 		put(p, s, o, v, 0);
@@ -627,6 +798,8 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 	}
 	if (ir_is_elem(o->kind) || o->kind == IR_reduce_precision)
 		return do_elem(p, s, o);
+	if (o->kind == IR_dot)
+		return do_dot(p, s, o);
 	return do_shape(p, s, o);
 }
 

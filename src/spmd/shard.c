@@ -64,7 +64,7 @@ static void packed(struct str *s, int field, const int64_t *v, int64_t n)
 }
 
 /* xla.OpSharding (xla_data.proto): 1 type, 3 tile_assignment_dimensions, 4 tile_assignment_devices,
- * 6 replicate_on_last_tile_dim. */
+ * 6 replicate_on_last_tile_dim, or 8 last_tile_dims where a sum is still to be made. */
 void spmd_op_sharding(struct str *s, const struct ir_module *m, ir_shard h, int rank, int ndev)
 {
 	enum { REPLICATED, MAXIMAL, TUPLE, OTHER };
@@ -80,22 +80,33 @@ void spmd_op_sharding(struct str *s, const struct ir_module *m, ir_shard h, int 
 		return;
 	}
 	varint(s, OTHER);
-	const struct ir_mesh *mesh = &m->mesh.p[m->shard.p[h].mesh];
-	int64_t dims[IR_MAX_RANK + 1], tiles = 1;
+	const struct ir_shard_info *i = &m->shard.p[h];
+	const struct ir_mesh *mesh = &m->mesh.p[i->mesh];
+	int64_t dims[IR_MAX_RANK + 2], tiles = 1, sums = 1;
 	for (int d = 0; d < rank; d++)
 		tiles *= dims[d] = ir_shard_parts(m, h, d);
-	int64_t copies = ndev / tiles;
-	dims[rank] = copies;
-	int64_t *dev = mem_alloc(sizeof *dev * (size_t)ndev), *have = mem_alloc(sizeof *have * (size_t)tiles);
+	for (int a = 0; a < i->npart; a++)
+		sums *= i->part[a].size;
+	int64_t copies = ndev / (tiles * sums);
+	int n = rank;
+	if (sums > 1)
+		dims[n++] = sums;
+	if (copies > 1)
+		dims[n++] = copies;
+	int64_t *dev = mem_alloc(sizeof *dev * (size_t)ndev), *have = mem_alloc(sizeof *have * (size_t)(tiles * sums));
 	for (int64_t p = 0; p < ndev; p++) {       /* in mesh order, so copies of a tile are too */
 		int64_t d = mesh->id ? mesh->id[p] : p, t = 0;
-		for (int i = 0; i < rank; i++)
-			t = t * dims[i] + (dims[i] > 1 ? block(m, h, d, i) : 0);
+		for (int k = 0; k < rank; k++)
+			t = t * dims[k] + (dims[k] > 1 ? block(m, h, d, k) : 0);
+		for (int a = 0; a < i->npart; a++)
+			t = t * i->part[a].size + coordinate(mesh, p, i->part[a]);
 		dev[t * copies + have[t]++] = d;
 	}
-	packed(s, 3, dims, rank + (copies > 1));
+	packed(s, 3, dims, n);
 	packed(s, 4, dev, ndev);
-	if (copies > 1) {
+	if (sums > 1) {                            /* 8 last_tile_dims: UNREDUCED 6, REPLICATED 0 */
+		packed(s, 8, (int64_t[]){ 6, 0 }, 1 + (copies > 1));
+	} else if (copies > 1) {
 		varint(s, 6 << 3);
 		varint(s, 1);
 	}
