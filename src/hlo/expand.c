@@ -443,30 +443,43 @@ struct err *conv_get_tuple_element(struct hlo *h, const struct wop *o)
 
 /* --- dynamic shapes that are static ------------------------------------------------ */
 
+/* The op that makes v; through captures into the functions around. */
+static const struct ir_op *origin(const struct hlo *h, const struct ir_fn **fn, ir_val *v)
+{
+	for (size_t i = h->captured.n; i-- > 0 && !ir_def(*fn, *v);) {
+		const struct capture *c = &h->captured.p[i];
+		if (c->fn == *fn && c->param == *v) {
+			*fn = c->up;
+			*v = c->from;
+		}
+	}
+	return ir_def(*fn, *v);
+}
+
 void const_ints(struct hlo *h, ir_val v, int *n, int64_t **out)
 {
-	struct ir_fn *fn = h->b.fn;
-	const struct ir_op *o = ir_def(fn, v);
+	const struct ir_fn *fn = h->b.fn;
 	const struct ir_type_info *t = vt(h, v);
 	const struct dtype_info *d = &dtype_info[t->dtype];
 	*n = -1;
 	if (t->rank > 2 || t->count > 4 * IR_MAX_RANK || (d->cls != DT_INT && d->cls != DT_UINT))
 		return;
+	const struct ir_op *o = origin(h, &fn, &v);
 	while (o && (o->kind == IR_reshape || o->kind == IR_convert)) {
 		v = ir_in(fn, o, 0);
-		o = ir_def(fn, v);
+		o = origin(h, &fn, &v);
 	}
 	int64_t *p = ARENA_NEW(&h->a, int64_t, t->count + 1), one;
 	*out = p;
+	if (!o)
+		return;
 	if (ir_const_int(h->m, fn, v, &one)) {
 		for (int64_t i = 0; i < t->count; i++)
 			p[i] = one;
 		*n = (int)t->count;
 		return;
 	}
-	if (!o)
-		return;
-	const struct ir_type_info *s = vt(h, v);
+	const struct ir_type_info *s = ir_vtype(h->m, fn, v);
 	if (o->kind == IR_constant && s->count == t->count && dtype_info[s->dtype].cls != DT_FLOAT && dtype_info[s->dtype].bytes <= 8) {
 		size_t bytes, e = dtype_info[s->dtype].bytes;
 		const char *b = ir_blob_data(h->m, (ir_blob)ir_attr(fn, o, 0), &bytes);
@@ -483,7 +496,9 @@ void const_ints(struct hlo *h, ir_val v, int *n, int64_t **out)
 	} else if (o->kind == IR_concatenate) {
 		int at = 0;
 		for (uint32_t k = 0; k < o->nin; k++) {
-			if (!ir_const_int(h->m, fn, ir_in(fn, o, k), &one) || vt(h, ir_in(fn, o, k))->count != 1 || at >= t->count)
+			const struct ir_fn *g = fn;
+			ir_val w = ir_in(fn, o, k);
+			if (ir_vtype(h->m, fn, w)->count != 1 || at >= t->count || !origin(h, &g, &w) || !ir_const_int(h->m, g, w, &one))
 				return;
 			p[at++] = one;
 		}

@@ -279,6 +279,7 @@ struct err *region_fn(struct hlo *h, uint32_t region, const char *name, bool ite
 		if (reducer || (old[i] & TUPLE))
 			continue;
 		h->vm[cap[i]] = ir_param(h->b.fn, up.fn->val.p[old[i]].type);
+		arr_push(&h->captured, ((struct capture){ h->b.fn, up.fn, h->vm[cap[i]], old[i] }));
 	}
 	for (uint32_t i = 0; i < ncap; i++) {
 		if (old[i] & TUPLE) {

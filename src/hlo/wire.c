@@ -469,6 +469,7 @@ void wire_free(struct hlo *h)
 	arr_free(&h->func);
 	arr_free(&h->callee);
 	arr_free(&h->tuple);
+	arr_free(&h->captured);
 	arr_free(&h->word);
 	map_free(&h->func_map);
 	map_free(&h->mesh_map);

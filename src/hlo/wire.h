@@ -81,6 +81,9 @@ struct wfunc {
 	uint32_t ncall, call;        /* callees: hlo->callee[call ..) */
 };
 
+/* Parameter param of fn stands for value from of up, the function around it. */
+struct capture { const struct ir_fn *fn, *up; ir_val param, from; };
+
 /* vm[value]: the ir value, or TUPLE | index into tuple (count, values). */
 #define TUPLE 0x80000000u
 
@@ -113,6 +116,7 @@ struct hlo {
 	struct ir_b b;               /* where operations go */
 	uint32_t *vm;
 	ARR(uint32_t) tuple;
+	ARR(struct capture) captured;
 	ARR(int64_t) word;
 	int depth;                   /* regions being translated, one in the other */
 	bool reducer;                /* inside the region of a reduction or comparison */
