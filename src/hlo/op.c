@@ -102,6 +102,10 @@ static struct err *conv_elem(struct hlo *h, const struct wop *o)
 			in[i] = ir_splat_of(&h->b, in[i], ir_tensor(h->m, dt, rank, dim));
 		}
 	}
+	if (k == IR_clamp && dtype_info[ir_vtype(h->m, h->b.fn, in[1])->dtype].cls == DT_COMPLEX) {
+		ir_val v = h->b.fn->val.p[in[0]].type == h->b.fn->val.p[in[1]].type ? ir_bin(&h->b, ELEM_maximum, in[1], in[0]) : in[0];
+		return op_emit(h, o, IR_minimum, 2, (ir_val[]){ v, in[2] }, 0, NULL);
+	}
 	return op_emit(h, o, k, o->nin, in, 0, NULL);
 }
 
