@@ -83,6 +83,27 @@ static struct err *emit_words(struct hlo *h, const struct wop *o)
 
 /* --- operations --------------------------------------------------------- */
 
+/* Complex atan2(y, x) = -i log((x + i y) / sqrt(x^2 + y^2)). */
+static struct err *complex_atan2(struct hlo *h, const struct wop *o, const ir_val *in)
+{
+	struct ir_b *b = &h->b;
+	ir_type t = b->fn->val.p[in[0]].type;
+	bool wide = ir_type_of(h->m, t)->dtype == DT_c128;
+	ir_val unit[2];
+	if (b->fn->val.p[in[1]].type != t)
+		return bad_op(h, "its operands have two types");
+	for (int k = 0; k < 2; k++) {
+		const float f[2] = { 0, k ? -1 : 1 };
+		const double d[2] = { 0, k ? -1 : 1 };
+		unit[k] = ir_const(b, t, wide ? (const void *)d : f, wide ? sizeof d : sizeof f);
+	}
+	ir_val num = ir_bin(b, ELEM_add, in[1], ir_bin(b, ELEM_multiply, unit[0], in[0]));
+	ir_val sum = ir_bin(b, ELEM_add, ir_bin(b, ELEM_multiply, in[1], in[1]), ir_bin(b, ELEM_multiply, in[0], in[0]));
+	ir_val q = ir_bin(b, ELEM_divide, num, ir_un(b, ELEM_sqrt, sum));
+	ir_val v[2] = { ir_un(b, ELEM_log, q), unit[1] };
+	return op_emit(h, o, IR_multiply, 2, v, 0, NULL);
+}
+
 static struct err *conv_elem(struct hlo *h, const struct wop *o)
 {
 	ir_val in[3];
@@ -102,9 +123,13 @@ static struct err *conv_elem(struct hlo *h, const struct wop *o)
 			in[i] = ir_splat_of(&h->b, in[i], ir_tensor(h->m, dt, rank, dim));
 		}
 	}
+	if (k == IR_atan2 && dtype_info[ir_vtype(h->m, h->b.fn, in[0])->dtype].cls == DT_COMPLEX)
+		return complex_atan2(h, o, in);
 	if (k == IR_clamp && dtype_info[ir_vtype(h->m, h->b.fn, in[1])->dtype].cls == DT_COMPLEX) {
-		ir_val v = h->b.fn->val.p[in[0]].type == h->b.fn->val.p[in[1]].type ? ir_bin(&h->b, ELEM_maximum, in[1], in[0]) : in[0];
-		return op_emit(h, o, IR_minimum, 2, (ir_val[]){ v, in[2] }, 0, NULL);
+		if (h->b.fn->val.p[in[0]].type != h->b.fn->val.p[in[1]].type)
+			return bad_op(h, "its bound has another type");
+		in[1] = ir_bin(&h->b, ELEM_maximum, in[1], in[0]);
+		return op_emit(h, o, IR_minimum, 2, in + 1, 0, NULL);
 	}
 	return op_emit(h, o, k, o->nin, in, 0, NULL);
 }

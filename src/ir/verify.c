@@ -300,6 +300,7 @@ static struct err *elem_class(const struct at *a, const struct ir_type_info *t)
 		ok = whole(t);
 		break;
 	case IR_ceil: case IR_floor: case IR_round_nearest_afz: case IR_round_nearest_even: case IR_erf: case IR_is_finite:
+	case IR_atan2:
 		ok = c == DT_FLOAT;
 		break;
 	case IR_remainder:
@@ -309,7 +310,7 @@ static struct err *elem_class(const struct at *a, const struct ir_type_info *t)
 		ok = t->dtype == DT_f32 || t->dtype == DT_f64;
 		break;
 	case IR_exponential: case IR_exponential_minus_one: case IR_log: case IR_log_plus_one: case IR_logistic: case IR_tanh: case IR_tan:
-	case IR_sine: case IR_cosine: case IR_sqrt: case IR_rsqrt: case IR_cbrt: case IR_real: case IR_imag: case IR_atan2:
+	case IR_sine: case IR_cosine: case IR_sqrt: case IR_rsqrt: case IR_cbrt: case IR_real: case IR_imag:
 		ok = c == DT_FLOAT || c == DT_COMPLEX;
 		break;
 	case IR_compare_ge: case IR_compare_gt: case IR_compare_le: case IR_compare_lt: case IR_total_eq:
