@@ -274,6 +274,28 @@ static struct err *conv_gather(struct hlo *h, const struct wop *o)
 	return emit_words(h, o);
 }
 
+/* The type a reduction accumulates in may be wider than its operands: they are converted to it.  Operand i goes with
+ * result i % (number of results). */
+static void widen(struct hlo *h, ir_val *v, ir_type result)
+{
+	enum dtype dt = ir_type_of(h->m, result)->dtype, from = ir_vtype(h->m, h->b.fn, *v)->dtype;
+	if (from != dt && dt != DT_token && from != DT_token)
+		*v = ir_convert(&h->b, *v, dt);
+}
+
+static struct err *promote(struct hlo *h, const struct wop *o, uint32_t per, uint32_t *n, ir_val **in)
+{
+	uint32_t k;
+	ir_type *t;
+	TRY(op_ins(h, o, n, in));
+	TRY(op_outs(h, o, &k, &t));
+	if (*n != per * k)
+		return bad_op(h, "it has %u operands and %u results", *n, k);
+	for (uint32_t i = 0; i < *n; i++)
+		widen(h, &(*in)[i], t[i % k]);
+	return NULL;
+}
+
 /* Does f(old.., update..) give the updates? */
 static bool overwrites(const struct hlo *h, ir_fnid f, uint32_t n)
 {
@@ -288,13 +310,21 @@ static bool overwrites(const struct hlo *h, ir_fnid f, uint32_t n)
 
 static struct err *conv_scatter(struct hlo *h, const struct wop *o)
 {
-	uint32_t p[8];    /* index dim, sorted, operand batching, inserted, to operand, index batching, unique, window */
+	uint32_t p[8], n, k;    /* index dim, sorted, operand batching, inserted, to operand, index batching, unique, window */
 	enum redop r;
 	ir_fnid f;
-	if (o->nin % 2 == 0)
-		return bad_op(h, "it has %u operands", o->nin);
+	ir_val *in;
+	ir_type *t;
+	TRY(op_ins(h, o, &n, &in));
+	TRY(op_outs(h, o, &k, &t));
+	if (n != 2 * k + 1)
+		return bad_op(h, "it has %u operands and %u results", n, k);
+	for (uint32_t i = 0; i < k; i++) {
+		widen(h, &in[i], t[i]);
+		widen(h, &in[k + 1 + i], t[i]);
+	}
 	TRY(region_reducer(h, o, 0, "scatter", &r, &f));
-	if (f && overwrites(h, f, o->nin / 2))
+	if (f && overwrites(h, f, k))
 		f = 0;
 	w_begin(h);
 	TRY(op_props(h, o, p));
@@ -308,25 +338,7 @@ static struct err *conv_scatter(struct hlo *h, const struct wop *o)
 	TRY(w_attr_int(h, p[6]));
 	w_int(h, r);
 	w_int(h, f);
-	return emit_words(h, o);
-}
-
-/* Operands of a reduction are converted to the type it accumulates in, which may be wider. */
-static struct err *promote(struct hlo *h, const struct wop *o, uint32_t *n, ir_val **in)
-{
-	uint32_t k;
-	ir_type *t;
-	TRY(op_ins(h, o, n, in));
-	TRY(op_outs(h, o, &k, &t));
-	if (*n != 2 * k)
-		return bad_op(h, "it has %u operands and %u results", *n, k);
-	for (uint32_t i = 0; i < *n; i++) {
-		enum dtype dt = ir_type_of(h->m, t[i % k])->dtype;
-		if (ir_vtype(h->m, h->b.fn, (*in)[i])->dtype != dt && dt != DT_token &&
-		    ir_vtype(h->m, h->b.fn, (*in)[i])->dtype != DT_token)
-			(*in)[i] = ir_convert(&h->b, (*in)[i], dt);
-	}
-	return NULL;
+	return op_emit(h, o, IR_scatter, n, in, (uint32_t)h->word.n, h->word.p);
 }
 
 static struct err *conv_reduce(struct hlo *h, const struct wop *o)
@@ -336,7 +348,7 @@ static struct err *conv_reduce(struct hlo *h, const struct wop *o)
 	ir_fnid f;
 	ir_val *in;
 	TRY(region_reducer(h, o, 0, "reduce", &r, &f));
-	TRY(promote(h, o, &n, &in));
+	TRY(promote(h, o, 2, &n, &in));
 	w_begin(h);
 	TRY(op_props(h, o, p));
 	TRY(w_attr_list(h, p[0]));
@@ -352,7 +364,7 @@ static struct err *conv_reduce_window(struct hlo *h, const struct wop *o)
 	ir_fnid f;
 	ir_val *in;
 	TRY(region_reducer(h, o, 0, "reduce", &r, &f));
-	TRY(promote(h, o, &n, &in));
+	TRY(promote(h, o, 2, &n, &in));
 	w_begin(h);
 	TRY(op_props(h, o, p));
 	TRY(w_attr_list(h, p[3]));
@@ -388,12 +400,16 @@ static struct err *conv_sort(struct hlo *h, const struct wop *o)
 	ir_fnid f;
 	TRY(op_captures(h, o, &n, &cap));
 	TRY(region_fn(h, o->region, "before", false, n, cap, true, &f));
-	w_begin(h);
+	ir_val *in;
+	int64_t dim;
+	TRY(op_ins(h, o, &n, &in));
 	TRY(op_props(h, o, p));
-	TRY(w_attr_int(h, p[0]));
+	TRY(attr_int(h, p[0], &dim));
+	w_begin(h);
+	w_int(h, dim < 0 && n ? dim + ir_vtype(h->m, h->b.fn, in[0])->rank : dim);    /* may count from the end */
 	TRY(w_attr_int(h, p[1]));
 	w_int(h, f);
-	return emit_words(h, o);
+	return op_emit(h, o, IR_sort, n, in, (uint32_t)h->word.n, h->word.p);
 }
 
 static struct err *dot_type(struct hlo *h, uint32_t attr, int *dt)
@@ -595,18 +611,21 @@ static struct err *conv_all_reduce(struct hlo *h, const struct wop *o)
 	ir_fnid f;
 	ir_group g;
 	bool alone;
+	uint32_t n;
+	ir_val *in;
 	int64_t global;
 	TRY(region_reducer(h, o, 0, "reduce", &r, &f));
 	TRY(op_props(h, o, p));
 	TRY(attr_int(h, p[2], &global));
 	TRY(groups(h, p[1], p[0], global, &g, &alone));
+	TRY(promote(h, o, 1, &n, &in));
 	if (alone)
-		return conv_identity(h, o);
+		return op_bind(h, o, n, in);
 	w_begin(h);
 	w_int(h, g);
 	w_int(h, r);
 	w_int(h, f);
-	return emit_words(h, o);
+	return op_emit(h, o, IR_all_reduce, n, in, (uint32_t)h->word.n, h->word.p);
 }
 
 static struct err *conv_cross_replica_sum(struct hlo *h, const struct wop *o)
@@ -640,19 +659,22 @@ static struct err *conv_reduce_scatter(struct hlo *h, const struct wop *o)
 	ir_fnid f;
 	ir_group g;
 	bool alone;
+	uint32_t n;
+	ir_val *in;
 	int64_t global;
 	TRY(region_reducer(h, o, 0, "reduce", &r, &f));
 	TRY(op_props(h, o, p));
 	TRY(attr_int(h, p[3], &global));
 	TRY(groups(h, p[1], p[0], global, &g, &alone));
+	TRY(promote(h, o, 1, &n, &in));
 	if (alone)
-		return conv_identity(h, o);
+		return op_bind(h, o, n, in);
 	w_begin(h);
 	TRY(w_attr_int(h, p[2]));
 	w_int(h, g);
 	w_int(h, r);
 	w_int(h, f);
-	return emit_words(h, o);
+	return op_emit(h, o, IR_reduce_scatter, n, in, (uint32_t)h->word.n, h->word.p);
 }
 
 static struct err *conv_all_to_all(struct hlo *h, const struct wop *o)

@@ -684,6 +684,8 @@ struct err *type_tensor(struct hlo *h, uint32_t type, ir_type *out)
 {
 	const struct wtype *w;
 	TRY(type_get(h, type, &w));
+	if (w->kind == W_TUPLE)
+		return ERR(UNIMPLEMENTED, "tuple where a tensor is taken (type at byte %u)", h->type[type].at);
 	if (!w->t)
 		return bad_at(h->type[type].at, "not a tensor type");
 	*out = w->t;
