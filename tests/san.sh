@@ -10,7 +10,7 @@ part() {
 	local san="$1" build="build-${1//,/-}" line
 	shift
 	[ $# -gt 0 ] || return
-	if ! make -s -j"$jobs" SAN="$san" CFLAGS='-O1 -g' "${@/#/$build/unit/}"; then
+	if ! make -s -j"$jobs" SAN="$san" CFLAGS='-O1 -g' "$build/librondo_gen.so" "${@/#/$build/unit/}"; then
 		failed=$((failed + 1))
 		return
 	fi
