@@ -576,10 +576,11 @@ void *walker_main(void *v)
 		uint32_t seen = atomic_load(&d->bell);
 		unsigned head = atomic_load_explicit(&d->head, memory_order_relaxed);
 		if (atomic_load(&d->tail) != head) {
-			struct launch *l = d->q[head % RT_QUEUE].l;
-			int i = d->q[head % RT_QUEUE].i;
+			struct launch *l = d->q[head % RT_RING].l;
+			int i = d->q[head % RT_RING].i;
 			pthread_mutex_lock(&d->lock);
 			atomic_store(&d->head, head + 1);
+			d->taken--;
 			pthread_cond_signal(&d->space);
 			pthread_mutex_unlock(&d->lock);
 			for (int k = 0; atomic_load(&d->state) & STATE_INLINE; k++)
@@ -600,14 +601,45 @@ void *walker_main(void *v)
 	}
 }
 
+/* Wait for a place in the queue of each device of x; a call from inside a host callback never waits.  No lock is
+ * held meanwhile: a callback may need it for the queue to move on. */
+static struct err *places(struct rt_exec *x, bool inside)
+{
+	struct rt_client *c = x->c;
+	bool full = false;
+
+	for (int k = 0; k < c->ndev && !full; k++) {         /* in one order for everybody */
+		struct rt_device *d = &c->dev[k];
+		bool mine = false;
+		for (int i = 0; i < x->nlocal; i++)
+			mine |= x->dev[i] == d;
+		if (!mine)
+			continue;
+		pthread_mutex_lock(&d->lock);
+		while (d->taken >= RT_QUEUE && !inside)
+			pthread_cond_wait(&d->space, &d->lock);
+		full = d->taken >= RT_RING;
+		if (!full)
+			d->taken++;
+		pthread_mutex_unlock(&d->lock);
+		for (int j = 0; full && j < k; j++)              /* give back what was promised */
+			for (int i = 0; i < x->nlocal; i++)
+				if (x->dev[i] == &c->dev[j]) {
+					pthread_mutex_lock(&c->dev[j].lock);
+					c->dev[j].taken--;
+					pthread_cond_signal(&c->dev[j].space);
+					pthread_mutex_unlock(&c->dev[j].lock);
+				}
+	}
+	return full ? ERR(EXHAUSTED, "host callbacks have queued %d programs that wait for them", RT_RING - RT_QUEUE) : NULL;
+}
+
 static void append(struct rt_device *d, struct launch *l, int i)
 {
 	pthread_mutex_lock(&d->lock);
 	unsigned t = atomic_load(&d->tail);
-	while (t - atomic_load(&d->head) == RT_QUEUE)
-		pthread_cond_wait(&d->space, &d->lock);
-	d->q[t % RT_QUEUE].l = l;
-	d->q[t % RT_QUEUE].i = i;
+	d->q[t % RT_RING].l = l;
+	d->q[t % RT_RING].i = i;
 	atomic_fetch_add(&d->state, 1);
 	atomic_store(&d->tail, t + 1);
 	pthread_mutex_unlock(&d->lock);
@@ -773,8 +805,17 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		if (e)
 			break;
 	}
-	if (!e && atomic_load(&c->stop))
-		e = ERR(CANCELLED, "the client is closed");
+	if (!e && !nested)
+		e = places(x, inside);
+	if (!e) {
+		if (!nested)
+			pthread_mutex_lock(&c->launch);
+		if (atomic_load(&c->stop)) {
+			if (!nested)
+				pthread_mutex_unlock(&c->launch);
+			e = ERR(CANCELLED, "the client is closed");
+		}
+	}
 	if (e) {
 		while (ok-- > 0)
 			for (int64_t k = 0; k < narg; k++)
@@ -783,7 +824,6 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		return e;
 	}
 	rt_exec_ref(x);
-	pthread_mutex_lock(&c->launch);
 	for (int i = 0; i < x->nlocal; i++) {
 		struct part *p = &l->part[i];
 		struct rt_buffer *const *a = arg + narg * i;
@@ -800,8 +840,9 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	}
 	for (int i = 0; i < x->nlocal && !nested; i++)
 		append(x->dev[i], l, i);
-	pthread_mutex_unlock(&c->launch);
-	if (nested) {
+	if (!nested)
+		pthread_mutex_unlock(&c->launch);
+	else {
 		struct ctx cx;
 		struct room room = { 0 };
 		ctx_init(&cx, x);

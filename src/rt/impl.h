@@ -12,7 +12,9 @@
 #include "../sym/sym.h"
 #include "rt.h"
 
-enum { RT_QUEUE = 32, RT_MAX_NEST = 8 };
+/* Launches that may wait for a device; the rest of the ring is for launches from inside host callbacks, which do
+ * not wait for room. */
+enum { RT_QUEUE = 32, RT_RING = 64 };
 
 /* --- devices ------------------------------------------------------------- */
 
@@ -80,7 +82,8 @@ struct rt_device {
 	_Alignas(64) _Atomic uint32_t state;
 	pthread_mutex_t lock;
 	pthread_cond_t space;
-	struct { struct launch *l; int i; } q[RT_QUEUE];
+	struct { struct launch *l; int i; } q[RT_RING];
+	int taken;                    /* places of the queue that are given or promised; under lock */
 	_Atomic unsigned head, tail;  /* tail changes under lock, head by the walker */
 	_Alignas(64) _Atomic uint32_t bell;       /* changes when the walker has something to do */
 	_Atomic int asleep;           /* the walker sleeps on bell */
