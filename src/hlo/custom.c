@@ -433,6 +433,139 @@ struct err *conv_custom_call(struct hlo *h, const struct wop *o)
 
 /* --- composites ------------------------------------------------------------ */
 
+/* chlo.scan: inputs cut along a dimension, and carries, through the body: a counted loop with stacks. */
+struct scan { int64_t dim, trip; bool reverse; uint32_t nin, ncarry, nout; };
+
+/* v with dimension d moved to the front (or from there). */
+static ir_val bring(struct hlo *h, ir_val v, int64_t d, bool back)
+{
+	int64_t perm[IR_MAX_RANK];
+	int rank = ir_vtype(h->m, h->b.fn, v)->rank;
+	for (int64_t i = 0; i < rank; i++)
+		perm[i] = back ? (i < d ? i + 1 : i == d ? 0 : i) : (i == 0 ? d : i <= d ? i - 1 : i);
+	return ir_transpose(&h->b, v, perm);
+}
+
+static struct err *scan(struct hlo *h, const struct wop *o, struct scan s, ir_val *in)
+{
+	uint32_t ncap, *cap, nall = s.ncarry + s.nin + s.nout;
+	ir_fnid inner;
+	TRY(op_captures(h, o, &ncap, &cap));
+	TRY(region_fn(h, o->region, "scan", false, ncap, cap, false, &inner));
+	const struct ir_fn *g = ir_fn_of(h->m, inner);
+	if (g->nparam != s.nin + s.ncarry + ncap || g->result.n != s.nout + s.ncarry)
+		return bad_op(h, "its body takes %u values and gives %zu", g->nparam, g->result.n);
+	ir_val *op = ARENA_NEW(&h->a, ir_val, nall + ncap), *arg = ARENA_NEW(&h->a, ir_val, g->nparam),
+	       *res = ARENA_NEW(&h->a, ir_val, g->result.n);
+	ir_type *t = ARENA_NEW(&h->a, ir_type, s.ncarry + s.nout);
+	int64_t *role = ARENA_NEW(&h->a, int64_t, nall + ncap);
+	uint32_t n = 0;
+	/* operands: carries, inputs, captures, outputs */
+	for (uint32_t i = 0; i < s.ncarry; i++, n++) {
+		op[n] = in[s.nin + i];
+		role[n] = ROLE_CARRY;
+		t[i] = h->b.fn->val.p[op[n]].type;
+	}
+	for (uint32_t i = 0; i < s.nin; i++, n++) {
+		op[n] = bring(h, in[i], s.dim, false);
+		role[n] = s.reverse ? ROLE_IN_REV : ROLE_IN;
+	}
+	for (uint32_t i = 0; i < ncap; i++, n++) {
+		op[n] = h->vm[cap[i]];
+		role[n] = ROLE_CONST;
+	}
+	for (uint32_t i = 0; i < s.nout; i++, n++) {
+		const struct ir_type_info *r = ir_vtype(h->m, g, g->result.p[i]);
+		int64_t dim[IR_MAX_RANK] = { s.trip };
+		int rank = r->rank;
+		if (rank >= IR_MAX_RANK || s.dim > rank)
+			return bad_op(h, "a result of rank %d cut along dimension %lld", rank, (long long)s.dim);
+		memcpy(dim + 1, r->dim, sizeof *dim * (size_t)rank);
+		TRY(type_make(h, o->at, (enum dtype)r->dtype, rank + 1, dim, &t[s.ncarry + i]));
+		op[n] = ir_splat_of(&h->b, ir_const_i(&h->b, ir_scalar(h->m, ir_type_of(h->m, t[s.ncarry + i])->dtype), 0), t[s.ncarry + i]);
+		role[n] = s.reverse ? ROLE_OUT_REV : ROLE_OUT;
+	}
+	/* the body, its parameters in the loop's order */
+	struct ir_b b = { h->m, ir_fn_new(h->m, "scan_body"), h->b.loc };
+	ir_param(b.fn, ir_scalar(h->m, DT_i32));
+	for (uint32_t i = 0; i < s.ncarry; i++)
+		arg[s.nin + i] = ir_param(b.fn, g->val.p[1 + s.nin + i].type);
+	for (uint32_t i = 0; i < s.nin; i++)
+		arg[i] = ir_param(b.fn, g->val.p[1 + i].type);
+	for (uint32_t i = 0; i < ncap; i++)
+		arg[s.nin + s.ncarry + i] = ir_param(b.fn, g->val.p[1 + s.nin + s.ncarry + i].type);
+	ir_inline(&b, inner, arg, res);
+	for (uint32_t i = 0; i < s.ncarry; i++)
+		ir_result(b.fn, res[s.nout + i]);
+	for (uint32_t i = 0; i < s.nout; i++)
+		ir_result(b.fn, res[i]);
+	w_begin(h);
+	w_int(h, s.trip);
+	w_int(h, 0);
+	w_int(h, b.fn->id);
+	w_list(h, (int)n, role);
+	ir_val first;
+	TRY(op_emit_t(h, IR_loop, n, op, s.ncarry + s.nout, t, (uint32_t)h->word.n, h->word.p, &first));
+	ir_val *out = ARENA_NEW(&h->a, ir_val, s.ncarry + s.nout);
+	for (uint32_t i = 0; i < s.nout; i++)
+		out[i] = bring(h, first + s.ncarry + i, s.dim, true);
+	for (uint32_t i = 0; i < s.ncarry; i++)
+		out[s.nout + i] = first + i;
+	return op_bind(h, o, s.nout + s.ncarry, out);
+}
+
+/* *done stays false if it is a form that only the decomposition knows. */
+static struct err *scan_known(struct hlo *h, const struct wop *o, uint32_t attrs, uint32_t nin, ir_val *in, uint32_t nout,
+                              bool *done)
+{
+	struct scan s = { .trip = -1 };
+	uint32_t n, *kv;
+	struct span key;
+	int64_t v;
+	bool segments = false;
+	if (o->nregion != 1)
+		return NULL;
+	TRY(attr_dict(h, attrs, &n, &kv));
+	for (uint32_t i = 0; i < n; i++) {
+		TRY(attr_str(h, kv[2 * i], &key));
+		if (span_is(h, key, "dimension")) {
+			TRY(attr_int(h, kv[2 * i + 1], &s.dim));
+		} else if (span_is(h, key, "is_reverse")) {
+			TRY(attr_int(h, kv[2 * i + 1], &v));
+			s.reverse = v != 0;
+		} else if (span_is(h, key, "scan_dim_size")) {
+			TRY(attr_int(h, kv[2 * i + 1], &s.trip));
+		} else if (span_is(h, key, "operandSegmentSizes") || span_is(h, key, "resultSegmentSizes")) {
+			int k;
+			int64_t *size;
+			TRY(attr_ints(h, kv[2 * i + 1], &k, &size));
+			if (k != 2 || size[0] < 0 || size[1] < 0 || size[0] > INT32_MAX || size[1] > INT32_MAX)
+				return NULL;
+			if (span_is(h, key, "resultSegmentSizes"))
+				s.nout = (uint32_t)size[0];
+			s.nin = span_is(h, key, "operandSegmentSizes") ? (uint32_t)size[0] : s.nin;
+			segments = true;
+		} else if (!span_is(h, key, "is_associative")) {
+			return NULL;
+		}
+	}
+	if (!segments || s.nin > nin || s.nout > nout || nin - s.nin != nout - s.nout)
+		return NULL;
+	s.ncarry = nin - s.nin;
+	for (uint32_t i = 0; i < s.nin; i++) {
+		const struct ir_type_info *t = ir_vtype(h->m, h->b.fn, in[i]);
+		if (s.dim < 0 || s.dim >= t->rank)
+			return bad_op(h, "dimension %lld of rank %d", (long long)s.dim, t->rank);
+		if (s.trip >= 0 && s.trip != t->dim[s.dim])
+			return bad_op(h, "inputs of two lengths");
+		s.trip = t->dim[s.dim];
+	}
+	if (s.trip < 0 || s.dim < 0 || s.trip > INT32_MAX)
+		return NULL;
+	*done = true;
+	return scan(h, o, s, in);
+}
+
 struct err *composite_known(struct hlo *h, const struct wop *o, bool *done)
 {
 	uint32_t p[4], n, *kv, nin, nout;    /* attributes, decomposition, name, version */
@@ -442,14 +575,17 @@ struct err *composite_known(struct hlo *h, const struct wop *o, bool *done)
 	*done = false;
 	TRY(op_props(h, o, p));
 	TRY(attr_str(h, p[2], &name));
-	bool erf = span_is(h, name, "chlo.erf"), mulhi = span_is(h, name, "chlo.mulhi"), top_k = span_is(h, name, "chlo.top_k");
-	if (!erf && !mulhi && !top_k)
+	bool erf = span_is(h, name, "chlo.erf"), mulhi = span_is(h, name, "chlo.mulhi"), top_k = span_is(h, name, "chlo.top_k"),
+	     is_scan = span_is(h, name, "chlo.scan");
+	if (!erf && !mulhi && !top_k && !is_scan)
 		return NULL;
 	TRY(op_ins(h, o, &nin, &in));
 	TRY(op_outs(h, o, &nout, &t));
 	for (uint32_t i = 0; i < nin; i++)
 		if (!ir_vtype(h->m, h->b.fn, in[i])->dtype || ir_vtype(h->m, h->b.fn, in[i])->dtype == DT_token)
 			return NULL;
+	if (is_scan)
+		return scan_known(h, o, p[0], nin, in, nout, done);
 	const struct ir_type_info *x = nin ? ir_vtype(h->m, h->b.fn, in[0]) : NULL;
 	if ((erf && nin == 1 && nout == 1 && dtype_info[x->dtype].cls == DT_FLOAT) || (mulhi && nin == 2 && nout == 1)) {
 		*done = true;

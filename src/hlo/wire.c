@@ -886,10 +886,18 @@ struct err *attr_ints2(struct hlo *h, uint32_t attr, int *n, int64_t **out, int 
 		struct span s = bytes(&c, cur_varint(&c));
 		TRY(cur_err(&c, "dense array"));
 		TRY(element(h, type, &dt));
-		if (dt != DT_i64 || count > s.n || count * 8 != s.n)
+		int e = dtype_info[dt].bytes, sh = 64 - 8 * e;
+		if ((dtype_info[dt].cls != DT_INT && dtype_info[dt].cls != DT_UINT) || dtype_info[dt].bits < 8 || count > s.n ||
+		    count * (uint64_t)e != s.n)
 			return not_a(h, attr, "a list of integers");
+		int64_t *v = ARENA_NEW(&h->a, int64_t, count);
+		for (uint64_t i = 0; i < count; i++) {
+			memcpy(&v[i], h->p + s.at + i * (uint64_t)e, (size_t)e);
+			if (dtype_info[dt].cls == DT_INT)
+				v[i] = (int64_t)((uint64_t)v[i] << sh) >> sh;
+		}
 		*n = (int)count;
-		*out = arena_copy(&h->a, h->p + s.at, s.n);
+		*out = v;
 		dim[0] = (int64_t)count;
 		return NULL;
 	}

@@ -293,6 +293,44 @@ func.func @main(%a: tensor<4x6xf32>, %z: tensor<f32>, %s: tensor<2x3xf32>, %x: t
 }
 """)
 
+program("scan", """
+func.func @main(%x: tensor<2x3xf32>, %c: tensor<2xf32>) -> (tensor<2x3xf32>, tensor<2xf32>) {
+  %0:2 = chlo.scan(%x) inits(%c) dimension=1 attributes {is_reverse = true} {
+  ^bb0(%a: tensor<2xf32>, %b: tensor<2xf32>):
+    %1 = stablehlo.add %a, %b : tensor<2xf32>
+    %2 = stablehlo.multiply %1, %b : tensor<2xf32>
+    stablehlo.return %1, %2 : tensor<2xf32>, tensor<2xf32>
+  } : (tensor<2x3xf32>, tensor<2xf32>) -> (tensor<2x3xf32>, tensor<2xf32>)
+  return %0#0, %0#1 : tensor<2x3xf32>, tensor<2xf32>
+}
+""")
+
+program("complex", """
+func.func @main(%a: tensor<2xcomplex<f32>>, %b: tensor<2xcomplex<f32>>) -> (tensor<2xcomplex<f32>>, tensor<2xcomplex<f32>>) {
+  %0 = stablehlo.atan2 %a, %b : tensor<2xcomplex<f32>>
+  %1 = stablehlo.clamp %a, %b, %a : tensor<2xcomplex<f32>>
+  return %0, %1 : tensor<2xcomplex<f32>>, tensor<2xcomplex<f32>>
+}
+""")
+
+program("wide", """
+func.func @main(%a: tensor<4xbf16>, %i: tensor<2x1xi32>, %u: tensor<2xbf16>, %p: tensor<i1>, %lo: tensor<f32>, %x: tensor<3xf32>) -> (tensor<4xf32>, tensor<3xf32>, tensor<3xf32>, tensor<4xbf16>) {
+  %0 = "stablehlo.scatter"(%a, %i, %u) ({
+  ^bb0(%s: tensor<f32>, %t: tensor<f32>):
+    %r = stablehlo.add %s, %t : tensor<f32>
+    stablehlo.return %r : tensor<f32>
+  }) {scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>} : (tensor<4xbf16>, tensor<2x1xi32>, tensor<2xbf16>) -> tensor<4xf32>
+  %1 = stablehlo.select %p, %x, %x : tensor<i1>, tensor<3xf32>
+  %2 = stablehlo.clamp %lo, %x, %x : (tensor<f32>, tensor<3xf32>, tensor<3xf32>) -> tensor<3xf32>
+  %3 = "stablehlo.sort"(%a) ({
+  ^bb0(%s: tensor<bf16>, %t: tensor<bf16>):
+    %r = stablehlo.compare LT, %s, %t, TOTALORDER : (tensor<bf16>, tensor<bf16>) -> tensor<i1>
+    stablehlo.return %r : tensor<i1>
+  }) {dimension = -1 : i64, is_stable = true} : (tensor<4xbf16>) -> tensor<4xbf16>
+  return %0, %1, %2, %3 : tensor<4xf32>, tensor<3xf32>, tensor<3xf32>, tensor<4xbf16>
+}
+""")
+
 if __name__ == "__main__":
     context = mlir.make_ir_context()
     with context:
