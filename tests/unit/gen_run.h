@@ -105,6 +105,55 @@ static void array_of(const struct ir_type_info *t, struct eval_array *a)
 	a->p = aligned_alloc(64, (a->bytes + 127) & ~(size_t)63);
 }
 
+/* A random layout of t: dimensions in any order, gaps, some backwards.  *lo: elements before the base. */
+static void random_view(struct arena *a, const struct ir_type_info *t, struct prog_view *v, int64_t *elems)
+{
+	prog_view_make(a, v, (enum dtype)t->dtype, t->rank, t->dim);
+	*elems = MAX(t->count, 1);
+	if (pick(3) == 0 || t->count == 0)
+		return;
+	int perm[IR_MAX_RANK];
+	for (int d = 0; d < t->rank; d++)
+		perm[d] = d;
+	for (int d = t->rank - 1; d > 0; d--) {
+		int e = pick(d + 1), x = perm[d];
+		perm[d] = perm[e];
+		perm[e] = x;
+	}
+	int64_t st = 1 + (pick(3) == 0 ? pick(3) : 0), lo = 0, hi = 0;
+	for (int i = t->rank - 1; i >= 0; i--) {
+		int d = perm[i];
+		v->stride[d] = pick(5) == 0 ? -st : st;
+		st *= t->dim[d] + (pick(3) == 0 ? pick(3) : 0);
+		if (v->stride[d] < 0)
+			lo -= v->stride[d] * (t->dim[d] - 1);
+		else
+			hi += v->stride[d] * (t->dim[d] - 1);
+	}
+	int64_t gap = pick(4);
+	v->off = lo + gap;
+	*elems = lo + hi + gap + 1;
+}
+
+static void scatter_in(const struct prog_view *v, const void *dense, void *out, bool back)
+{
+	int es = dtype_info[v->dtype].bytes;
+	int64_t n = 1, ix[IR_MAX_RANK] = { 0 };
+	for (int d = 0; d < v->rank; d++)
+		n *= v->dim[d];
+	for (int64_t i = 0; i < n; i++) {
+		int64_t o = v->off;
+		for (int d = 0; d < v->rank; d++)
+			o += ix[d] * v->stride[d];
+		if (back)
+			memcpy((char *)(uintptr_t)dense + i * es, (char *)out + o * es, (size_t)es);
+		else
+			memcpy((char *)out + o * es, (const char *)dense + i * es, (size_t)es);
+		for (int d = v->rank - 1; d >= 0 && ++ix[d] == v->dim[d]; d--)
+			ix[d] = 0;
+	}
+}
+
 /* Run; false with a message printed if something is wrong that is not a number. */
 static bool case_run(struct gen_case *c, bool special)
 {
@@ -115,22 +164,34 @@ static bool case_run(struct gen_case *c, bool special)
 	c->want = calloc((size_t)nr + 1, sizeof *c->want);
 	c->got = calloc((size_t)nr + 1, sizeof *c->got);
 	char *ptr[256];
+	struct arena a;
+	arena_init(&a);
+	struct prog_view *view = ARENA_NEW(&a, struct prog_view, np + nr);
+	int64_t elems[256];
+	size_t bytes[256];
+	bool views = pick(2);
+	for (int i = 0; i < np + nr; i++) {
+		const struct ir_type_info *t = ir_vtype(m, fn, i < np ? (ir_val)i + 1 : fn->result.p[i - np]);
+		if (views)
+			random_view(&a, t, &view[i], &elems[i]);
+		else
+			elems[i] = t->count, prog_view_make(&a, &view[i], (enum dtype)t->dtype, t->rank, t->dim);
+		bytes[i] = (size_t)elems[i] * dtype_info[t->dtype].bytes;
+	}
 	for (int i = 0; i < np; i++) {
 		const struct ir_type_info *t = ir_vtype(m, fn, (ir_val)i + 1);
 		array_of(t, &c->arg[i]);
 		fill_random(t->dtype, t->count, c->arg[i].p, special);
-		ptr[i] = guarded(c->arg[i].bytes);
-		memcpy(ptr[i], c->arg[i].p, c->arg[i].bytes);
+		ptr[i] = guarded(bytes[i]);
+		scatter_in(&view[i], c->arg[i].p, ptr[i], false);
 	}
 	struct err *e = eval_fn(m, fn, c->arg, c->want);
 	if (e) {
 		printf("oracle: %s\n", e->msg);
 		return false;
 	}
-	struct arena a;
-	arena_init(&a);
 	struct gen_out o;
-	e = gen_group(&a, m, fn, NULL, &o);
+	e = gen_group(&a, m, fn, views ? view : NULL, &o);
 	if (e) {
 		printf("gen: %s\n", e->msg);
 		return false;
@@ -145,8 +206,8 @@ static bool case_run(struct gen_case *c, bool special)
 	bool ok = true;
 	for (int pass = 0; pass < 2; pass++) {       /* backwards one by one, then all at once: the same bits */
 		for (int i = 0; i < nr; i++) {
-			ptr[np + i] = guarded((size_t)ir_vtype(m, fn, fn->result.p[i])->bytes);
-			memset(ptr[np + i], 0xa5, (size_t)ir_vtype(m, fn, fn->result.p[i])->bytes);
+			ptr[np + i] = guarded(bytes[np + i]);
+			memset(ptr[np + i], 0xa5, bytes[np + i]);
 		}
 		unsigned fp = cpu_set_ftz();
 		if (pass)
@@ -157,18 +218,22 @@ static bool case_run(struct gen_case *c, bool special)
 		cpu_restore_fp(fp);
 		for (int i = 0; i < nr; i++) {
 			size_t n = (size_t)ir_vtype(m, fn, fn->result.p[i])->bytes;
+			char *got = malloc(n + 1);
+			scatter_in(&view[np + i], got, ptr[np + i], true);
 			if (!pass) {
-				c->got[i] = malloc(n + 1);
-				memcpy(c->got[i], ptr[np + i], n);
-			} else if (memcmp(c->got[i], ptr[np + i], n)) {
-				printf("result %d depends on how tiles are shared out\n", i);
-				ok = false;
+				c->got[i] = got;
+			} else {
+				if (memcmp(c->got[i], got, n)) {
+					printf("result %d depends on how tiles are shared out\n", i);
+					ok = false;
+				}
+				free(got);
 			}
-			unguard(ptr[np + i], n);
+			unguard(ptr[np + i], bytes[np + i]);
 		}
 	}
 	for (int i = 0; i < np; i++)
-		unguard(ptr[i], c->arg[i].bytes);
+		unguard(ptr[i], bytes[i]);
 	rt_code_free(code);
 	arena_fini(&a);
 	return ok;
