@@ -1,0 +1,188 @@
+/* FFI handlers as jaxlib has them: what a handler finds in its call frame, how its errors come back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "rt/rt.h"
+
+/* The frame by its documented offsets, independent of the caller's declarations. */
+static size_t word(const void *p, size_t off) { size_t v; memcpy(&v, (const char *)p + off, sizeof v); return v; }
+static void *ptr(const void *p, size_t off) { return (void *)word(p, off); }
+static int num(const void *p, size_t off) { int v; memcpy(&v, (const char *)p + off, sizeof v); return v; }
+
+static int metadata, executed;
+
+static void *refuse(const void *frame, const char *msg)
+{
+	struct { size_t size; void *ext; const char *msg; int code; } a = { 32, NULL, msg, 3 };
+	void *(*create)(void *);
+	void *f = ptr(ptr(frame, 16), 48);
+
+	memcpy(&create, &f, sizeof f);
+	return create(&a);
+}
+
+static void *handler(void *frame)
+{
+	assert_int_equal(word(frame, 0), 168);
+	assert_non_null(ptr(frame, 16));
+	void *ext = ptr(frame, 8);
+	if (ext) {
+		assert_int_equal(num(ext, 8), 1);
+		void *m = ptr(ext, 24);
+		int v[2] = { 0, 3 };
+		memcpy((char *)m + 8 + 16, v, 8);
+		metadata++;
+		return NULL;
+	}
+	executed++;
+	assert_int_equal(num(frame, 32), 3);
+	const char *args = (char *)frame + 40, *rets = (char *)frame + 80, *attrs = (char *)frame + 120;
+	assert_int_equal(word(args, 0), 40);
+	assert_int_equal(word(args, 16), 1);
+	assert_int_equal(word(rets, 16), 1);
+	assert_int_equal(word(attrs, 0), 48);
+	assert_int_equal(word(attrs, 16), 3);
+	void *in = ((void **)ptr(args, 32))[0], *out = ((void **)ptr(rets, 32))[0];
+	assert_int_equal(num(in, 16), 11);                /* F32 */
+	assert_int_equal(word(in, 32), 2);
+	assert_int_equal(((int64_t *)ptr(in, 40))[1], 2);
+	/* In order of name: lower is a pred, scales an array, text a string. */
+	void **name = ptr(attrs, 32), **value = ptr(attrs, 40);
+	const int *type = ptr(attrs, 24);
+	assert_memory_equal(ptr(name[0], 0), "lower", 5);
+	assert_int_equal(word(name[0], 8), 5);
+	assert_int_equal(type[0], 3);
+	assert_int_equal(num(value[0], 0), 1);
+	assert_int_equal(*(char *)ptr(value[0], 8), 1);
+	assert_int_equal(type[1], 1);
+	assert_int_equal(num(value[1], 0), 5);            /* S64 */
+	assert_int_equal(word(value[1], 8), 2);
+	const int64_t *scale = ptr(value[1], 16);
+	assert_int_equal(type[2], 4);
+	assert_int_equal(word(value[2], 8), 2);
+	if (!memcmp(ptr(value[2], 0), "no", 2))
+		return refuse(frame, "not today");
+	const float *x = ptr(in, 24);
+	float *y = ptr(out, 24);
+	for (int i = 0; i < 4; i++)
+		y[i] = x[i] * (float)scale[i / 2];
+	return NULL;
+}
+
+static void attr(struct str *s, const char *name, uint8_t kind, uint8_t dtype, uint32_t count, const void *p, size_t n)
+{
+	uint32_t len = (uint32_t)strlen(name);
+	uint8_t h[4] = { kind, dtype, 0, 0 };
+
+	str_addn(s, (char *)&len, 4);
+	str_addn(s, name, len);
+	str_addn(s, (char *)h, 4);
+	str_addn(s, (char *)&count, 4);
+	str_addn(s, p, n);
+}
+
+static struct err *launch(struct rt_client *c, const char *text, size_t cut, float *out)
+{
+	struct str d = { 0 };
+	struct prog *p = prog_new();
+	struct arena *a = &p->arena;
+	int64_t scale[2] = { 3, 5 }, dim[2] = { 2, 2 };
+	int dev = 0;
+	struct rt_exec *x;
+	struct err *e;
+
+	attr(&d, "lower", 0, DT_pred, 1, "\1", 1);
+	attr(&d, "scales", 1, DT_i64, 2, scale, 16);
+	attr(&d, "text", 2, 0, 2, text, 2);
+	p->name = arena_str(a, "ffi", 3);
+	p->ndev = 1;
+	p->nreg = 1;
+	p->narg = p->nres = p->ncustom = p->nsite = p->nblock = 1;
+	p->nbuf = p->nopnd = 2;
+	p->arg = ARENA_NEW(a, struct prog_arg, 1);
+	p->arg[0] = (struct prog_arg){ .dtype = DT_f32, .rank = 2, .dim = arena_copy(a, dim, 16), .bytes = 16, .alias = -1 };
+	p->res = ARENA_NEW(a, struct prog_arg, 1);
+	p->res[0] = p->arg[0];
+	p->buf = ARENA_NEW(a, struct prog_buf, 2);
+	p->buf[0] = (struct prog_buf){ .kind = BUF_ARG, .size = 16, .alias = -1 };
+	p->buf[1] = (struct prog_buf){ .kind = BUF_OUT, .size = 16, .alias = -1 };
+	p->opnd = ARENA_NEW(a, struct prog_opnd, 2);
+	p->opnd[1].buf = 1;
+	p->site = ARENA_NEW(a, struct prog_site, 1);
+	p->site[0].text = arena_str(a, "", 0);
+	p->custom = ARENA_NEW(a, struct prog_custom, 1);
+	p->custom[0] = (struct prog_custom){ .target = arena_str(a, "scale_ffi", 9), .api = 4, .nin = 1, .nout = 1, .ndict = d.n - cut };
+	p->custom[0].dict = arena_copy(a, d.p, d.n);
+	p->custom[0].v = ARENA_NEW(a, struct prog_view, 2);
+	for (int i = 0; i < 2; i++)
+		prog_view_make(a, &p->custom[0].v[i], DT_f32, 2, dim);
+	p->block = ARENA_NEW(a, struct prog_block, 1);
+	p->block[0].n = 1;
+	p->block[0].cmd = ARENA_NEW(a, struct prog_cmd, 1);
+	p->block[0].cmd[0] = (struct prog_cmd){ .op = CMD_CUSTOM, .nopnd = 2 };
+	str_free(&d);
+	e = rt_exec_new(c, p, &dev, &x);
+	assert_null(e);
+
+	struct rt_shape s = { DT_f32, 2, { 2, 2 } };
+	float in[4] = { 1, 2, 3, 4 };
+	struct rt_buffer *b, *o;
+	struct rt_event *done, *got;
+	assert_null(rt_buffer_from_host(rt_client_device(c, 0), 0, &s, in, NULL, &b));
+	e = rt_exec_run(x, &b, NULL, 0, 7, &o, &done);
+	if (!e) {
+		e = rt_event_wait(done);
+		got = rt_buffer_to_host(o, 0, 16, out);
+		err_free(rt_event_wait(got));
+		rt_event_unref(got);
+		rt_event_unref(done);
+		rt_buffer_unref(o);
+	}
+	rt_buffer_unref(b);
+	rt_exec_unref(x);
+	return e;
+}
+
+static void ffi(void **state)
+{
+	struct rt_opts o = { .ndev = 1 };
+	struct rt_client *c;
+	float r[4] = { 0 };
+	void *(*fn)(void *) = handler;
+	void *h;
+
+	assert_null(rt_client_new(&o, &c));
+	struct err *e = launch(c, "ok", 0, r);
+	assert_non_null(e);
+	assert_int_equal(e->code, ERR_UNIMPLEMENTED);
+	assert_non_null(strstr(e->msg, "scale_ffi"));
+	err_free(e);
+	memcpy(&h, &fn, sizeof h);
+	rt_ffi_register("scale_ffi", h);
+	e = launch(c, "ok", 0, r);
+	assert_null(e);
+	assert_true(r[0] == 3 && r[1] == 6 && r[2] == 15 && r[3] == 20);
+	e = launch(c, "no", 0, r);
+	assert_non_null(e);
+	assert_int_equal(e->code, ERR_INVALID);
+	assert_non_null(strstr(e->msg, "not today"));
+	err_free(e);
+	assert_int_equal(metadata, 1);
+	assert_int_equal(executed, 2);
+	e = launch(c, "ok", 3, r);                        /* attributes cut short */
+	assert_non_null(e);
+	assert_int_equal(e->code, ERR_INVALID);
+	err_free(e);
+	rt_client_free(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest t[] = { cmocka_unit_test(ffi) };
+
+	return cmocka_run_group_tests(t, NULL, NULL);
+}

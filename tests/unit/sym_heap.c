@@ -1,0 +1,143 @@
+/* The heap: blocks do not overlap, holes are found again, limits are kept and explained, damage is seen. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "sym/sym.h"
+
+static struct sym_team *team(int n, int64_t limit, bool guard)
+{
+	struct sym_opts o = { .npe = n, .nlocal = n, .limit = limit, .threads = n, .guard = guard };
+	struct sym_team *t;
+
+	assert_null(sym_open(&o, &t));
+	return t;
+}
+
+struct user { pthread_t t; struct sym_heap *h; uint64_t seed; };
+
+static void *churn(void *v)
+{
+	struct user *u = v;
+	struct sym_block *b[64] = { 0 };
+	unsigned char tag[64];
+	uint64_t s = u->seed;
+
+	for (int i = 0; i < 20000; i++) {
+		s = s * 6364136223846793005u + 1442695040888963407u;
+		int k = (int)(s >> 58);
+		if (b[k]) {
+			const unsigned char *p = (unsigned char *)sym_base(u->h) + b[k]->off;
+			for (size_t n = 0; n < b[k]->bytes; n += 61)
+				assert_int_equal(p[n], tag[k]);
+			sym_free(b[k]);
+			b[k] = NULL;
+			continue;
+		}
+		size_t n = (s >> 20) % (i % 7 ? 500 : 20000);
+		assert_null(sym_alloc(u->h, n, "test", k, &b[k]));
+		assert_int_equal(b[k]->off % 64, 0);
+		assert_int_equal(b[k]->bytes, n);
+		tag[k] = (unsigned char)(s >> 40);
+		memset(sym_base(u->h) + b[k]->off, tag[k], n);
+	}
+	for (int k = 0; k < 64; k++)
+		sym_free(b[k]);
+	return NULL;
+}
+
+static void churning(void **state)
+{
+	for (int guard = 0; guard < 2; guard++) {
+		struct sym_team *t = team(2, 0, guard);
+		struct user u[4];
+		int64_t broken = sym_guard_broken();
+		for (int i = 0; i < 4; i++) {
+			u[i] = (struct user){ .h = sym_heap_of(t, i & 1), .seed = 77 + (uint64_t)i };
+			pthread_create(&u[i].t, NULL, churn, &u[i]);
+		}
+		for (int i = 0; i < 4; i++)
+			pthread_join(u[i].t, NULL);
+		for (int i = 0; i < 2; i++)
+			assert_int_equal(sym_heap_stats(sym_heap_of(t, i)).in_use, 0);
+		assert_int_equal(sym_guard_broken(), broken);
+		sym_close(t);
+	}
+}
+
+static void limits(void **state)
+{
+	struct sym_team *t = team(2, 1 << 20, false);
+	struct sym_heap *h = sym_heap_of(t, 0), *o = sym_heap_of(t, 1);
+	struct sym_block *a, *b, *c;
+
+	assert_null(sym_alloc(h, 600000, "result of 'step',", 3, &a));
+	assert_null(sym_alloc(h, 1000, "an array from the host", -1, &b));
+	struct err *e = sym_alloc(o, 500000, "the program zone", -1, &c);      /* the limit is for all heaps together */
+	assert_non_null(e);
+	assert_int_equal(e->code, ERR_EXHAUSTED);
+	assert_non_null(strstr(e->msg, "asked for 500000 bytes for the program zone"));
+	assert_non_null(strstr(e->msg, "of 1048576 bytes are free"));
+	err_free(e);
+	e = sym_alloc(h, 500000, NULL, -1, &c);
+	assert_non_null(strstr(e->msg, "largest live buffers: 600000 bytes (result of 'step', 3), 1000 bytes (an array from the host)"));
+	err_free(e);
+	sym_free(a);
+	assert_null(sym_alloc(o, 900000, NULL, -1, &c));
+	e = sym_alloc(h, SIZE_MAX - 10, NULL, -1, &a);
+	assert_non_null(e);
+	err_free(e);
+	sym_free(b);
+	sym_free(c);
+	struct sym_stats s = sym_heap_stats(h);
+	assert_int_equal(s.in_use, 0);
+	assert_true(s.peak >= 601000);
+	assert_int_equal(s.largest, 600000);
+	sym_heap_clear_stats(h);
+	assert_int_equal(sym_heap_stats(h).peak, 0);
+	sym_close(t);
+}
+
+static void pages(void **state)
+{
+	/* Heaps take turns: pages of one are given back when the other needs them, and come back as zeros or data. */
+	struct sym_team *t = team(2, 64 << 20, false);
+	struct sym_block *b;
+
+	for (int i = 0; i < 6; i++) {
+		struct sym_heap *h = sym_heap_of(t, i & 1);
+		assert_null(sym_alloc(h, 60 << 20, NULL, -1, &b));
+		memset(sym_base(h) + b->off, i + 1, 60 << 20);
+		sym_free(b);
+	}
+	sym_close(t);
+}
+
+static void guards(void **state)
+{
+	struct sym_team *t = team(1, 0, true);
+	struct sym_heap *h = sym_heap_of(t, 0);
+	int64_t was = sym_guard_broken();
+	struct sym_block *b;
+
+	for (int k = 0; k < 3; k++) {
+		assert_null(sym_alloc(h, 100, "a test's buffer", -1, &b));
+		if (k)
+			sym_base(h)[b->off + (k == 1 ? (size_t)-1 : 100)] ^= 1;
+		sym_free(b);
+		assert_int_equal(sym_guard_broken(), was + k);
+	}
+	sym_close(t);
+}
+
+int main(void)
+{
+	const struct CMUnitTest t[] = { cmocka_unit_test(churning), cmocka_unit_test(limits), cmocka_unit_test(pages), cmocka_unit_test(guards) };
+
+	return cmocka_run_group_tests(t, NULL, NULL);
+}
