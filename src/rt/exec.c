@@ -114,7 +114,7 @@ static void decode(struct rt_exec *x)
 			if (c->op == CMD_KERN) {
 				const struct kernel *k = &x->kern[c->id];
 				o->ref = k;
-				o->op = k->split ? I_SPLIT : k->code && !k->shared ? I_CODE : I_KERN;
+				o->op = k->split ? I_SPLIT : k->copy ? I_COPY : k->code && !k->shared ? I_CODE : I_KERN;
 			} else if (c->op == CMD_TABLE)
 				o->ref = &p->table[c->imm];
 			else if (c->op == CMD_COLL)
@@ -203,6 +203,12 @@ static struct err *kernels(struct rt_exec *x, bool workers)
 			k->scratch = kern_scratch(k->k, k->state);
 			k->shared = kern_shared(k->k, k->state);
 			x->scratch = MAX(x->scratch, k->scratch);
+		}
+		const struct prog_view *v = k->k->v;
+		if (k->k->id == KERN_copy && v[0].dtype == v[1].dtype && prog_view_dense(&v[0]) && prog_view_dense(&v[1])) {
+			k->copy = prog_view_bytes(&v[1]);
+			k->from = v[0].off * dtype_info[v[0].dtype].bytes;
+			k->to = v[1].off * dtype_info[v[1].dtype].bytes;
 		}
 		k->split = workers && k->tiles > 1 && kernel_ns(k->k) > SPLIT_NS;
 	}

@@ -191,11 +191,12 @@ struct kernel {
 	int64_t tiles;
 	int phases;
 	bool split;                   /* worth more than one thread */
+	int64_t copy, from, to;       /* a copy of so many bytes that lie together, at these offsets; 0: no */
 	size_t scratch, shared;
 };
 
 enum ins_op {
-	I_END, I_CODE, I_KERN, I_SPLIT, I_SET, I_ADD, I_MUL, I_MIN, I_MAX, I_LD, I_ST, I_TABLE, I_LOOP, I_WHILE, I_CASE, I_COLL, I_CUSTOM,
+	I_END, I_CODE, I_COPY, I_KERN, I_SPLIT, I_SET, I_ADD, I_MUL, I_MIN, I_MAX, I_LD, I_ST, I_TABLE, I_LOOP, I_WHILE, I_CASE, I_COLL, I_CUSTOM,
 };
 /* A command in the form that is walked. */
 struct ins {

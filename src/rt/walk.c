@@ -107,6 +107,13 @@ static bool run(struct frame *f, const struct ins *i)
 			k->code(ptr, 0, k->tiles);
 			continue;
 		}
+		case I_COPY: {
+			const struct kernel *k = i->ref;
+			char *dst = resolve(&o[1], base, reg) + k->to, *src = resolve(&o[0], base, reg) + k->from;
+			if (dst != src)
+				memcpy(dst, src, (size_t)k->copy);
+			continue;
+		}
 		case I_KERN: case I_SPLIT:
 			for (uint32_t n = 0; n < i->nopnd; n++)
 				ptr[n] = resolve(&o[n], base, reg);

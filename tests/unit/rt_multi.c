@@ -312,6 +312,47 @@ static void idle(void **state)
 	rt_exec_unref(x);
 }
 
+static struct err *stuck(void *user, const struct rt_custom_call *c)
+{
+	if (c->position == 0)
+		usleep(2500000);
+	memcpy(c->out[0], c->in[0], 16);
+	return NULL;
+}
+
+/* RONDO_TIMEOUT: a wait ends with an error that says where both are. */
+static void patience(void **state)
+{
+	struct rt_client *mine = cl;
+	int dev[NDEV] = { 0, 1, 2, 3 };
+	struct rt_buffer *a[NDEV], *out[NDEV];
+	struct rt_event *done[NDEV];
+	struct err *e;
+
+	ok(conf_set("TIMEOUT", "1"));
+	setup(NULL);
+	struct rt_exec *x = load(fails, dev);
+	rt_custom_register("maybe", stuck, NULL);
+	for (int i = 0; i < NDEV; i++)
+		a[i] = vec(i, 1);
+	ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
+	for (int i = 0; i < NDEV; i++) {
+		e = rt_event_wait(done[i]);
+		assert_non_null(e);
+		assert_int_equal(e->code, ERR_DEADLINE);
+		assert_non_null(strstr(e->msg, "has waited 1 s"));
+		assert_non_null(strstr(e->msg, "for device 0, which is at"));
+		err_free(e);
+		rt_event_unref(done[i]);
+		rt_buffer_unref(out[i]);
+		rt_buffer_unref(a[i]);
+	}
+	rt_exec_unref(x);
+	rt_client_free(cl);
+	ok(conf_set("TIMEOUT", "0"));
+	cl = mine;
+}
+
 static void memory(void **state)
 {
 	/* One device cannot have its outputs: the launch fails everywhere, with sizes. */
@@ -433,7 +474,7 @@ static void speed(void **state)
 int main(void)
 {
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(ring), cmocka_unit_test(overlapping), cmocka_unit_test(failure), cmocka_unit_test(diverging), cmocka_unit_test(idle),
+		cmocka_unit_test(ring), cmocka_unit_test(overlapping), cmocka_unit_test(failure), cmocka_unit_test(diverging), cmocka_unit_test(idle), cmocka_unit_test(patience),
 		cmocka_unit_test(memory), cmocka_unit_test(nested), cmocka_unit_test(speed),
 	};
 
