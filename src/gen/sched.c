@@ -40,6 +40,7 @@ struct cx {
 	int64_t lo[GEN_NV], hi[GEN_NV];
 	uint64_t ctx;
 	const struct ir_op *anchor;
+	int64_t unroll;          /* reductions of at most so many elements are straight-line code */
 	int depth;
 };
 
@@ -862,7 +863,7 @@ static uint32_t want_reduce(struct cx *cx, const struct ir_op *o, uint32_t j, ui
 	if (cx->stop)
 		return 0;
 
-	if (count <= GEN_UNROLL) {            /* straight-line code */
+	if (count <= cx->unroll) {            /* straight-line code */
 		uint32_t acc[GEN_MAX_OUT], out[GEN_MAX_OUT];
 		enum dtype at[GEN_MAX_OUT];
 		for (int k = 0; k < n; k++) {
@@ -1763,6 +1764,11 @@ struct gen_sched *gen_schedule(struct arena *a, const struct ir_module *m, const
 		struct gen_buf b = { t->dtype, NULL, 0, t->count, i >= fn->nparam };
 		arr_push(&cx.buf, b);
 	}
+	/* results of the rows beside results of the whole: even a short reduction has to be a loop */
+	cx.unroll = GEN_UNROLL;
+	for (size_t i = 1; i < fn->result.n; i++)
+		if (ir_vtype(m, fn, fn->result.p[i])->count != ir_vtype(m, fn, fn->result.p[0])->count)
+			cx.unroll = 1;
 	/* the largest reduction decides */
 	uint8_t *live = ir_live(a, m, fn);
 	int64_t most = 0;
@@ -1774,7 +1780,7 @@ struct gen_sched *gen_schedule(struct arena *a, const struct ir_module *m, const
 		for (uint32_t j = 0; j < o->nout; j++)
 			used |= live[o->out + j];
 		const struct ir_type_info *ti = ir_vtype(m, fn, ir_in(fn, o, 0)), *t = ir_vtype(m, fn, o->out);
-		if (!used || ti->count == 0 || ti->count / t->count <= GEN_UNROLL)
+		if (!used || ti->count == 0 || ti->count / t->count <= cx.unroll)
 			continue;
 		if (ti->count > most) {
 			most = ti->count;
