@@ -56,13 +56,19 @@ static struct affine get(const struct loop *l, ir_val v)
 	return (struct affine){0};
 }
 
+/* Operand k has the same value in every turn. */
+static bool invariant(const struct loop *l, int k)
+{
+	return l->role[k] == ROLE_CONST || (l->role[k] == ROLE_CARRY && l->body->result.p[l->result_of[k]] == (ir_val)l->param_of[k]);
+}
+
 static void analyse(struct loop *l)
 {
 	const struct ir_fn *fn = l->body;
 	const struct ir_module *m = l->r->m;
 	for (int k = 0; k < l->n; k++) {
 		int64_t c;
-		if (l->param_of[k] > 0 && l->role[k] == ROLE_CONST && ir_const_int(m, l->r->b.fn, l->in[k], &c) &&
+		if (l->param_of[k] > 0 && invariant(l, k) && ir_const_int(m, l->r->b.fn, l->in[k], &c) &&
 		    wide_int(ir_vtype(m, fn, (ir_val)l->param_of[k])))
 			l->aff[l->param_of[k]] = (struct affine){ true, 0, c };
 	}
@@ -190,7 +196,7 @@ static bool grows(struct loop *l, int k)
 	if (ir_const_int(m, b, q, &l->step[k]))
 		return true;
 	for (int i = 0; i < l->n; i++)
-		if (l->param_of[i] == (int)q && l->role[i] == ROLE_CONST)
+		if (l->param_of[i] == (int)q && invariant(l, i))
 			return ir_const_int(m, l->r->b.fn, l->in[i], &l->step[k]);
 	return false;
 }
@@ -216,7 +222,7 @@ static bool find_counter(struct loop *l)
 			return false;
 	} else {
 		int k = (int)y - 1;
-		if (l->role[k] != ROLE_CONST || !ir_const_int(m, l->r->b.fn, l->in[k], &limit))
+		if (!invariant(l, k) || !ir_const_int(m, l->r->b.fn, l->in[k], &limit))
 			return false;
 	}
 	int k = (int)x - 1;
@@ -333,7 +339,7 @@ static void rebuild(struct loop *l)
 		}
 		if (l->role[k] != ROLE_CARRY && l->role[k] != ROLE_CONST)
 			continue;
-		bool same = l->role[k] == ROLE_CONST || body->result.p[l->result_of[k]] == p;
+		bool same = invariant(l, k);
 		if (same) {
 			plan[k] = INVARIANT;
 			int slices = 0, way = 0;
