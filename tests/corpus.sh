@@ -25,7 +25,8 @@ corpus="$(cd "$corpus" && pwd)"
 rondo="$PWD/$build/rondo"
 log="$(mktemp -d)"
 trap 'rm -rf "$log"' EXIT
-export RONDO_CACHE='' RONDO_CHECK="${RONDO_CHECK:-1}"
+# The expected results round every addition of bf16 (XLA without excess precision).
+export RONDO_EXCESS_PRECISION=0 RONDO_CACHE='' RONDO_CHECK="${RONDO_CHECK:-1}"
 
 # Programs over several devices whose communication is not all written by hand, and code that lies outside
 # Rondo (LAPACK through JAX): not for this runner.
@@ -46,10 +47,13 @@ one() {
 	[ -n "$devices" ] && flag+=(--devices "$devices")
 	# Expected results that hold rounding noise: gradients that are zero but for rounding; bf16 without results in
 	# f32 to compare with (AdamW's first step makes a sign of each gradient).
+	case "$tier $name" in       # the oracle walks the program as it was read: sums of bf16 are f32, rounded once
+	"eval attn/flax_dropout") flag+=(--tol 2e-2 --atol 1) ;;
+	"eval model/llama_unrolled") flag+=(--tol 2e-2) ;;
+	esac
 	case "$name" in
 	attn/flax_mha | model/flax_optax) flag+=(--atol 1e-5) ;;
-	attn/flax_dropout) flag+=(--tol 2e-2 --atol 1) ;;
-	model/gpt | model/llama_unrolled) flag+=(--tol 2e-2) ;;
+	model/gpt) flag+=(--tol 4e-2) ;;
 	esac
 	timeout 30 "$rondo" run "$corpus/$name.mlirbc" --in "$corpus/$name.npz" --check "$corpus/$name.npz" --quiet "${flag[@]}" \
 		>"$log/${name//\//.}.$tier" 2>&1 || rc=$?
@@ -73,6 +77,7 @@ fi
 export -f one
 export log corpus rondo devices
 total=$((${#names[@]} * ${#tiers[@]})) done=0 passed=0 failed=0
+# shellcheck disable=SC2016
 while IFS= read -r line; do
 	done=$((done + 1))
 	case "$line" in
