@@ -8,7 +8,7 @@
 
 /* Up to INLINE_NS a program runs on the caller's thread; on the only device of a client, where nothing but the
  * caller's own few microseconds could overlap and waking two threads costs a hundred, up to ALONE_NS. */
-enum { INLINE_NS = 30000, ALONE_NS = 1000000, QUICK_CUSTOM = 1 << 15, INLINE_ARGS = 64, SPLIT_NS = 8000 };
+enum { INLINE_NS = 30000, ALONE_NS = 1000000, QUICK_CUSTOM = 1 << 15, INLINE_ARGS = 64, SPLIT_NS = 8000, WAKE_NS = 50000 };
 
 static _Thread_local struct rt_device *walking;   /* the device whose program this thread runs */
 
@@ -69,6 +69,16 @@ static double block_ns(const struct prog *p, uint32_t b, int depth)
 		}
 	}
 	return t;
+}
+
+/* A worker that sleeps needs some 60 us to come: it is called for a large kernel, or for any kernel of a program
+ * that has enough work in kernels worth splitting. */
+static void wakes(struct rt_exec *x)
+{
+	bool busy = block_ns(x->p, 0, 0) > 4 * WAKE_NS;
+
+	for (uint32_t i = 0; i < x->p->nkern; i++)
+		x->kern[i].wakes = busy || kernel_ns(x->kern[i].k) > WAKE_NS;
 }
 
 static const uint8_t op_of[] = {
@@ -335,6 +345,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	TRY_GOTO(e, kernels(x, c->ndev > 1 || c->dev[0].nworker > 0), out);
 	TRY_GOTO(e, buffers(x), out);
 	decode(x);
+	wakes(x);
 	for (uint32_t i = 0; i < p->ncoll; i++)
 		TRY_GOTO(e, coll_check(p, &p->coll[i]), out);
 	x->inlined = p->ndev == 1 && !p->ncoll && p->narg <= INLINE_ARGS && p->nres <= INLINE_ARGS && block_ns(p, 0, 0) < (c->ndev == 1 ? ALONE_NS : INLINE_NS);

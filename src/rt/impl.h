@@ -191,6 +191,7 @@ struct kernel {
 	int64_t tiles;
 	int phases;
 	bool split;                   /* worth more than one thread */
+	bool wakes;                   /* worth waking workers that sleep */
 	int64_t copy, from, to;       /* a copy of so many bytes that lie together, at these offsets; 0: no */
 	size_t scratch, shared;
 };

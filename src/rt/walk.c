@@ -48,7 +48,7 @@ static void kernel(struct frame *f, const struct kernel *k, bool split)
 
 	if (k->shared)
 		ptr[k->k->nin + k->k->nout] = scratch_need(&shared, &n, k->shared);
-	if (split && !f->solo)
+	if (split && !f->solo && (k->wakes || !atomic_load_explicit(&f->d->jobasleep, memory_order_relaxed)))
 		pool_run(f->d, k, ptr, f->scratch);
 	else if (k->code)
 		k->code(ptr, 0, k->tiles);
