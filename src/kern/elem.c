@@ -1,6 +1,7 @@
 /* One elementwise function for any type.  Types without strips of their own go through wider ones, a
  * block at a time: small floats through f32, integers of fewer than eight bits through eight. */
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "impl.h"
@@ -34,19 +35,34 @@ static bool is_sub_int(enum dtype dt)
 
 /* --- small floats -------------------------------------------------------- */
 
-/* Decoding of the types of one byte; made on first use, by whoever comes first (all write the same). */
-static const float *f8_table(enum dtype dt)
+/* Tables of the types of one byte, made from the scalar conversions, which are the definition. */
+static float decode[DT_COUNT][256];
+static struct small_fmt format[DT_COUNT];
+static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
+static void tables(void)
 {
-	static float table[DT_COUNT][256];
-	static bool ready[DT_COUNT];
-	if (!__atomic_load_n(&ready[dt], __ATOMIC_ACQUIRE)) {
-		for (int i = 0; i < 256; i++) {
-			float f = f8_to_f32(dt, (uint8_t)i);
-			__atomic_store(&table[dt][i], &f, __ATOMIC_RELAXED);
-		}
-		__atomic_store_n(&ready[dt], true, __ATOMIC_RELEASE);
+	/* mantissa bits and bias of what small_f8 in isa.h handles */
+	static const int8_t mb[DT_COUNT][2] = {
+		[DT_f8e5m2] = { 2, 15 }, [DT_f8e4m3fn] = { 3, 7 }, [DT_f8e4m3b11fnuz] = { 3, 11 }, [DT_f8e5m2fnuz] = { 2, 16 },
+		[DT_f8e4m3fnuz] = { 3, 8 }, [DT_f8e4m3] = { 3, 7 }, [DT_f8e3m4] = { 4, 3 }, [DT_f4e2m1fn] = { 1, 1 },
+		[DT_f6e2m3fn] = { 3, 1 }, [DT_f6e3m2fn] = { 2, 3 },
+	};
+	for (enum dtype dt = 1; dt < DT_COUNT; dt++) {
+		if (dtype_info[dt].cls != DT_FLOAT || dtype_info[dt].bytes != 1)
+			continue;
+		for (int i = 0; i < 256; i++)
+			decode[dt][i] = f8_to_f32(dt, (uint8_t)i);
+		if (!mb[dt][0])
+			continue;
+		struct small_fmt *f = &format[dt];
+		*f = (struct small_fmt){ .mbits = mb[dt][0], .bias = mb[dt][1], .sign = dtype_info[dt].bits - 1,
+			.over = f32_to_f8(dt, 1e38f), .neg_over = f32_to_f8(dt, -1e38f), .pos_inf = f32_to_f8(dt, INFINITY),
+			.neg_inf = f32_to_f8(dt, -INFINITY), .pos_nan = f32_to_f8(dt, NAN), .neg_nan = f32_to_f8(dt, -NAN),
+			.one_zero = f32_to_f8(dt, -0.f) == 0 };
+		for (uint32_t c = 0; c < 1u << f->sign; c++)     /* the code of the largest finite value */
+			if (decode[dt][c] - decode[dt][c] == 0)
+				f->top = c;
 	}
-	return table[dt];
 }
 
 static void load_f32(enum dtype dt, int64_t n, float *out, const void *in)
@@ -57,45 +73,13 @@ static void load_f32(enum dtype dt, int64_t n, float *out, const void *in)
 	} else if (dt == DT_f16) {
 		isa->f16_f32(n, out, in, NULL, NULL);
 	} else {
-		const float *t = f8_table(dt);
+		pthread_once(&tables_once, tables);
+		const float *t = decode[dt];
 		const uint8_t *a = in;
 		for (int64_t i = 0; i < n; i++)
 			out[i] = t[a[i]];
 	}
 }
-/* Constants of the formats, from the scalar conversion, which is the definition. */
-static const struct small_fmt *small_of(enum dtype dt)
-{
-	static struct small_fmt fmt[DT_COUNT];
-	static int ready[DT_COUNT];
-	struct small_fmt *f = &fmt[dt];
-	if (!__atomic_load_n(&ready[dt], __ATOMIC_ACQUIRE)) {
-		/* m, bias: as dtype.def's names say */
-		static const int8_t mb[DT_COUNT][2] = {
-			[DT_f8e5m2] = { 2, 15 }, [DT_f8e4m3fn] = { 3, 7 }, [DT_f8e4m3b11fnuz] = { 3, 11 }, [DT_f8e5m2fnuz] = { 2, 16 },
-			[DT_f8e4m3fnuz] = { 3, 8 }, [DT_f8e4m3] = { 3, 7 }, [DT_f8e3m4] = { 4, 3 }, [DT_f4e2m1fn] = { 1, 1 },
-			[DT_f6e2m3fn] = { 3, 1 }, [DT_f6e3m2fn] = { 2, 3 },
-		};
-		struct small_fmt v = { .mbits = mb[dt][0], .bias = mb[dt][1], .sign = dtype_info[dt].bits - 1 };
-		v.over = f32_to_f8(dt, 1e38f);
-		v.pos_inf = f32_to_f8(dt, INFINITY);
-		v.neg_inf = f32_to_f8(dt, -INFINITY);
-		v.pos_nan = f32_to_f8(dt, NAN);
-		v.neg_nan = f32_to_f8(dt, -NAN);
-		v.one_zero = f32_to_f8(dt, -0.f) == 0;
-		/* the code of the largest finite value */
-		for (uint32_t c = 0; c < 1u << v.sign; c++) {
-			float x = f8_to_f32(dt, (uint8_t)c);
-			if (x - x == 0)
-				v.top = c;
-		}
-		v.neg_over = f32_to_f8(dt, -1e38f);
-		*f = v;
-		__atomic_store_n(&ready[dt], 1, __ATOMIC_RELEASE);
-	}
-	return f;
-}
-
 static void store_f32(enum dtype dt, int64_t n, void *out, const float *in)
 {
 	const struct kern_isa *isa = kern_isa_get();
@@ -104,7 +88,8 @@ static void store_f32(enum dtype dt, int64_t n, void *out, const float *in)
 	} else if (dt == DT_f16) {
 		isa->f32_f16(n, out, in, NULL, NULL);
 	} else if (dt != DT_f8e8m0fnu) {
-		isa->small(small_of(dt), n, out, in);
+		pthread_once(&tables_once, tables);
+		isa->small(&format[dt], n, out, in);
 	} else {
 		uint8_t *o = out;
 		for (int64_t i = 0; i < n; i++)
