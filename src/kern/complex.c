@@ -91,6 +91,12 @@ static double _Complex logistic_d(double _Complex z)
 {
 	return 1 / (1 + exp_d(-z));
 }
+/* angle of (b, a): -i log((b + i a) / sqrt(a a + b b)) */
+static double _Complex atan2_d(double _Complex a, double _Complex b)
+{
+	double _Complex l = clog((b + MK(-cimag(a), creal(a))) / csqrt(a * a + b * b));
+	return MK(cimag(l), -creal(l));
+}
 static double _Complex narrow(long double _Complex z) { return MK((double)creall(z), (double)cimagl(z)); }
 
 static bool less(double _Complex x, double _Complex y)
@@ -127,6 +133,7 @@ static double _Complex min_d(double _Complex x, double _Complex y)
 	P2(P, T, add, xr + yr, xi + yi)                                                               \
 	P2(P, T, subtract, xr - yr, xi - yi)                                                          \
 	P2(P, T, multiply, xr * yr - xi * yi, xr * yi + xi * yr)                                      \
+	F2(P, T, atan2, atan2_d(x, y))                                                                \
 	F2(P, T, maximum, max_d(x, y))                                                                \
 	F2(P, T, minimum, min_d(x, y))                                                                \
 	B2(P, T, compare_eq, xr == yr && xi == yi)                                                    \
@@ -178,7 +185,7 @@ F1(c128, double, cbrt, pow_l(x, MK(1. / 3, 0.)))
 
 #define ROW(P, fn) [ELEM_##fn] = P##_##fn
 #define TABLE(P) { ROW(P, add), ROW(P, subtract), ROW(P, multiply), ROW(P, divide), ROW(P, maximum), ROW(P, minimum), \
-	ROW(P, power), ROW(P, complex), ROW(P, compare_eq), ROW(P, compare_ne), ROW(P, compare_lt), ROW(P, compare_le),   \
+	ROW(P, power), ROW(P, atan2), ROW(P, complex), ROW(P, compare_eq), ROW(P, compare_ne), ROW(P, compare_lt), ROW(P, compare_le),   \
 	ROW(P, compare_gt), ROW(P, compare_ge), [ELEM_total_eq] = P##_compare_eq, [ELEM_total_ne] = P##_compare_ne,        \
 	[ELEM_total_lt] = P##_compare_lt, [ELEM_total_le] = P##_compare_le, [ELEM_total_gt] = P##_compare_gt,              \
 	[ELEM_total_ge] = P##_compare_ge, ROW(P, abs), ROW(P, real), ROW(P, imag), ROW(P, negate), ROW(P, sign),           \
