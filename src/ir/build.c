@@ -405,24 +405,56 @@ int ir_regions(const struct ir_fn *fn, const struct ir_op *o, ir_fnid *out, int 
 	return MIN(n, cap);
 }
 
-bool ir_effect(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
+/* What the op itself says: 1 effect, 0 none, -1 its functions decide. */
+static int own_effect(const struct ir_fn *fn, const struct ir_op *o)
 {
 	unsigned f = ir_info(o->kind)->flags;
 	if (f & (IR_EFFECT | IR_COLL))
-		return true;
+		return 1;
 	if (f & IR_CUSTOM)
 		return ir_attr(fn, o, 2) != 0;
-	if (f & IR_PURE)
-		return false;
-	ir_fnid r[256];
-	int n = ir_regions(fn, o, r, NELEM(r));
-	for (int i = 0; i < n; i++) {
-		const struct ir_fn *g = ir_fn_of(m, r[i]);
-		for (size_t j = 0; j < g->op.n; j++)
-			if (ir_effect(m, g, &g->op.p[j]))
-				return true;
+	return f & IR_PURE ? 0 : -1;
+}
+
+/* Each function is looked at once, without recursion: calls may form long chains, and graphs with very many paths. */
+bool ir_effect(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
+{
+	int own = own_effect(fn, o);
+	if (own >= 0)
+		return own;
+	ARR(ir_fnid) todo = {0};
+	uint8_t *seen = mem_alloc(m->fn.n);
+	bool found = false;
+	for (size_t next = 0;; next++) {
+		const struct ir_fn *g = next ? ir_fn_of(m, todo.p[next - 1]) : fn;
+		for (size_t i = 0; i < (next ? g->op.n : 1) && !found; i++) {
+			const struct ir_op *p = next ? &g->op.p[i] : o;
+			own = own_effect(g, p);
+			found = own > 0;
+			if (own >= 0)
+				continue;
+			int n = 64;
+			for (;; n *= 2) {
+				arr_reserve(&todo, n);
+				int k = ir_regions(g, p, todo.p + todo.n, n);
+				if (k < n) {
+					n = k;
+					break;
+				}
+			}
+			ir_fnid *r = todo.p + todo.n;
+			for (int k = 0; k < n; k++)
+				if (!seen[r[k]]) {
+					seen[r[k]] = 1;
+					todo.p[todo.n++] = r[k];
+				}
+		}
+		if (found || next == todo.n)
+			break;
 	}
-	return false;
+	arr_free(&todo);
+	free(seen);
+	return found;
 }
 
 uint8_t *ir_live(struct arena *a, const struct ir_module *m, const struct ir_fn *fn)

@@ -194,6 +194,16 @@ static void large(void **state)
 	struct ir_module *m = parse(s.p);
 	struct str t = {0};
 	ir_print(&t, m);
+	assert_false(ir_effect(m, ir_main(m), &ir_main(m)->op.p[0]));
+	ir_module_free(m);
+	/* a graph of calls with 3^40 paths */
+	s.n = 0;
+	for (int i = 0; i < 40; i++)
+		str_addf(&s, "fn @f%d(%%1: f32[]) -> (f32[]) {\n  %%2 = call %%1 fn=@f%d : f32[]\n  %%3 = call %%2 fn=@f%d : f32[]\n"
+		             "  %%4 = call %%3 fn=@f%d : f32[]\n  return %%4\n}\n", i, i + 1, i + 1, i + 1);
+	str_add(&s, "fn @f40(%1: f32[]) -> (f32[]) {\n  sharding_group %1 id=1\n  return %1\n}\n");
+	m = parse(s.p);
+	assert_true(ir_effect(m, ir_main(m), &ir_main(m)->op.p[0]));
 	ir_module_free(m);
 	s.n = 0;
 	str_add(&s, "fn @f(%1: f32[8]) -> (f32[8]) {\n");
