@@ -145,6 +145,7 @@ void client_unref(struct rt_client *c)
 			free(d->worker[k].scratch);
 		free(d->worker);
 		free(d->room.scratch);
+		free(d->room.shared);
 		free(d->help);
 	}
 	sym_close(c->team);

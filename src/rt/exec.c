@@ -213,6 +213,7 @@ static struct err *kernels(struct rt_exec *x, bool workers)
 			k->scratch = kern_scratch(k->k, k->state);
 			k->shared = kern_shared(k->k, k->state);
 			x->scratch = MAX(x->scratch, k->scratch);
+			x->shared = MAX(x->shared, k->shared);
 		}
 		const struct prog_view *v = k->k->v;
 		if (k->k->id == KERN_copy && v[0].dtype == v[1].dtype && prog_view_dense(&v[0]) && prog_view_dense(&v[1])) {
@@ -509,6 +510,7 @@ static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *con
 	bind(x, i, c, arg, out, *zone);
 	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->ep, d->heap, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = room != &d->room, .stop = l ? &l->stop : NULL };
 	f.scratch = scratch_need(&room->scratch, &room->nscratch, x->scratch);
+	f.shared = scratch_need(&room->shared, &room->nshared, x->shared);
 	return walk(&f);
 }
 
@@ -869,6 +871,7 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		ctx_fini(&cx);
 		store_unref(room.zone);
 		free(room.scratch);
+		free(room.shared);
 	}
 	return NULL;
 }

@@ -62,7 +62,8 @@ struct job {
 /* What a walk borrows from the device; a call from inside a host callback brings its own. */
 struct room {
 	struct store *zone;           /* the program zone: grows to the largest program's */
-	void *scratch; size_t nscratch;
+	void *scratch; size_t nscratch;           /* of the thread that walks */
+	void *shared; size_t nshared;             /* of all threads of one kernel */
 };
 
 struct worker {
@@ -237,7 +238,7 @@ struct rt_exec {
 	uint32_t ident;               /* of the program, equal on all devices */
 	int **peer, *npeer;           /* per local device: PEs it exchanges messages with */
 	struct rt_exec *next;         /* in c->execs */
-	size_t scratch;
+	size_t scratch, shared;
 	bool inlined, comm, donates;  /* donates: some parameter is given away */
 	int32_t *argbuf, *outbuf;     /* buffer of each parameter and result, -1 if unused */
 	int32_t *donor;               /* result -> parameter whose storage it takes, -1 */
@@ -255,7 +256,7 @@ struct frame {
 	int local, pos;               /* index among the local devices; position in the program */
 	int32_t launch_id;
 	bool solo;                    /* on this thread only */
-	void *scratch;
+	void *scratch, *shared;
 	_Atomic int *stop;            /* set when the launch is aborted; may be NULL */
 	struct coll_cx coll;
 	struct err *err;

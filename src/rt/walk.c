@@ -43,11 +43,9 @@ static inline bool stopped(const struct frame *f)
 static void kernel(struct frame *f, const struct kernel *k, bool split)
 {
 	char **ptr = f->c->ptr;
-	void *shared = NULL;
-	size_t n = 0;
 
 	if (k->shared)
-		ptr[k->k->nin + k->k->nout] = scratch_need(&shared, &n, k->shared);
+		ptr[k->k->nin + k->k->nout] = f->shared;
 	if (split && !f->solo && (k->wakes || !atomic_load_explicit(&f->d->jobasleep, memory_order_relaxed)))
 		pool_run(f->d, k, ptr, f->scratch);
 	else if (k->code)
@@ -55,7 +53,6 @@ static void kernel(struct frame *f, const struct kernel *k, bool split)
 	else
 		for (int phase = 0; phase < k->phases; phase++)
 			kern_run(k->k, k->state, phase, ptr, 0, k->tiles, f->scratch);
-	free(shared);
 }
 
 static bool run(struct frame *f, const struct ins *i);

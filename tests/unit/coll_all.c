@@ -280,6 +280,147 @@ static void divergence(void **state)
 	}
 }
 
+/* --- the put verb --------------------------------------------------------------------- */
+
+static void *putting(void *v)
+{
+	struct lost *d = v;
+	struct sym_ep *ep = sym_ep_of(d->team, d->pe);
+	struct sym_heap *h = sym_heap_of(d->team, d->pe);
+	int peer = 1 - d->pe;
+	struct sym_launch l = { .prog = 9, .peer = &peer, .npeer = 1 };
+	struct sym_block *b;
+	struct sym_msg m;
+	enum { N = 50000 };
+
+	assert_null(sym_alloc(h, N, NULL, -1, &b));
+	char *p = sym_base(h) + b->off;
+	sym_begin(ep, &l);
+	for (uint32_t k = 0; k < 20 && !d->err; k++) {
+		if (d->pe == 0) {                        /* producer */
+			memset(p, (int)k + 1, N);
+			d->err = sym_recv(ep, 1, k, SYM_GRANT, &m);
+			if (d->err)
+				break;
+			sym_return(ep, 1, false);
+			sym_put(ep, 1, m.off, p, m.n);
+			d->err = sym_tell(ep, 1, k, SYM_READY, m.off, m.n);
+		} else {
+			memset(p, 0, N);
+			d->err = sym_tell(ep, 0, k, SYM_GRANT, b->off, N);
+			if (!d->err)
+				d->err = sym_recv(ep, 0, k, SYM_READY, &m);
+			for (int i = 0; i < N && !d->err; i++)
+				if (p[i] != (char)(k + 1))
+					d->err = ERR(INTERNAL, "round %u: byte %d is %d", k, i, p[i]);
+			sym_return(ep, 0, false);
+		}
+	}
+	sym_end(ep, false);
+	sym_free(b);
+	return NULL;
+}
+
+static void puts_(void **state)
+{
+	for (int k = 0; k < 2; k++) {
+		struct sym_opts o = { .npe = 2, .nlocal = 2, .threads = 2, .chaos = k, .seed = 3 };
+		struct sym_team *t;
+		struct lost d[2];
+		assert_null(sym_open(&o, &t));
+		for (int i = 0; i < 2; i++) {
+			d[i] = (struct lost){ .team = t, .pe = i };
+			pthread_create(&d[i].t, NULL, putting, &d[i]);
+		}
+		for (int i = 0; i < 2; i++) {
+			pthread_join(d[i].t, NULL);
+			if (d[i].err)
+				fail_msg("%s", d[i].err->msg);
+		}
+		sym_close(t);
+	}
+}
+
+/* --- reductions of other kinds ----------------------------------------------------------- */
+
+struct red { pthread_t t; struct sym_team *team; struct prog *p; struct prog_coll c; int pe; int64_t n; struct err *err; };
+
+/* Value i of PE k: small integers, exact in bf16 as long as they are not added up. */
+static float fval(int k, int64_t i) { return (float)(1 + (k * 37 + i * 11) % 61); }
+
+static void *reducing(void *v)
+{
+	struct red *d = v;
+	struct sym_ep *ep = sym_ep_of(d->team, d->pe);
+	struct sym_heap *h = sym_heap_of(d->team, d->pe);
+	struct coll_cx cx = { ep, h, d->p, pes, d->pe };
+	int peer[MAXP], npeer = coll_peers(d->p, pes, d->pe, peer);
+	struct sym_launch l = { .prog = 1, .peer = peer, .npeer = npeer };
+	struct sym_block *x;
+	bool bf16 = d->c.dtype == DT_bf16;
+
+	assert_null(sym_alloc(h, (size_t)d->c.inner, NULL, -1, &x));
+	char *p = sym_base(h) + x->off, *ptr[2] = { p, p };
+	for (int64_t i = 0; i < d->n; i++)
+		if (bf16)
+			((uint16_t *)p)[i] = f32_to_bf16(fval(d->pe, i));
+		else
+			((float *)p)[i] = fval(d->pe, i);
+	sym_begin(ep, &l);
+	d->err = coll_run(&cx, &d->c, 1, ptr);
+	sym_end(ep, d->err != NULL);
+	for (int64_t i = 0; i < d->n && !d->err; i++) {
+		float want = 0, got = bf16 ? bf16_to_f32(((uint16_t *)p)[i]) : ((float *)p)[i];
+		for (int k = d->p->ndev - 1; k >= 0; k--) {      /* rank order of group 0 */
+			float a = fval(k, i);
+			want = k == d->p->ndev - 1 ? a : d->c.redop == RED_fn ? want * 0.5f + a : want + a;
+		}
+		if (bf16)
+			want = bf16_to_f32(f32_to_bf16(want));   /* rounded once */
+		if (want != got)
+			d->err = ERR(INTERNAL, "%lld elements of %s, redop %s: element %lld is %g, not %g", (long long)d->n, dtype_info[d->c.dtype].name,
+			             redop_name[d->c.redop], (long long)i, (double)got, (double)want);
+	}
+	sym_free(x);
+	return NULL;
+}
+
+static void reductions(void **state)
+{
+	/* acc * 0.5 + x: neither commutative nor associative */
+	uint8_t types[2] = { DT_f32, DT_f32 };
+	struct prog_ins ins[3] = { { .fn = EXPR_IMM, .from = DT_f32, .to = DT_f32, .imm = { 0, 0, 0, 0x3f } },
+	                           { .fn = ELEM_multiply, .from = DT_f32, .to = DT_f32, .src = { 0, 2 } },
+	                           { .fn = ELEM_add, .from = DT_f32, .to = DT_f32, .src = { 3, 1 } } };
+	uint16_t res[1] = { 4 };
+	struct prog_expr expr = { .nin = 2, .nout = 1, .n = 3, .in_type = types, .ins = ins, .out = res };
+	static const int64_t sizes[] = { 1, 300, 3000, 70001 };
+
+	for (int np = 2; np <= 5; np++)
+		for (int kind = 0; kind < 2; kind++)
+			for (size_t s = 0; s < NELEM(sizes); s++) {
+				struct sym_opts o = { .npe = np, .nlocal = np, .threads = np };
+				struct prog *p = make_prog(np);
+				struct red d[MAXP];
+				struct sym_team *t;
+				assert_null(sym_open(&o, &t));
+				for (int i = 0; i < np; i++) {
+					d[i] = (struct red){ .team = t, .p = p, .pe = i, .n = sizes[s] };
+					d[i].c = (struct prog_coll){ .kind = COLL_all_reduce, .dtype = kind ? DT_bf16 : DT_f32, .redop = kind ? RED_add : RED_fn,
+					                             .nin = 1, .expr = kind ? NULL : &expr, .outer = 1, .inner = sizes[s] * (kind ? 2 : 4) };
+					assert_null(coll_check(p, &d[i].c));
+					pthread_create(&d[i].t, NULL, reducing, &d[i]);
+				}
+				for (int i = 0; i < np; i++)
+					pthread_join(d[i].t, NULL);
+				for (int i = 0; i < np; i++)
+					if (d[i].err)
+						fail_msg("%d devices: %s", np, d[i].err->msg);
+				sym_close(t);
+				prog_free(p);
+			}
+}
+
 /* --- speed ------------------------------------------------------------------------ */
 
 struct race { pthread_t t; struct sym_team *team; struct prog *p; int pe, n; int64_t bytes; uint8_t kind; double s; };
@@ -347,7 +488,7 @@ static void speed(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(plain), cmocka_unit_test(chaotic), cmocka_unit_test(failing), cmocka_unit_test(divergence), cmocka_unit_test(speed),
+		cmocka_unit_test(plain), cmocka_unit_test(chaotic), cmocka_unit_test(failing), cmocka_unit_test(divergence), cmocka_unit_test(puts_), cmocka_unit_test(reductions), cmocka_unit_test(speed),
 	};
 
 	return cmocka_run_group_tests(t, NULL, NULL);
