@@ -191,6 +191,9 @@ static struct err *conv_constant(struct hlo *h, const struct wop *o)
 	TRY(op_out1(h, o, &r));
 	if (t != r)
 		return bad_op(h, "its value has another type than it says");
+	int64_t w = h->blob[p[0]];
+	if (w)
+		return op_emit(h, o, IR_constant, 0, NULL, 1, &w);
 	const struct ir_type_info *i = ir_type_of(h->m, t);
 	const struct dtype_info *d = &dtype_info[i->dtype];
 	uint8_t *fresh = NULL;
@@ -207,7 +210,8 @@ static struct err *conv_constant(struct hlo *h, const struct wop *o)
 		for (size_t j = 0; j < n; j++)
 			fresh[j] = d->cls == DT_INT ? (uint8_t)((int8_t)(uint8_t)(data[j] << sh) >> sh) : (uint8_t)(data[j] << sh) >> sh;
 	}
-	int64_t w = ir_blob_add(h->m, fresh ? fresh : data, n);
+	h->blob[p[0]] = ir_blob_add(h->m, fresh ? fresh : data, n);
+	w = h->blob[p[0]];
 	free(fresh);
 	return op_emit(h, o, IR_constant, 0, NULL, 1, &w);
 }

@@ -242,6 +242,7 @@ static struct err *read_entries(struct hlo *h, struct cur c, struct cur data)
 	h->wt = ARENA_NEW(&h->a, struct wtype, n[1]);
 	h->loc = ARENA_NEW(&h->a, ir_loc, n[0]);
 	h->shard = ARENA_NEW(&h->a, ir_shard, n[0]);
+	h->blob = ARENA_NEW(&h->a, ir_blob, n[0]);
 	for (int side = 0; side < 2; side++) {
 		struct entry *e = side ? h->type : h->attr;
 		for (uint32_t k = 0; k < n[side] && !c.bad;) {

@@ -96,6 +96,7 @@ struct hlo {
 	struct wtype *wt;
 	ir_loc *loc;                 /* of a location attribute, + 1; 0 = not decoded */
 	ir_shard *shard;             /* of a sharding attribute, + 1 */
+	ir_blob *blob;               /* of a constant's value; 0 = not made: copies of a constant share their bytes */
 	uint32_t nname; struct opname *opname;
 	uint32_t nprop; struct span *prop;
 	uint8_t *dialect; uint32_t ndialect;
