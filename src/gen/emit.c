@@ -375,6 +375,28 @@ static LV load(struct em *e, const struct gen_node *n)
 	return em_from_mem(e, n->dtype, x);
 }
 
+/* Is every full vector that goes to form l of elements of size bytes a number of whole cache lines? */
+static bool whole_lines(const struct em *e, const struct gen_lin *l, unsigned size)
+{
+	int64_t lo = e->nest && e->nest->vars >> e->lane & 1 ? e->nest->lo[e->lane] : e->body->lo[e->lane];
+	if (e->width * size % 64 || (l->c + lo) * size % 64)
+		return false;
+	for (int v = 0; v < GEN_NV; v++)
+		if (v != e->lane && l->k[v] * size % 64)
+			return false;
+	for (int j = 0; j < GEN_NT; j++)
+		if (l->tk[j])
+			return false;
+	return true;
+}
+
+static void past_caches(struct em *e, LV st)
+{
+	LLVMMetadataRef one = LLVMValueAsMetadata(LLVMConstInt(e->i32, 1, false));
+	LLVMSetAlignment(st, 64);
+	LLVMSetMetadata(st, LLVMGetMDKindIDInContext(e->c, "nontemporal", 11), LLVMMetadataAsValue(e->c, LLVMMDNodeInContext2(e->c, &one, 1)));
+}
+
 static void store(struct em *e, const struct gen_store *st)
 {
 	int buf = (int)e->s->fn->nparam + st->res, dt = e->s->buf[buf].dtype;
@@ -392,7 +414,10 @@ static void store(struct em *e, const struct gen_store *st)
 	x = em_to_mem(e, dt, em_splat(e, x, e->width));
 	if (!v && k == 1) {
 		if (!e->rem) {
-			LLVMSetAlignment(LLVMBuildStore(e->b, x, p), size);
+			LV w = LLVMBuildStore(e->b, x, p);
+			LLVMSetAlignment(w, size);
+			if (e->stream && whole_lines(e, &e->s->lin[st->lin], size))
+				past_caches(e, w);
 			return;
 		}
 		LT over[2] = { LLVMTypeOf(x), e->ptr };
@@ -831,6 +856,7 @@ static void body_turn(struct em *e, void *p)
 	const struct gen_body *b = p;
 	LLVMBasicBlockRef bb = turn_open(e, 0);
 	e->body_scope = e->cur;
+	e->body = b;
 	memset(e->red, 0, sizeof e->red);
 	memset(e->part, 0, sizeof e->part);
 	int next = 0;
@@ -1032,6 +1058,31 @@ static void outer_loops(struct em *e, const struct gen_body *b, const struct til
 	loop_close(e, &l, 1, hi, guard);
 }
 
+static void all_tiles(struct em *e, LV t0, LV t1, LV some)
+{
+	const struct gen_sched *s = e->s;
+	unsigned decoded = 0;
+	for (int i = 0; i < s->split; i++)
+		if (s->nbody == 1 && s->order[i] != s->across)
+			decoded |= 1u << s->order[i];
+	struct loop l = loop_open(e, decoded, t0);
+	struct tile t;
+	LV rest = l.phi;
+	for (int i = s->split; i >= 0 && s->norder; i--) {
+		int64_t ext = s->var[s->order[i]].ext, n = i == s->split ? (ext + s->block - 1) / s->block : ext;
+		if (i == 0) {
+			t.at[i] = rest;
+		} else {
+			t.at[i] = LLVMBuildURem(e->b, rest, em_ki(e->i64, n), "");
+			rest = LLVMBuildUDiv(e->b, rest, em_ki(e->i64, n), "");
+		}
+	}
+	for (int b = 0; b < s->nbody; b++) {
+		outer_loops(e, &s->body[b], &t, 0);
+	}
+	loop_close(e, &l, 1, t1, some);
+}
+
 static void kernel(struct em *e)
 {
 	const struct gen_sched *s = e->s;
@@ -1060,27 +1111,21 @@ static void kernel(struct em *e)
 	for (int v = 0; v < GEN_NV; v++)
 		e->var[v] = em_ki(e->i64, 0);
 
-	unsigned decoded = 0;
-	for (int i = 0; i < s->split; i++)
-		if (s->nbody == 1 && s->order[i] != s->across)
-			decoded |= 1u << s->order[i];
-	LV some = LLVMBuildICmp(e->b, LLVMIntSLT, t0, t1, "");
-	struct loop l = loop_open(e, decoded, t0);
-	struct tile t;
-	LV rest = l.phi;
-	for (int i = s->split; i >= 0 && s->norder; i--) {
-		int64_t ext = s->var[s->order[i]].ext, n = i == s->split ? (ext + s->block - 1) / s->block : ext;
-		if (i == 0) {
-			t.at[i] = rest;
-		} else {
-			t.at[i] = LLVMBuildURem(e->b, rest, em_ki(e->i64, n), "");
-			rest = LLVMBuildUDiv(e->b, rest, em_ki(e->i64, n), "");
-		}
+	if (s->stream) {
+		/* two versions: addresses of results decide */
+		LV any = em_ki(e->i64, 0);
+		for (int i = (int)s->fn->nparam; i < nptr; i++)
+			any = LLVMBuildOr(e->b, any, LLVMBuildPtrToInt(e->b, e->bufp[i], e->i64, ""), "");
+		any = LLVMBuildAnd(e->b, any, em_ki(e->i64, 63), "");
+		LV lines = LLVMBuildICmp(e->b, LLVMIntEQ, any, em_ki(e->i64, 0), "");
+		e->stream = true;
+		all_tiles(e, t0, t1, LLVMBuildAnd(e->b, lines, LLVMBuildICmp(e->b, LLVMIntSLT, t0, t1, ""), ""));
+		e->stream = false;
+		all_tiles(e, t0, t1, LLVMBuildAnd(e->b, LLVMBuildNot(e->b, lines, ""), LLVMBuildICmp(e->b, LLVMIntSLT, t0, t1, ""), ""));
+		em_call(e, "llvm.x86.sse.sfence", e->vd, 0, NULL);
+	} else {
+		all_tiles(e, t0, t1, LLVMBuildICmp(e->b, LLVMIntSLT, t0, t1, ""));
 	}
-	for (int b = 0; b < s->nbody; b++) {
-		outer_loops(e, &s->body[b], &t, 0);
-	}
-	loop_close(e, &l, 1, t1, some);
 	LLVMBuildRetVoid(e->b);
 	scope_pop(e);
 	free(e->bufp);

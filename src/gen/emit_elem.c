@@ -72,7 +72,8 @@ LV em_call(struct em *e, const char *name, LT ret, int n, const LV *arg)
 {
 	LT ft;
 	LV f = fn_decl(e, name, ret, n, arg, &ft), a[8];
-	memcpy(a, arg, sizeof *arg * (size_t)n);
+	if (n)
+		memcpy(a, arg, sizeof *arg * (size_t)n);
 	return LLVMBuildCall2(e->b, ft, f, a, (unsigned)n, "");
 }
 

@@ -15,7 +15,7 @@
 
 #include <stdlib.h>
 
-enum { MAX_AXIS = 12, MAX_BRK = 24, MAX_SEG = 16 };
+enum { MAX_AXIS = 12, MAX_BRK = 24, MAX_SEG = 16, STREAM_BYTES = 48 << 20 };
 
 struct axis { int64_t ext; bool outer; int ncut; int64_t cut[GEN_NV]; };
 struct axset { int n; int axis[GEN_NV]; int64_t ext[GEN_NV]; };
@@ -1602,9 +1602,14 @@ static void finish(struct cx *cx, int vbytes)
 			break;
 		have *= ext;
 	}
-	for (int b = 0; b < s->nbuf; b++)
+	int64_t written = 0;
+	for (int b = 0; b < s->nbuf; b++) {
 		if (s->buf[b].count == 0 && s->buf[b].result)
 			s->tiles = 0;
+		written += s->buf[b].result ? s->buf[b].count * dtype_info[s->buf[b].dtype].bytes : 0;
+	}
+	/* too much for the caches: results need not pass through them */
+	s->stream = s->bytes >= STREAM_BYTES && written >= STREAM_BYTES / 4;
 }
 
 /* One attempt; false: stopped (failed, or to be started again). */
