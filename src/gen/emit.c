@@ -335,6 +335,28 @@ static LV masked_load(struct em *e, LT t, unsigned size, LV p)
 	return LLVMBuildCall2(e->b, ft, f, a, 4, "");
 }
 
+/* Walking down columns crosses a page a turn, which the hardware does not foresee. */
+static void fetch_ahead(struct em *e, const struct gen_node *n, LV p, unsigned size)
+{
+	if (e->s->lane < 0 || !e->nest || !e->nest->vars)
+		return;
+	int v = e->s->nvar - 1;
+	while (v > 0 && !(e->nest->vars >> v & 1 && e->nest->hi[v] - e->nest->lo[v] > 1))
+		v--;
+	int64_t step = e->s->lin[n->lin].k[v] * size;
+	if (!(e->nest->vars >> v & 1) || llabs(step) < 1024)
+		return;
+	LT over = e->ptr;
+	unsigned id = LLVMLookupIntrinsicID("llvm.prefetch", 13);
+	LV f = LLVMGetIntrinsicDeclaration(e->m, id, &over, 1);
+	LT ft = LLVMIntrinsicGetType(e->c, id, &over, 1);
+	for (unsigned line = 0; line < e->width * size; line += 64) {
+		LV off = em_ki(e->i64, 6 * step + line);
+		LV a[4] = { LLVMBuildGEP2(e->b, e->i8, p, &off, 1, ""), em_ki(e->i32, 0), em_ki(e->i32, 3), em_ki(e->i32, 1) };
+		LLVMBuildCall2(e->b, ft, f, a, 4, "");
+	}
+}
+
 static LV load(struct em *e, const struct gen_node *n)
 {
 	int buf = (int)n->a[0];
@@ -355,8 +377,10 @@ static LV load(struct em *e, const struct gen_node *n)
 		LLVMSetAlignment(x, size);
 		return em_from_mem(e, n->dtype, x);
 	}
-	if (!v && k == 1 && !e->rem)
+	if (!v && k == 1 && !e->rem) {
 		x = vload(e, t, size, p, 0);
+		fetch_ahead(e, n, p, size);
+	}
 	else if (!v && k == 1 && (size >= 4 || e->isa >= GEN_ISA_AVX512))
 		x = masked_load(e, t, size, p);
 	else if (!v && k == -1 && !e->rem) {

@@ -1533,6 +1533,15 @@ static void finish(struct cx *cx, int vbytes)
 		}
 	}
 	s->lane = lane >= 0 && (!inner_ok || best < inner) ? lane : -1;
+	if (s->lane >= 0 && inner_ok) {
+		/* columns: several cache lines of a row at once, if the work per element is so small that the
+		 * accumulators stay in registers */
+		int ops = 0;
+		for (uint32_t i = 1; i < s->nnode; i++)
+			ops += s->node[i].mask >> s->lane & 1 ? gen_node_cost(&s->node[i]) : 0;
+		if (ops <= 10 && s->nbody == 1 && s->var[s->lane].ext >= 16 * s->width)
+			s->width *= 4;
+	}
 	if (s->lane >= 0) {
 		while (s->width > 4 && s->width / 2 >= s->var[s->lane].ext)
 			s->width /= 2;
@@ -1593,7 +1602,7 @@ static void finish(struct cx *cx, int vbytes)
 		int64_t need = (int64_t)(want_tiles / (double)have + 0.5);
 		int64_t blk = MAX((ext + need - 1) / need, 1);
 		if (s->order[i] == s->lane)
-			blk = (blk + 2 * s->width - 1) / (2 * s->width) * (2 * s->width);
+			blk = (blk + s->width - 1) / s->width * s->width;
 		if (s->order[i] == s->across)
 			blk = (blk + 2 * s->across_block - 1) / (2 * s->across_block) * (2 * s->across_block);
 		s->block = blk;

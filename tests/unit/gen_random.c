@@ -373,7 +373,9 @@ static void build_row(void)
 	static const int ext[] = { 2, 3, 7, 8, 16, 33, 40, 64 };
 	for (int d = 0; d < rank; d++)
 		full[d] = ext[pick(rank > 2 ? 6 : 8)];
-	if (mode != 1)
+	if (pick(6) == 0)
+		full[rank - 1] = 512 + pick(700);
+	else if (mode != 1)
 		full[rank - 1] = pick(2) ? 9 + pick(150) : 64 * (1 + pick(3));
 	for (int d = 0; d < rank; d++) {
 		bool red = mode == 0 ? d == rank - 1 : mode == 1 ? d == 0 : mode == 2 ? d > 0 : pick(2);
