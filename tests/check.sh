@@ -16,7 +16,7 @@ count() { passed=$((passed + $1)) failed=$((failed + $2)); }
 # A cmocka program: one result a test function.
 unit() {
 	local rc=0 p f
-	timeout 120 "$1" >"$log" 2>&1 || rc=$?
+	timeout 300 "$1" >"$log" 2>&1 || rc=$?
 	p="$(grep -c '^\[       OK \]' "$log")"
 	f="$(grep -c '^\[  FAILED  \].*[a-z]$' "$log")"
 	if [ "$rc" != 0 ]; then

@@ -275,10 +275,9 @@ static ir_val reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, i
 	}
 	from = summed(p, from);
 	to = summed(p, to);
-	if (want && !have)                       /* a sum of which one device holds all, the others zero */
-		v = keep_on_first(p, b, v, want);
+	bool first = want && !have;              /* a sum of which one device holds all, the others zero: once all is moved */
 	if (equal(p, from, to, rank))
-		return v;
+		return first ? keep_on_first(p, b, v, want) : v;
 	bool differs[IR_MAX_RANK] = {0};
 	for (int d = 0; d < rank; d++) {
 		int64_t na = ir_shard_parts(p->m, from, d), nb = ir_shard_parts(p->m, to, d), one[IR_MAX_RANK], sa[IR_MAX_RANK], sb[IR_MAX_RANK], z[IR_MAX_RANK];
@@ -296,7 +295,8 @@ static ir_val reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, i
 	for (int d = 0; d < rank; d++)
 		if (differs[d] && ir_shard_parts(p->m, from, d) > 1)
 			v = gather_dim(p, b, v, from, d);
-	return cut(p, b, v, to, differs);
+	v = cut(p, b, v, to, differs);
+	return first ? keep_on_first(p, b, v, want) : v;
 }
 
 /* --- operations -------------------------------------------------------------- */
