@@ -316,7 +316,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	client_ref(c);
 	x->c = c;
 	x->p = p;
-	snprintf(name, sizeof name, "of program '%.100s', result", p->name ? p->name : "");
+	snprintf(name, sizeof name, "program '%.100s', result", p->name ? p->name : "");
 	x->what = intern(name);
 	x->name = intern(p->name ? p->name : "");
 	x->pos = mem_alloc(sizeof *x->pos * (size_t)MAX(p->ndev, 1));

@@ -224,7 +224,7 @@ struct rt_exec {
 	_Atomic int ref;
 	struct rt_client *c;
 	struct prog *p;
-	const char *what;             /* "result of 'name'", for the heap */
+	const char *what;             /* "program 'name', result", for the heap */
 	const char *name;
 	int nlocal, *pos, *id;
 	struct rt_device **dev;
