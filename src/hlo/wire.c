@@ -206,7 +206,7 @@ static struct err *read_dialects(struct hlo *h, struct cur c, int version)
 		}
 		struct span s = h->str[v >> 1];
 		h->dialect[i] = span_is(h, s, "builtin") ? D_BUILTIN : span_is(h, s, "vhlo") ? D_VHLO :
-		                span_is(h, s, "sdy") ? D_SDY : D_OTHER;
+		                span_is(h, s, "sdy") ? D_SDY : span_is(h, s, "stablehlo") ? D_STABLEHLO : D_OTHER;
 		struct cur skip;
 		if (v & 1 && section(&c, &skip) < 0)
 			break;
@@ -601,12 +601,14 @@ static struct err *type_read(struct hlo *h, uint32_t type, struct wtype *w)
 {
 	const struct entry *e = &h->type[type];
 	struct cur c = cur_of(h, e->at, e->n);
-	if (!e->custom || e->dialect > D_VHLO)
+	if (!e->custom || (e->dialect > D_VHLO && e->dialect != D_STABLEHLO))
 		return no_type(h, type, "unknown");
 	uint32_t code = cur_index(&c, 64);
 	TRY(cur_err(&c, "type"));
-	bool vhlo = e->dialect == D_VHLO;
-	int dt = dtype_of_code(vhlo, code);
+	bool vhlo = e->dialect == D_VHLO, token = e->dialect == D_STABLEHLO;
+	if (token && code != 0)
+		return no_type(h, type, "unknown");
+	int dt = token ? DT_token : dtype_of_code(vhlo, code);
 	if (dt) {
 		w->kind = W_ELEMENT;
 		w->dtype = (uint8_t)dt;
@@ -700,7 +702,7 @@ struct err *attr_open(struct hlo *h, uint32_t attr, struct cur *c, int *dialect,
 	const struct entry *e = &h->attr[attr];
 	*c = cur_of(h, e->at, e->n);
 	*dialect = e->dialect;
-	if (!e->custom || e->dialect == D_OTHER)
+	if (!e->custom || e->dialect > D_SDY)
 		return ERR(UNIMPLEMENTED, "attribute in text form or of an unknown dialect at byte %u", e->at);
 	*code = (int)cur_index(c, 256);
 	return cur_err(c, "attribute");

@@ -15,7 +15,7 @@
 #include "../base/base.h"
 #include "../ir/ir.h"
 
-enum dialect { D_BUILTIN, D_VHLO, D_SDY, D_OTHER };
+enum dialect { D_BUILTIN, D_VHLO, D_SDY, D_STABLEHLO, D_OTHER };    /* stablehlo: tokens beside sdy ops */
 
 /* Bytes [pos, end) of the file. */
 struct cur { const uint8_t *p; size_t pos, end; bool bad; size_t bad_at; };
