@@ -23,6 +23,9 @@ bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why
  * parameters' and results', only off and stride are free.  Thread-safe. */
 struct err *gen_group(struct arena *a, const struct ir_module *m, const struct ir_fn *fn,
                       const struct prog_view *view, struct gen_out *out);
+/* Load the generator now (gen_group does on its first use).  UNAVAILABLE says what is missing. */
+struct err *gen_load(void);
+
 /* The table of the shared object (symbol rondo_gen): what the compiler half calls through. */
 struct gen_api { struct err *(*group)(struct arena *, const struct ir_module *, const struct ir_fn *, const struct prog_view *, struct gen_out *); };
 

@@ -210,6 +210,14 @@ static void api_open(void)
 	str_free(&why);
 }
 
+static pthread_once_t api_once = PTHREAD_ONCE_INIT;
+
+struct err *gen_load(void)
+{
+	pthread_once(&api_once, api_open);
+	return api ? NULL : ERR(UNAVAILABLE, "%s", api_error);
+}
+
 struct err *gen_group(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out)
 {
 	memset(out, 0, sizeof *out);
@@ -224,12 +232,12 @@ struct err *gen_group(struct arena *a, const struct ir_module *m, const struct i
 	if (!x) {
 		x = disk_read(key, check);
 		if (!x) {
-			static pthread_once_t once = PTHREAD_ONCE_INIT;
-			pthread_once(&once, api_open);
 			struct arena tmp;
 			arena_init(&tmp);
 			struct gen_out made = { 0 };
-			error = api ? api->group(&tmp, m, fn, view, &made) : ERR(UNAVAILABLE, "%s", api_error);
+			error = gen_load();
+			if (!error)
+				error = api->group(&tmp, m, fn, view, &made);
 			if (!error) {
 				x = mem_alloc(sizeof *x);
 				*x = (struct entry){ made.tiles, made.flops, made.bytes, key, made.nobj, mem_alloc(made.nobj) };

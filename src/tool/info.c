@@ -1,11 +1,11 @@
 /* rondo info: this machine, this build, these settings. */
 #include "tool.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "../gen/gen.h"
 #include "../kern/kern.h"
 
 
@@ -30,19 +30,6 @@ static void limit(const char *what, int which)
 		bytes(what, (int64_t)r.rlim_cur);
 }
 
-static void library(const char *what, const char *const *name, size_t n, const char *without)
-{
-	for (size_t i = 0; i < n; i++) {
-		void *h = dlopen(name[i], RTLD_LAZY | RTLD_LOCAL);
-		if (h) {
-			printf("  %-14s %s\n", what, name[i]);
-			dlclose(h);
-			return;
-		}
-	}
-	printf("  %-14s not found: %s\n", what, without);
-}
-
 static struct err *run(char **file, int nfile, int *status)
 {
 	const struct cpu_info *c = cpu_get();
@@ -61,11 +48,9 @@ static struct err *run(char **file, int nfile, int *status)
 	printf("limits\n");
 	limit("locked memory", RLIMIT_MEMLOCK);
 	limit("address space", RLIMIT_AS);
-	printf("libraries\n");
-	static const char *const gen[] = {"librondo_gen.so"}, *const llvm[] = {"libLLVM-19.so.1", "libLLVM-19.so"}, *const dnnl[] = {"libdnnl.so.2", "libdnnl.so.3", "libdnnl.so"};
-	library("generator", gen, 1, "generated code only where it lies beside librondo.so");
-	library("LLVM", llvm, NELEM(llvm), "no generated code, reference kernels only");
-	library("oneDNN", dnnl, NELEM(dnnl), "matrix products by our own kernels");
+	struct err *e = gen_load();
+	printf("code generator   %s\n", e ? e->msg : "LLVM 19");
+	err_free(e);
 	printf("settings (RONDO_...)\n");
 	static const struct { enum conf_id id; const char *name, *kind, *dflt; } row[] = {
 #define CONF(id, kind, dflt, help) {CONF_##id, #id, #kind, dflt},
