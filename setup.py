@@ -1,5 +1,5 @@
 """Build step of the wheel: runs make and takes the libraries in, with those they need and that not every
-system has (LLVM, oneDNN, hwloc, ...), found again through $ORIGIN."""
+system has (LLVM, ...), found again through $ORIGIN."""
 import os
 import pathlib
 import re
