@@ -476,7 +476,7 @@ static LV float_elem(struct em *e, enum elem k, int dt, const LV *a)
 	case ELEM_total_eq: case ELEM_total_ne: case ELEM_total_ge: case ELEM_total_gt: case ELEM_total_le: case ELEM_total_lt:
 		return icmp(e, ipred(k, true), total_key(e, dt, x), total_key(e, dt, y));
 	default:
-		e->low = dt == DT_bf16;
+		e->low = dt == DT_bf16 && conf_int(CONF_EXCESS_PRECISION);
 		r = dt == DT_f64 ? double_math(e, k, x, y) : float_math(e, k, x, y);
 		e->low = false;
 	}

@@ -104,6 +104,7 @@ static void make_key(struct str *s, const struct ir_module *m, const struct ir_f
 	put_i(s, GEN_VERSION);
 	put_i(s, (int64_t)generator_stamp());
 	put_i(s, gen_isa());
+	put_i(s, conf_int(CONF_EXCESS_PRECISION));
 	put_fn(s, m, fn);
 	put_i(s, view != NULL);
 	for (size_t i = 0; view && i < fn->nparam + fn->result.n; i++) {
