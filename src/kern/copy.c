@@ -162,7 +162,7 @@ struct err *kern_make_fill(const struct prog_kern *k, struct kern_state *s)
 
 /* --- iota ------------------------------------------------------------------------ */
 
-struct iota { struct prog_view v; int dim; int64_t rows, per_tile; };
+struct iota { struct prog_view v; int dim; int64_t rows, seg, nseg, per_tile; };     /* rows in segments of seg */
 enum { IOTA_BLOCK = 256 };
 
 static void iota_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
@@ -173,9 +173,10 @@ static void iota_run(const struct prog_kern *k, const struct kern_state *s, int 
 	int es = dt_bytes(v->dtype), last = v->rank - 1;
 	kern_strip *cv = kern_elem(ELEM_convert, DT_i64, v->dtype);
 	int64_t ix[LOOP_RANK], n = v->dim[last], st = v->stride[last] * es;
-	int64_t lo = t0 * q->per_tile, hi = MIN(t1 * q->per_tile, q->rows);
+	int64_t lo = t0 * q->per_tile, hi = MIN(t1 * q->per_tile, q->rows * q->nseg);
 	for (int64_t u = lo; u < hi; u++) {
-		index_of(last, v->dim, u, ix);
+		int64_t i0 = u % q->nseg * q->seg, i1 = MIN(i0 + q->seg, n);
+		index_of(last, v->dim, u / q->nseg, ix);
 		char *row = ptr[0] + (v->off + offset_of(last, v->stride, ix)) * es;
 		int64_t val[IOTA_BLOCK];
 		_Alignas(16) char buf[IOTA_BLOCK * 16];
@@ -183,17 +184,19 @@ static void iota_run(const struct prog_kern *k, const struct kern_state *s, int 
 			val[0] = ix[q->dim];
 			cv(1, buf, val, NULL, NULL);
 			if (st == es)
-				fill_bytes(es, n, row, buf);
+				fill_bytes(es, i1 - i0, row + i0 * es, buf);
 			else
-				move_strided(es, n, row, st, buf, 0);
+				move_strided(es, i1 - i0, row + i0 * st, st, buf, 0);
 			continue;
 		}
-		for (int64_t i = 0; i < n; i += IOTA_BLOCK) {
-			int64_t m = MIN(n - i, IOTA_BLOCK);
+		for (int64_t i = i0; i < i1; i += IOTA_BLOCK) {
+			int64_t m = MIN(i1 - i, IOTA_BLOCK);
+			bool there = st == es;       /* converted in place */
 			for (int64_t j = 0; j < m; j++)
 				val[j] = i + j;
-			cv(m, buf, val, NULL, NULL);
-			move_strided(es, m, row + i * st, st, buf, es);
+			cv(m, there ? row + i * st : buf, val, NULL, NULL);
+			if (!there)
+				move_strided(es, m, row + i * st, st, buf, es);
 		}
 	}
 }
@@ -219,8 +222,10 @@ struct err *kern_make_iota(const struct prog_kern *k, struct kern_state *s)
 	}
 	int64_t n = view_count(&q->v), row = q->v.dim[q->v.rank - 1];
 	q->rows = row ? n / row : 0;
-	q->per_tile = MAX(1, TILE_BYTES / MAX(1, row * dt_bytes(q->v.dtype)));
-	s->tiles = (q->rows + q->per_tile - 1) / q->per_tile;
+	q->seg = MAX(1, MIN(row, TILE_BYTES / dt_bytes(q->v.dtype)));
+	q->nseg = (row + q->seg - 1) / q->seg;
+	q->per_tile = MAX(1, TILE_BYTES / (q->seg * dt_bytes(q->v.dtype)));
+	s->tiles = (q->rows * q->nseg + q->per_tile - 1) / q->per_tile;
 	s->priv = q;
 	s->run = iota_run;
 	return NULL;

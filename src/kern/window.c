@@ -2,7 +2,7 @@
  *
  * A row of outputs along one dimension is made at once: for each position of the window, the outputs whose
  * element there is inside the operand form an arithmetic progression, and so do the elements, so the row is
- * combined strip by strip. */
+ * combined strip by strip.  A short last dimension without window (channels) goes along as whole cells. */
 #include <stdlib.h>
 
 #include "impl.h"
@@ -11,6 +11,7 @@ enum { MAX_OPS = 64 };
 
 struct window {
 	int rank, nop, lane;         /* lane: the dimension rows run along */
+	int64_t cell;                /* elements that go together: the last dimension, or 1 */
 	const int64_t *size, *stride, *base, *dil, *low;
 	enum redop op;
 	kern_strip *f, *load, *store;
@@ -55,6 +56,28 @@ static int64_t gcd(int64_t a, int64_t b)
 	return a;
 }
 
+/* n cells of c neighbouring elements each. */
+static void move_cells(int es, int64_t c, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss)
+{
+	if (c == 1) {
+		move_strided(es, n, dst, ds, src, ss);
+		return;
+	}
+	size_t bytes = (size_t)(es * c);
+	if (ds == es * c && ss == ds) {
+		memcpy(dst, src, bytes * (size_t)n);
+	} else if (bytes == 64) {
+		for (int64_t i = 0; i < n; i++)
+			memcpy(dst + i * ds, src + i * ss, 64);
+	} else if (bytes == 32) {
+		for (int64_t i = 0; i < n; i++)
+			memcpy(dst + i * ds, src + i * ss, 32);
+	} else {
+		for (int64_t i = 0; i < n; i++)
+			memcpy(dst + i * ds, src + i * ss, bytes);
+	}
+}
+
 /* Outputs j < n for which j * stride + at is inside [0, dim * base) and a multiple of base:
  * j0, j0 + dj, ..; *cnt of them; the elements are e0, e0 + de, .. */
 static void progression(int64_t n, int64_t stride, int64_t at, int64_t dim, int64_t base,
@@ -89,12 +112,13 @@ static void window_run(const struct prog_kern *k, const struct kern_state *s, in
 	if (q->p)
 		plan_start(q->p, scratch);
 	for (int d = 0; d < r; d++)
-		odim[d] = d == L ? 1 : out->dim[d];
+		odim[d] = d == L || (q->cell > 1 && d == r - 1) ? 1 : out->dim[d];
 	int as = dt_bytes(q->acc);
+	int64_t C = q->cell, strip = KERN_STRIP / C;
 	for (int64_t row = t0 * q->per_tile; row < MIN(t1 * q->per_tile, q->rows); row++) {
 		index_of(r, odim, row, ox);
-		for (int64_t c0 = 0; c0 < n; c0 += KERN_STRIP) {
-			int64_t m = MIN(n - c0, KERN_STRIP);
+		for (int64_t c0 = 0; c0 < n; c0 += strip) {
+			int64_t m = MIN(n - c0, strip);
 			char *acc[MAX_OPS], *x[MAX_OPS], *sub[MAX_OPS];
 			for (int i = 0; i < nop; i++) {
 				const char *v = view_at(k, ptr, nop + i);
@@ -105,7 +129,7 @@ static void window_run(const struct prog_kern *k, const struct kern_state *s, in
 					q->load(1, init, v, NULL, NULL);
 				else
 					memcpy(init, v, (size_t)dt_bytes(k->v[i].dtype));
-				fill_bytes(q->load ? as : dt_bytes(k->v[i].dtype), m, acc[i], init);
+				fill_bytes(q->load ? as : dt_bytes(k->v[i].dtype), m * C, acc[i], init);
 			}
 			memset(wx, 0, sizeof *wx * (size_t)(r + 1));
 			do {
@@ -133,22 +157,22 @@ static void window_run(const struct prog_kern *k, const struct kern_state *s, in
 					int64_t st = r ? k->v[i].stride[L] : 0;
 					const char *src = view_at(k, ptr, i) + (off[i] + e0 * st) * es;
 					char *raw = q->load ? x[i] + KERN_STRIP * 16 : x[i];
-					move_strided(es, cnt, raw, es, src, de * st * es);
+					move_cells(es, C, cnt, raw, es * C, src, de * st * es);
 					if (q->load)
-						q->load(cnt, x[i], raw, NULL, NULL);
-					sub[i] = acc[i] + j0 * ws;
+						q->load(cnt * C, x[i], raw, NULL, NULL);
+					sub[i] = acc[i] + j0 * ws * C;
 					if (dj != 1) {
 						sub[i] = acc[i] + 2 * KERN_STRIP * 16;
 						if (q->load)
 							sub[i] = raw;
-						move_strided(ws, cnt, sub[i], ws, acc[i] + j0 * ws, dj * ws);
+						move_cells(ws, C, cnt, sub[i], ws * C, acc[i] + j0 * ws * C, dj * ws * C);
 					}
 				}
-				combine(q, k, cnt, sub, x, scratch);
+				combine(q, k, cnt * C, sub, x, scratch);
 				if (dj != 1)
 					for (int i = 0; i < nop; i++) {
 						int ws = q->load ? as : dt_bytes(k->v[i].dtype);
-						move_strided(ws, cnt, acc[i] + j0 * ws, dj * ws, sub[i], ws);
+						move_cells(ws, C, cnt, acc[i] + j0 * ws * C, dj * ws * C, sub[i], ws * C);
 					}
 			} while (index_next(r, q->size, wx));
 			for (int i = 0; i < nop; i++) {
@@ -156,11 +180,11 @@ static void window_run(const struct prog_kern *k, const struct kern_state *s, in
 				int es = dt_bytes(o->dtype);
 				char *from = acc[i];
 				if (q->store) {
-					q->store(m, x[i], acc[i], NULL, NULL);
+					q->store(m * C, x[i], acc[i], NULL, NULL);
 					from = x[i];
 				}
 				int64_t st = r ? o->stride[L] : 1;
-				move_strided(es, m, view_at(k, ptr, 2 * nop + i) + (offset_of(r, o->stride, ox) + c0 * st) * es, st * es, from, es);
+				move_cells(es, C, m, view_at(k, ptr, 2 * nop + i) + (offset_of(r, o->stride, ox) + c0 * st) * es, st * es, from, es * C);
 			}
 		}
 	}
@@ -203,7 +227,18 @@ struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state
 	for (int d = r - 1; d >= 0; d--)
 		if (out->dim[q->lane] < 16 && out->dim[d] > 4 * out->dim[q->lane])
 			q->lane = d;
-	int64_t n = view_count(out), lane = r ? out->dim[q->lane] : 1;
+	q->cell = 1;
+	if (r > 1 && out->dim[r - 1] > 1 && out->dim[r - 1] <= KERN_STRIP / 4 && q->size[r - 1] == 1 && q->stride[r - 1] == 1 && q->base[r - 1] == 1 &&
+	    !q->low[r - 1] && out->dim[r - 1] == k->v[0].dim[r - 1]) {
+		bool close = true;
+		for (int i = 0; i < q->nop; i++)
+			close &= k->v[i].stride[r - 1] == 1 && k->v[2 * q->nop + i].stride[r - 1] == 1;
+		if (close) {
+			q->cell = out->dim[r - 1];
+			q->lane = r - 2;
+		}
+	}
+	int64_t n = view_count(out), lane = r ? out->dim[q->lane] * q->cell : 1;
 	q->nw = 1;
 	for (int d = 0; d < r; d++)
 		q->nw *= q->size[d];

@@ -536,6 +536,10 @@ static void windows(void **state)
 			w[3 * r + d] = below(4) ? 1 : 2;
 			w[4 * r + d] = range(-1, 2);
 			w[5 * r + d] = range(-1, 2);
+			if (d == r - 1 && below(3) == 0) {      /* channels */
+				w[d] = w[r + d] = w[2 * r + d] = 1;
+				w[4 * r + d] = w[5 * r + d] = 0;
+			}
 			int64_t n = (dim[d] ? (dim[d] - 1) * w[2 * r + d] + 1 : 0) + w[4 * r + d] + w[5 * r + d], ws = (w[d] - 1) * w[3 * r + d] + 1;
 			out[d] = n < ws ? 0 : (n - ws) / w[r + d] + 1;
 			ok &= n >= 0;
