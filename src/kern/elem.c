@@ -229,6 +229,11 @@ __attribute__((noinline)) void conv_any(enum dtype from, enum dtype to, int64_t 
 {
 	const struct kern_isa *isa = kern_isa_get();
 	int fs = dt_bytes(from), ts = dt_bytes(to);
+	if (is_complex(from) && is_complex(to)) {      /* both parts alike */
+		enum nat f = from == DT_c64 ? NAT_f32 : NAT_f64, t = to == DT_c64 ? NAT_f32 : NAT_f64;
+		isa->conv[f][t](2 * n, out_, in_, NULL, NULL);
+		return;
+	}
 	enum nat a = is_small_float(from) ? NAT_f32 : is_sub_int(from) ? dtype_info[from].cls == DT_INT ? NAT_i8 : NAT_u8
 	           : from == DT_c64 ? NAT_f32 : from == DT_c128 ? NAT_f64 : kern_nat(from);
 	enum nat b = is_small_float(to) ? NAT_f32 : is_sub_int(to) ? dtype_info[to].cls == DT_INT ? NAT_i8 : NAT_u8
@@ -238,7 +243,7 @@ __attribute__((noinline)) void conv_any(enum dtype from, enum dtype to, int64_t 
 		int64_t m = MIN(n - i, BLOCK);
 		const char *in = (const char *)in_ + i * fs;
 		char *out = (char *)out_ + i * ts;
-		if (is_complex(from) && (is_complex(to) || to == DT_pred)) {
+		if (is_complex(from) && to == DT_pred) {
 			for (int64_t j = 0; j < m; j++) {
 				double re, im;
 				if (from == DT_c64) {
@@ -249,15 +254,7 @@ __attribute__((noinline)) void conv_any(enum dtype from, enum dtype to, int64_t 
 					memcpy(&re, in + j * 16, 8);
 					memcpy(&im, in + j * 16 + 8, 8);
 				}
-				if (to == DT_c64) {
-					float t[2] = { (float)re, (float)im };
-					memcpy(out + j * 8, t, 8);
-				} else if (to == DT_c128) {
-					memcpy(out + j * 16, &re, 8);
-					memcpy(out + j * 16 + 8, &im, 8);
-				} else {
-					out[j] = re != 0 || im != 0;
-				}
+				out[j] = re != 0 || im != 0;
 			}
 			continue;
 		}

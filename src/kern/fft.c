@@ -91,21 +91,6 @@ static size_t line_scratch(const struct line *l)
 	return (size_t)l->n + (l->inner ? (size_t)l->inner->n + line_scratch(l->inner) : 0);
 }
 
-/* m butterflies of four: terms m apart in a, results os apart in o. */
-static void radix4(int64_t m, const struct cx *a, struct cx *o, int64_t os, const struct cx *tw)
-{
-	struct cx w1 = tw[1], w2 = tw[2], w3 = tw[3];
-	for (int64_t k = 0; k < m; k++) {
-		struct cx u0 = a[k], u1 = cmul(a[m + k], w1), u2 = cmul(a[2 * m + k], w2), u3 = cmul(a[3 * m + k], w3);
-		struct cx p = { u0.re + u2.re, u0.im + u2.im }, q = { u0.re - u2.re, u0.im - u2.im };
-		struct cx c = { u1.re + u3.re, u1.im + u3.im }, d = { u1.im - u3.im, u3.re - u1.re };
-		o[k] = (struct cx){ p.re + c.re, p.im + c.im };
-		o[os + k] = (struct cx){ q.re + d.re, q.im + d.im };
-		o[2 * os + k] = (struct cx){ p.re - c.re, p.im - c.im };
-		o[3 * os + k] = (struct cx){ q.re - d.re, q.im - d.im };
-	}
-}
-
 /* Forward transform of x in place; t: line_scratch elements. */
 static void transform(const struct line *l, struct cx *x, struct cx *t)
 {
@@ -126,21 +111,19 @@ static void transform(const struct line *l, struct cx *x, struct cx *t)
 			x[k] = cmul((struct cx){ y[k].re / (double)p, -y[k].im / (double)p }, l->chirp[k]);
 		return;
 	}
+	const struct kern_isa *isa = kern_isa_get();
 	struct cx *a = x, *b = t;
 	int64_t done = 1;            /* product of the factors so far: length of finished transforms */
 	for (int f = 0; f < l->nfac; f++) {
 		int r = l->fac[f];
 		int64_t m = n / done / r;        /* remaining after this factor */
-		/* a[(j * m + k) ..]: element q of the decimation is at q * n / r */
-		for (int64_t j = 0; j < done; j++) {
+		if (r == 4 || r == 2)
+			(r == 4 ? isa->fft4 : isa->fft2)(done, m, &a->re, &b->re, &l->w->re);
+		for (int64_t j = 0; j < done && r != 4 && r != 2; j++) {
 			/* twiddle of term s: w[j s n / (done r)] */
 			struct cx tw[RADIX_MAX];
 			for (int s = 1; s < r; s++)
 				tw[s] = l->w[j * s * m];
-			if (r == 4) {
-				radix4(m, a + j * 4 * m, b + j * m, done * m, tw);
-				continue;
-			}
 			for (int64_t k = 0; k < m; k++) {
 				struct cx u[RADIX_MAX];
 				for (int s = 0; s < r; s++) {
@@ -149,19 +132,14 @@ static void transform(const struct line *l, struct cx *x, struct cx *t)
 				}
 				struct cx *o = b + j * m + k;
 				int64_t os = done * m;
-				if (r == 2) {
-					o[0] = (struct cx){ u[0].re + u[1].re, u[0].im + u[1].im };
-					o[os] = (struct cx){ u[0].re - u[1].re, u[0].im - u[1].im };
-				} else {
-					for (int h = 0; h < r; h++) {
-						struct cx sum = u[0];
-						for (int s = 1; s < r; s++) {
-							struct cx v = cmul(u[s], l->w[(int64_t)(h * s % r) * (n / r)]);
-							sum.re += v.re;
-							sum.im += v.im;
-						}
-						o[h * os] = sum;
+				for (int h = 0; h < r; h++) {
+					struct cx sum = u[0];
+					for (int s = 1; s < r; s++) {
+						struct cx v = cmul(u[s], l->w[(int64_t)(h * s % r) * (n / r)]);
+						sum.re += v.re;
+						sum.im += v.im;
 					}
+					o[h * os] = sum;
 				}
 			}
 		}
