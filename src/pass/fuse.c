@@ -305,7 +305,10 @@ static bool admits(struct fuse *f, int i, int g, const struct reader *r, int n, 
 			/* computed once a row if the spread dimensions are inner ones */
 			return rank < gr->rank && same(rank, dim, rank, gr->dim) && plain && gr->rank > 0;
 		}
-		if (moved && (paths > 1 || !plain))
+		/* what widens is read again for nothing: fewer bytes, and no array of the wide type */
+		bool widens = ir_is_elem(o->kind) && ir_elem(o->kind) == ELEM_convert &&
+			dtype_info[ir_vtype(f->m, f->fn, ir_in(f->fn, o, 0))->dtype].bytes <= dtype_info[t->dtype].bytes;
+		if (moved && !widens && (paths > 1 || !plain))
 			return false;
 		return !spread || weight(o->kind) <= 1;
 	case ROW:
