@@ -54,7 +54,7 @@ def client_options():
 
 
 def no_topology(*args, **kwargs):
-    raise NotImplementedError("rondo compiles for the machine it runs on only")
+    raise NotImplementedError("topology not implemented: rondo compiles for the machine it runs on only")
 
 
 def platforms():
