@@ -8,7 +8,7 @@
 
 /* Up to INLINE_NS a program runs on the caller's thread; on the only device of a client, where nothing but the
  * caller's own few microseconds could overlap and waking two threads costs a hundred, up to ALONE_NS. */
-enum { INLINE_NS = 30000, ALONE_NS = 1000000, QUICK_CUSTOM = 1 << 15, INLINE_ARGS = 64, SPLIT_NS = 8000, WAKE_NS = 50000 };
+enum { INLINE_NS = 30000, ALONE_NS = 1000000, QUICK_CUSTOM = 1 << 15, INLINE_ARGS = 64, SPLIT_NS = 8000, WAKE_NS = 50000, LINGER_NS = 100000 };
 
 static _Thread_local struct rt_device *walking;   /* the device whose program this thread runs */
 
@@ -609,8 +609,10 @@ void *walker_main(void *v)
 		}
 		if (atomic_load(&c->stop))
 			return NULL;
-		for (int k = 0; k < c->spins && atomic_load_explicit(&d->bell, memory_order_relaxed) == seen; k++)
-			sym_pause();
+		/* The next launch of a loop in Python is some tens of microseconds away, less than waking up takes.  The
+		 * thread that will make it needs a core, perhaps this one: yield, do not poll. */
+		for (uint64_t t = clock_ns(); atomic_load_explicit(&d->bell, memory_order_relaxed) == seen && clock_ns() - t < LINGER_NS;)
+			sched_yield();
 		if (atomic_load(&d->bell) != seen)
 			continue;
 		atomic_store(&d->asleep, 1);

@@ -5,6 +5,8 @@
  * open and leaves again: a thread that sleeps is never waited for. */
 #include "impl.h"
 
+enum { POLLS = 300, LINGER_NS = 50000 };
+
 static void tiles_take(struct job *j, int max, void *scratch)
 {
 	const struct kernel *k = j->k;
@@ -71,8 +73,11 @@ void *worker_main(void *v)
 		uint32_t seen = atomic_load(&d->jobbell);
 		if (pool_help(d, INT32_MAX, &w->scratch, &w->nscratch))
 			continue;
-		for (int i = 0; i < c->spins && atomic_load_explicit(&d->jobbell, memory_order_relaxed) == seen; i++)
+		/* The next kernel of a program follows at once; the next program may need this core for its caller. */
+		for (int i = 0; i < MIN(c->spins, POLLS) && atomic_load_explicit(&d->jobbell, memory_order_relaxed) == seen; i++)
 			sym_pause();
+		for (uint64_t t = clock_ns(); atomic_load_explicit(&d->jobbell, memory_order_relaxed) == seen && clock_ns() - t < LINGER_NS;)
+			sched_yield();
 		if (atomic_load(&d->jobbell) != seen)
 			continue;
 		atomic_fetch_add(&d->jobasleep, 1);
