@@ -1,6 +1,7 @@
 /* The path of a program through the compiler, top to bottom. */
 #include "passes.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -130,6 +131,17 @@ static char *cache_dir(struct str *s)
 	return mkdir(s->p, 0777) && errno != EEXIST ? NULL : s->p;
 }
 
+/* Tells one build of Rondo from another: size and time of the file this code is in. */
+static int64_t build_stamp(void)
+{
+	Dl_info here;
+	struct stat st;
+	if (!dladdr((void *)(uintptr_t)pass_compile_cached, &here) || !here.dli_fname || stat(here.dli_fname, &st))
+		return 0;
+	int64_t v[3] = { st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec };
+	return (int64_t)hash_bytes(v, sizeof v, 3);
+}
+
 /* Programs that compile faster than a file opens are not kept. */
 enum { CACHE_LEAST = 4096 };
 
@@ -138,7 +150,7 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 	struct str path = {0}, bytes = {0};
 	bool use = n >= CACHE_LEAST && cache_dir(&path) != NULL;
 	if (use) {
-		int64_t key[4] = { RONDO_VERSION, o->ndev, o->tier, conf_int(CONF_EXCESS_PRECISION) };
+		int64_t key[5] = { RONDO_VERSION, build_stamp(), o->ndev, o->tier, conf_int(CONF_EXCESS_PRECISION) };
 		uint64_t a = hash_bytes(code, n, hash_bytes(key, sizeof key, 1)), b = hash_bytes(code, n, hash_bytes(key, sizeof key, 2));
 		const struct cpu_info *c = cpu_get();
 		a = hash_bytes(kern_isa(), strlen(kern_isa()), hash_bytes(c->name, strlen(c->name), a));
