@@ -245,6 +245,7 @@ struct rt_exec {
 	uint8_t *resmem;              /* memory kind of each result */
 	int64_t narg, nres;
 };
+enum { INLINE_ARGS = 64 };        /* a program with more parameters or results is queued */
 void ctx_init(struct ctx *c, const struct rt_exec *x);
 void ctx_fini(struct ctx *c);
 

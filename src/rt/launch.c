@@ -1,0 +1,488 @@
+/* Launching: the queue of each device, and the way past it.
+ *
+ * A launch is appended to the queues of all its local devices under the client's launch lock, so all devices
+ * see one order.  Each queue is walked by one thread, unless it is empty and the program is small: then the
+ * caller's thread takes the device for a moment (waking a thread costs more than the work). */
+#include "impl.h"
+
+enum { LINGER_NS = 100000 };
+
+static _Thread_local struct rt_device *walking;   /* the device whose program this thread runs */
+
+/* --- one device's part of a launch ------------------------------------------------ */
+
+struct part {
+	struct store **arg;           /* narg references */
+	struct rt_event **wait;       /* events of arguments that were not ready */
+	uint32_t nwait;
+	struct store **out;           /* nres references */
+	uint8_t *taken;               /* result has its donor's storage */
+	struct rt_event *done;
+};
+
+struct launch {
+	_Atomic int ref;
+	struct rt_exec *x;
+	int32_t id;
+	_Atomic int stop;             /* the launch is aborted */
+	atomic_flag lock;
+	struct err *err;              /* why; set before stop */
+	struct part part[];
+};
+
+static void launch_unref(struct launch *l)
+{
+	if (atomic_fetch_sub_explicit(&l->ref, 1, memory_order_acq_rel) > 1)
+		return;
+	err_free(l->err);
+	rt_exec_unref(l->x);
+	free(l);
+}
+
+/* The launch ends on all devices with the first error; e is taken.  Returns this device's copy. */
+static struct err *launch_fail(struct launch *l, struct err *e)
+{
+	spin_lock(&l->lock);
+	if (!l->err)
+		l->err = e;
+	else
+		err_free(e);
+	e = err_copy(l->err);
+	spin_unlock(&l->lock);
+	if (!atomic_exchange(&l->stop, 1) && l->x->comm)
+		for (int i = 0; i < l->x->nlocal; i++)
+			sym_ring(l->x->c->team, l->x->dev[i]->id);
+	return e;
+}
+
+/* Memory for the outputs that have none yet, and the program zone. */
+static struct err *take_memory(struct rt_exec *x, struct rt_device *d, struct store **out, struct store **zone)
+{
+	for (int64_t r = 0; r < x->nres; r++)
+		if (!out[r]->addr)
+			TRY(store_alloc(out[r], x->what, (int)r));
+	if (!*zone || (*zone)->bytes < (size_t)x->p->zone) {
+		store_unref(*zone);
+		*zone = store_new(d, 0, (size_t)x->p->zone);
+		struct err *e = store_alloc(*zone, "the program zone", -1);
+		if (e) {
+			store_unref(*zone);
+			*zone = NULL;
+			return e;
+		}
+	}
+	return NULL;
+}
+
+/* Where every buffer lies. */
+static void bind(struct rt_exec *x, int i, struct ctx *c, struct store *const *arg, struct store *const *out, struct store *zone)
+{
+	const struct prog *p = x->p;
+	char *z = store_enter(zone), *data = x->data[i] ? store_enter(x->data[i]) : NULL;
+
+	if (c->zone != z) {
+		for (uint32_t b = 0; b < p->nbuf; b++)
+			if (p->buf[b].kind == BUF_TEMP)
+				c->base[b] = z + p->buf[b].off;
+			else if (p->buf[b].kind == BUF_CONST)
+				c->base[b] = data + p->buf[b].off;
+		c->zone = z;
+	}
+	for (int64_t k = 0; k < x->narg; k++)
+		if (x->argbuf[k] >= 0)
+			c->base[x->argbuf[k]] = store_enter(arg[k]);
+	for (int64_t k = 0; k < x->nres; k++)
+		if (x->outbuf[k] >= 0)
+			c->base[x->outbuf[k]] = store_enter(out[k]);
+}
+
+/* Start and walk.  The caller owns the device. */
+static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *const *arg, struct store **out, const uint8_t *taken,
+                      struct room *room, struct launch *l, int32_t id)
+{
+	struct rt_device *d = x->dev[i];
+	struct store **zone = &room->zone;
+	struct err *e = take_memory(x, d, out, zone);
+
+	if (e && e->code == ERR_EXHAUSTED && *zone && (*zone)->bytes > (size_t)x->p->zone) {
+		/* The zone has the size of the largest program so far: this one can do with less. */
+		store_unref(*zone);
+		*zone = NULL;
+		err_free(e);
+		e = take_memory(x, d, out, zone);
+	}
+	if (e)
+		return e;
+	for (int64_t r = 0; r < x->nres; r++)
+		if (x->donor[r] >= 0 && !taken[r])
+			store_copy(out[r], 0, arg[x->donor[r]], 0, (size_t)x->p->buf[x->outbuf[r]].size);
+	bind(x, i, c, arg, out, *zone);
+	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->ep, d->heap, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = room != &d->room, .stop = l ? &l->stop : NULL };
+	f.scratch = scratch_need(&room->scratch, &room->nscratch, x->scratch);
+	f.shared = scratch_need(&room->shared, &room->nshared, x->shared);
+	return walk(&f);
+}
+
+/* Add what a site of a program is called.  The program may be gone already. */
+static void describe(void *user, uint32_t ident, uint32_t site, struct str *s)
+{
+	struct rt_client *c = ((struct rt_device *)user)->c;
+
+	pthread_mutex_lock(&c->side_lock);
+	struct rt_exec *x = c->execs;
+	while (x && x->ident != ident)
+		x = x->next;
+	if (x) {
+		const char *text = site && x->ins[site].site < x->p->nsite ? x->p->site[x->ins[site].site].text : "";
+		str_addf(s, "%s%s%scommand %u of program '%s'", *text ? "'" : "", text, *text ? "', " : "", site, x->p->name ? x->p->name : "");
+	} else
+		str_addf(s, "command %u of program %08x", site, ident);
+	pthread_mutex_unlock(&c->side_lock);
+}
+
+/* A waiting device works for the others: their kernels may be what it waits for. */
+static bool help(void *user)
+{
+	struct rt_device *d = user;
+	struct rt_client *c = d->c;
+
+	for (int i = 1; i < c->ndev; i++)
+		if (pool_help(&c->dev[(d->local + i) % c->ndev], 1, &d->help, &d->nhelp))
+			return true;
+	return false;
+}
+
+static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
+{
+	struct rt_exec *x = l->x;
+	struct rt_device *d = x->dev[i];
+	struct part *p = &l->part[i];
+	struct err *e = NULL;
+
+	for (uint32_t k = 0; k < p->nwait; k++) {
+		struct err *w = rt_event_wait(p->wait[k]);
+		rt_event_unref(p->wait[k]);
+		if (w && !e)
+			e = w;
+		else
+			err_free(w);
+	}
+	if (!e && atomic_load(&l->stop))
+		e = ERR(ABORTED, "launch aborted");
+	if (x->comm) {
+		struct sym_launch s = { x->ident, x->peer[i], x->npeer[i], &l->stop, help, describe, d };
+		sym_begin(d->ep, &s);
+	}
+	if (!e)
+		e = go(x, i, c, p->arg, p->out, p->taken, room, l, l->id);
+	if (e)
+		e = launch_fail(l, e);
+	if (x->comm)
+		sym_end(d->ep, e != NULL);
+	for (int64_t k = 0; k < x->narg; k++)
+		store_unref(p->arg[k]);
+	for (int64_t k = 0; k < x->nres; k++)
+		store_unref(p->out[k]);
+	/* The device is free before anybody hears that the launch is done: who waited may find it idle. */
+	if (room == &d->room)
+		atomic_fetch_sub(&d->state, 1);
+	rt_event_set(p->done, e);
+	rt_event_unref(p->done);
+	launch_unref(l);
+}
+
+/* --- the queue --------------------------------------------------------------------- */
+
+void *walker_main(void *v)
+{
+	struct rt_device *d = v;
+	struct rt_client *c = d->c;
+
+	cpu_set_ftz();
+	walking = d;
+	for (;;) {
+		uint32_t seen = atomic_load(&d->bell);
+		unsigned head = atomic_load_explicit(&d->head, memory_order_relaxed);
+		if (atomic_load(&d->tail) != head) {
+			struct launch *l = d->q[head % RT_RING].l;
+			int i = d->q[head % RT_RING].i;
+			pthread_mutex_lock(&d->lock);
+			atomic_store(&d->head, head + 1);
+			d->taken--;
+			pthread_cond_signal(&d->space);
+			pthread_mutex_unlock(&d->lock);
+			for (int k = 0; atomic_load(&d->state) & STATE_INLINE; k++)
+				k < c->spins ? sym_pause() : (void)sched_yield();
+			part_run(l, i, &l->x->ctx[i], &d->room);
+			continue;
+		}
+		if (atomic_load(&c->stop))
+			return NULL;
+		/* The next launch of a loop in Python is some tens of microseconds away, less than waking up takes.  The
+		 * thread that will make it needs a core, perhaps this one: yield, do not poll. */
+		for (uint64_t t = clock_ns(); atomic_load_explicit(&d->bell, memory_order_relaxed) == seen && clock_ns() - t < LINGER_NS;)
+			sched_yield();
+		if (atomic_load(&d->bell) != seen)
+			continue;
+		atomic_store(&d->asleep, 1);
+		while (atomic_load(&d->bell) == seen)
+			sym_sleep(&d->bell, seen, -1);
+		atomic_store(&d->asleep, 0);
+	}
+}
+
+/* Wait for a place in the queue of each device of x; a call from inside a host callback never waits.  No lock is
+ * held meanwhile: a callback may need it for the queue to move on. */
+static struct err *places(struct rt_exec *x, bool inside)
+{
+	struct rt_client *c = x->c;
+	bool full = false;
+
+	for (int k = 0; k < c->ndev && !full; k++) {         /* in one order for everybody */
+		struct rt_device *d = &c->dev[k];
+		bool mine = false;
+		for (int i = 0; i < x->nlocal; i++)
+			mine |= x->dev[i] == d;
+		if (!mine)
+			continue;
+		pthread_mutex_lock(&d->lock);
+		while (d->taken >= RT_QUEUE && !inside)
+			pthread_cond_wait(&d->space, &d->lock);
+		full = d->taken >= RT_RING;
+		if (!full)
+			d->taken++;
+		pthread_mutex_unlock(&d->lock);
+		for (int j = 0; full && j < k; j++)              /* give back what was promised */
+			for (int i = 0; i < x->nlocal; i++)
+				if (x->dev[i] == &c->dev[j]) {
+					pthread_mutex_lock(&c->dev[j].lock);
+					c->dev[j].taken--;
+					pthread_cond_signal(&c->dev[j].space);
+					pthread_mutex_unlock(&c->dev[j].lock);
+				}
+	}
+	return full ? ERR(EXHAUSTED, "host callbacks have queued %d programs that wait for them", RT_RING - RT_QUEUE) : NULL;
+}
+
+static void append(struct rt_device *d, struct launch *l, int i)
+{
+	pthread_mutex_lock(&d->lock);
+	unsigned t = atomic_load(&d->tail);
+	d->q[t % RT_RING].l = l;
+	d->q[t % RT_RING].i = i;
+	atomic_fetch_add(&d->state, 1);
+	atomic_store(&d->tail, t + 1);
+	pthread_mutex_unlock(&d->lock);
+	atomic_fetch_add(&d->bell, 1);
+	if (atomic_load(&d->asleep))
+		sym_wake(&d->bell, 1);
+}
+
+/* --- launching ------------------------------------------------------------------------ */
+
+static bool kept(int64_t k, const int64_t *no_donate, size_t nkeep)
+{
+	for (size_t i = 0; i < nkeep; i++)
+		if (no_donate[i] == k)
+			return true;
+	return false;
+}
+
+/* References to the arguments' storage.  On failure none is kept. */
+static struct err *arguments(struct rt_exec *x, int i, struct rt_buffer *const *arg, struct store **st)
+{
+	struct rt_device *d = x->dev[i];
+	struct err *e = NULL;
+	int64_t k = 0;
+
+	for (; k < x->narg && !e; k++) {
+		st[k] = NULL;
+		if (arg[k]->dev != d)
+			e = ERR(INVALID, "parameter %lld of '%s' lies on device %d, not %d", (long long)k, x->p->name, arg[k]->dev->id, d->id);
+		else if (!(st[k] = buffer_store(arg[k])))
+			e = ERR(INVALID, "parameter %lld of '%s' has been deleted or donated", (long long)k, x->p->name);
+		else if ((int64_t)st[k]->bytes != x->p->arg[k].bytes)
+			e = ERR(INVALID, "parameter %lld of '%s' has %zu bytes, not %lld", (long long)k, x->p->name, st[k]->bytes, (long long)x->p->arg[k].bytes);
+	}
+	if (e)
+		while (k-- > 0)
+			store_unref(st[k]);
+	return e;
+}
+
+/* Which arguments are given more than once?  Under the launch lock. */
+static void twice(struct rt_exec *x, struct store **st)
+{
+	uint64_t mark = ++x->c->mark;
+
+	for (int64_t k = 0; k < x->narg; k++) {
+		st[k]->twice = st[k]->mark == mark;
+		st[k]->mark = mark;
+	}
+}
+
+/* Storage of results: the donor's where it may be taken.  Under the launch lock if the program donates. */
+static void results(struct rt_exec *x, int i, struct rt_buffer *const *arg, struct store **st, bool donate, const int64_t *no_donate, size_t nkeep,
+                    struct store **out, uint8_t *taken)
+{
+	donate &= x->donates;
+	if (donate)
+		twice(x, st);
+	for (int64_t r = 0; r < x->nres; r++) {
+		int32_t k = x->donor[r];
+		taken[r] = k >= 0 && donate && x->p->arg[k].alias != -1 && st[k]->mem == x->resmem[r] && !kept(k, no_donate, nkeep) && buffer_take(arg[k], st[k]);
+		if (taken[r]) {
+			out[r] = st[k];
+			store_ref(out[r]);
+		} else
+			out[r] = store_new(x->dev[i], x->resmem[r], (size_t)x->p->res[r].bytes);
+	}
+	for (int64_t k = 0; k < x->narg && donate; k++)      /* donated, but of no use to any result */
+		if (x->p->arg[k].alias != -1 && !kept(k, no_donate, nkeep))
+			buffer_take(arg[k], st[k]);
+}
+
+static struct rt_buffer *result_buffer(struct rt_exec *x, struct rt_device *d, int64_t r, struct store *st, struct rt_event *ready)
+{
+	const struct prog_arg *a = &x->p->res[r];
+
+	return buffer_new(d, x->resmem[r], a->dtype, a->rank, a->dim, st, ready);
+}
+
+/* On the caller's thread.  Gives false if the device is busy or an argument is not ready. */
+static bool run_inline(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep, int32_t id,
+                       struct rt_buffer **out, struct rt_event **done, struct err **err)
+{
+	struct rt_device *d = x->dev[0];
+	struct store *as[INLINE_ARGS], *os[INLINE_ARGS];
+	uint8_t taken[INLINE_ARGS];
+	uint32_t idle = 0;
+	struct err *e;
+
+	for (int64_t k = 0; k < x->narg; k++)
+		if (atomic_load_explicit(&arg[k]->ready->state, memory_order_acquire) != 1)
+			return false;
+	if (!atomic_compare_exchange_strong(&d->state, &idle, STATE_INLINE))
+		return false;
+	e = arguments(x, 0, arg, as);
+	bool got = !e;
+	if (got) {
+		unsigned fp = cpu_set_ftz();
+		if (x->donates)
+			pthread_mutex_lock(&x->c->launch);
+		results(x, 0, arg, as, true, no_donate, nkeep, os, taken);
+		if (x->donates)
+			pthread_mutex_unlock(&x->c->launch);
+		e = go(x, 0, &x->ctx[0], as, os, taken, &d->room, NULL, id);
+		cpu_restore_fp(fp);
+	}
+	atomic_fetch_and(&d->state, ~STATE_INLINE);
+	*err = e;
+	if (got)
+		for (int64_t k = 0; k < x->narg; k++)
+			store_unref(as[k]);
+	for (int64_t r = 0; r < x->nres && got; r++)
+		if (e)
+			store_unref(os[r]);
+		else
+			out[r] = result_buffer(x, d, r, os[r], &event_ok);
+	*done = e ? NULL : &event_ok;
+	return true;
+}
+
+struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep,
+                        int32_t launch_id, struct rt_buffer **out, struct rt_event **done)
+{
+	struct rt_client *c = x->c;
+	struct err *e = NULL;
+
+	if (client_forked(c))
+		return ERR(PRECONDITION, "this process was forked from the one that started the devices");
+	if (x->inlined && run_inline(x, arg, no_donate, nkeep, launch_id, out, done, &e))
+		return e;
+
+	/* A call from inside a host callback cannot wait for its own device, nor for one that may be waiting for it in
+	 * a collective: it runs here and now, and takes no storage, which queued programs may still read. */
+	int64_t narg = x->narg, nres = x->nres;
+	bool inside = walking && walking->c == c, self = false, ready = true;
+	for (int i = 0; i < x->nlocal && inside; i++)
+		self |= x->dev[i] == walking;
+	for (int64_t k = 0; k < narg && inside && x->nlocal == 1; k++)
+		ready &= rt_event_ready(arg[k]->ready);
+	bool nested = inside && x->nlocal == 1 && !x->comm && ready;
+	if (self && x->nlocal > 1)
+		return ERR(PRECONDITION, "a host callback of device %d cannot launch a program on this and other devices", walking->id);
+	if (self && !nested)
+		return ERR(PRECONDITION, "a host callback of device %d cannot wait for what the device has yet to compute", walking->id);
+	size_t each = (size_t)(2 * narg + nres) * sizeof(void *) + (size_t)nres, n = sizeof(struct launch) + (size_t)x->nlocal * sizeof(struct part);
+	each = (each + 15) & ~(size_t)15;
+	struct launch *l = mem_grow(NULL, n + each * (size_t)x->nlocal);
+	atomic_init(&l->ref, x->nlocal);
+	l->x = x;
+	l->id = launch_id;
+	atomic_init(&l->stop, 0);
+	atomic_flag_clear(&l->lock);
+	l->err = NULL;
+	int ok = 0;
+	for (; ok < x->nlocal; ok++) {
+		struct part *p = &l->part[ok];
+		p->arg = (struct store **)((char *)l + n + each * (size_t)ok);
+		p->wait = (struct rt_event **)(p->arg + narg);
+		p->out = (struct store **)(p->wait + narg);
+		p->taken = (uint8_t *)(p->out + nres);
+		p->nwait = 0;
+		e = arguments(x, ok, arg + narg * ok, p->arg);
+		if (e)
+			break;
+	}
+	if (!e && !nested)
+		e = places(x, inside);
+	if (!e) {
+		if (!nested)
+			pthread_mutex_lock(&c->launch);
+		if (atomic_load(&c->stop)) {
+			if (!nested)
+				pthread_mutex_unlock(&c->launch);
+			e = ERR(CANCELLED, "the client is closed");
+		}
+	}
+	if (e) {
+		while (ok-- > 0)
+			for (int64_t k = 0; k < narg; k++)
+				store_unref(l->part[ok].arg[k]);
+		free(l);
+		return e;
+	}
+	rt_exec_ref(x);
+	for (int i = 0; i < x->nlocal; i++) {
+		struct part *p = &l->part[i];
+		struct rt_buffer *const *a = arg + narg * i;
+		for (int64_t k = 0; k < narg; k++)
+			if (atomic_load_explicit(&a[k]->ready->state, memory_order_acquire) != 1)
+				p->wait[p->nwait++] = rt_event_ref(a[k]->ready);
+		results(x, i, a, p->arg, !nested, no_donate, nkeep, p->out, p->taken);
+		p->done = rt_event_new();
+		done[i] = rt_event_ref(p->done);
+		for (int64_t r = 0; r < nres; r++) {
+			store_ref(p->out[r]);
+			out[nres * i + r] = result_buffer(x, x->dev[i], r, p->out[r], rt_event_ref(p->done));
+		}
+	}
+	for (int i = 0; i < x->nlocal && !nested; i++)
+		append(x->dev[i], l, i);
+	if (!nested)
+		pthread_mutex_unlock(&c->launch);
+	else {
+		struct ctx cx;
+		struct room room = { 0 };
+		ctx_init(&cx, x);
+		unsigned fp = cpu_set_ftz();
+		part_run(l, 0, &cx, &room);
+		cpu_restore_fp(fp);
+		ctx_fini(&cx);
+		store_unref(room.zone);
+		free(room.scratch);
+		free(room.shared);
+	}
+	return NULL;
+}
