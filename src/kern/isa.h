@@ -341,14 +341,14 @@ static void CAT3(cv, f32, f16)(ARGS)
 /* A fixed tree: blocks of FOLD_BLOCK in FOLD_LANES running values each, blocks halved recursively. */
 enum { FOLD_LANES = 64, FOLD_BLOCK = 4096 };
 #define FOLD(R, N, T, ID, e)                                                                          \
-	static T CAT3(R, N, block)(int64_t n, const T *x)                                                 \
+	static inline T CAT3(R, N, lanes)(int64_t n, const T *x, int lanes)                               \
 	{                                                                                                 \
 		T acc[FOLD_LANES];                                                                            \
 		int64_t i = 0;                                                                                \
-		for (int j = 0; j < FOLD_LANES; j++)                                                          \
+		for (int j = 0; j < lanes; j++)                                                               \
 			acc[j] = (T)(ID);                                                                         \
-		for (; i + FOLD_LANES <= n; i += FOLD_LANES)                                                  \
-			for (int j = 0; j < FOLD_LANES; j++) {                                                    \
+		for (; i + lanes <= n; i += lanes)                                                            \
+			for (int j = 0; j < lanes; j++) {                                                         \
 				T a = acc[j], b = x[i + j];                                                           \
 				acc[j] = (T)(e);                                                                      \
 			}                                                                                         \
@@ -356,12 +356,16 @@ enum { FOLD_LANES = 64, FOLD_BLOCK = 4096 };
 			T a = acc[j], b = x[i];                                                                   \
 			acc[j] = (T)(e);                                                                          \
 		}                                                                                             \
-		for (int w = FOLD_LANES / 2; w; w /= 2)                                                       \
+		for (int w = lanes / 2; w; w /= 2)                                                            \
 			for (int j = 0; j < w; j++) {                                                             \
 				T a = acc[j], b = acc[j + w];                                                         \
 				acc[j] = (T)(e);                                                                      \
 			}                                                                                         \
 		return acc[0];                                                                                \
+	}                                                                                                 \
+	static T CAT3(R, N, block)(int64_t n, const T *x)                                                 \
+	{                                                                                                 \
+		return n < 4 * FOLD_LANES ? CAT3(R, N, lanes)(n, x, FOLD_LANES / 4) : CAT3(R, N, lanes)(n, x, FOLD_LANES); \
 	}                                                                                                 \
 	static T CAT3(R, N, tree)(int64_t n, const T *x)                                                  \
 	{                                                                                                 \
