@@ -259,7 +259,8 @@ static void scatter_strip(const struct scatter *q, const struct prog_kern *k, in
 	}
 }
 
-static inline bool scatter_single(const struct scatter *q, const struct walk *w, enum dtype dt, int64_t rows, const char *idx, char *op, const char *up);
+static bool is_single(const struct scatter *q, enum dtype dt);
+static void scatter_single(const struct scatter *q, const struct walk *w, enum dtype dt, int64_t rows, const char *idx, char *op, const char *up);
 
 static void scatter_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
                         int64_t t0, int64_t t1, void *scratch_)
@@ -273,9 +274,14 @@ static void scatter_run(const struct prog_kern *k, const struct kern_state *s, i
 	const char *idx = view_at(k, ptr, 0);
 	if (q->p)
 		plan_start(q->p, scratch);
-	if (nop == 1 && w->wcount == 1 && w->nb == 1 && !w->bop[0] && !q->p &&
-	    scatter_single(q, w, k->v[1].dtype, w->rows, idx, view_at(k, ptr, 2), view_at(k, ptr, 1)))
+	if (nop == 1 && w->wcount == 1 && w->nb >= 1 && !q->p && is_single(q, k->v[1].dtype)) {
+		int es = dt_bytes(k->v[1].dtype), bl = w->nb - 1;
+		do
+			scatter_single(q, w, k->v[1].dtype, w->bdim[bl], idx + offset_of(w->nb, w->bidx, ix) * w->isize,
+			               view_at(k, ptr, 2) + offset_of(w->nb, w->bop, ix) * es, view_at(k, ptr, 1) + offset_of(w->nb, w->brow, ix) * es);
+		while (index_next(bl, w->bdim, ix));
 		return;
+	}
 	for (int64_t row = 0; row < w->rows; row++, index_next(w->nb, w->bdim, ix)) {
 		bool in;
 		int64_t start[64];
@@ -303,9 +309,9 @@ static void scatter_run(const struct prog_kern *k, const struct kern_state *s, i
 	}
 }
 
-/* One element a row: the common types without a call for each. */
+/* One element a row, along the last row dimension: the common types without a call for each. */
 #define SINGLE(T, e)                                                                  \
-	for (int64_t i = 0; i < rows; i++, idx += di, up += du) {                         \
+	for (int64_t i = 0; i < rows; i++, idx += di, up += du, op += dp) {               \
 		int64_t o = start_of(w, idx, &in) * (int64_t)sizeof(T);                       \
 		if (in) {                                                                     \
 			T x, y;                                                                   \
@@ -315,19 +321,21 @@ static void scatter_run(const struct prog_kern *k, const struct kern_state *s, i
 			memcpy(op + o, &x, sizeof x);                                             \
 		}                                                                             \
 	}
-static inline bool scatter_single(const struct scatter *q, const struct walk *w, enum dtype dt, int64_t rows, const char *idx, char *op, const char *up)
+static bool is_single(const struct scatter *q, enum dtype dt)
 {
-	int64_t di = w->bidx[0] * w->isize, du = w->brow[0] * dt_bytes(dt);
+	return (q->op == RED_fn && dt_bytes(dt) == 4) || (q->op == RED_add && (dt == DT_f32 || dt == DT_i32 || dt == DT_u32));
+}
+static void scatter_single(const struct scatter *q, const struct walk *w, enum dtype dt, int64_t rows, const char *idx, char *op, const char *up)
+{
+	int bl = w->nb - 1;
+	int64_t di = w->bidx[bl] * w->isize, du = w->brow[bl] * dt_bytes(dt), dp = w->bop[bl] * dt_bytes(dt);
 	bool in;
-	if (q->op == RED_fn && dt_bytes(dt) == 4)
+	if (q->op == RED_fn)
 		SINGLE(uint32_t, y)
-	else if (q->op == RED_add && dt == DT_f32)
+	else if (dt == DT_f32)
 		SINGLE(float, x + y)
-	else if (q->op == RED_add && (dt == DT_i32 || dt == DT_u32))
-		SINGLE(uint32_t, x + y)
 	else
-		return false;
-	return true;
+		SINGLE(uint32_t, x + y)
 }
 
 struct err *kern_make_scatter(const struct prog_kern *k, struct kern_state *s)
