@@ -902,9 +902,16 @@ static void gathers(void **state)
 			map[i] = map[j];
 			map[j] = t;
 		}
+		/* dimension 0 of the operand may go along with the first batch dimension */
+		bool batch = nbatch > 0 && below(3) == 0;
+		if (batch) {
+			ncomp = range(1, 2);
+			map[0] = 1 + below(2);
+			map[1] = 3 - map[0];
+		}
 		int nw = 0, ncol = 0;
 		for (int d = 0; d < 3; d++) {
-			collapsed[d] = below(2);
+			collapsed[d] = below(2) || (batch && d == 0);
 			size[d] = collapsed[d] ? 1 : range(1, od[d]);
 			ncol += collapsed[d];
 		}
@@ -912,7 +919,7 @@ static void gathers(void **state)
 		int64_t ivd = range(0, nbatch), idim[8] = { 0 }, udim[8] = { 0 };
 		int ir = 0, ur = 0, b = 0;
 		for (int d = 0; d <= nbatch; d++)
-			idim[ir++] = d == ivd ? ncomp : (bd[b++] = range(1, 5));
+			idim[ir++] = d == ivd ? ncomp : (bd[b] = batch && b == 0 ? od[0] : range(1, 5), bd[b++]);
 		/* update or result dimensions: batch and window mixed */
 		int nwin = 3 - ncol, kinds[8], bi = 0, wi = 0;
 		int64_t wdim[3];
@@ -928,12 +935,16 @@ static void gathers(void **state)
 		for (int d = 0; d < ur; d++)
 			if (kinds[d])
 				w[nw++] = d;
-		w[nw++] = ncol;
-		for (int d = 0; d < 3; d++)
+		w[nw++] = ncol - batch;
+		for (int d = batch; d < 3; d++)
 			if (collapsed[d])
 				w[nw++] = d;
-		w[nw++] = 0;
-		w[nw++] = 0;
+		w[nw++] = batch;
+		if (batch)
+			w[nw++] = 0;
+		w[nw++] = batch;
+		if (batch)
+			w[nw++] = ivd == 0;
 		w[nw++] = ncomp;
 		for (int i = 0; i < ncomp; i++)
 			w[nw++] = map[i];
@@ -980,6 +991,8 @@ static void gathers(void **state)
 				in &= v >= 0 && v <= od[map[c]] - size[map[c]];
 				start[map[c]] = MAX(0, MIN(v, od[map[c]] - size[map[c]]));
 			}
+			if (batch)
+				start[0] = bx[0];
 			for (int d = 0; d < 3; d++)
 				full[d] += start[d];
 			if (scatter) {
@@ -1021,6 +1034,8 @@ static void gathers(void **state)
 					int64_t v = (int64_t)get(&idx, ix);
 					full[map[c]] += MAX(0, MIN(v, od[map[c]] - size[map[c]]));
 				}
+				if (batch)
+					full[0] = bx[0];
 				assert_true(get(&up, vx) == get(&op_, full));
 			}
 		}
