@@ -1259,8 +1259,6 @@ static void score_nest(struct score *c, const struct gen_nest *x)
 {
 	c->stamp++;
 	for (int i = 0; i < x->nred; i++) {
-		const struct gen_node *n = &c->s->node[x->red[i].node[0]];
-		(void)n;
 		for (int k = 0; k < 1 || (k < GEN_MAX_OUT && x->red[i].node[k]); k++)
 			score_node(c, x->red[i].node[k]);
 		c->ops += 1;
@@ -1403,7 +1401,7 @@ static void keep_between(struct cx *cx, struct gen_body *b)
 	struct reach r = { s, 0, stamp, 0, cost };
 	int64_t room = 96 << 10;
 	uint32_t turn = 0;
-	for (int i = 0; i < b->nnest; i++) {
+	for (int i = 0; i < MIN(b->nnest, 64); i++) {
 		struct gen_nest *x = &b->nest[i];
 		if (!x->vars)
 			continue;
@@ -1810,7 +1808,7 @@ struct gen_sched *gen_schedule(struct arena *a, const struct ir_module *m, const
 		}
 		int nd, prev = -1, n = 0, nr = 0;
 		const int64_t *dims = ir_attrs(fn, o, 0, &nd);
-		int64_t ext[IR_MAX_RANK], rext[IR_MAX_RANK];
+		int64_t ext[IR_MAX_RANK];
 		bool isred[IR_MAX_RANK];
 		for (int d = 0; d < ti->rank; d++) {
 			if (ti->dim[d] == 1)
@@ -1832,13 +1830,11 @@ struct gen_sched *gen_schedule(struct arena *a, const struct ir_module *m, const
 		struct axset *x = &cx.set[cx.nset++];
 		for (int i = 0; i < n; i++)
 			if (isred[i]) {
-				rext[nr] = ext[i];
 				x->ext[nr] = ext[i];
 				x->axis[nr++] = axis_new(&cx, ext[i], false);
 			}
 		x->n = nr;
-		(void)rext;
-	} else {
+		} else {
 		int64_t n = 0;
 		for (size_t i = 0; i < fn->result.n; i++)
 			n = MAX(n, ir_vtype(m, fn, fn->result.p[i])->count);

@@ -14,14 +14,14 @@
 #include <unistd.h>
 
 static uint64_t rng_state = 1;
-static uint64_t rng(void)
+UNUSED static uint64_t rng(void)
 {
 	rng_state ^= rng_state << 13;
 	rng_state ^= rng_state >> 7;
 	rng_state ^= rng_state << 17;
 	return rng_state * 0x2545f4914f6cdd1dull >> 11;
 }
-static int pick(int n) { return (int)(rng() % (uint64_t)n); }
+UNUSED static int pick(int n) { return (int)(rng() % (uint64_t)n); }
 
 /* n bytes whose end is the end of a readable page. */
 static void *guarded(size_t n)
@@ -51,7 +51,7 @@ static double as_double(int dt, const void *p)
 }
 
 /* Fill with values that any operation bears: small ones, some special. */
-static void fill_random(int dt, int64_t n, void *p, bool special)
+UNUSED static void fill_random(int dt, int64_t n, void *p, bool special)
 {
 	for (int64_t i = 0; i < n; i++) {
 		char *q = (char *)p + i * dtype_info[dt].bytes;
@@ -81,7 +81,7 @@ static void fill_random(int dt, int64_t n, void *p, bool special)
 
 struct gen_case { const struct ir_module *m; const struct ir_fn *fn; struct eval_array *arg, *want; void **got; };
 
-static void case_free(struct gen_case *c)
+UNUSED static void case_free(struct gen_case *c)
 {
 	for (uint32_t i = 0; i < c->fn->nparam; i++)
 		eval_array_free(&c->arg[i]);
@@ -155,7 +155,7 @@ static void scatter_in(const struct prog_view *v, const void *dense, void *out, 
 }
 
 /* Run; false with a message printed if something is wrong that is not a number. */
-static bool case_run(struct gen_case *c, bool special)
+UNUSED static bool case_run(struct gen_case *c, bool special)
 {
 	const struct ir_module *m = c->m;
 	const struct ir_fn *fn = c->fn;
@@ -240,7 +240,7 @@ static bool case_run(struct gen_case *c, bool special)
 }
 
 /* Distance in units of the last place, roughly; integers: 0 or huge. */
-static double ulps(int dt, const void *got, const void *want)
+UNUSED static double ulps(int dt, const void *got, const void *want)
 {
 	if (dtype_info[dt].bits == 4)       /* only the low half of the byte counts */
 		return ((*(const uint8_t *)got ^ *(const uint8_t *)want) & 15) ? 1e9 : 0;
@@ -261,7 +261,7 @@ static double ulps(int dt, const void *got, const void *want)
 }
 
 /* Run what(level) in a child for each instruction set; 0 if all said true. */
-static int each_isa(bool (*what)(void))
+UNUSED static int each_isa(bool (*what)(void))
 {
 	static const char *const isa[] = { "avx2", "avx512", "avx512_bf16" };
 	int bad = 0;
