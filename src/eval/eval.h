@@ -13,15 +13,16 @@
 struct eval_step { struct prog_kern k; int16_t *arg; bool init; };
 
 /* The kernels that compute op o, for dense operands and results, allocated in a.  n = 0: nothing to do
- * (a view whose bytes are its operand's: result 0 is operand 0).  UNIMPLEMENTED for control flow,
- * collectives and custom calls, which the caller handles, and for what has no kernel. */
+ * (a view whose bytes are its operand's: result 0 is operand 0; a constant, whose bytes are the blob's; a
+ * token).  UNIMPLEMENTED for control flow, collectives, partition_id and custom calls, which the caller
+ * handles, and for what has no kernel: a region that is not an expression, see eval_expr. */
 struct err *eval_steps(struct arena *a, const struct ir_module *m, const struct ir_fn *fn,
                        const struct ir_op *o, struct eval_step **out, int *n);
 /* Region f (scalars to scalars, straight-line elementwise, constants; calls and converts looked through)
  * as an expression.  UNIMPLEMENTED names the op that does not fit. */
 struct err *eval_expr(struct arena *a, const struct ir_module *m, ir_fnid f, struct prog_expr **out);
-/* A dot with no fast form for its views, a general region (non-elementwise reducer): eval falls back to
- * walking the region per element; lowering refuses.  True if eval_steps can make kernels for o. */
+/* True if eval_steps makes kernels for o and each of them can be prepared.  The oracle itself walks the region
+ * of a reducer, comparator or scatter element by element where this is false. */
 bool eval_has_kernel(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
 
 struct eval_array { enum dtype dtype; int rank; int64_t dim[IR_MAX_RANK]; void *p; size_t bytes; };   /* dense; p owned, malloc */
