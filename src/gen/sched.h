@@ -101,6 +101,8 @@ struct gen_sched *gen_schedule(struct arena *a, const struct ir_module *m, const
 /* Is fn small enough, and made of the right operations, to be one piece of code with control flow? */
 bool gen_tiny_can(const struct ir_module *m, const struct ir_fn *fn, const char **why);
 bool gen_has_control(const struct ir_module *m, const struct ir_fn *fn);
+/* shape.c: choose the lane, the order of the loops and the tiles of s, whose nodes and nests are complete. */
+void gen_shape(struct arena *a, struct gen_sched *s, int vbytes);
 /* The inner variable of nest x that is best vectorised, -1 if it has none. */
 int gen_nest_lane(const struct gen_sched *s, const struct gen_nest *x);
 /* Does load n run along s->across? */

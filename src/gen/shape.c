@@ -1,0 +1,430 @@
+/* The shape of the loops of a schedule: which variable is vectorised, the order of the others, how the work
+ * is cut into tiles, what is kept between the nests of a row. */
+#include "sched.h"
+
+#include <stdlib.h>
+
+/* Results of a kernel that moves so much go past the caches. */
+enum { STREAM_BYTES = 48 << 20 };
+
+int gen_node_cost(const struct gen_node *n)
+{
+	if (n->kind == GN_DIV || n->kind == GN_MOD)
+		return 12;
+	if (n->kind != GN_ELEM)
+		return n->kind == GN_CONST || n->kind == GN_RED ? 0 : 1;
+	switch ((int)n->elem) {
+	case ELEM_exponential: case ELEM_logistic: case ELEM_tanh: case ELEM_exponential_minus_one:
+	case ELEM_log: case ELEM_log_plus_one: case ELEM_erf: case ELEM_cbrt:
+		return n->from == DT_f64 ? 100 : 16;
+	case ELEM_sine: case ELEM_cosine: case ELEM_tan: case ELEM_power: case ELEM_atan2:
+		return n->from == DT_f64 ? 200 : 30;
+	case ELEM_divide: case ELEM_remainder: case ELEM_sqrt: case ELEM_rsqrt:
+		return dtype_info[n->from].cls == DT_FLOAT ? 6 : 30;
+	default:
+		return 1;
+	}
+}
+
+/* --- the lane ------------------------------------------------------------- */
+
+struct score { const struct gen_sched *s; uint32_t *seen; uint32_t stamp; int lane; double mem, ops; int64_t bytes; };
+
+static void score_node(struct score *c, uint32_t id);
+
+static void score_access(struct score *c, uint32_t lin, int dt, int strided)
+{
+	const struct gen_lin *l = &c->s->lin[lin];
+	bool vec = false;
+	for (int j = 0; j < GEN_NT; j++)
+		if (l->tk[j]) {
+			score_node(c, l->tn[j]);
+			vec |= c->lane >= 0 && (c->s->node[l->tn[j]].mask >> c->lane & 1);
+		}
+	int64_t k = c->lane >= 0 ? l->k[c->lane] : 0;
+	double w = (double)dtype_info[dt].bytes / 4 + 0.5;
+	c->mem += c->lane < 0 ? w : vec ? strided : k == 0 ? 0.2 : k == 1 ? w : k == -1 ? w + 0.5 : strided;
+	c->bytes += dtype_info[dt].bytes;
+}
+
+static void score_node(struct score *c, uint32_t id)
+{
+	if (c->seen[id] == c->stamp)
+		return;
+	c->seen[id] = c->stamp;
+	const struct gen_node *n = &c->s->node[id];
+	c->ops += gen_node_cost(n);
+	switch (n->kind) {
+	case GN_LOAD:
+		score_access(c, n->lin, n->dtype, 12);
+		break;
+	case GN_LIN: case GN_DIV: case GN_MOD: case GN_INR: case GN_LCLAMP:
+		for (int j = 0; j < GEN_NT; j++)
+			if (c->s->lin[n->lin].tk[j])
+				score_node(c, c->s->lin[n->lin].tn[j]);
+		break;
+	case GN_ELEM:
+		for (int i = 0; i < elem_info[n->elem].nin; i++)
+			score_node(c, n->a[i]);
+		break;
+	case GN_ROUND: case GN_CLAMP:
+		score_node(c, n->a[0]);
+		break;
+	default:
+		break;
+	}
+}
+
+static void score_nest(struct score *c, const struct gen_nest *x)
+{
+	c->stamp++;
+	for (int i = 0; i < x->nred; i++) {
+		for (int k = 0; k < 1 || (k < GEN_MAX_OUT && x->red[i].node[k]); k++)
+			score_node(c, x->red[i].node[k]);
+		c->ops += 1;
+	}
+	for (int i = 0; i < x->nst; i++) {
+		score_node(c, x->st[i].node);
+		score_access(c, x->st[i].lin, c->s->node[x->st[i].node].dtype, 16);
+	}
+}
+
+/* The variable that should be the lane of nest x, inside or outside. */
+static double lane_cost(struct score *c, const struct gen_nest *x, int lane, int width)
+{
+	c->lane = lane;
+	c->mem = c->ops = 0;
+	c->bytes = 0;
+	score_nest(c, x);
+	double e = 1;
+	for (int v = 0; v < c->s->nvar; v++)
+		if (x->vars >> v & 1)
+			e *= (double)(x->hi[v] - x->lo[v]);
+	if (lane < 0)
+		return e * (c->mem * 8 + c->ops * (x->vars ? 8 : 1));
+	int64_t ext = c->s->var[lane].ext;
+	double use = (double)ext / (double)((ext + width - 1) / width * width);
+	return e * (c->mem + c->ops * 0.5) / use;
+}
+
+int gen_nest_lane(const struct gen_sched *s, const struct gen_nest *x)
+{
+	int best = -1;
+	double cost = 0;
+	uint32_t *seen = mem_alloc(sizeof *seen * (s->nnode + 1));
+	struct score c = { .s = s, .seen = seen };
+	for (int v = 0; v < s->nvar; v++) {
+		if (!(x->vars >> v & 1) || x->hi[v] - x->lo[v] < 2)
+			continue;
+		double k = lane_cost(&c, x, v, s->width);
+		if (best < 0 || k <= cost) {
+			best = v;
+			cost = k;
+		}
+	}
+	free(seen);
+	return best;
+}
+
+/* --- what is worth keeping between nests of one row ---------------------- */
+
+struct reach { const struct gen_sched *s; uint16_t vars; uint32_t *stamp, now; uint8_t *cost; };
+
+static int operands(const struct gen_sched *s, const struct gen_node *n, uint32_t *out)
+{
+	int k = 0;
+	if (n->kind == GN_ELEM)
+		for (int i = 0; i < elem_info[n->elem].nin; i++)
+			out[k++] = n->a[i];
+	else if (n->kind == GN_ROUND || n->kind == GN_CLAMP)
+		out[k++] = n->a[0];
+	if (n->kind == GN_LOAD || n->kind == GN_LIN || n->kind == GN_DIV || n->kind == GN_MOD || n->kind == GN_INR || n->kind == GN_LCLAMP)
+		for (int j = 0; j < GEN_NT; j++)
+			if (s->lin[n->lin].tk[j])
+				out[k++] = s->lin[n->lin].tn[j];
+	return k;
+}
+
+/* Mark what id needs; the cost of making it anew per element, up to 255. */
+static int reach(struct reach *r, uint32_t id)
+{
+	const struct gen_node *n = &r->s->node[id];
+	if (!(n->mask & r->vars))
+		return 0;
+	if (r->stamp[id] == r->now)
+		return r->cost[id];
+	r->stamp[id] = r->now;
+	uint32_t in[GEN_NT + 3];
+	int c = gen_node_cost(n);
+	for (int k = operands(r->s, n, in); k-- > 0;)
+		c += reach(r, in[k]);
+	r->cost[id] = (uint8_t)MIN(c, 255);
+	return r->cost[id];
+}
+
+struct keep { struct arena *a; const struct gen_sched *s; struct gen_nest *from, *to; int at; const uint32_t *stamp; uint32_t now; const uint8_t *cost; uint32_t *seen; uint32_t turn; int64_t room; int64_t count; };
+
+static void keep_walk(struct keep *k, uint32_t id)
+{
+	const struct gen_sched *s = k->s;
+	const struct gen_node *n = &s->node[id];
+	if (!(n->mask & k->to->vars) || k->seen[id] == k->turn)
+		return;
+	k->seen[id] = k->turn;
+	for (int i = 0; i < k->to->nuse; i++)
+		if (k->to->use[i].node == id)
+			return;
+	int64_t size = k->count * dtype_info[n->dtype].bytes;
+	if (n->kind == GN_ELEM && k->stamp[id] == k->now && k->cost[id] >= 12 && size <= k->room) {
+		int i = 0;
+		while (i < k->from->nkeep && k->from->keep[i] != id)
+			i++;
+		if (i == k->from->nkeep) {
+			k->room -= size;
+			uint32_t *nw = ARENA_NEW(k->a, uint32_t, i + 1);
+			if (i)
+				memcpy(nw, k->from->keep, (size_t)i * sizeof *nw);
+			nw[i] = id;
+			k->from->keep = nw;
+			k->from->nkeep++;
+		}
+		struct gen_use *u = ARENA_NEW(k->a, struct gen_use, k->to->nuse + 1);
+		if (k->to->nuse)
+			memcpy(u, k->to->use, (size_t)k->to->nuse * sizeof *u);
+		u[k->to->nuse++] = (struct gen_use){ k->at, i, id };
+		k->to->use = u;
+		return;
+	}
+	uint32_t in[GEN_NT + 3];
+	for (int j = operands(s, n, in); j-- > 0;)
+		keep_walk(k, in[j]);
+}
+
+static void nest_roots(const struct gen_nest *x, const struct gen_body *b, void (*what)(void *, uint32_t), void *arg)
+{
+	for (int i = 0; i < x->nred; i++)
+		for (int k = 0; k < b->red[x->red[i].red].n; k++)
+			what(arg, x->red[i].node[k]);
+	for (int i = 0; i < x->nst; i++)
+		what(arg, x->st[i].node);
+}
+static void root_reach(void *r, uint32_t id) { reach(r, id); }
+static void root_keep(void *k, uint32_t id) { keep_walk(k, id); }
+
+/* Dear values of a row (say, exponentials) that a later nest over the same range needs again stay in a
+ * buffer, if the row is short enough for the caches. */
+static void keep_between(struct arena *a, const struct gen_sched *s, struct gen_body *b)
+{
+	uint32_t *stamp = mem_alloc(sizeof *stamp * s->nnode), *seen = mem_alloc(sizeof *seen * s->nnode);
+	uint8_t *cost = mem_alloc(s->nnode);
+	struct reach r = { s, 0, stamp, 0, cost };
+	int64_t room = 96 << 10;
+	uint32_t turn = 0;
+	for (int i = 0; i < MIN(b->nnest, 64); i++) {
+		struct gen_nest *x = &b->nest[i];
+		if (!x->vars)
+			continue;
+		r.vars = x->vars;
+		r.now++;
+		nest_roots(x, b, root_reach, &r);
+		for (int j = i + 1; j < b->nnest; j++) {
+			struct gen_nest *y = &b->nest[j];
+			bool same = y->vars == x->vars;
+			int64_t count = 1;
+			for (int v = 0; v < s->nvar; v++)
+				if (x->vars >> v & 1) {
+					same &= y->lo[v] == x->lo[v] && y->hi[v] == x->hi[v];
+					count *= s->var[v].ext;
+				}
+			if (!same)
+				continue;
+			struct keep k = { a, s, x, y, i, stamp, r.now, cost, seen, ++turn, room, count };
+			nest_roots(y, b, root_keep, &k);
+			room = k.room;
+		}
+	}
+	free(stamp);
+	free(seen);
+	free(cost);
+}
+
+/* --- the order of the outer loops ---------------------------------------- */
+
+bool gen_across(const struct gen_sched *s, const struct gen_node *n)
+{
+	if (s->across < 0 || n->kind != GN_LOAD)
+		return false;
+	const struct gen_lin *l = &s->lin[n->lin];
+	if (llabs(l->k[s->lane]) <= 4 || l->k[s->across] != 1)
+		return false;
+	for (int j = 0; j < GEN_NT; j++)
+		if (l->tk[j] && s->node[l->tn[j]].mask & (1u << s->lane | 1u << s->across))
+			return false;
+	return true;
+}
+
+/* A variable that goes inside the lane loop: one along which transposed loads run, or one that dear values
+ * do not depend on (the angles of a rotation that all heads share). */
+static int inside_lane(struct gen_sched *s)
+{
+	s->across = -1;
+	if (s->lane < 0)
+		return -1;
+	for (int b = 0; b < s->nbody; b++)
+		for (int i = 0; i < s->body[b].nnest; i++)
+			if (s->body[b].nest[i].vars)
+				return -1;
+	if (s->var[s->lane].ext >= 8)
+		for (int v = 0; v < s->nvar; v++) {
+			if (!(s->outer >> v & 1) || v == s->lane || s->var[v].ext < 32)
+				continue;
+			s->across = v;
+			int n = 0;
+			for (uint32_t i = 1; i < s->nnode; i++)
+				n += gen_across(s, &s->node[i]);
+			if (n && n <= 8) {
+				s->across_block = 32;
+				return v;
+			}
+		}
+	s->across = -1;
+	int best = -1, gain = 15;
+	for (int v = 0; v < s->nvar; v++) {
+		if (!(s->outer >> v & 1) || v == s->lane || s->var[v].ext < 2 || s->var[v].ext > 256)
+			continue;
+		int g = 0;
+		for (uint32_t i = 1; i < s->nnode; i++)
+			if (s->node[i].mask >> s->lane & 1 && !(s->node[i].mask >> v & 1))
+				g += gen_node_cost(&s->node[i]) >= 6 ? gen_node_cost(&s->node[i]) : 0;
+		if (g > gain) {
+			gain = g;
+			best = v;
+		}
+	}
+	return best;
+}
+
+void gen_shape(struct arena *a, struct gen_sched *s, int vbytes)
+{
+	for (uint32_t i = 1; i < s->nnode; i++)
+		if (s->node[i].kind == GN_ELEM || s->node[i].kind == GN_LOAD)
+			s->wide |= dtype_info[s->node[i].dtype].bytes == 8;
+	s->width = vbytes / (s->wide ? 4 : 2);
+
+	/* which loop is vectorised */
+	struct score c = { .s = s, .seen = ARENA_NEW(a, uint32_t, s->nnode + 1) };
+	bool inner_ok = false;      /* is there an inner loop at all */
+	double inner = 0, best = 0;
+	int lane = -1;
+	for (int b = 0; b < s->nbody; b++)
+		for (int i = 0; i < s->body[b].nnest; i++) {
+			const struct gen_nest *x = &s->body[b].nest[i];
+			double k = -1;
+			for (int v = 0; v < s->nvar; v++)
+				if (x->vars >> v & 1 && x->hi[v] - x->lo[v] > 1) {
+					double y = lane_cost(&c, x, v, s->width);
+					if (k < 0 || y < k)
+						k = y;
+				}
+			inner += k < 0 ? lane_cost(&c, x, -1, s->width) * 2 : k;
+			inner_ok |= x->vars != 0;
+		}
+	for (int v = s->nvar - 1; v >= 0; v--) {
+		if (!(s->outer >> v & 1) || s->var[v].ext < 2)
+			continue;
+		double k = 0;
+		for (int b = 0; b < s->nbody; b++)
+			for (int i = 0; i < s->body[b].nnest; i++)
+				k += lane_cost(&c, &s->body[b].nest[i], v, s->width);
+		if (lane < 0 || k < best) {
+			lane = v;
+			best = k;
+		}
+	}
+	s->lane = lane >= 0 && (!inner_ok || best < inner) ? lane : -1;
+	if (s->lane >= 0 && inner_ok) {
+		/* columns: several cache lines of a row at once, if the work per element is so small that the
+		 * accumulators stay in registers */
+		int ops = 0;
+		for (uint32_t i = 1; i < s->nnode; i++)
+			ops += s->node[i].mask >> s->lane & 1 ? gen_node_cost(&s->node[i]) : 0;
+		if (ops <= 10 && s->nbody == 1 && s->var[s->lane].ext >= 16 * s->width)
+			s->width *= 4;
+	}
+	if (s->lane >= 0) {
+		while (s->width > 4 && s->width / 2 >= s->var[s->lane].ext)
+			s->width /= 2;
+	}
+
+	/* order and tiles */
+	double work = 0;
+	for (int b = 0; b < s->nbody; b++) {
+		double o = 1;
+		for (int v = 0; v < s->nvar; v++)
+			if (s->outer >> v & 1)
+				o *= (double)(s->body[b].hi[v] - s->body[b].lo[v]);
+		for (int i = 0; i < s->body[b].nnest; i++) {
+			const struct gen_nest *x = &s->body[b].nest[i];
+			double e = o;
+			for (int v = 0; v < s->nvar; v++)
+				if (x->vars >> v & 1)
+					e *= (double)(x->hi[v] - x->lo[v]);
+			c.lane = -1;
+			c.ops = c.mem = 0;
+			c.bytes = 0;
+			score_nest(&c, x);
+			work += e * ((double)c.bytes + c.ops);
+			s->flops += (int64_t)(e * c.ops);
+		}
+	}
+	for (int b = 0; b < s->nbuf; b++)
+		s->bytes += b < (int)(s->fn->nparam + s->fn->result.n) ? s->buf[b].count * dtype_info[s->buf[b].dtype].bytes : 0;
+	int last = inside_lane(s);
+	for (int v = 0; v < s->nvar; v++)
+		if (s->outer >> v & 1 && v != s->lane && v != last && s->var[v].ext > 1)
+			s->order[s->norder++] = (uint8_t)v;
+	if (s->across >= 0)
+		s->order[s->norder++] = (uint8_t)last;
+	if (s->lane >= 0)
+		s->order[s->norder++] = (uint8_t)s->lane;
+	if (last >= 0 && s->across < 0)
+		s->order[s->norder++] = (uint8_t)last;
+	for (int b = 0; b < s->nbody && s->lane < 0; b++)
+		keep_between(a, s, &s->body[b]);
+	double want_tiles = work / (64 << 10);
+	if (want_tiles > 64)
+		want_tiles = MIN(64 + (want_tiles - 64) / 8, 512);
+	s->tiles = 1;
+	s->split = 0;
+	s->block = s->norder ? s->var[s->order[0]].ext : 1;
+	int64_t have = 1;
+	for (int i = 0; i < s->norder; i++) {
+		int64_t ext = s->var[s->order[i]].ext;
+		if (s->order[i] == last && i > 0 && s->order[i - 1] == s->lane)
+			break;
+		s->split = i;
+		s->block = ext;
+		s->tiles = have;
+		if ((double)have * 1.5 >= want_tiles)
+			break;
+		int64_t need = (int64_t)(want_tiles / (double)have + 0.5);
+		int64_t blk = MAX((ext + need - 1) / need, 1);
+		if (s->order[i] == s->lane)
+			blk = (blk + s->width - 1) / s->width * s->width;
+		if (s->order[i] == s->across)
+			blk = (blk + 2 * s->across_block - 1) / (2 * s->across_block) * (2 * s->across_block);
+		s->block = blk;
+		s->tiles = have * ((ext + blk - 1) / blk);
+		if (blk > 1)
+			break;
+		have *= ext;
+	}
+	int64_t written = 0;
+	for (int b = 0; b < s->nbuf; b++) {
+		if (s->buf[b].count == 0 && s->buf[b].result)
+			s->tiles = 0;
+		written += s->buf[b].result ? s->buf[b].count * dtype_info[s->buf[b].dtype].bytes : 0;
+	}
+	/* too much for the caches: results need not pass through them */
+	s->stream = s->bytes >= STREAM_BYTES && written >= STREAM_BYTES / 4;
+}
