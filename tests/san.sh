@@ -24,7 +24,7 @@ all=() threads=()
 for f in tests/unit/*.c; do
 	f="$(basename "$f" .c)"
 	all+=("$f")
-	case "$f" in rt* | sym* | coll* | event* | thread*) threads+=("$f") ;; esac
+	case "$f" in pjrt* | rt* | sym* | coll* | event* | thread*) threads+=("$f") ;; esac
 done
 export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1
 part address,undefined "${all[@]}"

@@ -112,7 +112,7 @@ bool span_is(const struct hlo *h, struct span s, const char *text)
 const char *op_name(struct hlo *h, const struct wop *o)
 {
 	struct opname *n = &h->opname[o->name];
-	static const char *const of[] = { "builtin.", "vhlo.", "sdy.", "" };
+	static const char *const of[] = { "builtin.", "vhlo.", "sdy.", "stablehlo.", "" };
 	return arena_printf(&h->a, "%s%.*s", of[n->dialect], (int)n->text.n, h->p + n->text.at);
 }
 
