@@ -9,6 +9,7 @@ import os
 import pathlib
 import sys
 import time
+import warnings
 
 os.environ.setdefault("RONDO_DEVICES", "8")
 HERE = pathlib.Path(__file__).parent
