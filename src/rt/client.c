@@ -85,7 +85,7 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 	so.chaos = conf_int(CONF_CHAOS) != 0;
 	so.seed = (uint64_t)conf_int(CONF_CHAOS);
 	so.limit = conf_int(CONF_MEMORY) > 0 ? conf_int(CONF_MEMORY) : cpu_get()->ram / 10 * 9;
-	TRY_GOTO(e, sym_open(&so, &c->team), out);
+	TRY_GOTO(e, sym_open(&so, &c->world), out);
 	c->dev = aligned_alloc(64, sizeof *c->dev * (size_t)c->ndev);
 	if (!c->dev)
 		abort();
@@ -96,9 +96,9 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 		d->local = i;
 		d->id = so.first + i;
 		d->ops = ops;
-		d->heap = sym_heap_of(c->team, d->id);
+		d->heap = sym_heap_of(c->world, d->id);
 		d->trace = trace_on() ? trace_new(d->id) : NULL;
-		d->ep = sym_ep_of(c->team, d->id);
+		d->ep = sym_ep_of(c->world, d->id);
 		d->nworker = nworker;
 		d->worker = mem_alloc(sizeof *d->worker * (size_t)MAX(nworker, 1));
 		pthread_mutex_init(&d->lock, NULL);
@@ -148,7 +148,7 @@ void client_unref(struct rt_client *c)
 		free(d->room.shared);
 		free(d->help);
 	}
-	sym_close(c->team);
+	sym_close(c->world);
 	free(c->dev);
 	free(c);
 }

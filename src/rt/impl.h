@@ -105,7 +105,7 @@ struct rt_client {
 	_Atomic int ref;
 	int ndev, process, nprocess;
 	struct rt_device *dev;
-	struct sym_team *team;
+	struct sym_world *world;
 	pthread_mutex_t launch;       /* the launch lock */
 	uint64_t mark;
 	_Atomic bool stop;

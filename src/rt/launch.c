@@ -51,7 +51,7 @@ static struct err *launch_fail(struct launch *l, struct err *e)
 	spin_unlock(&l->lock);
 	if (!atomic_exchange(&l->stop, 1) && l->x->comm)
 		for (int i = 0; i < l->x->nlocal; i++)
-			sym_ring(l->x->c->team, l->x->dev[i]->id);
+			sym_ring(l->x->c->world, l->x->dev[i]->id);
 	return e;
 }
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "team.h"
+#include "impl.h"
 
 struct item {
 	struct item *next;
@@ -43,28 +43,28 @@ static uint64_t delay(struct chaos *c)
 	return r % 64 == 0 ? (r >> 32) % 2000000 : r % 4 == 0 ? (r >> 32) % 100000 : (r >> 32) % 5000;
 }
 
-static void deliver(struct sym_team *t, struct item *i)
+static void deliver(struct sym_world *w, struct item *i)
 {
-	char *p = sym_peer_base(t, i->pe) + i->off;
+	char *p = w->peer[i->pe].base + i->off;
 
 	if (!i->line)
 		memcpy(p, i->data, i->n);
 	else {
-		const uint64_t *w = (const uint64_t *)i->data;
+		const uint64_t *v = (const uint64_t *)i->data;
 		if (i->n == sizeof(struct sym_line)) {
 			struct sym_line *l = (struct sym_line *)p;
-			memcpy(&l->what, w + 1, 48);
-			atomic_store_explicit(&l->last, w[7], memory_order_relaxed);
+			memcpy(&l->what, v + 1, 48);
+			atomic_store_explicit(&l->last, v[7], memory_order_relaxed);
 		}
-		atomic_store_explicit((_Atomic uint64_t *)p, w[0], memory_order_release);
-		sym_notify(t, i->pe);
+		atomic_store_explicit((_Atomic uint64_t *)p, v[0], memory_order_release);
+		sym_notify(w, i->pe);
 	}
 }
 
 static void *chaos_main(void *v)
 {
-	struct sym_team *t = v;
-	struct chaos *c = t->tr_data;
+	struct sym_world *w = v;
+	struct chaos *c = w->tr_data;
 
 	pthread_mutex_lock(&c->lock);
 	while (!c->stop || c->head) {
@@ -73,7 +73,7 @@ static void *chaos_main(void *v)
 		if (i && (i->due <= now || c->stop)) {
 			c->head = i->next;
 			pthread_mutex_unlock(&c->lock);
-			deliver(t, i);
+			deliver(w, i);
 			free(i);
 			pthread_mutex_lock(&c->lock);
 		} else if (i) {
@@ -90,16 +90,15 @@ static void *chaos_main(void *v)
 	return NULL;
 }
 
-static void submit(struct sym_ep *ep, int pe, size_t off, const void *p, size_t n, bool line)
+static void submit(struct sym_world *w, int from, int pe, size_t off, const void *p, size_t n, bool line)
 {
-	struct sym_team *t = ep->team;
-	struct chaos *c = t->tr_data;
+	struct chaos *c = w->tr_data;
 	struct item *i = mem_grow(NULL, sizeof *i + n), **at;
 
-	*i = (struct item){ .from = ep->pe, .pe = pe, .off = off, .n = n, .line = line };
+	*i = (struct item){ .from = from, .pe = pe, .off = off, .n = n, .line = line };
 	memcpy(i->data, p, n);
 	pthread_mutex_lock(&c->lock);
-	uint64_t *last = &c->last[(size_t)(ep->pe - t->first) * (size_t)t->npe + (size_t)pe];
+	uint64_t *last = &c->last[(size_t)(from - w->first) * (size_t)w->npe + (size_t)pe];
 	i->due = clock_ns() + delay(c);
 	i->due = *last = MAX(*last, i->due);
 	for (at = &c->head; *at && (*at)->due <= i->due; at = &(*at)->next) { }
@@ -109,34 +108,34 @@ static void submit(struct sym_ep *ep, int pe, size_t off, const void *p, size_t 
 	pthread_mutex_unlock(&c->lock);
 }
 
-static void chaos_line(struct sym_ep *ep, int pe, size_t off, const uint64_t *w, int n) { submit(ep, pe, off, w, (size_t)n * 8, true); }
-static void chaos_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n) { submit(ep, pe, off, src, n, false); }
+static void chaos_line(struct sym_world *w, int from, int pe, size_t off, const uint64_t *word, int n) { submit(w, from, pe, off, word, (size_t)n * 8, true); }
+static void chaos_put(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n) { submit(w, from, pe, off, src, n, false); }
 
-static void chaos_get(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n)
+static void chaos_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n)
 {
-	struct chaos *c = ep->team->tr_data;
+	struct chaos *c = w->tr_data;
 
 	pthread_mutex_lock(&c->lock);
 	uint64_t ns = delay(c) / 8;
 	pthread_mutex_unlock(&c->lock);
 	nanosleep(&(struct timespec){ 0, (long)ns }, NULL);
-	memcpy(dst, sym_peer_base(ep->team, pe) + off, n);
+	memcpy(dst, w->peer[pe].base + off, n);
 }
 
-static struct err *chaos_open(struct sym_team *t)
+static struct err *chaos_open(struct sym_world *w)
 {
 	struct chaos *c = mem_alloc(sizeof *c);
 	pthread_condattr_t a;
 
-	t->tr_data = c;
-	c->seed = t->seed * 2 + 1;
-	c->last = mem_alloc((size_t)t->nlocal * (size_t)t->npe * sizeof *c->last);
+	w->tr_data = c;
+	c->seed = w->seed * 2 + 1;
+	c->last = mem_alloc((size_t)w->nlocal * (size_t)w->npe * sizeof *c->last);
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_condattr_init(&a);
 	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
 	pthread_cond_init(&c->cond, &a);
 	pthread_condattr_destroy(&a);
-	int r = pthread_create(&c->thread, NULL, chaos_main, t);
+	int r = pthread_create(&c->thread, NULL, chaos_main, w);
 	if (r) {
 		free(c->last);
 		free(c);
@@ -145,9 +144,9 @@ static struct err *chaos_open(struct sym_team *t)
 	return NULL;
 }
 
-static void chaos_close(struct sym_team *t)
+static void chaos_close(struct sym_world *w)
 {
-	struct chaos *c = t->tr_data;
+	struct chaos *c = w->tr_data;
 
 	pthread_mutex_lock(&c->lock);
 	c->stop = true;
@@ -160,4 +159,4 @@ static void chaos_close(struct sym_team *t)
 	free(c);
 }
 
-const struct sym_transport sym_chaos = { "chaos", false, chaos_open, chaos_close, chaos_get, chaos_put, chaos_line };
+const struct sym_transport sym_chaos = { "chaos", chaos_open, chaos_close, chaos_get, chaos_put, chaos_line };

@@ -10,34 +10,34 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "team.h"
+#include "impl.h"
 
 enum { YIELDS = 100, NAP_NS = 100000000, WARN_S = 20, MIN_SPINS = 20 };
 
 bool sym_barrier_init(void) { return !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0); }
 void sym_barrier(void) { syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0); }
 
-void sym_ring(struct sym_team *t, int pe)
+void sym_ring(struct sym_world *w, int pe)
 {
-	struct sym_control *p = sym_peer(t, pe);
+	struct sym_control *p = sym_control_of(w, pe);
 
 	atomic_fetch_add(&p->bell, 1);
 	sym_wake(&p->bell, 1 << 30);
 }
 
-void sym_notify(struct sym_team *t, int pe)
+void sym_notify(struct sym_world *w, int pe)
 {
-	struct sym_control *p = sym_peer(t, pe);
+	struct sym_control *p = sym_control_of(w, pe);
 	uint32_t n;
 
-	if (t->fence)
+	if (w->fence)
 		n = atomic_fetch_add(&p->sleepers, 0);
 	else {
 		atomic_signal_fence(memory_order_seq_cst);
 		n = atomic_load_explicit(&p->sleepers, memory_order_relaxed);
 	}
 	if (n)
-		sym_ring(t, pe);
+		sym_ring(w, pe);
 }
 
 static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site)
@@ -55,9 +55,10 @@ struct wait { int n; bool armed, warned; uint32_t bell; double since; };
 static struct err *late(struct sym_ep *ep, int peer, uint32_t site, double waited, bool fail)
 {
 	struct str mine = { 0 }, its = { 0 };
-	uint64_t st = atomic_load(&sym_peer(ep->team, peer)->status);
+	uint64_t st = 0;
 	struct err *e = NULL;
 
+	sym_get(ep, peer, &st, offsetof(struct sym_control, status), sizeof st);
 	where(ep, &mine, ep->l.prog, site);
 	if (st)
 		where(ep, &its, (uint32_t)(st >> 32), (uint32_t)st);
@@ -75,7 +76,7 @@ static struct err *late(struct sym_ep *ep, int peer, uint32_t site, double waite
 /* After a look in vain: pass the time until the next one. */
 static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32_t site)
 {
-	struct sym_team *t = ep->team;
+	struct sym_world *world = ep->world;
 
 	if (++w->n < ep->spins) {
 		sym_pause();
@@ -84,7 +85,7 @@ static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32
 	/* The peer may be waiting for this very core (two threads on one, or another process in the way): polling
 	 * then wastes what it needs. */
 	if (w->n == ep->spins)
-		w->n = t->spins, ep->spins = MAX(ep->spins - ep->spins / 4, MIN_SPINS);
+		w->n = world->spins, ep->spins = MAX(ep->spins - ep->spins / 4, MIN_SPINS);
 	if (ep->l.stop && atomic_load_explicit(ep->l.stop, memory_order_acquire))
 		return ERR(ABORTED, "launch aborted");
 	if (ep->l.help && ep->l.help(ep->l.user)) {
@@ -92,7 +93,7 @@ static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32
 		w->armed = false;
 		return NULL;
 	}
-	if (w->n < t->spins + YIELDS) {
+	if (w->n < world->spins + YIELDS) {
 		sched_yield();
 		return NULL;
 	}
@@ -101,7 +102,7 @@ static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32
 			w->since = clock_s();
 		w->bell = atomic_load(&ep->me->bell);
 		atomic_fetch_add(&ep->me->sleepers, 1);
-		if (!t->fence)
+		if (!world->fence)
 			sym_barrier();
 		w->armed = true;          /* the caller looks once more */
 		return NULL;
@@ -109,9 +110,9 @@ static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32
 	sym_sleep(&ep->me->bell, w->bell, NAP_NS);
 	atomic_fetch_sub(&ep->me->sleepers, 1);
 	w->armed = false;
-	w->n = t->spins;
+	w->n = world->spins;
 	double waited = clock_s() - w->since;
-	if (t->patience && waited > t->patience)
+	if (world->patience && waited > world->patience)
 		return late(ep, peer, site, waited, true);
 	if (waited > WARN_S && !w->warned) {
 		w->warned = true;
@@ -123,7 +124,7 @@ static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32
 static void wait_over(struct sym_ep *ep, struct wait *w)
 {
 	if (w->n && w->n < ep->spins)
-		ep->spins = MIN(ep->spins + ep->spins / 8 + 1, ep->team->spins);
+		ep->spins = MIN(ep->spins + ep->spins / 8 + 1, ep->world->spins);
 	if (w->armed)
 		atomic_fetch_sub(&ep->me->sleepers, 1);
 }
@@ -139,35 +140,39 @@ static void wait_over(struct sym_ep *ep, struct wait *w)
 
 /* --- lines -------------------------------------------------------------------- */
 
-static inline struct sym_from *from_me(struct sym_ep *ep, int pe) { return &sym_peer(ep->team, pe)->from[ep->pe]; }
-static inline size_t offset_of(struct sym_ep *ep, int pe, const void *p) { return (size_t)((const char *)p - sym_peer_base(ep->team, pe)); }
+/* What this PE writes in the control zone of another: its offset, and where it is if it is mapped. */
+#define FROM_ME(ep, field) ((ep)->mine + offsetof(struct sym_from, field))
+static inline struct sym_from *from_me(struct sym_ep *ep, const struct sym_peer *p) { return (struct sym_from *)(p->base + ep->mine); }
 
 static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, uint64_t what, const uint64_t w[4], uint32_t n)
 {
-	struct sym_line *l = &from_me(ep, pe)->ring[slot];
+	const struct sym_peer *p = &ep->world->peer[pe];
 	uint32_t ack = ep->chan[pe].done;
 
-	if (ep->team->tr->mapped) {
+	if (p->direct) {
+		struct sym_line *l = &from_me(ep, p)->ring[slot];
 		l->what = what;
 		memcpy(l->w, w, sizeof l->w);
 		l->ack = ack;
 		l->n = n;
 		atomic_store_explicit(&l->last, tick, memory_order_relaxed);
 		atomic_store_explicit(&l->first, tick, memory_order_release);
-		sym_notify(ep->team, pe);
+		sym_notify(ep->world, pe);
 	} else {
 		uint64_t v[8] = { tick, what, w[0], w[1], w[2], w[3], (uint64_t)n << 32 | ack, tick };
-		ep->team->tr->line(ep, pe, offset_of(ep, pe, l), v, 8);
+		ep->world->tr->line(ep->world, ep->pe, pe, FROM_ME(ep, ring) + slot * sizeof(struct sym_line), v, 8);
 	}
 }
 
-static void word_write(struct sym_ep *ep, int pe, _Atomic uint64_t *p, uint64_t v)
+static void word_write(struct sym_ep *ep, int pe, size_t off, uint64_t v)
 {
-	if (ep->team->tr->mapped) {
-		atomic_store_explicit(p, v, memory_order_release);
-		sym_notify(ep->team, pe);
+	const struct sym_peer *p = &ep->world->peer[pe];
+
+	if (p->direct) {
+		atomic_store_explicit((_Atomic uint64_t *)(p->base + off), v, memory_order_release);
+		sym_notify(ep->world, pe);
 	} else
-		ep->team->tr->line(ep, pe, offset_of(ep, pe, p), &v, 1);
+		ep->world->tr->line(ep->world, ep->pe, pe, off, &v, 1);
 }
 
 /* Wait until a line may be sent. */
@@ -191,10 +196,11 @@ static inline uint64_t what_of(struct sym_ep *ep, uint32_t site, enum sym_verb v
 struct err *sym_slot_room(struct sym_ep *ep, int pe, size_t n, void **out)
 {
 	TRY(credit(ep, pe));
-	if (n <= SYM_INLINE || !ep->team->tr->mapped)
+	const struct sym_peer *p = &ep->world->peer[pe];
+	if (n <= SYM_INLINE || !p->direct)
 		*out = ep->room;
 	else
-		*out = from_me(ep, pe)->slot[ep->chan[pe].tx % SYM_RING];
+		*out = from_me(ep, p)->slot[ep->chan[pe].tx % SYM_RING];
 	return NULL;
 }
 
@@ -205,8 +211,8 @@ void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
 
 	if (n <= SYM_INLINE)
 		memcpy(w, ep->room, n);
-	else if (!ep->team->tr->mapped)
-		ep->team->tr->put(ep, pe, offset_of(ep, pe, from_me(ep, pe)->slot[slot]), ep->room, n);
+	else if (!ep->world->peer[pe].direct)
+		ep->world->tr->put(ep->world, ep->pe, pe, FROM_ME(ep, slot) + slot * SYM_SLOT, ep->room, n);
 	line_write(ep, pe, slot, tick, what, w, (uint32_t)n);
 }
 
@@ -268,7 +274,7 @@ void sym_return(struct sym_ep *ep, int pe, bool now)
 	struct chan *c = &ep->chan[pe];
 
 	if (chan_return(c, now))
-		word_write(ep, pe, &from_me(ep, pe)->ret.returned, chan_tick(c, c->done));
+		word_write(ep, pe, FROM_ME(ep, ret.returned), chan_tick(c, c->done));
 }
 
 struct err *sym_settle(struct sym_ep *ep, int pe)
@@ -299,7 +305,7 @@ void sym_end(struct sym_ep *ep, bool failed)
 
 	atomic_store_explicit(&ep->me->status, 0, memory_order_relaxed);
 	for (int i = 0; i < l.npeer; i++)
-		word_write(ep, l.peer[i], &from_me(ep, l.peer[i])->ret.closed, ep->chan[l.peer[i]].epoch);
+		word_write(ep, l.peer[i], FROM_ME(ep, ret.closed), ep->chan[l.peer[i]].epoch);
 	ep->l.stop = NULL;
 	for (int i = 0; i < l.npeer && failed; i++) {
 		WAIT(e, chan_left(&ep->chan[l.peer[i]]), l.peer[i], 0);
@@ -313,26 +319,32 @@ void sym_end(struct sym_ep *ep, bool failed)
 
 void sym_get(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n)
 {
-	if (ep->team->tr->mapped || pe == ep->pe)
-		memcpy(dst, sym_peer_base(ep->team, pe) + off, n);
+	const struct sym_peer *p = &ep->world->peer[pe];
+
+	if (p->direct)
+		memcpy(dst, p->base + off, n);
 	else
-		ep->team->tr->get(ep, pe, dst, off, n);
+		ep->world->tr->get(ep->world, ep->pe, pe, dst, off, n);
 }
 
 const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf)
 {
-	if (ep->team->tr->mapped || pe == ep->pe)
-		return sym_peer_base(ep->team, pe) + off;
-	ep->team->tr->get(ep, pe, buf, off, n);
+	const struct sym_peer *p = &ep->world->peer[pe];
+
+	if (p->direct)
+		return p->base + off;
+	ep->world->tr->get(ep->world, ep->pe, pe, buf, off, n);
 	return buf;
 }
 
 void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n)
 {
-	if (ep->team->tr->mapped || pe == ep->pe)
-		memcpy(sym_peer_base(ep->team, pe) + off, src, n);
+	const struct sym_peer *p = &ep->world->peer[pe];
+
+	if (p->direct)
+		memcpy(p->base + off, src, n);
 	else
-		ep->team->tr->put(ep, pe, off, src, n);
+		ep->world->tr->put(ep->world, ep->pe, pe, off, src, n);
 }
 
 char *sym_ep_base(const struct sym_ep *ep) { return (char *)ep->me; }

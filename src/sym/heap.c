@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "team.h"
+#include "impl.h"
 
 enum { UNIT = 64, GUARD = 64, GUARD_BYTE = 0xa5, PUNCH = 1 << 16 };
 
@@ -23,7 +23,7 @@ struct block {
 	struct block *fprev, *fnext;   /* in the free list */
 	const char *what;
 	int index;
-	bool free, paged;              /* paged: may hold pages, counted in team->paged */
+	bool free, paged;              /* paged: may hold pages, counted in world->paged */
 };
 
 static _Atomic int64_t broken;
@@ -146,7 +146,7 @@ static void join(struct sym_heap *h, struct block *b)
 	struct block *r = b->next;
 
 	if (b->paged != r->paged) {
-		atomic_fetch_add(&h->team->paged, (int64_t)(b->paged ? r->size : b->size));
+		atomic_fetch_add(&h->world->paged, (int64_t)(b->paged ? r->size : b->size));
 		b->paged = true;
 	}
 	b->size += r->size;
@@ -165,7 +165,7 @@ static void punch(struct sym_heap *h)
 		if (b->free && b->paged && b->size >= PUNCH) {
 			size_t lo = (b->at + 4095) & ~(size_t)4095, hi = (b->at + b->size) & ~(size_t)4095;
 			if (hi > lo && !madvise(h->base + lo, hi - lo, MADV_DONTNEED)) {
-				atomic_fetch_sub(&h->team->paged, (int64_t)b->size);
+				atomic_fetch_sub(&h->world->paged, (int64_t)b->size);
 				b->paged = false;
 			}
 		}
@@ -174,13 +174,13 @@ static void punch(struct sym_heap *h)
 /* n bytes are about to be touched for the first time: keep the total below the limit. */
 static void pages_more(struct sym_heap *h, int64_t n)
 {
-	struct sym_team *t = h->team;
+	struct sym_world *w = h->world;
 
-	if (atomic_fetch_add(&t->paged, n) + n <= t->limit || !t->limit)
+	if (atomic_fetch_add(&w->paged, n) + n <= w->limit || !w->limit)
 		return;
 	punch(h);
-	for (int i = 0; i < t->nlocal; i++) {
-		struct sym_heap *o = &t->heap[i];
+	for (int i = 0; i < w->nlocal; i++) {
+		struct sym_heap *o = &w->heap[i];
 		if (o != h && !pthread_mutex_trylock(&o->lock)) {
 			punch(o);
 			pthread_mutex_unlock(&o->lock);
@@ -199,7 +199,7 @@ static struct block *extend(struct sym_heap *h, size_t size)
 	if (have) {
 		list_del(h, b);
 		if (b->paged)
-			atomic_fetch_add(&h->team->paged, (int64_t)(size - have));
+			atomic_fetch_add(&h->world->paged, (int64_t)(size - have));
 	} else {
 		b = node_new(h);
 		b->at = h->top;
@@ -240,30 +240,30 @@ static void largest(struct sym_heap *h, struct str *s)
 
 struct err *sym_alloc(struct sym_heap *h, size_t n, const char *what, int index, struct sym_block **out)
 {
-	struct sym_team *t = h->team;
-	size_t pad = t->guard ? 2 * GUARD : 0, size = 0;
+	struct sym_world *w = h->world;
+	size_t pad = w->guard ? 2 * GUARD : 0, size = 0;
 	struct block *b = NULL;
 
 	*out = NULL;
 	if (n <= h->reserve)
 		size = (n + pad + UNIT - 1) & ~(size_t)(UNIT - 1);
 	size = MAX(size, UNIT);
-	int64_t total = atomic_fetch_add_explicit(&t->in_use, (int64_t)size, memory_order_relaxed) + (int64_t)size;
+	int64_t total = atomic_fetch_add_explicit(&w->in_use, (int64_t)size, memory_order_relaxed) + (int64_t)size;
 	pthread_mutex_lock(&h->lock);
-	if (n <= h->reserve && (!t->limit || total <= t->limit)) {
+	if (n <= h->reserve && (!w->limit || total <= w->limit)) {
 		b = find(h, size);
 		if (!b)
 			b = extend(h, size);
 	}
 	if (!b) {
 		struct str s = { 0 };
-		atomic_fetch_sub(&t->in_use, (int64_t)size);
+		atomic_fetch_sub(&w->in_use, (int64_t)size);
 		total -= (int64_t)size;
 		largest(h, &s);
 		pthread_mutex_unlock(&h->lock);
-		int64_t room = t->limit ? MAX(t->limit - total, 0) : (int64_t)(h->reserve - h->top);
+		int64_t room = w->limit ? MAX(w->limit - total, 0) : (int64_t)(h->reserve - h->top);
 		struct err *e = ERR(EXHAUSTED, "out of memory: device %d was asked for %zu bytes%s%s, %lld of %lld bytes are free%s", h->pe, n,
-		                    what ? " for " : "", what ? what : "", (long long)room, (long long)(t->limit ? t->limit : (int64_t)h->reserve),
+		                    what ? " for " : "", what ? what : "", (long long)room, (long long)(w->limit ? w->limit : (int64_t)h->reserve),
 		                    s.p ? s.p : "");
 		str_free(&s);
 		return e;
@@ -315,7 +315,7 @@ void sym_free(struct sym_block *pub)
 	if (!b)
 		return;
 	struct sym_heap *h = b->heap;
-	if (h->team->guard)
+	if (h->world->guard)
 		guard_check(h, b);
 	int64_t size = (int64_t)b->size;
 	pthread_mutex_lock(&h->lock);
@@ -331,7 +331,7 @@ void sym_free(struct sym_block *pub)
 	}
 	list_add(h, b);
 	pthread_mutex_unlock(&h->lock);
-	atomic_fetch_sub_explicit(&h->team->in_use, size, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&h->world->in_use, size, memory_order_relaxed);
 }
 
 char *sym_base(const struct sym_heap *h) { return h->base; }
@@ -341,7 +341,7 @@ int64_t sym_guard_broken(void) { return atomic_load(&broken); }
 struct sym_stats sym_heap_stats(struct sym_heap *h)
 {
 	pthread_mutex_lock(&h->lock);
-	struct sym_stats s = { h->in_use, h->peak, h->team->limit ? h->team->limit : (int64_t)h->reserve, h->allocs, h->largest, (int64_t)h->top };
+	struct sym_stats s = { h->in_use, h->peak, h->world->limit ? h->world->limit : (int64_t)h->reserve, h->allocs, h->largest, (int64_t)h->top };
 	pthread_mutex_unlock(&h->lock);
 	return s;
 }
@@ -356,7 +356,7 @@ void sym_heap_clear_stats(struct sym_heap *h)
 }
 
 /* want bytes of address space, or as much as the process may have. */
-struct err *sym_heap_init(struct sym_heap *h, struct sym_team *t, int pe, size_t want, size_t control)
+struct err *sym_heap_init(struct sym_heap *h, struct sym_world *w, int pe, size_t want, size_t control)
 {
 	size_t n = want;
 	void *p = MAP_FAILED;
@@ -370,7 +370,7 @@ struct err *sym_heap_init(struct sym_heap *h, struct sym_team *t, int pe, size_t
 		return ERR(EXHAUSTED, "cannot reserve address space for device %d: %s", pe, strerror(errno));
 	madvise(p, n, MADV_HUGEPAGE);
 	madvise(p, n, MADV_DONTDUMP);
-	h->team = t;
+	h->world = w;
 	h->pe = pe;
 	h->base = p;
 	h->reserve = n;

@@ -15,12 +15,12 @@
 
 #include "../base/base.h"
 
-struct sym_team; struct sym_heap; struct sym_ep;
+struct sym_world; struct sym_heap; struct sym_ep;
 
-/* --- team.c -------------------------------------------------------------- */
+/* --- world.c -------------------------------------------------------------- */
 
 struct sym_opts {
-	int npe;                  /* PEs of the team */
+	int npe;                  /* all PEs */
 	int first, nlocal;        /* those whose heaps and endpoints live in this process */
 	int64_t limit;            /* bytes that all local heaps may hold together; 0: no limit */
 	int threads;              /* threads that will run on this process' cores: decides how long a wait spins */
@@ -29,10 +29,10 @@ struct sym_opts {
 	uint64_t seed;            /* of the delays */
 };
 /* EXHAUSTED if the address space cannot be had. */
-struct err *sym_open(const struct sym_opts *o, struct sym_team **out);   /* owned */
-void sym_close(struct sym_team *t);                          /* NULL is fine; no endpoint may be in use */
-struct sym_heap *sym_heap_of(struct sym_team *t, int pe);    /* local PEs only; borrowed */
-struct sym_ep *sym_ep_of(struct sym_team *t, int pe);        /* local PEs only; borrowed */
+struct err *sym_open(const struct sym_opts *o, struct sym_world **out);   /* owned */
+void sym_close(struct sym_world *w);                          /* NULL is fine; no endpoint may be in use */
+struct sym_heap *sym_heap_of(struct sym_world *w, int pe);    /* local PEs only; borrowed */
+struct sym_ep *sym_ep_of(struct sym_world *w, int pe);        /* local PEs only; borrowed */
 
 /* --- heap.c -------------------------------------------------------------- */
 
@@ -80,7 +80,7 @@ void sym_begin(struct sym_ep *ep, const struct sym_launch *l);
 /* failed: wait until the peers have left the launch, so that nothing of it touches this heap any more. */
 void sym_end(struct sym_ep *ep, bool failed);
 /* Wake whoever waits on pe: after stop was set. */
-void sym_ring(struct sym_team *t, int pe);
+void sym_ring(struct sym_world *w, int pe);
 
 /* site: the command that communicates, equal on both sides; < 2^24.  The calls below may wait; they fail with
  * ABORTED, DEADLINE (RONDO_TIMEOUT), or INTERNAL when the peer runs another program or another command. */

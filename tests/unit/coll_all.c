@@ -13,7 +13,7 @@
 
 enum { MAXP = 8, ROUNDS = 60 };
 
-struct dev { pthread_t t; int pos; struct sym_team *team; struct prog *p; int n; int rounds; uint64_t seed; struct err *err; _Atomic int *stop; int fail_at; bool fails; };
+struct dev { pthread_t t; int pos; struct sym_world *team; struct prog *p; int n; int rounds; uint64_t seed; struct err *err; _Atomic int *stop; int fail_at; bool fails; };
 
 static uint64_t rnd(uint64_t *s)
 {
@@ -192,7 +192,7 @@ static void run(int n, int rounds, bool chaos, uint64_t seed, int fail_dev, int 
 	struct sym_opts o = { .npe = n, .nlocal = n, .threads = n, .chaos = chaos, .seed = seed };
 	struct dev d[MAXP];
 	struct prog *p = make_prog(n);
-	struct sym_team *t;
+	struct sym_world *t;
 	_Atomic int stop = 0;
 
 	assert_null(sym_open(&o, &t));
@@ -235,7 +235,7 @@ static void failing(void **state)
 }
 
 /* One device takes another turn of a loop than the other, or leaves. */
-struct lost { pthread_t t; struct sym_team *team; int pe; bool leave; struct err *err; };
+struct lost { pthread_t t; struct sym_world *team; int pe; bool leave; struct err *err; };
 
 static void *lost(void *v)
 {
@@ -261,7 +261,7 @@ static void divergence(void **state)
 {
 	for (int k = 0; k < 4; k++) {
 		struct sym_opts o = { .npe = 2, .nlocal = 2, .threads = 2, .chaos = k & 1, .seed = 3 };
-		struct sym_team *t;
+		struct sym_world *t;
 		struct lost d[2];
 		assert_null(sym_open(&o, &t));
 		for (int i = 0; i < 2; i++) {
@@ -325,7 +325,7 @@ static void puts_(void **state)
 {
 	for (int k = 0; k < 2; k++) {
 		struct sym_opts o = { .npe = 2, .nlocal = 2, .threads = 2, .chaos = k, .seed = 3 };
-		struct sym_team *t;
+		struct sym_world *t;
 		struct lost d[2];
 		assert_null(sym_open(&o, &t));
 		for (int i = 0; i < 2; i++) {
@@ -343,7 +343,7 @@ static void puts_(void **state)
 
 /* --- reductions of other kinds ----------------------------------------------------------- */
 
-struct red { pthread_t t; struct sym_team *team; struct prog *p; struct prog_coll c; int pe; int64_t n; struct err *err; };
+struct red { pthread_t t; struct sym_world *team; struct prog *p; struct prog_coll c; int pe; int64_t n; struct err *err; };
 
 /* Value i of PE k: small integers, exact in bf16 as long as they are not added up. */
 static float fval(int k, int64_t i) { return (float)(1 + (k * 37 + i * 11) % 61); }
@@ -402,7 +402,7 @@ static void reductions(void **state)
 				struct sym_opts o = { .npe = np, .nlocal = np, .threads = np };
 				struct prog *p = make_prog(np);
 				struct red d[MAXP];
-				struct sym_team *t;
+				struct sym_world *t;
 				assert_null(sym_open(&o, &t));
 				for (int i = 0; i < np; i++) {
 					d[i] = (struct red){ .team = t, .p = p, .pe = i, .n = sizes[s] };
@@ -423,7 +423,7 @@ static void reductions(void **state)
 
 /* --- speed ------------------------------------------------------------------------ */
 
-struct race { pthread_t t; struct sym_team *team; struct prog *p; int pe, n; int64_t bytes; uint8_t kind; double s; };
+struct race { pthread_t t; struct sym_world *team; struct prog *p; int pe, n; int64_t bytes; uint8_t kind; double s; };
 
 static void *race(void *v)
 {
@@ -471,7 +471,7 @@ static void speed(void **state)
 		struct sym_opts o = { .npe = row[i].np, .nlocal = row[i].np, .threads = row[i].np };
 		struct prog *p = make_prog(row[i].np);
 		struct race d[MAXP];
-		struct sym_team *t;
+		struct sym_world *t;
 		assert_null(sym_open(&o, &t));
 		for (int k = 0; k < row[i].np; k++) {
 			d[k] = (struct race){ .team = t, .p = p, .pe = k, .n = row[i].n, .bytes = row[i].bytes, .kind = row[i].kind };

@@ -10,10 +10,10 @@
 
 #include "sym/sym.h"
 
-static struct sym_team *team(int n, int64_t limit, bool guard)
+static struct sym_world *team(int n, int64_t limit, bool guard)
 {
 	struct sym_opts o = { .npe = n, .nlocal = n, .limit = limit, .threads = n, .guard = guard };
-	struct sym_team *t;
+	struct sym_world *t;
 
 	assert_null(sym_open(&o, &t));
 	return t;
@@ -54,7 +54,7 @@ static void *churn(void *v)
 static void churning(void **state)
 {
 	for (int guard = 0; guard < 2; guard++) {
-		struct sym_team *t = team(2, 0, guard);
+		struct sym_world *t = team(2, 0, guard);
 		struct user u[4];
 		int64_t broken = sym_guard_broken();
 		for (int i = 0; i < 4; i++) {
@@ -72,7 +72,7 @@ static void churning(void **state)
 
 static void limits(void **state)
 {
-	struct sym_team *t = team(2, 1 << 20, false);
+	struct sym_world *t = team(2, 1 << 20, false);
 	struct sym_heap *h = sym_heap_of(t, 0), *o = sym_heap_of(t, 1);
 	struct sym_block *a, *b, *c;
 
@@ -106,7 +106,7 @@ static void limits(void **state)
 static void pages(void **state)
 {
 	/* Heaps take turns: pages of one are given back when the other needs them, and come back as zeros or data. */
-	struct sym_team *t = team(2, 64 << 20, false);
+	struct sym_world *t = team(2, 64 << 20, false);
 	struct sym_block *b;
 
 	for (int i = 0; i < 6; i++) {
@@ -120,7 +120,7 @@ static void pages(void **state)
 
 static void guards(void **state)
 {
-	struct sym_team *t = team(1, 0, true);
+	struct sym_world *t = team(1, 0, true);
 	struct sym_heap *h = sym_heap_of(t, 0);
 	int64_t was = sym_guard_broken();
 	struct sym_block *b;

@@ -1,6 +1,6 @@
 /* What the files of sym share. */
-#ifndef RONDO_SYM_TEAM_H
-#define RONDO_SYM_TEAM_H
+#ifndef RONDO_SYM_IMPL_H
+#define RONDO_SYM_IMPL_H
 
 #include <pthread.h>
 
@@ -10,7 +10,7 @@ enum { SYM_SLB = 3, SYM_SL = 1 << SYM_SLB, SYM_FL = 56 };
 
 struct block;
 struct sym_heap {
-	struct sym_team *team;
+	struct sym_world *world;
 	int pe;
 	char *base;
 	size_t reserve, top;              /* bytes of the region; bytes that were ever handed out */
@@ -53,23 +53,28 @@ struct sym_control {
 #define CHAN_LOAD(p) atomic_load_explicit(p, memory_order_acquire)
 #include "chan.h"
 
-/* A way to reach other heaps.  All calls come from the thread that owns ep, and what one ep does to one PE is
- * seen there in order. */
+/* A way to reach heaps that are not mapped.  Thread-safe.  What `from` does to one PE is seen there in order. */
 struct sym_transport {
 	const char *name;
-	bool mapped;                      /* loads and stores reach every heap: put and line are not called */
-	struct err *(*open)(struct sym_team *t);
-	void (*close)(struct sym_team *t);
-	void (*get)(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n);
-	void (*put)(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n);
-	/* Write n words at off, the first of them last. */
-	void (*line)(struct sym_ep *ep, int pe, size_t off, const uint64_t *w, int n);
+	struct err *(*open)(struct sym_world *w);
+	void (*close)(struct sym_world *w);
+	void (*get)(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n);
+	void (*put)(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n);
+	/* Write n words at off, the first of them last, and wake who sleeps there. */
+	void (*line)(struct sym_world *w, int from, int pe, size_t off, const uint64_t *word, int n);
 };
-extern const struct sym_transport sym_thread, sym_chaos;
+extern const struct sym_transport sym_chaos;
+
+/* What this process knows of a PE. */
+struct sym_peer {
+	char *base;                       /* where its heap is seen here; NULL if nowhere */
+	bool direct;                      /* loads and stores reach it; else the transport does */
+};
 
 struct sym_ep {
-	struct sym_team *team;
+	struct sym_world *world;
 	int pe;
+	size_t mine;                      /* offset of what this PE writes, in the control zone of every other */
 	struct sym_control *me;
 	struct chan *chan;                /* npe */
 	struct sym_launch l;
@@ -77,7 +82,7 @@ struct sym_ep {
 	char room[SYM_SLOT];              /* a message being written, where it is short or heaps are not mapped */
 };
 
-struct sym_team {
+struct sym_world {
 	int npe, first, nlocal;
 	int64_t limit;
 	bool guard, fence;                /* fence: the writer must order its line before it looks for sleepers */
@@ -86,17 +91,17 @@ struct sym_team {
 	_Atomic int64_t in_use, paged;    /* of all local heaps; paged: bytes of blocks that may hold pages */
 	struct sym_heap *heap;            /* nlocal */
 	struct sym_ep *ep;                /* nlocal */
-	const struct sym_transport *tr;
+	struct sym_peer *peer;            /* npe */
+	const struct sym_transport *tr;   /* to those that are not direct; NULL if all are */
 	void *tr_data;
 	uint64_t seed;
 };
 
-struct err *sym_heap_init(struct sym_heap *h, struct sym_team *t, int pe, size_t want, size_t control);
+struct err *sym_heap_init(struct sym_heap *h, struct sym_world *w, int pe, size_t want, size_t control);
 void sym_heap_fini(struct sym_heap *h);
-void sym_notify(struct sym_team *t, int pe);         /* wake pe if it sleeps; the line was stored before */
+void sym_notify(struct sym_world *w, int pe);         /* wake pe, whose heap is mapped, if it sleeps; the line was stored before */
 bool sym_barrier_init(void);                         /* can a sleeper make all writers' stores visible? */
 void sym_barrier(void);
-static inline char *sym_peer_base(struct sym_team *t, int pe) { return t->heap[pe - t->first].base; }
-static inline struct sym_control *sym_peer(struct sym_team *t, int pe) { return (struct sym_control *)sym_peer_base(t, pe); }
+static inline struct sym_control *sym_control_of(struct sym_world *w, int pe) { return (struct sym_control *)w->peer[pe].base; }
 
 #endif
