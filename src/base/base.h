@@ -138,6 +138,18 @@ bool conf_is_set(enum conf_id id);
 struct err *conf_set(const char *name, const char *value);   /* as by the environment; for options of a client */
 void conf_help(FILE *f);
 
+/* --- kv ----------------------------------------------------------------- */
+
+/* A store of keys and values that the processes of a job share: how they find each other.  Keys are written
+ * once.  Both functions are called from one thread at a time. */
+struct kv {
+	int process, nprocess;
+	void *user;
+	struct err *(*put)(void *user, const char *key, const void *value, size_t n);
+	/* Waits up to ms milliseconds for the key: DEADLINE.  The value is added to out. */
+	struct err *(*get)(void *user, const char *key, int ms, struct str *out);
+};
+
 /* --- clock.c, cpu.c ---------------------------------------------------- */
 
 double clock_s(void);                        /* monotonic seconds */

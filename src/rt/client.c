@@ -80,7 +80,7 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 	}
 	int cores = cpu_get()->cores, nworker = MAX(cores / c->ndev - 1, 0);
 	c->spins = sym_spins(c->ndev * (1 + nworker));
-	struct sym_opts so = { .npe = c->ndev * c->nprocess, .first = c->process * c->ndev, .nlocal = c->ndev, .threads = c->ndev * (1 + nworker),
+	struct sym_opts so = { .nlocal = c->ndev, .threads = c->ndev * (1 + nworker),
 	                       .guard = conf_int(CONF_CHECK) != 0 };
 	so.chaos = conf_int(CONF_CHAOS) != 0;
 	so.seed = (uint64_t)conf_int(CONF_CHAOS);
@@ -94,7 +94,7 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 		struct rt_device *d = &c->dev[i];
 		d->c = c;
 		d->local = i;
-		d->id = so.first + i;
+		d->id = sym_first(c->world) + i;
 		d->ops = ops;
 		d->heap = sym_heap_of(c->world, d->id);
 		d->trace = trace_on() ? trace_new(d->id) : NULL;

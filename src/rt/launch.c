@@ -124,7 +124,7 @@ static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *con
 }
 
 /* Add what a site of a program is called.  The program may be gone already. */
-static void describe(void *user, uint32_t ident, uint32_t site, struct str *s)
+static bool describe(void *user, uint32_t ident, uint32_t site, struct str *s)
 {
 	struct rt_client *c = ((struct rt_device *)user)->c;
 
@@ -135,9 +135,9 @@ static void describe(void *user, uint32_t ident, uint32_t site, struct str *s)
 	if (x) {
 		const char *text = site && x->ins[site].site < x->p->nsite ? x->p->site[x->ins[site].site].text : "";
 		str_addf(s, "%s%s%scommand %u of program '%s'", *text ? "'" : "", text, *text ? "', " : "", site, x->p->name ? x->p->name : "");
-	} else
-		str_addf(s, "command %u of program %08x", site, ident);
+	}
 	pthread_mutex_unlock(&c->side_lock);
+	return x;
 }
 
 /* A waiting device works for the others: their kernels may be what it waits for. */
@@ -170,7 +170,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	if (!e && atomic_load(&l->stop))
 		e = ERR(ABORTED, "launch aborted");
 	if (x->comm) {
-		struct sym_launch s = { x->ident, x->peer[i], x->npeer[i], &l->stop, help, describe, d };
+		struct sym_launch s = { x->ident, x->name, x->peer[i], x->npeer[i], &l->stop, help, describe, d };
 		sym_begin(d->ep, &s);
 	}
 	if (!e)
@@ -178,7 +178,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	if (e)
 		e = launch_fail(l, e);
 	if (x->comm)
-		sym_end(d->ep, e != NULL);
+		sym_end(d->ep, e);
 	for (int64_t k = 0; k < x->narg; k++)
 		store_unref(p->arg[k]);
 	for (int64_t k = 0; k < x->nres; k++)

@@ -22,7 +22,7 @@ void sym_ring(struct sym_world *w, int pe)
 	struct sym_control *p = sym_control_of(w, pe);
 
 	atomic_fetch_add(&p->bell, 1);
-	sym_wake(&p->bell, 1 << 30);
+	sym_rouse(&p->bell, w->shared);
 }
 
 void sym_notify(struct sym_world *w, int pe)
@@ -40,30 +40,52 @@ void sym_notify(struct sym_world *w, int pe)
 		sym_ring(w, pe);
 }
 
-static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site)
+/* name: of the program, if it is known. */
+static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site, const char *name)
 {
-	if (ep->l.describe)
-		ep->l.describe(ep->l.user, prog, site, s);
+	if (ep->l.describe && ep->l.describe(ep->l.user, prog, site, s))
+		return;
+	str_addf(s, "command %u of program ", site);
+	if (name && *name)
+		str_addf(s, "'%s'", name);
 	else
-		str_addf(s, "site %u of program %08x", site, prog);
+		str_addf(s, "%08x", prog);
 }
 
 /* --- waiting --------------------------------------------------------------- */
 
 struct wait { int n; bool armed, warned; uint32_t bell; double since; };
 
+/* A text of pe's control zone. */
+static void text_of(struct sym_ep *ep, int pe, size_t off, char *out, size_t n)
+{
+	sym_get(ep, pe, out, off, n);
+	out[n - 1] = '\0';
+}
+
+/* Where the peer is. */
+static void whereabouts(struct sym_ep *ep, int pe, struct str *s)
+{
+	uint64_t st = 0;
+	char text[256];
+
+	sym_get(ep, pe, &st, offsetof(struct sym_control, status), sizeof st);
+	if (st) {
+		text_of(ep, pe, offsetof(struct sym_control, name), text, sizeof ep->me->name);
+		where(ep, s, (uint32_t)(st >> 32), (uint32_t)st, text);
+		return;
+	}
+	text_of(ep, ep->world->process[ep->world->peer[pe].proc].first, offsetof(struct sym_control, phase), text, sizeof text);
+	str_add(s, text[0] ? text : "outside every program");
+}
+
 static struct err *late(struct sym_ep *ep, int peer, uint32_t site, double waited, bool fail)
 {
 	struct str mine = { 0 }, its = { 0 };
-	uint64_t st = 0;
 	struct err *e = NULL;
 
-	sym_get(ep, peer, &st, offsetof(struct sym_control, status), sizeof st);
-	where(ep, &mine, ep->l.prog, site);
-	if (st)
-		where(ep, &its, (uint32_t)(st >> 32), (uint32_t)st);
-	else
-		str_add(&its, "outside every program");
+	where(ep, &mine, ep->l.prog, site, ep->l.name);
+	whereabouts(ep, peer, &its);
 	if (fail)
 		e = ERR(DEADLINE, "device %d has waited %.0f s at %s for device %d, which is at %s", ep->pe, waited, mine.p, peer, its.p);
 	else
@@ -71,6 +93,36 @@ static struct err *late(struct sym_ep *ep, int peer, uint32_t site, double waite
 	str_free(&mine);
 	str_free(&its);
 	return e;
+}
+
+/* The peer's process is no more: dead, or gone in order. */
+static struct err *peer_gone(struct sym_ep *ep, int peer, uint32_t site)
+{
+	struct sym_world *w = ep->world;
+	int proc = w->peer[peer].proc;
+	struct sym_process *p = &w->process[proc];
+	struct str mine = { 0 };
+
+	where(ep, &mine, ep->l.prog, site, ep->l.name);
+	struct err *e = ERR(UNAVAILABLE, "process %d (pid %d) %s: device %d waited for its device %d at %s", proc, p->pid,
+	                    atomic_load(&p->life) == SYM_DEAD ? "has died" : "has left the job", ep->pe, peer, mine.p);
+	str_free(&mine);
+	return e;
+}
+
+/* Is there a reason to wait no more? */
+static struct err *hopeless(struct sym_ep *ep, int peer, uint32_t site)
+{
+	struct sym_world *w = ep->world;
+	int gone = atomic_load_explicit(&w->gone, memory_order_acquire);
+
+	if (ep->l.stop && atomic_load_explicit(ep->l.stop, memory_order_acquire))
+		return ERR(ABORTED, "launch aborted");
+	if (gone < 0)
+		return ERR(CANCELLED, "the client is closed");
+	if (gone && atomic_load(&w->process[w->peer[peer].proc].life) != SYM_HERE)
+		return peer_gone(ep, peer, site);
+	return NULL;
 }
 
 /* After a look in vain: pass the time until the next one. */
@@ -86,10 +138,11 @@ static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32
 	 * then wastes what it needs. */
 	if (w->n == ep->spins)
 		w->n = world->spins, ep->spins = MAX(ep->spins - ep->spins / 4, MIN_SPINS);
-	if (ep->l.stop && atomic_load_explicit(ep->l.stop, memory_order_acquire))
-		return ERR(ABORTED, "launch aborted");
+	TRY(hopeless(ep, peer, site));
 	if (ep->l.help && ep->l.help(ep->l.user)) {
 		w->n = 0;
+		if (w->armed)
+			atomic_fetch_sub(&ep->me->sleepers, 1);
 		w->armed = false;
 		return NULL;
 	}
@@ -107,7 +160,7 @@ static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32
 		w->armed = true;          /* the caller looks once more */
 		return NULL;
 	}
-	sym_sleep(&ep->me->bell, w->bell, NAP_NS);
+	sym_nap(&ep->me->bell, w->bell, NAP_NS, world->shared);
 	atomic_fetch_sub(&ep->me->sleepers, 1);
 	w->armed = false;
 	w->n = world->spins;
@@ -175,16 +228,50 @@ static void word_write(struct sym_ep *ep, int pe, size_t off, uint64_t v)
 		ep->world->tr->line(ep->world, ep->pe, pe, off, &v, 1);
 }
 
+/* The peer is elsewhere: say where both are. */
+static struct err *diverged(struct sym_ep *ep, int pe, uint32_t site, const struct sym_line *l)
+{
+	struct str mine = { 0 }, its = { 0 };
+	char name[sizeof ep->me->name];
+
+	where(ep, &mine, ep->l.prog, site, ep->l.name);
+	if (l) {
+		text_of(ep, pe, offsetof(struct sym_control, name), name, sizeof name);
+		where(ep, &its, (uint32_t)(l->what >> 32), (uint32_t)(l->what >> 8) & 0xffffff, name);
+	} else
+		str_add(&its, "the end of the program");
+	struct err *e = ERR(INTERNAL, "devices have diverged: device %d is at %s, device %d at %s", ep->pe, mine.p, pe, its.p);
+	str_free(&mine);
+	str_free(&its);
+	return e;
+}
+
+/* The peer has left the launch and will do no more of it. */
+static struct err *absent(struct sym_ep *ep, int pe, uint32_t site)
+{
+	struct chan *c = &ep->chan[pe];
+	char why[sizeof ep->me->why];
+
+	if (ep->l.stop && atomic_load(ep->l.stop))
+		return ERR(ABORTED, "launch aborted");
+	if (atomic_load_explicit(&c->ret->failed, memory_order_acquire) != c->epoch)
+		return diverged(ep, pe, site, NULL);
+	text_of(ep, pe, offsetof(struct sym_control, why), why, sizeof why);
+	/* One that heard it from a third says so itself. */
+	return strstr(why, "device ") == why ? ERR(ABORTED, "%s", why) : ERR(ABORTED, "device %d failed: %s", pe, why);
+}
+
 /* Wait until a line may be sent. */
 static struct err *credit(struct sym_ep *ep, int pe)
 {
 	struct chan *c = &ep->chan[pe];
 	struct err *e = NULL;
 
+	uint32_t site = (uint32_t)atomic_load_explicit(&ep->me->status, memory_order_relaxed);
 	if (c->tx == UINT32_MAX)
 		return ERR(EXHAUSTED, "more than 2^32 messages between two devices in one launch");
-	WAIT(e, chan_may_send(c), pe, (uint32_t)atomic_load_explicit(&ep->me->status, memory_order_relaxed));
-	return e;
+	WAIT(e, chan_may_send(c) || chan_left(c), pe, site);
+	return e || chan_may_send(c) ? e : absent(ep, pe, site);
 }
 
 static inline uint64_t what_of(struct sym_ep *ep, uint32_t site, enum sym_verb v)
@@ -227,22 +314,6 @@ struct err *sym_tell(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	return NULL;
 }
 
-/* The peer is elsewhere: say where both are. */
-static struct err *diverged(struct sym_ep *ep, int pe, uint32_t site, const struct sym_line *l)
-{
-	struct str mine = { 0 }, its = { 0 };
-
-	where(ep, &mine, ep->l.prog, site);
-	if (l)
-		where(ep, &its, (uint32_t)(l->what >> 32), (uint32_t)(l->what >> 8) & 0xffffff);
-	else
-		str_add(&its, "the end of the program");
-	struct err *e = ERR(INTERNAL, "devices have diverged: device %d is at %s, device %d at %s", ep->pe, mine.p, pe, its.p);
-	str_free(&mine);
-	str_free(&its);
-	return e;
-}
-
 struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, struct sym_msg *out)
 {
 	struct chan *c = &ep->chan[pe];
@@ -254,11 +325,8 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	WAIT(e, chan_arrived(c) || (left && !chan_arrived(c)) || ((left = chan_left(c)) && false), pe, site);
 	if (e)
 		return e;
-	if (!chan_arrived(c)) {
-		if (ep->l.stop && atomic_load(ep->l.stop))
-			return ERR(ABORTED, "launch aborted");
-		return diverged(ep, pe, site, NULL);
-	}
+	if (!chan_arrived(c))
+		return absent(ep, pe, site);
 	uint32_t slot = c->rx % SYM_RING;
 	struct sym_line *l = chan_take(c);
 	if (l->what != want)
@@ -290,29 +358,59 @@ struct err *sym_settle(struct sym_ep *ep, int pe)
 
 /* --- launches ------------------------------------------------------------------ */
 
+static void text_set(char *at, size_t n, const char *text)
+{
+	size_t k = text ? strnlen(text, n - 1) : 0;
+
+	memcpy(at, text ? text : "", k);
+	at[k] = '\0';
+}
+
 void sym_begin(struct sym_ep *ep, const struct sym_launch *l)
 {
+	if (l->prog != ep->named) {
+		text_set(ep->me->name, sizeof ep->me->name, l->name);
+		ep->named = l->prog;
+	}
 	ep->l = *l;
 	for (int i = 0; i < l->npeer; i++)
 		chan_begin(&ep->chan[l->peer[i]]);
-	atomic_store_explicit(&ep->me->status, (uint64_t)l->prog << 32, memory_order_relaxed);
+	atomic_store_explicit(&ep->me->status, (uint64_t)l->prog << 32, memory_order_release);
 }
 
-void sym_end(struct sym_ep *ep, bool failed)
+void sym_end(struct sym_ep *ep, const struct err *why)
 {
 	struct sym_launch l = ep->l;
 	struct err *e = NULL;
 
+	if (why)
+		text_set(ep->me->why, sizeof ep->me->why, why->msg);
 	atomic_store_explicit(&ep->me->status, 0, memory_order_relaxed);
-	for (int i = 0; i < l.npeer; i++)
-		word_write(ep, l.peer[i], FROM_ME(ep, ret.closed), ep->chan[l.peer[i]].epoch);
+	for (int i = 0; i < l.npeer; i++) {
+		uint64_t epoch = ep->chan[l.peer[i]].epoch;
+		if (why)
+			word_write(ep, l.peer[i], FROM_ME(ep, ret.failed), epoch);
+		word_write(ep, l.peer[i], FROM_ME(ep, ret.closed), epoch);
+	}
 	ep->l.stop = NULL;
-	for (int i = 0; i < l.npeer && failed; i++) {
+	for (int i = 0; i < l.npeer && why; i++) {
 		WAIT(e, chan_left(&ep->chan[l.peer[i]]), l.peer[i], 0);
 		err_free(e);
 		e = NULL;
 	}
 	memset(&ep->l, 0, sizeof ep->l);
+}
+
+void sym_phase(struct sym_world *w, const char *text)
+{
+	text_set(w->ep[0].me->phase, sizeof w->ep[0].me->phase, text);
+}
+
+void sym_cancel(struct sym_world *w)
+{
+	atomic_store(&w->gone, -1);
+	for (int i = 0; i < w->nlocal; i++)
+		sym_ring(w, w->first + i);
 }
 
 /* --- data ------------------------------------------------------------------------ */

@@ -35,6 +35,7 @@ _Static_assert(sizeof(struct sym_line) == 64, "a line is a cache line");
 struct sym_ret {                          /* written by the peer */
 	_Alignas(64) _Atomic uint64_t returned;   /* tick of the last line of ours it has returned */
 	_Atomic uint64_t closed;          /* launches it has closed */
+	_Atomic uint64_t failed;          /* the last of these that failed; its `why` says why */
 };
 struct sym_from {                         /* what one peer writes */
 	struct sym_line ring[SYM_RING];
@@ -45,6 +46,9 @@ struct sym_control {
 	_Alignas(128) _Atomic uint32_t bell;      /* changes when something arrived for a sleeper */
 	_Atomic uint32_t sleepers;
 	_Alignas(128) _Atomic uint64_t status;    /* program << 32 | site of the last message; 0 outside a launch */
+	_Alignas(128) char name[128];             /* of the program; NUL-terminated, like all texts here */
+	char phase[256];                          /* what the process does outside programs */
+	char why[512];                            /* why the last launch that failed did */
 	_Alignas(4096) struct sym_from from[];
 };
 
@@ -69,6 +73,14 @@ extern const struct sym_transport sym_chaos;
 struct sym_peer {
 	char *base;                       /* where its heap is seen here; NULL if nowhere */
 	bool direct;                      /* loads and stores reach it; else the transport does */
+	int proc;                         /* its process */
+};
+
+/* What this process knows of another. */
+enum sym_life { SYM_HERE, SYM_LEFT, SYM_DEAD };
+struct sym_process {
+	int first, npe, pid;
+	_Atomic int life;                 /* enum sym_life */
 };
 
 struct sym_ep {
@@ -77,6 +89,7 @@ struct sym_ep {
 	size_t mine;                      /* offset of what this PE writes, in the control zone of every other */
 	struct sym_control *me;
 	struct chan *chan;                /* npe */
+	uint32_t named;                   /* program whose name stands in the control zone */
 	struct sym_launch l;
 	int spins;                        /* polls before the next wait yields: fewer while polling has been in vain */
 	char room[SYM_SLOT];              /* a message being written, where it is short or heaps are not mapped */
@@ -92,6 +105,10 @@ struct sym_world {
 	struct sym_heap *heap;            /* nlocal */
 	struct sym_ep *ep;                /* nlocal */
 	struct sym_peer *peer;            /* npe */
+	int nproc, proc;
+	struct sym_process *process;      /* nproc */
+	_Atomic int gone;                 /* processes that are not SYM_HERE; or -1: waits are cancelled */
+	bool shared;                      /* other processes of this host wait for words of ours, and we for theirs */
 	const struct sym_transport *tr;   /* to those that are not direct; NULL if all are */
 	void *tr_data;
 	uint64_t seed;
@@ -102,6 +119,8 @@ void sym_heap_fini(struct sym_heap *h);
 void sym_notify(struct sym_world *w, int pe);         /* wake pe, whose heap is mapped, if it sleeps; the line was stored before */
 bool sym_barrier_init(void);                         /* can a sleeper make all writers' stores visible? */
 void sym_barrier(void);
+void sym_nap(_Atomic uint32_t *word, uint32_t seen, int64_t ns, bool shared);   /* sym_sleep; shared: with other processes */
+void sym_rouse(_Atomic uint32_t *word, bool shared);                           /* wake all who sleep there */
 static inline struct sym_control *sym_control_of(struct sym_world *w, int pe) { return (struct sym_control *)w->peer[pe].base; }
 
 #endif

@@ -1,13 +1,13 @@
 /* Symmetric memory: every PE (device) can read, write and signal the heap of
  * every other one, with no receive call on the other side.
  *
- * Two layers.  A *heap* per PE: a large sparse region of which blocks are
- * handed out; other PEs know it by number and address bytes in it by offset,
- * never by pointer.  An *endpoint* per PE: the channels to all other PEs, used
+ * PEs are threads of one process or of several, on one host or on many: the *world* knows how to reach each.
+ * A *heap* per PE: a large sparse region of which blocks are handed out; other PEs know it by number and
+ * address bytes in it by offset, never by pointer.  An *endpoint* per PE: the channels to all other PEs, used
  * by one thread at a time.  docs/sym.md describes the protocol.
  *
- * Heaps are thread-safe; an endpoint belongs to the thread that runs its PE's
- * program.  Nothing here knows what the bytes mean. */
+ * The world and heaps are thread-safe; an endpoint belongs to the thread that runs its PE's program.  Nothing
+ * here knows what the bytes mean. */
 #ifndef RONDO_SYM_H
 #define RONDO_SYM_H
 
@@ -17,22 +17,51 @@
 
 struct sym_world; struct sym_heap; struct sym_ep;
 
-/* --- world.c -------------------------------------------------------------- */
+/* --- world.c ------------------------------------------------------------- */
 
 struct sym_opts {
-	int npe;                  /* all PEs */
-	int first, nlocal;        /* those whose heaps and endpoints live in this process */
+	int nlocal;               /* PEs of this process, whose heaps and endpoints live here; processes may differ */
+	/* How the processes of the job find each other; must live until sym_close.  NULL: this process is alone. */
+	const struct kv *boot;
 	int64_t limit;            /* bytes that all local heaps may hold together; 0: no limit */
 	int threads;              /* threads that will run on this process' cores: decides how long a wait spins */
 	bool guard;               /* guard bytes round every block, looked at when it is freed */
 	bool chaos;               /* delay what the memory model allows to be late; heaps of peers are not mapped */
 	uint64_t seed;            /* of the delays */
 };
-/* EXHAUSTED if the address space cannot be had. */
+/* Join the world.  Collective over the processes of boot: waits for all of them, and says on stderr for whom
+ * when that takes long.  PEs are numbered by process, then within the process.  EXHAUSTED if the address space
+ * cannot be had; PRECONDITION if a process is of another version; UNAVAILABLE if a process cannot be reached,
+ * or did not come within RONDO_JOIN_TIMEOUT seconds. */
 struct err *sym_open(const struct sym_opts *o, struct sym_world **out);   /* owned */
-void sym_close(struct sym_world *w);                          /* NULL is fine; no endpoint may be in use */
-struct sym_heap *sym_heap_of(struct sym_world *w, int pe);    /* local PEs only; borrowed */
-struct sym_ep *sym_ep_of(struct sym_world *w, int pe);        /* local PEs only; borrowed */
+/* Leave.  Not collective: peers that still wait for this process get an error that says it has left.  NULL is
+ * fine; no endpoint may be in use. */
+void sym_close(struct sym_world *w);
+int sym_npe(const struct sym_world *w);                      /* of all processes */
+int sym_first(const struct sym_world *w);                    /* the first local PE; local ones follow each other */
+int sym_nproc(const struct sym_world *w);
+int sym_proc(const struct sym_world *w);                     /* this process */
+int sym_proc_of(const struct sym_world *w, int pe);
+bool sym_mapped(const struct sym_world *w, int pe);          /* its heap is seen by loads and stores of this process */
+const char *sym_road(const struct sym_world *w, int pe);     /* "self", "thread", "shm", "ucx", "chaos" */
+struct sym_heap *sym_heap_of(struct sym_world *w, int pe);   /* local PEs only; borrowed */
+struct sym_ep *sym_ep_of(struct sym_world *w, int pe);       /* local PEs only; borrowed */
+/* What this process does outside programs ("compiling 'step'"; NULL: nothing): shown to peers that wait for it. */
+void sym_phase(struct sym_world *w, const char *text);
+/* All waits of local PEs end with CANCELLED, now and later. */
+void sym_cancel(struct sym_world *w);
+
+/* --- boot.c -------------------------------------------------------------- */
+
+/* The store that the environment names, for programs that JAX does not start: RONDO_RENDEZVOUS
+ * (tcp://host:port, or a folder that all processes see), RONDO_PROCESS and RONDO_PROCESSES, as `rondo launch` sets
+ * them, or the variables of Open MPI, PMIx and Slurm.  *out is NULL if there is one process only. */
+struct err *sym_boot_env(struct kv **out);
+void sym_boot_free(struct kv *k);                            /* NULL is fine */
+/* Serve a store at host:port (port 0: any free one, written back) until freed; to those who show the token. */
+struct sym_server;
+struct err *sym_server_new(const char *host, int *port, const char *token, struct sym_server **out);
+void sym_server_free(struct sym_server *s);
 
 /* --- heap.c -------------------------------------------------------------- */
 
@@ -67,23 +96,26 @@ enum { SYM_RING = 8, SYM_INLINE = 32, SYM_SLOT = 4096 };
 /* What a launch tells its endpoint. */
 struct sym_launch {
 	uint32_t prog;            /* identity of the program, equal on all PEs that run it */
+	const char *name;         /* of the program, for peers that do not know it; may be NULL; outlives the launch */
 	const int *peer; int npeer;               /* PEs that this one will talk to; they name this one as well */
 	_Atomic int *stop;        /* becomes non-zero when the launch is aborted; waits end with ABORTED.  May be NULL */
 	/* Work for a waiting thread; true if it did some.  May be NULL. */
 	bool (*help)(void *user);
-	/* Add "'train.py:3 psum' of 'step'" for a site of a program.  May be NULL. */
-	void (*describe)(void *user, uint32_t prog, uint32_t site, struct str *s);
+	/* Add "'train.py:3 psum' of 'step'" for a site of a program; false if the program is unknown.  May be NULL. */
+	bool (*describe)(void *user, uint32_t prog, uint32_t site, struct str *s);
 	void *user;
 };
 /* Every launch begins and ends on every PE it names, also when it failed before it did anything. */
 void sym_begin(struct sym_ep *ep, const struct sym_launch *l);
-/* failed: wait until the peers have left the launch, so that nothing of it touches this heap any more. */
-void sym_end(struct sym_ep *ep, bool failed);
+/* why: the launch failed here; the peers that wait for this PE get an error with its text.  Then wait until the
+ * peers have left the launch, so that nothing of it touches this heap any more.  NULL: it went well. */
+void sym_end(struct sym_ep *ep, const struct err *why);
 /* Wake whoever waits on pe: after stop was set. */
 void sym_ring(struct sym_world *w, int pe);
 
 /* site: the command that communicates, equal on both sides; < 2^24.  The calls below may wait; they fail with
- * ABORTED, DEADLINE (RONDO_TIMEOUT), or INTERNAL when the peer runs another program or another command. */
+ * ABORTED (the launch failed here or at the peer), DEADLINE (RONDO_TIMEOUT), UNAVAILABLE (the peer's process has
+ * died or left), or INTERNAL when the peer runs another program or another command. */
 
 /* Room for a message of n <= SYM_SLOT bytes to pe; sym_slot_send sends what was written there. */
 struct err *sym_slot_room(struct sym_ep *ep, int pe, size_t n, void **out);

@@ -5,14 +5,21 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "sym.h"
+#include "impl.h"
 
-void sym_sleep(_Atomic uint32_t *word, uint32_t seen, int64_t ns)
+void sym_nap(_Atomic uint32_t *word, uint32_t seen, int64_t ns, bool shared)
 {
 	struct timespec t = { ns / 1000000000, ns % 1000000000 };
 
-	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, ns < 0 ? NULL : &t, NULL, 0);
+	syscall(SYS_futex, word, shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, seen, ns < 0 ? NULL : &t, NULL, 0);
 }
+
+void sym_rouse(_Atomic uint32_t *word, bool shared)
+{
+	syscall(SYS_futex, word, shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+void sym_sleep(_Atomic uint32_t *word, uint32_t seen, int64_t ns) { sym_nap(word, seen, ns, false); }
 
 void sym_wake(_Atomic uint32_t *word, int n)
 {

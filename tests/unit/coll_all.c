@@ -85,7 +85,7 @@ static void *device(void *v)
 	sym_begin(ep, &l);
 	for (int round = 0; round < d->rounds && !d->err; round++) {
 		if (round % 16 == 15 && !d->fails) {      /* a new launch */
-			sym_end(ep, false);
+			sym_end(ep, NULL);
 			sym_begin(ep, &l);
 		}
 		static const int64_t sizes[] = { 0, 1, 2, 3, 8, 9, 100, 1000, 1024, 1025, 2000, 5000, 33333, 100000 };
@@ -181,7 +181,7 @@ static void *device(void *v)
 		for (int i = 0; i < d->n; i++)
 			sym_ring(d->team, i);
 	}
-	sym_end(ep, d->err != NULL);
+	sym_end(ep, d->err);
 	sym_free(bx);
 	sym_free(by);
 	return NULL;
@@ -189,7 +189,7 @@ static void *device(void *v)
 
 static void run(int n, int rounds, bool chaos, uint64_t seed, int fail_dev, int fail_at)
 {
-	struct sym_opts o = { .npe = n, .nlocal = n, .threads = n, .chaos = chaos, .seed = seed };
+	struct sym_opts o = { .nlocal = n, .threads = n, .chaos = chaos, .seed = seed };
 	struct dev d[MAXP];
 	struct prog *p = make_prog(n);
 	struct sym_world *t;
@@ -253,14 +253,14 @@ static void *lost(void *v)
 		assert_null(sym_slot_room(ep, 0, 4, &room));
 		sym_slot_send(ep, 0, 6, 4);
 	}
-	sym_end(ep, false);
+	sym_end(ep, NULL);
 	return NULL;
 }
 
 static void divergence(void **state)
 {
 	for (int k = 0; k < 4; k++) {
-		struct sym_opts o = { .npe = 2, .nlocal = 2, .threads = 2, .chaos = k & 1, .seed = 3 };
+		struct sym_opts o = { .nlocal = 2, .threads = 2, .chaos = k & 1, .seed = 3 };
 		struct sym_world *t;
 		struct lost d[2];
 		assert_null(sym_open(&o, &t));
@@ -272,8 +272,8 @@ static void divergence(void **state)
 			pthread_join(d[i].t, NULL);
 		assert_non_null(d[0].err);
 		assert_int_equal(d[0].err->code, ERR_INTERNAL);
-		assert_non_null(strstr(d[0].err->msg, "site 5"));
-		assert_non_null(strstr(d[0].err->msg, k & 2 ? "end of the program" : "site 6"));
+		assert_non_null(strstr(d[0].err->msg, "command 5"));
+		assert_non_null(strstr(d[0].err->msg, k & 2 ? "end of the program" : "command 6"));
 		err_free(d[0].err);
 		assert_null(d[1].err);
 		sym_close(t);
@@ -316,7 +316,7 @@ static void *putting(void *v)
 			sym_return(ep, 0, false);
 		}
 	}
-	sym_end(ep, false);
+	sym_end(ep, NULL);
 	sym_free(b);
 	return NULL;
 }
@@ -324,7 +324,7 @@ static void *putting(void *v)
 static void puts_(void **state)
 {
 	for (int k = 0; k < 2; k++) {
-		struct sym_opts o = { .npe = 2, .nlocal = 2, .threads = 2, .chaos = k, .seed = 3 };
+		struct sym_opts o = { .nlocal = 2, .threads = 2, .chaos = k, .seed = 3 };
 		struct sym_world *t;
 		struct lost d[2];
 		assert_null(sym_open(&o, &t));
@@ -368,7 +368,7 @@ static void *reducing(void *v)
 			((float *)p)[i] = fval(d->pe, i);
 	sym_begin(ep, &l);
 	d->err = coll_run(&cx, &d->c, 1, ptr);
-	sym_end(ep, d->err != NULL);
+	sym_end(ep, d->err);
 	for (int64_t i = 0; i < d->n && !d->err; i++) {
 		float want = 0, got = bf16 ? bf16_to_f32(((uint16_t *)p)[i]) : ((float *)p)[i];
 		for (int k = d->p->ndev - 1; k >= 0; k--) {      /* rank order of group 0 */
@@ -399,7 +399,7 @@ static void reductions(void **state)
 	for (int np = 2; np <= 5; np++)
 		for (int kind = 0; kind < 2; kind++)
 			for (size_t s = 0; s < NELEM(sizes); s++) {
-				struct sym_opts o = { .npe = np, .nlocal = np, .threads = np };
+				struct sym_opts o = { .nlocal = np, .threads = np };
 				struct prog *p = make_prog(np);
 				struct red d[MAXP];
 				struct sym_world *t;
@@ -453,7 +453,7 @@ static void *race(void *v)
 		best = MIN(best, (clock_s() - t) / d->n);
 	}
 	d->s = best;
-	sym_end(ep, false);
+	sym_end(ep, NULL);
 	sym_free(x);
 	sym_free(y);
 	return NULL;
@@ -468,7 +468,7 @@ static void speed(void **state)
 	};
 
 	for (size_t i = 0; i < NELEM(row); i++) {
-		struct sym_opts o = { .npe = row[i].np, .nlocal = row[i].np, .threads = row[i].np };
+		struct sym_opts o = { .nlocal = row[i].np, .threads = row[i].np };
 		struct prog *p = make_prog(row[i].np);
 		struct race d[MAXP];
 		struct sym_world *t;

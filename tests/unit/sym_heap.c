@@ -12,7 +12,7 @@
 
 static struct sym_world *team(int n, int64_t limit, bool guard)
 {
-	struct sym_opts o = { .npe = n, .nlocal = n, .limit = limit, .threads = n, .guard = guard };
+	struct sym_opts o = { .nlocal = n, .limit = limit, .threads = n, .guard = guard };
 	struct sym_world *t;
 
 	assert_null(sym_open(&o, &t));
