@@ -121,47 +121,10 @@ static struct err *elementwise(struct st *s)
 /* Views: the operand read with other strides. */
 static struct err *view(struct st *s)
 {
-	const struct ir_op *o = s->o;
 	const struct ir_type_info *t = in_t(s, 0), *u = out_t(s, 0);
-	struct prog_view in = dense(s, t), v = dense(s, u);
-	int64_t *st = ARENA_NEW(s->a, int64_t, u->rank + 1);
-	int n;
-	int64_t off = 0;
-	switch (o->kind) {
-	case IR_broadcast: {
-		const int64_t *dims = ir_attrs(s->fn, o, 0, &n);
-		for (int i = 0; i < n; i++)
-			st[dims[i]] = t->dim[i] == 1 && u->dim[dims[i]] != 1 ? 0 : in.stride[i];
-		break;
-	}
-	case IR_transpose: {
-		const int64_t *perm = ir_attrs(s->fn, o, 0, &n);
-		for (int i = 0; i < n; i++)
-			st[i] = in.stride[perm[i]];
-		break;
-	}
-	case IR_reverse: {
-		const int64_t *dims = ir_attrs(s->fn, o, 0, &n);
-		for (int i = 0; i < u->rank; i++)
-			st[i] = in.stride[i];
-		for (int i = 0; i < n; i++) {
-			off += (u->dim[dims[i]] - 1) * in.stride[dims[i]];
-			st[dims[i]] = -in.stride[dims[i]];
-		}
-		break;
-	}
-	default: {     /* slice */
-		const int64_t *start = ir_attrs(s->fn, o, 0, &n), *step = ir_attrs(s->fn, o, 2, &n);
-		for (int i = 0; i < u->rank; i++) {
-			off += start[i] * in.stride[i];
-			st[i] = in.stride[i] * step[i];
-		}
-		break;
-	}
-	}
-	struct prog_view w = v;
-	w.stride = st;
-	w.off = u->count ? off : 0;
+	struct prog_view v = dense(s, u), w = v;
+	w.stride = ARENA_NEW(s->a, int64_t, u->rank + 1);
+	ir_view(s->m, s->fn, s->o, dense(s, t).stride, &w.off, w.stride);
 	copy_step(s, 0, w, 0, v, false);
 	return NULL;
 }

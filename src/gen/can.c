@@ -3,8 +3,6 @@
 
 /* Beyond this a group's code would be too long. */
 enum { MAX_OPS = 1500 };
-/* Elements of a value that is kept in registers (groups with control flow). */
-enum { TINY = 128 };
 
 enum gen_isa gen_isa(void)
 {
@@ -54,12 +52,12 @@ static bool tiny_fn(const struct ir_module *m, const struct ir_fn *fn, int depth
 		return false;
 	}
 	for (size_t v = 1; v < fn->val.n; v++)
-		large[v] = ir_vtype(m, fn, (ir_val)v)->count > TINY;
+		large[v] = ir_vtype(m, fn, (ir_val)v)->count > GEN_TINY;
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		const struct ir_type_info *to = o->nout ? ir_vtype(m, fn, o->out) : NULL;
 		int n;
-		*work += to ? (int)((MIN(to->count, TINY) + 15) / 16) : 0;
+		*work += to ? (int)((MIN(to->count, GEN_TINY) + 15) / 16) : 0;
 		if (*work > 4000) {
 			*why = "control flow with too many operations";
 			return false;

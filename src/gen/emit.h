@@ -72,6 +72,7 @@ LV em_const(struct em *e, int dt, const void *p, int n);
 LV em_elem(struct em *e, enum elem k, int from, int to, const LV *a);
 LV em_round(struct em *e, int dt, LV x);         /* f32 register to a value of bf16 or f16; others: x */
 LV em_reduce_precision(struct em *e, int dt, LV x, int exponent, int mantissa);
+LV em_index(struct em *e, int dt, LV x, int64_t hi);                  /* an integer clamped to 0 .. hi, as i64 */
 LV em_redop(struct em *e, enum redop r, int dt, LV x, LV y);
 LV em_identity(struct em *e, enum redop r, int dt, int n);
 /* AVX-512 f32 intrinsics on any multiple of 16 lanes: x * 2^floor(y), and 1/x to 14 bits.  NULL: not here. */
@@ -80,6 +81,8 @@ LV em_rcp14(struct em *e, LV x);
 LV em_libm(struct em *e, const char *name, int n, const LV *a);     /* per lane */
 /* fast; but if any lane is bad (i1), slow(e, a, name) is evaluated, and taken in the bad lanes. */
 LV em_branch(struct em *e, LV bad, LV fast, LV (*slow)(struct em *, const LV *, const char *), const char *name, const LV *a);
+LV em_shuffle(struct em *e, LV x, LV y, const int *idx, int n);     /* elements idx of x and y (NULL: x alone); -1: any; n <= 256 */
+LV em_alloca(struct em *e, LT t);                                   /* in the entry block */
 LV em_libm_loop(struct em *e, const LV *a, const char *name);       /* one operand, a loop over the lanes */
 
 /* --- emit_math.c: f32 registers ------------------------------------------ */
@@ -98,6 +101,14 @@ LV em_pow(struct em *e, LV x, LV y);
 LV em_atan2(struct em *e, LV y, LV x);
 LV em_cbrt(struct em *e, LV x);
 
+/* --- emit_node.c --------------------------------------------------------- */
+
+LV em_get(struct em *e, uint32_t id);                        /* value of a node */
+LV em_get_as(struct em *e, uint32_t id, bool vec);           /* as a vector, if vec */
+LV em_lin_ptr(struct em *e, int buf, uint32_t lin);          /* address of element lin, its lane part left out */
+void em_store(struct em *e, const struct gen_store *st);
+void em_kept_store(struct em *e, uint32_t id, LV mem);       /* node id to this turn's place in mem */
+
 /* --- emit_tiny.c --------------------------------------------------------- */
 
 /* Emit the body of a function with control flow: all of it, in the current block. */
@@ -110,5 +121,16 @@ static inline void em_at(struct em *e, LLVMBasicBlockRef bb)
 	e->scope[e->cur].block = bb;
 	LLVMPositionBuilderAtEnd(e->b, bb);
 }
+
+/* Go to scope s; returns the one to come back to. */
+static inline int em_enter(struct em *e, int s)
+{
+	int old = e->cur;
+	e->cur = s;
+	LLVMPositionBuilderAtEnd(e->b, e->scope[s].block);
+	return old;
+}
+
+static inline LV em_gep(struct em *e, LT t, LV p, LV off) { return LLVMBuildGEP2(e->b, t, p, &off, 1, ""); }
 
 #endif

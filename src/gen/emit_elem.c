@@ -767,3 +767,41 @@ LV em_identity(struct em *e, enum redop r, int dt, int n)
 	default: return fl ? em_kf(t, r == RED_add ? -0.0 : 0.0) : em_ki(t, 0);
 	}
 }
+
+LV em_shuffle(struct em *e, LV x, LV y, const int *idx, int n)
+{
+	LV v[256];
+	for (int i = 0; i < n; i++)
+		v[i] = idx[i] < 0 ? LLVMGetPoison(e->i32) : LLVMConstInt(e->i32, (unsigned)idx[i], false);
+	return LLVMBuildShuffleVector(e->b, x, y ? y : LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(v, (unsigned)n), "");
+}
+
+LV em_alloca(struct em *e, LT t)
+{
+	LLVMBasicBlockRef entry = LLVMGetEntryBasicBlock(e->f);
+	LLVMBuilderRef b = LLVMCreateBuilderInContext(e->c);
+	LV first = LLVMGetFirstInstruction(entry);
+	if (first)
+		LLVMPositionBuilderBefore(b, first);
+	else
+		LLVMPositionBuilderAtEnd(b, entry);
+	LV a = LLVMBuildAlloca(b, t, "");
+	LLVMDisposeBuilder(b);
+	return a;
+}
+
+LV em_index(struct em *e, int dt, LV x, int64_t hi)
+{
+	/* clamped in its own type, then widened; an unsigned value can only be too large */
+	bool sig = is_signed(dt);
+	int bits = dtype_info[dt].bits;
+	LT t = LLVMTypeOf(x);
+	if (dt == DT_pred)
+		return LLVMBuildZExt(e->b, x, em_like(x, e->i64), "");
+	if (sig)
+		x = em_sel(e, LLVMBuildICmp(e->b, LLVMIntSLT, x, em_ki(t, 0), ""), em_ki(t, 0), x);
+	int64_t most = bits >= 63 ? INT64_MAX : ((int64_t)1 << (sig ? bits - 1 : bits)) - 1;
+	if (hi < most)
+		x = em_sel(e, LLVMBuildICmp(e->b, LLVMIntUGT, x, em_ki(t, hi), ""), em_ki(t, hi), x);
+	return dtype_info[dt].bytes == 8 ? x : LLVMBuildZExt(e->b, x, em_like(x, e->i64), "");
+}

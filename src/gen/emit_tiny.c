@@ -36,33 +36,13 @@ static LV pick(struct em *e, LV x, const int64_t *idx, int64_t n)
 		return em_splat(e, x, w);
 	if (!w)
 		return LLVMBuildExtractElement(e->b, x, LLVMConstInt(e->i32, (unsigned)MAX(idx[0], 0), false), "");
-	LV v[256];
+	int v[256];
 	bool same = w == from;
 	for (int i = 0; i < w; i++) {
-		int64_t k = i < n ? idx[i] : -1;
-		v[i] = k < 0 ? LLVMGetPoison(e->i32) : LLVMConstInt(e->i32, (unsigned)k, false);
-		same &= k < 0 || k == i;
+		v[i] = i < n ? (int)idx[i] : -1;
+		same &= v[i] < 0 || v[i] == i;
 	}
-	return same ? x : LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(v, (unsigned)w), "");
-}
-
-static LV entry_alloca(struct em *e, LT t)
-{
-	LLVMBasicBlockRef entry = LLVMGetEntryBasicBlock(e->f);
-	LLVMBuilderRef b = LLVMCreateBuilderInContext(e->c);
-	LV first = LLVMGetFirstInstruction(entry);
-	if (first)
-		LLVMPositionBuilderBefore(b, first);
-	else
-		LLVMPositionBuilderAtEnd(b, entry);
-	LV a = LLVMBuildAlloca(b, t, "");
-	LLVMDisposeBuilder(b);
-	return a;
-}
-
-static LV at(struct em *e, LT t, LV p, LV off)
-{
-	return LLVMBuildGEP2(e->b, t, p, &off, 1, "");
+	return same ? x : em_shuffle(e, x, NULL, v, w);
 }
 
 /* Flat positions of all elements of dims under strides. */
@@ -83,15 +63,6 @@ static int64_t *positions(struct arena *a, int rank, const int64_t *dim, const i
 	return p;
 }
 
-static void dense(int rank, const int64_t *dim, int64_t *st)
-{
-	int64_t s = 1;
-	for (int d = rank - 1; d >= 0; d--) {
-		st[d] = s;
-		s *= dim[d];
-	}
-}
-
 /* count elements at p, at the given offsets, as a register value. */
 static LV load_at(struct tiny *t, int dt, int64_t n, LV p, const int64_t *off)
 {
@@ -102,20 +73,20 @@ static LV load_at(struct tiny *t, int dt, int64_t n, LV p, const int64_t *off)
 	for (int64_t i = 0; i < n; i++)
 		run &= off[i] == off[0] + i;
 	if (n == 1 || (run && n > 1)) {
-		LV x = LLVMBuildLoad2(e->b, n == 1 ? mt : em_vec(mt, (int)n), at(e, mt, p, em_ki(e->i64, off[0])), "");
+		LV x = LLVMBuildLoad2(e->b, n == 1 ? mt : em_vec(mt, (int)n), em_gep(e, mt, p, em_ki(e->i64, off[0])), "");
 		LLVMSetAlignment(x, size);
 		int w = lanes_of(n);
 		if (n > 1 && w != n) {
-			LV v[256];
+			int v[256];
 			for (int i = 0; i < w; i++)
-				v[i] = i < n ? LLVMConstInt(e->i32, (unsigned)i, false) : LLVMConstInt(e->i32, 0, false);
-			x = LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(v, (unsigned)w), "");
+				v[i] = i < n ? i : 0;
+			x = em_shuffle(e, x, NULL, v, w);
 		}
 		return em_from_mem(e, dt, x);
 	}
 	LV x = LLVMConstNull(em_vec(mt, lanes_of(n)));
 	for (int64_t i = 0; i < n; i++) {
-		LV y = LLVMBuildLoad2(e->b, mt, at(e, mt, p, em_ki(e->i64, off[i])), "");
+		LV y = LLVMBuildLoad2(e->b, mt, em_gep(e, mt, p, em_ki(e->i64, off[i])), "");
 		LLVMSetAlignment(y, size);
 		x = LLVMBuildInsertElement(e->b, x, y, LLVMConstInt(e->i32, (unsigned)i, false), "");
 	}
@@ -133,17 +104,17 @@ static void store_at(struct tiny *t, int dt, int64_t n, LV p, const int64_t *off
 		run &= off[i] == off[0] + i;
 	if (n > 1 && run) {
 		if (em_lanes(x) != n) {
-			LV v[256];
+			int v[256];
 			for (int i = 0; i < n; i++)
-				v[i] = LLVMConstInt(e->i32, (unsigned)i, false);
-			x = LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(v, (unsigned)n), "");
+				v[i] = i;
+			x = em_shuffle(e, x, NULL, v, (int)n);
 		}
-		LLVMSetAlignment(LLVMBuildStore(e->b, x, at(e, mt, p, em_ki(e->i64, off[0]))), size);
+		LLVMSetAlignment(LLVMBuildStore(e->b, x, em_gep(e, mt, p, em_ki(e->i64, off[0]))), size);
 		return;
 	}
 	for (int64_t i = 0; i < n; i++) {
 		LV y = em_lanes(x) ? LLVMBuildExtractElement(e->b, x, LLVMConstInt(e->i32, (unsigned)i, false), "") : x;
-		LLVMSetAlignment(LLVMBuildStore(e->b, y, at(e, mt, p, em_ki(e->i64, off[i]))), size);
+		LLVMSetAlignment(LLVMBuildStore(e->b, y, em_gep(e, mt, p, em_ki(e->i64, off[i]))), size);
 	}
 }
 
@@ -154,7 +125,7 @@ static LV ssa(struct tiny *t, struct tv *v, const struct ir_type_info *ti)
 	if (v->splat)
 		return em_splat(t->e, v->splat, lanes_of(ti->count));
 	int64_t st[IR_MAX_RANK];
-	dense(ti->rank, ti->dim, st);
+	gen_strides(ti->rank, ti->dim, st);
 	LV x = load_at(t, ti->dtype, ti->count, v->ptr, positions(&t->a, ti->rank, ti->dim, v->stride ? v->stride : st));
 	return x;
 }
@@ -166,9 +137,9 @@ static void spill(struct tiny *t, struct tv *v, const struct ir_type_info *ti, L
 	LT mt = em_mem(e, ti->dtype);
 	if (!ti->count)
 		return;
-	if (v->ssa || ti->count <= 128) {
+	if (v->ssa || ti->count <= GEN_TINY) {
 		int64_t st[IR_MAX_RANK];
-		dense(ti->rank, ti->dim, st);
+		gen_strides(ti->rank, ti->dim, st);
 		store_at(t, ti->dtype, ti->count, p, positions(&t->a, ti->rank, ti->dim, st), ssa(t, v, ti));
 		return;
 	}
@@ -190,10 +161,10 @@ static void spill(struct tiny *t, struct tv *v, const struct ir_type_info *ti, L
 			rest = LLVMBuildUDiv(e->b, rest, em_ki(e->i64, ti->dim[d]), "");
 			off = LLVMBuildAdd(e->b, off, LLVMBuildMul(e->b, k, em_ki(e->i64, v->stride[d]), ""), "");
 		}
-		x = LLVMBuildLoad2(e->b, mt, at(e, mt, v->ptr, off), "");
+		x = LLVMBuildLoad2(e->b, mt, em_gep(e, mt, v->ptr, off), "");
 		LLVMSetAlignment(x, dtype_info[ti->dtype].bytes);
 	}
-	LLVMSetAlignment(LLVMBuildStore(e->b, x, at(e, mt, p, i)), dtype_info[ti->dtype].bytes);
+	LLVMSetAlignment(LLVMBuildStore(e->b, x, em_gep(e, mt, p, i)), dtype_info[ti->dtype].bytes);
 	LV next = LLVMBuildAdd(e->b, i, em_ki(e->i64, 1), "");
 	LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntULT, next, em_ki(e->i64, ti->count), ""), loop, out);
 	LV in[2] = { em_ki(e->i64, 0), next };
@@ -204,20 +175,9 @@ static void spill(struct tiny *t, struct tv *v, const struct ir_type_info *ti, L
 
 static LV spill_new(struct tiny *t, struct tv *v, const struct ir_type_info *ti)
 {
-	LV p = entry_alloca(t->e, LLVMArrayType2(em_mem(t->e, ti->dtype), (uint64_t)MAX(ti->count, 1)));
+	LV p = em_alloca(t->e, LLVMArrayType2(em_mem(t->e, ti->dtype), (uint64_t)MAX(ti->count, 1)));
 	spill(t, v, ti, p);
 	return p;
-}
-
-/* Scalar integer value, clamped to 0 .. hi, as i64. */
-static LV index_of(struct tiny *t, LV x, int dt, int64_t hi)
-{
-	struct em *e = t->e;
-	bool sig = dtype_info[dt].cls == DT_INT;
-	LV v = dtype_info[dt].bytes == 8 ? x : sig ? LLVMBuildSExt(e->b, x, e->i64, "") : LLVMBuildZExt(e->b, x, e->i64, "");
-	if (sig)
-		v = em_sel(e, LLVMBuildICmp(e->b, LLVMIntSLT, v, em_ki(e->i64, 0), ""), em_ki(e->i64, 0), v);
-	return em_sel(e, LLVMBuildICmp(e->b, LLVMIntUGT, v, em_ki(e->i64, hi), ""), em_ki(e->i64, hi), v);
 }
 
 static LV lane_at(struct em *e, LV x, int64_t i)
@@ -277,7 +237,7 @@ static void reduce(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o
 	const struct ir_type_info *ti = ir_vtype(t->m, fn, ir_in(fn, o, 0)), *to = ir_vtype(t->m, fn, o->out);
 	int64_t st[IR_MAX_RANK], ks[IR_MAX_RANK], kd[IR_MAX_RANK], rs[IR_MAX_RANK], rd[IR_MAX_RANK], R = 1;
 	int nk = 0, nr = 0;
-	dense(ti->rank, ti->dim, st);
+	gen_strides(ti->rank, ti->dim, st);
 	for (int d = 0; d < ti->rank; d++) {
 		bool red = false;
 		for (int i = 0; i < nd; i++)
@@ -341,15 +301,13 @@ static void concatenate(struct tiny *t, const struct ir_fn *fn, const struct ir_
 			idx[k] = mid >= start && mid < start + n ? (pre * n + mid - start) * post + p : -1;
 		}
 		LV y = pick(e, x, idx, to->count);
-		if (!w) {
-			out = y;
-		} else if (!out) {
+		if (!w || !out) {
 			out = y;
 		} else {
-			LV v[256];
+			int v[256];
 			for (int k = 0; k < w; k++)
-				v[k] = LLVMConstInt(e->i32, (unsigned)(k < to->count && idx[k] >= 0 ? k + w : k), false);
-			out = LLVMBuildShuffleVector(e->b, out, y, LLVMConstVector(v, (unsigned)w), "");
+				v[k] = k < to->count && idx[k] >= 0 ? k + w : k;
+			out = em_shuffle(e, out, y, v, w);
 		}
 		start += n;
 	}
@@ -363,7 +321,7 @@ static void pad(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, s
 	int n, w = lanes_of(to->count);
 	const int64_t *low = ir_attrs(fn, o, 0, &n), *in = ir_attrs(fn, o, 2, &n);
 	int64_t st[IR_MAX_RANK], ix[IR_MAX_RANK] = { 0 }, idx[256];
-	dense(ti->rank, ti->dim, st);
+	gen_strides(ti->rank, ti->dim, st);
 	LV p = em_splat(e, ssa(t, &val[ir_in(fn, o, 1)], ir_vtype(t->m, fn, ir_in(fn, o, 1))), w);
 	LV mask[256];
 	bool any = false;
@@ -404,7 +362,7 @@ static LV box_base(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o
 			continue;
 		ir_val v = ir_in(fn, o, first + (uint32_t)d);
 		const struct ir_type_info *ti = ir_vtype(t->m, fn, v);
-		LV s = index_of(t, ssa(t, &val[v], ti), ti->dtype, hi);
+		LV s = em_index(t->e, ti->dtype, ssa(t, &val[v], ti), hi);
 		base = LLVMBuildAdd(e->b, base, LLVMBuildMul(e->b, s, em_ki(e->i64, stride[d]), ""), "");
 	}
 	return base;
@@ -416,7 +374,7 @@ static void dynamic_slice(struct tiny *t, const struct ir_fn *fn, const struct i
 	struct tv *x = &val[ir_in(fn, o, 0)];
 	const struct ir_type_info *ti = ir_vtype(t->m, fn, ir_in(fn, o, 0)), *to = ir_vtype(t->m, fn, o->out);
 	int64_t st[IR_MAX_RANK];
-	dense(ti->rank, ti->dim, st);
+	gen_strides(ti->rank, ti->dim, st);
 	const int64_t *from = x->ptr && x->stride ? x->stride : st;
 	LV base = box_base(t, fn, o, 1, val, ti, to->dim, from);
 	if (x->splat) {
@@ -429,7 +387,7 @@ static void dynamic_slice(struct tiny *t, const struct ir_fn *fn, const struct i
 	}
 	LV p = x->ptr ? x->ptr : spill_new(t, x, ti);
 	LT mt = em_mem(e, ti->dtype);
-	val[o->out].ssa = load_at(t, ti->dtype, to->count, at(e, mt, p, base), positions(&t->a, to->rank, to->dim, from));
+	val[o->out].ssa = load_at(t, ti->dtype, to->count, em_gep(e, mt, p, base), positions(&t->a, to->rank, to->dim, from));
 }
 
 static void dynamic_update(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val)
@@ -437,7 +395,7 @@ static void dynamic_update(struct tiny *t, const struct ir_fn *fn, const struct 
 	struct em *e = t->e;
 	const struct ir_type_info *ti = ir_vtype(t->m, fn, o->out), *tu = ir_vtype(t->m, fn, ir_in(fn, o, 1));
 	int64_t st[IR_MAX_RANK];
-	dense(ti->rank, ti->dim, st);
+	gen_strides(ti->rank, ti->dim, st);
 	LV base = box_base(t, fn, o, 2, val, ti, tu->dim, st), u = ssa(t, &val[ir_in(fn, o, 1)], tu);
 	if (tu->count == 1) {
 		LV x = ssa(t, &val[ir_in(fn, o, 0)], ti);
@@ -446,7 +404,7 @@ static void dynamic_update(struct tiny *t, const struct ir_fn *fn, const struct 
 	}
 	LV p = spill_new(t, &val[ir_in(fn, o, 0)], ti);
 	LT mt = em_mem(e, ti->dtype);
-	store_at(t, ti->dtype, tu->count, at(e, mt, p, base), positions(&t->a, tu->rank, tu->dim, st), u);
+	store_at(t, ti->dtype, tu->count, em_gep(e, mt, p, base), positions(&t->a, tu->rank, tu->dim, st), u);
 	struct tv m = { .ptr = p };
 	val[o->out].ssa = ssa(t, &m, ti);
 }
@@ -468,7 +426,7 @@ static void case_(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o,
 		if (!arg[i - 1].ptr && !arg[i - 1].splat)
 			continue;
 		const struct ir_type_info *ti = ir_vtype(t->m, fn, ir_in(fn, o, i));
-		if (ti->count <= 128)
+		if (ti->count <= GEN_TINY)
 			arg[i - 1] = (struct tv){ .ssa = ssa(t, &val[ir_in(fn, o, i)], ti) };
 	}
 	LLVMBasicBlockRef end = em_block(e, "join"), *from = ARENA_NEW(&t->a, LLVMBasicBlockRef, n), *start = ARENA_NEW(&t->a, LLVMBasicBlockRef, n);
@@ -500,11 +458,11 @@ static LV stack_slice(struct tiny *t, struct tv *x, const struct ir_type_info *t
 {
 	struct em *e = t->e;
 	int64_t st[IR_MAX_RANK];
-	dense(ti->rank, ti->dim, st);
+	gen_strides(ti->rank, ti->dim, st);
 	const int64_t *s = x->stride ? x->stride : st;
 	int64_t n = ti->dim[0] ? ti->count / ti->dim[0] : 0;
 	LT mt = em_mem(e, ti->dtype);
-	LV p = at(e, mt, x->ptr, LLVMBuildMul(e->b, i, em_ki(e->i64, s[0]), ""));
+	LV p = em_gep(e, mt, x->ptr, LLVMBuildMul(e->b, i, em_ki(e->i64, s[0]), ""));
 	return load_at(t, ti->dtype, n, p, positions(&t->a, ti->rank - 1, ti->dim + 1, s + 1));
 }
 
@@ -530,7 +488,7 @@ static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 			x[k] = (struct tv){ .ssa = ssa(t, &x[k], ti[k]) };
 			break;
 		case ROLE_CONST:
-			if (ti[k]->count <= 128)
+			if (ti[k]->count <= GEN_TINY)
 				x[k] = (struct tv){ .ssa = ssa(t, &x[k], ti[k]) };
 			break;
 		case ROLE_IN: case ROLE_IN_REV:
@@ -596,10 +554,10 @@ static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 				continue;
 			const struct ir_type_info *ts = ir_vtype(t->m, body, body->result.p[ncarry + w]);
 			int64_t st[IR_MAX_RANK], cnt = ts->count;
-			dense(ts->rank, ts->dim, st);
+			gen_strides(ts->rank, ts->dim, st);
 			LT mt = em_mem(e, ts->dtype);
 			LV row = role[k] == ROLE_OUT ? i : rev;
-			store_at(t, ts->dtype, cnt, at(e, mt, x[k].ptr, LLVMBuildMul(e->b, row, em_ki(e->i64, cnt), "")),
+			store_at(t, ts->dtype, cnt, em_gep(e, mt, x[k].ptr, LLVMBuildMul(e->b, row, em_ki(e->i64, cnt), "")),
 			         positions(&t->a, ts->rank, ts->dim, st), ssa(t, &res[ncarry + w], ts));
 			w++;
 		}
@@ -635,8 +593,8 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 	const struct ir_type_info *to = ir_vtype(t->m, fn, o->out);
 	const struct ir_type_info *ti = o->nin ? ir_vtype(t->m, fn, ir_in(fn, o, 0)) : NULL;
 	struct tv *x = o->nin ? &val[ir_in(fn, o, 0)] : NULL, *r = &val[o->out];
-	int64_t st[IR_MAX_RANK], ps[IR_MAX_RANK] = { 0 }, base = 0;
-	int n, w = lanes_of(to->count);
+	int64_t st[IR_MAX_RANK], ps[IR_MAX_RANK], base;
+	int w = lanes_of(to->count);
 	if (o->kind == IR_loop) {
 		loop(t, fn, o, val, out);
 		return;
@@ -670,9 +628,9 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 		return;
 	}
 	if (ti)
-		dense(ti->rank, ti->dim, st);
-	if (x && x->splat && (o->kind == IR_broadcast || o->kind == IR_reshape || o->kind == IR_transpose || o->kind == IR_reverse || o->kind == IR_slice)) {
-		*r = (struct tv){ .splat = x->splat, .ssa = to->count <= 128 ? em_splat(e, x->splat, w) : NULL };
+		gen_strides(ti->rank, ti->dim, st);
+	if (x && x->splat && (ir_info(o->kind)->flags & IR_VIEW) && o->kind != IR_bitcast_convert) {
+		*r = (struct tv){ .splat = x->splat, .ssa = to->count <= GEN_TINY ? em_splat(e, x->splat, w) : NULL };
 		return;
 	}
 	switch (o->kind) {
@@ -682,7 +640,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 		int es = dtype_info[to->dtype].bytes;
 		if (nb == (size_t)es) {
 			r->splat = em_const(e, to->dtype, p, 0);
-			if (to->count <= 128)
+			if (to->count <= GEN_TINY)
 				r->ssa = em_splat(e, r->splat, w);
 			return;
 		}
@@ -693,7 +651,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 		return;
 	}
 	case IR_iota: {
-		dense(to->rank, to->dim, st);
+		gen_strides(to->rank, to->dim, st);
 		int dim = (int)ir_attr(fn, o, 0);
 		LV v[256];
 		for (int i = 0; i < MAX(w, 1); i++)
@@ -715,42 +673,16 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 	case IR_reduce_precision:
 		r->ssa = em_reduce_precision(e, to->dtype, ssa(t, x, ti), (int)ir_attr(fn, o, 0), (int)ir_attr(fn, o, 1));
 		return;
-	case IR_broadcast: {
+	case IR_broadcast:
 		if (ti->count == 1) {
 			r->splat = lane_at(e, ssa(t, x, ti), 0);
-			if (to->count <= 128)
+			if (to->count <= GEN_TINY)
 				r->ssa = em_splat(e, r->splat, w);
 			return;
 		}
-		const int64_t *d = ir_attrs(fn, o, 0, &n);
-		for (int i = 0; i < n; i++)
-			if (ti->dim[i] != 1)
-				ps[d[i]] = st[i];
 		break;
-	}
-	case IR_transpose: {
-		const int64_t *p = ir_attrs(fn, o, 0, &n);
-		for (int i = 0; i < n; i++)
-			ps[i] = st[p[i]];
+	case IR_transpose: case IR_reverse: case IR_slice:
 		break;
-	}
-	case IR_reverse: {
-		const int64_t *d = ir_attrs(fn, o, 0, &n);
-		memcpy(ps, st, sizeof ps);
-		for (int i = 0; i < n; i++) {
-			base += (ti->dim[d[i]] - 1) * st[d[i]];
-			ps[d[i]] = -st[d[i]];
-		}
-		break;
-	}
-	case IR_slice: {
-		const int64_t *b = ir_attrs(fn, o, 0, &n), *s = ir_attrs(fn, o, 2, &n);
-		for (int i = 0; i < n; i++) {
-			base += b[i] * st[i];
-			ps[i] = st[i] * s[i];
-		}
-		break;
-	}
 	case IR_concatenate:
 		concatenate(t, fn, o, val);
 		return;
@@ -770,10 +702,11 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 		r->ssa = LLVMGetUndef(em_reg(e, to->dtype));
 		return;
 	}
+	ir_view(t->m, fn, o, st, &base, ps);
 	int64_t *p = positions(&t->a, to->rank, to->dim, ps);
 	for (int64_t i = 0; i < to->count; i++)
 		p[i] += base;
-	if (x->ptr && !x->ssa && ti->count > 128) {         /* a part of a stack */
+	if (x->ptr && !x->ssa && ti->count > GEN_TINY) {         /* a part of a stack */
 		int64_t *q = ARENA_NEW(&t->a, int64_t, to->count + 1), ix[IR_MAX_RANK];
 		for (int64_t i = 0; i < to->count; i++) {
 			int64_t rest = p[i], off = 0;
@@ -833,10 +766,10 @@ struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn 
 	LV *rp = ARENA_NEW(&t.a, LV, fn->result.n + 1);
 	for (size_t i = 0; i < n; i++) {
 		const struct ir_type_info *ti = ir_vtype(m, fn, i < fn->nparam ? (ir_val)i + 1 : fn->result.p[i - fn->nparam]);
-		LV k = em_ki(e->i64, (int64_t)i), p = LLVMBuildLoad2(e->b, e->ptr, LLVMBuildGEP2(e->b, e->ptr, ptrs, &k, 1, ""), "");
+		LV k = em_ki(e->i64, (int64_t)i), p = LLVMBuildLoad2(e->b, e->ptr, em_gep(e, e->ptr, ptrs, k), "");
 		const struct prog_view *v = view ? &view[i] : NULL;
 		if (v && v->off)
-			p = at(e, em_mem(e, ti->dtype), p, em_ki(e->i64, v->off));
+			p = em_gep(e, em_mem(e, ti->dtype), p, em_ki(e->i64, v->off));
 		if (i >= fn->nparam) {
 			rp[i - fn->nparam] = p;
 			continue;
@@ -845,7 +778,7 @@ struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn 
 		if (v && !prog_view_dense(v))
 			arg[i].stride = v->stride;
 		/* small ones are read before anything is written: results may take their storage */
-		if (ti->count && ti->count <= 128)
+		if (ti->count && ti->count <= GEN_TINY)
 			arg[i] = (struct tv){ .ssa = ssa(&t, &arg[i], ti) };
 	}
 	/* only dense results can be written in place */
@@ -858,7 +791,7 @@ struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn 
 		if (!ti->count || (res[i].ptr && res[i].ptr == rp[i]))
 			continue;
 		const struct prog_view *v = view ? &view[fn->nparam + i] : NULL;
-		if (v && !prog_view_dense(v) && ti->count <= 128)
+		if (v && !prog_view_dense(v) && ti->count <= GEN_TINY)
 			store_at(&t, ti->dtype, ti->count, rp[i], positions(&t.a, ti->rank, ti->dim, v->stride), ssa(&t, &res[i], ti));
 		else
 			spill(&t, &res[i], ti, rp[i]);

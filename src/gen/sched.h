@@ -11,6 +11,7 @@
 #include "gen.h"
 
 enum { GEN_VERSION = 1, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32, GEN_UNROLL = 8 };
+enum { GEN_TINY = 128 };    /* elements of a value that is kept in registers (groups with control flow) */
 
 /* c + sum k[i] * variable i + sum tk[j] * node tn[j] (i64) */
 struct gen_lin { int64_t c, k[GEN_NV], tk[GEN_NT]; uint32_t tn[GEN_NT]; };
@@ -107,6 +108,7 @@ void gen_shape(struct arena *a, struct gen_sched *s, int vbytes);
 int gen_nest_lane(const struct gen_sched *s, const struct gen_nest *x);
 /* Does load n run along s->across? */
 bool gen_across(const struct gen_sched *s, const struct gen_node *n);
+void gen_strides(int rank, const int64_t *dim, int64_t *st);    /* row-major, in elements */
 bool gen_dtype_ok(int dt);
 bool gen_elem_ok(enum elem e);
 /* Estimated cost of a node itself, in units of a cheap vector instruction. */

@@ -179,16 +179,10 @@ struct err *conv_map(struct hlo *h, const struct wop *o)
 
 struct err *conv_dot(struct hlo *h, const struct wop *o)
 {
-	uint32_t p[1], n, *list;
+	uint32_t p[1];
 	ir_val in[2];
-	int64_t most = 0, v;
 	TRY(op_props(h, o, p));
 	TRY(op_ins_n(h, o, 2, in));
-	TRY(attr_list(h, p[0], &n, &list));
-	for (uint32_t i = 0; i < n; i++) {
-		TRY(attr_int(h, list[i], &v));
-		most = MAX(most, v);
-	}
 	int rank = vt(h, in[0])->rank;
 	if (rank < 1 || vt(h, in[1])->rank < 1)
 		return bad_op(h, "a product of scalars");
@@ -197,7 +191,7 @@ struct err *conv_dot(struct hlo *h, const struct wop *o)
 	w_list(h, 0, NULL);
 	w_list(h, 1, (int64_t[]){ rank - 1 });
 	w_list(h, 1, (int64_t[]){ 0 });
-	w_int(h, most);
+	TRY(w_props(h, p, "p0"));
 	for (int i = 0; i < 3; i++)
 		w_int(h, DT_token);
 	w_int(h, 1);
@@ -572,7 +566,7 @@ struct err *conv_dynamic_iota(struct hlo *h, const struct wop *o)
 	uint32_t p[1];
 	TRY(op_props(h, o, p));
 	w_begin(h);
-	TRY(w_attr_int(h, p[0]));
+	TRY(w_props(h, p, "i0"));
 	return op_emit(h, o, IR_iota, 0, NULL, 1, h->word.p);
 }
 
@@ -583,7 +577,7 @@ struct err *conv_dynamic_broadcast_in_dim(struct hlo *h, const struct wop *o)
 	TRY(op_props(h, o, p));
 	TRY(op_ins_n(h, o, 2, in));
 	w_begin(h);
-	TRY(w_attr_list(h, p[0]));
+	TRY(w_props(h, p, "l0"));
 	return op_emit(h, o, IR_broadcast, 1, in, (uint32_t)h->word.n, h->word.p);
 }
 
@@ -597,55 +591,31 @@ struct err *conv_dynamic_gather(struct hlo *h, const struct wop *o)
 	int rank = vt(h, in[0])->rank;
 	TRY(need_ints(h, in[2], rank, "slice sizes", &size));
 	w_begin(h);
-	TRY(w_attr_list(h, p[3]));
-	TRY(w_attr_list(h, p[0]));
-	TRY(w_attr_list(h, p[4]));
-	TRY(w_attr_list(h, p[6]));
-	TRY(w_attr_list(h, p[5]));
-	TRY(w_attr_int(h, p[1]));
+	TRY(w_props(h, p, "l3 l0 l4 l6 l5 i1"));
 	w_list(h, rank, size);
-	TRY(w_attr_int(h, p[2]));
+	TRY(w_props(h, p, "i2"));
 	return op_emit(h, o, IR_gather, 2, in, (uint32_t)h->word.n, h->word.p);
 }
 
 struct err *conv_dynamic_conv(struct hlo *h, const struct wop *o)
 {
 	uint32_t p[16];    /* as of convolution without padding */
-	static const uint8_t dims[3][3] = { { 2, 3, 4 }, { 5, 6, 7 }, { 9, 10, 11 } };
 	ir_val in[3];
 	int n = 0;
 	int64_t *v, *pad;
 	TRY(op_props(h, o, p));
 	TRY(op_ins_n(h, o, 3, in));
 	w_begin(h);
-	for (int k = 0; k < 3; k++) {
-		TRY(attr_ints(h, p[dims[k][2]], &n, &v));
-		w_int(h, n + 2);
-		TRY(w_attr_int(h, p[dims[k][0]]));
-		TRY(w_attr_int(h, p[dims[k][1]]));
-		for (int i = 0; i < n; i++)
-			w_int(h, v[i]);
-	}
+	TRY(attr_ints(h, p[11], &n, &v));
+	TRY(w_props(h, p, "d2 d5 d9"));
 	TRY(need_ints(h, in[2], 2 * n, "padding", &pad));
-	TRY(w_attr_list(h, p[15]));
+	TRY(w_props(h, p, "l15"));
 	for (int k = 0; k < 2; k++) {
 		w_int(h, n);
 		for (int i = 0; i < n; i++)
 			w_int(h, pad[2 * i + k]);
 	}
-	TRY(w_attr_list(h, p[8]));
-	TRY(w_attr_list(h, p[13]));
-	TRY(w_attr_list(h, p[14]));
-	TRY(w_attr_int(h, p[1]));
-	TRY(w_attr_int(h, p[0]));
-	uint32_t m, *list;
-	int64_t most = 0, q;
-	TRY(attr_list(h, p[12], &m, &list));
-	for (uint32_t i = 0; i < m; i++) {
-		TRY(attr_int(h, list[i], &q));
-		most = MAX(most, q);
-	}
-	w_int(h, most);
+	TRY(w_props(h, p, "l8 l13 l14 i1 i0 p12"));
 	return op_emit(h, o, IR_convolution, 2, in, (uint32_t)h->word.n, h->word.p);
 }
 

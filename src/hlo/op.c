@@ -23,7 +23,7 @@ void w_list(struct hlo *h, int n, const int64_t *v)
 		w_int(h, v[i]);
 }
 
-struct err *w_attr_int(struct hlo *h, uint32_t attr)
+static struct err *w_attr_int(struct hlo *h, uint32_t attr)
 {
 	int64_t v;
 	TRY(attr_int(h, attr, &v));
@@ -31,7 +31,7 @@ struct err *w_attr_int(struct hlo *h, uint32_t attr)
 	return NULL;
 }
 
-struct err *w_attr_list(struct hlo *h, uint32_t attr)
+static struct err *w_attr_list(struct hlo *h, uint32_t attr)
 {
 	int n;
 	int64_t *v;
@@ -54,12 +54,6 @@ static struct err *w_attr_column(struct hlo *h, uint32_t attr, int k)
 	return NULL;
 }
 
-static struct err *w_columns(struct hlo *h, uint32_t attr)
-{
-	TRY(w_attr_column(h, attr, 0));
-	return w_attr_column(h, attr, 1);
-}
-
 static struct err *w_precision(struct hlo *h, uint32_t attr)
 {
 	uint32_t n, *list;
@@ -70,6 +64,42 @@ static struct err *w_precision(struct hlo *h, uint32_t attr)
 		most = MAX(most, v);
 	}
 	w_int(h, most);
+	return NULL;
+}
+
+struct err *w_props(struct hlo *h, const uint32_t *p, const char *words)
+{
+	for (const char *w = words; *w;) {
+		char kind = *w++;
+		long k = strtol(w, (char **)&w, 10);
+		uint32_t attr = p[k];
+		w += *w == ' ';
+		switch (kind) {
+		case 'i':
+			TRY(w_attr_int(h, attr));
+			break;
+		case 'l':
+			TRY(w_attr_list(h, attr));
+			break;
+		case 'd': {
+			int n;
+			int64_t *v;
+			TRY(attr_ints(h, p[k + 2], &n, &v));
+			w_int(h, n + 2);
+			TRY(w_attr_int(h, p[k]));
+			TRY(w_attr_int(h, p[k + 1]));
+			for (int i = 0; i < n; i++)
+				w_int(h, v[i]);
+			break;
+		}
+		case 'c':
+			TRY(w_attr_column(h, attr, 0));
+			TRY(w_attr_column(h, attr, 1));
+			break;
+		default:
+			TRY(w_precision(h, attr));
+		}
+	}
 	return NULL;
 }
 
@@ -134,41 +164,13 @@ static struct err *conv_elem(struct hlo *h, const struct wop *o)
 	return op_emit(h, o, k, o->nin, in, 0, NULL);
 }
 
-/* No attributes. */
-static struct err *conv_plain(struct hlo *h, const struct wop *o)
+/* The operands, and the properties in the row's order. */
+static struct err *conv_words(struct hlo *h, const struct wop *o)
 {
-	w_begin(h);
-	return emit_words(h, o);
-}
-
-/* One integer. */
-static struct err *conv_int(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[1];
+	uint32_t p[17];
 	w_begin(h);
 	TRY(op_props(h, o, p));
-	TRY(w_attr_int(h, p[0]));
-	return emit_words(h, o);
-}
-
-/* One list. */
-static struct err *conv_list(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[1];
-	w_begin(h);
-	TRY(op_props(h, o, p));
-	TRY(w_attr_list(h, p[0]));
-	return emit_words(h, o);
-}
-
-/* Two integers. */
-static struct err *conv_ints(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[2];
-	w_begin(h);
-	TRY(op_props(h, o, p));
-	TRY(w_attr_int(h, p[0]));
-	TRY(w_attr_int(h, p[1]));
+	TRY(w_props(h, p, h->opname[o->name].row->words));
 	return emit_words(h, o);
 }
 
@@ -240,44 +242,6 @@ static struct err *conv_bitcast(struct hlo *h, const struct wop *o)
 	return op_emit(h, o, same ? IR_bitcast : IR_bitcast_convert, 1, &in, 0, NULL);
 }
 
-static struct err *conv_slice(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[3];    /* limit, start, strides */
-	w_begin(h);
-	TRY(op_props(h, o, p));
-	TRY(w_attr_list(h, p[1]));
-	TRY(w_attr_list(h, p[0]));
-	TRY(w_attr_list(h, p[2]));
-	return emit_words(h, o);
-}
-
-static struct err *conv_pad(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[3];    /* high, low, interior */
-	w_begin(h);
-	TRY(op_props(h, o, p));
-	TRY(w_attr_list(h, p[1]));
-	TRY(w_attr_list(h, p[0]));
-	TRY(w_attr_list(h, p[2]));
-	return emit_words(h, o);
-}
-
-static struct err *conv_gather(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[8];    /* collapsed, index dim, sorted, offset, operand batching, sizes, index map, index batching */
-	w_begin(h);
-	TRY(op_props(h, o, p));
-	TRY(w_attr_list(h, p[3]));
-	TRY(w_attr_list(h, p[0]));
-	TRY(w_attr_list(h, p[4]));
-	TRY(w_attr_list(h, p[7]));
-	TRY(w_attr_list(h, p[6]));
-	TRY(w_attr_int(h, p[1]));
-	TRY(w_attr_list(h, p[5]));
-	TRY(w_attr_int(h, p[2]));
-	return emit_words(h, o);
-}
-
 /* The type a reduction accumulates in may be wider than its operands: they are converted to it.  Operand i goes with
  * result i % (number of results). */
 static void widen(struct hlo *h, ir_val *v, ir_type result)
@@ -332,14 +296,7 @@ static struct err *conv_scatter(struct hlo *h, const struct wop *o)
 		f = 0;
 	w_begin(h);
 	TRY(op_props(h, o, p));
-	TRY(w_attr_list(h, p[7]));
-	TRY(w_attr_list(h, p[3]));
-	TRY(w_attr_list(h, p[2]));
-	TRY(w_attr_list(h, p[5]));
-	TRY(w_attr_list(h, p[4]));
-	TRY(w_attr_int(h, p[0]));
-	TRY(w_attr_int(h, p[1]));
-	TRY(w_attr_int(h, p[6]));
+	TRY(w_props(h, p, "l7 l3 l2 l5 l4 i0 i1 i6"));
 	w_int(h, r);
 	w_int(h, f);
 	return op_emit(h, o, IR_scatter, n, in, (uint32_t)h->word.n, h->word.p);
@@ -371,11 +328,7 @@ static struct err *conv_reduce_window(struct hlo *h, const struct wop *o)
 	TRY(promote(h, o, 2, &n, &in));
 	w_begin(h);
 	TRY(op_props(h, o, p));
-	TRY(w_attr_list(h, p[3]));
-	TRY(w_attr_list(h, p[4]));
-	TRY(w_attr_list(h, p[0]));
-	TRY(w_attr_list(h, p[2]));
-	TRY(w_columns(h, p[1]));
+	TRY(w_props(h, p, "l3 l4 l0 l2 c1"));
 	w_int(h, r);
 	w_int(h, f);
 	return op_emit(h, o, IR_reduce_window, n, in, (uint32_t)h->word.n, h->word.p);
@@ -390,9 +343,7 @@ static struct err *conv_select_and_scatter(struct hlo *h, const struct wop *o)
 	TRY(region_fn(h, o->region + 1, "scatter", false, n, cap, true, &f[1]));
 	w_begin(h);
 	TRY(op_props(h, o, p));
-	TRY(w_attr_list(h, p[1]));
-	TRY(w_attr_list(h, p[2]));
-	TRY(w_columns(h, p[0]));
+	TRY(w_props(h, p, "l1 l2 c0"));
 	w_int(h, f[0]);
 	w_int(h, f[1]);
 	return emit_words(h, o);
@@ -432,11 +383,7 @@ static struct err *conv_dot_general(struct hlo *h, const struct wop *o)
 	int dt[3];
 	w_begin(h);
 	TRY(op_props(h, o, p));
-	TRY(w_attr_list(h, p[2]));
-	TRY(w_attr_list(h, p[8]));
-	TRY(w_attr_list(h, p[4]));
-	TRY(w_attr_list(h, p[10]));
-	TRY(w_precision(h, p[7]));
+	TRY(w_props(h, p, "l2 l8 l4 l10 p7"));
 	TRY(dot_type(h, p[0], &dt[0]));
 	TRY(dot_type(h, p[5], &dt[1]));
 	TRY(dot_type(h, p[11], &dt[2]));
@@ -446,55 +393,6 @@ static struct err *conv_dot_general(struct hlo *h, const struct wop *o)
 		w_int(h, 1);
 	else
 		TRY(w_attr_int(h, p[6]));
-	return emit_words(h, o);
-}
-
-static struct err *conv_convolution(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[17];
-	static const uint8_t dims[3][3] = { { 2, 3, 4 }, { 5, 6, 7 }, { 9, 10, 11 } };
-	w_begin(h);
-	TRY(op_props(h, o, p));
-	for (int k = 0; k < 3; k++) {
-		int n;
-		int64_t *v;
-		TRY(attr_ints(h, p[dims[k][2]], &n, &v));
-		w_int(h, n + 2);
-		TRY(w_attr_int(h, p[dims[k][0]]));
-		TRY(w_attr_int(h, p[dims[k][1]]));
-		for (int i = 0; i < n; i++)
-			w_int(h, v[i]);
-	}
-	TRY(w_attr_list(h, p[16]));
-	TRY(w_columns(h, p[12]));
-	TRY(w_attr_list(h, p[8]));
-	TRY(w_attr_list(h, p[14]));
-	TRY(w_attr_list(h, p[15]));
-	TRY(w_attr_int(h, p[1]));
-	TRY(w_attr_int(h, p[0]));
-	TRY(w_precision(h, p[13]));
-	return emit_words(h, o);
-}
-
-static struct err *conv_triangular_solve(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[4];    /* left, lower, transpose, unit */
-	w_begin(h);
-	TRY(op_props(h, o, p));
-	TRY(w_attr_int(h, p[0]));
-	TRY(w_attr_int(h, p[1]));
-	TRY(w_attr_int(h, p[3]));
-	TRY(w_attr_int(h, p[2]));
-	return emit_words(h, o);
-}
-
-static struct err *conv_fft(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[2];    /* length, type */
-	w_begin(h);
-	TRY(op_props(h, o, p));
-	TRY(w_attr_int(h, p[1]));
-	TRY(w_attr_list(h, p[0]));
 	return emit_words(h, o);
 }
 
@@ -608,28 +506,32 @@ static struct err *groups(struct hlo *h, uint32_t attr, uint32_t channel, int64_
 	return NULL;
 }
 
-static struct err *conv_all_reduce(struct hlo *h, const struct wop *o)
+/* all_reduce; reduce_scatter, which has a dimension beside. */
+static struct err *conv_reducing(struct hlo *h, const struct wop *o)
 {
-	uint32_t p[3];    /* channel, groups, global ids */
+	enum ir_kind kind = h->opname[o->name].row->kind;
+	bool scatter = kind == IR_reduce_scatter;
+	uint32_t p[4], n;    /* channel, groups, (dim,) global ids */
 	enum redop r;
 	ir_fnid f;
 	ir_group g;
 	bool alone;
-	uint32_t n;
 	ir_val *in;
 	int64_t global;
 	TRY(region_reducer(h, o, 0, "reduce", &r, &f));
 	TRY(op_props(h, o, p));
-	TRY(attr_int(h, p[2], &global));
+	TRY(attr_int(h, p[2 + scatter], &global));
 	TRY(groups(h, p[1], p[0], global, &g, &alone));
 	TRY(promote(h, o, 1, &n, &in));
 	if (alone)
 		return op_bind(h, o, n, in);
 	w_begin(h);
+	if (scatter)
+		TRY(w_attr_int(h, p[2]));
 	w_int(h, g);
 	w_int(h, r);
 	w_int(h, f);
-	return op_emit(h, o, IR_all_reduce, n, in, (uint32_t)h->word.n, h->word.p);
+	return op_emit(h, o, kind, n, in, (uint32_t)h->word.n, h->word.p);
 }
 
 static struct err *conv_cross_replica_sum(struct hlo *h, const struct wop *o)
@@ -656,31 +558,6 @@ static struct err *conv_all_gather(struct hlo *h, const struct wop *o)
 	return emit_words(h, o);
 }
 
-static struct err *conv_reduce_scatter(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[4];    /* channel, groups, dim, global ids */
-	enum redop r;
-	ir_fnid f;
-	ir_group g;
-	bool alone;
-	uint32_t n;
-	ir_val *in;
-	int64_t global;
-	TRY(region_reducer(h, o, 0, "reduce", &r, &f));
-	TRY(op_props(h, o, p));
-	TRY(attr_int(h, p[3], &global));
-	TRY(groups(h, p[1], p[0], global, &g, &alone));
-	TRY(promote(h, o, 1, &n, &in));
-	if (alone)
-		return op_bind(h, o, n, in);
-	w_begin(h);
-	TRY(w_attr_int(h, p[2]));
-	w_int(h, g);
-	w_int(h, r);
-	w_int(h, f);
-	return op_emit(h, o, IR_reduce_scatter, n, in, (uint32_t)h->word.n, h->word.p);
-}
-
 static struct err *conv_all_to_all(struct hlo *h, const struct wop *o)
 {
 	uint32_t p[5];    /* channel, concat, groups, count, split */
@@ -695,8 +572,7 @@ static struct err *conv_all_to_all(struct hlo *h, const struct wop *o)
 	if (count != h->m->group.p[g].ncol)
 		return bad_op(h, "it splits in %lld for groups of %d", (long long)count, h->m->group.p[g].ncol);
 	w_begin(h);
-	TRY(w_attr_int(h, p[4]));
-	TRY(w_attr_int(h, p[1]));
+	TRY(w_props(h, p, "i4 i1"));
 	w_int(h, g);
 	return emit_words(h, o);
 }
@@ -741,16 +617,6 @@ static struct err *conv_feed(struct hlo *h, const struct wop *o)
 	return emit_words(h, o);
 }
 
-static struct err *conv_channel(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[4];
-	w_begin(h);
-	TRY(op_props(h, o, p));
-	TRY(w_attr_int(h, p[0]));
-	TRY(w_attr_int(h, p[1]));
-	return emit_words(h, o);
-}
-
 static struct err *conv_refuse(struct hlo *h, const struct wop *o)
 {
 	return no_op(h, "not implemented");
@@ -758,7 +624,7 @@ static struct err *conv_refuse(struct hlo *h, const struct wop *o)
 
 /* --- the table ----------------------------------------------------------- */
 
-/* name with the dialect's letter, function, kind, properties, operands, results, regions */
+/* name with the dialect's letter, function, kind, properties, operands, results, regions, words of conv_words */
 static const struct op_row rows[] = {
 	{ "b.module", NULL, ROW_MODULE, 0, 0, 0, 1 },
 	{ "b.unrealized_conversion_cast", conv_identity, 0, 0, -1, -1, 0 },
@@ -775,19 +641,19 @@ static const struct op_row rows[] = {
 	{ "s.manual_computation", conv_manual, 0, 3, -1, -1, 1 },
 
 	{ "v.constant", conv_constant, 0, 1, 0, 1, 0 },
-	{ "v.iota", conv_int, IR_iota, 1, 0, 1, 0 },
+	{ "v.iota", conv_words, IR_iota, 1, 0, 1, 0, "i0" },
 	{ "v.compare", conv_compare, 0, 2, 2, 1, 0 },
 	{ "v.bitcast_convert", conv_bitcast, 0, 0, 1, 1, 0 },
-	{ "v.broadcast_in_dim", conv_list, IR_broadcast, 1, 1, 1, 0 },
-	{ "v.reshape", conv_plain, IR_reshape, 0, 1, 1, 0 },
-	{ "v.transpose", conv_list, IR_transpose, 1, 1, 1, 0 },
-	{ "v.reverse", conv_list, IR_reverse, 1, 1, 1, 0 },
-	{ "v.slice", conv_slice, IR_slice, 3, 1, 1, 0 },
-	{ "v.dynamic_slice", conv_list, IR_dynamic_slice, 1, -1, 1, 0 },
-	{ "v.dynamic_update_slice", conv_plain, IR_dynamic_update_slice, 0, -1, 1, 0 },
-	{ "v.concatenate", conv_int, IR_concatenate, 1, -1, 1, 0 },
-	{ "v.pad", conv_pad, IR_pad, 3, 2, 1, 0 },
-	{ "v.gather", conv_gather, IR_gather, 8, 2, 1, 0 },
+	{ "v.broadcast_in_dim", conv_words, IR_broadcast, 1, 1, 1, 0, "l0" },
+	{ "v.reshape", conv_words, IR_reshape, 0, 1, 1, 0, "" },
+	{ "v.transpose", conv_words, IR_transpose, 1, 1, 1, 0, "l0" },
+	{ "v.reverse", conv_words, IR_reverse, 1, 1, 1, 0, "l0" },
+	{ "v.slice", conv_words, IR_slice, 3, 1, 1, 0, "l1 l0 l2" },
+	{ "v.dynamic_slice", conv_words, IR_dynamic_slice, 1, -1, 1, 0, "l0" },
+	{ "v.dynamic_update_slice", conv_words, IR_dynamic_update_slice, 0, -1, 1, 0, "" },
+	{ "v.concatenate", conv_words, IR_concatenate, 1, -1, 1, 0, "i0" },
+	{ "v.pad", conv_words, IR_pad, 3, 2, 1, 0, "l1 l0 l2" },
+	{ "v.gather", conv_words, IR_gather, 8, 2, 1, 0, "l3 l0 l4 l7 l6 i1 l5 i2" },
 	{ "v.scatter", conv_scatter, IR_scatter, 8, -1, -1, 1 },
 	{ "v.reduce", conv_reduce, IR_reduce, 1, -1, -1, 1 },
 	{ "v.reduce_window", conv_reduce_window, IR_reduce_window, 5, -1, -1, 1 },
@@ -797,23 +663,23 @@ static const struct op_row rows[] = {
 	{ "v.dot", conv_dot, 0, 1, 2, 1, 0 },
 	{ "v.einsum", conv_einsum, 0, 1, 2, 1, 0 },
 	{ "v.unary_einsum", conv_unary_einsum, 0, 1, 1, 1, 0 },
-	{ "v.convolution", conv_convolution, IR_convolution, 17, 2, 1, 0 },
-	{ "v.cholesky", conv_int, IR_cholesky, 1, 1, 1, 0 },
-	{ "v.triangular_solve", conv_triangular_solve, IR_triangular_solve, 4, 2, 1, 0 },
-	{ "v.fft", conv_fft, IR_fft, 2, 1, 1, 0 },
-	{ "v.rng_bit_generator", conv_int, IR_rng_bit_generator, 1, 1, 2, 0 },
+	{ "v.convolution", conv_words, IR_convolution, 17, 2, 1, 0, "d2 d5 d9 l16 c12 l8 l14 l15 i1 i0 p13" },
+	{ "v.cholesky", conv_words, IR_cholesky, 1, 1, 1, 0, "i0" },
+	{ "v.triangular_solve", conv_words, IR_triangular_solve, 4, 2, 1, 0, "i0 i1 i3 i2" },
+	{ "v.fft", conv_words, IR_fft, 2, 1, 1, 0, "i1 l0" },
+	{ "v.rng_bit_generator", conv_words, IR_rng_bit_generator, 1, 1, 2, 0, "i0" },
 	{ "v.rng", conv_rng, 0, 1, 3, 1, 0 },
-	{ "v.reduce_precision", conv_ints, IR_reduce_precision, 2, 1, 1, 0 },
+	{ "v.reduce_precision", conv_words, IR_reduce_precision, 2, 1, 1, 0, "i0 i1" },
 	{ "v.custom_call", conv_custom_call, 0, 8, -1, -1, 0 },
-	{ "v.optimization_barrier", conv_plain, IR_optimization_barrier, 0, -1, -1, 0 },
-	{ "v.create_token", conv_plain, IR_create_token, 0, 0, 1, 0 },
-	{ "v.after_all", conv_plain, IR_after_all, 0, -1, 1, 0 },
-	{ "v.partition_id", conv_plain, IR_partition_id, 0, 0, 1, 0 },
-	{ "v.replica_id", conv_plain, IR_replica_id, 0, 0, 1, 0 },
-	{ "v.all_reduce", conv_all_reduce, IR_all_reduce, 3, -1, -1, 1 },
+	{ "v.optimization_barrier", conv_words, IR_optimization_barrier, 0, -1, -1, 0, "" },
+	{ "v.create_token", conv_words, IR_create_token, 0, 0, 1, 0, "" },
+	{ "v.after_all", conv_words, IR_after_all, 0, -1, 1, 0, "" },
+	{ "v.partition_id", conv_words, IR_partition_id, 0, 0, 1, 0, "" },
+	{ "v.replica_id", conv_words, IR_replica_id, 0, 0, 1, 0, "" },
+	{ "v.all_reduce", conv_reducing, IR_all_reduce, 3, -1, -1, 1 },
 	{ "v.cross-replica-sum", conv_cross_replica_sum, 0, 1, 1, 1, 0 },
 	{ "v.all_gather", conv_all_gather, IR_all_gather, 4, -1, -1, 0 },
-	{ "v.reduce_scatter", conv_reduce_scatter, IR_reduce_scatter, 4, 1, 1, 1 },
+	{ "v.reduce_scatter", conv_reducing, IR_reduce_scatter, 4, 1, 1, 1 },
 	{ "v.all_to_all", conv_all_to_all, IR_all_to_all, 5, -1, -1, 0 },
 	{ "v.collective_permute", conv_collective_permute, IR_collective_permute, 2, 1, 1, 0 },
 	{ "v.collective_broadcast", conv_collective_broadcast, IR_collective_broadcast, 2, 1, 1, 0 },
@@ -822,8 +688,8 @@ static const struct op_row rows[] = {
 	{ "v.async_done", conv_refuse, 0, 0, -1, -1, -1 },
 	{ "v.infeed", conv_feed, IR_infeed, 2, 1, -1, 0 },
 	{ "v.outfeed", conv_feed, IR_outfeed, 1, -1, 1, 0 },
-	{ "v.send", conv_channel, IR_send, 4, -1, 1, 0 },
-	{ "v.recv", conv_channel, IR_recv, 4, 1, -1, 0 },
+	{ "v.send", conv_words, IR_send, 4, -1, 1, 0, "i0 i1" },
+	{ "v.recv", conv_words, IR_recv, 4, 1, -1, 0, "i0 i1" },
 	{ "v.while", conv_while, IR_loop, 0, -1, -1, 2 },
 	{ "v.case", conv_case, IR_case, 0, 1, -1, -1 },
 	{ "v.if", conv_if, IR_case, 0, 1, -1, 2 },

@@ -257,7 +257,7 @@ struct err *conv_sharding_group(struct hlo *h, const struct wop *o)
 	TRY(op_props(h, o, p));
 	TRY(op_ins_n(h, o, 1, &in));
 	w_begin(h);
-	TRY(w_attr_int(h, p[0]));
+	TRY(w_props(h, p, "i0"));
 	return op_emit(h, o, IR_sharding_group, 1, &in, 1, h->word.p);
 }
 

@@ -48,6 +48,7 @@ struct op_row {
 	uint16_t kind;               /* enum ir_kind, for conv functions that serve several; or ROW_* */
 	int8_t nprop;                /* properties on the wire */
 	int8_t nin, nout, nregion;   /* -1: any */
+	const char *words;           /* properties that are the attributes, for w_props */
 };
 
 struct opname { uint8_t dialect; struct span text; const struct op_row *row; };
@@ -216,8 +217,9 @@ const struct op_row *op_row_find(enum dialect d, const char *name, size_t n);
 void w_begin(struct hlo *h);
 void w_int(struct hlo *h, int64_t v);
 void w_list(struct hlo *h, int n, const int64_t *v);           /* count, integers */
-struct err *w_attr_int(struct hlo *h, uint32_t attr);
-struct err *w_attr_list(struct hlo *h, uint32_t attr);
+/* Properties p by number: i integer, l list, c the two columns of a list of pairs, p precision, d the list of two
+ * integers and a list that follow each other: "l1 l0 i2". */
+struct err *w_props(struct hlo *h, const uint32_t *p, const char *words);
 
 /* --- expand.c, custom.c, shard.c ---------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* The builder: appends ops, folds identities, never shares (design.md, decision 8). */
+/* The builder: appends ops, folds identities, never shares. */
 #include "ir.h"
 
 #include <math.h>
@@ -457,11 +457,11 @@ bool ir_effect(const struct ir_module *m, const struct ir_fn *fn, const struct i
 	return found;
 }
 
-uint8_t *ir_live(struct arena *a, const struct ir_module *m, const struct ir_fn *fn)
+uint8_t *ir_live(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const bool *wanted)
 {
 	uint8_t *live = arena_alloc(a, fn->val.n);
 	for (size_t i = 0; i < fn->result.n; i++)
-		live[fn->result.p[i]] = 1;
+		live[fn->result.p[i]] |= !wanted || wanted[i];
 	for (size_t i = fn->op.n; i-- > 0;) {
 		const struct ir_op *o = &fn->op.p[i];
 		bool need = false;
@@ -470,11 +470,9 @@ uint8_t *ir_live(struct arena *a, const struct ir_module *m, const struct ir_fn 
 		if (!need && !ir_effect(m, fn, o))
 			continue;
 		for (uint32_t k = 0; k < o->nin; k++)
-			live[ir_in(fn, o, k)] = 1;
+			live[ir_in(fn, o, k)] |= 1;
 		for (uint32_t k = 0; k < o->nout; k++)
-			live[o->out + k] |= 2;    /* computed anyway */
-		if (!o->nout)
-			continue;
+			live[o->out + k] |= 2;
 	}
 	return live;
 }
@@ -483,7 +481,7 @@ struct ir_fn *ir_rebuild(struct ir_module *m, const struct ir_fn *fn)
 {
 	struct arena tmp;
 	arena_init(&tmp);
-	uint8_t *live = ir_live(&tmp, m, fn);
+	uint8_t *live = ir_live(&tmp, m, fn, NULL);
 	ir_val *map = ARENA_NEW(&tmp, ir_val, fn->val.n);
 	struct ir_fn *g = ir_fn_new(m, ir_text(m, fn->name));
 	struct ir_b b = { m, g, 0 };

@@ -207,6 +207,9 @@ const void *ir_blob_data(const struct ir_module *m, ir_blob b, size_t *n);
 const void *ir_splat(const struct ir_module *m, const struct ir_fn *fn, ir_val v);
 /* v is a constant or a chain of broadcast/reshape/convert of integers that gives one integer: true. */
 bool ir_const_int(const struct ir_module *m, const struct ir_fn *fn, ir_val v, int64_t *out);
+/* The view op o (broadcast, transpose, reverse, slice) in strides: its element at (i ..) is the operand's element at
+ * *off + sum i * out[..], where the operand has strides in.  False: o is none of these. */
+bool ir_view(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, const int64_t *in, int64_t *off, int64_t *out);
 
 /* --- build.c ----------------------------------------------------------- */
 
@@ -246,8 +249,9 @@ void ir_inline(struct ir_b *b, ir_fnid f, const ir_val *in, ir_val *out);
 
 /* Copy a whole function into a new one of the same module, dropping what no result or effect needs. */
 struct ir_fn *ir_rebuild(struct ir_module *m, const struct ir_fn *fn);
-/* live[v] = 1 if v is needed by a result or an effect.  Array of fn->val.n bytes, owned by the arena. */
-uint8_t *ir_live(struct arena *a, const struct ir_module *m, const struct ir_fn *fn);
+/* live[v]: bit 0: a result (one of the wanted ones; NULL: any) or an effect needs v; bit 1: its op makes it anyway.
+ * Array of fn->val.n bytes, owned by the arena. */
+uint8_t *ir_live(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const bool *wanted);
 /* Does the op, or any function it holds, have an effect or communicate? */
 bool ir_effect(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
 /* Functions op o holds (body, cond, branches, reducers), at most cap; returns their number. */

@@ -337,6 +337,35 @@ bool ir_const_int(const struct ir_module *m, const struct ir_fn *fn, ir_val v, i
 	return true;
 }
 
+bool ir_view(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, const int64_t *in, int64_t *off, int64_t *out)
+{
+	if (o->kind != IR_broadcast && o->kind != IR_transpose && o->kind != IR_reverse && o->kind != IR_slice)
+		return false;
+	const struct ir_type_info *t = ir_vtype(m, fn, ir_in(fn, o, 0)), *r = ir_vtype(m, fn, o->out);
+	int n;
+	const int64_t *l = ir_attrs(fn, o, 0, &n), *step = o->kind == IR_slice ? ir_attrs(fn, o, 2, &n) : NULL;
+	*off = 0;
+	for (int d = 0; d < r->rank; d++)
+		out[d] = o->kind == IR_broadcast ? 0 : o->kind == IR_transpose ? in[l[d]] : in[d];
+	for (int i = 0; i < n; i++)
+		switch (o->kind) {
+		case IR_broadcast:
+			out[l[i]] = t->dim[i] == 1 ? 0 : in[i];
+			break;
+		case IR_reverse:
+			*off += r->count ? (t->dim[l[i]] - 1) * in[l[i]] : 0;
+			out[l[i]] = -in[l[i]];
+			break;
+		case IR_slice:
+			*off += r->count ? l[i] * in[i] : 0;
+			out[i] = in[i] * step[i];
+			break;
+		default:
+			break;
+		}
+	return true;
+}
+
 bool ir_dict_next(struct ir_dict_it *it)
 {
 	size_t left = (size_t)(it->end - it->p);

@@ -621,7 +621,7 @@ void ir_print(struct str *s, const struct ir_module *m)
 /* Values that results and effects need, numbered from 1. */
 static ir_val *number(struct arena *a, const struct ir_module *m, const struct ir_fn *fn)
 {
-	uint8_t *live = ir_live(a, m, fn);
+	uint8_t *live = ir_live(a, m, fn, NULL);
 	ir_val *val = ARENA_NEW(a, ir_val, fn->val.n), next = 1;
 	for (uint32_t i = 1; i <= fn->nparam; i++)
 		val[i] = next++;

@@ -2,7 +2,7 @@
  * stride) and fast ones, chosen by CPU features.  Thread-safe: tiles of one kernel may run on several
  * threads at once.
  *
- * Numbers (design.md, decision 13): sums of bf16/f16/f8 in f32, rounded once; f32 in f32 with a fixed
+ * Numbers: sums of bf16/f16/f8 in f32, rounded once; f32 in f32 with a fixed
  * tree; integers wrap; denormals are flushed by the caller's MXCSR. */
 #ifndef RONDO_KERN_H
 #define RONDO_KERN_H

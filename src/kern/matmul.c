@@ -1,4 +1,4 @@
-/* Matrix products (design.md, decision 3): packing, blocking, and the choice of a micro-kernel.
+/* Matrix products: packing, blocking, and the choice of a micro-kernel.
  *
  * As in Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008): lhs is packed once
  * into panels of MR rows (phase 0, shared); a tile of the grid owns a block of columns, packs its part of rhs

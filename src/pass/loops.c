@@ -1,4 +1,4 @@
-/* Loops with roles (design.md, decision 8).
+/* Loops with roles.
  *
  * A scan arrives as a while: a counter, stacked arrays that the body slices at the counter, stacked
  * results that it updates there, carries, and values that never change.  This pass finds the counter (a
@@ -16,6 +16,9 @@
 
 struct affine { bool known; int64_t a, b; };
 
+/* What becomes of an operand. */
+enum plan { KEEP, GONE, COUNTER, INVARIANT, SUNK, SLICED, STACKED };
+
 struct loop {
 	struct rewrite *r;
 	const struct ir_op *o;
@@ -29,8 +32,10 @@ struct loop {
 	int64_t *first, *step;
 	struct affine *aff;      /* per body value */
 	int *param_of;           /* operand -> body parameter */
-	int *result_of;          /* operand -> body result (carry) or -1 */
-	int *loop_result;        /* operand -> loop result index or -1 */
+	int *result_of;          /* operand -> result of the body and of the loop, -1 none */
+	enum plan *plan;         /* per operand */
+	bool *reversed;          /* SLICED, STACKED: last row first */
+	struct sunk { ir_val leaf[8], op[64]; int nleaf, nop; } *sunk;    /* SUNK: the expression, in order */
 };
 
 /* Range of an affine index over the loop. */
@@ -259,15 +264,22 @@ static bool cheap(enum ir_kind k)
 	}
 }
 
+/* Definition order is order of ids. */
+static int by_id(const void *a, const void *b)
+{
+	ir_val x = *(const ir_val *)a, y = *(const ir_val *)b;
+	return x < y ? -1 : x > y;
+}
+
 /* Leaves of the cheap expression that v is: values that are small beside v or not cheap.  False if it is not
  * worth sinking: a leaf as large as v, or too many ops. */
-static bool sinkable(struct loop *l, ir_val v, ir_val *leaf, int *nleaf, ir_val *ops, int *nops)
+static bool sinkable(struct loop *l, ir_val v, struct sunk *s)
 {
 	const struct ir_module *m = l->r->m;
 	const struct ir_fn *fn = l->r->b.fn;
-	enum { MOST = 64, FEW = 8 };
+	enum { MOST = NELEM(s->op), FEW = NELEM(s->leaf) };
 	const struct ir_op *o = ir_def(fn, v);
-	*nleaf = *nops = 0;
+	s->nleaf = s->nop = 0;
 	if (!o || !cheap(o->kind))
 		return false;
 	int64_t whole = ir_vtype(m, fn, v)->bytes;
@@ -277,109 +289,106 @@ static bool sinkable(struct loop *l, ir_val v, ir_val *leaf, int *nleaf, ir_val 
 	while (n) {
 		ir_val x = todo[--n];
 		bool seen = false;
-		for (int i = 0; i < *nops; i++)
-			seen |= ops[i] == x;
-		for (int i = 0; i < *nleaf; i++)
-			seen |= leaf[i] == x;
+		for (int i = 0; i < s->nop; i++)
+			seen |= s->op[i] == x;
+		for (int i = 0; i < s->nleaf; i++)
+			seen |= s->leaf[i] == x;
 		if (seen)
 			continue;
 		o = ir_def(fn, x);
 		const struct ir_type_info *t = ir_vtype(m, fn, x);
 		bool splat = o && o->kind == IR_constant && ir_splat(m, fn, x);
 		if (!o || !cheap(o->kind) || (o->kind == IR_constant && !splat)) {
-			if (t->bytes * 8 > whole || *nleaf == FEW)
+			if (t->bytes * 8 > whole || s->nleaf == FEW)
 				return false;
-			leaf[(*nleaf)++] = x;
+			s->leaf[s->nleaf++] = x;
 			continue;
 		}
-		if (*nops == MOST || n + (int)o->nin > MOST * 4)
+		if (s->nop == MOST || n + (int)o->nin > MOST * 4)
 			return false;
-		ops[(*nops)++] = x;
+		s->op[s->nop++] = x;
 		for (uint32_t k = 0; k < o->nin; k++)
 			todo[n++] = ir_in(fn, o, k);
 	}
-	return whole > 64 || *nleaf == 0;
-}
-
-/* Definition order is order of ids. */
-static int by_id(const void *a, const void *b)
-{
-	ir_val x = *(const ir_val *)a, y = *(const ir_val *)b;
-	return x < y ? -1 : x > y;
+	qsort(s->op, (size_t)s->nop, sizeof *s->op, by_id);
+	return whole > 64 || s->nleaf == 0;
 }
 
 /* --- the rewrite ---------------------------------------------------------------- */
 
-enum plan { KEEP, GONE, COUNTER, INVARIANT, SUNK, SLICED, STACKED };
-
-static void rebuild(struct loop *l)
+/* Operand k never changes: do all readers take the row of the iteration?  1: forwards, 2: backwards, 0: no. */
+static int sliced(const struct loop *l, int k, int uses)
 {
-	struct rewrite *r = l->r;
-	struct ir_module *m = r->m;
 	const struct ir_fn *body = l->body;
-	int n = l->n;
-	enum plan *plan = ARENA_NEW(r->a, enum plan, n);
-	int *dir = ARENA_NEW(r->a, int, n);
-	int *uses = ARENA_NEW(r->a, int, (int)body->val.n);
+	ir_val p = (ir_val)l->param_of[k];
+	const struct ir_type_info *st = ir_vtype(l->r->m, body, p);
+	int slices = 0, way = 0;
+	for (size_t i = 0; i < body->op.n && l->trip > 0; i++) {
+		const struct ir_op *o = &body->op.p[i];
+		if (o->kind != IR_dynamic_slice || ir_in(body, o, 0) != p)
+			continue;
+		int w = row_index(l, o, 1, st, ir_vtype(l->r->m, body, o->out));
+		for (int d = 1; w && d < st->rank; d++)
+			if (!get(l, ir_in(body, o, (uint32_t)d + 1)).known)
+				w = 0;
+		if (w && (!way || w == way)) {
+			way = w;
+			slices++;
+		}
+	}
+	return slices && uses == slices + (l->role[k] == ROLE_CARRY) ? way : 0;
+}
+
+static void choose(struct loop *l)
+{
+	const struct ir_fn *body = l->body;
+	int *uses = ARENA_NEW(l->r->a, int, (int)body->val.n);
 	for (size_t i = 0; i < body->op.n; i++)
 		for (uint32_t k = 0; k < body->op.p[i].nin; k++)
 			uses[ir_in(body, &body->op.p[i], k)]++;
 	for (size_t i = 0; i < body->result.n; i++)
 		uses[body->result.p[i]]++;
-
-	ir_val(*leaf)[8] = arena_alloc(r->a, sizeof *leaf * (size_t)n), (*ops)[64] = arena_alloc(r->a, sizeof *ops * (size_t)n);
-	int *nleaf = ARENA_NEW(r->a, int, n), *nops = ARENA_NEW(r->a, int, n);
-	for (int k = 0; k < n; k++) {
+	for (int k = 0; k < l->n; k++) {
 		ir_val p = (ir_val)l->param_of[k];
-		const struct ir_type_info *st = p ? ir_vtype(m, body, p) : NULL;
-		plan[k] = KEEP;
+		int way = 0;
 		if (l->counts[k]) {
-			plan[k] = COUNTER;
+			l->plan[k] = COUNTER;
+		} else if (l->role[k] != ROLE_CARRY && l->role[k] != ROLE_CONST) {
 			continue;
+		} else if (invariant(l, k)) {
+			way = sliced(l, k, uses[p]);
+			l->plan[k] = way ? SLICED : sinkable(l, l->in[k], &l->sunk[k]) ? SUNK : INVARIANT;
+		} else {                 /* a stacked result: the body updates one row and does nothing else with it */
+			const struct ir_op *o = ir_def(body, body->result.p[l->result_of[k]]);
+			if (o && o->kind == IR_dynamic_update_slice && ir_in(body, o, 0) == p && uses[p] == 1 && uses[o->out] == 1 && l->trip > 0)
+				way = row_index(l, o, 2, ir_vtype(l->r->m, body, p), ir_vtype(l->r->m, body, ir_in(body, o, 1)));
+			if (way)
+				l->plan[k] = STACKED;
 		}
-		if (l->role[k] != ROLE_CARRY && l->role[k] != ROLE_CONST)
-			continue;
-		bool same = invariant(l, k);
-		if (same) {
-			plan[k] = INVARIANT;
-			int slices = 0, way = 0;
-			for (size_t i = 0; i < body->op.n && l->trip > 0; i++) {
-				const struct ir_op *o = &body->op.p[i];
-				if (o->kind == IR_dynamic_slice && ir_in(body, o, 0) == p) {
-					int w = row_index(l, o, 1, st, ir_vtype(m, body, o->out));
-					for (int d = 1; w && d < st->rank; d++) {
-						int64_t c;
-						if (!ir_const_int(m, body, ir_in(body, o, (uint32_t)d + 1), &c) && !(get(l, ir_in(body, o, (uint32_t)d + 1)).known))
-							w = 0;
-					}
-					if (w && (!way || w == way)) {
-						way = w;
-						slices++;
-					}
-				}
-			}
-			int others = uses[p] - slices - (l->role[k] == ROLE_CARRY);
-			if (slices && others == 0) {
-				plan[k] = SLICED;
-				dir[k] = way;
-			} else if (sinkable(l, l->in[k], leaf[k], &nleaf[k], ops[k], &nops[k])) {
-				plan[k] = SUNK;
-				qsort(ops[k], (size_t)nops[k], sizeof **ops, by_id);
-			}
-			continue;
-		}
-		/* a stacked result: the body updates one row and does nothing else with it */
-		const struct ir_op *o = ir_def(body, body->result.p[l->result_of[k]]);
-		if (o && o->kind == IR_dynamic_update_slice && ir_in(body, o, 0) == p && uses[p] == 1 && uses[o->out] == 1 && l->trip > 0) {
-			int w = row_index(l, o, 2, st, ir_vtype(m, body, ir_in(body, o, 1)));
-			if (w) {
-				plan[k] = STACKED;
-				dir[k] = w;
-				continue;
-			}
-		}
+		l->reversed[k] = way == 2;
 	}
+}
 
+/* Does operand k give a result of the new loop? */
+static bool gives(const struct loop *l, int k)
+{
+	return l->result_of[k] >= 0 && (l->plan[k] == KEEP || l->plan[k] == STACKED);
+}
+
+/* Carries are numbered before stacks. */
+static bool is_stack(const struct loop *l, int k)
+{
+	return l->plan[k] == STACKED || l->role[k] >= ROLE_OUT;
+}
+
+/* The new loop, by plan. */
+static void rebuild(struct loop *l)
+{
+	struct rewrite *r = l->r;
+	struct ir_module *m = r->m;
+	const struct ir_fn *body = l->body;
+	const enum plan *plan = l->plan;
+	int n = l->n;
 	/* operands of the new loop: kept ones in order, then leaves of what is sunk */
 	ARR(ir_val) in = {0};
 	ARR(int64_t) role = {0};
@@ -391,8 +400,8 @@ static void rebuild(struct loop *l)
 		case COUNTER: case SUNK: case GONE:
 			continue;
 		case INVARIANT: ro = ROLE_CONST; break;
-		case SLICED: ro = dir[k] == 1 ? ROLE_IN : ROLE_IN_REV; break;
-		case STACKED: ro = dir[k] == 1 ? ROLE_OUT : ROLE_OUT_REV; break;
+		case SLICED: ro = l->reversed[k] ? ROLE_IN_REV : ROLE_IN; break;
+		case STACKED: ro = l->reversed[k] ? ROLE_OUT_REV : ROLE_OUT; break;
 		case KEEP: break;
 		}
 		slot[k] = (int)in.n;
@@ -402,13 +411,14 @@ static void rebuild(struct loop *l)
 	ARR(ir_val) leaves = {0};
 	int first_leaf = (int)in.n;
 	for (int k = 0; k < n; k++)
-		for (int j = 0; plan[k] == SUNK && j < nleaf[k]; j++) {
+		for (int j = 0; plan[k] == SUNK && j < l->sunk[k].nleaf; j++) {
 			bool have = false;
+			ir_val leaf = l->sunk[k].leaf[j];
 			for (size_t i = 0; i < leaves.n; i++)
-				have |= leaves.p[i] == leaf[k][j];
+				have |= leaves.p[i] == leaf;
 			if (!have) {
-				arr_push(&leaves, leaf[k][j]);
-				arr_push(&in, leaf[k][j]);
+				arr_push(&leaves, leaf);
+				arr_push(&in, leaf);
 				arr_push(&role, (int64_t)ROLE_CONST);
 			}
 		}
@@ -448,24 +458,29 @@ static void rebuild(struct loop *l)
 				map[p] = ti->rank ? ir_reshape(&b, c, ti->rank, ti->dim) : c;
 			} else if (plan[k] == SUNK) {
 				struct ir_fn *outer = r->b.fn;
+				const struct sunk *x = &l->sunk[k];
 				ir_val *om = ARENA_NEW(r->a, ir_val, outer->val.n);
-				for (int j = 0; j < nleaf[k]; j++)
+				for (int j = 0; j < x->nleaf; j++)
 					for (size_t i = 0; i < leaves.n; i++)
-						if (leaves.p[i] == leaf[k][j])
-							om[leaf[k][j]] = param[first_leaf + (int)i];
-				for (int j = 0; j < nops[k]; j++) {
-					const struct ir_op *o = ir_def(outer, ops[k][j]);
+						if (leaves.p[i] == x->leaf[j])
+							om[x->leaf[j]] = param[first_leaf + (int)i];
+				for (int j = 0; j < x->nop; j++) {
+					const struct ir_op *o = ir_def(outer, x->op[j]);
 					ir_val a[8];
 					for (uint32_t i = 0; i < o->nin; i++)
 						a[i] = om[ir_in(outer, o, i)];
-					om[ops[k][j]] = ir_clone(&b, outer, o, a);
+					om[x->op[j]] = ir_clone(&b, outer, o, a);
 				}
 				map[p] = om[l->in[k]];
 			} else if (slot[k] >= 0) {
 				map[p] = param[slot[k]];
 			}
 		}
-		uint8_t *live = ir_live(r->a, m, src);
+		bool *wanted = ARENA_NEW(r->a, bool, src->result.n);
+		for (int k = 0; k < n && !part; k++)
+			if (gives(l, k))
+				wanted[l->result_of[k]] = true;
+		uint8_t *live = ir_live(r->a, m, src, part ? NULL : wanted);
 		for (size_t i = 0; i < src->op.n; i++) {
 			const struct ir_op *o = &src->op.p[i];
 			bool need = o->nout == 0;
@@ -503,12 +518,9 @@ static void rebuild(struct loop *l)
 			continue;
 		}
 		for (int pass = 0; pass < 2; pass++)
-			for (int k = 0; k < n; k++) {
-				bool out = plan[k] == STACKED || l->role[k] == ROLE_OUT || l->role[k] == ROLE_OUT_REV;
-				if (slot[k] < 0 || l->result_of[k] < 0 || plan[k] == INVARIANT || plan[k] == SLICED || out != (pass == 1))
-					continue;
-				ir_result(dst, map[src->result.p[l->result_of[k]]]);
-			}
+			for (int k = 0; k < n; k++)
+				if (gives(l, k) && is_stack(l, k) == pass)
+					ir_result(dst, map[src->result.p[l->result_of[k]]]);
 	}
 
 	int64_t *w = ARENA_NEW(r->a, int64_t, in.n + 4);
@@ -521,245 +533,96 @@ static void rebuild(struct loop *l)
 	ir_type *t = ARENA_NEW(r->a, ir_type, n);
 	int *index = ARENA_NEW(r->a, int, n), nout = 0;
 	for (int pass = 0; pass < 2; pass++)
-		for (int k = 0; k < n; k++) {
-			bool out = plan[k] == STACKED || l->role[k] == ROLE_OUT || l->role[k] == ROLE_OUT_REV;
-			if (slot[k] < 0 || l->loop_result[k] < 0 || plan[k] == INVARIANT || plan[k] == SLICED || out != (pass == 1))
-				continue;
-			index[k] = nout;
-			t[nout++] = r->b.fn->val.p[l->in[k]].type;
-		}
+		for (int k = 0; k < n; k++)
+			if (gives(l, k) && is_stack(l, k) == pass) {
+				index[k] = nout;
+				t[nout++] = r->b.fn->val.p[l->in[k]].type;
+			}
 	ir_val v = ir_emit_raw(&r->b, IR_loop, (uint32_t)in.n, in.p, (uint32_t)nout, t, w, (uint32_t)in.n + 4);
 	for (int k = 0; k < n; k++) {
-		if (l->loop_result[k] < 0)
+		if (l->result_of[k] < 0 || plan[k] == GONE)
 			continue;
-		ir_val *to = &r->map[l->o->out + (uint32_t)l->loop_result[k]];
+		ir_val *to = &r->map[l->o->out + (uint32_t)l->result_of[k]];
 		if (plan[k] == COUNTER)
 			*to = ir_const_i(&r->b, r->b.fn->val.p[l->in[k]].type, (int64_t)((uint64_t)l->first[k] + (uint64_t)l->trip * (uint64_t)l->step[k]));
-		else if (plan[k] == INVARIANT || plan[k] == SLICED || plan[k] == SUNK)
-			*to = l->in[k];
 		else
-			*to = v + (uint32_t)index[k];
+			*to = gives(l, k) ? v + (uint32_t)index[k] : l->in[k];
 	}
 	arr_free(&in);
 	arr_free(&role);
 	arr_free(&leaves);
 }
 
-/* Carries that are dead: no result read outside, and inside they only feed themselves. */
-static void drop_dead(struct ir_module *m)
+static void loop_init(struct loop *l, struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
-	struct arena a;
-	arena_init(&a);
-	int nf;
-	ir_fnid *order = pass_reachable(&a, m, &nf);
-	for (int q = nf; q-- > 0;) {                 /* users first: their dead results free the inner ones */
-		struct ir_fn *fn = ir_fn_of(m, order[q]);
-		bool any = false;
-		for (size_t i = 0; i < fn->op.n; i++)
-			any |= fn->op.p[i].kind == IR_loop;
-		if (!any)
-			continue;
-		int *uses = ARENA_NEW(&a, int, fn->val.n);
-		for (size_t i = 0; i < fn->op.n; i++)
-			for (uint32_t k = 0; k < fn->op.p[i].nin; k++)
-				uses[ir_in(fn, &fn->op.p[i], k)]++;
-		for (size_t i = 0; i < fn->result.n; i++)
-			uses[fn->result.p[i]]++;
-		struct ir_fn *g = ir_fn_new(m, "");
-		struct ir_b b = { m, g, 0 };
-		ir_val *map = ARENA_NEW(&a, ir_val, fn->val.n);
-		for (uint32_t i = 1; i <= fn->nparam; i++) {
-			map[i] = ir_param(g, fn->val.p[i].type);
-			g->val.p[i].shard = fn->val.p[i].shard;
-		}
-		for (size_t i = 0; i < fn->op.n; i++) {
-			const struct ir_op o = fn->op.p[i];
-			ir_val *in = ARENA_NEW(&a, ir_val, o.nin);
-			for (uint32_t k = 0; k < o.nin; k++)
-				in[k] = map[ir_in(fn, &o, k)];
-			if (o.kind != IR_loop) {
-				ir_val v = ir_clone(&b, fn, &o, in);
-				for (uint32_t k = 0; k < o.nout; k++)
-					map[o.out + k] = v + k;
-				continue;
-			}
-			int n;
-			const int64_t *role = ir_attrs(fn, &o, 3, &n);
-			const struct ir_fn *body = ir_fn_of(m, (ir_fnid)ir_attr(fn, &o, 2));
-			const struct ir_fn *cond = ir_attr(fn, &o, 1) ? ir_fn_of(m, (ir_fnid)ir_attr(fn, &o, 1)) : NULL;
-			int *par = ARENA_NEW(&a, int, n), *res = ARENA_NEW(&a, int, n);
-			int np = 2, nr = 0;
-			for (int pass = 0; pass < 2; pass++)
-				for (int k = 0; k < n; k++) {
-					if (pass == 0) {
-						par[k] = role[k] <= ROLE_IN_REV ? np++ : 0;
-						res[k] = role[k] == ROLE_CARRY ? nr++ : -1;
-					} else if (role[k] >= ROLE_OUT) {
-						res[k] = nr++;
-					}
-				}
-			/* grow the set of operands that matter */
-			bool *keep = ARENA_NEW(&a, bool, n);
-			for (int k = 0; k < n; k++)
-				keep[k] = (res[k] >= 0 && uses[o.out + (uint32_t)res[k]]) || (cond && role[k] != ROLE_CONST);
-			for (bool more = true; more;) {
-				more = false;
-				uint8_t *live = arena_alloc(&a, body->val.n);
-				for (int k = 0; k < n; k++)
-					if (keep[k] && res[k] >= 0)
-						live[body->result.p[res[k]]] = 1;
-				for (size_t j = body->op.n; j-- > 0;) {
-					const struct ir_op *p = &body->op.p[j];
-					bool need = ir_effect(m, body, p);
-					for (uint32_t k = 0; k < p->nout; k++)
-						need |= live[p->out + k];
-					for (uint32_t k = 0; need && k < p->nin; k++)
-						live[ir_in(body, p, k)] = 1;
-				}
-				for (int k = 0; k < n; k++)
-					if (!keep[k] && par[k] && live[par[k]])
-						keep[k] = more = true;
-				if (cond)
-					for (int k = 0; k < n; k++)
-						if (!keep[k])
-							for (size_t j = 0; j < cond->op.n; j++)
-								for (uint32_t x = 0; x < cond->op.p[j].nin; x++)
-									if (ir_in(cond, &cond->op.p[j], x) == (ir_val)k + 1)
-										keep[k] = more = true;
-			}
-			int kept = 0;
-			for (int k = 0; k < n; k++)
-				kept += keep[k];
-			if (kept == n) {
-				ir_val v = ir_clone(&b, fn, &o, in);
-				for (uint32_t k = 0; k < o.nout; k++)
-					map[o.out + k] = v + k;
-				continue;
-			}
-			struct ir_fn *nf2[2] = { NULL, NULL };
-			for (int part = 0; part < 2; part++) {
-				const struct ir_fn *src = part ? cond : body;
-				if (!src)
-					continue;
-				struct ir_fn *d = nf2[part] = ir_fn_new(m, ir_text(m, src->name));
-				struct ir_b bb = { m, d, 0 };
-				ir_val *mm = ARENA_NEW(&a, ir_val, src->val.n);
-				uint8_t *live = arena_alloc(&a, src->val.n);
-				if (!part)
-					mm[1] = ir_param(d, src->val.p[1].type);
-				for (int k = 0; k < n; k++) {
-					ir_val p = part ? (ir_val)k + 1 : (ir_val)par[k];
-					if (keep[k] && p)
-						mm[p] = ir_param(d, src->val.p[p].type);
-				}
-				for (size_t x = 0; x < src->result.n; x++) {
-					bool want = part;
-					for (int k = 0; k < n; k++)
-						want |= !part && keep[k] && res[k] == (int)x;
-					live[src->result.p[x]] |= want;
-				}
-				for (size_t j = src->op.n; j-- > 0;) {
-					const struct ir_op *p = &src->op.p[j];
-					bool need = ir_effect(m, src, p);
-					for (uint32_t k = 0; k < p->nout; k++)
-						need |= live[p->out + k];
-					for (uint32_t k = 0; need && k < p->nin; k++)
-						live[ir_in(src, p, k)] = 1;
-					for (uint32_t k = 0; need && k < p->nout; k++)
-						live[p->out + k] = 1;
-				}
-				for (size_t j = 0; j < src->op.n; j++) {
-					const struct ir_op *p = &src->op.p[j];
-					bool need = ir_effect(m, src, p);
-					for (uint32_t k = 0; k < p->nout; k++)
-						need |= live[p->out + k];
-					if (!need)
-						continue;
-					ir_val *x = ARENA_NEW(&a, ir_val, p->nin);
-					for (uint32_t k = 0; k < p->nin; k++)
-						x[k] = mm[ir_in(src, p, k)];
-					ir_val v = ir_clone(&bb, src, p, x);
-					for (uint32_t k = 0; k < p->nout; k++)
-						mm[p->out + k] = v + k;
-				}
-				if (part) {
-					ir_result(d, mm[src->result.p[0]]);
-				} else {
-					for (int x = 0; x < nr; x++)
-						for (int k = 0; k < n; k++)
-							if (keep[k] && res[k] == x)
-								ir_result(d, mm[src->result.p[x]]);
-				}
-			}
-			int64_t *w = ARENA_NEW(&a, int64_t, n + 4);
-			ir_val *kin = ARENA_NEW(&a, ir_val, n);
-			ir_type *t = ARENA_NEW(&a, ir_type, n);
-			int c = 0, ro = 0;
-			w[0] = ir_attr(fn, &o, 0);
-			w[1] = nf2[1] ? (int64_t)nf2[1]->id : 0;
-			w[2] = nf2[0]->id;
-			for (int k = 0; k < n; k++)
-				if (keep[k]) {
-					w[4 + c] = role[k];
-					kin[c++] = in[k];
-				}
-			w[3] = c;
-			int *newres = ARENA_NEW(&a, int, nr + 1);
-			for (int x = 0; x < nr; x++) {
-				newres[x] = -1;
-				for (int k = 0; k < n; k++)
-					if (keep[k] && res[k] == x) {
-						newres[x] = ro;
-						t[ro++] = fn->val.p[o.out + (uint32_t)x].type;
-					}
-			}
-			b.loc = o.loc;
-			ir_val v = ir_emit_raw(&b, IR_loop, (uint32_t)c, kin, (uint32_t)ro, t, w, (uint32_t)c + 4);
-			for (int x = 0; x < nr; x++)
-				if (newres[x] >= 0)
-					map[o.out + (uint32_t)x] = v + (uint32_t)newres[x];
-		}
-		for (size_t i = 0; i < fn->result.n; i++)
-			ir_result(g, map[fn->result.p[i]]);
-		pass_replace(m, order[q], g);
+	*l = (struct loop){ .r = r, .o = o, .in = in, .counter = -1, .trip = ir_attr(r->from, o, 0) };
+	l->body = ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, 2));
+	l->cond = l->trip < 0 ? ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, 1)) : NULL;
+	l->role = ir_attrs(r->from, o, 3, &l->n);
+	l->aff = ARENA_NEW(r->a, struct affine, l->body->val.n);
+	l->param_of = ARENA_NEW(r->a, int, l->n);
+	l->result_of = ARENA_NEW(r->a, int, l->n);
+	l->counts = ARENA_NEW(r->a, bool, l->n);
+	l->first = ARENA_NEW(r->a, int64_t, l->n);
+	l->step = ARENA_NEW(r->a, int64_t, l->n);
+	l->plan = ARENA_NEW(r->a, enum plan, l->n);
+	l->reversed = ARENA_NEW(r->a, bool, l->n);
+	l->sunk = ARENA_NEW(r->a, struct sunk, l->n);
+	int p = 2, q = 0;
+	for (int k = 0; k < l->n; k++) {
+		l->param_of[k] = l->role[k] <= ROLE_IN_REV ? p++ : 0;
+		l->result_of[k] = l->role[k] == ROLE_CARRY ? q++ : -1;
 	}
-	arena_fini(&a);
+	for (int k = 0; k < l->n; k++)
+		if (l->role[k] >= ROLE_OUT)
+			l->result_of[k] = q++;
+}
+
+/* Operands that are dead: no result read outside, and inside they only feed themselves. */
+static ir_val drop_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	if (o->kind != IR_loop)
+		return 0;
+	struct loop l;
+	loop_init(&l, r, o, in);
+	bool *wanted = ARENA_NEW(r->a, bool, l.body->result.n);
+	uint8_t *asked = l.cond ? ir_live(r->a, r->m, l.cond, NULL) : NULL;
+	int kept = 0;
+	for (int k = 0; k < l.n; k++) {
+		bool keep = (l.result_of[k] >= 0 && r->live[o->out + (uint32_t)l.result_of[k]] & 1) || (asked && (asked[k + 1] || l.role[k] != ROLE_CONST));
+		l.plan[k] = keep ? KEEP : GONE;
+	}
+	for (int before = -1; kept != before;) {     /* until what is kept needs nothing more */
+		for (int k = 0; k < l.n; k++)
+			if (l.plan[k] == KEEP && l.result_of[k] >= 0)
+				wanted[l.result_of[k]] = true;
+		uint8_t *live = ir_live(r->a, r->m, l.body, wanted);
+		before = kept;
+		kept = 0;
+		for (int k = 0; k < l.n; k++) {
+			if (l.param_of[k] && live[l.param_of[k]])
+				l.plan[k] = KEEP;
+			kept += l.plan[k] == KEEP;
+		}
+	}
+	if (kept == l.n)
+		return 0;
+	rebuild(&l);
+	return REWRITE_MAPPED;
 }
 
 static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	if (o->kind != IR_loop)
 		return 0;
-	struct loop l = { .r = r, .o = o, .in = in, .counter = -1 };
-	l.trip = ir_attr(r->from, o, 0);
-	l.body = ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, 2));
-	l.cond = l.trip < 0 ? ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, 1)) : NULL;
-	l.role = ir_attrs(r->from, o, 3, &l.n);
-	l.aff = ARENA_NEW(r->a, struct affine, l.body->val.n);
-	l.param_of = ARENA_NEW(r->a, int, l.n);
-	l.result_of = ARENA_NEW(r->a, int, l.n);
-	l.loop_result = ARENA_NEW(r->a, int, l.n);
-	int p = 2, q = 0;
-	for (int pass = 0; pass < 2; pass++)
-		for (int k = 0; k < l.n; k++) {
-			bool out = l.role[k] >= ROLE_OUT;
-			if (pass == 0) {
-				l.param_of[k] = l.role[k] <= ROLE_IN_REV ? p++ : 0;
-				l.result_of[k] = l.loop_result[k] = -1;
-			}
-			if ((pass == 0 && l.role[k] == ROLE_CARRY) || (pass == 1 && out)) {
-				l.result_of[k] = q;
-				l.loop_result[k] = q++;
-			}
-		}
-	l.counts = ARENA_NEW(r->a, bool, l.n);
-	l.first = ARENA_NEW(r->a, int64_t, l.n);
-	l.step = ARENA_NEW(r->a, int64_t, l.n);
+	struct loop l;
+	loop_init(&l, r, o, in);
 	if (l.cond)
 		find_counter(&l);
 	for (int k = 0; k < l.n; k++)      /* the counter, and what else counts with it */
 		l.counts[k] = l.trip >= 0 && grows(&l, k);
 	analyse(&l);
+	choose(&l);
 	rebuild(&l);
 	return REWRITE_MAPPED;
 }
@@ -767,6 +630,6 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 struct err *pass_loops(const struct pass_opts *o, struct ir_module *m)
 {
 	pass_rewrite(m, on_op, NULL, NULL);
-	drop_dead(m);
+	pass_rewrite_down(m, drop_op);
 	return NULL;
 }

@@ -3,21 +3,16 @@
  * Views are free: slice, transpose, broadcast, reverse, reshape and loop slices only change the place.
  * A kernel that cannot read a strided operand gets a dense copy, made once per value.
  *
- * Updates in place (design.md, decision 10): a dynamic_update_slice or scatter takes the storage of its
+ * Updates in place: a dynamic_update_slice or scatter takes the storage of its
  * operand when that dies there; loop carries live in one storage that the body's last op writes; results of
  * the program are written straight into their output buffers, and a donated argument's output is the
  * argument's memory.  "Dies" is decided by the position of the last reader of the value or of any view of
  * it, so all other readers are earlier in the program. */
 #include "lower.h"
 
-#include <limits.h>
-#include <stdlib.h>
-
-static struct err *lower_ops(struct lw *w, struct frame *f);
-
 /* --- commands ------------------------------------------------------------ */
 
-static struct prog_cmd *cmd(struct lw *w, enum prog_op op)
+struct prog_cmd *lw_cmd(struct lw *w, enum prog_op op)
 {
 	cmd_list *c = (cmd_list *)w->cur;
 	arr_push(c, ((struct prog_cmd){ .op = (uint8_t)op, .site = w->site_now }));
@@ -25,12 +20,12 @@ static struct prog_cmd *cmd(struct lw *w, enum prog_op op)
 	return &c->p[c->n - 1];
 }
 
-static uint16_t reg_new(struct lw *w)
+uint16_t lw_reg_new(struct lw *w)
 {
 	return (uint16_t)w->nreg++;
 }
 
-static uint32_t block_begin(struct lw *w, cmd_list *mine, void **saved)
+uint32_t lw_block_begin(struct lw *w, cmd_list *mine, void **saved)
 {
 	*saved = w->cur;
 	*mine = (cmd_list){0};
@@ -39,7 +34,7 @@ static uint32_t block_begin(struct lw *w, cmd_list *mine, void **saved)
 	return (uint32_t)w->block.n - 1;
 }
 
-static void block_end(struct lw *w, uint32_t id, cmd_list *mine, void *saved)
+void lw_block_end(struct lw *w, uint32_t id, cmd_list *mine, void *saved)
 {
 	w->block.p[id].n = (uint32_t)mine->n;
 	w->block.p[id].cmd = arena_copy(&w->p->arena, mine->p, mine->n * sizeof *mine->p);
@@ -47,12 +42,12 @@ static void block_end(struct lw *w, uint32_t id, cmd_list *mine, void *saved)
 	w->cur = saved;
 }
 
-static void loop_begin(struct lw *w)
+void lw_loop_begin(struct lw *w)
 {
 	arr_push(&w->loops, ((struct loop_frame){ .start = w->now }));
 }
 
-static void loop_end(struct lw *w)
+void lw_loop_end(struct lw *w)
 {
 	struct loop_frame l = w->loops.p[--w->loops.n];
 	for (size_t i = 0; i < l.extend.n; i++)
@@ -77,7 +72,7 @@ static void site_of(struct lw *w, const struct ir_op *o)
 	str_free(&s);
 }
 
-static void view_from(struct lw *w, struct prog_view *v, const struct place *p)
+void lw_view_from(struct lw *w, struct prog_view *v, const struct place *p)
 {
 	v->dtype = (uint8_t)p->dtype;
 	v->rank = (uint8_t)p->rank;
@@ -86,7 +81,7 @@ static void view_from(struct lw *w, struct prog_view *v, const struct place *p)
 	v->stride = arena_copy(&w->p->arena, p->stride, sizeof *p->stride * (size_t)p->rank);
 }
 
-static void emit_kern(struct lw *w, struct prog_kern *k, struct place *const *pl)
+void lw_emit_kern(struct lw *w, struct prog_kern *k, struct place *const *pl)
 {
 	int n = k->nin + k->nout;
 	if (!k->bytes)
@@ -98,7 +93,7 @@ static void emit_kern(struct lw *w, struct prog_kern *k, struct place *const *pl
 		}
 	arr_push(&w->kern, *k);
 	uint32_t first = (uint32_t)w->opnd.n;
-	struct prog_cmd *c = cmd(w, CMD_KERN);
+	struct prog_cmd *c = lw_cmd(w, CMD_KERN);
 	c->id = (uint32_t)w->kern.n - 1;
 	c->opnd = first;
 	c->nopnd = (uint32_t)n;
@@ -108,18 +103,18 @@ static void emit_kern(struct lw *w, struct prog_kern *k, struct place *const *pl
 	w->now++;
 }
 
-static void emit_copy(struct lw *w, struct place *src, struct place *dst)
+void lw_emit_copy(struct lw *w, struct place *src, struct place *dst)
 {
 	struct prog_kern k = { .id = KERN_copy, .nin = 1, .nout = 1, .code = -1 };
 	if (pass_place_bytes(dst) == 0)
 		return;
 	k.v = ARENA_NEW(&w->p->arena, struct prog_view, 2);
-	view_from(w, &k.v[0], src);
-	view_from(w, &k.v[1], dst);
-	emit_kern(w, &k, (struct place *[]){ src, dst });
+	lw_view_from(w, &k.v[0], src);
+	lw_view_from(w, &k.v[1], dst);
+	lw_emit_kern(w, &k, (struct place *[]){ src, dst });
 }
 
-static uint32_t opnds(struct lw *w, struct prog_cmd *c, int n, struct place *const *pl)
+uint32_t lw_opnds(struct lw *w, struct prog_cmd *c, int n, struct place *const *pl)
 {
 	uint32_t first = (uint32_t)w->opnd.n;
 	w->now--;
@@ -131,214 +126,12 @@ static uint32_t opnds(struct lw *w, struct prog_cmd *c, int n, struct place *con
 	return first;
 }
 
-static struct place *temp(struct lw *w, enum dtype dt, int rank, const int64_t *dim)
+struct place *lw_temp(struct lw *w, enum dtype dt, int rank, const int64_t *dim)
 {
 	int64_t n = dtype_info[dt].bytes;
 	for (int i = 0; i < rank; i++)
 		n *= dim[i];
 	return pass_place_new(w, pass_store_new(w, BUF_TEMP, n, 0), dt, rank, dim);
-}
-
-/* --- frames --------------------------------------------------------------- */
-
-static bool is_alias(const struct ir_op *o)
-{
-	switch (o->kind) {
-	case IR_broadcast: case IR_reshape: case IR_transpose: case IR_reverse: case IR_slice:
-	case IR_bitcast: case IR_bitcast_convert: case IR_optimization_barrier: case IR_sharding_constraint:
-		return true;
-	default:
-		return false;
-	}
-}
-
-static void frame_init(struct lw *w, struct frame *f, const struct ir_fn *fn)
-{
-	size_t n = fn->val.n;
-	f->fn = fn;
-	f->at = ARENA_NEW(w->tmp, struct place *, n);
-	f->target = ARENA_NEW(w->tmp, struct place *, n);
-	f->root = ARENA_NEW(w->tmp, ir_val, n);
-	f->last = ARENA_NEW(w->tmp, int, n);
-	f->steal = ARENA_NEW(w->tmp, bool, n);
-	for (size_t v = 0; v < n; v++) {
-		f->root[v] = (ir_val)v;
-		f->last[v] = -1;
-	}
-	for (size_t i = 0; i < fn->op.n; i++) {
-		const struct ir_op *o = &fn->op.p[i];
-		for (uint32_t k = 0; k < o->nin; k++) {
-			ir_val r = f->root[ir_in(fn, o, k)];
-			f->last[r] = (int)i;
-			if (is_alias(o) && k < o->nout)
-				f->root[o->out + k] = r;
-		}
-	}
-	for (size_t i = 0; i < fn->result.n; i++)
-		f->last[f->root[fn->result.p[i]]] = INT_MAX;
-}
-
-/* A dense place for v, copying once if it lies strided. */
-static struct place *dense(struct lw *w, struct frame *f, ir_val v)
-{
-	struct place *p = f->at[v];
-	if (pass_place_dense(p))
-		return p;
-	struct place *q = temp(w, p->dtype, p->rank, p->dim);
-	emit_copy(w, p, q);
-	f->at[v] = q;
-	f->root[v] = v;              /* it no longer shows the other's bytes; its storage is its own */
-	return q;
-}
-
-/* How often operands of op o show the value behind root r. */
-static int uses(const struct frame *f, const struct ir_op *o, ir_val r)
-{
-	int n = 0;
-	for (uint32_t k = 0; k < o->nin; k++)
-		n += f->root[ir_in(f->fn, o, k)] == r;
-	return n;
-}
-
-/* May op i write over the storage of operand v?  Gives the place to write, or NULL. */
-static struct place *steal(struct lw *w, struct frame *f, int i, ir_val v)
-{
-	const struct ir_op *o = &f->fn->op.p[i];
-	ir_val r = f->root[v];
-	struct place *p = f->at[v];
-	const struct ir_op *def = ir_def(f->fn, r);
-	if (f->last[r] != i || uses(f, o, r) != 1 || !pass_place_dense(p) || !f->at[r])
-		return NULL;
-	if (!def && !f->steal[r])
-		return NULL;
-	struct store *s = &w->store.p[p->store];
-	if (p->store != f->at[r]->store)
-		return p;                    /* a copy of its own */
-	if (!s->fixed)
-		return p;
-	if (s->donated_to < 0 || def)
-		return NULL;
-	struct place *q = pass_place_like(w, p);      /* the argument's memory under the output's name */
-	q->store = s->donated_to;
-	return q;
-}
-
-/* May result storage wanted by target be written by op i?  Nothing that still shows its old contents may
- * be read at or after i. */
-static bool free_at(struct lw *w, struct frame *f, int i, const struct place *t)
-{
-	int s = t->store, arg = -1;
-	uint32_t b = w->store.p[s].buf;
-	if (w->buf.p[b].alias >= 0)
-		arg = w->buf.p[b].alias;
-	const struct store *st = &w->store.p[s];
-	if (st->holder == f && st->held && f->last[f->root[st->held]] >= i)
-		return false;
-	for (ir_val v = 1; v <= f->fn->nparam; v++)
-		if (f->at[v] && (f->at[v]->store == s || (arg >= 0 && w->store.p[f->at[v]->store].buf == (uint32_t)arg)))
-			if (f->last[f->root[v]] >= i)
-				return false;
-	return true;
-}
-
-/* Group fn reads operand k only at the index it writes. */
-static bool same_index(const struct lw *w, const struct ir_fn *g, uint32_t k)
-{
-	if (g->result.n != 1)
-		return false;
-	ir_type t = g->val.p[g->result.p[0]].type;
-	const struct ir_type_info *rt = ir_type_of(w->m, t), *pt = ir_vtype(w->m, g, k + 1);
-	if (pt->rank != rt->rank || memcmp(pt->dim, rt->dim, sizeof *rt->dim * rt->rank))
-		return false;
-	for (size_t i = 0; i < g->op.n; i++) {
-		const struct ir_op *o = &g->op.p[i];
-		if (!ir_is_elem(o->kind) && o->kind != IR_broadcast && o->kind != IR_constant && o->kind != IR_iota)
-			return false;
-		if (o->kind == IR_broadcast && ir_in(g, o, 0) == k + 1)
-			return false;
-	}
-	return true;
-}
-
-/* Place for result v of op i: where it is wanted, else over an operand that dies, else new. */
-static struct place *result_at(struct lw *w, struct frame *f, int i, ir_val v)
-{
-	const struct ir_op *o = &f->fn->op.p[i];
-	const struct ir_type_info *t = ir_vtype(w->m, f->fn, v);
-	struct place *p = NULL;
-	bool pointwise = o->kind == IR_fused || ir_is_elem(o->kind);
-	if (pointwise && o->nout == 1)
-		for (uint32_t k = 0; k < o->nin && !p; k++) {
-			ir_val x = ir_in(f->fn, o, k);
-			const struct ir_type_info *xt = ir_vtype(w->m, f->fn, x);
-			if (xt->bytes != t->bytes || dtype_info[xt->dtype].bytes != dtype_info[t->dtype].bytes || !t->bytes)
-				continue;
-			if (o->kind == IR_fused && !same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, 0)), k))
-				continue;
-			if ((p = steal(w, f, i, x)) && f->target[v] && p->store != f->target[v]->store && free_at(w, f, i, f->target[v]))
-				p = NULL;
-			if (p) {
-				p = pass_place_like(w, p);
-				p->dtype = t->dtype;
-				p->rank = t->rank;
-				p->dim = t->dim;
-				struct place *d = pass_place_new(w, p->store, t->dtype, t->rank, t->dim);
-				p->stride = d->stride;
-			}
-		}
-	if (!p && f->target[v] && free_at(w, f, i, f->target[v]))
-		p = f->target[v];
-	return p ? p : temp(w, t->dtype, t->rank, t->dim);
-}
-
-/* Push the wish for a place backwards through updates in place. */
-static void targets_back(struct frame *f)
-{
-	const struct ir_fn *fn = f->fn;
-	for (size_t i = fn->op.n; i-- > 0;) {
-		const struct ir_op *o = &fn->op.p[i];
-		if (o->kind != IR_dynamic_update_slice && !(o->kind == IR_scatter && o->nout == 1))
-			continue;
-		ir_val x = ir_in(fn, o, 0);
-		if (f->target[o->out] && !f->target[x] && f->root[x] == x && f->last[x] == (int)i && ir_def(fn, x))
-			f->target[x] = f->target[o->out];
-	}
-}
-
-struct move { struct place *src, *dst; };
-
-/* Does src already lie where dst wants it?  An argument donated to an output does. */
-static bool same_place(const struct lw *w, const struct place *a, const struct place *b)
-{
-	return (a->store == b->store || w->store.p[a->store].donated_to == b->store) && a->off == b->off && pass_place_dense(a) && pass_place_dense(b) &&
-	       a->reg[0] == b->reg[0] && a->reg[1] == b->reg[1] && a->mul[0] == b->mul[0] && a->mul[1] == b->mul[1];
-}
-
-/* Do two stores share bytes (an output and the argument donated to it)? */
-static bool shares(struct lw *w, int a, int b)
-{
-	if (a == b)
-		return true;
-	uint32_t x = w->store.p[a].buf, y = w->store.p[b].buf;
-	return w->buf.p[x].alias == (int)y || w->buf.p[y].alias == (int)x;
-}
-
-/* Copies that happen at once: a source that an earlier copy overwrites (or its own, when they overlap)
- * goes to a temporary first. */
-static void move_all(struct lw *w, struct move *mv, int n)
-{
-	for (int i = 0; i < n; i++)
-		for (int j = 0; j <= i; j++)
-			if (!same_place(w, mv[i].src, mv[i].dst) && !same_place(w, mv[j].src, mv[j].dst) &&
-			    shares(w, mv[j].dst->store, mv[i].src->store)) {
-				struct place *t = temp(w, mv[i].src->dtype, mv[i].src->rank, mv[i].src->dim);
-				emit_copy(w, mv[i].src, t);
-				mv[i].src = t;
-				break;
-			}
-	for (int i = 0; i < n; i++)
-		if (!same_place(w, mv[i].src, mv[i].dst))
-			emit_copy(w, mv[i].src, mv[i].dst);
 }
 
 /* --- single ops ------------------------------------------------------------ */
@@ -362,7 +155,7 @@ static struct err *lower_steps(struct lw *w, struct frame *f, int i)
 	int n;
 	TRY(eval_steps(&w->p->arena, w->m, f->fn, o, &st, &n));
 	if (n == 0 && o->nout == 1 && o->nin >= 1) {
-		f->at[o->out] = pass_place_reshape(w, dense(w, f, ir_in(f->fn, o, 0)), ir_vtype(w->m, f->fn, o->out)->dtype,
+		f->at[o->out] = pass_place_reshape(w, lw_dense(w, f, ir_in(f->fn, o, 0)), ir_vtype(w->m, f->fn, o->out)->dtype,
 		                              ir_vtype(w->m, f->fn, o->out)->rank, ir_vtype(w->m, f->fn, o->out)->dim);
 		return NULL;
 	}
@@ -371,10 +164,10 @@ static struct err *lower_steps(struct lw *w, struct frame *f, int i)
 		if (st[s].init && ~st[s].arg[1] < (int)NELEM(stolen)) {
 			int r = ~st[s].arg[1];
 			ir_val x = ir_in(f->fn, o, (uint32_t)st[s].arg[0]);
-			stolen[r] = steal(w, f, i, x);
+			stolen[r] = lw_steal(w, f, i, x);
 		}
 	for (uint32_t k = 0; k < o->nout; k++)
-		f->at[o->out + k] = k < NELEM(stolen) && stolen[k] ? stolen[k] : result_at(w, f, i, o->out + k);
+		f->at[o->out + k] = k < NELEM(stolen) && stolen[k] ? stolen[k] : lw_result_at(w, f, i, o->out + k);
 	for (int s = 0; s < n; s++) {
 		struct prog_kern *k = &st[s].k;
 		struct place **pl = ARENA_NEW(w->tmp, struct place *, k->nin + k->nout);
@@ -390,22 +183,22 @@ static struct err *lower_steps(struct lw *w, struct frame *f, int i)
 			if (!pass_place_dense(p) && full_view(&k->v[a], p) && takes_strides(k->id))
 				memcpy(k->v[a].stride, p->stride, sizeof *p->stride * (size_t)p->rank);
 			else
-				p = dense(w, f, v);
+				p = lw_dense(w, f, v);
 			pl[a] = p;
 		}
-		emit_kern(w, k, pl);
+		lw_emit_kern(w, k, pl);
 	}
 	return NULL;
 }
 
-static struct err *lower_constant(struct lw *w, struct frame *f, const struct ir_op *o)
+struct err *lower_constant(struct lw *w, struct frame *f, const struct ir_op *o)
 {
 	size_t n;
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, o->out);
 	const char *p = ir_blob_data(w->m, (ir_blob)ir_attr(f->fn, o, 0), &n);
 	size_t e = dtype_info[t->dtype].bytes;
 	if (t->bytes == 0) {
-		f->at[o->out] = temp(w, t->dtype, t->rank, t->dim);
+		f->at[o->out] = lw_temp(w, t->dtype, t->rank, t->dim);
 		return NULL;
 	}
 	bool splat = n == e;
@@ -425,206 +218,6 @@ static struct err *lower_constant(struct lw *w, struct frame *f, const struct ir
 	if (splat)
 		memset(q->stride, 0, sizeof *q->stride * (size_t)q->rank);
 	f->at[o->out] = q;
-	return NULL;
-}
-
-/* Groups small enough, or too cheap to compile: the expression form of a pointwise group.  Views are
- * taken on operands and constants only.  False if the group does not have that form. */
-static bool lower_strip(struct lw *w, struct frame *f, int i, const struct ir_fn *g)
-{
-	const struct ir_op *o = &f->fn->op.p[i];
-	if (g->result.n > 16)
-		return false;
-	const struct ir_type_info *rt = ir_vtype(w->m, g, g->result.p[0]);
-	enum { OUTER = 0, INNER = 1 };
-	struct place **at = ARENA_NEW(w->tmp, struct place *, g->val.n);
-	uint16_t *reg = ARENA_NEW(w->tmp, uint16_t, g->val.n);
-	bool *inner = ARENA_NEW(w->tmp, bool, g->val.n);
-	ARR(struct place *) in = {0};
-	struct prog_expr *x = ARENA_NEW(&w->p->arena, struct prog_expr, 1);
-	bool ok = true;
-	for (size_t r = 0; r < g->result.n; r++) {
-		const struct ir_type_info *t = ir_vtype(w->m, g, g->result.p[r]);
-		ok &= t->rank == rt->rank && !memcmp(t->dim, rt->dim, sizeof *t->dim * t->rank);
-	}
-	for (uint32_t k = 0; k < o->nin; k++)
-		at[k + 1] = f->at[ir_in(f->fn, o, k)];
-	/* pass 1: places of operands seen through views, which values are computed */
-	for (size_t j = 0; j < g->op.n && ok; j++) {
-		const struct ir_op *q = &g->op.p[j];
-		if (q->kind == IR_constant) {
-			struct frame fake = { .fn = g, .at = at };
-			err_free(lower_constant(w, &fake, q));
-		} else if (ir_is_elem(q->kind)) {
-			const struct ir_type_info *t = ir_vtype(w->m, g, q->out);
-			ok &= t->rank == rt->rank && !memcmp(t->dim, rt->dim, sizeof *t->dim * t->rank);
-			inner[q->out] = true;
-		} else if (is_alias(q) && q->nin == 1 && at[ir_in(g, q, 0)] && !inner[ir_in(g, q, 0)]) {
-			at[q->out] = pass_place_view(w, g, q, at[ir_in(g, q, 0)]);
-			ok &= at[q->out] != NULL;
-		} else {
-			ok = false;
-		}
-	}
-	for (size_t r = 0; r < g->result.n && ok; r++)
-		ok &= inner[g->result.p[r]];
-	if (!ok) {
-		arr_free(&in);
-		return false;
-	}
-	/* pass 2: registers: inputs first, then instructions */
-	for (int phase = 0; phase < 2; phase++) {
-		for (size_t j = 0; j < g->op.n; j++) {
-			const struct ir_op *q = &g->op.p[j];
-			if (!inner[q->out] || !ir_is_elem(q->kind))
-				continue;
-			if (phase) {
-				struct prog_ins *s = &x->ins[x->n];
-				s->fn = (uint16_t)ir_elem(q->kind);
-				s->from = ir_vtype(w->m, g, ir_in(g, q, q->kind == IR_select ? 1 : 0))->dtype;
-				s->to = ir_vtype(w->m, g, q->out)->dtype;
-				for (uint32_t k = 0; k < q->nin; k++)
-					s->src[k] = reg[ir_in(g, q, k)];
-				reg[q->out] = (uint16_t)(x->nin + x->n++);
-				continue;
-			}
-			for (uint32_t k = 0; k < q->nin; k++) {
-				ir_val v = ir_in(g, q, k);
-				if (inner[v] || reg[v])
-					continue;
-				arr_push(&in, at[v]);
-				reg[v] = (uint16_t)in.n;      /* +1, so that 0 means none yet */
-			}
-		}
-		if (!phase) {
-			if (in.n > 60 || g->op.n > 4000) {
-				arr_free(&in);
-				return false;
-			}
-			x->nin = (uint16_t)in.n;
-			x->in_type = ARENA_NEW(&w->p->arena, uint8_t, in.n);
-			x->ins = ARENA_NEW(&w->p->arena, struct prog_ins, g->op.n);
-			for (size_t v = 0; v < g->val.n; v++)
-				if (reg[v])
-					reg[v]--;
-			for (size_t k = 0; k < in.n; k++)
-				x->in_type[k] = (uint8_t)in.p[k]->dtype;
-		}
-	}
-	x->nout = (uint16_t)g->result.n;
-	x->out = ARENA_NEW(&w->p->arena, uint16_t, x->nout);
-	struct prog_kern k = { .id = KERN_elem, .nin = x->nin, .nout = x->nout, .expr = x, .code = -1 };
-	k.v = ARENA_NEW(&w->p->arena, struct prog_view, k.nin + k.nout);
-	k.flops = rt->count * x->n;
-	struct place **pl = ARENA_NEW(w->tmp, struct place *, k.nin + k.nout);
-	for (int a = 0; a < k.nin; a++) {
-		pl[a] = in.p[a];
-		view_from(w, &k.v[a], pl[a]);
-	}
-	for (int r = 0; r < k.nout; r++) {
-		x->out[r] = reg[g->result.p[r]];
-		f->at[o->out + (uint32_t)r] = pl[k.nin + r] = result_at(w, f, i, o->out + (uint32_t)r);
-		view_from(w, &k.v[k.nin + r], pl[k.nin + r]);
-	}
-	emit_kern(w, &k, pl);
-	arr_free(&in);
-	return true;
-}
-
-static int64_t group_work(const struct lw *w, const struct ir_fn *g)
-{
-	int64_t n = 0;
-	for (size_t i = 0; i < g->op.n; i++)
-		if (!(ir_info(g->op.p[i].kind)->flags & IR_VIEW) && g->op.p[i].kind != IR_constant) {
-			int64_t c = ir_vtype(w->m, g, g->op.p[i].out)->count;
-			for (uint32_t k = 0; k < g->op.p[i].nin; k++)
-				c = MAX(c, ir_vtype(w->m, g, ir_in(g, &g->op.p[i], k))->count);
-			n += c;
-		}
-	return n;
-}
-
-static bool has_loop(const struct ir_fn *g)
-{
-	for (size_t i = 0; i < g->op.n; i++)
-		if (g->op.p[i].kind == IR_loop)
-			return true;
-	return false;
-}
-
-/* A group without a kernel of its own: its ops one by one. */
-static struct err *lower_apart(struct lw *w, struct frame *f, int i, const struct ir_fn *g)
-{
-	const struct ir_op *o = &f->fn->op.p[i];
-	struct frame in;
-	frame_init(w, &in, g);
-	for (uint32_t k = 0; k < o->nin; k++)
-		in.at[k + 1] = f->at[ir_in(f->fn, o, k)];
-	TRY(lower_ops(w, &in));
-	for (uint32_t k = 0; k < o->nout; k++) {
-		ir_val v = g->result.p[k];
-		struct place *p = in.at[v];
-		bool own = in.root[v] > g->nparam && !w->store.p[p->store].fixed;
-		for (uint32_t j = 0; j < k; j++)
-			own &= f->at[o->out + j]->store != p->store;
-		if (!own) {                          /* a result is storage of its own */
-			struct place *q = temp(w, p->dtype, p->rank, p->dim);
-			emit_copy(w, p, q);
-			p = q;
-		}
-		f->at[o->out + k] = p;
-	}
-	return NULL;
-}
-
-/* Work (elements times ops, over all turns of the loops around) under which compiling does not pay. */
-enum { SMALL_WORK = 1 << 15 };
-
-static struct err *lower_fused(struct lw *w, struct frame *f, int i)
-{
-	const struct ir_op *o = &f->fn->op.p[i];
-	const struct ir_fn *g = ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, 0));
-	bool small = w->opts->tier != TIER_GEN && w->loops.n == 0 && !has_loop(g) && group_work(w, g) < SMALL_WORK;
-	if (w->opts->tier == TIER_REF || small) {
-		if (lower_strip(w, f, i, g))
-			return NULL;
-		return lower_apart(w, f, i, g);
-	}
-	int n = (int)(o->nin + o->nout);
-	struct prog_kern k = { .id = KERN_gen, .nin = (uint16_t)o->nin, .nout = (uint16_t)o->nout };
-	k.v = ARENA_NEW(&w->p->arena, struct prog_view, n);
-	struct place **pl = ARENA_NEW(w->tmp, struct place *, n);
-	for (uint32_t j = 0; j < o->nin; j++) {
-		pl[j] = f->at[ir_in(f->fn, o, j)];
-		view_from(w, &k.v[j], pl[j]);
-	}
-	for (uint32_t j = 0; j < o->nout; j++) {
-		const struct ir_type_info *t = ir_vtype(w->m, f->fn, o->out + j);
-		prog_view_make(&w->p->arena, &k.v[o->nin + j], t->dtype, t->rank, t->dim);
-	}
-	struct gen_out out = {0};
-	struct err *e = gen_group(&w->p->arena, w->m, g, k.v, &out);
-	if (e) {
-		if (e->code != ERR_UNAVAILABLE && e->code != ERR_UNIMPLEMENTED)
-			return e;
-		log_line(LOG_INFO, "%s; the group runs through reference kernels", e->msg);
-		err_free(e);
-		if (lower_strip(w, f, i, g))
-			return NULL;
-		return lower_apart(w, f, i, g);
-	}
-	for (uint32_t j = 0; j < o->nout; j++)
-		f->at[o->out + j] = pl[o->nin + j] = result_at(w, f, i, o->out + j);
-	uint64_t *id = map_put(&w->code_map, &out.key, sizeof out.key);
-	if (!*id) {
-		arr_push(&w->code, ((struct prog_code){ out.symbol, out.obj, out.nobj, out.key }));
-		*id = w->code.n;
-	}
-	k.code = (int32_t)*id - 1;
-	k.tiles = out.tiles;
-	k.flops = out.flops;
-	k.bytes = out.bytes;
-	emit_kern(w, &k, pl);
 	return NULL;
 }
 
@@ -749,16 +342,16 @@ static struct err *lower_coll(struct lw *w, struct frame *f, int i)
 		}
 		if (c.redop == RED_fn)
 			TRY(eval_expr(&w->p->arena, w->m, region, &c.expr));
-		struct place *in = dense(w, f, ir_in(fn, o, k));
-		struct place *out = f->at[o->out + k] = result_at(w, f, i, o->out + k);
+		struct place *in = lw_dense(w, f, ir_in(fn, o, k));
+		struct place *out = f->at[o->out + k] = lw_result_at(w, f, i, o->out + k);
 		if (pass_place_bytes(out) == 0 && pass_place_bytes(in) == 0)
 			continue;
 		w->buf.p[w->store.p[in->store].buf].bits |= BUF_PEER;
 		w->buf.p[w->store.p[out->store].buf].bits |= BUF_PEER;
 		arr_push(&w->coll, c);
-		struct prog_cmd *q = cmd(w, CMD_COLL);
+		struct prog_cmd *q = lw_cmd(w, CMD_COLL);
 		q->id = (uint32_t)w->coll.n - 1;
-		opnds(w, q, 2, (struct place *[]){ in, out });
+		lw_opnds(w, q, 2, (struct place *[]){ in, out });
 	}
 	return NULL;
 }
@@ -777,306 +370,13 @@ static struct err *lower_custom(struct lw *w, struct frame *f, int i)
 	c.v = ARENA_NEW(&w->p->arena, struct prog_view, n);
 	struct place **pl = ARENA_NEW(w->tmp, struct place *, n);
 	for (uint32_t k = 0; k < o->nin; k++)
-		view_from(w, &c.v[k], pl[k] = dense(w, f, ir_in(f->fn, o, k)));
+		lw_view_from(w, &c.v[k], pl[k] = lw_dense(w, f, ir_in(f->fn, o, k)));
 	for (uint32_t k = 0; k < o->nout; k++)
-		view_from(w, &c.v[o->nin + k], pl[o->nin + k] = f->at[o->out + k] = result_at(w, f, i, o->out + k));
+		lw_view_from(w, &c.v[o->nin + k], pl[o->nin + k] = f->at[o->out + k] = lw_result_at(w, f, i, o->out + k));
 	arr_push(&w->custom, c);
-	struct prog_cmd *q = cmd(w, CMD_CUSTOM);
+	struct prog_cmd *q = lw_cmd(w, CMD_CUSTOM);
 	q->id = (uint32_t)w->custom.n - 1;
-	opnds(w, q, n, pl);
-	return NULL;
-}
-
-/* --- control flow ------------------------------------------------------------ */
-
-static uint32_t sub_push(struct lw *w, uint32_t n, const uint32_t *id)
-{
-	uint32_t first = (uint32_t)w->sub.n;
-	for (uint32_t k = 0; k < n; k++)
-		arr_push(&w->sub, id[k]);
-	return first;
-}
-
-static uint16_t load(struct lw *w, struct place *p)
-{
-	uint16_t r = reg_new(w);
-	struct prog_cmd *c = cmd(w, CMD_LD);
-	c->reg[0] = r;
-	c->dtype = (uint8_t)p->dtype;
-	opnds(w, c, 1, &p);
-	return r;
-}
-
-/* Where the carry of operand v lives during the loop: the operand's own storage if it dies here, else the
- * result's wanted place, else a new one; the latter two start with a copy. */
-static struct place *carry_place(struct lw *w, struct frame *f, int i, ir_val v, ir_val result, struct move *mv, int *nmv)
-{
-	const struct ir_type_info *t = ir_vtype(w->m, f->fn, v);
-	struct place *p = t->bytes && !f->at[v]->reg[0] && !f->at[v]->reg[1] ? steal(w, f, i, v) : NULL;
-	if (p && f->target[result] && f->target[result]->store != p->store && w->buf.p[w->store.p[p->store].buf].kind == BUF_TEMP &&
-	    free_at(w, f, i, f->target[result]))
-		p = NULL;                        /* one copy in is as good as one out, and saves storage */
-	if (!p) {
-		p = f->target[result] && free_at(w, f, i, f->target[result]) ? f->target[result] : temp(w, t->dtype, t->rank, t->dim);
-		mv[(*nmv)++] = (struct move){ f->at[v], p };
-	}
-	struct place *q = pass_place_like(w, p);
-	q->dtype = t->dtype;
-	q->rank = t->rank;
-	q->dim = t->dim;
-	q->stride = pass_place_new(w, p->store, t->dtype, t->rank, t->dim)->stride;
-	return q;
-}
-
-/* Must the body's result res for carry par be made beside it: does something still read the carry when
- * the result is written? */
-static bool reads_late(struct lw *w, const struct frame *b, ir_val par, ir_val res)
-{
-	const struct ir_fn *g = b->fn;
-	const struct ir_op *o = ir_def(g, res);
-	if (!o || b->root[res] != res)
-		return false;
-	int at = (int)(o - g->op.p);
-	if (b->last[par] != at)
-		return b->last[par] > at;
-	if (o->kind == IR_dynamic_update_slice || o->kind == IR_scatter || o->kind == IR_loop || uses(b, o, par) != 1)
-		return uses(b, o, par) != 1;
-	for (uint32_t k = 0; k < o->nin; k++)
-		if (ir_in(g, o, k) == par)       /* over itself, index by index */
-			return !(ir_is_elem(o->kind) || (o->kind == IR_fused && same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(g, o, 0)), k)));
-	return true;
-}
-
-/* Two halves of one buffer that change roles each turn: the carry is read from half reg, the result written
- * to the other one.  The second half is a store of its own on the same buffer. */
-static struct place *two_halves(struct lw *w, const struct ir_type_info *t, uint16_t reg, struct place **other)
-{
-	int64_t half = (t->bytes + 63) & ~(int64_t)63;
-	int s = pass_store_new(w, BUF_TEMP, 2 * half, 0);
-	struct store twin = w->store.p[s];
-	twin.twin = true;
-	arr_push(&w->store, twin);
-	struct place *a = pass_place_new(w, s, t->dtype, t->rank, t->dim), *b = pass_place_like(w, a);
-	a->reg[0] = b->reg[0] = reg;
-	a->mul[0] = half;
-	b->store = (int)w->store.n - 1;
-	b->off = half;
-	b->mul[0] = -half;
-	*other = b;
-	return a;
-}
-
-static struct err *lower_loop(struct lw *w, struct frame *f, int i)
-{
-	const struct ir_fn *fn = f->fn;
-	const struct ir_op *o = &fn->op.p[i];
-	int64_t trip = ir_attr(fn, o, 0);
-	const struct ir_fn *cond = trip < 0 ? ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, 1)) : NULL;
-	const struct ir_fn *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, 2));
-	int n;
-	const int64_t *role = ir_attrs(fn, o, 3, &n);
-	struct place **home = ARENA_NEW(w->tmp, struct place *, n), **other = ARENA_NEW(w->tmp, struct place *, n);
-	struct move *mv = ARENA_NEW(w->tmp, struct move, n);
-	int nmv = 0;
-	uint32_t res = 0, bpar = 2;
-	uint16_t half = 0;
-	struct frame b, c;
-	frame_init(w, &b, body);
-	enum { WORTH = 256 };
-	for (int pass = 0; pass < 2; pass++) {   /* results are numbered: carries, then outs */
-		for (int k = 0; k < n; k++) {
-			ir_val v = ir_in(fn, o, (uint32_t)k);
-			ir_val par = pass == 0 && role[k] <= ROLE_IN_REV ? bpar++ : 0;
-			if (role[k] == ROLE_CARRY && pass == 0 && (trip < 0 || trip > 2) && ir_vtype(w->m, fn, v)->bytes >= WORTH &&
-			    reads_late(w, &b, par, body->result.p[res])) {
-				if (!half) {
-					half = reg_new(w);
-					cmd(w, CMD_SET)->reg[0] = half;
-				}
-				home[k] = two_halves(w, ir_vtype(w->m, fn, v), half, &other[k]);
-				mv[nmv++] = (struct move){ f->at[v], home[k] };
-				f->at[o->out + res++] = home[k];
-			} else if (role[k] == ROLE_CARRY && pass == 0)
-				f->at[o->out + res] = home[k] = carry_place(w, f, i, v, o->out + res, mv, &nmv), res++;
-			else if ((role[k] == ROLE_OUT || role[k] == ROLE_OUT_REV) && pass == 1) {
-				const struct ir_type_info *t = ir_vtype(w->m, fn, v);
-				bool whole = t->dim[0] == trip;
-				int was = nmv;
-				f->at[o->out + res] = home[k] = carry_place(w, f, i, v, o->out + res, mv, &nmv);
-				if (whole)
-					nmv = was;           /* every row is written: what it starts with does not matter */
-				res++;
-			} else if (pass == 0 && role[k] != ROLE_OUT && role[k] != ROLE_OUT_REV) {
-				home[k] = f->at[v];
-				if (role[k] >= ROLE_IN && home[k]->reg[0] && home[k]->reg[1]) {   /* an address has two terms at most */
-					home[k] = temp(w, home[k]->dtype, home[k]->rank, home[k]->dim);
-					mv[nmv++] = (struct move){ f->at[v], home[k] };
-				}
-			}
-		}
-	}
-	move_all(w, mv, nmv);
-	for (int k = 0; k < n; k++)
-		pass_store_touch(w, home[k]->store);
-
-	loop_begin(w);
-	cmd_list list;
-	void *saved;
-	uint32_t blk[2], cond_blk = 0;
-	uint16_t flag = 0;
-	if (cond) {
-		cond_blk = block_begin(w, &list, &saved);
-		frame_init(w, &c, cond);
-		for (int k = 0; k < n; k++)
-			c.at[k + 1] = home[k];
-		TRY(lower_ops(w, &c));
-		flag = load(w, dense(w, &c, cond->result.p[0]));
-		block_end(w, cond_blk, &list, saved);
-	}
-	uint16_t it = reg_new(w), rev = 0;
-	uint32_t body_blk = block_begin(w, &list, &saved);
-	bool counted = f->fn && b.last[1] >= 0;
-	struct place *ip = NULL;
-	if (cond && counted) {
-		struct prog_cmd *q = cmd(w, CMD_ADD);    /* a while counts its turns only if the body asks */
-		q->reg[0] = q->reg[1] = it;
-		q->imm = 1;
-	}
-	if (counted) {
-		ip = temp(w, DT_i32, 0, NULL);
-		struct prog_cmd *q = cmd(w, CMD_ST);
-		q->dtype = DT_i32;
-		q->reg[1] = it;
-		opnds(w, q, 1, &ip);
-	} else {
-		ip = temp(w, DT_i32, 0, NULL);
-	}
-	b.at[1] = ip;
-	for (int k = 0; k < n; k++)
-		if ((role[k] == ROLE_IN_REV || role[k] == ROLE_OUT_REV) && !rev) {
-			rev = reg_new(w);
-			struct prog_cmd *q = cmd(w, CMD_MUL);
-			q->reg[0] = rev;
-			q->reg[1] = it;
-			q->imm = -1;
-			q = cmd(w, CMD_ADD);
-			q->reg[0] = q->reg[1] = rev;
-			q->imm = trip - 1;
-		}
-	/* parameters and wanted places of the results */
-	uint32_t par = 2, r = 0;
-	uint32_t nres = (uint32_t)body->result.n;
-	struct place **want = ARENA_NEW(w->tmp, struct place *, nres);
-	for (int pass = 0; pass < 2; pass++)
-		for (int k = 0; k < n; k++) {
-			struct place *p = home[k];
-			bool stacked = role[k] >= ROLE_IN;
-			if (stacked) {
-				struct place *q = pass_place_like(w, p);
-				int64_t step = p->stride[0] * dtype_info[p->dtype].bytes;
-				int slot = q->reg[0] && q->mul[0] ? 1 : 0;
-				if (slot && q->reg[1] && q->mul[1])
-					return ERR(UNIMPLEMENTED, "a stacked array is sliced by more than two loops at once");
-				q->reg[slot] = role[k] == ROLE_IN_REV || role[k] == ROLE_OUT_REV ? rev : it;
-				q->mul[slot] = step;
-				q->rank--;
-				q->dim++;
-				q->stride++;
-				p = q;
-			}
-			if (pass == 0 && role[k] <= ROLE_IN_REV) {
-				b.at[par] = p;
-				b.steal[par] = role[k] == ROLE_CARRY && !other[k];
-				par++;
-			}
-			if ((pass == 0 && role[k] == ROLE_CARRY) || (pass == 1 && role[k] >= ROLE_OUT))
-				want[r++] = other[k] ? other[k] : p;
-		}
-	for (uint32_t k = 0; k < nres; k++) {
-		ir_val v = body->result.p[k];
-		if (!b.target[v] && ir_def(body, v) && b.root[v] == v)
-			b.target[v] = want[k];
-	}
-	targets_back(&b);
-	TRY(lower_ops(w, &b));
-	struct move *out = ARENA_NEW(w->tmp, struct move, nres);
-	for (uint32_t k = 0; k < nres; k++)
-		out[k] = (struct move){ b.at[body->result.p[k]], want[k] };
-	move_all(w, out, (int)nres);
-	for (int k = 0; k < n; k++)
-		pass_store_touch(w, home[k]->store);
-	if (half) {                              /* half = 1 - half */
-		struct prog_cmd *turn = cmd(w, CMD_MUL);
-		turn->reg[0] = turn->reg[1] = half;
-		turn->imm = -1;
-		turn = cmd(w, CMD_ADD);
-		turn->reg[0] = turn->reg[1] = half;
-		turn->imm = 1;
-	}
-	block_end(w, body_blk, &list, saved);
-	loop_end(w);
-	if (cond && counted) {
-		struct prog_cmd *q = cmd(w, CMD_SET);
-		q->reg[0] = it;
-		q->imm = -1;
-	}
-	struct prog_cmd *q = cmd(w, cond ? CMD_WHILE : CMD_LOOP);
-	q->reg[0] = cond ? flag : it;
-	q->imm = cond ? 0 : trip;
-	blk[0] = cond ? cond_blk : body_blk;
-	blk[1] = body_blk;
-	q->nblock = cond ? 2 : 1;
-	q->block = sub_push(w, q->nblock, blk);
-	for (int k = 0; k < n; k++)
-		pass_store_touch(w, home[k]->store);
-	return NULL;
-}
-
-static struct err *lower_case(struct lw *w, struct frame *f, int i)
-{
-	const struct ir_fn *fn = f->fn;
-	const struct ir_op *o = &fn->op.p[i];
-	int n;
-	const int64_t *branch = ir_attrs(fn, o, 0, &n);
-	uint16_t index = load(w, dense(w, f, ir_in(fn, o, 0)));
-	struct place **home = ARENA_NEW(w->tmp, struct place *, o->nout);
-	for (uint32_t k = 0; k < o->nout; k++) {
-		const struct ir_type_info *t = ir_vtype(w->m, fn, o->out + k);
-		home[k] = f->target[o->out + k] && free_at(w, f, i, f->target[o->out + k]) ? f->target[o->out + k]
-		        : temp(w, t->dtype, t->rank, t->dim);
-		pass_store_touch(w, home[k]->store);
-	}
-	uint32_t *blk = ARENA_NEW(w->tmp, uint32_t, n);
-	for (int j = 0; j < n; j++) {
-		const struct ir_fn *g = ir_fn_of(w->m, (ir_fnid)branch[j]);
-		struct frame b;
-		frame_init(w, &b, g);
-		cmd_list list;
-		void *saved;
-		blk[j] = block_begin(w, &list, &saved);
-		for (uint32_t k = 1; k < o->nin; k++)
-			b.at[k] = f->at[ir_in(fn, o, k)];
-		for (uint32_t k = 0; k < o->nout; k++) {
-			ir_val v = g->result.p[k];
-			if (!b.target[v] && ir_def(g, v) && b.root[v] == v)
-				b.target[v] = home[k];
-		}
-		targets_back(&b);
-		TRY(lower_ops(w, &b));
-		struct move *mv = ARENA_NEW(w->tmp, struct move, o->nout);
-		for (uint32_t k = 0; k < o->nout; k++)
-			mv[k] = (struct move){ b.at[g->result.p[k]], home[k] };
-		move_all(w, mv, (int)o->nout);
-		block_end(w, blk[j], &list, saved);
-	}
-	struct prog_cmd *q = cmd(w, CMD_CASE);
-	q->reg[0] = index;
-	q->nblock = (uint32_t)n;
-	q->block = sub_push(w, (uint32_t)n, blk);
-	for (uint32_t k = 0; k < o->nout; k++) {
-		pass_store_touch(w, home[k]->store);
-		f->at[o->out + k] = home[k];
-	}
+	lw_opnds(w, q, n, pl);
 	return NULL;
 }
 
@@ -1086,13 +386,13 @@ static struct err *lower_op(struct lw *w, struct frame *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
 	const struct ir_fn *fn = f->fn;
-	if (is_alias(o)) {
+	if (lw_is_alias(o)) {
 		for (uint32_t k = 0; k < o->nout; k++) {
 			ir_val x = ir_in(fn, o, k);
 			if (o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint) {
 				f->at[o->out + k] = f->at[x];
 			} else if (!(f->at[o->out] = pass_place_view(w, fn, o, f->at[x]))) {
-				f->at[o->out] = pass_place_view(w, fn, o, dense(w, f, x));
+				f->at[o->out] = pass_place_view(w, fn, o, lw_dense(w, f, x));
 				f->root[o->out] = f->root[x];
 			}
 		}
@@ -1114,7 +414,7 @@ static struct err *lower_op(struct lw *w, struct frame *f, int i)
 	case IR_replica_id:
 	case IR_partition_id: {
 		const struct ir_type_info *t = ir_vtype(w->m, fn, o->out);
-		struct place *p = f->at[o->out] = result_at(w, f, i, o->out);
+		struct place *p = f->at[o->out] = lw_result_at(w, f, i, o->out);
 		if (!t->bytes)
 			return NULL;
 		uint16_t r = 0;
@@ -1122,15 +422,15 @@ static struct err *lower_op(struct lw *w, struct frame *f, int i)
 			uint32_t tab = table_new(w);
 			for (int d = 0; d < w->p->ndev; d++)
 				w->table.p[tab].v[d] = d;
-			r = reg_new(w);
-			struct prog_cmd *c = cmd(w, CMD_TABLE);
+			r = lw_reg_new(w);
+			struct prog_cmd *c = lw_cmd(w, CMD_TABLE);
 			c->reg[0] = r;
 			c->imm = tab;
 		}
-		struct prog_cmd *c = cmd(w, CMD_ST);
+		struct prog_cmd *c = lw_cmd(w, CMD_ST);
 		c->reg[1] = r;
 		c->dtype = t->dtype;
-		opnds(w, c, 1, &p);
+		lw_opnds(w, c, 1, &p);
 		return NULL;
 	}
 	case IR_infeed: case IR_outfeed: case IR_send: case IR_recv:
@@ -1142,7 +442,7 @@ static struct err *lower_op(struct lw *w, struct frame *f, int i)
 	}
 }
 
-static struct err *lower_ops(struct lw *w, struct frame *f)
+struct err *lower_ops(struct lw *w, struct frame *f)
 {
 	for (size_t i = 0; i < f->fn->op.n; i++) {
 		f->stepping = (int)i;
@@ -1236,7 +536,7 @@ struct err *pass_lower(const struct pass_opts *opts, struct ir_module *m, struct
 	choose_donations(&w, fn);
 
 	struct frame f;
-	frame_init(&w, &f, fn);
+	lw_frame_init(&w, &f, fn);
 	for (uint32_t a = 0; a < p->narg; a++) {
 		const struct ir_type_info *t = ir_vtype(m, fn, a + 1);
 		f.at[a + 1] = pass_place_new(&w, pass_store_new(&w, BUF_ARG, t->bytes, a), t->dtype, t->rank, t->dim);
@@ -1258,18 +558,18 @@ struct err *pass_lower(const struct pass_opts *opts, struct ir_module *m, struct
 		if (!f.target[v] && ir_def(fn, v) && f.root[v] == v)
 			f.target[v] = res[r];
 	}
-	targets_back(&f);
+	lw_targets_back(&f);
 	cmd_list list;
 	void *saved;
-	uint32_t main_blk = block_begin(&w, &list, &saved);
+	uint32_t main_blk = lw_block_begin(&w, &list, &saved);
 	w.now = 1;
 	e = lower_ops(&w, &f);
 	if (!e) {
 		struct move *mv = ARENA_NEW(&tmp, struct move, p->nres);
 		for (uint32_t r = 0; r < p->nres; r++)
 			mv[r] = (struct move){ f.at[fn->result.p[r]], res[r] };
-		move_all(&w, mv, (int)p->nres);
-		block_end(&w, main_blk, &list, saved);
+		lw_move_all(&w, mv, (int)p->nres);
+		lw_block_end(&w, main_blk, &list, saved);
 		pass_memory_plan(&w);
 #define TAKE(field, n_field) do { p->n_field = (uint32_t)w.field.n; \
 		p->field = arena_copy(&p->arena, w.field.p, w.field.n * sizeof *w.field.p); } while (0)

@@ -1,4 +1,5 @@
-/* Lowering, shared between lower.c (commands), place.c (where values lie) and memory.c (offsets). */
+/* Lowering: lower.c (single ops, programs), group.c (fused groups), flow.c (loops and branches), frame.c (where the
+ * values of a function may lie), place.c (places and views of them), memory.c (offsets). */
 #ifndef RONDO_PASS_LOWER_H
 #define RONDO_PASS_LOWER_H
 
@@ -69,6 +70,50 @@ struct lw {
 	uint32_t site_now;
 };
 typedef struct { struct prog_cmd *p; size_t n, cap; } cmd_list;
+struct move { struct place *src, *dst; };
+
+/* --- lower.c --- */
+struct err *lower_ops(struct lw *w, struct frame *f);                 /* all of f, in order */
+struct err *lower_constant(struct lw *w, struct frame *f, const struct ir_op *o);
+struct prog_cmd *lw_cmd(struct lw *w, enum prog_op op);               /* the next command; valid until the next one */
+uint32_t lw_opnds(struct lw *w, struct prog_cmd *c, int n, struct place *const *pl);      /* c's operands */
+uint16_t lw_reg_new(struct lw *w);
+/* Commands up to lw_block_end go to a block of their own, the result. */
+uint32_t lw_block_begin(struct lw *w, cmd_list *mine, void **saved);
+void lw_block_end(struct lw *w, uint32_t id, cmd_list *mine, void *saved);
+/* What was made before lw_loop_begin and is used in the loop lives to lw_loop_end. */
+void lw_loop_begin(struct lw *w);
+void lw_loop_end(struct lw *w);
+void lw_view_from(struct lw *w, struct prog_view *v, const struct place *p);
+void lw_emit_kern(struct lw *w, struct prog_kern *k, struct place *const *pl);
+void lw_emit_copy(struct lw *w, struct place *src, struct place *dst);
+struct place *lw_temp(struct lw *w, enum dtype dt, int rank, const int64_t *dim);
+
+/* --- group.c, flow.c: op i of f --- */
+struct err *lower_fused(struct lw *w, struct frame *f, int i);
+struct err *lower_loop(struct lw *w, struct frame *f, int i);
+struct err *lower_case(struct lw *w, struct frame *f, int i);
+
+/* --- frame.c --- */
+void lw_frame_init(struct lw *w, struct frame *f, const struct ir_fn *fn);
+bool lw_is_alias(const struct ir_op *o);                              /* its results show its operands' bytes */
+/* A dense place for v, copying once if it lies strided. */
+struct place *lw_dense(struct lw *w, struct frame *f, ir_val v);
+/* How often operands of op o show the value behind root r. */
+int lw_uses(const struct frame *f, const struct ir_op *o, ir_val r);
+/* May op i write over the storage of operand v?  Gives the place to write, or NULL. */
+struct place *lw_steal(struct lw *w, struct frame *f, int i, ir_val v);
+/* May op i write at t, where a result is wanted?  Nothing that still shows the old contents may be read at or after i. */
+bool lw_free_at(struct lw *w, struct frame *f, int i, const struct place *t);
+/* Group g reads operand k only at the index it writes. */
+bool lw_same_index(const struct lw *w, const struct ir_fn *g, uint32_t k);
+/* Place for result v of op i: where it is wanted, else over an operand that dies, else new. */
+struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v);
+/* Push the wish for a place backwards through updates in place. */
+void lw_targets_back(struct frame *f);
+/* Copies that happen at once: a source that an earlier one overwrites (or its own, when they overlap) goes to a
+ * temporary first. */
+void lw_move_all(struct lw *w, struct move *mv, int n);
 
 /* --- place.c --- */
 int pass_store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t index);
@@ -87,6 +132,5 @@ struct place *pass_place_reshape(struct lw *w, const struct place *p, enum dtype
 /* Offsets of the TEMP buffers in the program zone: two buffers that live at the same time do not
  * overlap.  Sets p->zone. */
 void pass_memory_plan(struct lw *w);
-
 
 #endif

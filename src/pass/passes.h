@@ -14,6 +14,7 @@ struct rewrite {
 	const struct ir_fn *from;
 	struct ir_b b;           /* b.fn is the new function */
 	ir_val *map;             /* old value -> new */
+	const uint8_t *live;     /* per old value */
 	struct arena *a;         /* reset after each function */
 	void *user;
 };
@@ -24,6 +25,8 @@ typedef ir_val rewrite_op(struct rewrite *r, const struct ir_op *o, const ir_val
 /* Before a function's ops (NULL = nothing to prepare). */
 typedef void rewrite_begin(struct rewrite *r);
 void pass_rewrite(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, void *user);
+/* The same, users before regions: those that op makes are rewritten too. */
+void pass_rewrite_down(struct ir_module *m, rewrite_op *op);
 /* Functions reachable from main, regions before users; array owned by the arena. */
 ir_fnid *pass_reachable(struct arena *a, const struct ir_module *m, int *n);
 /* Put g in the place of f; g keeps f's id. */
@@ -42,8 +45,6 @@ struct err *pass_canon(const struct pass_opts *o, struct ir_module *m);
 struct err *pass_cse(const struct pass_opts *o, struct ir_module *m);
 /* Short counted elementwise loops over large arrays become straight-line code.   needs loops */
 struct err *pass_unroll(const struct pass_opts *o, struct ir_module *m);
-/* Whole arrays -> the program of one device (spmd). */
-struct err *pass_partition(const struct pass_opts *o, struct ir_module *m);
 /* Groups of ops that become one kernel. */
 struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m);
 

@@ -137,49 +137,18 @@ struct place *pass_place_reshape(struct lw *w, const struct place *p, enum dtype
 struct place *pass_place_view(struct lw *w, const struct ir_fn *fn, const struct ir_op *o, const struct place *p)
 {
 	const struct ir_type_info *t = ir_vtype(w->m, fn, o->out);
-	int64_t bytes = dtype_info[p->dtype].bytes;
-	int n;
-	const int64_t *l;
 	if (o->kind == IR_reshape || o->kind == IR_bitcast_convert)
 		return pass_place_reshape(w, p, t->dtype, t->rank, t->dim);
 	struct place *q = pass_place_like(w, p);
+	int64_t off = 0;
 	q->dtype = t->dtype;
 	q->rank = t->rank;
 	q->dim = t->dim;
 	q->stride = ARENA_NEW(w->tmp, int64_t, t->rank);
-	switch (o->kind) {
-	case IR_bitcast:
+	if (o->kind == IR_bitcast)
 		memcpy(q->stride, p->stride, sizeof *p->stride * (size_t)p->rank);
-		return q;
-	case IR_transpose:
-		l = ir_attrs(fn, o, 0, &n);
-		for (int i = 0; i < n; i++)
-			q->stride[i] = p->stride[l[i]];
-		return q;
-	case IR_broadcast:
-		l = ir_attrs(fn, o, 0, &n);
-		for (int i = 0; i < n; i++)
-			q->stride[l[i]] = p->dim[i] == 1 ? 0 : p->stride[i];
-		return q;
-	case IR_reverse:
-		memcpy(q->stride, p->stride, sizeof *p->stride * (size_t)p->rank);
-		l = ir_attrs(fn, o, 0, &n);
-		for (int i = 0; i < n; i++) {
-			int64_t d = l[i];
-			if (p->dim[d] > 0)
-				q->off += (p->dim[d] - 1) * p->stride[d] * bytes;
-			q->stride[d] = -p->stride[d];
-		}
-		return q;
-	case IR_slice: {
-		const int64_t *start = ir_attrs(fn, o, 0, &n), *step = ir_attrs(fn, o, 2, &n);
-		for (int i = 0; i < n; i++) {
-			q->off += start[i] * p->stride[i] * bytes;
-			q->stride[i] = p->stride[i] * step[i];
-		}
-		return q;
-	}
-	default:
+	else if (!ir_view(w->m, fn, o, p->stride, &off, q->stride))
 		return NULL;
-	}
+	q->off += off * dtype_info[p->dtype].bytes;
+	return q;
 }

@@ -41,6 +41,44 @@ void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g)
 	g->name = old->name;
 }
 
+static void rewrite(struct ir_module *m, struct arena *a, ir_fnid f, rewrite_op *op, rewrite_begin *begin, void *user)
+{
+	const struct ir_fn *fn = ir_fn_of(m, f);
+	struct rewrite r = { .m = m, .from = fn, .a = a, .live = ir_live(a, m, fn, NULL), .user = user };
+	r.b = (struct ir_b){ m, ir_fn_new(m, ""), 0 };
+	r.map = ARENA_NEW(a, ir_val, fn->val.n);
+	for (uint32_t i = 1; i <= fn->nparam; i++) {
+		r.map[i] = ir_param(r.b.fn, fn->val.p[i].type);
+		r.b.fn->val.p[i].shard = fn->val.p[i].shard;
+	}
+	if (begin)
+		begin(&r);
+	ir_val small[64];
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *o = &fn->op.p[i];
+		bool need = o->nout == 0;
+		for (uint32_t j = 0; j < o->nout; j++)
+			need |= r.live[o->out + j] != 0;
+		if (!need)
+			continue;
+		ir_val *in = o->nin <= NELEM(small) ? small : ARENA_NEW(a, ir_val, o->nin);
+		for (uint32_t j = 0; j < o->nin; j++)
+			in[j] = r.map[ir_in(fn, o, j)];
+		r.b.loc = o->loc;
+		ir_val v = op(&r, o, in);
+		if (v == REWRITE_MAPPED)
+			continue;
+		if (!v)
+			v = ir_clone(&r.b, fn, o, in);
+		for (uint32_t j = 0; j < o->nout; j++)
+			r.map[o->out + j] = v + j;
+	}
+	for (size_t i = 0; i < fn->result.n; i++)
+		ir_result(r.b.fn, r.map[fn->result.p[i]]);
+	pass_replace(m, f, r.b.fn);
+	arena_reset(a);
+}
+
 void pass_rewrite(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, void *user)
 {
 	struct arena order, a;
@@ -48,43 +86,35 @@ void pass_rewrite(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, voi
 	arena_init(&a);
 	int n;
 	ir_fnid *f = pass_reachable(&order, m, &n);
-	for (int k = 0; k < n; k++) {
-		const struct ir_fn *fn = ir_fn_of(m, f[k]);
-		uint8_t *live = ir_live(&a, m, fn);
-		struct rewrite r = { .m = m, .from = fn, .a = &a, .user = user };
-		r.b = (struct ir_b){ m, ir_fn_new(m, ""), 0 };
-		r.map = ARENA_NEW(&a, ir_val, fn->val.n);
-		for (uint32_t i = 1; i <= fn->nparam; i++) {
-			r.map[i] = ir_param(r.b.fn, fn->val.p[i].type);
-			r.b.fn->val.p[i].shard = fn->val.p[i].shard;
-		}
-		if (begin)
-			begin(&r);
-		ir_val small[64];
-		for (size_t i = 0; i < fn->op.n; i++) {
-			const struct ir_op *o = &fn->op.p[i];
-			bool need = o->nout == 0;
-			for (uint32_t j = 0; j < o->nout; j++)
-				need |= live[o->out + j] != 0;
-			if (!need)
+	for (int k = 0; k < n; k++)
+		rewrite(m, &a, f[k], op, begin, user);
+	arena_fini(&a);
+	arena_fini(&order);
+}
+
+void pass_rewrite_down(struct ir_module *m, rewrite_op *op)
+{
+	struct arena order, a;
+	arena_init(&order);
+	arena_init(&a);
+	ARR(uint8_t) done = {0};
+	int n;
+	for (bool more = true; more;) {      /* until nothing new is reached */
+		ir_fnid *f = pass_reachable(&order, m, &n);
+		more = false;
+		while (n-- > 0 && !more) {
+			while (done.n <= f[n])
+				arr_push(&done, (uint8_t)0);
+			if (done.p[f[n]])
 				continue;
-			ir_val *in = o->nin <= NELEM(small) ? small : ARENA_NEW(&a, ir_val, o->nin);
-			for (uint32_t j = 0; j < o->nin; j++)
-				in[j] = r.map[ir_in(fn, o, j)];
-			r.b.loc = o->loc;
-			ir_val v = op(&r, o, in);
-			if (v == REWRITE_MAPPED)
-				continue;
-			if (!v)
-				v = ir_clone(&r.b, fn, o, in);
-			for (uint32_t j = 0; j < o->nout; j++)
-				r.map[o->out + j] = v + j;
+			size_t before = m->fn.n;
+			done.p[f[n]] = 1;
+			rewrite(m, &a, f[n], op, NULL, NULL);
+			more = m->fn.n > before + 1;     /* it holds new ones */
 		}
-		for (size_t i = 0; i < fn->result.n; i++)
-			ir_result(r.b.fn, r.map[fn->result.p[i]]);
-		pass_replace(m, f[k], r.b.fn);
-		arena_reset(&a);
+		arena_reset(&order);
 	}
+	arr_free(&done);
 	arena_fini(&a);
 	arena_fini(&order);
 }

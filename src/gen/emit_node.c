@@ -1,0 +1,499 @@
+/* The values of a schedule's nodes: each is emitted once per scope, at the outermost open loop whose variables it
+ * needs, as a vector if it depends on the lane and as a scalar if it does not. */
+#include "emit.h"
+
+#include <stdlib.h>
+
+/* --- linear forms ------------------------------------------------------- */
+
+static bool in_lane(const struct em *e, uint16_t mask)
+{
+	return e->lane >= 0 && e->width > 1 && mask >> e->lane & 1;
+}
+
+static int scope_of(const struct em *e, uint16_t mask)
+{
+	for (int s = e->nscope - 1; s > 0; s--)
+		if ((unsigned)e->scope[s].var & mask)
+			return s;
+	return 0;
+}
+
+static int node_scope(const struct em *e, const struct gen_node *n)
+{
+	int s = scope_of(e, n->mask);
+	return n->level ? MAX(s, e->body_scope) : s;
+}
+
+/* 0, 1, 2, .. per lane; lanes past the end of a partial vector repeat the last one, so that whatever is
+ * indexed by them exists. */
+static LV iota(struct em *e)
+{
+	if (e->iota)
+		return e->iota;
+	LV v[256];
+	for (int i = 0; i < e->width; i++)
+		v[i] = LLVMConstInt(e->i64, (unsigned)i, false);
+	return LLVMConstVector(v, (unsigned)e->width);
+}
+
+enum { KEY_NODE = 1, KEY_SPLAT, KEY_SUM, KEY_PTR };
+static LV *memo(struct em *e, int scope, int kind, uint32_t a, uint32_t b)
+{
+	uint32_t key[4] = { (uint32_t)kind, a, b, (uint32_t)e->width };
+	uint64_t *p = map_put(&e->scope[scope].memo, key, sizeof key);
+	return (LV *)p;
+}
+
+static LV memo_get(struct em *e, int scope, int kind, uint32_t a, uint32_t b)
+{
+	uint32_t key[4] = { (uint32_t)kind, a, b, (uint32_t)e->width };
+	uint64_t *p = map_get(&e->scope[scope].memo, key, sizeof key);
+	return p ? (LV)(uintptr_t)*p : NULL;
+}
+
+static void memo_set(struct em *e, int scope, int kind, uint32_t a, uint32_t b, LV v)
+{
+	*(uint64_t *)memo(e, scope, kind, a, b) = (uint64_t)(uintptr_t)v;
+}
+
+/* What scope s adds to the scalar part of l, in scope s; NULL: nothing. */
+static LV lin_part(struct em *e, const struct gen_lin *l, int s)
+{
+	LV sum = NULL;
+	for (int v = 0; v < GEN_NV; v++) {
+		if (!l->k[v] || scope_of(e, (uint16_t)(1u << v)) != s)
+			continue;
+		int old = em_enter(e, s);
+		LV t = e->var[v];
+		if (l->k[v] != 1)
+			t = LLVMBuildMul(e->b, t, em_ki(e->i64, l->k[v]), "");
+		sum = sum ? LLVMBuildAdd(e->b, sum, t, "") : t;
+		em_enter(e, old);
+	}
+	for (int j = 0; j < GEN_NT; j++) {
+		if (!l->tk[j])
+			continue;
+		const struct gen_node *n = &e->s->node[l->tn[j]];
+		if (in_lane(e, n->mask) || node_scope(e, n) != s)
+			continue;
+		LV t = em_get(e, l->tn[j]);
+		int old = em_enter(e, s);
+		if (l->tk[j] != 1)
+			t = LLVMBuildMul(e->b, t, em_ki(e->i64, l->tk[j]), "");
+		sum = sum ? LLVMBuildAdd(e->b, sum, t, "") : t;
+		em_enter(e, old);
+	}
+	return sum;
+}
+
+/* The scalar part of a form: its value in lane 0 without vector terms. */
+static LV lin_scalar(struct em *e, uint32_t id)
+{
+	const struct gen_lin *l = &e->s->lin[id];
+	LV sum = em_ki(e->i64, l->c);
+	for (int s = 0; s < e->nscope; s++) {
+		LV have = memo_get(e, s, KEY_SUM, id, 0);
+		if (have) {
+			sum = have;
+			continue;
+		}
+		LV part = lin_part(e, l, s);
+		if (!part)
+			continue;
+		int old = em_enter(e, s);
+		sum = LLVMBuildAdd(e->b, sum, part, "");
+		em_enter(e, old);
+		memo_set(e, s, KEY_SUM, id, 0, sum);
+	}
+	return sum;
+}
+
+/* The same as an address in buffer buf. */
+LV em_lin_ptr(struct em *e, int buf, uint32_t id)
+{
+	const struct gen_lin *l = &e->s->lin[id];
+	LT t = em_mem(e, e->s->buf[buf].dtype);
+	LV p = e->bufp[buf];
+	for (int s = 0; s < e->nscope; s++) {
+		LV have = memo_get(e, s, KEY_PTR, id, (uint32_t)buf);
+		if (have) {
+			p = have;
+			continue;
+		}
+		LV part = lin_part(e, l, s);
+		if (!part && (s || !l->c))
+			continue;
+		int old = em_enter(e, s);
+		if (s == 0 && l->c)
+			part = part ? LLVMBuildAdd(e->b, part, em_ki(e->i64, l->c), "") : em_ki(e->i64, l->c);
+		p = em_gep(e, t, p, part);
+		em_enter(e, old);
+		memo_set(e, s, KEY_PTR, id, (uint32_t)buf, p);
+	}
+	return p;
+}
+
+/* The lanes' offsets from the scalar part (i64 vector), *k: the constant step if that is all. */
+static LV lin_lanes(struct em *e, const struct gen_lin *l, int64_t *k)
+{
+	LV sum = NULL;
+	*k = e->lane >= 0 && e->width > 1 ? l->k[e->lane] : 0;
+	for (int j = 0; j < GEN_NT; j++) {
+		if (!l->tk[j] || !in_lane(e, e->s->node[l->tn[j]].mask))
+			continue;
+		LV t = em_get(e, l->tn[j]);
+		if (l->tk[j] != 1)
+			t = LLVMBuildMul(e->b, t, em_ki(LLVMTypeOf(t), l->tk[j]), "");
+		sum = sum ? LLVMBuildAdd(e->b, sum, t, "") : t;
+	}
+	if (sum && *k)
+		sum = LLVMBuildAdd(e->b, sum, LLVMBuildMul(e->b, iota(e), em_ki(LLVMTypeOf(sum), *k), ""), "");
+	return sum;
+}
+
+/* Value of a form as i64 (vector if it varies over the lanes). */
+static LV lin_value(struct em *e, uint32_t id)
+{
+	int64_t k;
+	LV v = lin_lanes(e, &e->s->lin[id], &k), s = lin_scalar(e, id);
+	if (!v && !k)
+		return s;
+	if (!v)
+		v = LLVMBuildMul(e->b, iota(e), em_ki(em_vec(e->i64, e->width), k), "");
+	return LLVMBuildAdd(e->b, v, em_splat(e, s, e->width), "");
+}
+
+/* --- memory ------------------------------------------------------------- */
+
+static LV all_true(struct em *e) { return em_ki(em_vec(e->i1, e->width), 1); }
+
+static LV gather(struct em *e, LT t, LV p, LV off)
+{
+	unsigned size = LLVMGetTypeKind(t) == LLVMIntegerTypeKind ? LLVMGetIntTypeWidth(t) / 8 : LLVMGetTypeKind(t) == LLVMDoubleTypeKind ? 8 : 4;
+	LT vt = em_vec(t, e->width);
+	if (size >= 4 && e->isa >= GEN_ISA_AVX512) {
+		LT pt = em_vec(e->ptr, e->width), over[2] = { vt, pt };
+		unsigned id = LLVMLookupIntrinsicID("llvm.masked.gather", 18);
+		LV f = LLVMGetIntrinsicDeclaration(e->m, id, over, 2);
+		LT ft = LLVMIntrinsicGetType(e->c, id, over, 2);
+		LV a[4] = { em_gep(e, t, p, off), LLVMConstInt(e->i32, size, false), all_true(e), LLVMGetPoison(vt) };
+		return LLVMBuildCall2(e->b, ft, f, a, 4, "");
+	}
+	LV out = LLVMGetPoison(vt);
+	for (int i = 0; i < e->width; i++) {
+		LV li = LLVMConstInt(e->i32, (unsigned)i, false), o = LLVMBuildExtractElement(e->b, off, li, "");
+		LV x = LLVMBuildLoad2(e->b, t, em_gep(e, t, p, o), "");
+		LLVMSetAlignment(x, size);
+		out = LLVMBuildInsertElement(e->b, out, x, li, "");
+	}
+	return out;
+}
+
+static LV vload(struct em *e, LT t, unsigned size, LV p, int64_t off)
+{
+	if (off) {
+		LV o = em_ki(e->i64, off);
+		p = em_gep(e, t, p, o);
+	}
+	LV x = LLVMBuildLoad2(e->b, em_vec(t, e->width), p, "");
+	LLVMSetAlignment(x, size);
+	return x;
+}
+
+/* Every k-th element from p: k loads that touch nothing past the last one, merged. */
+static LV strided(struct em *e, LT t, unsigned size, LV p, int k)
+{
+	int w = e->width, idx[256];
+	LV out = NULL;
+	for (int j = 0; j < k; j++) {
+		int64_t at = j == k - 1 && k > 1 ? (int64_t)w * k - (k - 1) - w : (int64_t)w * j;
+		LV x = vload(e, t, size, p, at);
+		for (int l = 0; l < w; l++) {
+			int64_t pos = (int64_t)l * k - at;
+			bool mine = (int64_t)l * k / w == j;
+			idx[l] = mine ? (int)pos + (out ? w : 0) : out ? l : -1;
+		}
+		out = em_shuffle(e, out ? out : x, out ? x : NULL, idx, w);
+	}
+	return out;
+}
+
+static LV masked_load(struct em *e, LT t, unsigned size, LV p)
+{
+	LT vt = em_vec(t, e->width), over[2] = { vt, e->ptr };
+	unsigned id = LLVMLookupIntrinsicID("llvm.masked.load", 16);
+	LV f = LLVMGetIntrinsicDeclaration(e->m, id, over, 2);
+	LT ft = LLVMIntrinsicGetType(e->c, id, over, 2);
+	LV a[4] = { p, LLVMConstInt(e->i32, size, false), e->mask, LLVMConstNull(vt) };
+	return LLVMBuildCall2(e->b, ft, f, a, 4, "");
+}
+
+/* Walking down columns crosses a page a turn, which the hardware does not foresee. */
+static void fetch_ahead(struct em *e, const struct gen_node *n, LV p, unsigned size)
+{
+	if (e->s->lane < 0 || !e->nest || !e->nest->vars)
+		return;
+	int v = e->s->nvar - 1;
+	while (v > 0 && !(e->nest->vars >> v & 1 && e->nest->hi[v] - e->nest->lo[v] > 1))
+		v--;
+	int64_t step = e->s->lin[n->lin].k[v] * size;
+	if (!(e->nest->vars >> v & 1) || llabs(step) < 1024)
+		return;
+	LT over = e->ptr;
+	unsigned id = LLVMLookupIntrinsicID("llvm.prefetch", 13);
+	LV f = LLVMGetIntrinsicDeclaration(e->m, id, &over, 1);
+	LT ft = LLVMIntrinsicGetType(e->c, id, &over, 1);
+	for (unsigned line = 0; line < e->width * size; line += 64) {
+		LV off = em_ki(e->i64, 6 * step + line);
+		LV a[4] = { em_gep(e, e->i8, p, off), em_ki(e->i32, 0), em_ki(e->i32, 3), em_ki(e->i32, 1) };
+		LLVMBuildCall2(e->b, ft, f, a, 4, "");
+	}
+}
+
+static LV load(struct em *e, const struct gen_node *n)
+{
+	int buf = (int)n->a[0];
+	LT t = em_mem(e, n->dtype);
+	unsigned size = dtype_info[n->dtype].bytes;
+	int64_t k;
+	for (int i = 0; i < e->ntr; i++)
+		if (&e->s->node[e->tr[i].node] == n) {
+			LV row = LLVMBuildSub(e->b, e->var[e->s->across], e->tr_first, "");
+			row = LLVMBuildMul(e->b, row, em_ki(e->i64, e->width), "");
+			LV y = LLVMBuildLoad2(e->b, em_vec(t, e->width), em_gep(e, t, e->tr[i].mem, row), "");
+			LLVMSetAlignment(y, size);
+			return em_from_mem(e, n->dtype, y);
+		}
+	LV p = em_lin_ptr(e, buf, n->lin), v = lin_lanes(e, &e->s->lin[n->lin], &k), x;
+	if (!v && !k) {
+		x = LLVMBuildLoad2(e->b, t, p, "");
+		LLVMSetAlignment(x, size);
+		return em_from_mem(e, n->dtype, x);
+	}
+	if (!v && k == 1 && !e->rem) {
+		x = vload(e, t, size, p, 0);
+		fetch_ahead(e, n, p, size);
+	}
+	else if (!v && k == 1 && (size >= 4 || e->isa >= GEN_ISA_AVX512))
+		x = masked_load(e, t, size, p);
+	else if (!v && k == -1 && !e->rem) {
+		int idx[256];
+		for (int i = 0; i < e->width; i++)
+			idx[i] = e->width - 1 - i;
+		x = vload(e, t, size, p, 1 - e->width);
+		x = em_shuffle(e, x, NULL, idx, e->width);
+	} else if (!v && k >= 2 && k <= 4 && !e->rem) {
+		x = strided(e, t, size, p, (int)k);
+	} else {
+		if (!v)
+			v = LLVMBuildMul(e->b, iota(e), em_ki(em_vec(e->i64, e->width), k), "");
+		x = gather(e, t, p, v);
+	}
+	return em_from_mem(e, n->dtype, x);
+}
+
+/* Is every full vector that goes to form l of elements of size bytes a number of whole cache lines? */
+static bool whole_lines(const struct em *e, const struct gen_lin *l, unsigned size)
+{
+	int64_t lo = e->nest && e->nest->vars >> e->lane & 1 ? e->nest->lo[e->lane] : e->body->lo[e->lane];
+	if (e->width * size % 64 || (l->c + lo) * size % 64)
+		return false;
+	for (int v = 0; v < GEN_NV; v++)
+		if (v != e->lane && l->k[v] * size % 64)
+			return false;
+	for (int j = 0; j < GEN_NT; j++)
+		if (l->tk[j])
+			return false;
+	return true;
+}
+
+static void past_caches(struct em *e, LV st)
+{
+	LLVMMetadataRef one = LLVMValueAsMetadata(LLVMConstInt(e->i32, 1, false));
+	LLVMSetAlignment(st, 64);
+	LLVMSetMetadata(st, LLVMGetMDKindIDInContext(e->c, "nontemporal", 11), LLVMMetadataAsValue(e->c, LLVMMDNodeInContext2(e->c, &one, 1)));
+}
+
+void em_store(struct em *e, const struct gen_store *st)
+{
+	int buf = (int)e->s->fn->nparam + st->res, dt = e->s->buf[buf].dtype;
+	LT t = em_mem(e, dt);
+	unsigned size = dtype_info[dt].bytes;
+	LV x = em_get(e, st->node), p = em_lin_ptr(e, buf, st->lin);
+	int64_t k;
+	LV v = lin_lanes(e, &e->s->lin[st->lin], &k);
+	if (!v && !k) {         /* one element: all lanes agree */
+		if (em_lanes(x))
+			x = LLVMBuildExtractElement(e->b, x, em_ki(e->i32, 0), "");
+		LLVMSetAlignment(LLVMBuildStore(e->b, em_to_mem(e, dt, x), p), size);
+		return;
+	}
+	x = em_to_mem(e, dt, em_splat(e, x, e->width));
+	if (!v && k == 1) {
+		if (!e->rem) {
+			LV w = LLVMBuildStore(e->b, x, p);
+			LLVMSetAlignment(w, size);
+			if (e->stream && whole_lines(e, &e->s->lin[st->lin], size))
+				past_caches(e, w);
+			return;
+		}
+		LT over[2] = { LLVMTypeOf(x), e->ptr };
+		unsigned id = LLVMLookupIntrinsicID("llvm.masked.store", 17);
+		LV f = LLVMGetIntrinsicDeclaration(e->m, id, over, 2);
+		LV a[4] = { x, p, LLVMConstInt(e->i32, size, false), e->mask };
+		LLVMBuildCall2(e->b, LLVMIntrinsicGetType(e->c, id, over, 2), f, a, 4, "");
+		return;
+	}
+	if (!v)
+		v = LLVMBuildMul(e->b, iota(e), em_ki(em_vec(e->i64, e->width), k), "");
+	/* lanes past the end repeat the last address: give them its value too */
+	if (e->rem) {
+		LT pt = em_vec(e->ptr, e->width), over[2] = { LLVMTypeOf(x), pt };
+		unsigned id = LLVMLookupIntrinsicID("llvm.masked.scatter", 19);
+		LV f = LLVMGetIntrinsicDeclaration(e->m, id, over, 2);
+		LV a[4] = { x, em_gep(e, t, p, v), LLVMConstInt(e->i32, size, false), e->mask };
+		LLVMBuildCall2(e->b, LLVMIntrinsicGetType(e->c, id, over, 2), f, a, 4, "");
+		return;
+	}
+	for (int i = 0; i < e->width; i++) {
+		LV li = LLVMConstInt(e->i32, (unsigned)i, false), o = LLVMBuildExtractElement(e->b, v, li, "");
+		LV s = LLVMBuildStore(e->b, LLVMBuildExtractElement(e->b, x, li, ""), em_gep(e, t, p, o));
+		LLVMSetAlignment(s, size);
+	}
+}
+
+/* Place of this turn in a buffer over the nest's inner variables; the lane has stride 1. */
+static LV kept_at(struct em *e, LT t, LV mem)
+{
+	LV off = em_ki(e->i64, 0);
+	int64_t st = 1;
+	for (int pass = 0; pass < 2; pass++)
+		for (int v = e->s->nvar - 1; v >= 0; v--) {
+			if (!(e->nest->vars >> v & 1) || (v == e->lane) != (pass == 0))
+				continue;
+			off = LLVMBuildAdd(e->b, off, LLVMBuildMul(e->b, e->var[v], em_ki(e->i64, st), ""), "");
+			st *= e->s->var[v].ext;
+		}
+	return em_gep(e, t, mem, off);
+}
+
+/* The buffers have room for a whole vector after the last element. */
+static LV kept_load(struct em *e, const struct gen_node *n, LV mem)
+{
+	LT t = em_mem(e, n->dtype);
+	LV p = kept_at(e, t, mem), x;
+	bool vec = in_lane(e, n->mask);
+	x = LLVMBuildLoad2(e->b, vec ? em_vec(t, e->width) : t, p, "");
+	LLVMSetAlignment(x, dtype_info[n->dtype].bytes);
+	return em_from_mem(e, n->dtype, x);
+}
+
+void em_kept_store(struct em *e, uint32_t id, LV mem)
+{
+	const struct gen_node *n = &e->s->node[id];
+	LT t = em_mem(e, n->dtype);
+	LV x = em_to_mem(e, n->dtype, em_get(e, id)), p = kept_at(e, t, mem);
+	LLVMSetAlignment(LLVMBuildStore(e->b, x, p), dtype_info[n->dtype].bytes);
+}
+
+/* --- nodes -------------------------------------------------------------- */
+
+/* Value of node id as a vector, if vec. */
+LV em_get_as(struct em *e, uint32_t id, bool vec)
+{
+	LV x = em_get(e, id);
+	if (!vec || em_lanes(x) || e->width <= 1)
+		return x;
+	const struct gen_node *n = &e->s->node[id];
+	if (LLVMIsConstant(x))
+		return em_splat(e, x, e->width);
+	int s = node_scope(e, n);
+	LV have = memo_get(e, s, KEY_SPLAT, id, 0);
+	if (!have) {
+		int old = em_enter(e, s);
+		have = em_splat(e, x, e->width);
+		em_enter(e, old);
+		memo_set(e, s, KEY_SPLAT, id, 0, have);
+	}
+	return have;
+}
+
+static LV emit_node(struct em *e, uint32_t id)
+{
+	const struct gen_node *n = &e->s->node[id];
+	LLVMBuilderRef b = e->b;
+	switch (n->kind) {
+	case GN_CONST:
+		return em_const(e, n->dtype, n->imm, 0);
+	case GN_LOAD:
+		return load(e, n);
+	case GN_LIN: {
+		LV v = lin_value(e, n->lin);
+		if (n->dtype == DT_i64 || n->dtype == DT_u64)
+			return v;
+		if (n->hi > INT32_MAX || n->lo < INT32_MIN)
+			return em_elem(e, ELEM_convert, DT_i64, n->dtype, &v);
+		LV w = LLVMBuildTrunc(b, v, em_like(v, e->i32), "");
+		return em_elem(e, ELEM_convert, DT_i32, n->dtype, &w);
+	}
+	case GN_DIV: case GN_MOD: {
+		LV v = lin_value(e, n->lin);
+		int64_t top = n->imm[0] * (n->kind == GN_DIV ? n->hi + 1 : 1);
+		LT t = LLVMTypeOf(v);
+		bool small = n->kind == GN_DIV && top < INT32_MAX;
+		if (small)
+			v = LLVMBuildTrunc(b, v, em_like(v, e->i32), "");
+		LV d = em_ki(LLVMTypeOf(v), n->imm[0]);
+		LV r = n->kind == GN_DIV ? LLVMBuildUDiv(b, v, d, "") : LLVMBuildURem(b, v, d, "");
+		return small ? LLVMBuildZExt(b, r, t, "") : r;
+	}
+	case GN_INR: {
+		LV v = lin_value(e, n->lin);
+		LT t = LLVMTypeOf(v);
+		LV x = LLVMBuildSub(b, v, em_ki(t, n->imm[0]), "");
+		return LLVMBuildICmp(b, LLVMIntULT, x, em_ki(t, n->imm[1] - n->imm[0]), "");
+	}
+	case GN_LCLAMP: {
+		LV v = lin_value(e, n->lin);
+		LT t = LLVMTypeOf(v);
+		v = em_sel(e, LLVMBuildICmp(b, LLVMIntSLT, v, em_ki(t, 0), ""), em_ki(t, 0), v);
+		return em_sel(e, LLVMBuildICmp(b, LLVMIntSGT, v, em_ki(t, n->hi), ""), em_ki(t, n->hi), v);
+	}
+	case GN_CLAMP:
+		return em_index(e, n->from, em_get(e, n->a[0]), n->hi);
+	case GN_ROUND:
+		return em_reduce_precision(e, n->from, em_get(e, n->a[0]), (int)n->lo, (int)n->hi);
+	case GN_ELEM: {
+		LV a[3] = { NULL, NULL, NULL };
+		bool vec = in_lane(e, n->mask);
+		for (int i = 0; i < elem_info[n->elem].nin; i++)
+			a[i] = em_get_as(e, n->a[i], vec);
+		return em_elem(e, n->elem, n->from, n->dtype, a);
+	}
+	default:
+		assert(!"node");
+		return NULL;
+	}
+}
+
+LV em_get(struct em *e, uint32_t id)
+{
+	const struct gen_node *n = &e->s->node[id];
+	if (n->kind == GN_RED)
+		return e->red[n->lo][n->hi];
+	int s = node_scope(e, n);
+	LV have = memo_get(e, s, KEY_NODE, id, 0);
+	if (have)
+		return have;
+	int old = em_enter(e, s);
+	LV v = NULL;
+	for (int i = 0; e->nest && i < e->nest->nuse; i++)
+		if (e->nest->use[i].node == id)
+			v = kept_load(e, n, e->kept[e->nest->use[i].nest][e->nest->use[i].keep]);
+	if (!v)
+		v = emit_node(e, id);
+	em_enter(e, old);
+	memo_set(e, s, KEY_NODE, id, 0, v);
+	return v;
+}

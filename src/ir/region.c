@@ -1,0 +1,167 @@
+/* The rules of the functions that an op holds: reducers, callees, loops, bodies of manual computations. */
+#include "rule.h"
+
+struct err *ru_sig_count(const struct at *a, int64_t f, uint32_t np, uint32_t nr)
+{
+	NEED(f > 0 && f < (int64_t)a->m->fn.n, "it has no function %lld", (long long)f);
+	const struct ir_fn *g = a->m->fn.p[f];
+	NEED(g->nparam == np && g->result.n == nr, "function '%s' takes %u values and gives %zu, not %u and %u", ir_text(a->m, g->name),
+	     g->nparam, g->result.n, np, nr);
+	return NULL;
+}
+
+ir_type ru_param_t(const struct at *a, int64_t f, uint32_t i)
+{
+	return a->m->fn.p[f]->val.p[i + 1].type;
+}
+
+ir_type ru_ret_t(const struct at *a, int64_t f, uint32_t i)
+{
+	const struct ir_fn *g = a->m->fn.p[f];
+	return g->val.p[g->result.p[i]].type;
+}
+
+struct err *ru_is_type(const struct at *a, ir_type t, ir_type want, const char *what, uint32_t i)
+{
+	if (t == want)
+		return NULL;
+	struct str s = {0};
+	ir_print_type(&s, a->m, t);
+	str_add(&s, ", not ");
+	ir_print_type(&s, a->m, want);
+	struct err *e = ERR(INVALID, "%s %u is %s", what, i, s.p);
+	str_free(&s);
+	return e;
+}
+
+bool ru_scalar_of(const struct at *a, ir_type t, enum dtype dt)
+{
+	return a->m->type.p[t].dtype == dt && a->m->type.p[t].rank == 0;
+}
+
+struct err *ru_reducer(const struct at *a, int redop, int fn, uint32_t n, bool overwrite)
+{
+	int64_t f = num(a, fn);
+	if (num(a, redop) != RED_fn || (overwrite && !f)) {
+		NEED(!f, "a function beside operation '%s'", redop_name[num(a, redop)]);
+		NEED(n == 1 || overwrite, "operation '%s' on %u operands", redop_name[num(a, redop)], n);
+		return NULL;
+	}
+	TRY(ru_sig_count(a, f, 2 * n, n));
+	for (uint32_t i = 0; i < n; i++) {
+		enum dtype dt = operand(a, i)->dtype;
+		NEED(ru_scalar_of(a, ru_param_t(a, f, i), dt) && ru_scalar_of(a, ru_param_t(a, f, n + i), dt) && ru_scalar_of(a, ru_ret_t(a, f, i), dt),
+		     "function '%s' is not one of scalars of operand %u's type", ir_text(a->m, a->m->fn.p[f]->name), i);
+	}
+	return NULL;
+}
+
+struct err *ru_callee(const struct at *a, int64_t f, uint32_t from)
+{
+	TRY(ru_sig_count(a, f, a->o->nin - from, a->o->nout));
+	for (uint32_t i = from; i < a->o->nin; i++)
+		TRY(ru_is_type(a, operand_t(a, i), ru_param_t(a, f, i - from), "operand", i));
+	for (uint32_t i = 0; i < a->o->nout; i++)
+		TRY(ru_is_type(a, result_t(a, i), ru_ret_t(a, f, i), "result", i));
+	return NULL;
+}
+
+static bool slice_of(const struct at *a, ir_type part, ir_type stack)
+{
+	const struct ir_type_info *p = &a->m->type.p[part], *s = &a->m->type.p[stack];
+	return s->rank == p->rank + 1 && s->dtype == p->dtype &&
+	       (p->rank == 0 || memcmp(s->dim + 1, p->dim, sizeof *p->dim * p->rank) == 0);
+}
+
+struct err *ru_loop(const struct at *a)
+{
+	int64_t trip = num(a, 0), cond = num(a, 1), body = num(a, 2);
+	uint32_t n = a->o->nin, carry = 0, outs = 0, param = 1, out_at;
+	TRY(length(a, 3, (int)n));
+	const int64_t *role = list(a, 3);
+	for (uint32_t i = 0; i < n; i++) {
+		NEED(role[i] >= ROLE_CARRY && role[i] <= ROLE_OUT_REV, "role %lld", (long long)role[i]);
+		NEED(trip >= 0 || role[i] <= ROLE_CONST, "a stack in a loop without a trip count");
+		carry += role[i] == ROLE_CARRY;
+		outs += role[i] >= ROLE_OUT;
+	}
+	NEED(trip >= -1, "trip count %lld", (long long)trip);
+	NEED(a->o->nout == carry + outs, "it has %u results for %u carried values and %u stacks", a->o->nout, carry, outs);
+	TRY(ru_sig_count(a, body, 1 + n - outs, carry + outs));
+	NEED(ru_scalar_of(a, ru_param_t(a, body, 0), DT_i32), "the body's first parameter is not the i32 number of the iteration");
+	out_at = carry;
+	carry = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		ir_type t = operand_t(a, i);
+		if (role[i] <= ROLE_CONST) {
+			TRY(ru_is_type(a, ru_param_t(a, body, param++), t, "the body's parameter for operand", i));
+			if (role[i] == ROLE_CARRY) {
+				TRY(ru_is_type(a, ru_ret_t(a, body, carry), t, "the body's result for operand", i));
+				TRY(ru_is_type(a, result_t(a, carry++), t, "the result for operand", i));
+			}
+			continue;
+		}
+		NEED(a->m->type.p[t].rank > 0 && a->m->type.p[t].dim[0] >= trip, "operand %u has fewer than %lld slices", i, (long long)trip);
+		if (role[i] < ROLE_OUT) {
+			NEED(slice_of(a, ru_param_t(a, body, param++), t), "the body's parameter for operand %u is not its slice", i);
+		} else {
+			NEED(slice_of(a, ru_ret_t(a, body, out_at), t), "the body's result for operand %u is not its slice", i);
+			TRY(ru_is_type(a, result_t(a, out_at++), t, "the result for operand", i));
+		}
+	}
+	if (trip >= 0) {
+		NEED(!cond, "a condition beside a trip count");
+		return NULL;
+	}
+	TRY(ru_sig_count(a, cond, n, 1));
+	for (uint32_t i = 0; i < n; i++)
+		TRY(ru_is_type(a, ru_param_t(a, cond, i), operand_t(a, i), "the condition's parameter", i));
+	NEED(ru_scalar_of(a, ru_ret_t(a, cond, 0), DT_pred), "the condition does not give a pred");
+	return NULL;
+}
+
+/* Local is global with each dimension divided by the manual axes that cut it. */
+static struct err *local_of(const struct at *a, ir_type global, ir_type local, ir_shard h, const char *what, uint32_t i)
+{
+	const struct ir_type_info *g = &a->m->type.p[global], *l = &a->m->type.p[local];
+	const struct ir_shard_info *s = &a->m->shard.p[h];
+	NEED(g->dtype == l->dtype && g->rank == l->rank, "%s %u has another type or rank inside", what, i);
+	for (int d = 0; d < g->rank; d++) {
+		int64_t cut = 1;
+		for (int k = 0; h && d < s->rank && k < s->dim[d].naxis; k++)
+			if (has(list(a, 2), count(a, 2), s->dim[d].axis[k].axis))
+				cut *= s->dim[d].axis[k].size;
+		NEED(g->dim[d] == l->dim[d] * cut, "%s %u: dimension %d is %lld outside and %lld inside, cut in %lld", what, i, d,
+		     (long long)g->dim[d], (long long)l->dim[d], (long long)cut);
+	}
+	return NULL;
+}
+
+struct err *ru_shard_fits(const struct at *a, int64_t h, ir_type t)
+{
+	const struct ir_shard_info *s = &a->m->shard.p[h];
+	NEED(!h || s->rank == a->m->type.p[t].rank || (s->rank == 0 && !a->m->mesh.p[s->mesh].naxis),
+	     "a sharding of rank %d for a value of rank %d", s->rank, a->m->type.p[t].rank);
+	return NULL;
+}
+
+struct err *ru_manual(const struct at *a)
+{
+	int64_t body = num(a, 3);
+	TRY(length(a, 0, (int)a->o->nin));
+	TRY(length(a, 1, (int)a->o->nout));
+	TRY(ru_sig_count(a, body, a->o->nin, a->o->nout));
+	int most = 0;
+	for (size_t i = 0; i < a->m->mesh.n; i++)
+		most = MAX(most, a->m->mesh.p[i].naxis);
+	TRY(axes(a, 2, most));
+	for (uint32_t i = 0; i < a->o->nin; i++) {
+		TRY(ru_shard_fits(a, list(a, 0)[i], operand_t(a, i)));
+		TRY(local_of(a, operand_t(a, i), ru_param_t(a, body, i), (ir_shard)list(a, 0)[i], "operand", i));
+	}
+	for (uint32_t i = 0; i < a->o->nout; i++) {
+		TRY(ru_shard_fits(a, list(a, 1)[i], result_t(a, i)));
+		TRY(local_of(a, result_t(a, i), ru_ret_t(a, body, i), (ir_shard)list(a, 1)[i], "result", i));
+	}
+	return NULL;
+}

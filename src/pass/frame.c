@@ -1,0 +1,193 @@
+/* Where the values of a function may lie: over an operand that dies, where a result is wanted, or in storage of
+ * their own; and the copies when they lie elsewhere. */
+#include "lower.h"
+
+#include <limits.h>
+
+bool lw_is_alias(const struct ir_op *o)
+{
+	switch (o->kind) {
+	case IR_broadcast: case IR_reshape: case IR_transpose: case IR_reverse: case IR_slice:
+	case IR_bitcast: case IR_bitcast_convert: case IR_optimization_barrier: case IR_sharding_constraint:
+		return true;
+	default:
+		return false;
+	}
+}
+
+void lw_frame_init(struct lw *w, struct frame *f, const struct ir_fn *fn)
+{
+	size_t n = fn->val.n;
+	f->fn = fn;
+	f->at = ARENA_NEW(w->tmp, struct place *, n);
+	f->target = ARENA_NEW(w->tmp, struct place *, n);
+	f->root = ARENA_NEW(w->tmp, ir_val, n);
+	f->last = ARENA_NEW(w->tmp, int, n);
+	f->steal = ARENA_NEW(w->tmp, bool, n);
+	for (size_t v = 0; v < n; v++) {
+		f->root[v] = (ir_val)v;
+		f->last[v] = -1;
+	}
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *o = &fn->op.p[i];
+		for (uint32_t k = 0; k < o->nin; k++) {
+			ir_val r = f->root[ir_in(fn, o, k)];
+			f->last[r] = (int)i;
+			if (lw_is_alias(o) && k < o->nout)
+				f->root[o->out + k] = r;
+		}
+	}
+	for (size_t i = 0; i < fn->result.n; i++)
+		f->last[f->root[fn->result.p[i]]] = INT_MAX;
+}
+
+struct place *lw_dense(struct lw *w, struct frame *f, ir_val v)
+{
+	struct place *p = f->at[v];
+	if (pass_place_dense(p))
+		return p;
+	struct place *q = lw_temp(w, p->dtype, p->rank, p->dim);
+	lw_emit_copy(w, p, q);
+	f->at[v] = q;
+	f->root[v] = v;              /* it no longer shows the other's bytes; its storage is its own */
+	return q;
+}
+
+int lw_uses(const struct frame *f, const struct ir_op *o, ir_val r)
+{
+	int n = 0;
+	for (uint32_t k = 0; k < o->nin; k++)
+		n += f->root[ir_in(f->fn, o, k)] == r;
+	return n;
+}
+
+struct place *lw_steal(struct lw *w, struct frame *f, int i, ir_val v)
+{
+	const struct ir_op *o = &f->fn->op.p[i];
+	ir_val r = f->root[v];
+	struct place *p = f->at[v];
+	const struct ir_op *def = ir_def(f->fn, r);
+	if (f->last[r] != i || lw_uses(f, o, r) != 1 || !pass_place_dense(p) || !f->at[r])
+		return NULL;
+	if (!def && !f->steal[r])
+		return NULL;
+	struct store *s = &w->store.p[p->store];
+	if (p->store != f->at[r]->store)
+		return p;                    /* a copy of its own */
+	if (!s->fixed)
+		return p;
+	if (s->donated_to < 0 || def)
+		return NULL;
+	struct place *q = pass_place_like(w, p);      /* the argument's memory under the output's name */
+	q->store = s->donated_to;
+	return q;
+}
+
+bool lw_free_at(struct lw *w, struct frame *f, int i, const struct place *t)
+{
+	int s = t->store, arg = -1;
+	uint32_t b = w->store.p[s].buf;
+	if (w->buf.p[b].alias >= 0)
+		arg = w->buf.p[b].alias;
+	const struct store *st = &w->store.p[s];
+	if (st->holder == f && st->held && f->last[f->root[st->held]] >= i)
+		return false;
+	for (ir_val v = 1; v <= f->fn->nparam; v++)
+		if (f->at[v] && (f->at[v]->store == s || (arg >= 0 && w->store.p[f->at[v]->store].buf == (uint32_t)arg)))
+			if (f->last[f->root[v]] >= i)
+				return false;
+	return true;
+}
+
+bool lw_same_index(const struct lw *w, const struct ir_fn *g, uint32_t k)
+{
+	if (g->result.n != 1)
+		return false;
+	ir_type t = g->val.p[g->result.p[0]].type;
+	const struct ir_type_info *rt = ir_type_of(w->m, t), *pt = ir_vtype(w->m, g, k + 1);
+	if (pt->rank != rt->rank || memcmp(pt->dim, rt->dim, sizeof *rt->dim * rt->rank))
+		return false;
+	for (size_t i = 0; i < g->op.n; i++) {
+		const struct ir_op *o = &g->op.p[i];
+		if (!ir_is_elem(o->kind) && o->kind != IR_broadcast && o->kind != IR_constant && o->kind != IR_iota)
+			return false;
+		if (o->kind == IR_broadcast && ir_in(g, o, 0) == k + 1)
+			return false;
+	}
+	return true;
+}
+
+struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
+{
+	const struct ir_op *o = &f->fn->op.p[i];
+	const struct ir_type_info *t = ir_vtype(w->m, f->fn, v);
+	struct place *p = NULL;
+	bool pointwise = o->kind == IR_fused || ir_is_elem(o->kind);
+	if (pointwise && o->nout == 1)
+		for (uint32_t k = 0; k < o->nin && !p; k++) {
+			ir_val x = ir_in(f->fn, o, k);
+			const struct ir_type_info *xt = ir_vtype(w->m, f->fn, x);
+			if (xt->bytes != t->bytes || dtype_info[xt->dtype].bytes != dtype_info[t->dtype].bytes || !t->bytes)
+				continue;
+			if (o->kind == IR_fused && !lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, 0)), k))
+				continue;
+			if ((p = lw_steal(w, f, i, x)) && f->target[v] && p->store != f->target[v]->store && lw_free_at(w, f, i, f->target[v]))
+				p = NULL;
+			if (p) {
+				p = pass_place_like(w, p);
+				p->dtype = t->dtype;
+				p->rank = t->rank;
+				p->dim = t->dim;
+				struct place *d = pass_place_new(w, p->store, t->dtype, t->rank, t->dim);
+				p->stride = d->stride;
+			}
+		}
+	if (!p && f->target[v] && lw_free_at(w, f, i, f->target[v]))
+		p = f->target[v];
+	return p ? p : lw_temp(w, t->dtype, t->rank, t->dim);
+}
+
+void lw_targets_back(struct frame *f)
+{
+	const struct ir_fn *fn = f->fn;
+	for (size_t i = fn->op.n; i-- > 0;) {
+		const struct ir_op *o = &fn->op.p[i];
+		if (o->kind != IR_dynamic_update_slice && !(o->kind == IR_scatter && o->nout == 1))
+			continue;
+		ir_val x = ir_in(fn, o, 0);
+		if (f->target[o->out] && !f->target[x] && f->root[x] == x && f->last[x] == (int)i && ir_def(fn, x))
+			f->target[x] = f->target[o->out];
+	}
+}
+
+/* Does src already lie where dst wants it?  An argument donated to an output does. */
+static bool same_place(const struct lw *w, const struct place *a, const struct place *b)
+{
+	return (a->store == b->store || w->store.p[a->store].donated_to == b->store) && a->off == b->off && pass_place_dense(a) && pass_place_dense(b) &&
+	       a->reg[0] == b->reg[0] && a->reg[1] == b->reg[1] && a->mul[0] == b->mul[0] && a->mul[1] == b->mul[1];
+}
+
+/* Do two stores share bytes (an output and the argument donated to it)? */
+static bool shares(struct lw *w, int a, int b)
+{
+	if (a == b)
+		return true;
+	uint32_t x = w->store.p[a].buf, y = w->store.p[b].buf;
+	return w->buf.p[x].alias == (int)y || w->buf.p[y].alias == (int)x;
+}
+
+void lw_move_all(struct lw *w, struct move *mv, int n)
+{
+	for (int i = 0; i < n; i++)
+		for (int j = 0; j <= i; j++)
+			if (!same_place(w, mv[i].src, mv[i].dst) && !same_place(w, mv[j].src, mv[j].dst) &&
+			    shares(w, mv[j].dst->store, mv[i].src->store)) {
+				struct place *t = lw_temp(w, mv[i].src->dtype, mv[i].src->rank, mv[i].src->dim);
+				lw_emit_copy(w, mv[i].src, t);
+				mv[i].src = t;
+				break;
+			}
+	for (int i = 0; i < n; i++)
+		if (!same_place(w, mv[i].src, mv[i].dst))
+			lw_emit_copy(w, mv[i].src, mv[i].dst);
+}
