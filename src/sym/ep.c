@@ -14,8 +14,15 @@
 
 enum { YIELDS = 100, NAP_NS = 100000000, WARN_S = 20, MIN_SPINS = 20 };
 
-bool sym_barrier_init(void) { return !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0); }
-void sym_barrier(void) { syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0); }
+bool sym_barrier_init(bool shared)
+{
+	return !syscall(SYS_membarrier, shared ? MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED : MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+}
+
+void sym_barrier(bool shared)
+{
+	syscall(SYS_membarrier, shared ? MEMBARRIER_CMD_GLOBAL_EXPEDITED : MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+}
 
 void sym_ring(struct sym_world *w, int pe)
 {
@@ -156,7 +163,7 @@ static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32
 		w->bell = atomic_load(&ep->me->bell);
 		atomic_fetch_add(&ep->me->sleepers, 1);
 		if (!world->fence)
-			sym_barrier();
+			sym_barrier(world->shared);
 		w->armed = true;          /* the caller looks once more */
 		return NULL;
 	}

@@ -8,11 +8,15 @@
  * Pages stay with the process once touched (first touch of 256 MB costs 0.2 to 0.5 s); only when all heaps
  * together would hold more pages than the limit are the free ones given back. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "impl.h"
 
+#define HUGE_MASK ((size_t)((2 << 20) - 1))
 enum { UNIT = 64, GUARD = 64, GUARD_BYTE = 0xa5, PUNCH = 1 << 16 };
 
 struct block {
@@ -158,13 +162,22 @@ static void join(struct sym_heap *h, struct block *b)
 	node_del(h, r);
 }
 
+static int give_back(struct sym_heap *h, size_t off, size_t n)
+{
+	const struct sym_region *r = &h->world->region;
+
+	if (r->fd < 0)
+		return madvise(h->base + off, n, MADV_DONTNEED);
+	return fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)((size_t)h->i * r->each + off), (off_t)n);
+}
+
 /* Give the pages of free blocks back. */
 static void punch(struct sym_heap *h)
 {
 	for (struct block *b = h->last; b; b = b->prev)
 		if (b->free && b->paged && b->size >= PUNCH) {
 			size_t lo = (b->at + 4095) & ~(size_t)4095, hi = (b->at + b->size) & ~(size_t)4095;
-			if (hi > lo && !madvise(h->base + lo, hi - lo, MADV_DONTNEED)) {
+			if (hi > lo && !give_back(h, lo, hi - lo)) {
 				atomic_fetch_sub(&h->world->paged, (int64_t)b->size);
 				b->paged = false;
 			}
@@ -262,7 +275,7 @@ struct err *sym_alloc(struct sym_heap *h, size_t n, const char *what, int index,
 		largest(h, &s);
 		pthread_mutex_unlock(&h->lock);
 		int64_t room = w->limit ? MAX(w->limit - total, 0) : (int64_t)(h->reserve - h->top);
-		struct err *e = ERR(EXHAUSTED, "out of memory: device %d was asked for %zu bytes%s%s, %lld of %lld bytes are free%s", h->pe, n,
+		struct err *e = ERR(EXHAUSTED, "out of memory: device %d was asked for %zu bytes%s%s, %lld of %lld bytes are free%s", sym_first(h->world) + h->i, n,
 		                    what ? " for " : "", what ? what : "", (long long)room, (long long)(w->limit ? w->limit : (int64_t)h->reserve),
 		                    s.p ? s.p : "");
 		str_free(&s);
@@ -300,7 +313,7 @@ static void guard_check(struct sym_heap *h, struct block *b)
 			i = end;
 		if (i < b->at + b->size && p[i] != GUARD_BYTE) {
 			atomic_fetch_add(&broken, 1);
-			log_line(LOG_WARN, "device %d: a buffer of %zu bytes (%s) was written %zu bytes %s", h->pe, b->pub.bytes,
+			log_line(LOG_WARN, "device %d: a buffer of %zu bytes (%s) was written %zu bytes %s", sym_first(h->world) + h->i, b->pub.bytes,
 			         b->what ? b->what : "unnamed", i < b->pub.off ? b->pub.off - i : i - end + 1,
 			         i < b->pub.off ? "before its start" : "past its end");
 			return;
@@ -355,35 +368,67 @@ void sym_heap_clear_stats(struct sym_heap *h)
 	pthread_mutex_unlock(&h->lock);
 }
 
-/* want bytes of address space, or as much as the process may have. */
-struct err *sym_heap_init(struct sym_heap *h, struct sym_world *w, int pe, size_t want, size_t control)
+/* Room for the heaps of n PEs that follow each other, want bytes each or as much as the process may have.  fd: -1,
+ * or a file without a name that other processes can map as well. */
+struct err *sym_region(int n, size_t want, size_t control, bool shared, struct sym_region *out)
 {
-	size_t n = want;
 	void *p = MAP_FAILED;
+	struct rlimit lim;
+	size_t each = want & ~HUGE_MASK;
 
-	for (; n >= control + (64u << 20); n /= 2) {
-		p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	*out = (struct sym_region){ .fd = -1 };
+	if (shared) {
+		if (!getrlimit(RLIMIT_FSIZE, &lim) && lim.rlim_cur != RLIM_INFINITY)
+			each = MIN(each, (size_t)(lim.rlim_cur / (rlim_t)n) & ~HUGE_MASK);
+		out->fd = memfd_create("rondo", MFD_CLOEXEC);
+		if (out->fd < 0)
+			return ERR(EXHAUSTED, "cannot make memory to share: memfd_create: %s", strerror(errno));
+	}
+	for (; each >= control + (64u << 20); each = each / 2 & ~HUGE_MASK) {
+		if (shared && ftruncate(out->fd, (off_t)(each * (size_t)n)))
+			continue;
+		p = mmap(NULL, each * (size_t)n, PROT_READ | PROT_WRITE, (shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS) | MAP_NORESERVE, out->fd, 0);
 		if (p != MAP_FAILED)
 			break;
 	}
-	if (p == MAP_FAILED)
-		return ERR(EXHAUSTED, "cannot reserve address space for device %d: %s", pe, strerror(errno));
-	madvise(p, n, MADV_HUGEPAGE);
-	madvise(p, n, MADV_DONTDUMP);
+	if (p == MAP_FAILED) {
+		struct err *e = ERR(EXHAUSTED, "cannot reserve address space for %d device%s: %s", n, n > 1 ? "s" : "", strerror(errno));
+		if (out->fd >= 0)
+			close(out->fd);
+		out->fd = -1;
+		return e;
+	}
+	madvise(p, each * (size_t)n, MADV_HUGEPAGE);
+	madvise(p, each * (size_t)n, MADV_DONTDUMP);
+	out->base = p;
+	out->each = each;
+	out->n = n;
+	return NULL;
+}
+
+void sym_region_free(struct sym_region *r)
+{
+	if (r->base)
+		munmap(r->base, r->each * (size_t)r->n);
+	if (r->fd >= 0)
+		close(r->fd);
+	*r = (struct sym_region){ .fd = -1 };
+}
+
+void sym_heap_init(struct sym_heap *h, struct sym_world *w, int i, size_t control)
+{
 	h->world = w;
-	h->pe = pe;
-	h->base = p;
-	h->reserve = n;
+	h->i = i;
+	h->base = w->region.base + (size_t)i * w->region.each;
+	h->reserve = w->region.each;
 	h->top = control;
 	pthread_mutex_init(&h->lock, NULL);
-	return NULL;
 }
 
 void sym_heap_fini(struct sym_heap *h)
 {
 	if (!h->base)
 		return;
-	munmap(h->base, h->reserve);
 	for (struct block *b = h->last, *p; b; b = p) {
 		p = b->prev;
 		free(b);

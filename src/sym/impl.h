@@ -8,10 +8,13 @@
 
 enum { SYM_SLB = 3, SYM_SL = 1 << SYM_SLB, SYM_FL = 56 };
 
+/* The heaps of one process: n of them, each bytes apart. */
+struct sym_region { char *base; size_t each; int n, fd; };
+
 struct block;
 struct sym_heap {
 	struct sym_world *world;
-	int pe;
+	int i;                            /* among the local ones */
 	char *base;
 	size_t reserve, top;              /* bytes of the region; bytes that were ever handed out */
 	pthread_mutex_t lock;
@@ -43,6 +46,7 @@ struct sym_from {                         /* what one peer writes */
 	_Alignas(4096) char slot[SYM_RING][SYM_SLOT];
 };
 struct sym_control {
+	char nonce[32];                   /* drawn by the process: whoever maps this sees whose it is */
 	_Alignas(128) _Atomic uint32_t bell;      /* changes when something arrived for a sleeper */
 	_Atomic uint32_t sleepers;
 	_Alignas(128) _Atomic uint64_t status;    /* program << 32 | site of the last message; 0 outside a launch */
@@ -80,7 +84,10 @@ struct sym_peer {
 enum sym_life { SYM_HERE, SYM_LEFT, SYM_DEAD };
 struct sym_process {
 	int first, npe, pid;
+	char host[64];                    /* for messages only */
 	_Atomic int life;                 /* enum sym_life */
+	int fd, pidfd;                    /* of a process of this host: its end of file is its death */
+	struct sym_region region;         /* of a process of this host, mapped here */
 };
 
 struct sym_ep {
@@ -96,13 +103,15 @@ struct sym_ep {
 };
 
 struct sym_world {
-	int npe, first, nlocal;
+	int npe, first, nlocal, threads;
 	int64_t limit;
 	bool guard, fence;                /* fence: the writer must order its line before it looks for sleepers */
 	int spins;
 	double patience;                  /* seconds after which a wait fails; 0: never */
 	_Atomic int64_t in_use, paged;    /* of all local heaps; paged: bytes of blocks that may hold pages */
+	struct sym_region region;         /* of this process */
 	struct sym_heap *heap;            /* nlocal */
+	struct join *join;                /* join.c */
 	struct sym_ep *ep;                /* nlocal */
 	struct sym_peer *peer;            /* npe */
 	int nproc, proc;
@@ -114,13 +123,24 @@ struct sym_world {
 	uint64_t seed;
 };
 
-struct err *sym_heap_init(struct sym_heap *h, struct sym_world *w, int pe, size_t want, size_t control);
+struct err *sym_region(int n, size_t want, size_t control, bool shared, struct sym_region *out);
+void sym_region_free(struct sym_region *r);
+void sym_heap_init(struct sym_heap *h, struct sym_world *w, int i, size_t control);
 void sym_heap_fini(struct sym_heap *h);
 void sym_notify(struct sym_world *w, int pe);         /* wake pe, whose heap is mapped, if it sleeps; the line was stored before */
-bool sym_barrier_init(void);                         /* can a sleeper make all writers' stores visible? */
-void sym_barrier(void);
+bool sym_barrier_init(bool shared);                         /* can a sleeper make all writers' stores visible? */
+void sym_barrier(bool shared);
 void sym_nap(_Atomic uint32_t *word, uint32_t seen, int64_t ns, bool shared);   /* sym_sleep; shared: with other processes */
 void sym_rouse(_Atomic uint32_t *word, bool shared);                           /* wake all who sleep there */
 static inline struct sym_control *sym_control_of(struct sym_world *w, int pe) { return (struct sym_control *)w->peer[pe].base; }
+
+
+/* --- join.c: how processes come to know each other --------------------------------------- */
+
+/* Meet the others of w->boot and map the heaps of those on this host: sets all that w says of processes and
+ * peers.  After sym_region. */
+struct err *sym_join(struct sym_world *w, const struct kv *boot);
+void sym_joined(struct sym_world *w);               /* waits may be woken from now on */
+void sym_part(struct sym_world *w);                  /* say goodbye */
 
 #endif

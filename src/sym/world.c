@@ -4,41 +4,57 @@
 
 #include "impl.h"
 
+enum { CONTROL_MAX = 1 << 20 };   /* of address space that a heap must have beside its data */
+
+/* Without others of its kind. */
+static void alone(struct sym_world *w)
+{
+	w->npe = w->nlocal;
+	w->nproc = 1;
+	w->process = mem_alloc(sizeof *w->process);
+	w->process[0] = (struct sym_process){ .npe = w->npe, .pid = getpid(), .fd = -1, .pidfd = -1 };
+}
+
 struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 {
 	struct sym_world *w = mem_alloc(sizeof *w);
+	bool others = o->boot && o->boot->nprocess > 1;
 	struct err *e = NULL;
 
-	if (o->boot)
-		return ERR(UNIMPLEMENTED, "several processes");
-	w->npe = w->nlocal = o->nlocal;
-	w->nproc = 1;
-	w->process = mem_alloc(sizeof *w->process);
-	w->process[0] = (struct sym_process){ 0, w->npe, getpid(), SYM_HERE };
+	w->nlocal = o->nlocal;
 	w->limit = o->limit;
 	w->guard = o->guard;
 	w->seed = o->seed;
+	w->threads = o->threads;
 	w->spins = sym_spins(o->threads);
-	w->fence = !sym_barrier_init();
+	w->fence = !sym_barrier_init(others);
 	w->patience = (double)conf_int(CONF_TIMEOUT);
+	w->region.fd = -1;
 	w->heap = mem_alloc((size_t)o->nlocal * sizeof *w->heap);
 	w->ep = mem_alloc((size_t)o->nlocal * sizeof *w->ep);
-	w->peer = mem_alloc((size_t)w->npe * sizeof *w->peer);
-	/* Four times the RAM a heap, so that holes between buffers never matter, but no more than 32 TB in all. */
-	size_t want = MIN((size_t)cpu_get()->ram * 4, ((size_t)32 << 40) / (size_t)w->npe) & ~(size_t)((2 << 20) - 1);
+	/* Four times the RAM a heap, so that holes between buffers never matter; but no more than 32 TB in all. */
+	size_t want = MIN((size_t)cpu_get()->ram * 4, ((size_t)32 << 40) / ((size_t)o->nlocal * (size_t)(others ? o->boot->nprocess : 1)));
+	TRY_GOTO(e, sym_region(o->nlocal, want, CONTROL_MAX, others, &w->region), out);
+	if (others)
+		TRY_GOTO(e, sym_join(w, o->boot), out);
+	else
+		alone(w);
 	size_t control = sizeof(struct sym_control) + (size_t)w->npe * sizeof(struct sym_from);
-	for (int i = 0; i < o->nlocal; i++) {
-		TRY_GOTO(e, sym_heap_init(&w->heap[i], w, w->first + i, want, control), out);
-		w->peer[w->first + i] = (struct sym_peer){ w->heap[i].base, true, 0 };
+	if (control > w->region.each / 2) {
+		e = ERR(EXHAUSTED, "%d devices are more than heaps of %zu bytes can serve", w->npe, w->region.each);
+		goto out;
 	}
-	if (o->chaos) {
-		TRY_GOTO(e, sym_chaos.open(w), out);
-		w->tr = &sym_chaos;
-		for (int i = 0; i < w->npe; i++)
-			w->peer[i].direct = false;
-	}
-	for (int i = 0; i < o->nlocal; i++) {
+	w->peer = mem_alloc((size_t)w->npe * sizeof *w->peer);
+	for (int k = 0; k < w->nproc; k++)
+		for (int i = 0; i < w->process[k].npe; i++) {
+			const struct sym_region *r = k == w->proc ? &w->region : &w->process[k].region;
+			w->peer[w->process[k].first + i] = (struct sym_peer){ r->base + (size_t)i * r->each, !o->chaos, k };
+		}
+	if (others)
+		sym_joined(w);
+	for (int i = 0; i < w->nlocal; i++) {
 		struct sym_ep *ep = &w->ep[i];
+		sym_heap_init(&w->heap[i], w, i, control);
 		ep->world = w;
 		ep->pe = w->first + i;
 		ep->spins = w->spins;
@@ -49,6 +65,10 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 			ep->chan[k].in = ep->me->from[k].ring;
 			ep->chan[k].ret = &ep->me->from[k].ret;
 		}
+	}
+	if (o->chaos) {
+		TRY_GOTO(e, sym_chaos.open(w), out);
+		w->tr = &sym_chaos;
 	}
 out:
 	if (e) {
@@ -65,10 +85,12 @@ void sym_close(struct sym_world *w)
 		return;
 	if (w->tr)
 		w->tr->close(w);
+	sym_part(w);
 	for (int i = 0; i < w->nlocal; i++) {
 		free(w->ep[i].chan);
 		sym_heap_fini(&w->heap[i]);
 	}
+	sym_region_free(&w->region);
 	free(w->process);
 	free(w->peer);
 	free(w->ep);

@@ -41,6 +41,8 @@ struct err *args_parse(const struct command *c, int argc, char **argv, char **fi
 			if (*nfile == c->nfile_max)
 				return ERR(INVALID, "rondo %s does not know what to do with '%s'", c->name, w);
 			file[(*nfile)++] = w;
+			while (c->nfile_max < 0 && ++i < argc)
+				file[(*nfile)++] = argv[i];
 			continue;
 		}
 		const char *name = w + strspn(w, "-"), *eq = strchr(name, '=');
@@ -58,6 +60,7 @@ struct err *args_parse(const struct command *c, int argc, char **argv, char **fi
 		else
 			return ERR(INVALID, "option '%s' of rondo %s needs a value: %s", w, c->name, c->opt[k].value);
 	}
+	file[*nfile] = NULL;
 	if (*nfile < c->nfile_min)
 		return ERR(INVALID, "rondo %s needs: %s", c->name, c->args);
 	return NULL;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static const struct command *const command[] = {&cmd_info, &cmd_opt, &cmd_run, &cmd_explain, &cmd_prog, &cmd_bench};
+static const struct command *const command[] = {&cmd_info, &cmd_opt, &cmd_run, &cmd_explain, &cmd_prog, &cmd_bench, &cmd_launch};
 
 static void overview(FILE *f)
 {
@@ -47,15 +47,18 @@ static struct err *run(int argc, char **argv, int *status)
 		name[i] = c->name;
 		if (strcmp(argv[1], c->name) != 0)
 			continue;
-		for (int k = 2; k < argc; k++)
+		for (int k = 2; k < argc && (c->nfile_max >= 0 || argv[k][0] == '-'); k++)
 			if (strcmp(argv[k], "--help") == 0 || strcmp(argv[k], "-h") == 0) {
 				args_help(stdout, c);
 				return NULL;
 			}
-		char *file[16];
+		char **file = mem_alloc((size_t)argc * sizeof *file);
 		int nfile;
-		TRY(args_parse(c, argc - 2, argv + 2, file, &nfile));
-		return c->run(file, nfile, status);
+		struct err *e = args_parse(c, argc - 2, argv + 2, file, &nfile);
+		if (!e)
+			e = c->run(file, nfile, status);
+		free(file);
+		return e;
 	}
 	name[NELEM(command)] = "help";
 	return ERR(INVALID, "no command '%s'%s; see 'rondo help'", argv[1], args_hint(argv[1], name, NELEM(name)));

@@ -21,12 +21,12 @@ struct command {
 	const char *name, *args, *help;
 	const struct opt *opt;
 	size_t nopt;
-	int nfile_min, nfile_max;
+	int nfile_min, nfile_max;      /* nfile_max -1: options end at the first file; all that follows is handed on */
 	struct err *(*run)(char **file, int nfile, int *status);
 };
-extern const struct command cmd_info, cmd_opt, cmd_run, cmd_explain, cmd_prog, cmd_bench;
+extern const struct command cmd_info, cmd_opt, cmd_run, cmd_explain, cmd_prog, cmd_bench, cmd_launch;
 
-struct err *args_parse(const struct command *c, int argc, char **argv, char **file, int *nfile);
+struct err *args_parse(const struct command *c, int argc, char **argv, char **file, int *nfile);   /* file: room for argc + 1; NULL behind the last */
 void args_help(FILE *f, const struct command *c);
 /* "did you mean 'x'" for a word that is none of cand, "" if nothing is near.  Static storage. */
 const char *args_hint(const char *word, const char *const *cand, size_t n);

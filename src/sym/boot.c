@@ -1,0 +1,517 @@
+/* Stores for processes that JAX does not start: a server on a socket, or files in a folder.
+ *
+ * The server speaks lines: the client shows "rondo <token>", then "put <key> <n>" and n bytes (answer "ok" or
+ * "exists"), or "get <key> <ms>" (answer "value <n>" and n bytes, or "late").  One thread a connection; whoever
+ * does not show the token within a few seconds is cut off. */
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "impl.h"
+
+enum { KEY = 128, VALUE = 1 << 20, GREET_S = 5, CLIENTS = 4096, RETRY_MS = 20 };
+
+static char *text_copy(const char *s)
+{
+	size_t n = strlen(s) + 1;
+
+	return memcpy(mem_alloc(n), s, n);
+}
+
+/* --- lines over a socket ---------------------------------------------------------------- */
+
+static bool send_all(int s, const void *p, size_t n)
+{
+	for (size_t k = 0; k < n;) {
+		ssize_t r = send(s, (const char *)p + k, n - k, MSG_NOSIGNAL);
+		if (r < 0 && errno == EINTR)
+			continue;
+		if (r <= 0)
+			return false;
+		k += (size_t)r;
+	}
+	return true;
+}
+
+static bool recv_all(int s, void *p, size_t n)
+{
+	for (size_t k = 0; k < n;) {
+		ssize_t r = recv(s, (char *)p + k, n - k, 0);
+		if (r < 0 && errno == EINTR)
+			continue;
+		if (r <= 0)
+			return false;
+		k += (size_t)r;
+	}
+	return true;
+}
+
+/* A line of less than n bytes, without its end. */
+static bool recv_line(int s, char *out, size_t n)
+{
+	for (size_t k = 0; k + 1 < n; k++) {
+		if (!recv_all(s, out + k, 1))
+			return false;
+		if (out[k] == '\n') {
+			out[k] = '\0';
+			return true;
+		}
+	}
+	return false;
+}
+
+/* --- the server ---------------------------------------------------------------------------- */
+
+struct pair { struct pair *next; char key[KEY]; size_t n; char value[]; };
+
+struct sym_server {
+	int fd;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;              /* a key was put, a client left */
+	struct pair *all;
+	char *token;
+	int *client, nclient;             /* sockets */
+	bool stop;
+};
+
+static struct pair *find(struct sym_server *v, const char *key)
+{
+	struct pair *p = v->all;
+
+	while (p && strcmp(p->key, key))
+		p = p->next;
+	return p;
+}
+
+static bool serve_put(struct sym_server *v, int s, const char *key, size_t n)
+{
+	struct pair *p = mem_grow(NULL, sizeof *p + n);
+
+	if (!recv_all(s, p->value, n)) {
+		free(p);
+		return false;
+	}
+	snprintf(p->key, sizeof p->key, "%s", key);
+	p->n = n;
+	pthread_mutex_lock(&v->lock);
+	bool old = find(v, key);
+	if (!old) {
+		p->next = v->all;
+		v->all = p;
+		pthread_cond_broadcast(&v->cond);
+	}
+	pthread_mutex_unlock(&v->lock);
+	if (old)
+		free(p);
+	return old ? send_all(s, "exists\n", 7) : send_all(s, "ok\n", 3);
+}
+
+static bool serve_get(struct sym_server *v, int s, const char *key, int ms)
+{
+	struct timespec until;
+	struct pair *p;
+	char line[40];
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += ms / 1000;
+	until.tv_nsec += (long)(ms % 1000) * 1000000;
+	if (until.tv_nsec >= 1000000000)
+		until.tv_sec++, until.tv_nsec -= 1000000000;
+	pthread_mutex_lock(&v->lock);
+	while (!(p = find(v, key)) && !v->stop && pthread_cond_timedwait(&v->cond, &v->lock, &until) != ETIMEDOUT) { }
+	pthread_mutex_unlock(&v->lock);
+	if (!p)
+		return send_all(s, "late\n", 5);
+	snprintf(line, sizeof line, "value %zu\n", p->n);
+	return send_all(s, line, strlen(line)) && send_all(s, p->value, p->n);     /* pairs stay while the server lives */
+}
+
+struct client { struct sym_server *v; int fd; };
+
+static void *client_main(void *u)
+{
+	struct client *c = u;
+	struct sym_server *v = c->v;
+	struct timeval limit = { GREET_S, 0 }, never = { 0, 0 };
+	char line[KEY + 64], key[KEY], want[KEY + 64];
+	long long n;
+	int s = c->fd;
+
+	free(c);
+	snprintf(want, sizeof want, "rondo %s", v->token);
+	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+	bool ok = recv_line(s, line, sizeof line) && !strcmp(line, want);
+	if (!ok)
+		log_line(LOG_WARN, "a stranger on the job's store was cut off");
+	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof never);
+	while (ok && recv_line(s, line, sizeof line))
+		if (sscanf(line, "put %127s %lld", key, &n) == 2 && n >= 0 && n <= VALUE)
+			ok = serve_put(v, s, key, (size_t)n);
+		else if (sscanf(line, "get %127s %lld", key, &n) == 2 && n >= 0 && n <= INT32_MAX)
+			ok = serve_get(v, s, key, (int)n);
+		else
+			ok = false;
+	pthread_mutex_lock(&v->lock);
+	for (int i = 0; i < v->nclient; i++)
+		if (v->client[i] == s)
+			v->client[i] = v->client[--v->nclient];
+	close(s);
+	pthread_cond_broadcast(&v->cond);
+	pthread_mutex_unlock(&v->lock);
+	return NULL;
+}
+
+static void *server_main(void *u)
+{
+	struct sym_server *v = u;
+	int s, one = 1;
+
+	while ((s = accept4(v->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0 || errno == EINTR || errno == ECONNABORTED) {
+		struct client *c;
+		pthread_t t;
+		if (s < 0)
+			continue;
+		setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+		pthread_mutex_lock(&v->lock);
+		bool room = v->nclient < CLIENTS && !v->stop;
+		if (room)
+			v->client[v->nclient++] = s;
+		pthread_mutex_unlock(&v->lock);
+		c = room ? mem_alloc(sizeof *c) : NULL;
+		if (c)
+			*c = (struct client){ v, s };
+		if (!c || pthread_create(&t, NULL, client_main, c)) {
+			pthread_mutex_lock(&v->lock);
+			if (c)
+				v->nclient--;
+			pthread_mutex_unlock(&v->lock);
+			free(c);
+			close(s);
+		} else
+			pthread_detach(t);
+	}
+	return NULL;
+}
+
+static struct err *resolve(const char *host, int port, bool passive, struct addrinfo **out)
+{
+	struct addrinfo hint = { .ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC, .ai_flags = passive ? AI_PASSIVE : 0 };
+	char text[16];
+
+	snprintf(text, sizeof text, "%d", port);
+	int r = getaddrinfo(host && *host ? host : NULL, text, &hint, out);
+	return r ? ERR(UNAVAILABLE, "host '%s': %s", host ? host : "", gai_strerror(r)) : NULL;
+}
+
+struct err *sym_server_new(const char *host, int *port, const char *token, struct sym_server **out)
+{
+	struct addrinfo *a = NULL;
+	struct sockaddr_storage bound;
+	socklen_t n = sizeof bound;
+	struct err *e = NULL;
+	int one = 1, s = -1;
+
+	*out = NULL;
+	TRY(resolve(host, *port, true, &a));
+	for (struct addrinfo *i = a; i && s < 0; i = i->ai_next) {
+		s = socket(i->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (s < 0)
+			continue;
+		setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+		if (bind(s, i->ai_addr, i->ai_addrlen) || listen(s, 1024)) {
+			int why = errno;
+			close(s);
+			s = -1;
+			errno = why;
+		}
+	}
+	freeaddrinfo(a);
+	if (s < 0)
+		return ERR(UNAVAILABLE, "cannot serve the job's store at %s:%d: %s", host ? host : "", *port, strerror(errno));
+	getsockname(s, (struct sockaddr *)&bound, &n);
+	*port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port : ((struct sockaddr_in *)&bound)->sin_port);
+	struct sym_server *v = mem_alloc(sizeof *v);
+	v->fd = s;
+	v->client = mem_alloc(CLIENTS * sizeof *v->client);
+	v->token = text_copy(token);
+	pthread_mutex_init(&v->lock, NULL);
+	pthread_cond_init(&v->cond, NULL);
+	int r = pthread_create(&v->thread, NULL, server_main, v);
+	if (r) {
+		e = ERR(EXHAUSTED, "cannot start a thread: %s", strerror(r));
+		close(s);
+		free(v->client);
+		free(v->token);
+		free(v);
+		return e;
+	}
+	*out = v;
+	return NULL;
+}
+
+void sym_server_free(struct sym_server *v)
+{
+	if (!v)
+		return;
+	pthread_mutex_lock(&v->lock);
+	v->stop = true;
+	shutdown(v->fd, SHUT_RDWR);
+	for (int i = 0; i < v->nclient; i++)
+		shutdown(v->client[i], SHUT_RDWR);
+	pthread_cond_broadcast(&v->cond);
+	while (v->nclient)
+		pthread_cond_wait(&v->cond, &v->lock);
+	pthread_mutex_unlock(&v->lock);
+	pthread_join(v->thread, NULL);
+	close(v->fd);
+	for (struct pair *p = v->all, *q; p; p = q) {
+		q = p->next;
+		free(p);
+	}
+	pthread_mutex_destroy(&v->lock);
+	pthread_cond_destroy(&v->cond);
+	free(v->client);
+	free(v->token);
+	free(v);
+}
+
+/* --- clients ---------------------------------------------------------------------------------- */
+
+struct boot { struct kv kv; int fd; char *dir; struct sym_server *server; };
+
+static struct err *tcp_put(void *user, const char *key, const void *value, size_t n)
+{
+	struct boot *b = user;
+	char line[KEY + 64];
+
+	snprintf(line, sizeof line, "put %s %zu\n", key, n);
+	if (!send_all(b->fd, line, strlen(line)) || !send_all(b->fd, value, n) || !recv_line(b->fd, line, sizeof line))
+		return ERR(UNAVAILABLE, "the job's store has gone (or the token is wrong)");
+	return strcmp(line, "ok") ? ERR(ALREADY_EXISTS, "the job's store has a key '%s' already: is the process number taken?", key) : NULL;
+}
+
+static struct err *tcp_get(void *user, const char *key, int ms, struct str *out)
+{
+	struct boot *b = user;
+	char line[KEY + 64];
+	size_t n;
+
+	snprintf(line, sizeof line, "get %s %d\n", key, ms);
+	if (!send_all(b->fd, line, strlen(line)) || !recv_line(b->fd, line, sizeof line))
+		return ERR(UNAVAILABLE, "the job's store has gone (or the token is wrong)");
+	if (sscanf(line, "value %zu", &n) != 1 || n > VALUE)
+		return ERR(DEADLINE, "nobody has written '%s'", key);
+	char *p = mem_grow(NULL, n + 1);
+	bool ok = recv_all(b->fd, p, n);
+	if (ok)
+		str_addn(out, p, n);
+	free(p);
+	return ok ? NULL : ERR(UNAVAILABLE, "the job's store has gone");
+}
+
+static struct err *tcp_open(struct boot *b, const char *at, const char *token)
+{
+	const char *colon = strrchr(at, ':');
+	char host[256], line[KEY + 64];
+	int port = colon ? atoi(colon + 1) : 0, one = 1;
+	double until = clock_s() + (double)conf_int(CONF_JOIN_TIMEOUT);
+	struct err *e = NULL;
+
+	if (!colon || port <= 0 || port > 65535 || colon - at >= (ptrdiff_t)sizeof host)
+		return ERR(INVALID, "'tcp://%s' is not tcp://host:port", at);
+	snprintf(host, sizeof host, "%.*s", (int)(colon - at), at);
+	/* Process 0 serves, unless the launcher does. */
+	if (b->kv.process == 0 && (e = sym_server_new(host, &port, token, &b->server)))
+		err_free(e);
+	for (;;) {
+		struct addrinfo *a = NULL;
+		e = resolve(host, port, false, &a);
+		int why = 0;
+		for (struct addrinfo *i = a; i && b->fd < 0; i = i->ai_next) {
+			int s = socket(i->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+			if (s >= 0 && !connect(s, i->ai_addr, i->ai_addrlen))
+				b->fd = s;
+			else {
+				why = errno;
+				if (s >= 0)
+					close(s);
+			}
+		}
+		if (a)
+			freeaddrinfo(a);
+		if (b->fd >= 0)
+			break;
+		if (clock_s() > until)
+			return e ? e : ERR(UNAVAILABLE, "cannot reach the job's store at %s: %s", at, strerror(why));
+		err_free(e);
+		nanosleep(&(struct timespec){ 0, RETRY_MS * 1000000 }, NULL);
+	}
+	setsockopt(b->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+	snprintf(line, sizeof line, "rondo %s\n", token);
+	b->kv.put = tcp_put;
+	b->kv.get = tcp_get;
+	return send_all(b->fd, line, strlen(line)) ? NULL : ERR(UNAVAILABLE, "the job's store at %s has gone", at);
+}
+
+/* A key is a file: written under another name, then linked, so it is whole or not there. */
+static void path_of(const struct boot *b, const char *key, const char *tail, char *out, size_t n)
+{
+	snprintf(out, n, "%s/%s%s", b->dir, key, tail);
+	for (char *p = out + strlen(b->dir) + 1; *p; p++)
+		if (*p == '/')
+			*p = '-';
+}
+
+static struct err *dir_put(void *user, const char *key, const void *value, size_t n)
+{
+	struct boot *b = user;
+	char path[4200], part[4200], tail[40];
+
+	snprintf(tail, sizeof tail, ".%d.%d", b->kv.process, (int)getpid());
+	path_of(b, key, "", path, sizeof path);
+	path_of(b, key, tail, part, sizeof part);
+	int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	bool ok = fd >= 0 && write(fd, value, n) == (ssize_t)n;
+	int why = errno;
+	if (fd >= 0)
+		close(fd);
+	if (ok && link(part, path)) {
+		ok = false;
+		why = errno;
+	}
+	unlink(part);
+	if (!ok && why == EEXIST)
+		return ERR(ALREADY_EXISTS, "'%s' exists already: use a fresh folder for every job", path);
+	return ok ? NULL : ERR(UNAVAILABLE, "cannot write '%s': %s", path, strerror(why));
+}
+
+static struct err *dir_get(void *user, const char *key, int ms, struct str *out)
+{
+	struct boot *b = user;
+	double until = clock_s() + ms / 1000.;
+	char path[4200];
+
+	path_of(b, key, "", path, sizeof path);
+	for (;;) {
+		if (!access(path, R_OK))
+			return str_read_file(out, path);
+		if (clock_s() >= until)
+			return ERR(DEADLINE, "nobody has written '%s'", path);
+		nanosleep(&(struct timespec){ 0, 2000000 }, NULL);
+	}
+}
+
+static struct err *dir_open(struct boot *b, const char *dir)
+{
+	struct stat st;
+
+	if (mkdir(dir, 0700) && errno != EEXIST)
+		return ERR(UNAVAILABLE, "cannot make '%s': %s", dir, strerror(errno));
+	if (stat(dir, &st) || !S_ISDIR(st.st_mode))
+		return ERR(UNAVAILABLE, "'%s' is no folder", dir);
+	if (st.st_uid != geteuid() || (st.st_mode & 022))
+		return ERR(PERMISSION, "'%s' is not this user's alone: others could join the job", dir);
+	b->dir = text_copy(dir);
+	b->kv.put = dir_put;
+	b->kv.get = dir_get;
+	return NULL;
+}
+
+/* --- the environment ---------------------------------------------------------------------------- */
+
+/* Launchers and what they say: number of this process, of all, of the job; where the first one runs. */
+static const struct launcher { const char *name, *rank, *size, *job, *where; } launcher[] = {
+	{ "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri" },
+	{ "PMIx", "PMIX_RANK", "PMIX_SIZE", "PMIX_NAMESPACE", "PMIX_SERVER_URI2" },
+	{ "PMI", "PMI_RANK", "PMI_SIZE", "PMI_ID", NULL },
+	{ "Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_NODELIST" },
+};
+
+/* The host in "1234.0;tcp://10.0.0.1,10.1.0.1:5555" or the first of "node[003-007,9],other". */
+static bool first_host(const char *text, char *out, size_t n)
+{
+	const char *p = strstr(text, "://");
+	size_t k;
+
+	if (p) {
+		k = strcspn(p + 3, ",:/");
+		snprintf(out, n, "%.*s", (int)k, p + 3);
+		return k > 0;
+	}
+	k = strcspn(text, "[,");
+	snprintf(out, n, "%.*s", (int)k, text);
+	if (text[k] == '[') {
+		size_t d = strcspn(text + k + 1, "-,]"), m = strlen(out);
+		snprintf(out + m, n - m, "%.*s", (int)d, text + k + 1);
+	}
+	return out[0] != '\0';
+}
+
+struct err *sym_boot_env(struct kv **out)
+{
+	const char *at = conf_str(CONF_RENDEZVOUS), *token = conf_str(CONF_TOKEN), *who = "RONDO_PROCESSES";
+	int64_t process = conf_int(CONF_PROCESS), n = conf_int(CONF_PROCESSES);
+	char where[300], host[256], key[80];
+	struct err *e = NULL;
+
+	*out = NULL;
+	for (size_t i = 0; i < NELEM(launcher) && !n; i++) {
+		const struct launcher *l = &launcher[i];
+		const char *rank = getenv(l->rank), *size = getenv(l->size), *job = getenv(l->job), *first = l->where ? getenv(l->where) : NULL;
+		if (!rank || !size)
+			continue;
+		process = atoll(rank);
+		n = atoll(size);
+		who = l->name;
+		if (!*at && n > 1 && job && first && first_host(first, host, sizeof host)) {
+			uint64_t h = hash_bytes(job, strlen(job), 0);
+			snprintf(where, sizeof where, "tcp://%s:%d", host, (int)(20000 + h % 20000));
+			at = where;
+		}
+		if (!*token && job) {             /* no secret, but it keeps another job's processes out */
+			snprintf(key, sizeof key, "job-%s", job);
+			token = key;
+		}
+	}
+	if (n <= 1)
+		return NULL;
+	if (process < 0 || process >= n || n > 1 << 16)
+		return ERR(INVALID, "%s says that this is process %lld of %lld", who, (long long)process, (long long)n);
+	if (!*at)
+		return ERR(INVALID, "%s says that this is one of %lld processes: set RONDO_RENDEZVOUS to tcp://host:port or to a folder that all see", who, (long long)n);
+	if (strlen(token) >= KEY || strpbrk(token, " \n"))
+		return ERR(INVALID, "RONDO_TOKEN is too long or has spaces");
+	struct boot *b = mem_alloc(sizeof *b);
+	b->kv.process = (int)process;
+	b->kv.nprocess = (int)n;
+	b->kv.user = b;
+	b->fd = -1;
+	e = strncmp(at, "tcp://", 6) ? dir_open(b, at) : tcp_open(b, at + 6, *token ? token : "none");
+	if (e)
+		sym_boot_free(&b->kv);
+	else
+		*out = &b->kv;
+	return e;
+}
+
+void sym_boot_free(struct kv *k)
+{
+	struct boot *b = k ? k->user : NULL;
+
+	if (!b)
+		return;
+	if (b->fd >= 0)
+		close(b->fd);
+	sym_server_free(b->server);
+	free(b->dir);
+	free(b);
+}

@@ -1,0 +1,576 @@
+/* How the processes of a job come to know each other, and hear of each other's end.
+ *
+ * Every process writes a record into the job's store, and reads all others'.  Whether two processes share a host
+ * is tried, not guessed: the one with the higher number connects to the other's socket (a name in the abstract
+ * space, so nothing is left behind), both pass the descriptor of their region, map what they got, and compare a
+ * nonce in it with what the record said.  Who connects writes into the store whom it reached, so both take the
+ * same road.  The socket stays open: its end without a goodbye is the death of the process.
+ *
+ * Strangers: a socket is served only to processes of the same user that show the job's token, and only until
+ * all have come. */
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "impl.h"
+
+enum { TOKEN = 32, MASK = 1024, PENDING = 64, HELLO_MS = 10000, SLICE_MS = 1000, STATUS_MS = 20000 };
+enum { HELLO = 0x4f444e52, GOODBYE = 0x21455942 };
+
+/* The one message that a socket carries each way before it falls silent. */
+struct hello {
+	uint32_t magic;
+	int32_t version, proc, pid, fd;   /* fd: the region's number at the sender, for pidfd_getfd */
+	int32_t n;                        /* heaps */
+	uint64_t each;
+	char token[TOKEN + 1], nonce[TOKEN + 1];
+	uint8_t ok;                       /* the sender has mapped the other's region */
+};
+
+/* What the store says of a process. */
+struct record { int version, npe, pid, threads, cores, barrier; char sock[64], nonce[TOKEN + 1], host[64], mask[MASK / 4 + 1]; };
+
+struct join {
+	pthread_t thread;
+	bool started;
+	_Atomic bool joined;              /* w->peer is set */
+	int listen, stop;                 /* sockets; stop: an eventfd */
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	char token[TOKEN + 1];
+	bool pass;                        /* pass descriptors; else the other side fetches them */
+	struct hello mine;
+	struct record *rec;               /* nproc */
+	struct { int fd; double since; bool maps; int proc; } pending[PENDING];
+	int npending;
+};
+
+static void draw(char out[TOKEN + 1])
+{
+	unsigned char b[TOKEN / 2];
+
+	if (getrandom(b, sizeof b, 0) != sizeof b)
+		abort();                  /* the kernel promises 256 bytes at once */
+	for (int i = 0; i < TOKEN / 2; i++)
+		snprintf(out + 2 * i, 3, "%02x", b[i]);
+}
+
+/* --- the store ----------------------------------------------------------------------- */
+
+/* A key that process who is to write; says for whom it waits. */
+static struct err *fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out)
+{
+	double since = clock_s();
+	bool said = false;
+
+	for (;;) {
+		double left = until - clock_s();
+		int ms = (int)MIN(MAX(left * 1000, 1), SLICE_MS);
+		struct err *e = kv->get(kv->user, key, ms, out);
+		if (!e || (e->code != ERR_DEADLINE && e->code != ERR_NOT_FOUND))
+			return e ? err_wrap(e, "joining the job, process %d", kv->process) : NULL;
+		err_free(e);
+		if (atomic_load(&w->process[who].life) != SYM_HERE)
+			return ERR(UNAVAILABLE, "process %d (pid %d) has died while it joined the job", who, w->process[who].pid);
+		if (clock_s() >= until)
+			return ERR(UNAVAILABLE, "process %d of %d has not joined the job within %lld s", who, kv->nprocess, (long long)conf_int(CONF_JOIN_TIMEOUT));
+		if (!said && clock_s() - since >= STATUS_MS / 1000)
+			log_line(LOG_WARN, "process %d waits for process %d of %d to join the job", kv->process, who, kv->nprocess), said = true;
+	}
+}
+
+static void mask_text(char out[MASK / 4 + 1])
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	sched_getaffinity(0, sizeof set, &set);
+	for (int i = 0; i < MASK / 4; i++) {
+		int v = 0;
+		for (int b = 0; b < 4; b++)
+			v |= CPU_ISSET(i * 4 + b, &set) ? 1 << b : 0;
+		out[i] = "0123456789abcdef"[v];
+	}
+	out[MASK / 4] = '\0';
+}
+
+static struct err *record_read(const char *text, int proc, struct record *r)
+{
+	if (sscanf(text, "rondo %d %d %d %d %d %d %63s %32s %63s %256s", &r->version, &r->npe, &r->pid, &r->threads, &r->cores, &r->barrier,
+	           r->sock, r->nonce, r->host, r->mask) != 10 || r->npe < 1 || r->npe > 1 << 16)
+		return ERR(PRECONDITION, "what process %d wrote into the job's store is no record of this version of Rondo", proc);
+	if (r->version != RONDO_VERSION)
+		return ERR(PRECONDITION, "process %d runs version %d of Rondo, this one version %d", proc, r->version, RONDO_VERSION);
+	return NULL;
+}
+
+/* --- regions ------------------------------------------------------------------------- */
+
+static struct err *send_hello(int s, struct hello *h, int fd)
+{
+	union { struct cmsghdr h; char b[CMSG_SPACE(sizeof(int))]; } c = { 0 };
+	struct iovec v = { h, sizeof *h };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1 };
+
+	if (fd >= 0) {
+		m.msg_control = c.b;
+		m.msg_controllen = sizeof c.b;
+		struct cmsghdr *p = CMSG_FIRSTHDR(&m);
+		p->cmsg_level = SOL_SOCKET;
+		p->cmsg_type = SCM_RIGHTS;
+		p->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(p), &fd, sizeof fd);
+	}
+	if (sendmsg(s, &m, MSG_NOSIGNAL) != sizeof *h)
+		return ERR(UNAVAILABLE, "sendmsg: %s", strerror(errno));
+	return NULL;
+}
+
+/* One message; *fd is -1 if none came with it. */
+static struct err *recv_hello(int s, struct hello *h, int *fd)
+{
+	union { struct cmsghdr h; char b[CMSG_SPACE(sizeof(int))]; } c;
+	struct iovec v = { h, sizeof *h };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = c.b, .msg_controllen = sizeof c.b };
+	ssize_t n = recvmsg(s, &m, MSG_CMSG_CLOEXEC);
+
+	*fd = -1;
+	for (struct cmsghdr *p = n > 0 ? CMSG_FIRSTHDR(&m) : NULL; p; p = CMSG_NXTHDR(&m, p))
+		if (p->cmsg_level == SOL_SOCKET && p->cmsg_type == SCM_RIGHTS)
+			memcpy(fd, CMSG_DATA(p), sizeof *fd);
+	if (n == sizeof *h && h->magic == HELLO) {
+		h->token[TOKEN] = h->nonce[TOKEN] = '\0';
+		return NULL;
+	}
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+	return ERR(UNAVAILABLE, n < 0 ? "recvmsg: %s" : n ? "not a greeting" : "closed", strerror(errno));
+}
+
+/* Map what the other side showed; false if that cannot be done or is not what it said it is. */
+static bool map_region(struct sym_process *p, const struct hello *h, int fd, int pidfd)
+{
+	if (fd < 0 && pidfd >= 0)
+		fd = (int)syscall(SYS_pidfd_getfd, pidfd, h->fd, 0);
+	if (fd < 0)
+		return false;
+	char *b = h->each > 0 && h->n > 0 && h->each <= ((uint64_t)1 << 46) / (uint64_t)h->n
+	        ? mmap(NULL, h->each * (uint64_t)h->n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0) : MAP_FAILED;
+	close(fd);
+	if (b == MAP_FAILED)
+		return false;
+	p->region = (struct sym_region){ b, h->each, h->n, -1 };
+	madvise(b, h->each * (uint64_t)h->n, MADV_DONTDUMP);
+	madvise(b, h->each * (uint64_t)h->n, MADV_HUGEPAGE);
+	if (!memcmp(((struct sym_control *)b)->nonce, h->nonce, TOKEN))
+		return true;
+	sym_region_free(&p->region);
+	return false;
+}
+
+static int pidfd_of(int s)
+{
+	struct ucred u;
+	socklen_t n = sizeof u;
+
+	return getsockopt(s, SOL_SOCKET, SO_PEERCRED, &u, &n) ? -1 : (int)syscall(SYS_pidfd_open, u.pid, 0);
+}
+
+static bool same_user(int s)
+{
+	struct ucred u;
+	socklen_t n = sizeof u;
+
+	return !getsockopt(s, SOL_SOCKET, SO_PEERCRED, &u, &n) && u.uid == geteuid();
+}
+
+/* The other process is linked by s: its end will be seen. */
+static void linked(struct sym_world *w, int proc, int s, int pidfd)
+{
+	struct join *j = w->join;
+
+	pthread_mutex_lock(&j->lock);
+	w->process[proc].pidfd = pidfd;
+	w->process[proc].fd = s;
+	pthread_cond_broadcast(&j->cond);
+	pthread_mutex_unlock(&j->lock);
+	eventfd_write(j->stop, 1);        /* look at one more descriptor */
+}
+
+/* Connect to a process with a lower number.  *reached: both have mapped each other. */
+static struct err *greet(struct sym_world *w, int proc, bool *reached)
+{
+	struct join *j = w->join;
+	struct sym_process *p = &w->process[proc];
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct timeval limit = { HELLO_MS / 1000, 0 };
+	struct hello mine = j->mine, its;
+	struct err *e = NULL;
+	int fd = -1, pidfd = -1;
+
+	*reached = false;
+	int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (s < 0)
+		return ERR(EXHAUSTED, "socket: %s", strerror(errno));
+	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+	size_t n = strnlen(j->rec[proc].sock, sizeof a.sun_path - 1);
+	memcpy(a.sun_path + 1, j->rec[proc].sock, n);
+	if (connect(s, (struct sockaddr *)&a, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n)) || !same_user(s))
+		goto out;                 /* another host, another network namespace, another user */
+	TRY_GOTO(e, send_hello(s, &mine, j->pass ? w->region.fd : -1), out);
+	TRY_GOTO(e, recv_hello(s, &its, &fd), out);
+	if (its.proc != proc || strcmp(its.token, j->token) || strcmp(its.nonce, j->rec[proc].nonce)) {
+		if (fd >= 0)
+			close(fd);
+		goto out;
+	}
+	pidfd = pidfd_of(s);
+	mine.ok = map_region(p, &its, fd, pidfd);
+	TRY_GOTO(e, send_hello(s, &mine, -1), out);
+	*reached = mine.ok && its.ok;
+out:
+	if (e) {                          /* it may be gone, or a stranger: not reached by this road */
+		log_line(LOG_INFO, "process %d cannot greet process %d: %s", w->proc, proc, e->msg);
+		err_free(e);
+	}
+	if (*reached) {
+		linked(w, proc, s, pidfd);
+		return NULL;
+	}
+	sym_region_free(&p->region);
+	if (pidfd >= 0)
+		close(pidfd);
+	close(s);
+	return NULL;
+}
+
+/* --- the watcher -------------------------------------------------------------------------- */
+
+static void pending_drop(struct join *j, int i)
+{
+	close(j->pending[i].fd);
+	j->pending[i] = j->pending[--j->npending];
+}
+
+/* A message on a socket that was accepted. */
+static void pending_read(struct sym_world *w, int i)
+{
+	struct join *j = w->join;
+	struct hello its, mine = j->mine;
+	int fd, s = j->pending[i].fd, proc = j->pending[i].proc;
+	struct err *e = recv_hello(s, &its, &fd);
+
+	if (e || strcmp(its.token, j->token) || its.version != RONDO_VERSION || its.proc <= w->proc || its.proc >= w->nproc ||
+	    (proc >= 0 && proc != its.proc) || (proc < 0 && w->process[its.proc].fd >= 0)) {
+		log_line(LOG_INFO, "process %d: a stranger on the job's socket: %s", w->proc, e ? e->msg : "wrong token, version or number");
+		err_free(e);
+		if (fd >= 0)
+			close(fd);
+		if (proc >= 0)
+			sym_region_free(&w->process[proc].region);
+		pending_drop(j, i);
+		return;
+	}
+	struct sym_process *p = &w->process[its.proc];
+	if (proc < 0) {                   /* the greeting */
+		int pidfd = pidfd_of(s);
+		if (p->region.base)
+			sym_region_free(&p->region);
+		mine.ok = j->pending[i].maps = map_region(p, &its, fd, pidfd);
+		if (pidfd >= 0)
+			close(pidfd);
+		j->pending[i].proc = its.proc;
+		if ((e = send_hello(s, &mine, j->pass ? w->region.fd : -1))) {
+			err_free(e);
+			pending_drop(j, i);
+		}
+		return;
+	}
+	if (fd >= 0)
+		close(fd);
+	if (its.ok && j->pending[i].maps) {
+		linked(w, proc, dup(s), pidfd_of(s));
+		pending_drop(j, i);
+	} else {
+		sym_region_free(&p->region);
+		pending_drop(j, i);
+	}
+}
+
+static void gone(struct sym_world *w, int proc, enum sym_life how)
+{
+	struct sym_process *p = &w->process[proc];
+	struct join *j = w->join;
+
+	if (atomic_load(&p->life) != SYM_HERE)
+		return;
+	log_line(how == SYM_DEAD ? LOG_WARN : LOG_INFO, "process %d (pid %d) %s", proc, p->pid, how == SYM_DEAD ? "has died" : "has left the job");
+	atomic_store(&p->life, how);
+	int n = atomic_load(&w->gone);
+	while (n >= 0 && !atomic_compare_exchange_weak(&w->gone, &n, n + 1)) { }
+	for (int i = 0; i < w->nlocal && atomic_load(&j->joined); i++)
+		sym_ring(w, w->first + i);
+}
+
+static void *watch(void *v)
+{
+	struct sym_world *w = v;
+	struct join *j = w->join;
+	struct pollfd *f = mem_alloc((size_t)(2 + PENDING + 2 * w->nproc) * sizeof *f);
+	int *who = mem_alloc((size_t)(2 + PENDING + 2 * w->nproc) * sizeof *who);
+
+	for (;;) {
+		int n = 0;
+		pthread_mutex_lock(&j->lock);
+		f[n] = (struct pollfd){ j->stop, POLLIN, 0 };
+		who[n++] = -1;
+		f[n] = (struct pollfd){ j->npending < PENDING ? j->listen : -1, POLLIN, 0 };
+		who[n++] = -1;
+		int base = n;
+		for (int i = 0; i < j->npending; i++, n++)
+			f[n] = (struct pollfd){ j->pending[i].fd, POLLIN, 0 };
+		int npending = j->npending;
+		for (int k = 0; k < w->nproc; k++)
+			if (w->process[k].fd >= 0 && atomic_load(&w->process[k].life) == SYM_HERE) {
+				f[n] = (struct pollfd){ w->process[k].fd, POLLIN, 0 };
+				who[n++] = k;
+				f[n] = (struct pollfd){ w->process[k].pidfd, POLLIN, 0 };
+				who[n++] = k;
+			}
+		pthread_mutex_unlock(&j->lock);
+		poll(f, (nfds_t)n, npending ? 1000 : -1);
+		if (f[0].revents) {
+			eventfd_t x;
+			eventfd_read(j->stop, &x);
+			if (x >= 1u << 20)
+				break;
+		}
+		for (int i = base + npending; i < n; i++)
+			if (f[i].revents && f[i].fd == w->process[who[i]].fd) {
+				uint32_t word = 0;
+				ssize_t got = recv(f[i].fd, &word, sizeof word, MSG_DONTWAIT);
+				if (got < 0 && (errno == EAGAIN || errno == EINTR))
+					continue;
+				gone(w, who[i], got == sizeof word && word == GOODBYE ? SYM_LEFT : SYM_DEAD);
+			}
+		for (int i = base + npending; i < n; i++)
+			if (f[i].revents && f[i].fd == w->process[who[i]].pidfd)
+				gone(w, who[i], SYM_DEAD);
+		for (int i = npending; i-- > 0;)      /* from the end: dropping one moves the last */
+			if (f[base + i].revents)
+				pending_read(w, i);
+			else if (clock_s() - j->pending[i].since > HELLO_MS / 1000.)
+				pending_drop(j, i);
+		if (f[1].revents & POLLIN) {
+			int s = accept4(j->listen, NULL, NULL, SOCK_CLOEXEC);
+			if (s >= 0 && same_user(s)) {
+				j->pending[j->npending].fd = s;
+				j->pending[j->npending].proc = -1;
+				j->pending[j->npending].maps = false;
+				j->pending[j->npending++].since = clock_s();
+			} else if (s >= 0)
+				close(s);
+		}
+	}
+	free(f);
+	free(who);
+	return NULL;
+}
+
+/* --- joining ---------------------------------------------------------------------------------- */
+
+static struct err *listen_on(struct join *j, char name[TOKEN + 1])
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+
+	draw(name);
+	memcpy(a.sun_path + 1, "rondo-", 6);
+	memcpy(a.sun_path + 7, name, TOKEN);
+	j->listen = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (j->listen < 0 || bind(j->listen, (struct sockaddr *)&a, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 7 + TOKEN)) || listen(j->listen, 1024))
+		return ERR(EXHAUSTED, "cannot open a socket for the other processes: %s", strerror(errno));
+	return NULL;
+}
+
+/* Are there more threads on this host than cores that they may use? */
+static bool crowded(struct sym_world *w)
+{
+	struct join *j = w->join;
+	char mask[MASK / 4 + 1];
+	int threads = 0, cores = 0, most = 0;
+
+	memset(mask, 0, sizeof mask);
+	for (int k = 0; k < w->nproc; k++) {
+		if (k != w->proc && !w->process[k].region.base)
+			continue;
+		threads += j->rec[k].threads;
+		most += j->rec[k].cores;
+		for (int i = 0; i < MASK / 4; i++) {
+			char c = j->rec[k].mask[i];
+			mask[i] |= (char)(c <= '9' ? c - '0' : c - 'a' + 10);
+		}
+	}
+	for (int i = 0; i < MASK / 4; i++)
+		cores += __builtin_popcount((unsigned)mask[i]);
+	return threads > MIN(cores, most);
+}
+
+struct err *sym_join(struct sym_world *w, const struct kv *kv)
+{
+	struct join *j = mem_alloc(sizeof *j);
+	const char *road = conf_str(CONF_TRANSPORT);
+	double until = clock_s() + (double)conf_int(CONF_JOIN_TIMEOUT);
+	struct record me = { RONDO_VERSION, w->nlocal, getpid(), w->threads, cpu_get()->cores, !w->fence, "", "", "", "" };
+	char key[32], sock[TOKEN + 1], *reach = mem_alloc((size_t)kv->nprocess + 1);
+	struct str s = { 0 };
+	struct err *e = NULL;
+
+	w->join = j;
+	j->listen = j->stop = -1;
+	pthread_mutex_init(&j->lock, NULL);
+	pthread_cond_init(&j->cond, NULL);
+	w->nproc = kv->nprocess;
+	w->proc = kv->process;
+	w->process = mem_alloc((size_t)w->nproc * sizeof *w->process);
+	j->rec = mem_alloc((size_t)w->nproc * sizeof *j->rec);
+	for (int k = 0; k < w->nproc; k++)
+		w->process[k].fd = w->process[k].pidfd = w->process[k].region.fd = -1;
+	if (strcmp(road, "auto") && strcmp(road, "shm") && strcmp(road, "pidfd") && strcmp(road, "ucx")) {
+		e = ERR(INVALID, "RONDO_TRANSPORT is '%s', not auto, shm, pidfd or ucx", road);
+		goto out;
+	}
+	j->pass = strcmp(road, "pidfd") != 0;
+	if (!j->pass)
+		prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+	j->stop = eventfd(0, EFD_CLOEXEC);
+	TRY_GOTO(e, listen_on(j, sock), out);
+
+	/* The token, then the watcher, then the record: whoever reads it may connect at once. */
+	draw(me.nonce);
+	memcpy(((struct sym_control *)w->region.base)->nonce, me.nonce, TOKEN);
+	if (w->proc == 0) {
+		draw(j->token);
+		TRY_GOTO(e, kv->put(kv->user, "token", j->token, TOKEN), out);
+	} else {
+		TRY_GOTO(e, fetch(w, kv, "token", 0, until, &s), out);
+		snprintf(j->token, sizeof j->token, "%s", s.p);
+		str_free(&s);
+	}
+	j->mine = (struct hello){ HELLO, RONDO_VERSION, w->proc, getpid(), w->region.fd, w->nlocal, w->region.each, "", "", 0 };
+	memcpy(j->mine.token, j->token, sizeof j->token);
+	memcpy(j->mine.nonce, me.nonce, sizeof me.nonce);
+	int r = pthread_create(&j->thread, NULL, watch, w);
+	if (r) {
+		e = ERR(EXHAUSTED, "cannot start a thread: %s", strerror(r));
+		goto out;
+	}
+	j->started = true;
+	mask_text(me.mask);
+	if (gethostname(me.host, sizeof me.host - 1) || !me.host[0])
+		snprintf(me.host, sizeof me.host, "unknown");
+	str_addf(&s, "rondo %d %d %d %d %d %d rondo-%s %s %s %s", me.version, me.npe, me.pid, me.threads, me.cores, me.barrier, sock, me.nonce, me.host, me.mask);
+	snprintf(key, sizeof key, "process/%d", w->proc);
+	TRY_GOTO(e, kv->put(kv->user, key, s.p, s.n), out);
+	str_free(&s);
+	for (int k = 0; k < w->nproc; k++) {
+		snprintf(key, sizeof key, "process/%d", k);
+		TRY_GOTO(e, fetch(w, kv, key, k, until, &s), out);
+		TRY_GOTO(e, record_read(s.p, k, &j->rec[k]), out);
+		str_free(&s);
+		struct sym_process *p = &w->process[k];
+		p->first = w->npe;
+		p->npe = j->rec[k].npe;
+		p->pid = j->rec[k].pid;
+		snprintf(p->host, sizeof p->host, "%s", j->rec[k].host);
+		w->npe += p->npe;
+		w->fence |= !j->rec[k].barrier;
+	}
+	w->first = w->process[w->proc].first;
+
+	for (int k = 0; k < w->nproc; k++) {
+		bool reached = false;
+		if (k < w->proc && strcmp(road, "ucx"))
+			TRY_GOTO(e, greet(w, k, &reached), out);
+		reach[k] = reached ? '1' : '0';
+	}
+	snprintf(key, sizeof key, "reached/%d", w->proc);
+	TRY_GOTO(e, kv->put(kv->user, key, reach, (size_t)w->nproc), out);
+	for (int k = w->proc + 1; k < w->nproc; k++) {
+		snprintf(key, sizeof key, "reached/%d", k);
+		TRY_GOTO(e, fetch(w, kv, key, k, until, &s), out);
+		bool reached = (int)s.n > w->proc && s.p[w->proc] == '1';
+		str_free(&s);
+		pthread_mutex_lock(&j->lock);
+		while (reached && w->process[k].fd < 0 && clock_s() < until) {
+			struct timespec t;
+			clock_gettime(CLOCK_REALTIME, &t);
+			t.tv_sec++;
+			pthread_cond_timedwait(&j->cond, &j->lock, &t);
+		}
+		pthread_mutex_unlock(&j->lock);
+	}
+	for (int k = 0; k < w->nproc; k++)
+		if (k != w->proc && !w->process[k].region.base) {
+			e = ERR(UNAVAILABLE, "process %d on host '%s' cannot map the memory of process %d on host '%s'", w->proc, w->process[w->proc].host, k, w->process[k].host);
+			goto out;
+		}
+	/* All have come: nobody else is let in. */
+	pthread_mutex_lock(&j->lock);
+	close(j->listen);
+	j->listen = -1;
+	pthread_mutex_unlock(&j->lock);
+	w->spins = sym_spins(crowded(w) ? INT_MAX : 0);
+	w->shared = true;
+out:
+	free(reach);
+	str_free(&s);
+	return e;
+}
+
+void sym_joined(struct sym_world *w) { atomic_store(&w->join->joined, true); }
+
+void sym_part(struct sym_world *w)
+{
+	struct join *j = w->join;
+	uint32_t bye = GOODBYE;
+
+	if (!j)
+		return;
+	if (j->started) {
+		eventfd_write(j->stop, 1u << 20);
+		pthread_join(j->thread, NULL);
+	}
+	for (int k = 0; k < w->nproc; k++) {
+		struct sym_process *p = &w->process[k];
+		if (p->fd >= 0) {
+			send(p->fd, &bye, sizeof bye, MSG_NOSIGNAL | MSG_DONTWAIT);
+			close(p->fd);
+		}
+		if (p->pidfd >= 0)
+			close(p->pidfd);
+		if (k != w->proc)
+			sym_region_free(&p->region);
+	}
+	while (j->npending)
+		pending_drop(j, 0);
+	if (j->listen >= 0)
+		close(j->listen);
+	if (j->stop >= 0)
+		close(j->stop);
+	pthread_mutex_destroy(&j->lock);
+	pthread_cond_destroy(&j->cond);
+	free(j->rec);
+	free(j);
+	w->join = NULL;
+}

@@ -1,0 +1,338 @@
+/* Several processes as one world: every kind of bootstrap, devices spread unevenly, and the death of a peer. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "sym/sym.h"
+
+enum { MAXP = 8 };
+static char dir[64];
+
+/* What the children of one test share. */
+struct job { int nproc, ndev[MAXP]; const char *road; uint64_t chaos; int victim; };
+
+static void say(const char *what, struct err *e)
+{
+	fprintf(stderr, "process %d: %s: %s\n", (int)getpid(), what, e ? e->msg : "wrong");
+	_exit(1);
+}
+
+struct pe { pthread_t t; struct sym_world *w; int pe, rounds; struct err *err; };
+
+/* Rings and exchanges over every verb with all others; what arrives must be what was sent. */
+static void *chat(void *v)
+{
+	struct pe *d = v;
+	struct sym_ep *ep = sym_ep_of(d->w, d->pe);
+	int n = sym_npe(d->w), peer[64], npeer = 0;
+	struct sym_block *b;
+	struct sym_msg m;
+	uint64_t buf[1024];
+	void *room;
+
+	for (int i = 0; i < n; i++)
+		if (i != d->pe)
+			peer[npeer++] = i;
+	d->err = sym_alloc(sym_heap_of(d->w, d->pe), 64 << 10, "chat", -1, &b);
+	for (int r = 0; r < d->rounds && !d->err; r++) {
+		struct sym_launch l = { .prog = 7 + (uint32_t)(r & 1), .name = r & 1 ? "odd" : "even", .peer = peer, .npeer = npeer };
+		uint64_t *mine = (uint64_t *)(sym_ep_base(ep) + b->off);
+		size_t words = 1 + (size_t)r * 37 % 1000, bytes = words * 8;
+		sym_begin(ep, &l);
+		for (size_t i = 0; i < words; i++)
+			mine[i] = (uint64_t)d->pe << 32 | (uint64_t)r << 16 | i;
+		for (int k = 0; k < npeer && !d->err; k++)
+			d->err = sym_tell(ep, peer[k], 1, SYM_LEND, b->off, bytes);
+		for (int k = 0; k < npeer && !d->err; k++) {
+			if ((d->err = sym_recv(ep, peer[k], 1, SYM_LEND, &m)))
+				break;
+			const uint64_t *x = sym_at(ep, peer[k], m.off, m.n, buf);
+			for (size_t i = 0; i < words && !d->err; i++)
+				if (m.n != bytes || x[i] != ((uint64_t)peer[k] << 32 | (uint64_t)r << 16 | i))
+					d->err = ERR(INTERNAL, "round %d: word %zu from %d is %llx", r, i, peer[k], (unsigned long long)x[i]);
+			sym_return(ep, peer[k], true);
+		}
+		for (int k = 0; k < npeer && !d->err; k++)
+			d->err = sym_settle(ep, peer[k]);
+		size_t small = 1 + (size_t)r * 13 % SYM_SLOT;
+		for (int k = 0; k < npeer && !d->err; k++)
+			if (!(d->err = sym_slot_room(ep, peer[k], small, &room))) {
+				memset(room, d->pe + r, small);
+				sym_slot_send(ep, peer[k], 2, small);
+			}
+		for (int k = 0; k < npeer && !d->err; k++) {
+			if ((d->err = sym_recv(ep, peer[k], 2, SYM_SLOT_MSG, &m)))
+				break;
+			for (size_t i = 0; i < small && !d->err; i++)
+				if (m.n != small || ((const char *)m.data)[i] != (char)(peer[k] + r))
+					d->err = ERR(INTERNAL, "round %d: byte %zu of a slot from %d", r, i, peer[k]);
+			sym_return(ep, peer[k], false);
+		}
+		sym_end(ep, d->err);
+	}
+	sym_free(b);
+	return NULL;
+}
+
+static void world_open(const struct job *j, int i, struct kv **kv, struct sym_world **w)
+{
+	char text[80];
+
+	conf_set("PROCESSES", (snprintf(text, sizeof text, "%d", j->nproc), text));
+	conf_set("PROCESS", (snprintf(text, sizeof text, "%d", i), text));
+	conf_set("TRANSPORT", j->road);
+	struct err *e = sym_boot_env(kv);
+	if (e)
+		say("boot", e);
+	struct sym_opts o = { .nlocal = j->ndev[i], .boot = *kv, .threads = j->ndev[i], .chaos = j->chaos != 0, .seed = j->chaos + (uint64_t)i };
+	if ((e = sym_open(&o, w)))
+		say("open", e);
+}
+
+static void talk(struct sym_world *w, int rounds)
+{
+	struct pe d[MAXP];
+	int n = 0;
+
+	for (int pe = sym_first(w); pe < sym_npe(w) && sym_proc_of(w, pe) == sym_proc(w); pe++, n++) {
+		d[n] = (struct pe){ .w = w, .pe = pe, .rounds = rounds };
+		pthread_create(&d[n].t, NULL, chat, &d[n]);
+	}
+	for (int k = 0; k < n; k++) {
+		pthread_join(d[k].t, NULL);
+		if (d[k].err)
+			say("chat", d[k].err);
+	}
+}
+
+static void member(const struct job *j, int i)
+{
+	struct sym_world *w;
+	struct kv *kv;
+	int all = 0;
+
+	world_open(j, i, &kv, &w);
+	for (int k = 0; k < j->nproc; k++)
+		for (int x = 0; x < j->ndev[k]; x++, all++)
+			if (sym_proc_of(w, all) != k || (k != i && strcmp(sym_road(w, all), j->chaos ? "chaos" : "shm")))
+				say(sym_road(w, all), NULL);
+	if (sym_npe(w) != all || sym_nproc(w) != j->nproc)
+		say("numbers", NULL);
+	talk(w, j->chaos ? 20 : 200);
+	sym_close(w);
+	sym_boot_free(kv);
+	_exit(0);
+}
+
+static int run(const struct job *j, void (*fn)(const struct job *, int), int *status)
+{
+	pid_t pid[MAXP];
+	int bad = 0;
+
+	fflush(NULL);
+	for (int i = 0; i < j->nproc; i++)
+		if (!(pid[i] = fork())) {
+			alarm(60);
+			fn(j, i);
+		}
+	for (int i = 0; i < j->nproc; i++) {
+		int st;
+		assert_int_equal(waitpid(pid[i], &st, 0), pid[i]);
+		if (status)
+			status[i] = st;
+		bad += st != 0;
+	}
+	return bad;
+}
+
+static void fresh_dir(void)
+{
+	snprintf(dir, sizeof dir, "/tmp/rondo-procs-XXXXXX");
+	assert_non_null(mkdtemp(dir));
+	conf_set("RENDEZVOUS", dir);
+}
+
+static void drop_dir(void)
+{
+	char cmd[100];
+
+	snprintf(cmd, sizeof cmd, "rm -r %s", dir);
+	assert_int_equal(system(cmd), 0);
+}
+
+static void shapes(void **state)
+{
+	static const struct job row[] = {
+		{ 2, { 1, 1 }, "auto", 0, -1 }, { 2, { 2, 2 }, "shm", 0, -1 }, { 4, { 1, 1, 1, 1 }, "auto", 0, -1 }, { 3, { 2, 1, 4 }, "auto", 0, -1 },
+		{ 2, { 1, 2 }, "auto", 11, -1 }, { 2, { 1, 1 }, "pidfd", 0, -1 }, { 1, { 4 }, "auto", 0, -1 },
+	};
+	for (size_t i = 0; i < NELEM(row); i++) {
+		struct job j = row[i];
+		if (j.nproc == 1)
+			continue;
+		fresh_dir();
+		assert_int_equal(run(&j, member, NULL), 0);
+		drop_dir();
+	}
+}
+
+/* Process 0 serves the store itself; a stranger with a wrong token and one with garbage are kept out. */
+static void over_tcp(void **state)
+{
+	struct job j = { 3, { 1, 1, 1 }, "auto", 0, -1 };
+	struct sym_server *v;
+	char at[80];
+	int port = 0;
+
+	assert_null(sym_server_new("127.0.0.1", &port, "secret", &v));
+	sym_server_free(v);
+	snprintf(at, sizeof at, "tcp://127.0.0.1:%d", port);
+	conf_set("RENDEZVOUS", at);
+	conf_set("TOKEN", "secret");
+	assert_int_equal(run(&j, member, NULL), 0);
+
+	assert_null(sym_server_new("127.0.0.1", &port, "other", &v));
+	conf_set("PROCESSES", "2");
+	conf_set("PROCESS", "1");
+	struct kv *kv;
+	struct str s = { 0 };
+	assert_null(sym_boot_env(&kv));
+	struct err *e = kv->get(kv->user, "token", 100, &s);
+	assert_non_null(e);
+	assert_int_equal(e->code, ERR_UNAVAILABLE);
+	err_free(e);
+	sym_boot_free(kv);
+	sym_server_free(v);
+	conf_set("TOKEN", "");
+}
+
+/* One process ends in the middle: the others get an error that names it, at once, and can go on without it. */
+static void with_victim(const struct job *j, int i)
+{
+	struct sym_world *w;
+	struct kv *kv;
+	struct pe d[MAXP];
+	int n = 0;
+
+	world_open(j, i, &kv, &w);
+	talk(w, 20);
+	if (i == j->victim) {
+		if (j->chaos)              /* in order */
+			sym_close(w), _exit(0);
+		raise(SIGKILL);
+	}
+	double t = clock_s();
+	for (int pe = sym_first(w); pe < sym_npe(w) && sym_proc_of(w, pe) == i; pe++, n++) {
+		d[n] = (struct pe){ .w = w, .pe = pe, .rounds = 1 };
+		pthread_create(&d[n].t, NULL, chat, &d[n]);
+	}
+	for (int k = 0; k < n; k++) {
+		char want[40];
+		pthread_join(d[k].t, NULL);
+		snprintf(want, sizeof want, "process %d (pid", j->victim);
+		if (!d[k].err || !strstr(d[k].err->msg, want) || !strstr(d[k].err->msg, "even"))
+			say("no error that names the victim and the program", d[k].err);
+		err_free(d[k].err);
+	}
+	if (clock_s() - t > 2)
+		say("the error came late", NULL);
+	sym_close(w);
+	sym_boot_free(kv);
+	_exit(0);
+}
+
+static void death(void **state)
+{
+	static const struct job row[] = { { 2, { 1, 1 }, "auto", 0, 0 }, { 4, { 1, 2, 1, 1 }, "auto", 0, 2 } };
+
+	for (size_t i = 0; i < NELEM(row); i++) {
+		int st[MAXP];
+		fresh_dir();
+		assert_int_equal(run(&row[i], with_victim, st), 1);
+		assert_true(WIFSIGNALED(st[row[i].victim]));
+		drop_dir();
+	}
+}
+
+/* A process that is stopped for a while is only slow. */
+static void stopped(const struct job *j, int i)
+{
+	struct sym_world *w;
+	struct kv *kv;
+
+	world_open(j, i, &kv, &w);
+	talk(w, 10);
+	if (i == 1 && !fork()) {
+		pid_t other = getppid();
+		usleep(20000);
+		kill(other, SIGSTOP);
+		usleep(1500000);
+		kill(other, SIGCONT);
+		_exit(0);
+	}
+	talk(w, 3000);
+	sym_close(w);
+	sym_boot_free(kv);
+	_exit(0);
+}
+
+static void slow(void **state)
+{
+	struct job j = { 2, { 1, 1 }, "auto", 0, -1 };
+
+	fresh_dir();
+	assert_int_equal(run(&j, stopped, NULL), 0);
+	drop_dir();
+}
+
+/* One process never comes, or is of a kind that cannot be. */
+static void absent(void **state)
+{
+	struct sym_world *w;
+	struct kv *kv;
+	struct err *e;
+
+	fresh_dir();
+	conf_set("PROCESSES", "2");
+	conf_set("PROCESS", "0");
+	conf_set("JOIN_TIMEOUT", "1");
+	assert_null(sym_boot_env(&kv));
+	struct sym_opts o = { .nlocal = 1, .boot = kv, .threads = 1 };
+	e = sym_open(&o, &w);
+	assert_non_null(e);
+	assert_int_equal(e->code, ERR_UNAVAILABLE);
+	assert_non_null(strstr(e->msg, "process 1 of 2 has not joined"));
+	err_free(e);
+	sym_boot_free(kv);
+	drop_dir();
+	fresh_dir();
+	assert_null(sym_boot_env(&kv));
+	o.boot = kv;
+	assert_null(kv->put(kv->user, "process/1", "rondo 999 1 1 1 1 1 a b c d", 27));
+	e = sym_open(&o, &w);
+	assert_non_null(e);
+	assert_int_equal(e->code, ERR_PRECONDITION);
+	err_free(e);
+	sym_boot_free(kv);
+	conf_set("JOIN_TIMEOUT", "600");
+	drop_dir();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(shapes), cmocka_unit_test(over_tcp), cmocka_unit_test(death), cmocka_unit_test(slow), cmocka_unit_test(absent),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
