@@ -71,6 +71,7 @@ static void draw(char out[TOKEN + 1])
 static struct err *fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out)
 {
 	double since = clock_s();
+	struct join *j = w->join;
 	bool said = false;
 
 	for (;;) {
@@ -81,7 +82,7 @@ static struct err *fetch(struct sym_world *w, const struct kv *kv, const char *k
 			return e ? err_wrap(e, "joining the job, process %d", kv->process) : NULL;
 		err_free(e);
 		if (atomic_load(&w->process[who].life) != SYM_HERE)
-			return ERR(UNAVAILABLE, "process %d (pid %d) has died while it joined the job", who, w->process[who].pid);
+			return ERR(UNAVAILABLE, "process %d (pid %d) has died while it joined the job", who, j->rec[who].pid);
 		if (clock_s() >= until)
 			return ERR(UNAVAILABLE, "process %d of %d has not joined the job within %lld s", who, kv->nprocess, (long long)conf_int(CONF_JOIN_TIMEOUT));
 		if (!said && clock_s() - since >= STATUS_MS / 1000)
@@ -315,7 +316,10 @@ static void gone(struct sym_world *w, int proc, enum sym_life how)
 
 	if (atomic_load(&p->life) != SYM_HERE)
 		return;
-	log_line(how == SYM_DEAD ? LOG_WARN : LOG_INFO, "process %d (pid %d) %s", proc, p->pid, how == SYM_DEAD ? "has died" : "has left the job");
+	pthread_mutex_lock(&j->lock);
+	int pid = p->pid;
+	pthread_mutex_unlock(&j->lock);
+	log_line(how == SYM_DEAD ? LOG_WARN : LOG_INFO, "process %d (pid %d) %s", proc, pid, how == SYM_DEAD ? "has died" : "has left the job");
 	atomic_store(&p->life, how);
 	int n = atomic_load(&w->gone);
 	while (n >= 0 && !atomic_compare_exchange_weak(&w->gone, &n, n + 1)) { }
@@ -489,10 +493,12 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 		TRY_GOTO(e, record_read(s.p, k, &j->rec[k]), out);
 		str_free(&s);
 		struct sym_process *p = &w->process[k];
+		pthread_mutex_lock(&j->lock);
 		p->first = w->npe;
 		p->npe = j->rec[k].npe;
 		p->pid = j->rec[k].pid;
 		snprintf(p->host, sizeof p->host, "%s", j->rec[k].host);
+		pthread_mutex_unlock(&j->lock);
 		w->npe += p->npe;
 		w->fence |= !j->rec[k].barrier;
 	}
