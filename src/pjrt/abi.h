@@ -59,6 +59,7 @@ struct pjrt_execute_options {
 
 struct pjrt_logical_id { int replica, partition; };
 struct pjrt_shape_spec { HEAD; const int64_t *dims; size_t num_dims; int element_type; };
+enum { PROCESS_LEFT = 2, PROCESS_CONNECTED, PROCESS_ERROR };
 struct pjrt_process_info { size_t struct_size; int task_id; int64_t incarnation_id; int state, error_code;
                            const char *error_message; size_t error_message_size; };
 
@@ -76,8 +77,15 @@ ARGS(Event_IsReady, struct rt_event *event; bool is_ready;)
 ARGS(Event_Error, struct rt_event *event;)
 ARGS(Event_Await, struct rt_event *event;)
 ARGS(Event_OnReady, struct rt_event *event; void (*callback)(struct err *, void *); void *user_arg;)
-ARGS(Client_Create, const struct pjrt_value *create_options; size_t num_options; void *kv_get_callback;
-	void *kv_get_user_arg; void *kv_put_callback; void *kv_put_user_arg; struct pjrt_client *client;
+typedef struct err *pjrt_make_error(int code, const char *message, size_t size);
+ARGS(kv_get, const char *key; size_t key_size; int timeout_in_ms; pjrt_make_error **callback_error; void *user_arg;
+	char *value; size_t value_size; void (*value_deleter)(char *value);)
+ARGS(kv_put, const char *key; size_t key_size; const char *value; size_t value_size;
+	pjrt_make_error **callback_error; void *user_arg;)
+/* The callbacks are garbage unless the option num_nodes is given. */
+ARGS(Client_Create, const struct pjrt_value *create_options; size_t num_options;
+	struct err *(*kv_get_callback)(struct pjrt_kv_get *); void *kv_get_user_arg;
+	struct err *(*kv_put_callback)(struct pjrt_kv_put *); void *kv_put_user_arg; struct pjrt_client *client;
 	void *kv_try_get_callback; void *kv_try_get_user_arg;)
 ARGS(Client_Destroy, struct pjrt_client *client;)
 ARGS(Client_PlatformName, struct pjrt_client *client; const char *platform_name;

@@ -48,16 +48,21 @@ static struct err *check_layout(const struct pjrt_layout *l, size_t rank, const 
 	return NULL;
 }
 
-static struct pjrt_memory *place(struct pjrt_memory *m, struct pjrt_device *d)
+/* Arrays are made in memory of this process only. */
+static struct err *place(struct pjrt_memory *m, struct pjrt_device *d, const char *what, struct pjrt_memory **out)
 {
-	return m ? m : d ? &d->memory[0] : NULL;
+	*out = m = m ? m : d ? &d->memory[0] : NULL;
+	if (!m)
+		return ERR(INVALID, "neither a memory nor a device is given for %s", what);
+	if (!m->device->rt)
+		return ERR(INVALID, "%s cannot be made on device %d: it belongs to process %d", what, m->device->id, m->device->process);
+	return NULL;
 }
 
 struct err *pjrt_Client_BufferFromHostBuffer(struct pjrt_Client_BufferFromHostBuffer *a)
 {
-	struct pjrt_memory *m = place(a->memory, a->device);
-	if (!m)
-		return ERR(INVALID, "neither a memory nor a device is given for a buffer");
+	struct pjrt_memory *m;
+	TRY(place(a->memory, a->device, "a buffer", &m));
 	struct rt_shape s;
 	TRY(shape_of(&s, a->type, a->dims, a->num_dims));
 	TRY(check_layout(a->device_layout, a->num_dims, "a buffer"));
@@ -74,9 +79,8 @@ struct err *pjrt_Client_BufferFromHostBuffer(struct pjrt_Client_BufferFromHostBu
 
 struct err *pjrt_Client_CreateUninitializedBuffer(struct pjrt_Client_CreateUninitializedBuffer *a)
 {
-	struct pjrt_memory *m = place(a->memory, a->device);
-	if (!m)
-		return ERR(INVALID, "neither a memory nor a device is given for a buffer");
+	struct pjrt_memory *m;
+	TRY(place(a->memory, a->device, "a buffer", &m));
 	struct rt_shape s;
 	TRY(shape_of(&s, a->shape_element_type, a->shape_dims, a->shape_num_dims));
 	TRY(check_layout(a->shape_layout, a->shape_num_dims, "a buffer"));
@@ -88,15 +92,15 @@ struct err *pjrt_Client_CreateUninitializedBuffer(struct pjrt_Client_CreateUnini
 
 struct err *pjrt_Client_CreateErrorBuffer(struct pjrt_Client_CreateErrorBuffer *a)
 {
-	if (!a->memory)
-		return ERR(INVALID, "no memory is given for a buffer");
+	struct pjrt_memory *m;
+	TRY(place(a->memory, NULL, "a buffer", &m));
 	if (a->error_code <= 0 || a->error_code > 16)
 		return ERR(INVALID, "%d is no error code", a->error_code);
 	struct rt_shape s;
 	TRY(shape_of(&s, a->shape_element_type, a->shape_dims, a->shape_num_dims));
 	struct err *e = err_new((enum err_code)a->error_code, __FILE__, __LINE__, "%.*s",
 	                        (int)a->error_message_size, a->error_message);
-	a->buffer = pjrt_wrap(a->memory, rt_buffer_error(a->memory->device->rt, a->memory->mem, &s, e));
+	a->buffer = pjrt_wrap(m, rt_buffer_error(m->device->rt, m->mem, &s, e));
 	return NULL;
 }
 
@@ -105,9 +109,8 @@ struct err *pjrt_Client_CreateErrorBuffer(struct pjrt_Client_CreateErrorBuffer *
 struct err *pjrt_Client_CreateViewOfDeviceBuffer(struct pjrt_Client_CreateViewOfDeviceBuffer *a)
 {
 	bool has_memory = a->struct_size >= offsetof(struct pjrt_Client_CreateViewOfDeviceBuffer, memory) + sizeof a->memory;
-	struct pjrt_memory *m = place(has_memory ? a->memory : NULL, a->device);
-	if (!m)
-		return ERR(INVALID, "neither a memory nor a device is given for a view");
+	struct pjrt_memory *m;
+	TRY(place(has_memory ? a->memory : NULL, a->device, "a view", &m));
 	if (!m->device->client->host_memory)
 		return ERR(UNIMPLEMENTED, "views of memory that the host cannot read");
 	struct rt_shape s;
@@ -206,16 +209,19 @@ struct err *pjrt_Buffer_IsDeleted(struct pjrt_Buffer_IsDeleted *a)
 /* The runtime holds the destination until the copy has run: the caller may destroy it before. */
 struct err *pjrt_Buffer_CopyToMemory(struct pjrt_Buffer_CopyToMemory *a)
 {
+	struct pjrt_memory *m;
 	struct rt_buffer *b;
-	TRY(rt_buffer_copy(a->buffer->rt, a->dst_memory->device->rt, a->dst_memory->mem, &b));
-	a->dst_buffer = pjrt_wrap(a->dst_memory, b);
+	TRY(place(a->dst_memory, NULL, "a copy", &m));
+	TRY(rt_buffer_copy(a->buffer->rt, m->device->rt, m->mem, &b));
+	a->dst_buffer = pjrt_wrap(m, b);
 	return NULL;
 }
 
 struct err *pjrt_Buffer_CopyToDevice(struct pjrt_Buffer_CopyToDevice *a)
 {
-	struct pjrt_memory *m = &a->dst_device->memory[0];
+	struct pjrt_memory *m;
 	struct rt_buffer *b;
+	TRY(place(NULL, a->dst_device, "a copy", &m));
 	TRY(rt_buffer_copy(a->buffer->rt, m->device->rt, m->mem, &b));
 	a->dst_buffer = pjrt_wrap(m, b);
 	return NULL;

@@ -18,7 +18,7 @@ int pjrt_mem_by_kind(const char *kind)
 
 /* An option of the client: ours by name, or a setting of conf.def.  Those that come from JAX's
  * configuration string are always strings. */
-static struct err *option(const struct pjrt_value *v, struct rt_opts *o)
+static struct err *option(const struct pjrt_value *v, struct rt_opts *o, struct kv *job)
 {
 	char name[64], text[256];
 	snprintf(name, sizeof name, "%.*s", (int)v->name_size, v->name);
@@ -41,10 +41,15 @@ static struct err *option(const struct pjrt_value *v, struct rt_opts *o)
 			return ERR(INVALID, "client option 'num_devices' is '%s', not a number of devices", text);
 		o->ndev = (int)n;
 	} else if (!strcmp(name, "num_nodes")) {
-		if (n != 1)
-			return ERR(UNIMPLEMENTED, "several processes ('num_nodes' is %s)", text);
-	} else if (!strcmp(name, "node_id") || !strcmp(name, "partition_index")) {
-		/* of no use with one process */
+		if (!integer || n < 1 || n > 1 << 16)
+			return ERR(INVALID, "client option 'num_nodes' is '%s', not a number of processes", text);
+		job->nprocess = (int)n;
+	} else if (!strcmp(name, "node_id")) {
+		if (!integer || n < 0 || n > 1 << 16)
+			return ERR(INVALID, "client option 'node_id' is '%s', not the number of a process", text);
+		job->process = (int)n;
+	} else if (!strcmp(name, "partition_index")) {
+		/* Which processes share a fast network: found out, not told. */
 	} else {
 		return conf_set(name, text);
 	}
@@ -53,14 +58,18 @@ static struct err *option(const struct pjrt_value *v, struct rt_opts *o)
 
 static void describe(struct pjrt_client *c, int i)
 {
+	const struct rt_place *p = rt_client_place(c->rt, i);
 	struct pjrt_device *d = &c->device[i];
+	bool local = i >= c->first && i < c->first + c->nlocal;
+
 	d->client = c;
-	d->rt = rt_client_device(c->rt, i);
-	d->id = rt_device_id(d->rt);
-	d->local = rt_device_local(d->rt);
+	d->rt = local ? rt_client_device(c->rt, i - c->first) : NULL;
+	d->id = i;
+	d->local = p->local;
+	d->process = p->process;
 	d->self = d;
 	c->devices[i] = d;
-	snprintf(d->kind, sizeof d->kind, "%s", cpu_get()->name[0] ? cpu_get()->name : "cpu");
+	snprintf(d->kind, sizeof d->kind, "%s", p->kind);
 	snprintf(d->text, sizeof d->text, "RondoDevice(id=%d)", d->id);
 	snprintf(d->debug, sizeof d->debug, "rondo:%d", d->id);
 	for (int k = 0; k < NMEM; k++) {
@@ -69,29 +78,90 @@ static void describe(struct pjrt_client *c, int i)
 		m->mem = k;
 		m->id = i * NMEM + k;
 		snprintf(m->text, sizeof m->text, "rondo:%d %s", d->id, pjrt_mem_kind[k]);
-		d->memories[k] = c->memories[m->id] = m;
+		d->memories[k] = m;
+		if (local)
+			c->memories[(i - c->first) * NMEM + k] = m;
 	}
 	d->attr[0] = (struct pjrt_value){ .struct_size = sizeof(struct pjrt_value), .name = "cores", .name_size = 5,
-		.type = VALUE_INT, .i = cpu_get()->cores, .value_size = 1 };
+		.type = VALUE_INT, .i = p->cores, .value_size = 1 };
 	d->attr[1] = (struct pjrt_value){ .struct_size = sizeof(struct pjrt_value), .name = "device_type", .name_size = 11,
 		.type = VALUE_STRING, .s = conf_str(CONF_DEVICE), .value_size = strlen(conf_str(CONF_DEVICE)) };
 }
 
+/* --- the store of jax.distributed --------------------------------------------------- */
+
+static struct err *make_error(int code, const char *message, size_t size)
+{
+	return err_new((enum err_code)code, __FILE__, __LINE__, "%.*s", (int)size, message);
+}
+static pjrt_make_error *const error_maker = make_error;
+
+static void key_of(const struct pjrt_store *s, const char *key, char *out, size_t n)
+{
+	snprintf(out, n, "%d/%s", s->attempt, key);
+}
+
+static struct err *store_put(void *user, const char *key, const void *value, size_t n)
+{
+	struct pjrt_store *s = user;
+	char k[160];
+
+	key_of(s, key, k, sizeof k);
+	struct pjrt_kv_put a = { .struct_size = sizeof a, .key = k, .key_size = strlen(k), .value = value, .value_size = n,
+		.callback_error = (pjrt_make_error **)(uintptr_t)&error_maker, .user_arg = s->put_arg };
+	return err_wrap(s->put(&a), "writing '%s' to the store of jax.distributed", k);
+}
+
+static struct err *store_get(void *user, const char *key, int ms, struct str *out)
+{
+	struct pjrt_store *s = user;
+	char k[160];
+
+	key_of(s, key, k, sizeof k);
+	struct pjrt_kv_get a = { .struct_size = sizeof a, .key = k, .key_size = strlen(k), .timeout_in_ms = ms,
+		.callback_error = (pjrt_make_error **)(uintptr_t)&error_maker, .user_arg = s->get_arg };
+	struct err *e = s->get(&a);
+	if (e)
+		return err_wrap(e, "reading '%s' from the store of jax.distributed", k);
+	str_addn(out, a.value, a.value_size);
+	if (a.value_deleter)
+		a.value_deleter(a.value);
+	return NULL;
+}
+
 struct err *pjrt_Client_Create(struct pjrt_Client_Create *a)
 {
-	struct rt_opts o = { .nprocess = 1 };
-	for (size_t i = 0; i < a->num_options; i++)
-		TRY(option(&a->create_options[i], &o));
-
-	struct rt_client *rt;
-	TRY(rt_client_new(&o, &rt));
+	static atomic_int attempts;
+	struct rt_opts o = { 0 };
 	struct pjrt_client *c = mem_alloc(sizeof *c);
-	c->rt = rt;
-	c->ndev = rt_client_ndev(rt);
+	struct kv *job = &c->store.kv;
+	struct err *e = NULL;
+
+	for (size_t i = 0; i < a->num_options; i++)
+		TRY_GOTO(e, option(&a->create_options[i], &o, job), out);
+	if (job->nprocess > 1) {
+		if (job->process >= job->nprocess) {
+			e = ERR(INVALID, "client option 'node_id' is %d of %d processes", job->process, job->nprocess);
+			goto out;
+		}
+		c->store.get = a->kv_get_callback;
+		c->store.get_arg = a->kv_get_user_arg;
+		c->store.put = a->kv_put_callback;
+		c->store.put_arg = a->kv_put_user_arg;
+		c->store.attempt = atomic_fetch_add(&attempts, 1);
+		job->user = &c->store;
+		job->put = store_put;
+		job->get = store_get;
+		o.boot = job;
+	}
+	TRY_GOTO(e, rt_client_new(&o, &c->rt), out);
+	c->ndev = rt_client_nplace(c->rt);
+	c->nlocal = rt_client_ndev(c->rt);
+	c->first = rt_device_id(rt_client_device(c->rt, 0));
 	c->host_memory = !strcmp(conf_str(CONF_DEVICE), "cpu");
 	c->device = mem_alloc(sizeof *c->device * (size_t)c->ndev);
 	c->devices = mem_alloc(sizeof *c->devices * (size_t)c->ndev);
-	c->memories = mem_alloc(sizeof *c->memories * (size_t)c->ndev * NMEM);
+	c->memories = mem_alloc(sizeof *c->memories * (size_t)c->nlocal * NMEM);
 	for (int i = 0; i < c->ndev; i++)
 		describe(c, i);
 	/* No word here may be the name of another platform: JAX's tests search the text for them. */
@@ -99,6 +169,9 @@ struct err *pjrt_Client_Create(struct pjrt_Client_Create *a)
 	snprintf(c->topology, sizeof c->topology, "rondo %d x %s", c->ndev, cpu_get()->name);
 	a->client = c;
 	return NULL;
+out:
+	free(c);
+	return e;
 }
 
 struct err *pjrt_Client_Destroy(struct pjrt_Client_Destroy *a)
@@ -123,7 +196,7 @@ struct err *pjrt_Client_PlatformName(struct pjrt_Client_PlatformName *a)
 
 struct err *pjrt_Client_ProcessIndex(struct pjrt_Client_ProcessIndex *a)
 {
-	a->process_index = 0;
+	a->process_index = rt_client_process(a->client->rt);
 	return NULL;
 }
 
@@ -143,35 +216,31 @@ struct err *pjrt_Client_Devices(struct pjrt_Client_Devices *a)
 
 struct err *pjrt_Client_AddressableDevices(struct pjrt_Client_AddressableDevices *a)
 {
-	a->addressable_devices = a->client->devices;
-	a->num_addressable_devices = (size_t)a->client->ndev;
+	a->addressable_devices = a->client->devices + a->client->first;
+	a->num_addressable_devices = (size_t)a->client->nlocal;
 	return NULL;
 }
 
 struct err *pjrt_Client_LookupDevice(struct pjrt_Client_LookupDevice *a)
 {
-	for (int i = 0; i < a->client->ndev; i++)
-		if (a->client->device[i].id == a->id) {
-			a->device = &a->client->device[i];
-			return NULL;
-		}
-	return ERR(INVALID, "there is no device %d", a->id);
+	if (a->id < 0 || a->id >= a->client->ndev)
+		return ERR(INVALID, "there is no device %d", a->id);
+	a->device = &a->client->device[a->id];
+	return NULL;
 }
 
 struct err *pjrt_Client_LookupAddressableDevice(struct pjrt_Client_LookupAddressableDevice *a)
 {
-	for (int i = 0; i < a->client->ndev; i++)
-		if (a->client->device[i].local == a->local_hardware_id) {
-			a->addressable_device = &a->client->device[i];
-			return NULL;
-		}
-	return ERR(INVALID, "there is no local device %d", a->local_hardware_id);
+	if (a->local_hardware_id < 0 || a->local_hardware_id >= a->client->nlocal)
+		return ERR(INVALID, "there is no local device %d", a->local_hardware_id);
+	a->addressable_device = &a->client->device[a->client->first + a->local_hardware_id];
+	return NULL;
 }
 
 struct err *pjrt_Client_AddressableMemories(struct pjrt_Client_AddressableMemories *a)
 {
 	a->addressable_memories = a->client->memories;
-	a->num_addressable_memories = (size_t)a->client->ndev * NMEM;
+	a->num_addressable_memories = (size_t)a->client->nlocal * NMEM;
 	return NULL;
 }
 
@@ -185,8 +254,13 @@ struct err *pjrt_Client_DefaultDeviceAssignment(struct pjrt_Client_DefaultDevice
 	return NULL;
 }
 
+/* What the coordination service thinks of the processes: it hears of a death long after the runtime has. */
 struct err *pjrt_Client_UpdateGlobalProcessInfo(struct pjrt_Client_UpdateGlobalProcessInfo *a)
 {
+	for (size_t i = 0; i < a->num_process_infos; i++)
+		if (a->process_infos[i].state == PROCESS_ERROR)
+			log_line(LOG_INFO, "jax.distributed says that process %d has failed: %.*s", a->process_infos[i].task_id,
+			         (int)a->process_infos[i].error_message_size, a->process_infos[i].error_message);
 	return NULL;
 }
 
@@ -200,7 +274,7 @@ struct err *pjrt_DeviceDescription_Id(struct pjrt_DeviceDescription_Id *a)
 
 struct err *pjrt_DeviceDescription_ProcessIndex(struct pjrt_DeviceDescription_ProcessIndex *a)
 {
-	a->process_index = 0;
+	a->process_index = a->device_description->process;
 	return NULL;
 }
 
@@ -240,7 +314,7 @@ struct err *pjrt_Device_GetDescription(struct pjrt_Device_GetDescription *a)
 
 struct err *pjrt_Device_IsAddressable(struct pjrt_Device_IsAddressable *a)
 {
-	a->is_addressable = true;
+	a->is_addressable = a->device->rt != NULL;
 	return NULL;
 }
 
@@ -265,6 +339,8 @@ struct err *pjrt_Device_DefaultMemory(struct pjrt_Device_DefaultMemory *a)
 
 struct err *pjrt_Device_MemoryStats(struct pjrt_Device_MemoryStats *a)
 {
+	if (!a->device->rt)
+		return ERR(INVALID, "the memory of device %d is known to process %d only", a->device->id, a->device->process);
 	struct rt_stats s = rt_device_stats(a->device->rt);
 	size_t head = offsetof(struct pjrt_Device_MemoryStats, bytes_in_use);
 	size_t end = MIN(a->struct_size, sizeof *a);
@@ -283,7 +359,8 @@ struct err *pjrt_Device_MemoryStats(struct pjrt_Device_MemoryStats *a)
 
 struct err *pjrt_Device_ClearMemoryStats(struct pjrt_Device_ClearMemoryStats *a)
 {
-	rt_device_clear_stats(a->device->rt);
+	if (a->device->rt)
+		rt_device_clear_stats(a->device->rt);
 	return NULL;
 }
 

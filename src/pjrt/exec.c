@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "../hlo/hlo.h"
+#include "../ir/ir.h"
 #include "../pass/pass.h"
 #include "impl.h"
 #include "pjrt.h"
@@ -76,7 +77,7 @@ static void exec_unref(struct pjrt_exec *x)
 	free(x);
 }
 
-/* The devices of the assignment, or the first ones of the client. */
+/* The devices of the assignment; without one the first ones of this process, or of all. */
 static struct err *devices_of(const struct pjrt_client *c, struct pjrt_options *o)
 {
 	int64_t n = o->replicas * o->partitions;
@@ -84,11 +85,9 @@ static struct err *devices_of(const struct pjrt_client *c, struct pjrt_options *
 		return ERR(INVALID, "the program wants %lld devices, there are %d", (long long)n, c->ndev);
 	if (!o->device.n)
 		for (int64_t i = 0; i < n; i++)
-			arr_push(&o->device, c->device[i].id);
+			arr_push(&o->device, (int)i + (n <= c->nlocal ? c->first : 0));
 	for (int64_t i = 0; i < n; i++) {
-		bool found = false;
-		for (int k = 0; k < c->ndev && !found; k++)
-			found = c->device[k].id == o->device.p[i];
+		bool found = o->device.p[i] >= 0 && o->device.p[i] < c->ndev;
 		for (int64_t k = 0; k < i && found; k++)
 			if (o->device.p[k] == o->device.p[i])
 				return ERR(INVALID, "device %d stands twice in the device assignment", o->device.p[i]);
@@ -136,7 +135,7 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 	x->logical = mem_alloc(sizeof *x->logical * (size_t)MAX(x->nlocal, 1));
 	for (int i = 0; i < x->nlocal; i++) {
 		int pos = rt_exec_position(rx, i);
-		x->device[i] = &c->device[rt_device_local(rt_exec_device(rx, i))];
+		x->device[i] = &c->device[rt_device_id(rt_exec_device(rx, i))];
 		x->logical[i].replica = pos / (int)o->partitions;
 		x->logical[i].partition = pos % (int)o->partitions;
 	}
@@ -167,19 +166,36 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 enum { BIG_PROGRAM = 4096 };
 static const size_t big_stack = (size_t)1 << 30;
 
-struct compile { const struct pass_opts *po; const struct pjrt_program *src; struct prog *p; struct err *e; };
+struct compile { struct rt_client *rt; const struct pass_opts *po; const struct pjrt_program *src; bool busy; struct prog *p; struct err *e; };
+static _Thread_local struct compile *compiling;
+
+/* The name of the program is known when it has been read: peers that wait are told. */
+static struct err *read_program(const void *p, size_t n, struct ir_module **out)
+{
+	struct compile *c = compiling;
+	char text[160];
+
+	TRY(hlo_read(p, n, out));
+	snprintf(text, sizeof text, "compiling '%.120s'", ir_text(*out, (*out)->name));
+	rt_client_busy(c->rt, text);
+	c->busy = true;
+	return NULL;
+}
 
 static void *compile_main(void *v)
 {
 	struct compile *c = v;
 
-	c->e = pass_compile_cached(c->po, hlo_read, c->src->code, c->src->code_size, &c->p);
+	compiling = c;
+	c->e = pass_compile_cached(c->po, read_program, c->src->code, c->src->code_size, &c->p);
+	if (c->busy)
+		rt_client_busy(c->rt, NULL);
 	return NULL;
 }
 
-static struct err *compile(const struct pass_opts *po, const struct pjrt_program *src, struct prog **out)
+static struct err *compile(struct rt_client *rt, const struct pass_opts *po, const struct pjrt_program *src, struct prog **out)
 {
-	struct compile c = { po, src, NULL, NULL };
+	struct compile c = { rt, po, src, false, NULL, NULL };
 	pthread_attr_t a;
 	pthread_t t;
 
@@ -211,7 +227,7 @@ struct err *pjrt_Client_Compile(struct pjrt_Client_Compile *a)
 	pass_opts_from_conf(&po);
 	po.ndev = (int)o.partitions;
 	po.fingerprint = hash_bytes(src->code, src->code_size, (uint64_t)o.partitions);
-	TRY_GOTO(e, compile(&po, src, &p), out);
+	TRY_GOTO(e, compile(a->client->rt, &po, src, &p), out);
 	e = exec_new(a->client, p, &o, a->compile_options, a->compile_options_size, &a->executable);
 out:
 	pjrt_options_free(&o);

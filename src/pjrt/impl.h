@@ -17,19 +17,28 @@ struct pjrt_memory {
 };
 struct pjrt_device {
 	struct pjrt_client *client;
-	struct rt_device *rt;
-	int id, local;
+	struct rt_device *rt;       /* NULL: a device of another process */
+	int id, local, process;
 	struct pjrt_memory memory[NMEM], *memories[NMEM];
 	struct pjrt_device *self;
 	char kind[80], text[64], debug[160];
 	struct pjrt_value attr[2];
 };
+/* JAX's store, as struct kv. */
+struct pjrt_store {
+	struct kv kv;
+	int attempt;                /* keys are written once: clients of one process take turns */
+	struct err *(*get)(struct pjrt_kv_get *); void *get_arg;
+	struct err *(*put)(struct pjrt_kv_put *); void *put_arg;
+};
 struct pjrt_client {
 	struct rt_client *rt;
-	int ndev;
+	int ndev;                   /* of all processes */
+	int first, nlocal;          /* those of this one */
 	bool host_memory;           /* the host may read the devices' memory */
-	struct pjrt_device *device, **devices;
-	struct pjrt_memory **memories;
+	struct pjrt_device *device, **devices;      /* by id */
+	struct pjrt_memory **memories;              /* of local devices */
+	struct pjrt_store store;
 	char version[160], topology[160];
 };
 struct pjrt_buffer {

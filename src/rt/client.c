@@ -67,24 +67,24 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 	pthread_once(&once, fork_watch);
 	atomic_init(&c->ref, 1);
 	c->ndev = devices_wanted(o);
-	c->process = o->process;
-	c->nprocess = MAX(o->nprocess, 1);
 	c->fork_gen = atomic_load(&forks);
 	pthread_mutex_init(&c->launch, NULL);
 	pthread_mutex_init(&c->side_lock, NULL);
+	pthread_mutex_init(&c->kv_lock, NULL);
 	pthread_cond_init(&c->side_cond, NULL);
 	c->side_tail = &c->side_head;
 	if (!ops) {
 		e = ERR(INVALID, "RONDO_DEVICE is '%s', not cpu or far", conf_str(CONF_DEVICE));
 		goto out;
 	}
-	int cores = cpu_get()->cores, nworker = MAX(cores / c->ndev - 1, 0);
-	c->spins = sym_spins(c->ndev * (1 + nworker));
-	struct sym_opts so = { .nlocal = c->ndev, .threads = c->ndev * (1 + nworker),
+	TRY_GOTO(e, job_join(c, o->boot), out);
+	int nworker = MAX(cpu_get()->cores / c->sharers - 1, 0);
+	c->spins = sym_spins(c->sharers * (1 + nworker));
+	struct sym_opts so = { .nlocal = c->ndev, .boot = o->boot, .threads = c->ndev * (1 + nworker),
 	                       .guard = conf_int(CONF_CHECK) != 0 };
 	so.chaos = conf_int(CONF_CHAOS) != 0;
 	so.seed = (uint64_t)conf_int(CONF_CHAOS);
-	so.limit = conf_int(CONF_MEMORY) > 0 ? conf_int(CONF_MEMORY) : cpu_get()->ram / 10 * 9;
+	so.limit = conf_int(CONF_MEMORY) > 0 ? conf_int(CONF_MEMORY) : cpu_get()->ram / 10 * 9 / c->housemates * c->ndev;
 	TRY_GOTO(e, sym_open(&so, &c->world), out);
 	c->dev = aligned_alloc(64, sizeof *c->dev * (size_t)c->ndev);
 	if (!c->dev)
@@ -149,6 +149,8 @@ void client_unref(struct rt_client *c)
 		free(d->help);
 	}
 	sym_close(c->world);
+	map_free(&c->published);
+	free(c->place);
 	free(c->dev);
 	free(c);
 }
@@ -164,6 +166,8 @@ void rt_client_free(struct rt_client *c)
 	pthread_mutex_lock(&c->launch);
 	atomic_store(&c->stop, true);
 	pthread_mutex_unlock(&c->launch);
+	if (atomic_load(&c->parting))
+		sym_cancel(c->world);
 	for (int i = 0; i < c->ndev && c->dev; i++) {
 		struct rt_device *d = &c->dev[i];
 		atomic_fetch_add(&d->bell, 1);

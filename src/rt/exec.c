@@ -99,6 +99,7 @@ static void decode(struct rt_exec *x)
 	for (uint32_t b = 0; b < p->nblock; b++)
 		n += p->block[b].n + 1;
 	x->ins = mem_alloc(n * sizeof *x->ins);
+	x->comm_ins = mem_alloc(n * sizeof *x->comm_ins);
 	x->start = mem_alloc((size_t)p->nblock * sizeof *x->start);
 	n = 0;
 	for (uint32_t b = 0; b < p->nblock; b++) {
@@ -119,9 +120,11 @@ static void decode(struct rt_exec *x)
 				o->op = k->split ? I_SPLIT : k->copy ? I_COPY : k->code && !k->shared ? I_CODE : I_KERN;
 			} else if (c->op == CMD_TABLE)
 				o->ref = &p->table[c->imm];
-			else if (c->op == CMD_COLL)
+			else if (c->op == CMD_COLL) {
 				o->ref = &p->coll[c->id];
-			else if (c->op == CMD_CUSTOM)
+				x->comm_ins[++x->ncomm] = (uint32_t)(o - x->ins);
+				o->imm = x->ncomm;
+			} else if (c->op == CMD_CUSTOM)
 				o->ref = &p->custom[c->id];
 		}
 		x->ins[n++].op = I_END;
@@ -284,6 +287,7 @@ static void exec_free(struct rt_exec *x)
 	free(x->data);
 	free(x->ctx);
 	free(x->ins);
+	free(x->comm_ins);
 	free(x->start);
 	free(x->argbuf);
 	free(x->outbuf);
@@ -314,7 +318,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	x->pos = mem_alloc(sizeof *x->pos * (size_t)MAX(p->ndev, 1));
 	x->id = mem_alloc(sizeof *x->id * (size_t)MAX(p->ndev, 1));
 	x->dev = mem_alloc(sizeof *x->dev * (size_t)MAX(p->ndev, 1));
-	int first = c->dev[0].id, total = c->ndev * c->nprocess;
+	int first = c->dev[0].id, total = c->nplace;
 	for (int i = 0; i < p->ndev; i++) {
 		x->id[i] = dev[i];
 		if (dev[i] < 0 || dev[i] >= total) {
@@ -353,7 +357,8 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 		}
 	}
 	if (p->ncoll) {
-		uint64_t h = hash_bytes(p->name, strlen(p->name), p->fingerprint ^ prog_comm_hash(p));
+		/* Host callbacks are known by numbers that each process gives: such a program has no common fingerprint. */
+		uint64_t h = hash_bytes(x->name, strlen(x->name), (p->ncustom ? 0 : p->fingerprint) ^ prog_comm_hash(p));
 		x->ident = (uint32_t)(h >> 32) | 1;
 		x->peer = mem_alloc(sizeof *x->peer * (size_t)x->nlocal);
 		x->npeer = mem_alloc(sizeof *x->npeer * (size_t)x->nlocal);
@@ -366,6 +371,8 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 		x->next = c->execs;
 		c->execs = x;
 		pthread_mutex_unlock(&c->side_lock);
+		if (x->nlocal < p->ndev)
+			job_publish(x);
 	}
 out:
 	if (e)

@@ -92,6 +92,7 @@ struct rt_device {
 	struct room room;             /* owned by whoever owns the device */
 	void *help; size_t nhelp;     /* scratch of the walker, for tiles of other devices */
 	struct sym_ep *ep;
+	const struct rt_exec *now;    /* the program that communicates now; of the walker */
 	struct trace *trace;          /* NULL: off */
 	/* workers */
 	int nworker; struct worker *worker;
@@ -114,10 +115,31 @@ struct rt_client {
 	/* side lane */
 	pthread_mutex_t side_lock; pthread_cond_t side_cond;
 	struct rt_exec *execs;        /* those that communicate, under side_lock: to name what a peer runs */
+	/* the job */
+	const struct kv *boot;        /* NULL: this process is alone */
+	int nplace; struct rt_place *place;
+	int sharers, housemates;      /* devices of the job that use this process' cores; its memory (own ones too) */
+	int nbusy;                    /* under side_lock */
+	_Atomic int parting;          /* devices that wait for their peers to leave a launch that failed */
+	pthread_mutex_t kv_lock;
+	struct map published;         /* programs whose communication is in the store */
 	struct side *side_head, **side_tail;
 	pthread_t side_thread; bool side_started;
 };
 bool client_forked(const struct rt_client *c);
+
+/* --- job.c ------------------------------------------------------------------ */
+
+/* Learn who the processes of the job are, and what they have. */
+struct err *job_join(struct rt_client *c, const struct kv *boot);
+/* Let the other processes know what x sends and receives, for messages. */
+void job_publish(struct rt_exec *x);
+/* Add what command site of the program ident is called, and where that program parts from mine if both have one
+ * name.  False if nobody knows it. */
+bool job_describe(struct rt_client *c, const struct rt_exec *mine, uint32_t ident, uint32_t site, struct str *s);
+
+/* --- client.c ---------------------------------------------------------------- */
+
 void client_ref(struct rt_client *c);
 void client_unref(struct rt_client *c);
 /* Run fn(user) on the side lane's thread. */
@@ -207,7 +229,7 @@ struct ins {
 	uint32_t opnd, nopnd;         /* of prog->opnd */
 	uint32_t block, nblock;       /* of prog->sub */
 	uint32_t site;
-	int64_t imm;
+	int64_t imm;                  /* of a collective: its number among them, from 1 */
 	const void *ref;              /* kernel, collective, custom call, table */
 	const char *name;             /* in a timeline; NULL when there is none */
 };
@@ -236,6 +258,7 @@ struct rt_exec {
 	struct ctx *ctx;              /* per local device */
 	uint32_t maxptr;
 	uint32_t ident;               /* of the program, equal on all devices */
+	uint32_t ncomm, *comm_ins;    /* its collectives in textual order: equal on all devices, however each compiled it */
 	int **peer, *npeer;           /* per local device: PEs it exchanges messages with */
 	struct rt_exec *next;         /* in c->execs */
 	size_t scratch, shared;

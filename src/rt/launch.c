@@ -123,21 +123,11 @@ static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *con
 	return walk(&f);
 }
 
-/* Add what a site of a program is called.  The program may be gone already. */
 static bool describe(void *user, uint32_t ident, uint32_t site, struct str *s)
 {
-	struct rt_client *c = ((struct rt_device *)user)->c;
+	struct rt_device *d = user;
 
-	pthread_mutex_lock(&c->side_lock);
-	struct rt_exec *x = c->execs;
-	while (x && x->ident != ident)
-		x = x->next;
-	if (x) {
-		const char *text = site && x->ins[site].site < x->p->nsite ? x->p->site[x->ins[site].site].text : "";
-		str_addf(s, "%s%s%scommand %u of program '%s'", *text ? "'" : "", text, *text ? "', " : "", site, x->p->name ? x->p->name : "");
-	}
-	pthread_mutex_unlock(&c->side_lock);
-	return x;
+	return job_describe(d->c, d->now, ident, site, s);
 }
 
 /* A waiting device works for the others: their kernels may be what it waits for. */
@@ -171,14 +161,28 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 		e = ERR(ABORTED, "launch aborted");
 	if (x->comm) {
 		struct sym_launch s = { x->ident, x->name, x->peer[i], x->npeer[i], &l->stop, help, describe, d };
+		d->now = x;
 		sym_begin(d->ep, &s);
 	}
 	if (!e)
 		e = go(x, i, c, p->arg, p->out, p->taken, room, l, l->id);
-	if (e)
+	struct err *why = NULL;
+	if (e) {
 		e = launch_fail(l, e);
-	if (x->comm)
-		sym_end(d->ep, e);
+		why = x->comm ? err_copy(e) : NULL;
+	} else if (x->comm)
+		sym_end(d->ep, NULL);
+	/* Who waits hears of a failure at once; the memory is kept until no peer touches it any more, or the client
+	 * is closed. */
+	if (why) {
+		atomic_fetch_add(&d->c->parting, 1);
+		rt_event_set(p->done, e);
+		if (atomic_load(&d->c->stop))
+			sym_cancel(d->c->world);
+		sym_end(d->ep, why);
+		atomic_fetch_sub(&d->c->parting, 1);
+		err_free(why);
+	}
 	for (int64_t k = 0; k < x->narg; k++)
 		store_unref(p->arg[k]);
 	for (int64_t k = 0; k < x->nres; k++)
@@ -186,7 +190,8 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	/* The device is free before anybody hears that the launch is done: who waited may find it idle. */
 	if (room == &d->room)
 		atomic_fetch_sub(&d->state, 1);
-	rt_event_set(p->done, e);
+	if (!why)
+		rt_event_set(p->done, e);
 	rt_event_unref(p->done);
 	launch_unref(l);
 }

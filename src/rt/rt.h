@@ -19,13 +19,24 @@ struct rt_client; struct rt_device; struct rt_buffer; struct rt_event; struct rt
 
 struct rt_opts {
 	int ndev;                 /* devices of this process; 0 = RONDO_DEVICES, XLA's flag, else 1 */
-	int process, nprocess;    /* 0 of 1 without jax.distributed */
+	/* How the processes of the job find each other; must live until rt_client_free.  NULL: this one is alone. */
+	const struct kv *boot;
 };
+/* Collective over the processes of boot: waits for all of them. */
 struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out);    /* owned */
-/* Waits for what is queued, stops the threads.  Safe at exit and after fork (then it only frees). */
+/* Waits for what is queued, but for no other process once a launch has failed; stops the threads.  Safe at exit
+ * and after fork (then it only frees). */
 void rt_client_free(struct rt_client *c);
-int rt_client_ndev(const struct rt_client *c);
+int rt_client_ndev(const struct rt_client *c);             /* of this process */
 struct rt_device *rt_client_device(const struct rt_client *c, int i);
+int rt_client_process(const struct rt_client *c);
+/* The devices of all processes, by global id: 0 .. rt_client_nplace - 1, by process, then as they lie in it. */
+struct rt_place { int process, local, cores; char kind[80]; };
+int rt_client_nplace(const struct rt_client *c);
+const struct rt_place *rt_client_place(const struct rt_client *c, int id);     /* borrowed; NULL if there is none */
+/* What this process does outside programs ("compiling 'step'"), for peers that wait for it; NULL: done.  Calls
+ * come in pairs, which may overlap. */
+void rt_client_busy(struct rt_client *c, const char *text);
 int rt_device_id(const struct rt_device *d);               /* global id */
 int rt_device_local(const struct rt_device *d);            /* index in this process */
 struct rt_stats { int64_t in_use, peak, limit, allocs, largest_alloc, reserved; };   /* bytes, but allocs */

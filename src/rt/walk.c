@@ -151,7 +151,7 @@ static bool run(struct frame *f, const struct ins *i)
 		case I_COLL: case I_CUSTOM:
 			for (uint32_t n = 0; n < i->nopnd; n++)
 				ptr[n] = resolve(&o[n], base, reg);
-			f->err = i->op == I_COLL ? coll_run(&f->coll, i->ref, (uint32_t)(i - f->x->ins), ptr) : custom_run(f, i->ref, ptr);
+			f->err = i->op == I_COLL ? coll_run(&f->coll, i->ref, (uint32_t)i->imm, ptr) : custom_run(f, i->ref, ptr);
 			if (f->err) {
 				if (i->site < f->x->p->nsite && f->x->p->site[i->site].text[0])
 					err_wrap(f->err, "%s", f->x->p->site[i->site].text);

@@ -187,7 +187,7 @@ static struct err *same_everywhere(struct job *j, const struct array *again, int
 static struct err *run_compiled(struct job *j, const struct pass_opts *o, const char *path, int64_t times)
 {
 	struct rt_client *c;
-	struct rt_opts ro = {.ndev = j->ndev, .nprocess = 1};
+	struct rt_opts ro = { .ndev = j->ndev };
 	TRY(rt_client_new(&ro, &c));
 	struct err *e = run_set(j, c, o, path, 0, times, j->res);
 	for (int first = j->np; first + j->np <= j->ndev && !e; first += j->np) {

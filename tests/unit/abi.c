@@ -31,6 +31,8 @@ static void sizes(void **state)
 static void arguments(void **state)
 {
 	assert_int_equal(END(pjrt_Client_Create, kv_try_get_user_arg), 88);
+	assert_int_equal(sizeof(struct pjrt_kv_get), 80);
+	assert_int_equal(sizeof(struct pjrt_kv_put), 64);
 	assert_int_equal(END(pjrt_Client_Compile, executable), 56);
 	assert_int_equal(END(pjrt_Client_BufferFromHostBuffer, buffer), 120);
 	assert_int_equal(offsetof(struct pjrt_Client_BufferFromHostBuffer, memory), 88);

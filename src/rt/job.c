@@ -1,0 +1,263 @@
+/* The processes of a job: what each says of itself, what all must agree on, which of them share this machine, and
+ * the communication of each program, by which two that have diverged are told apart.
+ *
+ * Everything goes through the job's store (struct kv): "card/<process>" is what a process says of itself; the card
+ * of process 0 carries the machine table that all take.  "prog/<identity>" lists the communication of a program:
+ * one line "command\tsite\twhat" each, after a line with its name. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "impl.h"
+
+enum { CARD = 0x44524352, SLICE_MS = 1000, STATUS_S = 20, ASK_MS = 300, MASK_WORDS = 16 };
+
+struct card {
+	uint32_t magic, version;
+	int32_t ndev, cores;
+	char kind[80], boot[40], group[200];
+	uint64_t mask[MASK_WORDS];
+};
+
+/* The first line of a file, or nothing. */
+static void first_line(const char *path, char *out, size_t n)
+{
+	FILE *f = fopen(path, "re");
+
+	out[0] = '\0';
+	if (!f)
+		return;
+	if (!fgets(out, (int)n, f))
+		out[0] = '\0';
+	out[strcspn(out, "\n")] = '\0';
+	fclose(f);
+}
+
+static void card_fill(struct card *k, int ndev)
+{
+	cpu_set_t set;
+
+	*k = (struct card){ .magic = CARD, .version = RONDO_VERSION, .ndev = ndev, .cores = cpu_get()->cores };
+	snprintf(k->kind, sizeof k->kind, "%s", cpu_get()->name[0] ? cpu_get()->name : "cpu");
+	first_line("/proc/sys/kernel/random/boot_id", k->boot, sizeof k->boot);
+	first_line("/proc/self/cgroup", k->group, sizeof k->group);
+	if (!sched_getaffinity(0, sizeof set, &set))
+		for (int i = 0; i < MASK_WORDS * 64 && i < CPU_SETSIZE; i++)
+			if (CPU_ISSET(i, &set))
+				k->mask[i / 64] |= 1ull << i % 64;
+}
+
+static bool same_cores(const struct card *a, const struct card *b)
+{
+	bool meet = false;
+
+	for (int i = 0; i < MASK_WORDS; i++)
+		meet |= (a->mask[i] & b->mask[i]) != 0;
+	return meet && !strcmp(a->boot, b->boot);
+}
+
+/* What process who has to write. */
+static struct err *fetch(const struct kv *kv, int who, struct str *out)
+{
+	double since = clock_s(), until = since + (double)conf_int(CONF_JOIN_TIMEOUT);
+	char key[32];
+	bool said = false;
+
+	snprintf(key, sizeof key, "card/%d", who);
+	for (;;) {
+		struct err *e = kv->get(kv->user, key, (int)MAX(MIN((until - clock_s()) * 1000, SLICE_MS), 1), out);
+		if (!e || (e->code != ERR_DEADLINE && e->code != ERR_NOT_FOUND))
+			return err_wrap(e, "joining the job, process %d of %d", kv->process, kv->nprocess);
+		err_free(e);
+		if (clock_s() >= until)
+			return ERR(UNAVAILABLE, "process %d of %d has not joined the job within %lld s", who, kv->nprocess, (long long)conf_int(CONF_JOIN_TIMEOUT));
+		if (!said && clock_s() - since >= STATUS_S) {
+			log_line(LOG_WARN, "process %d waits for process %d of %d to join the job", kv->process, who, kv->nprocess);
+			said = true;
+		}
+	}
+}
+
+static struct err *card_get(const struct kv *kv, int who, struct card *out)
+{
+	struct str s = { 0 };
+	struct err *e = fetch(kv, who, &s);
+
+	if (!e && (s.n < 2 * sizeof(uint32_t) || memcmp(s.p, &(uint32_t){ CARD }, sizeof(uint32_t))))
+		e = ERR(PRECONDITION, "what process %d wrote into the job's store is no card of Rondo's", who);
+	uint32_t version = 0;
+	if (!e)
+		memcpy(&version, s.p + sizeof(uint32_t), sizeof version);
+	if (!e && (version != RONDO_VERSION || s.n != sizeof *out))
+		e = ERR(PRECONDITION, "process %d runs version %u of Rondo, this one version %d", who, version, RONDO_VERSION);
+	if (!e) {
+		memcpy(out, s.p, sizeof *out);
+		out->kind[sizeof out->kind - 1] = out->boot[sizeof out->boot - 1] = out->group[sizeof out->group - 1] = '\0';
+		if (out->ndev < 1 || out->ndev > 4096)
+			e = ERR(PRECONDITION, "process %d says that it has %d devices", who, out->ndev);
+	}
+	str_free(&s);
+	return e;
+}
+
+struct err *job_join(struct rt_client *c, const struct kv *boot)
+{
+	int n = boot ? boot->nprocess : 1, me = boot ? boot->process : 0, total = 0;
+	struct card *card = mem_alloc(sizeof *card * (size_t)n);
+	struct err *e = NULL;
+	char key[32];
+
+	c->boot = boot;
+	c->process = me;
+	c->nprocess = n;
+	card_fill(&card[me], c->ndev);
+	if (boot) {
+		snprintf(key, sizeof key, "card/%d", me);
+		TRY_GOTO(e, boot->put(boot->user, key, &card[me], sizeof card[me]), out);
+		for (int i = 0; i < n; i++)
+			if (i != me)
+				TRY_GOTO(e, card_get(boot, i, &card[i]), out);
+	}
+	for (int i = 0; i < n; i++) {
+		total += card[i].ndev;
+		if (same_cores(&card[me], &card[i]) || i == me)
+			c->sharers += card[i].ndev;
+		if ((!strcmp(card[me].boot, card[i].boot) && !strcmp(card[me].group, card[i].group)) || i == me)
+			c->housemates += card[i].ndev;
+	}
+	c->nplace = total;
+	c->place = mem_alloc(sizeof *c->place * (size_t)total);
+	for (int i = 0, id = 0; i < n; i++)
+		for (int k = 0; k < card[i].ndev; k++, id++) {
+			struct rt_place *p = &c->place[id];
+			p->process = i;
+			p->local = k;
+			p->cores = card[i].cores;
+			snprintf(p->kind, sizeof p->kind, "%s", card[i].kind);
+		}
+out:
+	free(card);
+	return err_wrap(e, "process %d of %d", me, n);
+}
+
+int rt_client_nplace(const struct rt_client *c) { return c->nplace; }
+const struct rt_place *rt_client_place(const struct rt_client *c, int id) { return id >= 0 && id < c->nplace ? &c->place[id] : NULL; }
+int rt_client_process(const struct rt_client *c) { return c->process; }
+
+/* --- what a process does outside programs ------------------------------------------- */
+
+void rt_client_busy(struct rt_client *c, const char *text)
+{
+	pthread_mutex_lock(&c->side_lock);
+	c->nbusy += text ? 1 : -1;
+	if (text)
+		sym_phase(c->world, text);
+	else if (!c->nbusy)
+		sym_phase(c->world, NULL);
+	pthread_mutex_unlock(&c->side_lock);
+}
+
+/* --- programs that have diverged ------------------------------------------------------ */
+
+static void prog_key(char key[32], uint32_t ident) { snprintf(key, 32, "prog/%08x", ident); }
+
+/* What the commands of a program send and receive. */
+static void list(struct str *s, const struct rt_exec *x)
+{
+	const struct prog *p = x->p;
+
+	str_addf(s, "%s\n", x->name);
+	for (uint32_t i = 1; i <= x->ncomm; i++) {
+		const struct ins *k = &x->ins[x->comm_ins[i]];
+		const struct prog_coll *c = k->ref;
+		str_addf(s, "%s\t%s of %s, %lld bytes\n", k->site < p->nsite ? p->site[k->site].text : "", prog_coll_name[c->kind],
+		         dtype_info[c->dtype].name ? dtype_info[c->dtype].name : "?", (long long)(c->outer * c->inner));
+	}
+}
+
+void job_publish(struct rt_exec *x)
+{
+	struct rt_client *c = x->c;
+	struct str s = { 0 };
+	char key[32];
+
+	prog_key(key, x->ident);
+	list(&s, x);
+	pthread_mutex_lock(&c->kv_lock);
+	uint64_t *seen = map_put(&c->published, &x->ident, sizeof x->ident);
+	if (!*seen)
+		err_free(c->boot->put(c->boot->user, key, s.p, s.n));   /* it only serves messages; a peer may have written it */
+	*seen = 1;
+	pthread_mutex_unlock(&c->kv_lock);
+	str_free(&s);
+}
+
+/* Line k of a list: 0 is the name. */
+static bool line_of(const char *text, uint32_t k, char *out, size_t n)
+{
+	for (; k; k--) {
+		text = strchr(text, '\n');
+		if (!text)
+			return false;
+		text++;
+	}
+	size_t len = strcspn(text, "\n");
+	snprintf(out, n, "%.*s", (int)len, text);
+	return len > 0;
+}
+
+bool job_describe(struct rt_client *c, const struct rt_exec *mine, uint32_t ident, uint32_t site, struct str *s)
+{
+	struct str its = { 0 }, own = { 0 };
+	char name[200], line[400], other[400], key[32];
+	bool found = false;
+
+	pthread_mutex_lock(&c->side_lock);
+	for (struct rt_exec *x = c->execs; x && !found; x = x->next)
+		if (x->ident == ident) {
+			list(&its, x);
+			found = true;
+		}
+	pthread_mutex_unlock(&c->side_lock);
+	if (!found && c->boot) {
+		prog_key(key, ident);
+		pthread_mutex_lock(&c->kv_lock);
+		struct err *e = c->boot->get(c->boot->user, key, ASK_MS, &its);
+		pthread_mutex_unlock(&c->kv_lock);
+		found = !e;
+		err_free(e);
+	}
+	if (found && line_of(its.p, 0, name, sizeof name)) {
+		if (!site || !line_of(its.p, site, line, sizeof line))
+			line[0] = '\0';
+		if (site) {
+			char *what = strchr(line, '\t');
+			if (what)
+				*what++ = '\0';
+			if (*line)
+				str_addf(s, "'%s', ", line);
+			if (what)
+				str_addf(s, "%s, ", what);
+			str_addf(s, "command %u of program '%s'", site, name);
+		} else
+			str_addf(s, "the start of program '%s'", name);
+		/* The same program by name, but not in what it says: where do they part? */
+		if (mine && mine->ident != ident && !strcmp(mine->name, name)) {
+			list(&own, mine);
+			for (uint32_t k = 1;; k++) {
+				bool a = line_of(own.p, k, line, sizeof line), b = line_of(its.p, k, other, sizeof other);
+				if (a && b && !strcmp(line, other))
+					continue;
+				if (!a && !b)
+					str_add(s, " (which differs from this device's, though not in its communication)");
+				else
+					str_addf(s, " (which differs from this device's first in command %u: here %s, there %s)", k, a ? line : "none", b ? other : "none");
+				break;
+			}
+			for (char *t = s->p; (t = strchr(t, '\t'));)
+				*t = ' ';
+		}
+	}
+	str_free(&its);
+	str_free(&own);
+	return found;
+}
