@@ -23,7 +23,7 @@ def register(path):
     import jax._src.xla_bridge as xb
     xb._nonexperimental_plugins.add(NAME)
     xb.register_plugin(NAME, priority=500, library_path=path, options=client_options, make_topology=no_topology)
-    for step in (platforms, recoverability, donation, lowerings, callbacks, foreign_functions, custom_calls,
+    for step in (platforms, donation, lowerings, callbacks, foreign_functions, custom_calls,
                  persistent_cache, dlpack, program_text):
         try:
             step()
@@ -64,13 +64,6 @@ def platforms():
     if NAME in listed and "cpu" not in listed:
         jax.config.update("jax_platforms", ",".join([*listed, "cpu"]))
         say(f"added cpu to JAX_PLATFORMS={','.join(listed)}: callbacks and debug prints run on it")
-
-
-def recoverability():
-    """With several processes: let the others live when one dies (jaxlib's coordination service ends them otherwise)."""
-    from jax._src import distributed
-    if distributed.global_state.client is not None and hasattr(jax.config, "jax_enable_recoverability"):
-        jax.config.update("jax_enable_recoverability", True)
 
 
 # --- lowering ---------------------------------------------------------------
