@@ -40,6 +40,7 @@ class Build(build_py):
         subprocess.run(["make", f"-j{jobs}", *(f"build/{lib}" for lib in OWN)], cwd=ROOT, check=True)
         target = pathlib.Path(self.build_lib) / "rondo"
         target.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / "python" / "rondo.pth", self.build_lib)
         carried = {}
         for lib in OWN:
             shutil.copy2(ROOT / "build" / lib, target / lib)

@@ -1,6 +1,5 @@
 """Rondo as a JAX platform.  JAX finds `initialize` through the entry point `rondo` of group `jax_plugins`."""
 import os
-import pathlib
 
 __version__ = "0.1.0"
 _state = {}
@@ -8,6 +7,7 @@ _state = {}
 
 def library_path():
     """Where librondo.so is: beside this file, or as RONDO_LIBRARY says."""
+    import pathlib
     path = os.environ.get("RONDO_LIBRARY")
     return pathlib.Path(path) if path else pathlib.Path(__file__).with_name("librondo.so")
 

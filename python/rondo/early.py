@@ -1,0 +1,171 @@
+"""What must be in place before jax.distributed starts, when JAX has not looked for platforms yet.
+
+rondo.pth imports this file whenever Python starts; it costs a fraction of a millisecond and imports nothing.
+It waits for two modules of JAX:
+
+- jax._src.clusters: `jax.distributed.initialize()` without arguments works under `rondo launch`.
+- jax._src.distributed: a process that dies must not take the others with it.  jaxlib's coordination service
+  ends every process of a job when one dies, unless it is told that processes may be lost; and every process
+  ends itself when the service goes, which lives in process 0.  So the first is said, and the service gets a
+  process of its own (coordinator.py), which leaves when nobody is connected any more.
+
+Nothing happens in programs that do not use jax.distributed, or not on Rondo.
+"""
+import os
+import sys
+
+_PACKAGE = "rondo"
+
+
+class _Waiter:
+    """A finder of modules that finds none, and calls a function when one that it knows has been loaded."""
+
+    def __init__(self, after):
+        self.after = after
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.after:
+            return None
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target) if finder is not self and hasattr(finder, "find_spec") else None
+            if spec is not None:
+                break
+        else:
+            return None
+        function, load = self.after.pop(name), spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            _apply(function, module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def _apply(function, module):
+    try:
+        function(module)
+    except Exception as e:  # noqa: BLE001  (whatever the change in JAX is, the program goes on)
+        print(f"rondo: {function.__name__} could not be registered with this JAX: {e!r}", file=sys.stderr)
+
+
+def chosen(config):
+    """May Rondo be among the platforms?"""
+    listed = [p for p in (config.jax_platforms or "").split(",") if p]
+    return not listed or _PACKAGE in listed
+
+
+# --- under rondo launch -----------------------------------------------------------
+
+
+def cluster(module):
+    """Which process this is, from the variables of `rondo launch`."""
+    base = module.ClusterEnv
+
+    class RondoCluster(base):
+        name = _PACKAGE
+
+        @classmethod
+        def is_env_present(cls):
+            return "RONDO_PROCESS" in os.environ and int(os.environ.get("RONDO_PROCESSES") or 0) > 0
+
+        @classmethod
+        def get_coordinator_address(cls, timeout_secs=None, override_coordinator_port=None):
+            # JAX itself looks at JAX_COORDINATOR_ADDRESS first, which `rondo launch` sets.
+            where = os.environ.get("RONDO_RENDEZVOUS", "")
+            if not where.startswith("tcp://"):
+                raise RuntimeError("set JAX_COORDINATOR_ADDRESS to host:port of process 0")
+            host, port = where.removeprefix("tcp://").rstrip("/").rsplit(":", 1)
+            # A port of its own, which all processes find in the same way.
+            return f"{host}:{override_coordinator_port or 1024 + (int(port) - 1024 + 20011) % 64512}"
+
+        @classmethod
+        def get_process_count(cls):
+            return int(os.environ["RONDO_PROCESSES"])
+
+        @classmethod
+        def get_process_id(cls):
+            return int(os.environ["RONDO_PROCESS"])
+
+    base._cluster_types.remove(RondoCluster)
+    base._cluster_types.insert(0, RondoCluster)
+
+
+# --- jax.distributed ----------------------------------------------------------------
+
+
+class _Service:
+    """jaxlib's coordination service in a process of its own."""
+
+    def __init__(self, process):
+        self.process = process
+
+    def shutdown(self):
+        self.process.stdin.close()         # it leaves when the last client has
+
+
+def service(address, num_nodes, **options):
+    """As jaxlib's function of this name; None if there can be no other process."""
+    import subprocess
+    here = os.path.dirname(os.path.abspath(__file__))
+    words = [f"{k}={v}" for k, v in options.items() if v is not None]
+    try:
+        process = subprocess.Popen([sys.executable, "-P", os.path.join(here, "coordinator.py"), address, str(num_nodes), *words],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                   env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
+    except OSError:
+        return None
+    answer = process.stdout.readline().decode().strip()
+    process.stdout.close()
+    if answer == "ready":
+        return _Service(process)
+    process.stdin.close()
+    process.wait()
+    if answer:
+        raise RuntimeError(answer)
+    return None
+
+
+class _Jaxlib:
+    """jaxlib's module, but for one function."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def __getattr__(self, name):
+        return getattr(self.module, name)
+
+    def get_distributed_runtime_service(self, address, num_nodes, **options):
+        return service(address, num_nodes, **options) or self.module.get_distributed_runtime_service(address, num_nodes, **options)
+
+
+def distributed(module):
+    import functools
+    from jax._src import config as flags
+    original = module.State.initialize
+
+    @functools.wraps(original)
+    def initialize(self, *args, **kwargs):
+        if not chosen(flags.config):
+            return original(self, *args, **kwargs)
+        flags.config.update("jax_enable_recoverability", True)
+        jaxlib = module._jax
+        module._jax = _Jaxlib(jaxlib)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            module._jax = jaxlib
+
+    module.State.initialize = initialize
+
+
+def install():
+    after = {"jax._src.clusters": cluster, "jax._src.distributed": distributed}
+    for name in [n for n in after if n in sys.modules]:
+        _apply(after.pop(name), sys.modules[name])
+    if after:
+        sys.meta_path.insert(0, _Waiter(after))
+
+
+if not any(isinstance(f, _Waiter) for f in sys.meta_path):
+    install()

@@ -1,0 +1,2 @@
+"""As rondo.pth does where the plug-in is installed."""
+import rondo.early  # noqa: F401
