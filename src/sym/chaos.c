@@ -45,20 +45,17 @@ static uint64_t delay(struct chaos *c)
 
 static void deliver(struct sym_world *w, struct item *i)
 {
-	char *p = w->peer[i->pe].base + i->off;
+	char *p = w->peer[i->pe].base;
+	const uint64_t *v = (const uint64_t *)i->data;
 
-	if (!i->line)
-		memcpy(p, i->data, i->n);
-	else {
-		const uint64_t *v = (const uint64_t *)i->data;
-		if (i->n == sizeof(struct sym_line)) {
-			struct sym_line *l = (struct sym_line *)p;
-			memcpy(&l->what, v + 1, 48);
-			atomic_store_explicit(&l->last, v[7], memory_order_relaxed);
-		}
-		atomic_store_explicit((_Atomic uint64_t *)p, v[0], memory_order_release);
-		sym_notify(w, i->pe);
-	}
+	if (!p && i->line)
+		w->net->line(w, i->from, i->pe, i->off, v, (int)(i->n / 8));
+	else if (!p)
+		w->net->put(w, i->from, i->pe, i->off, i->data, i->n);
+	else if (!i->line)
+		memcpy(p + i->off, i->data, i->n);
+	else
+		sym_deliver(w, i->pe, p + i->off, v, (int)(i->n / 8));
 }
 
 static void *chaos_main(void *v)
@@ -119,7 +116,10 @@ static void chaos_get(struct sym_world *w, int from, int pe, void *dst, size_t o
 	uint64_t ns = delay(c) / 8;
 	pthread_mutex_unlock(&c->lock);
 	nanosleep(&(struct timespec){ 0, (long)ns }, NULL);
-	memcpy(dst, w->peer[pe].base + off, n);
+	if (w->peer[pe].base)
+		memcpy(dst, w->peer[pe].base + off, n);
+	else
+		w->net->get(w, from, pe, dst, off, n);
 }
 
 static struct err *chaos_open(struct sym_world *w)

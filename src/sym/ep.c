@@ -146,7 +146,7 @@ static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32
 	if (w->n == ep->spins)
 		w->n = world->spins, ep->spins = MAX(ep->spins - ep->spins / 4, MIN_SPINS);
 	TRY(hopeless(ep, peer, site));
-	if (ep->l.help && ep->l.help(ep->l.user)) {
+	if ((ep->l.help && ep->l.help(ep->l.user)) || (world->net && world->net->poll(world))) {
 		w->n = 0;
 		if (w->armed)
 			atomic_fetch_sub(&ep->me->sleepers, 1);
@@ -222,6 +222,30 @@ static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, 
 		uint64_t v[8] = { tick, what, w[0], w[1], w[2], w[3], (uint64_t)n << 32 | ack, tick };
 		ep->world->tr->line(ep->world, ep->pe, pe, FROM_ME(ep, ring) + slot * sizeof(struct sym_line), v, 8);
 	}
+}
+
+void sym_deliver(struct sym_world *w, int pe, char *at, const uint64_t *word, int n)
+{
+	if (n == sizeof(struct sym_line) / 8) {
+		struct sym_line *l = (struct sym_line *)at;
+		memcpy(&l->what, word + 1, 48);
+		atomic_store_explicit(&l->last, word[7], memory_order_relaxed);
+	} else if (n > 1)
+		memcpy(at + 8, word + 1, (size_t)(n - 1) * 8);
+	atomic_store_explicit((_Atomic uint64_t *)at, word[0], memory_order_release);
+	sym_notify(w, pe);
+}
+
+void sym_lost_data(struct sym_world *w, int from, int proc)
+{
+	atomic_store(&w->ep[from - w->first].lost, proc + 1);
+}
+
+struct err *sym_lost(struct sym_ep *ep)
+{
+	int proc = atomic_load_explicit(&ep->lost, memory_order_relaxed) - 1;
+
+	return proc < 0 ? NULL : ERR(UNAVAILABLE, "process %d (pid %d) has died: device %d did not get all data from it", proc, ep->world->process[proc].pid, ep->pe);
 }
 
 static void word_write(struct sym_ep *ep, int pe, size_t off, uint64_t v)
@@ -380,6 +404,7 @@ void sym_begin(struct sym_ep *ep, const struct sym_launch *l)
 		ep->named = l->prog;
 	}
 	ep->l = *l;
+	atomic_store_explicit(&ep->lost, 0, memory_order_relaxed);
 	for (int i = 0; i < l->npeer; i++)
 		chan_begin(&ep->chan[l->peer[i]]);
 	atomic_store_explicit(&ep->me->status, (uint64_t)l->prog << 32, memory_order_release);

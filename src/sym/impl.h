@@ -70,8 +70,9 @@ struct sym_transport {
 	void (*put)(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n);
 	/* Write n words at off, the first of them last, and wake who sleeps there. */
 	void (*line)(struct sym_world *w, int from, int pe, size_t off, const uint64_t *word, int n);
+	bool (*poll)(struct sym_world *w);        /* make progress, for one who waits; true if there was some.  May be NULL */
 };
-extern const struct sym_transport sym_chaos;
+extern const struct sym_transport sym_chaos, sym_ucx;
 
 /* What this process knows of a PE. */
 struct sym_peer {
@@ -96,6 +97,7 @@ struct sym_ep {
 	size_t mine;                      /* offset of what this PE writes, in the control zone of every other */
 	struct sym_control *me;
 	struct chan *chan;                /* npe */
+	_Atomic int lost;                 /* process whose data did not come, + 1 */
 	uint32_t named;                   /* program whose name stands in the control zone */
 	struct sym_launch l;
 	int spins;                        /* polls before the next wait yields: fewer while polling has been in vain */
@@ -119,7 +121,8 @@ struct sym_world {
 	_Atomic int gone;                 /* processes that are not SYM_HERE; or -1: waits are cancelled */
 	bool shared;                      /* other processes of this host wait for words of ours, and we for theirs */
 	const struct sym_transport *tr;   /* to those that are not direct; NULL if all are */
-	void *tr_data;
+	const struct sym_transport *net;  /* to those that are not mapped; NULL if all are */
+	void *tr_data, *net_data;
 	uint64_t seed;
 };
 
@@ -127,6 +130,10 @@ struct err *sym_region(int n, size_t want, size_t control, bool shared, struct s
 void sym_region_free(struct sym_region *r);
 void sym_heap_init(struct sym_heap *h, struct sym_world *w, int i, size_t control);
 void sym_heap_fini(struct sym_heap *h);
+/* What arrived for pe, a PE of this host: n words for at, the first of them last; wakes pe. */
+void sym_deliver(struct sym_world *w, int pe, char *at, const uint64_t *word, int n);
+/* Data that PE from asked for will not come: its launch cannot succeed. */
+void sym_lost_data(struct sym_world *w, int from, int proc);
 void sym_notify(struct sym_world *w, int pe);         /* wake pe, whose heap is mapped, if it sleeps; the line was stored before */
 bool sym_barrier_init(bool shared);                         /* can a sleeper make all writers' stores visible? */
 void sym_barrier(bool shared);
@@ -140,7 +147,15 @@ static inline struct sym_control *sym_control_of(struct sym_world *w, int pe) { 
 /* Meet the others of w->boot and map the heaps of those on this host: sets all that w says of processes and
  * peers.  After sym_region. */
 struct err *sym_join(struct sym_world *w, const struct kv *boot);
-void sym_joined(struct sym_world *w);               /* waits may be woken from now on */
 void sym_part(struct sym_world *w);                  /* say goodbye */
+/* A process is no more: its peers' waits end. */
+void sym_gone(struct sym_world *w, int proc, enum sym_life how);
+/* A key that process who is to write, by the time until; says for whom it waits. */
+struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out);
+
+/* --- ucx.c ---------------------------------------------------------------------------------- */
+
+/* Open the road to the processes in reach[nproc]; sets w->net_data.  Collective over them. */
+struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until);
 
 #endif

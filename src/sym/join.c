@@ -67,8 +67,7 @@ static void draw(char out[TOKEN + 1])
 
 /* --- the store ----------------------------------------------------------------------- */
 
-/* A key that process who is to write; says for whom it waits. */
-static struct err *fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out)
+struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out)
 {
 	double since = clock_s();
 	struct join *j = w->join;
@@ -309,7 +308,7 @@ static void pending_read(struct sym_world *w, int i)
 	}
 }
 
-static void gone(struct sym_world *w, int proc, enum sym_life how)
+void sym_gone(struct sym_world *w, int proc, enum sym_life how)
 {
 	struct sym_process *p = &w->process[proc];
 	struct join *j = w->join;
@@ -366,11 +365,11 @@ static void *watch(void *v)
 				ssize_t got = recv(f[i].fd, &word, sizeof word, MSG_DONTWAIT);
 				if (got < 0 && (errno == EAGAIN || errno == EINTR))
 					continue;
-				gone(w, who[i], got == sizeof word && word == GOODBYE ? SYM_LEFT : SYM_DEAD);
+				sym_gone(w, who[i], got == sizeof word && word == GOODBYE ? SYM_LEFT : SYM_DEAD);
 			}
 		for (int i = base + npending; i < n; i++)
 			if (f[i].revents && f[i].fd == w->process[who[i]].pidfd)
-				gone(w, who[i], SYM_DEAD);
+				sym_gone(w, who[i], SYM_DEAD);
 		for (int i = npending; i-- > 0;)      /* from the end: dropping one moves the last */
 			if (f[base + i].revents)
 				pending_read(w, i);
@@ -430,6 +429,16 @@ static bool crowded(struct sym_world *w)
 	return threads > MIN(cores, most);
 }
 
+/* What is known of the PEs of a process. */
+static void peers(struct sym_world *w, int proc)
+{
+	const struct sym_process *p = &w->process[proc];
+	const struct sym_region *r = proc == w->proc ? &w->region : &p->region;
+
+	for (int i = 0; i < p->npe; i++)
+		w->peer[p->first + i] = (struct sym_peer){ r->base ? r->base + (size_t)i * r->each : NULL, r->base != NULL, proc };
+}
+
 struct err *sym_join(struct sym_world *w, const struct kv *kv)
 {
 	struct join *j = mem_alloc(sizeof *j);
@@ -437,6 +446,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	double until = clock_s() + (double)conf_int(CONF_JOIN_TIMEOUT);
 	struct record me = { RONDO_VERSION, w->nlocal, getpid(), w->threads, cpu_get()->cores, !w->fence, "", "", "", "" };
 	char key[32], sock[TOKEN + 1], *reach = mem_alloc((size_t)kv->nprocess + 1);
+	bool *far = mem_alloc((size_t)kv->nprocess * sizeof *far);
 	struct str s = { 0 };
 	struct err *e = NULL;
 
@@ -467,7 +477,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 		draw(j->token);
 		TRY_GOTO(e, kv->put(kv->user, "token", j->token, TOKEN), out);
 	} else {
-		TRY_GOTO(e, fetch(w, kv, "token", 0, until, &s), out);
+		TRY_GOTO(e, sym_fetch(w, kv, "token", 0, until, &s), out);
 		snprintf(j->token, sizeof j->token, "%s", s.p);
 		str_free(&s);
 	}
@@ -489,7 +499,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	str_free(&s);
 	for (int k = 0; k < w->nproc; k++) {
 		snprintf(key, sizeof key, "process/%d", k);
-		TRY_GOTO(e, fetch(w, kv, key, k, until, &s), out);
+		TRY_GOTO(e, sym_fetch(w, kv, key, k, until, &s), out);
 		TRY_GOTO(e, record_read(s.p, k, &j->rec[k]), out);
 		str_free(&s);
 		struct sym_process *p = &w->process[k];
@@ -503,6 +513,9 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 		w->fence |= !j->rec[k].barrier;
 	}
 	w->first = w->process[w->proc].first;
+	w->peer = mem_alloc((size_t)w->npe * sizeof *w->peer);
+	peers(w, w->proc);                /* the network may bring something for them from now on */
+	atomic_store(&j->joined, true);
 
 	for (int k = 0; k < w->nproc; k++) {
 		bool reached = false;
@@ -514,7 +527,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	TRY_GOTO(e, kv->put(kv->user, key, reach, (size_t)w->nproc), out);
 	for (int k = w->proc + 1; k < w->nproc; k++) {
 		snprintf(key, sizeof key, "reached/%d", k);
-		TRY_GOTO(e, fetch(w, kv, key, k, until, &s), out);
+		TRY_GOTO(e, sym_fetch(w, kv, key, k, until, &s), out);
 		bool reached = (int)s.n > w->proc && s.p[w->proc] == '1';
 		str_free(&s);
 		pthread_mutex_lock(&j->lock);
@@ -526,11 +539,19 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 		}
 		pthread_mutex_unlock(&j->lock);
 	}
+	bool any = false;
 	for (int k = 0; k < w->nproc; k++)
-		if (k != w->proc && !w->process[k].region.base) {
-			e = ERR(UNAVAILABLE, "process %d on host '%s' cannot map the memory of process %d on host '%s'", w->proc, w->process[w->proc].host, k, w->process[k].host);
-			goto out;
-		}
+		any |= far[k] = k != w->proc && w->process[k].fd < 0;
+	if (any && (!strcmp(road, "shm") || !strcmp(road, "pidfd"))) {
+		e = ERR(UNAVAILABLE, "process %d on host '%s' cannot map the memory of all others, and RONDO_TRANSPORT is '%s'", w->proc, me.host, road);
+		goto out;
+	}
+	if (any) {
+		TRY_GOTO(e, sym_ucx_open(w, kv, j->token, far, until), out);
+		w->net = &sym_ucx;
+	}
+	for (int k = 0; k < w->nproc; k++)
+		peers(w, k);
 	/* All have come: nobody else is let in. */
 	pthread_mutex_lock(&j->lock);
 	close(j->listen);
@@ -540,11 +561,10 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	w->shared = true;
 out:
 	free(reach);
+	free(far);
 	str_free(&s);
 	return e;
 }
-
-void sym_joined(struct sym_world *w) { atomic_store(&w->join->joined, true); }
 
 void sym_part(struct sym_world *w)
 {

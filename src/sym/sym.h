@@ -135,6 +135,8 @@ const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf);
 void sym_get(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n);
 /* Seen by pe no later than the next line sent to it. */
 void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n);
+/* UNAVAILABLE if data of a process that died did not come in this launch: what was read is worth nothing. */
+struct err *sym_lost(struct sym_ep *ep);
 char *sym_ep_base(const struct sym_ep *ep);                  /* of the PE's own heap */
 int sym_ep_pe(const struct sym_ep *ep);
 

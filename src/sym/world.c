@@ -13,6 +13,9 @@ static void alone(struct sym_world *w)
 	w->nproc = 1;
 	w->process = mem_alloc(sizeof *w->process);
 	w->process[0] = (struct sym_process){ .npe = w->npe, .pid = getpid(), .fd = -1, .pidfd = -1 };
+	w->peer = mem_alloc((size_t)w->npe * sizeof *w->peer);
+	for (int i = 0; i < w->npe; i++)
+		w->peer[i] = (struct sym_peer){ w->region.base + (size_t)i * w->region.each, true, 0 };
 }
 
 struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
@@ -44,14 +47,6 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		e = ERR(EXHAUSTED, "%d devices are more than heaps of %zu bytes can serve", w->npe, w->region.each);
 		goto out;
 	}
-	w->peer = mem_alloc((size_t)w->npe * sizeof *w->peer);
-	for (int k = 0; k < w->nproc; k++)
-		for (int i = 0; i < w->process[k].npe; i++) {
-			const struct sym_region *r = k == w->proc ? &w->region : &w->process[k].region;
-			w->peer[w->process[k].first + i] = (struct sym_peer){ r->base + (size_t)i * r->each, !o->chaos, k };
-		}
-	if (others)
-		sym_joined(w);
 	for (int i = 0; i < w->nlocal; i++) {
 		struct sym_ep *ep = &w->ep[i];
 		sym_heap_init(&w->heap[i], w, i, control);
@@ -66,9 +61,12 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 			ep->chan[k].ret = &ep->me->from[k].ret;
 		}
 	}
+	w->tr = w->net;
 	if (o->chaos) {
 		TRY_GOTO(e, sym_chaos.open(w), out);
 		w->tr = &sym_chaos;
+		for (int i = 0; i < w->npe; i++)
+			w->peer[i].direct = false;
 	}
 out:
 	if (e) {
@@ -83,8 +81,10 @@ void sym_close(struct sym_world *w)
 {
 	if (!w)
 		return;
-	if (w->tr)
+	if (w->tr && w->tr != w->net)
 		w->tr->close(w);
+	if (w->net)
+		w->net->close(w);
 	sym_part(w);
 	for (int i = 0; i < w->nlocal; i++) {
 		free(w->ep[i].chan);

@@ -125,11 +125,11 @@ static void member(const struct job *j, int i)
 	world_open(j, i, &kv, &w);
 	for (int k = 0; k < j->nproc; k++)
 		for (int x = 0; x < j->ndev[k]; x++, all++)
-			if (sym_proc_of(w, all) != k || (k != i && strcmp(sym_road(w, all), j->chaos ? "chaos" : "shm")))
+			if (sym_proc_of(w, all) != k || (k != i && strcmp(sym_road(w, all), j->chaos ? "chaos" : strcmp(j->road, "ucx") ? "shm" : "ucx")))
 				say(sym_road(w, all), NULL);
 	if (sym_npe(w) != all || sym_nproc(w) != j->nproc)
 		say("numbers", NULL);
-	talk(w, j->chaos ? 20 : 200);
+	talk(w, j->chaos ? 20 : strcmp(j->road, "ucx") ? 200 : 50);
 	sym_close(w);
 	sym_boot_free(kv);
 	_exit(0);
@@ -175,12 +175,11 @@ static void shapes(void **state)
 {
 	static const struct job row[] = {
 		{ 2, { 1, 1 }, "auto", 0, -1 }, { 2, { 2, 2 }, "shm", 0, -1 }, { 4, { 1, 1, 1, 1 }, "auto", 0, -1 }, { 3, { 2, 1, 4 }, "auto", 0, -1 },
-		{ 2, { 1, 2 }, "auto", 11, -1 }, { 2, { 1, 1 }, "pidfd", 0, -1 }, { 1, { 4 }, "auto", 0, -1 },
+		{ 2, { 1, 2 }, "auto", 11, -1 }, { 2, { 1, 1 }, "pidfd", 0, -1 },
+		{ 2, { 1, 1 }, "ucx", 0, -1 }, { 3, { 2, 1, 2 }, "ucx", 0, -1 }, { 2, { 1, 2 }, "ucx", 12, -1 },
 	};
 	for (size_t i = 0; i < NELEM(row); i++) {
 		struct job j = row[i];
-		if (j.nproc == 1)
-			continue;
 		fresh_dir();
 		assert_int_equal(run(&j, member, NULL), 0);
 		drop_dir();
@@ -254,7 +253,7 @@ static void with_victim(const struct job *j, int i)
 
 static void death(void **state)
 {
-	static const struct job row[] = { { 2, { 1, 1 }, "auto", 0, 0 }, { 4, { 1, 2, 1, 1 }, "auto", 0, 2 } };
+	static const struct job row[] = { { 2, { 1, 1 }, "auto", 0, 0 }, { 4, { 1, 2, 1, 1 }, "auto", 0, 2 }, { 3, { 1, 1, 1 }, "ucx", 0, 1 } };
 
 	for (size_t i = 0; i < NELEM(row); i++) {
 		int st[MAXP];
