@@ -1,28 +1,39 @@
 /* A transport for tests: heaps of peers are not mapped, and everything arrives late.
  *
- * Lines and puts wait in a queue until a moment drawn at random, in order for each pair but not between pairs;
- * gets take their time as well.  What survives this depends on nothing but the stated order. */
+ * Whatever is asked for waits in a queue until a moment drawn at random.  Lines and atomics keep behind all that
+ * was done before to the same PE; puts and gets overtake each other and lines unless a fence stands between; pairs
+ * know nothing of each other.  A nonblocking put reads its source as late as it may.  What survives this depends
+ * on nothing but the stated order.  PEs whose heap is really not mapped are reached through the transport beneath. */
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "impl.h"
 
+enum kind { PUT, GET, LINE, AMO };
+
 struct item {
 	struct item *next;
 	uint64_t due;                     /* ns */
+	enum kind kind;
 	int from, pe;
 	size_t off, n;
-	bool line;
+	char *at;                         /* the caller's memory: source or destination; NULL: the data is here */
+	_Atomic uint32_t *left;
+	enum sym_amo op;
+	uint64_t v, cond, *old;
 	_Alignas(8) char data[];
 };
+
+struct pair { uint64_t last, fence; };        /* due of the last item, and of the last before a fence */
 
 struct chaos {
 	pthread_t thread;
 	pthread_mutex_t lock;
-	pthread_cond_t cond;
+	pthread_cond_t cond, done;
 	struct item *head;                /* by due, then by arrival */
-	uint64_t *last;                   /* per (from, pe): due of the last item */
+	struct pair *pair;                /* nlocal x npe */
+	int64_t *open;                    /* nlocal: items not delivered */
 	uint64_t seed;
 	bool stop;
 };
@@ -45,17 +56,43 @@ static uint64_t delay(struct chaos *c)
 
 static void deliver(struct sym_world *w, struct item *i)
 {
-	char *p = w->peer[i->pe].base;
-	const uint64_t *v = (const uint64_t *)i->data;
+	char *p = w->peer[i->pe].base, *data = i->at ? i->at : i->data;
+	const struct sym_transport *net = p ? NULL : w->net;
 
-	if (!p && i->line)
-		w->net->line(w, i->from, i->pe, i->off, v, (int)(i->n / 8));
-	else if (!p)
-		w->net->put(w, i->from, i->pe, i->off, i->data, i->n);
-	else if (!i->line)
-		memcpy(p + i->off, i->data, i->n);
-	else
+	switch (i->kind) {
+	case PUT:
+		if (p)
+			memcpy(p + i->off, data, i->n);
+		else
+			net->put(w, i->from, i->pe, i->off, data, i->n);
+		break;
+	case GET:
+		if (p)
+			memcpy(data, p + i->off, i->n);
+		else
+			net->get(w, i->from, i->pe, data, i->off, i->n);
+		break;
+	case AMO:
+		if (p)
+			i->v = sym_amo_at(p + i->off, (int)i->n, i->op, i->v, i->cond);
+		else
+			net->amo(w, i->from, i->pe, i->op, (int)i->n, i->off, i->v, i->cond, i->old ? &i->v : NULL);
+		if (i->old)
+			*i->old = i->v;
+		break;
+	case LINE: {
+		const uint64_t *v = (const uint64_t *)i->data;
+		if (!p) {
+			net->line(w, i->from, i->pe, i->off, v, (int)(i->n / 8));
+			break;
+		}
 		sym_deliver(w, i->pe, p + i->off, v, (int)(i->n / 8));
+	}
+	}
+	if (p && i->kind != GET && i->kind != LINE)
+		sym_notify(w, i->pe);
+	if (i->left)
+		atomic_fetch_sub_explicit(i->left, 1, memory_order_release);
 }
 
 static void *chaos_main(void *v)
@@ -70,9 +107,12 @@ static void *chaos_main(void *v)
 		if (i && (i->due <= now || c->stop)) {
 			c->head = i->next;
 			pthread_mutex_unlock(&c->lock);
+			int from = i->from - w->first;
 			deliver(w, i);
 			free(i);
 			pthread_mutex_lock(&c->lock);
+			c->open[from]--;
+			pthread_cond_broadcast(&c->done);
 		} else if (i) {
 			struct timespec ts;
 			clock_gettime(CLOCK_MONOTONIC, &ts);
@@ -87,40 +127,95 @@ static void *chaos_main(void *v)
 	return NULL;
 }
 
-static void submit(struct sym_world *w, int from, int pe, size_t off, const void *p, size_t n, bool line)
+static inline struct pair *pair_of(struct sym_world *w, int from, int pe)
 {
 	struct chaos *c = w->tr_data;
-	struct item *i = mem_grow(NULL, sizeof *i + n), **at;
 
-	*i = (struct item){ .from = from, .pe = pe, .off = off, .n = n, .line = line };
-	memcpy(i->data, p, n);
+	return &c->pair[(size_t)(from - w->first) * (size_t)w->npe + (size_t)pe];
+}
+
+/* what: data to keep, n bytes, or NULL.  wait: until it is delivered. */
+static void submit(struct sym_world *w, const struct item *x, const void *what, bool wait)
+{
+	struct chaos *c = w->tr_data;
+	struct item *i = mem_grow(NULL, sizeof *i + (what ? x->n : 0)), **at;
+	_Atomic uint32_t left = 1;
+
+	*i = *x;
+	if (what)
+		memcpy(i->data, what, x->n);
+	if (wait)
+		i->left = &left;
 	pthread_mutex_lock(&c->lock);
-	uint64_t *last = &c->last[(size_t)(from - w->first) * (size_t)w->npe + (size_t)pe];
-	i->due = clock_ns() + delay(c);
-	i->due = *last = MAX(*last, i->due);
+	struct pair *p = pair_of(w, i->from, i->pe);
+	uint64_t at_ns = clock_ns() + delay(c), least = i->kind == LINE || i->kind == AMO ? p->last : p->fence;
+	i->due = MAX(at_ns, least);
+	p->last = MAX(p->last, i->due);
 	for (at = &c->head; *at && (*at)->due <= i->due; at = &(*at)->next) { }
 	i->next = *at;
 	*at = i;
+	c->open[i->from - w->first]++;
 	pthread_cond_signal(&c->cond);
+	while (wait && atomic_load_explicit(&left, memory_order_acquire))
+		pthread_cond_wait(&c->done, &c->lock);
 	pthread_mutex_unlock(&c->lock);
 }
 
-static void chaos_line(struct sym_world *w, int from, int pe, size_t off, const uint64_t *word, int n) { submit(w, from, pe, off, word, (size_t)n * 8, true); }
-static void chaos_put(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n) { submit(w, from, pe, off, src, n, false); }
+static void chaos_line(struct sym_world *w, int from, int pe, size_t off, const uint64_t *word, int n)
+{
+	submit(w, &(struct item){ .kind = LINE, .from = from, .pe = pe, .off = off, .n = (size_t)n * 8 }, word, false);
+}
+
+static void chaos_put(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n)
+{
+	submit(w, &(struct item){ .kind = PUT, .from = from, .pe = pe, .off = off, .n = n }, src, false);
+}
 
 static void chaos_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n)
+{
+	submit(w, &(struct item){ .kind = GET, .from = from, .pe = pe, .off = off, .n = n, .at = dst }, NULL, true);
+}
+
+static void chaos_put_nb(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left)
+{
+	submit(w, &(struct item){ .kind = PUT, .from = from, .pe = pe, .off = off, .n = n, .at = (char *)src, .left = left }, NULL, false);
+}
+
+static void chaos_get_nb(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n, _Atomic uint32_t *left)
+{
+	submit(w, &(struct item){ .kind = GET, .from = from, .pe = pe, .off = off, .n = n, .at = dst, .left = left }, NULL, false);
+}
+
+static void chaos_amo(struct sym_world *w, int from, int pe, enum sym_amo op, int bytes, size_t off, uint64_t v, uint64_t cond, uint64_t *old)
+{
+	submit(w, &(struct item){ .kind = AMO, .from = from, .pe = pe, .off = off, .n = (size_t)bytes, .op = op, .v = v, .cond = cond, .old = old }, NULL, old != NULL);
+}
+
+static void chaos_fence(struct sym_world *w, int from, int pe)
+{
+	struct chaos *c = w->tr_data;
+	struct pair *p = pair_of(w, from, pe);
+
+	pthread_mutex_lock(&c->lock);
+	p->fence = p->last;
+	pthread_mutex_unlock(&c->lock);
+	if (!w->peer[pe].base)
+		w->net->fence(w, from, pe);
+}
+
+static void chaos_quiet(struct sym_world *w, int from)
 {
 	struct chaos *c = w->tr_data;
 
 	pthread_mutex_lock(&c->lock);
-	uint64_t ns = delay(c) / 8;
+	while (c->open[from - w->first])
+		pthread_cond_wait(&c->done, &c->lock);
 	pthread_mutex_unlock(&c->lock);
-	nanosleep(&(struct timespec){ 0, (long)ns }, NULL);
-	if (w->peer[pe].base)
-		memcpy(dst, w->peer[pe].base + off, n);
-	else
-		w->net->get(w, from, pe, dst, off, n);
+	if (w->net)
+		w->net->quiet(w, from);
 }
+
+static bool chaos_poll(struct sym_world *w) { return w->net && w->net->poll(w); }
 
 static struct err *chaos_open(struct sym_world *w)
 {
@@ -129,15 +224,18 @@ static struct err *chaos_open(struct sym_world *w)
 
 	w->tr_data = c;
 	c->seed = w->seed * 2 + 1;
-	c->last = mem_alloc((size_t)w->nlocal * (size_t)w->npe * sizeof *c->last);
+	c->pair = mem_alloc((size_t)w->nlocal * (size_t)w->npe * sizeof *c->pair);
+	c->open = mem_alloc((size_t)w->nlocal * sizeof *c->open);
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_condattr_init(&a);
 	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
 	pthread_cond_init(&c->cond, &a);
+	pthread_cond_init(&c->done, &a);
 	pthread_condattr_destroy(&a);
 	int r = pthread_create(&c->thread, NULL, chaos_main, w);
 	if (r) {
-		free(c->last);
+		free(c->pair);
+		free(c->open);
 		free(c);
 		return ERR(EXHAUSTED, "cannot start a thread: %s", strerror(r));
 	}
@@ -155,8 +253,13 @@ static void chaos_close(struct sym_world *w)
 	pthread_join(c->thread, NULL);
 	pthread_mutex_destroy(&c->lock);
 	pthread_cond_destroy(&c->cond);
-	free(c->last);
+	pthread_cond_destroy(&c->done);
+	free(c->pair);
+	free(c->open);
 	free(c);
 }
 
-const struct sym_transport sym_chaos = { "chaos", chaos_open, chaos_close, chaos_get, chaos_put, chaos_line };
+const struct sym_transport sym_chaos = {
+	"chaos", chaos_open, chaos_close, chaos_get, chaos_put, chaos_get_nb, chaos_put_nb, chaos_line, chaos_amo, chaos_fence, chaos_quiet,
+	.poll = chaos_poll,
+};

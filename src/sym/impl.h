@@ -61,15 +61,35 @@ struct sym_control {
 #define CHAN_LOAD(p) atomic_load_explicit(p, memory_order_acquire)
 #include "chan.h"
 
-/* A way to reach heaps that are not mapped.  Thread-safe.  What `from` does to one PE is seen there in order. */
+/* What an atomic does to a word; also of sym.h's calls.  Values of words of 32 bits are zero-extended. */
+uint64_t sym_amo_at(void *p, int bytes, enum sym_amo op, uint64_t v, uint64_t cond);   /* the word before */
+
+/* A way to reach heaps that are not mapped.  Thread-safe: any thread may call for any local PE `from`.
+ *
+ * Order: a line, an atomic, is seen by pe after all puts, lines and atomics that `from` did to it before.  Puts have no
+ * other order among themselves, nor after a line, but by fence; gets have none.
+ * Failure: when the process of pe cannot be reached any more, it is marked so (sym_gone) before the call that found
+ * out returns, and what was to be read is undefined; nothing waits for ever. */
 struct sym_transport {
 	const char *name;
 	struct err *(*open)(struct sym_world *w);
 	void (*close)(struct sym_world *w);
+	/* Blocking: dst is filled; src may be reused. */
 	void (*get)(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n);
 	void (*put)(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n);
+	/* Not blocking: *left is counted down by one, with release, when dst is filled, or src may be reused; also when
+	 * that has failed. */
+	void (*get_nb)(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n, _Atomic uint32_t *left);
+	void (*put_nb)(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left);
 	/* Write n words at off, the first of them last, and wake who sleeps there. */
 	void (*line)(struct sym_world *w, int from, int pe, size_t off, const uint64_t *word, int n);
+	/* op on the word of 4 or 8 bytes at off, atomic with all other atomics and with C's on it, then wake who sleeps
+	 * there.  cond: what SYM_CAS compares with.  old: the word before, waited for; NULL: does not wait. */
+	void (*amo)(struct sym_world *w, int from, int pe, enum sym_amo op, int bytes, size_t off, uint64_t v, uint64_t cond, uint64_t *old);
+	/* What `from` does to pe from now on is seen there after what it did before. */
+	void (*fence)(struct sym_world *w, int from, int pe);
+	/* Wait until all that `from` did is seen at its targets and every *left of it is counted down. */
+	void (*quiet)(struct sym_world *w, int from);
 	bool (*poll)(struct sym_world *w);        /* make progress, for one who waits; true if there was some.  May be NULL */
 };
 extern const struct sym_transport sym_chaos, sym_ucx;

@@ -312,14 +312,14 @@ void sym_gone(struct sym_world *w, int proc, enum sym_life how)
 {
 	struct sym_process *p = &w->process[proc];
 	struct join *j = w->join;
+	int here = SYM_HERE;
 
-	if (atomic_load(&p->life) != SYM_HERE)
+	if (!atomic_compare_exchange_strong(&p->life, &here, how))
 		return;
 	pthread_mutex_lock(&j->lock);
 	int pid = p->pid;
 	pthread_mutex_unlock(&j->lock);
 	log_line(how == SYM_DEAD ? LOG_WARN : LOG_INFO, "process %d (pid %d) %s", proc, pid, how == SYM_DEAD ? "has died" : "has left the job");
-	atomic_store(&p->life, how);
 	int n = atomic_load(&w->gone);
 	while (n >= 0 && !atomic_compare_exchange_weak(&w->gone, &n, n + 1)) { }
 	for (int i = 0; i < w->nlocal && atomic_load(&j->joined); i++)

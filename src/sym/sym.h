@@ -17,6 +17,14 @@
 
 struct sym_world; struct sym_heap; struct sym_ep;
 
+/* What an atomic does to a word x, given v; all give the x before. */
+enum sym_amo {
+	SYM_FETCH,                /* nothing */
+	SYM_SET, SYM_SWAP,        /* x = v */
+	SYM_ADD, SYM_AND, SYM_OR, SYM_XOR,
+	SYM_CAS,                  /* x = v if x is the condition */
+};
+
 /* --- world.c ------------------------------------------------------------- */
 
 struct sym_opts {

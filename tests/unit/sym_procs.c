@@ -76,7 +76,7 @@ static void *chat(void *v)
 				break;
 			for (size_t i = 0; i < small && !d->err; i++)
 				if (m.n != small || ((const char *)m.data)[i] != (char)(peer[k] + r))
-					d->err = ERR(INTERNAL, "round %d: byte %zu of a slot from %d", r, i, peer[k]);
+					d->err = ERR(INTERNAL, "round %d: byte %zu of a slot from %d: %d, %zu of %zu bytes", r, i, peer[k], ((const char *)m.data)[i], m.n, small);
 			sym_return(ep, peer[k], false);
 		}
 		sym_end(ep, d->err);
