@@ -150,14 +150,17 @@ LV em_logistic(struct em *e, LV x)
 		return q ? q : divi(e, one, d);
 	}
 	LV t = em_exp(e, LLVMBuildFNeg(e->b, fabs_(e, x), ""));
-	LV num = em_sel(e, cmp(e, LLVMRealOLT, x, K(x, 0)), t, one), d = add(e, one, t), r = em_rcp14(e, d);
-	if (!r)
-		return divi(e, num, d);
-	/* d is in 1 .. 2: Newton's step for the reciprocal, then one for the quotient */
+	LV neg = cmp(e, LLVMRealOLT, x, K(x, 0)), num = em_sel(e, neg, t, one), d = add(e, one, t), r = em_rcp14(e, d);
+	LV c = sub(e, t, sub(e, d, one));        /* what the sum lost */
+	if (!r) {
+		LV q = divi(e, num, d), inv = em_sel(e, neg, sub(e, one, q), q);
+		return fma_(e, LLVMBuildFNeg(e->b, q, ""), mul(e, c, inv), q);
+	}
+	/* d is in 1 .. 2: Newton's step for the reciprocal, then one for the quotient by d + c */
 	LV md = LLVMBuildFNeg(e->b, d, "");
 	r = fma_(e, fma_(e, md, r, one), r, r);
-	LV q = mul(e, num, r);
-	return fma_(e, fma_(e, md, q, num), r, q);
+	LV q = mul(e, num, r), mq = LLVMBuildFNeg(e->b, q, "");
+	return fma_(e, fma_(e, mq, c, fma_(e, md, q, num)), r, q);
 }
 
 static const double sin_c[] = { -0.1666666716337204, 0.008333329111337662, -0.00019839325977955014, 2.718232735787751e-06 };

@@ -1,23 +1,28 @@
-/* fft, in double.
+/* fft, in the precision of the operand.
  *
- * Lengths whose prime factors are at most RADIX_MAX: Stockham's self-sorting form, one pass per factor, radix
- * 4 and 2 written out.  Others: Bluestein's chirp as a convolution of a power of two ("A linear filtering
- * approach to the computation of discrete Fourier transform", 1970).  Several dimensions: one phase each. */
+ * Lengths whose prime factors are at most RADIX_MAX: Stockham's self-sorting form, one pass per factor.  Others:
+ * Bluestein's chirp as a convolution of a power of two ("A linear filtering approach to the computation of discrete
+ * Fourier transform", 1970).  Several lines go side by side, element for element one cache line, so every pass is
+ * vector code; lines that are long or few are cut into a matrix whose columns and rows are such lines (Bailey, "FFTs
+ * in external or hierarchical memory", 1990), and a phase each shares them among threads.  Real lines of even
+ * length are complex ones of half the length.  Several dimensions: one after the other. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "impl.h"
 
-enum { RADIX_MAX = 31 };
+enum { RADIX_MAX = 31, SIDE = 64, LONG = 8192, FEW_LONG = 1024, MOST_BYTES = 32 << 20 };
 struct cx { double re, im; };
-static inline struct cx cmul(struct cx a, struct cx b) { return (struct cx){ a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re }; }
 
 struct line {
 	int64_t n;
+	int wide, es;                /* double?  bytes of a complex number */
 	int nfac, fac[64];
-	struct cx *w;                /* e^(-2 pi i k / n), k < n */
+	void *w;                     /* e^(-2 pi i k / n), k < n */
 	struct line *inner;          /* Bluestein: of length inner->n */
-	struct cx *chirp, *kernel;   /* kernel: transformed */
+	void *chirp, *kernel;        /* kernel: transformed */
+	struct line *col, *row;      /* long: n = col->n * row->n */
+	void *turn;                  /* long: roots by [row of the matrix after its columns' transform][column] */
 };
 
 /* e^(-2 pi i k / n), exact in the octants. */
@@ -46,12 +51,22 @@ static struct cx root(int64_t k, int64_t n)
 	}
 }
 
-static void transform(const struct line *l, struct cx *x, struct cx *t);
+static void put(const struct line *l, void *to, int64_t k, struct cx v)
+{
+	if (l->wide)
+		((struct cx *)to)[k] = v;
+	else
+		((float *)to)[2 * k] = (float)v.re, ((float *)to)[2 * k + 1] = (float)v.im;
+}
 
-static struct line *line_make(struct arena *a, int64_t n)
+static void *transform(const struct line *l, void *x, void *t, int64_t lanes);
+
+static struct line *line_make(struct arena *a, int64_t n, bool wide)
 {
 	struct line *l = ARENA_NEW(a, struct line, 1);
 	l->n = n;
+	l->wide = wide;
+	l->es = wide ? 16 : 8;
 	int64_t m = n;
 	while (m % 4 == 0) {
 		l->fac[l->nfac++] = 4;
@@ -66,180 +81,278 @@ static struct line *line_make(struct arena *a, int64_t n)
 		int64_t p = 1;
 		while (p < 2 * n - 1)
 			p *= 2;
-		l->inner = line_make(a, p);
-		l->chirp = ARENA_NEW(a, struct cx, n);
-		l->kernel = ARENA_NEW(a, struct cx, p);
-		struct cx *t = mem_alloc(sizeof *t * (size_t)p);
+		l->inner = line_make(a, p, wide);
+		l->chirp = arena_alloc(a, (size_t)(n * l->es));
+		l->kernel = arena_alloc(a, (size_t)(p * l->es));
+		void *x = mem_alloc((size_t)(p * l->es)), *t = mem_alloc((size_t)(p * l->es));
+		memset(x, 0, (size_t)(p * l->es));
 		for (int64_t k = 0; k < n; k++) {
 			int64_t sq = (int64_t)((__extension__ (unsigned __int128)k * (unsigned __int128)k) % (unsigned __int128)(2 * n));
-			l->chirp[k] = root(sq, 2 * n);
-			l->kernel[k] = (struct cx){ l->chirp[k].re, -l->chirp[k].im };
+			struct cx c = root(sq, 2 * n), d = { c.re, -c.im };
+			put(l, l->chirp, k, c);
+			put(l, x, k, d);
 			if (k)
-				l->kernel[p - k] = l->kernel[k];
+				put(l, x, p - k, d);
 		}
-		transform(l->inner, l->kernel, t);
+		memcpy(l->kernel, transform(l->inner, x, t, 1), (size_t)(p * l->es));
+		free(x);
 		free(t);
 		return l;
 	}
-	l->w = ARENA_NEW(a, struct cx, n + 1);
+	l->w = arena_alloc(a, (size_t)((n + 1) * l->es));
 	for (int64_t k = 0; k < n; k++)
-		l->w[k] = root(k, n);
+		put(l, l->w, k, root(k, n));
 	return l;
 }
-static size_t line_scratch(const struct line *l)
+
+/* Cut into a matrix about as high as wide; false: the factors do not allow it. */
+static bool line_cut(struct arena *a, struct line *l)
 {
-	return (size_t)l->n + (l->inner ? (size_t)l->inner->n + line_scratch(l->inner) : 0);
+	int64_t n1 = 1;
+	for (int i = l->nfac; i-- > 0;)
+		if (n1 * l->fac[i] * n1 * l->fac[i] <= l->n)
+			n1 *= l->fac[i];
+	if (l->inner || n1 < 16)
+		return false;
+	int64_t n2 = l->n / n1;
+	l->col = line_make(a, n1, l->wide);
+	l->row = line_make(a, n2, l->wide);
+	l->turn = arena_alloc(a, (size_t)(l->n * l->es));
+	for (int64_t i = 0; i < n1; i++)
+		for (int64_t j = 0; j < n2; j++)
+			memcpy((char *)l->turn + (i * n2 + j) * l->es, (char *)l->w + i * j % l->n * l->es, (size_t)l->es);
+	return true;
 }
 
-/* Forward transform of x in place; t: line_scratch elements. */
-static void transform(const struct line *l, struct cx *x, struct cx *t)
+/* Elements of scratch a lane needs in transform. */
+static int64_t line_scratch(const struct line *l)
 {
+	return l->inner ? l->inner->n + line_scratch(l->inner) : l->n;
+}
+
+/* Forward transform of x [n][lanes]; the result is there or at the start of t, which has lanes times line_scratch. */
+static void *transform(const struct line *l, void *x, void *t, int64_t lanes)
+{
+	const struct kern_isa *isa = kern_isa_get();
 	int64_t n = l->n;
 	if (l->inner) {
 		int64_t p = l->inner->n;
-		struct cx *y = t, *rest = y + p;
-		for (int64_t k = 0; k < n; k++)
-			y[k] = cmul(x[k], l->chirp[k]);
-		memset(y + n, 0, sizeof *y * (size_t)(p - n));
-		transform(l->inner, y, rest);
-		for (int64_t k = 0; k < p; k++) {
-			struct cx v = cmul(y[k], l->kernel[k]);
-			y[k] = (struct cx){ v.re, -v.im };     /* inverse by conjugation */
-		}
-		transform(l->inner, y, rest);
-		for (int64_t k = 0; k < n; k++)
-			x[k] = cmul((struct cx){ y[k].re / (double)p, -y[k].im / (double)p }, l->chirp[k]);
-		return;
+		size_t es = (size_t)(l->es * lanes);
+		char *y = t, *rest = y + (size_t)p * es;
+		isa->fft_spin[l->wide](n, lanes, x, l->chirp, 1, false);
+		memcpy(y, x, (size_t)n * es);
+		memset(y + (size_t)n * es, 0, (size_t)(p - n) * es);
+		char *z = transform(l->inner, y, rest, lanes);
+		isa->fft_spin[l->wide](p, lanes, z, l->kernel, 1, true);        /* inverse by conjugation */
+		z = transform(l->inner, z, z == y ? rest : y, lanes);
+		isa->fft_spin[l->wide](n, lanes, z, NULL, 1 / (double)p, true);
+		isa->fft_spin[l->wide](n, lanes, z, l->chirp, 1, false);
+		memcpy(x, z, (size_t)n * es);
+		return x;
 	}
-	const struct kern_isa *isa = kern_isa_get();
-	struct cx *a = x, *b = t;
+	void *a = x, *b = t;
 	int64_t done = 1;            /* product of the factors so far: length of finished transforms */
 	for (int f = 0; f < l->nfac; f++) {
 		int r = l->fac[f];
-		int64_t m = n / done / r;        /* remaining after this factor */
-		if (r == 4 || r == 2)
-			(r == 4 ? isa->fft4 : isa->fft2)(done, m, &a->re, &b->re, &l->w->re);
-		for (int64_t j = 0; j < done && r != 4 && r != 2; j++) {
-			/* twiddle of term s: w[j s n / (done r)] */
-			struct cx tw[RADIX_MAX];
-			for (int s = 1; s < r; s++)
-				tw[s] = l->w[j * s * m];
-			for (int64_t k = 0; k < m; k++) {
-				struct cx u[RADIX_MAX];
-				for (int s = 0; s < r; s++) {
-					struct cx v = a[(j * r + s) * m + k];
-					u[s] = j && s ? cmul(v, tw[s]) : v;
-				}
-				struct cx *o = b + j * m + k;
-				int64_t os = done * m;
-				for (int h = 0; h < r; h++) {
-					struct cx sum = u[0];
-					for (int s = 1; s < r; s++) {
-						struct cx v = cmul(u[s], l->w[(int64_t)(h * s % r) * (n / r)]);
-						sum.re += v.re;
-						sum.im += v.im;
-					}
-					o[h * os] = sum;
-				}
-			}
-		}
+		isa->fft_pass[l->wide](r, done, n / done / r, lanes, a, b, l->w);
 		done *= r;
-		struct cx *s = a;
+		void *s = a;
 		a = b;
 		b = s;
 	}
-	if (a != x)
-		memcpy(x, a, sizeof *x * (size_t)n);
+	return a;
+}
+
+/* --- lines in memory ------------------------------------------------------------------ */
+
+/* x[k][j] = element k of line j, es bytes; ls, ks: bytes from line to line, element to element. */
+static void lines_in(int es, int64_t n, int64_t lanes, const char *src, int64_t ls, int64_t ks, char *x)
+{
+	if (lanes == 1) {
+		move_strided(es, n, x, es, src, ks);
+	} else if (ls == es) {
+		for (int64_t k = 0; k < n; k++)
+			memcpy(x + k * lanes * es, src + k * ks, (size_t)(lanes * es));
+	} else if (ks == es && es <= 8 && ls % es == 0 && (uintptr_t)src % (unsigned)es == 0) {
+		kern_isa_get()->transpose[es == 4 ? 2 : 3](lanes, n, src, ls / es, x, lanes);
+	} else {
+		for (int64_t j = 0; j < lanes; j++)
+			move_strided(es, n, x + j * es, lanes * es, src + j * ls, ks);
+	}
+}
+
+static void lines_out(int es, int64_t n, int64_t lanes, char *dst, int64_t ls, int64_t ks, const char *x)
+{
+	if (lanes == 1) {
+		move_strided(es, n, dst, ks, x, es);
+	} else if (ls == es) {
+		for (int64_t k = 0; k < n; k++)
+			memcpy(dst + k * ks, x + k * lanes * es, (size_t)(lanes * es));
+	} else if (ks == es && es <= 8 && ls % es == 0 && (uintptr_t)dst % (unsigned)es == 0) {
+		kern_isa_get()->transpose[es == 4 ? 2 : 3](n, lanes, x, lanes, dst, ls / es);
+	} else {
+		for (int64_t j = 0; j < lanes; j++)
+			move_strided(es, n, dst + j * ls, ks, x + j * es, lanes * es);
+	}
 }
 
 /* --- the kernel ---------------------------------------------------------------------- */
 
+enum part { WHOLE, COLUMNS, ROWS };
+struct stage {
+	int d;                       /* dimension */
+	enum part part;
+	const struct line *l;        /* of real lines of even length: of half the length */
+	const void *w;               /* real lines of even length: roots of the length */
+	int across;                  /* lines side by side differ in this dimension, -1: there is one */
+	int64_t dim[LOOP_RANK];      /* of the lines; 1 at d */
+	int64_t lines, groups, lanes;   /* lanes: most of a group */
+	bool first, last;
+};
+
 struct fft {
-	int kind, nd, rank;
-	struct line *line[3];        /* by transformed dimension, last first */
-	kern_strip *load, *store, *load_mid, *store_mid;
-	int64_t per_tile, count[3];
-	bool mid;                    /* between phases the data are in the shared buffer, as c128, shaped like the operand */
+	int kind, rank, nstage;
+	struct stage stage[8];
+	bool mid;                    /* inverse real, several dimensions: complex values between stages, shaped like the operand */
+	size_t mid_bytes, need;
 	int64_t midstride[LOOP_RANK];
 };
 
-/* Phase p transforms dimension rank - 1 - p, or for the inverse real transform the last one last. */
-static int dim_of(const struct fft *q, int phase)
+static void real_in(const struct stage *g, int64_t n, int64_t lanes, const char *src, int64_t ls, int64_t ks, char *x, char *t, char **z)
 {
-	if (q->kind == 3)
-		return phase == q->nd - 1 ? q->rank - 1 : q->rank - 2 - phase;
-	return q->rank - 1 - phase;
+	const struct line *l = g->l;
+	int es = l->es, rs = es / 2;
+	if (g->w) {
+		if (ks == rs)
+			lines_in(es, n / 2, lanes, src, ls, es, x);
+		else
+			for (int64_t p = 0; p < 2; p++)
+				for (int64_t j = 0; j < lanes; j++)
+					move_strided(rs, n / 2, x + j * es + p * rs, lanes * es, src + j * ls + p * ks, 2 * ks);
+		char *y = transform(l, x, t, lanes);
+		*z = y == x ? t : x;
+		kern_isa_get()->fft_pairs[l->wide](n / 2, lanes, y, *z, g->w, false);
+		return;
+	}
+	lines_in(rs, n, lanes, src, ls, ks, t);
+	memset(x, 0, (size_t)(n * lanes * es));
+	for (int64_t i = 0; i < n * lanes; i++)
+		memcpy(x + i * es, t + i * rs, (size_t)rs);
+	*z = transform(l, x, t, lanes);
+}
+
+static void real_out(const struct stage *g, int64_t n, int64_t lanes, const char *src, int64_t ls, int64_t ks, char *dst, int64_t dls,
+                     int64_t dks, char *x, char *t)
+{
+	const struct kern_isa *isa = kern_isa_get();
+	const struct line *l = g->l;
+	int es = l->es, rs = es / 2;
+	int64_t half = n / 2 + 1;
+	lines_in(es, half, lanes, src, ls, ks, x);
+	for (int64_t j = 0; j < lanes; j++) {        /* what must be real is */
+		memset(x + j * es + rs, 0, (size_t)rs);
+		if (n % 2 == 0)
+			memset(x + ((half - 1) * lanes + j) * es + rs, 0, (size_t)rs);
+	}
+	if (g->w) {
+		isa->fft_pairs[l->wide](n / 2, lanes, x, t, g->w, true);
+		char *y = t, *z = x;
+		if (l->inner) {                  /* its scratch is beyond x */
+			memcpy(x, t, (size_t)(n / 2 * lanes * es));
+			y = x;
+			z = t;
+		}
+		y = transform(l, y, z, lanes);
+		isa->fft_spin[l->wide](n / 2, lanes, y, NULL, 2 / (double)n, true);
+		if (dks == rs)
+			lines_out(es, n / 2, lanes, dst, dls, es, y);
+		else
+			for (int64_t p = 0; p < 2; p++)
+				for (int64_t j = 0; j < lanes; j++)
+					move_strided(rs, n / 2, dst + j * dls + p * dks, 2 * dks, y + j * es + p * rs, lanes * es);
+		return;
+	}
+	isa->fft_spin[l->wide](half, lanes, x, NULL, 1, true);       /* inverse by conjugation; the rest mirrors */
+	for (int64_t i = half; i < n; i++)
+		memcpy(x + i * lanes * es, x + (n - i) * lanes * es, (size_t)(lanes * es));
+	isa->fft_spin[l->wide](n - half, lanes, x + half * lanes * es, NULL, 1, true);
+	char *y = transform(l, x, t, lanes);
+	isa->fft_spin[l->wide](n, lanes, y, NULL, 1 / (double)n, false);
+	for (int64_t j = 0; j < lanes; j++)
+		move_strided(rs, n, dst + j * dls, dks, y + j * es, lanes * es);
 }
 
 static void fft_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
                     int64_t t0, int64_t t1, void *scratch)
 {
 	const struct fft *q = s->priv;
+	const struct stage *g = &q->stage[phase];
 	const struct prog_view *in = &k->v[0], *out = &k->v[1];
-	int r = q->rank, d = dim_of(q, phase);
-	const struct line *l = q->line[r - 1 - d];
-	bool first = phase == 0, final = phase == q->nd - 1;
-	struct cx *x = scratch, *t = x + l->n + 1;
-	char *raw = (char *)(t + line_scratch(l) + 1);
-	int64_t n = l->n, half = n / 2 + 1, ix[LOOP_RANK], dim[LOOP_RANK];
-	bool real_in = q->kind == 2 && d == r - 1, real_out = q->kind == 3 && d == r - 1;
-	bool inverse = q->kind == 1 || q->kind == 3;
-	/* from where, to where: views and base */
-	const int64_t *is = first ? in->stride : q->mid ? q->midstride : out->stride;
-	const int64_t *os = final || !q->mid ? out->stride : q->midstride;
-	int ies = first ? dt_bytes(in->dtype) : q->mid ? 16 : dt_bytes(out->dtype), oes = final || !q->mid ? dt_bytes(out->dtype) : 16;
-	const char *src = first ? view_at(k, ptr, 0) : q->mid ? ptr[2] : view_at(k, ptr, 1);
-	char *dst = final || !q->mid ? view_at(k, ptr, 1) : ptr[2];
-	kern_strip *load = first ? q->load : q->mid ? NULL : q->load_mid, *store = final || !q->mid ? q->store : NULL;
-	/* lines are numbered over the operand's shape, or the result's once the last dimension has changed */
-	const int64_t *shape = q->kind == 2 && !first ? out->dim : in->dim;
-	for (int i = 0; i < r; i++)
-		dim[i] = i == d ? 1 : shape[i];
-	int64_t lines = q->count[phase];
-	for (int64_t u = t0 * q->per_tile; u < MIN(t1 * q->per_tile, lines); u++) {
-		index_of(r, dim, u, ix);
-		int64_t len = real_out ? half : n;
-		move_strided(ies, len, raw, ies, src + offset_of(r, is, ix) * ies, is[d] * ies);
-		if (real_in) {
-			double *v = (double *)(void *)t;
-			if (load)
-				load(n, v, raw, NULL, NULL);
-			else
-				memcpy(v, raw, (size_t)n * 8);
-			for (int64_t i = 0; i < n; i++)
-				x[i] = (struct cx){ v[i], 0 };
-		} else if (load) {
-			load(len, x, raw, NULL, NULL);
-		} else {
-			memcpy(x, raw, (size_t)len * 16);
+	const struct kern_isa *isa = kern_isa_get();
+	const struct line *l = g->l;
+	int r = q->rank, d = g->d, es = l->es;
+	bool inverse = q->kind == 1 || q->kind == 3, from_real = q->kind == 2 && g->first, to_real = q->kind == 3 && g->last;
+	char *shared = ptr[2];
+	int64_t longest = g->part == COLUMNS ? l->col->n : g->part == ROWS ? l->row->n : l->n + 1;
+	char *x = scratch, *t = x + (((size_t)(longest * g->lanes * es) + 63) & ~(size_t)63);
+	int64_t ix[LOOP_RANK], units = g->lines * g->groups;
+	/* from where, to where; a matrix lies between its two stages */
+	bool from_mid = q->mid && !g->first, to_mid = q->mid && !g->last;
+	const struct prog_view *sv = g->first ? in : out, *dv = out;
+	const int64_t *is = from_mid ? q->midstride : sv->stride, *os = to_mid ? q->midstride : dv->stride;
+	const char *src = from_mid ? shared : view_at(k, ptr, g->first ? 0 : 1);
+	char *dst = to_mid ? shared : view_at(k, ptr, 1), *matrix = shared + q->mid_bytes;
+	int ies = from_real ? es / 2 : es, oes = to_real ? es / 2 : es;
+	int64_t n = from_real ? in->dim[d] : to_real ? out->dim[d] : l->n;
+	for (int64_t u = units * t0 / s->tiles; u < units * t1 / s->tiles; u++) {
+		int64_t line = u / g->groups, i0 = u % g->groups * g->lanes;
+		index_of(r, g->dim, line, ix);
+		const char *a = src + offset_of(r, is, ix) * ies;
+		char *b = dst + offset_of(r, os, ix) * oes, *y;
+		int64_t ik = is[d] * ies, ok = os[d] * oes;
+		if (g->part == COLUMNS) {
+			int64_t n1 = l->col->n, n2 = l->row->n, lanes = MIN(g->lanes, n2 - i0);
+			lines_in(es, n1, lanes, a + i0 * ik, ik, n2 * ik, x);
+			if (inverse)
+				isa->fft_spin[l->wide](n1, lanes, x, NULL, 1, true);
+			y = transform(l->col, x, t, lanes);
+			isa->fft_weigh[l->wide](n1, lanes, y, (char *)l->turn + i0 * es, n2);
+			lines_out(es, n1, lanes, matrix + (line * n + i0) * es, es, n2 * es, y);
+			continue;
 		}
-		if (real_out) {
-			x[0].im = 0;
-			if (n % 2 == 0)
-				x[n / 2].im = 0;
-			for (int64_t i = half; i < n; i++)
-				x[i] = (struct cx){ x[n - i].re, -x[n - i].im };
+		if (g->part == ROWS) {
+			int64_t n1 = l->col->n, n2 = l->row->n, lanes = MIN(g->lanes, n1 - i0);
+			lines_in(es, n2, lanes, matrix + (line * n + i0 * n2) * es, n2 * es, es, x);
+			y = transform(l->row, x, t, lanes);
+			if (inverse)
+				isa->fft_spin[l->wide](n2, lanes, y, NULL, 1 / (double)n, true);
+			lines_out(es, n2, lanes, b + i0 * ok, ok, n1 * ok, y);
+			continue;
 		}
+		int64_t il = 0, ol = 0, lanes = 1;
+		if (g->across >= 0) {
+			il = is[g->across] * ies;
+			ol = os[g->across] * oes;
+			lanes = MIN(g->lanes, (q->kind == 2 && !g->first ? out : in)->dim[g->across] - i0);
+			a += i0 * il;
+			b += i0 * ol;
+		}
+		if (to_real) {
+			real_out(g, n, lanes, a, il, ik, b, ol, ok, x, t);
+			continue;
+		}
+		if (from_real) {
+			real_in(g, n, lanes, a, il, ik, x, t, &y);
+			lines_out(es, n / 2 + 1, lanes, b, ol, ok, y);
+			continue;
+		}
+		lines_in(es, n, lanes, a, il, ik, x);
 		if (inverse)
-			for (int64_t i = 0; i < n; i++)
-				x[i].im = -x[i].im;
-		transform(l, x, t);
+			isa->fft_spin[l->wide](n, lanes, x, NULL, 1, true);
+		y = transform(l, x, t, lanes);
 		if (inverse)
-			for (int64_t i = 0; i < n; i++)
-				x[i] = (struct cx){ x[i].re / (double)n, -x[i].im / (double)n };
-		int64_t olen = real_in ? half : n;
-		const char *from = (const char *)x;
-		if (real_out) {
-			double *v = (double *)(void *)t;
-			for (int64_t i = 0; i < n; i++)
-				v[i] = x[i].re;
-			from = (const char *)v;
-		}
-		if (store) {
-			store(olen, raw, from, NULL, NULL);
-			from = raw;
-		}
-		move_strided(oes, olen, dst + offset_of(r, os, ix) * oes, os[d] * oes, from, oes);
+			isa->fft_spin[l->wide](n, lanes, y, NULL, 1 / (double)n, true);
+		lines_out(es, n, lanes, b, ol, ok, y);
 	}
 }
 
@@ -247,47 +360,85 @@ struct err *kern_make_fft(const struct prog_kern *k, struct kern_state *s)
 {
 	struct fft *q = ARENA_NEW(&s->a, struct fft, 1);
 	const struct prog_view *in = &k->v[0], *out = &k->v[1];
-	q->kind = (int)k->attr[0];
-	q->nd = (int)k->attr[1];
+	int nd = k->nattr >= 2 ? (int)k->attr[1] : 0;
 	q->rank = in->rank;
-	if (q->nd < 1 || q->nd > 3 || q->nd > q->rank || q->kind < 0 || q->kind > 3)
-		return ERR(INVALID, "fft of kind %d over %d dimensions", q->kind, q->nd);
-	enum dtype li = in->dtype, lo = out->dtype;
-	enum dtype wi = dtype_info[li].cls == DT_COMPLEX ? DT_c128 : DT_f64, wo = dtype_info[lo].cls == DT_COMPLEX ? DT_c128 : DT_f64;
-	if ((dtype_info[li].cls != DT_COMPLEX && q->kind != 2) || (dtype_info[lo].cls != DT_COMPLEX && q->kind != 3))
-		return ERR(INVALID, "fft from '%s' to '%s'", dtype_info[li].name, dtype_info[lo].name);
-	q->load = li == wi ? NULL : kern_elem(ELEM_convert, li, wi);
-	q->store = lo == wo ? NULL : kern_elem(ELEM_convert, wo, lo);
-	q->load_mid = lo == wo ? NULL : kern_elem(ELEM_convert, lo, wo);
+	if (nd < 1 || nd > 3 || nd > q->rank || k->nattr < 2 + (uint32_t)nd || k->attr[0] < 0 || k->attr[0] > 3)
+		return ERR(INVALID, "fft over %d dimensions", nd);
+	q->kind = (int)k->attr[0];
+	enum dtype c = dtype_info[in->dtype].cls == DT_COMPLEX ? in->dtype : out->dtype;
+	bool wide = c == DT_c128;
+	enum dtype f = wide ? DT_f64 : DT_f32;
+	if ((c != DT_c64 && !wide) || in->dtype != (q->kind == 2 ? f : c) || out->dtype != (q->kind == 3 ? f : c))
+		return ERR(INVALID, "fft from '%s' to '%s'", dtype_info[in->dtype].name, dtype_info[out->dtype].name);
 	bool empty = !view_count(in) || !view_count(out);
-	size_t need = 0;
-	for (int i = 0; i < q->nd && !empty; i++) {
-		int64_t n = k->attr[2 + q->nd - 1 - i];
+	int es = wide ? 16 : 8;
+	int64_t most = 0, count = 1;
+	size_t matrix = 0;
+	for (int d = q->rank; d-- > 0;) {
+		q->midstride[d] = count;
+		count *= in->dim[d];
+	}
+	for (int i = 0; i < nd && !empty; i++) {
+		/* the last dimension first; for the inverse real transform last */
+		int d = q->kind == 3 ? i == nd - 1 ? q->rank - 1 : q->rank - 2 - i : q->rank - 1 - i;
+		int64_t n = k->attr[2 + d - (q->rank - nd)];
 		if (n < 1)
 			return ERR(INVALID, "fft of length %lld", (long long)n);
-		q->line[i] = line_make(&s->a, n);
-		need = MAX(need, ((size_t)n + line_scratch(q->line[i]) + (size_t)n + 8) * 16);
+		struct stage g = { .d = d, .across = -1, .lines = 1, .groups = 1, .first = i == 0, .last = i == nd - 1 };
+		bool real = (q->kind == 2 && g.first) || (q->kind == 3 && g.last);
+		const struct prog_view *shape = q->kind == 2 && i ? out : in;
+		int64_t all = 1, lanes = SIDE / es;
+		for (int j = 0; j < q->rank; j++) {
+			g.dim[j] = j == d ? 1 : shape->dim[j];
+			all *= g.dim[j];
+			if (g.dim[j] > 1 && (g.across < 0 || g.dim[j] >= lanes || g.dim[j] > g.dim[g.across]))
+				g.across = j;
+		}
+		struct line *l = line_make(&s->a, real && n % 2 == 0 ? n / 2 : n, wide);
+		g.l = l;
+		if (real && n % 2 == 0) {
+			char *w = arena_alloc(&s->a, (size_t)((n / 2 + 1) * es));
+			for (int64_t j = 0; j <= n / 2; j++)
+				put(l, w, j, root(j, n));
+			g.w = w;
+		}
+		bool cut = !real && (n > LONG || (n >= FEW_LONG && all < lanes)) && line_cut(&s->a, l);
+		if (cut) {
+			matrix = MAX(matrix, (size_t)(all * n * es));
+			g.across = -1;
+			g.lines = all;
+			g.lanes = lanes;
+			for (int part = COLUMNS; part <= ROWS; part++) {
+				const struct line *sub = part == COLUMNS ? l->col : l->row, *other = part == COLUMNS ? l->row : l->col;
+				g.part = (enum part)part;
+				g.groups = (other->n + lanes - 1) / lanes;
+				g.first = i == 0 && part == COLUMNS;
+				g.last = i == nd - 1 && part == ROWS;
+				q->stage[q->nstage++] = g;
+				most = MAX(most, g.lines * g.groups);
+				q->need = MAX(q->need, (size_t)((sub->n + line_scratch(sub)) * lanes * es));
+			}
+			continue;
+		}
+		int64_t each = (n + 1 + MAX(n, line_scratch(l)) + 2) * es;
+		g.lanes = MAX(1, MIN(lanes, MOST_BYTES / each));
+		if (g.across >= 0) {
+			int64_t e = g.dim[g.across];
+			g.groups = (e + g.lanes - 1) / g.lanes;
+			g.lines = all / e;
+			g.dim[g.across] = 1;
+		}
+		g.lanes = g.across >= 0 ? g.lanes : 1;
+		q->stage[q->nstage++] = g;
+		most = MAX(most, g.lines * g.groups);
+		q->need = MAX(q->need, (size_t)(each * g.lanes));
 	}
-	q->mid = q->kind == 3 && q->nd > 1;
-	int64_t st = 1;
-	for (int d = q->rank; d-- > 0;) {
-		q->midstride[d] = st;
-		st *= in->dim[d];
-	}
-	s->shared = q->mid ? (size_t)st * 16 : 0;
-	int64_t most = 0;
-	for (int p = 0; p < q->nd; p++) {
-		int d = dim_of(q, p);
-		const int64_t *shape = q->kind == 2 && p ? out->dim : in->dim;
-		q->count[p] = 1;
-		for (int i = 0; i < q->rank; i++)
-			q->count[p] *= i == d ? 1 : shape[i];
-		most = MAX(most, q->count[p]);
-	}
-	q->per_tile = MAX(1, 4096 / MAX(1, k->attr[1 + q->nd]));
-	s->phases = q->nd;
-	s->tiles = empty ? 0 : (most + q->per_tile - 1) / q->per_tile;
-	s->scratch = need + 64;
+	q->mid = q->kind == 3 && nd > 1;
+	q->mid_bytes = q->mid ? ((size_t)(count * es) + 63) & ~(size_t)63 : 0;
+	s->shared = q->mid_bytes + matrix;
+	s->phases = MAX(1, q->nstage);
+	s->tiles = empty ? 0 : MIN(most, 256);
+	s->scratch = q->need + 192;
 	s->priv = q;
 	s->run = fft_run;
 	return NULL;

@@ -53,9 +53,11 @@ struct kern_isa {
 	void (*small)(const struct small_fmt *f, int64_t n, uint8_t *out, const float *in);
 	void (*philox)(int64_t n, const uint32_t key[2], uint64_t c0, uint64_t c1, uint32_t *out);
 	void (*threefry)(int64_t n, const uint32_t key[2], uint64_t c, uint32_t *o0, uint32_t *o1);
-	/* one pass of a transform over complex doubles, see fft.c: done transforms are finished, m terms remain */
-	void (*fft4)(int64_t done, int64_t m, const double *a, double *o, const double *w);
-	void (*fft2)(int64_t done, int64_t m, const double *a, double *o, const double *w);
+	/* transforms, see fft_pass.h: of floats, of doubles.  pass: done transforms are finished, m terms remain */
+	void (*fft_pass[2])(int r, int64_t done, int64_t m, int64_t lanes, const void *a, void *o, const void *w);
+	void (*fft_spin[2])(int64_t n, int64_t lanes, void *x, const void *w, double f, bool conj);
+	void (*fft_weigh[2])(int64_t n, int64_t lanes, void *x, const void *w, int64_t ws);
+	void (*fft_pairs[2])(int64_t h, int64_t lanes, const void *in, void *out, const void *w, bool back);
 	/* out[j * os + i] = in[i * is + j], i < ni, j < nj; 1, 2, 4, 8 bytes */
 	void (*transpose[4])(int64_t ni, int64_t nj, const void *in, int64_t is, void *out, int64_t os);
 };

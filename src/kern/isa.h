@@ -617,9 +617,21 @@ static void CAT3(small, f8, h)(const struct small_fmt *fmt, int64_t n, uint8_t *
 	}
 }
 
-/* Vectors of complex doubles: VC of them.  A product by w is a * re(w) + swapped a * (-im(w), im(w)). */
-enum { VC = VB / 16 };
-typedef double vcx __attribute__((vector_size(VB), aligned(8), may_alias));
+#define TNAME fft32
+#define T float
+#if ISA_LEVEL >= 4
+#define SWAP(v) __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+#define SIGNS { -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1 }
+#elif ISA_LEVEL >= 3
+#define SWAP(v) __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6)
+#define SIGNS { -1, 1, -1, 1, -1, 1, -1, 1 }
+#else
+#define SWAP(v) __builtin_shufflevector(v, v, 1, 0, 3, 2)
+#define SIGNS { -1, 1, -1, 1 }
+#endif
+#include "fft_pass.h"
+#define TNAME fft64
+#define T double
 #if ISA_LEVEL >= 4
 #define SWAP(v) __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6)
 #define SIGNS { -1, 1, -1, 1, -1, 1, -1, 1 }
@@ -630,62 +642,7 @@ typedef double vcx __attribute__((vector_size(VB), aligned(8), may_alias));
 #define SWAP(v) __builtin_shufflevector(v, v, 1, 0)
 #define SIGNS { -1, 1 }
 #endif
-static inline vcx CAT3(turn, cx, h)(vcx v, double re, double im)
-{
-	const vcx s = SIGNS;
-	return v * re + SWAP(v) * (s * im);
-}
-static inline void CAT3(four, cx, h)(vcx u0, vcx u1, vcx u2, vcx u3, double *o, int64_t os)
-{
-	const vcx s = SIGNS;
-	vcx p = u0 + u2, q = u0 - u2, c = u1 + u3, d = SWAP(u1 - u3) * -s;     /* -i (u1 - u3) */
-	*(vcx *)o = p + c;
-	*(vcx *)(o + os) = q + d;
-	*(vcx *)(o + 2 * os) = p - c;
-	*(vcx *)(o + 3 * os) = q - d;
-}
-static void CAT3(fft4, cx, h)(int64_t done, int64_t m, const double *a, double *o, const double *w)
-{
-	for (int64_t j = 0; j < done; j++) {
-		const double *w1 = w + 2 * j * m, *w2 = w + 4 * j * m, *w3 = w + 6 * j * m;
-		const double *x = a + 8 * j * m;
-		double *y = o + 2 * j * m;
-		int64_t k = 0, os = 2 * done * m;
-		for (; k + VC <= m; k += VC)
-			CAT3(four, cx, h)(*(const vcx *)(x + 2 * k), CAT3(turn, cx, h)(*(const vcx *)(x + 2 * (m + k)), w1[0], w1[1]),
-			                  CAT3(turn, cx, h)(*(const vcx *)(x + 2 * (2 * m + k)), w2[0], w2[1]),
-			                  CAT3(turn, cx, h)(*(const vcx *)(x + 2 * (3 * m + k)), w3[0], w3[1]), y + 2 * k, os);
-		for (; k < m; k++) {
-			double u[4][2];
-			for (int s = 0; s < 4; s++) {
-				const double *v = x + 2 * (s * m + k), *t = w + 2 * s * j * m;
-				u[s][0] = v[0] * t[0] - v[1] * t[1];
-				u[s][1] = v[0] * t[1] + v[1] * t[0];
-			}
-			double pr = u[0][0] + u[2][0], pi = u[0][1] + u[2][1], qr = u[0][0] - u[2][0], qi = u[0][1] - u[2][1];
-			double cr = u[1][0] + u[3][0], ci = u[1][1] + u[3][1], dr = u[1][1] - u[3][1], di = u[3][0] - u[1][0];
-			double *z = y + 2 * k;
-			z[0] = pr + cr, z[1] = pi + ci;
-			z[os] = qr + dr, z[os + 1] = qi + di;
-			z[2 * os] = pr - cr, z[2 * os + 1] = pi - ci;
-			z[3 * os] = qr - dr, z[3 * os + 1] = qi - di;
-		}
-	}
-}
-static void CAT3(fft2, cx, h)(int64_t done, int64_t m, const double *a, double *o, const double *w)
-{
-	for (int64_t j = 0; j < done; j++) {
-		const double *t = w + 2 * j * m, *x = a + 4 * j * m;
-		double *y = o + 2 * j * m;
-		int64_t os = 2 * done * m;
-		for (int64_t k = 0; k < m; k++) {
-			double br = x[2 * (m + k)] * t[0] - x[2 * (m + k) + 1] * t[1], bi = x[2 * (m + k)] * t[1] + x[2 * (m + k) + 1] * t[0];
-			double ar = x[2 * k], ai = x[2 * k + 1];
-			y[2 * k] = ar + br, y[2 * k + 1] = ai + bi;
-			y[os + 2 * k] = ar - br, y[os + 2 * k + 1] = ai - bi;
-		}
-	}
-}
+#include "fft_pass.h"
 
 enum { RNG_STRIP = 64 };
 /* n calls of Philox 4x32-10 with counters c0 ++, c1 (128 bits in all): four words each, in order. */
@@ -750,7 +707,8 @@ const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 	},
 	.gemm_f32 = gemm_f32_h, .gemm_f64 = gemm_f64_h, .gemm_i32 = gemm_i32_h, .gemm_i64 = gemm_i64_h,
 	.gemm_nt_f32 = gemmnt_f32_h, .gemm_nt_f64 = gemmnt_f64_h,
-	.fft4 = fft4_cx_h, .fft2 = fft2_cx_h,
+	.fft_pass = { pass_fft32_h, pass_fft64_h }, .fft_spin = { spin_fft32_h, spin_fft64_h }, .fft_weigh = { weigh_fft32_h, weigh_fft64_h },
+	.fft_pairs = { pairs_fft32_h, pairs_fft64_h },
 	.keys32 = keys_32_h, .small = small_f8_h, .philox = philox_4x32_h, .threefry = threefry_2x32_h,
 	.transpose = { transpose_uint8_t_h, transpose_uint16_t_h, transpose_uint32_t_h, transpose_uint64_t_h },
 };

@@ -50,6 +50,15 @@ static inline float exp_f(float x)
 	return p * pow2i(h) * pow2i(n - h);
 }
 
+/* e^-|x| has no large relative error; what 1 + e^-|x| loses in rounding is put back. */
+static inline float logistic_f(float x)
+{
+	float t = exp_f(f32_from(f32_bits(x) | 0x80000000u)), d = 1.f + t, c = t - (d - 1.f);
+	float q = (x < 0.f ? t : 1.f) / d;
+	return q - q * (c * (x < 0.f ? 1.f - q : q));
+}
+static inline double logistic(double x) { return 1 / (1 + exp(-x)); }
+
 static inline float expm1_f(float x)
 {
 	int32_t n;

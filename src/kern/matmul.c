@@ -1,17 +1,21 @@
 /* Matrix products: packing, blocking, and the choice of a micro-kernel.
  *
- * As in Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008): lhs is packed once
- * into panels of MR rows (phase 0, shared); a tile of the grid owns a block of columns, packs its part of rhs
- * into panels of NR columns that stay in L2, and runs the micro-kernel over all row panels.  Whatever the
- * order of dimensions, only packing sees it: rows, columns, contraction and batch are offset tables.  An
- * element's sum runs over k in blocks of KC in order, each in the micro-kernel's order, so bits do not depend
- * on tiles or threads.  Products of few rows (decode) do not pack: they stream the other operand once. */
+ * As in Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008): a tile of the grid owns a
+ * block of columns and packs its part of rhs into panels of NR columns that stay in L2 (where several tiles share the
+ * columns, phase 0 packs rhs for all); panels of MR rows of lhs, KC long, are packed as they are needed and stay in L1
+ * while all columns pass by.  A lhs that is dear to pack is packed once, in phase 0.  Whatever the order of dimensions,
+ * only packing sees it: rows, columns, contraction and batch are offset tables.  An element's sum runs over k in order,
+ * in blocks that depend on the shape only, so bits do not depend on tiles or threads.
+ *
+ * Products of few rows (decode) are bound by reading the other operand: it is packed a slab of rows at a time, in L1,
+ * or for very few rows not at all. */
 #include "matmul.h"
 
 #include <immintrin.h>
 #include <stdlib.h>
 
-enum { MOST_FEW = 8, FEW_COLS = 512, SMALL = 24 * 24 * 24, FEW_ROWS = 64 };
+enum { MOST_FEW = 8, FEW_COLS = 512, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
+       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096 };
 
 const struct matmul_variant *matmul_force;
 
@@ -25,14 +29,16 @@ struct matmul {
 	int oes;
 	const int64_t *om, *on, *ob;     /* result offsets, elements */
 	bool on_unit;
-	int64_t kc, nb, mb;              /* blocks: contraction, columns and rows of a tile */
+	int64_t ko, kc, nb, mb;          /* blocks: contraction in L2 and in L1, columns and rows of a tile */
 	int64_t nblk, mblk, npanel;      /* per batch */
 	size_t panel, rpanel;            /* bytes of a packed lhs or rhs panel over all k */
 	bool share_rhs;                  /* several tiles read a column block: it is packed once, in phase 0 */
+	bool lazy;                       /* lhs is packed as it is needed */
+	bool slab;                       /* few rows: all of lhs is packed, rhs kc rows at a time */
 	bool in_place;                   /* few rows: f32 rhs rows are read where they lie, ldb apart */
 	int64_t ldb;
 	int64_t npanel_r;                /* rhs panels per batch */
-	size_t b_bytes, c_bytes;         /* per-thread blocks */
+	size_t a_bytes, b_bytes, c_bytes;   /* per-thread blocks */
 	int il, ir;                      /* which operand is lhs, rhs: exchanged for few columns */
 };
 
@@ -223,14 +229,60 @@ static void pack_pairs(const struct operand *o, const char *base, int64_t i0, in
 			out[(x & ~(int64_t)1) * pw + 2 * i + (x & 1)] = load_bf16(o->dt, base + (f[i] + k[x]) * o->es);
 }
 
+/* 16 columns of 32 rows of 16-bit words, step apart, turned: out[16][32]. */
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+static void turn32_512(const uint16_t *in, int64_t step, uint16_t *out)
+{
+	uint16_t pair[16][32];
+	const uint32_t *row[16];
+	for (int i = 0; i < 16; i++) {
+		interleave_512(in + 2 * i * step, in + (2 * i + 1) * step, 16, pair[i]);
+		row[i] = (const uint32_t *)(const void *)pair[i];
+	}
+	transpose16_512(row, (uint32_t *)(void *)out);
+}
+
+/* Are the n offsets step apart? */
+static bool even(const int64_t *o, int64_t n, int64_t *step)
+{
+	*step = n > 1 ? o[1] - o[0] : 0;
+	for (int64_t i = 2; i < n; i++)
+		if (o[i] - o[i - 1] != *step)
+			return false;
+	return true;
+}
+
+/* 32 rows of 32 k: whole blocks whose rows are contiguous. */
+__attribute__((target("avx512f")))
+static void rows32_512(const int64_t *f, const char *base, int64_t kn, char *out)
+{
+	for (int i = 0; i < 32; i++) {
+		const char *p = base + f[i] * 2;
+		char *q = out + i * 64;
+		for (int64_t x = 0; x < kn; x += 32, p += 64, q += 2048)
+			_mm512_store_si512((void *)q, _mm512_loadu_si512((const void *)p));
+	}
+}
+
 /* AMX lhs: blocks of 16 rows of 32 k, [k/32][MR/16][16][32]. */
 static void pack_rows(const struct operand *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad, uint16_t *out)
 {
 	const int64_t *f = o->free + i0, *k = o->k + k0;
+	bool wide = cpu_get()->avx512;
 	if (w < pw || kn < kpad)
 		memset(out, 0, sizeof *out * (size_t)(kpad * pw));
+	if (wide && o->dt == DT_bf16 && o->k_unit && w == 32 && pw == 32 && kn % 32 == 0) {
+		rows32_512(f, base + k[0] * 2, kn, (char *)out);
+		return;
+	}
 	for (int64_t x = 0; x < kn; x += 32) {
 		int len = (int)MIN(32, kn - x);
+		int64_t step;
+		if (wide && o->dt == DT_bf16 && !o->k_unit && o->free_unit && w == pw && len == 32 && even(k + x, 32, &step)) {
+			for (int i = 0; i < w; i += 16)
+				turn32_512((const uint16_t *)(const void *)(base + (f[i] + k[x]) * 2), step, out + x * pw + i * 32);
+			continue;
+		}
 		for (int i = 0; i < w; i++) {
 			uint16_t *p = out + x * pw + i * 32;
 			if (o->dt == DT_bf16 && o->k_unit)
@@ -251,17 +303,48 @@ static void pack_rows(const struct operand *o, const char *base, int64_t i0, int
 	}
 }
 
+/* 32 columns of 32 k, rows contiguous, as two tiles of pairs. */
+__attribute__((target("avx512f,avx512bw")))
+static void tiles32_512(const int64_t *k, const char *base, uint16_t *out)
+{
+	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
+	                                    34, 2, 33, 1, 32, 0);
+	const __m512i hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+	for (int i = 0; i < 16; i++) {
+		__m512i a = _mm512_loadu_si512((const void *)(base + k[2 * i] * 2)), b = _mm512_loadu_si512((const void *)(base + k[2 * i + 1] * 2));
+		_mm512_storeu_si512((void *)(out + 32 * i), _mm512_permutex2var_epi16(a, lo, b));
+		_mm512_storeu_si512((void *)(out + 512 + 32 * i), _mm512_permutex2var_epi16(a, hi, b));
+	}
+}
+
 /* AMX rhs: [k/32][NR/16][16 pairs][16][2]. */
 static void pack_tiles(const struct operand *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad,
-                       uint16_t *out, uint16_t *tmp)
+                       uint16_t *out)
 {
-	/* pairs layout first, a 32-k block at a time, then cut into tiles of 16 columns */
-	for (int64_t x = 0; x < kpad; x += 32) {
+	const int64_t *f = o->free + i0;
+	bool wide = cpu_get()->avx512 && o->dt == DT_bf16 && w == 32 && pw == 32;
+	for (int64_t x = 0; x < kpad; x += 32, out += 32 * pw) {
 		int64_t len = MAX(0, MIN(32, kn - x));
+		const int64_t *k = o->k + k0 + x;
+		if (wide && len == 32 && o->free_unit) {
+			tiles32_512(k, base + f[0] * 2, out);
+			continue;
+		}
+		if (wide && len == 32 && o->k_unit) {
+			for (int i = 0; i < 32; i += 16) {
+				const uint32_t *row[16];
+				for (int j = 0; j < 16; j++)
+					row[j] = (const uint32_t *)(const void *)(base + (f[i + j] + k[0]) * 2);
+				transpose16_512(row, (uint32_t *)(void *)(out + i * 32));
+			}
+			continue;
+		}
+		/* pairs first, then cut into tiles of 16 columns */
+		uint16_t tmp[32 * 64];
 		pack_pairs(o, base, i0, w, pw, k0 + x, len, 32, tmp);
 		for (int c = 0; c < pw; c += 16)
 			for (int j = 0; j < 16; j++)
-				memcpy(out + x * pw + (c / 16) * 512 + j * 32, tmp + 2 * j * pw + 2 * c, 64);
+				memcpy(out + (c / 16) * 512 + j * 32, tmp + 2 * j * pw + 2 * c, 64);
 	}
 }
 
@@ -272,36 +355,43 @@ static int64_t pad_to(int64_t n, int64_t a)
 
 static size_t esize(const struct matmul *p) { return p->v->bf16 ? 2 : 4; }
 
-/* lhs panel number i of batch b, k block by k block, each padded. */
-static void pack_lhs(const struct matmul *p, const char *base, int64_t b, int64_t i, char *out)
+/* lhs panel number i of batch b, k0 .. k0 + kn. */
+static void pack_lhs(const struct matmul *p, const char *base, int64_t b, int64_t i, int64_t k0, int64_t kn, char *out)
 {
 	const struct matmul_variant *v = p->v;
-	int64_t i0 = i * v->mr;
+	int64_t i0 = i * v->mr, kp = pad_to(kn, v->kstep);
 	int w = (int)MIN(v->mr, p->m - i0);
 	base += p->l.batch[b] * p->l.es;
-	for (int64_t k0 = 0; k0 < p->k; k0 += p->kc) {
-		int64_t kn = MIN(p->kc, p->k - k0), kp = pad_to(kn, v->kstep);
-		if (v->tiles)
-			pack_rows(&p->l, base, i0, w, v->mr, k0, kn, kp, (uint16_t *)out);
-		else if (v->bf16)
-			pack_pairs(&p->l, base, i0, w, v->mr, k0, kn, kp, (uint16_t *)out);
-		else
-			pack_f32(&p->l, base, i0, w, v->mr, k0, kn, (float *)out);
-		out += (size_t)(kp * v->mr) * esize(p);
-	}
+	if (v->tiles)
+		pack_rows(&p->l, base, i0, w, v->mr, k0, kn, kp, (uint16_t *)out);
+	else if (v->bf16)
+		pack_pairs(&p->l, base, i0, w, v->mr, k0, kn, kp, (uint16_t *)out);
+	else
+		pack_f32(&p->l, base, i0, w, v->mr, k0, kn, (float *)out);
 }
 
 static void pack_rhs(const struct matmul *p, const char *base, int64_t j0, int w, int64_t k0, int64_t kn, char *out)
 {
 	const struct matmul_variant *v = p->v;
 	int64_t kp = pad_to(kn, v->kstep);
-	uint16_t tmp[32 * 64];
 	if (v->tiles)
-		pack_tiles(&p->r, base, j0, w, v->nr, k0, kn, kp, (uint16_t *)out, tmp);
+		pack_tiles(&p->r, base, j0, w, v->nr, k0, kn, kp, (uint16_t *)out);
 	else if (v->bf16)
 		pack_pairs(&p->r, base, j0, w, v->nr, k0, kn, kp, (uint16_t *)out);
 	else
 		pack_f32(&p->r, base, j0, w, v->nr, k0, kn, (float *)out);
+}
+
+/* Columns n0 .. n0 + nn, k0 .. k0 + kn of rhs, panels bytes apart.  A few rows at a time, so that reading goes along
+ * memory. */
+static void pack_block(const struct matmul *p, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t kn, char *out, size_t bytes)
+{
+	const struct matmul_variant *v = p->v;
+	int64_t step = p->r.free_unit && kn > SLAB ? SLAB : kn;
+	for (int64_t x = 0; x < kn; x += step)
+		for (int64_t j = 0; j * v->nr < nn; j++)
+			pack_rhs(p, base, n0 + j * v->nr, (int)MIN(v->nr, nn - j * v->nr), k0 + x, MIN(step, kn - x),
+			         out + (size_t)j * bytes + (size_t)(x * v->nr) * esize(p));
 }
 
 /* --- results -------------------------------------------------------------------------- */
@@ -316,8 +406,20 @@ static void to_bf16_512(int64_t n, const float *c, uint16_t *out)
 		out[i] = f32_to_bf16(c[i]);
 }
 
+/* 32 columns of rows whose offsets are om. */
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+static void rows_bf16_512(int64_t rows, const float *c, int64_t ldc, const int64_t *om, char *out)
+{
+	for (int64_t i = 0; i < rows; i++, c += ldc)
+		_mm512_storeu_si512((void *)(out + om[i] * 2), (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(c + 16), _mm512_loadu_ps(c)));
+}
+
 static void store(const struct matmul *p, char *out, int64_t m0, int64_t mn, int64_t n0, int64_t nn, const float *c, int64_t ldc)
 {
+	if (p->on_unit && p->out == DT_bf16 && nn == 32 && cpu_get()->avx512_bf16) {
+		rows_bf16_512(mn, c, ldc, p->om + m0, out + n0 * 2);
+		return;
+	}
 	for (int64_t i = 0; i < mn; i++) {
 		char *q = out + (p->om[m0 + i] + (p->on_unit ? n0 : 0)) * p->oes;
 		const float *s = c + i * ldc;
@@ -352,85 +454,106 @@ static char *align64(void *p)
 	return (char *)(((uintptr_t)p + 63) & ~(uintptr_t)63);
 }
 
+/* Part t of n pieces of work: from *lo to *hi. */
+static void part(int64_t n, int64_t tiles, int64_t t0, int64_t t1, int64_t *lo, int64_t *hi)
+{
+	*lo = n * t0 / tiles;
+	*hi = n * t1 / tiles;
+}
+
+/* Phase 0: all of lhs, unless lazy; all of rhs, if shared. */
+static void pack_all(const struct matmul *p, int64_t tiles, const char *l, const char *r, char *packed, int64_t t0, int64_t t1)
+{
+	int64_t lo, hi, panels = p->lazy ? 0 : p->b * p->npanel;
+	part(panels, tiles, t0, t1, &lo, &hi);
+	for (int64_t i = lo; i < hi; i++)
+		pack_lhs(p, l, i / p->npanel, i % p->npanel, 0, p->k, packed + (size_t)i * p->panel);
+	packed += (size_t)panels * p->panel;
+	if (!p->share_rhs)
+		return;
+	/* pieces of some panels: as wide as a tile's block */
+	int64_t per = p->nb / p->v->nr / 4 + 1, pieces = (p->npanel_r + per - 1) / per;
+	part(p->b * pieces, tiles, t0, t1, &lo, &hi);
+	for (int64_t i = lo; i < hi; i++) {
+		int64_t b = i / pieces, j = i % pieces * per, n0 = j * p->v->nr;
+		pack_block(p, r + p->r.batch[b] * p->r.es, n0, MIN(per * p->v->nr, p->n - n0), 0, p->k,
+		           packed + (size_t)(b * p->npanel_r + j) * p->rpanel, p->rpanel);
+	}
+}
+
 static void run_packed(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
 {
 	const struct matmul *p = s->priv;
 	const struct matmul_variant *v = p->v;
 	const char *l = view_at(k, ptr, p->il), *r = view_at(k, ptr, p->ir);
 	char *packed = align64(ptr[k->nin + k->nout]);
-	if (phase == 0) {
-		int64_t all = p->b * p->npanel;
-		for (int64_t i = all * t0 / s->tiles; i < all * t1 / s->tiles; i++)
-			pack_lhs(p, l, i / p->npanel, i % p->npanel, packed + (size_t)i * p->panel);
-		char *pr = packed + (size_t)all * p->panel;
-		all = p->share_rhs ? p->b * p->npanel_r : 0;
-		for (int64_t i = all * t0 / s->tiles; i < all * t1 / s->tiles; i++) {
-			int64_t b = i / p->npanel_r, j0 = i % p->npanel_r * v->nr;
-			char *to = pr + (size_t)i * p->rpanel;
-			for (int64_t k0 = 0; k0 < p->k; k0 += p->kc) {
-				int64_t kn = MIN(p->kc, p->k - k0);
-				pack_rhs(p, r + p->r.batch[b] * p->r.es, j0, (int)MIN(v->nr, p->n - j0), k0, kn, to);
-				to += (size_t)(pad_to(kn, v->kstep) * v->nr) * esize(p);
-			}
-		}
+	if (phase < s->phases - 1) {
+		pack_all(p, s->tiles, l, r, packed, t0, t1);
 		return;
 	}
-	const char *shared_rhs = packed + (size_t)(p->b * p->npanel) * p->panel;
-	char *bbuf = align64(scratch);
-	float *cbuf = (float *)(bbuf + p->b_bytes);
+	const char *shared_rhs = packed + (p->lazy ? 0 : (size_t)(p->b * p->npanel) * p->panel);
+	char *abuf = align64(scratch), *bbuf = abuf + p->a_bytes;
+	float *cbuf = (float *)(void *)(bbuf + p->b_bytes);
+	size_t es = esize(p);
+	int64_t block = (int64_t)v->mr * v->nr;
 	if (v->begin)
 		v->begin();
 	for (int64_t t = t0; t < t1; t++) {
-		int64_t b = t / (p->nblk * p->mblk), n0 = t % p->nblk * p->nb, m0 = t / p->nblk % p->mblk * p->mb;
-		int64_t nn = MIN(p->nb, p->n - n0), mn = MIN(p->mb, p->m - m0), ldc = pad_to(nn, v->nr);
+		/* tiles that follow each other share columns */
+		int64_t b = t / (p->nblk * p->mblk), n0 = t / p->mblk % p->nblk * p->nb, m0 = t % p->mblk * p->mb;
+		int64_t nn = MIN(p->nb, p->n - n0), mn = MIN(p->mb, p->m - m0), nj = (nn + v->nr - 1) / v->nr;
 		const char *rb = r + p->r.batch[b] * p->r.es;
 		char *out = view_at(k, ptr, k->nin) + p->ob[b] * p->oes;
-		bool direct = p->out == DT_f32 && p->on_unit;
-		size_t koff = 0, kroff = 0;
-		for (int64_t k0 = 0; k0 < p->k; k0 += p->kc) {
-			int64_t kn = MIN(p->kc, p->k - k0), kp = pad_to(kn, v->kstep);
-			size_t bp = (size_t)(kp * v->nr) * esize(p);
+		for (int64_t o0 = 0; o0 < p->k; o0 += p->ko) {
+			int64_t on = MIN(p->ko, p->k - o0);
 			const char *rp = bbuf;
+			size_t bp = (size_t)(pad_to(on, v->kstep) * v->nr) * es;
 			if (p->share_rhs) {
-				rp = shared_rhs + (size_t)(b * p->npanel_r + n0 / v->nr) * p->rpanel + kroff;
-				kroff += bp;
 				bp = p->rpanel;
-			} else {
-				/* in place: only a last, narrower panel is packed */
-				for (int64_t j = p->in_place ? nn / v->nr : 0; j * v->nr < nn; j++)
-					pack_rhs(p, rb, n0 + j * v->nr, (int)MIN(v->nr, nn - j * v->nr), k0, kn, bbuf + (size_t)j * bp);
+				rp = shared_rhs + (size_t)(b * p->npanel_r + n0 / v->nr) * bp + (size_t)(o0 * v->nr) * es;
+			} else if (p->in_place) {
+				if (nn % v->nr)              /* only a last, narrower panel is packed */
+					pack_rhs(p, rb, n0 + (nj - 1) * v->nr, (int)(nn % v->nr), o0, on, bbuf + (size_t)(nj - 1) * bp);
+			} else if (!p->slab) {
+				pack_block(p, rb, n0, nn, o0, on, bbuf, bp);
 			}
-			const char *rows_at = rb + (p->in_place ? (p->r.k[k0] + n0) * 4 : 0);
-			bool last = k0 + kn == p->k;
 			for (int64_t i = 0; i * v->mr < mn; i++) {
-				const char *a = packed + ((size_t)b * (size_t)p->npanel + (size_t)(m0 / v->mr + i)) * p->panel + koff;
 				int64_t rows = MIN(v->mr, mn - i * v->mr);
-				float *c = cbuf + i * v->mr * ldc;
-				if (direct && rows == v->mr && nn % v->nr == 0) {
-					/* whole panels of a dense result are summed in place */
-					c = (float *)out + p->om[m0 + i * v->mr] + n0;
-					int64_t step = p->m > 1 ? p->om[1] - p->om[0] : 0;
-					bool even = true;
-					for (int64_t x = 1; x < rows; x++)
-						even &= p->om[m0 + i * v->mr + x] == p->om[m0 + i * v->mr] + x * step;
-					if (even && step >= nn) {
-						for (int64_t j = 0; j * v->nr < nn; j++)
-							v->micro(kp / v->kstep, a, p->in_place ? rows_at + j * v->nr * 4 : rp + (size_t)j * bp, p->in_place ? p->ldb : v->nr,
-							         c + j * v->nr, step, k0 > 0);
-						continue;
+				const char *lp = packed + ((size_t)b * (size_t)p->npanel + (size_t)(m0 / v->mr + i)) * p->panel;
+				float *c = cbuf + (p->ko < p->k ? i * nj * block : 0);
+				for (int64_t x = 0; x < on && !p->slab; x += p->kc) {
+					int64_t kn = MIN(p->kc, on - x), steps = pad_to(kn, v->kstep) / v->kstep;
+					bool add = o0 + x > 0, last = o0 + x + kn == p->k;
+					const char *a = lp + (size_t)((o0 + x) * v->mr) * es;
+					if (p->lazy) {
+						pack_lhs(p, l, b, m0 / v->mr + i, o0 + x, kn, abuf);
+						a = abuf;
 					}
-					c = cbuf + i * v->mr * ldc;
+					for (int64_t j = 0; j < nj; j++) {
+						bool there = p->in_place && (j + 1) * v->nr <= nn;
+						v->micro(steps, a, there ? rb + (p->r.k[o0 + x] + n0 + j * v->nr) * 4 : rp + (size_t)j * bp + (size_t)(x * v->nr) * es,
+						         there ? p->ldb : v->nr, c + j * block, v->nr, add);
+						if (last)
+							store(p, out, m0 + i * v->mr, rows, n0 + j * v->nr, MIN(v->nr, nn - j * v->nr), c + j * block, v->nr);
+					}
 				}
-				for (int64_t j = 0; j * v->nr < nn; j++) {
-					bool there = p->in_place && (j + 1) * v->nr <= nn;
-					v->micro(kp / v->kstep, a, there ? rows_at + j * v->nr * 4 : rp + (size_t)j * bp, there ? p->ldb : v->nr,
-					         c + j * v->nr, ldc, k0 > 0);
-				}
-				if (last)
-					store(p, out, m0 + i * v->mr, rows, n0, nn, c, ldc);
 			}
-			koff += (size_t)(kp * v->mr) * esize(p);
 		}
+		if (!p->slab)
+			continue;
+		/* rows of rhs as they come, all of lhs with each */
+		for (int64_t x = 0; x < p->k; x += p->kc) {
+			int64_t kn = MIN(p->kc, p->k - x), steps = pad_to(kn, v->kstep) / v->kstep;
+			for (int64_t j = 0; j < nj; j++) {
+				pack_rhs(p, rb, n0 + j * v->nr, (int)MIN(v->nr, nn - j * v->nr), x, kn, bbuf);
+				for (int64_t i = 0; i < p->npanel; i++)
+					v->micro(steps, packed + ((size_t)b * (size_t)p->npanel + (size_t)i) * p->panel + (size_t)(x * v->mr) * es, bbuf, v->nr,
+					         cbuf + (i * nj + j) * block, v->nr, x > 0);
+			}
+		}
+		for (int64_t i = 0; i < p->npanel; i++)
+			for (int64_t j = 0; j < nj; j++)
+				store(p, out, i * v->mr, MIN(v->mr, mn - i * v->mr), n0 + j * v->nr, MIN(v->nr, nn - j * v->nr), cbuf + (i * nj + j) * block, v->nr);
 	}
 	if (v->end)
 		v->end();
@@ -583,6 +706,13 @@ static const struct matmul_variant *choose(bool bf16)
 	return NULL;
 }
 
+/* n in equal parts of at most `most`, in whole steps. */
+static int64_t blocks(int64_t n, int64_t most, int64_t step)
+{
+	int64_t parts = (n + most - 1) / most;
+	return pad_to((n + parts - 1) / parts, step);
+}
+
 bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 {
 	const struct prog_view *v[2] = { &k->v[0], &k->v[1] }, *o = &k->v[2];
@@ -675,7 +805,8 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 	p->on_unit = unit(p->on, p->n);
 	s->priv = p;
 	s->phases = 2;
-	if (p->m <= MOST_FEW && !rounds && p->r.dt != DT_f16 && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
+	p->v = choose(b0 && b1);
+	if (p->m <= (p->v && p->v->bf16 ? 2 : MOST_FEW) && !rounds && p->r.dt != DT_f16 && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
 		p->nb = FEW_COLS;
 		p->nblk = (p->n + p->nb - 1) / p->nb;
 		s->tiles = p->b * p->nblk;
@@ -684,40 +815,46 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 		s->run = run_few;
 		return true;
 	}
-	p->v = choose(b0 && b1);
 	if (!p->v || (rounds && !p->v->bf16))
 		return false;
 	const struct matmul_variant *w = p->v;
 	size_t es = esize(p);
-	p->kc = MIN(p->k, w->bf16 ? 4096 : 1024);
-	p->nb = MAX(w->nr, (int64_t)((1 << 20) / (p->kc * (int64_t)es)) / w->nr * w->nr);
-	p->nb = MIN(p->nb, pad_to(MIN(p->n, 512), w->nr));
+	p->npanel = (p->m + w->mr - 1) / w->mr;
+	p->npanel_r = (p->n + w->nr - 1) / w->nr;
 	p->ldb = p->k > 1 ? p->r.k[1] - p->r.k[0] : p->n;
 	p->in_place = p->m <= FEW_ROWS && !w->bf16 && p->r.dt == DT_f32 && p->r.free_unit && p->ldb >= p->n;
 	for (int64_t x = 1; x < p->k && p->in_place; x++)
 		p->in_place = p->r.k[x] == p->r.k[0] + x * p->ldb;
+	p->slab = p->m <= FEW_ROWS && !p->in_place && p->n > FEW_ROWS;
+	/* equal parts of k, in whole steps; slabs are two steps of the widest kernel */
+	p->ko = blocks(p->k, BLOCK_KO, w->kstep);
+	p->kc = p->slab ? MIN(p->ko, 2 * SLAB) : blocks(p->ko, BLOCK_KC, w->kstep);
+	int64_t most = MAX(w->nr, (int64_t)(BLOCK_BYTES / (p->ko * (int64_t)es)) / w->nr * w->nr);
+	if (p->slab)
+		most = (p->n + 15) / 16 <= 128 ? 128 : 256;
+	p->nb = MIN(pad_to(p->n, w->nr), MIN(most, pad_to(512, w->nr)));
 	if (p->in_place)
 		p->nb = MAX(w->nr, MIN(p->nb, pad_to((p->n + 7) / 8, w->nr)));
 	p->nblk = (p->n + p->nb - 1) / p->nb;
-	p->npanel = (p->m + w->mr - 1) / w->mr;
-	enum { TILES = 16 };
-	int64_t want = p->b * p->nblk >= TILES ? 1 : (TILES + p->b * p->nblk - 1) / (p->b * p->nblk);
+	/* enough tiles for all; not more rows than keep sums of several blocks of k in cache */
+	int64_t want = p->slab ? 1 : (TILES + p->b * p->nblk - 1) / (p->b * p->nblk);
+	if (p->ko < p->k && !p->slab)
+		want = MAX(want, (p->m + MOST_ROWS - 1) / MOST_ROWS);
 	int64_t per = MAX((p->npanel + want - 1) / want, MIN(4, p->npanel));
 	p->mb = per * w->mr;
 	p->mblk = (p->npanel + per - 1) / per;
-	for (int64_t k0 = 0; k0 < p->k; k0 += p->kc) {
-		p->panel += (size_t)(pad_to(MIN(p->kc, p->k - k0), w->kstep) * w->mr) * es;
-		p->rpanel += (size_t)(pad_to(MIN(p->kc, p->k - k0), w->kstep) * w->nr) * es;
-	}
-	p->panel = (p->panel + 63) & ~(size_t)63;
-	p->rpanel = (p->rpanel + 63) & ~(size_t)63;
+	p->panel = ((size_t)(pad_to(p->k, w->kstep) * w->mr) * es + 63) & ~(size_t)63;
+	p->rpanel = ((size_t)(pad_to(p->k, w->kstep) * w->nr) * es + 63) & ~(size_t)63;
 	p->share_rhs = p->mblk > 1 && !p->in_place;
-	p->npanel_r = (p->n + w->nr - 1) / w->nr;
-	p->b_bytes = ((size_t)(pad_to(p->kc, w->kstep) * pad_to(p->nb, w->nr)) * es + 63) & ~(size_t)63;
-	p->c_bytes = (size_t)(p->mb * pad_to(p->nb, w->nr)) * 4;
+	/* copying rows is cheap; turning or converting them is not, unless few columns pass by */
+	p->lazy = !p->slab && (p->nblk == 1 || (p->l.k_unit && p->l.dt == (w->bf16 ? DT_bf16 : DT_f32) && w->tiles));
+	p->a_bytes = p->lazy ? ((size_t)(pad_to(p->kc, w->kstep) * w->mr) * es + 63) & ~(size_t)63 : 0;
+	p->b_bytes = p->share_rhs ? 0 : ((size_t)(pad_to(p->slab ? p->kc : p->ko, w->kstep) * (p->slab ? w->nr : p->nb)) * es + 63) & ~(size_t)63;
+	p->c_bytes = (size_t)(p->slab || p->ko < p->k ? p->mb : w->mr) * (size_t)p->nb * 4;
 	s->tiles = p->b * p->nblk * p->mblk;
-	s->shared = (size_t)(p->b * p->npanel) * p->panel + (p->share_rhs ? (size_t)(p->b * p->npanel_r) * p->rpanel : 0) + 64;
-	s->scratch = p->b_bytes + p->c_bytes + 128;
+	s->phases = p->lazy && !p->share_rhs ? 1 : 2;
+	s->shared = (p->lazy ? 0 : (size_t)(p->b * p->npanel) * p->panel) + (p->share_rhs ? (size_t)(p->b * p->npanel_r) * p->rpanel : 0) + 64;
+	s->scratch = p->a_bytes + p->b_bytes + p->c_bytes + 128;
 	s->run = run_packed;
 	return true;
 }

@@ -156,10 +156,11 @@ static void amx(int64_t steps, const void *pa, const void *pb, int64_t ldb, floa
 		_tile_zero(2);
 		_tile_zero(3);
 	}
+	/* lhs stays in L1 while rhs passes through: its loads ask for no place there */
 	for (int64_t k = 0; k < steps; k++) {
-		_tile_loadd(6, b, 64);
+		_tile_stream_loadd(6, b, 64);
 		_tile_loadd(4, a, 64);
-		_tile_loadd(7, b + 1024, 64);
+		_tile_stream_loadd(7, b + 1024, 64);
 		_tile_dpbf16ps(0, 4, 6);
 		_tile_loadd(5, a + 1024, 64);
 		_tile_dpbf16ps(1, 4, 7);

@@ -1203,7 +1203,7 @@ static void factorisations(void **state)
 static void transforms(void **state)
 {
 	TIMES(60) {
-		int64_t n = below(2) ? range(1, 40) : (int64_t[]){ 64, 97, 128, 37, 210, 74, 243, 101 }[below(8)], rows = range(1, 3);
+		int64_t n = below(2) ? range(1, 40) : (int64_t[]){ 64, 97, 128, 37, 210, 74, 243, 101, 1024, 1536 }[below(10)], rows = n > 1000 ? 1 : range(1, 12);
 		int kind = (int)range(0, 3);
 		int64_t half = n / 2 + 1, din[8] = { rows, kind == 3 ? half : n, 0 }, dout[8] = { rows, kind == 2 ? half : n, 0 }, w[3] = { kind, 1, n };
 		begin(KERN_fft);
