@@ -25,7 +25,7 @@
 #include "impl.h"
 
 enum { TOKEN = 32, MASK = 1024, PENDING = 64, HELLO_MS = 10000, SLICE_MS = 1000, STATUS_MS = 20000 };
-enum { HELLO = 0x4f444e52, GOODBYE = 0x21455942 };
+enum { HELLO = 0x4f444e52, GOODBYE = 0x21455942, FAILED = '!' };   /* FAILED begins a value: why its writer gave up */
 
 /* The one message that a socket carries each way before it falls silent. */
 struct hello {
@@ -77,6 +77,8 @@ struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key,
 		double left = until - clock_s();
 		int ms = (int)MIN(MAX(left * 1000, 1), SLICE_MS);
 		struct err *e = kv->get(kv->user, key, ms, out);
+		if (!e && out->n && out->p[0] == FAILED)
+			return ERR(UNAVAILABLE, "process %d could not join the job: %s", who, out->p + 1);
 		if (!e || (e->code != ERR_DEADLINE && e->code != ERR_NOT_FOUND))
 			return e ? err_wrap(e, "joining the job, process %d", kv->process) : NULL;
 		err_free(e);
@@ -429,6 +431,21 @@ static bool crowded(struct sym_world *w)
 	return threads > MIN(cores, most);
 }
 
+/* The others need not wait: every key that they may wait for says why. */
+static void give_up(const struct kv *kv, const struct err *why)
+{
+	static const char *const name[] = { "process", "reached", "ucx" };
+	struct str s = { 0 };
+	char key[32];
+
+	str_addf(&s, "%c%s", FAILED, why->msg);
+	for (size_t i = 0; i < NELEM(name); i++) {
+		snprintf(key, sizeof key, "%s/%d", name[i], kv->process);
+		err_free(kv->put(kv->user, key, s.p, s.n));      /* it may be there */
+	}
+	str_free(&s);
+}
+
 /* What is known of the PEs of a process. */
 static void peers(struct sym_world *w, int proc)
 {
@@ -560,6 +577,8 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	w->spins = sym_spins(crowded(w) ? INT_MAX : 0);
 	w->shared = true;
 out:
+	if (e)
+		give_up(kv, e);
 	free(reach);
 	free(far);
 	str_free(&s);

@@ -328,8 +328,33 @@ static void absent(void **state)
 	drop_dir();
 }
 
-int main(void)
+/* As one process of a job that somebody else started: sym_procs member DEVICES ROUNDS [ROAD that must be taken]. */
+static int member_main(int argc, char **argv)
 {
+	struct sym_world *w;
+	struct kv *kv;
+	struct err *e = sym_boot_env(&kv);
+
+	if (e)
+		say("boot", e);
+	struct sym_opts o = { .nlocal = atoi(argv[2]), .boot = kv, .threads = atoi(argv[2]), .chaos = conf_int(CONF_CHAOS) != 0, .seed = (uint64_t)conf_int(CONF_CHAOS) };
+	if ((e = sym_open(&o, &w)))
+		say("open", e);
+	for (int pe = 0; pe < sym_npe(w) && argc > 4; pe++)
+		if (sym_proc_of(w, pe) != sym_proc(w) && strcmp(sym_road(w, pe), argv[4]))
+			say(sym_road(w, pe), NULL);
+	double t = clock_s();
+	talk(w, atoi(argv[3]));
+	printf("process %d of %d: %s rounds in %.2f s\n", sym_proc(w), sym_nproc(w), argv[3], clock_s() - t);
+	sym_close(w);
+	sym_boot_free(kv);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 3 && !strcmp(argv[1], "member"))
+		return member_main(argc, argv);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(shapes), cmocka_unit_test(over_tcp), cmocka_unit_test(death), cmocka_unit_test(slow), cmocka_unit_test(absent),
 	};

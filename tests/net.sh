@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Two "hosts": network namespaces with a cable between them, and processes that reach each other through UCX over TCP.
+#     tests/net.sh BUILD
+# Needs root.  The last line is "N passed, N failed".
+set -u
+cd "$(dirname "$0")/.." || exit 1
+member=("$PWD/$1/unit/sym_procs" member)
+passed=0 failed=0
+tmp="$(mktemp -d)"
+a="rondo-a-$$" b="rondo-b-$$"
+port=$((20000 + $$ % 20000))
+
+finish() {
+	ip netns pids "$a" 2>/dev/null | xargs -r kill -9 2>/dev/null
+	ip netns pids "$b" 2>/dev/null | xargs -r kill -9 2>/dev/null
+	ip netns del "$a" 2>/dev/null
+	ip netns del "$b" 2>/dev/null
+	rm -rf "$tmp"
+}
+
+if ! ip netns add "$a" 2>/dev/null; then
+	echo "no network namespaces here (not root?): nothing was tested"
+	echo "0 passed, 0 failed"
+	exit 0
+fi
+trap finish EXIT
+ip netns add "$b"
+ip -n "$a" link add wire type veth peer name wire netns "$b"
+ip -n "$a" addr add 10.77.0.1/24 dev wire
+ip -n "$b" addr add 10.77.0.2/24 dev wire
+for n in "$a" "$b"; do
+	ip -n "$n" link set lo up
+	ip -n "$n" link set wire up
+done
+for ((i = 0; i < 100; i++)); do
+	[ "$(ip -n "$a" -o link show wire up | grep -c LOWER_UP)$(ip -n "$b" -o link show wire up | grep -c LOWER_UP)" = 11 ] && break
+	sleep 0.1
+done
+export UCX_TLS=tcp UCX_NET_DEVICES=wire UCX_WARN_UNUSED_ENV_VARS=n
+
+# start HOST NUMBER OF COMMAND..: process NUMBER of a job of OF, in the background
+start() {
+	local host="$1" i="$2" n="$3"
+	shift 3
+	RONDO_PROCESS="$i" RONDO_PROCESSES="$n" RONDO_RENDEZVOUS="tcp://10.77.0.1:$port" RONDO_TOKEN="t$$" \
+		ip netns exec "$host" timeout 60 "$@" >"$tmp/$i" 2>&1 &
+	pid[i]=$!
+}
+
+# ended N: wait for N processes; true if all exit with 0
+ended() {
+	local i rc=0
+	for ((i = 0; i < $1; i++)); do wait "${pid[i]}" || rc=1; done
+	port=$((port + 1))
+	return "$rc"
+}
+
+verdict() {
+	if [ "$2" = 0 ]; then
+		passed=$((passed + 1))
+	else
+		failed=$((failed + 1))
+		echo "FAIL $1"
+		tail -n 5 "$tmp"/[0-9]*
+	fi
+	rm -f "$tmp"/[0-9]*
+}
+
+start "$a" 0 2 "${member[@]}" 1 100 ucx
+start "$b" 1 2 "${member[@]}" 2 100 ucx
+ended 2
+verdict "two hosts" $?
+
+for i in 0 1; do start "$a" "$i" 4 "${member[@]}" 1 50; done
+for i in 2 3; do start "$b" "$i" 4 "${member[@]}" 1 50; done
+ended 4
+verdict "two processes on each of two hosts" $?
+
+start "$a" 0 2 env RONDO_CHAOS=7 "${member[@]}" 1 20 chaos
+start "$b" 1 2 env RONDO_CHAOS=8 "${member[@]}" 1 20 chaos
+ended 2
+verdict "chaos over the network" $?
+
+ip netns exec "$a" tc qdisc add dev wire root tbf rate 50mbit burst 32kbit latency 50ms
+start "$a" 0 2 "${member[@]}" 1 50 ucx
+start "$b" 1 2 "${member[@]}" 1 50 ucx
+ended 2
+verdict "a slow cable" $?
+ip netns exec "$a" tc qdisc del dev wire root
+
+# The cable is pulled for three seconds.
+start "$a" 0 2 "${member[@]}" 1 200000 ucx
+start "$b" 1 2 "${member[@]}" 1 200000 ucx
+sleep 1
+ip -n "$a" link set wire down
+sleep 3
+ip -n "$a" link set wire up
+ended 2
+verdict "the cable pulled and back" $?
+
+# A process of the other host is killed: the survivor says so within two seconds.
+start "$a" 0 2 "${member[@]}" 1 100000000 ucx
+start "$b" 1 2 "${member[@]}" 1 100000000 ucx
+sleep 1
+victim="$(pgrep -P "$(pgrep -P "${pid[1]}" || echo "${pid[1]}")" || pgrep -P "${pid[1]}")"
+kill -9 "$victim"
+since=$(date +%s%N)
+wait "${pid[0]}"
+rc=$?
+took=$((($(date +%s%N) - since) / 1000000))
+wait "${pid[1]}" 2>/dev/null
+[ "$rc" = 1 ] && [ "$took" -lt 2000 ] && grep -q 'process 1 (pid [0-9]*) has died' "$tmp/0"
+verdict "a death on the other host ($took ms, exit $rc)" $?
+
+printf '%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" = 0 ]
