@@ -142,6 +142,26 @@ static int64_t build_stamp(void)
 	return (int64_t)hash_bytes(v, sizeof v, 3);
 }
 
+/* What a program says, wherever its source lies: the processes of a job may have come to it by different calls. */
+static uint64_t meaning(const struct ir_module *m)
+{
+	struct str s = {0};
+	uint64_t h = 0;
+
+	ir_print(&s, m);
+	for (const char *p = s.p, *end; p && *p; p = end + 1) {
+		end = strchrnul(p, '\n');
+		const char *loc = p, *next;
+		while ((next = memmem(loc + 1, (size_t)(end - loc - (loc < end)), " loc(", 5)))
+			loc = next;
+		h = hash_bytes(p, (size_t)((loc > p ? loc : end) - p), h);
+		if (!*end)
+			break;
+	}
+	str_free(&s);
+	return h;
+}
+
 /* Programs that compile faster than a file opens are not kept. */
 enum { CACHE_LEAST = 4096 };
 
@@ -172,7 +192,10 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 	struct err *e = read(code, n, &m);
 	if (e)
 		return str_free(&path), e;
-	e = pass_compile(o, m, out);
+	struct pass_opts q = *o;
+	if (o->ndev > 1)
+		q.fingerprint = meaning(m);
+	e = pass_compile(&q, m, out);
 	ir_module_free(m);
 	if (!e && use) {
 		prog_save(&bytes, *out);

@@ -20,7 +20,8 @@ void pass_opts_from_conf(struct pass_opts *o);
 
 /* Compile m (taken apart in the process; still to be freed by the caller).  prog is owned. */
 struct err *pass_compile(const struct pass_opts *o, struct ir_module *m, struct prog **out);
-/* The same from bytecode, which read (hlo_read) decodes, with the cache on disk. */
+/* The same from bytecode, which read (hlo_read) decodes, with the cache on disk.  The fingerprint of a program of
+ * several devices is that of what it says, without source locations. */
 typedef struct err *pass_reader(const void *p, size_t n, struct ir_module **out);
 struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, const void *code, size_t n, struct prog **out);
 /* Run the passes up to and including o->stop on m, which then holds the result. */

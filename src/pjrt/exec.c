@@ -312,7 +312,7 @@ struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *
 	size_t n = (size_t)x->nlocal, narg = x->arg.n, nres = x->res.n;
 	if (atomic_load_explicit(&x->deleted, memory_order_relaxed))
 		return ERR(INVALID, "the executable has been deleted");
-	if (a->num_devices != n || a->num_args != narg)
+	if (a->num_devices != n || (n && a->num_args != narg))
 		return ERR(INVALID, "%zu arguments on %zu devices, the program wants %zu on %zu", a->num_args, a->num_devices, narg, n);
 	if (a->execute_device && (n != 1 || a->execute_device != x->device[0]))
 		return ERR(UNIMPLEMENTED, "execution on a device other than the assigned one");

@@ -335,17 +335,13 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 			x->dev[x->nlocal++] = &c->dev[dev[i] - first];
 		}
 	}
-	if (!x->nlocal) {
-		e = ERR(INVALID, "no device of the assignment belongs to this process");
-		goto out;
-	}
 	TRY_GOTO(e, kernels(x, c->ndev > 1 || c->dev[0].nworker > 0), out);
 	TRY_GOTO(e, buffers(x), out);
 	decode(x);
 	wakes(x);
 	for (uint32_t i = 0; i < p->ncoll; i++)
 		TRY_GOTO(e, coll_check(p, &p->coll[i]), out);
-	x->inlined = p->ndev == 1 && !p->ncoll && p->narg <= INLINE_ARGS && p->nres <= INLINE_ARGS && block_ns(p, 0, 0) < (c->ndev == 1 ? ALONE_NS : INLINE_NS);
+	x->inlined = p->ndev == 1 && x->nlocal && !p->ncoll && p->narg <= INLINE_ARGS && p->nres <= INLINE_ARGS && block_ns(p, 0, 0) < (c->ndev == 1 ? ALONE_NS : INLINE_NS);
 	x->data = mem_alloc(sizeof *x->data * (size_t)x->nlocal);
 	x->ctx = mem_alloc(sizeof *x->ctx * (size_t)x->nlocal);
 	for (int i = 0; i < x->nlocal; i++) {
@@ -356,7 +352,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 			store_upload(x->data[i], 0, p->data, (size_t)p->ndata);
 		}
 	}
-	if (p->ncoll) {
+	if (p->ncoll && x->nlocal) {
 		/* Host callbacks are known by numbers that each process gives: such a program has no common fingerprint. */
 		uint64_t h = hash_bytes(x->name, strlen(x->name), (p->ncustom ? 0 : p->fingerprint) ^ prog_comm_hash(p));
 		x->ident = (uint32_t)(h >> 32) | 1;

@@ -401,6 +401,8 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	struct rt_client *c = x->c;
 	struct err *e = NULL;
 
+	if (!x->nlocal)               /* a program of other processes */
+		return NULL;
 	if (client_forked(c))
 		return ERR(PRECONDITION, "this process was forked from the one that started the devices");
 	if (x->inlined && run_inline(x, arg, no_donate, nkeep, launch_id, out, done, &e))

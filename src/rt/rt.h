@@ -91,7 +91,7 @@ struct err *rt_buffer_bitcast(struct rt_buffer *b, const struct rt_shape *s, str
 /* --- exec.c, launch.c, walk.c ------------------------------------------------------ */
 
 /* p is taken.  dev: p->ndev global device ids, position by position (the device assignment); those of this
- * process are run.  Loads generated code, prepares kernels, copies constants to each device once. */
+ * process are run (there may be none).  Loads generated code, prepares kernels, copies constants to each device once. */
 struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, struct rt_exec **out);
 struct rt_exec *rt_exec_ref(struct rt_exec *x);
 void rt_exec_unref(struct rt_exec *x);
