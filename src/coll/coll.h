@@ -1,8 +1,16 @@
-/* Collectives between devices, over pair channels: neighbour to neighbour, no barrier of the team.
+/* Collectives between PEs, over pair channels: neighbour to neighbour, no barrier of the team.
  *
- * Reductions combine in rank order (the order of the group's row), so every device gets the same bits.
- * A call returns when this device's operands may be overwritten and its results are complete; it says
- * nothing about the others.  An endpoint belongs to one thread, so does a call. */
+ * Every call names the members of its group and is made by each of them, in the same order for any two that
+ * share groups.  It returns when this PE's operand may be overwritten and its result is complete; it says
+ * nothing about the others.  A result may lie where its operand lies (all_reduce, broadcast, permute, scan:
+ * exactly there); any other overlap costs a copy.  Addresses may be anything this process can read; what lies in
+ * the PE's own heap is lent to the others without a copy.
+ *
+ * Reductions combine in rank order, ((x0 op x1) op x2) ..: every PE, run and algorithm gives the same bits.
+ * Sums, products and logsumexps of floats below 32 bits over more than two PEs are kept in f32, rounded once.
+ *
+ * All calls are made between sym_begin and sym_end, by the thread that owns the endpoint.  They fail as sym_recv
+ * does, or with EXHAUSTED when the heap has no room for staging. */
 #ifndef RONDO_COLL_H
 #define RONDO_COLL_H
 
@@ -10,21 +18,87 @@
 #include "../prog/prog.h"
 #include "../sym/sym.h"
 
+/* --- table.c: which algorithm ------------------------------------------------- */
+
+/* Rows of algo.def. */
+enum coll_algo {
+#define ALGO(id, name, kinds, meaning) COLL_##id,
+#include "../base/algo.def"
+#undef ALGO
+	COLL_ALGOS
+};
+extern const char *const coll_algo_name[COLL_ALGOS];
+bool coll_algo_has(enum coll_algo a, enum coll_kind k);      /* can it do k? */
+
+/* Two PEs; more, with a core each; more PEs than cores. */
+enum coll_topo { COLL_PAIR, COLL_GROUP, COLL_CROWD, COLL_TOPOS };
+
+/* What a machine does best; equal on all PEs.  bytes: of an operand (all_reduce, permute, broadcast, scan), or of
+ * what two PEs exchange (all_gather, reduce_scatter, all_to_all). */
+enum { COLL_RULES = 8 };
+struct coll_rule { int64_t below; uint8_t algo; };           /* the first row with bytes < below; the last has INT64_MAX */
+struct coll_table {
+	int cores;                /* of a host */
+	int64_t ring, chunk;      /* bytes of a PE's staging ring, of a piece of it */
+	struct coll_rule rule[COLL_TOPOS][COLL_COUNT][COLL_RULES];
+};
+/* Where nothing was measured: XLA's rule for NVSHMEM (all_reduce below 16 MiB through symmetric memory, from there
+ * on ring; permute always symmetric); within it by the size of the caches. */
+void coll_table_init(struct coll_table *t);
+/* The machine's table: the file that `rondo bench coll` wrote, if it is of this machine, else the rule; then
+ * RONDO_COLL.  INVALID for an unknown algorithm or one that does not do what it is given for. */
+struct err *coll_table_get(struct coll_table *t);
+struct err *coll_table_parse(struct coll_table *t, const char *text, size_t n);
+void coll_table_print(struct str *s, const struct coll_table *t);
+void coll_table_path(struct str *s);                         /* of the machine's file; empty without a cache */
+/* What RONDO_COLL says: "ring", or "all_reduce=ring,permute=slot". */
+struct err *coll_table_override(struct coll_table *t, const char *text);
+enum coll_algo coll_choose(const struct coll_table *t, enum coll_kind k, enum coll_topo topo, int64_t bytes);
+
+/* --- coll.c ---------------------------------------------------------------------- */
+
+/* One PE's part in all collectives: its endpoint, its staging ring.  Owned by one thread. */
+struct coll;
+struct coll *coll_new(struct sym_world *w, int pe, const struct coll_table *table);   /* owned; the table is copied */
+void coll_free(struct coll *c);                              /* NULL is fine; before the world is closed */
+/* From now on, on all PEs alike; COLL_auto: as the table says. */
+void coll_use(struct coll *c, enum coll_kind k, enum coll_algo a);
+
+/* Members in rank order, equal on all of them; me: this PE's rank. */
+struct coll_group { int n, me; const int *pe; };
+/* fn: of op RED_fn, (acc, x) -> acc; borrowed. */
+struct coll_red { enum redop op; enum dtype dtype; const struct prog_expr *fn; };
+
+/* site: what sym_recv wants it for, equal on all members.  count: elements; bytes, count of 0 is fine. */
+struct err *coll_all_reduce(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, int64_t count, const void *src, void *dst);
+/* src: n blocks of count elements; dst: block me of the result. */
+struct err *coll_reduce_scatter(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, int64_t count, const void *src, void *dst);
+struct err *coll_all_gather(struct coll *c, const struct coll_group *g, uint32_t site, int64_t bytes, const void *src, void *dst);
+/* Block j of src (n of bytes) goes to rank j, as block me. */
+struct err *coll_all_to_all(struct coll *c, const struct coll_group *g, uint32_t site, int64_t bytes, const void *src, void *dst);
+struct err *coll_broadcast(struct coll *c, const struct coll_group *g, uint32_t site, int root, int64_t bytes, const void *src, void *dst);
+/* Send to PE `to`, receive from PE `from`; -1: from nobody, dst becomes zeros (or stays, if NULL); to nobody. */
+struct err *coll_permute(struct coll *c, uint32_t site, int from, int to, int64_t bytes, const void *src, void *dst);
+/* dst of rank k = src of ranks 0 .. k combined; exclusive: of 0 .. k-1, rank 0 gets the identity (not for fn). */
+struct err *coll_scan(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, bool exclusive, int64_t count, const void *src, void *dst);
+/* Returns when all members have called it. */
+struct err *coll_barrier(struct coll *c, const struct coll_group *g, uint32_t site);
+
+/* --- for programs ------------------------------------------------------------------- */
+
 /* One device's place in a program. */
 struct coll_cx {
-	struct sym_ep *ep;
-	struct sym_heap *heap;        /* the device's own: staging is taken from it where an operand cannot be lent */
+	struct coll *c;
 	const struct prog *p;
-	const int *pe;                /* PE of each position */
+	const int *pe;            /* PE of each position */
 	int pos;
 };
-
 /* Can the collective be done?  INVALID or UNIMPLEMENTED, for use when a program is loaded. */
 struct err *coll_check(const struct prog *p, const struct prog_coll *c);
 /* PEs that position pos exchanges messages with in any collective of p, without itself: into out (ndev entries),
  * each once.  Returns their number. */
 int coll_peers(const struct prog *p, const int *pe, int pos, int *out);
-/* Take part in c.  ptr: addresses of the operands, then of the results; between sym_begin and sym_end. */
+/* Take part in c.  ptr: addresses of the operands, then of the results. */
 struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr);
 
 #endif

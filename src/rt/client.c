@@ -77,6 +77,8 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 		e = ERR(INVALID, "RONDO_DEVICE is '%s', not cpu or far", conf_str(CONF_DEVICE));
 		goto out;
 	}
+	struct coll_table table;
+	TRY_GOTO(e, coll_table_get(&table), out);
 	TRY_GOTO(e, job_join(c, o->boot), out);
 	int nworker = MAX(cpu_get()->cores / c->sharers - 1, 0);
 	c->spins = sym_spins(c->sharers * (1 + nworker));
@@ -99,6 +101,7 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 		d->heap = sym_heap_of(c->world, d->id);
 		d->trace = trace_on() ? trace_new(d->id) : NULL;
 		d->ep = sym_ep_of(c->world, d->id);
+		d->coll = coll_new(c->world, d->id, &table);
 		d->nworker = nworker;
 		d->worker = mem_alloc(sizeof *d->worker * (size_t)MAX(nworker, 1));
 		pthread_mutex_init(&d->lock, NULL);
@@ -147,6 +150,7 @@ void client_unref(struct rt_client *c)
 		free(d->room.scratch);
 		free(d->room.shared);
 		free(d->help);
+		coll_free(d->coll);
 	}
 	sym_close(c->world);
 	map_free(&c->published);

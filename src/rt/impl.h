@@ -93,6 +93,7 @@ struct rt_device {
 	void *help; size_t nhelp;     /* scratch of the walker, for tiles of other devices */
 	struct sym_ep *ep;
 	const struct rt_exec *now;    /* the program that communicates now; of the walker */
+	struct coll *coll;
 	struct trace *trace;          /* NULL: off */
 	/* workers */
 	int nworker; struct worker *worker;

@@ -117,7 +117,7 @@ static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *con
 		if (x->donor[r] >= 0 && !taken[r])
 			store_copy(out[r], 0, arg[x->donor[r]], 0, (size_t)x->p->buf[x->outbuf[r]].size);
 	bind(x, i, c, arg, out, *zone);
-	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->ep, d->heap, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = room != &d->room, .stop = l ? &l->stop : NULL };
+	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->coll, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = room != &d->room, .stop = l ? &l->stop : NULL };
 	f.scratch = scratch_need(&room->scratch, &room->nscratch, x->scratch);
 	f.shared = scratch_need(&room->shared, &room->nshared, x->shared);
 	return walk(&f);

@@ -62,13 +62,18 @@ static inline void chan_learn(struct chan *c)
 		chan_ack(c, c->in[(k - 1) % CHAN_RING].ack);
 }
 
+/* Has the peer closed the launch before this one? */
+static inline bool chan_open(struct chan *c)
+{
+	if (!c->open)
+		c->open = CHAN_LOAD(&c->ret->closed) + 1 >= c->epoch;
+	return c->open;
+}
+
 static inline bool chan_may_send(struct chan *c)
 {
-	if (!c->open) {
-		if (CHAN_LOAD(&c->ret->closed) + 1 < c->epoch)
-			return false;
-		c->open = true;
-	}
+	if (!chan_open(c))
+		return false;
 	if (c->tx - c->acked >= CHAN_RING)
 		chan_learn(c);
 	return c->tx - c->acked < CHAN_RING;
@@ -103,13 +108,15 @@ static inline bool chan_return(struct chan *c, bool now)
 	return true;
 }
 
-/* Is everything that was sent returned? */
-static inline bool chan_settled(struct chan *c)
+/* Are the first n lines that were sent returned? */
+static inline bool chan_returned(struct chan *c, uint32_t n)
 {
-	if (c->acked != c->tx)
+	if (c->acked < n)
 		chan_learn(c);
-	return c->acked == c->tx;
+	return c->acked >= n;
 }
+
+static inline bool chan_settled(struct chan *c) { return chan_returned(c, c->tx); }
 
 /* Has the peer left this launch? */
 static inline bool chan_left(const struct chan *c) { return CHAN_LOAD(&c->ret->closed) >= c->epoch; }

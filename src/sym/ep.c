@@ -376,16 +376,20 @@ void sym_return(struct sym_ep *ep, int pe, bool now)
 		word_write(ep, pe, FROM_ME(ep, ret.returned), chan_tick(c, c->done));
 }
 
-struct err *sym_settle(struct sym_ep *ep, int pe)
+uint32_t sym_sent(const struct sym_ep *ep, int pe) { return ep->chan[pe].tx; }
+
+struct err *sym_await(struct sym_ep *ep, int pe, uint32_t line)
 {
 	struct chan *c = &ep->chan[pe];
 	uint32_t site = (uint32_t)atomic_load_explicit(&ep->me->status, memory_order_relaxed);
 	struct err *e = NULL;
 
 	/* A peer that has left the launch reads nothing of it any more. */
-	WAIT(e, chan_settled(c) || chan_left(c), pe, site);
+	WAIT(e, (chan_returned(c, line) && chan_open(c)) || chan_left(c), pe, site);
 	return e;
 }
+
+struct err *sym_settle(struct sym_ep *ep, int pe) { return sym_await(ep, pe, ep->chan[pe].tx); }
 
 /* --- launches ------------------------------------------------------------------ */
 

@@ -135,8 +135,11 @@ struct sym_msg { size_t off, n; const void *data; };         /* data: of a slot 
 struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, struct sym_msg *out);
 /* Everything received from pe so far may be overwritten.  now: the sender is waiting for it (a loan). */
 void sym_return(struct sym_ep *ep, int pe, bool now);
-/* Wait until pe has returned everything sent to it in this launch. */
+/* Wait until pe has returned everything sent to it, in this launch and before. */
 struct err *sym_settle(struct sym_ep *ep, int pe);
+/* The last line sent to pe; wait until pe has returned that line, of this launch or an older one. */
+uint64_t sym_sent(const struct sym_ep *ep, int pe);
+struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line);
 
 /* Bytes [off, off + n) of pe's heap: where they are if the heap is mapped, else a copy in buf (n bytes). */
 const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf);

@@ -1,4 +1,4 @@
-/* rondo bench kern: every kernel family on one core, beside what that core was measured to do at most. */
+/* rondo bench: collectives (bench_coll.c); kern: every kernel family on one core, beside what that core was measured to do at most. */
 #include "tool.h"
 
 #include <math.h>
@@ -10,12 +10,23 @@
 #endif
 
 #include "../kern/kern.h"
+#include "bench.h"
 
 static const char *only, *seconds;
+static struct bench_coll_opts coll;
 
 static const struct opt opts[] = {
-	{"only", "WORD", "rows whose name contains WORD", &only},
-	{"seconds", "S", "least time spent on each row, in hundredths of a second (10)", &seconds},
+	{"only", "WORD", "kern: rows whose name contains WORD", &only},
+	{"seconds", "S", "kern: least time spent on each row, in hundredths of a second (10)", &seconds},
+	{"op", "LIST", "coll: some of them (all_reduce,permute)", &coll.op},
+	{"algorithm", "LIST", "coll: some of them (slot,stage)", &coll.algo},
+	{"pes", "N", "coll: processing elements, threads of this process (2)", &coll.pes},
+	{"min", "BYTES", "coll: smallest size (8)", &coll.least},
+	{"max", "BYTES", "coll: largest size (16777216)", &coll.most},
+	{"rounds", "N", "coll: interleaved rounds, of which the median counts (9)", &coll.rounds},
+	{"fine", NULL, "coll: all powers of two", &coll.fine},
+	{"write", NULL, "coll: make the result this machine's table", &coll.write},
+	{"plot", "FILE", "coll: draw time over size, as SVG", &coll.plot},
 };
 
 /* --- what the core can do -------------------------------------------------------- */
@@ -230,10 +241,12 @@ out:
 
 static struct err *run(char **file, int nfile, int *status)
 {
-	static const char *const kind[] = {"kern"};
+	static const char *const kind[] = {"kern", "coll"};
 	int64_t hundredths = 10;
+	if (strcmp(file[0], "coll") == 0)
+		return bench_coll(&coll);
 	if (strcmp(file[0], "kern") != 0)
-		return ERR(INVALID, "rondo bench has no '%s'%s; there is: kern", file[0], args_hint(file[0], kind, 1));
+		return ERR(INVALID, "rondo bench has no '%s'%s; there are: kern, coll", file[0], args_hint(file[0], kind, NELEM(kind)));
 	TRY(arg_int("--seconds", seconds, 0, 100000, &hundredths));
 	bool tty = isatty(1);
 	struct peak p = measure();
@@ -262,4 +275,4 @@ static struct err *run(char **file, int nfile, int *status)
 	return NULL;
 }
 
-const struct command cmd_bench = {"bench", "kern [options]", "time the kernels, as a table", opts, NELEM(opts), 1, 1, run};
+const struct command cmd_bench = {"bench", "kern|coll [options]", "time kernels or collectives", opts, NELEM(opts), 1, 1, run};

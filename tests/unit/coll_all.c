@@ -23,6 +23,19 @@ static uint64_t rnd(uint64_t *s)
 	return *s;
 }
 
+/* A PE's side; odd seeds: with a ring so small that every call comes round. */
+static struct coll *coll_of(struct sym_world *w, int pe, uint64_t seed)
+{
+	struct coll_table t;
+
+	coll_table_init(&t);
+	if (seed & 1) {
+		t.ring = 128 << 10;
+		t.chunk = 8 << 10;
+	}
+	return coll_new(w, pe, &t);
+}
+
 static int pes[MAXP] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 
 /* The operand of position pos in a round: any integer function will do. */
@@ -73,7 +86,8 @@ static void *device(void *v)
 	struct dev *d = v;
 	struct sym_ep *ep = sym_ep_of(d->team, d->pos);
 	struct sym_heap *h = sym_heap_of(d->team, d->pos);
-	struct coll_cx cx = { ep, h, d->p, pes, d->pos };
+	struct coll *cc = coll_of(d->team, d->pos, d->seed);
+	struct coll_cx cx = { cc, d->p, pes, d->pos };
 	int peer[MAXP], npeer = coll_peers(d->p, pes, d->pos, peer);
 	struct sym_launch l = { .prog = 42, .peer = peer, .npeer = npeer, .stop = d->stop };
 	struct sym_block *bx, *by;
@@ -94,6 +108,9 @@ static void *device(void *v)
 		c.group = (uint32_t)(rnd(&s) % 3);
 		c.pairs = (uint32_t)(rnd(&s) % 3) * 2;
 		c.redop = rnd(&s) % 2 ? RED_add : RED_max;
+		c.algo = (uint8_t)(rnd(&s) % COLL_ALGOS);
+		if (!coll_algo_has((enum coll_algo)c.algo, (enum coll_kind)c.kind))
+			c.algo = COLL_auto;
 		int64_t inner = sizes[rnd(&s) % NELEM(sizes)], outer = 1 + (int64_t)(rnd(&s) % 3);
 		bool inplace = rnd(&s) % 3 == 0;
 		if (c.kind != COLL_all_gather && c.kind != COLL_reduce_scatter && c.kind != COLL_all_to_all)
@@ -127,8 +144,10 @@ static void *device(void *v)
 			d->err = ERR(CANCELLED, "on purpose");
 			break;
 		}
-		if (c.kind != COLL_all_reduce && c.kind != COLL_permute && c.kind != COLL_broadcast)
+		if (c.kind != COLL_all_reduce && c.kind != COLL_permute && c.kind != COLL_broadcast && c.kind != COLL_scan)
 			inplace = false;
+		if (c.kind == COLL_barrier)
+			ny = 0;
 		int32_t *x = (int32_t *)(sym_base(h) + bx->off), *y = inplace ? x : (int32_t *)(sym_base(h) + by->off);
 		for (int64_t i = 0; i < nx; i++)
 			x[i] = val(round, d->pos, i);
@@ -150,6 +169,12 @@ static void *device(void *v)
 				}
 				break;
 			}
+			case COLL_scan:
+				for (int k = 0; k <= me; k++) {
+					int32_t a = val(round, (int)id[k], i);
+					want = !k ? a : c.redop == RED_add ? (int32_t)((uint32_t)want + (uint32_t)a) : MAX(want, a);
+				}
+				break;
 			case COLL_all_gather:
 				want = val(round, (int)id[i / inner % n], i / (inner * n) * inner + i % inner);
 				break;
@@ -168,7 +193,7 @@ static void *device(void *v)
 				break;
 			}
 			if (y[i] != want) {
-				d->err = ERR(INTERNAL, "round %d device %d of %d, group %u, kind %d inner %lld outer %lld: element %lld is %d, not %d", round, d->pos, d->n, c.group, c.kind,
+				d->err = ERR(INTERNAL, "round %d device %d of %d, group %u, %s by %s inner %lld outer %lld: element %lld is %d, not %d", round, d->pos, d->n, c.group, prog_coll_name[c.kind], coll_algo_name[c.algo],
 				             (long long)inner, (long long)outer, (long long)i, y[i], want);
 				break;
 			}
@@ -182,6 +207,7 @@ static void *device(void *v)
 			sym_ring(d->team, i);
 	}
 	sym_end(ep, d->err);
+	coll_free(cc);
 	sym_free(bx);
 	sym_free(by);
 	return NULL;
@@ -353,7 +379,8 @@ static void *reducing(void *v)
 	struct red *d = v;
 	struct sym_ep *ep = sym_ep_of(d->team, d->pe);
 	struct sym_heap *h = sym_heap_of(d->team, d->pe);
-	struct coll_cx cx = { ep, h, d->p, pes, d->pe };
+	struct coll *cc = coll_of(d->team, d->pe, 0);
+	struct coll_cx cx = { cc, d->p, pes, d->pe };
 	int peer[MAXP], npeer = coll_peers(d->p, pes, d->pe, peer);
 	struct sym_launch l = { .prog = 1, .peer = peer, .npeer = npeer };
 	struct sym_block *x;
@@ -369,6 +396,7 @@ static void *reducing(void *v)
 	sym_begin(ep, &l);
 	d->err = coll_run(&cx, &d->c, 1, ptr);
 	sym_end(ep, d->err);
+	coll_free(cc);
 	for (int64_t i = 0; i < d->n && !d->err; i++) {
 		float want = 0, got = bf16 ? bf16_to_f32(((uint16_t *)p)[i]) : ((float *)p)[i];
 		for (int k = d->p->ndev - 1; k >= 0; k--) {      /* rank order of group 0 */
@@ -397,8 +425,8 @@ static void reductions(void **state)
 	static const int64_t sizes[] = { 1, 300, 3000, 70001 };
 
 	for (int np = 2; np <= 5; np++)
-		for (int kind = 0; kind < 2; kind++)
-			for (size_t s = 0; s < NELEM(sizes); s++) {
+		for (int kind = 0; kind < 2 * COLL_ALGOS; kind++)
+			for (size_t s = 0; s < NELEM(sizes) && coll_algo_has((enum coll_algo)(kind / 2), COLL_all_reduce); s++) {
 				struct sym_opts o = { .nlocal = np, .threads = np };
 				struct prog *p = make_prog(np);
 				struct red d[MAXP];
@@ -406,8 +434,8 @@ static void reductions(void **state)
 				assert_null(sym_open(&o, &t));
 				for (int i = 0; i < np; i++) {
 					d[i] = (struct red){ .team = t, .p = p, .pe = i, .n = sizes[s] };
-					d[i].c = (struct prog_coll){ .kind = COLL_all_reduce, .dtype = kind ? DT_bf16 : DT_f32, .redop = kind ? RED_add : RED_fn,
-					                             .nin = 1, .expr = kind ? NULL : &expr, .outer = 1, .inner = sizes[s] * (kind ? 2 : 4) };
+					d[i].c = (struct prog_coll){ .kind = COLL_all_reduce, .algo = (uint8_t)(kind / 2), .dtype = kind & 1 ? DT_bf16 : DT_f32, .redop = kind & 1 ? RED_add : RED_fn,
+					                             .nin = 1, .expr = kind & 1 ? NULL : &expr, .outer = 1, .inner = sizes[s] * (kind & 1 ? 2 : 4) };
 					assert_null(coll_check(p, &d[i].c));
 					pthread_create(&d[i].t, NULL, reducing, &d[i]);
 				}
@@ -421,74 +449,62 @@ static void reductions(void **state)
 			}
 }
 
-/* --- speed ------------------------------------------------------------------------ */
+/* --- which algorithm --------------------------------------------------------------------- */
 
-struct race { pthread_t t; struct sym_world *team; struct prog *p; int pe, n; int64_t bytes; uint8_t kind; double s; };
-
-static void *race(void *v)
+static void choice(void **state)
 {
-	struct race *d = v;
-	struct sym_ep *ep = sym_ep_of(d->team, d->pe);
-	struct sym_heap *h = sym_heap_of(d->team, d->pe);
-	struct coll_cx cx = { ep, h, d->p, pes, d->pe };
-	int peer[MAXP], npeer = coll_peers(d->p, pes, d->pe, peer);
-	struct sym_launch l = { .prog = 1, .peer = peer, .npeer = npeer };
-	struct prog_coll c = { .kind = d->kind, .dtype = DT_f32, .redop = RED_add, .nin = 1, .outer = 1, .inner = d->bytes };
-	struct sym_block *x, *y;
+	struct coll_table t, u;
+	struct str text = { 0 };
+	struct err *e;
 
-	assert_null(sym_alloc(h, (size_t)d->bytes, NULL, -1, &x));
-	assert_null(sym_alloc(h, (size_t)d->bytes, NULL, -1, &y));
-	memset(sym_base(h) + x->off, 0, (size_t)d->bytes);
-	sym_begin(ep, &l);
-	char *ptr[2] = { sym_base(h) + x->off, sym_base(h) + y->off };
-	double best = 1e9;
-	for (int k = 0; k < 5; k++) {
-		double t = clock_s();
-		for (int i = 0; i < d->n; i++) {
-			assert_null(coll_run(&cx, &c, 1, ptr));
-			char *q = ptr[0];
-			ptr[0] = ptr[1];
-			ptr[1] = q;
-		}
-		best = MIN(best, (clock_s() - t) / d->n);
+	coll_table_init(&t);
+	for (int topo = 0; topo < COLL_TOPOS; topo++) {
+		assert_int_not_equal(coll_choose(&t, COLL_all_reduce, (enum coll_topo)topo, (16 << 20) - 1), COLL_ring);
+		assert_int_equal(coll_choose(&t, COLL_all_reduce, (enum coll_topo)topo, 16 << 20), COLL_ring);
+		assert_int_equal(coll_choose(&t, COLL_all_reduce, (enum coll_topo)topo, (16 << 20) + 1), COLL_ring);
+		for (int64_t n = 0; n < (int64_t)1 << 40; n = 2 * n + 1)
+			assert_int_not_equal(coll_choose(&t, COLL_permute, (enum coll_topo)topo, n), COLL_ring);
+		for (int k = 0; k < COLL_COUNT; k++)
+			for (int64_t n = 0; n < (int64_t)1 << 40; n = 2 * n + 1)
+				assert_true(coll_algo_has(coll_choose(&t, (enum coll_kind)k, (enum coll_topo)topo, n), (enum coll_kind)k));
 	}
-	d->s = best;
-	sym_end(ep, NULL);
-	sym_free(x);
-	sym_free(y);
-	return NULL;
-}
-
-static void speed(void **state)
-{
-	static const struct { uint8_t kind; const char *name; int np; int64_t bytes; int n; } row[] = {
-		{ COLL_all_reduce, "all_reduce", 2, 8, 20000 }, { COLL_permute, "permute", 2, 8, 20000 }, { COLL_all_reduce, "all_reduce", 2, 1024, 20000 },
-		{ COLL_all_reduce, "all_reduce", 2, 65536, 2000 }, { COLL_all_reduce, "all_reduce", 2, 1 << 20, 200 },
-		{ COLL_permute, "permute", 2, 1 << 20, 200 }, { COLL_all_reduce, "all_reduce", 8, 8, 500 }, { COLL_all_reduce, "all_reduce", 8, 1 << 20, 10 },
-	};
-
-	for (size_t i = 0; i < NELEM(row); i++) {
-		struct sym_opts o = { .nlocal = row[i].np, .threads = row[i].np };
-		struct prog *p = make_prog(row[i].np);
-		struct race d[MAXP];
-		struct sym_world *t;
-		assert_null(sym_open(&o, &t));
-		for (int k = 0; k < row[i].np; k++) {
-			d[k] = (struct race){ .team = t, .p = p, .pe = k, .n = row[i].n, .bytes = row[i].bytes, .kind = row[i].kind };
-			pthread_create(&d[k].t, NULL, race, &d[k]);
-		}
-		for (int k = 0; k < row[i].np; k++)
-			pthread_join(d[k].t, NULL);
-		print_message("%-10s %8lld bytes, %d devices: %8.2f us\n", row[i].name, (long long)row[i].bytes, row[i].np, d[0].s * 1e6);
-		sym_close(t);
-		prog_free(p);
+	/* what is printed reads back; damaged text does not */
+	coll_table_print(&text, &t);
+	coll_table_init(&u);
+	memset(u.rule, 0, sizeof u.rule);
+	assert_null(coll_table_parse(&u, text.p, text.n));
+	assert_memory_equal(t.rule, u.rule, sizeof t.rule);
+	for (size_t i = 9; i + 1 < text.n; i += 7) {
+		char old = text.p[i];
+		text.p[i] = '!';
+		u = t;
+		e = coll_table_parse(&u, text.p, text.n);
+		assert_non_null(e);
+		assert_memory_equal(&t, &u, sizeof t);
+		err_free(e);
+		text.p[i] = old;
+	}
+	str_free(&text);
+	/* the setting */
+	assert_null(coll_table_override(&t, "ring"));
+	assert_int_equal(coll_choose(&t, COLL_all_reduce, COLL_PAIR, 8), COLL_ring);
+	assert_int_not_equal(coll_choose(&t, COLL_permute, COLL_PAIR, 8), COLL_ring);
+	assert_null(coll_table_override(&t, "permute=stage,all_reduce=two_shot"));
+	assert_int_equal(coll_choose(&t, COLL_permute, COLL_CROWD, 8), COLL_stage);
+	assert_int_equal(coll_choose(&t, COLL_all_reduce, COLL_GROUP, 1 << 30), COLL_two_shot);
+	static const char *const bad[][2] = { { "rign", "'ring'" }, { "permte=slot", "'permute'" }, { "permute=ring", "direct" } };
+	for (size_t i = 0; i < NELEM(bad); i++) {
+		assert_non_null(e = coll_table_override(&t, bad[i][0]));
+		assert_int_equal(e->code, ERR_INVALID);
+		assert_non_null(strstr(e->msg, bad[i][1]));
+		err_free(e);
 	}
 }
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(plain), cmocka_unit_test(chaotic), cmocka_unit_test(failing), cmocka_unit_test(divergence), cmocka_unit_test(puts_), cmocka_unit_test(reductions), cmocka_unit_test(speed),
+		cmocka_unit_test(plain), cmocka_unit_test(chaotic), cmocka_unit_test(failing), cmocka_unit_test(divergence), cmocka_unit_test(puts_), cmocka_unit_test(reductions), cmocka_unit_test(choice),
 	};
 
 	return cmocka_run_group_tests(t, NULL, NULL);

@@ -1,0 +1,92 @@
+/* Combining operands in rank order. */
+#include <stdlib.h>
+
+#include "impl.h"
+
+void acc_init(struct acc *a, const struct coll_red *r, int n)
+{
+	static const uint8_t elem[RED_COUNT] = {
+#define REDOP(id, text, elem) [RED_##id] = elem,
+#include "../base/redop.def"
+#undef REDOP
+	};
+	enum dtype dt = r->dtype;
+	bool sum = r->op == RED_add || r->op == RED_mul || r->op == RED_lse;
+
+	*a = (struct acc){ .r = *r, .elem = dtype_info[dt].bytes, .wide = dtype_info[dt].bytes };
+	if (sum && n > 2 && dtype_info[dt].cls == DT_FLOAT && dtype_info[dt].bytes < 4) {
+		a->widen = kern_elem(ELEM_convert, dt, DT_f32);
+		a->narrow = kern_elem(ELEM_convert, DT_f32, dt);
+		a->wide = 4;
+	}
+	if (!a->widen && elem[r->op] != ELEM_COUNT)
+		a->pair = kern_elem((enum elem)elem[r->op], dt, dt);
+	if (r->op == RED_fn)
+		a->scratch = aligned_alloc(64, (kern_expr_scratch(r->fn) + 127) & ~(size_t)63);
+}
+
+void acc_fini(struct acc *a) { free(a->scratch); }
+
+void acc_first(const struct acc *a, void *sum, const void *x, int64_t n)
+{
+	if (a->widen)
+		a->widen(n, sum, x, NULL, NULL);
+	else
+		memcpy(sum, x, (size_t)(n * a->elem));
+}
+
+void acc_add(const struct acc *a, void *sum, const void *x, int64_t n, void *tmp)
+{
+	if (a->widen) {
+		a->widen(n, tmp, x, NULL, NULL);
+		kern_combine(a->r.op, DT_f32, n, sum, tmp);
+	} else if (a->r.op == RED_fn) {
+		for (int64_t i = 0; i < n; i += KERN_STRIP) {
+			int64_t k = MIN(n - i, KERN_STRIP);
+			void *out[1] = { tmp };
+			const void *in[2] = { (char *)sum + i * a->elem, (const char *)x + i * a->elem };
+			kern_expr(a->r.fn, k, out, in, 0, a->scratch);
+			memcpy((char *)sum + i * a->elem, tmp, (size_t)(k * a->elem));
+		}
+	} else
+		kern_combine(a->r.op, a->r.dtype, n, sum, x);
+}
+
+void acc_last(const struct acc *a, void *dst, const void *sum, int64_t n)
+{
+	if (a->narrow)
+		a->narrow(n, dst, sum, NULL, NULL);
+	else
+		memcpy(dst, sum, (size_t)(n * a->elem));
+}
+
+static inline const void *look(struct sym_ep *ep, const struct where *w, int64_t off, int64_t n, void *buf)
+{
+	return w->p ? w->p + off : sym_at(ep, w->pe, w->off + (size_t)off, (size_t)n, buf);
+}
+
+void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int n, int64_t off, char *dst, int64_t bytes)
+{
+	_Alignas(64) char sum[4 * PIECE], tmp[4 * PIECE], buf[PIECE];
+
+	for (int64_t o = 0; o < bytes; o += PIECE) {
+		int64_t len = MIN(bytes - o, PIECE);
+		int k = 0;
+		if (a->pair && n > 1) {   /* the first two in one pass; two operands need no more */
+			const void *x = look(ep, &w[0], off + o, len, buf);
+			const void *y = look(ep, &w[1], off + o, len, x == buf ? tmp : buf);
+			a->pair(len / a->elem, n == 2 ? dst + o : sum, x, y, NULL);
+			if (n == 2)
+				continue;
+			k = 2;
+		}
+		for (; k < n; k++) {
+			const void *x = look(ep, &w[k], off + o, len, buf);
+			if (k)
+				acc_add(a, sum, x, len / a->elem, tmp);
+			else
+				acc_first(a, sum, x, len / a->elem);
+		}
+		acc_last(a, dst + o, sum, len / a->elem);
+	}
+}

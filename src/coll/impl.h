@@ -1,0 +1,98 @@
+/* What the files of coll share. */
+#ifndef RONDO_COLL_IMPL_H
+#define RONDO_COLL_IMPL_H
+
+#include "../kern/kern.h"
+#include "coll.h"
+
+enum { PIECE = 8192, MAX_ROW = 1024 };    /* bytes combined at a time; members of a group at most */
+
+struct coll {
+	struct sym_ep *ep;
+	struct sym_heap *heap;
+	struct coll_table table;
+	int npe;
+	uint8_t use[COLL_COUNT];          /* set by coll_use */
+	struct sym_block *ring;           /* staging, taken when first needed */
+	int64_t at;                       /* next free byte of it */
+	uint64_t *lent;                   /* bit i: PE i was lent a part of it since it was last walked from the start */
+	uint64_t *line;                   /* by PE: the last line that lent one */
+};
+
+/* One call: who takes part, in rank order. */
+struct call { struct coll *c; struct sym_ep *ep; uint32_t site; int n, me; const int *pe; enum coll_algo algo; };
+
+/* The k-th member after this one. */
+static inline int rank_after(const struct call *q, int k) { return q->me + k < q->n ? q->me + k : q->me + k - q->n; }
+
+/* --- combine.c: rank order ------------------------------------------------------ */
+
+struct acc {
+	struct coll_red r;
+	kern_strip *widen, *narrow;       /* NULL: in the element type */
+	kern_strip *pair;                 /* two operands at once, from where they are to where the result goes; or NULL */
+	int64_t elem;                     /* bytes of an element */
+	int64_t wide;                     /* bytes of a partial result */
+	void *scratch;                    /* of a region */
+};
+void acc_init(struct acc *a, const struct coll_red *r, int n);
+void acc_fini(struct acc *a);
+/* sum: n partial results, tmp as large; x: n elements. */
+void acc_first(const struct acc *a, void *sum, const void *x, int64_t n);
+void acc_add(const struct acc *a, void *sum, const void *x, int64_t n, void *tmp);
+void acc_last(const struct acc *a, void *dst, const void *sum, int64_t n);
+/* Where an operand lies: here, or in the heap of pe. */
+struct where { const char *p; int pe; size_t off; };
+/* dst[0 .. bytes) = w[0][..] op w[1][..] .. each from byte off; dst may be one of them. */
+void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int n, int64_t off, char *dst, int64_t bytes);
+
+/* --- stage.c: operands that others may read --------------------------------------- */
+
+bool overlap(const void *a, int64_t na, const void *b, int64_t nb);
+/* An operand in the heap.  copy: the place itself is written while others read. */
+struct loan { size_t off; struct sym_block *copy; };
+struct err *loan_make(const struct call *q, const void *x, int64_t n, bool copy, struct loan *out);
+void loan_end(struct loan *l);
+/* Tell all others where something lies, and learn where theirs is: at[] by rank. */
+struct err *loan_exchange(const struct call *q, size_t off, size_t n, size_t *at);
+/* Done with what the others lent; wait until they are done with what this PE lent. */
+struct err *loan_give_back(const struct call *q);
+
+/* Rows of inner bytes, step bytes apart. */
+struct strided { char *p; int64_t inner, step; };
+static inline struct strided dense(const void *p, int64_t n) { return (struct strided){ (char *)(uintptr_t)p, n, n }; }
+/* n bytes from byte si of src (whose rows lie in pe's heap at off, or at its p if pe < 0) to byte di of dst. */
+void stream(struct sym_ep *ep, struct strided dst, int64_t di, int pe, size_t off, struct strided src, int64_t si, int64_t n);
+
+/* What goes through the staging ring, or through slots: bytes for each member, the same for all (each false) or
+ * not.  fill writes bytes [o, o + n) of what goes to rank j; take gets those of all the others at once (by rank,
+ * w[me] unused); for reductions, and one by one otherwise. */
+struct flow {
+	int64_t bytes;
+	bool each;
+	void (*fill)(void *user, int j, int64_t o, int64_t n, char *to);
+	void (*take)(void *user, const struct where *w, int64_t o, int64_t n);
+	void *user;
+	const int *to, *from;             /* ranks to send to and to receive from, each other one if NULL */
+	int nto, nfrom;
+};
+struct err *flow_stage(const struct call *q, const struct flow *f);
+struct err *flow_slot(const struct call *q, const struct flow *f);
+
+/* --- reduce.c, move.c --------------------------------------------------------------- */
+
+struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t count, const char *x, char *y);
+/* The operand is [outer][n] rows of inner bytes, the result [outer] of them. */
+struct err *reduce_blocks(const struct call *q, const struct coll_red *r, int64_t outer, int64_t inner, const char *x, char *y);
+struct err *reduce_scan(const struct call *q, const struct coll_red *r, bool exclusive, int64_t count, const char *x, char *y);
+/* Block j of this PE's operand goes to rank j, as the blocks of all to this one.  The block for rank j starts at
+ * x + j * send and has n bytes in rows; that of rank k is written to y + k * place.  nx, ny: bytes of both. */
+struct blocks { const char *x; int64_t nx, send; struct strided from; char *y; int64_t ny, place; struct strided to; int64_t n; };
+struct err *move_blocks(const struct call *q, const struct blocks *b);
+struct err *move_broadcast(const struct call *q, int root, const char *x, char *y, int64_t n);
+struct err *move_permute(const struct call *q, int from, int to, const char *x, char *y, int64_t n);
+struct err *move_barrier(const struct call *q);
+/* The operands of all, n bytes each, by rank: all[k * n]. */
+struct err *gather_doubling(const struct call *q, const char *x, int64_t n, char *all);
+
+#endif

@@ -1,0 +1,296 @@
+/* Collectives that move data as it is: all_gather, all_to_all, permute, broadcast; and the barrier. */
+#include <stdlib.h>
+
+#include "impl.h"
+
+/* --- all_gather, all_to_all ------------------------------------------------------------ */
+
+struct moving { const struct call *q; const struct blocks *b; };
+
+static struct strided from_of(const struct blocks *b, int j) { return (struct strided){ (char *)(uintptr_t)b->x + j * b->send, b->from.inner, b->from.step }; }
+static struct strided to_of(const struct blocks *b, int k) { return (struct strided){ b->y + k * b->place, b->to.inner, b->to.step }; }
+
+static void blocks_fill(void *v, int j, int64_t o, int64_t n, char *to)
+{
+	struct moving *u = v;
+
+	stream(u->q->ep, dense(to, n), 0, -1, 0, from_of(u->b, j), o, n);
+}
+
+static void blocks_take(void *v, const struct where *w, int64_t o, int64_t n)
+{
+	struct moving *u = v;
+
+	for (int k = 1; k < u->q->n; k++) {
+		int j = rank_after(u->q, k);
+		stream(u->q->ep, to_of(u->b, j), o, w[j].p ? -1 : w[j].pe, w[j].off, dense(w[j].p, n), 0, n);
+	}
+}
+
+static struct err *blocks_direct(const struct call *q, const struct blocks *b)
+{
+	size_t at[MAX_ROW];
+	struct loan l;
+	struct err *e;
+
+	TRY(loan_make(q, b->x, b->nx, false, &l));
+	TRY_GOTO(e, loan_exchange(q, l.off, (size_t)b->nx, at), out);
+	for (int k = 1; k < q->n; k++) {
+		int j = rank_after(q, k);
+		stream(q->ep, to_of(b, j), 0, q->pe[j], at[j] + (size_t)(q->me * b->send), (struct strided){ NULL, b->from.inner, b->from.step }, 0, b->n);
+	}
+	e = loan_give_back(q);
+out:
+	loan_end(&l);
+	return e;
+}
+
+/* Blocks go round: each PE hands on what it got last from the rank below, from where it has put it. */
+static struct err *gather_ring(const struct call *q, const struct blocks *b)
+{
+	int below = q->pe[rank_after(q, q->n - 1)], above = q->pe[rank_after(q, 1)];
+	struct blocks z = *b;
+	struct sym_msg m;
+	struct loan l;
+	struct err *e;
+
+	TRY(loan_make(q, b->y, b->ny, false, &l));
+	if (l.copy)                       /* with this PE's own block in it */
+		z.y = sym_ep_base(q->ep) + l.off;
+	for (int s = 0; s < q->n - 1; s++) {
+		int j = rank_after(q, q->n - 1 - s);
+		TRY_GOTO(e, sym_tell(q->ep, above, q->site, SYM_LEND, l.off, (size_t)b->ny), out);
+		TRY_GOTO(e, sym_recv(q->ep, below, q->site, SYM_LEND, &m), out);
+		stream(q->ep, to_of(&z, j), 0, below, m.off + (size_t)(j * b->place), (struct strided){ NULL, b->to.inner, b->to.step }, 0, b->n);
+		sym_return(q->ep, below, true);
+	}
+	e = sym_settle(q->ep, above);
+	if (!e && l.copy)
+		memcpy(b->y, z.y, (size_t)b->ny);
+out:
+	loan_end(&l);
+	return e;
+}
+
+/* In round k every PE has the operands of ranks me .. me + 2^k - 1 and gets as many from the rank that is 2^k above:
+ * Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, 1997. */
+struct err *gather_doubling(const struct call *q, const char *x, int64_t n, char *all)
+{
+	struct sym_msg m;
+	void *room;
+
+	memcpy(all + q->me * n, x, (size_t)n);
+	for (int have = 1; have < q->n; have *= 2) {
+		int some = MIN(have, q->n - have);
+		int to = q->pe[rank_after(q, q->n - have)], from = q->pe[rank_after(q, have)];
+		int64_t bytes = some * n;
+		for (int64_t o = 0; o < bytes; o += SYM_SLOT) {
+			int64_t len = MIN(bytes - o, SYM_SLOT);
+			TRY(sym_slot_room(q->ep, to, (size_t)len, &room));
+			for (int64_t i = 0, k; i < len; i += k) {
+				k = MIN(len - i, n - (o + i) % n);
+				memcpy((char *)room + i, all + rank_after(q, (int)((o + i) / n)) * n + (o + i) % n, (size_t)k);
+			}
+			sym_slot_send(q->ep, to, q->site, (size_t)len);
+			TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, &m));
+			for (int64_t i = 0, k; i < len; i += k) {
+				k = MIN(len - i, n - (o + i) % n);
+				memcpy(all + (q->me + have + (o + i) / n) % q->n * n + (o + i) % n, (const char *)m.data + i, (size_t)k);
+			}
+			sym_return(q->ep, from, false);
+		}
+	}
+	return NULL;
+}
+
+static struct err *blocks_doubling(const struct call *q, const struct blocks *b)
+{
+	int64_t piece = MIN(b->n, 2 * SYM_SLOT);
+	char *all = malloc((size_t)(piece * q->n));
+	struct err *e = all ? NULL : ERR(EXHAUSTED, "out of host memory: asked for %lld bytes for a collective", (long long)(piece * q->n));
+
+	for (int64_t o = 0; o < b->n && !e; o += piece) {
+		int64_t n = MIN(b->n - o, piece);
+		TRY_GOTO(e, gather_doubling(q, b->x + o, n, all), out);
+		for (int k = 1; k < q->n; k++) {
+			int j = rank_after(q, k);
+			stream(q->ep, to_of(b, j), o, -1, 0, dense(all + j * n, n), 0, n);
+		}
+	}
+out:
+	free(all);
+	return e;
+}
+
+struct err *move_blocks(const struct call *q, const struct blocks *b)
+{
+	struct moving u = { q, b };
+	struct flow f = { .bytes = b->n, .each = b->send != 0, .fill = blocks_fill, .take = blocks_take, .user = &u };
+
+	stream(q->ep, to_of(b, q->me), 0, -1, 0, from_of(b, q->me), 0, b->n);
+	switch (q->algo) {
+	case COLL_slot: return flow_slot(q, &f);
+	case COLL_direct: return blocks_direct(q, b);
+	case COLL_ring: return gather_ring(q, b);
+	case COLL_doubling: return blocks_doubling(q, b);
+	default: return flow_stage(q, &f);
+	}
+}
+
+/* --- one source: broadcast, permute ------------------------------------------------------ */
+
+struct single { const struct call *q; const char *x; char *y; int from; };
+
+static void single_fill(void *v, int j, int64_t o, int64_t n, char *to) { memcpy(to, ((struct single *)v)->x + o, (size_t)n); }
+
+static void single_take(void *v, const struct where *w, int64_t o, int64_t n)
+{
+	struct single *u = v;
+	const struct where *s = &w[u->from];
+
+	if (s->p)
+		memcpy(u->y + o, s->p, (size_t)n);
+	else
+		sym_get(u->q->ep, s->pe, u->y + o, s->off, (size_t)n);
+}
+
+/* Down the ranks after the root, in chunks that follow each other. */
+static struct err *broadcast_ring(const struct call *q, int root, const char *x, char *y, int64_t n)
+{
+	int place = q->me >= root ? q->me - root : q->me - root + q->n;
+	int below = q->pe[rank_after(q, q->n - 1)], above = place < q->n - 1 ? q->pe[rank_after(q, 1)] : -1;
+	int64_t chunk = q->c->table.chunk;
+	struct sym_msg m;
+	struct loan l = { 0 };
+	struct err *e = NULL;
+
+	if (!place || above >= 0)
+		TRY(loan_make(q, place ? y : x, n, false, &l));
+	char *at = l.copy && place ? sym_ep_base(q->ep) + l.off : y;
+	for (int64_t o = 0; o < n; o += chunk) {
+		int64_t len = MIN(n - o, chunk);
+		if (place) {
+			TRY_GOTO(e, sym_recv(q->ep, below, q->site, SYM_LEND, &m), out);
+			sym_get(q->ep, below, at + o, m.off, (size_t)len);
+			sym_return(q->ep, below, true);
+		}
+		if (above >= 0)
+			TRY_GOTO(e, sym_tell(q->ep, above, q->site, SYM_LEND, l.off + (size_t)o, (size_t)len), out);
+	}
+	if (above >= 0)
+		e = sym_settle(q->ep, above);
+	if (!e && at != y)
+		memcpy(y, at, (size_t)n);
+out:
+	loan_end(&l);
+	return e;
+}
+
+static struct err *broadcast_direct(const struct call *q, int root, const char *x, char *y, int64_t n)
+{
+	struct sym_msg m;
+	struct loan l;
+	struct err *e = NULL;
+
+	if (q->me != root) {
+		TRY(sym_recv(q->ep, q->pe[root], q->site, SYM_LEND, &m));
+		sym_get(q->ep, q->pe[root], y, m.off, (size_t)n);
+		sym_return(q->ep, q->pe[root], true);
+		return NULL;
+	}
+	TRY(loan_make(q, x, n, false, &l));
+	for (int k = 1; k < q->n; k++)
+		TRY_GOTO(e, sym_tell(q->ep, q->pe[rank_after(q, k)], q->site, SYM_LEND, l.off, (size_t)n), out);
+	for (int k = 1; k < q->n; k++)
+		TRY_GOTO(e, sym_settle(q->ep, q->pe[rank_after(q, k)]), out);
+out:
+	loan_end(&l);
+	return e;
+}
+
+struct err *move_broadcast(const struct call *q, int root, const char *x, char *y, int64_t n)
+{
+	struct single u = { q, x, y, root };
+	struct flow f = { .bytes = n, .fill = single_fill, .take = single_take, .user = &u };
+	struct err *e;
+
+	if (q->me == root)
+		f.from = &root;
+	else
+		f.to = f.from = &root, f.nfrom = 1;
+	e = q->algo == COLL_slot ? flow_slot(q, &f) : q->algo == COLL_direct ? broadcast_direct(q, root, x, y, n)
+	  : q->algo == COLL_ring ? broadcast_ring(q, root, x, y, n) : flow_stage(q, &f);
+	if (!e && q->me == root && x != y)
+		memcpy(y, x, (size_t)n);
+	return e;
+}
+
+/* Ranks 1 and 2 of q: where to send to, where to receive from; -1 nobody. */
+struct err *move_permute(const struct call *q, int from, int to, const char *x, char *y, int64_t n)
+{
+	static const int one = 1, two = 2;
+	struct single u = { q, x, y, 2 };
+	struct flow f = { .bytes = n, .fill = single_fill, .take = single_take, .user = &u, .to = &one, .nto = to >= 0, .from = &two, .nfrom = from >= 0 };
+	struct sym_msg m;
+	struct loan l = { 0 };
+	struct err *e = NULL;
+	void *room;
+
+	if (q->algo == COLL_slot && n <= SYM_SLOT) {
+		if (to >= 0) {
+			TRY(sym_slot_room(q->ep, to, (size_t)n, &room));
+			memcpy(room, x, (size_t)n);
+			sym_slot_send(q->ep, to, q->site, (size_t)n);
+		}
+		if (from >= 0) {
+			TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, &m));
+			memcpy(y, m.data, (size_t)n);
+			sym_return(q->ep, from, false);
+		}
+		return NULL;
+	}
+	if (q->algo == COLL_slot)
+		return flow_slot(q, &f);
+	if (q->algo != COLL_direct)
+		return flow_stage(q, &f);
+	if (to >= 0) {
+		TRY(loan_make(q, x, n, x == y && from >= 0, &l));
+		TRY_GOTO(e, sym_tell(q->ep, to, q->site, SYM_LEND, l.off, (size_t)n), out);
+	}
+	if (from >= 0) {
+		TRY_GOTO(e, sym_recv(q->ep, from, q->site, SYM_LEND, &m), out);
+		sym_get(q->ep, from, y, m.off, (size_t)n);
+		sym_return(q->ep, from, true);
+	}
+	if (to >= 0)
+		e = sym_settle(q->ep, to);
+out:
+	loan_end(&l);
+	return e;
+}
+
+/* --- barrier ----------------------------------------------------------------------------- */
+
+struct err *move_barrier(const struct call *q)
+{
+	bool all = q->algo != COLL_doubling;
+	struct sym_msg m;
+	void *room;
+
+	/* One message to all, or to the rank 2^k above in round k. */
+	for (int d = 1; d < q->n; d = all ? d + 1 : 2 * d) {
+		int to = q->pe[rank_after(q, d)], from = q->pe[rank_after(q, q->n - d)];
+		TRY(sym_slot_room(q->ep, to, 0, &room));
+		sym_slot_send(q->ep, to, q->site, 0);
+		if (all)
+			continue;
+		TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, &m));
+		sym_return(q->ep, from, false);
+	}
+	for (int d = 1; d < q->n && all; d++) {
+		int from = q->pe[rank_after(q, q->n - d)];
+		TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, &m));
+		sym_return(q->ep, from, false);
+	}
+	return NULL;
+}

@@ -1,0 +1,460 @@
+/* Reductions: all_reduce, reduce_scatter, scan. */
+#include <stdlib.h>
+
+#include "impl.h"
+
+/* --- all_reduce: one-shot ------------------------------------------------------------ */
+
+struct all { const struct call *q; const struct acc *a; const char *x; char *y; };
+
+static void all_fill(void *v, int j, int64_t o, int64_t n, char *to) { memcpy(to, ((struct all *)v)->x + o, (size_t)n); }
+
+static void all_take(void *v, const struct where *w, int64_t o, int64_t n)
+{
+	struct all *u = v;
+	struct where *mine = (struct where *)(uintptr_t)&w[u->q->me];
+
+	*mine = (struct where){ u->x + o, -1, 0 };
+	acc_all(u->a, u->q->ep, w, u->q->n, 0, u->y + o, n);
+}
+
+/* Two PEs, one message each way: both write into the other's heap and read what has come into their own. */
+static struct err *all_pair(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)
+{
+	int pe = q->pe[!q->me];
+	struct sym_msg m;
+	void *room;
+
+	TRY(sym_slot_room(q->ep, pe, (size_t)n, &room));
+	memcpy(room, x, (size_t)n);
+	sym_slot_send(q->ep, pe, q->site, (size_t)n);
+	TRY(sym_recv(q->ep, pe, q->site, SYM_SLOT_MSG, &m));
+	a->pair(n / a->elem, y, q->me ? m.data : x, q->me ? x : m.data, NULL);
+	sym_return(q->ep, pe, false);
+	return NULL;
+}
+
+static struct err *all_loan(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)
+{
+	struct where w[MAX_ROW];
+	size_t at[MAX_ROW];
+	struct loan l;
+	struct err *e;
+
+	TRY(loan_make(q, x, n, x == y, &l));
+	TRY_GOTO(e, loan_exchange(q, l.off, (size_t)n, at), out);
+	for (int k = 0; k < q->n; k++)
+		w[k] = (struct where){ NULL, q->pe[k], at[k] };
+	acc_all(a, q->ep, w, q->n, 0, y, n);
+	e = loan_give_back(q);
+out:
+	loan_end(&l);
+	return e;
+}
+
+/* --- all_reduce: two-shot --------------------------------------------------------------- */
+
+/* Rank r reduces slice r of all operands into its own result and lends it again.  Works in place: slice r of an
+ * operand is read by rank r alone, and when rank r says its slice is done nobody reads that slice any more. */
+static struct err *all_two_shot(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)
+{
+	int64_t slice = ((n / a->elem + q->n - 1) / q->n * a->elem + 63) / 64 * 64;
+	size_t at[MAX_ROW];
+	struct where w[MAX_ROW];
+	struct loan l = { 0 }, out = { 0 };
+	struct sym_msg m;
+	struct err *e;
+
+	TRY_GOTO(e, loan_make(q, x, n, false, &l), out);
+	TRY_GOTO(e, loan_make(q, y, n, false, &out), out);
+	char *dst = sym_ep_base(q->ep) + out.off;
+	TRY_GOTO(e, loan_exchange(q, l.off, (size_t)n, at), out);
+	for (int k = 0; k < q->n; k++)
+		w[k] = (struct where){ NULL, q->pe[k], at[k] };
+	int64_t lo = MIN(q->me * slice, n), hi = MIN(lo + slice, n);
+	acc_all(a, q->ep, w, q->n, lo, dst + lo, hi - lo);
+	for (int k = 0; k < q->n; k++)
+		if (k != q->me)
+			sym_return(q->ep, q->pe[k], false);
+	for (int k = 1; k < q->n; k++)
+		TRY_GOTO(e, sym_tell(q->ep, q->pe[rank_after(q, k)], q->site, SYM_LEND, out.off, (size_t)n), out);
+	for (int k = 1; k < q->n; k++) {
+		int j = rank_after(q, k), pe = q->pe[j];
+		TRY_GOTO(e, sym_recv(q->ep, pe, q->site, SYM_LEND, &m), out);
+		lo = MIN(j * slice, n), hi = MIN(lo + slice, n);
+		if (hi > lo)
+			sym_get(q->ep, pe, dst + lo, m.off + (size_t)lo, (size_t)(hi - lo));
+		sym_return(q->ep, pe, true);
+	}
+	TRY_GOTO(e, loan_give_back(q), out);
+	if (out.copy)
+		memcpy(y, dst, (size_t)n);
+out:
+	loan_end(&l);
+	loan_end(&out);
+	return e;
+}
+
+/* --- all_reduce: ring -------------------------------------------------------------------- */
+
+/* Partial results wander up the ranks, 0 -> 1 -> .. -> n - 1, the only way that keeps their order; results go on
+ * round the ring, n - 1 -> 0 -> .. -> n - 2.  Both run in chunks that follow each other: in step t rank k has chunk
+ * t - k on the way up and chunk t - n - k on the way round, and every wait is for a step before its own. */
+enum { DEPTH = 4 };
+
+struct chain {
+	const struct call *q;
+	const struct acc *a;
+	int64_t n, chunk;                 /* bytes of the operand, of a chunk of it */
+	const char *x;
+	char *y;
+	struct loan lx, ly;               /* x where the first rank lends it; y */
+	struct sym_block *part;           /* DEPTH partial results under way */
+	uint64_t sent[DEPTH];             /* line that lent each */
+};
+
+static struct err *chain_open(struct chain *c, bool lend_x, bool lend_y, bool part)
+{
+	int64_t wide = c->chunk / c->a->elem * c->a->wide;
+
+	if (lend_x)
+		TRY(loan_make(c->q, c->x, c->n, false, &c->lx));
+	if (lend_y)
+		TRY(loan_make(c->q, c->y, c->n, false, &c->ly));
+	if (part)
+		TRY(sym_alloc(c->q->c->heap, (size_t)(DEPTH * wide), "partial results of a collective", -1, &c->part));
+	return NULL;
+}
+
+static void chain_close(struct chain *c)
+{
+	loan_end(&c->lx);
+	loan_end(&c->ly);
+	sym_free(c->part);
+}
+
+static inline int64_t chunk_len(const struct chain *c, int64_t i) { return MIN(c->n - i * c->chunk, c->chunk); }
+
+/* Chunk i: what came from the rank below (NULL: nothing) combined with this rank's goes to `out` as a partial
+ * result, and to `done` as a finished one; either may be NULL. */
+static void chain_add(struct chain *c, int64_t i, const struct sym_msg *m, int below, char *out, char *done)
+{
+	_Alignas(64) char sum[4 * PIECE], tmp[4 * PIECE], buf[4 * PIECE];
+	const struct acc *a = c->a;
+	const char *x = c->x + i * c->chunk;
+	int64_t len = chunk_len(c, i), step = PIECE / a->elem * a->elem;
+
+	for (int64_t o = 0; o < len; o += step) {
+		int64_t k = MIN(len - o, step) / a->elem, wo = o / a->elem * a->wide;
+		if (m) {
+			const void *p = sym_at(c->q->ep, below, m->off + (size_t)wo, (size_t)(k * a->wide), buf);
+			memcpy(sum, p, (size_t)(k * a->wide));
+			acc_add(a, sum, x + o, k, tmp);
+		} else
+			acc_first(a, sum, x + o, k);
+		if (out)
+			memcpy(out + wo, sum, (size_t)(k * a->wide));
+		if (done)
+			acc_last(a, done + o, sum, k);
+	}
+}
+
+/* The buffer that chunk i goes up in, when it is free. */
+static struct err *chain_room(struct chain *c, int64_t i, int above, char **out)
+{
+	if (i >= DEPTH)
+		TRY(sym_await(c->q->ep, above, c->sent[i % DEPTH]));
+	*out = sym_ep_base(c->q->ep) + c->part->off + i % DEPTH * (c->chunk / c->a->elem * c->a->wide);
+	return NULL;
+}
+
+static struct err *chain_up(struct chain *c, int64_t i)
+{
+	const struct call *q = c->q;
+	int last = q->n - 1, below = q->me ? q->pe[q->me - 1] : -1, above = q->pe[q->me == last ? 0 : q->me + 1];
+	char *base = sym_ep_base(q->ep), *out;
+	struct sym_msg m;
+	size_t off;
+
+	if (q->me)
+		TRY(sym_recv(q->ep, below, q->site, SYM_LEND, &m));
+	if (q->me == last) {
+		off = c->ly.off + (size_t)(i * c->chunk);
+		chain_add(c, i, &m, below, NULL, base + off);
+	} else if (!q->me && !c->a->widen)
+		off = c->lx.off + (size_t)(i * c->chunk);
+	else {
+		TRY(chain_room(c, i, above, &out));
+		chain_add(c, i, q->me ? &m : NULL, below, out, NULL);
+		off = (size_t)(out - base);
+	}
+	if (q->me)
+		sym_return(q->ep, below, true);
+	TRY(sym_tell(q->ep, above, q->site, SYM_LEND, off, (size_t)chunk_len(c, i)));
+	c->sent[i % DEPTH] = sym_sent(q->ep, above);
+	return NULL;
+}
+
+static struct err *chain_round(struct chain *c, int64_t i)
+{
+	const struct call *q = c->q;
+	int below = q->pe[q->me ? q->me - 1 : q->n - 1];
+	size_t off = c->ly.off + (size_t)(i * c->chunk);
+	struct sym_msg m;
+
+	TRY(sym_recv(q->ep, below, q->site, SYM_LEND, &m));
+	sym_get(q->ep, below, sym_ep_base(q->ep) + off, m.off, (size_t)chunk_len(c, i));
+	sym_return(q->ep, below, true);
+	return q->me < q->n - 2 ? sym_tell(q->ep, q->pe[q->me + 1], q->site, SYM_LEND, off, (size_t)chunk_len(c, i)) : NULL;
+}
+
+static struct err *all_ring(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)
+{
+	struct chain c = { .q = q, .a = a, .n = n, .chunk = q->c->table.chunk / a->elem * a->elem, .x = x, .y = y };
+	int64_t nc = (n + c.chunk - 1) / c.chunk;
+	bool first = !q->me && !a->widen;
+	struct err *e;
+
+	TRY_GOTO(e, chain_open(&c, first, true, q->me < q->n - 1 && !first), out);
+	for (int64_t t = 0; t < nc + 2 * q->n; t++) {
+		int64_t up = t - q->me, round = t - q->n - q->me;
+		if (up >= 0 && up < nc)
+			TRY_GOTO(e, chain_up(&c, up), out);
+		if (round >= 0 && round < nc && q->me < q->n - 1)
+			TRY_GOTO(e, chain_round(&c, round), out);
+	}
+	e = sym_settle(q->ep, q->pe[q->me == q->n - 1 ? 0 : q->me + 1]);
+	if (!e && c.ly.copy)
+		memcpy(y, sym_ep_base(q->ep) + c.ly.off, (size_t)n);
+out:
+	chain_close(&c);
+	return e;
+}
+
+/* Two PEs take the upper end in turns: each reduces every other chunk, straight from where the operands lie. */
+static struct err *all_ring_pair(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)
+{
+	struct chain c = { .q = q, .a = a, .n = n, .chunk = q->c->table.chunk / a->elem * a->elem, .x = x, .y = y };
+	int64_t nc = (n + c.chunk - 1) / c.chunk;
+	int pe = q->pe[!q->me];
+	struct sym_msg m;
+	struct err *e;
+
+	TRY_GOTO(e, chain_open(&c, true, true, false), out);
+	char *dst = sym_ep_base(q->ep) + c.ly.off;
+	for (int64_t t = 0; t < nc + 2; t++) {
+		if (t < nc && (t & 1) != q->me)              /* the other one reduces chunk t */
+			TRY_GOTO(e, sym_tell(q->ep, pe, q->site, SYM_LEND, c.lx.off + (size_t)(t * c.chunk), (size_t)chunk_len(&c, t)), out);
+		int64_t i = t - 1;
+		if (i >= 0 && i < nc && (i & 1) == q->me) {
+			TRY_GOTO(e, sym_recv(q->ep, pe, q->site, SYM_LEND, &m), out);
+			struct where w[2];
+			w[q->me] = (struct where){ x + i * c.chunk, -1, 0 };
+			w[!q->me] = (struct where){ NULL, pe, m.off };
+			acc_all(a, q->ep, w, 2, 0, dst + i * c.chunk, chunk_len(&c, i));
+			sym_return(q->ep, pe, false);
+			TRY_GOTO(e, sym_tell(q->ep, pe, q->site, SYM_LEND, c.ly.off + (size_t)(i * c.chunk), (size_t)chunk_len(&c, i)), out);
+		}
+		i = t - 2;
+		if (i >= 0 && i < nc && (i & 1) != q->me) {
+			TRY_GOTO(e, sym_recv(q->ep, pe, q->site, SYM_LEND, &m), out);
+			sym_get(q->ep, pe, dst + i * c.chunk, m.off, (size_t)chunk_len(&c, i));
+			sym_return(q->ep, pe, false);
+		}
+	}
+	TRY_GOTO(e, loan_give_back(q), out);
+	if (c.ly.copy)
+		memcpy(y, dst, (size_t)n);
+out:
+	chain_close(&c);
+	return e;
+}
+
+/* --- all_reduce -------------------------------------------------------------------------- */
+
+static struct err *all_doubling(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)
+{
+	struct where w[MAX_ROW];
+	int64_t piece = MIN(n, 2 * SYM_SLOT);
+	char *all = malloc((size_t)(piece * q->n));
+	struct err *e = all ? NULL : ERR(EXHAUSTED, "out of host memory: asked for %lld bytes for a collective", (long long)(piece * q->n));
+
+	for (int64_t o = 0; o < n && !e; o += piece) {
+		int64_t len = MIN(n - o, piece);
+		e = gather_doubling(q, x + o, len, all);
+		for (int k = 0; k < q->n; k++)
+			w[k] = (struct where){ all + k * len, -1, 0 };
+		if (!e)
+			acc_all(a, q->ep, w, q->n, 0, y + o, len);
+	}
+	free(all);
+	return e;
+}
+
+struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t count, const char *x, char *y)
+{
+	int64_t n = count * dtype_info[r->dtype].bytes;
+	struct acc a;
+	struct err *e;
+
+	acc_init(&a, r, q->n);
+	struct all u = { q, &a, x, y };
+	struct flow f = { .bytes = n, .fill = all_fill, .take = all_take, .user = &u };
+	switch (q->algo) {
+	case COLL_slot: e = q->n == 2 && n <= SYM_SLOT && a.pair ? all_pair(q, &a, x, y, n) : flow_slot(q, &f); break;
+	case COLL_loan: e = all_loan(q, &a, x, y, n); break;
+	case COLL_two_shot: e = all_two_shot(q, &a, x, y, n); break;
+	case COLL_ring: e = q->n == 2 ? all_ring_pair(q, &a, x, y, n) : all_ring(q, &a, x, y, n); break;
+	case COLL_doubling: e = all_doubling(q, &a, x, y, n); break;
+	default: e = flow_stage(q, &f); break;
+	}
+	acc_fini(&a);
+	return e;
+}
+
+/* --- reduce_scatter ------------------------------------------------------------------------ */
+
+struct part { const struct call *q; const struct acc *a; const char *x; char *y; int64_t inner, step; };
+
+static void part_fill(void *v, int j, int64_t o, int64_t n, char *to)
+{
+	struct part *u = v;
+
+	stream(u->q->ep, dense(to, n), 0, -1, 0, (struct strided){ (char *)(uintptr_t)u->x + j * u->inner, u->inner, u->step }, o, n);
+}
+
+static void part_take(void *v, const struct where *w, int64_t o, int64_t n)
+{
+	struct part *u = v;
+	struct where *mine = (struct where *)(uintptr_t)&w[u->q->me];
+
+	part_fill(u, u->q->me, o, n, u->y + o);
+	*mine = (struct where){ u->y + o, -1, 0 };
+	acc_all(u->a, u->q->ep, w, u->q->n, 0, u->y + o, n);
+}
+
+static struct err *part_loan(const struct call *q, const struct acc *a, int64_t outer, int64_t inner, const char *x, char *y)
+{
+	int64_t n = outer * inner * q->n;
+	struct where w[MAX_ROW];
+	size_t at[MAX_ROW];
+	struct loan l;
+	struct err *e;
+
+	TRY(loan_make(q, x, n, false, &l));
+	TRY_GOTO(e, loan_exchange(q, l.off, (size_t)n, at), out);
+	for (int k = 0; k < q->n; k++)
+		w[k] = (struct where){ NULL, q->pe[k], at[k] };
+	for (int64_t o = 0; o < outer; o++)
+		acc_all(a, q->ep, w, q->n, o * inner * q->n + q->me * inner, y + o * inner, inner);
+	e = loan_give_back(q);
+out:
+	loan_end(&l);
+	return e;
+}
+
+struct err *reduce_blocks(const struct call *q, const struct coll_red *r, int64_t outer, int64_t inner, const char *x, char *y)
+{
+	struct acc a;
+
+	acc_init(&a, r, q->n);
+	struct part u = { q, &a, x, y, inner, inner * q->n };
+	struct flow f = { .bytes = outer * inner, .each = true, .fill = part_fill, .take = part_take, .user = &u };
+	struct err *e = q->algo == COLL_slot ? flow_slot(q, &f) : q->algo == COLL_loan ? part_loan(q, &a, outer, inner, x, y) : flow_stage(q, &f);
+	acc_fini(&a);
+	return e;
+}
+
+/* --- scan ------------------------------------------------------------------------------------ */
+
+struct scan { struct all all; bool exclusive; };
+
+static void identity(const struct coll_red *r, char *y, int64_t n)
+{
+	char one[16];
+	int64_t es = dtype_info[r->dtype].bytes;
+
+	kern_identity(r->op, r->dtype, one);
+	for (int64_t i = 0; i < n; i += es)
+		memcpy(y + i, one, (size_t)es);
+}
+
+static void scan_take(void *v, const struct where *w, int64_t o, int64_t n)
+{
+	struct scan *u = v;
+	const struct call *q = u->all.q;
+	struct where *mine = (struct where *)(uintptr_t)&w[q->me];
+
+	*mine = (struct where){ u->all.x + o, -1, 0 };
+	acc_all(u->all.a, q->ep, w, q->me + !u->exclusive, 0, u->all.y + o, n);
+}
+
+static struct err *scan_ring(const struct call *q, const struct acc *a, bool exclusive, const char *x, char *y, int64_t n)
+{
+	struct chain c = { .q = q, .a = a, .n = n, .chunk = q->c->table.chunk / a->elem * a->elem, .x = x, .y = y };
+	int below = q->me ? q->pe[q->me - 1] : -1, above = q->me < q->n - 1 ? q->pe[q->me + 1] : -1;
+	struct sym_msg m;
+	struct err *e;
+
+	TRY_GOTO(e, chain_open(&c, false, false, above >= 0), out);
+	for (int64_t i = 0; i * c.chunk < n; i++) {
+		char *out = NULL;
+		if (q->me)
+			TRY_GOTO(e, sym_recv(q->ep, below, q->site, SYM_LEND, &m), out);
+		if (above >= 0)
+			TRY_GOTO(e, chain_room(&c, i, above, &out), out);
+		char *done = y + i * c.chunk;
+		if (exclusive && q->me && out) {             /* what goes on first: y may be x */
+			chain_add(&c, i, &m, below, out, NULL);
+			done = NULL;
+		}
+		if (exclusive && q->me) {
+			char *to = y + i * c.chunk;
+			int64_t k = chunk_len(&c, i) / a->elem;
+			_Alignas(64) char sum[4 * PIECE];
+			for (int64_t s = 0; s < k; s += PIECE / 16) {
+				int64_t some = MIN(k - s, PIECE / 16);
+				memcpy(sum, sym_at(q->ep, below, m.off + (size_t)(s * a->wide), (size_t)(some * a->wide), sum + 2 * PIECE), (size_t)(some * a->wide));
+				acc_last(a, to + s * a->elem, sum, some);
+			}
+		} else
+			chain_add(&c, i, q->me ? &m : NULL, below, out, exclusive ? NULL : done);
+		if (q->me)
+			sym_return(q->ep, below, true);
+		if (above >= 0) {
+			TRY_GOTO(e, sym_tell(q->ep, above, q->site, SYM_LEND, (size_t)(out - sym_ep_base(q->ep)), (size_t)chunk_len(&c, i)), out);
+			c.sent[i % DEPTH] = sym_sent(q->ep, above);
+		}
+	}
+	if (above >= 0)
+		e = sym_settle(q->ep, above);
+out:
+	chain_close(&c);
+	return e;
+}
+
+struct err *reduce_scan(const struct call *q, const struct coll_red *r, bool exclusive, int64_t count, const char *x, char *y)
+{
+	int64_t n = count * dtype_info[r->dtype].bytes;
+	int to[MAX_ROW], from[MAX_ROW];
+	struct acc a;
+	struct err *e;
+
+	acc_init(&a, r, q->n);
+	for (int k = 0; k < q->n; k++)
+		if (k < q->me)
+			from[k] = k;
+		else if (k > q->me)
+			to[k - q->me - 1] = k;
+	struct scan u = { { q, &a, x, y }, exclusive };
+	struct flow f = { .bytes = n, .fill = all_fill, .take = scan_take, .user = &u, .to = to, .nto = q->n - 1 - q->me, .from = from, .nfrom = q->me };
+	e = q->algo == COLL_slot ? flow_slot(q, &f) : q->algo == COLL_ring ? scan_ring(q, &a, exclusive, x, y, n) : flow_stage(q, &f);
+	if (!e && !q->me) {               /* who receives nothing takes nothing */
+		if (exclusive)
+			identity(r, y, n);
+		else if (q->algo != COLL_ring && x != y)
+			memcpy(y, x, (size_t)n);
+	}
+	acc_fini(&a);
+	return e;
+}

@@ -1,0 +1,188 @@
+/* Ways for data to get from one PE to another: loans of operands where they lie, a ring of staging memory that
+ * chunks are copied to and lent from, and messages.
+ *
+ * The ring is walked round and round, across calls: lines that are written again after many others have left the
+ * caches of who read them, and writing them costs no transfer.  A call does not wait until its chunks are back;
+ * whoever comes to the end of the ring waits for all PEs that were lent any part of it. */
+#include <stdlib.h>
+
+#include "impl.h"
+
+bool overlap(const void *a, int64_t na, const void *b, int64_t nb)
+{
+	return (uintptr_t)a < (uintptr_t)b + (uintptr_t)nb && (uintptr_t)b < (uintptr_t)a + (uintptr_t)na;
+}
+
+/* --- loans ------------------------------------------------------------------------ */
+
+struct err *loan_make(const struct call *q, const void *x, int64_t n, bool copy, struct loan *out)
+{
+	char *base = sym_ep_base(q->ep);
+	uint64_t off = (uint64_t)((uintptr_t)x - (uintptr_t)base);
+
+	out->copy = NULL;
+	if (off < sym_span(q->c->heap) && !copy) {
+		out->off = off;
+		return NULL;
+	}
+	TRY(sym_alloc(q->c->heap, (size_t)n, "staging of a collective", -1, &out->copy));
+	out->off = out->copy->off;
+	memcpy(base + out->off, x, (size_t)n);
+	return NULL;
+}
+
+void loan_end(struct loan *l) { sym_free(l->copy); }
+
+struct err *loan_exchange(const struct call *q, size_t off, size_t n, size_t *at)
+{
+	struct sym_msg m;
+
+	for (int k = 1; k < q->n; k++)
+		TRY(sym_tell(q->ep, q->pe[rank_after(q, k)], q->site, SYM_LEND, off, n));
+	for (int k = 1; k < q->n; k++) {
+		int j = rank_after(q, k);
+		TRY(sym_recv(q->ep, q->pe[j], q->site, SYM_LEND, &m));
+		at[j] = m.off;
+	}
+	at[q->me] = off;
+	return NULL;
+}
+
+struct err *loan_give_back(const struct call *q)
+{
+	for (int k = 0; k < q->n; k++)
+		if (k != q->me)
+			sym_return(q->ep, q->pe[k], true);
+	for (int k = 0; k < q->n; k++)
+		if (k != q->me)
+			TRY(sym_settle(q->ep, q->pe[k]));
+	return NULL;
+}
+
+void stream(struct sym_ep *ep, struct strided dst, int64_t di, int pe, size_t off, struct strided src, int64_t si, int64_t n)
+{
+	if (!n)
+		return;
+	dst.p += di / dst.inner * dst.step;
+	di %= dst.inner;
+	int64_t row = si / src.inner * src.step;
+	si %= src.inner;
+	for (;;) {
+		int64_t k = MIN(MIN(dst.inner - di, src.inner - si), n);
+		if (pe < 0)
+			memcpy(dst.p + di, src.p + row + si, (size_t)k);
+		else
+			sym_get(ep, pe, dst.p + di, off + (size_t)(row + si), (size_t)k);
+		if (!(n -= k))
+			return;
+		if ((di += k) == dst.inner) {
+			di = 0;
+			dst.p += dst.step;
+		}
+		if ((si += k) == src.inner) {
+			si = 0;
+			row += src.step;
+		}
+	}
+}
+
+/* --- flows -------------------------------------------------------------------------- */
+
+static inline int to_rank(const struct call *q, const struct flow *f, int k) { return f->to ? f->to[k] : rank_after(q, k + 1); }
+static inline int from_rank(const struct call *q, const struct flow *f, int k) { return f->from ? f->from[k] : rank_after(q, k + 1); }
+static inline int nto(const struct call *q, const struct flow *f) { return f->to ? f->nto : q->n - 1; }
+static inline int nfrom(const struct call *q, const struct flow *f) { return f->from ? f->nfrom : q->n - 1; }
+
+/* Take bytes [o, o + n) from everybody. */
+static struct err *take_all(const struct call *q, const struct flow *f, enum sym_verb v, int64_t o, int64_t n)
+{
+	struct where w[MAX_ROW];
+	struct sym_msg m;
+	int from = nfrom(q, f);
+
+	w[q->me] = (struct where){ 0 };
+	for (int k = 0; k < from; k++) {
+		int j = from_rank(q, f, k);
+		TRY(sym_recv(q->ep, q->pe[j], q->site, v, &m));
+		w[j] = (struct where){ v == SYM_LEND ? NULL : m.data, q->pe[j], m.off };
+	}
+	f->take(f->user, w, o, n);
+	/* Who lent it may come to the end of its ring next and wait for this before it sends anything more. */
+	for (int k = 0; k < from; k++)
+		sym_return(q->ep, q->pe[from_rank(q, f, k)], v == SYM_LEND);
+	return NULL;
+}
+
+/* Everybody who was lent a part of the ring is done with it. */
+static struct err *ring_settle(struct coll *c)
+{
+	for (int i = 0; i * 64 < c->npe; i++)
+		for (; c->lent[i]; c->lent[i] &= c->lent[i] - 1) {
+			int pe = i * 64 + __builtin_ctzll(c->lent[i]);
+			TRY(sym_await(c->ep, pe, c->line[pe]));
+		}
+	c->at = 0;
+	return NULL;
+}
+
+static struct err *ring_make(struct coll *c)
+{
+	if (!c->ring)
+		TRY(sym_alloc(c->heap, (size_t)c->table.ring, "the staging ring of collectives", -1, &c->ring));
+	return NULL;
+}
+
+struct err *flow_stage(const struct call *q, const struct flow *f)
+{
+	struct coll *c = q->c;
+	int to = nto(q, f), from = nfrom(q, f);
+	/* What all send at a time is cut so that two rounds fit the ring: its size does not depend on who sends. */
+	int64_t most = c->table.ring / 2 / (f->each ? MAX(q->n - 1, 1) : 1) & ~(int64_t)4095, piece = MIN(c->table.chunk, MAX(most, 4096));
+	int64_t taken = 0;
+
+	TRY(ring_make(c));
+	char *base = sym_ep_base(c->ep) + c->ring->off;
+	for (int64_t o = 0; o < f->bytes; o += piece) {
+		int64_t n = MIN(f->bytes - o, piece), room = (n + 63) / 64 * 64, need = to ? room * (f->each ? to : 1) : 0;
+		if (c->at + need > (int64_t)c->ring->bytes) {
+			/* The others may be waiting likewise: what they have sent is taken first. */
+			for (; taken < o && from; taken += piece)
+				TRY(take_all(q, f, SYM_LEND, taken, MIN(f->bytes - taken, piece)));
+			TRY(ring_settle(c));
+		}
+		for (int k = 0; k < to; k++) {
+			int j = to_rank(q, f, k), pe = q->pe[j];
+			if (!k || f->each) {
+				f->fill(f->user, j, o, n, base + c->at);
+				c->at += room;
+			}
+			TRY(sym_tell(q->ep, pe, q->site, SYM_LEND, c->ring->off + (size_t)(c->at - room), (size_t)n));
+			c->lent[pe / 64] |= (uint64_t)1 << pe % 64;
+			c->line[pe] = sym_sent(q->ep, pe);
+		}
+		for (; taken < o && from; taken += piece)
+			TRY(take_all(q, f, SYM_LEND, taken, MIN(f->bytes - taken, piece)));
+	}
+	for (; taken < f->bytes && from; taken += piece)
+		TRY(take_all(q, f, SYM_LEND, taken, MIN(f->bytes - taken, piece)));
+	return NULL;
+}
+
+struct err *flow_slot(const struct call *q, const struct flow *f)
+{
+	int to = nto(q, f), from = nfrom(q, f);
+	void *room;
+
+	for (int64_t o = 0; o < f->bytes; o += SYM_SLOT) {
+		int64_t n = MIN(f->bytes - o, SYM_SLOT);
+		for (int k = 0; k < to; k++) {
+			int j = to_rank(q, f, k);
+			TRY(sym_slot_room(q->ep, q->pe[j], (size_t)n, &room));
+			f->fill(f->user, j, o, n, room);
+			sym_slot_send(q->ep, q->pe[j], q->site, (size_t)n);
+		}
+		if (from)
+			TRY(take_all(q, f, SYM_SLOT_MSG, o, n));
+	}
+	return NULL;
+}

@@ -1,0 +1,227 @@
+/* Which algorithm: the machine table, its file, the setting that overrides it. */
+#include <stdlib.h>
+
+#include "coll.h"
+
+static const uint32_t kinds_of[COLL_ALGOS] = {
+#define ALGO(id, name, kinds, meaning) [COLL_##id] = kinds,
+#include "../base/algo.def"
+#undef ALGO
+};
+const char *const coll_algo_name[COLL_ALGOS] = {
+#define ALGO(id, name, kinds, meaning) [COLL_##id] = name,
+#include "../base/algo.def"
+#undef ALGO
+};
+static const char *const topo_name[COLL_TOPOS] = { "pair", "group", "crowd" };
+
+bool coll_algo_has(enum coll_algo a, enum coll_kind k) { return kinds_of[a] >> k & 1; }
+
+enum coll_algo coll_choose(const struct coll_table *t, enum coll_kind k, enum coll_topo topo, int64_t bytes)
+{
+	const struct coll_rule *r = t->rule[topo][k];
+
+	while (bytes >= r->below && r->below != INT64_MAX)
+		r++;
+	return (enum coll_algo)r->algo;
+}
+
+void coll_table_init(struct coll_table *t)
+{
+	const struct cpu_info *cpu = cpu_get();
+	const int64_t slot = 2048, big = 16 << 20;
+
+	memset(t, 0, sizeof *t);
+	t->cores = cpu->cores;
+	t->ring = (int64_t)MAX(MIN(2 * cpu->l2, (size_t)8 << 20), (size_t)1 << 20) & ~(int64_t)4095;
+	t->chunk = 64 << 10;
+	/* Below the size of a few slots the copy through the ring is cheaper than a wait for the loan to come back. */
+	for (int topo = 0; topo < COLL_TOPOS; topo++) {
+		struct coll_rule (*r)[COLL_RULES] = t->rule[topo];
+		const struct coll_rule all[COLL_RULES] = { { slot, COLL_slot }, { 256 << 10, COLL_stage }, { big, COLL_two_shot }, { INT64_MAX, COLL_ring } };
+		const struct coll_rule reduce[COLL_RULES] = { { slot, COLL_slot }, { 256 << 10, COLL_stage }, { INT64_MAX, COLL_loan } };
+		const struct coll_rule move[COLL_RULES] = { { slot, COLL_slot }, { 256 << 10, COLL_stage }, { INT64_MAX, COLL_direct } };
+		const struct coll_rule scan[COLL_RULES] = { { slot, COLL_slot }, { 256 << 10, COLL_stage }, { INT64_MAX, COLL_ring } };
+		const struct coll_rule barrier[COLL_RULES] = { { INT64_MAX, COLL_slot } };
+		memcpy(r[COLL_all_reduce], all, sizeof all);
+		memcpy(r[COLL_reduce_scatter], reduce, sizeof reduce);
+		memcpy(r[COLL_scan], scan, sizeof scan);
+		memcpy(r[COLL_barrier], barrier, sizeof barrier);
+		memcpy(r[COLL_all_gather], move, sizeof move);
+		memcpy(r[COLL_all_to_all], move, sizeof move);
+		memcpy(r[COLL_permute], move, sizeof move);
+		memcpy(r[COLL_broadcast], move, sizeof move);
+	}
+}
+
+/* --- text ----------------------------------------------------------------------------- */
+
+/* machine "NAME" cores 2 ring 4194304 chunk 65536
+ * pair all_reduce slot 2048 stage 262144 two_shot 16777216 ring */
+void coll_table_print(struct str *s, const struct coll_table *t)
+{
+	str_addf(s, "machine \"%s\" cores %d ring %lld chunk %lld\n", cpu_get()->name, t->cores, (long long)t->ring, (long long)t->chunk);
+	for (int topo = 0; topo < COLL_TOPOS; topo++)
+		for (int k = 0; k < COLL_COUNT; k++) {
+			const struct coll_rule *r = t->rule[topo][k];
+			str_addf(s, "%s %s", topo_name[topo], prog_coll_name[k]);
+			for (;; r++) {
+				str_addf(s, " %s", coll_algo_name[r->algo]);
+				if (r->below == INT64_MAX)
+					break;
+				str_addf(s, " %lld", (long long)r->below);
+			}
+			str_add(s, "\n");
+		}
+}
+
+static int index_in(const char *const *name, int n, const char *word)
+{
+	for (int i = 0; i < n; i++)
+		if (!strcmp(name[i], word))
+			return i;
+	return -1;
+}
+
+static struct err *bad_line(int line) { return ERR(INVALID, "line %d of the table of collectives is not understood", line); }
+
+/* One line of rules, words separated by blanks, into t. */
+static struct err *rules(struct coll_table *t, char *p, int line)
+{
+	char *save, *topo = strtok_r(p, " ", &save), *kind = topo ? strtok_r(NULL, " ", &save) : NULL;
+	int i = topo ? index_in(topo_name, COLL_TOPOS, topo) : -1, k = kind ? index_in(prog_coll_name, COLL_COUNT, kind) : -1;
+	struct coll_rule r[COLL_RULES] = { 0 };
+	int n = 0;
+
+	if (i < 0 || k < 0)
+		return bad_line(line);
+	for (;; n++) {
+		char *name = strtok_r(NULL, " ", &save), *below = name ? strtok_r(NULL, " ", &save) : NULL, *end = NULL;
+		int a = name ? index_in(coll_algo_name, COLL_ALGOS, name) : -1;
+		if (n == COLL_RULES || a <= 0 || !coll_algo_has((enum coll_algo)a, (enum coll_kind)k))
+			return bad_line(line);
+		r[n] = (struct coll_rule){ below ? strtoll(below, &end, 10) : INT64_MAX, (uint8_t)a };
+		if (!below)
+			break;
+		if (*end || r[n].below <= (n ? r[n - 1].below : 0))
+			return bad_line(line);
+	}
+	memcpy(t->rule[i][k], r, sizeof r);
+	return NULL;
+}
+
+struct err *coll_table_parse(struct coll_table *t, const char *text, size_t n)
+{
+	char *copy = mem_alloc(n + 1), *p = copy;
+	struct err *e = NULL;
+	int cores, at = 0;
+	long long ring, chunk;
+
+	memcpy(copy, text, n);
+	struct coll_table u = *t;
+	for (int line = 1; p && *p && !e; line++) {
+		char *nl = strchr(p, '\n');
+		if (nl)
+			*nl = 0;
+		if (line == 1) {
+			char *q = strrchr(p, '"');
+			if (strncmp(p, "machine \"", 9) || !q || sscanf(q + 1, " cores %d ring %lld chunk %lld%n", &cores, &ring, &chunk, &at) != 3 || q[1 + at] ||
+			    cores < 1 || ring < 1 << 16 || ring > 1 << 30 || chunk < 4096 || chunk > ring || chunk % 4096 || ring % 4096)
+				e = bad_line(line);
+			else if ((size_t)(q - p - 9) != strlen(cpu_get()->name) || memcmp(p + 9, cpu_get()->name, (size_t)(q - p - 9)) || cores != cpu_get()->cores)
+				e = ERR(PRECONDITION, "the table of collectives was measured on another machine");
+			else
+				u.ring = ring, u.chunk = chunk;
+		} else if (*p)
+			e = rules(&u, p, line);
+		p = nl ? nl + 1 : NULL;
+	}
+	if (!e && n)
+		*t = u;
+	free(copy);
+	return e;
+}
+
+void coll_table_path(struct str *s)
+{
+	const char *folder = conf_str(CONF_CACHE), *home = getenv("HOME");
+	char host[80];
+
+	if (!*folder || (*folder == '~' && !home))
+		return;
+	snprintf(host, sizeof host, "%.64s %d", cpu_get()->name, cpu_get()->cores);
+	str_addf(s, "%s%s/coll-%08x.txt", *folder == '~' ? home : "", *folder == '~' ? folder + 1 : folder, (unsigned)hash_bytes(host, strlen(host), 0));
+}
+
+/* --- the setting --------------------------------------------------------------------------- */
+
+static void only(struct coll_table *t, enum coll_kind k, enum coll_algo a)
+{
+	for (int topo = 0; topo < COLL_TOPOS; topo++) {
+		memset(t->rule[topo][k], 0, sizeof t->rule[topo][k]);
+		t->rule[topo][k][0] = (struct coll_rule){ INT64_MAX, (uint8_t)a };
+	}
+}
+
+static struct err *unknown(const char *what, const char *word, const char *const *name, size_t n)
+{
+	const char *near = str_nearest(word, name, n);
+
+	return ERR(INVALID, "RONDO_COLL: no %s '%s'%s%s%s", what, word, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
+}
+
+struct err *coll_table_override(struct coll_table *t, const char *text)
+{
+	char copy[512], *save;
+
+	if (strlen(text) >= sizeof copy)
+		return ERR(INVALID, "RONDO_COLL is longer than %zu bytes", sizeof copy);
+	memcpy(copy, text, strlen(text) + 1);
+	for (char *w = strtok_r(copy, ", ", &save); w; w = strtok_r(NULL, ", ", &save)) {
+		char *eq = strchr(w, '=');
+		const char *algo = eq ? eq + 1 : w;
+		int a = index_in(coll_algo_name, COLL_ALGOS, algo), k = -1;
+		if (eq) {
+			*eq = 0;
+			if ((k = index_in(prog_coll_name, COLL_COUNT, w)) < 0)
+				return unknown("collective", w, prog_coll_name, COLL_COUNT);
+		}
+		if (a < 0)
+			return unknown("algorithm", algo, coll_algo_name, COLL_ALGOS);
+		if (k >= 0 && !coll_algo_has((enum coll_algo)a, (enum coll_kind)k)) {
+			struct str s = { 0 };
+			for (int i = 0; i < COLL_ALGOS; i++)
+				if (coll_algo_has((enum coll_algo)i, (enum coll_kind)k))
+					str_addf(&s, "%s%s", s.n ? ", " : "", coll_algo_name[i]);
+			struct err *e = ERR(INVALID, "RONDO_COLL: '%s' cannot be done by '%s'; there is %s", prog_coll_name[k], algo, s.p);
+			str_free(&s);
+			return e;
+		}
+		for (int i = 0; i < COLL_COUNT && a != COLL_auto; i++)
+			if ((k < 0 || k == i) && coll_algo_has((enum coll_algo)a, (enum coll_kind)i))
+				only(t, (enum coll_kind)i, (enum coll_algo)a);
+	}
+	return NULL;
+}
+
+struct err *coll_table_get(struct coll_table *t)
+{
+	struct str path = { 0 }, text = { 0 };
+
+	coll_table_init(t);
+	coll_table_path(&path);
+	FILE *f = path.n ? fopen(path.p, "r") : NULL;
+	if (f) {
+		fclose(f);
+		struct err *e = str_read_file(&text, path.p);
+		if (!e)
+			e = coll_table_parse(t, text.p, text.n);
+		if (e) {
+			log_line(e->code == ERR_PRECONDITION ? LOG_INFO : LOG_WARN, "'%s' is not used: %s", path.p, e->msg);
+			err_free(e);
+		}
+	}
+	str_free(&path);
+	str_free(&text);
+	return coll_table_override(t, conf_str(CONF_COLL));
+}

@@ -1,0 +1,434 @@
+/* rondo bench coll: every collective by every algorithm, between the PEs of this machine; the table of what is
+ * fastest where, and a plot. */
+#include "tool.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "../coll/coll.h"
+#include "../sym/sym.h"
+#include "bench.h"
+
+enum { MAX_PE = 64, MAX_SIZES = 32, MAX_ROUNDS = 101, TURNS = 4000 };
+
+/* Time of one turn, in seconds: [kind][size][algorithm], 0 where it was not measured. */
+struct result { double s[COLL_COUNT][MAX_SIZES][COLL_ALGOS]; };
+
+struct bench {
+	struct sym_world *w;
+	struct coll_table table;
+	int npe, nsize, rounds;
+	int64_t size[MAX_SIZES];
+	bool kind[COLL_COUNT], algo[COLL_ALGOS];
+	double budget;                        /* seconds for each algorithm at each size */
+	struct result *r;
+	_Atomic int step;                     /* sense of the start barrier: PEs that have come, over all batches */
+	_Atomic double pace;                  /* seconds of a turn, as PE 0 sees it */
+	struct err *err[MAX_PE];
+	_Atomic int stop;
+	bool progress;
+	struct { _Alignas(128) _Atomic int64_t n; } line[2];      /* of the exchange, each written by one PE */
+	double floor[MAX_ROUNDS];             /* of an exchange of one line, seconds; measured between the others */
+	int nfloor;
+};
+struct pe { struct bench *b; int pe; pthread_t t; };
+
+/* --- one PE -------------------------------------------------------------------------- */
+
+/* All PEs come here: outside the library, so that no two batches overlap. */
+static void meet(struct bench *b)
+{
+	int n = atomic_fetch_add(&b->step, 1), goal = (n / b->npe + 1) * b->npe;
+
+	for (int i = 0; atomic_load(&b->step) < goal && !atomic_load(&b->stop); i++)
+		i < 2000 ? sym_pause() : (void)sched_yield();
+}
+
+static int64_t operand(enum coll_kind k, int64_t n, int npe) { return k == COLL_reduce_scatter || k == COLL_all_to_all ? n * npe : n; }
+static int64_t result(enum coll_kind k, int64_t n, int npe) { return k == COLL_all_gather || k == COLL_all_to_all ? n * npe : k == COLL_barrier ? 0 : n; }
+
+static struct err *turn(struct coll *c, const struct coll_group *g, enum coll_kind k, int64_t n, char *x, char *y)
+{
+	static const struct coll_red sum = { RED_add, DT_f32, NULL };
+	int next = (g->me + 1) % g->n, last = (g->me + g->n - 1) % g->n;
+
+	switch (k) {
+	case COLL_all_reduce: return coll_all_reduce(c, g, 1, &sum, n / 4, x, y);
+	case COLL_reduce_scatter: return coll_reduce_scatter(c, g, 1, &sum, n / 4, x, y);
+	case COLL_all_gather: return coll_all_gather(c, g, 1, n, x, y);
+	case COLL_all_to_all: return coll_all_to_all(c, g, 1, n, x, y);
+	case COLL_permute: return coll_permute(c, 1, g->pe[last], g->pe[next], n, x, y);
+	case COLL_broadcast: return coll_broadcast(c, g, 1, 0, n, x, y);
+	case COLL_scan: return coll_scan(c, g, 1, &sum, false, n / 4, x, y);
+	default: return coll_barrier(c, g, 1);
+	}
+}
+
+/* The result is read and the operand written anew for every turn, as a program does. */
+static struct err *batch(struct coll *c, const struct coll_group *g, enum coll_kind k, int64_t n, char *x, char *y, int turns, double *s)
+{
+	int64_t nx = operand(k, n, g->n), ny = result(k, n, g->n);
+	double t = clock_s();
+
+	for (int i = 0; i < turns; i++) {
+		TRY(turn(c, g, k, n, x, y));
+		for (int64_t o = 0; o < nx && ny; o += ny)
+			memcpy(x + o, y, (size_t)MIN(ny, nx - o));
+	}
+	*s = (clock_s() - t) / turns;
+	return NULL;
+}
+
+/* What the caches allow: two PEs write a line each and wait for the other's, again and again. */
+static void exchange(struct bench *b, int pe)
+{
+	enum { TIMES = 2000 };
+
+	if (pe > 1 || b->npe > cpu_get()->cores)
+		return;
+	int64_t from = atomic_load_explicit(&b->line[pe].n, memory_order_relaxed);
+	double t = clock_s();
+	for (int64_t i = 1; i <= TIMES; i++) {
+		atomic_store_explicit(&b->line[pe].n, from + i, memory_order_release);
+		while (atomic_load_explicit(&b->line[!pe].n, memory_order_acquire) < from + i && !atomic_load_explicit(&b->stop, memory_order_relaxed)) { }
+	}
+	if (!pe)
+		b->floor[b->nfloor++ % MAX_ROUNDS] = (clock_s() - t) / TIMES;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static struct err *all_of(struct pe *p, struct coll *c, const struct coll_group *g, char *x, char *y)
+{
+	struct bench *b = p->b;
+	double sample[COLL_ALGOS][MAX_ROUNDS], s;
+	int done = 0, todo = 0;
+
+	for (int k = 0; k < COLL_COUNT; k++)
+		todo += b->kind[k] ? k == COLL_barrier ? 1 : b->nsize : 0;
+	for (int k = 0; k < COLL_COUNT; k++)
+		for (int i = 0; b->kind[k] && i < (k == COLL_barrier ? 1 : b->nsize); i++, done++) {
+			int turns[COLL_ALGOS] = { 0 };
+			meet(b);
+			exchange(b, p->pe);
+			for (int round = -1; round < b->rounds; round++)         /* the first one counts nothing but turns */
+				for (int a = 1; a < COLL_ALGOS; a++) {
+					if (!b->algo[a] || !coll_algo_has((enum coll_algo)a, (enum coll_kind)k))
+						continue;
+					coll_use(c, (enum coll_kind)k, (enum coll_algo)a);
+					meet(b);
+					if (round < 0)
+						TRY(batch(c, g, (enum coll_kind)k, b->size[i], x, y, 2, &s));
+					TRY(batch(c, g, (enum coll_kind)k, b->size[i], x, y, round < 0 ? 2 : turns[a], &s));
+					if (!p->pe)
+						atomic_store(&b->pace, s);
+					meet(b);
+					if (round < 0)
+						turns[a] = (int)fmin(fmax(b->budget / b->rounds / fmax(atomic_load(&b->pace), 1e-9), 2), TURNS);
+					else
+						sample[a][round] = s;
+				}
+			for (int a = 1; a < COLL_ALGOS && !p->pe; a++)
+				if (b->algo[a] && coll_algo_has((enum coll_algo)a, (enum coll_kind)k)) {
+					qsort(sample[a], (size_t)b->rounds, sizeof(double), by_value);
+					b->r->s[k][i][a] = sample[a][b->rounds / 2];
+				}
+			if (!p->pe && b->progress)
+				str_progress(stderr, "bench coll", (double)(done + 1) / todo);
+		}
+	return NULL;
+}
+
+static void pin(int pe)
+{
+	cpu_set_t may, one;
+
+	if (sched_getaffinity(0, sizeof may, &may))
+		return;
+	for (int c = 0, k = 0; c < CPU_SETSIZE; c++)
+		if (CPU_ISSET(c, &may) && k++ == pe) {
+			CPU_ZERO(&one);
+			CPU_SET(c, &one);
+			pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+			return;
+		}
+}
+
+static void *pe_main(void *v)
+{
+	struct pe *p = v;
+	struct bench *b = p->b;
+	struct sym_ep *ep = sym_ep_of(b->w, p->pe);
+	struct sym_heap *h = sym_heap_of(b->w, p->pe);
+	int all[MAX_PE], peer[MAX_PE], npeer = 0;
+	struct coll_group g = { b->npe, p->pe, all };
+	size_t most = (size_t)b->size[b->nsize - 1] * (size_t)b->npe;
+	struct sym_block *x = NULL, *y = NULL;
+	struct err *e = NULL;
+
+	if (b->npe <= cpu_get()->cores)
+		pin(p->pe);
+	for (int i = 0; i < b->npe; i++)
+		if ((all[i] = i) != p->pe)
+			peer[npeer++] = i;
+	struct sym_launch l = { .prog = 1, .name = "bench", .peer = peer, .npeer = npeer, .stop = &b->stop };
+	struct coll *c = coll_new(b->w, p->pe, &b->table);
+	sym_begin(ep, &l);
+	TRY_GOTO(e, sym_alloc(h, most, "the benchmark's operand", -1, &x), out);
+	TRY_GOTO(e, sym_alloc(h, most, "the benchmark's result", -1, &y), out);
+	memset(sym_base(h) + x->off, 0, most);
+	memset(sym_base(h) + y->off, 0, most);
+	e = all_of(p, c, &g, sym_base(h) + x->off, sym_base(h) + y->off);
+out:
+	if (e)
+		atomic_store(&b->stop, 1);
+	sym_end(ep, e);
+	b->err[p->pe] = e;
+	coll_free(c);
+	sym_free(x);
+	sym_free(y);
+	return NULL;
+}
+
+/* --- the table ------------------------------------------------------------------------- */
+
+/* Where two curves, straight on logarithmic paper between two sizes, cross. */
+static int64_t crossing(int64_t n0, int64_t n1, double a0, double a1, double b0, double b1)
+{
+	double d0 = log(b0 / a0), d1 = log(a1 / b1), f = d0 + d1 > 0 ? d0 / (d0 + d1) : 0.5;
+
+	return (int64_t)ceil((double)n0 * pow((double)n1 / (double)n0, fmin(fmax(f, 0), 1)));
+}
+
+/* The fastest algorithm of every size, thresholds where their curves cross: so a switch of algorithm takes no
+ * latency back.  Another one must be better by a twentieth to be worth a switch. */
+static void rules_of(const struct bench *b, enum coll_kind k, struct coll_rule *rule)
+{
+	int n = 0, sizes = k == COLL_barrier ? 1 : b->nsize, now = 0;
+
+	for (int i = 0; i < sizes; i++) {
+		const double *s = b->r->s[k][i];
+		int best = 0;
+		for (int a = 1; a < COLL_ALGOS; a++)
+			if (s[a] > 0 && (!best || s[a] < s[best]))
+				best = a;
+		if (!best || best == now || (now && s[best] > 0.95 * s[now]))
+			continue;
+		if (now) {
+			const double *p = b->r->s[k][i - 1];
+			int64_t at = crossing(b->size[i - 1], b->size[i], p[now], s[now], p[best], s[best]);
+			if (n == COLL_RULES - 1 || (n && at <= rule[n - 1].below))
+				continue;
+			rule[n++] = (struct coll_rule){ at, (uint8_t)now };
+		}
+		now = best;
+	}
+	if (now)
+		rule[n] = (struct coll_rule){ INT64_MAX, (uint8_t)now };
+}
+
+static const char *human(int64_t n, char text[16])
+{
+	static const char unit[] = " KMG";
+	int u = 0;
+
+	while (n >= 1024 && n % 1024 == 0 && u < 3)
+		n /= 1024, u++;
+	snprintf(text, 16, u ? "%lld%c" : "%lld", (long long)n, unit[u]);
+	return text;
+}
+
+static void print_results(const struct bench *b, bool tty)
+{
+	char text[16];
+
+	printf(tty ? "%-15s %8s  %-10s %12s %10s\n" : "%s\t%s\t%s\t%s\t%s\n", "collective", "bytes", "algorithm", "microseconds", "GB/s");
+	for (int k = 0; k < COLL_COUNT; k++)
+		for (int i = 0; b->kind[k] && i < (k == COLL_barrier ? 1 : b->nsize); i++) {
+			const double *s = b->r->s[k][i];
+			int best = 0;
+			for (int a = 1; a < COLL_ALGOS; a++)
+				if (s[a] > 0 && (!best || s[a] < s[best]))
+					best = a;
+			for (int a = 1; a < COLL_ALGOS; a++) {
+				int64_t n = k == COLL_barrier ? 0 : b->size[i];
+				if (s[a] <= 0)
+					continue;
+				if (tty)
+					printf("%-15s %8s  %s%-10s%s %12.3f %10.3f\n", prog_coll_name[k], human(n, text), a == best ? "\033[1m" : "", coll_algo_name[a], a == best ? "\033[0m" : "",
+					       s[a] * 1e6, (double)n / s[a] / 1e9);
+				else
+					printf("%s\t%lld\t%s\t%.3f\t%.3f\n", prog_coll_name[k], (long long)n, coll_algo_name[a], s[a] * 1e6, (double)n / s[a] / 1e9);
+			}
+		}
+}
+
+/* --- the plot ---------------------------------------------------------------------------- */
+
+static const char *const colour[COLL_ALGOS] = { "#888", "#1f77b4", "#2ca02c", "#ff7f0e", "#d62728", "#9467bd", "#8c564b", "#17becf" };
+
+/* One panel a collective, time over bytes, both logarithmic. */
+static void plot(struct str *s, const struct bench *b)
+{
+	enum { W = 360, H = 240, LEFT = 52, TOP = 34, RIGHT = 14, BOTTOM = 36, COLUMNS = 3 };
+	int panels = 0;
+	double lo = 1e9, hi = 0;
+	char text[16];
+
+	for (int k = 0; k < COLL_COUNT; k++) {
+		panels += b->kind[k] && k != COLL_barrier;
+		for (int i = 0; i < b->nsize && b->kind[k] && k != COLL_barrier; i++)
+			for (int a = 1; a < COLL_ALGOS; a++)
+				if (b->r->s[k][i][a] > 0)
+					lo = fmin(lo, b->r->s[k][i][a]), hi = fmax(hi, b->r->s[k][i][a]);
+	}
+	if (!panels || hi <= 0)
+		return;
+	double y0 = floor(log10(lo)), y1 = ceil(log10(hi)), x0 = log2((double)b->size[0]), x1 = fmax(log2((double)b->size[b->nsize - 1]), x0 + 1);
+	int columns = MIN(panels, COLUMNS), rows = (panels + columns - 1) / columns, at = 0;
+	str_addf(s, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"11\">\n"
+	         "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<text x=\"12\" y=\"20\" font-size=\"13\">%s, %d PEs: microseconds a turn over bytes</text>\n",
+	         columns * W + 10, rows * H + 60, cpu_get()->name, b->npe);
+	for (int k = 0; k < COLL_COUNT; k++) {
+		if (!b->kind[k] || k == COLL_barrier)
+			continue;
+		double left = at % columns * W + LEFT, top = at / columns * H + 30 + TOP, w = W - LEFT - RIGHT, h = H - TOP - BOTTOM;
+		at++;
+#define X(v) (left + w * (log2((double)(v)) - x0) / (x1 - x0))
+#define Y(v) (top + h * (1 - (log10(v) - y0) / (y1 - y0)))
+		str_addf(s, "<text x=\"%.1f\" y=\"%.1f\" font-weight=\"bold\">%s</text>\n", left, top - 8, prog_coll_name[k]);
+		for (double d = y0; d <= y1; d++)
+			str_addf(s, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\" fill=\"#555\">%g</text>\n", left, left + w,
+			         Y(pow(10, d)), Y(pow(10, d)), left - 5, Y(pow(10, d)) + 4, pow(10, d + 6));
+		for (int i = 0; i < b->nsize; i++)
+			if (i % MAX(b->nsize / 6, 1) == 0)
+				str_addf(s, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#eee\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" fill=\"#555\">%s</text>\n", X(b->size[i]),
+				         X(b->size[i]), top, top + h, X(b->size[i]), top + h + 15, human(b->size[i], text));
+		for (int a = 1; a < COLL_ALGOS; a++) {
+			bool any = false;
+			for (int i = 0; i < b->nsize; i++)
+				any |= b->r->s[k][i][a] > 0;
+			if (!any)
+				continue;
+			str_addf(s, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\" points=\"", colour[a]);
+			for (int i = 0; i < b->nsize; i++)
+				if (b->r->s[k][i][a] > 0)
+					str_addf(s, "%.1f,%.1f ", X(b->size[i]), Y(b->r->s[k][i][a]));
+			str_add(s, "\"/>\n");
+		}
+	}
+#undef X
+#undef Y
+	for (int a = 1, x = 14; a < COLL_ALGOS; a++, x += 90)
+		str_addf(s, "<line x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\" stroke=\"%s\" stroke-width=\"3\"/><text x=\"%d\" y=\"%d\">%s</text>\n", x, x + 18, rows * H + 46, rows * H + 46, colour[a], x + 23,
+		         rows * H + 50, coll_algo_name[a]);
+	str_add(s, "</svg>\n");
+}
+
+/* --- the command --------------------------------------------------------------------------- */
+
+static struct err *pick(const char *opt, const char *list, const char *const *name, int n, bool *on)
+{
+	char copy[256], *save;
+
+	for (int i = 0; i < n; i++)
+		on[i] = !list;
+	if (!list)
+		return NULL;
+	snprintf(copy, sizeof copy, "%s", list);
+	for (char *w = strtok_r(copy, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
+		int i = 0;
+		while (i < n && strcmp(name[i], w))
+			i++;
+		if (i == n)
+			return ERR(INVALID, "option '%s' has no '%s'%s", opt, w, args_hint(w, name, (size_t)n));
+		on[i] = true;
+	}
+	return NULL;
+}
+
+struct err *bench_coll(const struct bench_coll_opts *o)
+{
+	struct bench b = { .rounds = 9, .budget = 0.03 };
+	int64_t most = 16 << 20, least = 8, pes = 2, rounds = b.rounds;
+	struct pe p[MAX_PE];
+	struct err *e = NULL;
+	bool tty = isatty(1);
+
+	TRY(arg_int("--pes", o->pes, 2, MAX_PE, &pes));
+	TRY(arg_int("--min", o->least, 8, 1 << 30, &least));
+	TRY(arg_int("--max", o->most, 8, 1 << 30, &most));
+	TRY(arg_int("--rounds", o->rounds, 1, MAX_ROUNDS, &rounds));
+	TRY(pick("--op", o->op, prog_coll_name, COLL_COUNT, b.kind));
+	TRY(pick("--algorithm", o->algo, coll_algo_name, COLL_ALGOS, b.algo));
+	b.npe = (int)pes;
+	b.rounds = (int)rounds;
+	b.progress = isatty(2);
+	if (least > most)
+		return ERR(INVALID, "option '--min' is above '--max'");
+	for (int64_t n = least; n <= most && b.nsize < MAX_SIZES; n *= o->fine || n < 64 ? 2 : 4)
+		b.size[b.nsize++] = n & ~(int64_t)7;
+	TRY(coll_table_get(&b.table));
+	struct sym_opts so = { .nlocal = b.npe, .threads = b.npe };
+	TRY(sym_open(&so, &b.w));
+	b.r = mem_alloc(sizeof *b.r);
+	int started = 0;
+	for (; started < b.npe && !e; started++) {
+		p[started] = (struct pe){ .b = &b, .pe = started };
+		if (pthread_create(&p[started].t, NULL, pe_main, &p[started])) {
+			e = ERR(EXHAUSTED, "cannot start a thread");
+			atomic_store(&b.stop, 1);
+			break;
+		}
+	}
+	for (int i = 0; i < started; i++) {
+		pthread_join(p[i].t, NULL);
+		if (b.err[i] && !e)
+			e = b.err[i];
+		else
+			err_free(b.err[i]);
+	}
+	TRY_GOTO(e, e, out);
+	printf("# %s, %d cores, %d PEs as threads; a turn reads the result and writes the operand anew; medians of %d interleaved rounds\n", cpu_get()->name, cpu_get()->cores, b.npe, b.rounds);
+	if (b.nfloor) {
+		int n = MIN(b.nfloor, MAX_ROUNDS);
+		qsort(b.floor, (size_t)n, sizeof(double), by_value);
+		printf("# exchange of one cache line between two PEs: median %.3f us, from %.3f to %.3f\n", b.floor[n / 2] * 1e6, b.floor[0] * 1e6, b.floor[n - 1] * 1e6);
+	}
+	print_results(&b, tty);
+	if (o->write) {
+		struct str s = { 0 }, path = { 0 };
+		enum coll_topo topo = b.npe > b.table.cores ? COLL_CROWD : b.npe == 2 ? COLL_PAIR : COLL_GROUP;
+		for (int k = 0; k < COLL_COUNT; k++)
+			rules_of(&b, (enum coll_kind)k, b.table.rule[topo][k]);
+		coll_table_print(&s, &b.table);
+		coll_table_path(&path);
+		e = path.n ? str_write_file(path.p, s.p, s.n) : ERR(PRECONDITION, "RONDO_CACHE is empty: there is no place for the table");
+		if (!e)
+			printf("# wrote %s\n", path.p);
+		str_free(&s);
+		str_free(&path);
+		TRY_GOTO(e, e, out);
+	}
+	if (o->plot) {
+		struct str s = { 0 };
+		plot(&s, &b);
+		e = str_write_file(o->plot, s.p ? s.p : "", s.n);
+		if (!e)
+			printf("# drew %s\n", o->plot);
+		str_free(&s);
+	}
+out:
+	free(b.r);
+	sym_close(b.w);
+	return e;
+}
