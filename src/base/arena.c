@@ -16,6 +16,14 @@ void *mem_alloc(size_t n)
 	return need(calloc(1, n ? n : 1), n);
 }
 
+void *mem_lines(size_t n)
+{
+	size_t whole = (MAX(n, 1) + 127) & ~(size_t)127;
+
+	/* Two lines: prefetchers take them in pairs. */
+	return memset(need(aligned_alloc(128, whole), whole), 0, whole);
+}
+
 void *mem_grow(void *p, size_t n)
 {
 	return need(realloc(p, n ? n : 1), n);

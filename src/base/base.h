@@ -62,6 +62,7 @@ void err_free(struct err *e);                /* NULL is fine */
 
 /* malloc and friends that abort when there is no memory. */
 void *mem_alloc(size_t n);                   /* zeroed; free with free() */
+void *mem_lines(size_t n);                   /* the same, on cache lines of its own: one thread writes it often */
 void *mem_grow(void *p, size_t n);           /* realloc; new bytes are not zeroed */
 
 /* Memory that dies together.  Zeroed on allocation, 16-byte aligned. */

@@ -5,14 +5,14 @@
 
 struct coll *coll_new(struct sym_world *w, int pe, const struct coll_table *table)
 {
-	struct coll *c = mem_alloc(sizeof *c);
+	struct coll *c = mem_lines(sizeof *c);
 
 	c->ep = sym_ep_of(w, pe);
 	c->heap = sym_heap_of(w, pe);
 	c->table = *table;
 	c->npe = sym_npe(w);
-	c->lent = mem_alloc(((size_t)c->npe + 63) / 64 * 8);
-	c->line = mem_alloc((size_t)c->npe * 8);
+	c->lent = mem_lines(((size_t)c->npe + 63) / 64 * 8);
+	c->line = mem_lines((size_t)c->npe * 8);
 	return c;
 }
 

@@ -3,9 +3,9 @@
 
 void ctx_init(struct ctx *c, const struct rt_exec *x)
 {
-	c->base = mem_alloc(sizeof *c->base * (size_t)MAX(x->p->nbuf, 1));
-	c->reg = mem_alloc(sizeof *c->reg * (size_t)MAX(x->p->nreg, 1));
-	c->ptr = mem_alloc(sizeof *c->ptr * (size_t)(x->maxptr + 1));
+	c->base = mem_lines(sizeof *c->base * (size_t)MAX(x->p->nbuf, 1));
+	c->reg = mem_lines(sizeof *c->reg * (size_t)MAX(x->p->nreg, 1));
+	c->ptr = mem_lines(sizeof *c->ptr * (size_t)(x->maxptr + 1));
 	c->zone = NULL;
 }
 

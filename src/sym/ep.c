@@ -12,7 +12,7 @@
 
 #include "impl.h"
 
-enum { YIELDS = 100, NAP_NS = 100000000, WARN_S = 20, MIN_SPINS = 20 };
+enum { YIELDS = 100, NAP_NS = 100000000, WARN_S = 20, MIN_SPINS = 500, BRISK = 200 };
 
 bool sym_barrier_init(bool shared)
 {
@@ -144,7 +144,7 @@ static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32
 	/* The peer may be waiting for this very core (two threads on one, or another process in the way): polling
 	 * then wastes what it needs. */
 	if (w->n == ep->spins)
-		w->n = world->spins, ep->spins = MAX(ep->spins - ep->spins / 4, MIN_SPINS);
+		w->n = world->spins, ep->spins = MAX(ep->spins - ep->spins / 4, MIN(world->spins, MIN_SPINS));
 	TRY(hopeless(ep, peer, site));
 	if ((ep->l.help && ep->l.help(ep->l.user)) || (world->net && world->net->poll(world))) {
 		w->n = 0;
@@ -352,6 +352,8 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	bool left = false;
 	struct err *e = NULL;
 
+	/* The answer of a peer that is in step takes little longer than one pause. */
+	for (int i = 0; i < BRISK && !chan_arrived(c); i++) { }
 	/* A peer that has left the launch sends nothing more; what it sent before is there by then. */
 	WAIT(e, chan_arrived(c) || (left && !chan_arrived(c)) || ((left = chan_left(c)) && false), pe, site);
 	if (e)
@@ -376,20 +378,21 @@ void sym_return(struct sym_ep *ep, int pe, bool now)
 		word_write(ep, pe, FROM_ME(ep, ret.returned), chan_tick(c, c->done));
 }
 
-uint32_t sym_sent(const struct sym_ep *ep, int pe) { return ep->chan[pe].tx; }
+uint64_t sym_sent(const struct sym_ep *ep, int pe) { return chan_tick(&ep->chan[pe], ep->chan[pe].tx); }
 
-struct err *sym_await(struct sym_ep *ep, int pe, uint32_t line)
+struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line)
 {
 	struct chan *c = &ep->chan[pe];
 	uint32_t site = (uint32_t)atomic_load_explicit(&ep->me->status, memory_order_relaxed);
+	uint32_t n = line >> 32 == c->epoch ? (uint32_t)line : 0;        /* an older launch: the peer must have closed it */
 	struct err *e = NULL;
 
 	/* A peer that has left the launch reads nothing of it any more. */
-	WAIT(e, (chan_returned(c, line) && chan_open(c)) || chan_left(c), pe, site);
+	WAIT(e, (chan_returned(c, n) && chan_open(c)) || chan_left(c), pe, site);
 	return e;
 }
 
-struct err *sym_settle(struct sym_ep *ep, int pe) { return sym_await(ep, pe, ep->chan[pe].tx); }
+struct err *sym_settle(struct sym_ep *ep, int pe) { return sym_await(ep, pe, sym_sent(ep, pe)); }
 
 /* --- launches ------------------------------------------------------------------ */
 

@@ -112,7 +112,7 @@ struct sym_process {
 };
 
 struct sym_ep {
-	struct sym_world *world;
+	_Alignas(128) struct sym_world *world;
 	int pe;
 	size_t mine;                      /* offset of what this PE writes, in the control zone of every other */
 	struct sym_control *me;

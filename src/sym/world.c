@@ -34,7 +34,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 	w->patience = (double)conf_int(CONF_TIMEOUT);
 	w->region.fd = -1;
 	w->heap = mem_alloc((size_t)o->nlocal * sizeof *w->heap);
-	w->ep = mem_alloc((size_t)o->nlocal * sizeof *w->ep);
+	w->ep = mem_lines((size_t)o->nlocal * sizeof *w->ep);
 	/* Four times the RAM a heap, so that holes between buffers never matter; but no more than 32 TB in all. */
 	size_t want = MIN((size_t)cpu_get()->ram * 4, ((size_t)32 << 40) / ((size_t)o->nlocal * (size_t)(others ? o->boot->nprocess : 1)));
 	TRY_GOTO(e, sym_region(o->nlocal, want, CONTROL_MAX, others, &w->region), out);
@@ -55,7 +55,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		ep->spins = w->spins;
 		ep->me = (struct sym_control *)w->heap[i].base;
 		ep->mine = offsetof(struct sym_control, from) + (size_t)ep->pe * sizeof(struct sym_from);
-		ep->chan = mem_alloc((size_t)w->npe * sizeof *ep->chan);
+		ep->chan = mem_lines((size_t)w->npe * sizeof *ep->chan);
 		for (int k = 0; k < w->npe; k++) {
 			ep->chan[k].in = ep->me->from[k].ring;
 			ep->chan[k].ret = &ep->me->from[k].ret;
