@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every program of the corpus that Rondo is to run (one device, or communication written by hand) through
-# `rondo run`, compared with its expected results, in tiers ref and auto, and through the oracle.
+# Every program of the corpus through `rondo run`, compared with its expected results, in tiers ref and auto, and
+# through the oracle.  tests/jax/expected.txt names what must be refused, and results that are nothing but noise.
 #     tests/corpus.sh [-t TIER]... [-j N] [-d DEVICES] [BUILD] [NAME ...]
 # With -d each program runs on every set of that many devices, and all sets must give the same bits.
 # RONDO_CORPUS is the folder of the corpus.  The last line says "N passed, N failed".
@@ -28,36 +28,24 @@ trap 'rm -rf "$log"' EXIT
 # The expected results round every addition of bf16 (XLA without excess precision).
 export RONDO_EXCESS_PRECISION=0 RONDO_CACHE='' RONDO_CHECK="${RONDO_CHECK:-1}"
 
-# Programs over several devices whose communication is not all written by hand, and code that lies outside
-# Rondo (LAPACK through JAX): not for this runner.
-wanted() {
-	local mlir="$corpus/$1.mlir"
-	if grep -qE 'custom_call @(Qr|ProductOfElementaryHouseholderReflectors)' "$mlir"; then
-		return 1
-	fi
-	grep -qE 'num_partitions = 1 ' "$mlir" && return 0
-	case "$1" in spmd/partial_manual | spmd/collective_grads | spmd/mixed | model/llama_ring) return 1 ;; esac
-	grep -q 'sdy.manual_computation' "$mlir"
-}
+expected="$PWD/tests/jax/expected.txt"
 
 one() {
-	local tier="$1" name="$2" flag rc=0
+	local tier="$1" name="$2" flag noise rc=0
 	flag=(--tier "$tier")
 	[ "$tier" = eval ] && flag=(--eval)
 	[ -n "$devices" ] && flag+=(--devices "$devices")
-	# Expected results that hold rounding noise: gradients that are zero but for rounding; bf16 without results in
-	# f32 to compare with (AdamW's first step makes a sign of each gradient).
-	case "$tier $name" in       # the oracle walks the program as it was read: sums of bf16 are f32, rounded once
-	"eval attn/flax_dropout") flag+=(--tol 2e-2 --atol 1) ;;
-	"eval model/llama_unrolled") flag+=(--tol 2e-2) ;;
-	esac
-	case "$name" in
-	attn/flax_mha | model/flax_optax) flag+=(--atol 1e-5) ;;
-	model/gpt) flag+=(--tol 4e-2) ;;
-	esac
+	noise="$(awk -v n="$name" '$1 == "noise" && $2 == n { print $3 }' "$expected")"
+	[ -z "$noise" ] || flag+=(--atol "$noise")
 	timeout 30 "$rondo" run "$corpus/$name.mlirbc" --in "$corpus/$name.npz" --check "$corpus/$name.npz" --quiet "${flag[@]}" \
 		>"$log/${name//\//.}.$tier" 2>&1 || rc=$?
-	if [ "$rc" = 0 ]; then
+	if awk -v n="$name" '$1 == "corpus" && $2 == n { found = 1 } END { exit !found }' "$expected"; then
+		if [ "$rc" != 0 ] && grep -q 'automatic partitioning' "$log/${name//\//.}.$tier"; then
+			echo pass
+		else
+			echo "FAIL $tier $name: is not refused"
+		fi
+	elif [ "$rc" = 0 ]; then
 		echo pass
 	else
 		echo "FAIL $tier $name: $( (grep -m1 -E 'error|WRONG' "$log/${name//\//.}.$tier" || echo "exit $rc") | cut -c1-220)"
@@ -71,11 +59,11 @@ else
 	while IFS= read -r f; do
 		n="${f#"$corpus"/}"
 		n="${n%.mlirbc}"
-		wanted "$n" && names+=("$n")
+		names+=("$n")
 	done < <(find "$corpus" -name '*.mlirbc' | LC_ALL=C sort)
 fi
 export -f one
-export log corpus rondo devices
+export log corpus rondo devices expected
 total=$((${#names[@]} * ${#tiers[@]})) done=0 passed=0 failed=0
 # shellcheck disable=SC2016
 while IFS= read -r line; do

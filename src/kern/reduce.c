@@ -580,7 +580,9 @@ struct err *kern_make_reduce(const struct prog_kern *k, struct kern_state *s)
 	q->nred = dims_count(q->ro);
 	int kl = q->ko->n - 1, rl = q->ro->n - 1;
 	bool inner = llabs(q->ro->in[rl]) < llabs(q->ko->in[kl]) || q->ko->dim[kl] < 16;
-	q->lanes = q->nred && inner && q->ro->dim[rl] >= 32 ? (int)MAX(16, MIN(KERN_STRIP, q->ro->dim[rl] / 16)) : 0;
+	/* a function that rounds to few bits each time gives much of its error by the order: that of the elements */
+	bool in_order = nop == 1 && dtype_info[k->v[0].dtype].cls == DT_FLOAT && dtype_info[k->v[0].dtype].bits <= 16;
+	q->lanes = q->nred && inner && !in_order && q->ro->dim[rl] >= 32 ? (int)MAX(16, MIN(KERN_STRIP, q->ro->dim[rl] / 16)) : 0;
 	q->w = q->lanes ? 1 : KERN_STRIP;
 	q->nblock = (q->ko->dim[kl] + q->w - 1) / q->w;
 	q->rows = q->ko->dim[kl] ? q->nout / q->ko->dim[kl] : 0;

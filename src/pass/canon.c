@@ -274,37 +274,9 @@ static ir_val algebra(struct rewrite *r, const struct ir_op *o, const ir_val *in
 	}
 }
 
-/* Without excess precision a sum of bf16 or f16 rounds after every addition, in order: the reduction by a
- * function says just that. */
-static ir_val round_each(struct rewrite *r, const struct ir_op *o, const ir_val *in)
-{
-	struct ir_module *m = r->m;
-	const struct ir_type_info *t = ir_vtype(m, r->from, o->out);
-	if (o->kind != IR_reduce || o->nout != 1 || dtype_info[t->dtype].cls != DT_FLOAT || dtype_info[t->dtype].bits > 16 ||
-	    conf_int(CONF_EXCESS_PRECISION))
-		return 0;
-	enum redop op = (enum redop)ir_attr(r->from, o, 1);
-	if (op != RED_add && op != RED_mul)
-		return 0;
-	struct ir_fn *g = ir_fn_new(m, "round_each");
-	struct ir_b b = { m, g, o->loc };
-	enum dtype dt = t->dtype;             /* t is gone with the next new type */
-	ir_type s = ir_scalar(m, dt);
-	ir_val x = ir_param(g, s), y = ir_param(g, s);
-	ir_val z = ir_bin(&b, op == RED_add ? ELEM_add : ELEM_multiply, ir_convert(&b, x, DT_f32), ir_convert(&b, y, DT_f32));
-	ir_result(g, ir_convert(&b, z, dt));
-	uint32_t n = ir_attr_words(r->from, o);
-	int64_t *w = arena_copy(r->a, &r->from->attr.p[o->attr], sizeof *w * n);
-	w[n - 2] = RED_fn;
-	w[n - 1] = g->id;
-	return ir_emit(&r->b, IR_reduce, o->nin, in, r->from->val.p[o->out].type, w, n);
-}
-
 static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	ir_val v = fold(r, o, in);
-	if (!v)
-		v = round_each(r, o, in);
 	if (!v)
 		v = compose(r, o, in);
 	if (!v && o->kind == IR_dot)

@@ -13,6 +13,7 @@ static struct err *partition(const struct pass_opts *o, struct ir_module *m)
 }
 
 static const struct pass { const char *name; struct err *(*run)(const struct pass_opts *, struct ir_module *); } pass[] = {
+	{ "round",     pass_round },       /* where each sum rounds: the only pass that may change a number */
 	{ "inline",    pass_inline },      /* calls -> bodies */
 	{ "fold",      pass_canon },       /* constants known before loops are read */
 	{ "loops",     pass_loops },       /* while -> loop with roles; cheap invariants into bodies */

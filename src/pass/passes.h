@@ -34,6 +34,8 @@ void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g);
 
 /* --- the passes ------------------------------------------------------------ */
 
+/* Sums of narrow floats round as XLA:CPU does without excess precision, if that is asked for. */
+struct err *pass_round(const struct pass_opts *o, struct ir_module *m);
 /* Calls that the reader kept become their bodies.  gives: no call left. */
 struct err *pass_inline(const struct pass_opts *o, struct ir_module *m);
 /* Roles of loop operands, trip counts, sinking of cheap invariants.

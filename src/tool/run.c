@@ -210,11 +210,10 @@ static struct err *run_oracle(struct job *j, const struct pass_opts *o)
 {
 	struct eval_opts eo = {.ndev = j->np};
 	struct pass_opts po = *o;
-	if (j->np > 1) {
-		po.stop = "partition";
-		TRY(pass_run(&po, j->m));
+	po.stop = j->np > 1 ? "partition" : "round";
+	TRY(pass_run(&po, j->m));
+	if (j->np > 1)
 		TRY(arrays_place(j->m, j->np, j->arg, j->narg, j->res, j->nres));
-	}
 	struct eval_array *in = mem_alloc(sizeof *in * (size_t)(j->np * j->narg + 1)), *out = mem_alloc(sizeof *out * (size_t)(j->np * j->nres + 1));
 	for (int k = 0; k < j->np; k++)
 		for (int i = 0; i < j->narg; i++) {
