@@ -1,51 +1,9 @@
-/* Endpoints: messages over pair channels, and waiting for them.
- *
- * Every wait is for a word in the waiter's own heap that one peer writes.  It polls, then helps, then yields,
- * then sleeps on the PE's bell.  A writer looks for sleepers after it stored its line; to keep a fence out of
- * that path, the sleeper makes every running thread execute one (membarrier) between raising its flag and its
- * last look. */
-#include <linux/membarrier.h>
-#include <sched.h>
+/* Endpoints: messages over pair channels.  Every wait is for a word in the waiter's own heap that one peer writes. */
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "impl.h"
 
-enum { YIELDS = 100, NAP_NS = 100000000, WARN_S = 20, MIN_SPINS = 500, BRISK = 200 };
-
-bool sym_barrier_init(bool shared)
-{
-	return !syscall(SYS_membarrier, shared ? MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED : MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
-}
-
-void sym_barrier(bool shared)
-{
-	syscall(SYS_membarrier, shared ? MEMBARRIER_CMD_GLOBAL_EXPEDITED : MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
-}
-
-void sym_ring(struct sym_world *w, int pe)
-{
-	struct sym_control *p = sym_control_of(w, pe);
-
-	atomic_fetch_add(&p->bell, 1);
-	sym_rouse(&p->bell, w->shared);
-}
-
-void sym_notify(struct sym_world *w, int pe)
-{
-	struct sym_control *p = sym_control_of(w, pe);
-	uint32_t n;
-
-	if (w->fence)
-		n = atomic_fetch_add(&p->sleepers, 0);
-	else {
-		atomic_signal_fence(memory_order_seq_cst);
-		n = atomic_load_explicit(&p->sleepers, memory_order_relaxed);
-	}
-	if (n)
-		sym_ring(w, pe);
-}
+enum { WARN_S = 20, BRISK = 200 };
 
 /* name: of the program, if it is known. */
 static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site, const char *name)
@@ -60,8 +18,6 @@ static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site
 }
 
 /* --- waiting --------------------------------------------------------------- */
-
-struct wait { int n; bool armed, warned; uint32_t bell; double since; };
 
 /* A text of pe's control zone. */
 static void text_of(struct sym_ep *ep, int pe, size_t off, char *out, size_t n)
@@ -133,45 +89,18 @@ static struct err *hopeless(struct sym_ep *ep, int peer, uint32_t site)
 }
 
 /* After a look in vain: pass the time until the next one. */
-static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32_t site)
+static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, uint32_t site)
 {
 	struct sym_world *world = ep->world;
 
-	if (++w->n < ep->spins) {
-		sym_pause();
+	if (sym_wait_poll(w, &ep->spins, world->spins))
 		return NULL;
-	}
-	/* The peer may be waiting for this very core (two threads on one, or another process in the way): polling
-	 * then wastes what it needs. */
-	if (w->n == ep->spins)
-		w->n = world->spins, ep->spins = MAX(ep->spins - ep->spins / 4, MIN(world->spins, MIN_SPINS));
 	TRY(hopeless(ep, peer, site));
-	if ((ep->l.help && ep->l.help(ep->l.user)) || (world->net && world->net->poll(world))) {
-		w->n = 0;
-		if (w->armed)
-			atomic_fetch_sub(&ep->me->sleepers, 1);
-		w->armed = false;
+	if (ep->l.help && ep->l.help(ep->l.user)) {
+		sym_wait_again(ep->me, w);
 		return NULL;
 	}
-	if (w->n < world->spins + YIELDS) {
-		sched_yield();
-		return NULL;
-	}
-	if (!w->armed) {
-		if (!w->since)
-			w->since = clock_s();
-		w->bell = atomic_load(&ep->me->bell);
-		atomic_fetch_add(&ep->me->sleepers, 1);
-		if (!world->fence)
-			sym_barrier(world->shared);
-		w->armed = true;          /* the caller looks once more */
-		return NULL;
-	}
-	sym_nap(&ep->me->bell, w->bell, NAP_NS, world->shared);
-	atomic_fetch_sub(&ep->me->sleepers, 1);
-	w->armed = false;
-	w->n = world->spins;
-	double waited = clock_s() - w->since;
+	double waited = sym_wait_rest(world, ep->me, w);
 	if (world->patience && waited > world->patience)
 		return late(ep, peer, site, waited, true);
 	if (waited > WARN_S && !w->warned) {
@@ -181,21 +110,13 @@ static struct err *pass_time(struct sym_ep *ep, struct wait *w, int peer, uint32
 	return NULL;
 }
 
-static void wait_over(struct sym_ep *ep, struct wait *w)
-{
-	if (w->n && w->n < ep->spins)
-		ep->spins = MIN(ep->spins + ep->spins / 8 + 1, ep->world->spins);
-	if (w->armed)
-		atomic_fetch_sub(&ep->me->sleepers, 1);
-}
-
 /* Wait for cond. */
 #define WAIT(e, cond, peer, site) do { \
-		struct wait w_ = { 0 }; \
+		struct sym_wait w_ = { 0 }; \
 		while (!(cond)) \
 			if (((e) = pass_time(ep, &w_, (peer), (site)))) \
 				break; \
-		wait_over(ep, &w_); \
+		sym_wait_over(ep->me, &w_, &ep->spins, ep->world->spins); \
 	} while (0)
 
 /* --- lines -------------------------------------------------------------------- */

@@ -154,13 +154,26 @@ void sym_heap_fini(struct sym_heap *h);
 void sym_deliver(struct sym_world *w, int pe, char *at, const uint64_t *word, int n);
 /* Data that PE from asked for will not come: its launch cannot succeed. */
 void sym_lost_data(struct sym_world *w, int from, int proc);
-void sym_notify(struct sym_world *w, int pe);         /* wake pe, whose heap is mapped, if it sleeps; the line was stored before */
-bool sym_barrier_init(bool shared);                         /* can a sleeper make all writers' stores visible? */
-void sym_barrier(bool shared);
-void sym_nap(_Atomic uint32_t *word, uint32_t seen, int64_t ns, bool shared);   /* sym_sleep; shared: with other processes */
-void sym_rouse(_Atomic uint32_t *word, bool shared);                           /* wake all who sleep there */
 static inline struct sym_control *sym_control_of(struct sym_world *w, int pe) { return (struct sym_control *)w->peer[pe].base; }
 
+/* --- wait.c ------------------------------------------------------------------------------- */
+
+void sym_notify(struct sym_world *w, int pe);       /* wake pe, whose heap is mapped, if it sleeps; the word was stored before */
+bool sym_barrier_init(bool shared);                 /* can a sleeper make all writers' stores visible? */
+void sym_barrier(bool shared);
+void sym_nap(_Atomic uint32_t *word, uint32_t seen, int64_t ns, bool shared);   /* sym_sleep; shared: with other processes */
+void sym_rouse(_Atomic uint32_t *word, bool shared);                            /* wake all who sleep there */
+
+/* One wait of a PE; starts as zeros.  spins: how often to poll before resting, learnt from wait to wait, at most `most`.
+ *
+ *     while (!condition) if (!sym_wait_poll(..)) { give up? other work: sym_wait_again(..) : sym_wait_rest(..) }
+ *     sym_wait_over(..) */
+struct sym_wait { int n; bool armed, warned; uint32_t bell; double since; };
+bool sym_wait_poll(struct sym_wait *w, int *spins, int most);                   /* true: look again at once */
+void sym_wait_again(struct sym_control *me, struct sym_wait *w);                /* something was done: poll anew */
+/* Yield, or sleep; makes the network progress.  Gives the seconds waited so far after a sleep, else 0. */
+double sym_wait_rest(struct sym_world *world, struct sym_control *me, struct sym_wait *w);
+void sym_wait_over(struct sym_control *me, struct sym_wait *w, int *spins, int most);
 
 /* --- join.c: how processes come to know each other --------------------------------------- */
 

@@ -1,11 +1,19 @@
-/* Sleeping until a word changes. */
+/* Waiting for a word in a PE's own heap that others write.
+ *
+ * A wait polls, then does other work, then yields, then sleeps on the PE's bell.  A writer looks for sleepers after it stored
+ * its word; to keep a fence out of that path, the sleeper makes every running thread execute one (membarrier)
+ * between raising its flag and its last look. */
 #include <limits.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "impl.h"
+
+enum { YIELDS = 100, NAP_NS = 100000000, MIN_SPINS = 500 };
 
 void sym_nap(_Atomic uint32_t *word, uint32_t seen, int64_t ns, bool shared)
 {
@@ -27,3 +35,96 @@ void sym_wake(_Atomic uint32_t *word, int n)
 }
 
 int sym_spins(int threads) { return threads <= cpu_get()->cores ? 2000 : 20; }
+
+/* --- bells ----------------------------------------------------------------------- */
+
+bool sym_barrier_init(bool shared)
+{
+	return !syscall(SYS_membarrier, shared ? MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED : MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+}
+
+void sym_barrier(bool shared)
+{
+	syscall(SYS_membarrier, shared ? MEMBARRIER_CMD_GLOBAL_EXPEDITED : MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+}
+
+void sym_ring(struct sym_world *w, int pe)
+{
+	struct sym_control *p = sym_control_of(w, pe);
+
+	atomic_fetch_add(&p->bell, 1);
+	sym_rouse(&p->bell, w->shared);
+}
+
+void sym_notify(struct sym_world *w, int pe)
+{
+	struct sym_control *p = sym_control_of(w, pe);
+	uint32_t n;
+
+	if (w->fence)
+		n = atomic_fetch_add(&p->sleepers, 0);
+	else {
+		atomic_signal_fence(memory_order_seq_cst);
+		n = atomic_load_explicit(&p->sleepers, memory_order_relaxed);
+	}
+	if (n)
+		sym_ring(w, pe);
+}
+
+/* --- one wait ---------------------------------------------------------------------- */
+
+bool sym_wait_poll(struct sym_wait *w, int *spins, int most)
+{
+	if (++w->n < *spins) {
+		sym_pause();
+		return true;
+	}
+	/* The peer may be waiting for this very core (two threads on one, or another process in the way): polling
+	 * then wastes what it needs. */
+	if (w->n == *spins)
+		w->n = most, *spins = MAX(*spins - *spins / 4, MIN(most, MIN_SPINS));
+	return false;
+}
+
+void sym_wait_again(struct sym_control *me, struct sym_wait *w)
+{
+	w->n = 0;
+	if (w->armed)
+		atomic_fetch_sub(&me->sleepers, 1);
+	w->armed = false;
+}
+
+double sym_wait_rest(struct sym_world *world, struct sym_control *me, struct sym_wait *w)
+{
+	if (world->net && world->net->poll(world)) {
+		sym_wait_again(me, w);
+		return 0;
+	}
+	if (w->n < world->spins + YIELDS) {
+		sched_yield();
+		return 0;
+	}
+	if (!w->armed) {
+		if (!w->since)
+			w->since = clock_s();
+		w->bell = atomic_load(&me->bell);
+		atomic_fetch_add(&me->sleepers, 1);
+		if (!world->fence)
+			sym_barrier(world->shared);
+		w->armed = true;          /* the caller looks once more */
+		return 0;
+	}
+	sym_nap(&me->bell, w->bell, NAP_NS, world->shared);
+	atomic_fetch_sub(&me->sleepers, 1);
+	w->armed = false;
+	w->n = world->spins;
+	return clock_s() - w->since;
+}
+
+void sym_wait_over(struct sym_control *me, struct sym_wait *w, int *spins, int most)
+{
+	if (w->n && w->n < *spins)
+		*spins = MIN(*spins + *spins / 8 + 1, most);
+	if (w->armed)
+		atomic_fetch_sub(&me->sleepers, 1);
+}
