@@ -2,8 +2,8 @@
  *
  * Everything is an active message to the process of the target, which copies into the heap itself: nothing has to
  * be registered, so a heap may be as large and as sparse as it likes.  UCX does not promise that messages of
- * different sizes arrive in the order in which they were sent, so puts and lines carry a number for each pair of
- * processes; a line is written when all numbers before it are done.  A put needs no answer for that.
+ * different sizes arrive in the order in which they were sent, so what changes memory carries a number for each pair of
+ * processes; a line is written, an atomic done, when all numbers before it are.  A put needs no answer for that.
  *
  * One worker a process, under one lock.  A thread of our own makes progress, so that memory is one-sided also
  * while the process computes; whoever waits makes progress as well.  The library is loaded when it is needed. */
@@ -23,7 +23,7 @@
 #include <ucp/api/ucp.h>
 
 enum { COPY = 16 << 10, ADDRESS = 1 << 16, IDLE_POLLS = 50 };
-enum kind { LINE = 1, PUT, GET, DATA, HELLO, BYE };
+enum kind { LINE = 1, PUT, GET, DATA, AMO, VALUE, HELLO, BYE };
 
 /* --- the library ------------------------------------------------------------------------------ */
 
@@ -77,11 +77,11 @@ struct head {
 	uint32_t kind, n;                 /* n: words of a line, bytes of anything else */
 	int32_t from, pe;                 /* process that sends; PE whose heap is meant */
 	uint64_t off, seq, cookie;
-	uint64_t word[8];                 /* of a line; the token of a greeting */
+	uint64_t word[8];                 /* of a line; operation, operands and value of an atomic; the token of a greeting */
 };
 
-/* A message under way. */
-struct msg { struct head h; _Atomic bool *done; struct ucx *x; char data[]; };
+/* A message under way.  left is counted down when what it points to may be written again. */
+struct msg { struct head h; _Atomic uint32_t *left; struct ucx *x; int pe; char data[]; };   /* pe: whose left it is */
 
 struct waiting { struct waiting *next; struct head h; };
 /* Of one process. */
@@ -94,7 +94,8 @@ struct link {
 	bool greeted;
 };
 
-struct fetch { void *dst; size_t n; _Atomic bool done; bool busy, lost; int proc; };
+/* An answer that is waited for: n bytes to dst.  left is counted down when it has come, or never will. */
+struct fetch { void *dst; size_t n; _Atomic uint32_t *left; int proc, from; bool busy, lost; };
 
 struct ucx {
 	struct sym_world *w;
@@ -102,7 +103,8 @@ struct ucx {
 	ucp_worker_h worker;
 	pthread_mutex_t lock;             /* of all below, and of every call into the library */
 	struct link *link;                /* nproc */
-	ARR(struct fetch *) get;          /* by cookie - 1; NULL: free */
+	ARR(struct fetch) get;            /* by cookie - 1; left NULL: free */
+	_Atomic uint32_t *open;           /* nlocal: what of a PE has a `left` that is not down yet */
 	int efd, stop, flying;            /* flying: messages under way */
 	pthread_t thread;
 	bool started;
@@ -110,7 +112,7 @@ struct ucx {
 };
 
 /* What is received straight into a heap. */
-struct landing { struct ucx *x; struct head h; struct fetch *get; };
+struct landing { struct ucx *x; struct head h; };
 
 static struct err *fail(const char *what, ucs_status_t s) { return ERR(UNAVAILABLE, "UCX: %s: %s", what, u.ucs_status_string(s)); }
 
@@ -125,7 +127,48 @@ static char *place(struct ucx *x, const struct head *h, size_t n)
 	return w->region.base + (size_t)(h->pe - w->first) * w->region.each + h->off;
 }
 
-/* Number seq of l is done: deliver the lines that waited for it. */
+static void post(struct ucx *x, int proc, const struct head *h, const void *data, size_t n, bool copy, int from, _Atomic uint32_t *left);
+
+/* One of from's is complete. */
+static void down(struct ucx *x, int from, _Atomic uint32_t *left)
+{
+	atomic_fetch_sub_explicit(left, 1, memory_order_release);
+	atomic_fetch_sub_explicit(&x->open[from - x->w->first], 1, memory_order_release);
+}
+
+/* The answer with this cookie has come, or will not. */
+static void fetched(struct ucx *x, uint64_t cookie, bool lost)
+{
+	struct fetch *f = &x->get.p[cookie - 1];
+	_Atomic uint32_t *left = f->left;
+
+	if (lost || f->lost) {
+		memset(f->dst, 0, f->n);
+		sym_lost_data(x->w, f->from, f->proc);
+	}
+	f->left = NULL;
+	down(x, f->from, left);
+}
+
+/* A line or an atomic whose turn has come. */
+static void act(struct ucx *x, const struct head *h)
+{
+	char *at = place(x, h, h->kind == LINE ? h->n * 8 : h->n);
+
+	if (h->kind == LINE && at)
+		sym_deliver(x->w, h->pe, at, h->word, (int)h->n);
+	if (h->kind == AMO) {
+		struct head r = { VALUE, 8, x->w->proc, h->pe, 0, 0, h->cookie, { 0 } };
+		if (at && h->n) {
+			r.word[0] = sym_amo_at(at, (int)h->n, (enum sym_amo)h->word[0], h->word[1], h->word[2]);
+			sym_notify(x->w, h->pe);
+		}
+		if (h->cookie)
+			post(x, h->from, &r, NULL, 0, true, 0, NULL);
+	}
+}
+
+/* Do what waited for number l->next, one after the other. */
 static void advance(struct ucx *x, struct link *l)
 {
 	for (bool more = true; more;) {
@@ -140,10 +183,8 @@ static void advance(struct ucx *x, struct link *l)
 		for (struct waiting **q = &l->line; *q; q = &(*q)->next)
 			if ((*q)->h.seq == l->next) {
 				struct waiting *v = *q;
-				char *at = place(x, &v->h, v->h.n * 8);
-				if (at)
-					sym_deliver(x->w, v->h.pe, at, v->h.word, (int)v->h.n);
 				*q = v->next;
+				act(x, &v->h);
 				free(v);
 				l->next++;
 				more = true;
@@ -161,12 +202,10 @@ static void done(struct ucx *x, struct link *l, uint64_t seq)
 		arr_push(&l->early, seq);
 }
 
-static void line(struct ucx *x, struct link *l, const struct head *h)
+static void in_turn(struct ucx *x, struct link *l, const struct head *h)
 {
-	char *at = place(x, h, h->n * 8);
-
-	if (h->seq == l->next && at) {
-		sym_deliver(x->w, h->pe, at, h->word, (int)h->n);
+	if (h->seq == l->next) {
+		act(x, h);
 		l->next++;
 		advance(x, l);
 		return;
@@ -183,27 +222,32 @@ static void landed(void *request, ucs_status_t status, size_t n, void *user)
 
 	if (g->h.kind == PUT && status == UCS_OK)
 		done(g->x, &g->x->link[g->h.from], g->h.seq);
-	if (g->h.kind == DATA) {
-		g->get->lost |= status != UCS_OK;
-		atomic_store_explicit(&g->get->done, true, memory_order_release);
-	}
+	if (g->h.kind == DATA)
+		fetched(g->x, g->h.cookie, status != UCS_OK);
 	free(g);
 	if (request)
 		u.ucp_request_free(request);
 }
 
-static void post(struct ucx *x, int proc, const struct head *h, const void *data, size_t n, bool copy, _Atomic bool *flag);
-
-/* The destination of a message with data; NULL: nobody wants it. */
-static char *wanted(struct ucx *x, const struct head *h, size_t n, struct fetch **get)
+static struct fetch *asked(struct ucx *x, const struct head *h, size_t n)
 {
-	*get = NULL;
-	if (h->kind == PUT)
-		return place(x, h, n);
-	if (h->cookie == 0 || h->cookie > x->get.n || !x->get.p[h->cookie - 1] || x->get.p[h->cookie - 1]->n != n)
+	if (h->cookie == 0 || h->cookie > x->get.n)
 		return NULL;
-	*get = x->get.p[h->cookie - 1];
-	return (*get)->dst;
+	struct fetch *f = &x->get.p[h->cookie - 1];
+	return f->left && f->n == n && f->proc == h->from ? f : NULL;
+}
+
+/* No answers will come from proc any more. */
+static void forsake(struct ucx *x, int proc, enum sym_life how)
+{
+	sym_gone(x->w, proc, how);
+	for (size_t i = 0; i < x->get.n; i++) {
+		struct fetch *f = &x->get.p[i];
+		if (f->left && f->proc == proc && !f->busy)
+			fetched(x, i + 1, true);
+		else if (f->left && f->proc == proc)
+			f->lost = true;           /* the library ends what it has begun */
+	}
 }
 
 static ucs_status_t receive(void *user, const void *header, size_t nheader, void *data, size_t n, const ucp_am_recv_param_t *p)
@@ -222,38 +266,46 @@ static ucs_status_t receive(void *user, const void *header, size_t nheader, void
 		return UCS_OK;
 	}
 	if (h.kind == BYE) {
-		sym_gone(x->w, h.from, SYM_LEFT);
+		forsake(x, h.from, SYM_LEFT);
 		return UCS_OK;
 	}
-	if (h.kind == LINE && h.n >= 1 && h.n <= 8) {
-		line(x, l, &h);
+	if ((h.kind == LINE && h.n >= 1 && h.n <= 8) || (h.kind == AMO && (h.n == 0 || h.n == 4 || h.n == 8))) {
+		in_turn(x, l, &h);
+		return UCS_OK;
+	}
+	if (h.kind == VALUE) {
+		struct fetch *f = asked(x, &h, 8);
+		if (f) {
+			memcpy(f->dst, h.word, 8);
+			fetched(x, h.cookie, false);
+		}
 		return UCS_OK;
 	}
 	if (h.kind == GET) {
 		char *at = place(x, &h, h.n);
 		struct head r = { DATA, h.n, x->w->proc, h.pe, 0, 0, h.cookie, { 0 } };
 		if (at)
-			post(x, h.from, &r, at, h.n, false, NULL);
+			post(x, h.from, &r, at, h.n, false, 0, NULL);
 		return UCS_OK;
 	}
 	if (h.kind != PUT && h.kind != DATA)
 		return UCS_OK;
-	struct fetch *get;
-	char *to = wanted(x, &h, n, &get);
+	struct fetch *f = h.kind == DATA ? asked(x, &h, n) : NULL;
+	char *to = h.kind == PUT ? place(x, &h, n) : f ? f->dst : NULL;
 	if (!to)
 		return UCS_OK;
 	if (!(p->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
 		memcpy(to, data, n);
-		if (get)
-			atomic_store_explicit(&get->done, true, memory_order_release);
+		if (f)
+			fetched(x, h.cookie, false);
 		else
 			done(x, l, h.seq);
 		return UCS_OK;
 	}
 	struct landing *g = mem_alloc(sizeof *g);
-	*g = (struct landing){ x, h, get };
-	if (get)
-		get->busy = true;
+	*g = (struct landing){ x, h };
+	if (f)
+		f->busy = true;
 	ucp_request_param_t q = { .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA, .cb.recv_am = landed, .user_data = g };
 	ucs_status_ptr_t r = u.ucp_am_recv_data_nbx(x->worker, data, to, n, &q);
 	if (!UCS_PTR_IS_PTR(r))
@@ -268,27 +320,26 @@ static void sent(void *request, ucs_status_t status, void *user)
 	struct msg *m = user;
 
 	m->x->flying--;
-	if (m->done)
-		atomic_store_explicit(m->done, true, memory_order_release);
+	if (m->left)
+		down(m->x, m->pe, m->left);
 	free(m);
 	if (request)
 		u.ucp_request_free(request);
 }
 
-/* flag is set when data may be written again; copy: at once. */
-static void post(struct ucx *x, int proc, const struct head *h, const void *data, size_t n, bool copy, _Atomic bool *flag)
+/* left, if any, of PE from is counted down when data may be written again. */
+static void post(struct ucx *x, int proc, const struct head *h, const void *data, size_t n, bool copy, int from, _Atomic uint32_t *left)
 {
 	struct link *l = &x->link[proc];
 	struct msg *m = mem_grow(NULL, sizeof *m + (copy ? n : 0));
 
 	m->h = *h;
 	m->x = x;
-	m->done = copy ? NULL : flag;
+	m->left = left;
+	m->pe = from;
 	if (copy && n)
 		memcpy(m->data, data, n);
 	x->flying++;
-	if (copy && flag)
-		atomic_store_explicit(flag, true, memory_order_relaxed);
 	if (!l->ep) {                         /* it has died */
 		sent(NULL, UCS_ERR_CONNECTION_RESET, m);
 		return;
@@ -319,72 +370,93 @@ static void lost(void *user, ucp_ep_h ep, ucs_status_t s)
 			ucs_status_ptr_t r = u.ucp_ep_close_nbx(ep, &q);
 			if (UCS_PTR_IS_PTR(r))
 				u.ucp_request_free(r);
-			sym_gone(x->w, k, SYM_DEAD);
+			forsake(x, k, SYM_DEAD);
 		}
 }
 
-/* --- the six calls ------------------------------------------------------------------------------------- */
+/* --- the calls of a transport ------------------------------------------------------------------------------ */
 
 static struct ucx *of(struct sym_world *w) { return w->net_data; }
 
-/* Wait for a flag, making progress; false if the process is gone and the flag will not come. */
-static bool await(struct ucx *x, _Atomic bool *flag, int proc, struct fetch *get)
+/* Wait until a count is down, making progress. */
+static void await(struct ucx *x, _Atomic uint32_t *left)
 {
-	for (int k = 0;; k++) {
-		if (atomic_load_explicit(flag, memory_order_acquire))
-			return true;
-		pthread_mutex_lock(&x->lock);
-		bool some = turn(x);
-		bool hopeless = get && !get->busy && atomic_load(&x->w->process[proc].life) != SYM_HERE;
-		pthread_mutex_unlock(&x->lock);
-		if (hopeless && !atomic_load_explicit(flag, memory_order_acquire))
-			return false;
+	for (int k = 0; atomic_load_explicit(left, memory_order_acquire); k++) {
+		bool some = false;
+		if (!pthread_mutex_trylock(&x->lock)) {
+			some = turn(x);
+			pthread_mutex_unlock(&x->lock);
+		}
 		if (!some && k > IDLE_POLLS)
 			sched_yield();
 	}
 }
 
-static void ucx_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n)
+/* Ask for n bytes to dst: h but for its cookie. */
+static void ask(struct ucx *x, int from, int proc, struct head *h, void *dst, size_t n, _Atomic uint32_t *left)
+{
+	size_t slot = 0;
+
+	while (slot < x->get.n && x->get.p[slot].left)
+		slot++;
+	if (slot == x->get.n)
+		arr_push(&x->get, ((struct fetch){ 0 }));
+	x->get.p[slot] = (struct fetch){ dst, n, left, proc, from, false, false };
+	h->cookie = slot + 1;
+	atomic_fetch_add(&x->open[from - x->w->first], 1);
+	if (x->link[proc].ep && atomic_load(&x->w->process[proc].life) == SYM_HERE)
+		post(x, proc, h, NULL, 0, true, 0, NULL);
+	else
+		fetched(x, h->cookie, true);
+}
+
+static void ucx_get_nb(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n, _Atomic uint32_t *left)
+{
+	struct ucx *x = of(w);
+	const size_t most = (size_t)1 << 30;      /* a message's length has 32 bits */
+
+	if (!n) {
+		atomic_fetch_sub_explicit(left, 1, memory_order_release);
+		return;
+	}
+	atomic_fetch_add(left, (uint32_t)((n - 1) / most));
+	pthread_mutex_lock(&x->lock);
+	for (size_t k = 0; k < n; k += most) {
+		struct head h = { GET, (uint32_t)MIN(n - k, most), w->proc, pe, off + k, 0, 0, { 0 } };
+		ask(x, from, w->peer[pe].proc, &h, (char *)dst + k, h.n, left);
+	}
+	pthread_mutex_unlock(&x->lock);
+}
+
+static void ucx_put_nb(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left)
 {
 	struct ucx *x = of(w);
 	int proc = w->peer[pe].proc;
-	struct fetch get = { .dst = dst, .n = n, .proc = proc };
-	size_t slot = 0;
 
-	if (!n)
-		return;
 	pthread_mutex_lock(&x->lock);
-	while (slot < x->get.n && x->get.p[slot])
-		slot++;
-	if (slot == x->get.n)
-		arr_push(&x->get, NULL);
-	x->get.p[slot] = &get;
-	struct head h = { GET, (uint32_t)n, w->proc, pe, off, 0, slot + 1, { 0 } };
-	post(x, proc, &h, NULL, 0, true, NULL);
+	struct head h = { PUT, 0, w->proc, pe, off, x->link[proc].sent++, 0, { 0 } };
+	if (n <= COPY)
+		atomic_fetch_sub_explicit(left, 1, memory_order_release);
+	else
+		atomic_fetch_add(&x->open[from - w->first], 1);
+	post(x, proc, &h, src, n, n <= COPY, from, n <= COPY ? NULL : left);
 	pthread_mutex_unlock(&x->lock);
-	bool ok = await(x, &get.done, proc, &get);
-	pthread_mutex_lock(&x->lock);
-	x->get.p[slot] = NULL;
-	pthread_mutex_unlock(&x->lock);
-	if (!ok || get.lost) {
-		memset(dst, 0, n);
-		sym_lost_data(w, from, proc);
-	}
+}
+
+static void ucx_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n)
+{
+	_Atomic uint32_t left = 1;
+
+	ucx_get_nb(w, from, pe, dst, off, n, &left);
+	await(of(w), &left);
 }
 
 static void ucx_put(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n)
 {
-	struct ucx *x = of(w);
-	int proc = w->peer[pe].proc;
-	_Atomic bool flag = false;
+	_Atomic uint32_t left = 1;
 
-	if (!n)
-		return;
-	pthread_mutex_lock(&x->lock);
-	struct head h = { PUT, (uint32_t)n, w->proc, pe, off, x->link[proc].sent++, 0, { 0 } };
-	post(x, proc, &h, src, n, n <= COPY, &flag);
-	pthread_mutex_unlock(&x->lock);
-	await(x, &flag, proc, NULL);
+	ucx_put_nb(w, from, pe, off, src, n, &left);
+	await(of(w), &left);
 }
 
 static void ucx_line(struct sym_world *w, int from, int pe, size_t off, const uint64_t *word, int n)
@@ -395,8 +467,43 @@ static void ucx_line(struct sym_world *w, int from, int pe, size_t off, const ui
 	pthread_mutex_lock(&x->lock);
 	struct head h = { LINE, (uint32_t)n, w->proc, pe, off, x->link[proc].sent++, 0, { 0 } };
 	memcpy(h.word, word, (size_t)n * 8);
-	post(x, proc, &h, NULL, 0, true, NULL);
+	post(x, proc, &h, NULL, 0, true, 0, NULL);
 	pthread_mutex_unlock(&x->lock);
+}
+
+/* bytes 0: nothing is done, but in its turn. */
+static void ucx_amo(struct sym_world *w, int from, int pe, enum sym_amo op, int bytes, size_t off, uint64_t v, uint64_t cond, uint64_t *old)
+{
+	struct ucx *x = of(w);
+	int proc = w->peer[pe].proc;
+	_Atomic uint32_t left = 1;
+
+	pthread_mutex_lock(&x->lock);
+	struct head h = { AMO, (uint32_t)bytes, w->proc, pe, off, x->link[proc].sent++, 0, { (uint64_t)op, v, cond } };
+	if (old)
+		ask(x, from, proc, &h, old, 8, &left);
+	else
+		post(x, proc, &h, NULL, 0, true, 0, NULL);
+	pthread_mutex_unlock(&x->lock);
+	if (old)
+		await(x, &left);
+}
+
+static void ucx_fence(struct sym_world *w, int from, int pe)
+{
+	uint64_t nothing;
+
+	ucx_amo(w, from, pe, SYM_FETCH, 0, 0, 0, 0, &nothing);
+}
+
+static void ucx_quiet(struct sym_world *w, int from)
+{
+	struct ucx *x = of(w);
+
+	for (int k = 0; k < w->nproc; k++)
+		if (x->link[k].ep)
+			ucx_fence(w, from, w->process[k].first);
+	await(x, &x->open[from - w->first]);
 }
 
 static bool ucx_poll(struct sym_world *w)
@@ -441,7 +548,7 @@ static void ucx_close(struct sym_world *w)
 	for (int k = 0; k < w->nproc && x->link; k++)
 		if (x->link[k].ep && x->started) {
 			struct head h = { .kind = BYE, .from = w->proc };
-			post(x, k, &h, NULL, 0, true, NULL);
+			post(x, k, &h, NULL, 0, true, 0, NULL);
 		}
 	for (double t = clock_s(); x->flying && clock_s() - t < 2;)
 		turn(x);
@@ -473,6 +580,7 @@ static void ucx_close(struct sym_world *w)
 	arr_free(&x->get);
 	pthread_mutex_destroy(&x->lock);
 	free(x->link);
+	free(x->open);
 	free(x);
 	w->net_data = NULL;
 }
@@ -523,6 +631,7 @@ struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *t
 	TRY_GOTO(e, load(), out);
 	TRY_GOTO(e, start(x), out);
 	snprintf(x->token, sizeof x->token, "%s", token);
+	x->open = mem_alloc((size_t)w->nlocal * sizeof *x->open);
 	x->link = mem_alloc((size_t)w->nproc * sizeof *x->link);
 	ucp_address_t *a;
 	size_t n;
@@ -561,7 +670,7 @@ struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *t
 		}
 		struct head h = { .kind = HELLO, .from = w->proc };
 		memcpy(h.word, x->token, sizeof h.word);
-		post(x, k, &h, NULL, 0, true, NULL);
+		post(x, k, &h, NULL, 0, true, 0, NULL);
 	}
 	for (int k = 0; k < w->nproc; k++)
 		while (reach[k] && !x->link[k].greeted) {
@@ -584,7 +693,9 @@ out:
 	return e;
 }
 
-const struct sym_transport sym_ucx = { .name = "ucx", .close = ucx_close, .get = ucx_get, .put = ucx_put, .line = ucx_line, .poll = ucx_poll };
+const struct sym_transport sym_ucx = { .name = "ucx", .close = ucx_close, .get = ucx_get, .put = ucx_put,
+                                      .get_nb = ucx_get_nb, .put_nb = ucx_put_nb, .line = ucx_line, .amo = ucx_amo, .fence = ucx_fence,
+                                      .quiet = ucx_quiet, .poll = ucx_poll };
 
 #else
 
