@@ -1,0 +1,165 @@
+"""Every collective between devices of several processes, beside numpy."""
+import numpy as np
+from common import DEVICES, ME, N, P, case, mesh, same, sharded, spread
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+RING = [(i, (i + 1) % N) for i in range(N)]
+SIZES = [0, 1, 1000, 1025, 200001]          # of one device; in the message, lent, in chunks
+
+
+def numbers(shape, dtype, seed=0):
+    x = np.random.default_rng(seed).integers(0, 5, shape)
+    return x.astype(jnp.dtype(dtype)) if dtype != "bool" else x > 2
+
+
+def each(dtypes=("float32",), sizes=SIZES):
+    for dtype in dtypes:
+        for n in sizes:
+            yield dtype, n
+
+
+@case
+def sums():
+    f = sharded(lambda x: (lax.psum(x, "x"), lax.pmax(x, "x"), lax.pmin(x, "x")), outs=(P(), P(), P()))
+    for dtype, n in [*each(), *each(("bfloat16", "int8", "int32", "float16"), [5, 70001])]:
+        x = numbers((N, n), dtype)
+        a, b, c = f(spread(x))
+        wide = x.astype(np.float64)
+        same(a, wide.sum(0, keepdims=True).astype(x.dtype), what=f"psum {dtype} {n}")
+        same(b, x.max(0, keepdims=True), what=f"pmax {dtype} {n}")
+        same(c, x.min(0, keepdims=True), what=f"pmin {dtype} {n}")
+    x = (numbers((N, 999), "float32") + 1j * numbers((N, 999), "float32", 1)).astype(np.complex64)
+    same(sharded(lambda x: lax.psum(x, "x"), outs=P())(spread(x)), x.sum(0, keepdims=True))
+
+
+@case
+def permutes():
+    f = sharded(lambda x: lax.ppermute(x, "x", RING))
+    g = sharded(lambda x: lax.ppermute(x, "x", [(0, N - 1)]))
+    for dtype, n in [*each(), *each(("bfloat16", "bool"), [1, 70001])]:
+        x = numbers((N, n), dtype)
+        same(f(spread(x)), np.roll(x, 1, 0), what=f"ppermute {dtype} {n}")
+        want = np.zeros_like(x)
+        want[N - 1] = x[0]
+        same(g(spread(x)), want, what=f"one pair {dtype} {n}")
+
+
+@case
+def gathers():
+    f = sharded(lambda x: lax.all_gather(x, "x", axis=1, tiled=True))
+    for dtype, n in [*each(sizes=SIZES[1:]), *each(("bfloat16", "int32"), [4099])]:
+        x = numbers((N, n), dtype)
+        same(f(spread(x)), np.tile(x.reshape(1, -1), (N, 1)), what=f"all_gather {dtype} {n}")
+
+
+@case
+def scatters():
+    f = sharded(lambda x: lax.psum_scatter(x, "x", scatter_dimension=1, tiled=True), outs=P(None, "x"))
+    for dtype, n in [*each(sizes=[1, 1000, 70000]), *each(("bfloat16", "int32"), [4099])]:
+        x = numbers((N, n * N), dtype)
+        same(f(spread(x)), x.astype(np.float64).sum(0, keepdims=True).astype(x.dtype), what=f"psum_scatter {dtype} {n}")
+
+
+@case
+def exchanges():
+    f = sharded(lambda x: lax.all_to_all(x, "x", split_axis=1, concat_axis=0, tiled=True), outs=P(None, "x"))
+    for dtype, n in [*each(sizes=[1, 1000, 20001]), *each(("bfloat16", "int8"), [4099])]:
+        x = numbers((2 * N, n * N), dtype)
+        same(f(spread(x)), x, what=f"all_to_all {dtype} {n}")
+
+
+@case
+def in_loops():
+    f = sharded(lambda x: lax.fori_loop(0, 3 * N, lambda i, x: lax.ppermute(x, "x", RING) + i, x))
+    g = sharded(lambda x: lax.fori_loop(0, 50, lambda i, x: lax.psum(x, "x") / N, x))
+    h = sharded(lambda x: lax.while_loop(lambda x: lax.psum(x.sum(), "x") < 1e6, lambda x: x * 2, x))
+    for n in (1, 1025, 70001):
+        x = numbers((N, n), "float32") + 1
+        same(f(spread(x)), x + sum(range(3 * N)), what=f"permute {n}")
+        same(g(spread(x)), np.tile(x.mean(0, keepdims=True), (N, 1)), tolerance=1e-5, what=f"psum {n}")
+        want = x.copy()
+        while want.sum() < 1e6:
+            want *= 2
+        same(h(spread(x)), want, what=f"while {n}")
+
+
+@case
+def part_of_the_devices():
+    if N < 4:
+        return
+    m = mesh(2, N // 2, names=("a", "b"))
+    f = jax.jit(jax.shard_map(lambda x: (lax.psum(x, "a"), lax.psum(x, "b"), lax.all_gather(x, "b", axis=1, tiled=True)), mesh=m,
+                              in_specs=P("a", "b"), out_specs=(P(None, "b"), P("a"), P("a")), check_vma=False))
+    for n in (1, 1025, 70001):
+        x = numbers((2, N // 2 * n), "float32")
+        a, b, c = f(spread(x, m, P("a", "b")))
+        same(a, x.sum(0, keepdims=True), what="over a")
+        same(b, x.reshape(2, -1, n).sum(1), what="over b")
+        same(c, x, what="gather over b")
+    g = sharded(lambda x: lax.psum(x, "x", axis_index_groups=[list(range(0, N, 2)), list(range(1, N, 2))]))
+    x = numbers((N, 3000), "float32")
+    same(g(spread(x)), np.stack([x[i % 2::2].sum(0) for i in range(N)]), what="groups")
+
+
+@case
+def backwards():
+    m = jax.sharding.Mesh(np.array(jax.devices())[::-1], ("x",))
+    x = numbers((N, 2000), "float32")
+    same(sharded(lambda x: lax.ppermute(x, "x", RING) + lax.axis_index("x"), m=m)(spread(x, m)), np.roll(x, 1, 0) + np.arange(N)[:, None])
+
+
+@case
+def several_in_flight():
+    f = sharded(lambda x: lax.psum(x, "x") * 0.5)
+    g = sharded(lambda x: lax.ppermute(x, "x", RING))
+    x, y = numbers((N, 5000), "float32"), numbers((N, 50000), "float32", 1)
+    a, b = spread(x), spread(y)
+    for _ in range(40):
+        a, b = f(a), g(b)
+    same(b, np.roll(y, 40, 0))
+    want = x.astype(np.float64)
+    for _ in range(40):
+        want = np.tile(want.sum(0, keepdims=True) * 0.5, (N, 1))
+    same(a, want.astype(np.float32), tolerance=1e-4)
+
+
+@case
+def some_meshes_overlap():
+    if N < 4:
+        return
+    m = [jax.sharding.Mesh(np.array(jax.devices())[list(ids)], ("x",)) for ids in ((0, N - 1), (1, N - 2), tuple(range(N)))]
+    f = [sharded(lambda x: lax.psum(x, "x"), outs=P(), m=k) for k in m]
+    for _ in range(10):
+        for k, mk in enumerate(m):
+            x = numbers((mk.size, 3000), "float32", k)
+            y = f[k](spread(x, mk))
+            same(y, x.sum(0, keepdims=True), what=f"mesh {k}")
+
+
+@case
+def donation():
+    f = sharded(lambda x: lax.ppermute(x, "x", RING) + 1, donate_argnums=0)
+    x = numbers((N, 40000), "float32")
+    a = spread(x)
+    for i in range(9):
+        old, a = a, f(a)
+        assert old.is_deleted()
+    same(a, np.roll(x, 9, 0) + 9)
+
+
+@case
+def gradients():
+    f = sharded(lambda x: jnp.sin(lax.psum(x, "x")), outs=P())
+    x = numbers((N, 300), "float32") * 0.1
+    s = x.sum(0, keepdims=True)
+    same(jax.jit(jax.grad(lambda x: (f(x) ** 2).sum()))(spread(x)), np.tile(2 * np.sin(s) * np.cos(s), (N, 1)), tolerance=1e-4)
+
+
+@case
+def scalars_and_shapes():
+    f = sharded(lambda x: lax.psum(x.reshape(()), "x"), outs=P())
+    assert float(f(spread(np.arange(N, dtype=np.float32)))) == N * (N - 1) / 2
+    assert jax.process_index() == ME and len(jax.local_devices()) == DEVICES

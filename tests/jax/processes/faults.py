@@ -1,0 +1,112 @@
+"""What becomes of the others when one process dies, stops, or goes another way.
+
+    faults.py <what> <victim> <file>
+
+Each process prints what it saw; the moment of a death is written to the file."""
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+from common import ALL, ME, N, P, mesh, sharded, spread
+
+import jax
+from jax import lax
+
+what, victim, file = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+ring = [(i, (i + 1) % N) for i in range(N)]
+x = spread(np.ones((N, 1 << 16), np.float32))
+turns = 10**6
+
+
+def permutes(x):
+    return lax.fori_loop(0, turns, lambda i, x: lax.ppermute(x, "x", ring), x)
+
+
+def sums(x):
+    return lax.fori_loop(0, turns, lambda i, x: lax.psum(x, "x") / N, x)
+
+
+def once(x):
+    return lax.psum(x, "x")
+
+
+def other(x):
+    return lax.pmax(x, "x")
+
+
+def long_to_compile(x):
+    for i in range(3000):
+        x = jax.numpy.sin(x) * (1 + i)
+    return lax.psum(x, "x")
+
+
+def die():
+    with open(file, "w") as f:
+        f.write(repr(time.time()))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def soon(action, seconds=0.4):
+    if ME == victim:
+        threading.Thread(target=lambda: (time.sleep(seconds), action()), daemon=True).start()
+
+
+def stop():
+    """Another process wakes it."""
+    with open(file, "w") as f:
+        f.write(str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+f = sharded(once)
+f(x).block_until_ready()            # all have met
+try:
+    if what == "permute":
+        soon(die)
+        sharded(permutes)(x).block_until_ready()
+    elif what == "sum":
+        soon(die)
+        sharded(sums)(x).block_until_ready()
+    elif what == "compile":           # the victim compiles while the others wait for it in the program
+        if ME == victim:
+            soon(die, 0.2)
+            sharded(long_to_compile)(x)
+        else:
+            sharded(once)(x[:, :9]).block_until_ready() if ME < 0 else f(x).block_until_ready()
+    elif what == "between":
+        if ME == victim:
+            die()
+        while not os.path.exists(file):
+            time.sleep(0.01)
+        time.sleep(0.3)
+        began = time.time()
+        f(x).block_until_ready()
+    elif what == "stop":
+        turns = 2000
+        soon(stop, 0.05)
+        y = sharded(permutes)(x)
+        f(y).block_until_ready()
+        print("went on", flush=True)
+        sys.exit(0)
+    elif what == "swapped":
+        g = sharded(other)
+        for h in ((g, f) if ME == victim else (f, g)):
+            h(x).block_until_ready()
+    elif what == "leave":             # one process ends in order while the others wait for it
+        if ME != victim:
+            f(x).block_until_ready()
+    elif what == "diverged":          # the same name, another program
+        sharded(once if ME != victim else lambda x: lax.psum(lax.ppermute(x, "x", ring), "x"))
+        def step(x):
+            x = lax.psum(x, "x")
+            return lax.ppermute(x, "x", ring) if ME == victim else lax.pmax(x, "x")
+        sharded(step)(x).block_until_ready()
+    print("nothing happened", flush=True)
+except Exception as e:  # noqa: BLE001
+    if what in ("permute", "sum", "compile"):
+        with open(file) as t:
+            began = float(t.read())
+    print(f"after {time.time() - began if what not in ('swapped', 'leave', 'diverged') else 0:.3f} s: {type(e).__name__}: {e}", flush=True)

@@ -1,0 +1,136 @@
+"""Several processes, joined by jax.distributed: the programs of processes/, started as P processes of D devices."""
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+RONDO = (jax.config.jax_platforms or "rondo").startswith("rondo")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Job:
+    def __init__(self, processes, devices, program, *args, **env):
+        port = free_port()
+        base = {**os.environ, "PROCESSES": str(processes), "DEVICES": str(devices), "COORDINATOR": f"127.0.0.1:{port}",
+                "RONDO_DEVICES": "0", "TF_CPP_MIN_LOG_LEVEL": "2", **env}
+        self.tag = f"rondo-job-{os.getpid()}-{port}"
+        self.all = [subprocess.Popen([sys.executable, str(HERE / "processes" / f"{program}.py"), *map(str, args)],
+                                     env={**base, "PROCESS": str(i), "JOB": self.tag}, text=True,
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE) for i in range(processes)]
+
+    def wait(self, seconds=60):
+        """[(exit code, stdout, stderr)]"""
+        until, out = time.monotonic() + seconds, []
+        try:
+            for p in self.all:
+                out.append((p, *p.communicate(timeout=max(until - time.monotonic(), 0.1))))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"process {len(out)} has not ended within {seconds} s") from None
+        finally:
+            for p in self.all:
+                if p.poll() is None:
+                    p.kill()
+                    p.communicate()
+        return [(p.returncode, o, e) for p, o, e in out]
+
+    def left(self):
+        """Processes of this job that live, by their environment; those that are leaving get a second."""
+        for _ in range(20):
+            found = []
+            for p in pathlib.Path("/proc").glob("[0-9]*"):
+                try:
+                    if f"JOB={self.tag}\0".encode() in (p / "environ").read_bytes():
+                        found.append((p / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                except OSError:
+                    pass
+            if not found:
+                break
+            time.sleep(0.1)
+        return found
+
+
+def run(*args, seconds=60, **env):
+    job = Job(*args, **env)
+    out = job.wait(seconds)
+    assert not job.left()
+    return out
+
+
+@pytest.mark.parametrize("processes, devices", [(2, 1), (2, 2), (4, 1), (1, 4)])
+def test_programs(processes, devices):
+    for code, out, err in run(processes, devices, "everything"):
+        assert code == 0, out + err
+        assert "passed" in out and "rondo:" not in err, out + err
+
+
+needs_rondo = pytest.mark.skipif(not RONDO, reason="what jaxlib's own clients do is not tested here")
+
+
+@needs_rondo
+@pytest.mark.parametrize("what, victim", [("permute", 1), ("sum", 0), ("compile", 2), ("between", 1)])
+def test_death(what, victim, tmp_path):
+    """Every survivor hears who has died, in which program and line, within two seconds, and ends in order."""
+    files = set(os.listdir("/dev/shm")) | set(os.listdir("/tmp"))
+    out = run(3, 1, "faults", what, victim, tmp_path / "moment")
+    assert out[victim][0] == -signal.SIGKILL
+    program = {"permute": "jit_permutes", "sum": "jit_sums"}.get(what, "jit_once")
+    for i, (code, text, err) in enumerate(out):
+        if i == victim:
+            continue
+        m = re.search(r"after ([\d.]+) s: JaxRuntimeError: (.*)", text)
+        assert m and code == 0, text + err
+        assert float(m[1]) < 2, text
+        assert f"process {victim} (pid " in m[2] and "has died" in m[2] and program in m[2] and "faults.py:" in m[2], m[2]
+    new = (set(os.listdir("/dev/shm")) | set(os.listdir("/tmp"))) - files
+    assert not [f for f in new if "rondo" in f], new
+
+
+@needs_rondo
+def test_stopped_process_is_waited_for(tmp_path):
+    job = Job(3, 1, "faults", "stop", 1, tmp_path / "pid")
+    for _ in range(300):
+        if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
+            break
+        time.sleep(0.1)
+    time.sleep(2.5)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGCONT)
+    for code, text, err in job.wait():
+        assert code == 0 and "went on" in text, text + err
+    assert not job.left()
+
+
+@needs_rondo
+def test_order_swapped_in_one_process(tmp_path):
+    out = run(2, 1, "faults", "swapped", 1, tmp_path / "none")
+    texts = [re.search(r"JaxRuntimeError: (.*)", text) for _, text, _ in out]
+    assert all(texts), out
+    assert any("devices have diverged" in t[1] and "'jit_once'" in t[1] and "'jit_other'" in t[1] for t in texts), texts
+    assert all(code == 0 for code, _, _ in out)
+
+
+@needs_rondo
+def test_programs_that_differ_say_where(tmp_path):
+    out = run(2, 1, "faults", "diverged", 1, tmp_path / "none")
+    text = "".join(t for _, t, _ in out)
+    assert "devices have diverged" in text and "differs from this device's first in command 2" in text, out
+    assert "permute" in text and "all_reduce" in text, text
+
+
+@needs_rondo
+def test_a_process_that_leaves(tmp_path):
+    out = run(2, 1, "faults", "leave", 1, tmp_path / "none")
+    assert "process 1" in out[0][1] and "has left the job" in out[0][1], out
+    assert [code for code, _, _ in out] == [0, 0]
