@@ -141,7 +141,7 @@ struct err *move_blocks(const struct call *q, const struct blocks *b)
 
 struct single { const struct call *q; const char *x; char *y; int from; };
 
-static void single_fill(void *v, int j, int64_t o, int64_t n, char *to) { memcpy(to, ((struct single *)v)->x + o, (size_t)n); }
+static void single_fill(void *v, int j, int64_t o, int64_t n, char *to) { copy(to, ((struct single *)v)->x + o, (size_t)n); }
 
 static void single_take(void *v, const struct where *w, int64_t o, int64_t n)
 {
@@ -149,7 +149,7 @@ static void single_take(void *v, const struct where *w, int64_t o, int64_t n)
 	const struct where *s = &w[u->from];
 
 	if (s->p)
-		memcpy(u->y + o, s->p, (size_t)n);
+		copy(u->y + o, s->p, (size_t)n);
 	else
 		sym_get(u->q->ep, s->pe, u->y + o, s->off, (size_t)n);
 }
@@ -239,12 +239,12 @@ struct err *move_permute(const struct call *q, int from, int to, const char *x, 
 	if (q->algo == COLL_slot && n <= SYM_SLOT) {
 		if (to >= 0) {
 			TRY(sym_slot_room(q->ep, to, (size_t)n, &room));
-			memcpy(room, x, (size_t)n);
+			copy(room, x, (size_t)n);
 			sym_slot_send(q->ep, to, q->site, (size_t)n);
 		}
 		if (from >= 0) {
 			TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, &m));
-			memcpy(y, m.data, (size_t)n);
+			copy(y, m.data, (size_t)n);
 			sym_return(q->ep, from, false);
 		}
 		return NULL;

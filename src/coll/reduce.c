@@ -7,7 +7,7 @@
 
 struct all { const struct call *q; const struct acc *a; const char *x; char *y; };
 
-static void all_fill(void *v, int j, int64_t o, int64_t n, char *to) { memcpy(to, ((struct all *)v)->x + o, (size_t)n); }
+static void all_fill(void *v, int j, int64_t o, int64_t n, char *to) { copy(to, ((struct all *)v)->x + o, (size_t)n); }
 
 static void all_take(void *v, const struct where *w, int64_t o, int64_t n)
 {
@@ -26,7 +26,7 @@ static struct err *all_pair(const struct call *q, const struct acc *a, const cha
 	void *room;
 
 	TRY(sym_slot_room(q->ep, pe, (size_t)n, &room));
-	memcpy(room, x, (size_t)n);
+	copy(room, x, (size_t)n);
 	sym_slot_send(q->ep, pe, q->site, (size_t)n);
 	TRY(sym_recv(q->ep, pe, q->site, SYM_SLOT_MSG, &m));
 	a->pair(n / a->elem, y, q->me ? m.data : x, q->me ? x : m.data, NULL);

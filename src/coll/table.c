@@ -29,7 +29,7 @@ enum coll_algo coll_choose(const struct coll_table *t, enum coll_kind k, enum co
 void coll_table_init(struct coll_table *t)
 {
 	const struct cpu_info *cpu = cpu_get();
-	const int64_t slot = 2048, big = 16 << 20;
+	const int64_t slot = 1024, big = 16 << 20;
 
 	memset(t, 0, sizeof *t);
 	t->cores = cpu->cores;
@@ -38,9 +38,9 @@ void coll_table_init(struct coll_table *t)
 	/* Below the size of a few slots the copy through the ring is cheaper than a wait for the loan to come back. */
 	for (int topo = 0; topo < COLL_TOPOS; topo++) {
 		struct coll_rule (*r)[COLL_RULES] = t->rule[topo];
-		const struct coll_rule all[COLL_RULES] = { { slot, COLL_slot }, { 256 << 10, COLL_stage }, { big, COLL_two_shot }, { INT64_MAX, COLL_ring } };
+		const struct coll_rule all[COLL_RULES] = { { slot, COLL_slot }, { 384 << 10, COLL_stage }, { big, COLL_two_shot }, { INT64_MAX, COLL_ring } };
 		const struct coll_rule reduce[COLL_RULES] = { { slot, COLL_slot }, { 256 << 10, COLL_stage }, { INT64_MAX, COLL_loan } };
-		const struct coll_rule move[COLL_RULES] = { { slot, COLL_slot }, { 256 << 10, COLL_stage }, { INT64_MAX, COLL_direct } };
+		const struct coll_rule move[COLL_RULES] = { { slot, COLL_slot }, { 64 << 10, COLL_stage }, { INT64_MAX, COLL_direct } };
 		const struct coll_rule scan[COLL_RULES] = { { slot, COLL_slot }, { 256 << 10, COLL_stage }, { INT64_MAX, COLL_ring } };
 		const struct coll_rule barrier[COLL_RULES] = { { INT64_MAX, COLL_slot } };
 		memcpy(r[COLL_all_reduce], all, sizeof all);

@@ -245,11 +245,11 @@ struct err *sym_slot_room(struct sym_ep *ep, int pe, size_t n, void **out)
 
 void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
 {
-	uint64_t w[4] = { 0 }, tick, what = what_of(ep, site, SYM_SLOT_MSG);
+	uint64_t w[4], tick, what = what_of(ep, site, SYM_SLOT_MSG);
 	uint32_t slot = chan_send(&ep->chan[pe], &tick);
 
 	if (n <= SYM_INLINE)
-		memcpy(w, ep->room, n);
+		memcpy(w, ep->room, sizeof w);
 	else if (!ep->world->peer[pe].direct)
 		ep->world->tr->put(ep->world, ep->pe, pe, FROM_ME(ep, slot) + slot * SYM_SLOT, ep->room, n);
 	line_write(ep, pe, slot, tick, what, w, (uint32_t)n);

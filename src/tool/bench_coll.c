@@ -68,7 +68,7 @@ static struct err *turn(struct coll *c, const struct coll_group *g, enum coll_ki
 	}
 }
 
-/* The result is read and the operand written anew for every turn, as a program does. */
+/* Every turn takes what the one before has made: as operand where it is as large, else copied there. */
 static struct err *batch(struct coll *c, const struct coll_group *g, enum coll_kind k, int64_t n, char *x, char *y, int turns, double *s)
 {
 	int64_t nx = operand(k, n, g->n), ny = result(k, n, g->n);
@@ -76,8 +76,13 @@ static struct err *batch(struct coll *c, const struct coll_group *g, enum coll_k
 
 	for (int i = 0; i < turns; i++) {
 		TRY(turn(c, g, k, n, x, y));
-		for (int64_t o = 0; o < nx && ny; o += ny)
-			memcpy(x + o, y, (size_t)MIN(ny, nx - o));
+		if (nx == ny) {
+			char *was = x;
+			x = y;
+			y = was;
+		} else
+			for (int64_t o = 0; o < nx && ny; o += ny)
+				memcpy(x + o, y, (size_t)MIN(ny, nx - o));
 	}
 	*s = (clock_s() - t) / turns;
 	return NULL;
@@ -398,7 +403,7 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 			err_free(b.err[i]);
 	}
 	TRY_GOTO(e, e, out);
-	printf("# %s, %d cores, %d PEs as threads; a turn reads the result and writes the operand anew; medians of %d interleaved rounds\n", cpu_get()->name, cpu_get()->cores, b.npe, b.rounds);
+	printf("# %s, %d cores, %d PEs as threads; a turn takes the result of the one before; medians of %d interleaved rounds\n", cpu_get()->name, cpu_get()->cores, b.npe, b.rounds);
 	if (b.nfloor) {
 		int n = MIN(b.nfloor, MAX_ROUNDS);
 		qsort(b.floor, (size_t)n, sizeof(double), by_value);
