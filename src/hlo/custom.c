@@ -380,6 +380,8 @@ struct err *conv_custom_call(struct hlo *h, const struct wop *o)
 	TRY(config_of(h, o, p[1], &config));
 	if (span_is(h, target, "ApproxTopK"))
 		return approx_top_k(h, o, p[3], config);
+	if (span_is(h, target, "Qr") || span_is(h, target, "ProductOfElementaryHouseholderReflectors"))
+		return householder(h, o, target.n > 2);
 	TRY(attr_list(h, p[6], &nalias, &alias));
 	w_begin(h);
 	w_int(h, span_intern(h, target));

@@ -221,6 +221,10 @@ void w_list(struct hlo *h, int n, const int64_t *v);           /* count, integer
  * integers and a list that follow each other: "l1 l0 i2". */
 struct err *w_props(struct hlo *h, const uint32_t *p, const char *words);
 
+/* --- qr.c: Qr, or the product of its reflectors -------------------------- */
+
+struct err *householder(struct hlo *h, const struct wop *o, bool product);
+
 /* --- expand.c, custom.c, shard.c ---------------------------------------- */
 
 conv_fn conv_batch_norm_inference, conv_batch_norm_training, conv_batch_norm_grad, conv_map, conv_dot, conv_einsum,

@@ -331,6 +331,36 @@ func.func @main(%a: tensor<4xbf16>, %i: tensor<2x1xi32>, %u: tensor<2xbf16>, %p:
 }
 """)
 
+# Is Q R the matrix again, and Q' Q the identity?  Two matrices, the second without a reflection to make.
+program("qr", """
+func.func @main(%a: tensor<2x3x2xf32>) -> (tensor<i1>, tensor<i1>) {
+  %0:2 = stablehlo.custom_call @Qr(%a) : (tensor<2x3x2xf32>) -> (tensor<2x3x2xf32>, tensor<2x2xf32>)
+  %q = stablehlo.custom_call @ProductOfElementaryHouseholderReflectors(%0#0, %0#1) : (tensor<2x3x2xf32>, tensor<2x2xf32>) -> tensor<2x3x2xf32>
+  %zero = stablehlo.constant dense<0.0> : tensor<2x2x2xf32>
+  %one = stablehlo.constant dense<1.0> : tensor<2x2x2xf32>
+  %i = stablehlo.iota dim = 1 : tensor<2x2x2xi32>
+  %j = stablehlo.iota dim = 2 : tensor<2x2x2xi32>
+  %upper = stablehlo.compare LE, %i, %j : (tensor<2x2x2xi32>, tensor<2x2x2xi32>) -> tensor<2x2x2xi1>
+  %diagonal = stablehlo.compare EQ, %i, %j : (tensor<2x2x2xi32>, tensor<2x2x2xi32>) -> tensor<2x2x2xi1>
+  %top = stablehlo.slice %0#0 [0:2, 0:2, 0:2] : (tensor<2x3x2xf32>) -> tensor<2x2x2xf32>
+  %r = stablehlo.select %upper, %top, %zero : tensor<2x2x2xi1>, tensor<2x2x2xf32>
+  %unit = stablehlo.select %diagonal, %one, %zero : tensor<2x2x2xi1>, tensor<2x2x2xf32>
+  %qr = stablehlo.dot_general %q, %r, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x2xf32>, tensor<2x2x2xf32>) -> tensor<2x3x2xf32>
+  %qq = stablehlo.dot_general %q, %q, batching_dims = [0] x [0], contracting_dims = [1] x [1] : (tensor<2x3x2xf32>, tensor<2x3x2xf32>) -> tensor<2x2x2xf32>
+  %d = stablehlo.subtract %qr, %a : tensor<2x3x2xf32>
+  %e = stablehlo.subtract %qq, %unit : tensor<2x2x2xf32>
+  %dd = stablehlo.abs %d : tensor<2x3x2xf32>
+  %ee = stablehlo.abs %e : tensor<2x2x2xf32>
+  %small = stablehlo.constant dense<1.0e-5> : tensor<f32>
+  %most = stablehlo.constant dense<0.0> : tensor<f32>
+  %dm = stablehlo.reduce(%dd init: %most) applies stablehlo.maximum across dimensions = [0, 1, 2] : (tensor<2x3x2xf32>, tensor<f32>) -> tensor<f32>
+  %em = stablehlo.reduce(%ee init: %most) applies stablehlo.maximum across dimensions = [0, 1, 2] : (tensor<2x2x2xf32>, tensor<f32>) -> tensor<f32>
+  %x = stablehlo.compare LT, %dm, %small : (tensor<f32>, tensor<f32>) -> tensor<i1>
+  %y = stablehlo.compare LT, %em, %small : (tensor<f32>, tensor<f32>) -> tensor<i1>
+  return %x, %y : tensor<i1>, tensor<i1>
+}
+""")
+
 if __name__ == "__main__":
     context = mlir.make_ir_context()
     with context:

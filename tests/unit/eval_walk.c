@@ -9,6 +9,8 @@
 #include <cmocka.h>
 
 #include "eval/eval.h"
+#include "hlo/hlo.h"
+#include "pass/pass.h"
 
 enum { MOST = 64 };
 static float out[8][MOST];      /* results of the last run: [device * results + result] */
@@ -233,9 +235,68 @@ static void errors(void **state)
 	err_free(e);
 }
 
+/* Run module m, which is freed, as run does its text. */
+static void run_module(struct ir_module *m, const float *in)
+{
+	struct str s = {0};
+	ir_print(&s, m);
+	ir_module_free(m);
+	run(s.p, 1, in);
+	str_free(&s);
+}
+
+static void householder(void **state)
+{
+	struct str s = {0};
+	struct ir_module *m;
+	float in[12] = { 3, 1, 4, -1, 5, 9, -2, 6, 0, 0, 0, 0 };
+	assert_null(str_read_file(&s, "tests/hlo/qr.mlirbc"));
+	assert_null(hlo_read(s.p, s.n, &m));
+	str_free(&s);
+	run_module(m, in);
+	IS(0, 1);
+	IS(1, 1);
+}
+
+/* bf16: after every addition, in windows of 32 whose padding lies on both sides. */
+static void rounding(void **state)
+{
+	static const char text[] =
+		"module @m partitions=1 replicas=1\n"
+		"fn @main(%1: bf16[2,70]) -> (bf16[2]) {\n"
+		"  %2 = constant data=0 : bf16[]\n"
+		"  %3 = reduce %1, %2 dims=[1] redop=add : bf16[2]\n"
+		"  return %3\n"
+		"}\n";
+	float in[140], want[2];
+	for (int i = 0; i < 140; i++)
+		in[i] = bf16_to_f32(f32_to_bf16((float)(i * i % 37) / 7));
+	for (int r = 0; r < 2; r++) {
+		float all = 0;
+		for (int w = 0; w < 3; w++) {
+			float part = 0;
+			for (int i = MAX(0, 32 * w - 13); i < MIN(70, 32 * w + 19); i++)
+				part = bf16_to_f32(f32_to_bf16(part + in[70 * r + i]));
+			all = bf16_to_f32(f32_to_bf16(all + part));
+		}
+		want[r] = all;
+	}
+	struct ir_module *m;
+	struct pass_opts o;
+	assert_null(ir_parse(text, strlen(text), &m));
+	assert_null(conf_set("EXCESS_PRECISION", "0"));
+	pass_opts_from_conf(&o);
+	o.stop = "round";
+	assert_null(pass_run(&o, m));
+	assert_null(conf_set("EXCESS_PRECISION", "1"));
+	run_module(m, in);
+	is(0, 2, want);
+}
+
 int main(void)
 {
 	const struct CMUnitTest t[] = {
+		cmocka_unit_test(householder), cmocka_unit_test(rounding),
 		cmocka_unit_test(roles), cmocka_unit_test(whiles), cmocka_unit_test(branches), cmocka_unit_test(regions),
 		cmocka_unit_test(collectives), cmocka_unit_test(manual), cmocka_unit_test(errors),
 	};

@@ -1,0 +1,147 @@
+/* The custom calls Qr and ProductOfElementaryHouseholderReflectors, which JAX sends where it has no LAPACK, as loops
+ * over columns.  Conventions are LAPACK's (geqrf, orgqr): reflector j is H = I - tau v v', v has a one at row j and
+ * lies below the diagonal; a column that needs no reflection has tau 0. */
+#include "wire.h"
+
+/* The body of a loop over matrices [.., m, n], vectors over rows [.., m], over columns [.., n], scalars [..]. */
+struct house {
+	struct ir_b b;
+	int rank;                    /* of a matrix */
+	ir_type whole, rows, cols, one;
+	ir_val j;                    /* column, i32 */
+};
+
+static ir_val num(struct house *s, ir_type t, double v) { return ir_const_f(&s->b, t, v); }
+
+/* x broadcast to type t, its dimensions in order but for one of t's. */
+static ir_val spread(struct house *s, ir_val x, ir_type t, int without)
+{
+	int64_t dims[IR_MAX_RANK];
+	int n = ir_vtype(s->b.m, s->b.fn, x)->rank;
+	for (int i = 0; i < n; i++)
+		dims[i] = i + (i >= without);
+	return ir_broadcast(&s->b, x, t, dims);
+}
+
+static ir_val sum(struct house *s, ir_val x, int dim)
+{
+	int64_t d = dim;
+	enum dtype dt = ir_vtype(s->b.m, s->b.fn, x)->dtype;
+	return ir_reduce1(&s->b, RED_add, x, ir_const_f(&s->b, ir_scalar(s->b.m, dt), 0), 1, &d);
+}
+
+/* Compare positions along dimension dim of type t with j. */
+static ir_val where(struct house *s, enum elem e, ir_type t, int dim)
+{
+	const struct ir_type_info *i = ir_type_of(s->b.m, t);
+	int64_t extent[IR_MAX_RANK];
+	memcpy(extent, i->dim, sizeof *extent * i->rank);
+	ir_type it = ir_tensor(s->b.m, DT_i32, i->rank, extent);
+	return ir_bin(&s->b, e, ir_iota(&s->b, it, dim), ir_splat_of(&s->b, s->j, it));
+}
+
+/* Column j of a, [.., m]. */
+static ir_val column(struct house *s, ir_val a)
+{
+	ir_val mine = where(s, ELEM_compare_eq, s->whole, s->rank - 1);
+	return sum(s, ir_select(&s->b, mine, a, num(s, s->whole, 0)), s->rank - 1);
+}
+
+/* The reflector whose part below the diagonal is x. */
+static ir_val reflector(struct house *s, ir_val x)
+{
+	int d = s->rank - 2;
+	return ir_select(&s->b, where(s, ELEM_compare_eq, s->rows, d), num(s, s->rows, 1),
+	                 ir_select(&s->b, where(s, ELEM_compare_gt, s->rows, d), x, num(s, s->rows, 0)));
+}
+
+/* a - tau v (v' a) */
+static ir_val reflect(struct house *s, ir_val a, ir_val v, ir_val tau)
+{
+	ir_val tall = spread(s, v, s->whole, s->rank - 1), w = sum(s, ir_bin(&s->b, ELEM_multiply, tall, a), s->rank - 2);
+	w = ir_bin(&s->b, ELEM_multiply, w, spread(s, tau, s->cols, s->rank - 2));
+	return ir_bin(&s->b, ELEM_subtract, a, ir_bin(&s->b, ELEM_multiply, tall, spread(s, w, s->whole, s->rank - 2)));
+}
+
+/* a, taus -> a with column j reflected onto the diagonal and the reflector below it, taus with its factor. */
+static void factor(struct house *s, ir_val a, ir_val taus, ir_type tt)
+{
+	struct ir_b *b = &s->b;
+	int d = s->rank - 2;
+	ir_val x = column(s, a), zero = num(s, s->rows, 0), at = where(s, ELEM_compare_eq, s->rows, d), below = where(s, ELEM_compare_gt, s->rows, d);
+	ir_val alpha = sum(s, ir_select(b, at, x, zero), d), rest = ir_select(b, below, x, zero), none = num(s, s->one, 0);
+	/* the norm of the rest and alpha, scaled so that squares neither overflow nor vanish */
+	int64_t dim = d;
+	ir_val most = ir_reduce1(b, RED_max, ir_un(b, ELEM_abs, rest), ir_const_f(b, ir_scalar(b->m, ir_type_of(b->m, s->one)->dtype), 0), 1, &dim);
+	ir_val still = ir_bin(b, ELEM_compare_eq, most, none);
+	most = ir_bin(b, ELEM_maximum, most, ir_un(b, ELEM_abs, alpha));
+	most = ir_select(b, ir_bin(b, ELEM_compare_eq, most, none), num(s, s->one, 1), most);
+	ir_val y = ir_bin(b, ELEM_divide, rest, spread(s, most, s->rows, d)), z = ir_bin(b, ELEM_divide, alpha, most);
+	ir_val norm = ir_un(b, ELEM_sqrt, ir_bin(b, ELEM_add, sum(s, ir_bin(b, ELEM_multiply, y, y), d), ir_bin(b, ELEM_multiply, z, z)));
+	norm = ir_bin(b, ELEM_multiply, norm, most);
+	ir_val beta = ir_select(b, ir_bin(b, ELEM_compare_ge, alpha, none), ir_un(b, ELEM_negate, norm), norm);
+	beta = ir_select(b, still, alpha, beta);
+	ir_val tau = ir_select(b, still, none, ir_bin(b, ELEM_divide, ir_bin(b, ELEM_subtract, beta, alpha), beta));
+	ir_val under = ir_select(b, still, num(s, s->one, 1), ir_bin(b, ELEM_subtract, alpha, beta));
+	ir_val v = reflector(s, ir_bin(b, ELEM_divide, x, spread(s, under, s->rows, d)));
+	ir_val mine = ir_select(b, at, spread(s, beta, s->rows, d), ir_select(b, below, v, x));
+	ir_val now = ir_select(b, where(s, ELEM_compare_eq, s->whole, d + 1), spread(s, mine, s->whole, d + 1), a);
+	ir_result(b->fn, ir_select(b, where(s, ELEM_compare_gt, s->whole, d + 1), reflect(s, a, v, tau), now));
+	ir_result(b->fn, ir_select(b, where(s, ELEM_compare_eq, tt, d), spread(s, tau, tt, d), taus));
+}
+
+static enum dtype real_matrix(const struct ir_type_info *t)
+{
+	return t->rank >= 2 && (t->dtype == DT_f32 || t->dtype == DT_f64) ? (enum dtype)t->dtype : DT_token;
+}
+
+struct err *householder(struct hlo *h, const struct wop *o, bool product)
+{
+	struct ir_module *m = h->m;
+	uint32_t nin, nout;
+	ir_val *in;
+	ir_type *rt;
+	TRY(op_ins(h, o, &nin, &in));
+	TRY(op_outs(h, o, &nout, &rt));
+	if (nin != 1 + product || nout != 2u - product)
+		return bad_op(h, "it has %u operands and %u results", nin, nout);
+	struct ir_type_info t = *ir_vtype(m, h->b.fn, in[0]);
+	enum dtype dt = real_matrix(&t);
+	if (dt == DT_token)
+		return no_op(h, "matrices of '%s'", dtype_info[t.dtype].name ? dtype_info[t.dtype].name : "none");
+	ir_type at = h->b.fn->val.p[in[0]].type, tt = product ? h->b.fn->val.p[in[1]].type : rt[1];
+	int64_t dim[IR_MAX_RANK];
+	memcpy(dim, t.dim, sizeof *dim * (size_t)t.rank);
+	int r = t.rank;
+	int64_t rows = dim[r - 2], cols = dim[r - 1], trip = ir_type_of(m, tt)->rank == r - 1 ? ir_type_of(m, tt)->dim[r - 2] : -1;
+	struct house s = { .rank = r, .whole = at };
+	s.one = ir_tensor(m, dt, r - 2, dim);
+	s.rows = ir_tensor(m, dt, r - 1, dim);
+	dim[r - 2] = trip;
+	if (trip < 0 || trip > MIN(rows, cols) || (!product && trip != MIN(rows, cols)) || ir_tensor(m, dt, r - 1, dim) != tt || rt[0] != at)
+		return bad_op(h, "its factors or results do not fit its matrix");
+	dim[r - 2] = cols;
+	s.cols = ir_tensor(m, dt, r - 1, dim);
+	s.b = (struct ir_b){ m, ir_fn_new(m, product ? "reflect" : "factor"), h->b.loc };
+	ir_val it = ir_param(s.b.fn, ir_scalar(m, DT_i32)), carry = ir_param(s.b.fn, at), other = ir_param(s.b.fn, product ? at : tt), op[3] = { 0 };
+	int64_t word[7] = { trip, 0, s.b.fn->id, 2 + product, ROLE_CARRY, product ? ROLE_CONST : ROLE_CARRY, ROLE_CONST };
+	if (product) {               /* from the last reflector to the first, on the first columns of the identity */
+		ir_val taus = ir_param(s.b.fn, tt);
+		s.j = ir_bin(&s.b, ELEM_subtract, ir_const_i(&s.b, ir_scalar(m, DT_i32), trip - 1), it);
+		ir_val mine = ir_select(&s.b, where(&s, ELEM_compare_eq, tt, r - 2), taus, num(&s, tt, 0));
+		ir_result(s.b.fn, reflect(&s, carry, reflector(&s, column(&s, other)), sum(&s, mine, r - 2)));
+		struct house out = { .b = h->b };
+		memcpy(dim, t.dim, sizeof *dim * (size_t)r);
+		ir_type grid = ir_tensor(m, DT_i32, r, dim);
+		ir_val diagonal = ir_bin(&out.b, ELEM_compare_eq, ir_iota(&out.b, grid, r - 2), ir_iota(&out.b, grid, r - 1));
+		op[0] = ir_select(&out.b, diagonal, num(&out, at, 1), num(&out, at, 0));
+		op[1] = in[0];
+		op[2] = in[1];
+	} else {
+		s.j = it;
+		factor(&s, carry, other, tt);
+		op[0] = in[0];
+		op[1] = ir_const_f(&h->b, tt, 0);
+	}
+	return op_emit(h, o, IR_loop, 2 + product, op, 6 + product, word);
+}
