@@ -75,9 +75,12 @@ FUZZ_SRC := $(foreach d,base ir prog hlo,$(wildcard src/$(d)/*.c))
 fuzz:
 	@tests/fuzz.sh "$(FUZZ)" $(FUZZ_S) "$(FUZZ_SRC)" $(SEEDS)
 
-# Two hosts as network namespaces (root).
+# Two hosts as network namespaces; machines that give little (root).
 check-net: all unit
 	@tests/net.sh $(B)
+
+check-faults: all unit
+	@tests/faults.sh $(B)
 
 check-corpus: all
 	@tests/corpus.sh $(B)
@@ -93,5 +96,5 @@ install: all
 clean:
 	rm -rf build build-*
 
-.PHONY: all unit check check-san check-jax check-net check-corpus bench fuzz install clean
+.PHONY: all unit check check-san check-jax check-net check-faults check-corpus bench fuzz install clean
 -include $(OBJ:.o=.d) $(TOOL:.o=.d) $(GEN:.o=.d) $(UNIT:=.d)

@@ -61,17 +61,74 @@ static void lower(void)
 	if (l < 1) info.avx2 = false;
 }
 
-static int64_t read_num(const char *path, int64_t none)
+/* The first numbers of a file, -1 for what is none ("max"); how many there are. */
+static int read_nums(const char *path, int64_t v[2])
 {
 	FILE *f = fopen(path, "r");
-	if (!f)
-		return none;
-	char text[64] = "";
-	int64_t v = none;
-	if (fgets(text, sizeof text, f) && text[0] >= '0' && text[0] <= '9')
-		v = strtoll(text, NULL, 10);
-	fclose(f);
-	return v;
+	char word[2][32];
+	int n = f ? fscanf(f, "%31s %31s", word[0], word[1]) : 0;
+
+	for (int i = 0; i < n; i++)
+		v[i] = word[i][0] >= '0' && word[i][0] <= '9' ? strtoll(word[i], NULL, 10) : -1;
+	if (f)
+		fclose(f);
+	return MAX(n, 0);
+}
+
+static void quota(int64_t us, int64_t period, int *cores)
+{
+	if (us > 0 && period > 0)
+		*cores = MIN(*cores, (int)MAX(1, (us + period - 1) / period));
+}
+
+/* What the control groups from the process' own up to the root of what it sees allow.  root: where the hierarchy is
+ * mounted; path: of the group in it; v1: the older kind, a hierarchy for each controller. */
+static void group_limits(const char *root, const char *path, bool v1, int *cores, int64_t *ram)
+{
+	char dir[4200], file[4300];
+	int64_t v[2], period[2];
+
+	snprintf(dir, sizeof dir, "%s%s", root, strcmp(path, "/") ? path : "");
+	for (;;) {
+		snprintf(file, sizeof file, "%s/%s", dir, v1 ? "memory.limit_in_bytes" : "memory.max");
+		if (read_nums(file, v) >= 1 && v[0] > 0)
+			*ram = MIN(*ram, v[0]);
+		snprintf(file, sizeof file, "%s/%s", dir, v1 ? "cpu.cfs_quota_us" : "cpu.max");
+		int n = read_nums(file, v);
+		if (!v1 && n == 2)
+			quota(v[0], v[1], cores);
+		snprintf(file, sizeof file, "%s/cpu.cfs_period_us", dir);
+		if (v1 && n >= 1 && read_nums(file, period) >= 1)
+			quota(v[0], period[0], cores);
+		char *slash = strrchr(dir, '/');
+		if (strlen(dir) <= strlen(root) || !slash)
+			return;
+		*slash = '\0';
+	}
+}
+
+static void cgroups(int *cores, int64_t *ram)
+{
+	FILE *f = fopen("/proc/self/cgroup", "r");
+	char line[4200], root[64];
+
+	while (f && fgets(line, sizeof line, f)) {
+		char *names = strchr(line, ':'), *path = names ? strchr(names + 1, ':') : NULL;
+		if (!path)
+			continue;
+		*path++ = '\0';
+		path[strcspn(path, "\n")] = '\0';
+		names++;
+		if (!*names)
+			group_limits("/sys/fs/cgroup", path, false, cores, ram);
+		for (char *rest = names, *name; *names && (name = strsep(&rest, ","));)
+			if (!strcmp(name, "memory") || !strcmp(name, "cpu")) {
+				snprintf(root, sizeof root, "/sys/fs/cgroup/%s", name);
+				group_limits(root, path, true, cores, ram);
+			}
+	}
+	if (f)
+		fclose(f);
 }
 
 static void machine(void)
@@ -81,13 +138,8 @@ static void machine(void)
 	lower();
 	cpu_set_t set;
 	int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
-	FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");
-	if (f) {
-		long long quota, period;
-		if (fscanf(f, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0)
-			n = MIN(n, (int)MAX(1, (quota + period - 1) / period));
-		fclose(f);
-	}
+	info.ram = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+	cgroups(&n, &info.ram);
 	if (conf_int(CONF_CORES) > 0)
 		n = (int)MIN(conf_int(CONF_CORES), 1024);
 	info.cores = MAX(1, n);
@@ -95,8 +147,6 @@ static void machine(void)
 	info.l1 = l1 > 0 ? (size_t)l1 : 32 << 10;
 	info.l2 = l2 > 0 ? (size_t)l2 : 1 << 20;
 	info.l3 = l3 > 0 ? (size_t)l3 : 8 << 20;
-	info.ram = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-	info.ram = MIN(info.ram, read_num("/sys/fs/cgroup/memory.max", INT64_MAX));
 	unsigned r[12] = {0};
 	for (unsigned i = 0; i < 3; i++)
 		__get_cpuid(0x80000002u + i, &r[i * 4], &r[i * 4 + 1], &r[i * 4 + 2], &r[i * 4 + 3]);

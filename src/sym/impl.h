@@ -180,6 +180,8 @@ void sym_wait_over(struct sym_control *me, struct sym_wait *w, int *spins, int m
 /* Meet the others of w->boot and map the heaps of those on this host: sets all that w says of processes and
  * peers.  After sym_region. */
 struct err *sym_join(struct sym_world *w, const struct kv *boot);
+/* This process cannot join: the others need not wait. */
+void sym_give_up(const struct kv *kv, const struct err *why);
 void sym_part(struct sym_world *w);                  /* say goodbye */
 /* A process is no more: its peers' waits end. */
 void sym_gone(struct sym_world *w, int proc, enum sym_life how);

@@ -431,14 +431,16 @@ static bool crowded(struct sym_world *w)
 	return threads > MIN(cores, most);
 }
 
-/* The others need not wait: every key that they may wait for says why. */
-static void give_up(const struct kv *kv, const struct err *why)
+/* Every key that they may wait for says why. */
+void sym_give_up(const struct kv *kv, const struct err *why)
 {
 	static const char *const name[] = { "process", "reached", "ucx" };
 	struct str s = { 0 };
 	char key[32];
 
 	str_addf(&s, "%c%s", FAILED, why->msg);
+	if (kv->process == 0)
+		err_free(kv->put(kv->user, "token", s.p, s.n));
 	for (size_t i = 0; i < NELEM(name); i++) {
 		snprintf(key, sizeof key, "%s/%d", name[i], kv->process);
 		err_free(kv->put(kv->user, key, s.p, s.n));      /* it may be there */
@@ -577,8 +579,6 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	w->spins = sym_spins(crowded(w) ? INT_MAX : 0);
 	w->shared = true;
 out:
-	if (e)
-		give_up(kv, e);
 	free(reach);
 	free(far);
 	str_free(&s);

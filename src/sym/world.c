@@ -1,5 +1,6 @@
 /* The world: all PEs, and how this process reaches each of them. */
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "impl.h"
@@ -37,6 +38,9 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 	w->ep = mem_lines((size_t)o->nlocal * sizeof *w->ep);
 	/* Four times the RAM a heap, so that holes between buffers never matter; but no more than 32 TB in all. */
 	size_t want = MIN((size_t)cpu_get()->ram * 4, ((size_t)32 << 40) / ((size_t)o->nlocal * (size_t)(others ? o->boot->nprocess : 1)));
+	struct rlimit as;
+	if (!getrlimit(RLIMIT_AS, &as) && as.rlim_cur != RLIM_INFINITY)       /* room for the others', and for the program */
+		want = MIN(want, (size_t)as.rlim_cur / 2 / ((size_t)o->nlocal * (size_t)(others ? o->boot->nprocess : 1)));
 	TRY_GOTO(e, sym_region(o->nlocal, want, CONTROL_MAX, others, &w->region), out);
 	if (others)
 		TRY_GOTO(e, sym_join(w, o->boot), out);
@@ -69,6 +73,8 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 			w->peer[i].direct = false;
 	}
 out:
+	if (e && others)
+		sym_give_up(o->boot, e);
 	if (e) {
 		sym_close(w);
 		w = NULL;

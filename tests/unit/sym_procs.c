@@ -295,6 +295,49 @@ static void slow(void **state)
 	drop_dir();
 }
 
+/* Somebody else talks to the socket of a process that still waits for its peer: garbage, a wrong token, silence. */
+static void strangers(void **state)
+{
+	struct job j = { 2, { 1, 1 }, "auto", 0, -1 };
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	char path[100], name[64] = "", junk[512];
+	pid_t pid[2];
+	int s[3], st;
+
+	fresh_dir();
+	fflush(NULL);
+	if (!(pid[0] = fork()))
+		member(&j, 0);
+	snprintf(path, sizeof path, "%s/process-0", dir);
+	for (int k = 0; k < 500 && !name[0]; k++) {
+		FILE *f = fopen(path, "r");
+		usleep(10000);
+		if (f && fscanf(f, "rondo %*d %*d %*d %*d %*d %*d %63s", name) != 1)
+			name[0] = '\0';
+		if (f)
+			fclose(f);
+	}
+	assert_true(name[0]);
+	memset(junk, 'x', sizeof junk);
+	memcpy(a.sun_path + 1, name, strlen(name));
+	for (int k = 0; k < 3; k++) {
+		s[k] = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+		assert_int_equal(connect(s[k], (struct sockaddr *)&a, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name))), 0);
+		if (k < 2)
+			assert_true(send(s[k], junk, k ? 176 : sizeof junk, MSG_NOSIGNAL) > 0);
+	}
+	assert_int_equal(recv(s[0], junk, sizeof junk, 0), 0);         /* cut off */
+	if (!(pid[1] = fork()))
+		member(&j, 1);
+	for (int k = 0; k < 2; k++) {
+		assert_int_equal(waitpid(pid[k], &st, 0), pid[k]);
+		assert_int_equal(st, 0);
+	}
+	for (int k = 0; k < 3; k++)
+		close(s[k]);
+	drop_dir();
+}
+
 /* One process never comes, or is of a kind that cannot be. */
 static void absent(void **state)
 {
@@ -328,7 +371,8 @@ static void absent(void **state)
 	drop_dir();
 }
 
-/* As one process of a job that somebody else started: sym_procs member DEVICES ROUNDS [ROAD that must be taken]. */
+/* As one process of a job that somebody else started: sym_procs member DEVICES ROUNDS [ROAD that must be taken or any
+ * [MEGABYTES that each device takes]]. */
 static int member_main(int argc, char **argv)
 {
 	struct sym_world *w;
@@ -338,11 +382,19 @@ static int member_main(int argc, char **argv)
 	if (e)
 		say("boot", e);
 	struct sym_opts o = { .nlocal = atoi(argv[2]), .boot = kv, .threads = atoi(argv[2]), .chaos = conf_int(CONF_CHAOS) != 0, .seed = (uint64_t)conf_int(CONF_CHAOS) };
+	o.limit = cpu_get()->ram / 10 * 9 / MAX(kv ? kv->nprocess : 1, 1);
 	if ((e = sym_open(&o, &w)))
 		say("open", e);
 	for (int pe = 0; pe < sym_npe(w) && argc > 4; pe++)
-		if (sym_proc_of(w, pe) != sym_proc(w) && strcmp(sym_road(w, pe), argv[4]))
+		if (sym_proc_of(w, pe) != sym_proc(w) && strcmp(argv[4], "any") && strcmp(sym_road(w, pe), argv[4]))
 			say(sym_road(w, pe), NULL);
+	for (int pe = sym_first(w); pe < sym_first(w) + o.nlocal && argc > 5; pe++) {
+		struct sym_block *b;
+		size_t n = (size_t)atoi(argv[5]) << 20;
+		if ((e = sym_alloc(sym_heap_of(w, pe), n, "the test", -1, &b)))
+			say("alloc", e);
+		memset(sym_base(sym_heap_of(w, pe)) + b->off, 1, n);
+	}
 	double t = clock_s();
 	talk(w, atoi(argv[3]));
 	printf("process %d of %d: %s rounds in %.2f s\n", sym_proc(w), sym_nproc(w), argv[3], clock_s() - t);
@@ -356,7 +408,7 @@ int main(int argc, char **argv)
 	if (argc > 3 && !strcmp(argv[1], "member"))
 		return member_main(argc, argv);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(shapes), cmocka_unit_test(over_tcp), cmocka_unit_test(death), cmocka_unit_test(slow), cmocka_unit_test(absent),
+		cmocka_unit_test(shapes), cmocka_unit_test(over_tcp), cmocka_unit_test(death), cmocka_unit_test(slow), cmocka_unit_test(strangers), cmocka_unit_test(absent),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Machines that give less than one would like: each has a defined outcome.
+#     tests/faults.sh BUILD
+# Some need root.  The last line is "N passed, N failed".
+set -u
+cd "$(dirname "$0")/.." || exit 1
+rondo="$PWD/$1/rondo" procs="$PWD/$1/unit/sym_procs"
+passed=0 failed=0
+log="$(mktemp)"
+group="/sys/fs/cgroup/rondo-$$" knob=memory.max
+if [ -d /sys/fs/cgroup/memory ]; then
+	group="/sys/fs/cgroup/memory/rondo-$$" knob=memory.limit_in_bytes
+fi
+trap 'rm -f "$log"; rmdir "$group" 2>/dev/null' EXIT
+
+verdict() {
+	if [ "$2" = 0 ]; then
+		passed=$((passed + 1))
+	else
+		failed=$((failed + 1))
+		echo "FAIL $1"
+		tail -n 5 "$log"
+	fi
+}
+
+works() {
+	local name="$1"
+	shift
+	timeout 60 "$@" >"$log" 2>&1
+	verdict "$name" $?
+}
+
+# fails NAME TEXT COMMAND..: ends with an error that has this text, and not by a signal
+fails() {
+	local name="$1" text="$2" rc
+	shift 2
+	timeout 60 "$@" >"$log" 2>&1
+	rc=$?
+	[ "$rc" -gt 0 ] && [ "$rc" -lt 128 ] && grep -q "$text" "$log"
+	verdict "$name (exit $rc)" $?
+}
+
+works "no locked memory" bash -c "ulimit -l 0; '$rondo' launch -n 2 '$procs' member 1 50 shm"
+works "no locked memory, over the network" bash -c "ulimit -l 0; RONDO_TRANSPORT=ucx UCX_TLS=tcp '$rondo' launch -n 2 '$procs' member 1 50 ucx"
+works "descriptors are not passed" env RONDO_TRANSPORT=pidfd "$rondo" launch -n 3 "$procs" member 1 50 shm
+works "files of at most 1 GB" bash -c "ulimit -f 1048576; '$rondo' launch -n 2 '$procs' member 2 50 shm"
+fails "files too small for a heap" "cannot reserve address space" bash -c "ulimit -f 1024; '$rondo' launch -n 2 '$procs' member 2 50 shm"
+works "little address space" bash -c "ulimit -v 8000000; '$rondo' launch -n 2 '$procs' member 1 50 shm"
+fails "an unknown road" "not auto, shm, pidfd or ucx" env RONDO_TRANSPORT=shmem "$rondo" launch -n 2 "$procs" member 1 1
+fails "a wrong token" "the token is wrong" bash -c "'$rondo' launch -n 2 sh -c 'RONDO_TOKEN=guess\$RONDO_PROCESS exec \"\$0\" member 1 1' '$procs'"
+fails "a process that cannot start tells the others" "could not join the job" \
+	bash -c "RONDO_JOIN_TIMEOUT=30 '$rondo' launch -n 2 --keep-going sh -c '[ \$RONDO_PROCESS = 1 ] && ulimit -f 1024; exec \"\$0\" member 1 1' '$procs'"
+if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then
+	works "/dev/shm of 64 MB" unshare -m bash -c "mount -t tmpfs -o size=64M tmpfs /dev/shm && '$rondo' launch -n 2 '$procs' member 1 50 shm 200"
+fi
+if [ "$(id -u)" = 0 ] && mkdir "$group" 2>/dev/null && [ -w "$group/$knob" ]; then
+	echo 400M >"$group/$knob"
+	[ ! -w "$group/memory.swap.max" ] || echo 0 >"$group/memory.swap.max"
+	works "a cgroup that suffices" bash -c "echo \$\$ >'$group/cgroup.procs'; '$rondo' launch -n 2 '$procs' member 1 50 shm 100"
+	fails "a cgroup that is too small" "out of memory: device [01] was asked for" \
+		bash -c "echo \$\$ >'$group/cgroup.procs'; '$rondo' launch -n 2 '$procs' member 1 50 shm 300"
+fi
+printf '%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" = 0 ]
