@@ -7,9 +7,11 @@ while queries stay, and a running softmax joins the pieces.  The whole step, opt
 shard_map: weights are replicated, tokens are split, gradients are summed.
 
     python train_ring.py --platform rondo --devices 4 --steps 240 --out demo_out
+
+With --processes P it is started P times (by `rondo launch -n P`, mpirun, Slurm, ..), and the devices are spread
+over the processes.
 """
 import argparse
-import functools
 import pathlib
 import resource
 import sys
@@ -23,6 +25,7 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--platform", default="", help="rondo or cpu; what JAX chooses by itself if not given")
     p.add_argument("--devices", type=int, default=4)
+    p.add_argument("--processes", type=int, default=1, help="processes that this one is one of")
     p.add_argument("--steps", type=int, default=240)
     p.add_argument("--batch", type=int, default=4, help="sequences a step")
     p.add_argument("--length", type=int, default=512, help="bytes of a sequence, over all devices")
@@ -31,6 +34,8 @@ def arguments():
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--out", default="demo_out", help="folder of loss.tsv and loss.png")
     a = p.parse_args()
+    if a.devices % a.processes:
+        p.error(f"{a.devices} devices cannot be spread over {a.processes} processes")
     if a.length % a.devices:
         p.error(f"--length {a.length} cannot be split over {a.devices} devices")
     return a
@@ -41,7 +46,9 @@ import jax  # noqa: E402  (the platform is chosen before the first device is loo
 
 if ARGS.platform:
     jax.config.update("jax_platforms", "cpu" if ARGS.platform == "cpu" else f"{ARGS.platform},cpu")
-jax.config.update("jax_num_cpu_devices", ARGS.devices)
+jax.config.update("jax_num_cpu_devices", ARGS.devices // ARGS.processes)
+if ARGS.processes > 1:
+    jax.distributed.initialize()
 
 import jax.numpy as jnp  # noqa: E402
 import optax  # noqa: E402
@@ -183,6 +190,11 @@ def step_of(opt, mesh):
 # --- run --------------------------------------------------------------------
 
 
+def say(text):
+    if jax.process_index() == 0:
+        print(text, file=sys.stderr, flush=True)
+
+
 def memory_text(devices):
     try:
         stats = [d.memory_stats() for d in devices]
@@ -238,11 +250,14 @@ def main():
     state = jax.jit(opt.init)(w)
     w, state = jax.device_put((w, state), replicated)
     count = sum(x.size for x in jax.tree.leaves(w))
-    print(f"{devices[0].platform}: {ARGS.devices} devices, {count / 1e6:.2f} M weights, {len(text) / 1e6:.1f} MB of text, "
-          f"{ARGS.batch} x {ARGS.length} bytes a step", file=sys.stderr)
+    of = f" of {ARGS.processes} processes" if ARGS.processes > 1 else ""
+    say(f"{devices[0].platform}: {ARGS.devices} devices{of}, {count / 1e6:.2f} M weights, {len(text) / 1e6:.1f} MB of text, "
+        f"{ARGS.batch} x {ARGS.length} bytes a step")
 
     step = step_of(opt, mesh)
-    put = functools.partial(jax.device_put, device=split)
+    def put(x):
+        return jax.make_array_from_callback(x.shape, split, lambda index: x[index])
+
     begin = time.perf_counter()
     losses, bar, first = [], Progress(ARGS.steps), begin
     for i, (x, y) in enumerate(batches(text, ARGS.steps)):
@@ -251,10 +266,13 @@ def main():
         now = time.perf_counter()
         if i == 0:
             first = now
-            print(f"compiled and ran the first step in {now - begin:.1f} s", file=sys.stderr)
+            say(f"compiled and ran the first step in {now - begin:.1f} s")
         rate = i * ARGS.batch * ARGS.length / (now - first) if i else 0.0
-        bar.show(i + 1, f"loss {losses[-1]:.4f}  {rate:,.0f} tokens/s  {memory_text(mesh.devices.flat)}")
+        if jax.process_index() == 0:
+            bar.show(i + 1, f"loss {losses[-1]:.4f}  {rate:,.0f} tokens/s  {memory_text(mesh.local_devices)}")
 
+    if jax.process_index():
+        return
     out = pathlib.Path(ARGS.out)
     out.mkdir(parents=True, exist_ok=True)
     (out / "loss.tsv").write_text("".join(f"{i + 1}\t{x:.9g}\n" for i, x in enumerate(losses)))

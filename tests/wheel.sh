@@ -29,4 +29,6 @@ x = jnp.arange(64.0).reshape(8, 8) + 8 * jnp.eye(8)
 y = jax.jit(lambda x: jnp.tanh(x @ x).sum() + jnp.linalg.det(x) * 0)(x)
 print(jax.devices()[0].platform, len(jax.devices()), float(y))' 2>&1)" || fail "$out"
 [ "$out" = "rondo 2 64.0" ] || fail "unexpected: $out"
+out="$(env -u RONDO_LIBRARY -u PYTHONPATH "$dir/venv/bin/python" -c 'import sys; print("rondo.early" in sys.modules, "jax" in sys.modules)' 2>&1)"
+[ "$out" = "True False" ] || fail "what must be in place before jax.distributed is not: $out"
 printf '1 passed, 0 failed\n'

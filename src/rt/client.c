@@ -80,6 +80,7 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 	struct coll_table table;
 	TRY_GOTO(e, coll_table_get(&table), out);
 	TRY_GOTO(e, job_join(c, o->boot), out);
+	TRY_GOTO(e, job_table(c, &table), out);
 	int nworker = MAX(cpu_get()->cores / c->sharers - 1, 0);
 	c->spins = sym_spins(c->sharers * (1 + nworker));
 	struct sym_opts so = { .nlocal = c->ndev, .boot = o->boot, .threads = c->ndev * (1 + nworker),

@@ -133,6 +133,8 @@ bool client_forked(const struct rt_client *c);
 
 /* Learn who the processes of the job are, and what they have. */
 struct err *job_join(struct rt_client *c, const struct kv *boot);
+/* t is this machine's table; afterwards that of process 0. */
+struct err *job_table(struct rt_client *c, struct coll_table *t);
 /* Let the other processes know what x sends and receives, for messages. */
 void job_publish(struct rt_exec *x);
 /* Add what command site of the program ident is called, and where that program parts from mine if both have one

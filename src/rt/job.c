@@ -1,9 +1,9 @@
 /* The processes of a job: what each says of itself, what all must agree on, which of them share this machine, and
  * the communication of each program, by which two that have diverged are told apart.
  *
- * Everything goes through the job's store (struct kv): "card/<process>" is what a process says of itself; the card
- * of process 0 carries the machine table that all take.  "prog/<identity>" lists the communication of a program:
- * one line "command\tsite\twhat" each, after a line with its name. */
+ * Everything goes through the job's store (struct kv): "card/<process>" is what a process says of itself; "table"
+ * is the machine table of process 0, which all take; "prog/<identity>" lists the communication of a program, one
+ * line "site, tab, what" each, after a line with its name. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -56,13 +56,11 @@ static bool same_cores(const struct card *a, const struct card *b)
 }
 
 /* What process who has to write. */
-static struct err *fetch(const struct kv *kv, int who, struct str *out)
+static struct err *fetch(const struct kv *kv, int who, const char *key, struct str *out)
 {
 	double since = clock_s(), until = since + (double)conf_int(CONF_JOIN_TIMEOUT);
-	char key[32];
 	bool said = false;
 
-	snprintf(key, sizeof key, "card/%d", who);
 	for (;;) {
 		struct err *e = kv->get(kv->user, key, (int)MAX(MIN((until - clock_s()) * 1000, SLICE_MS), 1), out);
 		if (!e || (e->code != ERR_DEADLINE && e->code != ERR_NOT_FOUND))
@@ -80,8 +78,10 @@ static struct err *fetch(const struct kv *kv, int who, struct str *out)
 static struct err *card_get(const struct kv *kv, int who, struct card *out)
 {
 	struct str s = { 0 };
-	struct err *e = fetch(kv, who, &s);
+	char key[32];
 
+	snprintf(key, sizeof key, "card/%d", who);
+	struct err *e = fetch(kv, who, key, &s);
 	if (!e && (s.n < 2 * sizeof(uint32_t) || memcmp(s.p, &(uint32_t){ CARD }, sizeof(uint32_t))))
 		e = ERR(PRECONDITION, "what process %d wrote into the job's store is no card of Rondo's", who);
 	uint32_t version = 0;
@@ -137,6 +137,28 @@ struct err *job_join(struct rt_client *c, const struct kv *boot)
 out:
 	free(card);
 	return err_wrap(e, "process %d of %d", me, n);
+}
+
+struct err *job_table(struct rt_client *c, struct coll_table *t)
+{
+	const struct kv *kv = c->boot;
+	struct str s = { 0 };
+	struct err *e = NULL;
+
+	if (!kv)
+		return NULL;
+	if (!c->process)
+		return kv->put(kv->user, "table", t, sizeof *t);
+	e = fetch(kv, 0, "table", &s);
+	if (!e && s.n != sizeof *t)
+		e = ERR(PRECONDITION, "the machine table of process 0 has %zu bytes, not %zu", s.n, sizeof *t);
+	if (!e) {
+		if (memcmp(t, s.p, sizeof *t))
+			log_line(LOG_INFO, "process %d takes the machine table of process 0, which is not its own", c->process);
+		memcpy(t, s.p, sizeof *t);
+	}
+	str_free(&s);
+	return e;
 }
 
 int rt_client_nplace(const struct rt_client *c) { return c->nplace; }
