@@ -45,6 +45,27 @@ void *scratch_need(void **p, size_t *have, size_t n)
 
 /* --- life ---------------------------------------------------------------------- */
 
+void device_pin(struct rt_device *d, int k)
+{
+	struct rt_client *c = d->c;
+	int n = (c->seat + d->local) * (1 + d->nworker) + k;
+	cpu_set_t one;
+
+	if (!c->pinned)
+		return;
+	if (k < 0) {
+		pthread_setaffinity_np(pthread_self(), sizeof c->cpus, &c->cpus);
+		return;
+	}
+	for (int i = 0; i < CPU_SETSIZE; i++)
+		if (CPU_ISSET(i, &c->cpus) && !n--) {
+			CPU_ZERO(&one);
+			CPU_SET(i, &one);
+			pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+			return;
+		}
+}
+
 static int devices_wanted(const struct rt_opts *o)
 {
 	static const char flag[] = "--xla_force_host_platform_device_count=";
@@ -77,12 +98,15 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 		e = ERR(INVALID, "RONDO_DEVICE is '%s', not cpu or far", conf_str(CONF_DEVICE));
 		goto out;
 	}
-	struct coll_table table;
-	TRY_GOTO(e, coll_table_get(&table), out);
+	TRY_GOTO(e, coll_table_get(&c->table), out);
 	TRY_GOTO(e, job_join(c, o->boot), out);
 	TRY_GOTO(e, job_table(c, &table), out);
 	int nworker = MAX(cpu_get()->cores / c->sharers - 1, 0);
 	c->spins = sym_spins(c->sharers * (1 + nworker));
+	/* Devices that wait for each other must not share a core by the scheduler's whim.  With a quota or RONDO_CORES below the
+	 * mask it is the scheduler that knows which cores are free. */
+	if (!sched_getaffinity(0, sizeof c->cpus, &c->cpus))
+		c->pinned = c->sharers > 1 && c->sharers * (1 + nworker) <= cpu_get()->cores && cpu_get()->cores == CPU_COUNT(&c->cpus);
 	struct sym_opts so = { .nlocal = c->ndev, .boot = o->boot, .threads = c->ndev * (1 + nworker),
 	                       .guard = conf_int(CONF_CHECK) != 0 };
 	so.chaos = conf_int(CONF_CHAOS) != 0;
@@ -102,7 +126,7 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 		d->heap = sym_heap_of(c->world, d->id);
 		d->trace = trace_on() ? trace_new(d->id) : NULL;
 		d->ep = sym_ep_of(c->world, d->id);
-		d->coll = coll_new(c->world, d->id, &table);
+		d->coll = coll_new(c->world, d->id, &c->table);
 		d->nworker = nworker;
 		d->worker = mem_alloc(sizeof *d->worker * (size_t)MAX(nworker, 1));
 		pthread_mutex_init(&d->lock, NULL);

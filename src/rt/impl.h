@@ -119,6 +119,10 @@ struct rt_client {
 	/* the job */
 	const struct kv *boot;        /* NULL: this process is alone */
 	int nplace; struct rt_place *place;
+	struct coll_table table;      /* of process 0 */
+	int seat;                     /* devices of the job that use this process' cores and come before its own */
+	bool pinned;                  /* threads stay on cores of their own */
+	cpu_set_t cpus;               /* where this process may run */
 	int sharers, housemates;      /* devices of the job that use this process' cores; its memory (own ones too) */
 	int nbusy;                    /* under side_lock */
 	_Atomic int parting;          /* devices that wait for their peers to leave a launch that failed */
@@ -127,6 +131,10 @@ struct rt_client {
 	struct side *side_head, **side_tail;
 	pthread_t side_thread; bool side_started;
 };
+/* This thread stays on core k of the device's own (0: the walker), if there are enough; or runs wherever the process
+ * may (-1): while code runs that may start threads of its own. */
+void device_pin(struct rt_device *d, int k);
+bool walker_here(const struct rt_device *d);           /* is this thread d's walker? */
 bool client_forked(const struct rt_client *c);
 
 /* --- job.c ------------------------------------------------------------------ */

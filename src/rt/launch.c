@@ -9,6 +9,8 @@ enum { LINGER_NS = 100000 };
 
 static _Thread_local struct rt_device *walking;   /* the device whose program this thread runs */
 
+bool walker_here(const struct rt_device *d) { return walking == d; }
+
 /* --- one device's part of a launch ------------------------------------------------ */
 
 struct part {
@@ -204,6 +206,7 @@ void *walker_main(void *v)
 	struct rt_client *c = d->c;
 
 	cpu_set_ftz();
+	device_pin(d, 0);
 	walking = d;
 	for (;;) {
 		uint32_t seen = atomic_load(&d->bell);

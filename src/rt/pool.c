@@ -69,6 +69,7 @@ void *worker_main(void *v)
 	struct rt_client *c = d->c;
 
 	cpu_set_ftz();
+	device_pin(d, 1 + (int)(w - d->worker));
 	while (!atomic_load(&c->stop)) {
 		uint32_t seen = atomic_load(&d->jobbell);
 		if (pool_help(d, INT32_MAX, &w->scratch, &w->nscratch))

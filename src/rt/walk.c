@@ -76,6 +76,14 @@ static bool loop(struct frame *f, const struct ins *i)
 	return true;
 }
 
+/* Say where in the program it was. */
+static bool failed(struct frame *f, const struct ins *i)
+{
+	if (i->site < f->x->p->nsite && f->x->p->site[i->site].text[0])
+		err_wrap(f->err, "%s", f->x->p->site[i->site].text);
+	return false;
+}
+
 /* False if the device failed or the launch was aborted. */
 static bool run(struct frame *f, const struct ins *i)
 {
@@ -148,16 +156,26 @@ static bool run(struct frame *f, const struct ins *i)
 				return false;
 			continue;
 		}
-		case I_COLL: case I_CUSTOM:
+		case I_COLL:
 			for (uint32_t n = 0; n < i->nopnd; n++)
 				ptr[n] = resolve(&o[n], base, reg);
-			f->err = i->op == I_COLL ? coll_run(&f->coll, i->ref, (uint32_t)i->imm, ptr) : custom_run(f, i->ref, ptr);
-			if (f->err) {
-				if (i->site < f->x->p->nsite && f->x->p->site[i->site].text[0])
-					err_wrap(f->err, "%s", f->x->p->site[i->site].text);
-				return false;
-			}
+			f->err = coll_run(&f->coll, i->ref, (uint32_t)i->imm, ptr);
+			if (f->err)
+				return failed(f, i);
 			continue;
+		case I_CUSTOM: {
+			bool pinned = f->d->c->pinned && walker_here(f->d);
+			for (uint32_t n = 0; n < i->nopnd; n++)
+				ptr[n] = resolve(&o[n], base, reg);
+			if (pinned)
+				device_pin(f->d, -1);
+			f->err = custom_run(f, i->ref, ptr);
+			if (pinned)
+				device_pin(f->d, 0);
+			if (f->err)
+				return failed(f, i);
+			continue;
+		}
 		}
 		reg[0] = 0;
 	}
