@@ -100,7 +100,8 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 	}
 	TRY_GOTO(e, coll_table_get(&c->table), out);
 	TRY_GOTO(e, job_join(c, o->boot), out);
-	TRY_GOTO(e, job_table(c, &table), out);
+	TRY_GOTO(e, job_table(c, &c->table), out);
+	c->table.cores = c->cores;
 	int nworker = MAX(cpu_get()->cores / c->sharers - 1, 0);
 	c->spins = sym_spins(c->sharers * (1 + nworker));
 	/* Devices that wait for each other must not share a core by the scheduler's whim.  With a quota or RONDO_CORES below the

@@ -120,6 +120,7 @@ struct rt_client {
 	const struct kv *boot;        /* NULL: this process is alone */
 	int nplace; struct rt_place *place;
 	struct coll_table table;      /* of process 0 */
+	int cores;                    /* of all hosts */
 	int seat;                     /* devices of the job that use this process' cores and come before its own */
 	bool pinned;                  /* threads stay on cores of their own */
 	cpu_set_t cpus;               /* where this process may run */

@@ -16,7 +16,6 @@ struct card {
 	int32_t ndev, cores;
 	char kind[80], boot[40], group[200];
 	uint64_t mask[MASK_WORDS];
-	struct coll_table table;
 };
 
 /* The first line of a file, or nothing. */
@@ -33,11 +32,11 @@ static void first_line(const char *path, char *out, size_t n)
 	fclose(f);
 }
 
-static void card_fill(struct card *k, int ndev, const struct coll_table *table)
+static void card_fill(struct card *k, int ndev)
 {
 	cpu_set_t set;
 
-	*k = (struct card){ .magic = CARD, .version = RONDO_VERSION, .ndev = ndev, .cores = cpu_get()->cores, .table = *table };
+	*k = (struct card){ .magic = CARD, .version = RONDO_VERSION, .ndev = ndev, .cores = cpu_get()->cores };
 	snprintf(k->kind, sizeof k->kind, "%s", cpu_get()->name[0] ? cpu_get()->name : "cpu");
 	first_line("/proc/sys/kernel/random/boot_id", k->boot, sizeof k->boot);
 	first_line("/proc/self/cgroup", k->group, sizeof k->group);
@@ -110,7 +109,7 @@ struct err *job_join(struct rt_client *c, const struct kv *boot)
 	c->boot = boot;
 	c->process = me;
 	c->nprocess = n;
-	card_fill(&card[me], c->ndev, &c->table);
+	card_fill(&card[me], c->ndev);
 	if (boot) {
 		snprintf(key, sizeof key, "card/%d", me);
 		TRY_GOTO(e, boot->put(boot->user, key, &card[me], sizeof card[me]), out);
@@ -127,14 +126,11 @@ struct err *job_join(struct rt_client *c, const struct kv *boot)
 		if ((!strcmp(card[me].boot, card[i].boot) && !strcmp(card[me].group, card[i].group)) || i == me)
 			c->housemates += card[i].ndev;
 	}
-	/* One table for all, and the cores of all hosts in it. */
-	c->table = card[0].table;
-	c->table.cores = 0;
 	for (int i = 0; i < n; i++) {
 		bool seen = false;
 		for (int k = 0; k < i; k++)
 			seen |= same_cores(&card[i], &card[k]);
-		c->table.cores += seen ? 0 : card[i].cores;
+		c->cores += seen ? 0 : card[i].cores;
 	}
 	c->nplace = total;
 	c->place = mem_alloc(sizeof *c->place * (size_t)total);
