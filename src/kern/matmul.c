@@ -14,7 +14,7 @@
 #include <immintrin.h>
 #include <stdlib.h>
 
-enum { MOST_FEW = 8, FEW_COLS = 512, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
+enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
        BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096 };
 
 const struct matmul_variant *matmul_force;
@@ -91,7 +91,56 @@ static inline uint16_t load_bf16(enum dtype dt, const char *p)
 	return f32_to_bf16(load1(dt, p));
 }
 
+/* 16 rows of 16 words of 32 bits, transposed: out[j * 16 + i] = in[i][j]. */
+__attribute__((target("avx512f")))
+static void transpose16_512(const uint32_t *const *in, uint32_t *out)
+{
+	__m512i r[16], t[16];
+	for (int i = 0; i < 16; i++)
+		r[i] = _mm512_loadu_si512((const void *)in[i]);
+	for (int i = 0; i < 8; i++) {
+		t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+		t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+	}
+	for (int i = 0; i < 4; i++) {
+		r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+		r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+		r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+		r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+	}
+	for (int i = 0; i < 4; i++) {
+		t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
+		t[4 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
+		t[8 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
+		t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
+	}
+	for (int i = 0; i < 4; i++) {
+		_mm512_storeu_si512((void *)(out + 16 * i), _mm512_shuffle_i32x4(t[i], t[4 + i], 0x88));
+		_mm512_storeu_si512((void *)(out + 16 * (4 + i)), _mm512_shuffle_i32x4(t[8 + i], t[12 + i], 0x88));
+		_mm512_storeu_si512((void *)(out + 16 * (8 + i)), _mm512_shuffle_i32x4(t[i], t[4 + i], 0xdd));
+		_mm512_storeu_si512((void *)(out + 16 * (12 + i)), _mm512_shuffle_i32x4(t[8 + i], t[12 + i], 0xdd));
+	}
+}
+
 /* --- packing ---------------------------------------------------------------------- */
+
+/* w <= 16 rows of contiguous k become columns of a panel of width pw, 16 k at a time; how many k are done. */
+__attribute__((target("avx512f")))
+static int64_t turn_f32_512(const int64_t *f, const char *base, int64_t w, int pw, int64_t kn, float *out)
+{
+	int64_t x = 0;
+	__mmask16 m = (__mmask16)((1u << w) - 1);
+	for (; x + 16 <= kn; x += 16) {
+		const uint32_t *row[16];
+		uint32_t t[256];
+		for (int i = 0; i < 16; i++)
+			row[i] = (const uint32_t *)(const void *)(base + (f[MIN(i, w - 1)] + x) * 4);
+		transpose16_512(row, t);
+		for (int j = 0; j < 16; j++)
+			_mm512_mask_storeu_epi32((void *)(out + (x + j) * pw), m, _mm512_loadu_si512((const void *)(t + 16 * j)));
+	}
+	return x;
+}
 
 /* Rows (or columns) i0 .. i0+w-1, k from k0 on for kn, into one panel of width pw. */
 static void pack_f32(const struct operand *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, float *out)
@@ -105,9 +154,12 @@ static void pack_f32(const struct operand *o, const char *base, int64_t i0, int 
 		return;
 	}
 	if (o->dt == DT_f32 && o->k_unit) {
+		int64_t done = 0;
+		for (int i = 0; i < w && cpu_get()->avx512; i += 16)
+			done = turn_f32_512(f + i, base + k[0] * 4, MIN(16, w - i), pw, kn, out + i);
 		for (int i = 0; i < w; i++) {
 			const float *p = (const float *)(base + (f[i] + k[0]) * 4);
-			for (int64_t x = 0; x < kn; x++)
+			for (int64_t x = done; x < kn; x++)
 				out[x * pw + i] = p[x];
 		}
 		return;
@@ -159,37 +211,6 @@ static void interleave(const uint16_t *p, const uint16_t *q, int n, uint16_t *ou
 	for (int i = 0; i < n; i++) {
 		out[2 * i] = p[i];
 		out[2 * i + 1] = q[i];
-	}
-}
-
-/* 16 rows of 16 words of 32 bits, transposed: out[j * 16 + i] = in[i][j]. */
-__attribute__((target("avx512f")))
-static void transpose16_512(const uint32_t *const *in, uint32_t *out)
-{
-	__m512i r[16], t[16];
-	for (int i = 0; i < 16; i++)
-		r[i] = _mm512_loadu_si512((const void *)in[i]);
-	for (int i = 0; i < 8; i++) {
-		t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-		t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-	}
-	for (int i = 0; i < 4; i++) {
-		r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-		r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-		r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-		r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-	}
-	for (int i = 0; i < 4; i++) {
-		t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
-		t[4 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
-		t[8 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
-		t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
-	}
-	for (int i = 0; i < 4; i++) {
-		_mm512_storeu_si512((void *)(out + 16 * i), _mm512_shuffle_i32x4(t[i], t[4 + i], 0x88));
-		_mm512_storeu_si512((void *)(out + 16 * (4 + i)), _mm512_shuffle_i32x4(t[8 + i], t[12 + i], 0x88));
-		_mm512_storeu_si512((void *)(out + 16 * (8 + i)), _mm512_shuffle_i32x4(t[i], t[4 + i], 0xdd));
-		_mm512_storeu_si512((void *)(out + 16 * (12 + i)), _mm512_shuffle_i32x4(t[8 + i], t[12 + i], 0xdd));
 	}
 }
 
@@ -303,13 +324,15 @@ static void pack_rows(const struct operand *o, const char *base, int64_t i0, int
 	}
 }
 
-/* 32 columns of 32 k, rows contiguous, as two tiles of pairs. */
+/* 32 columns of 32 k, rows contiguous, as two tiles of pairs.  ahead: rows that are read later, or NULL. */
 __attribute__((target("avx512f,avx512bw")))
-static void tiles32_512(const int64_t *k, const char *base, uint16_t *out)
+static void tiles32_512(const int64_t *k, const char *base, uint16_t *out, const int64_t *ahead)
 {
 	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
 	                                    34, 2, 33, 1, 32, 0);
 	const __m512i hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+	for (int i = 0; i < 32 && ahead; i++)
+		_mm_prefetch(base + ahead[i] * 2, _MM_HINT_T1);
 	for (int i = 0; i < 16; i++) {
 		__m512i a = _mm512_loadu_si512((const void *)(base + k[2 * i] * 2)), b = _mm512_loadu_si512((const void *)(base + k[2 * i + 1] * 2));
 		_mm512_storeu_si512((void *)(out + 32 * i), _mm512_permutex2var_epi16(a, lo, b));
@@ -319,7 +342,7 @@ static void tiles32_512(const int64_t *k, const char *base, uint16_t *out)
 
 /* AMX rhs: [k/32][NR/16][16 pairs][16][2]. */
 static void pack_tiles(const struct operand *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad,
-                       uint16_t *out)
+                       uint16_t *out, int64_t ahead)
 {
 	const int64_t *f = o->free + i0;
 	bool wide = cpu_get()->avx512 && o->dt == DT_bf16 && w == 32 && pw == 32;
@@ -327,7 +350,7 @@ static void pack_tiles(const struct operand *o, const char *base, int64_t i0, in
 		int64_t len = MAX(0, MIN(32, kn - x));
 		const int64_t *k = o->k + k0 + x;
 		if (wide && len == 32 && o->free_unit) {
-			tiles32_512(k, base + f[0] * 2, out);
+			tiles32_512(k, base + f[0] * 2, out, x < ahead ? k + kpad : NULL);
 			continue;
 		}
 		if (wide && len == 32 && o->k_unit) {
@@ -375,11 +398,29 @@ static void pack_rhs(const struct matmul *p, const char *base, int64_t j0, int w
 	const struct matmul_variant *v = p->v;
 	int64_t kp = pad_to(kn, v->kstep);
 	if (v->tiles)
-		pack_tiles(&p->r, base, j0, w, v->nr, k0, kn, kp, (uint16_t *)out);
+		pack_tiles(&p->r, base, j0, w, v->nr, k0, kn, kp, (uint16_t *)out, p->slab ? p->k - k0 - kn - 31 : 0);
 	else if (v->bf16)
 		pack_pairs(&p->r, base, j0, w, v->nr, k0, kn, kp, (uint16_t *)out);
 	else
 		pack_f32(&p->r, base, j0, w, v->nr, k0, kn, (float *)out);
+}
+
+/* 32 rows of n columns, contiguous, as tiles of pairs, panels bytes apart; row by row, as memory is read fastest. */
+__attribute__((target("avx512f,avx512bw")))
+static void slab32_512(const int64_t *k, const char *base, int64_t n, uint16_t *out, size_t bytes)
+{
+	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
+	                                    34, 2, 33, 1, 32, 0);
+	const __m512i hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+	for (int i = 0; i < 16; i++, out += 32) {
+		const char *x = base + k[2 * i] * 2, *y = base + k[2 * i + 1] * 2;
+		char *q = (char *)out;
+		for (int64_t j = 0; j < n; j += 32, q += bytes) {
+			__m512i a = _mm512_loadu_si512((const void *)(x + 2 * j)), b = _mm512_loadu_si512((const void *)(y + 2 * j));
+			_mm512_store_si512((void *)q, _mm512_permutex2var_epi16(a, lo, b));
+			_mm512_store_si512((void *)(q + 1024), _mm512_permutex2var_epi16(a, hi, b));
+		}
+	}
 }
 
 /* Columns n0 .. n0 + nn, k0 .. k0 + kn of rhs, panels bytes apart.  A few rows at a time, so that reading goes along
@@ -544,10 +585,15 @@ static void run_packed(const struct prog_kern *k, const struct kern_state *s, in
 		/* rows of rhs as they come, all of lhs with each */
 		for (int64_t x = 0; x < p->k; x += p->kc) {
 			int64_t kn = MIN(p->kc, p->k - x), steps = pad_to(kn, v->kstep) / v->kstep;
+			size_t bp = (size_t)(pad_to(kn, v->kstep) * v->nr) * es;
+			if (v->tiles && kn % 32 == 0 && v->nr == 32 && nn % 32 == 0 && p->r.dt == DT_bf16 && p->r.free_unit && cpu_get()->avx512)
+				for (int64_t y = 0; y < kn; y += 32)
+					slab32_512(p->r.k + x + y, rb + p->r.free[n0] * 2, nn, (uint16_t *)(void *)(bbuf + y * 64), bp);
+			else
+				pack_block(p, rb, n0, nn, x, kn, bbuf, bp);
 			for (int64_t j = 0; j < nj; j++) {
-				pack_rhs(p, rb, n0 + j * v->nr, (int)MIN(v->nr, nn - j * v->nr), x, kn, bbuf);
 				for (int64_t i = 0; i < p->npanel; i++)
-					v->micro(steps, packed + ((size_t)b * (size_t)p->npanel + (size_t)i) * p->panel + (size_t)(x * v->mr) * es, bbuf, v->nr,
+					v->micro(steps, packed + ((size_t)b * (size_t)p->npanel + (size_t)i) * p->panel + (size_t)(x * v->mr) * es, bbuf + (size_t)j * bp, v->nr,
 					         cbuf + (i * nj + j) * block, v->nr, x > 0);
 			}
 		}
@@ -668,7 +714,7 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 		const float *xb = x + b * p->m * p->k;
 		memset(acc, 0, sizeof *acc * (size_t)(p->m * nn));
 		if (p->r.free_unit) {
-			static const char zero_row[FEW_COLS * 4];
+			static const char zero_row[FEW_MOST * 4];
 			for (int64_t j = 0; j < p->k; j += 4) {
 				const char *row[4];
 				for (int q = 0; q < 4; q++)
@@ -807,7 +853,8 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 	s->phases = 2;
 	p->v = choose(b0 && b1);
 	if (p->m <= (p->v && p->v->bf16 ? 2 : MOST_FEW) && !rounds && p->r.dt != DT_f16 && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
-		p->nb = FEW_COLS;
+		/* long runs of each row, and tiles for all */
+		p->nb = MAX(FEW_COLS, MIN(FEW_MOST, (p->n / 8 + 63) / 64 * 64));
 		p->nblk = (p->n + p->nb - 1) / p->nb;
 		s->tiles = p->b * p->nblk;
 		s->shared = (size_t)(p->b * p->m * p->k) * 4 + 64;
@@ -828,7 +875,7 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 	p->slab = p->m <= FEW_ROWS && !p->in_place && p->n > FEW_ROWS;
 	/* equal parts of k, in whole steps; slabs are two steps of the widest kernel */
 	p->ko = blocks(p->k, BLOCK_KO, w->kstep);
-	p->kc = p->slab ? MIN(p->ko, 2 * SLAB) : blocks(p->ko, BLOCK_KC, w->kstep);
+	p->kc = p->slab ? MIN(p->ko, SLAB * 2) : blocks(p->ko, BLOCK_KC, w->kstep);
 	int64_t most = MAX(w->nr, (int64_t)(BLOCK_BYTES / (p->ko * (int64_t)es)) / w->nr * w->nr);
 	if (p->slab)
 		most = (p->n + 15) / 16 <= 128 ? 128 : 256;
@@ -849,7 +896,7 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 	/* copying rows is cheap; turning or converting them is not, unless few columns pass by */
 	p->lazy = !p->slab && (p->nblk == 1 || (p->l.k_unit && p->l.dt == (w->bf16 ? DT_bf16 : DT_f32) && w->tiles));
 	p->a_bytes = p->lazy ? ((size_t)(pad_to(p->kc, w->kstep) * w->mr) * es + 63) & ~(size_t)63 : 0;
-	p->b_bytes = p->share_rhs ? 0 : ((size_t)(pad_to(p->slab ? p->kc : p->ko, w->kstep) * (p->slab ? w->nr : p->nb)) * es + 63) & ~(size_t)63;
+	p->b_bytes = p->share_rhs ? 0 : ((size_t)(pad_to(p->slab ? p->kc : p->ko, w->kstep) * p->nb) * es + 63) & ~(size_t)63;
 	p->c_bytes = (size_t)(p->slab || p->ko < p->k ? p->mb : w->mr) * (size_t)p->nb * 4;
 	s->tiles = p->b * p->nblk * p->mblk;
 	s->phases = p->lazy && !p->share_rhs ? 1 : 2;

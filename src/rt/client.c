@@ -1,5 +1,6 @@
 /* The client: devices, their threads, the side lane. */
 #include <errno.h>
+#include <sys/mman.h>
 
 #include "impl.h"
 
@@ -31,14 +32,19 @@ const char *intern(const char *text)
 	return r;
 }
 
+enum { LARGE_PAGE = 2 << 20 };
+
 void *scratch_need(void **p, size_t *have, size_t n)
 {
 	if (*have < n) {
 		free(*p);
-		*have = (n + 4095) & ~(size_t)4095;
-		*p = aligned_alloc(64, *have);
+		size_t page = n >= LARGE_PAGE ? LARGE_PAGE : 4096;
+		*have = (n + page - 1) / page * page;
+		*p = aligned_alloc(page, *have);
 		if (!*p)
 			abort();        /* kilobytes of host memory: as mem_alloc */
+		if (page == LARGE_PAGE)
+			madvise(*p, *have, MADV_HUGEPAGE);
 	}
 	return *p;
 }

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #if defined(__x86_64__)
@@ -31,7 +32,7 @@ static const struct opt opts[] = {
 
 /* --- what the core can do -------------------------------------------------------- */
 
-enum { CHAINS = 12, ROUNDS = 200000 };
+enum { CHAINS = 12, ROUNDS = 200000, LARGE = 2 << 20 };
 
 #if defined(__x86_64__)
 __attribute__((target("avx512f"), noinline)) static float fma512(void)
@@ -74,6 +75,16 @@ __attribute__((target("amx-tile,amx-bf16"), noinline)) static void amx_rounds(in
 	}
 	__asm__ volatile("" : : "r"(&cfg) : "memory");   /* gcc's header tells it of 8 of the 64 bytes only */
 	_tile_loadconfig(&cfg);
+	static uint16_t data[4 * 512];           /* zeros would be multiplied faster than numbers */
+	uint32_t x = 1;
+	for (int i = 0; i < 4 * 512; i++) {
+		x = x * 1664525 + 1013904223;
+		data[i] = (uint16_t)(0x3e00 | (x >> 16 & 0x81ff));
+	}
+	_tile_loadd(4, data, 64);
+	_tile_loadd(5, data + 512, 64);
+	_tile_loadd(6, data + 1024, 64);
+	_tile_loadd(7, data + 1536, 64);
 	for (int r = 0; r < n; r++) {
 		_tile_dpbf16ps(0, 4, 6);
 		_tile_dpbf16ps(1, 4, 7);
@@ -138,6 +149,9 @@ static const struct row { const char *name, *kern; double flops, bytes; int bf16
 	DOT(f64, 512, 512, 512, 0), DOT(i32, 256, 256, 256, 0),
 	{"dot bf16 1x4096x4096", "dot (bf16[1,4096], bf16[4096,4096]) -> (bf16[1,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 2.0 * 4096 * 4096, 1},
 	{"dot f32 1x4096x4096", "dot (f32[1,4096], f32[4096,4096]) -> (f32[1,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 4.0 * 4096 * 4096, 0},
+	{"dot f32 1x4096x14336", "dot (f32[1,4096], f32[4096,14336]) -> (f32[1,14336]) attr [0,1,1,0,0,23,23,23,1]", 0, 4.0 * 4096 * 14336, 0},
+	{"dot bf16 8x4096x4096", "dot (bf16[8,4096], bf16[4096,4096]) -> (bf16[8,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 2.0 * 4096 * 4096, 1},
+	{"dot bf16 32x4096x4096", "dot (bf16[32,4096], bf16[4096,4096]) -> (bf16[32,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 2.0 * 4096 * 4096, 1},
 	{"dot f32 batched 32x128x128x64", "dot (f32[32,128,64], f32[32,64,128]) -> (f32[32,128,128]) attr [1,0,0,1,2,1,0,23,23,23,1]", 2.0 * 32 * 128 * 128 * 64, 0, 0},
 #define EL(n, t, fn, b) {"elem " fn " " #t " 4M", "elem (" #t "[" #n "], " #t "[" #n "]) -> (" #t "[" #n "]) expr (" #t ", " #t ") { %2 = " fn " " #t " %0 %1 -> " #t " } (%2)", 0, 3.0 * n * b, 0}
 #define EL1(n, t, fn, b) {"elem " fn " " #t " 4M", "elem (" #t "[" #n "]) -> (" #t "[" #n "]) expr (" #t ") { %1 = " fn " " #t " %0 -> " #t " } (%1)", 0, 2.0 * n * b, 0}
@@ -203,6 +217,16 @@ static struct err *kernel_of(const struct row *r, struct prog **out)
 	return e;
 }
 
+/* Memory as the runtime has it: large pages for what is large. */
+static char *room(size_t bytes)
+{
+	size_t page = bytes >= LARGE ? LARGE : 64;
+	char *p = aligned_alloc(page, (bytes + page - 1) / page * page);
+	if (p && page == LARGE)
+		madvise(p, (bytes + page - 1) / page * page, MADV_HUGEPAGE);
+	return p;
+}
+
 /* Fastest of the runs, in seconds. */
 static struct err *time_row(const struct row *r, double least, double *out)
 {
@@ -217,11 +241,11 @@ static struct err *time_row(const struct row *r, double least, double *out)
 		goto out;
 	for (int i = 0; i < n; i++) {
 		int64_t bytes = prog_view_bytes(&k->v[i]) + 64;
-		ptr[i] = aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64);
+		ptr[i] = room((size_t)bytes);
 		fill(&k->v[i], ptr[i], bytes);
 	}
-	ptr[n] = aligned_alloc(64, (kern_shared(k, st) + 127) / 64 * 64);
-	char *scratch = ptr[n + 1] = aligned_alloc(64, (kern_scratch(k, st) + 127) / 64 * 64);
+	ptr[n] = room(kern_shared(k, st) + 64);
+	char *scratch = ptr[n + 1] = room(kern_scratch(k, st) + 64);
 	double best = INFINITY, start = clock_s();
 	int64_t tiles = kern_tiles(k, st);
 	for (int turn = 0; turn < 3 || clock_s() - start < least; turn++) {
