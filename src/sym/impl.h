@@ -40,9 +40,16 @@ struct sym_ret {                          /* written by the peer */
 	_Atomic uint64_t closed;          /* launches it has closed */
 	_Atomic uint64_t failed;          /* the last of these that failed; its `why` says why */
 };
+/* A team that is being made: its key, and where the sender's words for it are.  Written by a line of 8 words. */
+struct sym_mail { _Alignas(64) _Atomic uint64_t key; uint64_t check, off, spare[5]; };
+enum { SYM_MAILS = 32, SYM_ROUNDS = 17 };         /* rounds of a sync of 2^17 PEs */
+struct sym_word { _Alignas(64) _Atomic uint64_t v; };
+
 struct sym_from {                         /* what one peer writes */
 	struct sym_line ring[SYM_RING];
 	struct sym_ret ret;
+	struct sym_mail mail[SYM_MAILS];
+	_Alignas(64) uint64_t give[2][2];         /* exchanges of the world's team: even and odd ones, two words each */
 	_Alignas(4096) char slot[SYM_RING][SYM_SLOT];
 };
 struct sym_control {
@@ -53,6 +60,7 @@ struct sym_control {
 	_Alignas(128) char name[128];             /* of the program; NUL-terminated, like all texts here */
 	char phase[256];                          /* what the process does outside programs */
 	char why[512];                            /* why the last launch that failed did */
+	struct sym_word sync[SYM_ROUNDS];         /* of the world's team */
 	_Alignas(4096) struct sym_from from[];
 };
 
@@ -144,7 +152,45 @@ struct sym_world {
 	const struct sym_transport *net;  /* to those that are not mapped; NULL if all are */
 	void *tr_data, *net_data;
 	uint64_t seed;
+	struct sym_side *side;            /* nlocal */
 };
+
+/* What a local PE has besides its endpoint. */
+struct sym_side {
+	pthread_mutex_t lock;
+	struct map made;                  /* teams made so far, by list of members */
+	uint32_t *mail;                   /* npe: mails of ours there that are in use */
+	struct sym_team *world;
+	pthread_mutex_t turn_lock;        /* collectives of streams: tickets given, tickets served */
+	pthread_cond_t turn_cond;
+	uint64_t given, served;
+};
+
+struct sym_team {
+	struct sym_world *w;
+	int pe, me, n;
+	int *pe_of, *rank_of;             /* n; npe */
+	struct sym_block *area;           /* of this PE; NULL: the world's, in the control zone */
+	size_t *word, *give;              /* n: where a member keeps its words of rounds; what this PE gives it */
+	size_t give_step;                 /* from even to odd exchanges */
+	size_t mine, mine_step;           /* where rank 0 gives to this PE; from rank to rank */
+	uint64_t syncs, turns;            /* done so far */
+	struct err *failed;
+};
+
+struct sym_mem {
+	struct sym_team *team;
+	size_t bytes, *off;               /* n: where each member has it */
+	char **at;                        /* n: the same here, NULL if loads and stores do not reach it */
+	struct sym_block *block;
+};
+
+struct err *sym_sides(struct sym_world *w);          /* set w->side; w->peer is known.  Undone by: */
+void sym_sides_free(struct sym_world *w);
+/* A word at off of pe's heap, seen after all that `from` did to it before; wakes pe. */
+void sym_word_put(struct sym_world *w, int from, int pe, size_t off, uint64_t v);
+/* All that local PE pe did is seen at its targets, and by its own later loads. */
+void sym_quiet_all(struct sym_world *w, int pe);
 
 struct err *sym_region(int n, size_t want, size_t control, bool shared, struct sym_region *out);
 void sym_region_free(struct sym_region *r);
@@ -168,12 +214,44 @@ void sym_rouse(_Atomic uint32_t *word, bool shared);                            
  *
  *     while (!condition) if (!sym_wait_poll(..)) { give up? other work: sym_wait_again(..) : sym_wait_rest(..) }
  *     sym_wait_over(..) */
-struct sym_wait { int n; bool armed, warned; uint32_t bell; double since; };
+struct sym_wait { int n; bool armed, warned; uint32_t bell; double since, dead; };     /* dead: when another's death was noticed */
 bool sym_wait_poll(struct sym_wait *w, int *spins, int most);                   /* true: look again at once */
 void sym_wait_again(struct sym_control *me, struct sym_wait *w);                /* something was done: poll anew */
 /* Yield, or sleep; makes the network progress.  Gives the seconds waited so far after a sleep, else 0. */
 double sym_wait_rest(struct sym_world *world, struct sym_control *me, struct sym_wait *w);
 void sym_wait_over(struct sym_control *me, struct sym_wait *w, int *spins, int most);
+
+/* What a wait of PE pe is for: a word that member `from` of team writes (-1: any of them). */
+struct sym_watch { struct sym_world *w; int pe; const struct sym_team *team; int from; const char *what; };
+extern _Thread_local _Atomic int *sym_stop;         /* becomes non-zero when this thread's waits are to end with CANCELLED; may be NULL */
+/* After a look in vain: pass the time until the next one; an error if there is no hope. */
+struct err *sym_wait_turn(const struct sym_watch *x, struct sym_wait *w);
+void sym_wait_done(const struct sym_watch *x, struct sym_wait *w);
+#define SYM_WAIT(e, cond, x) do { \
+		struct sym_wait w_ = { 0 }; \
+		while (!(cond)) \
+			if (((e) = sym_wait_turn((x), &w_))) \
+				break; \
+		sym_wait_done((x), &w_); \
+	} while (0)
+
+/* Everything before is seen before everything after.  The thread sanitizer knows no fences, but atomic exchanges. */
+static inline void sym_full_fence(void)
+{
+#if defined(__SANITIZE_THREAD__)
+#define SYM_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SYM_TSAN 1
+#endif
+#endif
+#ifdef SYM_TSAN
+	static _Atomic int word;
+	atomic_fetch_add(&word, 0);
+#else
+	atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
 
 /* --- join.c: how processes come to know each other --------------------------------------- */
 

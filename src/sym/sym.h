@@ -151,6 +151,172 @@ struct err *sym_lost(struct sym_ep *ep);
 char *sym_ep_base(const struct sym_ep *ep);                  /* of the PE's own heap */
 int sym_ep_pe(const struct sym_ep *ep);
 
+/* --- team.c -------------------------------------------------------------- */
+
+/* PEs that do something together.  A handle is one PE's: each member has its own, and uses it from one thread at a time;
+ * a thread may use several.  Ranks are numbers within a team.
+ *
+ * "Collective" here means: called by all members of the team it is about, and by nobody else; calls on one team in the
+ * same order by all of them.  It waits for the others.  When it fails on one member it fails on all, sooner or later; the
+ * team then gives that error for ever, and can only be freed. */
+struct sym_team;
+struct sym_team *sym_team_world(struct sym_world *w, int pe);     /* all PEs, as the local PE pe sees them; borrowed */
+/* The PEs list[0 .. n), distinct, the local PE pe among them: equal on all of them.  Collective.  One PE's threads may
+ * make teams at the same time, but not twice of the same list.  INVALID for a list that cannot be; else as sym_team_sync. */
+struct err *sym_team_new(struct sym_world *w, int pe, const int *list, int n, struct sym_team **out);   /* owned */
+/* Members start, start + stride, .. (n ranks of t; stride may be negative).  Who is not among them gets NULL at once and
+ * need not call.  t is only read, and need not live longer. */
+struct err *sym_team_split(const struct sym_team *t, int start, int stride, int n, struct sym_team **out);
+/* As a matrix with rows of nx ranks, the last maybe shorter: this PE's row and its column.  Collective in both. */
+struct err *sym_team_split_2d(const struct sym_team *t, int nx, struct sym_team **row, struct sym_team **col);
+/* Collective.  Memory of the team must have been freed.  NULL and the world's team are fine. */
+void sym_team_free(struct sym_team *t);
+int sym_team_me(const struct sym_team *t);                   /* this PE's rank */
+int sym_team_n(const struct sym_team *t);
+int sym_team_pe(const struct sym_team *t, int rank);         /* its number in the world; -1 if there is no such rank */
+int sym_team_rank(const struct sym_team *t, int pe);         /* -1 if it is no member */
+/* The rank in `to` of rank `rank` of `from`; -1 if there is none. */
+int sym_team_translate(const struct sym_team *from, int rank, const struct sym_team *to);
+/* Collective: returns when all members have called it.  Says nothing of puts.  Fails with UNAVAILABLE (the process of a
+ * member has died or left), DEADLINE (RONDO_TIMEOUT) or CANCELLED. */
+struct err *sym_team_sync(struct sym_team *t);
+/* Collective: sync, and before it all that this PE did by any context is at its targets (streams apart). */
+struct err *sym_team_barrier(struct sym_team *t);
+
+/* Memory of which every member of a team has a block of the same size, each at an offset of its own.  The handle is one
+ * PE's, may be used by all its threads, and must not outlive its team. */
+struct sym_mem;
+/* Collective: n bytes of zeros (0 is fine) on a multiple of 64.  what as for sym_alloc.  INVALID when the members ask for
+ * different sizes; EXHAUSTED on all when one has no room. */
+struct err *sym_mem_new(struct sym_team *t, size_t n, const char *what, struct sym_mem **out);   /* owned */
+/* Collective, with a barrier: nobody may be using it, nor a stream.  NULL is fine. */
+void sym_mem_free(struct sym_mem *m);
+void *sym_mem_at(const struct sym_mem *m);                   /* this PE's block */
+size_t sym_mem_bytes(const struct sym_mem *m);
+size_t sym_mem_off(const struct sym_mem *m, int rank);       /* in the heap of that member */
+struct sym_team *sym_mem_team(const struct sym_mem *m);      /* borrowed */
+/* A member's block, for loads, stores and C's atomics; NULL if it is not mapped here or there is no such rank. */
+void *sym_ptr(const struct sym_mem *m, int rank);
+
+/* --- rma.c --------------------------------------------------------------- */
+
+/* A stream of one-sided operations of one local PE.  An operation names its target as byte off of m on the member `rank` of
+ * m's team; m must be this PE's handle.
+ *
+ * Order: operations have none, but what is said here.  A signal, an atomic without result, and put_signal's signal are
+ * seen after all that the same PE sent to the same target before.  fence orders all puts, signals and atomics to one target
+ * before it before those after it, for each target; quiet waits until all before it are at their targets.  Who sees a word by a
+ * wait or test, or an atomic, sees what was ordered before it.
+ * Words: a put of 1, 2, 4 or 8 bytes on such a boundary is seen whole.  Atomics are atomic with each other, with C's on
+ * the mapped word, and with such puts.
+ * Failure: the calls that return no error keep the first one in the context; quiet gives it, once.  What was to be
+ * read is zeros then. */
+enum sym_ctx_kind {
+	SYM_SHARED,               /* any threads, at the same time */
+	SYM_SERIAL,               /* any threads, one at a time */
+	SYM_PRIVATE,              /* the thread that made it; any other gets PRECONDITION from quiet */
+};
+struct sym_ctx;
+struct err *sym_ctx_new(struct sym_world *w, int pe, enum sym_ctx_kind kind, struct sym_ctx **out);   /* owned; pe is local, else INVALID */
+void sym_ctx_free(struct sym_ctx *c);                        /* quiet first; an error that nobody asked for is logged.  NULL is fine */
+
+/* Blocking until src may be reused, dst is filled. */
+void sym_ctx_put(struct sym_ctx *c, struct sym_mem *m, size_t off, const void *src, size_t n, int rank);
+void sym_ctx_get(struct sym_ctx *c, void *dst, struct sym_mem *m, size_t off, size_t n, int rank);
+/* Not blocking: src must stay, dst must not be looked at, until quiet. */
+void sym_ctx_put_nbi(struct sym_ctx *c, struct sym_mem *m, size_t off, const void *src, size_t n, int rank);
+void sym_ctx_get_nbi(struct sym_ctx *c, void *dst, struct sym_mem *m, size_t off, size_t n, int rank);
+/* n elements of `bytes` each; steps between them in elements, of the remote side (rs) and the local one (ls); may be negative.
+ * Blocking as put and get. */
+void sym_ctx_iput(struct sym_ctx *c, struct sym_mem *m, size_t off, ptrdiff_t rs, const void *src, ptrdiff_t ls, size_t bytes, size_t n, int rank);
+void sym_ctx_iget(struct sym_ctx *c, void *dst, ptrdiff_t ls, struct sym_mem *m, size_t off, ptrdiff_t rs, size_t bytes, size_t n, int rank);
+/* One element of 1, 2, 4 or 8 bytes; zero-extended. */
+void sym_ctx_p(struct sym_ctx *c, struct sym_mem *m, size_t off, int bytes, uint64_t v, int rank);
+uint64_t sym_ctx_g(struct sym_ctx *c, struct sym_mem *m, size_t off, int bytes, int rank);
+
+/* A word of 4 or 8 bytes on its boundary.  amo gives the word before; nbi writes it to *old by quiet; post gives nothing
+ * and does not wait. */
+uint64_t sym_ctx_amo(struct sym_ctx *c, struct sym_mem *m, size_t off, int bytes, enum sym_amo op, uint64_t v, uint64_t cond, int rank);
+void sym_ctx_amo_nbi(struct sym_ctx *c, struct sym_mem *m, size_t off, int bytes, enum sym_amo op, uint64_t v, uint64_t cond, int rank, uint64_t *old);
+void sym_ctx_amo_post(struct sym_ctx *c, struct sym_mem *m, size_t off, int bytes, enum sym_amo op, uint64_t v, int rank);
+
+/* Signals are words of 8 bytes of any symmetric memory.  op: SYM_SET or SYM_ADD.  A counter says how many came, not which:
+ * give each piece a word of its own where that matters. */
+void sym_ctx_put_signal(struct sym_ctx *c, struct sym_mem *m, size_t off, const void *src, size_t n,
+                        struct sym_mem *sig, size_t sigoff, enum sym_amo op, uint64_t v, int rank);
+void sym_ctx_put_signal_nbi(struct sym_ctx *c, struct sym_mem *m, size_t off, const void *src, size_t n,
+                            struct sym_mem *sig, size_t sigoff, enum sym_amo op, uint64_t v, int rank);
+void sym_ctx_signal(struct sym_ctx *c, struct sym_mem *sig, size_t off, enum sym_amo op, uint64_t v, int rank);
+uint64_t sym_signal_fetch(const struct sym_mem *sig, size_t off);         /* this PE's */
+
+void sym_ctx_fence(struct sym_ctx *c);
+struct err *sym_ctx_quiet(struct sym_ctx *c);
+
+/* Waiting for words of this PE's own block, that others write by signals, atomics, p, or puts of such a word. */
+enum sym_type { SYM_I32, SYM_U32, SYM_I64, SYM_U64 };
+enum sym_cmp { SYM_EQ, SYM_NE, SYM_GT, SYM_GE, SYM_LT, SYM_LE };
+enum { SYM_ANY = -1 };
+struct sym_cond {
+	struct sym_mem *m; size_t off;
+	size_t n;                 /* words, next to each other */
+	enum sym_type type; enum sym_cmp cmp;
+	int64_t v;                /* what each word is compared with; */
+	const int64_t *each;      /* or, if not NULL, each[i] */
+	const uint8_t *skip;      /* if not NULL: words with skip[i] != 0 do not count */
+	int from;                 /* rank that will write them, or SYM_ANY: whose death ends the wait */
+};
+/* Wait until all, any, or at least one of the words are as said; 0 words, or all skipped, is no wait.  any gives one that is (n if
+ * none counts), looking first where it did not look last; some gives all that are, in order, and their number.  They
+ * poll, then yield, then sleep, and fail with UNAVAILABLE (the process of `from` has died or left; of SYM_ANY: one of the team
+ * has died, or all others have left), DEADLINE, CANCELLED, or INVALID for a condition that cannot be. */
+struct err *sym_wait_all(struct sym_ctx *c, const struct sym_cond *x);
+struct err *sym_wait_any(struct sym_ctx *c, const struct sym_cond *x, size_t *which);
+struct err *sym_wait_some(struct sym_ctx *c, const struct sym_cond *x, size_t *which, size_t *n);
+/* One word; *seen (may be NULL) gets what it was. */
+struct err *sym_wait_until(struct sym_ctx *c, struct sym_mem *m, size_t off, enum sym_type type, enum sym_cmp cmp, int64_t v, int from, int64_t *seen);
+/* The same without waiting, for conditions that can be.  any gives n if there is none; some their number. */
+bool sym_test_all(struct sym_ctx *c, const struct sym_cond *x);
+size_t sym_test_any(struct sym_ctx *c, const struct sym_cond *x);
+size_t sym_test_some(struct sym_ctx *c, const struct sym_cond *x, size_t *which);
+
+/* --- stream.c ------------------------------------------------------------ */
+
+/* Operations of a local PE that a thread of the stream's own does, one after the other, while the caller goes on.  Calls may
+ * come from any thread; they copy their arguments but not what is behind pointers: sources, destinations and memory
+ * handles must stay until the operation is done.
+ *
+ * Each operation begins when the one before is done: a put is done when its source may be reused, and what follows it to the same
+ * PE is seen after it; a recorded event, and sync, mean that all before is at its targets.
+ * The first failure sticks: what follows is not done, events are recorded as failed, and sync gives an error that names the
+ * stream, the operation and its number, for ever. */
+struct sym_stream; struct sym_event;
+struct err *sym_stream_new(struct sym_world *w, int pe, const char *name, struct sym_stream **out);   /* owned; the name is copied */
+void sym_stream_free(struct sym_stream *s);                  /* waits until all is done; NULL is fine */
+void sym_stream_cancel(struct sym_stream *s);                /* ends the operation that waits, with CANCELLED */
+struct err *sym_stream_sync(struct sym_stream *s);           /* wait until all that was enqueued is done */
+bool sym_stream_idle(struct sym_stream *s);                  /* is it? */
+void sym_stream_put(struct sym_stream *s, struct sym_mem *m, size_t off, const void *src, size_t n, int rank);
+void sym_stream_get(struct sym_stream *s, void *dst, struct sym_mem *m, size_t off, size_t n, int rank);
+void sym_stream_put_signal(struct sym_stream *s, struct sym_mem *m, size_t off, const void *src, size_t n,
+                           struct sym_mem *sig, size_t sigoff, enum sym_amo op, uint64_t v, int rank);
+void sym_stream_signal(struct sym_stream *s, struct sym_mem *sig, size_t off, enum sym_amo op, uint64_t v, int rank);
+void sym_stream_wait(struct sym_stream *s, struct sym_mem *m, size_t off, enum sym_type type, enum sym_cmp cmp, int64_t v, int from);
+void sym_stream_barrier(struct sym_stream *s, struct sym_team *t);
+/* fn(user) on the stream's thread; a failure is the stream's.  what: for messages, copied. */
+void sym_stream_call(struct sym_stream *s, const char *what, struct err *(*fn)(void *user), void *user);
+/* The same for what uses the PE's endpoint, as collectives do: these, and barriers, are done one at a time over all streams of the PE,
+ * in the order in which they were enqueued, which must be the same for any two PEs that do them together. */
+void sym_stream_collective(struct sym_stream *s, const char *what, struct err *(*fn)(void *user), void *user);
+
+/* Points in streams.  Any thread; an event that is used must live. */
+struct sym_event *sym_event_new(void);                       /* owned; counts as recorded and done */
+void sym_event_free(struct sym_event *v);                    /* NULL is fine */
+void sym_event_record(struct sym_event *v, struct sym_stream *s);
+/* What follows in s waits for the last record of v before this call; its failure is s's as well. */
+void sym_stream_await(struct sym_stream *s, struct sym_event *v);
+bool sym_event_done(struct sym_event *v);
+struct err *sym_event_wait(struct sym_event *v);             /* the error of its stream at that point */
+
 /* --- wait.c -------------------------------------------------------------- */
 
 /* Sleep while *word is seen, at most ns nanoseconds (< 0: for ever).  May wake early. */

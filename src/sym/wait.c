@@ -13,7 +13,10 @@
 
 #include "impl.h"
 
-enum { YIELDS = 100, NAP_NS = 100000000, MIN_SPINS = 500 };
+enum { YIELDS = 100, NAP_NS = 100000000, MIN_SPINS = 500, WARN_S = 20, GRACE_MS = 1000 };
+
+_Thread_local _Atomic int *sym_stop;
+static _Thread_local int learnt;       /* how often this thread polls before it rests */
 
 void sym_nap(_Atomic uint32_t *word, uint32_t seen, int64_t ns, bool shared)
 {
@@ -127,4 +130,80 @@ void sym_wait_over(struct sym_control *me, struct sym_wait *w, int *spins, int m
 		*spins = MIN(*spins + *spins / 8 + 1, most);
 	if (w->armed)
 		atomic_fetch_sub(&me->sleepers, 1);
+}
+
+/* --- waits that no endpoint is part of ------------------------------------------------ */
+
+static struct err *peer_gone(const struct sym_watch *x, int pe)
+{
+	int proc = x->w->peer[pe].proc;
+	struct sym_process *p = &x->w->process[proc];
+
+	return ERR(UNAVAILABLE, "process %d (pid %d) %s: PE %d waited for its PE %d in %s", proc, p->pid,
+	           atomic_load(&p->life) == SYM_DEAD ? "has died" : "has left the job", x->pe, pe, x->what);
+}
+
+/* Is there a reason to wait no more?  The writer itself must be there.  Another's death ends the wait a little later: it
+ * may have died, or left, after it had done its part. */
+static struct err *hopeless(const struct sym_watch *x, struct sym_wait *w)
+{
+	struct sym_world *world = x->w;
+	int gone = atomic_load_explicit(&world->gone, memory_order_acquire), here = 0, dead = -1;
+
+	if (sym_stop && atomic_load_explicit(sym_stop, memory_order_acquire))
+		return ERR(CANCELLED, "PE %d was cancelled in %s", x->pe, x->what);
+	if (gone < 0)
+		return ERR(CANCELLED, "the client is closed");
+	if (!gone)
+		return NULL;
+	if (x->from >= 0 && atomic_load(&world->process[world->peer[x->from].proc].life) != SYM_HERE)
+		return peer_gone(x, x->from);
+	for (int i = 0; i < x->team->n; i++) {
+		int pe = x->team->pe_of[i], life = atomic_load(&world->process[world->peer[pe].proc].life);
+		here += life == SYM_HERE && pe != x->pe;
+		if (life != SYM_HERE && (dead < 0 || life == SYM_DEAD))
+			dead = pe;
+	}
+	if (dead < 0 || (here && atomic_load(&world->process[world->peer[dead].proc].life) == SYM_LEFT))
+		return NULL;
+	if (!w->dead)
+		w->dead = clock_s();
+	return clock_s() - w->dead < GRACE_MS / 1000. ? NULL : peer_gone(x, dead);
+}
+
+static struct err *late(const struct sym_watch *x, double waited, bool fail)
+{
+	char who[32] = "any of its team";
+
+	if (x->from >= 0)
+		snprintf(who, sizeof who, "PE %d", x->from);
+	if (fail)
+		return ERR(DEADLINE, "PE %d has waited %.0f s for %s in %s", x->pe, waited, who, x->what);
+	log_line(LOG_WARN, "PE %d has waited %.0f s for %s in %s", x->pe, waited, who, x->what);
+	return NULL;
+}
+
+struct err *sym_wait_turn(const struct sym_watch *x, struct sym_wait *w)
+{
+	struct sym_world *world = x->w;
+	struct sym_control *me = sym_control_of(world, x->pe);
+
+	if (!learnt || learnt > world->spins)
+		learnt = world->spins;
+	if (sym_wait_poll(w, &learnt, world->spins))
+		return NULL;
+	TRY(hopeless(x, w));
+	double waited = sym_wait_rest(world, me, w);
+	if (world->patience && waited > world->patience)
+		return late(x, waited, true);
+	if (waited > WARN_S && !w->warned) {
+		w->warned = true;
+		late(x, waited, false);
+	}
+	return NULL;
+}
+
+void sym_wait_done(const struct sym_watch *x, struct sym_wait *w)
+{
+	sym_wait_over(sym_control_of(x->w, x->pe), w, &learnt, x->w->spins);
 }

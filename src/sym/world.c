@@ -72,6 +72,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		for (int i = 0; i < w->npe; i++)
 			w->peer[i].direct = false;
 	}
+	TRY_GOTO(e, sym_sides(w), out);
 out:
 	if (e && others)
 		sym_give_up(o->boot, e);
@@ -92,6 +93,7 @@ void sym_close(struct sym_world *w)
 	if (w->net)
 		w->net->close(w);
 	sym_part(w);
+	sym_sides_free(w);
 	for (int i = 0; i < w->nlocal; i++) {
 		free(w->ep[i].chan);
 		sym_heap_fini(&w->heap[i]);

@@ -1,0 +1,796 @@
+/* What the library promises, on every road: each case runs with 1, 2, 4 and 7 PEs as threads, as processes, as both, over
+ * UCX, and with everything that may be late or out of order made so. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "sym/sym.h"
+
+enum { MAXP = 7, BIG = 200000 };
+
+/* A world: processes with PEs each. */
+struct shape { const char *name; int nproc, ndev[MAXP]; const char *road; uint64_t chaos; };
+
+/* One PE of it. */
+struct pe {
+	struct sym_world *w;
+	int me, n;
+	struct sym_team *all;
+	struct sym_ctx *cx;
+	const char *name;             /* of the case */
+	bool chaos;
+};
+
+static const char *shape_name;
+
+static _Noreturn void bad(const struct pe *p, int line, const char *what, struct err *e)
+{
+	fprintf(stderr, "%s: PE %d of %d, case '%s', line %d: %s%s%s\n", shape_name, p->me, p->n, p->name, line, what, e ? ": " : "", e ? e->msg : "");
+	_exit(1);
+}
+#define CHECK(x) do { if (!(x)) bad(p, __LINE__, #x, NULL); } while (0)
+#define OK(x) do { struct err *e_ = (x); if (e_) bad(p, __LINE__, #x, e_); } while (0)
+#define FAILS(x, want) do { struct err *e_ = (x); if (!e_ || e_->code != ERR_##want) bad(p, __LINE__, #x, e_); err_free(e_); } while (0)
+
+static uint64_t mix(uint64_t x) { return (x ^ x >> 31) * 0x9e3779b97f4a7c15ull; }
+static void fill(void *at, size_t n, uint64_t seed)
+{
+	for (size_t i = 0; i < n; i++)
+		((unsigned char *)at)[i] = (unsigned char)(mix(seed + i) >> 40);
+}
+static bool filled(const void *at, size_t n, uint64_t seed)
+{
+	for (size_t i = 0; i < n; i++)
+		if (((const unsigned char *)at)[i] != (unsigned char)(mix(seed + i) >> 40))
+			return false;
+	return true;
+}
+
+static struct sym_mem *memory(struct pe *p, struct sym_team *t, size_t n)
+{
+	struct sym_mem *m;
+
+	OK(sym_mem_new(t, n, p->name, &m));
+	return m;
+}
+
+/* --- teams ---------------------------------------------------------------------------- */
+
+static void try_team(struct pe *p, struct sym_team *t, const int *list, int n)
+{
+	CHECK(sym_team_n(t) == n);
+	CHECK(sym_team_pe(t, sym_team_me(t)) == p->me && sym_team_pe(t, n) == -1 && sym_team_pe(t, -1) == -1);
+	for (int i = 0; i < n; i++) {
+		CHECK(sym_team_pe(t, i) == list[i]);
+		CHECK(sym_team_rank(t, list[i]) == i);
+		CHECK(sym_team_translate(t, i, p->all) == list[i]);
+		CHECK(sym_team_translate(p->all, list[i], t) == i);
+	}
+	for (int k = 0; k < 3; k++)
+		OK(sym_team_sync(t));
+}
+
+static void teams(struct pe *p)
+{
+	struct sym_team *t, *u;
+	int list[MAXP], n = 0;
+
+	CHECK(sym_team_me(p->all) == p->me && sym_team_n(p->all) == p->n);
+	/* Even and odd ones, each a team; made again and again, some kept while others are made. */
+	for (int round = 0; round < 4; round++) {
+		int odd = p->me & 1;
+		n = 0;
+		for (int i = odd; i < p->n; i += 2)
+			list[n++] = i;
+		OK(sym_team_split(p->all, odd, 2, n, &t));
+		try_team(p, t, list, n);
+		/* Backwards, as an overlapping team of all. */
+		OK(sym_team_split(p->all, p->n - 1, -1, p->n, &u));
+		for (int i = 0; i < p->n; i++)
+			list[i] = p->n - 1 - i;
+		try_team(p, u, list, p->n);
+		OK(sym_team_sync(t));
+		sym_team_free(t);
+		OK(sym_team_sync(u));
+		sym_team_free(u);
+	}
+	/* An arbitrary list without PE 1: PE 1 does not call at all. */
+	if (p->n >= 4 && p->me != 1) {
+		n = 0;
+		for (int i = 0; i < p->n; i++)
+			if ((i * 3) % p->n != 1 && p->n == 7)
+				list[n++] = (i * 3) % p->n;
+		if (p->n == 4)
+			memcpy(list, (int[]){ 3, 0, 2 }, sizeof(int[3])), n = 3;
+		OK(sym_team_new(p->w, p->me, list, n, &t));
+		try_team(p, t, list, n);
+		sym_team_free(t);
+	}
+	OK(sym_team_split(p->all, 0, 1, 1, &t));
+	CHECK(!!t == (p->me == 0));
+	sym_team_free(t);
+	OK(sym_team_split_2d(p->all, 2, &t, &u));
+	CHECK(sym_team_me(t) == p->me % 2 && sym_team_me(u) == p->me / 2);
+	OK(sym_team_sync(u));
+	OK(sym_team_sync(t));
+	sym_team_free(u);
+	sym_team_free(t);
+	FAILS(sym_team_split(p->all, 0, 1, p->n + 1, &t), INVALID);
+	FAILS(sym_team_split(p->all, 0, 0, 2, &t), INVALID);
+	FAILS(sym_team_new(p->w, p->me, (int[]){ p->me, p->me }, 2, &t), INVALID);
+	FAILS(sym_team_new(p->w, p->me, (int[]){ (p->me + 1) % MAXP }, 1, &t), INVALID);
+	FAILS(sym_team_new(p->w, MAXP, (int[]){ 0 }, 1, &t), INVALID);
+	sym_team_free(NULL);
+	sym_team_free(p->all);
+	OK(sym_team_sync(p->all));
+}
+
+/* Two threads of each PE make overlapping teams at the same time. */
+struct maker { pthread_t t; struct pe *p; int kind; };
+static void *make(void *v)
+{
+	struct maker *k = v;
+	struct pe *p = k->p;
+	int list[MAXP];
+
+	for (int round = 0; round < 3; round++) {
+		struct sym_team *t;
+		for (int i = 0; i < p->n; i++)
+			list[i] = (i + k->kind) % p->n;
+		OK(sym_team_new(p->w, p->me, list, p->n, &t));
+		struct sym_mem *m = memory(p, t, 64);
+		for (int i = 0; i < 3; i++)
+			OK(sym_team_sync(t));
+		CHECK(!memcmp(sym_mem_at(m), (char[64]){ 0 }, 64));
+		sym_mem_free(m);
+		sym_team_free(t);
+	}
+	return NULL;
+}
+
+static void teams_at_once(struct pe *p)
+{
+	struct maker k[2] = { { .p = p, .kind = 0 }, { .p = p, .kind = p->n > 1 } };
+
+	if (p->n == 1)
+		return;
+	for (int i = 0; i < 2; i++)
+		pthread_create(&k[i].t, NULL, make, &k[i]);
+	for (int i = 0; i < 2; i++)
+		pthread_join(k[i].t, NULL);
+}
+
+/* Nobody leaves a sync before all have come. */
+static void syncs(struct pe *p)
+{
+	struct sym_mem *m = memory(p, p->all, 8);
+
+	for (int round = 1; round <= 30; round++) {
+		for (int r = 0; r < p->n; r++)
+			sym_ctx_amo_post(p->cx, m, 0, 8, SYM_ADD, 1, r);
+		OK(sym_team_barrier(p->all));
+		CHECK(sym_signal_fetch(m, 0) >= (uint64_t)(round * p->n));
+		OK(sym_team_sync(p->all));
+	}
+	sym_mem_free(m);
+}
+
+/* --- memory ------------------------------------------------------------------------------ */
+
+static void symmetric_memory(struct pe *p)
+{
+	static const size_t size[] = { 0, 1, 7, 64, 4097, BIG };
+	struct sym_block *b;
+	struct sym_mem *m[NELEM(size)], *x;
+	struct sym_team *t;
+
+	/* Offsets differ from PE to PE. */
+	OK(sym_alloc(sym_heap_of(p->w, p->me), 64 + 256 * (size_t)p->me, "private", -1, &b));
+	for (size_t i = 0; i < NELEM(size); i++) {
+		m[i] = memory(p, p->all, size[i]);
+		CHECK(sym_mem_bytes(m[i]) == size[i] && sym_mem_team(m[i]) == p->all && !((uintptr_t)sym_mem_at(m[i]) & 63));
+		for (size_t k = 0; k < size[i]; k++)
+			CHECK(((char *)sym_mem_at(m[i]))[k] == 0);
+		fill(sym_mem_at(m[i]), size[i], (uint64_t)p->me * 1000);
+	}
+	CHECK(sym_mem_off(m[3], p->me) == (size_t)((char *)sym_mem_at(m[3]) - sym_base(sym_heap_of(p->w, p->me))));
+	OK(sym_team_sync(p->all));
+	for (size_t i = 0; i < NELEM(size); i++)
+		for (int r = 0; r < p->n; r++) {
+			const void *at = sym_ptr(m[i], r);
+			CHECK(!!at == sym_mapped(p->w, r));
+			CHECK(!at || filled(at, size[i], (uint64_t)r * 1000));
+		}
+	CHECK(!sym_ptr(m[1], -1) && !sym_ptr(m[1], p->n));
+	/* Only the members are asked. */
+	OK(sym_team_split(p->all, 0, 1, (p->n + 1) / 2, &t));
+	if (t) {
+		x = memory(p, t, 1000);
+		sym_mem_free(x);
+		sym_team_free(t);
+	}
+	if (p->n > 1)
+		FAILS(sym_mem_new(p->all, 100 + (size_t)(p->me == 1), NULL, &x), INVALID);
+	FAILS(sym_mem_new(p->all, p->me == p->n - 1 ? SIZE_MAX / 2 : SIZE_MAX / 2, "too much", &x), EXHAUSTED);
+	for (size_t i = 0; i < NELEM(size); i++)
+		sym_mem_free(m[i]);
+	sym_mem_free(NULL);
+	sym_free(b);
+}
+
+/* --- data ----------------------------------------------------------------------------------- */
+
+static void put_get(struct pe *p)
+{
+	static const size_t size[] = { 0, 1, 2, 3, 4, 5, 8, 12, 16, 63, 64, 1000, 8192, BIG };
+	struct sym_mem *m = memory(p, p->all, 2 * BIG);
+	char *buf = malloc(BIG), *back = malloc(BIG);
+	int next = (p->me + 1) % p->n, before = (p->me + p->n - 1) % p->n;
+
+	for (size_t i = 0; i < NELEM(size); i++)
+		for (int nbi = 0; nbi < 2; nbi++) {
+			size_t n = size[i], off = i * 3 % 17 + 1;
+			uint64_t seed = mix(i * 2 + (size_t)nbi);
+			fill(buf, n, seed + (uint64_t)p->me);
+			if (nbi)
+				sym_ctx_put_nbi(p->cx, m, off, buf, n, next);
+			else {
+				sym_ctx_put(p->cx, m, off, buf, n, next);
+				memset(buf, 0, n);    /* it may be reused */
+			}
+			OK(sym_ctx_quiet(p->cx));
+			OK(sym_team_sync(p->all));
+			CHECK(filled((char *)sym_mem_at(m) + off, n, seed + (uint64_t)before));
+			for (int r = 0; r < p->n; r++) {
+				memset(back, 1, n);
+				if (nbi) {
+					sym_ctx_get_nbi(p->cx, back, m, off, n, r);
+					OK(sym_ctx_quiet(p->cx));
+				} else
+					sym_ctx_get(p->cx, back, m, off, n, r);
+				CHECK(filled(back, n, seed + (uint64_t)((r + p->n - 1) % p->n)));
+			}
+			OK(sym_team_barrier(p->all));
+		}
+	free(buf);
+	free(back);
+	sym_mem_free(m);
+}
+
+/* All to all, many at once, in flight until quiet. */
+static void many_nbi(struct pe *p)
+{
+	enum { N = 40, EACH = 3000 };
+	struct sym_mem *m = memory(p, p->all, (size_t)p->n * N * EACH);
+	char *src = malloc((size_t)p->n * N * EACH);
+
+	for (int r = 0; r < p->n; r++)
+		for (int k = 0; k < N; k++) {
+			size_t at = ((size_t)r * N + (size_t)k) * EACH;
+			fill(src + at, EACH, (uint64_t)(r * 100 + p->me) << 20 | (uint64_t)k << 8);
+			sym_ctx_put_nbi(p->cx, m, ((size_t)p->me * N + (size_t)k) * EACH, src + at, EACH, r);
+		}
+	OK(sym_team_barrier(p->all));
+	for (int r = 0; r < p->n; r++)
+		for (int k = 0; k < N; k++)
+			CHECK(filled((char *)sym_mem_at(m) + ((size_t)r * N + (size_t)k) * EACH, EACH, (uint64_t)(p->me * 100 + r) << 20 | (uint64_t)k << 8));
+	OK(sym_ctx_quiet(p->cx));
+	OK(sym_team_sync(p->all));
+	free(src);
+	sym_mem_free(m);
+}
+
+static void strided(struct pe *p)
+{
+	enum { N = 20 };
+	struct sym_mem *m = memory(p, p->all, 4096);
+	int next = (p->me + 1) % p->n, before = (p->me + p->n - 1) % p->n;
+
+	for (size_t bytes = 1; bytes <= 16; bytes = bytes * 2 + (bytes == 4)) {
+		char src[N * 2 * 16], back[N * 2 * 16];
+		fill(src, sizeof src, (uint64_t)p->me + bytes);
+		/* Every second element to every third place; then read backwards. */
+		sym_ctx_iput(p->cx, m, 0, 3, src, 2, bytes, N, next);
+		OK(sym_team_barrier(p->all));
+		char want[N * 2 * 16], *at = sym_mem_at(m);
+		fill(want, sizeof want, (uint64_t)before + bytes);
+		for (size_t i = 0; i < N; i++)
+			CHECK(!memcmp(at + 3 * i * bytes, want + 2 * i * bytes, bytes));
+		sym_ctx_iget(p->cx, back, 1, m, (N - 1) * 3 * bytes, -3, bytes, N, next);
+		for (size_t i = 0; i < N; i++)
+			CHECK(!memcmp(back + i * bytes, src + 2 * (N - 1 - i) * bytes, bytes));
+		OK(sym_ctx_quiet(p->cx));
+		OK(sym_team_sync(p->all));
+	}
+	sym_ctx_iput(p->cx, m, 0, 1, NULL, 1, 8, 0, next);
+	OK(sym_ctx_quiet(p->cx));
+	sym_ctx_iput(p->cx, m, 8, -2, "0123456789abcdef", 1, 8, 2, next);
+	FAILS(sym_ctx_quiet(p->cx), OUT_OF_RANGE);
+	sym_ctx_iput(p->cx, m, 0, PTRDIFF_MAX / 8, "0123456789abcdef", 1, 8, 2, next);
+	FAILS(sym_ctx_quiet(p->cx), OUT_OF_RANGE);
+	sym_mem_free(m);
+}
+
+static void elements(struct pe *p)
+{
+	struct sym_mem *m = memory(p, p->all, 256);
+	int next = (p->me + 1) % p->n;
+
+	for (int bytes = 1; bytes <= 8; bytes *= 2) {
+		uint64_t v = mix((uint64_t)p->me + (uint64_t)bytes) >> (64 - 8 * bytes);
+		sym_ctx_p(p->cx, m, 16 * (size_t)bytes, bytes, v, next);
+		OK(sym_ctx_quiet(p->cx));
+		CHECK(sym_ctx_g(p->cx, m, 16 * (size_t)bytes, bytes, next) == v);
+	}
+	sym_ctx_p(p->cx, m, 0, 3, 1, next);
+	FAILS(sym_ctx_quiet(p->cx), INVALID);
+	OK(sym_team_sync(p->all));
+	sym_mem_free(m);
+}
+
+/* --- signals and order -------------------------------------------------------------------------- */
+
+static void put_signal(struct pe *p)
+{
+	struct sym_mem *m = memory(p, p->all, 2 * BIG), *sig = memory(p, p->all, 64);
+	char *src = malloc(BIG);
+	int next = (p->me + 1) % p->n, before = (p->me + p->n - 1) % p->n;
+	uint64_t sum = 0;
+
+	for (uint64_t r = 1; r <= 40; r++) {
+		size_t n = r % 10 == 0 ? BIG : (size_t)(mix(r) >> 52);
+		size_t off = (r & 1) * BIG;
+		/* The half was read two rounds ago. */
+		OK(sym_wait_until(p->cx, sig, 32, SYM_U64, SYM_GE, r < 2 ? 0 : (int64_t)r - 2, next, NULL));
+		fill(src, n, r * 100 + (uint64_t)p->me);
+		if (r % 3 == 0)
+			sym_ctx_put_signal_nbi(p->cx, m, off, src, n, sig, 8, SYM_SET, r, next);
+		else
+			sym_ctx_put_signal(p->cx, m, off, src, n, sig, 8, SYM_SET, r, next);
+		int64_t seen;
+		OK(sym_wait_until(p->cx, sig, 8, SYM_U64, SYM_GE, (int64_t)r, before, &seen));
+		CHECK((uint64_t)seen == r || (uint64_t)seen == r + 1);
+		CHECK(filled((char *)sym_mem_at(m) + off, n, r * 100 + (uint64_t)before));
+		sym_ctx_signal(p->cx, sig, 32, SYM_SET, r, before);
+		if (r % 3 == 0)
+			OK(sym_ctx_quiet(p->cx));
+	}
+	/* Adding counts. */
+	OK(sym_team_sync(p->all));
+	for (int r = 0; r < p->n; r++)
+		sym_ctx_put_signal(p->cx, m, 16 * (size_t)p->me, src, 16, sig, 16, SYM_ADD, (uint64_t)p->me + 1, r);
+	for (int r = 0; r < p->n; r++)
+		sum += (uint64_t)r + 1;
+	OK(sym_wait_until(p->cx, sig, 16, SYM_U64, SYM_EQ, (int64_t)sum, SYM_ANY, NULL));
+	CHECK(sym_signal_fetch(sig, 16) == sum);
+	sym_ctx_signal(p->cx, sig, 24, SYM_ADD, 5, p->me);
+	sym_ctx_signal(p->cx, sig, 24, SYM_ADD, 6, p->me);
+	OK(sym_wait_until(p->cx, sig, 24, SYM_I64, SYM_GT, 10, SYM_ANY, NULL));
+	OK(sym_ctx_quiet(p->cx));
+	OK(sym_team_sync(p->all));
+	free(src);
+	sym_mem_free(sig);
+	sym_mem_free(m);
+}
+
+/* Data, fence, flag: who sees the flag sees the data, however the flag is written. */
+static void fences(struct pe *p)
+{
+	struct sym_mem *m = memory(p, p->all, 8192);
+	int next = (p->me + 1) % p->n, before = (p->me + p->n - 1) % p->n;
+	char buf[4000];
+
+	for (uint64_t r = 1; r <= 40; r++) {
+		size_t off = 64 + (r & 1) * 4000;
+		uint64_t flag = r;
+		fill(buf, sizeof buf, r * 7 + (uint64_t)p->me);
+		for (size_t i = 0; i < 4; i++)
+			sym_ctx_put(p->cx, m, off + 1000 * i, buf + 1000 * i, 1000, next);
+		sym_ctx_fence(p->cx);
+		if (r & 2)
+			sym_ctx_put(p->cx, m, 0, &flag, sizeof flag, next);
+		else
+			sym_ctx_p(p->cx, m, 0, 8, flag, next);
+		OK(sym_wait_until(p->cx, m, 0, SYM_U64, SYM_GE, (int64_t)r, before, NULL));
+		CHECK(filled((char *)sym_mem_at(m) + off, sizeof buf, r * 7 + (uint64_t)before));
+		/* Before the half is written again, its reader must be through. */
+		sym_ctx_amo_post(p->cx, m, 8, 8, SYM_SET, r, before);
+		OK(sym_wait_until(p->cx, m, 8, SYM_U64, SYM_GE, (int64_t)r, next, NULL));
+	}
+	OK(sym_team_barrier(p->all));
+	/* The last of many puts to one place wins. */
+	for (uint64_t r = 0; r < 20; r++) {
+		memset(buf, (int)r, 100);
+		sym_ctx_put(p->cx, m, 64, buf, 100, next);
+		sym_ctx_fence(p->cx);
+	}
+	OK(sym_team_barrier(p->all));
+	for (int i = 0; i < 100; i++)
+		CHECK(((char *)sym_mem_at(m))[64 + i] == 19);
+	OK(sym_team_sync(p->all));
+	sym_mem_free(m);
+}
+
+/* Store buffering: of two that write and then read the other's, one at least sees it. */
+static void store_buffering(struct pe *p)
+{
+	struct sym_mem *m = memory(p, p->all, 64);
+	int peer = p->me ^ 1;
+
+	for (uint64_t r = 1; r <= 60; r++) {
+		if (peer < p->n) {
+			sym_ctx_p(p->cx, m, 0, 8, r, p->me);
+			OK(sym_ctx_quiet(p->cx));
+			uint64_t saw = sym_ctx_g(p->cx, m, 0, 8, peer) >= r;
+			sym_ctx_p(p->cx, m, 8, 8, saw, p->me);
+		}
+		OK(sym_team_barrier(p->all));
+		if (peer < p->n)
+			CHECK(sym_ctx_g(p->cx, m, 8, 8, p->me) || sym_ctx_g(p->cx, m, 8, 8, peer));
+		OK(sym_team_sync(p->all));
+	}
+	sym_mem_free(m);
+}
+
+/* --- atomics ------------------------------------------------------------------------------------------ */
+
+static void atomics(struct pe *p)
+{
+	enum { N = 30 };
+	struct sym_mem *m = memory(p, p->all, 256);
+
+	for (int bytes = 4; bytes <= 8; bytes += 4) {
+		uint64_t all = bytes == 4 ? UINT32_MAX : UINT64_MAX, old, seen = 0;
+		size_t at = bytes == 4 ? 4 : 64;
+		/* Counting: what is fetched never falls, nothing is lost. */
+		for (int i = 0; i < N; i++) {
+			old = sym_ctx_amo(p->cx, m, at, bytes, SYM_ADD, 3, 0, 0);
+			CHECK(i == 0 || old > seen);
+			seen = old;
+		}
+		OK(sym_team_sync(p->all));
+		for (int i = 0; i < N; i++)
+			sym_ctx_amo_post(p->cx, m, at, bytes, SYM_ADD, all, 0);      /* minus one */
+		OK(sym_team_barrier(p->all));
+		CHECK(sym_ctx_amo(p->cx, m, at, bytes, SYM_FETCH, 0, 0, 0) == (uint64_t)(2 * N * p->n));
+		OK(sym_team_sync(p->all));
+		/* A lock by compare and swap guards a plain word. */
+		for (int i = 0; i < 10; i++) {
+			while (sym_ctx_amo(p->cx, m, at + 8, bytes, SYM_CAS, (uint64_t)p->me + 1, 0, 0) != 0) { }
+			old = sym_ctx_g(p->cx, m, at + 16, 8, 0);
+			sym_ctx_p(p->cx, m, at + 16, 8, old + 1, 0);
+			OK(sym_ctx_quiet(p->cx));
+			CHECK(sym_ctx_amo(p->cx, m, at + 8, bytes, SYM_SWAP, 0, 0, 0) == (uint64_t)p->me + 1);
+		}
+		OK(sym_team_barrier(p->all));
+		CHECK(sym_ctx_g(p->cx, m, at + 16, 8, 0) == (uint64_t)(10 * p->n));
+		OK(sym_team_sync(p->all));
+		/* Bits: each PE has its own. */
+		uint64_t bit = 1ull << (p->me + 20), every = ((1ull << p->n) - 1) << 20;
+		CHECK(!(sym_ctx_amo(p->cx, m, at + 24, bytes, SYM_OR, bit, 0, 0) & bit));
+		OK(sym_team_barrier(p->all));
+		CHECK(sym_ctx_amo(p->cx, m, at + 24, bytes, SYM_FETCH, 0, 0, 0) == every);
+		OK(sym_team_sync(p->all));
+		CHECK(sym_ctx_amo(p->cx, m, at + 24, bytes, SYM_XOR, bit | 1ull << p->me, 0, 0) & bit);
+		OK(sym_team_barrier(p->all));
+		sym_ctx_amo_nbi(p->cx, m, at + 24, bytes, SYM_FETCH, 0, 0, 0, &old);
+		OK(sym_ctx_quiet(p->cx));
+		CHECK(old == every >> 20);
+		OK(sym_team_sync(p->all));
+		CHECK(sym_ctx_amo(p->cx, m, at + 24, bytes, SYM_AND, all & ~(1ull << p->me), 0, 0) & 1ull << p->me);
+		OK(sym_team_barrier(p->all));
+		CHECK(sym_ctx_amo(p->cx, m, at + 24, bytes, SYM_FETCH, 0, 0, 0) == 0);
+		/* Neighbours stay as they are. */
+		CHECK(sym_ctx_g(p->cx, m, 0, 4, 0) == 0);
+		sym_ctx_amo_post(p->cx, m, at + 32, bytes, SYM_SET, 77, p->me);
+		OK(sym_ctx_quiet(p->cx));
+		CHECK(sym_ctx_amo(p->cx, m, at + 32, bytes, SYM_FETCH, 0, 0, p->me) == 77);
+		OK(sym_team_barrier(p->all));
+	}
+	sym_ctx_amo(p->cx, m, 2, 4, SYM_ADD, 1, 0, 0);
+	FAILS(sym_ctx_quiet(p->cx), INVALID);
+	sym_ctx_amo(p->cx, m, 0, 2, SYM_ADD, 1, 0, 0);
+	FAILS(sym_ctx_quiet(p->cx), INVALID);
+	sym_ctx_amo_post(p->cx, m, 0, 8, SYM_CAS, 1, 0);
+	FAILS(sym_ctx_quiet(p->cx), INVALID);
+	sym_mem_free(m);
+}
+
+/* --- waits -------------------------------------------------------------------------------------------- */
+
+static void waits(struct pe *p)
+{
+	struct sym_mem *m = memory(p, p->all, 1024);
+	size_t which[MAXP], n, got = 0;
+	uint8_t skip[MAXP] = { 0 };
+	int64_t each[MAXP];
+
+	/* Each PE tells each other one, 64-bit words at 0, 32-bit ones at 512. */
+	for (int r = 0; r < p->n; r++)
+		sym_ctx_p(p->cx, m, 8 * (size_t)p->me, 8, (uint64_t)p->me + 1, r);
+	struct sym_cond x = { .m = m, .n = (size_t)p->n, .type = SYM_I64, .cmp = SYM_NE, .v = 0, .from = SYM_ANY };
+	for (int k = 0; k < p->n; k++) {
+		OK(sym_wait_any(p->cx, &(struct sym_cond){ .m = m, .n = (size_t)p->n, .type = SYM_I64, .cmp = SYM_GT, .v = 0, .skip = skip, .from = SYM_ANY }, &n));
+		CHECK(n < (size_t)p->n && !skip[n]);
+		skip[n] = 1;
+	}
+	x.skip = skip;
+	OK(sym_wait_any(p->cx, &x, &n));      /* none counts */
+	CHECK(n == (size_t)p->n);
+	OK(sym_wait_some(p->cx, &x, which, &n));
+	CHECK(n == 0);
+	OK(sym_wait_all(p->cx, &x));
+	x.skip = NULL;
+	OK(sym_wait_all(p->cx, &x));
+	for (int i = 0; i < p->n; i++)
+		each[i] = i + 1;
+	x.each = each;
+	x.cmp = SYM_EQ;
+	CHECK(sym_test_all(p->cx, &x));
+	OK(sym_wait_some(p->cx, &x, which, &n));
+	CHECK(n == (size_t)p->n && which[n - 1] == n - 1);
+	each[0] = 99;
+	CHECK(!sym_test_all(p->cx, &x) && sym_test_some(p->cx, &x, which) == (size_t)p->n - 1);
+	x.cmp = SYM_GT;
+	CHECK(sym_test_any(p->cx, &x) == (size_t)p->n);
+	OK(sym_team_barrier(p->all));
+
+	memset(skip, 0, sizeof skip);
+	for (int r = 0; r < p->n; r++)
+		sym_ctx_amo_post(p->cx, m, 512 + 4 * (size_t)p->me, 4, SYM_ADD, (uint32_t)-5, r);
+	while (got < (size_t)p->n) {
+		struct sym_cond y = { .m = m, .off = 512, .n = (size_t)p->n, .type = SYM_I32, .cmp = SYM_LE, .v = -5, .skip = skip, .from = SYM_ANY };
+		OK(sym_wait_some(p->cx, &y, which, &n));
+		CHECK(n > 0);
+		for (size_t i = 0; i < n; i++)
+			skip[which[i]] = 1;
+		got += n;
+	}
+	struct sym_cond z = { .m = m, .off = 512, .n = (size_t)p->n, .type = SYM_U32, .cmp = SYM_GT, .v = 5, .from = SYM_ANY };
+	CHECK(sym_test_all(p->cx, &z));        /* not negative */
+	z.type = SYM_I32;
+	z.cmp = SYM_LT;
+	CHECK(sym_test_all(p->cx, &z));
+	z.off = 514;
+	FAILS(sym_wait_all(p->cx, &z), INVALID);
+	z.off = 1020;
+	FAILS(sym_wait_all(p->cx, &(struct sym_cond){ .m = m, .off = 1020, .n = 2, .type = SYM_I32 }), INVALID);
+	FAILS(sym_wait_all(p->cx, &(struct sym_cond){ .m = m, .n = 1, .type = SYM_I64, .from = p->n }), INVALID);
+	OK(sym_team_barrier(p->all));
+	sym_mem_free(m);
+}
+
+/* --- contexts and errors ---------------------------------------------------------------------------------- */
+
+struct side { pthread_t t; struct pe *p; struct sym_ctx *cx; struct sym_mem *m; int k; };
+static void *count(void *v)
+{
+	struct side *s = v;
+	struct pe *p = s->p;
+	char buf[100];
+
+	for (int i = 0; i < 20; i++) {
+		int to = (p->me + i) % p->n;
+		sym_ctx_amo_post(s->cx, s->m, 0, 8, SYM_ADD, 1, to);
+		fill(buf, sizeof buf, (uint64_t)i);
+		sym_ctx_put(s->cx, s->m, 128 * (size_t)(1 + p->me * 2 + s->k), buf, sizeof buf, to);
+	}
+	OK(sym_ctx_quiet(s->cx));
+	return NULL;
+}
+static void *poke(void *v)
+{
+	struct side *s = v;
+
+	sym_ctx_p(s->cx, s->m, 8, 8, 1, s->p->me);
+	return NULL;
+}
+
+static void contexts(struct pe *p)
+{
+	struct sym_mem *m = memory(p, p->all, 128 * (1 + 2 * MAXP));
+	struct sym_ctx *shared, *mine;
+	struct side s[2];
+	pthread_t t;
+
+	FAILS(sym_ctx_new(p->w, p->n, SYM_SHARED, &shared), INVALID);
+	OK(sym_ctx_new(p->w, p->me, SYM_SHARED, &shared));
+	OK(sym_ctx_new(p->w, p->me, SYM_PRIVATE, &mine));
+	for (int k = 0; k < 2; k++) {
+		s[k] = (struct side){ .p = p, .cx = shared, .m = m, .k = k };
+		pthread_create(&s[k].t, NULL, count, &s[k]);
+	}
+	for (int k = 0; k < 2; k++)
+		pthread_join(s[k].t, NULL);
+	OK(sym_team_barrier(p->all));
+	uint64_t sum = 0;
+	for (int r = 0; r < p->n; r++)
+		sum += sym_ctx_g(mine, m, 0, 8, r);
+	CHECK(sum == (uint64_t)(40 * p->n));
+	OK(sym_ctx_quiet(mine));
+	/* Errors stay in their context, the first of them, until quiet. */
+	char c = 0;
+	sym_ctx_put(mine, m, 0, &c, 1, p->n);
+	sym_ctx_put(mine, m, sym_mem_bytes(m), &c, 1, 0);
+	OK(sym_ctx_quiet(shared));
+	struct err *e = sym_ctx_quiet(mine);
+	CHECK(e && e->code == ERR_OUT_OF_RANGE && strstr(e->msg, "put: rank"));
+	err_free(e);
+	OK(sym_ctx_quiet(mine));
+	sym_ctx_get(mine, &c, m, SIZE_MAX, 1, 0);
+	FAILS(sym_ctx_quiet(mine), OUT_OF_RANGE);
+	sym_ctx_signal(mine, m, 0, SYM_XOR, 1, 0);
+	FAILS(sym_ctx_quiet(mine), INVALID);
+	s[0].cx = mine;
+	pthread_create(&t, NULL, poke, &s[0]);
+	pthread_join(t, NULL);
+	FAILS(sym_ctx_quiet(mine), PRECONDITION);
+	sym_ctx_free(mine);
+	sym_ctx_free(shared);
+	sym_ctx_free(NULL);
+	OK(sym_team_barrier(p->all));
+	sym_mem_free(m);
+}
+
+/* --- running them ------------------------------------------------------------------------------------------- */
+
+static const struct { const char *name; void (*fn)(struct pe *); } cases[] = {
+	{ "teams", teams }, { "teams at once", teams_at_once }, { "syncs", syncs }, { "memory", symmetric_memory }, { "put and get", put_get },
+	{ "many nbi", many_nbi }, { "strided", strided }, { "elements", elements }, { "put and signal", put_signal }, { "fences", fences },
+	{ "store buffering", store_buffering }, { "atomics", atomics }, { "waits", waits }, { "contexts", contexts },
+};
+
+static void *pe_main(void *v)
+{
+	struct pe *p = v;
+	const char *only = getenv("CASE");
+
+	p->all = sym_team_world(p->w, p->me);
+	OK(sym_ctx_new(p->w, p->me, SYM_SHARED, &p->cx));
+	for (size_t i = 0; i < NELEM(cases); i++) {
+		double t = clock_s();
+		p->name = cases[i].name;
+		if (only && strcmp(only, p->name))
+			continue;
+		cases[i].fn(p);
+		OK(sym_ctx_quiet(p->cx));
+		OK(sym_team_barrier(p->all));
+		if (getenv("TIMES") && !p->me)
+			fprintf(stderr, "%s %d: %s: %.3f s\n", shape_name, p->n, p->name, clock_s() - t);
+	}
+	sym_ctx_free(p->cx);
+	return NULL;
+}
+
+static char dir[64];
+
+static void member(const struct shape *s, int i)
+{
+	struct pe p[MAXP];
+	pthread_t t[MAXP];
+	struct sym_world *w;
+	struct kv *kv = NULL;
+	char text[80];
+	struct err *e = NULL;
+
+	shape_name = s->name;
+	snprintf(text, sizeof text, "%d", s->nproc);
+	conf_set("PROCESSES", text);
+	snprintf(text, sizeof text, "%d", i);
+	conf_set("PROCESS", text);
+	conf_set("TRANSPORT", s->road);
+	conf_set("JOIN_TIMEOUT", "30");
+	if (s->nproc > 1)
+		e = sym_boot_env(&kv);
+	struct sym_opts o = { .nlocal = s->ndev[i], .boot = kv, .threads = s->ndev[i], .guard = true, .chaos = s->chaos != 0, .seed = s->chaos * 100 + (uint64_t)i };
+	if (!e)
+		e = sym_open(&o, &w);
+	if (e) {
+		fprintf(stderr, "%s: process %d: %s\n", s->name, i, e->msg);
+		_exit(e->code == ERR_UNIMPLEMENTED || strstr(e->msg, "cannot load UCX") ? 77 : 1);
+	}
+	for (int k = 0; k < s->ndev[i]; k++) {
+		p[k] = (struct pe){ .w = w, .me = sym_first(w) + k, .n = sym_npe(w), .chaos = s->chaos != 0 };
+		pthread_create(&t[k], NULL, pe_main, &p[k]);
+	}
+	for (int k = 0; k < s->ndev[i]; k++)
+		pthread_join(t[k], NULL);
+	if (sym_guard_broken())
+		_exit(2);
+	sym_close(w);
+	sym_boot_free(kv);
+	_exit(0);
+}
+
+/* Fork the processes of s, wait for them; the number of those that failed, or -1 if the road is not there. */
+static int run(const struct shape *s, void (*fn)(const struct shape *, int), int *status)
+{
+	pid_t pid[MAXP];
+	int failed = 0;
+	char cmd[100];
+
+	snprintf(dir, sizeof dir, "/tmp/rondo-conform-XXXXXX");
+	assert_non_null(mkdtemp(dir));
+	conf_set("RENDEZVOUS", dir);
+	fflush(NULL);
+	for (int i = 0; i < s->nproc; i++)
+		if (!(pid[i] = fork())) {
+			alarm(120);
+			fn(s, i);
+		}
+	bool absent = false;
+	for (int i = 0; i < s->nproc; i++) {
+		int st;
+		assert_int_equal(waitpid(pid[i], &st, 0), pid[i]);
+		if (status)
+			status[i] = st;
+		failed += st != 0;
+		absent |= WIFEXITED(st) && WEXITSTATUS(st) == 77;
+	}
+	snprintf(cmd, sizeof cmd, "rm -r %s", dir);
+	assert_int_equal(system(cmd), 0);
+	return absent ? -1 : failed;
+}
+
+static void run_all(const struct shape *s, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		double t = clock_s();
+		int failed = run(&s[i], member, NULL);
+		if (failed < 0)
+			fprintf(stderr, "%s: not here\n", s[i].name);
+		else
+			assert_int_equal(failed, 0);
+		if (getenv("TIMES"))
+			fprintf(stderr, "%s x %d: %.2f s\n", s[i].name, s[i].nproc, clock_s() - t);
+	}
+}
+
+static void threads(void **state)
+{
+	static const struct shape s[] = {
+		{ "self", 1, { 1 }, "auto", 0 }, { "thread", 1, { 2 }, "auto", 0 }, { "thread", 1, { 4 }, "auto", 0 }, { "thread", 1, { 7 }, "auto", 0 },
+	};
+	run_all(s, NELEM(s));
+}
+
+static void processes(void **state)
+{
+	static const struct shape s[] = {
+		{ "shm", 2, { 1, 1 }, "shm", 0 }, { "shm", 4, { 1, 1, 1, 1 }, "shm", 0 }, { "shm", 7, { 1, 1, 1, 1, 1, 1, 1 }, "shm", 0 },
+		{ "mixed", 2, { 1, 3 }, "auto", 0 }, { "mixed", 3, { 2, 1, 4 }, "auto", 0 },
+	};
+	run_all(s, NELEM(s));
+}
+
+static void chaos(void **state)
+{
+	static const struct shape s[] = {
+		{ "chaos self", 1, { 1 }, "auto", 1 }, { "chaos thread", 1, { 2 }, "auto", 2 }, { "chaos thread", 1, { 4 }, "auto", 3 },
+		{ "chaos thread", 1, { 7 }, "auto", 4 }, { "chaos shm", 2, { 1, 1 }, "shm", 5 }, { "chaos shm", 4, { 1, 1, 1, 1 }, "shm", 6 },
+		{ "chaos mixed", 2, { 3, 4 }, "shm", 7 }, { "chaos thread", 1, { 2 }, "auto", 8 },
+	};
+	run_all(s, NELEM(s));
+}
+
+static void ucx(void **state)
+{
+	static const struct shape s[] = {
+		{ "ucx", 2, { 1, 1 }, "ucx", 0 }, { "ucx", 2, { 1, 3 }, "ucx", 0 }, { "ucx", 3, { 2, 1, 4 }, "ucx", 0 }, { "chaos ucx", 2, { 1, 1 }, "ucx", 9 },
+	};
+	run_all(s, NELEM(s));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(threads), cmocka_unit_test(processes), cmocka_unit_test(chaos), cmocka_unit_test(ucx),
+	};
+	return cmocka_run_group_tests_name("sym_conform", tests, NULL, NULL);
+}
