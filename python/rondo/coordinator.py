@@ -25,7 +25,7 @@ def connected(port):
 
 
 def main():
-    for s in (signal.SIGINT, signal.SIGHUP):      # of the terminal: process 0 says when it is over
+    for s in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):     # meant for the group: process 0 says when it is over
         signal.signal(s, signal.SIG_IGN)
     address, processes, *words = sys.argv[1:]
     options = dict(w.split("=", 1) for w in words)

@@ -35,6 +35,7 @@ static void whereabouts(struct sym_ep *ep, int pe, struct str *s)
 	sym_get(ep, pe, &st, offsetof(struct sym_control, status), sizeof st);
 	if (st) {
 		text_of(ep, pe, offsetof(struct sym_control, name), text, sizeof ep->me->name);
+		str_add(s, "at ");
 		where(ep, s, (uint32_t)(st >> 32), (uint32_t)st, text);
 		return;
 	}
@@ -50,9 +51,9 @@ static struct err *late(struct sym_ep *ep, int peer, uint32_t site, double waite
 	where(ep, &mine, ep->l.prog, site, ep->l.name);
 	whereabouts(ep, peer, &its);
 	if (fail)
-		e = ERR(DEADLINE, "device %d has waited %.0f s at %s for device %d, which is at %s", ep->pe, waited, mine.p, peer, its.p);
+		e = ERR(DEADLINE, "device %d has waited %.0f s at %s for device %d, which is %s", ep->pe, waited, mine.p, peer, its.p);
 	else
-		log_line(LOG_WARN, "device %d has waited %.0f s at %s for device %d, which is at %s", ep->pe, waited, mine.p, peer, its.p);
+		log_line(LOG_WARN, "device %d has waited %.0f s at %s for device %d, which is %s", ep->pe, waited, mine.p, peer, its.p);
 	str_free(&mine);
 	str_free(&its);
 	return e;
