@@ -22,12 +22,14 @@ def free_port():
 
 
 class Job:
-    def __init__(self, processes, devices, program, *args, **env):
+    def __init__(self, processes, devices, program, *args, hosts=(), **env):
         port = free_port()
-        base = {**os.environ, "PROCESSES": str(processes), "DEVICES": str(devices), "COORDINATOR": f"127.0.0.1:{port}",
+        base = {**os.environ, "PROCESSES": str(processes), "DEVICES": str(devices),
+                "COORDINATOR": f"{hosts[0][1] if hosts else '127.0.0.1'}:{port}",
                 "RONDO_DEVICES": "0", "TF_CPP_MIN_LOG_LEVEL": "2", **env}
+        on = [["ip", "netns", "exec", hosts[i * len(hosts) // processes][0]] if hosts else [] for i in range(processes)]
         self.tag = f"rondo-job-{os.getpid()}-{port}"
-        self.all = [subprocess.Popen([sys.executable, str(HERE / "processes" / f"{program}.py"), *map(str, args)],
+        self.all = [subprocess.Popen([*on[i], sys.executable, str(HERE / "processes" / f"{program}.py"), *map(str, args)],
                                      env={**base, "PROCESS": str(i), "JOB": self.tag}, text=True,
                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE) for i in range(processes)]
 
@@ -62,6 +64,30 @@ class Job:
         return found
 
 
+@pytest.fixture
+def hosts():
+    """Two network namespaces with a cable between them."""
+    names = [f"rondo-jax-{os.getpid()}-{i}" for i in range(2)]
+
+    def ip(*words):
+        return subprocess.run(["ip", *words], capture_output=True, text=True).returncode == 0
+
+    if not ip("netns", "add", names[0]):
+        pytest.skip("no network namespaces here (not root?)")
+    try:
+        ip("netns", "add", names[1])
+        ip("-n", names[0], "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", names[1])
+        for i, n in enumerate(names):
+            ip("-n", n, "addr", "add", f"10.79.0.{i + 1}/24", "dev", "wire")
+            ip("-n", n, "link", "set", "lo", "up")
+            ip("-n", n, "link", "set", "wire", "up")
+        time.sleep(1)
+        yield [(n, f"10.79.0.{i + 1}") for i, n in enumerate(names)]
+    finally:
+        for n in names:
+            ip("netns", "del", n)
+
+
 def run(*args, seconds=60, **env):
     job = Job(*args, **env)
     out = job.wait(seconds)
@@ -77,6 +103,16 @@ def test_programs(processes, devices):
 
 
 needs_rondo = pytest.mark.skipif(not RONDO, reason="what jaxlib's own clients do is not tested here")
+
+
+@needs_rondo
+def test_two_hosts(hosts, tmp_path):
+    wire = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "wire", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+    for code, out, err in run(3, 1, "everything", hosts=hosts, seconds=100, **wire):
+        assert code == 0 and "failed" not in out, out + err
+    out = run(3, 1, "faults", "permute", 2, tmp_path / "moment", hosts=hosts, **wire)
+    for code, text, err in out[:2]:
+        assert code == 0 and re.search(r"after [01]\.\d+ s: .*process 2 \(pid .*has died", text), text + err
 
 
 @needs_rondo
