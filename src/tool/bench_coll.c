@@ -25,28 +25,16 @@ struct bench {
 	int64_t size[MAX_SIZES];
 	bool kind[COLL_COUNT], algo[COLL_ALGOS];
 	double budget;                        /* seconds for each algorithm at each size */
-	struct result *r;
-	_Atomic int step;                     /* sense of the start barrier: PEs that have come, over all batches */
-	_Atomic double pace;                  /* seconds of a turn, as PE 0 sees it */
-	struct err *err[MAX_PE];
-	_Atomic int stop;
-	bool progress;
-	struct { _Alignas(128) _Atomic int64_t n; } line[2];      /* of the exchange, each written by one PE */
+	struct result *r;                     /* by PE 0 */
 	double floor[MAX_ROUNDS];             /* of an exchange of one line, seconds; measured between the others */
 	int nfloor;
+	struct err *err[MAX_PE];              /* by local PE */
+	_Atomic int stop;
+	bool progress, pin;
 };
-struct pe { struct bench *b; int pe; pthread_t t; };
+struct pe { struct bench *b; int pe; pthread_t t; struct coll *c; struct sym_ep *ep; struct coll_group g; char *x, *y; _Atomic int64_t *line, *other; };
 
 /* --- one PE -------------------------------------------------------------------------- */
-
-/* All PEs come here: outside the library, so that no two batches overlap. */
-static void meet(struct bench *b)
-{
-	int n = atomic_fetch_add(&b->step, 1), goal = (n / b->npe + 1) * b->npe;
-
-	for (int i = 0; atomic_load(&b->step) < goal && !atomic_load(&b->stop); i++)
-		i < 2000 ? sym_pause() : (void)sched_yield();
-}
 
 static int64_t operand(enum coll_kind k, int64_t n, int npe) { return k == COLL_reduce_scatter || k == COLL_all_to_all ? n * npe : n; }
 static int64_t result(enum coll_kind k, int64_t n, int npe) { return k == COLL_all_gather || k == COLL_all_to_all ? n * npe : k == COLL_barrier ? 0 : n; }
@@ -69,13 +57,15 @@ static struct err *turn(struct coll *c, const struct coll_group *g, enum coll_ki
 }
 
 /* Every turn takes what the one before has made: as operand where it is as large, else copied there. */
-static struct err *batch(struct coll *c, const struct coll_group *g, enum coll_kind k, int64_t n, char *x, char *y, int turns, double *s)
+static struct err *batch(struct pe *p, enum coll_kind k, int64_t n, int turns, double *s)
 {
-	int64_t nx = operand(k, n, g->n), ny = result(k, n, g->n);
-	double t = clock_s();
+	int64_t nx = operand(k, n, p->g.n), ny = result(k, n, p->g.n);
+	char *x = p->x, *y = p->y;
 
+	TRY(coll_barrier(p->c, &p->g, 2));
+	double t = clock_s();
 	for (int i = 0; i < turns; i++) {
-		TRY(turn(c, g, k, n, x, y));
+		TRY(turn(p->c, &p->g, k, n, x, y));
 		if (nx == ny) {
 			char *was = x;
 			x = y;
@@ -89,20 +79,25 @@ static struct err *batch(struct coll *c, const struct coll_group *g, enum coll_k
 }
 
 /* What the caches allow: two PEs write a line each and wait for the other's, again and again. */
-static void exchange(struct bench *b, int pe)
+static struct err *exchange(struct pe *p)
 {
 	enum { TIMES = 2000 };
+	struct bench *b = p->b;
 
-	if (pe > 1 || b->npe > cpu_get()->cores)
-		return;
-	int64_t from = atomic_load_explicit(&b->line[pe].n, memory_order_relaxed);
+	TRY(coll_barrier(p->c, &p->g, 3));
+	if (!p->other)
+		return NULL;
+	int64_t from = atomic_load_explicit(p->line, memory_order_relaxed);
 	double t = clock_s();
 	for (int64_t i = 1; i <= TIMES; i++) {
-		atomic_store_explicit(&b->line[pe].n, from + i, memory_order_release);
-		while (atomic_load_explicit(&b->line[!pe].n, memory_order_acquire) < from + i && !atomic_load_explicit(&b->stop, memory_order_relaxed)) { }
+		atomic_store_explicit(p->line, from + i, memory_order_release);
+		while (atomic_load_explicit(p->other, memory_order_acquire) < from + i)
+			if (atomic_load_explicit(&b->stop, memory_order_relaxed))
+				return ERR(ABORTED, "aborted");
 	}
-	if (!pe)
+	if (!p->pe)
 		b->floor[b->nfloor++ % MAX_ROUNDS] = (clock_s() - t) / TIMES;
+	return NULL;
 }
 
 static int by_value(const void *a, const void *b)
@@ -112,7 +107,7 @@ static int by_value(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static struct err *all_of(struct pe *p, struct coll *c, const struct coll_group *g, char *x, char *y)
+static struct err *all_of(struct pe *p)
 {
 	struct bench *b = p->b;
 	double sample[COLL_ALGOS][MAX_ROUNDS], s;
@@ -123,24 +118,20 @@ static struct err *all_of(struct pe *p, struct coll *c, const struct coll_group 
 	for (int k = 0; k < COLL_COUNT; k++)
 		for (int i = 0; b->kind[k] && i < (k == COLL_barrier ? 1 : b->nsize); i++, done++) {
 			int turns[COLL_ALGOS] = { 0 };
-			meet(b);
-			exchange(b, p->pe);
+			TRY(exchange(p));
 			for (int round = -1; round < b->rounds; round++)         /* the first one counts nothing but turns */
 				for (int a = 1; a < COLL_ALGOS; a++) {
 					if (!b->algo[a] || !coll_algo_has((enum coll_algo)a, (enum coll_kind)k))
 						continue;
-					coll_use(c, (enum coll_kind)k, (enum coll_algo)a);
-					meet(b);
-					if (round < 0)
-						TRY(batch(c, g, (enum coll_kind)k, b->size[i], x, y, 2, &s));
-					TRY(batch(c, g, (enum coll_kind)k, b->size[i], x, y, round < 0 ? 2 : turns[a], &s));
-					if (!p->pe)
-						atomic_store(&b->pace, s);
-					meet(b);
-					if (round < 0)
-						turns[a] = (int)fmin(fmax(b->budget / b->rounds / fmax(atomic_load(&b->pace), 1e-9), 2), TURNS);
-					else
-						sample[a][round] = s;
+					coll_use(p->c, (enum coll_kind)k, (enum coll_algo)a);
+					if (round < 0) {
+						TRY(batch(p, (enum coll_kind)k, b->size[i], 2, &s));
+						TRY(batch(p, (enum coll_kind)k, b->size[i], 2, &s));
+						coll_use(p->c, COLL_broadcast, COLL_slot);       /* all make as many turns */
+						TRY(coll_broadcast(p->c, &p->g, 4, 0, sizeof s, &s, &s));
+						turns[a] = (int)fmin(fmax(b->budget / b->rounds / fmax(s, 1e-9), 2), TURNS);
+					} else
+						TRY(batch(p, (enum coll_kind)k, b->size[i], turns[a], &sample[a][round]));
 				}
 			for (int a = 1; a < COLL_ALGOS && !p->pe; a++)
 				if (b->algo[a] && coll_algo_has((enum coll_algo)a, (enum coll_kind)k)) {
@@ -172,35 +163,43 @@ static void *pe_main(void *v)
 {
 	struct pe *p = v;
 	struct bench *b = p->b;
-	struct sym_ep *ep = sym_ep_of(b->w, p->pe);
 	struct sym_heap *h = sym_heap_of(b->w, p->pe);
 	int all[MAX_PE], peer[MAX_PE], npeer = 0;
-	struct coll_group g = { b->npe, p->pe, all };
 	size_t most = (size_t)b->size[b->nsize - 1] * (size_t)b->npe;
-	struct sym_block *x = NULL, *y = NULL;
+	struct sym_block *x = NULL, *y = NULL, *line = NULL;
 	struct err *e = NULL;
+	int64_t off[MAX_PE];
 
-	if (b->npe <= cpu_get()->cores)
+	if (b->pin)
 		pin(p->pe);
 	for (int i = 0; i < b->npe; i++)
 		if ((all[i] = i) != p->pe)
 			peer[npeer++] = i;
 	struct sym_launch l = { .prog = 1, .name = "bench", .peer = peer, .npeer = npeer, .stop = &b->stop };
-	struct coll *c = coll_new(b->w, p->pe, &b->table);
-	sym_begin(ep, &l);
+	p->ep = sym_ep_of(b->w, p->pe);
+	p->g = (struct coll_group){ b->npe, p->pe, all };
+	p->c = coll_new(b->w, p->pe, &b->table);
+	sym_begin(p->ep, &l);
 	TRY_GOTO(e, sym_alloc(h, most, "the benchmark's operand", -1, &x), out);
 	TRY_GOTO(e, sym_alloc(h, most, "the benchmark's result", -1, &y), out);
-	memset(sym_base(h) + x->off, 0, most);
-	memset(sym_base(h) + y->off, 0, most);
-	e = all_of(p, c, &g, sym_base(h) + x->off, sym_base(h) + y->off);
+	TRY_GOTO(e, sym_alloc(h, 128, "the benchmark's line", -1, &line), out);
+	p->x = memset(sym_base(h) + x->off, 0, most);
+	p->y = memset(sym_base(h) + y->off, 0, most);
+	p->line = memset(sym_base(h) + line->off, 0, 128);
+	int64_t mine = (int64_t)line->off;
+	TRY_GOTO(e, coll_all_gather(p->c, &p->g, 5, sizeof mine, &mine, off), out);
+	if (p->pe < 2 && b->npe >= 2 && b->npe <= cpu_get()->cores && sym_mapped(b->w, !p->pe))
+		p->other = (_Atomic int64_t *)(uintptr_t)sym_at(p->ep, !p->pe, (size_t)off[!p->pe], 8, NULL);
+	e = all_of(p);
 out:
 	if (e)
 		atomic_store(&b->stop, 1);
-	sym_end(ep, e);
-	b->err[p->pe] = e;
-	coll_free(c);
+	sym_end(p->ep, e);
+	b->err[p->pe - sym_first(b->w)] = e;
+	coll_free(p->c);
 	sym_free(x);
 	sym_free(y);
+	sym_free(line);
 	return NULL;
 }
 
@@ -220,6 +219,7 @@ static void rules_of(const struct bench *b, enum coll_kind k, struct coll_rule *
 {
 	int n = 0, sizes = k == COLL_barrier ? 1 : b->nsize, now = 0;
 
+	memset(rule, 0, COLL_RULES * sizeof *rule);
 	for (int i = 0; i < sizes; i++) {
 		const double *s = b->r->s[k][i];
 		int best = 0;
@@ -341,6 +341,26 @@ static void plot(struct str *s, const struct bench *b)
 
 /* --- the command --------------------------------------------------------------------------- */
 
+/* The rules of what was measured; those of other groups stay as they are. */
+static struct err *write_table(struct bench *b)
+{
+	enum coll_topo topo = b->npe > b->table.cores ? COLL_CROWD : b->npe == 2 ? COLL_PAIR : COLL_GROUP;
+	struct str s = { 0 }, path = { 0 };
+	struct err *e = NULL;
+
+	for (int k = 0; k < COLL_COUNT; k++)
+		if (b->kind[k])
+			rules_of(b, (enum coll_kind)k, b->table.rule[topo][k]);
+	coll_table_print(&s, &b->table);
+	coll_table_path(&path);
+	e = path.n ? str_write_file(path.p, s.p, s.n) : ERR(PRECONDITION, "RONDO_CACHE is empty: there is no place for the table");
+	if (!e)
+		printf("# wrote %s\n", path.p);
+	str_free(&s);
+	str_free(&path);
+	return e;
+}
+
 static struct err *pick(const char *opt, const char *list, const char *const *name, int n, bool *on)
 {
 	char copy[256], *save;
@@ -365,7 +385,8 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 {
 	struct bench b = { .rounds = 9, .budget = 0.03 };
 	int64_t most = 16 << 20, least = 8, pes = 2, rounds = b.rounds;
-	struct pe p[MAX_PE];
+	struct pe *p = NULL;
+	struct kv *boot = NULL;
 	struct err *e = NULL;
 	bool tty = isatty(1);
 
@@ -375,20 +396,32 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 	TRY(arg_int("--rounds", o->rounds, 1, MAX_ROUNDS, &rounds));
 	TRY(pick("--op", o->op, prog_coll_name, COLL_COUNT, b.kind));
 	TRY(pick("--algorithm", o->algo, coll_algo_name, COLL_ALGOS, b.algo));
-	b.npe = (int)pes;
-	b.rounds = (int)rounds;
-	b.progress = isatty(2);
 	if (least > most)
 		return ERR(INVALID, "option '--min' is above '--max'");
+	b.rounds = (int)rounds;
 	for (int64_t n = least; n <= most && b.nsize < MAX_SIZES; n *= o->fine || n < 64 ? 2 : 4)
 		b.size[b.nsize++] = n & ~(int64_t)7;
 	TRY(coll_table_get(&b.table));
-	struct sym_opts so = { .nlocal = b.npe, .threads = b.npe };
-	TRY(sym_open(&so, &b.w));
+	/* As one of several processes, of one PE each; else with threads. */
+	TRY(sym_boot_env(&boot));
+	if (boot && o->pes) {
+		sym_boot_free(boot);
+		return ERR(INVALID, "option '--pes' is for PEs as threads: here every process is one");
+	}
+	struct sym_opts so = { .nlocal = boot ? 1 : (int)pes, .threads = boot ? 1 : (int)pes, .boot = boot };
+	TRY_GOTO(e, sym_open(&so, &b.w), out);
+	b.npe = sym_npe(b.w);
+	int first = sym_first(b.w), started = 0;
+	if (b.npe < 2 || b.npe > MAX_PE) {
+		e = ERR(INVALID, "a benchmark of collectives among %d PEs", b.npe);
+		goto out;
+	}
+	b.progress = isatty(2) && !first;
+	b.pin = b.npe <= cpu_get()->cores;
 	b.r = mem_alloc(sizeof *b.r);
-	int started = 0;
-	for (; started < b.npe && !e; started++) {
-		p[started] = (struct pe){ .b = &b, .pe = started };
+	p = mem_lines(sizeof *p * (size_t)so.nlocal);
+	for (; started < so.nlocal && !e; started++) {
+		p[started] = (struct pe){ .b = &b, .pe = first + started };
 		if (pthread_create(&p[started].t, NULL, pe_main, &p[started])) {
 			e = ERR(EXHAUSTED, "cannot start a thread");
 			atomic_store(&b.stop, 1);
@@ -402,28 +435,18 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 		else
 			err_free(b.err[i]);
 	}
-	TRY_GOTO(e, e, out);
-	printf("# %s, %d cores, %d PEs as threads; a turn takes the result of the one before; medians of %d interleaved rounds\n", cpu_get()->name, cpu_get()->cores, b.npe, b.rounds);
+	if (e || first)
+		goto out;
+	printf("# %s, %d cores, %d PEs as %s; a turn takes the result of the one before; medians of %d interleaved rounds\n", cpu_get()->name, cpu_get()->cores, b.npe,
+	       boot ? "processes" : "threads", b.rounds);
 	if (b.nfloor) {
 		int n = MIN(b.nfloor, MAX_ROUNDS);
 		qsort(b.floor, (size_t)n, sizeof(double), by_value);
 		printf("# exchange of one cache line between two PEs: median %.3f us, from %.3f to %.3f\n", b.floor[n / 2] * 1e6, b.floor[0] * 1e6, b.floor[n - 1] * 1e6);
 	}
 	print_results(&b, tty);
-	if (o->write) {
-		struct str s = { 0 }, path = { 0 };
-		enum coll_topo topo = b.npe > b.table.cores ? COLL_CROWD : b.npe == 2 ? COLL_PAIR : COLL_GROUP;
-		for (int k = 0; k < COLL_COUNT; k++)
-			rules_of(&b, (enum coll_kind)k, b.table.rule[topo][k]);
-		coll_table_print(&s, &b.table);
-		coll_table_path(&path);
-		e = path.n ? str_write_file(path.p, s.p, s.n) : ERR(PRECONDITION, "RONDO_CACHE is empty: there is no place for the table");
-		if (!e)
-			printf("# wrote %s\n", path.p);
-		str_free(&s);
-		str_free(&path);
-		TRY_GOTO(e, e, out);
-	}
+	if (o->write)
+		TRY_GOTO(e, write_table(&b), out);
 	if (o->plot) {
 		struct str s = { 0 };
 		plot(&s, &b);
@@ -434,6 +457,8 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 	}
 out:
 	free(b.r);
+	free(p);
 	sym_close(b.w);
+	sym_boot_free(boot);
 	return e;
 }
