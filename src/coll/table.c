@@ -26,32 +26,43 @@ enum coll_algo coll_choose(const struct coll_table *t, enum coll_kind k, enum co
 	return (enum coll_algo)r->algo;
 }
 
+/* Shaped by measurements on two kinds of machines.  Up to a few lines the data travels in the message; then the copy
+ * through the ring is cheaper than lines that are written again while the other side still holds them, or a wait for a
+ * loan to come back; where the caches are full anyway a copy less counts. */
+#define K(n) ((n) << 10)
+#define END INT64_MAX
+static const struct coll_rule pair_rule[COLL_COUNT][COLL_RULES] = {
+	[COLL_all_reduce]     = { { K(1), COLL_slot }, { K(384), COLL_stage }, { K(16384), COLL_two_shot }, { END, COLL_ring } },
+	[COLL_reduce_scatter] = { { K(1), COLL_slot }, { K(128), COLL_stage }, { END, COLL_loan } },
+	[COLL_all_gather]     = { { K(1), COLL_slot }, { K(128), COLL_stage }, { END, COLL_direct } },
+	[COLL_all_to_all]     = { { K(1), COLL_slot }, { K(8), COLL_stage }, { END, COLL_direct } },
+	[COLL_permute]        = { { K(1), COLL_slot }, { K(64), COLL_stage }, { END, COLL_direct } },
+	[COLL_broadcast]      = { { 128, COLL_slot }, { END, COLL_stage } },
+	[COLL_scan]           = { { 128, COLL_slot }, { K(2048), COLL_stage }, { END, COLL_ring } },
+	[COLL_barrier]        = { { END, COLL_slot } },
+};
+static const struct coll_rule more_rule[COLL_COUNT][COLL_RULES] = {
+	[COLL_all_reduce]     = { { K(2), COLL_slot }, { K(24), COLL_stage }, { K(16384), COLL_two_shot }, { END, COLL_ring } },
+	[COLL_reduce_scatter] = { { K(8), COLL_slot }, { END, COLL_loan } },
+	[COLL_all_gather]     = { { 64, COLL_slot }, { K(128), COLL_stage }, { END, COLL_direct } },
+	[COLL_all_to_all]     = { { K(6), COLL_slot }, { END, COLL_direct } },
+	[COLL_permute]        = { { K(1), COLL_slot }, { K(24), COLL_stage }, { END, COLL_direct } },
+	[COLL_broadcast]      = { { 64, COLL_slot }, { K(256), COLL_stage }, { END, COLL_direct } },
+	[COLL_scan]           = { { 64, COLL_slot }, { K(256), COLL_stage }, { END, COLL_ring } },
+	[COLL_barrier]        = { { END, COLL_slot } },
+};
+
 void coll_table_init(struct coll_table *t)
 {
 	const struct cpu_info *cpu = cpu_get();
-	const int64_t slot = 1024, big = 16 << 20;
 
 	memset(t, 0, sizeof *t);
 	t->cores = cpu->cores;
+	/* Twice the peer's second-level cache: when a line's turn comes again the peer has lost its copy. */
 	t->ring = (int64_t)MAX(MIN(2 * cpu->l2, (size_t)8 << 20), (size_t)1 << 20) & ~(int64_t)4095;
 	t->chunk = 64 << 10;
-	/* Below the size of a few slots the copy through the ring is cheaper than a wait for the loan to come back. */
-	for (int topo = 0; topo < COLL_TOPOS; topo++) {
-		struct coll_rule (*r)[COLL_RULES] = t->rule[topo];
-		const struct coll_rule all[COLL_RULES] = { { slot, COLL_slot }, { 384 << 10, COLL_stage }, { big, COLL_two_shot }, { INT64_MAX, COLL_ring } };
-		const struct coll_rule reduce[COLL_RULES] = { { slot, COLL_slot }, { 256 << 10, COLL_stage }, { INT64_MAX, COLL_loan } };
-		const struct coll_rule move[COLL_RULES] = { { slot, COLL_slot }, { 64 << 10, COLL_stage }, { INT64_MAX, COLL_direct } };
-		const struct coll_rule scan[COLL_RULES] = { { slot, COLL_slot }, { 256 << 10, COLL_stage }, { INT64_MAX, COLL_ring } };
-		const struct coll_rule barrier[COLL_RULES] = { { INT64_MAX, COLL_slot } };
-		memcpy(r[COLL_all_reduce], all, sizeof all);
-		memcpy(r[COLL_reduce_scatter], reduce, sizeof reduce);
-		memcpy(r[COLL_scan], scan, sizeof scan);
-		memcpy(r[COLL_barrier], barrier, sizeof barrier);
-		memcpy(r[COLL_all_gather], move, sizeof move);
-		memcpy(r[COLL_all_to_all], move, sizeof move);
-		memcpy(r[COLL_permute], move, sizeof move);
-		memcpy(r[COLL_broadcast], move, sizeof move);
-	}
+	for (int topo = 0; topo < COLL_TOPOS; topo++)
+		memcpy(t->rule[topo], topo == COLL_PAIR ? pair_rule : more_rule, sizeof pair_rule);
 }
 
 /* --- text ----------------------------------------------------------------------------- */

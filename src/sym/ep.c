@@ -275,7 +275,7 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	struct err *e = NULL;
 
 	/* The answer of a peer that is in step takes little longer than one pause. */
-	for (int i = 0; i < BRISK && !chan_arrived(c); i++) { }
+	for (int i = ep->spins < BRISK ? BRISK : 0; i < BRISK && !chan_arrived(c); i++) { }
 	/* A peer that has left the launch sends nothing more; what it sent before is there by then. */
 	WAIT(e, chan_arrived(c) || (left && !chan_arrived(c)) || ((left = chan_left(c)) && false), pe, site);
 	if (e)

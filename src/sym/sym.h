@@ -322,7 +322,7 @@ struct err *sym_event_wait(struct sym_event *v);             /* the error of its
 /* Sleep while *word is seen, at most ns nanoseconds (< 0: for ever).  May wake early. */
 void sym_sleep(_Atomic uint32_t *word, uint32_t seen, int64_t ns);
 void sym_wake(_Atomic uint32_t *word, int n);                /* wake n sleepers of this process */
-/* How often a wait polls before it lets another thread run: 2000 if threads fit the cores, else 20. */
+/* How often a wait polls before it lets another thread run: 2000 if threads fit the cores, else 4. */
 int sym_spins(int threads);
 static inline void sym_pause(void)
 {

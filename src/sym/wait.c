@@ -37,7 +37,7 @@ void sym_wake(_Atomic uint32_t *word, int n)
 	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-int sym_spins(int threads) { return threads <= cpu_get()->cores ? 2000 : 20; }
+int sym_spins(int threads) { return threads <= cpu_get()->cores ? 2000 : 4; }
 
 /* --- bells ----------------------------------------------------------------------- */
 

@@ -151,7 +151,7 @@ static void pin(int pe)
 	if (sched_getaffinity(0, sizeof may, &may))
 		return;
 	for (int c = 0, k = 0; c < CPU_SETSIZE; c++)
-		if (CPU_ISSET(c, &may) && k++ == pe) {
+		if (CPU_ISSET(c, &may) && k++ == pe % CPU_COUNT(&may)) {
 			CPU_ZERO(&one);
 			CPU_SET(c, &one);
 			pthread_setaffinity_np(pthread_self(), sizeof one, &one);
@@ -417,7 +417,7 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 		goto out;
 	}
 	b.progress = isatty(2) && !first;
-	b.pin = b.npe <= cpu_get()->cores;
+	b.pin = true;
 	b.r = mem_alloc(sizeof *b.r);
 	p = mem_lines(sizeof *p * (size_t)so.nlocal);
 	for (; started < so.nlocal && !e; started++) {
