@@ -1,11 +1,14 @@
 /* convolution.
  *
- * A product in disguise: for a block of output positions, the elements under each position of the kernel are
- * laid side by side (im2col, a few hundred columns at a time) and multiplied by the kernel's matrix.  Where
- * every feature is a group of its own (depthwise) the features are lanes instead. */
+ * A product in disguise: rows are output positions, the contraction runs over the kernel's positions and the input
+ * features, and what lies under a position of the kernel at an output position is at the sum of two offsets.  So floats go
+ * to matmul.c with tables of offsets, nothing is laid out in memory but, where there is padding or dilation, a padded copy
+ * of the operand.  Other types and small ones: the elements under the kernel are laid side by side (im2col, a few hundred
+ * columns at a time).  Where every feature is a group of its own (depthwise) the features are lanes instead. */
 #include <stdlib.h>
 
 #include "dot.h"
+#include "matmul.h"
 
 enum { MB = 96, NB = 256, KB = 256, LANES = 512 };
 
@@ -186,6 +189,149 @@ static void conv_run(const struct prog_kern *k, const struct kern_state *s, int 
 	}
 }
 
+/* --- as a product ---------------------------------------------------------------------- */
+
+/* The padded copy: dimensions of lhs, outermost first, with padding and dilation applied. */
+struct lay { const struct conv *q; int rank, dim[LOOP_RANK]; int64_t extent[LOOP_RANK], stride[LOOP_RANK]; };
+
+/* Where position x of dimension d of the copy comes from in lhs, -1: it is zero. */
+static int64_t comes_from(const struct conv *q, const struct prog_view *v, int d, int64_t x)
+{
+	for (int i = 0; i < q->ns; i++)
+		if (q->ld[2 + i] == d) {
+			x -= q->low[i];
+			if (x < 0 || x % q->ldil[i])
+				return -1;
+			x /= q->ldil[i];
+		}
+	return x < v->dim[d] ? x : -1;
+}
+
+static void lay_out(const struct prog_kern *k, const void *arg, char *const *ptr, char *to, int64_t t0, int64_t t1, int64_t tiles)
+{
+	const struct lay *y = arg;
+	const struct prog_view *v = &k->v[0];
+	const char *from = view_at(k, ptr, 0);
+	int es = dt_bytes(v->dtype), last = y->rank - 1, d = y->dim[last];
+	int64_t n = y->extent[last], ix[LOOP_RANK], rows = 1, x0 = 0, step = 1;
+	for (int i = 0; i < last; i++)
+		rows *= y->extent[i];
+	for (int i = 0; i < y->q->ns; i++)
+		if (y->q->ld[2 + i] == d)
+			step = y->q->ldil[i];
+	while (x0 < n && comes_from(y->q, v, d, x0) < 0)
+		x0++;
+	int64_t s0 = x0 < n ? comes_from(y->q, v, d, x0) : 0, count = x0 < n ? MIN((n - x0 + step - 1) / step, v->dim[d] - s0) : 0;
+	for (int64_t row = rows * t0 / tiles; row < rows * t1 / tiles; row++) {
+		char *out = to + row * n * es;
+		int64_t off = s0 * v->stride[d];
+		bool there = true;
+		index_of(last, y->extent, row, ix);
+		for (int i = 0; i < last && there; i++) {
+			int64_t s = comes_from(y->q, v, y->dim[i], ix[i]);
+			there = s >= 0;
+			off += s * v->stride[y->dim[i]];
+		}
+		if (!there || count < n)
+			memset(out, 0, (size_t)(n * es));
+		if (there)
+			move_strided(es, count, out + x0 * es, step * es, from + off * es, v->stride[d] * es);
+	}
+}
+
+/* Dimensions in the order of lhs' memory: extent; stride in lhs, in the other array. */
+struct nest { int n; int64_t dim[LOOP_RANK], l[LOOP_RANK], x[LOOP_RANK]; };
+static void nest_add(struct nest *t, int64_t dim, int64_t l, int64_t x)
+{
+	int i = t->n++;
+	for (; i > 0 && t->l[i - 1] < l; i--) {
+		t->dim[i] = t->dim[i - 1];
+		t->l[i] = t->l[i - 1];
+		t->x[i] = t->x[i - 1];
+	}
+	t->dim[i] = dim;
+	t->l[i] = l;
+	t->x[i] = x;
+}
+
+static bool product(const struct prog_kern *k, const struct conv *q, struct kern_state *s)
+{
+	const struct prog_view *l = &k->v[0], *r = &k->v[1], *o = &k->v[2];
+	if (q->ct != DT_f32 || q->parts > 1)
+		return false;
+	for (int i = 0; i < 3; i++)
+		if (k->v[i].dtype != DT_f32 && k->v[i].dtype != DT_bf16 && k->v[i].dtype != DT_f16)
+			return false;
+	struct lay *y = ARENA_NEW(&s->a, struct lay, 1);
+	int64_t extent[LOOP_RANK], stride[LOOP_RANK], bytes = dt_bytes(l->dtype);
+	bool copy = false;
+	y->q = q;
+	y->rank = l->rank;
+	for (int d = 0; d < l->rank; d++) {
+		extent[d] = l->dim[d];
+		stride[d] = l->stride[d];
+		int i = d;
+		for (; i > 0 && l->stride[y->dim[i - 1]] < l->stride[d]; i--)
+			y->dim[i] = y->dim[i - 1];
+		y->dim[i] = d;
+	}
+	for (int i = 0; i < q->ns; i++) {
+		int d = (int)q->ld[2 + i];
+		extent[d] = (o->dim[q->od[2 + i]] - 1) * q->stride[i] + (r->dim[q->rd[2 + i]] - 1) * q->rdil[i] + 1;
+		copy |= q->low[i] != 0 || q->ldil[i] != 1 || extent[d] > l->dim[d];
+	}
+	if (copy)
+		for (int i = y->rank; i-- > 0;) {
+			y->extent[i] = extent[y->dim[i]];
+			stride[y->dim[i]] = bytes / dt_bytes(l->dtype);
+			bytes *= y->extent[i];
+		}
+	/* side by side in the result, output positions are columns, of one image at a time */
+	int64_t sb = stride[q->ld[0]], sf = stride[q->ld[1]], near = q->ns ? o->stride[q->od[1 + q->ns]] : 0;
+	bool across = near == 1 && o->stride[q->od[1]] != 1 && o->dim[q->od[1 + q->ns]] > 1;
+	struct nest rows = { 0 }, con = { 0 };
+	int64_t back = 0;
+	if (!across)
+		nest_add(&rows, q->batch, sb, o->stride[q->od[0]]);
+	for (int i = 0; i < q->ns; i++) {
+		int64_t at = stride[q->ld[2 + i]], kd = r->dim[q->rd[2 + i]], ks = r->stride[q->rd[2 + i]];
+		nest_add(&rows, o->dim[q->od[2 + i]], at * q->stride[i], o->stride[q->od[2 + i]]);
+		nest_add(&con, kd, at * q->rdil[i], q->rev[i] ? -ks : ks);
+		back += q->rev[i] ? (kd - 1) * ks : 0;
+	}
+	nest_add(&con, q->nif, sf, r->stride[q->rd[0]]);
+	struct matmul_tables t = { .out = (enum dtype)o->dtype, .bf16 = l->dtype == DT_bf16 && r->dtype == DT_bf16 };
+	int64_t groups = q->groups * q->bgroups, images = across ? q->batch : 1, n;
+	int64_t *lb = ARENA_NEW(&s->a, int64_t, groups * images + 1), *rb = ARENA_NEW(&s->a, int64_t, groups * images + 1);
+	int64_t *ob = ARENA_NEW(&s->a, int64_t, groups * images + 1);
+	for (int64_t g = 0; g < groups; g++)
+		for (int64_t b = 0; b < images; b++) {
+			int64_t i = g * images + b;
+			lb[i] = (q->groups > 1 ? g * q->nif * sf : 0) + ((q->bgroups > 1 ? g * q->batch : 0) + b) * sb;
+			rb[i] = back + g * q->nof * r->stride[q->rd[1]];
+			ob[i] = g * q->nof * o->stride[q->od[1]] + b * o->stride[q->od[0]];
+		}
+	t.b = groups * images;
+	t.l = (struct matmul_side){ .dt = (enum dtype)l->dtype, .batch = lb };
+	t.r = (struct matmul_side){ .dt = (enum dtype)r->dtype, .batch = rb };
+	t.ob = ob;
+	if (q->batch * q->space + q->nof + q->nk * q->nif > 1 << 24)
+		return false;
+	t.l.free = matmul_offsets(&s->a, rows.n, rows.dim, rows.l, &t.m);
+	t.om = matmul_offsets(&s->a, rows.n, rows.dim, rows.x, &t.m);
+	t.l.k = matmul_offsets(&s->a, con.n, con.dim, con.l, &t.k);
+	t.r.k = matmul_offsets(&s->a, con.n, con.dim, con.x, &t.k);
+	t.r.free = matmul_offsets(&s->a, 1, &q->nof, &r->stride[q->rd[1]], &n);
+	t.on = matmul_offsets(&s->a, 1, &q->nof, &o->stride[q->od[1]], &n);
+	t.n = q->nof;
+	if (copy) {
+		t.lay = lay_out;
+		t.lay_arg = y;
+		t.lay_bytes = ((size_t)bytes + 63) & ~(size_t)63;
+	}
+	return matmul_plan(k, &t, s);
+}
+
 struct err *kern_make_convolution(const struct prog_kern *k, struct kern_state *s)
 {
 	struct conv *q = ARENA_NEW(&s->a, struct conv, 1);
@@ -243,8 +389,8 @@ struct err *kern_make_convolution(const struct prog_kern *k, struct kern_state *
 	q->depthwise = q->groups > 4 && q->nif == 1 && q->nof == 1 && !complex && q->bgroups == 1;
 	q->mb = MB;
 	q->chunks = (q->space + MB - 1) / MB;
-	s->priv = q;
 	if (q->depthwise) {
+		s->priv = q;
 		int64_t units = q->batch * q->space;
 		q->per_tile = MAX(1, 65536 / MAX(1, q->groups * q->nk));
 		s->tiles = (units + q->per_tile - 1) / q->per_tile;
@@ -252,8 +398,11 @@ struct err *kern_make_convolution(const struct prog_kern *k, struct kern_state *
 		s->run = depthwise_run;
 		return NULL;
 	}
+	if (view_count(o) && view_count(l) && view_count(r) && product(k, q, s))
+		return NULL;
 	s->tiles = view_count(o) ? q->groups * q->bgroups * q->batch * q->chunks : 0;
 	s->scratch = (size_t)q->parts * (size_t)(MB * NB + MB * KB + KB * NB) * (size_t)q->cs + (MAX(KB, NB) + NB) * 16 + 64 + MB * LOOP_RANK * 8;
+	s->priv = q;
 	s->run = conv_run;
 	return NULL;
 }

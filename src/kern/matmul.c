@@ -19,12 +19,10 @@ enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, SMALL = 24 * 24 * 24, FEW_
 
 const struct matmul_variant *matmul_force;
 
-struct operand { enum dtype dt; int es; const int64_t *free, *k, *batch; bool k_unit, free_unit; };
-
 struct matmul {
 	const struct matmul_variant *v;
 	int64_t b, m, n, k;
-	struct operand l, r;             /* free: rows of l, columns of r */
+	struct matmul_side l, r;             /* free: rows of l, columns of r */
 	enum dtype out;
 	int oes;
 	const int64_t *om, *on, *ob;     /* result offsets, elements */
@@ -40,12 +38,15 @@ struct matmul {
 	int64_t npanel_r;                /* rhs panels per batch */
 	size_t a_bytes, b_bytes, c_bytes;   /* per-thread blocks */
 	int il, ir;                      /* which operand is lhs, rhs: exchanged for few columns */
+	void (*lay)(const struct prog_kern *k, const void *arg, char *const *ptr, char *to, int64_t t0, int64_t t1, int64_t tiles);
+	const void *lay_arg;
+	size_t lay_bytes;
+	int lay_of;
 };
 
 /* --- offsets ------------------------------------------------------------------ */
 
-/* Offsets (elements) of the n positions of dims[0..c) of a view, last fastest. */
-static int64_t *offsets(struct arena *a, int c, const int64_t *dim, const int64_t *stride, int64_t *n)
+int64_t *matmul_offsets(struct arena *a, int c, const int64_t *dim, const int64_t *stride, int64_t *n)
 {
 	*n = 1;
 	for (int i = 0; i < c; i++)
@@ -68,309 +69,6 @@ static bool unit(const int64_t *o, int64_t n)
 	return true;
 }
 
-/* --- element access ------------------------------------------------------------- */
-
-static inline float load1(enum dtype dt, const char *p)
-{
-	uint16_t h;
-	float f;
-	switch (dt) {
-	case DT_f32: memcpy(&f, p, 4); return f;
-	case DT_bf16: memcpy(&h, p, 2); return bf16_to_f32(h);
-	default: memcpy(&h, p, 2); return f16_to_f32(h);
-	}
-}
-
-static inline uint16_t load_bf16(enum dtype dt, const char *p)
-{
-	uint16_t h;
-	if (dt == DT_bf16) {
-		memcpy(&h, p, 2);
-		return h;
-	}
-	return f32_to_bf16(load1(dt, p));
-}
-
-/* 16 rows of 16 words of 32 bits, transposed: out[j * 16 + i] = in[i][j]. */
-__attribute__((target("avx512f")))
-static void transpose16_512(const uint32_t *const *in, uint32_t *out)
-{
-	__m512i r[16], t[16];
-	for (int i = 0; i < 16; i++)
-		r[i] = _mm512_loadu_si512((const void *)in[i]);
-	for (int i = 0; i < 8; i++) {
-		t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-		t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-	}
-	for (int i = 0; i < 4; i++) {
-		r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-		r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-		r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-		r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-	}
-	for (int i = 0; i < 4; i++) {
-		t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
-		t[4 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
-		t[8 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
-		t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
-	}
-	for (int i = 0; i < 4; i++) {
-		_mm512_storeu_si512((void *)(out + 16 * i), _mm512_shuffle_i32x4(t[i], t[4 + i], 0x88));
-		_mm512_storeu_si512((void *)(out + 16 * (4 + i)), _mm512_shuffle_i32x4(t[8 + i], t[12 + i], 0x88));
-		_mm512_storeu_si512((void *)(out + 16 * (8 + i)), _mm512_shuffle_i32x4(t[i], t[4 + i], 0xdd));
-		_mm512_storeu_si512((void *)(out + 16 * (12 + i)), _mm512_shuffle_i32x4(t[8 + i], t[12 + i], 0xdd));
-	}
-}
-
-/* --- packing ---------------------------------------------------------------------- */
-
-/* w <= 16 rows of contiguous k become columns of a panel of width pw, 16 k at a time; how many k are done. */
-__attribute__((target("avx512f")))
-static int64_t turn_f32_512(const int64_t *f, const char *base, int64_t w, int pw, int64_t kn, float *out)
-{
-	int64_t x = 0;
-	__mmask16 m = (__mmask16)((1u << w) - 1);
-	for (; x + 16 <= kn; x += 16) {
-		const uint32_t *row[16];
-		uint32_t t[256];
-		for (int i = 0; i < 16; i++)
-			row[i] = (const uint32_t *)(const void *)(base + (f[MIN(i, w - 1)] + x) * 4);
-		transpose16_512(row, t);
-		for (int j = 0; j < 16; j++)
-			_mm512_mask_storeu_epi32((void *)(out + (x + j) * pw), m, _mm512_loadu_si512((const void *)(t + 16 * j)));
-	}
-	return x;
-}
-
-/* Rows (or columns) i0 .. i0+w-1, k from k0 on for kn, into one panel of width pw. */
-static void pack_f32(const struct operand *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, float *out)
-{
-	const int64_t *f = o->free + i0, *k = o->k + k0;
-	if (w < pw)
-		memset(out, 0, sizeof *out * (size_t)(kn * pw));
-	if (o->dt == DT_f32 && o->free_unit) {
-		for (int64_t x = 0; x < kn; x++)
-			memcpy(out + x * pw, base + (f[0] + k[x]) * 4, sizeof *out * (size_t)w);
-		return;
-	}
-	if (o->dt == DT_f32 && o->k_unit) {
-		int64_t done = 0;
-		for (int i = 0; i < w && cpu_get()->avx512; i += 16)
-			done = turn_f32_512(f + i, base + k[0] * 4, MIN(16, w - i), pw, kn, out + i);
-		for (int i = 0; i < w; i++) {
-			const float *p = (const float *)(base + (f[i] + k[0]) * 4);
-			for (int64_t x = done; x < kn; x++)
-				out[x * pw + i] = p[x];
-		}
-		return;
-	}
-	if (o->dt == DT_bf16 && o->free_unit) {
-		for (int64_t x = 0; x < kn; x++) {
-			const uint16_t *p = (const uint16_t *)(base + (f[0] + k[x]) * 2);
-			for (int i = 0; i < w; i++)
-				out[x * pw + i] = bf16_to_f32(p[i]);
-		}
-		return;
-	}
-	if (o->dt == DT_bf16 && o->k_unit) {
-		for (int i = 0; i < w; i++) {
-			const uint16_t *p = (const uint16_t *)(base + (f[i] + k[0]) * 2);
-			for (int64_t x = 0; x < kn; x++)
-				out[x * pw + i] = bf16_to_f32(p[x]);
-		}
-		return;
-	}
-	for (int i = 0; i < w; i++)
-		for (int64_t x = 0; x < kn; x++)
-			out[x * pw + i] = load1(o->dt, base + (f[i] + k[x]) * o->es);
-}
-
-__attribute__((target("avx512f,avx512bw,avx512vl")))
-static void interleave_512(const uint16_t *p, const uint16_t *q, int n, uint16_t *out)
-{
-	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
-	                                    34, 2, 33, 1, 32, 0);
-	int i = 0;
-	for (; i + 16 <= n; i += 16) {
-		__m512i a = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)(p + i)));
-		__m512i b = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)(q + i)));
-		_mm512_storeu_si512((void *)(out + 2 * i), _mm512_permutex2var_epi16(a, lo, b));
-	}
-	for (; i < n; i++) {
-		out[2 * i] = p[i];
-		out[2 * i + 1] = q[i];
-	}
-}
-
-static void interleave(const uint16_t *p, const uint16_t *q, int n, uint16_t *out)
-{
-	if (cpu_get()->avx512) {
-		interleave_512(p, q, n, out);
-		return;
-	}
-	for (int i = 0; i < n; i++) {
-		out[2 * i] = p[i];
-		out[2 * i + 1] = q[i];
-	}
-}
-
-/* Pairs of k side by side: out[k/2][pw][2]; kn odd: the last partner is 0. */
-static void pack_pairs(const struct operand *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad, uint16_t *out)
-{
-	const int64_t *f = o->free + i0, *k = o->k + k0;
-	if (w < pw || kn < kpad)
-		memset(out, 0, sizeof *out * (size_t)(kpad * pw));
-	int64_t x = 0;
-	if (o->dt == DT_bf16 && o->free_unit) {
-		for (; x + 1 < kn; x += 2)
-			interleave((const uint16_t *)(base + (f[0] + k[x]) * 2), (const uint16_t *)(base + (f[0] + k[x + 1]) * 2), w, out + x * pw);
-	} else if (o->dt == DT_bf16 && o->k_unit) {
-		bool wide = cpu_get()->avx512;
-		for (int i = 0; i < w; i += 16) {
-			int64_t y = 0;
-			for (; wide && w - i >= 16 && y + 32 <= kn; y += 32) {
-				const uint32_t *row[16];
-				uint32_t t[256];
-				for (int j = 0; j < 16; j++)
-					row[j] = (const uint32_t *)(const void *)(base + (f[i + j] + k[y]) * 2);
-				transpose16_512(row, t);
-				for (int j = 0; j < 16; j++)
-					memcpy(out + (y + 2 * j) * pw + 2 * i, t + 16 * j, 64);
-			}
-			for (int j = 0; j < 16 && i + j < w; j++) {
-				const uint16_t *p = (const uint16_t *)(base + (f[i + j] + k[0]) * 2);
-				for (int64_t z = y; z + 1 < kn; z += 2)
-					memcpy(out + z * pw + 2 * (i + j), p + z, 4);
-			}
-		}
-		x = kn & ~(int64_t)1;
-	}
-	for (; x < kn; x++)
-		for (int i = 0; i < w; i++)
-			out[(x & ~(int64_t)1) * pw + 2 * i + (x & 1)] = load_bf16(o->dt, base + (f[i] + k[x]) * o->es);
-}
-
-/* 16 columns of 32 rows of 16-bit words, step apart, turned: out[16][32]. */
-__attribute__((target("avx512f,avx512bw,avx512vl")))
-static void turn32_512(const uint16_t *in, int64_t step, uint16_t *out)
-{
-	uint16_t pair[16][32];
-	const uint32_t *row[16];
-	for (int i = 0; i < 16; i++) {
-		interleave_512(in + 2 * i * step, in + (2 * i + 1) * step, 16, pair[i]);
-		row[i] = (const uint32_t *)(const void *)pair[i];
-	}
-	transpose16_512(row, (uint32_t *)(void *)out);
-}
-
-/* Are the n offsets step apart? */
-static bool even(const int64_t *o, int64_t n, int64_t *step)
-{
-	*step = n > 1 ? o[1] - o[0] : 0;
-	for (int64_t i = 2; i < n; i++)
-		if (o[i] - o[i - 1] != *step)
-			return false;
-	return true;
-}
-
-/* 32 rows of 32 k: whole blocks whose rows are contiguous. */
-__attribute__((target("avx512f")))
-static void rows32_512(const int64_t *f, const char *base, int64_t kn, char *out)
-{
-	for (int i = 0; i < 32; i++) {
-		const char *p = base + f[i] * 2;
-		char *q = out + i * 64;
-		for (int64_t x = 0; x < kn; x += 32, p += 64, q += 2048)
-			_mm512_store_si512((void *)q, _mm512_loadu_si512((const void *)p));
-	}
-}
-
-/* AMX lhs: blocks of 16 rows of 32 k, [k/32][MR/16][16][32]. */
-static void pack_rows(const struct operand *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad, uint16_t *out)
-{
-	const int64_t *f = o->free + i0, *k = o->k + k0;
-	bool wide = cpu_get()->avx512;
-	if (w < pw || kn < kpad)
-		memset(out, 0, sizeof *out * (size_t)(kpad * pw));
-	if (wide && o->dt == DT_bf16 && o->k_unit && w == 32 && pw == 32 && kn % 32 == 0) {
-		rows32_512(f, base + k[0] * 2, kn, (char *)out);
-		return;
-	}
-	for (int64_t x = 0; x < kn; x += 32) {
-		int len = (int)MIN(32, kn - x);
-		int64_t step;
-		if (wide && o->dt == DT_bf16 && !o->k_unit && o->free_unit && w == pw && len == 32 && even(k + x, 32, &step)) {
-			for (int i = 0; i < w; i += 16)
-				turn32_512((const uint16_t *)(const void *)(base + (f[i] + k[x]) * 2), step, out + x * pw + i * 32);
-			continue;
-		}
-		for (int i = 0; i < w; i++) {
-			uint16_t *p = out + x * pw + i * 32;
-			if (o->dt == DT_bf16 && o->k_unit)
-				memcpy(p, base + (f[i] + k[x]) * 2, (size_t)len * 2);
-			else if (o->dt == DT_bf16 && !o->free_unit)
-				for (int j = 0; j < len; j++)
-					memcpy(p + j, base + (f[i] + k[x + j]) * 2, 2);
-			else if (o->dt != DT_bf16)
-				for (int j = 0; j < len; j++)
-					p[j] = load_bf16(o->dt, base + (f[i] + k[x + j]) * o->es);
-		}
-		if (o->dt == DT_bf16 && !o->k_unit && o->free_unit)      /* the transpose: rows are contiguous in memory */
-			for (int j = 0; j < len; j++) {
-				const uint16_t *q = (const uint16_t *)(base + (f[0] + k[x + j]) * 2);
-				for (int i = 0; i < w; i++)
-					out[x * pw + i * 32 + j] = q[i];
-			}
-	}
-}
-
-/* 32 columns of 32 k, rows contiguous, as two tiles of pairs.  ahead: rows that are read later, or NULL. */
-__attribute__((target("avx512f,avx512bw")))
-static void tiles32_512(const int64_t *k, const char *base, uint16_t *out, const int64_t *ahead)
-{
-	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
-	                                    34, 2, 33, 1, 32, 0);
-	const __m512i hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
-	for (int i = 0; i < 32 && ahead; i++)
-		_mm_prefetch(base + ahead[i] * 2, _MM_HINT_T1);
-	for (int i = 0; i < 16; i++) {
-		__m512i a = _mm512_loadu_si512((const void *)(base + k[2 * i] * 2)), b = _mm512_loadu_si512((const void *)(base + k[2 * i + 1] * 2));
-		_mm512_storeu_si512((void *)(out + 32 * i), _mm512_permutex2var_epi16(a, lo, b));
-		_mm512_storeu_si512((void *)(out + 512 + 32 * i), _mm512_permutex2var_epi16(a, hi, b));
-	}
-}
-
-/* AMX rhs: [k/32][NR/16][16 pairs][16][2]. */
-static void pack_tiles(const struct operand *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad,
-                       uint16_t *out, int64_t ahead)
-{
-	const int64_t *f = o->free + i0;
-	bool wide = cpu_get()->avx512 && o->dt == DT_bf16 && w == 32 && pw == 32;
-	for (int64_t x = 0; x < kpad; x += 32, out += 32 * pw) {
-		int64_t len = MAX(0, MIN(32, kn - x));
-		const int64_t *k = o->k + k0 + x;
-		if (wide && len == 32 && o->free_unit) {
-			tiles32_512(k, base + f[0] * 2, out, x < ahead ? k + kpad : NULL);
-			continue;
-		}
-		if (wide && len == 32 && o->k_unit) {
-			for (int i = 0; i < 32; i += 16) {
-				const uint32_t *row[16];
-				for (int j = 0; j < 16; j++)
-					row[j] = (const uint32_t *)(const void *)(base + (f[i + j] + k[0]) * 2);
-				transpose16_512(row, (uint32_t *)(void *)(out + i * 32));
-			}
-			continue;
-		}
-		/* pairs first, then cut into tiles of 16 columns */
-		uint16_t tmp[32 * 64];
-		pack_pairs(o, base, i0, w, pw, k0 + x, len, 32, tmp);
-		for (int c = 0; c < pw; c += 16)
-			for (int j = 0; j < 16; j++)
-				memcpy(out + (c / 16) * 512 + j * 32, tmp + 2 * j * pw + 2 * c, 64);
-	}
-}
-
 static int64_t pad_to(int64_t n, int64_t a)
 {
 	return (n + a - 1) / a * a;
@@ -381,46 +79,8 @@ static size_t esize(const struct matmul *p) { return p->v->bf16 ? 2 : 4; }
 /* lhs panel number i of batch b, k0 .. k0 + kn. */
 static void pack_lhs(const struct matmul *p, const char *base, int64_t b, int64_t i, int64_t k0, int64_t kn, char *out)
 {
-	const struct matmul_variant *v = p->v;
-	int64_t i0 = i * v->mr, kp = pad_to(kn, v->kstep);
-	int w = (int)MIN(v->mr, p->m - i0);
-	base += p->l.batch[b] * p->l.es;
-	if (v->tiles)
-		pack_rows(&p->l, base, i0, w, v->mr, k0, kn, kp, (uint16_t *)out);
-	else if (v->bf16)
-		pack_pairs(&p->l, base, i0, w, v->mr, k0, kn, kp, (uint16_t *)out);
-	else
-		pack_f32(&p->l, base, i0, w, v->mr, k0, kn, (float *)out);
-}
-
-static void pack_rhs(const struct matmul *p, const char *base, int64_t j0, int w, int64_t k0, int64_t kn, char *out)
-{
-	const struct matmul_variant *v = p->v;
-	int64_t kp = pad_to(kn, v->kstep);
-	if (v->tiles)
-		pack_tiles(&p->r, base, j0, w, v->nr, k0, kn, kp, (uint16_t *)out, p->slab ? p->k - k0 - kn - 31 : 0);
-	else if (v->bf16)
-		pack_pairs(&p->r, base, j0, w, v->nr, k0, kn, kp, (uint16_t *)out);
-	else
-		pack_f32(&p->r, base, j0, w, v->nr, k0, kn, (float *)out);
-}
-
-/* 32 rows of n columns, contiguous, as tiles of pairs, panels bytes apart; row by row, as memory is read fastest. */
-__attribute__((target("avx512f,avx512bw")))
-static void slab32_512(const int64_t *k, const char *base, int64_t n, uint16_t *out, size_t bytes)
-{
-	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
-	                                    34, 2, 33, 1, 32, 0);
-	const __m512i hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
-	for (int i = 0; i < 16; i++, out += 32) {
-		const char *x = base + k[2 * i] * 2, *y = base + k[2 * i + 1] * 2;
-		char *q = (char *)out;
-		for (int64_t j = 0; j < n; j += 32, q += bytes) {
-			__m512i a = _mm512_loadu_si512((const void *)(x + 2 * j)), b = _mm512_loadu_si512((const void *)(y + 2 * j));
-			_mm512_store_si512((void *)q, _mm512_permutex2var_epi16(a, lo, b));
-			_mm512_store_si512((void *)(q + 1024), _mm512_permutex2var_epi16(a, hi, b));
-		}
-	}
+	int64_t i0 = i * p->v->mr;
+	matmul_pack_lhs(p->v, &p->l, base + p->l.batch[b] * p->l.es, i0, (int)MIN(p->v->mr, p->m - i0), k0, kn, out);
 }
 
 /* Columns n0 .. n0 + nn, k0 .. k0 + kn of rhs, panels bytes apart.  A few rows at a time, so that reading goes along
@@ -431,7 +91,7 @@ static void pack_block(const struct matmul *p, const char *base, int64_t n0, int
 	int64_t step = p->r.free_unit && kn > SLAB ? SLAB : kn;
 	for (int64_t x = 0; x < kn; x += step)
 		for (int64_t j = 0; j * v->nr < nn; j++)
-			pack_rhs(p, base, n0 + j * v->nr, (int)MIN(v->nr, nn - j * v->nr), k0 + x, MIN(step, kn - x),
+			matmul_pack_rhs(v, &p->r, base, n0 + j * v->nr, (int)MIN(v->nr, nn - j * v->nr), k0 + x, MIN(step, kn - x),
 			         out + (size_t)j * bytes + (size_t)(x * v->nr) * esize(p));
 }
 
@@ -526,8 +186,14 @@ static void run_packed(const struct prog_kern *k, const struct kern_state *s, in
 {
 	const struct matmul *p = s->priv;
 	const struct matmul_variant *v = p->v;
-	const char *l = view_at(k, ptr, p->il), *r = view_at(k, ptr, p->ir);
 	char *packed = align64(ptr[k->nin + k->nout]);
+	if (p->lay && phase == 0) {
+		p->lay(k, p->lay_arg, ptr, packed, t0, t1, s->tiles);
+		return;
+	}
+	const char *l = p->lay && p->lay_of == p->il ? packed : view_at(k, ptr, p->il);
+	const char *r = p->lay && p->lay_of == p->ir ? packed : view_at(k, ptr, p->ir);
+	packed += p->lay_bytes;
 	if (phase < s->phases - 1) {
 		pack_all(p, s->tiles, l, r, packed, t0, t1);
 		return;
@@ -554,7 +220,7 @@ static void run_packed(const struct prog_kern *k, const struct kern_state *s, in
 				rp = shared_rhs + (size_t)(b * p->npanel_r + n0 / v->nr) * bp + (size_t)(o0 * v->nr) * es;
 			} else if (p->in_place) {
 				if (nn % v->nr)              /* only a last, narrower panel is packed */
-					pack_rhs(p, rb, n0 + (nj - 1) * v->nr, (int)(nn % v->nr), o0, on, bbuf + (size_t)(nj - 1) * bp);
+					matmul_pack_rhs(v, &p->r, rb, n0 + (nj - 1) * v->nr, (int)(nn % v->nr), o0, on, bbuf + (size_t)(nj - 1) * bp);
 			} else if (!p->slab) {
 				pack_block(p, rb, n0, nn, o0, on, bbuf, bp);
 			}
@@ -586,11 +252,7 @@ static void run_packed(const struct prog_kern *k, const struct kern_state *s, in
 		for (int64_t x = 0; x < p->k; x += p->kc) {
 			int64_t kn = MIN(p->kc, p->k - x), steps = pad_to(kn, v->kstep) / v->kstep;
 			size_t bp = (size_t)(pad_to(kn, v->kstep) * v->nr) * es;
-			if (v->tiles && kn % 32 == 0 && v->nr == 32 && nn % 32 == 0 && p->r.dt == DT_bf16 && p->r.free_unit && cpu_get()->avx512)
-				for (int64_t y = 0; y < kn; y += 32)
-					slab32_512(p->r.k + x + y, rb + p->r.free[n0] * 2, nn, (uint16_t *)(void *)(bbuf + y * 64), bp);
-			else
-				pack_block(p, rb, n0, nn, x, kn, bbuf, bp);
+			matmul_pack_slab(v, &p->r, rb, n0, nn, x, kn, bbuf, bp);
 			for (int64_t j = 0; j < nj; j++) {
 				for (int64_t i = 0; i < p->npanel; i++)
 					v->micro(steps, packed + ((size_t)b * (size_t)p->npanel + (size_t)i) * p->panel + (size_t)(x * v->mr) * es, bbuf + (size_t)j * bp, v->nr,
@@ -643,7 +305,7 @@ static void axpy4_256(int64_t n, const float *x, const char *const *row, bool bf
 	}
 	for (; i < n; i++)
 		for (int j = 0; j < 4; j++)
-			acc[i] = __builtin_fmaf(x[j], load1(bf16 ? DT_bf16 : DT_f32, row[j] + i * (bf16 ? 2 : 4)), acc[i]);
+			acc[i] = __builtin_fmaf(x[j], matmul_load(bf16 ? DT_bf16 : DT_f32, row[j] + i * (bf16 ? 2 : 4)), acc[i]);
 }
 
 static void axpy4(int64_t n, const float *x, const char *const *row, bool bf16, float *acc)
@@ -655,7 +317,7 @@ static void axpy4(int64_t n, const float *x, const char *const *row, bool bf16, 
 	else
 		for (int64_t i = 0; i < n; i++)
 			for (int j = 0; j < 4; j++)
-				acc[i] += x[j] * load1(bf16 ? DT_bf16 : DT_f32, row[j] + i * (bf16 ? 2 : 4));
+				acc[i] += x[j] * matmul_load(bf16 ? DT_bf16 : DT_f32, row[j] + i * (bf16 ? 2 : 4));
 }
 
 /* Sum of x[i] * row[i], in 4 vector sums that are added at the end. */
@@ -685,9 +347,9 @@ static float dot_any(int64_t n, const float *x, const char *row, bool bf16)
 	int64_t i = 0;
 	for (; i + 8 <= n; i += 8)
 		for (int j = 0; j < 8; j++)
-			c[j] += x[i + j] * load1(dt, row + (i + j) * es);
+			c[j] += x[i + j] * matmul_load(dt, row + (i + j) * es);
 	for (; i < n; i++)
-		c[0] += x[i] * load1(dt, row + i * es);
+		c[0] += x[i] * matmul_load(dt, row + i * es);
 	return ((c[0] + c[1]) + (c[2] + c[3])) + ((c[4] + c[5]) + (c[6] + c[7]));
 }
 
@@ -702,7 +364,7 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 			for (int64_t b = 0; b < p->b; b++)
 				for (int64_t i = 0; i < p->m; i++)
 					for (int64_t j = 0; j < p->k; j++)
-						x[(b * p->m + i) * p->k + j] = load1(p->l.dt, l + (p->l.batch[b] + p->l.free[i] + p->l.k[j]) * p->l.es);
+						x[(b * p->m + i) * p->k + j] = matmul_load(p->l.dt, l + (p->l.batch[b] + p->l.free[i] + p->l.k[j]) * p->l.es);
 		return;
 	}
 	bool bf16 = p->r.dt == DT_bf16;
@@ -759,6 +421,116 @@ static int64_t blocks(int64_t n, int64_t most, int64_t step)
 	return pad_to((n + parts - 1) / parts, step);
 }
 
+bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struct kern_state *s)
+{
+	struct matmul *p = ARENA_NEW(&s->a, struct matmul, 1);
+	struct matmul_side *side[2] = { &p->l, &p->r };
+	p->b = t->b;
+	p->m = t->m;
+	p->n = t->n;
+	p->k = t->k;
+	p->l = t->l;
+	p->r = t->r;
+	p->om = t->om;
+	p->on = t->on;
+	p->ob = t->ob;
+	p->lay = t->lay;
+	p->lay_arg = t->lay_arg;
+	p->lay_bytes = t->lay_bytes;
+	p->lay_of = t->lay_of;
+	p->il = 0;
+	p->ir = 1;
+	if (p->m * p->n * p->k < SMALL || !p->b || (p->b > 1 && p->m * p->n * p->k < 512) || p->b * (p->m + p->n) > 1 << 26)
+		return false;
+	bool across = !unit(p->on, MIN(p->n, 16)) && p->m >= 16 && unit(p->om, 16);      /* rows of the result lie side by side */
+	if ((p->n < p->m && p->n <= MOST_FEW) || across) {       /* few columns: the transposed problem */
+		struct matmul_side x = p->l;
+		p->l = p->r;
+		p->r = x;
+		int64_t n = p->m;
+		p->m = p->n;
+		p->n = n;
+		const int64_t *y = p->om;
+		p->om = p->on;
+		p->on = y;
+		p->il = 1;
+		p->ir = 0;
+	}
+	for (int q = 0; q < 2; q++) {
+		int64_t n = q ? p->n : p->m;
+		side[q]->es = dtype_info[side[q]->dt].bytes;
+		side[q]->k_unit = unit(side[q]->k, p->k);
+		uint8_t *run = arena_alloc(&s->a, (size_t)(p->k / 32 + 1));
+		for (int64_t x = 0; x + 32 <= p->k; x += 32) {
+			run[x / 32] = 1;
+			for (int64_t y = x + 1; y < x + 32; y++)
+				run[x / 32] &= side[q]->k[y] == side[q]->k[y - 1] + 1;
+		}
+		side[q]->run = run;
+		side[q]->free_unit = unit(side[q]->free, n);
+	}
+	p->out = t->out;
+	p->oes = dtype_info[p->out].bytes;
+	p->on_unit = unit(p->on, p->n);
+	s->priv = p;
+	s->phases = 2;
+	p->v = choose(t->bf16);
+	bool rounds = t->rounds;
+	if (p->m <= (p->v && p->v->bf16 ? 2 : MOST_FEW) && !rounds && !p->lay && p->r.dt != DT_f16 && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
+		/* long runs of each row, and tiles for all */
+		p->nb = MAX(FEW_COLS, MIN(FEW_MOST, (p->n / 8 + 63) / 64 * 64));
+		p->nblk = (p->n + p->nb - 1) / p->nb;
+		s->tiles = p->b * p->nblk;
+		s->shared = (size_t)(p->b * p->m * p->k) * 4 + 64;
+		s->scratch = (size_t)(p->m * p->nb) * 4 + 64;
+		s->run = run_few;
+		return true;
+	}
+	if (!p->v || (rounds && !p->v->bf16))
+		return false;
+	const struct matmul_variant *w = p->v;
+	size_t es = esize(p);
+	p->npanel = (p->m + w->mr - 1) / w->mr;
+	p->npanel_r = (p->n + w->nr - 1) / w->nr;
+	p->ldb = p->k > 1 ? p->r.k[1] - p->r.k[0] : p->n;
+	p->in_place = p->m <= FEW_ROWS && !w->bf16 && p->r.dt == DT_f32 && p->r.free_unit && p->ldb >= p->n;
+	for (int64_t x = 1; x < p->k && p->in_place; x++)
+		p->in_place = p->r.k[x] == p->r.k[0] + x * p->ldb;
+	p->slab = p->m <= FEW_ROWS && !p->in_place && p->n > FEW_ROWS;
+	/* equal parts of k, in whole steps; slabs are two steps of the widest kernel */
+	p->ko = blocks(p->k, BLOCK_KO, SLAB);
+	p->kc = p->slab ? MIN(p->ko, SLAB * 2) : blocks(p->ko, BLOCK_KC, SLAB);
+	int64_t most = MAX(w->nr, (int64_t)(BLOCK_BYTES / (p->ko * (int64_t)es)) / w->nr * w->nr);
+	if (p->slab)
+		most = (p->n + 15) / 16 <= 128 ? 128 : 256;
+	p->nb = MIN(pad_to(p->n, w->nr), MIN(most, pad_to(512, w->nr)));
+	if (p->in_place)
+		p->nb = MAX(w->nr, MIN(p->nb, pad_to((p->n + 7) / 8, w->nr)));
+	p->nblk = (p->n + p->nb - 1) / p->nb;
+	/* enough tiles for all; not more rows than keep sums of several blocks of k in cache */
+	int64_t want = p->slab ? 1 : (TILES + p->b * p->nblk - 1) / (p->b * p->nblk);
+	if (p->ko < p->k && !p->slab)
+		want = MAX(want, (p->m + MOST_ROWS - 1) / MOST_ROWS);
+	int64_t per = MAX((p->npanel + want - 1) / want, MIN(4, p->npanel));
+	p->mb = per * w->mr;
+	p->mblk = (p->npanel + per - 1) / per;
+	p->panel = ((size_t)(pad_to(p->k, w->kstep) * w->mr) * es + 63) & ~(size_t)63;
+	p->rpanel = ((size_t)(pad_to(p->k, w->kstep) * w->nr) * es + 63) & ~(size_t)63;
+	p->share_rhs = p->mblk > 1 && !p->in_place;
+	bool cheap = p->l.k_unit || p->l.run[0];
+	/* copying rows is cheap; turning or converting them is not, unless few columns pass by */
+	p->lazy = !p->slab && (p->nblk == 1 || (cheap && p->l.dt == (w->bf16 ? DT_bf16 : DT_f32) && w->tiles));
+	p->a_bytes = p->lazy ? ((size_t)(pad_to(p->kc, w->kstep) * w->mr) * es + 63) & ~(size_t)63 : 0;
+	p->b_bytes = p->share_rhs ? 0 : ((size_t)(pad_to(p->slab ? p->kc : p->ko, w->kstep) * p->nb) * es + 63) & ~(size_t)63;
+	p->c_bytes = (size_t)(p->slab || p->ko < p->k ? p->mb : w->mr) * (size_t)p->nb * 4;
+	s->tiles = p->b * p->nblk * p->mblk;
+	s->phases = (p->lay ? 1 : 0) + (p->lazy && !p->share_rhs ? 1 : 2);
+	s->shared = p->lay_bytes + (p->lazy ? 0 : (size_t)(p->b * p->npanel) * p->panel) + (p->share_rhs ? (size_t)(p->b * p->npanel_r) * p->rpanel : 0) + 64;
+	s->scratch = p->a_bytes + p->b_bytes + p->c_bytes + 128;
+	s->run = run_packed;
+	return true;
+}
+
 bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 {
 	const struct prog_view *v[2] = { &k->v[0], &k->v[1] }, *o = &k->v[2];
@@ -777,15 +549,15 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 	bool b0 = v[0]->dtype == DT_bf16 || ltype == DT_bf16, b1 = v[1]->dtype == DT_bf16 || rtype == DT_bf16;
 	bool rounds = (ltype == DT_bf16 && v[0]->dtype != DT_bf16) || (rtype == DT_bf16 && v[1]->dtype != DT_bf16);
 
-	struct matmul *p = ARENA_NEW(&s->a, struct matmul, 1);
-	struct operand *side[2] = { &p->l, &p->r };
+	struct matmul_tables p[1] = { { .out = o->dtype, .bf16 = b0 && b1, .rounds = rounds } };
+	struct matmul_side *side[2] = { &p->l, &p->r };
 	int64_t free_n[2], con_n = 1, batch_n = 1, od[64], os[64];
 	int at = nb;
 	for (int x = 0; x < nb; x++) {
 		od[x] = o->dim[x];
 		os[x] = o->stride[x];
 	}
-	p->ob = offsets(&s->a, nb, od, os, &batch_n);
+	p->ob = matmul_offsets(&s->a, nb, od, os, &batch_n);
 	const int64_t *res[2];
 	for (int q = 0; q < 2; q++) {
 		int64_t fd[64], fs[64], cd[64], cs[64], bd[64], bs[64], rd[64], rs[64];
@@ -812,11 +584,10 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 			bs[x] = v[q]->stride[batch[q][x]];
 		}
 		side[q]->dt = v[q]->dtype;
-		side[q]->es = dtype_info[v[q]->dtype].bytes;
-		side[q]->free = offsets(&s->a, nf, fd, fs, &free_n[q]);
-		side[q]->k = offsets(&s->a, nc, cd, cs, &con_n);
-		side[q]->batch = offsets(&s->a, nb, bd, bs, &batch_n);
-		res[q] = offsets(&s->a, nf, rd, rs, &free_n[q]);
+		side[q]->free = matmul_offsets(&s->a, nf, fd, fs, &free_n[q]);
+		side[q]->k = matmul_offsets(&s->a, nc, cd, cs, &con_n);
+		side[q]->batch = matmul_offsets(&s->a, nb, bd, bs, &batch_n);
+		res[q] = matmul_offsets(&s->a, nf, rd, rs, &free_n[q]);
 	}
 	p->b = batch_n;
 	p->m = free_n[0];
@@ -824,84 +595,5 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 	p->k = con_n;
 	p->om = res[0];
 	p->on = res[1];
-	p->il = 0;
-	p->ir = 1;
-	if (p->m * p->n * p->k < SMALL || !p->b || (p->b > 1 && p->m * p->n * p->k < 512) || p->b * (p->m + p->n) > 1 << 26)
-		return false;
-	if (p->n < p->m && p->n <= MOST_FEW) {       /* few columns: the transposed problem */
-		struct operand t = p->l;
-		p->l = p->r;
-		p->r = t;
-		int64_t n = p->m;
-		p->m = p->n;
-		p->n = n;
-		const int64_t *y = p->om;
-		p->om = p->on;
-		p->on = y;
-		p->il = 1;
-		p->ir = 0;
-	}
-	for (int q = 0; q < 2; q++) {
-		int64_t n = q ? p->n : p->m;
-		side[q]->k_unit = unit(side[q]->k, p->k);
-		side[q]->free_unit = unit(side[q]->free, n);
-	}
-	p->out = o->dtype;
-	p->oes = dtype_info[p->out].bytes;
-	p->on_unit = unit(p->on, p->n);
-	s->priv = p;
-	s->phases = 2;
-	p->v = choose(b0 && b1);
-	if (p->m <= (p->v && p->v->bf16 ? 2 : MOST_FEW) && !rounds && p->r.dt != DT_f16 && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
-		/* long runs of each row, and tiles for all */
-		p->nb = MAX(FEW_COLS, MIN(FEW_MOST, (p->n / 8 + 63) / 64 * 64));
-		p->nblk = (p->n + p->nb - 1) / p->nb;
-		s->tiles = p->b * p->nblk;
-		s->shared = (size_t)(p->b * p->m * p->k) * 4 + 64;
-		s->scratch = (size_t)(p->m * p->nb) * 4 + 64;
-		s->run = run_few;
-		return true;
-	}
-	if (!p->v || (rounds && !p->v->bf16))
-		return false;
-	const struct matmul_variant *w = p->v;
-	size_t es = esize(p);
-	p->npanel = (p->m + w->mr - 1) / w->mr;
-	p->npanel_r = (p->n + w->nr - 1) / w->nr;
-	p->ldb = p->k > 1 ? p->r.k[1] - p->r.k[0] : p->n;
-	p->in_place = p->m <= FEW_ROWS && !w->bf16 && p->r.dt == DT_f32 && p->r.free_unit && p->ldb >= p->n;
-	for (int64_t x = 1; x < p->k && p->in_place; x++)
-		p->in_place = p->r.k[x] == p->r.k[0] + x * p->ldb;
-	p->slab = p->m <= FEW_ROWS && !p->in_place && p->n > FEW_ROWS;
-	/* equal parts of k, in whole steps; slabs are two steps of the widest kernel */
-	p->ko = blocks(p->k, BLOCK_KO, w->kstep);
-	p->kc = p->slab ? MIN(p->ko, SLAB * 2) : blocks(p->ko, BLOCK_KC, w->kstep);
-	int64_t most = MAX(w->nr, (int64_t)(BLOCK_BYTES / (p->ko * (int64_t)es)) / w->nr * w->nr);
-	if (p->slab)
-		most = (p->n + 15) / 16 <= 128 ? 128 : 256;
-	p->nb = MIN(pad_to(p->n, w->nr), MIN(most, pad_to(512, w->nr)));
-	if (p->in_place)
-		p->nb = MAX(w->nr, MIN(p->nb, pad_to((p->n + 7) / 8, w->nr)));
-	p->nblk = (p->n + p->nb - 1) / p->nb;
-	/* enough tiles for all; not more rows than keep sums of several blocks of k in cache */
-	int64_t want = p->slab ? 1 : (TILES + p->b * p->nblk - 1) / (p->b * p->nblk);
-	if (p->ko < p->k && !p->slab)
-		want = MAX(want, (p->m + MOST_ROWS - 1) / MOST_ROWS);
-	int64_t per = MAX((p->npanel + want - 1) / want, MIN(4, p->npanel));
-	p->mb = per * w->mr;
-	p->mblk = (p->npanel + per - 1) / per;
-	p->panel = ((size_t)(pad_to(p->k, w->kstep) * w->mr) * es + 63) & ~(size_t)63;
-	p->rpanel = ((size_t)(pad_to(p->k, w->kstep) * w->nr) * es + 63) & ~(size_t)63;
-	p->share_rhs = p->mblk > 1 && !p->in_place;
-	/* copying rows is cheap; turning or converting them is not, unless few columns pass by */
-	p->lazy = !p->slab && (p->nblk == 1 || (p->l.k_unit && p->l.dt == (w->bf16 ? DT_bf16 : DT_f32) && w->tiles));
-	p->a_bytes = p->lazy ? ((size_t)(pad_to(p->kc, w->kstep) * w->mr) * es + 63) & ~(size_t)63 : 0;
-	p->b_bytes = p->share_rhs ? 0 : ((size_t)(pad_to(p->slab ? p->kc : p->ko, w->kstep) * p->nb) * es + 63) & ~(size_t)63;
-	p->c_bytes = (size_t)(p->slab || p->ko < p->k ? p->mb : w->mr) * (size_t)p->nb * 4;
-	s->tiles = p->b * p->nblk * p->mblk;
-	s->phases = p->lazy && !p->share_rhs ? 1 : 2;
-	s->shared = (p->lazy ? 0 : (size_t)(p->b * p->npanel) * p->panel) + (p->share_rhs ? (size_t)(p->b * p->npanel_r) * p->rpanel : 0) + 64;
-	s->scratch = p->a_bytes + p->b_bytes + p->c_bytes + 128;
-	s->run = run_packed;
-	return true;
+	return matmul_plan(k, p, s);
 }

@@ -7,6 +7,28 @@
 /* Fill s for KERN_dot k if a fast form exists for its types and size; false: dot.c does it. */
 bool kern_matmul(const struct prog_kern *k, struct kern_state *s);
 
+/* One operand: element (free i, k j, batch b) lies at the sum of three offsets, in elements.  free: rows of lhs, columns of
+ * rhs.  es, units and run are filled by matmul_plan; run[i]: k's 32 i .. 32 i + 31 are neighbours. */
+struct matmul_side { enum dtype dt; int es; const int64_t *free, *k, *batch; bool k_unit, free_unit; const uint8_t *run; };
+
+/* A product given by tables.  lay, if there is one, first copies operand lay_of into lay_bytes of its own, which its
+ * offsets are then of: part t0 .. t1 of tiles of the copy. */
+struct matmul_tables {
+	int64_t b, m, n, k;
+	struct matmul_side l, r;
+	enum dtype out;
+	const int64_t *om, *on, *ob;     /* of the result: rows, columns, batch */
+	bool bf16, rounds;               /* products of bf16; operands are rounded to it */
+	void (*lay)(const struct prog_kern *k, const void *arg, char *const *ptr, char *to, int64_t t0, int64_t t1, int64_t tiles);
+	const void *lay_arg;
+	size_t lay_bytes;
+	int lay_of;
+};
+/* As kern_matmul. */
+bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struct kern_state *s);
+/* Offsets (elements) of the n positions of dims[0..c) of a view, last fastest. */
+int64_t *matmul_offsets(struct arena *a, int c, const int64_t *dim, const int64_t *stride, int64_t *n);
+
 /* A packed product: micro adds the product of MR rows and NR columns of packed panels to c.
  *   f32:  a [k][MR], b [k][NR], or b rows of ldb where they lie (steps = k)
  *   bf16: a [k/2][MR][2], b [k/2][NR][2]                   (steps = k/2), "pairs"
@@ -24,6 +46,24 @@ struct matmul_variant {
 };
 extern const struct matmul_variant matmul_variant[];
 extern const int matmul_nvariant;
+/* A panel of lhs or rhs: w positions from i0 on, k0 .. k0 + kn, padded with zeros to mr or nr and whole steps. */
+typedef void matmul_pack(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t i0, int w, int64_t k0, int64_t kn,
+                         char *out);
+matmul_pack matmul_pack_lhs, matmul_pack_rhs;
+/* Columns n0 .. n0 + nn of few rows, panels bytes apart. */
+void matmul_pack_slab(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t kn,
+                      char *out, size_t bytes);
+static inline float matmul_load(enum dtype dt, const char *p)
+{
+	uint16_t h;
+	float f;
+	switch (dt) {
+	case DT_f32: memcpy(&f, p, 4); return f;
+	case DT_bf16: memcpy(&h, p, 2); return bf16_to_f32(h);
+	default: memcpy(&h, p, 2); return f16_to_f32(h);
+	}
+}
+
 /* Tests: use this variant wherever its panel type allows; NULL = choose. */
 extern const struct matmul_variant *matmul_force;
 

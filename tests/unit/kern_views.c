@@ -1047,7 +1047,7 @@ static void convolutions(void **state)
 	TIMES(250) {
 		int ns = (int)range(0, 2), r = ns + 2;
 		int64_t fg = below(3) ? 1 : range(2, 6), bg = fg == 1 && below(4) == 0 ? 2 : 1;
-		int64_t ic = below(3) == 0 ? 1 : range(1, 4), of = fg * bg * (below(2) ? 1 : range(1, 3)), batch = bg * range(1, 3);
+		int64_t ic = below(3) == 0 ? 1 : below(3) ? range(1, 4) : range(8, 36), of = fg * bg * (below(2) ? 1 : below(3) ? range(1, 3) : range(8, 40)), batch = bg * range(1, 3);
 		int64_t in[8], ker[8], out[8], stride[2], lo[2], hi[2], ld[2], rd[2], rev[2], perm[3][8], w[64], dims[3][8] = { { 0 } };
 		in[0] = batch;
 		in[1] = ic * fg;

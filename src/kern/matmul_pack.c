@@ -1,0 +1,355 @@
+/* Packing for matmul.c: whatever the order of dimensions, only this sees it.  Positions of a side are offset tables; runs
+ * of neighbours are found as they are met, so sides that hold together in pieces (the window of a convolution) move fast as
+ * well. */
+#include "matmul.h"
+
+#include <immintrin.h>
+
+static inline uint16_t load_bf16(enum dtype dt, const char *p)
+{
+	uint16_t h;
+	if (dt == DT_bf16) {
+		memcpy(&h, p, 2);
+		return h;
+	}
+	return f32_to_bf16(matmul_load(dt, p));
+}
+
+/* 16 rows of 16 words of 32 bits, transposed: out[j * 16 + i] = in[i][j]. */
+__attribute__((target("avx512f")))
+static void transpose16_512(const uint32_t *const *in, uint32_t *out)
+{
+	__m512i r[16], t[16];
+	for (int i = 0; i < 16; i++)
+		r[i] = _mm512_loadu_si512((const void *)in[i]);
+	for (int i = 0; i < 8; i++) {
+		t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+		t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+	}
+	for (int i = 0; i < 4; i++) {
+		r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+		r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+		r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+		r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+	}
+	for (int i = 0; i < 4; i++) {
+		t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
+		t[4 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
+		t[8 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
+		t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
+	}
+	for (int i = 0; i < 4; i++) {
+		_mm512_storeu_si512((void *)(out + 16 * i), _mm512_shuffle_i32x4(t[i], t[4 + i], 0x88));
+		_mm512_storeu_si512((void *)(out + 16 * (4 + i)), _mm512_shuffle_i32x4(t[8 + i], t[12 + i], 0x88));
+		_mm512_storeu_si512((void *)(out + 16 * (8 + i)), _mm512_shuffle_i32x4(t[i], t[4 + i], 0xdd));
+		_mm512_storeu_si512((void *)(out + 16 * (12 + i)), _mm512_shuffle_i32x4(t[8 + i], t[12 + i], 0xdd));
+	}
+}
+
+/* --- packing ---------------------------------------------------------------------- */
+
+/* w <= 16 rows of contiguous k become columns of a panel of width pw, 16 k at a time; how many k are done. */
+__attribute__((target("avx512f")))
+static int64_t turn_f32_512(const int64_t *f, const char *base, int64_t w, int pw, int64_t kn, float *out)
+{
+	int64_t x = 0;
+	__mmask16 m = (__mmask16)((1u << w) - 1);
+	for (; x + 16 <= kn; x += 16) {
+		const uint32_t *row[16];
+		uint32_t t[256];
+		for (int i = 0; i < 16; i++)
+			row[i] = (const uint32_t *)(const void *)(base + (f[MIN(i, w - 1)] + x) * 4);
+		transpose16_512(row, t);
+		for (int j = 0; j < 16; j++)
+			_mm512_mask_storeu_epi32((void *)(out + (x + j) * pw), m, _mm512_loadu_si512((const void *)(t + 16 * j)));
+	}
+	return x;
+}
+
+/* Where runs of neighbours start among w <= 64 offsets, then w: how many. */
+static int segments(const int64_t *o, int w, int *seg)
+{
+	int n = 0;
+	for (int i = 0; i < w; i++)
+		if (!i || o[i] != o[i - 1] + 1)
+			seg[n++] = i;
+	seg[n] = w;
+	return n;
+}
+
+static bool together(const int64_t *o, int64_t n)
+{
+	for (int64_t i = 1; i < n; i++)
+		if (o[i] != o[0] + i)
+			return false;
+	return true;
+}
+
+/* Rows (or columns) i0 .. i0+w-1, k from k0 on for kn, into one panel of width pw. */
+static void pack_f32(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, float *out)
+{
+	const int64_t *f = o->free + i0, *k = o->k + k0;
+	int seg[65], nseg = segments(f, w, seg);
+	bool wide = cpu_get()->avx512;
+	if (w < pw)
+		memset(out, 0, sizeof *out * (size_t)(kn * pw));
+	if (o->dt == DT_f32 && (nseg == 1 || 4 * nseg <= w)) {
+		for (int64_t x = 0; x < kn; x++)
+			for (int i = 0; i < nseg; i++)
+				memcpy(out + x * pw + seg[i], base + (f[seg[i]] + k[x]) * 4, sizeof *out * (size_t)(seg[i + 1] - seg[i]));
+		return;
+	}
+	if (o->dt == DT_f32) {
+		for (int64_t x = 0, n; x < kn; x += n) {
+			n = o->k_unit ? kn : MIN(32 - (k0 + x) % 32, kn - x);
+			int64_t done = 0;
+			for (int i = 0; i < w && wide && (o->k_unit || o->run[(k0 + x) / 32]); i += 16)
+				done = turn_f32_512(f + i, base + k[x] * 4, MIN(16, w - i), pw, n, out + x * pw + i);
+			for (int i = 0; i < w; i++)
+				for (int64_t y = x + done; y < x + n; y++)
+					memcpy(out + y * pw + i, base + (f[i] + k[y]) * 4, 4);
+		}
+		return;
+	}
+	if (o->dt == DT_bf16 && nseg == 1) {
+		for (int64_t x = 0; x < kn; x++) {
+			const uint16_t *p = (const uint16_t *)(base + (f[0] + k[x]) * 2);
+			for (int i = 0; i < w; i++)
+				out[x * pw + i] = bf16_to_f32(p[i]);
+		}
+		return;
+	}
+	if (o->dt == DT_bf16 && o->k_unit) {
+		for (int i = 0; i < w; i++) {
+			const uint16_t *p = (const uint16_t *)(base + (f[i] + k[0]) * 2);
+			for (int64_t x = 0; x < kn; x++)
+				out[x * pw + i] = bf16_to_f32(p[x]);
+		}
+		return;
+	}
+	for (int i = 0; i < w; i++)
+		for (int64_t x = 0; x < kn; x++)
+			out[x * pw + i] = matmul_load(o->dt, base + (f[i] + k[x]) * o->es);
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+static void interleave_512(const uint16_t *p, const uint16_t *q, int n, uint16_t *out)
+{
+	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
+	                                    34, 2, 33, 1, 32, 0);
+	int i = 0;
+	for (; i + 16 <= n; i += 16) {
+		__m512i a = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)(p + i)));
+		__m512i b = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)(q + i)));
+		_mm512_storeu_si512((void *)(out + 2 * i), _mm512_permutex2var_epi16(a, lo, b));
+	}
+	for (; i < n; i++) {
+		out[2 * i] = p[i];
+		out[2 * i + 1] = q[i];
+	}
+}
+
+static void interleave(const uint16_t *p, const uint16_t *q, int n, uint16_t *out)
+{
+	if (cpu_get()->avx512) {
+		interleave_512(p, q, n, out);
+		return;
+	}
+	for (int i = 0; i < n; i++) {
+		out[2 * i] = p[i];
+		out[2 * i + 1] = q[i];
+	}
+}
+
+/* Pairs of k side by side: out[k/2][pw][2]; kn odd: the last partner is 0. */
+static void pack_pairs(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad, uint16_t *out)
+{
+	const int64_t *f = o->free + i0, *k = o->k + k0;
+	if (w < pw || kn < kpad)
+		memset(out, 0, sizeof *out * (size_t)(kpad * pw));
+	int64_t x = 0;
+	int seg[65], nseg = segments(f, w, seg);
+	if (o->dt == DT_bf16 && (nseg == 1 || 4 * nseg <= w)) {
+		for (; x + 1 < kn; x += 2)
+			for (int i = 0; i < nseg; i++)
+				interleave((const uint16_t *)(const void *)(base + (f[seg[i]] + k[x]) * 2), (const uint16_t *)(const void *)(base + (f[seg[i]] + k[x + 1]) * 2),
+				           seg[i + 1] - seg[i], out + x * pw + 2 * seg[i]);
+	} else if (o->dt == DT_bf16 && o->k_unit) {
+		bool wide = cpu_get()->avx512;
+		for (int i = 0; i < w; i += 16) {
+			int64_t y = 0;
+			for (; wide && w - i >= 16 && y + 32 <= kn; y += 32) {
+				const uint32_t *row[16];
+				uint32_t t[256];
+				for (int j = 0; j < 16; j++)
+					row[j] = (const uint32_t *)(const void *)(base + (f[i + j] + k[y]) * 2);
+				transpose16_512(row, t);
+				for (int j = 0; j < 16; j++)
+					memcpy(out + (y + 2 * j) * pw + 2 * i, t + 16 * j, 64);
+			}
+			for (int j = 0; j < 16 && i + j < w; j++) {
+				const uint16_t *p = (const uint16_t *)(base + (f[i + j] + k[0]) * 2);
+				for (int64_t z = y; z + 1 < kn; z += 2)
+					memcpy(out + z * pw + 2 * (i + j), p + z, 4);
+			}
+		}
+		x = kn & ~(int64_t)1;
+	}
+	for (; x < kn; x++)
+		for (int i = 0; i < w; i++)
+			out[(x & ~(int64_t)1) * pw + 2 * i + (x & 1)] = load_bf16(o->dt, base + (f[i] + k[x]) * o->es);
+}
+
+/* 16 columns of 32 rows of 16-bit words, turned: out[16][32]. */
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+static void turn32_512(const uint16_t *in, const int64_t *at, uint16_t *out)
+{
+	uint16_t pair[16][32];
+	const uint32_t *row[16];
+	for (int i = 0; i < 16; i++) {
+		interleave_512(in + at[2 * i], in + at[2 * i + 1], 16, pair[i]);
+		row[i] = (const uint32_t *)(const void *)pair[i];
+	}
+	transpose16_512(row, (uint32_t *)(void *)out);
+}
+
+/* 32 rows of 32 k: whole blocks whose rows are contiguous. */
+__attribute__((target("avx512f")))
+static void rows32_512(const int64_t *f, const char *base, int64_t kn, char *out)
+{
+	for (int i = 0; i < 32; i++) {
+		const char *p = base + f[i] * 2;
+		char *q = out + i * 64;
+		for (int64_t x = 0; x < kn; x += 32, p += 64, q += 2048)
+			_mm512_store_si512((void *)q, _mm512_loadu_si512((const void *)p));
+	}
+}
+
+/* AMX lhs: blocks of 16 rows of 32 k, [k/32][MR/16][16][32]. */
+static void pack_rows(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad, uint16_t *out)
+{
+	const int64_t *f = o->free + i0, *k = o->k + k0;
+	bool wide = cpu_get()->avx512;
+	if (w < pw || kn < kpad)
+		memset(out, 0, sizeof *out * (size_t)(kpad * pw));
+	if (wide && o->dt == DT_bf16 && o->k_unit && w == 32 && pw == 32 && kn % 32 == 0) {
+		rows32_512(f, base + k[0] * 2, kn, (char *)out);
+		return;
+	}
+	bool beside[2] = { together(f, MIN(16, w)), w > 16 && together(f + 16, w - 16) };
+	for (int64_t x = 0; x < kn; x += 32) {
+		int len = (int)MIN(32, kn - x);
+		bool run = o->k_unit || (len == 32 && o->run[(k0 + x) / 32]);
+		for (int i = 0; i < w; i++) {
+			uint16_t *p = out + x * pw + i * 32;
+			if (o->dt == DT_bf16 && run) {
+				memcpy(p, base + (f[i] + k[x]) * 2, (size_t)len * 2);
+			} else if (wide && o->dt == DT_bf16 && len == 32 && i % 16 == 0 && i + 16 <= w && i < 32 && beside[i / 16]) {
+				turn32_512((const uint16_t *)(const void *)(base + f[i] * 2), k + x, p);
+				i += 15;
+			} else {
+				for (int j = 0; j < len; j++)
+					p[j] = load_bf16(o->dt, base + (f[i] + k[x + j]) * o->es);
+			}
+		}
+	}
+}
+
+/* 32 columns of 32 k, rows contiguous, as two tiles of pairs. */
+__attribute__((target("avx512f,avx512bw")))
+static void tiles32_512(const int64_t *k, const char *base, uint16_t *out)
+{
+	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
+	                                    34, 2, 33, 1, 32, 0);
+	const __m512i hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+	for (int i = 0; i < 16; i++) {
+		__m512i a = _mm512_loadu_si512((const void *)(base + k[2 * i] * 2)), b = _mm512_loadu_si512((const void *)(base + k[2 * i + 1] * 2));
+		_mm512_storeu_si512((void *)(out + 32 * i), _mm512_permutex2var_epi16(a, lo, b));
+		_mm512_storeu_si512((void *)(out + 512 + 32 * i), _mm512_permutex2var_epi16(a, hi, b));
+	}
+}
+
+/* AMX rhs: [k/32][NR/16][16 pairs][16][2]. */
+static void pack_tiles(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad,
+                       uint16_t *out)
+{
+	const int64_t *f = o->free + i0;
+	bool wide = cpu_get()->avx512 && o->dt == DT_bf16 && w == 32 && pw == 32, beside = o->free_unit || together(f, w);
+	for (int64_t x = 0; x < kpad; x += 32, out += 32 * pw) {
+		int64_t len = MAX(0, MIN(32, kn - x));
+		const int64_t *k = o->k + k0 + x;
+		if (wide && len == 32 && beside) {
+			tiles32_512(k, base + f[0] * 2, out);
+			continue;
+		}
+		if (wide && len == 32 && (o->k_unit || o->run[(k0 + x) / 32])) {
+			for (int i = 0; i < 32; i += 16) {
+				const uint32_t *row[16];
+				for (int j = 0; j < 16; j++)
+					row[j] = (const uint32_t *)(const void *)(base + (f[i + j] + k[0]) * 2);
+				transpose16_512(row, (uint32_t *)(void *)(out + i * 32));
+			}
+			continue;
+		}
+		/* pairs first, then cut into tiles of 16 columns */
+		uint16_t tmp[32 * 64];
+		pack_pairs(o, base, i0, w, pw, k0 + x, len, 32, tmp);
+		for (int c = 0; c < pw; c += 16)
+			for (int j = 0; j < 16; j++)
+				memcpy(out + (c / 16) * 512 + j * 32, tmp + 2 * j * pw + 2 * c, 64);
+	}
+}
+
+void matmul_pack_lhs(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t i0, int w, int64_t k0, int64_t kn,
+                     char *out)
+{
+	int64_t kp = (kn + v->kstep - 1) / v->kstep * v->kstep;
+	if (v->tiles)
+		pack_rows(o, base, i0, w, v->mr, k0, kn, kp, (uint16_t *)(void *)out);
+	else if (v->bf16)
+		pack_pairs(o, base, i0, w, v->mr, k0, kn, kp, (uint16_t *)(void *)out);
+	else
+		pack_f32(o, base, i0, w, v->mr, k0, kn, (float *)(void *)out);
+}
+
+void matmul_pack_rhs(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t j0, int w, int64_t k0, int64_t kn,
+                     char *out)
+{
+	int64_t kp = (kn + v->kstep - 1) / v->kstep * v->kstep;
+	if (v->tiles)
+		pack_tiles(o, base, j0, w, v->nr, k0, kn, kp, (uint16_t *)(void *)out);
+	else if (v->bf16)
+		pack_pairs(o, base, j0, w, v->nr, k0, kn, kp, (uint16_t *)(void *)out);
+	else
+		pack_f32(o, base, j0, w, v->nr, k0, kn, (float *)(void *)out);
+}
+
+/* 32 rows of n columns, contiguous, as tiles of pairs, panels bytes apart; row by row, as memory is read fastest. */
+__attribute__((target("avx512f,avx512bw")))
+static void slab32_512(const int64_t *k, const char *base, int64_t n, uint16_t *out, size_t bytes)
+{
+	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
+	                                    34, 2, 33, 1, 32, 0);
+	const __m512i hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+	for (int i = 0; i < 16; i++, out += 32) {
+		const char *x = base + k[2 * i] * 2, *y = base + k[2 * i + 1] * 2;
+		char *q = (char *)out;
+		for (int64_t j = 0; j < n; j += 32, q += bytes) {
+			__m512i a = _mm512_loadu_si512((const void *)(x + 2 * j)), b = _mm512_loadu_si512((const void *)(y + 2 * j));
+			_mm512_store_si512((void *)q, _mm512_permutex2var_epi16(a, lo, b));
+			_mm512_store_si512((void *)(q + 1024), _mm512_permutex2var_epi16(a, hi, b));
+		}
+	}
+}
+
+void matmul_pack_slab(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t kn,
+                      char *out, size_t bytes)
+{
+	if (v->tiles && v->nr == 32 && kn % 32 == 0 && nn % 32 == 0 && o->dt == DT_bf16 && o->free_unit && cpu_get()->avx512) {
+		for (int64_t y = 0; y < kn; y += 32)
+			slab32_512(o->k + k0 + y, base + o->free[n0] * 2, nn, (uint16_t *)(void *)(out + y * 64), bytes);
+		return;
+	}
+	for (int64_t j = 0; j < nn; j += v->nr)
+		matmul_pack_rhs(v, o, base, n0 + j, (int)MIN(v->nr, nn - j), k0, kn, out + (size_t)(j / v->nr) * bytes);
+}
