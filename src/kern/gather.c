@@ -309,8 +309,23 @@ static void scatter_run(const struct prog_kern *k, const struct kern_state *s, i
 	}
 }
 
-/* One element a row, along the last row dimension: the common types without a call for each. */
+/* One element a row, along the last row dimension: the common types without a call for each, and the common index too. */
 #define SINGLE(T, e)                                                                  \
+	if (w->ncomp == 1 && w->itype == DT_i32) {                                        \
+		int64_t most = w->cmax[0], cs = w->cstride[0] * (int64_t)sizeof(T);           \
+		for (int64_t i = 0; i < rows; i++, idx += di, up += du, op += dp) {           \
+			int32_t v;                                                                \
+			memcpy(&v, idx, 4);                                                       \
+			if ((uint64_t)v <= (uint64_t)most) {                                      \
+				T x, y;                                                               \
+				memcpy(&x, op + v * cs, sizeof x);                                    \
+				memcpy(&y, up, sizeof y);                                             \
+				x = e;                                                                \
+				memcpy(op + v * cs, &x, sizeof x);                                    \
+			}                                                                         \
+		}                                                                             \
+		return;                                                                       \
+	}                                                                                 \
 	for (int64_t i = 0; i < rows; i++, idx += di, up += du, op += dp) {               \
 		int64_t o = start_of(w, idx, &in) * (int64_t)sizeof(T);                       \
 		if (in) {                                                                     \
@@ -330,12 +345,13 @@ static void scatter_single(const struct scatter *q, const struct walk *w, enum d
 	int bl = w->nb - 1;
 	int64_t di = w->bidx[bl] * w->isize, du = w->brow[bl] * dt_bytes(dt), dp = w->bop[bl] * dt_bytes(dt);
 	bool in;
-	if (q->op == RED_fn)
+	if (q->op == RED_fn) {
 		SINGLE(uint32_t, y)
-	else if (dt == DT_f32)
+	} else if (dt == DT_f32) {
 		SINGLE(float, x + y)
-	else
+	} else {
 		SINGLE(uint32_t, x + y)
+	}
 }
 
 struct err *kern_make_scatter(const struct prog_kern *k, struct kern_state *s)

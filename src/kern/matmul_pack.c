@@ -48,6 +48,17 @@ static void transpose16_512(const uint32_t *const *in, uint32_t *out)
 
 /* --- packing ---------------------------------------------------------------------- */
 
+/* Where runs of neighbours start among w <= 64 offsets, then w: how many. */
+static int segments(const int64_t *o, int w, int *seg)
+{
+	int n = 0;
+	for (int i = 0; i < w; i++)
+		if (!i || o[i] != o[i - 1] + 1)
+			seg[n++] = i;
+	seg[n] = w;
+	return n;
+}
+
 /* w <= 16 rows of contiguous k become columns of a panel of width pw, 16 k at a time; how many k are done. */
 __attribute__((target("avx512f")))
 static int64_t turn_f32_512(const int64_t *f, const char *base, int64_t w, int pw, int64_t kn, float *out)
@@ -64,17 +75,6 @@ static int64_t turn_f32_512(const int64_t *f, const char *base, int64_t w, int p
 			_mm512_mask_storeu_epi32((void *)(out + (x + j) * pw), m, _mm512_loadu_si512((const void *)(t + 16 * j)));
 	}
 	return x;
-}
-
-/* Where runs of neighbours start among w <= 64 offsets, then w: how many. */
-static int segments(const int64_t *o, int w, int *seg)
-{
-	int n = 0;
-	for (int i = 0; i < w; i++)
-		if (!i || o[i] != o[i - 1] + 1)
-			seg[n++] = i;
-	seg[n] = w;
-	return n;
 }
 
 static bool together(const int64_t *o, int64_t n)
@@ -103,8 +103,20 @@ static void pack_f32(const struct matmul_side *o, const char *base, int64_t i0, 
 		for (int64_t x = 0, n; x < kn; x += n) {
 			n = o->k_unit ? kn : MIN(32 - (k0 + x) % 32, kn - x);
 			int64_t done = 0;
-			for (int i = 0; i < w && wide && (o->k_unit || o->run[(k0 + x) / 32]); i += 16)
+			bool run = o->k_unit || (n == 32 && o->run[(k0 + x) / 32]);
+			int ks[65], nks = run || !wide || n > 64 ? 64 : segments(k + x, (int)n, ks);
+			for (int i = 0; i < w && wide && run; i += 16)
 				done = turn_f32_512(f + i, base + k[x] * 4, MIN(16, w - i), pw, n, out + x * pw + i);
+			for (int i = 0; i < w && !run && n <= 32 && 4 * nks <= n; i += 16) {        /* some runs: side by side first */
+				float side[16][32];
+				int64_t at[16];
+				for (int j = 0; j < MIN(16, w - i); j++) {
+					at[j] = 32 * j;
+					for (int q = 0; q < nks; q++)
+						memcpy(side[j] + ks[q], base + (f[i + j] + k[x + ks[q]]) * 4, sizeof(float) * (size_t)(ks[q + 1] - ks[q]));
+				}
+				done = turn_f32_512(at, (const char *)side, MIN(16, w - i), pw, n, out + x * pw + i);
+			}
 			for (int i = 0; i < w; i++)
 				for (int64_t y = x + done; y < x + n; y++)
 					memcpy(out + y * pw + i, base + (f[i] + k[y]) * 4, 4);
@@ -240,6 +252,7 @@ static void pack_rows(const struct matmul_side *o, const char *base, int64_t i0,
 	for (int64_t x = 0; x < kn; x += 32) {
 		int len = (int)MIN(32, kn - x);
 		bool run = o->k_unit || (len == 32 && o->run[(k0 + x) / 32]);
+		int ks[33], nks = run ? 1 : segments(k + x, len, ks);
 		for (int i = 0; i < w; i++) {
 			uint16_t *p = out + x * pw + i * 32;
 			if (o->dt == DT_bf16 && run) {
@@ -247,6 +260,9 @@ static void pack_rows(const struct matmul_side *o, const char *base, int64_t i0,
 			} else if (wide && o->dt == DT_bf16 && len == 32 && i % 16 == 0 && i + 16 <= w && i < 32 && beside[i / 16]) {
 				turn32_512((const uint16_t *)(const void *)(base + f[i] * 2), k + x, p);
 				i += 15;
+			} else if (o->dt == DT_bf16) {
+				for (int q = 0; q < nks; q++)
+					memcpy(p + ks[q], base + (f[i] + k[x + ks[q]]) * 2, sizeof *p * (size_t)(ks[q + 1] - ks[q]));
 			} else {
 				for (int j = 0; j < len; j++)
 					p[j] = load_bf16(o->dt, base + (f[i] + k[x + j]) * o->es);
