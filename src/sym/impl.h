@@ -221,6 +221,7 @@ void sym_wait_again(struct sym_control *me, struct sym_wait *w);                
 double sym_wait_rest(struct sym_world *world, struct sym_control *me, struct sym_wait *w);
 void sym_wait_over(struct sym_control *me, struct sym_wait *w, int *spins, int most);
 
+bool sym_ctx_failed(struct sym_ctx *c);             /* does it keep an error? */
 /* What a wait of PE pe is for: a word that member `from` of team writes (-1: any of them). */
 struct sym_watch { struct sym_world *w; int pe; const struct sym_team *team; int from; const char *what; };
 extern _Thread_local _Atomic int *sym_stop;         /* becomes non-zero when this thread's waits are to end with CANCELLED; may be NULL */

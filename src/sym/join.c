@@ -470,6 +470,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	struct err *e = NULL;
 
 	w->join = j;
+	w->shared = true;
 	j->listen = j->stop = -1;
 	pthread_mutex_init(&j->lock, NULL);
 	pthread_cond_init(&j->cond, NULL);
@@ -577,7 +578,6 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	j->listen = -1;
 	pthread_mutex_unlock(&j->lock);
 	w->spins = sym_spins(crowded(w) ? INT_MAX : 0);
-	w->shared = true;
 out:
 	free(reach);
 	free(far);

@@ -422,6 +422,8 @@ void sym_ctx_fence(struct sym_ctx *c)
 			w->tr->fence(w, c->pe, pe);
 }
 
+bool sym_ctx_failed(struct sym_ctx *c) { return atomic_load_explicit(&c->failed, memory_order_acquire); }
+
 struct err *sym_ctx_quiet(struct sym_ctx *c)
 {
 	sym_quiet_all(c->w, c->pe);

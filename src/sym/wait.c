@@ -13,7 +13,7 @@
 
 #include "impl.h"
 
-enum { YIELDS = 100, NAP_NS = 100000000, MIN_SPINS = 500, WARN_S = 20, GRACE_MS = 1000 };
+enum { YIELDS = 100, NAP_NS = 100000000, MIN_SPINS = 500, WARN_S = 20, GRACE_MS = 500 };
 
 _Thread_local _Atomic int *sym_stop;
 static _Thread_local int learnt;       /* how often this thread polls before it rests */

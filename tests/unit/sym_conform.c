@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "coll/coll.h"
 #include "sym/sym.h"
 
 enum { MAXP = 7, BIG = 200000 };
@@ -638,12 +639,159 @@ static void contexts(struct pe *p)
 	sym_mem_free(m);
 }
 
+/* --- streams --------------------------------------------------------------------------------------------------- */
+
+struct look { struct pe *p; const char *buf; size_t n; uint64_t seed; int *count; };
+static struct err *look(void *v)
+{
+	struct look *l = v;
+
+	if (l->count)
+		++*l->count;
+	return filled(l->buf, l->n, l->seed) ? NULL : ERR(DATA_LOSS, "PE %d read something else", l->p->me);
+}
+
+static void streams(struct pe *p)
+{
+	enum { N = 6, EACH = 30000 };
+	struct sym_mem *m = memory(p, p->all, (size_t)N * EACH), *sig = memory(p, p->all, 64);
+	struct sym_stream *copy, *work;
+	struct sym_event *v[N];
+	struct look l[N];
+	char *src = malloc((size_t)N * EACH), *back = malloc((size_t)N * EACH);
+	int next = (p->me + 1) % p->n, before = (p->me + p->n - 1) % p->n, count = 0;
+
+	OK(sym_stream_new(p->w, p->me, "copy", &copy));
+	OK(sym_stream_new(p->w, p->me, "work", &work));
+	CHECK(sym_stream_idle(copy));
+	/* Put round the ring, wait for the own piece, read it back from the neighbour; another stream looks at each piece. */
+	for (int i = 0; i < N; i++) {
+		size_t off = (size_t)i * EACH;
+		fill(src + off, EACH, (uint64_t)(p->me * 100 + i));
+		sym_stream_put_signal(copy, m, off, src + off, EACH, sig, 0, SYM_ADD, 1, next);
+		sym_stream_wait(copy, sig, 0, SYM_U64, SYM_GE, i + 1, before);
+		sym_stream_get(copy, back + off, m, off, EACH, next);
+		v[i] = sym_event_new();
+		CHECK(sym_event_done(v[i]));
+		sym_event_record(v[i], copy);
+		sym_stream_await(work, v[i]);
+		l[i] = (struct look){ p, back + off, EACH, (uint64_t)(p->me * 100 + i), &count };
+		sym_stream_call(work, "look", look, &l[i]);
+	}
+	OK(sym_event_wait(v[2]));
+	CHECK(sym_event_done(v[2]));
+	OK(sym_stream_sync(work));
+	CHECK(count == N && sym_stream_idle(work));
+	OK(sym_stream_sync(copy));
+	for (int i = 0; i < N; i++) {
+		CHECK(filled((char *)sym_mem_at(m) + (size_t)i * EACH, EACH, (uint64_t)(before * 100 + i)));
+		sym_event_free(v[i]);
+	}
+	OK(sym_team_sync(p->all));
+	/* Barriers on a stream; a put before it is there behind it. */
+	sym_stream_put(copy, m, 0, src + EACH, 100, next);
+	sym_stream_signal(copy, sig, 8, SYM_SET, 1, next);
+	sym_stream_barrier(copy, p->all);
+	sym_stream_get(copy, back, m, 0, 100, next);
+	OK(sym_stream_sync(copy));
+	CHECK(filled(sym_mem_at(m), 100, (uint64_t)(before * 100 + 1)) && sym_signal_fetch(sig, 8) == 1);
+	CHECK(filled(back, 100, (uint64_t)(p->me * 100 + 1)));
+	OK(sym_team_sync(p->all));
+
+	/* The first error stays, names what failed, stops what follows, and goes over to who waits for it. */
+	struct sym_stream *bad_one;
+	struct sym_event *ev = sym_event_new();
+	OK(sym_stream_new(p->w, p->me, "bad", &bad_one));
+	sym_stream_put(bad_one, m, 0, src, 10, p->me);
+	sym_stream_put(bad_one, m, (size_t)N * EACH, src, 10, p->me);
+	count = 0;
+	sym_stream_call(bad_one, "look", look, &l[0]);
+	sym_event_record(ev, bad_one);
+	sym_stream_await(work, ev);
+	for (int i = 0; i < 2; i++) {
+		struct err *e = sym_stream_sync(bad_one);
+		CHECK(e && e->code == ERR_OUT_OF_RANGE && strstr(e->msg, "stream 'bad', operation 2, put of 10 bytes"));
+		err_free(e);
+	}
+	CHECK(!count);
+	FAILS(sym_event_wait(ev), OUT_OF_RANGE);
+	FAILS(sym_stream_sync(work), OUT_OF_RANGE);
+	sym_stream_free(bad_one);
+	sym_stream_free(work);
+	/* What waits for ever can be cancelled. */
+	OK(sym_stream_new(p->w, p->me, "stuck", &work));
+	sym_stream_wait(work, sig, 16, SYM_U64, SYM_EQ, 1, SYM_ANY);
+	sym_stream_call(work, "look", look, &l[0]);
+	sym_stream_cancel(work);
+	FAILS(sym_stream_sync(work), CANCELLED);
+	CHECK(!count);
+	sym_stream_free(work);
+	sym_stream_free(copy);
+	sym_stream_free(NULL);
+	sym_event_free(ev);
+	OK(sym_team_barrier(p->all));
+	free(src);
+	free(back);
+	sym_mem_free(sig);
+	sym_mem_free(m);
+}
+
+/* Collectives on two streams of each PE, in one order over both. */
+struct sum { struct pe *p; struct coll *c; int site; int64_t in[50], out[50]; };
+static struct err *sum(void *v)
+{
+	struct sum *s = v;
+	int peer[MAXP], all[MAXP], n = 0;
+	struct coll_red add = { .op = RED_add, .dtype = DT_i64 };
+	struct coll_group g = { .n = s->p->n, .me = s->p->me, .pe = all };
+
+	for (int i = 0; i < s->p->n; i++) {
+		all[i] = i;
+		if (i != s->p->me)
+			peer[n++] = i;
+	}
+	struct sym_ep *ep = sym_ep_of(s->p->w, s->p->me);
+	sym_begin(ep, &(struct sym_launch){ .prog = 5, .name = "sum", .peer = peer, .npeer = n });
+	struct err *e = coll_all_reduce(s->c, &g, (uint32_t)s->site, &add, NELEM(s->in), s->in, s->out);
+	sym_end(ep, e);
+	return e;
+}
+
+static void stream_collectives(struct pe *p)
+{
+	enum { N = 10 };
+	static struct sum all[MAXP][N];
+	struct sum *s = all[p->me];
+	struct sym_stream *st[2];
+	struct coll_table table;
+
+	coll_table_init(&table);
+	struct coll *c = coll_new(p->w, p->me, &table);
+	for (int k = 0; k < 2; k++)
+		OK(sym_stream_new(p->w, p->me, k ? "b" : "a", &st[k]));
+	for (int i = 0; i < N; i++) {
+		s[i] = (struct sum){ .p = p, .c = c, .site = i };
+		for (size_t j = 0; j < NELEM(s->in); j++)
+			s[i].in[j] = p->me * 1000 + i * 10 + (int64_t)j;
+		sym_stream_collective(st[i * 3 % 2], "all_reduce", sum, &s[i]);
+	}
+	for (int k = 0; k < 2; k++)
+		OK(sym_stream_sync(st[k]));
+	for (int i = 0; i < N; i++)
+		for (size_t j = 0; j < NELEM(s->in); j++)
+			CHECK(s[i].out[j] == (int64_t)p->n * (p->n - 1) / 2 * 1000 + p->n * (i * 10 + (int64_t)j));
+	for (int k = 0; k < 2; k++)
+		sym_stream_free(st[k]);
+	coll_free(c);
+}
+
 /* --- running them ------------------------------------------------------------------------------------------- */
 
 static const struct { const char *name; void (*fn)(struct pe *); } cases[] = {
 	{ "teams", teams }, { "teams at once", teams_at_once }, { "syncs", syncs }, { "memory", symmetric_memory }, { "put and get", put_get },
 	{ "many nbi", many_nbi }, { "strided", strided }, { "elements", elements }, { "put and signal", put_signal }, { "fences", fences },
 	{ "store buffering", store_buffering }, { "atomics", atomics }, { "waits", waits }, { "contexts", contexts },
+	{ "streams", streams }, { "collectives on streams", stream_collectives },
 };
 
 static void *pe_main(void *v)
@@ -787,10 +935,72 @@ static void ucx(void **state)
 	run_all(s, NELEM(s));
 }
 
+/* A process is killed while the others are in a sync with it, wait for its signal, or write to it: they hear of it at once. */
+static void orphan(const struct shape *s, int i)
+{
+	struct pe q = { .name = "death" }, *p = &q;
+	struct kv *kv;
+	char text[20];
+
+	shape_name = s->name;
+	snprintf(text, sizeof text, "%d", s->nproc);
+	conf_set("PROCESSES", text);
+	snprintf(text, sizeof text, "%d", i);
+	conf_set("PROCESS", text);
+	conf_set("TRANSPORT", s->road);
+	OK(sym_boot_env(&kv));
+	struct sym_opts o = { .nlocal = 1, .boot = kv, .threads = 1, .chaos = s->chaos != 0, .seed = s->chaos };
+	OK(sym_open(&o, &p->w));
+	p->me = i;
+	p->n = s->nproc;
+	p->all = sym_team_world(p->w, i);
+	OK(sym_ctx_new(p->w, i, SYM_SHARED, &p->cx));
+	struct sym_mem *m = memory(p, p->all, 1 << 20);
+	struct sym_stream *st;
+	OK(sym_stream_new(p->w, i, "s", &st));
+	OK(sym_team_barrier(p->all));
+	if (i == 1) {
+		usleep(20000);
+		raise(SIGKILL);
+	}
+	double t = clock_s();
+	sym_stream_wait(st, m, 64, SYM_U64, SYM_EQ, 1, 1);
+	struct err *e = i == 0 ? sym_wait_until(p->cx, m, 0, SYM_U64, SYM_EQ, 1, SYM_ANY, NULL) : sym_team_barrier(p->all);
+	CHECK(e && e->code == ERR_UNAVAILABLE && strstr(e->msg, "process 1 (pid"));
+	err_free(e);
+	e = sym_stream_sync(st);
+	CHECK(e && strstr(e->msg, "stream 's', operation 1, wait: process 1 (pid"));
+	err_free(e);
+	if (i != 0)
+		FAILS(sym_team_sync(p->all), UNAVAILABLE);
+	CHECK(clock_s() - t < 2);
+	sym_stream_free(st);
+	sym_mem_free(m);
+	sym_ctx_free(p->cx);
+	sym_close(p->w);
+	sym_boot_free(kv);
+	_exit(0);
+}
+
+static void death(void **state)
+{
+	static const struct shape s[] = {
+		{ "shm", 2, { 1, 1 }, "shm", 0 }, { "shm", 4, { 1, 1, 1, 1 }, "shm", 0 }, { "chaos", 3, { 1, 1, 1 }, "shm", 3 }, { "ucx", 3, { 1, 1, 1 }, "ucx", 0 },
+	};
+	for (size_t i = 0; i < NELEM(s); i++) {
+		int st[MAXP];
+		int failed = run(&s[i], orphan, st);
+		if (failed < 0)
+			continue;
+		assert_int_equal(failed, 1);
+		assert_true(WIFSIGNALED(st[1]));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(threads), cmocka_unit_test(processes), cmocka_unit_test(chaos), cmocka_unit_test(ucx),
+		cmocka_unit_test(threads), cmocka_unit_test(processes), cmocka_unit_test(chaos), cmocka_unit_test(ucx), cmocka_unit_test(death),
 	};
 	return cmocka_run_group_tests_name("sym_conform", tests, NULL, NULL);
 }

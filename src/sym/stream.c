@@ -1,0 +1,438 @@
+/* Streams: a queue of operations and a thread that does them.
+ *
+ * The thread has a context of its own.  A put begins at once and its data is on the way when the next operation begins; order
+ * at the target comes from signals being seen after puts.  Before an event is recorded, and before sync returns, the
+ * context is quiet.  A stream whose queue is empty polls a little, then sleeps on the queue's word. */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "impl.h"
+
+enum kind { PUT, GET, PUT_SIGNAL, SIGNAL, WAIT, BARRIER, CALL, RECORD, AWAIT };
+static const char *const kind_name[] = { "put", "get", "put_signal", "signal", "wait", "barrier", "", "record of an event", "wait for an event" };
+
+/* One record of an event: shared by the event, the stream that will reach it, and streams that wait for it. */
+struct mark {
+	_Atomic int refs;
+	_Atomic uint32_t done;
+	struct err *err;                  /* set before done */
+};
+
+struct sym_event { pthread_mutex_t lock; struct mark *last; };
+
+struct op {
+	struct op *next;
+	enum kind kind;
+	struct sym_mem *m, *sig;
+	size_t off, n, sigoff;
+	const void *src;
+	void *dst;
+	int rank;
+	enum sym_amo amo;
+	uint64_t v;
+	enum sym_type type; enum sym_cmp cmp;
+	struct sym_team *team;
+	char *what;
+	struct err *(*fn)(void *user);
+	void *user;
+	struct mark *mark;
+	bool turn;                        /* of its PE's collectives: number ticket */
+	uint64_t ticket;
+};
+
+struct sym_stream {
+	struct sym_world *w;
+	int pe;
+	char name[64];
+	pthread_t thread;
+	struct sym_ctx *cx;
+	pthread_mutex_t lock;             /* of the queue */
+	struct op *head, **tail;
+	uint64_t enqueued;
+	_Atomic uint64_t finished;
+	_Atomic uint32_t work;            /* changes when something was enqueued */
+	_Atomic bool stop;
+	_Atomic int cancelled;
+	struct err *err;                  /* the first; the thread's alone */
+};
+
+/* --- marks -------------------------------------------------------------------------------- */
+
+static struct mark *mark_ref(struct mark *m)
+{
+	atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
+	return m;
+}
+
+static void mark_unref(struct mark *m)
+{
+	if (m && atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) == 1) {
+		err_free(m->err);
+		free(m);
+	}
+}
+
+/* Done, whether it went well or not. */
+static void mark_set(struct mark *m, const struct err *e)
+{
+	m->err = err_copy(e);
+	atomic_store_explicit(&m->done, 1, memory_order_release);
+	sym_wake(&m->done, INT32_MAX);
+}
+
+/* stop: a word that ends the wait when it becomes non-zero; may be NULL. */
+static bool mark_wait(struct mark *m, _Atomic int *stop)
+{
+	for (int k = 0; !atomic_load_explicit(&m->done, memory_order_acquire); k++) {
+		if (stop && atomic_load_explicit(stop, memory_order_acquire))
+			return false;
+		if (k < 100)
+			sym_pause();
+		else
+			sym_sleep(&m->done, 0, 50000000);
+	}
+	return true;
+}
+
+/* --- the thread ----------------------------------------------------------------------------- */
+
+/* Collectives of a PE's streams are done one at a time, by ticket. */
+static bool turn_take(struct sym_stream *s, const struct op *o)
+{
+	struct sym_side *side = &s->w->side[s->pe - s->w->first];
+	bool mine;
+
+	pthread_mutex_lock(&side->turn_lock);
+	while (!(mine = side->served == o->ticket) && !atomic_load(&s->cancelled) && atomic_load(&s->w->gone) >= 0) {
+		struct timespec t;
+		clock_gettime(CLOCK_REALTIME, &t);
+		t.tv_nsec += 50000000;
+		t.tv_sec += t.tv_nsec / 1000000000;
+		t.tv_nsec %= 1000000000;
+		pthread_cond_timedwait(&side->turn_cond, &side->turn_lock, &t);
+	}
+	pthread_mutex_unlock(&side->turn_lock);
+	return mine;
+}
+
+/* Every ticket is served, also one whose collective is not done, in order. */
+static void turn_pass(struct sym_stream *s, const struct op *o)
+{
+	struct sym_side *side = &s->w->side[s->pe - s->w->first];
+
+	pthread_mutex_lock(&side->turn_lock);
+	while (side->served != o->ticket)
+		pthread_cond_wait(&side->turn_cond, &side->turn_lock);
+	side->served++;
+	pthread_cond_broadcast(&side->turn_cond);
+	pthread_mutex_unlock(&side->turn_lock);
+}
+
+static struct err *perform(struct sym_stream *s, const struct op *o)
+{
+	switch (o->kind) {
+	case PUT:
+		sym_ctx_put(s->cx, o->m, o->off, o->src, o->n, o->rank);
+		break;
+	case GET:
+		/* What this stream put there comes first. */
+		if (s->w->tr)
+			TRY(sym_ctx_quiet(s->cx));
+		sym_ctx_get(s->cx, o->dst, o->m, o->off, o->n, o->rank);
+		break;
+	case PUT_SIGNAL:
+		sym_ctx_put_signal(s->cx, o->m, o->off, o->src, o->n, o->sig, o->sigoff, o->amo, o->v, o->rank);
+		break;
+	case SIGNAL:
+		sym_ctx_signal(s->cx, o->sig, o->sigoff, o->amo, o->v, o->rank);
+		break;
+	case WAIT:
+		return sym_wait_until(s->cx, o->m, o->off, o->type, o->cmp, (int64_t)o->v, o->rank, NULL);
+	case BARRIER:
+		return sym_team_barrier(o->team);
+	case CALL:
+		return o->fn(o->user);
+	case RECORD:
+		return sym_ctx_quiet(s->cx);
+	case AWAIT:
+		if (!mark_wait(o->mark, &s->cancelled))
+			return ERR(CANCELLED, "PE %d was cancelled", s->pe);
+		return o->mark->err ? err_copy(o->mark->err) : NULL;
+	}
+	return sym_ctx_failed(s->cx) ? sym_ctx_quiet(s->cx) : NULL;
+}
+
+static void describe(struct str *t, const struct op *o)
+{
+	str_add(t, o->what ? o->what : kind_name[o->kind]);
+	if (o->kind == PUT || o->kind == GET || o->kind == PUT_SIGNAL)
+		str_addf(t, " of %zu bytes", o->n);
+	if (o->kind == PUT || o->kind == GET || o->kind == PUT_SIGNAL || o->kind == SIGNAL)
+		str_addf(t, " with PE %d", sym_team_pe((o->m ? o->m : o->sig)->team, o->rank));
+}
+
+static void step(struct sym_stream *s, struct op *o, uint64_t number)
+{
+	struct err *e = NULL;
+
+	if (!s->err) {
+		if (atomic_load(&s->cancelled))
+			e = ERR(CANCELLED, "PE %d was cancelled", s->pe);
+		else if (!o->turn || turn_take(s, o))
+			e = perform(s, o);
+		else
+			e = ERR(CANCELLED, "PE %d was cancelled before its turn", s->pe);
+	}
+	if (o->turn)
+		turn_pass(s, o);
+	if (e) {
+		struct str t = { 0 };
+		describe(&t, o);
+		e = err_wrap(e, "stream '%s', operation %llu, %s", s->name, (unsigned long long)number, t.p);
+		str_free(&t);
+		s->err = e;
+	}
+	atomic_store_explicit(&s->finished, number, memory_order_release);
+	if (o->kind == RECORD)
+		mark_set(o->mark, s->err);
+	mark_unref(o->mark);
+	free(o->what);
+	free(o);
+}
+
+static struct op *next(struct sym_stream *s)
+{
+	pthread_mutex_lock(&s->lock);
+	struct op *o = s->head;
+	if (o && !(s->head = o->next))
+		s->tail = &s->head;
+	pthread_mutex_unlock(&s->lock);
+	return o;
+}
+
+static void *stream_main(void *v)
+{
+	struct sym_stream *s = v;
+	uint64_t number = 0;
+
+	sym_stop = &s->cancelled;
+	for (int idle = 0;;) {
+		uint32_t seen = atomic_load(&s->work);
+		struct op *o = next(s);
+		if (o) {
+			step(s, o, ++number);
+			idle = 0;
+		} else if (atomic_load(&s->stop))
+			break;
+		else if (++idle < s->w->spins / 4)
+			sym_pause();
+		else
+			sym_sleep(&s->work, seen, -1);
+	}
+	return NULL;
+}
+
+/* --- enqueueing -------------------------------------------------------------------------------- */
+
+static void enqueue(struct sym_stream *s, const struct op *x)
+{
+	struct sym_side *side = &s->w->side[s->pe - s->w->first];
+	struct op *o = mem_alloc(sizeof *o);
+
+	*o = *x;
+	pthread_mutex_lock(&s->lock);
+	if (o->turn) {
+		pthread_mutex_lock(&side->turn_lock);
+		o->ticket = side->given++;
+		pthread_mutex_unlock(&side->turn_lock);
+	}
+	*s->tail = o;
+	s->tail = &o->next;
+	s->enqueued++;
+	pthread_mutex_unlock(&s->lock);
+	atomic_fetch_add(&s->work, 1);
+	sym_wake(&s->work, 1);
+}
+
+struct err *sym_stream_new(struct sym_world *w, int pe, const char *name, struct sym_stream **out)
+{
+	struct sym_stream *s = mem_alloc(sizeof *s);
+
+	*out = NULL;
+	s->w = w;
+	s->pe = pe;
+	s->tail = &s->head;
+	snprintf(s->name, sizeof s->name, "%s", name);
+	struct err *e = sym_ctx_new(w, pe, SYM_SERIAL, &s->cx);
+	if (e) {
+		free(s);
+		return e;
+	}
+	pthread_mutex_init(&s->lock, NULL);
+	int r = pthread_create(&s->thread, NULL, stream_main, s);
+	if (r) {
+		pthread_mutex_destroy(&s->lock);
+		sym_ctx_free(s->cx);
+		free(s);
+		return ERR(EXHAUSTED, "cannot start a thread for stream '%s': %s", name, strerror(r));
+	}
+	*out = s;
+	return NULL;
+}
+
+void sym_stream_free(struct sym_stream *s)
+{
+	if (!s)
+		return;
+	atomic_store(&s->stop, true);
+	atomic_fetch_add(&s->work, 1);
+	sym_wake(&s->work, 1);
+	pthread_join(s->thread, NULL);
+	sym_ctx_free(s->cx);
+	err_free(s->err);
+	pthread_mutex_destroy(&s->lock);
+	free(s);
+}
+
+void sym_stream_cancel(struct sym_stream *s)
+{
+	atomic_store(&s->cancelled, 1);
+	sym_ring(s->w, s->pe);
+}
+
+struct err *sym_stream_sync(struct sym_stream *s)
+{
+	struct sym_event *v = sym_event_new();
+
+	sym_event_record(v, s);
+	struct err *e = sym_event_wait(v);
+	sym_event_free(v);
+	return e;
+}
+
+bool sym_stream_idle(struct sym_stream *s)
+{
+	pthread_mutex_lock(&s->lock);
+	bool idle = atomic_load_explicit(&s->finished, memory_order_acquire) == s->enqueued;
+	pthread_mutex_unlock(&s->lock);
+	return idle;
+}
+
+void sym_stream_put(struct sym_stream *s, struct sym_mem *m, size_t off, const void *src, size_t n, int rank)
+{
+	enqueue(s, &(struct op){ .kind = PUT, .m = m, .off = off, .src = src, .n = n, .rank = rank });
+}
+
+void sym_stream_get(struct sym_stream *s, void *dst, struct sym_mem *m, size_t off, size_t n, int rank)
+{
+	enqueue(s, &(struct op){ .kind = GET, .dst = dst, .m = m, .off = off, .n = n, .rank = rank });
+}
+
+void sym_stream_put_signal(struct sym_stream *s, struct sym_mem *m, size_t off, const void *src, size_t n,
+                           struct sym_mem *sig, size_t sigoff, enum sym_amo op, uint64_t v, int rank)
+{
+	enqueue(s, &(struct op){ .kind = PUT_SIGNAL, .m = m, .off = off, .src = src, .n = n, .sig = sig, .sigoff = sigoff, .amo = op, .v = v, .rank = rank });
+}
+
+void sym_stream_signal(struct sym_stream *s, struct sym_mem *sig, size_t off, enum sym_amo op, uint64_t v, int rank)
+{
+	enqueue(s, &(struct op){ .kind = SIGNAL, .sig = sig, .sigoff = off, .amo = op, .v = v, .rank = rank });
+}
+
+void sym_stream_wait(struct sym_stream *s, struct sym_mem *m, size_t off, enum sym_type type, enum sym_cmp cmp, int64_t v, int from)
+{
+	enqueue(s, &(struct op){ .kind = WAIT, .m = m, .off = off, .type = type, .cmp = cmp, .v = (uint64_t)v, .rank = from });
+}
+
+void sym_stream_barrier(struct sym_stream *s, struct sym_team *t)
+{
+	enqueue(s, &(struct op){ .kind = BARRIER, .team = t, .turn = true });
+}
+
+static char *copy_text(const char *text)
+{
+	size_t n = strlen(text) + 1;
+
+	return memcpy(mem_alloc(n), text, n);
+}
+
+void sym_stream_call(struct sym_stream *s, const char *what, struct err *(*fn)(void *user), void *user)
+{
+	enqueue(s, &(struct op){ .kind = CALL, .what = copy_text(what), .fn = fn, .user = user });
+}
+
+void sym_stream_collective(struct sym_stream *s, const char *what, struct err *(*fn)(void *user), void *user)
+{
+	enqueue(s, &(struct op){ .kind = CALL, .what = copy_text(what), .fn = fn, .user = user, .turn = true });
+}
+
+/* --- events --------------------------------------------------------------------------------------- */
+
+static struct mark *mark_new(void)
+{
+	struct mark *m = mem_alloc(sizeof *m);
+
+	atomic_store(&m->refs, 1);
+	return m;
+}
+
+struct sym_event *sym_event_new(void)
+{
+	struct sym_event *v = mem_alloc(sizeof *v);
+
+	pthread_mutex_init(&v->lock, NULL);
+	v->last = mark_new();
+	atomic_store(&v->last->done, 1);
+	return v;
+}
+
+void sym_event_free(struct sym_event *v)
+{
+	if (!v)
+		return;
+	mark_unref(v->last);
+	pthread_mutex_destroy(&v->lock);
+	free(v);
+}
+
+static struct mark *latest(struct sym_event *v)
+{
+	pthread_mutex_lock(&v->lock);
+	struct mark *m = mark_ref(v->last);
+	pthread_mutex_unlock(&v->lock);
+	return m;
+}
+
+void sym_event_record(struct sym_event *v, struct sym_stream *s)
+{
+	struct mark *m = mark_new(), *old;
+
+	pthread_mutex_lock(&v->lock);
+	old = v->last;
+	v->last = m;
+	mark_ref(m);
+	pthread_mutex_unlock(&v->lock);
+	mark_unref(old);
+	enqueue(s, &(struct op){ .kind = RECORD, .mark = m });
+}
+
+void sym_stream_await(struct sym_stream *s, struct sym_event *v) { enqueue(s, &(struct op){ .kind = AWAIT, .mark = latest(v) }); }
+
+bool sym_event_done(struct sym_event *v)
+{
+	struct mark *m = latest(v);
+	bool done = atomic_load_explicit(&m->done, memory_order_acquire);
+
+	mark_unref(m);
+	return done;
+}
+
+struct err *sym_event_wait(struct sym_event *v)
+{
+	struct mark *m = latest(v);
+
+	mark_wait(m, NULL);
+	struct err *e = m->err ? err_copy(m->err) : NULL;
+	mark_unref(m);
+	return e;
+}
