@@ -886,10 +886,26 @@ static int run(const struct shape *s, void (*fn)(const struct shape *, int), int
 	return absent ? -1 : failed;
 }
 
+/* The thread sanitizer does not see order between two threads that comes about through another process. */
+static bool blind(const struct shape *s)
+{
+	bool several = false;
+
+	for (int i = 0; i < s->nproc; i++)
+		several |= s->ndev[i] > 1;
+#ifdef __SANITIZE_THREAD__
+	return several && s->nproc > 1;
+#else
+	return false;
+#endif
+}
+
 static void run_all(const struct shape *s, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		double t = clock_s();
+		if (blind(&s[i]))
+			continue;
 		int failed = run(&s[i], member, NULL);
 		if (failed < 0)
 			fprintf(stderr, "%s: not here\n", s[i].name);
