@@ -571,7 +571,8 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 		w->net = &sym_ucx;
 	}
 	for (int k = 0; k < w->nproc; k++)
-		peers(w, k);
+		if (k != w->proc)
+			peers(w, k);
 	/* All have come: nobody else is let in. */
 	pthread_mutex_lock(&j->lock);
 	close(j->listen);

@@ -145,6 +145,9 @@ static inline void copy_from(void *dst, const char *at, size_t n)
 		memcpy(dst, at, n);
 }
 
+/* Does the transport carry it as a word, so that it is never seen in part? */
+static inline bool far_word(const struct target *t, size_t n) { return (n == 8 || n == 4) && !(t->off & (n - 1)); }
+
 /* --- data ------------------------------------------------------------------------------------ */
 
 static void put_to(struct sym_ctx *c, const struct target *t, const void *src, size_t n, bool nbi, bool wake)
@@ -155,16 +158,14 @@ static void put_to(struct sym_ctx *c, const struct target *t, const void *src, s
 		copy_to(t->at, src, n);
 		if (wake)
 			sym_notify(c->w, t->pe);
-	} else if (is_word((char *)t->off, n)) {
+	} else if (far_word(t, n)) {
 		/* Whole, and seen by who sleeps. */
 		uint64_t v = 0;
 		memcpy(&v, src, n);
 		if (n == 8)
 			tr->line(c->w, c->pe, t->pe, t->off, &v, 1);
-		else if (n == 4)
-			tr->amo(c->w, c->pe, t->pe, SYM_SET, 4, t->off, v, 0, NULL);
 		else
-			tr->put(c->w, c->pe, t->pe, t->off, src, n);
+			tr->amo(c->w, c->pe, t->pe, SYM_SET, 4, t->off, v, 0, NULL);
 	} else if (!nbi)
 		tr->put(c->w, c->pe, t->pe, t->off, src, n);
 	else if (n) {
@@ -188,7 +189,12 @@ static void get_from(struct sym_ctx *c, void *dst, const struct target *t, size_
 {
 	if (t->at)
 		copy_from(dst, t->at, n);
-	else if (n) {
+	else if (far_word(t, n)) {
+		uint64_t v = 0;
+		c->w->tr->amo(c->w, c->pe, t->pe, SYM_FETCH, (int)n, t->off, 0, 0, &v);
+		v = came(c, t->pe, op) ? v : 0;
+		memcpy(dst, &v, n);
+	} else if (n) {
 		c->w->tr->get(c->w, c->pe, t->pe, dst, t->off, n);
 		if (!came(c, t->pe, op))
 			memset(dst, 0, n);
@@ -211,8 +217,8 @@ void sym_ctx_get_nbi(struct sym_ctx *c, void *dst, struct sym_mem *m, size_t off
 
 	if (!aim(c, m, off, n, 1, rank, "get_nbi", &t)) {
 		memset(dst, 0, n);
-	} else if (t.at)
-		copy_from(dst, t.at, n);
+	} else if (t.at || far_word(&t, n))
+		get_from(c, dst, &t, n, "get_nbi");
 	else if (n) {
 		atomic_fetch_add_explicit(&c->left, 1, memory_order_relaxed);
 		c->w->tr->get_nb(c->w, c->pe, t.pe, dst, t.off, n, &c->left);

@@ -207,7 +207,7 @@ void *sym_ptr(const struct sym_mem *m, int rank);
  * seen after all that the same PE sent to the same target before.  fence orders all puts, signals and atomics to one target
  * before it before those after it, for each target; quiet waits until all before it are at their targets.  Who sees a word by a
  * wait or test, or an atomic, sees what was ordered before it.
- * Words: a put of 1, 2, 4 or 8 bytes on such a boundary is seen whole.  Atomics are atomic with each other, with C's on
+ * Words: a put or get of 1, 2, 4 or 8 bytes on such a boundary is never of a part of one.  Atomics are atomic with each other, with C's on
  * the mapped word, and with such puts.
  * Failure: the calls that return no error keep the first one in the context; quiet gives it, once.  What was to be
  * read is zeros then. */

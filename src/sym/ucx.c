@@ -500,9 +500,13 @@ static void ucx_quiet(struct sym_world *w, int from)
 {
 	struct ucx *x = of(w);
 
-	for (int k = 0; k < w->nproc; k++)
-		if (x->link[k].ep)
+	for (int k = 0; k < w->nproc; k++) {
+		pthread_mutex_lock(&x->lock);
+		bool there = x->link[k].ep;
+		pthread_mutex_unlock(&x->lock);
+		if (there)
 			ucx_fence(w, from, w->process[k].first);
+	}
 	await(x, &x->open[from - w->first]);
 }
 

@@ -879,6 +879,8 @@ static int run(const struct shape *s, void (*fn)(const struct shape *, int), int
 		if (status)
 			status[i] = st;
 		failed += st != 0;
+		if (st && !status)
+			fprintf(stderr, "%s: process %d ended with status %x\n", s->name, i, st);
 		absent |= WIFEXITED(st) && WEXITSTATUS(st) == 77;
 	}
 	snprintf(cmd, sizeof cmd, "rm -r %s", dir);
