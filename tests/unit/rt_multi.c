@@ -10,63 +10,23 @@
 
 #include <cmocka.h>
 
-#include "rt/rt.h"
-
 enum { NDEV = 4 };
+#include "rt_help.h"
 
-static struct rt_client *cl;
-
-static int setup(void **state)
+/* Four times v on device d. */
+static struct rt_buffer *four(int d, float v)
 {
-	struct rt_opts o = { .ndev = NDEV };
-	struct err *e = rt_client_new(&o, &cl);
-
-	if (e)
-		fail_msg("%s", e->msg);
-	return 0;
+	return vec(d, 4, (float[]){ v, v, v, v });
 }
 
-static int teardown(void **state)
-{
-	rt_client_free(cl);
-	return 0;
-}
-
-static void ok(struct err *e)
-{
-	if (e)
-		fail_msg("%s", e->msg);
-}
-
-static struct rt_exec *load(const char *text, const int *dev)
-{
-	struct prog *p;
-	struct rt_exec *x;
-
-	ok(prog_parse(text, strlen(text), &p));
-	ok(rt_exec_new(cl, p, dev, &x));
-	return x;
-}
-
-static struct rt_buffer *vec(int d, float v)
-{
-	struct rt_shape s = { DT_f32, 1, { 4 } };
-	float a[4] = { v, v, v, v };
-	struct rt_buffer *b;
-
-	ok(rt_buffer_from_host(rt_client_device(cl, d), 0, &s, a, NULL, &b));
-	return b;
-}
-
-static struct err *get(struct rt_buffer *b, float *v)
+/* The first of four. */
+static struct err *one_of(struct rt_buffer *b, float *v)
 {
 	float r[4];
-	struct rt_event *e = rt_buffer_to_host(b, 0, 16, r);
-	struct err *err = rt_event_wait(e);
+	struct err *e = get(b, 4, r);
 
-	rt_event_unref(e);
 	*v = r[0];
-	return err;
+	return e;
 }
 
 /* n times: sum over all, then pass to the neighbour. */
@@ -104,11 +64,11 @@ static void ring(void **state)
 
 	assert_int_equal(rt_exec_nlocal(x), NDEV);
 	for (int i = 0; i < NDEV; i++)
-		a[i] = vec(dev[i], (float)i);
+		a[i] = four(dev[i], (float)i);
 	for (int k = 0; k < 5; k++) {
 		ok(rt_exec_run(x, a, NULL, 0, k, out, done));
 		for (int i = 0; i < NDEV; i++) {
-			ok(get(out[i], &v));
+			ok(one_of(out[i], &v));
 			assert_true(v == (float)((i + NDEV - 1001 % NDEV) % NDEV));
 			rt_event_unref(done[i]);
 			rt_buffer_unref(out[i]);
@@ -127,7 +87,7 @@ static void *pairs(void *v)
 	struct job *j = v;
 	char *text = ring_text(2, 20);
 	struct rt_exec *x = load(text, j->dev);
-	struct rt_buffer *a[2] = { vec(j->dev[0], 1), vec(j->dev[1], 2) }, *out[2];
+	struct rt_buffer *a[2] = { four(j->dev[0], 1), four(j->dev[1], 2) }, *out[2];
 	struct rt_event *done[2];
 	float f;
 
@@ -139,12 +99,12 @@ static void *pairs(void *v)
 			a[i] = out[i];
 		}
 		if (k % 7 == 0) {
-			ok(get(a[0], &f));
+			ok(one_of(a[0], &f));
 			assert_true(f == 1);
 		}
 	}
 	for (int i = 0; i < 2; i++) {
-		ok(get(a[i], &f));
+		ok(one_of(a[i], &f));
 		assert_true(f == (float)(i + 1));
 		rt_buffer_unref(a[i]);
 	}
@@ -194,12 +154,12 @@ static void failure(void **state)
 
 	rt_custom_register("maybe", maybe, &who);
 	for (int i = 0; i < NDEV; i++)
-		a[i] = vec(i, 1);
+		a[i] = four(i, 1);
 	for (int k = 0; k < 12; k++) {
 		who = k % 5 - 1;
 		ok(rt_exec_run(x, a, NULL, 0, k, out, done));
 		for (int i = 0; i < NDEV; i++) {
-			struct err *e = get(out[i], &v);
+			struct err *e = one_of(out[i], &v);
 			if (who < 0) {
 				ok(e);
 				assert_true(v == 4);
@@ -222,7 +182,7 @@ static void failure(void **state)
 	who = -1;
 	ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
 	for (int i = 0; i < NDEV; i++) {
-		struct err *e = get(out[i], &v);
+		struct err *e = one_of(out[i], &v);
 		assert_non_null(e);
 		assert_int_equal(e->code, ERR_NOT_FOUND);
 		err_free(e);
@@ -295,7 +255,7 @@ static void idle(void **state)
 
 	rt_custom_register("maybe", slow, NULL);
 	for (int i = 0; i < NDEV; i++)
-		a[i] = vec(i, 1);
+		a[i] = four(i, 1);
 	getrusage(RUSAGE_SELF, &r0);
 	ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
 	for (int i = 0; i < NDEV; i++) {
@@ -334,7 +294,7 @@ static void patience(void **state)
 	struct rt_exec *x = load(fails, dev);
 	rt_custom_register("maybe", stuck, NULL);
 	for (int i = 0; i < NDEV; i++)
-		a[i] = vec(i, 1);
+		a[i] = four(i, 1);
 	ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
 	for (int i = 0; i < NDEV; i++) {
 		e = rt_event_wait(done[i]);
@@ -408,7 +368,7 @@ static void memory(void **state)
 		"run {\n coll 0 all_reduce (b0) -> (b1)\n}\n";
 	int dev[2] = { 0, 1 };
 	struct rt_exec *x = load(big, dev);
-	struct rt_buffer *a[2] = { vec(0, 1), vec(1, 1) }, *out[2];
+	struct rt_buffer *a[2] = { four(0, 1), four(1, 1) }, *out[2];
 	struct rt_event *done[2];
 
 	ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
@@ -428,11 +388,11 @@ static void memory(void **state)
 static void nested_call(void *user, float *v)
 {
 	struct rt_exec *x = user;
-	struct rt_buffer *a = vec(0, *v), *out;
+	struct rt_buffer *a = four(0, *v), *out;
 	struct rt_event *done;
 
 	ok(rt_exec_run(x, &a, NULL, 0, 0, &out, &done));
-	ok(get(out, v));
+	ok(one_of(out, v));
 	rt_event_unref(done);
 	rt_buffer_unref(a);
 	rt_buffer_unref(out);
@@ -471,14 +431,14 @@ static void nested(void **state)
 	k = strstr(fixed.p, "kern 0 elem");
 	k[5] = '1';
 	struct rt_exec *in = load(twice, dev), *x = load(fixed.p, dev);
-	struct rt_buffer *a = vec(0, 5), *out;
+	struct rt_buffer *a = four(0, 5), *out;
 	struct rt_event *done;
 	float v;
 
 	rt_custom_register("back", calls_back, in);
 	for (int i = 0; i < 20; i++) {
 		ok(rt_exec_run(x, &a, NULL, 0, 0, &out, &done));
-		ok(get(out, &v));
+		ok(one_of(out, &v));
 		assert_true(v == 15);
 		rt_event_unref(done);
 		rt_buffer_unref(out);
@@ -494,7 +454,7 @@ static void speed(void **state)
 	int dev[2] = { 0, 1 };
 	char *text = ring_text(2, 20000);
 	struct rt_exec *x = load(text, dev);
-	struct rt_buffer *a[2] = { vec(0, 1), vec(1, 1) }, *out[2];
+	struct rt_buffer *a[2] = { four(0, 1), four(1, 1) }, *out[2];
 	struct rt_event *done[2];
 	double best = 1e9;
 

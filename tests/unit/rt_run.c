@@ -9,59 +9,10 @@
 
 #include <cmocka.h>
 
-#include "rt/rt.h"
+enum { NDEV = 1 };
+#include "rt_help.h"
 
-static struct rt_client *cl;
-
-static int setup(void **state)
-{
-	struct rt_opts o = { .ndev = 1 };
-	struct err *e = rt_client_new(&o, &cl);
-
-	if (e)
-		fail_msg("%s", e->msg);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	rt_client_free(cl);
-	return 0;
-}
-
-static void ok(struct err *e)
-{
-	if (e)
-		fail_msg("%s", e->msg);
-}
-
-static struct rt_exec *load(const char *text)
-{
-	struct prog *p;
-	struct rt_exec *x;
-	int dev[] = { 0 };
-
-	ok(prog_parse(text, strlen(text), &p));
-	ok(rt_exec_new(cl, p, dev, &x));
-	return x;
-}
-
-static struct rt_buffer *vec(int64_t n, const float *v)
-{
-	struct rt_shape s = { DT_f32, 1, { n } };
-	struct rt_buffer *b;
-
-	ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, v, NULL, &b));
-	return b;
-}
-
-static void get(struct rt_buffer *b, int64_t n, float *v)
-{
-	struct rt_event *e = rt_buffer_to_host(b, 0, n * 4, v);
-
-	ok(rt_event_wait(e));
-	rt_event_unref(e);
-}
+static const int dev0[] = { 0 };
 
 #define HEAD "prog \"t\" devices 1 registers 8 zone %d flops 0 fingerprint 01 comm 00\n"
 
@@ -75,9 +26,9 @@ static const char add1[] =
 
 static void inline_run(void **state)
 {
-	struct rt_exec *x = load(add1);
+	struct rt_exec *x = load(add1, dev0);
 	float v[4] = { 1, 2, 3, 4 }, r[4];
-	struct rt_buffer *a = vec(4, v), *out;
+	struct rt_buffer *a = vec(0, 4, v), *out;
 	struct rt_event *done;
 
 	for (int i = 0; i < 100; i++) {
@@ -87,7 +38,7 @@ static void inline_run(void **state)
 		rt_buffer_unref(a);
 		a = out;
 	}
-	get(a, 4, r);
+	ok(get(a, 4, r));
 	for (int i = 0; i < 4; i++)
 		assert_true(r[i] == v[i] + 100);
 	rt_buffer_unref(a);
@@ -107,11 +58,11 @@ static const char looped[] =
 
 static void queued(void **state)
 {
-	struct rt_exec *x = load(looped);
+	struct rt_exec *x = load(looped, dev0);
 	float v[4] = { 1, 2, 3, 4 }, r[32];
 	int32_t eight = 8;
 	struct rt_shape s = { DT_i32, 0, { 0 } };
-	struct rt_buffer *arg[2] = { vec(4, v) }, *out[2];
+	struct rt_buffer *arg[2] = { vec(0, 4, v) }, *out[2];
 	struct rt_event *done;
 
 	ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, &eight, NULL, &arg[1]));
@@ -125,10 +76,10 @@ static void queued(void **state)
 	}
 	ok(rt_event_wait(done));
 	rt_event_unref(done);
-	get(out[0], 4, r);
+	ok(get(out[0], 4, r));
 	for (int i = 0; i < 4; i++)
 		assert_true(r[i] == v[i] * 256);
-	get(out[1], 32, r);
+	ok(get(out[1], 32, r));
 	for (int i = 0; i < 32; i++)
 		assert_true(r[i] == v[i % 4] * (float)(2 << i / 4));
 	rt_buffer_unref(out[0]);
@@ -147,9 +98,9 @@ static const char donate[] =
 
 static void donation(void **state)
 {
-	struct rt_exec *x = load(donate);
+	struct rt_exec *x = load(donate, dev0);
 	float v[4] = { 1, 2, 3, 4 }, r[4];
-	struct rt_buffer *arg[2] = { vec(4, v), vec(4, v) }, *out;
+	struct rt_buffer *arg[2] = { vec(0, 4, v), vec(0, 4, v) }, *out;
 	struct rt_event *done;
 	int64_t keep[] = { 0 };
 
@@ -157,7 +108,7 @@ static void donation(void **state)
 	ok(rt_exec_run(x, arg, NULL, 0, 0, &out, &done));
 	assert_true(rt_buffer_deleted(arg[0]));
 	assert_int_equal(rt_buffer_addr(out), addr);
-	get(out, 4, r);
+	ok(get(out, 4, r));
 	assert_true(r[3] == 8);
 	/* Deleted arguments are refused. */
 	struct rt_buffer *o2;
@@ -171,7 +122,7 @@ static void donation(void **state)
 	rt_buffer_hold(arg[0]);
 	ok(rt_exec_run(x, arg, NULL, 0, 0, &o2, &done));
 	assert_false(rt_buffer_deleted(arg[0]));
-	get(o2, 4, r);
+	ok(get(o2, 4, r));
 	assert_true(r[3] == 12);
 	rt_buffer_unref(o2);
 	rt_buffer_release(arg[0]);
@@ -181,9 +132,9 @@ static void donation(void **state)
 	struct rt_buffer *same[2] = { arg[0], arg[0] };
 	ok(rt_exec_run(x, same, NULL, 0, 0, &o2, &done));
 	assert_false(rt_buffer_deleted(arg[0]));
-	get(o2, 4, r);
+	ok(get(o2, 4, r));
 	assert_true(r[3] == 16);
-	get(arg[0], 4, r);
+	ok(get(arg[0], 4, r));
 	assert_true(r[3] == 8);
 	rt_buffer_unref(o2);
 	ok(rt_exec_run(x, arg, NULL, 0, 0, &o2, &done));
@@ -202,22 +153,22 @@ static void strides(void **state)
 	struct rt_buffer *b;
 
 	ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, v, transposed, &b));
-	get(b, 6, r);
+	ok(get(b, 6, r));
 	assert_true(r[0] == 0 && r[1] == 3 && r[2] == 1 && r[5] == 5);
 	rt_buffer_unref(b);
 	ok(rt_buffer_from_host(rt_client_device(cl, 0), 1, &s, v + 4, reversed, &b));
-	get(b, 6, r);
+	ok(get(b, 6, r));
 	assert_true(r[0] == 4 && r[1] == 5 && r[5] == 1);
 	assert_non_null(rt_buffer_host_ptr(b));
 	rt_buffer_unref(b);
 	ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, v + 5, splat, &b));
-	get(b, 6, r);
+	ok(get(b, 6, r));
 	assert_true(r[0] == 5 && r[5] == 5);
 	struct rt_buffer *c;
 	ok(rt_buffer_copy(b, rt_client_device(cl, 0), 2, &c));
 	rt_buffer_delete(b);
 	assert_true(rt_buffer_deleted(b));
-	get(c, 6, r);
+	ok(get(c, 6, r));
 	assert_true(r[3] == 5);
 	rt_buffer_unref(b);
 	rt_buffer_unref(c);
@@ -237,7 +188,7 @@ static void count(struct err *e, void *user)
 
 static void errors(void **state)
 {
-	struct rt_exec *x = load(add1);
+	struct rt_exec *x = load(add1, dev0);
 	struct rt_shape s = { DT_f32, 1, { 4 } };
 	_Atomic int n = 0;
 	struct rt_buffer *bad = rt_buffer_error(rt_client_device(cl, 0), 0, &s, ERR(DATA_LOSS, "lost")), *out;
@@ -294,15 +245,15 @@ static const char custom[] =
 
 static void customs(void **state)
 {
-	struct rt_exec *x = load(custom);
+	struct rt_exec *x = load(custom, dev0);
 	float v[4] = { 1, 2, 3, 4 }, r[4];
-	struct rt_buffer *a = vec(4, v), *out;
+	struct rt_buffer *a = vec(0, 4, v), *out;
 	struct rt_event *done;
 
 	rt_custom_register("negate", handler, NULL);
 	assert_true(rt_custom_known("negate"));
 	ok(rt_exec_run(x, &a, NULL, 0, 0, &out, &done));
-	get(out, 4, r);
+	ok(get(out, 4, r));
 	assert_true(r[2] == -3);
 	rt_buffer_unref(out);
 	rt_event_unref(done);
@@ -326,7 +277,7 @@ static void *hammer(void *v)
 	float one[4] = { 1, 1, 1, 1 }, r[4];
 
 	for (int i = 0; i < 200; i++) {
-		struct rt_buffer *a = vec(4, one), *out;
+		struct rt_buffer *a = vec(0, 4, one), *out;
 		struct rt_event *done;
 		for (int k = 0; k < 3; k++) {
 			ok(rt_exec_run(t->x, &a, NULL, 0, i, &out, &done));
@@ -334,7 +285,7 @@ static void *hammer(void *v)
 			rt_buffer_unref(a);
 			a = out;
 		}
-		get(a, 4, r);
+		ok(get(a, 4, r));
 		assert_true(r[0] == 4);
 		rt_buffer_unref(a);
 	}
@@ -344,7 +295,7 @@ static void *hammer(void *v)
 static void threads(void **state)
 {
 	struct thread t[4];
-	struct rt_exec *x = load(add1);
+	struct rt_exec *x = load(add1, dev0);
 
 	for (int i = 0; i < 4; i++) {
 		t[i] = (struct thread){ .x = x, .seed = i };
@@ -390,7 +341,7 @@ static void workers(void **state)
 	for (int i = 0; i < 5; i++) {
 		ok(rt_exec_run(x, &a, NULL, 0, 0, out, &done));
 		ok(rt_event_wait(done));
-		get(out[1], N, i ? r : first);
+		ok(get(out[1], N, i ? r : first));
 		if (i)
 			assert_memory_equal(r, first, N * 4);
 		rt_event_unref(done);
@@ -414,9 +365,9 @@ static void workers(void **state)
 
 static void forked(void **state)
 {
-	struct rt_exec *x = load(add1);
+	struct rt_exec *x = load(add1, dev0);
 	float v[4] = { 1, 2, 3, 4 };
-	struct rt_buffer *a = vec(4, v), *out;
+	struct rt_buffer *a = vec(0, 4, v), *out;
 	struct rt_event *done;
 
 	int pid = fork();
@@ -439,9 +390,9 @@ static void forked(void **state)
 
 static void speed(void **state)
 {
-	struct rt_exec *x = load(add1);
+	struct rt_exec *x = load(add1, dev0);
 	float v[4] = { 1, 2, 3, 4 };
-	struct rt_buffer *a = vec(4, v), *out;
+	struct rt_buffer *a = vec(0, 4, v), *out;
 	struct rt_event *done;
 	int n = 20000;
 
