@@ -46,8 +46,8 @@ static struct err *inline_fn(struct builder *b, ir_fnid f, const uint16_t *reg_i
 			TRY(inline_fn(b, (ir_fnid)ir_attr(fn, o, 0), in, &reg[o->out], depth + 1));
 			continue;
 		}
-		if (o->kind == IR_reshape || o->kind == IR_broadcast || o->kind == IR_transpose || o->kind == IR_optimization_barrier ||
-		    o->kind == IR_sharding_constraint || o->kind == IR_reverse || o->kind == IR_slice) {
+		if (((ir_info(o->kind)->flags & IR_VIEW) && o->kind != IR_bitcast_convert) || o->kind == IR_optimization_barrier ||
+		    o->kind == IR_sharding_constraint) {
 			for (uint32_t j = 0; j < o->nout; j++) {
 				if (ir_vtype(b->m, fn, ir_in(fn, o, j))->count != 1)
 					return ERR(UNIMPLEMENTED, "region has '%s' of an array", name);

@@ -79,6 +79,7 @@ struct ir_type_info {
  * initial value (rows that are not written keep it).  A loop with trip -1 has only carry and const
  * operands; its cond takes all operands in order and gives a pred. */
 enum ir_role { ROLE_CARRY, ROLE_CONST, ROLE_IN, ROLE_IN_REV, ROLE_OUT, ROLE_OUT_REV };
+extern const char *const ir_role_name[6];    /* as in the text: carry, const, in, in_rev, out, out_rev */
 
 struct ir_op {
 	uint16_t kind;           /* enum ir_kind */

@@ -9,8 +9,6 @@ void ir_elem_print(struct str *s, enum dtype dt, const void *p);
 /* The text of one element -> its stored bytes.  False if it is none, or out of range. */
 bool ir_elem_parse(enum dtype dt, const char *text, size_t n, void *out);
 
-extern const char *const ir_role_name[6];
-
 enum { IR_LIST_MAX = 32 };   /* elements up to which a constant is printed as a list */
 
 #endif

@@ -168,12 +168,8 @@ static ir_val compose(struct rewrite *r, const struct ir_op *o, const ir_val *in
 		const int64_t *out = ir_attrs(r->from, o, 0, &n), *inner = ir_attrs(fn, d, 0, &n2);
 		int64_t dims[IR_MAX_RANK];
 		ir_val x = ir_in(fn, d, 0);
-		const struct ir_type_info *xt = ir_vtype(m, fn, x), *mid = ir_vtype(m, fn, in[0]);
-		for (int i = 0; i < n2; i++) {
+		for (int i = 0; i < n2; i++)
 			dims[i] = out[inner[i]];
-			if (xt->dim[i] == 1 && mid->dim[inner[i]] != 1)
-				continue;
-		}
 		return ir_broadcast(&r->b, x, t, dims);
 	}
 	case IR_transpose: case IR_reshape: case IR_slice: case IR_reverse:

@@ -4,8 +4,6 @@
 
 #include <stdlib.h>
 
-static const char *const role_name[] = {"carry", "const", "in", "in_rev", "out", "out_rev"};
-
 static void bytes(struct str *s, int64_t n)
 {
 	static const char *const unit[] = {"B", "KB", "MB", "GB", "TB"};
@@ -32,8 +30,8 @@ static void loop(struct str *s, const struct ir_module *m, const struct ir_fn *f
 	int n;
 	const int64_t *role = ir_attrs(fn, o, 3, &n);
 	int64_t trip = ir_attr(fn, o, 0);
-	int count[NELEM(role_name)] = {0};
-	int64_t size[NELEM(role_name)] = {0};
+	int count[NELEM(ir_role_name)] = {0};
+	int64_t size[NELEM(ir_role_name)] = {0};
 	for (int k = 0; k < n && k < (int)o->nin; k++) {
 		count[role[k]]++;
 		size[role[k]] += ir_vtype(m, fn, ir_in(fn, o, (uint32_t)k))->bytes;
@@ -44,9 +42,9 @@ static void loop(struct str *s, const struct ir_module *m, const struct ir_fn *f
 		str_addf(s, "  %ld turns%s:", (long)trip, how);
 	else
 		str_addf(s, "  while a condition holds%s:", how);
-	for (size_t r = 0; r < NELEM(role_name); r++)
+	for (size_t r = 0; r < NELEM(ir_role_name); r++)
 		if (count[r]) {
-			str_addf(s, " %s %d (", role_name[r], count[r]);
+			str_addf(s, " %s %d (", ir_role_name[r], count[r]);
 			bytes(s, size[r]);
 			str_add(s, ")");
 		}

@@ -6,13 +6,8 @@
 
 bool lw_is_alias(const struct ir_op *o)
 {
-	switch (o->kind) {
-	case IR_broadcast: case IR_reshape: case IR_transpose: case IR_reverse: case IR_slice:
-	case IR_bitcast: case IR_bitcast_convert: case IR_optimization_barrier: case IR_sharding_constraint:
-		return true;
-	default:
-		return false;
-	}
+	return (ir_info(o->kind)->flags & IR_VIEW) || o->kind == IR_bitcast || o->kind == IR_optimization_barrier ||
+	       o->kind == IR_sharding_constraint;
 }
 
 void lw_frame_init(struct lw *w, struct frame *f, const struct ir_fn *fn)

@@ -40,12 +40,7 @@ enum { MOST_OPS = 256, FEW_OPS = 64 };
 
 static bool view(const struct ir_op *o)
 {
-	switch (o->kind) {
-	case IR_broadcast: case IR_reshape: case IR_transpose: case IR_reverse: case IR_slice:
-		return true;
-	default:
-		return false;
-	}
+	return (ir_info(o->kind)->flags & IR_VIEW) && o->kind != IR_bitcast_convert;
 }
 
 /* Copied into every group that reads it. */

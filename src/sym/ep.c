@@ -32,7 +32,10 @@ static void whereabouts(struct sym_ep *ep, int pe, struct str *s)
 	uint64_t st = 0;
 	char text[256];
 
-	sym_get(ep, pe, &st, offsetof(struct sym_control, status), sizeof st);
+	if (ep->world->peer[pe].direct)      /* with it, what the peer wrote before: its name */
+		st = atomic_load_explicit(&sym_control_of(ep->world, pe)->status, memory_order_acquire);
+	else
+		sym_get(ep, pe, &st, offsetof(struct sym_control, status), sizeof st);
 	if (st) {
 		text_of(ep, pe, offsetof(struct sym_control, name), text, sizeof ep->me->name);
 		str_add(s, "at ");
