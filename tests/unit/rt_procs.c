@@ -1,0 +1,263 @@
+/* Clients of several processes: one program over all, processes of different size, one that dies, fails, goes
+ * another way or has no part. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "rt/rt.h"
+#include "sym/sym.h"
+
+enum { MAXP = 4, TOTAL = 5 };
+static const int ndev[3] = { 2, 1, 2 };       /* devices of each process */
+
+static struct rt_client *cl;
+static struct kv *kv;
+
+static void die(const char *what, const char *text)
+{
+	fprintf(stderr, "process %d: %s: %s\n", kv ? kv->process : -1, what, text);
+	_exit(1);
+}
+
+static void ok(const char *what, struct err *e)
+{
+	if (e)
+		die(what, e->msg);
+}
+
+static void start(const char *dir, int proc, int nproc)
+{
+	char text[32];
+
+	conf_set("RENDEZVOUS", dir);
+	conf_set("PROCESSES", (snprintf(text, sizeof text, "%d", nproc), text));
+	conf_set("PROCESS", (snprintf(text, sizeof text, "%d", proc), text));
+	ok("boot", sym_boot_env(&kv));
+	struct rt_opts o = { .ndev = ndev[proc], .boot = kv };
+	ok("open", rt_client_new(&o, &cl));
+}
+
+static void end(void)
+{
+	double t = clock_s();
+
+	rt_client_free(cl);
+	sym_boot_free(kv);
+	if (clock_s() - t > 20)
+		die("close", "it took too long");
+	_exit(0);
+}
+
+/* turns times: maximum over all, then pass to the neighbour.  swap: the other way round. */
+static struct rt_exec *ring(int n, int turns, const int *dev, bool swap, size_t bytes)
+{
+	static const char *const body[2] = { "coll 0 all_reduce (b1) -> (b2) site 1\n", "coll 1 permute (b1) -> (b1) site 2\n" };
+	struct str s = { 0 };
+	struct prog *p;
+	struct rt_exec *x;
+
+	str_addf(&s, "prog \"ring\" devices %d registers 4 zone %zu flops 0 fingerprint 01 comm 00\n"
+	             "site 0 \"\"\nsite 1 \"train.py:3 psum\"\nsite 2 \"train.py:4 ppermute\"\n"
+	             "arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\nbuf 2 temp at 0 size 16\n", n, MAX(bytes, 64));
+	for (int k = 0; k < 2; k++) {
+		str_addf(&s, "table %d [", k);
+		for (int i = 0; i < n; i++)
+			str_addf(&s, "%s%d", i ? "," : "", (i + (k ? 1 : n - 1)) % n);
+		str_add(&s, "]\n");
+	}
+	str_addf(&s, "group 0 1 %d [", n);
+	for (int i = 0; i < n; i++)
+		str_addf(&s, "%s%d", i ? "," : "", i);
+	str_addf(&s, "]\nkern 0 copy (f32[4]) -> (f32[4])\n"
+	             "coll 0 all_reduce f32 n 1 algo 0 group 0 redop max outer 1 inner 16\n"
+	             "coll 1 permute f32 n 1 algo 0 pairs 0 redop add outer 1 inner 16\n"
+	             "run {\n kern 0 copy (b0) -> (b1)\n loop r1 < %d {\n %s %s }\n}\n", turns, body[swap], body[!swap]);
+	ok("parse", prog_parse(s.p, s.n, &p));
+	p->comm_hash = prog_comm_hash(p);
+	str_free(&s);
+	ok("load", rt_exec_new(cl, p, dev, &x));
+	return x;
+}
+
+/* Device id starts with the value id: what comes out?  The first error of a device is given. */
+static struct err *launch(struct rt_exec *x, float *v)
+{
+	struct rt_shape s = { DT_f32, 1, { 4 } };
+	struct rt_buffer *a[TOTAL], *out[TOTAL];
+	struct rt_event *done[TOTAL];
+	struct err *e = NULL;
+	int n = rt_exec_nlocal(x);
+
+	for (int i = 0; i < n; i++) {
+		float id = (float)rt_device_id(rt_exec_device(x, i)), w[4] = { id, id, id, id };
+		ok("buffer", rt_buffer_from_host(rt_exec_device(x, i), 0, &s, w, NULL, &a[i]));
+	}
+	ok("run", rt_exec_run(x, a, NULL, 0, 7, out, done));
+	for (int i = 0; i < n; i++) {
+		float r[4];
+		struct err *one = rt_event_wait(done[i]);
+		if (!one) {
+			struct rt_event *got = rt_buffer_to_host(out[i], 0, 16, r);
+			one = rt_event_wait(got);
+			rt_event_unref(got);
+			v[i] = r[0];
+		}
+		if (!e)
+			e = one;
+		else
+			err_free(one);
+		rt_event_unref(done[i]);
+		rt_buffer_unref(out[i]);
+		rt_buffer_unref(a[i]);
+	}
+	return e;
+}
+
+static void says(struct err *e, enum err_code code, const char *const *text, size_t n)
+{
+	if (!e)
+		die("launch", "went well");
+	for (size_t i = 0; i < n; i++)
+		if (e->code != code || !strstr(e->msg, text[i]))
+			die("another error", e->msg);
+	err_free(e);
+}
+#define SAYS(e, code, ...) says((e), ERR_##code, (const char *const[]){ __VA_ARGS__ }, NELEM(((const char *const[]){ __VA_ARGS__ })))
+
+/* --- what the processes of a test do ------------------------------------------------- */
+
+static void together(int proc)
+{
+	static const int dev[TOTAL] = { 3, 0, 2, 4, 1 };
+	int first = proc ? proc == 1 ? 2 : 3 : 0;
+	float v[TOTAL];
+
+	if (rt_client_nplace(cl) != TOTAL || rt_client_process(cl) != proc || rt_client_ndev(cl) != ndev[proc])
+		die("shape", "wrong");
+	for (int i = 0; i < TOTAL; i++) {
+		const struct rt_place *p = rt_client_place(cl, i);
+		if (p->process != (i < 2 ? 0 : i < 3 ? 1 : 2) || p->local != i - (i < 2 ? 0 : i < 3 ? 2 : 3) || !p->kind[0] || p->cores < 1)
+			die("place", "wrong");
+	}
+	if (rt_device_id(rt_client_device(cl, 0)) != first || rt_client_place(cl, TOTAL) || rt_client_place(cl, -1))
+		die("first", "wrong");
+	struct rt_exec *x = ring(TOTAL, 203, dev, false, 0);
+	for (int k = 0; k < 5; k++) {
+		ok("launch", launch(x, v));
+		for (int i = 0; i < rt_exec_nlocal(x); i++) {
+			int pos = rt_exec_position(x, i);
+			if (v[i] != (float)dev[(pos + TOTAL * 50 - 203) % TOTAL])
+				die("result", "wrong");
+		}
+	}
+	rt_exec_unref(x);
+	/* Part of the devices: one process has no part in it. */
+	static const int two[2] = { 4, 0 };
+	x = ring(2, 10, two, false, 0);
+	if (rt_exec_nlocal(x) != (proc != 1))
+		die("part", "wrong");
+	ok("part", launch(x, v));
+	rt_exec_unref(x);
+}
+
+static const int all[TOTAL] = { 0, 1, 2, 3, 4 };
+
+static void death(int proc)
+{
+	float v[TOTAL];
+	struct rt_exec *x = ring(TOTAL, 100000000, all, false, 0);
+
+	if (proc == 2) {
+		alarm(1);             /* SIGALRM kills */
+		launch(x, v);
+		die("alarm", "did not come");
+	}
+	double t = clock_s();
+	SAYS(launch(x, v), UNAVAILABLE, "process 2 (pid ", "has died", "train.py:", "program 'ring'");
+	if (clock_s() - t > 15)
+		die("death", "was noticed late");
+	/* The others can go on without it. */
+	static const int rest[3] = { 2, 1, 0 };
+	struct rt_exec *y = ring(3, 100, rest, false, 0);
+	ok("the rest", launch(y, v));
+	rt_exec_unref(y);
+	rt_exec_unref(x);
+}
+
+static void poor(int proc)
+{
+	float v[TOTAL];
+	struct rt_exec *x = ring(TOTAL, 10, all, false, proc == 1 ? (size_t)1 << 50 : 0);
+	struct err *e = launch(x, v);
+
+	if (proc == 1)
+		SAYS(e, EXHAUSTED, "out of memory");
+	else
+		SAYS(e, ABORTED, "device 2", "out of memory");
+	rt_exec_unref(x);
+	x = ring(TOTAL, 10, all, false, 0);
+	ok("afterwards", launch(x, v));
+	rt_exec_unref(x);
+}
+
+static void apart(int proc)
+{
+	float v[TOTAL];
+	struct rt_exec *x = ring(TOTAL, 10, all, proc == 1, 0);
+	struct err *e = launch(x, v);
+
+	if (!e)
+		die("apart", "went well");
+	if (e->code == ERR_INTERNAL)
+		SAYS(e, INTERNAL, "devices have diverged", "differs from this device's first in command 1", "permute", "all_reduce");
+	else
+		SAYS(e, ABORTED, "devices have diverged");
+	rt_exec_unref(x);
+}
+
+/* --- starting them ---------------------------------------------------------------------- */
+
+static void with(void (*fn)(int proc), int victim)
+{
+	char dir[] = "/tmp/rondo-rt-XXXXXX", cmd[64];
+	pid_t pid[3];
+
+	assert_non_null(mkdtemp(dir));
+	fflush(NULL);
+	for (int i = 0; i < 3; i++)
+		if (!(pid[i] = fork())) {
+			if (i != victim)
+				alarm(100);
+			start(dir, i, 3);
+			fn(i);
+			end();
+		}
+	for (int i = 0; i < 3; i++) {
+		int st;
+		assert_int_equal(waitpid(pid[i], &st, 0), pid[i]);
+		if (i == victim)
+			assert_true(WIFSIGNALED(st));
+		else
+			assert_int_equal(st, 0);
+	}
+	snprintf(cmd, sizeof cmd, "rm -r %s", dir);
+	assert_int_equal(system(cmd), 0);
+}
+
+static void test_together(void **state) { with(together, -1); }
+static void test_death(void **state) { with(death, 2); }
+static void test_poor(void **state) { with(poor, -1); }
+static void test_apart(void **state) { with(apart, -1); }
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_together), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_apart),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
