@@ -11,6 +11,8 @@ struct coll *coll_new(struct sym_world *w, int pe, const struct coll_table *tabl
 	c->heap = sym_heap_of(w, pe);
 	c->table = *table;
 	c->npe = sym_npe(w);
+	c->world = w;
+	c->far = !sym_near(w);
 	c->lent = mem_lines(((size_t)c->npe + 63) / 64 * 8);
 	c->line = mem_lines((size_t)c->npe * 8);
 	return c;
@@ -28,10 +30,20 @@ void coll_free(struct coll *c)
 
 void coll_use(struct coll *c, enum coll_kind k, enum coll_algo a) { c->use[k] = (uint8_t)a; }
 
-/* bytes: see struct coll_table.  a: what the program says. */
+/* Does the group reach beyond a host?  All its members find the same: each has a stranger then. */
+static bool apart_hosts(const struct coll *c, const struct coll_group *g)
+{
+	for (int i = 0; i < g->n; i++)
+		if (!sym_mapped(c->world, g->pe[i]))
+			return true;
+	return false;
+}
+
+/* bytes: see struct coll_table.  a: what the program says.  Who sends to this one in a permute knows nothing of whom
+ * it sends to: what they must agree on is asked of the world. */
 static inline struct call call_of(struct coll *c, const struct coll_group *g, uint32_t site, enum coll_kind k, int64_t bytes, uint8_t a)
 {
-	enum coll_topo topo = c->npe > c->table.cores ? COLL_CROWD : g->n == 2 ? COLL_PAIR : COLL_GROUP;
+	enum coll_topo topo = c->far && (k == COLL_permute || apart_hosts(c, g)) ? COLL_FAR : c->npe > c->table.cores ? COLL_CROWD : g->n == 2 ? COLL_PAIR : COLL_GROUP;
 
 	a = c->use[k] ? c->use[k] : a;
 	return (struct call){ c, c->ep, site, g->n, g->me, g->pe, a ? (enum coll_algo)a : coll_choose(&c->table, k, topo, bytes) };

@@ -30,8 +30,8 @@ enum coll_algo {
 extern const char *const coll_algo_name[COLL_ALGOS];
 bool coll_algo_has(enum coll_algo a, enum coll_kind k);      /* can it do k? */
 
-/* Two PEs; more, with a core each; more PEs than cores. */
-enum coll_topo { COLL_PAIR, COLL_GROUP, COLL_CROWD, COLL_TOPOS };
+/* Two PEs; more, with a core each; more PEs than cores; PEs that do not map each other's heaps. */
+enum coll_topo { COLL_PAIR, COLL_GROUP, COLL_CROWD, COLL_FAR, COLL_TOPOS };
 
 /* What a machine does best; equal on all PEs.  bytes: of an operand (all_reduce, permute, broadcast, scan), or of
  * what two PEs exchange (all_gather, reduce_scatter, all_to_all). */

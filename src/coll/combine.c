@@ -3,6 +3,8 @@
 
 #include "impl.h"
 
+enum { FETCH = 128 << 10 };       /* bytes asked for at a time of another host */
+
 void acc_init(struct acc *a, const struct coll_red *r, int n)
 {
 	static const uint8_t elem[RED_COUNT] = {
@@ -65,7 +67,8 @@ static inline const void *look(struct sym_ep *ep, const struct where *w, int64_t
 	return w->p ? w->p + off : sym_at(ep, w->pe, w->off + (size_t)off, (size_t)n, buf);
 }
 
-void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int n, int64_t off, char *dst, int64_t bytes)
+/* As acc_all, where all operands can be read. */
+static void combine(const struct acc *a, struct sym_ep *ep, const struct where *w, int n, int64_t off, char *dst, int64_t bytes)
 {
 	_Alignas(64) char sum[4 * PIECE], tmp[4 * PIECE], buf[PIECE];
 
@@ -89,4 +92,42 @@ void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int 
 		}
 		acc_last(a, dst + o, sum, len / a->elem);
 	}
+}
+
+/* Operands of other hosts are fetched in pieces, the next one while one is combined. */
+static void combine_far(const struct acc *a, struct sym_ep *ep, const struct where *w, int n, int64_t off, char *dst, int64_t bytes, int nfar)
+{
+	int64_t piece = MIN(bytes, FETCH);
+	char *room = mem_grow(NULL, (size_t)(2 * nfar * piece));
+	struct where *here = mem_alloc((size_t)n * sizeof *here);
+	_Atomic uint32_t left[2] = { 0, 0 };
+
+	for (int64_t o = -piece; o < bytes; o += piece) {
+		int64_t next = o + piece;
+		int h = (int)(next / piece) & 1, far = 0;
+		for (int k = 0; k < n && next < bytes; k++)
+			if (!w[k].p && !sym_direct(ep, w[k].pe))
+				sym_get_nb(ep, w[k].pe, room + (h * nfar + far++) * piece, w[k].off + (size_t)(off + next), (size_t)MIN(piece, bytes - next), &left[h]);
+		if (o < 0)
+			continue;
+		sym_get_wait(ep, &left[!h]);
+		far = 0;
+		for (int k = 0; k < n; k++)
+			here[k] = !w[k].p && !sym_direct(ep, w[k].pe) ? (struct where){ room + (!h * nfar + far++) * piece - (off + o), -1, 0 } : w[k];
+		combine(a, ep, here, n, off + o, dst + o, MIN(piece, bytes - o));
+	}
+	free(here);
+	free(room);
+}
+
+void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int n, int64_t off, char *dst, int64_t bytes)
+{
+	int nfar = 0;
+
+	for (int k = 0; k < n; k++)
+		nfar += !w[k].p && !sym_direct(ep, w[k].pe);
+	if (nfar && bytes > PIECE)
+		combine_far(a, ep, w, n, off, dst, bytes, nfar);
+	else
+		combine(a, ep, w, n, off, dst, bytes);
 }

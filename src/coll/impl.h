@@ -12,6 +12,8 @@ struct coll {
 	struct sym_heap *heap;
 	struct coll_table table;
 	int npe;
+	const struct sym_world *world;
+	bool far;                         /* not every heap is mapped */
 	uint8_t use[COLL_COUNT];          /* set by coll_use */
 	struct sym_block *ring;           /* staging, taken when first needed */
 	int64_t at;                       /* next free byte of it */

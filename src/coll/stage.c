@@ -8,6 +8,8 @@
 
 #include "impl.h"
 
+enum { AHEAD = SYM_RING / 2 };    /* messages that may be under way before the others' are looked at */
+
 bool overlap(const void *a, int64_t na, const void *b, int64_t nb)
 {
 	return (uintptr_t)a < (uintptr_t)b + (uintptr_t)nb && (uintptr_t)b < (uintptr_t)a + (uintptr_t)na;
@@ -61,6 +63,8 @@ struct err *loan_give_back(const struct call *q)
 
 void stream(struct sym_ep *ep, struct strided dst, int64_t di, int pe, size_t off, struct strided src, int64_t si, int64_t n)
 {
+	_Atomic uint32_t left = 0;
+
 	if (!n)
 		return;
 	dst.p += di / dst.inner * dst.step;
@@ -72,9 +76,9 @@ void stream(struct sym_ep *ep, struct strided dst, int64_t di, int pe, size_t of
 		if (pe < 0)
 			memcpy(dst.p + di, src.p + row + si, (size_t)k);
 		else
-			sym_get(ep, pe, dst.p + di, off + (size_t)(row + si), (size_t)k);
+			sym_get_nb(ep, pe, dst.p + di, off + (size_t)(row + si), (size_t)k, &left);
 		if (!(n -= k))
-			return;
+			break;
 		if ((di += k) == dst.inner) {
 			di = 0;
 			dst.p += dst.step;
@@ -84,6 +88,7 @@ void stream(struct sym_ep *ep, struct strided dst, int64_t di, int pe, size_t of
 			row += src.step;
 		}
 	}
+	sym_get_wait(ep, &left);
 }
 
 /* --- flows -------------------------------------------------------------------------- */
@@ -171,18 +176,24 @@ struct err *flow_stage(const struct call *q, const struct flow *f)
 struct err *flow_slot(const struct call *q, const struct flow *f)
 {
 	int to = nto(q, f), from = nfrom(q, f);
+	int64_t taken = 0;
 	void *room;
 
+	/* Some messages ahead of what has been taken: the way there and back is not waited for each time. */
 	for (int64_t o = 0; o < f->bytes; o += SYM_SLOT) {
 		int64_t n = MIN(f->bytes - o, SYM_SLOT);
+		if (from && o - taken >= AHEAD * SYM_SLOT) {
+			TRY(take_all(q, f, SYM_SLOT_MSG, taken, SYM_SLOT));
+			taken += SYM_SLOT;
+		}
 		for (int k = 0; k < to; k++) {
 			int j = to_rank(q, f, k);
 			TRY(sym_slot_room(q->ep, q->pe[j], (size_t)n, &room));
 			f->fill(f->user, j, o, n, room);
 			sym_slot_send(q->ep, q->pe[j], q->site, (size_t)n);
 		}
-		if (from)
-			TRY(take_all(q, f, SYM_SLOT_MSG, o, n));
 	}
+	for (; from && taken < f->bytes; taken += SYM_SLOT)
+		TRY(take_all(q, f, SYM_SLOT_MSG, taken, MIN(f->bytes - taken, SYM_SLOT)));
 	return NULL;
 }

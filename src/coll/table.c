@@ -13,7 +13,7 @@ const char *const coll_algo_name[COLL_ALGOS] = {
 #include "../base/algo.def"
 #undef ALGO
 };
-static const char *const topo_name[COLL_TOPOS] = { "pair", "group", "crowd" };
+static const char *const topo_name[COLL_TOPOS] = { "pair", "group", "crowd", "far" };
 
 bool coll_algo_has(enum coll_algo a, enum coll_kind k) { return kinds_of[a] >> k & 1; }
 
@@ -52,6 +52,18 @@ static const struct coll_rule more_rule[COLL_COUNT][COLL_RULES] = {
 	[COLL_barrier]        = { { END, COLL_slot } },
 };
 
+/* Through a network a message that carries its data saves two that speak of it. */
+static const struct coll_rule far_rule[COLL_COUNT][COLL_RULES] = {
+	[COLL_all_reduce]     = { { K(64), COLL_slot }, { END, COLL_two_shot } },
+	[COLL_reduce_scatter] = { { K(64), COLL_slot }, { END, COLL_loan } },
+	[COLL_all_gather]     = { { K(64), COLL_slot }, { END, COLL_direct } },
+	[COLL_all_to_all]     = { { K(64), COLL_slot }, { END, COLL_direct } },
+	[COLL_permute]        = { { K(64), COLL_slot }, { END, COLL_direct } },
+	[COLL_broadcast]      = { { K(64), COLL_slot }, { END, COLL_direct } },
+	[COLL_scan]           = { { K(64), COLL_slot }, { END, COLL_stage } },
+	[COLL_barrier]        = { { END, COLL_slot } },
+};
+
 void coll_table_init(struct coll_table *t)
 {
 	const struct cpu_info *cpu = cpu_get();
@@ -62,7 +74,7 @@ void coll_table_init(struct coll_table *t)
 	t->ring = (int64_t)MAX(MIN(2 * cpu->l2, (size_t)8 << 20), (size_t)1 << 20) & ~(int64_t)4095;
 	t->chunk = 64 << 10;
 	for (int topo = 0; topo < COLL_TOPOS; topo++)
-		memcpy(t->rule[topo], topo == COLL_PAIR ? pair_rule : more_rule, sizeof pair_rule);
+		memcpy(t->rule[topo], topo == COLL_PAIR ? pair_rule : topo == COLL_FAR ? far_rule : more_rule, sizeof pair_rule);
 }
 
 /* --- text ----------------------------------------------------------------------------- */

@@ -389,6 +389,27 @@ void sym_get(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n)
 		ep->world->tr->get(ep->world, ep->pe, pe, dst, off, n);
 }
 
+void sym_get_nb(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n, _Atomic uint32_t *left)
+{
+	const struct sym_peer *p = &ep->world->peer[pe];
+
+	if (p->direct) {
+		memcpy(dst, p->base + off, n);
+		return;
+	}
+	atomic_fetch_add_explicit(left, 1, memory_order_relaxed);
+	ep->world->tr->get_nb(ep->world, ep->pe, pe, dst, off, n, left);
+}
+
+void sym_get_wait(struct sym_ep *ep, _Atomic uint32_t *left)
+{
+	const struct sym_transport *tr = ep->world->tr;
+
+	while (atomic_load_explicit(left, memory_order_acquire))
+		if (!tr->poll || !tr->poll(ep->world))
+			sched_yield();
+}
+
 const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf)
 {
 	const struct sym_peer *p = &ep->world->peer[pe];
@@ -409,5 +430,6 @@ void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n)
 		ep->world->tr->put(ep->world, ep->pe, pe, off, src, n);
 }
 
+bool sym_direct(const struct sym_ep *ep, int pe) { return ep->world->peer[pe].direct; }
 char *sym_ep_base(const struct sym_ep *ep) { return (char *)ep->me; }
 int sym_ep_pe(const struct sym_ep *ep) { return ep->pe; }

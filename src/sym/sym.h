@@ -50,6 +50,7 @@ int sym_first(const struct sym_world *w);                    /* the first local 
 int sym_nproc(const struct sym_world *w);
 int sym_proc(const struct sym_world *w);                     /* this process */
 int sym_proc_of(const struct sym_world *w, int pe);
+bool sym_near(const struct sym_world *w);                    /* every heap is mapped; equal in all processes */
 bool sym_mapped(const struct sym_world *w, int pe);          /* its heap is seen by loads and stores of this process */
 const char *sym_road(const struct sym_world *w, int pe);     /* "self", "thread", "shm", "ucx", "chaos" */
 struct sym_heap *sym_heap_of(struct sym_world *w, int pe);   /* local PEs only; borrowed */
@@ -144,10 +145,15 @@ struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line);
 /* Bytes [off, off + n) of pe's heap: where they are if the heap is mapped, else a copy in buf (n bytes). */
 const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf);
 void sym_get(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n);
+/* The same, but dst is filled later: *left, which counts what is under way, is one more until then. */
+void sym_get_nb(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n, _Atomic uint32_t *left);
+/* Wait until *left is 0; also when a process has died (sym_lost), so dst may be freed then. */
+void sym_get_wait(struct sym_ep *ep, _Atomic uint32_t *left);
 /* Seen by pe no later than the next line sent to it. */
 void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n);
 /* UNAVAILABLE if data of a process that died did not come in this launch: what was read is worth nothing. */
 struct err *sym_lost(struct sym_ep *ep);
+bool sym_direct(const struct sym_ep *ep, int pe);            /* sym_mapped of its world */
 char *sym_ep_base(const struct sym_ep *ep);                  /* of the PE's own heap */
 int sym_ep_pe(const struct sym_ep *ep);
 

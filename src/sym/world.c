@@ -111,6 +111,14 @@ int sym_first(const struct sym_world *w) { return w->first; }
 int sym_nproc(const struct sym_world *w) { return w->nproc; }
 int sym_proc(const struct sym_world *w) { return w->proc; }
 int sym_proc_of(const struct sym_world *w, int pe) { return w->peer[pe].proc; }
+bool sym_near(const struct sym_world *w)
+{
+	for (int i = 0; i < w->npe; i++)
+		if (!w->peer[i].direct)
+			return false;
+	return true;
+}
+
 bool sym_mapped(const struct sym_world *w, int pe) { return w->peer[pe].direct; }
 struct sym_heap *sym_heap_of(struct sym_world *w, int pe) { return &w->heap[pe - w->first]; }
 struct sym_ep *sym_ep_of(struct sym_world *w, int pe) { return &w->ep[pe - w->first]; }
