@@ -259,7 +259,13 @@ static void chaos_close(struct sym_world *w)
 	free(c);
 }
 
+static void chaos_put_line(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n, size_t loff, const uint64_t *word, int nword)
+{
+	chaos_put(w, from, pe, off, src, n);
+	chaos_line(w, from, pe, loff, word, nword);
+}
+
 const struct sym_transport sym_chaos = {
-	"chaos", chaos_open, chaos_close, chaos_get, chaos_put, chaos_get_nb, chaos_put_nb, chaos_line, chaos_amo, chaos_fence, chaos_quiet,
+	"chaos", chaos_open, chaos_close, chaos_get, chaos_put, chaos_get_nb, chaos_put_nb, chaos_line, chaos_put_line, chaos_amo, chaos_fence, chaos_quiet,
 	.poll = chaos_poll,
 };

@@ -129,6 +129,7 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 #define FROM_ME(ep, field) ((ep)->mine + offsetof(struct sym_from, field))
 static inline struct sym_from *from_me(struct sym_ep *ep, const struct sym_peer *p) { return (struct sym_from *)(p->base + ep->mine); }
 
+/* n: bytes of a slot message; longer ones are in the slot, or in ep->room for PEs that are not mapped. */
 static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, uint64_t what, const uint64_t w[4], uint32_t n)
 {
 	const struct sym_peer *p = &ep->world->peer[pe];
@@ -145,7 +146,11 @@ static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, 
 		sym_notify(ep->world, pe);
 	} else {
 		uint64_t v[8] = { tick, what, w[0], w[1], w[2], w[3], (uint64_t)n << 32 | ack, tick };
-		ep->world->tr->line(ep->world, ep->pe, pe, FROM_ME(ep, ring) + slot * sizeof(struct sym_line), v, 8);
+		size_t off = FROM_ME(ep, ring) + slot * sizeof(struct sym_line);
+		if (n > SYM_INLINE)
+			ep->world->tr->put_line(ep->world, ep->pe, pe, FROM_ME(ep, slot) + slot * SYM_SLOT, ep->room, n, off, v, 8);
+		else
+			ep->world->tr->line(ep->world, ep->pe, pe, off, v, 8);
 	}
 }
 
@@ -249,13 +254,11 @@ struct err *sym_slot_room(struct sym_ep *ep, int pe, size_t n, void **out)
 
 void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
 {
-	uint64_t w[4], tick, what = what_of(ep, site, SYM_SLOT_MSG);
+	uint64_t w[4] = { 0 }, tick, what = what_of(ep, site, SYM_SLOT_MSG);
 	uint32_t slot = chan_send(&ep->chan[pe], &tick);
 
 	if (n <= SYM_INLINE)
 		memcpy(w, ep->room, sizeof w);
-	else if (!ep->world->peer[pe].direct)
-		ep->world->tr->put(ep->world, ep->pe, pe, FROM_ME(ep, slot) + slot * SYM_SLOT, ep->room, n);
 	line_write(ep, pe, slot, tick, what, w, (uint32_t)n);
 }
 

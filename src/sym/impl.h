@@ -91,6 +91,8 @@ struct sym_transport {
 	void (*put_nb)(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left);
 	/* Write n words at off, the first of them last, and wake who sleeps there. */
 	void (*line)(struct sym_world *w, int from, int pe, size_t off, const uint64_t *word, int n);
+	/* put, then line, as one message. */
+	void (*put_line)(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n, size_t loff, const uint64_t *word, int nword);
 	/* op on the word of 4 or 8 bytes at off, atomic with all other atomics and with C's on it, then wake who sleeps
 	 * there.  cond: what SYM_CAS compares with.  old: the word before, waited for; NULL: does not wait. */
 	void (*amo)(struct sym_world *w, int from, int pe, enum sym_amo op, int bytes, size_t off, uint64_t v, uint64_t cond, uint64_t *old);

@@ -100,7 +100,7 @@ int64_t sym_guard_broken(void);                              /* blocks found wri
  *   slot   the message carries up to SYM_SLOT bytes itself
  * A byte may be overwritten or freed only when every loan of it is returned and every grant on it is used up. */
 enum sym_verb { SYM_SLOT_MSG = 1, SYM_LEND, SYM_GRANT, SYM_READY };
-enum { SYM_RING = 8, SYM_INLINE = 32, SYM_SLOT = 4096 };
+enum { SYM_RING = 8, SYM_INLINE = 32, SYM_SLOT = 64 << 10 };
 
 /* What a launch tells its endpoint. */
 struct sym_launch {

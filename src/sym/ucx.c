@@ -22,8 +22,8 @@
 
 #include <ucp/api/ucp.h>
 
-enum { COPY = 16 << 10, ADDRESS = 1 << 16, IDLE_POLLS = 50 };
-enum kind { LINE = 1, PUT, GET, DATA, AMO, VALUE, HELLO, BYE };
+enum { COPY = 16 << 10, ADDRESS = 1 << 16, IDLE_POLLS = 50, REST_NS = 100000 };
+enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, HELLO, BYE };
 
 /* --- the library ------------------------------------------------------------------------------ */
 
@@ -76,7 +76,7 @@ static struct err *load(void)
 struct head {
 	uint32_t kind, n;                 /* n: words of a line, bytes of anything else */
 	int32_t from, pe;                 /* process that sends; PE whose heap is meant */
-	uint64_t off, seq, cookie;
+	uint64_t off, seq, cookie;        /* cookie: of an answer; of a PUT_LINE where the line goes */
 	uint64_t word[8];                 /* of a line; operation, operands and value of an atomic; the token of a greeting */
 };
 
@@ -106,6 +106,7 @@ struct ucx {
 	ARR(struct fetch) get;            /* by cookie - 1; left NULL: free */
 	_Atomic uint32_t *open;           /* nlocal: what of a PE has a `left` that is not down yet */
 	int efd, stop, flying;            /* flying: messages under way */
+	_Atomic uint64_t polled;          /* when somebody who waits last made progress, ns */
 	pthread_t thread;
 	bool started;
 	char token[64];
@@ -153,9 +154,12 @@ static void fetched(struct ucx *x, uint64_t cookie, bool lost)
 /* A line or an atomic whose turn has come. */
 static void act(struct ucx *x, const struct head *h)
 {
-	char *at = place(x, h, h->kind == LINE ? h->n * 8 : h->n);
+	struct head l = *h;
 
-	if (h->kind == LINE && at)
+	if (h->kind == PUT_LINE)
+		l.off = h->cookie;
+	char *at = place(x, &l, h->kind == AMO ? h->n : h->n * 8);
+	if (h->kind != AMO && at)
 		sym_deliver(x->w, h->pe, at, h->word, (int)h->n);
 	if (h->kind == AMO) {
 		struct head r = { VALUE, 8, x->w->proc, h->pe, 0, 0, h->cookie, { 0 } };
@@ -220,6 +224,8 @@ static void landed(void *request, ucs_status_t status, size_t n, void *user)
 {
 	struct landing *g = user;
 
+	if (g->h.kind == PUT_LINE && status == UCS_OK)
+		in_turn(g->x, &g->x->link[g->h.from], &g->h);
 	if (g->h.kind == PUT && status == UCS_OK)
 		done(g->x, &g->x->link[g->h.from], g->h.seq);
 	if (g->h.kind == DATA)
@@ -288,16 +294,18 @@ static ucs_status_t receive(void *user, const void *header, size_t nheader, void
 			post(x, h.from, &r, at, h.n, false, 0, NULL);
 		return UCS_OK;
 	}
-	if (h.kind != PUT && h.kind != DATA)
+	if (h.kind != PUT && h.kind != DATA && (h.kind != PUT_LINE || h.n < 1 || h.n > 8))
 		return UCS_OK;
 	struct fetch *f = h.kind == DATA ? asked(x, &h, n) : NULL;
-	char *to = h.kind == PUT ? place(x, &h, n) : f ? f->dst : NULL;
+	char *to = h.kind != DATA ? place(x, &h, n) : f ? f->dst : NULL;
 	if (!to)
 		return UCS_OK;
 	if (!(p->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
 		memcpy(to, data, n);
 		if (f)
 			fetched(x, h.cookie, false);
+		else if (h.kind == PUT_LINE)
+			in_turn(x, l, &h);
 		else
 			done(x, l, h.seq);
 		return UCS_OK;
@@ -378,15 +386,24 @@ static void lost(void *user, ucp_ep_h ep, ucs_status_t s)
 
 static struct ucx *of(struct sym_world *w) { return w->net_data; }
 
+static bool ucx_poll(struct sym_world *w)
+{
+	struct ucx *x = of(w);
+	bool some = false;
+
+	atomic_store_explicit(&x->polled, clock_ns(), memory_order_relaxed);
+	if (!pthread_mutex_trylock(&x->lock)) {
+		some = u.ucp_worker_progress(x->worker);
+		pthread_mutex_unlock(&x->lock);
+	}
+	return some;
+}
+
 /* Wait until a count is down, making progress. */
 static void await(struct ucx *x, _Atomic uint32_t *left)
 {
 	for (int k = 0; atomic_load_explicit(left, memory_order_acquire); k++) {
-		bool some = false;
-		if (!pthread_mutex_trylock(&x->lock)) {
-			some = turn(x);
-			pthread_mutex_unlock(&x->lock);
-		}
+		bool some = ucx_poll(x->w);
 		if (!some && k > IDLE_POLLS)
 			sched_yield();
 	}
@@ -471,6 +488,21 @@ static void ucx_line(struct sym_world *w, int from, int pe, size_t off, const ui
 	pthread_mutex_unlock(&x->lock);
 }
 
+static void ucx_put_line(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n, size_t loff, const uint64_t *word, int nword)
+{
+	struct ucx *x = of(w);
+	int proc = w->peer[pe].proc;
+	_Atomic uint32_t left = 1;
+
+	pthread_mutex_lock(&x->lock);
+	struct head h = { PUT_LINE, (uint32_t)nword, w->proc, pe, off, x->link[proc].sent++, loff, { 0 } };
+	memcpy(h.word, word, (size_t)nword * 8);
+	atomic_fetch_add(&x->open[from - w->first], 1);
+	post(x, proc, &h, src, n, false, from, &left);
+	pthread_mutex_unlock(&x->lock);
+	await(x, &left);
+}
+
 /* bytes 0: nothing is done, but in its turn. */
 static void ucx_amo(struct sym_world *w, int from, int pe, enum sym_amo op, int bytes, size_t off, uint64_t v, uint64_t cond, uint64_t *old)
 {
@@ -510,24 +542,19 @@ static void ucx_quiet(struct sym_world *w, int from)
 	await(x, &x->open[from - w->first]);
 }
 
-static bool ucx_poll(struct sym_world *w)
-{
-	struct ucx *x = of(w);
-	bool some = false;
-
-	if (!pthread_mutex_trylock(&x->lock)) {
-		some = turn(x);
-		pthread_mutex_unlock(&x->lock);
-	}
-	return some;
-}
-
 static void *progress_main(void *v)
 {
 	struct ucx *x = v;
 
 	for (;;) {
 		struct pollfd f[2] = { { x->stop, POLLIN, 0 }, { x->efd, POLLIN, 0 } };
+		/* Who waits makes progress itself; two at it are in each other's way. */
+		if (clock_ns() - atomic_load_explicit(&x->polled, memory_order_relaxed) < REST_NS) {
+			struct timespec rest = { 0, REST_NS };
+			if (ppoll(f, 1, &rest, NULL) > 0)
+				return NULL;
+			continue;
+		}
 		pthread_mutex_lock(&x->lock);
 		turn(x);
 		ucs_status_t s = u.ucp_worker_arm(x->worker);
@@ -698,7 +725,7 @@ out:
 }
 
 const struct sym_transport sym_ucx = { .name = "ucx", .close = ucx_close, .get = ucx_get, .put = ucx_put,
-                                      .get_nb = ucx_get_nb, .put_nb = ucx_put_nb, .line = ucx_line, .amo = ucx_amo, .fence = ucx_fence,
+                                      .get_nb = ucx_get_nb, .put_nb = ucx_put_nb, .line = ucx_line, .put_line = ucx_put_line, .amo = ucx_amo, .fence = ucx_fence,
                                       .quiet = ucx_quiet, .poll = ucx_poll };
 
 #else

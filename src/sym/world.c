@@ -1,4 +1,5 @@
 /* The world: all PEs, and how this process reaches each of them. */
+#include <limits.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -66,6 +67,8 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		}
 	}
 	w->tr = w->net;
+	if (w->net)                       /* a look costs more than a pause, and brings the message nearer */
+		w->spins = sym_spins(INT_MAX);
 	if (o->chaos) {
 		TRY_GOTO(e, sym_chaos.open(w), out);
 		w->tr = &sym_chaos;
