@@ -167,6 +167,9 @@ static struct err *barrier(struct coll *c, const struct coll_group *g, uint32_t 
 
 /* --- the library's calls ------------------------------------------------------------- */
 
+/* Nothing may pass for a result that a process took with it when it died. */
+static struct err *whole(struct coll *c, struct err *e) { return e ? e : sym_lost(c->ep); }
+
 static struct err *bad_group(const struct coll_group *g)
 {
 	if (g->n < 1 || g->n > MAX_ROW || g->me < 0 || g->me >= g->n)
@@ -187,14 +190,14 @@ struct err *coll_all_reduce(struct coll *c, const struct coll_group *g, uint32_t
 {
 	TRY(bad_group(g));
 	TRY(bad_red(r));
-	return all_reduce(c, g, site, COLL_auto, r, count, src, dst);
+	return whole(c, all_reduce(c, g, site, COLL_auto, r, count, src, dst));
 }
 
 struct err *coll_reduce_scatter(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, int64_t count, const void *src, void *dst)
 {
 	TRY(bad_group(g));
 	TRY(bad_red(r));
-	return reduce_scatter(c, g, site, COLL_auto, r, 1, count * dtype_info[r->dtype].bytes, src, dst);
+	return whole(c, reduce_scatter(c, g, site, COLL_auto, r, 1, count * dtype_info[r->dtype].bytes, src, dst));
 }
 
 static struct blocks gather_of(int n, int64_t outer, int64_t inner)
@@ -214,13 +217,13 @@ static struct blocks exchange_of(int n, int64_t outer, int64_t inner, int64_t in
 struct err *coll_all_gather(struct coll *c, const struct coll_group *g, uint32_t site, int64_t bytes, const void *src, void *dst)
 {
 	TRY(bad_group(g));
-	return blocks(c, g, site, COLL_all_gather, COLL_auto, gather_of(g->n, 1, bytes), src, dst);
+	return whole(c, blocks(c, g, site, COLL_all_gather, COLL_auto, gather_of(g->n, 1, bytes), src, dst));
 }
 
 struct err *coll_all_to_all(struct coll *c, const struct coll_group *g, uint32_t site, int64_t bytes, const void *src, void *dst)
 {
 	TRY(bad_group(g));
-	return blocks(c, g, site, COLL_all_to_all, COLL_auto, exchange_of(g->n, 1, bytes, bytes), src, dst);
+	return whole(c, blocks(c, g, site, COLL_all_to_all, COLL_auto, exchange_of(g->n, 1, bytes, bytes), src, dst));
 }
 
 struct err *coll_broadcast(struct coll *c, const struct coll_group *g, uint32_t site, int root, int64_t bytes, const void *src, void *dst)
@@ -228,25 +231,25 @@ struct err *coll_broadcast(struct coll *c, const struct coll_group *g, uint32_t 
 	TRY(bad_group(g));
 	if (root < 0 || root >= g->n)
 		return ERR(INVALID, "a broadcast from rank %d of %d", root, g->n);
-	return broadcast(c, g, site, COLL_auto, root, bytes, src, dst);
+	return whole(c, broadcast(c, g, site, COLL_auto, root, bytes, src, dst));
 }
 
 struct err *coll_permute(struct coll *c, uint32_t site, int from, int to, int64_t bytes, const void *src, void *dst)
 {
-	return permute(c, site, COLL_auto, from, to, bytes, src, dst);
+	return whole(c, permute(c, site, COLL_auto, from, to, bytes, src, dst));
 }
 
 struct err *coll_scan(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, bool exclusive, int64_t count, const void *src, void *dst)
 {
 	TRY(bad_group(g));
 	TRY(bad_red(r));
-	return scan(c, g, site, COLL_auto, r, exclusive, count, src, dst);
+	return whole(c, scan(c, g, site, COLL_auto, r, exclusive, count, src, dst));
 }
 
 struct err *coll_barrier(struct coll *c, const struct coll_group *g, uint32_t site)
 {
 	TRY(bad_group(g));
-	return barrier(c, g, site, COLL_auto);
+	return whole(c, barrier(c, g, site, COLL_auto));
 }
 
 /* --- programs --------------------------------------------------------------------------- */

@@ -168,6 +168,8 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	}
 	if (!e)
 		e = go(x, i, c, p->arg, p->out, p->taken, room, l, l->id);
+	if (!e && x->comm)
+		e = sym_lost(d->ep);
 	struct err *why = NULL;
 	if (e) {
 		e = launch_fail(l, e);
