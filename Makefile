@@ -46,6 +46,39 @@ $(B)/unit/%: tests/unit/%.c $(B)/librondo.a
 	@mkdir -p $(@D)
 	$(CC) $(CF) -MMD -MP -Isrc $< $(LDF) -o $@ $(B)/librondo.a -lcmocka $(LIBS)
 
+# --- the communication library by itself: base, sym, coll, and what coll calculates with ------------
+
+SYM_PUB := $(foreach d,base sym coll,$(patsubst src/%.c,$(B)/pub/%.o,$(wildcard src/$(d)/*.c)))
+SYM_OWN := $(foreach d,prog kern,$(patsubst src/%.c,$(B)/%.o,$(wildcard src/$(d)/*.c)))
+SYM_HDR := base/base.h base/*.def sym/sym.h coll/coll.h prog/prog.h prog/*.def
+SYM_VER := 1
+
+# What the headers declare is public, nothing else is.
+$(B)/pub/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CF) -fvisibility=default -fno-semantic-interposition -MMD -MP -c $< -o $@
+
+$(B)/sym.names: src/base/base.h src/sym/sym.h src/coll/coll.h
+	@mkdir -p $(@D)
+	cat $^ | grep -oE '\b[a-z][a-z0-9]*_[a-z0-9_]+(\(|\[)' | tr -d '([' | sort -u >$@
+
+$(B)/sym.map: $(B)/sym.names
+	{ echo '{ global:'; sed 's/$$/;/' $<; echo 'local: *; };'; } >$@
+
+$(B)/rondo_sym.o: $(SYM_PUB) $(SYM_OWN) $(B)/sym.names
+	ld -r -o $@.all $(SYM_PUB) $(SYM_OWN)
+	objcopy --keep-global-symbols=$(B)/sym.names $@.all $@
+	@rm -f $@.all
+
+$(B)/librondo_sym.a: $(B)/rondo_sym.o
+	@rm -f $@
+	ar rcs $@ $^
+
+$(B)/librondo_sym.so: $(SYM_PUB) $(SYM_OWN) $(B)/sym.map
+	$(CC) -shared $(LDF) -Wl,-soname,librondo_sym.so.$(SYM_VER) -Wl,--version-script=$(B)/sym.map -Wl,-z,defs -o $@ $(SYM_PUB) $(SYM_OWN) $(LIBS)
+
+sym: $(B)/librondo_sym.so $(B)/librondo_sym.a
+
 # --- tests: every target's last line is "N passed, N failed" -----------------
 
 PY      ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
@@ -88,13 +121,26 @@ check-corpus: all
 # --- install ------------------------------------------------------------------
 
 PREFIX  ?= /usr/local
-install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib
+LIBDIR  ?= $(PREFIX)/lib
+install: all install-sym
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(LIBDIR)
 	install $(B)/rondo $(DESTDIR)$(PREFIX)/bin/
-	install $(B)/librondo.so $(B)/librondo_gen.so $(DESTDIR)$(PREFIX)/lib/
+	install $(B)/librondo.so $(B)/librondo_gen.so $(DESTDIR)$(LIBDIR)/
+
+# Only the communication library: what its programs need to be built and run.
+install-sym: sym $(B)/rondo
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man3
+	install $(B)/rondo $(DESTDIR)$(PREFIX)/bin/
+	install $(B)/librondo_sym.so $(DESTDIR)$(LIBDIR)/librondo_sym.so.$(SYM_VER)
+	ln -sf librondo_sym.so.$(SYM_VER) $(DESTDIR)$(LIBDIR)/librondo_sym.so
+	install -m 644 $(B)/librondo_sym.a $(DESTDIR)$(LIBDIR)/
+	for f in $(addprefix src/,$(SYM_HDR)); do install -D -m 644 $$f $(DESTDIR)$(PREFIX)/include/rondo/$${f#src/} || exit 1; done
+	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|' docs/rondo-sym.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/rondo-sym.pc
+	install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 docs/man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3/
 
 clean:
 	rm -rf build build-*
 
-.PHONY: all unit check check-san check-jax check-net check-faults check-corpus bench fuzz install clean
--include $(OBJ:.o=.d) $(TOOL:.o=.d) $(GEN:.o=.d) $(UNIT:=.d)
+.PHONY: all unit sym install-sym check check-san check-jax check-net check-faults check-corpus bench fuzz install clean
+-include $(OBJ:.o=.d) $(SYM_PUB:.o=.d) $(TOOL:.o=.d) $(GEN:.o=.d) $(UNIT:=.d)

@@ -45,6 +45,7 @@ else
 	for t in tests/unit/*.c; do unit "$build/unit/$(basename "$t" .c)"; done
 	run tests/layers.sh
 	run tests/docs.sh "$build"
+	run tests/install.sh "$build"
 	while IFS= read -r f; do run tests/golden.sh "$build/rondo" "$f"; done < <(find tests/golden -name '*.in' 2>/dev/null | LC_ALL=C sort)
 fi
 printf '%d passed, %d failed\n' "$passed" "$failed"
