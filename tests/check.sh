@@ -46,6 +46,7 @@ else
 	run tests/layers.sh
 	run tests/docs.sh "$build"
 	run tests/install.sh "$build"
+	run tests/fences.sh
 	while IFS= read -r f; do run tests/golden.sh "$build/rondo" "$f"; done < <(find tests/golden -name '*.in' 2>/dev/null | LC_ALL=C sort)
 fi
 printf '%d passed, %d failed\n' "$passed" "$failed"
