@@ -19,8 +19,8 @@ static struct bench_coll_opts coll;
 static const struct opt opts[] = {
 	{"only", "WORD", "kern: rows whose name contains WORD", &only},
 	{"seconds", "S", "kern: least time spent on each row, in hundredths of a second (10)", &seconds},
-	{"op", "LIST", "coll: some of them (all_reduce,permute)", &coll.op},
-	{"algorithm", "LIST", "coll: some of them (slot,stage)", &coll.algo},
+	{"op", "LIST", "coll: some of them (all_reduce,permute,put_signal)", &coll.op},
+	{"algorithm", "LIST", "coll: some of them (slot,stage); auto: what the table chooses", &coll.algo},
 	{"pes", "N", "coll: processing elements, threads of this process (2)", &coll.pes},
 	{"min", "BYTES", "coll: smallest size (8)", &coll.least},
 	{"max", "BYTES", "coll: largest size (16777216)", &coll.most},

@@ -1,5 +1,5 @@
-/* rondo bench coll: every collective by every algorithm, between the PEs of this machine; the table of what is
- * fastest where, and a plot. */
+/* rondo bench coll: every collective by every algorithm, between the PEs of this machine, and puts with a signal; the
+ * table of what is fastest where, and a plot. */
 #include "tool.h"
 
 #include <math.h>
@@ -13,17 +13,27 @@
 #include "../sym/sym.h"
 #include "bench.h"
 
+/* What is measured: the collectives, and one-sided operations, which have no algorithms (COLL_auto). */
+enum { OP_PUT_SIGNAL = COLL_COUNT, OPS };
+static const char *const op_name[OPS] = {
+#define COLL(id, text) [COLL_##id] = text,
+#include "../base/coll.def"
+#undef COLL
+	[OP_PUT_SIGNAL] = "put_signal",
+};
+static bool op_has(int op, int a) { return op == OP_PUT_SIGNAL ? a == COLL_auto : coll_algo_has((enum coll_algo)a, (enum coll_kind)op); }
+
 enum { MAX_PE = 64, MAX_SIZES = 32, MAX_ROUNDS = 101, TURNS = 4000 };
 
 /* Time of one turn, in seconds: [kind][size][algorithm], 0 where it was not measured. */
-struct result { double s[COLL_COUNT][MAX_SIZES][COLL_ALGOS]; };
+struct result { double s[OPS][MAX_SIZES][COLL_ALGOS]; };
 
 struct bench {
 	struct sym_world *w;
 	struct coll_table table;
 	int npe, nsize, rounds;
 	int64_t size[MAX_SIZES];
-	bool kind[COLL_COUNT], algo[COLL_ALGOS];
+	bool op[OPS], algo[COLL_ALGOS];
 	double budget;                        /* seconds for each algorithm at each size */
 	struct result *r;                     /* by PE 0 */
 	double floor[MAX_ROUNDS];             /* of an exchange of one line, seconds; measured between the others */
@@ -32,7 +42,7 @@ struct bench {
 	_Atomic int stop;
 	bool progress, pin;
 };
-struct pe { struct bench *b; int pe; pthread_t t; struct coll *c; struct sym_ep *ep; struct coll_group g; char *x, *y; _Atomic int64_t *line, *other; };
+struct pe { struct bench *b; int pe; pthread_t t; struct sym_ctx *ctx; struct sym_mem *data, *flag; uint64_t said; struct coll *c; struct sym_ep *ep; struct coll_group g; char *x, *y; _Atomic int64_t *line, *other; };
 
 /* --- one PE -------------------------------------------------------------------------- */
 
@@ -57,8 +67,29 @@ static struct err *turn(struct coll *c, const struct coll_group *g, enum coll_ki
 }
 
 /* Every turn takes what the one before has made: as operand where it is as large, else copied there. */
-static struct err *batch(struct pe *p, enum coll_kind k, int64_t n, int turns, double *s)
+/* PE 0 puts and signals, PE 1 answers likewise: half of a turn is one way. */
+static struct err *ping(struct pe *p, int64_t n, int turns, double *s)
 {
+	TRY(coll_barrier(p->c, &p->g, 2));
+	double t = clock_s();
+	for (int i = 0; i < turns && p->pe < 2; i++) {
+		p->said++;
+		if (p->pe)
+			TRY(sym_wait_until(p->ctx, p->flag, 0, SYM_U64, SYM_GE, (int64_t)p->said, 0, NULL));
+		sym_ctx_put_signal(p->ctx, p->data, 0, p->x, (size_t)n, p->flag, 0, SYM_SET, p->said, !p->pe);
+		if (!p->pe)
+			TRY(sym_wait_until(p->ctx, p->flag, 0, SYM_U64, SYM_GE, (int64_t)p->said, 1, NULL));
+	}
+	*s = (clock_s() - t) / turns / 2;
+	return sym_ctx_quiet(p->ctx);
+}
+
+static struct err *batch(struct pe *p, int op, int64_t n, int turns, double *s)
+{
+	if (op == OP_PUT_SIGNAL)
+		return ping(p, n, turns, s);
+	enum coll_kind k = (enum coll_kind)op;
+
 	int64_t nx = operand(k, n, p->g.n), ny = result(k, n, p->g.n);
 	char *x = p->x, *y = p->y;
 
@@ -113,28 +144,30 @@ static struct err *all_of(struct pe *p)
 	double sample[COLL_ALGOS][MAX_ROUNDS], s;
 	int done = 0, todo = 0;
 
-	for (int k = 0; k < COLL_COUNT; k++)
-		todo += b->kind[k] ? k == COLL_barrier ? 1 : b->nsize : 0;
-	for (int k = 0; k < COLL_COUNT; k++)
-		for (int i = 0; b->kind[k] && i < (k == COLL_barrier ? 1 : b->nsize); i++, done++) {
+	for (int k = 0; k < OPS; k++)
+		todo += b->op[k] ? k == COLL_barrier ? 1 : b->nsize : 0;
+	for (int k = 0; k < OPS; k++)
+		for (int i = 0; b->op[k] && i < (k == COLL_barrier ? 1 : b->nsize); i++, done++) {
 			int turns[COLL_ALGOS] = { 0 };
 			TRY(exchange(p));
 			for (int round = -1; round < b->rounds; round++)         /* the first one counts nothing but turns */
-				for (int a = 1; a < COLL_ALGOS; a++) {
-					if (!b->algo[a] || !coll_algo_has((enum coll_algo)a, (enum coll_kind)k))
+				for (int a = 0; a < COLL_ALGOS; a++) {
+					if (!op_has(k, a) || (!b->algo[a] && k != OP_PUT_SIGNAL))
 						continue;
-					coll_use(p->c, (enum coll_kind)k, (enum coll_algo)a);
+					if (k != OP_PUT_SIGNAL)
+						coll_use(p->c, (enum coll_kind)k, (enum coll_algo)a);
 					if (round < 0) {
-						TRY(batch(p, (enum coll_kind)k, b->size[i], 2, &s));
-						TRY(batch(p, (enum coll_kind)k, b->size[i], 2, &s));
-						coll_use(p->c, COLL_broadcast, COLL_slot);       /* all make as many turns */
-						TRY(coll_broadcast(p->c, &p->g, 4, 0, sizeof s, &s, &s));
+						TRY(batch(p, k, b->size[i], 2, &s));
+						TRY(batch(p, k, b->size[i], 2, &s));
+						if (k != COLL_broadcast)
+							coll_use(p->c, COLL_broadcast, COLL_slot);
+						TRY(coll_broadcast(p->c, &p->g, 4, 0, sizeof s, &s, &s));        /* all make as many turns */
 						turns[a] = (int)fmin(fmax(b->budget / b->rounds / fmax(s, 1e-9), 2), TURNS);
 					} else
-						TRY(batch(p, (enum coll_kind)k, b->size[i], turns[a], &sample[a][round]));
+						TRY(batch(p, k, b->size[i], turns[a], &sample[a][round]));
 				}
-			for (int a = 1; a < COLL_ALGOS && !p->pe; a++)
-				if (b->algo[a] && coll_algo_has((enum coll_algo)a, (enum coll_kind)k)) {
+			for (int a = 0; a < COLL_ALGOS && !p->pe; a++)
+				if (turns[a]) {
 					qsort(sample[a], (size_t)b->rounds, sizeof(double), by_value);
 					b->r->s[k][i][a] = sample[a][b->rounds / 2];
 				}
@@ -190,12 +223,23 @@ static void *pe_main(void *v)
 	TRY_GOTO(e, coll_all_gather(p->c, &p->g, 5, sizeof mine, &mine, off), out);
 	if (p->pe < 2 && b->npe >= 2 && b->npe <= cpu_get()->cores && sym_mapped(b->w, !p->pe))
 		p->other = (_Atomic int64_t *)(uintptr_t)sym_at(p->ep, !p->pe, (size_t)off[!p->pe], 8, NULL);
+	if (b->op[OP_PUT_SIGNAL]) {
+		struct sym_team *t = sym_team_world(b->w, p->pe);
+		TRY_GOTO(e, sym_ctx_new(b->w, p->pe, SYM_PRIVATE, &p->ctx), out);
+		TRY_GOTO(e, sym_mem_new(t, (size_t)b->size[b->nsize - 1], "the benchmark's target", &p->data), out);
+		TRY_GOTO(e, sym_mem_new(t, 64, "the benchmark's signal", &p->flag), out);
+	}
 	e = all_of(p);
+	if (!e) {
+		sym_mem_free(p->flag);
+		sym_mem_free(p->data);
+	}
 out:
 	if (e)
 		atomic_store(&b->stop, 1);
 	sym_end(p->ep, e);
 	b->err[p->pe - sym_first(b->w)] = e;
+	sym_ctx_free(p->ctx);
 	coll_free(p->c);
 	sym_free(x);
 	sym_free(y);
@@ -257,22 +301,22 @@ static void print_results(const struct bench *b, bool tty)
 	char text[16];
 
 	printf(tty ? "%-15s %8s  %-10s %12s %10s\n" : "%s\t%s\t%s\t%s\t%s\n", "collective", "bytes", "algorithm", "microseconds", "GB/s");
-	for (int k = 0; k < COLL_COUNT; k++)
-		for (int i = 0; b->kind[k] && i < (k == COLL_barrier ? 1 : b->nsize); i++) {
+	for (int k = 0; k < OPS; k++)
+		for (int i = 0; b->op[k] && i < (k == COLL_barrier ? 1 : b->nsize); i++) {
 			const double *s = b->r->s[k][i];
 			int best = 0;
 			for (int a = 1; a < COLL_ALGOS; a++)
 				if (s[a] > 0 && (!best || s[a] < s[best]))
 					best = a;
-			for (int a = 1; a < COLL_ALGOS; a++) {
+			for (int a = 0; a < COLL_ALGOS; a++) {
 				int64_t n = k == COLL_barrier ? 0 : b->size[i];
 				if (s[a] <= 0)
 					continue;
 				if (tty)
-					printf("%-15s %8s  %s%-10s%s %12.3f %10.3f\n", prog_coll_name[k], human(n, text), a == best ? "\033[1m" : "", coll_algo_name[a], a == best ? "\033[0m" : "",
+					printf("%-15s %8s  %s%-10s%s %12.3f %10.3f\n", op_name[k], human(n, text), a == best ? "\033[1m" : "", coll_algo_name[a], a == best ? "\033[0m" : "",
 					       s[a] * 1e6, (double)n / s[a] / 1e9);
 				else
-					printf("%s\t%lld\t%s\t%.3f\t%.3f\n", prog_coll_name[k], (long long)n, coll_algo_name[a], s[a] * 1e6, (double)n / s[a] / 1e9);
+					printf("%s\t%lld\t%s\t%.3f\t%.3f\n", op_name[k], (long long)n, coll_algo_name[a], s[a] * 1e6, (double)n / s[a] / 1e9);
 			}
 		}
 }
@@ -289,10 +333,10 @@ static void plot(struct str *s, const struct bench *b)
 	double lo = 1e9, hi = 0;
 	char text[16];
 
-	for (int k = 0; k < COLL_COUNT; k++) {
-		panels += b->kind[k] && k != COLL_barrier;
-		for (int i = 0; i < b->nsize && b->kind[k] && k != COLL_barrier; i++)
-			for (int a = 1; a < COLL_ALGOS; a++)
+	for (int k = 0; k < OPS; k++) {
+		panels += b->op[k] && k != COLL_barrier;
+		for (int i = 0; i < b->nsize && b->op[k] && k != COLL_barrier; i++)
+			for (int a = 0; a < COLL_ALGOS; a++)
 				if (b->r->s[k][i][a] > 0)
 					lo = fmin(lo, b->r->s[k][i][a]), hi = fmax(hi, b->r->s[k][i][a]);
 	}
@@ -303,14 +347,14 @@ static void plot(struct str *s, const struct bench *b)
 	str_addf(s, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"11\">\n"
 	         "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<text x=\"12\" y=\"20\" font-size=\"13\">%s, %d PEs: microseconds a turn over bytes</text>\n",
 	         columns * W + 10, rows * H + 60, cpu_get()->name, b->npe);
-	for (int k = 0; k < COLL_COUNT; k++) {
-		if (!b->kind[k] || k == COLL_barrier)
+	for (int k = 0; k < OPS; k++) {
+		if (!b->op[k] || k == COLL_barrier)
 			continue;
 		double left = at % columns * W + LEFT, top = at / columns * H + 30 + TOP, w = W - LEFT - RIGHT, h = H - TOP - BOTTOM;
 		at++;
 #define X(v) (left + w * (log2((double)(v)) - x0) / (x1 - x0))
 #define Y(v) (top + h * (1 - (log10(v) - y0) / (y1 - y0)))
-		str_addf(s, "<text x=\"%.1f\" y=\"%.1f\" font-weight=\"bold\">%s</text>\n", left, top - 8, prog_coll_name[k]);
+		str_addf(s, "<text x=\"%.1f\" y=\"%.1f\" font-weight=\"bold\">%s</text>\n", left, top - 8, op_name[k]);
 		for (double d = y0; d <= y1; d++)
 			str_addf(s, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\" fill=\"#555\">%g</text>\n", left, left + w,
 			         Y(pow(10, d)), Y(pow(10, d)), left - 5, Y(pow(10, d)) + 4, pow(10, d + 6));
@@ -318,7 +362,7 @@ static void plot(struct str *s, const struct bench *b)
 			if (i % MAX(b->nsize / 6, 1) == 0)
 				str_addf(s, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#eee\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" fill=\"#555\">%s</text>\n", X(b->size[i]),
 				         X(b->size[i]), top, top + h, X(b->size[i]), top + h + 15, human(b->size[i], text));
-		for (int a = 1; a < COLL_ALGOS; a++) {
+		for (int a = 0; a < COLL_ALGOS; a++) {
 			bool any = false;
 			for (int i = 0; i < b->nsize; i++)
 				any |= b->r->s[k][i][a] > 0;
@@ -349,7 +393,7 @@ static struct err *write_table(struct bench *b)
 	struct err *e = NULL;
 
 	for (int k = 0; k < COLL_COUNT; k++)
-		if (b->kind[k])
+		if (b->op[k])
 			rules_of(b, (enum coll_kind)k, b->table.rule[topo][k]);
 	coll_table_print(&s, &b->table);
 	coll_table_path(&path);
@@ -394,8 +438,10 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 	TRY(arg_int("--min", o->least, 8, 1 << 30, &least));
 	TRY(arg_int("--max", o->most, 8, 1 << 30, &most));
 	TRY(arg_int("--rounds", o->rounds, 1, MAX_ROUNDS, &rounds));
-	TRY(pick("--op", o->op, prog_coll_name, COLL_COUNT, b.kind));
+	TRY(pick("--op", o->op, op_name, OPS, b.op));
 	TRY(pick("--algorithm", o->algo, coll_algo_name, COLL_ALGOS, b.algo));
+	if (!o->algo)
+		b.algo[COLL_auto] = false;
 	if (least > most)
 		return ERR(INVALID, "option '--min' is above '--max'");
 	b.rounds = (int)rounds;
