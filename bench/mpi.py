@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Rondo's collectives beside Open MPI and MPICH, between processes of this machine.
+
+    bench/mpi.py                     2 processes, 8 B to 16 MB
+    bench/mpi.py -n 4 --max 1048576  more processes
+    bench/mpi.py --rounds 5 --fifo   under SCHED_FIFO, where others use the machine
+    bench/mpi.py --markdown          the table as Markdown
+
+Runs take turns, a fresh job each.  Every job also measures what an exchange of one cache line takes: the distance of two
+cores may change within seconds, so only jobs of a round whose exchanges lie within a quarter of each other are compared.
+A figure is the median over rounds; the ratio is the peer's time over Rondo's: above 1 Rondo is faster.  The peers' time for
+put_signal is that of a message one way.  Debian has both: openmpi-bin libopenmpi-dev, mpich libmpich-dev.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+PEERS = {"openmpi": ("mpicc.openmpi", "mpirun.openmpi"), "mpich": ("mpicc.mpich", "mpirun.mpich")}
+
+
+def parse(text):
+    """Times in microseconds by (operation, bytes), and the exchange."""
+    rows, floor = {}, 0.0
+    for line in text.splitlines():
+        if m := re.match(r"# exchange .*median ([0-9.]+)", line):
+            floor = float(m[1])
+        elif line and not line.startswith("#") and not line.startswith("collective"):
+            op, size, _, us, _ = line.split("\t")
+            rows[op, int(size)] = float(us)
+    return rows, floor
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("-n", type=int, default=2, help="processes")
+    p.add_argument("--min", type=int, default=8)
+    p.add_argument("--max", type=int, default=16 << 20)
+    p.add_argument("--ops", default="all_reduce,permute,barrier,put_signal")
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--fifo", action="store_true")
+    p.add_argument("--markdown", action="store_true")
+    p.add_argument("--rondo", default=str(HERE.parent / "build" / "rondo"))
+    a = p.parse_args()
+    ops = a.ops if a.n == 2 else ",".join(o for o in a.ops.split(",") if o != "put_signal")
+    env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_btl_vader_single_copy_mechanism="cma")
+    before = ["chrt", "-f", "10"] if a.fifo else []
+    with tempfile.TemporaryDirectory() as temp:
+        sizes = ["--min", str(a.min), "--max", str(a.max), "--rounds", "7"]
+        jobs = {"rondo": [a.rondo, "launch", "-n", str(a.n), a.rondo, "bench", "coll", "--op", ops, "--algorithm", "auto", *sizes]}
+        for name, (cc, run) in PEERS.items():
+            if not shutil.which(cc) or not shutil.which(run):
+                print(f"no {name} here ({cc}, {run})", file=sys.stderr)
+                continue
+            subprocess.run([cc, "-O2", "-o", f"{temp}/{name}", str(HERE / "mpi.c")], check=True)
+            extra = ["--oversubscribe", "--bind-to", "none"] if name == "openmpi" else []
+            jobs[name] = [run, *extra, "-np", str(a.n), f"{temp}/{name}", str(a.min), str(a.max), "7", ops]
+        seen = {name: {} for name in jobs}
+        kept, floors = 0, []
+        for k in range(3 * a.rounds):
+            got = {}
+            for name, command in jobs.items():
+                if sys.stderr.isatty():
+                    print(f"\rround {kept + 1} of {a.rounds}: {name:10}", end="", file=sys.stderr, flush=True)
+                r = subprocess.run(before + command, env=env, capture_output=True, text=True, timeout=600)
+                if r.returncode:
+                    sys.exit(f"{name} failed: {r.stderr.strip()[-400:]}")
+                got[name] = parse(r.stdout)
+            near = [f for _, f in got.values()]
+            if a.n == 2 and max(near) > 1.25 * min(near) and k < 3 * a.rounds - 1:
+                continue
+            floors.append(near[0])
+            for name, (rows, _) in got.items():
+                for key, us in rows.items():
+                    seen[name].setdefault(key, []).append(us)
+            kept += 1
+            if kept == a.rounds:
+                break
+        print(file=sys.stderr)
+    names = list(jobs)
+    head = ["operation", "bytes", *(f"{x} us" for x in names), *(f"{x}/rondo" for x in names[1:])]
+    bar = " | " if a.markdown else "\t"
+    if a.n == 2:
+        print(f"# exchange of one cache line: {statistics.median(floors):.3f} us; {kept} rounds")
+    print(("| " if a.markdown else "") + bar.join(head) + (" |" if a.markdown else ""))
+    if a.markdown:
+        print("|" + " --- |" * len(head))
+    for key in seen["rondo"]:
+        t = [statistics.median(seen[x][key]) for x in names]
+        cells = [key[0], str(key[1]), *(f"{x:.3f}" if x < 10 else f"{x:.1f}" for x in t), *(f"{x / t[0]:.2f}" for x in t[1:])]
+        print(("| " if a.markdown else "") + bar.join(cells) + (" |" if a.markdown else ""))
+
+
+if __name__ == "__main__":
+    main()
