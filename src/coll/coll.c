@@ -323,7 +323,7 @@ struct err *coll_check(const struct prog *p, const struct prog_coll *c)
 	if (c->algo >= COLL_ALGOS)
 		return ERR(INVALID, "'%s' by algorithm %d", prog_coll_name[c->kind], c->algo);
 	if (!coll_algo_has((enum coll_algo)c->algo, (enum coll_kind)c->kind))
-		return ERR(INVALID, "'%s' cannot be done by '%s'", prog_coll_name[c->kind], coll_algo_name[c->algo]);
+		return ERR(INVALID, "'%s' cannot be done by '%s'", prog_coll_name[c->kind], prog_algo_name[c->algo]);
 	if (sum && ((c->redop == RED_lse && dtype_info[c->dtype].cls != DT_FLOAT) || (c->redop == RED_fn && !c->expr)))
 		return ERR(UNIMPLEMENTED, "%s with reduction '%s'", prog_coll_name[c->kind], redop_name[c->redop]);
 	if (c->kind != COLL_permute && p->group[c->group].ncol > MAX_ROW)

@@ -20,14 +20,6 @@
 
 /* --- table.c: which algorithm ------------------------------------------------- */
 
-/* Rows of algo.def. */
-enum coll_algo {
-#define ALGO(id, name, kinds, meaning) COLL_##id,
-#include "../base/algo.def"
-#undef ALGO
-	COLL_ALGOS
-};
-extern const char *const coll_algo_name[COLL_ALGOS];
 bool coll_algo_has(enum coll_algo a, enum coll_kind k);      /* can it do k? */
 
 /* Two PEs; more, with a core each; more PEs than cores; PEs that do not map each other's heaps. */

@@ -8,11 +8,6 @@ static const uint32_t kinds_of[COLL_ALGOS] = {
 #include "../base/algo.def"
 #undef ALGO
 };
-const char *const coll_algo_name[COLL_ALGOS] = {
-#define ALGO(id, name, kinds, meaning) [COLL_##id] = name,
-#include "../base/algo.def"
-#undef ALGO
-};
 static const char *const topo_name[COLL_TOPOS] = { "pair", "group", "crowd", "far" };
 
 bool coll_algo_has(enum coll_algo a, enum coll_kind k) { return kinds_of[a] >> k & 1; }
@@ -90,7 +85,7 @@ void coll_table_print(struct str *s, const struct coll_table *t)
 			const struct coll_rule *r = t->rule[topo][k];
 			str_addf(s, "%s %s", topo_name[topo], prog_coll_name[k]);
 			for (;; r++) {
-				str_addf(s, " %s", coll_algo_name[r->algo]);
+				str_addf(s, " %s", prog_algo_name[r->algo]);
 				if (r->below == INT64_MAX)
 					break;
 				str_addf(s, " %lld", (long long)r->below);
@@ -121,7 +116,7 @@ static struct err *rules(struct coll_table *t, char *p, int line)
 		return bad_line(line);
 	for (;; n++) {
 		char *name = strtok_r(NULL, " ", &save), *below = name ? strtok_r(NULL, " ", &save) : NULL, *end = NULL;
-		int a = name ? index_in(coll_algo_name, COLL_ALGOS, name) : -1;
+		int a = name ? index_in(prog_algo_name, COLL_ALGOS, name) : -1;
 		if (n == COLL_RULES || a <= 0 || !coll_algo_has((enum coll_algo)a, (enum coll_kind)k))
 			return bad_line(line);
 		r[n] = (struct coll_rule){ below ? strtoll(below, &end, 10) : INT64_MAX, (uint8_t)a };
@@ -204,19 +199,19 @@ struct err *coll_table_override(struct coll_table *t, const char *text)
 	for (char *w = strtok_r(copy, ", ", &save); w; w = strtok_r(NULL, ", ", &save)) {
 		char *eq = strchr(w, '=');
 		const char *algo = eq ? eq + 1 : w;
-		int a = index_in(coll_algo_name, COLL_ALGOS, algo), k = -1;
+		int a = index_in(prog_algo_name, COLL_ALGOS, algo), k = -1;
 		if (eq) {
 			*eq = 0;
 			if ((k = index_in(prog_coll_name, COLL_COUNT, w)) < 0)
 				return unknown("collective", w, prog_coll_name, COLL_COUNT);
 		}
 		if (a < 0)
-			return unknown("algorithm", algo, coll_algo_name, COLL_ALGOS);
+			return unknown("algorithm", algo, prog_algo_name, COLL_ALGOS);
 		if (k >= 0 && !coll_algo_has((enum coll_algo)a, (enum coll_kind)k)) {
 			struct str s = { 0 };
 			for (int i = 0; i < COLL_ALGOS; i++)
 				if (coll_algo_has((enum coll_algo)i, (enum coll_kind)k))
-					str_addf(&s, "%s%s", s.n ? ", " : "", coll_algo_name[i]);
+					str_addf(&s, "%s%s", s.n ? ", " : "", prog_algo_name[i]);
 			struct err *e = ERR(INVALID, "RONDO_COLL: '%s' cannot be done by '%s'; there is %s", prog_coll_name[k], algo, s.p);
 			str_free(&s);
 			return e;

@@ -177,7 +177,7 @@ static void collectives(struct str *s, const struct prog *p, const int64_t *runs
 			} else {
 				str_addf(s, " in groups of %d", p->group[k->group].ncol);
 			}
-			str_addf(s, ", road %s  %s\n", k->algo ? "fixed" : "chosen by size when it runs", site(p, c->site));
+			str_addf(s, ", road %s  %s\n", k->algo ? prog_algo_name[k->algo] : "chosen by size when it runs", site(p, c->site));
 		}
 }
 

@@ -457,7 +457,7 @@ static struct prog_coll coll(struct in *in)
 	want(in, "n");
 	c.nin = (uint16_t)ranged(in, 0, UINT16_MAX / 2);
 	want(in, "algo");
-	c.algo = (uint8_t)ranged(in, 0, 255);
+	c.algo = (uint8_t)pick(in, "algorithm", prog_algo_name, COLL_ALGOS);
 	want(in, c.kind == COLL_permute ? "pairs" : "group");
 	*(c.kind == COLL_permute ? &c.pairs : &c.group) = (uint32_t)ranged(in, 0, UINT32_MAX);
 	want(in, "redop");

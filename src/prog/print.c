@@ -150,7 +150,7 @@ static void kern(struct str *s, uint32_t i, const struct prog_kern *k)
 
 static void coll(struct str *s, uint32_t i, const struct prog_coll *c)
 {
-	str_addf(s, "coll %u %s %s n %u algo %u", i, prog_coll_name[c->kind], dtype(c->dtype), c->nin, c->algo);
+	str_addf(s, "coll %u %s %s n %u algo %s", i, prog_coll_name[c->kind], dtype(c->dtype), c->nin, prog_algo_name[c->algo]);
 	str_addf(s, c->kind == COLL_permute ? " pairs %u" : " group %u", c->kind == COLL_permute ? c->pairs : c->group);
 	str_addf(s, " redop %s outer %ld inner %ld", redop_name[c->redop], (long)c->outer, (long)c->inner);
 	if (c->outer2 || c->inner2)

@@ -9,6 +9,11 @@ const char *const prog_kern_name[KERN_COUNT] = {
 #undef KERN
 };
 
+const char *const prog_algo_name[COLL_ALGOS] = {
+#define ALGO(id, name, kinds, meaning) [COLL_##id] = name,
+#include "../base/algo.def"
+#undef ALGO
+};
 const char *const prog_coll_name[COLL_COUNT] = {
 #define COLL(id, text) [COLL_##id] = text,
 #include "../base/coll.def"

@@ -103,7 +103,7 @@ enum prog_op {
 
 struct prog_coll {
 	uint8_t kind;             /* enum coll_kind */
-	uint8_t algo;             /* row of the algorithm table; 0 = the runtime's rule */
+	uint8_t algo;             /* enum coll_algo; COLL_auto: the machine's table decides when it runs */
 	uint8_t dtype, redop;     /* element type; reduction */
 	uint16_t nin;             /* operands (each with its result): reduced or moved together */
 	uint32_t group;           /* table index; permute: unused */
@@ -121,6 +121,14 @@ enum coll_kind {
 	COLL_COUNT
 };
 extern const char *const prog_coll_name[COLL_COUNT];
+/* How a collective is done: rows of algo.def. */
+enum coll_algo {
+#define ALGO(id, name, kinds, meaning) COLL_##id,
+#include "../base/algo.def"
+#undef ALGO
+	COLL_ALGOS
+};
+extern const char *const prog_algo_name[COLL_ALGOS];
 
 struct prog_custom {
 	char *target;

@@ -126,8 +126,8 @@ static struct err *valid_group(const struct prog *p, uint32_t i)
 static struct err *valid_coll(const struct prog *p, uint32_t i)
 {
 	const struct prog_coll *c = &p->coll[i];
-	if (c->kind >= COLL_COUNT || !is_dtype(c->dtype) || c->redop >= RED_COUNT)
-		return ERR(INVALID, "collective %u has an unknown kind, type or reduction", i);
+	if (c->kind >= COLL_COUNT || c->algo >= COLL_ALGOS || !is_dtype(c->dtype) || c->redop >= RED_COUNT)
+		return ERR(INVALID, "collective %u has an unknown kind, algorithm, type or reduction", i);
 	if (c->kind == COLL_permute) {
 		if (c->pairs >= p->ntable || p->ntable - c->pairs < 2)
 			return ERR(INVALID, "collective %u has pairs in table %u of %u", i, c->pairs, p->ntable);

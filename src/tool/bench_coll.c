@@ -317,10 +317,10 @@ static void print_results(const struct bench *b, bool tty)
 				if (s[a] <= 0)
 					continue;
 				if (tty)
-					printf("%-15s %8s  %s%-10s%s %12.3f %10.3f\n", op_name[k], human(n, text), a == best ? "\033[1m" : "", coll_algo_name[a], a == best ? "\033[0m" : "",
+					printf("%-15s %8s  %s%-10s%s %12.3f %10.3f\n", op_name[k], human(n, text), a == best ? "\033[1m" : "", prog_algo_name[a], a == best ? "\033[0m" : "",
 					       s[a] * 1e6, (double)n / s[a] / 1e9);
 				else
-					printf("%s\t%lld\t%s\t%.3f\t%.3f\n", op_name[k], (long long)n, coll_algo_name[a], s[a] * 1e6, (double)n / s[a] / 1e9);
+					printf("%s\t%lld\t%s\t%.3f\t%.3f\n", op_name[k], (long long)n, prog_algo_name[a], s[a] * 1e6, (double)n / s[a] / 1e9);
 			}
 		}
 }
@@ -383,7 +383,7 @@ static void plot(struct str *s, const struct bench *b)
 #undef Y
 	for (int a = 1, x = 14; a < COLL_ALGOS; a++, x += 90)
 		str_addf(s, "<line x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\" stroke=\"%s\" stroke-width=\"3\"/><text x=\"%d\" y=\"%d\">%s</text>\n", x, x + 18, rows * H + 46, rows * H + 46, colour[a], x + 23,
-		         rows * H + 50, coll_algo_name[a]);
+		         rows * H + 50, prog_algo_name[a]);
 	str_add(s, "</svg>\n");
 }
 
@@ -443,7 +443,7 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 	TRY(arg_int("--max", o->most, 8, 1 << 30, &most));
 	TRY(arg_int("--rounds", o->rounds, 1, MAX_ROUNDS, &rounds));
 	TRY(pick("--op", o->op, op_name, OPS, b.op));
-	TRY(pick("--algorithm", o->algo, coll_algo_name, COLL_ALGOS, b.algo));
+	TRY(pick("--algorithm", o->algo, prog_algo_name, COLL_ALGOS, b.algo));
 	if (!o->algo)
 		b.algo[COLL_auto] = false;
 	if (least > most)

@@ -193,7 +193,7 @@ static void *device(void *v)
 				break;
 			}
 			if (y[i] != want) {
-				d->err = ERR(INTERNAL, "round %d device %d of %d, group %u, %s by %s inner %lld outer %lld: element %lld is %d, not %d", round, d->pos, d->n, c.group, prog_coll_name[c.kind], coll_algo_name[c.algo],
+				d->err = ERR(INTERNAL, "round %d device %d of %d, group %u, %s by %s inner %lld outer %lld: element %lld is %d, not %d", round, d->pos, d->n, c.group, prog_coll_name[c.kind], prog_algo_name[c.algo],
 				             (long long)inner, (long long)outer, (long long)i, y[i], want);
 				break;
 			}

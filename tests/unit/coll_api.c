@@ -167,7 +167,7 @@ static void reductions(struct dev *d, struct coll *c, char *x, char *y)
 						d->err = kind == COLL_all_reduce ? coll_all_reduce(c, &g, site, &r, n, x, to)
 						       : scatter ? coll_reduce_scatter(c, &g, site, &r, n, x, to) : coll_scan(c, &g, site, &r, false, n, x, to);
 						if (!d->err && memcmp(to, want, (size_t)(n * es)))
-							d->err = ERR(INTERNAL, "%s of %lld %s by %s with %s differs", prog_coll_name[kind], (long long)n, dtype_info[dt].name, coll_algo_name[a], redop_name[op]);
+							d->err = ERR(INTERNAL, "%s of %lld %s by %s with %s differs", prog_coll_name[kind], (long long)n, dtype_info[dt].name, prog_algo_name[a], redop_name[op]);
 					}
 				}
 			}
@@ -186,7 +186,7 @@ static uint8_t byte(uint32_t site, int pe, int64_t i) { return (uint8_t)(site * 
 
 static struct err *differs(const char *what, int kind, int a, int64_t n, int64_t i)
 {
-	return ERR(INTERNAL, "%s of %lld bytes by %s: %s byte %lld differs", prog_coll_name[kind], (long long)n, coll_algo_name[a], what, (long long)i);
+	return ERR(INTERNAL, "%s of %lld bytes by %s: %s byte %lld differs", prog_coll_name[kind], (long long)n, prog_algo_name[a], what, (long long)i);
 }
 
 /* One collective of a group that this PE may not be in. */
@@ -286,7 +286,7 @@ static void groups(struct dev *d, struct coll *c, char *x, char *y)
 			d->err = kind == COLL_all_reduce ? coll_all_reduce(c, &g, round, &sum, count, x, y)
 			       : scatter ? coll_reduce_scatter(c, &g, round, &sum, count, x, y) : coll_scan(c, &g, round, &sum, false, count, x, y);
 			if (!d->err && memcmp(y, want, (size_t)count * 4))
-				d->err = ERR(INTERNAL, "round %u: %s by %s among %d differs", round, prog_coll_name[kind], coll_algo_name[a], n);
+				d->err = ERR(INTERNAL, "round %u: %s by %s among %d differs", round, prog_coll_name[kind], prog_algo_name[a], n);
 			free(want);
 		} else
 			d->err = move(c, &g, round, kind, a, bytes, x, y);
@@ -315,11 +315,11 @@ static void odd(struct dev *d, struct coll *c, char *x, char *y)
 			d->err = coll_scan(c, &g, ++site, &sum, true, N, x, x);
 			for (int i = 0; i < N && !d->err; i++)
 				if (((int32_t *)x)[i] != d->pe * (d->pe + 1) / 2 + d->pe * i)
-					d->err = ERR(INTERNAL, "exclusive scan by %s: element %d", coll_algo_name[a], i);
+					d->err = ERR(INTERNAL, "exclusive scan by %s: element %d", prog_algo_name[a], i);
 			if (!d->err)
 				d->err = coll_scan(c, &g, ++site, &low, true, 1, &one, &least);
 			if (!d->err && least != (d->pe ? 0 : __builtin_inf()))
-				d->err = ERR(INTERNAL, "exclusive minimum by %s", coll_algo_name[a]);
+				d->err = ERR(INTERNAL, "exclusive minimum by %s", prog_algo_name[a]);
 		}
 		for (int kind = 0; kind < 2 && !d->err; kind++) {
 			enum coll_kind k = kind ? COLL_all_gather : COLL_all_reduce;
@@ -334,7 +334,7 @@ static void odd(struct dev *d, struct coll *c, char *x, char *y)
 				d->err = coll_all_gather(c, &g, ++site, N * 4, y + (size_t)d->pe * N * 4, y);
 			for (int i = 0; i < N && !d->err; i++)
 				if (kind ? ((int32_t *)y)[(d->n - 1) * N + i] != d->n - 1 + i : got[i] != d->n * (d->n - 1) / 2 + d->n * i)
-					d->err = ERR(INTERNAL, "%s by %s from elsewhere: element %d", prog_coll_name[k], coll_algo_name[a], i);
+					d->err = ERR(INTERNAL, "%s by %s from elsewhere: element %d", prog_coll_name[k], prog_algo_name[a], i);
 		}
 		/* shifted by a few bytes over itself */
 		if (!d->err && coll_algo_has((enum coll_algo)a, COLL_permute)) {
@@ -345,7 +345,7 @@ static void odd(struct dev *d, struct coll *c, char *x, char *y)
 			d->err = coll_permute(c, ++site, from, (d->pe + 1) % d->n, N, x, x + 5);
 			for (int i = 0; i < N && !d->err; i++)
 				if (x[i + 5] != (char)(from * 3 + i))
-					d->err = ERR(INTERNAL, "permute by %s over itself: byte %d", coll_algo_name[a], i);
+					d->err = ERR(INTERNAL, "permute by %s over itself: byte %d", prog_algo_name[a], i);
 		}
 	}
 	struct err *e[3] = { coll_scan(c, &g, 1, &none, true, 4, x, y), coll_barrier(c, &bad, 1), coll_broadcast(c, &g, 1, d->n, 4, x, y) };

@@ -35,9 +35,9 @@ static const char tables[] =
 	"kern 4 dynamic_update (f32[1,4], i32[], i32[]) -> (f32[16,4])\n"
 	"kern 5 fill () -> (f32[16,4]) imm 00\n"
 	"kern 6 copy (f32[16,2]:[4,1]) -> (f32[16,2]:[4,1]@2)\n"
-	"coll 0 all_reduce f32 n 1 algo 0 group 0 redop add outer 1 inner 256\n"
-	"coll 1 permute f32 n 1 algo 0 pairs 0 redop add outer 1 inner 256\n"
-	"coll 2 all_gather f32 n 1 algo 0 group 0 redop add outer 1 inner 256\n";
+	"coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 256\n"
+	"coll 1 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 256\n"
+	"coll 2 all_gather f32 n 1 algo auto group 0 redop add outer 1 inner 256\n";
 
 #define OUT "kern 0 copy (b0) -> (b1) "
 
@@ -69,8 +69,8 @@ static void check(const char *body, const char *wrong)
 static void rows(void **state)
 {
 	check_rows("kern 7 copy (f32[64]) -> (f32[64]:[0])\n", OUT, "kernel 7 copy: elements of result 0 overlap");
-	check_rows("table 3 [1,-1]\ntable 4 [1,0]\ncoll 3 permute f32 n 1 algo 0 pairs 3 redop add outer 1 inner 256\n", OUT, "collective 3 pairs position");
-	check_rows("coll 3 all_reduce f32 n 1 algo 0 group 0 redop fn outer 1 inner 256\n", OUT, "by a function that is not given");
+	check_rows("table 3 [1,-1]\ntable 4 [1,0]\ncoll 3 permute f32 n 1 algo auto pairs 3 redop add outer 1 inner 256\n", OUT, "collective 3 pairs position");
+	check_rows("coll 3 all_reduce f32 n 1 algo auto group 0 redop fn outer 1 inner 256\n", OUT, "by a function that is not given");
 	check_rows("buf 9 out 1 size 256 alias 7\n", OUT, "take the storage of argument 2");
 	check_rows("buf 9 out 1 size 256 alias 0\n", OUT, "argument 0, which is not donated");
 }
@@ -189,7 +189,7 @@ static void fast(void **state)
 	         "buf 0 arg 0 size 64\nbuf 1 out 0 size 64\n", 64 * n);
 	for (int i = 0; i < n; i++)
 		str_addf(&s, "buf %d temp at %d size 64\n", i + 2, 64 * (i * 7919 % n));
-	str_add(&s, "group 0 1 8 [0,1,2,3,4,5,6,7]\nkern 0 copy (f32[16]) -> (f32[16])\ncoll 0 all_reduce f32 n 1 algo 0 group 0 redop add outer 1 inner 64\nrun {\n");
+	str_add(&s, "group 0 1 8 [0,1,2,3,4,5,6,7]\nkern 0 copy (f32[16]) -> (f32[16])\ncoll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 64\nrun {\n");
 	str_add(&s, "kern 0 copy (b0) -> (b2)\n");
 	for (int i = 1; i < n; i++)
 		str_addf(&s, i % 10 ? "kern 0 copy (b%d) -> (b%d)\n" : "coll 0 all_reduce (b%d) -> (b%d)\n", i + 1, i + 2);

@@ -47,8 +47,8 @@ static char *ring_text(int n, int turns)
 	for (int i = 0; i < n; i++)
 		str_addf(&s, "%s%d", i ? "," : "", i);
 	str_addf(&s, "]\nkern 0 copy (f32[4]) -> (f32[4])\n"
-	             "coll 0 all_reduce f32 n 1 algo 0 group 0 redop max outer 1 inner 16\n"
-	             "coll 1 permute f32 n 1 algo 0 pairs 0 redop add outer 1 inner 16\n"
+	             "coll 0 all_reduce f32 n 1 algo auto group 0 redop max outer 1 inner 16\n"
+	             "coll 1 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 16\n"
 	             "run {\n kern 0 copy (b0) -> (b1)\n loop r1 < %d {\n coll 0 all_reduce (b1) -> (b2) site 1\n coll 1 permute (b1) -> (b1) site 1\n }\n}\n", turns);
 	return s.p;
 }
@@ -141,7 +141,7 @@ static const char fails[] =
 	"arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\n"
 	"group 0 1 4 [0,1,2,3]\n"
 	"custom 0 \"maybe\" api 4 (f32[4]) -> (f32[4])\n"
-	"coll 0 all_reduce f32 n 1 algo 0 group 0 redop add outer 1 inner 16\n"
+	"coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 16\n"
 	"run {\n loop r1 < 3 {\n custom 0 \"maybe\" (b0) -> (b1) site 1\n coll 0 all_reduce (b1) -> (b1)\n }\n}\n";
 
 static void failure(void **state)
@@ -200,7 +200,7 @@ static const char apart[] =
 	"arg 0 i32[] bytes 4\nres 0 i32[] bytes 4\nbuf 0 arg 0 size 4\nbuf 1 out 0 size 4\n"
 	"group 0 1 2 [0,1]\n"
 	"kern 0 copy (i32[]) -> (i32[])\n"
-	"coll 0 all_reduce i32 n 1 algo 0 group 0 redop add outer 1 inner 4\n"
+	"coll 0 all_reduce i32 n 1 algo auto group 0 redop add outer 1 inner 4\n"
 	"run {\n kern 0 copy (b0) -> (b1)\n ld r1 = i32 b0\n loop r2 < r1 {\n coll 0 all_reduce (b0) -> (b1) site 1\n }\n"
 	" coll 0 all_reduce (b0) -> (b1) site 2\n}\n";
 
@@ -323,7 +323,7 @@ static void helping(void **state)
 		"table 0 [1,0,0,0]\ngroup 0 1 4 [0,1,2,3]\n"
 		"kern 0 copy (f32[256,256]) -> (f32[256,256])\n"
 		"kern 1 dot (f32[256,256], f32[256,256]) -> (f32[256,256]) attr [0,1,1,0,0,11,11,11,1] flops 33554432\n"
-		"coll 0 all_reduce f32 n 1 algo 0 group 0 redop add outer 1 inner 262144\n"
+		"coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 262144\n"
 		"run {\n kern 0 copy (b0) -> (b2)\n table r1 = 0\n case r1 { } {\n kern 1 dot (b0, b0) -> (b2)\n }\n coll 0 all_reduce (b2) -> (b1)\n}\n";
 	int dev[NDEV] = { 0, 1, 2, 3 };
 	struct rt_exec *x = load(text, dev);
@@ -364,7 +364,7 @@ static void memory(void **state)
 		"prog \"big\" devices 2 registers 2 zone 0 flops 0 fingerprint 04 comm 00\n"
 		"arg 0 f32[4] bytes 16\nres 0 f32[1099511627776] bytes 4398046511104\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 4398046511104\n"
 		"group 0 1 2 [0,1]\n"
-		"coll 0 all_reduce f32 n 1 algo 0 group 0 redop add outer 1 inner 16\n"
+		"coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 16\n"
 		"run {\n coll 0 all_reduce (b0) -> (b1)\n}\n";
 	int dev[2] = { 0, 1 };
 	struct rt_exec *x = load(big, dev);
