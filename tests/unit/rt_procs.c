@@ -74,8 +74,8 @@ static struct rt_exec *ring(int n, int turns, const int *dev, bool swap, size_t 
 	for (int i = 0; i < n; i++)
 		str_addf(&s, "%s%d", i ? "," : "", i);
 	str_addf(&s, "]\nkern 0 copy (f32[4]) -> (f32[4])\n"
-	             "coll 0 all_reduce f32 n 1 algo 0 group 0 redop max outer 1 inner 16\n"
-	             "coll 1 permute f32 n 1 algo 0 pairs 0 redop add outer 1 inner 16\n"
+	             "coll 0 all_reduce f32 n 1 algo auto group 0 redop max outer 1 inner 16\n"
+	             "coll 1 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 16\n"
 	             "run {\n kern 0 copy (b0) -> (b1)\n loop r1 < %d {\n %s %s }\n}\n", turns, body[swap], body[!swap]);
 	ok("parse", prog_parse(s.p, s.n, &p));
 	p->comm_hash = prog_comm_hash(p);
