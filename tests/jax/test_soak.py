@@ -1,0 +1,24 @@
+"""The same bits whatever is delayed and wherever the devices live."""
+import os
+import pathlib
+import subprocess
+import sys
+
+SOAK = pathlib.Path(__file__).with_name("soak.py")
+RONDO = pathlib.Path(os.environ["RONDO_LIBRARY"]).with_name("rondo") if "RONDO_LIBRARY" in os.environ else "rondo"
+
+
+def digests(processes, devices, **env):
+    cmd = [sys.executable, str(SOAK), "--steps", "200"]
+    if processes > 1:
+        cmd = [str(RONDO), "launch", "-n", str(processes), *cmd]
+    out = subprocess.run(cmd, env={**os.environ, "RONDO_DEVICES": str(devices), **env}, timeout=120, check=True, capture_output=True, text=True).stdout
+    return {line.split("losses ")[1] for line in out.splitlines()}
+
+
+def test_same_bits():
+    plain = digests(1, 4)
+    assert len(plain) == 1
+    assert digests(1, 4, RONDO_CHAOS="5") == plain
+    assert digests(2, 2) == plain
+    assert digests(4, 1, RONDO_CHAOS="6") == plain
