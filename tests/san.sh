@@ -27,6 +27,7 @@ for f in tests/unit/*.c; do
 	case "$f" in pjrt* | rt* | sym* | coll* | event* | thread*) threads+=("$f") ;; esac
 done
 export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1
+export UCX_MEM_EVENTS=n         # UCX's hooks in malloc and the thread sanitizer's do not go together
 # UCX patches mmap and its kin, and so does the thread sanitizer.
 export UCX_MEM_MMAP_HOOK_MODE=none
 part address,undefined "${all[@]}"
