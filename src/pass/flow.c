@@ -81,6 +81,108 @@ static struct place *two_halves(struct lw *w, const struct ir_type_info *t, uint
 	return a;
 }
 
+/* r = a * from + c */
+static void affine(struct lw *w, uint16_t r, uint16_t from, int64_t a, int64_t c)
+{
+	struct prog_cmd *q = lw_cmd(w, CMD_MUL);
+	q->reg[0] = r;
+	q->reg[1] = from;
+	q->imm = a;
+	q = lw_cmd(w, CMD_ADD);
+	q->reg[0] = q->reg[1] = r;
+	q->imm = c;
+}
+
+/* The slice of stack p that register r counts; NULL: its address would have three terms. */
+static struct place *slice_of(struct lw *w, const struct place *p, uint16_t r)
+{
+	struct place *q = pass_place_like(w, p);
+	int slot = q->reg[0] && q->mul[0] ? 1 : 0;
+	if (slot && q->reg[1] && q->mul[1])
+		return NULL;
+	q->reg[slot] = r;
+	q->mul[slot] = p->stride[0] * dtype_info[p->dtype].bytes;
+	q->rank--;
+	q->dim++;
+	q->stride++;
+	return q;
+}
+
+/* An operand of a loop. */
+struct member {
+	int64_t role;
+	ir_val par;              /* of the body, 0: none */
+	int res;                 /* of the body and of the loop, -1: none */
+	struct place *home;      /* where it lives during the loop */
+	struct place *other;     /* a carry in two halves: where the result is written */
+};
+
+static bool is_out(const struct member *x) { return x->role == ROLE_OUT || x->role == ROLE_OUT_REV; }
+static bool is_reversed(const struct member *x) { return x->role == ROLE_IN_REV || x->role == ROLE_OUT_REV; }
+
+/* Where operand v, member x, lives; *half is the register of carries in two halves, 0: none so far. */
+static void settle(struct lw *w, struct frame *f, int i, ir_val v, struct member *x, const struct frame *body, int64_t trip,
+                   uint16_t *half, struct move *mv, int *nmv)
+{
+	enum { WORTH = 256 };
+	const struct ir_op *o = &f->fn->op.p[i];
+	const struct ir_type_info *t = ir_vtype(w->m, f->fn, v);
+	int before = *nmv;
+	if (x->role == ROLE_CARRY && (trip < 0 || trip > 2) && t->bytes >= WORTH && reads_late(w, body, x->par, body->fn->result.p[x->res])) {
+		if (!*half) {
+			*half = lw_reg_new(w);
+			lw_cmd(w, CMD_SET)->reg[0] = *half;
+		}
+		x->home = two_halves(w, t, *half, &x->other);
+		mv[(*nmv)++] = (struct move){ f->at[v], x->home };
+	} else if (x->res >= 0) {
+		x->home = carry_place(w, f, i, v, o->out + (uint32_t)x->res, mv, nmv);
+		if (is_out(x) && t->dim[0] == trip)
+			*nmv = before;           /* every row is written: what it starts with does not matter */
+	} else {
+		x->home = f->at[v];
+		if (x->role >= ROLE_IN && x->home->reg[0] && x->home->reg[1]) {      /* an address has two terms at most */
+			x->home = lw_temp(w, t->dtype, t->rank, t->dim);
+			mv[(*nmv)++] = (struct move){ f->at[v], x->home };
+		}
+	}
+	if (x->res >= 0)
+		f->at[o->out + (uint32_t)x->res] = x->home;
+}
+
+static struct err *lower_cond(struct lw *w, const struct ir_fn *fn, const struct member *x, int n, uint32_t *block, uint16_t *flag)
+{
+	struct frame c;
+	cmd_list list;
+	void *saved;
+	*block = lw_block_begin(w, &list, &saved);
+	lw_frame_init(w, &c, fn);
+	for (int k = 0; k < n; k++)
+		c.at[k + 1] = x[k].home;
+	TRY(lower_ops(w, &c));
+	*flag = load(w, lw_dense(w, &c, fn->result.p[0]));
+	lw_block_end(w, *block, &list, saved);
+	return NULL;
+}
+
+/* The body's ops, its results at want. */
+static struct err *lower_results(struct lw *w, struct frame *b, struct place *const *want)
+{
+	uint32_t n = (uint32_t)b->fn->result.n;
+	struct move *mv = ARENA_NEW(w->tmp, struct move, n);
+	for (uint32_t k = 0; k < n; k++) {
+		ir_val v = b->fn->result.p[k];
+		if (!b->target[v] && ir_def(b->fn, v) && b->root[v] == v)
+			b->target[v] = want[k];
+	}
+	lw_targets_back(b);
+	TRY(lower_ops(w, b));
+	for (uint32_t k = 0; k < n; k++)
+		mv[k] = (struct move){ b->at[b->fn->result.p[k]], want[k] };
+	lw_move_all(w, mv, (int)n);
+	return NULL;
+}
+
 struct err *lower_loop(struct lw *w, struct frame *f, int i)
 {
 	const struct ir_fn *fn = f->fn;
@@ -88,147 +190,71 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 	int64_t trip = ir_attr(fn, o, 0);
 	const struct ir_fn *cond = trip < 0 ? ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, 1)) : NULL;
 	const struct ir_fn *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, 2));
-	int n;
+	int n, nmv = 0, res = 0;
 	const int64_t *role = ir_attrs(fn, o, 3, &n);
-	struct place **home = ARENA_NEW(w->tmp, struct place *, n), **other = ARENA_NEW(w->tmp, struct place *, n);
+	struct member *x = ARENA_NEW(w->tmp, struct member, n);
 	struct move *mv = ARENA_NEW(w->tmp, struct move, n);
-	int nmv = 0;
-	uint32_t res = 0, bpar = 2;
-	uint16_t half = 0;
-	struct frame b, c;
+	ir_val par = 2;
+	uint16_t half = 0, flag = 0, it, rev = 0;
+	struct frame b;
 	lw_frame_init(w, &b, body);
-	enum { WORTH = 256 };
-	for (int pass = 0; pass < 2; pass++) {   /* results are numbered: carries, then outs */
-		for (int k = 0; k < n; k++) {
-			ir_val v = ir_in(fn, o, (uint32_t)k);
-			ir_val par = pass == 0 && role[k] <= ROLE_IN_REV ? bpar++ : 0;
-			if (role[k] == ROLE_CARRY && pass == 0 && (trip < 0 || trip > 2) && ir_vtype(w->m, fn, v)->bytes >= WORTH &&
-			    reads_late(w, &b, par, body->result.p[res])) {
-				if (!half) {
-					half = lw_reg_new(w);
-					lw_cmd(w, CMD_SET)->reg[0] = half;
-				}
-				home[k] = two_halves(w, ir_vtype(w->m, fn, v), half, &other[k]);
-				mv[nmv++] = (struct move){ f->at[v], home[k] };
-				f->at[o->out + res++] = home[k];
-			} else if (role[k] == ROLE_CARRY && pass == 0)
-				f->at[o->out + res] = home[k] = carry_place(w, f, i, v, o->out + res, mv, &nmv), res++;
-			else if ((role[k] == ROLE_OUT || role[k] == ROLE_OUT_REV) && pass == 1) {
-				const struct ir_type_info *t = ir_vtype(w->m, fn, v);
-				bool whole = t->dim[0] == trip;
-				int was = nmv;
-				f->at[o->out + res] = home[k] = carry_place(w, f, i, v, o->out + res, mv, &nmv);
-				if (whole)
-					nmv = was;           /* every row is written: what it starts with does not matter */
-				res++;
-			} else if (pass == 0 && role[k] != ROLE_OUT && role[k] != ROLE_OUT_REV) {
-				home[k] = f->at[v];
-				if (role[k] >= ROLE_IN && home[k]->reg[0] && home[k]->reg[1]) {   /* an address has two terms at most */
-					home[k] = lw_temp(w, home[k]->dtype, home[k]->rank, home[k]->dim);
-					mv[nmv++] = (struct move){ f->at[v], home[k] };
-				}
-			}
-		}
+	for (int k = 0; k < n; k++) {
+		x[k].role = role[k];
+		x[k].par = is_out(&x[k]) ? 0 : par++;
+		x[k].res = role[k] == ROLE_CARRY ? res++ : -1;
 	}
+	for (int k = 0; k < n; k++)
+		if (is_out(&x[k]))
+			x[k].res = res++;
+	for (int out = 0; out < 2; out++)
+		for (int k = 0; k < n; k++)
+			if (is_out(&x[k]) == out)
+				settle(w, f, i, ir_in(fn, o, (uint32_t)k), &x[k], &b, trip, &half, mv, &nmv);
 	lw_move_all(w, mv, nmv);
 	for (int k = 0; k < n; k++)
-		pass_store_touch(w, home[k]->store);
+		pass_store_touch(w, x[k].home->store);
 
 	lw_loop_begin(w);
 	cmd_list list;
 	void *saved;
-	uint32_t blk[2], cond_blk = 0;
-	uint16_t flag = 0;
-	if (cond) {
-		cond_blk = lw_block_begin(w, &list, &saved);
-		lw_frame_init(w, &c, cond);
-		for (int k = 0; k < n; k++)
-			c.at[k + 1] = home[k];
-		TRY(lower_ops(w, &c));
-		flag = load(w, lw_dense(w, &c, cond->result.p[0]));
-		lw_block_end(w, cond_blk, &list, saved);
-	}
-	uint16_t it = lw_reg_new(w), rev = 0;
-	uint32_t body_blk = lw_block_begin(w, &list, &saved);
-	bool counted = f->fn && b.last[1] >= 0;
-	struct place *ip = NULL;
-	if (cond && counted) {
-		struct prog_cmd *q = lw_cmd(w, CMD_ADD);    /* a while counts its turns only if the body asks */
+	uint32_t blk[2];
+	if (cond)
+		TRY(lower_cond(w, cond, x, n, &blk[0], &flag));
+	it = lw_reg_new(w);
+	blk[cond != NULL] = lw_block_begin(w, &list, &saved);
+	bool counted = b.last[1] >= 0;
+	if (cond && counted) {               /* a while counts its turns only if the body asks */
+		struct prog_cmd *q = lw_cmd(w, CMD_ADD);
 		q->reg[0] = q->reg[1] = it;
 		q->imm = 1;
 	}
+	b.at[1] = lw_temp(w, DT_i32, 0, NULL);
 	if (counted) {
-		ip = lw_temp(w, DT_i32, 0, NULL);
 		struct prog_cmd *q = lw_cmd(w, CMD_ST);
 		q->dtype = DT_i32;
 		q->reg[1] = it;
-		lw_opnds(w, q, 1, &ip);
-	} else {
-		ip = lw_temp(w, DT_i32, 0, NULL);
+		lw_opnds(w, q, 1, &b.at[1]);
 	}
-	b.at[1] = ip;
-	for (int k = 0; k < n; k++)
-		if ((role[k] == ROLE_IN_REV || role[k] == ROLE_OUT_REV) && !rev) {
-			rev = lw_reg_new(w);
-			struct prog_cmd *q = lw_cmd(w, CMD_MUL);
-			q->reg[0] = rev;
-			q->reg[1] = it;
-			q->imm = -1;
-			q = lw_cmd(w, CMD_ADD);
-			q->reg[0] = q->reg[1] = rev;
-			q->imm = trip - 1;
+	struct place **want = ARENA_NEW(w->tmp, struct place *, res);
+	for (int k = 0; k < n; k++) {
+		struct place *p = x[k].home;
+		if (is_reversed(&x[k]) && !rev)
+			affine(w, rev = lw_reg_new(w), it, -1, trip - 1);
+		if (role[k] >= ROLE_IN && !(p = slice_of(w, p, is_reversed(&x[k]) ? rev : it)))
+			return ERR(UNIMPLEMENTED, "a stacked array is sliced by more than two loops at once");
+		if (x[k].par) {
+			b.at[x[k].par] = p;
+			b.steal[x[k].par] = role[k] == ROLE_CARRY && !x[k].other;
 		}
-	/* parameters and wanted places of the results */
-	uint32_t par = 2, r = 0;
-	uint32_t nres = (uint32_t)body->result.n;
-	struct place **want = ARENA_NEW(w->tmp, struct place *, nres);
-	for (int pass = 0; pass < 2; pass++)
-		for (int k = 0; k < n; k++) {
-			struct place *p = home[k];
-			bool stacked = role[k] >= ROLE_IN;
-			if (stacked) {
-				struct place *q = pass_place_like(w, p);
-				int64_t step = p->stride[0] * dtype_info[p->dtype].bytes;
-				int slot = q->reg[0] && q->mul[0] ? 1 : 0;
-				if (slot && q->reg[1] && q->mul[1])
-					return ERR(UNIMPLEMENTED, "a stacked array is sliced by more than two loops at once");
-				q->reg[slot] = role[k] == ROLE_IN_REV || role[k] == ROLE_OUT_REV ? rev : it;
-				q->mul[slot] = step;
-				q->rank--;
-				q->dim++;
-				q->stride++;
-				p = q;
-			}
-			if (pass == 0 && role[k] <= ROLE_IN_REV) {
-				b.at[par] = p;
-				b.steal[par] = role[k] == ROLE_CARRY && !other[k];
-				par++;
-			}
-			if ((pass == 0 && role[k] == ROLE_CARRY) || (pass == 1 && role[k] >= ROLE_OUT))
-				want[r++] = other[k] ? other[k] : p;
-		}
-	for (uint32_t k = 0; k < nres; k++) {
-		ir_val v = body->result.p[k];
-		if (!b.target[v] && ir_def(body, v) && b.root[v] == v)
-			b.target[v] = want[k];
+		if (x[k].res >= 0)
+			want[x[k].res] = x[k].other ? x[k].other : p;
 	}
-	lw_targets_back(&b);
-	TRY(lower_ops(w, &b));
-	struct move *out = ARENA_NEW(w->tmp, struct move, nres);
-	for (uint32_t k = 0; k < nres; k++)
-		out[k] = (struct move){ b.at[body->result.p[k]], want[k] };
-	lw_move_all(w, out, (int)nres);
+	TRY(lower_results(w, &b, want));
 	for (int k = 0; k < n; k++)
-		pass_store_touch(w, home[k]->store);
-	if (half) {                              /* half = 1 - half */
-		struct prog_cmd *turn = lw_cmd(w, CMD_MUL);
-		turn->reg[0] = turn->reg[1] = half;
-		turn->imm = -1;
-		turn = lw_cmd(w, CMD_ADD);
-		turn->reg[0] = turn->reg[1] = half;
-		turn->imm = 1;
-	}
-	lw_block_end(w, body_blk, &list, saved);
+		pass_store_touch(w, x[k].home->store);
+	if (half)
+		affine(w, half, half, -1, 1);
+	lw_block_end(w, blk[cond != NULL], &list, saved);
 	lw_loop_end(w);
 	if (cond && counted) {
 		struct prog_cmd *q = lw_cmd(w, CMD_SET);
@@ -238,12 +264,10 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 	struct prog_cmd *q = lw_cmd(w, cond ? CMD_WHILE : CMD_LOOP);
 	q->reg[0] = cond ? flag : it;
 	q->imm = cond ? 0 : trip;
-	blk[0] = cond ? cond_blk : body_blk;
-	blk[1] = body_blk;
 	q->nblock = cond ? 2 : 1;
 	q->block = sub_push(w, q->nblock, blk);
 	for (int k = 0; k < n; k++)
-		pass_store_touch(w, home[k]->store);
+		pass_store_touch(w, x[k].home->store);
 	return NULL;
 }
 
@@ -271,17 +295,7 @@ struct err *lower_case(struct lw *w, struct frame *f, int i)
 		blk[j] = lw_block_begin(w, &list, &saved);
 		for (uint32_t k = 1; k < o->nin; k++)
 			b.at[k] = f->at[ir_in(fn, o, k)];
-		for (uint32_t k = 0; k < o->nout; k++) {
-			ir_val v = g->result.p[k];
-			if (!b.target[v] && ir_def(g, v) && b.root[v] == v)
-				b.target[v] = home[k];
-		}
-		lw_targets_back(&b);
-		TRY(lower_ops(w, &b));
-		struct move *mv = ARENA_NEW(w->tmp, struct move, o->nout);
-		for (uint32_t k = 0; k < o->nout; k++)
-			mv[k] = (struct move){ b.at[g->result.p[k]], home[k] };
-		lw_move_all(w, mv, (int)o->nout);
+		TRY(lower_results(w, &b, home));
 		lw_block_end(w, blk[j], &list, saved);
 	}
 	struct prog_cmd *q = lw_cmd(w, CMD_CASE);
