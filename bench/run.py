@@ -1,13 +1,13 @@
 """Rondo beside XLA:CPU, both through JAX: the same programs, interleaved, a fresh process for each turn.
 
-    bench/run.py                    every row, three rounds
+    bench/run.py                    every row, three rounds; prints the table
+    bench/run.py --readme           and puts it into README.md
     bench/run.py --quick            one round of the rows that show most
     bench/run.py --rows 'sort*'     some rows
-    bench/run.py --markdown         the table as Markdown
 
 A time is the median over rounds of the median within a process; the ratio is Rondo's time over the peer's: below 1
-Rondo is faster.  Results are compared at fixed places.  Rows that Rondo loses are marked and counted, failures named.
-The table, the machine and a plot go to bench/out/.
+Rondo is faster.  Results are compared at fixed places.  Rows that Rondo loses or that miss what is wanted of them are
+marked and counted, failures named.  The table, the machine and a plot go to bench/out/ as well.
 """
 
 import argparse
@@ -38,6 +38,7 @@ def environment(name, devices):
     if name == PEER:
         return env | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     env.setdefault("RONDO_LIBRARY", str(HERE.parent / "build" / "librondo.so"))
+    env.setdefault("RONDO_LOG", "2")
     return env | {"JAX_PLATFORMS": "rondo,cpu", "RONDO_DEVICES": str(devices), "RONDO_CACHE": ""}
 
 
@@ -102,15 +103,58 @@ def middle(records, key):
 
 
 def machine():
+    """Processor, cores, what a core was measured to do at most, memory, versions."""
     name = next((x.split(":", 1)[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")), host.processor())
     memory = next(int(x.split()[1]) for x in open("/proc/meminfo") if x.startswith("MemTotal")) / 2**20
+    tool = HERE.parent / "build" / "rondo"
+    head = subprocess.run([tool, "bench", "kern", "--only", "no row"], capture_output=True, text=True).stdout if tool.exists() else ""
+    peaks = [x.split("one core; ", 1)[1] for x in head.splitlines() if "one core; " in x]
     import jaxlib
 
-    return f"{name}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB; jaxlib {jaxlib.__version__}; {datetime.date.today()}"
+    return "; ".join([f"{name}, {len(os.sched_getaffinity(0))} cores", *(f"a core: {x}" for x in peaks), f"{memory:.0f} GiB", f"jaxlib {jaxlib.__version__}",
+                      str(datetime.date.today())])
+
+
+def duration(us):
+    """Microseconds, readable."""
+    for unit, scale in ("s", 1e6), ("ms", 1e3), ("us", 1), ("ns", 1e-3):
+        if us >= scale:
+            return f"{us / scale:.3g} {unit}" if us / scale < 100 else f"{us / scale:.0f} {unit}"
+    return "-"
 
 
 def number(x):
-    return "-" if math.isnan(x) else f"{x:.2g}" if x < 0.1 else f"{x:,.2f}" if x < 100 else f"{x:,.0f}"
+    return "-" if math.isnan(x) else f"{x:.1g}" if x < 0.01 else f"{x:.2f}" if x < 10 else f"{x:.0f}"
+
+
+def markdown(table, about, rounds, load):
+    """The table as README.md shows it."""
+    lines = [("", "XLA:CPU", "Rondo", "ratio", "wanted", "memory, MB")]
+    for r, peer, ours, mb0, mb1, _, ratio in table:
+        miss = ratio > (r.floor or 1)
+        memory = "" if math.isnan(mb0) or math.isnan(mb1) else f"{mb0:.0f} / {mb1:.0f}"
+        shown = number(ratio)
+        lines.append((r.name, duration(peer), duration(ours), f"**{shown}**" if miss else shown, f"<= {r.floor:g}" if r.floor else "", memory))
+    wide = [max(len(x[i]) for x in lines) for i in range(6)]
+    fit = [[c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(x, wide))] for x in lines]
+    text = ["| " + " | ".join(x) + " |" for x in fit]
+    text.insert(1, "| " + " | ".join("-" * w if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(wide)) + " |")
+    ratios = [x[6] for x in table if math.isfinite(x[6])]
+    lost = sum(x > 1 for x in ratios)
+    missed = sum(x[6] > x[0].floor for x in table if x[0].floor and math.isfinite(x[6]))
+    mean = math.exp(statistics.mean(map(math.log, ratios))) if ratios else math.nan
+    foot = (f"Ratio: Rondo's time over XLA:CPU's. Geometric mean {mean:.2f} over {len(ratios)} rows; {lost} slower than XLA:CPU, {missed} above what is "
+            f"wanted (bold). Memory: peak beyond the inputs, XLA:CPU / Rondo.")
+    return "\n".join([f"{about}; medians of {rounds} round{'s' * (rounds > 1)}, load {load}.", "", *text, "", foot])
+
+
+def into_readme(text):
+    path = HERE.parent / "README.md"
+    page = path.read_text()
+    begin, end = "<!-- bench -->", "<!-- /bench -->"
+    head, _, rest = page.partition(begin)
+    _, _, tail = rest.partition(end)
+    path.write_text(f"{head}{begin}\n{text}\n{end}{tail}")
 
 
 def plot(table, path):
@@ -121,7 +165,7 @@ def plot(table, path):
         import matplotlib.pyplot as plt
     except ImportError:
         return
-    rows = [(name, r) for name, *_, r in table if math.isfinite(r) and r > 0]
+    rows = [(x[0].name, x[6]) for x in table if math.isfinite(x[6]) and x[6] > 0]
     if not rows:
         return
     rows.sort(key=lambda x: -x[1])
@@ -148,7 +192,7 @@ def main():
     p.add_argument("--rows", nargs="*", default=["*"], help="patterns of row names")
     p.add_argument("--quick", action="store_true", help="one round of the rows that show most")
     p.add_argument("--rounds", type=int, default=0)
-    p.add_argument("--markdown", action="store_true")
+    p.add_argument("--readme", action="store_true", help="put the table into README.md")
     p.add_argument("--verbose", action="store_true", help="show what the processes write to stderr")
     p.add_argument("--out", type=pathlib.Path, default=OUT)
     a = p.parse_args()
@@ -162,6 +206,7 @@ def main():
     batches = list(groups(chosen))
     got = {(s, r.name): [] for s in (PEER, OURS) for r in chosen}
     errors = {}
+    load = [os.getloadavg()[0]]
     step, steps = 0, 2 * rounds * len(batches)
     for k in range(rounds):
         for batch in batches:
@@ -178,39 +223,28 @@ def main():
                     errors[r.name] = max(errors.get(r.name, 0), e)
     progress(steps, steps, "done")
 
+    load.append(os.getloadavg()[0])
     about = machine()
-    table, lost, failed, wrong = [], 0, [], []
+    table, failed, wrong = [], [], []
     for r in chosen:
         peer, ours = (middle(got[s, r.name], "us") for s in (PEER, OURS))
-        table.append((r.name, peer, ours, middle(got[PEER, r.name], "mb"), middle(got[OURS, r.name], "mb"), errors.get(r.name, math.nan), ours / peer))
-        lost += ours / peer > 1
+        table.append((r, peer, ours, middle(got[PEER, r.name], "mb"), middle(got[OURS, r.name], "mb"), errors.get(r.name, math.nan), ours / peer))
         for s in PEER, OURS:
             failed += [f"{s}: {r.name}: {x['failed']}" for x in got[s, r.name][-1:] if "failed" in x]
         if errors.get(r.name, 0) > r.tol:
             wrong.append(f"{r.name}: differs by {errors[r.name]:.1e}, {r.tol:.1e} allowed")
-    print(f"# {about}")
-    if a.markdown:
-        print("| | XLA:CPU us | Rondo us | Rondo / XLA:CPU | memory MB |\n| --- | ---: | ---: | ---: | ---: |")
-    else:
-        print(f"{'row':40} {'XLA:CPU us':>12} {'Rondo us':>12} {'ratio':>8}  {'MB':>13} {'error':>8}")
-    for name, peer, ours, mb0, mb1, error, ratio in table:
-        memory = "" if math.isnan(mb0) and math.isnan(mb1) else f"{number(mb0)} / {number(mb1)}"
-        if a.markdown:
-            print(f"| {name} | {number(peer)} | {number(ours)} | {'**' if ratio > 1 else ''}{number(ratio)}{'**' if ratio > 1 else ''} | {memory} |")
-        else:
-            print(f"{name:40} {number(peer):>12} {number(ours):>12} {number(ratio):>8}{' <' if ratio > 1 else '  '}{memory:>13} {'' if math.isnan(error) else f'{error:8.0e}'}")
-    ratios = [r for *_, r in table if math.isfinite(r)]
-    if ratios:
-        print(f"\ngeometric mean {math.exp(statistics.mean(map(math.log, ratios))):.2f} over {len(ratios)} rows; {lost} lost (marked)")
+    text = markdown(table, about, rounds, f"{load[0]:.1f} before, {load[1]:.1f} after")
+    print(text)
     for line in failed + wrong:
         print(f"! {line}")
+    if a.readme:
+        into_readme(text)
     a.out.mkdir(parents=True, exist_ok=True)
     with open(a.out / "bench.tsv", "w") as f:
         f.write(f"# {about}; {rounds} rounds\nrow\tpeer_us\trondo_us\tratio\tpeer_mb\trondo_mb\terror\n")
-        for name, peer, ours, mb0, mb1, error, ratio in table:
-            f.write(f"{name}\t{peer:.5g}\t{ours:.5g}\t{ratio:.4g}\t{mb0:.4g}\t{mb1:.4g}\t{error:.2g}\n")
+        for r, peer, ours, mb0, mb1, error, ratio in table:
+            f.write(f"{r.name}\t{peer:.5g}\t{ours:.5g}\t{ratio:.4g}\t{mb0:.4g}\t{mb1:.4g}\t{error:.2g}\n")
     plot(table, a.out / "bench.png")
-    print(f"written: {a.out / 'bench.tsv'}, {a.out / 'bench.png'}")
     sys.exit(any(x.startswith(OURS) for x in failed) or bool(wrong))
 
 

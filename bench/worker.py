@@ -48,7 +48,7 @@ def run(row):
     before = memory("VmRSS")
     reset_peak()
     if case.seconds:
-        spent, out = case.seconds()
+        spent, out, *_ = case.seconds()
         return {"us": spent * 1e6}, sampled(out)
     args, times, first = case.args, [], None
     begin = time.perf_counter()

@@ -218,6 +218,7 @@ struct err *pjrt_Client_Compile(struct pjrt_Client_Compile *a)
 	TRY(pjrt_options_read(a->compile_options, a->compile_options_size, &o));
 	struct prog *p = NULL;
 	struct err *e = NULL;
+	uint64_t start = clock_ns();
 	if (o.replicas != 1) {
 		e = ERR(UNIMPLEMENTED, "%lld replicas of a program", (long long)o.replicas);
 		goto out;
@@ -229,6 +230,7 @@ struct err *pjrt_Client_Compile(struct pjrt_Client_Compile *a)
 	po.fingerprint = hash_bytes(src->code, src->code_size, (uint64_t)o.partitions);
 	TRY_GOTO(e, compile(a->client->rt, &po, src, &p), out);
 	e = exec_new(a->client, p, &o, a->compile_options, a->compile_options_size, &a->executable);
+	log_line(LOG_INFO, "compiled in %.1f us", (double)(clock_ns() - start) / 1e3);
 out:
 	pjrt_options_free(&o);
 	return e;

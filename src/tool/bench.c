@@ -283,9 +283,10 @@ static struct err *run(char **file, int nfile, int *status)
 		double t = 0;
 		if (only && !strstr(r->name, only))
 			continue;
-		if (tty && !isatty(2))
-			str_progress(stderr, "bench kern", (double)i / NELEM(rows));
+		str_progress(stderr, "bench kern", (double)i / NELEM(rows));
 		struct err *e = time_row(r, (double)hundredths / 100, &t);
+		if (isatty(2))
+			fputs("\r\033[K", stderr);             /* the bar makes way for the row */
 		if (e) {
 			printf(tty ? "%-40s %s\n" : "%s\t%s\n", r->name, e->msg);
 			err_free(e);
