@@ -32,6 +32,21 @@ static inline __attribute__((always_inline)) void NAME(fly)(int r, bool first, c
 		*(NAME(cv) *)(y + os) = q + d;
 		*(NAME(cv) *)(y + 2 * os) = p - c;
 		*(NAME(cv) *)(y + 3 * os) = q - d;
+	} else if (r == 3) {
+		NAME(cv) a = u[1] + u[2], m = u[0] - a * (T)0.5, q = NAME(minus_i)(u[1] - u[2]) * (T)0.86602540378443864676;
+		*(NAME(cv) *)y = u[0] + a;
+		*(NAME(cv) *)(y + os) = m + q;
+		*(NAME(cv) *)(y + 2 * os) = m - q;
+	} else if (r == 5) {
+		const T c1 = (T)0.30901699437494742410, c2 = (T)-0.80901699437494742410, s1 = (T)0.95105651629515357212, s2 = (T)0.58778525229247312917;
+		NAME(cv) a = u[1] + u[4], b = u[1] - u[4], c = u[2] + u[3], d = u[2] - u[3];
+		NAME(cv) p = u[0] + a * c1 + c * c2, q = NAME(minus_i)(b * s1 + d * s2);
+		NAME(cv) v = u[0] + a * c2 + c * c1, z = NAME(minus_i)(b * s2 - d * s1);
+		*(NAME(cv) *)y = u[0] + a + c;
+		*(NAME(cv) *)(y + os) = p + q;
+		*(NAME(cv) *)(y + 2 * os) = v + z;
+		*(NAME(cv) *)(y + 3 * os) = v - z;
+		*(NAME(cv) *)(y + 4 * os) = p - q;
 	} else if (r == 2) {
 		*(NAME(cv) *)y = u[0] + u[1];
 		*(NAME(cv) *)(y + os) = u[0] - u[1];
