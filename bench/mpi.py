@@ -49,6 +49,8 @@ def main():
     p.add_argument("--markdown", action="store_true")
     p.add_argument("--rondo", default=str(HERE.parent / "build" / "rondo"))
     a = p.parse_args()
+    if a.fifo and a.n > len(os.sched_getaffinity(0)):
+        sys.exit("--fifo needs a core for each process: MPI's ranks that poll would never let the others run")
     ops = a.ops if a.n == 2 else ",".join(o for o in a.ops.split(",") if o != "put_signal")
     env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_btl_vader_single_copy_mechanism="cma")
     before = ["chrt", "-f", "10"] if a.fifo else []
