@@ -91,6 +91,10 @@ check: all unit
 check-san:
 	@tests/san.sh
 
+# The protocols, all states of them (spin).
+check-model:
+	@tests/model.sh
+
 check-jax: all
 	@RONDO_LIBRARY=$(CURDIR)/$(B)/librondo.so PY=$(PY) tests/jax/run.sh
 
@@ -142,5 +146,5 @@ install-sym: sym $(B)/rondo
 clean:
 	rm -rf build build-*
 
-.PHONY: all unit sym install-sym check check-san check-jax check-net check-faults check-corpus bench fuzz install clean
+.PHONY: all unit sym install-sym check check-san check-model check-jax check-net check-faults check-corpus bench fuzz install clean
 -include $(OBJ:.o=.d) $(SYM_PUB:.o=.d) $(TOOL:.o=.d) $(GEN:.o=.d) $(UNIT:=.d)

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# tests/model.sh: spin looks at all states of the models in tests/model: those that are right have no error, each mutant has
+# one.  The last line says "N passed, N failed".
+set -u
+cd "$(dirname "$0")/.." || exit 1
+command -v spin >/dev/null || { echo 'spin is not installed (package spin)'; echo '0 passed, 1 failed'; exit 1; }
+passed=0 failed=0
+dir="$(mktemp -d)"
+trap 'rm -rf "$dir"' EXIT
+
+# check NAME ERRORS FLAG..: want no error (0) or some (1)
+check() {
+	local name="$1" want="$2" out errors
+	shift 2
+	out="$(cd "$dir" && spin "$@" -a "$OLDPWD/tests/model/$name.pml" && ${CC:-cc} -O2 -w -DSAFETY -DCOLLAPSE -DVECTORSZ=4096 -DMEMLIM=4096 -o pan pan.c &&
+		./pan -m200000 -w21 2>&1)"
+	errors="$(sed -n 's/.*errors: \([0-9]*\).*/\1/p' <<<"$out")"
+	if [ -n "$errors" ] && [ $((errors > 0)) = "$want" ] && ! grep -qE 'max search depth too small|out of memory|Search not completed' <<<"$([ "$want" = 1 ] || echo "$out")"; then
+		passed=$((passed + 1))
+		[ -z "${VERBOSE:-}" ] || echo "$name $*: $(grep -oE '[0-9.e+]+ states, stored' <<<"$out"), $errors errors"
+	else
+		failed=$((failed + 1))
+		echo "FAIL $name $* (errors: ${errors:-none}, wanted $want)"
+		tail -n 20 <<<"$out"
+	fi
+}
+
+for scene in 1 2 3 4 5 6; do
+	check chan 0 -DSCENE=$scene
+done
+check chan 1 -DSCENE=2 -DMUTANT=1
+check chan 1 -DSCENE=2 -DMUTANT=2
+check chan 1 -DSCENE=1 -DMUTANT=3
+check chan 1 -DSCENE=3 -DMUTANT=4
+check chan 1 -DSCENE=4 -DMUTANT=5
+check bell 0
+for mutant in 1 2 3; do
+	check bell 1 -DMUTANT=$mutant
+done
+printf '%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" = 0 ]
