@@ -121,7 +121,7 @@ proctype device(byte me)
 			send(p, VALUE(me, i));
 			recv(q);
 			assert(!gone && got == VALUE(q, i));
-			give_back(q, now)
+			give_back(q, false)
 		}
 		launch_end(p);
 		launch_end(q)
