@@ -22,6 +22,8 @@ def load(path):
     lib.rondo_ffi_register.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
     lib.rondo_text.restype = ctypes.c_void_p
     lib.rondo_text.argtypes = [ctypes.c_char_p]
+    lib.rondo_permuted.restype = None
+    lib.rondo_permuted.argtypes = [ctypes.POINTER(ctypes.c_int64)] * 2
     lib.rondo_free.restype = None
     lib.rondo_free.argtypes = [ctypes.c_void_p]
     _library = lib
@@ -48,3 +50,11 @@ def text(fingerprint):
         return ctypes.string_at(p).decode()
     finally:
         _library.rondo_free(p)
+
+
+def permuted():
+    """Bytes that permutes of this process' devices have copied so far, and those that were read where they lay."""
+    n = (ctypes.c_int64 * 2)()
+    at = ctypes.cast(n, ctypes.POINTER(ctypes.c_int64))
+    _library.rondo_permuted(at, ctypes.cast(ctypes.addressof(n) + 8, ctypes.POINTER(ctypes.c_int64)))
+    return n[0], n[1]

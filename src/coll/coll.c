@@ -360,3 +360,66 @@ int coll_peers(const struct prog *p, const int *pe, int pos, int *out)
 	free(seen);
 	return n;
 }
+
+/* --- permutes that are read in place ------------------------------------------------------- */
+
+bool coll_lends(const struct coll *c, const struct prog_coll *k)
+{
+	enum coll_topo topo = c->far ? COLL_FAR : c->npe > c->table.cores ? COLL_CROWD : COLL_PAIR;
+
+	if (k->kind != COLL_permute || c->far)
+		return false;
+	return (k->algo ? (enum coll_algo)k->algo : coll_choose(&c->table, COLL_permute, topo, k->outer * k->inner)) == COLL_direct;
+}
+
+struct err *coll_lend(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, const void *src, void *dst, struct coll_loan *l, char **at)
+{
+	int64_t from = cx->p->table[c->pairs].v[cx->pos], to = cx->p->table[c->pairs + 1].v[cx->pos], n = c->outer * c->inner;
+	int self = sym_ep_pe(cx->c->ep);
+	struct call q = { .c = cx->c, .ep = cx->c->ep, .site = site };
+	struct sym_msg m;
+	struct loan own;
+
+	*l = (struct coll_loan){ from < 0 ? -1 : cx->pe[from], to < 0 ? -1 : cx->pe[to], NULL };
+	if (l->from == self || l->to == self) {
+		*l = (struct coll_loan){ -1, -1, NULL };
+		*at = (char *)(uintptr_t)src;
+		return NULL;
+	}
+	if (l->to >= 0) {
+		TRY(loan_make(&q, src, n, false, &own));
+		l->copy = own.copy;
+		TRY(sym_tell(q.ep, l->to, site, SYM_LEND, own.off, (size_t)n));
+	}
+	if (l->from < 0) {
+		memset(dst, 0, (size_t)n);
+		return NULL;
+	}
+	TRY(sym_recv(q.ep, l->from, site, SYM_LEND, &m));
+	const void *p = m.off % 64 ? NULL : sym_at(q.ep, l->from, m.off, (size_t)n, dst);
+	if (p)
+		*at = (char *)(uintptr_t)p;
+	else
+		sym_get(q.ep, l->from, dst, m.off, (size_t)n);
+	return NULL;
+}
+
+void coll_back(struct coll_cx *cx, struct coll_loan *l)
+{
+	if (l->from >= 0)
+		sym_return(cx->c->ep, l->from, true);
+	l->from = -1;
+}
+
+struct err *coll_wait(struct coll_cx *cx, struct coll_loan *l)
+{
+	TRY(l->to >= 0 ? sym_settle(cx->c->ep, l->to) : NULL);
+	coll_drop(l);
+	return NULL;
+}
+
+void coll_drop(struct coll_loan *l)
+{
+	sym_free(l->copy);
+	*l = (struct coll_loan){ -1, -1, NULL };
+}

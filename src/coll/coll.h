@@ -90,6 +90,15 @@ struct err *coll_check(const struct prog *p, const struct prog_coll *c);
 /* PEs that position pos exchanges messages with in any collective of p, without itself: into out (ndev entries),
  * each once.  Returns their number. */
 int coll_peers(const struct prog *p, const int *pe, int pos, int *out);
+/* A permute whose result is read where it lies, in the sender's heap.  coll_lend gives its address in *at, or fills
+ * dst and leaves *at as it is; coll_back gives it back when it has been read; coll_wait waits until src may be written.
+ * No other collective may come in between.  After a failure: coll_drop.  One at a time. */
+struct coll_loan { int from, to; struct sym_block *copy; };
+bool coll_lends(const struct coll *c, const struct prog_coll *k);       /* is it worth it?  The same on all PEs */
+struct err *coll_lend(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, const void *src, void *dst, struct coll_loan *l, char **at);
+void coll_back(struct coll_cx *cx, struct coll_loan *l);
+struct err *coll_wait(struct coll_cx *cx, struct coll_loan *l);
+void coll_drop(struct coll_loan *l);
 /* Take part in c.  ptr: addresses of the operands, then of the results. */
 struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr);
 

@@ -224,3 +224,8 @@ bool pjrt_custom_count(const struct prog *p, int change)
 		}
 	return any;
 }
+
+__attribute__((visibility("default"))) void rondo_permuted(int64_t *copied, int64_t *in_place)
+{
+	rt_permuted(copied, in_place);
+}

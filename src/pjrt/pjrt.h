@@ -33,6 +33,9 @@ void rondo_set_resolver(rondo_resolve *fn);
 /* XLA FFI handler for a custom-call target, for all clients of the process. */
 void rondo_ffi_register(const char *target, void *handler);
 
+/* Bytes that permutes of this process' devices have copied so far, and those that were read where they lay. */
+void rondo_permuted(int64_t *copied, int64_t *in_place);
+
 /* Text of the compiled program with this fingerprint while an executable of it lives, else NULL.  Free
  * with rondo_free. */
 char *rondo_text(const char *fingerprint);

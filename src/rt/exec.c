@@ -98,6 +98,12 @@ static void decode(struct rt_exec *x)
 
 	for (uint32_t b = 0; b < p->nblock; b++)
 		n += p->block[b].n + 1;
+	size_t ncmd = n;
+	uint8_t *marks = mem_alloc(n), **mark = mem_alloc(sizeof *mark * (size_t)MAX(p->nblock, 1));
+	for (uint32_t b = 0, at = 0; b < p->nblock; at += p->block[b++].n + 1)
+		mark[b] = marks + at;
+	x->lends = lend_plan(x, mark);
+	n += x->lends ? 2 * ncmd : 0;
 	x->ins = mem_alloc(n * sizeof *x->ins);
 	x->comm_ins = mem_alloc(n * sizeof *x->comm_ins);
 	x->start = mem_alloc((size_t)p->nblock * sizeof *x->start);
@@ -106,6 +112,8 @@ static void decode(struct rt_exec *x)
 		x->start[b] = (uint32_t)n;
 		for (uint32_t i = 0; i < p->block[b].n; i++) {
 			const struct prog_cmd *c = &p->block[b].cmd[i];
+			if (mark[b][i] & LEND_WAIT)
+				x->ins[n++].op = I_WAIT;
 			if (c->op == CMD_MARK || c->op == CMD_AWAIT)
 				continue;
 			struct ins *o = &x->ins[n++];
@@ -124,11 +132,19 @@ static void decode(struct rt_exec *x)
 				o->ref = &p->coll[c->id];
 				x->comm_ins[++x->ncomm] = (uint32_t)(o - x->ins);
 				o->imm = x->ncomm;
+				if (mark[b][i] & LEND_HERE)
+					o->op = I_LEND;
 			} else if (c->op == CMD_CUSTOM)
 				o->ref = &p->custom[c->id];
+			if (mark[b][i] & LEND_BACK)
+				x->ins[n++].op = I_BACK;
 		}
+		if (mark[b][p->block[b].n] & LEND_WAIT)
+			x->ins[n++].op = I_WAIT;
 		x->ins[n++].op = I_END;
 	}
+	free(mark);
+	free(marks);
 }
 
 /* Generated code that is mapped: programs that hold the same group share it. */
@@ -354,7 +370,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	}
 	if (p->ncoll && x->nlocal) {
 		/* Host callbacks are known by numbers that each process gives: such a program has no common fingerprint. */
-		uint64_t h = hash_bytes(x->name, strlen(x->name), (p->ncustom ? 0 : p->fingerprint) ^ prog_comm_hash(p));
+		uint64_t h = hash_bytes(x->name, strlen(x->name), (p->ncustom ? 0 : p->fingerprint) ^ prog_comm_hash(p) ^ x->lends);
 		x->ident = (uint32_t)(h >> 32) | 1;
 		x->peer = mem_alloc(sizeof *x->peer * (size_t)x->nlocal);
 		x->npeer = mem_alloc(sizeof *x->npeer * (size_t)x->nlocal);

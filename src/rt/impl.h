@@ -233,6 +233,7 @@ struct kernel {
 
 enum ins_op {
 	I_END, I_CODE, I_COPY, I_KERN, I_SPLIT, I_SET, I_ADD, I_MUL, I_MIN, I_MAX, I_LD, I_ST, I_TABLE, I_LOOP, I_WHILE, I_CASE, I_COLL, I_CUSTOM,
+	I_LEND, I_BACK, I_WAIT,       /* a permute that is read in place; give what was lent back; wait for what this device lent */
 };
 /* A command in the form that is walked. */
 struct ins {
@@ -270,6 +271,7 @@ struct rt_exec {
 	struct ctx *ctx;              /* per local device */
 	uint32_t maxptr;
 	uint32_t ident;               /* of the program, equal on all devices */
+	uint64_t lends;               /* decisions of lend_plan; 0: nothing is read in place */
 	uint32_t ncomm, *comm_ins;    /* its collectives in textual order: equal on all devices, however each compiled it */
 	int **peer, *npeer;           /* per local device: PEs it exchanges messages with */
 	struct rt_exec *next;         /* in c->execs */
@@ -284,6 +286,14 @@ enum { INLINE_ARGS = 64 };        /* a program with more parameters or results i
 void ctx_init(struct ctx *c, const struct rt_exec *x);
 void ctx_fini(struct ctx *c);
 
+/* --- lend.c ------------------------------------------------------------------ */
+
+enum { LEND_HERE = 1, LEND_BACK = 2, LEND_WAIT = 4 };
+/* Find the permutes of x whose result is read where it lies.  mark[block][command]: LEND_HERE is such a permute;
+ * after LEND_BACK the loan is given back; before LEND_WAIT (also at the end of the block) the own one must be back.
+ * Returns a hash of the decisions, which all devices must share. */
+uint64_t lend_plan(const struct rt_exec *x, uint8_t *const *mark);
+
 /* The walk of one program on one device. */
 struct frame {
 	struct rt_exec *x;
@@ -295,6 +305,7 @@ struct frame {
 	void *scratch, *shared;
 	_Atomic int *stop;            /* set when the launch is aborted; may be NULL */
 	struct coll_cx coll;
+	struct coll_loan loan;        /* of the permute that is read in place now */
 	struct err *err;
 };
 /* Run all commands.  The error is that of this device; an aborted launch gives ABORTED. */

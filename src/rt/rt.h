@@ -106,6 +106,9 @@ int rt_exec_position(const struct rt_exec *x, int i);      /* position of local 
 struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep,
                         int32_t launch_id, struct rt_buffer **out, struct rt_event **done);
 
+/* Bytes that permutes of this process' devices have copied so far, and those that were read where they lay. */
+void rt_permuted(int64_t *copied, int64_t *in_place);
+
 /* --- host.c: code outside Rondo ------------------------------------------ */
 
 /* A handler of a CMD_CUSTOM target.  in, out: host addresses of dense arrays; runs on the device's thread

@@ -84,6 +84,25 @@ static bool failed(struct frame *f, const struct ins *i)
 	return false;
 }
 
+static struct { _Alignas(64) _Atomic int64_t copied, lent; } count[16];
+
+static void moved(const struct frame *f, const struct prog_coll *c, bool lent)
+{
+	unsigned k = (unsigned)f->d->local % NELEM(count);
+	int64_t n = f->x->p->table[c->pairs].v[f->pos] < 0 ? 0 : c->nin * c->outer * c->inner;
+
+	atomic_fetch_add_explicit(lent ? &count[k].lent : &count[k].copied, n, memory_order_relaxed);
+}
+
+void rt_permuted(int64_t *copied, int64_t *in_place)
+{
+	*copied = *in_place = 0;
+	for (size_t i = 0; i < NELEM(count); i++) {
+		*copied += atomic_load(&count[i].copied);
+		*in_place += atomic_load(&count[i].lent);
+	}
+}
+
 /* False if the device failed or the launch was aborted. */
 static bool run(struct frame *f, const struct ins *i)
 {
@@ -97,7 +116,7 @@ static bool run(struct frame *f, const struct ins *i)
 		const struct prog_opnd *o = opnd + i->opnd;
 		if (__builtin_expect(f->d->trace != NULL, 0)) {
 			if (timed)
-				trace_add(f->d->trace, timed->op == I_COLL ? TRACE_COLL : timed->op == I_CUSTOM ? TRACE_HOST : TRACE_KERNEL, timed->name, t0, clock_ns());
+				trace_add(f->d->trace, timed->op == I_COLL || timed->op == I_LEND ? TRACE_COLL : timed->op == I_CUSTOM ? TRACE_HOST : TRACE_KERNEL, timed->name, t0, clock_ns());
 			timed = i->name ? i : NULL;
 			if (timed)
 				t0 = clock_ns();
@@ -156,12 +175,34 @@ static bool run(struct frame *f, const struct ins *i)
 				return false;
 			continue;
 		}
-		case I_COLL:
+		case I_COLL: {
+			const struct prog_coll *c = i->ref;
 			for (uint32_t n = 0; n < i->nopnd; n++)
 				ptr[n] = resolve(&o[n], base, reg);
-			f->err = coll_run(&f->coll, i->ref, (uint32_t)i->imm, ptr);
+			f->err = coll_run(&f->coll, c, (uint32_t)i->imm, ptr);
 			if (f->err)
 				return failed(f, i);
+			if (c->kind == COLL_permute)
+				moved(f, c, false);
+			continue;
+		}
+		case I_LEND: {
+			const struct prog_coll *c = i->ref;
+			char *own = f->c->zone + f->x->p->buf[o[1].buf].off, *at = own;
+			f->err = coll_lend(&f->coll, c, (uint32_t)i->imm, resolve(&o[0], base, reg), own, &f->loan, &at);
+			if (f->err)
+				return failed(f, i);
+			f->c->base[o[1].buf] = at;
+			moved(f, c, at != own);
+			continue;
+		}
+		case I_BACK:
+			coll_back(&f->coll, &f->loan);
+			continue;
+		case I_WAIT:
+			f->err = coll_wait(&f->coll, &f->loan);
+			if (f->err)
+				return false;
 			continue;
 		case I_CUSTOM: {
 			bool pinned = f->d->c->pinned && walker_here(f->d);
@@ -189,6 +230,8 @@ struct err *walk(struct frame *f)
 	bool ok = run(f, f->x->ins + f->x->start[0]);
 	if (f->d->trace)
 		trace_add(f->d->trace, TRACE_LAUNCH, f->x->name, t0, clock_ns());
+	if (!ok)
+		coll_drop(&f->loan);
 	if (!ok && !f->err)
 		return ERR(ABORTED, "launch aborted");
 	return f->err;

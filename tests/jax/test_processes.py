@@ -108,7 +108,7 @@ needs_rondo = pytest.mark.skipif(not RONDO, reason="what jaxlib's own clients do
 @needs_rondo
 def test_two_hosts(hosts, tmp_path):
     wire = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "wire", "UCX_WARN_UNUSED_ENV_VARS": "n"}
-    for code, out, err in run(3, 1, "everything", hosts=hosts, seconds=100, **wire):
+    for code, out, err in run(3, 1, "everything", hosts=hosts, seconds=100, FAR="1", **wire):
         assert code == 0 and "failed" not in out, out + err
     out = run(3, 1, "faults", "permute", 2, tmp_path / "moment", hosts=hosts, **wire)
     for code, text, err in out[:2]:

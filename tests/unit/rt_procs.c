@@ -167,6 +167,65 @@ static void together(int proc)
 
 static const int all[TOTAL] = { 0, 1, 2, 3, 4 };
 
+enum { BIG = 1 << 18 };           /* elements of what is read in place */
+
+/* In a loop: what the neighbour has, read twice where it lies, then one's own is written. */
+static void in_place(int proc)
+{
+	struct str s = { 0 };
+	struct prog *p;
+	struct rt_exec *x;
+	int64_t copied, lent, turns = 40, none, before;
+
+	str_addf(&s, "prog \"in_place\" devices %d registers 2 zone %d flops 0 fingerprint 02 comm 00\nsite 0 \"\"\n"
+	             "arg 0 f32[%d] bytes %d\nres 0 f32[%d] bytes %d\nbuf 0 arg 0 size %d\nbuf 1 out 0 size %d\n"
+	             "buf 2 temp at 0 size %d\nbuf 3 temp at %d size %d\n", TOTAL, 8 * BIG, BIG, 4 * BIG, BIG, 4 * BIG, 4 * BIG, 4 * BIG, 4 * BIG, 4 * BIG, 4 * BIG);
+	for (int k = 0; k < 2; k++) {
+		str_addf(&s, "table %d [", k);
+		for (int i = 0; i < TOTAL; i++)
+			str_addf(&s, "%s%d", i ? "," : "", (i + (k ? 1 : TOTAL - 1)) % TOTAL);
+		str_add(&s, "]\n");
+	}
+	str_addf(&s, "kern 0 copy (f32[%d]) -> (f32[%d])\ncoll 0 permute f32 n 1 algo 0 pairs 0 redop add outer 1 inner %d\n"
+	             "run {\n kern 0 copy (b0) -> (b1)\n loop r1 < %d {\n coll 0 permute (b1) -> (b2)\n kern 0 copy (b2) -> (b3)\n"
+	             " kern 0 copy (b2) -> (b3)\n kern 0 copy (b3) -> (b1)\n }\n}\n", BIG, BIG, 4 * BIG, (int)turns);
+	ok("parse", prog_parse(s.p, s.n, &p));
+	str_free(&s);
+	ok("check", prog_check(p));
+	ok("load", rt_exec_new(cl, p, all, &x));
+	rt_permuted(&none, &before);
+
+	struct rt_shape shape = { DT_f32, 1, { BIG } };
+	struct rt_buffer *a[TOTAL], *out[TOTAL];
+	struct rt_event *done[TOTAL];
+	float *v = mem_alloc(BIG * sizeof *v);
+	int n = rt_exec_nlocal(x);
+	for (int i = 0; i < n; i++) {
+		for (int k = 0; k < BIG; k++)
+			v[k] = (float)(rt_exec_position(x, i) * 1000 + k % 1000);
+		ok("buffer", rt_buffer_from_host(rt_exec_device(x, i), 0, &shape, v, NULL, &a[i]));
+	}
+	ok("run", rt_exec_run(x, a, NULL, 0, 1, out, done));
+	for (int i = 0; i < n; i++) {
+		ok("launch", rt_event_wait(done[i]));
+		struct rt_event *got = rt_buffer_to_host(out[i], 0, 4 * BIG, v);
+		ok("read", rt_event_wait(got));
+		int from = (rt_exec_position(x, i) + TOTAL * 100 - (int)turns) % TOTAL;
+		for (int k = 0; k < BIG; k++)
+			if (v[k] != (float)(from * 1000 + k % 1000))
+				die("in place", "wrong value");
+		rt_event_unref(got);
+		rt_event_unref(done[i]);
+		rt_buffer_unref(out[i]);
+		rt_buffer_unref(a[i]);
+	}
+	rt_permuted(&copied, &lent);
+	if (copied != none || lent - before != turns * n * 4 * BIG)
+		die("in place", "bytes were copied");
+	free(v);
+	rt_exec_unref(x);
+}
+
 static void death(int proc)
 {
 	float v[TOTAL];
@@ -250,6 +309,7 @@ static void with(void (*fn)(int proc), int victim)
 }
 
 static void test_together(void **state) { with(together, -1); }
+static void test_in_place(void **state) { with(in_place, -1); }
 static void test_death(void **state) { with(death, 2); }
 static void test_poor(void **state) { with(poor, -1); }
 static void test_apart(void **state) { with(apart, -1); }
@@ -257,7 +317,7 @@ static void test_apart(void **state) { with(apart, -1); }
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_together), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_apart),
+		cmocka_unit_test(test_together), cmocka_unit_test(test_in_place), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_apart),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,6 @@
 """Every collective between devices of several processes, beside numpy."""
+import os
+
 import numpy as np
 from common import DEVICES, ME, N, P, case, mesh, same, sharded, spread
 
@@ -163,3 +165,20 @@ def scalars_and_shapes():
     f = sharded(lambda x: lax.psum(x.reshape(()), "x"), outs=P())
     assert float(f(spread(np.arange(N, dtype=np.float32)))) == N * (N - 1) / 2
     assert jax.process_index() == ME and len(jax.local_devices()) == DEVICES
+
+
+@case
+def no_bytes_are_copied():
+    """A permute whose consumer reads in place."""
+    if jax.devices()[0].platform != "rondo":
+        return
+    from rondo import library
+    x = numbers((N, 1 << 18), "float32")
+    a = spread(x)
+    f = sharded(lambda x: lax.ppermute(x, "x", RING) * 2 + x)
+    same(f(a), np.roll(x, 1, 0) * 2 + x)
+    before = library.permuted()
+    same(f(a), np.roll(x, 1, 0) * 2 + x)
+    after = library.permuted()
+    far = os.environ.get("FAR")           # between hosts they must be
+    assert (after[0] - before[0], after[1] - before[1]) == ((DEVICES << 20, 0) if far else (0, DEVICES << 20)), (before, after)
