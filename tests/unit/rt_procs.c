@@ -186,7 +186,7 @@ static void in_place(int proc)
 			str_addf(&s, "%s%d", i ? "," : "", (i + (k ? 1 : TOTAL - 1)) % TOTAL);
 		str_add(&s, "]\n");
 	}
-	str_addf(&s, "kern 0 copy (f32[%d]) -> (f32[%d])\ncoll 0 permute f32 n 1 algo 0 pairs 0 redop add outer 1 inner %d\n"
+	str_addf(&s, "kern 0 copy (f32[%d]) -> (f32[%d])\ncoll 0 permute f32 n 1 algo direct pairs 0 redop add outer 1 inner %d\n"
 	             "run {\n kern 0 copy (b0) -> (b1)\n loop r1 < %d {\n coll 0 permute (b1) -> (b2)\n kern 0 copy (b2) -> (b3)\n"
 	             " kern 0 copy (b2) -> (b3)\n kern 0 copy (b3) -> (b1)\n }\n}\n", BIG, BIG, 4 * BIG, (int)turns);
 	ok("parse", prog_parse(s.p, s.n, &p));
