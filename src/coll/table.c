@@ -26,12 +26,13 @@ enum coll_algo coll_choose(const struct coll_table *t, enum coll_kind k, enum co
  * loan to come back; where the caches are full anyway a copy less counts. */
 #define K(n) ((n) << 10)
 #define END INT64_MAX
+#define SHORT (K(1) + 1)
 static const struct coll_rule pair_rule[COLL_COUNT][COLL_RULES] = {
-	[COLL_all_reduce]     = { { K(1), COLL_slot }, { K(384), COLL_stage }, { K(16384), COLL_two_shot }, { END, COLL_ring } },
-	[COLL_reduce_scatter] = { { K(1), COLL_slot }, { K(128), COLL_stage }, { END, COLL_loan } },
-	[COLL_all_gather]     = { { K(1), COLL_slot }, { K(128), COLL_stage }, { END, COLL_direct } },
-	[COLL_all_to_all]     = { { K(1), COLL_slot }, { K(8), COLL_stage }, { END, COLL_direct } },
-	[COLL_permute]        = { { K(1), COLL_slot }, { K(64), COLL_stage }, { END, COLL_direct } },
+	[COLL_all_reduce]     = { { SHORT, COLL_slot }, { K(384), COLL_stage }, { K(16384), COLL_two_shot }, { END, COLL_ring } },
+	[COLL_reduce_scatter] = { { SHORT, COLL_slot }, { K(128), COLL_stage }, { END, COLL_loan } },
+	[COLL_all_gather]     = { { SHORT, COLL_slot }, { K(128), COLL_stage }, { END, COLL_direct } },
+	[COLL_all_to_all]     = { { SHORT, COLL_slot }, { K(8), COLL_stage }, { END, COLL_direct } },
+	[COLL_permute]        = { { SHORT, COLL_slot }, { K(64), COLL_stage }, { END, COLL_direct } },
 	[COLL_broadcast]      = { { 128, COLL_slot }, { END, COLL_stage } },
 	[COLL_scan]           = { { 128, COLL_slot }, { K(2048), COLL_stage }, { END, COLL_ring } },
 	[COLL_barrier]        = { { END, COLL_slot } },
@@ -41,7 +42,7 @@ static const struct coll_rule more_rule[COLL_COUNT][COLL_RULES] = {
 	[COLL_reduce_scatter] = { { K(8), COLL_slot }, { END, COLL_loan } },
 	[COLL_all_gather]     = { { 64, COLL_slot }, { K(128), COLL_stage }, { END, COLL_direct } },
 	[COLL_all_to_all]     = { { K(6), COLL_slot }, { END, COLL_direct } },
-	[COLL_permute]        = { { K(1), COLL_slot }, { K(24), COLL_stage }, { END, COLL_direct } },
+	[COLL_permute]        = { { SHORT, COLL_slot }, { K(24), COLL_stage }, { END, COLL_direct } },
 	[COLL_broadcast]      = { { 64, COLL_slot }, { K(256), COLL_stage }, { END, COLL_direct } },
 	[COLL_scan]           = { { 64, COLL_slot }, { K(256), COLL_stage }, { END, COLL_ring } },
 	[COLL_barrier]        = { { END, COLL_slot } },

@@ -245,10 +245,46 @@ struct err *sym_slot_room(struct sym_ep *ep, int pe, size_t n, void **out)
 {
 	TRY(credit(ep, pe));
 	const struct sym_peer *p = &ep->world->peer[pe];
-	if (n <= SYM_INLINE || !p->direct)
+	if (n <= SYM_SHORT || !p->direct)
 		*out = ep->room;
 	else
 		*out = from_me(ep, p)->slot[ep->chan[pe].tx % SYM_RING];
+	return NULL;
+}
+
+enum { IN_PIECES = 1u << 31 };    /* beside the bytes of a message */
+
+static void pieces_write(struct sym_ep *ep, int pe, struct sym_piece *p, size_t n, uint64_t tick)
+{
+	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE, p++) {
+		memcpy(p->w, ep->room + o, SYM_PIECE);
+		atomic_store_explicit(&p->tick, tick, memory_order_release);
+	}
+	sym_notify(ep->world, pe);
+}
+
+/* Put together what came in pieces. */
+static struct err *pieces_read(struct sym_ep *ep, int pe, uint32_t site, uint32_t slot, const struct sym_line *l, size_t n, uint64_t tick, struct sym_msg *out)
+{
+	struct sym_piece *p = ep->me->from[pe].piece[slot];
+	char **in = &ep->in[pe][slot];
+	struct err *e = NULL;
+
+	if (n > SYM_SHORT)
+		return ERR(INTERNAL, "device %d sent a short message of %zu bytes", pe, n);
+	if (!*in)
+		*in = mem_lines(SYM_SHORT);
+	memcpy(*in, l->w, SYM_INLINE);
+	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE, p++) {
+		if (atomic_load_explicit(&p->tick, memory_order_acquire) != tick) {
+			WAIT(e, atomic_load_explicit(&p->tick, memory_order_acquire) == tick, pe, site);
+			if (e)
+				return e;
+		}
+		memcpy(*in + o, p->w, SYM_PIECE);
+	}
+	out->n = n;
+	out->data = *in;
 	return NULL;
 }
 
@@ -257,6 +293,14 @@ void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
 	uint64_t w[4] = { 0 }, tick, what = what_of(ep, site, SYM_SLOT_MSG);
 	uint32_t slot = chan_send(&ep->chan[pe], &tick);
 
+	if (n <= SYM_SHORT && ep->world->peer[pe].direct) {
+		memcpy(w, ep->room, sizeof w);
+		line_write(ep, pe, slot, tick, what, w, (uint32_t)n | (n > SYM_INLINE ? IN_PIECES : 0));
+		/* The line goes first: its way and that of the pieces are one. */
+		if (n > SYM_INLINE)
+			pieces_write(ep, pe, from_me(ep, &ep->world->peer[pe])->piece[slot], n, tick);
+		return;
+	}
 	if (n <= SYM_INLINE)
 		memcpy(w, ep->room, sizeof w);
 	line_write(ep, pe, slot, tick, what, w, (uint32_t)n);
@@ -281,7 +325,9 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	struct err *e = NULL;
 
 	/* The answer of a peer that is in step takes little longer than one pause. */
-	for (int i = ep->spins < BRISK ? BRISK : 0; i < BRISK && !chan_arrived(c); i++) { }
+	const struct sym_piece *next = ep->me->from[pe].piece[c->rx % SYM_RING];
+	for (int i = ep->spins < BRISK ? BRISK : 0; i < BRISK && !chan_arrived(c); i++)
+		__builtin_prefetch(next);         /* comes with the line; of more of them the writer would be robbed */
 	/* A peer that has left the launch sends nothing more; what it sent before is there by then. */
 	WAIT(e, chan_arrived(c) || (left && !chan_arrived(c)) || ((left = chan_left(c)) && false), pe, site);
 	if (e)
@@ -292,6 +338,8 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	struct sym_line *l = chan_take(c);
 	if (l->what != want)
 		return diverged(ep, pe, site, l);
+	if (l->n & IN_PIECES)
+		return pieces_read(ep, pe, site, slot, l, l->n & ~IN_PIECES, chan_tick(c, c->rx), out);
 	out->off = l->w[0];
 	out->n = v == SYM_SLOT_MSG ? l->n : l->w[1];
 	out->data = l->n <= SYM_INLINE ? (const void *)l->w : ep->me->from[pe].slot[slot];

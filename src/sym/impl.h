@@ -45,11 +45,15 @@ struct sym_mail { _Alignas(64) _Atomic uint64_t key; uint64_t check, off, spare[
 enum { SYM_MAILS = 32, SYM_ROUNDS = 17 };         /* rounds of a sync of 2^17 PEs */
 struct sym_word { _Alignas(64) _Atomic uint64_t v; };
 
+/* What a message holds beyond its line, if it is short: each piece says for itself that it has come. */
+struct sym_piece { _Alignas(64) uint64_t w[7]; _Atomic uint64_t tick; };
+enum { SYM_PIECE = 56, SYM_PIECES = 18, SYM_SHORT = SYM_INLINE + SYM_PIECES * SYM_PIECE };
 struct sym_from {                         /* what one peer writes */
 	struct sym_line ring[SYM_RING];
 	struct sym_ret ret;
 	struct sym_mail mail[SYM_MAILS];
 	_Alignas(64) uint64_t give[2][2];         /* exchanges of the world's team: even and odd ones, two words each */
+	struct sym_piece piece[SYM_RING][SYM_PIECES];
 	_Alignas(4096) char slot[SYM_RING][SYM_SLOT];
 };
 struct sym_control {
@@ -131,6 +135,7 @@ struct sym_ep {
 	uint32_t named;                   /* program whose name stands in the control zone */
 	struct sym_launch l;
 	int spins;                        /* polls before the next wait yields: fewer while polling has been in vain */
+	char *(*in)[SYM_RING];            /* by PE: where the pieces of a short message are put together; made when first needed */
 	char room[SYM_SLOT];              /* a message being written, where it is short or heaps are not mapped */
 };
 

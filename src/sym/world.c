@@ -61,6 +61,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		ep->me = (struct sym_control *)w->heap[i].base;
 		ep->mine = offsetof(struct sym_control, from) + (size_t)ep->pe * sizeof(struct sym_from);
 		ep->chan = mem_lines((size_t)w->npe * sizeof *ep->chan);
+		ep->in = mem_lines((size_t)w->npe * sizeof *ep->in);
 		for (int k = 0; k < w->npe; k++) {
 			ep->chan[k].in = ep->me->from[k].ring;
 			ep->chan[k].ret = &ep->me->from[k].ret;
@@ -99,6 +100,10 @@ void sym_close(struct sym_world *w)
 	sym_sides_free(w);
 	for (int i = 0; i < w->nlocal; i++) {
 		free(w->ep[i].chan);
+		for (int k = 0; k < w->npe && w->ep[i].in; k++)
+			for (int n = 0; n < SYM_RING; n++)
+				free(w->ep[i].in[k][n]);
+		free(w->ep[i].in);
 		sym_heap_fini(&w->heap[i]);
 	}
 	sym_region_free(&w->region);
