@@ -232,14 +232,54 @@ static struct err *conv_compare(struct hlo *h, const struct wop *o)
 	return op_emit(h, o, (enum ir_kind)((type == 2 ? IR_total_eq : IR_compare_eq) + dir), 2, in, 0, NULL);
 }
 
+/* v seen as dt: elements of another width get or lose a last dimension. */
+static struct err *bits_as(struct hlo *h, ir_val *v, enum dtype dt)
+{
+	const struct ir_type_info *t = ir_vtype(h->m, h->b.fn, *v);
+	int from = dtype_info[t->dtype].bits, to = dtype_info[dt].bits, rank = t->rank;
+	int64_t dim[IR_MAX_RANK + 1];
+	ir_type out;
+	if ((enum dtype)t->dtype == dt)
+		return NULL;
+	memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
+	if (from > to)
+		dim[rank++] = from / to;
+	else if (from < to)
+		rank--;
+	if (rank < 0 || rank > IR_MAX_RANK)
+		return bad_op(h, "a result of rank %d", rank);
+	TRY(type_make(h, h->cur->at, dt, rank, dim, &out));
+	return op_emit_t(h, from == to ? IR_bitcast : IR_bitcast_convert, 1, v, 1, &out, 0, NULL, v);
+}
+
+/* Elements of less than a byte go by way of bytes: what lies in memory is one in a byte. */
 static struct err *conv_bitcast(struct hlo *h, const struct wop *o)
 {
-	ir_val in;
+	ir_val v;
 	ir_type t;
-	TRY(op_ins_n(h, o, 1, &in));
+	TRY(op_ins_n(h, o, 1, &v));
 	TRY(op_out1(h, o, &t));
-	bool same = dtype_info[ir_vtype(h->m, h->b.fn, in)->dtype].bits == dtype_info[ir_type_of(h->m, t)->dtype].bits;
-	return op_emit(h, o, same ? IR_bitcast : IR_bitcast_convert, 1, &in, 0, NULL);
+	const struct ir_type_info x = *ir_vtype(h->m, h->b.fn, v), r = *ir_type_of(h->m, t);
+	int from = dtype_info[x.dtype].bits, to = dtype_info[r.dtype].bits;
+	if (from == to || (from >= 8 && to >= 8) || !from || !to || 8 % MIN(from, to) || MAX(from, to) % 8)
+		return op_emit(h, o, from == to ? IR_bitcast : IR_bitcast_convert, 1, &v, 0, NULL);
+	int64_t dim[IR_MAX_RANK];
+	if (from < to && to > 8) {           /* [.., n] -> [.., n / parts, parts] */
+		int64_t parts = 8 / from;
+		if (!x.rank || x.rank >= IR_MAX_RANK || x.dim[x.rank - 1] % parts)
+			return bad_op(h, "a last dimension that makes no element");
+		memcpy(dim, x.dim, sizeof *dim * (size_t)x.rank);
+		dim[x.rank - 1] /= parts;
+		dim[x.rank] = parts;
+		v = ir_reshape(&h->b, v, x.rank + 1, dim);
+	}
+	TRY(bits_as(h, &v, DT_u8));
+	TRY(bits_as(h, &v, r.dtype));
+	memcpy(dim, r.dim, sizeof *dim * (size_t)r.rank);
+	if (ir_vtype(h->m, h->b.fn, v)->count != r.count)
+		return bad_op(h, "its result has other extents");
+	v = ir_reshape(&h->b, v, r.rank, dim);
+	return op_bind(h, o, 1, &v);
 }
 
 /* The type a reduction accumulates in may be wider than its operands: they are converted to it.  Operand i goes with

@@ -4,10 +4,11 @@
 
 #include <limits.h>
 
-bool lw_is_alias(const struct ir_op *o)
+bool lw_is_alias(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o)
 {
-	return (ir_info(o->kind)->flags & IR_VIEW) || o->kind == IR_bitcast || o->kind == IR_optimization_barrier ||
-	       o->kind == IR_sharding_constraint;
+	if (o->kind == IR_bitcast || o->kind == IR_bitcast_convert)      /* less than a byte is kept in one */
+		return dtype_info[ir_vtype(w->m, fn, ir_in(fn, o, 0))->dtype].bits >= 8 && dtype_info[ir_vtype(w->m, fn, o->out)->dtype].bits >= 8;
+	return (ir_info(o->kind)->flags & IR_VIEW) || o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint;
 }
 
 void lw_frame_init(struct lw *w, struct frame *f, const struct ir_fn *fn)
@@ -28,7 +29,7 @@ void lw_frame_init(struct lw *w, struct frame *f, const struct ir_fn *fn)
 		for (uint32_t k = 0; k < o->nin; k++) {
 			ir_val r = f->root[ir_in(fn, o, k)];
 			f->last[r] = (int)i;
-			if (lw_is_alias(o) && k < o->nout)
+			if (lw_is_alias(w, fn, o) && k < o->nout)
 				f->root[o->out + k] = r;
 		}
 	}

@@ -32,7 +32,7 @@ static bool lower_strip(struct lw *w, struct frame *f, int i, const struct ir_fn
 			const struct ir_type_info *t = ir_vtype(w->m, g, q->out);
 			ok &= t->rank == rt->rank && !memcmp(t->dim, rt->dim, sizeof *t->dim * t->rank);
 			inner[q->out] = true;
-		} else if (lw_is_alias(q) && q->nin == 1 && at[ir_in(g, q, 0)] && !inner[ir_in(g, q, 0)]) {
+		} else if (lw_is_alias(w, g, q) && q->nin == 1 && at[ir_in(g, q, 0)] && !inner[ir_in(g, q, 0)]) {
 			at[q->out] = pass_place_view(w, g, q, at[ir_in(g, q, 0)]);
 			ok &= at[q->out] != NULL;
 		} else {

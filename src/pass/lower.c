@@ -386,7 +386,7 @@ static struct err *lower_op(struct lw *w, struct frame *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
 	const struct ir_fn *fn = f->fn;
-	if (lw_is_alias(o)) {
+	if (lw_is_alias(w, fn, o)) {
 		for (uint32_t k = 0; k < o->nout; k++) {
 			ir_val x = ir_in(fn, o, k);
 			if (o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint) {

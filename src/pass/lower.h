@@ -96,7 +96,8 @@ struct err *lower_case(struct lw *w, struct frame *f, int i);
 
 /* --- frame.c --- */
 void lw_frame_init(struct lw *w, struct frame *f, const struct ir_fn *fn);
-bool lw_is_alias(const struct ir_op *o);                              /* its results show its operands' bytes */
+/* Do o's results show its operands' bytes? */
+bool lw_is_alias(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o);
 /* A dense place for v, copying once if it lies strided. */
 struct place *lw_dense(struct lw *w, struct frame *f, ir_val v);
 /* How often operands of op o show the value behind root r. */

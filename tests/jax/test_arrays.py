@@ -184,3 +184,15 @@ def test_errors_travel():
     with pytest.raises(Exception, match="the callback failed"):
         y = f(jnp.ones(4))
         g(g(y)).block_until_ready()
+
+
+@pytest.mark.parametrize("narrow", [jnp.int4, jnp.uint4])
+@pytest.mark.parametrize("wide", [jnp.uint8, jnp.int16, jnp.float32])
+def test_nibbles_seen_otherwise(narrow, wide):
+    parts = jnp.dtype(wide).itemsize * 2
+    x = jnp.arange(3 * 4 * parts).reshape(3, 4 * parts).astype(narrow)
+    low = np.asarray(x.astype(jnp.int32)) & 15
+    packed = (low[:, ::2] | low[:, 1::2] << 4).astype(np.uint8).view(wide)
+    y = jax.jit(lambda x: x.view(wide))(x)
+    assert np.asarray(y).tobytes() == packed.tobytes()
+    assert (jax.jit(lambda y: y.view(narrow))(y) == x).all()
