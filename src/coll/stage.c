@@ -130,11 +130,24 @@ static struct err *ring_settle(struct coll *c)
 	return NULL;
 }
 
-static struct err *ring_make(struct coll *c)
+/* A ring of at least n bytes: as large as the table says if there is memory for it. */
+static struct err *ring_make(struct coll *c, int64_t n)
 {
-	if (!c->ring)
-		TRY(sym_alloc(c->heap, (size_t)c->table.ring, "the staging ring of collectives", -1, &c->ring));
-	return NULL;
+	static const char what[] = "the staging ring of collectives";
+
+	if (c->ring && (int64_t)c->ring->bytes >= n)
+		return NULL;
+	if (c->ring) {
+		TRY(ring_settle(c));
+		sym_free(c->ring);
+		c->ring = NULL;
+	}
+	struct err *e = sym_alloc(c->heap, (size_t)c->table.ring, what, -1, &c->ring);
+	if (e && e->code == ERR_EXHAUSTED) {
+		err_free(e);
+		e = sym_alloc(c->heap, (size_t)n, what, -1, &c->ring);
+	}
+	return e;
 }
 
 struct err *flow_stage(const struct call *q, const struct flow *f)
@@ -142,10 +155,10 @@ struct err *flow_stage(const struct call *q, const struct flow *f)
 	struct coll *c = q->c;
 	int to = nto(q, f), from = nfrom(q, f);
 	/* What all send at a time is cut so that two rounds fit the ring: its size does not depend on who sends. */
-	int64_t most = c->table.ring / 2 / (f->each ? MAX(q->n - 1, 1) : 1) & ~(int64_t)4095, piece = MIN(c->table.chunk, MAX(most, 4096));
+	int64_t each = f->each ? MAX(q->n - 1, 1) : 1, most = c->table.ring / 2 / each & ~(int64_t)63, piece = MIN(c->table.chunk, MAX(most, 64));
 	int64_t taken = 0;
 
-	TRY(ring_make(c));
+	TRY(ring_make(c, MIN(piece, (f->bytes + 63) & ~(int64_t)63) * each));
 	char *base = sym_ep_base(c->ep) + c->ring->off;
 	for (int64_t o = 0; o < f->bytes; o += piece) {
 		int64_t n = MIN(f->bytes - o, piece), room = (n + 63) / 64 * 64, need = to ? room * (f->each ? to : 1) : 0;

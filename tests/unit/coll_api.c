@@ -52,9 +52,10 @@ static void *device(void *v)
 	return NULL;
 }
 
-static void launch(int n, bool chaos, uint64_t seed, void (*run)(struct dev *d, struct coll *c, char *x, char *y))
+/* spare: bytes that all heaps may hold beside operands and results; 0: as many as they like. */
+static void launch(int n, bool chaos, uint64_t seed, int64_t spare, void (*run)(struct dev *d, struct coll *c, char *x, char *y))
 {
-	struct sym_opts o = { .nlocal = n, .threads = n, .chaos = chaos, .seed = seed };
+	struct sym_opts o = { .nlocal = n, .threads = n, .chaos = chaos, .seed = seed, .limit = spare ? 2 * (int64_t)MOST * MAXP * n + spare : 0 };
 	struct dev d[MAXP];
 	struct sym_world *w;
 
@@ -76,8 +77,8 @@ static void all_worlds(void (*run)(struct dev *d, struct coll *c, char *x, char 
 	static const int npe[] = { 1, 2, 3, 4, 7 };
 
 	for (size_t i = 0; i < NELEM(npe); i++) {
-		launch(npe[i], false, 11 + i, run);
-		launch(npe[i], true, 23 + i, run);
+		launch(npe[i], false, 11 + i, 0, run);
+		launch(npe[i], true, 23 + i, 0, run);
 	}
 }
 
@@ -360,10 +361,25 @@ static void odd(struct dev *d, struct coll *c, char *x, char *y)
 
 static void test_odd(void **state) { all_worlds(odd); }
 
+/* A heap without room for the whole staging ring serves with less. */
+static void staged(struct dev *d, struct coll *c, char *x, char *y)
+{
+	struct coll_group g = { d->n, d->pe, everybody };
+
+	for (uint32_t site = 1; site < 40 && !d->err; site++)
+		d->err = move(c, &g, site, site & 1 ? COLL_all_to_all : COLL_permute, COLL_stage, 20000, x, y);
+}
+
+static void test_tight(void **state)
+{
+	launch(2, false, 5, (64 + 32) << 10, staged);
+	launch(3, false, 6, (2 * 64 + 32) << 10, staged);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(test_reductions), cmocka_unit_test(test_moves), cmocka_unit_test(test_groups), cmocka_unit_test(test_odd),
+		cmocka_unit_test(test_reductions), cmocka_unit_test(test_moves), cmocka_unit_test(test_groups), cmocka_unit_test(test_odd), cmocka_unit_test(test_tight),
 	};
 
 	return cmocka_run_group_tests(t, NULL, NULL);
