@@ -13,9 +13,13 @@ suite="${RONDO_JAXSUITE:-../shared/jaxsuite}"
 out="$(mktemp -d)"
 if [ "${1:-}" = processes ]; then     # four processes of two devices; the runner sets PYTHONPATH itself
 	shift
-	printf '#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:%s"\nexec "%s" "$@"\n' "$PYTHONPATH" "$PYTHON" >"$out/python"
+	cat >"$out/python" <<-SH
+		#!/bin/sh
+		export PYTHONPATH="\$PYTHONPATH:$PYTHONPATH"
+		exec "$PYTHON" "\$@"
+	SH
 	chmod +x "$out/python"
-	PYTHON="$out/python" "$PYTHON" -P "$suite/procs.py" rondo 4 --local 2 "$@" --out "$out"
+	env PYTHON="$out/python" "$PYTHON" -P "$suite/procs.py" rondo 4 --local 2 "$@" --out "$out"
 else
 	"$suite/run.sh" rondo "$@" --out "$out"
 fi
