@@ -3,7 +3,7 @@
 
 #include "impl.h"
 
-enum { WARN_S = 20, BRISK = 200 };
+enum { WARN_S = 20 };
 
 /* name: of the program, if it is known. */
 static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site, const char *name)
@@ -324,9 +324,8 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	bool left = false;
 	struct err *e = NULL;
 
-	/* The answer of a peer that is in step takes little longer than one pause. */
 	const struct sym_piece *next = ep->me->from[pe].piece[c->rx % SYM_RING];
-	for (int i = ep->spins < BRISK ? BRISK : 0; i < BRISK && !chan_arrived(c); i++)
+	for (int i = ep->spins < SYM_BRISK ? SYM_BRISK : 0; i < SYM_BRISK && !chan_arrived(c); i++)
 		__builtin_prefetch(next);         /* comes with the line; of more of them the writer would be robbed */
 	/* A peer that has left the launch sends nothing more; what it sent before is there by then. */
 	WAIT(e, chan_arrived(c) || (left && !chan_arrived(c)) || ((left = chan_left(c)) && false), pe, site);

@@ -235,8 +235,11 @@ extern _Thread_local _Atomic int *sym_stop;         /* becomes non-zero when thi
 /* After a look in vain: pass the time until the next one; an error if there is no hope. */
 struct err *sym_wait_turn(const struct sym_watch *x, struct sym_wait *w);
 void sym_wait_done(const struct sym_watch *x, struct sym_wait *w);
+/* The answer of a peer that is in step takes little longer than one pause: the first looks follow each other. */
+enum { SYM_BRISK = 200 };
 #define SYM_WAIT(e, cond, x) do { \
 		struct sym_wait w_ = { 0 }; \
+		for (int k_ = (x)->w->spins < SYM_BRISK ? SYM_BRISK : 0; k_ < SYM_BRISK && !(cond); k_++) { } \
 		while (!(cond)) \
 			if (((e) = sym_wait_turn((x), &w_))) \
 				break; \

@@ -16,6 +16,7 @@ struct sym_ctx {
 	struct err *err;
 	_Atomic bool failed;
 	_Atomic uint32_t left;            /* nonblocking transfers that the transport has not done yet */
+	_Atomic bool *sent;               /* npe: was something sent there through the transport since the last fence? */
 	_Atomic uint64_t turn;            /* where the next wait for any looks first */
 };
 
@@ -42,6 +43,7 @@ struct err *sym_ctx_new(struct sym_world *w, int pe, enum sym_ctx_kind kind, str
 	c->pe = pe;
 	c->kind = kind;
 	c->owner = &self;
+	c->sent = mem_alloc((size_t)w->npe * sizeof *c->sent);
 	pthread_mutex_init(&c->lock, NULL);
 	*out = c;
 	return NULL;
@@ -56,6 +58,7 @@ void sym_ctx_free(struct sym_ctx *c)
 		log_line(LOG_WARN, "PE %d: %s", c->pe, e->msg);
 	err_free(e);
 	pthread_mutex_destroy(&c->lock);
+	free(c->sent);
 	free(c);
 }
 
@@ -87,6 +90,8 @@ static bool aim(struct sym_ctx *c, struct sym_mem *m, size_t off, size_t n, size
 	}
 	t->pe = m->team->pe_of[rank];
 	t->at = m->at[rank] ? m->at[rank] + off : NULL;
+	if (!t->at)
+		atomic_store_explicit(&c->sent[t->pe], true, memory_order_relaxed);
 	t->off = m->off[rank] + off;
 	return true;
 }
@@ -424,8 +429,10 @@ void sym_ctx_fence(struct sym_ctx *c)
 	/* Before words that are stored with release, nothing would be needed; a put of many bytes may hold one as well. */
 	sym_full_fence();
 	for (int pe = 0; pe < w->npe && w->tr; pe++)
-		if (!w->peer[pe].direct)
+		if (atomic_load_explicit(&c->sent[pe], memory_order_relaxed)) {
+			atomic_store_explicit(&c->sent[pe], false, memory_order_relaxed);
 			w->tr->fence(w, c->pe, pe);
+		}
 }
 
 bool sym_ctx_failed(struct sym_ctx *c) { return atomic_load_explicit(&c->failed, memory_order_acquire); }

@@ -210,8 +210,8 @@ void *sym_ptr(const struct sym_mem *m, int rank);
  * m's team; m must be this PE's handle.
  *
  * Order: operations have none, but what is said here.  A signal, an atomic without result, and put_signal's signal are
- * seen after all that the same PE sent to the same target before.  fence orders all puts, signals and atomics to one target
- * before it before those after it, for each target; quiet waits until all before it are at their targets.  Who sees a word by a
+ * seen after all that the same PE sent to the same target before.  fence orders the context's puts, signals and atomics before it
+ * before those after it, for each target; quiet waits until all that its PE did is at its targets.  Who sees a word by a
  * wait or test, or an atomic, sees what was ordered before it.
  * Words: a put or get of 1, 2, 4 or 8 bytes on such a boundary is never of a part of one.  Atomics are atomic with each other, with C's on
  * the mapped word, and with such puts.
