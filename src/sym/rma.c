@@ -16,9 +16,11 @@ struct sym_ctx {
 	struct err *err;
 	_Atomic bool failed;
 	_Atomic uint32_t left;            /* nonblocking transfers that the transport has not done yet */
-	_Atomic bool *sent;               /* npe: was something sent there through the transport since the last fence? */
+	_Atomic uint8_t *sent;            /* npe: TO_FENCE, TO_QUIET: was something sent there since the last one? */
 	_Atomic uint64_t turn;            /* where the next wait for any looks first */
 };
+
+enum { TO_FENCE = 1, TO_QUIET = 2 };
 
 static _Thread_local char self;           /* whose address is the thread's */
 
@@ -90,8 +92,7 @@ static bool aim(struct sym_ctx *c, struct sym_mem *m, size_t off, size_t n, size
 	}
 	t->pe = m->team->pe_of[rank];
 	t->at = m->at[rank] ? m->at[rank] + off : NULL;
-	if (!t->at)
-		atomic_store_explicit(&c->sent[t->pe], true, memory_order_relaxed);
+	atomic_store_explicit(&c->sent[t->pe], TO_FENCE | TO_QUIET, memory_order_relaxed);
 	t->off = m->off[rank] + off;
 	return true;
 }
@@ -429,17 +430,34 @@ void sym_ctx_fence(struct sym_ctx *c)
 	/* Before words that are stored with release, nothing would be needed; a put of many bytes may hold one as well. */
 	sym_full_fence();
 	for (int pe = 0; pe < w->npe && w->tr; pe++)
-		if (atomic_load_explicit(&c->sent[pe], memory_order_relaxed)) {
-			atomic_store_explicit(&c->sent[pe], false, memory_order_relaxed);
+		if (!w->peer[pe].direct && atomic_load_explicit(&c->sent[pe], memory_order_relaxed) & TO_FENCE) {
+			atomic_store_explicit(&c->sent[pe], TO_QUIET, memory_order_relaxed);
 			w->tr->fence(w, c->pe, pe);
 		}
 }
 
 bool sym_ctx_failed(struct sym_ctx *c) { return atomic_load_explicit(&c->failed, memory_order_acquire); }
 
+/* What was sent to a process that has died since is lost. */
+static void lost(struct sym_ctx *c)
+{
+	struct sym_world *w = c->w;
+
+	for (int pe = 0; pe < w->npe; pe++) {
+		int proc = w->peer[pe].proc;
+		if (!(atomic_load_explicit(&c->sent[pe], memory_order_relaxed) & TO_QUIET))
+			continue;
+		atomic_store_explicit(&c->sent[pe], 0, memory_order_relaxed);
+		if (atomic_load(&w->process[proc].life) == SYM_DEAD)
+			stick(c, ERR(UNAVAILABLE, "quiet: process %d (pid %d) of PE %d has died", proc, w->process[proc].pid, pe));
+	}
+}
+
 struct err *sym_ctx_quiet(struct sym_ctx *c)
 {
 	sym_quiet_all(c->w, c->pe);
+	if (__builtin_expect(atomic_load_explicit(&c->w->gone, memory_order_acquire) > 0, 0))
+		lost(c);
 	if (!atomic_load_explicit(&c->failed, memory_order_acquire))
 		return NULL;
 	pthread_mutex_lock(&c->lock);

@@ -216,7 +216,7 @@ void *sym_ptr(const struct sym_mem *m, int rank);
  * Words: a put or get of 1, 2, 4 or 8 bytes on such a boundary is never of a part of one.  Atomics are atomic with each other, with C's on
  * the mapped word, and with such puts.
  * Failure: the calls that return no error keep the first one in the context; quiet gives it, once.  What was to be
- * read is zeros then. */
+ * read is zeros then.  A target's process that has died is known at quiet, as UNAVAILABLE. */
 enum sym_ctx_kind {
 	SYM_SHARED,               /* any threads, at the same time */
 	SYM_SERIAL,               /* any threads, one at a time */

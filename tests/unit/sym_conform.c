@@ -1008,6 +1008,7 @@ static void orphan(const struct shape *s, int i)
 		raise(SIGKILL);
 	}
 	double t = clock_s();
+	sym_ctx_p(p->cx, m, 128, 8, 1, 1);
 	sym_stream_wait(st, m, 64, SYM_U64, SYM_EQ, 1, 1);
 	struct err *e = i == 0 ? sym_wait_until(p->cx, m, 0, SYM_U64, SYM_EQ, 1, SYM_ANY, NULL) : sym_team_barrier(p->all);
 	CHECK(e && e->code == ERR_UNAVAILABLE && strstr(e->msg, "process 1 (pid"));
@@ -1017,6 +1018,8 @@ static void orphan(const struct shape *s, int i)
 	err_free(e);
 	if (i != 0)
 		FAILS(sym_team_sync(p->all), UNAVAILABLE);
+	FAILS(sym_ctx_quiet(p->cx), UNAVAILABLE);
+	OK(sym_ctx_quiet(p->cx));
 	CHECK(clock_s() - t < 2);
 	sym_stream_free(st);
 	sym_mem_free(m);
