@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -198,13 +199,13 @@ static void fast(void **state)
 	struct err *e = prog_parse(s.p, s.n, &p);
 	if (e)
 		fail_msg("%s", e->msg);
-	double t = clock_s();
+	clock_t t = clock();         /* of this process: what else runs does not matter */
 	e = prog_check(p);
-	t = clock_s() - t;
+	t = clock() - t;
 	if (e)
 		fail_msg("%s", e->msg);
-	print_message("10^4 commands on 8 devices: %.3f s\n", t);
-	assert_true(t < 20);
+	print_message("10^4 commands on 8 devices: %.3f s\n", (double)t / CLOCKS_PER_SEC);
+	assert_true(t < 20 * CLOCKS_PER_SEC);
 	prog_free(p);
 	str_free(&s);
 }
