@@ -107,6 +107,8 @@ class _Service:
 def service(address, num_nodes, **options):
     """As jaxlib's function of this name; None if there can be no other process."""
     import subprocess
+    if not sys.executable:
+        return None
     here = os.path.dirname(os.path.abspath(__file__))
     words = [f"{k}={v}" for k, v in options.items() if v is not None]
     try:
@@ -148,7 +150,8 @@ def distributed(module):
     def initialize(self, *args, **kwargs):
         if not chosen(flags.config):
             return original(self, *args, **kwargs)
-        flags.config.update("jax_enable_recoverability", True)
+        if hasattr(flags.config, "jax_enable_recoverability"):
+            flags.config.update("jax_enable_recoverability", True)
         jaxlib = module._jax
         module._jax = _Jaxlib(jaxlib)
         try:

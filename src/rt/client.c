@@ -161,6 +161,8 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 	log_line(LOG_INFO, "%d %s device%s, %d worker%s each, %lld bytes", c->ndev, ops->name, c->ndev > 1 ? "s" : "", nworker,
 	         nworker == 1 ? "" : "s", (long long)so.limit);
 out:
+	if (e && o->boot && !c->world)
+		job_refuse(o->boot, e);
 	if (e)
 		rt_client_free(c);
 	else

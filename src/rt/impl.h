@@ -142,6 +142,8 @@ bool client_forked(const struct rt_client *c);
 
 /* Learn who the processes of the job are, and what they have. */
 struct err *job_join(struct rt_client *c, const struct kv *boot);
+/* This process will not join: let the others know, if they do not know it yet. */
+void job_refuse(const struct kv *boot, const struct err *why);
 /* t is this machine's table; afterwards that of process 0. */
 struct err *job_table(struct rt_client *c, struct coll_table *t);
 /* Let the other processes know what x sends and receives, for messages. */

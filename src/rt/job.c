@@ -75,6 +75,20 @@ static struct err *fetch(const struct kv *kv, int who, const char *key, struct s
 	}
 }
 
+/* Instead of a card, from a process that fails before it has one. */
+static const char sorry[] = "failed: ";
+
+void job_refuse(const struct kv *boot, const struct err *why)
+{
+	struct str s = { 0 };
+	char key[32];
+
+	snprintf(key, sizeof key, "card/%d", boot->process);
+	str_addf(&s, "%s%s", sorry, why->msg);
+	err_free(boot->put(boot->user, key, s.p, s.n));         /* there may be a card */
+	str_free(&s);
+}
+
 static struct err *card_get(const struct kv *kv, int who, struct card *out)
 {
 	struct str s = { 0 };
@@ -82,6 +96,9 @@ static struct err *card_get(const struct kv *kv, int who, struct card *out)
 
 	snprintf(key, sizeof key, "card/%d", who);
 	struct err *e = fetch(kv, who, key, &s);
+
+	if (!e && s.n > sizeof sorry - 1 && !memcmp(s.p, sorry, sizeof sorry - 1))
+		e = ERR(UNAVAILABLE, "process %d could not join the job: %s", who, s.p + sizeof sorry - 1);
 	if (!e && (s.n < 2 * sizeof(uint32_t) || memcmp(s.p, &(uint32_t){ CARD }, sizeof(uint32_t))))
 		e = ERR(PRECONDITION, "what process %d wrote into the job's store is no card of Rondo's", who);
 	uint32_t version = 0;

@@ -17,6 +17,7 @@ static const int ndev[3] = { 2, 1, 2 };       /* devices of each process */
 
 static struct rt_client *cl;
 static struct kv *kv;
+static bool refusing;
 
 static void die(const char *what, const char *text)
 {
@@ -38,6 +39,10 @@ static void start(const char *dir, int proc, int nproc)
 	conf_set("PROCESSES", (snprintf(text, sizeof text, "%d", nproc), text));
 	conf_set("PROCESS", (snprintf(text, sizeof text, "%d", proc), text));
 	ok("boot", sym_boot_env(&kv));
+	if (refusing)
+		conf_set("COLL", proc == 1 ? "rings" : "ring");
+	if (refusing)
+		return;
 	struct rt_opts o = { .ndev = ndev[proc], .boot = kv };
 	ok("open", rt_client_new(&o, &cl));
 }
@@ -308,8 +313,25 @@ static void with(void (*fn)(int proc), int victim)
 	assert_int_equal(system(cmd), 0);
 }
 
+/* One process cannot: the others hear of it and do not wait. */
+static void refused(int proc)
+{
+	if (proc == 1)
+		SAYS(rt_client_new(&(struct rt_opts){ .ndev = 1, .boot = kv }, &cl), INVALID, "no algorithm 'rings'");
+	else
+		SAYS(rt_client_new(&(struct rt_opts){ .ndev = 1, .boot = kv }, &cl), UNAVAILABLE, "process 1 could not join the job", "no algorithm 'rings'");
+	sym_boot_free(kv);
+	_exit(0);
+}
+
 static void test_together(void **state) { with(together, -1); }
 static void test_in_place(void **state) { with(in_place, -1); }
+static void test_refused(void **state)
+{
+	refusing = true;
+	with(refused, -1);
+	refusing = false;
+}
 static void test_death(void **state) { with(death, 2); }
 static void test_poor(void **state) { with(poor, -1); }
 static void test_apart(void **state) { with(apart, -1); }
@@ -317,7 +339,7 @@ static void test_apart(void **state) { with(apart, -1); }
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_together), cmocka_unit_test(test_in_place), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_apart),
+		cmocka_unit_test(test_together), cmocka_unit_test(test_in_place), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_apart), cmocka_unit_test(test_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
