@@ -3,11 +3,14 @@
  *
  * PEs are threads of one process or of several, on one host or on many: the *world* knows how to reach each.
  * A *heap* per PE: a large sparse region of which blocks are handed out; other PEs know it by number and
- * address bytes in it by offset, never by pointer.  An *endpoint* per PE: the channels to all other PEs, used
- * by one thread at a time.  docs/sym.md describes the protocol.
+ * address bytes in it by offset, never by pointer.  Above it are two ways to communicate.  *Channels*: an
+ * endpoint per PE, whose messages grant, lend and carry memory, used by one thread at a time (ep.c).
+ * *One-sided*: teams of PEs, symmetric memory of a team, contexts that put, get, signal and wait, and streams that do
+ * so while the caller goes on (team.c, rma.c, stream.c).  docs/sym.md describes the protocols and the memory model.
  *
- * The world and heaps are thread-safe; an endpoint belongs to the thread that runs its PE's program.  Nothing
- * here knows what the bytes mean. */
+ * Ownership, unless said otherwise: what a _new or _open gives is owned, and freed by its pair; other pointers are borrowed.
+ * The world, heaps, contexts, streams and events are thread-safe; an endpoint belongs to the thread that runs its
+ * PE's program, a team to the thread that is in a collective call of it.  Nothing here knows what the bytes mean. */
 #ifndef RONDO_SYM_H
 #define RONDO_SYM_H
 

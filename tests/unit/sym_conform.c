@@ -917,15 +917,12 @@ static int run(const struct shape *s, void (*fn)(const struct shape *, int), int
 /* The thread sanitizer does not see order between two threads that comes about through another process. */
 static bool blind(const struct shape *s)
 {
-	bool several = false;
-
-	for (int i = 0; i < s->nproc; i++)
-		several |= s->ndev[i] > 1;
 #ifdef __SANITIZE_THREAD__
-	return several && s->nproc > 1;
-#else
-	return false;
+	for (int i = 0; i < s->nproc && s->nproc > 1; i++)
+		if (s->ndev[i] > 1)
+			return true;
 #endif
+	return false;
 }
 
 static void run_all(const struct shape *s, size_t n)
