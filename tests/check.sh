@@ -43,6 +43,9 @@ if [ $# -gt 0 ]; then
 	for t in "$@"; do unit "$build/unit/$t"; done
 else
 	for t in tests/unit/*.c; do unit "$build/unit/$(basename "$t" .c)"; done
+	for isa in avx512 avx2; do          # the best this machine has went first
+		for t in kern_math kern_matmul kern_fft kern_views; do RONDO_ISA=$isa unit "$build/unit/$t"; done
+	done
 	run tests/layers.sh
 	run tests/docs.sh "$build"
 	run tests/install.sh "$build"

@@ -338,8 +338,22 @@ static void scatter_run(const struct prog_kern *k, const struct kern_state *s, i
 	}
 static bool is_single(const struct scatter *q, enum dtype dt)
 {
-	return (q->op == RED_fn && dt_bytes(dt) == 4) || (q->op == RED_add && (dt == DT_f32 || dt == DT_i32 || dt == DT_u32));
+	bool known = q->op == RED_add || q->op == RED_max || q->op == RED_min;
+	return (q->op == RED_fn && dt_bytes(dt) == 4) || (known && (dt == DT_f32 || dt == DT_i32 || dt == DT_u32));
 }
+
+/* NaN wins; 0 is larger than -0. */
+static inline float larger(float x, float y)
+{
+	uint32_t a, b;
+	memcpy(&a, &x, 4);
+	memcpy(&b, &y, 4);
+	a &= b;
+	if (x == y)
+		memcpy(&x, &a, 4);
+	return x != x || x >= y ? x : y;
+}
+static inline float smaller(float x, float y) { return -larger(-x, -y); }
 static void scatter_single(const struct scatter *q, const struct walk *w, enum dtype dt, int64_t rows, const char *idx, char *op, const char *up)
 {
 	int bl = w->nb - 1;
@@ -347,10 +361,28 @@ static void scatter_single(const struct scatter *q, const struct walk *w, enum d
 	bool in;
 	if (q->op == RED_fn) {
 		SINGLE(uint32_t, y)
+	} else if (q->op == RED_add) {
+		if (dt == DT_f32) {
+			SINGLE(float, x + y)
+		} else {
+			SINGLE(uint32_t, x + y)
+		}
 	} else if (dt == DT_f32) {
-		SINGLE(float, x + y)
+		if (q->op == RED_max) {
+			SINGLE(float, larger(x, y))
+		} else {
+			SINGLE(float, smaller(x, y))
+		}
+	} else if (dt == DT_i32) {
+		if (q->op == RED_max) {
+			SINGLE(int32_t, MAX(x, y))
+		} else {
+			SINGLE(int32_t, MIN(x, y))
+		}
+	} else if (q->op == RED_max) {
+		SINGLE(uint32_t, MAX(x, y))
 	} else {
-		SINGLE(uint32_t, x + y)
+		SINGLE(uint32_t, MIN(x, y))
 	}
 }
 

@@ -950,7 +950,7 @@ static void gathers(void **state)
 			w[nw++] = map[i];
 		w[nw++] = ivd;
 		enum dtype dt = below(2) ? DT_f32 : DT_i32, it = below(2) ? DT_i32 : DT_u8;
-		enum redop op = below(2) ? RED_add : RED_fn;
+		enum redop op = (enum redop[]){ RED_add, RED_fn, RED_max, RED_min }[below(4)];
 		if (scatter) {
 			w[nw++] = 0;
 			w[nw++] = op;
@@ -998,14 +998,16 @@ static void gathers(void **state)
 			if (scatter) {
 				if (in && op == RED_add)
 					set(&want, full, get(&want, full) + get(&up, ux));
-				else if (in)
+				else if (in && op == RED_fn)
 					set(&want, full, get(&up, ux));
+				else if (in)
+					set(&want, full, (op == RED_max ? fmax : fmin)(get(&want, full), get(&up, ux)));
 			} else {
 				set(&want, full, get(&op_, full));
 			}
 		}
 		run(2, 1);
-		if (scatter && op == RED_add) {
+		if (scatter && op != RED_fn) {
 			same("scatter", &arr[2], &want, 0);
 		} else if (scatter) {
 			/* rows are done in order, elements of a row once: the last wins, as in the loop if windows come last */
