@@ -1,6 +1,8 @@
 """Runs rows in this process, one JSON line each.  Started by run.py: worker.py PLATFORM SAMPLES.npz NAME..."""
 
+import contextlib
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -32,6 +34,24 @@ def reset_peak():
         f.write("5")
 
 
+@contextlib.contextmanager
+def first():
+    """With BENCH_FIRST set: every thread goes before what else runs on this machine, where that is allowed."""
+
+    def policy(kind, priority):
+        for task in os.listdir("/proc/self/task"):
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(int(task), kind, os.sched_param(priority))
+
+    if os.environ.get("BENCH_FIRST"):
+        policy(os.SCHED_FIFO, 1)
+    try:
+        yield
+    finally:
+        if os.environ.get("BENCH_FIRST"):
+            policy(os.SCHED_OTHER, 0)
+
+
 def sampled(tree):
     """Up to 4096 elements of every array, at fixed places, as float64."""
     found = []
@@ -48,24 +68,28 @@ def run(row):
     before = memory("VmRSS")
     reset_peak()
     if case.seconds:
-        spent, out, *_ = case.seconds()
+        with first():
+            spent, out, *_ = case.seconds()
         return {"us": spent * 1e6}, sampled(out)
-    args, times, first = case.args, [], None
-    begin = time.perf_counter()
-    while len(times) < 4 or time.perf_counter() - begin < BUDGET:
-        t = time.perf_counter()
-        out = jax.block_until_ready(case.call(*args))
-        times.append(time.perf_counter() - t)
-        if first is None:
-            first = sampled(case.sample(out) if case.sample else out)
-        if case.keep:
-            args = case.keep(args, out)
-        if time.perf_counter() - begin > 20:
-            break
-    record = {"us": statistics.median(times[1:] or times) / case.units * 1e6, "first_s": times[0]}
+    args, times = case.args, []
+    out = jax.block_until_ready(case.call(*args))  # compiles
+    sample = sampled(case.sample(out) if case.sample else out)
+    if case.keep:
+        args = case.keep(args, out)
+    with first():
+        begin = time.perf_counter()
+        while len(times) < 3 or time.perf_counter() - begin < BUDGET:
+            t = time.perf_counter()
+            out = jax.block_until_ready(case.call(*args))
+            times.append(time.perf_counter() - t)
+            if case.keep:
+                args = case.keep(args, out)
+            if time.perf_counter() - begin > 20:
+                break
+    record = {"us": statistics.median(times) / case.units * 1e6}
     if row.alone:
         record["mb"] = memory("VmHWM") - before
-    return record, first
+    return record, sample
 
 
 def main():
