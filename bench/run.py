@@ -121,8 +121,8 @@ def duration(us):
         return "fails"
     for unit, scale in ("s", 1e6), ("ms", 1e3), ("us", 1), ("ns", 1e-3):
         if us >= scale:
-            return f"{us / scale:.3g} {unit}" if us / scale < 100 else f"{us / scale:.0f} {unit}"
-    return "-"
+            break
+    return f"{us / scale:.3g} {unit}" if us / scale < 100 else f"{us / scale:.0f} {unit}"
 
 
 def number(x):
