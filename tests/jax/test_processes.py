@@ -170,3 +170,23 @@ def test_a_process_that_leaves(tmp_path):
     out = run(2, 1, "faults", "leave", 1, tmp_path / "none")
     assert "process 1" in out[0][1] and "has left the job" in out[0][1], out
     assert [code for code, _, _ in out] == [0, 0]
+
+
+@needs_rondo
+def test_training_gives_the_same_bits(tmp_path):
+    """The example as four devices of one process, and as four processes under `rondo launch`."""
+    pytest.importorskip("optax")
+    root = HERE.parents[1]
+    launch = pathlib.Path(os.environ.get("RONDO_LIBRARY") or root / "build" / "librondo.so").with_name("rondo")
+    if not launch.exists():
+        pytest.skip(f"no {launch}")
+    env = {**os.environ, "RONDO_DEVICES": "0", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    losses = []
+    for n in (1, 4):
+        command = [] if n == 1 else [launch, "launch", "-n", n]
+        words = [*command, sys.executable, root / "examples" / "train_ring.py", "--platform", "rondo", "--devices", 4, "--processes", n,
+                 "--steps", 4, "--layers", 1, "--length", 128, "--out", tmp_path / str(n)]
+        done = subprocess.run(list(map(str, words)), env=env, capture_output=True, text=True, timeout=100)
+        assert (tmp_path / str(n) / "loss.tsv").exists(), done.stdout + done.stderr
+        losses.append((tmp_path / str(n) / "loss.tsv").read_text())
+    assert losses[0] == losses[1] and losses[0].count("\n") == 4, losses
