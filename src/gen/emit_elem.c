@@ -307,16 +307,9 @@ LV em_libm_loop(struct em *e, const LV *a, const char *name)
 	int w = em_lanes(a[0]);
 	if (!w)
 		return em_libm(e, name, 1, a);
-	LLVMBasicBlockRef entry = LLVMGetEntryBasicBlock(e->f), from = LLVMGetInsertBlock(e->b), loop = em_block(e, "lane"), end = em_block(e, "done");
-	LLVMBuilderRef eb = LLVMCreateBuilderInContext(e->c);
-	LV first = LLVMGetFirstInstruction(entry);
-	if (first)
-		LLVMPositionBuilderBefore(eb, first);
-	else
-		LLVMPositionBuilderAtEnd(eb, entry);
+	LLVMBasicBlockRef from = LLVMGetInsertBlock(e->b), loop = em_block(e, "lane"), end = em_block(e, "done");
 	LT vt = LLVMTypeOf(a[0]), st = scalar_of(vt);
-	LV mem = LLVMBuildAlloca(eb, vt, "");
-	LLVMDisposeBuilder(eb);
+	LV mem = em_alloca(e, vt);
 	LLVMBuildStore(e->b, a[0], mem);
 	LLVMBuildBr(e->b, loop);
 	LLVMPositionBuilderAtEnd(e->b, loop);

@@ -422,11 +422,11 @@ bool ir_effect(const struct ir_module *m, const struct ir_fn *fn, const struct i
 	int own = own_effect(fn, o);
 	if (own >= 0)
 		return own;
-	ARR(ir_fnid) todo = {0};
+	ARR(ir_fnid) reached = {0};
 	uint8_t *seen = mem_alloc(m->fn.n);
 	bool found = false;
 	for (size_t next = 0;; next++) {
-		const struct ir_fn *g = next ? ir_fn_of(m, todo.p[next - 1]) : fn;
+		const struct ir_fn *g = next ? ir_fn_of(m, reached.p[next - 1]) : fn;
 		for (size_t i = 0; i < (next ? g->op.n : 1) && !found; i++) {
 			const struct ir_op *p = next ? &g->op.p[i] : o;
 			own = own_effect(g, p);
@@ -435,24 +435,24 @@ bool ir_effect(const struct ir_module *m, const struct ir_fn *fn, const struct i
 				continue;
 			int n = 64;
 			for (;; n *= 2) {
-				arr_reserve(&todo, n);
-				int k = ir_regions(g, p, todo.p + todo.n, n);
+				arr_reserve(&reached, n);
+				int k = ir_regions(g, p, reached.p + reached.n, n);
 				if (k < n) {
 					n = k;
 					break;
 				}
 			}
-			ir_fnid *r = todo.p + todo.n;
+			ir_fnid *r = reached.p + reached.n;
 			for (int k = 0; k < n; k++)
 				if (!seen[r[k]]) {
 					seen[r[k]] = 1;
-					todo.p[todo.n++] = r[k];
+					reached.p[reached.n++] = r[k];
 				}
 		}
-		if (found || next == todo.n)
+		if (found || next == reached.n)
 			break;
 	}
-	arr_free(&todo);
+	arr_free(&reached);
 	free(seen);
 	return found;
 }

@@ -142,14 +142,14 @@ static struct err *all_of(struct pe *p)
 {
 	struct bench *b = p->b;
 	double sample[COLL_ALGOS][MAX_ROUNDS], s;
-	int done = 0, todo = 0;
+	int done = 0, total = 0;
 
 	/* Once round the staging ring: the first touch of its pages is nobody's time. */
 	coll_use(p->c, COLL_permute, COLL_stage);
 	for (int64_t o = 0, n = MIN(b->size[b->nsize - 1], b->table.chunk); o <= b->table.ring; o += n)
 		TRY(turn(p->c, &p->g, COLL_permute, n, p->x, p->y));
 	for (int k = 0; k < OPS; k++)
-		todo += b->op[k] ? k == COLL_barrier ? 1 : b->nsize : 0;
+		total += b->op[k] ? k == COLL_barrier ? 1 : b->nsize : 0;
 	for (int k = 0; k < OPS; k++)
 		for (int i = 0; b->op[k] && i < (k == COLL_barrier ? 1 : b->nsize); i++, done++) {
 			int turns[COLL_ALGOS] = { 0 };
@@ -176,7 +176,7 @@ static struct err *all_of(struct pe *p)
 					b->r->s[k][i][a] = sample[a][b->rounds / 2];
 				}
 			if (!p->pe && b->progress)
-				str_progress(stderr, "bench coll", (double)(done + 1) / todo);
+				str_progress(stderr, "bench coll", (double)(done + 1) / total);
 		}
 	return NULL;
 }
