@@ -41,6 +41,21 @@ static inline void copy(void *to, const void *from, size_t n)
 	}
 }
 
+/* The same into lines that others may hold: they are asked for ahead of the stores. */
+static inline void copy_out(char *to, const char *from, size_t n)
+{
+	enum { AHEAD = 1024 };
+
+	for (; n > AHEAD; to += AHEAD, from += AHEAD, n -= AHEAD) {
+#ifdef __x86_64__
+		for (size_t i = 0; i < MIN(n - AHEAD, AHEAD); i += 64)
+			__asm__ volatile("prefetchw %0" :: "m"(to[AHEAD + i]));
+#endif
+		memcpy(to, from, AHEAD);
+	}
+	copy(to, from, n);
+}
+
 /* --- combine.c: rank order ------------------------------------------------------ */
 
 struct acc {
@@ -65,12 +80,14 @@ void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int 
 /* --- stage.c: operands that others may read --------------------------------------- */
 
 bool overlap(const void *a, int64_t na, const void *b, int64_t nb);
+bool loan_here(const struct call *q, const void *x);          /* is it in the heap? */
 /* An operand in the heap.  copy: the place itself is written while others read. */
 struct loan { size_t off; struct sym_block *copy; };
 struct err *loan_make(const struct call *q, const void *x, int64_t n, bool copy, struct loan *out);
 void loan_end(struct loan *l);
-/* Tell all others where something lies, and learn where theirs is: at[] by rank. */
-struct err *loan_exchange(const struct call *q, size_t off, size_t n, size_t *at);
+/* Tell all others where something lies, and where something else does, and learn where theirs are: at[], to[] (may be
+ * NULL) by rank. */
+struct err *loan_exchange(const struct call *q, size_t off, size_t other, size_t *at, size_t *to);
 /* Done with what the others lent; wait until they are done with what this PE lent. */
 struct err *loan_give_back(const struct call *q);
 
@@ -82,12 +99,12 @@ void stream(struct sym_ep *ep, struct strided dst, int64_t di, int pe, size_t of
 
 /* What goes through the staging ring, or through slots: bytes for each member, the same for all (each false) or
  * not.  fill writes bytes [o, o + n) of what goes to rank j; take gets those of all the others at once (by rank,
- * w[me] unused); for reductions, and one by one otherwise. */
+ * w[me] unused), where they begin at byte `at`. */
 struct flow {
 	int64_t bytes;
 	bool each;
 	void (*fill)(void *user, int j, int64_t o, int64_t n, char *to);
-	void (*take)(void *user, const struct where *w, int64_t o, int64_t n);
+	void (*take)(void *user, const struct where *w, int64_t at, int64_t o, int64_t n);
 	void *user;
 	const int *to, *from;             /* ranks to send to and to receive from, each other one if NULL */
 	int nto, nfrom;

@@ -17,13 +17,13 @@ static void blocks_fill(void *v, int j, int64_t o, int64_t n, char *to)
 	stream(u->q->ep, dense(to, n), 0, -1, 0, from_of(u->b, j), o, n);
 }
 
-static void blocks_take(void *v, const struct where *w, int64_t o, int64_t n)
+static void blocks_take(void *v, const struct where *w, int64_t at, int64_t o, int64_t n)
 {
 	struct moving *u = v;
 
 	for (int k = 1; k < u->q->n; k++) {
 		int j = rank_after(u->q, k);
-		stream(u->q->ep, to_of(u->b, j), o, w[j].p ? -1 : w[j].pe, w[j].off, dense(w[j].p, n), 0, n);
+		stream(u->q->ep, to_of(u->b, j), o, w[j].p ? -1 : w[j].pe, w[j].off, dense(w[j].p, at + n), at, n);
 	}
 }
 
@@ -34,7 +34,7 @@ static struct err *blocks_direct(const struct call *q, const struct blocks *b)
 	struct err *e;
 
 	TRY(loan_make(q, b->x, b->nx, false, &l));
-	TRY_GOTO(e, loan_exchange(q, l.off, (size_t)b->nx, at), out);
+	TRY_GOTO(e, loan_exchange(q, l.off, 0, at, NULL), out);
 	for (int k = 1; k < q->n; k++) {
 		int j = rank_after(q, k);
 		stream(q->ep, to_of(b, j), 0, q->pe[j], at[j] + (size_t)(q->me * b->send), (struct strided){ NULL, b->from.inner, b->from.step }, 0, b->n);
@@ -141,17 +141,17 @@ struct err *move_blocks(const struct call *q, const struct blocks *b)
 
 struct single { const struct call *q; const char *x; char *y; int from; };
 
-static void single_fill(void *v, int j, int64_t o, int64_t n, char *to) { copy(to, ((struct single *)v)->x + o, (size_t)n); }
+static void single_fill(void *v, int j, int64_t o, int64_t n, char *to) { copy_out(to, ((struct single *)v)->x + o, (size_t)n); }
 
-static void single_take(void *v, const struct where *w, int64_t o, int64_t n)
+static void single_take(void *v, const struct where *w, int64_t at, int64_t o, int64_t n)
 {
 	struct single *u = v;
 	const struct where *s = &w[u->from];
 
 	if (s->p)
-		copy(u->y + o, s->p, (size_t)n);
+		copy(u->y + o, s->p + at, (size_t)n);
 	else
-		sym_get(u->q->ep, s->pe, u->y + o, s->off, (size_t)n);
+		sym_get(u->q->ep, s->pe, u->y + o, s->off + (size_t)at, (size_t)n);
 }
 
 /* Down the ranks after the root, in chunks that follow each other. */

@@ -7,15 +7,15 @@
 
 struct all { const struct call *q; const struct acc *a; const char *x; char *y; };
 
-static void all_fill(void *v, int j, int64_t o, int64_t n, char *to) { copy(to, ((struct all *)v)->x + o, (size_t)n); }
+static void all_fill(void *v, int j, int64_t o, int64_t n, char *to) { copy_out(to, ((struct all *)v)->x + o, (size_t)n); }
 
-static void all_take(void *v, const struct where *w, int64_t o, int64_t n)
+static void all_take(void *v, const struct where *w, int64_t at, int64_t o, int64_t n)
 {
 	struct all *u = v;
 	struct where *mine = (struct where *)(uintptr_t)&w[u->q->me];
 
-	*mine = (struct where){ u->x + o, -1, 0 };
-	acc_all(u->a, u->q->ep, w, u->q->n, 0, u->y + o, n);
+	*mine = (struct where){ u->x + o - at, -1, 0 };
+	acc_all(u->a, u->q->ep, w, u->q->n, at, u->y + o, n);
 }
 
 /* Two PEs, one message each way: both write into the other's heap and read what has come into their own. */
@@ -42,7 +42,7 @@ static struct err *all_loan(const struct call *q, const struct acc *a, const cha
 	struct err *e;
 
 	TRY(loan_make(q, x, n, x == y, &l));
-	TRY_GOTO(e, loan_exchange(q, l.off, (size_t)n, at), out);
+	TRY_GOTO(e, loan_exchange(q, l.off, 0, at, NULL), out);
 	for (int k = 0; k < q->n; k++)
 		w[k] = (struct where){ NULL, q->pe[k], at[k] };
 	acc_all(a, q->ep, w, q->n, 0, y, n);
@@ -54,37 +54,45 @@ out:
 
 /* --- all_reduce: two-shot --------------------------------------------------------------- */
 
-/* Rank r reduces slice r of all operands into its own result and lends it again.  Works in place: slice r of an
- * operand is read by rank r alone, and when rank r says its slice is done nobody reads that slice any more. */
-static struct err *all_two_shot(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)
+/* Rank r reduces slice r of all operands and writes it into all results.  Works in place: slice r of an operand is
+ * read by rank r alone, before it is written.  Who has its loan back has its result as well.  Operands or results
+ * outside the heaps, of any PE, go through the staging ring: a copy of chunks that stay in the caches costs less than
+ * one of the whole; of hosts that must be asked, more. */
+static struct err *all_two_shot(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n, const struct flow *f)
 {
-	int64_t slice = ((n / a->elem + q->n - 1) / q->n * a->elem + 63) / 64 * 64;
-	size_t at[MAX_ROW];
+	enum { ELSEWHERE = -1 };
+	int64_t slice = ((n / a->elem + q->n - 1) / q->n * a->elem + 63) / 64 * 64, lo = MIN(q->me * slice, n), hi = MIN(lo + slice, n);
+	bool near = true, here = loan_here(q, x) && loan_here(q, y);
+	size_t at[MAX_ROW], to[MAX_ROW];
 	struct where w[MAX_ROW];
 	struct loan l = { 0 }, out = { 0 };
-	struct sym_msg m;
 	struct err *e;
 
-	TRY_GOTO(e, loan_make(q, x, n, false, &l), out);
-	TRY_GOTO(e, loan_make(q, y, n, false, &out), out);
+	for (int k = 0; k < q->n; k++)
+		near &= sym_direct(q->ep, q->pe[k]);
+	if (!near || here) {
+		TRY_GOTO(e, loan_make(q, x, n, false, &l), out);
+		TRY_GOTO(e, loan_make(q, y, n, false, &out), out);
+	}
 	char *dst = sym_ep_base(q->ep) + out.off;
-	TRY_GOTO(e, loan_exchange(q, l.off, (size_t)n, at), out);
-	for (int k = 0; k < q->n; k++)
+	TRY_GOTO(e, loan_exchange(q, l.off, near && !here ? (size_t)ELSEWHERE : out.off, at, to), out);
+	for (int k = 0; k < q->n; k++) {
 		w[k] = (struct where){ NULL, q->pe[k], at[k] };
-	int64_t lo = MIN(q->me * slice, n), hi = MIN(lo + slice, n);
-	acc_all(a, q->ep, w, q->n, lo, dst + lo, hi - lo);
-	for (int k = 0; k < q->n; k++)
-		if (k != q->me)
-			sym_return(q->ep, q->pe[k], false);
-	for (int k = 1; k < q->n; k++)
-		TRY_GOTO(e, sym_tell(q->ep, q->pe[rank_after(q, k)], q->site, SYM_LEND, out.off, (size_t)n), out);
-	for (int k = 1; k < q->n; k++) {
-		int j = rank_after(q, k), pe = q->pe[j];
-		TRY_GOTO(e, sym_recv(q->ep, pe, q->site, SYM_LEND, &m), out);
-		lo = MIN(j * slice, n), hi = MIN(lo + slice, n);
-		if (hi > lo)
-			sym_get(q->ep, pe, dst + lo, m.off + (size_t)lo, (size_t)(hi - lo));
-		sym_return(q->ep, pe, true);
+		here &= to[k] != (size_t)ELSEWHERE;
+	}
+	if (near && !here) {
+		for (int k = 0; k < q->n; k++)
+			if (k != q->me)
+				sym_return(q->ep, q->pe[k], false);
+		return flow_stage(q, f);
+	}
+	for (int64_t o = lo, k; o < hi; o += k) {
+		k = near ? MIN(hi - o, PIECE) : hi - o;
+		acc_all(a, q->ep, w, q->n, o, dst + o, k);
+		for (int i = 1; i < q->n; i++) {
+			int j = rank_after(q, i);
+			sym_put(q->ep, q->pe[j], to[j] + (size_t)o, dst + o, (size_t)k);
+		}
 	}
 	TRY_GOTO(e, loan_give_back(q), out);
 	if (out.copy)
@@ -231,45 +239,6 @@ out:
 	return e;
 }
 
-/* Two PEs take the upper end in turns: each reduces every other chunk, straight from where the operands lie. */
-static struct err *all_ring_pair(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)
-{
-	struct chain c = { .q = q, .a = a, .n = n, .chunk = q->c->table.chunk / a->elem * a->elem, .x = x, .y = y };
-	int64_t nc = (n + c.chunk - 1) / c.chunk;
-	int pe = q->pe[!q->me];
-	struct sym_msg m;
-	struct err *e;
-
-	TRY_GOTO(e, chain_open(&c, true, true, false), out);
-	char *dst = sym_ep_base(q->ep) + c.ly.off;
-	for (int64_t t = 0; t < nc + 2; t++) {
-		if (t < nc && (t & 1) != q->me)              /* the other one reduces chunk t */
-			TRY_GOTO(e, sym_tell(q->ep, pe, q->site, SYM_LEND, c.lx.off + (size_t)(t * c.chunk), (size_t)chunk_len(&c, t)), out);
-		int64_t i = t - 1;
-		if (i >= 0 && i < nc && (i & 1) == q->me) {
-			TRY_GOTO(e, sym_recv(q->ep, pe, q->site, SYM_LEND, &m), out);
-			struct where w[2];
-			w[q->me] = (struct where){ x + i * c.chunk, -1, 0 };
-			w[!q->me] = (struct where){ NULL, pe, m.off };
-			acc_all(a, q->ep, w, 2, 0, dst + i * c.chunk, chunk_len(&c, i));
-			sym_return(q->ep, pe, false);
-			TRY_GOTO(e, sym_tell(q->ep, pe, q->site, SYM_LEND, c.ly.off + (size_t)(i * c.chunk), (size_t)chunk_len(&c, i)), out);
-		}
-		i = t - 2;
-		if (i >= 0 && i < nc && (i & 1) != q->me) {
-			TRY_GOTO(e, sym_recv(q->ep, pe, q->site, SYM_LEND, &m), out);
-			sym_get(q->ep, pe, dst + i * c.chunk, m.off, (size_t)chunk_len(&c, i));
-			sym_return(q->ep, pe, false);
-		}
-	}
-	TRY_GOTO(e, loan_give_back(q), out);
-	if (c.ly.copy)
-		memcpy(y, dst, (size_t)n);
-out:
-	chain_close(&c);
-	return e;
-}
-
 /* --- all_reduce -------------------------------------------------------------------------- */
 
 static struct err *all_doubling(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)
@@ -303,8 +272,8 @@ struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t c
 	switch (q->algo) {
 	case COLL_slot: e = q->n == 2 && n <= SYM_SLOT && a.pair ? all_pair(q, &a, x, y, n) : flow_slot(q, &f); break;
 	case COLL_loan: e = all_loan(q, &a, x, y, n); break;
-	case COLL_two_shot: e = all_two_shot(q, &a, x, y, n); break;
-	case COLL_ring: e = q->n == 2 ? all_ring_pair(q, &a, x, y, n) : all_ring(q, &a, x, y, n); break;
+	case COLL_two_shot: e = all_two_shot(q, &a, x, y, n, &f); break;
+	case COLL_ring: e = q->n == 2 ? all_two_shot(q, &a, x, y, n, &f) : all_ring(q, &a, x, y, n); break;       /* in a ring of two both have an end */
 	case COLL_doubling: e = all_doubling(q, &a, x, y, n); break;
 	default: e = flow_stage(q, &f); break;
 	}
@@ -323,14 +292,14 @@ static void part_fill(void *v, int j, int64_t o, int64_t n, char *to)
 	stream(u->q->ep, dense(to, n), 0, -1, 0, (struct strided){ (char *)(uintptr_t)u->x + j * u->inner, u->inner, u->step }, o, n);
 }
 
-static void part_take(void *v, const struct where *w, int64_t o, int64_t n)
+static void part_take(void *v, const struct where *w, int64_t at, int64_t o, int64_t n)
 {
 	struct part *u = v;
 	struct where *mine = (struct where *)(uintptr_t)&w[u->q->me];
 
 	part_fill(u, u->q->me, o, n, u->y + o);
-	*mine = (struct where){ u->y + o, -1, 0 };
-	acc_all(u->a, u->q->ep, w, u->q->n, 0, u->y + o, n);
+	*mine = (struct where){ u->y + o - at, -1, 0 };
+	acc_all(u->a, u->q->ep, w, u->q->n, at, u->y + o, n);
 }
 
 static struct err *part_loan(const struct call *q, const struct acc *a, int64_t outer, int64_t inner, const char *x, char *y)
@@ -342,7 +311,7 @@ static struct err *part_loan(const struct call *q, const struct acc *a, int64_t 
 	struct err *e;
 
 	TRY(loan_make(q, x, n, false, &l));
-	TRY_GOTO(e, loan_exchange(q, l.off, (size_t)n, at), out);
+	TRY_GOTO(e, loan_exchange(q, l.off, 0, at, NULL), out);
 	for (int k = 0; k < q->n; k++)
 		w[k] = (struct where){ NULL, q->pe[k], at[k] };
 	for (int64_t o = 0; o < outer; o++)
@@ -379,14 +348,14 @@ static void identity(const struct coll_red *r, char *y, int64_t n)
 		memcpy(y + i, one, (size_t)es);
 }
 
-static void scan_take(void *v, const struct where *w, int64_t o, int64_t n)
+static void scan_take(void *v, const struct where *w, int64_t at, int64_t o, int64_t n)
 {
 	struct scan *u = v;
 	const struct call *q = u->all.q;
 	struct where *mine = (struct where *)(uintptr_t)&w[q->me];
 
-	*mine = (struct where){ u->all.x + o, -1, 0 };
-	acc_all(u->all.a, q->ep, w, q->me + !u->exclusive, 0, u->all.y + o, n);
+	*mine = (struct where){ u->all.x + o - at, -1, 0 };
+	acc_all(u->all.a, q->ep, w, q->me + !u->exclusive, at, u->all.y + o, n);
 }
 
 static struct err *scan_ring(const struct call *q, const struct acc *a, bool exclusive, const char *x, char *y, int64_t n)

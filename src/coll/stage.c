@@ -8,7 +8,7 @@
 
 #include "impl.h"
 
-enum { AHEAD = SYM_RING / 2 };    /* messages that may be under way before the others' are looked at */
+enum { AHEAD = SYM_RING / 2, WEAVE = 4096 };         /* messages that may be under way before the others' are looked at; bytes written and read by turns */
 
 bool overlap(const void *a, int64_t na, const void *b, int64_t nb)
 {
@@ -17,13 +17,15 @@ bool overlap(const void *a, int64_t na, const void *b, int64_t nb)
 
 /* --- loans ------------------------------------------------------------------------ */
 
+bool loan_here(const struct call *q, const void *x) { return (uintptr_t)x - (uintptr_t)sym_ep_base(q->ep) < sym_span(q->c->heap); }
+
 struct err *loan_make(const struct call *q, const void *x, int64_t n, bool copy, struct loan *out)
 {
 	char *base = sym_ep_base(q->ep);
 	uint64_t off = (uint64_t)((uintptr_t)x - (uintptr_t)base);
 
 	out->copy = NULL;
-	if (off < sym_span(q->c->heap) && !copy) {
+	if (loan_here(q, x) && !copy) {
 		out->off = off;
 		return NULL;
 	}
@@ -35,18 +37,22 @@ struct err *loan_make(const struct call *q, const void *x, int64_t n, bool copy,
 
 void loan_end(struct loan *l) { sym_free(l->copy); }
 
-struct err *loan_exchange(const struct call *q, size_t off, size_t n, size_t *at)
+struct err *loan_exchange(const struct call *q, size_t off, size_t other, size_t *at, size_t *to)
 {
 	struct sym_msg m;
 
 	for (int k = 1; k < q->n; k++)
-		TRY(sym_tell(q->ep, q->pe[rank_after(q, k)], q->site, SYM_LEND, off, n));
+		TRY(sym_tell(q->ep, q->pe[rank_after(q, k)], q->site, SYM_LEND, off, other));
 	for (int k = 1; k < q->n; k++) {
 		int j = rank_after(q, k);
 		TRY(sym_recv(q->ep, q->pe[j], q->site, SYM_LEND, &m));
 		at[j] = m.off;
+		if (to)
+			to[j] = m.n;
 	}
 	at[q->me] = off;
+	if (to)
+		to[q->me] = other;
 	return NULL;
 }
 
@@ -98,23 +104,35 @@ static inline int from_rank(const struct call *q, const struct flow *f, int k) {
 static inline int nto(const struct call *q, const struct flow *f) { return f->to ? f->nto : q->n - 1; }
 static inline int nfrom(const struct call *q, const struct flow *f) { return f->from ? f->nfrom : q->n - 1; }
 
-/* Take bytes [o, o + n) from everybody. */
-static struct err *take_all(const struct call *q, const struct flow *f, enum sym_verb v, int64_t o, int64_t n)
+/* Learn where the next bytes from everybody lie. */
+static struct err *recv_all(const struct call *q, const struct flow *f, enum sym_verb v, struct where *w)
 {
-	struct where w[MAX_ROW];
 	struct sym_msg m;
-	int from = nfrom(q, f);
 
 	w[q->me] = (struct where){ 0 };
-	for (int k = 0; k < from; k++) {
+	for (int k = 0; k < nfrom(q, f); k++) {
 		int j = from_rank(q, f, k);
 		TRY(sym_recv(q->ep, q->pe[j], q->site, v, &m));
 		w[j] = (struct where){ v == SYM_LEND ? NULL : m.data, q->pe[j], m.off };
 	}
-	f->take(f->user, w, o, n);
-	/* Who lent it may come to the end of its ring next and wait for this before it sends anything more. */
-	for (int k = 0; k < from; k++)
+	return NULL;
+}
+
+/* Who lent it may come to the end of its ring next and wait for this before it sends anything more. */
+static void return_all(const struct call *q, const struct flow *f, enum sym_verb v)
+{
+	for (int k = 0; k < nfrom(q, f); k++)
 		sym_return(q->ep, q->pe[from_rank(q, f, k)], v == SYM_LEND);
+}
+
+/* Take bytes [o, o + n) from everybody. */
+static struct err *take_all(const struct call *q, const struct flow *f, enum sym_verb v, int64_t o, int64_t n)
+{
+	struct where w[MAX_ROW];
+
+	TRY(recv_all(q, f, v, w));
+	f->take(f->user, w, 0, o, n);
+	return_all(q, f, v);
 	return NULL;
 }
 
@@ -150,13 +168,24 @@ static struct err *ring_make(struct coll *c, int64_t n)
 	return e;
 }
 
+/* How much is sent at a time: small messages in a few pieces, so that one is read while the next is written; what all
+ * send at once in pieces of which two rounds fit the ring: its size does not depend on who sends. */
+static int64_t piece_of(const struct call *q, const struct flow *f)
+{
+	enum { LEAST = 8 << 10, PIECES = 4 };
+	const struct coll_table *t = &q->c->table;
+	int64_t each = f->each ? MAX(q->n - 1, 1) : 1, most = t->ring / 2 / each & ~(int64_t)63;
+	int64_t some = q->c->far ? t->chunk : MAX((f->bytes / PIECES + 4095) & ~(int64_t)4095, LEAST);
+
+	return MIN(MIN(t->chunk, some), MAX(most, 64));
+}
+
 struct err *flow_stage(const struct call *q, const struct flow *f)
 {
 	struct coll *c = q->c;
 	int to = nto(q, f), from = nfrom(q, f);
-	/* What all send at a time is cut so that two rounds fit the ring: its size does not depend on who sends. */
-	int64_t each = f->each ? MAX(q->n - 1, 1) : 1, most = c->table.ring / 2 / each & ~(int64_t)63, piece = MIN(c->table.chunk, MAX(most, 64));
-	int64_t taken = 0;
+	int64_t each = f->each ? MAX(q->n - 1, 1) : 1, piece = piece_of(q, f), taken = 0;
+	struct where w[MAX_ROW];
 
 	TRY(ring_make(c, MIN(piece, (f->bytes + 63) & ~(int64_t)63) * each));
 	char *base = sym_ep_base(c->ep) + c->ring->off;
@@ -168,15 +197,30 @@ struct err *flow_stage(const struct call *q, const struct flow *f)
 				TRY(take_all(q, f, SYM_LEND, taken, MIN(f->bytes - taken, piece)));
 			TRY(ring_settle(c));
 		}
+		/* Large pieces are written while those before are read, a few lines by turns: the ways between the caches
+		 * are used in both directions at once. */
+		bool weave = piece == c->table.chunk && taken < o && from && to && !f->each;
+		if (weave)
+			TRY(recv_all(q, f, SYM_LEND, w));
 		for (int k = 0; k < to; k++) {
 			int j = to_rank(q, f, k), pe = q->pe[j];
 			if (!k || f->each) {
-				f->fill(f->user, j, o, n, base + c->at);
+				for (int64_t b = 0; b < piece && weave; b += WEAVE) {
+					if (b < n)
+						f->fill(f->user, j, o + b, MIN(WEAVE, n - b), base + c->at + b);
+					f->take(f->user, w, b, taken + b, MIN(WEAVE, piece - b));
+				}
+				if (!weave)
+					f->fill(f->user, j, o, n, base + c->at);
 				c->at += room;
 			}
 			TRY(sym_tell(q->ep, pe, q->site, SYM_LEND, c->ring->off + (size_t)(c->at - room), (size_t)n));
 			c->lent[pe / 64] |= (uint64_t)1 << pe % 64;
 			c->line[pe] = sym_sent(q->ep, pe);
+		}
+		if (weave) {
+			return_all(q, f, SYM_LEND);
+			taken += piece;
 		}
 		for (; taken < o && from; taken += piece)
 			TRY(take_all(q, f, SYM_LEND, taken, MIN(f->bytes - taken, piece)));

@@ -96,6 +96,7 @@ static void *device(void *v)
 
 	assert_null(sym_alloc(h, (size_t)cap * MAXP, NULL, -1, &bx));
 	assert_null(sym_alloc(h, (size_t)cap * MAXP, NULL, -1, &by));
+	int32_t *own = malloc((size_t)cap * MAXP * 2);
 	sym_begin(ep, &l);
 	for (int round = 0; round < d->rounds && !d->err; round++) {
 		if (round % 16 == 15 && !d->fails) {      /* a new launch */
@@ -148,7 +149,9 @@ static void *device(void *v)
 			inplace = false;
 		if (c.kind == COLL_barrier)
 			ny = 0;
-		int32_t *x = (int32_t *)(sym_base(h) + bx->off), *y = inplace ? x : (int32_t *)(sym_base(h) + by->off);
+		/* Outside the heap on some devices and not on others, the operand, the result or both. */
+		uint64_t out = (uint64_t)val(round, d->pos, 77) / 13;
+		int32_t *x = out % 5 ? (int32_t *)(sym_base(h) + bx->off) : own, *y = inplace ? x : out % 7 < 5 ? (int32_t *)(sym_base(h) + by->off) : own + cap / 4 * MAXP;
 		for (int64_t i = 0; i < nx; i++)
 			x[i] = val(round, d->pos, i);
 		char *ptr[2] = { (char *)x, (char *)y };
@@ -210,17 +213,19 @@ static void *device(void *v)
 	coll_free(cc);
 	sym_free(bx);
 	sym_free(by);
+	free(own);
 	return NULL;
 }
 
 static void run(int n, int rounds, bool chaos, uint64_t seed, int fail_dev, int fail_at)
 {
-	struct sym_opts o = { .nlocal = n, .threads = n, .chaos = chaos, .seed = seed };
 	struct dev d[MAXP];
 	struct prog *p = make_prog(n);
 	struct sym_world *t;
 	_Atomic int stop = 0;
 
+	seed += 1000 * (uint64_t)conf_int(CONF_CHAOS);            /* RONDO_CHAOS=N: other operands, algorithms, delays */
+	struct sym_opts o = { .nlocal = n, .threads = n, .chaos = chaos, .seed = seed };
 	assert_null(sym_open(&o, &t));
 	for (int i = 0; i < n; i++) {
 		d[i] = (struct dev){ .pos = i, .team = t, .p = p, .n = n, .rounds = rounds, .seed = seed, .stop = &stop, .fail_at = i == fail_dev ? fail_at : -1, .fails = fail_dev >= 0 };
