@@ -29,6 +29,9 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 /* Offsets (elements) of the n positions of dims[0..c) of a view, last fastest. */
 int64_t *matmul_offsets(struct arena *a, int c, const int64_t *dim, const int64_t *stride, int64_t *n);
 
+/* Memory that is wanted soon: some rows, as many lines of each as there are steps. */
+struct matmul_ahead { const char *row; int64_t stride; int rows; };
+
 /* A packed product: micro adds the product of MR rows and NR columns of packed panels to c.
  *   f32:  a [k][MR], b [k][NR], or b rows of ldb where they lie (steps = k)
  *   bf16: a [k/2][MR][2], b [k/2][NR][2]                   (steps = k/2), "pairs"
@@ -40,7 +43,8 @@ struct matmul_variant {
 	int mr, nr, kstep;       /* kstep: k per step; packed k is padded with zeros */
 	bool (*has)(void);       /* can this machine run it */
 	bool (*best)(void);      /* is it the one to choose here, asked in order of the table */
-	void (*micro)(int64_t steps, const void *a, const void *b, int64_t ldb, float *c, int64_t ldc, bool add);   /* ldb: f32 only */
+	void (*micro)(int64_t steps, const void *a, const void *b, int64_t ldb, float *c, int64_t ldc, bool add,
+	              const struct matmul_ahead *next);   /* ldb: f32 only */
 	void (*begin)(void);     /* per thread and run, or NULL */
 	void (*end)(void);
 };

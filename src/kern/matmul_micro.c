@@ -13,7 +13,7 @@
 enum { M512 = 14, N512 = 32, M256 = 6, N256 = 16, MBF = 12, NBF = 32 };
 
 __attribute__((target("avx512f")))
-static void f32_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add)
+static void f32_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
 {
 	const float *a = pa, *b = pb;
 	__m512 x[M512][2];
@@ -41,7 +41,7 @@ static void f32_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, 
 }
 
 __attribute__((target("avx2,fma")))
-static void f32_256(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add)
+static void f32_256(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
 {
 	const float *a = pa, *b = pb;
 	__m256 x[M256][2];
@@ -66,7 +66,7 @@ static void f32_256(int64_t steps, const void *pa, const void *pb, int64_t ldb, 
 }
 
 /* The meaning of the f32 layout: separate rounding of product and sum. */
-static void f32_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add)
+static void f32_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
 {
 	const float *a = pa, *b = pb;
 	for (int i = 0; i < M256; i++)
@@ -81,7 +81,7 @@ static void f32_model(int64_t steps, const void *pa, const void *pb, int64_t ldb
 /* --- bf16 in pairs ---------------------------------------------------------------- */
 
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
-static void bf16_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add)
+static void bf16_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
 {
 	const uint32_t *a = pa;
 	const uint16_t *b = pb;
@@ -107,7 +107,7 @@ static void bf16_512(int64_t steps, const void *pa, const void *pb, int64_t ldb,
 	}
 }
 
-static void bf16_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add)
+static void bf16_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
 {
 	const uint16_t *a = pa, *b = pb;
 	for (int i = 0; i < MBF; i++)
@@ -142,7 +142,7 @@ static void amx_end(void)
 }
 
 __attribute__((target("amx-tile,amx-bf16")))
-static void amx(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add)
+static void amx(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
 {
 	const char *a = pa, *b = pb;
 	if (add) {
@@ -164,6 +164,8 @@ static void amx(int64_t steps, const void *pa, const void *pb, int64_t ldb, floa
 		_tile_dpbf16ps(0, 4, 6);
 		_tile_loadd(5, a + 1024, 64);
 		_tile_dpbf16ps(1, 4, 7);
+		for (int i = 0; i < next->rows; i++)
+			_mm_prefetch(next->row + i * next->stride + 64 * k, _MM_HINT_T1);
 		_tile_dpbf16ps(2, 5, 6);
 		_tile_dpbf16ps(3, 5, 7);
 		a += 2048;
@@ -175,7 +177,7 @@ static void amx(int64_t steps, const void *pa, const void *pb, int64_t ldb, floa
 	_tile_stored(3, c + 16 * ldc + 16, ldc * 4);
 }
 
-static void amx_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add)
+static void amx_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
 {
 	const uint16_t *a = pa, *b = pb;
 	for (int i = 0; i < 32; i++)

@@ -2,6 +2,8 @@
 #include "tool.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -13,12 +15,13 @@
 #include "../kern/kern.h"
 #include "bench.h"
 
-static const char *only, *seconds;
+static const char *only, *seconds, *cores;
 static struct bench_coll_opts coll;
 
 static const struct opt opts[] = {
 	{"only", "WORD", "kern: rows whose name contains WORD", &only},
 	{"seconds", "S", "kern: least time spent on each row, in hundredths of a second (10)", &seconds},
+	{"cores", "N", "kern: cores that share each kernel's tiles (1)", &cores},
 	{"op", "LIST", "coll: some of them (all_reduce,permute,put_signal)", &coll.op},
 	{"algorithm", "LIST", "coll: some of them (slot,stage); auto: what the table chooses", &coll.algo},
 	{"pes", "N", "coll: processing elements, threads of this process (2)", &coll.pes},
@@ -32,7 +35,7 @@ static const struct opt opts[] = {
 
 /* --- what the core can do -------------------------------------------------------- */
 
-enum { CHAINS = 12, ROUNDS = 200000, LARGE = 2 << 20 };
+enum { CHAINS = 12, ROUNDS = 200000, LARGE = 2 << 20, MOST_CORES = 256 };
 
 #if defined(__x86_64__)
 __attribute__((target("avx512f"), noinline)) static float fma512(void)
@@ -145,7 +148,8 @@ static struct peak measure(void)
 static const struct row { const char *name, *kern; double flops, bytes; int bf16; } rows[] = {
 #define DOT(t, m, n, k, bf) {"dot " #t " " #m "x" #n "x" #k, "dot (" #t "[" #m "," #k "], " #t "[" #k "," #n "]) -> (" #t "[" #m "," #n "]) attr [0,1,1,0,0,23,23,23,1]", 2.0 * m * n * k, 0, bf}
 	DOT(f32, 256, 256, 256, 0), DOT(f32, 512, 512, 512, 0), DOT(f32, 1024, 1024, 1024, 0),
-	DOT(bf16, 256, 256, 256, 1), DOT(bf16, 512, 512, 512, 1), DOT(bf16, 1024, 1024, 1024, 1), DOT(bf16, 2048, 2048, 2048, 1),
+	DOT(bf16, 256, 256, 256, 1), DOT(bf16, 512, 512, 512, 1), DOT(bf16, 1024, 1024, 1024, 1), DOT(bf16, 2048, 2048, 2048, 1), DOT(bf16, 4096, 4096, 4096, 1),
+	DOT(f32, 256, 2816, 1024, 0), DOT(bf16, 256, 2816, 1024, 1),
 	DOT(f64, 512, 512, 512, 0), DOT(i32, 256, 256, 256, 0),
 	{"dot bf16 1x4096x4096", "dot (bf16[1,4096], bf16[4096,4096]) -> (bf16[1,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 2.0 * 4096 * 4096, 1},
 	{"dot f32 1x4096x4096", "dot (f32[1,4096], f32[4096,4096]) -> (f32[1,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 4.0 * 4096 * 4096, 0},
@@ -220,15 +224,67 @@ static struct err *kernel_of(const struct row *r, struct prog **out)
 /* Memory as the runtime has it: large pages for what is large. */
 static char *room(size_t bytes)
 {
-	size_t page = bytes >= LARGE ? LARGE : 64;
+	size_t page = bytes >= LARGE / 8 ? LARGE : 64;
 	char *p = aligned_alloc(page, (bytes + page - 1) / page * page);
 	if (p && page == LARGE)
 		madvise(p, (bytes + page - 1) / page * page, MADV_HUGEPAGE);
 	return p;
 }
 
+/* One kernel and those who run it: tiles are claimed one by one, as the runtime does. */
+struct crew {
+	const struct prog_kern *k;
+	struct kern_state *st;
+	char *const *ptr;
+	int n;
+	double least, best;
+	atomic_long next;
+	atomic_int here, turn;
+	bool over;
+};
+struct member { struct crew *c; char *scratch; int at; };
+
+static void meet(struct crew *c)
+{
+	int turn = atomic_load(&c->turn);
+	if (atomic_fetch_add(&c->here, 1) == c->n - 1) {
+		atomic_store(&c->here, 0);
+		atomic_store(&c->next, 0);
+		atomic_fetch_add(&c->turn, 1);
+	}
+	while (atomic_load(&c->turn) == turn)
+		if (c->n > cpu_get()->cores)
+			sched_yield();
+}
+
+static void *work(void *p)
+{
+	struct member *m = p;
+	struct crew *c = m->c;
+	int64_t tiles = kern_tiles(c->k, c->st), step = MAX(tiles / (8 * c->n), 1);
+	double start = clock_s();
+	unsigned fp = cpu_set_ftz();
+	for (int turn = 0;; turn++) {
+		if (!m->at)
+			c->over = turn >= 3 && clock_s() - start >= c->least;
+		double t = clock_s();
+		meet(c);
+		if (c->over)
+			break;
+		for (int phase = 0; phase < kern_phases(c->k, c->st); phase++) {
+			for (int64_t t0; (t0 = atomic_fetch_add(&c->next, c->n > 1 ? step : tiles)) < tiles;)
+				kern_run(c->k, c->st, phase, c->ptr, t0, c->n > 1 ? MIN(t0 + step, tiles) : tiles, m->scratch);
+			meet(c);
+		}
+		if (!m->at)
+			c->best = fmin(c->best, clock_s() - t);
+	}
+	cpu_restore_fp(fp);
+	return NULL;
+}
+
 /* Fastest of the runs, in seconds. */
-static struct err *time_row(const struct row *r, double least, double *out)
+static struct err *time_row(const struct row *r, double least, int n_core, double *out)
 {
 	struct prog *p;
 	TRY(kernel_of(r, &p));
@@ -245,16 +301,21 @@ static struct err *time_row(const struct row *r, double least, double *out)
 		fill(&k->v[i], ptr[i], bytes);
 	}
 	ptr[n] = room(kern_shared(k, st) + 64);
-	char *scratch = ptr[n + 1] = room(kern_scratch(k, st) + 64);
-	double best = INFINITY, start = clock_s();
-	int64_t tiles = kern_tiles(k, st);
-	for (int turn = 0; turn < 3 || clock_s() - start < least; turn++) {
-		double t = clock_s();
-		for (int phase = 0; phase < kern_phases(k, st); phase++)
-			kern_run(k, st, phase, ptr, 0, tiles, scratch);
-		best = fmin(best, clock_s() - t);
+	struct crew c = {.k = k, .st = st, .ptr = ptr, .n = n_core, .least = least, .best = INFINITY};
+	struct member m[MOST_CORES];
+	pthread_t id[MOST_CORES];
+	for (int i = 0; i < n_core; i++)
+		m[i] = (struct member){&c, room(kern_scratch(k, st) + 64), i};
+	for (int i = 1; i < n_core; i++)
+		if (pthread_create(&id[i], NULL, work, &m[i]))
+			c.n = n_core = i;
+	work(&m[0]);
+	for (int i = 0; i < n_core; i++) {
+		if (i)
+			pthread_join(id[i], NULL);
+		free(m[i].scratch);
 	}
-	*out = best;
+	*out = c.best;
 out:
 	for (size_t i = 0; i < NELEM(ptr); i++)
 		free(ptr[i]);
@@ -266,16 +327,17 @@ out:
 static struct err *run(char **file, int nfile, int *status)
 {
 	static const char *const kind[] = {"kern", "coll"};
-	int64_t hundredths = 10;
+	int64_t hundredths = 10, n_core = 1;
 	if (strcmp(file[0], "coll") == 0)
 		return bench_coll(&coll);
 	if (strcmp(file[0], "kern") != 0)
 		return ERR(INVALID, "rondo bench has no '%s'%s; there are: kern, coll", file[0], args_hint(file[0], kind, NELEM(kind)));
 	TRY(arg_int("--seconds", seconds, 0, 100000, &hundredths));
+	TRY(arg_int("--cores", cores, 1, MOST_CORES, &n_core));
 	bool tty = isatty(1);
 	struct peak p = measure();
 	unsigned fp = cpu_set_ftz();
-	printf("# %s, one core; kernels use %s; measured peak: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, copy of 16 MB %.1f GB/s\n", cpu_get()->name, kern_isa(),
+	printf("# %s, %lld core%s; kernels use %s; measured peak of one: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, copy of 16 MB %.1f GB/s\n", cpu_get()->name, (long long)n_core, n_core > 1 ? "s" : "", kern_isa(),
 	       p.f32 / 1e9, p.bf16 / 1e9, p.bytes / 1e9);
 	printf(tty ? "%-40s %12s %10s %-8s %s\n" : "%s\t%s\t%s\t%s\t%s\n", "kernel", "microseconds", "rate", "unit", "share of peak");
 	for (size_t i = 0; i < NELEM(rows); i++) {
@@ -284,7 +346,7 @@ static struct err *run(char **file, int nfile, int *status)
 		if (only && !strstr(r->name, only))
 			continue;
 		str_progress(stderr, "bench kern", (double)i / NELEM(rows));
-		struct err *e = time_row(r, (double)hundredths / 100, &t);
+		struct err *e = time_row(r, (double)hundredths / 100, (int)n_core, &t);
 		if (isatty(2))
 			fputs("\r\033[K", stderr);             /* the bar makes way for the row */
 		if (e) {
@@ -292,7 +354,7 @@ static struct err *run(char **file, int nfile, int *status)
 			err_free(e);
 			continue;
 		}
-		double rate = (r->flops > 0 ? r->flops : r->bytes) / t, most = r->flops > 0 ? r->bf16 ? p.bf16 : p.f32 : p.bytes;
+		double rate = (r->flops > 0 ? r->flops : r->bytes) / t, most = (double)n_core * (r->flops > 0 ? r->bf16 ? p.bf16 : p.f32 : p.bytes);
 		printf(tty ? "%-40s %12.2f %10.2f %-8s %.2f\n" : "%s\t%.2f\t%.2f\t%s\t%.3f\n", r->name, t * 1e6, rate / 1e9, r->flops > 0 ? "GFLOP/s" : "GB/s", most > 0 ? rate / most : 0);
 		fflush(stdout);
 	}

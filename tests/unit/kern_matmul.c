@@ -91,6 +91,13 @@ static void one(const struct matmul_variant *v, int *ran)
 		size[N] = 1 + rnd(4), size[M] = 30 + rnd(300);
 	if (rnd(8) == 0)
 		size[K] = 1000 + rnd(400);
+	bool large = rnd(12) == 0;       /* several blocks of everything; a few results are looked at */
+	if (large) {
+		size[B] = size[M2] = size[K2] = 1;
+		size[M] = 65 + rnd(400);
+		size[N] = 300 + rnd(1000);
+		size[K] = rnd(2) ? 32 * (1 + rnd(90)) : 1 + rnd(2900);
+	}
 	struct shape l, r, o = { .rank = 4 };
 	int64_t ls[5], rs[4];
 	for (int i = 0; i < 5; i++)
@@ -154,7 +161,7 @@ static void one(const struct matmul_variant *v, int *ran)
 		for (ix[B] = 0; ix[B] < size[B]; ix[B]++)
 			for (ix[M] = 0; ix[M] < size[M]; ix[M]++)
 				for (ix[M2] = 0; ix[M2] < size[M2]; ix[M2]++)
-					for (ix[N] = 0; ix[N] < size[N]; ix[N]++) {
+					for (ix[N] = large ? rnd(300) : 0; ix[N] < size[N]; ix[N] += large ? 1 + rnd(9000) : 1) {
 						double want = 0, mag = 0;
 						for (ix[K] = 0; ix[K] < size[K]; ix[K]++)
 							for (ix[K2] = 0; ix[K2] < size[K2]; ix[K2]++) {
