@@ -108,7 +108,7 @@ def machine():
     memory = next(int(x.split()[1]) for x in open("/proc/meminfo") if x.startswith("MemTotal")) / 2**20
     tool = HERE.parent / "build" / "rondo"
     head = subprocess.run([tool, "bench", "kern", "--only", "no row"], capture_output=True, text=True).stdout if tool.exists() else ""
-    peaks = [x.split("one core; ", 1)[1] for x in head.splitlines() if "one core; " in x]
+    peaks = [x.split("1 core; ", 1)[1] for x in head.splitlines() if "1 core; " in x]
     import jaxlib
 
     return "; ".join([f"{name}, {len(os.sched_getaffinity(0))} cores", *(f"a core: {x}" for x in peaks), f"{memory:.0f} GiB", f"jaxlib {jaxlib.__version__}",

@@ -337,7 +337,7 @@ static struct err *run(char **file, int nfile, int *status)
 	bool tty = isatty(1);
 	struct peak p = measure();
 	unsigned fp = cpu_set_ftz();
-	printf("# %s, %lld core%s; kernels use %s; measured peak of one: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, copy of 16 MB %.1f GB/s\n", cpu_get()->name, (long long)n_core, n_core > 1 ? "s" : "", kern_isa(),
+	printf("# %s, %lld core%s; kernels use %s; measured peak: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, copy of 16 MB %.1f GB/s\n", cpu_get()->name, (long long)n_core, n_core > 1 ? "s" : "", kern_isa(),
 	       p.f32 / 1e9, p.bf16 / 1e9, p.bytes / 1e9);
 	printf(tty ? "%-40s %12s %10s %-8s %s\n" : "%s\t%s\t%s\t%s\t%s\n", "kernel", "microseconds", "rate", "unit", "share of peak");
 	for (size_t i = 0; i < NELEM(rows); i++) {
