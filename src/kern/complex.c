@@ -97,6 +97,11 @@ static double _Complex atan2_d(double _Complex a, double _Complex b)
 	double _Complex l = clog((b + MK(-cimag(a), creal(a))) / csqrt(a * a + b * b));
 	return MK(cimag(l), -creal(l));
 }
+/* At a real infinity there is no limit on the real axis either. */
+static double _Complex tan_d(double _Complex z)
+{
+	return isinf(creal(z)) && cimag(z) == 0 ? MK((double)NAN, (double)NAN) : ctan(z);
+}
 static double _Complex narrow(long double _Complex z) { return MK((double)creall(z), (double)cimagl(z)); }
 
 static bool less(double _Complex x, double _Complex y)
@@ -159,7 +164,7 @@ static inline float hypot_f(float x, float y)
 	F1(P, T, log, clog(x))                                                                        \
 	F1(P, T, logistic, logistic_d(x))                                                             \
 	F1(P, T, tanh, ctanh(x))                                                                      \
-	F1(P, T, tan, ctan(x))                                                                        \
+	F1(P, T, tan, tan_d(x))                                                                       \
 	F1(P, T, sine, csin(x))                                                                       \
 	F1(P, T, cosine, ccos(x))                                                                     \
 	F1(P, T, sqrt, csqrt(x))                                                                      \

@@ -66,7 +66,7 @@ static inline float expm1_f(float x)
 	c = c < -18.f ? -18.f : c;
 	float p = exp_core(c, &n), s = pow2i(n - 1);
 	float r = 2.f * FMA(s, p, s - 0.5f);
-	return x == 0.f ? x : r;
+	return c < 0x1p-25f && c > -0x1p-25f ? x : r;      /* half of the smallest would be flushed */
 }
 
 /* log of u = m 2^e, m in [sqrt 1/2, sqrt 2); c: a small relative correction of u. */
