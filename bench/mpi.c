@@ -34,7 +34,13 @@ static void exchange(void)
 	if (!line[0]) {
 		void *p;
 		MPI_Aint bytes;
-		int unit;
+		int unit, near;
+		MPI_Comm host;
+		MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+		MPI_Comm_size(host, &near);
+		MPI_Comm_free(&host);
+		if (near < n)
+			return;
 		MPI_Win_allocate_shared(4096, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &p, &win);
 		for (int i = 0; i < 2; i++) {
 			MPI_Win_shared_query(win, i, &bytes, &unit, &p);

@@ -23,6 +23,8 @@ void coll_free(struct coll *c)
 	if (!c)
 		return;
 	sym_free(c->ring);
+	sym_free(c->inbox);
+	sym_free(c->late);
 	free(c->lent);
 	free(c->line);
 	free(c);

@@ -19,6 +19,8 @@ struct coll {
 	int64_t at;                       /* next free byte of it */
 	uint64_t *lent;                   /* bit i: PE i was lent a part of it since it was last walked from the start */
 	uint64_t *line;                   /* by PE: the last line that lent one */
+	struct sym_block *inbox;          /* what is granted to those who push slices, taken when first needed */
+	struct sym_block *late;           /* what was granted when a launch failed */
 };
 
 /* One call: who takes part, in rank order. */
@@ -85,6 +87,9 @@ bool loan_here(const struct call *q, const void *x);          /* is it in the he
 struct loan { size_t off; struct sym_block *copy; };
 struct err *loan_make(const struct call *q, const void *x, int64_t n, bool copy, struct loan *out);
 void loan_end(struct loan *l);
+/* A place in the heap for the n bytes of y, which others may write: y itself, or a copy.  grant_end hands e on. */
+struct err *grant_make(const struct call *q, void *y, int64_t n, bool copy, struct loan *out);
+struct err *grant_end(const struct call *q, struct loan *l, void *y, int64_t n, struct err *e);
 /* Tell all others where something lies, and where something else does, and learn where theirs are: at[], to[] (may be
  * NULL) by rank. */
 struct err *loan_exchange(const struct call *q, size_t off, size_t other, size_t *at, size_t *to);
@@ -104,6 +109,7 @@ struct flow {
 	int64_t bytes;
 	bool each;
 	void (*fill)(void *user, int j, int64_t o, int64_t n, char *to);
+	const char *from_here;            /* all bytes, where they lie in one piece and are the same for all; or NULL */
 	void (*take)(void *user, const struct where *w, int64_t at, int64_t o, int64_t n);
 	void *user;
 	const int *to, *from;             /* ranks to send to and to receive from, each other one if NULL */

@@ -127,6 +127,8 @@ struct err *move_blocks(const struct call *q, const struct blocks *b)
 	struct moving u = { q, b };
 	struct flow f = { .bytes = b->n, .each = b->send != 0, .fill = blocks_fill, .take = blocks_take, .user = &u };
 
+	if (!f.each)                      /* an all_gather's operand lies in one piece */
+		f.from_here = b->x;
 	stream(q->ep, to_of(b, q->me), 0, -1, 0, from_of(b, q->me), 0, b->n);
 	switch (q->algo) {
 	case COLL_slot: return flow_slot(q, &f);
@@ -211,7 +213,7 @@ out:
 struct err *move_broadcast(const struct call *q, int root, const char *x, char *y, int64_t n)
 {
 	struct single u = { q, x, y, root };
-	struct flow f = { .bytes = n, .fill = single_fill, .take = single_take, .user = &u };
+	struct flow f = { .bytes = n, .fill = single_fill, .from_here = x, .take = single_take, .user = &u };
 	struct err *e;
 
 	if (q->me == root)
@@ -225,19 +227,47 @@ struct err *move_broadcast(const struct call *q, int root, const char *x, char *
 	return e;
 }
 
+static struct err *permute_push(const struct call *q, int from, int to, const char *x, char *y, int64_t n)
+{
+	_Atomic uint32_t left = 0;
+	struct loan g = { 0 };
+	struct sym_msg m;
+	struct err *e = NULL;
+
+	if (from >= 0) {
+		TRY(grant_make(q, y, n, to >= 0 && overlap(x, n, y, n), &g));
+		TRY_GOTO(e, sym_tell(q->ep, from, q->site, SYM_GRANT, g.off, (size_t)n), out);
+	}
+	if (to >= 0) {
+		TRY_GOTO(e, sym_recv(q->ep, to, q->site, SYM_GRANT, &m), out);
+		sym_put_nb(q->ep, to, m.off, x, (size_t)n, &left);
+		TRY_GOTO(e, sym_tell(q->ep, to, q->site, SYM_READY, 0, 0), out);
+		sym_return(q->ep, to, false);
+	}
+	if (from >= 0) {
+		TRY_GOTO(e, sym_recv(q->ep, from, q->site, SYM_READY, &m), out);
+		sym_return(q->ep, from, false);
+	}
+out:
+	sym_get_wait(q->ep, &left);
+	return from >= 0 ? grant_end(q, &g, y, n, e) : e;
+}
+
 /* Ranks 1 and 2 of q: where to send to, where to receive from; -1 nobody. */
 struct err *move_permute(const struct call *q, int from, int to, const char *x, char *y, int64_t n)
 {
 	static const int one = 1, two = 2;
 	struct single u = { q, x, y, 2 };
-	struct flow f = { .bytes = n, .fill = single_fill, .take = single_take, .user = &u, .to = &one, .nto = to >= 0, .from = &two, .nfrom = from >= 0 };
+	struct flow f = { .bytes = n, .fill = single_fill, .from_here = x, .take = single_take, .user = &u, .to = &one, .nto = to >= 0, .from = &two, .nfrom = from >= 0 };
 	struct sym_msg m;
 	struct loan l = { 0 };
 	struct err *e = NULL;
 	void *room;
 
 	if (q->algo == COLL_slot && n <= SYM_SLOT) {
-		if (to >= 0) {
+		if (to >= 0 && n > SYM_INLINE && q->c->far)
+			TRY(sym_slot_put(q->ep, to, q->site, x, (size_t)n));
+		else if (to >= 0) {
 			TRY(sym_slot_room(q->ep, to, (size_t)n, &room));
 			copy(room, x, (size_t)n);
 			sym_slot_send(q->ep, to, q->site, (size_t)n);
@@ -251,6 +281,8 @@ struct err *move_permute(const struct call *q, int from, int to, const char *x, 
 	}
 	if (q->algo == COLL_slot)
 		return flow_slot(q, &f);
+	if (q->algo == COLL_push)
+		return permute_push(q, from, to, x, y, n);
 	if (q->algo != COLL_direct)
 		return flow_stage(q, &f);
 	if (to >= 0) {

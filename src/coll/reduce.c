@@ -25,9 +25,13 @@ static struct err *all_pair(const struct call *q, const struct acc *a, const cha
 	struct sym_msg m;
 	void *room;
 
-	TRY(sym_slot_room(q->ep, pe, (size_t)n, &room));
-	copy(room, x, (size_t)n);
-	sym_slot_send(q->ep, pe, q->site, (size_t)n);
+	if (n > SYM_INLINE && q->c->far)
+		TRY(sym_slot_put(q->ep, pe, q->site, x, (size_t)n));
+	else {
+		TRY(sym_slot_room(q->ep, pe, (size_t)n, &room));
+		copy(room, x, (size_t)n);
+		sym_slot_send(q->ep, pe, q->site, (size_t)n);
+	}
 	TRY(sym_recv(q->ep, pe, q->site, SYM_SLOT_MSG, &m));
 	a->pair(n / a->elem, y, q->me ? m.data : x, q->me ? x : m.data, NULL);
 	sym_return(q->ep, pe, false);
@@ -101,6 +105,118 @@ out:
 	loan_end(&l);
 	loan_end(&out);
 	return e;
+}
+
+/* The same by puts: a rank says where slices for it go, and where its result lies; then nobody asks for anything.  In chunks,
+ * each of n slices: while one is reduced and put where the results are, the slices of the next are on their way.
+ *
+ * Step t of every rank: chunk t-1's slices have come, chunk t-2's results have come; put the slices of chunk t; reduce chunk
+ * t-1, put its results.  So the place of slices of chunk t-2 is free when those of chunk t are put there.  A result's slice is
+ * written when its rank has that slice of all operands: in place as well. */
+struct pushed {
+	const struct call *q;
+	const struct acc *a;
+	const char *x;
+	char *dst;
+	int64_t n, chunk, slice;          /* slice: the most that one has */
+	size_t at[MAX_ROW], result[MAX_ROW];
+	_Atomic uint32_t left;
+};
+
+/* The slice of rank j of chunk t: its first byte in the operand; *len may be 0. */
+static int64_t pushed_slice(const struct pushed *p, int64_t t, int j, int64_t *len)
+{
+	int64_t size = MIN(p->chunk, p->n - t * p->chunk), each = MIN(p->slice, ((size / p->a->elem + p->q->n - 1) / p->q->n * p->a->elem + 63) / 64 * 64);
+	int64_t lo = MIN(j * each, size);
+
+	*len = MIN(each, size - lo);
+	return t * p->chunk + lo;
+}
+
+static struct err *pushed_ready(const struct pushed *p, bool send)
+{
+	const struct call *q = p->q;
+	struct sym_msg m;
+
+	for (int k = 1; k < q->n; k++) {
+		int pe = q->pe[rank_after(q, k)];
+		if (send) {
+			TRY(sym_tell(q->ep, pe, q->site, SYM_READY, 0, 0));
+			continue;
+		}
+		TRY(sym_recv(q->ep, pe, q->site, SYM_READY, &m));
+		sym_return(q->ep, pe, false);
+	}
+	return NULL;
+}
+
+static struct err *pushed_step(struct pushed *p, int64_t t, int64_t chunks)
+{
+	const struct call *q = p->q;
+	struct where w[MAX_ROW];
+	int64_t len;
+
+	if (t >= 1 && t <= chunks)
+		TRY(pushed_ready(p, false));
+	if (t >= 2)
+		TRY(pushed_ready(p, false));
+	for (int k = 1; k < q->n && t < chunks; k++) {
+		int j = rank_after(q, k);
+		int64_t lo = pushed_slice(p, t, j, &len);
+		if (len)
+			sym_put_nb(q->ep, q->pe[j], p->at[j] + (size_t)(t % 2 * p->slice), p->x + lo, (size_t)len, &p->left);
+	}
+	if (t < chunks)
+		TRY(pushed_ready(p, true));
+	if (t < 1 || t > chunks)
+		return NULL;
+	int64_t lo = pushed_slice(p, t - 1, q->me, &len);
+	for (int j = 0; j < q->n; j++)
+		w[j] = (struct where){ sym_ep_base(q->ep) + q->c->inbox->off + (2 * j + (t - 1) % 2) * p->slice - lo, -1, 0 };
+	w[q->me] = (struct where){ p->x, -1, 0 };
+	if (len)
+		acc_all(p->a, q->ep, w, q->n, lo, p->dst + lo, len);
+	for (int k = 1; k < q->n && len; k++) {
+		int j = rank_after(q, k);
+		sym_put_nb(q->ep, q->pe[j], p->result[j] + (size_t)lo, p->dst + lo, (size_t)len, &p->left);
+	}
+	return pushed_ready(p, true);
+}
+
+static struct err *all_push(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)
+{
+	enum { MOST = 4 << 20 };
+	struct pushed p = { .q = q, .a = a, .x = x, .n = n };
+	struct sym_block **inbox = &q->c->inbox;
+	struct loan g = { 0 };
+	struct sym_msg m;
+	struct err *e = NULL;
+
+	p.chunk = MIN(n, MOST) / a->elem * a->elem;
+	p.slice = ((p.chunk / a->elem + q->n - 1) / q->n * a->elem + 63) / 64 * 64;
+	if (!*inbox || (int64_t)(*inbox)->bytes < 2 * p.slice * q->n) {
+		sym_free(*inbox);
+		*inbox = NULL;
+		TRY(sym_alloc(q->c->heap, (size_t)(2 * p.slice * q->n), "slices of a collective", -1, inbox));
+	}
+	TRY(grant_make(q, y, n, false, &g));
+	p.dst = sym_ep_base(q->ep) + g.off;
+	for (int k = 1; k < q->n; k++) {
+		int j = rank_after(q, k);
+		TRY_GOTO(e, sym_tell(q->ep, q->pe[j], q->site, SYM_GRANT, (*inbox)->off + (size_t)(2 * j * p.slice), g.off), out);
+	}
+	for (int k = 1; k < q->n; k++) {
+		int j = rank_after(q, k);
+		TRY_GOTO(e, sym_recv(q->ep, q->pe[j], q->site, SYM_GRANT, &m), out);
+		p.at[j] = m.off, p.result[j] = m.n;
+		sym_return(q->ep, q->pe[j], false);
+	}
+	int64_t chunks = (n + p.chunk - 1) / p.chunk;
+	for (int64_t t = 0; t < chunks + 2; t++)
+		TRY_GOTO(e, pushed_step(&p, t, chunks), out);
+out:
+	sym_get_wait(q->ep, &p.left);
+	return grant_end(q, &g, y, n, e);
 }
 
 /* --- all_reduce: ring -------------------------------------------------------------------- */
@@ -268,9 +384,10 @@ struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t c
 
 	acc_init(&a, r, q->n);
 	struct all u = { q, &a, x, y };
-	struct flow f = { .bytes = n, .fill = all_fill, .take = all_take, .user = &u };
+	struct flow f = { .bytes = n, .fill = all_fill, .take = all_take, .user = &u, .from_here = x };
 	switch (q->algo) {
 	case COLL_slot: e = q->n == 2 && n <= SYM_SLOT && a.pair ? all_pair(q, &a, x, y, n) : flow_slot(q, &f); break;
+	case COLL_push: e = all_push(q, &a, x, y, n); break;
 	case COLL_loan: e = all_loan(q, &a, x, y, n); break;
 	case COLL_two_shot: e = all_two_shot(q, &a, x, y, n, &f); break;
 	case COLL_ring: e = q->n == 2 ? all_two_shot(q, &a, x, y, n, &f) : all_ring(q, &a, x, y, n); break;       /* in a ring of two both have an end */
@@ -416,7 +533,7 @@ struct err *reduce_scan(const struct call *q, const struct coll_red *r, bool exc
 		else if (k > q->me)
 			to[k - q->me - 1] = k;
 	struct scan u = { { q, &a, x, y }, exclusive };
-	struct flow f = { .bytes = n, .fill = all_fill, .take = scan_take, .user = &u, .to = to, .nto = q->n - 1 - q->me, .from = from, .nfrom = q->me };
+	struct flow f = { .bytes = n, .fill = all_fill, .from_here = x, .take = scan_take, .user = &u, .to = to, .nto = q->n - 1 - q->me, .from = from, .nfrom = q->me };
 	e = q->algo == COLL_slot ? flow_slot(q, &f) : q->algo == COLL_ring ? scan_ring(q, &a, exclusive, x, y, n) : flow_stage(q, &f);
 	if (!e && !q->me) {               /* who receives nothing takes nothing */
 		if (exclusive)

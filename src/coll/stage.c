@@ -15,7 +15,7 @@ bool overlap(const void *a, int64_t na, const void *b, int64_t nb)
 	return (uintptr_t)a < (uintptr_t)b + (uintptr_t)nb && (uintptr_t)b < (uintptr_t)a + (uintptr_t)na;
 }
 
-/* --- loans ------------------------------------------------------------------------ */
+/* --- loans and grants --------------------------------------------------------------- */
 
 bool loan_here(const struct call *q, const void *x) { return (uintptr_t)x - (uintptr_t)sym_ep_base(q->ep) < sym_span(q->c->heap); }
 
@@ -36,6 +36,31 @@ struct err *loan_make(const struct call *q, const void *x, int64_t n, bool copy,
 }
 
 void loan_end(struct loan *l) { sym_free(l->copy); }
+
+struct err *grant_make(const struct call *q, void *y, int64_t n, bool copy, struct loan *out)
+{
+	uint64_t off = (uint64_t)((uintptr_t)y - (uintptr_t)sym_ep_base(q->ep));
+
+	*out = (struct loan){ off, NULL };
+	if (off < sym_span(q->c->heap) && !copy)
+		return NULL;
+	TRY(sym_alloc(q->c->heap, (size_t)n, "what a collective receives", -1, &out->copy));
+	out->off = out->copy->off;
+	return NULL;
+}
+
+struct err *grant_end(const struct call *q, struct loan *l, void *y, int64_t n, struct err *e)
+{
+	if (e && l->copy) {               /* somebody may still write there, until the launch has ended */
+		sym_free(q->c->late);
+		q->c->late = l->copy;
+		return e;
+	}
+	if (l->copy)
+		memcpy(y, sym_ep_base(q->ep) + l->off, (size_t)n);
+	loan_end(l);
+	return e;
+}
 
 struct err *loan_exchange(const struct call *q, size_t off, size_t other, size_t *at, size_t *to)
 {
@@ -245,6 +270,10 @@ struct err *flow_slot(const struct call *q, const struct flow *f)
 		}
 		for (int k = 0; k < to; k++) {
 			int j = to_rank(q, f, k);
+			if (f->from_here && n > SYM_INLINE && !sym_direct(q->ep, q->pe[j])) {
+				TRY(sym_slot_put(q->ep, q->pe[j], q->site, f->from_here + o, (size_t)n));
+				continue;
+			}
 			TRY(sym_slot_room(q->ep, q->pe[j], (size_t)n, &room));
 			f->fill(f->user, j, o, n, room);
 			sym_slot_send(q->ep, q->pe[j], q->site, (size_t)n);

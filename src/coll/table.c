@@ -48,14 +48,14 @@ static const struct coll_rule more_rule[COLL_COUNT][COLL_RULES] = {
 	[COLL_barrier]        = { { END, COLL_slot } },
 };
 
-/* Through a network (UCX over TCP was measured) a message that carries its data saves two that speak of it, and
- * slices that are fetched all at once beat chunks that wander. */
+/* Through a network (UCX over TCP was measured) a message that carries its data saves those that speak of it; of long data a
+ * copy less counts, and what is put needs one message less than what is asked for. */
 static const struct coll_rule far_rule[COLL_COUNT][COLL_RULES] = {
-	[COLL_all_reduce]     = { { K(256), COLL_slot }, { END, COLL_two_shot } },
+	[COLL_all_reduce]     = { { K(1024), COLL_slot }, { END, COLL_push } },
 	[COLL_reduce_scatter] = { { K(128), COLL_slot }, { END, COLL_loan } },
 	[COLL_all_gather]     = { { K(64), COLL_slot }, { END, COLL_direct } },
 	[COLL_all_to_all]     = { { K(64), COLL_slot }, { END, COLL_direct } },
-	[COLL_permute]        = { { K(192), COLL_slot }, { END, COLL_direct } },
+	[COLL_permute]        = { { K(384), COLL_slot }, { END, COLL_push } },
 	[COLL_broadcast]      = { { K(192), COLL_slot }, { END, COLL_direct } },
 	[COLL_scan]           = { { K(256), COLL_slot }, { END, COLL_stage } },
 	[COLL_barrier]        = { { END, COLL_slot } },

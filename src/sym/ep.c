@@ -129,8 +129,8 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 #define FROM_ME(ep, field) ((ep)->mine + offsetof(struct sym_from, field))
 static inline struct sym_from *from_me(struct sym_ep *ep, const struct sym_peer *p) { return (struct sym_from *)(p->base + ep->mine); }
 
-/* n: bytes of a slot message; longer ones are in the slot, or in ep->room for PEs that are not mapped. */
-static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, uint64_t what, const uint64_t w[4], uint32_t n)
+/* n: bytes of a slot message; longer ones are in the slot, or at src for PEs that are not mapped. */
+static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, uint64_t what, const uint64_t w[4], uint32_t n, const void *src)
 {
 	const struct sym_peer *p = &ep->world->peer[pe];
 	uint32_t ack = ep->chan[pe].done;
@@ -148,7 +148,7 @@ static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, 
 		uint64_t v[8] = { tick, what, w[0], w[1], w[2], w[3], (uint64_t)n << 32 | ack, tick };
 		size_t off = FROM_ME(ep, ring) + slot * sizeof(struct sym_line);
 		if (n > SYM_INLINE)
-			ep->world->tr->put_line(ep->world, ep->pe, pe, FROM_ME(ep, slot) + slot * SYM_SLOT, ep->room, n, off, v, 8);
+			ep->world->tr->put_line(ep->world, ep->pe, pe, FROM_ME(ep, slot) + slot * SYM_SLOT, src, n, off, v, 8);
 		else
 			ep->world->tr->line(ep->world, ep->pe, pe, off, v, 8);
 	}
@@ -295,7 +295,7 @@ void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
 
 	if (n <= SYM_SHORT && ep->world->peer[pe].direct) {
 		memcpy(w, ep->room, sizeof w);
-		line_write(ep, pe, slot, tick, what, w, (uint32_t)n | (n > SYM_INLINE ? IN_PIECES : 0));
+		line_write(ep, pe, slot, tick, what, w, (uint32_t)n | (n > SYM_INLINE ? IN_PIECES : 0), NULL);
 		/* The line goes first: its way and that of the pieces are one. */
 		if (n > SYM_INLINE)
 			pieces_write(ep, pe, from_me(ep, &ep->world->peer[pe])->piece[slot], n, tick);
@@ -303,7 +303,25 @@ void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
 	}
 	if (n <= SYM_INLINE)
 		memcpy(w, ep->room, sizeof w);
-	line_write(ep, pe, slot, tick, what, w, (uint32_t)n);
+	line_write(ep, pe, slot, tick, what, w, (uint32_t)n, ep->room);
+}
+
+struct err *sym_slot_put(struct sym_ep *ep, int pe, uint32_t site, const void *src, size_t n)
+{
+	void *room;
+
+	if (n <= SYM_INLINE || ep->world->peer[pe].direct) {
+		TRY(sym_slot_room(ep, pe, n, &room));
+		memcpy(room, src, n);
+		sym_slot_send(ep, pe, site, n);
+		return NULL;
+	}
+	uint64_t w[4] = { 0 }, tick;
+	TRY(credit(ep, pe));
+	uint64_t what = what_of(ep, site, SYM_SLOT_MSG);
+	uint32_t slot = chan_send(&ep->chan[pe], &tick);
+	line_write(ep, pe, slot, tick, what, w, (uint32_t)n, src);
+	return NULL;
 }
 
 struct err *sym_tell(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, size_t off, size_t n)
@@ -313,7 +331,7 @@ struct err *sym_tell(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	TRY(credit(ep, pe));
 	uint64_t what = what_of(ep, site, v);
 	uint32_t slot = chan_send(&ep->chan[pe], &tick);
-	line_write(ep, pe, slot, tick, what, w, 0);
+	line_write(ep, pe, slot, tick, what, w, 0, NULL);
 	return NULL;
 }
 
@@ -478,6 +496,18 @@ void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n)
 		memcpy(p->base + off, src, n);
 	else
 		ep->world->tr->put(ep->world, ep->pe, pe, off, src, n);
+}
+
+void sym_put_nb(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left)
+{
+	const struct sym_peer *p = &ep->world->peer[pe];
+
+	if (p->direct) {
+		memcpy(p->base + off, src, n);
+		return;
+	}
+	atomic_fetch_add_explicit(left, 1, memory_order_relaxed);
+	ep->world->tr->put_nb(ep->world, ep->pe, pe, off, src, n, left);
 }
 
 bool sym_direct(const struct sym_ep *ep, int pe) { return ep->world->peer[pe].direct; }

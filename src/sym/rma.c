@@ -392,6 +392,10 @@ static void put_signal(struct sym_ctx *c, struct sym_mem *m, size_t off, const v
 	/* The two may be of different teams: the rank is the data's. */
 	if (!aim(c, sig, sigoff, 8, 8, sym_team_rank(sig->team, t.pe), "put_signal's signal", &s))
 		return;
+	if (!t.at && !s.at && n && !nbi && op == SYM_SET) {
+		c->w->tr->put_line(c->w, c->pe, t.pe, t.off, src, n, s.off, &v, 1);
+		return;
+	}
 	put_to(c, &t, src, n, nbi, false);
 	post(c, &s, 8, op, v);
 }

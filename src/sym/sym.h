@@ -132,6 +132,8 @@ void sym_ring(struct sym_world *w, int pe);
 /* Room for a message of n <= SYM_SLOT bytes to pe; sym_slot_send sends what was written there. */
 struct err *sym_slot_room(struct sym_ep *ep, int pe, size_t n, void **out);
 void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n);
+/* Both in one: the message is at src, which may be reused then.  Saves a copy where heaps are not mapped. */
+struct err *sym_slot_put(struct sym_ep *ep, int pe, uint32_t site, const void *src, size_t n);
 /* Send a line of another verb. */
 struct err *sym_tell(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, size_t off, size_t n);
 /* The next line from pe, which must be of this site and verb. */
@@ -154,6 +156,8 @@ void sym_get_nb(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n, _Ato
 void sym_get_wait(struct sym_ep *ep, _Atomic uint32_t *left);
 /* Seen by pe no later than the next line sent to it. */
 void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n);
+/* The same, but src may be reused later: when *left, which is one more until then, has come down (sym_get_wait). */
+void sym_put_nb(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left);
 /* UNAVAILABLE if data of a process that died did not come in this launch: what was read is worth nothing. */
 struct err *sym_lost(struct sym_ep *ep);
 bool sym_direct(const struct sym_ep *ep, int pe);            /* sym_mapped of its world */

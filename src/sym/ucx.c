@@ -22,7 +22,7 @@
 
 #include <ucp/api/ucp.h>
 
-enum { COPY = 16 << 10, ADDRESS = 1 << 16, IDLE_POLLS = 50, REST_NS = 100000 };
+enum { COPY = 16 << 10, HEAD = 32 << 10, WHOLE = 72 << 10, ADDRESS = 1 << 16, IDLE_POLLS = 50, REST_NS = 200000 };
 enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, HELLO, BYE };
 
 /* --- the library ------------------------------------------------------------------------------ */
@@ -31,7 +31,7 @@ enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, HELLO, BYE };
 	X(ucp_init_version) X(ucp_cleanup) X(ucp_config_read) X(ucp_config_modify) X(ucp_config_release) X(ucp_worker_create) \
 	X(ucp_worker_destroy) X(ucp_worker_get_address) X(ucp_worker_release_address) X(ucp_worker_progress) X(ucp_worker_get_efd) \
 	X(ucp_worker_arm) X(ucp_worker_set_am_recv_handler) X(ucp_ep_create) X(ucp_ep_close_nbx) X(ucp_am_send_nbx) \
-	X(ucp_am_recv_data_nbx) X(ucp_request_free) X(ucp_request_check_status)
+	X(ucp_am_recv_data_nbx) X(ucp_request_free) X(ucp_request_check_status) X(ucp_get_version)
 
 static struct {
 #define X(name) __typeof__(name) *name;
@@ -395,6 +395,8 @@ static bool ucx_poll(struct sym_world *w)
 	if (!pthread_mutex_trylock(&x->lock)) {
 		some = u.ucp_worker_progress(x->worker);
 		pthread_mutex_unlock(&x->lock);
+		if (some)                     /* which took its time */
+			atomic_store_explicit(&x->polled, clock_ns(), memory_order_relaxed);
 	}
 	return some;
 }
@@ -427,6 +429,10 @@ static void ask(struct ucx *x, int from, int proc, struct head *h, void *dst, si
 		fetched(x, h->cookie, true);
 }
 
+/* Long data goes in two parts.  The tail is announced, and sent when the receiver has said where to; the head is sent after
+ * the announcement, and fills the time until the answer. */
+static size_t head_of(size_t n) { return n > WHOLE ? HEAD : n; }
+
 static void ucx_get_nb(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n, _Atomic uint32_t *left)
 {
 	struct ucx *x = of(w);
@@ -436,13 +442,31 @@ static void ucx_get_nb(struct sym_world *w, int from, int pe, void *dst, size_t 
 		atomic_fetch_sub_explicit(left, 1, memory_order_release);
 		return;
 	}
-	atomic_fetch_add(left, (uint32_t)((n - 1) / most));
+	size_t head = head_of(n);
+	atomic_fetch_add(left, (uint32_t)((n - head + most - 1) / most));
 	pthread_mutex_lock(&x->lock);
-	for (size_t k = 0; k < n; k += most) {
+	for (size_t k = head; k < n; k += most) {
 		struct head h = { GET, (uint32_t)MIN(n - k, most), w->proc, pe, off + k, 0, 0, { 0 } };
 		ask(x, from, w->peer[pe].proc, &h, (char *)dst + k, h.n, left);
 	}
+	struct head h = { GET, (uint32_t)head, w->proc, pe, off, 0, 0, { 0 } };
+	ask(x, from, w->peer[pe].proc, &h, dst, head, left);
 	pthread_mutex_unlock(&x->lock);
+}
+
+/* Send the tail of n bytes; returns what is left to send: the head. */
+static size_t put_tail(struct ucx *x, int from, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left)
+{
+	size_t head = head_of(n);
+	int proc = x->w->peer[pe].proc;
+
+	if (head == n)
+		return n;
+	struct head h = { PUT, 0, x->w->proc, pe, off + head, x->link[proc].sent++, 0, { 0 } };
+	atomic_fetch_add(left, 1);
+	atomic_fetch_add(&x->open[from - x->w->first], 1);
+	post(x, proc, &h, (const char *)src + head, n - head, false, from, left);
+	return head;
 }
 
 static void ucx_put_nb(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left)
@@ -451,7 +475,9 @@ static void ucx_put_nb(struct sym_world *w, int from, int pe, size_t off, const 
 	int proc = w->peer[pe].proc;
 
 	pthread_mutex_lock(&x->lock);
+	size_t head = put_tail(x, from, pe, off, src, n, left);
 	struct head h = { PUT, 0, w->proc, pe, off, x->link[proc].sent++, 0, { 0 } };
+	n = head;
 	if (n <= COPY)
 		atomic_fetch_sub_explicit(left, 1, memory_order_release);
 	else
@@ -495,6 +521,7 @@ static void ucx_put_line(struct sym_world *w, int from, int pe, size_t off, cons
 	_Atomic uint32_t left = 1;
 
 	pthread_mutex_lock(&x->lock);
+	n = put_tail(x, from, pe, off, src, n, &left);
 	struct head h = { PUT_LINE, (uint32_t)nword, w->proc, pe, off, x->link[proc].sent++, loff, { 0 } };
 	memcpy(h.word, word, (size_t)nword * 8);
 	atomic_fetch_add(&x->open[from - w->first], 1);
@@ -616,6 +643,24 @@ static void ucx_close(struct sym_world *w)
 	w->net_data = NULL;
 }
 
+/* Over TCP a message that fills a slot goes and comes in one piece.  Longer ones are asked for by who receives them, and
+ * received where they go.  What the environment says is left alone. */
+static void tune(ucp_config_t *conf)
+{
+	static const char *const row[][2] = { { "TCP_TX_SEG_SIZE", "256k" }, { "TCP_RX_SEG_SIZE", "256k" }, { "RNDV_THRESH", "72k" }, { "RNDV_SCHEME", "put_zcopy" } };
+	unsigned major, minor, release;
+	char name[64];
+
+	u.ucp_get_version(&major, &minor, &release);
+	for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+		bool tcp = !strncmp(row[i][0], "TCP_", 4);
+		snprintf(name, sizeof name, "UCX_%s", row[i][0]);
+		/* Up to 1.16 the names of a transport's settings go without its own. */
+		if (!getenv(name))
+			u.ucp_config_modify(conf, row[i][0] + (tcp && major == 1 && minor < 17 ? 4 : 0), row[i][1]);
+	}
+}
+
 static struct err *start(struct ucx *x)
 {
 	ucp_config_t *conf;
@@ -626,6 +671,7 @@ static struct err *start(struct ucx *x)
 	/* A host that is off the network is found by asking: seconds, not the minutes of TCP. */
 	if (!getenv("UCX_KEEPALIVE_INTERVAL"))
 		u.ucp_config_modify(conf, "KEEPALIVE_INTERVAL", "1s");
+	tune(conf);
 	ucp_params_t p = { .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS,
 	                   .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP, .estimated_num_eps = (size_t)x->w->nproc };
 	s = u.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &p, conf, &x->ctx);
