@@ -757,6 +757,7 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 	         (clock_s() - c2) * 1e3, out->nobj);
 	out->symbol = arena_str(a, "rondo_kernel", 12);
 	out->tiles = tiny ? 1 : s->tiles;
+	out->block = !tiny && s->linear ? s->block : 0;
 	out->flops = tiny ? 0 : s->flops;
 	out->bytes = tiny ? 0 : s->bytes;
 	LLVMDisposeBuilder(e->b);

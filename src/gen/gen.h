@@ -13,6 +13,7 @@ struct gen_out {
 	void *obj; size_t nobj;  /* ELF relocatable object, in the arena; empty if it came by key from a cache */
 	uint64_t key;            /* of the canonical text, the CPU and the generator's version */
 	int64_t tiles;           /* grid; one call may do any range of tiles */
+	int64_t block;           /* as of struct prog_kern */
 	int64_t flops, bytes;
 };
 

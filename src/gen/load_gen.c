@@ -115,12 +115,12 @@ static void make_key(struct str *s, const struct ir_module *m, const struct ir_f
 
 /* --- caches ------------------------------------------------------------- */
 
-struct entry { int64_t tiles, flops, bytes; uint64_t key; size_t nobj; void *obj; };
+struct entry { int64_t tiles, block, flops, bytes; uint64_t key; size_t nobj; void *obj; };
 static struct map memory;                         /* key text -> struct entry *; entries live as long as the process */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-struct header { char magic[8]; uint64_t key, check; int64_t tiles, flops, bytes; uint64_t nobj, sum; };
-static const char magic[8] = "rondogn";
+struct header { char magic[8]; uint64_t key, check; int64_t tiles, block, flops, bytes; uint64_t nobj, sum; };
+static const char magic[8] = "rondog2";
 
 static bool disk_path(struct str *s, uint64_t key, bool make)
 {
@@ -157,7 +157,7 @@ static struct entry *disk_read(uint64_t key, uint64_t check)
 			if (!memcmp(h.magic, magic, sizeof magic) && h.key == key && h.check == check && h.nobj == data.n - sizeof h &&
 			    h.sum == hash_bytes(data.p + sizeof h, h.nobj, 7)) {
 				x = mem_alloc(sizeof *x);
-				*x = (struct entry){ h.tiles, h.flops, h.bytes, key, h.nobj, mem_alloc(h.nobj) };
+				*x = (struct entry){ h.tiles, h.block, h.flops, h.bytes, key, h.nobj, mem_alloc(h.nobj) };
 				memcpy(x->obj, data.p + sizeof h, h.nobj);
 			}
 		}
@@ -172,7 +172,7 @@ static void disk_write(const struct entry *x, uint64_t check)
 {
 	struct str path = { 0 }, data = { 0 };
 	if (disk_path(&path, x->key, true)) {
-		struct header h = { .key = x->key, .check = check, .tiles = x->tiles, .flops = x->flops, .bytes = x->bytes, .nobj = x->nobj,
+		struct header h = { .key = x->key, .check = check, .tiles = x->tiles, .block = x->block, .flops = x->flops, .bytes = x->bytes, .nobj = x->nobj,
 			.sum = hash_bytes(x->obj, x->nobj, 7) };
 		memcpy(h.magic, magic, sizeof magic);
 		str_addn(&data, (const char *)&h, sizeof h);
@@ -241,7 +241,7 @@ struct err *gen_group(struct arena *a, const struct ir_module *m, const struct i
 				error = api->group(&tmp, m, fn, view, &made);
 			if (!error) {
 				x = mem_alloc(sizeof *x);
-				*x = (struct entry){ made.tiles, made.flops, made.bytes, key, made.nobj, mem_alloc(made.nobj) };
+				*x = (struct entry){ made.tiles, made.block, made.flops, made.bytes, key, made.nobj, mem_alloc(made.nobj) };
 				memcpy(x->obj, made.obj, made.nobj);
 				disk_write(x, check);
 			}
@@ -266,6 +266,7 @@ struct err *gen_group(struct arena *a, const struct ir_module *m, const struct i
 		out->nobj = x->nobj;
 		out->key = key;
 		out->tiles = x->tiles;
+		out->block = x->block;
 		out->flops = x->flops;
 		out->bytes = x->bytes;
 	}

@@ -10,7 +10,7 @@
 
 #include "gen.h"
 
-enum { GEN_VERSION = 1, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32, GEN_UNROLL = 8 };
+enum { GEN_VERSION = 2, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32, GEN_UNROLL = 8 };
 enum { GEN_TINY = 128 };    /* elements of a value that is kept in registers (groups with control flow) */
 
 /* c + sum k[i] * variable i + sum tk[j] * node tn[j] (i64) */
@@ -87,6 +87,7 @@ struct gen_sched {
 	                                   * blocks of that many turns, inside the lane loop; -1: none */
 	int split;                        /* order[0 .. split-1]: one value a tile; order[split] is cut into blocks */
 	int64_t block, tiles;
+	bool linear;                      /* tile t: elements [t * block, (t + 1) * block) of all operands and results that have more than one */
 	int nbody; struct gen_body *body;
 	struct gen_node *node; uint32_t nnode;
 	struct gen_lin *lin; uint32_t nlin;

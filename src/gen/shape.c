@@ -304,6 +304,50 @@ static int inside_lane(struct gen_sched *s)
 	return best;
 }
 
+/* Elements of a tile of a linear schedule that has many: a few operands' worth of it stay in the first cache. */
+enum { LINEAR = 2048 };
+
+/* Is l just variable v? */
+static bool is_var(const struct gen_lin *l, int v)
+{
+	bool ok = !l->c;
+	for (int i = 0; i < GEN_NV; i++)
+		ok &= l->k[i] == (i == v);
+	for (int j = 0; j < GEN_NT; j++)
+		ok &= !l->tk[j];
+	return ok;
+}
+
+/* Is element i of every result made of elements i of the operands alone (and of operands of one element)? */
+static bool linear(const struct gen_sched *s)
+{
+	if (s->nbody != 1 || s->norder != 1 || s->order[0] != s->lane || s->lane < 0 || s->across >= 0)
+		return false;
+	const struct gen_body *b = &s->body[0];
+	int v = s->lane;
+	int64_t ext = s->var[v].ext;
+	if (b->nred || b->lo[v] || b->hi[v] != ext)
+		return false;
+	for (int i = 0; i < b->nnest; i++) {
+		if (b->nest[i].vars)
+			return false;
+		for (int k = 0; k < b->nest[i].nst; k++)
+			if (!is_var(&s->lin[b->nest[i].st[k].lin], v))
+				return false;
+	}
+	for (int i = 0; i < s->nbuf; i++)
+		if (s->buf[i].result && s->buf[i].count != ext)
+			return false;
+	for (uint32_t i = 1; i < s->nnode; i++) {
+		const struct gen_node *n = &s->node[i];
+		if (n->kind != GN_LOAD || s->buf[n->a[0]].data || s->buf[n->a[0]].count == 1)
+			continue;
+		if (s->buf[n->a[0]].count != ext || !is_var(&s->lin[n->lin], v))
+			return false;
+	}
+	return true;
+}
+
 void gen_shape(struct arena *a, struct gen_sched *s, int vbytes)
 {
 	for (uint32_t i = 1; i < s->nnode; i++)
@@ -418,6 +462,11 @@ void gen_shape(struct arena *a, struct gen_sched *s, int vbytes)
 		if (blk > 1)
 			break;
 		have *= ext;
+	}
+	s->linear = linear(s);
+	if (s->linear && (s->block > LINEAR || s->var[s->lane].ext >= 32 * LINEAR)) {
+		s->block = LINEAR;
+		s->tiles = (s->var[s->lane].ext + LINEAR - 1) / LINEAR;
 	}
 	int64_t written = 0;
 	for (int b = 0; b < s->nbuf; b++) {

@@ -195,6 +195,7 @@ struct err *lower_fused(struct lw *w, struct frame *f, int i)
 	}
 	k.code = (int32_t)*id - 1;
 	k.tiles = out.tiles;
+	k.block = out.block;
 	k.flops = out.flops;
 	k.bytes = out.bytes;
 	lw_emit_kern(w, &k, pl);

@@ -440,6 +440,8 @@ static struct prog_kern kern(struct in *in)
 		k.code = (int32_t)ranged(in, 0, INT32_MAX);
 	if (have(in, "tiles"))
 		k.tiles = number(in);
+	if (have(in, "of"))
+		k.block = number(in);
 	if (have(in, "flops"))
 		k.flops = number(in);
 	if (have(in, "bytes"))

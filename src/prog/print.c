@@ -139,6 +139,8 @@ static void kern(struct str *s, uint32_t i, const struct prog_kern *k)
 		str_addf(s, " code %d", k->code);
 	if (k->tiles)
 		str_addf(s, " tiles %ld", (long)k->tiles);
+	if (k->block)
+		str_addf(s, " of %ld", (long)k->block);
 	if (k->flops)
 		str_addf(s, " flops %ld", (long)k->flops);
 	if (k->bytes)

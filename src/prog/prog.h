@@ -58,6 +58,8 @@ struct prog_kern {
 	uint8_t imm[16];          /* fill's element */
 	int32_t code;             /* gen: index into prog->code, else -1 */
 	int64_t tiles;            /* gen: size of the grid; 0 else (kern_tiles decides) */
+	int64_t block;            /* gen: tile t makes elements [t * block, (t + 1) * block) of each result (dense, as the operands) from the
+	                           * same elements of the operands, and from operands of one element; 0: no such rule */
 	int64_t flops, bytes;     /* estimate of the work, for plan, trace and the split over workers */
 };
 

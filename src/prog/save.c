@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { VERSION = 1, HEAD = 32 };
+enum { VERSION = 2, HEAD = 32 };
 static const char magic[8] = "RONDOPRG";
 
 struct io {
@@ -167,6 +167,7 @@ static void visit_kern(struct io *io, struct prog_kern *k)
 	raw(io, k->imm, 16);
 	N(k->code);
 	N(k->tiles);
+	N(k->block);
 	N(k->flops);
 	N(k->bytes);
 }

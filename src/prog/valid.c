@@ -246,7 +246,7 @@ struct err *valid_prog(const struct prog *p)
 		const struct prog_kern *k = &p->kern[i];
 		if (k->id >= KERN_COUNT)
 			return ERR(INVALID, "kernel %u has the unknown kind %d", i, k->id);
-		if (k->code < -1 || (k->code >= 0 && (uint32_t)k->code >= p->ncode) || (k->id == KERN_gen && k->code < 0) || k->tiles < 0)
+		if (k->code < -1 || (k->code >= 0 && (uint32_t)k->code >= p->ncode) || (k->id == KERN_gen && k->code < 0) || k->tiles < 0 || k->block < 0)
 			return ERR(INVALID, "kernel %u has code %d of %u", i, k->code, p->ncode);
 		for (uint32_t j = 0; j < kern_nopnd(k); j++)
 			TRY(valid_view(&k->v[j], "kernel", i));
