@@ -73,16 +73,18 @@ static struct err *apart(const void **src, int64_t n, const void *dst, int64_t n
 		return err_; \
 	} while (0)
 
-static struct err *all_reduce(struct coll *c, const struct coll_group *g, uint32_t site, uint8_t a, const struct coll_red *r, int64_t count, const void *src, void *dst)
+static struct err *all_reduce(struct coll *c, const struct coll_group *g, uint32_t site, uint8_t a, const struct coll_red *r, int64_t count, const void *src, void *dst, const struct coll_then *t)
 {
 	int64_t n = count * dtype_info[r->dtype].bytes;
 
 	if (g->n == 1 && n && src != dst)
 		memmove(dst, src, (size_t)n);
+	if (g->n == 1 && n && t)
+		t->run(t->user, dst, t->out, 0, n);
 	if (g->n == 1 || !n)
 		return NULL;
 	struct call q = call_of(c, g, site, COLL_all_reduce, n, a);
-	APART(src, n, dst, n, true, reduce_all(&q, r, count, src, dst));
+	APART(src, n, dst, n, true, reduce_all(&q, r, count, src, dst, t));
 }
 
 static struct err *reduce_scatter(struct coll *c, const struct coll_group *g, uint32_t site, uint8_t a, const struct coll_red *r, int64_t outer, int64_t inner, const void *src, void *dst)
@@ -192,7 +194,7 @@ struct err *coll_all_reduce(struct coll *c, const struct coll_group *g, uint32_t
 {
 	TRY(bad_group(g));
 	TRY(bad_red(r));
-	return whole(c, all_reduce(c, g, site, COLL_auto, r, count, src, dst));
+	return whole(c, all_reduce(c, g, site, COLL_auto, r, count, src, dst, NULL));
 }
 
 struct err *coll_reduce_scatter(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, int64_t count, const void *src, void *dst)
@@ -270,7 +272,7 @@ static void group_of(const struct coll_cx *cx, const struct prog_coll *c, int *p
 	g->me = pg->rank[cx->pos];
 }
 
-struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr)
+struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr, const struct coll_then *then)
 {
 	char *const *res = ptr + c->nin;
 	int64_t n = c->outer * c->inner;
@@ -290,7 +292,7 @@ struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t sit
 	for (int i = 0; i < c->nin; i++)
 		switch ((enum coll_kind)c->kind) {
 		case COLL_all_reduce:
-			TRY(all_reduce(cx->c, &g, site, c->algo, &r, n / dtype_info[c->dtype].bytes, ptr[i], res[i]));
+			TRY(all_reduce(cx->c, &g, site, c->algo, &r, n / dtype_info[c->dtype].bytes, ptr[i], res[i], then));
 			break;
 		case COLL_reduce_scatter:
 			TRY(reduce_scatter(cx->c, &g, site, c->algo, &r, c->outer, c->inner, ptr[i], res[i]));

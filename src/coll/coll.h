@@ -99,7 +99,15 @@ struct err *coll_lend(struct coll_cx *cx, const struct prog_coll *c, uint32_t si
 void coll_back(struct coll_cx *cx, struct coll_loan *l);
 struct err *coll_wait(struct coll_cx *cx, struct coll_loan *l);
 void coll_drop(struct coll_loan *l);
-/* Take part in c.  ptr: addresses of the operands, then of the results. */
-struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr);
+/* What follows an all_reduce at once, part by part while it is in the caches.  run is called once for each part of
+ * the result, with the bytes [lo, hi) of it, which lie at `at`; lo is a multiple of unit, hi too but at the end.  Nobody
+ * looks at these bytes of the operand or of the result any more: what run writes may lie exactly where one of them
+ * lies, or apart from both.  late: one call, when all is done.
+ * out: run depends on the result alone, and puts as many bytes at `to`.  In the end they are in out, whoever made
+ * them; what is where the result should be is undefined.  All members must say the same. */
+enum { COLL_UNIT = 16384 };   /* what unit must divide */
+struct coll_then { void (*run)(void *user, const char *at, char *to, int64_t lo, int64_t hi); void *user; int64_t unit; char *out; bool late; };
+/* Take part in c.  ptr: addresses of the operands, then of the results.  then: NULL, or what follows. */
+struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr, const struct coll_then *then);
 
 #endif

@@ -120,7 +120,7 @@ struct err *flow_slot(const struct call *q, const struct flow *f);
 
 /* --- reduce.c, move.c --------------------------------------------------------------- */
 
-struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t count, const char *x, char *y);
+struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t count, const char *x, char *y, const struct coll_then *t);
 /* The operand is [outer][n] rows of inner bytes, the result [outer] of them. */
 struct err *reduce_blocks(const struct call *q, const struct coll_red *r, int64_t outer, int64_t inner, const char *x, char *y);
 struct err *reduce_scan(const struct call *q, const struct coll_red *r, bool exclusive, int64_t count, const char *x, char *y);

@@ -61,12 +61,18 @@ out:
 /* Rank r reduces slice r of all operands and writes it into all results.  Works in place: slice r of an operand is
  * read by rank r alone, before it is written.  Who has its loan back has its result as well.  Operands or results
  * outside the heaps, of any PE, go through the staging ring: a copy of chunks that stay in the caches costs less than
- * one of the whole; of hosts that must be asked, more. */
-static struct err *all_two_shot(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n, const struct flow *f)
+ * one of the whole; of hosts that must be asked, more.
+ *
+ * What follows runs on a part when its sum is in the first cache; what is made of the sum alone is what all get. */
+static struct err *all_two_shot(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n, const struct flow *f, const struct coll_then *t)
 {
 	enum { ELSEWHERE = -1 };
-	int64_t slice = ((n / a->elem + q->n - 1) / q->n * a->elem + 63) / 64 * 64, lo = MIN(q->me * slice, n), hi = MIN(lo + slice, n);
-	bool near = true, here = loan_here(q, x) && loan_here(q, y);
+	_Alignas(64) char sum[COLL_UNIT];
+	bool whole = n >= q->n * 4 * COLL_UNIT, near = true;      /* slices of whole units */
+	int64_t unit = whole ? COLL_UNIT : 64, slice = ((n / a->elem + q->n - 1) / q->n * a->elem + unit - 1) / unit * unit, step = t ? MAX(PIECE, t->unit) : PIECE;
+	int64_t lo = MIN(q->me * slice, n), hi = MIN(lo + slice, n);
+	char *res = t && t->out && whole ? t->out : y;            /* what all get */
+	bool here = loan_here(q, x) && loan_here(q, res), later = t && (t->late || !whole);
 	size_t at[MAX_ROW], to[MAX_ROW];
 	struct where w[MAX_ROW];
 	struct loan l = { 0 }, out = { 0 };
@@ -76,9 +82,10 @@ static struct err *all_two_shot(const struct call *q, const struct acc *a, const
 		near &= sym_direct(q->ep, q->pe[k]);
 	if (!near || here) {
 		TRY_GOTO(e, loan_make(q, x, n, false, &l), out);
-		TRY_GOTO(e, loan_make(q, y, n, false, &out), out);
+		TRY_GOTO(e, loan_make(q, res, n, res != x && overlap(res, n, x, n), &out), out);
 	}
 	char *dst = sym_ep_base(q->ep) + out.off;
+	later |= t && res == y && out.copy;
 	TRY_GOTO(e, loan_exchange(q, l.off, near && !here ? (size_t)ELSEWHERE : out.off, at, to), out);
 	for (int k = 0; k < q->n; k++) {
 		w[k] = (struct where){ NULL, q->pe[k], at[k] };
@@ -88,19 +95,34 @@ static struct err *all_two_shot(const struct call *q, const struct acc *a, const
 		for (int k = 0; k < q->n; k++)
 			if (k != q->me)
 				sym_return(q->ep, q->pe[k], false);
-		return flow_stage(q, f);
+		e = flow_stage(q, f);
+		if (!e && t)
+			t->run(t->user, y, t->out, 0, n);
+		goto out;
 	}
 	for (int64_t o = lo, k; o < hi; o += k) {
-		k = near ? MIN(hi - o, PIECE) : hi - o;
-		acc_all(a, q->ep, w, q->n, o, dst + o, k);
+		k = near ? MIN(hi - o, step) : hi - o;
+		char *part = res == y ? dst + o : k <= COLL_UNIT ? sum : y + o;
+		acc_all(a, q->ep, w, q->n, o, part, k);
+		if (res != y)
+			t->run(t->user, part, dst + o, o, o + k);
 		for (int i = 1; i < q->n; i++) {
 			int j = rank_after(q, i);
 			sym_put(q->ep, q->pe[j], to[j] + (size_t)o, dst + o, (size_t)k);
 		}
+		if (t && res == y && !later)
+			t->run(t->user, part, NULL, o, o + k);
 	}
 	TRY_GOTO(e, loan_give_back(q), out);
+	for (int k = 1; k < q->n && t && res == y && !later; k++) {
+		int64_t o = MIN(rank_after(q, k) * slice, n), end = MIN(o + slice, n);
+		if (o < end)
+			t->run(t->user, dst + o, NULL, o, end);
+	}
 	if (out.copy)
-		memcpy(y, dst, (size_t)n);
+		memcpy(res, dst, (size_t)n);
+	if (later)
+		t->run(t->user, y, t->out, 0, n);
 out:
 	loan_end(&l);
 	loan_end(&out);
@@ -376,7 +398,7 @@ static struct err *all_doubling(const struct call *q, const struct acc *a, const
 	return e;
 }
 
-struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t count, const char *x, char *y)
+struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t count, const char *x, char *y, const struct coll_then *t)
 {
 	int64_t n = count * dtype_info[r->dtype].bytes;
 	struct acc a;
@@ -389,12 +411,23 @@ struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t c
 	case COLL_slot: e = q->n == 2 && n <= SYM_SLOT && a.pair ? all_pair(q, &a, x, y, n) : flow_slot(q, &f); break;
 	case COLL_push: e = all_push(q, &a, x, y, n); break;
 	case COLL_loan: e = all_loan(q, &a, x, y, n); break;
-	case COLL_two_shot: e = all_two_shot(q, &a, x, y, n, &f); break;
-	case COLL_ring: e = q->n == 2 ? all_two_shot(q, &a, x, y, n, &f) : all_ring(q, &a, x, y, n); break;       /* in a ring of two both have an end */
+	case COLL_ring:
+		if (q->n > 2) {
+			e = all_ring(q, &a, x, y, n);
+			break;
+		}
+		/* in a ring of two both have an end */
+		/* fall through */
+	case COLL_two_shot:
+		e = all_two_shot(q, &a, x, y, n, &f, t);
+		t = NULL;
+		break;
 	case COLL_doubling: e = all_doubling(q, &a, x, y, n); break;
 	default: e = flow_stage(q, &f); break;
 	}
 	acc_fini(&a);
+	if (!e && t)
+		t->run(t->user, y, t->out, 0, n);
 	return e;
 }
 

@@ -158,7 +158,7 @@ static void *device(void *v)
 		uint64_t nap = rnd(&s);
 		if (nap % 8 == 0 && d->pos == (int)(nap >> 8) % 4)
 			usleep((useconds_t)((nap >> 16) % 500));
-		d->err = coll_run(&cx, &c, (uint32_t)round, ptr);
+		d->err = coll_run(&cx, &c, (uint32_t)round, ptr, NULL);
 		if (d->err)
 			break;
 		for (int64_t i = 0; i < ny; i++) {
@@ -399,7 +399,7 @@ static void *reducing(void *v)
 		else
 			((float *)p)[i] = fval(d->pe, i);
 	sym_begin(ep, &l);
-	d->err = coll_run(&cx, &d->c, 1, ptr);
+	d->err = coll_run(&cx, &d->c, 1, ptr, NULL);
 	sym_end(ep, d->err);
 	coll_free(cc);
 	for (int64_t i = 0; i < d->n && !d->err; i++) {
