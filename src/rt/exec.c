@@ -90,6 +90,27 @@ static const char *label(const struct prog *p, const struct prog_cmd *c)
 	return intern(s);
 }
 
+static void decode_cmd(struct rt_exec *x, const struct prog_cmd *c, struct ins *o)
+{
+	*o = (struct ins){ .op = c->op == CMD_KERN ? I_KERN : op_of[c->op], .dtype = c->dtype, .r0 = c->reg[0], .r1 = c->reg[1], .r2 = c->reg[2],
+	                   .opnd = c->opnd, .nopnd = c->nopnd, .block = c->block, .nblock = c->nblock, .site = c->site, .imm = c->imm };
+	if (trace_on() && (c->op == CMD_KERN || c->op == CMD_COLL || c->op == CMD_CUSTOM))
+		o->name = label(x->p, c);
+	x->maxptr = MAX(x->maxptr, c->nopnd);
+	if (c->op == CMD_KERN) {
+		const struct kernel *k = &x->kern[c->id];
+		o->ref = k;
+		o->op = k->split ? I_SPLIT : k->copy ? I_COPY : k->code && !k->shared ? I_CODE : I_KERN;
+	} else if (c->op == CMD_TABLE)
+		o->ref = &x->p->table[c->imm];
+	else if (c->op == CMD_COLL) {
+		o->ref = &x->p->coll[c->id];
+		x->comm_ins[++x->ncomm] = (uint32_t)(o - x->ins);
+		o->imm = x->ncomm;
+	} else if (c->op == CMD_CUSTOM)
+		o->ref = &x->p->custom[c->id];
+}
+
 /* Commands -> instructions.  Marks and awaits vanish: one thread walks all lanes in textual order. */
 static void decode(struct rt_exec *x)
 {
@@ -103,39 +124,40 @@ static void decode(struct rt_exec *x)
 	for (uint32_t b = 0, at = 0; b < p->nblock; at += p->block[b++].n + 1)
 		mark[b] = marks + at;
 	x->lends = lend_plan(x, mark);
+	uint32_t *follower = mem_alloc(n * sizeof *follower);      /* of a command: number of the one that runs with it, + 1 */
+	struct then *then = mem_alloc(n * sizeof *then);
 	n += x->lends ? 2 * ncmd : 0;
 	x->ins = mem_alloc(n * sizeof *x->ins);
 	x->comm_ins = mem_alloc(n * sizeof *x->comm_ins);
 	x->start = mem_alloc((size_t)p->nblock * sizeof *x->start);
 	n = 0;
-	for (uint32_t b = 0; b < p->nblock; b++) {
+	for (uint32_t b = 0, at = 0; b < p->nblock; at += p->block[b++].n + 1) {
+		for (uint32_t i = 0, k; i < p->block[b].n; i++)
+			if (then_plan(x, b, i, &k, &then[at + i], &x->thens) && !(mark[b][k] & THEN_DONE)) {
+				follower[at + i] = k + 1;
+				mark[b][k] |= THEN_DONE;
+			}
 		x->start[b] = (uint32_t)n;
 		for (uint32_t i = 0; i < p->block[b].n; i++) {
 			const struct prog_cmd *c = &p->block[b].cmd[i];
 			if (mark[b][i] & LEND_WAIT)
 				x->ins[n++].op = I_WAIT;
-			if (c->op == CMD_MARK || c->op == CMD_AWAIT)
-				continue;
-			struct ins *o = &x->ins[n++];
-			*o = (struct ins){ .op = c->op == CMD_KERN ? I_KERN : op_of[c->op], .dtype = c->dtype, .r0 = c->reg[0], .r1 = c->reg[1], .r2 = c->reg[2],
-			                   .opnd = c->opnd, .nopnd = c->nopnd, .block = c->block, .nblock = c->nblock, .site = c->site, .imm = c->imm };
-			if (trace_on() && (c->op == CMD_KERN || c->op == CMD_COLL || c->op == CMD_CUSTOM))
-				o->name = label(p, c);
-			x->maxptr = MAX(x->maxptr, c->nopnd);
-			if (c->op == CMD_KERN) {
-				const struct kernel *k = &x->kern[c->id];
-				o->ref = k;
-				o->op = k->split ? I_SPLIT : k->copy ? I_COPY : k->code && !k->shared ? I_CODE : I_KERN;
-			} else if (c->op == CMD_TABLE)
-				o->ref = &p->table[c->imm];
-			else if (c->op == CMD_COLL) {
-				o->ref = &p->coll[c->id];
-				x->comm_ins[++x->ncomm] = (uint32_t)(o - x->ins);
-				o->imm = x->ncomm;
+			if (!(mark[b][i] & THEN_DONE) && c->op != CMD_MARK && c->op != CMD_AWAIT) {
+				struct ins *o = &x->ins[n++];
+				decode_cmd(x, c, o);
 				if (mark[b][i] & LEND_HERE)
 					o->op = I_LEND;
-			} else if (c->op == CMD_CUSTOM)
-				o->ref = &p->custom[c->id];
+				if (follower[at + i]) {
+					const struct then *t = &then[at + i];
+					o->op = I_THEN;
+					struct ins *q = &x->ins[n++];
+					decode_cmd(x, &p->block[b].cmd[follower[at + i] - 1], q);
+					q->imm = (int64_t)t->sums;
+					q->r0 = t->pure;
+					q->r1 = t->dead;
+					x->maxptr = MAX(x->maxptr, o->nopnd + q->nopnd);
+				}
+			}
 			if (mark[b][i] & LEND_BACK)
 				x->ins[n++].op = I_BACK;
 		}
@@ -143,6 +165,8 @@ static void decode(struct rt_exec *x)
 			x->ins[n++].op = I_WAIT;
 		x->ins[n++].op = I_END;
 	}
+	free(then);
+	free(follower);
 	free(mark);
 	free(marks);
 }
@@ -370,7 +394,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	}
 	if (p->ncoll && x->nlocal) {
 		/* Host callbacks are known by numbers that each process gives: such a program has no common fingerprint. */
-		uint64_t h = hash_bytes(x->name, strlen(x->name), (p->ncustom ? 0 : p->fingerprint) ^ prog_comm_hash(p) ^ x->lends);
+		uint64_t h = hash_bytes(x->name, strlen(x->name), (p->ncustom ? 0 : p->fingerprint) ^ prog_comm_hash(p) ^ x->lends ^ x->thens);
 		x->ident = (uint32_t)(h >> 32) | 1;
 		x->peer = mem_alloc(sizeof *x->peer * (size_t)x->nlocal);
 		x->npeer = mem_alloc(sizeof *x->npeer * (size_t)x->nlocal);

@@ -235,6 +235,7 @@ struct kernel {
 
 enum ins_op {
 	I_END, I_CODE, I_COPY, I_KERN, I_SPLIT, I_SET, I_ADD, I_MUL, I_MIN, I_MAX, I_LD, I_ST, I_TABLE, I_LOOP, I_WHILE, I_CASE, I_COLL, I_CUSTOM,
+	I_THEN,                       /* a collective and the kernel that follows it part by part: the next instruction */
 	I_LEND, I_BACK, I_WAIT,       /* a permute that is read in place; give what was lent back; wait for what this device lent */
 };
 /* A command in the form that is walked. */
@@ -273,7 +274,7 @@ struct rt_exec {
 	struct ctx *ctx;              /* per local device */
 	uint32_t maxptr;
 	uint32_t ident;               /* of the program, equal on all devices */
-	uint64_t lends;               /* decisions of lend_plan; 0: nothing is read in place */
+	uint64_t lends, thens;        /* decisions of lend_plan, 0: nothing is read in place; of then_plan */
 	uint32_t ncomm, *comm_ins;    /* its collectives in textual order: equal on all devices, however each compiled it */
 	int **peer, *npeer;           /* per local device: PEs it exchanges messages with */
 	struct rt_exec *next;         /* in c->execs */
@@ -290,11 +291,27 @@ void ctx_fini(struct ctx *c);
 
 /* --- lend.c ------------------------------------------------------------------ */
 
-enum { LEND_HERE = 1, LEND_BACK = 2, LEND_WAIT = 4 };
+enum { LEND_HERE = 1, LEND_BACK = 2, LEND_WAIT = 4, THEN_DONE = 8 /* it has run with an earlier one */ };
 /* Find the permutes of x whose result is read where it lies.  mark[block][command]: LEND_HERE is such a permute;
  * after LEND_BACK the loan is given back; before LEND_WAIT (also at the end of the block) the own one must be back.
  * Returns a hash of the decisions, which all devices must share. */
 uint64_t lend_plan(const struct rt_exec *x, uint8_t *const *mark);
+bool bufs_meet(const struct prog *p, uint32_t x, uint32_t y);          /* may they share bytes? */
+void cmd_operands(const struct prog *p, const struct prog_cmd *c, uint32_t *nin, uint32_t *nout);
+
+/* --- then.c ------------------------------------------------------------------ */
+
+/* How a kernel follows an all_reduce: mask of its operands that are the result. */
+struct then { uint64_t sums; bool pure, dead; };
+/* Does the command after i of block b follow collective i at once?  *hash takes what all devices must agree on. */
+bool then_plan(const struct rt_exec *x, uint32_t b, uint32_t i, uint32_t *at, struct then *out, uint64_t *hash);
+static inline char *opnd_at(const struct prog_opnd *o, char *const *base, const int64_t *reg)
+{
+	return base[o->buf] + o->off + reg[o->reg[0]] * o->mul[0] + reg[o->reg[1]] * o->mul[1];
+}
+struct frame;
+/* Run collective i and the kernel i[1] that follows it. */
+struct err *then_run(struct frame *f, const struct ins *i);
 
 /* The walk of one program on one device. */
 struct frame {

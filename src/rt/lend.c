@@ -20,7 +20,7 @@ enum { WORK = 1 << 24 };          /* commands looked at, at most */
 
 struct seen { int reads; bool writes_t, writes_x, comm; };
 
-static bool meets(const struct prog *p, uint32_t x, uint32_t y)
+bool bufs_meet(const struct prog *p, uint32_t x, uint32_t y)
 {
 	const struct prog_buf *a = &p->buf[x], *b = &p->buf[y];
 
@@ -31,7 +31,7 @@ static bool meets(const struct prog *p, uint32_t x, uint32_t y)
 	return (b->kind == BUF_OUT && b->alias == (int32_t)x) || (a->kind == BUF_OUT && a->alias == (int32_t)y);
 }
 
-static void operands(const struct prog *p, const struct prog_cmd *c, uint32_t *nin, uint32_t *nout)
+void cmd_operands(const struct prog *p, const struct prog_cmd *c, uint32_t *nin, uint32_t *nout)
 {
 	*nin = *nout = 0;
 	switch (c->op) {
@@ -49,7 +49,7 @@ static void look(const struct prog *p, const struct prog_cmd *c, uint32_t t, uin
 {
 	uint32_t nin, nout;
 
-	operands(p, c, &nin, &nout);
+	cmd_operands(p, c, &nin, &nout);
 	*work += 1;
 	s->comm |= c->op == CMD_COLL || c->op == CMD_CUSTOM || depth > 64 || *work > WORK || nin + nout != c->nopnd;
 	for (uint32_t k = 0; k < c->nopnd; k++) {
@@ -58,7 +58,7 @@ static void look(const struct prog *p, const struct prog_cmd *c, uint32_t t, uin
 			s->reads += b == t;
 		else {
 			s->writes_t |= b == t;
-			s->writes_x |= meets(p, x, b);
+			s->writes_x |= bufs_meet(p, x, b);
 		}
 	}
 	for (uint32_t k = 0; k < c->nblock && !s->comm; k++) {
@@ -75,7 +75,7 @@ static void count(const struct prog *p, int *reads, int *writes)
 		for (uint32_t i = 0; i < p->block[b].n; i++) {
 			const struct prog_cmd *c = &p->block[b].cmd[i];
 			uint32_t nin, nout;
-			operands(p, c, &nin, &nout);
+			cmd_operands(p, c, &nin, &nout);
 			for (uint32_t k = 0; k < c->nopnd; k++)
 				(k < nin ? reads : writes)[p->opnd[c->opnd + k].buf]++;
 		}
@@ -91,7 +91,7 @@ static bool fits(const struct rt_exec *x, const struct prog_cmd *c, const int *w
 	const struct prog_opnd *from = &p->opnd[c->opnd], *to = from + 1;
 	const struct prog_buf *t = &p->buf[to->buf];
 	return t->kind == BUF_TEMP && !to->off && !to->reg[0] && !to->reg[1] && t->size == k->outer * k->inner && writes[to->buf] == 1 &&
-	       !meets(p, from->buf, to->buf) && coll_lends(x->dev[0]->coll, k);
+	       !bufs_meet(p, from->buf, to->buf) && coll_lends(x->dev[0]->coll, k);
 }
 
 uint64_t lend_plan(const struct rt_exec *x, uint8_t *const *mark)

@@ -16,11 +16,6 @@ void ctx_fini(struct ctx *c)
 	free(c->ptr);
 }
 
-static inline char *resolve(const struct prog_opnd *o, char *const *base, const int64_t *reg)
-{
-	return base[o->buf] + o->off + reg[o->reg[0]] * o->mul[0] + reg[o->reg[1]] * o->mul[1];
-}
-
 static int64_t load(enum dtype dt, const char *p)
 {
 	switch (dt) {
@@ -116,7 +111,7 @@ static bool run(struct frame *f, const struct ins *i)
 		const struct prog_opnd *o = opnd + i->opnd;
 		if (__builtin_expect(f->d->trace != NULL, 0)) {
 			if (timed)
-				trace_add(f->d->trace, timed->op == I_COLL || timed->op == I_LEND ? TRACE_COLL : timed->op == I_CUSTOM ? TRACE_HOST : TRACE_KERNEL, timed->name, t0, clock_ns());
+				trace_add(f->d->trace, timed->op == I_COLL || timed->op == I_THEN || timed->op == I_LEND ? TRACE_COLL : timed->op == I_CUSTOM ? TRACE_HOST : TRACE_KERNEL, timed->name, t0, clock_ns());
 			timed = i->name ? i : NULL;
 			if (timed)
 				t0 = clock_ns();
@@ -127,20 +122,20 @@ static bool run(struct frame *f, const struct ins *i)
 		case I_CODE: {
 			const struct kernel *k = i->ref;
 			for (uint32_t n = 0; n < i->nopnd; n++)
-				ptr[n] = resolve(&o[n], base, reg);
+				ptr[n] = opnd_at(&o[n], base, reg);
 			k->code(ptr, 0, k->tiles);
 			continue;
 		}
 		case I_COPY: {
 			const struct kernel *k = i->ref;
-			char *dst = resolve(&o[1], base, reg) + k->to, *src = resolve(&o[0], base, reg) + k->from;
+			char *dst = opnd_at(&o[1], base, reg) + k->to, *src = opnd_at(&o[0], base, reg) + k->from;
 			if (dst != src)
 				memcpy(dst, src, (size_t)k->copy);
 			continue;
 		}
 		case I_KERN: case I_SPLIT:
 			for (uint32_t n = 0; n < i->nopnd; n++)
-				ptr[n] = resolve(&o[n], base, reg);
+				ptr[n] = opnd_at(&o[n], base, reg);
 			kernel(f, i->ref, i->op == I_SPLIT);
 			continue;
 		case I_SET: reg[i->r0] = i->imm; break;
@@ -148,10 +143,10 @@ static bool run(struct frame *f, const struct ins *i)
 		case I_MUL: reg[i->r0] = (int64_t)((uint64_t)reg[i->r1] * (uint64_t)i->imm); break;
 		case I_MIN: reg[i->r0] = MIN(reg[i->r1], i->imm); break;
 		case I_MAX: reg[i->r0] = MAX(reg[i->r1], i->imm); break;
-		case I_LD: reg[i->r0] = load(i->dtype, resolve(o, base, reg)); break;
+		case I_LD: reg[i->r0] = load(i->dtype, opnd_at(o, base, reg)); break;
 		case I_ST: {
 			int64_t v = (int64_t)((uint64_t)reg[i->r1] + (uint64_t)i->imm);
-			memcpy(resolve(o, base, reg), &v, dtype_info[i->dtype].bytes);
+			memcpy(opnd_at(o, base, reg), &v, dtype_info[i->dtype].bytes);
 			continue;
 		}
 		case I_TABLE: reg[i->r0] = ((const struct prog_table *)i->ref)->v[f->pos]; break;
@@ -178,18 +173,24 @@ static bool run(struct frame *f, const struct ins *i)
 		case I_COLL: {
 			const struct prog_coll *c = i->ref;
 			for (uint32_t n = 0; n < i->nopnd; n++)
-				ptr[n] = resolve(&o[n], base, reg);
-			f->err = coll_run(&f->coll, c, (uint32_t)i->imm, ptr);
+				ptr[n] = opnd_at(&o[n], base, reg);
+			f->err = coll_run(&f->coll, c, (uint32_t)i->imm, ptr, NULL);
 			if (f->err)
 				return failed(f, i);
 			if (c->kind == COLL_permute)
 				moved(f, c, false);
 			continue;
 		}
+		case I_THEN:
+			f->err = then_run(f, i);
+			if (f->err)
+				return failed(f, i);
+			i++;
+			continue;
 		case I_LEND: {
 			const struct prog_coll *c = i->ref;
 			char *own = f->c->zone + f->x->p->buf[o[1].buf].off, *at = own;
-			f->err = coll_lend(&f->coll, c, (uint32_t)i->imm, resolve(&o[0], base, reg), own, &f->loan, &at);
+			f->err = coll_lend(&f->coll, c, (uint32_t)i->imm, opnd_at(&o[0], base, reg), own, &f->loan, &at);
 			if (f->err)
 				return failed(f, i);
 			f->c->base[o[1].buf] = at;
@@ -207,7 +208,7 @@ static bool run(struct frame *f, const struct ins *i)
 		case I_CUSTOM: {
 			bool pinned = f->d->c->pinned && walker_here(f->d);
 			for (uint32_t n = 0; n < i->nopnd; n++)
-				ptr[n] = resolve(&o[n], base, reg);
+				ptr[n] = opnd_at(&o[n], base, reg);
 			if (pinned)
 				device_pin(f->d, -1);
 			f->err = custom_run(f, i->ref, ptr);

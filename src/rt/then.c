@@ -1,0 +1,186 @@
+/* Kernels that follow an all_reduce part by part.
+ *
+ * psum(x) * c, or an optimizer that takes the sum of the gradients, reads every element of the sum once more.  A kernel
+ * whose element i depends on elements i alone (struct prog_kern: block) may do that for each part of the sum when that
+ * part is there, instead of in a pass of its own over memory.  If it reads nothing but the sum and constants, the
+ * device that has reduced a part runs it for all, and the others fetch what it has made.
+ *
+ * The kernel is the next command, or a later one that nothing in between keeps from moving up: no command there
+ * touches what it writes, or writes what it reads.
+ *
+ * Who makes what is agreed: the decisions for kernels of the sum alone are part of the program's identity. */
+#include "impl.h"
+
+enum { LEAST = 128 << 10, FAR = 256 };    /* bytes that are worth it; commands that are looked at */
+
+static bool same_opnd(const struct prog_opnd *a, const struct prog_opnd *b)
+{
+	return a->buf == b->buf && a->off == b->off && a->reg[0] == b->reg[0] && a->reg[1] == b->reg[1] &&
+	       (!a->reg[0] || a->mul[0] == b->mul[0]) && (!a->reg[1] || a->mul[1] == b->mul[1]);
+}
+
+static int64_t elements(const struct prog_view *v)
+{
+	int64_t n = 1;
+
+	for (int i = 0; i < v->rank; i++)
+		n *= v->dim[i];
+	return n;
+}
+
+/* Does kernel command c follow collective command r, as far as the two alone can tell? */
+static bool fits(const struct prog *p, const struct prog_cmd *r, const struct prog_cmd *c, struct then *t)
+{
+	const struct prog_coll *red = &p->coll[r->id];
+	const struct prog_kern *k = &p->kern[c->id];
+	const struct prog_opnd *sum = &p->opnd[r->opnd + 1], *o = &p->opnd[c->opnd];
+	int64_t es = dtype_info[red->dtype].bytes, n = red->outer * red->inner / es;
+
+	if (k->id != KERN_gen || !k->block || k->block * es % 64 || COLL_UNIT % (k->block * es) || k->nin > 60 || !k->nout)
+		return false;
+	*t = (struct then){ .pure = k->nout == 1 && dtype_info[k->v[k->nin].dtype].bytes == es };
+	for (int i = 0; i < k->nin; i++) {
+		if (o[i].buf == sum->buf) {
+			if (!same_opnd(&o[i], sum) || k->v[i].dtype != red->dtype || elements(&k->v[i]) != n)
+				return false;
+			t->sums |= (uint64_t)1 << i;
+			continue;
+		}
+		if (bufs_meet(p, o[i].buf, sum->buf))
+			return false;
+		t->pure &= p->buf[o[i].buf].kind == BUF_CONST;
+	}
+	for (int i = k->nin; i < k->nin + k->nout; i++)
+		if (elements(&k->v[i]) != n)
+			return false;
+	return t->sums != 0;
+}
+
+/* May c run before m, which comes before it? */
+static bool passes(const struct prog *p, const struct prog_cmd *c, const struct prog_cmd *m)
+{
+	const struct prog_kern *k = &p->kern[c->id];
+	uint32_t nin, nout;
+
+	if (m->op != CMD_KERN && m->op != CMD_COLL)
+		return false;
+	cmd_operands(p, m, &nin, &nout);
+	if (nin + nout != m->nopnd)
+		return false;
+	for (uint32_t i = 0; i < nin + nout; i++) {
+		uint32_t b = p->opnd[m->opnd + i].buf;
+		for (uint32_t j = 0; j < c->nopnd; j++)
+			if ((i >= nin || j >= k->nin) && bufs_meet(p, b, p->opnd[c->opnd + j].buf))
+				return false;
+	}
+	return true;
+}
+
+/* Commands that read the buffer, in the whole program. */
+static int readers(const struct prog *p, uint32_t buf)
+{
+	int n = 0;
+
+	for (uint32_t b = 0; b < p->nblock; b++)
+		for (uint32_t i = 0; i < p->block[b].n; i++) {
+			const struct prog_cmd *c = &p->block[b].cmd[i];
+			uint32_t nin, nout;
+			bool reads = false;
+			cmd_operands(p, c, &nin, &nout);
+			for (uint32_t k = 0; k < nin && k < c->nopnd; k++)
+				reads |= p->opnd[c->opnd + k].buf == buf;
+			n += reads;
+		}
+	return n;
+}
+
+bool then_plan(const struct rt_exec *x, uint32_t b, uint32_t i, uint32_t *at, struct then *out, uint64_t *hash)
+{
+	const struct prog *p = x->p;
+	const struct prog_block *blk = &p->block[b];
+	const struct prog_cmd *r = &blk->cmd[i];
+	const struct prog_coll *red = &p->coll[r->id];
+
+	if (r->op != CMD_COLL || red->kind != COLL_all_reduce || red->nin != 1 || r->nopnd != 2 || red->outer * red->inner < LEAST || !x->nlocal)
+		return false;
+	for (int k = 0; k < p->ndev; k++)
+		if (!sym_mapped(x->c->world, x->id[k]))
+			return false;
+	for (uint32_t j = i + 1; j < blk->n && j < i + FAR; j++) {
+		const struct prog_cmd *c = &blk->cmd[j];
+		if (c->op == CMD_MARK || c->op == CMD_AWAIT)
+			continue;
+		if (c->op == CMD_KERN && fits(p, r, c, out)) {
+			const struct prog_kern *k = &p->kern[c->id];
+			const struct prog_opnd *sum = &p->opnd[r->opnd + 1], *o = &p->opnd[c->opnd];
+			for (uint32_t m = i + 1; m < j; m++)
+				if (blk->cmd[m].op != CMD_MARK && blk->cmd[m].op != CMD_AWAIT && !passes(p, c, &blk->cmd[m]))
+					return false;
+			for (int v = k->nin; v < k->nin + k->nout; v++)
+				out->dead |= same_opnd(&o[v], sum) && dtype_info[k->v[v].dtype].bytes == dtype_info[red->dtype].bytes;
+			out->dead |= p->buf[sum->buf].kind == BUF_TEMP && readers(p, sum->buf) == 1;
+			out->pure &= out->dead;
+			/* With threads that share a kernel's work, its own pass is shorter than what the walk alone would take. */
+			if (!out->pure && (x->dev[0]->nworker || k->flops > k->bytes))
+				return false;
+			*at = j;
+			uint32_t w[4] = { b, i, j, (uint32_t)k->block };
+			if (out->pure)
+				*hash = hash_bytes(w, sizeof w, *hash + 2) | 1;
+			return true;
+		}
+		if (c->op != CMD_KERN && c->op != CMD_COLL)
+			return false;
+	}
+	return false;
+}
+
+/* --- as it runs -------------------------------------------------------------------------- */
+
+struct follow { const struct kernel *k; char **ptr; uint64_t sums; int64_t unit; };
+
+static char *back(const char *p, int64_t n) { return (char *)((uintptr_t)p - (uintptr_t)n); }
+
+static void follow(void *v, const char *at, char *to, int64_t lo, int64_t hi)
+{
+	struct follow *u = v;
+
+	for (int i = 0; i < u->k->k->nin; i++)
+		if (u->sums >> i & 1)
+			u->ptr[i] = back(at, lo);
+	if (to)
+		u->ptr[u->k->k->nin] = back(to, lo);
+	u->k->code(u->ptr, lo / u->unit, (hi + u->unit - 1) / u->unit);
+}
+
+static bool apart(const char *a, const char *b, int64_t na, int64_t nb)
+{
+	return (uintptr_t)a + (uintptr_t)na <= (uintptr_t)b || (uintptr_t)b + (uintptr_t)nb <= (uintptr_t)a;
+}
+
+struct err *then_run(struct frame *f, const struct ins *i)
+{
+	const struct prog_coll *c = i->ref;
+	const struct kernel *k = i[1].ref;
+	const struct prog_opnd *o = f->x->p->opnd + i->opnd, *ko = f->x->p->opnd + i[1].opnd;
+	char **ptr = f->c->ptr;
+	int64_t es = dtype_info[c->dtype].bytes, n = c->outer * c->inner;
+
+	for (uint32_t j = 0; j < 2; j++)
+		ptr[j] = opnd_at(&o[j], f->c->base, f->c->reg);
+	for (uint32_t j = 0; j < i[1].nopnd; j++)
+		ptr[2 + j] = opnd_at(&ko[j], f->c->base, f->c->reg);
+	struct follow u = { k, ptr + 2, (uint64_t)i[1].imm, k->k->block * es };
+	struct coll_then t = { .run = follow, .user = &u, .unit = u.unit, .keeps = true, .dead = i[1].r1 };
+	if (i[1].r0)
+		t.out = ptr[2 + k->k->nin];
+	else
+		for (int v = k->k->nin; v < k->k->nin + k->k->nout; v++) {
+			char *r = ptr[2 + v];
+			int64_t nr = n / es * dtype_info[k->k->v[v].dtype].bytes;
+			t.late |= (!apart(ptr[0], r, n, nr) && (ptr[0] != r || nr != n)) || (!apart(ptr[1], r, n, nr) && (ptr[1] != r || nr != n));
+			t.keeps &= apart(ptr[1], r, n, nr);
+		}
+	t.dead |= !t.keeps && !t.late;
+	return coll_run(&f->coll, c, (uint32_t)i->imm, ptr, &t);
+}
