@@ -24,6 +24,8 @@ def load(path):
     lib.rondo_text.argtypes = [ctypes.c_char_p]
     lib.rondo_permuted.restype = None
     lib.rondo_permuted.argtypes = [ctypes.POINTER(ctypes.c_int64)] * 2
+    lib.rondo_followed.restype = ctypes.c_int64
+    lib.rondo_followed.argtypes = []
     lib.rondo_free.restype = None
     lib.rondo_free.argtypes = [ctypes.c_void_p]
     _library = lib
@@ -58,3 +60,8 @@ def permuted():
     at = ctypes.cast(n, ctypes.POINTER(ctypes.c_int64))
     _library.rondo_permuted(at, ctypes.cast(ctypes.addressof(n) + 8, ctypes.POINTER(ctypes.c_int64)))
     return n[0], n[1]
+
+
+def followed():
+    """Bytes of sums over devices that what is made of them took part by part, as they came, on this process' devices."""
+    return _library.rondo_followed()

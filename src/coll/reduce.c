@@ -71,7 +71,8 @@ static struct err *all_two_shot(const struct call *q, const struct acc *a, const
 	bool whole = n >= q->n * 4 * COLL_UNIT, near = true;      /* slices of whole units */
 	int64_t unit = whole ? COLL_UNIT : 64, slice = ((n / a->elem + q->n - 1) / q->n * a->elem + unit - 1) / unit * unit, step = t ? MAX(PIECE, t->unit) : PIECE;
 	int64_t lo = MIN(q->me * slice, n), hi = MIN(lo + slice, n);
-	char *res = t && t->out && whole ? t->out : y;            /* what all get */
+	bool made = t && t->out && whole;                         /* all get what is made of the sum */
+	char *res = made ? t->out : y;
 	bool here = loan_here(q, x) && loan_here(q, res), later = t && (t->late || !whole);
 	size_t at[MAX_ROW], to[MAX_ROW];
 	struct where w[MAX_ROW];
@@ -85,7 +86,7 @@ static struct err *all_two_shot(const struct call *q, const struct acc *a, const
 		TRY_GOTO(e, loan_make(q, res, n, res != x && overlap(res, n, x, n), &out), out);
 	}
 	char *dst = sym_ep_base(q->ep) + out.off;
-	later |= t && res == y && out.copy;
+	later |= t && !made && out.copy;
 	TRY_GOTO(e, loan_exchange(q, l.off, near && !here ? (size_t)ELSEWHERE : out.off, at, to), out);
 	for (int k = 0; k < q->n; k++) {
 		w[k] = (struct where){ NULL, q->pe[k], at[k] };
@@ -102,19 +103,19 @@ static struct err *all_two_shot(const struct call *q, const struct acc *a, const
 	}
 	for (int64_t o = lo, k; o < hi; o += k) {
 		k = near ? MIN(hi - o, step) : hi - o;
-		char *part = res == y ? dst + o : k <= COLL_UNIT ? sum : y + o;
+		char *part = !made ? dst + o : k <= COLL_UNIT ? sum : y + o;
 		acc_all(a, q->ep, w, q->n, o, part, k);
-		if (res != y)
+		if (made)
 			t->run(t->user, part, dst + o, o, o + k);
 		for (int i = 1; i < q->n; i++) {
 			int j = rank_after(q, i);
 			sym_put(q->ep, q->pe[j], to[j] + (size_t)o, dst + o, (size_t)k);
 		}
-		if (t && res == y && !later)
+		if (t && !made && !later)
 			t->run(t->user, part, NULL, o, o + k);
 	}
 	TRY_GOTO(e, loan_give_back(q), out);
-	for (int k = 1; k < q->n && t && res == y && !later; k++) {
+	for (int k = 1; k < q->n && t && !made && !later; k++) {
 		int64_t o = MIN(rank_after(q, k) * slice, n), end = MIN(o + slice, n);
 		if (o < end)
 			t->run(t->user, dst + o, NULL, o, end);

@@ -229,3 +229,5 @@ __attribute__((visibility("default"))) void rondo_permuted(int64_t *copied, int6
 {
 	rt_permuted(copied, in_place);
 }
+
+__attribute__((visibility("default"))) int64_t rondo_followed(void) { return rt_followed(); }

@@ -35,6 +35,7 @@ void rondo_ffi_register(const char *target, void *handler);
 
 /* Bytes that permutes of this process' devices have copied so far, and those that were read where they lay. */
 void rondo_permuted(int64_t *copied, int64_t *in_place);
+int64_t rondo_followed(void);
 
 /* Text of the compiled program with this fingerprint while an executable of it lives, else NULL.  Free
  * with rondo_free. */

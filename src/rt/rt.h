@@ -108,6 +108,8 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 
 /* Bytes that permutes of this process' devices have copied so far, and those that were read where they lay. */
 void rt_permuted(int64_t *copied, int64_t *in_place);
+/* Bytes of sums over devices that the kernel after them took part by part, likewise. */
+int64_t rt_followed(void);
 
 /* --- host.c: code outside Rondo ------------------------------------------ */
 

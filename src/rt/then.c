@@ -116,10 +116,8 @@ bool then_plan(const struct rt_exec *x, uint32_t b, uint32_t i, uint32_t *at, st
 			for (uint32_t m = i + 1; m < j; m++)
 				if (blk->cmd[m].op != CMD_MARK && blk->cmd[m].op != CMD_AWAIT && !passes(p, c, &blk->cmd[m]))
 					return false;
-			for (int v = k->nin; v < k->nin + k->nout; v++)
-				out->dead |= same_opnd(&o[v], sum) && dtype_info[k->v[v].dtype].bytes == dtype_info[red->dtype].bytes;
-			out->dead |= p->buf[sum->buf].kind == BUF_TEMP && readers(p, sum->buf) == 1;
-			out->pure &= out->dead;
+			/* The sum itself is nowhere then: nobody else may want it. */
+			out->pure &= same_opnd(&o[k->nin], sum) || (p->buf[sum->buf].kind == BUF_TEMP && readers(p, sum->buf) == 1);
 			/* With threads that share a kernel's work, its own pass is shorter than what the walk alone would take. */
 			if (!out->pure && (x->dev[0]->nworker || k->flops > k->bytes))
 				return false;
@@ -171,7 +169,7 @@ struct err *then_run(struct frame *f, const struct ins *i)
 	for (uint32_t j = 0; j < i[1].nopnd; j++)
 		ptr[2 + j] = opnd_at(&ko[j], f->c->base, f->c->reg);
 	struct follow u = { k, ptr + 2, (uint64_t)i[1].imm, k->k->block * es };
-	struct coll_then t = { .run = follow, .user = &u, .unit = u.unit, .keeps = true, .dead = i[1].r1 };
+	struct coll_then t = { .run = follow, .user = &u, .unit = u.unit };
 	if (i[1].r0)
 		t.out = ptr[2 + k->k->nin];
 	else
@@ -179,8 +177,6 @@ struct err *then_run(struct frame *f, const struct ins *i)
 			char *r = ptr[2 + v];
 			int64_t nr = n / es * dtype_info[k->k->v[v].dtype].bytes;
 			t.late |= (!apart(ptr[0], r, n, nr) && (ptr[0] != r || nr != n)) || (!apart(ptr[1], r, n, nr) && (ptr[1] != r || nr != n));
-			t.keeps &= apart(ptr[1], r, n, nr);
 		}
-	t.dead |= !t.keeps && !t.late;
 	return coll_run(&f->coll, c, (uint32_t)i->imm, ptr, &t);
 }

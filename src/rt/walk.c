@@ -79,7 +79,7 @@ static bool failed(struct frame *f, const struct ins *i)
 	return false;
 }
 
-static struct { _Alignas(64) _Atomic int64_t copied, lent; } count[16];
+static struct { _Alignas(64) _Atomic int64_t copied, lent, followed; } count[16];
 
 static void moved(const struct frame *f, const struct prog_coll *c, bool lent)
 {
@@ -96,6 +96,15 @@ void rt_permuted(int64_t *copied, int64_t *in_place)
 		*copied += atomic_load(&count[i].copied);
 		*in_place += atomic_load(&count[i].lent);
 	}
+}
+
+int64_t rt_followed(void)
+{
+	int64_t n = 0;
+
+	for (size_t i = 0; i < NELEM(count); i++)
+		n += atomic_load(&count[i].followed);
+	return n;
 }
 
 /* False if the device failed or the launch was aborted. */
@@ -181,12 +190,15 @@ static bool run(struct frame *f, const struct ins *i)
 				moved(f, c, false);
 			continue;
 		}
-		case I_THEN:
+		case I_THEN: {
 			f->err = then_run(f, i);
 			if (f->err)
 				return failed(f, i);
+			const struct prog_coll *c = i->ref;
+			atomic_fetch_add_explicit(&count[(unsigned)f->d->local % NELEM(count)].followed, c->outer * c->inner, memory_order_relaxed);
 			i++;
 			continue;
+		}
 		case I_LEND: {
 			const struct prog_coll *c = i->ref;
 			char *own = f->c->zone + f->x->p->buf[o[1].buf].off, *at = own;

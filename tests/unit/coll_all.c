@@ -41,6 +41,20 @@ static int pes[MAXP] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 /* The operand of position pos in a round: any integer function will do. */
 static int32_t val(int round, int pos, int64_t i) { return (int32_t)(round * 7919 + pos * 104729 + i * 31 + (i >> 5)); }
 
+/* What follows a sum: z += 3 * sum (over the sum: z = 3 * sum); or, of the sum alone, z = 3 * sum + i. */
+struct after { int32_t *z; bool pure, over; int64_t done; bool odd; };
+static void after(void *v, const char *at, char *to, int64_t lo, int64_t hi)
+{
+	struct after *u = v;
+	const int32_t *s = (const int32_t *)(const void *)at;
+	int32_t *z = to ? (int32_t *)(void *)to : u->z + lo / 4;
+
+	u->odd |= lo % 4096 != 0 || (to != NULL) != u->pure || hi <= lo;
+	u->done += hi - lo;
+	for (int64_t i = 0; i < (hi - lo) / 4; i++)
+		z[i] = (int32_t)((u->pure ? (uint32_t)(lo / 4 + i) : u->over ? 0 : (uint32_t)z[i]) + 3 * (uint32_t)s[i]);
+}
+
 static struct prog *make_prog(int n)
 {
 	struct prog *p = prog_new();
@@ -90,20 +104,21 @@ static void *device(void *v)
 	struct coll_cx cx = { cc, d->p, pes, d->pos };
 	int peer[MAXP], npeer = coll_peers(d->p, pes, d->pos, peer);
 	struct sym_launch l = { .prog = 42, .peer = peer, .npeer = npeer, .stop = d->stop };
-	struct sym_block *bx, *by;
+	struct sym_block *bx, *by, *bz;
 	uint64_t s = d->seed | 1;
 	int64_t cap = 1 << 21;
 
 	assert_null(sym_alloc(h, (size_t)cap * MAXP, NULL, -1, &bx));
 	assert_null(sym_alloc(h, (size_t)cap * MAXP, NULL, -1, &by));
 	int32_t *own = malloc((size_t)cap * MAXP * 2);
+	assert_null(sym_alloc(h, (size_t)cap * MAXP, NULL, -1, &bz));
 	sym_begin(ep, &l);
 	for (int round = 0; round < d->rounds && !d->err; round++) {
 		if (round % 16 == 15 && !d->fails) {      /* a new launch */
 			sym_end(ep, NULL);
 			sym_begin(ep, &l);
 		}
-		static const int64_t sizes[] = { 0, 1, 2, 3, 8, 9, 100, 1000, 1024, 1025, 2000, 5000, 33333, 100000 };
+		static const int64_t sizes[] = { 0, 1, 2, 3, 8, 9, 100, 1000, 1024, 1025, 2000, 5000, 33333, 100000, 300001 };
 		struct prog_coll c = { .dtype = DT_i32, .nin = 1 };
 		c.kind = (uint8_t)(rnd(&s) % COLL_COUNT);
 		c.group = (uint32_t)(rnd(&s) % 3);
@@ -116,6 +131,8 @@ static void *device(void *v)
 		bool inplace = rnd(&s) % 3 == 0;
 		if (c.kind != COLL_all_gather && c.kind != COLL_reduce_scatter && c.kind != COLL_all_to_all)
 			outer = 1;
+		else
+			inner = MIN(inner, 100000);
 		c.outer = outer;
 		c.inner = inner * 4;
 		if (c.kind == COLL_all_to_all) {          /* split [outer][n] of inner, joined as [1][n] of all */
@@ -158,9 +175,28 @@ static void *device(void *v)
 		uint64_t nap = rnd(&s);
 		if (nap % 8 == 0 && d->pos == (int)(nap >> 8) % 4)
 			usleep((useconds_t)((nap >> 16) % 500));
-		d->err = coll_run(&cx, &c, (uint32_t)round, ptr, NULL);
+		/* z: of its own, where the operand lies, or where the result does */
+		uint64_t way = rnd(&s);
+		struct after u = { .pure = way & 1 };
+		struct coll_then then = { .run = after, .user = &u, .unit = 4096 }, *t = c.kind == COLL_all_reduce && way & 2 ? &then : NULL;
+		if (t) {
+			u.z = (way >> 2) % 3 == 0 ? (int32_t *)(sym_base(h) + bz->off) : (way >> 2) % 3 == 1 ? x : y;
+			then.out = u.pure ? (char *)u.z : NULL;
+			u.over = u.z == y;
+			then.late = !u.pure && (way >> 6) % 4 == 0;
+			for (int64_t i = 0; i < ny && (way >> 2) % 3 == 0; i++)
+				u.z[i] = (int32_t)i;
+		}
+		d->err = coll_run(&cx, &c, (uint32_t)round, ptr, t);
 		if (d->err)
 			break;
+		if (t) {
+			if (u.odd || (!u.pure && u.done != ny * 4)) {
+				d->err = ERR(INTERNAL, "round %d: %lld bytes of %lld went on", round, (long long)u.done, (long long)ny * 4);
+				break;
+			}
+			y = u.z;
+		}
 		for (int64_t i = 0; i < ny; i++) {
 			int32_t want = 0;
 			switch (c.kind) {
@@ -195,6 +231,8 @@ static void *device(void *v)
 				want = g->row[d->pos] < 0 ? 0 : val(round, (int)id[0], i);
 				break;
 			}
+			if (t)               /* what z started with: i, the operand, or nothing */
+				want = (int32_t)(3 * (uint32_t)want + (uint32_t)(u.pure || (way >> 2) % 3 == 0 ? i : !u.over ? val(round, d->pos, i) : 0));
 			if (y[i] != want) {
 				d->err = ERR(INTERNAL, "round %d device %d of %d, group %u, %s by %s inner %lld outer %lld: element %lld is %d, not %d", round, d->pos, d->n, c.group, prog_coll_name[c.kind], prog_algo_name[c.algo],
 				             (long long)inner, (long long)outer, (long long)i, y[i], want);
@@ -214,6 +252,7 @@ static void *device(void *v)
 	sym_free(bx);
 	sym_free(by);
 	free(own);
+	sym_free(bz);
 	return NULL;
 }
 

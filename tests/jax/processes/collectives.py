@@ -182,3 +182,53 @@ def no_bytes_are_copied():
     after = library.permuted()
     far = os.environ.get("FAR") or os.environ.get("RONDO_CHAOS")     # between hosts they must be
     assert (after[0] - before[0], after[1] - before[1]) == ((DEVICES << 20, 0) if far else (0, DEVICES << 20)), (before, after)
+
+
+def apart(f, g, k, *args):
+    """k turns of x -> g(f(x), ..), each of the two a program of its own."""
+    x, *rest = args
+    for _ in range(k):
+        x, *rest = g(f(x), x, *rest)
+    return [x, *rest]
+
+
+@case
+def what_is_made_of_a_sum():
+    """It runs on each part of the sum as it comes: the same bits as in a pass of its own."""
+    ins = {1: P("x"), 2: (P("x"), P("x"))}
+    ways = {
+        "scaled": (1, lambda x: x, lambda s, x: (s * (1 / N),)),
+        "another type": (1, lambda x: x.astype(jnp.bfloat16), lambda s, x: ((s.astype(jnp.float32) * 0.125 + 1).astype(x.dtype),)),
+        "dear": (1, lambda x: x, lambda s, x: (jnp.tanh(s * 0.1) * 3,)),
+        "the operand too": (1, lambda x: x * 0.25 + 1, lambda s, x: (x - s * 0.125,)),
+        "momentum": (2, lambda x: x * 0.25 + 1, lambda s, x, m: (x - 0.25 * (0.5 * m + s), 0.5 * m + s)),
+        "flipped": (1, lambda x: x, lambda s, x: (s[::-1] * (1 / N),)),
+        "with its first": (1, lambda x: x, lambda s, x: (s * (1 / N) + s[:1],)),
+    }
+    took = 0
+    if jax.devices()[0].platform == "rondo":
+        from rondo import library
+        took = library.followed()
+    for name, (count, before, after) in ways.items():
+        for dtype, n in [("float32", 1 << 16), ("float32", 70001), ("float32", 300001), ("bfloat16", 150000), ("float32", 5 << 20)]:
+            if n > 1 << 20 and name not in ("scaled", "momentum"):
+                continue
+            args = [spread(numbers((N * n,), dtype, i)) for i in range(count)]
+            outs = ins[count] if count > 1 else (P("x"),)
+            total = sharded(lambda x: lax.psum(before(x), "x"))
+            update = sharded(after, (P("x"), *outs), outs)
+            want = apart(total, update, 3, *args)
+
+            def turns(*args):
+                def turn(_, c):
+                    return tuple(after(lax.psum(before(c[0]), "x"), *c))
+                return lax.fori_loop(0, 3, turn, args)
+
+            straight = sharded(lambda *a: after(lax.psum(before(a[0]), "x"), *a), outs, outs)
+            given = sharded(turns, outs, outs, donate_argnums=tuple(range(count)))
+            once = straight(*args)
+            for got, x in [*zip(once, apart(total, update, 1, *args)), *zip(sharded(turns, outs, outs)(*args), want), *zip(given(*args), want)]:
+                for a, b in zip(got.addressable_shards, x.addressable_shards):
+                    assert np.asarray(a.data).tobytes() == np.asarray(b.data).tobytes(), (name, dtype, n, a.device)
+    if jax.devices()[0].platform == "rondo" and N > 1 and not os.environ.get("FAR") and not os.environ.get("RONDO_CHAOS") and os.environ.get("RONDO_TIER") != "ref":
+        assert library.followed() > took
