@@ -3,11 +3,11 @@
 
 #include "impl.h"
 
-struct coll *coll_new(struct sym_world *w, int pe, const struct coll_table *table)
+static struct coll *new(struct sym_world *w, int pe, const struct coll_table *table, struct sym_ep *ep)
 {
 	struct coll *c = mem_lines(sizeof *c);
 
-	c->ep = sym_ep_of(w, pe);
+	c->ep = ep;
 	c->heap = sym_heap_of(w, pe);
 	c->table = *table;
 	c->npe = sym_npe(w);
@@ -17,6 +17,9 @@ struct coll *coll_new(struct sym_world *w, int pe, const struct coll_table *tabl
 	c->line = mem_lines((size_t)c->npe * 8);
 	return c;
 }
+
+struct coll *coll_new(struct sym_world *w, int pe, const struct coll_table *table) { return new(w, pe, table, sym_ep_of(w, pe)); }
+struct coll *coll_new_stream(struct sym_world *w, int pe, const struct coll_table *table) { return new(w, pe, table, sym_stream_ep(w, pe)); }
 
 void coll_free(struct coll *c)
 {

@@ -76,6 +76,21 @@ struct err *coll_scan(struct coll *c, const struct coll_group *g, uint32_t site,
 /* Returns when all members have called it. */
 struct err *coll_barrier(struct coll *c, const struct coll_group *g, uint32_t site);
 
+/* --- stream.c: on streams ----------------------------------------------------------------- */
+
+/* The calls above, enqueued: see sym.h, sym_stream_barrier.  Members are those of t, by rank; src, dst, r->fn, t and c must stay
+ * until the operation is done.  c: made for the streams of the same PE, and used by these calls alone; one for all its
+ * streams.  What is wrong with the arguments is the stream's failure. */
+struct coll *coll_new_stream(struct sym_world *w, int pe, const struct coll_table *table);    /* owned: coll_free */
+void coll_stream_all_reduce(struct coll *c, struct sym_stream *s, struct sym_team *t, const struct coll_red *r, int64_t count, const void *src, void *dst);
+void coll_stream_reduce_scatter(struct coll *c, struct sym_stream *s, struct sym_team *t, const struct coll_red *r, int64_t count, const void *src, void *dst);
+void coll_stream_all_gather(struct coll *c, struct sym_stream *s, struct sym_team *t, int64_t bytes, const void *src, void *dst);
+void coll_stream_all_to_all(struct coll *c, struct sym_stream *s, struct sym_team *t, int64_t bytes, const void *src, void *dst);
+void coll_stream_broadcast(struct coll *c, struct sym_stream *s, struct sym_team *t, int root, int64_t bytes, const void *src, void *dst);
+/* from, to: ranks of t, or -1. */
+void coll_stream_permute(struct coll *c, struct sym_stream *s, struct sym_team *t, int from, int to, int64_t bytes, const void *src, void *dst);
+void coll_stream_scan(struct coll *c, struct sym_stream *s, struct sym_team *t, const struct coll_red *r, bool exclusive, int64_t count, const void *src, void *dst);
+
 /* --- for programs ------------------------------------------------------------------- */
 
 /* One device's place in a program. */

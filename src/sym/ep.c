@@ -19,6 +19,9 @@ static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site
 
 /* --- waiting --------------------------------------------------------------- */
 
+/* Where the peers of an endpoint show something, in their control zones. */
+#define SEAT(ep, field) (offsetof(struct sym_control, seat) + (size_t)(ep)->lane * sizeof(struct sym_seat) + offsetof(struct sym_seat, field))
+
 /* A text of pe's control zone. */
 static void text_of(struct sym_ep *ep, int pe, size_t off, char *out, size_t n)
 {
@@ -33,11 +36,11 @@ static void whereabouts(struct sym_ep *ep, int pe, struct str *s)
 	char text[256];
 
 	if (ep->world->peer[pe].direct)      /* with it, what the peer wrote before: its name */
-		st = atomic_load_explicit(&sym_control_of(ep->world, pe)->status, memory_order_acquire);
+		st = atomic_load_explicit(&sym_control_of(ep->world, pe)->seat[ep->lane].status, memory_order_acquire);
 	else
-		sym_get(ep, pe, &st, offsetof(struct sym_control, status), sizeof st);
+		sym_get(ep, pe, &st, SEAT(ep, status), sizeof st);
 	if (st) {
-		text_of(ep, pe, offsetof(struct sym_control, name), text, sizeof ep->me->name);
+		text_of(ep, pe, SEAT(ep, name), text, sizeof ep->seat->name);
 		str_add(s, "at ");
 		where(ep, s, (uint32_t)(st >> 32), (uint32_t)st, text);
 		return;
@@ -168,7 +171,8 @@ void sym_deliver(struct sym_world *w, int pe, char *at, const uint64_t *word, in
 
 void sym_lost_data(struct sym_world *w, int from, int proc)
 {
-	atomic_store(&w->ep[from - w->first].lost, proc + 1);
+	for (int lane = 0; lane < SYM_LANES; lane++)     /* which one asked is not known */
+		atomic_store(&w->ep[lane * w->nlocal + from - w->first].lost, proc + 1);
 }
 
 struct err *sym_lost(struct sym_ep *ep)
@@ -193,11 +197,11 @@ static void word_write(struct sym_ep *ep, int pe, size_t off, uint64_t v)
 static struct err *diverged(struct sym_ep *ep, int pe, uint32_t site, const struct sym_line *l)
 {
 	struct str mine = { 0 }, its = { 0 };
-	char name[sizeof ep->me->name];
+	char name[sizeof ep->seat->name];
 
 	where(ep, &mine, ep->l.prog, site, ep->l.name);
 	if (l) {
-		text_of(ep, pe, offsetof(struct sym_control, name), name, sizeof name);
+		text_of(ep, pe, SEAT(ep, name), name, sizeof name);
 		where(ep, &its, (uint32_t)(l->what >> 32), (uint32_t)(l->what >> 8) & 0xffffff, name);
 	} else
 		str_add(&its, "the end of the program");
@@ -211,13 +215,13 @@ static struct err *diverged(struct sym_ep *ep, int pe, uint32_t site, const stru
 static struct err *absent(struct sym_ep *ep, int pe, uint32_t site)
 {
 	struct chan *c = &ep->chan[pe];
-	char why[sizeof ep->me->why];
+	char why[sizeof ep->seat->why];
 
 	if (ep->l.stop && atomic_load(ep->l.stop))
 		return ERR(ABORTED, "launch aborted");
-	if (atomic_load_explicit(&c->ret->failed, memory_order_acquire) != c->epoch)
+	if (atomic_load_explicit(&c->ret->failed, memory_order_acquire) < c->epoch)      /* later ones may have failed since */
 		return diverged(ep, pe, site, NULL);
-	text_of(ep, pe, offsetof(struct sym_control, why), why, sizeof why);
+	text_of(ep, pe, SEAT(ep, why), why, sizeof why);
 	/* One that heard it from a third says so itself. */
 	return strstr(why, "device ") == why ? ERR(ABORTED, "%s", why) : ERR(ABORTED, "device %d failed: %s", pe, why);
 }
@@ -228,7 +232,7 @@ static struct err *credit(struct sym_ep *ep, int pe)
 	struct chan *c = &ep->chan[pe];
 	struct err *e = NULL;
 
-	uint32_t site = (uint32_t)atomic_load_explicit(&ep->me->status, memory_order_relaxed);
+	uint32_t site = (uint32_t)atomic_load_explicit(&ep->seat->status, memory_order_relaxed);
 	if (c->tx == UINT32_MAX)
 		return ERR(EXHAUSTED, "more than 2^32 messages between two devices in one launch");
 	WAIT(e, chan_may_send(c) || chan_left(c), pe, site);
@@ -237,7 +241,7 @@ static struct err *credit(struct sym_ep *ep, int pe)
 
 static inline uint64_t what_of(struct sym_ep *ep, uint32_t site, enum sym_verb v)
 {
-	atomic_store_explicit(&ep->me->status, (uint64_t)ep->l.prog << 32 | site, memory_order_relaxed);
+	atomic_store_explicit(&ep->seat->status, (uint64_t)ep->l.prog << 32 | site, memory_order_relaxed);
 	return (uint64_t)ep->l.prog << 32 | (uint64_t)(site & 0xffffff) << 8 | v;
 }
 
@@ -266,7 +270,7 @@ static void pieces_write(struct sym_ep *ep, int pe, struct sym_piece *p, size_t 
 /* Put together what came in pieces. */
 static struct err *pieces_read(struct sym_ep *ep, int pe, uint32_t site, uint32_t slot, const struct sym_line *l, size_t n, uint64_t tick, struct sym_msg *out)
 {
-	struct sym_piece *p = ep->me->from[pe].piece[slot];
+	struct sym_piece *p = ep->from[pe].piece[slot];
 	char **in = &ep->in[pe][slot];
 	struct err *e = NULL;
 
@@ -342,7 +346,7 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	bool left = false;
 	struct err *e = NULL;
 
-	const struct sym_piece *next = ep->me->from[pe].piece[c->rx % SYM_RING];
+	const struct sym_piece *next = ep->from[pe].piece[c->rx % SYM_RING];
 	for (int i = ep->spins < SYM_BRISK ? SYM_BRISK : 0; i < SYM_BRISK && !chan_arrived(c); i++)
 		__builtin_prefetch(next);         /* comes with the line; of more of them the writer would be robbed */
 	/* A peer that has left the launch sends nothing more; what it sent before is there by then. */
@@ -359,7 +363,7 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 		return pieces_read(ep, pe, site, slot, l, l->n & ~IN_PIECES, chan_tick(c, c->rx), out);
 	out->off = l->w[0];
 	out->n = v == SYM_SLOT_MSG ? l->n : l->w[1];
-	out->data = l->n <= SYM_INLINE ? (const void *)l->w : ep->me->from[pe].slot[slot];
+	out->data = l->n <= SYM_INLINE ? (const void *)l->w : ep->from[pe].slot[slot];
 	return NULL;
 }
 
@@ -376,7 +380,7 @@ uint64_t sym_sent(const struct sym_ep *ep, int pe) { return chan_tick(&ep->chan[
 struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line)
 {
 	struct chan *c = &ep->chan[pe];
-	uint32_t site = (uint32_t)atomic_load_explicit(&ep->me->status, memory_order_relaxed);
+	uint32_t site = (uint32_t)atomic_load_explicit(&ep->seat->status, memory_order_relaxed);
 	uint32_t n = line >> 32 == c->epoch ? (uint32_t)line : 0;        /* an older launch: the peer must have closed it */
 	struct err *e = NULL;
 
@@ -400,24 +404,24 @@ static void text_set(char *at, size_t n, const char *text)
 void sym_begin(struct sym_ep *ep, const struct sym_launch *l)
 {
 	if (l->prog != ep->named) {
-		text_set(ep->me->name, sizeof ep->me->name, l->name);
+		text_set(ep->seat->name, sizeof ep->seat->name, l->name);
 		ep->named = l->prog;
 	}
 	ep->l = *l;
 	atomic_store_explicit(&ep->lost, 0, memory_order_relaxed);
 	for (int i = 0; i < l->npeer; i++)
 		chan_begin(&ep->chan[l->peer[i]]);
-	atomic_store_explicit(&ep->me->status, (uint64_t)l->prog << 32, memory_order_release);
+	atomic_store_explicit(&ep->seat->status, (uint64_t)l->prog << 32, memory_order_release);
 }
 
-void sym_end(struct sym_ep *ep, const struct err *why)
+void sym_leave(struct sym_ep *ep, const struct err *why, bool wait)
 {
 	struct sym_launch l = ep->l;
 	struct err *e = NULL;
 
 	if (why)
-		text_set(ep->me->why, sizeof ep->me->why, why->msg);
-	atomic_store_explicit(&ep->me->status, 0, memory_order_relaxed);
+		text_set(ep->seat->why, sizeof ep->seat->why, why->msg);
+	atomic_store_explicit(&ep->seat->status, 0, memory_order_relaxed);
 	for (int i = 0; i < l.npeer; i++) {
 		uint64_t epoch = ep->chan[l.peer[i]].epoch;
 		if (why)
@@ -425,13 +429,15 @@ void sym_end(struct sym_ep *ep, const struct err *why)
 		word_write(ep, l.peer[i], FROM_ME(ep, ret.closed), epoch);
 	}
 	ep->l.stop = NULL;
-	for (int i = 0; i < l.npeer && why; i++) {
+	for (int i = 0; i < l.npeer && why && wait; i++) {
 		WAIT(e, chan_left(&ep->chan[l.peer[i]]), l.peer[i], 0);
 		err_free(e);
 		e = NULL;
 	}
 	memset(&ep->l, 0, sizeof ep->l);
 }
+
+void sym_end(struct sym_ep *ep, const struct err *why) { sym_leave(ep, why, true); }
 
 void sym_phase(struct sym_world *w, const char *text)
 {

@@ -56,16 +56,21 @@ struct sym_from {                         /* what one peer writes */
 	struct sym_piece piece[SYM_RING][SYM_PIECES];
 	_Alignas(4096) char slot[SYM_RING][SYM_SLOT];
 };
+/* What an endpoint shows. */
+struct sym_seat {
+	_Alignas(128) _Atomic uint64_t status;    /* program << 32 | site of the last message; 0 outside a launch */
+	_Alignas(128) char name[128];             /* of the program */
+	char why[512];                            /* why the last launch that failed did */
+};
+enum { SYM_LANES = 2 };                   /* endpoints of a PE: its own, its streams' */
 struct sym_control {
 	char nonce[32];                   /* drawn by the process: whoever maps this sees whose it is */
 	_Alignas(128) _Atomic uint32_t bell;      /* changes when something arrived for a sleeper */
 	_Atomic uint32_t sleepers;
-	_Alignas(128) _Atomic uint64_t status;    /* program << 32 | site of the last message; 0 outside a launch */
-	_Alignas(128) char name[128];             /* of the program; NUL-terminated, like all texts here */
-	char phase[256];                          /* what the process does outside programs */
-	char why[512];                            /* why the last launch that failed did */
+	char phase[256];                          /* what the process does outside programs; NUL-terminated, like all texts here */
+	struct sym_seat seat[SYM_LANES];
 	struct sym_word sync[SYM_ROUNDS];         /* of the world's team */
-	_Alignas(4096) struct sym_from from[];
+	_Alignas(4096) struct sym_from from[];    /* lane by lane, npe each */
 };
 
 #define CHAN_LINE struct sym_line
@@ -128,8 +133,11 @@ struct sym_process {
 struct sym_ep {
 	_Alignas(128) struct sym_world *world;
 	int pe;
+	int lane;
 	size_t mine;                      /* offset of what this PE writes, in the control zone of every other */
 	struct sym_control *me;
+	struct sym_seat *seat;            /* in it */
+	struct sym_from *from;            /* npe, in it: what the others write */
 	struct chan *chan;                /* npe */
 	_Atomic int lost;                 /* process whose data did not come, + 1 */
 	uint32_t named;                   /* program whose name stands in the control zone */
@@ -149,7 +157,7 @@ struct sym_world {
 	struct sym_region region;         /* of this process */
 	struct sym_heap *heap;            /* nlocal */
 	struct join *join;                /* join.c */
-	struct sym_ep *ep;                /* nlocal */
+	struct sym_ep *ep;                /* nlocal a lane */
 	struct sym_peer *peer;            /* npe */
 	int nproc, proc;
 	struct sym_process *process;      /* nproc */
@@ -203,6 +211,8 @@ struct err *sym_region(int n, size_t want, size_t control, bool shared, struct s
 void sym_region_free(struct sym_region *r);
 void sym_heap_init(struct sym_heap *h, struct sym_world *w, int i, size_t control);
 void sym_heap_fini(struct sym_heap *h);
+/* sym_end; wait: until the peers have left, where it failed. */
+void sym_leave(struct sym_ep *ep, const struct err *why, bool wait);
 /* What arrived for pe, a PE of this host: n words for at, the first of them last; wakes pe. */
 void sym_deliver(struct sym_world *w, int pe, char *at, const uint64_t *word, int n);
 /* Data that PE from asked for will not come: its launch cannot succeed. */

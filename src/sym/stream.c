@@ -8,8 +8,8 @@
 
 #include "impl.h"
 
-enum kind { PUT, GET, PUT_SIGNAL, SIGNAL, WAIT, BARRIER, CALL, RECORD, AWAIT };
-static const char *const kind_name[] = { "put", "get", "put_signal", "signal", "wait", "barrier", "", "record of an event", "wait for an event" };
+enum kind { PUT, GET, PUT_SIGNAL, SIGNAL, WAIT, COLLECTIVE, CALL, RECORD, AWAIT };
+static const char *const kind_name[] = { "put", "get", "put_signal", "signal", "wait", "", "", "record of an event", "wait for an event" };
 
 /* One record of an event: shared by the event, the stream that will reach it, and streams that wait for it. */
 struct mark {
@@ -35,9 +35,9 @@ struct op {
 	char *what;
 	struct err *(*fn)(void *user);
 	void *user;
+	void (*drop)(void *user);
 	struct mark *mark;
-	bool turn;                        /* of its PE's collectives: number ticket */
-	uint64_t ticket;
+	uint64_t ticket;                  /* of a collective, among its PE's */
 };
 
 struct sym_stream {
@@ -96,36 +96,75 @@ static bool mark_wait(struct mark *m, _Atomic int *stop)
 
 /* --- the thread ----------------------------------------------------------------------------- */
 
-/* Collectives of a PE's streams are done one at a time, by ticket. */
-static bool turn_take(struct sym_stream *s, const struct op *o)
-{
-	struct sym_side *side = &s->w->side[s->pe - s->w->first];
-	bool mine;
-
-	pthread_mutex_lock(&side->turn_lock);
-	while (!(mine = side->served == o->ticket) && !atomic_load(&s->cancelled) && atomic_load(&s->w->gone) >= 0) {
-		struct timespec t;
-		clock_gettime(CLOCK_REALTIME, &t);
-		t.tv_nsec += 50000000;
-		t.tv_sec += t.tv_nsec / 1000000000;
-		t.tv_nsec %= 1000000000;
-		pthread_cond_timedwait(&side->turn_cond, &side->turn_lock, &t);
-	}
-	pthread_mutex_unlock(&side->turn_lock);
-	return mine;
-}
-
-/* Every ticket is served, also one whose collective is not done, in order. */
-static void turn_pass(struct sym_stream *s, const struct op *o)
+/* Collectives of a PE's streams are done one at a time, by ticket.  Every ticket is served, also one whose collective is not done. */
+static void turn_take(struct sym_stream *s, const struct op *o)
 {
 	struct sym_side *side = &s->w->side[s->pe - s->w->first];
 
 	pthread_mutex_lock(&side->turn_lock);
 	while (side->served != o->ticket)
 		pthread_cond_wait(&side->turn_cond, &side->turn_lock);
+	pthread_mutex_unlock(&side->turn_lock);
+}
+
+static void turn_pass(struct sym_stream *s)
+{
+	struct sym_side *side = &s->w->side[s->pe - s->w->first];
+
+	pthread_mutex_lock(&side->turn_lock);
 	side->served++;
 	pthread_cond_broadcast(&side->turn_cond);
 	pthread_mutex_unlock(&side->turn_lock);
+}
+
+/* In round k a word from the rank 2^k below, one to the rank 2^k above: then all have come. */
+static struct err *barrier(struct sym_stream *s, const struct sym_team *t)
+{
+	struct sym_ep *ep = sym_stream_ep(s->w, s->pe);
+	struct sym_msg m;
+	void *room;
+
+	sym_quiet_all(s->w, s->pe);
+	for (int d = 1; d < t->n; d *= 2) {
+		int to = t->pe_of[(t->me + d) % t->n], from = t->pe_of[(t->me + t->n - d) % t->n];
+		TRY(sym_slot_room(ep, to, 0, &room));
+		sym_slot_send(ep, to, 1, 0);
+		TRY(sym_recv(ep, from, 1, SYM_SLOT_MSG, &m));
+		sym_return(ep, from, false);
+	}
+	return NULL;
+}
+
+/* Take part in o; why: by failing. */
+static struct err *collective(struct sym_stream *s, const struct op *o, const struct err *why)
+{
+	struct sym_ep *ep = sym_stream_ep(s->w, s->pe);
+	const struct sym_team *t = o->team;
+	struct sym_launch l = { .prog = (uint32_t)hash_bytes(o->what, strlen(o->what), 0) | 1, .name = o->what, .stop = &s->cancelled };
+	int *peer = mem_alloc((size_t)t->n * sizeof *peer);
+	struct err *e = NULL;
+
+	for (int r = 0; r < t->n; r++)
+		if (r != t->me)
+			peer[l.npeer++] = t->pe_of[r];
+	l.peer = peer;
+	sym_begin(ep, &l);
+	if (why) {
+		sym_leave(ep, why, false);
+		free(peer);
+		return NULL;
+	}
+	e = o->fn ? o->fn(o->user) : barrier(s, t);
+	if (!e)
+		e = sym_lost(ep);
+	bool cancelled = e && atomic_load(&s->cancelled);
+	if (cancelled) {
+		err_free(e);
+		e = ERR(CANCELLED, "PE %d was cancelled", s->pe);
+	}
+	sym_leave(ep, e, !cancelled);
+	free(peer);
+	return e;
 }
 
 static struct err *perform(struct sym_stream *s, const struct op *o)
@@ -148,8 +187,8 @@ static struct err *perform(struct sym_stream *s, const struct op *o)
 		break;
 	case WAIT:
 		return sym_wait_until(s->cx, o->m, o->off, o->type, o->cmp, (int64_t)o->v, o->rank, NULL);
-	case BARRIER:
-		return sym_team_barrier(o->team);
+	case COLLECTIVE:
+		return collective(s, o, NULL);
 	case CALL:
 		return o->fn(o->user);
 	case RECORD:
@@ -175,16 +214,18 @@ static void step(struct sym_stream *s, struct op *o, uint64_t number)
 {
 	struct err *e = NULL;
 
-	if (!s->err) {
-		if (atomic_load(&s->cancelled))
-			e = ERR(CANCELLED, "PE %d was cancelled", s->pe);
-		else if (!o->turn || turn_take(s, o))
-			e = perform(s, o);
-		else
-			e = ERR(CANCELLED, "PE %d was cancelled before its turn", s->pe);
+	if (o->kind == COLLECTIVE)
+		turn_take(s, o);
+	bool cancelled = !s->err && atomic_load(&s->cancelled);
+	if (cancelled)
+		e = ERR(CANCELLED, "PE %d was cancelled", s->pe);
+	else if (!s->err)
+		e = perform(s, o);
+	if (o->kind == COLLECTIVE) {
+		if (s->err || cancelled)
+			collective(s, o, s->err ? s->err : e);
+		turn_pass(s);
 	}
-	if (o->turn)
-		turn_pass(s, o);
 	if (e) {
 		struct str t = { 0 };
 		describe(&t, o);
@@ -196,6 +237,8 @@ static void step(struct sym_stream *s, struct op *o, uint64_t number)
 	if (o->kind == RECORD)
 		mark_set(o->mark, s->err);
 	mark_unref(o->mark);
+	if (o->drop)
+		o->drop(o->user);
 	free(o->what);
 	free(o);
 }
@@ -241,7 +284,7 @@ static void enqueue(struct sym_stream *s, const struct op *x)
 
 	*o = *x;
 	pthread_mutex_lock(&s->lock);
-	if (o->turn) {
+	if (o->kind == COLLECTIVE) {
 		pthread_mutex_lock(&side->turn_lock);
 		o->ticket = side->given++;
 		pthread_mutex_unlock(&side->turn_lock);
@@ -344,11 +387,6 @@ void sym_stream_wait(struct sym_stream *s, struct sym_mem *m, size_t off, enum s
 	enqueue(s, &(struct op){ .kind = WAIT, .m = m, .off = off, .type = type, .cmp = cmp, .v = (uint64_t)v, .rank = from });
 }
 
-void sym_stream_barrier(struct sym_stream *s, struct sym_team *t)
-{
-	enqueue(s, &(struct op){ .kind = BARRIER, .team = t, .turn = true });
-}
-
 static char *copy_text(const char *text)
 {
 	size_t n = strlen(text) + 1;
@@ -361,9 +399,14 @@ void sym_stream_call(struct sym_stream *s, const char *what, struct err *(*fn)(v
 	enqueue(s, &(struct op){ .kind = CALL, .what = copy_text(what), .fn = fn, .user = user });
 }
 
-void sym_stream_collective(struct sym_stream *s, const char *what, struct err *(*fn)(void *user), void *user)
+void sym_stream_barrier(struct sym_stream *s, struct sym_team *t)
 {
-	enqueue(s, &(struct op){ .kind = CALL, .what = copy_text(what), .fn = fn, .user = user, .turn = true });
+	enqueue(s, &(struct op){ .kind = COLLECTIVE, .what = copy_text("barrier"), .team = t });
+}
+
+void sym_stream_collective(struct sym_stream *s, struct sym_team *t, const char *what, struct err *(*fn)(void *user), void *user, void (*drop)(void *user))
+{
+	enqueue(s, &(struct op){ .kind = COLLECTIVE, .what = copy_text(what), .team = t, .fn = fn, .user = user, .drop = drop });
 }
 
 /* --- events --------------------------------------------------------------------------------------- */

@@ -58,6 +58,7 @@ bool sym_mapped(const struct sym_world *w, int pe);          /* its heap is seen
 const char *sym_road(const struct sym_world *w, int pe);     /* "self", "thread", "shm", "ucx", "chaos" */
 struct sym_heap *sym_heap_of(struct sym_world *w, int pe);   /* local PEs only; borrowed */
 struct sym_ep *sym_ep_of(struct sym_world *w, int pe);       /* local PEs only; borrowed */
+struct sym_ep *sym_stream_ep(struct sym_world *w, int pe);   /* the same PE's other one, for collectives on its streams */
 /* What this process does outside programs ("compiling 'step'"; NULL: nothing): shown to peers that wait for it. */
 void sym_phase(struct sym_world *w, const char *text);
 /* All waits of local PEs end with CANCELLED, now and later. */
@@ -314,12 +315,20 @@ void sym_stream_put_signal(struct sym_stream *s, struct sym_mem *m, size_t off, 
                            struct sym_mem *sig, size_t sigoff, enum sym_amo op, uint64_t v, int rank);
 void sym_stream_signal(struct sym_stream *s, struct sym_mem *sig, size_t off, enum sym_amo op, uint64_t v, int rank);
 void sym_stream_wait(struct sym_stream *s, struct sym_mem *m, size_t off, enum sym_type type, enum sym_cmp cmp, int64_t v, int from);
-void sym_stream_barrier(struct sym_stream *s, struct sym_team *t);
 /* fn(user) on the stream's thread; a failure is the stream's.  what: for messages, copied. */
 void sym_stream_call(struct sym_stream *s, const char *what, struct err *(*fn)(void *user), void *user);
-/* The same for what uses the PE's endpoint, as collectives do: these, and barriers, are done one at a time over all streams of the PE,
- * in the order in which they were enqueued, which must be the same for any two PEs that do them together. */
-void sym_stream_collective(struct sym_stream *s, const char *what, struct err *(*fn)(void *user), void *user);
+
+/* Collectives on streams (coll.h has those that move data) have endpoints and words of their own: the PE may be in another
+ * collective of the same team meanwhile.  All of a PE's, over all its streams, are done one at a time in the order in which they
+ * were enqueued, which must be the same for any two PEs that do them together.  A member whose stream has failed before takes part
+ * by failing, so it fails for all; so does one that is cancelled: only then may a member's memory still be in use by others,
+ * until they have failed as well. */
+
+/* As sym_team_barrier, for what this stream did and, streams apart, the PE. */
+void sym_stream_barrier(struct sym_stream *s, struct sym_team *t);
+/* fn(user) on the stream's thread, between sym_begin and sym_end of sym_stream_ep with the other members of t.  what: the same on all
+ * of them, copied.  Then, whether fn was called or not, drop(user), if not NULL. */
+void sym_stream_collective(struct sym_stream *s, struct sym_team *t, const char *what, struct err *(*fn)(void *user), void *user, void (*drop)(void *user));
 
 /* Points in streams.  Any thread; an event that is used must live. */
 struct sym_event *sym_event_new(void);                       /* owned; counts as recorded and done */

@@ -36,7 +36,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 	w->patience = (double)conf_int(CONF_TIMEOUT);
 	w->region.fd = -1;
 	w->heap = mem_alloc((size_t)o->nlocal * sizeof *w->heap);
-	w->ep = mem_lines((size_t)o->nlocal * sizeof *w->ep);
+	w->ep = mem_lines((size_t)o->nlocal * SYM_LANES * sizeof *w->ep);
 	/* Four times the RAM a heap, so that holes between buffers never matter; but no more than 32 TB in all. */
 	size_t want = MIN((size_t)cpu_get()->ram * 4, ((size_t)32 << 40) / ((size_t)o->nlocal * (size_t)(others ? o->boot->nprocess : 1)));
 	struct rlimit as;
@@ -47,24 +47,29 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		TRY_GOTO(e, sym_join(w, o->boot), out);
 	else
 		alone(w);
-	size_t control = sizeof(struct sym_control) + (size_t)w->npe * sizeof(struct sym_from);
+	size_t control = sizeof(struct sym_control) + (size_t)w->npe * SYM_LANES * sizeof(struct sym_from);
 	if (control > w->region.each / 2) {
 		e = ERR(EXHAUSTED, "%d devices are more than heaps of %zu bytes can serve", w->npe, w->region.each);
 		goto out;
 	}
-	for (int i = 0; i < w->nlocal; i++) {
-		struct sym_ep *ep = &w->ep[i];
+	for (int i = 0; i < w->nlocal; i++)
 		sym_heap_init(&w->heap[i], w, i, control);
+	for (int k = 0; k < w->nlocal * SYM_LANES; k++) {
+		struct sym_ep *ep = &w->ep[k];
+		int i = k % w->nlocal;
 		ep->world = w;
 		ep->pe = w->first + i;
+		ep->lane = k / w->nlocal;
 		ep->spins = w->spins;
 		ep->me = (struct sym_control *)w->heap[i].base;
-		ep->mine = offsetof(struct sym_control, from) + (size_t)ep->pe * sizeof(struct sym_from);
+		ep->seat = &ep->me->seat[ep->lane];
+		ep->from = ep->me->from + ep->lane * w->npe;
+		ep->mine = offsetof(struct sym_control, from) + (size_t)(ep->lane * w->npe + ep->pe) * sizeof(struct sym_from);
 		ep->chan = mem_lines((size_t)w->npe * sizeof *ep->chan);
 		ep->in = mem_lines((size_t)w->npe * sizeof *ep->in);
-		for (int k = 0; k < w->npe; k++) {
-			ep->chan[k].in = ep->me->from[k].ring;
-			ep->chan[k].ret = &ep->me->from[k].ret;
+		for (int j = 0; j < w->npe; j++) {
+			ep->chan[j].in = ep->from[j].ring;
+			ep->chan[j].ret = &ep->from[j].ret;
 		}
 	}
 	w->tr = w->net;
@@ -98,14 +103,15 @@ void sym_close(struct sym_world *w)
 		w->net->close(w);
 	sym_part(w);
 	sym_sides_free(w);
-	for (int i = 0; i < w->nlocal; i++) {
+	for (int i = 0; i < w->nlocal * SYM_LANES; i++) {
 		free(w->ep[i].chan);
 		for (int k = 0; k < w->npe && w->ep[i].in; k++)
 			for (int n = 0; n < SYM_RING; n++)
 				free(w->ep[i].in[k][n]);
 		free(w->ep[i].in);
-		sym_heap_fini(&w->heap[i]);
 	}
+	for (int i = 0; i < w->nlocal; i++)
+		sym_heap_fini(&w->heap[i]);
 	sym_region_free(&w->region);
 	free(w->process);
 	free(w->peer);
@@ -130,6 +136,7 @@ bool sym_near(const struct sym_world *w)
 bool sym_mapped(const struct sym_world *w, int pe) { return w->peer[pe].direct; }
 struct sym_heap *sym_heap_of(struct sym_world *w, int pe) { return &w->heap[pe - w->first]; }
 struct sym_ep *sym_ep_of(struct sym_world *w, int pe) { return &w->ep[pe - w->first]; }
+struct sym_ep *sym_stream_ep(struct sym_world *w, int pe) { return &w->ep[w->nlocal + pe - w->first]; }
 
 const char *sym_road(const struct sym_world *w, int pe)
 {

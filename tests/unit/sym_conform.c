@@ -758,53 +758,71 @@ static void streams(struct pe *p)
 	sym_mem_free(m);
 }
 
-/* Collectives on two streams of each PE, in one order over both. */
-struct sum { struct pe *p; struct coll *c; int site; int64_t in[50], out[50]; };
-static struct err *sum(void *v)
-{
-	struct sum *s = v;
-	int peer[MAXP], all[MAXP], n = 0;
-	struct coll_red add = { .op = RED_add, .dtype = DT_i64 };
-	struct coll_group g = { .n = s->p->n, .me = s->p->me, .pe = all };
+/* Collectives on two streams of each PE, in one order over both, while the PE itself is in others of the same team. */
+enum { SUMS = 10, WORDS = 3000 };
+struct sums { int64_t in[SUMS][WORDS], out[SUMS][WORDS], own[WORDS], all[WORDS * MAXP]; };
 
-	for (int i = 0; i < s->p->n; i++) {
-		all[i] = i;
-		if (i != s->p->me)
-			peer[n++] = i;
-	}
-	struct sym_ep *ep = sym_ep_of(s->p->w, s->p->me);
-	sym_begin(ep, &(struct sym_launch){ .prog = 5, .name = "sum", .peer = peer, .npeer = n });
-	struct err *e = coll_all_reduce(s->c, &g, (uint32_t)s->site, &add, NELEM(s->in), s->in, s->out);
-	sym_end(ep, e);
-	return e;
-}
+static int64_t word_of(int pe, int i, int j) { return pe * 1000 + i * 10 + j; }
 
 static void stream_collectives(struct pe *p)
 {
-	enum { N = 10 };
-	static struct sum all[MAXP][N];
-	struct sum *s = all[p->me];
+	static struct sums all[MAXP];
+	static const struct coll_red add = { .op = RED_add, .dtype = DT_i64 };
+	struct sums *s = &all[p->me];
 	struct sym_stream *st[2];
 	struct coll_table table;
+	int peer[MAXP], every[MAXP], n = 0;
 
+	for (int i = 0; i < p->n; i++) {
+		every[i] = i;
+		if (i != p->me)
+			peer[n++] = i;
+	}
+	struct coll_group g = { .n = p->n, .me = p->me, .pe = every };
 	coll_table_init(&table);
-	struct coll *c = coll_new(p->w, p->me, &table);
+	struct coll *c = coll_new_stream(p->w, p->me, &table), *own = coll_new(p->w, p->me, &table);
 	for (int k = 0; k < 2; k++)
 		OK(sym_stream_new(p->w, p->me, k ? "b" : "a", &st[k]));
-	for (int i = 0; i < N; i++) {
-		s[i] = (struct sum){ .p = p, .c = c, .site = i };
-		for (size_t j = 0; j < NELEM(s->in); j++)
-			s[i].in[j] = p->me * 1000 + i * 10 + (int64_t)j;
-		sym_stream_collective(st[i * 3 % 2], "all_reduce", sum, &s[i]);
+	for (int i = 0; i < SUMS; i++) {
+		for (int j = 0; j < WORDS; j++)
+			s->in[i][j] = word_of(p->me, i, j);
+		coll_stream_all_reduce(c, st[i * 3 % 2], p->all, &add, i % 3 ? 50 : WORDS, s->in[i], s->out[i]);
+	}
+	coll_stream_permute(c, st[0], p->all, (p->me + 1) % p->n, (p->me + p->n - 1) % p->n, sizeof s->own, s->in[3], s->own);
+	coll_stream_all_gather(c, st[1], p->all, sizeof s->own, s->in[1], s->all);
+	sym_stream_barrier(st[0], p->all);
+	/* Meanwhile, on the PE's own thread: */
+	struct sym_ep *ep = sym_ep_of(p->w, p->me);
+	for (int i = 0; i < SUMS; i++) {
+		int64_t mine = word_of(p->me, i, 0), sum = 0;
+		sym_begin(ep, &(struct sym_launch){ .prog = 5, .name = "sum", .peer = peer, .npeer = n });
+		struct err *e = coll_all_reduce(own, &g, 1, &add, 1, &mine, &sum);
+		sym_end(ep, e);
+		OK(e);
+		CHECK(sum == (int64_t)p->n * (p->n - 1) / 2 * 1000 + p->n * i * 10);
+		OK(sym_team_barrier(p->all));
 	}
 	for (int k = 0; k < 2; k++)
 		OK(sym_stream_sync(st[k]));
-	for (int i = 0; i < N; i++)
-		for (size_t j = 0; j < NELEM(s->in); j++)
-			CHECK(s[i].out[j] == (int64_t)p->n * (p->n - 1) / 2 * 1000 + p->n * (i * 10 + (int64_t)j));
+	for (int i = 0; i < SUMS; i++)
+		for (int j = 0; j < (i % 3 ? 50 : WORDS); j++)
+			CHECK(s->out[i][j] == (int64_t)p->n * (p->n - 1) / 2 * 1000 + p->n * (i * 10 + j));
+	for (int j = 0; j < WORDS; j++)
+		CHECK(s->own[j] == word_of((p->me + 1) % p->n, 3, j) && s->all[(p->n - 1) * WORDS + j] == word_of(p->n - 1, 1, j));
+	/* One member's stream has failed before: the collective fails for all, and so do those after it. */
+	if (!p->me)
+		coll_stream_broadcast(c, st[0], p->all, p->n, 8, s->own, s->own);
+	for (int i = 0; i < 3; i++)
+		coll_stream_all_reduce(c, st[0], p->all, &add, 1, s->in[0], s->out[0]);
+	if (p->n > 1) {
+		struct err *e = sym_stream_sync(st[0]);
+		CHECK(e && (p->me ? e->code == ERR_ABORTED || e->code == ERR_INTERNAL : e->code == ERR_INVALID && strstr(e->msg, "operation 9, broadcast: a broadcast from rank")));
+		err_free(e);
+	}
 	for (int k = 0; k < 2; k++)
 		sym_stream_free(st[k]);
 	coll_free(c);
+	coll_free(own);
 }
 
 /* --- running them ------------------------------------------------------------------------------------------- */
