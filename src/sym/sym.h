@@ -237,7 +237,9 @@ void sym_ctx_free(struct sym_ctx *c);                        /* quiet first; an 
 /* Blocking until src may be reused, dst is filled. */
 void sym_ctx_put(struct sym_ctx *c, struct sym_mem *m, size_t off, const void *src, size_t n, int rank);
 void sym_ctx_get(struct sym_ctx *c, void *dst, struct sym_mem *m, size_t off, size_t n, int rank);
-/* Not blocking: src must stay, dst must not be looked at, until quiet. */
+/* Not blocking: src must stay, dst must not be looked at, until quiet.  Through a network the transfer goes on while the caller
+ * does; on a mapped heap there is nobody to do it but a core, so the caller copies at once, whatever the size.  Who has
+ * a core to spare puts on a stream. */
 void sym_ctx_put_nbi(struct sym_ctx *c, struct sym_mem *m, size_t off, const void *src, size_t n, int rank);
 void sym_ctx_get_nbi(struct sym_ctx *c, void *dst, struct sym_mem *m, size_t off, size_t n, int rank);
 /* n elements of `bytes` each; steps between them in elements, of the remote side (rs) and the local one (ls); may be negative.
