@@ -274,7 +274,8 @@ struct rt_exec {
 	struct ctx *ctx;              /* per local device */
 	uint32_t maxptr;
 	uint32_t ident;               /* of the program, equal on all devices */
-	uint64_t lends, thens;        /* decisions of lend_plan, 0: nothing is read in place; of then_plan */
+	bool lends;                   /* lend_plan found something that is read in place */
+	uint64_t thens;               /* decisions of then_plan that all devices share */
 	uint32_t ncomm, *comm_ins;    /* its collectives in textual order: equal on all devices, however each compiled it */
 	int **peer, *npeer;           /* per local device: PEs it exchanges messages with */
 	struct rt_exec *next;         /* in c->execs */
@@ -294,8 +295,8 @@ void ctx_fini(struct ctx *c);
 enum { LEND_HERE = 1, LEND_BACK = 2, LEND_WAIT = 4, THEN_DONE = 8 /* it has run with an earlier one */ };
 /* Find the permutes of x whose result is read where it lies.  mark[block][command]: LEND_HERE is such a permute;
  * after LEND_BACK the loan is given back; before LEND_WAIT (also at the end of the block) the own one must be back.
- * Returns a hash of the decisions, which all devices must share. */
-uint64_t lend_plan(const struct rt_exec *x, uint8_t *const *mark);
+ * Returns whether there are any. */
+bool lend_plan(const struct rt_exec *x, uint8_t *const *mark);
 bool bufs_meet(const struct prog *p, uint32_t x, uint32_t y);          /* may they share bytes? */
 void cmd_operands(const struct prog *p, const struct prog_cmd *c, uint32_t *nin, uint32_t *nout);
 

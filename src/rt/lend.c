@@ -12,8 +12,9 @@
  *   ..                    no communication, no write to the storage of X
  *   here                  waits until X is back: before the first of these, at the latest at the end of the block
  *
- * Every device takes the same decision from the same program, or none could trust the others' waits: it is part of
- * the program's identity, and is only taken where all its devices see each other's memory. */
+ * On the wire it is the copying permute: a loan, and its return.  A device that reads in place returns it without waiting for
+ * anybody, so each takes the decision for itself: another may copy.  It is only taken where all the program's devices see
+ * each other's memory. */
 #include "impl.h"
 
 enum { WORK = 1 << 24 };          /* commands looked at, at most */
@@ -94,17 +95,17 @@ static bool fits(const struct rt_exec *x, const struct prog_cmd *c, const int *w
 	       !bufs_meet(p, from->buf, to->buf) && coll_lends(x->dev[0]->coll, k);
 }
 
-uint64_t lend_plan(const struct rt_exec *x, uint8_t *const *mark)
+bool lend_plan(const struct rt_exec *x, uint8_t *const *mark)
 {
 	const struct prog *p = x->p;
 	int64_t work = 0;
-	uint64_t hash = 0;
+	bool any = false;
 
 	if (!p->ncoll || !x->nlocal)
-		return 0;
+		return false;
 	for (int i = 0; i < p->ndev; i++)
 		if (!sym_mapped(x->c->world, x->id[i]))
-			return 0;
+			return false;
 	int *reads = mem_alloc(sizeof *reads * (size_t)MAX(p->nbuf, 1)), *writes = mem_alloc(sizeof *writes * (size_t)MAX(p->nbuf, 1));
 	count(p, reads, writes);
 	for (uint32_t b = 0; b < p->nblock; b++) {
@@ -133,11 +134,10 @@ uint64_t lend_plan(const struct rt_exec *x, uint8_t *const *mark)
 			mark[b][i] |= LEND_HERE;
 			mark[b][last] |= LEND_BACK;
 			mark[b][k] |= LEND_WAIT;
-			uint32_t w[4] = { b, i, last, k };
-			hash = hash_bytes(w, sizeof w, hash + 1) | 1;
+			any = true;
 		}
 	}
 	free(reads);
 	free(writes);
-	return hash;
+	return any;
 }

@@ -122,7 +122,7 @@ bool then_plan(const struct rt_exec *x, uint32_t b, uint32_t i, uint32_t *at, st
 			if (!out->pure && (x->dev[0]->nworker || k->flops > k->bytes))
 				return false;
 			*at = j;
-			uint32_t w[4] = { b, i, j, (uint32_t)k->block };
+			uint32_t w[2] = { r->id, (uint32_t)k->block };   /* where the commands stand may differ */
 			if (out->pure)
 				*hash = hash_bytes(w, sizeof w, *hash + 2) | 1;
 			return true;

@@ -22,6 +22,8 @@ def free_port():
 
 
 class Job:
+    """env: of all processes, or a list by process."""
+
     def __init__(self, processes, devices, program, *args, hosts=(), **env):
         port = free_port()
         base = {**os.environ, "PROCESSES": str(processes), "DEVICES": str(devices),
@@ -29,8 +31,9 @@ class Job:
                 "RONDO_DEVICES": "0", "TF_CPP_MIN_LOG_LEVEL": "2", **env}
         on = [["ip", "netns", "exec", hosts[i * len(hosts) // processes][0]] if hosts else [] for i in range(processes)]
         self.tag = f"rondo-job-{os.getpid()}-{port}"
+        own = [{k: v[i] if isinstance(v, list) else v for k, v in base.items()} for i in range(processes)]
         self.all = [subprocess.Popen([*on[i], sys.executable, str(HERE / "processes" / f"{program}.py"), *map(str, args)],
-                                     env={**base, "PROCESS": str(i), "JOB": self.tag}, text=True,
+                                     env={**own[i], "PROCESS": str(i), "JOB": self.tag}, text=True,
                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE) for i in range(processes)]
 
     def wait(self, seconds=60):
@@ -98,6 +101,12 @@ def run(*args, seconds=60, **env):
 @pytest.mark.parametrize("processes, devices", [(2, 1), (2, 2), (4, 1), (1, 4)])
 def test_programs(processes, devices):
     for code, out, err in run(processes, devices, "everything"):
+        assert code == 0, out + err
+        assert "passed" in out and "rondo:" not in err, out + err
+
+
+def test_instruction_sets_differ():
+    for code, out, err in run(2, 1, "everything", RONDO_ISA=["", "avx2"], RONDO_CACHE=""):
         assert code == 0, out + err
         assert "passed" in out and "rondo:" not in err, out + err
 
