@@ -269,29 +269,32 @@ def place(x, m, spec):
     return jax.device_put(x, NamedSharding(m, spec))
 
 
-def collective(step, size, trips):
-    m = mesh(x=2)
-    x = place(normal(2 * max(size // 4, 1)), m, P("x"))
+def collective(step, devices, size, trips):
+    m = mesh(x=devices)
+    x = place(normal(devices * max(size // 4, devices)), m, P("x"))
 
     @jax.jit
     @functools.partial(jax.shard_map, mesh=m, in_specs=P("x"), out_specs=P("x"), check_vma=False)
     def f(x):
-        return lax.fori_loop(0, trips, lambda i, x: step(x), x)
+        return lax.fori_loop(0, trips, lambda i, x: step(x, devices), x)
 
     return Case(f, (x,), units=trips)
 
 
-def psum(x):
-    return lax.psum(x, "x") * 0.5
+# In a loop that goes on with what came.
+COLLECTIVES = {
+    "psum": lambda x, n: lax.psum(x, "x") * (1 / n),
+    "ppermute": lambda x, n: lax.ppermute(x, "x", [(i, (i + 1) % n) for i in range(n)]),
+    "all_gather": lambda x, n: lax.all_gather(x, "x", tiled=True)[:x.shape[0]],
+    "psum_scatter": lambda x, n: jnp.tile(lax.psum_scatter(x, "x", tiled=True), n) * (1 / n),
+    "all_to_all": lambda x, n: lax.all_to_all(x, "x", 0, 0, tiled=True),
+}
 
-
-def ppermute(x):
-    return lax.ppermute(x, "x", [(0, 1), (1, 0)])
-
-
-for _size, _name, _trips, _floor in (8, "8 B", 1000, 0.1), (1 << 20, "1 MB", 50, 0.67):
-    row(f"psum {_name} 2 devices", devices=2, quick=True, floor=_floor)(functools.partial(collective, psum, _size, _trips))
-    row(f"ppermute {_name} 2 devices", devices=2, quick=True, floor=_floor)(functools.partial(collective, ppermute, _size, _trips))
+for _op, _step in COLLECTIVES.items():
+    for _devices, _size, _name, _trips, _floor in ((2, 8, "8 B", 1000, 0.067), (2, 1 << 10, "1 KB", 1000, 0.067), (2, 1 << 20, "1 MB", 50, 0.5),
+                                                   (2, 1 << 24, "16 MB", 5, 0.5), (4, 16, "16 B", 1000, 0.125)):
+        row(f"{_op} {_name} {_devices} devices", devices=_devices, quick=_op in ("psum", "ppermute") and _size in (8, 1 << 20),
+            floor=_floor)(functools.partial(collective, _step, _devices, _size, _trips))
 
 
 @row("decode, 64 calls in flight, 2 devices", devices=2, alone=True, timeout=150)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Collectives between processes, inside one program: Rondo beside JAX's own cpu platform (gloo).
+"""Collectives between processes, or between the devices of one, inside one program: Rondo beside JAX's own cpu platform,
+which uses gloo between processes.
 
     python bench/processes.py [--processes 2] [--devices 1] [--ops psum,ppermute] [--sizes 8,1024,..] [--rounds 5]
 
@@ -107,8 +108,9 @@ def main():
     if a.worker:
         return worker(a.worker)
     jobs = {k: Job(k, a.processes, a.devices) for k in ("rondo", "cpu")}
-    print(f"# {a.processes} processes x {a.devices} devices, us a collective, median of {a.rounds} interleaved rounds; load {os.getloadavg()[0]:.1f}")
-    print(f"{'op':<14}{'bytes':>10}{'rondo':>12}{'gloo':>12}{'ratio':>9}{'rondo GB/s':>12}")
+    peer = "gloo" if a.processes > 1 else "XLA:CPU"
+    print(f"# {a.processes} process{'es' * (a.processes > 1)} x {a.devices} devices, us a collective, median of {a.rounds} interleaved rounds; load {os.getloadavg()[0]:.1f}")
+    print(f"{'op':<14}{'bytes':>10}{'rondo':>12}{peer:>12}{'ratio':>9}{'rondo GB/s':>12}")
     for op in a.ops.split(","):
         for size in map(int, a.sizes.split(",")):
             count = max(size // 4, a.processes * a.devices)
