@@ -78,6 +78,34 @@ static bool reads_late(struct lw *w, const struct frame *b, ir_val par, ir_val r
 	return true;
 }
 
+/* The body's result res, if it is a dense part of what a collective makes: the place it has when all of that lies in
+ * store 0 from byte 0 on. */
+static const struct place *part_of(struct lw *w, const struct frame *b, ir_val res)
+{
+	enum { LEAST = 4096, TIMES = 8, CHAIN = 16 };
+	const struct ir_fn *g = b->fn;
+	const struct ir_op *chain[CHAIN], *made = ir_def(g, b->root[res]);
+	int n = 0;
+	if (!made || b->root[res] == res || !(ir_info(made->kind)->flags & IR_COLL))
+		return NULL;
+	const struct ir_type_info *t = ir_vtype(w->m, g, b->root[res]), *rt = ir_vtype(w->m, g, res);
+	if (rt->bytes < LEAST || t->bytes > TIMES * rt->bytes)
+		return NULL;
+	for (ir_val v = res; v != b->root[res];) {
+		const struct ir_op *o = ir_def(g, v);
+		if (n == CHAIN || !o || o->nin != 1 || o->nout != 1)
+			return NULL;
+		chain[n++] = o;
+		v = ir_in(g, o, 0);
+	}
+	struct place *p = pass_place_new(w, 0, t->dtype, t->rank, t->dim);
+	while (n && p) {
+		const struct ir_op *o = chain[--n];
+		p = ir_info(o->kind)->flags & IR_VIEW ? pass_place_view(w, g, o, p) : p;
+	}
+	return p && pass_place_dense(p) ? p : NULL;
+}
+
 /* Two halves of one buffer that change roles each turn: the carry is read from half reg, the result written
  * to the other one.  The second half is a store of its own on the same buffer. */
 static struct place *two_halves(struct lw *w, const struct ir_type_info *t, uint16_t reg, struct place **other)
@@ -95,6 +123,16 @@ static struct place *two_halves(struct lw *w, const struct ir_type_info *t, uint
 	b->mul[0] = -half;
 	*other = b;
 	return a;
+}
+
+/* A dense array of type t at byte off of p. */
+static struct place *within(struct lw *w, const struct place *p, const struct ir_type_info *t, int64_t off)
+{
+	struct place *q = pass_place_new(w, p->store, t->dtype, t->rank, t->dim);
+	q->off = p->off + off;
+	memcpy(q->reg, p->reg, sizeof q->reg);
+	memcpy(q->mul, p->mul, sizeof q->mul);
+	return q;
 }
 
 /* r = a * from + c */
@@ -131,6 +169,7 @@ struct member {
 	int res;                 /* of the body and of the loop, -1: none */
 	struct place *home;      /* where it lives during the loop */
 	struct place *other;     /* a carry in two halves: where the result is written */
+	struct place *all;       /* the result is a part of what is made there */
 };
 
 static bool is_out(const struct member *x) { return x->role == ROLE_OUT || x->role == ROLE_OUT_REV; }
@@ -144,12 +183,18 @@ static void settle(struct lw *w, struct frame *f, int i, ir_val v, struct member
 	const struct ir_op *o = &f->fn->op.p[i];
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, v);
 	int before = *nmv;
-	if (x->role == ROLE_CARRY && (trip < 0 || trip > 2) && t->bytes >= WORTH && reads_late(w, body, x->par, body->fn->result.p[x->res])) {
+	if (x->role == ROLE_CARRY && (trip < 0 || trip > 2) && t->bytes >= WORTH && (reads_late(w, body, x->par, body->fn->result.p[x->res]) || part_of(w, body, body->fn->result.p[x->res]))) {
 		if (!*half) {
 			*half = lw_reg_new(w);
 			lw_cmd(w, CMD_SET)->reg[0] = *half;
 		}
-		x->home = two_halves(w, t, *half, &x->other);
+		const struct place *part = part_of(w, body, body->fn->result.p[x->res]);
+		if (part) {
+			x->home = two_halves(w, ir_vtype(w->m, body->fn, body->root[body->fn->result.p[x->res]]), *half, &x->all);
+			x->other = within(w, x->all, t, part->off);
+			x->home = within(w, x->home, t, part->off);
+		} else
+			x->home = two_halves(w, t, *half, &x->other);
 		mv[(*nmv)++] = (struct move){ f->at[v], x->home };
 	} else if (x->res >= 0) {
 		x->home = carry_place(w, f, i, v, o->out + (uint32_t)x->res, mv, nmv);
@@ -265,6 +310,12 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 		if (x[k].res >= 0)
 			want[x[k].res] = x[k].other ? x[k].other : p;
 	}
+	for (int k = 0; k < n; k++)
+		if (x[k].all) {
+			ir_val v = body->result.p[x[k].res];
+			if (!b.target[b.root[v]])
+				b.target[b.root[v]] = x[k].all;
+		}
 	TRY(lower_results(w, &b, want));
 	for (int k = 0; k < n; k++)
 		pass_store_touch(w, x[k].home->store);
