@@ -45,6 +45,35 @@ out:
 	return e;
 }
 
+/* An all_gather where everybody writes its block into all results: it is read once.  *done: false where some result
+ * cannot be written by others. */
+static struct err *gather_push(const struct call *q, const struct blocks *b, bool *done)
+{
+	enum { ELSEWHERE = -1 };
+	size_t at[MAX_ROW], to[MAX_ROW];
+	bool all = loan_here(q, b->y);
+	size_t off = (size_t)((uintptr_t)b->y - (uintptr_t)sym_ep_base(q->ep));
+
+	TRY(loan_exchange(q, 0, all ? off : (size_t)ELSEWHERE, at, to));
+	for (int k = 0; k < q->n; k++)
+		all &= to[k] != (size_t)ELSEWHERE;
+	if ((*done = all)) {
+		struct strided from = from_of(b, q->me), own = to_of(b, q->me);
+		int64_t rows = b->n / own.inner;
+		for (int64_t r = 0; r < rows; r++)
+			for (int64_t o = 0; o < own.inner; o += PIECE) {
+				int64_t n = MIN(own.inner - o, PIECE);
+				const char *p = from.p + r * own.inner + o;
+				memcpy(own.p + r * own.step + o, p, (size_t)n);
+				for (int k = 1; k < q->n; k++) {
+					int j = rank_after(q, k);
+					sym_put(q->ep, q->pe[j], to[j] + (size_t)(q->me * b->place + r * own.step + o), p, (size_t)n);
+				}
+			}
+	}
+	return loan_give_back(q);
+}
+
 /* Blocks go round: each PE hands on what it got last from the rank below, from where it has put it. */
 static struct err *gather_ring(const struct call *q, const struct blocks *b)
 {
@@ -129,6 +158,12 @@ struct err *move_blocks(const struct call *q, const struct blocks *b)
 
 	if (!f.each)                      /* an all_gather's operand lies in one piece */
 		f.from_here = b->x;
+	if (q->algo == COLL_direct && !f.each && !q->c->far) {
+		bool done;
+		TRY(gather_push(q, b, &done));
+		if (done)
+			return NULL;
+	}
 	stream(q->ep, to_of(b, q->me), 0, -1, 0, from_of(b, q->me), 0, b->n);
 	switch (q->algo) {
 	case COLL_slot: return flow_slot(q, &f);

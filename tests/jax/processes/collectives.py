@@ -232,3 +232,29 @@ def what_is_made_of_a_sum():
                     assert np.asarray(a.data).tobytes() == np.asarray(b.data).tobytes(), (name, dtype, n, a.device)
     if jax.devices()[0].platform == "rondo" and N > 1 and not os.environ.get("FAR") and not os.environ.get("RONDO_CHAOS") and os.environ.get("RONDO_TIER") != "ref":
         assert library.followed() > took
+
+
+@case
+def parts_that_are_carried():
+    """A loop that goes on with a part of what was gathered, or exchanged."""
+    for n in [3, 2048, 70001]:
+        x = numbers((N * n,), "float32")
+        rows = x.reshape(N, n)
+        for at in {0, N - 1}:
+            f = sharded(lambda x, at=at, n=n: lax.fori_loop(0, 5, lambda i, x: lax.all_gather(x, "x", tiled=True)[at * n:(at + 1) * n], x))
+            same(f(spread(x)), np.tile(rows[at], N), what=f"all_gather {n} {at}")
+            c, seen = sharded(lambda x, at=at, n=n: lax.scan(lambda c, i: (lax.all_gather(c, "x")[at].reshape(1, n)[0], c[:2]), x, None, 4),
+                              outs=(P("x"), P(None, "x")))(spread(x))
+            same(c, np.tile(rows[at], N), what=f"scan {n} {at}")
+            same(seen, np.concatenate([np.stack([r[:2]] + [rows[at][:2]] * 3) for r in rows], 1), what=f"seen {n} {at}")
+
+        def turn(i, c, n=n):
+            a, b = c
+            whole = lax.all_gather(a + b, "x", tiled=True)
+            return whole[:n], whole[-n:] * 0.5
+        a, b = sharded(lambda x: lax.fori_loop(0, 4, turn, (x, x * 2)), outs=(P("x"), P("x")))(spread(x))
+        u, v = rows, rows * 2
+        for _ in range(4):
+            u, v = np.stack([u[0] + v[0]] * N), np.stack([u[-1] + v[-1]] * N) * np.float32(0.5)
+        same(a, u.reshape(-1))
+        same(b, v.reshape(-1))
