@@ -18,8 +18,7 @@ struct group {
 	enum shape shape;
 	int rank, kept;          /* domain without unit dimensions; row: leading dimensions that are kept */
 	int64_t dim[IR_MAX_RANK];
-	int nop, last;           /* members; position of the last one */
-	int into;                /* merged into that group, -1 */
+	int nop, first, last;    /* members; positions of the first and the last */
 };
 
 struct fuse {
@@ -29,9 +28,12 @@ struct fuse {
 	struct arena *a;
 	int *grp;                /* per op: group or -1 */
 	ARR(struct group) g;
+	int *next_member;        /* per op: the next of its group, -1 */
 	int *first_user, *next_user, *user_op;   /* per value: linked list of reading ops */
 	bool *is_result;
 	int nuse;
+	int *before, *after;     /* per op with an effect: the one before and after it; else -1 */
+	int *seen, *todo, round; /* of path_outside */
 };
 
 enum { MOST_OPS = 256, FEW_OPS = 64 };
@@ -173,54 +175,45 @@ static int readers(const struct fuse *f, ir_val v, struct reader *out, int cap)
 	return n;
 }
 
-static int find(const struct fuse *f, int g)
+/* Puts what follows from x, all of its group, on the list of n ops; true if x is in group g. */
+static bool reach(struct fuse *f, int x, int g, int end, int *n)
 {
-	while (f->g.p[g].into >= 0)
-		g = f->g.p[g].into;
-	return g;
+	if (x < 0 || x > end || f->seen[x] == f->round)
+		return false;
+	if (f->grp[x] == g)
+		return true;
+	for (int y = f->grp[x] < 0 ? x : f->g.p[f->grp[x]].first; y >= 0; y = f->next_member[y]) {
+		f->seen[y] = f->round;
+		f->todo[(*n)++] = y;
+	}
+	return false;
 }
 
-/* Does a path lead from op i, past readers outside group g, into g?  True also when the search is too
- * long to tell. */
-static bool path_outside(const struct fuse *f, int i, int g)
+/* Does a path lead from op i, past readers outside group g, into g?  A group stands for all its members, and an
+ * op with an effect leads to the next one.  True also when the search is too long to tell. */
+static bool path_outside(struct fuse *f, int i, int g)
 {
-	enum { MOST = 512 };
-	int todo[MOST], n = 0, steps = 0, last = f->g.p[g].last;
-	uint8_t *seen = arena_alloc(f->a, f->fn->op.n);
-	const struct ir_op *o = &f->fn->op.p[i];
-	todo[n++] = i;
-	bool first = true;
-	while (n) {
-		int k = todo[--n];
-		o = &f->fn->op.p[k];
+	enum { MOST = 2048 };
+	const struct ir_fn *fn = f->fn;
+	/* Paths go down, except within groups: none comes back from behind a place that no group reaches over.  Groups
+	 * lie in the order of their last members, the lowest of the program first. */
+	int end = f->g.p[g].last, n = 0;
+	for (int k = g; k-- > 0;)
+		if (f->g.p[k].first <= end)
+			end = f->g.p[k].last;
+	f->round++;
+	for (int u = f->first_user[fn->op.p[i].out]; u >= 0; u = f->next_user[u])
+		if (f->grp[f->user_op[u]] != g)
+			reach(f, f->user_op[u], g, end, &n);
+	for (int steps = 0; n; steps++) {
+		int k = f->todo[--n];
+		const struct ir_op *o = &fn->op.p[k];
+		if (steps == MOST || reach(f, f->after[k], g, end, &n))
+			return true;
 		for (uint32_t r = 0; r < o->nout; r++)
-			for (int u = f->first_user[o->out + r]; u >= 0; u = f->next_user[u]) {
-				int x = f->user_op[u];
-				if (x > last || seen[x])
-					continue;
-				bool inside = f->grp[x] >= 0 && find(f, f->grp[x]) == g;
-				if (inside && first)
-					continue;
-				if (inside)
+			for (int u = f->first_user[o->out + r]; u >= 0; u = f->next_user[u])
+				if (reach(f, f->user_op[u], g, end, &n))
 					return true;
-				seen[x] = 1;
-				if (n == MOST || ++steps > 4 * MOST)
-					return true;
-				todo[n++] = x;
-				if (f->grp[x] >= 0) {        /* all of its group follows from it */
-					int og = find(f, f->grp[x]);
-					for (int y = 0; y <= last; y++)
-						if (!seen[y] && f->grp[y] >= 0 && find(f, f->grp[y]) == og) {
-							seen[y] = 1;
-							if (n == MOST)
-								return true;
-							todo[n++] = y;
-						}
-				}
-			}
-		if (first) {                         /* views of op i are transparent: they are copied into g */
-			first = false;
-		}
 	}
 	return false;
 }
@@ -230,7 +223,7 @@ static bool path_outside(const struct fuse *f, int i, int g)
 static int group_new(struct fuse *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
-	struct group g = { .nop = 1, .last = i, .into = -1 };
+	struct group g = { .nop = 1, .first = i, .last = i };
 	if (o->kind == IR_reduce) {
 		g.rank = squeeze(ir_vtype(f->m, f->fn, ir_in(f->fn, o, 0)), g.dim);
 		g.shape = trailing(f, o, &g.kept) ? ROW : COLUMN;
@@ -253,7 +246,7 @@ static bool admits(struct fuse *f, int i, int g, const struct reader *r, int n, 
 	bool spread = false, moved = false;
 	int paths = 0;
 	for (int k = 0; k < n; k++)
-		if (r[k].op >= 0 && find(f, f->grp[r[k].op]) == g) {
+		if (r[k].op >= 0 && f->grp[r[k].op] == g) {
 			spread |= r[k].spread;
 			moved |= r[k].moved;
 			paths++;
@@ -273,7 +266,7 @@ static bool admits(struct fuse *f, int i, int g, const struct reader *r, int n, 
 			/* members so far are of the whole shape, or all of the reduced one */
 			bool full = same(srank, src, gr->rank, gr->dim);
 			for (int k = 0; k < (int)f->fn->op.n; k++) {
-				if (f->grp[k] < 0 || find(f, f->grp[k]) != g)
+				if (f->grp[k] != g)
 					continue;
 				int64_t d[IR_MAX_RANK];
 				const struct ir_op *q = &f->fn->op.p[k];
@@ -325,7 +318,7 @@ static void consider(struct fuse *f, int i)
 	for (int k = 0; k < n; k++) {
 		if (r[k].op < 0)
 			continue;
-		int g = find(f, f->grp[r[k].op]);
+		int g = f->grp[r[k].op];
 		bool again = false;
 		for (int j = 0; j < nt; j++)
 			again |= tried[j] == g;
@@ -334,14 +327,14 @@ static void consider(struct fuse *f, int i)
 		tried[nt++] = g;
 		bool others = false;
 		for (int j = 0; j < n; j++)
-			others |= r[j].op < 0 || find(f, f->grp[r[j].op]) != g;
+			others |= r[j].op < 0 || f->grp[r[j].op] != g;
 		if (others && path_outside(f, i, g))
 			continue;
-		enum shape was = f->g.p[g].shape;
 		if (!admits(f, i, g, r, n, others))
 			continue;
-		(void)was;
 		f->grp[i] = g;
+		f->next_member[i] = f->g.p[g].first;
+		f->g.p[g].first = i;
 		f->g.p[g].nop++;
 		return;
 	}
@@ -400,7 +393,7 @@ static void collect(struct fuse *f, struct outline *x, ir_val *map, int g, ir_va
 			continue;
 		const struct ir_op *o = ir_def(f->fn, y);
 		int i = o ? (int)(o - f->fn->op.p) : -1;
-		if (i >= 0 && f->grp[i] >= 0 && find(f, f->grp[i]) == g)
+		if (i >= 0 && f->grp[i] == g)
 			continue;
 		if (o && free_op(f, o) && n + (int)o->nin < (int)NELEM(stack)) {
 			for (uint32_t k = 0; k < o->nin; k++)
@@ -435,7 +428,7 @@ static void outline(struct fuse *f, int g, const int *mem, int n, struct outline
 			bool outside = f->is_result[o->out + j];
 			for (int u = f->first_user[o->out + j]; u >= 0 && !outside; u = f->next_user[u]) {
 				int q = f->user_op[u];
-				if (f->grp[q] >= 0 && find(f, f->grp[q]) == g)
+				if (f->grp[q] == g)
 					continue;
 				/* a view that only this group reads is inside it */
 				if (view(&f->fn->op.p[q])) {
@@ -443,7 +436,7 @@ static void outline(struct fuse *f, int g, const int *mem, int n, struct outline
 					int c = readers(f, f->fn->op.p[q].out, r, NELEM(r));
 					outside = c < 0;
 					for (int z = 0; z < c && !outside; z++)
-						outside = r[z].op < 0 || find(f, f->grp[r[z].op]) != g;
+						outside = r[z].op < 0 || f->grp[r[z].op] != g;
 					continue;
 				}
 				outside = true;
@@ -579,12 +572,24 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 	f->is_result = ARENA_NEW(f->a, bool, nv);
 	f->next_user = ARENA_NEW(f->a, int, fn->ref.n + 1);
 	f->user_op = ARENA_NEW(f->a, int, fn->ref.n + 1);
-	f->nuse = 0;
+	f->next_member = ARENA_NEW(f->a, int, n);
+	f->before = ARENA_NEW(f->a, int, n);
+	f->after = ARENA_NEW(f->a, int, n);
+	f->seen = ARENA_NEW(f->a, int, n);
+	f->todo = ARENA_NEW(f->a, int, n);
+	f->nuse = f->round = 0;
 	f->g.n = 0;
+	int effect = -1;
 	for (int v = 0; v < nv; v++)
 		f->first_user[v] = -1;
 	for (int i = 0; i < n; i++) {
-		f->grp[i] = -1;
+		f->grp[i] = f->next_member[i] = f->before[i] = f->after[i] = -1;
+		if (ir_effect(f->m, fn, &fn->op.p[i])) {
+			f->before[i] = effect;
+			if (effect >= 0)
+				f->after[effect] = i;
+			effect = i;
+		}
 		for (uint32_t k = 0; k < fn->op.p[i].nin; k++) {
 			ir_val v = ir_in(fn, &fn->op.p[i], k);
 			f->user_op[f->nuse] = i;
@@ -602,7 +607,7 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 	int *count = ARENA_NEW(f->a, int, ng + 1), **mem = ARENA_NEW(f->a, int *, ng + 1);
 	for (int i = 0; i < n; i++)
 		if (f->grp[i] >= 0)
-			count[f->grp[i] = find(f, f->grp[i])]++;
+			count[f->grp[i]]++;
 	for (int g = 0; g < ng; g++) {
 		mem[g] = ARENA_NEW(f->a, int, count[g] + 1);
 		count[g] = 0;
@@ -633,19 +638,12 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 	ir_val *map = ARENA_NEW(f->a, ir_val, nv);
 	uint8_t *done = arena_alloc(f->a, (size_t)n + 1), *wanted = arena_alloc(f->a, (size_t)n + 1);
 	int *stack = ARENA_NEW(f->a, int, (int)fn->ref.n + n + 16);
-	int effect = -1, *before = ARENA_NEW(f->a, int, n);
 	for (uint32_t i = 1; i <= fn->nparam; i++) {
 		map[i] = ir_param(out, fn->val.p[i].type);
 		out->val.p[i].shard = fn->val.p[i].shard;
 	}
-	for (int i = 0; i < n; i++) {
-		before[i] = -1;
-		if (ir_effect(f->m, fn, &fn->op.p[i])) {
-			before[i] = effect;
-			effect = i;
-			wanted[i] = 1;
-		}
-	}
+	for (int i = effect; i >= 0; i = f->before[i])
+		wanted[i] = 1;
 	/* What nobody needs is left out: a view that was copied into the groups that read it has no place of its own. */
 	for (size_t i = 0; i < fn->result.n; i++)
 		if (fn->val.p[fn->result.p[i]].def != IR_PARAM)
@@ -667,8 +665,8 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 			for (size_t k = 0; k < nin && need < 0; k++)
 				if (!map[in[k]])
 					need = (int)fn->val.p[in[k]].def;
-			if (need < 0 && before[i] >= 0 && !done[before[i]])
-				need = before[i];
+			if (need < 0 && f->before[i] >= 0 && !done[f->before[i]])
+				need = f->before[i];
 			if (need >= 0) {
 				stack[sp++] = need;
 				continue;
