@@ -19,7 +19,13 @@ static struct coll *new(struct sym_world *w, int pe, const struct coll_table *ta
 }
 
 struct coll *coll_new(struct sym_world *w, int pe, const struct coll_table *table) { return new(w, pe, table, sym_ep_of(w, pe)); }
-struct coll *coll_new_stream(struct sym_world *w, int pe, const struct coll_table *table) { return new(w, pe, table, sym_stream_ep(w, pe)); }
+struct coll *coll_new_stream(struct sym_world *w, int pe, const struct coll_table *table) 
+{
+	struct coll *c = new(w, pe, table, sym_stream_ep(w, pe));
+
+	c->stream = true;
+	return c;
+}
 
 void coll_free(struct coll *c)
 {
@@ -51,7 +57,11 @@ static inline struct call call_of(struct coll *c, const struct coll_group *g, ui
 	enum coll_topo topo = c->far && (k == COLL_permute || apart_hosts(c, g)) ? COLL_FAR : c->npe > c->table.cores ? COLL_CROWD : g->n == 2 ? COLL_PAIR : COLL_GROUP;
 
 	a = c->use[k] ? c->use[k] : a;
-	return (struct call){ c, c->ep, site, g->n, g->me, g->pe, a ? (enum coll_algo)a : coll_choose(&c->table, k, topo, bytes) };
+	a = a ? a : (uint8_t)coll_choose(&c->table, k, topo, bytes);
+	/* A table may have been measured, a program compiled, where there was an MPI. */
+	if (__builtin_expect(a == COLL_mpi, 0) && (c->stream || !coll_mpi_ready(c->world)))
+		a = bytes <= SYM_SLOT ? COLL_slot : COLL_stage;
+	return (struct call){ c, c->ep, site, g->n, g->me, g->pe, (enum coll_algo)a };
 }
 
 /* An operand that overlaps the result otherwise than wanted is copied.  *tmp: to be freed. */

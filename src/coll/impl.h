@@ -14,6 +14,7 @@ struct coll {
 	int npe;
 	const struct sym_world *world;
 	bool far;                         /* not every heap is mapped */
+	bool stream;                      /* for collectives on streams: beside the PE's own */
 	uint8_t use[COLL_COUNT];          /* set by coll_use */
 	struct sym_block *ring;           /* staging, taken when first needed */
 	int64_t at;                       /* next free byte of it */
@@ -117,6 +118,13 @@ struct flow {
 };
 struct err *flow_stage(const struct call *q, const struct flow *f);
 struct err *flow_slot(const struct call *q, const struct flow *f);
+
+/* --- mpi.c ---------------------------------------------------------------------------- */
+
+struct err *mpi_flow(const struct call *q, const struct flow *f);         /* among all members */
+struct err *mpi_all_reduce(const struct call *q, const struct acc *a, const struct flow *f, const char *x, char *y, int64_t n);
+struct err *mpi_broadcast(const struct call *q, int root, const char *x, char *y, int64_t n);
+struct err *mpi_permute(const struct call *q, int from, int to, const char *x, char *y, int64_t n);
 
 /* --- reduce.c, move.c --------------------------------------------------------------- */
 

@@ -167,6 +167,7 @@ struct err *move_blocks(const struct call *q, const struct blocks *b)
 	stream(q->ep, to_of(b, q->me), 0, -1, 0, from_of(b, q->me), 0, b->n);
 	switch (q->algo) {
 	case COLL_slot: return flow_slot(q, &f);
+	case COLL_mpi: return mpi_flow(q, &f);
 	case COLL_direct: return blocks_direct(q, b);
 	case COLL_ring: return gather_ring(q, b);
 	case COLL_doubling: return blocks_doubling(q, b);
@@ -256,7 +257,7 @@ struct err *move_broadcast(const struct call *q, int root, const char *x, char *
 	else
 		f.to = f.from = &root, f.nfrom = 1;
 	e = q->algo == COLL_slot ? flow_slot(q, &f) : q->algo == COLL_direct ? broadcast_direct(q, root, x, y, n)
-	  : q->algo == COLL_ring ? broadcast_ring(q, root, x, y, n) : flow_stage(q, &f);
+	  : q->algo == COLL_ring ? broadcast_ring(q, root, x, y, n) : q->algo == COLL_mpi ? mpi_broadcast(q, root, x, y, n) : flow_stage(q, &f);
 	if (!e && q->me == root && x != y)
 		memcpy(y, x, (size_t)n);
 	return e;
@@ -316,6 +317,8 @@ struct err *move_permute(const struct call *q, int from, int to, const char *x, 
 	}
 	if (q->algo == COLL_slot)
 		return flow_slot(q, &f);
+	if (q->algo == COLL_mpi)
+		return mpi_permute(q, from, to, x, y, n);
 	if (q->algo == COLL_push)
 		return permute_push(q, from, to, x, y, n);
 	if (q->algo != COLL_direct)

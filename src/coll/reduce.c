@@ -411,6 +411,7 @@ struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t c
 	switch (q->algo) {
 	case COLL_slot: e = q->n == 2 && n <= SYM_SLOT && a.pair ? all_pair(q, &a, x, y, n) : flow_slot(q, &f); break;
 	case COLL_push: e = all_push(q, &a, x, y, n); break;
+	case COLL_mpi: e = mpi_all_reduce(q, &a, &f, x, y, n); break;
 	case COLL_loan: e = all_loan(q, &a, x, y, n); break;
 	case COLL_ring:
 		if (q->n > 2) {
@@ -480,7 +481,8 @@ struct err *reduce_blocks(const struct call *q, const struct coll_red *r, int64_
 	acc_init(&a, r, q->n);
 	struct part u = { q, &a, x, y, inner, inner * q->n };
 	struct flow f = { .bytes = outer * inner, .each = true, .fill = part_fill, .take = part_take, .user = &u };
-	struct err *e = q->algo == COLL_slot ? flow_slot(q, &f) : q->algo == COLL_loan ? part_loan(q, &a, outer, inner, x, y) : flow_stage(q, &f);
+	struct err *e = q->algo == COLL_slot ? flow_slot(q, &f) : q->algo == COLL_loan ? part_loan(q, &a, outer, inner, x, y)
+	              : q->algo == COLL_mpi ? mpi_flow(q, &f) : flow_stage(q, &f);
 	acc_fini(&a);
 	return e;
 }

@@ -61,6 +61,19 @@ static const struct coll_rule far_rule[COLL_COUNT][COLL_RULES] = {
 	[COLL_barrier]        = { { END, COLL_slot } },
 };
 
+bool coll_table_has(const struct coll_table *t, enum coll_algo a)
+{
+	for (int topo = 0; topo < COLL_TOPOS; topo++)
+		for (int k = 0; k < COLL_COUNT; k++)
+			for (const struct coll_rule *r = t->rule[topo][k];; r++) {
+				if (r->algo == a)
+					return true;
+				if (r->below == INT64_MAX)
+					break;
+			}
+	return false;
+}
+
 void coll_table_init(struct coll_table *t)
 {
 	const struct cpu_info *cpu = cpu_get();

@@ -120,6 +120,14 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 	so.seed = (uint64_t)conf_int(CONF_CHAOS);
 	so.limit = conf_int(CONF_MEMORY) > 0 ? conf_int(CONF_MEMORY) : cpu_get()->ram / 10 * 9 / c->housemates * c->ndev;
 	TRY_GOTO(e, sym_open(&so, &c->world), out);
+	if (coll_table_has(&c->table, COLL_mpi)) {
+		struct err *no = coll_mpi_open(c->world);
+		if (no && strstr(conf_str(CONF_COLL), "mpi")) {
+			e = err_wrap(no, "RONDO_COLL");
+			goto out;
+		}
+		err_free(no);
+	}
 	c->dev = aligned_alloc(64, sizeof *c->dev * (size_t)c->ndev);
 	if (!c->dev)
 		abort();

@@ -95,6 +95,19 @@ static struct err *hopeless(struct sym_ep *ep, int peer, uint32_t site)
 	return NULL;
 }
 
+static struct err *absent(struct sym_ep *ep, int pe, uint32_t site);
+
+struct err *sym_check(struct sym_ep *ep, int pe, uint32_t site, double waited)
+{
+	struct sym_world *w = ep->world;
+
+	TRY(hopeless(ep, pe, site));
+	/* Who has left in order has done its part. */
+	if (chan_left(&ep->chan[pe]) && atomic_load_explicit(&ep->chan[pe].ret->failed, memory_order_acquire) >= ep->chan[pe].epoch)
+		return absent(ep, pe, site);
+	return w->patience && waited > w->patience ? late(ep, pe, site, waited, true) : NULL;
+}
+
 /* After a look in vain: pass the time until the next one. */
 static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, uint32_t site)
 {

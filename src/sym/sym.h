@@ -155,6 +155,8 @@ void sym_get(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n);
 void sym_get_nb(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n, _Atomic uint32_t *left);
 /* Wait until *left is 0; also when a process has died (sym_lost), so dst may be freed then. */
 void sym_get_wait(struct sym_ep *ep, _Atomic uint32_t *left);
+/* For a wait that is not for a line: is there a reason to wait no more for pe, after so many seconds?  An error as of sym_recv. */
+struct err *sym_check(struct sym_ep *ep, int pe, uint32_t site, double waited);
 /* Seen by pe no later than the next line sent to it. */
 void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n);
 /* The same, but src may be reused later: when *left, which is one more until then, has come down (sym_get_wait). */

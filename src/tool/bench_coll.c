@@ -21,7 +21,8 @@ static const char *const op_name[OPS] = {
 #undef COLL
 	[OP_PUT_SIGNAL] = "put_signal",
 };
-static bool op_has(int op, int a) { return op == OP_PUT_SIGNAL ? a == COLL_auto : coll_algo_has((enum coll_algo)a, (enum coll_kind)op); }
+static bool mpi;                  /* is there that road? */
+static bool op_has(int op, int a) { if (a == COLL_mpi && !mpi) return false; return op == OP_PUT_SIGNAL ? a == COLL_auto : coll_algo_has((enum coll_algo)a, (enum coll_kind)op); }
 
 enum { MAX_PE = 64, MAX_SIZES = 32, MAX_ROUNDS = 101, TURNS = 4000 };
 
@@ -327,7 +328,7 @@ static void print_results(const struct bench *b, bool tty)
 
 /* --- the plot ---------------------------------------------------------------------------- */
 
-static const char *const colour[COLL_ALGOS] = { "#888", "#1f77b4", "#2ca02c", "#ff7f0e", "#d62728", "#9467bd", "#8c564b", "#17becf" };
+static const char *const colour[COLL_ALGOS] = { "#888", "#1f77b4", "#2ca02c", "#ff7f0e", "#d62728", "#9467bd", "#8c564b", "#17becf", "#bcbd22", "#e377c2" };
 
 /* One panel a collective, time over bytes, both logarithmic. */
 static void plot(struct str *s, const struct bench *b)
@@ -460,6 +461,16 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 	}
 	struct sym_opts so = { .nlocal = boot ? 1 : (int)pes, .threads = boot ? 1 : (int)pes, .boot = boot };
 	TRY_GOTO(e, sym_open(&so, &b.w), out);
+	if (b.algo[COLL_mpi]) {
+		struct err *no = coll_mpi_open(b.w);
+		if (no && o->algo)
+			e = no;
+		else
+			err_free(no);
+		if (e)
+			goto out;
+		mpi = coll_mpi_ready(b.w);
+	}
 	b.npe = sym_npe(b.w);
 	int first = sym_first(b.w), started = 0;
 	if (b.npe < 2 || b.npe > MAX_PE) {
