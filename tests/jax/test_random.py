@@ -10,3 +10,10 @@ def test_random(seed, devices):
     for k in range(seed, seed + 20 // devices):
         program, why = once(k, devices, 3 + k % 17, jax.devices())
         assert why is None, "\n".join([why, *program.text])
+
+
+@pytest.mark.parametrize("seed", range(0, 20, 10))
+def test_random_gradients(seed):
+    for k in range(seed, seed + 10):
+        program, why = once(k, 1, 3 + k % 17, jax.devices(), grad=True)
+        assert why is None, "\n".join([why, *program.text])
