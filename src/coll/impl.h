@@ -94,6 +94,8 @@ struct err *grant_end(const struct call *q, struct loan *l, void *y, int64_t n, 
 /* Tell all others where something lies, and where something else does, and learn where theirs are: at[], to[] (may be
  * NULL) by rank. */
 struct err *loan_exchange(const struct call *q, size_t off, size_t other, size_t *at, size_t *to);
+/* READY to all others, and theirs: all of them have done with what this PE lent, and what they put here is there. */
+struct err *ready_all(const struct call *q);
 /* Done with what the others lent; wait until they are done with what this PE lent. */
 struct err *loan_give_back(const struct call *q);
 

@@ -71,7 +71,7 @@ static struct err *gather_push(const struct call *q, const struct blocks *b, boo
 				}
 			}
 	}
-	return loan_give_back(q);
+	return ready_all(q);
 }
 
 /* Blocks go round: each PE hands on what it got last from the rank below, from where it has put it. */

@@ -59,14 +59,18 @@ out:
 /* --- all_reduce: two-shot --------------------------------------------------------------- */
 
 /* Rank r reduces slice r of all operands and writes it into all results.  Works in place: slice r of an operand is
- * read by rank r alone, before it is written.  Who has its loan back has its result as well.  Operands or results
- * outside the heaps, of any PE, go through the staging ring: a copy of chunks that stay in the caches costs less than
- * one of the whole; of hosts that must be asked, more.
+ * read by rank r alone, before it is written.
+ *
+ * All know after the first message whether the staging ring is the better way.  It is where an operand or a result of
+ * any PE lies outside its heap: a copy of chunks that stay in the caches costs less than one of the whole (not of hosts
+ * that must be asked).  And it is for two PEs and little data unless they work in place: the lines of an operand that
+ * the other has read, and of a result that it has written, cost a transfer each when the program writes the one and
+ * reads the other; those of one buffer are the same.
  *
  * What follows runs on a part when its sum is in the first cache; what is made of the sum alone is what all get. */
 static struct err *all_two_shot(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n, const struct flow *f, const struct coll_then *t)
 {
-	enum { ELSEWHERE = -1 };
+	enum { ELSEWHERE = -1, LITTLE = 192 << 10 };
 	_Alignas(64) char sum[COLL_UNIT];
 	bool whole = n >= q->n * 4 * COLL_UNIT, near = true;      /* slices of whole units */
 	int64_t unit = whole ? COLL_UNIT : 64, slice = ((n / a->elem + q->n - 1) / q->n * a->elem + unit - 1) / unit * unit, step = t ? MAX(PIECE, t->unit) : PIECE;
@@ -83,22 +87,21 @@ static struct err *all_two_shot(const struct call *q, const struct acc *a, const
 		near &= sym_direct(q->ep, q->pe[k]);
 	if (!near || here) {
 		TRY_GOTO(e, loan_make(q, x, n, false, &l), out);
-		TRY_GOTO(e, loan_make(q, res, n, res != x && overlap(res, n, x, n), &out), out);
+		TRY_GOTO(e, grant_make(q, res, n, res != x && overlap(res, n, x, n), &out), out);
 	}
 	char *dst = sym_ep_base(q->ep) + out.off;
 	later |= t && !made && out.copy;
 	TRY_GOTO(e, loan_exchange(q, l.off, near && !here ? (size_t)ELSEWHERE : out.off, at, to), out);
 	for (int k = 0; k < q->n; k++) {
 		w[k] = (struct where){ NULL, q->pe[k], at[k] };
-		here &= to[k] != (size_t)ELSEWHERE;
+		here &= to[k] != (size_t)ELSEWHERE && (q->n > 2 || n >= LITTLE || to[k] == at[k]);
 	}
 	if (near && !here) {
 		for (int k = 0; k < q->n; k++)
 			if (k != q->me)
 				sym_return(q->ep, q->pe[k], false);
+		later = t;
 		e = flow_stage(q, f);
-		if (!e && t)
-			t->run(t->user, y, t->out, 0, n);
 		goto out;
 	}
 	for (int64_t o = lo, k; o < hi; o += k) {
@@ -114,19 +117,17 @@ static struct err *all_two_shot(const struct call *q, const struct acc *a, const
 		if (t && !made && !later)
 			t->run(t->user, part, NULL, o, o + k);
 	}
-	TRY_GOTO(e, loan_give_back(q), out);
+	TRY_GOTO(e, ready_all(q), out);
 	for (int k = 1; k < q->n && t && !made && !later; k++) {
 		int64_t o = MIN(rank_after(q, k) * slice, n), end = MIN(o + slice, n);
 		if (o < end)
 			t->run(t->user, dst + o, NULL, o, end);
 	}
-	if (out.copy)
-		memcpy(res, dst, (size_t)n);
-	if (later)
-		t->run(t->user, y, t->out, 0, n);
 out:
 	loan_end(&l);
-	loan_end(&out);
+	e = grant_end(q, &out, res, n, e);
+	if (!e && later)
+		t->run(t->user, y, t->out, 0, n);
 	return e;
 }
 

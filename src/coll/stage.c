@@ -92,6 +92,23 @@ struct err *loan_give_back(const struct call *q)
 	return NULL;
 }
 
+struct err *ready_all(const struct call *q)
+{
+	struct sym_msg m;
+
+	for (int k = 1; k < q->n; k++) {
+		int pe = q->pe[rank_after(q, k)];
+		sym_return(q->ep, pe, false);
+		TRY(sym_tell(q->ep, pe, q->site, SYM_READY, 0, 0));
+	}
+	for (int k = 1; k < q->n; k++) {
+		int pe = q->pe[rank_after(q, k)];
+		TRY(sym_recv(q->ep, pe, q->site, SYM_READY, &m));
+		sym_return(q->ep, pe, false);
+	}
+	return NULL;
+}
+
 void stream(struct sym_ep *ep, struct strided dst, int64_t di, int pe, size_t off, struct strided src, int64_t si, int64_t n)
 {
 	_Atomic uint32_t left = 0;

@@ -28,7 +28,7 @@ enum coll_algo coll_choose(const struct coll_table *t, enum coll_kind k, enum co
 #define END INT64_MAX
 #define SHORT (K(1) + 1)
 static const struct coll_rule pair_rule[COLL_COUNT][COLL_RULES] = {
-	[COLL_all_reduce]     = { { SHORT, COLL_slot }, { K(192), COLL_stage }, { K(16384), COLL_two_shot }, { END, COLL_ring } },
+	[COLL_all_reduce]     = { { SHORT, COLL_slot }, { K(32), COLL_stage }, { K(16384), COLL_two_shot }, { END, COLL_ring } },
 	[COLL_reduce_scatter] = { { SHORT, COLL_slot }, { K(128), COLL_stage }, { END, COLL_loan } },
 	[COLL_all_gather]     = { { SHORT, COLL_slot }, { K(128), COLL_stage }, { END, COLL_direct } },
 	[COLL_all_to_all]     = { { SHORT, COLL_slot }, { K(8), COLL_stage }, { END, COLL_direct } },
@@ -38,7 +38,7 @@ static const struct coll_rule pair_rule[COLL_COUNT][COLL_RULES] = {
 	[COLL_barrier]        = { { END, COLL_slot } },
 };
 static const struct coll_rule more_rule[COLL_COUNT][COLL_RULES] = {
-	[COLL_all_reduce]     = { { K(2), COLL_slot }, { K(24), COLL_stage }, { K(16384), COLL_two_shot }, { END, COLL_ring } },
+	[COLL_all_reduce]     = { { SHORT, COLL_slot }, { K(8), COLL_stage }, { K(16384), COLL_two_shot }, { END, COLL_ring } },
 	[COLL_reduce_scatter] = { { K(8), COLL_slot }, { END, COLL_loan } },
 	[COLL_all_gather]     = { { 64, COLL_slot }, { K(128), COLL_stage }, { END, COLL_direct } },
 	[COLL_all_to_all]     = { { K(6), COLL_slot }, { END, COLL_direct } },
@@ -47,6 +47,8 @@ static const struct coll_rule more_rule[COLL_COUNT][COLL_RULES] = {
 	[COLL_scan]           = { { 64, COLL_slot }, { K(256), COLL_stage }, { END, COLL_ring } },
 	[COLL_barrier]        = { { END, COLL_slot } },
 };
+/* Of more PEs than cores no ring was found to be faster: each step of it waits until somebody has left a core. */
+static const struct coll_rule crowd_reduce[COLL_RULES] = { { SHORT, COLL_slot }, { K(8), COLL_stage }, { END, COLL_two_shot } };
 
 /* Through a network (UCX over TCP was measured) a message that carries its data saves those that speak of it; of long data a
  * copy less counts, and what is put needs one message less than what is asked for. */
@@ -85,6 +87,7 @@ void coll_table_init(struct coll_table *t)
 	t->chunk = 64 << 10;
 	for (int topo = 0; topo < COLL_TOPOS; topo++)
 		memcpy(t->rule[topo], topo == COLL_PAIR ? pair_rule : topo == COLL_FAR ? far_rule : more_rule, sizeof pair_rule);
+	memcpy(t->rule[COLL_CROWD][COLL_all_reduce], crowd_reduce, sizeof crowd_reduce);
 }
 
 /* --- text ----------------------------------------------------------------------------- */
