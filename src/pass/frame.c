@@ -118,10 +118,12 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 	const struct ir_op *o = &f->fn->op.p[i];
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, v);
 	struct place *p = NULL;
-	bool pointwise = o->kind == IR_fused || ir_is_elem(o->kind);
-	if (pointwise && o->nout == 1)
+	bool pointwise = o->kind == IR_fused || ir_is_elem(o->kind), sum = o->kind == IR_all_reduce;   /* whose operands are apart from each other */
+	if ((pointwise && o->nout == 1) || sum)
 		for (uint32_t k = 0; k < o->nin && !p; k++) {
 			ir_val x = ir_in(f->fn, o, k);
+			if (sum && o->out + k != v)
+				continue;
 			const struct ir_type_info *xt = ir_vtype(w->m, f->fn, x);
 			if (xt->bytes != t->bytes || dtype_info[xt->dtype].bytes != dtype_info[t->dtype].bytes || !t->bytes)
 				continue;
