@@ -43,22 +43,6 @@ static struct place *carry_place(struct lw *w, struct frame *f, int i, ir_val v,
 	return q;
 }
 
-/* Is o made at once of a sum of carry par over devices?  Lines that another device has just read are dear to write, and
- * the sum lends the carry: in the caches two halves are faster than one. */
-static bool lent(struct lw *w, const struct frame *b, const struct ir_op *o, ir_val par)
-{
-	enum { MOST = 8 << 20 };
-	const struct ir_fn *g = b->fn;
-	if (o->kind != IR_fused || ir_vtype(w->m, g, par)->bytes > MOST)
-		return false;
-	for (uint32_t k = 0; k < o->nin; k++) {
-		const struct ir_op *r = ir_def(g, b->root[ir_in(g, o, k)]);
-		if (r && r->kind == IR_all_reduce && b->root[ir_in(g, r, 0)] == par)
-			return true;
-	}
-	return false;
-}
-
 /* Must the body's result res for carry par be made beside it: does something still read the carry when
  * the result is written? */
 static bool reads_late(struct lw *w, const struct frame *b, ir_val par, ir_val res)
@@ -69,7 +53,7 @@ static bool reads_late(struct lw *w, const struct frame *b, ir_val par, ir_val r
 		return false;
 	int at = (int)(o - g->op.p);
 	if (b->last[par] != at)
-		return b->last[par] > at || lent(w, b, o, par);
+		return b->last[par] > at;
 	if (o->kind == IR_dynamic_update_slice || o->kind == IR_scatter || o->kind == IR_loop || lw_uses(b, o, par) != 1)
 		return lw_uses(b, o, par) != 1;
 	for (uint32_t k = 0; k < o->nin; k++)
