@@ -58,6 +58,18 @@ static void exchange(void)
 	floors[nfloor++ % 4096] = (MPI_Wtime() - t) / 2000;
 }
 
+/* As in src/tool/bench_coll.c: what a program does between two sums. */
+static void pass(float *to, const float *from, long count)
+{
+	typedef float strip __attribute__((vector_size(64), aligned(4), may_alias));
+	long i = 0;
+
+	for (; i + 16 <= count; i += 16)
+		*(strip *)(to + i) = -*(const strip *)(from + i);
+	for (; i < count; i++)
+		to[i] = -from[i];
+}
+
 static double batch(const char *op, float *x, float *y, long bytes, long turns)
 {
 	int count = (int)(bytes / 4), next = (me + 1) % n, last = (me + n - 1) % n;
@@ -67,7 +79,15 @@ static double batch(const char *op, float *x, float *y, long bytes, long turns)
 	double t = MPI_Wtime();
 	for (long i = 0; i < turns; i++) {
 		float *was = x;
-		if (!strcmp(op, "all_reduce"))
+		if (!strcmp(op, "all_reduce_fresh")) {
+			pass(x, y, count);
+			MPI_Allreduce(x, y, count, MPI_FLOAT, MPI_SUM, all);
+			continue;
+		} else if (!strcmp(op, "all_reduce_place")) {
+			pass(x, x, count);
+			MPI_Allreduce(MPI_IN_PLACE, x, count, MPI_FLOAT, MPI_SUM, all);
+			continue;
+		} else if (!strcmp(op, "all_reduce") || !strcmp(op, "all_reduce_any"))
 			MPI_Allreduce(x, y, count, MPI_FLOAT, MPI_SUM, all);
 		else if (!strcmp(op, "permute"))
 			MPI_Sendrecv(x, count, MPI_FLOAT, next, 0, y, count, MPI_FLOAT, last, 0, all, MPI_STATUS_IGNORE);
@@ -111,7 +131,9 @@ int main(int argc, char **argv)
 	madvise(y, (size_t)most, MADV_HUGEPAGE);
 	memset(x, 0, (size_t)most);
 	memset(y, 0, (size_t)most);
-	for (char *save, *op = strtok_r(argv[4], ",", &save); op; op = strtok_r(NULL, ",", &save))
+	for (char *save, *op = strtok_r(argv[4], ",", &save); op; op = strtok_r(NULL, ",", &save)) {
+		if (!strcmp(op, "peer_read") || !strcmp(op, "plain_read") || !strcmp(op, "idle"))
+			continue;
 		for (long bytes = least; bytes <= (strcmp(op, "barrier") ? most : least); bytes *= bytes < 64 ? 2 : 4) {
 			double sample[MAX_ROUNDS], s;
 			exchange();
@@ -125,6 +147,7 @@ int main(int argc, char **argv)
 			if (!me)
 				printf("%s\t%ld\tmpi\t%.3f\t0\n", op, strcmp(op, "barrier") ? bytes : 0, sample[rounds / 2] * 1e6);
 		}
+	}
 	qsort(floors, (size_t)nfloor, sizeof(double), ascending);
 	if (!me && nfloor)
 		printf("# exchange of one cache line between two PEs: median %.3f us, from %.3f to %.3f\n", floors[nfloor / 2] * 1e6, floors[0] * 1e6, floors[nfloor - 1] * 1e6);

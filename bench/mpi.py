@@ -10,6 +10,11 @@ Runs take turns, a fresh job each.  Every job also measures what an exchange of 
 cores may change within seconds, so only jobs of a round whose exchanges lie within a quarter of each other are compared.
 A figure is the median over rounds; the ratio is the peer's time over Rondo's: above 1 Rondo is faster.  The peers' time for
 put_signal is that of a message one way.  Debian has both: openmpi-bin libopenmpi-dev, mpich libmpich-dev.
+
+all_reduce takes the result of the turn before as its operand as it is.  all_reduce_fresh and all_reduce_place are what is
+left of that in a program: between two turns a pass over the data, counted in for all, reads the result and writes the
+operand, into another buffer or where it is.  These three work in symmetric memory, all_reduce_any in memory that the
+library has never seen.  Below the table: what the machine itself takes for the same, from the same runs.
 """
 
 import argparse
@@ -27,15 +32,32 @@ PEERS = {"openmpi": ("mpicc.openmpi", "mpirun.openmpi"), "mpich": ("mpicc.mpich"
 
 
 def parse(text):
-    """Times in microseconds by (operation, bytes), and the exchange."""
+    """Times in microseconds by (operation, bytes), and the exchange; what a line takes one way is an operation too."""
     rows, floor = {}, 0.0
     for line in text.splitlines():
         if m := re.match(r"# exchange .*median ([0-9.]+)", line):
             floor = float(m[1])
+        elif m := re.match(r"# one cache line .*median .* ([0-9.]+) us", line):
+            rows["way", 0] = float(m[1])
         elif line and not line.startswith("#") and not line.startswith("collective"):
             op, size, _, us, _ = line.split("\t")
             rows[op, int(size)] = float(us)
     return rows, floor
+
+
+def limits(t, exchange):
+    """What Rondo takes beside what the machine takes.  t: medians by (operation, bytes)."""
+    if exchange and ("barrier", 0) in t:
+        yield f"barrier: {t['barrier', 0] / exchange:.2f} of the exchange of a line"
+    if exchange and ("all_reduce", 8) in t:
+        yield f"all_reduce of 8 B: {t['all_reduce', 8] / exchange:.2f} of the exchange of a line"
+    for op, size in t:
+        if op == "put_signal" and size <= 64 and t.get(("way", 0)):
+            yield f"put_signal of {size} B: {t[op, size] / t['way', 0]:.2f} of a line one way, {t['way', 0]:.3f} us"
+        if op == "peer_read" and size >= 1 << 20:
+            yield f"peer_read of {size} B: {t['plain_read', size] / t[op, size]:.2f} of the bandwidth of a plain read, {size / t['plain_read', size] / 1e3:.1f} GB/s"
+    if ("idle", 0) in t:
+        yield f"a PE that waits for a second: {t['idle', 0] / 1e4:.2f} % of a core"
 
 
 def main():
@@ -43,7 +65,7 @@ def main():
     p.add_argument("-n", type=int, default=2, help="processes")
     p.add_argument("--min", type=int, default=8)
     p.add_argument("--max", type=int, default=16 << 20)
-    p.add_argument("--ops", default="all_reduce,permute,barrier,put_signal")
+    p.add_argument("--ops", default="all_reduce,all_reduce_fresh,all_reduce_place,all_reduce_any,permute,barrier,put_signal,peer_read,plain_read,idle")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--fifo", action="store_true")
     p.add_argument("--markdown", action="store_true")
@@ -51,7 +73,7 @@ def main():
     a = p.parse_args()
     if a.fifo and a.n > len(os.sched_getaffinity(0)):
         sys.exit("--fifo needs a core for each process: MPI's ranks that poll would never let the others run")
-    ops = a.ops if a.n == 2 else ",".join(o for o in a.ops.split(",") if o != "put_signal")
+    ops = a.ops if a.n == 2 else ",".join(o for o in a.ops.split(",") if o not in ("put_signal", "peer_read", "plain_read"))
     env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_btl_vader_single_copy_mechanism="cma")
     before = ["chrt", "-f", "10"] if a.fifo and a.n <= len(os.sched_getaffinity(0)) else []
     with tempfile.TemporaryDirectory() as temp:
@@ -64,8 +86,10 @@ def main():
             if not shutil.which(cc) or not shutil.which(run):
                 print(f"no {name} here ({cc}, {run})", file=sys.stderr)
                 continue
-            subprocess.run([cc, "-O2", "-o", f"{temp}/{name}", str(HERE / "mpi.c")], check=True)
+            subprocess.run([cc, "-O2", "-march=native", "-o", f"{temp}/{name}", str(HERE / "mpi.c")], check=True)
             extra = ["--oversubscribe", "--bind-to", "none"] if name == "openmpi" else []
+            if name == "openmpi" and a.n > len(os.sched_getaffinity(0)):
+                extra += ["--mca", "mpi_yield_when_idle", "1"]
             jobs[name] = [run, *extra, "-np", str(a.n), f"{temp}/{name}", str(a.min), str(a.max), "7", ops]
         seen = {name: {} for name in jobs}
         kept, floors = 0, []
@@ -98,9 +122,13 @@ def main():
     if a.markdown:
         print("|" + " --- |" * len(head))
     for key in seen["rondo"]:
+        if not all(key in seen[x] for x in names):
+            continue
         t = [statistics.median(seen[x][key]) for x in names]
         cells = [key[0], str(key[1]), *(f"{x:.3f}" if x < 10 else f"{x:.1f}" for x in t), *(f"{x / t[0]:.2f}" for x in t[1:])]
         print(("| " if a.markdown else "") + bar.join(cells) + (" |" if a.markdown else ""))
+    for line in limits({k: statistics.median(v) for k, v in seen["rondo"].items()}, statistics.median(floors) if a.n == 2 else 0):
+        print(("* " if a.markdown else "# ") + line)
 
 
 if __name__ == "__main__":

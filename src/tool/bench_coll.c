@@ -1,5 +1,5 @@
-/* rondo bench coll: every collective by every algorithm, between the PEs of this machine, and puts with a signal; the
- * table of what is fastest where, and a plot. */
+/* rondo bench coll: every collective by every algorithm, between the PEs of this machine, puts with a signal, reads of
+ * what a peer has written; the table of what is fastest where, and a plot. */
 #include "tool.h"
 
 #include <math.h>
@@ -7,22 +7,31 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../coll/coll.h"
+#include "../kern/kern.h"
 #include "../sym/sym.h"
 #include "bench.h"
 
-/* What is measured: the collectives, and one-sided operations, which have no algorithms (COLL_auto). */
-enum { OP_PUT_SIGNAL = COLL_COUNT, OPS };
+/* What is measured: the collectives; an all_reduce between two passes of a program over its data, which reads the
+ * result and writes the operand anew, into another buffer or where it is, and one of buffers outside the heaps; what has
+ * no algorithms (COLL_auto): puts with a signal, reads of a peer's fresh data that is lent, the same without a library,
+ * the processor time of a PE that waits for a second. */
+enum { OP_FRESH = COLL_COUNT, OP_PLACE, OP_ANY, OP_PUT_SIGNAL, OP_PEER_READ, OP_PLAIN_READ, OP_IDLE, OPS };
 static const char *const op_name[OPS] = {
 #define COLL(id, text) [COLL_##id] = text,
 #include "../base/coll.def"
 #undef COLL
-	[OP_PUT_SIGNAL] = "put_signal",
+	[OP_FRESH] = "all_reduce_fresh", [OP_PLACE] = "all_reduce_place", [OP_ANY] = "all_reduce_any",
+	[OP_PUT_SIGNAL] = "put_signal", [OP_PEER_READ] = "peer_read", [OP_PLAIN_READ] = "plain_read", [OP_IDLE] = "idle",
 };
 static bool mpi;                  /* is there that road? */
-static bool op_has(int op, int a) { if (a == COLL_mpi && !mpi) return false; return op == OP_PUT_SIGNAL ? a == COLL_auto : coll_algo_has((enum coll_algo)a, (enum coll_kind)op); }
+static enum coll_kind kind_of(int op) { return op < COLL_COUNT ? (enum coll_kind)op : COLL_all_reduce; }
+static bool op_has(int op, int a) { return op >= OP_PUT_SIGNAL ? a == COLL_auto : (a != COLL_mpi || mpi) && coll_algo_has((enum coll_algo)a, kind_of(op)); }
+static bool one_size(int op) { return op == COLL_barrier || op == OP_IDLE; }
 
 enum { MAX_PE = 64, MAX_SIZES = 32, MAX_ROUNDS = 101, TURNS = 4000 };
 
@@ -38,12 +47,13 @@ struct bench {
 	double budget;                        /* seconds for each algorithm at each size */
 	struct result *r;                     /* by PE 0 */
 	double floor[MAX_ROUNDS];             /* of an exchange of one line, seconds; measured between the others */
+	double way[MAX_ROUNDS];               /* of a line there and one back, half */
 	int nfloor;
 	struct err *err[MAX_PE];              /* by local PE */
 	_Atomic int stop;
 	bool progress, pin;
 };
-struct pe { struct bench *b; int pe; pthread_t t; struct sym_ctx *ctx; struct sym_mem *data, *flag; uint64_t said; struct coll *c; struct sym_ep *ep; struct coll_group g; char *x, *y; _Atomic int64_t *line, *other; };
+struct pe { struct bench *b; int pe; pthread_t t; struct sym_ctx *ctx; struct sym_mem *data, *flag; uint64_t said; struct coll *c; struct sym_ep *ep; struct coll_group g; char *x, *y, *own; _Atomic int64_t *line, *other; };
 
 /* --- one PE -------------------------------------------------------------------------- */
 
@@ -67,7 +77,6 @@ static struct err *turn(struct coll *c, const struct coll_group *g, enum coll_ki
 	}
 }
 
-/* Every turn takes what the one before has made: as operand where it is as large, else copied there. */
 /* PE 0 puts and signals, PE 1 answers likewise: half of a turn is one way. */
 static struct err *ping(struct pe *p, int64_t n, int turns, double *s)
 {
@@ -85,19 +94,97 @@ static struct err *ping(struct pe *p, int64_t n, int turns, double *s)
 	return sym_ctx_quiet(p->ctx);
 }
 
+/* What a program does between two sums: all of one is read, all of the next written. */
+static void pass(float *to, const float *from, int64_t n) { kern_elem(ELEM_negate, DT_f32, DT_f32)(n, to, from, NULL, NULL); }
+
+/* Data is used where it lies. */
+static void use(const char *p, int64_t n)
+{
+	enum { STRIP = 1024 };
+	_Alignas(64) float out[STRIP];
+	kern_strip *k = kern_elem(ELEM_negate, DT_f32, DT_f32);
+
+	for (int64_t i = 0; i < n; i += sizeof out)
+		k(MIN(n - i, (int64_t)sizeof out) / 4, out, p + i, NULL, NULL);
+}
+
+/* PE 1 writes, PE 0 reads: from the message that lends it to its return, or (plain) no more than the reading. */
+static struct err *reading(struct pe *p, bool plain, int64_t n, int turns, double *s)
+{
+	struct sym_msg m;
+	double t = 0, begin;
+
+	for (int i = 0; i < turns; i++) {
+		size_t off = (size_t)(p->x - sym_ep_base(p->ep));
+		if (p->pe == 1)
+			memset(p->x, i + 1, (size_t)n);
+		if (p->pe == 1 && plain)
+			TRY(sym_tell(p->ep, 0, 6, SYM_LEND, off, (size_t)n));
+		if (!p->pe && plain)
+			TRY(sym_recv(p->ep, 1, 6, SYM_LEND, &m));
+		TRY(coll_barrier(p->c, &p->g, 7));
+		if (p->pe == 1 && !plain)
+			TRY(sym_tell(p->ep, 0, 6, SYM_LEND, off, (size_t)n));
+		begin = clock_s();
+		if (!p->pe && !plain)
+			TRY(sym_recv(p->ep, 1, 6, SYM_LEND, &m));
+		if (!p->pe) {
+			use(sym_at(p->ep, 1, m.off, (size_t)n, p->y), n);
+			if (!plain)
+				sym_return(p->ep, 1, true);
+			t += clock_s() - begin;
+			if (plain)
+				sym_return(p->ep, 1, true);
+		} else if (p->pe == 1)
+			TRY(sym_settle(p->ep, 0));
+	}
+	*s = t / turns;
+	return NULL;
+}
+
+/* PE 1 lets PE 0 wait for a second.  *s: processor time of its process meanwhile. */
+static struct err *idle(struct pe *p, double *s)
+{
+	struct timespec t, second = { 1, 0 };
+	struct sym_msg m;
+	void *room;
+
+	TRY(coll_barrier(p->c, &p->g, 8));
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	*s = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+	if (p->pe == 1) {
+		nanosleep(&second, NULL);
+		TRY(sym_slot_room(p->ep, 0, 0, &room));
+		sym_slot_send(p->ep, 0, 9, 0);
+	} else if (!p->pe) {
+		TRY(sym_recv(p->ep, 1, 9, SYM_SLOT_MSG, &m));
+		sym_return(p->ep, 1, false);
+	}
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	*s = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec - *s;
+	return coll_barrier(p->c, &p->g, 8);
+}
+
+/* Every turn takes what the one before has made: as operand where it is as large, else copied there. */
 static struct err *batch(struct pe *p, int op, int64_t n, int turns, double *s)
 {
-	if (op == OP_PUT_SIGNAL)
-		return ping(p, n, turns, s);
-	enum coll_kind k = (enum coll_kind)op;
-
+	switch (op) {
+	case OP_PUT_SIGNAL: return ping(p, n, turns, s);
+	case OP_PEER_READ: case OP_PLAIN_READ: return reading(p, op == OP_PLAIN_READ, n, turns, s);
+	case OP_IDLE: return idle(p, s);
+	}
+	enum coll_kind k = kind_of(op);
 	int64_t nx = operand(k, n, p->g.n), ny = result(k, n, p->g.n);
-	char *x = p->x, *y = p->y;
+	char *x = op == OP_ANY ? p->own : p->x, *y = op == OP_ANY ? p->own + p->b->size[p->b->nsize - 1] : op == OP_PLACE ? x : p->y;
 
 	TRY(coll_barrier(p->c, &p->g, 2));
 	double t = clock_s();
 	for (int i = 0; i < turns; i++) {
+		if (op == OP_FRESH || op == OP_PLACE)
+			pass((float *)x, (const float *)y, n / 4);
 		TRY(turn(p->c, &p->g, k, n, x, y));
+		if (op == OP_FRESH || op == OP_PLACE)
+			continue;
 		if (nx == ny) {
 			char *was = x;
 			x = y;
@@ -110,7 +197,7 @@ static struct err *batch(struct pe *p, int op, int64_t n, int turns, double *s)
 	return NULL;
 }
 
-/* What the caches allow: two PEs write a line each and wait for the other's, again and again. */
+/* What the caches allow: two PEs write a line each and wait for the other's, again and again; at once, and by turns. */
 static struct err *exchange(struct pe *p)
 {
 	enum { TIMES = 2000 };
@@ -127,8 +214,22 @@ static struct err *exchange(struct pe *p)
 			if (atomic_load_explicit(&b->stop, memory_order_relaxed))
 				return ERR(ABORTED, "aborted");
 	}
-	if (!p->pe)
-		b->floor[b->nfloor++ % MAX_ROUNDS] = (clock_s() - t) / TIMES;
+	double both = (clock_s() - t) / TIMES;
+	from += TIMES;
+	t = clock_s();
+	for (int64_t i = 1; i <= TIMES; i++) {
+		if (!p->pe)
+			atomic_store_explicit(p->line, from + i, memory_order_release);
+		while (atomic_load_explicit(p->other, memory_order_acquire) < from + i)
+			if (atomic_load_explicit(&b->stop, memory_order_relaxed))
+				return ERR(ABORTED, "aborted");
+		if (p->pe)
+			atomic_store_explicit(p->line, from + i, memory_order_release);
+	}
+	if (!p->pe) {
+		b->way[b->nfloor % MAX_ROUNDS] = (clock_s() - t) / TIMES / 2;
+		b->floor[b->nfloor++ % MAX_ROUNDS] = both;
+	}
 	return NULL;
 }
 
@@ -150,18 +251,23 @@ static struct err *all_of(struct pe *p)
 	for (int64_t o = 0, n = MIN(b->size[b->nsize - 1], b->table.chunk); o <= b->table.ring; o += n)
 		TRY(turn(p->c, &p->g, COLL_permute, n, p->x, p->y));
 	for (int k = 0; k < OPS; k++)
-		total += b->op[k] ? k == COLL_barrier ? 1 : b->nsize : 0;
+		total += b->op[k] ? one_size(k) ? 1 : b->nsize : 0;
 	for (int k = 0; k < OPS; k++)
-		for (int i = 0; b->op[k] && i < (k == COLL_barrier ? 1 : b->nsize); i++, done++) {
+		for (int i = 0; b->op[k] && i < (one_size(k) ? 1 : b->nsize); i++, done++) {
 			int turns[COLL_ALGOS] = { 0 };
 			TRY(exchange(p));
 			for (int round = -1; round < b->rounds; round++)         /* the first one counts nothing but turns */
 				for (int a = 0; a < COLL_ALGOS; a++) {
-					if (!op_has(k, a) || (!b->algo[a] && k != OP_PUT_SIGNAL))
+					if (!op_has(k, a) || (!b->algo[a] && k < OP_PUT_SIGNAL) || ((k == OP_PEER_READ || k == OP_PLAIN_READ) && !sym_near(b->w)))
 						continue;
-					if (k != OP_PUT_SIGNAL)
-						coll_use(p->c, (enum coll_kind)k, (enum coll_algo)a);
-					if (round < 0) {
+					if (k < OP_PUT_SIGNAL)
+						coll_use(p->c, kind_of(k), (enum coll_algo)a);
+					if (k == OP_IDLE) {
+						if (round < 0)
+							TRY(batch(p, k, 0, 1, &s));
+						turns[a] = 1;
+						sample[a][MAX(round, 0)] = s;
+					} else if (round < 0) {
 						TRY(batch(p, k, b->size[i], 2, &s));
 						TRY(batch(p, k, b->size[i], 2, &s));
 						if (k != COLL_broadcast)
@@ -228,6 +334,14 @@ static void *pe_main(void *v)
 	TRY_GOTO(e, coll_all_gather(p->c, &p->g, 5, sizeof mine, &mine, off), out);
 	if (p->pe < 2 && b->npe >= 2 && b->npe <= cpu_get()->cores && sym_mapped(b->w, !p->pe))
 		p->other = (_Atomic int64_t *)(uintptr_t)sym_at(p->ep, !p->pe, (size_t)off[!p->pe], 8, NULL);
+	if (b->op[OP_ANY]) {
+		p->own = aligned_alloc(2 << 20, (2 * (size_t)b->size[b->nsize - 1] + (4 << 20)) & ~(size_t)((2 << 20) - 1));
+		if (!p->own)
+			e = ERR(EXHAUSTED, "out of memory for the benchmark's own buffers");
+		TRY_GOTO(e, e, out);
+		madvise(p->own, 2 * (size_t)b->size[b->nsize - 1], MADV_HUGEPAGE);
+		memset(p->own, 0, 2 * (size_t)b->size[b->nsize - 1]);
+	}
 	if (b->op[OP_PUT_SIGNAL]) {
 		struct sym_team *t = sym_team_world(b->w, p->pe);
 		TRY_GOTO(e, sym_ctx_new(b->w, p->pe, SYM_PRIVATE, &p->ctx), out);
@@ -246,6 +360,7 @@ out:
 	b->err[p->pe - sym_first(b->w)] = e;
 	sym_ctx_free(p->ctx);
 	coll_free(p->c);
+	free(p->own);
 	sym_free(x);
 	sym_free(y);
 	sym_free(line);
@@ -262,23 +377,33 @@ static int64_t crossing(int64_t n0, int64_t n1, double a0, double a1, double b0,
 	return (int64_t)ceil((double)n0 * pow((double)n1 / (double)n0, fmin(fmax(f, 0), 1)));
 }
 
+/* What decides: of an all_reduce what it is in a program, if that was measured. */
+static double time_of(const struct bench *b, enum coll_kind k, int i, int a)
+{
+	const struct result *r = b->r;
+
+	return k == COLL_all_reduce && b->op[OP_FRESH] && b->op[OP_PLACE] ? r->s[OP_FRESH][i][a] + r->s[OP_PLACE][i][a] : r->s[k][i][a];
+}
+
 /* The fastest algorithm of every size, thresholds where their curves cross: so a switch of algorithm takes no
  * latency back.  Another one must be better by a twentieth to be worth a switch. */
 static void rules_of(const struct bench *b, enum coll_kind k, struct coll_rule *rule)
 {
-	int n = 0, sizes = k == COLL_barrier ? 1 : b->nsize, now = 0;
+	int n = 0, sizes = one_size((int)k) ? 1 : b->nsize, now = 0;
 
 	memset(rule, 0, COLL_RULES * sizeof *rule);
 	for (int i = 0; i < sizes; i++) {
-		const double *s = b->r->s[k][i];
+		double s[COLL_ALGOS], p[COLL_ALGOS];
 		int best = 0;
-		for (int a = 1; a < COLL_ALGOS; a++)
+		for (int a = 1; a < COLL_ALGOS; a++) {
+			s[a] = time_of(b, k, i, a);
+			p[a] = i ? time_of(b, k, i - 1, a) : 0;
 			if (s[a] > 0 && (!best || s[a] < s[best]))
 				best = a;
+		}
 		if (!best || best == now || (now && s[best] > 0.95 * s[now]))
 			continue;
 		if (now) {
-			const double *p = b->r->s[k][i - 1];
 			int64_t at = crossing(b->size[i - 1], b->size[i], p[now], s[now], p[best], s[best]);
 			if (n == COLL_RULES - 1 || (n && at <= rule[n - 1].below))
 				continue;
@@ -307,14 +432,14 @@ static void print_results(const struct bench *b, bool tty)
 
 	printf(tty ? "%-15s %8s  %-10s %12s %10s\n" : "%s\t%s\t%s\t%s\t%s\n", "collective", "bytes", "algorithm", "microseconds", "GB/s");
 	for (int k = 0; k < OPS; k++)
-		for (int i = 0; b->op[k] && i < (k == COLL_barrier ? 1 : b->nsize); i++) {
+		for (int i = 0; b->op[k] && i < (one_size(k) ? 1 : b->nsize); i++) {
 			const double *s = b->r->s[k][i];
 			int best = 0;
 			for (int a = 1; a < COLL_ALGOS; a++)
 				if (s[a] > 0 && (!best || s[a] < s[best]))
 					best = a;
 			for (int a = 0; a < COLL_ALGOS; a++) {
-				int64_t n = k == COLL_barrier ? 0 : b->size[i];
+				int64_t n = one_size(k) ? 0 : b->size[i];
 				if (s[a] <= 0)
 					continue;
 				if (tty)
@@ -339,8 +464,8 @@ static void plot(struct str *s, const struct bench *b)
 	char text[16];
 
 	for (int k = 0; k < OPS; k++) {
-		panels += b->op[k] && k != COLL_barrier;
-		for (int i = 0; i < b->nsize && b->op[k] && k != COLL_barrier; i++)
+		panels += b->op[k] && !one_size(k);
+		for (int i = 0; i < b->nsize && b->op[k] && !one_size(k); i++)
 			for (int a = 0; a < COLL_ALGOS; a++)
 				if (b->r->s[k][i][a] > 0)
 					lo = fmin(lo, b->r->s[k][i][a]), hi = fmax(hi, b->r->s[k][i][a]);
@@ -353,7 +478,7 @@ static void plot(struct str *s, const struct bench *b)
 	         "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<text x=\"12\" y=\"20\" font-size=\"13\">%s, %d PEs: microseconds a turn over bytes</text>\n",
 	         columns * W + 10, rows * H + 60, cpu_get()->name, b->npe);
 	for (int k = 0; k < OPS; k++) {
-		if (!b->op[k] || k == COLL_barrier)
+		if (!b->op[k] || one_size(k))
 			continue;
 		double left = at % columns * W + LEFT, top = at / columns * H + 30 + TOP, w = W - LEFT - RIGHT, h = H - TOP - BOTTOM;
 		at++;
@@ -503,7 +628,9 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 	if (b.nfloor) {
 		int n = MIN(b.nfloor, MAX_ROUNDS);
 		qsort(b.floor, (size_t)n, sizeof(double), by_value);
+		qsort(b.way, (size_t)n, sizeof(double), by_value);
 		printf("# exchange of one cache line between two PEs: median %.3f us, from %.3f to %.3f\n", b.floor[n / 2] * 1e6, b.floor[0] * 1e6, b.floor[n - 1] * 1e6);
+		printf("# one cache line there and one back: median of one way %.3f us\n", b.way[n / 2] * 1e6);
 	}
 	print_results(&b, tty);
 	if (o->write)
