@@ -55,6 +55,10 @@ def normal(*shape, seed=0, dtype=np.float32):
     return np.random.default_rng((seed, *shape)).standard_normal(shape, np.float32).astype(dtype)
 
 
+def small(*shape, seed=0):
+    return np.random.default_rng((seed, *shape)).integers(-128, 128, shape, dtype=np.int8)
+
+
 bf16 = ml_dtypes.bfloat16
 
 
@@ -192,6 +196,9 @@ def register_ops():
     for m in 1, 32:
         add(f"matmul bf16 {m}x4096x14336", lambda m=m: simple(jnp.matmul, normal(m, 4096, seed=1, dtype=bf16), normal(4096, 14336, seed=2, dtype=bf16)),
             tol=2e-2, floor=0.1 if m == 1 else 0.55)
+    add("matmul bf16 32x4096x4096 by rows", lambda: simple(lambda a, b: a @ b.T, normal(32, 4096, seed=1, dtype=bf16), normal(4096, 4096, seed=2, dtype=bf16)), tol=2e-2)
+    for m, n, k in (1024, 1024, 1024), (32, 4096, 4096):
+        add(f"matmul i8 {m}x{k}x{n}", lambda m=m, n=n, k=k: simple(lambda a, b: lax.dot(a, b, preferred_element_type=jnp.int32), small(m, k), small(k, n, seed=1)), tol=0)
     add("matmul f32 1x4096x14336", lambda: simple(jnp.matmul, normal(1, 4096, seed=1), normal(4096, 14336, seed=2)))
     for n in 1024, 2048:
         add(f"matmul f32 {n}", lambda n=n: simple(jnp.matmul, normal(n, n, seed=1), normal(n, n, seed=2)))
@@ -201,6 +208,14 @@ def register_ops():
             normal(8, 56, 56, 64, dtype=d), normal(3, 3, 64, 64, seed=1, dtype=d)), tol=1e-3 if tag == "f32" else 3e-2)
     add("fft of 1024 lines of 1024", lambda: simple(jnp.fft.fft, normal(1024, 1024) + 1j * normal(1024, 1024, seed=1)))
     add("real fft of 4096 lines of 1000", lambda: simple(lambda x: jnp.abs(jnp.fft.rfft(x)), normal(4096, 1000)))
+    add("real fft of 4096 lines of 999", lambda: simple(lambda x: jnp.abs(jnp.fft.rfft(x)), normal(4096, 999)))
+    add("chain of complex 4M", lambda: simple(lambda x, y: (x * y + jnp.conj(x)) / (y * y + 2) - x, normal(1 << 22) + 1j * normal(1 << 22, seed=1), normal(1 << 22, seed=2) + 1j * normal(1 << 22, seed=3)), tol=1e-2)
+
+    def pool(x):
+        return lax.reduce_window(x, -np.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+    add("gradient of max-pool 8x112x112x64", lambda: simple(jax.grad(lambda x: (pool(x) ** 2).sum()), normal(8, 112, 112, 64)))
+    add("bincount 4M into 1024", lambda: simple(lambda x: jnp.bincount(x, length=1024), np.random.default_rng(1).integers(0, 1024, 1 << 22).astype(np.int32)), tol=0)
     add("argmax 8x128256", lambda: simple(lambda x: jnp.argmax(x, -1), normal(8, 128256)), tol=0)
     for dtype, tag in (np.float32, "f32"), (bf16, "bf16"):
         tol = 1e-3 if tag == "f32" else 3e-2

@@ -77,7 +77,7 @@ static int64_t pad_to(int64_t n, int64_t a)
 	return (n + a - 1) / a * a;
 }
 
-static size_t esize(const struct matmul *p) { return p->v->bf16 ? 2 : 4; }
+static size_t esize(const struct matmul *p) { return (size_t)p->v->es; }
 
 /* lhs panel number i of batch b, k0 .. k0 + kn. */
 static void pack_lhs(const struct matmul *p, const char *base, int64_t b, int64_t i, int64_t k0, int64_t kn, char *out)
@@ -91,7 +91,7 @@ static void pack_lhs(const struct matmul *p, const char *base, int64_t b, int64_
 static void pack_block(const struct matmul *p, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t kn, char *out, size_t bytes)
 {
 	const struct matmul_variant *v = p->v;
-	int64_t step = p->r.free_unit && kn > SLAB ? SLAB : kn;
+	int64_t slab = MAX(SLAB, v->kstep), step = p->r.free_unit && kn > slab ? slab : kn;
 	for (int64_t x = 0; x < kn; x += step)
 		for (int64_t j = 0; j * v->nr < nn; j++)
 			matmul_pack_rhs(v, &p->r, base, n0 + j * v->nr, (int)MIN(v->nr, nn - j * v->nr), k0 + x, MIN(step, kn - x),
@@ -127,7 +127,7 @@ static void store(const struct matmul *p, char *out, int64_t m0, int64_t mn, int
 	for (int64_t i = 0; i < mn; i++) {
 		char *q = out + (p->om[m0 + i] + (p->on_unit ? n0 : 0)) * p->oes;
 		const float *s = c + i * ldc;
-		if (p->on_unit && p->out == DT_f32) {
+		if (p->on_unit && p->oes == 4) {
 			memcpy(q, s, (size_t)nn * 4);
 		} else if (p->on_unit && p->out == DT_bf16) {
 			if (cpu_get()->avx512_bf16)
@@ -140,8 +140,10 @@ static void store(const struct matmul *p, char *out, int64_t m0, int64_t mn, int
 			for (int64_t j = 0; j < nn; j++) {
 				char *z = q + p->on[n0 + j] * p->oes;
 				uint16_t h;
-				if (p->out == DT_f32) {
+				if (p->oes == 4) {
 					memcpy(z, &s[j], 4);
+				} else if (p->oes == 1) {      /* the low byte */
+					memcpy(z, &s[j], 1);
 				} else {
 					h = p->out == DT_bf16 ? f32_to_bf16(s[j]) : f32_to_f16(s[j]);
 					memcpy(z, &h, 2);
@@ -439,12 +441,17 @@ static bool float_ok(enum dtype dt)
 	return dt == DT_f32 || dt == DT_bf16 || dt == DT_f16;
 }
 
-static const struct matmul_variant *choose(bool bf16)
+static bool fits(const struct matmul_variant *v, const struct matmul_tables *t)
 {
-	if (matmul_force && (bf16 || !matmul_force->bf16))
+	return t->i8 ? v->es == 1 : v->es == 4 || (v->es == 2 && t->bf16);
+}
+
+static const struct matmul_variant *choose(const struct matmul_tables *t)
+{
+	if (matmul_force && fits(matmul_force, t))
 		return matmul_force;
 	for (int i = 0; i < matmul_nvariant; i++)
-		if ((bf16 || !matmul_variant[i].bf16) && matmul_variant[i].has() && matmul_variant[i].best())
+		if (fits(&matmul_variant[i], t) && matmul_variant[i].has() && matmul_variant[i].best())
 			return &matmul_variant[i];
 	return NULL;
 }
@@ -509,9 +516,9 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->on_unit = unit(p->on, p->n);
 	s->priv = p;
 	s->phases = 2;
-	p->v = choose(t->bf16);
+	p->v = choose(t);
 	bool rounds = t->rounds;
-	if (p->m <= (p->v && p->v->bf16 ? 2 : MOST_FEW) && !rounds && !p->lay && p->r.dt != DT_f16 && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
+	if (!t->i8 && p->m <= (p->v && p->v->es == 2 ? 2 : MOST_FEW) && !rounds && !p->lay && p->r.dt != DT_f16 && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
 		/* long runs of each row, and tiles for all */
 		p->nb = MAX(FEW_COLS, MIN(FEW_MOST, (p->n / 8 + 63) / 64 * 64));
 		p->nblk = (p->n + p->nb - 1) / p->nb;
@@ -521,23 +528,26 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 		s->run = run_few;
 		return true;
 	}
-	if (!p->v || (rounds && !p->v->bf16))
+	if (!p->v || (rounds && p->v->es != 2))
 		return false;
 	const struct matmul_variant *w = p->v;
 	size_t es = esize(p);
 	p->npanel = (p->m + w->mr - 1) / w->mr;
 	p->npanel_r = (p->n + w->nr - 1) / w->nr;
 	p->ldb = p->k > 1 ? p->r.k[1] - p->r.k[0] : p->n;
-	p->in_place = p->m <= FEW_ROWS && !w->bf16 && p->r.dt == DT_f32 && p->r.free_unit && p->ldb >= p->n;
+	p->in_place = p->m <= FEW_ROWS && w->es == 4 && p->r.dt == DT_f32 && p->r.free_unit && p->ldb >= p->n;
 	for (int64_t x = 1; x < p->k && p->in_place; x++)
 		p->in_place = p->r.k[x] == p->r.k[0] + x * p->ldb;
-	p->slab = p->m <= FEW_ROWS && !p->in_place && p->n > FEW_ROWS;
+	p->slab = p->m <= FEW_ROWS && !p->in_place && p->n > FEW_ROWS && (p->r.free_unit || !w->tiles);
 	/* equal parts of k, in whole steps; slabs are two steps of the widest kernel */
-	p->ko = blocks(p->k, BLOCK_KO, SLAB);
-	p->kc = p->slab ? MIN(p->ko, SLAB * 2) : blocks(p->ko, BLOCK_KC, SLAB);
+	int64_t step = MAX(SLAB, w->kstep), wide = w->es == 1 ? 2 : 1;
+	p->ko = blocks(p->k, BLOCK_KO * wide, step);
+	p->kc = p->slab ? MIN(p->ko, SLAB * 2 * wide) : blocks(p->ko, BLOCK_KC * wide, step);
 	int64_t most = MAX(w->nr, (int64_t)(BLOCK_BYTES / (p->ko * (int64_t)es)) / w->nr * w->nr);
 	if (p->slab)
 		most = (p->n + 15) / 16 <= 128 ? 128 : 256;
+	else if (w->tiles && p->m <= 4 * FEW_ROWS)       /* packed and used few times: what stays in the nearer half of L2 */
+		most = MAX(w->nr, most / 4 / w->nr * w->nr);
 	p->nb = MIN(pad_to(p->n, w->nr), MIN(most, pad_to(512, w->nr)));
 	if (p->in_place)
 		p->nb = MAX(w->nr, MIN(p->nb, pad_to((p->n + 7) / 8, w->nr)));
@@ -568,7 +578,7 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->share_rhs = p->mblk > 1 && !p->in_place && !w->tiles;
 	bool cheap = p->l.k_unit || p->l.run[0];
 	/* copying rows is cheap, if not done by each core many times; turning or converting them is not, unless few columns pass by */
-	p->lazy = !p->slab && (p->nblk == 1 || (cheap && p->l.dt == (w->bf16 ? DT_bf16 : DT_f32) && w->tiles && p->nblk < 2 * cores));
+	p->lazy = !p->slab && (p->nblk == 1 || (cheap && p->l.dt == (w->es == 2 ? DT_bf16 : DT_i8) && w->tiles && p->nblk < 2 * cores));
 	p->a_bytes = p->lazy ? ((size_t)(pad_to(p->kc, w->kstep) * w->mr) * es + 63) & ~(size_t)63 : 0;
 	p->b_bytes = p->share_rhs ? 0 : ((size_t)(pad_to(p->slab ? p->kc : p->ko, w->kstep) * p->nb) * es + 63) & ~(size_t)63;
 	p->c_bytes = (size_t)(p->slab || p->ko < p->k ? p->mb : w->mr) * (size_t)p->nb * 4;
@@ -595,14 +605,15 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 	const int64_t *con[2] = { a + 1, a + 1 + nc };
 	a += 1 + 2 * nc;
 	enum dtype acc = (enum dtype)a[1], ltype = (enum dtype)a[2], rtype = (enum dtype)a[3];
-	if (!float_ok(v[0]->dtype) || !float_ok(v[1]->dtype) || !float_ok(o->dtype) || (acc != DT_f32 && acc != DT_token) || a[4] > 1)
+	bool i8 = v[0]->dtype == DT_i8 && v[1]->dtype == DT_i8 && (o->dtype == DT_i32 || o->dtype == DT_i8);
+	if (a[4] > 1 || (!i8 && (!float_ok(v[0]->dtype) || !float_ok(v[1]->dtype) || !float_ok(o->dtype) || (acc != DT_f32 && acc != DT_token))))
 		return false;
-	if ((ltype != DT_token && ltype != DT_bf16 && ltype != DT_f32) || (rtype != DT_token && rtype != DT_bf16 && rtype != DT_f32))
+	if (!i8 && ((ltype != DT_token && ltype != DT_bf16 && ltype != DT_f32) || (rtype != DT_token && rtype != DT_bf16 && rtype != DT_f32)))
 		return false;
 	bool b0 = v[0]->dtype == DT_bf16 || ltype == DT_bf16, b1 = v[1]->dtype == DT_bf16 || rtype == DT_bf16;
 	bool rounds = (ltype == DT_bf16 && v[0]->dtype != DT_bf16) || (rtype == DT_bf16 && v[1]->dtype != DT_bf16);
 
-	struct matmul_tables p[1] = { { .out = o->dtype, .bf16 = b0 && b1, .rounds = rounds } };
+	struct matmul_tables p[1] = { { .out = o->dtype, .i8 = i8, .bf16 = b0 && b1, .rounds = rounds } };
 	struct matmul_side *side[2] = { &p->l, &p->r };
 	int64_t free_n[2], con_n = 1, batch_n = 1, od[64], os[64];
 	int at = nb;

@@ -18,6 +18,7 @@ struct matmul_tables {
 	struct matmul_side l, r;
 	enum dtype out;
 	const int64_t *om, *on, *ob;     /* of the result: rows, columns, batch */
+	bool i8;                         /* products of i8, summed in i32 */
 	bool bf16, rounds;               /* products of bf16; operands are rounded to it */
 	void (*lay)(const struct prog_kern *k, const void *arg, char *const *ptr, char *to, int64_t t0, int64_t t1, int64_t tiles);
 	const void *lay_arg;
@@ -35,10 +36,12 @@ struct matmul_ahead { const char *row; int64_t stride; int rows; };
 /* A packed product: micro adds the product of MR rows and NR columns of packed panels to c.
  *   f32:  a [k][MR], b [k][NR], or b rows of ldb where they lie (steps = k)
  *   bf16: a [k/2][MR][2], b [k/2][NR][2]                   (steps = k/2), "pairs"
- *   tiles: a [k/32][MR/16][16][32], b [k/32][NR/16][16][16][2]   (steps = k/32) */
+ *   i8:   a [k/4][MR][4], b [k/4][NR][4], sums are i32     (steps = k/4), "quads"
+ *   tiles of bf16: a [k/32][MR/16][16][32], b [k/32][NR/16][16][16][2]   (steps = k/32)
+ *   tiles of i8:   a [k/64][MR/16][16][64], b [k/64][NR/16][16][16][4]   (steps = k/64) */
 struct matmul_variant {
 	const char *name;
-	bool bf16;               /* panels are bf16, else f32 */
+	int es;                  /* bytes of a panel's element: 4 f32, 2 bf16, 1 i8 */
 	bool tiles;              /* AMX layout */
 	int mr, nr, kstep;       /* kstep: k per step; packed k is padded with zeros */
 	bool (*has)(void);       /* can this machine run it */

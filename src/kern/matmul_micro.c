@@ -10,7 +10,7 @@
 
 /* --- f32 ------------------------------------------------------------------------ */
 
-enum { M512 = 14, N512 = 32, M256 = 6, N256 = 16, MBF = 12, NBF = 32 };
+enum { M512 = 14, N512 = 32, M256 = 6, N256 = 16, MBF = 12, NBF = 32, MI8 = 12, NI8 = 32 };
 
 __attribute__((target("avx512f")))
 static void f32_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
@@ -141,41 +141,45 @@ static void amx_end(void)
 	_tile_release();
 }
 
-__attribute__((target("amx-tile,amx-bf16")))
-static void amx(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
-{
-	const char *a = pa, *b = pb;
-	if (add) {
-		_tile_loadd(0, c, ldc * 4);
-		_tile_loadd(1, c + 16, ldc * 4);
-		_tile_loadd(2, c + 16 * ldc, ldc * 4);
-		_tile_loadd(3, c + 16 * ldc + 16, ldc * 4);
-	} else {
-		_tile_zero(0);
-		_tile_zero(1);
-		_tile_zero(2);
-		_tile_zero(3);
-	}
-	/* lhs stays in L1 while rhs passes through: its loads ask for no place there */
-	for (int64_t k = 0; k < steps; k++) {
-		_tile_stream_loadd(6, b, 64);
-		_tile_loadd(4, a, 64);
-		_tile_stream_loadd(7, b + 1024, 64);
-		_tile_dpbf16ps(0, 4, 6);
-		_tile_loadd(5, a + 1024, 64);
-		_tile_dpbf16ps(1, 4, 7);
-		for (int i = 0; i < next->rows; i++)
-			_mm_prefetch(next->row + i * next->stride + 64 * k, _MM_HINT_T1);
-		_tile_dpbf16ps(2, 5, 6);
-		_tile_dpbf16ps(3, 5, 7);
-		a += 2048;
-		b += 2048;
-	}
-	_tile_stored(0, c, ldc * 4);
-	_tile_stored(1, c + 16, ldc * 4);
-	_tile_stored(2, c + 16 * ldc, ldc * 4);
-	_tile_stored(3, c + 16 * ldc + 16, ldc * 4);
+/* The loop of both kinds of products. */
+#define TILES(name, product) \
+__attribute__((target("amx-tile,amx-bf16,amx-int8"))) \
+static void name(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next) \
+{ \
+	const char *a = pa, *b = pb; \
+	if (add) { \
+		_tile_loadd(0, c, ldc * 4); \
+		_tile_loadd(1, c + 16, ldc * 4); \
+		_tile_loadd(2, c + 16 * ldc, ldc * 4); \
+		_tile_loadd(3, c + 16 * ldc + 16, ldc * 4); \
+	} else { \
+		_tile_zero(0); \
+		_tile_zero(1); \
+		_tile_zero(2); \
+		_tile_zero(3); \
+	} \
+	/* lhs stays in L1 while rhs passes through: its loads ask for no place there */ \
+	for (int64_t k = 0; k < steps; k++) { \
+		_tile_stream_loadd(6, b, 64); \
+		_tile_loadd(4, a, 64); \
+		_tile_stream_loadd(7, b + 1024, 64); \
+		product(0, 4, 6); \
+		_tile_loadd(5, a + 1024, 64); \
+		product(1, 4, 7); \
+		for (int i = 0; i < next->rows; i++) \
+			_mm_prefetch(next->row + i * next->stride + 64 * k, _MM_HINT_T1); \
+		product(2, 5, 6); \
+		product(3, 5, 7); \
+		a += 2048; \
+		b += 2048; \
+	} \
+	_tile_stored(0, c, ldc * 4); \
+	_tile_stored(1, c + 16, ldc * 4); \
+	_tile_stored(2, c + 16 * ldc, ldc * 4); \
+	_tile_stored(3, c + 16 * ldc + 16, ldc * 4); \
 }
+TILES(amx, _tile_dpbf16ps)
+TILES(amx_i8, _tile_dpbssd)
 
 static void amx_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
 {
@@ -190,6 +194,71 @@ static void amx_model(int64_t steps, const void *pa, const void *pb, int64_t ldb
 		}
 }
 
+static void amx_i8_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *pc, int64_t ldc, bool add, const struct matmul_ahead *next)
+{
+	const int8_t *a = pa, *b = pb;
+	uint32_t *c = (uint32_t *)(void *)pc;
+	for (int i = 0; i < 32; i++)
+		for (int j = 0; j < 32; j++) {
+			uint32_t x = add ? c[i * ldc + j] : 0;
+			for (int64_t k = 0; k < steps * 64; k++)
+				x += (uint32_t)(a[k / 64 * 2048 + i / 16 * 1024 + i % 16 * 64 + k % 64] *
+				                b[k / 64 * 2048 + j / 16 * 1024 + k % 64 / 4 * 64 + j % 16 * 4 + k % 4]);
+			c[i * ldc + j] = x;
+		}
+}
+
+/* --- i8 in quads ---------------------------------------------------------------------- */
+
+/* The instruction multiplies an unsigned by a signed byte, so 128 is added to all of lhs; the same product of 128 alone is
+ * taken away at the end.  Sums wrap, so nothing is lost. */
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
+static void i8_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *pc, int64_t ldc, bool add, const struct matmul_ahead *next)
+{
+	const uint32_t *a = pa;
+	const int8_t *b = pb;
+	int32_t *c = (int32_t *)(void *)pc;
+	__m512i x[MI8][2], over[2] = { _mm512_setzero_si512(), _mm512_setzero_si512() }, bias = _mm512_set1_epi8((char)0x80);
+	for (int i = 0; i < MI8; i++)
+		x[i][0] = x[i][1] = _mm512_setzero_si512();
+	for (int64_t k = 0; k < steps; k++) {
+		__m512i b0 = _mm512_loadu_si512((const void *)b), b1 = _mm512_loadu_si512((const void *)(b + 64));
+		over[0] = _mm512_dpbusd_epi32(over[0], bias, b0);
+		over[1] = _mm512_dpbusd_epi32(over[1], bias, b1);
+#pragma GCC unroll 12
+		for (int i = 0; i < MI8; i++) {
+			__m512i y = _mm512_set1_epi32((int)(a[i] ^ 0x80808080u));
+			x[i][0] = _mm512_dpbusd_epi32(x[i][0], y, b0);
+			x[i][1] = _mm512_dpbusd_epi32(x[i][1], y, b1);
+		}
+		a += MI8;
+		b += 4 * NI8;
+	}
+#pragma GCC unroll 12
+	for (int i = 0; i < MI8; i++)
+		for (int j = 0; j < 2; j++) {
+			int32_t *q = c + i * ldc + 16 * j;
+			__m512i y = _mm512_sub_epi32(x[i][j], over[j]);
+			_mm512_storeu_si512((void *)q, add ? _mm512_add_epi32(_mm512_loadu_si512((const void *)q), y) : y);
+		}
+}
+
+static void i8_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *pc, int64_t ldc, bool add, const struct matmul_ahead *next)
+{
+	const int8_t *a = pa, *b = pb;
+	uint32_t *c = (uint32_t *)(void *)pc;
+	for (int i = 0; i < MI8; i++)
+		for (int j = 0; j < NI8; j++) {
+			uint32_t x = add ? c[i * ldc + j] : 0;
+			for (int64_t k = 0; k < steps; k++)
+				for (int h = 0; h < 4; h++)
+					x += (uint32_t)(a[(k * MI8 + i) * 4 + h] * b[(k * NI8 + j) * 4 + h]);
+			c[i * ldc + j] = x;
+		}
+}
+
+/* --- which run here --------------------------------------------------------------------- */
+
 /* The kernel gives a process the tile registers only on request. */
 static bool tiles_granted;
 static void request_tiles(void)
@@ -198,14 +267,15 @@ static void request_tiles(void)
 	tiles_granted = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
 }
 
-static bool has_amx(void)
+static bool has_tiles(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	if (!cpu_get()->amx_bf16)
-		return false;
 	pthread_once(&once, request_tiles);
 	return tiles_granted;
 }
+static bool has_amx(void) { return cpu_get()->amx_bf16 && has_tiles(); }
+static bool has_amx_i8(void) { return cpu_get()->amx_bf16 && cpu_get()->amx_int8 && has_tiles(); }
+static bool has_vnni(void) { return cpu_get()->avx512 && __builtin_cpu_supports("avx512vnni"); }
 
 static bool has_512(void) { return cpu_get()->avx512; }
 static bool has_256(void) { return cpu_get()->avx2; }
@@ -221,12 +291,16 @@ static bool amd(void)
 }
 
 const struct matmul_variant matmul_variant[] = {
-	{ "amx",         true,  true,  32,   32,   32, has_amx,  always, amx,        amx_begin, amx_end },
-	{ "avx512_bf16", true,  false, MBF,  NBF,  2,  has_bf16, amd,    bf16_512,   NULL,      NULL },
-	{ "avx512",      false, false, M512, N512, 1,  has_512,  always, f32_512,    NULL,      NULL },
-	{ "avx2",        false, false, M256, N256, 1,  has_256,  always, f32_256,    NULL,      NULL },
-	{ "amx_model",   true,  true,  32,   32,   32, always,   never,  amx_model,  NULL,      NULL },
-	{ "bf16_model",  true,  false, MBF,  NBF,  2,  always,   never,  bf16_model, NULL,      NULL },
-	{ "f32_model",   false, false, M256, N256, 1,  always,   never,  f32_model,  NULL,      NULL },
+	{ "amx",         2, true,  32,   32,   32, has_amx,    always, amx,          amx_begin, amx_end },
+	{ "avx512_bf16", 2, false, MBF,  NBF,  2,  has_bf16,   amd,    bf16_512,     NULL,      NULL },
+	{ "avx512",      4, false, M512, N512, 1,  has_512,    always, f32_512,      NULL,      NULL },
+	{ "avx2",        4, false, M256, N256, 1,  has_256,    always, f32_256,      NULL,      NULL },
+	{ "amx_i8",      1, true,  32,   32,   64, has_amx_i8, always, amx_i8,       amx_begin, amx_end },
+	{ "avx512_vnni", 1, false, MI8,  NI8,  4,  has_vnni,   always, i8_512,       NULL,      NULL },
+	{ "amx_model",   2, true,  32,   32,   32, always,     never,  amx_model,    NULL,      NULL },
+	{ "bf16_model",  2, false, MBF,  NBF,  2,  always,     never,  bf16_model,   NULL,      NULL },
+	{ "f32_model",   4, false, M256, N256, 1,  always,     never,  f32_model,    NULL,      NULL },
+	{ "amx_i8_model", 1, true, 32,   32,   64, always,     never,  amx_i8_model, NULL,      NULL },
+	{ "i8_model",    1, false, MI8,  NI8,  4,  always,     never,  i8_model,     NULL,      NULL },
 };
 const int matmul_nvariant = NELEM(matmul_variant);

@@ -316,13 +316,118 @@ static void pack_tiles(const struct matmul_side *o, const char *base, int64_t i0
 	}
 }
 
+/* --- i8 ------------------------------------------------------------------------------ */
+
+/* 4 rows of n <= 32 columns of bytes, contiguous, as quads; the last 16 are far from the first. */
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+static void quads_512(const char *const *row, int n, int8_t *out, size_t far)
+{
+	__mmask32 m = n < 32 ? (1u << n) - 1 : ~0u;
+	__m256i r[4], t[4];
+	for (int i = 0; i < 4; i++)
+		r[i] = _mm256_maskz_loadu_epi8(m, row[i]);
+	t[0] = _mm256_unpacklo_epi8(r[0], r[1]);
+	t[1] = _mm256_unpackhi_epi8(r[0], r[1]);
+	t[2] = _mm256_unpacklo_epi8(r[2], r[3]);
+	t[3] = _mm256_unpackhi_epi8(r[2], r[3]);
+	r[0] = _mm256_unpacklo_epi16(t[0], t[2]);      /* columns 0-3, 16-19 */
+	r[1] = _mm256_unpackhi_epi16(t[0], t[2]);
+	r[2] = _mm256_unpacklo_epi16(t[1], t[3]);
+	r[3] = _mm256_unpackhi_epi16(t[1], t[3]);
+	_mm256_storeu_si256((void *)out, _mm256_permute2x128_si256(r[0], r[1], 0x20));
+	_mm256_storeu_si256((void *)(out + 32), _mm256_permute2x128_si256(r[2], r[3], 0x20));
+	_mm256_storeu_si256((void *)(out + far), _mm256_permute2x128_si256(r[0], r[1], 0x31));
+	_mm256_storeu_si256((void *)(out + far + 32), _mm256_permute2x128_si256(r[2], r[3], 0x31));
+}
+
+/* Quads of k side by side: out[k/4][pw][4]. */
+static void pack_quads(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad, int8_t *out)
+{
+	const int64_t *f = o->free + i0, *k = o->k + k0;
+	int64_t x = 0;
+	bool wide = cpu_get()->avx512;
+	if (w < pw || kn < kpad)
+		memset(out, 0, (size_t)(kpad * pw));
+	if (wide && w <= 32 && pw == 32 && together(f, w)) {
+		for (; x + 4 <= kn; x += 4) {
+			const char *row[4] = { base + f[0] + k[x], base + f[0] + k[x + 1], base + f[0] + k[x + 2], base + f[0] + k[x + 3] };
+			quads_512(row, w, out + x * pw, 64);
+		}
+	} else if (o->k_unit) {
+		for (; wide && x + 64 <= kn; x += 64)
+			for (int i = 0; i < w; i += 16) {
+				const uint32_t *row[16];
+				uint32_t t[256];
+				for (int j = 0; j < 16; j++)
+					row[j] = (const uint32_t *)(const void *)(base + f[MIN(i + j, w - 1)] + k[x]);
+				transpose16_512(row, t);
+				for (int j = 0; j < 16; j++)
+					memcpy(out + (x + 4 * j) * pw + 4 * i, t + 16 * j, (size_t)MIN(16, w - i) * 4);
+			}
+		for (; x + 4 <= kn; x += 4)
+			for (int i = 0; i < w; i++)
+				memcpy(out + x * pw + 4 * i, base + f[i] + k[x], 4);
+	}
+	for (; x < kn; x++)
+		for (int i = 0; i < w; i++)
+			out[x / 4 * 4 * pw + 4 * i + x % 4] = (int8_t)base[f[i] + k[x]];
+}
+
+/* AMX: lhs [k/64][MR/16][16][64], rhs [k/64][NR/16][16 quads][16][4]. */
+static void pack_bytes(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad, bool lhs,
+                       int8_t *out)
+{
+	const int64_t *f = o->free + i0;
+	bool wide = cpu_get()->avx512 && !lhs && w == 32, beside = wide && together(f, w);
+	for (int64_t x = 0; x < kpad; x += 64, out += 64 * pw) {
+		int64_t len = MAX(0, MIN(64, kn - x));
+		int8_t quads[64 * 64];
+		const int64_t *k = o->k + k0 + x;
+		if (beside && len == 64) {
+			for (int q = 0; q < 16; q++) {
+				const char *p = base + f[0], *row[4] = { p + k[4 * q], p + k[4 * q + 1], p + k[4 * q + 2], p + k[4 * q + 3] };
+				quads_512(row, 32, out + 64 * q, 1024);
+			}
+			continue;
+		}
+		if (wide && len == 64 && o->k_unit) {
+			for (int i = 0; i < 32; i += 16) {
+				const uint32_t *row[16];
+				for (int j = 0; j < 16; j++)
+					row[j] = (const uint32_t *)(const void *)(base + f[i + j] + k[0]);
+				transpose16_512(row, (uint32_t *)(void *)(out + i * 64));
+			}
+			continue;
+		}
+		if (lhs && o->k_unit) {
+			if (w < pw || len < 64)
+				memset(out, 0, (size_t)(64 * pw));
+			for (int i = 0; i < w; i++)
+				memcpy(out + i * 64, base + f[i] + o->k[k0 + x], (size_t)len);
+			continue;
+		}
+		pack_quads(o, base, i0, w, pw, k0 + x, len, 64, quads);
+		for (int c = 0; c < pw; c += 16)
+			for (int j = 0; j < 16; j++) {
+				if (!lhs)
+					memcpy(out + c / 16 * 1024 + j * 64, quads + (4 * j) * pw + 4 * c, 64);
+				for (int i = 0; i < 16 && lhs; i++)
+					memcpy(out + (c + i) * 64 + 4 * j, quads + (4 * j) * pw + 4 * (c + i), 4);
+			}
+	}
+}
+
 void matmul_pack_lhs(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t i0, int w, int64_t k0, int64_t kn,
                      char *out)
 {
 	int64_t kp = (kn + v->kstep - 1) / v->kstep * v->kstep;
-	if (v->tiles)
+	if (v->es == 1 && v->tiles)
+		pack_bytes(o, base, i0, w, v->mr, k0, kn, kp, true, (int8_t *)out);
+	else if (v->es == 1)
+		pack_quads(o, base, i0, w, v->mr, k0, kn, kp, (int8_t *)out);
+	else if (v->tiles)
 		pack_rows(o, base, i0, w, v->mr, k0, kn, kp, (uint16_t *)(void *)out);
-	else if (v->bf16)
+	else if (v->es == 2)
 		pack_pairs(o, base, i0, w, v->mr, k0, kn, kp, (uint16_t *)(void *)out);
 	else
 		pack_f32(o, base, i0, w, v->mr, k0, kn, (float *)(void *)out);
@@ -332,9 +437,13 @@ void matmul_pack_rhs(const struct matmul_variant *v, const struct matmul_side *o
                      char *out)
 {
 	int64_t kp = (kn + v->kstep - 1) / v->kstep * v->kstep;
-	if (v->tiles)
+	if (v->es == 1 && v->tiles)
+		pack_bytes(o, base, j0, w, v->nr, k0, kn, kp, false, (int8_t *)out);
+	else if (v->es == 1)
+		pack_quads(o, base, j0, w, v->nr, k0, kn, kp, (int8_t *)out);
+	else if (v->tiles)
 		pack_tiles(o, base, j0, w, v->nr, k0, kn, kp, (uint16_t *)(void *)out);
-	else if (v->bf16)
+	else if (v->es == 2)
 		pack_pairs(o, base, j0, w, v->nr, k0, kn, kp, (uint16_t *)(void *)out);
 	else
 		pack_f32(o, base, j0, w, v->nr, k0, kn, (float *)(void *)out);
@@ -358,12 +467,27 @@ static void slab32_512(const int64_t *k, const char *base, int64_t n, uint16_t *
 	}
 }
 
+/* The same of i8: 64 rows. */
+static void slab64_512(const int64_t *k, const char *base, int64_t n, int8_t *out, size_t bytes)
+{
+	for (int q = 0; q < 16; q++)
+		for (int64_t j = 0; j < n; j += 32) {
+			const char *p = base + j, *row[4] = { p + k[4 * q], p + k[4 * q + 1], p + k[4 * q + 2], p + k[4 * q + 3] };
+			quads_512(row, 32, out + 64 * q + (size_t)(j / 32) * bytes, 1024);
+		}
+}
+
 void matmul_pack_slab(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t kn,
                       char *out, size_t bytes)
 {
-	if (v->tiles && v->nr == 32 && kn % 32 == 0 && nn % 32 == 0 && o->dt == DT_bf16 && o->free_unit && cpu_get()->avx512) {
+	if (v->tiles && v->es == 2 && v->nr == 32 && kn % 32 == 0 && nn % 32 == 0 && o->dt == DT_bf16 && o->free_unit && cpu_get()->avx512) {
 		for (int64_t y = 0; y < kn; y += 32)
 			slab32_512(o->k + k0 + y, base + o->free[n0] * 2, nn, (uint16_t *)(void *)(out + y * 64), bytes);
+		return;
+	}
+	if (v->tiles && v->es == 1 && kn % 64 == 0 && nn % 32 == 0 && o->free_unit && cpu_get()->avx512) {
+		for (int64_t y = 0; y < kn; y += 64)
+			slab64_512(o->k + k0 + y, base + o->free[n0], nn, (int8_t *)(out + y * 32), bytes);
 		return;
 	}
 	for (int64_t j = 0; j < nn; j += v->nr)

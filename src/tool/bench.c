@@ -98,7 +98,7 @@ __attribute__((target("amx-tile,amx-bf16"), noinline)) static void amx_rounds(in
 }
 #endif
 
-struct peak { double f32, bf16, bytes; };   /* floating point operations, bytes a second */
+struct peak { double f32, bf16, i8, bytes; };   /* operations, bytes a second */
 
 static volatile float keep;
 
@@ -126,6 +126,8 @@ static struct peak measure(void)
 			p.bf16 = fmax(p.bf16, 4.0 * 20000 * 16 * 16 * 32 * 2 / t);
 		}
 #endif
+	/* by what the instructions hold beside those measured */
+	p.i8 = c->amx_bf16 && c->amx_int8 ? 2 * p.bf16 : c->avx512 && __builtin_cpu_supports("avx512vnni") ? 4 * p.f32 : p.f32;
 	size_t n = (size_t)16 << 20;   /* what the rows move */
 	char *a = mem_alloc(n), *b = mem_alloc(n);
 	memset(a, 1, n);
@@ -145,18 +147,21 @@ static struct peak measure(void)
 /* --- rows ------------------------------------------------------------------------- */
 
 /* name; kernel in the text form of a program; operations and bytes of one run */
-static const struct row { const char *name, *kern; double flops, bytes; int bf16; } rows[] = {
+static const struct row { const char *name, *kern; double flops, bytes; enum { F32, BF16, I8 } kind; } rows[] = {
 #define DOT(t, m, n, k, bf) {"dot " #t " " #m "x" #n "x" #k, "dot (" #t "[" #m "," #k "], " #t "[" #k "," #n "]) -> (" #t "[" #m "," #n "]) attr [0,1,1,0,0,23,23,23,1]", 2.0 * m * n * k, 0, bf}
-	DOT(f32, 256, 256, 256, 0), DOT(f32, 512, 512, 512, 0), DOT(f32, 1024, 1024, 1024, 0),
-	DOT(bf16, 256, 256, 256, 1), DOT(bf16, 512, 512, 512, 1), DOT(bf16, 1024, 1024, 1024, 1), DOT(bf16, 2048, 2048, 2048, 1), DOT(bf16, 4096, 4096, 4096, 1),
-	DOT(f32, 256, 2816, 1024, 0), DOT(bf16, 256, 2816, 1024, 1),
-	DOT(f64, 512, 512, 512, 0), DOT(i32, 256, 256, 256, 0),
-	{"dot bf16 1x4096x4096", "dot (bf16[1,4096], bf16[4096,4096]) -> (bf16[1,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 2.0 * 4096 * 4096, 1},
-	{"dot f32 1x4096x4096", "dot (f32[1,4096], f32[4096,4096]) -> (f32[1,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 4.0 * 4096 * 4096, 0},
-	{"dot f32 1x4096x14336", "dot (f32[1,4096], f32[4096,14336]) -> (f32[1,14336]) attr [0,1,1,0,0,23,23,23,1]", 0, 4.0 * 4096 * 14336, 0},
-	{"dot bf16 8x4096x4096", "dot (bf16[8,4096], bf16[4096,4096]) -> (bf16[8,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 2.0 * 4096 * 4096, 1},
-	{"dot bf16 32x4096x4096", "dot (bf16[32,4096], bf16[4096,4096]) -> (bf16[32,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 2.0 * 4096 * 4096, 1},
-	{"dot f32 batched 32x128x128x64", "dot (f32[32,128,64], f32[32,64,128]) -> (f32[32,128,128]) attr [1,0,0,1,2,1,0,23,23,23,1]", 2.0 * 32 * 128 * 128 * 64, 0, 0},
+	DOT(f32, 256, 256, 256, F32), DOT(f32, 512, 512, 512, F32), DOT(f32, 1024, 1024, 1024, F32),
+	DOT(bf16, 256, 256, 256, BF16), DOT(bf16, 512, 512, 512, BF16), DOT(bf16, 1024, 1024, 1024, BF16), DOT(bf16, 2048, 2048, 2048, BF16), DOT(bf16, 4096, 4096, 4096, BF16),
+	DOT(f32, 256, 2816, 1024, F32), DOT(bf16, 256, 2816, 1024, BF16),
+#define DOT8(m, n, k) {"dot i8 " #m "x" #n "x" #k, "dot (i8[" #m "," #k "], i8[" #k "," #n "]) -> (i32[" #m "," #n "]) attr [0,1,1,0,0,23,23,23,1]", 2.0 * m * n * k, 0, I8}
+	DOT8(512, 512, 512), DOT8(1024, 1024, 1024), DOT8(2048, 2048, 2048),
+	{"dot i8 1x4096x4096", "dot (i8[1,4096], i8[4096,4096]) -> (i32[1,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 1.0 * 4096 * 4096, I8},
+	DOT(f64, 512, 512, 512, F32), DOT(i32, 256, 256, 256, F32),
+	{"dot bf16 1x4096x4096", "dot (bf16[1,4096], bf16[4096,4096]) -> (bf16[1,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 2.0 * 4096 * 4096, BF16},
+	{"dot f32 1x4096x4096", "dot (f32[1,4096], f32[4096,4096]) -> (f32[1,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 4.0 * 4096 * 4096, F32},
+	{"dot f32 1x4096x14336", "dot (f32[1,4096], f32[4096,14336]) -> (f32[1,14336]) attr [0,1,1,0,0,23,23,23,1]", 0, 4.0 * 4096 * 14336, F32},
+	{"dot bf16 8x4096x4096", "dot (bf16[8,4096], bf16[4096,4096]) -> (bf16[8,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 2.0 * 4096 * 4096, BF16},
+	{"dot bf16 32x4096x4096", "dot (bf16[32,4096], bf16[4096,4096]) -> (bf16[32,4096]) attr [0,1,1,0,0,23,23,23,1]", 0, 2.0 * 4096 * 4096, BF16},
+	{"dot f32 batched 32x128x128x64", "dot (f32[32,128,64], f32[32,64,128]) -> (f32[32,128,128]) attr [1,0,0,1,2,1,0,23,23,23,1]", 2.0 * 32 * 128 * 128 * 64, 0, F32},
 #define EL(n, t, fn, b) {"elem " fn " " #t " 4M", "elem (" #t "[" #n "], " #t "[" #n "]) -> (" #t "[" #n "]) expr (" #t ", " #t ") { %2 = " fn " " #t " %0 %1 -> " #t " } (%2)", 0, 3.0 * n * b, 0}
 #define EL1(n, t, fn, b) {"elem " fn " " #t " 4M", "elem (" #t "[" #n "]) -> (" #t "[" #n "]) expr (" #t ") { %1 = " fn " " #t " %0 -> " #t " } (%1)", 0, 2.0 * n * b, 0}
 	EL(4194304, f32, "add", 4), EL(4194304, bf16, "multiply", 2), EL(4194304, i32, "add", 4),
@@ -337,8 +342,8 @@ static struct err *run(char **file, int nfile, int *status)
 	bool tty = isatty(1);
 	struct peak p = measure();
 	unsigned fp = cpu_set_ftz();
-	printf("# %s, %lld core%s; kernels use %s; measured peak: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, copy of 16 MB %.1f GB/s\n", cpu_get()->name, (long long)n_core, n_core > 1 ? "s" : "", kern_isa(),
-	       p.f32 / 1e9, p.bf16 / 1e9, p.bytes / 1e9);
+	printf("# %s, %lld core%s; kernels use %s; measured peak: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, i8 %.0f GOP/s, copy of 16 MB %.1f GB/s\n", cpu_get()->name, (long long)n_core, n_core > 1 ? "s" : "", kern_isa(),
+	       p.f32 / 1e9, p.bf16 / 1e9, p.i8 / 1e9, p.bytes / 1e9);
 	printf(tty ? "%-40s %12s %10s %-8s %s\n" : "%s\t%s\t%s\t%s\t%s\n", "kernel", "microseconds", "rate", "unit", "share of peak");
 	for (size_t i = 0; i < NELEM(rows); i++) {
 		const struct row *r = &rows[i];
@@ -354,7 +359,7 @@ static struct err *run(char **file, int nfile, int *status)
 			err_free(e);
 			continue;
 		}
-		double rate = (r->flops > 0 ? r->flops : r->bytes) / t, most = (double)n_core * (r->flops > 0 ? r->bf16 ? p.bf16 : p.f32 : p.bytes);
+		double rate = (r->flops > 0 ? r->flops : r->bytes) / t, most = (double)n_core * (r->flops > 0 ? r->kind == I8 ? p.i8 : r->kind == BF16 ? p.bf16 : p.f32 : p.bytes);
 		printf(tty ? "%-40s %12.2f %10.2f %-8s %.2f\n" : "%s\t%.2f\t%.2f\t%s\t%.3f\n", r->name, t * 1e6, rate / 1e9, r->flops > 0 ? "GFLOP/s" : "GB/s", most > 0 ? rate / most : 0);
 		fflush(stdout);
 	}

@@ -20,13 +20,22 @@ static void put(enum dtype dt, char *p, float x)
 	uint16_t h = dt == DT_bf16 ? f32_to_bf16(x) : f32_to_f16(x);
 	if (dt == DT_f32)
 		memcpy(p, &x, 4);
+	else if (dt == DT_i8)
+		*p = (char)(int)(x * 128);
 	else
 		memcpy(p, &h, 2);
 }
 
-static float get(enum dtype dt, const char *p)
+static double get(enum dtype dt, const char *p)
 {
 	float x;
+	int32_t i;
+	if (dt == DT_i8)
+		return (int8_t)*p;
+	if (dt == DT_i32) {
+		memcpy(&i, p, 4);
+		return i;
+	}
 	uint16_t h;
 	if (dt == DT_f32) {
 		memcpy(&x, p, 4);
@@ -118,6 +127,11 @@ static void one(const struct matmul_variant *v, int *ran)
 		on *= (size_t)o.dim[i];
 	}
 	enum dtype lt = types[rnd(3)], rt = rnd(3) ? lt : types[rnd(3)], ot = rnd(2) ? DT_f32 : types[rnd(3)];
+	bool i8 = v ? v->es == 1 : rnd(4) == 0;
+	if (i8) {
+		lt = rt = DT_i8;
+		ot = rnd(4) ? DT_i32 : DT_i8;
+	}
 	char *pl = calloc(ln + 64, 4), *pr = calloc(rn + 64, 4), *po = calloc(on + 64, 4);
 	for (size_t i = 0; i < ln; i++)
 		put(lt, pl + i * dtype_info[lt].bytes, ((float)rnd(2001) - 1000) * 1e-3f);
@@ -165,12 +179,14 @@ static void one(const struct matmul_variant *v, int *ran)
 						double want = 0, mag = 0;
 						for (ix[K] = 0; ix[K] < size[K]; ix[K]++)
 							for (ix[K2] = 0; ix[K2] < size[K2]; ix[K2]++) {
-								double p = (double)get(lt, pl + at(&l, ix) * dtype_info[lt].bytes) * get(rt, pr + at(&r, ix) * dtype_info[rt].bytes);
+								double p = get(lt, pl + at(&l, ix) * dtype_info[lt].bytes) * get(rt, pr + at(&r, ix) * dtype_info[rt].bytes);
 								want += p;
 								mag += fabs(p);
 							}
+						if (ot == DT_i8)
+							want = (int8_t)(int64_t)want;
 						double got = get(ot, po + at(&o, ix) * dtype_info[ot].bytes);
-						if (fabs(got - want) > tol * (mag + 1e-3))
+						if (i8 ? got != want : fabs(got - want) > tol * (mag + 1e-3))
 							fail_msg("%s %s x %s -> %s b%d m%d,%d n%d k%d,%d: %g, not %g", v ? v->name : "chosen", dtype_info[lt].name,
 							         dtype_info[rt].name, dtype_info[ot].name, (int)size[B], (int)size[M], (int)size[M2], (int)size[N],
 							         (int)size[K], (int)size[K2], got, want);
