@@ -143,9 +143,6 @@ static inline float hypot_f(float x, float y)
 }
 
 #define COMPLEX_FNS(P, T, HYPOT)                                                                  \
-	P2(P, T, add, xr + yr, xi + yi)                                                               \
-	P2(P, T, subtract, xr - yr, xi - yi)                                                          \
-	P2(P, T, multiply, xr * yr - xi * yi, xr * yi + xi * yr)                                      \
 	F2(P, T, atan2, atan2_d(x, y))                                                                \
 	F2(P, T, maximum, max_d(x, y))                                                                \
 	F2(P, T, minimum, min_d(x, y))                                                                \
@@ -156,9 +153,6 @@ static inline float hypot_f(float x, float y)
 	B2(P, T, compare_gt, xr > yr || (xr == yr && xi > yi))                                        \
 	B2(P, T, compare_ge, xr > yr || (xr == yr && xi >= yi))                                       \
 	R1(P, T, abs, HYPOT(xr, xi))                                                                  \
-	R1(P, T, real, xr)                                                                            \
-	R1(P, T, imag, xi)                                                                            \
-	P1(P, T, negate, -xr, -xi)                                                                    \
 	F1(P, T, sign, sign_d(x))                                                                     \
 	F1(P, T, exponential, exp_d(x))                                                               \
 	F1(P, T, log, clog(x))                                                                        \
@@ -168,8 +162,6 @@ static inline float hypot_f(float x, float y)
 	F1(P, T, sine, csin(x))                                                                       \
 	F1(P, T, cosine, ccos(x))                                                                     \
 	F1(P, T, sqrt, csqrt(x))                                                                      \
-	static void P##_complex(ARGS) { const T *a = a_, *b = b_; T *o = out;                         \
-		for (int64_t i = 0; i < n; i++) { T re = a[i], im = b[i]; o[2 * i] = re; o[2 * i + 1] = im; } } \
 	static void P##_select(ARGS) { const uint8_t *a = a_; const T *b = b_, *c = c_; T *o = out;   \
 		for (int64_t i = 0; i < n; i++) { const T *s = a[i] ? b : c; T re = s[2 * i], im = s[2 * i + 1]; \
 			o[2 * i] = re; o[2 * i + 1] = im; } }                                                 \
@@ -197,11 +189,11 @@ F1(c128, double, rsqrt, rsqrt_l(x))
 F1(c128, double, cbrt, pow_l(x, MK(1. / 3, 0.)))
 
 #define ROW(P, fn) [ELEM_##fn] = P##_##fn
-#define TABLE(P) { ROW(P, add), ROW(P, subtract), ROW(P, multiply), ROW(P, divide), ROW(P, maximum), ROW(P, minimum), \
-	ROW(P, power), ROW(P, atan2), ROW(P, complex), ROW(P, compare_eq), ROW(P, compare_ne), ROW(P, compare_lt), ROW(P, compare_le),   \
+#define TABLE(P) { ROW(P, divide), ROW(P, maximum), ROW(P, minimum), \
+	ROW(P, power), ROW(P, atan2), ROW(P, compare_eq), ROW(P, compare_ne), ROW(P, compare_lt), ROW(P, compare_le),   \
 	ROW(P, compare_gt), ROW(P, compare_ge), [ELEM_total_eq] = P##_compare_eq, [ELEM_total_ne] = P##_compare_ne,        \
 	[ELEM_total_lt] = P##_compare_lt, [ELEM_total_le] = P##_compare_le, [ELEM_total_gt] = P##_compare_gt,              \
-	[ELEM_total_ge] = P##_compare_ge, ROW(P, abs), ROW(P, real), ROW(P, imag), ROW(P, negate), ROW(P, sign),           \
+	[ELEM_total_ge] = P##_compare_ge, ROW(P, abs), ROW(P, sign),           \
 	ROW(P, exponential), ROW(P, exponential_minus_one), ROW(P, log), ROW(P, log_plus_one), ROW(P, logistic),           \
 	ROW(P, tanh), ROW(P, tan), ROW(P, sine), ROW(P, cosine), ROW(P, sqrt), ROW(P, rsqrt), ROW(P, cbrt),                \
 	ROW(P, select), ROW(P, clamp) }

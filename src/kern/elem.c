@@ -354,12 +354,12 @@ kern_strip *kern_elem(enum elem fn, enum dtype from, enum dtype to)
 	}
 	if (fn == ELEM_bitcast)
 		return dt_bytes(from) == dt_bytes(to) ? copy_strip(dt_bytes(from)) : NULL;
+	if (from == DT_c64 || (fn == ELEM_complex && from == DT_f32))
+		return isa->on_complex[0][fn] ? isa->on_complex[0][fn] : kern_complex64[fn];
+	if (from == DT_c128 || (fn == ELEM_complex && from == DT_f64))
+		return isa->on_complex[1][fn] ? isa->on_complex[1][fn] : kern_complex128[fn];
 	if (fn == ELEM_complex)
-		return from == DT_f32 ? kern_complex64[fn] : from == DT_f64 ? kern_complex128[fn] : NULL;
-	if (from == DT_c64)
-		return kern_complex64[fn];
-	if (from == DT_c128)
-		return kern_complex128[fn];
+		return NULL;
 	if (a < NAT_COUNT)
 		return isa->elem[a][fn];
 	enum nat via = is_small_float(from) ? NAT_f32 : NAT_i8;

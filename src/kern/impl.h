@@ -44,6 +44,7 @@ struct kern_isa {
 	const char *name;
 	kern_strip *const *elem[NAT_COUNT];              /* by enum elem */
 	kern_strip *conv[NAT_COUNT][NAT_COUNT];          /* [from][to] */
+	kern_strip *on_complex[2][ELEM_COUNT];              /* c64, c128: NULL where complex.c does it */
 	kern_strip *bf16_f32, *f32_bf16, *f16_f32, *f32_f16;
 	kern_fold *fold[RED_COUNT][NAT_COUNT];           /* add, mul, min, max; NULL elsewhere */
 	kern_gemm *gemm_f32, *gemm_f64, *gemm_i32, *gemm_i64;

@@ -644,6 +644,69 @@ static void CAT3(small, f8, h)(const struct small_fmt *fmt, int64_t n, uint8_t *
 #endif
 #include "fft_pass.h"
 
+/* --- complex: what gains by vectors; the rest, and what Annex G asks for, is in complex.c ------
+ * Parts of a product are made apart: side by side, gcc rounds once where twice is meant, and x conj(x) would not be real. */
+
+enum { BLOCK = 64 };
+
+#define COMPLEX_FNS(P, T)                                                                                                 \
+	static void CAT3(P, add, s)(ARGS) { const T *a = a_, *b = b_; T *o = out; n *= 2; EACH o[i] = a[i] + b[i]; }              \
+	static void CAT3(P, subtract, s)(ARGS) { const T *a = a_, *b = b_; T *o = out; n *= 2; EACH o[i] = a[i] - b[i]; }         \
+	static void CAT3(P, negate, s)(ARGS) { const T *a = a_; T *o = out; n *= 2; EACH o[i] = -a[i]; }                           \
+	static void CAT3(P, multiply, s)(ARGS) { const T *a = a_, *b = b_; T *o = out;                                        \
+		for (int64_t all = n, at = 0; at < all; at += BLOCK, a += 2 * BLOCK, b += 2 * BLOCK, o += 2 * BLOCK) {            \
+			T re[BLOCK], im[BLOCK];                                                                                       \
+			n = MIN(BLOCK, all - at);                                                                                     \
+			EACH { T xr = a[2 * i], xi = a[2 * i + 1], yr = b[2 * i], yi = b[2 * i + 1];                                  \
+			       re[i] = xr * yr - xi * yi; im[i] = xr * yi + xi * yr; }                                                \
+			EACH { o[2 * i] = re[i]; o[2 * i + 1] = im[i]; }                                                              \
+		} }                                                                                                               \
+	static void CAT3(P, complex, s)(ARGS) { const T *a = a_, *b = b_; T *o = out;                                             \
+		EACH { T re = a[i], im = b[i]; o[2 * i] = re; o[2 * i + 1] = im; } }                                                  \
+	static void CAT3(P, real, s)(ARGS) { const T *a = a_; T *o = out; EACH o[i] = a[2 * i]; }                                  \
+	static void CAT3(P, imag, s)(ARGS) { const T *a = a_; T *o = out; EACH o[i] = a[2 * i + 1]; }
+COMPLEX_FNS(c64, float)
+COMPLEX_FNS(c128, double)
+
+/* In double nothing overflows; an infinite part wins over NaN. */
+static void CAT3(c64, abs, s)(ARGS)
+{
+	const float *a = a_;
+	float *o = out;
+	EACH {
+		double x = a[2 * i], y = a[2 * i + 1];
+		float r = (float)__builtin_sqrt(x * x + y * y), u = __builtin_fabsf(a[2 * i]), v = __builtin_fabsf(a[2 * i + 1]), inf = __builtin_inff();
+		o[i] = (u == inf) | (v == inf) ? inf : r;
+	}
+}
+
+/* In double, block by block; where both parts come out as NaN, as C says. */
+static void CAT3(c64, divide, s)(ARGS)
+{
+	const float *a = a_, *b = b_;
+	float *o = out;
+	for (int64_t all = n, at = 0; at < all; at += BLOCK, a += 2 * BLOCK, b += 2 * BLOCK, o += 2 * BLOCK) {
+		float re[BLOCK], im[BLOCK];
+		int bad = 0;
+		n = MIN(BLOCK, all - at);
+		EACH {
+			double xr = a[2 * i], xi = a[2 * i + 1], yr = b[2 * i], yi = b[2 * i + 1], f = 1 / (yr * yr + yi * yi);
+			float r = (float)((xr * yr + xi * yi) * f), m = (float)((xi * yr - xr * yi) * f);
+			re[i] = r;
+			im[i] = m;
+			bad |= (r != r) & (m != m);
+		}
+		for (int64_t i = 0; bad && i < n; i++)
+			if (re[i] != re[i] && im[i] != im[i]) {
+				float z[2];
+				kern_complex64[ELEM_divide](1, z, a + 2 * i, b + 2 * i, NULL);
+				re[i] = z[0];
+				im[i] = z[1];
+			}
+		EACH { o[2 * i] = re[i]; o[2 * i + 1] = im[i]; }
+	}
+}
+
 enum { RNG_STRIP = 64 };
 /* n calls of Philox 4x32-10 with counters c0 ++, c1 (128 bits in all): four words each, in order. */
 static void CAT3(philox, 4x32, h)(int64_t total, const uint32_t key[2], uint64_t c0, uint64_t c1, uint32_t *out)
@@ -709,6 +772,9 @@ const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 	.gemm_nt_f32 = gemmnt_f32_h, .gemm_nt_f64 = gemmnt_f64_h,
 	.fft_pass = { pass_fft32_h, pass_fft64_h }, .fft_spin = { spin_fft32_h, spin_fft64_h }, .fft_weigh = { weigh_fft32_h, weigh_fft64_h },
 	.fft_pairs = { pairs_fft32_h, pairs_fft64_h },
+#define COMPLEX_ROWS(P) [ELEM_add] = P##_add_s, [ELEM_subtract] = P##_subtract_s, [ELEM_negate] = P##_negate_s,              \
+	[ELEM_multiply] = P##_multiply_s, [ELEM_complex] = P##_complex_s, [ELEM_real] = P##_real_s, [ELEM_imag] = P##_imag_s
+	.on_complex = { { COMPLEX_ROWS(c64), [ELEM_abs] = c64_abs_s, [ELEM_divide] = c64_divide_s }, { COMPLEX_ROWS(c128) } },
 	.keys32 = keys_32_h, .small = small_f8_h, .philox = philox_4x32_h, .threefry = threefry_2x32_h,
 	.transpose = { transpose_uint8_t_h, transpose_uint16_t_h, transpose_uint32_t_h, transpose_uint64_t_h },
 };

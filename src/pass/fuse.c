@@ -19,6 +19,7 @@ struct group {
 	int rank, kept;          /* domain without unit dimensions; row: leading dimensions that are kept */
 	int64_t dim[IR_MAX_RANK];
 	int nop, first, last;    /* members; positions of the first and the last */
+	bool strips;             /* with complex numbers: elementwise throughout, for the strip kernel */
 };
 
 struct fuse {
@@ -57,25 +58,9 @@ static bool type_ok(const struct fuse *f, ir_val v)
 {
 	const struct ir_type_info *t = ir_vtype(f->m, f->fn, v);
 	const struct dtype_info *d = &dtype_info[t->dtype];
-	if (d->cls == DT_COMPLEX || d->cls == DT_NONE || t->count == 0)
+	if (d->cls == DT_NONE || t->count == 0)
 		return false;
 	return !(d->cls == DT_FLOAT && d->bits < 16) && !(d->cls != DT_PRED && d->bits < 4);
-}
-
-static bool member(const struct fuse *f, const struct ir_op *o)
-{
-	if (!ir_is_elem(o->kind) && o->kind != IR_reduce && o->kind != IR_reduce_precision && o->kind != IR_concatenate && o->kind != IR_pad &&
-	    o->kind != IR_dynamic_slice && o->kind != IR_gather)
-		return false;
-	for (uint32_t k = 0; k < o->nin; k++)
-		if (!type_ok(f, ir_in(f->fn, o, k)))
-			return false;
-	for (uint32_t k = 0; k < o->nout; k++)
-		if (!type_ok(f, o->out + k))
-			return false;
-	if (o->kind == IR_reduce)
-		return o->nout == 1 && ir_attr(f->fn, o, 1) != RED_fn;
-	return true;
 }
 
 /* Time of one element, in additions. */
@@ -92,6 +77,44 @@ static int weight(enum ir_kind k)
 	default:
 		return 1;
 	}
+}
+
+/* Has to do with complex numbers, which generated code does not have. */
+static bool complex_op(const struct fuse *f, const struct ir_op *o)
+{
+	bool is = false;
+	for (uint32_t k = 0; k < o->nin + o->nout; k++)
+		is |= dtype_info[ir_vtype(f->m, f->fn, k < o->nin ? ir_in(f->fn, o, k) : o->out + k - o->nin)->dtype].cls == DT_COMPLEX;
+	return is;
+}
+
+/* May work for complex numbers along with them: cheap, and on parts of them; what computes parts is better compiled. */
+static bool part_op(const struct fuse *f, const struct ir_op *o)
+{
+	bool is = ir_is_elem(o->kind) && weight(o->kind) <= 1;
+	for (uint32_t k = 0; k < o->nin && is; k++) {
+		int32_t def = f->fn->val.p[ir_in(f->fn, o, k)].def;
+		is = def != IR_PARAM && (complex_op(f, &f->fn->op.p[def]) || free_op(f, &f->fn->op.p[def]));
+	}
+	return is;
+}
+
+static bool member(const struct fuse *f, const struct ir_op *o)
+{
+	if (!ir_is_elem(o->kind) && o->kind != IR_reduce && o->kind != IR_reduce_precision && o->kind != IR_concatenate && o->kind != IR_pad &&
+	    o->kind != IR_dynamic_slice && o->kind != IR_gather)
+		return false;
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (!type_ok(f, ir_in(f->fn, o, k)))
+			return false;
+	for (uint32_t k = 0; k < o->nout; k++)
+		if (!type_ok(f, o->out + k))
+			return false;
+	if (complex_op(f, o))
+		return ir_is_elem(o->kind);
+	if (o->kind == IR_reduce)
+		return o->nout == 1 && ir_attr(f->fn, o, 1) != RED_fn;
+	return true;
 }
 
 static int squeeze(const struct ir_type_info *t, int64_t *dim)
@@ -223,7 +246,7 @@ static bool path_outside(struct fuse *f, int i, int g)
 static int group_new(struct fuse *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
-	struct group g = { .nop = 1, .first = i, .last = i };
+	struct group g = { .nop = 1, .first = i, .last = i, .strips = complex_op(f, o) };
 	if (o->kind == IR_reduce) {
 		g.rank = squeeze(ir_vtype(f->m, f->fn, ir_in(f->fn, o, 0)), g.dim);
 		g.shape = trailing(f, o, &g.kept) ? ROW : COLUMN;
@@ -253,7 +276,7 @@ static bool admits(struct fuse *f, int i, int g, const struct reader *r, int n, 
 		}
 	bool whole = same(rank, dim, gr->rank, gr->dim);
 	bool row = gr->shape == ROW && same(rank, dim, gr->kept, gr->dim);
-	if (gr->nop >= MOST_OPS)
+	if (gr->nop >= MOST_OPS || (gr->strips && (spread || moved || !whole)))
 		return false;
 	if (o->kind == IR_reduce) {
 		const struct ir_type_info *s = ir_vtype(f->m, f->fn, ir_in(f->fn, o, 0));
@@ -325,6 +348,8 @@ static void consider(struct fuse *f, int i)
 		if (again || nt == (int)NELEM(tried))
 			continue;
 		tried[nt++] = g;
+		if (f->g.p[g].strips ? !complex_op(f, o) && !part_op(f, o) : complex_op(f, o))
+			continue;
 		bool others = false;
 		for (int j = 0; j < n; j++)
 			others |= r[j].op < 0 || f->grp[r[j].op] != g;
@@ -559,6 +584,27 @@ static ir_val split_reduce(struct rewrite *r, const struct ir_op *o, const ir_va
 	return ir_reduce1(&r->b, op, y, in[1], c, rest);
 }
 
+/* Elementwise throughout, of types that generated code does not have (complex): the strip kernel runs such a group as one,
+ * with values between its ops in cache. */
+static bool strips_can(const struct fuse *f, const struct ir_fn *g)
+{
+	const struct ir_type_info *rt = ir_vtype(f->m, g, g->result.p[0]);
+	int work = 0;
+	for (size_t i = 0; i < g->op.n; i++) {
+		const struct ir_op *o = &g->op.p[i];
+		const struct ir_type_info *t = o->nout ? ir_vtype(f->m, g, o->out) : NULL;
+		if (o->kind == IR_constant || (t && (ir_info(o->kind)->flags & IR_VIEW)))
+			continue;
+		if (!t || !ir_is_elem(o->kind) || t->rank != rt->rank || memcmp(t->dim, rt->dim, sizeof *t->dim * t->rank) != 0)
+			return false;
+		for (uint32_t k = 0; k < o->nin; k++)
+			if (ir_vtype(f->m, g, ir_in(g, o, k))->count != t->count)
+				return false;
+		work++;
+	}
+	return work > 1;
+}
+
 /* --- one function ----------------------------------------------------------------------------- */
 
 struct unit { int group, op; bool done, busy; };
@@ -621,7 +667,7 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 			continue;
 		outline(f, g, mem[g], count[g], &x[g]);
 		const char *why = NULL;
-		if (x[g].out.n && gen_can(f->m, x[g].fn, &why))
+		if (x[g].out.n && (gen_can(f->m, x[g].fn, &why) || strips_can(f, x[g].fn)))
 			continue;
 		if (x[g].out.n && count[g] > 1)
 			log_line(LOG_DEBUG, "a group of %d ops is taken apart: %s", count[g], why ? why : "");

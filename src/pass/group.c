@@ -158,7 +158,8 @@ struct err *lower_fused(struct lw *w, struct frame *f, int i)
 	const struct ir_op *o = &f->fn->op.p[i];
 	const struct ir_fn *g = ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, 0));
 	bool small = w->opts->tier != TIER_GEN && w->loops.n == 0 && !has_loop(g) && group_work(w, g) < SMALL_WORK;
-	if (w->opts->tier == TIER_REF || small) {
+	const char *why;
+	if (w->opts->tier == TIER_REF || small || !gen_can(w->m, g, &why)) {
 		if (lower_strip(w, f, i, g))
 			return NULL;
 		return lower_apart(w, f, i, g);
