@@ -1,6 +1,6 @@
 /* fft, in the precision of the operand.
  *
- * Lengths whose prime factors are at most RADIX_MAX: Stockham's self-sorting form, one pass per factor.  Others:
+ * Lengths whose prime factors are at most RADIX_MOST: Stockham's self-sorting form, one pass per factor.  Others:
  * Bluestein's chirp as a convolution of a power of two ("A linear filtering approach to the computation of discrete
  * Fourier transform", 1970).  Several lines go side by side, element for element one cache line, so every pass is
  * vector code; lines that are long or few are cut into a matrix whose columns and rows are such lines (Bailey, "FFTs
@@ -11,7 +11,7 @@
 
 #include "impl.h"
 
-enum { RADIX_MAX = 31, SIDE = 64, LONG = 8192, FEW_LONG = 1024, MOST_BYTES = 32 << 20 };
+enum { SIDE = 64, LONG = 8192, FEW_LONG = 1024, MOST_BYTES = 32 << 20 };
 struct cx { double re, im; };
 
 struct line {
@@ -72,7 +72,7 @@ static struct line *line_make(struct arena *a, int64_t n, bool wide)
 		l->fac[l->nfac++] = 4;
 		m /= 4;
 	}
-	for (int f = 2; f <= RADIX_MAX && m > 1; f++)
+	for (int f = 2; f <= RADIX_MOST && m > 1; f++)
 		while (m % f == 0) {
 			l->fac[l->nfac++] = f;
 			m /= f;
@@ -130,6 +130,22 @@ static int64_t line_scratch(const struct line *l)
 	return l->inner ? l->inner->n + line_scratch(l->inner) : l->n;
 }
 
+/* All factors, from x to t and back; where the result is. */
+static void *passes(const struct line *l, void *x, void *t, int64_t lanes,
+                    void (*pass)(int r, int64_t done, int64_t m, int64_t lanes, const void *a, void *o, const void *w))
+{
+	int64_t done = 1;            /* product of the factors so far: length of finished transforms */
+	for (int f = 0; f < l->nfac; f++) {
+		int r = l->fac[f];
+		pass(r, done, l->n / done / r, lanes, x, t, l->w);
+		done *= r;
+		void *s = x;
+		x = t;
+		t = s;
+	}
+	return x;
+}
+
 /* Forward transform of x [n][lanes]; the result is there or at the start of t, which has lanes times line_scratch. */
 static void *transform(const struct line *l, void *x, void *t, int64_t lanes)
 {
@@ -150,17 +166,7 @@ static void *transform(const struct line *l, void *x, void *t, int64_t lanes)
 		memcpy(x, z, (size_t)n * es);
 		return x;
 	}
-	void *a = x, *b = t;
-	int64_t done = 1;            /* product of the factors so far: length of finished transforms */
-	for (int f = 0; f < l->nfac; f++) {
-		int r = l->fac[f];
-		isa->fft_pass[l->wide](r, done, n / done / r, lanes, a, b, l->w);
-		done *= r;
-		void *s = a;
-		a = b;
-		b = s;
-	}
-	return a;
+	return passes(l, x, t, lanes, isa->fft_pass[l->wide]);
 }
 
 /* --- lines in memory ------------------------------------------------------------------ */
@@ -235,10 +241,8 @@ static void real_in(const struct stage *g, int64_t n, int64_t lanes, const char 
 		return;
 	}
 	lines_in(rs, n, lanes, src, ls, ks, t);
-	memset(x, 0, (size_t)(n * lanes * es));
-	for (int64_t i = 0; i < n * lanes; i++)
-		memcpy(x + i * es, t + i * rs, (size_t)rs);
-	*z = transform(l, x, t, lanes);
+	kern_isa_get()->fft_widen[l->wide](n * lanes, t, x);
+	*z = l->inner ? transform(l, x, t, lanes) : passes(l, x, t, lanes, kern_isa_get()->fft_half[l->wide]);
 }
 
 static void real_out(const struct stage *g, int64_t n, int64_t lanes, const char *src, int64_t ls, int64_t ks, char *dst, int64_t dls,

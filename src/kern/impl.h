@@ -59,9 +59,12 @@ struct kern_isa {
 	void (*fft_spin[2])(int64_t n, int64_t lanes, void *x, const void *w, double f, bool conj);
 	void (*fft_weigh[2])(int64_t n, int64_t lanes, void *x, const void *w, int64_t ws);
 	void (*fft_pairs[2])(int64_t h, int64_t lanes, const void *in, void *out, const void *w, bool back);
+	void (*fft_half[2])(int r, int64_t done, int64_t m, int64_t lanes, const void *a, void *o, const void *w);
+	void (*fft_widen[2])(int64_t n, const void *in, void *out);
 	/* out[j * os + i] = in[i * is + j], i < ni, j < nj; 1, 2, 4, 8 bytes */
 	void (*transpose[4])(int64_t ni, int64_t nj, const void *in, int64_t is, void *out, int64_t os);
 };
+enum { RADIX_MOST = 127 };                       /* largest prime factor that has a pass */
 extern const struct kern_isa kern_isa_base, kern_isa_v3, kern_isa_v4;
 const struct kern_isa *kern_isa_get(void);       /* the best this machine and RONDO_ISA allow */
 

@@ -668,15 +668,29 @@ enum { BLOCK = 64 };
 COMPLEX_FNS(c64, float)
 COMPLEX_FNS(c128, double)
 
-/* In double nothing overflows; an infinite part wins over NaN. */
+/* The sum in double, where nothing overflows; its root too where it is beyond floats, or not a number: an infinite part wins
+ * over NaN. */
 static void CAT3(c64, abs, s)(ARGS)
 {
 	const float *a = a_;
 	float *o = out;
-	EACH {
-		double x = a[2 * i], y = a[2 * i + 1];
-		float r = (float)__builtin_sqrt(x * x + y * y), u = __builtin_fabsf(a[2 * i]), v = __builtin_fabsf(a[2 * i + 1]), inf = __builtin_inff();
-		o[i] = (u == inf) | (v == inf) ? inf : r;
+	for (int64_t all = n, at = 0; at < all; at += BLOCK, a += 2 * BLOCK, o += BLOCK) {
+		float r[BLOCK];
+		int odd = 0;
+		n = MIN(BLOCK, all - at);
+		EACH {
+			double x = a[2 * i], y = a[2 * i + 1];
+			float sum = (float)(x * x + y * y);
+			odd |= !(sum < 0x1p126f) | (sum < 0x1p-120f);
+			r[i] = __builtin_sqrtf(sum);
+		}
+		for (int64_t i = 0; odd && i < n; i++) {
+			double x = a[2 * i], y = a[2 * i + 1];
+			float sum = (float)(x * x + y * y);
+			if (!(sum < 0x1p126f) || sum < 0x1p-120f)
+				r[i] = isinf(x) || isinf(y) ? __builtin_inff() : (float)__builtin_sqrt(x * x + y * y);
+		}
+		memcpy(o, r, sizeof *r * (size_t)n);
 	}
 }
 
@@ -771,7 +785,8 @@ const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 	.gemm_f32 = gemm_f32_h, .gemm_f64 = gemm_f64_h, .gemm_i32 = gemm_i32_h, .gemm_i64 = gemm_i64_h,
 	.gemm_nt_f32 = gemmnt_f32_h, .gemm_nt_f64 = gemmnt_f64_h,
 	.fft_pass = { pass_fft32_h, pass_fft64_h }, .fft_spin = { spin_fft32_h, spin_fft64_h }, .fft_weigh = { weigh_fft32_h, weigh_fft64_h },
-	.fft_pairs = { pairs_fft32_h, pairs_fft64_h },
+	.fft_pairs = { pairs_fft32_h, pairs_fft64_h }, .fft_half = { half_fft32_h, half_fft64_h },
+	.fft_widen = { widen_fft32_h, widen_fft64_h },
 #define COMPLEX_ROWS(P) [ELEM_add] = P##_add_s, [ELEM_subtract] = P##_subtract_s, [ELEM_negate] = P##_negate_s,              \
 	[ELEM_multiply] = P##_multiply_s, [ELEM_complex] = P##_complex_s, [ELEM_real] = P##_real_s, [ELEM_imag] = P##_imag_s
 	.on_complex = { { COMPLEX_ROWS(c64), [ELEM_abs] = c64_abs_s, [ELEM_divide] = c64_divide_s }, { COMPLEX_ROWS(c128) } },
