@@ -1,4 +1,5 @@
-/* rondo bench: collectives (bench_coll.c); kern: every kernel family on one core, beside what that core was measured to do at most. */
+/* rondo bench: collectives (bench_coll.c); kern: every kernel family beside what the cores were measured to do at most; peak:
+ * what they can do. */
 #include "tool.h"
 
 #include <math.h>
@@ -21,7 +22,7 @@ static struct bench_coll_opts coll;
 static const struct opt opts[] = {
 	{"only", "WORD", "kern: rows whose name contains WORD", &only},
 	{"seconds", "S", "kern: least time spent on each row, in hundredths of a second (10)", &seconds},
-	{"cores", "N", "kern: cores that share each kernel's tiles (1)", &cores},
+	{"cores", "N", "kern: cores that share each kernel's tiles (1); peak: cores at once (all)", &cores},
 	{"op", "LIST", "coll: some of them (all_reduce,permute,put_signal)", &coll.op},
 	{"algorithm", "LIST", "coll: some of them (slot,stage); auto: what the table chooses", &coll.algo},
 	{"pes", "N", "coll: processing elements, threads of this process (2)", &coll.pes},
@@ -332,14 +333,201 @@ out:
 	return e;
 }
 
+/* --- what all cores can do at once -------------------------------------------------- */
+
+/* Sums of 8 words side by side; what is read is what counts. */
+typedef uint64_t words __attribute__((vector_size(64), may_alias));
+#define READ(name, isa) \
+	isa __attribute__((noinline)) static uint64_t name(const char *p, size_t n) \
+	{ \
+		words a = {0}, b = {0}, c = {0}, d = {0}; \
+		for (size_t i = 0; i + 256 <= n; i += 256) { \
+			a += *(const words *)(const void *)(p + i); \
+			b += *(const words *)(const void *)(p + i + 64); \
+			c += *(const words *)(const void *)(p + i + 128); \
+			d += *(const words *)(const void *)(p + i + 192); \
+		} \
+		a += b + (c + d); \
+		return a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7]; \
+	}
+READ(read_base, )
+#if defined(__x86_64__)
+READ(read_256, __attribute__((target("avx2"))))
+READ(read_512, __attribute__((target("avx512f"))))
+#endif
+
+static uint64_t read_all(const char *p, size_t n)
+{
+#if defined(__x86_64__)
+	if (cpu_get()->avx512)
+		return read_512(p, n);
+	if (cpu_get()->avx2)
+		return read_256(p, n);
+#endif
+	return read_base(p, n);
+}
+
+/* Everybody measures the same at the same time; what counts is the slowest of a round, and the best round. */
+enum { SIZES = 4, KINDS = 4, TURNS = 6 };
+static const size_t size_of[SIZES] = {1 << 20, 8 << 20, 64 << 20, 256 << 20};
+static const char *const kind_name[KINDS] = {"read", "fill", "copy", "peer"};
+
+struct gauge {
+	int n;
+	atomic_int here, turn;
+	atomic_bool go;
+	char *mem[MOST_CORES];               /* the largest size's part of each */
+	double seconds[MOST_CORES];
+	struct peak peak[MOST_CORES];
+	double rate[SIZES][KINDS], exchange;
+	_Alignas(128) atomic_int ball;
+};
+struct gauger { struct gauge *g; int at; };
+
+static void gather(struct gauge *g)
+{
+	int turn = atomic_load(&g->turn);
+	if (atomic_fetch_add(&g->here, 1) == g->n - 1) {
+		atomic_store(&g->here, 0);
+		atomic_fetch_add(&g->turn, 1);
+	}
+	while (atomic_load(&g->turn) == turn)
+		if (g->n > cpu_get()->cores)
+			sched_yield();
+}
+
+static volatile uint64_t kept;
+
+static void gauge_memory(struct gauge *g, int me, int size, int kind)
+{
+	size_t part = size_of[size] / (size_t)g->n, half = part / 2;
+	char *mine = g->mem[me], *other = g->mem[(me + 1) % g->n];
+	int passes = (int)MAX(1, ((size_t)64 << 20) / size_of[size]);
+	for (int turn = 0; turn < TURNS; turn++) {
+		if (kind == 3) {             /* what the neighbour has just written */
+			memset(mine, turn, part);
+			passes = 1;
+		}
+		gather(g);
+		double t = clock_s();
+		for (int i = 0; i < passes; i++) {
+			if (kind == 0)
+				kept = read_all(mine, part);
+			else if (kind == 1)
+				memset(mine, i, part);
+			else if (kind == 2)
+				memcpy(mine + half, mine, half);
+			else
+				kept = read_all(other, part);
+		}
+		g->seconds[me] = clock_s() - t;
+		gather(g);
+		double worst = 0;
+		for (int i = 0; i < g->n; i++)
+			worst = fmax(worst, g->seconds[i]);
+		if (!me)
+			g->rate[size][kind] = fmax(g->rate[size][kind], (double)part * g->n * passes / worst);
+		gather(g);
+	}
+}
+
+/* A line goes to the neighbour and comes back. */
+static void gauge_exchange(struct gauge *g, int me)
+{
+	enum { BALLS = 20000 };
+	for (int turn = 0; turn < TURNS; turn++) {
+		gather(g);
+		double t = clock_s();
+		for (int i = 0; i < BALLS && me < 2; i++) {
+			while (atomic_load_explicit(&g->ball, memory_order_acquire) != 2 * i + me)
+				;
+			atomic_store_explicit(&g->ball, me ? i + 1 == BALLS ? 0 : 2 * i + 2 : 2 * i + 1, memory_order_release);
+		}
+		t = clock_s() - t;
+		gather(g);
+		if (!me && (!g->exchange || t / (2 * BALLS) < g->exchange))
+			g->exchange = t / (2 * BALLS);
+	}
+}
+
+static void *gauge_all(void *p)
+{
+	struct gauger *x = p;
+	struct gauge *g = x->g;
+	while (!atomic_load(&g->go))
+		sched_yield();
+	size_t bytes = size_of[SIZES - 1] / (size_t)g->n;
+	cpu_set_t set;
+	int seen = 0;
+	/* one core each, as devices and their workers have */
+	if (!sched_getaffinity(0, sizeof set, &set))
+		for (int i = 0; i < CPU_SETSIZE; i++)
+			if (CPU_ISSET(i, &set) && seen++ == x->at) {
+				CPU_ZERO(&set);
+				CPU_SET(i, &set);
+				sched_setaffinity(0, sizeof set, &set);
+				break;
+			}
+	g->mem[x->at] = room(bytes + 64);
+	memset(g->mem[x->at], 1, bytes);
+	gather(g);
+	g->peak[x->at] = measure();
+	gather(g);
+	for (int size = 0; size < SIZES; size++)
+		for (int kind = 0; kind < (g->n > 1 ? KINDS : KINDS - 1); kind++)
+			gauge_memory(g, x->at, size, kind);
+	if (g->n > 1 && g->n <= cpu_get()->cores)
+		gauge_exchange(g, x->at);
+	gather(g);
+	free(g->mem[x->at]);
+	return NULL;
+}
+
+/* name, number and unit, one a line; of all cores together, read and written bytes both counted. */
+static void peaks(int n)
+{
+	struct gauge *g = mem_lines(sizeof *g);
+	struct gauger x[MOST_CORES];
+	pthread_t id[MOST_CORES];
+	struct peak sum = {0};
+	g->n = n;
+	for (int i = 0; i < n; i++)
+		x[i] = (struct gauger){g, i};
+	for (int i = 1; i < n; i++)
+		if (pthread_create(&id[i], NULL, gauge_all, &x[i]))
+			g->n = n = i;        /* nobody measures before all are here */
+	atomic_store(&g->go, true);
+	gauge_all(&x[0]);
+	for (int i = 1; i < n; i++)
+		pthread_join(id[i], NULL);
+	for (int i = 0; i < n; i++) {
+		sum.f32 += g->peak[i].f32;
+		sum.bf16 += g->peak[i].bf16;
+		sum.i8 += g->peak[i].i8;
+	}
+	printf("cores\t%d\nf32\t%.1f\tGFLOP/s\nbf16\t%.1f\tGFLOP/s\ni8\t%.1f\tGOP/s\n", n, sum.f32 / 1e9, sum.bf16 / 1e9, sum.i8 / 1e9);
+	for (int kind = 0; kind < (n > 1 ? KINDS : KINDS - 1); kind++)
+		for (int size = 0; size < SIZES; size++)
+			printf("%s %zu\t%.2f\tGB/s\n", kind_name[kind], size_of[size], g->rate[size][kind] / 1e9);
+	if (g->exchange > 0)
+		printf("exchange\t%.1f\tns\n", g->exchange * 1e9);
+	free(g);
+}
+
 static struct err *run(char **file, int nfile, int *status)
 {
-	static const char *const kind[] = {"kern", "coll"};
+	static const char *const kind[] = {"kern", "coll", "peak"};
 	int64_t hundredths = 10, n_core = 1;
 	if (strcmp(file[0], "coll") == 0)
 		return bench_coll(&coll);
+	if (strcmp(file[0], "peak") == 0) {
+		n_core = MIN(cpu_get()->cores, MOST_CORES);
+		TRY(arg_int("--cores", cores, 1, MOST_CORES, &n_core));
+		peaks((int)n_core);
+		return NULL;
+	}
 	if (strcmp(file[0], "kern") != 0)
-		return ERR(INVALID, "rondo bench has no '%s'%s; there are: kern, coll", file[0], args_hint(file[0], kind, NELEM(kind)));
+		return ERR(INVALID, "rondo bench has no '%s'%s; there are: kern, coll, peak", file[0], args_hint(file[0], kind, NELEM(kind)));
 	TRY(arg_int("--seconds", seconds, 0, 100000, &hundredths));
 	TRY(arg_int("--cores", cores, 1, MOST_CORES, &n_core));
 	bool tty = isatty(1);
@@ -370,4 +558,4 @@ static struct err *run(char **file, int nfile, int *status)
 	return NULL;
 }
 
-const struct command cmd_bench = {"bench", "kern|coll [options]", "time kernels or collectives", opts, NELEM(opts), 1, 1, run};
+const struct command cmd_bench = {"bench", "kern|coll|peak [options]", "time kernels, collectives, or what the machine can do at most", opts, NELEM(opts), 1, 1, run};
