@@ -8,6 +8,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -28,10 +29,11 @@ static char *text_copy(const char *s)
 
 /* --- lines over a socket ---------------------------------------------------------------- */
 
-static bool send_all(int s, const void *p, size_t n)
+/* All n bytes, one way or the other. */
+static bool carry(int s, char *p, size_t n, ssize_t (*some)(int, char *, size_t))
 {
 	for (size_t k = 0; k < n;) {
-		ssize_t r = send(s, (const char *)p + k, n - k, MSG_NOSIGNAL);
+		ssize_t r = some(s, p + k, n - k);
 		if (r < 0 && errno == EINTR)
 			continue;
 		if (r <= 0)
@@ -41,23 +43,18 @@ static bool send_all(int s, const void *p, size_t n)
 	return true;
 }
 
-static bool recv_all(int s, void *p, size_t n)
-{
-	for (size_t k = 0; k < n;) {
-		ssize_t r = recv(s, (char *)p + k, n - k, 0);
-		if (r < 0 && errno == EINTR)
-			continue;
-		if (r <= 0)
-			return false;
-		k += (size_t)r;
-	}
-	return true;
-}
+static ssize_t send_some(int s, char *p, size_t n) { return send(s, p, n, MSG_NOSIGNAL); }
+static ssize_t recv_some(int s, char *p, size_t n) { return recv(s, p, n, 0); }
+static bool send_all(int s, const void *p, size_t n) { return carry(s, (char *)(uintptr_t)p, n, send_some); }
+static bool recv_all(int s, void *p, size_t n) { return carry(s, p, n, recv_some); }
 
-/* A line of less than n bytes, without its end. */
-static bool recv_line(int s, char *out, size_t n)
+/* A line of less than n bytes, without its end, that has come by the time until (0: whenever it comes). */
+static bool recv_line(int s, char *out, size_t n, double until)
 {
 	for (size_t k = 0; k + 1 < n; k++) {
+		struct pollfd f = { s, POLLIN, 0 };
+		if (until && poll(&f, 1, (int)(MAX(until - clock_s(), 0) * 1000)) <= 0)
+			return false;
 		if (!recv_all(s, out + k, 1))
 			return false;
 		if (out[k] == '\n') {
@@ -66,6 +63,14 @@ static bool recv_line(int s, char *out, size_t n)
 		}
 	}
 	return false;
+}
+
+static void limit_waits(int s, double seconds)
+{
+	struct timeval t = { (time_t)MAX(seconds, 1), 0 };
+
+	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
+	setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t);    /* of connect as well */
 }
 
 /* --- the server ---------------------------------------------------------------------------- */
@@ -141,19 +146,16 @@ static void *client_main(void *u)
 {
 	struct client *c = u;
 	struct sym_server *v = c->v;
-	struct timeval limit = { GREET_S, 0 }, never = { 0, 0 };
 	char line[KEY + 64], key[KEY], want[KEY + 64];
 	long long n;
 	int s = c->fd;
 
 	free(c);
 	snprintf(want, sizeof want, "rondo %s", v->token);
-	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-	bool ok = recv_line(s, line, sizeof line) && !strcmp(line, want);
+	bool ok = recv_line(s, line, sizeof line, clock_s() + GREET_S) && !strcmp(line, want);
 	if (!ok)
 		log_line(LOG_WARN, "a stranger on the job's store was cut off");
-	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof never);
-	while (ok && recv_line(s, line, sizeof line))
+	while (ok && recv_line(s, line, sizeof line, 0))
 		if (sscanf(line, "put %127s %lld", key, &n) == 2 && n >= 0 && n <= VALUE)
 			ok = serve_put(v, s, key, (size_t)n);
 		else if (sscanf(line, "get %127s %lld", key, &n) == 2 && n >= 0 && n <= INT32_MAX)
@@ -175,11 +177,17 @@ static void *server_main(void *u)
 	struct sym_server *v = u;
 	int s, one = 1;
 
-	while ((s = accept4(v->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0 || errno == EINTR || errno == ECONNABORTED) {
+	for (;;) {
 		struct client *c;
 		pthread_t t;
-		if (s < 0)
+		if ((s = accept4(v->fd, NULL, NULL, SOCK_CLOEXEC)) < 0) {
+			if (errno == EINVAL || errno == EBADF)         /* shut down */
+				return NULL;
+			/* Whoever was too fast for us, or took all descriptors, may be gone soon. */
+			if (errno != EINTR && errno != ECONNABORTED)
+				nanosleep(&(struct timespec){ 0, RETRY_MS * 1000000 }, NULL);
 			continue;
+		}
 		setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 		pthread_mutex_lock(&v->lock);
 		bool room = v->nclient < CLIENTS && !v->stop;
@@ -199,7 +207,6 @@ static void *server_main(void *u)
 		} else
 			pthread_detach(t);
 	}
-	return NULL;
 }
 
 static struct err *resolve(const char *host, int port, bool passive, struct addrinfo **out)
@@ -286,6 +293,13 @@ void sym_server_free(struct sym_server *v)
 
 /* --- clients ---------------------------------------------------------------------------------- */
 
+static struct err *no_answer(void)
+{
+	if (errno == EAGAIN || errno == EWOULDBLOCK)
+		return ERR(UNAVAILABLE, "the job's store has not answered for %lld s", (long long)conf_int(CONF_JOIN_TIMEOUT));
+	return ERR(UNAVAILABLE, "the job's store has gone (or the token is wrong)");
+}
+
 struct boot { struct kv kv; int fd; char *dir; struct sym_server *server; };
 
 static struct err *tcp_put(void *user, const char *key, const void *value, size_t n)
@@ -293,9 +307,10 @@ static struct err *tcp_put(void *user, const char *key, const void *value, size_
 	struct boot *b = user;
 	char line[KEY + 64];
 
+	errno = 0;
 	snprintf(line, sizeof line, "put %s %zu\n", key, n);
-	if (!send_all(b->fd, line, strlen(line)) || !send_all(b->fd, value, n) || !recv_line(b->fd, line, sizeof line))
-		return ERR(UNAVAILABLE, "the job's store has gone (or the token is wrong)");
+	if (!send_all(b->fd, line, strlen(line)) || !send_all(b->fd, value, n) || !recv_line(b->fd, line, sizeof line, 0))
+		return no_answer();
 	return strcmp(line, "ok") ? ERR(ALREADY_EXISTS, "the job's store has a key '%s' already: is the process number taken?", key) : NULL;
 }
 
@@ -305,9 +320,10 @@ static struct err *tcp_get(void *user, const char *key, int ms, struct str *out)
 	char line[KEY + 64];
 	size_t n;
 
+	errno = 0;
 	snprintf(line, sizeof line, "get %s %d\n", key, ms);
-	if (!send_all(b->fd, line, strlen(line)) || !recv_line(b->fd, line, sizeof line))
-		return ERR(UNAVAILABLE, "the job's store has gone (or the token is wrong)");
+	if (!send_all(b->fd, line, strlen(line)) || !recv_line(b->fd, line, sizeof line, 0))
+		return no_answer();
 	if (sscanf(line, "value %zu", &n) != 1 || n > VALUE)
 		return ERR(DEADLINE, "nobody has written '%s'", key);
 	char *p = mem_grow(NULL, n + 1);
@@ -338,10 +354,12 @@ static struct err *tcp_open(struct boot *b, const char *at, const char *token)
 		int why = 0;
 		for (struct addrinfo *i = a; i && b->fd < 0; i = i->ai_next) {
 			int s = socket(i->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+			if (s >= 0)
+				limit_waits(s, until - clock_s());
 			if (s >= 0 && !connect(s, i->ai_addr, i->ai_addrlen))
 				b->fd = s;
 			else {
-				why = errno;
+				why = errno == EINPROGRESS ? ETIMEDOUT : errno;
 				if (s >= 0)
 					close(s);
 			}
@@ -355,6 +373,7 @@ static struct err *tcp_open(struct boot *b, const char *at, const char *token)
 		err_free(e);
 		nanosleep(&(struct timespec){ 0, RETRY_MS * 1000000 }, NULL);
 	}
+	limit_waits(b->fd, (double)conf_int(CONF_JOIN_TIMEOUT));
 	setsockopt(b->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 	snprintf(line, sizeof line, "rondo %s\n", token);
 	b->kv.put = tcp_put;

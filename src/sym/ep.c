@@ -130,12 +130,17 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 	return NULL;
 }
 
-/* Wait for cond. */
+/* Wait for cond.  A peer that is found dead may have done its part after the last look. */
 #define WAIT(e, cond, peer, site) do { \
 		struct sym_wait w_ = { 0 }; \
 		while (!(cond)) \
-			if (((e) = pass_time(ep, &w_, (peer), (site)))) \
+			if (((e) = pass_time(ep, &w_, (peer), (site)))) { \
+				if (cond) { \
+					err_free(e); \
+					(e) = NULL; \
+				} \
 				break; \
+			} \
 		sym_wait_over(ep->me, &w_, &ep->spins, ep->world->spins); \
 	} while (0)
 

@@ -251,8 +251,13 @@ enum { SYM_BRISK = 200 };
 		struct sym_wait w_ = { 0 }; \
 		for (int k_ = (x)->w->spins < SYM_BRISK ? SYM_BRISK : 0; k_ < SYM_BRISK && !(cond); k_++) { } \
 		while (!(cond)) \
-			if (((e) = sym_wait_turn((x), &w_))) \
+			if (((e) = sym_wait_turn((x), &w_))) { \
+				if (cond) {       /* it died, but after it had done its part */ \
+					err_free(e); \
+					(e) = NULL; \
+				} \
 				break; \
+			} \
 		sym_wait_done((x), &w_); \
 	} while (0)
 

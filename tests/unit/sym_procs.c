@@ -1,6 +1,7 @@
 /* Several processes as one world: every kind of bootstrap, devices spread unevenly, and the death of a peer. */
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -184,6 +185,119 @@ static void shapes(void **state)
 		assert_int_equal(run(&j, member, NULL), 0);
 		drop_dir();
 	}
+}
+
+/* Strangers on the store's port: more than there are descriptors, silent, slow, or talking nonsense, as soon as it is there. */
+static void crowd_main(int port)
+{
+	static const char junk[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n", slow[] = "rondo secre";
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int drip = -1, n = 0;
+
+	for (double t = clock_s(); clock_s() - t < 20;) {
+		int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (n > 300 || s < 0 || connect(s, (struct sockaddr *)&a, sizeof a)) {
+			if (s >= 0)
+				close(s);
+			usleep(5000);
+			if (drip >= 0)
+				send(drip, "x", 1, MSG_NOSIGNAL);
+			continue;
+		}
+		switch (n++ % 4) {
+		case 0: break;                                                              /* says nothing */
+		case 1: send(s, junk, sizeof junk - 1, MSG_NOSIGNAL); break;
+		case 2: send(s, slow, sizeof slow - 1, MSG_NOSIGNAL); drip = s; break;      /* never comes to an end */
+		default: setsockopt(s, SOL_SOCKET, SO_LINGER, &(struct linger){ 1, 0 }, sizeof(struct linger)); close(s);
+		}
+	}
+	_exit(0);
+}
+
+static void crowd(void **state)
+{
+	struct job j = { 3, { 1, 1, 1 }, "auto", 0, -1 };
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct rlimit had, few = { 120, 120 };
+	socklen_t n = sizeof a;
+	char at[80];
+	int s = socket(AF_INET, SOCK_STREAM, 0), port, st;
+
+	assert_int_equal(bind(s, (struct sockaddr *)&a, n), 0);        /* a port that is free */
+	assert_int_equal(getsockname(s, (struct sockaddr *)&a, &n), 0);
+	close(s);
+	port = ntohs(a.sin_port);
+	snprintf(at, sizeof at, "tcp://127.0.0.1:%d", port);
+	conf_set("RENDEZVOUS", at);
+	conf_set("TOKEN", "secret");
+	fflush(NULL);
+	pid_t pid = fork();
+	if (!pid)
+		crowd_main(port);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &had), 0);
+	few.rlim_max = had.rlim_max;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+	assert_int_equal(run(&j, member, NULL), 0);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &had), 0);
+	kill(pid, SIGKILL);
+	waitpid(pid, &st, 0);
+	conf_set("TOKEN", "");
+}
+
+/* What answers at the store's address is no store, and silent: an error when the time to join is over. */
+static void no_store(void **state)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t n = sizeof a;
+	struct str v = { 0 };
+	struct kv *kv;
+	char at[80];
+	int s = socket(AF_INET, SOCK_STREAM, 0);
+
+	assert_int_equal(bind(s, (struct sockaddr *)&a, n), 0);
+	assert_int_equal(listen(s, 5), 0);
+	assert_int_equal(getsockname(s, (struct sockaddr *)&a, &n), 0);
+	snprintf(at, sizeof at, "tcp://127.0.0.1:%d", ntohs(a.sin_port));
+	conf_set("RENDEZVOUS", at);
+	conf_set("PROCESSES", "2");
+	conf_set("PROCESS", "1");
+	conf_set("JOIN_TIMEOUT", "1");
+	double t = clock_s();
+	assert_null(sym_boot_env(&kv));
+	struct err *e = kv->get(kv->user, "process/0", 100, &v);
+	assert_non_null(e);
+	assert_int_equal(e->code, ERR_UNAVAILABLE);
+	assert_non_null(strstr(e->msg, "has not answered for 1 s"));
+	assert_true(clock_s() - t < 5);
+	err_free(e);
+	sym_boot_free(kv);
+	close(s);
+	conf_set("JOIN_TIMEOUT", "600");
+}
+
+/* A folder that an older job has used: whose files are these?  Nobody takes them for the new job's. */
+static void twice_in_one_folder(void **state)
+{
+	struct job j = { 2, { 1, 1 }, "auto", 0, -1 };
+	struct sym_world *w;
+	struct kv *kv;
+
+	fresh_dir();
+	assert_int_equal(run(&j, member, NULL), 0);
+	conf_set("PROCESSES", "2");
+	conf_set("JOIN_TIMEOUT", "10");
+	for (int i = 0; i < 2; i++) {
+		conf_set("PROCESS", i ? "1" : "0");
+		assert_null(sym_boot_env(&kv));
+		struct err *e = sym_open(&(struct sym_opts){ .nlocal = 1, .boot = kv, .threads = 1 }, &w);
+		assert_non_null(e);
+		assert_int_equal(e->code, ERR_ALREADY_EXISTS);
+		assert_non_null(strstr(e->msg, "a fresh folder for every job"));
+		err_free(e);
+		sym_boot_free(kv);
+	}
+	conf_set("JOIN_TIMEOUT", "600");
+	drop_dir();
 }
 
 /* Process 0 serves the store itself; a stranger with a wrong token and one with garbage are kept out. */
@@ -409,6 +523,7 @@ int main(int argc, char **argv)
 		return member_main(argc, argv);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(shapes), cmocka_unit_test(over_tcp), cmocka_unit_test(death), cmocka_unit_test(slow), cmocka_unit_test(strangers), cmocka_unit_test(absent),
+		cmocka_unit_test(crowd), cmocka_unit_test(no_store), cmocka_unit_test(twice_in_one_folder),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
