@@ -5,23 +5,15 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 rondo="$PWD/$1/rondo" procs="$PWD/$1/unit/sym_procs"
-passed=0 failed=0
+# shellcheck source=tests/verdict.sh
+. tests/verdict.sh
 log="$(mktemp)"
+logs=("$log")
 group="/sys/fs/cgroup/rondo-$$" knob=memory.max
 if [ -d /sys/fs/cgroup/memory ]; then
 	group="/sys/fs/cgroup/memory/rondo-$$" knob=memory.limit_in_bytes
 fi
 trap 'rm -f "$log"; rmdir "$group" 2>/dev/null' EXIT
-
-verdict() {
-	if [ "$2" = 0 ]; then
-		passed=$((passed + 1))
-	else
-		failed=$((failed + 1))
-		echo "FAIL $1"
-		tail -n 5 "$log"
-	fi
-}
 
 works() {
 	local name="$1"
@@ -59,6 +51,14 @@ if [ "$(id -u)" = 0 ] && mkdir "$group" 2>/dev/null && [ -w "$group/$knob" ]; th
 	works "a cgroup that suffices" bash -c "echo \$\$ >'$group/cgroup.procs'; '$rondo' launch -n 2 '$procs' member 1 50 shm 100"
 	fails "a cgroup that is too small" "out of memory: device [01] was asked for" \
 		bash -c "echo \$\$ >'$group/cgroup.procs'; '$rondo' launch -n 2 '$procs' member 1 50 shm 300"
+	# Whom the kernel ends in the middle of a collective, the others name, and end; all of them may be ended.
+	echo 300M >"$group/$knob"
+	timeout 60 bash -c "echo \$\$ >'$group/cgroup.procs'; '$rondo' launch --keep-going -n 3 '$rondo' bench coll --op all_gather --min 16777216 --max 33554432 --rounds 1 --algorithm stage" \
+		>"$log" 2>&1
+	rc=$?
+	[ "$rc" != 0 ] && [ "$rc" != 124 ] && grep -q 'was ended by signal 9' "$log" &&
+		[ "$(grep -c 'was ended by signal 9' "$log")" = "$((3 - $(grep -c 'error: .*process [012] (pid [0-9]*) has died' "$log")))" ]
+	verdict "a cgroup that is full in a collective (exit $rc)" $?
 fi
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" = 0 ]

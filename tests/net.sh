@@ -5,7 +5,8 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 member=("$PWD/$1/unit/sym_procs" member)
-passed=0 failed=0
+# shellcheck source=tests/verdict.sh
+. tests/verdict.sh
 tmp="$(mktemp -d)"
 a="rondo-a-$$" b="rondo-b-$$"
 port=$((20000 + $$ % 20000))
@@ -42,6 +43,8 @@ export UCX_TLS=tcp UCX_NET_DEVICES=wire UCX_WARN_UNUSED_ENV_VARS=n
 start() {
 	local host="$1" i="$2" n="$3"
 	shift 3
+	[ "$i" != 0 ] || logs=()
+	logs+=("$tmp/$i")
 	RONDO_PROCESS="$i" RONDO_PROCESSES="$n" RONDO_RENDEZVOUS="tcp://10.77.0.1:$port" RONDO_TOKEN="t$$" \
 		ip netns exec "$host" timeout 60 "$@" >"$tmp/$i" 2>&1 &
 	pid[i]=$!
@@ -53,17 +56,6 @@ ended() {
 	for ((i = 0; i < $1; i++)); do wait "${pid[i]}" || rc=1; done
 	port=$((port + 1))
 	return "$rc"
-}
-
-verdict() {
-	if [ "$2" = 0 ]; then
-		passed=$((passed + 1))
-	else
-		failed=$((failed + 1))
-		echo "FAIL $1"
-		tail -n 5 "$tmp"/[0-9]*
-	fi
-	rm -f "$tmp"/[0-9]*
 }
 
 start "$a" 0 2 "${member[@]}" 1 100 ucx
@@ -97,6 +89,63 @@ sleep 3
 ip -n "$a" link set wire up
 ended 2
 verdict "the cable pulled and back" $?
+
+# It is out while they join.
+ip -n "$a" link set wire down
+start "$a" 0 2 "${member[@]}" 1 50 ucx
+start "$b" 1 2 "${member[@]}" 1 50 ucx
+sleep 2
+ip -n "$a" link set wire up
+ended 2
+verdict "joining while the cable is out" $?
+
+# A process of the other host is stopped for a while.
+start "$a" 0 2 "${member[@]}" 1 40000 ucx
+start "$b" 1 2 "${member[@]}" 1 40000 ucx
+sleep 1
+ip netns pids "$b" | xargs kill -STOP
+sleep "${RONDO_STOP_S:-5}"
+ip netns pids "$b" | xargs kill -CONT
+ended 2
+verdict "a process of the other host stopped for a while" $?
+
+# Somebody talks nonsense to the ports of a job, or nothing.
+start "$a" 0 2 "${member[@]}" 1 40000 ucx
+start "$b" 1 2 "${member[@]}" 1 40000 ucx
+sleep 1
+ip netns exec "$b" python3 - <<'END' >"$tmp/nonsense" 2>&1
+import os, socket
+ports = [int(line.split()[1].split(":")[1], 16) for line in open("/proc/net/tcp") if line.split()[3] == "0A"]
+kept = []
+for port in ports:
+    for junk in (b"", b"GET / HTTP/1.0\r\n\r\n", os.urandom(4096), bytes(100000)):
+        s = socket.create_connection(("10.77.0.2", port), timeout=2)
+        try:
+            s.sendall(junk)
+        except OSError:
+            pass
+        kept.append(s)
+print(len(kept), "connections")
+assert kept
+END
+rc=$?
+logs+=("$tmp/nonsense")
+ended 2 && [ "$rc" = 0 ]
+verdict "nonsense on the ports of a job" $?
+
+# One of three is killed, on the other host and beside a survivor.
+start "$a" 0 3 "${member[@]}" 1 100000000
+start "$a" 1 3 "${member[@]}" 1 100000000
+start "$b" 2 3 "${member[@]}" 1 100000000
+sleep 2
+ip netns pids "$b" | xargs kill -9
+since=$(date +%s%N)
+wait "${pid[0]}" "${pid[1]}"
+took=$((($(date +%s%N) - since) / 1000000))
+wait "${pid[2]}" 2>/dev/null
+[ "$took" -lt 2000 ] && [ "$(grep -l 'process 2 (pid [0-9]*) has died' "$tmp/0" "$tmp/1" | wc -l)" = 2 ]
+verdict "a death among three ($took ms)" $?
+port=$((port + 1))
 
 # A process of the other host is killed: the survivor says so within two seconds.
 start "$a" 0 2 "${member[@]}" 1 100000000 ucx

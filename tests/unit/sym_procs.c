@@ -441,6 +441,20 @@ static void strangers(void **state)
 			assert_true(send(s[k], junk, k ? 176 : sizeof junk, MSG_NOSIGNAL) > 0);
 	}
 	assert_int_equal(recv(s[0], junk, sizeof junk, 0), 0);         /* cut off */
+	if (!geteuid()) {                 /* another user is cut off at once, and sees no memory of this one */
+		fflush(NULL);
+		pid_t other = fork();
+		if (!other) {
+			snprintf(path, sizeof path, "/proc/%d/fd", (int)pid[0]);
+			if (setgid(65534) || setuid(65534))
+				_exit(2);
+			int c = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+			bool cut = connect(c, (struct sockaddr *)&a, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name))) || recv(c, junk, 1, 0) <= 0;
+			_exit(cut && access(path, R_OK) && access(dir, R_OK) ? 0 : 3);
+		}
+		assert_int_equal(waitpid(other, &st, 0), other);
+		assert_int_equal(st, 0);
+	}
 	if (!(pid[1] = fork()))
 		member(&j, 1);
 	for (int k = 0; k < 2; k++) {
