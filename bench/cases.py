@@ -28,6 +28,19 @@ class Case:
 
 
 @dataclasses.dataclass
+class Work:
+    """What one unit cannot do without, however it is written; limits.py makes a time of it."""
+
+    flops: float = 0  # multiplications and additions ...
+    kind: str = "f32"  # ... of which sort
+    read: float = 0  # bytes from memory, all devices together
+    written: float = 0
+    peer: float = 0  # bytes that each device gets from others
+    exchanges: int = 0  # how often each waits for another
+    devices: int = 1
+
+
+@dataclasses.dataclass
 class Row:
     name: str
     make: Callable[[], Case]
@@ -38,6 +51,7 @@ class Row:
     quick: bool = False
     floor: float = 0  # the ratio that is wanted; 0: none
     most: float = 0  # the microseconds that are wanted; 0: none
+    work: Work | None = None  # None: no limit that means something
 
 
 ROWS: list[Row] = []
@@ -172,6 +186,15 @@ def simple(fn, *arrays):
     return Case(jax.jit(fn), tuple(map(jnp.asarray, arrays)))
 
 
+def product(m, n, k, kind, out=None):
+    size = {"f32": 4, "bf16": 2, "i8": 1}[kind]
+    return Work(2 * m * n * k, kind, size * (m * k + k * n), (out or size) * m * n)
+
+
+def moves(read, written):
+    return Work(read=read, written=written)
+
+
 def rmsnorm(x):
     y = x.astype(jnp.float32)
     return (y * lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + 1e-5)).astype(x.dtype)
@@ -192,39 +215,44 @@ def register_ops():
 
     for n in 512, 1024, 2048, 4096:
         add(f"matmul bf16 {n}", lambda n=n: simple(jnp.matmul, normal(n, n, seed=1, dtype=bf16), normal(n, n, seed=2, dtype=bf16)),
-            tol=2e-2, quick=n == 1024, floor=0.55)
+            tol=2e-2, quick=n == 1024, floor=0.55, work=product(n, n, n, "bf16"))
     for m in 1, 32:
         add(f"matmul bf16 {m}x4096x14336", lambda m=m: simple(jnp.matmul, normal(m, 4096, seed=1, dtype=bf16), normal(4096, 14336, seed=2, dtype=bf16)),
-            tol=2e-2, floor=0.1 if m == 1 else 0.55)
-    add("matmul bf16 32x4096x4096 by rows", lambda: simple(lambda a, b: a @ b.T, normal(32, 4096, seed=1, dtype=bf16), normal(4096, 4096, seed=2, dtype=bf16)), tol=2e-2)
+            tol=2e-2, floor=0.1 if m == 1 else 0.55, work=product(m, 14336, 4096, "bf16"))
+    add("matmul bf16 32x4096x4096 by rows", lambda: simple(lambda a, b: a @ b.T, normal(32, 4096, seed=1, dtype=bf16), normal(4096, 4096, seed=2, dtype=bf16)), tol=2e-2,
+        work=product(32, 4096, 4096, "bf16"))
     for m, n, k in (1024, 1024, 1024), (32, 4096, 4096):
-        add(f"matmul i8 {m}x{k}x{n}", lambda m=m, n=n, k=k: simple(lambda a, b: lax.dot(a, b, preferred_element_type=jnp.int32), small(m, k), small(k, n, seed=1)), tol=0)
-    add("matmul f32 1x4096x14336", lambda: simple(jnp.matmul, normal(1, 4096, seed=1), normal(4096, 14336, seed=2)))
+        add(f"matmul i8 {m}x{k}x{n}", lambda m=m, n=n, k=k: simple(lambda a, b: lax.dot(a, b, preferred_element_type=jnp.int32), small(m, k), small(k, n, seed=1)), tol=0,
+            work=product(m, n, k, "i8", 4))
+    add("matmul f32 1x4096x14336", lambda: simple(jnp.matmul, normal(1, 4096, seed=1), normal(4096, 14336, seed=2)), work=product(1, 14336, 4096, "f32"))
     for n in 1024, 2048:
-        add(f"matmul f32 {n}", lambda n=n: simple(jnp.matmul, normal(n, n, seed=1), normal(n, n, seed=2)))
+        add(f"matmul f32 {n}", lambda n=n: simple(jnp.matmul, normal(n, n, seed=1), normal(n, n, seed=2)), work=product(n, n, n, "f32"))
+    add("matmul f32 256x1024x2816", lambda: simple(jnp.matmul, normal(256, 1024, seed=1), normal(1024, 2816, seed=2)), work=product(256, 2816, 1024, "f32"))
     for dtype, tag in (np.float32, "f32"), (bf16, "bf16"):
         add(f"convolution 3x3 8x56x56x64 {tag}", lambda d=dtype: simple(
             lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
-            normal(8, 56, 56, 64, dtype=d), normal(3, 3, 64, 64, seed=1, dtype=d)), tol=1e-3 if tag == "f32" else 3e-2)
-    add("fft of 1024 lines of 1024", lambda: simple(jnp.fft.fft, normal(1024, 1024) + 1j * normal(1024, 1024, seed=1)))
-    add("real fft of 4096 lines of 1000", lambda: simple(lambda x: jnp.abs(jnp.fft.rfft(x)), normal(4096, 1000)))
-    add("real fft of 4096 lines of 999", lambda: simple(lambda x: jnp.abs(jnp.fft.rfft(x)), normal(4096, 999)))
-    add("chain of complex 4M", lambda: simple(lambda x, y: (x * y + jnp.conj(x)) / (y * y + 2) - x, normal(1 << 22) + 1j * normal(1 << 22, seed=1), normal(1 << 22, seed=2) + 1j * normal(1 << 22, seed=3)), tol=1e-2)
+            normal(8, 56, 56, 64, dtype=d), normal(3, 3, 64, 64, seed=1, dtype=d)), tol=1e-3 if tag == "f32" else 3e-2, work=product(8 * 56 * 56, 64, 9 * 64, tag))
+    add("fft of 1024 lines of 1024", lambda: simple(jnp.fft.fft, normal(1024, 1024) + 1j * normal(1024, 1024, seed=1)), work=moves(8 << 20, 8 << 20))
+    add("real fft of 4096 lines of 1000", lambda: simple(lambda x: jnp.abs(jnp.fft.rfft(x)), normal(4096, 1000)), work=moves(4096 * 4000, 4096 * 501 * 4))
+    add("real fft of 4096 lines of 999", lambda: simple(lambda x: jnp.abs(jnp.fft.rfft(x)), normal(4096, 999)), work=moves(4096 * 3996, 4096 * 500 * 4))
+    add("chain of complex 4M", lambda: simple(lambda x, y: (x * y + jnp.conj(x)) / (y * y + 2) - x, normal(1 << 22) + 1j * normal(1 << 22, seed=1), normal(1 << 22, seed=2) + 1j * normal(1 << 22, seed=3)), tol=1e-2,
+        work=moves(64 << 20, 32 << 20))
 
     def pool(x):
         return lax.reduce_window(x, -np.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
 
-    add("gradient of max-pool 8x112x112x64", lambda: simple(jax.grad(lambda x: (pool(x) ** 2).sum()), normal(8, 112, 112, 64)))
-    add("bincount 4M into 1024", lambda: simple(lambda x: jnp.bincount(x, length=1024), np.random.default_rng(1).integers(0, 1024, 1 << 22).astype(np.int32)), tol=0)
-    add("argmax 8x128256", lambda: simple(lambda x: jnp.argmax(x, -1), normal(8, 128256)), tol=0)
+    add("gradient of max-pool 8x112x112x64", lambda: simple(jax.grad(lambda x: (pool(x) ** 2).sum()), normal(8, 112, 112, 64)), work=moves(4 * 8 * 112 * 112 * 64, 4 * 8 * 112 * 112 * 64))
+    add("bincount 4M into 1024", lambda: simple(lambda x: jnp.bincount(x, length=1024), np.random.default_rng(1).integers(0, 1024, 1 << 22).astype(np.int32)), tol=0, work=moves(16 << 20, 0))
+    add("argmax 8x128256", lambda: simple(lambda x: jnp.argmax(x, -1), normal(8, 128256)), tol=0, work=moves(4 * 8 * 128256, 0))
     for dtype, tag in (np.float32, "f32"), (bf16, "bf16"):
         tol = 1e-3 if tag == "f32" else 3e-2
-        q = dict(tol=tol, quick=tag == "bf16")
-        add(f"rmsnorm {tag}", lambda d=dtype: simple(rmsnorm, normal(*big, dtype=d)), **q)
-        add(f"residual rmsnorm {tag}", lambda d=dtype: simple(lambda x, r: rmsnorm(x + r), normal(*big, dtype=d), normal(*big, seed=1, dtype=d)), **q)
-        add(f"softmax {tag}", lambda d=dtype: simple(jax.nn.softmax, normal(*big, dtype=d)), **q)
-        add(f"swiglu {tag}", lambda d=dtype: simple(lambda a, b: jax.nn.silu(a) * b, normal(*big, dtype=d), normal(*big, seed=1, dtype=d)), **q)
-        add(f"rotary {tag}", lambda d=dtype: simple(lambda x: rotary(x, jnp.arange(x.shape[0])), normal(4096, 32, 128, dtype=d)), floor=0.5, **q)
+        q, size = dict(tol=tol, quick=tag == "bf16"), 2**24 * (4 if tag == "f32" else 2)
+        one, two = moves(size, size), moves(2 * size, size)
+        add(f"rmsnorm {tag}", lambda d=dtype: simple(rmsnorm, normal(*big, dtype=d)), work=one, **q)
+        add(f"residual rmsnorm {tag}", lambda d=dtype: simple(lambda x, r: rmsnorm(x + r), normal(*big, dtype=d), normal(*big, seed=1, dtype=d)), work=two, **q)
+        add(f"softmax {tag}", lambda d=dtype: simple(jax.nn.softmax, normal(*big, dtype=d)), work=one, **q)
+        add(f"swiglu {tag}", lambda d=dtype: simple(lambda a, b: jax.nn.silu(a) * b, normal(*big, dtype=d), normal(*big, seed=1, dtype=d)), work=two, **q)
+        add(f"rotary {tag}", lambda d=dtype: simple(lambda x: rotary(x, jnp.arange(x.shape[0])), normal(4096, 32, 128, dtype=d)), floor=0.5, work=one, **q)
 
     def layers():
         x, w = normal(16, 256), normal(32, 256, 256, seed=1) / 16
@@ -232,16 +260,17 @@ def register_ops():
 
     add("scan 32 layers 16x256", layers, quick=True)
     tokens = np.random.default_rng(0).integers(0, 128256, 8192)
-    add("embed 128256x1024", lambda: simple(lambda t, i: t[i], normal(128256, 1024), tokens), tol=0)
-    add("scatter-add 8192 rows", lambda: simple(lambda g, i: jnp.zeros((128256, 1024), jnp.float32).at[i].add(g), normal(8192, 1024, seed=3), tokens), floor=0.5)
-    add("sort 1M", lambda: simple(jnp.sort, normal(1 << 20)), tol=0, quick=True, floor=0.5)
-    add("argsort 8x128256", lambda: simple(jnp.argsort, normal(8, 128256)), tol=0, floor=0.5)
-    add("top-k 64 of 8x128256", lambda: simple(lambda x: lax.top_k(x, 64)[0], normal(8, 128256)), tol=0)
-    add("cumsum 4M", lambda: simple(jnp.cumsum, normal(1 << 22)), floor=0.5)
-    add("cumsum 8192x1024 axis 0", lambda: simple(lambda x: jnp.cumsum(x, 0), normal(8192, 1024)), quick=True, floor=0.5)
-    add("transpose + 1 4096x4096", lambda: simple(lambda x: x.T + 1, normal(*big)), quick=True, floor=0.5)
-    add("threefry bits 16M", lambda: simple(lambda k: jax.random.bits(jax.random.wrap_key_data(k, impl="threefry2x32"), (1 << 24,)), np.array([1, 2], np.uint32)), tol=0, floor=0.5)
-    add("threefry normal 16M", lambda: simple(lambda k: jax.random.normal(jax.random.wrap_key_data(k, impl="threefry2x32"), (1 << 24,)), np.array([1, 2], np.uint32)), tol=1e-2, floor=0.5)
+    add("embed 128256x1024", lambda: simple(lambda t, i: t[i], normal(128256, 1024), tokens), tol=0, work=moves(8192 * 4096, 8192 * 4096))
+    add("scatter-add 8192 rows", lambda: simple(lambda g, i: jnp.zeros((128256, 1024), jnp.float32).at[i].add(g), normal(8192, 1024, seed=3), tokens), floor=0.5,
+        work=moves(8192 * 4096, 128256 * 4096))
+    add("sort 1M", lambda: simple(jnp.sort, normal(1 << 20)), tol=0, quick=True, floor=0.5, work=moves(4 << 20, 4 << 20))
+    add("argsort 8x128256", lambda: simple(jnp.argsort, normal(8, 128256)), tol=0, floor=0.5, work=moves(4 * 8 * 128256, 4 * 8 * 128256))
+    add("top-k 64 of 8x128256", lambda: simple(lambda x: lax.top_k(x, 64)[0], normal(8, 128256)), tol=0, work=moves(4 * 8 * 128256, 0))
+    add("cumsum 4M", lambda: simple(jnp.cumsum, normal(1 << 22)), floor=0.5, work=moves(16 << 20, 16 << 20))
+    add("cumsum 8192x1024 axis 0", lambda: simple(lambda x: jnp.cumsum(x, 0), normal(8192, 1024)), quick=True, floor=0.5, work=moves(32 << 20, 32 << 20))
+    add("transpose + 1 4096x4096", lambda: simple(lambda x: x.T + 1, normal(*big)), quick=True, floor=0.5, work=moves(64 << 20, 64 << 20))
+    add("threefry bits 16M", lambda: simple(lambda k: jax.random.bits(jax.random.wrap_key_data(k, impl="threefry2x32"), (1 << 24,)), np.array([1, 2], np.uint32)), tol=0, floor=0.5, work=moves(0, 64 << 20))
+    add("threefry normal 16M", lambda: simple(lambda k: jax.random.normal(jax.random.wrap_key_data(k, impl="threefry2x32"), (1 << 24,)), np.array([1, 2], np.uint32)), tol=1e-2, floor=0.5, work=moves(0, 64 << 20))
 
 
 register_ops()
@@ -305,11 +334,16 @@ COLLECTIVES = {
     "all_to_all": lambda x, n: lax.all_to_all(x, "x", 0, 0, tiled=True),
 }
 
+# Of a device's n bytes, how much comes from others; nothing comes before it was sent.
+FROM_PEERS = {"psum": lambda n, d: 2 * n * (d - 1) / d, "ppermute": lambda n, d: n, "all_gather": lambda n, d: n * (d - 1),
+              "psum_scatter": lambda n, d: n * (d - 1) / d, "all_to_all": lambda n, d: n * (d - 1) / d}
+
 for _op, _step in COLLECTIVES.items():
     for _devices, _size, _name, _trips, _floor in ((2, 8, "8 B", 1000, 0.067), (2, 1 << 10, "1 KB", 1000, 0.067), (2, 1 << 20, "1 MB", 50, 0.5),
                                                    (2, 1 << 24, "16 MB", 5, 0.5), (4, 16, "16 B", 1000, 0.125)):
         row(f"{_op} {_name} {_devices} devices", devices=_devices, quick=_op in ("psum", "ppermute") and _size in (8, 1 << 20),
-            floor=_floor)(functools.partial(collective, _step, _devices, _size, _trips))
+            floor=_floor, work=Work(peer=FROM_PEERS[_op](_size, _devices) if _size >= 1 << 18 else 0, exchanges=1, devices=_devices))(
+                functools.partial(collective, _step, _devices, _size, _trips))
 
 
 @row("decode, 64 calls in flight, 2 devices", devices=2, alone=True, timeout=150)

@@ -129,16 +129,21 @@ def number(x):
     return "-" if math.isnan(x) else f"{x:.1g}" if x < 0.01 else f"{x:.2f}" if x < 10 else f"{x:.0f}"
 
 
+def share(least, ours):
+    """Of the machine's limit, in percent; more than all of it says that the limit was not well measured."""
+    return "" if math.isnan(least) or math.isnan(ours) else f"{100 * least / ours:.2g} %" if least < 0.995 * ours else "100 %"
+
+
 def markdown(table, about, rounds, load):
     """The table as README.md shows it."""
-    lines = [("", "XLA:CPU", "Rondo", "ratio", "wanted", "memory, MB")]
-    for r, peer, ours, mb0, mb1, _, ratio in table:
+    lines = [("", "XLA:CPU", "Rondo", "ratio", "wanted", "share of the limit", "memory, MB")]
+    for r, peer, ours, mb0, mb1, _, ratio, least in table:
         miss = ours > r.most if r.most else ratio > (r.floor or 1)
         memory = "" if math.isnan(mb0) or math.isnan(mb1) else f"{mb0:.0f} / {mb1:.0f}"
         shown = number(ratio)
         wanted = f"<= {duration(r.most)}" if r.most else f"<= {r.floor:g}" if r.floor else ""
-        lines.append((r.name, duration(peer), duration(ours), f"**{shown}**" if miss else shown, wanted, memory))
-    wide = [max(len(x[i]) for x in lines) for i in range(6)]
+        lines.append((r.name, duration(peer), duration(ours), f"**{shown}**" if miss else shown, wanted, share(least, ours), memory))
+    wide = [max(len(x[i]) for x in lines) for i in range(len(lines[0]))]
     fit = [[c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(x, wide))] for x in lines]
     text = ["| " + " | ".join(x) + " |" for x in fit]
     text.insert(1, "| " + " | ".join("-" * w if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(wide)) + " |")
@@ -147,7 +152,9 @@ def markdown(table, about, rounds, load):
     missed = sum(x[2] > x[0].most if x[0].most else x[6] > x[0].floor > 0 for x in table)
     mean = math.exp(statistics.mean(map(math.log, ratios))) if ratios else math.nan
     foot = (f"Ratio: Rondo's time over XLA:CPU's. Geometric mean {mean:.2f} over {len(ratios)} rows; {lost} slower than XLA:CPU, {missed} above what is "
-            f"wanted (both bold). Memory: peak beyond the inputs, XLA:CPU / Rondo.")
+            f"wanted (both bold). Share of the limit: the least time in which this machine could do what the row must do (operations, bytes moved "
+            f"in memory or between cores, as measured on all its cores in the same run), over Rondo's time; empty where no limit means something. "
+            f"Memory: peak beyond the inputs, XLA:CPU / Rondo.")
     return "\n".join([f"{about}; medians of {rounds} round{'s' * (rounds > 1)}, {load}.", "", *text, "", foot])
 
 
@@ -203,7 +210,9 @@ def main():
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["BENCH_FIRST"] = "1" if a.first else ""
     import cases
+    import limits
 
+    most = limits.Limits(HERE.parent / "build" / "rondo")
     chosen = [r for r in cases.ROWS if (r.quick or not a.quick) and any(fnmatch.fnmatch(r.name, x) for x in a.rows)]
     if not chosen:
         sys.exit(f"no row fits {' '.join(a.rows)}")
@@ -216,6 +225,7 @@ def main():
     for k in range(rounds):
         for batch in batches:
             samples = {}
+            most.measure()
             for side in (PEER, OURS) if k % 2 == 0 else (OURS, PEER):
                 progress(step, steps, f"{side}: {batch[0].name}")
                 records, samples[side] = turn(side, batch, a.verbose)
@@ -233,7 +243,7 @@ def main():
     table, failed, wrong = [], [], []
     for r in chosen:
         peer, ours = (middle(got[s, r.name], "us") for s in (PEER, OURS))
-        table.append((r, peer, ours, middle(got[PEER, r.name], "mb"), middle(got[OURS, r.name], "mb"), errors.get(r.name, math.nan), ours / peer))
+        table.append((r, peer, ours, middle(got[PEER, r.name], "mb"), middle(got[OURS, r.name], "mb"), errors.get(r.name, math.nan), ours / peer, most.least(r.work)))
         for s in PEER, OURS:
             failed += [f"{s}: {r.name}: {x['failed']}" for x in got[s, r.name][-1:] if "failed" in x]
         if errors.get(r.name, 0) > r.tol:
@@ -246,9 +256,9 @@ def main():
         into_readme(text)
     a.out.mkdir(parents=True, exist_ok=True)
     with open(a.out / "bench.tsv", "w") as f:
-        f.write(f"# {about}; {rounds} rounds\nrow\tpeer_us\trondo_us\tratio\tpeer_mb\trondo_mb\terror\n")
-        for r, peer, ours, mb0, mb1, error, ratio in table:
-            f.write(f"{r.name}\t{peer:.5g}\t{ours:.5g}\t{ratio:.4g}\t{mb0:.4g}\t{mb1:.4g}\t{error:.2g}\n")
+        f.write(f"# {about}; {rounds} rounds\nrow\tpeer_us\trondo_us\tratio\tpeer_mb\trondo_mb\terror\tleast_us\n")
+        for r, peer, ours, mb0, mb1, error, ratio, least in table:
+            f.write(f"{r.name}\t{peer:.5g}\t{ours:.5g}\t{ratio:.4g}\t{mb0:.4g}\t{mb1:.4g}\t{error:.2g}\t{least:.5g}\n")
     plot(table, a.out / "bench.png")
     sys.exit(any(x.startswith(OURS) for x in failed) or bool(wrong))
 
