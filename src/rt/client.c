@@ -38,7 +38,8 @@ void *scratch_need(void **p, size_t *have, size_t n)
 {
 	if (*have < n) {
 		free(*p);
-		size_t page = n >= LARGE_PAGE ? LARGE_PAGE : 4096;
+		/* the blocks of a product, that fit L2, gain by a large page as well */
+		size_t page = n >= LARGE_PAGE / 4 ? LARGE_PAGE : 4096;
 		*have = (n + page - 1) / page * page;
 		*p = aligned_alloc(page, *have);
 		if (!*p)
