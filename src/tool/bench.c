@@ -23,7 +23,7 @@ static const struct opt opts[] = {
 	{"only", "WORD", "kern: rows whose name contains WORD", &only},
 	{"seconds", "S", "kern: least time spent on each row, in hundredths of a second (10)", &seconds},
 	{"cores", "N", "kern: cores that share each kernel's tiles (1); peak: cores at once (all)", &cores},
-	{"op", "LIST", "coll: some of them (all_reduce,permute,put_signal)", &coll.op},
+	{"op", "LIST", "coll: some of them (all_reduce,all_reduce_place,permute,put_signal)", &coll.op},
 	{"algorithm", "LIST", "coll: some of them (slot,stage); auto: what the table chooses", &coll.algo},
 	{"pes", "N", "coll: processing elements, threads of this process (2)", &coll.pes},
 	{"min", "BYTES", "coll: smallest size (8)", &coll.least},
