@@ -858,14 +858,12 @@ static void *pe_main(void *v)
 
 static char dir[64];
 
-static void member(const struct shape *s, int i)
+/* Process i of a shape joins the others. */
+static struct sym_world *join(const struct shape *s, int i, struct kv **kv)
 {
-	struct pe p[MAXP];
-	pthread_t t[MAXP];
 	struct sym_world *w;
-	struct kv *kv = NULL;
-	char text[80];
 	struct err *e = NULL;
+	char text[20];
 
 	shape_name = s->name;
 	snprintf(text, sizeof text, "%d", s->nproc);
@@ -874,15 +872,26 @@ static void member(const struct shape *s, int i)
 	conf_set("PROCESS", text);
 	conf_set("TRANSPORT", s->road);
 	conf_set("JOIN_TIMEOUT", "30");
+	*kv = NULL;
 	if (s->nproc > 1)
-		e = sym_boot_env(&kv);
-	struct sym_opts o = { .nlocal = s->ndev[i], .boot = kv, .threads = s->ndev[i], .guard = true, .chaos = s->chaos != 0, .seed = s->chaos * 100 + (uint64_t)i };
+		e = sym_boot_env(kv);
+	struct sym_opts o = { .nlocal = s->ndev[i], .boot = *kv, .threads = s->ndev[i], .guard = true, .chaos = s->chaos != 0, .seed = s->chaos * 100 + (uint64_t)i };
 	if (!e)
 		e = sym_open(&o, &w);
 	if (e) {
 		fprintf(stderr, "%s: process %d: %s\n", s->name, i, e->msg);
 		_exit(e->code == ERR_UNIMPLEMENTED || strstr(e->msg, "cannot load UCX") ? 77 : 1);
 	}
+	return w;
+}
+
+static void member(const struct shape *s, int i)
+{
+	struct pe p[MAXP];
+	pthread_t t[MAXP];
+	struct kv *kv;
+	struct sym_world *w = join(s, i, &kv);
+
 	for (int k = 0; k < s->ndev[i]; k++) {
 		p[k] = (struct pe){ .w = w, .me = sym_first(w) + k, .n = sym_npe(w) };
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -999,17 +1008,8 @@ static void orphan(const struct shape *s, int i)
 {
 	struct pe q = { .name = "death" }, *p = &q;
 	struct kv *kv;
-	char text[20];
 
-	shape_name = s->name;
-	snprintf(text, sizeof text, "%d", s->nproc);
-	conf_set("PROCESSES", text);
-	snprintf(text, sizeof text, "%d", i);
-	conf_set("PROCESS", text);
-	conf_set("TRANSPORT", s->road);
-	OK(sym_boot_env(&kv));
-	struct sym_opts o = { .nlocal = 1, .boot = kv, .threads = 1, .chaos = s->chaos != 0, .seed = s->chaos };
-	OK(sym_open(&o, &p->w));
+	p->w = join(s, i, &kv);
 	p->me = i;
 	p->n = s->nproc;
 	p->all = sym_team_world(p->w, i);
