@@ -148,7 +148,8 @@ struct err *sym_settle(struct sym_ep *ep, int pe);
 uint64_t sym_sent(const struct sym_ep *ep, int pe);
 struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line);
 
-/* Bytes [off, off + n) of pe's heap: where they are if the heap is mapped, else a copy in buf (n bytes). */
+/* Bytes [off, off + n) of pe's heap: where they are if the heap is mapped, else a copy in buf (n bytes).  Anything if pe has
+ * died: whoever goes on waits for pe once more, or asks sym_check. */
 const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf);
 void sym_get(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n);
 /* The same, but dst is filled later: *left, which counts what is under way, is one more until then. */

@@ -60,7 +60,7 @@ static void *chat(void *v)
 				break;
 			const uint64_t *x = sym_at(ep, peer[k], m.off, m.n, buf);
 			for (size_t i = 0; i < words && !d->err; i++)
-				if (m.n != bytes || x[i] != ((uint64_t)peer[k] << 32 | (uint64_t)r << 16 | i))
+				if ((m.n != bytes || x[i] != ((uint64_t)peer[k] << 32 | (uint64_t)r << 16 | i)) && !(d->err = sym_check(ep, peer[k], 1, 0)))
 					d->err = ERR(INTERNAL, "round %d: word %zu from %d is %llx", r, i, peer[k], (unsigned long long)x[i]);
 			sym_return(ep, peer[k], true);
 		}
