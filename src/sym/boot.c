@@ -2,7 +2,8 @@
  *
  * The server speaks lines: the client shows "rondo <token>", then "put <key> <n>" and n bytes (answer "ok" or
  * "exists"), or "get <key> <ms>" (answer "value <n>" and n bytes, or "late").  One thread a connection; whoever
- * does not show the token within a few seconds is cut off. */
+ * does not show the token within a few seconds is cut off, earlier if many others wait to be heard: strangers may not
+ * take the descriptors that the process needs itself. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -18,7 +19,7 @@
 
 #include "impl.h"
 
-enum { KEY = 128, VALUE = 1 << 20, GREET_S = 5, CLIENTS = 4096, RETRY_MS = 20 };
+enum { KEY = 128, VALUE = 1 << 20, GREET_S = 5, CLIENTS = 4096, UNHEARD = 32, UNHEARD_MS = 200, RETRY_MS = 20 };
 
 static char *text_copy(const char *s)
 {
@@ -84,7 +85,8 @@ struct sym_server {
 	pthread_cond_t cond;              /* a key was put, a client left */
 	struct pair *all;
 	char *token;
-	int *client, nclient;             /* sockets */
+	struct { int fd; bool heard; double since; } *client;     /* in the order in which they came; heard: has shown the token */
+	int nclient;
 	bool stop;
 };
 
@@ -142,6 +144,17 @@ static bool serve_get(struct sym_server *v, int s, const char *key, int ms)
 
 struct client { struct sym_server *v; int fd; };
 
+/* Under the lock. */
+static void forget(struct sym_server *v, int fd)
+{
+	for (int i = 0; i < v->nclient; i++)
+		if (v->client[i].fd == fd) {
+			memmove(v->client + i, v->client + i + 1, (size_t)(--v->nclient - i) * sizeof *v->client);
+			break;
+		}
+	close(fd);
+}
+
 static void *client_main(void *u)
 {
 	struct client *c = u;
@@ -155,6 +168,10 @@ static void *client_main(void *u)
 	bool ok = recv_line(s, line, sizeof line, clock_s() + GREET_S) && !strcmp(line, want);
 	if (!ok)
 		log_line(LOG_WARN, "a stranger on the job's store was cut off");
+	pthread_mutex_lock(&v->lock);
+	for (int i = 0; i < v->nclient; i++)
+		v->client[i].heard |= ok && v->client[i].fd == s;
+	pthread_mutex_unlock(&v->lock);
 	while (ok && recv_line(s, line, sizeof line, 0))
 		if (sscanf(line, "put %127s %lld", key, &n) == 2 && n >= 0 && n <= VALUE)
 			ok = serve_put(v, s, key, (size_t)n);
@@ -163,13 +180,29 @@ static void *client_main(void *u)
 		else
 			ok = false;
 	pthread_mutex_lock(&v->lock);
-	for (int i = 0; i < v->nclient; i++)
-		if (v->client[i] == s)
-			v->client[i] = v->client[--v->nclient];
-	close(s);
+	forget(v, s);
 	pthread_cond_broadcast(&v->cond);
 	pthread_mutex_unlock(&v->lock);
 	return NULL;
+}
+
+/* Is there room for one more who has not shown the token?  Makes some for the next time. */
+static bool room(struct sym_server *v)
+{
+	int unheard = 0, oldest = -1;
+
+	pthread_mutex_lock(&v->lock);
+	for (int i = v->nclient; i-- > 0;)
+		if (!v->client[i].heard) {
+			unheard++;
+			oldest = i;
+		}
+	bool full = unheard >= UNHEARD;
+	if (full && clock_s() - v->client[oldest].since > UNHEARD_MS / 1e3)
+		shutdown(v->client[oldest].fd, SHUT_RDWR);      /* its thread does the rest */
+	full &= !v->stop;                 /* accept says then that it is over */
+	pthread_mutex_unlock(&v->lock);
+	return !full;
 }
 
 static void *server_main(void *u)
@@ -180,6 +213,10 @@ static void *server_main(void *u)
 	for (;;) {
 		struct client *c;
 		pthread_t t;
+		if (!room(v)) {
+			nanosleep(&(struct timespec){ 0, RETRY_MS * 1000000 }, NULL);
+			continue;
+		}
 		if ((s = accept4(v->fd, NULL, NULL, SOCK_CLOEXEC)) < 0) {
 			if (errno == EINVAL || errno == EBADF)         /* shut down */
 				return NULL;
@@ -190,22 +227,23 @@ static void *server_main(void *u)
 		}
 		setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 		pthread_mutex_lock(&v->lock);
-		bool room = v->nclient < CLIENTS && !v->stop;
-		if (room)
-			v->client[v->nclient++] = s;
+		bool taken = v->nclient < CLIENTS && !v->stop;
+		if (taken) {
+			v->client[v->nclient].fd = s;
+			v->client[v->nclient].heard = false;
+			v->client[v->nclient++].since = clock_s();
+		}
 		pthread_mutex_unlock(&v->lock);
-		c = room ? mem_alloc(sizeof *c) : NULL;
-		if (c)
-			*c = (struct client){ v, s };
-		if (!c || pthread_create(&t, NULL, client_main, c)) {
-			pthread_mutex_lock(&v->lock);
-			if (c)
-				v->nclient--;
-			pthread_mutex_unlock(&v->lock);
-			free(c);
-			close(s);
-		} else
+		c = mem_alloc(sizeof *c);
+		*c = (struct client){ v, s };
+		if (taken && !pthread_create(&t, NULL, client_main, c)) {
 			pthread_detach(t);
+			continue;
+		}
+		free(c);
+		pthread_mutex_lock(&v->lock);
+		forget(v, s);
+		pthread_mutex_unlock(&v->lock);
 	}
 }
 
@@ -273,7 +311,7 @@ void sym_server_free(struct sym_server *v)
 	v->stop = true;
 	shutdown(v->fd, SHUT_RDWR);
 	for (int i = 0; i < v->nclient; i++)
-		shutdown(v->client[i], SHUT_RDWR);
+		shutdown(v->client[i].fd, SHUT_RDWR);
 	pthread_cond_broadcast(&v->cond);
 	while (v->nclient)
 		pthread_cond_wait(&v->cond, &v->lock);

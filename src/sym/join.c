@@ -302,8 +302,8 @@ static void pending_read(struct sym_world *w, int i)
 	if (fd >= 0)
 		close(fd);
 	if (its.ok && j->pending[i].maps) {
-		linked(w, proc, dup(s), pidfd_of(s));
-		pending_drop(j, i);
+		linked(w, proc, s, pidfd_of(s));
+		j->pending[i] = j->pending[--j->npending];
 	} else {
 		sym_region_free(&p->region);
 		pending_drop(j, i);
