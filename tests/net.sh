@@ -110,8 +110,8 @@ ended 2
 verdict "a process of the other host stopped for a while" $?
 
 # Somebody talks nonsense to the ports of a job, or nothing.
-start "$a" 0 2 "${member[@]}" 1 40000 ucx
-start "$b" 1 2 "${member[@]}" 1 40000 ucx
+start "$a" 0 2 "${member[@]}" 1 120000 ucx
+start "$b" 1 2 "${member[@]}" 1 120000 ucx
 sleep 1
 ip netns exec "$b" python3 - <<'END' >"$tmp/nonsense" 2>&1
 import os, socket
