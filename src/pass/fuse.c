@@ -34,7 +34,7 @@ struct fuse {
 	bool *is_result;
 	int nuse;
 	int *before, *after;     /* per op with an effect: the one before and after it; else -1 */
-	int *seen, *todo, round; /* of path_outside */
+	int *seen, *work, round; /* of path_outside */
 };
 
 enum { MOST_OPS = 256, FEW_OPS = 64 };
@@ -159,16 +159,16 @@ struct reader { int op; bool direct, spread, moved; };   /* op -1: a result or a
 
 static int readers(const struct fuse *f, ir_val v, struct reader *out, int cap)
 {
-	struct { ir_val v; bool direct, spread, moved; } todo[64];
+	struct { ir_val v; bool direct, spread, moved; } work[64];
 	int n = 0, nt = 0;
-	todo[nt].v = v;
-	todo[nt].direct = true;
-	todo[nt].spread = todo[nt].moved = false;
+	work[nt].v = v;
+	work[nt].direct = true;
+	work[nt].spread = work[nt].moved = false;
 	nt++;
 	while (nt) {
 		nt--;
-		ir_val x = todo[nt].v;
-		bool direct = todo[nt].direct, spread = todo[nt].spread, moved = todo[nt].moved;
+		ir_val x = work[nt].v;
+		bool direct = work[nt].direct, spread = work[nt].spread, moved = work[nt].moved;
 		if (f->is_result[x]) {
 			if (n == cap)
 				return -1;
@@ -178,15 +178,15 @@ static int readers(const struct fuse *f, ir_val v, struct reader *out, int cap)
 			int i = f->user_op[u];
 			const struct ir_op *o = &f->fn->op.p[i];
 			if (view(o)) {
-				if (nt == (int)NELEM(todo))
+				if (nt == (int)NELEM(work))
 					return -1;
 				const struct ir_type_info *a = ir_vtype(f->m, f->fn, x), *b = ir_vtype(f->m, f->fn, o->out);
 				int64_t da[IR_MAX_RANK], db[IR_MAX_RANK];
 				bool unit = same(squeeze(a, da), da, squeeze(b, db), db);
-				todo[nt].v = o->out;
-				todo[nt].direct = false;
-				todo[nt].spread = spread || b->count > a->count;
-				todo[nt].moved = moved || (o->kind == IR_broadcast ? false : o->kind == IR_reshape ? !unit : true);
+				work[nt].v = o->out;
+				work[nt].direct = false;
+				work[nt].spread = spread || b->count > a->count;
+				work[nt].moved = moved || (o->kind == IR_broadcast ? false : o->kind == IR_reshape ? !unit : true);
 				nt++;
 				continue;
 			}
@@ -207,7 +207,7 @@ static bool reach(struct fuse *f, int x, int g, int end, int *n)
 		return true;
 	for (int y = f->grp[x] < 0 ? x : f->g.p[f->grp[x]].first; y >= 0; y = f->next_member[y]) {
 		f->seen[y] = f->round;
-		f->todo[(*n)++] = y;
+		f->work[(*n)++] = y;
 	}
 	return false;
 }
@@ -229,7 +229,7 @@ static bool path_outside(struct fuse *f, int i, int g)
 		if (f->grp[f->user_op[u]] != g)
 			reach(f, f->user_op[u], g, end, &n);
 	for (int steps = 0; n; steps++) {
-		int k = f->todo[--n];
+		int k = f->work[--n];
 		const struct ir_op *o = &fn->op.p[k];
 		if (steps == MOST || reach(f, f->after[k], g, end, &n))
 			return true;
@@ -622,7 +622,7 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 	f->before = ARENA_NEW(f->a, int, n);
 	f->after = ARENA_NEW(f->a, int, n);
 	f->seen = ARENA_NEW(f->a, int, n);
-	f->todo = ARENA_NEW(f->a, int, n);
+	f->work = ARENA_NEW(f->a, int, n);
 	f->nuse = f->round = 0;
 	f->g.n = 0;
 	int effect = -1;
@@ -771,10 +771,10 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 	 * is judged, and taken whole, on its plain body.  Reducers, comparators and groups stay as they are. */
 	size_t cap = m->fn.n;
 	bool *seen = ARENA_NEW(&order, bool, cap);
-	ARR(ir_fnid) todo = {0};
-	arr_push(&todo, 1);
-	while (todo.n) {
-		ir_fnid id = todo.p[--todo.n];
+	ARR(ir_fnid) work = {0};
+	arr_push(&work, 1);
+	while (work.n) {
+		ir_fnid id = work.p[--work.n];
 		z.fn = ir_fn_of(m, id);
 		pass_replace(m, id, fuse_fn(&z));
 		arena_reset(&a);
@@ -787,11 +787,11 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 			for (int k = 0; k < n; k++)
 				if (r[k] < cap && !seen[r[k]]) {
 					seen[r[k]] = true;
-					arr_push(&todo, r[k]);
+					arr_push(&work, r[k]);
 				}
 		}
 	}
-	arr_free(&todo);
+	arr_free(&work);
 	arr_free(&z.g);
 	pass_rewrite(m, nothing, NULL, NULL);       /* drops what only groups read */
 	arena_fini(&a);
