@@ -227,6 +227,7 @@ static struct err *meet(const struct call *q, const int *pe, int n)
 static struct err *await(const struct call *q, handle *req, int nreq, const int *pe, int n)
 {
 	double since = clock_s();
+	bool crowd = q->c->npe > q->c->table.cores;
 	struct err *e = NULL;
 
 	for (int i = 0, look = 0; i < nreq && !e;) {
@@ -235,11 +236,13 @@ static struct err *await(const struct call *q, handle *req, int nreq, const int 
 			e = failed("a transfer", code);
 		else if (done)
 			i++;
-		else if (++look % LOOKS == 0) {
-			for (int k = 0; k < n && !e; k++)
+		else {
+			bool check = ++look % LOOKS == 0;
+			for (int k = 0; k < n && check && !e; k++)
 				if (pe[k] >= 0 && pe[k] != sym_ep_pe(q->ep))
 					e = sym_check(q->ep, pe[k], q->site, clock_s() - since);
-			sched_yield();
+			if (check || crowd)
+				sched_yield();
 		}
 	}
 	if (e) {
@@ -297,7 +300,7 @@ static struct err *no_room(int64_t n) { return ERR(EXHAUSTED, "out of host memor
 
 struct err *mpi_flow(const struct call *q, const struct flow *fl)
 {
-	int64_t piece = MIN(fl->bytes, MAX(STAGE / q->n, SHORT)), room = (fl->each ? 2 : 1) * q->n * piece + (fl->each ? 0 : piece);
+	int64_t piece = MIN(fl->bytes, MAX(STAGE / q->n & ~(int64_t)63, SHORT)), room = (fl->each ? 2 : 1) * q->n * piece + (fl->each ? 0 : piece);
 	struct where w[MAX_ROW];
 	handle comm, req = 0;
 

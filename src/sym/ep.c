@@ -100,10 +100,17 @@ static struct err *absent(struct sym_ep *ep, int pe, uint32_t site);
 struct err *sym_check(struct sym_ep *ep, int pe, uint32_t site, double waited)
 {
 	struct sym_world *w = ep->world;
+	struct chan *c = &ep->chan[pe];
+	bool left = chan_left(c), well = left && atomic_load_explicit(&c->ret->failed, memory_order_acquire) < c->epoch;
+	struct err *e = hopeless(ep, pe, site);
 
-	TRY(hopeless(ep, pe, site));
-	/* Who has left in order has done its part. */
-	if (chan_left(&ep->chan[pe]) && atomic_load_explicit(&ep->chan[pe].ret->failed, memory_order_acquire) >= ep->chan[pe].epoch)
+	/* Who has left the launch well has done its part, and may have left the job since. */
+	if (e && e->code == ERR_UNAVAILABLE && well && atomic_load(&w->process[w->peer[pe].proc].life) == SYM_LEFT) {
+		err_free(e);
+		e = NULL;
+	}
+	TRY(e);
+	if (left && !well)
 		return absent(ep, pe, site);
 	return w->patience && waited > w->patience ? late(ep, pe, site, waited, true) : NULL;
 }

@@ -113,9 +113,15 @@ static void open_mpi(void **state)
 {
 	under("mpirun.openmpi --oversubscribe --bind-to none --mca btl_vader_single_copy_mechanism none", 2);
 	under("mpirun.openmpi --oversubscribe --bind-to none --mca btl_vader_single_copy_mechanism none", 3);
+	under("mpirun.openmpi --oversubscribe --bind-to none --mca btl_vader_single_copy_mechanism none", 5);
 }
 
-static void mpich(void **state) { under("mpirun.mpich", 2); }
+/* Six: more than cores, and what one stages of six is no whole number of elements unless somebody sees to it. */
+static void mpich(void **state)
+{
+	under("mpirun.mpich", 2);
+	under("mpirun.mpich", 6);
+}
 #endif
 
 /* Where it cannot be, it says why, and what is to be done by it is done otherwise. */
