@@ -5,6 +5,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 member=("$PWD/$1/unit/sym_procs" member)
+conform=("$PWD/$1/unit/sym_conform" member)
 # shellcheck source=tests/verdict.sh
 . tests/verdict.sh
 tmp="$(mktemp -d)"
@@ -68,6 +69,13 @@ for i in 2 3; do start "$b" "$i" 4 "${member[@]}" 1 50; done
 ended 4
 verdict "two processes on each of two hosts" $?
 
+# What the library promises, every case of it: PEs as threads, as processes, and on two hosts at once.
+start "$a" 0 3 "${conform[@]}" 2
+start "$a" 1 3 "${conform[@]}" 1
+start "$b" 2 3 "${conform[@]}" 1
+ended 3
+verdict "every promise, between two hosts" $?
+
 start "$a" 0 2 env RONDO_CHAOS=7 "${member[@]}" 1 20 chaos
 start "$b" 1 2 env RONDO_CHAOS=8 "${member[@]}" 1 20 chaos
 ended 2
@@ -78,6 +86,10 @@ start "$a" 0 2 "${member[@]}" 1 50 ucx
 start "$b" 1 2 "${member[@]}" 1 50 ucx
 ended 2
 verdict "a slow cable" $?
+start "$a" 0 2 "${conform[@]}" 1
+start "$b" 1 2 "${conform[@]}" 1
+ended 2
+verdict "every promise, over a slow cable" $?
 ip netns exec "$a" tc qdisc del dev wire root
 
 # The cable is pulled for three seconds.

@@ -885,25 +885,31 @@ static struct sym_world *join(const struct shape *s, int i, struct kv **kv)
 	return w;
 }
 
-static void member(const struct shape *s, int i)
+/* Every case, on the n PEs of this process. */
+static void all_cases(struct sym_world *w, int n, bool slow)
 {
 	struct pe p[MAXP];
 	pthread_t t[MAXP];
-	struct kv *kv;
-	struct sym_world *w = join(s, i, &kv);
 
-	for (int k = 0; k < s->ndev[i]; k++) {
-		p[k] = (struct pe){ .w = w, .me = sym_first(w) + k, .n = sym_npe(w) };
+	for (int k = 0; k < n; k++) {
+		p[k] = (struct pe){ .w = w, .me = sym_first(w) + k, .n = sym_npe(w), .slow = slow };
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 		p[k].slow = true;
 #endif
-		p[k].slow |= !strcmp(s->road, "ucx");
 		pthread_create(&t[k], NULL, pe_main, &p[k]);
 	}
-	for (int k = 0; k < s->ndev[i]; k++)
+	for (int k = 0; k < n; k++)
 		pthread_join(t[k], NULL);
 	if (sym_guard_broken())
 		_exit(2);
+}
+
+static void member(const struct shape *s, int i)
+{
+	struct kv *kv;
+	struct sym_world *w = join(s, i, &kv);
+
+	all_cases(w, s->ndev[i], !strcmp(s->road, "ucx"));
 	sym_close(w);
 	sym_boot_free(kv);
 	_exit(0);
@@ -1059,8 +1065,32 @@ static void death(void **state)
 	}
 }
 
-int main(void)
+/* As one process of a job that somebody else started: sym_conform member DEVICES. */
+static int member_main(int n)
 {
+	struct sym_world *w;
+	struct kv *kv;
+	struct err *e = sym_boot_env(&kv);
+
+	shape_name = "job";
+	struct sym_opts o = { .nlocal = n, .boot = kv, .threads = n, .guard = true, .chaos = conf_int(CONF_CHAOS) != 0, .seed = (uint64_t)conf_int(CONF_CHAOS) };
+	if (!e)
+		e = sym_open(&o, &w);
+	if (e) {
+		fprintf(stderr, "%s\n", e->msg);
+		return 1;
+	}
+	all_cases(w, n, true);
+	printf("process %d of %d: every case passed\n", sym_proc(w), sym_nproc(w));
+	sym_close(w);
+	sym_boot_free(kv);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 2 && !strcmp(argv[1], "member"))
+		return member_main(MIN(MAX(atoi(argv[2]), 1), MAXP));
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(threads), cmocka_unit_test(processes), cmocka_unit_test(chaos), cmocka_unit_test(ucx), cmocka_unit_test(death),
 	};
