@@ -326,8 +326,8 @@ void sym_stream_call(struct sym_stream *s, const char *what, struct err *(*fn)(v
 /* Collectives on streams (coll.h has those that move data) have endpoints and words of their own: the PE may be in another
  * collective of the same team meanwhile.  All of a PE's, over all its streams, are done one at a time in the order in which they
  * were enqueued, which must be the same for any two PEs that do them together.  A member whose stream has failed before takes part
- * by failing, so it fails for all; so does one that is cancelled: only then may a member's memory still be in use by others,
- * until they have failed as well. */
+ * by failing, so it fails for all; so does one that is cancelled, but for those who need no more of it than it has sent: only then
+ * may a member's memory still be in use by others, until they have failed or ended as well. */
 
 /* As sym_team_barrier, for what this stream did and, streams apart, the PE. */
 void sym_stream_barrier(struct sym_stream *s, struct sym_team *t);

@@ -825,6 +825,57 @@ static void stream_collectives(struct pe *p)
 	coll_free(own);
 }
 
+static bool summed(const struct pe *p, const int64_t *y, int64_t n)
+{
+	for (int64_t j = 0; j < n; j++)
+		if (y[j] != (int64_t)p->n * (p->n - 1) / 2 + p->n * j)
+			return false;
+	return true;
+}
+
+/* The last PE's stream is cancelled within a collective for which the others have not come: who needs more of it than it has sent
+ * fails, nobody gets a wrong sum, and other streams go on with the same collectives' memory. */
+static void stream_cancelled(struct pe *p)
+{
+	enum { MOST = 200000 };
+	static const int64_t size[] = { 1, 3000, MOST };
+	static const struct coll_red add = { .op = RED_add, .dtype = DT_i64 };
+	int64_t *x = malloc(MOST * sizeof *x), *y = malloc(MOST * sizeof *y);
+	struct coll_table table;
+	struct sym_stream *s;
+
+	coll_table_init(&table);
+	struct coll *c = coll_new_stream(p->w, p->me, &table);
+	for (size_t i = 0; i < NELEM(size) && p->n > 1; i++) {
+		for (int64_t j = 0; j < size[i]; j++)
+			x[j] = p->me + j;
+		OK(sym_stream_new(p->w, p->me, "late", &s));
+		if (p->me == p->n - 1) {
+			coll_stream_all_reduce(c, s, p->all, &add, size[i], x, y);
+			usleep(i * 3000);
+			sym_stream_cancel(s);
+			FAILS(sym_stream_sync(s), CANCELLED);
+		}
+		OK(sym_team_barrier(p->all));
+		if (p->me < p->n - 1) {
+			coll_stream_all_reduce(c, s, p->all, &add, size[i], x, y);
+			struct err *e = sym_stream_sync(s);
+			CHECK(e ? e->code == ERR_ABORTED : summed(p, y, size[i]));
+			err_free(e);
+		}
+		sym_stream_free(s);
+		OK(sym_team_barrier(p->all));
+		OK(sym_stream_new(p->w, p->me, "next", &s));
+		coll_stream_all_reduce(c, s, p->all, &add, size[i], x, y);
+		OK(sym_stream_sync(s));
+		CHECK(summed(p, y, size[i]));
+		sym_stream_free(s);
+	}
+	coll_free(c);
+	free(x);
+	free(y);
+}
+
 /* --- running them ------------------------------------------------------------------------------------------- */
 
 static const struct { const char *name; void (*fn)(struct pe *); } cases[] = {
@@ -832,6 +883,7 @@ static const struct { const char *name; void (*fn)(struct pe *); } cases[] = {
 	{ "many nbi", many_nbi }, { "strided", strided }, { "elements", elements }, { "put and signal", put_signal }, { "fences", fences },
 	{ "store buffering", store_buffering }, { "atomics", atomics }, { "waits", waits }, { "idle", idle }, { "contexts", contexts },
 	{ "streams", streams }, { "collectives on streams", stream_collectives },
+	{ "a collective is cancelled", stream_cancelled },
 };
 
 static void *pe_main(void *v)
