@@ -136,7 +136,8 @@ static struct err *broadcast(struct coll *c, const struct coll_group *g, uint32_
 	APART(src, n, dst, n, true, move_broadcast(&q, root, src, dst, n));
 }
 
-static struct err *permute(struct coll *c, uint32_t site, uint8_t a, int from, int to, int64_t n, const void *src, void *dst)
+/* cycle: NULL if it is not known, or not to all of it.  in_place: all of it have their result where the operand is. */
+static struct err *permute(struct coll *c, uint32_t site, uint8_t a, int from, int to, int64_t n, const void *src, void *dst, const struct cycle *cycle, bool in_place)
 {
 	int self = sym_ep_pe(c->ep), pe[3] = { self, to, from };
 	struct coll_group g = { 2, 0, pe };
@@ -150,11 +151,18 @@ static struct err *permute(struct coll *c, uint32_t site, uint8_t a, int from, i
 	}
 	struct call q = call_of(c, &g, site, COLL_permute, n, a);
 	q.n = 3;
+	if (q.algo == COLL_direct && in_place)
+		q.algo = COLL_rotate;
+	for (int k = 0; k < (cycle ? cycle->n : 0); k++)      /* of several hosts: all of them see it */
+		if (!sym_direct(c->ep, cycle->pe[k]))
+			cycle = NULL;
+	if (q.algo == COLL_rotate && !cycle)
+		q.algo = COLL_direct;
 	if (from >= 0 || to >= 0) {
 		void *tmp = NULL;
 		if (to >= 0)
 			TRY(apart(&src, n, dst, n, true, &tmp));
-		struct err *e = move_permute(&q, from, to, src, dst, n);
+		struct err *e = move_permute(&q, from, to, src, dst, n, cycle);
 		free(tmp);
 		TRY(e);
 	}
@@ -253,7 +261,10 @@ struct err *coll_broadcast(struct coll *c, const struct coll_group *g, uint32_t 
 
 struct err *coll_permute(struct coll *c, uint32_t site, int from, int to, int64_t bytes, const void *src, void *dst)
 {
-	return whole(c, permute(c, site, COLL_auto, from, to, bytes, src, dst));
+	int self = sym_ep_pe(c->ep);
+	struct cycle pair = { 2, self > to, false, { MIN(self, to), MAX(self, to) } };
+
+	return whole(c, permute(c, site, COLL_auto, from, to, bytes, src, dst, from == to && to >= 0 ? &pair : NULL, false));
 }
 
 struct err *coll_scan(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, bool exclusive, int64_t count, const void *src, void *dst)
@@ -285,7 +296,19 @@ static void group_of(const struct coll_cx *cx, const struct prog_coll *c, int *p
 	g->me = pg->rank[cx->pos];
 }
 
-struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr, const struct coll_then *then)
+/* Those that permute c links with cx; none if they are too many. */
+static void cycle_of(const struct coll_cx *cx, const struct prog_coll *c, struct cycle *out)
+{
+	int at[COLL_CYCLE];
+
+	out->n = prog_cycle(cx->p->table[c->pairs].v, cx->p->table[c->pairs + 1].v, cx->pos, at, &out->open);
+	for (int k = 0; k < out->n; k++) {
+		out->pe[k] = cx->pe[at[k]];
+		out->me = at[k] == cx->pos ? k : out->me;
+	}
+}
+
+struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr, bool in_place, const struct coll_then *then)
 {
 	char *const *res = ptr + c->nin;
 	int64_t n = c->outer * c->inner;
@@ -295,8 +318,11 @@ struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t sit
 
 	if (c->kind == COLL_permute) {
 		int64_t src = cx->p->table[c->pairs].v[cx->pos], dst = cx->p->table[c->pairs + 1].v[cx->pos];
+		struct cycle all = { 0 };
+		if (in_place)
+			cycle_of(cx, c, &all);
 		for (int i = 0; i < c->nin; i++)
-			TRY(permute(cx->c, site, c->algo, src < 0 ? -1 : cx->pe[src], dst < 0 ? -1 : cx->pe[dst], n, ptr[i], res[i]));
+			TRY(permute(cx->c, site, c->algo, src < 0 ? -1 : cx->pe[src], dst < 0 ? -1 : cx->pe[dst], n, ptr[i], res[i], in_place && all.n ? &all : NULL, in_place));
 		return NULL;
 	}
 	group_of(cx, c, pe, &g);
@@ -356,11 +382,15 @@ int coll_peers(const struct prog *p, const int *pe, int pos, int *out)
 	for (uint32_t i = 0; i < p->ncoll; i++) {
 		const struct prog_coll *c = &p->coll[i];
 		if (c->kind == COLL_permute) {
-			for (int k = 0; k < 2; k++) {
-				int64_t o = p->table[c->pairs + (uint32_t)k].v[pos];
-				if (o >= 0)
-					seen[o] = true;
-			}
+			const int64_t *from = p->table[c->pairs].v, *to = p->table[c->pairs + 1].v;
+			int all[COLL_CYCLE];
+			bool open;
+			for (int k = prog_cycle(from, to, pos, all, &open); k-- > 0;)      /* in place all of them meet */
+				seen[all[k]] = true;
+			if (from[pos] >= 0)
+				seen[from[pos]] = true;
+			if (to[pos] >= 0)
+				seen[to[pos]] = true;
 			continue;
 		}
 		const struct prog_group *g = &p->group[c->group];
@@ -386,7 +416,8 @@ bool coll_lends(const struct coll *c, const struct prog_coll *k)
 
 	if (k->kind != COLL_permute || c->far)
 		return false;
-	return (k->algo ? (enum coll_algo)k->algo : coll_choose(&c->table, COLL_permute, topo, k->outer * k->inner)) == COLL_direct;
+	enum coll_algo a = k->algo ? (enum coll_algo)k->algo : coll_choose(&c->table, COLL_permute, topo, k->outer * k->inner);
+	return a == COLL_direct || a == COLL_rotate;
 }
 
 struct err *coll_lend(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, const void *src, void *dst, struct coll_loan *l, char **at)

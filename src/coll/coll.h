@@ -132,7 +132,8 @@ void coll_drop(struct coll_loan *l);
  * them; what is where the result should be is undefined.  All members must say the same. */
 enum { COLL_UNIT = 16384 };   /* what unit must divide */
 struct coll_then { void (*run)(void *user, const char *at, char *to, int64_t lo, int64_t hi); void *user; int64_t unit; char *out; bool late; };
-/* Take part in c.  ptr: addresses of the operands, then of the results.  then: NULL, or what follows. */
-struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr, const struct coll_then *then);
+/* Take part in c.  ptr: addresses of the operands, then of the results.  in_place: they are the same, on all devices
+ * (prog_in_place).  then: NULL, or what follows. */
+struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr, bool in_place, const struct coll_then *then);
 
 #endif

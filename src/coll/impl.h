@@ -139,7 +139,10 @@ struct err *reduce_scan(const struct call *q, const struct coll_red *r, bool exc
 struct blocks { const char *x; int64_t nx, send; struct strided from; char *y; int64_t ny, place; struct strided to; int64_t n; };
 struct err *move_blocks(const struct call *q, const struct blocks *b);
 struct err *move_broadcast(const struct call *q, int root, const char *x, char *y, int64_t n);
-struct err *move_permute(const struct call *q, int from, int to, const char *x, char *y, int64_t n);
+/* Whom a permute links, in the order of sending; open: the first receives nothing. */
+struct cycle { int n, me; bool open; int pe[COLL_CYCLE]; };
+/* y, known to all of them alike: NULL if it is not. */
+struct err *move_permute(const struct call *q, int from, int to, const char *x, char *y, int64_t n, const struct cycle *c);
 struct err *move_barrier(const struct call *q);
 /* The operands of all, n bytes each, by rank: all[k * n]. */
 struct err *gather_doubling(const struct call *q, const char *x, int64_t n, char *all);

@@ -289,8 +289,48 @@ out:
 	return from >= 0 ? grant_end(q, &g, y, n, e) : e;
 }
 
+/* Member r of a cycle moves slice r of all operands, a few lines at a time: in place, with two meetings of the cycle.  What is
+ * used where it lies changes hands once for each part that another moved, and no line is written that somebody else has
+ * only read (docs/sym.md).  *done: false where somebody's memory is not in its heap. */
+static struct err *permute_rotate(const struct call *all, const struct cycle *c, const char *x, char *y, int64_t n, bool *done)
+{
+	enum { ELSEWHERE = -1, SOME = 4096 };
+	struct call q = *all;
+	_Alignas(64) char last[SOME], buf[SOME];
+	size_t at[COLL_CYCLE], to[COLL_CYCLE];
+	char *base = sym_ep_base(q.ep);
+	bool here = loan_here(&q, x) && loan_here(&q, y);
+	int64_t slice = ((n + c->n - 1) / c->n + SOME - 1) / SOME * SOME, lo = MIN(c->me * slice, n), hi = MIN(lo + slice, n);
+
+	q.n = c->n, q.me = c->me, q.pe = c->pe;
+	TRY(loan_exchange(&q, (size_t)(x - base), here ? (size_t)(y - base) : (size_t)ELSEWHERE, at, to));
+	for (int k = 0; k < q.n; k++)
+		here &= to[k] != (size_t)ELSEWHERE;
+	*done = here;
+	for (int k = 0; k < q.n && !here; k++)
+		if (k != q.me)
+			sym_return(q.ep, q.pe[k], false);
+	if (!here)
+		return NULL;
+	for (int64_t o = lo; o < hi; o += SOME) {
+		size_t len = (size_t)MIN(hi - o, SOME);
+		if (!c->open)
+			memcpy(last, sym_at(q.ep, q.pe[q.n - 1], at[q.n - 1] + (size_t)o, len, last), len);
+		for (int k = q.n; k-- > 0;) {             /* k's place is free: what was there has gone on */
+			if (!k && c->open)
+				break;
+			const char *p = !k ? last : k - 1 == q.me ? x + o : sym_at(q.ep, q.pe[k - 1], at[k - 1] + (size_t)o, len, buf);
+			if (k == q.me)
+				memcpy(y + o, p, len);
+			else
+				sym_put(q.ep, q.pe[k], to[k] + (size_t)o, p, len);
+		}
+	}
+	return ready_all(&q);
+}
+
 /* Ranks 1 and 2 of q: where to send to, where to receive from; -1 nobody. */
-struct err *move_permute(const struct call *q, int from, int to, const char *x, char *y, int64_t n)
+struct err *move_permute(const struct call *q, int from, int to, const char *x, char *y, int64_t n, const struct cycle *c)
 {
 	static const int one = 1, two = 2;
 	struct single u = { q, x, y, 2 };
@@ -321,6 +361,12 @@ struct err *move_permute(const struct call *q, int from, int to, const char *x, 
 		return mpi_permute(q, from, to, x, y, n);
 	if (q->algo == COLL_push)
 		return permute_push(q, from, to, x, y, n);
+	if (q->algo == COLL_rotate) {
+		bool done;
+		TRY(permute_rotate(q, c, x, y, n, &done));
+		if (done)
+			return NULL;
+	}
 	if (q->algo != COLL_direct)
 		return flow_stage(q, &f);
 	if (to >= 0) {

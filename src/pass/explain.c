@@ -173,7 +173,7 @@ static void collectives(struct str *s, const struct prog *p, const int64_t *runs
 				int n = 0;
 				for (int d = 0; d < p->ndev; d++)
 					n += p->table[k->pairs].v[d] >= 0;
-				str_addf(s, " over %d pairs", n);
+				str_addf(s, " over %d pairs%s", n, prog_in_place(p, c) ? ", in place" : "");
 			} else {
 				str_addf(s, " in groups of %d", p->group[k->group].ncol);
 			}

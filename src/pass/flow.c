@@ -56,6 +56,8 @@ static bool reads_late(struct lw *w, const struct frame *b, ir_val par, ir_val r
 		return b->last[par] > at;
 	if (o->kind == IR_dynamic_update_slice || o->kind == IR_scatter || o->kind == IR_loop || lw_uses(b, o, par) != 1)
 		return lw_uses(b, o, par) != 1;
+	if (lw_in_place(w, g, o))
+		return ir_in(g, o, res - o->out) != par;
 	for (uint32_t k = 0; k < o->nin; k++)
 		if (ir_in(g, o, k) == par)       /* over itself, index by index */
 			return !(ir_is_elem(o->kind) || (o->kind == IR_fused && lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(g, o, 0)), k)));

@@ -113,16 +113,47 @@ bool lw_same_index(const struct lw *w, const struct ir_fn *g, uint32_t k)
 	return true;
 }
 
+/* Does src already lie where dst wants it?  An argument donated to an output does. */
+static bool same_place(const struct lw *w, const struct place *a, const struct place *b)
+{
+	return (a->store == b->store || w->store.p[a->store].donated_to == b->store) && a->off == b->off && pass_place_dense(a) && pass_place_dense(b) &&
+	       a->reg[0] == b->reg[0] && a->reg[1] == b->reg[1] && a->mul[0] == b->mul[0] && a->mul[1] == b->mul[1];
+}
+
+bool lw_in_place(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o)
+{
+	if (o->kind == IR_all_reduce)
+		return true;
+	if (o->kind != IR_collective_permute)
+		return false;
+	int n, all[COLL_CYCLE], ndev = w->p->ndev;
+	const int64_t *p = ir_attrs(fn, o, 0, &n);
+	int64_t *from = ARENA_NEW(w->tmp, int64_t, 2 * ndev), *to = from + ndev;
+	bool open;
+	for (int d = 0; d < 2 * ndev; d++)
+		from[d] = -1;
+	for (int k = 0; k + 1 < n; k += 2) {
+		if (p[k] < 0 || p[k] >= ndev || p[k + 1] < 0 || p[k + 1] >= ndev)
+			return false;
+		to[p[k]] = p[k + 1];
+		from[p[k + 1]] = p[k];
+	}
+	for (int d = 0; d < ndev; d++)
+		if (!prog_cycle(from, to, d, all, &open))
+			return false;
+	return true;
+}
+
 struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, v);
 	struct place *p = NULL;
-	bool pointwise = o->kind == IR_fused || ir_is_elem(o->kind), sum = o->kind == IR_all_reduce;   /* whose operands are apart from each other */
-	if ((pointwise && o->nout == 1) || sum)
+	bool pointwise = o->kind == IR_fused || ir_is_elem(o->kind), comm = lw_in_place(w, f->fn, o);   /* whose operands are apart from each other */
+	if ((pointwise && o->nout == 1) || comm)
 		for (uint32_t k = 0; k < o->nin && !p; k++) {
 			ir_val x = ir_in(f->fn, o, k);
-			if (sum && o->out + k != v)
+			if (comm && o->out + k != v)
 				continue;
 			const struct ir_type_info *xt = ir_vtype(w->m, f->fn, x);
 			if (xt->bytes != t->bytes || dtype_info[xt->dtype].bytes != dtype_info[t->dtype].bytes || !t->bytes)
@@ -130,6 +161,9 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 			if (o->kind == IR_fused && !lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, 0)), k))
 				continue;
 			if ((p = lw_steal(w, f, i, x)) && f->target[v] && p->store != f->target[v]->store && lw_free_at(w, f, i, f->target[v]))
+				p = NULL;
+			/* A permute whose result is wanted elsewhere had better be read where it comes from. */
+			if (p && o->kind == IR_collective_permute && (!f->target[v] || !same_place(w, p, f->target[v])))
 				p = NULL;
 			if (p) {
 				p = pass_place_like(w, p);
@@ -156,13 +190,6 @@ void lw_targets_back(struct frame *f)
 		if (f->target[o->out] && !f->target[x] && f->root[x] == x && f->last[x] == (int)i && ir_def(fn, x))
 			f->target[x] = f->target[o->out];
 	}
-}
-
-/* Does src already lie where dst wants it?  An argument donated to an output does. */
-static bool same_place(const struct lw *w, const struct place *a, const struct place *b)
-{
-	return (a->store == b->store || w->store.p[a->store].donated_to == b->store) && a->off == b->off && pass_place_dense(a) && pass_place_dense(b) &&
-	       a->reg[0] == b->reg[0] && a->reg[1] == b->reg[1] && a->mul[0] == b->mul[0] && a->mul[1] == b->mul[1];
 }
 
 /* Do two stores share bytes (an output and the argument donated to it)? */

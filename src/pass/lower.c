@@ -346,6 +346,8 @@ static struct err *lower_coll(struct lw *w, struct frame *f, int i)
 		struct place *out = f->at[o->out + k] = lw_result_at(w, f, i, o->out + k);
 		if (pass_place_bytes(out) == 0 && pass_place_bytes(in) == 0)
 			continue;
+		if (w->store.p[in->store].donated_to == out->store && in->off == out->off)
+			in = out;                        /* one name, if it is in place */
 		w->buf.p[w->store.p[in->store].buf].bits |= BUF_PEER;
 		w->buf.p[w->store.p[out->store].buf].bits |= BUF_PEER;
 		arr_push(&w->coll, c);

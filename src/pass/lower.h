@@ -108,6 +108,8 @@ struct place *lw_steal(struct lw *w, struct frame *f, int i, ir_val v);
 bool lw_free_at(struct lw *w, struct frame *f, int i, const struct place *t);
 /* Group g reads operand k only at the index it writes. */
 bool lw_same_index(const struct lw *w, const struct ir_fn *g, uint32_t k);
+/* A collective that may leave each result over its operand. */
+bool lw_in_place(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o);
 /* Place for result v of op i: where it is wanted, else over an operand that dies, else new. */
 struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v);
 /* Push the wish for a place backwards through updates in place. */

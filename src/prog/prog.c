@@ -137,6 +137,42 @@ static uint64_t hash_block(const struct prog *p, uint32_t b, uint64_t h)
 	return h;
 }
 
+bool prog_in_place(const struct prog *p, const struct prog_cmd *c)
+{
+	uint32_t n = p->coll[c->id].nin;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct prog_opnd *a = &p->opnd[c->opnd + i], *b = &p->opnd[c->opnd + n + i];
+		if (a->buf != b->buf || a->off != b->off)
+			return false;
+		for (int k = 0; k < 2; k++)
+			if (a->reg[k] != b->reg[k] || (a->reg[k] && a->mul[k] != b->mul[k]))
+				return false;
+	}
+	return true;
+}
+
+int prog_cycle(const int64_t *from, const int64_t *to, int pos, int *out, bool *open)
+{
+	int first = pos, at = pos, n = 0;
+
+	for (int k = 0; from[at] >= 0 && from[at] != pos; k++) {
+		if (k == COLL_CYCLE)
+			return 0;
+		at = (int)from[at];
+		first = MIN(first, at);
+	}
+	*open = from[at] < 0;
+	first = at = *open ? at : first;
+	do {
+		if (n == COLL_CYCLE)
+			return 0;
+		out[n++] = at;
+		at = to[at] < 0 ? first : (int)to[at];
+	} while (at != first);
+	return n;
+}
+
 uint64_t prog_comm_hash(const struct prog *p)
 {
 	return p->ncoll && p->nblock ? hash_block(p, 0, (uint64_t)p->ndev) : 0;

@@ -194,6 +194,12 @@ struct prog {
 
 struct prog *prog_new(void);
 void prog_free(struct prog *p);              /* NULL is fine */
+/* Does each result of this collective command lie where its operand lies, on all devices? */
+bool prog_in_place(const struct prog *p, const struct prog_cmd *c);
+/* The positions that a permute (its two tables) links with pos, in the order of sending, equal for all of them; open: the
+ * first receives nothing.  Returns their number; 0 if there are more than COLL_CYCLE. */
+enum { COLL_CYCLE = 8 };
+int prog_cycle(const int64_t *from, const int64_t *to, int pos, int *out, bool *open);
 void prog_print(struct str *s, const struct prog *p);        /* code objects as their keys */
 /* ERR_INVALID with line; objects cannot be given as text: such a program is refused at load. */
 struct err *prog_parse(const char *text, size_t n, struct prog **out);

@@ -107,6 +107,9 @@ static void decode_cmd(struct rt_exec *x, const struct prog_cmd *c, struct ins *
 		o->ref = &x->p->coll[c->id];
 		x->comm_ins[++x->ncomm] = (uint32_t)(o - x->ins);
 		o->imm = x->ncomm;
+		o->r0 = prog_in_place(x->p, c);
+		if (o->r0 && x->p->coll[c->id].kind == COLL_permute)
+			x->agreed = hash_bytes(&c->id, sizeof c->id, x->agreed + 3) | 1;
 	} else if (c->op == CMD_CUSTOM)
 		o->ref = &x->p->custom[c->id];
 }
@@ -133,7 +136,7 @@ static void decode(struct rt_exec *x)
 	n = 0;
 	for (uint32_t b = 0, at = 0; b < p->nblock; at += p->block[b++].n + 1) {
 		for (uint32_t i = 0, k; i < p->block[b].n; i++)
-			if (then_plan(x, b, i, &k, &then[at + i], &x->thens) && !(mark[b][k] & THEN_DONE)) {
+			if (then_plan(x, b, i, &k, &then[at + i], &x->agreed) && !(mark[b][k] & THEN_DONE)) {
 				follower[at + i] = k + 1;
 				mark[b][k] |= THEN_DONE;
 			}
@@ -395,7 +398,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 		/* What devices must agree on, and no more: how a process computes (instruction set, what it does in place) is its
 		 * own affair.  Host callbacks are known by numbers that each process gives: such a program has no common
 		 * fingerprint. */
-		uint64_t h = hash_bytes(x->name, strlen(x->name), (p->ncustom ? 0 : p->fingerprint) ^ prog_comm_hash(p) ^ x->thens);
+		uint64_t h = hash_bytes(x->name, strlen(x->name), (p->ncustom ? 0 : p->fingerprint) ^ prog_comm_hash(p) ^ x->agreed);
 		x->ident = (uint32_t)(h >> 32) | 1;
 		x->peer = mem_alloc(sizeof *x->peer * (size_t)x->nlocal);
 		x->npeer = mem_alloc(sizeof *x->npeer * (size_t)x->nlocal);

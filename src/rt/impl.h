@@ -275,7 +275,7 @@ struct rt_exec {
 	uint32_t maxptr;
 	uint32_t ident;               /* of the program, equal on all devices */
 	bool lends;                   /* lend_plan found something that is read in place */
-	uint64_t thens;               /* decisions of then_plan that all devices share */
+	uint64_t agreed;              /* decisions that all devices share: of then_plan, permutes in place */
 	uint32_t ncomm, *comm_ins;    /* its collectives in textual order: equal on all devices, however each compiled it */
 	int **peer, *npeer;           /* per local device: PEs it exchanges messages with */
 	struct rt_exec *next;         /* in c->execs */

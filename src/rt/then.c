@@ -178,5 +178,5 @@ struct err *then_run(struct frame *f, const struct ins *i)
 			int64_t nr = n / es * dtype_info[k->k->v[v].dtype].bytes;
 			t.late |= (!apart(ptr[0], r, n, nr) && (ptr[0] != r || nr != n)) || (!apart(ptr[1], r, n, nr) && (ptr[1] != r || nr != n));
 		}
-	return coll_run(&f->coll, c, (uint32_t)i->imm, ptr, &t);
+	return coll_run(&f->coll, c, (uint32_t)i->imm, ptr, i->r0, &t);
 }

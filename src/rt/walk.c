@@ -183,7 +183,7 @@ static bool run(struct frame *f, const struct ins *i)
 			const struct prog_coll *c = i->ref;
 			for (uint32_t n = 0; n < i->nopnd; n++)
 				ptr[n] = opnd_at(&o[n], base, reg);
-			f->err = coll_run(&f->coll, c, (uint32_t)i->imm, ptr, NULL);
+			f->err = coll_run(&f->coll, c, (uint32_t)i->imm, ptr, i->r0, NULL);
 			if (f->err)
 				return failed(f, i);
 			if (c->kind == COLL_permute)

@@ -69,6 +69,34 @@ def test_permute_in_a_loop():
     np.testing.assert_allclose(f(X), X + N, rtol=1e-6)
 
 
+@pytest.mark.parametrize("size", [3, 1000, 70001, 300000])
+@pytest.mark.parametrize("pairs", [[(i, (i + 1) % N) for i in range(N)], [(0, 1), (1, 0), (2, 3), (3, 2)], [(0, 2), (2, 3), (1, 0)], [(3, 0), (0, 3), (2, 2)]])
+def test_carried_permutes(pairs, size):
+    """Carries that are permuted in place; one that is read afterwards; a permuted one that is changed; a donated argument."""
+
+    def move(x):
+        return np.stack([next((x[a] for a, b in pairs if b == d), np.zeros_like(x[0])) for d in range(N)])
+
+    def turn(i, c):
+        a, b, s, t = c
+        s = s + b
+        new = lax.ppermute(b, "x", pairs)
+        t = t ^ lax.ppermute(t + b, "x", pairs)
+        return lax.ppermute(a, "x", pairs), new, s - b * i, t
+
+    x = np.random.default_rng(size).integers(-1000, 1000, (4, N, size)).astype(np.int32)
+    f = sharded(lambda a, b, s, t: lax.fori_loop(0, 5, turn, (a, b, s, t)), ins=(P("x"),) * 4, outs=P("x"))
+    got = f(*x.reshape(4, -1))
+    a, b, s, t = x
+    for i in range(5):
+        a, b, s, t = move(a), move(b), s + b - b * i, t ^ move(t + b)
+    for k, want in zip(got, (a, b, s, t)):
+        np.testing.assert_array_equal(np.reshape(k, (N, size)), want)
+    y = jax.device_put(x[0].reshape(-1), NamedSharding(mesh(), P("x")))
+    g = jax.jit(jax.shard_map(lambda x: lax.ppermute(x, "x", pairs), mesh=mesh(), in_specs=P("x"), out_specs=P("x"), check_vma=False), donate_argnums=0)
+    np.testing.assert_array_equal(np.reshape(g(y), (N, size)), move(x[0]))
+
+
 def test_two_axes():
     m = mesh(2, 2, names=("a", "b"))
     f = jax.jit(jax.shard_map(lambda x: (lax.psum(x, "a"), lax.psum(x, "b"), lax.psum(x, ("a", "b")), lax.axis_index("a")[None]),

@@ -187,7 +187,7 @@ static void *device(void *v)
 			for (int64_t i = 0; i < ny && (way >> 2) % 3 == 0; i++)
 				u.z[i] = (int32_t)i;
 		}
-		d->err = coll_run(&cx, &c, (uint32_t)round, ptr, t);
+		d->err = coll_run(&cx, &c, (uint32_t)round, ptr, inplace, t);
 		if (d->err)
 			break;
 		if (t) {
@@ -438,7 +438,7 @@ static void *reducing(void *v)
 		else
 			((float *)p)[i] = fval(d->pe, i);
 	sym_begin(ep, &l);
-	d->err = coll_run(&cx, &d->c, 1, ptr, NULL);
+	d->err = coll_run(&cx, &d->c, 1, ptr, true, NULL);
 	sym_end(ep, d->err);
 	coll_free(cc);
 	for (int64_t i = 0; i < d->n && !d->err; i++) {

@@ -174,6 +174,13 @@ static void collectives(void **state)
 	check(OUT "coll 1 permute (b0) -> (b2)", NULL);
 	check(OUT "coll 2 all_gather (b0) -> (b2)", "writes bytes 0..512 of b2");
 	check("coll 1 permute (b2) -> (b1)", "never written");
+	/* In place: it writes what all of its cycle hold. */
+	check("kern 0 copy (b0) -> (b2) coll 1 permute (b2) -> (b2) kern 0 copy (b2) -> (b1)", NULL);
+	check(OUT "kern 0 copy (b0) -> (b2) loop r1 < 5 { coll 1 permute (b2) -> (b2) }", NULL);
+	check(OUT "kern 0 copy (b0) -> (b2) coll 1 permute (b2) -> (b4)", "result b4 overlaps operand b2");
+	check(OUT "coll 1 permute (b0) -> (b0)", "writes the argument b0");
+	check("kern 0 copy (b0) -> (b2) mark 1 await 1 lane 1 kern 0 copy (b2) -> (b1) lane 1 coll 1 permute (b2) -> (b2)", "race: lane 0 writes");
+	check("kern 0 copy (b0) -> (b2) mark 1 await 1 lane 1 kern 0 copy (b2) -> (b1) lane 1 mark 2 lane 1 await 2 coll 1 permute (b2) -> (b2)", NULL);
 	/* Devices that take different ways. */
 	check(OUT "table r1 = 2 case r1 { coll 0 all_reduce (b0) -> (b2) } { coll 0 all_reduce (b0) -> (b2) }", "waits for device 1, which stands at 'coll 0");
 	check(OUT "table r1 = 2 case r1 { coll 0 all_reduce (b0) -> (b2) } { }", "waits for device 1, which has ended");

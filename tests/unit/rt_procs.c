@@ -174,8 +174,8 @@ static const int all[TOTAL] = { 0, 1, 2, 3, 4 };
 
 enum { BIG = 1 << 18 };           /* elements of what is read in place */
 
-/* In a loop: what the neighbour has, read twice where it lies, then one's own is written. */
-static void in_place(int proc)
+/* A ring of all devices, a turn of a loop at a time; body: what a turn does with b1.  lends: nothing is copied by the permute. */
+static void rounds(const char *body, bool lends)
 {
 	struct str s = { 0 };
 	struct prog *p;
@@ -192,8 +192,7 @@ static void in_place(int proc)
 		str_add(&s, "]\n");
 	}
 	str_addf(&s, "kern 0 copy (f32[%d]) -> (f32[%d])\ncoll 0 permute f32 n 1 algo direct pairs 0 redop add outer 1 inner %d\n"
-	             "run {\n kern 0 copy (b0) -> (b1)\n loop r1 < %d {\n coll 0 permute (b1) -> (b2)\n kern 0 copy (b2) -> (b3)\n"
-	             " kern 0 copy (b2) -> (b3)\n kern 0 copy (b3) -> (b1)\n }\n}\n", BIG, BIG, 4 * BIG, (int)turns);
+	             "run {\n kern 0 copy (b0) -> (b1)\n loop r1 < %d {\n %s\n }\n}\n", BIG, BIG, 4 * BIG, (int)turns, body);
 	ok("parse", prog_parse(s.p, s.n, &p));
 	str_free(&s);
 	ok("check", prog_check(p));
@@ -225,10 +224,18 @@ static void in_place(int proc)
 		rt_buffer_unref(a[i]);
 	}
 	rt_permuted(&copied, &lent);
-	if (copied != none || lent - before != turns * n * 4 * BIG)
+	if (copied - none != (lends ? 0 : turns * n * 4 * BIG) || lent - before != (lends ? turns * n * 4 * BIG : 0))
 		die("in place", "bytes were copied");
 	free(v);
 	rt_exec_unref(x);
+}
+
+/* What the neighbour has, read twice where it lies, then one's own is written; and in one buffer, by all that are in the ring. */
+static void in_place(int proc)
+{
+	rounds("coll 0 permute (b1) -> (b2)\n kern 0 copy (b2) -> (b3)\n kern 0 copy (b2) -> (b3)\n kern 0 copy (b3) -> (b1)", true);
+	rounds("coll 0 permute (b1) -> (b1)", false);
+	rounds("coll 0 permute (b1) -> (b1)\n kern 0 copy (b1) -> (b2)\n kern 0 copy (b2) -> (b1)", false);
 }
 
 static void death(int proc)
