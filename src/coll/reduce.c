@@ -18,24 +18,34 @@ static void all_take(void *v, const struct where *w, int64_t at, int64_t o, int6
 	acc_all(u->a, u->q->ep, w, u->q->n, at, u->y + o, n);
 }
 
-/* Two PEs, one message each way: both write into the other's heap and read what has come into their own. */
-static struct err *all_pair(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)
+/* Two PEs, one message each way: both write into the other's heap and read what has come into their own.  The message
+ * goes first; all that can be done while it is on its way is done then. */
+static struct err *all_pair(const struct call *q, const struct coll_red *r, const char *x, char *y, int64_t n)
 {
 	int pe = q->pe[!q->me];
 	struct sym_msg m;
+	struct acc a;
 	void *room;
 
-	if (n > SYM_INLINE && q->c->far)
+	if (n <= SYM_SHORT || q->c->far)
 		TRY(sym_slot_put(q->ep, pe, q->site, x, (size_t)n));
 	else {
 		TRY(sym_slot_room(q->ep, pe, (size_t)n, &room));
 		copy(room, x, (size_t)n);
 		sym_slot_send(q->ep, pe, q->site, (size_t)n);
 	}
-	TRY(sym_recv(q->ep, pe, q->site, SYM_SLOT_MSG, &m));
-	a->pair(n / a->elem, y, q->me ? m.data : x, q->me ? x : m.data, NULL);
-	sym_return(q->ep, pe, false);
-	return NULL;
+	acc_init(&a, r, 2);
+	struct err *e = sym_recv(q->ep, pe, q->site, SYM_SLOT_MSG, &m);
+	if (!e) {
+		const char *first = q->me ? m.data : x, *second = q->me ? x : m.data;
+		if (a.pair)
+			a.pair(n / a.elem, y, first, second, NULL);
+		else
+			acc_all(&a, q->ep, (struct where[]){ { first, -1, 0 }, { second, -1, 0 } }, 2, 0, y, n);
+		sym_return(q->ep, pe, false);
+	}
+	acc_fini(&a);
+	return e;
 }
 
 static struct err *all_loan(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)
@@ -406,11 +416,13 @@ struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t c
 	struct acc a;
 	struct err *e;
 
+	if (q->algo == COLL_slot && q->n == 2 && n <= SYM_SLOT && !t)
+		return all_pair(q, r, x, y, n);
 	acc_init(&a, r, q->n);
 	struct all u = { q, &a, x, y };
 	struct flow f = { .bytes = n, .fill = all_fill, .take = all_take, .user = &u, .from_here = x };
 	switch (q->algo) {
-	case COLL_slot: e = q->n == 2 && n <= SYM_SLOT && a.pair ? all_pair(q, &a, x, y, n) : flow_slot(q, &f); break;
+	case COLL_slot: e = flow_slot(q, &f); break;
 	case COLL_push: e = all_push(q, &a, x, y, n); break;
 	case COLL_mpi: e = mpi_all_reduce(q, &a, &f, x, y, n); break;
 	case COLL_loan: e = all_loan(q, &a, x, y, n); break;

@@ -1,6 +1,6 @@
 /* The state machine of a pair channel: one PE's view of the two rings it shares with one peer.
  *
- *   line n of a launch lies in slot (n - 1) mod CHAN_RING of the receiver's ring and carries the tick
+ *   line n of a launch lies in slot chan_slot(n) of the receiver's ring, the same for every n - CHAN_RING, and carries the tick
  *   (epoch << 32 | n) in its first and last word, epoch = launches that the pair has shared.  It may be
  *   written when line n - CHAN_RING has been returned, and in a new launch only when the peer has closed the
  *   launch before.  Returns are counts; they travel in every line of the other direction, and in a word of
@@ -30,6 +30,10 @@ struct chan {
 
 static inline uint64_t chan_tick(const struct chan *c, uint32_t n) { return c->epoch << 32 | n; }
 
+/* Neighbours in time are no neighbours in memory, and no step follows another like it: what a processor fetches because
+ * it expects to be asked for it next would be taken from who is about to write it.  CHAN_RING is a power of two. */
+static inline uint32_t chan_slot(uint32_t n) { return (n - 1) * 5 % CHAN_RING; }
+
 static inline void chan_begin(struct chan *c)
 {
 	c->epoch++;
@@ -46,7 +50,7 @@ static inline void chan_ack(struct chan *c, uint32_t n)
 /* Has line k, k > rx, arrived? */
 static inline bool chan_has(const struct chan *c, uint32_t k)
 {
-	const CHAN_LINE *l = &c->in[(k - 1) % CHAN_RING];
+	const CHAN_LINE *l = &c->in[chan_slot(k)];
 
 	return CHAN_LOAD(&l->first) == chan_tick(c, k) && CHAN_LOAD(&l->last) == chan_tick(c, k);
 }
@@ -59,7 +63,7 @@ static inline void chan_learn(struct chan *c)
 	if (r >> 32 == c->epoch)
 		chan_ack(c, (uint32_t)r);
 	for (uint32_t k = c->rx + 1; k <= c->rx + CHAN_RING && chan_has(c, k); k++)
-		chan_ack(c, c->in[(k - 1) % CHAN_RING].ack);
+		chan_ack(c, c->in[chan_slot(k)].ack);
 }
 
 /* Has the peer closed the launch before this one? */
@@ -84,7 +88,7 @@ static inline uint32_t chan_send(struct chan *c, uint64_t *tick)
 {
 	*tick = chan_tick(c, ++c->tx);
 	c->told = c->done;
-	return (c->tx - 1) % CHAN_RING;
+	return chan_slot(c->tx);
 }
 
 static inline bool chan_arrived(const struct chan *c) { return chan_has(c, c->rx + 1); }
@@ -92,7 +96,7 @@ static inline bool chan_arrived(const struct chan *c) { return chan_has(c, c->rx
 /* Take the line that has arrived. */
 static inline CHAN_LINE *chan_take(struct chan *c)
 {
-	CHAN_LINE *l = &c->in[c->rx++ % CHAN_RING];
+	CHAN_LINE *l = &c->in[chan_slot(++c->rx)];
 
 	chan_ack(c, l->ack);
 	return l;

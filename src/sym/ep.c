@@ -139,6 +139,8 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 
 /* Wait for cond.  A peer that is found dead may have done its part after the last look. */
 #define WAIT(e, cond, peer, site) do { \
+		if (cond) \
+			break; \
 		struct sym_wait w_ = { 0 }; \
 		while (!(cond)) \
 			if (((e) = pass_time(ep, &w_, (peer), (site)))) { \
@@ -157,6 +159,18 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 #define FROM_ME(ep, field) ((ep)->mine + offsetof(struct sym_from, field))
 static inline struct sym_from *from_me(struct sym_ep *ep, const struct sym_peer *p) { return (struct sym_from *)(p->base + ep->mine); }
 
+enum { AHEAD = 2 };               /* lines */
+
+/* The rest of a line is written. */
+static inline void line_done(struct sym_ep *ep, int pe, struct sym_line *l, uint64_t tick)
+{
+	atomic_store_explicit(&l->last, tick, memory_order_relaxed);
+	atomic_store_explicit(&l->first, tick, memory_order_release);
+	sym_notify(ep->world, pe);
+	/* Nobody looks at that line yet: it can be had meanwhile, and will be written where it is. */
+	sym_own(&from_me(ep, &ep->world->peer[pe])->ring[chan_slot(ep->chan[pe].tx + AHEAD)]);
+}
+
 /* n: bytes of a slot message; longer ones are in the slot, or at src for PEs that are not mapped. */
 static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, uint64_t what, const uint64_t w[4], uint32_t n, const void *src)
 {
@@ -169,9 +183,7 @@ static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, 
 		memcpy(l->w, w, sizeof l->w);
 		l->ack = ack;
 		l->n = n;
-		atomic_store_explicit(&l->last, tick, memory_order_relaxed);
-		atomic_store_explicit(&l->first, tick, memory_order_release);
-		sym_notify(ep->world, pe);
+		line_done(ep, pe, l, tick);
 	} else {
 		uint64_t v[8] = { tick, what, w[0], w[1], w[2], w[3], (uint64_t)n << 32 | ack, tick };
 		size_t off = FROM_ME(ep, ring) + slot * sizeof(struct sym_line);
@@ -184,7 +196,7 @@ static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, 
 
 void sym_deliver(struct sym_world *w, int pe, char *at, const uint64_t *word, int n)
 {
-	if (n == sizeof(struct sym_line) / 8) {
+	if (n == SYM_WORDS) {
 		struct sym_line *l = (struct sym_line *)at;
 		memcpy(&l->what, word + 1, 48);
 		atomic_store_explicit(&l->last, word[7], memory_order_relaxed);
@@ -277,25 +289,48 @@ struct err *sym_slot_room(struct sym_ep *ep, int pe, size_t n, void **out)
 	if (n <= SYM_SHORT || !p->direct)
 		*out = ep->room;
 	else
-		*out = from_me(ep, p)->slot[ep->chan[pe].tx % SYM_RING];
+		*out = from_me(ep, p)->slot[chan_slot(ep->chan[pe].tx + 1)];
 	return NULL;
 }
 
 enum { IN_PIECES = 1u << 31 };    /* beside the bytes of a message */
 
-static void pieces_write(struct sym_ep *ep, int pe, struct sym_piece *p, size_t n, uint64_t tick)
+/* A short message to a PE whose heap is mapped.  One time in SAMPLE the way to the answer is measured, see brisk; longer ones
+ * than BRIEF take as long to write. */
+static void short_write(struct sym_ep *ep, int pe, uint32_t site, const char *src, size_t n)
 {
+	enum { SAMPLE = 1024, BRIEF = 256 };
+	uint64_t tick, what = what_of(ep, site, SYM_SLOT_MSG);
+	uint32_t slot = chan_send(&ep->chan[pe], &tick);
+	struct sym_from *to = from_me(ep, &ep->world->peer[pe]);
+	struct sym_line *l = &to->ring[slot];
+	struct sym_piece *p = l->piece;
+
+	memcpy(l->w, src, MIN(n, SYM_INLINE));
+	l->what = what;
+	l->ack = ep->chan[pe].done;
+	l->n = (uint32_t)n | (n > SYM_INLINE ? IN_PIECES : 0);
+	/* The line goes first: its way and that of the pieces are one. */
+	line_done(ep, pe, l, tick);
+	if (!(ep->lines++ % SAMPLE))
+		ep->asked_at = clock_s();
+	ep->asked = n <= BRIEF;
+	if (n <= SYM_INLINE)
+		return;
 	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE, p++) {
-		memcpy(p->w, ep->room + o, SYM_PIECE);
+		memcpy(p->w, src + o, MIN(n - o, SYM_PIECE));
 		atomic_store_explicit(&p->tick, tick, memory_order_release);
 	}
 	sym_notify(ep->world, pe);
+	p = to->ring[chan_slot(ep->chan[pe].tx + AHEAD)].piece;
+	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE)
+		sym_own(p++);
 }
 
 /* Put together what came in pieces. */
 static struct err *pieces_read(struct sym_ep *ep, int pe, uint32_t site, uint32_t slot, const struct sym_line *l, size_t n, uint64_t tick, struct sym_msg *out)
 {
-	struct sym_piece *p = ep->from[pe].piece[slot];
+	const struct sym_piece *p = l->piece;
 	char **in = &ep->in[pe][slot];
 	struct err *e = NULL;
 
@@ -303,6 +338,8 @@ static struct err *pieces_read(struct sym_ep *ep, int pe, uint32_t site, uint32_
 		return ERR(INTERNAL, "device %d sent a short message of %zu bytes", pe, n);
 	if (!*in)
 		*in = mem_lines(SYM_SHORT);
+	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE)
+		__builtin_prefetch(&p[(o - SYM_INLINE) / SYM_PIECE]);
 	memcpy(*in, l->w, SYM_INLINE);
 	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE, p++) {
 		if (atomic_load_explicit(&p->tick, memory_order_acquire) != tick) {
@@ -319,17 +356,14 @@ static struct err *pieces_read(struct sym_ep *ep, int pe, uint32_t site, uint32_
 
 void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
 {
-	uint64_t w[4] = { 0 }, tick, what = what_of(ep, site, SYM_SLOT_MSG);
-	uint32_t slot = chan_send(&ep->chan[pe], &tick);
+	uint64_t w[4] = { 0 }, tick;
 
 	if (n <= SYM_SHORT && ep->world->peer[pe].direct) {
-		memcpy(w, ep->room, sizeof w);
-		line_write(ep, pe, slot, tick, what, w, (uint32_t)n | (n > SYM_INLINE ? IN_PIECES : 0), NULL);
-		/* The line goes first: its way and that of the pieces are one. */
-		if (n > SYM_INLINE)
-			pieces_write(ep, pe, from_me(ep, &ep->world->peer[pe])->piece[slot], n, tick);
+		short_write(ep, pe, site, ep->room, n);
 		return;
 	}
+	uint64_t what = what_of(ep, site, SYM_SLOT_MSG);
+	uint32_t slot = chan_send(&ep->chan[pe], &tick);
 	if (n <= SYM_INLINE)
 		memcpy(w, ep->room, sizeof w);
 	line_write(ep, pe, slot, tick, what, w, (uint32_t)n, ep->room);
@@ -337,9 +371,15 @@ void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
 
 struct err *sym_slot_put(struct sym_ep *ep, int pe, uint32_t site, const void *src, size_t n)
 {
+	bool direct = ep->world->peer[pe].direct;
 	void *room;
 
-	if (n <= SYM_INLINE || ep->world->peer[pe].direct) {
+	if (n <= SYM_SHORT && direct) {
+		TRY(credit(ep, pe));
+		short_write(ep, pe, site, src, n);
+		return NULL;
+	}
+	if (n <= SYM_INLINE || direct) {
 		TRY(sym_slot_room(ep, pe, n, &room));
 		memcpy(room, src, n);
 		sym_slot_send(ep, pe, site, n);
@@ -364,6 +404,31 @@ struct err *sym_tell(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	return NULL;
 }
 
+/* Who has just sent is answered no sooner than two cores can speak to each other.  A look before the peer has written takes
+ * the line from it, so that its own comes as much later: two that look too early take turns in that.  So the first look
+ * waits for two thirds of what a line has been seen to take, which may change. */
+enum { MOST_NS = 45 };
+
+void sym_patience(struct sym_ep *ep, double takes)
+{
+	ep->takes = MIN(MAX(takes, 0), 3e-9 * MOST_NS);
+	ep->patient = (int)(MIN(ep->takes * 2 / 3, 1e-9 * MOST_NS) / ep->world->pause + 0.5);
+}
+
+static void brisk(struct sym_ep *ep, const struct chan *c)
+{
+	for (int i = ep->asked ? ep->patient : 0; i; i--)
+		sym_pause();
+	for (int i = 0; i < SYM_BRISK && !chan_arrived(c); i++)
+		sym_pause();
+	if (__builtin_expect(!ep->asked_at, 1))
+		return;
+	double now = clock_s(), took = now - ep->asked_at - (clock_s() - now);
+	if (ep->asked && chan_arrived(c))
+		sym_patience(ep, ep->takes + (took - ep->patient * ep->world->pause - ep->takes) / 8);
+	ep->asked_at = 0;
+}
+
 struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, struct sym_msg *out)
 {
 	struct chan *c = &ep->chan[pe];
@@ -371,16 +436,16 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	bool left = false;
 	struct err *e = NULL;
 
-	const struct sym_piece *next = ep->from[pe].piece[c->rx % SYM_RING];
-	for (int i = ep->spins < SYM_BRISK ? SYM_BRISK : 0; i < SYM_BRISK && !chan_arrived(c); i++)
-		__builtin_prefetch(next);         /* comes with the line; of more of them the writer would be robbed */
+	if (ep->spins >= SYM_BRISK)
+		brisk(ep, c);
+	ep->asked = false;
 	/* A peer that has left the launch sends nothing more; what it sent before is there by then. */
 	WAIT(e, chan_arrived(c) || (left && !chan_arrived(c)) || ((left = chan_left(c)) && false), pe, site);
 	if (e)
 		return e;
 	if (!chan_arrived(c))
 		return absent(ep, pe, site);
-	uint32_t slot = c->rx % SYM_RING;
+	uint32_t slot = chan_slot(c->rx + 1);
 	struct sym_line *l = chan_take(c);
 	if (l->what != want)
 		return diverged(ep, pe, site, l);

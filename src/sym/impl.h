@@ -27,14 +27,18 @@ struct sym_heap {
 
 /* --- the control zone: the start of every heap, at the same offset on all PEs --- */
 
-struct sym_line {
-	_Alignas(64) _Atomic uint64_t first;
+/* What a message holds beyond its line, if it is short: each piece says for itself that it has come. */
+struct sym_piece { _Alignas(64) uint64_t w[7]; _Atomic uint64_t tick; };
+enum { SYM_PIECE = 56, SYM_PIECES = (SYM_SHORT - SYM_INLINE) / SYM_PIECE, SYM_WORDS = 8 };
+struct sym_line {                         /* SYM_WORDS, and its pieces behind it: a processor that fetches lines ahead fetches these */
+	_Alignas(256) _Atomic uint64_t first;
 	uint64_t what;                    /* program << 32 | site << 8 | verb */
 	uint64_t w[4];                    /* offset, bytes; or the data of a short slot message */
 	uint32_t ack, n;                  /* returns of the other direction; bytes of a slot message */
 	_Atomic uint64_t last;
+	struct sym_piece piece[SYM_PIECES];
 };
-_Static_assert(sizeof(struct sym_line) == 64, "a line is a cache line");
+_Static_assert(offsetof(struct sym_line, piece) == 64, "a line is a cache line");
 struct sym_ret {                          /* written by the peer */
 	_Alignas(64) _Atomic uint64_t returned;   /* tick of the last line of ours it has returned */
 	_Atomic uint64_t closed;          /* launches it has closed */
@@ -45,15 +49,11 @@ struct sym_mail { _Alignas(64) _Atomic uint64_t key; uint64_t check, off, spare[
 enum { SYM_MAILS = 32, SYM_ROUNDS = 17 };         /* rounds of a sync of 2^17 PEs */
 struct sym_word { _Alignas(64) _Atomic uint64_t v; };
 
-/* What a message holds beyond its line, if it is short: each piece says for itself that it has come. */
-struct sym_piece { _Alignas(64) uint64_t w[7]; _Atomic uint64_t tick; };
-enum { SYM_PIECE = 56, SYM_PIECES = 18, SYM_SHORT = SYM_INLINE + SYM_PIECES * SYM_PIECE };
 struct sym_from {                         /* what one peer writes */
 	struct sym_line ring[SYM_RING];
 	struct sym_ret ret;
 	struct sym_mail mail[SYM_MAILS];
 	_Alignas(64) uint64_t give[2][2];         /* exchanges of the world's team: even and odd ones, two words each */
-	struct sym_piece piece[SYM_RING][SYM_PIECES];
 	_Alignas(4096) char slot[SYM_RING][SYM_SLOT];
 };
 /* What an endpoint shows. */
@@ -143,6 +143,11 @@ struct sym_ep {
 	uint32_t named;                   /* program whose name stands in the control zone */
 	struct sym_launch l;
 	int spins;                        /* polls before the next wait yields: fewer while polling has been in vain */
+	bool asked;                       /* something brief was sent since the last line was waited for */
+	int patient;                      /* pauses from there to the first look for an answer, by */
+	double takes;                     /* what an answer takes beyond them, in seconds; learnt from one message in many: */
+	uint32_t lines;                   /* sent, */
+	double asked_at;                  /* when one of these was; 0: none */
 	char *(*in)[SYM_RING];            /* by PE: where the pieces of a short message are put together; made when first needed */
 	char room[SYM_SLOT];              /* a message being written, where it is short or heaps are not mapped */
 };
@@ -152,6 +157,7 @@ struct sym_world {
 	int64_t limit;
 	bool guard, fence;                /* fence: the writer must order its line before it looks for sleepers */
 	int spins;
+	double pause;                     /* seconds that sym_pause takes */
 	double patience;                  /* seconds after which a wait fails; 0: never */
 	_Atomic int64_t in_use, paged;    /* of all local heaps; paged: bytes of blocks that may hold pages */
 	struct sym_region region;         /* of this process */
@@ -211,6 +217,8 @@ struct err *sym_region(int n, size_t want, size_t control, bool shared, struct s
 void sym_region_free(struct sym_region *r);
 void sym_heap_init(struct sym_heap *h, struct sym_world *w, int i, size_t control);
 void sym_heap_fini(struct sym_heap *h);
+/* An answer takes so many seconds beyond the pauses. */
+void sym_patience(struct sym_ep *ep, double takes);
 /* sym_end; wait: until the peers have left, where it failed. */
 void sym_leave(struct sym_ep *ep, const struct err *why, bool wait);
 /* What arrived for pe, a PE of this host: n words for at, the first of them last; wakes pe. */
@@ -219,9 +227,20 @@ void sym_deliver(struct sym_world *w, int pe, char *at, const uint64_t *word, in
 void sym_lost_data(struct sym_world *w, int from, int proc);
 static inline struct sym_control *sym_control_of(struct sym_world *w, int pe) { return (struct sym_control *)w->peer[pe].base; }
 
+/* The line at p will be written soon: it is asked for. */
+static inline void sym_own(const void *p)
+{
+#ifdef __x86_64__
+	__asm__ volatile("prefetchw %0" :: "m"(*(const char *)p));
+#else
+	__builtin_prefetch(p, 1);
+#endif
+}
+
 /* --- wait.c ------------------------------------------------------------------------------- */
 
 void sym_notify(struct sym_world *w, int pe);       /* wake pe, whose heap is mapped, if it sleeps; the word was stored before */
+double sym_pause_s(void);                           /* what sym_pause takes, in seconds */
 bool sym_barrier_init(bool shared);                 /* can a sleeper make all writers' stores visible? */
 void sym_barrier(bool shared);
 void sym_nap(_Atomic uint32_t *word, uint32_t seen, int64_t ns, bool shared);   /* sym_sleep; shared: with other processes */

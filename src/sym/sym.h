@@ -105,6 +105,8 @@ int64_t sym_guard_broken(void);                              /* blocks found wri
  * A byte may be overwritten or freed only when every loan of it is returned and every grant on it is used up. */
 enum sym_verb { SYM_SLOT_MSG = 1, SYM_LEND, SYM_GRANT, SYM_READY };
 enum { SYM_RING = 8, SYM_INLINE = 32, SYM_SLOT = 64 << 10 };
+/* Messages up to so many bytes do not go by the slot: written in one go, they are under way in one. */
+enum { SYM_SHORT = 1040 };
 
 /* What a launch tells its endpoint. */
 struct sym_launch {

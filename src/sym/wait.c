@@ -39,6 +39,16 @@ void sym_wake(_Atomic uint32_t *word, int n)
 
 int sym_spins(int threads) { return threads <= cpu_get()->cores ? 2000 : 4; }
 
+double sym_pause_s(void)
+{
+	enum { TIMES = 64 };
+	double t = clock_s();
+
+	for (int i = 0; i < TIMES; i++)
+		sym_pause();
+	return MAX((clock_s() - t) / TIMES, 1e-10);
+}
+
 /* --- bells ----------------------------------------------------------------------- */
 
 bool sym_barrier_init(bool shared)

@@ -32,6 +32,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 	w->seed = o->seed;
 	w->threads = o->threads;
 	w->spins = sym_spins(o->threads);
+	w->pause = sym_pause_s();
 	w->fence = !sym_barrier_init(others);
 	w->patience = (double)conf_int(CONF_TIMEOUT);
 	w->region.fd = -1;
@@ -61,6 +62,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		ep->pe = w->first + i;
 		ep->lane = k / w->nlocal;
 		ep->spins = w->spins;
+		sym_patience(ep, 1);          /* as far as can be, until it is known */
 		ep->me = (struct sym_control *)w->heap[i].base;
 		ep->seat = &ep->me->seat[ep->lane];
 		ep->from = ep->me->from + ep->lane * w->npe;

@@ -81,7 +81,7 @@ static bool step(int me)
 		return false;
 	int peer = t[1] - '0';
 	struct chan *c = &p->c[peer];
-	struct mline *held = &c->in[(c->rx + CHAN_RING - 1) % CHAN_RING];
+	struct mline *held = &c->in[chan_slot(c->rx)];
 	switch (t[0]) {
 	case 's': case 'l':
 		if (!chan_may_send(c))
