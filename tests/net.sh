@@ -116,7 +116,7 @@ start "$a" 0 2 "${member[@]}" 1 40000 ucx
 start "$b" 1 2 "${member[@]}" 1 40000 ucx
 sleep 1
 ip netns pids "$b" | xargs kill -STOP
-sleep "${RONDO_STOP_S:-5}"
+sleep "${STOP_S:-5}"
 ip netns pids "$b" | xargs kill -CONT
 ended 2
 verdict "a process of the other host stopped for a while" $?
