@@ -1,5 +1,5 @@
 /* Ways for data to get from one PE to another: loans of operands where they lie, a ring of staging memory that
- * chunks are copied to and lent from, and messages.
+ * chunks are copied to and lent from, windows that two PEs write by turns, and messages.
  *
  * The ring is walked round and round, across calls: lines that are written again after many others have left the
  * caches of who read them, and writing them costs no transfer.  A call does not wait until its chunks are back;
@@ -8,7 +8,7 @@
 
 #include "impl.h"
 
-enum { AHEAD = SYM_RING / 2, WEAVE = 4096 };         /* messages that may be under way before the others' are looked at; bytes written and read by turns */
+enum { AHEAD = SYM_RING / 2 };    /* messages that may be under way before the others' are looked at */
 
 bool overlap(const void *a, int64_t na, const void *b, int64_t nb)
 {
@@ -222,13 +222,52 @@ static int64_t piece_of(const struct call *q, const struct flow *f)
 	return MIN(MIN(t->chunk, some), MAX(most, 64));
 }
 
+/* Two that send to each other.  What this one has just read in a window is in its first cache, and is written over at once.
+ * In step o it takes the bytes at o, if there are any, and gives those a window ahead. */
+static struct err *flow_swap(const struct call *q, const struct flow *f, int pe)
+{
+	enum { WEAVE = 8192, LONG = 64 << 10 };           /* bytes read and written by turns; that a message tells of */
+	int to = to_rank(q, f, 0), from = from_rank(q, f, 0);
+	struct where w[MAX_ROW];
+	struct sym_swap *s;
+	struct sym_msg m;
+
+	TRY(sym_swap_with(q->ep, pe, &s));
+	uint64_t first = s->at;
+	s->at += (uint64_t)(f->bytes + 63) & ~(uint64_t)63;
+	for (int64_t o = -SYM_WINDOW, n; o < f->bytes; o += n) {
+		int64_t ahead = o + SYM_WINDOW;
+		uint64_t x = first + (uint64_t)ahead;
+		n = MIN(f->bytes - o, MIN(SYM_WINDOW - ahead % SYM_WINDOW, (int64_t)(LONG - x % LONG)));
+		int64_t take = o < 0 ? 0 : n, give = MIN(f->bytes - ahead, n);
+		if (take) {
+			TRY(sym_recv(q->ep, pe, q->site, SYM_READY, &m));
+			if (m.off != x - SYM_WINDOW)
+				return ERR(INTERNAL, "devices %d and %d do not agree on what they have exchanged", sym_ep_pe(q->ep), pe);
+			w[from] = (struct where){ sym_swap_in(s, m.off), -1, 0 };
+		}
+		for (int64_t b = 0; b < n; b += WEAVE) {
+			if (b < take)
+				f->take(f->user, w, b, o + b, MIN(WEAVE, take - b));
+			if (b < give)
+				f->fill(f->user, to, ahead + b, MIN(WEAVE, give - b), sym_swap_out(s, x) + b);
+		}
+		if (take)
+			sym_return(q->ep, pe, false);
+		if (give > 0)
+			TRY(sym_tell(q->ep, pe, q->site, SYM_READY, (size_t)x, (size_t)give));
+	}
+	return NULL;
+}
+
 struct err *flow_stage(const struct call *q, const struct flow *f)
 {
 	struct coll *c = q->c;
 	int to = nto(q, f), from = nfrom(q, f);
 	int64_t each = f->each ? MAX(q->n - 1, 1) : 1, piece = piece_of(q, f), taken = 0;
-	struct where w[MAX_ROW];
 
+	if (to == 1 && from == 1 && q->pe[to_rank(q, f, 0)] == q->pe[from_rank(q, f, 0)] && sym_direct(q->ep, q->pe[to_rank(q, f, 0)]))
+		return flow_swap(q, f, q->pe[to_rank(q, f, 0)]);
 	TRY(ring_make(c, MIN(piece, (f->bytes + 63) & ~(int64_t)63) * each));
 	char *base = sym_ep_base(c->ep) + c->ring->off;
 	for (int64_t o = 0; o < f->bytes; o += piece) {
@@ -239,30 +278,15 @@ struct err *flow_stage(const struct call *q, const struct flow *f)
 				TRY(take_all(q, f, SYM_LEND, taken, MIN(f->bytes - taken, piece)));
 			TRY(ring_settle(c));
 		}
-		/* Large pieces are written while those before are read, a few lines by turns: the ways between the caches
-		 * are used in both directions at once. */
-		bool weave = piece == c->table.chunk && taken < o && from && to && !f->each;
-		if (weave)
-			TRY(recv_all(q, f, SYM_LEND, w));
 		for (int k = 0; k < to; k++) {
 			int j = to_rank(q, f, k), pe = q->pe[j];
 			if (!k || f->each) {
-				for (int64_t b = 0; b < piece && weave; b += WEAVE) {
-					if (b < n)
-						f->fill(f->user, j, o + b, MIN(WEAVE, n - b), base + c->at + b);
-					f->take(f->user, w, b, taken + b, MIN(WEAVE, piece - b));
-				}
-				if (!weave)
-					f->fill(f->user, j, o, n, base + c->at);
+				f->fill(f->user, j, o, n, base + c->at);
 				c->at += room;
 			}
 			TRY(sym_tell(q->ep, pe, q->site, SYM_LEND, c->ring->off + (size_t)(c->at - room), (size_t)n));
 			c->lent[pe / 64] |= (uint64_t)1 << pe % 64;
 			c->line[pe] = sym_sent(q->ep, pe);
-		}
-		if (weave) {
-			return_all(q, f, SYM_LEND);
-			taken += piece;
 		}
 		for (; taken < o && from; taken += piece)
 			TRY(take_all(q, f, SYM_LEND, taken, MIN(f->bytes - taken, piece)));

@@ -481,6 +481,23 @@ struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line)
 
 struct err *sym_settle(struct sym_ep *ep, int pe) { return sym_await(ep, pe, sym_sent(ep, pe)); }
 
+/* Both know of the same failures: a launch is begun with pe when it has closed all before, and said which of them failed. */
+struct err *sym_swap_with(struct sym_ep *ep, int pe, struct sym_swap **out)
+{
+	struct sym_swap *s = *out = &ep->swap[pe];
+	struct chan *c = &ep->chan[pe];
+
+	if (s->epoch == c->epoch)
+		return NULL;
+	TRY(sym_await(ep, pe, 0));
+	if (MAX(s->failed, atomic_load_explicit(&c->ret->failed, memory_order_acquire)) >= s->epoch)
+		s->at = 0;
+	s->epoch = c->epoch;
+	s->window[0] = ep->from[pe].swap;
+	s->window[1] = from_me(ep, &ep->world->peer[pe])->swap;
+	return NULL;
+}
+
 /* --- launches ------------------------------------------------------------------ */
 
 static void text_set(char *at, size_t n, const char *text)
@@ -514,8 +531,10 @@ void sym_leave(struct sym_ep *ep, const struct err *why, bool wait)
 	atomic_store_explicit(&ep->seat->status, 0, memory_order_relaxed);
 	for (int i = 0; i < l.npeer; i++) {
 		uint64_t epoch = ep->chan[l.peer[i]].epoch;
-		if (why)
+		if (why) {
+			ep->swap[l.peer[i]].failed = epoch;
 			word_write(ep, l.peer[i], FROM_ME(ep, ret.failed), epoch);
+		}
 		word_write(ep, l.peer[i], FROM_ME(ep, ret.closed), epoch);
 	}
 	ep->l.stop = NULL;

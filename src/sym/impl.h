@@ -55,6 +55,7 @@ struct sym_from {                         /* what one peer writes */
 	struct sym_mail mail[SYM_MAILS];
 	_Alignas(64) uint64_t give[2][2];         /* exchanges of the world's team: even and odd ones, two words each */
 	_Alignas(4096) char slot[SYM_RING][SYM_SLOT];
+	char swap[SYM_WINDOW];                      /* a window of both: see sym.h */
 };
 /* What an endpoint shows. */
 struct sym_seat {
@@ -139,6 +140,7 @@ struct sym_ep {
 	struct sym_seat *seat;            /* in it */
 	struct sym_from *from;            /* npe, in it: what the others write */
 	struct chan *chan;                /* npe */
+	struct sym_swap *swap;            /* npe */
 	_Atomic int lost;                 /* process whose data did not come, + 1 */
 	uint32_t named;                   /* program whose name stands in the control zone */
 	struct sym_launch l;

@@ -150,6 +150,18 @@ struct err *sym_settle(struct sym_ep *ep, int pe);
 uint64_t sym_sent(const struct sym_ep *ep, int pe);
 struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line);
 
+/* What two PEs that map each other send each other at the same time goes through two windows that they write by turns: each
+ * writes its next bytes where it has just read the other's, so a line changes hands once for each piece, and none is fetched
+ * only to be written.  Both streams count from 0; byte x of the one this PE writes is at sym_swap_out, of the one it reads at
+ * sym_swap_in.  x may be written when byte x - SYM_WINDOW of the other has been read, and read when the other has told so, by
+ * a line.  Both always go on to the same `at`; after a launch that failed for either they begin anew. */
+enum { SYM_WINDOW = 128 << 10 };
+struct sym_swap { char *window[2]; uint64_t at, epoch, failed; };     /* at: the next byte, the caller's to set; a multiple of 64 */
+/* Of this PE and pe; may wait as sym_tell. */
+struct err *sym_swap_with(struct sym_ep *ep, int pe, struct sym_swap **out);
+static inline char *sym_swap_out(const struct sym_swap *s, uint64_t x) { return s->window[x / SYM_WINDOW & 1] + x % SYM_WINDOW; }
+static inline char *sym_swap_in(const struct sym_swap *s, uint64_t x) { return s->window[!(x / SYM_WINDOW & 1)] + x % SYM_WINDOW; }
+
 /* Bytes [off, off + n) of pe's heap: where they are if the heap is mapped, else a copy in buf (n bytes).  Anything if pe has
  * died: whoever goes on waits for pe once more, or asks sym_check. */
 const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf);

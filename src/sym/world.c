@@ -68,6 +68,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		ep->from = ep->me->from + ep->lane * w->npe;
 		ep->mine = offsetof(struct sym_control, from) + (size_t)(ep->lane * w->npe + ep->pe) * sizeof(struct sym_from);
 		ep->chan = mem_lines((size_t)w->npe * sizeof *ep->chan);
+		ep->swap = mem_lines((size_t)w->npe * sizeof *ep->swap);
 		ep->in = mem_lines((size_t)w->npe * sizeof *ep->in);
 		for (int j = 0; j < w->npe; j++) {
 			ep->chan[j].in = ep->from[j].ring;
@@ -107,6 +108,7 @@ void sym_close(struct sym_world *w)
 	sym_sides_free(w);
 	for (int i = 0; i < w->nlocal * SYM_LANES; i++) {
 		free(w->ep[i].chan);
+		free(w->ep[i].swap);
 		for (int k = 0; k < w->npe && w->ep[i].in; k++)
 			for (int n = 0; n < SYM_RING; n++)
 				free(w->ep[i].in[k][n]);

@@ -376,10 +376,77 @@ static void test_tight(void **state)
 	launch(3, false, 6, (2 * 64 + 32) << 10, staged);
 }
 
+/* --- two PEs whose launches fail ---------------------------------------------------------------- */
+
+struct half { pthread_t t; struct sym_world *w; int pe; };
+enum { LAUNCHES = 60, CALLS = 8 };
+
+/* Sums of any size; in some launches one of the two leaves early, or both. */
+static void *half_main(void *v)
+{
+	struct half *d = v;
+	struct sym_ep *ep = sym_ep_of(d->w, d->pe);
+	struct coll_group g = { 2, d->pe, everybody };
+	struct coll_red sum = { RED_add, DT_i32, NULL };
+	struct coll_table t;
+	int32_t *x = mem_alloc(MOST), *y = mem_alloc(MOST);
+	uint64_t both = 4711;
+	int good = 0;
+
+	coll_table_init(&t);
+	struct coll *c = coll_new(d->w, d->pe, &t);
+	coll_use(c, COLL_all_reduce, COLL_stage);
+	for (int k = 0; k < LAUNCHES; k++) {
+		struct sym_launch l = { .prog = 9, .peer = (int[]){ !d->pe }, .npeer = 1 };
+		int leaves[2] = { rnd(&both) % 4 ? CALLS : (int)(rnd(&both) % CALLS), rnd(&both) % 4 ? CALLS : (int)(rnd(&both) % CALLS) };
+		struct err *e = NULL;
+		sym_begin(ep, &l);
+		for (int i = 0; i < CALLS; i++) {
+			int64_t n = 1 + (int64_t)(rnd(&both) % (i % 3 ? 2000 : MOST / 4));
+			if (!e && i == leaves[d->pe])
+				e = ERR(CANCELLED, "enough");
+			for (int64_t j = 0; j < n && !e; j++)
+				x[j] = (int32_t)(j * (d->pe + 1) + i + k);
+			if (!e)
+				e = coll_all_reduce(c, &g, 1, &sum, n, x, y);
+			for (int64_t j = 0; j < n && !e; j++)
+				if (y[j] != (int32_t)(3 * j + 2 * (i + k)))
+					fail_msg("PE %d, launch %d, call %d, element %lld of %lld: %d", d->pe, k, i, (long long)j, (long long)n, y[j]);
+		}
+		good += !e;
+		if (leaves[0] == CALLS && leaves[1] == CALLS)
+			assert_null(e);
+		sym_end(ep, e);
+		err_free(e);
+	}
+	assert_true(good > LAUNCHES / 3 && good < LAUNCHES);
+	coll_free(c);
+	free(x);
+	free(y);
+	return NULL;
+}
+
+static void test_broken(void **state)
+{
+	struct sym_opts o = { .nlocal = 2, .threads = 2 };
+	struct half d[2];
+	struct sym_world *w;
+
+	assert_null(sym_open(&o, &w));
+	for (int i = 0; i < 2; i++) {
+		d[i] = (struct half){ .w = w, .pe = i };
+		pthread_create(&d[i].t, NULL, half_main, &d[i]);
+	}
+	for (int i = 0; i < 2; i++)
+		pthread_join(d[i].t, NULL);
+	sym_close(w);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(test_reductions), cmocka_unit_test(test_moves), cmocka_unit_test(test_groups), cmocka_unit_test(test_odd), cmocka_unit_test(test_tight),
+		cmocka_unit_test(test_broken),
 	};
 
 	return cmocka_run_group_tests(t, NULL, NULL);
