@@ -237,6 +237,7 @@ struct elem_info {
 	                       * its own; EL_REAL complex operand gives its real type */
 };
 extern const struct elem_info elem_info[ELEM_COUNT];
+enum elem elem_mirrored(enum elem e);     /* of a comparison: what says the same with its operands exchanged */
 
 #if __has_include("banned.h")        /* not where this is installed */
 #include "banned.h"

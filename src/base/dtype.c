@@ -151,3 +151,18 @@ uint8_t f32_to_f8(enum dtype dt, float x)
 		return 0;
 	return (uint8_t)(code | sbit);
 }
+
+enum elem elem_mirrored(enum elem e)
+{
+	switch (e) {
+	case ELEM_compare_ge: return ELEM_compare_le;
+	case ELEM_compare_gt: return ELEM_compare_lt;
+	case ELEM_compare_le: return ELEM_compare_ge;
+	case ELEM_compare_lt: return ELEM_compare_gt;
+	case ELEM_total_ge: return ELEM_total_le;
+	case ELEM_total_gt: return ELEM_total_lt;
+	case ELEM_total_le: return ELEM_total_ge;
+	case ELEM_total_lt: return ELEM_total_gt;
+	default: return e;
+	}
+}

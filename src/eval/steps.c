@@ -305,19 +305,7 @@ static enum elem region_compare(const struct ir_module *m, ir_fnid f)
 	enum elem e = ir_elem(o->kind);
 	if (a == 1 && b == 2)
 		return e;
-	if (a != 2 || b != 1)
-		return ELEM_COUNT;
-	switch (e) {
-	case ELEM_compare_ge: return ELEM_compare_le;
-	case ELEM_compare_gt: return ELEM_compare_lt;
-	case ELEM_compare_le: return ELEM_compare_ge;
-	case ELEM_compare_lt: return ELEM_compare_gt;
-	case ELEM_total_ge: return ELEM_total_le;
-	case ELEM_total_gt: return ELEM_total_lt;
-	case ELEM_total_le: return ELEM_total_ge;
-	case ELEM_total_lt: return ELEM_total_gt;
-	default: return e;
-	}
+	return a == 2 && b == 1 ? elem_mirrored(e) : ELEM_COUNT;
 }
 
 static struct err *select_and_scatter(struct st *s)

@@ -33,6 +33,17 @@ static bool elem_can(const struct ir_module *m, const struct ir_fn *fn, const st
 
 static bool stack_role(int64_t r) { return r == ROLE_IN || r == ROLE_IN_REV || r == ROLE_OUT || r == ROLE_OUT_REV; }
 
+static bool touches_large(const struct ir_fn *fn, const struct ir_op *o, const uint8_t *large)
+{
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (large[ir_in(fn, o, k)])
+			return true;
+	for (uint32_t k = 0; k < o->nout; k++)
+		if (large[o->out + k])
+			return true;
+	return false;
+}
+
 /* Control flow over small values.  ops counts what was seen so far. */
 static bool tiny_fn(const struct ir_module *m, const struct ir_fn *fn, int depth, int *ops, int *work, const char **why)
 {
@@ -100,27 +111,19 @@ static bool tiny_fn(const struct ir_module *m, const struct ir_fn *fn, int depth
 			for (int k = 0; k < n; k++)
 				if (!tiny_fn(m, ir_fn_of(m, (ir_fnid)f[k]), depth + 1, ops, work, why))
 					return false;
-			for (uint32_t k = 0; k < o->nin; k++)
-				if (large[ir_in(fn, o, k)])
-					*why = "a branch over large values";
-			for (uint32_t k = 0; k < o->nout; k++)
-				if (large[o->out + k])
-					*why = "a branch over large values";
-			if (*why)
+			if (touches_large(fn, o, large)) {
+				*why = "a branch over large values";
 				return false;
+			}
 			continue;
 		}
 		case IR_call:
 			if (!tiny_fn(m, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, 0)), depth + 1, ops, work, why))
 				return false;
-			for (uint32_t k = 0; k < o->nin; k++)
-				if (large[ir_in(fn, o, k)])
-					*why = "a call with large values";
-			for (uint32_t k = 0; k < o->nout; k++)
-				if (large[o->out + k])
-					*why = "a call with large values";
-			if (*why)
+			if (touches_large(fn, o, large)) {
+				*why = "a call with large values";
 				return false;
+			}
 			continue;
 		case IR_constant: case IR_broadcast:
 			if (large[o->out] && (o->kind == IR_constant ? ir_splat(m, fn, o->out) != NULL : ir_vtype(m, fn, ir_in(fn, o, 0))->count == 1))

@@ -342,9 +342,10 @@ static struct err *conv_scatter(struct hlo *h, const struct wop *o)
 	return op_emit(h, o, IR_scatter, n, in, (uint32_t)h->word.n, h->word.p);
 }
 
-static struct err *conv_reduce(struct hlo *h, const struct wop *o)
+/* props: as w_props has them. */
+static struct err *reduction(struct hlo *h, const struct wop *o, enum ir_kind kind, const char *props)
 {
-	uint32_t p[1], n;
+	uint32_t p[5], n;
 	enum redop r;
 	ir_fnid f;
 	ir_val *in;
@@ -352,27 +353,16 @@ static struct err *conv_reduce(struct hlo *h, const struct wop *o)
 	TRY(promote(h, o, 2, &n, &in));
 	w_begin(h);
 	TRY(op_props(h, o, p));
-	TRY(w_attr_list(h, p[0]));
+	TRY(w_props(h, p, props));
 	w_int(h, r);
 	w_int(h, f);
-	return op_emit(h, o, IR_reduce, n, in, (uint32_t)h->word.n, h->word.p);
+	return op_emit(h, o, kind, n, in, (uint32_t)h->word.n, h->word.p);
 }
 
-static struct err *conv_reduce_window(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[5], n;    /* base dilations, padding, window dilations, window, strides */
-	enum redop r;
-	ir_fnid f;
-	ir_val *in;
-	TRY(region_reducer(h, o, 0, "reduce", &r, &f));
-	TRY(promote(h, o, 2, &n, &in));
-	w_begin(h);
-	TRY(op_props(h, o, p));
-	TRY(w_props(h, p, "l3 l4 l0 l2 c1"));
-	w_int(h, r);
-	w_int(h, f);
-	return op_emit(h, o, IR_reduce_window, n, in, (uint32_t)h->word.n, h->word.p);
-}
+static struct err *conv_reduce(struct hlo *h, const struct wop *o) { return reduction(h, o, IR_reduce, "l0"); }
+
+/* Of base dilations, padding, window dilations, window, strides. */
+static struct err *conv_reduce_window(struct hlo *h, const struct wop *o) { return reduction(h, o, IR_reduce_window, "l3 l4 l0 l2 c1"); }
 
 static struct err *conv_select_and_scatter(struct hlo *h, const struct wop *o)
 {

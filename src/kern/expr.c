@@ -261,6 +261,18 @@ static void pack(const struct loop *l, const int64_t *stride, int es, int64_t n,
 	}
 }
 
+/* Where each view begins.  True if an output lies on an operand: it is made only when all operands of the strip have been read. */
+static bool bases(const struct prog_kern *k, const struct elem_priv *q, char *const *ptr, char **base)
+{
+	bool late = false;
+	for (int i = 0; i < k->nin + k->nout; i++)
+		base[i] = view_at(k, ptr, i);
+	for (int j = k->nin; j < k->nin + k->nout && !q->last_only; j++)
+		for (int i = 0; i < k->nin; i++)
+			late |= ptr[i] == ptr[j];
+	return late;
+}
+
 static void elem_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
                      int64_t t0, int64_t t1, void *scratch_)
 {
@@ -274,13 +286,7 @@ static void elem_run(const struct prog_kern *k, const struct kern_state *s, int 
 	void **want = (void **)(uintptr_t)(res + k->nout);
 	const char **held = (const char **)(void *)(want + k->nout);
 	int64_t lo = t0 * TILE, hi = MIN(t1 * TILE, l->count), inner = l->dim[r - 1], ix[LOOP_RANK];
-	/* outputs on operands: made only when all operands of the strip have been read */
-	bool late = false;
-	for (int i = 0; i < nv; i++)
-		base[i] = view_at(k, ptr, i);
-	for (int j = k->nin; j < nv && !q->last_only; j++)
-		for (int i = 0; i < k->nin; i++)
-			late |= ptr[i] == ptr[j];
+	bool late = bases(k, q, ptr, base);
 	for (int i = 0; i < k->nin; i++) {
 		held[i] = NULL;
 		if (q->mode[i] == SCALAR) {
@@ -380,12 +386,7 @@ static void turn_run(const struct prog_kern *k, const struct kern_state *s, int 
 	char **base = (char **)(void *)(scratch + q->lists);
 	const void **in = (const void **)(base + nv), **res = in + k->nin;
 	void **want = (void **)(uintptr_t)(res + k->nout);
-	bool late = false;
-	for (int i = 0; i < nv; i++)
-		base[i] = view_at(k, ptr, i);
-	for (int j = k->nin; j < nv && !q->last_only; j++)
-		for (int i = 0; i < k->nin; i++)
-			late |= ptr[i] == ptr[j];
+	bool late = bases(k, q, ptr, base);
 	for (int i = 0; i < k->nin; i++)
 		if (q->mode[i] == SCALAR) {
 			fill_bytes(q->bytes[i], MIN(KERN_STRIP, l->dim[c]), scratch + q->buf[i], base[i]);

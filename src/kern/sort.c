@@ -55,21 +55,6 @@ static bool same_function(const struct prog_expr *e, int x, int y, int *op, int 
 	return true;
 }
 
-static enum elem mirrored(enum elem e)
-{
-	switch (e) {
-	case ELEM_compare_ge: return ELEM_compare_le;
-	case ELEM_compare_gt: return ELEM_compare_lt;
-	case ELEM_compare_le: return ELEM_compare_ge;
-	case ELEM_compare_lt: return ELEM_compare_gt;
-	case ELEM_total_ge: return ELEM_total_le;
-	case ELEM_total_gt: return ELEM_total_lt;
-	case ELEM_total_le: return ELEM_total_ge;
-	case ELEM_total_lt: return ELEM_total_gt;
-	default: return e;
-	}
-}
-
 /* Register r compares one function of a_i with the same of b_i: x gets the register of a's side. */
 static bool is_compare(const struct prog_expr *e, int r, enum elem *fn, int *x, int *op)
 {
@@ -84,7 +69,7 @@ static bool is_compare(const struct prog_expr *e, int r, enum elem *fn, int *x, 
 	if (same_function(e, c->src[0], c->src[1], op, 0) && *op >= 0)
 		return true;
 	*op = -1;
-	*fn = mirrored(*fn);
+	*fn = elem_mirrored(*fn);
 	*x = c->src[1];
 	return same_function(e, c->src[1], c->src[0], op, 0) && *op >= 0;
 }

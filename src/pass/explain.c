@@ -183,14 +183,8 @@ static void collectives(struct str *s, const struct prog *p, const int64_t *runs
 
 static void memory(struct str *s, const struct prog *p)
 {
-	int64_t arg = 0, res = 0, shared = 0;
-	for (uint32_t i = 0; i < p->narg; i++)
-		arg += p->arg[i].bytes;
-	for (uint32_t i = 0; i < p->nres; i++)
-		res += p->res[i].bytes;
-	for (uint32_t i = 0; i < p->nbuf; i++)
-		if (p->buf[i].kind == BUF_OUT && p->buf[i].alias >= 0)
-			shared += p->buf[i].size;
+	int64_t arg, res, shared;
+	prog_sizes(p, &arg, &res, &shared);
 	str_add(s, "memory of a device: arguments ");
 	bytes(s, arg);
 	str_add(s, ", results ");

@@ -468,14 +468,8 @@ struct err *pjrt_Executable_GetCompiledMemoryStats(struct pjrt_Executable_GetCom
 	const struct prog *p = a->executable->prog;
 	size_t head = offsetof(struct pjrt_Executable_GetCompiledMemoryStats, generated_code_size_in_bytes);
 	size_t end = MIN(a->struct_size, sizeof *a);
-	int64_t arg = 0, res = 0, alias = 0;
-	for (uint32_t i = 0; i < p->narg; i++)
-		arg += p->arg[i].bytes;
-	for (uint32_t i = 0; i < p->nres; i++)
-		res += p->res[i].bytes;
-	for (uint32_t i = 0; i < p->nbuf; i++)
-		if (p->buf[i].kind == BUF_OUT && p->buf[i].alias >= 0)
-			alias += p->buf[i].size;
+	int64_t arg, res, alias;
+	prog_sizes(p, &arg, &res, &alias);
 	struct pjrt_Executable_GetCompiledMemoryStats s = {
 		.generated_code_size_in_bytes = code_bytes(p),
 		.argument_size_in_bytes = arg,

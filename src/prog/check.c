@@ -88,6 +88,17 @@ static const char *kind_of(const struct check *ck, uint32_t owner)
 
 /* --- views ----------------------------------------------------------------- */
 
+/* Put one more to n dimensions that lie by stride. */
+static void by_step(int64_t *step, int64_t *size, int n, int64_t s, int64_t dim)
+{
+	for (; n > 0 && step[n - 1] > s; n--) {
+		step[n] = step[n - 1];
+		size[n] = size[n - 1];
+	}
+	step[n] = s;
+	size[n] = dim;
+}
+
 /* Dimensions by stride, those that touch nothing new left out, neighbours joined. */
 static void reach_of(const struct prog_view *v, struct reach *r)
 {
@@ -104,13 +115,7 @@ static void reach_of(const struct prog_view *v, struct reach *r)
 			lo += s * (v->dim[d] - 1);
 			s = -s;
 		}
-		int k = n++;
-		for (; k > 0 && step[k - 1] > s; k--) {
-			step[k] = step[k - 1];
-			size[k] = size[k - 1];
-		}
-		step[k] = s;
-		size[k] = v->dim[d];
+		by_step(step, size, n++, s, v->dim[d]);
 	}
 	int64_t len = b, last = lo;
 	int k = 0;
@@ -145,13 +150,7 @@ static bool apart(const struct prog_view *v)
 		if (v->dim[d] == 1)
 			continue;
 		int64_t s = v->stride[d] < 0 ? -v->stride[d] : v->stride[d];
-		int k = n++;
-		for (; k > 0 && step[k - 1] > s; k--) {
-			step[k] = step[k - 1];
-			size[k] = size[k - 1];
-		}
-		step[k] = s;
-		size[k] = v->dim[d];
+		by_step(step, size, n++, s, v->dim[d]);
 	}
 	for (int k = 0; k < n; k++) {
 		if (step[k] < span)

@@ -177,3 +177,15 @@ uint64_t prog_comm_hash(const struct prog *p)
 {
 	return p->ncoll && p->nblock ? hash_block(p, 0, (uint64_t)p->ndev) : 0;
 }
+
+void prog_sizes(const struct prog *p, int64_t *arg, int64_t *res, int64_t *shared)
+{
+	*arg = *res = *shared = 0;
+	for (uint32_t i = 0; i < p->narg; i++)
+		*arg += p->arg[i].bytes;
+	for (uint32_t i = 0; i < p->nres; i++)
+		*res += p->res[i].bytes;
+	for (uint32_t i = 0; i < p->nbuf; i++)
+		if (p->buf[i].kind == BUF_OUT && p->buf[i].alias >= 0)
+			*shared += p->buf[i].size;
+}

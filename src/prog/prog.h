@@ -209,6 +209,8 @@ struct err *prog_load(const void *p, size_t n, struct prog **out);   /* validate
  * with vector clocks over (device, lane), every conflicting pair of accesses ordered, collectives matched. */
 struct err *prog_check(const struct prog *p);
 uint64_t prog_comm_hash(const struct prog *p);
+/* Bytes of a device's arguments, of its results, and of those results that lie in the storage of arguments. */
+void prog_sizes(const struct prog *p, int64_t *arg, int64_t *res, int64_t *shared);
 int64_t prog_view_bytes(const struct prog_view *v);          /* extent from the lowest to past the highest byte */
 bool prog_view_dense(const struct prog_view *v);             /* row-major without gaps */
 void prog_view_make(struct arena *a, struct prog_view *v, enum dtype dt, int rank, const int64_t *dim);   /* dense */
