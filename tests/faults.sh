@@ -33,12 +33,14 @@ fails() {
 }
 
 works "no locked memory" bash -c "ulimit -l 0; '$rondo' launch -n 2 '$procs' member 1 50 shm"
-works "no locked memory, over the network" bash -c "ulimit -l 0; RONDO_TRANSPORT=ucx UCX_TLS=tcp '$rondo' launch -n 2 '$procs' member 1 50 ucx"
+for road in tcp ucx; do
+	works "no locked memory, over $road" bash -c "ulimit -l 0; RONDO_TRANSPORT=$road UCX_TLS=tcp '$rondo' launch -n 2 '$procs' member 1 50 $road"
+done
 works "descriptors are not passed" env RONDO_TRANSPORT=pidfd "$rondo" launch -n 3 "$procs" member 1 50 shm
 works "files of at most 1 GB" bash -c "ulimit -f 1048576; '$rondo' launch -n 2 '$procs' member 2 50 shm"
 fails "files too small for a heap" "cannot reserve address space" bash -c "ulimit -f 1024; '$rondo' launch -n 2 '$procs' member 2 50 shm"
 works "little address space" bash -c "ulimit -v 8000000; '$rondo' launch -n 2 '$procs' member 1 50 shm"
-fails "an unknown road" "not auto, shm, pidfd or ucx" env RONDO_TRANSPORT=shmem "$rondo" launch -n 2 "$procs" member 1 1
+fails "an unknown road" "not auto, shm, pidfd, tcp or ucx; did you mean 'shm'?" env RONDO_TRANSPORT=shmem "$rondo" launch -n 2 "$procs" member 1 1
 fails "a wrong token" "the token is wrong" bash -c "'$rondo' launch -n 2 sh -c 'RONDO_TOKEN=guess\$RONDO_PROCESS exec \"\$0\" member 1 1' '$procs'"
 fails "a process that cannot start tells the others" "could not join the job" \
 	bash -c "RONDO_JOIN_TIMEOUT=30 '$rondo' launch -n 2 --keep-going sh -c '[ \$RONDO_PROCESS = 1 ] && ulimit -f 1024; exec \"\$0\" member 1 1' '$procs'"

@@ -112,7 +112,7 @@ struct sym_transport {
 	void (*quiet)(struct sym_world *w, int from);
 	bool (*poll)(struct sym_world *w);        /* make progress, for one who waits; true if there was some.  May be NULL */
 };
-extern const struct sym_transport sym_chaos, sym_ucx;
+extern const struct sym_transport sym_chaos, sym_tcp, sym_ucx;
 
 /* What this process knows of a PE. */
 struct sym_peer {
@@ -313,9 +313,14 @@ void sym_gone(struct sym_world *w, int proc, enum sym_life how);
 /* A key that process who is to write, by the time until; says for whom it waits. */
 struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out);
 
-/* --- ucx.c ---------------------------------------------------------------------------------- */
+/* --- tcp.c, dial.c, ucx.c: between hosts -------------------------------------------------------- */
 
 /* Open the road to the processes in reach[nproc]; sets w->net_data.  Collective over them. */
+struct err *sym_tcp_open(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until);
 struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until);
+/* fd[nproc]: a connection to each process in reach, -1 for the others; its other end has the job's token.  Nonblocking. */
+struct err *sym_dial(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until, int *fd);
+uint64_t sym_sip(const uint64_t key[2], const void *data, size_t n);      /* SipHash-2-4; n is a multiple of 8 */
+bool sym_ucx_fabric(void);                           /* is there a network here that UCX knows better than TCP? */
 
 #endif

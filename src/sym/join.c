@@ -38,7 +38,7 @@ struct hello {
 };
 
 /* What the store says of a process. */
-struct record { int version, npe, pid, threads, cores, barrier; char sock[64], nonce[TOKEN + 1], host[64], mask[MASK / 4 + 1]; };
+struct record { int version, npe, pid, threads, cores, barrier; char net, sock[64], nonce[TOKEN + 1], host[64], mask[MASK / 4 + 1]; };      /* net: enum net */
 
 struct join {
 	pthread_t thread;
@@ -108,8 +108,8 @@ static void mask_text(char out[MASK / 4 + 1])
 
 static struct err *record_read(const char *text, int proc, struct record *r)
 {
-	if (sscanf(text, "rondo %d %d %d %d %d %d %63s %32s %63s %256s", &r->version, &r->npe, &r->pid, &r->threads, &r->cores, &r->barrier,
-	           r->sock, r->nonce, r->host, r->mask) != 10 || r->npe < 1 || r->npe > 1 << 16)
+	if (sscanf(text, "rondo %d %d %d %d %d %d %c %63s %32s %63s %256s", &r->version, &r->npe, &r->pid, &r->threads, &r->cores, &r->barrier,
+	           &r->net, r->sock, r->nonce, r->host, r->mask) != 11 || r->npe < 1 || r->npe > 1 << 16)
 		return ERR(PRECONDITION, "what process %d wrote into the job's store is no record of this version of Rondo", proc);
 	if (r->version != RONDO_VERSION)
 		return ERR(PRECONDITION, "process %d runs version %d of Rondo, this one version %d", proc, r->version, RONDO_VERSION);
@@ -434,7 +434,7 @@ static bool crowded(struct sym_world *w)
 /* Every key that they may wait for says why. */
 void sym_give_up(const struct kv *kv, const struct err *why)
 {
-	static const char *const name[] = { "process", "reached", "ucx" };
+	static const char *const name[] = { "process", "reached", "tcp", "ucx" };
 	struct str s = { 0 };
 	char key[32];
 
@@ -458,12 +458,66 @@ static void peers(struct sym_world *w, int proc)
 		w->peer[p->first + i] = (struct sym_peer){ r->base ? r->base + (size_t)i * r->each : NULL, r->base != NULL, proc };
 }
 
+/* --- the road between hosts ----------------------------------------------------------------- */
+
+/* What a process says of it: the setting names it, or does not and there is, or is not, a network that UCX knows better. */
+enum net { NET_TCP = 't', NET_UCX = 'u', NET_FABRIC = 'f', NET_PLAIN = 'p' };
+
+/* A setting that is one of n words. */
+static struct err *one_of(const char *setting, const char *word, const char *const *name, size_t n)
+{
+	struct str s = { 0 };
+
+	for (size_t i = 0; i < n; i++) {
+		if (!strcmp(word, name[i])) {
+			str_free(&s);
+			return NULL;
+		}
+		str_addf(&s, "%s%s", !i ? "" : i + 1 < n ? ", " : " or ", name[i]);
+	}
+	const char *near = str_nearest(word, name, n);
+	struct err *e = ERR(INVALID, "%s is '%s', not %s%s%s%s", setting, word, s.p, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	str_free(&s);
+	return e;
+}
+
+static struct err *net_here(const char *road, char *out)
+{
+	static const char *const roads[] = { "auto", "shm", "pidfd", "tcp", "ucx" }, *const nets[] = { "auto", "tcp", "ucx" };
+	const char *net = conf_str(CONF_NET);
+
+	TRY(one_of("RONDO_TRANSPORT", road, roads, NELEM(roads)));
+	TRY(one_of("RONDO_NET", net, nets, NELEM(nets)));
+	if (!strcmp(road, "tcp") || !strcmp(road, "ucx"))
+		net = road;
+	*out = !strcmp(net, "tcp") ? NET_TCP : !strcmp(net, "ucx") ? NET_UCX : sym_ucx_fabric() ? NET_FABRIC : NET_PLAIN;
+	return NULL;
+}
+
+/* The same on all processes, for all have the same records: what a setting says anywhere; else UCX if all have a fabric. */
+static struct err *net_of_all(const struct sym_world *w, bool *ucx)
+{
+	int tcp = -1, named = -1, fabric = 0;
+
+	for (int k = 0; k < w->nproc; k++) {
+		char net = w->join->rec[k].net;
+		tcp = net == NET_TCP ? k : tcp;
+		named = net == NET_UCX ? k : named;
+		fabric += net == NET_FABRIC;
+	}
+	if (tcp >= 0 && named >= 0)
+		return ERR(INVALID, "process %d is told to use tcp between hosts, process %d ucx (RONDO_NET, RONDO_TRANSPORT)", tcp, named);
+	*ucx = named >= 0 || (tcp < 0 && fabric == w->nproc);
+	return NULL;
+}
+
 struct err *sym_join(struct sym_world *w, const struct kv *kv)
 {
 	struct join *j = mem_alloc(sizeof *j);
 	const char *road = conf_str(CONF_TRANSPORT);
 	double until = clock_s() + (double)conf_int(CONF_JOIN_TIMEOUT);
-	struct record me = { RONDO_VERSION, w->nlocal, getpid(), w->threads, cpu_get()->cores, !w->fence, "", "", "", "" };
+	struct record me = { RONDO_VERSION, w->nlocal, getpid(), w->threads, cpu_get()->cores, !w->fence, NET_PLAIN, "", "", "", "" };
+	bool apart = !strcmp(road, "tcp") || !strcmp(road, "ucx"), ucx = false;
 	char key[32], sock[TOKEN + 1], *reach = mem_alloc((size_t)kv->nprocess + 1);
 	bool *far = mem_alloc((size_t)kv->nprocess * sizeof *far);
 	struct str s = { 0 };
@@ -480,10 +534,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	j->rec = mem_alloc((size_t)w->nproc * sizeof *j->rec);
 	for (int k = 0; k < w->nproc; k++)
 		w->process[k].fd = w->process[k].pidfd = w->process[k].region.fd = -1;
-	if (strcmp(road, "auto") && strcmp(road, "shm") && strcmp(road, "pidfd") && strcmp(road, "ucx")) {
-		e = ERR(INVALID, "RONDO_TRANSPORT is '%s', not auto, shm, pidfd or ucx", road);
-		goto out;
-	}
+	TRY_GOTO(e, net_here(road, &me.net), out);
 	j->pass = strcmp(road, "pidfd") != 0;
 	if (!j->pass)
 		prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
@@ -513,7 +564,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	mask_text(me.mask);
 	if (gethostname(me.host, sizeof me.host - 1) || !me.host[0])
 		snprintf(me.host, sizeof me.host, "unknown");
-	str_addf(&s, "rondo %d %d %d %d %d %d rondo-%s %s %s %s", me.version, me.npe, me.pid, me.threads, me.cores, me.barrier, sock, me.nonce, me.host, me.mask);
+	str_addf(&s, "rondo %d %d %d %d %d %d %c rondo-%s %s %s %s", me.version, me.npe, me.pid, me.threads, me.cores, me.barrier, me.net, sock, me.nonce, me.host, me.mask);
 	snprintf(key, sizeof key, "process/%d", w->proc);
 	TRY_GOTO(e, kv->put(kv->user, key, s.p, s.n), out);
 	str_free(&s);
@@ -539,7 +590,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 
 	for (int k = 0; k < w->nproc; k++) {
 		bool reached = false;
-		if (k < w->proc && strcmp(road, "ucx"))
+		if (k < w->proc && !apart)
 			TRY_GOTO(e, greet(w, k, &reached), out);
 		reach[k] = reached ? '1' : '0';
 	}
@@ -567,8 +618,9 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 		goto out;
 	}
 	if (any) {
-		TRY_GOTO(e, sym_ucx_open(w, kv, j->token, far, until), out);
-		w->net = &sym_ucx;
+		TRY_GOTO(e, net_of_all(w, &ucx), out);
+		TRY_GOTO(e, (ucx ? sym_ucx_open : sym_tcp_open)(w, kv, j->token, far, until), out);
+		w->net = ucx ? &sym_ucx : &sym_tcp;
 	}
 	for (int k = 0; k < w->nproc; k++)
 		if (k != w->proc)

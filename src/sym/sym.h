@@ -55,7 +55,7 @@ int sym_proc(const struct sym_world *w);                     /* this process */
 int sym_proc_of(const struct sym_world *w, int pe);
 bool sym_near(const struct sym_world *w);                    /* every heap is mapped; equal in all processes */
 bool sym_mapped(const struct sym_world *w, int pe);          /* its heap is seen by loads and stores of this process */
-const char *sym_road(const struct sym_world *w, int pe);     /* "self", "thread", "shm", "ucx", "chaos" */
+const char *sym_road(const struct sym_world *w, int pe);     /* "self", "thread", "shm", "tcp", "ucx", "chaos" */
 struct sym_heap *sym_heap_of(struct sym_world *w, int pe);   /* local PEs only; borrowed */
 struct sym_ep *sym_ep_of(struct sym_world *w, int pe);       /* local PEs only; borrowed */
 struct sym_ep *sym_stream_ep(struct sym_world *w, int pe);   /* the same PE's other one, for collectives on its streams */

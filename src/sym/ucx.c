@@ -11,6 +11,7 @@
 
 #if __has_include(<ucp/api/ucp.h>)
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
@@ -31,7 +32,7 @@ enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, HELLO, BYE };
 	X(ucp_init_version) X(ucp_cleanup) X(ucp_config_read) X(ucp_config_modify) X(ucp_config_release) X(ucp_worker_create) \
 	X(ucp_worker_destroy) X(ucp_worker_get_address) X(ucp_worker_release_address) X(ucp_worker_progress) X(ucp_worker_get_efd) \
 	X(ucp_worker_arm) X(ucp_worker_set_am_recv_handler) X(ucp_ep_create) X(ucp_ep_close_nbx) X(ucp_am_send_nbx) \
-	X(ucp_am_recv_data_nbx) X(ucp_request_free) X(ucp_request_check_status) X(ucp_get_version)
+	X(ucp_am_recv_data_nbx) X(ucp_request_free) X(ucp_request_check_status) X(ucp_get_version) X(ucp_context_print_info)
 
 static struct {
 #define X(name) __typeof__(name) *name;
@@ -694,6 +695,62 @@ static struct err *start(struct ucx *x)
 	return x->stop < 0 ? ERR(EXHAUSTED, "eventfd: %s", strerror(errno)) : NULL;
 }
 
+/* A line of what UCX prints of itself names a transport and a device, "rc_mlx5/mlx5_0:1". */
+static bool is_fabric(const char *line)
+{
+	static const char *const known[] = { "tcp", "self", "sysv", "posix", "cma", "knem", "xpmem", "memory" };
+	const char *slash = strchr(line, '/'), *p = slash;
+
+	if (!strstr(line, "resource") || !slash)
+		return false;
+	while (p > line && p[-1] != ' ')
+		p--;
+	for (size_t i = 0; i < NELEM(known); i++)
+		if ((size_t)(slash - p) == strlen(known[i]) && !memcmp(p, known[i], (size_t)(slash - p)))
+			return false;
+	return slash > p;
+}
+
+bool sym_ucx_fabric(void)
+{
+	ucp_params_t p = { .field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP };
+	DIR *d = opendir("/sys/class/infiniband");
+	ucp_config_t *conf;
+	ucp_context_h ctx;
+	bool found = false;
+	char *text = NULL, *save;
+	size_t n;
+
+	for (struct dirent *f; d && !found && (f = readdir(d));)
+		found = f->d_name[0] != '.';
+	if (d)
+		closedir(d);
+	if (!found)                       /* the library takes its time, and much of the process */
+		return false;
+	struct err *e = load();
+	if (e) {
+		log_line(LOG_WARN, "there is a fabric, but not the library for it: TCP is used; %s", e->msg);
+		err_free(e);
+		return false;
+	}
+	if (u.ucp_config_read(NULL, NULL, &conf) != UCS_OK)
+		return false;
+	ucs_status_t s = u.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &p, conf, &ctx);
+	u.ucp_config_release(conf);
+	FILE *f = s == UCS_OK ? open_memstream(&text, &n) : NULL;
+	if (f) {
+		u.ucp_context_print_info(ctx, f);
+		fclose(f);
+	}
+	if (s == UCS_OK)
+		u.ucp_cleanup(ctx);
+	found = false;
+	for (char *line = text ? strtok_r(text, "\n", &save) : NULL; line && !found; line = strtok_r(NULL, "\n", &save))
+		found = is_fabric(line);
+	free(text);
+	return found;
+}
+
 struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until)
 {
 	struct ucx *x = mem_alloc(sizeof *x);
@@ -775,6 +832,8 @@ const struct sym_transport sym_ucx = { .name = "ucx", .close = ucx_close, .get =
                                       .quiet = ucx_quiet, .poll = ucx_poll };
 
 #else
+
+bool sym_ucx_fabric(void) { return false; }
 
 struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until)
 {

@@ -1,5 +1,5 @@
 /* What the library promises, on every road: each case runs with 1, 2, 4 and 7 PEs as threads, as processes, as both, over
- * UCX, and with everything that may be late or out of order made so. */
+ * TCP and UCX, and with everything that may be late or out of order made so. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -960,7 +960,7 @@ static void member(const struct shape *s, int i)
 	struct kv *kv;
 	struct sym_world *w = join(s, i, &kv);
 
-	all_cases(w, s->ndev[i], !strcmp(s->road, "ucx"));
+	all_cases(w, s->ndev[i], !strcmp(s->road, "tcp") || !strcmp(s->road, "ucx"));
 	sym_close(w);
 	sym_boot_free(kv);
 	_exit(0);
@@ -1052,6 +1052,15 @@ static void chaos(void **state)
 	run_all(s, NELEM(s));
 }
 
+static void tcp(void **state)
+{
+	static const struct shape s[] = {
+		{ "tcp", 2, { 1, 1 }, "tcp", 0 }, { "tcp", 2, { 1, 3 }, "tcp", 0 }, { "tcp", 3, { 2, 1, 4 }, "tcp", 0 }, { "chaos tcp", 2, { 1, 1 }, "tcp", 10 },
+		{ "tcp", 7, { 1, 1, 1, 1, 1, 1, 1 }, "tcp", 0 },
+	};
+	run_all(s, NELEM(s));
+}
+
 static void ucx(void **state)
 {
 	static const struct shape s[] = {
@@ -1104,7 +1113,7 @@ static void orphan(const struct shape *s, int i)
 static void death(void **state)
 {
 	static const struct shape s[] = {
-		{ "shm", 2, { 1, 1 }, "shm", 0 }, { "shm", 4, { 1, 1, 1, 1 }, "shm", 0 }, { "chaos", 3, { 1, 1, 1 }, "shm", 3 }, { "ucx", 3, { 1, 1, 1 }, "ucx", 0 },
+		{ "shm", 2, { 1, 1 }, "shm", 0 }, { "shm", 4, { 1, 1, 1, 1 }, "shm", 0 }, { "chaos", 3, { 1, 1, 1 }, "shm", 3 }, { "tcp", 3, { 1, 1, 1 }, "tcp", 0 }, { "ucx", 3, { 1, 1, 1 }, "ucx", 0 },
 	};
 	for (size_t i = 0; i < NELEM(s); i++) {
 		int st[MAXP];
@@ -1143,7 +1152,7 @@ int main(int argc, char **argv)
 	if (argc > 2 && !strcmp(argv[1], "member"))
 		return member_main(MIN(MAX(atoi(argv[2]), 1), MAXP));
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(threads), cmocka_unit_test(processes), cmocka_unit_test(chaos), cmocka_unit_test(ucx), cmocka_unit_test(death),
+		cmocka_unit_test(threads), cmocka_unit_test(processes), cmocka_unit_test(chaos), cmocka_unit_test(tcp), cmocka_unit_test(ucx), cmocka_unit_test(death),
 	};
 	return cmocka_run_group_tests_name("sym_conform", tests, NULL, NULL);
 }

@@ -117,6 +117,8 @@ static void talk(struct sym_world *w, int rounds)
 	}
 }
 
+static bool far(const struct job *j) { return !strcmp(j->road, "tcp") || !strcmp(j->road, "ucx"); }
+
 static void member(const struct job *j, int i)
 {
 	struct sym_world *w;
@@ -126,11 +128,11 @@ static void member(const struct job *j, int i)
 	world_open(j, i, &kv, &w);
 	for (int k = 0; k < j->nproc; k++)
 		for (int x = 0; x < j->ndev[k]; x++, all++)
-			if (sym_proc_of(w, all) != k || (k != i && strcmp(sym_road(w, all), j->chaos ? "chaos" : strcmp(j->road, "ucx") ? "shm" : "ucx")))
+			if (sym_proc_of(w, all) != k || (k != i && strcmp(sym_road(w, all), j->chaos ? "chaos" : far(j) ? j->road : "shm")))
 				say(sym_road(w, all), NULL);
 	if (sym_npe(w) != all || sym_nproc(w) != j->nproc)
 		say("numbers", NULL);
-	talk(w, j->chaos ? 20 : strcmp(j->road, "ucx") ? 200 : 50);
+	talk(w, j->chaos ? 20 : far(j) ? 50 : 200);
 	sym_close(w);
 	sym_boot_free(kv);
 	_exit(0);
@@ -177,6 +179,7 @@ static void shapes(void **state)
 	static const struct job row[] = {
 		{ 2, { 1, 1 }, "auto", 0, -1 }, { 2, { 2, 2 }, "shm", 0, -1 }, { 4, { 1, 1, 1, 1 }, "auto", 0, -1 }, { 3, { 2, 1, 4 }, "auto", 0, -1 },
 		{ 2, { 1, 2 }, "auto", 11, -1 }, { 2, { 1, 1 }, "pidfd", 0, -1 },
+		{ 2, { 1, 1 }, "tcp", 0, -1 }, { 3, { 2, 1, 2 }, "tcp", 0, -1 }, { 2, { 1, 2 }, "tcp", 13, -1 },
 		{ 2, { 1, 1 }, "ucx", 0, -1 }, { 3, { 2, 1, 2 }, "ucx", 0, -1 }, { 2, { 1, 2 }, "ucx", 12, -1 },
 	};
 	for (size_t i = 0; i < NELEM(row); i++) {
@@ -367,7 +370,7 @@ static void with_victim(const struct job *j, int i)
 
 static void death(void **state)
 {
-	static const struct job row[] = { { 2, { 1, 1 }, "auto", 0, 0 }, { 4, { 1, 2, 1, 1 }, "auto", 0, 2 }, { 3, { 1, 1, 1 }, "ucx", 0, 1 } };
+	static const struct job row[] = { { 2, { 1, 1 }, "auto", 0, 0 }, { 4, { 1, 2, 1, 1 }, "auto", 0, 2 }, { 3, { 1, 1, 1 }, "tcp", 0, 1 }, { 3, { 1, 1, 1 }, "ucx", 0, 1 } };
 
 	for (size_t i = 0; i < NELEM(row); i++) {
 		int st[MAXP];
@@ -426,7 +429,7 @@ static void strangers(void **state)
 	for (int k = 0; k < 500 && !name[0]; k++) {
 		FILE *f = fopen(path, "r");
 		usleep(10000);
-		if (f && fscanf(f, "rondo %*d %*d %*d %*d %*d %*d %63s", name) != 1)
+		if (f && fscanf(f, "rondo %*d %*d %*d %*d %*d %*d %*c %63s", name) != 1)
 			name[0] = '\0';
 		if (f)
 			fclose(f);

@@ -1,0 +1,802 @@
+/* Other hosts over TCP: one stream for each pair of processes (dial.c makes them).
+ *
+ * The stream keeps the order, so a message says nothing of it: what changes memory is done by whoever reads the stream, one
+ * message after the other.  Data goes from where it lies into the socket, and from the socket to where it belongs; only
+ * short messages are read through a small buffer, several at a time.
+ *
+ * Nobody waits for room in a socket: what does not fit is queued, and written by whoever makes progress, which is also
+ * reading.  Whoever waits for something makes progress himself, and looks at the sockets directly: asking epoll first costs
+ * as much as reading.  A thread of our own does it otherwise, so that memory is one-sided also while the process computes.
+ *
+ * Locks: a link has one for what is read, one for what is written, one for what was asked for; taken in this order. */
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <linux/sockios.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "impl.h"
+
+enum { ROOM = 16 << 10, TURN = 1 << 20, PIECES = 32, DIRECT = 4, QUEUE = 4096, IDLE_POLLS = 50, REST_NS = 200000, PARTING_S = 2 };
+enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, BYE };
+
+/* A message: this, then words, then n bytes. */
+struct head {
+	uint8_t kind, words, op, zero;    /* op: enum sym_amo */
+	int32_t pe;                       /* whose heap is meant */
+	uint64_t n;                       /* bytes of data that follow, or are asked for, or of the word of an atomic */
+	uint64_t off, loff;               /* where the data, where the line goes; of an AMO, loff: its value is wanted */
+};
+enum { WORDS = 8 };
+
+/* What did not go out at once. */
+struct msg {
+	struct msg *next;
+	size_t nhead, n;                  /* bytes of head that are left; of data */
+	const char *data;
+	_Atomic uint32_t *left;           /* of PE from: counted down when the data is out; may be NULL */
+	int from;
+	const char *at;                   /* what is left of: */
+	char head[sizeof(struct head) + WORDS * 8];
+};
+
+/* An answer that is waited for: n bytes to dst.  Answers come in the order in which they were asked for. */
+struct fetch { struct fetch *next; void *dst; uint64_t n, proves; _Atomic uint32_t *left; int from; bool value; };
+
+struct link {
+	int fd, proc;                     /* fd -1: there is none */
+	_Atomic bool dead;                /* nothing goes either way any more */
+	struct {
+		_Alignas(64) pthread_mutex_t lock;
+		char *buf;
+		size_t lo, hi;            /* read, but not looked at */
+		bool busy;                /* in the data of a message: */
+		struct head h;
+		uint64_t word[WORDS];
+		char *to;                 /* where the rest of it goes */
+		size_t rest;
+	} in;
+	struct {
+		_Alignas(64) pthread_mutex_t lock;
+		struct msg *first, *last;
+		int n;
+		_Atomic bool some, broken;        /* there are messages; nothing can be written: whether it has left or died says what can be read */
+		uint64_t done;            /* messages so far that change memory */
+	} out;
+	struct {
+		_Alignas(64) pthread_mutex_t lock;
+		struct fetch *first, *last;
+		uint64_t proven;          /* of out.done: known to be done there */
+	} ask;
+};
+
+struct tcp {
+	struct sym_world *w;
+	struct link *link;                /* nproc */
+	int *proc, nlink;                 /* those that have one */
+	_Atomic uint32_t *open;           /* nlocal: what of a PE has a `left` that is not down yet */
+	int stop;                         /* eventfd: the thread has to look, or to end */
+	_Atomic bool asleep, over;
+	_Atomic uint64_t polled;          /* when somebody who waits last made progress, ns */
+	pthread_t thread;
+	bool started;
+};
+
+static struct tcp *of(struct sym_world *w) { return w->net_data; }
+
+/* --- endings --------------------------------------------------------------------------------------- */
+
+static void down(struct tcp *x, int from, _Atomic uint32_t *left)
+{
+	atomic_fetch_sub_explicit(left, 1, memory_order_release);
+	atomic_fetch_sub_explicit(&x->open[from - x->w->first], 1, memory_order_release);
+}
+
+static void fetched(struct tcp *x, struct link *l, struct fetch *f, bool lost)
+{
+	if (lost) {
+		memset(f->dst, 0, f->n);
+		sym_lost_data(x->w, f->from, l->proc);
+	}
+	down(x, f->from, f->left);
+	free(f);
+}
+
+/* Under out.lock: nothing more can be written. */
+static void drop_all(struct tcp *x, struct link *l)
+{
+	for (struct msg *m = l->out.first, *next; m; m = next) {
+		next = m->next;
+		if (m->left)
+			down(x, m->from, m->left);
+		free(m);
+	}
+	l->out.first = l->out.last = NULL;
+	l->out.n = 0;
+	atomic_store(&l->out.some, false);
+}
+
+/* Under in.lock: nothing more comes, nothing more goes. */
+static void forsake(struct tcp *x, struct link *l, enum sym_life how)
+{
+	if (atomic_load(&l->dead))
+		return;
+	sym_gone(x->w, l->proc, how);         /* first: who sees that a count is down may ask */
+	atomic_store(&l->dead, true);
+	pthread_mutex_lock(&l->out.lock);
+	drop_all(x, l);
+	shutdown(l->fd, SHUT_RDWR);
+	pthread_mutex_unlock(&l->out.lock);
+	pthread_mutex_lock(&l->ask.lock);
+	struct fetch *f = l->ask.first, *next;
+	l->ask.first = l->ask.last = NULL;
+	pthread_mutex_unlock(&l->ask.lock);
+	for (; f; f = next) {
+		next = f->next;
+		fetched(x, l, f, true);
+	}
+}
+
+/* --- writing --------------------------------------------------------------------------------------------- */
+
+/* Write what is queued, as far as it goes; under out.lock.  True if some went. */
+static bool flush(struct tcp *x, struct link *l)
+{
+	struct iovec v[2 * PIECES];
+	bool some = false;
+
+	while (l->out.first && !atomic_load_explicit(&l->out.broken, memory_order_relaxed)) {
+		size_t all = 0;
+		int n = 0;
+		for (struct msg *m = l->out.first; m && n < 2 * PIECES - 1; m = m->next) {
+			if (m->nhead)
+				v[n++] = (struct iovec){ (char *)(uintptr_t)m->at, m->nhead };
+			if (m->n)
+				v[n++] = (struct iovec){ (char *)(uintptr_t)m->data, m->n };
+			all += m->nhead + m->n;
+		}
+		struct msghdr h = { .msg_iov = v, .msg_iovlen = (size_t)n };
+		ssize_t k = sendmsg(l->fd, &h, MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (k < 0 && errno == EINTR)
+			continue;
+		if (k < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) {
+			atomic_store(&l->out.broken, true);
+			return some;
+		}
+		if (k <= 0)
+			return some;
+		some = true;
+		bool full = (size_t)k < all;
+		for (struct msg *m; k > 0 && (m = l->out.first);) {
+			size_t a = MIN((size_t)k, m->nhead), b = MIN((size_t)k - a, m->n);
+			m->at += a, m->nhead -= a;
+			if (b)
+				m->data += b, m->n -= b;
+			k -= (ssize_t)(a + b);
+			if (m->nhead || m->n)
+				break;
+			if (!(l->out.first = m->next))
+				l->out.last = NULL;
+			l->out.n--;
+			if (m->left)
+				down(x, m->from, m->left);
+			free(m);
+		}
+		if (full)
+			break;
+	}
+	if (!l->out.first)
+		atomic_store(&l->out.some, false);
+	return some;
+}
+
+/* Send h, its words and n bytes of data, or queue what does not go at once; under out.lock.  left, if any, of PE from is counted
+ * down when the data may be written again; without it the data has to stay. */
+static void put_out(struct tcp *x, struct link *l, const struct head *h, const uint64_t *word, const void *data, size_t n, int from, _Atomic uint32_t *left)
+{
+	char head[sizeof *h + WORDS * 8];
+	size_t nhead = sizeof *h + h->words * 8u;
+	ssize_t k = 0;
+
+	memcpy(head, h, sizeof *h);
+	if (h->words)
+		memcpy(head + sizeof *h, word, h->words * 8u);
+	if (!l->out.first && !atomic_load_explicit(&l->out.broken, memory_order_relaxed)) {
+		struct iovec v[2] = { { head, nhead }, { (char *)(uintptr_t)data, n } };
+		struct msghdr m = { .msg_iov = v, .msg_iovlen = n ? 2 : 1 };
+		do
+			k = sendmsg(l->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+		while (k < 0 && errno == EINTR);
+		if (k < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS)
+			atomic_store(&l->out.broken, true);
+	}
+	if (k == (ssize_t)(nhead + n) || atomic_load(&l->dead)) {
+		if (left)
+			down(x, from, left);
+		return;
+	}
+	size_t went = (size_t)MAX(k, 0), a = MIN(went, nhead);
+	struct msg *m = mem_grow(NULL, sizeof *m);
+	*m = (struct msg){ .nhead = nhead - a, .n = n - (went - a), .data = n ? (const char *)data + (went - a) : NULL, .left = left, .from = from };
+	memcpy(m->head, head, nhead);
+	m->at = m->head + a;
+	if (l->out.last)
+		l->out.last->next = m;
+	else
+		l->out.first = m;
+	l->out.last = m;
+	l->out.n++;
+	atomic_store(&l->out.some, true);
+	if (atomic_load(&x->asleep))          /* it waits for what comes only */
+		eventfd_write(x->stop, 1);
+}
+
+static void answer(struct tcp *x, struct link *l, const struct head *h, const uint64_t *word, const void *data, size_t n)
+{
+	pthread_mutex_lock(&l->out.lock);
+	put_out(x, l, h, word, data, n, 0, NULL);
+	pthread_mutex_unlock(&l->out.lock);
+}
+
+/* --- reading: under in.lock ---------------------------------------------------------------------------------- */
+
+/* n bytes of a heap of ours; NULL if they are not in it. */
+static char *place(struct tcp *x, int pe, uint64_t off, uint64_t n)
+{
+	struct sym_world *w = x->w;
+
+	if (pe < w->first || pe >= w->first + w->nlocal || off > w->region.each || n > w->region.each - off)
+		return NULL;
+	return w->region.base + (size_t)(pe - w->first) * w->region.each + off;
+}
+
+/* The next answer, if it is of this form. */
+static struct fetch *asked(struct link *l, const struct head *h)
+{
+	pthread_mutex_lock(&l->ask.lock);
+	struct fetch *f = l->ask.first;
+	pthread_mutex_unlock(&l->ask.lock);
+	return f && f->n == h->n && f->value == (h->kind == VALUE) ? f : NULL;
+}
+
+static void arrived(struct tcp *x, struct link *l)
+{
+	pthread_mutex_lock(&l->ask.lock);
+	struct fetch *f = l->ask.first;
+	if (!(l->ask.first = f->next))
+		l->ask.last = NULL;
+	l->ask.proven = MAX(l->ask.proven, f->proves);
+	pthread_mutex_unlock(&l->ask.lock);
+	fetched(x, l, f, false);
+}
+
+/* A message whose data, if any, has come. */
+static void complete(struct tcp *x, struct link *l)
+{
+	const struct head *h = &l->in.h;
+
+	switch (h->kind) {
+	case PUT:                         /* whoever sees what a later message writes sees this */
+		atomic_thread_fence(memory_order_release);
+		break;
+	case LINE:
+	case PUT_LINE:
+		sym_deliver(x->w, h->pe, place(x, h->pe, h->loff, h->words * 8u), l->in.word, h->words);
+		break;
+	case DATA:
+		arrived(x, l);
+		break;
+	case VALUE:
+		memcpy(l->ask.first->dst, l->in.word, 8);
+		arrived(x, l);
+		break;
+	case GET:
+		answer(x, l, &(struct head){ .kind = DATA, .n = h->n }, NULL, place(x, h->pe, h->off, h->n), h->n);
+		break;
+	case AMO: {
+		uint64_t was = 0;
+		if (h->n) {
+			was = sym_amo_at(place(x, h->pe, h->off, h->n), (int)h->n, (enum sym_amo)h->op, l->in.word[0], l->in.word[1]);
+			sym_notify(x->w, h->pe);
+		}
+		if (h->loff)
+			answer(x, l, &(struct head){ .kind = VALUE, .words = 1, .n = 8 }, &was, NULL, 0);
+		break;
+	}
+	case BYE:
+		forsake(x, l, SYM_LEFT);
+		break;
+	}
+}
+
+/* Is h a message that a process of this job sends?  Sets where its data goes. */
+static bool sound(struct tcp *x, struct link *l)
+{
+	struct head *h = &l->in.h;
+	struct fetch *f;
+
+	l->in.rest = 0;
+	l->in.to = NULL;
+	switch (h->kind) {
+	case LINE:
+	case PUT_LINE:
+		if (h->words < 1 || h->loff % 8 || !place(x, h->pe, h->loff, h->words * 8u))
+			return false;
+		if (h->kind == LINE)
+			return !h->n;
+		/* fall through */
+	case PUT:
+		l->in.to = place(x, h->pe, h->off, h->n);
+		l->in.rest = h->n;
+		return l->in.to && (h->kind == PUT_LINE || !h->words);
+	case GET:
+		return !h->words && place(x, h->pe, h->off, h->n);
+	case DATA:
+		if (h->words || !(f = asked(l, h)))
+			return false;
+		l->in.to = f->dst;
+		l->in.rest = h->n;
+		return true;
+	case VALUE:
+		return h->words == 1 && asked(l, h);
+	case AMO:
+		return h->words == 2 && h->op <= SYM_CAS && (h->n == 0 || ((h->n == 4 || h->n == 8) && h->off % h->n == 0 && place(x, h->pe, h->off, h->n)));
+	case BYE:
+		return !h->words;
+	}
+	return false;
+}
+
+/* Take messages from the buffer. */
+static void take(struct tcp *x, struct link *l)
+{
+	while (!atomic_load_explicit(&l->dead, memory_order_relaxed)) {
+		size_t have = l->in.hi - l->in.lo;
+		if (!l->in.busy) {
+			if (have < sizeof l->in.h)
+				return;
+			memcpy(&l->in.h, l->in.buf + l->in.lo, sizeof l->in.h);
+			size_t n = sizeof l->in.h + l->in.h.words * 8u;
+			if (l->in.h.words <= WORDS && have < n)
+				return;
+			if (l->in.h.words > WORDS || !sound(x, l)) {
+				log_line(LOG_WARN, "process %d sent what is no message", l->proc);
+				forsake(x, l, SYM_DEAD);
+				return;
+			}
+			memcpy(l->in.word, l->in.buf + l->in.lo + sizeof l->in.h, l->in.h.words * 8u);
+			l->in.lo += n;
+			have -= n;
+			l->in.busy = true;
+		}
+		size_t k = MIN(have, l->in.rest);
+		if (k) {
+			memcpy(l->in.to, l->in.buf + l->in.lo, k);
+			l->in.lo += k;
+			l->in.to += k;
+			l->in.rest -= k;
+		}
+		if (l->in.rest)
+			return;
+		l->in.busy = false;
+		complete(x, l);
+	}
+}
+
+/* Read what has come, but not for too long; true if something has. */
+static bool look(struct tcp *x, struct link *l)
+{
+	size_t all = 0;
+
+	while (all < TURN && !atomic_load_explicit(&l->dead, memory_order_relaxed)) {
+		struct iovec v[2];
+		int n = 0;
+		if (l->in.lo) {
+			memmove(l->in.buf, l->in.buf + l->in.lo, l->in.hi - l->in.lo);
+			l->in.hi -= l->in.lo;
+			l->in.lo = 0;
+		}
+		if (l->in.busy)
+			v[n++] = (struct iovec){ l->in.to, l->in.rest };
+		v[n++] = (struct iovec){ l->in.buf + l->in.hi, ROOM - l->in.hi };
+		size_t want = v[0].iov_len + (n == 2 ? v[1].iov_len : 0);
+		struct msghdr m = { .msg_iov = v, .msg_iovlen = (size_t)n };
+		ssize_t k = recvmsg(l->fd, &m, MSG_DONTWAIT);
+		if (k < 0 && errno == EINTR)
+			continue;
+		if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM))
+			break;
+		if (k <= 0) {
+			log_line(LOG_INFO, "process %d: its connection has ended: %s", l->proc, k ? strerror(errno) : "closed");
+			forsake(x, l, SYM_DEAD);
+			return true;
+		}
+		all += (size_t)k;
+		bool drained = (size_t)k < want;
+		if (l->in.busy) {
+			size_t d = MIN((size_t)k, l->in.rest);
+			l->in.to += d;
+			l->in.rest -= d;
+			k -= (ssize_t)d;
+			if (!l->in.rest) {
+				l->in.busy = false;
+				complete(x, l);
+			}
+		}
+		l->in.hi += (size_t)k;
+		take(x, l);
+		if (drained)
+			break;
+	}
+	return all;
+}
+
+/* --- progress ----------------------------------------------------------------------------------------------------- */
+
+static bool serve(struct tcp *x, struct link *l)
+{
+	bool some = false;
+
+	if (atomic_load_explicit(&l->dead, memory_order_relaxed))
+		return false;
+	if (atomic_load_explicit(&l->out.some, memory_order_relaxed) && !pthread_mutex_trylock(&l->out.lock)) {
+		some = flush(x, l);
+		pthread_mutex_unlock(&l->out.lock);
+	}
+	if (!pthread_mutex_trylock(&l->in.lock)) {
+		some |= look(x, l);
+		pthread_mutex_unlock(&l->in.lock);
+	}
+	return some;
+}
+
+/* Those that poll would not wait for.  f: nlink + 1, the first is the caller's. */
+static int ready(struct tcp *x, struct pollfd *f, int ms)
+{
+	for (int i = 0; i < x->nlink; i++) {
+		struct link *l = &x->link[x->proc[i]];
+		f[i + 1] = (struct pollfd){ atomic_load(&l->dead) ? -1 : l->fd, (short)(POLLIN | (atomic_load(&l->out.some) ? POLLOUT : 0)), 0 };
+	}
+	return poll(f, (nfds_t)x->nlink + 1, ms);
+}
+
+static bool turn(struct tcp *x)
+{
+	bool some = false;
+
+	if (x->nlink <= DIRECT) {
+		for (int i = 0; i < x->nlink; i++)
+			some |= serve(x, &x->link[x->proc[i]]);
+		return some;
+	}
+	static _Thread_local struct { struct pollfd *p; size_t n, cap; } f;
+	f.n = 0;
+	arr_reserve(&f, (size_t)x->nlink + 1);
+	f.p[0].fd = -1;
+	if (ready(x, f.p, 0) > 0)
+		for (int i = 0; i < x->nlink; i++)
+			if (f.p[i + 1].revents)
+				some |= serve(x, &x->link[x->proc[i]]);
+	return some;
+}
+
+static bool tcp_poll(struct sym_world *w)
+{
+	struct tcp *x = of(w);
+
+	atomic_store_explicit(&x->polled, clock_ns(), memory_order_relaxed);
+	bool some = turn(x);
+	if (some)                             /* which took its time */
+		atomic_store_explicit(&x->polled, clock_ns(), memory_order_relaxed);
+	return some;
+}
+
+/* Wait until a count is down, making progress. */
+static void await(struct tcp *x, _Atomic uint32_t *left)
+{
+	for (int k = 0; atomic_load_explicit(left, memory_order_acquire); k++) {
+		bool some = tcp_poll(x->w);
+		if (!some && k > IDLE_POLLS)
+			sched_yield();
+	}
+}
+
+static void *progress_main(void *v)
+{
+	struct tcp *x = v;
+	struct pollfd *f = mem_alloc((size_t)(x->nlink + 1) * sizeof *f);
+
+	while (!atomic_load(&x->over)) {
+		f[0] = (struct pollfd){ x->stop, POLLIN, 0 };
+		/* Who waits makes progress itself; two at it are in each other's way. */
+		if (clock_ns() - atomic_load_explicit(&x->polled, memory_order_relaxed) < REST_NS)
+			ppoll(f, 1, &(struct timespec){ 0, REST_NS }, NULL);
+		else if (turn(x))
+			continue;
+		else {
+			atomic_store(&x->asleep, true);
+			ready(x, f, -1);      /* looks at what is queued after that */
+			atomic_store(&x->asleep, false);
+		}
+		eventfd_t n;
+		if (f[0].revents)
+			eventfd_read(x->stop, &n);
+	}
+	free(f);
+	return NULL;
+}
+
+/* --- the calls of a transport --------------------------------------------------------------------------------------- */
+
+static struct link *link_of(struct sym_world *w, int pe) { return &of(w)->link[w->peer[pe].proc]; }
+
+/* A message has been given to l: nothing is left to find out, nor too much to remember. */
+static void given(struct tcp *x, struct link *l)
+{
+	if (atomic_load_explicit(&l->out.broken, memory_order_relaxed) && !atomic_load(&l->dead)) {
+		pthread_mutex_lock(&l->in.lock);
+		while (!atomic_load(&l->dead))
+			if (!look(x, l)) {        /* it can still be read, but not written */
+				forsake(x, l, SYM_DEAD);
+				break;
+			}
+		pthread_mutex_unlock(&l->in.lock);
+	}
+	for (;;) {
+		pthread_mutex_lock(&l->out.lock);
+		bool much = l->out.n > QUEUE;
+		pthread_mutex_unlock(&l->out.lock);
+		if (!much)
+			return;
+		if (!tcp_poll(x->w))
+			sched_yield();
+	}
+}
+
+/* Send something that changes memory. */
+static void post(struct sym_world *w, int from, int pe, struct head h, const uint64_t *word, const void *data, size_t n, _Atomic uint32_t *left)
+{
+	struct tcp *x = of(w);
+	struct link *l = link_of(w, pe);
+
+	h.pe = pe;
+	if (left)
+		atomic_fetch_add(&x->open[from - w->first], 1);
+	pthread_mutex_lock(&l->out.lock);
+	l->out.done++;
+	put_out(x, l, &h, word, data, n, from, left);
+	bool busy = l->out.n > QUEUE || atomic_load_explicit(&l->out.broken, memory_order_relaxed);
+	pthread_mutex_unlock(&l->out.lock);
+	if (busy)
+		given(x, l);
+}
+
+/* Ask for n bytes, or a value, to dst. */
+static void ask(struct sym_world *w, int from, int pe, struct head h, const uint64_t *word, void *dst, size_t n, _Atomic uint32_t *left)
+{
+	struct tcp *x = of(w);
+	struct link *l = link_of(w, pe);
+	struct fetch *f = mem_grow(NULL, sizeof *f);
+
+	h.pe = pe;
+	*f = (struct fetch){ .dst = dst, .n = n, .left = left, .from = from, .value = h.kind == AMO };
+	atomic_fetch_add(&x->open[from - w->first], 1);
+	pthread_mutex_lock(&l->out.lock);
+	l->out.done += h.kind == AMO && h.n;
+	f->proves = l->out.done;
+	pthread_mutex_lock(&l->ask.lock);
+	bool dead = atomic_load(&l->dead);
+	if (!dead) {
+		if (l->ask.last)
+			l->ask.last->next = f;
+		else
+			l->ask.first = f;
+		l->ask.last = f;
+	}
+	pthread_mutex_unlock(&l->ask.lock);
+	if (!dead)
+		put_out(x, l, &h, word, NULL, 0, 0, NULL);
+	bool broken = atomic_load_explicit(&l->out.broken, memory_order_relaxed);
+	pthread_mutex_unlock(&l->out.lock);
+	if (dead)
+		fetched(x, l, f, true);
+	else if (broken)
+		given(x, l);
+}
+
+static void tcp_get_nb(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n, _Atomic uint32_t *left)
+{
+	if (n)
+		ask(w, from, pe, (struct head){ .kind = GET, .n = n, .off = off }, NULL, dst, n, left);
+	else
+		atomic_fetch_sub_explicit(left, 1, memory_order_release);
+}
+
+static void tcp_put_nb(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left)
+{
+	post(w, from, pe, (struct head){ .kind = PUT, .n = n, .off = off }, NULL, src, n, left);
+}
+
+static void tcp_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n)
+{
+	_Atomic uint32_t left = 1;
+
+	tcp_get_nb(w, from, pe, dst, off, n, &left);
+	await(of(w), &left);
+}
+
+static void tcp_put(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n)
+{
+	_Atomic uint32_t left = 1;
+
+	tcp_put_nb(w, from, pe, off, src, n, &left);
+	await(of(w), &left);
+}
+
+static void tcp_line(struct sym_world *w, int from, int pe, size_t off, const uint64_t *word, int n)
+{
+	post(w, from, pe, (struct head){ .kind = LINE, .words = (uint8_t)n, .loff = off }, word, NULL, 0, NULL);
+}
+
+static void tcp_put_line(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n, size_t loff, const uint64_t *word, int nword)
+{
+	_Atomic uint32_t left = 1;
+
+	post(w, from, pe, (struct head){ .kind = PUT_LINE, .words = (uint8_t)nword, .n = n, .off = off, .loff = loff }, word, src, n, &left);
+	await(of(w), &left);
+}
+
+static void tcp_amo(struct sym_world *w, int from, int pe, enum sym_amo op, int bytes, size_t off, uint64_t v, uint64_t cond, uint64_t *old)
+{
+	struct head h = { .kind = AMO, .words = 2, .op = (uint8_t)op, .n = (uint64_t)bytes, .off = off, .loff = old != NULL };
+	uint64_t word[2] = { v, cond };
+	_Atomic uint32_t left = 1;
+
+	if (!old) {
+		post(w, from, pe, h, word, NULL, 0, NULL);
+		return;
+	}
+	ask(w, from, pe, h, word, old, 8, &left);
+	await(of(w), &left);
+}
+
+/* The stream keeps the order, and who reads it does. */
+static void tcp_fence(struct sym_world *w, int from, int pe) { }
+
+static void tcp_quiet(struct sym_world *w, int from)
+{
+	static const uint64_t nothing[2];
+	struct tcp *x = of(w);
+	uint64_t *was = mem_alloc((size_t)x->nlink * sizeof *was);
+	_Atomic uint32_t left = 0;
+
+	/* Ask those that do not know yet whether all was done: an atomic on no bytes. */
+	for (int i = 0; i < x->nlink; i++) {
+		struct link *l = &x->link[x->proc[i]];
+		pthread_mutex_lock(&l->out.lock);
+		pthread_mutex_lock(&l->ask.lock);
+		bool known = atomic_load(&l->dead) || l->ask.proven == l->out.done;
+		pthread_mutex_unlock(&l->ask.lock);
+		pthread_mutex_unlock(&l->out.lock);
+		if (known)
+			continue;
+		atomic_fetch_add(&left, 1);
+		ask(w, from, w->process[l->proc].first, (struct head){ .kind = AMO, .words = 2, .loff = 1 }, nothing, &was[i], 8, &left);
+	}
+	await(x, &left);
+	free(was);
+	await(x, &x->open[from - w->first]);
+}
+
+/* Say goodbye, and stay until it has arrived: a socket that is closed with something unread takes back what is on its way. */
+static void part(struct tcp *x)
+{
+	double until = clock_s() + PARTING_S;
+
+	for (int i = 0; i < x->nlink; i++) {
+		struct link *l = &x->link[x->proc[i]];
+		pthread_mutex_lock(&l->out.lock);
+		put_out(x, l, &(struct head){ .kind = BYE }, NULL, NULL, 0, 0, NULL);
+		pthread_mutex_unlock(&l->out.lock);
+	}
+	for (int open = 1; open && clock_s() < until;) {
+		open = 0;
+		bool some = turn(x);
+		for (int i = 0; i < x->nlink; i++) {
+			struct link *l = &x->link[x->proc[i]];
+			int n = 0;
+			if (!atomic_load(&l->dead))
+				open += atomic_load(&l->out.some) || (!ioctl(l->fd, SIOCOUTQ, &n) && n);
+		}
+		if (open && !some)
+			nanosleep(&(struct timespec){ 0, REST_NS }, NULL);
+	}
+}
+
+static void tcp_close(struct sym_world *w)
+{
+	struct tcp *x = of(w);
+
+	if (x->started) {
+		atomic_store(&x->over, true);
+		eventfd_write(x->stop, 1);
+		pthread_join(x->thread, NULL);
+		part(x);
+	}
+	for (int k = 0; k < w->nproc; k++) {
+		struct link *l = &x->link[k];
+		if (l->fd < 0)
+			continue;
+		pthread_mutex_lock(&l->out.lock);
+		drop_all(x, l);
+		pthread_mutex_unlock(&l->out.lock);
+		for (struct fetch *f = l->ask.first, *next; f; f = next) {
+			next = f->next;
+			free(f);
+		}
+		close(l->fd);
+		free(l->in.buf);
+		pthread_mutex_destroy(&l->in.lock);
+		pthread_mutex_destroy(&l->out.lock);
+		pthread_mutex_destroy(&l->ask.lock);
+	}
+	if (x->stop >= 0)
+		close(x->stop);
+	free(x->link);
+	free(x->proc);
+	free(x->open);
+	free(x);
+	w->net_data = NULL;
+}
+
+struct err *sym_tcp_open(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until)
+{
+	struct tcp *x = mem_alloc(sizeof *x);
+	int *fd = mem_alloc((size_t)w->nproc * sizeof *fd);
+	struct err *e = NULL;
+
+	w->net_data = x;
+	x->w = w;
+	x->link = mem_lines((size_t)w->nproc * sizeof *x->link);
+	x->proc = mem_alloc((size_t)w->nproc * sizeof *x->proc);
+	x->open = mem_alloc((size_t)w->nlocal * sizeof *x->open);
+	for (int k = 0; k < w->nproc; k++)
+		x->link[k].fd = -1;
+	x->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (x->stop < 0) {
+		e = ERR(EXHAUSTED, "eventfd: %s", strerror(errno));
+		goto out;
+	}
+	TRY_GOTO(e, sym_dial(w, kv, token, reach, until, fd), out);
+	for (int k = 0; k < w->nproc; k++) {
+		struct link *l = &x->link[k];
+		if (fd[k] < 0)
+			continue;
+		l->fd = fd[k];
+		l->proc = k;
+		l->in.buf = mem_lines(ROOM);
+		pthread_mutex_init(&l->in.lock, NULL);
+		pthread_mutex_init(&l->out.lock, NULL);
+		pthread_mutex_init(&l->ask.lock, NULL);
+		x->proc[x->nlink++] = k;
+	}
+	int r = pthread_create(&x->thread, NULL, progress_main, x);
+	if (r)
+		e = ERR(EXHAUSTED, "cannot start a thread: %s", strerror(r));
+	else
+		x->started = true;
+out:
+	free(fd);
+	if (e)
+		tcp_close(w);
+	return e;
+}
+
+const struct sym_transport sym_tcp = { .name = "tcp", .close = tcp_close, .get = tcp_get, .put = tcp_put, .get_nb = tcp_get_nb, .put_nb = tcp_put_nb,
+                                      .line = tcp_line, .put_line = tcp_put_line, .amo = tcp_amo, .fence = tcp_fence, .quiet = tcp_quiet, .poll = tcp_poll };
