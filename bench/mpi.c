@@ -87,6 +87,9 @@ static double batch(const char *op, float *x, float *y, long bytes, long turns)
 			pass(x, x, count);
 			MPI_Allreduce(MPI_IN_PLACE, x, count, MPI_FLOAT, MPI_SUM, all);
 			continue;
+		} else if (!strcmp(op, "pass_fresh") || !strcmp(op, "pass_place")) {
+			pass(x, strcmp(op, "pass_place") ? y : x, count);
+			continue;
 		} else if (!strcmp(op, "all_reduce") || !strcmp(op, "all_reduce_any"))
 			MPI_Allreduce(x, y, count, MPI_FLOAT, MPI_SUM, all);
 		else if (!strcmp(op, "permute"))

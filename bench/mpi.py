@@ -13,7 +13,8 @@ put_signal is that of a message one way.  Debian has both: openmpi-bin libopenmp
 
 all_reduce takes the result of the turn before as its operand as it is.  all_reduce_fresh and all_reduce_place are what is
 left of that in a program: between two turns a pass over the data, counted in for all, reads the result and writes the
-operand, into another buffer or where it is.  These three work in symmetric memory, all_reduce_any in memory that the
+operand, into another buffer or where it is.  pass_fresh and pass_place are that pass alone, on the same buffers, which nobody
+else touches; `net` is the ratio of what the two rows take less that, so all that the sum costs the pass is the sum's.  These three work in symmetric memory, all_reduce_any in memory that the
 library has never seen.  Below the table: what the machine itself takes for the same, from the same runs.
 """
 
@@ -65,7 +66,7 @@ def main():
     p.add_argument("-n", type=int, default=2, help="processes")
     p.add_argument("--min", type=int, default=8)
     p.add_argument("--max", type=int, default=16 << 20)
-    p.add_argument("--ops", default="all_reduce,all_reduce_fresh,all_reduce_place,all_reduce_any,permute,barrier,put_signal,peer_read,plain_read,idle")
+    p.add_argument("--ops", default="all_reduce,all_reduce_fresh,all_reduce_place,all_reduce_any,pass_fresh,pass_place,permute,barrier,put_signal,peer_read,plain_read,idle")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--fifo", action="store_true")
     p.add_argument("--markdown", action="store_true")
@@ -114,7 +115,7 @@ def main():
                 break
         print(file=sys.stderr)
     names = list(jobs)
-    head = ["operation", "bytes", *(f"{x} us" for x in names), *(f"{x}/rondo" for x in names[1:])]
+    head = ["operation", "bytes", *(f"{x} us" for x in names), *(f"{x}/rondo" for x in names[1:]), *(f"{x} net" for x in names[1:])]
     bar = " | " if a.markdown else "\t"
     if a.n == 2:
         print(f"# exchange of one cache line: {statistics.median(floors):.3f} us; {kept} rounds")
@@ -125,7 +126,10 @@ def main():
         if not all(key in seen[x] for x in names):
             continue
         t = [statistics.median(seen[x][key]) for x in names]
-        cells = [key[0], str(key[1]), *(f"{x:.3f}" if x < 10 else f"{x:.1f}" for x in t), *(f"{x / t[0]:.2f}" for x in t[1:])]
+        alone = [statistics.median(seen[x].get((key[0].replace("all_reduce", "pass"), key[1]), [0])) for x in names]
+        net = [x - y for x, y in zip(t, alone)] if all(alone) and key[0].startswith("all_reduce") else []
+        cells = [key[0], str(key[1]), *(f"{x:.3f}" if x < 10 else f"{x:.1f}" for x in t), *(f"{x / t[0]:.2f}" for x in t[1:]),
+                 *(f"{x / net[0]:.2f}" if net else "" for x in (net or t)[1:])]
         print(("| " if a.markdown else "") + bar.join(cells) + (" |" if a.markdown else ""))
     for line in limits({k: statistics.median(v) for k, v in seen["rondo"].items()}, statistics.median(floors) if a.n == 2 else 0):
         print(("* " if a.markdown else "# ") + line)

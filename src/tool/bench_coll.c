@@ -18,19 +18,19 @@
 
 /* What is measured: the collectives; an all_reduce between two passes of a program over its data, which reads the
  * result and writes the operand anew, into another buffer or where it is, and one of buffers outside the heaps; what has
- * no algorithms (COLL_auto): puts with a signal, reads of a peer's fresh data that is lent, the same without a library,
+ * no algorithms (COLL_auto): those passes alone, puts with a signal, reads of a peer's fresh data that is lent, the same without a library,
  * the processor time of a PE that waits for a second. */
-enum { OP_FRESH = COLL_COUNT, OP_PLACE, OP_ANY, OP_PUT_SIGNAL, OP_PEER_READ, OP_PLAIN_READ, OP_IDLE, OPS };
+enum { OP_FRESH = COLL_COUNT, OP_PLACE, OP_ANY, OP_PASS, OP_PASS_PLACE, OP_PUT_SIGNAL, OP_PEER_READ, OP_PLAIN_READ, OP_IDLE, OPS };
 static const char *const op_name[OPS] = {
 #define COLL(id, text) [COLL_##id] = text,
 #include "../base/coll.def"
 #undef COLL
-	[OP_FRESH] = "all_reduce_fresh", [OP_PLACE] = "all_reduce_place", [OP_ANY] = "all_reduce_any",
+	[OP_FRESH] = "all_reduce_fresh", [OP_PLACE] = "all_reduce_place", [OP_ANY] = "all_reduce_any", [OP_PASS] = "pass_fresh", [OP_PASS_PLACE] = "pass_place",
 	[OP_PUT_SIGNAL] = "put_signal", [OP_PEER_READ] = "peer_read", [OP_PLAIN_READ] = "plain_read", [OP_IDLE] = "idle",
 };
 static bool mpi;                  /* is there that road? */
 static enum coll_kind kind_of(int op) { return op < COLL_COUNT ? (enum coll_kind)op : COLL_all_reduce; }
-static bool op_has(int op, int a) { return op >= OP_PUT_SIGNAL ? a == COLL_auto : (a != COLL_mpi || mpi) && coll_algo_has((enum coll_algo)a, kind_of(op)); }
+static bool op_has(int op, int a) { return op >= OP_PASS ? a == COLL_auto : (a != COLL_mpi || mpi) && coll_algo_has((enum coll_algo)a, kind_of(op)); }
 static bool one_size(int op) { return op == COLL_barrier || op == OP_IDLE; }
 
 enum { MAX_PE = 64, MAX_SIZES = 32, MAX_ROUNDS = 101, TURNS = 4000 };
@@ -175,13 +175,15 @@ static struct err *batch(struct pe *p, int op, int64_t n, int turns, double *s)
 	}
 	enum coll_kind k = kind_of(op);
 	int64_t nx = operand(k, n, p->g.n), ny = result(k, n, p->g.n);
-	char *x = op == OP_ANY ? p->own : p->x, *y = op == OP_ANY ? p->own + p->b->size[p->b->nsize - 1] : op == OP_PLACE ? x : p->y;
+	char *x = op == OP_ANY ? p->own : p->x, *y = op == OP_ANY ? p->own + p->b->size[p->b->nsize - 1] : op == OP_PLACE || op == OP_PASS_PLACE ? x : p->y;
 
 	TRY(coll_barrier(p->c, &p->g, 2));
 	double t = clock_s();
 	for (int i = 0; i < turns; i++) {
-		if (op == OP_FRESH || op == OP_PLACE)
+		if (op == OP_FRESH || op == OP_PLACE || op == OP_PASS || op == OP_PASS_PLACE)
 			pass((float *)x, (const float *)y, n / 4);
+		if (op == OP_PASS || op == OP_PASS_PLACE)
+			continue;
 		TRY(turn(p->c, &p->g, k, n, x, y));
 		if (op == OP_FRESH || op == OP_PLACE)
 			continue;
@@ -258,9 +260,9 @@ static struct err *all_of(struct pe *p)
 			TRY(exchange(p));
 			for (int round = -1; round < b->rounds; round++)         /* the first one counts nothing but turns */
 				for (int a = 0; a < COLL_ALGOS; a++) {
-					if (!op_has(k, a) || (!b->algo[a] && k < OP_PUT_SIGNAL) || ((k == OP_PEER_READ || k == OP_PLAIN_READ) && !sym_near(b->w)))
+					if (!op_has(k, a) || (!b->algo[a] && k < OP_PASS) || ((k == OP_PEER_READ || k == OP_PLAIN_READ) && !sym_near(b->w)))
 						continue;
-					if (k < OP_PUT_SIGNAL)
+					if (k < OP_PASS)
 						coll_use(p->c, kind_of(k), (enum coll_algo)a);
 					if (k == OP_IDLE) {
 						if (round < 0)
