@@ -226,7 +226,7 @@ static int64_t piece_of(const struct call *q, const struct flow *f)
  * In step o it takes the bytes at o, if there are any, and gives those a window ahead. */
 static struct err *flow_swap(const struct call *q, const struct flow *f, int pe)
 {
-	enum { WEAVE = 8192, LONG = 64 << 10 };           /* bytes read and written by turns; that a message tells of */
+	enum { WEAVE = 1024, LONG = 64 << 10 };           /* bytes read and written by turns; that a message tells of */
 	int to = to_rank(q, f, 0), from = from_rank(q, f, 0);
 	struct where w[MAX_ROW];
 	struct sym_swap *s;
@@ -239,22 +239,22 @@ static struct err *flow_swap(const struct call *q, const struct flow *f, int pe)
 		int64_t ahead = o + SYM_WINDOW;
 		uint64_t x = first + (uint64_t)ahead;
 		n = MIN(f->bytes - o, MIN(SYM_WINDOW - ahead % SYM_WINDOW, (int64_t)(LONG - x % LONG)));
-		int64_t take = o < 0 ? 0 : n, give = MIN(f->bytes - ahead, n);
+		int64_t take = o < 0 ? 0 : n, give = MAX(MIN(f->bytes - ahead, n), 0), turn = take && give ? WEAVE : n;
 		if (take) {
 			TRY(sym_recv(q->ep, pe, q->site, SYM_READY, &m));
 			if (m.off != x - SYM_WINDOW)
 				return ERR(INTERNAL, "devices %d and %d do not agree on what they have exchanged", sym_ep_pe(q->ep), pe);
 			w[from] = (struct where){ sym_swap_in(s, m.off), -1, 0 };
 		}
-		for (int64_t b = 0; b < n; b += WEAVE) {
+		for (int64_t b = 0; b < n; b += turn) {
 			if (b < take)
-				f->take(f->user, w, b, o + b, MIN(WEAVE, take - b));
+				f->take(f->user, w, b, o + b, MIN(turn, take - b));
 			if (b < give)
-				f->fill(f->user, to, ahead + b, MIN(WEAVE, give - b), sym_swap_out(s, x) + b);
+				f->fill(f->user, to, ahead + b, MIN(turn, give - b), sym_swap_out(s, x) + b);
 		}
 		if (take)
 			sym_return(q->ep, pe, false);
-		if (give > 0)
+		if (give)
 			TRY(sym_tell(q->ep, pe, q->site, SYM_READY, (size_t)x, (size_t)give));
 	}
 	return NULL;
