@@ -75,13 +75,13 @@ static void combine(const struct acc *a, struct sym_ep *ep, const struct where *
 	for (int64_t o = 0; o < bytes; o += PIECE) {
 		int64_t len = MIN(bytes - o, PIECE);
 		int k = 0;
-		if (a->pair && n > 1) {   /* the first two in one pass; two operands need no more */
+		if (a->pair && n > 1) {   /* the first two in one pass, the last to where the result goes */
 			const void *x = look(ep, &w[0], off + o, len, buf);
 			const void *y = look(ep, &w[1], off + o, len, x == buf ? tmp : buf);
 			a->pair(len / a->elem, n == 2 ? dst + o : sum, x, y, NULL);
-			if (n == 2)
-				continue;
-			k = 2;
+			for (k = 2; k < n; k++)
+				a->pair(len / a->elem, k == n - 1 ? dst + o : sum, sum, look(ep, &w[k], off + o, len, buf), NULL);
+			continue;
 		}
 		for (; k < n; k++) {
 			const void *x = look(ep, &w[k], off + o, len, buf);

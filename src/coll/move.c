@@ -391,18 +391,21 @@ struct err *move_barrier(const struct call *q)
 {
 	bool all = q->algo != COLL_doubling;
 	struct sym_msg m;
-	void *room;
+	int others[MAX_ROW];
 
 	/* One message to all, or to the rank 2^k above in round k. */
 	for (int d = 1; d < q->n; d = all ? d + 1 : 2 * d) {
 		int to = q->pe[rank_after(q, d)], from = q->pe[rank_after(q, q->n - d)];
-		TRY(sym_slot_room(q->ep, to, 0, &room));
-		sym_slot_send(q->ep, to, q->site, 0);
-		if (all)
+		TRY(sym_slot_put(q->ep, to, q->site, &m, 0));
+		if (all) {
+			others[d - 1] = to;
 			continue;
+		}
 		TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, &m));
 		sym_return(q->ep, from, false);
 	}
+	if (all && q->n > 2)
+		TRY(sym_expect(q->ep, others, q->n - 1, q->site));
 	for (int d = 1; d < q->n && all; d++) {
 		int from = q->pe[rank_after(q, q->n - d)];
 		TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, &m));

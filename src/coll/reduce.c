@@ -18,32 +18,42 @@ static void all_take(void *v, const struct where *w, int64_t at, int64_t o, int6
 	acc_all(u->a, u->q->ep, w, u->q->n, at, u->y + o, n);
 }
 
-/* Two PEs, one message each way: both write into the other's heap and read what has come into their own.  The message
- * goes first; all that can be done while it is on its way is done then. */
-static struct err *all_pair(const struct call *q, const struct coll_red *r, const char *x, char *y, int64_t n)
+/* One message to each of the others: all write into the others' heaps and read what has come into their own.  The messages
+ * go first; all that can be done while they are on their way is done then. */
+static struct err *all_slot(const struct call *q, const struct coll_red *r, const char *x, char *y, int64_t n)
 {
-	int pe = q->pe[!q->me];
+	struct where w[MAX_ROW];
+	int others[MAX_ROW];
 	struct sym_msg m;
 	struct acc a;
+	struct err *e = NULL;
 	void *room;
 
-	if (n <= SYM_SHORT || q->c->far)
-		TRY(sym_slot_put(q->ep, pe, q->site, x, (size_t)n));
-	else {
+	for (int k = 1; k < q->n; k++) {
+		int pe = others[k - 1] = q->pe[rank_after(q, k)];
+		if (n <= SYM_SHORT || !sym_direct(q->ep, pe)) {
+			TRY(sym_slot_put(q->ep, pe, q->site, x, (size_t)n));
+			continue;
+		}
 		TRY(sym_slot_room(q->ep, pe, (size_t)n, &room));
 		copy(room, x, (size_t)n);
 		sym_slot_send(q->ep, pe, q->site, (size_t)n);
 	}
-	acc_init(&a, r, 2);
-	struct err *e = sym_recv(q->ep, pe, q->site, SYM_SLOT_MSG, &m);
-	if (!e) {
-		const char *first = q->me ? m.data : x, *second = q->me ? x : m.data;
-		if (a.pair)
-			a.pair(n / a.elem, y, first, second, NULL);
-		else
-			acc_all(&a, q->ep, (struct where[]){ { first, -1, 0 }, { second, -1, 0 } }, 2, 0, y, n);
-		sym_return(q->ep, pe, false);
+	acc_init(&a, r, q->n);
+	if (q->n > 2)
+		TRY_GOTO(e, sym_expect(q->ep, others, q->n - 1, q->site), out);
+	w[q->me] = (struct where){ x, -1, 0 };
+	for (int k = 1; k < q->n; k++) {
+		TRY_GOTO(e, sym_recv(q->ep, others[k - 1], q->site, SYM_SLOT_MSG, &m), out);
+		w[rank_after(q, k)] = (struct where){ m.data, -1, 0 };
 	}
+	if (q->n == 2 && a.pair)
+		a.pair(n / a.elem, y, w[0].p, w[1].p, NULL);
+	else
+		acc_all(&a, q->ep, w, q->n, 0, y, n);
+	for (int k = 1; k < q->n; k++)
+		sym_return(q->ep, others[k - 1], false);
+out:
 	acc_fini(&a);
 	return e;
 }
@@ -416,8 +426,12 @@ struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t c
 	struct acc a;
 	struct err *e;
 
-	if (q->algo == COLL_slot && q->n == 2 && n <= SYM_SLOT && !t)
-		return all_pair(q, r, x, y, n);
+	if (q->algo == COLL_slot && n <= SYM_SLOT) {
+		TRY(all_slot(q, r, x, y, n));
+		if (t)
+			t->run(t->user, y, t->out, 0, n);
+		return NULL;
+	}
 	acc_init(&a, r, q->n);
 	struct all u = { q, &a, x, y };
 	struct flow f = { .bytes = n, .fill = all_fill, .take = all_take, .user = &u, .from_here = x };

@@ -150,8 +150,14 @@ static inline int nfrom(const struct call *q, const struct flow *f) { return f->
 static struct err *recv_all(const struct call *q, const struct flow *f, enum sym_verb v, struct where *w)
 {
 	struct sym_msg m;
+	int pe[MAX_ROW];
 
 	w[q->me] = (struct where){ 0 };
+	if (nfrom(q, f) > 1) {
+		for (int k = 0; k < nfrom(q, f); k++)
+			pe[k] = q->pe[from_rank(q, f, k)];
+		TRY(sym_expect(q->ep, pe, nfrom(q, f), q->site));
+	}
 	for (int k = 0; k < nfrom(q, f); k++) {
 		int j = from_rank(q, f, k);
 		TRY(sym_recv(q->ep, q->pe[j], q->site, v, &m));
@@ -311,7 +317,7 @@ struct err *flow_slot(const struct call *q, const struct flow *f)
 		}
 		for (int k = 0; k < to; k++) {
 			int j = to_rank(q, f, k);
-			if (f->from_here && n > SYM_INLINE && !sym_direct(q->ep, q->pe[j])) {
+			if (f->from_here && (n <= SYM_SHORT || !sym_direct(q->ep, q->pe[j]))) {
 				TRY(sym_slot_put(q->ep, q->pe[j], q->site, f->from_here + o, (size_t)n));
 				continue;
 			}

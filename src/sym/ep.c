@@ -1,4 +1,5 @@
 /* Endpoints: messages over pair channels.  Every wait is for a word in the waiter's own heap that one peer writes. */
+#include <sched.h>
 #include <stdlib.h>
 
 #include "impl.h"
@@ -115,12 +116,45 @@ struct err *sym_check(struct sym_ep *ep, int pe, uint32_t site, double waited)
 	return w->patience && waited > w->patience ? late(ep, pe, site, waited, true) : NULL;
 }
 
+/* More threads than cores. */
+static inline bool crowd(const struct sym_world *w) { return w->spins < SYM_BRISK && !w->net; }
+
+/* Was the peer seen last on the core that this thread runs on? */
+static inline bool beside(const struct sym_ep *ep, int pe)
+{
+	return ep->world->peer[pe].direct && atomic_load_explicit(&sym_control_of(ep->world, pe)->cpu[ep->lane], memory_order_relaxed) == ep->cpu;
+}
+
+static inline void show_cpu(struct sym_ep *ep)
+{
+	int cpu = sched_getcpu() + 1;
+
+	if (cpu != ep->cpu)
+		atomic_store_explicit(&ep->me->cpu[ep->lane], ep->cpu = cpu, memory_order_relaxed);
+}
+
+/* In a crowd: who waits for a thread of its own core gives way to it at once; for one of another core it polls for about
+ * as long as giving way takes, each time anew. */
+static bool poll_in_crowd(struct sym_ep *ep, struct sym_wait *w, int peer)
+{
+	enum { POLLS = 40 };
+
+	if (!beside(ep, peer) && w->polls++ < POLLS) {
+		sym_pause();
+		return true;
+	}
+	w->polls = 0;
+	w->n = MAX(w->n + 1, ep->world->spins);
+	return false;
+}
+
 /* After a look in vain: pass the time until the next one. */
 static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, uint32_t site)
 {
 	struct sym_world *world = ep->world;
+	bool many = crowd(world);
 
-	if (sym_wait_poll(w, &ep->spins, world->spins))
+	if (many ? poll_in_crowd(ep, w, peer) : sym_wait_poll(w, &ep->spins, world->spins))
 		return NULL;
 	TRY(hopeless(ep, peer, site));
 	if (ep->l.help && ep->l.help(ep->l.user)) {
@@ -128,6 +162,8 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 		return NULL;
 	}
 	double waited = sym_wait_rest(world, ep->me, w);
+	if (many)
+		show_cpu(ep);
 	if (world->patience && waited > world->patience)
 		return late(ep, peer, site, waited, true);
 	if (waited > WARN_S && !w->warned) {
@@ -168,7 +204,8 @@ static inline void line_done(struct sym_ep *ep, int pe, struct sym_line *l, uint
 	atomic_store_explicit(&l->first, tick, memory_order_release);
 	sym_notify(ep->world, pe);
 	/* Nobody looks at that line yet: it can be had meanwhile, and will be written where it is. */
-	sym_own(&from_me(ep, &ep->world->peer[pe])->ring[chan_slot(ep->chan[pe].tx + AHEAD)]);
+	if (ep->spins >= SYM_BRISK)
+		sym_own(&from_me(ep, &ep->world->peer[pe])->ring[chan_slot(ep->chan[pe].tx + AHEAD)]);
 }
 
 /* n: bytes of a slot message; longer ones are in the slot, or at src for PEs that are not mapped. */
@@ -429,6 +466,31 @@ static void brisk(struct sym_ep *ep, const struct chan *c)
 	ep->asked_at = 0;
 }
 
+/* One of pe whose next line is not there, but may come, if possible of this core; -1: none. */
+static int missing(const struct sym_ep *ep, const int *pe, int n)
+{
+	int who = -1;
+
+	for (int i = 0; i < n; i++)
+		if (!chan_arrived(&ep->chan[pe[i]]) && !chan_left(&ep->chan[pe[i]])) {
+			who = pe[i];
+			if (beside(ep, who))
+				break;
+		}
+	return who;
+}
+
+struct err *sym_expect(struct sym_ep *ep, const int *pe, int n, uint32_t site)
+{
+	struct err *e = NULL;
+	int who = -1;
+
+	for (int i = 0; i < n; i++)       /* on their way together */
+		__builtin_prefetch(&ep->chan[pe[i]].in[chan_slot(ep->chan[pe[i]].rx + 1)]);
+	WAIT(e, (who = missing(ep, pe, n)) < 0, who, site);
+	return e;
+}
+
 struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, struct sym_msg *out)
 {
 	struct chan *c = &ep->chan[pe];
@@ -519,6 +581,8 @@ void sym_begin(struct sym_ep *ep, const struct sym_launch *l)
 	for (int i = 0; i < l->npeer; i++)
 		chan_begin(&ep->chan[l->peer[i]]);
 	atomic_store_explicit(&ep->seat->status, (uint64_t)l->prog << 32, memory_order_release);
+	if (crowd(ep->world))
+		show_cpu(ep);
 }
 
 void sym_leave(struct sym_ep *ep, const struct err *why, bool wait)

@@ -68,6 +68,7 @@ struct sym_control {
 	char nonce[32];                   /* drawn by the process: whoever maps this sees whose it is */
 	_Alignas(128) _Atomic uint32_t bell;      /* changes when something arrived for a sleeper */
 	_Atomic uint32_t sleepers;
+	_Atomic int cpu[2];                       /* where each endpoint was seen to run, + 1; 0: not known */
 	char phase[256];                          /* what the process does outside programs; NUL-terminated, like all texts here */
 	struct sym_seat seat[SYM_LANES];
 	struct sym_word sync[SYM_ROUNDS];         /* of the world's team */
@@ -145,6 +146,7 @@ struct sym_ep {
 	uint32_t named;                   /* program whose name stands in the control zone */
 	struct sym_launch l;
 	int spins;                        /* polls before the next wait yields: fewer while polling has been in vain */
+	int cpu;                          /* what the control zone says of it */
 	bool asked;                       /* something brief was sent since the last line was waited for */
 	int patient;                      /* pauses from there to the first look for an answer, by */
 	double takes;                     /* what an answer takes beyond them, in seconds; learnt from one message in many: */
@@ -252,7 +254,7 @@ void sym_rouse(_Atomic uint32_t *word, bool shared);                            
  *
  *     while (!condition) if (!sym_wait_poll(..)) { give up? other work: sym_wait_again(..) : sym_wait_rest(..) }
  *     sym_wait_over(..) */
-struct sym_wait { int n; bool armed, warned; uint32_t bell; double since, dead; };     /* dead: when another's death was noticed */
+struct sym_wait { int n, polls; bool armed, warned; uint32_t bell; double since, dead; };     /* dead: when another's death was noticed */
 bool sym_wait_poll(struct sym_wait *w, int *spins, int most);                   /* true: look again at once */
 void sym_wait_again(struct sym_control *me, struct sym_wait *w);                /* something was done: poll anew */
 /* Yield, or sleep; makes the network progress.  Gives the seconds waited so far after a sleep, else 0. */

@@ -139,6 +139,8 @@ void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n);
 struct err *sym_slot_put(struct sym_ep *ep, int pe, uint32_t site, const void *src, size_t n);
 /* Send a line of another verb. */
 struct err *sym_tell(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, size_t off, size_t n);
+/* Wait until the next line from each of n PEs is there, or none will come: together, where sym_recv waits for one after the other. */
+struct err *sym_expect(struct sym_ep *ep, const int *pe, int n, uint32_t site);
 /* The next line from pe, which must be of this site and verb. */
 struct sym_msg { size_t off, n; const void *data; };         /* data: of a slot message, valid until returned */
 struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, struct sym_msg *out);
