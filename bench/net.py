@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Rondo between two hosts beside Open MPI over TCP: network namespaces with a cable (veth) between them.
+"""Rondo between two hosts, on each of its roads, beside Open MPI over TCP: network namespaces with a cable (veth) between them.
 
     bench/net.py                     1 KB to 16 MB
+    bench/net.py --only tcp,openmpi  not over UCX
     bench/net.py --rounds 5 --max 65536
     bench/net.py --markdown          the table as Markdown
 
 Needs root, and Debian's openmpi-bin and libopenmpi-dev.  Each side runs on a core of its own.  Jobs take turns; a figure is
-the median over rounds; the ratio is Open MPI's time over Rondo's: above 1 Rondo is faster.  put_signal is one way; Open MPI's
+the median over rounds; the ratio is Open MPI's time over that of Rondo over TCP: above 1 Rondo is faster.  put_signal is one way; Open MPI's
 is that of a message.
 """
 
 import argparse
+import itertools
 import os
 import pathlib
 import signal
@@ -85,14 +87,14 @@ def main():
     p.add_argument("--ops", default="all_reduce,permute,barrier,put_signal")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--algorithm", default="auto", help="of Rondo")
-    p.add_argument("--only", choices=["rondo", "openmpi"])
+    p.add_argument("--only", default="tcp,ucx,openmpi", help="of tcp and ucx (Rondo's roads) and openmpi")
     p.add_argument("--markdown", action="store_true")
     p.add_argument("--rondo", default=str(HERE.parent / "build" / "rondo"))
     a = p.parse_args()
     if os.geteuid():
         sys.exit("network namespaces need root")
     env = dict(os.environ, UCX_TLS="tcp", UCX_NET_DEVICES="wire", UCX_WARN_UNUSED_ENV_VARS="n", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    seen = {}
+    seen, port = {}, itertools.count(21000)
     with tempfile.TemporaryDirectory() as temp, Hosts() as hosts:
         program = [f"{temp}/mpi", str(a.min), str(a.max), "7", a.ops]
         command = [a.rondo, "bench", "coll", "--op", a.ops, "--algorithm", a.algorithm, "--min", str(a.min), "--max", str(a.max), "--rounds", "7"]
@@ -101,12 +103,10 @@ def main():
         agent.chmod(0o755)
         subprocess.run(["mpicc.openmpi", "-O2", "-o", program[0], str(HERE / "mpi.c")], check=True)
         for k in range(a.rounds):
-            for name in ("rondo", "openmpi"):
-                if a.only and name != a.only:
-                    continue
+            for name in a.only.split(","):
                 if sys.stderr.isatty():
                     print(f"\rround {k + 1} of {a.rounds}: {name:10}", end="", file=sys.stderr, flush=True)
-                out = rondo(hosts, command, env, 21000 + k) if name == "rondo" else openmpi(hosts, program, env, str(agent))
+                out = openmpi(hosts, program, env, str(agent)) if name == "openmpi" else rondo(hosts, command, dict(env, RONDO_NET=name), next(port))
                 for line in out.splitlines():
                     if line and not line.startswith("#") and not line.startswith("collective"):
                         op, size, algorithm, us, _ = line.split("\t")
@@ -114,11 +114,11 @@ def main():
                         seen.setdefault((op, int(size)), {}).setdefault(label, []).append(float(us))
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    names = sorted({n for row in seen.values() for n in row}, key=lambda n: (n != "rondo", n == "openmpi", n))
+    names = sorted({n for row in seen.values() for n in row}, key=lambda n: (n != "tcp", n == "openmpi", n))
     bar = " | " if a.markdown else "\t"
-    ratio = ["openmpi/rondo"] if {"rondo", "openmpi"} <= set(names) else []
+    ratio = ["openmpi/tcp"] if {"tcp", "openmpi"} <= set(names) else []
     for i, cells in enumerate([["operation", "bytes", *(f"{x} us" for x in names), *ratio], *([op, str(size), *(f"{statistics.median(row[x]):.1f}" if x in row else "" for x in names),
-                              *(f"{statistics.median(row['openmpi']) / statistics.median(row['rondo']):.2f}" for _ in ratio)] for (op, size), row in seen.items())]):
+                              *(f"{statistics.median(row['openmpi']) / statistics.median(row['tcp']):.2f}" for _ in ratio)] for (op, size), row in seen.items())]):
         print(("| " if a.markdown else "") + bar.join(cells) + (" |" if a.markdown else ""))
         if a.markdown and not i:
             print("|" + " --- |" * len(cells))

@@ -159,6 +159,7 @@ struct sym_ep {
 struct sym_world {
 	int npe, first, nlocal, threads;
 	int64_t limit;
+	bool roomy;                       /* between hosts, and every thread of this one has a core */
 	bool guard, fence;                /* fence: the writer must order its line before it looks for sleepers */
 	int spins;
 	double pause;                     /* seconds that sym_pause takes */

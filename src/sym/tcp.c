@@ -23,7 +23,7 @@
 
 #include "impl.h"
 
-enum { ROOM = 16 << 10, TURN = 1 << 20, PIECES = 32, DIRECT = 4, QUEUE = 4096, IDLE_POLLS = 50, REST_NS = 200000, PARTING_S = 2 };
+enum { ROOM = 8 << 10, BRIEF = 2 << 10, PART = 256 << 10, TURN = 256 << 10, PIECES = 32, DIRECT = 4, QUEUE = 4096, IDLE_POLLS = 50, STAMP = 16, REST_NS = 500000, PARTING_S = 2 };
 enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, BYE };
 
 /* A message: this, then words, then n bytes. */
@@ -145,34 +145,39 @@ static void forsake(struct tcp *x, struct link *l, enum sym_life how)
 
 /* --- writing --------------------------------------------------------------------------------------------- */
 
-/* Write what is queued, as far as it goes; under out.lock.  True if some went. */
-static bool flush(struct tcp *x, struct link *l)
+/* Write what is in v as far as it goes; under out.lock.  Gives how much went. */
+static ssize_t push(struct link *l, struct iovec *v, int n)
+{
+	struct msghdr m = { .msg_iov = v, .msg_iovlen = (size_t)n };
+	ssize_t k;
+
+	do
+		k = n == 1 ? send(l->fd, v->iov_base, v->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL) : sendmsg(l->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (k < 0 && errno == EINTR);
+	if (k < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS)
+		atomic_store(&l->out.broken, true);
+	return MAX(k, 0);
+}
+
+/* Write some of what is queued; under out.lock.  Gives how much went. */
+static size_t flush(struct tcp *x, struct link *l)
 {
 	struct iovec v[2 * PIECES];
-	bool some = false;
+	size_t went = 0;
 
-	while (l->out.first && !atomic_load_explicit(&l->out.broken, memory_order_relaxed)) {
-		size_t all = 0;
+	if (l->out.first && !atomic_load_explicit(&l->out.broken, memory_order_relaxed)) {
+		size_t room = PART;
 		int n = 0;
-		for (struct msg *m = l->out.first; m && n < 2 * PIECES - 1; m = m->next) {
-			if (m->nhead)
-				v[n++] = (struct iovec){ (char *)(uintptr_t)m->at, m->nhead };
-			if (m->n)
-				v[n++] = (struct iovec){ (char *)(uintptr_t)m->data, m->n };
-			all += m->nhead + m->n;
+		for (struct msg *m = l->out.first; m && n < 2 * PIECES - 1 && room; m = m->next) {
+			size_t a = m->nhead, b = MIN(m->n, room);
+			if (a)
+				v[n++] = (struct iovec){ (char *)(uintptr_t)m->at, a };
+			if (b)
+				v[n++] = (struct iovec){ (char *)(uintptr_t)m->data, b };
+			room -= b;
 		}
-		struct msghdr h = { .msg_iov = v, .msg_iovlen = (size_t)n };
-		ssize_t k = sendmsg(l->fd, &h, MSG_DONTWAIT | MSG_NOSIGNAL);
-		if (k < 0 && errno == EINTR)
-			continue;
-		if (k < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) {
-			atomic_store(&l->out.broken, true);
-			return some;
-		}
-		if (k <= 0)
-			return some;
-		some = true;
-		bool full = (size_t)k < all;
+		ssize_t k = push(l, v, n);
+		went = (size_t)k;
 		for (struct msg *m; k > 0 && (m = l->out.first);) {
 			size_t a = MIN((size_t)k, m->nhead), b = MIN((size_t)k - a, m->n);
 			m->at += a, m->nhead -= a;
@@ -188,40 +193,35 @@ static bool flush(struct tcp *x, struct link *l)
 				down(x, m->from, m->left);
 			free(m);
 		}
-		if (full)
-			break;
 	}
 	if (!l->out.first)
 		atomic_store(&l->out.some, false);
-	return some;
+	return went;
 }
 
-/* Send h, its words and n bytes of data, or queue what does not go at once; under out.lock.  left, if any, of PE from is counted
- * down when the data may be written again; without it the data has to stay. */
-static void put_out(struct tcp *x, struct link *l, const struct head *h, const uint64_t *word, const void *data, size_t n, int from, _Atomic uint32_t *left)
+/* Send h, its words and n bytes of data, or queue what does not go at once, and all but `first` bytes; under out.lock.  left, if
+ * any, of PE from is counted down when the data may be written again; without it the data has to stay. */
+static void put_out(struct tcp *x, struct link *l, const struct head *h, const uint64_t *word, const void *data, size_t n, size_t first, int from, _Atomic uint32_t *left)
 {
-	char head[sizeof *h + WORDS * 8];
-	size_t nhead = sizeof *h + h->words * 8u;
-	ssize_t k = 0;
+	char head[sizeof *h + WORDS * 8 + BRIEF];
+	size_t nhead = sizeof *h + h->words * 8u, went = 0;
 
 	memcpy(head, h, sizeof *h);
 	if (h->words)
 		memcpy(head + sizeof *h, word, h->words * 8u);
 	if (!l->out.first && !atomic_load_explicit(&l->out.broken, memory_order_relaxed)) {
-		struct iovec v[2] = { { head, nhead }, { (char *)(uintptr_t)data, n } };
-		struct msghdr m = { .msg_iov = v, .msg_iovlen = n ? 2 : 1 };
-		do
-			k = sendmsg(l->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
-		while (k < 0 && errno == EINTR);
-		if (k < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS)
-			atomic_store(&l->out.broken, true);
+		bool brief = n <= BRIEF;          /* a copy costs less than a list */
+		if (brief && n)
+			memcpy(head + nhead, data, n);
+		struct iovec v[2] = { { head, nhead + (brief ? n : 0) }, { (char *)(uintptr_t)data, MIN(n, first) } };
+		went = (size_t)push(l, v, brief ? 1 : 2);
 	}
-	if (k == (ssize_t)(nhead + n) || atomic_load(&l->dead)) {
+	if (went == nhead + n || atomic_load(&l->dead)) {
 		if (left)
 			down(x, from, left);
 		return;
 	}
-	size_t went = (size_t)MAX(k, 0), a = MIN(went, nhead);
+	size_t a = MIN(went, nhead);
 	struct msg *m = mem_grow(NULL, sizeof *m);
 	*m = (struct msg){ .nhead = nhead - a, .n = n - (went - a), .data = n ? (const char *)data + (went - a) : NULL, .left = left, .from = from };
 	memcpy(m->head, head, nhead);
@@ -240,7 +240,7 @@ static void put_out(struct tcp *x, struct link *l, const struct head *h, const u
 static void answer(struct tcp *x, struct link *l, const struct head *h, const uint64_t *word, const void *data, size_t n)
 {
 	pthread_mutex_lock(&l->out.lock);
-	put_out(x, l, h, word, data, n, 0, NULL);
+	put_out(x, l, h, word, data, n, PART, 0, NULL);
 	pthread_mutex_unlock(&l->out.lock);
 }
 
@@ -407,7 +407,7 @@ static bool look(struct tcp *x, struct link *l)
 		v[n++] = (struct iovec){ l->in.buf + l->in.hi, ROOM - l->in.hi };
 		size_t want = v[0].iov_len + (n == 2 ? v[1].iov_len : 0);
 		struct msghdr m = { .msg_iov = v, .msg_iovlen = (size_t)n };
-		ssize_t k = recvmsg(l->fd, &m, MSG_DONTWAIT);
+		ssize_t k = n == 1 ? recv(l->fd, v[0].iov_base, v[0].iov_len, MSG_DONTWAIT) : recvmsg(l->fd, &m, MSG_DONTWAIT);
 		if (k < 0 && errno == EINTR)
 			continue;
 		if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM))
@@ -452,7 +452,8 @@ static bool serve(struct tcp *x, struct link *l)
 	if (!pthread_mutex_trylock(&l->in.lock)) {
 		some |= look(x, l);
 		pthread_mutex_unlock(&l->in.lock);
-	}
+	} else
+		sched_yield();                /* whoever is at it may have lost the core to this thread */
 	return some;
 }
 
@@ -488,11 +489,11 @@ static bool turn(struct tcp *x)
 
 static bool tcp_poll(struct sym_world *w)
 {
+	static _Thread_local unsigned polls;
 	struct tcp *x = of(w);
 
-	atomic_store_explicit(&x->polled, clock_ns(), memory_order_relaxed);
 	bool some = turn(x);
-	if (some)                             /* which took its time */
+	if (some || !(polls++ % STAMP))
 		atomic_store_explicit(&x->polled, clock_ns(), memory_order_relaxed);
 	return some;
 }
@@ -559,8 +560,9 @@ static void given(struct tcp *x, struct link *l)
 	}
 }
 
-/* Send something that changes memory. */
-static void post(struct sym_world *w, int from, int pe, struct head h, const uint64_t *word, const void *data, size_t n, _Atomic uint32_t *left)
+/* Send something that changes memory.  Of data that is waited for, the rest goes by turns with what comes; who does not wait may
+ * do something else now, so as much as possible goes first. */
+static void post(struct sym_world *w, int from, int pe, struct head h, const uint64_t *word, const void *data, size_t n, size_t first, _Atomic uint32_t *left)
 {
 	struct tcp *x = of(w);
 	struct link *l = link_of(w, pe);
@@ -570,7 +572,7 @@ static void post(struct sym_world *w, int from, int pe, struct head h, const uin
 		atomic_fetch_add(&x->open[from - w->first], 1);
 	pthread_mutex_lock(&l->out.lock);
 	l->out.done++;
-	put_out(x, l, &h, word, data, n, from, left);
+	put_out(x, l, &h, word, data, n, first, from, left);
 	bool busy = l->out.n > QUEUE || atomic_load_explicit(&l->out.broken, memory_order_relaxed);
 	pthread_mutex_unlock(&l->out.lock);
 	if (busy)
@@ -601,7 +603,7 @@ static void ask(struct sym_world *w, int from, int pe, struct head h, const uint
 	}
 	pthread_mutex_unlock(&l->ask.lock);
 	if (!dead)
-		put_out(x, l, &h, word, NULL, 0, 0, NULL);
+		put_out(x, l, &h, word, NULL, 0, 0, 0, NULL);
 	bool broken = atomic_load_explicit(&l->out.broken, memory_order_relaxed);
 	pthread_mutex_unlock(&l->out.lock);
 	if (dead)
@@ -620,7 +622,7 @@ static void tcp_get_nb(struct sym_world *w, int from, int pe, void *dst, size_t 
 
 static void tcp_put_nb(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left)
 {
-	post(w, from, pe, (struct head){ .kind = PUT, .n = n, .off = off }, NULL, src, n, left);
+	post(w, from, pe, (struct head){ .kind = PUT, .n = n, .off = off }, NULL, src, n, SIZE_MAX, left);
 }
 
 static void tcp_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n)
@@ -635,20 +637,20 @@ static void tcp_put(struct sym_world *w, int from, int pe, size_t off, const voi
 {
 	_Atomic uint32_t left = 1;
 
-	tcp_put_nb(w, from, pe, off, src, n, &left);
+	post(w, from, pe, (struct head){ .kind = PUT, .n = n, .off = off }, NULL, src, n, PART, &left);
 	await(of(w), &left);
 }
 
 static void tcp_line(struct sym_world *w, int from, int pe, size_t off, const uint64_t *word, int n)
 {
-	post(w, from, pe, (struct head){ .kind = LINE, .words = (uint8_t)n, .loff = off }, word, NULL, 0, NULL);
+	post(w, from, pe, (struct head){ .kind = LINE, .words = (uint8_t)n, .loff = off }, word, NULL, 0, 0, NULL);
 }
 
 static void tcp_put_line(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n, size_t loff, const uint64_t *word, int nword)
 {
 	_Atomic uint32_t left = 1;
 
-	post(w, from, pe, (struct head){ .kind = PUT_LINE, .words = (uint8_t)nword, .n = n, .off = off, .loff = loff }, word, src, n, &left);
+	post(w, from, pe, (struct head){ .kind = PUT_LINE, .words = (uint8_t)nword, .n = n, .off = off, .loff = loff }, word, src, n, PART, &left);
 	await(of(w), &left);
 }
 
@@ -659,7 +661,7 @@ static void tcp_amo(struct sym_world *w, int from, int pe, enum sym_amo op, int 
 	_Atomic uint32_t left = 1;
 
 	if (!old) {
-		post(w, from, pe, h, word, NULL, 0, NULL);
+		post(w, from, pe, h, word, NULL, 0, 0, NULL);
 		return;
 	}
 	ask(w, from, pe, h, word, old, 8, &left);
@@ -702,7 +704,7 @@ static void part(struct tcp *x)
 	for (int i = 0; i < x->nlink; i++) {
 		struct link *l = &x->link[x->proc[i]];
 		pthread_mutex_lock(&l->out.lock);
-		put_out(x, l, &(struct head){ .kind = BYE }, NULL, NULL, 0, 0, NULL);
+		put_out(x, l, &(struct head){ .kind = BYE }, NULL, NULL, 0, 0, 0, NULL);
 		pthread_mutex_unlock(&l->out.lock);
 	}
 	for (int open = 1; open && clock_s() < until;) {

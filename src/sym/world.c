@@ -76,6 +76,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		}
 	}
 	w->tr = w->net;
+	w->roomy = w->net && w->spins == sym_spins(0);
 	if (w->net)                       /* a look costs more than a pause, and brings the message nearer */
 		w->spins = sym_spins(INT_MAX);
 	if (o->chaos) {
