@@ -414,7 +414,8 @@ static bool look(struct tcp *x, struct link *l)
 			break;
 		if (k <= 0) {
 			log_line(LOG_INFO, "process %d: its connection has ended: %s", l->proc, k ? strerror(errno) : "closed");
-			forsake(x, l, SYM_DEAD);
+			/* To a goodbye the other answers by closing. */
+			forsake(x, l, atomic_load(&x->over) ? SYM_LEFT : SYM_DEAD);
 			return true;
 		}
 		all += (size_t)k;
