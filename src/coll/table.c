@@ -28,7 +28,7 @@ enum coll_algo coll_choose(const struct coll_table *t, enum coll_kind k, enum co
 #define END INT64_MAX
 #define SHORT (K(1) + 1)
 static const struct coll_rule pair_rule[COLL_COUNT][COLL_RULES] = {
-	[COLL_all_reduce]     = { { SHORT, COLL_slot }, { K(32), COLL_stage }, { K(16384), COLL_two_shot }, { END, COLL_ring } },
+	[COLL_all_reduce]     = { { SHORT, COLL_slot }, { K(56), COLL_stage }, { K(16384), COLL_two_shot }, { END, COLL_ring } },
 	[COLL_reduce_scatter] = { { SHORT, COLL_slot }, { K(128), COLL_stage }, { END, COLL_loan } },
 	[COLL_all_gather]     = { { SHORT, COLL_slot }, { K(192), COLL_stage }, { END, COLL_direct } },
 	[COLL_all_to_all]     = { { SHORT, COLL_slot }, { K(192), COLL_stage }, { END, COLL_direct } },
