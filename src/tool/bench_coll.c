@@ -248,10 +248,12 @@ static struct err *all_of(struct pe *p)
 	double sample[COLL_ALGOS][MAX_ROUNDS], s;
 	int done = 0, total = 0;
 
-	/* Once round the staging ring: the first touch of its pages is nobody's time. */
+	/* Once round the windows and the staging ring: the first touch of their pages is nobody's time. */
 	coll_use(p->c, COLL_permute, COLL_stage);
+	coll_use(p->c, COLL_broadcast, COLL_stage);
 	for (int64_t o = 0, n = MIN(b->size[b->nsize - 1], b->table.chunk); o <= b->table.ring; o += n)
-		TRY(turn(p->c, &p->g, COLL_permute, n, p->x, p->y));
+		for (int k = 0; k < 2; k++)
+			TRY(turn(p->c, &p->g, k ? COLL_broadcast : COLL_permute, n, p->x, p->y));
 	for (int k = 0; k < OPS; k++)
 		total += b->op[k] ? one_size(k) ? 1 : b->nsize : 0;
 	for (int k = 0; k < OPS; k++)
