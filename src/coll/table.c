@@ -50,16 +50,16 @@ static const struct coll_rule more_rule[COLL_COUNT][COLL_RULES] = {
 /* Of more PEs than cores no ring was found to be faster: each step of it waits until somebody has left a core. */
 static const struct coll_rule crowd_reduce[COLL_RULES] = { { SHORT, COLL_slot }, { K(8), COLL_stage }, { END, COLL_two_shot } };
 
-/* Through a network (UCX over TCP was measured) a message that carries its data saves those that speak of it; of long data a
+/* Through a network (TCP was measured) a message that carries its data saves those that speak of it; of long data a
  * copy less counts, and what is put needs one message less than what is asked for. */
 static const struct coll_rule far_rule[COLL_COUNT][COLL_RULES] = {
-	[COLL_all_reduce]     = { { K(1024), COLL_slot }, { END, COLL_push } },
-	[COLL_reduce_scatter] = { { K(128), COLL_slot }, { END, COLL_loan } },
-	[COLL_all_gather]     = { { K(64), COLL_slot }, { END, COLL_direct } },
-	[COLL_all_to_all]     = { { K(64), COLL_slot }, { END, COLL_direct } },
-	[COLL_permute]        = { { K(192), COLL_slot }, { END, COLL_push } },
-	[COLL_broadcast]      = { { K(192), COLL_slot }, { END, COLL_direct } },
-	[COLL_scan]           = { { K(256), COLL_slot }, { END, COLL_stage } },
+	[COLL_all_reduce]     = { { K(192), COLL_slot }, { END, COLL_push } },
+	[COLL_reduce_scatter] = { { K(192), COLL_slot }, { END, COLL_loan } },
+	[COLL_all_gather]     = { { K(192), COLL_slot }, { END, COLL_direct } },
+	[COLL_all_to_all]     = { { K(128), COLL_slot }, { END, COLL_direct } },
+	[COLL_permute]        = { { K(128), COLL_slot }, { END, COLL_push } },
+	[COLL_broadcast]      = { { K(256), COLL_slot }, { END, COLL_direct } },
+	[COLL_scan]           = { { END, COLL_slot } },
 	[COLL_barrier]        = { { END, COLL_slot } },
 };
 

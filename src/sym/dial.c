@@ -10,9 +10,9 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
+#include <linux/tcp.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -25,7 +25,7 @@
 enum { GUESTS = 64, ADDRESSES = 32, PROOF = 16, TRY_MS = 1000, TRY_MOST_MS = 8000, AGAIN_MS = 50, GUEST_MS = 10000, UNHEARD_MS = 1000, BACKLOG = 1024 };
 enum { GREETING = 0x54444e52, CALLER = 'c', CALLED = 'a' };
 /* A host that is off the network is found after this: seconds, not the minutes of TCP; a cable that is out for a moment is not. */
-enum { IDLE_S = 10, PROBE_S = 2, PROBES = 5, SILENT_MS = 20000, BUFFER = 2 << 20 };
+enum { IDLE_S = 10, PROBE_S = 2, PROBES = 5, SILENT_MS = 20000, BUFFER = 2 << 20, SHORT_US = 2000 };
 
 struct greeting { uint32_t magic, version; int32_t from, to; unsigned char drawn[16]; };
 struct answer { struct greeting g; unsigned char proof[PROOF]; };
@@ -229,6 +229,23 @@ static void options(int s)
 	};
 	for (size_t i = 0; i < NELEM(row); i++)
 		setsockopt(s, row[i].level, row[i].option, &row[i].value, sizeof row[i].value);
+}
+
+/* On a short way the simplest control of congestion does best: BBR sends by a timer, which took a third more time than the data
+ * itself, and CUBIC stops growing its window at the first delay.  On a long one, or where the host has another, it is the host's. */
+static void control(int s)
+{
+	static const char reno[] = "reno";
+	struct tcp_info info = { 0 };
+	char name[16] = "";
+	socklen_t n = sizeof info, k = sizeof name - 1;
+
+	if (getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &n) || n < offsetof(struct tcp_info, tcpi_min_rtt) + sizeof info.tcpi_min_rtt)
+		return;
+	if (!info.tcpi_min_rtt || info.tcpi_min_rtt > SHORT_US || getsockopt(s, IPPROTO_TCP, TCP_CONGESTION, name, &k))
+		return;
+	if (!strncmp(name, "bbr", 3) || !strcmp(name, "cubic"))
+		setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof reno - 1);
 }
 
 static struct err *listening(int *out, int *port)
@@ -508,6 +525,9 @@ struct err *sym_dial(struct sym_world *w, const struct kv *kv, const char *token
 				        !d->place ? "" : d->why ? strerror(d->why) : "nobody at its addresses has the job's token");
 				goto out;
 			}
+	for (int k = 0; k < w->nproc; k++)
+		if (fd[k] >= 0)
+			control(fd[k]);
 out:
 	for (int k = 0; k < w->nproc; k++) {
 		if (c.dial[k].fd >= 0 && c.dial[k].at != DONE)
