@@ -3,7 +3,7 @@
 
     bench/net.py                     1 KB to 16 MB
     bench/net.py --only tcp,openmpi  not over UCX
-    bench/net.py --rounds 5 --max 65536
+    bench/net.py --rounds 15 --max 65536
     bench/net.py --markdown          the table as Markdown
 
 Needs root, and Debian's openmpi-bin and libopenmpi-dev.  Each side runs on a core of its own.  Jobs take turns; a figure is
@@ -85,7 +85,7 @@ def main():
     p.add_argument("--min", type=int, default=1 << 10)
     p.add_argument("--max", type=int, default=16 << 20)
     p.add_argument("--ops", default="all_reduce,permute,barrier,put_signal")
-    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--algorithm", default="auto", help="of Rondo")
     p.add_argument("--only", default="tcp,ucx,openmpi", help="of tcp and ucx (Rondo's roads) and openmpi")
     p.add_argument("--markdown", action="store_true")
