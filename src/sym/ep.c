@@ -309,6 +309,8 @@ static struct err *credit(struct sym_ep *ep, int pe)
 	uint32_t site = (uint32_t)atomic_load_explicit(&ep->seat->status, memory_order_relaxed);
 	if (c->tx == UINT32_MAX)
 		return ERR(EXHAUSTED, "more than 2^32 messages between two devices in one launch");
+	if (chan_may_send(c))
+		return NULL;
 	WAIT(e, chan_may_send(c) || chan_left(c), pe, site);
 	return e || chan_may_send(c) ? e : absent(ep, pe, site);
 }
@@ -374,7 +376,10 @@ static void short_write(struct sym_ep *ep, int pe, uint32_t site, const char *sr
 	if (n <= SYM_INLINE)
 		return;
 	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE, p++) {
-		memcpy(p->w, src + o, MIN(n - o, SYM_PIECE));
+		if (n - o >= SYM_PIECE)
+			memcpy(p->w, src + o, SYM_PIECE);
+		else
+			memcpy(p->w, src + o, n - o);
 		atomic_store_explicit(&p->tick, tick, memory_order_release);
 	}
 	sym_notify(ep->world, pe);
@@ -471,10 +476,16 @@ void sym_patience(struct sym_ep *ep, double takes)
 	ep->patient = (int)(MIN(ep->takes * 2 / 3, 1e-9 * MOST_NS) / ep->world->pause + 0.5);
 }
 
-static void brisk(struct sym_ep *ep, const struct chan *c)
+static inline void be_patient(const struct sym_ep *ep)
 {
 	for (int i = ep->asked ? ep->patient : 0; i; i--)
 		sym_pause();
+}
+
+static void brisk(struct sym_ep *ep, const struct chan *c)
+{
+	be_patient(ep);
+	__builtin_prefetch(c->in[chan_slot(c->rx + 1)].piece);           /* comes with the line; of more of them the writer would be robbed */
 	for (int i = 0; i < SYM_BRISK && !chan_arrived(c); i++)
 		sym_pause();
 	if (__builtin_expect(!ep->asked_at, 1))
@@ -504,6 +515,9 @@ struct err *sym_expect(struct sym_ep *ep, const int *pe, int n, uint32_t site)
 	struct err *e = NULL;
 	int who = -1;
 
+	if (ep->spins >= SYM_BRISK)
+		be_patient(ep);
+	ep->asked = false;
 	for (int i = 0; i < n; i++)       /* on their way together */
 		__builtin_prefetch(&ep->chan[pe[i]].in[chan_slot(ep->chan[pe[i]].rx + 1)]);
 	WAIT(e, (who = missing(ep, pe, n)) < 0, who, site);
@@ -520,12 +534,14 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	if (ep->spins >= SYM_BRISK)
 		brisk(ep, c);
 	ep->asked = false;
-	/* A peer that has left the launch sends nothing more; what it sent before is there by then. */
-	WAIT(e, chan_arrived(c) || (left && !chan_arrived(c)) || ((left = chan_left(c)) && false), pe, site);
-	if (e)
-		return e;
-	if (!chan_arrived(c))
-		return absent(ep, pe, site);
+	if (!chan_arrived(c)) {
+		/* A peer that has left the launch sends nothing more; what it sent before is there by then. */
+		WAIT(e, chan_arrived(c) || (left && !chan_arrived(c)) || ((left = chan_left(c)) && false), pe, site);
+		if (e)
+			return e;
+		if (!chan_arrived(c))
+			return absent(ep, pe, site);
+	}
 	uint32_t slot = chan_slot(c->rx + 1);
 	struct sym_line *l = chan_take(c);
 	if (l->what != want)

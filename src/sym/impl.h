@@ -244,7 +244,21 @@ static inline void sym_own(const void *p)
 
 /* --- wait.c ------------------------------------------------------------------------------- */
 
-void sym_notify(struct sym_world *w, int pe);       /* wake pe, whose heap is mapped, if it sleeps; the word was stored before */
+/* Wake pe, whose heap is mapped, if it sleeps; the word was stored before. */
+static inline void sym_notify(struct sym_world *w, int pe)
+{
+	struct sym_control *p = sym_control_of(w, pe);
+	uint32_t n;
+
+	if (w->fence)
+		n = atomic_fetch_add(&p->sleepers, 0);
+	else {
+		atomic_signal_fence(memory_order_seq_cst);
+		n = atomic_load_explicit(&p->sleepers, memory_order_relaxed);
+	}
+	if (__builtin_expect(n, 0))
+		sym_ring(w, pe);
+}
 double sym_pause_s(void);                           /* what sym_pause takes, in seconds */
 bool sym_barrier_init(bool shared);                 /* can a sleeper make all writers' stores visible? */
 void sym_barrier(bool shared);

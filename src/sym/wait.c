@@ -69,21 +69,6 @@ void sym_ring(struct sym_world *w, int pe)
 	sym_rouse(&p->bell, w->shared);
 }
 
-void sym_notify(struct sym_world *w, int pe)
-{
-	struct sym_control *p = sym_control_of(w, pe);
-	uint32_t n;
-
-	if (w->fence)
-		n = atomic_fetch_add(&p->sleepers, 0);
-	else {
-		atomic_signal_fence(memory_order_seq_cst);
-		n = atomic_load_explicit(&p->sleepers, memory_order_relaxed);
-	}
-	if (n)
-		sym_ring(w, pe);
-}
-
 /* --- one wait ---------------------------------------------------------------------- */
 
 bool sym_wait_poll(struct sym_wait *w, int *spins, int most)
