@@ -100,16 +100,18 @@ static struct err *all_reduce(struct coll *c, const struct coll_group *g, uint32
 	APART(src, n, dst, n, true, reduce_all(&q, r, count, src, dst, t));
 }
 
-static struct err *reduce_scatter(struct coll *c, const struct coll_group *g, uint32_t site, uint8_t a, const struct coll_red *r, int64_t outer, int64_t inner, const void *src, void *dst)
+static struct err *reduce_scatter(struct coll *c, const struct coll_group *g, uint32_t site, uint8_t a, const struct coll_red *r, int64_t outer, int64_t inner, const void *src, void *dst, const struct coll_then *t)
 {
 	int64_t n = outer * inner;
 
 	if (g->n == 1 && n && src != dst)
 		memmove(dst, src, (size_t)n);
+	if (g->n == 1 && n && t)
+		t->run(t->user, dst, NULL, 0, n);
 	if (g->n == 1 || !n)
 		return NULL;
 	struct call q = call_of(c, g, site, COLL_reduce_scatter, n, a);
-	APART(src, n * g->n, dst, n, false, reduce_blocks(&q, r, outer, inner, src, dst));
+	APART(src, n * g->n, dst, n, false, reduce_blocks(&q, r, outer, inner, src, dst, t));
 }
 
 /* b but for the addresses. */
@@ -222,7 +224,7 @@ struct err *coll_reduce_scatter(struct coll *c, const struct coll_group *g, uint
 {
 	TRY(bad_group(g));
 	TRY(bad_red(r));
-	return whole(c, reduce_scatter(c, g, site, COLL_auto, r, 1, count * dtype_info[r->dtype].bytes, src, dst));
+	return whole(c, reduce_scatter(c, g, site, COLL_auto, r, 1, count * dtype_info[r->dtype].bytes, src, dst, NULL));
 }
 
 static struct blocks gather_of(int n, int64_t outer, int64_t inner)
@@ -334,7 +336,7 @@ struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t sit
 			TRY(all_reduce(cx->c, &g, site, c->algo, &r, n / dtype_info[c->dtype].bytes, ptr[i], res[i], then));
 			break;
 		case COLL_reduce_scatter:
-			TRY(reduce_scatter(cx->c, &g, site, c->algo, &r, c->outer, c->inner, ptr[i], res[i]));
+			TRY(reduce_scatter(cx->c, &g, site, c->algo, &r, c->outer, c->inner, ptr[i], res[i], then));
 			break;
 		case COLL_all_gather:
 			TRY(blocks(cx->c, &g, site, COLL_all_gather, c->algo, gather_of(g.n, c->outer, c->inner), ptr[i], res[i]));

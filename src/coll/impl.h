@@ -132,7 +132,7 @@ struct err *mpi_permute(const struct call *q, int from, int to, const char *x, c
 
 struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t count, const char *x, char *y, const struct coll_then *t);
 /* The operand is [outer][n] rows of inner bytes, the result [outer] of them. */
-struct err *reduce_blocks(const struct call *q, const struct coll_red *r, int64_t outer, int64_t inner, const char *x, char *y);
+struct err *reduce_blocks(const struct call *q, const struct coll_red *r, int64_t outer, int64_t inner, const char *x, char *y, const struct coll_then *t);
 struct err *reduce_scan(const struct call *q, const struct coll_red *r, bool exclusive, int64_t count, const char *x, char *y);
 /* Block j of this PE's operand goes to rank j, as the blocks of all to this one.  The block for rank j starts at
  * x + j * send and has n bytes in rows; that of rank k is written to y + k * place.  nx, ny: bytes of both. */

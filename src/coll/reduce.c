@@ -481,8 +481,12 @@ static void part_take(void *v, const struct where *w, int64_t at, int64_t o, int
 	acc_all(u->a, u->q->ep, w, u->q->n, at, u->y + o, n);
 }
 
-static struct err *part_loan(const struct call *q, const struct acc *a, int64_t outer, int64_t inner, const char *x, char *y)
+/* *t: what follows, NULL when it has. */
+static struct err *part_loan(const struct call *q, const struct acc *a, int64_t outer, int64_t inner, const char *x, char *y, const struct coll_then **t)
 {
+	_Alignas(64) char sum[COLL_UNIT];
+	bool parts = *t && !(*t)->late && outer == 1;
+	int64_t step = parts ? MAX(PIECE, (*t)->unit) : inner;
 	int64_t n = outer * inner * q->n;
 	struct where w[MAX_ROW];
 	size_t at[MAX_ROW];
@@ -491,26 +495,38 @@ static struct err *part_loan(const struct call *q, const struct acc *a, int64_t 
 
 	TRY(loan_make(q, x, n, false, &l));
 	TRY_GOTO(e, loan_exchange(q, l.off, 0, at, NULL), out);
-	for (int k = 0; k < q->n; k++)
+	for (int k = 0; k < q->n; k++) {
 		w[k] = (struct where){ NULL, q->pe[k], at[k] };
-	for (int64_t o = 0; o < outer; o++)
+		parts &= sym_direct(q->ep, q->pe[k]);
+	}
+	for (int64_t o = 0; o < outer && !parts; o++)
 		acc_all(a, q->ep, w, q->n, o * inner * q->n + q->me * inner, y + o * inner, inner);
+	for (int64_t o = 0; o < inner && parts; o += step) {
+		int64_t k = MIN(inner - o, step);
+		char *part = (*t)->alone ? sum : y + o;
+		acc_all(a, q->ep, w, q->n, q->me * inner + o, part, k);
+		(*t)->run((*t)->user, part, NULL, o, o + k);
+	}
+	if (parts)
+		*t = NULL;
 	e = loan_give_back(q);
 out:
 	loan_end(&l);
 	return e;
 }
 
-struct err *reduce_blocks(const struct call *q, const struct coll_red *r, int64_t outer, int64_t inner, const char *x, char *y)
+struct err *reduce_blocks(const struct call *q, const struct coll_red *r, int64_t outer, int64_t inner, const char *x, char *y, const struct coll_then *t)
 {
 	struct acc a;
 
 	acc_init(&a, r, q->n);
 	struct part u = { q, &a, x, y, inner, inner * q->n };
 	struct flow f = { .bytes = outer * inner, .each = true, .fill = part_fill, .take = part_take, .user = &u };
-	struct err *e = q->algo == COLL_slot ? flow_slot(q, &f) : q->algo == COLL_loan ? part_loan(q, &a, outer, inner, x, y)
+	struct err *e = q->algo == COLL_slot ? flow_slot(q, &f) : q->algo == COLL_loan ? part_loan(q, &a, outer, inner, x, y, &t)
 	              : q->algo == COLL_mpi ? mpi_flow(q, &f) : flow_stage(q, &f);
 	acc_fini(&a);
+	if (!e && t)
+		t->run(t->user, y, NULL, 0, outer * inner);
 	return e;
 }
 

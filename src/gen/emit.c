@@ -549,7 +549,12 @@ static void all_tiles(struct em *e, LV t0, LV t1, LV some)
 	struct loop l = loop_open(e, decoded, t0);
 	struct tile t;
 	LV rest = l.phi;
-	for (int i = s->split; i >= 0 && s->norder; i--) {
+	if (s->repeats) {               /* what is read for one repetition is still in the cache for the next */
+		LV times = em_ki(e->i64, s->var[s->order[0]].ext);
+		t.at[0] = LLVMBuildURem(e->b, rest, times, "");
+		t.at[1] = LLVMBuildUDiv(e->b, rest, times, "");
+	}
+	for (int i = s->split; i >= 0 && s->norder && !s->repeats; i--) {
 		int64_t ext = s->var[s->order[i]].ext, n = i == s->split ? (ext + s->block - 1) / s->block : ext;
 		if (i == 0) {
 			t.at[i] = rest;
@@ -757,7 +762,7 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 	         (clock_s() - c2) * 1e3, out->nobj);
 	out->symbol = arena_str(a, "rondo_kernel", 12);
 	out->tiles = tiny ? 1 : s->tiles;
-	out->block = !tiny && s->linear ? s->block : 0;
+	out->block = !tiny && (s->linear || s->repeats) ? s->block : 0;
 	out->flops = tiny ? 0 : s->flops;
 	out->bytes = tiny ? 0 : s->bytes;
 	LLVMDisposeBuilder(e->b);

@@ -87,6 +87,7 @@ struct gen_sched {
 	                                   * blocks of that many turns, inside the lane loop; -1: none */
 	int split;                        /* order[0 .. split-1]: one value a tile; order[split] is cut into blocks */
 	int64_t block, tiles;
+	bool repeats;                     /* linear, and all of it several times over: tile t * times + k is tile t of repetition k */
 	bool linear;                      /* tile t: elements [t * block, (t + 1) * block) of all operands and results that have more than one */
 	int nbody; struct gen_body *body;
 	struct gen_node *node; uint32_t nnode;

@@ -307,42 +307,49 @@ static int inside_lane(struct gen_sched *s)
 /* Elements of a tile of a linear schedule that has many: a few operands' worth of it stay in the first cache. */
 enum { LINEAR = 2048 };
 
-/* Is l just variable v? */
-static bool is_var(const struct gen_lin *l, int v)
+/* Is l just variable v, and (times >= 0) as many elements for each turn of that one? */
+static bool is_var(const struct gen_sched *s, const struct gen_lin *l, int v, int times)
 {
 	bool ok = !l->c;
 	for (int i = 0; i < GEN_NV; i++)
-		ok &= l->k[i] == (i == v);
+		ok &= l->k[i] == (i == v ? 1 : i == times ? s->var[v].ext : 0);
 	for (int j = 0; j < GEN_NT; j++)
 		ok &= !l->tk[j];
 	return ok;
 }
 
-/* Is element i of every result made of elements i of the operands alone (and of operands of one element)? */
-static bool linear(const struct gen_sched *s)
+/* Is element i of every result made of elements i of the operands alone (and of operands of one element)?  times >= 0: the
+ * results are that, once for each turn of this variable. */
+static bool linear(const struct gen_sched *s, int times)
 {
-	if (s->nbody != 1 || s->norder != 1 || s->order[0] != s->lane || s->lane < 0 || s->across >= 0)
+	int depth = times < 0 ? 1 : 2;
+	if (s->nbody != 1 || s->norder != depth || s->lane < 0 || s->order[depth - 1] != s->lane || s->across >= 0)
 		return false;
 	const struct gen_body *b = &s->body[0];
 	int v = s->lane;
-	int64_t ext = s->var[v].ext;
+	int64_t ext = s->var[v].ext, all = ext;
+	if (times >= 0) {
+		all *= s->var[times].ext;
+		if (s->split != 1 || b->lo[times] || b->hi[times] != s->var[times].ext)
+			return false;
+	}
 	if (b->nred || b->lo[v] || b->hi[v] != ext)
 		return false;
 	for (int i = 0; i < b->nnest; i++) {
 		if (b->nest[i].vars)
 			return false;
 		for (int k = 0; k < b->nest[i].nst; k++)
-			if (!is_var(&s->lin[b->nest[i].st[k].lin], v))
+			if (!is_var(s, &s->lin[b->nest[i].st[k].lin], v, times))
 				return false;
 	}
 	for (int i = 0; i < s->nbuf; i++)
-		if (s->buf[i].result && s->buf[i].count != ext)
+		if (s->buf[i].result && s->buf[i].count != all)
 			return false;
 	for (uint32_t i = 1; i < s->nnode; i++) {
 		const struct gen_node *n = &s->node[i];
 		if (n->kind != GN_LOAD || s->buf[n->a[0]].data || s->buf[n->a[0]].count == 1)
 			continue;
-		if (s->buf[n->a[0]].count != ext || !is_var(&s->lin[n->lin], v))
+		if (s->buf[n->a[0]].count != ext || !is_var(s, &s->lin[n->lin], v, -1))
 			return false;
 	}
 	return true;
@@ -463,7 +470,12 @@ void gen_shape(struct arena *a, struct gen_sched *s, int vbytes)
 			break;
 		have *= ext;
 	}
-	s->linear = linear(s);
+	s->linear = linear(s, -1);
+	s->repeats = s->norder == 2 && s->var[s->order[1]].ext >= 32 * LINEAR && linear(s, s->order[0]);
+	if (s->repeats) {
+		s->block = LINEAR;
+		s->tiles = s->var[s->order[0]].ext * ((s->var[s->lane].ext + LINEAR - 1) / LINEAR);
+	}
 	if (s->linear && (s->block > LINEAR || s->var[s->lane].ext >= 32 * LINEAR)) {
 		s->block = LINEAR;
 		s->tiles = (s->var[s->lane].ext + LINEAR - 1) / LINEAR;

@@ -59,7 +59,8 @@ struct prog_kern {
 	int32_t code;             /* gen: index into prog->code, else -1 */
 	int64_t tiles;            /* gen: size of the grid; 0 else (kern_tiles decides) */
 	int64_t block;            /* gen: tile t makes elements [t * block, (t + 1) * block) of each result (dense, as the operands) from the
-	                           * same elements of the operands, and from operands of one element; 0: no such rule */
+	                           * same elements of the operands, and from operands of one element.  Results that are R times as
+	                           * large are R times the same: tile t * R + k makes tile t of repetition k.  0: no such rule */
 	int64_t flops, bytes;     /* estimate of the work, for plan, trace and the split over workers */
 };
 

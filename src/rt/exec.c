@@ -157,6 +157,7 @@ static void decode(struct rt_exec *x)
 					decode_cmd(x, &p->block[b].cmd[follower[at + i] - 1], q);
 					q->imm = (int64_t)t->sums;
 					q->r0 = t->pure;
+					q->r1 = t->times;
 					x->maxptr = MAX(x->maxptr, o->nopnd + q->nopnd);
 				}
 			}

@@ -302,8 +302,8 @@ void cmd_operands(const struct prog *p, const struct prog_cmd *c, uint32_t *nin,
 
 /* --- then.c ------------------------------------------------------------------ */
 
-/* How a kernel follows an all_reduce: mask of its operands that are the result. */
-struct then { uint64_t sums; bool pure; };      /* pure: it reads nothing else but constants */
+/* How a kernel follows an all_reduce or a reduce_scatter: mask of its operands that are the result. */
+struct then { uint64_t sums; bool pure; uint16_t times; };      /* pure: it reads nothing else but constants; times: it makes the same so often */
 /* Does the command after i of block b follow collective i at once?  *hash takes what all devices must agree on. */
 bool then_plan(const struct rt_exec *x, uint32_t b, uint32_t i, uint32_t *at, struct then *out, uint64_t *hash);
 static inline char *opnd_at(const struct prog_opnd *o, char *const *base, const int64_t *reg)

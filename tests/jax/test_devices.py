@@ -97,6 +97,35 @@ def test_carried_permutes(pairs, size):
     np.testing.assert_array_equal(np.reshape(g(y), (N, size)), move(x[0]))
 
 
+FOLLOWERS = {
+    "tile over the operand": lambda x, s, t: (jnp.tile(s, N) * 0.5, t),
+    "tile twice as often": lambda x, s, t: (jnp.tile(s, 2 * N)[: x.size] + 1, t),
+    "tile and more": lambda x, s, t: (jnp.tile(s, N) * 0.5, t + s),
+    "tile apart": lambda x, s, t: (x + 1, t + jnp.sum(jnp.tile(s * 2, 2)[1:]) * 0 + jnp.tile(s, 3)[: s.size]),
+    "step": lambda x, s, t: (x + 1, t - 0.25 * s),
+    "over the operand": lambda x, s, t: (x.at[: s.size].set(s * 0.5 + t), t + 1),
+}
+
+
+@pytest.mark.parametrize("size", [4096, 70000, 200000])
+@pytest.mark.parametrize("name", list(FOLLOWERS))
+def test_what_follows_psum_scatter(name, size):
+    follow = FOLLOWERS[name]
+
+    def turn(i, c):
+        return follow(c[0], lax.psum_scatter(c[0], "x", tiled=True), c[1])
+
+    x = np.random.default_rng(size).integers(-8, 8, (N, N * size)).astype(np.float32)
+    t = np.random.default_rng(size + 1).integers(-8, 8, (N, size)).astype(np.float32)
+    f = sharded(lambda x, t: lax.fori_loop(0, 3, turn, (x, t)), ins=(P("x"), P("x")), outs=P("x"))
+    got = f(x.reshape(-1), t.reshape(-1))
+    for _ in range(3):
+        s = x.sum(0).reshape(N, size)
+        x, t = (np.stack(v) for v in zip(*[tuple(map(np.asarray, follow(jnp.asarray(x[d]), jnp.asarray(s[d]), jnp.asarray(t[d])))) for d in range(N)]))
+    np.testing.assert_allclose(np.reshape(got[0], x.shape), x, rtol=1e-6)
+    np.testing.assert_allclose(np.reshape(got[1], t.shape), t, rtol=1e-6)
+
+
 def test_two_axes():
     m = mesh(2, 2, names=("a", "b"))
     f = jax.jit(jax.shard_map(lambda x: (lax.psum(x, "a"), lax.psum(x, "b"), lax.psum(x, ("a", "b")), lax.axis_index("a")[None]),

@@ -177,10 +177,15 @@ static void *device(void *v)
 			usleep((useconds_t)((nap >> 16) % 500));
 		/* z: of its own, where the operand lies, or where the result does */
 		uint64_t way = rnd(&s);
-		struct after u = { .pure = way & 1 };
-		struct coll_then then = { .run = after, .user = &u, .unit = 4096 }, *t = c.kind == COLL_all_reduce && way & 2 ? &then : NULL;
+		bool part = c.kind == COLL_reduce_scatter;
+		struct after u = { .pure = way & 1 && !part };
+		struct coll_then then = { .run = after, .user = &u, .unit = 4096 }, *t = (c.kind == COLL_all_reduce || part) && way & 2 ? &then : NULL;
+		int64_t mine = part && outer == 1 ? me * inner : 0;
+		if (part && outer > 1 && (way >> 2) % 3 == 1)
+			way -= 4;
 		if (t) {
-			u.z = (way >> 2) % 3 == 0 ? (int32_t *)(sym_base(h) + bz->off) : (way >> 2) % 3 == 1 ? x : y;
+			u.z = (way >> 2) % 3 == 0 ? (int32_t *)(sym_base(h) + bz->off) : (way >> 2) % 3 == 1 ? x + mine : y;
+			then.alone = part && u.z != y && way & 128;
 			then.out = u.pure ? (char *)u.z : NULL;
 			u.over = u.z == y;
 			then.late = !u.pure && (way >> 6) % 4 == 0;
@@ -232,7 +237,7 @@ static void *device(void *v)
 				break;
 			}
 			if (t)               /* what z started with: i, the operand, or nothing */
-				want = (int32_t)(3 * (uint32_t)want + (uint32_t)(u.pure || (way >> 2) % 3 == 0 ? i : !u.over ? val(round, d->pos, i) : 0));
+				want = (int32_t)(3 * (uint32_t)want + (uint32_t)(u.pure || (way >> 2) % 3 == 0 ? i : !u.over ? val(round, d->pos, mine + i) : 0));
 			if (y[i] != want) {
 				d->err = ERR(INTERNAL, "round %d device %d of %d, group %u, %s by %s inner %lld outer %lld: element %lld is %d, not %d", round, d->pos, d->n, c.group, prog_coll_name[c.kind], prog_algo_name[c.algo],
 				             (long long)inner, (long long)outer, (long long)i, y[i], want);
