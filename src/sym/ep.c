@@ -233,10 +233,9 @@ static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, 
 
 void sym_deliver(struct sym_world *w, int pe, char *at, const uint64_t *word, int n)
 {
-	if (n == SYM_WORDS) {
-		struct sym_line *l = (struct sym_line *)at;
-		memcpy(&l->what, word + 1, 48);
-		atomic_store_explicit(&l->last, word[7], memory_order_relaxed);
+	if (n == SYM_WORDS) {             /* a line, or a mail */
+		memcpy(at + 8, word + 1, 48);
+		atomic_store_explicit((_Atomic uint64_t *)(at + 56), word[7], memory_order_relaxed);
 	} else if (n > 1)
 		memcpy(at + 8, word + 1, (size_t)(n - 1) * 8);
 	atomic_store_explicit((_Atomic uint64_t *)at, word[0], memory_order_release);
