@@ -484,7 +484,8 @@ static inline void be_patient(const struct sym_ep *ep)
 static void brisk(struct sym_ep *ep, const struct chan *c)
 {
 	be_patient(ep);
-	__builtin_prefetch(c->in[chan_slot(c->rx + 1)].piece);           /* comes with the line; of more of them the writer would be robbed */
+	if (ep->asked)                    /* comes with the line; of more of them, or before it, the writer would be robbed */
+		__builtin_prefetch(c->in[chan_slot(c->rx + 1)].piece);
 	for (int i = 0; i < SYM_BRISK && !chan_arrived(c); i++)
 		sym_pause();
 	if (__builtin_expect(!ep->asked_at, 1))
