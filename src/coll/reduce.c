@@ -485,6 +485,7 @@ static void part_take(void *v, const struct where *w, int64_t at, int64_t o, int
 static struct err *part_loan(const struct call *q, const struct acc *a, int64_t outer, int64_t inner, const char *x, char *y, const struct coll_then **t)
 {
 	_Alignas(64) char sum[COLL_UNIT];
+	enum { SOON = 2048 };
 	bool parts = *t && !(*t)->late && outer == 1;
 	int64_t step = parts ? MAX(PIECE, (*t)->unit) : inner;
 	int64_t n = outer * inner * q->n;
@@ -505,6 +506,11 @@ static struct err *part_loan(const struct call *q, const struct acc *a, int64_t 
 		int64_t k = MIN(inner - o, step);
 		char *part = (*t)->alone ? sum : y + o;
 		acc_all(a, q->ep, w, q->n, q->me * inner + o, part, k);
+		for (int j = 0; j < q->n && o + k + SOON <= inner; j++) {      /* the first lines of the others' next part come meanwhile */
+			const char *next = sym_at(q->ep, q->pe[j], at[j] + (size_t)(q->me * inner + o + k), SOON, NULL);
+			for (int64_t i = 0; i < SOON && j != q->me; i += 64)
+				__builtin_prefetch(next + i);
+		}
 		(*t)->run((*t)->user, part, NULL, o, o + k);
 	}
 	if (parts)
