@@ -1005,6 +1005,8 @@ static bool blind(const struct shape *s)
 	for (int i = 0; i < s->nproc && s->nproc > 1; i++)
 		if (s->ndev[i] > 1)
 			return true;
+	if (s->nproc > 2 && !strcmp(s->road, "tcp"))      /* what each peer sends may be read by another thread */
+		return true;
 #endif
 	return false;
 }
