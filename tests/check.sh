@@ -39,26 +39,41 @@ run() {
 	fi
 }
 
-# Kernels, on all that this machine can do, the best first.  Writes the counts into a file.
-kernels() {
-	local passed=0 failed=0 log t isa
+# A lane: the tests that a function names, with counts of their own, which it writes into a file.
+lane() {
+	local passed=0 failed=0 log
 	log="$(mktemp)"
+	"$1"
+	echo "$passed $failed" >"$2"
+	rm -f "$log"
+}
+
+# Kernels, on all that this machine can do, the best first.
+kernels() {
+	local t isa
 	for t in tests/unit/kern_*.c tests/unit/gen_random.c; do unit "$build/unit/$(basename "$t" .c)"; done
 	for isa in avx512 avx2; do
 		for t in kern_math kern_matmul kern_fft kern_views; do RONDO_ISA=$isa unit "$build/unit/$t"; done
 	done
-	echo "$passed $failed" >"$1"
-	rm -f "$log"
+}
+
+# Those that mostly wait.
+waiting=" sym_conform sym_procs sym_dial rt_multi "
+waits() {
+	local t
+	for t in $waiting; do unit "$build/unit/$t"; done
 }
 
 if [ $# -gt 0 ]; then
 	for t in "$@"; do unit "$build/unit/$t"; done
 else
-	# Two lanes of about the same length.
-	side="$(mktemp)"
-	kernels "$side" &
+	# Two lanes of about the same length, and one that takes little of the machine.
+	side=("$(mktemp)" "$(mktemp)")
+	lane kernels "${side[0]}" &
+	lane waits "${side[1]}" &
 	for t in tests/unit/*.c; do
-		[[ "$t" == */kern_* || "$t" == */gen_random.c ]] || unit "$build/unit/$(basename "$t" .c)"
+		name="$(basename "$t" .c)"
+		[[ "$name" == kern_* || "$name" == gen_random || "$waiting" == *" $name "* ]] || unit "$build/unit/$name"
 	done
 	run tests/layers.sh
 	run tests/docs.sh "$build"
@@ -66,11 +81,12 @@ else
 	run tests/fences.sh
 	while IFS= read -r f; do run tests/golden.sh "$build/rondo" "$f"; done < <(find tests/golden -name '*.in' 2>/dev/null | LC_ALL=C sort)
 fi
-if [ -n "${side:-}" ]; then
-	wait
-	read -r p f <"$side" || p=0 f=1
-	count "$p" "$f"
-	rm -f "$side"
-fi
+wait
+for f in "${side[@]:-}"; do
+	[ -n "$f" ] || continue
+	read -r p n <"$f" || p=0 n=1
+	count "$p" "$n"
+	rm -f "$f"
+done
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" = 0 ]

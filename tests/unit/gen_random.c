@@ -577,7 +577,7 @@ static bool many(const char *what, uint64_t first, int n, void (*build)(void))
 	return ok;
 }
 
-static bool points(void) { return many("point", 1, 30, build_point); }
+static bool points(void) { return many("point", 1, 60, build_point); }
 static bool rows(void) { return many("row", 100000, 60, build_row); }
 static bool args(void) { return many("arg", 200000, 10, build_arg); }
 

@@ -155,7 +155,7 @@ static void shapes(void **state)
 /* One line cut into a matrix, long factors, chirps. */
 static void lengths(void **state)
 {
-	static const int64_t n[] = { 1, 2, 3, 5, 7, 11, 64, 97, 121, 210, 243, 961, 1024, 1000, 1031, 2048 };
+	static const int64_t n[] = { 1, 2, 3, 5, 7, 11, 64, 97, 121, 210, 243, 961, 1024, 1000, 1031, 1536, 2048, 2310, 2187 };
 	for (size_t i = 0; i < NELEM(n); i++)
 		for (int kind = 0; kind < 4; kind++)
 			for (int wide = 0; wide < 2; wide++) {

@@ -400,7 +400,7 @@ static double fold(enum redop r, double a, double b)
 
 static void reduces(void **state)
 {
-	TIMES(400) {
+	TIMES(600) {
 		int r, nd = 0, ro = 0;
 		int64_t dim[8], out[8] = { 0 }, w[16];
 		shape(&r, dim, 12);
