@@ -215,8 +215,6 @@ static void chaos_quiet(struct sym_world *w, int from)
 		w->net->quiet(w, from);
 }
 
-static bool chaos_poll(struct sym_world *w) { return w->net && w->net->poll(w); }
-
 static struct err *chaos_open(struct sym_world *w)
 {
 	struct chaos *c = mem_alloc(sizeof *c);
@@ -267,5 +265,4 @@ static void chaos_put_line(struct sym_world *w, int from, int pe, size_t off, co
 
 const struct sym_transport sym_chaos = {
 	"chaos", chaos_open, chaos_close, chaos_get, chaos_put, chaos_get_nb, chaos_put_nb, chaos_line, chaos_put_line, chaos_amo, chaos_fence, chaos_quiet,
-	.poll = chaos_poll,
 };

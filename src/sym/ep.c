@@ -685,11 +685,7 @@ void sym_get_nb(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n, _Ato
 
 void sym_get_wait(struct sym_ep *ep, _Atomic uint32_t *left)
 {
-	const struct sym_transport *tr = ep->world->tr;
-
-	while (atomic_load_explicit(left, memory_order_acquire))
-		if (!tr->poll || !tr->poll(ep->world))
-			sched_yield();
+	sym_net_await(ep->world, left);
 }
 
 const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf)

@@ -259,6 +259,9 @@ static inline void sym_notify(struct sym_world *w, int pe)
 	if (__builtin_expect(n, 0))
 		sym_ring(w, pe);
 }
+/* Wait until a count of the road between hosts is down, making progress; its `get`, by its get_nb. */
+void sym_net_await(struct sym_world *w, _Atomic uint32_t *left);
+void sym_net_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n);
 double sym_pause_s(void);                           /* what sym_pause takes, in seconds */
 bool sym_barrier_init(bool shared);                 /* can a sleeper make all writers' stores visible? */
 void sym_barrier(bool shared);

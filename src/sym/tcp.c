@@ -23,7 +23,7 @@
 
 #include "impl.h"
 
-enum { ROOM = 8 << 10, BRIEF = 2 << 10, PART = 256 << 10, TURN = 256 << 10, PIECES = 32, DIRECT = 4, QUEUE = 4096, IDLE_POLLS = 50, STAMP = 16, REST_NS = 500000, PARTING_S = 2 };
+enum { ROOM = 8 << 10, BRIEF = 2 << 10, PART = 256 << 10, TURN = 256 << 10, PIECES = 32, DIRECT = 4, QUEUE = 4096, STAMP = 16, REST_NS = 500000, PARTING_S = 2 };
 enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, BYE };
 
 /* A message: this, then words, then n bytes. */
@@ -499,16 +499,6 @@ static bool tcp_poll(struct sym_world *w)
 	return some;
 }
 
-/* Wait until a count is down, making progress. */
-static void await(struct tcp *x, _Atomic uint32_t *left)
-{
-	for (int k = 0; atomic_load_explicit(left, memory_order_acquire); k++) {
-		bool some = tcp_poll(x->w);
-		if (!some && k > IDLE_POLLS)
-			sched_yield();
-	}
-}
-
 static void *progress_main(void *v)
 {
 	struct tcp *x = v;
@@ -626,20 +616,12 @@ static void tcp_put_nb(struct sym_world *w, int from, int pe, size_t off, const 
 	post(w, from, pe, (struct head){ .kind = PUT, .n = n, .off = off }, NULL, src, n, SIZE_MAX, left);
 }
 
-static void tcp_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n)
-{
-	_Atomic uint32_t left = 1;
-
-	tcp_get_nb(w, from, pe, dst, off, n, &left);
-	await(of(w), &left);
-}
-
 static void tcp_put(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n)
 {
 	_Atomic uint32_t left = 1;
 
 	post(w, from, pe, (struct head){ .kind = PUT, .n = n, .off = off }, NULL, src, n, PART, &left);
-	await(of(w), &left);
+	sym_net_await(w, &left);
 }
 
 static void tcp_line(struct sym_world *w, int from, int pe, size_t off, const uint64_t *word, int n)
@@ -652,7 +634,7 @@ static void tcp_put_line(struct sym_world *w, int from, int pe, size_t off, cons
 	_Atomic uint32_t left = 1;
 
 	post(w, from, pe, (struct head){ .kind = PUT_LINE, .words = (uint8_t)nword, .n = n, .off = off, .loff = loff }, word, src, n, PART, &left);
-	await(of(w), &left);
+	sym_net_await(w, &left);
 }
 
 static void tcp_amo(struct sym_world *w, int from, int pe, enum sym_amo op, int bytes, size_t off, uint64_t v, uint64_t cond, uint64_t *old)
@@ -666,7 +648,7 @@ static void tcp_amo(struct sym_world *w, int from, int pe, enum sym_amo op, int 
 		return;
 	}
 	ask(w, from, pe, h, word, old, 8, &left);
-	await(of(w), &left);
+	sym_net_await(w, &left);
 }
 
 /* The stream keeps the order, and who reads it does. */
@@ -692,9 +674,9 @@ static void tcp_quiet(struct sym_world *w, int from)
 		atomic_fetch_add(&left, 1);
 		ask(w, from, w->process[l->proc].first, (struct head){ .kind = AMO, .words = 2, .loff = 1 }, nothing, &was[i], 8, &left);
 	}
-	await(x, &left);
+	sym_net_await(w, &left);
 	free(was);
-	await(x, &x->open[from - w->first]);
+	sym_net_await(w, &x->open[from - w->first]);
 }
 
 /* Say goodbye, and stay until it has arrived: a socket that is closed with something unread takes back what is on its way. */
@@ -801,5 +783,5 @@ out:
 	return e;
 }
 
-const struct sym_transport sym_tcp = { .name = "tcp", .close = tcp_close, .get = tcp_get, .put = tcp_put, .get_nb = tcp_get_nb, .put_nb = tcp_put_nb,
+const struct sym_transport sym_tcp = { .name = "tcp", .close = tcp_close, .get = sym_net_get, .put = tcp_put, .get_nb = tcp_get_nb, .put_nb = tcp_put_nb,
                                       .line = tcp_line, .put_line = tcp_put_line, .amo = tcp_amo, .fence = tcp_fence, .quiet = tcp_quiet, .poll = tcp_poll };

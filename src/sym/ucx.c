@@ -23,7 +23,7 @@
 
 #include <ucp/api/ucp.h>
 
-enum { COPY = 16 << 10, HEAD = 32 << 10, WHOLE = 72 << 10, ADDRESS = 1 << 16, IDLE_POLLS = 50, REST_NS = 200000 };
+enum { COPY = 16 << 10, HEAD = 32 << 10, WHOLE = 72 << 10, ADDRESS = 1 << 16, REST_NS = 200000 };
 enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, HELLO, BYE };
 
 /* --- the library ------------------------------------------------------------------------------ */
@@ -402,16 +402,6 @@ static bool ucx_poll(struct sym_world *w)
 	return some;
 }
 
-/* Wait until a count is down, making progress. */
-static void await(struct ucx *x, _Atomic uint32_t *left)
-{
-	for (int k = 0; atomic_load_explicit(left, memory_order_acquire); k++) {
-		bool some = ucx_poll(x->w);
-		if (!some && k > IDLE_POLLS)
-			sched_yield();
-	}
-}
-
 /* Ask for n bytes to dst: h but for its cookie. */
 static void ask(struct ucx *x, int from, int proc, struct head *h, void *dst, size_t n, _Atomic uint32_t *left)
 {
@@ -487,20 +477,12 @@ static void ucx_put_nb(struct sym_world *w, int from, int pe, size_t off, const 
 	pthread_mutex_unlock(&x->lock);
 }
 
-static void ucx_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n)
-{
-	_Atomic uint32_t left = 1;
-
-	ucx_get_nb(w, from, pe, dst, off, n, &left);
-	await(of(w), &left);
-}
-
 static void ucx_put(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n)
 {
 	_Atomic uint32_t left = 1;
 
 	ucx_put_nb(w, from, pe, off, src, n, &left);
-	await(of(w), &left);
+	sym_net_await(w, &left);
 }
 
 static void ucx_line(struct sym_world *w, int from, int pe, size_t off, const uint64_t *word, int n)
@@ -528,7 +510,7 @@ static void ucx_put_line(struct sym_world *w, int from, int pe, size_t off, cons
 	atomic_fetch_add(&x->open[from - w->first], 1);
 	post(x, proc, &h, src, n, false, from, &left);
 	pthread_mutex_unlock(&x->lock);
-	await(x, &left);
+	sym_net_await(w, &left);
 }
 
 /* bytes 0: nothing is done, but in its turn. */
@@ -546,7 +528,7 @@ static void ucx_amo(struct sym_world *w, int from, int pe, enum sym_amo op, int 
 		post(x, proc, &h, NULL, 0, true, 0, NULL);
 	pthread_mutex_unlock(&x->lock);
 	if (old)
-		await(x, &left);
+		sym_net_await(w, &left);
 }
 
 static void ucx_fence(struct sym_world *w, int from, int pe)
@@ -567,7 +549,7 @@ static void ucx_quiet(struct sym_world *w, int from)
 		if (there)
 			ucx_fence(w, from, w->process[k].first);
 	}
-	await(x, &x->open[from - w->first]);
+	sym_net_await(w, &x->open[from - w->first]);
 }
 
 static void *progress_main(void *v)
@@ -827,7 +809,7 @@ out:
 	return e;
 }
 
-const struct sym_transport sym_ucx = { .name = "ucx", .close = ucx_close, .get = ucx_get, .put = ucx_put,
+const struct sym_transport sym_ucx = { .name = "ucx", .close = ucx_close, .get = sym_net_get, .put = ucx_put,
                                       .get_nb = ucx_get_nb, .put_nb = ucx_put_nb, .line = ucx_line, .put_line = ucx_put_line, .amo = ucx_amo, .fence = ucx_fence,
                                       .quiet = ucx_quiet, .poll = ucx_poll };
 

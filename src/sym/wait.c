@@ -49,6 +49,23 @@ double sym_pause_s(void)
 	return MAX((clock_s() - t) / TIMES, 1e-10);
 }
 
+void sym_net_await(struct sym_world *w, _Atomic uint32_t *left)
+{
+	enum { POLLS = 50 };
+
+	for (int k = 0; atomic_load_explicit(left, memory_order_acquire); k++)
+		if (!(w->net && w->net->poll(w)) && k > POLLS)
+			sched_yield();
+}
+
+void sym_net_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n)
+{
+	_Atomic uint32_t left = 1;
+
+	w->net->get_nb(w, from, pe, dst, off, n, &left);
+	sym_net_await(w, &left);
+}
+
 /* --- bells ----------------------------------------------------------------------- */
 
 bool sym_barrier_init(bool shared)
