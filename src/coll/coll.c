@@ -65,16 +65,19 @@ static inline struct call call_of(struct coll *c, const struct coll_group *g, ui
 }
 
 /* An operand that overlaps the result otherwise than wanted is copied.  *tmp: to be freed. */
-static struct err *apart(const void **src, int64_t n, const void *dst, int64_t ndst, bool same, void **tmp)
+static struct err *copied(const void **src, int64_t n, void **tmp)
 {
-	*tmp = NULL;
-	if (!dst || !overlap(*src, n, dst, ndst) || (same && *src == dst))
-		return NULL;
 	if (!(*tmp = malloc((size_t)n)))
 		return ERR(EXHAUSTED, "out of host memory: asked for %lld bytes for a collective", (long long)n);
 	memcpy(*tmp, *src, (size_t)n);
 	*src = *tmp;
 	return NULL;
+}
+
+static inline struct err *apart(const void **src, int64_t n, const void *dst, int64_t ndst, bool same, void **tmp)
+{
+	*tmp = NULL;
+	return dst && !(same && *src == dst) && overlap(*src, n, dst, ndst) ? copied(src, n, tmp) : NULL;
 }
 
 /* Run x with src apart from dst. */
@@ -197,14 +200,14 @@ static struct err *barrier(struct coll *c, const struct coll_group *g, uint32_t 
 /* Nothing may pass for a result that a process took with it when it died. */
 static struct err *whole(struct coll *c, struct err *e) { return e ? e : sym_lost(c->ep); }
 
-static struct err *bad_group(const struct coll_group *g)
+static inline struct err *bad_group(const struct coll_group *g)
 {
 	if (g->n < 1 || g->n > MAX_ROW || g->me < 0 || g->me >= g->n)
 		return ERR(INVALID, "a collective of %d members of which this is %d", g->n, g->me);
 	return NULL;
 }
 
-static struct err *bad_red(const struct coll_red *r)
+static inline struct err *bad_red(const struct coll_red *r)
 {
 	if (r->dtype <= 0 || r->dtype >= DT_COUNT || !dtype_info[r->dtype].bytes || r->op >= RED_COUNT || (r->op == RED_fn && !r->fn))
 		return ERR(INVALID, "a reduction that is not known");

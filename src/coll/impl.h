@@ -16,6 +16,7 @@ struct coll {
 	bool far;                         /* not every heap is mapped */
 	bool stream;                      /* for collectives on streams: beside the PE's own */
 	uint8_t use[COLL_COUNT];          /* set by coll_use */
+	struct { uint8_t op, dtype, many; kern_strip *kern; } pair;           /* the last that acc_pair gave */
 	struct sym_block *ring;           /* staging, taken when first needed */
 	int64_t at;                       /* next free byte of it */
 	uint64_t *lent;                   /* bit i: PE i was lent a part of it since it was last walked from the start */
@@ -71,6 +72,11 @@ struct acc {
 };
 void acc_init(struct acc *a, const struct coll_red *r, int n);
 void acc_fini(struct acc *a);
+/* What a.pair would be; NULL also where that must be asked of acc_init. */
+static inline kern_strip *acc_pair(const struct coll *c, const struct coll_red *r, int n)
+{
+	return c->pair.op == r->op && c->pair.dtype == r->dtype && c->pair.many == (n > 2) ? c->pair.kern : NULL;
+}
 /* sum: n partial results, tmp as large; x: n elements. */
 void acc_first(const struct acc *a, void *sum, const void *x, int64_t n);
 void acc_add(const struct acc *a, void *sum, const void *x, int64_t n, void *tmp);
@@ -82,7 +88,10 @@ void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int 
 
 /* --- stage.c: operands that others may read --------------------------------------- */
 
-bool overlap(const void *a, int64_t na, const void *b, int64_t nb);
+static inline bool overlap(const void *a, int64_t na, const void *b, int64_t nb)
+{
+	return (uintptr_t)a < (uintptr_t)b + (uintptr_t)nb && (uintptr_t)b < (uintptr_t)a + (uintptr_t)na;
+}
 bool loan_here(const struct call *q, const void *x);          /* is it in the heap? */
 /* An operand in the heap.  copy: the place itself is written while others read. */
 struct loan { size_t off; struct sym_block *copy; };

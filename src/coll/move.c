@@ -389,26 +389,20 @@ out:
 
 struct err *move_barrier(const struct call *q)
 {
-	bool all = q->algo != COLL_doubling;
-	struct sym_msg m;
+	struct sym_msg m[MAX_ROW];
 	int others[MAX_ROW];
 
-	/* One message to all, or to the rank 2^k above in round k. */
-	for (int d = 1; d < q->n; d = all ? d + 1 : 2 * d) {
-		int to = q->pe[rank_after(q, d)], from = q->pe[rank_after(q, q->n - d)];
-		TRY(sym_slot_put(q->ep, to, q->site, &m, 0));
-		if (all) {
-			others[d - 1] = to;
-			continue;
-		}
-		TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, &m));
-		sym_return(q->ep, from, false);
+	if (q->algo != COLL_doubling) {   /* one message to all */
+		for (int k = 1; k < q->n; k++)
+			others[k - 1] = q->pe[rank_after(q, k)];
+		TRY(sym_exchange(q->ep, others, q->n - 1, q->site, "", 0, m));
+		sym_return_all(q->ep, others, q->n - 1);
+		return NULL;
 	}
-	if (all && q->n > 2)
-		TRY(sym_expect(q->ep, others, q->n - 1, q->site));
-	for (int d = 1; d < q->n && all; d++) {
-		int from = q->pe[rank_after(q, q->n - d)];
-		TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, &m));
+	for (int d = 1; d < q->n; d *= 2) {
+		int to = q->pe[rank_after(q, d)], from = q->pe[rank_after(q, q->n - d)];
+		TRY(sym_slot_put(q->ep, to, q->site, "", 0));
+		TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, m));
 		sym_return(q->ep, from, false);
 	}
 	return NULL;

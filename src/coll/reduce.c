@@ -18,44 +18,36 @@ static void all_take(void *v, const struct where *w, int64_t at, int64_t o, int6
 	acc_all(u->a, u->q->ep, w, u->q->n, at, u->y + o, n);
 }
 
-/* One message to each of the others: all write into the others' heaps and read what has come into their own.  The messages
- * go first; all that can be done while they are on their way is done then. */
+/* One message to each of the others: all write into the others' heaps and read what has come into their own. */
 static struct err *all_slot(const struct call *q, const struct coll_red *r, const char *x, char *y, int64_t n)
 {
-	struct where w[MAX_ROW];
-	int others[MAX_ROW];
-	struct sym_msg m;
-	struct acc a;
-	struct err *e = NULL;
-	void *room;
+	int others[MAX_ROW], last = q->n - 1, first = last - q->me;
+	struct sym_msg m[MAX_ROW];        /* rank j: m[(first + j) % n] */
+	kern_strip *pair = acc_pair(q->c, r, q->n);
+	char sum[SYM_SHORT];
 
-	for (int k = 1; k < q->n; k++) {
-		int pe = others[k - 1] = q->pe[rank_after(q, k)];
-		if (n <= SYM_SHORT || !sym_direct(q->ep, pe)) {
-			TRY(sym_slot_put(q->ep, pe, q->site, x, (size_t)n));
-			continue;
+	for (int k = 0; k < last; k++)
+		others[k] = q->pe[rank_after(q, k + 1)];
+	TRY(sym_exchange(q->ep, others, last, q->site, x, (size_t)n, m));
+	m[last].data = x;
+	if (pair && n <= SYM_SHORT) {
+		const void *left = m[first].data;
+		for (int j = 1, k = first; j <= last; j++, left = sum) {
+			k = k < last ? k + 1 : 0;
+			pair(n / dtype_info[r->dtype].bytes, j < last ? sum : y, left, m[k].data, NULL);
 		}
-		TRY(sym_slot_room(q->ep, pe, (size_t)n, &room));
-		copy(room, x, (size_t)n);
-		sym_slot_send(q->ep, pe, q->site, (size_t)n);
-	}
-	acc_init(&a, r, q->n);
-	if (q->n > 2)
-		TRY_GOTO(e, sym_expect(q->ep, others, q->n - 1, q->site), out);
-	w[q->me] = (struct where){ x, -1, 0 };
-	for (int k = 1; k < q->n; k++) {
-		TRY_GOTO(e, sym_recv(q->ep, others[k - 1], q->site, SYM_SLOT_MSG, &m), out);
-		w[rank_after(q, k)] = (struct where){ m.data, -1, 0 };
-	}
-	if (q->n == 2 && a.pair)
-		a.pair(n / a.elem, y, w[0].p, w[1].p, NULL);
-	else
+	} else {
+		struct where w[MAX_ROW];
+		struct acc a;
+		for (int j = 0, k = first; j <= last; j++, k = k < last ? k + 1 : 0)
+			w[j] = (struct where){ m[k].data, -1, 0 };
+		acc_init(&a, r, q->n);
 		acc_all(&a, q->ep, w, q->n, 0, y, n);
-	for (int k = 1; k < q->n; k++)
-		sym_return(q->ep, others[k - 1], false);
-out:
-	acc_fini(&a);
-	return e;
+		q->c->pair.op = r->op, q->c->pair.dtype = r->dtype, q->c->pair.many = q->n > 2, q->c->pair.kern = a.pair;
+		acc_fini(&a);
+	}
+	sym_return_all(q->ep, others, last);
+	return NULL;
 }
 
 static struct err *all_loan(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)

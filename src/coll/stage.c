@@ -10,11 +10,6 @@
 
 enum { AHEAD = SYM_RING / 2 };    /* messages that may be under way before the others' are looked at */
 
-bool overlap(const void *a, int64_t na, const void *b, int64_t nb)
-{
-	return (uintptr_t)a < (uintptr_t)b + (uintptr_t)nb && (uintptr_t)b < (uintptr_t)a + (uintptr_t)na;
-}
-
 /* --- loans and grants --------------------------------------------------------------- */
 
 bool loan_here(const struct call *q, const void *x) { return (uintptr_t)x - (uintptr_t)sym_ep_base(q->ep) < sym_span(q->c->heap); }

@@ -122,7 +122,9 @@ static inline bool crowd(const struct sym_world *w) { return w->spins < SYM_BRIS
 /* Was the peer seen last on the core that this thread runs on? */
 static inline bool beside(const struct sym_ep *ep, int pe)
 {
-	return ep->world->peer[pe].direct && atomic_load_explicit(&sym_control_of(ep->world, pe)->cpu[ep->lane], memory_order_relaxed) == ep->cpu;
+	const struct sym_control *its = ep->to[pe].control;
+
+	return its && atomic_load_explicit(&its->cpu[ep->lane], memory_order_relaxed) == ep->cpu;
 }
 
 static inline void show_cpu(struct sym_ep *ep)
@@ -191,9 +193,8 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 
 /* --- lines -------------------------------------------------------------------- */
 
-/* What this PE writes in the control zone of another: its offset, and where it is if it is mapped. */
+/* What this PE writes in the control zone of another. */
 #define FROM_ME(ep, field) ((ep)->mine + offsetof(struct sym_from, field))
-static inline struct sym_from *from_me(struct sym_ep *ep, const struct sym_peer *p) { return (struct sym_from *)(p->base + ep->mine); }
 
 enum { AHEAD = 2 };               /* lines */
 
@@ -202,20 +203,20 @@ static inline void line_done(struct sym_ep *ep, int pe, struct sym_line *l, uint
 {
 	atomic_store_explicit(&l->last, tick, memory_order_relaxed);
 	atomic_store_explicit(&l->first, tick, memory_order_release);
-	sym_notify(ep->world, pe);
+	sym_notify_at(ep->world, pe, ep->to[pe].control);
 	/* Nobody looks at that line yet: it can be had meanwhile, and will be written where it is. */
 	if (ep->spins >= SYM_BRISK)
-		sym_own(&from_me(ep, &ep->world->peer[pe])->ring[chan_slot(ep->chan[pe].tx + AHEAD)]);
+		sym_own(&ep->to[pe].from->ring[chan_slot(ep->chan[pe].tx + AHEAD)]);
 }
 
 /* n: bytes of a slot message; longer ones are in the slot, or at src for PEs that are not mapped. */
 static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, uint64_t what, const uint64_t w[4], uint32_t n, const void *src)
 {
-	const struct sym_peer *p = &ep->world->peer[pe];
+	struct sym_from *to = ep->to[pe].from;
 	uint32_t ack = ep->chan[pe].done;
 
-	if (p->direct) {
-		struct sym_line *l = &from_me(ep, p)->ring[slot];
+	if (to) {
+		struct sym_line *l = &to->ring[slot];
 		l->what = what;
 		memcpy(l->w, w, sizeof l->w);
 		l->ack = ack;
@@ -300,7 +301,7 @@ static struct err *absent(struct sym_ep *ep, int pe, uint32_t site)
 }
 
 /* Wait until a line may be sent. */
-static struct err *credit(struct sym_ep *ep, int pe)
+static struct err *credit_wait(struct sym_ep *ep, int pe)
 {
 	struct chan *c = &ep->chan[pe];
 	struct err *e = NULL;
@@ -314,6 +315,13 @@ static struct err *credit(struct sym_ep *ep, int pe)
 	return e || chan_may_send(c) ? e : absent(ep, pe, site);
 }
 
+static inline struct err *credit(struct sym_ep *ep, int pe)
+{
+	const struct chan *c = &ep->chan[pe];
+
+	return __builtin_expect(c->open && c->tx - c->acked < CHAN_RING && c->tx != UINT32_MAX, 1) ? NULL : credit_wait(ep, pe);
+}
+
 static inline uint64_t what_of(struct sym_ep *ep, uint32_t site, enum sym_verb v)
 {
 	atomic_store_explicit(&ep->seat->status, (uint64_t)ep->l.prog << 32 | site, memory_order_relaxed);
@@ -323,11 +331,8 @@ static inline uint64_t what_of(struct sym_ep *ep, uint32_t site, enum sym_verb v
 struct err *sym_slot_room(struct sym_ep *ep, int pe, size_t n, void **out)
 {
 	TRY(credit(ep, pe));
-	const struct sym_peer *p = &ep->world->peer[pe];
-	if (n <= SYM_SHORT || !p->direct)
-		*out = ep->room;
-	else
-		*out = from_me(ep, p)->slot[chan_slot(ep->chan[pe].tx + 1)];
+	struct sym_from *to = ep->to[pe].from;
+	*out = n <= SYM_SHORT || !to ? ep->room : to->slot[chan_slot(ep->chan[pe].tx + 1)];
 	return NULL;
 }
 
@@ -354,12 +359,12 @@ static inline void few(void *to, const char *from, size_t n)
 
 /* A short message to a PE whose heap is mapped.  One time in SAMPLE the way to the answer is measured, see brisk; longer ones
  * than BRIEF take as long to write. */
-static void short_write(struct sym_ep *ep, int pe, uint32_t site, const char *src, size_t n)
+static inline void short_write(struct sym_ep *ep, int pe, uint64_t what, const char *src, size_t n)
 {
 	enum { SAMPLE = 1024, BRIEF = 256 };
-	uint64_t tick, what = what_of(ep, site, SYM_SLOT_MSG);
+	uint64_t tick;
 	uint32_t slot = chan_send(&ep->chan[pe], &tick);
-	struct sym_from *to = from_me(ep, &ep->world->peer[pe]);
+	struct sym_from *to = ep->to[pe].from;
 	struct sym_line *l = &to->ring[slot];
 	struct sym_piece *p = l->piece;
 
@@ -418,8 +423,8 @@ void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
 {
 	uint64_t w[4] = { 0 }, tick;
 
-	if (n <= SYM_SHORT && ep->world->peer[pe].direct) {
-		short_write(ep, pe, site, ep->room, n);
+	if (n <= SYM_SHORT && ep->to[pe].from) {
+		short_write(ep, pe, what_of(ep, site, SYM_SLOT_MSG), ep->room, n);
 		return;
 	}
 	uint64_t what = what_of(ep, site, SYM_SLOT_MSG);
@@ -431,12 +436,12 @@ void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
 
 struct err *sym_slot_put(struct sym_ep *ep, int pe, uint32_t site, const void *src, size_t n)
 {
-	bool direct = ep->world->peer[pe].direct;
+	bool direct = ep->to[pe].from;
 	void *room;
 
 	if (n <= SYM_SHORT && direct) {
 		TRY(credit(ep, pe));
-		short_write(ep, pe, site, src, n);
+		short_write(ep, pe, what_of(ep, site, SYM_SLOT_MSG), src, n);
 		return NULL;
 	}
 	if (n <= SYM_INLINE || direct) {
@@ -496,13 +501,19 @@ static void brisk(struct sym_ep *ep, const struct chan *c)
 	ep->asked_at = 0;
 }
 
-/* One of pe whose next line is not there, but may come, if possible of this core; -1: none. */
-static int missing(const struct sym_ep *ep, const int *pe, int n)
+enum { ALL = -2, REST = -1 };     /* all lines are there; all that will come */
+
+/* One of pe whose next line is not there, but may come, if possible of this core. */
+static inline int missing(const struct sym_ep *ep, const int *pe, int n)
 {
-	int who = -1;
+	int who = ALL;
 
 	for (int i = 0; i < n; i++)
-		if (!chan_arrived(&ep->chan[pe[i]]) && !chan_left(&ep->chan[pe[i]])) {
+		if (__builtin_expect(!chan_arrived(&ep->chan[pe[i]]), 0)) {
+			if (chan_left(&ep->chan[pe[i]])) {
+				who = MAX(who, REST);
+				continue;
+			}
 			who = pe[i];
 			if (beside(ep, who))
 				break;
@@ -510,10 +521,11 @@ static int missing(const struct sym_ep *ep, const int *pe, int n)
 	return who;
 }
 
-struct err *sym_expect(struct sym_ep *ep, const int *pe, int n, uint32_t site)
+/* *all: none will be missed. */
+static inline struct err *expect(struct sym_ep *ep, const int *pe, int n, uint32_t site, bool *all)
 {
 	struct err *e = NULL;
-	int who = -1;
+	int who = REST;
 
 	if (ep->spins >= SYM_BRISK)
 		be_patient(ep);
@@ -521,16 +533,41 @@ struct err *sym_expect(struct sym_ep *ep, const int *pe, int n, uint32_t site)
 	for (int i = 0; i < n; i++)       /* on their way together */
 		__builtin_prefetch(&ep->chan[pe[i]].in[chan_slot(ep->chan[pe[i]].rx + 1)]);
 	WAIT(e, (who = missing(ep, pe, n)) < 0, who, site);
+	*all = who == ALL;
 	return e;
+}
+
+struct err *sym_expect(struct sym_ep *ep, const int *pe, int n, uint32_t site)
+{
+	bool all;
+
+	return expect(ep, pe, n, site, &all);
+}
+
+/* The line that has arrived. */
+static inline struct err *take(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, struct sym_msg *out)
+{
+	struct chan *c = &ep->chan[pe];
+	uint32_t slot = chan_slot(c->rx + 1);
+	struct sym_line *l = chan_take(c);
+
+	if (__builtin_expect(l->what != ((uint64_t)ep->l.prog << 32 | (uint64_t)(site & 0xffffff) << 8 | v), 0))
+		return diverged(ep, pe, site, l);
+	if (l->n & IN_PIECES)
+		return pieces_read(ep, pe, site, slot, l, l->n & ~IN_PIECES, chan_tick(c, c->rx), out);
+	out->off = l->w[0];
+	out->n = v == SYM_SLOT_MSG ? l->n : l->w[1];
+	out->data = l->n <= SYM_INLINE ? (const void *)l->w : ep->from[pe].slot[slot];
+	return NULL;
 }
 
 struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, struct sym_msg *out)
 {
 	struct chan *c = &ep->chan[pe];
-	uint64_t want = what_of(ep, site, v);
 	bool left = false;
 	struct err *e = NULL;
 
+	what_of(ep, site, v);
 	if (ep->spins >= SYM_BRISK)
 		brisk(ep, c);
 	ep->asked = false;
@@ -542,16 +579,31 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 		if (!chan_arrived(c))
 			return absent(ep, pe, site);
 	}
-	uint32_t slot = chan_slot(c->rx + 1);
-	struct sym_line *l = chan_take(c);
-	if (l->what != want)
-		return diverged(ep, pe, site, l);
-	if (l->n & IN_PIECES)
-		return pieces_read(ep, pe, site, slot, l, l->n & ~IN_PIECES, chan_tick(c, c->rx), out);
-	out->off = l->w[0];
-	out->n = v == SYM_SLOT_MSG ? l->n : l->w[1];
-	out->data = l->n <= SYM_INLINE ? (const void *)l->w : ep->from[pe].slot[slot];
+	return take(ep, pe, site, v, out);
+}
+
+struct err *sym_exchange(struct sym_ep *ep, const int *pe, int npe, uint32_t site, const void *src, size_t n, struct sym_msg *out)
+{
+	uint64_t what = what_of(ep, site, SYM_SLOT_MSG);
+	bool all = false;
+
+	for (int k = 0; k < npe; k++)
+		if (n <= SYM_SHORT && ep->to[pe[k]].from) {
+			TRY(credit(ep, pe[k]));
+			short_write(ep, pe[k], what, src, n);
+		} else
+			TRY(sym_slot_put(ep, pe[k], site, src, n));
+	if (npe > 1)
+		TRY(expect(ep, pe, npe, site, &all));
+	for (int k = 0; k < npe; k++)
+		TRY(all ? take(ep, pe[k], site, SYM_SLOT_MSG, &out[k]) : sym_recv(ep, pe[k], site, SYM_SLOT_MSG, &out[k]));
 	return NULL;
+}
+
+void sym_return_all(struct sym_ep *ep, const int *pe, int npe)
+{
+	for (int k = 0; k < npe; k++)
+		sym_return(ep, pe[k], false);
 }
 
 void sym_return(struct sym_ep *ep, int pe, bool now)
@@ -591,7 +643,7 @@ struct err *sym_swap_with(struct sym_ep *ep, int pe, struct sym_swap **out)
 		s->at = 0;
 	s->epoch = c->epoch;
 	s->window[0] = ep->from[pe].swap;
-	s->window[1] = from_me(ep, &ep->world->peer[pe])->swap;
+	s->window[1] = ep->to[pe].from->swap;
 	return NULL;
 }
 

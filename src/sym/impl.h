@@ -132,6 +132,9 @@ struct sym_process {
 	struct sym_region region;         /* of a process of this host, mapped here */
 };
 
+/* Where a PE writes at another whose heap is mapped; else NULL. */
+struct sym_to { struct sym_from *from; struct sym_control *control; };
+
 struct sym_ep {
 	_Alignas(128) struct sym_world *world;
 	int pe;
@@ -141,6 +144,7 @@ struct sym_ep {
 	struct sym_seat *seat;            /* in it */
 	struct sym_from *from;            /* npe, in it: what the others write */
 	struct chan *chan;                /* npe */
+	struct sym_to *to;                /* npe */
 	struct sym_swap *swap;            /* npe */
 	_Atomic int lost;                 /* process whose data did not come, + 1 */
 	uint32_t named;                   /* program whose name stands in the control zone */
@@ -244,10 +248,9 @@ static inline void sym_own(const void *p)
 
 /* --- wait.c ------------------------------------------------------------------------------- */
 
-/* Wake pe, whose heap is mapped, if it sleeps; the word was stored before. */
-static inline void sym_notify(struct sym_world *w, int pe)
+/* Wake pe, whose heap is mapped at p, if it sleeps; the word was stored before. */
+static inline void sym_notify_at(struct sym_world *w, int pe, struct sym_control *p)
 {
-	struct sym_control *p = sym_control_of(w, pe);
 	uint32_t n;
 
 	if (w->fence)
@@ -259,6 +262,7 @@ static inline void sym_notify(struct sym_world *w, int pe)
 	if (__builtin_expect(n, 0))
 		sym_ring(w, pe);
 }
+static inline void sym_notify(struct sym_world *w, int pe) { sym_notify_at(w, pe, sym_control_of(w, pe)); }
 /* Wait until a count of the road between hosts is down, making progress; its `get`, by its get_nb. */
 void sym_net_await(struct sym_world *w, _Atomic uint32_t *left);
 void sym_net_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n);

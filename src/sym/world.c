@@ -68,6 +68,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		ep->from = ep->me->from + ep->lane * w->npe;
 		ep->mine = offsetof(struct sym_control, from) + (size_t)(ep->lane * w->npe + ep->pe) * sizeof(struct sym_from);
 		ep->chan = mem_lines((size_t)w->npe * sizeof *ep->chan);
+		ep->to = mem_lines((size_t)w->npe * sizeof *ep->to);
 		ep->swap = mem_lines((size_t)w->npe * sizeof *ep->swap);
 		ep->in = mem_lines((size_t)w->npe * sizeof *ep->in);
 		for (int j = 0; j < w->npe; j++) {
@@ -85,6 +86,10 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		for (int i = 0; i < w->npe; i++)
 			w->peer[i].direct = false;
 	}
+	for (int k = 0; k < w->nlocal * SYM_LANES; k++)
+		for (int j = 0; j < w->npe; j++)
+			if (w->peer[j].direct)
+				w->ep[k].to[j] = (struct sym_to){ (struct sym_from *)(w->peer[j].base + w->ep[k].mine), sym_control_of(w, j) };
 	TRY_GOTO(e, sym_sides(w), out);
 out:
 	if (e && others)
@@ -109,6 +114,7 @@ void sym_close(struct sym_world *w)
 	sym_sides_free(w);
 	for (int i = 0; i < w->nlocal * SYM_LANES; i++) {
 		free(w->ep[i].chan);
+		free(w->ep[i].to);
 		free(w->ep[i].swap);
 		for (int k = 0; k < w->npe && w->ep[i].in; k++)
 			for (int n = 0; n < SYM_RING; n++)
