@@ -187,9 +187,10 @@ static void amx_model(int64_t steps, const void *pa, const void *pb, int64_t ldb
 	for (int i = 0; i < 32; i++)
 		for (int j = 0; j < 32; j++) {
 			float x = add ? c[i * ldc + j] : 0;
-			for (int64_t k = 0; k < steps * 32; k++)
-				x += bf16_to_f32(a[k / 32 * 1024 + i / 16 * 512 + i % 16 * 32 + k % 32]) *
-				     bf16_to_f32(b[k / 32 * 1024 + j / 16 * 512 + k % 32 / 2 * 32 + j % 16 * 2 + k % 2]);
+			for (int64_t s = 0; s < steps; s++)
+				for (int k = 0; k < 32; k++)
+					x += bf16_to_f32(a[s * 1024 + i / 16 * 512 + i % 16 * 32 + k]) *
+					     bf16_to_f32(b[s * 1024 + j / 16 * 512 + k / 2 * 32 + j % 16 * 2 + k % 2]);
 			c[i * ldc + j] = x;
 		}
 }
@@ -199,12 +200,14 @@ static void amx_i8_model(int64_t steps, const void *pa, const void *pb, int64_t 
 	const int8_t *a = pa, *b = pb;
 	uint32_t *c = (uint32_t *)(void *)pc;
 	for (int i = 0; i < 32; i++)
-		for (int j = 0; j < 32; j++) {
-			uint32_t x = add ? c[i * ldc + j] : 0;
-			for (int64_t k = 0; k < steps * 64; k++)
-				x += (uint32_t)(a[k / 64 * 2048 + i / 16 * 1024 + i % 16 * 64 + k % 64] *
-				                b[k / 64 * 2048 + j / 16 * 1024 + k % 64 / 4 * 64 + j % 16 * 4 + k % 4]);
-			c[i * ldc + j] = x;
+		for (int half = 0; half < 2; half++) {
+			uint32_t x[16] = { 0 };
+			for (int64_t s = 0; s < steps; s++)
+				for (int k = 0; k < 64; k++)
+					for (int j = 0; j < 16; j++)
+						x[j] += (uint32_t)(a[s * 2048 + i / 16 * 1024 + i % 16 * 64 + k] * b[s * 2048 + half * 1024 + k / 4 * 64 + j * 4 + k % 4]);
+			for (int j = 0; j < 16; j++)
+				c[i * ldc + half * 16 + j] = x[j] + (add ? c[i * ldc + half * 16 + j] : 0);
 		}
 }
 

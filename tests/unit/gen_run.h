@@ -50,11 +50,13 @@ static double as_double(int dt, const void *p)
 	}
 }
 
-/* Fill with values that any operation bears: small ones, some special. */
+/* Fill with values that any operation bears: small ones, some special.  They come again after a prime number of them. */
 UNUSED static void fill_random(int dt, int64_t n, void *p, bool special)
 {
-	for (int64_t i = 0; i < n; i++) {
-		char *q = (char *)p + i * dtype_info[dt].bytes;
+	enum { PERIOD = 4099 };
+	int es = dtype_info[dt].bytes;
+	for (int64_t i = 0; i < MIN(n, PERIOD); i++) {
+		char *q = (char *)p + i * es;
 		if (dtype_info[dt].cls == DT_FLOAT) {
 			static const double odd[] = { 0.0, -0.0, INFINITY, -INFINITY, NAN, 1e30, -1e30, 1e-30, 0.5, -0.5, 1, -1, 88.8, -88.8, 100.5, 2.5, 1.5, -1.5 };
 			double d = special && pick(4) == 0 ? odd[pick((int)(sizeof odd / sizeof *odd))] : (double)(pick(65) - 32) / 8;
@@ -74,9 +76,11 @@ UNUSED static void fill_random(int dt, int64_t n, void *p, bool special)
 				v = (uint64_t)1 << (dtype_info[dt].bits - 1);
 			if (dt == DT_i4) v = (uint64_t)((int64_t)(v << 60) >> 60);
 			if (dt == DT_u4) v &= 15;
-			memcpy(q, &v, dtype_info[dt].bytes);
+			memcpy(q, &v, (size_t)es);
 		}
 	}
+	for (int64_t i = PERIOD; i < n; i += PERIOD)
+		memcpy((char *)p + i * es, p, (size_t)(MIN(n - i, PERIOD) * es));
 }
 
 struct gen_case { const struct ir_module *m; const struct ir_fn *fn; struct eval_array *arg, *want; void **got; };
@@ -135,21 +139,33 @@ static void random_view(struct arena *a, const struct ir_type_info *t, struct pr
 	*elems = lo + hi + gap + 1;
 }
 
+static void copy_strided(int es, int64_t n, char *to, int64_t to_step, const char *from, int64_t from_step)
+{
+	for (int64_t i = 0; i < n; i++, to += to_step * es, from += from_step * es)
+		switch (es) {
+		case 1: *to = *from; break;
+		case 2: memcpy(to, from, 2); break;
+		case 4: memcpy(to, from, 4); break;
+		default: memcpy(to, from, (size_t)es);
+		}
+}
+
 static void scatter_in(const struct prog_view *v, const void *dense, void *out, bool back)
 {
-	int es = dtype_info[v->dtype].bytes;
-	int64_t n = 1, ix[IR_MAX_RANK] = { 0 };
+	int es = dtype_info[v->dtype].bytes, last = v->rank - 1;
+	int64_t n = 1, ix[IR_MAX_RANK] = { 0 }, row = v->rank ? v->dim[last] : 1, step = v->rank ? v->stride[last] : 1;
 	for (int d = 0; d < v->rank; d++)
 		n *= v->dim[d];
-	for (int64_t i = 0; i < n; i++) {
+	for (int64_t i = 0; i < n; i += row) {
 		int64_t o = v->off;
-		for (int d = 0; d < v->rank; d++)
+		for (int d = 0; d < last; d++)
 			o += ix[d] * v->stride[d];
+		char *p = (char *)(uintptr_t)dense + i * es, *q = (char *)out + o * es;
 		if (back)
-			memcpy((char *)(uintptr_t)dense + i * es, (char *)out + o * es, (size_t)es);
+			copy_strided(es, row, p, 1, q, step);
 		else
-			memcpy((char *)out + o * es, (const char *)dense + i * es, (size_t)es);
-		for (int d = v->rank - 1; d >= 0 && ++ix[d] == v->dim[d]; d--)
+			copy_strided(es, row, q, step, p, 1);
+		for (int d = last - 1; d >= 0 && ++ix[d] == v->dim[d]; d--)
 			ix[d] = 0;
 	}
 }
@@ -181,6 +197,15 @@ UNUSED static bool case_run(struct gen_case *c, bool special)
 	for (int i = 0; i < np; i++) {
 		const struct ir_type_info *t = ir_vtype(m, fn, (ir_val)i + 1);
 		array_of(t, &c->arg[i]);
+		bool used = false;
+		for (size_t k = 0; k < fn->ref.n && !used; k++)
+			used = fn->ref.p[k] == (ir_val)i + 1;
+		for (int k = 0; k < nr; k++)
+			used |= fn->result.p[k] == (ir_val)i + 1;
+		if (!used) {             /* and must not be touched */
+			ptr[i] = guarded(bytes[i] = 0);
+			continue;
+		}
 		fill_random(t->dtype, t->count, c->arg[i].p, special);
 		ptr[i] = guarded(bytes[i]);
 		scatter_in(&view[i], c->arg[i].p, ptr[i], false);

@@ -43,14 +43,21 @@ static int64_t place(int r, const int64_t *dim, const int64_t *stride, int64_t l
 /* x [before][n][after] -> y [before][m][after]; sign -1 forward. */
 static void dft(int64_t before, int64_t n, int64_t m, int64_t after, int sign, const double complex *x, double complex *y)
 {
+	double complex *root = malloc(sizeof *root * (size_t)n);
+	for (int64_t i = 0; i < n; i++)
+		root[i] = cexp(sign * 2 * M_PI * I * (double)i / (double)n);
 	for (int64_t b = 0; b < before; b++)
 		for (int64_t k = 0; k < m; k++)
 			for (int64_t a = 0; a < after; a++) {
-				double complex s = 0;
-				for (int64_t i = 0; i < n; i++)
-					s += x[(b * n + i) * after + a] * cexp(sign * 2 * M_PI * I * (double)(i * k % n) / (double)n);
-				y[(b * m + k) * after + a] = sign > 0 ? s / (double)n : s;
+				double re = 0, im = 0;
+				for (int64_t i = 0, q = 0; i < n; i++, q += q + k < n ? k : k - n) {      /* q = i * k % n */
+					double complex v = x[(b * n + i) * after + a];
+					re += creal(v) * creal(root[q]) - cimag(v) * cimag(root[q]);
+					im += creal(v) * cimag(root[q]) + cimag(v) * creal(root[q]);
+				}
+				y[(b * m + k) * after + a] = (re + im * I) / (sign > 0 ? (double)n : 1);
 			}
+	free(root);
 }
 
 static void one(int kind, int r, int nd, const int64_t *full, bool wide, bool plain)
