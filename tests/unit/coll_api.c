@@ -84,21 +84,24 @@ static void all_worlds(void (*run)(struct dev *d, struct coll *c, char *x, char 
 
 /* --- reductions: every type, every operation -------------------------------------------------- */
 
+enum { PERIOD = 8 * 23 };             /* of value in i */
 static int64_t value(int pe, int64_t i) { return (pe * 37 + i * 11 + (i >> 3) * 5) % 23 - 7; }
 
 /* n elements of dt; false if there is no conversion to it. */
 static bool fill(enum dtype dt, int pe, int64_t from, int64_t n, char *x)
 {
-	int32_t v[64];
+	int32_t v[PERIOD];
+	int es = dtype_info[dt].bytes;
 	kern_strip *f = kern_elem(ELEM_convert, DT_i32, dt);
 
-	for (int64_t i = 0; i < n && f; i += 64) {
-		int64_t k = MIN(n - i, 64);
-		for (int64_t j = 0; j < k; j++)
-			v[j] = (int32_t)value(pe, from + i + j);
-		f(k, x + i * dtype_info[dt].bytes, v, NULL, NULL);
-	}
-	return f != NULL;
+	if (!f)
+		return false;
+	for (int j = 0; j < PERIOD; j++)
+		v[j] = (int32_t)value(pe, from + j);
+	f(MIN(n, PERIOD), x, v, NULL, NULL);
+	for (int64_t i = PERIOD; i < n; i += PERIOD)
+		memcpy(x + i * es, x, (size_t)(MIN(n - i, PERIOD) * es));
+	return true;
 }
 
 /* What ranks 0 .. last of a group of n give, elements [from, from + count). */

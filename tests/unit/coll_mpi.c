@@ -62,6 +62,7 @@ static int member(void)
 	float *x = malloc(bytes), *y = malloc(bytes), *z = malloc(bytes);
 	for (int i = 0; i < MOST * n; i++)
 		x[i] = (float)(((i + 1) * (me + 3)) % 1009) / 7.0f;
+	size_t used = bytes;                  /* by the case before; what one writes beyond its own, the longest of its kind finds */
 	for (int k = 0; k < COLL_COUNT; k++)
 		for (size_t i = 0; i < sizeof size / sizeof *size && coll_algo_has(COLL_mpi, (enum coll_kind)k); i++)
 			for (int how = 0; how < 4; how++) {
@@ -69,8 +70,9 @@ static int member(void)
 				bool in_place = how & 1 && k != COLL_reduce_scatter && k != COLL_all_gather && k != COLL_all_to_all;
 				struct coll_group g = how & 2 ? (struct coll_group){ npart, me - 1, part } : (struct coll_group){ n, me, all };
 				sym_begin(sym_ep_of(w, me), &(struct sym_launch){ .prog = 1, .name = "test", .peer = peer, .npeer = npeer });
-				memset(y, 1, bytes);
-				memset(z, 1, bytes);
+				memset(y, 1, used);
+				memset(z, 1, used);
+				used = MIN(bytes, (size_t)(size[i] * n) * 4 + 4096);
 				if (g.me >= 0) {
 					coll_use(c, (enum coll_kind)k, COLL_stage);
 					NEED(call(c, &g, k, size[i], in_place, x, y));
@@ -78,7 +80,7 @@ static int member(void)
 					NEED(call(c, &g, k, size[i], in_place, x, z));
 				}
 				sym_end(sym_ep_of(w, me), NULL);
-				if (memcmp(y, z, bytes)) {
+				if (memcmp(y, z, used)) {
 					fprintf(stderr, "process %d: %s of %lld, case %d: other bits\n", me, prog_coll_name[k], (long long)size[i], how);
 					exit(1);
 				}

@@ -38,27 +38,55 @@ static double limit(enum elem k, int dt)
 	}
 }
 
-static bool check(struct gen_case *c, const char *name, double most)
+/* A few functions go into one group, since a group by itself costs more than a function does. */
+enum { A_FEW = 4 };
+
+/* A group of functions: what each result is called, and how far off it may be. */
+struct group { struct ir_module *m; struct ir_fn *fn; struct ir_b b; ir_val in[3]; int n; char name[3 * A_FEW][48]; double most[3 * A_FEW]; };
+
+static void group_new(struct group *g, const ir_type *in, int nin, struct ir_module *m)
 {
-	bool ok = case_run(c, true);
-	for (size_t r = 0; ok && r < c->fn->result.n; r++) {
-		const struct ir_type_info *t = ir_vtype(c->m, c->fn, c->fn->result.p[r]);
+	*g = (struct group){ .m = m, .fn = ir_fn_new(m, "f") };
+	for (int i = 0; i < nin; i++)
+		g->in[i] = ir_param(g->fn, in[i]);
+	g->b = (struct ir_b){ m, g->fn, 0 };
+}
+
+static void group_result(struct group *g, ir_val v, double most, const char *what, int from, int to)
+{
+	ir_result(g->fn, v);
+	snprintf(g->name[g->n], sizeof g->name[0], "%s %s %s", what, dtype_info[from].name, dtype_info[to].name);
+	g->most[g->n++] = most;
+}
+
+/* Run and free it. */
+static bool group_check(struct group *g)
+{
+	struct gen_case c = { g->m, g->fn, NULL, NULL, NULL };
+	bool ok = !g->n || case_run(&c, true);
+	if (!ok)
+		printf("in the group of %s\n", g->name[0]);
+	for (int r = 0; ok && r < g->n; r++) {
+		const struct ir_type_info *t = ir_vtype(c.m, c.fn, c.fn->result.p[r]);
 		int b = dtype_info[t->dtype].bytes, shown = 0;
 		for (int64_t i = 0; i < t->count && shown < 3; i++) {
-			double u = ulps(t->dtype, (char *)c->got[r] + i * b, (char *)c->want[r].p + i * b);
-			if (u > most) {
-				uint64_t g = 0, w = 0, x[3] = { 0 };
-				memcpy(&g, (char *)c->got[r] + i * b, (size_t)b);
-				memcpy(&w, (char *)c->want[r].p + i * b, (size_t)b);
-				for (uint32_t k = 0; k < c->fn->nparam && k < 3; k++)
-					memcpy(&x[k], (char *)c->arg[k].p + i * dtype_info[c->arg[k].dtype].bytes, dtype_info[c->arg[k].dtype].bytes);
-				printf("%s result %zu element %d: got %llx, want %llx (%g ulp) of %llx %llx %llx\n", name, r, (int)i, (unsigned long long)g, (unsigned long long)w, u,
+			double u = ulps(t->dtype, (char *)c.got[r] + i * b, (char *)c.want[r].p + i * b);
+			if (u > g->most[r]) {
+				uint64_t got = 0, w = 0, x[3] = { 0 };
+				memcpy(&got, (char *)c.got[r] + i * b, (size_t)b);
+				memcpy(&w, (char *)c.want[r].p + i * b, (size_t)b);
+				for (uint32_t k = 0; k < c.fn->nparam && k < 3; k++)
+					memcpy(&x[k], (char *)c.arg[k].p + i * dtype_info[c.arg[k].dtype].bytes, dtype_info[c.arg[k].dtype].bytes);
+				printf("%s element %d: got %llx, want %llx (%g ulp) of %llx %llx %llx\n", g->name[r], (int)i, (unsigned long long)got, (unsigned long long)w, u,
 				       (unsigned long long)x[0], (unsigned long long)x[1], (unsigned long long)x[2]);
 				shown++;
-				ok = false;
 			}
 		}
+		ok = !shown;
 	}
+	if (g->n)
+		case_free(&c);
+	ir_module_free(g->m);
 	return ok;
 }
 
@@ -66,49 +94,38 @@ static bool all_elems(void)
 {
 	bool ok = true;
 	for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
-		for (int k = 0; k < ELEM_COUNT; k++) {
-			int dt = types[t];
-			if (!defined((enum elem)k, dt))
-				continue;
+		int64_t n[1] = { 333 };
+		int dt = types[t];
+		for (int k = 0; k < ELEM_COUNT;) {
 			struct ir_module *m = ir_module_new();
-			struct ir_fn *fn = ir_fn_new(m, "f");
-			int64_t n[1] = { 333 };
-			ir_type ty = ir_tensor(m, (enum dtype)dt, 1, n), out = elem_info[k].flags & EL_PRED ? ir_tensor(m, DT_pred, 1, n) : ty;
-			ir_val in[3];
-			for (int i = 0; i < elem_info[k].nin; i++)
-				in[i] = ir_param(fn, ty);
-			struct ir_b b = { m, fn, 0 };
-			ir_result(fn, ir_emit_raw(&b, ir_of_elem((enum elem)k), elem_info[k].nin, in, 1, &out, NULL, 0));
-			char name[64];
-			snprintf(name, sizeof name, "%s %s", elem_info[k].name, dtype_info[dt].name);
-			struct gen_case c = { m, fn, NULL, NULL, NULL };
-			ok &= check(&c, name, limit((enum elem)k, dt));
-			case_free(&c);
-			ir_module_free(m);
+			ir_type ty = ir_tensor(m, (enum dtype)dt, 1, n), truth = ir_tensor(m, DT_pred, 1, n);
+			struct group g;
+			group_new(&g, (ir_type[]){ ty, ty, ty }, 3, m);
+			for (; k < ELEM_COUNT && g.n < A_FEW; k++)
+				if (defined((enum elem)k, dt))
+					group_result(&g, ir_emit_raw(&g.b, ir_of_elem((enum elem)k), elem_info[k].nin, g.in, 1, elem_info[k].flags & EL_PRED ? &truth : &ty, NULL, 0),
+					             limit((enum elem)k, dt), elem_info[k].name, dt, dt);
+			ok &= group_check(&g);
 		}
-		/* conversions to every type, bitcasts, select, reduce_precision: one group */
-		for (size_t u = 0; u < sizeof types / sizeof *types; u++) {
-			int from = types[t], to = types[u];
+		/* conversions to every type, bitcasts, select, reduce_precision */
+		for (size_t u = 0; u < sizeof types / sizeof *types;) {
 			struct ir_module *m = ir_module_new();
-			struct ir_fn *fn = ir_fn_new(m, "f");
-			int64_t n[1] = { 333 };
-			ir_type a = ir_tensor(m, (enum dtype)from, 1, n), z = ir_tensor(m, (enum dtype)to, 1, n), p = ir_tensor(m, DT_pred, 1, n);
-			ir_val x = ir_param(fn, a), y = ir_param(fn, a), q = ir_param(fn, p);
-			struct ir_b b = { m, fn, 0 };
-			ir_result(fn, ir_emit_raw(&b, ir_of_elem(ELEM_convert), 1, &x, 1, &z, NULL, 0));
-			if (dtype_info[from].bits == dtype_info[to].bits)
-				ir_result(fn, ir_emit_raw(&b, ir_of_elem(ELEM_bitcast), 1, &x, 1, &z, NULL, 0));
-			ir_result(fn, ir_select(&b, q, x, y));
-			if (dtype_info[from].cls == DT_FLOAT) {
-				int64_t em[2] = { 3 + pick(6), 1 + pick(12) };
-				ir_result(fn, ir_emit_raw(&b, IR_reduce_precision, 1, &x, 1, &a, em, 2));
+			ir_type a = ir_tensor(m, (enum dtype)dt, 1, n), p = ir_tensor(m, DT_pred, 1, n);
+			struct group g;
+			group_new(&g, (ir_type[]){ a, a, p }, 3, m);
+			for (; u < sizeof types / sizeof *types && g.n < A_FEW; u++) {
+				int to = types[u];
+				ir_type z = ir_tensor(m, (enum dtype)to, 1, n);
+				group_result(&g, ir_emit_raw(&g.b, ir_of_elem(ELEM_convert), 1, g.in, 1, &z, NULL, 0), 0, "convert", dt, to);
+				if (dtype_info[dt].bits == dtype_info[to].bits)
+					group_result(&g, ir_emit_raw(&g.b, ir_of_elem(ELEM_bitcast), 1, g.in, 1, &z, NULL, 0), 0, "bitcast", dt, to);
+				if (dtype_info[dt].cls == DT_FLOAT) {
+					int64_t em[2] = { 3 + pick(6), 1 + pick(12) };
+					group_result(&g, ir_emit_raw(&g.b, IR_reduce_precision, 1, g.in, 1, &a, em, 2), 0, "reduce_precision", dt, dt);
+				}
 			}
-			char name[64];
-			snprintf(name, sizeof name, "convert %s to %s", dtype_info[from].name, dtype_info[to].name);
-			struct gen_case c = { m, fn, NULL, NULL, NULL };
-			ok &= check(&c, name, 0);
-			case_free(&c);
-			ir_module_free(m);
+			group_result(&g, ir_select(&g.b, g.in[2], g.in[0], g.in[1]), 0, "select", dt, dt);
+			ok &= group_check(&g);
 		}
 	}
 	return ok;
