@@ -85,7 +85,7 @@ PY      ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 
 unit: $(UNIT)
 
-check: all unit
+check: all unit sym
 	@tests/check.sh $(B)
 
 check-san:
