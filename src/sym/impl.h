@@ -292,12 +292,15 @@ struct err *sym_wait_turn(const struct sym_watch *x, struct sym_wait *w);
 void sym_wait_done(const struct sym_watch *x, struct sym_wait *w);
 /* The answer of a peer that is in step takes little longer than one pause: the first looks follow each other. */
 enum { SYM_BRISK = 200 };
+/* cond is not looked at again once it has held: a word need not stay as it was, and a look may move on to the next one. */
 #define SYM_WAIT(e, cond, x) do { \
 		struct sym_wait w_ = { 0 }; \
-		for (int k_ = (x)->w->spins < SYM_BRISK ? SYM_BRISK : 0; k_ < SYM_BRISK && !(cond); k_++) { } \
-		while (!(cond)) \
+		bool met_ = false; \
+		for (int k_ = (x)->w->spins < SYM_BRISK ? SYM_BRISK : 0; k_ < SYM_BRISK && !met_; k_++) \
+			met_ = (cond); \
+		while (!met_ && !(met_ = (cond))) \
 			if (((e) = sym_wait_turn((x), &w_))) { \
-				if (cond) {       /* it died, but after it had done its part */ \
+				if ((met_ = (cond))) {       /* it died, but after it had done its part */ \
 					err_free(e); \
 					(e) = NULL; \
 				} \

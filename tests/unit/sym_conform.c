@@ -510,7 +510,8 @@ static void waits(struct pe *p)
 	struct sym_mem *m = memory(p, p->all, 1024);
 	size_t which[MAXP], n, got = 0;
 	uint8_t skip[MAXP] = { 0 };
-	int64_t each[MAXP];
+	int64_t each[MAXP] = { 0 };
+	const int64_t seen = 7;
 
 	/* Each PE tells each other one, 64-bit words at 0, 32-bit ones at 512. */
 	for (int r = 0; r < p->n; r++)
@@ -529,6 +530,12 @@ static void waits(struct pe *p)
 	OK(sym_wait_all(p->cx, &x));
 	x.skip = NULL;
 	OK(sym_wait_all(p->cx, &x));
+	for (int k = 0; k < p->n; k++) {      /* as many looks as words: none is passed over */
+		OK(sym_wait_any(p->cx, &x, &n));
+		each[n] = seen;
+	}
+	for (int i = 0; i < p->n; i++)
+		CHECK(each[i] == seen);
 	for (int i = 0; i < p->n; i++)
 		each[i] = i + 1;
 	x.each = each;
