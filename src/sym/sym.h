@@ -41,8 +41,8 @@ struct sym_opts {
 	uint64_t seed;            /* of the delays */
 };
 /* Join the world.  Collective over the processes of boot: waits for all of them, and says on stderr for whom
- * when that takes long.  PEs are numbered by process, then within the process.  EXHAUSTED if the address space
- * cannot be had; PRECONDITION if a process is of another version; UNAVAILABLE if a process cannot be reached,
+ * when that takes long.  PEs are numbered by process, then within the process.  INVALID for fewer than one local PE;
+ * EXHAUSTED if the address space cannot be had; PRECONDITION if a process is of another version; UNAVAILABLE if a process cannot be reached,
  * or did not come within RONDO_JOIN_TIMEOUT seconds. */
 struct err *sym_open(const struct sym_opts *o, struct sym_world **out);   /* owned */
 /* Leave.  Not collective: peers that still wait for this process get an error that says it has left.  NULL is

@@ -6,7 +6,10 @@
 
 #include "impl.h"
 
-enum { CONTROL_MAX = 1 << 20 };   /* of address space that a heap must have beside its data */
+enum {
+	CONTROL_MAX = 1 << 20,    /* of address space that a heap must have beside its data */
+	MOST_LOCAL = 1 << 16,     /* PEs of a process: join.c takes no more from others */
+};
 
 /* Without others of its kind. */
 static void alone(struct sym_world *w)
@@ -22,9 +25,17 @@ static void alone(struct sym_world *w)
 
 struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 {
-	struct sym_world *w = mem_alloc(sizeof *w);
 	bool others = o->boot && o->boot->nprocess > 1;
 	struct err *e = NULL;
+
+	*out = NULL;
+	if (o->nlocal < 1 || o->nlocal > MOST_LOCAL) {
+		e = ERR(INVALID, "a process has 1 to %d PEs, not %d", MOST_LOCAL, o->nlocal);
+		if (others)
+			sym_give_up(o->boot, e);
+		return e;
+	}
+	struct sym_world *w = mem_alloc(sizeof *w);
 
 	w->nlocal = o->nlocal;
 	w->limit = o->limit;

@@ -118,6 +118,19 @@ static void pages(void **state)
 	sym_close(t);
 }
 
+static void nobody(void **state)
+{
+	struct sym_world *w;
+
+	for (int n = -1; n < 1; n++) {
+		struct err *e = sym_open(&(struct sym_opts){ .nlocal = n }, &w);
+		assert_non_null(e);
+		assert_int_equal(e->code, ERR_INVALID);
+		assert_null(w);
+		err_free(e);
+	}
+}
+
 static void guards(void **state)
 {
 	struct sym_world *t = team(1, 0, true);
@@ -137,7 +150,8 @@ static void guards(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(churning), cmocka_unit_test(limits), cmocka_unit_test(pages), cmocka_unit_test(guards) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(churning), cmocka_unit_test(limits), cmocka_unit_test(pages), cmocka_unit_test(guards),
+	                                cmocka_unit_test(nobody) };
 
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
