@@ -19,7 +19,7 @@
 
 #include "impl.h"
 
-enum { KEY = 128, VALUE = 1 << 20, GREET_S = 5, CLIENTS = 4096, UNHEARD = 32, UNHEARD_MS = 200, RETRY_MS = 20 };
+enum { KEY = 128, VALUE = 1 << 20, GREET_S = 5, CLIENTS = 4096, UNHEARD = 32, UNHEARD_MS = 200, RETRY_MS = 20, STATUS_S = 20 };
 
 static char *text_copy(const char *s)
 {
@@ -331,14 +331,25 @@ void sym_server_free(struct sym_server *v)
 
 /* --- clients ---------------------------------------------------------------------------------- */
 
-static struct err *no_answer(void)
-{
-	if (errno == EAGAIN || errno == EWOULDBLOCK)
-		return ERR(UNAVAILABLE, "the job's store has not answered for %lld s", (long long)conf_int(CONF_JOIN_TIMEOUT));
-	return ERR(UNAVAILABLE, "the job's store has gone (or the token is wrong)");
-}
+struct boot {
+	struct kv kv;
+	int fd;
+	char *at, *dir;
+	struct sym_server *server;
+	struct err *why;                  /* why process 0 does not serve the store; NULL: it does, or is not this one */
+};
 
-struct boot { struct kv kv; int fd; char *dir; struct sym_server *server; };
+/* One end of a message: another program may listen where process 0 wanted to. */
+static const char *not_served(const struct boot *b) { return b->why ? b->why->msg : ""; }
+
+static struct err *no_answer(const struct boot *b)
+{
+	const char *why = not_served(b), *gap = *why ? "; " : "";
+
+	if (errno == EAGAIN || errno == EWOULDBLOCK)
+		return ERR(UNAVAILABLE, "the job's store at %s has not answered for %lld s%s%s", b->at, (long long)conf_int(CONF_JOIN_TIMEOUT), gap, why);
+	return ERR(UNAVAILABLE, "the job's store at %s has gone (or the token is wrong)%s%s", b->at, gap, why);
+}
 
 static struct err *tcp_put(void *user, const char *key, const void *value, size_t n)
 {
@@ -348,7 +359,7 @@ static struct err *tcp_put(void *user, const char *key, const void *value, size_
 	errno = 0;
 	snprintf(line, sizeof line, "put %s %zu\n", key, n);
 	if (!send_all(b->fd, line, strlen(line)) || !send_all(b->fd, value, n) || !recv_line(b->fd, line, sizeof line, 0))
-		return no_answer();
+		return no_answer(b);
 	return strcmp(line, "ok") ? ERR(ALREADY_EXISTS, "the job's store has a key '%s' already: is the process number taken?", key) : NULL;
 }
 
@@ -361,7 +372,7 @@ static struct err *tcp_get(void *user, const char *key, int ms, struct str *out)
 	errno = 0;
 	snprintf(line, sizeof line, "get %s %d\n", key, ms);
 	if (!send_all(b->fd, line, strlen(line)) || !recv_line(b->fd, line, sizeof line, 0))
-		return no_answer();
+		return no_answer(b);
 	if (sscanf(line, "value %zu", &n) != 1 || n > VALUE)
 		return ERR(DEADLINE, "nobody has written '%s'", key);
 	char *p = mem_grow(NULL, n + 1);
@@ -377,15 +388,18 @@ static struct err *tcp_open(struct boot *b, const char *at, const char *token)
 	const char *colon = strrchr(at, ':');
 	char host[256], line[KEY + 64];
 	int port = colon ? atoi(colon + 1) : 0, one = 1;
-	double until = clock_s() + (double)conf_int(CONF_JOIN_TIMEOUT);
+	double since = clock_s(), until = since + (double)conf_int(CONF_JOIN_TIMEOUT);
+	bool said = false;
 	struct err *e = NULL;
 
 	if (!colon || port <= 0 || port > 65535 || colon - at >= (ptrdiff_t)sizeof host)
 		return ERR(INVALID, "'tcp://%s' is not tcp://host:port", at);
-	snprintf(host, sizeof host, "%.*s", (int)(colon - at), at);
+	b->at = text_copy(at);
+	bool bracket = *at == '[' && colon > at && colon[-1] == ']';       /* an address of IPv6 */
+	snprintf(host, sizeof host, "%.*s", (int)(colon - at) - 2 * bracket, at + bracket);
 	/* Process 0 serves, unless the launcher does. */
-	if (b->kv.process == 0 && (e = sym_server_new(host, &port, token, &b->server)))
-		err_free(e);
+	if (b->kv.process == 0)
+		b->why = sym_server_new(host, &port, token, &b->server);
 	for (;;) {
 		struct addrinfo *a = NULL;
 		e = resolve(host, port, false, &a);
@@ -406,8 +420,13 @@ static struct err *tcp_open(struct boot *b, const char *at, const char *token)
 			freeaddrinfo(a);
 		if (b->fd >= 0)
 			break;
+		const char *own = not_served(b), *gap = *own ? "; " : "";
+		if (!e)
+			e = ERR(UNAVAILABLE, "cannot reach the job's store at %s: %s%s%s", at, strerror(why), gap, own);
 		if (clock_s() > until)
-			return e ? e : ERR(UNAVAILABLE, "cannot reach the job's store at %s: %s", at, strerror(why));
+			return e;
+		if (!said && clock_s() - since >= STATUS_S)
+			log_line(LOG_WARN, "process %d goes on trying: %s", b->kv.process, e->msg), said = true;
 		err_free(e);
 		nanosleep(&(struct timespec){ 0, RETRY_MS * 1000000 }, NULL);
 	}
@@ -485,24 +504,38 @@ static struct err *dir_open(struct boot *b, const char *dir)
 
 /* --- the environment ---------------------------------------------------------------------------- */
 
-/* Launchers and what they say: number of this process, of all, of the job; where the first one runs. */
-static const struct launcher { const char *name, *rank, *size, *job, *where; } launcher[] = {
-	{ "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri" },
-	{ "PMIx", "PMIX_RANK", "PMIX_SIZE", "PMIX_NAMESPACE", "PMIX_SERVER_URI2" },
-	{ "PMI", "PMI_RANK", "PMI_SIZE", "PMI_ID", NULL },
-	{ "Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_NODELIST" },
+/* Launchers and what they say: number of this process, of all; the job and its part, if that can run beside others; where the
+ * first process runs.  Open MPI 5 says the last by the name that it gives the job. */
+static const struct launcher { const char *name, *rank, *size, *job, *part, *where; bool where_first; } launcher[] = {
+	{ "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_MCA_ess_base_jobid", NULL, "OMPI_MCA_orte_hnp_uri", false },
+	{ "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE", NULL, "PMIX_NAMESPACE", false },
+	{ "PMIx", "PMIX_RANK", "PMIX_SIZE", "PMIX_NAMESPACE", NULL, "PMIX_SERVER_URI2", false },
+	{ "PMI", "PMI_RANK", "PMI_SIZE", NULL, NULL, NULL, false },
+	/* A batch script has a number and a count as well; only a step has a list of nodes. */
+	{ "Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", true },
 };
 
-/* The host in "1234.0;tcp://10.0.0.1,10.1.0.1:5555" or the first of "node[003-007,9],other". */
+/* The host in "1234.0;tcp://10.0.0.1,10.1.0.1:5555", in "prterun-host-1234@1", or the first of "node[003-007,9],other". */
 static bool first_host(const char *text, char *out, size_t n)
 {
-	const char *p = strstr(text, "://");
+	const char *p = strstr(text, "://"), *at = strchr(text, '@');
 	size_t k;
 
+	if (!text[strspn(text, "0123456789")])
+		return false;
 	if (p) {
 		k = strcspn(p + 3, ",:/");
 		snprintf(out, n, "%.*s", (int)k, p + 3);
 		return k > 0;
+	}
+	if (at) {
+		p = strchr(text, '-');
+		while (at > text && *at != '-')
+			at--;
+		if (!p || at <= p + 1)
+			return false;
+		snprintf(out, n, "%.*s", (int)(at - p - 1), p + 1);
+		return true;
 	}
 	k = strcspn(text, "[,");
 	snprintf(out, n, "%.*s", (int)k, text);
@@ -513,32 +546,49 @@ static bool first_host(const char *text, char *out, size_t n)
 	return out[0] != '\0';
 }
 
+static const char *var(const char *name) { return name ? getenv(name) : NULL; }
+
+static bool number(const char *text, int64_t *v)
+{
+	char *end;
+
+	*v = strtoll(text, &end, 10);
+	return end != text && !*end;
+}
+
 struct err *sym_boot_env(struct kv **out)
 {
-	const char *at = conf_str(CONF_RENDEZVOUS), *token = conf_str(CONF_TOKEN), *who = "RONDO_PROCESSES";
+	const char *at = conf_str(CONF_RENDEZVOUS), *token = conf_str(CONF_TOKEN), *who = NULL;
 	int64_t process = conf_int(CONF_PROCESS), n = conf_int(CONF_PROCESSES);
-	char where[300], host[256], key[80];
+	char where[300], host[256], key[KEY];
 	struct err *e = NULL;
 
 	*out = NULL;
-	for (size_t i = 0; i < NELEM(launcher) && !n; i++) {
+	/* The first that speaks says who this is; where the job meets, the first that says the same of who this is. */
+	for (size_t i = 0; i < NELEM(launcher) && !conf_int(CONF_PROCESSES) && !(who && *at && *token); i++) {
 		const struct launcher *l = &launcher[i];
-		const char *rank = getenv(l->rank), *size = getenv(l->size), *job = getenv(l->job), *first = l->where ? getenv(l->where) : NULL;
-		if (!rank || !size)
+		const char *rank = getenv(l->rank), *size = getenv(l->size), *job = var(l->job), *part = var(l->part), *first = var(l->where);
+		int64_t its, all;
+		if (!rank || !size || (l->where_first && !first))
 			continue;
-		process = atoll(rank);
-		n = atoll(size);
-		who = l->name;
-		if (!*at && n > 1 && job && first && first_host(first, host, sizeof host)) {
-			uint64_t h = hash_bytes(job, strlen(job), 0);
-			snprintf(where, sizeof where, "tcp://%s:%d", host, (int)(20000 + h % 20000));
+		if (!number(rank, &its) || !number(size, &all))
+			return ERR(INVALID, "%s says that this is process '%s' of '%s' (%s, %s)", l->name, rank, size, l->rank, l->size);
+		if (!who) {
+			process = its;
+			n = all;
+			who = l->name;
+		}
+		if (its != process || all != n || !job || (!*at && !(first && first_host(first, host, sizeof host))))
+			continue;
+		snprintf(key, sizeof key, "job-%s%s%s", job, part ? "." : "", part ? part : "");
+		if (!*at) {
+			snprintf(where, sizeof where, "tcp://%s:%d", host, (int)(20000 + hash_bytes(key, strlen(key), 0) % 20000));
 			at = where;
 		}
-		if (!*token && job) {             /* no secret, but it keeps another job's processes out */
-			snprintf(key, sizeof key, "job-%s", job);
+		if (!*token)              /* no secret, but it keeps another job's processes out */
 			token = key;
-		}
 	}
+	who = who ? who : "RONDO_PROCESSES";
 	if (n <= 1)
 		return NULL;
 	if (process < 0 || process >= n || n > 1 << 16)
@@ -569,6 +619,8 @@ void sym_boot_free(struct kv *k)
 	if (b->fd >= 0)
 		close(b->fd);
 	sym_server_free(b->server);
+	err_free(b->why);
+	free(b->at);
 	free(b->dir);
 	free(b);
 }

@@ -333,6 +333,92 @@ static void over_tcp(void **state)
 	conf_set("TOKEN", "");
 }
 
+/* What launchers other than ours say of process I of two, and of what else there is. */
+static const struct { const char *name, *var[6]; } said[] = {
+	{ "Open MPI 4", { "OMPI_COMM_WORLD_RANK=I", "OMPI_COMM_WORLD_SIZE=2", "OMPI_MCA_ess_base_jobid=J", "OMPI_MCA_orte_hnp_uri=J.0;tcp://127.0.0.1,10.0.0.1:5;tcp6://[::1]:6" } },
+	{ "Open MPI 5", { "OMPI_COMM_WORLD_RANK=I", "OMPI_COMM_WORLD_SIZE=2", "PMIX_RANK=I", "PMIX_NAMESPACE=prterun-localhost-J@1" } },
+	{ "Slurm", { "SLURM_PROCID=I", "SLURM_NTASKS=2", "SLURM_JOB_ID=J.3", "SLURM_STEP_NODELIST=localhos[t-u]" } },
+	{ "a step of Slurm", { "SLURM_PROCID=I", "SLURM_NTASKS=2", "SLURM_JOB_ID=J", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=localhost,x" } },
+	{ "another step of it", { "SLURM_PROCID=I", "SLURM_NTASKS=2", "SLURM_JOB_ID=J", "SLURM_STEP_ID=1", "SLURM_STEP_NODELIST=localhost" } },
+	{ "Slurm that speaks PMI", { "PMI_RANK=I", "PMI_SIZE=2", "SLURM_PROCID=I", "SLURM_NTASKS=2", "SLURM_JOB_ID=J.2", "SLURM_STEP_NODELIST=localhost" } },
+	{ "MPICH", { "PMI_RANK=I", "PMI_SIZE=2", "PMI_ID=I", "RONDO_RENDEZVOUS=tcp://[::1]:P" } },
+};
+
+static void say_as(size_t k, int i)
+{
+	for (size_t v = 0; v < NELEM(said[k].var) && said[k].var[v]; v++) {
+		const char *value = strchr(said[k].var[v], '=') + 1;
+		struct str name = { 0 }, s = { 0 };
+		str_addn(&name, said[k].var[v], (size_t)(value - said[k].var[v]) - 1);
+		for (const char *p = value; *p; p++)
+			if (*p == 'I')
+				str_addf(&s, "%d", i);
+			else if (*p == 'J')
+				str_addf(&s, "%d", (int)getppid());
+			else if (*p == 'P')
+				str_addf(&s, "%d", 20000 + (int)getppid() % 20000);
+			else
+				str_addn(&s, p, 1);
+		if (strstr(name.p, "RENDEZVOUS"))
+			conf_set("RENDEZVOUS", s.p);
+		else
+			setenv(name.p, s.p, 1);
+		str_free(&name);
+		str_free(&s);
+	}
+}
+
+/* All of these jobs at the same time. */
+static void launchers(void **state)
+{
+	pid_t pid[NELEM(said)][2];
+	struct kv *kv;
+	int st;
+
+	conf_set("PROCESSES", "0");
+	conf_set("PROCESS", "0");
+	conf_set("RENDEZVOUS", "");
+	conf_set("TRANSPORT", "auto");
+	fflush(NULL);
+	for (size_t k = 0; k < NELEM(said); k++)
+		for (int i = 0; i < 2; i++) {
+			if ((pid[k][i] = fork()))
+				continue;
+			struct sym_world *w = NULL;
+			alarm(60);
+			say_as(k, i);
+			struct err *e = sym_boot_env(&kv);
+			if (!e)
+				e = sym_open(&(struct sym_opts){ .nlocal = 1, .boot = kv, .threads = 1 }, &w);
+			if (e || sym_nproc(w) != 2 || sym_proc(w) != i)
+				say(said[k].name, e);
+			e = sym_team_sync(sym_team_world(w, i));
+			if (e)
+				say(said[k].name, e);
+			sym_close(w);
+			sym_boot_free(kv);
+			_exit(0);
+		}
+	for (size_t k = 0; k < NELEM(said); k++)
+		for (int i = 0; i < 2; i++) {
+			assert_int_equal(waitpid(pid[k][i], &st, 0), pid[k][i]);
+			assert_int_equal(st, 0);
+		}
+	/* A script of Slurm's, outside a step, is one process; what is no number is no process. */
+	setenv("SLURM_PROCID", "0", 1);
+	setenv("SLURM_NTASKS", "2", 1);
+	setenv("SLURM_JOB_ID", "1", 1);
+	assert_null(sym_boot_env(&kv));
+	assert_null(kv);
+	setenv("SLURM_STEP_NODELIST", "localhost", 1);
+	setenv("SLURM_NTASKS", "2(x2)", 1);
+	struct err *e = sym_boot_env(&kv);
+	assert_non_null(e);
+	assert_non_null(strstr(e->msg, "Slurm says that this is process '0' of '2(x2)'"));
+	err_free(e);
+	unsetenv("SLURM_PROCID");
+}
+
 /* One process ends in the middle: the others get an error that names it, at once, and can go on without it. */
 static void with_victim(const struct job *j, int i)
 {
@@ -540,7 +626,7 @@ int main(int argc, char **argv)
 		return member_main(argc, argv);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(shapes), cmocka_unit_test(over_tcp), cmocka_unit_test(death), cmocka_unit_test(slow), cmocka_unit_test(strangers), cmocka_unit_test(absent),
-		cmocka_unit_test(crowd), cmocka_unit_test(no_store), cmocka_unit_test(twice_in_one_folder),
+		cmocka_unit_test(crowd), cmocka_unit_test(no_store), cmocka_unit_test(twice_in_one_folder), cmocka_unit_test(launchers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
