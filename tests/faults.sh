@@ -7,13 +7,16 @@ cd "$(dirname "$0")/.." || exit 1
 rondo="$PWD/$1/rondo" procs="$PWD/$1/unit/sym_procs"
 # shellcheck source=tests/verdict.sh
 . tests/verdict.sh
-log="$(mktemp)"
+log="$(mktemp)" agent="$(mktemp)"
+# shellcheck disable=SC2016
+printf '#!/bin/sh\nshift\nexec env -i PATH="$PATH" sh -c "$*"\n' >"$agent"
+chmod +x "$agent"
 logs=("$log")
 group="/sys/fs/cgroup/rondo-$$" knob=memory.max
 if [ -d /sys/fs/cgroup/memory ]; then
 	group="/sys/fs/cgroup/memory/rondo-$$" knob=memory.limit_in_bytes
 fi
-trap 'rm -f "$log"; rmdir "$group" 2>/dev/null' EXIT
+trap 'rm -f "$log" "$agent"; rmdir "$group" 2>/dev/null' EXIT
 
 works() {
 	local name="$1"
@@ -42,6 +45,11 @@ fails "files too small for a heap" "cannot reserve address space" bash -c "ulimi
 works "little address space" bash -c "ulimit -v 8000000; '$rondo' launch -n 2 '$procs' member 1 50 shm"
 fails "an unknown road" "not auto, shm, pidfd, tcp or ucx; did you mean 'shm'?" env RONDO_TRANSPORT=shmem "$rondo" launch -n 2 "$procs" member 1 1
 fails "a wrong token" "the token is wrong" bash -c "'$rondo' launch -n 2 sh -c 'RONDO_TOKEN=guess\$RONDO_PROCESS exec \"\$0\" member 1 1' '$procs'"
+# As ssh does: the other side has an environment of its own.
+# shellcheck disable=SC2016
+works "an agent that passes no variables on" env JAX_MARK="a 'b" RONDO_TIMEOUT=77 "$rondo" launch -n 2 --hosts a,b --agent "$agent" \
+	sh -c 'set -eu; test "$JAX_COORDINATOR_ADDRESS $JAX_MARK $RONDO_TIMEOUT" = "a:${JAX_COORDINATOR_ADDRESS#a:} a '"'b"' 77"; exec "$0" member 1 50 shm' "$procs"
+fails "a host without a name" "a host without a name" "$rondo" launch -n 2 --hosts a,,b "$procs" member 1 1
 fails "a process that cannot start tells the others" "could not join the job" \
 	bash -c "RONDO_JOIN_TIMEOUT=30 '$rondo' launch -n 2 --keep-going sh -c '[ \$RONDO_PROCESS = 1 ] && ulimit -f 1024; exec \"\$0\" member 1 1' '$procs'"
 if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then

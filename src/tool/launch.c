@@ -58,6 +58,8 @@ static struct err *place(char *list, int n, struct child *c)
 			TRY(arg_int("hosts", colon + 1, 1, MAXPROC, &slots));
 			*colon = '\0';
 		}
+		if (!*p)
+			return ERR(INVALID, "option 'hosts' has a host without a name");
 		for (int64_t k = 0; k < slots && nslot < MAXPROC; k++)
 			name[nslot++] = p;
 	}
@@ -66,6 +68,17 @@ static struct err *place(char *list, int n, struct child *c)
 	for (int i = 0; i < n; i++)
 		c[i].host = name[i % nslot];
 	return NULL;
+}
+
+/* What a host is told besides: these are settings of the job, which an agent need not pass on. */
+static bool passed_on(const char *var)
+{
+	static const char *const name[] = { "RONDO_", "JAX_", "XLA_" };
+
+	for (size_t i = 0; i < NELEM(name); i++)
+		if (!strncmp(var, name[i], strlen(name[i])))
+			return strchr(var, '=');
+	return false;
 }
 
 static void quote(struct str *s, const char *word)
@@ -80,14 +93,12 @@ static void quote(struct str *s, const char *word)
 }
 
 /* In the child. */
-static void become(struct child *c, int i, int n, char *const *var, int nvar, char **argv)
+static void become(struct child *c, char **argv)
 {
 	struct str s = { 0 };
 
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	if (!c->host) {
-		for (int k = 0; k < nvar; k++)
-			putenv(var[k]);
 		execvp(argv[0], argv);
 		fprintf(stderr, "rondo launch: cannot run '%s': %s\n", argv[0], strerror(errno));
 		_exit(127);
@@ -96,8 +107,9 @@ static void become(struct child *c, int i, int n, char *const *var, int nvar, ch
 	str_add(&s, "cd ");
 	quote(&s, getcwd(dir, sizeof dir) ? dir : ".");
 	str_add(&s, "&& exec env ");
-	for (int k = 0; k < nvar; k++)
-		quote(&s, var[k]);
+	for (char **v = environ; *v; v++)
+		if (passed_on(*v))
+			quote(&s, *v);
 	for (char **a = argv; *a; a++)
 		quote(&s, *a);
 	word[2] = s.p;
@@ -108,15 +120,8 @@ static void become(struct child *c, int i, int n, char *const *var, int nvar, ch
 
 static struct err *start(struct child *c, int i, int n, const char *where, const char *token, const char *coordinator, char **argv)
 {
-	char text[4][400], *var[4];
 	int fd[2] = { -1, -1 };
 
-	snprintf(text[0], sizeof text[0], "RONDO_RENDEZVOUS=%s", where);
-	snprintf(text[1], sizeof text[1], "RONDO_PROCESS=%d", i);
-	snprintf(text[2], sizeof text[2], "RONDO_PROCESSES=%d", n);
-	snprintf(text[3], sizeof text[3], "RONDO_TOKEN=%s", token);
-	for (int k = 0; k < 4; k++)
-		var[k] = text[k];
 	if (tag && pipe(fd))
 		return ERR(EXHAUSTED, "pipe: %s", strerror(errno));
 	c->pid = fork();
@@ -129,8 +134,15 @@ static struct err *start(struct child *c, int i, int n, const char *where, const
 			close(fd[0]);
 			close(fd[1]);
 		}
+		char number[2][12];
+		snprintf(number[0], sizeof number[0], "%d", i);
+		snprintf(number[1], sizeof number[1], "%d", n);
+		setenv("RONDO_RENDEZVOUS", where, 1);
+		setenv("RONDO_PROCESS", number[0], 1);
+		setenv("RONDO_PROCESSES", number[1], 1);
+		setenv("RONDO_TOKEN", token, 1);
 		setenv("JAX_COORDINATOR_ADDRESS", coordinator, 0);
-		become(c, i, n, var, 4, argv);
+		become(c, argv);
 	}
 	if (tag)
 		close(fd[1]);
