@@ -107,14 +107,11 @@ uint8_t f32_to_f8(enum dtype dt, float x)
 {
 	uint32_t u;
 	memcpy(&u, &x, 4);
-	if (dt == DT_f8e8m0fnu) {     /* exponent only: round to nearest power, ties to even code */
-		if (x != x || u >> 31)
+	if (dt == DT_f8e8m0fnu) {     /* exponent only, no zero: to the nearest power, ties up; what lies above all is NaN */
+		if (x != x || u >> 31 || !u)
 			return 0xff;
 		uint32_t e = u >> 23, m = u & 0x7fffff;
-		if (!e && m < 0x400000)   /* subnormal f32: below the smallest code */
-			return 0;
-		e += m > 0x400000 || (m == 0x400000 && (e & 1));
-		return (uint8_t)MIN(e, 0xffu);
+		return (uint8_t)(e ? e + (m >= 0x400000) : m > 0x400000);   /* all above the smallest goes up, as XLA has it */
 	}
 	struct small s = small_of(dt);
 	unsigned all = s.ebits + s.mbits, sign = u >> 31, emax = (1u << s.ebits) - 1, mmax = (1u << s.mbits) - 1;

@@ -196,3 +196,10 @@ def test_nibbles_seen_otherwise(narrow, wide):
     y = jax.jit(lambda x: x.view(wide))(x)
     assert np.asarray(y).tobytes() == packed.tobytes()
     assert (jax.jit(lambda y: y.view(narrow))(y) == x).all()
+
+
+def test_powers_of_two_have_no_zero():
+    """What float8_e8m0fnu makes of ties, of what is too large, and of what it has not."""
+    x = np.array([12, 3, 0.75, 1.5, 1.49, 6, 0, -0.0, -1, 2.0**-127, 1.25 * 2.0**-127, 2.0**-149, 1.5 * 2.0**127, np.inf, np.nan], np.float32)
+    y = jax.jit(lambda x: x.astype(jnp.float8_e8m0fnu))(x)
+    np.testing.assert_array_equal(np.asarray(y).view(np.uint8), x.astype(ml_dtypes.float8_e8m0fnu).view(np.uint8))
