@@ -9,7 +9,7 @@
 
 #include "impl.h"
 
-enum { CARD = 0x44524352, SLICE_MS = 1000, STATUS_S = 20, ASK_MS = 300, MASK_WORDS = 16 };
+enum { CARD = 0x44524352, SLICE_MS = 250, STATUS_S = 20, ASK_MS = 300, MASK_WORDS = 16 };
 
 struct card {
 	uint32_t magic, version;
@@ -66,6 +66,7 @@ static struct err *fetch(const struct kv *kv, int who, const char *key, struct s
 		if (!e || (e->code != ERR_DEADLINE && e->code != ERR_NOT_FOUND))
 			return err_wrap(e, "joining the job, process %d of %d", kv->process, kv->nprocess);
 		err_free(e);
+		TRY(sym_missing(kv, who));
 		if (clock_s() >= until)
 			return ERR(UNAVAILABLE, "process %d of %d has not joined the job within %lld s", who, kv->nprocess, (long long)conf_int(CONF_JOIN_TIMEOUT));
 		if (!said && clock_s() - since >= STATUS_S) {
@@ -128,6 +129,7 @@ struct err *job_join(struct rt_client *c, const struct kv *boot)
 	c->nprocess = n;
 	card_fill(&card[me], c->ndev);
 	if (boot) {
+		sym_here(boot);
 		snprintf(key, sizeof key, "card/%d", me);
 		TRY_GOTO(e, boot->put(boot->user, key, &card[me], sizeof card[me]), out);
 		for (int i = 0; i < n; i++)

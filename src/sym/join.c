@@ -24,7 +24,7 @@
 
 #include "impl.h"
 
-enum { TOKEN = 32, MASK = 1024, PENDING = 64, HELLO_MS = 10000, SLICE_MS = 1000, STATUS_MS = 20000 };
+enum { TOKEN = 32, MASK = 1024, PENDING = 64, HELLO_MS = 10000, SLICE_MS = 250, STATUS_MS = 20000 };
 enum { HELLO = 0x4f444e52, GOODBYE = 0x21455942, FAILED = '!' };   /* FAILED begins a value: why its writer gave up */
 
 /* The one message that a socket carries each way before it falls silent. */
@@ -84,6 +84,7 @@ struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key,
 		err_free(e);
 		if (atomic_load(&w->process[who].life) != SYM_HERE)
 			return ERR(UNAVAILABLE, "process %d (pid %d) has died while it joined the job", who, j->rec[who].pid);
+		TRY(sym_missing(kv, who));
 		if (clock_s() >= until)
 			return ERR(UNAVAILABLE, "process %d of %d has not joined the job within %lld s", who, kv->nprocess, (long long)conf_int(CONF_JOIN_TIMEOUT));
 		if (!said && clock_s() - since >= STATUS_MS / 1000)
@@ -534,6 +535,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	j->rec = mem_alloc((size_t)w->nproc * sizeof *j->rec);
 	for (int k = 0; k < w->nproc; k++)
 		w->process[k].fd = w->process[k].pidfd = w->process[k].region.fd = -1;
+	sym_here(kv);
 	TRY_GOTO(e, net_here(road, &me.net), out);
 	j->pass = strcmp(road, "pidfd") != 0;
 	if (!j->pass)

@@ -71,6 +71,10 @@ void sym_cancel(struct sym_world *w);
  * them, or the variables of Open MPI, PMIx and Slurm.  *out is NULL if there is one process only. */
 struct err *sym_boot_env(struct kv **out);
 void sym_boot_free(struct kv *k);                            /* NULL is fine */
+/* Say in the store which process of which machine this is (here.c). */
+void sym_here(const struct kv *kv);
+/* Process who does not write what is waited for: UNAVAILABLE if it has said where it is, which is here, and is no more. */
+struct err *sym_missing(const struct kv *kv, int who);
 /* Serve a store at host:port (port 0: any free one, written back) until freed; to those who show the token. */
 struct sym_server;
 struct err *sym_server_new(const char *host, int *port, const char *token, struct sym_server **out);

@@ -144,6 +144,14 @@ def test_death(what, victim, tmp_path):
 
 
 @needs_rondo
+def test_death_before_there_are_devices(tmp_path):
+    out = run(3, 1, "faults", "join", 1, tmp_path / "none")
+    for code, text, err in (out[0], out[2]):
+        m = re.search(r"after ([\d.]+) s: .*process 1 \(pid \d+\) has died before it joined the job", text)
+        assert m and code == 0 and float(m[1]) < 5, text + err
+
+
+@needs_rondo
 def test_stopped_process_is_waited_for(tmp_path):
     job = Job(3, 1, "faults", "stop", 1, tmp_path / "pid")
     for _ in range(300):

@@ -586,6 +586,33 @@ static void absent(void **state)
 	sym_boot_free(kv);
 	conf_set("JOIN_TIMEOUT", "600");
 	drop_dir();
+	/* One that has said where it is and then dies is not waited for, whether its parent has buried it or not. */
+	for (int buried = 0; buried < 2; buried++) {
+		double since = clock_s();
+		fresh_dir();
+		pid_t pid = fork();
+		if (!pid) {
+			conf_set("PROCESS", "1");
+			if (!sym_boot_env(&kv))
+				sym_here(kv);
+			raise(SIGKILL);
+		}
+		if (buried)
+			assert_int_equal(waitpid(pid, NULL, 0), pid);
+		assert_null(sym_boot_env(&kv));
+		o.boot = kv;
+		e = sym_open(&o, &w);
+		assert_non_null(e);
+		assert_int_equal(e->code, ERR_UNAVAILABLE);
+		assert_non_null(strstr(e->msg, "process 1 (pid "));
+		assert_non_null(strstr(e->msg, "has died before it joined the job"));
+		assert_true(clock_s() - since < 10);
+		err_free(e);
+		sym_boot_free(kv);
+		drop_dir();
+		if (!buried)
+			assert_int_equal(waitpid(pid, NULL, 0), pid);
+	}
 }
 
 /* As one process of a job that somebody else started: sym_procs member DEVICES ROUNDS [ROAD that must be taken or any
