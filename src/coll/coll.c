@@ -466,7 +466,7 @@ void coll_back(struct coll_cx *cx, struct coll_loan *l)
 
 struct err *coll_wait(struct coll_cx *cx, struct coll_loan *l)
 {
-	TRY(l->to >= 0 ? sym_settle(cx->c->ep, l->to) : NULL);
+	TRY(l->to >= 0 ? sym_settle(cx->c->ep, &l->to, 1) : NULL);
 	coll_drop(l);
 	return NULL;
 }

@@ -31,6 +31,14 @@ struct call { struct coll *c; struct sym_ep *ep; uint32_t site; int n, me; const
 /* The k-th member after this one. */
 static inline int rank_after(const struct call *q, int k) { return q->me + k < q->n ? q->me + k : q->me + k - q->n; }
 
+/* All other members, the next one first; their number. */
+static inline int others_of(const struct call *q, int *pe)
+{
+	for (int k = 1; k < q->n; k++)
+		pe[k - 1] = q->pe[rank_after(q, k)];
+	return q->n - 1;
+}
+
 /* memcpy of what is most often a few bytes: told that n is small, compilers make a string instruction of it, which
  * takes longer to start than the rest of a message. */
 static inline void copy(void *to, const void *from, size_t n)
@@ -103,6 +111,8 @@ struct err *grant_end(const struct call *q, struct loan *l, void *y, int64_t n, 
 /* Tell all others where something lies, and where something else does, and learn where theirs are: at[], to[] (may be
  * NULL) by rank. */
 struct err *loan_exchange(const struct call *q, size_t off, size_t other, size_t *at, size_t *to);
+/* The next message of every other member is there, or will not come: who waits for one after the other wakes for each. */
+struct err *expect_all(const struct call *q);
 /* READY to all others, and theirs: all of them have done with what this PE lent, and what they put here is there. */
 struct err *ready_all(const struct call *q);
 /* Done with what the others lent; wait until they are done with what this PE lent. */

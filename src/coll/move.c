@@ -93,7 +93,7 @@ static struct err *gather_ring(const struct call *q, const struct blocks *b)
 		stream(q->ep, to_of(&z, j), 0, below, m.off + (size_t)(j * b->place), (struct strided){ NULL, b->to.inner, b->to.step }, 0, b->n);
 		sym_return(q->ep, below, true);
 	}
-	e = sym_settle(q->ep, above);
+	e = sym_settle(q->ep, &above, 1);
 	if (!e && l.copy)
 		memcpy(b->y, z.y, (size_t)b->ny);
 out:
@@ -216,7 +216,7 @@ static struct err *broadcast_ring(const struct call *q, int root, const char *x,
 			TRY_GOTO(e, sym_tell(q->ep, above, q->site, SYM_LEND, l.off + (size_t)o, (size_t)len), out);
 	}
 	if (above >= 0)
-		e = sym_settle(q->ep, above);
+		e = sym_settle(q->ep, &above, 1);
 	if (!e && at != y)
 		memcpy(y, at, (size_t)n);
 out:
@@ -226,6 +226,7 @@ out:
 
 static struct err *broadcast_direct(const struct call *q, int root, const char *x, char *y, int64_t n)
 {
+	int pe[MAX_ROW];
 	struct sym_msg m;
 	struct loan l;
 	struct err *e = NULL;
@@ -237,10 +238,10 @@ static struct err *broadcast_direct(const struct call *q, int root, const char *
 		return NULL;
 	}
 	TRY(loan_make(q, x, n, false, &l));
-	for (int k = 1; k < q->n; k++)
-		TRY_GOTO(e, sym_tell(q->ep, q->pe[rank_after(q, k)], q->site, SYM_LEND, l.off, (size_t)n), out);
-	for (int k = 1; k < q->n; k++)
-		TRY_GOTO(e, sym_settle(q->ep, q->pe[rank_after(q, k)]), out);
+	others_of(q, pe);
+	for (int k = 0; k < q->n - 1; k++)
+		TRY_GOTO(e, sym_tell(q->ep, pe[k], q->site, SYM_LEND, l.off, (size_t)n), out);
+	e = sym_settle(q->ep, pe, q->n - 1);
 out:
 	loan_end(&l);
 	return e;
@@ -379,7 +380,7 @@ struct err *move_permute(const struct call *q, int from, int to, const char *x, 
 		sym_return(q->ep, from, true);
 	}
 	if (to >= 0)
-		e = sym_settle(q->ep, to);
+		e = sym_settle(q->ep, &to, 1);
 out:
 	loan_end(&l);
 	return e;
@@ -390,13 +391,11 @@ out:
 struct err *move_barrier(const struct call *q)
 {
 	struct sym_msg m[MAX_ROW];
-	int others[MAX_ROW];
+	int pe[MAX_ROW], n = others_of(q, pe);
 
 	if (q->algo != COLL_doubling) {   /* one message to all */
-		for (int k = 1; k < q->n; k++)
-			others[k - 1] = q->pe[rank_after(q, k)];
-		TRY(sym_exchange(q->ep, others, q->n - 1, q->site, "", 0, m));
-		sym_return_all(q->ep, others, q->n - 1);
+		TRY(sym_exchange(q->ep, pe, n, q->site, "", 0, m));
+		sym_return_all(q->ep, pe, n);
 		return NULL;
 	}
 	for (int d = 1; d < q->n; d *= 2) {

@@ -21,13 +21,11 @@ static void all_take(void *v, const struct where *w, int64_t at, int64_t o, int6
 /* One message to each of the others: all write into the others' heaps and read what has come into their own. */
 static struct err *all_slot(const struct call *q, const struct coll_red *r, const char *x, char *y, int64_t n)
 {
-	int others[MAX_ROW], last = q->n - 1, first = last - q->me;
+	int others[MAX_ROW], last = others_of(q, others), first = last - q->me;
 	struct sym_msg m[MAX_ROW];        /* rank j: m[(first + j) % n] */
 	kern_strip *pair = acc_pair(q->c, r, q->n);
 	char sum[SYM_SHORT];
 
-	for (int k = 0; k < last; k++)
-		others[k] = q->pe[rank_after(q, k + 1)];
 	TRY(sym_exchange(q->ep, others, last, q->site, x, (size_t)n, m));
 	m[last].data = x;
 	if (pair && n <= SYM_SHORT) {
@@ -174,6 +172,8 @@ static struct err *pushed_ready(const struct pushed *p, bool send)
 	const struct call *q = p->q;
 	struct sym_msg m;
 
+	if (!send)
+		TRY(expect_all(q));
 	for (int k = 1; k < q->n; k++) {
 		int pe = q->pe[rank_after(q, k)];
 		if (send) {
@@ -241,6 +241,7 @@ static struct err *all_push(const struct call *q, const struct acc *a, const cha
 		int j = rank_after(q, k);
 		TRY_GOTO(e, sym_tell(q->ep, q->pe[j], q->site, SYM_GRANT, (*inbox)->off + (size_t)(2 * j * p.slice), g.off), out);
 	}
+	TRY_GOTO(e, expect_all(q), out);
 	for (int k = 1; k < q->n; k++) {
 		int j = rank_after(q, k);
 		TRY_GOTO(e, sym_recv(q->ep, q->pe[j], q->site, SYM_GRANT, &m), out);
@@ -383,7 +384,7 @@ static struct err *all_ring(const struct call *q, const struct acc *a, const cha
 		if (round >= 0 && round < nc && q->me < q->n - 1)
 			TRY_GOTO(e, chain_round(&c, round), out);
 	}
-	e = sym_settle(q->ep, q->pe[q->me == q->n - 1 ? 0 : q->me + 1]);
+	e = sym_settle(q->ep, &q->pe[q->me == q->n - 1 ? 0 : q->me + 1], 1);
 	if (!e && c.ly.copy)
 		memcpy(y, sym_ep_base(q->ep) + c.ly.off, (size_t)n);
 out:
@@ -590,7 +591,7 @@ static struct err *scan_ring(const struct call *q, const struct acc *a, bool exc
 		}
 	}
 	if (above >= 0)
-		e = sym_settle(q->ep, above);
+		e = sym_settle(q->ep, &above, 1);
 out:
 	chain_close(&c);
 	return e;

@@ -57,12 +57,20 @@ struct err *grant_end(const struct call *q, struct loan *l, void *y, int64_t n, 
 	return e;
 }
 
+struct err *expect_all(const struct call *q)
+{
+	int pe[MAX_ROW];
+
+	return q->n > 2 ? sym_expect(q->ep, pe, others_of(q, pe), q->site) : NULL;
+}
+
 struct err *loan_exchange(const struct call *q, size_t off, size_t other, size_t *at, size_t *to)
 {
 	struct sym_msg m;
 
 	for (int k = 1; k < q->n; k++)
 		TRY(sym_tell(q->ep, q->pe[rank_after(q, k)], q->site, SYM_LEND, off, other));
+	TRY(expect_all(q));
 	for (int k = 1; k < q->n; k++) {
 		int j = rank_after(q, k);
 		TRY(sym_recv(q->ep, q->pe[j], q->site, SYM_LEND, &m));
@@ -78,13 +86,11 @@ struct err *loan_exchange(const struct call *q, size_t off, size_t other, size_t
 
 struct err *loan_give_back(const struct call *q)
 {
-	for (int k = 0; k < q->n; k++)
-		if (k != q->me)
-			sym_return(q->ep, q->pe[k], true);
-	for (int k = 0; k < q->n; k++)
-		if (k != q->me)
-			TRY(sym_settle(q->ep, q->pe[k]));
-	return NULL;
+	int pe[MAX_ROW], n = others_of(q, pe);
+
+	for (int k = 0; k < n; k++)
+		sym_return(q->ep, pe[k], true);
+	return sym_settle(q->ep, pe, n);
 }
 
 struct err *ready_all(const struct call *q)
@@ -96,6 +102,7 @@ struct err *ready_all(const struct call *q)
 		sym_return(q->ep, pe, false);
 		TRY(sym_tell(q->ep, pe, q->site, SYM_READY, 0, 0));
 	}
+	TRY(expect_all(q));
 	for (int k = 1; k < q->n; k++) {
 		int pe = q->pe[rank_after(q, k)];
 		TRY(sym_recv(q->ep, pe, q->site, SYM_READY, &m));

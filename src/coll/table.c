@@ -47,8 +47,18 @@ static const struct coll_rule more_rule[COLL_COUNT][COLL_RULES] = {
 	[COLL_scan]           = { { 64, COLL_slot }, { K(256), COLL_stage }, { END, COLL_ring } },
 	[COLL_barrier]        = { { END, COLL_slot } },
 };
-/* Of more PEs than cores no ring was found to be faster: each step of it waits until somebody has left a core. */
-static const struct coll_rule crowd_reduce[COLL_RULES] = { { SHORT, COLL_slot }, { K(8), COLL_stage }, { END, COLL_two_shot } };
+/* More PEs than cores: a message that waits costs no more than one that comes at once, since all wait for their core; no
+ * ring was found to be faster, each step of it waits until somebody has left a core. */
+static const struct coll_rule crowd_rule[COLL_COUNT][COLL_RULES] = {
+	[COLL_all_reduce]     = { { SHORT, COLL_slot }, { END, COLL_two_shot } },
+	[COLL_reduce_scatter] = { { K(24), COLL_slot }, { END, COLL_loan } },
+	[COLL_all_gather]     = { { 64, COLL_slot }, { K(3), COLL_stage }, { END, COLL_direct } },
+	[COLL_all_to_all]     = { { K(10), COLL_slot }, { END, COLL_direct } },
+	[COLL_permute]        = { { K(40), COLL_slot }, { END, COLL_direct } },
+	[COLL_broadcast]      = { { 64, COLL_slot }, { K(256), COLL_stage }, { END, COLL_direct } },
+	[COLL_scan]           = { { 64, COLL_slot }, { K(256), COLL_stage }, { END, COLL_ring } },
+	[COLL_barrier]        = { { END, COLL_slot } },
+};
 
 /* Through a network (TCP was measured) a message that carries its data saves those that speak of it; of long data a
  * copy less counts, and what is put needs one message less than what is asked for. */
@@ -86,8 +96,7 @@ void coll_table_init(struct coll_table *t)
 	t->ring = (int64_t)MAX(MIN(2 * cpu->l2, (size_t)8 << 20), (size_t)1 << 20) & ~(int64_t)4095;
 	t->chunk = 64 << 10;
 	for (int topo = 0; topo < COLL_TOPOS; topo++)
-		memcpy(t->rule[topo], topo == COLL_PAIR ? pair_rule : topo == COLL_FAR ? far_rule : more_rule, sizeof pair_rule);
-	memcpy(t->rule[COLL_CROWD][COLL_all_reduce], crowd_reduce, sizeof crowd_reduce);
+		memcpy(t->rule[topo], topo == COLL_PAIR ? pair_rule : topo == COLL_FAR ? far_rule : topo == COLL_CROWD ? crowd_rule : more_rule, sizeof pair_rule);
 }
 
 /* --- text ----------------------------------------------------------------------------- */

@@ -628,7 +628,31 @@ struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line)
 	return e;
 }
 
-struct err *sym_settle(struct sym_ep *ep, int pe) { return sym_await(ep, pe, sym_sent(ep, pe)); }
+/* One of pe that has not returned all, but may, if possible of this core; -1: none. */
+static int owing(struct sym_ep *ep, const int *pe, int n)
+{
+	int who = -1;
+
+	for (int i = 0; i < n; i++) {
+		struct chan *c = &ep->chan[pe[i]];
+		if (!(chan_settled(c) && chan_open(c)) && !chan_left(c)) {
+			who = pe[i];
+			if (beside(ep, who))
+				break;
+		}
+	}
+	return who;
+}
+
+struct err *sym_settle(struct sym_ep *ep, const int *pe, int n)
+{
+	uint32_t site = (uint32_t)atomic_load_explicit(&ep->seat->status, memory_order_relaxed);
+	struct err *e = NULL;
+	int who = -1;
+
+	WAIT(e, (who = owing(ep, pe, n)) < 0, who, site);
+	return e;
+}
 
 /* Both know of the same failures: a launch is begun with pe when it has closed all before, and said which of them failed. */
 struct err *sym_swap_with(struct sym_ep *ep, int pe, struct sym_swap **out)

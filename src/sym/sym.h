@@ -153,8 +153,8 @@ struct err *sym_exchange(struct sym_ep *ep, const int *pe, int npe, uint32_t sit
 void sym_return_all(struct sym_ep *ep, const int *pe, int npe);
 /* Everything received from pe so far may be overwritten.  now: the sender is waiting for it (a loan). */
 void sym_return(struct sym_ep *ep, int pe, bool now);
-/* Wait until pe has returned everything sent to it, in this launch and before. */
-struct err *sym_settle(struct sym_ep *ep, int pe);
+/* Wait until each of n PEs has returned everything sent to it, in this launch and before. */
+struct err *sym_settle(struct sym_ep *ep, const int *pe, int n);
 /* The last line sent to pe; wait until pe has returned that line, of this launch or an older one. */
 uint64_t sym_sent(const struct sym_ep *ep, int pe);
 struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line);

@@ -136,7 +136,7 @@ static struct err *reading(struct pe *p, bool plain, int64_t n, int turns, doubl
 			if (plain)
 				sym_return(p->ep, 1, true);
 		} else if (p->pe == 1)
-			TRY(sym_settle(p->ep, 0));
+			TRY(sym_settle(p->ep, (int[]){ 0 }, 1));
 	}
 	*s = t / turns;
 	return NULL;

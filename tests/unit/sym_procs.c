@@ -65,7 +65,7 @@ static void *chat(void *v)
 			sym_return(ep, peer[k], true);
 		}
 		for (int k = 0; k < npeer && !d->err; k++)
-			d->err = sym_settle(ep, peer[k]);
+			d->err = sym_settle(ep, &peer[k], 1);
 		size_t small = 1 + (size_t)r * 13 % SYM_SLOT;
 		for (int k = 0; k < npeer && !d->err; k++)
 			if (!(d->err = sym_slot_room(ep, peer[k], small, &room))) {
