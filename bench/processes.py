@@ -128,4 +128,5 @@ def main():
 if __name__ == "__main__":
     here = pathlib.Path(__file__).resolve().parents[1]
     sys.path.insert(0, str(here / "python"))
+    os.environ.setdefault("RONDO_LIBRARY", str(here / "build" / "librondo.so"))      # not one that was installed some time ago
     main()
