@@ -322,10 +322,16 @@ static inline struct err *credit(struct sym_ep *ep, int pe)
 	return __builtin_expect(c->open && c->tx - c->acked < CHAN_RING && c->tx != UINT32_MAX, 1) ? NULL : credit_wait(ep, pe);
 }
 
-static inline uint64_t what_of(struct sym_ep *ep, uint32_t site, enum sym_verb v)
+static inline uint64_t what_of(const struct sym_ep *ep, uint32_t site, enum sym_verb v)
+{
+	return (uint64_t)ep->l.prog << 32 | (uint64_t)(site & 0xffffff) << 8 | v;
+}
+
+/* What a message of this site says, and its PE shows. */
+static inline uint64_t at_site(struct sym_ep *ep, uint32_t site, enum sym_verb v)
 {
 	atomic_store_explicit(&ep->seat->status, (uint64_t)ep->l.prog << 32 | site, memory_order_relaxed);
-	return (uint64_t)ep->l.prog << 32 | (uint64_t)(site & 0xffffff) << 8 | v;
+	return what_of(ep, site, v);
 }
 
 struct err *sym_slot_room(struct sym_ep *ep, int pe, size_t n, void **out)
@@ -424,10 +430,10 @@ void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
 	uint64_t w[4] = { 0 }, tick;
 
 	if (n <= SYM_SHORT && ep->to[pe].from) {
-		short_write(ep, pe, what_of(ep, site, SYM_SLOT_MSG), ep->room, n);
+		short_write(ep, pe, at_site(ep, site, SYM_SLOT_MSG), ep->room, n);
 		return;
 	}
-	uint64_t what = what_of(ep, site, SYM_SLOT_MSG);
+	uint64_t what = at_site(ep, site, SYM_SLOT_MSG);
 	uint32_t slot = chan_send(&ep->chan[pe], &tick);
 	if (n <= SYM_INLINE)
 		memcpy(w, ep->room, sizeof w);
@@ -441,7 +447,7 @@ struct err *sym_slot_put(struct sym_ep *ep, int pe, uint32_t site, const void *s
 
 	if (n <= SYM_SHORT && direct) {
 		TRY(credit(ep, pe));
-		short_write(ep, pe, what_of(ep, site, SYM_SLOT_MSG), src, n);
+		short_write(ep, pe, at_site(ep, site, SYM_SLOT_MSG), src, n);
 		return NULL;
 	}
 	if (n <= SYM_INLINE || direct) {
@@ -452,7 +458,7 @@ struct err *sym_slot_put(struct sym_ep *ep, int pe, uint32_t site, const void *s
 	}
 	uint64_t w[4] = { 0 }, tick;
 	TRY(credit(ep, pe));
-	uint64_t what = what_of(ep, site, SYM_SLOT_MSG);
+	uint64_t what = at_site(ep, site, SYM_SLOT_MSG);
 	uint32_t slot = chan_send(&ep->chan[pe], &tick);
 	line_write(ep, pe, slot, tick, what, w, (uint32_t)n, src);
 	return NULL;
@@ -463,7 +469,7 @@ struct err *sym_tell(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	uint64_t w[4] = { off, n }, tick;
 
 	TRY(credit(ep, pe));
-	uint64_t what = what_of(ep, site, v);
+	uint64_t what = at_site(ep, site, v);
 	uint32_t slot = chan_send(&ep->chan[pe], &tick);
 	line_write(ep, pe, slot, tick, what, w, 0, NULL);
 	return NULL;
@@ -544,14 +550,14 @@ struct err *sym_expect(struct sym_ep *ep, const int *pe, int n, uint32_t site)
 	return expect(ep, pe, n, site, &all);
 }
 
-/* The line that has arrived. */
-static inline struct err *take(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, struct sym_msg *out)
+/* The line that has arrived, which must say `want`. */
+static inline struct err *take(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, uint64_t want, struct sym_msg *out)
 {
 	struct chan *c = &ep->chan[pe];
 	uint32_t slot = chan_slot(c->rx + 1);
 	struct sym_line *l = chan_take(c);
 
-	if (__builtin_expect(l->what != ((uint64_t)ep->l.prog << 32 | (uint64_t)(site & 0xffffff) << 8 | v), 0))
+	if (__builtin_expect(l->what != want, 0))
 		return diverged(ep, pe, site, l);
 	if (l->n & IN_PIECES)
 		return pieces_read(ep, pe, site, slot, l, l->n & ~IN_PIECES, chan_tick(c, c->rx), out);
@@ -567,7 +573,7 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	bool left = false;
 	struct err *e = NULL;
 
-	what_of(ep, site, v);
+	uint64_t want = at_site(ep, site, v);
 	if (ep->spins >= SYM_BRISK)
 		brisk(ep, c);
 	ep->asked = false;
@@ -579,12 +585,12 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 		if (!chan_arrived(c))
 			return absent(ep, pe, site);
 	}
-	return take(ep, pe, site, v, out);
+	return take(ep, pe, site, v, want, out);
 }
 
 struct err *sym_exchange(struct sym_ep *ep, const int *pe, int npe, uint32_t site, const void *src, size_t n, struct sym_msg *out)
 {
-	uint64_t what = what_of(ep, site, SYM_SLOT_MSG);
+	uint64_t what = at_site(ep, site, SYM_SLOT_MSG);
 	bool all = false;
 
 	for (int k = 0; k < npe; k++)
@@ -596,14 +602,8 @@ struct err *sym_exchange(struct sym_ep *ep, const int *pe, int npe, uint32_t sit
 	if (npe > 1)
 		TRY(expect(ep, pe, npe, site, &all));
 	for (int k = 0; k < npe; k++)
-		TRY(all ? take(ep, pe[k], site, SYM_SLOT_MSG, &out[k]) : sym_recv(ep, pe[k], site, SYM_SLOT_MSG, &out[k]));
+		TRY(all ? take(ep, pe[k], site, SYM_SLOT_MSG, what, &out[k]) : sym_recv(ep, pe[k], site, SYM_SLOT_MSG, &out[k]));
 	return NULL;
-}
-
-void sym_return_all(struct sym_ep *ep, const int *pe, int npe)
-{
-	for (int k = 0; k < npe; k++)
-		sym_return(ep, pe[k], false);
 }
 
 void sym_return(struct sym_ep *ep, int pe, bool now)
@@ -612,6 +612,12 @@ void sym_return(struct sym_ep *ep, int pe, bool now)
 
 	if (chan_return(c, now))
 		word_write(ep, pe, FROM_ME(ep, ret.returned), chan_tick(c, c->done));
+}
+
+void sym_return_all(struct sym_ep *ep, const int *pe, int npe)
+{
+	for (int k = 0; k < npe; k++)
+		sym_return(ep, pe[k], false);
 }
 
 uint64_t sym_sent(const struct sym_ep *ep, int pe) { return chan_tick(&ep->chan[pe], ep->chan[pe].tx); }
