@@ -272,22 +272,23 @@ static void idle(void **state)
 	rt_exec_unref(x);
 }
 
+static atomic_bool released;
+
 static struct err *stuck(void *user, const struct rt_custom_call *c)
 {
-	if (c->position == 0)
-		usleep(3500000);
+	while (c->position == 0 && !atomic_load(&released))
+		usleep(1000);
 	memcpy(c->out[0], c->in[0], 16);
 	return NULL;
 }
 
-/* RONDO_TIMEOUT: a wait ends with an error that says where both are. */
+/* RONDO_TIMEOUT: a wait ends with an error that says where both are and how long it was, though nobody ever comes. */
 static void patience(void **state)
 {
 	struct rt_client *mine = cl;
 	int dev[NDEV] = { 0, 1, 2, 3 };
 	struct rt_buffer *a[NDEV], *out[NDEV];
 	struct rt_event *done[NDEV];
-	struct err *e;
 
 	ok(conf_set("TIMEOUT", "1"));
 	setup(NULL);
@@ -295,12 +296,19 @@ static void patience(void **state)
 	rt_custom_register("maybe", stuck, NULL);
 	for (int i = 0; i < NDEV; i++)
 		a[i] = four(i, 1);
+	double t = clock_s();
 	ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
-	for (int i = 0; i < NDEV; i++) {
-		e = rt_event_wait(done[i]);
+	for (int i = NDEV; i-- > 0;) {
+		if (i == 0)
+			atomic_store(&released, true);
+		struct err *e = rt_event_wait(done[i]);
+		double took = clock_s() - t, said;
 		assert_non_null(e);
 		assert_int_equal(e->code, ERR_DEADLINE);
-		assert_non_null(strstr(e->msg, "has waited"));         /* a second, or what the machine made of it */
+		const char *says = strstr(e->msg, "has waited ");
+		assert_non_null(says);
+		assert_int_equal(sscanf(says, "has waited %lf s at ", &said), 1);
+		assert_true(took > 1 && said >= 1 && said <= took + 0.5);       /* it says whole seconds */
 		assert_non_null(strstr(e->msg, "for device 0, which is at"));
 		err_free(e);
 		rt_event_unref(done[i]);
