@@ -90,6 +90,17 @@ struct tcp {
 
 static struct tcp *of(struct sym_world *w) { return w->net_data; }
 
+/* That something comes after what another thread has sent, since a third process was told of it in between, is more than the
+ * thread sanitizer can see: for it alone, what goes and what comes is in one order. */
+#ifdef __SANITIZE_THREAD__
+static pthread_mutex_t wire = PTHREAD_MUTEX_INITIALIZER;
+static void wire_lock(void) { pthread_mutex_lock(&wire); }
+static void wire_unlock(void) { pthread_mutex_unlock(&wire); }
+#else
+static void wire_lock(void) { }
+static void wire_unlock(void) { }
+#endif
+
 /* --- endings --------------------------------------------------------------------------------------- */
 
 static void down(struct tcp *x, int from, _Atomic uint32_t *left)
@@ -151,9 +162,11 @@ static ssize_t push(struct link *l, struct iovec *v, int n)
 	struct msghdr m = { .msg_iov = v, .msg_iovlen = (size_t)n };
 	ssize_t k;
 
+	wire_lock();
 	do
 		k = n == 1 ? send(l->fd, v->iov_base, v->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL) : sendmsg(l->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
 	while (k < 0 && errno == EINTR);
+	wire_unlock();
 	if (k < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS)
 		atomic_store(&l->out.broken, true);
 	return MAX(k, 0);
@@ -407,7 +420,9 @@ static bool look(struct tcp *x, struct link *l)
 		v[n++] = (struct iovec){ l->in.buf + l->in.hi, ROOM - l->in.hi };
 		size_t want = v[0].iov_len + (n == 2 ? v[1].iov_len : 0);
 		struct msghdr m = { .msg_iov = v, .msg_iovlen = (size_t)n };
+		wire_lock();
 		ssize_t k = n == 1 ? recv(l->fd, v[0].iov_base, v[0].iov_len, MSG_DONTWAIT) : recvmsg(l->fd, &m, MSG_DONTWAIT);
+		wire_unlock();
 		if (k < 0 && errno == EINTR)
 			continue;
 		if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM))
