@@ -26,7 +26,8 @@ for f in tests/unit/*.c; do
 	all+=("$f")
 	case "$f" in pjrt* | rt* | sym* | coll* | event* | thread*) threads+=("$f") ;; esac
 done
-export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1
+# What only the memory of a thread points to is a leak: with threads that loaded a library the search does not survive otherwise.
+export ASAN_OPTIONS=detect_leaks=1 LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0:use_tls=0" TSAN_OPTIONS=halt_on_error=1
 export UCX_MEM_EVENTS=n         # UCX's hooks in malloc and the thread sanitizer's do not go together
 # UCX patches mmap and its kin, and so does the thread sanitizer.
 export UCX_MEM_MMAP_HOOK_MODE=none

@@ -23,7 +23,7 @@
 
 #include "impl.h"
 
-enum { ROOM = 8 << 10, BRIEF = 2 << 10, PART = 256 << 10, TURN = 256 << 10, PIECES = 32, DIRECT = 4, QUEUE = 4096, STAMP = 16, REST_NS = 500000, PARTING_S = 2 };
+enum { ROOM = 8 << 10, BRIEF = 2 << 10, PART = 256 << 10, TURN = 256 << 10, PIECES = 32, DIRECT = 4, AT_ONCE = 64, QUEUE = 4096, STAMP = 16, REST_NS = 500000, PARTING_S = 2 };
 enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, BYE };
 
 /* A message: this, then words, then n bytes. */
@@ -473,14 +473,13 @@ static bool serve(struct tcp *x, struct link *l)
 	return some;
 }
 
-/* Those that poll would not wait for.  f: nlink + 1, the first is the caller's. */
-static int ready(struct tcp *x, struct pollfd *f, int ms)
+/* For poll: n links from lo on. */
+static void to_poll(struct tcp *x, struct pollfd *f, int lo, int n)
 {
-	for (int i = 0; i < x->nlink; i++) {
-		struct link *l = &x->link[x->proc[i]];
-		f[i + 1] = (struct pollfd){ atomic_load(&l->dead) ? -1 : l->fd, (short)(POLLIN | (atomic_load(&l->out.some) ? POLLOUT : 0)), 0 };
+	for (int i = 0; i < n; i++) {
+		struct link *l = &x->link[x->proc[lo + i]];
+		f[i] = (struct pollfd){ atomic_load(&l->dead) ? -1 : l->fd, (short)(POLLIN | (atomic_load(&l->out.some) ? POLLOUT : 0)), 0 };
 	}
-	return poll(f, (nfds_t)x->nlink + 1, ms);
 }
 
 static bool turn(struct tcp *x)
@@ -492,14 +491,14 @@ static bool turn(struct tcp *x)
 			some |= serve(x, &x->link[x->proc[i]]);
 		return some;
 	}
-	static _Thread_local struct { struct pollfd *p; size_t n, cap; } f;
-	f.n = 0;
-	arr_reserve(&f, (size_t)x->nlink + 1);
-	f.p[0].fd = -1;
-	if (ready(x, f.p, 0) > 0)
-		for (int i = 0; i < x->nlink; i++)
-			if (f.p[i + 1].revents)
-				some |= serve(x, &x->link[x->proc[i]]);
+	for (int lo = 0; lo < x->nlink; lo += AT_ONCE) {
+		struct pollfd f[AT_ONCE];
+		int n = MIN(AT_ONCE, x->nlink - lo);
+		to_poll(x, f, lo, n);
+		for (int i = 0, k = poll(f, (nfds_t)n, 0); i < n && k > 0; i++)
+			if (f[i].revents)
+				some |= serve(x, &x->link[x->proc[lo + i]]);
+	}
 	return some;
 }
 
@@ -528,7 +527,8 @@ static void *progress_main(void *v)
 			continue;
 		else {
 			atomic_store(&x->asleep, true);
-			ready(x, f, -1);      /* looks at what is queued after that */
+			to_poll(x, f + 1, 0, x->nlink);     /* looks at what is queued after that */
+			poll(f, (nfds_t)x->nlink + 1, -1);
 			atomic_store(&x->asleep, false);
 		}
 		eventfd_t n;

@@ -4,6 +4,7 @@
 
 #include "eval/eval.h"
 #include "gen/gen.h"
+#include "leave.h"
 #include "rt/load.h"
 
 #include <math.h>
@@ -299,7 +300,7 @@ UNUSED static int each_isa(bool (*what)(void))
 			setenv("RONDO_CHECK", "1", 1);
 			bool ok = what();
 			fflush(stdout);
-			_exit(ok ? 0 : 1);
+			leave(ok ? 0 : 1);
 		}
 		int st = 0;
 		waitpid(pid, &st, 0);

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "leave.h"
 #include "rt/rt.h"
 #include "sym/sym.h"
 
@@ -55,7 +56,7 @@ static void end(void)
 	sym_boot_free(kv);
 	if (clock_s() - t > 20)
 		die("close", "it took too long");
-	_exit(0);
+	leave(0);
 }
 
 /* turns times: maximum over all, then pass to the neighbour.  swap: the other way round. */
@@ -328,7 +329,7 @@ static void refused(int proc)
 	else
 		SAYS(rt_client_new(&(struct rt_opts){ .ndev = 1, .boot = kv }, &cl), UNAVAILABLE, "process 1 could not join the job", "no algorithm 'rings'");
 	sym_boot_free(kv);
-	_exit(0);
+	leave(0);
 }
 
 static void test_together(void **state) { with(together, -1); }

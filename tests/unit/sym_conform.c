@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "coll/coll.h"
+#include "leave.h"
 #include "sym/sym.h"
 
 enum { MAXP = 7, BIG = 200000 };
@@ -968,7 +969,7 @@ static void member(const struct shape *s, int i)
 	all_cases(w, s->ndev[i], !strcmp(s->road, "tcp") || !strcmp(s->road, "ucx"));
 	sym_close(w);
 	sym_boot_free(kv);
-	_exit(0);
+	leave(0);
 }
 
 /* The thread sanitizer does not see order between two threads that comes about through another process; on our TCP road it does. */
@@ -1119,7 +1120,7 @@ static void orphan(const struct shape *s, int i)
 	sym_ctx_free(p->cx);
 	sym_close(p->w);
 	sym_boot_free(kv);
-	_exit(0);
+	leave(0);
 }
 
 static void death(void **state)

@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "leave.h"
 #include "sym/sym.h"
 
 enum { MAXP = 8 };
@@ -135,7 +136,7 @@ static void member(const struct job *j, int i)
 	talk(w, j->chaos ? 20 : far(j) ? 50 : 200);
 	sym_close(w);
 	sym_boot_free(kv);
-	_exit(0);
+	leave(0);
 }
 
 static int run(const struct job *j, void (*fn)(const struct job *, int), int *status)
@@ -431,7 +432,7 @@ static void with_victim(const struct job *j, int i)
 	talk(w, 20);
 	if (i == j->victim) {
 		if (j->chaos)              /* in order */
-			sym_close(w), _exit(0);
+			sym_close(w), leave(0);
 		raise(SIGKILL);
 	}
 	double t = clock_s();
@@ -451,7 +452,7 @@ static void with_victim(const struct job *j, int i)
 		say("the error came late", NULL);
 	sym_close(w);
 	sym_boot_free(kv);
-	_exit(0);
+	leave(0);
 }
 
 static void death(void **state)
@@ -486,7 +487,7 @@ static void stopped(const struct job *j, int i)
 	talk(w, 3000);
 	sym_close(w);
 	sym_boot_free(kv);
-	_exit(0);
+	leave(0);
 }
 
 static void slow(void **state)
