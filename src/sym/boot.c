@@ -334,8 +334,7 @@ void sym_server_free(struct sym_server *v)
 struct boot {
 	struct kv kv;
 	int fd;
-	char *at, *dir;
-	struct sym_server *server;
+	char *at, *dir, prefix[24];       /* prefix: of the keys, where this process has come before */
 	struct err *why;                  /* why process 0 does not serve the store; NULL: it does, or is not this one */
 };
 
@@ -357,7 +356,7 @@ static struct err *tcp_put(void *user, const char *key, const void *value, size_
 	char line[KEY + 64];
 
 	errno = 0;
-	snprintf(line, sizeof line, "put %s %zu\n", key, n);
+	snprintf(line, sizeof line, "put %s%s %zu\n", b->prefix, key, n);
 	if (!send_all(b->fd, line, strlen(line)) || !send_all(b->fd, value, n) || !recv_line(b->fd, line, sizeof line, 0))
 		return no_answer(b);
 	return strcmp(line, "ok") ? ERR(ALREADY_EXISTS, "the job's store has a key '%s' already: is the process number taken?", key) : NULL;
@@ -370,7 +369,7 @@ static struct err *tcp_get(void *user, const char *key, int ms, struct str *out)
 	size_t n;
 
 	errno = 0;
-	snprintf(line, sizeof line, "get %s %d\n", key, ms);
+	snprintf(line, sizeof line, "get %s%s %d\n", b->prefix, key, ms);
 	if (!send_all(b->fd, line, strlen(line)) || !recv_line(b->fd, line, sizeof line, 0))
 		return no_answer(b);
 	if (sscanf(line, "value %zu", &n) != 1 || n > VALUE)
@@ -381,6 +380,38 @@ static struct err *tcp_get(void *user, const char *key, int ms, struct str *out)
 		str_addn(out, p, n);
 	free(p);
 	return ok ? NULL : ERR(UNAVAILABLE, "the job's store has gone");
+}
+
+/* What this process remembers of where it has met others: how often it came, and the store that it serves there as process 0, to the
+ * end: others may come for the next time before it does. */
+static pthread_mutex_t met_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct map met_times;
+static struct met { struct met *next; char *at; struct sym_server *server; } *met;
+
+static struct err *serve_at(const char *at, const char *host, int *port, const char *token)
+{
+	struct sym_server *v = NULL;
+	struct err *e = NULL;
+	struct met *m;
+
+	pthread_mutex_lock(&met_lock);
+	for (m = met; m && strcmp(m->at, at);)
+		m = m->next;
+	if (!m && !(e = sym_server_new(host, port, token, &v))) {
+		m = mem_alloc(sizeof *m);
+		*m = (struct met){ met, text_copy(at), v };
+		met = m;
+	}
+	pthread_mutex_unlock(&met_lock);
+	return e;
+}
+
+static int64_t times(const char *at)
+{
+	pthread_mutex_lock(&met_lock);
+	int64_t n = (int64_t)++*map_put(&met_times, at, strlen(at));
+	pthread_mutex_unlock(&met_lock);
+	return n;
 }
 
 static struct err *tcp_open(struct boot *b, const char *at, const char *token)
@@ -399,7 +430,7 @@ static struct err *tcp_open(struct boot *b, const char *at, const char *token)
 	snprintf(host, sizeof host, "%.*s", (int)(colon - at) - 2 * bracket, at + bracket);
 	/* Process 0 serves, unless the launcher does. */
 	if (b->kv.process == 0)
-		b->why = sym_server_new(host, &port, token, &b->server);
+		b->why = serve_at(at, host, &port, token);
 	for (;;) {
 		struct addrinfo *a = NULL;
 		e = resolve(host, port, false, &a);
@@ -441,7 +472,7 @@ static struct err *tcp_open(struct boot *b, const char *at, const char *token)
 /* A key is a file: written under another name, then linked, so it is whole or not there. */
 static void path_of(const struct boot *b, const char *key, const char *tail, char *out, size_t n)
 {
-	snprintf(out, n, "%s/%s%s", b->dir, key, tail);
+	snprintf(out, n, "%s/%s%s%s", b->dir, b->prefix, key, tail);
 	for (char *p = out + strlen(b->dir) + 1; *p; p++)
 		if (*p == '/')
 			*p = '-';
@@ -603,11 +634,15 @@ struct err *sym_boot_env(struct kv **out)
 	b->kv.user = b;
 	b->fd = -1;
 	e = strncmp(at, "tcp://", 6) ? dir_open(b, at) : tcp_open(b, at + 6, *token ? token : "none");
-	if (e)
+	if (e) {
 		sym_boot_free(&b->kv);
-	else
-		*out = &b->kv;
-	return e;
+		return e;
+	}
+	int64_t came = times(at);
+	if (came > 1)
+		snprintf(b->prefix, sizeof b->prefix, "%lld.", (long long)came - 1);
+	*out = &b->kv;
+	return NULL;
 }
 
 void sym_boot_free(struct kv *k)
@@ -618,7 +653,6 @@ void sym_boot_free(struct kv *k)
 		return;
 	if (b->fd >= 0)
 		close(b->fd);
-	sym_server_free(b->server);
 	err_free(b->why);
 	free(b->at);
 	free(b->dir);

@@ -68,7 +68,8 @@ void sym_cancel(struct sym_world *w);
 
 /* The store that the environment names, for programs that JAX does not start: RONDO_RENDEZVOUS
  * (tcp://host:port, or a folder that all processes see), RONDO_PROCESS and RONDO_PROCESSES, as `rondo launch` sets
- * them, or the variables of Open MPI, PMIx and Slurm.  *out is NULL if there is one process only. */
+ * them, or the variables of Open MPI, PMIx and Slurm.  *out is NULL if there is one process only.  One store, one world; for the next
+ * one, after it or beside it, all processes ask again. */
 struct err *sym_boot_env(struct kv **out);
 void sym_boot_free(struct kv *k);                            /* NULL is fine */
 /* Say in the store which process of which machine this is (here.c). */
@@ -283,7 +284,8 @@ void sym_ctx_amo_nbi(struct sym_ctx *c, struct sym_mem *m, size_t off, int bytes
 void sym_ctx_amo_post(struct sym_ctx *c, struct sym_mem *m, size_t off, int bytes, enum sym_amo op, uint64_t v, int rank);
 
 /* Signals are words of 8 bytes of any symmetric memory.  op: SYM_SET or SYM_ADD.  A counter says how many came, not which:
- * give each piece a word of its own where that matters. */
+ * give each piece a word of its own where that matters.  put_signal's rank is one of m's team; sig may be of another team that
+ * has the same PE. */
 void sym_ctx_put_signal(struct sym_ctx *c, struct sym_mem *m, size_t off, const void *src, size_t n,
                         struct sym_mem *sig, size_t sigoff, enum sym_amo op, uint64_t v, int rank);
 void sym_ctx_put_signal_nbi(struct sym_ctx *c, struct sym_mem *m, size_t off, const void *src, size_t n,

@@ -167,7 +167,7 @@ static struct err *hopeless(const struct sym_watch *x, struct sym_wait *w)
 	if (sym_stop && atomic_load_explicit(sym_stop, memory_order_acquire))
 		return ERR(CANCELLED, "PE %d was cancelled in %s", x->pe, x->what);
 	if (gone < 0)
-		return ERR(CANCELLED, "the client is closed");
+		return ERR(CANCELLED, "PE %d was cancelled in %s, as all of its world", x->pe, x->what);
 	if (!gone)
 		return NULL;
 	if (x->from >= 0 && atomic_load(&world->process[world->peer[x->from].proc].life) != SYM_HERE)

@@ -279,29 +279,66 @@ static void no_store(void **state)
 	conf_set("JOIN_TIMEOUT", "600");
 }
 
+static void refused_folder(const struct job *j, int i)
+{
+	struct sym_world *w;
+	struct kv *kv;
+
+	conf_set("PROCESS", i ? "1" : "0");
+	struct err *e = sym_boot_env(&kv);
+	if (!e)
+		e = sym_open(&(struct sym_opts){ .nlocal = 1, .boot = kv, .threads = 1 }, &w);
+	if (!e || e->code != ERR_ALREADY_EXISTS || !strstr(e->msg, "a fresh folder for every job"))
+		say("a used folder", e);
+	_exit(0);
+}
+
 /* A folder that an older job has used: whose files are these?  Nobody takes them for the new job's. */
 static void twice_in_one_folder(void **state)
 {
 	struct job j = { 2, { 1, 1 }, "auto", 0, -1 };
-	struct sym_world *w;
-	struct kv *kv;
 
 	fresh_dir();
 	assert_int_equal(run(&j, member, NULL), 0);
 	conf_set("PROCESSES", "2");
 	conf_set("JOIN_TIMEOUT", "10");
-	for (int i = 0; i < 2; i++) {
-		conf_set("PROCESS", i ? "1" : "0");
-		assert_null(sym_boot_env(&kv));
-		struct err *e = sym_open(&(struct sym_opts){ .nlocal = 1, .boot = kv, .threads = 1 }, &w);
-		assert_non_null(e);
-		assert_int_equal(e->code, ERR_ALREADY_EXISTS);
-		assert_non_null(strstr(e->msg, "a fresh folder for every job"));
-		err_free(e);
-		sym_boot_free(kv);
-	}
+	assert_int_equal(run(&j, refused_folder, NULL), 0);
 	conf_set("JOIN_TIMEOUT", "600");
 	drop_dir();
+}
+
+/* One world after another, and two at the same time, of the same processes. */
+static void several_worlds(const struct job *j, int i)
+{
+	struct sym_world *w[2];
+	struct kv *kv[2];
+
+	for (int r = 0; r < 3; r++) {
+		for (int k = 0; k < 2; k++)
+			world_open(j, i, &kv[k], &w[k]);
+		if (i == r)
+			usleep(20000);             /* who is late: others come back before it has gone */
+		for (int k = 0; k < 2; k++)
+			talk(w[k], 2);
+		for (int k = 0; k < 2; k++) {
+			sym_close(w[k]);
+			sym_boot_free(kv[k]);
+		}
+	}
+	_exit(0);
+}
+
+static void worlds(void **state)
+{
+	struct job j = { 3, { 1, 2, 1 }, "auto", 0, -1 };
+	char at[40];
+
+	fresh_dir();
+	assert_int_equal(run(&j, several_worlds, NULL), 0);
+	drop_dir();
+	snprintf(at, sizeof at, "tcp://127.0.0.1:%d", 20000 + (int)(getpid() + 7000) % 20000);
+	conf_set("RENDEZVOUS", at);
+	assert_int_equal(run(&j, several_worlds, NULL), 0);
 }
 
 /* Process 0 serves the store itself; a stranger with a wrong token and one with garbage are kept out. */
@@ -654,7 +691,8 @@ int main(int argc, char **argv)
 		return member_main(argc, argv);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(shapes), cmocka_unit_test(over_tcp), cmocka_unit_test(death), cmocka_unit_test(slow), cmocka_unit_test(strangers), cmocka_unit_test(absent),
-		cmocka_unit_test(crowd), cmocka_unit_test(no_store), cmocka_unit_test(twice_in_one_folder), cmocka_unit_test(launchers),
+		cmocka_unit_test(crowd), cmocka_unit_test(no_store), cmocka_unit_test(twice_in_one_folder), cmocka_unit_test(worlds),
+		cmocka_unit_test(launchers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
