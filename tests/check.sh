@@ -16,7 +16,7 @@ unit() {
 	log="$(mktemp -p "$tmp")"
 	env ${2:+RONDO_ISA="$2"} timeout 300 "$build/unit/$1" >"$log" 2>&1 || rc=$?
 	p="$(grep -c '^\[       OK \]' "$log")"
-	f="$(grep -c '^\[  FAILED  \].*[a-z]$' "$log")"
+	f="$(grep "^\[  FAILED  \].*[a-z]$" "$log" | sort -u | wc -l)"
 	if [ "$rc" != 0 ]; then
 		[ "$f" -gt 0 ] || f=1
 		echo "FAIL $* (exit $rc)"

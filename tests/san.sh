@@ -14,7 +14,7 @@ part() {
 		failed=$((failed + 1))
 		return
 	fi
-	line="$(tests/check.sh "$build" "$@" | tee /dev/stderr | tail -n 1)"
+	line="$(tests/check.sh "$build" "$@" | tee >(cat >&2) | tail -n 1)"
 	passed=$((passed + ${line%% *}))
 	line="${line##*, }"
 	failed=$((failed + ${line%% *}))

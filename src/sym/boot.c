@@ -613,7 +613,8 @@ struct err *sym_boot_env(struct kv **out)
 			continue;
 		snprintf(key, sizeof key, "job-%s%s%s", job, part ? "." : "", part ? part : "");
 		if (!*at) {
-			snprintf(where, sizeof where, "tcp://%s:%d", host, (int)(20000 + hash_bytes(key, strlen(key), 0) % 20000));
+			/* Below those that connections out are given (32768 and up): one of them may have it. */
+			snprintf(where, sizeof where, "tcp://%s:%d", host, (int)(10000 + hash_bytes(key, strlen(key), 0) % 22000));
 			at = where;
 		}
 		if (!*token)              /* no secret, but it keeps another job's processes out */

@@ -379,7 +379,9 @@ static void *watch(void *v)
 			else if (clock_s() - j->pending[i].since > HELLO_MS / 1000.)
 				pending_drop(j, i);
 		if (f[1].revents & POLLIN) {
-			int s = accept4(j->listen, NULL, NULL, SOCK_CLOEXEC);
+			pthread_mutex_lock(&j->lock);     /* once all have come it is closed, and its number may be another's */
+			int s = j->listen >= 0 ? accept4(j->listen, NULL, NULL, SOCK_CLOEXEC) : -1;
+			pthread_mutex_unlock(&j->lock);
 			if (s >= 0 && same_user(s)) {
 				j->pending[j->npending].fd = s;
 				j->pending[j->npending].proc = -1;

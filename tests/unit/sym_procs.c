@@ -218,19 +218,28 @@ static void crowd_main(int port)
 	_exit(0);
 }
 
+/* A port that is free, and that no connection out is given meanwhile. */
+static int free_port(void)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+
+	for (int port = 10000 + (int)getpid() % 20000;; port++) {
+		int s = socket(AF_INET, SOCK_STREAM, 0);
+		a.sin_port = htons((uint16_t)port);
+		bool free = !bind(s, (struct sockaddr *)&a, sizeof a);
+		close(s);
+		if (free)
+			return port;
+	}
+}
+
 static void crowd(void **state)
 {
 	struct job j = { 3, { 1, 1, 1 }, "auto", 0, -1 };
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	struct rlimit had, few = { 120, 120 };
-	socklen_t n = sizeof a;
 	char at[80];
-	int s = socket(AF_INET, SOCK_STREAM, 0), port, st;
+	int port = free_port(), st;
 
-	assert_int_equal(bind(s, (struct sockaddr *)&a, n), 0);        /* a port that is free */
-	assert_int_equal(getsockname(s, (struct sockaddr *)&a, &n), 0);
-	close(s);
-	port = ntohs(a.sin_port);
 	snprintf(at, sizeof at, "tcp://127.0.0.1:%d", port);
 	conf_set("RENDEZVOUS", at);
 	conf_set("TOKEN", "secret");
@@ -351,6 +360,7 @@ static void over_tcp(void **state)
 
 	assert_null(sym_server_new("127.0.0.1", &port, "secret", &v));
 	sym_server_free(v);
+	port = free_port();
 	snprintf(at, sizeof at, "tcp://127.0.0.1:%d", port);
 	conf_set("RENDEZVOUS", at);
 	conf_set("TOKEN", "secret");
@@ -394,7 +404,7 @@ static void say_as(size_t k, int i)
 			else if (*p == 'J')
 				str_addf(&s, "%d", (int)getppid());
 			else if (*p == 'P')
-				str_addf(&s, "%d", 20000 + (int)getppid() % 20000);
+				str_addf(&s, "%d", 10000 + (int)getppid() % 22000);
 			else
 				str_addn(&s, p, 1);
 		if (strstr(name.p, "RENDEZVOUS"))
@@ -435,7 +445,7 @@ static void launchers(void **state)
 				say(said[k].name, e);
 			sym_close(w);
 			sym_boot_free(kv);
-			_exit(0);
+			leave(0);
 		}
 	for (size_t k = 0; k < NELEM(said); k++)
 		for (int i = 0; i < 2; i++) {
