@@ -40,6 +40,7 @@ for road in tcp ucx; do
 	works "no locked memory, over $road" bash -c "ulimit -l 0; RONDO_TRANSPORT=$road UCX_TLS=tcp '$rondo' launch -n 2 '$procs' member 1 50 $road"
 done
 works "descriptors are not passed" env RONDO_TRANSPORT=pidfd "$rondo" launch -n 3 "$procs" member 1 50 shm
+works "a table is written where there was no folder" bash -c "d=\$(mktemp -d) && RONDO_CACHE=\$d/new/one '$rondo' bench coll --op barrier --max 8 --rounds 1 --write && ls \$d/new/one/coll-*.txt; rc=\$?; rm -r \$d; exit \$rc"
 works "files of at most 1 GB" bash -c "ulimit -f 1048576; '$rondo' launch -n 2 '$procs' member 2 50 shm"
 fails "files too small for a heap" "cannot reserve address space" bash -c "ulimit -f 1024; '$rondo' launch -n 2 '$procs' member 2 50 shm"
 works "little address space" bash -c "ulimit -v 8000000; '$rondo' launch -n 2 '$procs' member 1 50 shm"

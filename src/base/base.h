@@ -138,6 +138,8 @@ const char *conf_str(enum conf_id id);       /* "" if unset */
 bool conf_is_set(enum conf_id id);
 struct err *conf_set(const char *name, const char *value);   /* as by the environment; for options of a client */
 void conf_help(FILE *f);
+/* The folder of RONDO_CACHE and a '/', added to s.  make: make it if it is not there.  false: none is wanted, or it cannot be had. */
+bool conf_cache(struct str *s, bool make);
 
 /* --- kv ----------------------------------------------------------------- */
 

@@ -1,9 +1,11 @@
 #include "base.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 enum kind { KIND_INT, KIND_SIZE, KIND_STR, KIND_BOOL };
 static const struct row { const char *name; enum kind kind; const char *dflt, *help; } row[CONF_COUNT] = {
@@ -138,6 +140,23 @@ struct err *conf_set(const char *name, const char *text)
 		return ERR(INVALID, "setting '%s' cannot be '%s': %s", row[i].name, text, row[i].help);
 	put(i, text, true);
 	return NULL;
+}
+
+bool conf_cache(struct str *s, bool make)
+{
+	const char *c = conf_str(CONF_CACHE), *home = getenv("HOME");
+	bool at_home = c[0] == '~' && (!c[1] || c[1] == '/'), made = !make;
+
+	if (!*c || (at_home && !home))
+		return false;
+	size_t at = s->n;
+	str_addf(s, "%s%s/", at_home ? home : "", c + at_home);
+	for (char *p = s->p + at + 1; make && (p = strchr(p, '/')); p++) {
+		*p = '\0';
+		made = !mkdir(s->p + at, 0777) || errno == EEXIST;
+		*p = '/';
+	}
+	return made;
 }
 
 void conf_help(FILE *f)

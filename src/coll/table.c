@@ -164,6 +164,7 @@ struct err *coll_table_parse(struct coll_table *t, const char *text, size_t n)
 
 	memcpy(copy, text, n);
 	struct coll_table u = *t;
+	memset(u.rule, 0, sizeof u.rule);
 	for (int line = 1; p && *p && !e; line++) {
 		char *nl = strchr(p, '\n');
 		if (nl)
@@ -181,7 +182,10 @@ struct err *coll_table_parse(struct coll_table *t, const char *text, size_t n)
 			e = rules(&u, p, line);
 		p = nl ? nl + 1 : NULL;
 	}
-	if (!e && n)
+	for (int i = 0; i < COLL_TOPOS * COLL_COUNT && !e; i++)
+		if (!u.rule[i / COLL_COUNT][i % COLL_COUNT][0].algo || text[n - 1] != '\n')
+			e = ERR(INVALID, "the table of collectives is not whole");
+	if (!e)
 		*t = u;
 	free(copy);
 	return e;
@@ -189,13 +193,12 @@ struct err *coll_table_parse(struct coll_table *t, const char *text, size_t n)
 
 void coll_table_path(struct str *s)
 {
-	const char *folder = conf_str(CONF_CACHE), *home = getenv("HOME");
 	char host[80];
 
-	if (!*folder || (*folder == '~' && !home))
+	if (!conf_cache(s, false))
 		return;
 	snprintf(host, sizeof host, "%.64s %d", cpu_get()->name, cpu_get()->cores);
-	str_addf(s, "%s%s/coll-%08x.txt", *folder == '~' ? home : "", *folder == '~' ? folder + 1 : folder, (unsigned)hash_bytes(host, strlen(host), 0));
+	str_addf(s, "coll-%08x.txt", (unsigned)hash_bytes(host, strlen(host), 0));
 }
 
 /* --- the setting --------------------------------------------------------------------------- */

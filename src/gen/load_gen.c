@@ -124,24 +124,9 @@ static const char magic[8] = "rondog2";
 
 static bool disk_path(struct str *s, uint64_t key, bool make)
 {
-	const char *dir = conf_str(CONF_CACHE), *home = getenv("HOME");
-	if (!*dir)
+	if (!conf_cache(s, make))
 		return false;
-	if (dir[0] == '~' && dir[1] == '/') {
-		if (!home)
-			return false;
-		str_add(s, home);
-		dir++;
-	}
-	str_add(s, dir);
-	for (char *p = s->p + 1; make && (p = strchr(p, '/')); p++) {
-		*p = 0;
-		mkdir(s->p, 0777);
-		*p = '/';
-	}
-	if (make)
-		mkdir(s->p, 0777);
-	str_addf(s, "/gen-%016llx", (unsigned long long)key);
+	str_addf(s, "gen-%016llx", (unsigned long long)key);
 	return true;
 }
 

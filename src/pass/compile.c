@@ -114,24 +114,6 @@ struct err *pass_compile(const struct pass_opts *o, struct ir_module *m, struct 
 
 /* --- the cache on disk -------------------------------------------------------- */
 
-/* The folder of compiled programs, NULL if there is none to be had. */
-static char *cache_dir(struct str *s)
-{
-	const char *c = conf_str(CONF_CACHE), *home = getenv("HOME");
-	if (!*c || conf_int(CONF_CHECK) || conf_is_set(CONF_DUMP))
-		return NULL;
-	if (c[0] == '~' && !home)
-		return NULL;
-	str_addf(s, "%s%s", c[0] == '~' ? home : "", c[0] == '~' ? c + 1 : c);
-	for (char *p = s->p + 1; *p; p++)
-		if (*p == '/') {
-			*p = 0;
-			mkdir(s->p, 0777);
-			*p = '/';
-		}
-	return mkdir(s->p, 0777) && errno != EEXIST ? NULL : s->p;
-}
-
 /* Tells one build of Rondo from another: size and time of the file this code is in. */
 static int64_t build_stamp(void)
 {
@@ -169,13 +151,13 @@ enum { CACHE_LEAST = 4096 };
 struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, const void *code, size_t n, struct prog **out)
 {
 	struct str path = {0}, bytes = {0};
-	bool use = n >= CACHE_LEAST && cache_dir(&path) != NULL;
+	bool use = n >= CACHE_LEAST && !conf_int(CONF_CHECK) && !conf_is_set(CONF_DUMP) && conf_cache(&path, true);
 	if (use) {
 		int64_t key[5] = { RONDO_VERSION, build_stamp(), o->ndev, o->tier, conf_int(CONF_EXCESS_PRECISION) };
 		uint64_t a = hash_bytes(code, n, hash_bytes(key, sizeof key, 1)), b = hash_bytes(code, n, hash_bytes(key, sizeof key, 2));
 		const struct cpu_info *c = cpu_get();
 		a = hash_bytes(kern_isa(), strlen(kern_isa()), hash_bytes(c->name, strlen(c->name), a));
-		str_addf(&path, "/%016llx%016llx.rondo", (unsigned long long)a, (unsigned long long)b);
+		str_addf(&path, "%016llx%016llx.rondo", (unsigned long long)a, (unsigned long long)b);
 		if (!access(path.p, R_OK)) {
 			struct err *e = str_read_file(&bytes, path.p);
 			if (!e)

@@ -531,7 +531,7 @@ static struct err *write_table(struct bench *b)
 			rules_of(b, (enum coll_kind)k, b->table.rule[topo][k]);
 	coll_table_print(&s, &b->table);
 	coll_table_path(&path);
-	e = path.n ? str_write_file(path.p, s.p, s.n) : ERR(PRECONDITION, "RONDO_CACHE is empty: there is no place for the table");
+	e = str_write_file(path.p, s.p, s.n);
 	if (!e)
 		printf("# wrote %s\n", path.p);
 	str_free(&s);
@@ -578,6 +578,11 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 		b.algo[COLL_auto] = false;
 	if (least > most)
 		return ERR(INVALID, "option '--min' is above '--max'");
+	struct str folder = { 0 };
+	bool keeps = !o->write || conf_cache(&folder, true);
+	str_free(&folder);
+	if (!keeps)
+		return ERR(PRECONDITION, "RONDO_CACHE is '%s': there is no place for the table", conf_str(CONF_CACHE));
 	b.rounds = (int)rounds;
 	for (int64_t n = least; n <= most && b.nsize < MAX_SIZES; n *= o->fine || n < 64 ? 2 : 4)
 		b.size[b.nsize++] = n & ~(int64_t)7;

@@ -532,6 +532,12 @@ static void choice(void **state)
 		err_free(e);
 		text.p[i] = old;
 	}
+	for (size_t n = 0; n < text.n; n += n % 5 + 1) {                  /* nor does what has no end */
+		u = t;
+		assert_non_null(e = coll_table_parse(&u, text.p, n));
+		assert_memory_equal(&t, &u, sizeof t);
+		err_free(e);
+	}
 	str_free(&text);
 	/* the setting */
 	assert_null(coll_table_override(&t, "ring"));
