@@ -53,6 +53,18 @@ works "an agent that passes no variables on" env JAX_MARK="a 'b" RONDO_TIMEOUT=7
 fails "a host without a name" "a host without a name" "$rondo" launch -n 2 --hosts a,,b "$procs" member 1 1
 fails "a process that cannot start tells the others" "could not join the job" \
 	bash -c "RONDO_JOIN_TIMEOUT=30 '$rondo' launch -n 2 --keep-going sh -c '[ \$RONDO_PROCESS = 1 ] && ulimit -f 1024; exec \"\$0\" member 1 1' '$procs'"
+"$rondo" launch -n 2 bash -c 'trap "" TERM; echo $$; exec sleep 30' >"$log" 2>&1 &
+for _ in {1..50}; do [ "$(wc -l <"$log")" = 2 ] || sleep 0.1; done
+kill -9 $!
+wait $! 2>/dev/null
+sleep 0.3
+! { sed 's|.*|/proc/&/exe|' "$log" | xargs readlink; } >/dev/null
+verdict "a launcher that is killed takes its processes with it" $?
+if script -qec true /dev/null >/dev/null 2>&1; then
+	(sleep 0.7; printf '\003'; sleep 1.5) | script -qec "'$rondo' launch -n 2 perl -e '\$SIG{INT} = sub { \$n++ }; select(undef, undef, undef, 0.1) for 1 .. 15; print \"times \$n\n\"'" /dev/null >"$log" 2>&1
+	[ "$(grep -c 'times 1' "$log")" = 2 ]
+	verdict "Ctrl-C reaches each process once" $?
+fi
 if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then
 	works "/dev/shm of 64 MB" unshare -m bash -c "mount -t tmpfs -o size=64M tmpfs /dev/shm && '$rondo' launch -n 2 '$procs' member 1 50 shm 200"
 fi

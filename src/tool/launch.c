@@ -28,8 +28,13 @@ enum { MAXPROC = 4096, GRACE_MS = 5000 };
 
 struct child { pid_t pid; int out; char line[1024]; size_t n; const char *host; };
 
-static volatile sig_atomic_t caught;
-static void on_signal(int s) { caught = s; }
+/* told: by the terminal, which has told the processes as well; a second time would end what they do about the first. */
+static volatile sig_atomic_t caught, told;
+static void on_signal(int s, siginfo_t *i, void *context)
+{
+	caught = s;
+	told = i->si_code == SI_KERNEL;
+}
 
 /* A port that is free now, for JAX's own coordination service. */
 static int free_port(void)
@@ -97,7 +102,7 @@ static void become(struct child *c, char **argv)
 {
 	struct str s = { 0 };
 
-	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);         /* JAX takes SIGTERM for a notice, and nobody would be there to insist */
 	if (!c->host) {
 		execvp(argv[0], argv);
 		fprintf(stderr, "rondo launch: cannot run '%s': %s\n", argv[0], strerror(errno));
@@ -221,7 +226,8 @@ static int attend(struct child *c, int n)
 					caught = caught ? caught : SIGTERM;
 			}
 		if (caught && !since) {
-			kill_all(c, n, caught);
+			if (!told)
+				kill_all(c, n, caught);
 			status = status ? status : 128 + caught;
 			since = clock_s();
 		}
@@ -235,7 +241,7 @@ static int attend(struct child *c, int n)
 
 static struct err *run(char **file, int nfile, int *status)
 {
-	struct sigaction act = { .sa_handler = on_signal };
+	struct sigaction act = { .sa_sigaction = on_signal, .sa_flags = SA_SIGINFO };
 	struct child *c = NULL;
 	struct sym_server *server = NULL;
 	unsigned char raw[16];
