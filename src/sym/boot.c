@@ -345,7 +345,9 @@ static struct err *no_answer(const struct boot *b)
 {
 	const char *why = not_served(b), *gap = *why ? "; " : "";
 
-	if (errno == EAGAIN || errno == EWOULDBLOCK)
+	bool silent = errno == EAGAIN || errno == EWOULDBLOCK;
+	shutdown(b->fd, SHUT_RDWR);       /* no other call shall wait as long again */
+	if (silent)
 		return ERR(UNAVAILABLE, "the job's store at %s has not answered for %lld s%s%s", b->at, (long long)conf_int(CONF_JOIN_TIMEOUT), gap, why);
 	return ERR(UNAVAILABLE, "the job's store at %s has gone (or the token is wrong)%s%s", b->at, gap, why);
 }
