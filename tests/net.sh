@@ -62,95 +62,107 @@ start() {
 	shift 3
 	[ "$i" != 0 ] || logs=()
 	logs+=("$tmp/$i")
-	RONDO_NET="$road" RONDO_PROCESS="$i" RONDO_PROCESSES="$n" RONDO_RENDEZVOUS="tcp://10.77.0.1:$port" RONDO_TOKEN="t$$" \
-		ip netns exec "$host" timeout 60 "$@" >"$tmp/$i" 2>&1 &
+	# A shell between says who was killed, not this one.
+	(
+		RONDO_NET="$road" RONDO_PROCESS="$i" RONDO_PROCESSES="$n" RONDO_RENDEZVOUS="tcp://10.77.0.1:$port" RONDO_TOKEN="t$$" \
+			ip netns exec "$host" timeout 60 "$@"
+		exit
+	) >"$tmp/$i" 2>&1 &
 	pid[i]=$!
 }
 
-# ended N: wait for N processes; true if all exit with 0
-ended() {
+# both COMMAND ..: one process on each host
+both() {
+	start "$a" 0 2 "$@"
+	start "$b" 1 2 "$@"
+}
+
+# nonsense HOST NUMBER ADDRESS: talk to the ports there, as one more process
+nonsense() {
+	logs+=("$tmp/$2")
+	ip netns exec "$1" python3 "$tmp/nonsense.py" "$3" >"$tmp/$2" 2>&1 &
+	pid[$2]=$!
+}
+
+# ends N NAME: wait for N processes; all must exit with 0
+ends() {
 	local i rc=0
 	for ((i = 0; i < $1; i++)); do wait "${pid[i]}" || rc=1; done
 	port=$((port + 1))
-	return "$rc"
+	verdict "$road: $2" "$rc"
+}
+
+# mourn NAME MS VICTIM SURVIVOR ..: each survivor ends with an error that names the victim, all within so long
+mourn() {
+	local name="$1" ms="$2" victim="$3" i took rc=0 since
+	since=$(date +%s%N)
+	shift 3
+	wait "${pid[victim]}"
+	for i in "$@"; do
+		wait "${pid[i]}"
+		[ $? = 1 ] && grep -q "process $victim (pid [0-9]*) has died" "$tmp/$i" || rc=1
+	done
+	took=$((($(date +%s%N) - since) / 1000000))
+	port=$((port + 1))
+	[ "$rc" = 0 ] && [ "$took" -lt "$ms" ]
+	verdict "$road: $name ($took ms)" $?
 }
 
 suite() {
-	local road="$1" i rc since took victim
+	local road="$1" i
 
 	start "$a" 0 2 "${member[@]}" 1 100 "$road"
 	start "$b" 1 2 "${member[@]}" 2 100 "$road"
-	ended 2
-	verdict "$road: two hosts" $?
+	ends 2 "two hosts"
 
 	for i in 0 1; do start "$a" "$i" 4 "${member[@]}" 1 50; done
 	for i in 2 3; do start "$b" "$i" 4 "${member[@]}" 1 50; done
-	ended 4
-	verdict "$road: two processes on each of two hosts" $?
+	ends 4 "two processes on each of two hosts"
 
 	# What the library promises, every case of it: PEs as threads, as processes, and on two hosts at once.
 	start "$a" 0 3 "${conform[@]}" 2
 	start "$a" 1 3 "${conform[@]}" 1
 	start "$b" 2 3 "${conform[@]}" 1
-	ended 3
-	verdict "$road: every promise, between two hosts" $?
+	ends 3 "every promise, between two hosts"
 
 	start "$a" 0 2 env RONDO_CHAOS=7 "${member[@]}" 1 20 chaos
 	start "$b" 1 2 env RONDO_CHAOS=8 "${member[@]}" 1 20 chaos
-	ended 2
-	verdict "$road: chaos over the network" $?
+	ends 2 "chaos over the network"
 
 	ip netns exec "$a" tc qdisc add dev wire root tbf rate 50mbit burst 32kbit latency 50ms
-	start "$a" 0 2 "${member[@]}" 1 50 "$road"
-	start "$b" 1 2 "${member[@]}" 1 50 "$road"
-	ended 2
-	verdict "$road: a slow cable" $?
-	start "$a" 0 2 "${conform[@]}" 1
-	start "$b" 1 2 "${conform[@]}" 1
-	ended 2
-	verdict "$road: every promise, over a slow cable" $?
+	both "${member[@]}" 1 50 "$road"
+	ends 2 "a slow cable"
+	both "${conform[@]}" 1
+	ends 2 "every promise, over a slow cable"
 	ip netns exec "$a" tc qdisc del dev wire root
 
-	# The cable is pulled for three seconds.
-	start "$a" 0 2 "${member[@]}" 1 200000 "$road"
-	start "$b" 1 2 "${member[@]}" 1 200000 "$road"
+	both "${member[@]}" 1 200000 "$road"
 	sleep 1
 	ip -n "$a" link set wire down
 	sleep 3
 	ip -n "$a" link set wire up
-	ended 2
-	verdict "$road: the cable pulled and back" $?
+	ends 2 "the cable pulled and back"
 
-	# It is out while they join.
 	ip -n "$a" link set wire down
-	start "$a" 0 2 "${member[@]}" 1 50 "$road"
-	start "$b" 1 2 "${member[@]}" 1 50 "$road"
+	both "${member[@]}" 1 50 "$road"
 	sleep 2
 	ip -n "$a" link set wire up
-	ended 2
-	verdict "$road: joining while the cable is out" $?
+	ends 2 "joining while the cable is out"
 
-	# A process of the other host is stopped for a while.
-	start "$a" 0 2 "${member[@]}" 1 40000 "$road"
-	start "$b" 1 2 "${member[@]}" 1 40000 "$road"
+	both "${member[@]}" 1 40000 "$road"
 	sleep 1
 	ip netns pids "$b" | xargs kill -STOP
-	sleep "${STOP_S:-5}"
+	sleep 5
 	ip netns pids "$b" | xargs kill -CONT
-	ended 2
-	verdict "$road: a process of the other host stopped for a while" $?
+	ends 2 "a process of the other host stopped for a while"
 
-	# Somebody talks nonsense to the ports of a job, or nothing.
-	start "$a" 0 2 "${member[@]}" 1 120000 "$road"
-	start "$b" 1 2 "${member[@]}" 1 120000 "$road"
+	# Somebody talks nonsense to the ports of a job, or nothing.  After the join nobody listens for TCP there but the store of
+	# process 0; UCX does on both hosts.
+	both "${member[@]}" 1 120000 "$road"
 	sleep 1
-	ip netns exec "$a" python3 "$tmp/nonsense.py" 10.77.0.1 >"$tmp/nonsense" 2>&1
-	rc=$?
-	# After the join nobody listens for TCP there but the store of process 0; UCX does on both hosts.
-	[ "$road" = tcp ] || ip netns exec "$b" python3 "$tmp/nonsense.py" 10.77.0.2 >>"$tmp/nonsense" 2>&1 || rc=1
-	logs+=("$tmp/nonsense")
-	ended 2 && [ "$rc" = 0 ]
-	verdict "$road: nonsense on the ports of a job" $?
+	nonsense "$a" 2 10.77.0.1
+	[ "$road" = tcp ] || nonsense "$b" 3 10.77.0.2
+	ends "${#logs[@]}" "nonsense on the ports of a job"
 
 	# One of three is killed, on the other host and beside a survivor.
 	start "$a" 0 3 "${member[@]}" 1 100000000
@@ -158,43 +170,20 @@ suite() {
 	start "$b" 2 3 "${member[@]}" 1 100000000
 	sleep 2
 	ip netns pids "$b" | xargs kill -9
-	since=$(date +%s%N)
-	wait "${pid[0]}" "${pid[1]}"
-	took=$((($(date +%s%N) - since) / 1000000))
-	wait "${pid[2]}" 2>/dev/null
-	[ "$took" -lt 2000 ] && [ "$(grep -l 'process 2 (pid [0-9]*) has died' "$tmp/0" "$tmp/1" | wc -l)" = 2 ]
-	verdict "$road: a death among three ($took ms)" $?
-	port=$((port + 1))
+	mourn "a death among three" 2000 2 0 1
 
-	# A process of the other host is killed: the survivor says so within two seconds.
-	start "$a" 0 2 "${member[@]}" 1 100000000 "$road"
-	start "$b" 1 2 "${member[@]}" 1 100000000 "$road"
+	both "${member[@]}" 1 100000000 "$road"
 	sleep 1
-	victim="$(pgrep -P "$(pgrep -P "${pid[1]}" || echo "${pid[1]}")" || pgrep -P "${pid[1]}")"
-	kill -9 "$victim"
-	since=$(date +%s%N)
-	wait "${pid[0]}"
-	rc=$?
-	took=$((($(date +%s%N) - since) / 1000000))
-	wait "${pid[1]}" 2>/dev/null
-	[ "$rc" = 1 ] && [ "$took" -lt 2000 ] && grep -q 'process 1 (pid [0-9]*) has died' "$tmp/0"
-	verdict "$road: a death on the other host ($took ms, exit $rc)" $?
-	port=$((port + 1))
+	ip netns pids "$b" | xargs kill -9
+	mourn "a death on the other host" 2000 1 0
 
 	# The other host is off the network for good.
 	[ "$road" = tcp ] || return 0
-	start "$a" 0 2 "${member[@]}" 1 100000000 "$road"
-	start "$b" 1 2 "${member[@]}" 1 100000000 "$road"
+	both "${member[@]}" 1 100000000 "$road"
 	sleep 1
 	ip -n "$a" link set wire down
-	since=$(date +%s%N)
-	wait "${pid[0]}"
-	rc=$?
-	took=$((($(date +%s%N) - since) / 1000000))
-	wait "${pid[1]}" 2>/dev/null
+	mourn "a host that has vanished" 30000 1 0
 	ip -n "$a" link set wire up
-	[ "$rc" = 1 ] && [ "$took" -lt 30000 ] && grep -q 'process 1 (pid [0-9]*) has died' "$tmp/0"
-	verdict "$road: a host that has vanished ($took ms, exit $rc)" $?
 }
 
 for road in ${RONDO_NET:-tcp ucx}; do suite "$road"; done
