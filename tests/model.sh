@@ -4,25 +4,22 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 command -v spin >/dev/null || { echo 'spin is not installed (package spin)'; echo '0 passed, 1 failed'; exit 1; }
-passed=0 failed=0
+# shellcheck source=tests/verdict.sh
+. tests/verdict.sh
 dir="$(mktemp -d)"
 trap 'rm -rf "$dir"' EXIT
+logs=("$dir/log") lines=20
 
 # check NAME ERRORS FLAG..: want no error (0) or some (1)
 check() {
-	local name="$1" want="$2" out errors
+	local name="$1" want="$2" errors
 	shift 2
-	out="$(cd "$dir" && spin "$@" -a "$OLDPWD/tests/model/$name.pml" && ${CC:-cc} -O2 -w -DSAFETY -DCOLLAPSE -DVECTORSZ=4096 -DMEMLIM=4096 -o pan pan.c &&
-		./pan -m200000 -w21 2>&1)"
-	errors="$(sed -n 's/.*errors: \([0-9]*\).*/\1/p' <<<"$out")"
-	if [ -n "$errors" ] && [ $((errors > 0)) = "$want" ] && ! grep -qE 'max search depth too small|out of memory|Search not completed' <<<"$([ "$want" = 1 ] || echo "$out")"; then
-		passed=$((passed + 1))
-		[ -z "${VERBOSE:-}" ] || echo "$name $*: $(grep -oE '[0-9.e+]+ states, stored' <<<"$out"), $errors errors"
-	else
-		failed=$((failed + 1))
-		echo "FAIL $name $* (errors: ${errors:-none}, wanted $want)"
-		tail -n 20 <<<"$out"
-	fi
+	(cd "$dir" && spin "$@" -a "$OLDPWD/tests/model/$name.pml" && ${CC:-cc} -O2 -w -DSAFETY -DCOLLAPSE -DVECTORSZ=4096 -DMEMLIM=4096 -o pan pan.c &&
+		./pan -m200000 -w21) >"${logs[0]}" 2>&1
+	errors="$(sed -n 's/.*errors: \([0-9]*\).*/\1/p' "${logs[0]}")"
+	[ -n "$errors" ] && [ $((errors > 0)) = "$want" ] &&
+		{ [ "$want" = 1 ] || ! grep -qE 'max search depth too small|out of memory|Search not completed' "${logs[0]}"; }
+	verdict "$name $* (errors: ${errors:-none}, wanted $want)" $?
 }
 
 for scene in 1 2 3 4 5 6; do
@@ -37,5 +34,4 @@ check bell 0
 for mutant in 1 2 3; do
 	check bell 1 -DMUTANT=$mutant
 done
-printf '%d passed, %d failed\n' "$passed" "$failed"
-[ "$failed" = 0 ]
+result

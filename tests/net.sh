@@ -188,5 +188,4 @@ suite() {
 
 for road in ${RONDO_NET:-tcp ucx}; do suite "$road"; done
 
-printf '%d passed, %d failed\n' "$passed" "$failed"
-[ "$failed" = 0 ]
+result

@@ -2,13 +2,10 @@
 # Runs shellcheck over every shell script; last line "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.." || exit 1
-passed=0 failed=0
+# shellcheck source=tests/verdict.sh
+. tests/verdict.sh
 while IFS= read -r f; do
-	if shellcheck -x "$f"; then
-		passed=$((passed + 1))
-	else
-		failed=$((failed + 1))
-	fi
+	shellcheck -x "$f"
+	verdict "$f" $?
 done < <(grep -lE '^#!.*\b(ba)?sh$' scripts/* .ci/* tests/*.sh tests/*/*.sh bench/*.sh 2>/dev/null)
-printf '%d passed, %d failed\n' "$passed" "$failed"
-[ "$failed" = 0 ]
+result

@@ -9,6 +9,12 @@ verdict() {
 	else
 		failed=$((failed + 1))
 		echo "FAIL $1"
-		tail -n 5 "${logs[@]}"
+		[ ${#logs[@]} = 0 ] || tail -n "${lines:-5}" "${logs[@]}"
 	fi
+}
+
+# The last line, and the exit status.
+result() {
+	printf '%d passed, %d failed\n' "$passed" "$failed"
+	[ "$failed" = 0 ]
 }
