@@ -43,7 +43,8 @@ struct err *coll_table_get(struct coll_table *t);
 struct err *coll_table_parse(struct coll_table *t, const char *text, size_t n);
 void coll_table_print(struct str *s, const struct coll_table *t);
 void coll_table_path(struct str *s);                         /* of the machine's file; empty without a cache */
-/* What RONDO_COLL says: "ring", or "all_reduce=ring,permute=slot". */
+/* What RONDO_COLL says: "ring", or "all_reduce=ring,permute=slot".  A later word counts before an earlier one; one that has no effect is
+ * refused, INVALID. */
 struct err *coll_table_override(struct coll_table *t, const char *text);
 enum coll_algo coll_choose(const struct coll_table *t, enum coll_kind k, enum coll_topo topo, int64_t bytes);
 

@@ -220,8 +220,11 @@ static struct err *unknown(const char *what, const char *word, const char *const
 
 struct err *coll_table_override(struct coll_table *t, const char *text)
 {
-	char copy[512], *save;
+	const struct coll_table measured = *t;
+	char copy[512], *save, *word[sizeof copy / 2];
+	int n = 0, by[COLL_COUNT];
 
+	memset(by, -1, sizeof by);
 	if (strlen(text) >= sizeof copy)
 		return ERR(INVALID, "RONDO_COLL is longer than %zu bytes", sizeof copy);
 	memcpy(copy, text, strlen(text) + 1);
@@ -233,6 +236,7 @@ struct err *coll_table_override(struct coll_table *t, const char *text)
 			*eq = 0;
 			if ((k = index_in(prog_coll_name, COLL_COUNT, w)) < 0)
 				return unknown("collective", w, prog_coll_name, COLL_COUNT);
+			*eq = '=';
 		}
 		if (a < 0)
 			return unknown("algorithm", algo, prog_algo_name, COLL_ALGOS);
@@ -245,9 +249,21 @@ struct err *coll_table_override(struct coll_table *t, const char *text)
 			str_free(&s);
 			return e;
 		}
-		for (int i = 0; i < COLL_COUNT && a != COLL_auto; i++)
-			if ((k < 0 || k == i) && coll_algo_has((enum coll_algo)a, (enum coll_kind)i))
+		for (int i = 0; i < COLL_COUNT; i++) {
+			if ((k >= 0 && k != i) || !coll_algo_has((enum coll_algo)a, (enum coll_kind)i))
+				continue;
+			by[i] = n;
+			if (a != COLL_auto)
 				only(t, (enum coll_kind)i, (enum coll_algo)a);
+			for (int topo = 0; topo < COLL_TOPOS && a == COLL_auto; topo++)
+				memcpy(t->rule[topo][i], measured.rule[topo][i], sizeof t->rule[topo][i]);
+		}
+		word[n++] = w;
+	}
+	for (int i = 0, k; i < n; i++) {
+		for (k = 0; k < COLL_COUNT && by[k] != i; k++) { }
+		if (k == COLL_COUNT)
+			return ERR(INVALID, "RONDO_COLL: '%s' has no effect, for what follows it", word[i]);
 	}
 	return NULL;
 }

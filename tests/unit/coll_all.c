@@ -546,7 +546,14 @@ static void choice(void **state)
 	assert_null(coll_table_override(&t, "permute=stage,all_reduce=two_shot"));
 	assert_int_equal(coll_choose(&t, COLL_permute, COLL_CROWD, 8), COLL_stage);
 	assert_int_equal(coll_choose(&t, COLL_all_reduce, COLL_GROUP, 1 << 30), COLL_two_shot);
-	static const char *const bad[][2] = { { "rign", "'ring'" }, { "permte=slot", "'permute'" }, { "permute=ring", "direct" } };
+	/* the later word counts, and one that is left with nothing is refused */
+	coll_table_init(&t);
+	u = t;
+	assert_null(coll_table_override(&t, "slot,ring,all_reduce=auto"));
+	assert_int_equal(coll_choose(&t, COLL_permute, COLL_PAIR, 1 << 30), COLL_slot);
+	assert_int_equal(coll_choose(&t, COLL_broadcast, COLL_PAIR, 8), COLL_ring);
+	assert_memory_equal(t.rule[COLL_PAIR][COLL_all_reduce], u.rule[COLL_PAIR][COLL_all_reduce], sizeof u.rule[0][0]);
+	static const char *const bad[][2] = { { "ring,slot", "'ring' has no effect" }, { "all_reduce=ring,permute=slot,all_reduce=auto", "'all_reduce=ring' has no effect" }, { "rign", "'ring'" }, { "permte=slot", "'permute'" }, { "permute=ring", "direct" } };
 	for (size_t i = 0; i < NELEM(bad); i++) {
 		assert_non_null(e = coll_table_override(&t, bad[i][0]));
 		assert_int_equal(e->code, ERR_INVALID);
