@@ -1,14 +1,22 @@
 """jaxlib's coordination service as a process of its own: it outlives process 0, and leaves when its input is
 closed (process 0 has gone or has shut down) and no client is connected any more.
 
+A client that does not answer a PING of HTTP/2 (RFC 9113, 6.7) for a minute is cut off by gRPC, and jaxlib then ends its
+process: one that was stopped could not go on.  So the frames go through this process, which answers the service's PINGs
+itself; whether a client still lives it learns from heartbeats, as before.
+
     python coordinator.py <address> <processes> [option=value ..]
 
 The first line it prints is "ready", or what went wrong.
 """
 import os
 import signal
+import socket
 import sys
+import threading
 import time
+
+PREFACE, HEADER, PING, ACK = 24, 9, 6, 1      # bytes that a client begins with, bytes before a frame's payload; a type, a flag of it
 
 
 def connected(port):
@@ -24,15 +32,96 @@ def connected(port):
     return n
 
 
+def listen(address):
+    host, port = address.rsplit(":", 1)
+    host = host.strip("[]")
+    if host == "::" and socket.has_dualstack_ipv6():
+        return socket.create_server(("::", int(port)), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
+    if host == "::":
+        host = "0.0.0.0"
+    family = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0][0]
+    return socket.create_server((host, int(port)), family=family, backlog=4096)
+
+
+def frames(source):
+    """Frames of HTTP/2, whole: (type, flags, bytes)."""
+    while len(head := source.read(HEADER)) == HEADER:
+        n = int.from_bytes(head[:3], "big")
+        body = source.read(n)
+        if len(body) < n:
+            return
+        yield head[3], head[4], head + body
+
+
+def relay(client, path):
+    """Between a client and the service, until one of them closes."""
+    service = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    service.connect(path)
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    whole = threading.Lock()              # one frame to the service at a time,
+    whole.acquire()                       # after what a client begins with
+
+    def send(data):
+        with whole:
+            service.sendall(data)
+
+    def up():
+        source = client.makefile("rb", 1 << 16)
+        try:
+            service.sendall(source.read(PREFACE))
+        finally:
+            whole.release()
+        for _, _, frame in frames(source):
+            send(frame)
+
+    def down():
+        for kind, flags, frame in frames(service.makefile("rb", 1 << 16)):
+            if kind == PING and not flags & ACK:
+                send(frame[:4] + bytes([ACK]) + frame[5:])
+            else:
+                client.sendall(frame)
+
+    def run(way):
+        try:
+            way()
+        except OSError:
+            pass                          # one of them has gone
+        for s in (client, service):
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    other = threading.Thread(target=run, args=(up,), daemon=True)
+    other.start()
+    run(down)
+    other.join()
+    client.close()
+    service.close()
+
+
+def accept(listener, path):
+    while True:
+        try:
+            client = listener.accept()[0]
+        except OSError:
+            time.sleep(0.1)               # no descriptor is left
+            continue
+        threading.Thread(target=relay, args=(client, path), daemon=True).start()
+
+
 def main():
     for s in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):     # meant for the group: process 0 says when it is over
         signal.signal(s, signal.SIG_IGN)
     address, processes, *words = sys.argv[1:]
     options = dict(w.split("=", 1) for w in words)
     options = {k: v == "True" if v in ("True", "False") else int(v) for k, v in options.items()}
+    path = f"rondo-coordinator-{os.getpid()}"                     # of an abstract socket: nothing is left of it
     try:
         from jaxlib import _jax
-        service = _jax.get_distributed_runtime_service(address, int(processes), **options)
+        listener = listen(address)
+        service = _jax.get_distributed_runtime_service(f"unix-abstract:{path}", int(processes), **options)
+        threading.Thread(target=accept, args=(listener, "\0" + path), daemon=True).start()
     except Exception as e:  # noqa: BLE001  (process 0 raises it)
         print(" ".join(str(e).split()), flush=True)
         return
@@ -48,4 +137,5 @@ def main():
     os._exit(0)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -153,16 +153,51 @@ def test_death_before_there_are_devices(tmp_path):
 
 @needs_rondo
 def test_stopped_process_is_waited_for(tmp_path):
+    """STOP_S=75: for so many seconds.  Beyond a minute gRPC has its own idea of who is gone."""
     job = Job(3, 1, "faults", "stop", 1, tmp_path / "pid")
     for _ in range(300):
         if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
             break
         time.sleep(0.1)
-    time.sleep(2.5)
+    time.sleep(float(os.environ.get("STOP_S", 2.5)))
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGCONT)
     for code, text, err in job.wait():
         assert code == 0 and "went on" in text, text + err
     assert not job.left()
+
+
+def test_pings_are_answered_for_a_client_that_is_stopped():
+    """By the process that the frames of jaxlib's coordination service go through; all others arrive whole and in order."""
+    import importlib.util
+    import socket
+    import threading
+    spec = importlib.util.spec_from_file_location("coordinator", HERE.parents[1] / "python" / "rondo" / "coordinator.py")
+    coordinator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(coordinator)
+
+    def frame(kind, flags, body, stream=0):
+        return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
+
+    path = f"\0rondo-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as server, socket.create_server(("127.0.0.1", 0)) as outside:
+        server.bind(path)
+        server.listen()
+        server.settimeout(10)
+        threading.Thread(target=coordinator.accept, args=(outside, path), daemon=True).start()
+        client = socket.create_connection(outside.getsockname(), timeout=10)
+        service = server.accept()[0]
+        service.settimeout(10)
+        with client, service:
+            preface, large = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", frame(0, 1, os.urandom(1 << 16), 3)
+            client.sendall(preface + frame(4, 0, b"") + large[:1000])          # the rest of a frame is yet to come
+            service.sendall(frame(6, 0, b"12345678") + frame(6, 1, b"abcdefgh") + large)
+            got = service.makefile("rb")
+            assert got.read(24) == preface
+            both = frame(4, 0, b""), frame(6, 1, b"12345678")                  # and the client has not read anything
+            assert got.read(9 + 17) in (both[0] + both[1], both[1] + both[0])
+            client.sendall(large[1000:])
+            assert got.read(len(large)) == large
+            assert client.makefile("rb").read(17 + len(large)) == frame(6, 1, b"abcdefgh") + large
 
 
 @needs_rondo
