@@ -32,6 +32,6 @@ export UCX_MEM_EVENTS=n         # UCX's hooks in malloc and the thread sanitizer
 # UCX patches mmap and its kin, and so does the thread sanitizer.
 export UCX_MEM_MMAP_HOOK_MODE=none
 part address,undefined "${all[@]}"
-part thread "${threads[@]}"
+APART=1 part thread "${threads[@]}"
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" = 0 ]
