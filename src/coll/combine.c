@@ -29,6 +29,19 @@ void acc_init(struct acc *a, const struct coll_red *r, int n)
 
 void acc_fini(struct acc *a) { free(a->scratch); }
 
+kern_strip *acc_look_up(struct coll *c, const struct coll_red *r, int n)
+{
+	struct acc a;
+
+	if (r->op == RED_fn)
+		return NULL;
+	acc_init(&a, r, n);
+	c->pair.op = (uint8_t)r->op;
+	c->pair.dtype = (uint8_t)r->dtype;
+	c->pair.many = n > 2;
+	return c->pair.kern = a.pair;
+}
+
 void acc_first(const struct acc *a, void *sum, const void *x, int64_t n)
 {
 	if (a->widen)

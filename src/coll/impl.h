@@ -16,7 +16,7 @@ struct coll {
 	bool far;                         /* not every heap is mapped */
 	bool stream;                      /* for collectives on streams: beside the PE's own */
 	uint8_t use[COLL_COUNT];          /* set by coll_use */
-	struct { uint8_t op, dtype, many; kern_strip *kern; } pair;           /* the last that acc_pair gave */
+	struct { uint8_t op, dtype, many; kern_strip *kern; } pair;           /* the last that acc_look_up gave */
 	struct sym_block *ring;           /* staging, taken when first needed */
 	int64_t at;                       /* next free byte of it */
 	uint64_t *lent;                   /* bit i: PE i was lent a part of it since it was last walked from the start */
@@ -80,10 +80,11 @@ struct acc {
 };
 void acc_init(struct acc *a, const struct coll_red *r, int n);
 void acc_fini(struct acc *a);
-/* What a.pair would be; NULL also where that must be asked of acc_init. */
-static inline kern_strip *acc_pair(const struct coll *c, const struct coll_red *r, int n)
+/* a.pair of r for n operands, looked up once for calls that follow each other.  NULL also for a function. */
+kern_strip *acc_look_up(struct coll *c, const struct coll_red *r, int n);
+static inline kern_strip *acc_pair(struct coll *c, const struct coll_red *r, int n)
 {
-	return c->pair.op == r->op && c->pair.dtype == r->dtype && c->pair.many == (n > 2) ? c->pair.kern : NULL;
+	return c->pair.op == r->op && c->pair.dtype == r->dtype && c->pair.many == (n > 2) ? c->pair.kern : acc_look_up(c, r, n);
 }
 /* sum: n partial results, tmp as large; x: n elements. */
 void acc_first(const struct acc *a, void *sum, const void *x, int64_t n);

@@ -41,7 +41,6 @@ static struct err *all_slot(const struct call *q, const struct coll_red *r, cons
 			w[j] = (struct where){ m[k].data, -1, 0 };
 		acc_init(&a, r, q->n);
 		acc_all(&a, q->ep, w, q->n, 0, y, n);
-		q->c->pair.op = r->op, q->c->pair.dtype = r->dtype, q->c->pair.many = q->n > 2, q->c->pair.kern = a.pair;
 		acc_fini(&a);
 	}
 	sym_return_all(q->ep, others, last);
