@@ -5,6 +5,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 member=("$PWD/$1/unit/sym_procs" member)
+parcel=("$PWD/$1/unit/sym_procs" parcel)
 conform=("$PWD/$1/unit/sym_conform" member)
 # shellcheck source=tests/verdict.sh
 . tests/verdict.sh
@@ -156,6 +157,14 @@ suite() {
 	ip netns pids "$b" | xargs kill -CONT
 	ends 2 "a process of the other host stopped for a while"
 
+	# It is stopped for longer than a host may be silent, with more under way to it than there is room for.
+	both "${parcel[@]}" 3 64
+	sleep 1.5
+	ip netns pids "$b" | xargs kill -STOP
+	sleep 26
+	ip netns pids "$b" | xargs kill -CONT
+	ends 2 "a process of the other host stopped while much was sent to it"
+
 	# Somebody talks nonsense to the ports of a job, or nothing.  After the join nobody listens for TCP there but the store of
 	# process 0; UCX does on both hosts.
 	both "${member[@]}" 1 120000 "$road"
@@ -183,6 +192,13 @@ suite() {
 	sleep 1
 	ip -n "$a" link set wire down
 	mourn "a host that has vanished" 30000 1 0
+	ip -n "$a" link set wire up
+
+	# What is sent into the silence does not make it begin anew.
+	both "${parcel[@]}" 17 1
+	sleep 1
+	ip -n "$a" link set wire down
+	mourn "a host that has vanished while nothing was sent to it" 30000 1 0
 	ip -n "$a" link set wire up
 }
 

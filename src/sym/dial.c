@@ -24,8 +24,11 @@
 
 enum { GUESTS = 64, ADDRESSES = 32, PROOF = 16, TRY_MS = 1000, TRY_MOST_MS = 8000, AGAIN_MS = 50, GUEST_MS = 10000, UNHEARD_MS = 1000, BACKLOG = 1024 };
 enum { GREETING = 0x54444e52, CALLER = 'c', CALLED = 'a' };
-/* A host that is off the network is found after this: seconds, not the minutes of TCP; a cable that is out for a moment is not. */
-enum { IDLE_S = 10, PROBE_S = 2, PROBES = 5, SILENT_MS = 20000, BUFFER = 2 << 20, SHORT_US = 2000 };
+/* How often the kernel asks: whether an idle connection's other side is there, and again for what has had no answer. */
+enum { IDLE_S = 10, PROBE_S = 2, AGAIN_MOST_MS = 4000, BUFFER = 2 << 20, SHORT_US = 2000 };
+#ifndef TCP_RTO_MAX_MS
+#define TCP_RTO_MAX_MS 44                 /* since Linux 6.15 */
+#endif
 
 struct greeting { uint32_t magic, version; int32_t from, to; unsigned char drawn[16]; };
 struct answer { struct greeting g; unsigned char proof[PROOF]; };
@@ -225,7 +228,7 @@ static void options(int s)
 {
 	static const struct { int level, option, value; } row[] = {
 		{ IPPROTO_TCP, TCP_NODELAY, 1 }, { SOL_SOCKET, SO_KEEPALIVE, 1 }, { IPPROTO_TCP, TCP_KEEPIDLE, IDLE_S }, { IPPROTO_TCP, TCP_KEEPINTVL, PROBE_S },
-		{ IPPROTO_TCP, TCP_KEEPCNT, PROBES }, { IPPROTO_TCP, TCP_USER_TIMEOUT, SILENT_MS },
+		{ IPPROTO_TCP, TCP_RTO_MAX_MS, AGAIN_MOST_MS },
 	};
 	for (size_t i = 0; i < NELEM(row); i++)
 		setsockopt(s, row[i].level, row[i].option, &row[i].value, sizeof row[i].value);

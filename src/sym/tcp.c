@@ -10,6 +10,8 @@
  *
  * Locks: a link has one for what is read, one for what is written, one for what was asked for; taken in this order. */
 #include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -24,6 +26,8 @@
 #include "impl.h"
 
 enum { ROOM = 8 << 10, BRIEF = 2 << 10, PART = 256 << 10, TURN = 256 << 10, PIECES = 32, DIRECT = 4, AT_ONCE = 64, QUEUE = 4096, STAMP = 16, REST_NS = 500000, PARTING_S = 2 };
+/* A host that is off the network is found after this: seconds, not the minutes of TCP; a cable that is out for a moment is not. */
+enum { SILENT_MS = 20000, LISTEN_MS = 1000 };
 enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, BYE };
 
 /* A message: this, then words, then n bytes. */
@@ -52,6 +56,7 @@ struct fetch { struct fetch *next; void *dst; uint64_t n, proves; _Atomic uint32
 struct link {
 	int fd, proc;                     /* fd -1: there is none */
 	_Atomic bool dead;                /* nothing goes either way any more */
+	bool silent;                      /* when the thread last looked */
 	struct {
 		_Alignas(64) pthread_mutex_t lock;
 		char *buf;
@@ -513,12 +518,44 @@ static bool tcp_poll(struct sym_world *w)
 	return some;
 }
 
+/* Has the other side's kernel been asked, and not been heard for long?  Ours asks in time, whether something is in flight, nothing
+ * is, or there is no room for it.  Its own limit does not do: TCP_USER_TIMEOUT begins anew with what is sent into the silence, and
+ * ends a connection whose other side is there but does not read. */
+static bool silent(const struct link *l)
+{
+	struct tcp_info i = { 0 };
+	socklen_t n = sizeof i;
+
+	return !getsockopt(l->fd, IPPROTO_TCP, TCP_INFO, &i, &n) && (i.tcpi_probes || (i.tcpi_unacked && i.tcpi_retransmits)) &&
+	       MIN(i.tcpi_last_ack_recv, i.tcpi_last_data_recv) > SILENT_MS;
+}
+
+/* Who is silent twice in a row is gone: once, the answer may be on its way. */
+static void listen_for(struct tcp *x)
+{
+	for (int i = 0; i < x->nlink; i++) {
+		struct link *l = &x->link[x->proc[i]];
+		bool was = l->silent;
+		if (atomic_load(&l->dead) || !(l->silent = silent(l)) || !was)
+			continue;
+		log_line(LOG_INFO, "process %d: nothing has come from its host for %d s", l->proc, SILENT_MS / 1000);
+		pthread_mutex_lock(&l->in.lock);
+		forsake(x, l, SYM_DEAD);
+		pthread_mutex_unlock(&l->in.lock);
+	}
+}
+
 static void *progress_main(void *v)
 {
 	struct tcp *x = v;
 	struct pollfd *f = mem_alloc((size_t)(x->nlink + 1) * sizeof *f);
+	uint64_t listened = clock_ns();
 
 	while (!atomic_load(&x->over)) {
+		if (clock_ns() - listened > LISTEN_MS * 1000000ull) {
+			listen_for(x);
+			listened = clock_ns();
+		}
 		f[0] = (struct pollfd){ x->stop, POLLIN, 0 };
 		/* Who waits makes progress itself; two at it are in each other's way. */
 		if (clock_ns() - atomic_load_explicit(&x->polled, memory_order_relaxed) < REST_NS)
@@ -528,7 +565,7 @@ static void *progress_main(void *v)
 		else {
 			atomic_store(&x->asleep, true);
 			to_poll(x, f + 1, 0, x->nlink);     /* looks at what is queued after that */
-			poll(f, (nfds_t)x->nlink + 1, -1);
+			poll(f, (nfds_t)x->nlink + 1, LISTEN_MS);
 			atomic_store(&x->asleep, false);
 		}
 		eventfd_t n;

@@ -651,7 +651,7 @@ static struct err *start(struct ucx *x)
 
 	if (s != UCS_OK)
 		return fail("configuration", s);
-	/* A host that is off the network is found by asking: seconds, not the minutes of TCP. */
+	/* What is gone is found by asking, where nothing is on its way to it. */
 	if (!getenv("UCX_KEEPALIVE_INTERVAL"))
 		u.ucp_config_modify(conf, "KEEPALIVE_INTERVAL", "1s");
 	tune(conf);

@@ -51,10 +51,21 @@ double sym_pause_s(void)
 
 void sym_net_await(struct sym_world *w, _Atomic uint32_t *left)
 {
-	enum { POLLS = 50 };
+	enum { POLLS = 50, AWAKE = 4000, DOZE_NS = 500000 };
+	double since = 0;
+	bool warned = false;
 
 	for (int k = 0; atomic_load_explicit(left, memory_order_acquire); k++)
-		if (!(w->net && w->net->poll(w)) && k > POLLS)
+		if (w->net && w->net->poll(w))
+			k = MIN(k, POLLS);
+		else if (k > AWAKE) {
+			since = since ? since : clock_s();
+			if (!warned && clock_s() - since > WARN_S) {
+				log_line(LOG_WARN, "process %d has waited %d s for data that another host sends or takes", w->proc, WARN_S);
+				warned = true;
+			}
+			nanosleep(&(struct timespec){ 0, DOZE_NS }, NULL);
+		} else if (k > POLLS)
 			sched_yield();
 }
 

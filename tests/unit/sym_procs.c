@@ -700,10 +700,49 @@ static int member_main(int argc, char **argv)
 	return 0;
 }
 
+/* As one process of such a job: sym_procs parcel SECONDS MEGABYTES: the first sends as much to the last after so long a silence. */
+static int parcel_main(char **argv)
+{
+	size_t n = (size_t)atoi(argv[3]) << 20;
+	struct sym_world *w;
+	struct sym_ctx *c;
+	struct sym_mem *m;
+	struct kv *kv;
+	struct err *e = sym_boot_env(&kv);
+
+	if (e)
+		say("boot", e);
+	if ((e = sym_open(&(struct sym_opts){ .nlocal = 1, .boot = kv, .threads = 1, .limit = cpu_get()->ram / 4 }, &w)))
+		say("open", e);
+	struct sym_team *t = sym_team_world(w, sym_first(w));
+	if ((e = sym_mem_new(t, n, "a parcel", &m)) || (e = sym_ctx_new(w, sym_first(w), SYM_PRIVATE, &c)))
+		say("memory", e);
+	char *at = sym_mem_at(m);
+	if (sym_proc(w) == 0) {
+		memset(at, 7, n);
+		sleep((unsigned)atoi(argv[2]));
+		sym_ctx_put(c, m, 0, at, n, sym_npe(w) - 1);
+		if ((e = sym_ctx_quiet(c)))
+			say("quiet", e);
+	}
+	if ((e = sym_team_sync(t)))
+		say("sync", e);
+	for (size_t i = 0; i < n && sym_first(w) == sym_npe(w) - 1; i++)
+		if (at[i] != 7)
+			say("what has come", NULL);
+	sym_ctx_free(c);
+	sym_mem_free(m);
+	sym_close(w);
+	sym_boot_free(kv);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc > 3 && !strcmp(argv[1], "member"))
 		return member_main(argc, argv);
+	if (argc > 3 && !strcmp(argv[1], "parcel"))
+		return parcel_main(argv);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(shapes), cmocka_unit_test(over_tcp), cmocka_unit_test(death), cmocka_unit_test(slow), cmocka_unit_test(strangers), cmocka_unit_test(absent),
 		cmocka_unit_test(crowd), cmocka_unit_test(no_store), cmocka_unit_test(twice_in_one_folder), cmocka_unit_test(worlds),
