@@ -70,7 +70,7 @@ LV em_from_mem(struct em *e, int dt, LV x);      /* memory to register represent
 LV em_to_mem(struct em *e, int dt, LV x);
 LV em_const(struct em *e, int dt, const void *p, int n);
 LV em_elem(struct em *e, enum elem k, int from, int to, const LV *a);
-LV em_round(struct em *e, int dt, LV x);         /* f32 register to a value of bf16 or f16; others: x */
+LV em_round(struct em *e, int dt, LV x);         /* f32 register, what arithmetic gives, to a value of bf16 or f16; others: x */
 LV em_reduce_precision(struct em *e, int dt, LV x, int exponent, int mantissa);
 LV em_index(struct em *e, int dt, LV x, int64_t hi);                  /* an integer clamped to 0 .. hi, as i64 */
 LV em_redop(struct em *e, enum redop r, int dt, LV x, LV y);

@@ -162,6 +162,19 @@ LV em_round(struct em *e, int dt, LV x)
 	return bits(e, LLVMBuildAnd(e->b, r, I(u, (int32_t)0xffff0000), ""), e->f32);
 }
 
+/* What is no result of arithmetic may be subnormal, and vcvtneps2bf16 takes that for zero.  With its exponent field, which
+ * is 0, made 1 it is normal and is rounded at the same bit; then the 1 is taken off again. */
+static LV round_any(struct em *e, int dt, LV x)
+{
+	if (dt != DT_bf16 || e->isa < GEN_ISA_BF16)
+		return em_round(e, dt, x);
+	LV u = bits(e, x, e->i32), low = icmp(e, LLVMIntEQ, LLVMBuildAnd(e->b, u, I(u, 0x7f800000), ""), I(u, 0));
+	LV up = em_sel(e, low, LLVMBuildOr(e->b, u, I(u, 0x00800000), ""), u);
+	LV h = bits(e, LLVMBuildFPTrunc(e->b, bits(e, up, e->f32), em_like(x, LLVMBFloatTypeInContext(e->c)), ""), e->i16);
+	LV r = zext_to(e, em_sel(e, low, LLVMBuildSub(e->b, h, I(h, 0x80), ""), h), e->i32);
+	return bits(e, LLVMBuildShl(e->b, r, I(r, 16), ""), e->f32);
+}
+
 LV em_from_mem(struct em *e, int dt, LV x)
 {
 	switch (dt) {
@@ -351,7 +364,7 @@ static LV round_f64(struct em *e, int dt, LV x)
 	LV over = fcmp(e, LLVMRealOGT, ab, ax), ne = fcmp(e, LLVMRealONE, ab, ax);
 	u = em_sel(e, over, down, u);
 	u = em_sel(e, ne, LLVMBuildOr(e->b, u, I(u, 1), ""), u);
-	return em_round(e, dt, bits(e, u, e->f32));
+	return round_any(e, dt, bits(e, u, e->f32));
 }
 
 static LV total_key(struct em *e, int dt, LV x)
@@ -472,6 +485,7 @@ static LV float_elem(struct em *e, enum elem k, int dt, const LV *a)
 		e->low = dt == DT_bf16 && conf_int(CONF_EXCESS_PRECISION);
 		r = dt == DT_f64 ? double_math(e, k, x, y) : float_math(e, k, x, y);
 		e->low = false;
+		return r && is_half(dt) ? round_any(e, dt, r) : r;
 	}
 	return r && is_half(dt) ? em_round(e, dt, r) : r;
 }
@@ -665,7 +679,7 @@ static LV convert(struct em *e, int from, int to, LV x)
 			return to == DT_f32 ? LLVMBuildFPTrunc(b, x, rt, "") : round_f64(e, to, x);
 		if (to == DT_f64)
 			return LLVMBuildFPExt(b, x, rt, "");
-		return em_round(e, to, x);
+		return from == DT_f16 ? em_round(e, to, x) : round_any(e, to, x);
 	}
 	if (is_float(to)) {
 		bool u = from == DT_pred || !is_signed(from);
@@ -728,7 +742,7 @@ LV em_reduce_precision(struct em *e, int dt, LV x, int ebits, int mbits)
 		r = em_sel(e, over, LLVMBuildOr(b, sign, I(u, emask), ""), em_sel(e, under, sign, r));
 	}
 	LV y = dt == DT_f16 ? em_from_mem(e, dt, r) : bits(e, r, dt == DT_f64 ? e->f64 : e->f32);
-	return em_round(e, dt, em_sel(e, fcmp(e, LLVMRealUNO, x, x), x, y));
+	return round_any(e, dt, em_sel(e, fcmp(e, LLVMRealUNO, x, x), x, y));
 }
 
 /* --- reductions --------------------------------------------------------- */

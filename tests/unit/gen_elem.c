@@ -131,6 +131,28 @@ static bool all_elems(void)
 	return ok;
 }
 
+/* What moves numbers without computing keeps subnormals, though arithmetic takes them for zero. */
+static bool subnormals(void)
+{
+	static const int from[] = { DT_f32, DT_bf16, DT_f32, DT_bf16, DT_bf16 }, to[] = { DT_bf16, DT_f32, DT_f32, DT_bf16, DT_bf16 };
+	static const int64_t how[][2] = { { 0 }, { 0 }, { 8, 7 }, { 8, 4 }, { 7, 7 } };
+	bool ok = true;
+	fill_low = true;
+	for (int i = 0; i < 5; i++) {
+		struct ir_module *m = ir_module_new();
+		int64_t n[1] = { 3333 };
+		ir_type a = ir_tensor(m, (enum dtype)from[i], 1, n), z = ir_tensor(m, (enum dtype)to[i], 1, n);
+		struct group g;
+		group_new(&g, &a, 1, m);
+		ir_val r = ir_emit_raw(&g.b, how[i][0] ? IR_reduce_precision : ir_of_elem(ELEM_convert), 1, g.in, 1, &z, how[i][0] ? how[i] : NULL, how[i][0] ? 2 : 0);
+		group_result(&g, r, 0, "low", from[i], to[i]);
+		group_result(&g, ir_emit_raw(&g.b, ir_of_elem(ELEM_negate), 1, &r, 1, &z, NULL, 0), 0, "minus low", from[i], to[i]);
+		ok &= group_check(&g);
+	}
+	fill_low = false;
+	return ok;
+}
+
 static double f_exp(double x, double y) { return exp(x); }
 static double f_expm1(double x, double y) { return expm1(x); }
 static double f_log(double x, double y) { return log(x); }
@@ -226,10 +248,11 @@ static bool accuracy(void)
 }
 
 static void elems(void **state) { assert_int_equal(each_isa(all_elems), 0); }
+static void low(void **state) { assert_int_equal(each_isa(subnormals), 0); }
 static void mathematics(void **state) { assert_int_equal(each_isa(accuracy), 0); }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(elems), cmocka_unit_test(mathematics) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(elems), cmocka_unit_test(low), cmocka_unit_test(mathematics) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,6 +51,9 @@ static double as_double(int dt, const void *p)
 	}
 }
 
+/* Floats are to be zeros, subnormals of f32 and bf16, and the first normal numbers only. */
+static bool fill_low;
+
 /* Fill with values that any operation bears: small ones, some special.  They come again after a prime number of them. */
 UNUSED static void fill_random(int dt, int64_t n, void *p, bool special)
 {
@@ -65,6 +68,16 @@ UNUSED static void fill_random(int dt, int64_t n, void *p, bool special)
 				d = ldexp((double)pick(1 << 24) / (1 << 24) - 0.5, pick(24) - 12);
 			float f = (float)d;
 			uint16_t h;
+			if (fill_low) {
+				uint32_t u = (uint32_t)pick(0x102) << 16 | (uint32_t[]){ 0, 0x8000, 0x7fff, 0x8001, (uint32_t)pick(0x10000) }[pick(5)] | (uint32_t)pick(2) << 31;
+				memcpy(&f, &u, 4);
+				d = (double)f;
+				u >>= 16;
+				if (dt == DT_bf16) {
+					memcpy(q, &u, 2);
+					continue;
+				}
+			}
 			if (dt == DT_f64) memcpy(q, &d, 8);
 			if (dt == DT_f32) memcpy(q, &f, 4);
 			if (dt == DT_bf16) { h = f32_to_bf16(f); memcpy(q, &h, 2); }
