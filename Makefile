@@ -48,8 +48,8 @@ $(B)/unit/%: tests/unit/%.c $(B)/librondo.a
 
 # --- the communication library by itself: base, sym, coll, and what coll calculates with ------------
 
-SYM_PUB := $(foreach d,base sym coll,$(patsubst src/%.c,$(B)/pub/%.o,$(wildcard src/$(d)/*.c)))
-SYM_OWN := $(foreach d,prog kern,$(patsubst src/%.c,$(B)/%.o,$(wildcard src/$(d)/*.c)))
+SYM_PUB := $(foreach d,base sym coll prog,$(patsubst src/%.c,$(B)/pub/%.o,$(wildcard src/$(d)/*.c)))
+SYM_OWN := $(patsubst src/%.c,$(B)/%.o,$(wildcard src/kern/*.c))
 SYM_HDR := base/base.h base/*.def sym/sym.h coll/coll.h prog/prog.h prog/*.def
 SYM_VER := 1
 
@@ -58,7 +58,7 @@ $(B)/pub/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CF) -fvisibility=default -fno-semantic-interposition -MMD -MP -c $< -o $@
 
-$(B)/sym.names: src/base/base.h src/sym/sym.h src/coll/coll.h
+$(B)/sym.names: $(addprefix src/,$(filter %.h,$(SYM_HDR)))
 	@mkdir -p $(@D)
 	cat $^ | grep -oE '\b[a-z][a-z0-9]*_[a-z0-9_]+(\(|\[)' | tr -d '([' | sort -u >$@
 

@@ -35,6 +35,14 @@ done
 { grep -rIl "$dir" usr/include usr/share || true; } | none 'names the folder it was installed in'
 nm --defined-only --extern-only usr/lib/librondo_sym.a | awk 'NF == 3 { print $3 }' | sort >static
 nm -D --defined-only usr/lib/librondo_sym.so | awk '{ print $3 }' | sort | diff static -
+# Every function and object that an installed header declares is there.
+printf '#include <rondo/%s.h>\n' base/base sym/sym coll/coll prog/prog >h.c
+# shellcheck disable=SC2046
+gcc -std=c17 $(pkg-config --cflags rondo-sym) -aux-info calls -S -o h.s h.c
+{
+	sed -nE '\|usr/include/rondo/|!d; / static /d; s/^[^(]*[ *]([a-z][a-z0-9_]*) \(.*/\1/p' calls
+	sed -nE 's/^extern [^;]*[ *]([a-z_]+)\[.*/\1/p' usr/include/rondo/*/*.h
+} | grep -vx free | sort -u | comm -23 - static | none 'declared, but not there'
 # The manual: every call it names is there, and every public call of a program is named.
 grep -E '^(sym|coll)_' usr/share/man/man3/rondo-sym.3 | tr ' ' '\n' | sort -u >named
 comm -23 named static | none 'in the manual, but not there'

@@ -102,14 +102,20 @@ static inline CHAN_LINE *chan_take(struct chan *c)
 	return l;
 }
 
-/* All lines taken are returned.  True if the word must be written now (its value: chan_tick(c, done)). */
+/* Is there a return that the peer was not told of?  It is told now, by the word (its value: chan_tick(c, done)). */
+static inline bool chan_owes(struct chan *c)
+{
+	bool owes = c->done != c->told;
+
+	c->told = c->done;
+	return owes;
+}
+
+/* All lines taken are returned.  True if the word must be written now. */
 static inline bool chan_return(struct chan *c, bool now)
 {
 	c->done = c->rx;
-	if (c->done == c->told || !(now || c->done - c->told > CHAN_RING / 2))
-		return false;
-	c->told = c->done;
-	return true;
+	return (now || c->done - c->told > CHAN_RING / 2) && chan_owes(c);
 }
 
 /* Are the first n lines that were sent returned? */

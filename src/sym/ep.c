@@ -150,6 +150,21 @@ static bool poll_in_crowd(struct sym_ep *ep, struct sym_wait *w, int peer)
 	return false;
 }
 
+static void word_write(struct sym_ep *ep, int pe, size_t off, uint64_t v);
+
+/* What this PE writes in the control zone of another. */
+#define FROM_ME(ep, field) ((ep)->mine + offsetof(struct sym_from, field))
+
+/* Who goes to sleep tells of all that it has returned: what others wait for in turn may be waiting for room. */
+static void tell_returns(struct sym_ep *ep)
+{
+	for (int i = 0; i < ep->l.npeer; i++) {
+		struct chan *c = &ep->chan[ep->l.peer[i]];
+		if (chan_owes(c))
+			word_write(ep, ep->l.peer[i], FROM_ME(ep, ret.returned), chan_tick(c, c->done));
+	}
+}
+
 /* After a look in vain: pass the time until the next one. */
 static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, uint32_t site)
 {
@@ -164,6 +179,8 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 		return NULL;
 	}
 	double waited = sym_wait_rest(world, ep->me, w);
+	if (w->armed)
+		tell_returns(ep);
 	if (many)
 		show_cpu(ep);
 	if (world->patience && waited > world->patience)
@@ -192,9 +209,6 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 	} while (0)
 
 /* --- lines -------------------------------------------------------------------- */
-
-/* What this PE writes in the control zone of another. */
-#define FROM_ME(ep, field) ((ep)->mine + offsetof(struct sym_from, field))
 
 enum { AHEAD = 2 };               /* lines */
 

@@ -102,7 +102,7 @@ int64_t sym_guard_broken(void);                              /* blocks found wri
 /* --- ep.c ---------------------------------------------------------------- */
 
 /* Messages between two PEs travel in order through a channel: a ring of 8 lines of 64 bytes in the
- * receiver's heap.  Three verbs move data:
+ * receiver's heap; who sends waits while 8 of them are not returned.  Three verbs move data:
  *   put    the consumer GRANTs (offset, bytes); the producer waits for it, puts, says READY
  *   lend   the producer says LEND (offset, bytes) and leaves the data where it is; the consumer reads it in
  *          place and returns the line

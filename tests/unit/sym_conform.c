@@ -883,6 +883,65 @@ static void stream_cancelled(struct pe *p)
 	free(y);
 }
 
+/* --- channels -------------------------------------------------------------------------------------------------- */
+
+/* Round the ring: what is lent, put where it was granted, or in a slot, of every size; then as many lines to the next one as fit, which
+ * all send before any of them takes one. */
+static void channels(struct pe *p)
+{
+	static const size_t size[] = { 0, 1, 31, 32, 33, 57, SYM_SHORT, SYM_SHORT + 1, SYM_SLOT, SYM_SLOT + 1 };
+	struct sym_ep *ep = sym_ep_of(p->w, p->me);
+	struct sym_heap *h = sym_heap_of(p->w, p->me);
+	int next = (p->me + 1) % p->n, before = (p->me + p->n - 1) % p->n, peer[2] = { next, before };
+	struct sym_block *b, *to;
+	struct sym_msg m;
+	char *buf = malloc(SYM_SLOT + 1);
+
+	OK(sym_alloc(h, SYM_SLOT + 1, "lent", -1, &b));
+	OK(sym_alloc(h, SYM_SLOT + 1, "granted", -1, &to));
+	char *x = sym_base(h) + b->off, *y = sym_base(h) + to->off;
+	for (int round = 0; round < 2 && p->n > 1; round++) {
+		sym_begin(ep, &(struct sym_launch){ .prog = 6, .name = "channels", .peer = peer, .npeer = 1 + (p->n > 2) });
+		for (uint32_t i = 0; i < NELEM(size); i++) {
+			size_t n = size[i];
+			fill(x, n, i * 100 + (uint64_t)p->me);
+			OK(sym_tell(ep, next, i, SYM_LEND, b->off, n));
+			OK(sym_recv(ep, before, i, SYM_LEND, &m));
+			CHECK(m.n == n && filled(sym_at(ep, before, m.off, n, buf), n, i * 100 + (uint64_t)before));
+			sym_return(ep, before, true);
+			OK(sym_settle(ep, &next, 1));
+			OK(sym_tell(ep, before, i, SYM_GRANT, to->off, n));
+			OK(sym_recv(ep, next, i, SYM_GRANT, &m));
+			CHECK(m.n == n);
+			sym_put(ep, next, m.off, x, n);
+			OK(sym_tell(ep, next, i, SYM_READY, 0, 0));
+			sym_return(ep, next, false);
+			OK(sym_recv(ep, before, i, SYM_READY, &m));
+			sym_return(ep, before, false);
+			CHECK(filled(y, n, i * 100 + (uint64_t)before));
+			if (n > SYM_SLOT)
+				continue;
+			OK(sym_slot_put(ep, next, i, x, n));
+			OK(sym_recv(ep, before, i, SYM_SLOT_MSG, &m));
+			CHECK(m.n == n && filled(m.data, n, i * 100 + (uint64_t)before));
+			sym_return(ep, before, false);
+		}
+		for (uint32_t k = 0; k < SYM_RING; k++)
+			OK(sym_tell(ep, next, 100 + k, SYM_LEND, b->off + k, k));
+		for (uint32_t k = 0; k < SYM_RING; k++) {
+			OK(sym_recv(ep, before, 100 + k, SYM_LEND, &m));
+			CHECK(m.n == k);
+		}
+		sym_return(ep, before, true);
+		OK(sym_settle(ep, &next, 1));
+		sym_end(ep, NULL);
+	}
+	OK(sym_team_sync(p->all));
+	sym_free(b);
+	sym_free(to);
+	free(buf);
+}
+
 /* --- running them ------------------------------------------------------------------------------------------- */
 
 static const struct { const char *name; void (*fn)(struct pe *); } cases[] = {
@@ -890,7 +949,7 @@ static const struct { const char *name; void (*fn)(struct pe *); } cases[] = {
 	{ "many nbi", many_nbi }, { "strided", strided }, { "elements", elements }, { "put and signal", put_signal }, { "fences", fences },
 	{ "store buffering", store_buffering }, { "atomics", atomics }, { "waits", waits }, { "idle", idle }, { "contexts", contexts },
 	{ "streams", streams }, { "collectives on streams", stream_collectives },
-	{ "a collective is cancelled", stream_cancelled },
+	{ "a collective is cancelled", stream_cancelled }, { "channels", channels },
 };
 
 static void *pe_main(void *v)
