@@ -10,6 +10,12 @@ tmp="$(mktemp -d)"
 trap 'rm -rf "$tmp"' EXIT
 export RONDO_CACHE=
 
+# show LOG: what failed, then the end; what is said again and again hides nothing.
+show() {
+	grep -E '^\[ +(ERROR|LINE) +\]' "$1" | head -n 20
+	grep -vE '^\[ (RUN|      OK)' "$1" | awk '++seen[$0] <= 2' | tail -n 60
+}
+
 # unit NAME [ISA]: a cmocka program, on all that this machine can do or on less: one result a test function.
 unit() {
 	local rc=0 p f log
@@ -20,7 +26,7 @@ unit() {
 	if [ "$rc" != 0 ]; then
 		[ "$f" -gt 0 ] || f=1
 		echo "FAIL $* (exit $rc)"
-		grep -vE '^\[ (RUN|      OK)' "$log" | tail -n 40
+		show "$log"
 	elif [ "$p" = 0 ]; then
 		p=1
 	fi
@@ -35,7 +41,7 @@ run() {
 	else
 		echo 0 1 >>"$tmp/counts"
 		echo "FAIL $*"
-		tail -n 40 "$log"
+		show "$log"
 	fi
 }
 

@@ -16,7 +16,9 @@ import sys
 import threading
 import time
 
-PREFACE, HEADER, PING, ACK = 24, 9, 6, 1      # bytes that a client begins with, bytes before a frame's payload; a type, a flag of it
+PREFACE, HEADER = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 9       # what a client begins with; bytes before a frame's payload
+SETTINGS, PING, ACK = 4, 6, 1                 # types, and a flag
+GREET_S = 5                                   # who does not begin like a client by then is cut off, or would keep this process from leaving
 
 
 def connected(port):
@@ -68,10 +70,18 @@ def relay(client, path):
     def up():
         source = client.makefile("rb", 1 << 16)
         try:
-            service.sendall(source.read(PREFACE))
+            client.settimeout(GREET_S)
+            if source.read(len(PREFACE)) != PREFACE:
+                return
+            rest = frames(source)
+            kind, _, frame = next(rest, (None, 0, b""))
+            if kind != SETTINGS:
+                return
+            client.settimeout(None)
+            service.sendall(PREFACE + frame)
         finally:
             whole.release()
-        for _, _, frame in frames(source):
+        for _, _, frame in rest:
             send(frame)
 
     def down():

@@ -87,6 +87,7 @@ struct sym_server {
 	char *token;
 	struct { int fd; bool heard; double since; } *client;     /* in the order in which they came; heard: has shown the token */
 	int nclient;
+	unsigned strangers;               /* so far */
 	bool stop;
 };
 
@@ -166,9 +167,10 @@ static void *client_main(void *u)
 	free(c);
 	snprintf(want, sizeof want, "rondo %s", v->token);
 	bool ok = recv_line(s, line, sizeof line, clock_s() + GREET_S) && !strcmp(line, want);
-	if (!ok)
-		log_line(LOG_WARN, "a stranger on the job's store was cut off");
 	pthread_mutex_lock(&v->lock);
+	unsigned which = ok || v->stop ? 0 : ++v->strangers;
+	if (which && !(which & (which - 1)))         /* one more line for twice as many */
+		log_line(LOG_WARN, which > 1 ? "%u strangers so far were cut off from the job's store" : "%u stranger was cut off from the job's store", which);
 	for (int i = 0; i < v->nclient; i++)
 		v->client[i].heard |= ok && v->client[i].fd == s;
 	pthread_mutex_unlock(&v->lock);

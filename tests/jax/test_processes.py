@@ -1,4 +1,5 @@
 """Several processes, joined by jax.distributed: the programs of processes/, started as P processes of D devices."""
+import importlib.util
 import os
 import pathlib
 import re
@@ -6,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import jax
@@ -166,18 +168,39 @@ def test_stopped_process_is_waited_for(tmp_path):
     assert not job.left()
 
 
+def coordinator_module():
+    spec = importlib.util.spec_from_file_location("coordinator", HERE.parents[1] / "python" / "rondo" / "coordinator.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def frame(kind, flags, body, stream=0):
+    """Of HTTP/2."""
+    return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1\r\nHost: coordinator\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(6, 0, b"12345678")])
+def test_a_stranger_does_not_keep_the_coordinator(says):
+    """It leaves when nobody is connected any more: who does not begin like a client is cut off."""
+    coordinator = coordinator_module()
+    coordinator.GREET_S = 0.3
+    path = f"\0rondo-test-{os.getpid()}-{len(says)}"
+    with socket.socket(socket.AF_UNIX) as server, socket.create_server(("127.0.0.1", 0)) as outside:
+        server.bind(path)
+        server.listen()
+        threading.Thread(target=coordinator.accept, args=(outside, path), daemon=True).start()
+        with socket.create_connection(outside.getsockname(), timeout=5) as stranger:
+            stranger.sendall(says)
+            try:
+                assert stranger.recv(1) == b""
+            except ConnectionResetError:
+                pass
+
+
 def test_pings_are_answered_for_a_client_that_is_stopped():
     """By the process that the frames of jaxlib's coordination service go through; all others arrive whole and in order."""
-    import importlib.util
-    import socket
-    import threading
-    spec = importlib.util.spec_from_file_location("coordinator", HERE.parents[1] / "python" / "rondo" / "coordinator.py")
-    coordinator = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(coordinator)
-
-    def frame(kind, flags, body, stream=0):
-        return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
-
+    coordinator = coordinator_module()
     path = f"\0rondo-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as server, socket.create_server(("127.0.0.1", 0)) as outside:
         server.bind(path)
