@@ -22,7 +22,7 @@ check() {
 	verdict "$name $* (errors: ${errors:-none}, wanted $want)" $?
 }
 
-for scene in 1 2 3 4 5 6; do
+for scene in 1 2 3 4 5 6 7; do
 	check chan 0 -DSCENE=$scene
 done
 check chan 1 -DSCENE=2 -DMUTANT=1
@@ -30,6 +30,7 @@ check chan 1 -DSCENE=2 -DMUTANT=2
 check chan 1 -DSCENE=1 -DMUTANT=3
 check chan 1 -DSCENE=3 -DMUTANT=4
 check chan 1 -DSCENE=4 -DMUTANT=5
+check chan 1 -DSCENE=7 -DMUTANT=6
 check bell 0
 for mutant in 1 2 3; do
 	check bell 1 -DMUTANT=$mutant

@@ -9,7 +9,7 @@
 #ifndef MUTANT
 #define MUTANT 0
 #endif
-#if SCENE == 5
+#if SCENE == 5 || SCENE == 7
 #define N 3
 #else
 #define N 2
@@ -59,7 +59,14 @@ inline launch_end(p) { STORE(CLOSED(p, me), epoch[p]) }
 
 inline send(p, v)
 {
+#if SCENE == 7 && MUTANT != 6                     /* who waits tells of all that it has returned */
+	do
+	:: atomic { OPEN(p) && CREDIT(p) -> acked[p] = KNOWN(p); tx[p]++; told[p] = done[p]; break }
+	:: !CREDIT(p) && told[q] != done[q] -> told[q] = done[q]; STORE(RET(q, me), TICK(q, done[q]))
+	od;
+#else
 	atomic { OPEN(p) && CREDIT(p) -> acked[p] = KNOWN(p); tx[p]++; told[p] = done[p] };
+#endif
 #if MUTANT == 3
 	STORE(FIRST(p, me, tx[p]), TICK(p, tx[p]));    /* the first word first */
 	STORE(LAST(p, me, tx[p]), TICK(p, tx[p]));
@@ -109,20 +116,34 @@ proctype device(byte me)
 	:: now = false
 	fi;
 	p = 1 - me;
-#if SCENE == 5
+#if SCENE == 5 || SCENE == 7
 	p = (me + 1) % N;                         /* where it sends */
 	byte q = (me + N - 1) % N;                /* from where it receives */
 #endif
 	for (launch : 1 .. LAUNCHES) {
-#if SCENE == 5
+#if SCENE == 5 || SCENE == 7
 		launch_begin(p);
 		launch_begin(q);
+#if SCENE == 5
 		for (i : 0 .. 1) {                /* a ring of three */
 			send(p, VALUE(me, i));
 			recv(q);
 			assert(!gone && got == VALUE(q, i));
 			give_back(q, false)
 		}
+#else
+		send(p, VALUE(me, 0));            /* the same; then each sends a ring full before it takes one */
+		recv(q);
+		give_back(q, false);
+		for (i : 1 .. R) {
+			send(p, VALUE(me, i))
+		}
+		for (i : 1 .. R) {
+			recv(q);
+			assert(!gone && got == VALUE(q, i));
+			give_back(q, false)
+		}
+#endif
 		launch_end(p);
 		launch_end(q)
 #else
