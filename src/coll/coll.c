@@ -5,11 +5,17 @@
 
 static struct coll *new(struct sym_world *w, int pe, const struct coll_table *table, struct sym_ep *ep)
 {
+	if (!ep)
+		return NULL;
 	struct coll *c = mem_lines(sizeof *c);
 
 	c->ep = ep;
 	c->heap = sym_heap_of(w, pe);
-	c->table = *table;
+	if (table)
+		c->table = *table;
+	else
+		coll_table_init(&c->table);
+	c->known.op = RED_fn;             /* none */
 	c->npe = sym_npe(w);
 	c->world = w;
 	c->far = !sym_near(w);
@@ -19,11 +25,12 @@ static struct coll *new(struct sym_world *w, int pe, const struct coll_table *ta
 }
 
 struct coll *coll_new(struct sym_world *w, int pe, const struct coll_table *table) { return new(w, pe, table, sym_ep_of(w, pe)); }
-struct coll *coll_new_stream(struct sym_world *w, int pe, const struct coll_table *table) 
+struct coll *coll_new_stream(struct sym_world *w, int pe, const struct coll_table *table)
 {
 	struct coll *c = new(w, pe, table, sym_stream_ep(w, pe));
 
-	c->stream = true;
+	if (c)
+		c->stream = true;
 	return c;
 }
 
@@ -39,7 +46,12 @@ void coll_free(struct coll *c)
 	free(c);
 }
 
-void coll_use(struct coll *c, enum coll_kind k, enum coll_algo a) { c->use[k] = (uint8_t)a; }
+struct err *coll_use(struct coll *c, enum coll_kind k, enum coll_algo a)
+{
+	TRY(coll_algo_fits(k, a));
+	c->use[k] = (uint8_t)a;
+	return NULL;
+}
 
 /* Does the group reach beyond a host?  All its members find the same: each has a stranger then. */
 static bool apart_hosts(const struct coll *c, const struct coll_group *g)
@@ -200,33 +212,72 @@ static struct err *barrier(struct coll *c, const struct coll_group *g, uint32_t 
 /* Nothing may pass for a result that a process took with it when it died. */
 static struct err *whole(struct coll *c, struct err *e) { return e ? e : sym_lost(c->ep); }
 
-static inline struct err *bad_group(const struct coll_group *g)
+/* What is wrong with a group? */
+static struct err *refused(const struct coll *c, const struct coll_group *g)
 {
-	if (g->n < 1 || g->n > MAX_ROW || g->me < 0 || g->me >= g->n)
+	if (!c || !g || !g->pe)
+		return ERR(INVALID, "a collective of no group");
+	if (g->n > MAX_ROW)
+		return ERR(UNIMPLEMENTED, "a collective of %d members, more than %d", g->n, MAX_ROW);
+	if (g->n < 1 || g->me < 0 || g->me >= g->n)
 		return ERR(INVALID, "a collective of %d members of which this is %d", g->n, g->me);
+	return ERR(INVALID, "a collective of device %d as member %d of %d: members are devices of %d, each once", sym_ep_pe(c->ep), g->me, g->n, c->npe);
+}
+
+static inline struct err *check_group(const struct coll *c, const struct coll_group *g)
+{
+	if (!c || !g || !g->pe || g->n < 1 || g->n > MAX_ROW || g->me < 0 || g->me >= g->n)
+		return refused(c, g);
+	int self = sym_ep_pe(c->ep);
+	for (int k = 0; k < g->n; k++)
+		if ((unsigned)g->pe[k] >= (unsigned)c->npe || (g->pe[k] == self) != (k == g->me))
+			return refused(c, g);
 	return NULL;
 }
 
-static inline struct err *bad_red(const struct coll_red *r)
+/* count elements of so many bytes for each of n members, at src and dst. */
+static inline struct err *check_data(int64_t count, int64_t each, int n, const void *src, const void *dst)
 {
-	if (r->dtype <= 0 || r->dtype >= DT_COUNT || !dtype_info[r->dtype].bytes || r->op >= RED_COUNT || (r->op == RED_fn && !r->fn))
-		return ERR(INVALID, "a reduction that is not known");
-	if (r->op == RED_lse && dtype_info[r->dtype].cls != DT_FLOAT)
-		return ERR(UNIMPLEMENTED, "logsumexp of %s", dtype_info[r->dtype].name);
+	int64_t all;
+
+	if (__builtin_mul_overflow(count, each * n, &all) || count < 0)
+		return ERR(INVALID, "a collective of %lld elements of %lld bytes among %d", (long long)count, (long long)each, n);
+	return all && (!src || !dst) ? ERR(INVALID, "a collective of %lld bytes at NULL", (long long)all) : NULL;
+}
+
+/* A reduction; the last one that was good is known. */
+static inline struct err *check_red(struct coll *c, const struct coll_red *r)
+{
+	if (r && r->op == c->known.op && r->dtype == c->known.dtype && r->op != RED_fn)
+		return NULL;
+	TRY(r ? acc_check(r) : ERR(INVALID, "a collective of no reduction"));
+	c->known.op = (uint8_t)r->op;
+	c->known.dtype = (uint8_t)r->dtype;
 	return NULL;
+}
+
+static inline struct err *check_moved(const struct coll *c, const struct coll_group *g, int64_t bytes, const void *src, const void *dst)
+{
+	TRY(check_group(c, g));
+	return check_data(bytes, 1, g->n, src, dst);
+}
+
+static inline struct err *check_reduced(struct coll *c, const struct coll_group *g, const struct coll_red *r, int64_t count, const void *src, const void *dst)
+{
+	TRY(check_group(c, g));
+	TRY(check_red(c, r));
+	return check_data(count, dtype_info[r->dtype].bytes, g->n, src, dst);
 }
 
 struct err *coll_all_reduce(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, int64_t count, const void *src, void *dst)
 {
-	TRY(bad_group(g));
-	TRY(bad_red(r));
+	TRY(check_reduced(c, g, r, count, src, dst));
 	return whole(c, all_reduce(c, g, site, COLL_auto, r, count, src, dst, NULL));
 }
 
 struct err *coll_reduce_scatter(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, int64_t count, const void *src, void *dst)
 {
-	TRY(bad_group(g));
-	TRY(bad_red(r));
+	TRY(check_reduced(c, g, r, count, src, dst));
 	return whole(c, reduce_scatter(c, g, site, COLL_auto, r, 1, count * dtype_info[r->dtype].bytes, src, dst, NULL));
 }
 
@@ -246,19 +297,20 @@ static struct blocks exchange_of(int n, int64_t outer, int64_t inner, int64_t in
 
 struct err *coll_all_gather(struct coll *c, const struct coll_group *g, uint32_t site, int64_t bytes, const void *src, void *dst)
 {
-	TRY(bad_group(g));
+	TRY(check_moved(c, g, bytes, src, dst));
 	return whole(c, blocks(c, g, site, COLL_all_gather, COLL_auto, gather_of(g->n, 1, bytes), src, dst));
 }
 
 struct err *coll_all_to_all(struct coll *c, const struct coll_group *g, uint32_t site, int64_t bytes, const void *src, void *dst)
 {
-	TRY(bad_group(g));
+	TRY(check_moved(c, g, bytes, src, dst));
 	return whole(c, blocks(c, g, site, COLL_all_to_all, COLL_auto, exchange_of(g->n, 1, bytes, bytes), src, dst));
 }
 
 struct err *coll_broadcast(struct coll *c, const struct coll_group *g, uint32_t site, int root, int64_t bytes, const void *src, void *dst)
 {
-	TRY(bad_group(g));
+	TRY(check_group(c, g));
+	TRY(check_data(bytes, 1, 1, root == g->me ? src : dst, dst));
 	if (root < 0 || root >= g->n)
 		return ERR(INVALID, "a broadcast from rank %d of %d", root, g->n);
 	return whole(c, broadcast(c, g, site, COLL_auto, root, bytes, src, dst));
@@ -269,19 +321,21 @@ struct err *coll_permute(struct coll *c, uint32_t site, int from, int to, int64_
 	int self = sym_ep_pe(c->ep);
 	struct cycle pair = { 2, self > to, false, { MIN(self, to), MAX(self, to) } };
 
+	if (from < -1 || from >= c->npe || to < -1 || to >= c->npe || (from == self) != (to == self))
+		return ERR(INVALID, "a permute of device %d from %d to %d, of %d", self, from, to, c->npe);
+	TRY(check_data(bytes, 1, 1, to >= 0 ? src : &pair, from >= 0 ? dst : &pair));
 	return whole(c, permute(c, site, COLL_auto, from, to, bytes, src, dst, from == to && to >= 0 ? &pair : NULL, false));
 }
 
 struct err *coll_scan(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, bool exclusive, int64_t count, const void *src, void *dst)
 {
-	TRY(bad_group(g));
-	TRY(bad_red(r));
+	TRY(check_reduced(c, g, r, count, src, dst));
 	return whole(c, scan(c, g, site, COLL_auto, r, exclusive, count, src, dst));
 }
 
 struct err *coll_barrier(struct coll *c, const struct coll_group *g, uint32_t site)
 {
-	TRY(bad_group(g));
+	TRY(check_group(c, g));
 	return whole(c, barrier(c, g, site, COLL_auto));
 }
 
@@ -366,14 +420,9 @@ struct err *coll_check(const struct prog *p, const struct prog_coll *c)
 {
 	bool sum = c->kind == COLL_all_reduce || c->kind == COLL_reduce_scatter || c->kind == COLL_scan;
 
-	if (c->kind >= COLL_COUNT)
-		return ERR(INVALID, "collective of kind %d", c->kind);
-	if (c->algo >= COLL_ALGOS)
-		return ERR(INVALID, "'%s' by algorithm %d", prog_coll_name[c->kind], c->algo);
-	if (!coll_algo_has((enum coll_algo)c->algo, (enum coll_kind)c->kind))
-		return ERR(INVALID, "'%s' cannot be done by '%s'", prog_coll_name[c->kind], prog_algo_name[c->algo]);
-	if (sum && ((c->redop == RED_lse && dtype_info[c->dtype].cls != DT_FLOAT) || (c->redop == RED_fn && !c->expr)))
-		return ERR(UNIMPLEMENTED, "%s with reduction '%s'", prog_coll_name[c->kind], redop_name[c->redop]);
+	TRY(coll_algo_fits((enum coll_kind)c->kind, (enum coll_algo)c->algo));
+	if (sum)
+		TRY(acc_check(&(struct coll_red){ (enum redop)c->redop, (enum dtype)c->dtype, c->expr }));
 	if (c->kind != COLL_permute && p->group[c->group].ncol > MAX_ROW)
 		return ERR(UNIMPLEMENTED, "a collective over %d devices", p->group[c->group].ncol);
 	return NULL;

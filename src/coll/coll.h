@@ -10,7 +10,8 @@
  * Sums, products and logsumexps of floats below 32 bits over more than two PEs are kept in f32, rounded once.
  *
  * All calls are made between sym_begin and sym_end, by the thread that owns the endpoint.  They fail as sym_recv
- * does, or with EXHAUSTED when the heap has no room for staging. */
+ * does, or with EXHAUSTED when the heap has no room for staging; what is wrong with the arguments is INVALID, a reduction that its
+ * elements do not have UNIMPLEMENTED, before anything is sent. */
 #ifndef RONDO_COLL_H
 #define RONDO_COLL_H
 
@@ -52,23 +53,26 @@ enum coll_algo coll_choose(const struct coll_table *t, enum coll_kind k, enum co
 
 /* One PE's part in all collectives: its endpoint, its staging ring.  Owned by one thread. */
 struct coll;
-struct coll *coll_new(struct sym_world *w, int pe, const struct coll_table *table);   /* owned; the table is copied */
+/* Owned; NULL if pe is not local.  The table is copied; NULL: coll_table_init's. */
+struct coll *coll_new(struct sym_world *w, int pe, const struct coll_table *table);
 void coll_free(struct coll *c);                              /* NULL is fine; before the world is closed */
-/* From now on, on all PEs alike; COLL_auto: as the table says. */
-void coll_use(struct coll *c, enum coll_kind k, enum coll_algo a);
+/* From now on, on all PEs alike; COLL_auto: as the table says.  INVALID if a cannot do k. */
+struct err *coll_use(struct coll *c, enum coll_kind k, enum coll_algo a);
 
-/* Members in rank order, equal on all of them; me: this PE's rank. */
+/* Members in rank order, at most 1024, equal on all of them, each once; me: this PE's rank. */
 struct coll_group { int n, me; const int *pe; };
-/* fn: of op RED_fn, (acc, x) -> acc; borrowed. */
+/* Of pred, integers: add mul min max and or xor (of pred, add is or, mul is and); floats: add mul min max lse; complex: add mul min max.
+ * fn: of op RED_fn, (acc, x) -> acc; borrowed. */
 struct coll_red { enum redop op; enum dtype dtype; const struct prog_expr *fn; };
 
-/* site: what sym_recv wants it for, equal on all members.  count: elements; bytes, count of 0 is fine. */
+/* site: what sym_recv wants it for, equal on all members.  count: elements; bytes, count of 0 is fine, and all may be NULL then. */
 struct err *coll_all_reduce(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, int64_t count, const void *src, void *dst);
 /* src: n blocks of count elements; dst: block me of the result. */
 struct err *coll_reduce_scatter(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, int64_t count, const void *src, void *dst);
 struct err *coll_all_gather(struct coll *c, const struct coll_group *g, uint32_t site, int64_t bytes, const void *src, void *dst);
 /* Block j of src (n of bytes) goes to rank j, as block me. */
 struct err *coll_all_to_all(struct coll *c, const struct coll_group *g, uint32_t site, int64_t bytes, const void *src, void *dst);
+/* src: of the root alone, else not looked at. */
 struct err *coll_broadcast(struct coll *c, const struct coll_group *g, uint32_t site, int root, int64_t bytes, const void *src, void *dst);
 /* Send to PE `to`, receive from PE `from`; -1: from nobody, dst becomes zeros (or stays, if NULL); to nobody. */
 struct err *coll_permute(struct coll *c, uint32_t site, int from, int to, int64_t bytes, const void *src, void *dst);

@@ -17,6 +17,7 @@ struct coll {
 	bool stream;                      /* for collectives on streams: beside the PE's own */
 	uint8_t use[COLL_COUNT];          /* set by coll_use */
 	struct { uint8_t op, dtype, many; kern_strip *kern; } pair;           /* the last that acc_look_up gave */
+	struct { uint8_t op, dtype; } known;      /* the last reduction that acc_check found good */
 	struct sym_block *ring;           /* staging, taken when first needed */
 	int64_t at;                       /* next free byte of it */
 	uint64_t *lent;                   /* bit i: PE i was lent a part of it since it was last walked from the start */
@@ -68,6 +69,11 @@ static inline void copy_out(char *to, const char *from, size_t n)
 	copy(to, from, n);
 }
 
+/* --- table.c -------------------------------------------------------------------- */
+
+/* INVALID if a cannot do k. */
+struct err *coll_algo_fits(enum coll_kind k, enum coll_algo a);
+
 /* --- combine.c: rank order ------------------------------------------------------ */
 
 struct acc {
@@ -78,6 +84,8 @@ struct acc {
 	int64_t wide;                     /* bytes of a partial result */
 	void *scratch;                    /* of a region */
 };
+/* Is there such a reduction?  INVALID or UNIMPLEMENTED. */
+struct err *acc_check(const struct coll_red *r);
 void acc_init(struct acc *a, const struct coll_red *r, int n);
 void acc_fini(struct acc *a);
 /* a.pair of r for n operands, looked up once for calls that follow each other.  NULL also for a function. */

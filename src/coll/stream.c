@@ -22,6 +22,9 @@ static struct err *run(void *user)
 	const struct coll_group *g = &l->g;
 	const uint32_t site = (uint32_t)l->kind + 1;
 
+	if (!l->c || !l->c->stream)
+		return ERR(INVALID, "what coll_new_stream gave is for streams, and nothing else is");
+
 	switch (l->kind) {
 	case COLL_all_reduce: return coll_all_reduce(l->c, g, site, &l->r, l->n, l->src, l->dst);
 	case COLL_reduce_scatter: return coll_reduce_scatter(l->c, g, site, &l->r, l->n, l->src, l->dst);
@@ -49,14 +52,17 @@ static void put(struct coll *c, struct sym_stream *s, struct sym_team *t, const 
 	sym_stream_collective(s, t, prog_coll_name[x->kind], run, l, free);
 }
 
+/* None is found to be wrong when its turn comes. */
+static struct coll_red red(const struct coll_red *r) { return r ? *r : (struct coll_red){ .op = RED_COUNT }; }
+
 void coll_stream_all_reduce(struct coll *c, struct sym_stream *s, struct sym_team *t, const struct coll_red *r, int64_t count, const void *src, void *dst)
 {
-	put(c, s, t, &(struct late){ .kind = COLL_all_reduce, .r = *r, .n = count, .src = src, .dst = dst });
+	put(c, s, t, &(struct late){ .kind = COLL_all_reduce, .r = red(r), .n = count, .src = src, .dst = dst });
 }
 
 void coll_stream_reduce_scatter(struct coll *c, struct sym_stream *s, struct sym_team *t, const struct coll_red *r, int64_t count, const void *src, void *dst)
 {
-	put(c, s, t, &(struct late){ .kind = COLL_reduce_scatter, .r = *r, .n = count, .src = src, .dst = dst });
+	put(c, s, t, &(struct late){ .kind = COLL_reduce_scatter, .r = red(r), .n = count, .src = src, .dst = dst });
 }
 
 void coll_stream_all_gather(struct coll *c, struct sym_stream *s, struct sym_team *t, int64_t bytes, const void *src, void *dst)
@@ -81,5 +87,5 @@ void coll_stream_permute(struct coll *c, struct sym_stream *s, struct sym_team *
 
 void coll_stream_scan(struct coll *c, struct sym_stream *s, struct sym_team *t, const struct coll_red *r, bool exclusive, int64_t count, const void *src, void *dst)
 {
-	put(c, s, t, &(struct late){ .kind = COLL_scan, .r = *r, .exclusive = exclusive, .n = count, .src = src, .dst = dst });
+	put(c, s, t, &(struct late){ .kind = COLL_scan, .r = red(r), .exclusive = exclusive, .n = count, .src = src, .dst = dst });
 }

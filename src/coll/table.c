@@ -1,7 +1,7 @@
 /* Which algorithm: the machine table, its file, the setting that overrides it. */
 #include <stdlib.h>
 
-#include "coll.h"
+#include "impl.h"
 
 static const uint32_t kinds_of[COLL_ALGOS] = {
 #define ALGO(id, name, kinds, meaning) [COLL_##id] = kinds,
@@ -10,7 +10,22 @@ static const uint32_t kinds_of[COLL_ALGOS] = {
 };
 static const char *const topo_name[COLL_TOPOS] = { "pair", "group", "crowd", "far" };
 
-bool coll_algo_has(enum coll_algo a, enum coll_kind k) { return kinds_of[a] >> k & 1; }
+bool coll_algo_has(enum coll_algo a, enum coll_kind k) { return a < COLL_ALGOS && k < COLL_COUNT && kinds_of[a] >> k & 1; }
+
+struct err *coll_algo_fits(enum coll_kind k, enum coll_algo a)
+{
+	if (k >= COLL_COUNT || a >= COLL_ALGOS)
+		return ERR(INVALID, "collective %d by algorithm %d", (int)k, (int)a);
+	if (coll_algo_has(a, k))
+		return NULL;
+	struct str s = { 0 };
+	for (int i = 0; i < COLL_ALGOS; i++)
+		if (coll_algo_has((enum coll_algo)i, k))
+			str_addf(&s, "%s%s", s.n ? ", " : "", prog_algo_name[i]);
+	struct err *e = ERR(INVALID, "'%s' cannot be done by '%s'; there is %s", prog_coll_name[k], prog_algo_name[a], s.p);
+	str_free(&s);
+	return e;
+}
 
 enum coll_algo coll_choose(const struct coll_table *t, enum coll_kind k, enum coll_topo topo, int64_t bytes)
 {
@@ -240,15 +255,8 @@ struct err *coll_table_override(struct coll_table *t, const char *text)
 		}
 		if (a < 0)
 			return unknown("algorithm", algo, prog_algo_name, COLL_ALGOS);
-		if (k >= 0 && !coll_algo_has((enum coll_algo)a, (enum coll_kind)k)) {
-			struct str s = { 0 };
-			for (int i = 0; i < COLL_ALGOS; i++)
-				if (coll_algo_has((enum coll_algo)i, (enum coll_kind)k))
-					str_addf(&s, "%s%s", s.n ? ", " : "", prog_algo_name[i]);
-			struct err *e = ERR(INVALID, "RONDO_COLL: '%s' cannot be done by '%s'; there is %s", prog_coll_name[k], algo, s.p);
-			str_free(&s);
-			return e;
-		}
+		if (k >= 0)
+			TRY(err_wrap(coll_algo_fits((enum coll_kind)k, (enum coll_algo)a), "RONDO_COLL"));
 		for (int i = 0; i < COLL_COUNT; i++) {
 			if ((k >= 0 && k != i) || !coll_algo_has((enum coll_algo)a, (enum coll_kind)i))
 				continue;
@@ -260,6 +268,8 @@ struct err *coll_table_override(struct coll_table *t, const char *text)
 		}
 		word[n++] = w;
 	}
+	if (*text && !n)
+		return ERR(INVALID, "RONDO_COLL names nothing");
 	for (int i = 0, k; i < n; i++) {
 		for (k = 0; k < COLL_COUNT && by[k] != i; k++) { }
 		if (k == COLL_COUNT)

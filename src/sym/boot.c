@@ -268,6 +268,8 @@ struct err *sym_server_new(const char *host, int *port, const char *token, struc
 	int one = 1, s = -1;
 
 	*out = NULL;
+	if (*port < 0 || *port > 65535)
+		return ERR(INVALID, "the job's store cannot be served at port %d", *port);
 	TRY(resolve(host, *port, true, &a));
 	for (struct addrinfo *i = a; i && s < 0; i = i->ai_next) {
 		s = socket(i->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -314,12 +314,35 @@ static struct err *absent(struct sym_ep *ep, int pe, uint32_t site)
 	return strstr(why, "device ") == why ? ERR(ABORTED, "%s", why) : ERR(ABORTED, "device %d failed: %s", pe, why);
 }
 
+/* A message to or from a PE that has none in this launch. */
+static struct err *stranger(const struct sym_ep *ep, int pe) { return ERR(INVALID, "device %d exchanges no messages with device %d in this launch", ep->pe, pe); }
+
+static inline bool is_pe(const struct sym_ep *ep, int pe) { return (unsigned)pe < (unsigned)ep->world->npe; }
+
+static inline struct err *are_pes(const struct sym_ep *ep, const int *pe, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (__builtin_expect(!is_pe(ep, pe[i]), 0))
+			return stranger(ep, pe[i]);
+	return NULL;
+}
+
+static bool named(const struct sym_ep *ep, int pe)
+{
+	for (int i = 0; i < ep->l.npeer; i++)
+		if (ep->l.peer[i] == pe)
+			return true;
+	return false;
+}
+
 /* Wait until a line may be sent. */
 static struct err *credit_wait(struct sym_ep *ep, int pe)
 {
 	struct chan *c = &ep->chan[pe];
 	struct err *e = NULL;
 
+	if (!c->open && !named(ep, pe))
+		return stranger(ep, pe);
 	uint32_t site = (uint32_t)atomic_load_explicit(&ep->seat->status, memory_order_relaxed);
 	if (c->tx == UINT32_MAX)
 		return ERR(EXHAUSTED, "more than 2^32 messages between two devices in one launch");
@@ -331,6 +354,8 @@ static struct err *credit_wait(struct sym_ep *ep, int pe)
 
 static inline struct err *credit(struct sym_ep *ep, int pe)
 {
+	if (__builtin_expect(!is_pe(ep, pe), 0))
+		return stranger(ep, pe);
 	const struct chan *c = &ep->chan[pe];
 
 	return __builtin_expect(c->open && c->tx - c->acked < CHAN_RING && c->tx != UINT32_MAX, 1) ? NULL : credit_wait(ep, pe);
@@ -348,8 +373,12 @@ static inline uint64_t at_site(struct sym_ep *ep, uint32_t site, enum sym_verb v
 	return what_of(ep, site, v);
 }
 
+static struct err *no_message(size_t n) { return ERR(INVALID, "a message of %zu bytes, at NULL or more than %d", n, SYM_SLOT); }
+
 struct err *sym_slot_room(struct sym_ep *ep, int pe, size_t n, void **out)
 {
+	if (n > SYM_SLOT)
+		return no_message(n);
 	TRY(credit(ep, pe));
 	struct sym_from *to = ep->to[pe].from;
 	*out = n <= SYM_SHORT || !to ? ep->room : to->slot[chan_slot(ep->chan[pe].tx + 1)];
@@ -456,9 +485,11 @@ void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
 
 struct err *sym_slot_put(struct sym_ep *ep, int pe, uint32_t site, const void *src, size_t n)
 {
-	bool direct = ep->to[pe].from;
+	bool direct = is_pe(ep, pe) && ep->to[pe].from;
 	void *room;
 
+	if (n > SYM_SLOT || (n && !src))
+		return no_message(n);
 	if (n <= SYM_SHORT && direct) {
 		TRY(credit(ep, pe));
 		short_write(ep, pe, at_site(ep, site, SYM_SLOT_MSG), src, n);
@@ -561,6 +592,7 @@ struct err *sym_expect(struct sym_ep *ep, const int *pe, int n, uint32_t site)
 {
 	bool all;
 
+	TRY(are_pes(ep, pe, n));
 	return expect(ep, pe, n, site, &all);
 }
 
@@ -583,6 +615,8 @@ static inline struct err *take(struct sym_ep *ep, int pe, uint32_t site, enum sy
 
 struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, struct sym_msg *out)
 {
+	if (!is_pe(ep, pe))
+		return stranger(ep, pe);
 	struct chan *c = &ep->chan[pe];
 	bool left = false;
 	struct err *e = NULL;
@@ -592,6 +626,8 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 		brisk(ep, c);
 	ep->asked = false;
 	if (!chan_arrived(c)) {
+		if (!named(ep, pe))
+			return stranger(ep, pe);
 		/* A peer that has left the launch sends nothing more; what it sent before is there by then. */
 		WAIT(e, chan_arrived(c) || (left && !chan_arrived(c)) || ((left = chan_left(c)) && false), pe, site);
 		if (e)
@@ -607,8 +643,10 @@ struct err *sym_exchange(struct sym_ep *ep, const int *pe, int npe, uint32_t sit
 	uint64_t what = at_site(ep, site, SYM_SLOT_MSG);
 	bool all = false;
 
+	if (n && !src)
+		return no_message(n);
 	for (int k = 0; k < npe; k++)
-		if (n <= SYM_SHORT && ep->to[pe[k]].from) {
+		if (n <= SYM_SHORT && is_pe(ep, pe[k]) && ep->to[pe[k]].from) {
 			TRY(credit(ep, pe[k]));
 			short_write(ep, pe[k], what, src, n);
 		} else
@@ -670,6 +708,7 @@ struct err *sym_settle(struct sym_ep *ep, const int *pe, int n)
 	struct err *e = NULL;
 	int who = -1;
 
+	TRY(are_pes(ep, pe, n));
 	WAIT(e, (who = owing(ep, pe, n)) < 0, who, site);
 	return e;
 }
@@ -731,6 +770,7 @@ void sym_leave(struct sym_ep *ep, const struct err *why, bool wait)
 			word_write(ep, l.peer[i], FROM_ME(ep, ret.failed), epoch);
 		}
 		word_write(ep, l.peer[i], FROM_ME(ep, ret.closed), epoch);
+		ep->chan[l.peer[i]].open = false;
 	}
 	ep->l.stop = NULL;
 	for (int i = 0; i < l.npeer && why && wait; i++) {

@@ -185,6 +185,8 @@ struct sym_world {
 	struct sym_side *side;            /* nlocal */
 };
 
+static inline bool sym_local(const struct sym_world *w, int pe) { return pe >= w->first && pe < w->first + w->nlocal; }
+
 /* What a local PE has besides its endpoint. */
 struct sym_side {
 	pthread_mutex_t lock;
@@ -199,6 +201,7 @@ struct sym_side {
 struct sym_team {
 	struct sym_world *w;
 	int pe, me, n;
+	int uses;                         /* the handle, and memory of the team */
 	int *pe_of, *rank_of;             /* n; npe */
 	struct sym_block *area;           /* of this PE; NULL: the world's, in the control zone */
 	size_t *word, *give;              /* n: where a member keeps its words of rounds; what this PE gives it */

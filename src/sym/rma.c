@@ -38,8 +38,10 @@ static void stick(struct sym_ctx *c, struct err *e)
 struct err *sym_ctx_new(struct sym_world *w, int pe, enum sym_ctx_kind kind, struct sym_ctx **out)
 {
 	*out = NULL;
-	if (pe < w->first || pe >= w->first + w->nlocal)
+	if (!sym_local(w, pe))
 		return ERR(INVALID, "PE %d is not of this process", pe);
+	if (kind < SYM_SHARED || kind > SYM_PRIVATE)
+		return ERR(INVALID, "no kind of context is %d", (int)kind);
 	struct sym_ctx *c = mem_alloc(sizeof *c);
 	c->w = w;
 	c->pe = pe;
@@ -74,6 +76,8 @@ static struct err *refuse(struct sym_ctx *c, const struct sym_mem *m, size_t off
 {
 	if (c->kind == SYM_PRIVATE && c->owner != &self)
 		return ERR(PRECONDITION, "%s: a private context of PE %d is used by another thread", op, c->pe);
+	if (!m)
+		return ERR(INVALID, "%s: no memory", op);
 	if (m->team->pe != c->pe)
 		return ERR(INVALID, "%s: a context of PE %d with a memory handle of PE %d", op, c->pe, m->team->pe);
 	if (rank < 0 || rank >= m->team->n)
@@ -85,7 +89,7 @@ static struct err *refuse(struct sym_ctx *c, const struct sym_mem *m, size_t off
 
 static bool aim(struct sym_ctx *c, struct sym_mem *m, size_t off, size_t n, size_t align, int rank, const char *op, struct target *t)
 {
-	if (__builtin_expect((unsigned)rank >= (unsigned)m->team->n || off > m->bytes || n > m->bytes - off || off & (align - 1) ||
+	if (__builtin_expect(!m || (unsigned)rank >= (unsigned)m->team->n || off > m->bytes || n > m->bytes - off || off & (align - 1) ||
 	                     m->team->pe != c->pe || (c->kind == SYM_PRIVATE && c->owner != &self), 0)) {
 		stick(c, refuse(c, m, off, n, align, rank, op));
 		return false;
@@ -156,6 +160,15 @@ static inline bool far_word(const struct target *t, size_t n) { return (n == 8 |
 
 /* --- data ------------------------------------------------------------------------------------ */
 
+/* n bytes at p, of the caller's. */
+static inline bool given(struct sym_ctx *c, const void *p, size_t n, const char *op)
+{
+	if (__builtin_expect(p || !n, 1))
+		return true;
+	stick(c, ERR(INVALID, "%s: %zu bytes at NULL", op, n));
+	return false;
+}
+
 static void put_to(struct sym_ctx *c, const struct target *t, const void *src, size_t n, bool nbi, bool wake)
 {
 	const struct sym_transport *tr = c->w->tr;
@@ -184,7 +197,7 @@ static void put(struct sym_ctx *c, struct sym_mem *m, size_t off, const void *sr
 {
 	struct target t;
 
-	if (aim(c, m, off, n, 1, rank, op, &t))
+	if (given(c, src, n, op) && aim(c, m, off, n, 1, rank, op, &t))
 		put_to(c, &t, src, n, nbi, true);
 }
 
@@ -207,23 +220,30 @@ static void get_from(struct sym_ctx *c, void *dst, const struct target *t, size_
 	}
 }
 
+/* What is not read is zeros; of a length that cannot be meant nothing is known. */
+static void blank(void *dst, size_t n, const struct sym_mem *m)
+{
+	if (dst && m && n <= m->bytes)
+		memset(dst, 0, n);
+}
+
 void sym_ctx_get(struct sym_ctx *c, void *dst, struct sym_mem *m, size_t off, size_t n, int rank)
 {
 	struct target t;
 
-	if (aim(c, m, off, n, 1, rank, "get", &t))
+	if (given(c, dst, n, "get") && aim(c, m, off, n, 1, rank, "get", &t))
 		get_from(c, dst, &t, n, "get");
 	else
-		memset(dst, 0, n);
+		blank(dst, n, m);
 }
 
 void sym_ctx_get_nbi(struct sym_ctx *c, void *dst, struct sym_mem *m, size_t off, size_t n, int rank)
 {
 	struct target t;
 
-	if (!aim(c, m, off, n, 1, rank, "get_nbi", &t)) {
-		memset(dst, 0, n);
-	} else if (t.at || far_word(&t, n))
+	if (!given(c, dst, n, "get_nbi") || !aim(c, m, off, n, 1, rank, "get_nbi", &t))
+		blank(dst, n, m);
+	else if (t.at || far_word(&t, n))
 		get_from(c, dst, &t, n, "get_nbi");
 	else if (n) {
 		atomic_fetch_add_explicit(&c->left, 1, memory_order_relaxed);
@@ -232,19 +252,29 @@ void sym_ctx_get_nbi(struct sym_ctx *c, void *dst, struct sym_mem *m, size_t off
 	}
 }
 
-/* The whole remote range of n elements, step apart, aimed at once; *first: where the first lies in it. */
-static bool aim_steps(struct sym_ctx *c, struct sym_mem *m, size_t off, ptrdiff_t step, size_t bytes, size_t n, int rank, const char *op, struct target *t)
+/* Bytes from the first of n elements to the last; false if they are more than any object has. */
+static bool steps(ptrdiff_t step, size_t bytes, size_t n, size_t *reach)
 {
-	size_t reach, back;
+	size_t one = step < 0 ? -(size_t)step : (size_t)step;
+
+	return !__builtin_mul_overflow(one, bytes, reach) && !__builtin_mul_overflow(*reach, n - 1, reach) && *reach <= PTRDIFF_MAX - MIN(bytes, PTRDIFF_MAX);
+}
+
+/* The whole remote range of n elements, step apart (of p here, own apart), aimed at once; t: the first. */
+static bool aim_steps(struct sym_ctx *c, struct sym_mem *m, size_t off, ptrdiff_t step, const void *p, ptrdiff_t own, size_t bytes, size_t n, int rank, const char *op, struct target *t)
+{
+	size_t reach, here;
 
 	if (!n || !bytes)
 		return aim(c, m, off, 0, 1, rank, op, t) && false;
-	bool over = __builtin_mul_overflow((size_t)(step < 0 ? -step : step), bytes, &reach);
-	over |= __builtin_mul_overflow(reach, n - 1, &reach);
-	back = step < 0 ? reach : 0;
-	if (over || back > off)
-		return aim(c, m, SIZE_MAX, 0, 1, rank, op, t) && false;
-	if (!aim(c, m, off - back, MIN(reach, SIZE_MAX - bytes) + bytes, 1, rank, op, t))
+	if (!given(c, p, bytes, op))
+		return false;
+	if (!steps(own, bytes, n, &here) || !steps(step, bytes, n, &reach) || (step < 0 && reach > off)) {
+		stick(c, ERR(OUT_OF_RANGE, "%s: %zu elements of %zu bytes, %td apart from byte %zu of a symmetric block, %td apart here", op, n, bytes, step, off, own));
+		return false;
+	}
+	size_t back = step < 0 ? reach : 0;
+	if (!aim(c, m, off - back, reach + bytes, 1, rank, op, t))
 		return false;
 	t->off += back;
 	t->at = t->at ? t->at + back : NULL;
@@ -255,7 +285,7 @@ void sym_ctx_iput(struct sym_ctx *c, struct sym_mem *m, size_t off, ptrdiff_t rs
 {
 	struct target t;
 
-	if (!aim_steps(c, m, off, rs, bytes, n, rank, "iput", &t))
+	if (!aim_steps(c, m, off, rs, src, ls, bytes, n, rank, "iput", &t))
 		return;
 	for (size_t i = 0; i < n; i++) {
 		ptrdiff_t far = (ptrdiff_t)i * rs * (ptrdiff_t)bytes;
@@ -267,19 +297,21 @@ void sym_ctx_iput(struct sym_ctx *c, struct sym_mem *m, size_t off, ptrdiff_t rs
 void sym_ctx_iget(struct sym_ctx *c, void *dst, ptrdiff_t ls, struct sym_mem *m, size_t off, ptrdiff_t rs, size_t bytes, size_t n, int rank)
 {
 	struct target t;
-	bool ok = aim_steps(c, m, off, rs, bytes, n, rank, "iget", &t);
+	size_t here;
+	bool ok = aim_steps(c, m, off, rs, dst, ls, bytes, n, rank, "iget", &t);
 
+	if (!ok && (!dst || !n || !bytes || !m || n > m->bytes / bytes || !steps(ls, bytes, n, &here)))
+		return;
 	for (size_t i = 0; i < n; i++) {
 		char *to = (char *)dst + (ptrdiff_t)i * ls * (ptrdiff_t)bytes;
 		ptrdiff_t far = (ptrdiff_t)i * rs * (ptrdiff_t)bytes;
-		struct target x = { ok ? t.pe : 0, ok && t.at ? t.at + far : NULL, ok ? t.off + (size_t)far : 0 };
 		if (!ok)
-			memset(to, 0, bytes);
-		else if (x.at)
-			copy_from(to, x.at, bytes);
+			blank(to, bytes, m);
+		else if (t.at)
+			copy_from(to, t.at + far, bytes);
 		else {
 			atomic_fetch_add_explicit(&c->left, 1, memory_order_relaxed);
-			c->w->tr->get_nb(c->w, c->pe, x.pe, to, x.off, bytes, &c->left);
+			c->w->tr->get_nb(c->w, c->pe, t.pe, to, t.off + (size_t)far, bytes, &c->left);
 		}
 	}
 	if (ok && !t.at) {
@@ -343,7 +375,8 @@ uint64_t sym_ctx_amo(struct sym_ctx *c, struct sym_mem *m, size_t off, int bytes
 
 void sym_ctx_amo_nbi(struct sym_ctx *c, struct sym_mem *m, size_t off, int bytes, enum sym_amo op, uint64_t v, uint64_t cond, int rank, uint64_t *old)
 {
-	*old = sym_ctx_amo(c, m, off, bytes, op, v, cond, rank);
+	if (given(c, old, sizeof *old, "amo_nbi"))
+		*old = sym_ctx_amo(c, m, off, bytes, op, v, cond, rank);
 }
 
 static void post(struct sym_ctx *c, const struct target *t, int bytes, enum sym_amo op, uint64_t v)
@@ -387,10 +420,10 @@ static void put_signal(struct sym_ctx *c, struct sym_mem *m, size_t off, const v
 {
 	struct target t, s;
 
-	if (!signal_op(c, op, "put_signal") || !aim(c, m, off, n, 1, rank, "put_signal", &t))
+	if (!signal_op(c, op, "put_signal") || !given(c, src, n, "put_signal") || !aim(c, m, off, n, 1, rank, "put_signal", &t))
 		return;
 	/* The two may be of different teams: the rank is the data's. */
-	if (!aim(c, sig, sigoff, 8, 8, sym_team_rank(sig->team, t.pe), "put_signal's signal", &s))
+	if (!aim(c, sig, sigoff, 8, 8, sig ? sym_team_rank(sig->team, t.pe) : -1, "put_signal's signal", &s))
 		return;
 	if (!t.at && !s.at && n && !nbi && op == SYM_SET) {
 		c->w->tr->put_line(c->w, c->pe, t.pe, t.off, src, n, s.off, &v, 1);
@@ -502,8 +535,9 @@ static bool skipped(const struct sym_cond *x, size_t i) { return x->skip && x->s
 
 static struct err *check_cond(struct sym_ctx *c, const struct sym_cond *x)
 {
+	if (!x || !x->m)
+		return ERR(INVALID, "wait: no words");
 	size_t size = x->type == SYM_I32 || x->type == SYM_U32 ? 4 : 8;
-
 	if (x->m->team->pe != c->pe)
 		return ERR(INVALID, "wait: a context of PE %d with a memory handle of PE %d", c->pe, x->m->team->pe);
 	if (x->off & (size - 1) || x->off > x->m->bytes || x->n > (x->m->bytes - x->off) / size)
@@ -515,7 +549,7 @@ static struct err *check_cond(struct sym_ctx *c, const struct sym_cond *x)
 	return NULL;
 }
 
-bool sym_test_all(struct sym_ctx *c, const struct sym_cond *x)
+static bool all_are(const struct sym_cond *x)
 {
 	int64_t seen;
 
@@ -525,7 +559,8 @@ bool sym_test_all(struct sym_ctx *c, const struct sym_cond *x)
 	return true;
 }
 
-size_t sym_test_any(struct sym_ctx *c, const struct sym_cond *x)
+/* The one that is; x->n: none. */
+static size_t one_is(struct sym_ctx *c, const struct sym_cond *x)
 {
 	size_t first = x->n ? (size_t)(atomic_load_explicit(&c->turn, memory_order_relaxed) % x->n) : 0;
 	int64_t seen;
@@ -540,7 +575,7 @@ size_t sym_test_any(struct sym_ctx *c, const struct sym_cond *x)
 	return x->n;
 }
 
-size_t sym_test_some(struct sym_ctx *c, const struct sym_cond *x, size_t *which)
+static size_t some_are(const struct sym_cond *x, size_t *which)
 {
 	size_t n = 0;
 	int64_t seen;
@@ -550,6 +585,20 @@ size_t sym_test_some(struct sym_ctx *c, const struct sym_cond *x, size_t *which)
 			which[n++] = i;
 	return n;
 }
+
+/* Can it be?  Else the context keeps why. */
+static bool can_be(struct sym_ctx *c, const struct sym_cond *x)
+{
+	struct err *e = check_cond(c, x);
+
+	if (e)
+		stick(c, e);
+	return !e;
+}
+
+bool sym_test_all(struct sym_ctx *c, const struct sym_cond *x) { return can_be(c, x) && all_are(x); }
+size_t sym_test_any(struct sym_ctx *c, const struct sym_cond *x) { return can_be(c, x) ? one_is(c, x) : x ? x->n : 0; }
+size_t sym_test_some(struct sym_ctx *c, const struct sym_cond *x, size_t *which) { return can_be(c, x) && given(c, which, x->n, "test") ? some_are(x, which) : 0; }
 
 static bool counts(const struct sym_cond *x)
 {
@@ -584,15 +633,17 @@ struct err *sym_wait_all(struct sym_ctx *c, const struct sym_cond *x)
 	return wait_all(c, x, &seen);
 }
 
+static struct err *nowhere(void) { return ERR(INVALID, "wait: which words are as said cannot be told at NULL"); }
+
 struct err *sym_wait_any(struct sym_ctx *c, const struct sym_cond *x, size_t *which)
 {
 	struct err *e = NULL;
 
+	TRY(which ? check_cond(c, x) : nowhere());
 	*which = x->n;
-	TRY(check_cond(c, x));
 	struct sym_watch w = watch_of(c, x);
 	if (counts(x))
-		SYM_WAIT(e, (*which = sym_test_any(c, x)) < x->n, &w);
+		SYM_WAIT(e, (*which = one_is(c, x)) < x->n, &w);
 	return e;
 }
 
@@ -600,11 +651,11 @@ struct err *sym_wait_some(struct sym_ctx *c, const struct sym_cond *x, size_t *w
 {
 	struct err *e = NULL;
 
+	TRY(which && n ? check_cond(c, x) : nowhere());
 	*n = 0;
-	TRY(check_cond(c, x));
 	struct sym_watch w = watch_of(c, x);
 	if (counts(x))
-		SYM_WAIT(e, (*n = sym_test_some(c, x, which)) > 0, &w);
+		SYM_WAIT(e, (*n = some_are(x, which)) > 0, &w);
 	return e;
 }
 

@@ -140,6 +140,9 @@ static struct err *collective(struct sym_stream *s, const struct op *o, const st
 {
 	struct sym_ep *ep = sym_stream_ep(s->w, s->pe);
 	const struct sym_team *t = o->team;
+
+	if (!t || t->pe != s->pe)
+		return why ? NULL : ERR(INVALID, "no team of PE %d", s->pe);
 	struct sym_launch l = { .prog = (uint32_t)hash_bytes(o->what, strlen(o->what), 0) | 1, .name = o->what, .stop = &s->cancelled };
 	int *peer = mem_alloc((size_t)t->n * sizeof *peer);
 	struct err *e = NULL;
@@ -190,7 +193,7 @@ static struct err *perform(struct sym_stream *s, const struct op *o)
 	case COLLECTIVE:
 		return collective(s, o, NULL);
 	case CALL:
-		return o->fn(o->user);
+		return o->fn ? o->fn(o->user) : ERR(INVALID, "no function");
 	case RECORD:
 		return sym_ctx_quiet(s->cx);
 	case AWAIT:
@@ -206,8 +209,9 @@ static void describe(struct str *t, const struct op *o)
 	str_add(t, o->what ? o->what : kind_name[o->kind]);
 	if (o->kind == PUT || o->kind == GET || o->kind == PUT_SIGNAL)
 		str_addf(t, " of %zu bytes", o->n);
-	if (o->kind == PUT || o->kind == GET || o->kind == PUT_SIGNAL || o->kind == SIGNAL)
-		str_addf(t, " with PE %d", sym_team_pe((o->m ? o->m : o->sig)->team, o->rank));
+	const struct sym_mem *m = o->m ? o->m : o->sig;
+	if (m && (o->kind == PUT || o->kind == GET || o->kind == PUT_SIGNAL || o->kind == SIGNAL))
+		str_addf(t, " with PE %d", sym_team_pe(m->team, o->rank));
 }
 
 static void step(struct sym_stream *s, struct op *o, uint64_t number)
@@ -305,7 +309,7 @@ struct err *sym_stream_new(struct sym_world *w, int pe, const char *name, struct
 	s->w = w;
 	s->pe = pe;
 	s->tail = &s->head;
-	snprintf(s->name, sizeof s->name, "%s", name);
+	snprintf(s->name, sizeof s->name, "%s", name ? name : "");
 	struct err *e = sym_ctx_new(w, pe, SYM_SERIAL, &s->cx);
 	if (e) {
 		free(s);
@@ -317,7 +321,7 @@ struct err *sym_stream_new(struct sym_world *w, int pe, const char *name, struct
 		pthread_mutex_destroy(&s->lock);
 		sym_ctx_free(s->cx);
 		free(s);
-		return ERR(EXHAUSTED, "cannot start a thread for stream '%s': %s", name, strerror(r));
+		return ERR(EXHAUSTED, "cannot start a thread for stream '%s': %s", name ? name : "", strerror(r));
 	}
 	*out = s;
 	return NULL;
@@ -389,9 +393,9 @@ void sym_stream_wait(struct sym_stream *s, struct sym_mem *m, size_t off, enum s
 
 static char *copy_text(const char *text)
 {
-	size_t n = strlen(text) + 1;
+	size_t n = text ? strlen(text) : 0;
 
-	return memcpy(mem_alloc(n), text, n);
+	return memcpy(mem_alloc(n + 1), text ? text : "", n);
 }
 
 void sym_stream_call(struct sym_stream *s, const char *what, struct err *(*fn)(void *user), void *user)

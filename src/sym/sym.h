@@ -10,7 +10,12 @@
  *
  * Ownership, unless said otherwise: what a _new or _open gives is owned, and freed by its pair; other pointers are borrowed.
  * The world, heaps, contexts, streams and events are thread-safe; an endpoint belongs to the thread that runs its
- * PE's program, a team to the thread that is in a collective call of it.  Nothing here knows what the bytes mean. */
+ * PE's program, a team to the thread that is in a collective call of it.  Nothing here knows what the bytes mean.
+ *
+ * Arguments that cannot be are refused, with INVALID or OUT_OF_RANGE, before anything is done: sizes, ranks, PEs, words that are
+ * not on their boundary, a team, memory or address that is NULL.  Not looked at are: NULL in the place of the world, heap, endpoint,
+ * context, stream or event that a call is about, a handle that was freed, and what sym_return, sym_get, sym_put and
+ * their like are told of a peer. */
 #ifndef RONDO_SYM_H
 #define RONDO_SYM_H
 
@@ -52,12 +57,12 @@ int sym_npe(const struct sym_world *w);                      /* of all processes
 int sym_first(const struct sym_world *w);                    /* the first local PE; local ones follow each other */
 int sym_nproc(const struct sym_world *w);
 int sym_proc(const struct sym_world *w);                     /* this process */
-int sym_proc_of(const struct sym_world *w, int pe);
+int sym_proc_of(const struct sym_world *w, int pe);          /* -1 if there is no such PE */
 bool sym_near(const struct sym_world *w);                    /* every heap is mapped; equal in all processes */
 bool sym_mapped(const struct sym_world *w, int pe);          /* its heap is seen by loads and stores of this process */
-const char *sym_road(const struct sym_world *w, int pe);     /* "self", "thread", "shm", "tcp", "ucx", "chaos" */
-struct sym_heap *sym_heap_of(struct sym_world *w, int pe);   /* local PEs only; borrowed */
-struct sym_ep *sym_ep_of(struct sym_world *w, int pe);       /* local PEs only; borrowed */
+const char *sym_road(const struct sym_world *w, int pe);     /* "self", "thread", "shm", "tcp", "ucx", "chaos"; "none" to no PE */
+struct sym_heap *sym_heap_of(struct sym_world *w, int pe);   /* borrowed; NULL if pe is not local */
+struct sym_ep *sym_ep_of(struct sym_world *w, int pe);       /* likewise */
 struct sym_ep *sym_stream_ep(struct sym_world *w, int pe);   /* the same PE's other one, for collectives on its streams */
 /* What this process does outside programs ("compiling 'step'"; NULL: nothing): shown to peers that wait for it. */
 void sym_phase(struct sym_world *w, const char *text);
@@ -137,7 +142,9 @@ void sym_ring(struct sym_world *w, int pe);
  * ABORTED (the launch failed here or at the peer), DEADLINE (RONDO_TIMEOUT), UNAVAILABLE (the peer's process has
  * died or left), or INTERNAL when the peer runs another program or another command. */
 
-/* Room for a message of n <= SYM_SLOT bytes to pe; sym_slot_send sends what was written there. */
+/* pe: one that the launch names; else INVALID.
+ *
+ * Room for a message of n <= SYM_SLOT bytes to pe; sym_slot_send sends what was written there. */
 struct err *sym_slot_room(struct sym_ep *ep, int pe, size_t n, void **out);
 void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n);
 /* Both in one: the message is at src, which may be reused then.  Saves a copy where heaps are not mapped. */
@@ -201,16 +208,16 @@ int sym_ep_pe(const struct sym_ep *ep);
  * same order by all of them.  It waits for the others.  When it fails on one member it fails on all, sooner or later; the
  * team then gives that error for ever, and can only be freed. */
 struct sym_team;
-struct sym_team *sym_team_world(struct sym_world *w, int pe);     /* all PEs, as the local PE pe sees them; borrowed */
+struct sym_team *sym_team_world(struct sym_world *w, int pe);     /* all PEs, as pe sees them; borrowed; NULL if pe is not local */
 /* The PEs list[0 .. n), distinct, the local PE pe among them: equal on all of them.  Collective.  One PE's threads may
  * make teams at the same time, but not twice of the same list.  INVALID for a list that cannot be; else as sym_team_sync. */
 struct err *sym_team_new(struct sym_world *w, int pe, const int *list, int n, struct sym_team **out);   /* owned */
-/* Members start, start + stride, .. (n ranks of t; stride may be negative).  Who is not among them gets NULL at once and
- * need not call.  t is only read, and need not live longer. */
+/* Members start, start + stride, .. (n ranks of t; stride may be negative).  Who is not among them gets NULL at once, which has no
+ * members and rank -1, and need not call.  t is only read, and need not live longer. */
 struct err *sym_team_split(const struct sym_team *t, int start, int stride, int n, struct sym_team **out);
 /* As a matrix with rows of nx ranks, the last maybe shorter: this PE's row and its column.  Collective in both. */
 struct err *sym_team_split_2d(const struct sym_team *t, int nx, struct sym_team **row, struct sym_team **col);
-/* Collective.  Memory of the team must have been freed.  NULL and the world's team are fine. */
+/* Collective.  A team of which there is memory lives until that is freed.  NULL and the world's team are fine. */
 void sym_team_free(struct sym_team *t);
 int sym_team_me(const struct sym_team *t);                   /* this PE's rank */
 int sym_team_n(const struct sym_team *t);
@@ -225,7 +232,7 @@ struct err *sym_team_sync(struct sym_team *t);
 struct err *sym_team_barrier(struct sym_team *t);
 
 /* Memory of which every member of a team has a block of the same size, each at an offset of its own.  The handle is one
- * PE's, may be used by all its threads, and must not outlive its team. */
+ * PE's, and may be used by all its threads. */
 struct sym_mem;
 /* Collective: n bytes of zeros (0 is fine) on a multiple of 64.  what as for sym_alloc.  INVALID when the members ask for
  * different sizes; EXHAUSTED on all when one has no room. */
@@ -234,7 +241,7 @@ struct err *sym_mem_new(struct sym_team *t, size_t n, const char *what, struct s
 void sym_mem_free(struct sym_mem *m);
 void *sym_mem_at(const struct sym_mem *m);                   /* this PE's block */
 size_t sym_mem_bytes(const struct sym_mem *m);
-size_t sym_mem_off(const struct sym_mem *m, int rank);       /* in the heap of that member */
+size_t sym_mem_off(const struct sym_mem *m, int rank);       /* in the heap of that member; SIZE_MAX if there is no such rank */
 struct sym_team *sym_mem_team(const struct sym_mem *m);      /* borrowed */
 /* A member's block, for loads, stores and C's atomics; NULL if it is not mapped here or there is no such rank. */
 void *sym_ptr(const struct sym_mem *m, int rank);
@@ -251,11 +258,11 @@ void *sym_ptr(const struct sym_mem *m, int rank);
  * Words: a put or get of 1, 2, 4 or 8 bytes on such a boundary is never of a part of one.  Atomics are atomic with each other, with C's on
  * the mapped word, and with such puts.
  * Failure: the calls that return no error keep the first one in the context; quiet gives it, once.  What was to be
- * read is zeros then.  A target's process that has died is known at quiet, as UNAVAILABLE. */
+ * read is zeros then, unless more was asked for than the memory has.  A target's process that has died is known at quiet, as UNAVAILABLE. */
 enum sym_ctx_kind {
 	SYM_SHARED,               /* any threads, at the same time */
 	SYM_SERIAL,               /* any threads, one at a time */
-	SYM_PRIVATE,              /* the thread that made it; any other gets PRECONDITION from quiet */
+	SYM_PRIVATE,              /* the thread that made it; what another does with it is PRECONDITION, at quiet */
 };
 struct sym_ctx;
 struct err *sym_ctx_new(struct sym_world *w, int pe, enum sym_ctx_kind kind, struct sym_ctx **out);   /* owned; pe is local, else INVALID */
@@ -291,7 +298,7 @@ void sym_ctx_put_signal(struct sym_ctx *c, struct sym_mem *m, size_t off, const 
 void sym_ctx_put_signal_nbi(struct sym_ctx *c, struct sym_mem *m, size_t off, const void *src, size_t n,
                             struct sym_mem *sig, size_t sigoff, enum sym_amo op, uint64_t v, int rank);
 void sym_ctx_signal(struct sym_ctx *c, struct sym_mem *sig, size_t off, enum sym_amo op, uint64_t v, int rank);
-uint64_t sym_signal_fetch(const struct sym_mem *sig, size_t off);         /* this PE's */
+uint64_t sym_signal_fetch(const struct sym_mem *sig, size_t off);         /* this PE's; 0 where there can be none */
 
 void sym_ctx_fence(struct sym_ctx *c);
 struct err *sym_ctx_quiet(struct sym_ctx *c);
@@ -318,7 +325,8 @@ struct err *sym_wait_any(struct sym_ctx *c, const struct sym_cond *x, size_t *wh
 struct err *sym_wait_some(struct sym_ctx *c, const struct sym_cond *x, size_t *which, size_t *n);
 /* One word; *seen (may be NULL) gets what it was. */
 struct err *sym_wait_until(struct sym_ctx *c, struct sym_mem *m, size_t off, enum sym_type type, enum sym_cmp cmp, int64_t v, int from, int64_t *seen);
-/* The same without waiting, for conditions that can be.  any gives n if there is none; some their number. */
+/* The same without waiting.  any gives n if there is none; some their number.  Of a condition that cannot be none is true; the context
+ * keeps the error. */
 bool sym_test_all(struct sym_ctx *c, const struct sym_cond *x);
 size_t sym_test_any(struct sym_ctx *c, const struct sym_cond *x);
 size_t sym_test_some(struct sym_ctx *c, const struct sym_cond *x, size_t *which);

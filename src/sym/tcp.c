@@ -269,7 +269,7 @@ static char *place(struct tcp *x, int pe, uint64_t off, uint64_t n)
 {
 	struct sym_world *w = x->w;
 
-	if (pe < w->first || pe >= w->first + w->nlocal || off > w->region.each || n > w->region.each - off)
+	if (!sym_local(w, pe) || off > w->region.each || n > w->region.each - off)
 		return NULL;
 	return w->region.base + (size_t)(pe - w->first) * w->region.each + off;
 }

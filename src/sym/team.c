@@ -70,10 +70,12 @@ static struct err *meet(struct sym_team *t, const char *what)
 	return NULL;
 }
 
-struct err *sym_team_sync(struct sym_team *t) { return meet(t, "a sync"); }
+struct err *sym_team_sync(struct sym_team *t) { return t ? meet(t, "a sync") : ERR(INVALID, "a sync of no team"); }
 
 struct err *sym_team_barrier(struct sym_team *t)
 {
+	if (!t)
+		return ERR(INVALID, "a barrier of no team");
 	sym_quiet_all(t->w, t->pe);
 	return meet(t, "a barrier");
 }
@@ -85,8 +87,6 @@ static struct err *exchange(struct sym_team *t, uint64_t a, uint64_t b, uint64_t
 	size_t odd = t->turns++ % 2 * t->give_step;
 	uint64_t v[2] = { a, b };
 
-	if (t->failed)
-		return err_copy(t->failed);
 	for (int r = 0; r < t->n; r++) {
 		const struct sym_peer *p = &t->w->peer[t->pe_of[r]];
 		if (p->direct)
@@ -110,6 +110,7 @@ static struct sym_team *blank(struct sym_world *w, int pe, const int *list, int 
 	t->w = w;
 	t->pe = pe;
 	t->n = n;
+	t->uses = 1;
 	t->pe_of = mem_alloc((size_t)n * sizeof *t->pe_of);
 	t->rank_of = mem_alloc((size_t)w->npe * sizeof *t->rank_of);
 	t->word = mem_alloc((size_t)n * sizeof *t->word);
@@ -180,7 +181,7 @@ void sym_sides_free(struct sym_world *w)
 	free(w->side);
 }
 
-struct sym_team *sym_team_world(struct sym_world *w, int pe) { return w->side[pe - w->first].world; }
+struct sym_team *sym_team_world(struct sym_world *w, int pe) { return sym_local(w, pe) ? w->side[pe - w->first].world : NULL; }
 
 /* A mail box in pe's control zone that no other team of this PE uses; -1 if there is none. */
 static int box_take(struct sym_side *s, int pe)
@@ -209,9 +210,9 @@ static struct err *check_list(struct sym_world *w, int pe, const int *list, int 
 	bool *seen;
 	int bad = -1;
 
-	if (pe < w->first || pe >= w->first + w->nlocal)
+	if (!sym_local(w, pe))
 		return ERR(INVALID, "PE %d is not of this process", pe);
-	if (n < 1 || n > w->npe)
+	if (!list || n < 1 || n > w->npe)
 		return ERR(INVALID, "a team of %d in a world of %d", n, w->npe);
 	seen = mem_alloc((size_t)w->npe);
 	for (int i = 0; i < n && bad < 0; i++)
@@ -312,6 +313,8 @@ struct err *sym_team_split(const struct sym_team *t, int start, int stride, int 
 	int64_t last = (int64_t)start + (int64_t)stride * (n - 1);
 
 	*out = NULL;
+	if (!t)
+		return ERR(INVALID, "a part of no team");
 	if (n < 1 || start < 0 || start >= t->n || last < 0 || last >= t->n || (n > 1 && !stride))
 		return ERR(INVALID, "no team: %d ranks from %d in steps of %d, of %d", n, start, stride, t->n);
 	int *list = mem_alloc((size_t)n * sizeof *list);
@@ -328,6 +331,8 @@ struct err *sym_team_split(const struct sym_team *t, int start, int stride, int 
 struct err *sym_team_split_2d(const struct sym_team *t, int nx, struct sym_team **row, struct sym_team **col)
 {
 	*row = *col = NULL;
+	if (!t)
+		return ERR(INVALID, "a matrix of no team");
 	if (nx < 1)
 		return ERR(INVALID, "no matrix of %d ranks with rows of %d", t->n, nx);
 	nx = MIN(nx, t->n);
@@ -341,9 +346,9 @@ struct err *sym_team_split_2d(const struct sym_team *t, int nx, struct sym_team 
 	return e;
 }
 
-void sym_team_free(struct sym_team *t)
+static void let_go(struct sym_team *t)
 {
-	if (!t || !t->area)
+	if (--t->uses)
 		return;
 	struct err *e = meet(t, "freeing a team");
 	if (!e)
@@ -352,22 +357,30 @@ void sym_team_free(struct sym_team *t)
 	drop(t);
 }
 
-int sym_team_me(const struct sym_team *t) { return t->me; }
-int sym_team_n(const struct sym_team *t) { return t->n; }
-int sym_team_pe(const struct sym_team *t, int rank) { return rank < 0 || rank >= t->n ? -1 : t->pe_of[rank]; }
-int sym_team_rank(const struct sym_team *t, int pe) { return pe < 0 || pe >= t->w->npe ? -1 : t->rank_of[pe]; }
+void sym_team_free(struct sym_team *t)
+{
+	if (t && t->area)
+		let_go(t);
+}
+
+int sym_team_me(const struct sym_team *t) { return t ? t->me : -1; }
+int sym_team_n(const struct sym_team *t) { return t ? t->n : 0; }
+int sym_team_pe(const struct sym_team *t, int rank) { return rank < 0 || rank >= sym_team_n(t) ? -1 : t->pe_of[rank]; }
+int sym_team_rank(const struct sym_team *t, int pe) { return !t || pe < 0 || pe >= t->w->npe ? -1 : t->rank_of[pe]; }
 int sym_team_translate(const struct sym_team *from, int rank, const struct sym_team *to) { return sym_team_rank(to, sym_team_pe(from, rank)); }
 
 /* --- symmetric memory ---------------------------------------------------------------- */
 
 struct err *sym_mem_new(struct sym_team *t, size_t n, const char *what, struct sym_mem **out)
 {
-	struct sym_mem *m = mem_alloc(sizeof *m);
-	uint64_t *all = mem_alloc((size_t)t->n * sizeof(uint64_t[2]));
 	struct err *mine, *e = NULL;
 	bool agreed = false;
 
 	*out = NULL;
+	if (!t || t->failed)
+		return t ? err_copy(t->failed) : ERR(INVALID, "symmetric memory of no team");
+	struct sym_mem *m = mem_alloc(sizeof *m);
+	uint64_t *all = mem_alloc((size_t)t->n * sizeof(uint64_t[2]));
 	m->team = t;
 	m->bytes = n;
 	m->off = mem_alloc((size_t)t->n * sizeof *m->off);
@@ -400,6 +413,7 @@ out:
 		free(m);
 		return e;
 	}
+	t->uses++;
 	*out = m;
 	return NULL;
 }
@@ -412,6 +426,7 @@ void sym_mem_free(struct sym_mem *m)
 	if (!e)
 		sym_free(m->block);       /* else a member may still write there: it stays until the world is closed */
 	err_free(e);
+	let_go(m->team);
 	free(m->off);
 	free(m->at);
 	free(m);
@@ -419,6 +434,6 @@ void sym_mem_free(struct sym_mem *m)
 
 void *sym_mem_at(const struct sym_mem *m) { return heap_at(m->team, m->off[m->team->me]); }
 size_t sym_mem_bytes(const struct sym_mem *m) { return m->bytes; }
-size_t sym_mem_off(const struct sym_mem *m, int rank) { return m->off[rank]; }
+size_t sym_mem_off(const struct sym_mem *m, int rank) { return rank < 0 || rank >= m->team->n ? SIZE_MAX : m->off[rank]; }
 struct sym_team *sym_mem_team(const struct sym_mem *m) { return m->team; }
 void *sym_ptr(const struct sym_mem *m, int rank) { return rank < 0 || rank >= m->team->n ? NULL : m->at[rank]; }

@@ -124,7 +124,7 @@ static char *place(struct ucx *x, const struct head *h, size_t n)
 {
 	struct sym_world *w = x->w;
 
-	if (h->pe < w->first || h->pe >= w->first + w->nlocal || h->off > w->region.each || n > w->region.each - h->off)
+	if (!sym_local(w, h->pe) || h->off > w->region.each || n > w->region.each - h->off)
 		return NULL;
 	return w->region.base + (size_t)(h->pe - w->first) * w->region.each + h->off;
 }

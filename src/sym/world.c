@@ -48,7 +48,6 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 	w->patience = (double)conf_int(CONF_TIMEOUT);
 	w->region.fd = -1;
 	w->heap = mem_alloc((size_t)o->nlocal * sizeof *w->heap);
-	w->ep = mem_lines((size_t)o->nlocal * SYM_LANES * sizeof *w->ep);
 	/* Four times the RAM a heap, so that holes between buffers never matter; but no more than 32 TB in all. */
 	size_t want = MIN((size_t)cpu_get()->ram * 4, ((size_t)32 << 40) / ((size_t)o->nlocal * (size_t)(others ? o->boot->nprocess : 1)));
 	struct rlimit as;
@@ -66,6 +65,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 	}
 	for (int i = 0; i < w->nlocal; i++)
 		sym_heap_init(&w->heap[i], w, i, control);
+	w->ep = mem_lines((size_t)o->nlocal * SYM_LANES * sizeof *w->ep);
 	for (int k = 0; k < w->nlocal * SYM_LANES; k++) {
 		struct sym_ep *ep = &w->ep[k];
 		int i = k % w->nlocal;
@@ -123,7 +123,7 @@ void sym_close(struct sym_world *w)
 		w->net->close(w);
 	sym_part(w);
 	sym_sides_free(w);
-	for (int i = 0; i < w->nlocal * SYM_LANES; i++) {
+	for (int i = 0; i < w->nlocal * SYM_LANES && w->ep; i++) {
 		free(w->ep[i].chan);
 		free(w->ep[i].to);
 		free(w->ep[i].swap);
@@ -146,7 +146,8 @@ int sym_npe(const struct sym_world *w) { return w->npe; }
 int sym_first(const struct sym_world *w) { return w->first; }
 int sym_nproc(const struct sym_world *w) { return w->nproc; }
 int sym_proc(const struct sym_world *w) { return w->proc; }
-int sym_proc_of(const struct sym_world *w, int pe) { return w->peer[pe].proc; }
+static bool is_pe(const struct sym_world *w, int pe) { return pe >= 0 && pe < w->npe; }
+int sym_proc_of(const struct sym_world *w, int pe) { return is_pe(w, pe) ? w->peer[pe].proc : -1; }
 bool sym_near(const struct sym_world *w)
 {
 	for (int i = 0; i < w->npe; i++)
@@ -155,14 +156,16 @@ bool sym_near(const struct sym_world *w)
 	return true;
 }
 
-bool sym_mapped(const struct sym_world *w, int pe) { return w->peer[pe].direct; }
-struct sym_heap *sym_heap_of(struct sym_world *w, int pe) { return &w->heap[pe - w->first]; }
-struct sym_ep *sym_ep_of(struct sym_world *w, int pe) { return &w->ep[pe - w->first]; }
-struct sym_ep *sym_stream_ep(struct sym_world *w, int pe) { return &w->ep[w->nlocal + pe - w->first]; }
+bool sym_mapped(const struct sym_world *w, int pe) { return is_pe(w, pe) && w->peer[pe].direct; }
+struct sym_heap *sym_heap_of(struct sym_world *w, int pe) { return sym_local(w, pe) ? &w->heap[pe - w->first] : NULL; }
+struct sym_ep *sym_ep_of(struct sym_world *w, int pe) { return sym_local(w, pe) ? &w->ep[pe - w->first] : NULL; }
+struct sym_ep *sym_stream_ep(struct sym_world *w, int pe) { return sym_local(w, pe) ? &w->ep[w->nlocal + pe - w->first] : NULL; }
 
 const char *sym_road(const struct sym_world *w, int pe)
 {
-	if (pe >= w->first && pe < w->first + w->nlocal)
+	if (!is_pe(w, pe))
+		return "none";
+	if (sym_local(w, pe))
 		return !w->peer[pe].direct ? w->tr->name : w->nlocal == 1 ? "self" : "thread";
 	return w->peer[pe].direct ? "shm" : w->tr->name;
 }

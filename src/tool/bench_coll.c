@@ -249,8 +249,8 @@ static struct err *all_of(struct pe *p)
 	int done = 0, total = 0;
 
 	/* Once round the windows and the staging ring: the first touch of their pages is nobody's time. */
-	coll_use(p->c, COLL_permute, COLL_stage);
-	coll_use(p->c, COLL_broadcast, COLL_stage);
+	TRY(coll_use(p->c, COLL_permute, COLL_stage));
+	TRY(coll_use(p->c, COLL_broadcast, COLL_stage));
 	for (int64_t o = 0, n = MIN(b->size[b->nsize - 1], b->table.chunk); o <= b->table.ring; o += n)
 		for (int k = 0; k < 2; k++)
 			TRY(turn(p->c, &p->g, k ? COLL_broadcast : COLL_permute, n, p->x, p->y));
@@ -265,7 +265,7 @@ static struct err *all_of(struct pe *p)
 					if (!op_has(k, a) || (!b->algo[a] && k < OP_PASS) || ((k == OP_PEER_READ || k == OP_PLAIN_READ) && !sym_near(b->w)))
 						continue;
 					if (k < OP_PASS)
-						coll_use(p->c, kind_of(k), (enum coll_algo)a);
+						TRY(coll_use(p->c, kind_of(k), (enum coll_algo)a));
 					if (k == OP_IDLE) {
 						if (round < 0)
 							TRY(batch(p, k, 0, 1, &s));
@@ -275,7 +275,7 @@ static struct err *all_of(struct pe *p)
 						TRY(batch(p, k, b->size[i], 2, &s));
 						TRY(batch(p, k, b->size[i], 2, &s));
 						if (k != COLL_broadcast)
-							coll_use(p->c, COLL_broadcast, COLL_slot);
+							TRY(coll_use(p->c, COLL_broadcast, COLL_slot));
 						TRY(coll_broadcast(p->c, &p->g, 4, 0, sizeof s, &s, &s));        /* all make as many turns */
 						turns[a] = (int)fmin(fmax(b->budget / b->rounds / fmax(s, 1e-9), 2), TURNS);
 					} else
