@@ -76,7 +76,7 @@ if [ $# = 0 ]; then
 		long+=("unit kern_matmul $isa" "unit kern_views $isa")
 		short+=("unit kern_math $isa" "unit kern_fft $isa")
 	done
-	short+=("run tests/layers.sh" "run tests/docs.sh $build" "run tests/install.sh $build" "run tests/fences.sh" golden)
+	short+=("run tests/layers.sh" "run tests/docs.sh $build" "run tests/install.sh $build" "run tests/bench.sh $build" "run tests/fences.sh" golden)
 fi
 # What takes long begins first; what mostly waits takes little of the machine.
 lane 2 "${waiting[@]}" &

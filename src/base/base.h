@@ -97,7 +97,7 @@ void str_free(struct str *s);
 const char *str_nearest(const char *name, const char *const *cand, size_t n);
 /* Whole file into s (which it appends to). */
 struct err *str_read_file(struct str *s, const char *path);
-/* Write atomically: a temporary file beside it, then rename. */
+/* Write atomically: a temporary file beside it, then rename; but into a device or a pipe. */
 struct err *str_write_file(const char *path, const void *p, size_t n);
 /* A progress line on a terminal: "what [#####    ] 45 %", kept on one line. */
 void str_progress(FILE *f, const char *what, double done);

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 void str_addn(struct str *s, const char *text, size_t n)
@@ -111,17 +112,20 @@ struct err *str_read_file(struct str *s, const char *path)
 struct err *str_write_file(const char *path, const void *p, size_t n)
 {
 	struct str tmp = {0};
+	struct stat st;
+	bool device = stat(path, &st) == 0 && !S_ISREG(st.st_mode);     /* or a pipe: it stays */
 	str_addf(&tmp, "%s.%d.%llx.tmp", path, (int)getpid(), (unsigned long long)clock_ns());
 	struct err *e = NULL;
-	FILE *f = fopen(tmp.p, "wb");
+	FILE *f = fopen(device ? path : tmp.p, "wb");
 	if (!f) {
-		e = ERR(UNAVAILABLE, "cannot create '%s': %s", tmp.p, strerror(errno));
+		e = ERR(UNAVAILABLE, "cannot create '%s': %s", path, strerror(errno));
 	} else {
 		bool ok = fwrite(p, 1, n, f) == n;
 		ok = fclose(f) == 0 && ok;
-		if (!ok || rename(tmp.p, path) != 0) {
+		if (!ok || (!device && rename(tmp.p, path) != 0)) {
 			e = ERR(UNAVAILABLE, "cannot write '%s': %s", path, strerror(errno));
-			unlink(tmp.p);
+			if (!device)
+				unlink(tmp.p);
 		}
 	}
 	str_free(&tmp);

@@ -51,6 +51,8 @@ struct err *args_parse(const struct command *c, int argc, char **argv, char **fi
 			k++;
 		if (k == c->nopt)
 			return unknown(c, w);
+		if (!c->opt[k].value && eq)
+			return ERR(INVALID, "option '%.*s' of rondo %s takes no value", (int)(eq - w), w, c->name);
 		if (!c->opt[k].value)
 			*c->opt[k].str = "1";
 		else if (eq)

@@ -389,34 +389,47 @@ static double time_of(const struct bench *b, enum coll_kind k, int i, int a)
 	return k == COLL_all_reduce && b->op[OP_FRESH] && b->op[OP_PLACE] ? r->s[OP_FRESH][i][a] + r->s[OP_PLACE][i][a] : r->s[k][i][a];
 }
 
-/* The fastest algorithm of every size, thresholds where their curves cross: so a switch of algorithm takes no
- * latency back.  Another one must be better by a twentieth to be worth a switch. */
+/* Of all ways to give each size an algorithm, with as many switches as there are rules, the one that takes the least time (the
+ * product over all sizes), where a switch costs a twentieth: noise is worth none.  Then no switch would be better a size earlier
+ * or later, so the curves of the two cross between the sizes beside it.  There it is made: it takes no latency back. */
 static void rules_of(const struct bench *b, enum coll_kind k, struct coll_rule *rule)
 {
-	int n = 0, sizes = one_size((int)k) ? 1 : b->nsize, now = 0;
+	const double SWITCH = log(1.05);
+	double cost[MAX_SIZES][COLL_RULES][COLL_ALGOS];       /* up to this size, with so many switches, this algorithm in the end */
+	uint8_t from[MAX_SIZES][COLL_RULES][COLL_ALGOS], algo[MAX_SIZES];
+	int sizes = one_size((int)k) ? 1 : b->nsize, n = 0, last = 0, switches = 0;
 
-	memset(rule, 0, COLL_RULES * sizeof *rule);
-	for (int i = 0; i < sizes; i++) {
-		double s[COLL_ALGOS], p[COLL_ALGOS];
-		int best = 0;
-		for (int a = 1; a < COLL_ALGOS; a++) {
-			s[a] = time_of(b, k, i, a);
-			p[a] = i ? time_of(b, k, i - 1, a) : 0;
-			if (s[a] > 0 && (!best || s[a] < s[best]))
-				best = a;
-		}
-		if (!best || best == now || (now && s[best] > 0.95 * s[now]))
-			continue;
-		if (now) {
-			int64_t at = crossing(b->size[i - 1], b->size[i], p[now], s[now], p[best], s[best]);
-			if (n == COLL_RULES - 1 || (n && at <= rule[n - 1].below))
-				continue;
-			rule[n++] = (struct coll_rule){ at, (uint8_t)now };
-		}
-		now = best;
+	for (int i = 0; i < sizes; i++)
+		for (int s = 0; s < COLL_RULES; s++)
+			for (int a = 1; a < COLL_ALGOS; a++) {
+				double *c = &cost[i][s][a], t = time_of(b, k, i, a);
+				*c = i ? cost[i - 1][s][a] : s ? INFINITY : 0;
+				from[i][s][a] = (uint8_t)a;
+				for (int p = 1; p < COLL_ALGOS && i && s; p++)
+					if (p != a && cost[i - 1][s - 1][p] + SWITCH < *c) {
+						*c = cost[i - 1][s - 1][p] + SWITCH;
+						from[i][s][a] = (uint8_t)p;
+					}
+				*c += t > 0 ? log(t) : INFINITY;
+				if (i == sizes - 1 && *c < (last ? cost[i][switches][last] : INFINITY))
+					switches = s, last = a;
+			}
+	if (!last)
+		return;                   /* nothing was measured */
+	for (int i = sizes - 1; i >= 0; i--) {
+		int before = from[i][switches][last];
+		algo[i] = (uint8_t)last;
+		switches -= before != last;
+		last = before;
 	}
-	if (now)
-		rule[n] = (struct coll_rule){ INT64_MAX, (uint8_t)now };
+	memset(rule, 0, COLL_RULES * sizeof *rule);
+	for (int i = 1; i < sizes; i++) {
+		int p = algo[i - 1], a = algo[i];
+		int64_t at = p == a ? 0 : crossing(b->size[i - 1], b->size[i], time_of(b, k, i - 1, p), time_of(b, k, i, p), time_of(b, k, i - 1, a), time_of(b, k, i, a));
+		if (at > (n ? rule[n - 1].below : 0))
+			rule[n++] = (struct coll_rule){ at, (uint8_t)p };
+	}
+	rule[n] = (struct coll_rule){ INT64_MAX, algo[sizes - 1] };
 }
 
 static const char *human(int64_t n, char text[16])
@@ -556,7 +569,29 @@ static struct err *pick(const char *opt, const char *list, const char *const *na
 			return ERR(INVALID, "option '%s' has no '%s'%s", opt, w, args_hint(w, name, (size_t)n));
 		on[i] = true;
 	}
-	return NULL;
+	for (int i = 0; i < n; i++)
+		if (on[i])
+			return NULL;
+	return ERR(INVALID, "option '%s' names nothing", opt);
+}
+
+/* Is there something to measure, to draw and to write of what was named? */
+static struct err *fits(const struct bench *b, const struct bench_coll_opts *o)
+{
+	bool draws = false, compares = false;
+
+	for (int k = 0; k < OPS; k++) {
+		int n = 0;
+		for (int a = 0; a < COLL_ALGOS && b->op[k]; a++)
+			n += op_has(k, a) && (b->algo[a] || k >= OP_PASS);
+		if (b->op[k] && o->op && !n)
+			return ERR(INVALID, "'%s' cannot be done by '%s'", op_name[k], o->algo);
+		draws |= b->op[k] && !one_size(k);
+		compares |= k < COLL_COUNT && n > b->algo[COLL_auto];
+	}
+	if (o->plot && !draws)
+		return ERR(INVALID, "option '--plot': '%s' has one size only", o->op);
+	return o->write && !compares ? ERR(INVALID, "option '--write' needs a collective, and algorithms for it") : NULL;
 }
 
 struct err *bench_coll(const struct bench_coll_opts *o)
@@ -578,6 +613,8 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 		b.algo[COLL_auto] = false;
 	if (least > most)
 		return ERR(INVALID, "option '--min' is above '--max'");
+	if (least % 8)
+		return ERR(INVALID, "option '--min' cannot be '%s': a multiple of 8", o->least);
 	struct str folder = { 0 };
 	bool keeps = !o->write || conf_cache(&folder, true);
 	str_free(&folder);
@@ -585,7 +622,7 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 		return ERR(PRECONDITION, "RONDO_CACHE is '%s': there is no place for the table", conf_str(CONF_CACHE));
 	b.rounds = (int)rounds;
 	for (int64_t n = least; n <= most && b.nsize < MAX_SIZES; n *= o->fine || n < 64 ? 2 : 4)
-		b.size[b.nsize++] = n & ~(int64_t)7;
+		b.size[b.nsize++] = n;
 	TRY(coll_table_get(&b.table));
 	/* As one of several processes, of one PE each; else with threads. */
 	TRY(sym_boot_env(&boot));
@@ -605,6 +642,7 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 			goto out;
 		mpi = coll_mpi_ready(b.w);
 	}
+	TRY_GOTO(e, fits(&b, o), out);
 	b.npe = sym_npe(b.w);
 	int first = sym_first(b.w), started = 0;
 	if (b.npe < 2 || b.npe > MAX_PE) {

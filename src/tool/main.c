@@ -1,6 +1,7 @@
 /* The `rondo` command: one file per subcommand. */
 #include "tool.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -68,9 +69,10 @@ int main(int argc, char **argv)
 {
 	int status = 0;
 	struct err *e = run(argc, argv, &status);
+	if ((fflush(stdout) || ferror(stdout)) && !e)
+		e = ERR(UNAVAILABLE, "cannot write to standard output: %s", strerror(errno));
 	if (e) {
 		bool colour = isatty(2);
-		fflush(stdout);
 		fprintf(stderr, "rondo: %serror%s: %s\n", colour ? "\033[31m" : "", colour ? "\033[0m" : "", e->msg);
 		if (conf_int(CONF_LOG) >= LOG_DEBUG)
 			fprintf(stderr, "  made at %s:%d\n", e->file, e->line);
