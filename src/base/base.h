@@ -42,6 +42,7 @@ struct err {
 	const char *file;     /* where it was made, for debugging */
 	int line;
 	char *msg;            /* owned, NUL-terminated */
+	struct err_watch *watch;      /* NULL, or shared by its copies */
 };
 
 /* Make an error.  The text starts in lower case, says what failed first, puts
@@ -54,6 +55,10 @@ struct err *err_new(enum err_code code, const char *file, int line,
 struct err *err_wrap(struct err *e, const char *fmt, ...) PRINTF(2, 3);
 struct err *err_copy(const struct err *e);   /* owned; NULL gives NULL */
 void err_free(struct err *e);                /* NULL is fine */
+/* An error that may reach nobody: if it and all its copies are freed and none was heard, the log has "<what>: <message>";
+ * one such line in ten seconds is a warning, others are LOG_INFO.  Any thread; what must live for ever. */
+void err_watch(struct err *e, const char *what);
+void err_heard(const struct err *e);         /* somebody who will tell the user has it; NULL is fine */
 
 #define TRY(x) do { struct err *e_ = (x); if (e_) return e_; } while (0)
 #define TRY_GOTO(e, x, label) do { (e) = (x); if (e) goto label; } while (0)

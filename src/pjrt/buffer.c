@@ -260,6 +260,7 @@ struct err *pjrt_Buffer_IsOnCpu(struct pjrt_Buffer_IsOnCpu *a)
 struct err *pjrt_Buffer_ReadyEvent(struct pjrt_Buffer_ReadyEvent *a)
 {
 	a->event = rt_event_ref(rt_buffer_ready(a->buffer->rt));
+	rt_event_ask(a->event);
 	return NULL;
 }
 

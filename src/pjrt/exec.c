@@ -353,6 +353,7 @@ struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *
 		if (x->python) {        /* its Python functions are kept until the run has ended */
 			atomic_fetch_add(&x->refs, 1);
 			rt_event_on_ready(done[d], run_ended, x);
+			rt_event_ask(done[d]);  /* and what they raise, JAX has told */
 		}
 		if (a->device_complete_events)
 			a->device_complete_events[d] = done[d];

@@ -334,6 +334,7 @@ struct rt_event *rt_buffer_to_host(struct rt_buffer *b, int64_t off, int64_t n, 
 		store_unref(s);
 		return failed(ERR(OUT_OF_RANGE, "bytes %lld..%lld of a buffer of %lld bytes", (long long)off, (long long)(off + n), (long long)rt_shape_bytes(&b->shape)));
 	}
+	rt_event_ask(b->ready);
 	return copy_start(b, s, (size_t)off, (size_t)n, NULL, dst);
 }
 

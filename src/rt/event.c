@@ -17,6 +17,7 @@ struct rt_event *rt_event_new(void)
 	atomic_init(&e->state, 0);
 	atomic_init(&e->waiters, 0);
 	atomic_flag_clear_explicit(&e->lock, memory_order_relaxed);
+	e->asked = false;
 	e->err = NULL;
 	e->cb = NULL;
 	return e;
@@ -43,6 +44,8 @@ void rt_event_set(struct rt_event *e, struct err *error)
 	spin_lock(&e->lock);
 	assert(!atomic_load(&e->state));
 	e->err = error;
+	if (e->asked)
+		err_heard(error);
 	struct callback *cb = e->cb, *turn = NULL, *next;
 	e->cb = NULL;
 	atomic_store(&e->state, error ? 2 : 1);
@@ -64,12 +67,38 @@ void rt_event_set(struct rt_event *e, struct err *error)
 
 bool rt_event_ready(const struct rt_event *e) { return atomic_load_explicit(&e->state, memory_order_acquire) != 0; }
 
-struct err *rt_event_error(const struct rt_event *e)
+static struct err *event_error(const struct rt_event *e)
 {
 	return atomic_load_explicit(&e->state, memory_order_acquire) == 2 ? err_copy(e->err) : NULL;
 }
 
+struct err *rt_event_error(const struct rt_event *e)
+{
+	struct err *error = event_error(e);
+
+	err_heard(error);
+	return error;
+}
+
+void rt_event_ask(struct rt_event *e)
+{
+	if (atomic_load_explicit(&e->state, memory_order_acquire) == 1)
+		return;
+	spin_lock(&e->lock);
+	e->asked = true;
+	err_heard(e->err);
+	spin_unlock(&e->lock);
+}
+
 struct err *rt_event_wait(struct rt_event *e)
+{
+	struct err *error = event_wait(e);
+
+	err_heard(error);
+	return error;
+}
+
+struct err *event_wait(struct rt_event *e)
 {
 	for (int i = 0; i < 200 && !rt_event_ready(e); i++)
 		sym_pause();
@@ -79,7 +108,7 @@ struct err *rt_event_wait(struct rt_event *e)
 			sym_sleep(&e->state, 0, -1);
 		atomic_fetch_sub(&e->waiters, 1);
 	}
-	return rt_event_error(e);
+	return event_error(e);
 }
 
 void rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *user), void *user)
@@ -99,5 +128,5 @@ void rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *u
 		spin_unlock(&e->lock);
 		free(cb);
 	}
-	fn(rt_event_error(e), user);
+	fn(event_error(e), user);
 }

@@ -198,9 +198,11 @@ struct rt_event {
 	_Atomic uint32_t state;       /* 0 pending, 1 ready, 2 error */
 	_Atomic int waiters;
 	atomic_flag lock;
+	bool asked;                   /* whoever asked hears of an error */
 	struct err *err;
 	struct callback *cb;
 };
+struct err *event_wait(struct rt_event *e);            /* rt_event_wait for one who passes the error on */
 
 static inline void spin_lock(atomic_flag *f)
 {

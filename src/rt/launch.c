@@ -45,16 +45,18 @@ static void launch_unref(struct launch *l)
 static struct err *launch_fail(struct launch *l, struct err *e)
 {
 	spin_lock(&l->lock);
-	if (!l->err)
+	if (!l->err) {
 		l->err = e;
-	else
-		err_free(e);
-	e = err_copy(l->err);
+		err_watch(e, "a launch has failed and nobody has read its results");
+		e = NULL;
+	}
+	struct err *why = err_copy(l->err);
 	spin_unlock(&l->lock);
+	err_free(e);
 	if (!atomic_exchange(&l->stop, 1) && l->x->comm)
 		for (int i = 0; i < l->x->nlocal; i++)
 			sym_ring(l->x->c->world, l->x->dev[i]->id);
-	return e;
+	return why;
 }
 
 /* Memory for the outputs that have none yet, and the program zone. */
@@ -152,7 +154,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	struct err *e = NULL;
 
 	for (uint32_t k = 0; k < p->nwait; k++) {
-		struct err *w = rt_event_wait(p->wait[k]);
+		struct err *w = event_wait(p->wait[k]);
 		rt_event_unref(p->wait[k]);
 		if (w && !e)
 			e = w;

@@ -54,6 +54,9 @@ void rt_event_set(struct rt_event *e, struct err *error);  /* error is taken; NU
 bool rt_event_ready(const struct rt_event *e);
 struct err *rt_event_error(const struct rt_event *e);      /* fresh copy; NULL = success (or not ready) */
 struct err *rt_event_wait(struct rt_event *e);             /* blocks; fresh copy of the error */
+/* The error of a launch is logged when the last event that holds it, or an error that comes of it, goes and nobody has
+ * waited, looked, read an array, or asked: a callback by itself is no asking. */
+void rt_event_ask(struct rt_event *e);
 void rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *user), void *user);   /* error: the callback's */
 
 /* --- buffer.c ----------------------------------------------------------- */

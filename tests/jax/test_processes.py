@@ -141,8 +141,18 @@ def test_death(what, victim, tmp_path):
         assert m and code == 0, text + err
         assert float(m[1]) < 2, text
         assert f"process {victim} (pid " in m[2] and "has died" in m[2] and program in m[2] and "faults.py:" in m[2], m[2]
+        assert "nobody has read" not in err, err
     new = (set(os.listdir("/dev/shm")) | set(os.listdir("/tmp"))) - files
     assert not [f for f in new if "rondo" in f], new
+
+
+@needs_rondo
+def test_death_that_nobody_asks_about_is_logged_once(tmp_path):
+    out = run(3, 1, "faults", "unread", 1, tmp_path / "moment")
+    for code, text, err in (out[0], out[2]):
+        assert code == 0 and "went on" in text, text + err
+        assert err.count("rondo: a launch has failed and nobody has read its results: ") == 1, err
+        assert re.search(r"process 1 \(pid \d+\) has died", err), err
 
 
 @needs_rondo

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -269,6 +270,77 @@ static void customs(void **state)
 	rt_exec_unref(x);
 }
 
+/* What a launch whose error reaches nobody leaves in the log: how many lines. */
+static int logged(void (*body)(struct rt_exec *x, struct rt_buffer *a), struct rt_exec *x, struct rt_buffer *a)
+{
+	char text[4096];
+	int old = dup(2), fd = memfd_create("log", 0), n = 0;
+
+	dup2(fd, 2);
+	body(x, a);
+	dup2(old, 2);
+	ssize_t got = pread(fd, text, sizeof text - 1, 0);
+	text[MAX(got, 0)] = 0;
+	for (char *p = text; (p = strstr(p, "nobody has read its results: train.py:7 call: refused\n")); p++)
+		n++;
+	close(old);
+	close(fd);
+	return n;
+}
+
+static void drop(struct rt_buffer *b, struct rt_event *done)
+{
+	_Atomic int n = 0;
+
+	rt_event_on_ready(done, count, &n);     /* as jaxlib does, and keeps what it hears to itself */
+	rt_event_unref(done);
+	rt_buffer_unref(b);
+	while (!n)
+		usleep(100);
+	usleep(1000);
+}
+
+static void unread(struct rt_exec *x, struct rt_buffer *a)
+{
+	struct rt_buffer *b, *c;
+	struct rt_event *db, *dc;
+
+	ok(rt_exec_run(x, &a, NULL, 0, 0, &b, &db));
+	ok(rt_exec_run(x, &b, NULL, 0, 0, &c, &dc));
+	drop(b, db);
+	drop(c, dc);
+}
+
+static void read_last(struct rt_exec *x, struct rt_buffer *a)
+{
+	struct rt_buffer *b, *c;
+	struct rt_event *db, *dc;
+	float v[4];
+
+	ok(rt_exec_run(x, &a, NULL, 0, 0, &b, &db));
+	ok(rt_exec_run(x, &b, NULL, 0, 0, &c, &dc));
+	drop(b, db);
+	struct rt_event *read = rt_buffer_to_host(c, 0, 16, v);
+	while (!rt_event_ready(read))
+		usleep(100);
+	rt_event_unref(read);
+	drop(c, dc);
+}
+
+static void unheard(void **state)
+{
+	struct rt_exec *x = load(custom, dev0);
+	float v[4] = { 1, 2, 3, 4 };
+	struct rt_buffer *a = vec(0, 4, v);
+
+	rt_custom_register("negate", handler, "no");
+	assert_int_equal(logged(read_last, x, a), 0);
+	assert_int_equal(logged(unread, x, a), 1);
+	assert_int_equal(logged(unread, x, a), 0);       /* soon after */
+	rt_buffer_unref(a);
+	rt_exec_unref(x);
+}
+
 struct thread { pthread_t t; struct rt_exec *x; int seed; };
 
 static void *hammer(void *v)
@@ -412,7 +484,7 @@ int main(void)
 {
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(inline_run), cmocka_unit_test(queued), cmocka_unit_test(donation), cmocka_unit_test(strides),
-		cmocka_unit_test(errors), cmocka_unit_test(customs), cmocka_unit_test(threads), cmocka_unit_test(workers), cmocka_unit_test(forked), cmocka_unit_test(speed),
+		cmocka_unit_test(errors), cmocka_unit_test(customs), cmocka_unit_test(unheard), cmocka_unit_test(threads), cmocka_unit_test(workers), cmocka_unit_test(forked), cmocka_unit_test(speed),
 	};
 
 	return cmocka_run_group_tests(t, setup, teardown);

@@ -76,6 +76,15 @@ try:
     if what == "permute":
         soon(die)
         sharded(permutes)(x).block_until_ready()
+    elif what == "unread":            # nobody asks for the result
+        soon(die)
+        y = sharded(permutes)(x)
+        y = f(f(y))
+        while not os.path.exists(file):
+            time.sleep(0.01)
+        time.sleep(1)
+        print("went on", flush=True)
+        sys.exit(0)
     elif what == "sum":
         soon(die)
         sharded(sums)(x).block_until_ready()
