@@ -122,10 +122,8 @@ struct err *grant_end(const struct call *q, struct loan *l, void *y, int64_t n, 
 struct err *loan_exchange(const struct call *q, size_t off, size_t other, size_t *at, size_t *to);
 /* The next message of every other member is there, or will not come: who waits for one after the other wakes for each. */
 struct err *expect_all(const struct call *q);
-/* READY to all others, and theirs: all of them have done with what this PE lent, and what they put here is there. */
+/* All of them have done with what this PE lent, and what they put here is there. */
 struct err *ready_all(const struct call *q);
-/* Done with what the others lent; wait until they are done with what this PE lent. */
-struct err *loan_give_back(const struct call *q);
 
 /* Rows of inner bytes, step bytes apart. */
 struct strided { char *p; int64_t inner, step; };

@@ -39,7 +39,7 @@ static struct err *blocks_direct(const struct call *q, const struct blocks *b)
 		int j = rank_after(q, k);
 		stream(q->ep, to_of(b, j), 0, q->pe[j], at[j] + (size_t)(q->me * b->send), (struct strided){ NULL, b->from.inner, b->from.step }, 0, b->n);
 	}
-	e = loan_give_back(q);
+	e = ready_all(q);
 out:
 	loan_end(&l);
 	return e;
@@ -308,9 +308,6 @@ static struct err *permute_rotate(const struct call *all, const struct cycle *c,
 	for (int k = 0; k < q.n; k++)
 		here &= to[k] != (size_t)ELSEWHERE;
 	*done = here;
-	for (int k = 0; k < q.n && !here; k++)
-		if (k != q.me)
-			sym_return(q.ep, q.pe[k], false);
 	if (!here)
 		return NULL;
 	for (int64_t o = lo; o < hi; o += SOME) {
@@ -390,18 +387,14 @@ out:
 
 struct err *move_barrier(const struct call *q)
 {
-	struct sym_msg m[MAX_ROW];
-	int pe[MAX_ROW], n = others_of(q, pe);
+	struct sym_msg m;
 
-	if (q->algo != COLL_doubling) {   /* one message to all */
-		TRY(sym_exchange(q->ep, pe, n, q->site, "", 0, m));
-		sym_return_all(q->ep, pe, n);
-		return NULL;
-	}
+	if (q->algo != COLL_doubling)     /* one message to all */
+		return ready_all(q);
 	for (int d = 1; d < q->n; d *= 2) {
 		int to = q->pe[rank_after(q, d)], from = q->pe[rank_after(q, q->n - d)];
 		TRY(sym_slot_put(q->ep, to, q->site, "", 0));
-		TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, m));
+		TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, &m));
 		sym_return(q->ep, from, false);
 	}
 	return NULL;

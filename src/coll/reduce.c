@@ -18,32 +18,28 @@ static void all_take(void *v, const struct where *w, int64_t at, int64_t o, int6
 	acc_all(u->a, u->q->ep, w, u->q->n, at, u->y + o, n);
 }
 
-/* One message to each of the others: all write into the others' heaps and read what has come into their own. */
-static struct err *all_slot(const struct call *q, const struct coll_red *r, const char *x, char *y, int64_t n)
+/* One message to each of the others, or to all of them. */
+static struct err *all_slot(const struct call *q, const struct coll_red *r, const char *x, char *y, int64_t count, int64_t n)
 {
-	int others[MAX_ROW], last = others_of(q, others), first = last - q->me;
-	struct sym_msg m[MAX_ROW];        /* rank j: m[(first + j) % n] */
+	struct sym_msg m[MAX_ROW];
 	kern_strip *pair = acc_pair(q->c, r, q->n);
 	char sum[SYM_SHORT];
 
-	TRY(sym_exchange(q->ep, others, last, q->site, x, (size_t)n, m));
-	m[last].data = x;
+	TRY(sym_exchange(q->ep, q->pe, q->n, q->me, q->site, x, (size_t)n, m));
 	if (pair && n <= SYM_SHORT) {
-		const void *left = m[first].data;
-		for (int j = 1, k = first; j <= last; j++, left = sum) {
-			k = k < last ? k + 1 : 0;
-			pair(n / dtype_info[r->dtype].bytes, j < last ? sum : y, left, m[k].data, NULL);
-		}
-	} else {
-		struct where w[MAX_ROW];
-		struct acc a;
-		for (int j = 0, k = first; j <= last; j++, k = k < last ? k + 1 : 0)
-			w[j] = (struct where){ m[k].data, -1, 0 };
-		acc_init(&a, r, q->n);
-		acc_all(&a, q->ep, w, q->n, 0, y, n);
-		acc_fini(&a);
+		const void *left = m[0].data;
+		for (int j = 1; j < q->n; j++, left = sum)
+			pair(count, j < q->n - 1 ? sum : y, left, m[j].data, NULL);
+		return NULL;
 	}
-	sym_return_all(q->ep, others, last);
+	struct where w[MAX_ROW];
+	struct acc a;
+
+	for (int j = 0; j < q->n; j++)
+		w[j] = (struct where){ m[j].data, -1, 0 };
+	acc_init(&a, r, q->n);
+	acc_all(&a, q->ep, w, q->n, 0, y, n);
+	acc_fini(&a);
 	return NULL;
 }
 
@@ -59,7 +55,7 @@ static struct err *all_loan(const struct call *q, const struct acc *a, const cha
 	for (int k = 0; k < q->n; k++)
 		w[k] = (struct where){ NULL, q->pe[k], at[k] };
 	acc_all(a, q->ep, w, q->n, 0, y, n);
-	e = loan_give_back(q);
+	e = ready_all(q);
 out:
 	loan_end(&l);
 	return e;
@@ -106,9 +102,6 @@ static struct err *all_two_shot(const struct call *q, const struct acc *a, const
 		here &= to[k] != (size_t)ELSEWHERE && (q->n > 2 || n >= LITTLE || to[k] == at[k]);
 	}
 	if (near && !here) {
-		for (int k = 0; k < q->n; k++)
-			if (k != q->me)
-				sym_return(q->ep, q->pe[k], false);
 		later = t;
 		e = flow_stage(q, f);
 		goto out;
@@ -419,7 +412,7 @@ struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t c
 	struct err *e;
 
 	if (q->algo == COLL_slot && n <= SYM_SLOT) {
-		TRY(all_slot(q, r, x, y, n));
+		TRY(all_slot(q, r, x, y, count, n));
 		if (t)
 			t->run(t->user, y, t->out, 0, n);
 		return NULL;
@@ -507,7 +500,7 @@ static struct err *part_loan(const struct call *q, const struct acc *a, int64_t 
 	}
 	if (parts)
 		*t = NULL;
-	e = loan_give_back(q);
+	e = ready_all(q);
 out:
 	loan_end(&l);
 	return e;

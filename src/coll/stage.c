@@ -66,49 +66,24 @@ struct err *expect_all(const struct call *q)
 
 struct err *loan_exchange(const struct call *q, size_t off, size_t other, size_t *at, size_t *to)
 {
-	struct sym_msg m;
+	size_t own[2] = { off, other };
+	struct sym_msg m[MAX_ROW];
 
-	for (int k = 1; k < q->n; k++)
-		TRY(sym_tell(q->ep, q->pe[rank_after(q, k)], q->site, SYM_LEND, off, other));
-	TRY(expect_all(q));
-	for (int k = 1; k < q->n; k++) {
-		int j = rank_after(q, k);
-		TRY(sym_recv(q->ep, q->pe[j], q->site, SYM_LEND, &m));
-		at[j] = m.off;
+	TRY(sym_exchange(q->ep, q->pe, q->n, q->me, q->site, own, sizeof own, m));
+	for (int k = 0; k < q->n; k++) {
+		const size_t *its = m[k].data;
+		at[k] = its[0];
 		if (to)
-			to[j] = m.n;
+			to[k] = its[1];
 	}
-	at[q->me] = off;
-	if (to)
-		to[q->me] = other;
 	return NULL;
-}
-
-struct err *loan_give_back(const struct call *q)
-{
-	int pe[MAX_ROW], n = others_of(q, pe);
-
-	for (int k = 0; k < n; k++)
-		sym_return(q->ep, pe[k], true);
-	return sym_settle(q->ep, pe, n);
 }
 
 struct err *ready_all(const struct call *q)
 {
-	struct sym_msg m;
+	struct sym_msg m[MAX_ROW];
 
-	for (int k = 1; k < q->n; k++) {
-		int pe = q->pe[rank_after(q, k)];
-		sym_return(q->ep, pe, false);
-		TRY(sym_tell(q->ep, pe, q->site, SYM_READY, 0, 0));
-	}
-	TRY(expect_all(q));
-	for (int k = 1; k < q->n; k++) {
-		int pe = q->pe[rank_after(q, k)];
-		TRY(sym_recv(q->ep, pe, q->site, SYM_READY, &m));
-		sym_return(q->ep, pe, false);
-	}
-	return NULL;
+	return sym_exchange(q->ep, q->pe, q->n, q->me, q->site, "", 0, m);
 }
 
 void stream(struct sym_ep *ep, struct strided dst, int64_t di, int pe, size_t off, struct strided src, int64_t si, int64_t n)

@@ -102,6 +102,9 @@ static inline CHAN_LINE *chan_take(struct chan *c)
 	return l;
 }
 
+/* All lines taken are returned, as the next line will say. */
+static inline void chan_done(struct chan *c) { c->done = c->rx; }
+
 /* Is there a return that the peer was not told of?  It is told now, by the word (its value: chan_tick(c, done)). */
 static inline bool chan_owes(struct chan *c)
 {
@@ -111,10 +114,10 @@ static inline bool chan_owes(struct chan *c)
 	return owes;
 }
 
-/* All lines taken are returned.  True if the word must be written now. */
+/* chan_done.  True if the word must be written now. */
 static inline bool chan_return(struct chan *c, bool now)
 {
-	c->done = c->rx;
+	chan_done(c);
 	return (now || c->done - c->told > CHAN_RING / 2) && chan_owes(c);
 }
 

@@ -1,4 +1,4 @@
-/* Endpoints: messages over pair channels.  Every wait is for a word in the waiter's own heap that one peer writes. */
+/* Endpoints: messages over pair channels.  A wait is for a word that one peer writes: in the waiter's own heap, but for posts. */
 #include <sched.h>
 #include <stdlib.h>
 
@@ -165,6 +165,26 @@ static void tell_returns(struct sym_ep *ep)
 	}
 }
 
+static inline struct sym_line *post_at(struct sym_control *c, int lane, uint64_t tick) { return &c->post[lane][tick % SYM_POSTS]; }
+
+/* What pe posts when this PE has made as many as now. */
+static inline uint64_t post_tick(const struct sym_ep *ep, int pe) { return ep->post[pe] + ep->posts; }
+
+static inline bool posted(const struct sym_ep *ep, int pe, uint64_t tick)
+{
+	return atomic_load_explicit(&post_at(ep->to[pe].control, ep->lane, tick)->first, memory_order_acquire) == tick;
+}
+
+/* The peer's next post, if it has made it: it waits for this PE's. */
+static const struct sym_line *ahead(const struct sym_ep *ep, int pe)
+{
+	uint64_t tick = ep->met ? post_tick(ep, pe) + 1 : 0;
+
+	return ep->met && posted(ep, pe, tick) ? post_at(ep->to[pe].control, ep->lane, tick) : NULL;
+}
+
+static struct err *diverged(struct sym_ep *ep, int pe, uint32_t site, const struct sym_line *l);
+
 /* After a look in vain: pass the time until the next one. */
 static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, uint32_t site)
 {
@@ -183,6 +203,9 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 		tell_returns(ep);
 	if (many)
 		show_cpu(ep);
+	const struct sym_line *post = waited > 0 ? ahead(ep, peer) : NULL;
+	if (post)
+		return diverged(ep, peer, site, post);
 	if (world->patience && waited > world->patience)
 		return late(ep, peer, site, waited, true);
 	if (waited > WARN_S && !w->warned) {
@@ -212,15 +235,11 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 
 enum { AHEAD = 2 };               /* lines */
 
-/* The rest of a line is written. */
-static inline void line_done(struct sym_ep *ep, int pe, struct sym_line *l, uint64_t tick)
+/* Nobody looks at that line yet: it can be had meanwhile, and will be written where it is. */
+static inline void own_line(const struct sym_ep *ep, const struct sym_line *l)
 {
-	atomic_store_explicit(&l->last, tick, memory_order_relaxed);
-	atomic_store_explicit(&l->first, tick, memory_order_release);
-	sym_notify_at(ep->world, pe, ep->to[pe].control);
-	/* Nobody looks at that line yet: it can be had meanwhile, and will be written where it is. */
 	if (ep->spins >= SYM_BRISK)
-		sym_own(&ep->to[pe].from->ring[chan_slot(ep->chan[pe].tx + AHEAD)]);
+		sym_own(l);
 }
 
 /* n: bytes of a slot message; longer ones are in the slot, or at src for PEs that are not mapped. */
@@ -235,7 +254,10 @@ static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, 
 		memcpy(l->w, w, sizeof l->w);
 		l->ack = ack;
 		l->n = n;
-		line_done(ep, pe, l, tick);
+		atomic_store_explicit(&l->last, tick, memory_order_relaxed);
+		atomic_store_explicit(&l->first, tick, memory_order_release);
+		sym_notify_at(ep->world, pe, ep->to[pe].control);
+		own_line(ep, &to->ring[chan_slot(ep->chan[pe].tx + AHEAD)]);
 	} else {
 		uint64_t v[8] = { tick, what, w[0], w[1], w[2], w[3], (uint64_t)n << 32 | ack, tick };
 		size_t off = FROM_ME(ep, ring) + slot * sizeof(struct sym_line);
@@ -406,6 +428,38 @@ static inline void few(void *to, const char *from, size_t n)
 			d[n - 1] = from[n - 1];
 }
 
+/* What a line says, and what there is beyond it.  The line goes first: its way and that of the pieces are one. */
+static inline void short_fill(struct sym_line *l, uint64_t tick, uint64_t what, uint32_t ack, const char *src, size_t n)
+{
+	few(l->w, src, MIN(n, SYM_INLINE));
+	l->what = what;
+	l->ack = ack;
+	l->n = (uint32_t)n | (n > SYM_INLINE ? IN_PIECES : 0);
+	atomic_store_explicit(&l->last, tick, memory_order_relaxed);
+	atomic_store_explicit(&l->first, tick, memory_order_release);
+}
+
+static void pieces_fill(struct sym_line *l, uint64_t tick, const char *src, size_t n)
+{
+	struct sym_piece *p = l->piece;
+
+	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE, p++) {
+		if (n - o >= SYM_PIECE)
+			memcpy(p->w, src + o, SYM_PIECE);
+		else
+			memcpy(p->w, src + o, n - o);
+		atomic_store_explicit(&p->tick, tick, memory_order_release);
+	}
+}
+
+static inline void own_pieces(const struct sym_line *l, size_t n)
+{
+	const struct sym_piece *p = l->piece;
+
+	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE)
+		sym_own(p++);
+}
+
 /* A short message to a PE whose heap is mapped.  One time in SAMPLE the way to the answer is measured, see brisk; longer ones
  * than BRIEF take as long to write. */
 static inline void short_write(struct sym_ep *ep, int pe, uint64_t what, const char *src, size_t n)
@@ -414,38 +468,25 @@ static inline void short_write(struct sym_ep *ep, int pe, uint64_t what, const c
 	uint64_t tick;
 	uint32_t slot = chan_send(&ep->chan[pe], &tick);
 	struct sym_from *to = ep->to[pe].from;
-	struct sym_line *l = &to->ring[slot];
-	struct sym_piece *p = l->piece;
+	const struct sym_line *next = &to->ring[chan_slot(ep->chan[pe].tx + AHEAD)];
 
-	few(l->w, src, MIN(n, SYM_INLINE));
-	l->what = what;
-	l->ack = ep->chan[pe].done;
-	l->n = (uint32_t)n | (n > SYM_INLINE ? IN_PIECES : 0);
-	/* The line goes first: its way and that of the pieces are one. */
-	line_done(ep, pe, l, tick);
+	short_fill(&to->ring[slot], tick, what, ep->chan[pe].done, src, n);
+	sym_notify_at(ep->world, pe, ep->to[pe].control);
+	own_line(ep, next);
 	if (!(ep->lines++ % SAMPLE))
 		ep->asked_at = clock_s();
 	ep->asked = n <= BRIEF;
 	if (n <= SYM_INLINE)
 		return;
-	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE, p++) {
-		if (n - o >= SYM_PIECE)
-			memcpy(p->w, src + o, SYM_PIECE);
-		else
-			memcpy(p->w, src + o, n - o);
-		atomic_store_explicit(&p->tick, tick, memory_order_release);
-	}
-	sym_notify(ep->world, pe);
-	p = to->ring[chan_slot(ep->chan[pe].tx + AHEAD)].piece;
-	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE)
-		sym_own(p++);
+	pieces_fill(&to->ring[slot], tick, src, n);
+	sym_notify_at(ep->world, pe, ep->to[pe].control);
+	own_pieces(next, n);
 }
 
 /* Put together what came in pieces. */
-static struct err *pieces_read(struct sym_ep *ep, int pe, uint32_t site, uint32_t slot, const struct sym_line *l, size_t n, uint64_t tick, struct sym_msg *out)
+static struct err *pieces_read(struct sym_ep *ep, int pe, uint32_t site, char **in, const struct sym_line *l, size_t n, uint64_t tick, struct sym_msg *out)
 {
 	const struct sym_piece *p = l->piece;
-	char **in = &ep->in[pe][slot];
 	struct err *e = NULL;
 
 	if (n > SYM_SHORT)
@@ -554,13 +595,13 @@ static void brisk(struct sym_ep *ep, const struct chan *c)
 
 enum { ALL = -2, REST = -1 };     /* all lines are there; all that will come */
 
-/* One of pe whose next line is not there, but may come, if possible of this core. */
+/* One of pe, but for this one, whose next line is not there, but may come, if possible of this core. */
 static inline int missing(const struct sym_ep *ep, const int *pe, int n)
 {
 	int who = ALL;
 
 	for (int i = 0; i < n; i++)
-		if (__builtin_expect(!chan_arrived(&ep->chan[pe[i]]), 0)) {
+		if (__builtin_expect(!chan_arrived(&ep->chan[pe[i]]), 0) && pe[i] != ep->pe) {
 			if (chan_left(&ep->chan[pe[i]])) {
 				who = MAX(who, REST);
 				continue;
@@ -606,7 +647,7 @@ static inline struct err *take(struct sym_ep *ep, int pe, uint32_t site, enum sy
 	if (__builtin_expect(l->what != want, 0))
 		return diverged(ep, pe, site, l);
 	if (l->n & IN_PIECES)
-		return pieces_read(ep, pe, site, slot, l, l->n & ~IN_PIECES, chan_tick(c, c->rx), out);
+		return pieces_read(ep, pe, site, &ep->in[pe][slot], l, l->n & ~IN_PIECES, chan_tick(c, c->rx), out);
 	out->off = l->w[0];
 	out->n = v == SYM_SLOT_MSG ? l->n : l->w[1];
 	out->data = l->n <= SYM_INLINE ? (const void *)l->w : ep->from[pe].slot[slot];
@@ -638,23 +679,115 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	return take(ep, pe, site, v, want, out);
 }
 
-struct err *sym_exchange(struct sym_ep *ep, const int *pe, int npe, uint32_t site, const void *src, size_t n, struct sym_msg *out)
+/* --- posts ------------------------------------------------------------------ */
+
+/* What each PE tells all others alike it writes once, in its own heap, and they read it there: one line changes hands
+ * instead of one for each two PEs.  The first such exchange of a launch goes through the channels: who has heard from all
+ * of them knows that they have done with the posts of all launches before, and how many these were.  Who has read the n-th
+ * post of all others, which they wrote when they had done with those before it, may overwrite all its posts but that one.
+ * The place of the one after the next is asked for ahead. */
+
+/* As `missing`.  Whose next line came before its post is somewhere else. */
+static inline int not_posted(const struct sym_ep *ep, const int *pe, int n)
+{
+	int who = ALL;
+
+	for (int i = 0; i < n; i++) {
+		uint64_t tick = post_tick(ep, pe[i]);
+		if (__builtin_expect(posted(ep, pe[i], tick), 1))
+			continue;
+		if (chan_left(&ep->chan[pe[i]]) || (chan_arrived(&ep->chan[pe[i]]) && !posted(ep, pe[i], tick))) {
+			who = MAX(who, REST);
+			continue;
+		}
+		who = pe[i];
+		if (beside(ep, who))
+			break;
+	}
+	return who;
+}
+
+static struct err *post_missing(struct sym_ep *ep, int pe, uint32_t site)
+{
+	const struct chan *c = &ep->chan[pe];
+
+	return chan_arrived(c) ? diverged(ep, pe, site, &c->in[chan_slot(c->rx + 1)]) : absent(ep, pe, site);
+}
+
+static struct err *post_exchange(struct sym_ep *ep, const int *pe, int npe, uint32_t site, const char *src, size_t n, struct sym_msg *out)
+{
+	uint64_t what = at_site(ep, site, SYM_SLOT_MSG), tick = ++ep->posts;
+	struct sym_line *l = post_at(ep->me, ep->lane, tick);
+	struct err *e = NULL;
+	int who = REST;
+
+	short_fill(l, tick, what, 0, src, n);
+	if (n > SYM_INLINE)
+		pieces_fill(l, tick, src, n);
+	own_line(ep, post_at(ep->me, ep->lane, tick + AHEAD));
+	for (int k = 0; k < npe; k++) {
+		struct sym_control *its = ep->to[pe[k]].control;
+		__builtin_prefetch(post_at(its, ep->lane, post_tick(ep, pe[k])));      /* on their way together */
+		if (pe[k] != ep->pe)
+			sym_notify_at(ep->world, pe[k], its);
+	}
+	ep->asked = false;
+	WAIT(e, (who = not_posted(ep, pe, npe)) < 0, who, site);
+	TRY(e);
+	for (int k = 0; k < npe; k++) {
+		tick = post_tick(ep, pe[k]);
+		l = post_at(ep->to[pe[k]].control, ep->lane, tick);
+		if (__builtin_expect(who == REST, 0) && !posted(ep, pe[k], tick))
+			return post_missing(ep, pe[k], site);
+		if (__builtin_expect(l->what != what, 0))
+			return diverged(ep, pe[k], site, l);
+		if (n > SYM_INLINE && pe[k] != ep->pe)
+			TRY(pieces_read(ep, pe[k], site, &ep->in[pe[k]][SYM_RING + tick % SYM_POSTS], l, l->n & ~IN_PIECES, tick, &out[k]));
+		else
+			out[k] = (struct sym_msg){ l->w[0], n, n > SYM_INLINE ? src : (const void *)l->w };
+	}
+	return NULL;
+}
+
+static struct err *pair_exchange(struct sym_ep *ep, const int *pe, int npe, int me, uint32_t site, const void *src, size_t n, struct sym_msg *out)
 {
 	uint64_t what = at_site(ep, site, SYM_SLOT_MSG);
 	bool all = false;
 
+	if ((unsigned)me >= (unsigned)npe || pe[me] != ep->pe)
+		return ERR(INVALID, "an exchange of %d PEs of which PE %d is not number %d", npe, ep->pe, me);
+	for (int i = 1; i < npe; i++) {
+		int to = pe[me + i < npe ? me + i : me + i - npe];
+		if (n <= SYM_SHORT && is_pe(ep, to) && ep->to[to].from) {
+			TRY(credit(ep, to));
+			short_write(ep, to, what, src, n);
+		} else
+			TRY(sym_slot_put(ep, to, site, src, n));
+	}
+	if (npe > 2)
+		TRY(expect(ep, pe, npe, site, &all));
+	out[me] = (struct sym_msg){ 0, n, src };
+	for (int k = 0; k < npe; k++)
+		if (k != me)
+			TRY(all ? take(ep, pe[k], site, SYM_SLOT_MSG, what, &out[k]) : sym_recv(ep, pe[k], site, SYM_SLOT_MSG, &out[k]));
+	for (int k = 0; k < npe; k++)     /* now that nothing is waited for: who waits tells of returns */
+		if (k != me)
+			chan_done(&ep->chan[pe[k]]);
+	return NULL;
+}
+
+struct err *sym_exchange(struct sym_ep *ep, const int *pe, int npe, int me, uint32_t site, const void *src, size_t n, struct sym_msg *out)
+{
+	bool posts = npe > 2 && npe == ep->world->npe && n <= SYM_SHORT && !ep->world->tr;
+
 	if (n && !src)
 		return no_message(n);
-	for (int k = 0; k < npe; k++)
-		if (n <= SYM_SHORT && is_pe(ep, pe[k]) && ep->to[pe[k]].from) {
-			TRY(credit(ep, pe[k]));
-			short_write(ep, pe[k], what, src, n);
-		} else
-			TRY(sym_slot_put(ep, pe[k], site, src, n));
-	if (npe > 1)
-		TRY(expect(ep, pe, npe, site, &all));
-	for (int k = 0; k < npe; k++)
-		TRY(all ? take(ep, pe[k], site, SYM_SLOT_MSG, what, &out[k]) : sym_recv(ep, pe[k], site, SYM_SLOT_MSG, &out[k]));
+	if (posts && ep->met)
+		return post_exchange(ep, pe, npe, site, src, n, out);
+	TRY(pair_exchange(ep, pe, npe, me, site, src, n, out));
+	for (int k = 0; k < npe && posts; k++)
+		ep->post[pe[k]] = atomic_load_explicit(&ep->to[pe[k]].control->seat[ep->lane].posts, memory_order_relaxed) - ep->posts;
+	ep->met |= posts;
 	return NULL;
 }
 
@@ -664,12 +797,6 @@ void sym_return(struct sym_ep *ep, int pe, bool now)
 
 	if (chan_return(c, now))
 		word_write(ep, pe, FROM_ME(ep, ret.returned), chan_tick(c, c->done));
-}
-
-void sym_return_all(struct sym_ep *ep, const int *pe, int npe)
-{
-	for (int k = 0; k < npe; k++)
-		sym_return(ep, pe[k], false);
 }
 
 uint64_t sym_sent(const struct sym_ep *ep, int pe) { return chan_tick(&ep->chan[pe], ep->chan[pe].tx); }
@@ -750,6 +877,8 @@ void sym_begin(struct sym_ep *ep, const struct sym_launch *l)
 	atomic_store_explicit(&ep->lost, 0, memory_order_relaxed);
 	for (int i = 0; i < l->npeer; i++)
 		chan_begin(&ep->chan[l->peer[i]]);
+	ep->met = false;
+	atomic_store_explicit(&ep->seat->posts, ep->posts, memory_order_relaxed);
 	atomic_store_explicit(&ep->seat->status, (uint64_t)l->prog << 32, memory_order_release);
 	if (crowd(ep->world))
 		show_cpu(ep);

@@ -60,10 +60,11 @@ struct sym_from {                         /* what one peer writes */
 /* What an endpoint shows. */
 struct sym_seat {
 	_Alignas(128) _Atomic uint64_t status;    /* program << 32 | site of the last message; 0 outside a launch */
+	_Atomic uint64_t posts;           /* done before this launch */
 	_Alignas(128) char name[128];             /* of the program */
 	char why[512];                            /* why the last launch that failed did */
 };
-enum { SYM_LANES = 2 };                   /* endpoints of a PE: its own, its streams' */
+enum { SYM_LANES = 2, SYM_POSTS = 4 };    /* endpoints of a PE: its own, its streams'; posts that are kept */
 struct sym_control {
 	char nonce[32];                   /* drawn by the process: whoever maps this sees whose it is */
 	_Alignas(128) _Atomic uint32_t bell;      /* changes when something arrived for a sleeper */
@@ -71,6 +72,7 @@ struct sym_control {
 	_Atomic int cpu[2];                       /* where each endpoint was seen to run, + 1; 0: not known */
 	char phase[256];                          /* what the process does outside programs; NUL-terminated, like all texts here */
 	struct sym_seat seat[SYM_LANES];
+	struct sym_line post[SYM_LANES][SYM_POSTS];       /* what this PE tells all others at once */
 	struct sym_word sync[SYM_ROUNDS];         /* of the world's team */
 	_Alignas(4096) struct sym_from from[];    /* lane by lane, npe each */
 };
@@ -156,7 +158,10 @@ struct sym_ep {
 	double takes;                     /* what an answer takes beyond them, in seconds; learnt from one message in many: */
 	uint32_t lines;                   /* sent, */
 	double asked_at;                  /* when one of these was; 0: none */
-	char *(*in)[SYM_RING];            /* by PE: where the pieces of a short message are put together; made when first needed */
+	uint64_t posts;                   /* of this PE, */
+	uint64_t *post;                   /* npe: what the others have beyond them, once this launch has had an exchange of all */
+	bool met;                         /* it has */
+	char *(*in)[SYM_RING + SYM_POSTS];        /* by PE: where the pieces of a short message are put together; made when first needed */
 	char room[SYM_SLOT];              /* a message being written, where it is short or heaps are not mapped */
 };
 

@@ -82,6 +82,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		ep->to = mem_lines((size_t)w->npe * sizeof *ep->to);
 		ep->swap = mem_lines((size_t)w->npe * sizeof *ep->swap);
 		ep->in = mem_lines((size_t)w->npe * sizeof *ep->in);
+		ep->post = mem_lines((size_t)w->npe * sizeof *ep->post);
 		for (int j = 0; j < w->npe; j++) {
 			ep->chan[j].in = ep->from[j].ring;
 			ep->chan[j].ret = &ep->from[j].ret;
@@ -128,9 +129,10 @@ void sym_close(struct sym_world *w)
 		free(w->ep[i].to);
 		free(w->ep[i].swap);
 		for (int k = 0; k < w->npe && w->ep[i].in; k++)
-			for (int n = 0; n < SYM_RING; n++)
+			for (int n = 0; n < SYM_RING + SYM_POSTS; n++)
 				free(w->ep[i].in[k][n]);
 		free(w->ep[i].in);
+		free(w->ep[i].post);
 	}
 	for (int i = 0; i < w->nlocal; i++)
 		sym_heap_fini(&w->heap[i]);
