@@ -379,33 +379,41 @@ static void test_tight(void **state)
 	launch(3, false, 6, (2 * 64 + 32) << 10, staged);
 }
 
-/* --- two PEs whose launches fail ---------------------------------------------------------------- */
+/* --- launches that fail ------------------------------------------------------------------------- */
 
-struct half { pthread_t t; struct sym_world *w; int pe; };
+struct half { pthread_t t; struct sym_world *w; int pe, n; enum coll_algo algo; };
 enum { LAUNCHES = 60, CALLS = 8 };
 
-/* Sums of any size; in some launches one of the two leaves early, or both. */
+/* Sums of any size, below and above what one message holds; in some launches one or more leave early. */
 static void *half_main(void *v)
 {
 	struct half *d = v;
 	struct sym_ep *ep = sym_ep_of(d->w, d->pe);
-	struct coll_group g = { 2, d->pe, everybody };
+	struct coll_group g = { d->n, d->pe, everybody };
 	struct coll_red sum = { RED_add, DT_i32, NULL };
 	struct coll_table t;
 	int32_t *x = mem_alloc(MOST), *y = mem_alloc(MOST);
+	bool few = d->algo == COLL_slot;
 	uint64_t both = 4711;
-	int good = 0;
+	int peer[MAXP], npeer = 0, good = 0;
 
+	for (int i = 0; i < d->n; i++)
+		if (i != d->pe)
+			peer[npeer++] = i;
 	coll_table_init(&t);
 	struct coll *c = coll_new(d->w, d->pe, &t);
-	coll_use(c, COLL_all_reduce, COLL_stage);
+	coll_use(c, COLL_all_reduce, d->algo);
 	for (int k = 0; k < LAUNCHES; k++) {
-		struct sym_launch l = { .prog = 9, .peer = (int[]){ !d->pe }, .npeer = 1 };
-		int leaves[2] = { rnd(&both) % 4 ? CALLS : (int)(rnd(&both) % CALLS), rnd(&both) % 4 ? CALLS : (int)(rnd(&both) % CALLS) };
+		struct sym_launch l = { .prog = 9, .peer = peer, .npeer = npeer };
+		int leaves[MAXP], whole = CALLS;
 		struct err *e = NULL;
+		for (int i = 0; i < d->n; i++) {
+			leaves[i] = rnd(&both) % (2 * (uint64_t)d->n) ? CALLS : (int)(rnd(&both) % CALLS);
+			whole = MIN(whole, leaves[i]);
+		}
 		sym_begin(ep, &l);
 		for (int i = 0; i < CALLS; i++) {
-			int64_t n = 1 + (int64_t)(rnd(&both) % (i % 3 ? 2000 : MOST / 4));
+			int64_t n = 1 + (int64_t)(rnd(&both) % (few ? i % 4 ? 20 : 300 : i % 3 ? 2000 : MOST / 4));
 			if (!e && i == leaves[d->pe])
 				e = ERR(CANCELLED, "enough");
 			for (int64_t j = 0; j < n && !e; j++)
@@ -413,43 +421,59 @@ static void *half_main(void *v)
 			if (!e)
 				e = coll_all_reduce(c, &g, 1, &sum, n, x, y);
 			for (int64_t j = 0; j < n && !e; j++)
-				if (y[j] != (int32_t)(3 * j + 2 * (i + k)))
+				if (y[j] != (int32_t)(d->n * (d->n + 1) / 2 * j + d->n * (i + k)))
 					fail_msg("PE %d, launch %d, call %d, element %lld of %lld: %d", d->pe, k, i, (long long)j, (long long)n, y[j]);
+			if (!e && i > whole)
+				fail_msg("PE %d, launch %d: call %d went well without all", d->pe, k, i);
+			if (!e && i % 3 == 1)
+				e = coll_barrier(c, &g, 2);
 		}
 		good += !e;
-		if (leaves[0] == CALLS && leaves[1] == CALLS)
+		if (whole == CALLS)
 			assert_null(e);
 		sym_end(ep, e);
 		err_free(e);
 	}
-	assert_true(good > LAUNCHES / 3 && good < LAUNCHES);
+	assert_true(good > LAUNCHES / 4 && good < LAUNCHES);
 	coll_free(c);
 	free(x);
 	free(y);
 	return NULL;
 }
 
-static void test_broken(void **state)
+static void broken(int n, enum coll_algo a, bool chaos)
 {
-	struct sym_opts o = { .nlocal = 2, .threads = 2 };
-	struct half d[2];
+	struct sym_opts o = { .nlocal = n, .threads = n, .chaos = chaos, .seed = 11 };
+	struct half d[MAXP];
 	struct sym_world *w;
 
 	assert_null(sym_open(&o, &w));
-	for (int i = 0; i < 2; i++) {
-		d[i] = (struct half){ .w = w, .pe = i };
+	for (int i = 0; i < n; i++) {
+		d[i] = (struct half){ .w = w, .pe = i, .n = n, .algo = a };
 		pthread_create(&d[i].t, NULL, half_main, &d[i]);
 	}
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < n; i++)
 		pthread_join(d[i].t, NULL);
 	sym_close(w);
+}
+
+static void test_broken(void **state) { broken(2, COLL_stage, false); }
+
+static void test_broken_slot(void **state)
+{
+	broken(2, COLL_slot, false);
+	broken(3, COLL_slot, false);
+	broken(5, COLL_slot, false);
+	broken(4, COLL_slot, true);
+	broken(4, COLL_loan, false);
+	broken(3, COLL_two_shot, false);
 }
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(test_reductions), cmocka_unit_test(test_moves), cmocka_unit_test(test_groups), cmocka_unit_test(test_odd), cmocka_unit_test(test_tight),
-		cmocka_unit_test(test_broken),
+		cmocka_unit_test(test_broken), cmocka_unit_test(test_broken_slot),
 	};
 
 	return cmocka_run_group_tests(t, NULL, NULL);
