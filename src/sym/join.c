@@ -451,14 +451,33 @@ void sym_give_up(const struct kv *kv, const struct err *why)
 	str_free(&s);
 }
 
-/* What is known of the PEs of a process. */
-static void peers(struct sym_world *w, int proc)
+/* What is known of the PEs of a process; mapped: loads and stores are to reach them. */
+static void peers(struct sym_world *w, int proc, bool mapped)
 {
 	const struct sym_process *p = &w->process[proc];
 	const struct sym_region *r = proc == w->proc ? &w->region : &p->region;
 
 	for (int i = 0; i < p->npe; i++)
-		w->peer[p->first + i] = (struct sym_peer){ r->base ? r->base + (size_t)i * r->each : NULL, r->base != NULL, proc };
+		w->peer[p->first + i] = (struct sym_peer){ r->base ? r->base + (size_t)i * r->each : NULL, mapped && r->base, proc };
+}
+
+/* row[a * n + b], b < a: process a has reached b.  All must see the same groups of processes that map each other.  Are there
+ * three of which only one maps the others?  All find the same three. */
+static bool in_pieces(const char *row, int n, int three[3])
+{
+	int *group = mem_alloc((size_t)n * sizeof *group);        /* the first that each maps */
+	bool found = false;
+
+	for (int a = 0; a < n && !found; a++) {
+		group[a] = a;
+		for (int b = a; b-- > 0;)
+			group[a] = row[a * n + b] ? b : group[a];
+		for (int b = 0; b < a && !found; b++)
+			if ((found = row[a * n + b] != (group[a] == group[b])))
+				three[0] = MIN(group[a], group[b]), three[1] = b, three[2] = a;
+	}
+	free(group);
+	return found;
 }
 
 /* --- the road between hosts ----------------------------------------------------------------- */
@@ -521,7 +540,8 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	double until = clock_s() + (double)conf_int(CONF_JOIN_TIMEOUT);
 	struct record me = { RONDO_VERSION, w->nlocal, getpid(), w->threads, cpu_get()->cores, !w->fence, NET_PLAIN, "", "", "", "" };
 	bool apart = !strcmp(road, "tcp") || !strcmp(road, "ucx"), ucx = false;
-	char key[32], sock[TOKEN + 1], *reach = mem_alloc((size_t)kv->nprocess + 1);
+	char key[32], sock[TOKEN + 1], *row = mem_alloc((size_t)kv->nprocess * (size_t)kv->nprocess);
+	int three[3];
 	bool *far = mem_alloc((size_t)kv->nprocess * sizeof *far);
 	struct str s = { 0 };
 	struct err *e = NULL;
@@ -589,22 +609,28 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	}
 	w->first = w->process[w->proc].first;
 	w->peer = mem_alloc((size_t)w->npe * sizeof *w->peer);
-	peers(w, w->proc);                /* the network may bring something for them from now on */
+	peers(w, w->proc, true);          /* the network may bring something for them from now on */
 	atomic_store(&j->joined, true);
 
-	for (int k = 0; k < w->nproc; k++) {
+	for (int k = 0; k < w->proc && !apart; k++) {
 		bool reached = false;
-		if (k < w->proc && !apart)
-			TRY_GOTO(e, greet(w, k, &reached), out);
-		reach[k] = reached ? '1' : '0';
+		TRY_GOTO(e, greet(w, k, &reached), out);
+		row[w->proc * w->nproc + k] = reached;
 	}
+	for (int k = 0; k < w->nproc; k++)
+		str_addf(&s, "%d", row[w->proc * w->nproc + k]);
 	snprintf(key, sizeof key, "reached/%d", w->proc);
-	TRY_GOTO(e, kv->put(kv->user, key, reach, (size_t)w->nproc), out);
-	for (int k = w->proc + 1; k < w->nproc; k++) {
+	TRY_GOTO(e, kv->put(kv->user, key, s.p, s.n), out);
+	str_free(&s);
+	for (int k = 0; k < w->nproc; k++) {
+		if (k == w->proc)
+			continue;
 		snprintf(key, sizeof key, "reached/%d", k);
 		TRY_GOTO(e, sym_fetch(w, kv, key, k, until, &s), out);
-		bool reached = (int)s.n > w->proc && s.p[w->proc] == '1';
+		for (int i = 0; i < k && i < (int)s.n; i++)
+			row[k * w->nproc + i] = s.p[i] == '1';
 		str_free(&s);
+		bool reached = k > w->proc && row[k * w->nproc + w->proc];
 		pthread_mutex_lock(&j->lock);
 		while (reached && w->process[k].fd < 0 && clock_s() < until) {
 			struct timespec t;
@@ -614,9 +640,11 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 		}
 		pthread_mutex_unlock(&j->lock);
 	}
-	bool any = false;
+	bool any = false, pieces = in_pieces(row, w->nproc, three);
+	if (pieces && !w->proc)
+		log_line(LOG_WARN, "processes %d, %d and %d do not all map each other's memory: every process of the job uses the network for all others", three[0], three[1], three[2]);
 	for (int k = 0; k < w->nproc; k++)
-		any |= far[k] = k != w->proc && w->process[k].fd < 0;
+		any |= far[k] = k != w->proc && (pieces || w->process[k].fd < 0);
 	if (any && (!strcmp(road, "shm") || !strcmp(road, "pidfd"))) {
 		e = ERR(UNAVAILABLE, "process %d on host '%s' cannot map the memory of all others, and RONDO_TRANSPORT is '%s'", w->proc, me.host, road);
 		goto out;
@@ -628,7 +656,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	}
 	for (int k = 0; k < w->nproc; k++)
 		if (k != w->proc)
-			peers(w, k);
+			peers(w, k, !far[k]);
 	/* All have come: nobody else is let in. */
 	pthread_mutex_lock(&j->lock);
 	close(j->listen);
@@ -636,7 +664,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	pthread_mutex_unlock(&j->lock);
 	w->spins = sym_spins(crowded(w) ? INT_MAX : 0);
 out:
-	free(reach);
+	free(row);
 	free(far);
 	str_free(&s);
 	return e;

@@ -22,8 +22,8 @@
 enum { MAXP = 8 };
 static char dir[64];
 
-/* What the children of one test share. */
-struct job { int nproc, ndev[MAXP]; const char *road; uint64_t chaos; int victim; };
+/* What the children of one test share.  lone: a process, not the first or last, that maps nobody's memory though the others would. */
+struct job { int nproc, ndev[MAXP]; const char *road; uint64_t chaos; int victim, lone; };
 
 static void say(const char *what, struct err *e)
 {
@@ -94,7 +94,7 @@ static void world_open(const struct job *j, int i, struct kv **kv, struct sym_wo
 
 	conf_set("PROCESSES", (snprintf(text, sizeof text, "%d", j->nproc), text));
 	conf_set("PROCESS", (snprintf(text, sizeof text, "%d", i), text));
-	conf_set("TRANSPORT", j->road);
+	conf_set("TRANSPORT", j->lone && i == j->lone ? "tcp" : j->road);
 	struct err *e = sym_boot_env(kv);
 	if (e)
 		say("boot", e);
@@ -119,7 +119,8 @@ static void talk(struct sym_world *w, int rounds)
 	}
 }
 
-static bool far(const struct job *j) { return !strcmp(j->road, "tcp") || !strcmp(j->road, "ucx"); }
+static const char *road_of(const struct job *j) { return j->chaos ? "chaos" : j->lone ? "tcp" : !strcmp(j->road, "tcp") || !strcmp(j->road, "ucx") ? j->road : "shm"; }
+static bool far(const struct job *j) { return strcmp(road_of(j), "shm") != 0; }
 
 static void member(const struct job *j, int i)
 {
@@ -130,7 +131,7 @@ static void member(const struct job *j, int i)
 	world_open(j, i, &kv, &w);
 	for (int k = 0; k < j->nproc; k++)
 		for (int x = 0; x < j->ndev[k]; x++, all++)
-			if (sym_proc_of(w, all) != k || (k != i && strcmp(sym_road(w, all), j->chaos ? "chaos" : far(j) ? j->road : "shm")))
+			if (sym_proc_of(w, all) != k || (k != i && strcmp(sym_road(w, all), road_of(j))))
 				say(sym_road(w, all), NULL);
 	if (sym_npe(w) != all || sym_nproc(w) != j->nproc)
 		say("numbers", NULL);
@@ -182,6 +183,7 @@ static void shapes(void **state)
 		{ 2, { 1, 1 }, "auto", 0, -1 }, { 2, { 2, 2 }, "shm", 0, -1 }, { 4, { 1, 1, 1, 1 }, "auto", 0, -1 }, { 3, { 2, 1, 4 }, "auto", 0, -1 },
 		{ 2, { 1, 2 }, "auto", 11, -1 }, { 2, { 1, 1 }, "pidfd", 0, -1 },
 		{ 2, { 1, 1 }, "tcp", 0, -1 }, { 3, { 2, 1, 2 }, "tcp", 0, -1 }, { 2, { 1, 2 }, "tcp", 13, -1 },
+		{ 3, { 1, 1, 2 }, "auto", 0, -1, 1 }, { 4, { 1, 1, 1, 1 }, "auto", 0, -1, 2 },
 		{ 2, { 1, 1 }, "ucx", 0, -1 }, { 3, { 2, 1, 2 }, "ucx", 0, -1 }, { 2, { 1, 2 }, "ucx", 12, -1 },
 	};
 	for (size_t i = 0; i < NELEM(row); i++) {
