@@ -139,10 +139,11 @@ static inline void show_cpu(struct sym_ep *ep)
  * as long as giving way takes, each time anew. */
 static bool poll_in_crowd(struct sym_ep *ep, struct sym_wait *w, int peer)
 {
-	enum { POLLS = 40 };
+	enum { BRISK = 10, POLLS = 40 };
 
 	if (!beside(ep, peer) && w->polls++ < POLLS) {
-		sym_pause();
+		if (w->polls > BRISK)
+			sym_pause();
 		return true;
 	}
 	w->polls = 0;
