@@ -53,7 +53,7 @@ struct bench {
 	_Atomic int stop;
 	bool progress, pin;
 };
-struct pe { struct bench *b; int pe; pthread_t t; struct sym_ctx *ctx; struct sym_mem *data, *flag; uint64_t said; struct coll *c; struct sym_ep *ep; struct coll_group g; char *x, *y, *own; _Atomic int64_t *line, *other; };
+struct pe { struct bench *b; int pe; pthread_t t; struct sym_ctx *ctx; struct sym_mem *data, *flag; uint64_t said; struct coll *c; struct sym_ep *ep; struct coll_group g; char *x, *y, *own; _Atomic int64_t *line, *other, *all[MAX_PE]; };
 
 /* --- one PE -------------------------------------------------------------------------- */
 
@@ -199,6 +199,42 @@ static struct err *batch(struct pe *p, int op, int64_t n, int turns, double *s)
 	return NULL;
 }
 
+/* More PEs than cores: each writes a line, looks at those of all, and gives way to who must write and is on its own core. */
+static struct err *exchange_in_crowd(struct pe *p)
+{
+	enum { TIMES = 2000, POLLS = 100 };
+	struct bench *b = p->b;
+	int64_t from = atomic_load_explicit(p->line, memory_order_relaxed);
+	double t = clock_s();
+
+	for (int64_t i = 1; i <= TIMES; i++) {
+		int cpu = sched_getcpu();
+		atomic_store_explicit(p->line + 1, cpu, memory_order_relaxed);
+		atomic_store_explicit(p->line, from + i, memory_order_release);
+		for (int polls = 0;; ) {
+			int who = -1;
+			for (int k = 0; k < b->npe; k++)
+				if (atomic_load_explicit(p->all[k], memory_order_acquire) < from + i) {
+					who = k;
+					if (atomic_load_explicit(p->all[k] + 1, memory_order_relaxed) == cpu)
+						break;
+				}
+			if (who < 0)
+				break;
+			if (atomic_load_explicit(&b->stop, memory_order_relaxed))
+				return ERR(ABORTED, "aborted");
+			if (atomic_load_explicit(p->all[who] + 1, memory_order_relaxed) != cpu && polls++ < POLLS)
+				continue;
+			polls = 0;
+			sched_yield();
+			atomic_store_explicit(p->line + 1, cpu = sched_getcpu(), memory_order_relaxed);
+		}
+	}
+	if (!p->pe)
+		b->floor[b->nfloor++ % MAX_ROUNDS] = (clock_s() - t) / TIMES;
+	return NULL;
+}
+
 /* What the caches allow: two PEs write a line each and wait for the other's, again and again; at once, and by turns. */
 static struct err *exchange(struct pe *p)
 {
@@ -206,6 +242,8 @@ static struct err *exchange(struct pe *p)
 	struct bench *b = p->b;
 
 	TRY(coll_barrier(p->c, &p->g, 3));
+	if (p->all[0])
+		return exchange_in_crowd(p);
 	if (!p->other)
 		return NULL;
 	int64_t from = atomic_load_explicit(p->line, memory_order_relaxed);
@@ -338,6 +376,8 @@ static void *pe_main(void *v)
 	TRY_GOTO(e, coll_all_gather(p->c, &p->g, 5, sizeof mine, &mine, off), out);
 	if (p->pe < 2 && b->npe >= 2 && b->npe <= cpu_get()->cores && sym_mapped(b->w, !p->pe))
 		p->other = (_Atomic int64_t *)(uintptr_t)sym_at(p->ep, !p->pe, (size_t)off[!p->pe], 8, NULL);
+	for (int k = 0; k < b->npe && b->npe > cpu_get()->cores && sym_near(b->w); k++)
+		p->all[k] = (_Atomic int64_t *)(uintptr_t)sym_at(p->ep, k, (size_t)off[k], 16, NULL);
 	if (b->op[OP_ANY]) {
 		p->own = aligned_alloc(2 << 20, (2 * (size_t)b->size[b->nsize - 1] + (4 << 20)) & ~(size_t)((2 << 20) - 1));
 		if (!p->own)
@@ -676,8 +716,9 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 		int n = MIN(b.nfloor, MAX_ROUNDS);
 		qsort(b.floor, (size_t)n, sizeof(double), by_value);
 		qsort(b.way, (size_t)n, sizeof(double), by_value);
-		printf("# exchange of one cache line between two PEs: median %.3f us, from %.3f to %.3f\n", b.floor[n / 2] * 1e6, b.floor[0] * 1e6, b.floor[n - 1] * 1e6);
-		printf("# one cache line there and one back: median of one way %.3f us\n", b.way[n / 2] * 1e6);
+		printf("# exchange of one cache line between %s PEs: median %.3f us, from %.3f to %.3f\n", b.npe > 2 ? "all" : "two", b.floor[n / 2] * 1e6, b.floor[0] * 1e6, b.floor[n - 1] * 1e6);
+		if (b.way[n / 2] > 0)
+			printf("# one cache line there and one back: median of one way %.3f us\n", b.way[n / 2] * 1e6);
 	}
 	print_results(&b, tty);
 	if (o->write)
