@@ -31,6 +31,9 @@ check chan 1 -DSCENE=1 -DMUTANT=3
 check chan 1 -DSCENE=3 -DMUTANT=4
 check chan 1 -DSCENE=4 -DMUTANT=5
 check chan 1 -DSCENE=7 -DMUTANT=6
+check post 0
+check post 1 -DMUTANT=1
+check post 1 -DMUTANT=2
 check bell 0
 for mutant in 1 2 3; do
 	check bell 1 -DMUTANT=$mutant

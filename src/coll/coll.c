@@ -202,8 +202,9 @@ static struct err *scan(struct coll *c, const struct coll_group *g, uint32_t sit
 
 static struct err *barrier(struct coll *c, const struct coll_group *g, uint32_t site, uint8_t a)
 {
+	if (g->n == 1)
+		return NULL;
 	struct call q = call_of(c, g, site, COLL_barrier, 0, a);
-
 	return move_barrier(&q);
 }
 

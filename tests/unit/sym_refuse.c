@@ -241,7 +241,7 @@ static void streams(void **state)
 static void messages(void **state)
 {
 	struct sym_ep *ep = sym_ep_of(w, 0);
-	struct sym_msg m;
+	struct sym_msg m, two[2];
 	void *room;
 
 	for (int launch = 0; launch < 2; launch++) {      /* one that names nobody, then none */
@@ -252,14 +252,16 @@ static void messages(void **state)
 			REFUSED(INVALID, sym_slot_put(ep, pe, 1, buf, 8));
 			REFUSED(INVALID, sym_tell(ep, pe, 1, SYM_LEND, 0, 0));
 			REFUSED(INVALID, sym_recv(ep, pe, 1, SYM_LEND, &m));
-			REFUSED(INVALID, sym_exchange(ep, &pe, 1, 1, buf, 8, &m));
+			REFUSED(INVALID, sym_exchange(ep, (int[]){ 0, pe }, 2, 0, 1, buf, 8, two));
+			REFUSED(INVALID, sym_exchange(ep, (int[]){ 0, 1 }, 2, pe, 1, buf, 8, two));
 		}
 		REFUSED(INVALID, sym_expect(ep, (int[]){ 5 }, 1, 1));
 		REFUSED(INVALID, sym_settle(ep, (int[]){ -1 }, 1));
 		REFUSED(INVALID, sym_slot_room(ep, 1, SYM_SLOT + 1, &room));
 		REFUSED(INVALID, sym_slot_put(ep, 1, 1, buf, (size_t)SYM_SLOT + 1));
 		REFUSED(INVALID, sym_slot_put(ep, 1, 1, NULL, 8));
-		REFUSED(INVALID, sym_exchange(ep, (int[]){ 1 }, 1, 1, NULL, 8, &m));
+		REFUSED(INVALID, sym_exchange(ep, (int[]){ 0, 1 }, 2, 0, 1, NULL, 8, two));
+		REFUSED(INVALID, sym_exchange(ep, (int[]){ 0, 1 }, 2, 1, 1, buf, 8, two));
 		if (!launch)
 			sym_end(ep, NULL);
 	}
