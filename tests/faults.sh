@@ -12,11 +12,12 @@ log="$(mktemp)" agent="$(mktemp)"
 printf '#!/bin/sh\nshift\nexec env -i PATH="$PATH" sh -c "$*"\n' >"$agent"
 chmod +x "$agent"
 logs=("$log")
-group="/sys/fs/cgroup/rondo-$$" knob=memory.max
+group="/sys/fs/cgroup/rondo-$$" knob=memory.max pids="/sys/fs/cgroup/rondo-pids-$$"
 if [ -d /sys/fs/cgroup/memory ]; then
 	group="/sys/fs/cgroup/memory/rondo-$$" knob=memory.limit_in_bytes
 fi
-trap 'rm -f "$log" "$agent"; rmdir "$group" 2>/dev/null' EXIT
+[ ! -d /sys/fs/cgroup/pids ] || pids="/sys/fs/cgroup/pids/rondo-$$"
+trap 'rm -f "$log" "$agent"; rmdir "$group" "$pids" 2>/dev/null' EXIT
 
 works() {
 	local name="$1"
@@ -82,5 +83,9 @@ if [ "$(id -u)" = 0 ] && mkdir "$group" 2>/dev/null && [ -w "$group/$knob" ]; th
 	[ "$rc" != 0 ] && [ "$rc" != 124 ] && grep -q 'was ended by signal 9' "$log" &&
 		[ "$(grep -c 'was ended by signal 9' "$log")" = "$((3 - $(grep -c 'error: .*process [012] (pid [0-9]*) has died' "$log")))" ]
 	verdict "a cgroup that is full in a collective (exit $rc)" $?
+fi
+if [ "$(id -u)" = 0 ] && mkdir "$pids" 2>/dev/null && [ -w "$pids/pids.max" ]; then
+	echo 2 >"$pids/pids.max"
+	fails "no thread for a PE" "cannot start a thread" bash -c "echo \$\$ >'$pids/cgroup.procs'; exec '$rondo' bench coll --op barrier --max 8 --rounds 1"
 fi
 result

@@ -697,7 +697,7 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 		p[started] = (struct pe){ .b = &b, .pe = first + started };
 		if (pthread_create(&p[started].t, NULL, pe_main, &p[started])) {
 			e = ERR(EXHAUSTED, "cannot start a thread");
-			atomic_store(&b.stop, 1);
+			sym_cancel(b.w);          /* the others would wait for it */
 			break;
 		}
 	}
