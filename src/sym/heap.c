@@ -251,7 +251,9 @@ static void largest(struct sym_heap *h, struct str *s)
 	}
 }
 
-struct err *sym_alloc(struct sym_heap *h, size_t n, const char *what, int index, struct sym_block **out)
+struct err *sym_alloc(struct sym_heap *h, size_t n, const char *what, int index, struct sym_block **out) { return sym_take(h, n, h->world->limit, what, index, out); }
+
+struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *what, int index, struct sym_block **out)
 {
 	struct sym_world *w = h->world;
 	size_t pad = w->guard ? 2 * GUARD : 0, size = 0;
@@ -263,7 +265,7 @@ struct err *sym_alloc(struct sym_heap *h, size_t n, const char *what, int index,
 	size = MAX(size, UNIT);
 	int64_t total = atomic_fetch_add_explicit(&w->in_use, (int64_t)size, memory_order_relaxed) + (int64_t)size;
 	pthread_mutex_lock(&h->lock);
-	if (n <= h->reserve && (!w->limit || total <= w->limit)) {
+	if (n <= h->reserve && (!limit || total <= limit)) {
 		b = find(h, size);
 		if (!b)
 			b = extend(h, size);
@@ -274,9 +276,9 @@ struct err *sym_alloc(struct sym_heap *h, size_t n, const char *what, int index,
 		total -= (int64_t)size;
 		largest(h, &s);
 		pthread_mutex_unlock(&h->lock);
-		int64_t room = w->limit ? MAX(w->limit - total, 0) : (int64_t)(h->reserve - h->top);
+		int64_t room = limit ? MAX(limit - total, 0) : (int64_t)(h->reserve - h->top);
 		struct err *e = ERR(EXHAUSTED, "out of memory: device %d was asked for %zu bytes%s%s, %lld of %lld bytes are free%s", sym_first(h->world) + h->i, n,
-		                    what ? " for " : "", what ? what : "", (long long)room, (long long)(w->limit ? w->limit : (int64_t)h->reserve),
+		                    what ? " for " : "", what ? what : "", (long long)room, (long long)(limit ? limit : (int64_t)h->reserve),
 		                    s.p ? s.p : "");
 		str_free(&s);
 		return e;

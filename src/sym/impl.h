@@ -232,6 +232,8 @@ void sym_quiet_all(struct sym_world *w, int pe);
 
 struct err *sym_region(int n, size_t want, size_t control, bool shared, struct sym_region *out);
 void sym_region_free(struct sym_region *r);
+/* sym_alloc, whatever the world's limit; 0: none. */
+struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *what, int index, struct sym_block **out);
 void sym_heap_init(struct sym_heap *h, struct sym_world *w, int i, size_t control);
 void sym_heap_fini(struct sym_heap *h);
 /* An answer takes so many seconds beyond the pauses. */

@@ -39,7 +39,7 @@ struct sym_opts {
 	int nlocal;               /* PEs of this process, whose heaps and endpoints live here; processes may differ */
 	/* How the processes of the job find each other; must live until sym_close.  NULL: this process is alone. */
 	const struct kv *boot;
-	int64_t limit;            /* bytes that all local heaps may hold together; 0: no limit */
+	int64_t limit;            /* bytes that all local heaps may hold together, teams apart; 0: no limit */
 	int threads;              /* threads that will run on this process' cores: decides how long a wait spins */
 	bool guard;               /* guard bytes round every block, looked at when it is freed */
 	bool chaos;               /* delay what the memory model allows to be late; heaps of peers are not mapped */

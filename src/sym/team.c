@@ -239,8 +239,8 @@ struct err *sym_team_new(struct sym_world *w, int pe, const int *list, int n, st
 
 	t->give_step = (size_t)n * sizeof(uint64_t[2]);
 	t->mine_step = sizeof(uint64_t[2]);
-	/* One that has no room says so to the others. */
-	poor = sym_alloc(&w->heap[pe - w->first], words + 2 * t->give_step, "a team", -1, &t->area);
+	/* One that has no room says so to the others.  That is for ever: nobody can tell when the mails were read.  So there is room, beyond any limit. */
+	poor = sym_take(&w->heap[pe - w->first], words + 2 * t->give_step, 0, "a team", -1, &t->area);
 	if (!poor)
 		memset(heap_at(t, t->area->off), 0, t->area->bytes);
 	uint64_t area = poor ? UINT64_MAX : t->area->off;
