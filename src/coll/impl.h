@@ -105,6 +105,16 @@ void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int 
 
 /* --- stage.c: operands that others may read --------------------------------------- */
 
+struct err *sizes_differ(const struct call *q, int pe, size_t its, size_t mine);
+/* pe speaks of `its` bytes where this one has n: they are not in the same call. */
+static inline struct err *same_size(const struct call *q, int pe, size_t its, int64_t n) { return __builtin_expect(its == (size_t)n, 1) ? NULL : sizes_differ(q, pe, its, (size_t)n); }
+/* sym_recv of a message that speaks of n bytes. */
+static inline struct err *recv_bytes(const struct call *q, int pe, enum sym_verb v, int64_t n, struct sym_msg *m)
+{
+	TRY(sym_recv(q->ep, pe, q->site, v, m));
+	return same_size(q, pe, m->n, n);
+}
+
 static inline bool overlap(const void *a, int64_t na, const void *b, int64_t nb)
 {
 	return (uintptr_t)a < (uintptr_t)b + (uintptr_t)nb && (uintptr_t)b < (uintptr_t)a + (uintptr_t)na;
@@ -118,8 +128,8 @@ void loan_end(struct loan *l);
 struct err *grant_make(const struct call *q, void *y, int64_t n, bool copy, struct loan *out);
 struct err *grant_end(const struct call *q, struct loan *l, void *y, int64_t n, struct err *e);
 /* Tell all others where something lies, and where something else does, and learn where theirs are: at[], to[] (may be
- * NULL) by rank. */
-struct err *loan_exchange(const struct call *q, size_t off, size_t other, size_t *at, size_t *to);
+ * NULL) by rank.  n: bytes that the call is about, the same for all. */
+struct err *loan_exchange(const struct call *q, int64_t n, size_t off, size_t other, size_t *at, size_t *to);
 /* The next message of every other member is there, or will not come: who waits for one after the other wakes for each. */
 struct err *expect_all(const struct call *q);
 /* All of them have done with what this PE lent, and what they put here is there. */

@@ -34,7 +34,7 @@ static struct err *blocks_direct(const struct call *q, const struct blocks *b)
 	struct err *e;
 
 	TRY(loan_make(q, b->x, b->nx, false, &l));
-	TRY_GOTO(e, loan_exchange(q, l.off, 0, at, NULL), out);
+	TRY_GOTO(e, loan_exchange(q, b->n, l.off, 0, at, NULL), out);
 	for (int k = 1; k < q->n; k++) {
 		int j = rank_after(q, k);
 		stream(q->ep, to_of(b, j), 0, q->pe[j], at[j] + (size_t)(q->me * b->send), (struct strided){ NULL, b->from.inner, b->from.step }, 0, b->n);
@@ -54,7 +54,7 @@ static struct err *gather_push(const struct call *q, const struct blocks *b, boo
 	bool all = loan_here(q, b->y);
 	size_t off = (size_t)((uintptr_t)b->y - (uintptr_t)sym_ep_base(q->ep));
 
-	TRY(loan_exchange(q, 0, all ? off : (size_t)ELSEWHERE, at, to));
+	TRY(loan_exchange(q, b->n, 0, all ? off : (size_t)ELSEWHERE, at, to));
 	for (int k = 0; k < q->n; k++)
 		all &= to[k] != (size_t)ELSEWHERE;
 	if ((*done = all)) {
@@ -89,7 +89,7 @@ static struct err *gather_ring(const struct call *q, const struct blocks *b)
 	for (int s = 0; s < q->n - 1; s++) {
 		int j = rank_after(q, q->n - 1 - s);
 		TRY_GOTO(e, sym_tell(q->ep, above, q->site, SYM_LEND, l.off, (size_t)b->ny), out);
-		TRY_GOTO(e, sym_recv(q->ep, below, q->site, SYM_LEND, &m), out);
+		TRY_GOTO(e, recv_bytes(q, below, SYM_LEND, b->ny, &m), out);
 		stream(q->ep, to_of(&z, j), 0, below, m.off + (size_t)(j * b->place), (struct strided){ NULL, b->to.inner, b->to.step }, 0, b->n);
 		sym_return(q->ep, below, true);
 	}
@@ -121,7 +121,7 @@ struct err *gather_doubling(const struct call *q, const char *x, int64_t n, char
 				memcpy((char *)room + i, all + rank_after(q, (int)((o + i) / n)) * n + (o + i) % n, (size_t)k);
 			}
 			sym_slot_send(q->ep, to, q->site, (size_t)len);
-			TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, &m));
+			TRY(recv_bytes(q, from, SYM_SLOT_MSG, len, &m));
 			for (int64_t i = 0, k; i < len; i += k) {
 				k = MIN(len - i, n - (o + i) % n);
 				memcpy(all + (q->me + have + (o + i) / n) % q->n * n + (o + i) % n, (const char *)m.data + i, (size_t)k);
@@ -208,7 +208,7 @@ static struct err *broadcast_ring(const struct call *q, int root, const char *x,
 	for (int64_t o = 0; o < n; o += chunk) {
 		int64_t len = MIN(n - o, chunk);
 		if (place) {
-			TRY_GOTO(e, sym_recv(q->ep, below, q->site, SYM_LEND, &m), out);
+			TRY_GOTO(e, recv_bytes(q, below, SYM_LEND, len, &m), out);
 			sym_get(q->ep, below, at + o, m.off, (size_t)len);
 			sym_return(q->ep, below, true);
 		}
@@ -232,7 +232,7 @@ static struct err *broadcast_direct(const struct call *q, int root, const char *
 	struct err *e = NULL;
 
 	if (q->me != root) {
-		TRY(sym_recv(q->ep, q->pe[root], q->site, SYM_LEND, &m));
+		TRY(recv_bytes(q, q->pe[root], SYM_LEND, n, &m));
 		sym_get(q->ep, q->pe[root], y, m.off, (size_t)n);
 		sym_return(q->ep, q->pe[root], true);
 		return NULL;
@@ -276,7 +276,7 @@ static struct err *permute_push(const struct call *q, int from, int to, const ch
 		TRY_GOTO(e, sym_tell(q->ep, from, q->site, SYM_GRANT, g.off, (size_t)n), out);
 	}
 	if (to >= 0) {
-		TRY_GOTO(e, sym_recv(q->ep, to, q->site, SYM_GRANT, &m), out);
+		TRY_GOTO(e, recv_bytes(q, to, SYM_GRANT, n, &m), out);
 		sym_put_nb(q->ep, to, m.off, x, (size_t)n, &left);
 		TRY_GOTO(e, sym_tell(q->ep, to, q->site, SYM_READY, 0, 0), out);
 		sym_return(q->ep, to, false);
@@ -304,7 +304,7 @@ static struct err *permute_rotate(const struct call *all, const struct cycle *c,
 	int64_t slice = ((n + c->n - 1) / c->n + SOME - 1) / SOME * SOME, lo = MIN(c->me * slice, n), hi = MIN(lo + slice, n);
 
 	q.n = c->n, q.me = c->me, q.pe = c->pe;
-	TRY(loan_exchange(&q, (size_t)(x - base), here ? (size_t)(y - base) : (size_t)ELSEWHERE, at, to));
+	TRY(loan_exchange(&q, n, (size_t)(x - base), here ? (size_t)(y - base) : (size_t)ELSEWHERE, at, to));
 	for (int k = 0; k < q.n; k++)
 		here &= to[k] != (size_t)ELSEWHERE;
 	*done = here;
@@ -347,7 +347,7 @@ struct err *move_permute(const struct call *q, int from, int to, const char *x, 
 			sym_slot_send(q->ep, to, q->site, (size_t)n);
 		}
 		if (from >= 0) {
-			TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, &m));
+			TRY(recv_bytes(q, from, SYM_SLOT_MSG, n, &m));
 			copy(y, m.data, (size_t)n);
 			sym_return(q->ep, from, false);
 		}
@@ -372,7 +372,7 @@ struct err *move_permute(const struct call *q, int from, int to, const char *x, 
 		TRY_GOTO(e, sym_tell(q->ep, to, q->site, SYM_LEND, l.off, (size_t)n), out);
 	}
 	if (from >= 0) {
-		TRY_GOTO(e, sym_recv(q->ep, from, q->site, SYM_LEND, &m), out);
+		TRY_GOTO(e, recv_bytes(q, from, SYM_LEND, n, &m), out);
 		sym_get(q->ep, from, y, m.off, (size_t)n);
 		sym_return(q->ep, from, true);
 	}

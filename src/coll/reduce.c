@@ -51,7 +51,7 @@ static struct err *all_loan(const struct call *q, const struct acc *a, const cha
 	struct err *e;
 
 	TRY(loan_make(q, x, n, x == y, &l));
-	TRY_GOTO(e, loan_exchange(q, l.off, 0, at, NULL), out);
+	TRY_GOTO(e, loan_exchange(q, n, l.off, 0, at, NULL), out);
 	for (int k = 0; k < q->n; k++)
 		w[k] = (struct where){ NULL, q->pe[k], at[k] };
 	acc_all(a, q->ep, w, q->n, 0, y, n);
@@ -96,7 +96,7 @@ static struct err *all_two_shot(const struct call *q, const struct acc *a, const
 	}
 	char *dst = sym_ep_base(q->ep) + out.off;
 	later |= t && !made && out.copy;
-	TRY_GOTO(e, loan_exchange(q, l.off, near && !here ? (size_t)ELSEWHERE : out.off, at, to), out);
+	TRY_GOTO(e, loan_exchange(q, n, l.off, near && !here ? (size_t)ELSEWHERE : out.off, at, to), out);
 	for (int k = 0; k < q->n; k++) {
 		w[k] = (struct where){ NULL, q->pe[k], at[k] };
 		here &= to[k] != (size_t)ELSEWHERE && (q->n > 2 || n >= LITTLE || to[k] == at[k]);
@@ -217,7 +217,6 @@ static struct err *all_push(const struct call *q, const struct acc *a, const cha
 	struct pushed p = { .q = q, .a = a, .x = x, .n = n };
 	struct sym_block **inbox = &q->c->inbox;
 	struct loan g = { 0 };
-	struct sym_msg m;
 	struct err *e = NULL;
 
 	p.chunk = MIN(n, MOST) / a->elem * a->elem;
@@ -229,17 +228,9 @@ static struct err *all_push(const struct call *q, const struct acc *a, const cha
 	}
 	TRY(grant_make(q, y, n, false, &g));
 	p.dst = sym_ep_base(q->ep) + g.off;
-	for (int k = 1; k < q->n; k++) {
-		int j = rank_after(q, k);
-		TRY_GOTO(e, sym_tell(q->ep, q->pe[j], q->site, SYM_GRANT, (*inbox)->off + (size_t)(2 * j * p.slice), g.off), out);
-	}
-	TRY_GOTO(e, expect_all(q), out);
-	for (int k = 1; k < q->n; k++) {
-		int j = rank_after(q, k);
-		TRY_GOTO(e, sym_recv(q->ep, q->pe[j], q->site, SYM_GRANT, &m), out);
-		p.at[j] = m.off, p.result[j] = m.n;
-		sym_return(q->ep, q->pe[j], false);
-	}
+	TRY_GOTO(e, loan_exchange(q, n, (*inbox)->off, g.off, p.at, p.result), out);
+	for (int j = 0; j < q->n; j++)    /* this one's place there */
+		p.at[j] += (size_t)(2 * q->me * p.slice);
 	int64_t chunks = (n + p.chunk - 1) / p.chunk;
 	for (int64_t t = 0; t < chunks + 2; t++)
 		TRY_GOTO(e, pushed_step(&p, t, chunks), out);
@@ -330,7 +321,7 @@ static struct err *chain_up(struct chain *c, int64_t i)
 	size_t off;
 
 	if (q->me)
-		TRY(sym_recv(q->ep, below, q->site, SYM_LEND, &m));
+		TRY(recv_bytes(q, below, SYM_LEND, chunk_len(c, i), &m));
 	if (q->me == last) {
 		off = c->ly.off + (size_t)(i * c->chunk);
 		chain_add(c, i, &m, below, NULL, base + off);
@@ -355,7 +346,7 @@ static struct err *chain_round(struct chain *c, int64_t i)
 	size_t off = c->ly.off + (size_t)(i * c->chunk);
 	struct sym_msg m;
 
-	TRY(sym_recv(q->ep, below, q->site, SYM_LEND, &m));
+	TRY(recv_bytes(q, below, SYM_LEND, chunk_len(c, i), &m));
 	sym_get(q->ep, below, sym_ep_base(q->ep) + off, m.off, (size_t)chunk_len(c, i));
 	sym_return(q->ep, below, true);
 	return q->me < q->n - 2 ? sym_tell(q->ep, q->pe[q->me + 1], q->site, SYM_LEND, off, (size_t)chunk_len(c, i)) : NULL;
@@ -480,7 +471,7 @@ static struct err *part_loan(const struct call *q, const struct acc *a, int64_t 
 	struct err *e;
 
 	TRY(loan_make(q, x, n, false, &l));
-	TRY_GOTO(e, loan_exchange(q, l.off, 0, at, NULL), out);
+	TRY_GOTO(e, loan_exchange(q, n, l.off, 0, at, NULL), out);
 	for (int k = 0; k < q->n; k++) {
 		w[k] = (struct where){ NULL, q->pe[k], at[k] };
 		parts &= sym_direct(q->ep, q->pe[k]);
@@ -556,7 +547,7 @@ static struct err *scan_ring(const struct call *q, const struct acc *a, bool exc
 	for (int64_t i = 0; i * c.chunk < n; i++) {
 		char *out = NULL;
 		if (q->me)
-			TRY_GOTO(e, sym_recv(q->ep, below, q->site, SYM_LEND, &m), out);
+			TRY_GOTO(e, recv_bytes(q, below, SYM_LEND, chunk_len(&c, i), &m), out);
 		if (above >= 0)
 			TRY_GOTO(e, chain_room(&c, i, above, &out), out);
 		char *done = y + i * c.chunk;

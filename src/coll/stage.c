@@ -57,6 +57,11 @@ struct err *grant_end(const struct call *q, struct loan *l, void *y, int64_t n, 
 	return e;
 }
 
+struct err *sizes_differ(const struct call *q, int pe, size_t its, size_t mine)
+{
+	return ERR(INTERNAL, "devices have diverged: at command %u device %d is in a collective of %zu bytes, device %d in one of %zu", q->site, sym_ep_pe(q->ep), mine, pe, its);
+}
+
 struct err *expect_all(const struct call *q)
 {
 	int pe[MAX_ROW];
@@ -64,14 +69,15 @@ struct err *expect_all(const struct call *q)
 	return q->n > 2 ? sym_expect(q->ep, pe, others_of(q, pe), q->site) : NULL;
 }
 
-struct err *loan_exchange(const struct call *q, size_t off, size_t other, size_t *at, size_t *to)
+struct err *loan_exchange(const struct call *q, int64_t n, size_t off, size_t other, size_t *at, size_t *to)
 {
-	size_t own[2] = { off, other };
+	size_t own[3] = { off, other, (size_t)n };
 	struct sym_msg m[MAX_ROW];
 
 	TRY(sym_exchange(q->ep, q->pe, q->n, q->me, q->site, own, sizeof own, m));
 	for (int k = 0; k < q->n; k++) {
 		const size_t *its = m[k].data;
+		TRY(same_size(q, q->pe[k], its[2], n));
 		at[k] = its[0];
 		if (to)
 			to[k] = its[1];
@@ -123,8 +129,8 @@ static inline int from_rank(const struct call *q, const struct flow *f, int k) {
 static inline int nto(const struct call *q, const struct flow *f) { return f->to ? f->nto : q->n - 1; }
 static inline int nfrom(const struct call *q, const struct flow *f) { return f->from ? f->nfrom : q->n - 1; }
 
-/* Learn where the next bytes from everybody lie. */
-static struct err *recv_all(const struct call *q, const struct flow *f, enum sym_verb v, struct where *w)
+/* Learn where the next n bytes from everybody lie. */
+static struct err *recv_all(const struct call *q, const struct flow *f, enum sym_verb v, int64_t n, struct where *w)
 {
 	struct sym_msg m;
 	int pe[MAX_ROW];
@@ -137,7 +143,7 @@ static struct err *recv_all(const struct call *q, const struct flow *f, enum sym
 	}
 	for (int k = 0; k < nfrom(q, f); k++) {
 		int j = from_rank(q, f, k);
-		TRY(sym_recv(q->ep, q->pe[j], q->site, v, &m));
+		TRY(recv_bytes(q, q->pe[j], v, n, &m));
 		w[j] = (struct where){ v == SYM_LEND ? NULL : m.data, q->pe[j], m.off };
 	}
 	return NULL;
@@ -155,7 +161,7 @@ static struct err *take_all(const struct call *q, const struct flow *f, enum sym
 {
 	struct where w[MAX_ROW];
 
-	TRY(recv_all(q, f, v, w));
+	TRY(recv_all(q, f, v, n, w));
 	f->take(f->user, w, 0, o, n);
 	return_all(q, f, v);
 	return NULL;
@@ -224,7 +230,7 @@ static struct err *flow_swap(const struct call *q, const struct flow *f, int pe)
 		n = MIN(f->bytes - o, MIN(SYM_WINDOW - ahead % SYM_WINDOW, (int64_t)(LONG - x % LONG)));
 		int64_t take = o < 0 ? 0 : n, give = MAX(MIN(f->bytes - ahead, n), 0), turn = take && give ? WEAVE : n;
 		if (take) {
-			TRY(sym_recv(q->ep, pe, q->site, SYM_READY, &m));
+			TRY(recv_bytes(q, pe, SYM_READY, take, &m));
 			if (m.off != x - SYM_WINDOW)
 				return ERR(INTERNAL, "devices %d and %d do not agree on what they have exchanged", sym_ep_pe(q->ep), pe);
 			w[from] = (struct where){ sym_swap_in(s, m.off), -1, 0 };

@@ -322,6 +322,17 @@ static struct err *diverged(struct sym_ep *ep, int pe, uint32_t site, const stru
 	return e;
 }
 
+/* The peer gives other bytes where all give the same. */
+static struct err *other_size(struct sym_ep *ep, int pe, uint32_t site, size_t its, size_t n)
+{
+	struct str mine = { 0 };
+
+	where(ep, &mine, ep->l.prog, site, ep->l.name);
+	struct err *e = ERR(INTERNAL, "devices have diverged: at %s device %d gives %zu bytes, device %d %zu", mine.p, ep->pe, n, pe, its);
+	str_free(&mine);
+	return e;
+}
+
 /* The peer has left the launch and will do no more of it. */
 static struct err *absent(struct sym_ep *ep, int pe, uint32_t site)
 {
@@ -358,21 +369,39 @@ static bool named(const struct sym_ep *ep, int pe)
 	return false;
 }
 
+/* Before the first line of a launch: nobody may have waited for what was put in one that failed, and it would come over what is put
+ * now. */
+static void put_in_order(struct sym_ep *ep, int pe)
+{
+	struct sym_to *to = &ep->to[pe];
+	uint64_t failed = MAX(ep->swap[pe].failed, atomic_load_explicit(&ep->chan[pe].ret->failed, memory_order_acquire));
+
+	if (!to->from && failed > to->fenced) {
+		ep->world->tr->fence(ep->world, ep->pe, pe);
+		to->fenced = failed;
+	}
+}
+
 /* Wait until a line may be sent. */
 static struct err *credit_wait(struct sym_ep *ep, int pe)
 {
 	struct chan *c = &ep->chan[pe];
 	struct err *e = NULL;
 
-	if (!c->open && !named(ep, pe))
+	bool first = !c->open;
+
+	if (first && !named(ep, pe))
 		return stranger(ep, pe);
 	uint32_t site = (uint32_t)atomic_load_explicit(&ep->seat->status, memory_order_relaxed);
 	if (c->tx == UINT32_MAX)
 		return ERR(EXHAUSTED, "more than 2^32 messages between two devices in one launch");
-	if (chan_may_send(c))
-		return NULL;
-	WAIT(e, chan_may_send(c) || chan_left(c), pe, site);
-	return e || chan_may_send(c) ? e : absent(ep, pe, site);
+	if (!chan_may_send(c))
+		WAIT(e, chan_may_send(c) || chan_left(c), pe, site);
+	if (!e && !chan_may_send(c))
+		e = absent(ep, pe, site);
+	if (!e && first)
+		put_in_order(ep, pe);
+	return e;
 }
 
 static inline struct err *credit(struct sym_ep *ep, int pe)
@@ -740,8 +769,8 @@ static struct err *post_exchange(struct sym_ep *ep, const int *pe, int npe, uint
 		l = post_at(ep->to[pe[k]].control, ep->lane, tick);
 		if (__builtin_expect(who == REST, 0) && !posted(ep, pe[k], tick))
 			return post_missing(ep, pe[k], site);
-		if (__builtin_expect(l->what != what, 0))
-			return diverged(ep, pe[k], site, l);
+		if (__builtin_expect(l->what != what || (l->n & ~IN_PIECES) != n, 0))
+			return l->what != what ? diverged(ep, pe[k], site, l) : other_size(ep, pe[k], site, l->n & ~IN_PIECES, n);
 		if (n > SYM_INLINE && pe[k] != ep->pe)
 			TRY(pieces_read(ep, pe[k], site, &ep->in[pe[k]][SYM_RING + tick % SYM_POSTS], l, l->n & ~IN_PIECES, tick, &out[k]));
 		else
@@ -771,6 +800,9 @@ static struct err *pair_exchange(struct sym_ep *ep, const int *pe, int npe, int 
 	for (int k = 0; k < npe; k++)
 		if (k != me)
 			TRY(all ? take(ep, pe[k], site, SYM_SLOT_MSG, what, &out[k]) : sym_recv(ep, pe[k], site, SYM_SLOT_MSG, &out[k]));
+	for (int k = 0; k < npe; k++)
+		if (__builtin_expect(out[k].n != n, 0))
+			return other_size(ep, pe[k], site, out[k].n, n);
 	for (int k = 0; k < npe; k++)     /* now that nothing is waited for: who waits tells of returns */
 		if (k != me)
 			chan_done(&ep->chan[pe[k]]);

@@ -134,8 +134,8 @@ struct sym_process {
 	struct sym_region region;         /* of a process of this host, mapped here */
 };
 
-/* Where a PE writes at another whose heap is mapped; else NULL. */
-struct sym_to { struct sym_from *from; struct sym_control *control; };
+/* Where a PE writes at another whose heap is mapped; else NULL.  fenced: of launches up to this, nothing is on its way any more. */
+struct sym_to { struct sym_from *from; struct sym_control *control; uint64_t fenced; };
 
 struct sym_ep {
 	_Alignas(128) struct sym_world *world;

@@ -469,11 +469,79 @@ static void test_broken_slot(void **state)
 	broken(3, COLL_two_shot, false);
 }
 
+/* --- members that are in different calls --------------------------------------------------------- */
+
+enum { DIFFER = COLL_COUNT * COLL_ALGOS };
+struct differ { pthread_t t; struct sym_world *w; int pe, n; };
+
+/* The same site, but the last PE has one element more; in the end it is in another collective. */
+static void *differ_main(void *v)
+{
+	static const struct coll_red sum = { RED_add, DT_i32, NULL };
+	struct differ *d = v;
+	struct sym_ep *ep = sym_ep_of(d->w, d->pe);
+	struct coll_group g = { d->n, d->pe, everybody };
+	struct coll *c = coll_new(d->w, d->pe, NULL);
+	char *x = mem_alloc(MOST), *y = mem_alloc(MOST);
+	int peer[MAXP], npeer = 0;
+
+	for (int i = 0; i < d->n; i++)
+		if (i != d->pe)
+			peer[npeer++] = i;
+	for (int k = 0; k <= DIFFER; k++) {
+		int kind = k % COLL_COUNT, a = k / COLL_COUNT;
+		bool odd = d->pe == d->n - 1;
+		int64_t n = (k % 3 ? 16 : 3000) + odd;
+		struct err *e = NULL;
+		if (kind == COLL_barrier || (k < DIFFER && !coll_algo_has((enum coll_algo)a, (enum coll_kind)kind)) || a == COLL_mpi)
+			continue;
+		if (k < DIFFER)
+			assert_null(coll_use(c, (enum coll_kind)kind, (enum coll_algo)a));
+		sym_begin(ep, &(struct sym_launch){ .prog = 3, .name = "differ", .peer = peer, .npeer = npeer });
+		for (int turn = 0; turn < 2 && !e; turn++)       /* a broadcast's root hears of it as a member of the next */
+			switch (k == DIFFER ? odd ? COLL_all_gather : COLL_all_reduce : kind) {
+			case COLL_all_reduce: e = coll_all_reduce(c, &g, 1, &sum, n, x, y); break;
+			case COLL_reduce_scatter: e = coll_reduce_scatter(c, &g, 1, &sum, n, x, y); break;
+			case COLL_all_gather: e = coll_all_gather(c, &g, 1, 4 * n, x, y); break;
+			case COLL_all_to_all: e = coll_all_to_all(c, &g, 1, 4 * n, x, y); break;
+			case COLL_permute: e = coll_permute(c, 1, (d->pe + 1) % d->n, (d->pe + d->n - 1) % d->n, 4 * n, x, y); break;
+			case COLL_broadcast: e = coll_broadcast(c, &g, 1, turn % d->n, 4 * n, x, y); break;
+			default: e = coll_scan(c, &g, 1, &sum, false, n, x, y); break;
+			}
+		if (!e)                           /* or here */
+			e = coll_barrier(c, &g, 2);
+		if (!e || !strstr(e->msg, "diverged"))
+			fail_msg("%s by %s among %d, PE %d: %s", prog_coll_name[kind], prog_algo_name[a % COLL_ALGOS], d->n, d->pe, e ? e->msg : "no error");
+		sym_end(ep, e);
+		err_free(e);
+	}
+	coll_free(c);
+	free(x);
+	free(y);
+	return NULL;
+}
+
+static void test_differ(void **state)
+{
+	for (int n = 2; n < 5; n++) {
+		struct differ d[MAXP];
+		struct sym_world *w;
+		assert_null(sym_open(&(struct sym_opts){ .nlocal = n, .threads = n }, &w));
+		for (int i = 0; i < n; i++) {
+			d[i] = (struct differ){ .w = w, .pe = i, .n = n };
+			pthread_create(&d[i].t, NULL, differ_main, &d[i]);
+		}
+		for (int i = 0; i < n; i++)
+			pthread_join(d[i].t, NULL);
+		sym_close(w);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(test_reductions), cmocka_unit_test(test_moves), cmocka_unit_test(test_groups), cmocka_unit_test(test_odd), cmocka_unit_test(test_tight),
-		cmocka_unit_test(test_broken), cmocka_unit_test(test_broken_slot),
+		cmocka_unit_test(test_differ), cmocka_unit_test(test_broken), cmocka_unit_test(test_broken_slot),
 	};
 
 	return cmocka_run_group_tests(t, NULL, NULL);

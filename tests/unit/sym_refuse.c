@@ -134,6 +134,20 @@ static void teams(void **state)
 	sym_mem_free(m);
 }
 
+/* A limit is for memory: who has none left can still make teams. */
+static void limit(void **state)
+{
+	struct sym_world *full;
+	struct sym_block *b;
+	struct sym_team *t;
+
+	assert_null(sym_open(&(struct sym_opts){ .nlocal = 1, .threads = 1, .limit = 1 }, &full));
+	REFUSED(EXHAUSTED, sym_alloc(sym_heap_of(full, 0), 8, "x", 0, &b));
+	assert_null(sym_team_new(full, 0, (int[]){ 0 }, 1, &t));
+	sym_team_free(t);
+	sym_close(full);
+}
+
 static void contexts(void **state)
 {
 	struct sym_ctx *x;
@@ -345,7 +359,7 @@ static void collectives(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(world), cmocka_unit_test(teams), cmocka_unit_test(contexts), cmocka_unit_test(waits), cmocka_unit_test(streams), cmocka_unit_test(messages), cmocka_unit_test(collectives),
+		cmocka_unit_test(world), cmocka_unit_test(teams), cmocka_unit_test(limit), cmocka_unit_test(contexts), cmocka_unit_test(waits), cmocka_unit_test(streams), cmocka_unit_test(messages), cmocka_unit_test(collectives),
 	};
 
 	return cmocka_run_group_tests(t, set_up, tear_down);
