@@ -211,7 +211,8 @@ int sym_ep_pe(const struct sym_ep *ep);
 struct sym_team;
 struct sym_team *sym_team_world(struct sym_world *w, int pe);     /* all PEs, as pe sees them; borrowed; NULL if pe is not local */
 /* The PEs list[0 .. n), distinct, the local PE pe among them: equal on all of them.  Collective.  One PE's threads may
- * make teams at the same time, but not twice of the same list.  INVALID for a list that cannot be; else as sym_team_sync. */
+ * make teams at the same time, but not twice of the same list.  INVALID for a list that cannot be, EXHAUSTED for more than 32 at the
+ * same time with another PE; else as sym_team_sync. */
 struct err *sym_team_new(struct sym_world *w, int pe, const int *list, int n, struct sym_team **out);   /* owned */
 /* Members start, start + stride, .. (n ranks of t; stride may be negative).  Who is not among them gets NULL at once, which has no
  * members and rank -1, and need not call.  t is only read, and need not live longer. */

@@ -832,6 +832,51 @@ static void stream_collectives(struct pe *p)
 	coll_free(own);
 }
 
+/* Every kind of them, on a team whose ranks are not the numbers of its PEs. */
+static void stream_kinds(struct pe *p)
+{
+	enum { EACH = 701 };
+	static const struct coll_red add = { .op = RED_add, .dtype = DT_i64 };
+	struct sym_team *t;
+	struct sym_stream *s;
+
+	OK(sym_team_split(p->all, p->n - 1, -1, p->n, &t));
+	int n = sym_team_n(t), me = sym_team_me(t), next = (me + 1) % n, before = (me + n - 1) % n, root = n / 2;
+	size_t all = (size_t)n * EACH;
+	struct coll *c = coll_new_stream(p->w, p->me, NULL);
+	int64_t *x = malloc(all * sizeof *x), *y = malloc(8 * all * sizeof *y);
+	for (size_t i = 0; i < all; i++)
+		x[i] = word_of(me, 1, (int)i);
+	OK(sym_stream_new(p->w, p->me, "kinds", &s));
+	coll_stream_all_reduce(c, s, t, &add, EACH, x, y);
+	coll_stream_reduce_scatter(c, s, t, &add, EACH, x, y + all);
+	coll_stream_all_gather(c, s, t, EACH * sizeof *x, x, y + 2 * all);
+	coll_stream_all_to_all(c, s, t, EACH * sizeof *x, x, y + 3 * all);
+	coll_stream_broadcast(c, s, t, root, EACH * sizeof *x, x, y + 4 * all);
+	coll_stream_permute(c, s, t, before, next, EACH * sizeof *x, x, y + 5 * all);
+	coll_stream_scan(c, s, t, &add, false, EACH, x, y + 6 * all);
+	coll_stream_scan(c, s, t, &add, true, EACH, x, y + 7 * all);
+	OK(sym_stream_sync(s));
+	for (int j = 0; j < EACH; j++) {
+		int64_t sum = 0, mine = 0, to_me = 0;
+		for (int r = 0; r < n; r++) {
+			to_me += word_of(r, 1, me * EACH + j);
+			sum += word_of(r, 1, j);
+			mine += r <= me ? word_of(r, 1, j) : 0;
+			CHECK(y[2 * all + (size_t)(r * EACH + j)] == word_of(r, 1, j));
+			CHECK(y[3 * all + (size_t)(r * EACH + j)] == word_of(r, 1, me * EACH + j));
+		}
+		CHECK(y[j] == sum && y[all + (size_t)j] == to_me);
+		CHECK(y[4 * all + (size_t)j] == word_of(root, 1, j) && y[5 * all + (size_t)j] == word_of(before, 1, j));
+		CHECK(y[6 * all + (size_t)j] == mine && y[7 * all + (size_t)j] == mine - word_of(me, 1, j));
+	}
+	sym_stream_free(s);
+	coll_free(c);
+	sym_team_free(t);
+	free(x);
+	free(y);
+}
+
 static bool summed(const struct pe *p, const int64_t *y, int64_t n)
 {
 	for (int64_t j = 0; j < n; j++)
@@ -948,7 +993,7 @@ static const struct { const char *name; void (*fn)(struct pe *); } cases[] = {
 	{ "teams", teams }, { "teams at once", teams_at_once }, { "syncs", syncs }, { "memory", symmetric_memory }, { "put and get", put_get },
 	{ "many nbi", many_nbi }, { "strided", strided }, { "elements", elements }, { "put and signal", put_signal }, { "fences", fences },
 	{ "store buffering", store_buffering }, { "atomics", atomics }, { "waits", waits }, { "idle", idle }, { "contexts", contexts },
-	{ "streams", streams }, { "collectives on streams", stream_collectives },
+	{ "streams", streams }, { "collectives on streams", stream_collectives }, { "kinds on streams", stream_kinds },
 	{ "a collective is cancelled", stream_cancelled }, { "channels", channels },
 };
 
