@@ -26,7 +26,7 @@ for cc in gcc clang; do
 	# shellcheck disable=SC2046
 	$cc -std=c17 -o "static-$cc" symmetric.c $(pkg-config --cflags rondo-sym) usr/lib/librondo_sym.a $(pkg-config --static --libs-only-l rondo-sym | sed 's/-lrondo_sym//')
 	for p in "symmetric-$cc" "static-$cc"; do
-		RONDO_CACHE='' rondo launch -n 4 "./$p" >out
+		RONDO_CACHE='' rondo launch -n 4 -- "./$p" >out
 		[ "$(grep -c 'from all 655360$' out)" = 4 ] || { cat out; exit 1; }
 	done
 	RONDO_CACHE='' "./symmetric-$cc" | grep -q 'from all 65536$'

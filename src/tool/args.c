@@ -34,10 +34,15 @@ static struct err *unknown(const struct command *c, const char *word)
 
 struct err *args_parse(const struct command *c, int argc, char **argv, char **file, int *nfile)
 {
+	bool over = false;        /* no more options: "--" */
 	*nfile = 0;
 	for (int i = 0; i < argc; i++) {
 		char *w = argv[i];
-		if (w[0] != '-' || !w[1]) {
+		if (!over && strcmp(w, "--") == 0) {
+			over = true;
+			continue;
+		}
+		if (over || w[0] != '-' || !w[1]) {
 			if (*nfile == c->nfile_max)
 				return ERR(INVALID, "rondo %s does not know what to do with '%s'", c->name, w);
 			file[(*nfile)++] = w;
