@@ -243,6 +243,21 @@ static inline void own_line(const struct sym_ep *ep, const struct sym_line *l)
 		sym_own(l);
 }
 
+/* The transport to pe, which has closed the launches before this.  Nobody may have waited for what was put in one of them that failed:
+ * it must not come over what is put now. */
+static const struct sym_transport *road_to(struct sym_ep *ep, int pe)
+{
+	const struct sym_transport *tr = ep->world->tr;
+	uint64_t failed = MAX(ep->swap[pe].failed, atomic_load_explicit(&ep->chan[pe].ret->failed, memory_order_acquire));
+
+	failed = MIN(failed, ep->chan[pe].epoch - 1);     /* the peer may have left this one already */
+	if (failed > ep->to[pe].fenced) {
+		tr->fence(ep->world, ep->pe, pe);
+		ep->to[pe].fenced = failed;
+	}
+	return tr;
+}
+
 /* n: bytes of a slot message; longer ones are in the slot, or at src for PEs that are not mapped. */
 static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, uint64_t what, const uint64_t w[4], uint32_t n, const void *src)
 {
@@ -263,7 +278,7 @@ static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, 
 		uint64_t v[8] = { tick, what, w[0], w[1], w[2], w[3], (uint64_t)n << 32 | ack, tick };
 		size_t off = FROM_ME(ep, ring) + slot * sizeof(struct sym_line);
 		if (n > SYM_INLINE)
-			ep->world->tr->put_line(ep->world, ep->pe, pe, FROM_ME(ep, slot) + slot * SYM_SLOT, src, n, off, v, 8);
+			road_to(ep, pe)->put_line(ep->world, ep->pe, pe, FROM_ME(ep, slot) + slot * SYM_SLOT, src, n, off, v, 8);
 		else
 			ep->world->tr->line(ep->world, ep->pe, pe, off, v, 8);
 	}
@@ -369,39 +384,21 @@ static bool named(const struct sym_ep *ep, int pe)
 	return false;
 }
 
-/* Before the first line of a launch: nobody may have waited for what was put in one that failed, and it would come over what is put
- * now. */
-static void put_in_order(struct sym_ep *ep, int pe)
-{
-	struct sym_to *to = &ep->to[pe];
-	uint64_t failed = MAX(ep->swap[pe].failed, atomic_load_explicit(&ep->chan[pe].ret->failed, memory_order_acquire));
-
-	if (!to->from && failed > to->fenced) {
-		ep->world->tr->fence(ep->world, ep->pe, pe);
-		to->fenced = failed;
-	}
-}
-
 /* Wait until a line may be sent. */
 static struct err *credit_wait(struct sym_ep *ep, int pe)
 {
 	struct chan *c = &ep->chan[pe];
 	struct err *e = NULL;
 
-	bool first = !c->open;
-
-	if (first && !named(ep, pe))
+	if (!c->open && !named(ep, pe))
 		return stranger(ep, pe);
 	uint32_t site = (uint32_t)atomic_load_explicit(&ep->seat->status, memory_order_relaxed);
 	if (c->tx == UINT32_MAX)
 		return ERR(EXHAUSTED, "more than 2^32 messages between two devices in one launch");
-	if (!chan_may_send(c))
-		WAIT(e, chan_may_send(c) || chan_left(c), pe, site);
-	if (!e && !chan_may_send(c))
-		e = absent(ep, pe, site);
-	if (!e && first)
-		put_in_order(ep, pe);
-	return e;
+	if (chan_may_send(c))
+		return NULL;
+	WAIT(e, chan_may_send(c) || chan_left(c), pe, site);
+	return e || chan_may_send(c) ? e : absent(ep, pe, site);
 }
 
 static inline struct err *credit(struct sym_ep *ep, int pe)
@@ -1003,7 +1000,7 @@ void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n)
 	if (p->direct)
 		memcpy(p->base + off, src, n);
 	else
-		ep->world->tr->put(ep->world, ep->pe, pe, off, src, n);
+		road_to(ep, pe)->put(ep->world, ep->pe, pe, off, src, n);
 }
 
 void sym_put_nb(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left)
@@ -1015,7 +1012,7 @@ void sym_put_nb(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n
 		return;
 	}
 	atomic_fetch_add_explicit(left, 1, memory_order_relaxed);
-	ep->world->tr->put_nb(ep->world, ep->pe, pe, off, src, n, left);
+	road_to(ep, pe)->put_nb(ep->world, ep->pe, pe, off, src, n, left);
 }
 
 bool sym_direct(const struct sym_ep *ep, int pe) { return ep->world->peer[pe].direct; }

@@ -469,6 +469,53 @@ static void test_broken_slot(void **state)
 	broken(3, COLL_two_shot, false);
 }
 
+/* PE 1 leaves every second launch before it has read what PE 0 has put for it: that must not come over what is put next. */
+static void *late_main(void *v)
+{
+	enum { ROUNDS = 60, BEFORE = 85, NOW = 125 };
+	static const struct coll_red sum = { RED_add, DT_i32, NULL };
+	struct half *d = v;
+	struct sym_ep *ep = sym_ep_of(d->w, d->pe);
+	struct coll_group g = { 2, d->pe, everybody };
+	struct sym_launch l = { .prog = 4, .peer = (int[]){ !d->pe }, .npeer = 1 };
+	struct coll *c = coll_new(d->w, d->pe, NULL);
+	int32_t x[2 * BEFORE], y[NOW];
+
+	for (int j = 0; j < 2 * BEFORE; j++)
+		x[j] = d->pe + j;
+	for (int i = 0; i < ROUNDS; i++) {
+		sym_begin(ep, &l);
+		struct err *e = d->pe ? ERR(CANCELLED, "enough") : coll_reduce_scatter(c, &g, 1, &sum, BEFORE, x, y);
+		sym_end(ep, e);
+		assert_non_null(e);
+		err_free(e);
+		sym_begin(ep, &l);
+		assert_null(coll_all_reduce(c, &g, 1, &sum, NOW, x, y));
+		for (int j = 0; j < NOW; j++)
+			if (y[j] != 1 + 2 * j)
+				fail_msg("PE %d, round %d, element %d: %d", d->pe, i, j, y[j]);
+		sym_end(ep, NULL);
+	}
+	coll_free(c);
+	return NULL;
+}
+
+static void test_late(void **state)
+{
+	struct sym_opts o = { .nlocal = 2, .threads = 2, .chaos = true, .seed = 2 };
+	struct half d[2];
+	struct sym_world *w;
+
+	assert_null(sym_open(&o, &w));
+	for (int i = 0; i < 2; i++) {
+		d[i] = (struct half){ .w = w, .pe = i };
+		pthread_create(&d[i].t, NULL, late_main, &d[i]);
+	}
+	for (int i = 0; i < 2; i++)
+		pthread_join(d[i].t, NULL);
+	sym_close(w);
+}
+
 /* --- members that are in different calls --------------------------------------------------------- */
 
 enum { DIFFER = COLL_COUNT * COLL_ALGOS };
@@ -541,7 +588,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(test_reductions), cmocka_unit_test(test_moves), cmocka_unit_test(test_groups), cmocka_unit_test(test_odd), cmocka_unit_test(test_tight),
-		cmocka_unit_test(test_differ), cmocka_unit_test(test_broken), cmocka_unit_test(test_broken_slot),
+		cmocka_unit_test(test_late), cmocka_unit_test(test_differ), cmocka_unit_test(test_broken), cmocka_unit_test(test_broken_slot),
 	};
 
 	return cmocka_run_group_tests(t, NULL, NULL);
