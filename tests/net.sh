@@ -11,7 +11,7 @@ conform=("$PWD/$1/unit/sym_conform" member)
 . tests/verdict.sh
 tmp="$(mktemp -d)"
 a="rondo-a-$$" b="rondo-b-$$"
-port=$((20000 + $$ % 20000))
+port=$((10000 + $$ % 20000))
 
 finish() {
 	ip netns pids "$a" 2>/dev/null | xargs -r kill -9 2>/dev/null
@@ -35,10 +35,15 @@ for n in "$a" "$b"; do
 	ip -n "$n" link set lo up
 	ip -n "$n" link set wire up
 done
-for ((i = 0; i < 100; i++)); do
-	[ "$(ip -n "$a" -o link show wire up | grep -c LOWER_UP)$(ip -n "$b" -o link show wire up | grep -c LOWER_UP)" = 11 ] && break
-	sleep 0.1
-done
+# Until both ends of the cable know that it is in.
+plugged() {
+	local i
+	for ((i = 0; i < 100; i++)); do
+		[ "$(ip -n "$a" -o link show wire up | grep -c LOWER_UP)$(ip -n "$b" -o link show wire up | grep -c LOWER_UP)" = 11 ] && break
+		sleep 0.1
+	done
+}
+plugged
 export UCX_TLS=tcp UCX_NET_DEVICES=wire UCX_WARN_UNUSED_ENV_VARS=n
 
 cat >"$tmp/nonsense.py" <<'END'
@@ -165,6 +170,19 @@ suite() {
 	ip netns pids "$b" | xargs kill -CONT
 	ends 2 "a process of the other host stopped while much was sent to it"
 
+	# Who is told not to wait for ever (RONDO_TIMEOUT) does not, whatever is under way.
+	if [ "$road" = tcp ]; then
+		both env RONDO_TIMEOUT=3 "${parcel[@]}" 3 64
+		sleep 1.5
+		ip netns pids "$b" | xargs kill -STOP
+		wait "${pid[0]}"
+		[ $? = 1 ] && grep -q "process 1: .*(RONDO_TIMEOUT)" "$tmp/0"
+		verdict "$road: a process of the other host that does not go on" $?
+		ip netns pids "$b" | xargs kill -9
+		wait "${pid[1]}"
+		port=$((port + 1))
+	fi
+
 	# Somebody talks nonsense to the ports of a job, or nothing.  After the join nobody listens for TCP there but the store of
 	# process 0; UCX does on both hosts.
 	both "${member[@]}" 1 120000 "$road"
@@ -193,6 +211,7 @@ suite() {
 	ip -n "$a" link set wire down
 	mourn "a host that has vanished" 30000 1 0
 	ip -n "$a" link set wire up
+	plugged
 
 	# What is sent into the silence does not make it begin anew.
 	both "${parcel[@]}" 17 1
@@ -200,6 +219,7 @@ suite() {
 	ip -n "$a" link set wire down
 	mourn "a host that has vanished while nothing was sent to it" 30000 1 0
 	ip -n "$a" link set wire up
+	plugged
 }
 
 for road in ${RONDO_NET:-tcp ucx}; do suite "$road"; done

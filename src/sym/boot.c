@@ -129,13 +129,13 @@ static bool serve_get(struct sym_server *v, int s, const char *key, int ms)
 	struct pair *p;
 	char line[40];
 
-	clock_gettime(CLOCK_REALTIME, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += ms / 1000;
 	until.tv_nsec += (long)(ms % 1000) * 1000000;
 	if (until.tv_nsec >= 1000000000)
 		until.tv_sec++, until.tv_nsec -= 1000000000;
 	pthread_mutex_lock(&v->lock);
-	while (!(p = find(v, key)) && !v->stop && pthread_cond_timedwait(&v->cond, &v->lock, &until) != ETIMEDOUT) { }
+	while (!(p = find(v, key)) && !v->stop && pthread_cond_clockwait(&v->cond, &v->lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT) { }
 	pthread_mutex_unlock(&v->lock);
 	if (!p)
 		return send_all(s, "late\n", 5);

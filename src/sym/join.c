@@ -634,9 +634,9 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 		pthread_mutex_lock(&j->lock);
 		while (reached && w->process[k].fd < 0 && clock_s() < until) {
 			struct timespec t;
-			clock_gettime(CLOCK_REALTIME, &t);
+			clock_gettime(CLOCK_MONOTONIC, &t);
 			t.tv_sec++;
-			pthread_cond_timedwait(&j->cond, &j->lock, &t);
+			pthread_cond_clockwait(&j->cond, &j->lock, CLOCK_MONOTONIC, &t);
 		}
 		pthread_mutex_unlock(&j->lock);
 	}

@@ -56,7 +56,9 @@ struct fetch { struct fetch *next; void *dst; uint64_t n, proves; _Atomic uint32
 struct link {
 	int fd, proc;                     /* fd -1: there is none */
 	_Atomic bool dead;                /* nothing goes either way any more */
-	bool silent;                      /* when the thread last looked */
+	bool silent;                      /* when the thread last looked; */
+	uint64_t moved;                   /* bytes so far, then, */
+	double since;                     /* and since when no others, though more were to */
 	struct {
 		_Alignas(64) pthread_mutex_t lock;
 		char *buf;
@@ -521,24 +523,37 @@ static bool tcp_poll(struct sym_world *w)
 /* Has the other side's kernel been asked, and not been heard for long?  Ours asks in time, whether something is in flight, nothing
  * is, or there is no room for it.  Its own limit does not do: TCP_USER_TIMEOUT begins anew with what is sent into the silence, and
  * ends a connection whose other side is there but does not read. */
-static bool silent(const struct link *l)
+static bool silent(const struct tcp_info *i)
 {
-	struct tcp_info i = { 0 };
-	socklen_t n = sizeof i;
-
-	return !getsockopt(l->fd, IPPROTO_TCP, TCP_INFO, &i, &n) && (i.tcpi_probes || (i.tcpi_unacked && i.tcpi_retransmits)) &&
-	       MIN(i.tcpi_last_ack_recv, i.tcpi_last_data_recv) > SILENT_MS;
+	return (i->tcpi_probes || (i->tcpi_unacked && i->tcpi_retransmits)) && MIN(i->tcpi_last_ack_recv, i->tcpi_last_data_recv) > SILENT_MS;
 }
 
-/* Who is silent twice in a row is gone: once, the answer may be on its way. */
+/* Who is silent twice in a row is gone: once, the answer may be on its way.  Who is there, but takes and sends nothing of what is
+ * under way, counts as gone after RONDO_TIMEOUT: what has been begun cannot be called back otherwise. */
 static void listen_for(struct tcp *x)
 {
-	for (int i = 0; i < x->nlink; i++) {
-		struct link *l = &x->link[x->proc[i]];
+	double now = clock_s(), patience = x->w->patience;
+
+	for (int k = 0; k < x->nlink; k++) {
+		struct link *l = &x->link[x->proc[k]];
+		struct tcp_info i = { 0 };
+		socklen_t n = sizeof i;
 		bool was = l->silent;
-		if (atomic_load(&l->dead) || !(l->silent = silent(l)) || !was)
+		if (atomic_load(&l->dead) || getsockopt(l->fd, IPPROTO_TCP, TCP_INFO, &i, &n))
 			continue;
-		log_line(LOG_INFO, "process %d: nothing has come from its host for %d s", l->proc, SILENT_MS / 1000);
+		pthread_mutex_lock(&l->ask.lock);
+		bool more = l->ask.first || atomic_load(&l->out.some);
+		pthread_mutex_unlock(&l->ask.lock);
+		uint64_t moved = i.tcpi_bytes_acked + i.tcpi_bytes_received;
+		if (!more || moved != l->moved)
+			l->since = now;
+		l->moved = moved;
+		l->silent = silent(&i);
+		bool stuck = patience && now - l->since > patience;
+		if (!stuck && !(was && l->silent))
+			continue;
+		log_line(stuck ? LOG_WARN : LOG_INFO, "process %d: %s for %.0f s", l->proc, stuck ? "it has taken and sent nothing (RONDO_TIMEOUT)" : "nothing has come from its host",
+		         stuck ? now - l->since : SILENT_MS / 1e3);
 		pthread_mutex_lock(&l->in.lock);
 		forsake(x, l, SYM_DEAD);
 		pthread_mutex_unlock(&l->in.lock);

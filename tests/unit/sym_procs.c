@@ -353,7 +353,7 @@ static void worlds(void **state)
 	fresh_dir();
 	assert_int_equal(run(&j, several_worlds, NULL), 0);
 	drop_dir();
-	snprintf(at, sizeof at, "tcp://127.0.0.1:%d", 20000 + (int)(getpid() + 7000) % 20000);
+	snprintf(at, sizeof at, "tcp://127.0.0.1:%d", free_port());
 	conf_set("RENDEZVOUS", at);
 	assert_int_equal(run(&j, several_worlds, NULL), 0);
 }
