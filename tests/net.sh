@@ -142,7 +142,7 @@ suite() {
 	ends 2 "every promise, over a slow cable"
 	ip netns exec "$a" tc qdisc del dev wire root
 
-	both "${member[@]}" 1 200000 "$road"
+	both "${member[@]}" 1 120000 "$road"
 	sleep 1
 	ip -n "$a" link set wire down
 	sleep 3
