@@ -236,6 +236,7 @@ enum elem {
 #undef ELEM
 	ELEM_COUNT
 };
+extern const enum elem redop_elem[RED_COUNT];     /* what combines two values; ELEM_COUNT: none of its own */
 enum { EL_COMM = 1, EL_PRED = 2, EL_CONV = 4, EL_REAL = 8 };
 struct elem_info {
 	const char *name;

@@ -12,6 +12,11 @@ const char *const redop_name[RED_COUNT] = {
 #include "redop.def"
 #undef REDOP
 };
+const enum elem redop_elem[RED_COUNT] = {
+#define REDOP(id, text, elem) [RED_##id] = elem,
+#include "redop.def"
+#undef REDOP
+};
 const struct elem_info elem_info[ELEM_COUNT] = {
 #define ELEM(id, nin, flags, meaning) [ELEM_##id] = { #id, nin, flags },
 #include "elem.def"

@@ -5,18 +5,12 @@
 
 enum { FETCH = 128 << 10 };       /* bytes asked for at a time of another host */
 
-static const uint8_t elem_of[RED_COUNT] = {
-#define REDOP(id, text, elem) [RED_##id] = elem,
-#include "../base/redop.def"
-#undef REDOP
-};
-
 struct err *acc_check(const struct coll_red *r)
 {
 	if ((unsigned)r->op >= RED_COUNT || r->dtype <= 0 || r->dtype >= DT_COUNT || !dtype_info[r->dtype].bytes || (r->op == RED_fn && !r->fn))
 		return ERR(INVALID, "reduction %d of elements of type %d", (int)r->op, (int)r->dtype);
 	if (r->op == RED_fn || (r->op == RED_lse && dtype_info[r->dtype].cls == DT_FLOAT) ||
-	    (elem_of[r->op] != ELEM_COUNT && kern_elem((enum elem)elem_of[r->op], r->dtype, r->dtype)))
+	    (redop_elem[r->op] != ELEM_COUNT && kern_elem(redop_elem[r->op], r->dtype, r->dtype)))
 		return NULL;
 	return ERR(UNIMPLEMENTED, "reduction '%s' of %s", redop_name[r->op], dtype_info[r->dtype].name);
 }
@@ -32,8 +26,8 @@ void acc_init(struct acc *a, const struct coll_red *r, int n)
 		a->narrow = kern_elem(ELEM_convert, DT_f32, dt);
 		a->wide = 4;
 	}
-	if (!a->widen && elem_of[r->op] != ELEM_COUNT)
-		a->pair = kern_elem((enum elem)elem_of[r->op], dt, dt);
+	if (!a->widen && redop_elem[r->op] != ELEM_COUNT)
+		a->pair = kern_elem(redop_elem[r->op], dt, dt);
 	if (r->op == RED_fn)
 		a->scratch = aligned_alloc(64, (kern_expr_scratch(r->fn) + 127) & ~(size_t)63);
 }

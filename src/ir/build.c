@@ -521,13 +521,8 @@ enum redop ir_region_redop(const struct ir_module *m, ir_fnid f)
 	ir_val a = ir_in(fn, o, 0), c = ir_in(fn, o, 1);
 	if (!((a == 1 && c == 2) || (a == 2 && c == 1)))
 		return RED_fn;
-	static const enum elem of[RED_COUNT] = {
-#define REDOP(id, text, elem) [RED_##id] = elem,
-#include "../base/redop.def"
-#undef REDOP
-	};
 	for (int r = 0; r < RED_COUNT; r++)
-		if (of[r] == ir_elem(o->kind))
+		if (redop_elem[r] == ir_elem(o->kind))
 			return (enum redop)r;
 	return RED_fn;
 }

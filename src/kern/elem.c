@@ -405,12 +405,6 @@ void round_precision(enum dtype dt, int ebits, int mbits, int64_t n, void *out, 
 
 /* --- for collectives --------------------------------------------------------- */
 
-static const enum elem redop_elem[RED_COUNT] = {
-#define REDOP(id, text, elem) [RED_##id] = elem,
-#include "../base/redop.def"
-#undef REDOP
-};
-
 /* log(e^a + e^b) */
 static void combine_lse(enum dtype dt, int64_t n, char *acc, const char *x)
 {

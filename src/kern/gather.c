@@ -439,7 +439,7 @@ struct err *kern_make_scatter(const struct prog_kern *k, struct kern_state *s)
 		TRY(plan_make(&s->a, e, &q->p));
 	} else if (q->op != RED_fn) {
 		enum dtype dt = up->dtype;
-		q->f = redop_to_elem[q->op] < ELEM_COUNT ? kern_elem(redop_to_elem[q->op], dt, dt) : NULL;
+		q->f = redop_elem[q->op] < ELEM_COUNT ? kern_elem(redop_elem[q->op], dt, dt) : NULL;
 		if (!q->f || q->nop > 1)
 			return ERR(UNIMPLEMENTED, "scatter '%s' of %d operands of '%s'", redop_name[q->op], q->nop, dtype_info[dt].name);
 	}

@@ -138,7 +138,6 @@ kern_strip *plan_single(const struct plan *p);
 
 /* The function of a known reduction as an expression (acc, x) -> acc, and as a row of elem.def. */
 struct prog_expr *redop_expr(struct arena *a, enum redop op, enum dtype dt);
-extern const enum elem redop_to_elem[RED_COUNT];
 enum dtype acc_type(enum dtype dt);          /* what sums of dt are kept in */
 
 /* Strips through f32, for small floats: see kern_elem. */

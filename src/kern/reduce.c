@@ -12,12 +12,6 @@
 
 #include "impl.h"
 
-const enum elem redop_to_elem[RED_COUNT] = {
-#define REDOP(id, text, elem) [RED_##id] = elem,
-#include "../base/redop.def"
-#undef REDOP
-};
-
 enum { LEVELS = 5, LEVEL_ROWS = 64, ACROSS = 1024, FOLD_BUF = 4096, MAX_CHUNKS = 64, LANE_STEPS = 16 };
 
 struct dims { int n; int64_t dim[LOOP_RANK], in[LOOP_RANK], out[LOOP_RANK]; };   /* strides in elements */
@@ -442,7 +436,7 @@ struct prog_expr *redop_expr(struct arena *a, enum redop op, enum dtype dt)
 	e->in_type = ARENA_NEW(a, uint8_t, 2);
 	e->in_type[0] = e->in_type[1] = (uint8_t)dt;
 	e->ins = ARENA_NEW(a, struct prog_ins, 1);
-	e->ins[0].fn = (uint16_t)redop_to_elem[op];
+	e->ins[0].fn = (uint16_t)redop_elem[op];
 	e->ins[0].from = e->ins[0].to = (uint8_t)dt;
 	e->ins[0].src[1] = 1;
 	e->out = ARENA_NEW(a, uint16_t, 1);
@@ -465,7 +459,7 @@ static struct err *make_known(const struct prog_kern *k, struct kern_state *s, s
 	q->acc = acc_type(q->dt);
 	q->es = dt_bytes(q->dt);
 	q->as = dt_bytes(q->acc);
-	q->f = kern_elem(redop_to_elem[q->op], q->acc, q->acc);
+	q->f = kern_elem(redop_elem[q->op], q->acc, q->acc);
 	if (!q->f)
 		return ERR(UNIMPLEMENTED, "reduce '%s' of '%s'", redop_name[q->op], dtype_info[q->dt].name);
 	if (q->acc != q->dt) {

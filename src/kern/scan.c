@@ -153,7 +153,7 @@ struct err *kern_make_cumulative(const struct prog_kern *k, struct kern_state *s
 	enum redop r = (enum redop)k->attr[2];
 	if (q->dim < 0 || q->dim >= q->rank)
 		return ERR(INVALID, "cumulative along dimension %d of %d", q->dim, q->rank);
-	q->f = r < RED_COUNT && redop_to_elem[r] < ELEM_COUNT ? kern_elem(redop_to_elem[r], q->acc, q->acc) : NULL;
+	q->f = r < RED_COUNT && redop_elem[r] < ELEM_COUNT ? kern_elem(redop_elem[r], q->acc, q->acc) : NULL;
 	if (!q->f)
 		return ERR(UNIMPLEMENTED, "cumulative '%s' of '%s'", redop_name[r], dtype_info[q->dt].name);
 	if (q->acc != q->dt) {

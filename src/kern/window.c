@@ -209,7 +209,7 @@ struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state
 		return ERR(UNIMPLEMENTED, "reduce_window of %d operands", q->nop);
 	if (q->op != RED_fn) {
 		q->acc = acc_type(dt);
-		q->f = redop_to_elem[q->op] < ELEM_COUNT ? kern_elem(redop_to_elem[q->op], q->acc, q->acc) : NULL;
+		q->f = redop_elem[q->op] < ELEM_COUNT ? kern_elem(redop_elem[q->op], q->acc, q->acc) : NULL;
 		if (!q->f || q->nop != 1)
 			return ERR(UNIMPLEMENTED, "reduce_window '%s' of %d operands of '%s'", redop_name[q->op], q->nop, dtype_info[dt].name);
 		if (q->acc != dt) {
@@ -353,7 +353,7 @@ struct err *kern_make_select_and_scatter(const struct prog_kern *k, struct kern_
 	q->stride = k->attr + r;
 	q->low = k->attr + 2 * r;
 	int64_t sel = k->attr[4 * r], red = k->attr[4 * r + 1];
-	enum elem fn = red >= 0 && red < RED_COUNT ? redop_to_elem[red] : ELEM_COUNT;
+	enum elem fn = red >= 0 && red < RED_COUNT ? redop_elem[red] : ELEM_COUNT;
 	q->better = sel >= 0 && sel < ELEM_COUNT ? kern_elem((enum elem)sel, dt, DT_pred) : NULL;
 	q->pick = kern_elem(ELEM_select, dt, dt);
 	q->pick_at = kern_elem(ELEM_select, DT_i64, DT_i64);

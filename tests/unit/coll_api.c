@@ -128,15 +128,9 @@ static void expect(const struct coll_red *r, const int *pe, int n, int last, int
 
 static bool has(enum redop op, enum dtype dt)
 {
-	static const uint8_t elem[RED_COUNT] = {
-#define REDOP(id, text, elem) [RED_##id] = elem,
-#include "base/redop.def"
-#undef REDOP
-	};
-
 	if (!dtype_info[dt].name || !dtype_info[dt].bytes || dt == DT_token || !kern_elem(ELEM_convert, DT_i32, dt))
 		return false;
-	return op == RED_lse ? dtype_info[dt].cls == DT_FLOAT : elem[op] != ELEM_COUNT && kern_elem((enum elem)elem[op], dt, dt);
+	return op == RED_lse ? dtype_info[dt].cls == DT_FLOAT : redop_elem[op] != ELEM_COUNT && kern_elem(redop_elem[op], dt, dt);
 }
 
 static void reductions(struct dev *d, struct coll *c, char *x, char *y)
