@@ -437,8 +437,7 @@ struct err *conv_get_tuple_element(struct hlo *h, const struct wop *o)
 
 /* --- dynamic shapes that are static ------------------------------------------------ */
 
-/* The op that makes v; through captures into the functions around. */
-static const struct ir_op *origin(const struct hlo *h, const struct ir_fn **fn, ir_val *v)
+const struct ir_op *value_origin(const struct hlo *h, const struct ir_fn **fn, ir_val *v)
 {
 	for (size_t i = h->captured.n; i-- > 0 && !ir_def(*fn, *v);) {
 		const struct capture *c = &h->captured.p[i];
@@ -458,10 +457,10 @@ void const_ints(struct hlo *h, ir_val v, int *n, int64_t **out)
 	*n = -1;
 	if (t->rank > 2 || t->count > 4 * IR_MAX_RANK || (d->cls != DT_INT && d->cls != DT_UINT))
 		return;
-	const struct ir_op *o = origin(h, &fn, &v);
+	const struct ir_op *o = value_origin(h, &fn, &v);
 	while (o && (o->kind == IR_reshape || o->kind == IR_convert)) {
 		v = ir_in(fn, o, 0);
-		o = origin(h, &fn, &v);
+		o = value_origin(h, &fn, &v);
 	}
 	int64_t *p = ARENA_NEW(&h->a, int64_t, t->count + 1), one;
 	*out = p;
@@ -492,7 +491,7 @@ void const_ints(struct hlo *h, ir_val v, int *n, int64_t **out)
 		for (uint32_t k = 0; k < o->nin; k++) {
 			const struct ir_fn *g = fn;
 			ir_val w = ir_in(fn, o, k);
-			if (ir_vtype(h->m, fn, w)->count != 1 || at >= t->count || !origin(h, &g, &w) || !ir_const_int(h->m, g, w, &one))
+			if (ir_vtype(h->m, fn, w)->count != 1 || at >= t->count || !value_origin(h, &g, &w) || !ir_const_int(h->m, g, w, &one))
 				return;
 			p[at++] = one;
 		}

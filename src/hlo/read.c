@@ -235,13 +235,14 @@ struct err *op_captures(struct hlo *h, const struct wop *o, uint32_t *n, uint32_
 /* Copy a constant, or what broadcasts, reshapes and converts of one make, from fn into the current function. */
 static struct err *copy_const(struct hlo *h, const struct ir_fn *fn, ir_val v, ir_val *out)
 {
-	const struct ir_op *o = ir_def(fn, v);
+	const struct ir_op *o = value_origin(h, &fn, &v);
 	ir_val in = 0;
 	if (o && (o->kind == IR_broadcast || o->kind == IR_reshape || o->kind == IR_convert)) {
+		const struct ir_fn *of = fn;
 		ir_val src = ir_in(fn, o, 0);
-		const struct ir_op *p = ir_def(fn, src);
+		const struct ir_op *p = value_origin(h, &of, &src);
 		if (p && p->kind == IR_constant)
-			TRY(copy_const(h, fn, src, &in));
+			TRY(copy_const(h, of, src, &in));
 	}
 	if (!o || (o->kind != IR_constant && o->kind != IR_iota && !in))
 		return no_op(h, "a region that uses a computed value from outside it");

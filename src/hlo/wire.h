@@ -206,6 +206,8 @@ struct err *region_reducer(struct hlo *h, const struct wop *o, uint32_t k, const
 struct err *func_find(struct hlo *h, uint32_t attr, struct wfunc **out);
 /* A function as ir, for comparators that are named. */
 struct err *func_fn(struct hlo *h, struct wfunc *f, bool reducer, ir_fnid *out);
+/* The op that makes *v in *fn, through captures into the functions around: then these are *fn and *v.  NULL: a parameter. */
+const struct ir_op *value_origin(const struct hlo *h, const struct ir_fn **fn, ir_val *v);
 /* v, an integer tensor of this function known at compile time: its elements, in the arena; *n = -1 if not known. */
 void const_ints(struct hlo *h, ir_val v, int *n, int64_t **out);
 

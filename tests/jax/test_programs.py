@@ -203,3 +203,10 @@ def test_llama_step():
         return (x ** 2).mean()
     w = dict(qkv=normal(3, 16, 48) / 4, up=normal(3, 16, 32, seed=1) / 4)
     same(jax.value_and_grad(f), w, normal(2, 16, 16, seed=2), rtol=1e-3, atol=1e-4)
+
+
+def test_sort_in_a_branch():
+    """Its comparator uses constants from outside the branch."""
+    x = np.array([3, 1, 2, 1, 0], np.float32)
+    rank = jax.jit(lambda x: jax.scipy.stats.rankdata(x, method="dense"))
+    np.testing.assert_array_equal(rank(x), [4, 2, 3, 2, 1])
