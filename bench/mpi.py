@@ -117,7 +117,7 @@ def main():
     names = list(jobs)
     head = ["operation", "bytes", *(f"{x} us" for x in names), *(f"{x}/rondo" for x in names[1:]), *(f"{x} net" for x in names[1:])]
     bar = " | " if a.markdown else "\t"
-    if a.n == 2:
+    if statistics.median(floors):
         print(f"# exchange of one cache line: {statistics.median(floors):.3f} us; {kept} rounds")
     print(("| " if a.markdown else "") + bar.join(head) + (" |" if a.markdown else ""))
     if a.markdown:
@@ -131,7 +131,7 @@ def main():
         cells = [key[0], str(key[1]), *(f"{x:.3f}" if x < 10 else f"{x:.1f}" for x in t), *(f"{x / t[0]:.2f}" for x in t[1:]),
                  *(f"{x / net[0]:.2f}" if net else "" for x in (net or t)[1:])]
         print(("| " if a.markdown else "") + bar.join(cells) + (" |" if a.markdown else ""))
-    for line in limits({k: statistics.median(v) for k, v in seen["rondo"].items()}, statistics.median(floors) if a.n == 2 else 0):
+    for line in limits({k: statistics.median(v) for k, v in seen["rondo"].items()}, statistics.median(floors)):
         print(("* " if a.markdown else "# ") + line)
 
 
