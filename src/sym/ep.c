@@ -216,19 +216,24 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 	return NULL;
 }
 
-/* Wait for cond.  A peer that is found dead may have done its part after the last look. */
+/* Wait for cond, which says in `peer` for whom.  Where there seems to be no hope for that peer, it may have done its part after
+ * the last look; then another one is waited for, if any. */
 #define WAIT(e, cond, peer, site) do { \
 		if (cond) \
 			break; \
 		struct sym_wait w_ = { 0 }; \
-		while (!(cond)) \
-			if (((e) = pass_time(ep, &w_, (peer), (site)))) { \
-				if (cond) { \
-					err_free(e); \
-					(e) = NULL; \
-				} \
+		while (!(cond)) { \
+			int of_ = (peer); \
+			if (!((e) = pass_time(ep, &w_, of_, (site)))) \
+				continue; \
+			bool met_ = (cond); \
+			if (!met_ && of_ == (peer)) \
 				break; \
-			} \
+			err_free(e); \
+			(e) = NULL; \
+			if (met_) \
+				break; \
+		} \
 		sym_wait_over(ep->me, &w_, &ep->spins, ep->world->spins); \
 	} while (0)
 

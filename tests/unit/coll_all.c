@@ -409,6 +409,58 @@ static void divergence_of_three(void **state)
 	}
 }
 
+/* PE 0 sleeps until it has heard from both others.  PE 1 speaks and goes on to what all do next, long before PE 2 speaks: that
+ * PE 1 is ahead is no reason to give up, nor that it was about to speak when PE 0 fell asleep. */
+static void *early(void *v)
+{
+	struct strayed *d = v;
+	struct sym_ep *ep = sym_ep_of(d->team, d->pe);
+	struct sym_launch l = { .prog = 9, .peer = (int[]){ (d->pe + 1) % 3, (d->pe + 2) % 3 }, .npeer = 2 };
+	struct sym_msg m[3];
+
+	sym_begin(ep, &l);
+	for (int i = 0; i < 3 && !d->err; i++)
+		d->err = sym_exchange(ep, pes, 3, d->pe, 4, &i, sizeof i, m);
+	for (int i = 0; i < 3 && !d->err; i++) {
+		if (!d->pe)
+			d->err = sym_expect(ep, (int[]){ 2, 1 }, 2, 5);
+		else {
+			if (d->pe == 1)
+				usleep(120000);
+			else if (!(d->err = sym_slot_put(ep, 1, 5, "", 0)))
+				usleep(300000);
+			d->err = d->err ? d->err : sym_slot_put(ep, 0, 5, "", 0);
+		}
+		for (int k = d->pe ? 2 : 1; k < (d->pe == 2 ? 0 : 3) && !d->err; k++)
+			if (!(d->err = sym_recv(ep, k, 5, SYM_SLOT_MSG, m)))
+				sym_return(ep, k, false);
+		d->err = d->err ? d->err : sym_exchange(ep, pes, 3, d->pe, 6, &i, sizeof i, m);
+		for (int k = 0; k < 3 && !d->err; k++)
+			assert_int_equal(*(const int *)m[k].data, i);
+	}
+	sym_end(ep, d->err);
+	return NULL;
+}
+
+static void ahead_of_others(void **state)
+{
+	struct sym_opts o = { .nlocal = 3, .threads = 3 };
+	struct sym_world *t;
+	struct strayed d[3];
+
+	assert_null(sym_open(&o, &t));
+	for (int i = 0; i < 3; i++) {
+		d[i] = (struct strayed){ .team = t, .pe = i };
+		pthread_create(&d[i].t, NULL, early, &d[i]);
+	}
+	for (int i = 0; i < 3; i++) {
+		pthread_join(d[i].t, NULL);
+		if (d[i].err)
+			fail_msg("%s", d[i].err->msg);
+	}
+	sym_close(t);
+}
+
 /* --- the put verb --------------------------------------------------------------------- */
 
 static void *putting(void *v)
@@ -619,7 +671,7 @@ static void choice(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(plain), cmocka_unit_test(chaotic), cmocka_unit_test(failing), cmocka_unit_test(divergence), cmocka_unit_test(divergence_of_three), cmocka_unit_test(puts_), cmocka_unit_test(reductions), cmocka_unit_test(choice),
+		cmocka_unit_test(plain), cmocka_unit_test(chaotic), cmocka_unit_test(failing), cmocka_unit_test(divergence), cmocka_unit_test(divergence_of_three), cmocka_unit_test(ahead_of_others), cmocka_unit_test(puts_), cmocka_unit_test(reductions), cmocka_unit_test(choice),
 	};
 
 	return cmocka_run_group_tests(t, NULL, NULL);
