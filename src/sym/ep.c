@@ -625,24 +625,37 @@ static void brisk(struct sym_ep *ep, const struct chan *c)
 	ep->asked_at = 0;
 }
 
-enum { ALL = -2, REST = -1 };     /* all lines are there; all that will come */
+enum { ALL = -2, REST = -1 };     /* all has come; all that will come */
 
-/* One of pe, but for this one, whose next line is not there, but may come, if possible of this core. */
-static inline int missing(const struct sym_ep *ep, const int *pe, int n)
+/* What is waited for from a PE: it has come, it may come, it will not come. */
+enum due { HERE, DUE, NEVER };
+
+/* One of pe of which something is due, if possible of this core. */
+static inline __attribute__((always_inline)) int due_of(struct sym_ep *ep, const int *pe, int n, enum due (*of)(struct sym_ep *ep, int pe))
 {
 	int who = ALL;
 
-	for (int i = 0; i < n; i++)
-		if (__builtin_expect(!chan_arrived(&ep->chan[pe[i]]), 0) && pe[i] != ep->pe) {
-			if (chan_left(&ep->chan[pe[i]])) {
-				who = MAX(who, REST);
-				continue;
-			}
-			who = pe[i];
-			if (beside(ep, who))
-				break;
+	for (int i = 0; i < n; i++) {
+		enum due d = of(ep, pe[i]);
+		if (__builtin_expect(d == HERE, 1))
+			continue;
+		if (d == NEVER) {
+			who = MAX(who, REST);
+			continue;
 		}
+		who = pe[i];
+		if (beside(ep, who))
+			break;
+	}
 	return who;
+}
+
+/* The next line of another PE. */
+static inline enum due line_due(struct sym_ep *ep, int pe)
+{
+	const struct chan *c = &ep->chan[pe];
+
+	return chan_arrived(c) || pe == ep->pe ? HERE : chan_left(c) ? NEVER : DUE;
 }
 
 /* *all: none will be missed. */
@@ -656,7 +669,7 @@ static inline struct err *expect(struct sym_ep *ep, const int *pe, int n, uint32
 	ep->asked = false;
 	for (int i = 0; i < n; i++)       /* on their way together */
 		__builtin_prefetch(&ep->chan[pe[i]].in[chan_slot(ep->chan[pe[i]].rx + 1)]);
-	WAIT(e, (who = missing(ep, pe, n)) < 0, who, site);
+	WAIT(e, (who = due_of(ep, pe, n, line_due)) < 0, who, site);
 	*all = who == ALL;
 	return e;
 }
@@ -719,24 +732,13 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
  * post of all others, which they wrote when they had done with those before it, may overwrite all its posts but that one.
  * The place of the one after the next is asked for ahead. */
 
-/* As `missing`.  Whose next line came before its post is somewhere else. */
-static inline int not_posted(const struct sym_ep *ep, const int *pe, int n)
+/* A post.  Whose next line came before it is somewhere else. */
+static inline enum due post_due(struct sym_ep *ep, int pe)
 {
-	int who = ALL;
+	const struct chan *c = &ep->chan[pe];
+	uint64_t tick = post_tick(ep, pe);
 
-	for (int i = 0; i < n; i++) {
-		uint64_t tick = post_tick(ep, pe[i]);
-		if (__builtin_expect(posted(ep, pe[i], tick), 1))
-			continue;
-		if (chan_left(&ep->chan[pe[i]]) || (chan_arrived(&ep->chan[pe[i]]) && !posted(ep, pe[i], tick))) {
-			who = MAX(who, REST);
-			continue;
-		}
-		who = pe[i];
-		if (beside(ep, who))
-			break;
-	}
-	return who;
+	return posted(ep, pe, tick) ? HERE : chan_left(c) || (chan_arrived(c) && !posted(ep, pe, tick)) ? NEVER : DUE;
 }
 
 static struct err *post_missing(struct sym_ep *ep, int pe, uint32_t site)
@@ -764,7 +766,7 @@ static struct err *post_exchange(struct sym_ep *ep, const int *pe, int npe, uint
 			sym_notify_at(ep->world, pe[k], its);
 	}
 	ep->asked = false;
-	WAIT(e, (who = not_posted(ep, pe, npe)) < 0, who, site);
+	WAIT(e, (who = due_of(ep, pe, npe, post_due)) < 0, who, site);
 	TRY(e);
 	for (int k = 0; k < npe; k++) {
 		tick = post_tick(ep, pe[k]);
@@ -848,20 +850,12 @@ struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line)
 	return e;
 }
 
-/* One of pe that has not returned all, but may, if possible of this core; -1: none. */
-static int owing(struct sym_ep *ep, const int *pe, int n)
+/* The return of all that was sent; who has left reads nothing any more. */
+static inline enum due return_due(struct sym_ep *ep, int pe)
 {
-	int who = -1;
+	struct chan *c = &ep->chan[pe];
 
-	for (int i = 0; i < n; i++) {
-		struct chan *c = &ep->chan[pe[i]];
-		if (!(chan_settled(c) && chan_open(c)) && !chan_left(c)) {
-			who = pe[i];
-			if (beside(ep, who))
-				break;
-		}
-	}
-	return who;
+	return (chan_settled(c) && chan_open(c)) || chan_left(c) ? HERE : DUE;
 }
 
 struct err *sym_settle(struct sym_ep *ep, const int *pe, int n)
@@ -871,7 +865,7 @@ struct err *sym_settle(struct sym_ep *ep, const int *pe, int n)
 	int who = -1;
 
 	TRY(are_pes(ep, pe, n));
-	WAIT(e, (who = owing(ep, pe, n)) < 0, who, site);
+	WAIT(e, (who = due_of(ep, pe, n, return_due)) < 0, who, site);
 	return e;
 }
 
