@@ -30,7 +30,7 @@ refuses "'--min' is above" --min 128
 refuses 'one size only' --op barrier --plot "$dir/x.svg"
 refuses 'needs a collective' --op put_signal --write
 refuses 'needs a collective' --op permute --algorithm auto --write
-refuses "cannot create '/nonexistent/x.svg'" --op permute --algorithm slot --plot /nonexistent/x.svg
+refuses "cannot create '$dir/none/x.svg'" --op permute --algorithm slot --plot "$dir/none/x.svg"
 RONDO_CACHE='' refuses 'no place for the table' --op permute --write
 if [ -c /dev/full ] && "$rondo" bench coll --op barrier --algorithm slot --rounds 1 >/dev/full 2>"$dir/out"; then
 	echo 'a full disk behind standard output was not seen'

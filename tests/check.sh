@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs unit tests, golden tests and the layer test with the tools of a build folder.
 #     tests/check.sh BUILD [unit test ...]        APART=1: what waits, and judges how long, has the machine to itself
-# With names, only those unit tests.  Prints one line a failure, then "N passed, N failed".
+# With names, only those unit tests.  Prints one line a failure and one for what was skipped, then "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build="$1"
@@ -27,9 +27,11 @@ unit() {
 		[ "$f" -gt 0 ] || f=1
 		echo "FAIL $* (exit $rc)"
 		show "$log"
-	elif [ "$p" = 0 ]; then
-		p=1
+	elif [ "$p" = 0 ] && ! grep -q '^\[  SKIPPED \]' "$log"; then
+		f=1
+		echo "FAIL $* (it runs no test)"
 	fi
+	grep -oE '^\[  SKIPPED \] .*' "$log" | sort -u | sed "s/.*\] /SKIP $*: /"
 	echo "$p $f" >>"$tmp/counts"
 }
 

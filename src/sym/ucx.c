@@ -654,6 +654,9 @@ static struct err *start(struct ucx *x)
 	/* What is gone is found by asking, where nothing is on its way to it. */
 	if (!getenv("UCX_KEEPALIVE_INTERVAL"))
 		u.ucp_config_modify(conf, "KEEPALIVE_INTERVAL", "1s");
+	/* It takes shared files without a look at whether they can be made, and does not start. */
+	if (!getenv("UCX_TLS") && access("/dev/shm", W_OK))
+		u.ucp_config_modify(conf, "TLS", "^posix");
 	tune(conf);
 	ucp_params_t p = { .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS,
 	                   .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP, .estimated_num_eps = (size_t)x->w->nproc };

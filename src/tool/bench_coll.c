@@ -199,6 +199,8 @@ static struct err *batch(struct pe *p, int op, int64_t n, int turns, double *s)
 	return NULL;
 }
 
+enum { FLOOR = 3 };        /* the site of the barrier and of the bare exchanges after it */
+
 /* More PEs than cores: each writes a line, looks at those of all, and gives way to who must write and is on its own core. */
 static struct err *exchange_in_crowd(struct pe *p)
 {
@@ -207,6 +209,7 @@ static struct err *exchange_in_crowd(struct pe *p)
 	int64_t from = atomic_load_explicit(p->line, memory_order_relaxed);
 	double t = clock_s();
 
+	unsigned yields = 0;
 	for (int64_t i = 1; i <= TIMES; i++) {
 		int cpu = sched_getcpu();
 		atomic_store_explicit(p->line + 1, cpu, memory_order_relaxed);
@@ -221,11 +224,11 @@ static struct err *exchange_in_crowd(struct pe *p)
 				}
 			if (who < 0)
 				break;
-			if (atomic_load_explicit(&b->stop, memory_order_relaxed))
-				return ERR(ABORTED, "aborted");
 			if (atomic_load_explicit(p->all[who] + 1, memory_order_relaxed) != cpu && polls++ < POLLS)
 				continue;
 			polls = 0;
+			if (++yields % 64 == 0)
+				TRY(sym_check(p->ep, who, FLOOR, 0));
 			sched_yield();
 			atomic_store_explicit(p->line + 1, cpu = sched_getcpu(), memory_order_relaxed);
 		}
@@ -235,13 +238,22 @@ static struct err *exchange_in_crowd(struct pe *p)
 	return NULL;
 }
 
+/* Until the other PE of two has written n. */
+static struct err *other_wrote(struct pe *p, int64_t n)
+{
+	for (unsigned polls = 1; atomic_load_explicit(p->other, memory_order_acquire) < n; polls++)
+		if (polls % 4096 == 0)
+			TRY(sym_check(p->ep, !p->pe, FLOOR, 0));
+	return NULL;
+}
+
 /* What the caches allow: two PEs write a line each and wait for the other's, again and again; at once, and by turns. */
 static struct err *exchange(struct pe *p)
 {
 	enum { TIMES = 2000 };
 	struct bench *b = p->b;
 
-	TRY(coll_barrier(p->c, &p->g, 3));
+	TRY(coll_barrier(p->c, &p->g, FLOOR));
 	if (p->all[0])
 		return exchange_in_crowd(p);
 	if (!p->other)
@@ -250,9 +262,7 @@ static struct err *exchange(struct pe *p)
 	double t = clock_s();
 	for (int64_t i = 1; i <= TIMES; i++) {
 		atomic_store_explicit(p->line, from + i, memory_order_release);
-		while (atomic_load_explicit(p->other, memory_order_acquire) < from + i)
-			if (atomic_load_explicit(&b->stop, memory_order_relaxed))
-				return ERR(ABORTED, "aborted");
+		TRY(other_wrote(p, from + i));
 	}
 	double both = (clock_s() - t) / TIMES;
 	from += TIMES;
@@ -260,9 +270,7 @@ static struct err *exchange(struct pe *p)
 	for (int64_t i = 1; i <= TIMES; i++) {
 		if (!p->pe)
 			atomic_store_explicit(p->line, from + i, memory_order_release);
-		while (atomic_load_explicit(p->other, memory_order_acquire) < from + i)
-			if (atomic_load_explicit(&b->stop, memory_order_relaxed))
-				return ERR(ABORTED, "aborted");
+		TRY(other_wrote(p, from + i));
 		if (p->pe)
 			atomic_store_explicit(p->line, from + i, memory_order_release);
 	}

@@ -105,7 +105,8 @@ static void under(const char *mpirun, int n)
 	assert_true(len > 0);
 	self[len] = '\0';
 	assert_non_null(mkdtemp(dir));
-	snprintf(cmd, sizeof cmd, "RONDO_RENDEZVOUS=%s RONDO_TOKEN=t OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ASAN_OPTIONS=detect_leaks=0 timeout 60 %s -np %d %s member", dir, mpirun, n, self);
+	/* MPICH is built on UCX, which does not start where it takes /dev/shm and cannot. */
+	snprintf(cmd, sizeof cmd, "%s RONDO_RENDEZVOUS=%s RONDO_TOKEN=t OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ASAN_OPTIONS=detect_leaks=0 timeout 60 %s -np %d %s member", access("/dev/shm", W_OK) ? "UCX_TLS=^posix" : "", dir, mpirun, n, self);
 	int rc = system(cmd);
 	snprintf(cmd, sizeof cmd, "rm -r %s", dir);
 	assert_int_equal(system(cmd), 0);

@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include <setjmp.h>
 #include <cmocka.h>
 
@@ -93,8 +94,8 @@ static void own_programs(void **state)
 static void corpus(void **state)
 {
 	(void)state;
-	const char *dir = getenv("RONDO_CORPUS");
-	if (!dir)
+	const char *dir = getenv("RONDO_CORPUS") ? getenv("RONDO_CORPUS") : "../shared/programs";
+	if (access(dir, R_OK))
 		skip();
 	assert_true(each(dir, 2, read_all) > 0);
 }
