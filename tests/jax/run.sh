@@ -8,7 +8,7 @@ export JAX_PLATFORMS="${JAX_PLATFORMS:-rondo,cpu}" PYTHONPATH="$PWD/python:$PWD/
 log="$(mktemp)"
 trap 'rm -f "$log"' EXIT
 
-"$py" -m pytest -q -p no:cacheprovider tests/jax 2>&1 | tee "$log"
+"$py" -m pytest -q -rs -p no:cacheprovider tests/jax 2>&1 | sed -E 's/^SKIPPED \[[0-9]+\] /SKIP /' | tee "$log"
 line="$(tail -n 1 "$log")"
 number() { grep -oE "[0-9]+ $1" <<<"$line" | grep -oE '[0-9]+' | head -n 1; }
 passed="$(number passed)" failed="$(number failed)" errors="$(number 'errors?')"
@@ -27,7 +27,7 @@ if [ -d "$corpus" ]; then
 		failed=$((failed + 1))
 	fi
 else
-	echo "no corpus at $corpus (set RONDO_CORPUS): its programs are not run"
+	echo "SKIP corpus: there is none at $corpus (RONDO_CORPUS names another place)"
 fi
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" = 0 ]
