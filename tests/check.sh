@@ -68,7 +68,7 @@ names=("$@")
 waiting=() long=() short=()
 for t in "${names[@]}"; do
 	case "$t" in
-	sym_conform | sym_procs | sym_dial | rt_multi) waiting+=("unit $t") ;;
+	sym_conform | sym_procs | sym_dial | rt_multi | coll_fail | rt_procs) waiting+=("unit $t") ;;
 	gen_elem | gen_random | kern_matmul | kern_views | coll_*) long+=("unit $t") ;;
 	*) short+=("unit $t") ;;
 	esac

@@ -40,7 +40,6 @@ void coll_free(struct coll *c)
 		return;
 	sym_free(c->ring);
 	sym_free(c->inbox);
-	sym_free(c->late);
 	free(c->lent);
 	free(c->line);
 	free(c);
@@ -517,12 +516,13 @@ void coll_back(struct coll_cx *cx, struct coll_loan *l)
 struct err *coll_wait(struct coll_cx *cx, struct coll_loan *l)
 {
 	TRY(l->to >= 0 ? sym_settle(cx->c->ep, &l->to, 1) : NULL);
-	coll_drop(l);
+	sym_free(l->copy);
+	*l = (struct coll_loan){ -1, -1, NULL };
 	return NULL;
 }
 
-void coll_drop(struct coll_loan *l)
+void coll_drop(struct coll_cx *cx, struct coll_loan *l)
 {
-	sym_free(l->copy);
+	sym_keep(cx->c->ep, l->copy);
 	*l = (struct coll_loan){ -1, -1, NULL };
 }

@@ -128,7 +128,7 @@ bool coll_lends(const struct coll *c, const struct prog_coll *k);       /* is it
 struct err *coll_lend(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, const void *src, void *dst, struct coll_loan *l, char **at);
 void coll_back(struct coll_cx *cx, struct coll_loan *l);
 struct err *coll_wait(struct coll_cx *cx, struct coll_loan *l);
-void coll_drop(struct coll_loan *l);
+void coll_drop(struct coll_cx *cx, struct coll_loan *l);
 /* What follows an all_reduce or a reduce_scatter at once, part by part while it is in the caches.  run is called once for each part of
  * the result, with the bytes [lo, hi) of it, which lie at `at`; lo is a multiple of unit, hi too but at the end.  Nobody
  * looks at these bytes of the operand (of a reduce_scatter: of this member's block of it) or of the result any more: what run writes

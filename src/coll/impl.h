@@ -23,7 +23,6 @@ struct coll {
 	uint64_t *lent;                   /* bit i: PE i was lent a part of it since it was last walked from the start */
 	uint64_t *line;                   /* by PE: the last line that lent one */
 	struct sym_block *inbox;          /* what is granted to those who push slices, taken when first needed */
-	struct sym_block *late;           /* what was granted when a launch failed */
 };
 
 /* One call: who takes part, in rank order. */
@@ -123,7 +122,7 @@ bool loan_here(const struct call *q, const void *x);          /* is it in the he
 /* An operand in the heap.  copy: the place itself is written while others read. */
 struct loan { size_t off; struct sym_block *copy; };
 struct err *loan_make(const struct call *q, const void *x, int64_t n, bool copy, struct loan *out);
-void loan_end(struct loan *l);
+void loan_end(const struct call *q, struct loan *l, const struct err *e);      /* e: how the call went */
 /* A place in the heap for the n bytes of y, which others may write: y itself, or a copy.  grant_end hands e on. */
 struct err *grant_make(const struct call *q, void *y, int64_t n, bool copy, struct loan *out);
 struct err *grant_end(const struct call *q, struct loan *l, void *y, int64_t n, struct err *e);

@@ -41,7 +41,7 @@ static struct err *blocks_direct(const struct call *q, const struct blocks *b)
 	}
 	e = ready_all(q);
 out:
-	loan_end(&l);
+	loan_end(q, &l, e);
 	return e;
 }
 
@@ -97,7 +97,7 @@ static struct err *gather_ring(const struct call *q, const struct blocks *b)
 	if (!e && l.copy)
 		memcpy(b->y, z.y, (size_t)b->ny);
 out:
-	loan_end(&l);
+	loan_end(q, &l, e);
 	return e;
 }
 
@@ -220,7 +220,7 @@ static struct err *broadcast_ring(const struct call *q, int root, const char *x,
 	if (!e && at != y)
 		memcpy(y, at, (size_t)n);
 out:
-	loan_end(&l);
+	loan_end(q, &l, e);
 	return e;
 }
 
@@ -243,7 +243,7 @@ static struct err *broadcast_direct(const struct call *q, int root, const char *
 		TRY_GOTO(e, sym_tell(q->ep, pe[k], q->site, SYM_LEND, l.off, (size_t)n), out);
 	e = sym_settle(q->ep, pe, q->n - 1);
 out:
-	loan_end(&l);
+	loan_end(q, &l, e);
 	return e;
 }
 
@@ -379,7 +379,7 @@ struct err *move_permute(const struct call *q, int from, int to, const char *x, 
 	if (to >= 0)
 		e = sym_settle(q->ep, &to, 1);
 out:
-	loan_end(&l);
+	loan_end(q, &l, e);
 	return e;
 }
 

@@ -57,7 +57,7 @@ static struct err *all_loan(const struct call *q, const struct acc *a, const cha
 	acc_all(a, q->ep, w, q->n, 0, y, n);
 	e = ready_all(q);
 out:
-	loan_end(&l);
+	loan_end(q, &l, e);
 	return e;
 }
 
@@ -126,7 +126,7 @@ static struct err *all_two_shot(const struct call *q, const struct acc *a, const
 			t->run(t->user, dst + o, NULL, o, end);
 	}
 out:
-	loan_end(&l);
+	loan_end(q, &l, e);
 	e = grant_end(q, &out, res, n, e);
 	if (!e && later)
 		t->run(t->user, y, t->out, 0, n);
@@ -236,6 +236,10 @@ static struct err *all_push(const struct call *q, const struct acc *a, const cha
 		TRY_GOTO(e, pushed_step(&p, t, chunks), out);
 out:
 	sym_get_wait(q->ep, &p.left);
+	if (e) {
+		sym_keep(q->ep, *inbox);
+		*inbox = NULL;
+	}
 	return grant_end(q, &g, y, n, e);
 }
 
@@ -270,11 +274,13 @@ static struct err *chain_open(struct chain *c, bool lend_x, bool lend_y, bool pa
 	return NULL;
 }
 
-static void chain_close(struct chain *c)
+static void chain_close(struct chain *c, const struct err *e)
 {
-	loan_end(&c->lx);
-	loan_end(&c->ly);
-	sym_free(c->part);
+	struct loan part = { 0, c->part };
+
+	loan_end(c->q, &c->lx, e);
+	loan_end(c->q, &c->ly, e);
+	loan_end(c->q, &part, e);
 }
 
 static inline int64_t chunk_len(const struct chain *c, int64_t i) { return MIN(c->n - i * c->chunk, c->chunk); }
@@ -371,7 +377,7 @@ static struct err *all_ring(const struct call *q, const struct acc *a, const cha
 	if (!e && c.ly.copy)
 		memcpy(y, sym_ep_base(q->ep) + c.ly.off, (size_t)n);
 out:
-	chain_close(&c);
+	chain_close(&c, e);
 	return e;
 }
 
@@ -493,7 +499,7 @@ static struct err *part_loan(const struct call *q, const struct acc *a, int64_t 
 		*t = NULL;
 	e = ready_all(q);
 out:
-	loan_end(&l);
+	loan_end(q, &l, e);
 	return e;
 }
 
@@ -576,7 +582,7 @@ static struct err *scan_ring(const struct call *q, const struct acc *a, bool exc
 	if (above >= 0)
 		e = sym_settle(q->ep, &above, 1);
 out:
-	chain_close(&c);
+	chain_close(&c, e);
 	return e;
 }
 

@@ -30,7 +30,13 @@ struct err *loan_make(const struct call *q, const void *x, int64_t n, bool copy,
 	return NULL;
 }
 
-void loan_end(struct loan *l) { sym_free(l->copy); }
+void loan_end(const struct call *q, struct loan *l, const struct err *e)
+{
+	if (e)                            /* somebody may still read it, or write there, until all have left the launch */
+		sym_keep(q->ep, l->copy);
+	else
+		sym_free(l->copy);
+}
 
 struct err *grant_make(const struct call *q, void *y, int64_t n, bool copy, struct loan *out)
 {
@@ -46,14 +52,9 @@ struct err *grant_make(const struct call *q, void *y, int64_t n, bool copy, stru
 
 struct err *grant_end(const struct call *q, struct loan *l, void *y, int64_t n, struct err *e)
 {
-	if (e && l->copy) {               /* somebody may still write there, until the launch has ended */
-		sym_free(q->c->late);
-		q->c->late = l->copy;
-		return e;
-	}
-	if (l->copy)
+	if (l->copy && !e)
 		memcpy(y, sym_ep_base(q->ep) + l->off, (size_t)n);
-	loan_end(l);
+	loan_end(q, l, e);
 	return e;
 }
 

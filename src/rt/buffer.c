@@ -53,6 +53,25 @@ struct store *buffer_store(struct rt_buffer *b)
 	return s;
 }
 
+/* The same for a copy that begins: nobody takes the storage before it is done.  Pairs with copied. */
+static struct store *store_to_copy(struct rt_buffer *b)
+{
+	spin_lock(&b->lock);
+	struct store *s = b->st;
+	if (s) {
+		store_ref(s);
+		atomic_fetch_add(&s->hold, 1);
+	}
+	spin_unlock(&b->lock);
+	return s;
+}
+
+static void copied(struct store *s)
+{
+	atomic_fetch_sub(&s->hold, 1);
+	store_unref(s);
+}
+
 static struct err *deleted_error(const struct rt_buffer *b)
 {
 	return ERR(INVALID, "buffer of device %d has been deleted or donated", b->dev->id);
@@ -272,8 +291,7 @@ static void copy_do(void *user)
 		else
 			store_download(k->src, k->off, k->p, k->n);
 	}
-	atomic_fetch_sub(&k->src->hold, 1);
-	store_unref(k->src);
+	copied(k->src);
 	store_unref(k->dst);
 	rt_event_set(k->done, k->err);
 	rt_event_unref(k->done);
@@ -292,7 +310,7 @@ static void copy_ready(struct err *e, void *user)
 		client_side(k->c, copy_do, k);
 }
 
-/* src is taken. */
+/* src: of store_to_copy; taken. */
 static struct rt_event *copy_start(struct rt_buffer *b, struct store *src, size_t off, size_t n, struct store *dst, void *p)
 {
 	struct rt_event *r = b->ready;
@@ -302,12 +320,11 @@ static struct rt_event *copy_start(struct rt_buffer *b, struct store *src, size_
 			store_copy(dst, 0, src, off, n);
 		else
 			store_download(src, off, p, n);
-		store_unref(src);
+		copied(src);
 		return &event_ok;
 	}
 	struct copy *k = mem_grow(NULL, sizeof *k);
 	*k = (struct copy){ src, dst, off, n, p, rt_event_new(), NULL, b->dev->c };
-	atomic_fetch_add(&src->hold, 1);
 	if (dst)
 		store_ref(dst);
 	client_ref(k->c);
@@ -326,12 +343,12 @@ static struct rt_event *failed(struct err *e)
 
 struct rt_event *rt_buffer_to_host(struct rt_buffer *b, int64_t off, int64_t n, void *dst)
 {
-	struct store *s = buffer_store(b);
+	struct store *s = store_to_copy(b);
 
 	if (!s)
 		return failed(deleted_error(b));
 	if (off < 0 || n < 0 || (uint64_t)off + (uint64_t)n > s->bytes) {
-		store_unref(s);
+		copied(s);
 		return failed(ERR(OUT_OF_RANGE, "bytes %lld..%lld of a buffer of %lld bytes", (long long)off, (long long)(off + n), (long long)rt_shape_bytes(&b->shape)));
 	}
 	rt_event_ask(b->ready);
@@ -340,7 +357,7 @@ struct rt_event *rt_buffer_to_host(struct rt_buffer *b, int64_t off, int64_t n, 
 
 struct err *rt_buffer_copy(struct rt_buffer *b, struct rt_device *d, int mem, struct rt_buffer **out)
 {
-	struct store *s = buffer_store(b);
+	struct store *s = store_to_copy(b);
 
 	if (!s)
 		return deleted_error(b);
@@ -348,7 +365,7 @@ struct err *rt_buffer_copy(struct rt_buffer *b, struct rt_device *d, int mem, st
 	struct err *e = store_alloc(dst, "a copy of an array", -1);
 	if (e) {
 		store_unref(dst);
-		store_unref(s);
+		copied(s);
 		return e;
 	}
 	struct rt_event *ready = copy_start(b, s, 0, s->bytes, dst, NULL);

@@ -213,8 +213,6 @@ void rt_client_free(struct rt_client *c)
 	pthread_mutex_lock(&c->launch);
 	atomic_store(&c->stop, true);
 	pthread_mutex_unlock(&c->launch);
-	if (atomic_load(&c->parting))
-		sym_cancel(c->world);
 	for (int i = 0; i < c->ndev && c->dev; i++) {
 		struct rt_device *d = &c->dev[i];
 		atomic_fetch_add(&d->bell, 1);
@@ -231,11 +229,14 @@ void rt_client_free(struct rt_client *c)
 			pthread_join(d->worker[k].thread, NULL);
 		store_unref(d->room.zone);
 		d->room.zone = NULL;
+		sym_clear(d->ep, true);           /* what peers may still read stays as it is: nobody takes memory here any more */
 	}
 	if (trace_on())
 		trace_write();
 	pthread_mutex_lock(&c->side_lock);
 	bool side = c->side_started;
+	c->side_over = true;              /* once it has done what the walkers gave it; from now on who asks for a copy does it */
+	c->side_started = false;
 	pthread_cond_signal(&c->side_cond);
 	pthread_mutex_unlock(&c->side_lock);
 	if (side)
@@ -268,12 +269,11 @@ static void *side_main(void *v)
 			s->fn(s->user);
 			free(s);
 			pthread_mutex_lock(&c->side_lock);
-		} else if (atomic_load(&c->stop))
+		} else if (c->side_over)
 			break;
 		else
 			pthread_cond_wait(&c->side_cond, &c->side_lock);
 	}
-	c->side_started = false;
 	pthread_mutex_unlock(&c->side_lock);
 	return NULL;
 }
@@ -284,7 +284,7 @@ void client_side(struct rt_client *c, void (*fn)(void *user), void *user)
 
 	*s = (struct side){ NULL, fn, user };
 	pthread_mutex_lock(&c->side_lock);
-	if (!c->side_started && !atomic_load(&c->stop))
+	if (!c->side_started && !c->side_over)
 		c->side_started = !pthread_create(&c->side_thread, NULL, side_main, c);
 	if (!c->side_started) {               /* no thread to be had: do it here */
 		pthread_mutex_unlock(&c->side_lock);

@@ -126,11 +126,10 @@ struct rt_client {
 	cpu_set_t cpus;               /* where this process may run */
 	int sharers, housemates;      /* devices of the job that use this process' cores; its memory (own ones too) */
 	int nbusy;                    /* under side_lock */
-	_Atomic int parting;          /* devices that wait for their peers to leave a launch that failed */
 	pthread_mutex_t kv_lock;
 	struct map published;         /* programs whose communication is in the store */
 	struct side *side_head, **side_tail;
-	pthread_t side_thread; bool side_started;
+	pthread_t side_thread; bool side_started, side_over;
 };
 /* This thread stays on core k of the device's own (0: the walker), if there are enough; or runs wherever the process
  * may (-1): while code runs that may start threads of its own. */

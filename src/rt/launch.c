@@ -5,7 +5,7 @@
  * caller's thread takes the device for a moment (waking a thread costs more than the work). */
 #include "impl.h"
 
-enum { LINGER_NS = 100000 };
+enum { LINGER_NS = 100000, SHORT_NAP_NS = 100000, LONG_NAP_NS = 50000000 };
 
 static _Thread_local struct rt_device *walking;   /* the device whose program this thread runs */
 
@@ -19,7 +19,9 @@ struct part {
 	uint32_t nwait;
 	struct store **out;           /* nres references */
 	uint8_t *taken;               /* result has its donor's storage */
+	struct store *zone;           /* of a launch that failed, if peers may touch it */
 	struct rt_event *done;
+	struct launch *l;
 };
 
 struct launch {
@@ -115,6 +117,15 @@ static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *con
 		err_free(e);
 		e = take_memory(x, d, out, zone);
 	}
+	if (e && e->code == ERR_EXHAUSTED && room == &d->room && !sym_clear(d->ep, false)) {       /* launches that failed keep some */
+		struct err *no = sym_clear_wait(d->ep);
+		if (no) {
+			err_free(e);
+			return no;
+		}
+		err_free(e);
+		e = take_memory(x, d, out, zone);
+	}
 	if (e)
 		return e;
 	for (int64_t r = 0; r < x->nres; r++)
@@ -144,6 +155,20 @@ static bool help(void *user)
 		if (pool_help(&c->dev[(d->local + i) % c->ndev], 1, &d->help, &d->nhelp))
 			return true;
 	return false;
+}
+
+/* No peer touches the memory of this part any more. */
+static void part_over(void *user)
+{
+	struct part *p = user;
+	struct launch *l = p->l;
+
+	for (int64_t k = 0; k < l->x->narg; k++)
+		store_unref(p->arg[k]);
+	for (int64_t k = 0; k < l->x->nres; k++)
+		store_unref(p->out[k]);
+	store_unref(p->zone);
+	launch_unref(l);
 }
 
 static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
@@ -178,28 +203,20 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 		why = x->comm ? err_copy(e) : NULL;
 	} else if (x->comm)
 		sym_end(d->ep, NULL);
-	/* Who waits hears of a failure at once; the memory is kept until no peer touches it any more, or the client
-	 * is closed. */
-	if (why) {
-		atomic_fetch_add(&d->c->parting, 1);
-		rt_event_set(p->done, e);
-		if (atomic_load(&d->c->stop))
-			sym_cancel(d->c->world);
-		sym_end(d->ep, why);
-		atomic_fetch_sub(&d->c->parting, 1);
+	struct rt_event *done = p->done;
+	p->zone = NULL;
+	if (why) {                        /* peers may read what was lent, and write what was granted: it is kept until they have left */
+		p->zone = room->zone;
+		room->zone = NULL;
+		sym_quit(d->ep, why, part_over, p);
 		err_free(why);
-	}
-	for (int64_t k = 0; k < x->narg; k++)
-		store_unref(p->arg[k]);
-	for (int64_t k = 0; k < x->nres; k++)
-		store_unref(p->out[k]);
+	} else
+		part_over(p);
 	/* The device is free before anybody hears that the launch is done: who waited may find it idle. */
 	if (room == &d->room)
 		atomic_fetch_sub(&d->state, 1);
-	if (!why)
-		rt_event_set(p->done, e);
-	rt_event_unref(p->done);
-	launch_unref(l);
+	rt_event_set(done, e);
+	rt_event_unref(done);
 }
 
 /* --- the queue --------------------------------------------------------------------- */
@@ -236,9 +253,12 @@ void *walker_main(void *v)
 			sched_yield();
 		if (atomic_load(&d->bell) != seen)
 			continue;
+		int64_t nap = SHORT_NAP_NS;
 		atomic_store(&d->asleep, 1);
-		while (atomic_load(&d->bell) == seen)
-			sym_sleep(&d->bell, seen, -1);
+		while (atomic_load(&d->bell) == seen) {          /* peers may still be in a launch that failed here */
+			sym_sleep(&d->bell, seen, sym_clear(d->ep, false) ? -1 : nap);
+			nap = MIN(2 * nap, LONG_NAP_NS);
+		}
 		atomic_store(&d->asleep, 0);
 	}
 }
@@ -445,6 +465,7 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		p->out = (struct store **)(p->wait + narg);
 		p->taken = (uint8_t *)(p->out + nres);
 		p->nwait = 0;
+		p->l = l;
 		e = arguments(x, ok, arg + narg * ok, p->arg);
 		if (e)
 			break;

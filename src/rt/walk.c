@@ -244,7 +244,7 @@ struct err *walk(struct frame *f)
 	if (f->d->trace)
 		trace_add(f->d->trace, TRACE_LAUNCH, f->x->name, t0, clock_ns());
 	if (!ok)
-		coll_drop(&f->loan);
+		coll_drop(&f->coll, &f->loan);
 	if (!ok && !f->err)
 		return ERR(ABORTED, "launch aborted");
 	return f->err;

@@ -6,7 +6,8 @@
  *   launch before.  Returns are counts; they travel in every line of the other direction, and in a word of
  *   their own when more than half a ring is owed or the sender waits.
  *
- * So no line is overwritten unread, and no line of an older launch is taken for one of this.  Nothing here
+ * So no line is overwritten unread, and no line of an older launch is taken for one of this: a tick knows an epoch by its last
+ * half, and who closes a launch wipes what was written to it before the same half comes again.  Nothing here
  * blocks.  Whoever includes this defines how shared words are read and written: the endpoint with atomics,
  * a test with a model of memory that it explores exhaustively. */
 #ifndef RONDO_SYM_CHAN_H
@@ -21,6 +22,7 @@
 
 struct chan {
 	uint64_t epoch;           /* launches shared, this one included */
+	uint64_t before;          /* lines sent in all launches before */
 	uint32_t tx, acked;       /* lines sent in this launch; of those, known to be returned */
 	uint32_t rx, done, told;  /* lines received; returned; returned as far as the peer was told */
 	bool open;                /* the peer has closed the launch before */
@@ -37,6 +39,7 @@ static inline uint32_t chan_slot(uint32_t n) { return (n - 1) * 5 % CHAN_RING; }
 static inline void chan_begin(struct chan *c)
 {
 	c->epoch++;
+	c->before += c->tx;
 	c->tx = c->acked = c->rx = c->done = c->told = 0;
 	c->open = false;
 }
@@ -60,7 +63,7 @@ static inline void chan_learn(struct chan *c)
 {
 	uint64_t r = CHAN_LOAD(&c->ret->returned);
 
-	if (r >> 32 == c->epoch)
+	if (r >> 32 == (uint32_t)c->epoch)
 		chan_ack(c, (uint32_t)r);
 	for (uint32_t k = c->rx + 1; k <= c->rx + CHAN_RING && chan_has(c, k); k++)
 		chan_ack(c, c->in[chan_slot(k)].ack);
@@ -121,6 +124,12 @@ static inline bool chan_return(struct chan *c, bool now)
 	return (now || c->done - c->told > CHAN_RING / 2) && chan_owes(c);
 }
 
+/* The number of the line sent last, counted over all launches. */
+static inline uint64_t chan_sent(const struct chan *c) { return c->before + c->tx; }
+
+/* How many lines were sent in this launch up to that one: none if it is of an older launch, which the peer must have closed. */
+static inline uint32_t chan_within(const struct chan *c, uint64_t sent) { return sent > c->before ? (uint32_t)(sent - c->before) : 0; }
+
 /* Are the first n lines that were sent returned? */
 static inline bool chan_returned(struct chan *c, uint32_t n)
 {
@@ -130,6 +139,21 @@ static inline bool chan_returned(struct chan *c, uint32_t n)
 }
 
 static inline bool chan_settled(struct chan *c) { return chan_returned(c, c->tx); }
+
+/* Before the peer is told that the launch is closed, which lets it write lines of the next one.  Every 2^31 launches what it has
+ * written so far is wiped; what it may still write, in this launch, has an epoch of its own until it is wiped in its turn.
+ * True if so: then what else has a tick is to be wiped too. */
+static inline bool chan_close(struct chan *c)
+{
+	if ((c->epoch + 1) << 33)
+		return false;
+	for (int k = 0; k < CHAN_RING; k++) {
+		CHAN_WIPE(&c->in[k].first);
+		CHAN_WIPE(&c->in[k].last);
+	}
+	CHAN_WIPE(&c->ret->returned);
+	return true;
+}
 
 /* Has the peer left this launch? */
 static inline bool chan_left(const struct chan *c) { return CHAN_LOAD(&c->ret->closed) >= c->epoch; }

@@ -89,6 +89,8 @@ static struct err *hopeless(struct sym_ep *ep, int peer, uint32_t site)
 
 	if (ep->l.stop && atomic_load_explicit(ep->l.stop, memory_order_acquire))
 		return ERR(ABORTED, "launch aborted");
+	if (sym_stop && atomic_load_explicit(sym_stop, memory_order_acquire))
+		return ERR(CANCELLED, "device %d was cancelled", ep->pe);
 	if (gone < 0)
 		return ERR(CANCELLED, "the client is closed");
 	if (gone && atomic_load(&w->process[w->peer[peer].proc].life) != SYM_HERE)
@@ -836,13 +838,13 @@ void sym_return(struct sym_ep *ep, int pe, bool now)
 		word_write(ep, pe, FROM_ME(ep, ret.returned), chan_tick(c, c->done));
 }
 
-uint64_t sym_sent(const struct sym_ep *ep, int pe) { return chan_tick(&ep->chan[pe], ep->chan[pe].tx); }
+uint64_t sym_sent(const struct sym_ep *ep, int pe) { return chan_sent(&ep->chan[pe]); }
 
 struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line)
 {
 	struct chan *c = &ep->chan[pe];
 	uint32_t site = (uint32_t)atomic_load_explicit(&ep->seat->status, memory_order_relaxed);
-	uint32_t n = line >> 32 == c->epoch ? (uint32_t)line : 0;        /* an older launch: the peer must have closed it */
+	uint32_t n = chan_within(c, line);
 	struct err *e = NULL;
 
 	/* A peer that has left the launch reads nothing of it any more. */
@@ -898,6 +900,8 @@ static void text_set(char *at, size_t n, const char *text)
 
 void sym_begin(struct sym_ep *ep, const struct sym_launch *l)
 {
+	if (ep->debt)
+		sym_clear(ep, false);
 	if (l->prog != ep->named) {
 		text_set(ep->seat->name, sizeof ep->seat->name, l->name);
 		ep->named = l->prog;
@@ -913,33 +917,125 @@ void sym_begin(struct sym_ep *ep, const struct sym_launch *l)
 		show_cpu(ep);
 }
 
-void sym_leave(struct sym_ep *ep, const struct err *why, bool wait)
+/* The launch is over for this PE. */
+static void close_with(struct sym_ep *ep, int pe)
 {
-	struct sym_launch l = ep->l;
-	struct err *e = NULL;
+	struct chan *c = &ep->chan[pe];
 
+	if (chan_close(c))
+		for (int k = 0; k < SYM_RING; k++)
+			for (int i = 0; i < SYM_PIECES; i++)
+				CHAN_WIPE(&c->in[k].piece[i].tick);
+	c->open = false;
+	word_write(ep, pe, FROM_ME(ep, ret.closed), c->epoch);
+}
+
+static void leave(struct sym_ep *ep, const struct err *why)
+{
 	if (why)
 		text_set(ep->seat->why, sizeof ep->seat->why, why->msg);
 	atomic_store_explicit(&ep->seat->status, 0, memory_order_relaxed);
-	for (int i = 0; i < l.npeer; i++) {
-		uint64_t epoch = ep->chan[l.peer[i]].epoch;
+	for (int i = 0; i < ep->l.npeer; i++) {
+		int pe = ep->l.peer[i];
 		if (why) {
-			ep->swap[l.peer[i]].failed = epoch;
-			word_write(ep, l.peer[i], FROM_ME(ep, ret.failed), epoch);
+			ep->swap[pe].failed = ep->chan[pe].epoch;
+			word_write(ep, pe, FROM_ME(ep, ret.failed), ep->chan[pe].epoch);
 		}
-		word_write(ep, l.peer[i], FROM_ME(ep, ret.closed), epoch);
-		ep->chan[l.peer[i]].open = false;
+		close_with(ep, pe);
 	}
-	ep->l.stop = NULL;
-	for (int i = 0; i < l.npeer && why && wait; i++) {
-		WAIT(e, chan_left(&ep->chan[l.peer[i]]), l.peer[i], 0);
-		err_free(e);
-		e = NULL;
+}
+
+/* --- launches that failed, and are not over for all ------------------------------- */
+
+struct sym_debt {
+	struct sym_debt *next;
+	struct sym_block **kept;
+	int nkept;
+	void (*over)(void *user);
+	void *user;
+	int npeer;
+	struct { int pe; uint64_t epoch; } peer[];
+};
+
+void sym_keep(struct sym_ep *ep, struct sym_block *b)
+{
+	if (!b)
+		return;
+	ep->kept = mem_grow(ep->kept, (size_t)(ep->nkept + 1) * sizeof *ep->kept);
+	ep->kept[ep->nkept++] = b;
+}
+
+static void owe(struct sym_ep *ep, void (*over)(void *user), void *user)
+{
+	struct sym_debt *d = mem_alloc(sizeof *d + (size_t)ep->l.npeer * sizeof *d->peer), **at = &ep->debt;
+
+	*d = (struct sym_debt){ .kept = ep->kept, .nkept = ep->nkept, .over = over, .user = user, .npeer = ep->l.npeer };
+	for (int i = 0; i < d->npeer; i++) {
+		d->peer[i].pe = ep->l.peer[i];
+		d->peer[i].epoch = ep->chan[ep->l.peer[i]].epoch;
+	}
+	ep->kept = NULL;
+	ep->nkept = 0;
+	while (*at)
+		at = &(*at)->next;
+	*at = d;
+}
+
+/* A peer that has not left the launch, and may touch what it was lent; -1: none. */
+static int owed_to(const struct sym_ep *ep, struct sym_debt *d)
+{
+	const struct sym_world *w = ep->world;
+
+	for (; d->npeer; d->npeer--) {
+		int pe = d->peer[d->npeer - 1].pe;
+		if (CHAN_LOAD(&ep->chan[pe].ret->closed) < d->peer[d->npeer - 1].epoch && atomic_load(&w->process[w->peer[pe].proc].life) == SYM_HERE)
+			return pe;
+	}
+	return -1;
+}
+
+bool sym_clear(struct sym_ep *ep, bool all)
+{
+	while (ep->debt && (all || owed_to(ep, ep->debt) < 0)) {
+		struct sym_debt *d = ep->debt;
+		ep->debt = d->next;
+		for (int i = 0; i < d->nkept; i++)
+			sym_free(d->kept[i]);
+		if (d->over)
+			d->over(d->user);
+		free(d->kept);
+		free(d);
+	}
+	return !ep->debt;
+}
+
+struct err *sym_clear_wait(struct sym_ep *ep)
+{
+	struct err *e = NULL;
+	int who = -1;
+
+	WAIT(e, sym_clear(ep, false) || (who = owed_to(ep, ep->debt), false), who, 0);
+	return e;
+}
+
+void sym_quit(struct sym_ep *ep, const struct err *why, void (*over)(void *user), void *user)
+{
+	leave(ep, why);
+	owe(ep, over, user);
+	memset(&ep->l, 0, sizeof ep->l);
+	sym_clear(ep, false);
+}
+
+void sym_end(struct sym_ep *ep, const struct err *why)
+{
+	leave(ep, why);
+	if (why || ep->nkept) {
+		owe(ep, NULL, NULL);
+		ep->l.stop = NULL;        /* that it is stopped is known */
+		err_free(sym_clear_wait(ep));
 	}
 	memset(&ep->l, 0, sizeof ep->l);
 }
-
-void sym_end(struct sym_ep *ep, const struct err *why) { sym_leave(ep, why, true); }
 
 void sym_phase(struct sym_world *w, const char *text)
 {

@@ -80,6 +80,7 @@ struct sym_control {
 #define CHAN_LINE struct sym_line
 #define CHAN_RET struct sym_ret
 #define CHAN_LOAD(p) atomic_load_explicit(p, memory_order_acquire)
+#define CHAN_WIPE(p) atomic_store_explicit(p, 0, memory_order_relaxed)
 #include "chan.h"
 
 /* What an atomic does to a word; also of sym.h's calls.  Values of words of 32 bits are zero-extended. */
@@ -151,6 +152,9 @@ struct sym_ep {
 	_Atomic int lost;                 /* process whose data did not come, + 1 */
 	uint32_t named;                   /* program whose name stands in the control zone */
 	struct sym_launch l;
+	struct sym_block **kept;          /* of this launch: sym_keep */
+	int nkept;
+	struct sym_debt *debt;            /* launches that failed and are not over for all, the oldest first */
 	int spins;                        /* polls before the next wait yields: fewer while polling has been in vain */
 	int cpu;                          /* what the control zone says of it */
 	bool asked;                       /* something brief was sent since the last line was waited for */
@@ -238,8 +242,6 @@ void sym_heap_init(struct sym_heap *h, struct sym_world *w, int i, size_t contro
 void sym_heap_fini(struct sym_heap *h);
 /* An answer takes so many seconds beyond the pauses. */
 void sym_patience(struct sym_ep *ep, double takes);
-/* sym_end; wait: until the peers have left, where it failed. */
-void sym_leave(struct sym_ep *ep, const struct err *why, bool wait);
 /* What arrived for pe, a PE of this host: n words for at, the first of them last; wakes pe. */
 void sym_deliver(struct sym_world *w, int pe, char *at, const uint64_t *word, int n);
 /* Data that PE from asked for will not come: its launch cannot succeed. */

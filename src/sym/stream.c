@@ -153,7 +153,7 @@ static struct err *collective(struct sym_stream *s, const struct op *o, const st
 	l.peer = peer;
 	sym_begin(ep, &l);
 	if (why) {
-		sym_leave(ep, why, false);
+		sym_quit(ep, why, NULL, NULL);
 		free(peer);
 		return NULL;
 	}
@@ -165,7 +165,10 @@ static struct err *collective(struct sym_stream *s, const struct op *o, const st
 		err_free(e);
 		e = ERR(CANCELLED, "PE %d was cancelled", s->pe);
 	}
-	sym_leave(ep, e, !cancelled);
+	if (cancelled)
+		sym_quit(ep, e, NULL, NULL);
+	else
+		sym_end(ep, e);
 	free(peer);
 	return e;
 }

@@ -133,8 +133,18 @@ struct sym_launch {
 /* Every launch begins and ends on every PE it names, also when it failed before it did anything. */
 void sym_begin(struct sym_ep *ep, const struct sym_launch *l);
 /* why: the launch failed here; the peers that wait for this PE get an error with its text.  Then wait until the
- * peers have left the launch, so that nothing of it touches this heap any more.  NULL: it went well. */
+ * peers have left the launch, so that nothing of it touches this heap any more; or until there is no hope of that: sym_cancel,
+ * sym_stream_cancel, RONDO_TIMEOUT seconds.  NULL: it went well. */
 void sym_end(struct sym_ep *ep, const struct err *why);
+/* The same without the wait.  over(user), which may be NULL, is called when the peers have left: by this call or a later one of
+ * sym_begin, sym_clear, sym_clear_wait and sym_close. */
+void sym_quit(struct sym_ep *ep, const struct err *why, void (*over)(void *user), void *user);
+/* b, taken, which may be NULL: was lent or granted when the launch failed.  It is freed when the peers have left. */
+void sym_keep(struct sym_ep *ep, struct sym_block *b);
+/* Look which launches that were quit are over for all, in their order; all: take them for that.  False if some are not. */
+bool sym_clear(struct sym_ep *ep, bool all);
+/* Wait for them.  Fails as sym_recv. */
+struct err *sym_clear_wait(struct sym_ep *ep);
 /* Wake whoever waits on pe: after stop was set. */
 void sym_ring(struct sym_world *w, int pe);
 

@@ -125,6 +125,11 @@ void sym_close(struct sym_world *w)
 	sym_part(w);
 	sym_sides_free(w);
 	for (int i = 0; i < w->nlocal * SYM_LANES && w->ep; i++) {
+		if (w->ep[i].world)
+			sym_clear(&w->ep[i], true);
+		for (int k = 0; k < w->ep[i].nkept; k++)
+			sym_free(w->ep[i].kept[k]);
+		free(w->ep[i].kept);
 		free(w->ep[i].chan);
 		free(w->ep[i].to);
 		free(w->ep[i].swap);

@@ -277,6 +277,52 @@ static void poor(int proc)
 	rt_exec_unref(x);
 }
 
+static struct err *fails(void *user, const struct rt_custom_call *c) { return ERR(INTERNAL, "it was to fail"); }
+static struct err *passes(void *user, const struct rt_custom_call *c) { return NULL; }
+
+/* A device whose launch has failed is not held up by one that has not come to it; nor is its client. */
+static void unheld(int proc)
+{
+	static const char text[] =
+		"prog \"held\" devices %d registers 1 zone 64 flops 0 fingerprint 03 comm %s\n"
+		"arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\nbuf 2 temp at 0 size 16\n%s"
+		"custom 0 \"stumbles\" api 4 (f32[4]) -> (f32[4])\nkern 0 copy (f32[4]) -> (f32[4])\n"
+		"run {\n custom 0 \"stumbles\" (b0) -> (b2)\n%s kern 0 copy (b0) -> (b1)\n}\n";
+	static const int mine[1] = { 0 };
+	struct str one = { 0 }, together_ = { 0 };
+	struct prog *p;
+	struct rt_exec *x, *alone;
+	float v[TOTAL];
+
+	rt_custom_register("stumbles", proc ? passes : fails, NULL);
+	str_addf(&together_, text, TOTAL, "00", "group 0 1 5 [0,1,2,3,4]\ncoll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 16\n", "coll 0 all_reduce (b0) -> (b2)\n");
+	ok("parse", prog_parse(together_.p, together_.n, &p));
+	p->comm_hash = prog_comm_hash(p);
+	ok("load", rt_exec_new(cl, p, all, &x));
+	if (proc) {
+		sleep(2);
+		SAYS(launch(x, v), ABORTED, "it was to fail");
+	} else {
+		double t = clock_s();
+		SAYS(launch(x, v), INTERNAL, "it was to fail");
+		rt_custom_register("stumbles", passes, NULL);
+		str_addf(&one, text, 1, "00", "", "");
+		ok("parse", prog_parse(one.p, one.n, &p));
+		ok("load", rt_exec_new(cl, p, mine, &alone));
+		ok("alone", launch(alone, v));
+		if (clock_s() - t > 1.5)
+			die("the next launch", "was held up");
+		rt_exec_unref(alone);
+		rt_exec_unref(x);
+		str_free(&one);
+		str_free(&together_);
+		end();
+	}
+	rt_exec_unref(x);
+	str_free(&one);
+	str_free(&together_);
+}
+
 static void apart(int proc)
 {
 	float v[TOTAL];
@@ -342,12 +388,13 @@ static void test_refused(void **state)
 }
 static void test_death(void **state) { with(death, 2); }
 static void test_poor(void **state) { with(poor, -1); }
+static void test_unheld(void **state) { with(unheld, -1); }
 static void test_apart(void **state) { with(apart, -1); }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_together), cmocka_unit_test(test_in_place), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_apart), cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_together), cmocka_unit_test(test_in_place), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_unheld), cmocka_unit_test(test_apart), cmocka_unit_test(test_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

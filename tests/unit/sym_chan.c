@@ -19,6 +19,7 @@ struct mret { uint64_t returned, closed; };
 #define CHAN_LINE struct mline
 #define CHAN_RET struct mret
 #define CHAN_LOAD(p) (*(const uint64_t *)(p))
+#define CHAN_WIPE(p) (*(uint64_t *)(p) = 0)
 #include "sym/chan.h"
 
 enum { MAXPE = 3, BUF = 24, STEPS = 40 };
@@ -40,6 +41,7 @@ static struct state now;                          /* chan pointers refer to this
 static struct map seen;
 static const struct script *script;
 static long visited;
+static uint64_t origin;                           /* the number of the first launch, less one */
 
 static void point(struct state *s)
 {
@@ -115,9 +117,10 @@ static bool step(int me)
 		put(p, &now.m.data[me], ++p->version);
 		break;
 	case 'e':
+		chan_close(c);
 		put(p, &now.m.from[peer][me].ret.closed, c->epoch);
 		chan_begin(c);
-		p->said[peer] = p->heard[peer] = 100 * (c->epoch - 1);
+		p->said[peer] = p->heard[peer] = 100 * (c->epoch - 1 - origin);
 		break;
 	}
 	p->pc++;
@@ -163,22 +166,34 @@ static void explore(void)
 		fail_msg("stuck: PE 0 at step %d, PE 1 at %d, PE 2 at %d", now.pe[0].pc, now.pe[1].pc, now.pe[2].pc);
 }
 
-static void run(const char *a, const char *b, const char *c)
+/* The first launch is number first + 1; stale: what launches 2^32 before the others left lies in the rings. */
+static void run_from(uint64_t first, bool stale, const char *a, const char *b, const char *c)
 {
 	struct script s = { { a, b, c }, c[0] ? 3 : 2 };
 
 	memset(&now, 0, sizeof now);
 	point(&now);
 	script = &s;
+	origin = first;
 	visited = 0;
 	for (int i = 0; i < MAXPE; i++)
-		for (int k = 0; k < MAXPE; k++)
+		for (int k = 0; k < MAXPE; k++) {
+			struct mret *ret = &now.m.from[i][k].ret;
+			now.pe[i].c[k].epoch = ret->closed = first;
 			chan_begin(&now.pe[i].c[k]);
+			for (uint32_t n = 1; n <= CHAN_RING && stale; n++) {
+				struct mline *l = &now.m.from[i][k].ring[chan_slot(n)];
+				l->first = l->last = ret->returned = (first + 2) << 32 | n;
+				l->ack = CHAN_RING;
+			}
+		}
 	explore();
 	map_free(&seen);
 	memset(&seen, 0, sizeof seen);
 	print_message("%-40s | %-40s | %-20s %8ld states\n", a, b, c, visited);
 }
+
+static void run(const char *a, const char *b, const char *c) { run_from(0, false, a, b, c); }
 
 static void one_way(void **state)
 {
@@ -218,11 +233,25 @@ static void three(void **state)
 	run("s1t2r2s1t2r2", "s2t0r0s2t0r0", "s0t1r1s0t1r1");
 }
 
+/* A tick knows the launch by 32 bits: nothing that was written 2^32 launches before is taken for new. */
+static void wrapped(void **state)
+{
+	static const uint64_t first[] = { 0x7ffffffe, 0xfffffffe, 0x17ffffffe };
+
+	for (size_t i = 0; i < sizeof first / sizeof *first; i++)
+		for (int stale = 0; stale < 2; stale++) {
+			run_from(first[i], stale, "s1s1e1s1s1s1", "t0r0t0r0e0t0r0t0r0t0r0", "");
+			run_from(first[i], stale, "s1t1r1e1s1t1r1e1", "s0t0r0e0s0t0r0e0", "");
+			run_from(first[i], stale, "l1w1e1l1w1", "g0u0e0g0u0", "");
+			run_from(first[i], stale, "s1s1e1s1s1", "e0t0t0", "");
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(one_way), cmocka_unit_test(both_ways), cmocka_unit_test(loans), cmocka_unit_test(launches), cmocka_unit_test(aborted),
-		cmocka_unit_test(three),
+		cmocka_unit_test(three), cmocka_unit_test(wrapped),
 	};
 
 	return cmocka_run_group_tests(t, NULL, NULL);
