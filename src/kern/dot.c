@@ -110,7 +110,7 @@ static void dot_run(const struct prog_kern *k, const struct kern_state *s, int p
 	const char *A = view_at(k, ptr, 0), *B = view_at(k, ptr, 1);
 	char *C = view_at(k, ptr, 2);
 	int cs = q->cs, os = dt_bytes(k->v[2].dtype), parts = q->complex ? 2 : 1;
-	char *pc = scratch, *pa = pc + (size_t)parts * q->mb * q->nb * cs, *pb = pa + (size_t)q->mb * KB * cs, *tmp = pb + (size_t)KB * q->nb * cs;
+	char *pc = scratch, *pa = pc + (size_t)(q->levels * parts) * q->mb * q->nb * cs, *pb = pa + (size_t)q->mb * KB * cs, *tmp = pb + (size_t)KB * q->nb * cs;
 	int64_t mt = (q->m.n + q->mb - 1) / q->mb, nt = (q->n.n + q->nb - 1) / q->nb;
 	for (int64_t t = t0; t < t1; t++) {
 		int64_t b = t / (mt * nt), m0 = t / nt % mt * q->mb, n0 = t % nt * q->nb;
@@ -118,17 +118,20 @@ static void dot_run(const struct prog_kern *k, const struct kern_state *s, int p
 		const char *a = A + axis_at(&q->bl, 0, b) * q->l.es, *bb = B + axis_at(&q->br, 0, b) * q->r.es;
 		char *c = C + axis_at(&q->bl, 1, b) * os;
 		char *acc = pc;
-		int64_t ldc = n;
+		int64_t ldc = n, blocks = (q->kl.n + KB - 1) / KB;
+		size_t level = (size_t)(parts * m * n * cs);
 		if (q->direct_c) {
 			acc = c + (m0 * q->m.step[1] + n0) * os;
 			ldc = q->m.n > 1 ? q->m.step[1] : n;
 			for (int64_t i = 0; i < m; i++)
 				memset(acc + i * ldc * cs, 0, (size_t)(n * cs));
-		} else {
-			memset(acc, 0, (size_t)(parts * m * n * cs));
+		} else if (!blocks) {
+			memset(acc, 0, level);
 		}
 		for (int64_t k0 = 0; k0 < q->kl.n; k0 += KB) {
 			int64_t kk = MIN(KB, q->kl.n - k0);
+			if (!q->direct_c && (k0 == 0 || (q->add && sum_starts(k0 / KB))))
+				memset(acc, 0, level);
 			for (int ap = 0; ap < parts; ap++) {
 				const char *xa = pa;
 				int64_t lda = kk;
@@ -154,7 +157,11 @@ static void dot_run(const struct prog_kern *k, const struct kern_state *s, int p
 					(q->nt ? q->gemm_nt : q->gemm)(m, n, kk, xa, lda, xb, ldb, acc + (ap != bp ? m * n * cs : 0), ldc);
 				}
 			}
+			if (q->add)
+				sum_carry(k0 / KB, q->add, parts * m * n, cs, acc, level);
 		}
+		if (q->add)
+			sum_close(blocks, q->add, parts * m * n, cs, acc, level);
 		if (q->direct_c)
 			continue;
 		char *out = pa;       /* free now: one row of the result */
@@ -270,14 +277,16 @@ struct err *kern_make_dot(const struct prog_kern *k, struct kern_state *s)
 	                            : !q->n.off[0] && (q->n.step[0] == 1 || q->n.n == 1) && !q->kr.off[0] && q->kr.step[0] >= 0);
 	if (q->complex)
 		q->direct_a = q->direct_b = false;
-	q->direct_c = o->dtype == q->ct && !q->complex && !q->m.off[1] && !q->n.off[1] && (q->n.step[1] == 1 || q->n.n == 1)
+	q->levels = q->ct == DT_f32 || q->ct == DT_f64 ? sum_levels((q->kl.n + KB - 1) / KB) : 1;      /* integers wrap */
+	q->add = q->levels > 1 ? kern_elem(ELEM_add, q->ct, q->ct) : NULL;
+	q->direct_c = o->dtype == q->ct && !q->complex && !q->add && !q->m.off[1] && !q->n.off[1] && (q->n.step[1] == 1 || q->n.n == 1)
 	           && q->m.step[1] >= 0;
 	q->mb = MIN(q->m.n, q->n.n < 32 ? 4 * MB : MB);
 	q->nb = MIN(q->n.n, q->m.n < 32 ? 4 * NB : NB);
 	s->tiles = !q->m.n || !q->n.n ? 0 : q->bl.n * ((q->m.n + q->mb - 1) / q->mb) * ((q->n.n + q->nb - 1) / q->nb);
 	size_t row = (size_t)q->nb * 16, pa = MAX((size_t)q->mb * KB * (size_t)q->cs, row);
 	pa = (size_t)q->mb * KB * (size_t)q->cs >= row ? (size_t)q->mb * KB * (size_t)q->cs : row;
-	s->scratch = (size_t)(q->complex ? 2 : 1) * (size_t)q->mb * (size_t)q->nb * (size_t)q->cs + pa + (size_t)KB * (size_t)q->nb * (size_t)q->cs
+	s->scratch = (size_t)q->levels * (size_t)(q->complex ? 2 : 1) * (size_t)q->mb * (size_t)q->nb * (size_t)q->cs + pa + (size_t)KB * (size_t)q->nb * (size_t)q->cs
 	           + LANE * KB * 16 + (size_t)MAX(q->nb, KB) * 16 + row;
 	s->priv = q;
 	s->run = dot_run;

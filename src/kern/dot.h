@@ -19,6 +19,8 @@ struct dot {
 	kern_gemm *gemm;
 	kern_gemm_nt *gemm_nt;
 	int64_t mb, nb;
+	int levels;                  /* of long sums */
+	kern_strip *add;             /* NULL: one level */
 };
 /* The type products of l and r are summed in. */
 enum dtype dot_type(enum dtype l, enum dtype r, enum dtype out, enum dtype acc);

@@ -31,7 +31,7 @@ enum nat kern_nat(enum dtype dt);            /* NAT_COUNT: none */
 
 /* Sum and the like of n contiguous elements; n >= 1. */
 typedef void kern_fold(int64_t n, const void *x, void *out);
-/* c[m][n] += a[m][k] b[k][n]; row strides in elements. */
+/* c[m][n] += a[m][k] b[k][n], the sum over k as one number; row strides in elements. */
 typedef void kern_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb,
                        void *c, int64_t ldc);
 /* c[m][n] += a[m][k] b[n][k]^T. */
@@ -113,6 +113,20 @@ void fill_bytes(int es, int64_t n, char *dst, const void *value);   /* contiguou
 
 /* Reading an integer scalar of any type. */
 int64_t load_int(enum dtype dt, const void *p);
+
+/* --- long sums (loop.c) ------------------------------------------------- */
+
+/* A long sum goes through levels, so that its error grows with the logarithm of its length: SUM_RADIX blocks are added
+ * up in level 0, as many sums of level 0 in level 1, and so on.  What a block is, and so the order, depends on shapes
+ * alone.  The levels of n elements lie step bytes apart, level 0 first. */
+enum { SUM_RADIX = 16 };
+int sum_levels(int64_t blocks);
+/* Does block i begin a sum of level 0, in place of what is there? */
+static inline bool sum_starts(int64_t i) { return i % SUM_RADIX == 0; }
+/* Block i is in level 0. */
+void sum_carry(int64_t i, kern_strip *add, int64_t n, int bytes, char *levels, size_t step);
+/* All are: the whole sum to level 0. */
+void sum_close(int64_t blocks, kern_strip *add, int64_t n, int bytes, char *levels, size_t step);
 
 /* --- expressions (expr.c) ----------------------------------------------- */
 

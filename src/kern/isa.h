@@ -402,7 +402,8 @@ FOLD(max, f64, double, -__builtin_inf(), CAT3(max_1, f64, h)(a, b))
 
 /* --- products ------------------------------------------------------------ */
 
-/* Four rows by two vectors in registers; the vectoriser sees loops of constant length. */
+/* Four rows by two vectors in registers; the vectoriser sees loops of constant length.  What k adds up goes to the result
+ * as one number. */
 #if ISA_LEVEL >= 4
 enum { VB = 64 };
 #elif ISA_LEVEL >= 3
@@ -425,7 +426,7 @@ enum { VB = 16 };
 				vec acc[ROWS][NV];                                                                    \
 				_Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++)                                \
 					_Pragma("GCC unroll 8") for (int v = 0; v < NV; v++)                              \
-						acc[r][v] = *(const vec *)(Cc + (i + r) * ldc + j + v * L);                   \
+						acc[r][v] = (vec){ 0 };                                                       \
 				for (int64_t p = 0; p < k; p++) {                                                     \
 					const T *bp = B + p * ldb + j;                                                    \
 					vec b0 = *(const vec *)bp, b1 = *(const vec *)(bp + L);                           \
@@ -437,18 +438,18 @@ enum { VB = 16 };
 				}                                                                                     \
 				_Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++)                                \
 					_Pragma("GCC unroll 8") for (int v = 0; v < NV; v++)                              \
-						*(vec *)(Cc + (i + r) * ldc + j + v * L) = acc[r][v];                         \
+						*(vec *)(Cc + (i + r) * ldc + j + v * L) += acc[r][v];                        \
 			}                                                                                         \
 			for (; i < m; i++) {                                                                      \
-				vec c0 = *(const vec *)(Cc + i * ldc + j), c1 = *(const vec *)(Cc + i * ldc + j + L); \
+				vec c0 = { 0 }, c1 = { 0 };                                                           \
 				for (int64_t p = 0; p < k; p++) {                                                     \
 					const T *bp = B + p * ldb + j;                                                    \
 					vec av = (vec){ 0 } + A[i * lda + p];                                             \
 					MADD(c0, av, *(const vec *)bp);                                                   \
 					MADD(c1, av, *(const vec *)(bp + L));                                             \
 				}                                                                                     \
-				*(vec *)(Cc + i * ldc + j) = c0;                                                      \
-				*(vec *)(Cc + i * ldc + j + L) = c1;                                                  \
+				*(vec *)(Cc + i * ldc + j) += c0;                                                     \
+				*(vec *)(Cc + i * ldc + j + L) += c1;                                                 \
 			}                                                                                         \
 		}                                                                                             \
 		if (j < n)                                                                                    \
@@ -456,7 +457,7 @@ enum { VB = 16 };
 				T acc[NV * L];                                                                        \
 				int64_t w = n - j;                                                                    \
 				for (int64_t q = 0; q < w; q++)                                                       \
-					acc[q] = Cc[i * ldc + j + q];                                                     \
+					acc[q] = 0;                                                                       \
 				for (int64_t p = 0; p < k; p++) {                                                     \
 					T av = A[i * lda + p];                                                            \
 					const T *bp = B + p * ldb + j;                                                    \
@@ -464,7 +465,7 @@ enum { VB = 16 };
 						SADD(acc[q], av, bp[q]);                                                      \
 				}                                                                                     \
 				for (int64_t q = 0; q < w; q++)                                                       \
-					Cc[i * ldc + j + q] = acc[q];                                                     \
+					Cc[i * ldc + j + q] += acc[q];                                                    \
 			}                                                                                         \
 	}
 /* Rows of both are contiguous: sums of VB-wide running products, four at a time. */

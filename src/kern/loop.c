@@ -44,6 +44,41 @@ void loop_make(struct arena *a, struct loop *l, int nview, const struct prog_vie
 	}
 }
 
+int sum_levels(int64_t blocks)
+{
+	int n = 1;
+	for (; blocks >= SUM_RADIX; blocks /= SUM_RADIX)
+		n++;
+	return n;
+}
+
+void sum_carry(int64_t i, kern_strip *add, int64_t n, int bytes, char *levels, size_t step)
+{
+	for (i++; i % SUM_RADIX == 0; levels += step) {
+		i /= SUM_RADIX;
+		if (i % SUM_RADIX == 1)       /* the first of its level */
+			memcpy(levels + step, levels, (size_t)(n * bytes));
+		else
+			add(n, levels + step, levels + step, levels, NULL);
+	}
+}
+
+void sum_close(int64_t blocks, kern_strip *add, int64_t n, int bytes, char *levels, size_t step)
+{
+	bool have = blocks % SUM_RADIX;
+	char *up = levels;
+	while (blocks /= SUM_RADIX) {
+		up += step;
+		if (blocks % SUM_RADIX == 0)
+			continue;
+		if (have)
+			add(n, levels, up, levels, NULL);
+		else
+			memcpy(levels, up, (size_t)(n * bytes));
+		have = true;
+	}
+}
+
 typedef struct { uint64_t a, b; } w16;
 #define MOVE(T)                                                                     \
 	for (int64_t i = 0; i < n; i++, dst += ds, src += ss) {                         \

@@ -16,8 +16,8 @@
 #include <immintrin.h>
 #include <stdlib.h>
 
-enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
-       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096 };
+enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 512, FEW_DOT = 8192, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
+       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048 };
 
 const struct matmul_variant *matmul_force;
 
@@ -29,17 +29,20 @@ struct matmul {
 	int oes;
 	const int64_t *om, *on, *ob;     /* result offsets, elements */
 	bool on_unit;
-	int64_t ko, kc, nb, mb;          /* blocks: contraction in L2 and in L1, columns and rows of a tile */
+	int64_t ko, kc, nc, nb, mb;      /* blocks: contraction in L2 and in L1, columns in L2; columns and rows of a tile */
 	int64_t nblk, mblk, npanel;      /* per batch */
 	size_t panel, rpanel;            /* bytes of a packed lhs or rhs panel over all k */
 	bool share_rhs;                  /* several tiles read a column block: it is packed once, in phase 0 */
 	bool lazy;                       /* lhs is packed as it is needed */
+	bool keep;                       /* and kept while the tile's blocks of columns pass by */
 	bool slab;                       /* few rows: all of lhs is packed, rhs kc rows at a time */
 	bool in_place;                   /* few rows: f32 rhs rows are read where they lie, ldb apart */
 	int64_t ldb;
 	int64_t l_step;                  /* rows of lhs are so far apart, elements; 0: not evenly */
 	int64_t npanel_r;                /* rhs panels per batch */
 	size_t a_bytes, b_bytes, c_bytes;   /* per-thread blocks */
+	size_t apanel;                   /* bytes of a kept lhs panel */
+	int levels; size_t c_level;      /* of long sums; bytes of one */
 	int il, ir;                      /* which operand is lhs, rhs: exchanged for few columns */
 	void (*lay)(const struct prog_kern *k, const void *arg, char *const *ptr, char *to, int64_t t0, int64_t t1, int64_t tiles);
 	const void *lay_arg;
@@ -211,6 +214,100 @@ static struct matmul_ahead ahead_of(const struct matmul *p, const char *l, const
 	return h;
 }
 
+/* One launch of run_packed: where things lie. */
+struct at {
+	const char *l, *rb;              /* lhs; rhs of this batch */
+	char *out;                       /* of this batch */
+	const char *packed, *shared_rhs; /* what phase 0 has made */
+	char *abuf, *bbuf;               /* this thread's panels */
+	float *cbuf;
+	int64_t b, m0, mn, n0, nn, ni;   /* the tile; ni: its panels of rows */
+	int64_t had_b, had_n, had_o;     /* block of rhs that is packed */
+};
+
+/* Where the sums of row panel i and the nj panels of columns from column c0 of the tile on begin. */
+static float *sums_at(const struct matmul *p, const struct at *w, int64_t c0, int64_t i, int64_t nj)
+{
+	return w->cbuf + (p->slab || p->ko < p->k ? (c0 / p->v->nr * w->ni + i * nj) * (int64_t)(p->v->mr * p->v->nr) : 0);
+}
+
+static void store_panels(const struct matmul *p, const struct at *w, int64_t c0, int64_t cn)
+{
+	const struct matmul_variant *v = p->v;
+	int64_t nj = (cn + v->nr - 1) / v->nr;
+	for (int64_t i = 0; i < w->ni; i++)
+		for (int64_t j = 0; j < nj; j++)
+			store(p, w->out, w->m0 + i * v->mr, MIN(v->mr, w->mn - i * v->mr), w->n0 + c0 + j * v->nr, MIN(v->nr, cn - j * v->nr),
+			      sums_at(p, w, c0, i, nj) + j * v->mr * v->nr, v->nr);
+}
+
+/* Add to the tile's columns c0 .. c0 + cn what o0 .. o0 + on of the contraction give. */
+static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t cn, int64_t o0, int64_t on)
+{
+	const struct matmul_variant *v = p->v;
+	size_t es = esize(p), bp = (size_t)(pad_to(on, v->kstep) * v->nr) * es;
+	int64_t block = (int64_t)v->mr * v->nr, n0 = w->n0 + c0, nj = (cn + v->nr - 1) / v->nr;
+	const char *rp = w->bbuf, *rb = w->rb;
+	if (p->share_rhs) {
+		bp = p->rpanel;
+		rp = w->shared_rhs + (size_t)(w->b * p->npanel_r + n0 / v->nr) * bp + (size_t)(o0 * v->nr) * es;
+	} else if (p->in_place) {
+		if (cn % v->nr)              /* only a last, narrower panel is packed */
+			matmul_pack_rhs(v, &p->r, rb, n0 + (nj - 1) * v->nr, (int)(cn % v->nr), o0, on, w->bbuf + (size_t)(nj - 1) * bp);
+	} else if (w->b != w->had_b || n0 != w->had_n || o0 != w->had_o) {
+		pack_block(p, rb, n0, cn, o0, on, w->bbuf, bp);
+		w->had_b = w->b;
+		w->had_n = n0;
+		w->had_o = o0;
+	}
+	for (int64_t i = 0; i < w->ni; i++) {
+		int64_t rows = MIN(v->mr, w->mn - i * v->mr), row = w->m0 / v->mr + i;
+		float *c = sums_at(p, w, c0, i, nj);
+		for (int64_t x = 0; x < on; x += p->kc) {
+			int64_t kn = MIN(p->kc, on - x), steps = pad_to(kn, v->kstep) / v->kstep;
+			bool add = x > 0 || !sum_starts(o0 / p->ko) || (p->levels == 1 && o0 > 0), last = o0 + x + kn == p->k && p->levels == 1;
+			const char *a = lhs_panel(p, w->packed, w->b, row, o0 + x);
+			if (p->lazy) {
+				char *made = w->abuf + (p->keep ? (size_t)i * p->apanel + (size_t)(x * v->mr) * es : 0);
+				if (!p->keep || c0 == 0)
+					pack_lhs(p, w->l, w->b, row, o0 + x, kn, made);
+				a = made;
+			}
+			struct matmul_ahead ahead = { 0 };
+			if (x + kn < on)
+				ahead = ahead_of(p, w->l, w->packed, w->b, row, o0 + x + kn, MIN(p->kc, on - x - kn), nj);
+			else if (i + 1 < w->ni)
+				ahead = ahead_of(p, w->l, w->packed, w->b, row + 1, o0, MIN(p->kc, on), nj);
+			for (int64_t j = 0; j < nj; j++) {
+				bool there = p->in_place && (j + 1) * v->nr <= cn;
+				float *cj = c + (p->kc < p->k ? j * block : 0);
+				v->micro(steps, a, there ? rb + (p->r.k[o0 + x] + n0 + j * v->nr) * 4 : rp + (size_t)j * bp + (size_t)(x * v->nr) * es,
+				         there ? p->ldb : v->nr, cj, v->nr, add, &ahead);
+				if (last)
+					store(p, w->out, w->m0 + i * v->mr, rows, n0 + j * v->nr, MIN(v->nr, cn - j * v->nr), cj, v->nr);
+				ahead.row += ahead.stride * ahead.rows;
+			}
+		}
+	}
+}
+
+/* Few rows: rows of rhs as they come, all of lhs with each. */
+static void multiply_slabs(const struct matmul *p, struct at *w, int64_t o0, int64_t on)
+{
+	const struct matmul_variant *v = p->v;
+	int64_t block = (int64_t)v->mr * v->nr, nj = (w->nn + v->nr - 1) / v->nr;
+	for (int64_t x = o0; x < o0 + on; x += p->kc) {
+		int64_t kn = MIN(p->kc, o0 + on - x), steps = pad_to(kn, v->kstep) / v->kstep;
+		size_t bp = (size_t)(pad_to(kn, v->kstep) * v->nr) * esize(p);
+		bool add = x > o0 || !sum_starts(o0 / p->ko) || (p->levels == 1 && o0 > 0);
+		matmul_pack_slab(v, &p->r, w->rb, w->n0, w->nn, x, kn, w->bbuf, bp);
+		for (int64_t j = 0; j < nj; j++)
+			for (int64_t i = 0; i < p->npanel; i++)
+				v->micro(steps, lhs_panel(p, w->packed, w->b, i, x), w->bbuf + (size_t)j * bp, v->nr, w->cbuf + (i * nj + j) * block, v->nr, add,
+				         &(struct matmul_ahead){ 0 });
+	}
+}
+
 static void run_packed(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
 {
 	const struct matmul *p = s->priv;
@@ -227,79 +324,38 @@ static void run_packed(const struct prog_kern *k, const struct kern_state *s, in
 		pack_all(p, s->tiles, l, r, packed, t0, t1);
 		return;
 	}
-	const char *shared_rhs = packed + (p->lazy ? 0 : (size_t)(p->b * p->npanel) * p->panel);
 	char *abuf = align64(scratch), *bbuf = abuf + p->a_bytes;
-	float *cbuf = (float *)(void *)(bbuf + p->b_bytes);
-	size_t es = esize(p);
-	int64_t block = (int64_t)v->mr * v->nr, had_b = -1, had_n = -1, had_o = -1;   /* block of rhs that is packed */
+	struct at w = { .l = l, .packed = packed, .shared_rhs = packed + (p->lazy ? 0 : (size_t)(p->b * p->npanel) * p->panel), .abuf = abuf, .bbuf = bbuf,
+	                .cbuf = (float *)(void *)(bbuf + p->b_bytes), .had_b = -1 };
+	kern_strip *sum = kern_elem(ELEM_add, DT_f32, DT_f32);
 	if (v->begin)
 		v->begin();
 	for (int64_t t = t0; t < t1; t++) {
 		/* tiles that follow each other share columns */
-		int64_t b = t / (p->nblk * p->mblk), n0 = t / p->mblk % p->nblk * p->nb, m0 = t % p->mblk * p->mb;
-		int64_t nn = MIN(p->nb, p->n - n0), mn = MIN(p->mb, p->m - m0), nj = (nn + v->nr - 1) / v->nr;
-		const char *rb = r + p->r.batch[b] * p->r.es;
-		char *out = view_at(k, ptr, k->nin) + p->ob[b] * p->oes;
+		w.b = t / (p->nblk * p->mblk);
+		w.n0 = t / p->mblk % p->nblk * p->nb;
+		w.m0 = t % p->mblk * p->mb;
+		w.nn = MIN(p->nb, p->n - w.n0);
+		w.mn = MIN(p->mb, p->m - w.m0);
+		w.ni = (w.mn + v->mr - 1) / v->mr;
+		w.rb = r + p->r.batch[w.b] * p->r.es;
+		w.out = view_at(k, ptr, k->nin) + p->ob[w.b] * p->oes;
+		int64_t floats = w.ni * pad_to(w.nn, v->nr) * v->mr;
 		for (int64_t o0 = 0; o0 < p->k; o0 += p->ko) {
 			int64_t on = MIN(p->ko, p->k - o0);
-			const char *rp = bbuf;
-			size_t bp = (size_t)(pad_to(on, v->kstep) * v->nr) * es;
-			if (p->share_rhs) {
-				bp = p->rpanel;
-				rp = shared_rhs + (size_t)(b * p->npanel_r + n0 / v->nr) * bp + (size_t)(o0 * v->nr) * es;
-			} else if (p->in_place) {
-				if (nn % v->nr)              /* only a last, narrower panel is packed */
-					matmul_pack_rhs(v, &p->r, rb, n0 + (nj - 1) * v->nr, (int)(nn % v->nr), o0, on, bbuf + (size_t)(nj - 1) * bp);
-			} else if (!p->slab && (b != had_b || n0 != had_n || o0 != had_o)) {
-				pack_block(p, rb, n0, nn, o0, on, bbuf, bp);
-				had_b = b;
-				had_n = n0;
-				had_o = o0;
-			}
-			for (int64_t i = 0; i * v->mr < mn && !p->slab; i++) {
-				int64_t rows = MIN(v->mr, mn - i * v->mr);
-				float *c = cbuf + (p->ko < p->k ? i * nj * block : 0);
-				for (int64_t x = 0; x < on; x += p->kc) {
-					int64_t kn = MIN(p->kc, on - x), steps = pad_to(kn, v->kstep) / v->kstep;
-					bool add = o0 + x > 0, last = o0 + x + kn == p->k;
-					const char *a = lhs_panel(p, packed, b, m0 / v->mr + i, o0 + x);
-					if (p->lazy) {
-						pack_lhs(p, l, b, m0 / v->mr + i, o0 + x, kn, abuf);
-						a = abuf;
-					}
-					struct matmul_ahead ahead = { 0 };
-					if (x + kn < on)
-						ahead = ahead_of(p, l, packed, b, m0 / v->mr + i, o0 + x + kn, MIN(p->kc, on - x - kn), nj);
-					else if ((i + 1) * v->mr < mn)
-						ahead = ahead_of(p, l, packed, b, m0 / v->mr + i + 1, o0, MIN(p->kc, on), nj);
-					for (int64_t j = 0; j < nj; j++) {
-						bool there = p->in_place && (j + 1) * v->nr <= nn;
-						float *cj = c + (p->kc < p->k ? j * block : 0);
-						v->micro(steps, a, there ? rb + (p->r.k[o0 + x] + n0 + j * v->nr) * 4 : rp + (size_t)j * bp + (size_t)(x * v->nr) * es,
-						         there ? p->ldb : v->nr, cj, v->nr, add, &ahead);
-						if (last)
-							store(p, out, m0 + i * v->mr, rows, n0 + j * v->nr, MIN(v->nr, nn - j * v->nr), cj, v->nr);
-						ahead.row += ahead.stride * ahead.rows;
-					}
-				}
-			}
+			if (p->slab)
+				multiply_slabs(p, &w, o0, on);
+			else
+				for (int64_t c0 = 0; c0 < w.nn; c0 += p->nc)
+					multiply(p, &w, c0, MIN(p->nc, w.nn - c0), o0, on);
+			if (p->levels > 1)
+				sum_carry(o0 / p->ko, sum, floats, 4, (char *)w.cbuf, p->c_level);
 		}
-		if (!p->slab)
-			continue;
-		/* rows of rhs as they come, all of lhs with each */
-		for (int64_t x = 0; x < p->k; x += p->kc) {
-			int64_t kn = MIN(p->kc, p->k - x), steps = pad_to(kn, v->kstep) / v->kstep;
-			size_t bp = (size_t)(pad_to(kn, v->kstep) * v->nr) * es;
-			matmul_pack_slab(v, &p->r, rb, n0, nn, x, kn, bbuf, bp);
-			for (int64_t j = 0; j < nj; j++) {
-				for (int64_t i = 0; i < p->npanel; i++)
-					v->micro(steps, packed + ((size_t)b * (size_t)p->npanel + (size_t)i) * p->panel + (size_t)(x * v->mr) * es, bbuf + (size_t)j * bp, v->nr,
-					         cbuf + (i * nj + j) * block, v->nr, x > 0, &(struct matmul_ahead){ 0 });
-			}
-		}
-		for (int64_t i = 0; i < p->npanel; i++)
-			for (int64_t j = 0; j < nj; j++)
-				store(p, out, i * v->mr, MIN(v->mr, mn - i * v->mr), n0 + j * v->nr, MIN(v->nr, nn - j * v->nr), cbuf + (i * nj + j) * block, v->nr);
+		if (p->levels > 1)
+			sum_close((p->k + p->ko - 1) / p->ko, sum, floats, 4, (char *)w.cbuf, p->c_level);
+		if (p->levels > 1 || p->slab)
+			for (int64_t c0 = 0; c0 < w.nn; c0 += p->nc)
+				store_panels(p, &w, c0, MIN(p->nc, w.nn - c0));
 	}
 	if (v->end)
 		v->end();
@@ -379,59 +435,70 @@ static float dot_any(int64_t n, const float *x, const char *row, bool bf16)
 {
 	if (cpu_get()->avx512)
 		return dot_512(n, x, row, bf16);
-	float c[8] = {0};
+	float c[32] = {0};
 	int es = bf16 ? 2 : 4;
 	enum dtype dt = bf16 ? DT_bf16 : DT_f32;
 	int64_t i = 0;
-	for (; i + 8 <= n; i += 8)
-		for (int j = 0; j < 8; j++)
+	for (; i + 32 <= n; i += 32)
+		for (int j = 0; j < 32; j++)
 			c[j] += x[i + j] * matmul_load(dt, row + (i + j) * es);
 	for (; i < n; i++)
-		c[0] += x[i] * matmul_load(dt, row + i * es);
-	return ((c[0] + c[1]) + (c[2] + c[3])) + ((c[4] + c[5]) + (c[6] + c[7]));
+		c[i % 32] += x[i] * matmul_load(dt, row + i * es);
+	for (int w = 16; w; w /= 2)
+		for (int j = 0; j < w; j++)
+			c[j] += c[j + w];
+	return c[0];
 }
 
-/* Phase 0: lhs as f32 rows, shared.  Phase 1: each tile its columns. */
+/* Each tile its columns, for all of k: blocks of k, of which each gives one number for an element of the result. */
 static void run_few(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
 {
 	const struct matmul *p = s->priv;
 	const char *l = view_at(k, ptr, p->il), *r = view_at(k, ptr, p->ir);
-	float *x = (float *)align64(ptr[k->nin + k->nout]);
-	if (phase == 0) {
-		if (t0 == 0)
-			for (int64_t b = 0; b < p->b; b++)
-				for (int64_t i = 0; i < p->m; i++)
-					for (int64_t j = 0; j < p->k; j++)
-						x[(b * p->m + i) * p->k + j] = matmul_load(p->l.dt, l + (p->l.batch[b] + p->l.free[i] + p->l.k[j]) * p->l.es);
-		return;
-	}
-	bool bf16 = p->r.dt == DT_bf16;
-	float *acc = (float *)align64(scratch);
+	bool bf16 = p->r.dt == DT_bf16, there = p->l.dt == DT_f32 && p->l.k_unit;     /* lhs is read where it lies */
+	kern_strip *sum = kern_elem(ELEM_add, DT_f32, DT_f32);
+	float *made = (float *)align64(scratch);
 	for (int64_t t = t0; t < t1; t++) {
-		int64_t b = t / p->nblk, n0 = t % p->nblk * p->nb, nn = MIN(p->nb, p->n - n0);
-		const char *rb = r + p->r.batch[b] * p->r.es;
+		int64_t b = t / p->nblk, n0 = t % p->nblk * p->nb, nn = MIN(p->nb, p->n - n0), count = p->m * nn;
+		const char *lb = l + p->l.batch[b] * p->l.es, *rb = r + p->r.batch[b] * p->r.es;
 		char *out = view_at(k, ptr, k->nin) + p->ob[b] * p->oes;
-		const float *xb = x + b * p->m * p->k;
-		memset(acc, 0, sizeof *acc * (size_t)(p->m * nn));
-		if (p->r.free_unit) {
-			static const char zero_row[FEW_MOST * 4];
-			for (int64_t j = 0; j < p->k; j += 4) {
-				const char *row[4];
-				for (int q = 0; q < 4; q++)
-					row[q] = j + q < p->k ? rb + (p->r.k[j + q] + n0) * p->r.es : zero_row;
-				for (int64_t i = 0; i < p->m; i++) {
-					float y[4];
-					for (int q = 0; q < 4; q++)
-						y[q] = j + q < p->k ? xb[i * p->k + j + q] : 0;
-					axpy4(nn, y, row, bf16, acc + i * nn);
-				}
+		float *acc = made + (there ? 0 : p->m * p->kc), *level = acc + count;
+		for (int64_t k0 = 0; k0 < p->k; k0 += p->kc) {
+			int64_t kn = MIN(p->kc, p->k - k0);
+			const float *x[MOST_FEW];
+			for (int64_t i = 0; i < p->m; i++) {
+				x[i] = there ? (const float *)(const void *)(lb + (p->l.free[i] + k0) * 4) : made + i * p->kc;
+				for (int64_t j = 0; j < kn && !there; j++)
+					made[i * p->kc + j] = matmul_load(p->l.dt, lb + (p->l.free[i] + p->l.k[k0 + j]) * p->l.es);
 			}
-		} else {
-			for (int64_t n = 0; n < nn; n++)
-				for (int64_t i = 0; i < p->m; i++)
-					acc[i * nn + n] = dot_any(p->k, xb + i * p->k, rb + p->r.free[n0 + n] * p->r.es, bf16);
+			float *c = sum_starts(k0 / p->kc) ? level : acc;
+			if (p->r.free_unit) {
+				static const char zero_row[FEW_MOST * 4];
+				memset(c, 0, sizeof *c * (size_t)count);
+				for (int64_t j = 0; j < kn; j += 4) {
+					const char *row[4];
+					for (int q = 0; q < 4; q++)
+						row[q] = j + q < kn ? rb + (p->r.k[k0 + j + q] + n0) * p->r.es : zero_row;
+					for (int64_t i = 0; i < p->m; i++) {
+						float y[4];
+						for (int q = 0; q < 4; q++)
+							y[q] = j + q < kn ? x[i][j + q] : 0;
+						axpy4(nn, y, row, bf16, c + i * nn);
+					}
+				}
+			} else {
+				for (int64_t n = 0; n < nn; n++)
+					for (int64_t i = 0; i < p->m; i++)
+						c[i * nn + n] = dot_any(kn, x[i], rb + (p->r.free[n0 + n] + k0) * p->r.es, bf16);
+			}
+			if (c != level)
+				sum(count, level, level, c, NULL);
+			if (p->levels > 1)
+				sum_carry(k0 / p->kc, sum, count, 4, (char *)level, (size_t)count * 4);
 		}
-		store(p, out, 0, p->m, n0, nn, acc, nn);
+		if (p->levels > 1)
+			sum_close((p->k + p->kc - 1) / p->kc, sum, count, 4, (char *)level, (size_t)count * 4);
+		store(p, out, 0, p->m, n0, nn, level, nn);
 	}
 }
 
@@ -516,16 +583,17 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->oes = dtype_info[p->out].bytes;
 	p->on_unit = unit(p->on, p->n);
 	s->priv = p;
-	s->phases = 2;
 	p->v = choose(t);
 	bool rounds = t->rounds;
 	if (!t->i8 && p->m <= (p->v && p->v->es == 2 ? 2 : MOST_FEW) && !rounds && !p->lay && p->r.dt != DT_f16 && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
 		/* long runs of each row, and tiles for all */
 		p->nb = MAX(FEW_COLS, MIN(FEW_MOST, (p->n / 8 + 63) / 64 * 64));
 		p->nblk = (p->n + p->nb - 1) / p->nb;
+		p->nb = MIN(p->nb, p->n);
+		p->kc = MIN(p->k, p->r.free_unit ? FEW_K : FEW_DOT);
+		p->levels = sum_levels((p->k + p->kc - 1) / p->kc);
 		s->tiles = p->b * p->nblk;
-		s->shared = (size_t)(p->b * p->m * p->k) * 4 + 64;
-		s->scratch = (size_t)(p->m * p->nb) * 4 + 64;
+		s->scratch = (size_t)(p->m * (p->kc + (1 + p->levels) * p->nb)) * 4 + 64;
 		s->run = run_few;
 		return true;
 	}
@@ -539,11 +607,14 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->in_place = p->m <= FEW_ROWS && w->es == 4 && p->r.dt == DT_f32 && p->r.free_unit && p->ldb >= p->n;
 	for (int64_t x = 1; x < p->k && p->in_place; x++)
 		p->in_place = p->r.k[x] == p->r.k[0] + x * p->ldb;
-	p->slab = p->m <= FEW_ROWS && !p->in_place && p->n > FEW_ROWS && (p->r.free_unit || !w->tiles);
+	size_t all_lhs = (size_t)(p->b * p->npanel) * pad_to(p->k, w->kstep) * w->mr * es;
+	p->slab = p->m <= FEW_ROWS && !p->in_place && p->n > FEW_ROWS && (p->r.free_unit || !w->tiles) && all_lhs <= PACK_MOST;
 	/* equal parts of k, in whole steps; slabs are two steps of the widest kernel */
 	int64_t step = MAX(SLAB, w->kstep), wide = w->es == 1 ? 2 : 1;
 	p->ko = blocks(p->k, BLOCK_KO * wide, step);
 	p->kc = p->slab ? MIN(p->ko, SLAB * 2 * wide) : blocks(p->ko, BLOCK_KC * wide, step);
+	p->ko = pad_to(p->ko, p->kc);
+	p->levels = w->es == 1 ? 1 : sum_levels((p->k + p->ko - 1) / p->ko);      /* integers wrap */
 	int64_t most = MAX(w->nr, (int64_t)(BLOCK_BYTES / (p->ko * (int64_t)es)) / w->nr * w->nr);
 	if (p->slab)
 		most = (p->n + 15) / 16 <= 128 ? 128 : 256;
@@ -580,9 +651,25 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	bool cheap = p->l.k_unit || p->l.run[0];
 	/* copying rows is cheap, if not done by each core many times; turning or converting them is not, unless few columns pass by */
 	p->lazy = !p->slab && (p->nblk == 1 || (cheap && p->l.dt == (w->es == 2 ? DT_bf16 : DT_i8) && w->tiles && p->nblk < 2 * cores));
-	p->a_bytes = p->lazy ? ((size_t)(pad_to(p->kc, w->kstep) * w->mr) * es + 63) & ~(size_t)63 : 0;
-	p->b_bytes = p->share_rhs ? 0 : ((size_t)(pad_to(p->slab ? p->kc : p->ko, w->kstep) * p->nb) * es + 63) & ~(size_t)63;
-	p->c_bytes = (size_t)(p->slab || p->ko < p->k ? p->mb : w->mr) * (size_t)p->nb * 4;
+	p->nc = p->nb;
+	if (!p->slab && ((p->lazy ? 0 : all_lhs) + (p->share_rhs ? (size_t)(p->b * p->npanel_r) * p->rpanel : 0) > PACK_MOST)) {
+		/* too much to pack it all: a tile packs rows of lhs for some blocks of its columns, and its columns again */
+		p->lazy = true;
+		p->share_rhs = false;
+		p->keep = !p->in_place;
+		int64_t wide_cols = MAX(1, KEEP_COLS / p->levels / p->nc), high = MAX(1, KEEP_ROWS / w->mr);
+		p->nb = p->keep ? MIN(wide_cols, (p->n + p->nc - 1) / p->nc) * p->nc : p->nc;
+		p->mb = MIN(high, p->npanel) * w->mr;
+		while (p->keep && p->nb > p->nc && p->b * ((p->n + p->nb - 1) / p->nb) * ((p->m + p->mb - 1) / p->mb) < 4 * cores)
+			p->nb = (p->nb / p->nc + 1) / 2 * p->nc;
+		p->nblk = (p->n + p->nb - 1) / p->nb;
+		p->mblk = (p->m + p->mb - 1) / p->mb;
+	}
+	p->apanel = ((size_t)(pad_to(p->keep ? p->ko : p->kc, w->kstep) * w->mr) * es + 63) & ~(size_t)63;
+	p->a_bytes = !p->lazy ? 0 : p->keep ? (size_t)(p->mb / w->mr) * p->apanel : p->apanel;
+	p->b_bytes = p->share_rhs ? 0 : ((size_t)(pad_to(p->slab ? p->kc : p->ko, w->kstep) * p->nc) * es + 63) & ~(size_t)63;
+	p->c_level = (size_t)(p->slab || p->ko < p->k ? p->mb * p->nb : w->mr * p->nc) * 4;
+	p->c_bytes = p->c_level * (size_t)p->levels;
 	s->tiles = p->b * p->nblk * p->mblk;
 	p->l_step = p->m > 1 ? p->l.free[1] - p->l.free[0] : 0;
 	for (int64_t x = 1; x < p->m && p->l_step; x++)
