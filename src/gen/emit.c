@@ -296,10 +296,7 @@ static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *
 	int index = (int)(x - b->nest);
 	if (x->nkeep) {
 		e->kept[index] = mem_alloc(sizeof(LV) * (size_t)x->nkeep);
-		int64_t count = 64;
-		for (int v = 0; v < e->s->nvar; v++)
-			if (x->vars >> v & 1)
-				count = count == 64 ? e->s->var[v].ext : count * e->s->var[v].ext;
+		int64_t count = gen_kept_count(e->s, x);
 		for (int i = 0; i < x->nkeep; i++) {
 			LV mem = em_alloca(e, LLVMArrayType2(em_mem(e, e->s->node[x->keep[i]].dtype), (uint64_t)count + 128));
 			LLVMSetAlignment(mem, 64);

@@ -108,6 +108,8 @@ bool gen_has_control(const struct ir_module *m, const struct ir_fn *fn);
 void gen_shape(struct arena *a, struct gen_sched *s, int vbytes);
 /* The inner variable of nest x that is best vectorised, -1 if it has none. */
 int gen_nest_lane(const struct gen_sched *s, const struct gen_nest *x);
+/* Elements of a buffer that keeps a node of nest x: one for each turn of all its variables. */
+int64_t gen_kept_count(const struct gen_sched *s, const struct gen_nest *x);
 /* Does load n run along s->across? */
 bool gen_across(const struct gen_sched *s, const struct gen_node *n);
 void gen_strides(int rank, const int64_t *dim, int64_t *st);    /* row-major, in elements */

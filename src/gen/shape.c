@@ -128,6 +128,15 @@ int gen_nest_lane(const struct gen_sched *s, const struct gen_nest *x)
 
 /* --- what is worth keeping between nests of one row ---------------------- */
 
+int64_t gen_kept_count(const struct gen_sched *s, const struct gen_nest *x)
+{
+	int64_t count = 1;
+	for (int v = 0; v < s->nvar; v++)
+		if (x->vars >> v & 1)
+			count *= s->var[v].ext;
+	return count;
+}
+
 struct reach { const struct gen_sched *s; uint16_t vars; uint32_t *stamp, now; uint8_t *cost; };
 
 static int operands(const struct gen_sched *s, const struct gen_node *n, uint32_t *out)
@@ -212,7 +221,7 @@ static void root_reach(void *r, uint32_t id) { reach(r, id); }
 static void root_keep(void *k, uint32_t id) { keep_walk(k, id); }
 
 /* Dear values of a row (say, exponentials) that a later nest over the same range needs again stay in a
- * buffer, if the row is short enough for the caches. */
+ * buffer, if the row is short enough for the caches.  Both nests must have the same lane: along it the buffer is dense. */
 static void keep_between(struct arena *a, const struct gen_sched *s, struct gen_body *b)
 {
 	uint32_t *stamp = mem_alloc(sizeof *stamp * s->nnode), *seen = mem_alloc(sizeof *seen * s->nnode);
@@ -224,21 +233,19 @@ static void keep_between(struct arena *a, const struct gen_sched *s, struct gen_
 		struct gen_nest *x = &b->nest[i];
 		if (!x->vars)
 			continue;
+		int lane = gen_nest_lane(s, x);
 		r.vars = x->vars;
 		r.now++;
 		nest_roots(x, b, root_reach, &r);
 		for (int j = i + 1; j < b->nnest; j++) {
 			struct gen_nest *y = &b->nest[j];
-			bool same = y->vars == x->vars;
-			int64_t count = 1;
+			bool same = y->vars == x->vars && gen_nest_lane(s, y) == lane;
 			for (int v = 0; v < s->nvar; v++)
-				if (x->vars >> v & 1) {
+				if (x->vars >> v & 1)
 					same &= y->lo[v] == x->lo[v] && y->hi[v] == x->hi[v];
-					count *= s->var[v].ext;
-				}
 			if (!same)
 				continue;
-			struct keep k = { a, s, x, y, i, stamp, r.now, cost, seen, ++turn, room, count };
+			struct keep k = { a, s, x, y, i, stamp, r.now, cost, seen, ++turn, room, gen_kept_count(s, x) };
 			nest_roots(y, b, root_keep, &k);
 			room = k.room;
 		}

@@ -6,6 +6,8 @@
 #include <cmocka.h>
 #include "gen_run.h"
 
+#include <time.h>
+
 static struct ir_module *m;
 static struct ir_fn *fn;
 static struct ir_b b;
@@ -271,7 +273,33 @@ static ir_val make(int dt, int rank, const int64_t *dim, int depth)
 	return arith(dt, rank, dim, depth);
 }
 
+/* Extents round which code changes its shape: vectors, their rests, powers of two and their neighbours. */
+static const int extents[] = { 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 127, 128, 129, 256 };
+
+/* One of them, or any number, of at most room. */
+static int64_t extent(int64_t room)
+{
+	int n = 1;
+	while (n < (int)NELEM(extents) && extents[n] <= room)
+		n++;
+	return pick(5) ? extents[pick(n)] : 1 + pick((int)MIN(room, 256));
+}
+
+/* Extents of at most room elements in all, 64 first as often as not: the products of them are what is kept. */
+static void extents_of(int rank, int64_t *dim, int64_t room)
+{
+	for (int d = 0; d < rank; d++)
+		dim[d] = d == 0 && pick(4) == 0 ? MIN(64, room) : extent(room), room = MAX(room / dim[d], 1);
+	for (int d = rank - 1; d > 0; d--) {
+		int e = pick(d + 1);
+		int64_t t = dim[d];
+		dim[d] = dim[e];
+		dim[e] = t;
+	}
+}
+
 static int refused, ran;
+static bool one(uint64_t seed, void (*build)(void));
 
 static bool compare(struct gen_case *c, uint64_t seed)
 {
@@ -351,11 +379,7 @@ static void build_point(void)
 {
 	int rank = pick(4);
 	int64_t dim[4];
-	static const int ext[] = { 1, 2, 3, 4, 5, 6, 8, 12, 16, 17, 24, 31, 32, 33, 48, 64 };
-	for (int d = 0; d < rank; d++)
-		dim[d] = ext[pick(rank > 2 ? 11 : 16)];
-	if (rank && pick(4) == 0)
-		dim[rank - 1] = 100 + pick(100);
+	extents_of(rank, dim, 1 << 13);
 	params();
 	budget = 4 + pick(14);
 	ir_result(fn, make(small_type(), rank, dim, 5));
@@ -370,13 +394,9 @@ static void build_row(void)
 {
 	int64_t full[3], kept[3], rd[3], kd[3];
 	int rank = 2 + pick(2), nr = 0, nk = 0, mode = pick(4);
-	static const int ext[] = { 2, 3, 7, 8, 16, 33, 40, 64 };
-	for (int d = 0; d < rank; d++)
-		full[d] = ext[pick(rank > 2 ? 6 : 8)];
+	extents_of(rank, full, 1 << 14);
 	if (pick(6) == 0)
-		full[rank - 1] = 512 + pick(700);
-	else if (mode != 1)
-		full[rank - 1] = pick(2) ? 9 + pick(150) : 64 * (1 + pick(3));
+		full[rank - 1] = 512 + pick(700), full[0] = MIN(full[0], 8);
 	for (int d = 0; d < rank; d++) {
 		bool red = mode == 0 ? d == rank - 1 : mode == 1 ? d == 0 : mode == 2 ? d > 0 : pick(2);
 		if (red) {
@@ -389,16 +409,31 @@ static void build_row(void)
 	static const int types[] = { DT_f32, DT_f32, DT_bf16, DT_i32, DT_f64, DT_f16 };
 	int dt = types[pick(6)];
 	ir_type tf = tens(dt, rank, full), tr = tens(dt, nk, kept);
+	int64_t turn[3], turned[3];
+	for (int d = 0; d < rank; d++) {
+		turn[d] = (d + 1) % rank;
+		turned[turn[d]] = full[d];
+	}
 	ir_val f[16], r[16];
 	int nf = 0, nrow = 0;
 	f[nf++] = ir_param(fn, tf);
-	f[nf++] = ir_param(fn, tf);
+	f[nf++] = ir_param(fn, pick(2) ? tf : tens(dt, rank, turned));
 	r[nrow++] = ir_param(fn, tr);
 	b = (struct ir_b){ m, fn, 0 };
+	if (fn->val.p[f[1]].type != tf)
+		f[1] = ir_transpose(&b, f[1], turn);
 	static const enum elem ops[] = { ELEM_add, ELEM_subtract, ELEM_multiply, ELEM_maximum, ELEM_minimum };
+	/* dear enough to be kept from one loop over the row to the next; of one sign, for the sake of the sums */
+#define DEAR(x) (pick(2) ? ir_un(&b, ELEM_logistic, x) : ir_un(&b, ELEM_exponential, ir_bin(&b, ELEM_minimum, x, ir_const_f(&b, tf, 0))))
+	if (dtype_info[dt].cls == DT_FLOAT && pick(2))
+		f[nf++] = DEAR(ir_bin(&b, ops[pick(5)], f[0], f[1]));
 	int steps = 3 + pick(8);
-	for (int i = 0; i < steps && nf < 15 && nrow < 15; i++) {
-		switch (pick(5)) {
+	for (int i = 0; i < steps && nf < 14 && nrow < 15; i++) {
+		switch (pick(dtype_info[dt].cls == DT_FLOAT ? 7 : 5)) {
+		case 5: case 6:
+			f[nf] = DEAR(f[pick(nf)]);
+			nf++;
+			break;
 		case 0: case 1: {
 			static const enum redop red[] = { RED_add, RED_max, RED_min, RED_add };
 			char id[16];
@@ -423,9 +458,45 @@ static void build_row(void)
 			break;
 		}
 	}
-	ir_result(fn, f[nf - 1]);
+	ir_val last = f[nf - 1];
+	if (pick(2))           /* the whole, after the sums over it */
+		last = ir_bin(&b, ELEM_multiply, f[MIN(2, nf - 1)], ir_broadcast(&b, r[nrow - 1], tf, kd));
+	ir_result(fn, last);
 	if (pick(2))
 		ir_result(fn, r[nrow - 1]);
+}
+
+/* Dear values of a whole array, one operand turned, that are needed again after the sum over all of it: what is kept in between is an
+ * array over two or three loops, of any extents. */
+static int64_t kept_dim[3];
+static int kept_rank;
+static void build_kept(void)
+{
+	int64_t turned[3], perm[3], all[3] = { 0, 1, 2 };
+	for (int d = 0; d < kept_rank; d++) {
+		perm[d] = kept_rank - 1 - d;
+		turned[perm[d]] = kept_dim[d];
+	}
+	ir_type t = tens(DT_f32, kept_rank, kept_dim), s = ir_scalar(m, DT_f32);
+	ir_val x = ir_param(fn, t), y = ir_param(fn, tens(DT_f32, kept_rank, turned));
+	b = (struct ir_b){ m, fn, 0 };
+	ir_val u = ir_un(&b, ELEM_logistic, ir_bin(&b, ELEM_subtract, x, ir_transpose(&b, y, perm)));
+	ir_val sum = ir_reduce1(&b, RED_add, u, ir_const_f(&b, s, 0), kept_rank, all);
+	ir_result(fn, ir_bin(&b, ELEM_multiply, u, ir_broadcast(&b, sum, t, all)));
+}
+
+static bool kept(void)
+{
+	static const int64_t ext[] = { 1, 2, 8, 16, 32, 63, 64, 65, 127, 128, 129, 256 };
+	bool ok = true;
+	for (int i = 0; i < (int)NELEM(ext); i++)
+		for (int how = 0; how < 3; how++) {
+			int64_t e = ext[i], dim[3][3] = { { 64, e }, { e, 64 }, { 8, 8, MIN(e, 129) } };
+			kept_rank = how < 2 ? 2 : 3;
+			memcpy(kept_dim, dim[how], sizeof kept_dim);
+			ok &= one(400000 + (uint64_t)(3 * i + how), build_kept);
+		}
+	return ok;
 }
 
 /* argmax and argmin as JAX writes them: two operands and a reducer of comparisons. */
@@ -568,12 +639,13 @@ static bool many(const char *what, uint64_t first, int n, void (*build)(void))
 	if (count)
 		n = atoi(count);
 	int bad = 0;
-	for (int i = 0; i < n && bad < 3; i++)
-		if (!one(first + (uint64_t)i, build)) {
+	uint64_t fresh = (uint64_t)time(NULL) * 1000000;     /* the same seeds as ever, then as many that never ran */
+	for (int i = 0; i < 2 * n && bad < 3; i++)
+		if (!one((i < n ? first : fresh) + (uint64_t)i, build)) {
 			ok = false;
 			bad++;
 		}
-	printf("%s: %d ran, %d refused\n", what, ran, refused);
+	printf("%s: %d ran, %d refused; fresh seeds from %llu\n", what, ran, refused, (unsigned long long)fresh);
 	return ok;
 }
 
@@ -585,12 +657,13 @@ static bool loops(void) { return many("loop", 300000, 60, build_loop); }
 
 static void test_points(void **state) { assert_int_equal(each_isa(points), 0); }
 static void test_rows(void **state) { assert_int_equal(each_isa(rows), 0); }
+static void test_kept(void **state) { assert_int_equal(each_isa(kept), 0); }
 static void test_args(void **state) { assert_int_equal(each_isa(args), 0); }
 static void test_loops(void **state) { assert_int_equal(each_isa(loops), 0); }
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_args),
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_kept), cmocka_unit_test(test_args),
 		cmocka_unit_test(test_loops) };
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
