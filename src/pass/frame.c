@@ -14,6 +14,7 @@ bool lw_is_alias(const struct lw *w, const struct ir_fn *fn, const struct ir_op 
 void lw_frame_init(struct lw *w, struct frame *f, const struct ir_fn *fn)
 {
 	size_t n = fn->val.n;
+	f->id = ++w->nframe;
 	f->fn = fn;
 	f->at = ARENA_NEW(w->tmp, struct place *, n);
 	f->target = ARENA_NEW(w->tmp, struct place *, n);
@@ -86,7 +87,7 @@ bool lw_free_at(struct lw *w, struct frame *f, int i, const struct place *t)
 	if (w->buf.p[b].alias >= 0)
 		arg = w->buf.p[b].alias;
 	const struct store *st = &w->store.p[s];
-	if (st->holder == f && st->held && f->last[f->root[st->held]] >= i)
+	if (st->holder == f->id && st->held && f->last[f->root[st->held]] >= i)
 		return false;
 	for (ir_val v = 1; v <= f->fn->nparam; v++)
 		if (f->at[v] && (f->at[v]->store == s || (arg >= 0 && w->store.p[f->at[v]->store].buf == (uint32_t)arg)))
@@ -103,11 +104,15 @@ bool lw_same_index(const struct lw *w, const struct ir_fn *g, uint32_t k)
 	const struct ir_type_info *rt = ir_type_of(w->m, t), *pt = ir_vtype(w->m, g, k + 1);
 	if (pt->rank != rt->rank || memcmp(pt->dim, rt->dim, sizeof *rt->dim * rt->rank))
 		return false;
+	bool *of = ARENA_NEW(w->tmp, bool, g->val.n);        /* has the operand's elements, each at its index */
+	of[k + 1] = true;
 	for (size_t i = 0; i < g->op.n; i++) {
 		const struct ir_op *o = &g->op.p[i];
 		if (!ir_is_elem(o->kind) && o->kind != IR_broadcast && o->kind != IR_constant && o->kind != IR_iota)
 			return false;
-		if (o->kind == IR_broadcast && ir_in(g, o, 0) == k + 1)
+		for (uint32_t j = 0; j < o->nin; j++)
+			of[o->out] |= of[ir_in(g, o, j)];
+		if (o->kind == IR_broadcast && of[o->out])
 			return false;
 	}
 	return true;

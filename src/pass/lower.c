@@ -454,7 +454,7 @@ struct err *lower_ops(struct lw *w, struct frame *f)
 		for (uint32_t k = 0; !e && k < op->nout; k++)
 			if (f->at[op->out + k] && f->root[op->out + k] == op->out + k) {
 				struct store *s = &w->store.p[f->at[op->out + k]->store];
-				s->holder = f;
+				s->holder = f->id;
 				s->held = op->out + k;
 			}
 		if (e) {

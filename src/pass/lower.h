@@ -14,7 +14,7 @@ struct store {
 	int depth;               /* loops that were open when it was made */
 	bool fixed;              /* read-only for this program: constants, arguments that are not donated */
 	int donated_to;          /* argument: store of the output that takes its memory, -1 none */
-	const struct frame *holder;   /* the value whose bytes it holds: frame and root */
+	uint32_t holder;         /* the value whose bytes it holds: id of its frame, and root */
 	ir_val held;
 	bool twin;               /* a second name of another store's buffer */
 };
@@ -33,6 +33,7 @@ struct place {
 
 /* A function being lowered. */
 struct frame {
+	uint32_t id;             /* of this lowering of fn, from 1 on: what a store is held for outlives the frame */
 	const struct ir_fn *fn;
 	struct place **at;       /* per value; NULL = not made yet */
 	ir_val *root;            /* per value: the value whose bytes it shows, through views */
@@ -67,6 +68,7 @@ struct lw {
 	struct { struct prog_cmd *p; size_t n, cap; } *cur;   /* block being filled */
 	int now;
 	int nreg;
+	uint32_t nframe;         /* frames so far */
 	uint32_t site_now;
 };
 typedef struct { struct prog_cmd *p; size_t n, cap; } cmd_list;
