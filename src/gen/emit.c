@@ -762,6 +762,7 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 	out->block = !tiny && (s->linear || s->repeats) ? s->block : 0;
 	out->flops = tiny ? 0 : s->flops;
 	out->bytes = tiny ? 0 : s->bytes;
+	out->under = s && s->under ? arena_copy(a, s->under, sizeof *s->under * fn->nparam) : ARENA_NEW(a, int64_t, fn->nparam);
 	LLVMDisposeBuilder(e->b);
 	LLVMDisposeModule(e->m);
 	LLVMContextDispose(e->c);

@@ -15,6 +15,7 @@ struct gen_out {
 	int64_t tiles;           /* grid; one call may do any range of tiles */
 	int64_t block;           /* as of struct prog_kern */
 	int64_t flops, bytes;
+	int64_t *under;          /* per operand, in the arena: as the attributes of KERN_gen */
 };
 
 /* Can group fn be compiled, as one kernel whose operands are dense (or the given views)?  Cheap: no LLVM.

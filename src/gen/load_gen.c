@@ -115,12 +115,12 @@ static void make_key(struct str *s, const struct ir_module *m, const struct ir_f
 
 /* --- caches ------------------------------------------------------------- */
 
-struct entry { int64_t tiles, block, flops, bytes; uint64_t key; size_t nobj; void *obj; };
+struct entry { int64_t tiles, block, flops, bytes; uint64_t key; size_t nobj, nunder; void *obj; int64_t *under; };
 static struct map memory;                         /* key text -> struct entry *; entries live as long as the process */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-struct header { char magic[8]; uint64_t key, check; int64_t tiles, block, flops, bytes; uint64_t nobj, sum; };
-static const char magic[8] = "rondog2";
+struct header { char magic[8]; uint64_t key, check; int64_t tiles, block, flops, bytes; uint64_t nunder, nobj, sum; };    /* then nunder words, and the object */
+static const char magic[8] = "rondog3";
 
 static bool disk_path(struct str *s, uint64_t key, bool make)
 {
@@ -128,6 +128,24 @@ static bool disk_path(struct str *s, uint64_t key, bool make)
 		return false;
 	str_addf(s, "gen-%016llx", (unsigned long long)key);
 	return true;
+}
+
+static struct entry *entry_new(const struct entry *from, const int64_t *under, const void *obj)
+{
+	struct entry *x = mem_alloc(sizeof *x);
+	*x = *from;
+	x->under = mem_alloc(sizeof *under * x->nunder);
+	memcpy(x->under, under, sizeof *under * x->nunder);
+	x->obj = mem_alloc(x->nobj);
+	memcpy(x->obj, obj, x->nobj);
+	return x;
+}
+
+static void entry_free(struct entry *x)
+{
+	free(x->under);
+	free(x->obj);
+	free(x);
 }
 
 static struct entry *disk_read(uint64_t key, uint64_t check)
@@ -139,11 +157,10 @@ static struct entry *disk_read(uint64_t key, uint64_t check)
 		struct header h;
 		if (!e && data.n >= sizeof h) {
 			memcpy(&h, data.p, sizeof h);
-			if (!memcmp(h.magic, magic, sizeof magic) && h.key == key && h.check == check && h.nobj == data.n - sizeof h &&
-			    h.sum == hash_bytes(data.p + sizeof h, h.nobj, 7)) {
-				x = mem_alloc(sizeof *x);
-				*x = (struct entry){ h.tiles, h.block, h.flops, h.bytes, key, h.nobj, mem_alloc(h.nobj) };
-				memcpy(x->obj, data.p + sizeof h, h.nobj);
+			if (!memcmp(h.magic, magic, sizeof magic) && h.key == key && h.check == check && h.nunder <= (data.n - sizeof h) / sizeof *x->under &&
+			    h.nobj == data.n - sizeof h - h.nunder * sizeof *x->under && h.sum == hash_bytes(data.p + sizeof h, data.n - sizeof h, 7)) {
+				const char *under = data.p + sizeof h, *obj = under + h.nunder * sizeof *x->under;
+				x = entry_new(&(struct entry){ h.tiles, h.block, h.flops, h.bytes, key, h.nobj, h.nunder, NULL, NULL }, (const int64_t *)(const void *)under, obj);
 			}
 		}
 		err_free(e);
@@ -157,11 +174,13 @@ static void disk_write(const struct entry *x, uint64_t check)
 {
 	struct str path = { 0 }, data = { 0 };
 	if (disk_path(&path, x->key, true)) {
-		struct header h = { .key = x->key, .check = check, .tiles = x->tiles, .block = x->block, .flops = x->flops, .bytes = x->bytes, .nobj = x->nobj,
-			.sum = hash_bytes(x->obj, x->nobj, 7) };
+		struct header h = { .key = x->key, .check = check, .tiles = x->tiles, .block = x->block, .flops = x->flops, .bytes = x->bytes, .nunder = x->nunder, .nobj = x->nobj };
 		memcpy(h.magic, magic, sizeof magic);
 		str_addn(&data, (const char *)&h, sizeof h);
+		str_addn(&data, (const char *)x->under, sizeof *x->under * x->nunder);
 		str_addn(&data, x->obj, x->nobj);
+		h.sum = hash_bytes(data.p + sizeof h, data.n - sizeof h, 7);
+		memcpy(data.p, &h, sizeof h);
 		err_free(str_write_file(path.p, data.p, data.n));      /* a cache that cannot be written is no error */
 	}
 	str_free(&path);
@@ -225,9 +244,7 @@ struct err *gen_group(struct arena *a, const struct ir_module *m, const struct i
 			if (!error)
 				error = api->group(&tmp, m, fn, view, &made);
 			if (!error) {
-				x = mem_alloc(sizeof *x);
-				*x = (struct entry){ made.tiles, made.block, made.flops, made.bytes, key, made.nobj, mem_alloc(made.nobj) };
-				memcpy(x->obj, made.obj, made.nobj);
+				x = entry_new(&(struct entry){ made.tiles, made.block, made.flops, made.bytes, key, made.nobj, fn->nparam, NULL, NULL }, made.under, made.obj);
 				disk_write(x, check);
 			}
 			arena_fini(&tmp);
@@ -236,8 +253,7 @@ struct err *gen_group(struct arena *a, const struct ir_module *m, const struct i
 			pthread_mutex_lock(&lock);
 			uint64_t *slot = map_put(&memory, text.p, text.n);
 			if (*slot) {                     /* another thread was faster */
-				free(x->obj);
-				free(x);
+				entry_free(x);
 				x = (struct entry *)(uintptr_t)*slot;
 			} else {
 				*slot = (uint64_t)(uintptr_t)x;
@@ -254,6 +270,7 @@ struct err *gen_group(struct arena *a, const struct ir_module *m, const struct i
 		out->block = x->block;
 		out->flops = x->flops;
 		out->bytes = x->bytes;
+		out->under = arena_copy(a, x->under, sizeof *x->under * x->nunder);
 	}
 	str_free(&text);
 	return error;

@@ -10,7 +10,7 @@
 
 #include "gen.h"
 
-enum { GEN_VERSION = 2, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32, GEN_UNROLL = 8 };
+enum { GEN_VERSION = 3, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32, GEN_UNROLL = 8 };
 enum { GEN_TINY = 128 };    /* elements of a value that is kept in registers (groups with control flow) */
 
 /* c + sum k[i] * variable i + sum tk[j] * node tn[j] (i64) */
@@ -96,6 +96,8 @@ struct gen_sched {
 	bool wide;                        /* 64-bit elements occur */
 	bool stream;                      /* results are written past the caches */
 	int64_t flops, bytes;
+	int64_t *under;                   /* per operand: bit r: it is only read at the element of result r that the same turn of the
+	                                   * same nest writes next, so the two may be one array */
 };
 
 /* Schedule fn.  lanes: bytes of the machine's vectors (64 or 32).  On failure NULL, and why is a static text. */

@@ -362,8 +362,54 @@ static bool linear(const struct gen_sched *s, int times)
 	return true;
 }
 
+struct under { const struct gen_sched *s; const struct gen_nest *nest; uint32_t *seen, turn; };
+
+static void root_under(void *arg, uint32_t id)
+{
+	struct under *u = arg;
+	const struct gen_node *n = &u->s->node[id];
+	if (u->seen[id] == u->turn)
+		return;
+	u->seen[id] = u->turn;
+	if (n->kind == GN_LOAD && n->a[0] < u->s->fn->nparam) {
+		int64_t same = 0;
+		for (int i = 0; u->nest && i < u->nest->nst; i++)
+			same |= (int64_t)(u->nest->st[i].lin == n->lin) << u->nest->st[i].res;
+		u->s->under[n->a[0]] &= same;
+	}
+	uint32_t in[GEN_NT + 3];
+	for (int k = operands(u->s, n, in); k-- > 0;)
+		root_under(u, in[k]);
+}
+
+/* From the loads as they will be emitted, not from the operations: the program's check relies on it. */
+static void find_under(struct arena *a, struct gen_sched *s)
+{
+	struct under u = { .s = s, .seen = ARENA_NEW(a, uint32_t, s->nnode + 1) };
+	s->under = ARENA_NEW(a, int64_t, s->fn->nparam + 1);
+	for (uint32_t k = 0; k < s->fn->nparam; k++)
+		s->under[k] = ((int64_t)1 << s->fn->result.n) - 1;
+	for (int b = 0; b < s->nbody; b++) {
+		for (int i = 0; i < s->body[b].nnest; i++) {
+			u.nest = &s->body[b].nest[i];
+			u.turn++;
+			nest_roots(u.nest, &s->body[b], root_under, &u);
+			for (int k = 0; k < u.nest->nst; k++)     /* what the address of a result is made of */
+				for (int j = 0; j < GEN_NT; j++)
+					if (s->lin[u.nest->st[k].lin].tk[j])
+						root_under(&u, s->lin[u.nest->st[k].lin].tn[j]);
+		}
+		u.nest = NULL;
+		u.turn++;
+		for (int i = 0; i < s->body[b].nred; i++)
+			for (int k = 0; k < s->body[b].red[i].n; k++)
+				root_under(&u, s->body[b].red[i].init[k]);
+	}
+}
+
 void gen_shape(struct arena *a, struct gen_sched *s, int vbytes)
 {
+	find_under(a, s);
 	for (uint32_t i = 1; i < s->nnode; i++)
 		if (s->node[i].kind == GN_ELEM || s->node[i].kind == GN_LOAD)
 			s->wide |= dtype_info[s->node[i].dtype].bytes == 8;

@@ -199,6 +199,8 @@ struct err *lower_fused(struct lw *w, struct frame *f, int i)
 	k.block = out.block;
 	k.flops = out.flops;
 	k.bytes = out.bytes;
+	k.nattr = o->nin;
+	k.attr = out.under;
 	lw_emit_kern(w, &k, pl);
 	return NULL;
 }

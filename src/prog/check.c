@@ -498,10 +498,13 @@ static bool meet(const struct check *ck, const struct device *dv, const struct p
 
 /* --- commands ---------------------------------------------------------------- */
 
-/* A kernel may write where it reads if it reads each element before it writes the same. */
-static bool in_place(unsigned kern)
+/* May result r lie where operand j lies?  Only if each element is read before the same is written: what generated code
+ * reads, its attributes say. */
+static bool in_place(unsigned kern, const struct prog_kern *k, uint32_t j, uint32_t r)
 {
-	return kern == KERN_elem || kern == KERN_copy || kern == KERN_reduce_precision || kern == KERN_gen;
+	if (kern == KERN_gen)
+		return j < k->nattr && r < 63 && k->attr[j] >> r & 1;
+	return kern == KERN_elem || kern == KERN_copy || kern == KERN_reduce_precision || kern == KERN_COUNT;
 }
 
 static bool updates(unsigned kern)
@@ -516,10 +519,10 @@ static bool picks(unsigned kern)
 }
 
 static struct err *run_views(struct check *ck, int d, const struct prog_cmd *c, uint32_t nin, uint32_t nout,
-                             const struct prog_view *v, const struct reach *r, unsigned kern)
+                             const struct prog_view *v, const struct reach *r, const struct prog_kern *k)
 {
 	const struct prog_opnd *o = &ck->p->opnd[c->opnd];
-	bool host = kern == KERN_COUNT;
+	unsigned kern = k ? k->id : KERN_COUNT;      /* KERN_COUNT: host code */
 	for (uint32_t i = 0; i < nin; i++)
 		TRY(use(ck, d, c, &o[i], &r[i], false, i == 0 && picks(kern)));
 	for (uint32_t i = nin; i < nin + nout; i++) {
@@ -529,8 +532,10 @@ static struct err *run_views(struct check *ck, int d, const struct prog_cmd *c, 
 			bool equal;
 			if (!meet(ck, &ck->dev[d], &o[j], &r[j], &o[i], &r[i], &equal))
 				continue;
-			if (j < nin && equal && (in_place(kern) || host) && same_view(&v[j], &v[i]))
+			if (j < nin && equal && in_place(kern, k, j, i - nin) && same_view(&v[j], &v[i]))
 				continue;
+			if (j < nin && kern == KERN_gen && equal && same_view(&v[j], &v[i]))
+				return ERR(PRECONDITION, "result b%u is written over operand b%u, of which the code reads other elements later", o[i].buf, o[j].buf);
 			return ERR(PRECONDITION, "result b%u overlaps %s b%u", o[i].buf, j < nin ? "operand" : "result", o[j].buf);
 		}
 	}
@@ -597,11 +602,11 @@ static struct err *run_plain(struct check *ck, int d, const struct prog_cmd *c)
 	switch (c->op) {
 	case CMD_KERN: {
 		const struct prog_kern *k = &ck->p->kern[c->id];
-		return run_views(ck, d, c, k->nin, k->nout, k->v, ck->kern[c->id], k->id);
+		return run_views(ck, d, c, k->nin, k->nout, k->v, ck->kern[c->id], k);
 	}
 	case CMD_CUSTOM: {
 		const struct prog_custom *k = &ck->p->custom[c->id];
-		return run_views(ck, d, c, k->nin, k->nout, k->v, ck->custom[c->id], KERN_COUNT);
+		return run_views(ck, d, c, k->nin, k->nout, k->v, ck->custom[c->id], NULL);
 	}
 	case CMD_COLL: return run_coll(ck, d, c);
 	case CMD_SET: r = (struct range){c->imm, c->imm}; break;

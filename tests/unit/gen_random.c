@@ -499,6 +499,51 @@ static bool kept(void)
 	return ok;
 }
 
+/* Operands of the results' shape, read at the index of the result or at another: which of them may be the result's array? */
+static void build_over(void)
+{
+	static const int types[] = { DT_f32, DT_i32, DT_bf16, DT_f64 }, ext[] = { 5, 8, 33, 64, 65 };
+	static const enum elem ops[] = { ELEM_add, ELEM_subtract, ELEM_maximum };
+	int64_t dim[2] = { ext[pick(5)] }, turn[2] = { 1, 0 }, half[2];
+	dim[1] = dim[0];
+	int dt = types[pick(4)];
+	ir_type t = tens(dt, 2, dim);
+	ir_val x[24];
+	int n = 0, steps = 2 + pick(6), kept = pick(6) ? 0 : pick(2) + 1;
+	while (n < 3)
+		x[n++] = ir_param(fn, t);
+	b = (struct ir_b){ m, fn, 0 };
+	for (int i = 0; i < steps; i++) {
+		ir_val u = x[pick(n)], v = x[pick(n)];
+		switch (pick(9)) {
+		case 0:
+			x[n++] = ir_broadcast(&b, u, t, turn);
+			break;
+		case 1:
+			x[n++] = ir_transpose(&b, u, turn);
+			break;
+		case 2: {
+			int64_t w[2] = { 1, pick(2) };
+			x[n++] = ir_emit(&b, IR_reverse, 1, &u, t, w, 2);
+			break;
+		}
+		case 3: {      /* the first rows of one, the last of another */
+			int64_t zero[2] = { 0, 0 }, one[2] = { 1, 1 }, d = pick(2), cut[2] = { 0, 0 };
+			half[0] = half[1] = dim[0];
+			cut[d] = half[d] = 1 + pick((int)dim[0] - 1);
+			ir_val part[2] = { ir_slice(&b, u, zero, half, one), ir_slice(&b, v, cut, dim, one) };
+			x[n++] = ir_emit(&b, IR_concatenate, 2, part, t, &d, 1);
+			break;
+		}
+		default:
+			x[n++] = ir_bin(&b, ops[pick(3)], u, v);
+		}
+	}
+	ir_result(fn, x[n - 1]);
+	while (kept-- > 0)
+		ir_result(fn, x[3 + pick(n - 3)]);
+}
+
 /* argmax and argmin as JAX writes them: two operands and a reducer of comparisons. */
 static void build_arg(void)
 {
@@ -653,18 +698,27 @@ static bool points(void) { return many("point", 1, 60, build_point); }
 static bool rows(void) { return many("row", 100000, 60, build_row); }
 static bool args(void) { return many("arg", 200000, 10, build_arg); }
 
+static bool over(void)
+{
+	bool ok = many("over", 400000, 80, build_over);
+	printf("over: %d pairs were one array\n", case_shared);
+	return ok && (case_shared >= 20 || getenv("SEED") || getenv("COUNT"));
+}
 static bool loops(void) { return many("loop", 300000, 60, build_loop); }
 
 static void test_points(void **state) { assert_int_equal(each_isa(points), 0); }
 static void test_rows(void **state) { assert_int_equal(each_isa(rows), 0); }
 static void test_kept(void **state) { assert_int_equal(each_isa(kept), 0); }
 static void test_args(void **state) { assert_int_equal(each_isa(args), 0); }
+static void test_over(void **state) { assert_int_equal(each_isa(over), 0); }
 static void test_loops(void **state) { assert_int_equal(each_isa(loops), 0); }
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_kept), cmocka_unit_test(test_args),
 		cmocka_unit_test(test_loops) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_args),
+		cmocka_unit_test(test_loops), cmocka_unit_test(test_over) };
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -124,6 +124,15 @@ static void overlaps(void **state)
 	check("kern 0 copy (b0) -> (b2) kern 2 cumulative (b2) -> (b2) kern 0 copy (b2) -> (b1)", "result b2 overlaps operand b2");
 	check("kern 0 copy (b0) -> (b2) kern 1 copy (b2) -> (b2+4) kern 0 copy (b2) -> (b1)", "overlaps");
 	check("kern 0 copy (b0) -> (b2) kern 6 copy (b2) -> (b2) kern 0 copy (b2) -> (b1)", NULL);
+	/* Generated code says of which operands it reads no element but the one that it writes next, of which result. */
+	const char *code = "code 0 \"g\" key 01\nkern 7 gen (f32[16,4], f32[16,4]) -> (f32[16,4], f32[16,4]) attr [2,0] code 0 tiles 1\n";
+#define GEN(a, b, x, y) "kern 0 copy (b0) -> (b2) kern 0 copy (b0) -> (b3) kern 7 gen (" a ", " b ") -> (" x ", " y ") kern 0 copy (" x ") -> (b1)"
+	check_rows(code, GEN("b2", "b0", "b3", "b2"), NULL);
+	check_rows(code, GEN("b2", "b0", "b2", "b3"), "result b2 is written over operand b2, of which the code reads other elements later");
+	check_rows(code, GEN("b0", "b2", "b3", "b2"), "result b2 is written over operand b2");
+	check_rows(code, GEN("b2", "b2", "b3", "b2"), "result b2 is written over operand b2");
+	check_rows(code, "kern 0 copy (b0) -> (b2) kern 7 gen (b2, b0) -> (b3, b4) kern 0 copy (b3) -> (b1)", "result b4 overlaps");
+#undef GEN
 }
 
 static void control(void **state)
