@@ -206,7 +206,7 @@ void ir_attr_set(struct ir_fn *fn, struct ir_op *o, int k, int64_t v);    /* sca
 const void *ir_blob_data(const struct ir_module *m, ir_blob b, size_t *n);
 /* v is a constant whose elements are all equal (splat or scalar): pointer to one element, else NULL. */
 const void *ir_splat(const struct ir_module *m, const struct ir_fn *fn, ir_val v);
-/* v is a constant or a chain of broadcast/reshape/convert of integers that gives one integer: true. */
+/* v is a constant or a chain of broadcast/reshape/convert of integers that gives one integer, which an int64_t holds: true. */
 bool ir_const_int(const struct ir_module *m, const struct ir_fn *fn, ir_val v, int64_t *out);
 /* The view op o (broadcast, transpose, reverse, slice) in strides: its element at (i ..) is the operand's element at
  * *off + sum i * out[..], where the operand has strides in.  False: o is none of these. */

@@ -321,20 +321,40 @@ static int64_t int_of(enum dtype dt, const void *p)
 	return v;
 }
 
+static bool is_whole(enum dtype dt)
+{
+	return dtype_info[dt].cls == DT_INT || dtype_info[dt].cls == DT_UINT || dtype_info[dt].cls == DT_PRED;
+}
+
 bool ir_const_int(const struct ir_module *m, const struct ir_fn *fn, ir_val v, int64_t *out)
 {
 	const struct ir_op *o = ir_def(fn, v);
-	while (o && (o->kind == IR_broadcast || o->kind == IR_reshape || o->kind == IR_convert)) {
+	enum dtype to[8];
+	int n = 0;
+	for (; o && (o->kind == IR_broadcast || o->kind == IR_reshape || o->kind == IR_convert); o = ir_def(fn, v)) {
+		if (o->kind == IR_convert) {
+			if (n == (int)NELEM(to))
+				return false;
+			to[n++] = ir_vtype(m, fn, v)->dtype;
+		}
 		v = ir_in(fn, o, 0);
-		o = ir_def(fn, v);
 	}
 	enum dtype dt = ir_vtype(m, fn, v)->dtype;
-	uint8_t cls = dtype_info[dt].cls;
 	const void *p = ir_splat(m, fn, v);
-	if (!p || (cls != DT_INT && cls != DT_UINT && cls != DT_PRED))
+	if (!p || !is_whole(dt))
 		return false;
-	*out = int_of(dt, p);
-	return true;
+	int64_t c = int_of(dt, p);
+	for (; n-- > 0; dt = to[n]) {
+		if (!is_whole(to[n]))
+			return false;
+		int bits = dtype_info[to[n]].bits;
+		if (dtype_info[to[n]].cls == DT_PRED)
+			c = c != 0;
+		else if (bits < 64)
+			c = dtype_info[to[n]].cls == DT_INT ? (int64_t)((uint64_t)c << (64 - bits)) >> (64 - bits) : (int64_t)((uint64_t)c << (64 - bits) >> (64 - bits));
+	}
+	*out = c;
+	return dtype_info[dt].cls != DT_UINT || c >= 0;
 }
 
 bool ir_view(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, const int64_t *in, int64_t *off, int64_t *out)

@@ -7,7 +7,7 @@
  * body: JAX hoists the S x S causal mask out of the layer scan, where it would be stored.
  *
  * An index is a * iteration + b with its exact range known, so that the negative-index form
- * select(i < 0, i + n, i) and clamps fold. */
+ * select(i < 0, i + n, i) and clamps fold.  One that leaves its type on the way, and wraps, is none. */
 #include "passes.h"
 
 #include <stdlib.h>
@@ -46,6 +46,26 @@ static void range(const struct loop *l, struct affine x, int64_t *lo, int64_t *h
 	*hi = MAX(x.b, e);
 }
 
+/* Of an integer type. */
+static __int128 least(enum dtype dt)
+{
+	return dtype_info[dt].cls == DT_INT ? -((__int128)1 << (dtype_info[dt].bits - 1)) : 0;
+}
+static __int128 most(enum dtype dt)
+{
+	return ((__int128)1 << (dtype_info[dt].bits - (dtype_info[dt].cls == DT_INT))) - 1;
+}
+
+/* a * iteration + b, if it stays inside the type in every turn. */
+static struct affine within(const struct loop *l, enum dtype dt, __int128 a, __int128 b)
+{
+	__int128 lo = MAX(least(dt), INT64_MIN), hi = MIN(most(dt), INT64_MAX);
+	if (a < -hi || a > hi || b < lo || b > hi)
+		return (struct affine){0};
+	__int128 e = b + a * (MAX(l->trip, 1) - 1);
+	return e < lo || e > hi ? (struct affine){0} : (struct affine){ true, (int64_t)a, (int64_t)b };
+}
+
 static bool wide_int(const struct ir_type_info *t)
 {
 	return t->count == 1 && (t->dtype == DT_i32 || t->dtype == DT_i64 || t->dtype == DT_u32 || t->dtype == DT_u64);
@@ -80,7 +100,7 @@ static void analyse(struct loop *l)
 	l->aff[1] = (struct affine){ true, 1, 0 };
 	for (int k = 0; k < l->n; k++)
 		if (l->counts[k])
-			l->aff[l->param_of[k]] = (struct affine){ true, l->step[k], l->first[k] };
+			l->aff[l->param_of[k]] = within(l, ir_vtype(m, fn, (ir_val)l->param_of[k])->dtype, l->step[k], l->first[k]);
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		if (o->nout != 1 || !wide_int(ir_vtype(m, fn, o->out)))
@@ -88,26 +108,24 @@ static void analyse(struct loop *l)
 		struct affine x = o->nin > 0 ? get(l, ir_in(fn, o, 0)) : (struct affine){0};
 		struct affine y = o->nin > 1 ? get(l, ir_in(fn, o, 1)) : (struct affine){0}, *z = &l->aff[o->out];
 		int64_t lo, hi, lo2, hi2;
+		enum dtype dt = ir_vtype(m, fn, o->out)->dtype;
 		switch (o->kind) {
 		case IR_add:
 			if (x.known && y.known)
-				*z = (struct affine){ true, x.a + y.a, x.b + y.b };
+				*z = within(l, dt, (__int128)x.a + y.a, (__int128)x.b + y.b);
 			break;
 		case IR_subtract:
 			if (x.known && y.known)
-				*z = (struct affine){ true, x.a - y.a, x.b - y.b };
+				*z = within(l, dt, (__int128)x.a - y.a, (__int128)x.b - y.b);
 			break;
 		case IR_multiply:
 			if (x.known && y.known && (!x.a || !y.a))
-				*z = (struct affine){ true, x.a * y.b + y.a * x.b, x.b * y.b };
+				*z = within(l, dt, (__int128)x.a * y.b + (__int128)y.a * x.b, (__int128)x.b * y.b);
 			break;
 		case IR_convert:
 		case IR_reshape:
-			if (x.known && wide_int(ir_vtype(m, fn, ir_in(fn, o, 0)))) {
-				range(l, x, &lo, &hi);
-				if (o->kind == IR_reshape || (lo >= 0 && hi <= INT32_MAX))
-					*z = x;
-			}
+			if (x.known && wide_int(ir_vtype(m, fn, ir_in(fn, o, 0))))
+				*z = within(l, dt, x.a, x.b);
 			break;
 		case IR_maximum:
 		case IR_minimum:
@@ -236,16 +254,12 @@ static bool find_counter(struct loop *l)
 	int64_t first = l->first[k], step = l->step[k];
 	if (step <= 0 || (cmp->kind == IR_compare_ne && (step != 1 || limit < first)))
 		return false;
-	if (cmp->kind == IR_compare_le) {
-		if (limit == INT64_MAX)
-			return false;
-		limit++;
-	}
-	int64_t trip = limit > first ? (limit - first + step - 1) / step : 0;
-	if (trip > INT32_MAX)
+	__int128 left = (__int128)limit - first + (cmp->kind == IR_compare_le), trip = left > 0 ? (left + step - 1) / step : 0;
+	/* One that passes the end of its type before the limit goes on from the other end. */
+	if (trip > INT32_MAX || first + trip * step > most(ir_vtype(m, c, x)->dtype))
 		return false;
 	l->counter = k;
-	l->trip = trip;
+	l->trip = (int64_t)trip;
 	return true;
 }
 
