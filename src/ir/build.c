@@ -69,7 +69,9 @@ static ir_val identity(struct ir_b *b, enum ir_kind k, uint32_t nin, const ir_va
 	case IR_slice:
 		return same && all((int)attr[0], attr + 1, 0) ? in[0] : 0;
 	case IR_pad:
-		return same && nattr == 3 * (uint32_t)(attr[0] + 1) && all((int)attr[0], attr + 1, 0) ? in[0] : 0;
+		for (uint32_t i = 0; i < 3; i++)              /* low, high, interior: what one adds another may cut off */
+			same = same && all((int)attr[0], attr + i * (attr[0] + 1) + 1, 0);
+		return same ? in[0] : 0;
 	case IR_concatenate:
 		return nin == 1 ? in[0] : 0;
 	case IR_add:

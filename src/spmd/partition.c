@@ -4,8 +4,9 @@
  * arguments and from the results of manual computations: elementwise operations, products whose operands are
  * cut in agreement and operations that leave the cut dimensions alone keep it; a sum over a cut dimension
  * becomes a local sum and an all_reduce; where a
- * manual computation or a result of the program wants another sharding, the value is gathered and cut
- * again.  Everything else on a sharded value would be automatic partitioning and is refused by name. */
+ * manual computation, a constraint or a result of the program wants another sharding, the value is gathered and cut
+ * again.  Everything else on a sharded value would be automatic partitioning and is refused by name, unless the
+ * sharding is soft: one that only constraints ask for.  Such a value is then gathered. */
 #include "spmd.h"
 
 #include <stdlib.h>
@@ -16,8 +17,8 @@ struct part {
 	int ndev;
 };
 
-/* One function on its way: map and sharding per old value. */
-struct scope { const struct ir_fn *from; struct ir_b b; ir_val *map; ir_shard *sh; };
+/* One function on its way: map, sharding and softness per old value.  inner: the body of a manual computation. */
+struct scope { const struct ir_fn *from; struct ir_b b; ir_val *map; ir_shard *sh; bool *soft; bool inner; };
 
 static struct err *do_ops(struct part *p, struct scope *s);
 
@@ -57,13 +58,14 @@ static ir_shard moved(struct part *p, ir_shard h, int rank, const int *from)
 	return ir_shard_replicated(p->m, r) ? 0 : r;
 }
 
-static ir_type local_type(struct part *p, ir_type t, ir_shard h)
+/* The shard of type t under h; of element type dt unless that is DT_token. */
+static ir_type local_type(struct part *p, ir_type t, ir_shard h, enum dtype dt)
 {
 	const struct ir_type_info *i = ir_type_of(p->m, t);
 	int64_t dim[IR_MAX_RANK];
 	for (int d = 0; d < i->rank; d++)
 		dim[d] = i->dim[d] / ir_shard_parts(p->m, h, d);
-	return ir_tensor(p->m, i->dtype, i->rank, dim);
+	return ir_tensor(p->m, dt == DT_token ? i->dtype : dt, i->rank, dim);
 }
 
 static struct err *check_even(struct part *p, ir_type t, ir_shard h, const char *what)
@@ -183,6 +185,12 @@ static ir_val cut(struct part *p, struct ir_b *b, ir_val v, ir_shard h, const bo
 	return ir_emit(b, IR_dynamic_slice, (uint32_t)rank + 1, in, ir_tensor(p->m, dt, rank, out), w, (uint32_t)rank + 1);
 }
 
+/* Does this reduction round where its type is too narrow? */
+static bool rounds(enum dtype dt, enum redop r)
+{
+	return dtype_info[dt].cls == DT_FLOAT && dtype_info[dt].bits < 32 && (r == RED_add || r == RED_mul);
+}
+
 /* Groups of devices whose boxes under h differ along dimension d alone, in order of the block (d < 0: along
  * every dimension of mask). */
 static ir_group group_along(struct part *p, ir_shard h, int rank, const bool *mask)
@@ -190,7 +198,7 @@ static ir_group group_along(struct part *p, ir_shard h, int rank, const bool *ma
 	int n = p->ndev, rows = 0, cols = 0;
 	int64_t parts[IR_MAX_RANK], start[IR_MAX_RANK], size[IR_MAX_RANK];
 	int64_t *id = ARENA_NEW(&p->a, int64_t, n * n), *key = ARENA_NEW(&p->a, int64_t, n), *blk = ARENA_NEW(&p->a, int64_t, n);
-	int *count = ARENA_NEW(&p->a, int, n), *copy = ARENA_NEW(&p->a, int, n);
+	int *copy = ARENA_NEW(&p->a, int, n);
 	int64_t along = 1;
 	for (int d = 0; d < rank; d++) {
 		parts[d] = ir_shard_parts(p->m, h, d);
@@ -223,8 +231,18 @@ static ir_group group_along(struct part *p, ir_shard h, int rank, const bool *ma
 			}
 		rows++;
 	}
-	(void)count;
 	return ir_group_add(p->m, rows, cols, id);
+}
+
+/* The first device's v, on all. */
+static ir_val same_everywhere(struct part *p, struct scope *s, ir_val v)
+{
+	int64_t *all = ARENA_NEW(&p->a, int64_t, p->ndev), group;
+	for (int d = 0; d < p->ndev; d++)
+		all[d] = d;
+	group = ir_group_add(p->m, 1, p->ndev, all);
+	ir_type t = s->b.fn->val.p[v].type;
+	return ir_emit_raw(&s->b, IR_collective_broadcast, 1, &v, 1, &t, &group, 1);
 }
 
 static ir_val gather_dim(struct part *p, struct ir_b *b, ir_val v, ir_shard h, int d)
@@ -238,6 +256,17 @@ static ir_val gather_dim(struct part *p, struct ir_b *b, ir_val v, ir_shard h, i
 	int64_t w[2] = { d, group_along(p, h, t->rank, mask) };
 	ir_type rt = ir_tensor(p->m, t->dtype, t->rank, dim);
 	return ir_emit_raw(b, IR_all_gather, 1, &v, 1, &rt, w, 2);
+}
+
+/* The sum (or what redop says) of v over the devices that hold other blocks of h along the dimensions of mask; rank of h.
+ * Parts of a sum of narrow floats travel and add in f32: it rounds once, as the whole sum would.  Gives it in type t. */
+static ir_val combine(struct part *p, struct ir_b *b, ir_val v, ir_shard h, int rank, const bool *mask, enum redop r, enum dtype dt)
+{
+	int64_t w[3] = { group_along(p, h, rank, mask), r, 0 };
+	if (rounds(dt, r))
+		v = ir_convert(b, v, DT_f32);
+	ir_type t = b->fn->val.p[v].type;
+	return ir_convert(b, ir_emit_raw(b, IR_all_reduce, 1, &v, 1, &t, w, 3), dt);
 }
 
 /* v on devices whose block under h is 0, zeros on the others. */
@@ -268,9 +297,7 @@ static ir_val reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, i
 	ir_shard have = partial(p, from), want = partial(p, to);
 	if (have && have != want) {              /* finish the sum */
 		bool all[1] = { true };
-		int64_t w[3] = { group_along(p, have, 1, all), RED_add, 0 };
-		ir_type t = b->fn->val.p[v].type;
-		v = ir_emit_raw(b, IR_all_reduce, 1, &v, 1, &t, w, 3);
+		v = combine(p, b, v, have, 1, all, RED_add, ir_vtype(p->m, b->fn, v)->dtype);
 		have = 0;
 	}
 	from = summed(p, from);
@@ -324,12 +351,13 @@ static void put(struct part *p, struct scope *s, const struct ir_op *o, ir_val v
 	}
 }
 
-/* Emit op o with the given operands, attributes changed or not, local result types by h. */
-static void emit(struct part *p, struct scope *s, const struct ir_op *o, const ir_val *in, ir_shard h, const int64_t *attr)
+/* Emit op o with the given operands, attributes changed or not, local result types by h; wide: of a result that is to
+ * be of another element type, DT_token: none is. */
+static void emit(struct part *p, struct scope *s, const struct ir_op *o, const ir_val *in, ir_shard h, const int64_t *attr, enum dtype wide)
 {
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout);
 	for (uint32_t k = 0; k < o->nout; k++)
-		t[k] = local_type(p, s->from->val.p[o->out + k].type, h);
+		t[k] = local_type(p, s->from->val.p[o->out + k].type, h, wide);
 	uint32_t n = ir_attr_words(s->from, o);
 	s->b.loc = o->loc;
 	int64_t *w = arena_copy(&p->a, attr ? attr : &s->from->attr.p[o->attr], sizeof *w * n);
@@ -362,7 +390,7 @@ static struct err *do_elem(struct part *p, struct scope *s, const struct ir_op *
 	for (uint32_t k = 0; k < o->nin; k++)
 		if (ir_vtype(p->m, s->from, ir_in(s->from, o, k))->rank == rank)
 			in[k] = reshard(p, &s->b, in[k], s->sh[ir_in(s->from, o, k)], h);
-	emit(p, s, o, in, h, NULL);
+	emit(p, s, o, in, h, NULL, DT_token);
 	return NULL;
 }
 
@@ -387,6 +415,7 @@ static struct err *do_reduce(struct part *p, struct scope *s, const struct ir_op
 	const int64_t *dims = ir_attrs(s->from, o, 0, &n);
 	enum redop r = (enum redop)ir_attr(s->from, o, 1);
 	const struct ir_type_info *t = ir_vtype(p->m, s->from, ir_in(s->from, o, 0));
+	int rank0 = t->rank;
 	bool gone[IR_MAX_RANK] = {0}, across = false;
 	for (int i = 0; i < n; i++) {
 		gone[dims[i]] = true;
@@ -406,13 +435,14 @@ static struct err *do_reduce(struct part *p, struct scope *s, const struct ir_op
 		if (!(zero && (r == RED_add || r == RED_xor)) && !(ir_const_int(p->m, s->from, ir_in(s->from, o, 1), &init) && init == 1 && r == RED_mul))
 			return refuse(p, s, o);
 	}
-	emit(p, s, o, operands(p, s, o), moved(p, h, rank, from), NULL);
-	if (across) {
-		int64_t w[3] = { group_along(p, h, t->rank, gone), r, 0 };
-		ir_val v = s->map[o->out];
-		ir_type rt = s->b.fn->val.p[v].type;
-		s->map[o->out] = ir_emit_raw(&s->b, IR_all_reduce, 1, &v, 1, &rt, w, 3);
-	}
+	ir_val *in = operands(p, s, o);
+	enum dtype dt = t->dtype;
+	if (across && rounds(dt, r))
+		for (int k = 0; k < 2; k++)
+			in[k] = ir_convert(&s->b, in[k], DT_f32);
+	emit(p, s, o, in, moved(p, h, rank, from), NULL, across && rounds(dt, r) ? DT_f32 : DT_token);
+	if (across)
+		s->map[o->out] = combine(p, &s->b, s->map[o->out], h, rank0, gone, r, dt);
 	return NULL;
 }
 
@@ -454,6 +484,8 @@ static struct err *do_shape(struct part *p, struct scope *s, const struct ir_op 
 	case IR_slice: case IR_reverse: case IR_pad: case IR_dynamic_slice: case IR_cumulative:
 		for (int d = 0; d < r->rank; d++) {
 			bool touched = a->dim[d] != r->dim[d];
+			for (int k = 0; o->kind == IR_pad && k < 3; k++)      /* equal extents may hide that it moves or drops elements */
+				touched |= ir_attrs(fn, o, k, &n)[d] != 0;
 			if (o->kind == IR_reverse || o->kind == IR_cumulative) {
 				l = o->kind == IR_reverse ? ir_attrs(fn, o, 0, &n) : NULL;
 				touched |= o->kind == IR_cumulative && ir_attr(fn, o, 0) == d;
@@ -481,10 +513,10 @@ static struct err *do_shape(struct part *p, struct scope *s, const struct ir_op 
 		for (int d = 0; d < r->rank; d++)
 			if (from[d] == d)
 				at[d] = r->dim[d] / ir_shard_parts(p->m, out, d);
-		emit(p, s, o, operands(p, s, o), out, w);
+		emit(p, s, o, operands(p, s, o), out, w, DT_token);
 		return NULL;
 	}
-	emit(p, s, o, operands(p, s, o), out, NULL);
+	emit(p, s, o, operands(p, s, o), out, NULL, DT_token);
 	return NULL;
 }
 
@@ -562,19 +594,17 @@ static struct err *do_dot(struct part *p, struct scope *s, const struct ir_op *o
 		}
 	ir_shard rh = ir_shard_add(p->m, &r);
 	rh = ir_shard_replicated(p->m, rh) ? 0 : rh;
-	emit(p, s, o, in, rh, NULL);
-	if (sum) {
-		int64_t w[3] = { group_along(p, to[0], rank[0], mask), RED_add, 0 };
-		ir_val v = s->map[o->out];
-		ir_type rt = s->b.fn->val.p[v].type;
-		s->map[o->out] = ir_emit_raw(&s->b, IR_all_reduce, 1, &v, 1, &rt, w, 3);
-	}
+	enum dtype dt = ir_vtype(p->m, fn, o->out)->dtype;
+	emit(p, s, o, in, rh, NULL, sum && rounds(dt, RED_add) ? DT_f32 : DT_token);
+	if (sum)
+		s->map[o->out] = combine(p, &s->b, s->map[o->out], to[0], rank[0], mask, RED_add, dt);
 	return NULL;
 }
 
 static void scope_init(struct part *p, struct scope *s, const struct ir_fn *from, struct ir_fn *to)
 {
-	*s = (struct scope){ from, { p->m, to, 0 }, ARENA_NEW(&p->a, ir_val, from->val.n), ARENA_NEW(&p->a, ir_shard, from->val.n) };
+	*s = (struct scope){ from, { p->m, to, 0 }, ARENA_NEW(&p->a, ir_val, from->val.n), ARENA_NEW(&p->a, ir_shard, from->val.n),
+	                     ARENA_NEW(&p->a, bool, from->val.n), false };
 }
 
 static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op *o)
@@ -584,6 +614,7 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 	const int64_t *in = ir_attrs(fn, o, 0, &nin), *out = ir_attrs(fn, o, 1, &nout);
 	struct scope b;
 	scope_init(p, &b, body, s->b.fn);
+	b.inner = true;
 	for (uint32_t k = 0; k < o->nin; k++) {
 		ir_val v = ir_in(fn, o, k);
 		int rank = ir_vtype(p->m, fn, v)->rank;
@@ -603,14 +634,15 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 }
 
 /* A region whose parameters have shardings sh; its results are brought to want[k] (NULL: replicated). */
-static struct err *do_region(struct part *p, ir_fnid f, const ir_shard *sh, const ir_shard *want, ir_fnid *out)
+static struct err *do_region(struct part *p, bool inner, ir_fnid f, const ir_shard *sh, const ir_shard *want, ir_fnid *out)
 {
 	const struct ir_fn *fn = ir_fn_of(p->m, f);
 	struct ir_fn *g = ir_fn_new(p->m, ir_text(p->m, fn->name));
 	struct scope s;
 	scope_init(p, &s, fn, g);
+	s.inner = inner;
 	for (uint32_t i = 1; i <= fn->nparam; i++) {
-		s.map[i] = ir_param(g, local_type(p, fn->val.p[i].type, sh[i - 1]));
+		s.map[i] = ir_param(g, local_type(p, fn->val.p[i].type, sh[i - 1], DT_token));
 		s.sh[i] = sh[i - 1];
 	}
 	TRY(do_ops(p, &s));
@@ -661,14 +693,14 @@ static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *
 	int64_t *w = arena_copy(&p->a, &fn->attr.p[o->attr], sizeof *w * words);
 	ir_fnid f;
 	if (w[1]) {
-		TRY(do_region(p, (ir_fnid)w[1], flat, NULL, &f));
+		TRY(do_region(p, s->inner, (ir_fnid)w[1], flat, NULL, &f));
 		w[1] = f;
 	}
-	TRY(do_region(p, (ir_fnid)w[2], par, res, &f));
+	TRY(do_region(p, s->inner, (ir_fnid)w[2], par, res, &f));
 	w[2] = f;
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout);
 	for (uint32_t k = 0; k < o->nout; k++)
-		t[k] = local_type(p, fn->val.p[o->out + k].type, end[k]);
+		t[k] = local_type(p, fn->val.p[o->out + k].type, end[k], DT_token);
 	s->b.loc = o->loc;
 	ir_val v = ir_emit_raw(&s->b, IR_loop, o->nin, in, o->nout, t, w, words);
 	for (uint32_t k = 0; k < o->nout; k++) {
@@ -690,7 +722,7 @@ static struct err *do_case(struct part *p, struct scope *s, const struct ir_op *
 	w[0] = n;
 	for (int j = 0; j < n; j++) {
 		ir_fnid f;
-		TRY(do_region(p, (ir_fnid)branch[j], sh, NULL, &f));
+		TRY(do_region(p, s->inner, (ir_fnid)branch[j], sh, NULL, &f));
 		w[j + 1] = f;
 	}
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout);
@@ -701,9 +733,37 @@ static struct err *do_case(struct part *p, struct scope *s, const struct ir_op *
 	return NULL;
 }
 
-/* A sharding that a constraint asks for is given at once where that is a local cut or nothing; a value never
- * changes by it. */
-static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
+/* What constraint h, plainly to, asks of a value that is sharded by now: dimensions that it leaves open stay cut as they are
+ * while their axes are free. */
+static ir_shard opened(struct part *p, ir_shard h, ir_shard to, ir_shard now, int rank)
+{
+	if (!h || !now || (to && p->m->shard.p[to].mesh != p->m->shard.p[now].mesh))
+		return to;
+	struct ir_shard_info n = { .mesh = p->m->shard.p[now].mesh, .rank = rank };
+	n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank);
+	for (int d = 0; d < rank; d++) {
+		const struct ir_dim_shard *was = &p->m->shard.p[now].dim[d];
+		if (to)
+			n.dim[d] = p->m->shard.p[to].dim[d];
+		if (d < p->m->shard.p[h].rank && p->m->shard.p[h].dim[d].open && !n.dim[d].naxis && !shares_axis(p, to, was))
+			n.dim[d] = *was;
+	}
+	ir_shard r = ir_shard_add(p->m, &n);
+	return ir_shard_replicated(p->m, r) ? 0 : r;
+}
+
+/* What is still to be summed among o's operands is summed. */
+static void finish_sums(struct part *p, struct scope *s, const struct ir_op *o)
+{
+	for (uint32_t k = 0; k < o->nin; k++) {
+		ir_val x = ir_in(s->from, o, k);
+		if (partial(p, s->sh[x]))
+			s->map[x] = reshard(p, &s->b, s->map[x], s->sh[x], summed(p, s->sh[x]));
+		s->sh[x] = summed(p, s->sh[x]);
+	}
+}
+
+static struct err *try_op(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	const struct ir_fn *fn = s->from;
 	bool sharded = false;
@@ -714,10 +774,15 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 		return do_manual(p, s, o);
 	case IR_sharding_constraint: {
 		ir_val x = ir_in(fn, o, 0);
-		ir_shard to = plain(p, (ir_shard)ir_attr(fn, o, 0), ir_vtype(p->m, fn, x)->rank);
-		if (partial(p, to) != partial(p, s->sh[x])) {
+		int rank = ir_vtype(p->m, fn, x)->rank;
+		ir_shard to = plain(p, (ir_shard)ir_attr(fn, o, 0), rank);
+		bool sums = partial(p, to) != partial(p, s->sh[x]);
+		if (!sums && !s->inner)
+			to = opened(p, (ir_shard)ir_attr(fn, o, 0), to, s->sh[x], rank);
+		if (sums || !s->inner) {
 			TRY(check_even(p, fn->val.p[x].type, to, "a constraint"));
 			s->map[o->out] = reshard(p, &s->b, s->map[x], s->sh[x], to);
+			s->soft[o->out] = s->soft[x] || !equal(p, to, s->sh[x], rank);
 			s->sh[o->out] = to;
 			return NULL;
 		}
@@ -727,24 +792,33 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 	}
 	case IR_sharding_group:
 		return NULL;
+	case IR_rng:
+		if (p->ndev == 1 || s->inner)
+			break;
+		s->b.loc = o->loc;
+		put(p, s, o, same_everywhere(p, s, ir_clone(&s->b, fn, o, operands(p, s, o))), 0);
+		return NULL;
 	case IR_loop:
+		finish_sums(p, s, o);
 		return do_loop(p, s, o);
 	case IR_case:
+		finish_sums(p, s, o);
 		return do_case(p, s, o);
 	case IR_call: {
-		ir_val *out = ARENA_NEW(&p->a, ir_val, o->nout);
 		const struct ir_fn *g = ir_fn_of(p->m, (ir_fnid)ir_attr(fn, o, 0));
 		struct scope b;
 		scope_init(p, &b, g, s->b.fn);
+		b.inner = s->inner;
 		for (uint32_t k = 0; k < o->nin; k++) {
 			b.map[k + 1] = s->map[ir_in(fn, o, k)];
 			b.sh[k + 1] = s->sh[ir_in(fn, o, k)];
+			b.soft[k + 1] = s->soft[ir_in(fn, o, k)];
 		}
-		(void)out;
 		TRY(do_ops(p, &b));
 		for (uint32_t k = 0; k < o->nout; k++) {
 			s->map[o->out + k] = b.map[g->result.p[k]];
 			s->sh[o->out + k] = b.sh[g->result.p[k]];
+			s->soft[o->out + k] = b.soft[g->result.p[k]];
 		}
 		return NULL;
 	}
@@ -783,11 +857,7 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 		put(p, s, o, v, ir_shard_add(p->m, &n));
 		return NULL;
 	}
-	for (uint32_t k = 0; sums && k < o->nin; k++) {
-		ir_val x = ir_in(fn, o, k);
-		s->map[x] = reshard(p, &s->b, s->map[x], s->sh[x], summed(p, s->sh[x]));
-		s->sh[x] = summed(p, s->sh[x]);
-	}
+	finish_sums(p, s, o);
 	sharded = false;
 	for (uint32_t k = 0; k < o->nin; k++)
 		sharded |= s->sh[ir_in(fn, o, k)] != 0;
@@ -801,6 +871,47 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 	if (o->kind == IR_dot)
 		return do_dot(p, s, o);
 	return do_shape(p, s, o);
+}
+
+static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
+{
+	struct ir_fn *g = s->b.fn;
+	size_t nop = g->op.n, nval = g->val.n, nref = g->ref.n, nattr = g->attr.n;
+	ir_val *map = operands(p, s, o);
+	ir_shard *sh = ARENA_NEW(&p->a, ir_shard, o->nin);
+	bool soft = false, hard = false;
+	for (uint32_t k = 0; k < o->nin; k++) {
+		ir_val x = ir_in(s->from, o, k);
+		sh[k] = s->sh[x];
+		soft |= s->soft[x];
+		hard |= s->sh[x] && !s->soft[x];
+	}
+	struct err *e = try_op(p, s, o);
+	if (e && soft && e->code == ERR_UNIMPLEMENTED) {
+		err_free(e);
+		g->op.n = nop;                       /* what the attempt has emitted */
+		g->val.n = nval;
+		g->ref.n = nref;
+		g->attr.n = nattr;
+		for (uint32_t k = 0; k < o->nin; k++) {
+			ir_val x = ir_in(s->from, o, k);
+			s->map[x] = map[k];
+			s->sh[x] = sh[k];
+		}
+		for (uint32_t k = 0; k < o->nin; k++) {
+			ir_val x = ir_in(s->from, o, k);
+			if (!s->soft[x])
+				continue;
+			s->map[x] = reshard(p, &s->b, s->map[x], s->sh[x], 0);
+			s->sh[x] = 0;
+			s->soft[x] = false;
+		}
+		soft = false;
+		e = try_op(p, s, o);
+	}
+	for (uint32_t k = 0; !e && o->kind != IR_sharding_constraint && o->kind != IR_call && k < o->nout; k++)
+		s->soft[o->out + k] = s->sh[o->out + k] && soft && !hard;
+	return e;
 }
 
 static struct err *do_ops(struct part *p, struct scope *s)
@@ -836,7 +947,7 @@ struct err *spmd_partition(struct ir_module *m, int ndev)
 	for (uint32_t i = 0; i < fn->nparam; i++) {
 		ir_shard h = ndev > 1 ? plain(&p, m->arg[i].shard, ir_vtype(m, fn, i + 1)->rank) : 0;
 		TRY_GOTO(e, check_even(&p, fn->val.p[i + 1].type, h, "an argument"), out);
-		s.map[i + 1] = ir_param(g, local_type(&p, fn->val.p[i + 1].type, h));
+		s.map[i + 1] = ir_param(g, local_type(&p, fn->val.p[i + 1].type, h, DT_token));
 		s.sh[i + 1] = h;
 	}
 	TRY_GOTO(e, do_ops(&p, &s), out);

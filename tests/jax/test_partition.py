@@ -1,0 +1,162 @@
+"""Values that are sharded outside manual computations: the same numbers as unsharded, or an error that names the operation."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+N = 4
+
+
+def mesh(*shape, names=("x",)):
+    return jax.make_mesh(shape or (N,), names, devices=jax.devices()[:N], axis_types=(AxisType.Auto,) * len(names))
+
+
+def on(x, *spec, m=None):
+    return jax.device_put(x, NamedSharding(m or mesh(), P(*spec)))
+
+
+def all_shards_right(got, want):
+    for s in got.addressable_shards:
+        np.testing.assert_array_equal(s.data, want[s.index])
+
+
+X = np.arange(64, dtype=np.float32).reshape(8, 8) + 1
+# Extents stay as they were, elements do not stay in their places.
+STILL = {
+    "pad": lambda x: lax.pad(x, np.float32(0), [(1, -1, 0), (0, 0, 0)]),
+    "pad_back": lambda x: lax.pad(x, np.float32(0), [(-3, 3, 0), (0, 0, 0)]),
+    "pad_interior": lambda x: lax.pad(x, np.float32(0), [(0, -7, 1), (0, 0, 0)]),
+    "reverse": lambda x: lax.rev(x, (0,)),
+    "concatenate": lambda x: jnp.concatenate([x[4:], x[:4]]),
+    "roll": lambda x: jnp.roll(x, 1, 0),
+    "dynamic_slice": lambda x: lax.dynamic_slice(x, (3, 1), (8, 4)),
+    "dynamic_update": lambda x: lax.dynamic_update_slice(x, jnp.zeros((3, 8)), (2, 0)),
+    "gather": lambda x: jnp.take(x, jnp.arange(8)[::-1], axis=0),
+    "scatter": lambda x: x.at[jnp.array([1, 5])].add(3),
+    "sort": lambda x: -jnp.sort(-x, axis=0),
+    "cumsum": lambda x: jnp.cumsum(x, 0),
+    "window": lambda x: lax.reduce_window(x, np.float32(0), lax.add, (3, 1), (1, 1), "SAME"),
+    "convolution": lambda x: lax.conv_general_dilated(x[None, None], jnp.ones((1, 1, 3, 1)), (1, 1), "SAME")[0, 0],
+    "transpose": lambda x: x.T,
+    "reshape": lambda x: x.reshape(4, 2, 8).transpose(1, 0, 2).reshape(8, 8),
+    "fft": lambda x: jnp.fft.fft(x, axis=0).real.astype(np.float32),
+    "cholesky": lambda x: jnp.linalg.cholesky(x @ x.T + 1e4 * jnp.eye(8)),
+}
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", STILL)
+def test_equal_extents(name, axis):
+    want = np.asarray(STILL[name](jnp.asarray(X)))
+    try:
+        got = jax.jit(STILL[name])(on(X, *[None] * axis, "x"))
+    except Exception as e:
+        assert "automatic partitioning of" in str(e)
+        return
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-3)
+    for s in got.addressable_shards:
+        np.testing.assert_allclose(s.data, want[s.index], rtol=1e-5, atol=1e-3)
+
+
+def test_pad_of_one_device():
+    x = jnp.arange(5.0)
+    np.testing.assert_array_equal(jax.jit(lambda x: lax.pad(x, 0.0, [(0, -4, 1)]))(x), [0, 0, 1, 0, 2])
+    np.testing.assert_array_equal(jax.jit(lambda x: lax.pad(x[:3], 0.0, [(0, -2, 1)]))(x), [0, 0, 1])
+    np.testing.assert_array_equal(jax.jit(lambda x: lax.pad(x, 0.0, [(1, -1, 0)]))(x), [0, 0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float8_e5m2])
+def test_partial_sums_round_once(dtype, platform):
+    if platform == "cpu":
+        pytest.skip("XLA:CPU rounds each part")
+    rng = np.random.default_rng(0)
+    a, b = (jnp.asarray(rng.normal(size=s), dtype) for s in ((32, 256), (256, 32)))
+    wide = [np.asarray(x, np.float64) for x in (a, b)]
+    for f, exact, args in (
+            (lambda a, b: lax.dot(a, b, preferred_element_type=dtype), wide[0] @ wide[1], (on(a, None, "x"), on(b, "x"))),
+            (lambda a: lax.reduce(a, dtype(0), lax.add, (1,)), wide[0].sum(1), (on(a, None, "x"),))):
+        got = np.asarray(jax.jit(f)(*args), np.float64)
+        best = np.asarray(jnp.asarray(exact, np.float32).astype(dtype), np.float64)     # rounded once
+        fine = np.isfinite(best)
+        assert np.abs(got - exact)[fine].max() <= 1.01 * np.abs(best - exact)[fine].max() + 1e-6
+        assert (got != best)[fine].mean() < 0.02
+
+
+def test_sum_of_an_explicit_sharding_rounds_once():
+    rng = np.random.default_rng(1)
+    x = jnp.asarray(rng.normal(size=(4, 4096)), jnp.bfloat16)
+    m = jax.make_mesh((N,), ("x",), devices=jax.devices()[:N], axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(m):
+        got = jax.jit(lambda x: jax.sharding.reshard(lax.dot(x, jnp.ones((4096, 1), jnp.bfloat16), out_sharding=P()), P()))(jax.device_put(x, P(None, "x")))
+    exact = np.asarray(x, np.float64).sum(1)
+    best = np.asarray(jnp.asarray(exact, np.float32).astype(jnp.bfloat16), np.float64)
+    np.testing.assert_array_equal(np.asarray(got, np.float64)[:, 0], best)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_old_random_numbers_are_replicated(dtype):
+    lo, hi = dtype(0), dtype(1 if dtype == np.float32 else 1 << 30)
+    f = jax.jit(lambda x: (lax.rng_uniform(lo, hi, (64,)), lax.fori_loop(0, 2, lambda i, a: a + lax.rng_uniform(lo, hi, (64,)), jnp.zeros(64, dtype)), x + 1))
+    for r in f(on(np.arange(8.0), "x"))[:2]:
+        for s in r.addressable_shards:
+            np.testing.assert_array_equal(s.data, np.asarray(r))
+        assert len(np.unique(np.asarray(r))) > 32
+
+
+# --- constraints -----------------------------------------------------------------------------------------------------
+
+
+def constrained(x, *spec, m=None):
+    return lax.with_sharding_constraint(x, NamedSharding(m or mesh(), P(*spec)))
+
+
+def laid_out(got, want, *spec, m=None):
+    assert got.sharding.is_equivalent_to(NamedSharding(m or mesh(), P(*spec)), got.ndim), got.sharding
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    for s in got.addressable_shards:
+        np.testing.assert_allclose(s.data, want[s.index], rtol=1e-6)
+    shape = NamedSharding(m or mesh(), P(*spec)).shard_shape(got.shape)
+    assert {s.data.shape for s in got.addressable_shards} == {shape}
+
+
+@pytest.mark.parametrize("spec", [("x",), (None, "x"), ()])
+def test_constraint_alone(spec):
+    laid_out(jax.jit(lambda x: constrained(x * 2, *spec))(X), X * 2, *spec)
+    laid_out(jax.jit(lambda x: constrained(x, *spec) + 1)(X), X + 1, *spec)
+
+
+def test_constraint_of_two_axes():
+    m = mesh(2, 2, names=("x", "y"))
+    laid_out(jax.jit(lambda x: constrained(x * 2, "y", "x", m=m))(X), X * 2, "y", "x", m=m)
+    laid_out(jax.jit(lambda x: constrained(x * 2, ("y", "x"), m=m))(X), X * 2, ("y", "x"), m=m)
+
+
+def test_constraint_changes_a_sharding():
+    laid_out(jax.jit(lambda x: constrained(x * 2, None, "x"))(on(X, "x")), X * 2, None, "x")
+    laid_out(jax.jit(lambda x: constrained(x * 2))(on(X, "x")), X * 2)
+
+
+def test_constraint_leaves_open_what_it_does_not_name():
+    m = mesh(2, 2, names=("x", "y"))
+    f = jax.jit(lambda x: constrained(x * 2, P.UNCONSTRAINED, "y", m=m))
+    laid_out(f(on(X, "x", m=m)), X * 2, "x", "y", m=m)
+    laid_out(f(on(X, "y", m=m)), X * 2, None, "y", m=m)
+
+
+@pytest.mark.parametrize("name", STILL)
+def test_constraint_refuses_nothing(name):
+    """Whatever follows one runs: a sharding that only a constraint asks for is given up before an operation is refused."""
+    want = np.asarray(STILL[name](jnp.asarray(X)))
+    np.testing.assert_allclose(jax.jit(lambda x: STILL[name](constrained(x, "x")))(X), want, rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(jax.jit(lambda x, y: STILL[name](constrained(x, "x") + y))(X, on(X * 0)), want, rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(jax.jit(lambda x: lax.scan(lambda c, _: (STILL[name](c), None), constrained(x, None, "x"), None, 1)[0] if want.shape == X.shape else STILL[name](x))(X),
+                               want, rtol=1e-5, atol=1e-3)
+
+
+def test_constraint_between_sharded_values():
+    f = lambda a, b: (constrained(a @ b, "x") * 2).sum(0)
+    np.testing.assert_allclose(jax.jit(f)(on(X, None, "x"), on(X, "x")), (X @ X * 2).sum(0), rtol=1e-5)
+    g = lambda a, b: jnp.where(b > 0, constrained(a, None, "x"), b)
+    np.testing.assert_allclose(jax.jit(g)(on(X, "x"), on(X, "x")), X, rtol=1e-5)
