@@ -4,6 +4,9 @@
 
 #include <stdlib.h>
 
+/* A frame of its own: what it needs is not on the stack of a long chain of other operations. */
+#define APART __attribute__((noinline))
+
 /* --- nodes ------------------------------------------------------------- */
 
 static uint32_t mk_const(struct cx *cx, enum dtype dt, const void *p)
@@ -86,7 +89,7 @@ static uint32_t mk_select(struct cx *cx, enum dtype dt, uint32_t c, uint32_t x, 
 	return x == y ? x : mk_elem(cx, ELEM_select, dt, dt, 3, in);
 }
 
-static uint32_t want_concat(struct cx *cx, const struct ir_op *o, uint32_t lin)
+APART static uint32_t want_concat(struct cx *cx, const struct ir_op *o, uint32_t lin)
 {
 	const struct ir_type_info *t = ir_vtype(cx->m, cx->fn, o->out);
 	int dim = (int)ir_attr(cx->fn, o, 0);
@@ -132,7 +135,7 @@ static uint32_t want_concat(struct cx *cx, const struct ir_op *o, uint32_t lin)
 	return out == UINT32_MAX ? 0 : out;
 }
 
-static uint32_t want_pad(struct cx *cx, const struct ir_op *o, uint32_t lin)
+APART static uint32_t want_pad(struct cx *cx, const struct ir_op *o, uint32_t lin)
 {
 	const struct ir_type_info *t = ir_vtype(cx->m, cx->fn, o->out), *ti = ir_vtype(cx->m, cx->fn, ir_in(cx->fn, o, 0));
 	int n;
@@ -195,7 +198,7 @@ static uint32_t want_pad(struct cx *cx, const struct ir_op *o, uint32_t lin)
 	return mk_select(cx, t->dtype, cond, x, gs_want(cx, padv, gs_lin_const(cx, 0)));
 }
 
-static uint32_t want_gather(struct cx *cx, const struct ir_op *o, uint32_t lin)
+APART static uint32_t want_gather(struct cx *cx, const struct ir_op *o, uint32_t lin)
 {
 	const struct ir_type_info *t = ir_vtype(cx->m, cx->fn, o->out), *ti = ir_vtype(cx->m, cx->fn, ir_in(cx->fn, o, 0)),
 		*tx = ir_vtype(cx->m, cx->fn, ir_in(cx->fn, o, 1));
@@ -357,7 +360,7 @@ static uint32_t red_result(struct cx *cx, int idx, uint32_t j)
 	return x;
 }
 
-static uint32_t want_reduce(struct cx *cx, const struct ir_op *o, uint32_t j, uint32_t lin)
+APART static uint32_t want_reduce(struct cx *cx, const struct ir_op *o, uint32_t j, uint32_t lin)
 {
 	const struct ir_fn *fn = cx->fn;
 	int n = (int)o->nin / 2;
@@ -437,7 +440,7 @@ static uint32_t want_reduce(struct cx *cx, const struct ir_op *o, uint32_t j, ui
 			return 0;
 		}
 	}
-	if (cx->red.n >= 64 || cx->depth > 3000) {
+	if (cx->red.n >= 64 || cx->depth > MAX_DEPTH - 8) {
 		gs_fail(cx, "too many reductions");
 		return 0;
 	}
@@ -514,7 +517,40 @@ static uint32_t want_reduce(struct cx *cx, const struct ir_op *o, uint32_t j, ui
 	return red_result(cx, idx, j);
 }
 
-static uint32_t want_new(struct cx *cx, ir_val v, uint32_t lin)
+/* v, if it is a view, becomes what it is a view of. */
+APART static bool see_through(struct cx *cx, ir_val *v, uint32_t *lin)
+{
+	const struct ir_op *o = ir_def(cx->fn, *v);
+	if (!o || !(ir_info(o->kind)->flags & IR_VIEW || o->kind == IR_sharding_constraint) || o->kind == IR_bitcast_convert)
+		return false;
+	const struct ir_type_info *t = ir_vtype(cx->m, cx->fn, *v), *ti = ir_vtype(cx->m, cx->fn, ir_in(cx->fn, o, 0));
+	*v = ir_in(cx->fn, o, 0);
+	if (ti->count == 1) {
+		*lin = gs_lin_const(cx, 0);
+		return true;
+	}
+	if (o->kind == IR_reshape || o->kind == IR_sharding_constraint)
+		return true;
+	int64_t st[IR_MAX_RANK], os[IR_MAX_RANK], off;
+	gen_strides(ti->rank, ti->dim, os);
+	ir_view(cx->m, cx->fn, o, os, &off, st);
+	*lin = gs_lin_put(cx, gs_map_strided(cx, *lin, t->rank, t->dim, off, st));
+	return !cx->stop;
+}
+
+static uint32_t want_elem(struct cx *cx, const struct ir_op *o, uint32_t lin)
+{
+	uint32_t in[3] = { 0 };
+	for (uint32_t i = 0; i < o->nin; i++) {
+		in[i] = gs_want(cx, ir_in(cx->fn, o, i), lin);
+		if (cx->stop)
+			return 0;
+	}
+	return mk_elem(cx, ir_elem(o->kind), ir_vtype(cx->m, cx->fn, ir_in(cx->fn, o, o->nin > 1 ? 1 : 0))->dtype,
+	               ir_vtype(cx->m, cx->fn, o->out)->dtype, (int)o->nin, in);
+}
+
+APART static uint32_t want_new(struct cx *cx, ir_val v, uint32_t lin)
 {
 	const struct ir_fn *fn = cx->fn;
 	const struct ir_type_info *t = ir_vtype(cx->m, fn, v);
@@ -528,16 +564,6 @@ static uint32_t want_new(struct cx *cx, ir_val v, uint32_t lin)
 		               gs_map_strided(cx, lin, t->rank, t->dim, w ? w->off : 0, w ? w->stride : st));
 	}
 	const struct ir_type_info *ti = o->nin ? ir_vtype(cx->m, fn, ir_in(fn, o, 0)) : NULL;
-	if (ir_is_elem(o->kind)) {
-		uint32_t in[3] = { 0 };
-		for (uint32_t i = 0; i < o->nin; i++) {
-			const struct ir_type_info *x = ir_vtype(cx->m, fn, ir_in(fn, o, i));
-			in[i] = gs_want(cx, ir_in(fn, o, i), x->count == 1 ? gs_lin_const(cx, 0) : lin);
-			if (cx->stop)
-				return 0;
-		}
-		return mk_elem(cx, ir_elem(o->kind), ir_vtype(cx->m, fn, ir_in(fn, o, o->nin > 1 ? 1 : 0))->dtype, t->dtype, (int)o->nin, in);
-	}
 	if (ti)
 		gen_strides(ti->rank, ti->dim, os);
 	switch (o->kind) {
@@ -560,17 +586,9 @@ static uint32_t want_new(struct cx *cx, ir_val v, uint32_t lin)
 		memset(st, 0, sizeof st);
 		st[ir_attr(fn, o, 0)] = 1;
 		return gs_node_lin(cx, gs_map_strided(cx, lin, t->rank, t->dim, 0, st), t->dtype);
-	case IR_reshape:
-	case IR_sharding_constraint:
-		return gs_want(cx, ir_in(fn, o, 0), lin);
 	case IR_bitcast_convert: {
 		uint32_t x = gs_want(cx, ir_in(fn, o, 0), lin);
 		return cx->stop ? 0 : mk_elem(cx, ELEM_bitcast, ti->dtype, t->dtype, 1, &x);
-	}
-	case IR_broadcast: case IR_transpose: case IR_reverse: case IR_slice: {
-		int64_t off;
-		ir_view(cx->m, fn, o, os, &off, st);
-		return gs_want(cx, ir_in(fn, o, 0), gs_lin_put(cx, gs_map_strided(cx, lin, t->rank, t->dim, off, st)));
 	}
 	case IR_dynamic_slice: {
 		const int64_t *size = ir_attrs(fn, o, 0, &n);
@@ -609,11 +627,15 @@ uint32_t gs_want(struct cx *cx, ir_val v, uint32_t lin)
 		return 0;
 	if (ir_vtype(cx->m, cx->fn, v)->count == 1)
 		lin = gs_lin_const(cx, 0);
+	while (see_through(cx, &v, &lin))
+		;
+	if (cx->stop)
+		return 0;
 	uint64_t key[3] = { v, lin, cx->ctx };
 	uint64_t *hit = map_get(&cx->memo, key, sizeof key);
 	if (hit)
 		return (uint32_t)*hit;
-	if (++cx->depth > 4000) {
+	if (++cx->depth > MAX_DEPTH) {
 		gs_fail(cx, "a chain of operations that is too long");
 		return 0;
 	}
@@ -621,7 +643,8 @@ uint32_t gs_want(struct cx *cx, ir_val v, uint32_t lin)
 		gs_fail(cx, "a group that is too large");
 		return 0;
 	}
-	uint32_t n = want_new(cx, v, lin);
+	const struct ir_op *o = ir_def(cx->fn, v);
+	uint32_t n = o && ir_is_elem(o->kind) ? want_elem(cx, o, lin) : want_new(cx, v, lin);
 	cx->depth--;
 	if (!cx->stop)
 		*map_put(&cx->memo, key, sizeof key) = n;

@@ -8,7 +8,7 @@
 
 #include "sched.h"
 
-enum { MAX_AXIS = 12, MAX_BRK = 24, MAX_SEG = 16 };
+enum { MAX_AXIS = 12, MAX_BRK = 24, MAX_SEG = 16, MAX_DEPTH = 600 };    /* depth: operations on a path, of which a group has MOST_OPS (fuse.c) */
 
 struct axis { int64_t ext; bool outer; int ncut; int64_t cut[GEN_NV]; };    /* one loop of the domain, cut into variables */
 struct axset { int n; int axis[GEN_NV]; int64_t ext[GEN_NV]; };             /* the axes of reductions of one shape */

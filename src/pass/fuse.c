@@ -6,7 +6,8 @@
  *   point   every result element on its own
  *   row     reductions over trailing dimensions, values of the whole shape or one a row (softmax, norms)
  *   column  reductions over other dimensions at the end
- * Views, iotas and splat constants belong to no group: each group that reads one holds a copy.
+ * Views, iotas and splat constants belong to no group: each group that reads one holds a copy.  Of a long chain of
+ * views every MOST_VIEWS-th is made once, outside.
  * What gen cannot compile (gen_can) stays as it is. */
 #include "passes.h"
 
@@ -35,21 +36,33 @@ struct fuse {
 	int nuse;
 	int *before, *after;     /* per op with an effect: the one before and after it; else -1 */
 	int *seen, *work, round; /* of path_outside */
+	uint8_t *links;          /* per value: views between it and what is none; 0: it is none, or stands for itself */
+	ir_val *map;             /* per value: the one in the group being outlined, if mapped[v] == turn */
+	int *mapped, turn;
 };
 
-enum { MOST_OPS = 256, FEW_OPS = 64 };
+enum { MOST_OPS = 256, MOST_VIEWS = 32 };
 
 /* --- what an op is to a group ---------------------------------------------------- */
 
-static bool view(const struct ir_op *o)
+static bool view(const struct fuse *f, const struct ir_op *o)
 {
-	return (ir_info(o->kind)->flags & IR_VIEW) && o->kind != IR_bitcast_convert;
+	return o->nout == 1 && f->links[o->out];
+}
+
+static void count_links(struct fuse *f)
+{
+	for (size_t i = 0; i < f->fn->op.n; i++) {
+		const struct ir_op *o = &f->fn->op.p[i];
+		if ((ir_info(o->kind)->flags & IR_VIEW) && o->kind != IR_bitcast_convert)
+			f->links[o->out] = (uint8_t)((f->links[ir_in(f->fn, o, 0)] + 1) % (MOST_VIEWS + 1));
+	}
 }
 
 /* Copied into every group that reads it. */
 static bool free_op(const struct fuse *f, const struct ir_op *o)
 {
-	if (view(o) || o->kind == IR_iota)
+	if (view(f, o) || o->kind == IR_iota)
 		return true;
 	return o->kind == IR_constant && (ir_splat(f->m, f->fn, o->out) || ir_vtype(f->m, f->fn, o->out)->count <= 32);
 }
@@ -155,6 +168,17 @@ static bool trailing(const struct fuse *f, const struct ir_op *o, int *kept)
 
 /* --- who reads a value ------------------------------------------------------------ */
 
+/* Does a broadcast keep its operand's dimensions in order? */
+static bool rising(const struct ir_fn *fn, const struct ir_op *o)
+{
+	int n;
+	const int64_t *dims = ir_attrs(fn, o, 0, &n);
+	for (int i = 1; i < n; i++)
+		if (dims[i] < dims[i - 1])
+			return false;
+	return true;
+}
+
 struct reader { int op; bool direct, spread, moved; };   /* op -1: a result or a reader outside groups */
 
 static int readers(const struct fuse *f, ir_val v, struct reader *out, int cap)
@@ -177,7 +201,7 @@ static int readers(const struct fuse *f, ir_val v, struct reader *out, int cap)
 		for (int u = f->first_user[x]; u >= 0; u = f->next_user[u]) {
 			int i = f->user_op[u];
 			const struct ir_op *o = &f->fn->op.p[i];
-			if (view(o)) {
+			if (view(f, o)) {
 				if (nt == (int)NELEM(work))
 					return -1;
 				const struct ir_type_info *a = ir_vtype(f->m, f->fn, x), *b = ir_vtype(f->m, f->fn, o->out);
@@ -186,7 +210,7 @@ static int readers(const struct fuse *f, ir_val v, struct reader *out, int cap)
 				work[nt].v = o->out;
 				work[nt].direct = false;
 				work[nt].spread = spread || b->count > a->count;
-				work[nt].moved = moved || (o->kind == IR_broadcast ? false : o->kind == IR_reshape ? !unit : true);
+				work[nt].moved = moved || (o->kind == IR_broadcast ? !rising(f->fn, o) : o->kind == IR_reshape ? !unit : true);
 				nt++;
 				continue;
 			}
@@ -288,9 +312,7 @@ static bool admits(struct fuse *f, int i, int g, const struct reader *r, int n, 
 		if (gr->shape == POINT && (same(srank, src, gr->rank, gr->dim) || same(rank, dim, gr->rank, gr->dim))) {
 			/* members so far are of the whole shape, or all of the reduced one */
 			bool full = same(srank, src, gr->rank, gr->dim);
-			for (int k = 0; k < (int)f->fn->op.n; k++) {
-				if (f->grp[k] != g)
-					continue;
+			for (int k = gr->first; k >= 0; k = f->next_member[k]) {
 				int64_t d[IR_MAX_RANK];
 				const struct ir_op *q = &f->fn->op.p[k];
 				if (!ir_is_elem(q->kind) && q->kind != IR_reduce_precision)
@@ -370,82 +392,61 @@ static void consider(struct fuse *f, int i)
 
 struct outline { struct ir_fn *fn; ARR(ir_val) in, out; };
 
-/* v inside the group: a member's result, a copy of a free op, or a parameter. */
-static ir_val inside(struct fuse *f, struct outline *x, ir_val *map, int g, ir_val v)
+static bool is_mapped(const struct fuse *f, ir_val v)
 {
-	ir_val stack[256];
-	int n = 0;
-	stack[n++] = v;
-	struct ir_b b = { f->m, x->fn, 0 };
-	while (n) {
-		ir_val y = stack[n - 1];
-		const struct ir_op *o = ir_def(f->fn, y);
-		if (map[y]) {
-			n--;
-			continue;
-		}
-		bool own = o && free_op(f, o);
-		if (!own || n == (int)NELEM(stack)) {
-			n--;
-			continue;                        /* parameters were made before */
-		}
-		bool ready = true;
-		for (uint32_t k = 0; k < o->nin; k++)
-			if (!map[ir_in(f->fn, o, k)]) {
-				ready = false;
-				stack[n++] = ir_in(f->fn, o, k);
-			}
-		if (!ready)
-			continue;
-		ir_val in[4];
-		for (uint32_t k = 0; k < o->nin; k++)
-			in[k] = map[ir_in(f->fn, o, k)];
-		map[y] = ir_clone(&b, f->fn, o, in);
-		n--;
-	}
-	return map[v];
+	return f->mapped[v] == f->turn;
 }
 
-/* The operands the group has from outside, through free ops. */
-static void collect(struct fuse *f, struct outline *x, ir_val *map, int g, ir_val v)
+static void map_to(struct fuse *f, ir_val v, ir_val to)
 {
-	ir_val stack[256];
-	int n = 0;
-	stack[n++] = v;
-	while (n) {
-		ir_val y = stack[--n];
-		if (map[y])
-			continue;
-		const struct ir_op *o = ir_def(f->fn, y);
-		int i = o ? (int)(o - f->fn->op.p) : -1;
-		if (i >= 0 && f->grp[i] == g)
-			continue;
-		if (o && free_op(f, o) && n + (int)o->nin < (int)NELEM(stack)) {
-			for (uint32_t k = 0; k < o->nin; k++)
-				stack[n++] = ir_in(f->fn, o, k);
-			continue;
+	f->map[v] = to;
+	f->mapped[v] = f->turn;
+}
+
+/* v inside the group: a member's result, a parameter, or a copy of a free op, as deep as views are linked. */
+static ir_val inside(struct fuse *f, struct ir_b *b, ir_val v)
+{
+	if (!is_mapped(f, v)) {
+		const struct ir_op *o = ir_def(f->fn, v);
+		ir_val in = o->nin ? inside(f, b, ir_in(f->fn, o, 0)) : 0;
+		map_to(f, v, ir_clone(b, f->fn, o, &in));
+	}
+	return f->map[v];
+}
+
+/* The operand that the group has from outside for v, through free ops (of one operand at most). */
+static void collect(struct fuse *f, struct outline *x, int g, ir_val v)
+{
+	for (const struct ir_op *o; !is_mapped(f, v); v = ir_in(f->fn, o, 0)) {
+		o = ir_def(f->fn, v);
+		if (o && f->grp[o - f->fn->op.p] == g)
+			return;
+		if (!o || !free_op(f, o)) {
+			map_to(f, v, ir_param(x->fn, f->fn->val.p[v].type));
+			arr_push(&x->in, v);
+			return;
 		}
-		map[y] = ir_param(x->fn, f->fn->val.p[y].type);
-		arr_push(&x->in, y);
+		if (!o->nin)
+			return;
 	}
 }
 
 static void outline(struct fuse *f, int g, const int *mem, int n, struct outline *x)
 {
 	*x = (struct outline){ .fn = ir_fn_new(f->m, "group") };
-	ir_val *map = ARENA_NEW(f->a, ir_val, f->fn->val.n);
+	f->turn++;
 	for (int k = 0; k < n; k++)
 		for (uint32_t j = 0; j < f->fn->op.p[mem[k]].nin; j++)
-			collect(f, x, map, g, ir_in(f->fn, &f->fn->op.p[mem[k]], j));
+			collect(f, x, g, ir_in(f->fn, &f->fn->op.p[mem[k]], j));
 	struct ir_b b = { f->m, x->fn, 0 };
 	for (int k = 0; k < n; k++) {
 		const struct ir_op *o = &f->fn->op.p[mem[k]];
 		ir_val *in = ARENA_NEW(f->a, ir_val, o->nin);
 		for (uint32_t j = 0; j < o->nin; j++)
-			in[j] = inside(f, x, map, g, ir_in(f->fn, o, j));
+			in[j] = inside(f, &b, ir_in(f->fn, o, j));
 		ir_val v = ir_clone(&b, f->fn, o, in);
 		for (uint32_t j = 0; j < o->nout; j++)
-			map[o->out + j] = v + j;
+			map_to(f, o->out + j, v + j);
 	}
 	for (int k = 0; k < n; k++) {
 		const struct ir_op *o = &f->fn->op.p[mem[k]];
@@ -456,7 +457,7 @@ static void outline(struct fuse *f, int g, const int *mem, int n, struct outline
 				if (f->grp[q] == g)
 					continue;
 				/* a view that only this group reads is inside it */
-				if (view(&f->fn->op.p[q])) {
+				if (view(f, &f->fn->op.p[q])) {
 					struct reader r[64];
 					int c = readers(f, f->fn->op.p[q].out, r, NELEM(r));
 					outside = c < 0;
@@ -468,7 +469,7 @@ static void outline(struct fuse *f, int g, const int *mem, int n, struct outline
 			}
 			if (outside) {
 				arr_push(&x->out, o->out + j);
-				ir_result(x->fn, map[o->out + j]);
+				ir_result(x->fn, f->map[o->out + j]);
 			}
 		}
 	}
@@ -506,15 +507,11 @@ static bool try_loop(struct fuse *f, struct ir_b *b, const struct ir_op *o, cons
 {
 	struct ir_fn *g = ir_fn_new(f->m, "group");
 	struct ir_b gb = { f->m, g, o->loc };
-	ir_val *p = ARENA_NEW(f->a, ir_val, o->nin), *inner = ARENA_NEW(f->a, ir_val, o->nin);
+	ir_val *inner = ARENA_NEW(f->a, ir_val, o->nin);
 	ARR(ir_val) from = {0};
-	for (uint32_t k = 0; k < o->nin; k++) {      /* splat constants go along */
-		ir_val v = ir_in(f->fn, o, k);
-		const void *s = ir_splat(f->m, f->fn, v);
-		(void)s;
-		p[k] = ir_param(g, f->fn->val.p[v].type);
+	for (uint32_t k = 0; k < o->nin; k++) {
+		inner[k] = ir_param(g, f->fn->val.p[ir_in(f->fn, o, k)].type);
 		arr_push(&from, in[k]);
-		inner[k] = p[k];
 	}
 	uint32_t words = ir_attr_words(f->fn, o);
 	ir_type *t = ARENA_NEW(f->a, ir_type, o->nout);
@@ -607,8 +604,6 @@ static bool strips_can(const struct fuse *f, const struct ir_fn *g)
 
 /* --- one function ----------------------------------------------------------------------------- */
 
-struct unit { int group, op; bool done, busy; };
-
 static struct ir_fn *fuse_fn(struct fuse *f)
 {
 	const struct ir_fn *fn = f->fn;
@@ -623,7 +618,11 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 	f->after = ARENA_NEW(f->a, int, n);
 	f->seen = ARENA_NEW(f->a, int, n);
 	f->work = ARENA_NEW(f->a, int, n);
-	f->nuse = f->round = 0;
+	f->links = ARENA_NEW(f->a, uint8_t, nv);
+	f->map = ARENA_NEW(f->a, ir_val, nv);
+	f->mapped = ARENA_NEW(f->a, int, nv);
+	count_links(f);
+	f->nuse = f->round = f->turn = 0;
 	f->g.n = 0;
 	int effect = -1;
 	for (int v = 0; v < nv; v++)
@@ -780,10 +779,11 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 		arena_reset(&a);
 		const struct ir_fn *fn = ir_fn_of(m, id);
 		for (size_t i = 0; i < fn->op.n; i++) {
-			ir_fnid r[256];
 			if (fn->op.p[i].kind != IR_loop && fn->op.p[i].kind != IR_case)
 				continue;
-			int n = ir_regions(fn, &fn->op.p[i], r, NELEM(r));
+			int cap_r = (int)ir_attr_words(fn, &fn->op.p[i]);
+			ir_fnid *r = ARENA_NEW(&a, ir_fnid, cap_r + 1);
+			int n = ir_regions(fn, &fn->op.p[i], r, cap_r + 1);
 			for (int k = 0; k < n; k++)
 				if (r[k] < cap && !seen[r[k]]) {
 					seen[r[k]] = true;

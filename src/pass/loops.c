@@ -473,19 +473,20 @@ static void rebuild(struct loop *l)
 			} else if (plan[k] == SUNK) {
 				struct ir_fn *outer = r->b.fn;
 				const struct sunk *x = &l->sunk[k];
-				ir_val *om = ARENA_NEW(r->a, ir_val, outer->val.n);
-				for (int j = 0; j < x->nleaf; j++)
-					for (size_t i = 0; i < leaves.n; i++)
-						if (leaves.p[i] == x->leaf[j])
-							om[x->leaf[j]] = param[first_leaf + (int)i];
+				ir_val to[NELEM(x->op)], a[4] = {0};
 				for (int j = 0; j < x->nop; j++) {
 					const struct ir_op *o = ir_def(outer, x->op[j]);
-					ir_val a[8];
-					for (uint32_t i = 0; i < o->nin; i++)
-						a[i] = om[ir_in(outer, o, i)];
-					om[x->op[j]] = ir_clone(&b, outer, o, a);
+					for (uint32_t i = 0; i < o->nin; i++) {
+						for (int q = 0; q < j; q++)
+							if (x->op[q] == ir_in(outer, o, i))
+								a[i] = to[q];
+						for (size_t q = 0; q < leaves.n; q++)
+							if (leaves.p[q] == ir_in(outer, o, i))
+								a[i] = param[first_leaf + (int)q];
+					}
+					to[j] = ir_clone(&b, outer, o, a);
 				}
-				map[p] = om[l->in[k]];
+				map[p] = to[x->nop - 1];
 			} else if (slot[k] >= 0) {
 				map[p] = param[slot[k]];
 			}
