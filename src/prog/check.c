@@ -11,14 +11,15 @@
  * Registers are ranges.  What is loaded from data is the range of its type, cut by min and max; an address
  * must lie inside its buffer for the whole range.  A counted loop runs its first turns, one turn whose
  * counter is the range of all that are left out, and its last; of a branch or a while that depends on data
- * every outcome is followed, and the states are joined: a byte that different buffers wrote is lost.
+ * every outcome is followed, and states whose registers are equal, dead ones aside, are joined: a byte that
+ * different buffers wrote is lost.  States with other registers (which half of a buffer a carry is in) go on side by side.
  *
  * Devices are run one after the other up to the next collective; it goes on when all who take part are there. */
 #include "impl.h"
 
 #include <stdlib.h>
 
-enum { LANES = 4, RUNS = 16, TURNS = 5 };
+enum { LANES = 4, RUNS = 16, TURNS = 5, WORLDS = 8 };
 enum { NONE = 0xffffffff, MAYBE = 0xfffffffe, LOST = 0xfffffffd };    /* owners of a byte that no buffer has */
 
 struct range { int64_t lo, hi; };
@@ -32,6 +33,9 @@ struct space { ARR(struct seg) seg; };
 /* What a path through the program changes. */
 struct state { struct range *reg; uint8_t *set; struct space *space; };
 
+/* The states that paths to here may leave, no two with the same registers while there are few. */
+struct worlds { int n; struct state *w[WORLDS]; };
+
 struct frame {
 	const struct prog_cmd *cmd;      /* the command whose block this is; NULL: the program */
 	uint32_t block, pc;
@@ -39,11 +43,12 @@ struct frame {
 	struct range turn[TURNS];
 	bool skip;                       /* loop: may not run at all */
 	bool mid;                        /* loop: in the turn that stands for many */
-	struct state *enter, *leave;     /* state before a choice; join of the states after it */
+	struct worlds enter, leave;      /* states before a choice, and after it */
 };
 
 struct device {
-	struct state s;
+	struct worlds now;
+	struct state *s;                 /* the one of now that a command is run for */
 	ARR(struct frame) frame;
 	uint32_t *clock;                 /* [lane][device * LANES + lane] */
 	struct map mark;                 /* id -> 1 + index into marks */
@@ -61,6 +66,8 @@ struct check {
 	struct device *dev;
 	int32_t **team;                  /* per collective: the team of each device; -1 alone */
 	uint32_t *owner;                 /* per buffer: the buffer that stands for its argument */
+	uint32_t **pos;                  /* per block: where its commands, and its end, stand in the text */
+	uint32_t *last;                  /* per register: where in the text it is dead from */
 	uint64_t work;
 };
 
@@ -254,20 +261,62 @@ static void state_join(const struct check *ck, struct state *s, const struct sta
 		space_join(&s->space[i], &t->space[i]);
 }
 
-static void join_into(const struct check *ck, struct state **leave, const struct state *s)
+static bool same_regs(const struct check *ck, const struct state *s, const struct state *t)
 {
-	if (*leave)
-		state_join(ck, *leave, s);
-	else
-		*leave = state_copy(ck, s);
+	for (uint32_t r = 0; r < ck->p->nreg; r++)
+		if (s->set[r] != t->set[r] || (s->set[r] && (s->reg[r].lo != t->reg[r].lo || s->reg[r].hi != t->reg[r].hi)))
+			return false;
+	return true;
 }
 
-static void state_take(const struct check *ck, struct state *s, struct state **from)
+/* Takes s. */
+static void worlds_add(const struct check *ck, struct worlds *w, struct state *s)
 {
-	state_fini(ck, s);
-	*s = **from;
-	free(*from);
-	*from = NULL;
+	int i = 0;
+	while (i < w->n && !same_regs(ck, w->w[i], s))
+		i++;
+	if (i < w->n || i == WORLDS) {
+		state_join(ck, w->w[MIN(i, WORLDS - 1)], s);
+		state_free(ck, s);
+	} else {
+		w->w[w->n++] = s;
+	}
+}
+
+static void worlds_join(const struct check *ck, struct worlds *w, const struct worlds *from)
+{
+	for (int i = 0; i < from->n; i++)
+		worlds_add(ck, w, state_copy(ck, from->w[i]));
+}
+
+static void worlds_free(const struct check *ck, struct worlds *w)
+{
+	for (int i = 0; i < w->n; i++)
+		state_free(ck, w->w[i]);
+	w->n = 0;
+}
+
+/* w becomes from, which is empty then. */
+static void worlds_take(const struct check *ck, struct worlds *w, struct worlds *from)
+{
+	worlds_free(ck, w);
+	*w = *from;
+	from->n = 0;
+}
+
+/* Registers that nothing reads from position at on are no difference. */
+static void worlds_merge(const struct check *ck, struct worlds *w, uint32_t at)
+{
+	struct worlds old = *w;
+	if (old.n < 2)
+		return;
+	w->n = 0;
+	for (int i = 0; i < old.n; i++) {
+		for (uint32_t r = 0; r < ck->p->nreg; r++)
+			if (ck->last[r] <= at)
+				old.w[i]->set[r] = 0;
+		worlds_add(ck, w, old.w[i]);
+	}
 }
 
 /* --- storage --------------------------------------------------------------- */
@@ -323,6 +372,96 @@ struct access {
 	int lane;
 };
 
+/* --- lives of registers ------------------------------------------------------ */
+
+struct text { struct check *ck; uint32_t *parent, *index, *home; uint8_t *repeats, *clean; uint32_t now; int pass; };
+
+static uint32_t depth_of(const struct text *t, uint32_t b)
+{
+	uint32_t n = 0;
+	for (; b; b = t->parent[b])
+		n++;
+	return n;
+}
+
+/* Command i of block b reads (or defines) register r. */
+static void mention(struct text *t, uint16_t r, uint32_t b, uint32_t i, bool defines)
+{
+	uint32_t *last = &t->ck->last[r];
+	if (!r)
+		return;
+	if (t->pass == 0) {          /* home: the innermost block that holds all it is used in */
+		uint32_t a = t->home[r], x = b;
+		if (a == NONE) {
+			t->home[r] = b;
+			return;
+		}
+		for (uint32_t da = depth_of(t, a), dx = depth_of(t, x); a != x;)
+			if (da >= dx) {
+				a = t->parent[a];
+				da--;
+			} else {
+				x = t->parent[x];
+				dx--;
+			}
+		t->home[r] = a;
+		return;
+	}
+	if (!*last)                  /* first of all: does every turn of its home begin by setting it? */
+		t->clean[r] = defines && b == t->home[r];
+	*last = MAX(*last, t->ck->pos[b][i] + 1);
+	for (; b && !(b == t->home[r] && t->clean[r]); b = t->parent[b])
+		if (t->repeats[b])
+			*last = MAX(*last, t->ck->pos[t->parent[b]][t->index[b] + 1]);
+}
+
+static void read_text(struct text *t, uint32_t b)
+{
+	const struct prog *p = t->ck->p;
+	const struct prog_block *k = &p->block[b];
+	if (t->pass == 0)
+		t->ck->pos[b] = ARENA_NEW(&t->ck->a, uint32_t, k->n + 1);
+	for (uint32_t i = 0; i < k->n; i++) {
+		const struct prog_cmd *c = &k->cmd[i];
+		if (t->pass == 0)
+			t->ck->pos[b][i] = t->now++;
+		for (uint32_t o = 0; o < c->nopnd; o++)
+			for (int j = 0; j < 2; j++)
+				mention(t, p->opnd[c->opnd + o].reg[j], b, i, false);
+		mention(t, c->reg[1], b, i, false);
+		mention(t, c->reg[2], b, i, false);
+		bool reads = c->op == CMD_WHILE || c->op == CMD_CASE;
+		if (c->op == CMD_LOOP)
+			mention(t, c->reg[0], b, i, true);
+		for (uint32_t j = 0; j < c->nblock; j++) {
+			uint32_t sub = p->sub[c->block + j];
+			t->parent[sub] = b;
+			t->index[sub] = i;
+			t->repeats[sub] = c->op != CMD_CASE;
+			read_text(t, sub);
+		}
+		if (c->op != CMD_LOOP)
+			mention(t, c->reg[0], b, i, !reads);
+	}
+	if (t->pass == 0)
+		t->ck->pos[b][k->n] = t->now++;
+}
+
+/* Where in the text each register is dead from, turns of loops taken into account. */
+static void register_lives(struct check *ck)
+{
+	const struct prog *p = ck->p;
+	struct text t = { .ck = ck, .parent = ARENA_NEW(&ck->a, uint32_t, p->nblock), .index = ARENA_NEW(&ck->a, uint32_t, p->nblock),
+	                  .home = ARENA_NEW(&ck->a, uint32_t, p->nreg + 1), .repeats = ARENA_NEW(&ck->a, uint8_t, p->nblock),
+	                  .clean = ARENA_NEW(&ck->a, uint8_t, p->nreg + 1), .now = 1 };
+	ck->pos = ARENA_NEW(&ck->a, uint32_t *, p->nblock);
+	ck->last = ARENA_NEW(&ck->a, uint32_t, p->nreg + 1);
+	for (uint32_t r = 0; r < p->nreg; r++)
+		t.home[r] = NONE;
+	for (t.pass = 0; t.pass < 2; t.pass++)
+		read_text(&t, 0);
+}
+
 static struct err *conflict(const struct check *ck, const struct device *dv, int d, const struct seg *g, const struct access *x)
 {
 	const uint32_t *now = &dv->clock[x->lane * ck->width + d * LANES];
@@ -340,7 +479,7 @@ static struct err *conflict(const struct check *ck, const struct device *dv, int
 static struct err *touch(struct check *ck, struct device *dv, int d, int64_t lo, int64_t hi, const struct access *x)
 {
 	int64_t base;
-	struct space *s = &dv->s.space[space_of(ck, x->buf, &base)];
+	struct space *s = &dv->s->space[space_of(ck, x->buf, &base)];
 	const struct prog_buf *b = &ck->p->buf[x->buf];
 	uint32_t mine = ck->owner[x->buf], heir = b->kind == BUF_OUT && b->alias >= 0 ? ck->owner[b->alias] : mine;
 	lo += base;
@@ -427,8 +566,20 @@ static struct range plus(struct range a, struct range b)
 
 static struct err *reg_get(const struct device *dv, uint16_t r, struct range *out)
 {
-	*out = r ? dv->s.reg[r] : (struct range){0, 0};
-	return r && !dv->s.set[r] ? ERR(PRECONDITION, "register r%d is read before it is set on every path", r) : NULL;
+	*out = r ? dv->s->reg[r] : (struct range){0, 0};
+	return r && !dv->s->set[r] ? ERR(PRECONDITION, "register r%d is read before it is set on every path", r) : NULL;
+}
+
+/* Over all states. */
+static struct err *reg_any(struct device *dv, uint16_t r, struct range *out)
+{
+	for (int i = 0; i < dv->now.n; i++) {
+		struct range x;
+		dv->s = dv->now.w[i];
+		TRY(reg_get(dv, r, &x));
+		*out = i ? (struct range){MIN(out->lo, x.lo), MAX(out->hi, x.hi)} : x;
+	}
+	return NULL;
 }
 
 static struct err *address(const struct device *dv, const struct prog_opnd *o, struct range *out)
@@ -659,8 +810,8 @@ static struct err *run_plain(struct check *ck, int d, const struct prog_cmd *c)
 		return NULL;
 	}
 	}
-	dv->s.reg[c->reg[0]] = r;
-	dv->s.set[c->reg[0]] = 1;
+	dv->s->reg[c->reg[0]] = r;
+	dv->s->set[c->reg[0]] = 1;
 	return NULL;
 }
 
@@ -672,8 +823,10 @@ static void enter_turn(struct device *dv, struct frame *f)
 	dv->mids -= f->mid;
 	f->mid = f->turn[f->step].lo != f->turn[f->step].hi;
 	dv->mids += f->mid;
-	dv->s.reg[r] = f->turn[f->step];
-	dv->s.set[r] = 1;
+	for (int i = 0; i < dv->now.n; i++) {
+		dv->now.w[i]->reg[r] = f->turn[f->step];
+		dv->now.w[i]->set[r] = 1;
+	}
 	f->pc = 0;
 }
 
@@ -686,7 +839,7 @@ static struct err *start(struct check *ck, struct device *dv, const struct prog_
 		if (c->imm >= 0)
 			n = (struct range){c->imm, c->imm};
 		else
-			TRY(reg_get(dv, c->reg[1], &n));
+			TRY(reg_any(dv, c->reg[1], &n));
 		if (n.hi <= 0)
 			return NULL;
 		f.skip = n.lo <= 0;
@@ -699,14 +852,14 @@ static struct err *start(struct check *ck, struct device *dv, const struct prog_
 		if (close && last >= first)
 			f.turn[f.nstep++] = (struct range){last, last};
 		if (f.skip)
-			f.enter = state_copy(ck, &dv->s);
+			worlds_join(ck, &f.enter, &dv->now);
 		break;
 	}
 	case CMD_WHILE:
 		f.nstep = dv->loops < 2 ? 5 : 3;
 		break;
 	default:
-		TRY(reg_get(dv, c->reg[0], &n));
+		TRY(reg_any(dv, c->reg[0], &n));
 		f.nstep = (int)c->nblock;
 		/* Outside 0 .. nblock-1 takes the last. */
 		if (n.lo >= 0 && n.hi < f.nstep) {
@@ -718,7 +871,7 @@ static struct err *start(struct check *ck, struct device *dv, const struct prog_
 			f.step = (int)n.lo;
 		}
 		if (f.step + 1 < f.nstep)
-			f.enter = state_copy(ck, &dv->s);
+			worlds_join(ck, &f.enter, &dv->now);
 		break;
 	}
 	f.block = ck->p->sub[c->block + (c->op == CMD_CASE ? (uint32_t)f.step : 0)];
@@ -744,14 +897,15 @@ static struct err *finish(struct check *ck, struct device *dv)
 		}
 		dv->mids -= f->mid;
 		if (f->skip)
-			state_join(ck, &dv->s, f->enter);
-		dv->s.set[c->reg[0]] = 0;
+			worlds_join(ck, &dv->now, &f->enter);
+		for (int i = 0; i < dv->now.n; i++)
+			dv->now.w[i]->set[c->reg[0]] = 0;
 		break;
 	case CMD_WHILE:
 		if (f->step % 2 == 1) {   /* a condition was evaluated */
-			TRY(reg_get(dv, c->reg[0], &r));
+			TRY(reg_any(dv, c->reg[0], &r));
 			if (r.lo <= 0 && r.hi >= 0)
-				join_into(ck, &f->leave, &dv->s);
+				worlds_join(ck, &f->leave, &dv->now);
 			over |= r.lo == 0 && r.hi == 0;
 		}
 		if (!over) {
@@ -759,30 +913,32 @@ static struct err *finish(struct check *ck, struct device *dv)
 			f->pc = 0;
 			return NULL;
 		}
-		if (f->leave)
-			state_take(ck, &dv->s, &f->leave);
+		if (f->leave.n)
+			worlds_take(ck, &dv->now, &f->leave);
 		break;
 	case CMD_CASE:
-		if (f->enter)
-			join_into(ck, &f->leave, &dv->s);
+		if (f->enter.n)
+			worlds_join(ck, &f->leave, &dv->now);
 		if (!over) {
-			state_fini(ck, &dv->s);
-			struct state *again = state_copy(ck, f->enter);
-			state_take(ck, &dv->s, &again);
+			struct worlds again = {0};
+			worlds_join(ck, &again, &f->enter);
+			worlds_take(ck, &dv->now, &again);
 			f->block = ck->p->sub[c->block + (uint32_t)f->step];
 			f->pc = 0;
 			return NULL;
 		}
-		if (f->leave)
-			state_take(ck, &dv->s, &f->leave);
+		if (f->leave.n)
+			worlds_take(ck, &dv->now, &f->leave);
 		break;
 	default:
 		dv->done = true;
 	}
 	dv->loops -= c && c->op != CMD_CASE;
-	state_free(ck, f->enter);
-	state_free(ck, f->leave);
+	worlds_free(ck, &f->enter);
+	worlds_free(ck, &f->leave);
 	dv->frame.n--;
+	if (dv->frame.n)
+		worlds_merge(ck, &dv->now, ck->pos[f[-1].block][f[-1].pc]);
 	return NULL;
 }
 
@@ -804,7 +960,7 @@ static struct err *advance(struct check *ck, int d)
 		const struct prog_block *b = &ck->p->block[f->block];
 		struct err *e = NULL;
 		const struct prog_cmd *c = f->cmd;
-		ck->work++;
+		ck->work += (uint64_t)dv->now.n;
 		if (f->pc == b->n) {
 			e = finish(ck, dv);
 		} else {
@@ -812,7 +968,11 @@ static struct err *advance(struct check *ck, int d)
 			if (c->op == CMD_LOOP || c->op == CMD_WHILE || c->op == CMD_CASE) {
 				e = start(ck, dv, c);
 			} else {
-				e = run_plain(ck, d, c);
+				bool clocks = c->op == CMD_MARK || c->op == CMD_AWAIT;    /* of the device, whatever its registers are */
+				for (int i = 0; !e && i < (clocks ? 1 : dv->now.n); i++) {
+					dv->s = dv->now.w[i];
+					e = run_plain(ck, d, c);
+				}
 				if (!e && c->op == CMD_COLL && team_size(ck, c, d) > 1) {
 					dv->wait = c;
 					return NULL;
@@ -981,6 +1141,7 @@ static struct err *prepare(struct check *ck)
 			taken[a] = i + 1;
 		}
 	}
+	register_lives(ck);
 	/* Without communication and tables all devices do the same. */
 	ck->ndev = p->ncoll || p->ntable ? p->ndev : 1;
 	ck->width = ck->ndev * LANES;
@@ -988,14 +1149,15 @@ static struct err *prepare(struct check *ck)
 	ck->dev = ARENA_NEW(&ck->a, struct device, ck->ndev);
 	for (int d = 0; d < ck->ndev; d++) {
 		struct device *dv = &ck->dev[d];
-		dv->s.reg = mem_alloc(sizeof *dv->s.reg * p->nreg);
-		dv->s.set = mem_alloc(p->nreg);
-		dv->s.space = mem_alloc(sizeof *dv->s.space * (size_t)ck->nspace);
-		space_init(&dv->s.space[0], p->zone, NONE);
+		dv->s = dv->now.w[dv->now.n++] = mem_alloc(sizeof *dv->s);
+		dv->s->reg = mem_alloc(sizeof *dv->s->reg * p->nreg);
+		dv->s->set = mem_alloc(p->nreg);
+		dv->s->space = mem_alloc(sizeof *dv->s->space * (size_t)ck->nspace);
+		space_init(&dv->s->space[0], p->zone, NONE);
 		for (uint32_t i = 0; i < p->narg; i++)
-			space_init(&dv->s.space[1 + i], p->arg[i].bytes, first[i] ? first[i] - 1 : NONE);
+			space_init(&dv->s->space[1 + i], p->arg[i].bytes, first[i] ? first[i] - 1 : NONE);
 		for (uint32_t i = 0; i < p->nres; i++)
-			space_init(&dv->s.space[1 + p->narg + i], p->res[i].bytes, NONE);
+			space_init(&dv->s->space[1 + p->narg + i], p->res[i].bytes, NONE);
 		dv->clock = ARENA_NEW(&ck->a, uint32_t, LANES * ck->width);
 		for (int l = 0; l < LANES; l++)
 			dv->clock[l * ck->width + d * LANES + l] = 1;
@@ -1015,9 +1177,12 @@ static struct err *results(struct check *ck, int d)
 			continue;
 		there[b->index] = 1;
 		struct access x = {.buf = i, .many = true};
-		struct err *e = touch(ck, &ck->dev[d], d, 0, b->size, &x);
-		if (e)
-			return err_wrap(e, "device %d, at the end: result %u", d, b->index);
+		for (int k = 0; k < ck->dev[d].now.n; k++) {
+			ck->dev[d].s = ck->dev[d].now.w[k];
+			struct err *e = touch(ck, &ck->dev[d], d, 0, b->size, &x);
+			if (e)
+				return err_wrap(e, "device %d, at the end: result %u", d, b->index);
+		}
 	}
 	for (uint32_t i = 0; i < p->nres; i++)
 		if (!there[i] && p->res[i].bytes)
@@ -1064,13 +1229,13 @@ struct err *prog_check(const struct prog *p)
 	for (int d = 0; ck.dev && d < ck.ndev; d++) {
 		struct device *dv = &ck.dev[d];
 		for (size_t i = 0; i < dv->frame.n; i++) {
-			state_free(&ck, dv->frame.p[i].enter);
-			state_free(&ck, dv->frame.p[i].leave);
+			worlds_free(&ck, &dv->frame.p[i].enter);
+			worlds_free(&ck, &dv->frame.p[i].leave);
 		}
 		arr_free(&dv->frame);
 		arr_free(&dv->marks);
 		map_free(&dv->mark);
-		state_fini(&ck, &dv->s);
+		worlds_free(&ck, &dv->now);
 	}
 	arena_fini(&ck.a);
 	return e;
