@@ -442,14 +442,17 @@ static void across_loops(struct em *e, const struct gen_body *b)
 	e->ntr = 0;
 	LLVMBasicBlockRef bb = turn_open(e, 1u << v);
 	e->var[v] = first;
+	bool *used = mem_alloc(s->nnode);
+	gen_body_nodes(s, b, used);
 	for (uint32_t k = 1; k < s->nnode; k++)
-		if (gen_across(s, &s->node[k]) && e->ntr < (int)NELEM(e->tr)) {
+		if (used[k] && gen_across(s, &s->node[k]) && e->ntr < (int)NELEM(e->tr)) {
 			LV mem = em_alloca(e, LLVMArrayType2(em_mem(e, s->node[k].dtype), (uint64_t)(blk * e->width)));
 			LLVMSetAlignment(mem, 64);
 			transpose_block(e, &s->node[k], mem);
 			e->tr[e->ntr].node = k;
 			e->tr[e->ntr++].mem = mem;
 		}
+	free(used);
 	turn_close(e, bb, NULL);
 	e->tr_first = first;
 	struct loop l = loop_open(e, 1u << v, outer.phi);

@@ -112,6 +112,8 @@ void gen_shape(struct arena *a, struct gen_sched *s, int vbytes);
 int gen_nest_lane(const struct gen_sched *s, const struct gen_nest *x);
 /* Elements of a buffer that keeps a node of nest x: one for each turn of all its variables. */
 int64_t gen_kept_count(const struct gen_sched *s, const struct gen_nest *x);
+/* used[node]: does body b need it?  Addresses of the others mean nothing within its ranges. */
+void gen_body_nodes(const struct gen_sched *s, const struct gen_body *b, bool *used);
 /* Does load n run along s->across? */
 bool gen_across(const struct gen_sched *s, const struct gen_node *n);
 void gen_strides(int rank, const int64_t *dim, int64_t *st);    /* row-major, in elements */

@@ -217,6 +217,29 @@ static void nest_roots(const struct gen_nest *x, const struct gen_body *b, void 
 	for (int i = 0; i < x->nst; i++)
 		what(arg, x->st[i].node);
 }
+
+struct mark { const struct gen_sched *s; bool *used; };
+static void mark(void *m_, uint32_t id)
+{
+	const struct mark *m = m_;
+	uint32_t in[GEN_NT + 3];
+	if (m->used[id])
+		return;
+	m->used[id] = true;
+	for (int k = operands(m->s, &m->s->node[id], in); k-- > 0;)
+		mark(m_, in[k]);
+}
+void gen_body_nodes(const struct gen_sched *s, const struct gen_body *b, bool *used)
+{
+	struct mark m = { s, used };
+	memset(used, 0, s->nnode * sizeof *used);
+	for (int i = 0; i < b->nnest; i++)
+		nest_roots(&b->nest[i], b, mark, &m);
+	for (int i = 0; i < b->nred; i++)
+		for (int k = 0; k < b->red[i].n; k++)
+			mark(&m, b->red[i].init[k]);
+}
+
 static void root_reach(void *r, uint32_t id) { reach(r, id); }
 static void root_keep(void *k, uint32_t id) { keep_walk(k, id); }
 

@@ -338,6 +338,12 @@ static bool one(uint64_t seed, void (*build)(void))
 	build();
 	const char *why = NULL;
 	bool ok = true;
+	if (getenv("VERBOSE")) {       /* before anything that may not come back */
+		struct str s = { 0 };
+		ir_print(&s, m);
+		fprintf(stderr, "seed %llu\n%s\n", (unsigned long long)seed, s.p);
+		str_free(&s);
+	}
 	struct err *ve = ir_verify(m);
 	if (ve) {
 		printf("seed %llu: the test's own program is wrong: %s\n", (unsigned long long)seed, ve->msg);
@@ -544,6 +550,38 @@ static void build_over(void)
 		ir_result(fn, x[3 + pick(n - 3)]);
 }
 
+/* Parts of a result that are read along its columns: each by itself, since addresses in one part mean nothing in another. */
+static bool parts(void)
+{
+	static const char text[] =
+		"module @\"\" partitions=1 replicas=1\n"
+		"fn @g(%1: pred[760], %2: pred[1007]) -> (pred[33,129]) {\n"
+		"  %3 = iota dim=0 : i32[14,129]\n"
+		"  %4 = convert %3 : pred[14,129]\n"
+		"  %5 = reshape %1 : pred[19,40]\n"
+		"  %6 = reshape %2 : pred[19,53]\n"
+		"  %7 = constant data=false : pred[]\n"
+		"  %8 = pad %6, %7 low=[0,20] high=[0,16] interior=[0,0] : pred[19,89]\n"
+		"  %9 = concatenate %5, %8 dim=1 : pred[19,129]\n"
+		"  %10 = concatenate %4, %9 dim=0 : pred[33,129]\n"
+		"  return %10\n"
+		"}\n";
+	bool ok = true;
+	for (uint64_t seed = 1; seed <= 24; seed++) {       /* of the layouts of operands and result */
+		rng_state = seed;
+		struct err *e = ir_parse(text, strlen(text), &m);
+		if (e) {
+			printf("%s\n", e->msg);
+			return false;
+		}
+		struct gen_case c = { m, ir_fn_of(m, 1), NULL, NULL, NULL };
+		ok &= compare(&c, seed);
+		case_free(&c);
+		ir_module_free(m);
+	}
+	return ok;
+}
+
 /* argmax and argmin as JAX writes them: two operands and a reducer of comparisons. */
 static void build_arg(void)
 {
@@ -709,6 +747,7 @@ static bool loops(void) { return many("loop", 300000, 60, build_loop); }
 static void test_points(void **state) { assert_int_equal(each_isa(points), 0); }
 static void test_rows(void **state) { assert_int_equal(each_isa(rows), 0); }
 static void test_kept(void **state) { assert_int_equal(each_isa(kept), 0); }
+static void test_parts(void **state) { assert_int_equal(each_isa(parts), 0); }
 static void test_args(void **state) { assert_int_equal(each_isa(args), 0); }
 static void test_over(void **state) { assert_int_equal(each_isa(over), 0); }
 static void test_loops(void **state) { assert_int_equal(each_isa(loops), 0); }
@@ -719,6 +758,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_loops) };
 	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_args),
 		cmocka_unit_test(test_loops), cmocka_unit_test(test_over) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_kept), cmocka_unit_test(test_parts),
+		cmocka_unit_test(test_args), cmocka_unit_test(test_loops) };
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
