@@ -69,13 +69,13 @@ waiting=() long=() short=()
 for t in "${names[@]}"; do
 	case "$t" in
 	sym_conform | sym_procs | sym_dial | rt_multi | coll_fail | rt_procs) waiting+=("unit $t") ;;
-	gen_elem | gen_random | kern_matmul | kern_views | coll_*) long+=("unit $t") ;;
+	gen_elem | gen_random | kern_matmul | kern_sums | kern_views | coll_*) long+=("unit $t") ;;
 	*) short+=("unit $t") ;;
 	esac
 done
 if [ $# = 0 ]; then
 	for isa in avx512 avx2; do
-		long+=("unit kern_matmul $isa" "unit kern_views $isa")
+		long+=("unit kern_matmul $isa" "unit kern_views $isa" "unit kern_sums $isa")
 		short+=("unit kern_math $isa" "unit kern_fft $isa")
 	done
 	short+=("run tests/layers.sh" "run tests/docs.sh $build" "run tests/install.sh $build" "run tests/bench.sh $build" "run tests/fences.sh" golden)

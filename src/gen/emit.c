@@ -234,11 +234,114 @@ static void lane_loop(struct em *e, int v, LV lo, LV hi, int64_t known, bool ful
 	turn_close(e, bb, any);
 }
 
-struct nest_cx { const struct gen_body *b; const struct gen_nest *x; struct acc *acc; };
+struct nest_cx { const struct gen_body *b; const struct gen_nest *x; struct acc *acc; bool sums; };
 static void nest_turn(struct em *e, void *p)
 {
 	struct nest_cx *n = p;
 	actions(e, n->b, n->x, n->acc);
+}
+
+/* Float sums add up SUM_RUN turns or so in one number, as many of those in another, and so on: errors grow with the
+ * logarithm of the length. */
+enum { SUM_RUN = 64 };
+static bool is_sum(const struct gen_red *r)
+{
+	return r->redop == RED_add && dtype_info[r->acc[0]].cls == DT_FLOAT;
+}
+
+/* Accumulators of reduction r that hold nothing yet. */
+static void acc_clear(struct em *e, const struct gen_red *r, struct acc *acc)
+{
+	int w = e->width > 1 ? e->width : 0;
+	for (int k = 0; k < r->n; k++) {
+		acc->mem[k] = em_alloca(e, em_vec(em_reg(e, r->acc[k]), w));
+		LV first = r->redop == RED_fn ? em_splat(e, em_get(e, r->init[k]), w) : em_identity(e, (enum redop)r->redop, r->acc[k], w);
+		LLVMBuildStore(e->b, first, acc->mem[k]);
+	}
+}
+
+/* What follows adds to sums of its own, until acc_close adds them to those there are. */
+static struct acc *acc_open(struct em *e, struct nest_cx *n)
+{
+	const struct gen_nest *x = n->x;
+	struct acc *outer = n->acc;
+	n->acc = mem_alloc(sizeof *n->acc * (size_t)(x->nred + 1));
+	for (int i = 0; i < x->nred; i++)
+		if (is_sum(&n->b->red[x->red[i].red]))
+			acc_clear(e, &n->b->red[x->red[i].red], &n->acc[i]);
+		else
+			n->acc[i] = outer[i];
+	return outer;
+}
+
+static void acc_close(struct em *e, struct nest_cx *n, struct acc *outer)
+{
+	const struct gen_nest *x = n->x;
+	for (int i = 0; i < x->nred; i++) {
+		const struct gen_red *r = &n->b->red[x->red[i].red];
+		LT t = em_vec(em_reg(e, r->acc[0]), e->width > 1 ? e->width : 0);
+		if (!is_sum(r))
+			continue;
+		LV sum = LLVMBuildLoad2(e->b, t, outer[i].mem[0], "");
+		combine(e, r, &sum, (LV[]){ LLVMBuildLoad2(e->b, t, n->acc[i].mem[0], "") });
+		LLVMBuildStore(e->b, sum, outer[i].mem[0]);
+	}
+	free(n->acc);
+	n->acc = outer;
+}
+
+/* Turns that go into one sum, of at most n that add `each` numbers to it; 0: all may.  A power of SUM_RUN so large that few
+ * are left. */
+static int64_t sum_block(const struct nest_cx *n, int64_t turns, int64_t each)
+{
+	int64_t b = MAX(SUM_RUN / each, 1);
+	if (!n->sums || turns <= 2 * b)
+		return 0;
+	while (turns > 2 * b * SUM_RUN)
+		b *= SUM_RUN;
+	return b;
+}
+
+/* End of the block of step turns that begins at lo, of those before hi. */
+static LV block_end(struct em *e, LV lo, int64_t step, LV hi)
+{
+	LV end = LLVMBuildAdd(e->b, lo, em_ki(e->i64, step), "");
+	return em_sel(e, LLVMBuildICmp(e->b, LLVMIntSLT, end, hi, ""), end, hi);
+}
+
+/* The lane loop over turns vectors at most; known: elements, -1 if that depends. */
+static void lane_sums(struct em *e, struct nest_cx *n, int lane, LV lo, LV hi, int64_t known, int64_t turns, bool full)
+{
+	int64_t block = sum_block(n, turns, 1);
+	if (!block) {
+		lane_loop(e, lane, lo, hi, known, full, nest_turn, n);
+		return;
+	}
+	struct loop l = loop_open(e, 0, lo);
+	struct acc *outer = acc_open(e, n);
+	lane_sums(e, n, lane, l.phi, block_end(e, l.phi, block * e->width, hi), -1, block, full);
+	acc_close(e, n, outer);
+	loop_close(e, &l, block * e->width, hi, NULL);
+}
+
+static void nest_loops(struct em *e, struct nest_cx *n, int v, int lane);
+
+/* The loop over variable v: turns at most, each of which adds inner numbers. */
+static void var_sums(struct em *e, struct nest_cx *n, int v, int lane, LV lo, LV hi, int64_t turns, int64_t inner)
+{
+	bool apart = n->sums && inner >= SUM_RUN / 4;       /* each turn has sums of its own */
+	int64_t block = sum_block(n, turns, apart ? 1 : inner), step = block ? block : 1;
+	struct loop l = loop_open(e, block ? 0 : 1u << v, lo);
+	struct acc *outer = block || apart ? acc_open(e, n) : NULL;
+	if (block) {
+		var_sums(e, n, v, lane, l.phi, block_end(e, l.phi, block, hi), block, inner);
+	} else {
+		e->var[v] = l.phi;
+		nest_loops(e, n, v + 1, lane);
+	}
+	if (outer)
+		acc_close(e, n, outer);
+	loop_close(e, &l, step, hi, NULL);
 }
 
 static void nest_loops(struct em *e, struct nest_cx *n, int v, int lane)
@@ -250,10 +353,10 @@ static void nest_loops(struct em *e, struct nest_cx *n, int v, int lane)
 				e->var[v] = em_ki(e->i64, x->lo[v]);
 				continue;
 			}
-			struct loop l = loop_open(e, 1u << v, em_ki(e->i64, x->lo[v]));
-			e->var[v] = l.phi;
-			nest_loops(e, n, v + 1, lane);
-			loop_close(e, &l, 1, em_ki(e->i64, x->hi[v]), NULL);
+			int64_t inner = lane < 0 ? 1 : (x->hi[lane] - x->lo[lane] + e->width - 1) / e->width;
+			for (int u = v + 1; u < e->s->nvar; u++)
+				inner *= x->vars >> u & 1 && u != lane ? x->hi[u] - x->lo[u] : 1;
+			var_sums(e, n, v, lane, em_ki(e->i64, x->lo[v]), em_ki(e->i64, x->hi[v]), x->hi[v] - x->lo[v], inner);
 			return;
 		}
 	if (lane < 0) {
@@ -261,7 +364,7 @@ static void nest_loops(struct em *e, struct nest_cx *n, int v, int lane)
 		return;
 	}
 	int64_t ext = x->hi[lane] - x->lo[lane];
-	lane_loop(e, lane, em_ki(e->i64, x->lo[lane]), em_ki(e->i64, x->hi[lane]), ext, ext % e->width == 0, nest_turn, n);
+	lane_sums(e, n, lane, em_ki(e->i64, x->lo[lane]), em_ki(e->i64, x->hi[lane]), ext, (ext + e->width - 1) / e->width, ext % e->width == 0);
 }
 
 static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *x)
@@ -284,14 +387,10 @@ static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *
 	e->inner = !outer;
 	struct acc *acc = mem_alloc(sizeof *acc * (size_t)(x->nred + 1));
 	LV part[GEN_MAX_OUT];
+	bool sums = false;
 	for (int i = 0; i < x->nred; i++) {
-		const struct gen_red *r = &b->red[x->red[i].red];
-		for (int k = 0; k < r->n; k++) {
-			LT t = em_vec(em_reg(e, r->acc[k]), w);
-			acc[i].mem[k] = em_alloca(e, t);
-			LV first = r->redop == RED_fn ? em_splat(e, em_get(e, r->init[k]), w) : em_identity(e, (enum redop)r->redop, r->acc[k], w);
-			LLVMBuildStore(e->b, first, acc[i].mem[k]);
-		}
+		acc_clear(e, &b->red[x->red[i].red], &acc[i]);
+		sums |= is_sum(&b->red[x->red[i].red]);
 	}
 	int index = (int)(x - b->nest);
 	if (x->nkeep) {
@@ -304,7 +403,7 @@ static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *
 		}
 	}
 	e->nest = x;
-	struct nest_cx n = { b, x, acc };
+	struct nest_cx n = { b, x, acc, sums };
 	nest_loops(e, &n, 0, outer ? -1 : lane);
 	e->nest = NULL;
 	for (int i = 0; i < x->nred; i++) {

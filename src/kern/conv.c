@@ -21,6 +21,7 @@ struct conv {
 	kern_strip *store, *mul, *add;
 	kern_gemm *gemm;
 	bool depthwise;
+	int levels;                  /* of long sums */
 	int64_t mb, chunks, per_tile;
 };
 
@@ -74,7 +75,7 @@ static void depthwise_run(const struct prog_kern *k, const struct kern_state *s,
 	const char *L = view_at(k, ptr, 0), *R = view_at(k, ptr, 1);
 	char *O = view_at(k, ptr, 2);
 	int os = dt_bytes(o->dtype);
-	char *acc = scratch, *x = acc + LANES * 16, *y = x + LANES * 16, *raw = y + LANES * 16;
+	char *x = scratch, *y = x + LANES * 16, *raw = y + LANES * 16, *acc = raw + LANES * 16;
 	int64_t ox[LOOP_RANK], kx[LOOP_RANK], odim[LOOP_RANK], kdim[LOOP_RANK];
 	for (int i = 0; i < q->ns; i++) {
 		odim[i] = o->dim[q->od[2 + i]];
@@ -84,7 +85,7 @@ static void depthwise_run(const struct prog_kern *k, const struct kern_state *s,
 		int64_t b = u / q->space;
 		index_of(q->ns, odim, u % q->space, ox);
 		for (int64_t f = 0; f < q->groups; f += LANES) {
-			int64_t n = MIN(LANES, q->groups - f), off;
+			int64_t n = MIN(LANES, q->groups - f), off, at = 0;
 			memset(acc, 0, (size_t)(n * q->cs));
 			memset(kx, 0, sizeof kx);
 			do {
@@ -94,8 +95,14 @@ static void depthwise_run(const struct prog_kern *k, const struct kern_state *s,
 				fetch(&q->l, n, L + off * q->l.es, l->stride[q->ld[1]], 0, x, raw);
 				fetch(&q->r, n, R + (kernel_off(q, r, kx) + f * r->stride[q->rd[1]]) * q->r.es, r->stride[q->rd[1]], 0, y, raw);
 				q->mul(n, x, x, y, NULL);
+				if (q->levels > 1 && sum_starts(at))
+					memset(acc, 0, (size_t)(n * q->cs));
 				q->add(n, acc, acc, x, NULL);
+				if (q->levels > 1)
+					sum_carry(at++, q->add, n, q->cs, acc, LANES * 16);
 			} while (index_next(q->ns, kdim, kx));
+			if (at)
+				sum_close(at, q->add, n, q->cs, acc, LANES * 16);
 			char *row = acc;
 			if (q->store) {
 				q->store(n, x, acc, NULL, NULL);
@@ -117,8 +124,8 @@ static void conv_run(const struct prog_kern *k, const struct kern_state *s, int 
 	const char *L = view_at(k, ptr, 0), *R = view_at(k, ptr, 1);
 	char *O = view_at(k, ptr, 2);
 	int cs = q->cs, os = dt_bytes(o->dtype), parts = q->parts;
-	size_t plane = (size_t)(MB * NB * cs);
-	char *acc = scratch, *pa = acc + plane * (size_t)parts, *pb = pa + (size_t)(MB * KB * cs) * (size_t)parts;
+	size_t plane = (size_t)(MB * NB * cs), level = plane * (size_t)parts;
+	char *acc = scratch, *pa = acc + level * (size_t)q->levels, *pb = pa + (size_t)(MB * KB * cs) * (size_t)parts;
 	char *raw = pb + (size_t)(KB * NB * cs) * (size_t)parts, *row = raw + MAX(KB, NB) * 16;
 	int64_t (*ox)[LOOP_RANK] = (void *)(row + NB * 16), kx[LOOP_RANK], odim[LOOP_RANK], kdim[LOOP_RANK];
 	for (int i = 0; i < q->ns; i++) {
@@ -137,9 +144,10 @@ static void conv_run(const struct prog_kern *k, const struct kern_state *s, int 
 			index_of(q->ns, odim, m0 + j, ox[j]);
 		for (int64_t n0 = 0; n0 < q->nof; n0 += NB) {
 			int64_t n = MIN(NB, q->nof - n0), of = g * q->nof + n0;
-			memset(acc, 0, plane * (size_t)parts);
 			for (int64_t k0 = 0; k0 < ktotal; k0 += KB) {
 				int64_t kk = MIN(KB, ktotal - k0);
+				if (!k0 || (q->levels > 1 && sum_starts(k0 / KB)))
+					memset(acc, 0, level);
 				for (int p = 0; p < parts; p++) {
 					/* the kernel's rows, then the elements under them: runs of input features */
 					for (int64_t i = 0, c; i < kk; i += c) {
@@ -169,7 +177,13 @@ static void conv_run(const struct prog_kern *k, const struct kern_state *s, int 
 						}
 						q->gemm(m, n, kk, pa + (size_t)ap * MB * KB * (size_t)cs, kk, xb, n, acc + (ap != bp ? plane : 0), n);
 					}
+				if (q->levels > 1)
+					sum_carry(k0 / KB, q->add, (int64_t)level / cs, cs, acc, level);
 			}
+			if (q->levels > 1)
+				sum_close((ktotal + KB - 1) / KB, q->add, (int64_t)level / cs, cs, acc, level);
+			if (!ktotal)
+				memset(acc, 0, level);
 			for (int64_t j = 0; j < m; j++) {
 				const char *from = acc + j * n * cs;
 				if (parts == 2) {
@@ -389,19 +403,20 @@ struct err *kern_make_convolution(const struct prog_kern *k, struct kern_state *
 	q->depthwise = q->groups > 4 && q->nif == 1 && q->nof == 1 && !complex && q->bgroups == 1;
 	q->mb = MB;
 	q->chunks = (q->space + MB - 1) / MB;
+	q->levels = q->ct == DT_f32 || q->ct == DT_f64 ? sum_levels(q->depthwise ? q->nk : (q->nk * q->nif + KB - 1) / KB) : 1;
 	if (q->depthwise) {
 		s->priv = q;
 		int64_t units = q->batch * q->space;
 		q->per_tile = MAX(1, 65536 / MAX(1, q->groups * q->nk));
 		s->tiles = (units + q->per_tile - 1) / q->per_tile;
-		s->scratch = 4 * LANES * 16;
+		s->scratch = (size_t)(3 + q->levels) * LANES * 16;
 		s->run = depthwise_run;
 		return NULL;
 	}
 	if (view_count(o) && view_count(l) && view_count(r) && product(k, q, s))
 		return NULL;
 	s->tiles = view_count(o) ? q->groups * q->bgroups * q->batch * q->chunks : 0;
-	s->scratch = (size_t)q->parts * (size_t)(MB * NB + MB * KB + KB * NB) * (size_t)q->cs + (MAX(KB, NB) + NB) * 16 + 64 + MB * LOOP_RANK * 8;
+	s->scratch = (size_t)q->parts * (size_t)(q->levels * MB * NB + MB * KB + KB * NB) * (size_t)q->cs + (MAX(KB, NB) + NB) * 16 + 64 + MB * LOOP_RANK * 8;
 	s->priv = q;
 	s->run = conv_run;
 	return NULL;

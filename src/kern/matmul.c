@@ -17,7 +17,7 @@
 #include <stdlib.h>
 
 enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 512, FEW_DOT = 8192, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
-       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048 };
+       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4 };
 
 const struct matmul_variant *matmul_force;
 
@@ -43,6 +43,8 @@ struct matmul {
 	size_t a_bytes, b_bytes, c_bytes;   /* per-thread blocks */
 	size_t apanel;                   /* bytes of a kept lhs panel */
 	int levels; size_t c_level;      /* of long sums; bytes of one */
+	int64_t run;                     /* so many blocks of ko make one number for the levels */
+	bool apart;                      /* that number is made beside them: a micro-kernel for tiles goes on from the sum it finds */
 	int il, ir;                      /* which operand is lhs, rhs: exchanged for few columns */
 	void (*lay)(const struct prog_kern *k, const void *arg, char *const *ptr, char *to, int64_t t0, int64_t t1, int64_t tiles);
 	const void *lay_arg;
@@ -220,15 +222,15 @@ struct at {
 	char *out;                       /* of this batch */
 	const char *packed, *shared_rhs; /* what phase 0 has made */
 	char *abuf, *bbuf;               /* this thread's panels */
-	float *cbuf;
+	float *cbuf, *sums;              /* what is being added to; the levels of long sums */
 	int64_t b, m0, mn, n0, nn, ni;   /* the tile; ni: its panels of rows */
 	int64_t had_b, had_n, had_o;     /* block of rhs that is packed */
 };
 
-/* Where the sums of row panel i and the nj panels of columns from column c0 of the tile on begin. */
-static float *sums_at(const struct matmul *p, const struct at *w, int64_t c0, int64_t i, int64_t nj)
+/* Where in sums those of row panel i and the nj panels of columns from column c0 of the tile on begin. */
+static float *sums_at(const struct matmul *p, const struct at *w, float *sums, int64_t c0, int64_t i, int64_t nj)
 {
-	return w->cbuf + (p->slab || p->ko < p->k ? (c0 / p->v->nr * w->ni + i * nj) * (int64_t)(p->v->mr * p->v->nr) : 0);
+	return sums + (p->slab || p->ko < p->k ? (c0 / p->v->nr * w->ni + i * nj) * (int64_t)(p->v->mr * p->v->nr) : 0);
 }
 
 static void store_panels(const struct matmul *p, const struct at *w, int64_t c0, int64_t cn)
@@ -238,7 +240,13 @@ static void store_panels(const struct matmul *p, const struct at *w, int64_t c0,
 	for (int64_t i = 0; i < w->ni; i++)
 		for (int64_t j = 0; j < nj; j++)
 			store(p, w->out, w->m0 + i * v->mr, MIN(v->mr, w->mn - i * v->mr), w->n0 + c0 + j * v->nr, MIN(v->nr, cn - j * v->nr),
-			      sums_at(p, w, c0, i, nj) + j * v->mr * v->nr, v->nr);
+			      sums_at(p, w, w->sums, c0, i, nj) + j * v->mr * v->nr, v->nr);
+}
+
+/* Does block o of the contraction begin a sum? */
+static bool begins(const struct matmul *p, int64_t o)
+{
+	return p->levels == 1 ? o == 0 : p->apart ? o % p->run == 0 : sum_starts(o);
 }
 
 /* Add to the tile's columns c0 .. c0 + cn what o0 .. o0 + on of the contraction give. */
@@ -262,10 +270,10 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 	}
 	for (int64_t i = 0; i < w->ni; i++) {
 		int64_t rows = MIN(v->mr, w->mn - i * v->mr), row = w->m0 / v->mr + i;
-		float *c = sums_at(p, w, c0, i, nj);
+		float *c = sums_at(p, w, w->cbuf, c0, i, nj);
 		for (int64_t x = 0; x < on; x += p->kc) {
 			int64_t kn = MIN(p->kc, on - x), steps = pad_to(kn, v->kstep) / v->kstep;
-			bool add = x > 0 || !sum_starts(o0 / p->ko) || (p->levels == 1 && o0 > 0), last = o0 + x + kn == p->k && p->levels == 1;
+			bool add = x > 0 || !begins(p, o0 / p->ko), last = o0 + x + kn == p->k && p->levels == 1;
 			const char *a = lhs_panel(p, w->packed, w->b, row, o0 + x);
 			if (p->lazy) {
 				char *made = w->abuf + (p->keep ? (size_t)i * p->apanel + (size_t)(x * v->mr) * es : 0);
@@ -299,7 +307,7 @@ static void multiply_slabs(const struct matmul *p, struct at *w, int64_t o0, int
 	for (int64_t x = o0; x < o0 + on; x += p->kc) {
 		int64_t kn = MIN(p->kc, o0 + on - x), steps = pad_to(kn, v->kstep) / v->kstep;
 		size_t bp = (size_t)(pad_to(kn, v->kstep) * v->nr) * esize(p);
-		bool add = x > o0 || !sum_starts(o0 / p->ko) || (p->levels == 1 && o0 > 0);
+		bool add = x > o0 || !begins(p, o0 / p->ko);
 		matmul_pack_slab(v, &p->r, w->rb, w->n0, w->nn, x, kn, w->bbuf, bp);
 		for (int64_t j = 0; j < nj; j++)
 			for (int64_t i = 0; i < p->npanel; i++)
@@ -327,6 +335,7 @@ static void run_packed(const struct prog_kern *k, const struct kern_state *s, in
 	char *abuf = align64(scratch), *bbuf = abuf + p->a_bytes;
 	struct at w = { .l = l, .packed = packed, .shared_rhs = packed + (p->lazy ? 0 : (size_t)(p->b * p->npanel) * p->panel), .abuf = abuf, .bbuf = bbuf,
 	                .cbuf = (float *)(void *)(bbuf + p->b_bytes), .had_b = -1 };
+	w.sums = p->apart ? w.cbuf + p->c_level / 4 : w.cbuf;
 	kern_strip *sum = kern_elem(ELEM_add, DT_f32, DT_f32);
 	if (v->begin)
 		v->begin();
@@ -348,11 +357,17 @@ static void run_packed(const struct prog_kern *k, const struct kern_state *s, in
 			else
 				for (int64_t c0 = 0; c0 < w.nn; c0 += p->nc)
 					multiply(p, &w, c0, MIN(p->nc, w.nn - c0), o0, on);
-			if (p->levels > 1)
-				sum_carry(o0 / p->ko, sum, floats, 4, (char *)w.cbuf, p->c_level);
+			if (p->levels == 1 || ((o0 / p->ko + 1) % p->run && o0 + on < p->k))
+				continue;
+			int64_t done = o0 / (p->ko * p->run);
+			if (p->apart && sum_starts(done))
+				memcpy(w.sums, w.cbuf, (size_t)floats * 4);
+			else if (p->apart)
+				sum(floats, w.sums, w.sums, w.cbuf, NULL);
+			sum_carry(done, sum, floats, 4, (char *)w.sums, p->c_level);
 		}
 		if (p->levels > 1)
-			sum_close((p->k + p->ko - 1) / p->ko, sum, floats, 4, (char *)w.cbuf, p->c_level);
+			sum_close((p->k + p->ko * p->run - 1) / (p->ko * p->run), sum, floats, 4, (char *)w.sums, p->c_level);
 		if (p->levels > 1 || p->slab)
 			for (int64_t c0 = 0; c0 < w.nn; c0 += p->nc)
 				store_panels(p, &w, c0, MIN(p->nc, w.nn - c0));
@@ -614,7 +629,9 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->ko = blocks(p->k, BLOCK_KO * wide, step);
 	p->kc = p->slab ? MIN(p->ko, SLAB * 2 * wide) : blocks(p->ko, BLOCK_KC * wide, step);
 	p->ko = pad_to(p->ko, p->kc);
-	p->levels = w->es == 1 ? 1 : sum_levels((p->k + p->ko - 1) / p->ko);      /* integers wrap */
+	p->run = w->tiles ? TILE_RUN : 1;
+	p->apart = w->es == 2 && w->tiles && p->k > p->ko * p->run;
+	p->levels = w->es == 1 ? 1 : sum_levels((p->k + p->ko * p->run - 1) / (p->ko * p->run)) + p->apart;      /* integers wrap */
 	int64_t most = MAX(w->nr, (int64_t)(BLOCK_BYTES / (p->ko * (int64_t)es)) / w->nr * w->nr);
 	if (p->slab)
 		most = (p->n + 15) / 16 <= 128 ? 128 : 256;

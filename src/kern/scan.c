@@ -2,12 +2,13 @@
  *
  * Along a dimension that is not the densest, rows of outputs are carried forward strip by strip.  Along the
  * densest one a block of the row is laid out as LANES columns (transposed), scanned across, its column totals
- * scanned, and the offsets combined in.  A few long rows are cut into blocks that a second phase joins. */
+ * scanned, and the offsets combined in.  A few long rows are cut into blocks that a second phase joins.  What comes before
+ * a block of a long scan is added up in levels, and then to each of its elements: errors do not grow with the distance. */
 #include <stdlib.h>
 
 #include "impl.h"
 
-enum { LANES = 64, STEPS = 64, BLOCK = LANES * STEPS, WIDE = 512 };
+enum { LANES = 64, STEPS = 64, BLOCK = LANES * STEPS, GROUP = 4 * BLOCK, WIDE = 512, DEEP = 12, FAR = 1024, ROWS = 64 };
 
 struct scan {
 	enum dtype dt, acc;
@@ -16,6 +17,7 @@ struct scan {
 	kern_strip *f, *load, *store;
 	int64_t n, rows, width, nblock, per_tile;
 	int64_t in_step, out_step;   /* along dim, in scan order, elements */
+	int levels;                  /* across: of what comes before; 0: each row goes on from the last */
 };
 
 static void load(const struct scan *q, int64_t n, char *out, const char *src, int64_t stride, char *raw)
@@ -68,6 +70,49 @@ static void scan_block(const struct scan *q, int64_t n, char *x, char *t, char *
 	memcpy(carry, x + (n - 1) * as, (size_t)as);
 }
 
+/* What the blocks so far add up to. */
+struct before { int64_t n; char level[DEEP][16]; };
+static void before_add(const struct scan *q, struct before *b, const char *x)
+{
+	if (sum_starts(b->n))
+		memcpy(b->level[0], x, (size_t)q->as);
+	else
+		q->f(1, b->level[0], b->level[0], x, NULL);
+	sum_carry(b->n++, q->f, 1, q->as, b->level[0], 16);
+}
+static void before_sum(const struct scan *q, struct before b, char *out)
+{
+	sum_close(b.n, q->f, 1, q->as, b.level[0], 16);
+	memcpy(out, b.level[0], (size_t)q->as);
+}
+
+/* n columns from in to out, a row after the other; scratch: see kern_make_cumulative. */
+static void scan_columns(const struct scan *q, int64_t n, const char *in, int64_t is, char *out, int64_t os, char *scratch)
+{
+	enum { ROW = WIDE * 16 };
+	char *x = scratch, *t = x + ROW, *raw = t + ROW, *base = raw + ROW, *level = base + ROW, *sum = level + q->levels * ROW;
+	for (int64_t i = 0; i < q->n; i++) {
+		bool starts = q->levels ? i % ROWS == 0 : !i;
+		if (starts && i) {
+			int64_t b = i / ROWS - 1;
+			if (sum_starts(b))
+				memcpy(level, x, (size_t)(n * q->as));
+			else
+				q->f(n, level, level, x, NULL);
+			sum_carry(b, q->f, n, q->as, level, ROW);
+			memcpy(sum, level, (size_t)q->levels * ROW);
+			sum_close(b + 1, q->f, n, q->as, sum, ROW);
+			memcpy(base, sum, (size_t)(n * q->as));
+		}
+		load(q, n, starts ? x : t, in + i * q->in_step * q->es, is, raw);
+		if (!starts)
+			q->f(n, x, x, t, NULL);
+		if (q->levels && i >= ROWS)
+			q->f(n, t, base, x, NULL);
+		store(q, n, q->levels && i >= ROWS ? t : x, out + i * q->out_step * q->es, os, raw);
+	}
+}
+
 static void row_of(const struct prog_kern *k, const struct scan *q, int64_t row, int64_t *in, int64_t *out, int skip)
 {
 	const struct prog_view *v = &k->v[0];
@@ -94,31 +139,28 @@ static void scan_run(const struct prog_kern *k, const struct kern_state *s, int 
 	const char *in = view_at(k, ptr, 0);
 	char *out = view_at(k, ptr, 1), *total = ptr[2];
 	int64_t io, oo, es = q->es;
+	struct before before = { 0 };
 	for (int64_t u = t0 * q->per_tile; u < MIN(t1 * q->per_tile, q->rows * q->nblock); u++) {
 		if (q->across) {
 			int64_t c0 = u % q->nblock * WIDE, n = MIN(WIDE, q->width - c0);
 			row_of(k, q, u / q->nblock, &io, &oo, q->lane);
 			int64_t is = k->v[0].stride[q->lane], os = k->v[1].stride[q->lane];
-			for (int64_t i = 0; i < q->n; i++) {
-				load(q, n, i ? t : x, in + (io + c0 * is + i * q->in_step) * es, is, raw);
-				if (i)
-					q->f(n, x, x, t, NULL);
-				store(q, n, x, out + (oo + c0 * os + i * q->out_step) * es, os, raw);
-			}
+			scan_columns(q, n, in + (io + c0 * is) * es, is, out + (oo + c0 * os) * es, os, scratch);
 			continue;
 		}
 		row_of(k, q, u / q->nblock, &io, &oo, -1);
-		int64_t b = u % q->nblock, lo = q->split ? b * BLOCK * 4 : 0, hi = q->split ? MIN(lo + BLOCK * 4, q->n) : q->n;
+		int64_t b = u % q->nblock, lo = q->split ? b * GROUP : 0, hi = q->split ? MIN(lo + GROUP, q->n) : q->n;
 		char carry[16] = { 0 };
 		bool have = false;
 		if (phase == 1) {
-			if (!b)
+			if (!b) {
+				before.n = 0;         /* another row */
 				continue;
-			/* what the blocks before add up to, in order */
+			}
 			const char *tb = total + u / q->nblock * q->nblock * q->as;
-			memcpy(carry, tb, (size_t)q->as);
-			for (int64_t i = 1; i < b; i++)
-				q->f(1, carry, carry, tb + i * q->as, NULL);
+			while (before.n < b)
+				before_add(q, &before, tb + before.n * q->as);
+			before_sum(q, before, carry);
 			for (int64_t i = lo; i < hi; i += BLOCK) {
 				int64_t m = MIN(BLOCK, hi - i);
 				load(q, m, x, out + (oo + i * q->out_step) * es, q->out_step, raw);
@@ -128,10 +170,21 @@ static void scan_run(const struct prog_kern *k, const struct kern_state *s, int 
 			}
 			continue;
 		}
+		char base[16];
+		before.n = 0;
 		for (int64_t i = lo; i < hi; i += BLOCK, have = true) {
 			int64_t m = MIN(BLOCK, hi - i);
+			if (i > lo && (i - lo) % GROUP == 0) {
+				before_add(q, &before, carry);
+				before_sum(q, before, base);
+				have = false;
+			}
 			load(q, m, x, in + (io + i * q->in_step) * es, q->in_step, raw);
 			scan_block(q, m, x, t, carry, have);
+			if (before.n) {
+				fill_bytes(q->as, m, t, base);
+				q->f(m, x, t, x, NULL);
+			}
 			store(q, m, x, out + (oo + i * q->out_step) * es, q->out_step, raw);
 		}
 		if (q->split)
@@ -176,14 +229,17 @@ struct err *kern_make_cumulative(const struct prog_kern *k, struct kern_state *s
 	/* a second rounding would show in small floats: those are not cut */
 	if (!q->across && q->rows < 8 && q->n > 8 * BLOCK && !q->load) {
 		q->split = true;
-		q->nblock = (q->n + 4 * BLOCK - 1) / (4 * BLOCK);
+		q->nblock = (q->n + GROUP - 1) / GROUP;
 		s->phases = 2;
 		s->shared = (size_t)(q->rows * q->nblock * q->as);
 	}
 	int64_t units = q->rows * q->nblock;
 	q->per_tile = units ? MAX(1, 65536 / MAX(1, count / units)) : 1;
 	s->tiles = (units + q->per_tile - 1) / q->per_tile;
-	s->scratch = 3 * BLOCK * 16;
+	int cls = dtype_info[q->acc].cls;
+	if (q->across && r == RED_add && (cls == DT_FLOAT || cls == DT_COMPLEX) && q->n > FAR)
+		q->levels = sum_levels(q->n / ROWS);
+	s->scratch = MAX(3 * (size_t)BLOCK, (size_t)(4 + 2 * q->levels) * WIDE) * 16;
 	s->priv = q;
 	s->run = scan_run;
 	return NULL;

@@ -2,12 +2,13 @@
  *
  * A row of outputs along one dimension is made at once: for each position of the window, the outputs whose
  * element there is inside the operand form an arithmetic progression, and so do the elements, so the row is
- * combined strip by strip.  A short last dimension without window (channels) goes along as whole cells. */
+ * combined strip by strip.  A short last dimension without window (channels) goes along as whole cells.  Sums over wide
+ * windows go through levels. */
 #include <stdlib.h>
 
 #include "impl.h"
 
-enum { MAX_OPS = 64 };
+enum { MAX_OPS = 64, WIDE = 64 };
 
 struct window {
 	int rank, nop, lane;         /* lane: the dimension rows run along */
@@ -18,7 +19,8 @@ struct window {
 	struct plan *p;
 	enum dtype acc;
 	int64_t rows, per_tile, nw;
-	size_t slot, lists;
+	size_t slot, lists, level;   /* level: where those of long sums lie in the scratch, 0: there are none */
+	uint8_t none[16];            /* what changes no sum */
 };
 
 /* acc[i] = f(acc[i], x[i]), n <= KERN_STRIP; every operand. */
@@ -131,6 +133,10 @@ static void window_run(const struct prog_kern *k, const struct kern_state *s, in
 					memcpy(init, v, (size_t)dt_bytes(k->v[i].dtype));
 				fill_bytes(q->load ? as : dt_bytes(k->v[i].dtype), m * C, acc[i], init);
 			}
+			char *first = acc[0];
+			int64_t at = 0;          /* positions so far */
+			if (q->level)
+				acc[0] = scratch + q->level;
 			memset(wx, 0, sizeof *wx * (size_t)(r + 1));
 			do {
 				/* where in the operand this position of the window is, but for the lane */
@@ -152,6 +158,8 @@ static void window_run(const struct prog_kern *k, const struct kern_state *s, in
 					            &j0, &dj, &cnt, &e0, &de);
 				if (cnt <= 0)
 					continue;
+				if (q->level && sum_starts(at))
+					fill_bytes(as, m * C, acc[0], q->none);
 				for (int i = 0; i < nop; i++) {
 					int es = dt_bytes(k->v[i].dtype), ws = q->load ? as : es;
 					int64_t st = r ? k->v[i].stride[L] : 0;
@@ -162,9 +170,7 @@ static void window_run(const struct prog_kern *k, const struct kern_state *s, in
 						q->load(cnt * C, x[i], raw, NULL, NULL);
 					sub[i] = acc[i] + j0 * ws * C;
 					if (dj != 1) {
-						sub[i] = acc[i] + 2 * KERN_STRIP * 16;
-						if (q->load)
-							sub[i] = raw;
+						sub[i] = x[i] + KERN_STRIP * 16;
 						move_cells(ws, C, cnt, sub[i], ws * C, acc[i] + j0 * ws * C, dj * ws * C);
 					}
 				}
@@ -174,7 +180,14 @@ static void window_run(const struct prog_kern *k, const struct kern_state *s, in
 						int ws = q->load ? as : dt_bytes(k->v[i].dtype);
 						move_cells(ws, C, cnt, acc[i] + j0 * ws * C, dj * ws * C, sub[i], ws * C);
 					}
+				if (q->level)
+					sum_carry(at++, q->f, m * C, as, acc[0], KERN_STRIP * 16);
 			} while (index_next(r, q->size, wx));
+			if (q->level && at) {
+				sum_close(at, q->f, m * C, as, acc[0], KERN_STRIP * 16);
+				q->f(m * C, first, first, acc[0], NULL);
+			}
+			acc[0] = first;
 			for (int i = 0; i < nop; i++) {
 				const struct prog_view *o = &k->v[2 * nop + i];
 				int es = dt_bytes(o->dtype);
@@ -248,6 +261,14 @@ struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state
 	q->lists = q->p ? (q->p->scratch + 63) & ~(size_t)63 : 0;
 	q->slot = (q->lists + (size_t)q->nop * 4 * sizeof(void *) + 63) & ~(size_t)63;
 	s->scratch = q->slot + (size_t)q->nop * KERN_STRIP * 16 * 4;
+	int cls = dtype_info[q->acc].cls, as = dt_bytes(q->acc);
+	if (q->op == RED_add && (cls == DT_FLOAT || cls == DT_COMPLEX) && q->nw > WIDE) {
+		q->level = s->scratch;
+		s->scratch += (size_t)sum_levels(q->nw) * KERN_STRIP * 16;
+		q->none[as - 1] = 0x80;        /* -0 */
+		if (cls == DT_COMPLEX)
+			q->none[as / 2 - 1] = 0x80;
+	}
 	s->priv = q;
 	s->run = window_run;
 	return NULL;

@@ -754,12 +754,8 @@ static void test_loops(void **state) { assert_int_equal(each_isa(loops), 0); }
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_kept), cmocka_unit_test(test_args),
-		cmocka_unit_test(test_loops) };
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_args),
-		cmocka_unit_test(test_loops), cmocka_unit_test(test_over) };
 	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_kept), cmocka_unit_test(test_parts),
-		cmocka_unit_test(test_args), cmocka_unit_test(test_loops) };
+		cmocka_unit_test(test_args), cmocka_unit_test(test_loops), cmocka_unit_test(test_over) };
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
