@@ -23,8 +23,10 @@
 
 bool coll_algo_has(enum coll_algo a, enum coll_kind k);      /* can it do k? */
 
-/* Two PEs; more, with a core each; more PEs than cores; PEs that do not map each other's heaps. */
-enum coll_topo { COLL_PAIR, COLL_GROUP, COLL_CROWD, COLL_FAR, COLL_TOPOS };
+/* Two PEs; more, with a core each; more PEs than cores; COLL_ROUNDS and more, in one or the other; PEs that do not map each other's heaps. */
+enum coll_topo { COLL_PAIR, COLL_GROUP, COLL_CROWD, COLL_MANY, COLL_FAR, COLL_TOPOS };
+/* From so many members on (COLL_MANY) no member sends to each other one: what all tell all goes in rounds. */
+enum { COLL_ROUNDS = 17 };
 
 /* What a machine does best; equal on all PEs.  bytes: of an operand (all_reduce, permute, broadcast, scan), or of
  * what two PEs exchange (all_gather, reduce_scatter, all_to_all). */

@@ -22,11 +22,13 @@ struct coll {
 	int64_t at;                       /* next free byte of it */
 	uint64_t *lent;                   /* bit i: PE i was lent a part of it since it was last walked from the start */
 	uint64_t *line;                   /* by PE: the last line that lent one */
+	char *heard; size_t nheard;       /* what all told all in rounds */
 	struct sym_block *inbox;          /* what is granted to those who push slices, taken when first needed */
 };
 
 /* One call: who takes part, in rank order. */
 struct call { struct coll *c; struct sym_ep *ep; uint32_t site; int n, me; const int *pe; enum coll_algo algo; };
+static inline bool in_rounds(const struct call *q) { return q->n >= COLL_ROUNDS && !q->c->far; }
 
 /* The k-th member after this one. */
 static inline int rank_after(const struct call *q, int k) { return q->me + k < q->n ? q->me + k : q->me + k - q->n; }
@@ -179,6 +181,8 @@ struct cycle { int n, me; bool open; int pe[COLL_CYCLE]; };
 /* y, known to all of them alike: NULL if it is not. */
 struct err *move_permute(const struct call *q, int from, int to, const char *x, char *y, int64_t n, const struct cycle *c);
 struct err *move_barrier(const struct call *q);
+/* All have come to it. */
+struct err *meet_in_rounds(const struct call *q);
 /* The operands of all, n bytes each, by rank: all[k * n]. */
 struct err *gather_doubling(const struct call *q, const char *x, int64_t n, char *all);
 

@@ -224,6 +224,24 @@ out:
 	return e;
 }
 
+/* Nobody sends to all: all learn where the root has it, and it learns when all have read. */
+static struct err *broadcast_rounds(const struct call *q, int root, const char *x, char *y, int64_t n)
+{
+	size_t at[MAX_ROW];
+	struct loan l = { 0 };
+	struct err *e = NULL;
+
+	if (q->me == root)
+		TRY(loan_make(q, x, n, false, &l));
+	TRY_GOTO(e, loan_exchange(q, n, l.off, 0, at, NULL), out);
+	if (q->me != root)
+		sym_get(q->ep, q->pe[root], y, at[root], (size_t)n);
+	e = ready_all(q);
+out:
+	loan_end(q, &l, e);
+	return e;
+}
+
 static struct err *broadcast_direct(const struct call *q, int root, const char *x, char *y, int64_t n)
 {
 	int pe[MAX_ROW];
@@ -231,6 +249,8 @@ static struct err *broadcast_direct(const struct call *q, int root, const char *
 	struct loan l;
 	struct err *e = NULL;
 
+	if (in_rounds(q))
+		return broadcast_rounds(q, root, x, y, n);
 	if (q->me != root) {
 		TRY(recv_bytes(q, q->pe[root], SYM_LEND, n, &m));
 		sym_get(q->ep, q->pe[root], y, m.off, (size_t)n);
@@ -385,17 +405,17 @@ out:
 
 /* --- barrier ----------------------------------------------------------------------------- */
 
-struct err *move_barrier(const struct call *q)
+struct err *meet_in_rounds(const struct call *q)
 {
 	struct sym_msg m;
 
-	if (q->algo != COLL_doubling)     /* one message to all */
-		return ready_all(q);
 	for (int d = 1; d < q->n; d *= 2) {
-		int to = q->pe[rank_after(q, d)], from = q->pe[rank_after(q, q->n - d)];
+		int to = q->pe[rank_after(q, q->n - d)], from = q->pe[rank_after(q, d)];
 		TRY(sym_slot_put(q->ep, to, q->site, "", 0));
 		TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, &m));
 		sym_return(q->ep, from, false);
 	}
 	return NULL;
 }
+
+struct err *move_barrier(const struct call *q) { return q->algo == COLL_doubling ? meet_in_rounds(q) : ready_all(q); }

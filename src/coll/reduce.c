@@ -90,18 +90,19 @@ static struct err *all_two_shot(const struct call *q, const struct acc *a, const
 
 	for (int k = 0; k < q->n; k++)
 		near &= sym_direct(q->ep, q->pe[k]);
-	if (!near || here) {
+	bool stage = near && !in_rounds(q);
+	if (!stage || here) {
 		TRY_GOTO(e, loan_make(q, x, n, false, &l), out);
 		TRY_GOTO(e, grant_make(q, res, n, res != x && overlap(res, n, x, n), &out), out);
 	}
 	char *dst = sym_ep_base(q->ep) + out.off;
 	later |= t && !made && out.copy;
-	TRY_GOTO(e, loan_exchange(q, n, l.off, near && !here ? (size_t)ELSEWHERE : out.off, at, to), out);
+	TRY_GOTO(e, loan_exchange(q, n, l.off, stage && !here ? (size_t)ELSEWHERE : out.off, at, to), out);
 	for (int k = 0; k < q->n; k++) {
 		w[k] = (struct where){ NULL, q->pe[k], at[k] };
 		here &= to[k] != (size_t)ELSEWHERE && (q->n > 2 || n >= LITTLE || to[k] == at[k]);
 	}
-	if (near && !here) {
+	if (stage && !here) {
 		later = t;
 		e = flow_stage(q, f);
 		goto out;

@@ -63,6 +63,29 @@ struct err *sizes_differ(const struct call *q, int pe, size_t its, size_t mine)
 	return ERR(INTERNAL, "devices have diverged: at command %u device %d is in a collective of %zu bytes, device %d in one of %zu", q->site, sym_ep_pe(q->ep), mine, pe, its);
 }
 
+/* As sym_exchange. */
+static struct err *tell_all(const struct call *q, const void *src, size_t n, struct sym_msg *m)
+{
+	struct coll *c = q->c;
+
+	if (!in_rounds(q))
+		return sym_exchange(q->ep, q->pe, q->n, q->me, q->site, src, n, m);
+	if (!n)
+		return meet_in_rounds(q);
+	if (c->nheard < n * (size_t)q->n) {
+		free(c->heard);
+		c->nheard = n * (size_t)q->n;
+		if (!(c->heard = malloc(c->nheard))) {
+			c->nheard = 0;
+			return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes for a collective", n * (size_t)q->n);
+		}
+	}
+	TRY(gather_doubling(q, src, (int64_t)n, c->heard));
+	for (int k = 0; k < q->n; k++)
+		m[k] = (struct sym_msg){ 0, n, c->heard + (size_t)k * n };
+	return NULL;
+}
+
 struct err *expect_all(const struct call *q)
 {
 	int pe[MAX_ROW];
@@ -75,7 +98,7 @@ struct err *loan_exchange(const struct call *q, int64_t n, size_t off, size_t ot
 	size_t own[3] = { off, other, (size_t)n };
 	struct sym_msg m[MAX_ROW];
 
-	TRY(sym_exchange(q->ep, q->pe, q->n, q->me, q->site, own, sizeof own, m));
+	TRY(tell_all(q, own, sizeof own, m));
 	for (int k = 0; k < q->n; k++) {
 		const size_t *its = m[k].data;
 		TRY(same_size(q, q->pe[k], its[2], n));
@@ -90,7 +113,7 @@ struct err *ready_all(const struct call *q)
 {
 	struct sym_msg m[MAX_ROW];
 
-	return sym_exchange(q->ep, q->pe, q->n, q->me, q->site, "", 0, m);
+	return tell_all(q, "", 0, m);
 }
 
 void stream(struct sym_ep *ep, struct strided dst, int64_t di, int pe, size_t off, struct strided src, int64_t si, int64_t n)

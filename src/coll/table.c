@@ -8,7 +8,7 @@ static const uint32_t kinds_of[COLL_ALGOS] = {
 #include "../base/algo.def"
 #undef ALGO
 };
-static const char *const topo_name[COLL_TOPOS] = { "pair", "group", "crowd", "far" };
+static const char *const topo_name[COLL_TOPOS] = { "pair", "group", "crowd", "many", "far" };
 
 bool coll_algo_has(enum coll_algo a, enum coll_kind k) { return a < COLL_ALGOS && k < COLL_COUNT && kinds_of[a] >> k & 1; }
 
@@ -75,6 +75,18 @@ static const struct coll_rule crowd_rule[COLL_COUNT][COLL_RULES] = {
 	[COLL_barrier]        = { { END, COLL_slot } },
 };
 
+/* What each member tells all others goes in rounds: in few bytes, for all of them travel in the last one. */
+static const struct coll_rule many_rule[COLL_COUNT][COLL_RULES] = {
+	[COLL_all_reduce]     = { { 128, COLL_doubling }, { END, COLL_two_shot } },
+	[COLL_reduce_scatter] = { { END, COLL_loan } },
+	[COLL_all_gather]     = { { 128, COLL_doubling }, { END, COLL_direct } },
+	[COLL_all_to_all]     = { { END, COLL_direct } },
+	[COLL_permute]        = { { K(40), COLL_slot }, { END, COLL_direct } },
+	[COLL_broadcast]      = { { END, COLL_direct } },
+	[COLL_scan]           = { { END, COLL_ring } },
+	[COLL_barrier]        = { { END, COLL_doubling } },
+};
+
 /* Through a network (TCP was measured) a message that carries its data saves those that speak of it; of long data a
  * copy less counts, and what is put needs one message less than what is asked for. */
 static const struct coll_rule far_rule[COLL_COUNT][COLL_RULES] = {
@@ -111,7 +123,7 @@ void coll_table_init(struct coll_table *t)
 	t->ring = (int64_t)MAX(MIN(2 * cpu->l2, (size_t)8 << 20), (size_t)1 << 20) & ~(int64_t)4095;
 	t->chunk = 64 << 10;
 	for (int topo = 0; topo < COLL_TOPOS; topo++)
-		memcpy(t->rule[topo], topo == COLL_PAIR ? pair_rule : topo == COLL_FAR ? far_rule : topo == COLL_CROWD ? crowd_rule : more_rule, sizeof pair_rule);
+		memcpy(t->rule[topo], topo == COLL_PAIR ? pair_rule : topo == COLL_MANY ? many_rule : topo == COLL_FAR ? far_rule : topo == COLL_CROWD ? crowd_rule : more_rule, sizeof pair_rule);
 }
 
 /* --- text ----------------------------------------------------------------------------- */

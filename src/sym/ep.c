@@ -157,6 +157,7 @@ static void word_write(struct sym_ep *ep, int pe, size_t off, uint64_t v);
 
 /* What this PE writes in the control zone of another. */
 #define FROM_ME(ep, field) ((ep)->mine + offsetof(struct sym_from, field))
+#define WORD_OF_ME(ep, field) ((ep)->words + offsetof(struct sym_ret, field))
 
 /* Who goes to sleep tells of all that it has returned: what others wait for in turn may be waiting for room. */
 static void tell_returns(struct sym_ep *ep)
@@ -164,7 +165,7 @@ static void tell_returns(struct sym_ep *ep)
 	for (int i = 0; i < ep->l.npeer; i++) {
 		struct chan *c = &ep->chan[ep->l.peer[i]];
 		if (chan_owes(c))
-			word_write(ep, ep->l.peer[i], FROM_ME(ep, ret.returned), chan_tick(c, c->done));
+			word_write(ep, ep->l.peer[i], WORD_OF_ME(ep, returned), chan_tick(c, c->done));
 	}
 }
 
@@ -835,7 +836,7 @@ void sym_return(struct sym_ep *ep, int pe, bool now)
 	struct chan *c = &ep->chan[pe];
 
 	if (chan_return(c, now))
-		word_write(ep, pe, FROM_ME(ep, ret.returned), chan_tick(c, c->done));
+		word_write(ep, pe, WORD_OF_ME(ep, returned), chan_tick(c, c->done));
 }
 
 uint64_t sym_sent(const struct sym_ep *ep, int pe) { return chan_sent(&ep->chan[pe]); }
@@ -927,7 +928,7 @@ static void close_with(struct sym_ep *ep, int pe)
 			for (int i = 0; i < SYM_PIECES; i++)
 				CHAN_WIPE(&c->in[k].piece[i].tick);
 	c->open = false;
-	word_write(ep, pe, FROM_ME(ep, ret.closed), c->epoch);
+	word_write(ep, pe, WORD_OF_ME(ep, closed), c->epoch);
 }
 
 static void leave(struct sym_ep *ep, const struct err *why)
@@ -939,7 +940,7 @@ static void leave(struct sym_ep *ep, const struct err *why)
 		int pe = ep->l.peer[i];
 		if (why) {
 			ep->swap[pe].failed = ep->chan[pe].epoch;
-			word_write(ep, pe, FROM_ME(ep, ret.failed), ep->chan[pe].epoch);
+			word_write(ep, pe, WORD_OF_ME(ep, failed), ep->chan[pe].epoch);
 		}
 		close_with(ep, pe);
 	}

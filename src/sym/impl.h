@@ -40,7 +40,7 @@ struct sym_line {                         /* SYM_WORDS, and its pieces behind it
 };
 _Static_assert(offsetof(struct sym_line, piece) == 64, "a line is a cache line");
 struct sym_ret {                          /* written by the peer */
-	_Alignas(64) _Atomic uint64_t returned;   /* tick of the last line of ours it has returned */
+	_Alignas(128) _Atomic uint64_t returned;   /* tick of the last line of ours it has returned */
 	_Atomic uint64_t closed;          /* launches it has closed */
 	_Atomic uint64_t failed;          /* the last of these that failed; its `why` says why */
 };
@@ -51,7 +51,6 @@ struct sym_word { _Alignas(64) _Atomic uint64_t v; };
 
 struct sym_from {                         /* what one peer writes */
 	struct sym_line ring[SYM_RING];
-	struct sym_ret ret;
 	struct sym_mail mail[SYM_MAILS];
 	_Alignas(64) uint64_t give[2][2];         /* exchanges of the world's team: even and odd ones, two words each */
 	_Alignas(4096) char slot[SYM_RING][SYM_SLOT];
@@ -74,8 +73,15 @@ struct sym_control {
 	struct sym_seat seat[SYM_LANES];
 	struct sym_line post[SYM_LANES][SYM_POSTS];       /* what this PE tells all others at once */
 	struct sym_word sync[SYM_ROUNDS];         /* of the world's team */
-	_Alignas(4096) struct sym_from from[];    /* lane by lane, npe each */
+	/* Lane by lane, npe each: all of a heap lie together, for each launch writes the word of closes to all whom it names. */
+	struct sym_ret ret[];
+	/* Then, from the next page on, in the same order: struct sym_from, of which a pair that exchanges nothing touches nothing. */
 };
+static inline size_t sym_ret_off(int npe, int lane, int pe) { return offsetof(struct sym_control, ret) + (size_t)(lane * npe + pe) * sizeof(struct sym_ret); }
+static inline size_t sym_from_off(int npe, int lane, int pe)
+{
+	return ((sym_ret_off(npe, SYM_LANES, 0) + 4095) & ~(size_t)4095) + (size_t)(lane * npe + pe) * sizeof(struct sym_from);
+}
 
 #define CHAN_LINE struct sym_line
 #define CHAN_RET struct sym_ret
@@ -142,7 +148,7 @@ struct sym_ep {
 	_Alignas(128) struct sym_world *world;
 	int pe;
 	int lane;
-	size_t mine;                      /* offset of what this PE writes, in the control zone of every other */
+	size_t mine, words;               /* offsets of what this PE writes, in the control zone of every other: struct sym_from, struct sym_ret */
 	struct sym_control *me;
 	struct sym_seat *seat;            /* in it */
 	struct sym_from *from;            /* npe, in it: what the others write */

@@ -139,14 +139,14 @@ static void drop(struct sym_team *t)
 static struct sym_team *world_team(struct sym_world *w, int pe)
 {
 	struct sym_team *t = blank(w, pe, NULL, w->npe);
-	size_t from = offsetof(struct sym_control, from), give = offsetof(struct sym_from, give);
+	size_t give = offsetof(struct sym_from, give);
 
 	for (int i = 0; i < t->n; i++) {
 		t->word[i] = offsetof(struct sym_control, sync);
-		t->give[i] = from + (size_t)pe * sizeof(struct sym_from) + give;
+		t->give[i] = sym_from_off(w->npe, 0, pe) + give;
 	}
 	t->give_step = sizeof(uint64_t[2]);
-	t->mine = from + give;
+	t->mine = sym_from_off(w->npe, 0, 0) + give;
 	t->mine_step = sizeof(struct sym_from);
 	return t;
 }
@@ -197,7 +197,7 @@ static int box_take(struct sym_side *s, int pe)
 /* The mail with this key, if it has come. */
 static const struct sym_mail *mail_find(struct sym_team *t, int pe, uint64_t key)
 {
-	const struct sym_mail *m = sym_control_of(t->w, t->pe)->from[pe].mail;
+	const struct sym_mail *m = sym_ep_of(t->w, t->pe)->from[pe].mail;
 
 	for (int k = 0; k < SYM_MAILS; k++)
 		if (atomic_load_explicit(&m[k].key, memory_order_acquire) == key)
@@ -261,8 +261,7 @@ struct err *sym_team_new(struct sym_world *w, int pe, const int *list, int n, st
 			e = ERR(EXHAUSTED, "PE %d makes more than %d teams at once with PE %d", pe, SYM_MAILS, to);
 			goto out;
 		}
-		size_t at = offsetof(struct sym_control, from) + (size_t)pe * sizeof(struct sym_from) + offsetof(struct sym_from, mail) +
-		            (size_t)box[r] * sizeof(struct sym_mail);
+		size_t at = sym_from_off(w->npe, 0, pe) + offsetof(struct sym_from, mail) + (size_t)box[r] * sizeof(struct sym_mail);
 		if (w->peer[to].direct) {
 			struct sym_mail *m = (struct sym_mail *)(w->peer[to].base + at);
 			memcpy(&m->check, v + 1, 56);

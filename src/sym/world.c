@@ -1,6 +1,7 @@
 /* The world: all PEs, and how this process reaches each of them. */
 #include <limits.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 enum {
 	CONTROL_MAX = 1 << 20,    /* of address space that a heap must have beside its data */
 	MOST_LOCAL = 1 << 16,     /* PEs of a process: join.c takes no more from others */
+	LARGE_PAGE = 2 << 20, MANY = 8,
 };
 
 /* Without others of its kind. */
@@ -58,11 +60,15 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		TRY_GOTO(e, sym_join(w, o->boot), out);
 	else
 		alone(w);
-	size_t control = sizeof(struct sym_control) + (size_t)w->npe * SYM_LANES * sizeof(struct sym_from);
+	size_t control = (sym_from_off(w->npe, SYM_LANES, 0) + LARGE_PAGE - 1) & ~((size_t)LARGE_PAGE - 1);
 	if (control > w->region.each / 2) {
 		e = ERR(EXHAUSTED, "%d devices are more than heaps of %zu bytes can serve", w->npe, w->region.each);
 		goto out;
 	}
+	/* Of many pairs each uses little, which lies apart. */
+	for (int i = 0; i < w->npe && w->npe > MANY; i++)
+		if (w->peer[i].base)
+			madvise(w->peer[i].base, control, MADV_NOHUGEPAGE);
 	for (int i = 0; i < w->nlocal; i++)
 		sym_heap_init(&w->heap[i], w, i, control);
 	w->ep = mem_lines((size_t)o->nlocal * SYM_LANES * sizeof *w->ep);
@@ -76,8 +82,9 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		sym_patience(ep, 1);          /* as far as can be, until it is known */
 		ep->me = (struct sym_control *)w->heap[i].base;
 		ep->seat = &ep->me->seat[ep->lane];
-		ep->from = ep->me->from + ep->lane * w->npe;
-		ep->mine = offsetof(struct sym_control, from) + (size_t)(ep->lane * w->npe + ep->pe) * sizeof(struct sym_from);
+		ep->from = (struct sym_from *)((char *)ep->me + sym_from_off(w->npe, ep->lane, 0));
+		ep->mine = sym_from_off(w->npe, ep->lane, ep->pe);
+		ep->words = sym_ret_off(w->npe, ep->lane, ep->pe);
 		ep->chan = mem_lines((size_t)w->npe * sizeof *ep->chan);
 		ep->to = mem_lines((size_t)w->npe * sizeof *ep->to);
 		ep->swap = mem_lines((size_t)w->npe * sizeof *ep->swap);
@@ -85,7 +92,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		ep->post = mem_lines((size_t)w->npe * sizeof *ep->post);
 		for (int j = 0; j < w->npe; j++) {
 			ep->chan[j].in = ep->from[j].ring;
-			ep->chan[j].ret = &ep->from[j].ret;
+			ep->chan[j].ret = &ep->me->ret[ep->lane * w->npe + j];
 		}
 	}
 	w->tr = w->net;

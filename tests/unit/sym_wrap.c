@@ -77,7 +77,7 @@ static void old(struct sym_ep *ep, int it)
 			l->n = 8;
 			for (int i = 0; i < SYM_PIECES; i++)
 				atomic_store(&l->piece[i].tick, tick);
-			atomic_store(&f->ret.returned, tick);
+			atomic_store(&ep->chan[it].ret->returned, tick);
 		}
 }
 
@@ -93,7 +93,7 @@ static void launches(void **state)
 			for (int i = 0; i < 2; i++) {
 				struct sym_ep *ep = sym_ep_of(w, i);
 				ep->chan[!i].epoch = start;
-				atomic_store(&ep->from[!i].ret.closed, start);
+				atomic_store(&ep->chan[!i].ret->closed, start);
 				if (stale && start)
 					old(ep, !i);
 			}
