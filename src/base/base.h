@@ -169,9 +169,12 @@ struct cpu_info {
 	bool avx2, avx512, avx512_bf16, avx512_fp16, amx_bf16, amx_int8;
 	size_t l1, l2, l3;    /* bytes; l1 data */
 	int64_t ram;          /* bytes this process may use: the cgroup's limit or the RAM */
-	char name[64];        /* model name */
+	char name[64];        /* model name: of several models, where a hypervisor shortens it */
+	char model[48];       /* vendor family.model.stepping */
 };
 const struct cpu_info *cpu_get(void);
+/* Caches of a core as the folder says (/sys/devices/system/cpu/cpu0/cache): bytes of the first (data), second and third; 0: it says nothing. */
+void cpu_caches(const char *dir, size_t size[3]);
 /* Flush denormals on this thread, as XLA:CPU does; returns the old MXCSR. */
 unsigned cpu_set_ftz(void);
 void cpu_restore_fp(unsigned mxcsr);

@@ -131,6 +131,51 @@ static void cgroups(int *cores, int64_t *ram)
 		fclose(f);
 }
 
+/* The first word of dir/indexN/name. */
+static bool cache_says(const char *dir, int n, const char *name, char out[32])
+{
+	char path[300];
+
+	snprintf(path, sizeof path, "%s/index%d/%s", dir, n, name);
+	FILE *f = fopen(path, "r");
+	bool ok = f && fscanf(f, "%31s", out) == 1;
+	if (f)
+		fclose(f);
+	return ok;
+}
+
+void cpu_caches(const char *dir, size_t size[3])
+{
+	char level[32], type[32], text[32], unit;
+	unsigned long long n;
+
+	memset(size, 0, 3 * sizeof *size);
+	for (int i = 0; cache_says(dir, i, "level", level); i++) {
+		int l = atoi(level);
+		if (l < 1 || l > 3 || !cache_says(dir, i, "type", type) || !strcmp(type, "Instruction") || !cache_says(dir, i, "size", text))
+			continue;
+		int got = sscanf(text, "%llu%c", &n, &unit);
+		if (got >= 1)
+			size[l - 1] = (size_t)n << (got < 2 ? 0 : unit == 'K' ? 10 : unit == 'M' ? 20 : unit == 'G' ? 30 : 0);
+	}
+}
+
+static void model(char *out, size_t n)
+{
+	unsigned r[4] = { 0 }, a = 0, b, c, d;
+	char vendor[13] = "";
+
+	if (__get_cpuid(0, &r[3], &r[0], &r[2], &r[1]))
+		memcpy(vendor, r, 12);
+	__get_cpuid(1, &a, &b, &c, &d);
+	unsigned family = a >> 8 & 15, kind = a >> 4 & 15;
+	if (family == 15 || family == 6)
+		kind |= a >> 12 & 0xf0;
+	if (family == 15)
+		family += a >> 20 & 255;
+	snprintf(out, n, "%s %u.%u.%u", vendor, family, kind, a & 15);
+}
+
 static void machine(void)
 {
 	info = (struct cpu_info){0};
@@ -143,10 +188,14 @@ static void machine(void)
 	if (conf_int(CONF_CORES) > 0)
 		n = (int)MIN(conf_int(CONF_CORES), 1024);
 	info.cores = MAX(1, n);
+	/* sysconf asks the processor, which under a hypervisor may speak of the whole host's. */
+	size_t cache[3];
 	long l1 = sysconf(_SC_LEVEL1_DCACHE_SIZE), l2 = sysconf(_SC_LEVEL2_CACHE_SIZE), l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
-	info.l1 = l1 > 0 ? (size_t)l1 : 32 << 10;
-	info.l2 = l2 > 0 ? (size_t)l2 : 1 << 20;
-	info.l3 = l3 > 0 ? (size_t)l3 : 8 << 20;
+	cpu_caches("/sys/devices/system/cpu/cpu0/cache", cache);
+	info.l1 = cache[0] ? cache[0] : l1 > 0 ? (size_t)l1 : 32 << 10;
+	info.l2 = cache[1] ? cache[1] : l2 > 0 ? (size_t)l2 : 1 << 20;
+	info.l3 = cache[2] ? cache[2] : l3 > 0 ? (size_t)l3 : 8 << 20;
+	model(info.model, sizeof info.model);
 	unsigned r[12] = {0};
 	for (unsigned i = 0; i < 3; i++)
 		__get_cpuid(0x80000002u + i, &r[i * 4], &r[i * 4 + 1], &r[i * 4 + 2], &r[i * 4 + 3]);

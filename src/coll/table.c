@@ -128,11 +128,22 @@ void coll_table_init(struct coll_table *t)
 
 /* --- text ----------------------------------------------------------------------------- */
 
-/* machine "NAME" cores 2 ring 4194304 chunk 65536
+/* What decides what is fast.  The name alone is the same for machines that differ. */
+static void machine(char out[200])
+{
+	const struct cpu_info *cpu = cpu_get();
+
+	snprintf(out, 200, "%s, %s, caches %zuK %zuK %zuK", cpu->name, cpu->model, cpu->l1 >> 10, cpu->l2 >> 10, cpu->l3 >> 10);
+}
+
+/* machine "NAME, VENDOR FAMILY.MODEL.STEPPING, caches 32K 1024K 32768K" cores 2 ring 4194304 chunk 65536
  * pair all_reduce slot 2048 stage 262144 two_shot 16777216 ring */
 void coll_table_print(struct str *s, const struct coll_table *t)
 {
-	str_addf(s, "machine \"%s\" cores %d ring %lld chunk %lld\n", cpu_get()->name, t->cores, (long long)t->ring, (long long)t->chunk);
+	char here[200];
+
+	machine(here);
+	str_addf(s, "machine \"%s\" cores %d ring %lld chunk %lld\n", here, t->cores, (long long)t->ring, (long long)t->chunk);
 	for (int topo = 0; topo < COLL_TOPOS; topo++)
 		for (int k = 0; k < COLL_COUNT; k++) {
 			const struct coll_rule *r = t->rule[topo][k];
@@ -184,12 +195,13 @@ static struct err *rules(struct coll_table *t, char *p, int line)
 
 struct err *coll_table_parse(struct coll_table *t, const char *text, size_t n)
 {
-	char *copy = mem_alloc(n + 1), *p = copy;
+	char *copy = mem_alloc(n + 1), *p = copy, here[200];
 	struct err *e = NULL;
 	int cores, at = 0;
 	long long ring, chunk;
 
 	memcpy(copy, text, n);
+	machine(here);
 	struct coll_table u = *t;
 	memset(u.rule, 0, sizeof u.rule);
 	for (int line = 1; p && *p && !e; line++) {
@@ -201,7 +213,7 @@ struct err *coll_table_parse(struct coll_table *t, const char *text, size_t n)
 			if (strncmp(p, "machine \"", 9) || !q || sscanf(q + 1, " cores %d ring %lld chunk %lld%n", &cores, &ring, &chunk, &at) != 3 || q[1 + at] ||
 			    cores < 1 || ring < 1 << 16 || ring > 1 << 30 || chunk < 4096 || chunk > ring || chunk % 4096 || ring % 4096)
 				e = bad_line(line);
-			else if ((size_t)(q - p - 9) != strlen(cpu_get()->name) || memcmp(p + 9, cpu_get()->name, (size_t)(q - p - 9)) || cores != cpu_get()->cores)
+			else if ((size_t)(q - p - 9) != strlen(here) || memcmp(p + 9, here, (size_t)(q - p - 9)) || cores != cpu_get()->cores)
 				e = ERR(PRECONDITION, "the table of collectives was measured on another machine");
 			else
 				u.ring = ring, u.chunk = chunk;
@@ -220,12 +232,12 @@ struct err *coll_table_parse(struct coll_table *t, const char *text, size_t n)
 
 void coll_table_path(struct str *s)
 {
-	char host[80];
+	char here[200];
 
 	if (!conf_cache(s, false))
 		return;
-	snprintf(host, sizeof host, "%.64s %d", cpu_get()->name, cpu_get()->cores);
-	str_addf(s, "coll-%08x.txt", (unsigned)hash_bytes(host, strlen(host), 0));
+	machine(here);
+	str_addf(s, "coll-%08x.txt", (unsigned)hash_bytes(here, strlen(here), (uint64_t)cpu_get()->cores));
 }
 
 /* --- the setting --------------------------------------------------------------------------- */

@@ -583,7 +583,7 @@ static void plot(struct str *s, const struct bench *b)
 /* The rules of what was measured; those of other groups stay as they are. */
 static struct err *write_table(struct bench *b)
 {
-	enum coll_topo topo = !sym_near(b->w) ? COLL_FAR : b->npe > b->table.cores ? COLL_CROWD : b->npe == 2 ? COLL_PAIR : COLL_GROUP;
+	enum coll_topo topo = !sym_near(b->w) ? COLL_FAR : b->npe >= COLL_ROUNDS ? COLL_MANY : b->npe > b->table.cores ? COLL_CROWD : b->npe == 2 ? COLL_PAIR : COLL_GROUP;
 	struct str s = { 0 }, path = { 0 };
 	struct err *e = NULL;
 
