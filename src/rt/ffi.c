@@ -271,7 +271,16 @@ static void operands(struct arena *a, struct ffi_args *r, int n, const struct pr
 	}
 }
 
-typedef struct ffi_error *ffi_handler(struct ffi_frame *f);
+typedef void *ffi_handler(void *frame);      /* struct ffi_error *(struct ffi_frame *) */
+
+static struct err *enter(ffi_handler *h, struct ffi_frame *f, struct ffi_error **out)
+{
+	void *r;
+	struct err *e = catch_call(h, f, &r);
+
+	*out = r;
+	return e;
+}
 
 /* The handler's error, as ours. */
 static struct err *taken(struct ffi_error *e, const char *target)
@@ -294,7 +303,9 @@ static struct err *version_check(ffi_handler *h, const char *target)
 
 	f.args.size = f.rets.size = SIZE_TO(struct ffi_args, v);
 	f.attrs.size = SIZE_TO(struct ffi_attrs, v);
-	TRY(taken(h(&f), target));
+	struct ffi_error *fe;
+	TRY(enter(h, &f, &fe));
+	TRY(taken(fe, target));
 	if (m.version.major != 0 || m.version.minor > 3)
 		return ERR(UNIMPLEMENTED, "custom call '%s' speaks version %d.%d of the FFI, not 0.3", target, m.version.major, m.version.minor);
 	return NULL;
@@ -323,9 +334,10 @@ struct err *ffi_call(void *handler, _Atomic bool *checked, const struct rt_custo
 		const struct rt_custom_call *outer = calling;
 		f.attrs = *at;
 		calling = call;
-		struct ffi_error *fe = h(&f);
+		struct ffi_error *fe;
+		e = enter(h, &f, &fe);
 		calling = outer;
-		if (f.future) {
+		if (!e && f.future) {
 			struct ffi_future *fu = f.future;
 			while (!atomic_load(&fu->done))
 				sym_sleep(&fu->done, 0, -1);
@@ -333,7 +345,8 @@ struct err *ffi_call(void *handler, _Atomic bool *checked, const struct rt_custo
 				fe = fu->e;
 			free(fu);
 		}
-		e = taken(fe, c->target);
+		if (!e)
+			e = taken(fe, c->target);
 	}
 	arena_fini(&a);
 	return e;

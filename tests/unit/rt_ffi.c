@@ -1,8 +1,11 @@
-/* FFI handlers as jaxlib has them: what a handler finds in its call frame, how its errors come back. */
+/* FFI handlers as jaxlib has them: what a handler finds in its call frame, how its errors and exceptions come back. */
+#include <dlfcn.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unwind.h>
 
 #include <cmocka.h>
 
@@ -14,6 +17,8 @@ static void *ptr(const void *p, size_t off) { return (void *)word(p, off); }
 static int num(const void *p, size_t off) { int v; memcpy(&v, (const char *)p + off, sizeof v); return v; }
 
 static int metadata, executed;
+static bool queued;                  /* the handler has an effect: its program runs on the device's thread */
+static void (*instead)(void);        /* what the handler does */
 
 static void *refuse(const void *frame, const char *msg)
 {
@@ -39,6 +44,8 @@ static void *handler(void *frame)
 		return NULL;
 	}
 	executed++;
+	if (instead)
+		instead();
 	assert_int_equal(num(frame, 32), 3);
 	const char *args = (char *)frame + 40, *rets = (char *)frame + 80, *attrs = (char *)frame + 120;
 	assert_int_equal(word(args, 0), 40);
@@ -115,7 +122,7 @@ static struct err *launch(struct rt_client *c, const char *text, size_t cut, flo
 	p->site = ARENA_NEW(a, struct prog_site, 1);
 	p->site[0].text = arena_str(a, "", 0);
 	p->custom = ARENA_NEW(a, struct prog_custom, 1);
-	p->custom[0] = (struct prog_custom){ .target = arena_str(a, "scale_ffi", 9), .api = 4, .nin = 1, .nout = 1, .ndict = d.n - cut };
+	p->custom[0] = (struct prog_custom){ .target = arena_str(a, "scale_ffi", 9), .api = 4, .nin = 1, .nout = 1, .ndict = d.n - cut, .effect = queued };
 	p->custom[0].dict = arena_copy(a, d.p, d.n);
 	p->custom[0].v = ARENA_NEW(a, struct prog_view, 2);
 	for (int i = 0; i < 2; i++)
@@ -180,9 +187,135 @@ static void ffi(void **state)
 	rt_client_free(c);
 }
 
+/* --- exceptions -------------------------------------------------------------------- */
+
+static int deleted;
+
+static void foreign_gone(_Unwind_Reason_Code why, struct _Unwind_Exception *e)
+{
+	deleted++;
+	free(e);
+}
+
+static void foreign(void)
+{
+	struct _Unwind_Exception *e = aligned_alloc(64, 64);
+
+	memset(e, 0, sizeof *e);
+	memcpy(&e->exception_class, "RDNTEST", 8);
+	e->exception_cleanup = foreign_gone;
+	_Unwind_RaiseException(e);
+	fail_msg("nobody catches the exception");
+}
+
+static void *cxx;
+
+static void *cxx_find(const char *name)
+{
+	void *p = dlsym(cxx, name);
+
+	if (!p)
+		fail_msg("libstdc++ has no '%s'", name);
+	return p;
+}
+
+static void throw(const void *object, size_t n, const char *type)
+{
+	void *(*allocate)(size_t), (*raise)(void *, void *, void (*)(void *)), *p = cxx_find("__cxa_allocate_exception");
+
+	memcpy(&allocate, &p, sizeof p);
+	p = cxx_find("__cxa_throw");
+	memcpy(&raise, &p, sizeof p);
+	p = allocate(n);
+	memcpy(p, object, n);
+	raise(p, cxx_find(type), NULL);
+}
+
+/* throw std::bad_alloc(); throw 42; */
+static void bad_alloc(void)
+{
+	void **vtable = (void **)cxx_find("_ZTVSt9bad_alloc") + 2;
+
+	throw(&vtable, sizeof vtable, "_ZTISt9bad_alloc");
+}
+
+static void number(void)
+{
+	int n = 42;
+
+	throw(&n, sizeof n, "_ZTIi");
+}
+
+static void expect(struct rt_client *c, void (*what)(void), const char *text)
+{
+	float r[4] = { 0 };
+
+	for (int k = 0; k < 4; k++) {
+		queued = k & 1;
+		instead = what;
+		struct err *e = launch(c, "ok", 0, r);
+		assert_non_null(e);
+		assert_int_equal(e->code, ERR_UNKNOWN);
+		assert_string_equal(e->msg, text);
+		err_free(e);
+		instead = NULL;
+		assert_null(launch(c, "ok", 0, r));         /* and the device goes on */
+		assert_true(r[3] == 20);
+	}
+}
+
+static void exceptions(void **state)
+{
+	struct rt_opts o = { .ndev = 1 };
+	struct rt_client *c;
+	void *(*fn)(void *) = handler;
+	void *h;
+
+	assert_null(rt_client_new(&o, &c));
+	memcpy(&h, &fn, sizeof h);
+	rt_ffi_register("scale_ffi", h);
+	expect(c, foreign, "XLA FFI call failed: an exception that is not one of C++");
+	assert_int_equal(deleted, 4);
+	cxx = dlopen("libstdc++.so.6", RTLD_NOW);
+	if (cxx) {
+		expect(c, bad_alloc, "XLA FFI call failed: std::bad_alloc");
+		expect(c, number, "XLA FFI call failed: an exception of type 'i'");
+	}
+	rt_client_free(c);
+}
+
+/* A thread that ends itself inside a handler does end: forced unwinding is nobody's to catch. */
+static void leave(void)
+{
+	pthread_exit(&metadata);
+}
+
+static void *thread(void *client)
+{
+	float r[4];
+
+	instead = leave;
+	queued = false;
+	err_free(launch(client, "ok", 0, r));
+	return NULL;
+}
+
+static void ending(void **state)
+{
+	struct rt_opts o = { .ndev = 1 };
+	static struct rt_client *c;          /* stays: the thread has left it in the midst of a launch */
+	pthread_t t;
+	void *how;
+
+	assert_null(rt_client_new(&o, &c));
+	assert_int_equal(pthread_create(&t, NULL, thread, c), 0);
+	assert_int_equal(pthread_join(t, &how), 0);
+	assert_ptr_equal(how, &metadata);
+}
+
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(ffi) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(ffi), cmocka_unit_test(exceptions), cmocka_unit_test(ending) };
 
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
