@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-enum { FOLD_BYTES = 4096 };
+enum { FOLD_BYTES = 4096, CUSTOM_EFFECT = 2 };
 
 static bool is_const(const struct ir_fn *fn, ir_val v)
 {
@@ -270,9 +270,31 @@ static ir_val algebra(struct rewrite *r, const struct ir_op *o, const ir_val *in
 	}
 }
 
+/* A result without elements is a constant: who reads it waits for nobody, and who makes nothing else is dead, such as a call of
+ * LAPACK on an empty matrix, which LAPACK does not take. */
+static ir_val empty(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	unsigned flags = ir_info(o->kind)->flags;
+	bool custom = o->kind == IR_custom_call && !ir_attr(r->from, o, CUSTOM_EFFECT), any = false;
+	if (o->kind == IR_constant || !(custom || (flags & IR_PURE && !(flags & (IR_BARRIER | IR_COLL)))))
+		return 0;
+	for (uint32_t k = 0; k < o->nout; k++)
+		any |= !ir_vtype(r->m, r->from, o->out + k)->count;
+	if (!any)
+		return 0;
+	ir_val v = o->nout > 1 ? ir_clone(&r->b, r->from, o, in) : 0;
+	for (uint32_t k = 0; k < o->nout; k++) {
+		ir_type t = r->from->val.p[o->out + k].type;
+		r->map[o->out + k] = ir_type_of(r->m, t)->count ? v + k : ir_const(&r->b, t, NULL, 0);
+	}
+	return REWRITE_MAPPED;
+}
+
 static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
-	ir_val v = fold(r, o, in);
+	ir_val v = empty(r, o, in);
+	if (!v)
+		v = fold(r, o, in);
 	if (!v)
 		v = compose(r, o, in);
 	if (!v && o->kind == IR_dot)

@@ -80,6 +80,46 @@ def test_linalg_gradient():
     same(jax.grad(lambda h: jnp.linalg.slogdet(h)[1] + jnp.linalg.eigh(h)[0][0]), h, rtol=1e-4, atol=1e-4)
 
 
+SQUARE = [(0, 0), (2, 0, 0), (0, 3, 3)]
+MATRIX = [*SQUARE, (3, 0), (0, 3), (2, 3, 0)]
+EMPTY = {
+    "qr": (jnp.linalg.qr, MATRIX), "qr complete": (lambda a: jnp.linalg.qr(a, mode="complete"), MATRIX),
+    "qr pivoting": (lambda a: jax.scipy.linalg.qr(a, pivoting=True), MATRIX), "svd": (jnp.linalg.svd, MATRIX),
+    "singular values": (lambda a: jnp.linalg.svd(a, compute_uv=False), MATRIX),
+    "lu": (jax.scipy.linalg.lu_factor, MATRIX), "eig": (jnp.linalg.eig, SQUARE), "eigvals": (jnp.linalg.eigvals, SQUARE),
+    "eigh": (jnp.linalg.eigh, SQUARE), "det": (lambda a: (jnp.linalg.det(a), jnp.linalg.inv(a)), SQUARE),
+    "cholesky": (jnp.linalg.cholesky, SQUARE), "solve": (lambda a: jnp.linalg.solve(a, jnp.zeros((*a.shape[:-1], 2))), SQUARE),
+    "schur": (jax.scipy.linalg.schur, SQUARE), "hessenberg": (jax.scipy.linalg.hessenberg, SQUARE),
+    "no right sides": (lambda a: jnp.linalg.solve(jnp.eye(3), jnp.zeros((3, 0))), [(1,)]),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_linalg_empty(name, capfd):
+    f, shapes = EMPTY[name]
+    for shape in shapes:
+        same(f, np.zeros(shape, np.float32))
+    text = capfd.readouterr()
+    assert "On entry" not in text.out + text.err          # what LAPACK says of sizes that it does not take
+
+
+@pytest.mark.parametrize("large", [False, True])          # on the caller's thread, on the device's
+def test_handler_throws(large):
+    jnp.linalg.eigvals(jnp.eye(2))                        # its handler is taken in
+
+    def f(a, x):
+        n = a.shape[-1]
+        s = jax.ShapeDtypeStruct
+        call = jax.ffi.ffi_call("lapack_sgeev_ffi", (s((n,), np.float32), s((n,), np.float32), s((n, n), np.complex64), s((n, n), np.complex64), s((), np.int32)))
+        return call(a, compute_left=np.uint8(ord("N")), compute_right=np.uint8(ord("N")))[-1], jnp.sin(x) @ x
+
+    x = np.ones((600, 600) if large else (2, 2), np.float32)
+    for _ in range(2):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="XLA FFI call failed: std::bad_alloc"):
+            jax.block_until_ready(jax.jit(f)(np.zeros((0, 0), np.float32), x))
+        assert jax.jit(lambda x: x + 1)(np.float32(1)) == 2
+
+
 # --- fft, sort, conv ----------------------------------------------------------
 
 
