@@ -1,509 +1,740 @@
-"""Random programs on Rondo and on JAX's own cpu: the same results, or the program is printed.
+"""Random programs on Rondo and on JAX's own cpu: the same results, or the program is cut down and kept.
 
-    JAX_PLATFORMS=rondo,cpu python tests/jax/random_programs.py [--seed 0] [--count 200] [--devices 4] [--large] [--grad]
+    python tests/jax/random_programs.py [--seed S] [--count 200 | --seconds 60] [--tier gen,ref] [--jobs 2]
+    python tests/jax/random_programs.py --devices 4 [--how manual|sharded]
+    python tests/jax/random_programs.py --replay tests/jax/found/*.py
 
-A program is a chain of ops drawn by a seed, over arrays of odd shapes and many element types: elementwise, reductions, products,
-reshapes, slices, gathers, scatters, sorts, windows, control flow, and gradients; with --devices over 1 it is the body of a
-shard_map and communicates.  Integers must be equal; floats agree to what one rounding of their type amounts to in a chain.
+A seed is a program (random_ops.py); the same seed is the same program.  Programs run in children with RONDO_CHECK=1, so a crash or a hang
+is a result like any other.  With --devices over 1 a program is the body of a shard_map and communicates (manual), or its arrays are
+sharded and it is compared with itself unsharded (sharded; what Rondo refuses to partition is counted, not failed).
+
+Judged by XLA:CPU: integers, and floats that are exact whatever the order (random_ops.py says when), by their bits; other floats within
+a rounding or so of their type, relative to the value and to the root mean square of its array; signs of zero, infinities and NaN in their
+places.  Floats that differ by more are judged by the same program in f64: Rondo's error may be at most FACTOR times XLA:CPU's.
 """
 import argparse
+import collections
+import json
+import os
+import pathlib
+import pickle
+import re
+import select
+import signal
 import sys
+import tempfile
+import threading
+import time
+import warnings
 
-import numpy as np
+HERE = pathlib.Path(__file__).parent
+sys.path[:0] = [str(HERE.parents[1] / "python"), str(HERE / "discover"), str(HERE)]
+os.environ.setdefault("JAX_PLATFORMS", "rondo,cpu")
 
-FLOATS = ["float32", "bfloat16", "float16"]
-INTS = ["int32", "uint8", "int8", "uint32", "int16"]
-SHAPES = [(), (1,), (7,), (33,), (3, 5), (8, 16), (1, 9), (4, 1, 6), (2, 3, 4), (5, 32), (2, 2, 3, 3), (129,), (16, 16), (3, 0)]
-LARGE = [(), (1000,), (64, 129), (3, 257, 65), (512, 512), (7, 1025), (50021,), (16, 16, 16, 17), (1, 4096), (260, 8, 33)]
-GOOD = {"float32": 2e-4, "bfloat16": 6e-2, "float16": 1e-2, "complex64": 4e-4}
-# What only moves elements leaves them exact; what jumps (an index of a maximum) may be asked of exact values only.
-MOVES = {"reshape", "transpose", "slice", "pad", "concat", "reverse", "broadcast", "take", "dslice", "dupdate", "sort", "topk", "iota", "onehot", "clamp",
-         "where_iota", "max", "min", "neg", "abs", "conj", "real", "imag", "coll_ppermute", "coll_ppermute_open", "coll_all_gather", "coll_all_to_all"}
-JUMPS = {"argsort", "argmax", "argmin", "sort2", "floor", "cast_jump", "rem"}
+import numpy as np  # noqa: E402
+from random_ops import GOOD, Draw, Step, free, namespace, render  # noqa: E402
+
+FACTOR = 8
+EPS = {"float32": 2 ** -23, "bfloat16": 2 ** -8, "float16": 2 ** -10, "float64": 2 ** -52, "float8_e4m3fn": 2 ** -3, "float8_e5m2": 2 ** -2,
+       "float8_e4m3b11fnuz": 2 ** -3, "float8_e3m4": 2 ** -4}
+FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True, "xla_cpu_use_fusion_emitters": False,
+        "xla_cpu_parallel_codegen_split_count": 1}            # a quarter of the time to compile
 
 
-class Program:
-    """Draws ops until the wanted number stands; `run` evaluates them on any platform."""
+def fill(how, seed, dtype, shape):
+    import jax.numpy as jnp
+    rng = np.random.default_rng(seed)
+    to = jnp.dtype(dtype)
+    if how == "wide":
+        bits = {"int4": 4, "uint4": 4}.get(dtype, to.itemsize * 8)
+        x = rng.integers(0, 2 ** bits, size=shape, dtype=np.uint64, endpoint=False) if bits < 64 else rng.integers(0, 2 ** 63, size=shape, dtype=np.uint64)
+        return (x.astype(np.int64) - (0 if dtype.startswith("u") else 2 ** (bits - 1) if bits < 64 else 2 ** 62)).astype(to)
+    if dtype.startswith(("int", "uint")):
+        lo, hi = (0 if dtype[0] == "u" else -8 if dtype == "int4" else -50), (15 if dtype == "uint4" else 7 if dtype == "int4" else 50)
+        return rng.integers(lo, hi, size=shape, endpoint=True).astype(to)
+    if how == "lat":
+        return (rng.integers(-7, 8, size=shape) / 2).astype(np.float32).astype(to)
+    if how == "unit":
+        return rng.random(shape, np.float32).astype(to)
+    x = np.asarray(rng.normal(size=shape))
+    if dtype == "bool":
+        return np.asarray(x > 0)
+    if dtype.startswith("complex"):
+        return (x + 1j * rng.normal(size=shape)).astype(to)
+    if how == "special":
+        odd = np.array([0., -0., np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, 2.5, -1.5, 100.5, 1e-6, -1e-6])
+        x = np.where(rng.random(shape) < 0.4, odd[rng.integers(len(odd), size=shape)], x)
+    return x.astype(np.float32).astype(to) if dtype != "float64" else x
 
-    def __init__(self, seed, devices, large=False):
-        self.rng = np.random.default_rng(seed)
-        self.devices, self.shapes, self.most = devices, LARGE if large else SHAPES, 1000000 if large else 20000
-        self.text, self.steps, self.inputs = [], [], []
 
-    def pick(self, seq):
-        return seq[int(self.rng.integers(len(seq)))]
+class Case:
+    """One program: its text, what goes in, how results are judged."""
 
-    def input(self, shape, dtype):
-        x = self.rng.normal(size=shape)
-        if dtype.startswith(("int", "uint")):
-            info = np.iinfo(dtype)
-            x = self.rng.integers(max(info.min, -50), min(info.max, 50), size=shape, endpoint=True)
-        if dtype == "bool":
-            x = x > 0
-        if dtype == "complex64":
-            x = x + 1j * self.rng.normal(size=shape)
-        import jax.numpy as jnp
-        return np.asarray(x).astype(jnp.dtype(dtype))
+    def __init__(self, **kw):
+        self.__dict__.update(dict(devices=1, how="plain", x64=False, donate=[], mesh=None, specs=None, out_specs=None, good=[], why="", seed=None, tier=None), **kw)
 
-    def draw(self, length):
-        import jax
-        import jax.numpy as jnp
-        n = int(self.rng.integers(1, 4))
-        for _ in range(n):
-            shape = self.pick(self.shapes)
-            dtype = self.pick(FLOATS * 3 + INTS + ["bool", "complex64"])
-            self.inputs.append(self.input(shape, dtype))
-        env = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in self.inputs]
-        self.exact = [True] * n                                          # the same bits everywhere
-        self.good = [GOOD.get(x.dtype.name, 0) for x in self.inputs]     # how well a value agrees: no better than what it was made of
-        tries = 0
-        while len(self.steps) < length and tries < 20 * length:
-            tries += 1
-            made = self.op(env)
-            if made is None:
-                continue
-            name, f, args = made
-            kind, whole = name.split("[")[0], env[args[0]].dtype.kind in "iub" and all(self.exact[k] for k in args)
-            if kind in JUMPS and not all(self.exact[k] for k in args):
-                continue
-            try:
-                out = jax.eval_shape(f, *[env[i] for i in args]) if not name.startswith("coll") else f.shape
-            except (TypeError, ValueError, NotImplementedError, OverflowError, IndexError, ZeroDivisionError, AssertionError):
-                continue
-            if not hasattr(out, "shape") or np.prod(out.shape, dtype=np.int64) > self.most or len(out.shape) > 6:
-                continue
-            if out.dtype in (jnp.float64, jnp.int64, jnp.complex128):
-                continue
-            self.steps.append((f, args))
-            self.exact.append(whole and out.dtype.kind in "iub" or kind in MOVES | JUMPS and all(self.exact[k] for k in args))
-            self.good.append(max([self.good[k] for k in args] + [GOOD.get(out.dtype.name, 0)]))
-            self.text.append(f"v{len(env)} = {name}({', '.join(f'v{i}' for i in args)})  # {out.dtype.name}{list(out.shape)}")
-            env.append(out)
-        self.kept = [i for i in range(len(env)) if self.rng.random() < 0.4] or [len(env) - 1]
-        if len(env) - 1 not in self.kept:
-            self.kept.append(len(env) - 1)
+    def fn(self, wide=False, ns=None):
+        src = self.src
+        if wide:
+            src = re.sub(r"\b(bfloat16|float16|float32|float8_\w+)\b", "float64", re.sub(r"\bcomplex64\b", "complex128", src))
+        ns = {**namespace(), **(ns or {})}
+        exec(src, ns)
+        return ns["f"]
 
-    def run(self, *inputs):
-        env = list(inputs)
-        for f, args in self.steps:
-            env.append(f(*[env[i] for i in args]))
-        return [env[i] for i in self.kept]
+    def text(self):
+        lines = ['"""' + self.why.replace('"""', "'''") + '"""'] if self.why else []
+        for k in ("seed", "tier", "devices", "how", "x64", "donate", "mesh", "specs", "out_specs"):
+            v = getattr(self, k)
+            if v is not None and (k, v) not in (("devices", 1), ("how", "plain"), ("x64", False), ("donate", [])):
+                lines.append(f"{k} = {v!r}")
+        lines.append("inputs = [" + ",\n          ".join(repr(tuple(i)) for i in self.inputs) + "]    # name, type, shape, values")
+        lines.append(f"good = {self.good!r}    # of each result: bits, signs of zero, how far off it may be")
+        return "\n".join(lines) + "\n\n\n" + self.src + "\n"
 
-    # One op over what there is; None: it does not fit what was drawn.
-    def op(self, env):
-        import jax
-        import jax.numpy as jnp
-        from jax import lax
-        rng, pick = self.rng, self.pick
-        i = int(rng.integers(len(env)))
-        x = env[i]
-        same = [k for k, y in enumerate(env) if y.dtype == x.dtype and y.shape == x.shape]
-        j = pick(same)
-        rank, kind = len(x.shape), "b" if x.dtype == bool else "c" if x.dtype == jnp.complex64 else "f" if jnp.issubdtype(x.dtype, jnp.floating) else "i"
-        axis = int(rng.integers(rank)) if rank else None
-        group = pick(["unary", "unary", "binary", "binary", "where", "cast", "reduce", "reduce", "reshape", "transpose", "slice", "pad", "concat",
-                      "reverse", "broadcast", "dot", "take", "scatter", "sort", "cum", "window", "dslice", "dupdate", "scan", "while", "cond", "grad",
-                      "norm", "map", "iota", "onehot", "argmax", "bits", "coll", "coll", "remat", "clamp", "einsum", "fori_slice"])
-        if group == "unary":
-            if kind == "f":
-                name = pick(["sin", "tanh", "exp", "log1p", "abs", "sqrt", "rsqrt", "floor", "round", "sign", "logistic", "erf", "cos", "expm1", "neg", "square",
-                             "cbrt", "isfinite", "ceil", "atan"])
-                f = {"sin": lambda x: jnp.sin(jnp.clip(x, -4, 4)), "tanh": jnp.tanh, "exp": lambda x: jnp.exp(jnp.clip(x, -4, 4)), "log1p": lambda x: jnp.log1p(jnp.abs(x)), "abs": jnp.abs,
-                     "sqrt": lambda x: jnp.sqrt(jnp.abs(x)), "rsqrt": lambda x: lax.rsqrt(jnp.abs(x) + 1), "floor": lambda x: jnp.floor(x * 3),
-                     "round": lambda x: jnp.round(x * 0 + 2.5), "sign": lambda x: jnp.sign(x * 0 + 1), "logistic": jax.nn.sigmoid,
-                     "erf": lax.erf, "cos": lambda x: jnp.cos(jnp.clip(x, -4, 4)), "expm1": lambda x: jnp.expm1(jnp.clip(x, -3, 3)), "neg": jnp.negative, "square": lambda x: jnp.square(jnp.clip(x, -9, 9)),
-                     "cbrt": jnp.cbrt, "isfinite": jnp.isfinite, "ceil": lambda x: jnp.ceil(x * 0 + 0.5), "atan": jnp.arctan}[name]
-            elif kind == "i":
-                name = pick(["not", "abs", "popcount", "clz", "neg", "sign"])
-                f = {"not": jnp.bitwise_not, "abs": jnp.abs, "popcount": lax.population_count, "clz": lax.clz, "neg": jnp.negative, "sign": jnp.sign}[name]
-            elif kind == "b":
-                name, f = "not", jnp.logical_not
-            else:
-                name = pick(["conj", "real", "imag", "cabs", "csquare", "cexp"])
-                f = {"conj": jnp.conj, "real": jnp.real, "imag": jnp.imag, "cabs": jnp.abs, "csquare": lambda x: x * x / (1 + jnp.abs(x)),
-                     "cexp": lambda x: jnp.exp(x / (1 + jnp.abs(x)))}[name]
-            return name, f, [i]
-        if group == "binary":
-            if kind == "f":
-                name = pick(["add", "mul", "sub", "max", "min", "div", "atan2", "hypot", "rem"])
-                f = {"add": jnp.add, "mul": lambda a, b: a * jnp.tanh(b), "sub": jnp.subtract, "max": jnp.maximum, "min": jnp.minimum,
-                     "div": lambda a, b: a / (2 + jnp.abs(b)), "atan2": lambda a, b: jnp.arctan2(a, 2 + jnp.abs(b)), "hypot": jnp.hypot,
-                     "rem": lambda a, b: lax.rem(a, jnp.abs(b) + 2)}[name]
-            elif kind == "i":
-                name = pick(["add", "mul", "sub", "max", "min", "and", "or", "xor", "shl", "shr", "sar", "div", "rem"])
-                f = {"add": jnp.add, "mul": jnp.multiply, "sub": jnp.subtract, "max": jnp.maximum, "min": jnp.minimum, "and": jnp.bitwise_and,
-                     "or": jnp.bitwise_or, "xor": jnp.bitwise_xor, "shl": lax.shift_left, "shr": lax.shift_right_logical,
-                     "sar": lax.shift_right_arithmetic, "div": lax.div, "rem": lax.rem}[name]
-            elif kind == "b":
-                name = pick(["and", "or", "xor"])
-                f = {"and": jnp.logical_and, "or": jnp.logical_or, "xor": jnp.logical_xor}[name]
-            else:
-                name = pick(["add", "mul", "sub"])
-                f = {"add": jnp.add, "mul": lambda a, b: a * (b / (1 + jnp.abs(b))), "sub": jnp.subtract}[name]
-            return name, f, [i, j]
-        if group == "where":
-            name = pick(["where_gt", "where_iota"])
-            if kind == "c":
-                return None
-            if name == "where_gt":
-                return name, (lambda a, b: jnp.where(a >= b, a, b)) if kind != "b" else (lambda a, b: jnp.where(a, b, a)), [i, j]
-            if not rank:
-                return None
-            return f"where_iota[{axis}]", lambda a, b: jnp.where(lax.broadcasted_iota(jnp.int32, a.shape, axis) % 3 == 1, a, b), [i, j]
-        if group == "cast":
-            to = pick(FLOATS + INTS + ["bool"])
-            if kind == "c":
-                return None
-            if kind == "f" and to not in FLOATS:
-                return f"cast_jump[{to}]", lambda x: jnp.clip(x, 0, 100).astype(to), [i]
-            return f"cast[{to}]", lambda x: x.astype(to), [i]
-        if group == "reduce":
-            if not rank:
-                return None
-            axes = tuple(sorted(rng.choice(rank, size=int(rng.integers(1, rank + 1)), replace=False).tolist()))
-            keep = bool(rng.random() < 0.3)
-            if kind == "b":
-                name = pick(["any", "all"])
-            elif kind == "c":
-                name = "sum"
-            else:
-                name = pick(["sum", "max", "min", "mean" if kind == "f" else "sum", "prod" if kind == "i" else "logsumexp"])
-            f = {"any": jnp.any, "all": jnp.all, "sum": jnp.sum, "max": jnp.max, "min": jnp.min, "mean": jnp.mean, "prod": jnp.prod,
-                 "logsumexp": lambda x, axis, keepdims: jax.nn.logsumexp(x, axis=axis, keepdims=keepdims)}[name]
-            if 0 in x.shape and name in ("max", "min", "logsumexp", "mean"):
-                return None
-            return f"{name}[{axes},{keep}]", (lambda x: f(x, axis=axes, keepdims=keep).astype(x.dtype)), [i]
-        if group == "reshape":
-            size = int(np.prod(x.shape))
-            if not size:
-                return None
-            divs = [d for d in range(1, size + 1) if size % d == 0]
-            d = pick(divs)
-            e = pick([k for k in divs if (size // d) % k == 0])
-            shape = pick([(size,), (d, size // d), (d, e, size // d // e), (1,) + tuple(x.shape)])
-            return f"reshape[{shape}]", lambda x: jnp.reshape(x, shape), [i]
-        if group == "transpose":
-            perm = tuple(int(p) for p in rng.permutation(rank))
-            return f"transpose[{perm}]", lambda x: jnp.transpose(x, perm), [i]
-        if group == "slice":
-            if not rank or 0 in x.shape:
-                return None
-            lo = [int(rng.integers(0, d)) for d in x.shape]
-            hi = [int(rng.integers(a + 1, d + 1)) for a, d in zip(lo, x.shape)]
-            st = [int(rng.integers(1, 4)) for _ in x.shape]
-            return f"slice[{lo},{hi},{st}]", lambda x: lax.slice(x, lo, hi, st), [i]
-        if group == "pad":
-            cfg = [(int(rng.integers(-1, 3)), int(rng.integers(-1, 3)), int(rng.integers(0, 2))) for _ in x.shape]
-            return f"pad[{cfg}]", lambda x: lax.pad(x, jnp.zeros((), x.dtype), cfg), [i]
-        if group == "concat":
-            if not rank:
-                return None
-            ok = [k for k, y in enumerate(env) if y.dtype == x.dtype and len(y.shape) == rank and all(a == b for d, (a, b) in enumerate(zip(x.shape, y.shape)) if d != axis)]
-            args = [i, pick(ok), pick(ok)][:int(rng.integers(2, 4))]
-            return f"concat[{axis}]", lambda *a: jnp.concatenate(a, axis), args
-        if group == "reverse":
-            return (f"reverse[{axis}]", lambda x: jnp.flip(x, axis), [i]) if rank else None
-        if group == "broadcast":
-            d = int(rng.integers(1, 5))
-            at = int(rng.integers(rank + 1))
-            return f"broadcast[{at},{d}]", lambda x: jnp.broadcast_to(jnp.expand_dims(x, at), x.shape[:at] + (d,) + x.shape[at:]), [i]
-        if group == "dot":
-            if not rank or kind == "b":
-                return None
-            ok = [k for k, y in enumerate(env) if y.dtype == x.dtype and y.shape and y.shape[0] == x.shape[-1]]
-            if not ok:
-                return None
-            return "dot", lambda a, b: jnp.tensordot(a, b, 1) / jnp.asarray(1 if kind == "i" else 4, a.dtype) if kind != "i" else jnp.tensordot(a, b, 1), [i, pick(ok)]
-        if group == "einsum":
-            if rank < 2 or kind not in "f":
-                return None
-            return "gram", lambda a, b: jnp.einsum("...ij,...kj->...ik", a, b) / max(1, x.shape[-1]), [i, j]
-        if group == "take":
-            if not rank or 0 in x.shape:
-                return None
-            idx = [k for k, y in enumerate(env) if y.dtype == jnp.int32]
-            if idx and rng.random() < 0.7:
-                mode = pick(["clip", "wrap", "fill"])
-                if mode == "fill" and kind in "c":
-                    mode = "clip"
-                return f"take[{axis},{mode}]", lambda x, k: jnp.take(x, k, axis=axis, mode=mode, fill_value=0 if kind != "b" else False), [i, pick(idx)]
-            where = rng.integers(-x.shape[axis], x.shape[axis], size=pick([(3,), (2, 2), (5,)])).astype(np.int32)
-            return f"take[{axis},{where.tolist()}]", lambda x: jnp.take(x, where, axis=axis), [i]
-        if group == "scatter":
-            if not rank or 0 in x.shape or kind in "bc":
-                return None
-            where = rng.integers(0, x.shape[0], size=int(rng.integers(1, 6))).astype(np.int32)
-            how = pick(["add", "max", "min", "set"])
-            if how == "set":
-                where = np.unique(where)
-            return f"scatter_{how}[{where.tolist()}]", lambda x: getattr(x.at[where], how)((x[:1] * 0 + 2) if how != "set" else x[0] + x[-1]), [i]
-        if group == "sort":
-            if not rank or kind in "bc":
-                return None
-            name = pick(["sort", "argsort", "topk", "sort2"])
-            if name == "topk":
-                k = int(rng.integers(1, x.shape[-1] + 1)) if x.shape[-1] else 0
-                if not k:
-                    return None
-                return f"topk[{k}]", lambda x: lax.top_k(x, k)[0], [i]
-            if name == "sort2":
-                return f"sort2[{axis}]", lambda a, b: lax.sort((a, b), dimension=axis, num_keys=2)[1], [i, j]
-            return f"{name}[{axis}]", (lambda x: jnp.sort(x, axis)) if name == "sort" else (lambda x: jnp.argsort(x, axis).astype(jnp.int32)), [i]
-        if group == "cum":
-            if not rank or kind == "b":
-                return None
-            name = pick(["cumsum", "cummax", "cumlogsumexp"] if kind == "f" else ["cumsum", "cummax"] if kind == "i" else ["cumsum"])
-            if name != "cummax" and x.dtype.itemsize < 4 and kind == "f" and x.shape[axis] > 200:
-                return None              # roundings add up
-            f = getattr(lax, name)
-            rev = bool(rng.random() < 0.3)
-            return f"{name}[{axis},{rev}]", lambda x: f(x if name != "cumsum" or kind == "i" else x / 4, axis=axis, reverse=rev), [i]
-        if group == "window":
-            if rank < 1 or kind in "bc" or 0 in x.shape:
-                return None
-            dims = tuple(int(rng.integers(1, 4)) for _ in x.shape)
-            strides = tuple(int(rng.integers(1, 3)) for _ in x.shape)
-            pad = pick(["SAME", "VALID"])
-            how = pick(["max", "add", "min"])
-            comp, init = {"max": (lax.max, -np.inf if kind == "f" else jnp.iinfo(x.dtype).min), "add": (lax.add, 0),
-                          "min": (lax.min, np.inf if kind == "f" else jnp.iinfo(x.dtype).max)}[how]
-            return f"window_{how}[{dims},{strides},{pad}]", lambda x: lax.reduce_window(x, np.asarray(init, x.dtype), comp, dims, strides, pad), [i]
-        if group == "dslice":
-            idx = [k for k, y in enumerate(env) if y.dtype == jnp.int32 and y.shape == ()]
-            if not rank or 0 in x.shape:
-                return None
-            size = int(rng.integers(1, x.shape[axis] + 1))
-            if idx:
-                return f"dslice[{axis},{size}]", lambda x, k: lax.dynamic_slice_in_dim(x, k, size, axis), [i, pick(idx)]
-            k = int(rng.integers(-3, 9))
-            return f"dslice[{axis},{size},{k}]", lambda x: lax.dynamic_slice_in_dim(x, jnp.int32(k), size, axis), [i]
-        if group == "dupdate":
-            if not rank or 0 in x.shape:
-                return None
-            k = int(rng.integers(0, 9))
-            return f"dupdate[{axis},{k}]", lambda x: lax.dynamic_update_slice_in_dim(x, lax.slice_in_dim(x, 0, 1, axis=axis), jnp.int32(k), axis), [i]
-        if group == "scan":
-            if not rank or kind not in "fi":
-                return None
-            rev = bool(rng.random() < 0.3)
-            unroll = pick([1, 1, 2])
-            if kind == "f":
-                return f"scan[{rev},{unroll}]", lambda x: lax.scan(lambda c, r: (jnp.tanh(c * jnp.asarray(0.5, x.dtype) + r), c + r), jnp.zeros(x.shape[1:], x.dtype), x, reverse=rev, unroll=unroll)[1], [i]
-            return f"scan[{rev},{unroll}]", lambda x: lax.scan(lambda c, r: (c ^ (r + 1), c & r), jnp.zeros(x.shape[1:], x.dtype), x, reverse=rev, unroll=unroll)[1], [i]
-        if group == "while":
-            n = int(rng.integers(0, 6))
-            if kind == "f":
-                if rng.random() < 0.5:      # as a scan, which has a gradient
-                    return f"fori[{n}]", lambda x: lax.fori_loop(0, n, lambda k, a: jnp.tanh(a) + a * 0.5, x), [i]
-                return f"while[{n}]", lambda x: lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, jnp.tanh(s[1]) + s[1] * 0.5), (0, x))[1], [i]
-            if kind == "i":
-                return f"fori[{n}]", lambda x: lax.fori_loop(0, n, lambda k, a: a + k.astype(a.dtype) * 3, x), [i]
-            return None
-        if group == "fori_slice":
-            if rank < 1 or kind != "f" or 0 in x.shape:
-                return None
-            return "fori_update", lambda x: lax.fori_loop(0, x.shape[0], lambda k, a: a.at[k].set(a[(k * 7 + 1) % x.shape[0]] * 0.5 + a[k]), x), [i]
-        if group == "cond":
-            if kind in "bc":
-                return None
-            which = int(rng.integers(3))
-            idx = [k for k, y in enumerate(env) if y.dtype == bool and y.shape == ()]
-            if idx:
-                return "cond", lambda p, a, b: lax.cond(p, lambda a, b: a + b, lambda a, b: jnp.maximum(a, b), a, b), [pick(idx), i, j]
-            return f"switch[{which}]", lambda a, b: lax.switch(jnp.int32(which) + 0 * jnp.sum(a, dtype=jnp.int32) if kind == "i" else jnp.int32(which), [lambda a, b: a, lambda a, b: b + a, lambda a, b: jnp.minimum(a, b)], a, b), [i, j]
-        if group == "grad":
-            if kind != "f" or 0 in x.shape:
-                return None
-            def loss(x, w):
-                return jnp.sum(jnp.tanh(x * w) * jax.nn.softmax(x, axis=-1) if x.ndim else jnp.tanh(x * w))
-            return "grad", lambda a, b: jax.grad(loss)(a, b), [i, j]
-        if group == "norm":
-            if kind != "f" or not rank or 0 in x.shape:
-                return None
-            name = pick(["rms", "softmax", "layer"])
-            f = {"rms": lambda x: x * lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1), "softmax": lambda x: jax.nn.softmax(x, axis),
-                 "layer": lambda x: (x - x.mean(axis, keepdims=True)) / jnp.sqrt(x.var(axis, keepdims=True) + 1)}[name]
-            return f"{name}[{axis}]", lambda x: f(x).astype(x.dtype), [i]
-        if group == "map":
-            if not rank or kind != "f" or not x.shape[0]:
-                return None
-            return "map", lambda x: lax.map(lambda r: jnp.tanh(r) * jnp.mean(r), x), [i]
-        if group == "iota":
-            if not rank:
-                return None
-            return f"iota[{axis}]", lambda x: lax.broadcasted_iota(jnp.int32, x.shape, axis), [i]
-        if group == "onehot":
-            if x.dtype != jnp.int32 or rank > 2:
-                return None
-            return "onehot", lambda x: jax.nn.one_hot(x, 5, dtype=jnp.float32), [i]
-        if group == "argmax":
-            if not rank or kind in "bc" or not x.shape[axis]:
-                return None
-            name = pick(["argmax", "argmin"])
-            return f"{name}[{axis}]", lambda x: getattr(lax, name)(x, axis, jnp.int32), [i]
-        if group == "bits":
-            if x.dtype == jnp.float32:
-                return "bitcast", lambda x: lax.bitcast_convert_type(x * 0 + 1.5, jnp.int32), [i]
-            return None
-        if group == "remat":
-            if kind != "f":
-                return None
-            return "remat", lambda a, b: jax.grad(lambda a: jnp.sum(jax.checkpoint(lambda a: jnp.sin(jnp.tanh(a) * jnp.tanh(b)))(a)))(a), [i, j]
-        if group == "clamp":
-            if kind not in "fi":
-                return None
-            return "clamp", lambda x: lax.clamp(jnp.asarray(0, x.dtype), x, jnp.asarray(3, x.dtype)), [i]
-        if group == "coll" and self.devices > 1:
-            return self.coll(i, x, kind, rank, axis)
-        return None
+    @staticmethod
+    def load(text):
+        ns, at = {"inf": np.inf}, text.index("def f(")
+        exec(text[:at], ns)
+        return Case(src=text[at:].rstrip(), why=(re.match(r'\s*"""(.*?)"""', text, re.S) or [0, ""])[1],
+                    **{k: ns[k] for k in ("seed", "tier", "devices", "how", "x64", "donate", "mesh", "specs", "out_specs", "inputs", "good") if k in ns})
 
-    def coll(self, i, x, kind, rank, axis):
-        import jax
-        import jax.numpy as jnp
-        from jax import lax
-        n, pick, rng = self.devices, self.pick, self.rng
-        name = pick(["psum", "pmax", "ppermute", "all_gather", "psum_scatter", "all_to_all", "axis_index", "pmean", "psum_group", "ppermute_open"])
-        shape = tuple(x.shape)
-        if name in ("psum", "pmax", "psum_group") and kind == "b" or name == "pmax" and kind == "c" or name == "pmean" and kind not in "fc":
-            return None
-        out = shape
-        groups = [list(range(0, n // 2)), list(range(n // 2, n))]
-        ring = [(k, int(p)) for k, p in enumerate(rng.permutation(n))]
-        if name == "psum":
-            f = lambda x: lax.psum(x, "d")
-        elif name == "psum_group":
-            f = lambda x: lax.psum(x, "d", axis_index_groups=groups)
-        elif name == "pmax":
-            f = lambda x: lax.pmax(x, "d")
-        elif name == "pmean":
-            f = lambda x: lax.pmean(x, "d").astype(x.dtype)
-        elif name == "ppermute":
-            f = lambda x: lax.ppermute(x, "d", ring)
-        elif name == "ppermute_open":
-            f = lambda x: lax.ppermute(x, "d", ring[1:])
-        elif name == "axis_index":
-            if kind != "i":
-                return None
-            f = lambda x: x + lax.axis_index("d").astype(x.dtype)
-        elif name == "all_gather":
-            if not rank:
-                return None
-            tiled = bool(rng.random() < 0.5)
-            f = lambda x: lax.all_gather(x, "d", axis=axis, tiled=tiled)
-            out = shape[:axis] + ((shape[axis] * n,) + shape[axis + 1:] if tiled else (n,) + shape[axis:])
-        elif name == "psum_scatter":
-            if not rank or shape[axis] % n or kind == "b" or 0 in shape:
-                return None
-            f = lambda x: lax.psum_scatter(x, "d", scatter_dimension=axis, tiled=True)
-            out = shape[:axis] + (shape[axis] // n,) + shape[axis + 1:]
-        else:
-            if not rank or shape[axis] % n:
-                return None
-            other = int(rng.integers(rank))
-            f = lambda x: lax.all_to_all(x, "d", axis, other, tiled=True)
-            out = list(shape)
-            out[axis] //= n
-            out[other] *= n
-            out = tuple(out)
-        if np.prod(out, dtype=np.int64) > self.most:
-            return None
-        g = lambda x: f(x)
-        g.shape = jax.ShapeDtypeStruct(out, x.dtype)
-        return f"coll_{name}[{axis}]", g, [i]
+    def values(self):
+        return [fill(how, seed, dtype, shape) for _, dtype, shape, how, seed in self.inputs]
+
+
+# --- drawing a case -----------------------------------------------------------
+
+
+def spec_of(rng, shape, axes):
+    """Which mesh axes cut which dimension."""
+    out, left = [None] * len(shape), dict(axes)
+    for a in rng.permutation(list(axes)):
+        a = str(a)
+        ok = [d for d, e in enumerate(shape) if e and e % (left[a] * int(np.prod([axes[b] for b in out[d] or ()]))) == 0]
+        if ok and rng.random() < 0.7:
+            d = ok[int(rng.integers(len(ok)))]
+            out[d] = (out[d] or ()) + (a,)
+    return tuple(out)
+
+
+def draw(seed, devices=1, how="plain", mode=None):
+    d = Draw(seed, devices if how == "manual" else 1, mode)
+    if how == "sharded":
+        d.most, d.mode = 20000, mode or d.pick(["sharded", "sharded", "sharded", "exact", "any"])
+        d.palette = [d.pick([1, 3, 8, 16, 64, 128]) for _ in range(2)] + [devices, 2 * devices, 8]
+        d.x64, d.types = False, ["float32", "float32", "int32", "bfloat16"]
+    elif how == "manual":
+        d.most, d.x64 = 8000, False
+        d.mode = d.mode if d.mode not in ("wide", "long", "linalg", "small") else "any"
+        d.types = [t for t in d.types if t in ("float32", "bfloat16", "float16", "int32", "uint8", "int8", "bool", "int16", "uint32", "uint16", "complex64")] or ["float32"]
+        d.palette += [devices, 2 * devices]
+    length = d.int(1, 6) if how == "sharded" else d.int(3, 16)
+    import jax
+    with jax.enable_x64(d.x64):
+        keep = d.program(length)
+    c = Case(seed=seed, devices=devices, how=how, x64=d.x64, inputs=d.inputs)
+    if how == "sharded":
+        shapes = {4: [(4,), (2, 2)], 8: [(8,), (2, 4), (2, 2, 2)], 2: [(2,)]}[devices]
+        dims = d.pick(shapes)
+        c.mesh = (dims, "xyz"[:len(dims)], [int(k) for k in d.rng.permutation(devices)] if d.odds(0.4) else list(range(devices)))
+        axes = dict(zip(c.mesh[1], dims))
+        c.specs = [spec_of(d.rng, i[2], axes) for i in c.inputs]
+        c.out_specs = [spec_of(d.rng, d.vals[n].shape, axes) for n in keep] if d.odds(0.6) else None
+        for k in range(len(d.steps) - 1, -1, -1):
+            s = d.steps[k]
+            if d.odds(0.2) and len(s.out) == 1:
+                own = s.out[0] + "_"
+                s.out[0], old = own, s.out[0]
+                d.steps.insert(k + 1, Step([old], f"shard($0, *{spec_of(d.rng, d.vals[old].shape, axes)!r})", [own]))
+    elif how == "plain" and d.odds(0.25):
+        c.donate = sorted(k for k in range(len(c.inputs)) if d.odds(0.5))
+    c.good = [(d.vals[n].exact, d.vals[n].zero, d.vals[n].good) for n in keep]
+    c.steps, c.keep, c.vals = d.steps, keep, d.vals
+    build(c)
+    return c
+
+
+def prune(steps, need):
+    """Only what is needed stays."""
+    out = []
+    for s in reversed(steps):
+        if need & set(s.out):
+            for b in s.bodies:
+                b.steps = prune(b.steps, {n for r in b.results for n in re.findall(r"\w+", r)})
+            need |= set(s.args) | set(free([s]))
+            out.append(s)
+    return out[::-1]
+
+
+def build(c):
+    """The text of a case from its steps."""
+    c.steps = prune(c.steps, set(c.keep))
+    used = set(free(c.steps)) | set(c.keep)
+    at = [k for k, i in enumerate(c.inputs) if i[0] in used]
+    if c.specs:
+        c.specs = [c.specs[k] for k in at]
+    c.donate = [at.index(k) for k in c.donate if k in at]
+    c.inputs = [c.inputs[k] for k in at]
+    c.src = "\n".join([f"def f({', '.join(i[0] for i in c.inputs)}):", *render(c.steps), f"    return {', '.join(c.keep)},"])
+
+
+# --- running and judging it ---------------------------------------------------
 
 
 def compare(got, want, good):
     """None, or what differs."""
-    for k, (g, w, eps) in enumerate(zip(got, want, good, strict=True)):
+    for k, (g, w, (exact, zero, eps)) in enumerate(zip(got, want, good, strict=True)):
         if g.shape != w.shape or g.dtype != w.dtype:
             return f"result {k}: {g.dtype}{g.shape} for {w.dtype}{w.shape}"
         if not g.size:
             continue
-        if w.dtype.kind in "iub":
-            if not np.array_equal(g, w):
-                at = tuple(np.argwhere(g != w)[0].tolist())
-                return f"result {k} {w.dtype}{w.shape}: at {at}: {g[at]} for {w[at]}"
-            continue
-        a, b = g.astype(np.complex128), w.astype(np.complex128)
-        bad = np.isnan(a) != np.isnan(b)
-        fin = np.isfinite(a) & np.isfinite(b)
-        bad |= ~np.isnan(b) & (np.isfinite(a) != np.isfinite(b))
-        size = float(np.sqrt(np.mean(np.abs(b[fin]) ** 2))) if fin.any() else 0
-        with np.errstate(invalid="ignore"):
-            bad |= fin & (np.abs(a - b) > eps * (np.abs(b) + size + 1))
+        if w.dtype.kind in "iub" or w.dtype.name.startswith(("int", "uint")):
+            bad = g != w
+        else:
+            cplx = w.dtype.kind == "c"
+            a, b = (g.astype(np.complex128), w.astype(np.complex128)) if cplx else (g.astype(np.float64), w.astype(np.float64))
+            with np.errstate(invalid="ignore", over="ignore"):
+                nan = np.isnan(a) & np.isnan(b)
+                fin = np.isfinite(a) & np.isfinite(b)
+                size = float(np.sqrt(np.mean(np.abs(b[fin]) ** 2))) if fin.any() else 0
+                bad = a != b if exact and not cplx else np.where(fin, np.abs(a - b) > eps * (np.abs(b) + size + 1), a != b)
+            bad &= ~nan
+            if zero and not cplx:
+                bad |= (a == 0) & (b == 0) & (np.signbit(a) != np.signbit(b))
         if bad.any():
             at = tuple(np.argwhere(bad)[0].tolist())
-            return f"result {k} {w.dtype}{w.shape}: at {at}: {a[at]} for {b[at]} ({int(bad.sum())} of {bad.size})"
+            return f"result {k} {w.dtype}{list(w.shape)} at {list(at)}: {g[at]} for {w[at]} ({int(bad.sum())} of {bad.size} differ{', bits' if exact else ''})"
     return None
 
 
-def once(seed, devices, length, ours, large=False, grad=False):
+def refused(e):
+    return "automatic partitioning" in str(e) or "does not divide" in str(e)
+
+
+def ill(c, got, want):
+    """Do results that differ do so because the program magnifies roundings?  Judged by the program in f64."""
     import jax
-    import jax.numpy as jnp
+    if any(i[1] in ("bool",) or i[1].startswith(("int", "uint")) for i in c.inputs) and not any(i[1] in EPS for i in c.inputs):
+        return False
+    try:
+        with jax.enable_x64(True):
+            up = [x.astype(np.float64) if x.dtype.name in EPS else x.astype(np.complex128) if x.dtype.kind == "c" else x for x in c.values()]
+            ref = [np.asarray(r) for r in run_on(jax.devices("cpu"), c, up, wide=True)]
+    except Exception:
+        return False
+    for g, w, r, (exact, _, eps) in zip(got, want, ref, c.good, strict=True):
+        if g.dtype.kind in "iub" or exact or g.dtype.name not in EPS or not g.size or compare([g], [w], [(exact, False, eps)]) is None:
+            if compare([g], [w], [(exact, False, eps)]) is not None:
+                return False
+            continue
+        if r.shape != g.shape:
+            return False
+        ok = np.isfinite(r) & (np.abs(r) < {"float16": 1e4, "float32": 1e30, "bfloat16": 1e30, "float64": 1e300}.get(g.dtype.name, 10))
+        if not ok.any():
+            continue
+        size = float(np.sqrt(np.mean(r[ok] ** 2)))
+        with np.errstate(invalid="ignore"):
+            eg, ew = [np.abs(np.where(ok, v.astype(np.float64), r) - r) / (np.abs(r) + size + 1e-30) for v in (g, w)]
+        if not np.nanmax(np.where(ok, eg, 0)) <= FACTOR * np.nanmax(np.where(ok, ew, 0)) + 64 * EPS[g.dtype.name] or (np.isnan(eg) & ok & ~np.isnan(ew)).any():
+            return False
+    return True
+
+
+def precise(c, got, want):
+    """Sums of many elements: no further from f64 than XLA:CPU's."""
+    import jax
+    if not any(i[3] == "unit" for i in c.inputs):
+        return None
+    with jax.enable_x64(True):
+        ref = [np.asarray(r) for r in run_on(jax.devices("cpu"), c, [x.astype(np.float64) if x.dtype.name in EPS else x for x in c.values()], wide=True)]
+    for k, (g, w, r) in enumerate(zip(got, want, ref, strict=True)):
+        if g.dtype.name not in ("float32", "bfloat16") or not g.size or r.shape != g.shape:
+            continue
+        size = float(np.sqrt(np.mean(r ** 2))) + 1e-30
+        eg, ew = [float(np.sqrt(np.mean((v.astype(np.float64) - r) ** 2))) / size for v in (g, w)]
+        many = g.size >= 256 and g.dtype.name == "bfloat16"          # enough to tell one rounding from two
+        if not eg <= (1.25 * ew + 1e-5 if many else FACTOR * ew + 8 * EPS[g.dtype.name]):
+            return f"result {k} {g.dtype}{list(g.shape)}: error {eg:.1e} against f64, XLA:CPU's {ew:.1e}"
+    return None
+
+
+def run_on(where, c, values, wide=False, fast=True):
+    import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-    p = Program(seed, devices, large)
-    p.draw(length)
-    run, good = p.run, [p.good[k] for k in p.kept]
-    if grad:
-        floats = [k for k, x in enumerate(p.inputs) if jnp.issubdtype(x.dtype, jnp.floating)]
-        if not floats:
-            return p, None
-
-        def loss(*xs):
-            return sum(jnp.sum(jnp.tanh(y.astype(jnp.float32))) for y in p.run(*xs) if jnp.issubdtype(y.dtype, jnp.floating))
-
-        def run(*xs):
-            return jax.grad(loss, floats)(*xs)
-        good = [4 * max(p.good)] * len(floats)
-    def results(where):
-        if devices == 1:
-            out = jax.jit(run)(*[jax.device_put(x, where[0]) for x in p.inputs])
-            return [np.asarray(x) for x in out]
-        mesh = Mesh(np.array(where[:devices]), ("d",))
+    opts = {"compiler_options": FAST} if fast and where[0].platform == "cpu" and not any(i[3] == "unit" for i in c.inputs) else None
+    ours = where[0].platform != "cpu"
+    if c.how == "manual":
+        mesh, n = Mesh(np.array(where[:c.devices]), ("d",)), c.devices
+        f = c.fn(wide)
 
         def body(*xs):
-            return [y[None] for y in run(*[x[0] for x in xs])]
-        f = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False))
-        rolled = [np.stack([np.roll(x, k) for k in range(devices)]) for x in p.inputs]
-        return [np.asarray(x) for x in f(*[jax.device_put(x, NamedSharding(mesh, P("d"))) for x in rolled])]
+            return [y[None] for y in f(*[x[0] for x in xs])]
+        g = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False))
+        args = [jax.device_put(np.stack([np.roll(x, k) for k in range(n)]), NamedSharding(mesh, P("d"))) for x in values]
+        return g(*args) if ours else g.lower(*args).compile(**opts or {})(*args)
+    if c.how == "sharded" and ours:
+        dims, names, order = c.mesh
+        mesh = Mesh(np.array([where[k] for k in order]).reshape(dims), tuple(names), axis_types=(jax.sharding.AxisType.Auto,) * len(dims))
+        f = c.fn(ns={"shard": lambda x, *spec: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec)))})
+        kw = {"out_shardings": tuple(NamedSharding(mesh, P(*s)) for s in c.out_specs)} if c.out_specs else {}
+        return jax.jit(f, **kw)(*[jax.device_put(x, NamedSharding(mesh, P(*s))) for x, s in zip(values, c.specs, strict=True)])
+    args = [jax.device_put(x, where[0]) for x in values]
+    if not ours:
+        f = jax.jit(c.fn(wide))
+        return f.lower(*args).compile(**opts)(*args) if opts else f(*args)
+    f = jax.jit(c.fn(), donate_argnums=c.donate)
+    once = [np.asarray(x) for x in f(*args)]
+    twice = [np.asarray(x) for x in f(*[jax.device_put(x, where[0]) if k in c.donate else a for k, (x, a) in enumerate(zip(values, args, strict=True))])]
+    for k, (a, b) in enumerate(zip(once, twice, strict=True)):
+        if a.tobytes() != b.tobytes():
+            raise RuntimeError(f"the second call gives other bits for result {k}")
+    return once
 
+
+def judge(c, known=None):
+    """(kind, why): ok, skip (XLA:CPU cannot), refused, ill, wrong, error.  What XLA:CPU gives is kept in the file `known` for the next tier."""
+    import jax
+    with warnings.catch_warnings(), jax.enable_x64(c.x64):
+        warnings.simplefilter("ignore")
+        values = c.values()
+        if known and os.path.exists(known):
+            want = pickle.loads(pathlib.Path(known).read_bytes())
+        else:
+            try:
+                want = [np.asarray(x) for x in run_on(jax.devices("cpu"), c, values)]
+            except Exception as e:
+                return "skip", f"{type(e).__name__}: {str(e)[:300]}"
+            if known:
+                pathlib.Path(known).write_bytes(pickle.dumps(want))
+        try:
+            out = run_on(jax.devices(), c, values)
+            got = [np.asarray(x) for x in out]
+        except Exception as e:
+            return ("refused" if c.how == "sharded" and refused(e) else "error"), f"{type(e).__name__}: {str(e)[:600]}"
+        why = compare(got, want, c.good)
+        if why and ill(c, got, want):
+            return "ill", why
+        if not why and c.how == "sharded":
+            for k, (x, g) in enumerate(zip(out, got, strict=True)):
+                for s in x.addressable_shards:
+                    if np.asarray(s.data).tobytes() != np.ascontiguousarray(g[s.index]).tobytes():
+                        return "wrong", f"result {k}: device {s.device.id} holds other bits for {s.index}"
+        if not why and c.how != "manual":
+            why = precise(c, got, want)
+        return ("wrong", why) if why else ("ok", "")
+
+
+# --- children -----------------------------------------------------------------
+
+
+class Worker:
+    """A child that draws and runs programs; one that dies or hangs is replaced."""
+
+    def __init__(self, a, tier):
+        self.a, self.tier, self.pid, self.asked = a, tier, None, 0
+
+    def start(self):
+        r, there = os.pipe()
+        here, w = os.pipe()
+        sys.stdout.flush()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.close(there), os.close(here)
+                log = os.open(self.a.log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                os.dup2(log, 2)
+                serve(self.a, self.tier, os.fdopen(r), os.fdopen(w, "w"))
+            finally:
+                os._exit(0)
+        os.close(r), os.close(w)
+        self.to, self.back, self.rest = os.fdopen(there, "w"), here, b""
+
+    def stop(self):
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.to.close()
+            os.close(self.back)
+            self.pid = None
+
+    def ask(self, job):
+        """The child's answer; a crash or a hang is one, too."""
+        if self.pid and self.asked % 400 == 0:
+            self.stop()
+        if not self.pid:
+            self.start()
+        self.asked += 1
+        try:
+            self.to.write(json.dumps(job) + "\n")
+            self.to.flush()
+        except BrokenPipeError:
+            pass
+        end, got = time.monotonic() + self.a.limit, b""
+        while not got.endswith(b"\n"):
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.back], [], [], left)[0]:
+                self.stop()
+                return {"kind": "hang", "why": f"no answer in {self.a.limit} s"}
+            part = os.read(self.back, 1 << 16)
+            if not part:
+                _, status = os.waitpid(self.pid, 0)
+                self.pid = None
+                self.to.close()
+                os.close(self.back)
+                return {"kind": "crash", "why": signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"}
+            got += part
+        return json.loads(got)
+
+
+def serve(a, tier, asks, answers):
+    os.environ.update({"RONDO_TIER": tier, "RONDO_CACHE": "", "RONDO_CHECK": "" if a.no_check else "1"})
+    import jax
+    jax.config.update("jax_num_cpu_devices", a.devices)
+    for k, line in enumerate(asks):
+        job = json.loads(line)
+        try:
+            c, known = draw(job[1], a.devices, a.how, a.mode) if job[0] == "seed" else Case.load(job[1]), job[2] if len(job) > 2 else None
+            kind, why = judge(c, known)
+            answers.write(json.dumps({"kind": kind, "why": why, "text": c.text() if known else ""}) + "\n")
+        except BaseException as e:
+            import traceback
+            answers.write(json.dumps({"kind": "generator", "why": f"{type(e).__name__}: {str(e)[:300]} {traceback.format_exc()[-700:]}"}) + "\n")
+        answers.flush()
+        if k % 50 == 49:
+            jax.clear_caches()
+
+
+# --- cutting a find down ------------------------------------------------------
+
+
+def sign(r):
+    """What two failures have in common."""
+    return r["kind"] + ("" if r["kind"] in ("wrong", "hang") else ":" + re.sub(r"[0-9]+|'[^']*'|b\d+", "", r["why"])[:60])
+
+
+def all_steps(steps):
+    for s in steps:
+        yield s, steps
+        for b in s.bodies:
+            yield from all_steps(b.steps)
+
+
+class Shrinker:
+    def __init__(self, c, worker, want, seconds):
+        self.c, self.w, self.want, self.end, self.tried = c, worker, want, time.monotonic() + seconds, 0
+        self.why = ""
+
+    def clone(self):
+        c = Case(**{k: v for k, v in self.c.__dict__.items()})
+        c.inputs, c.donate, c.good, c.keep = list(c.inputs), list(c.donate), list(c.good), list(c.keep)
+        c.specs, c.out_specs = c.specs and list(c.specs), c.out_specs and list(c.out_specs)
+        c.steps = [s.copy() for s in c.steps]
+        return c
+
+    def valid(self, c):
+        import jax
+        import jax.numpy as jnp
+        try:
+            with warnings.catch_warnings(), jax.enable_x64(c.x64):
+                warnings.simplefilter("ignore")
+                args = [jax.ShapeDtypeStruct(s, jnp.dtype(d)) for _, d, s, _, _ in c.inputs]
+                if c.how == "manual":
+                    jax.make_jaxpr(c.fn(), axis_env=[("d", c.devices)])(*args)
+                else:
+                    jax.eval_shape(c.fn(), *args)
+            return True
+        except Exception:
+            return False
+
+    def attempt(self, c):
+        if time.monotonic() > self.end:
+            return False
+        try:
+            if hasattr(c, "steps"):
+                build(c)
+        except Exception:
+            return False
+        if c.src == self.c.src and c.inputs == self.c.inputs and c.donate == self.c.donate or not c.inputs and c.specs or not self.valid(c):
+            return False
+        self.tried += 1
+        r = self.w.ask(["text", c.text()])
+        if sign(r) != self.want:
+            return False
+        self.c, self.why = c, r["why"]
+        return True
+
+    def run(self):
+        changed = True
+        while changed and time.monotonic() < self.end:
+            changed = False
+            for change in (self.fewer_results, self.cut, self.alias, self.plain, self.extents):
+                changed |= change()
+        return self.c
+
+    def fewer_results(self):
+        done = False
+        if len(self.c.keep) > 1:
+            for k in range(len(self.c.keep)):
+                c = self.clone()
+                c.keep, c.good = [c.keep[k]], [c.good[k]]
+                c.out_specs = c.out_specs and [c.out_specs[k]]
+                if self.attempt(c):
+                    return True
+        k = 0
+        while len(self.c.keep) > 1 and k < len(self.c.keep):
+            c = self.clone()
+            del c.keep[k], c.good[k]
+            if c.out_specs:
+                del c.out_specs[k]
+            if self.attempt(c):
+                done = True
+            else:
+                k += 1
+        return done
+
+    def cut(self):
+        """A step's value comes in from outside."""
+        done, names = False, [o for s, _ in all_steps(self.c.steps) for o in s.out[:1]]
+        for n in names[::-1]:
+            c = self.clone()
+            for s, inside in all_steps(c.steps):
+                if s.out[0] != n or any(o in c.keep for o in s.out) or any(o not in c.vals for o in s.out):
+                    continue
+                inside.remove(s)
+                for o in s.out:
+                    v = c.vals[o]
+                    c.inputs.append((o, v.dtype, v.shape, "lat" if v.lat else "normal", 1))
+                    if c.specs:
+                        c.specs = [*c.specs, (None,) * v.rank]
+                done |= self.attempt(c)
+                break
+        return done
+
+    def alias(self):
+        """A step's value is another one of the same type: a step less."""
+        done, names = False, [o for s, _ in all_steps(self.c.steps) for o in s.out]
+        for n in names[::-1]:
+            here = [s for s, _ in all_steps(self.c.steps) if n in s.out]
+            if not here or n not in self.c.vals:
+                continue
+            v, s = self.c.vals[n], here[0]
+            pool = list(s.args) + [p for b in s.bodies for p in free(b.steps)]
+            for o in dict.fromkeys(pool):
+                w = self.c.vals.get(o)
+                if w is None or w.shape != v.shape or w.dtype != v.dtype:
+                    continue
+                c = self.clone()
+                for t, _ in all_steps(c.steps):
+                    t.args = [o if x == n else x for x in t.args]
+                    for b in t.bodies:
+                        b.results = [re.sub(rf"\b{n}\b", o, r) for r in b.results]
+                if n in c.keep:
+                    if o in c.keep or o[0] != "v":
+                        continue
+                    c.keep = [o if x == n else x for x in c.keep]
+                if self.attempt(c):
+                    done = True
+                    break
+        return done
+
+    def plain(self):
+        done = False
+        if self.c.donate:
+            c = self.clone()
+            c.donate = []
+            done |= self.attempt(c)
+        if self.c.out_specs:
+            c = self.clone()
+            c.out_specs = None
+            done |= self.attempt(c)
+        for k, s in enumerate(self.c.specs or []):
+            if any(s):
+                c = self.clone()
+                c.specs[k] = (None,) * len(s)
+                done |= self.attempt_text(c)
+        return done
+
+    def attempt_text(self, c):
+        """What changes the text below a step cannot be built from steps any more."""
+        c.src += " "
+        return self.attempt(c)
+
+    def extents(self):
+        """Every number N of the text and the shapes becomes a smaller one."""
+        done = False
+        for n in sorted({d for i in self.c.inputs for d in i[2] if d > 1}, reverse=True):
+            for m in dict.fromkeys([1, 2, 3, n // 2, n - 1]):
+                if m >= n or m < 1:
+                    continue
+                c = self.clone()
+                sub = lambda t: re.sub(rf"(?<![\w.]){n}(?![\w.])", str(m), t)  # noqa: E731
+                c.inputs = [(a, d, tuple(m if e == n else e for e in s), h, k) for a, d, s, h, k in c.inputs]
+                for s, _ in all_steps(c.steps):
+                    s.text = sub(s.text)
+                c.vals = {}
+                if self.attempt(c):
+                    done = True
+                    break
+        if done:
+            self.retype()
+        return done
+
+    def retype(self):
+        """The shapes of values after extents have changed are not known any more; those of inputs are."""
+        from random_ops import Val
+        self.c.vals = {a: Val(a, s, d) for a, d, s, _, _ in self.c.inputs}
+
+
+def shrink(a, tier, result, seconds, case=None):
+    c = case or draw(result["seed"], a.devices, a.how, a.mode)
+    w = Worker(a, tier)
+    s = Shrinker(c, w, sign(result), seconds)
+    again = w.ask(["text", c.text()])
+    if sign(again) != s.want:
+        w.stop()
+        c.why, c.tier = f"{result['kind']}: {result['why']} (not again alone: {again['kind']})", tier
+        return c
+    s.why = again["why"]
     try:
-        want = results(jax.devices("cpu"))
-    except (ValueError, NotImplementedError, TypeError):
-        if grad:
-            return p, None               # JAX has no gradient of it
-        raise
-    return p, compare(results(ours), want, good)
+        c = s.run()
+    finally:
+        w.stop()
+    c.why, c.tier = f"{result['kind']}: {s.why}", tier
+    return c
+
+
+# --- the command --------------------------------------------------------------
+
+
+def campaign(a):
+    lock, total, finds, seen = threading.Lock(), collections.Counter(), [], collections.Counter()
+    tiers, began = a.tier.split(","), time.monotonic()
+    queue = iter(range(a.seed, a.seed + a.count if a.count else 1 << 62))
+    state = {"said": began}
+
+    def jobs(workers):
+        """Each seed on each tier: (seed, tier, answer); a second tier is spared the drawing and XLA:CPU."""
+        with tempfile.TemporaryDirectory() as folder:
+            while True:
+                with lock:
+                    seed = next(queue, None) if not a.seconds or time.monotonic() - began < a.seconds else None
+                if seed is None:
+                    return
+                known, job = os.path.join(folder, str(seed)), None
+                for tier in tiers:
+                    r = workers[tier].ask(job or ["seed", seed, known])
+                    if r.get("text"):
+                        job = ["text", r["text"], known]
+                    yield seed, tier, r
+                    if r["kind"] in ("skip", "refused"):
+                        break
+                if os.path.exists(known):
+                    os.unlink(known)
+
+    def lane():
+        workers = {t: Worker(a, t) for t in tiers}
+        for seed, tier, r in jobs(workers):
+            with lock:
+                total[r["kind"]] += 1
+                n, now = sum(total.values()), time.monotonic()
+                if r["kind"] not in ("ok", "skip", "refused", "ill"):
+                    r.update(seed=seed, tier=tier)
+                    seen[sign(r)] += 1
+                    print(f"\nseed={seed} tier={tier} {r['kind']}: {r['why'][:400]}", flush=True)
+                    finds.append(r)
+                elif a.verbose and r["kind"] != "ok":
+                    print(f"seed={seed} tier={tier} {r['kind']}: {r['why'][:200]}", flush=True)
+                if now - state["said"] > a.progress:
+                    state["said"] = now
+                    print(f"{n} programs, {n / (now - began):.1f}/s, {dict(total)}", flush=True)
+        for w in workers.values():
+            w.stop()
+
+    lanes = [threading.Thread(target=lane) for _ in range(a.jobs)]
+    for t in lanes:
+        t.start()
+    for t in lanes:
+        t.join()
+    s = time.monotonic() - began
+    print(f"{sum(total.values())} programs from seed={a.seed} in {s:.0f} s, {dict(total)}", flush=True)
+    if a.found and finds:
+        folder, done = pathlib.Path(a.found), collections.Counter()
+        folder.mkdir(parents=True, exist_ok=True)
+        for r in finds:
+            if done[sign(r)] >= a.most or r["kind"] == "generator":
+                continue
+            done[sign(r)] += 1
+            c = shrink(a, r["tier"], r, a.shrink)
+            path = folder / f"{r['kind']}_{a.how}_{r['seed']}_{r['tier']}.py"
+            path.write_text(c.text())
+            print(f"\n{path}\n{c.text()}", flush=True)
+    return len(finds)
+
+
+def replay(a):
+    """Programs that once failed; `waits = "for what"` in one says that it is expected to."""
+    passed = failed = 0
+    for path in a.replay:
+        text = pathlib.Path(path).read_text()
+        c = Case.load(text)
+        waits = re.search(r'^waits = "(.*)"', text, re.M)
+        a.devices = c.devices
+        for tier in [c.tier] if c.tier else a.tier.split(","):
+            w = Worker(a, tier)
+            r = w.ask(["text", text])
+            w.stop()
+            if r["kind"] == "ok" or waits:
+                passed += 1
+                if r["kind"] == "ok" and waits:
+                    print(f"{path} ({tier}) waits for {waits[1]}, and passes")
+            else:
+                failed += 1
+                print(f"{path} ({tier}) {r['kind']}: {r['why']}")
+    print(f"{passed} passed, {failed} failed")
+    return failed
+
+
+def parser():
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    a.add_argument("--seed", type=int, default=None, help="the first program's; a fresh one, if not given")
+    a.add_argument("--count", type=int, default=0)
+    a.add_argument("--seconds", type=float, default=0)
+    a.add_argument("--tier", default="gen,ref")
+    a.add_argument("--devices", type=int, default=1)
+    a.add_argument("--how", default=None, choices=["plain", "manual", "sharded"])
+    a.add_argument("--mode", default=None, help="kind of program (random_ops.py: Draw.GROUPS)")
+    a.add_argument("--jobs", type=int, default=1)
+    a.add_argument("--limit", type=float, default=60, help="seconds a program may take")
+    a.add_argument("--no-check", action="store_true", help="without RONDO_CHECK=1")
+    a.add_argument("--found", default=None, help="folder for what fails, cut down")
+    a.add_argument("--shrink", type=float, default=60, help="seconds for cutting one find down")
+    a.add_argument("--most", type=int, default=3, help="finds of one sign that are cut down")
+    a.add_argument("--progress", type=float, default=20)
+    a.add_argument("--print", action="store_true", help="print the programs, run nothing")
+    a.add_argument("--log", default=None, help="file for what children say")
+    a.add_argument("--verbose", action="store_true")
+    a.add_argument("--replay", nargs="+")
+    return a
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    a.add_argument("--seed", type=int, default=0)
-    a.add_argument("--count", type=int, default=200)
-    a.add_argument("--length", type=int, default=0, help="ops of a program (0: drawn)")
-    a.add_argument("--devices", type=int, default=1)
-    a.add_argument("--large", action="store_true", help="arrays of up to a million elements")
-    a.add_argument("--grad", action="store_true", help="the gradient of each program")
-    a.add_argument("--verbose", action="store_true")
-    a = a.parse_args()
-    import jax
-    jax.config.update("jax_num_cpu_devices", max(a.devices, 1))
-    ours = jax.devices()
-    failed = 0
-    for seed in range(a.seed, a.seed + a.count):
-        length = a.length or 3 + seed % 17
-        try:
-            p, why = once(seed, a.devices, length, ours, a.large, a.grad)
-        except Exception as e:
-            p, why = None, f"{type(e).__name__}: {str(e)[:600]}"
-        if why:
-            failed += 1
-            print(f"seed {seed} (length {length}, {a.devices} devices): {why}", flush=True)
-            if p and a.verbose:
-                print("  inputs: " + ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in p.inputs))
-                print("\n".join("  " + t for t in p.text) + f"\n  kept {p.kept}")
-    print(f"{a.count - failed} passed, {failed} failed")
-    return failed > 0
+    a = parser().parse_args()
+    a.how = a.how or ("plain" if a.devices == 1 else "manual")
+    import jax  # noqa: F401  children inherit it
+    if a.replay:
+        return replay(a) > 0
+    if a.seed is None:
+        a.seed = int.from_bytes(os.urandom(4), "little")
+    if not a.count and not a.seconds:
+        a.count = 200
+    print(f"seed={a.seed}", flush=True)
+    if a.print:
+        for s in range(a.seed, a.seed + a.count):
+            print(draw(s, a.devices, a.how, a.mode).text())
+        return 0
+    return campaign(a) > 0
 
 
 if __name__ == "__main__":
