@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include "thread_check.h"
+
 #include "coll/coll.h"
 #include "kern/kern.h"
 
@@ -416,19 +418,19 @@ static void *half_main(void *v)
 				e = coll_all_reduce(c, &g, 1, &sum, n, x, y);
 			for (int64_t j = 0; j < n && !e; j++)
 				if (y[j] != (int32_t)(d->n * (d->n + 1) / 2 * j + d->n * (i + k)))
-					fail_msg("PE %d, launch %d, call %d, element %lld of %lld: %d", d->pe, k, i, (long long)j, (long long)n, y[j]);
+					WRONG("PE %d, launch %d, call %d, element %lld of %lld: %d", d->pe, k, i, (long long)j, (long long)n, y[j]);
 			if (!e && i > whole)
-				fail_msg("PE %d, launch %d: call %d went well without all", d->pe, k, i);
+				WRONG("PE %d, launch %d: call %d went well without all", d->pe, k, i);
 			if (!e && i % 3 == 1)
 				e = coll_barrier(c, &g, 2);
 		}
 		good += !e;
-		if (whole == CALLS)
-			assert_null(e);
+		if (whole == CALLS && e)
+			WRONG("PE %d, launch %d: %s", d->pe, k, e->msg);
 		sym_end(ep, e);
 		err_free(e);
 	}
-	assert_true(good > LAUNCHES / 4 && good < LAUNCHES);
+	CHECK(good > LAUNCHES / 4 && good < LAUNCHES);
 	coll_free(c);
 	free(x);
 	free(y);
@@ -481,13 +483,13 @@ static void *late_main(void *v)
 		sym_begin(ep, &l);
 		struct err *e = d->pe ? ERR(CANCELLED, "enough") : coll_reduce_scatter(c, &g, 1, &sum, BEFORE, x, y);
 		sym_end(ep, e);
-		assert_non_null(e);
+		CHECK(e);
 		err_free(e);
 		sym_begin(ep, &l);
-		assert_null(coll_all_reduce(c, &g, 1, &sum, NOW, x, y));
+		CHECK_OK(coll_all_reduce(c, &g, 1, &sum, NOW, x, y));
 		for (int j = 0; j < NOW; j++)
 			if (y[j] != 1 + 2 * j)
-				fail_msg("PE %d, round %d, element %d: %d", d->pe, i, j, y[j]);
+				WRONG("PE %d, round %d, element %d: %d", d->pe, i, j, y[j]);
 		sym_end(ep, NULL);
 	}
 	coll_free(c);
@@ -537,7 +539,7 @@ static void *differ_main(void *v)
 		if (kind == COLL_barrier || (k < DIFFER && !coll_algo_has((enum coll_algo)a, (enum coll_kind)kind)) || a == COLL_mpi)
 			continue;
 		if (k < DIFFER)
-			assert_null(coll_use(c, (enum coll_kind)kind, (enum coll_algo)a));
+			CHECK_OK(coll_use(c, (enum coll_kind)kind, (enum coll_algo)a));
 		sym_begin(ep, &(struct sym_launch){ .prog = 3, .name = "differ", .peer = peer, .npeer = npeer });
 		for (int turn = 0; turn < 2 && !e; turn++)       /* a broadcast's root hears of it as a member of the next */
 			switch (k == DIFFER ? odd ? COLL_all_gather : COLL_all_reduce : kind) {
@@ -552,7 +554,7 @@ static void *differ_main(void *v)
 		if (!e)                           /* or here */
 			e = coll_barrier(c, &g, 2);
 		if (!e || !strstr(e->msg, "diverged"))
-			fail_msg("%s by %s among %d, PE %d: %s", prog_coll_name[kind], prog_algo_name[a % COLL_ALGOS], d->n, d->pe, e ? e->msg : "no error");
+			WRONG("%s by %s among %d, PE %d: %s", prog_coll_name[kind], prog_algo_name[a % COLL_ALGOS], d->n, d->pe, e ? e->msg : "no error");
 		sym_end(ep, e);
 		err_free(e);
 	}

@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "thread_check.h"
+
 #include "coll/coll.h"
 
 enum { A, B, C, NPE, BYTES = 1 << 18 };
@@ -19,15 +21,7 @@ static struct err *(*lender)(struct coll *c, const char *x, char *y);
 static enum coll_kind kind;
 static enum coll_algo algo;
 
-/* Also where cmocka cannot: in other threads than its own. */
-#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x); _exit(1); } } while (0)
-
-static void ok(struct err *e)
-{
-	if (e)
-		fprintf(stderr, "%s\n", e->msg);
-	CHECK(!e);
-}
+static void ok(struct err *e) { CHECK_OK(e); }
 
 static void reach(int p)
 {

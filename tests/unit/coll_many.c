@@ -8,20 +8,14 @@
 
 #include <cmocka.h>
 
+#include "thread_check.h"
+
 #include "coll/coll.h"
 #include "rt/rt.h"
 
 enum { MOST = 48, BYTES = 20000 };
 
-/* Also where cmocka cannot: in other threads than its own. */
-#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x); _exit(1); } } while (0)
-
-static void ok(struct err *e)
-{
-	if (e)
-		fprintf(stderr, "%s\n", e->msg);
-	CHECK(!e);
-}
+static void ok(struct err *e) { CHECK_OK(e); }
 
 struct dev { pthread_t t; struct sym_world *w; int pe, n; };
 
