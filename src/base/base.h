@@ -240,6 +240,8 @@ enum elem {
 	ELEM_COUNT
 };
 extern const enum elem redop_elem[RED_COUNT];     /* what combines two values; ELEM_COUNT: none of its own */
+enum { MAX_RANK = 64 };              /* dimensions of an array: NumPy has no more */
+
 enum { EL_COMM = 1, EL_PRED = 2, EL_CONV = 4, EL_REAL = 8 };
 struct elem_info {
 	const char *name;

@@ -338,7 +338,10 @@ struct err *func_fn(struct hlo *h, struct wfunc *f, bool reducer, ir_fnid *out)
 	if (f->active)
 		return bad_op(h, "function '%.*s' calls itself", (int)MIN(f->text.n, 200), h->p + f->text.at);
 	f->active = true;
+	ir_loc loc = h->b.loc;
+	h->b.loc = 0;                /* it stands for all its calls */
 	struct err *e = region_fn(h, h->op.p[f->op].region, span_text(h, f->text), false, 0, NULL, reducer, out);
+	h->b.loc = loc;
 	f->active = false;
 	return e;
 }
@@ -359,10 +362,10 @@ static struct err *callee_of(struct hlo *h, const struct wop *o, struct wfunc **
 /* Translate operations [first, end), the last of which returns the n values out. */
 static struct err *run(struct hlo *h, uint32_t first, uint32_t end, uint32_t *n, ir_val **out)
 {
-	struct frame { uint32_t i, end, call; struct wfunc *f; };
+	struct frame { uint32_t i, end, call; struct wfunc *f; ir_loc loc; };      /* loc: of the call */
 	ARR(struct frame) stack = {0};
 	struct err *e = NULL;
-	struct frame at = { first, end, 0, NULL };
+	struct frame at = { first, end, 0, NULL, h->b.loc };
 	arr_push(&stack, at);
 	*n = UINT32_MAX;
 	while (stack.n) {
@@ -384,7 +387,7 @@ static struct err *run(struct hlo *h, uint32_t first, uint32_t end, uint32_t *n,
 			e = bad_op(h, "it has %u operands, %u results, %u regions", o->nin, o->nout, o->nregion);
 			goto out;
 		}
-		h->b.loc = loc_get(h, o->loc);
+		h->b.loc = ir_loc_inside(h->m, loc_get(h, o->loc), f->loc);
 		if (row->conv) {
 			h->emitted++;
 			TRY_GOTO(e, row->conv(h, o), out);
@@ -416,7 +419,7 @@ static struct err *run(struct hlo *h, uint32_t first, uint32_t end, uint32_t *n,
 			const struct wregion *r = body_of(h, g);
 			TRY_GOTO(e, bind(h, r->arg, r->narg, k, v), out);
 			g->active = true;
-			at = (struct frame){ r->first, r->end, (uint32_t)(o - h->op.p), g };
+			at = (struct frame){ r->first, r->end, (uint32_t)(o - h->op.p), g, h->b.loc };
 			arr_push(&stack, at);
 			continue;
 		}

@@ -121,7 +121,7 @@ static struct err *of_op(struct err *e, const struct hlo *h)
 	if (!h->cur)
 		return e;
 	const struct opname *n = &h->opname[h->cur->name];
-	ir_loc l = loc_get((struct hlo *)h, h->cur->loc);
+	ir_loc l = ir_loc_inside(h->m, loc_get((struct hlo *)h, h->cur->loc), h->b.loc);
 	const struct ir_loc_info *i = &h->m->loc.p[l];
 	char where[256] = "";
 	if (i->line)
@@ -535,7 +535,7 @@ static struct err *tensor_type(struct hlo *h, struct cur *c, struct wtype *w)
 	size_t at = c->pos;
 	uint32_t rank = cur_count(c);
 	if (rank > IR_MAX_RANK)
-		return ERR(UNIMPLEMENTED, "tensor of rank %u at byte %zu", rank, at);
+		return no_op(h, "an array of rank %u, of %d at most", rank, IR_MAX_RANK);
 	for (uint32_t i = 0; i < rank; i++)
 		dim[i] = cur_svarint(c);
 	uint32_t elem = cur_index(c, h->ntype);

@@ -375,7 +375,10 @@ void ir_inline(struct ir_b *b, ir_fnid f, const ir_val *in, ir_val *out)
 		ir_val *a = o->nin <= NELEM(small) ? small : mem_alloc(o->nin * sizeof *a);
 		for (uint32_t k = 0; k < o->nin; k++)
 			a[k] = map[ir_in(g, o, k)];
+		size_t before = b->fn->op.n;
 		ir_val v = ir_clone(b, g, o, a);
+		for (size_t n = before; n < b->fn->op.n; n++)
+			b->fn->op.p[n].loc = ir_loc_inside(b->m, b->fn->op.p[n].loc, b->loc);
 		for (uint32_t k = 0; k < o->nout; k++)
 			map[o->out + k] = v + k;
 		if (a != small)

@@ -24,7 +24,7 @@ typedef uint32_t ir_group;   /* index into m->group; 0 = none */
 typedef uint32_t ir_shard;   /* index into m->shard; 0 = none given (all open) */
 typedef uint32_t ir_loc;     /* index into m->loc; 0 = unknown */
 
-enum { IR_MAX_RANK = 32 };
+enum { IR_MAX_RANK = MAX_RANK };
 
 enum ir_kind {
 	IR_none,
@@ -181,6 +181,8 @@ ir_blob ir_blob_add(struct ir_module *m, const void *p, size_t n);      /* copie
 ir_shard ir_shard_add(struct ir_module *m, const struct ir_shard_info *s);   /* copies, interned */
 ir_group ir_group_add(struct ir_module *m, int nrow, int ncol, const int64_t *id);
 ir_loc ir_loc_add(struct ir_module *m, ir_str file, int line, ir_str name);
+/* Of an op in a function that is called at outer: where it says no place of its own, as functions of JAX do, the call's. */
+ir_loc ir_loc_inside(struct ir_module *m, ir_loc inner, ir_loc outer);
 int64_t ir_shard_parts(const struct ir_module *m, ir_shard s, int dim);   /* pieces dimension dim is cut into; 1 if s is 0 */
 bool ir_shard_replicated(const struct ir_module *m, ir_shard s);          /* no axis of size > 1 anywhere */
 
@@ -245,7 +247,7 @@ ir_val ir_reduce1(struct ir_b *b, enum redop r, ir_val x, ir_val init, int n, co
 ir_val ir_dot(struct ir_b *b, ir_val x, ir_val y, enum dtype out, int nb, const int64_t *lb, const int64_t *rb,
               int nc, const int64_t *lc, const int64_t *rc);
 void ir_result(struct ir_fn *fn, ir_val v);
-/* Inline function f with operands in; results go to out. */
+/* Inline function f with operands in; results go to out.  b->loc: the call's. */
 void ir_inline(struct ir_b *b, ir_fnid f, const ir_val *in, ir_val *out);
 
 /* Copy a whole function into a new one of the same module, dropping what no result or effect needs. */

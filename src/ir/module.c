@@ -233,6 +233,12 @@ ir_loc ir_loc_add(struct ir_module *m, ir_str file, int line, ir_str name)
 	return (ir_loc)*v;
 }
 
+ir_loc ir_loc_inside(struct ir_module *m, ir_loc inner, ir_loc outer)
+{
+	struct ir_loc_info i = m->loc.p[inner], o = m->loc.p[outer];
+	return i.file || !o.file ? inner : ir_loc_add(m, o.file, o.line, i.name ? i.name : o.name);
+}
+
 struct ir_fn *ir_fn_new(struct ir_module *m, const char *name)
 {
 	struct ir_fn *f = ARENA_NEW(&m->arena, struct ir_fn, 1);

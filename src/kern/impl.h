@@ -105,7 +105,7 @@ static inline bool index_next(int rank, const int64_t *dim, int64_t *ix)
 	}
 	return false;
 }
-enum { LOOP_RANK = 64 };
+enum { LOOP_RANK = MAX_RANK };
 
 /* n elements of es bytes from stride ss to stride ds (bytes). */
 void move_strided(int es, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss);

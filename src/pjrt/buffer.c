@@ -164,7 +164,8 @@ struct err *pjrt_Buffer_DynamicDimensionIndices(struct pjrt_Buffer_DynamicDimens
 
 struct err *pjrt_Buffer_GetMemoryLayout(struct pjrt_Buffer_GetMemoryLayout *a)
 {
-	static const int64_t order[] = { 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16,
+	static const int64_t order[MAX_RANK] = { 63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48,
+		47, 46, 45, 44, 43, 42, 41, 40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16,
 		15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0 };
 	int rank = rt_buffer_shape(a->buffer->rt)->rank;
 	memset(&a->layout, 0, sizeof a->layout);

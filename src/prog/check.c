@@ -109,7 +109,7 @@ static void by_step(int64_t *step, int64_t *size, int n, int64_t s, int64_t dim)
 /* Dimensions by stride, those that touch nothing new left out, neighbours joined. */
 static void reach_of(const struct prog_view *v, struct reach *r)
 {
-	int64_t size[32], step[32], b = dtype_info[v->dtype].bytes, lo = v->off * b;
+	int64_t size[MAX_RANK], step[MAX_RANK], b = dtype_info[v->dtype].bytes, lo = v->off * b;
 	int n = 0;
 	*r = (struct reach){.n = 1};
 	for (int d = 0; d < v->rank; d++) {
@@ -149,7 +149,7 @@ static void reach_of(const struct prog_view *v, struct reach *r)
 /* Elements of a result must lie apart: by stride, each dimension steps over all smaller ones. */
 static bool apart(const struct prog_view *v)
 {
-	int64_t size[32], step[32], span = 1;
+	int64_t size[MAX_RANK], step[MAX_RANK], span = 1;
 	int n = 0;
 	for (int d = 0; d < v->rank; d++) {
 		if (v->dim[d] == 0)

@@ -223,7 +223,7 @@ static void view(struct in *in, struct prog_view *v)
 {
 	uint8_t dt = dtype(in);
 	int64_t rank, *dim = list(in, &rank);
-	if (rank > 32) {
+	if (rank > MAX_RANK) {
 		FAIL(in, "a view has rank %ld", (long)rank);
 		rank = 0;
 	}
@@ -354,7 +354,7 @@ static struct prog_arg arg(struct in *in)
 	a.dtype = dtype(in);
 	int64_t rank;
 	a.dim = list(in, &rank);
-	if (rank > 32) {
+	if (rank > MAX_RANK) {
 		FAIL(in, "an array has rank %ld", (long)rank);
 		rank = 0;
 	}

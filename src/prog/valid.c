@@ -32,7 +32,7 @@ static struct err *valid_view(const struct prog_view *v, const char *what, uint3
 {
 	if (!is_dtype(v->dtype))
 		return ERR(INVALID, "%s %u has a view of unknown type %d", what, id, v->dtype);
-	if (v->rank > 32)
+	if (v->rank > MAX_RANK)
 		return ERR(INVALID, "%s %u has a view of rank %d", what, id, v->rank);
 	if (!is_shape(v->rank, v->dim, dtype_info[v->dtype].bytes))
 		return ERR(INVALID, "%s %u has a view with an impossible extent", what, id);
@@ -72,7 +72,7 @@ static struct err *valid_expr(const struct prog_expr *x, const char *what, uint3
 
 static struct err *valid_arg(const struct prog *p, const struct prog_arg *a, const char *what, uint32_t i, uint32_t nalias)
 {
-	if (!is_dtype(a->dtype) || a->rank > 32)
+	if (!is_dtype(a->dtype) || a->rank > MAX_RANK)
 		return ERR(INVALID, "%s %u has an unknown type", what, i);
 	if (!is_shape(a->rank, a->dim, dtype_info[a->dtype].bytes) || (a->global_dim && !is_shape(a->rank, a->global_dim, dtype_info[a->dtype].bytes)))
 		return ERR(INVALID, "%s %u has an impossible extent", what, i);

@@ -175,7 +175,7 @@ uint64_t rt_buffer_addr(struct rt_buffer *b)
 /* Gather a strided array into dense dst. */
 static void gather(char *dst, const char *src, size_t elem, int rank, const int64_t *dim, const int64_t *stride)
 {
-	int64_t idx[32] = { 0 };
+	int64_t idx[MAX_RANK] = { 0 };
 
 	/* Trailing dimensions that lie dense in the source are one run. */
 	size_t run = elem;
@@ -212,8 +212,8 @@ static struct err *shape_check(const struct rt_shape *s)
 {
 	if (s->dtype <= 0 || s->dtype >= DT_COUNT || !dtype_info[s->dtype].name)
 		return ERR(INVALID, "element type %d is unknown", (int)s->dtype);
-	if (s->rank < 0 || s->rank > 32)
-		return ERR(INVALID, "rank %d is not between 0 and 32", s->rank);
+	if (s->rank < 0 || s->rank > MAX_RANK)
+		return ERR(INVALID, "rank %d is not between 0 and %d", s->rank, MAX_RANK);
 	int64_t n = dtype_info[s->dtype].bytes;
 	for (int i = 0; i < s->rank; i++)
 		if (s->dim[i] < 0 || __builtin_mul_overflow(n, MAX(s->dim[i], 1), &n))

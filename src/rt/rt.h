@@ -62,7 +62,7 @@ void rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *u
 /* --- buffer.c ----------------------------------------------------------- */
 
 /* An array on one device.  Its storage is counted: whoever reads or has yet to write it holds it. */
-struct rt_shape { enum dtype dtype; int rank; int64_t dim[32]; };
+struct rt_shape { enum dtype dtype; int rank; int64_t dim[MAX_RANK]; };
 int64_t rt_shape_bytes(const struct rt_shape *s);
 /* From host memory with byte strides (NULL: dense row-major; may be 0 or negative).  The data is copied
  * before it returns.  mem: 0 "device", 1 "pinned_host", 2 "unpinned_host". */

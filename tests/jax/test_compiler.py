@@ -1,0 +1,55 @@
+"""What the compiler may not lose: branches apart from each other, places in the source, dimensions."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float8_e4m3fn])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 3, 2), (3, 2, 0, 1)])
+def test_branches_that_hold_values_of_their_own(order, dtype):
+    all_of = [lambda z, v: lax.dynamic_update_slice(v + v[:, 10:11], v + v[:, 10:11], (z, z, z)), lambda z, v: lax.rev(jnp.roll(v, -3, 1), (2, 1)),
+              lambda z, v: -v, lambda z, v: v]
+    branches = [all_of[k] for k in order]
+    x = jnp.asarray(np.random.default_rng(0).integers(-4, 5, (64, 16, 1)), dtype)
+    f = jax.jit(lambda i, z, x: (x[None], lax.switch(i, branches, z, x)[None]))
+    for i, branch in enumerate(branches):
+        kept, got = f(jnp.int32(i), jnp.int32(0), x)
+        np.testing.assert_array_equal(np.asarray(kept[0], np.float32), np.asarray(x, np.float32))
+        np.testing.assert_array_equal(np.asarray(got[0], np.float32), np.asarray(branch(jnp.int32(0), x), np.float32))
+
+
+def test_functions_of_the_library_have_the_place_of_their_call(platform):
+    if platform == "cpu":
+        pytest.skip("XLA:CPU partitions it")
+    m = jax.make_mesh((4,), ("x",), devices=jax.devices()[:4], axis_types=(AxisType.Auto,))
+    x = jax.device_put(np.arange(8.0), NamedSharding(m, P("x")))
+    f = lambda x: jnp.sort(x)                           # a private function: its operations say no place of their own
+    with pytest.raises(Exception, match=rf"test_compiler.py:{f.__code__.co_firstlineno}: automatic partitioning of 'sort'"):
+        jax.jit(f)(x)
+
+
+@pytest.mark.parametrize("rank", [32, 33, 48, 63])
+def test_many_dimensions(rank):
+    shape = [1] * rank
+    shape[3], shape[rank // 2], shape[-1] = 2, 2, 3
+    x = np.arange(12, dtype=np.float32).reshape(shape)
+    np.testing.assert_array_equal(jax.jit(lambda x: x.transpose(tuple(reversed(range(rank)))) + 1)(x), x.transpose() + 1)
+    np.testing.assert_array_equal(jax.jit(lambda x: x.sum(rank - 1))(x), x.sum(-1))
+    np.testing.assert_array_equal(jax.jit(lambda x: x - x.max(3, keepdims=True))(x), x - x.max(3, keepdims=True))
+    np.testing.assert_array_equal(jax.jit(lambda x: jnp.concatenate([x, lax.rev(x, (3,))], rank // 2))(x), np.concatenate([x, np.flip(x, 3)], rank // 2))
+    np.testing.assert_array_equal(jax.jit(lambda x: jnp.cumsum(x, rank // 2))(x), np.cumsum(x, rank // 2))
+    np.testing.assert_array_equal(jax.jit(lambda x: lax.pad(x, np.float32(0), [(1, 0, 0)] + [(0, 0, 0)] * (rank - 1)))(x), np.pad(x, [(1, 0)] + [(0, 0)] * (rank - 1)))
+    np.testing.assert_array_equal(jax.jit(lambda x: x.at[(0,) * (rank - 1)].set(9.0))(x).ravel(), [9, 9, 9, *range(3, 12)])
+    np.testing.assert_array_equal(jax.jit(lambda x: jnp.sort(-x, 3))(x), np.flip(-x, 3))
+    np.testing.assert_array_equal(jax.jit(lambda x: jnp.broadcast_to(x, (2, *x.shape)))(x), np.broadcast_to(x, (2, *x.shape)))
+
+
+def test_too_many_dimensions_are_named(platform):
+    if platform == "cpu":
+        pytest.skip("XLA:CPU has more")
+    f = lambda x: jnp.sin(x.reshape((1,) * 64 + (2,))).sum()
+    with pytest.raises(Exception, match=rf"rank 65.*test_compiler.py:{f.__code__.co_firstlineno}|test_compiler.py:{f.__code__.co_firstlineno}.*rank 65"):
+        jax.jit(f)(np.ones(2, np.float32))
