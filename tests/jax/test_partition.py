@@ -41,6 +41,8 @@ STILL = {
     "convolution": lambda x: lax.conv_general_dilated(x[None, None], jnp.ones((1, 1, 3, 1)), (1, 1), "SAME")[0, 0],
     "transpose": lambda x: x.T,
     "reshape": lambda x: x.reshape(4, 2, 8).transpose(1, 0, 2).reshape(8, 8),
+    "reshape_narrow": lambda x: x.reshape(2, 32) + 1,
+    "reshape_wide": lambda x: x.reshape(16, 4).sum(1).reshape(4, 4),
     "fft": lambda x: jnp.fft.fft(x, axis=0).real.astype(np.float32),
     "cholesky": lambda x: jnp.linalg.cholesky(x @ x.T + 1e4 * jnp.eye(8)),
 }

@@ -56,6 +56,38 @@ static void same(const char *a, const char *b, bool equal)
 	free(y);
 }
 
+/* Conversions wrap on the way, also one that is undone later. */
+static void constants(void **state)
+{
+	struct ir_module *m = ir_module_new();
+	struct ir_fn *fn = ir_fn_new(m, "f");
+	struct ir_b b = { m, fn, 0 };
+	static const struct { enum dtype from, to[3]; int n; int64_t v, got; bool none; } c[] = {
+		{ DT_i32, { DT_u8 }, 1, 300, 44, false },
+		{ DT_i32, { DT_u8, DT_i32 }, 2, -1, 255, false },
+		{ DT_i64, { DT_i8, DT_u16, DT_i64 }, 3, 200, 65480, false },
+		{ DT_i32, { DT_u32, DT_i64 }, 2, -2, 4294967294, false },
+		{ DT_u32, { DT_i32 }, 1, 4294967295, -1, false },
+		{ DT_i32, { DT_pred, DT_i32 }, 2, 6, 1, false },
+		{ DT_i32, { DT_f32, DT_i32 }, 2, 6, 6, true },
+		{ DT_i64, { DT_u64 }, 1, -1, 0, true },             /* more than an int64_t holds */
+		{ DT_i64, { DT_u64, DT_i32 }, 2, -1, -1, false },
+		{ DT_u64, { DT_u64 }, 0, INT64_MIN, 0, true },
+		{ DT_u4, { DT_i4, DT_i32 }, 2, 9, -7, false },
+	};
+	for (size_t i = 0; i < NELEM(c); i++) {
+		int64_t v = 0, dim[1] = { 3 };
+		ir_val x = ir_const_i(&b, ir_scalar(m, c[i].from), c[i].v);
+		for (int k = 0; k < c[i].n; k++)
+			x = ir_convert(&b, x, c[i].to[k]);
+		x = ir_splat_of(&b, x, ir_tensor(m, ir_vtype(m, fn, x)->dtype, 1, dim));
+		bool is = ir_const_int(m, fn, x, &v);
+		if (is == c[i].none || (is && v != c[i].got))
+			fail_msg("constant %zu is %lld", i, (long long)v);
+	}
+	ir_module_free(m);
+}
+
 static void canonical_text(void **state)
 {
 	(void)state;
@@ -223,7 +255,7 @@ static void large(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(canonical_text), cmocka_unit_test(refused_operations), cmocka_unit_test(refused_text),
+		cmocka_unit_test(constants), cmocka_unit_test(canonical_text), cmocka_unit_test(refused_operations), cmocka_unit_test(refused_text),
 		cmocka_unit_test(refused_modules), cmocka_unit_test(large),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -108,6 +108,9 @@ static double compile(const struct kind *k, int n)
 	t = clock() - t;
 	if (e)
 		fail_msg("%s of %d: %s", k->name, n, e->msg);
+	e = n > k->long_by / 2 ? prog_check(p) : NULL;
+	if (e)
+		fail_msg("%s of %d: %s", k->name, n, e->msg);
 	prog_free(p);
 	ir_module_free(m);
 	return (double)t / CLOCKS_PER_SEC;

@@ -1,0 +1,69 @@
+"""What the compiler simplifies, on programs where the simplification next to the right one would show."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+X = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
+I = np.arange(-4, 12, dtype=np.int32)
+
+
+@pytest.mark.parametrize("start, got", [(0, 0), (4, 4), (5, 5), (7, 5), (100, 5)])
+def test_known_start_of_a_slice(start, got):
+    f = jax.jit(lambda x: lax.dynamic_slice(x, (jnp.int32(start), np.int32(2)), (1, 3), allow_negative_indices=False))
+    np.testing.assert_array_equal(f(X), X[got:got + 1, 2:5])
+    g = jax.jit(lambda x: lax.dynamic_slice(x, (np.int32(start), np.int32(7)), (3, 3), allow_negative_indices=False))
+    np.testing.assert_array_equal(g(X), X[min(max(start, 0), 3):][:3, 5:8])
+
+
+def test_running_sums_both_ways():
+    f = jax.jit(lambda x: (lax.cumsum(x, 1), lax.cumsum(x, 1, reverse=True), lax.cummax(x, 1), lax.cummin(x, 1, reverse=True)))
+    back = lambda g: g(X[:, ::-1])[:, ::-1]
+    for g, w in zip(f(X), (np.cumsum(X, 1), back(lambda x: np.cumsum(x, 1)), np.maximum.accumulate(X, 1), back(lambda x: np.minimum.accumulate(x, 1)))):
+        np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-6)
+    window = lambda x, low, high: lax.reduce_window(x, np.float32(0), lax.add, (1, 8), (1, 1), ((0, 0), (low, high)))
+    got = jax.jit(lambda x: (window(x, 7, 0), window(x, 0, 7)))(X)
+    np.testing.assert_allclose(got[0], np.cumsum(X, 1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got[1], back(lambda x: np.cumsum(x, 1)), rtol=1e-5, atol=1e-6)
+
+
+def test_truth_that_is_known():
+    yes, no = np.ones(X.shape, bool), np.zeros(X.shape, bool)
+    f = jax.jit(lambda x: (lax.bitwise_and(x > 0, yes), lax.bitwise_and(no, x > 0), lax.bitwise_or(x > 0, no), lax.bitwise_or(yes, x > 0), ~~(x > 0)))
+    for g, w in zip(f(X), (X > 0, X > 9, X > 0, X > -9, X > 0)):
+        np.testing.assert_array_equal(g, np.broadcast_to(w, X.shape))
+
+
+def test_neutral_numbers():
+    f = jax.jit(lambda x: (x - 0, x - 1, x + 0, 1 - x, 0 + x, x * 1, x * 0, x // 1, x ^ 0, x | 1, x << 0, x << 1, 1 * x, 0 - x))
+    for g, w in zip(f(I), (I, I - 1, I, 1 - I, I, I, I * 0, I, I, I | 1, I, I << 1, I, -I)):
+        np.testing.assert_array_equal(g, w)
+    f = jax.jit(lambda x: (x * 1, x / 1, 1 / x, x - 0, 0 - x, x * -1))
+    for g, w in zip(f(X), (X, X, 1 / X, X, -X, -X)):
+        np.testing.assert_allclose(g, w, rtol=1e-6)
+
+
+@pytest.mark.parametrize("spec", ["ib,jb->bij", "ib,jb->bji", "bi,jb->ijb", "i,j->ij", "i,j->ji", "abi,jab->abij", "bai,jab->ijab"])
+def test_products_without_a_contraction(spec):
+    a, b = spec.split("->")[0].split(",")
+    size = dict(a=2, b=3, i=4, j=5)
+    x, y = (np.random.default_rng(len(s)).normal(size=[size[c] for c in s]).astype(np.float32) for s in (a, b))
+    np.testing.assert_allclose(jax.jit(lambda x, y: jnp.einsum(spec, x, y))(x, y), np.einsum(spec, x, y), rtol=1e-5)
+
+
+def test_almost_equal_operations():
+    """Pairs that differ in one attribute, or in the result's type alone."""
+    pairs = [(lambda x: x[0:7:2], lambda x: x[0:4]), (lambda x: x[1:5], lambda x: x[0:4]), (lambda x: lax.cumsum(x, 0), lambda x: lax.cumsum(x, 0, reverse=True)),
+             (lambda x: lax.cumsum(x, 0), lambda x: lax.cummax(x, 0)), (lambda x: lax.rev(x, (0,)), lambda x: x), (lambda x: x.astype(np.int8), lambda x: x.astype(np.int16)),
+             (lambda x: lax.pad(x, np.int32(0), [(1, 2, 0)]), lambda x: lax.pad(x, np.int32(0), [(2, 1, 0)])),
+             (lambda x: lax.pad(x, np.int32(0), [(0, 15, 0)]), lambda x: lax.pad(x, np.int32(0), [(0, 0, 1)])),
+             (lambda x: x.reshape(4, 4), lambda x: x.reshape(2, 8)), (lambda x: lax.bitcast_convert_type(x, jnp.float32), lambda x: lax.bitcast_convert_type(x, jnp.uint32)),
+             (lambda x: jnp.sum(x.reshape(4, 4), 0), lambda x: jnp.sum(x.reshape(4, 4), 1)), (lambda x: x.reshape(4, 4).T.ravel(), lambda x: x.reshape(4, 4).ravel()),
+             (lambda x: x.argsort(), lambda x: (-x).argsort()), (lambda x: lax.top_k(x, 3)[0], lambda x: lax.top_k(x, 3)[1])]
+    for n, (f, g) in enumerate(pairs):
+        both = jax.jit(lambda x, f=f, g=g: (f(x), g(x)))(I)
+        for got, h in zip(both, (f, g)):
+            want = jax.jit(h)(I)
+            assert got.dtype == want.dtype, n
+            np.testing.assert_array_equal(np.asarray(got).view(np.uint8), np.asarray(want).view(np.uint8), err_msg=str(n))
