@@ -97,7 +97,7 @@ float f8_to_f32(enum dtype dt, uint8_t b)
 	unsigned all = s.ebits + s.mbits, e = b >> s.mbits & ((1u << s.ebits) - 1), m = b & ((1u << s.mbits) - 1);
 	bool neg = b >> all & 1;
 	if (s.uz && b == 1u << all)
-		return NAN;
+		return copysignf(NAN, -1.f);         /* the code of -0: the least in total order */
 	if (!s.uz && e == (1u << s.ebits) - 1) {
 		if (s.inf)
 			return m ? copysignf(NAN, neg ? -1.f : 1.f) : neg ? -INFINITY : INFINITY;

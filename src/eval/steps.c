@@ -151,68 +151,55 @@ static struct err *bitcast(struct st *s)
 	const struct dtype_info *a = &dtype_info[t->dtype], *b = &dtype_info[u->dtype];
 	if (a->bits >= 8 && b->bits >= 8)
 		return NULL;
-	bool ints = (a->cls == DT_INT || a->cls == DT_UINT) && (b->cls == DT_INT || b->cls == DT_UINT);
 	if (a->bits == b->bits) {
 		struct eval_step *x = plain(s, KERN_elem);
 		uint8_t type = t->dtype;
 		x->k.expr = single(s, ELEM_bitcast, t->dtype, u->dtype, 1, &type);
 		return NULL;
 	}
-	if (!ints || (a->bits != 8 && b->bits != 8))
+	/* a byte (or less) and its parts: shifts of a u8, lowest part first */
+	bool split = a->bits > b->bits;
+	int small = split ? b->bits : a->bits, parts = split ? a->bits / small : b->bits / small;
+	if (a->bits > 8 || b->bits > 8 || small * parts != MAX(a->bits, b->bits))
 		return ERR(UNIMPLEMENTED, "bitcast_convert of '%s' to '%s'", a->name, b->name);
-	/* one byte and its parts: shifts, lowest part first */
-	bool split = a->bits == 8;
-	int small = split ? b->bits : a->bits, parts = 8 / small;
 	struct prog_view whole = dense(s, split ? t : u), part = dense(s, split ? u : t);
 	part.rank--;
-	if (split) {
-		for (int j = 0; j < parts; j++) {
-			struct eval_step *x = step_new(s, KERN_elem, 1, 1);
+	/* an integer's sign goes to the top of its byte, other bits stay as they are */
+	enum elem last = b->cls == DT_INT || b->cls == DT_UINT ? ELEM_convert : ELEM_bitcast;
+	for (int j = 0; j < (split ? parts : 1); j++) {
+		int nin = split ? 1 : parts;
+		struct eval_step *x = step_new(s, KERN_elem, nin, 1);
+		struct prog_expr *e = ARENA_NEW(s->a, struct prog_expr, 1);
+		e->nin = (uint16_t)nin;
+		e->nout = 1;
+		e->in_type = ARENA_NEW(s->a, uint8_t, nin);
+		e->ins = ARENA_NEW(s->a, struct prog_ins, 6 * nin + 1);
+		uint16_t acc = 0;
+		for (int i = 0; i < nin; i++) {
 			struct prog_view v = part;
-			v.off = j;
-			put(x, 0, 0, whole);
-			put(x, 1, ~0, v);
-			struct prog_expr *e = ARENA_NEW(s->a, struct prog_expr, 1);
-			e->nin = e->nout = 1;
-			e->n = 3;
-			e->in_type = arena_copy(s->a, &t->dtype, 1);
-			e->ins = ARENA_NEW(s->a, struct prog_ins, 3);
-			e->ins[0] = (struct prog_ins){ .fn = EXPR_IMM, .from = t->dtype, .to = t->dtype, .imm = { (uint8_t)(j * small) } };
-			e->ins[1] = (struct prog_ins){ .fn = ELEM_shift_right_logical, .from = t->dtype, .to = t->dtype, .src = { 0, 1 } };
-			e->ins[2] = (struct prog_ins){ .fn = ELEM_convert, .from = t->dtype, .to = u->dtype, .src = { 2 } };
-			e->out = ARENA_NEW(s->a, uint16_t, 1);
-			e->out[0] = 3;
-			x->k.expr = e;
+			v.off = i;
+			put(x, i, 0, split ? whole : v);
+			e->in_type[i] = t->dtype;
+			uint16_t r = (uint16_t)(nin + e->n);
+			uint8_t by = (uint8_t)((split ? j : i) * small), mask = (uint8_t)((1 << small) - 1);
+			enum elem first = split ? ELEM_shift_right_logical : ELEM_and, then = split ? ELEM_and : ELEM_shift_left;
+			e->ins[e->n++] = (struct prog_ins){ .fn = ELEM_bitcast, .from = t->dtype, .to = DT_u8, .src = { (uint16_t)i } };
+			e->ins[e->n++] = (struct prog_ins){ .fn = EXPR_IMM, .from = DT_u8, .to = DT_u8, .imm = { split ? by : mask } };
+			e->ins[e->n++] = (struct prog_ins){ .fn = (uint16_t)first, .from = DT_u8, .to = DT_u8, .src = { r, (uint16_t)(r + 1) } };
+			e->ins[e->n++] = (struct prog_ins){ .fn = EXPR_IMM, .from = DT_u8, .to = DT_u8, .imm = { split ? mask : by } };
+			e->ins[e->n++] = (struct prog_ins){ .fn = (uint16_t)then, .from = DT_u8, .to = DT_u8, .src = { (uint16_t)(r + 2), (uint16_t)(r + 3) } };
+			if (i)
+				e->ins[e->n++] = (struct prog_ins){ .fn = ELEM_or, .from = DT_u8, .to = DT_u8, .src = { acc, (uint16_t)(r + 4) } };
+			acc = (uint16_t)(nin + e->n - 1);
 		}
-		return NULL;
+		e->ins[e->n++] = (struct prog_ins){ .fn = (uint16_t)last, .from = DT_u8, .to = u->dtype, .src = { acc } };
+		e->out = ARENA_NEW(s->a, uint16_t, 1);
+		e->out[0] = (uint16_t)(nin + e->n - 1);
+		struct prog_view out = split ? part : whole;
+		out.off = split ? j : 0;
+		put(x, nin, ~0, out);
+		x->k.expr = e;
 	}
-	struct eval_step *x = step_new(s, KERN_elem, parts, 1);
-	struct prog_expr *e = ARENA_NEW(s->a, struct prog_expr, 1);
-	e->nin = (uint16_t)parts;
-	e->nout = 1;
-	e->in_type = ARENA_NEW(s->a, uint8_t, parts);
-	e->ins = ARENA_NEW(s->a, struct prog_ins, 6 * parts);
-	uint16_t acc = 0;
-	for (int j = 0; j < parts; j++) {
-		struct prog_view v = part;
-		v.off = j;
-		put(x, j, 0, v);
-		e->in_type[j] = t->dtype;
-		uint8_t w = u->dtype;
-		uint16_t r = (uint16_t)(parts + e->n);
-		e->ins[e->n++] = (struct prog_ins){ .fn = ELEM_convert, .from = t->dtype, .to = w, .src = { (uint16_t)j } };
-		e->ins[e->n++] = (struct prog_ins){ .fn = EXPR_IMM, .from = w, .to = w, .imm = { (uint8_t)((1 << small) - 1) } };
-		e->ins[e->n++] = (struct prog_ins){ .fn = ELEM_and, .from = w, .to = w, .src = { r, (uint16_t)(r + 1) } };
-		e->ins[e->n++] = (struct prog_ins){ .fn = EXPR_IMM, .from = w, .to = w, .imm = { (uint8_t)(j * small) } };
-		e->ins[e->n++] = (struct prog_ins){ .fn = ELEM_shift_left, .from = w, .to = w, .src = { (uint16_t)(r + 2), (uint16_t)(r + 3) } };
-		if (j)
-			e->ins[e->n++] = (struct prog_ins){ .fn = ELEM_or, .from = w, .to = w, .src = { acc, (uint16_t)(r + 4) } };
-		acc = (uint16_t)(parts + e->n - 1);
-	}
-	e->out = ARENA_NEW(s->a, uint16_t, 1);
-	e->out[0] = acc;
-	put(x, parts, ~0, whole);
-	x->k.expr = e;
 	return NULL;
 }
 

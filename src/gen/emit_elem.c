@@ -346,11 +346,19 @@ static LV contract(LV x)
 	return x;
 }
 
+/* A subnormal as the zero of its sign.  Arithmetic does so by itself. */
+static LV flush(struct em *e, int dt, LV x)
+{
+	bool d = dt == DT_f64;
+	LV u = bits(e, x, d ? e->i64 : e->i32), m = I(u, d ? 0x7ff0000000000000 : 0x7f800000), s = I(u, d ? INT64_MIN : INT32_MIN);
+	LV low = icmp(e, LLVMIntEQ, LLVMBuildAnd(e->b, u, m, ""), I(u, 0));
+	return bits(e, em_sel(e, low, LLVMBuildAnd(e->b, u, s, ""), u), d ? e->f64 : e->f32);
+}
+
+/* Of 0 and -0, 0 is the larger; NaN wins. */
 static LV fmax_(struct em *e, LV a, LV b, bool max)
 {
-	LV nan = fcmp(e, LLVMRealUNO, a, a);
-	LV r = em_sel(e, fcmp(e, max ? LLVMRealOGT : LLVMRealOLT, a, b), a, b);
-	return em_sel(e, nan, a, r);
+	return em_intr(e, max ? "llvm.maximum" : "llvm.minimum", a, 1, &b);
 }
 
 /* f64 -> the f32 that holds the bf16 or f16 nearest to x, rounded once. */
@@ -393,6 +401,17 @@ static LV float_math(struct em *e, enum elem k, LV x, LV y)
 	case ELEM_power: return em_pow(e, x, y);
 	case ELEM_atan2: return em_atan2(e, x, y);
 	default: return NULL;
+	}
+}
+
+/* Do these look at the bits of their operands, or give them back? */
+static bool looks_at_bits(enum elem k)
+{
+	switch ((int)k) {
+	case ELEM_exponential_minus_one: case ELEM_log_plus_one: case ELEM_sine: case ELEM_tan: case ELEM_cbrt: case ELEM_power: case ELEM_atan2:
+		return true;
+	default:
+		return false;
 	}
 }
 
@@ -455,8 +474,8 @@ static LV float_elem(struct em *e, enum elem k, int dt, const LV *a)
 	case ELEM_multiply: r = contract(LLVMBuildFMul(b, x, y, "")); break;
 	case ELEM_divide: r = LLVMBuildFDiv(b, x, y, ""); break;
 	case ELEM_remainder: {
-		LV two[2] = { x, y };
-		r = em_libm(e, dt == DT_f64 ? "fmod" : "fmodf", 2, two);
+		LV two[2] = { flush(e, dt, x), flush(e, dt, y) };
+		r = flush(e, dt, em_libm(e, dt == DT_f64 ? "fmod" : "fmodf", 2, two));
 		break;
 	}
 	case ELEM_maximum: return fmax_(e, x, y, true);
@@ -465,8 +484,8 @@ static LV float_elem(struct em *e, enum elem k, int dt, const LV *a)
 	case ELEM_abs: return intr1(e, "llvm.fabs", x);
 	case ELEM_negate: return LLVMBuildFNeg(b, x, "");
 	case ELEM_sign: {
-		LV keep = fcmp(e, LLVMRealUEQ, x, F(x, 0));
-		return em_sel(e, keep, x, em_intr(e, "llvm.copysign", F(x, 1), 1, &x));
+		LV one = em_sel(e, fcmp(e, LLVMRealOEQ, x, F(x, 0)), F(x, 0), F(x, 1));
+		return em_sel(e, fcmp(e, LLVMRealUNO, x, x), x, em_intr(e, "llvm.copysign", one, 1, &x));
 	}
 	case ELEM_ceil: return intr1(e, "llvm.ceil", x);
 	case ELEM_floor: return intr1(e, "llvm.floor", x);
@@ -483,7 +502,12 @@ static LV float_elem(struct em *e, enum elem k, int dt, const LV *a)
 		return icmp(e, ipred(k, true), total_key(e, dt, x), total_key(e, dt, y));
 	default:
 		e->low = dt == DT_bf16 && conf_int(CONF_EXCESS_PRECISION);
+		if (dt == DT_f64 || looks_at_bits(k)) {
+			x = flush(e, dt, x);
+			y = y ? flush(e, dt, y) : NULL;
+		}
 		r = dt == DT_f64 ? double_math(e, k, x, y) : float_math(e, k, x, y);
+		r = r && dt == DT_f64 ? flush(e, dt, r) : r;
 		e->low = false;
 		return r && is_half(dt) ? round_any(e, dt, r) : r;
 	}
@@ -714,8 +738,13 @@ LV em_elem(struct em *e, enum elem k, int from, int to, const LV *a)
 		return convert(e, from, to, a[0]);
 	if (k == ELEM_bitcast)
 		return bitcast(e, from, to, a[0]);
-	if (k == ELEM_select)
-		return em_sel(e, a[0], a[1], a[2]);
+	if (k == ELEM_select) {
+		if (!is_float(to))
+			return em_sel(e, a[0], a[1], a[2]);
+		/* as bits: a select of what its condition compares would become a minimum, which flushes */
+		LT t = to == DT_f64 ? e->i64 : e->i32;
+		return bits(e, em_sel(e, a[0], bits(e, a[1], t), bits(e, a[2], t)), em_reg(e, to));
+	}
 	LV r = from == DT_pred ? pred_elem(e, k, a) : is_float(from) ? float_elem(e, k, from, a) : int_elem(e, k, from, a);
 	return r ? r : LLVMGetUndef(em_like(a[0], em_reg(e, to)));
 }

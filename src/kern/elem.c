@@ -1,5 +1,6 @@
 /* One elementwise function for any type.  Types without strips of their own go through wider ones, a
- * block at a time: small floats through f32, integers of fewer than eight bits through eight. */
+ * block at a time: small floats through f32 (f8e8m0fnu, whose least value is subnormal there, through f64), integers of fewer
+ * than eight bits through eight. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -97,12 +98,54 @@ static void store_f32(enum dtype dt, int64_t n, void *out, const float *in)
 	}
 }
 
+/* f8e8m0fnu has all powers of two from 2^-127 on, and neither zero nor sign. */
+static void load_e8m0(int64_t n, double *out, const uint8_t *in)
+{
+	for (int64_t i = 0; i < n; i++) {
+		uint64_t u = in[i] == 0xff ? 0x7ff8000000000000 : (uint64_t)(in[i] + 1023 - 127) << 52;
+		memcpy(&out[i], &u, 8);
+	}
+}
+/* To the nearest, ties up, all between the least and the next up, subnormals of f32 to the least: as f32_to_f8.  What is outside is NaN. */
+static void store_e8m0(int64_t n, uint8_t *out, const double *in)
+{
+	for (int64_t i = 0; i < n; i++) {
+		uint64_t u, m;
+		memcpy(&u, &in[i], 8);
+		int64_t e = (int64_t)(u >> 52) - 1023 + 127;      /* a sign makes it large */
+		m = u << 12;
+		e += e == 0 ? m != 0 : e > 0 ? (int64_t)(m >> 63) : 0;
+		out[i] = e < 127 - 149 || e > 0xff ? 0xff : (uint8_t)MAX(e, 0);
+	}
+}
+
+static void e8m0(enum elem fn, int64_t n, void *out, const void *a, const void *b, const void *c)
+{
+	kern_strip *f = kern_isa_get()->elem[NAT_f64][fn];
+	double x[BLOCK], y[BLOCK], z[BLOCK];
+	const uint8_t *in[3] = { a, b, c };
+	double *to[3] = { x, y, z };
+	bool pred = elem_info[fn].flags & EL_PRED;
+	for (int64_t i = 0; i < n; i += BLOCK) {
+		int64_t m = MIN(n - i, BLOCK);
+		for (int k = 0; k < elem_info[fn].nin; k++)
+			load_e8m0(m, to[k], in[k] + i);
+		f(m, pred ? (void *)((char *)out + i) : x, x, y, z);
+		if (!pred)
+			store_e8m0(m, (uint8_t *)out + i, x);
+	}
+}
+
 static void small_float(enum dtype dt, enum elem fn, int64_t n, void *out, const void *a, const void *b, const void *c)
 {
 	const struct kern_isa *isa = kern_isa_get();
 	int es = dt_bytes(dt);
 	if (fn == ELEM_select) {
 		isa->elem[es == 2 ? NAT_u16 : NAT_u8][fn](n, out, a, b, c);
+		return;
+	}
+	if (dt == DT_f8e8m0fnu) {
+		e8m0(fn, n, out, a, b, c);
 		return;
 	}
 	kern_strip *f = isa->elem[NAT_f32][fn];
@@ -234,9 +277,10 @@ __attribute__((noinline)) void conv_any(enum dtype from, enum dtype to, int64_t 
 		isa->conv[f][t](2 * n, out_, in_, NULL, NULL);
 		return;
 	}
-	enum nat a = is_small_float(from) ? NAT_f32 : is_sub_int(from) ? dtype_info[from].cls == DT_INT ? NAT_i8 : NAT_u8
+	bool wide = from == DT_f8e8m0fnu && to != DT_f32 && to != DT_c64 && !is_small_float(to);      /* f32 would flush the least */
+	enum nat a = wide ? NAT_f64 : is_small_float(from) ? NAT_f32 : is_sub_int(from) ? dtype_info[from].cls == DT_INT ? NAT_i8 : NAT_u8
 	           : from == DT_c64 ? NAT_f32 : from == DT_c128 ? NAT_f64 : kern_nat(from);
-	enum nat b = is_small_float(to) ? NAT_f32 : is_sub_int(to) ? dtype_info[to].cls == DT_INT ? NAT_i8 : NAT_u8
+	enum nat b = to == DT_f8e8m0fnu && !is_small_float(from) && from != DT_f32 && from != DT_c64 ? NAT_f64 : is_small_float(to) ? NAT_f32 : is_sub_int(to) ? dtype_info[to].cls == DT_INT ? NAT_i8 : NAT_u8
 	           : to == DT_c64 ? NAT_f32 : to == DT_c128 ? NAT_f64 : kern_nat(to);
 	for (int64_t i = 0; i < n; i += BLOCK) {
 		_Alignas(16) uint64_t x[BLOCK], y[BLOCK];
@@ -259,13 +303,15 @@ __attribute__((noinline)) void conv_any(enum dtype from, enum dtype to, int64_t 
 			continue;
 		}
 		const void *p = in;
-		if (is_small_float(from))
+		if (wide)
+			load_e8m0(m, (double *)(void *)x, (const uint8_t *)in), p = x;
+		else if (is_small_float(from))
 			load_f32(from, m, (float *)(void *)x, in), p = x;
 		else if (is_sub_int(from))
 			sub_load(dtype_info[from].bits, a == NAT_i8, m, (uint8_t *)x, (const uint8_t *)in), p = x;
 		else if (is_complex(from))
 			move_strided(fs / 2, m, (char *)x, fs / 2, in, fs), p = x;
-		if (a == NAT_f64 && is_small_float(to)) {
+		if (a == NAT_f64 && is_small_float(to) && b != NAT_f64) {
 			float *f = (float *)(void *)y;
 			for (int64_t j = 0; j < m; j++) {
 				double d;
@@ -279,7 +325,9 @@ __attribute__((noinline)) void conv_any(enum dtype from, enum dtype to, int64_t 
 		isa->conv[a][b](m, last ? (void *)out : (void *)y, p, NULL, NULL);
 		if (last)
 			continue;
-		if (is_small_float(to)) {
+		if (is_small_float(to) && b == NAT_f64) {
+			store_e8m0(m, (uint8_t *)out, (const double *)(const void *)y);
+		} else if (is_small_float(to)) {
 			store_f32(to, m, out, (const float *)(const void *)y);
 		} else if (is_complex(to)) {
 			memset(out, 0, (size_t)(m * ts));
@@ -393,6 +441,17 @@ static uint64_t round_bits(uint64_t u, int eb, int mb, int ebits, int mbits)
 
 void round_precision(enum dtype dt, int ebits, int mbits, int64_t n, void *out, const void *in)
 {
+	if (dt_bytes(dt) == 1) {       /* as numbers of f16, which has them all but those of f8e8m0fnu */
+		enum dtype via = dt == DT_f8e8m0fnu ? DT_f32 : DT_f16;
+		float x[BLOCK];
+		for (int64_t i = 0; i < n; i += BLOCK) {
+			int64_t m = MIN(n - i, BLOCK);
+			conv_any(dt, via, m, x, (const char *)in + i);
+			round_precision(via, ebits, mbits, m, x, x);
+			conv_any(via, dt, m, (char *)out + i, x);
+		}
+		return;
+	}
 	int eb = dt == DT_f64 ? 11 : dt == DT_f16 ? 5 : 8, mb = dt == DT_f64 ? 52 : dt == DT_f32 ? 23 : dt == DT_f16 ? 10 : 7;
 	int es = dt_bytes(dt);
 	for (int64_t i = 0; i < n; i++) {
@@ -450,7 +509,9 @@ void kern_identity(enum redop r, enum dtype dt, void *out)
 		return;
 	default: break;
 	}
-	if (cls == DT_PRED) {
+	if (dt == DT_f8e8m0fnu && (r == RED_max || r == RED_min)) {
+		*(uint8_t *)out = r == RED_max ? 0 : 0xfe;
+	} else if (cls == DT_PRED) {
 		*(uint8_t *)out = r == RED_mul || r == RED_min;
 	} else if (cls == DT_COMPLEX) {
 		double c[2] = { d, d == 1 ? 0 : d };

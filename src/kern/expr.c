@@ -89,7 +89,7 @@ struct err *plan_make(struct arena *a, const struct prog_expr *e, struct plan **
 		for (int j = nin; j < 3; j++)
 			y->src[j] = y->src[0];
 		if (x->fn == EXPR_ROUND) {
-			if (dtype_info[x->from].cls != DT_FLOAT || dtype_info[x->from].bits < 16)
+			if (dtype_info[x->from].cls != DT_FLOAT)
 				return ERR(UNIMPLEMENTED, "reduce_precision of '%s'", dtype_info[x->from].name);
 			y->round_e = x->imm[0];
 			y->round_m = x->imm[1];

@@ -79,23 +79,29 @@ INT_HELP(u64, uint64_t, int64_t, uint64_t, uint64_t, 64, 0, uint128)
 
 /* --- floats: what float.def leans on ------------------------------------- */
 
-#define FLOAT_HELP(N, T, K, I, SIGN, TRUNC, COPYSIGN, FABS)                                           \
+#define FLOAT_HELP(N, T, K, I, SIGN, INF, TRUNC, COPYSIGN, FABS)                                         \
 	static inline K CAT3(bits, N, h)(T x) { K u; memcpy(&u, &x, sizeof u); return u; }                \
 	static inline T CAT3(from, N, h)(K u) { T x; memcpy(&x, &u, sizeof x); return x; }                \
+	/* a subnormal as the zero of its sign: for what does not calculate, or calculates with the bits */  \
+	static inline T CAT3(flush, N, h)(T x)                                                            \
+	{                                                                                                 \
+		K u = CAT3(bits, N, h)(x);                                                                    \
+		return CAT3(from, N, h)(u & INF ? u : u & SIGN);                                              \
+	}                                                                                                 \
 	/* the larger of 0 and -0 is 0 */                                                                 \
 	static inline T CAT3(max_1, N, h)(T x, T y)                                                       \
 	{                                                                                                 \
 		T z = CAT3(from, N, h)(CAT3(bits, N, h)(x) & CAT3(bits, N, h)(y));                            \
 		T r = x > y ? x : y;                                                                          \
 		r = x == y ? z : r;                                                                           \
-		return x != x ? x : r;                                                                        \
+		return CAT3(flush, N, h)(x != x ? x : r);                                                     \
 	}                                                                                                 \
 	static inline T CAT3(min_1, N, h)(T x, T y)                                                       \
 	{                                                                                                 \
 		T z = CAT3(from, N, h)(CAT3(bits, N, h)(x) | CAT3(bits, N, h)(y));                            \
 		T r = x < y ? x : y;                                                                          \
 		r = x == y ? z : r;                                                                           \
-		return x != x ? x : r;                                                                        \
+		return CAT3(flush, N, h)(x != x ? x : r);                                                     \
 	}                                                                                                 \
 	static inline I CAT3(order, N, h)(T x)                                                            \
 	{                                                                                                 \
@@ -118,8 +124,8 @@ INT_HELP(u64, uint64_t, int64_t, uint64_t, uint64_t, 64, 0, uint128)
 	}                                                                                                 \
 	static inline bool CAT3(rem_ok, N, h)(T x, T y)                                                   \
 	{ return FABS(x / y) < (T)LIMIT && FABS(y) < (T)1e30 && FABS(y) > (T)1e-30; }
-FLOAT_HELP(f32, float, uint32_t, int32_t, 0x80000000u, __builtin_truncf, __builtin_copysignf, __builtin_fabsf)
-FLOAT_HELP(f64, double, uint64_t, int64_t, 0x8000000000000000u, __builtin_trunc, __builtin_copysign, __builtin_fabs)
+FLOAT_HELP(f32, float, uint32_t, int32_t, 0x80000000u, 0x7f800000u, __builtin_truncf, __builtin_copysignf, __builtin_fabsf)
+FLOAT_HELP(f64, double, uint64_t, int64_t, 0x8000000000000000u, 0x7ff0000000000000u, __builtin_trunc, __builtin_copysign, __builtin_fabs)
 REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 
 /* Rows become functions, then the table of the type. */

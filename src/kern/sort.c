@@ -181,9 +181,27 @@ static struct err *recognise(struct arena *a, struct sort *q, const struct prog_
 
 static void to_unsigned32(enum dtype dt, bool down, int64_t n, const void *x, uint32_t *out)
 {
-	int bits = dtype_info[dt].bits, cls = dtype_info[dt].cls;
-	uint32_t flip = !down ? 0 : bits == 32 ? UINT32_MAX : (1u << bits) - 1;
-	kern_isa_get()->keys32(cls == DT_FLOAT ? 2 : cls == DT_INT ? 1 : 0, dt_bytes(dt), flip, n, x, out);
+	int bits = dtype_info[dt].bits, cls = dtype_info[dt].cls, es = dt_bytes(dt);
+	int kind = cls == DT_FLOAT ? 2 : cls == DT_INT ? 1 : 0;
+	uint32_t flip = !down ? 0 : es == 4 ? UINT32_MAX : (1u << 8 * es) - 1;
+	if (es > 1 || cls == DT_PRED || (bits == 8 && cls != DT_FLOAT)) {
+		kern_isa_get()->keys32(kind, es, cls == DT_PRED && down ? 1 : flip, n, x, out);
+		return;
+	}
+	for (int64_t i = 0; i < n; i += KERN_STRIP) {
+		float f[KERN_STRIP];
+		uint8_t y[KERN_STRIP];
+		int64_t m = MIN(n - i, KERN_STRIP);
+		if (cls == DT_FLOAT) {       /* small floats: as their values, as sort has them */
+			conv_any(dt, DT_f32, m, f, (const char *)x + i);
+			kern_isa_get()->keys32(2, 4, down ? UINT32_MAX : 0, m, f, out + i);
+			continue;
+		}
+		/* integers of fewer than eight bits: at the top of a byte */
+		for (int64_t j = 0; j < m; j++)
+			y[j] = (uint8_t)(((const uint8_t *)x)[i + j] << (8 - bits));
+		kern_isa_get()->keys32(kind, 1, flip, m, y, out + i);
+	}
 }
 /* n keys as unsigned integers in the order wanted. */
 static void to_unsigned(enum dtype dt, bool down, int64_t n, const char *x, uint64_t *out)
@@ -767,7 +785,7 @@ struct err *kern_make_top_k(const struct prog_kern *k, struct kern_state *s)
 	struct topk *q = ARENA_NEW(&s->a, struct topk, 1);
 	const struct prog_view *in = &k->v[0];
 	q->dt = in->dtype;
-	if (in->rank < 1 || dtype_info[q->dt].cls == DT_COMPLEX || !key_type(q->dt, ELEM_total_lt) || dt_bytes(k->v[2].dtype) < 4)
+	if (in->rank < 1 || dtype_info[q->dt].cls == DT_COMPLEX || dtype_info[q->dt].cls == DT_NONE || dt_bytes(k->v[2].dtype) < 4)
 		return ERR(UNIMPLEMENTED, "top_k of '%s'", dtype_info[q->dt].name);
 	q->n = in->dim[in->rank - 1];
 	q->k = k->attr[0];

@@ -103,7 +103,9 @@ static void specials(void **state)
 	for (size_t k = 0; k < NELEM(one); k++)
 		for (size_t i = 0; i < 2 * NELEM(v); i++) {
 			bool flushed = i % 2;                          /* as programs run */
-			float y, x = v[i / 2], w = one[k].ref(flushed && fabsf(x) < 0x1p-126f ? copysignf(0, x) : x);
+			float y, x = v[i / 2], w = one[k].ref(fabsf(x) < 0x1p-126f ? copysignf(0, x) : x);
+			if (!flushed && x != 0 && fabsf(x) < 0x1p-126f)
+				continue;
 			unsigned fp = flushed ? cpu_set_ftz() : 0;
 			kern_elem(one[k].fn, DT_f32, DT_f32)(1, &y, &x, NULL, NULL);
 			if (flushed)
@@ -118,6 +120,10 @@ static void specials(void **state)
 			kern_elem(ELEM_remainder, DT_f32, DT_f32)(1, &r, &a, &b, NULL);
 			kern_elem(ELEM_maximum, DT_f32, DT_f32)(1, &mx, &a, &b, NULL);
 			kern_elem(ELEM_atan2, DT_f32, DT_f32)(1, &at, &a, &b, NULL);
+			if (fabsf(a) < 0x1p-126f)       /* the functions below take these for zero */
+				a = copysignf(0, a);
+			if (fabsf(b) < 0x1p-126f)
+				b = copysignf(0, b);
 			if (ulps(p, pow(a, b)) > 2 || (pow(a, b) == 0 && !signbit(pow(a, b)) != !signbit(p)))
 				fail_msg("pow(%g, %g) = %g, not %g", a, b, p, pow(a, b));
 			if (ulps(r, fmod(a, b)) > 0 || (r == 0 && fmod(a, b) == 0 && !signbit(r) != !signbit(a)))
@@ -125,6 +131,7 @@ static void specials(void **state)
 			assert_true(isnan(a) || isnan(b) ? isnan(mx) : mx == fmaxf(a, b));
 			assert_true(ulps(at, atan2(a, b)) <= 2);
 			uint8_t lt;
+			a = v[i], b = v[j];
 			kern_elem(ELEM_total_lt, DT_f32, DT_pred)(1, &lt, &a, &b, NULL);
 			int32_t ka, kb;
 			memcpy(&ka, &a, 4);
