@@ -469,18 +469,18 @@ struct err *pjrt_Executable_GetCompiledMemoryStats(struct pjrt_Executable_GetCom
 	const struct prog *p = a->executable->prog;
 	size_t head = offsetof(struct pjrt_Executable_GetCompiledMemoryStats, generated_code_size_in_bytes);
 	size_t end = MIN(a->struct_size, sizeof *a);
-	int64_t arg, res, alias;
+	int64_t arg, res, alias, zone = rt_exec_zone(a->executable->x);
 	prog_sizes(p, &arg, &res, &alias);
 	struct pjrt_Executable_GetCompiledMemoryStats s = {
 		.generated_code_size_in_bytes = code_bytes(p),
 		.argument_size_in_bytes = arg,
 		.output_size_in_bytes = res,
 		.alias_size_in_bytes = alias,
-		.temp_size_in_bytes = p->zone,
-		.peak_memory_in_bytes = arg + res - alias + p->zone,
-		.total_size_in_bytes = arg + res - alias + p->zone + p->ndata,
-		.total_allocation_bytes = arg + res - alias + p->zone + p->ndata,
-		.peak_unpadded_heap_bytes = p->zone,
+		.temp_size_in_bytes = zone,
+		.peak_memory_in_bytes = arg + res - alias + zone,
+		.total_size_in_bytes = arg + res - alias + zone + p->ndata,
+		.total_allocation_bytes = arg + res - alias + zone + p->ndata,
+		.peak_unpadded_heap_bytes = zone,
 	};
 	if (end > head)
 		memcpy((char *)a + head, (char *)&s + head, end - head);

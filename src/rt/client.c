@@ -1,6 +1,5 @@
 /* The client: devices, their threads, the side lane. */
 #include <errno.h>
-#include <sys/mman.h>
 
 #include "impl.h"
 
@@ -30,24 +29,6 @@ const char *intern(const char *text)
 	const char *r = (const char *)(uintptr_t)*v;
 	pthread_mutex_unlock(&lock);
 	return r;
-}
-
-enum { LARGE_PAGE = 2 << 20 };
-
-void *scratch_need(void **p, size_t *have, size_t n)
-{
-	if (*have < n) {
-		free(*p);
-		/* the blocks of a product, that fit L2, gain by a large page as well */
-		size_t page = n >= LARGE_PAGE / 4 ? LARGE_PAGE : 4096;
-		*have = (n + page - 1) / page * page;
-		*p = aligned_alloc(page, *have);
-		if (!*p)
-			abort();        /* kilobytes of host memory: as mem_alloc */
-		if (page == LARGE_PAGE)
-			madvise(*p, *have, MADV_HUGEPAGE);
-	}
-	return *p;
 }
 
 /* --- life ---------------------------------------------------------------------- */
@@ -144,6 +125,7 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 		d->ep = sym_ep_of(c->world, d->id);
 		d->coll = coll_new(c->world, d->id, &c->table);
 		d->nworker = nworker;
+		d->places = MIN(1 + nworker + MIN(c->ndev - 1, MAX(cpu_get()->cores - 1 - nworker, 1)), 64);
 		d->worker = mem_alloc(sizeof *d->worker * (size_t)MAX(nworker, 1));
 		pthread_mutex_init(&d->lock, NULL);
 		pthread_cond_init(&d->space, NULL);
@@ -187,12 +169,7 @@ void client_unref(struct rt_client *c)
 		return;
 	for (int i = 0; i < c->ndev && c->dev; i++) {
 		struct rt_device *d = &c->dev[i];
-		for (int k = 0; k < d->nworker; k++)
-			free(d->worker[k].scratch);
 		free(d->worker);
-		free(d->room.scratch);
-		free(d->room.shared);
-		free(d->help);
 		coll_free(d->coll);
 	}
 	sym_close(c->world);

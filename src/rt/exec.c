@@ -230,6 +230,7 @@ static void code_drop(struct code *k)
 static struct err *kernels(struct rt_exec *x, bool workers)
 {
 	struct prog *p = x->p;
+	size_t most = 0;
 
 	x->code = mem_alloc(sizeof *x->code * (size_t)MAX(p->ncode, 1));
 	for (uint32_t i = 0; i < p->ncode; i++)
@@ -248,10 +249,8 @@ static struct err *kernels(struct rt_exec *x, bool workers)
 			TRY(kern_prepare(k->k, &k->state));
 			k->tiles = kern_tiles(k->k, k->state);
 			k->phases = kern_phases(k->k, k->state);
-			k->scratch = kern_scratch(k->k, k->state);
-			k->shared = kern_shared(k->k, k->state);
-			x->scratch = MAX(x->scratch, k->scratch);
-			x->shared = MAX(x->shared, k->shared);
+			k->scratch = (kern_scratch(k->k, k->state) + 63) & ~(size_t)63;
+			k->shared = (kern_shared(k->k, k->state) + 63) & ~(size_t)63;
 		}
 		const struct prog_view *v = k->k->v;
 		if (k->k->id == KERN_copy && v[0].dtype == v[1].dtype && prog_view_dense(&v[0]) && prog_view_dense(&v[1])) {
@@ -260,7 +259,11 @@ static struct err *kernels(struct rt_exec *x, bool workers)
 			k->to = v[1].off * dtype_info[v[1].dtype].bytes;
 		}
 		k->split = workers && k->tiles > 1 && kernel_ns(k->k) > SPLIT_NS;
+		k->places = k->split ? (int)MIN(x->c->dev[0].places, k->tiles) : 1;
+		most = MAX(most, k->shared + k->scratch * (size_t)k->places);
 	}
+	x->work = ((size_t)p->zone + 63) & ~(size_t)63;
+	x->zone = most ? x->work + most : (size_t)p->zone;
 	return NULL;
 }
 
@@ -436,6 +439,7 @@ void rt_exec_unref(struct rt_exec *x)
 }
 
 const struct prog *rt_exec_prog(const struct rt_exec *x) { return x->p; }
+int64_t rt_exec_zone(const struct rt_exec *x) { return (int64_t)x->zone; }
 int rt_exec_nlocal(const struct rt_exec *x) { return x->nlocal; }
 struct rt_device *rt_exec_device(const struct rt_exec *x, int i) { return x->dev[i]; }
 int rt_exec_position(const struct rt_exec *x, int i) { return x->pos[i]; }

@@ -53,23 +53,22 @@ struct job {
 	_Alignas(64) _Atomic uint32_t seq;
 	_Alignas(64) _Atomic int users;
 	_Alignas(64) _Atomic int64_t next;
+	_Alignas(64) _Atomic uint64_t places;     /* bit i: scratch i is free; the walker has the first */
 	const struct kernel *k;
 	char *const *ptr;
+	char *scratch;                /* of the first place; k->scratch bytes each */
 	int phase;
 	int64_t ntile, step;
 };
 
 /* What a walk borrows from the device; a call from inside a host callback brings its own. */
 struct room {
-	struct store *zone;           /* the program zone: grows to the largest program's */
-	void *scratch; size_t nscratch;           /* of the thread that walks */
-	void *shared; size_t nshared;             /* of all threads of one kernel */
+	struct store *zone;           /* the program zone, and what kernels work in: grows to the largest program's */
 };
 
 struct worker {
 	pthread_t thread;
 	struct rt_device *d;
-	void *scratch; size_t nscratch;
 };
 
 #define STATE_INLINE (1u << 30)   /* the owner is a caller's thread */
@@ -90,7 +89,7 @@ struct rt_device {
 	_Atomic int asleep;           /* the walker sleeps on bell */
 	pthread_t walker; bool started;
 	struct room room;             /* owned by whoever owns the device */
-	void *help; size_t nhelp;     /* scratch of the walker, for tiles of other devices */
+	int places;                   /* threads that may work on one kernel at once: walker, workers, walkers of other devices */
 	struct sym_ep *ep;
 	const struct rt_exec *now;    /* the program that communicates now; of the walker */
 	struct coll *coll;
@@ -231,7 +230,8 @@ struct kernel {
 	bool split;                   /* worth more than one thread */
 	bool wakes;                   /* worth waking workers that sleep */
 	int64_t copy, from, to;       /* a copy of so many bytes that lie together, at these offsets; 0: no */
-	size_t scratch, shared;
+	size_t scratch, shared;       /* of each thread, of all of them; multiples of 64 */
+	int places;                   /* threads there is scratch for */
 };
 
 enum ins_op {
@@ -280,7 +280,7 @@ struct rt_exec {
 	uint32_t ncomm, *comm_ins;    /* its collectives in textual order: equal on all devices, however each compiled it */
 	int **peer, *npeer;           /* per local device: PEs it exchanges messages with */
 	struct rt_exec *next;         /* in c->execs */
-	size_t scratch, shared;
+	size_t work, zone;            /* where kernels' scratch begins in the zone (all kernels have it in turn); bytes of all */
 	bool inlined, comm, donates;  /* donates: some parameter is given away */
 	int32_t *argbuf, *outbuf;     /* buffer of each parameter and result, -1 if unused */
 	int32_t *donor;               /* result -> parameter whose storage it takes, -1 */
@@ -323,7 +323,7 @@ struct frame {
 	int local, pos;               /* index among the local devices; position in the program */
 	int32_t launch_id;
 	bool solo;                    /* on this thread only */
-	void *scratch, *shared;
+	char *work;                   /* scratch of kernels: what all threads of one share, then each thread's */
 	_Atomic int *stop;            /* set when the launch is aborted; may be NULL */
 	struct coll_cx coll;
 	struct coll_loan loan;        /* of the permute that is read in place now */
@@ -332,11 +332,10 @@ struct frame {
 /* Run all commands.  The error is that of this device; an aborted launch gives ABORTED. */
 struct err *walk(struct frame *f);
 /* Run kernel k over all its tiles, with the device's workers. */
-void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, void *scratch);
-/* Take tiles of d's job, at most max claims; false if there were none. */
-bool pool_help(struct rt_device *d, int max, void **scratch, size_t *nscratch);
+void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, char *scratch);
+/* Take tiles of d's job, at most max claims; false if there were none, or as many threads at work as have scratch. */
+bool pool_help(struct rt_device *d, int max);
 bool custom_is_ffi(const char *target);                /* known, and an FFI handler */
 struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const *ptr);
-void *scratch_need(void **p, size_t *have, size_t n);  /* 64-byte aligned, grows */
 
 #endif

@@ -67,9 +67,9 @@ static struct err *take_memory(struct rt_exec *x, struct rt_device *d, struct st
 	for (int64_t r = 0; r < x->nres; r++)
 		if (!out[r]->addr)
 			TRY(store_alloc(out[r], x->what, (int)r));
-	if (!*zone || (*zone)->bytes < (size_t)x->p->zone) {
+	if (!*zone || (*zone)->bytes < x->zone) {
 		store_unref(*zone);
-		*zone = store_new(d, 0, (size_t)x->p->zone);
+		*zone = store_new(d, 0, x->zone);
 		struct err *e = store_alloc(*zone, "the program zone", -1);
 		if (e) {
 			store_unref(*zone);
@@ -110,7 +110,7 @@ static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *con
 	struct store **zone = &room->zone;
 	struct err *e = take_memory(x, d, out, zone);
 
-	if (e && e->code == ERR_EXHAUSTED && *zone && (*zone)->bytes > (size_t)x->p->zone) {
+	if (e && e->code == ERR_EXHAUSTED && *zone && (*zone)->bytes > x->zone) {
 		/* The zone has the size of the largest program so far: this one can do with less. */
 		store_unref(*zone);
 		*zone = NULL;
@@ -133,8 +133,7 @@ static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *con
 			store_copy(out[r], 0, arg[x->donor[r]], 0, (size_t)x->p->buf[x->outbuf[r]].size);
 	bind(x, i, c, arg, out, *zone);
 	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->coll, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = room != &d->room, .stop = l ? &l->stop : NULL };
-	f.scratch = scratch_need(&room->scratch, &room->nscratch, x->scratch);
-	f.shared = scratch_need(&room->shared, &room->nshared, x->shared);
+	f.work = c->zone + x->work;
 	return walk(&f);
 }
 
@@ -152,7 +151,7 @@ static bool help(void *user)
 	struct rt_client *c = d->c;
 
 	for (int i = 1; i < c->ndev; i++)
-		if (pool_help(&c->dev[(d->local + i) % c->ndev], 1, &d->help, &d->nhelp))
+		if (pool_help(&c->dev[(d->local + i) % c->ndev], 1))
 			return true;
 	return false;
 }
@@ -516,8 +515,6 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		cpu_restore_fp(fp);
 		ctx_fini(&cx);
 		store_unref(room.zone);
-		free(room.scratch);
-		free(room.shared);
 	}
 	return NULL;
 }

@@ -22,7 +22,26 @@ static void tiles_take(struct job *j, int max, void *scratch)
 	}
 }
 
-bool pool_help(struct rt_device *d, int max, void **scratch, size_t *nscratch)
+/* A place for one more thread; -1: none is free.  What needs no scratch needs none. */
+static int place_take(struct job *j)
+{
+	uint64_t m = atomic_load_explicit(&j->places, memory_order_relaxed);
+
+	if (!j->k->scratch)
+		return 0;
+	while (m)
+		if (atomic_compare_exchange_weak_explicit(&j->places, &m, m & (m - 1), memory_order_acquire, memory_order_relaxed))
+			return __builtin_ctzll(m);
+	return -1;
+}
+
+static void place_give(struct job *j, int i)
+{
+	if (i)
+		atomic_fetch_or_explicit(&j->places, (uint64_t)1 << i, memory_order_release);
+}
+
+bool pool_help(struct rt_device *d, int max)
 {
 	struct job *j = &d->job;
 	bool did = false;
@@ -31,20 +50,26 @@ bool pool_help(struct rt_device *d, int max, void **scratch, size_t *nscratch)
 		return false;
 	atomic_fetch_add(&j->users, 1);
 	if ((atomic_load(&j->seq) & 1) && atomic_load_explicit(&j->next, memory_order_relaxed) < j->ntile) {
-		tiles_take(j, max, scratch_need(scratch, nscratch, j->k->scratch));
-		did = true;
+		int place = place_take(j);
+		if (place >= 0) {
+			tiles_take(j, max, j->scratch + (size_t)place * j->k->scratch);
+			place_give(j, place);
+			did = true;
+		}
 	}
 	atomic_fetch_sub_explicit(&j->users, 1, memory_order_release);
 	return did;
 }
 
-void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, void *scratch)
+void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, char *scratch)
 {
 	struct job *j = &d->job;
 
 	for (int phase = 0; phase < k->phases; phase++) {
 		j->k = k;
 		j->ptr = ptr;
+		j->scratch = scratch;
+		atomic_store_explicit(&j->places, (k->places < 64 ? ((uint64_t)1 << k->places) : 0) - 2, memory_order_relaxed);
 		j->phase = phase;
 		j->ntile = k->tiles;
 		j->step = MAX(k->tiles / (8 * (d->nworker + 1)), 1);
@@ -72,7 +97,7 @@ void *worker_main(void *v)
 	device_pin(d, 1 + (int)(w - d->worker));
 	while (!atomic_load(&c->stop)) {
 		uint32_t seen = atomic_load(&d->jobbell);
-		if (pool_help(d, INT32_MAX, &w->scratch, &w->nscratch))
+		if (pool_help(d, INT32_MAX))
 			continue;
 		/* The next kernel of a program follows at once; the next program may need this core for its caller. */
 		for (int i = 0; i < MIN(c->spins, POLLS) && atomic_load_explicit(&d->jobbell, memory_order_relaxed) == seen; i++)

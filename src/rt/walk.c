@@ -37,17 +37,17 @@ static inline bool stopped(const struct frame *f)
 /* Kernels that are no plain call of code on this thread. */
 static void kernel(struct frame *f, const struct kernel *k, bool split)
 {
-	char **ptr = f->c->ptr;
+	char **ptr = f->c->ptr, *scratch = f->work + k->shared;
 
 	if (k->shared)
-		ptr[k->k->nin + k->k->nout] = f->shared;
+		ptr[k->k->nin + k->k->nout] = f->work;
 	if (split && !f->solo && (k->wakes || !atomic_load_explicit(&f->d->jobasleep, memory_order_relaxed)))
-		pool_run(f->d, k, ptr, f->scratch);
+		pool_run(f->d, k, ptr, scratch);
 	else if (k->code)
 		k->code(ptr, 0, k->tiles);
 	else
 		for (int phase = 0; phase < k->phases; phase++)
-			kern_run(k->k, k->state, phase, ptr, 0, k->tiles, f->scratch);
+			kern_run(k->k, k->state, phase, ptr, 0, k->tiles, scratch);
 }
 
 static bool run(struct frame *f, const struct ins *i);

@@ -143,3 +143,42 @@ def test_quiet(platform):
         pytest.skip("Rondo's settings")
     _, err = child("import jax; print(jax.numpy.arange(3) + 1)")
     assert err == ""
+
+
+KNOWN = """
+import resource, jax, numpy as np
+n = 2560
+status = lambda what: [int(l.split()[1]) << 10 for l in open("/proc/self/status") if l.startswith(what)][0]
+a, b = (jax.device_put(np.ones((n, n), np.float32)) for _ in range(2))
+c = jax.jit(lambda a, b: a @ b).lower(a, b).compile()
+temp = c.memory_analysis().temp_size_in_bytes
+jax.block_until_ready((a, b))
+before = status("VmRSS")
+d = c(a, b).block_until_ready()
+assert status("VmRSS") - before < 4 * n * n + temp + (4 << 20), (before, status("VmRSS"), temp)
+assert jax.devices()[0].memory_stats()["bytes_in_use"] >= 3 * 4 * n * n + temp
+del d
+limit = status("VmSize") + (4 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))          # nothing is allocated for it
+print(temp, float(c(a, b)[1, 2]))
+"""
+
+TOO_MUCH = """
+import jax, numpy as np
+n = 2560
+a = jax.device_put(np.ones((n, n), np.float32))
+try:
+    jax.jit(lambda a: a @ a)(a).block_until_ready()
+except Exception as e:
+    print("RESOURCE_EXHAUSTED" in str(e), "program zone" in str(e), float((a + 1)[1, 2]))
+"""
+
+
+def test_scratch_is_known(platform):
+    if platform != "rondo":
+        pytest.skip("Rondo's memory")
+    out, _ = child(KNOWN)
+    assert 1 << 20 < int(out[0]) < 100 << 20
+    assert float(out[1]) == 2560
+    room = 2 * 4 * 2560 ** 2 + int(out[0]) // 2          # operand and result, but not all that the product works in
+    assert child(TOO_MUCH, RONDO_MEMORY=str(room))[0] == ["True", "True", "2.0"]

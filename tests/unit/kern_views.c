@@ -1,5 +1,6 @@
 /* Every kernel over random views (permuted, padded, backwards, broadcast), in random pieces of its grid with
  * poisoned scratch, against the plainest loops. */
+#include <errno.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +18,30 @@ static int64_t below(int64_t n) { return (int64_t)((unsigned __int128)rnd() * (u
 static int64_t range(int64_t lo, int64_t hi) { return lo + below(hi - lo + 1); }
 
 static struct arena A;
+
+/* --- nothing allocates while a kernel runs ---------------------------------------- */
+
+static _Thread_local volatile bool at_work;       /* volatile: compilers know that malloc does not read it */
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define COUNTED(name, real, params, args) \
+	void *real params; \
+	void *name params { if (at_work) { at_work = false; fail_msg("a kernel allocates: %s", #name); } return real args; }
+COUNTED(malloc, __libc_malloc, (size_t n), (n))
+COUNTED(calloc, __libc_calloc, (size_t k, size_t n), (k, n))
+COUNTED(realloc, __libc_realloc, (void *p, size_t n), (p, n))
+COUNTED(aligned_alloc, __libc_memalign, (size_t a, size_t n), (a, n))
+int posix_memalign(void **p, size_t a, size_t n)
+{
+	*p = aligned_alloc(a, n);
+	return *p ? 0 : ENOMEM;
+}
+#endif
+static void work(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
+{
+	at_work = true;
+	kern_run(k, s, phase, ptr, t0, t1, scratch);
+	at_work = false;
+}
 
 /* --- arrays ------------------------------------------------------------------- */
 
@@ -161,6 +186,7 @@ static struct err *try_run(int nin, int nout)
 		return e;
 	size_t ns = kern_scratch(&K, s), nsh = kern_shared(&K, s);
 	char *scratch = aligned_alloc(64, (ns + 127) & ~(size_t)63), *shared = aligned_alloc(64, (nsh + 127) & ~(size_t)63);
+	memset(scratch + ns, 0x5a, 64 - ns % 64);
 	memset(shared, 0x77, nsh + 1);
 	ptr[n] = shared;
 	int64_t tiles = kern_tiles(&K, s);
@@ -169,11 +195,13 @@ static struct err *try_run(int nin, int nout)
 		int64_t cut = below(tiles + 1), step = 1 + below(4);
 		for (int64_t t = cut; t < tiles; t += step) {
 			memset(scratch, (int)rnd(), ns);
-			kern_run(&K, s, ph, ptr, t, MIN(t + step, tiles), scratch);
+			work(&K, s, ph, ptr, t, MIN(t + step, tiles), scratch);
 		}
 		memset(scratch, (int)rnd(), ns);
-		kern_run(&K, s, ph, ptr, 0, cut, scratch);
+		work(&K, s, ph, ptr, 0, cut, scratch);
 	}
+	for (size_t i = ns; i % 64; i++)
+		assert_int_equal(scratch[i], 0x5a);
 	kern_release(s);
 	free(scratch);
 	free(shared);
@@ -1272,6 +1300,7 @@ static int down(void **state) { arena_fini(&A); return 0; }
 
 int main(void)
 {
+	kern_isa();          /* settings are read once */
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(copies), cmocka_unit_test(iotas), cmocka_unit_test(elementwise), cmocka_unit_test(slices), cmocka_unit_test(pads),
 		cmocka_unit_test(reduces), cmocka_unit_test(argmax), cmocka_unit_test(windows), cmocka_unit_test(selects), cmocka_unit_test(scans),
