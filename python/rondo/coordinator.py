@@ -5,10 +5,14 @@ A client that does not answer a PING of HTTP/2 (RFC 9113, 6.7) for a minute is c
 process: one that was stopped could not go on.  So the frames go through this process, which answers the service's PINGs
 itself; whether a client still lives it learns from heartbeats, as before.
 
+A process that may die before it has said anything to the service has a connection of its own here (early.py), on which it says its
+number and then nothing more: when it ends, all others are told on theirs, "gone <number>", one a line.
+
     python coordinator.py <address> <processes> [option=value ..]
 
 The first line it prints is "ready", or what went wrong.
 """
+import errno
 import os
 import signal
 import socket
@@ -17,6 +21,7 @@ import threading
 import time
 
 PREFACE, HEADER = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 9       # what a client begins with; bytes before a frame's payload
+HERE = b"RONDO HERE "                         # what a process begins with that says its number, in as many bytes
 SETTINGS, PING, ACK = 4, 6, 1                 # types, and a flag
 GREET_S = 5                                   # who does not begin like a client by then is cut off, or would keep this process from leaving
 
@@ -55,6 +60,54 @@ def frames(source):
         yield head[3], head[4], head + body
 
 
+lock, present, gone = threading.Lock(), [], []        # connections of processes; numbers of those whose connection has ended
+
+
+def tell(client, number):
+    try:
+        client.sendall(b"gone %d\n" % number)
+    except OSError:
+        pass                              # it is next
+
+
+def watch(client, number):
+    """A process is there until its connection ends: at once when it does, or 20 s after its host is off the network."""
+    client.settimeout(None)
+    for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
+        client.setsockopt(socket.IPPROTO_TCP, option, value)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    with lock:
+        present.append(client)
+        for n in gone:
+            tell(client, n)
+    try:
+        while client.recv(64):
+            pass
+    except OSError:
+        pass
+    with lock:
+        present.remove(client)
+        gone.append(number)
+        for other in present:
+            tell(other, number)
+
+
+def greet(client, path):
+    """Serve who has connected, as what it begins with says."""
+    try:
+        client.settimeout(GREET_S)
+        begin = b""
+        while len(begin) < len(PREFACE) and (more := client.recv(len(PREFACE) - len(begin))):
+            begin += more
+        if begin.startswith(HERE):
+            watch(client, int(begin[len(HERE):]))
+        elif begin == PREFACE:
+            relay(client, path)
+    except (OSError, ValueError):
+        pass
+    client.close()
+
+
 def relay(client, path):
     """Between a client and the service, until one of them closes."""
     service = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -70,9 +123,6 @@ def relay(client, path):
     def up():
         source = client.makefile("rb", 1 << 16)
         try:
-            client.settimeout(GREET_S)
-            if source.read(len(PREFACE)) != PREFACE:
-                return
             rest = frames(source)
             kind, _, frame = next(rest, (None, 0, b""))
             if kind != SETTINGS:
@@ -106,7 +156,6 @@ def relay(client, path):
     other.start()
     run(down)
     other.join()
-    client.close()
     service.close()
 
 
@@ -117,7 +166,7 @@ def accept(listener, path):
         except OSError:
             time.sleep(0.1)               # no descriptor is left
             continue
-        threading.Thread(target=relay, args=(client, path), daemon=True).start()
+        threading.Thread(target=greet, args=(client, path), daemon=True).start()
 
 
 def main():
@@ -133,7 +182,8 @@ def main():
         service = _jax.get_distributed_runtime_service(f"unix-abstract:{path}", int(processes), **options)
         threading.Thread(target=accept, args=(listener, "\0" + path), daemon=True).start()
     except Exception as e:  # noqa: BLE001  (process 0 raises it)
-        print(" ".join(str(e).split()), flush=True)
+        taken = isinstance(e, OSError) and e.errno == errno.EADDRINUSE
+        print(f"the coordinator's address {address} is taken: another job has it" if taken else " ".join(str(e).split()), flush=True)
         return
     print("ready", flush=True)
     os.close(1)

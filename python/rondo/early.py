@@ -128,17 +128,90 @@ def service(address, num_nodes, **options):
     return None
 
 
+class _Presence:
+    """A connection to the coordinator that ends with this process, and on which it says whose others have ended."""
+
+    def __init__(self, address, process):
+        import threading
+        self.address, self.process = address, process
+        self.lock, self.said = threading.Lock(), threading.Event()
+        self.client, self.gone, self.socket, self.closed = None, [], None, False
+        threading.Thread(target=self.run, daemon=True).start()
+        self.said.wait(5)                  # else the coordinator is not there yet
+
+    def connect(self):
+        import socket
+        import time
+        host, port = self.address.rsplit(":", 1)
+        for _ in range(3000):
+            if self.closed:
+                return None
+            try:
+                s = socket.create_connection((host.strip("[]"), int(port)), timeout=5)
+                s.settimeout(None)
+                s.sendall(b"RONDO HERE %012d\n" % self.process)
+                return s
+            except OSError:
+                time.sleep(0.1)
+        return None
+
+    def run(self):
+        try:
+            self.socket = self.connect()
+            self.said.set()
+            if self.socket is None:
+                return
+            for line in self.socket.makefile("rb"):
+                word, _, number = line.partition(b" ")
+                if word != b"gone":
+                    break                  # it is somebody else's service
+                with self.lock:
+                    self.gone.append(int(number))
+                    self.tell()
+        except Exception:  # noqa: BLE001  (it says what it can)
+            pass
+
+    def tell(self):
+        """Say it in the job's store, where src/sym/here.c looks."""
+        while self.client is not None and self.gone:
+            n = self.gone.pop()
+            try:
+                self.client.key_value_set_bytes(f"{_PACKAGE}:0/gone/{n}", b"gone")
+            except Exception:  # noqa: BLE001  (another process has said it)
+                pass
+
+    def connected(self, client):
+        with self.lock:
+            self.client = client
+            self.tell()
+
+    def close(self):
+        import socket
+        self.closed = True
+        with self.lock:
+            self.client = None
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except (AttributeError, OSError):
+            pass
+
+
 class _Jaxlib:
-    """jaxlib's module, but for one function."""
+    """jaxlib's module, but for two functions."""
 
     def __init__(self, module):
-        self.module = module
+        self.module, self.presence = module, None
 
     def __getattr__(self, name):
         return getattr(self.module, name)
 
     def get_distributed_runtime_service(self, address, num_nodes, **options):
         return service(address, num_nodes, **options) or self.module.get_distributed_runtime_service(address, num_nodes, **options)
+
+    def get_distributed_runtime_client(self, address, node_id, **options):
+        """A process that dies from here on is missed (what it says of itself by here() comes later)."""
+        self.presence = _Presence(address, node_id)
+        return self.module.get_distributed_runtime_client(address, node_id, **options)
 
 
 def here(client, process):
@@ -155,7 +228,7 @@ def here(client, process):
 def distributed(module):
     import functools
     from jax._src import config as flags
-    original = module.State.initialize
+    original, end = module.State.initialize, module.State.shutdown
 
     @functools.wraps(original)
     def initialize(self, *args, **kwargs):
@@ -163,15 +236,25 @@ def distributed(module):
             return original(self, *args, **kwargs)
         if hasattr(flags.config, "jax_enable_recoverability"):
             flags.config.update("jax_enable_recoverability", True)
-        jaxlib = module._jax
+        jaxlib, presence = module._jax, None
         module._jax = _Jaxlib(jaxlib)
         try:
             original(self, *args, **kwargs)
         finally:
-            module._jax = jaxlib
+            presence, module._jax = module._jax.presence, jaxlib
         here(self.client, self.process_id)
+        if presence:
+            presence.connected(self.client)
+            self.rondo_presence = presence
 
-    module.State.initialize = initialize
+    @functools.wraps(end)
+    def shutdown(self, *args, **kwargs):
+        presence = self.__dict__.pop("rondo_presence", None)
+        if presence:
+            presence.close()
+        return end(self, *args, **kwargs)
+
+    module.State.initialize, module.State.shutdown = initialize, shutdown
 
 
 def install():

@@ -131,7 +131,7 @@ struct err *job_join(struct rt_client *c, const struct kv *boot)
 	if (boot) {
 		sym_here(boot);
 		snprintf(key, sizeof key, "card/%d", me);
-		TRY_GOTO(e, boot->put(boot->user, key, &card[me], sizeof card[me]), out);
+		TRY_GOTO(e, sym_claim(boot, key, &card[me], sizeof card[me]), out);
 		for (int i = 0; i < n; i++)
 			if (i != me)
 				TRY_GOTO(e, card_get(boot, i, &card[i]), out);

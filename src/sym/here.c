@@ -2,7 +2,10 @@
  * of the store says which process of which machine it is, as soon as it is known that it will come (python/rondo/early.py
  * writes it under JAX, before there are devices):
  *
- *     PID START BOOT NAMESPACE      /proc/PID/stat (22), /proc/sys/kernel/random/boot_id, /proc/self/ns/pid */
+ *     PID START BOOT NAMESPACE      /proc/PID/stat (22), /proc/sys/kernel/random/boot_id, /proc/self/ns/pid
+ *
+ * Of any machine, and from before it has said so: "gone/<process>" is there once it has ended, where somebody watches
+ * (python/rondo/coordinator.py). */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -58,6 +61,13 @@ void sym_here(const struct kv *kv)
 	err_free(kv->put(kv->user, key, text, strlen(text)));      /* it may be there */
 }
 
+struct err *sym_claim(const struct kv *kv, const char *key, const void *value, size_t n)
+{
+	struct err *e = kv->put(kv->user, key, value, n);
+
+	return e && e->code == ERR_ALREADY_EXISTS ? err_wrap(e, "there is a process %d already: another job has this address, or two processes have one number", kv->process) : e;
+}
+
 struct err *sym_missing(const struct kv *kv, int who)
 {
 	struct here mine, its = { 0 };
@@ -74,5 +84,12 @@ struct err *sym_missing(const struct kv *kv, int who)
 	}
 	err_free(e);
 	str_free(&s);
-	return dead ? ERR(UNAVAILABLE, "process %d (pid %d) has died before it joined the job", who, its.pid) : NULL;
+	if (dead)
+		return ERR(UNAVAILABLE, "process %d (pid %d) has died before it joined the job", who, its.pid);
+	snprintf(key, sizeof key, "gone/%d", who);
+	e = kv->get(kv->user, key, 1, &s);
+	bool gone = !e;
+	err_free(e);
+	str_free(&s);
+	return gone ? ERR(UNAVAILABLE, "process %d has died before it joined the job", who) : NULL;
 }

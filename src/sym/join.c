@@ -570,7 +570,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	memcpy(((struct sym_control *)w->region.base)->nonce, me.nonce, TOKEN);
 	if (w->proc == 0) {
 		draw(j->token);
-		TRY_GOTO(e, kv->put(kv->user, "token", j->token, TOKEN), out);
+		TRY_GOTO(e, sym_claim(kv, "token", j->token, TOKEN), out);
 	} else {
 		TRY_GOTO(e, sym_fetch(w, kv, "token", 0, until, &s), out);
 		snprintf(j->token, sizeof j->token, "%s", s.p);
@@ -590,7 +590,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 		snprintf(me.host, sizeof me.host, "unknown");
 	str_addf(&s, "rondo %d %d %d %d %d %d %c rondo-%s %s %s %s", me.version, me.npe, me.pid, me.threads, me.cores, me.barrier, me.net, sock, me.nonce, me.host, me.mask);
 	snprintf(key, sizeof key, "process/%d", w->proc);
-	TRY_GOTO(e, kv->put(kv->user, key, s.p, s.n), out);
+	TRY_GOTO(e, sym_claim(kv, key, s.p, s.n), out);
 	str_free(&s);
 	for (int k = 0; k < w->nproc; k++) {
 		snprintf(key, sizeof key, "process/%d", k);

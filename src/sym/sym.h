@@ -79,6 +79,8 @@ struct err *sym_boot_env(struct kv **out);
 void sym_boot_free(struct kv *k);                            /* NULL is fine */
 /* Say in the store which process of which machine this is (here.c). */
 void sym_here(const struct kv *kv);
+/* Write what is this process' alone.  ALREADY_EXISTS: another one has this number, most likely of another job that has the address. */
+struct err *sym_claim(const struct kv *kv, const char *key, const void *value, size_t n);
 /* Process who does not write what is waited for: UNAVAILABLE if it has said where it is, which is here, and is no more. */
 struct err *sym_missing(const struct kv *kv, int who);
 /* Serve a store at host:port (port 0: any free one, written back) until freed; to those who show the token. */

@@ -164,6 +164,55 @@ def test_death_before_there_are_devices(tmp_path):
 
 
 @needs_rondo
+def test_death_in_initialize():
+    """Killed after it is known to jaxlib's service and before it has said on which machine it is: as one of another host."""
+    program = """if 1:
+        import os, rondo.early, jax, sys
+        me = int(sys.argv[2])
+        if me == 1:
+            rondo.early.here = lambda *a: os.kill(os.getpid(), 9)
+        jax.distributed.initialize(sys.argv[1], 2, me)
+        try:
+            jax.devices()
+        except RuntimeError as e:
+            print(e, flush=True)
+            os._exit(0)"""
+    address = f"127.0.0.1:{free_port()}"
+    all_ = [subprocess.Popen([sys.executable, "-c", program, address, str(i)], stdout=subprocess.PIPE, text=True) for i in range(2)]
+    try:
+        out = all_[0].communicate(timeout=60)[0]
+    finally:
+        for p in all_:
+            p.kill()
+            p.communicate()
+    assert "process 1 has died before it joined the job" in out
+
+
+def test_an_address_that_another_job_has():
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as s:
+        address = f"[::]:{s.getsockname()[1]}"
+        out = subprocess.run([sys.executable, coordinator_module().__file__, address, "2"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert "is taken: another job has it" in out.stdout
+
+
+def test_a_process_that_ends_is_told_of():
+    with socket.create_server(("127.0.0.1", 0)) as outside:
+        threading.Thread(target=coordinator_module().accept, args=(outside, "no service is asked"), daemon=True).start()
+
+        def come(number):
+            s = socket.create_connection(outside.getsockname(), timeout=10)
+            s.sendall(b"RONDO HERE %012d\n" % number)
+            return s
+
+        with come(0) as first:
+            with come(1):
+                time.sleep(0.2)
+            assert first.recv(64) == b"gone 1\n"
+            with come(2) as late:
+                assert late.recv(64) == b"gone 1\n"
+
+
+@needs_rondo
 def test_stopped_process_is_waited_for(tmp_path):
     """STOP_S=75: for so many seconds.  Beyond a minute gRPC has its own idea of who is gone."""
     job = Job(3, 1, "faults", "stop", 1, tmp_path / "pid")
@@ -217,12 +266,12 @@ def test_pings_are_answered_for_a_client_that_is_stopped():
         server.listen()
         server.settimeout(10)
         threading.Thread(target=coordinator.accept, args=(outside, path), daemon=True).start()
+        preface, large = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", frame(0, 1, os.urandom(1 << 16), 3)
         client = socket.create_connection(outside.getsockname(), timeout=10)
+        client.sendall(preface + frame(4, 0, b"") + large[:1000])              # the rest of a frame is yet to come
         service = server.accept()[0]
         service.settimeout(10)
         with client, service:
-            preface, large = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", frame(0, 1, os.urandom(1 << 16), 3)
-            client.sendall(preface + frame(4, 0, b"") + large[:1000])          # the rest of a frame is yet to come
             service.sendall(frame(6, 0, b"12345678") + frame(6, 1, b"abcdefgh") + large)
             got = service.makefile("rb")
             assert got.read(24) == preface

@@ -388,13 +388,32 @@ static void test_refused(void **state)
 }
 static void test_death(void **state) { with(death, 2); }
 static void test_poor(void **state) { with(poor, -1); }
+static struct err *taken_put(void *user, const char *key, const void *value, size_t n) { return ERR(ALREADY_EXISTS, "'%s' is there", key); }
+static struct err *taken_get(void *user, const char *key, int ms, struct str *out) { return ERR(NOT_FOUND, "nothing"); }
+
+/* The store is another job's: that is said, at once. */
+static void test_taken(void **state)
+{
+	struct kv other = { .process = 1, .nprocess = 2, .put = taken_put, .get = taken_get };
+	struct err *e = rt_client_new(&(struct rt_opts){ .ndev = 1, .boot = &other }, &cl);
+
+	assert_non_null(e);
+	assert_int_equal(e->code, ERR_ALREADY_EXISTS);
+	assert_non_null(strstr(e->msg, "another job has this address"));
+	err_free(e);
+	other.process = 0;
+	e = sym_open(&(struct sym_opts){ .nlocal = 1, .boot = &other }, &(struct sym_world *){ NULL });
+	assert_non_null(e);
+	err_free(e);
+}
+
 static void test_unheld(void **state) { with(unheld, -1); }
 static void test_apart(void **state) { with(apart, -1); }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_together), cmocka_unit_test(test_in_place), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_unheld), cmocka_unit_test(test_apart), cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_together), cmocka_unit_test(test_in_place), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_unheld), cmocka_unit_test(test_taken), cmocka_unit_test(test_apart), cmocka_unit_test(test_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
