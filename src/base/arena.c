@@ -1,34 +1,5 @@
 #include "base.h"
 
-#include <stdlib.h>
-
-static void *need(void *p, size_t n)
-{
-	if (!p && n) {
-		fprintf(stderr, "rondo: no memory for %zu bytes of metadata\n", n);
-		abort();
-	}
-	return p;
-}
-
-void *mem_alloc(size_t n)
-{
-	return need(calloc(1, n ? n : 1), n);
-}
-
-void *mem_lines(size_t n)
-{
-	size_t whole = (MAX(n, 1) + 127) & ~(size_t)127;
-
-	/* Two lines: prefetchers take them in pairs. */
-	return memset(need(aligned_alloc(128, whole), whole), 0, whole);
-}
-
-void *mem_grow(void *p, size_t n)
-{
-	return need(realloc(p, n ? n : 1), n);
-}
-
 struct arena_block { struct arena_block *next; size_t size; char mem[] __attribute__((aligned(16))); };
 
 enum { FIRST_BLOCK = 1 << 14, MOST_BLOCK = 1 << 22 };
@@ -64,12 +35,12 @@ void arena_reset(struct arena *a)
 
 void *arena_alloc(struct arena *a, size_t n)
 {
-	n = (MAX(n, 1) + 15) & ~(size_t)15;
+	n = n < SIZE_MAX - 64 ? (MAX(n, 1) + 15) & ~(size_t)15 : SIZE_MAX - 64;      /* which nobody has */
 	if (n > a->cap - a->used) {
 		size_t size = a->block ? MIN(a->block->size * 2, (size_t)MOST_BLOCK) : FIRST_BLOCK;
 		if (size < n)
 			size = n;
-		struct arena_block *b = need(malloc(sizeof *b + size), size);
+		struct arena_block *b = mem_new(sizeof *b + size);
 		b->next = a->block;
 		b->size = size;
 		a->block = b;
@@ -116,6 +87,7 @@ void *arr_grow_(void *p, size_t *cap, size_t want, size_t elem)
 	size_t c = *cap ? *cap * 2 : 8;
 	if (c < want)
 		c = want;
+	p = mem_grow(p, c < SIZE_MAX / elem ? c * elem : SIZE_MAX);
 	*cap = c;
-	return mem_grow(p, c * elem);
+	return p;
 }

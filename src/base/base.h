@@ -1,8 +1,8 @@
 /* What everything stands on: errors, arenas, arrays, strings, maps, logging,
  * settings, clock, element types.
  *
- * Errors are values (struct err *, NULL is success).  Metadata allocation
- * cannot fail (the process aborts); device memory can.
+ * Errors are values (struct err *, NULL is success).  Who runs out of the
+ * host's memory leaves for the guard above it (mem.c).
  * Unless a comment says otherwise nothing here is thread-safe: one owner at
  * a time. */
 #ifndef RONDO_BASE_H
@@ -43,6 +43,7 @@ struct err {
 	int line;
 	char *msg;            /* owned, NUL-terminated */
 	struct err_watch *watch;      /* NULL, or shared by its copies */
+	bool fixed;           /* there was no memory for it: "out of host memory", which lives for ever */
 };
 
 /* Make an error.  The text starts in lower case, says what failed first, puts
@@ -63,12 +64,53 @@ void err_heard(const struct err *e);         /* somebody who will tell the user 
 #define TRY(x) do { struct err *e_ = (x); if (e_) return e_; } while (0)
 #define TRY_GOTO(e, x, label) do { (e) = (x); if (e) goto label; } while (0)
 
-/* --- arena.c ----------------------------------------------------------- */
+/* --- mem.c ------------------------------------------------------------- */
 
-/* malloc and friends that abort when there is no memory. */
-void *mem_alloc(size_t n);                   /* zeroed; free with free() */
-void *mem_lines(size_t n);                   /* the same, on cache lines of its own: one thread writes it often */
+/* malloc and friends.  If there is no memory they do not return: the guard that this thread put up last does.  Without one
+ * the process aborts.  Free with free(). */
+void *mem_alloc(size_t n);                   /* zeroed */
+void *mem_new(size_t n);                     /* not zeroed */
+void *mem_aligned(size_t align, size_t n);   /* not zeroed */
+void *mem_lines(size_t n);                   /* zeroed, on cache lines of its own: one thread writes it often */
 void *mem_grow(void *p, size_t n);           /* realloc; new bytes are not zeroed */
+void *mem_try(size_t n);                     /* not zeroed; NULL if there is none */
+void mem_free(void *p);
+
+/* fn(arg) under a guard: EXHAUSTED, with what was asked for, if memory runs out in it; then what it registered with mem_undo has been
+ * called, the newest first, and, if frees, what it took and did not free is freed.  So what shall outlive it must be
+ * taken under mem_persist or by malloc; what fn leaves when it returns, no guard above knows; and memory taken in it must not be freed by other threads before it returns.  Nothing
+ * may lie between the guard and who allocates that a jump must not pass: code that calls back into Rondo begins with a
+ * guard, or takes nothing but by mem_try and malloc. */
+struct err *mem_guard(struct err *(*fn)(void *), void *arg, bool frees);
+/* What must be done if a guard is left: between mem_undo and mem_done, which nest.  u lives on the stack. */
+struct mem_undo { struct mem_undo *next; void (*fn)(void *); void *arg; };
+void mem_undo(struct mem_undo *u, void (*fn)(void *), void *arg);
+void mem_done(struct mem_undo *u);
+/* A lock (pthread_mutex_t *) that a jump opens. */
+void mem_lock(struct mem_undo *u, void *mutex);
+void mem_locked(struct mem_undo *u, void *mutex);      /* the same of one that is held */
+void mem_unlock(struct mem_undo *u);
+/* From here on what is taken outlives the guard; gives what was so before. */
+bool mem_persist(bool on);
+void mem_keep(const void *p);                /* the same for what has been taken */
+/* Once in a process; again, if memory ran out in it.  What fn takes persists.  fn may call mem_once. */
+struct mem_once { _Atomic bool done; };
+void mem_once(struct mem_once *o, void (*fn)(void));
+/* A shared object that has this file as well uses the guards of who loads it. */
+struct mem_home;
+const struct mem_home *mem_home(void);
+void mem_join(const struct mem_home *h);
+/* For tests: true from fn refuses the allocation.  NULL: none is refused.  Any thread calls fn. */
+void mem_refuse(bool (*fn)(size_t n));
+
+/* What banned.h calls instead of the C library's: NULL if there is no memory. */
+void *mem_malloc(size_t n);
+void *mem_calloc(size_t k, size_t n);
+void *mem_realloc(void *p, size_t n);
+void *mem_aligned_alloc(size_t align, size_t n);
+int mem_posix_memalign(void **p, size_t align, size_t n);
+
+/* --- arena.c ----------------------------------------------------------- */
 
 /* Memory that dies together.  Zeroed on allocation, 16-byte aligned. */
 struct arena { struct arena_block *block; size_t used, cap; };
@@ -85,9 +127,8 @@ char *arena_printf(struct arena *a, const char *fmt, ...) PRINTF(2, 3);
 #define ARR(t) struct { t *p; size_t n, cap; }
 #define arr_push(a, v) do { arr_reserve(a, 1); (a)->p[(a)->n++] = (v); } while (0)
 #define arr_reserve(a, k) ((a)->p = arr_grow_((a)->p, &(a)->cap, (a)->n + (size_t)(k), sizeof *(a)->p))
-#define arr_free(a) (free((a)->p), (a)->p = NULL, (a)->n = (a)->cap = 0)
+#define arr_free(a) (mem_free((a)->p), (a)->p = NULL, (a)->n = (a)->cap = 0)
 void *arr_grow_(void *p, size_t *cap, size_t need, size_t elem);
-void free(void *);   /* as in stdlib.h, so that arr_free needs no include */
 
 /* --- str.c ------------------------------------------------------------- */
 
@@ -112,6 +153,7 @@ void str_progress(FILE *f, const char *what, double done);
 /* Hash map from a byte string (copied) to a 64-bit value. */
 struct map { struct map_slot *slot; size_t n, cap; };
 void map_free(struct map *m);
+void map_keep(const struct map *m);           /* mem_keep of all that it has */
 /* Pointer to the value of key, or NULL.  Valid until the next map_put. */
 uint64_t *map_get(const struct map *m, const void *key, size_t n);
 /* Pointer to the value of key, which is added (as 0) if absent. */
@@ -129,18 +171,26 @@ void log_line(enum log_level l, const char *fmt, ...) PRINTF(2, 3);
 
 /* Settings: rows of conf.def.  Read once from the environment (RONDO_<NAME>),
  * thread-safe after conf_init, which the first getter calls.  An unknown
- * RONDO_ variable or a value that does not parse gives one warning that names
- * the nearest setting. */
+ * RONDO_ variable gives one warning that names the nearest setting; a value
+ * that is not accepted one that says what is, and is ignored.  An
+ * empty one is not set, unless the setting takes any text. */
 enum conf_id {
-#define CONF(id, kind, dflt, help) CONF_##id,
+#define CONF(id, kind, dflt, accepted, help) CONF_##id,
 #include "conf.def"
 #undef CONF
 	CONF_COUNT
 };
 void conf_init(void);
+/* As mem_join: one set of settings. */
+struct conf_value;
+struct conf_value *conf_home(void);
+void conf_join(struct conf_value *v);
 int64_t conf_int(enum conf_id id);
+int64_t conf_number(const char *name);       /* the same by name; 0 if there is no such setting */
 const char *conf_str(enum conf_id id);       /* "" if unset */
 bool conf_is_set(enum conf_id id);
+/* A value that is accepted and turns out to be of no use: one warning a setting that names both, then the text. */
+void conf_useless(enum conf_id id, const char *fmt, ...) PRINTF(2, 3);
 struct err *conf_set(const char *name, const char *value);   /* as by the environment; for options of a client */
 void conf_help(FILE *f);
 /* The folder of RONDO_CACHE and a '/', added to s.  make: make it if it is not there.  false: none is wanted, or it cannot be had. */

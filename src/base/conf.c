@@ -2,29 +2,41 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <strings.h>
 #include <sys/stat.h>
 
 enum kind { KIND_INT, KIND_SIZE, KIND_STR, KIND_BOOL };
-static const struct row { const char *name; enum kind kind; const char *dflt, *help; } row[CONF_COUNT] = {
-#define CONF(id, kind, dflt, help) { #id, KIND_##kind, dflt, help },
+static const struct row { const char *name; enum kind kind; const char *dflt, *accepted, *help; } row[CONF_COUNT] = {
+#define CONF(id, kind, dflt, accepted, help) { #id, KIND_##kind, dflt, accepted, help },
 #include "conf.def"
 #undef CONF
 };
-static struct { int64_t num; char *text; bool set; } value[CONF_COUNT];
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct conf_value { int64_t num; char *text; bool set; } own[CONF_COUNT], *value = own;
+static struct mem_once once;
 extern char **environ;
 
-/* text -> num; false if it does not fit the kind. */
-static bool number(enum kind k, const char *text, int64_t *num)
+static bool among(const char *words, const char *text)
+{
+	size_t n = strlen(text);
+	for (const char *w = words; *w; w += strspn(w, ", ")) {
+		size_t k = strcspn(w, ",");
+		if (k == n && !memcmp(w, text, n))
+			return true;
+		w += k;
+	}
+	return !*words;
+}
+
+/* text -> num; false if row r does not accept it. */
+static bool number(const struct row *r, const char *text, int64_t *num)
 {
 	char *end;
 	*num = 0;
-	switch (k) {
+	switch (r->kind) {
 	case KIND_STR:
-		return true;
+		return among(r->accepted, text);
 	case KIND_BOOL:
 		if (!strcmp(text, "1") || !strcasecmp(text, "true") || !strcasecmp(text, "yes") || !strcasecmp(text, "on"))
 			*num = 1;
@@ -32,12 +44,16 @@ static bool number(enum kind k, const char *text, int64_t *num)
 			return false;
 		return true;
 	case KIND_INT:
+		errno = 0;
 		*num = strtoll(text, &end, 10);
-		return end != text && !*end;
+		if (end == text || *end || errno)
+			return false;
+		int64_t least = strtoll(r->accepted, &end, 10), most = end[2] ? strtoll(end + 2, NULL, 10) : INT64_MAX;
+		return *num >= least && *num <= most;
 	case KIND_SIZE: {
 		double x = strtod(text, &end);
 		int shift = 0;
-		if (end == text || !(x >= 0))
+		if (end == text || !(x >= 0) || x > 9e18)
 			return false;
 		switch (toupper((unsigned char)*end)) {
 		case 'T': shift += 10; /* fall through */
@@ -48,20 +64,24 @@ static bool number(enum kind k, const char *text, int64_t *num)
 		if (toupper((unsigned char)*end) == 'B')
 			end++;
 		x *= (double)((int64_t)1 << shift);
-		*num = x < 9e18 ? (int64_t)x : INT64_MAX;
-		return !*end;
+		*num = x < 9e18 ? (int64_t)x : 0;
+		return x < 9e18 && !*end;
 	}
 	}
 	return false;
 }
 
-static void put(int i, const char *text, bool set)
+static bool put(int i, const char *text, bool set)
 {
+	size_t n = strlen(text) + 1;
+	char *copy = malloc(n);
+	if (!copy)
+		return false;
 	free(value[i].text);
-	value[i].text = mem_alloc(strlen(text) + 1);
-	memcpy(value[i].text, text, strlen(text));
+	value[i].text = memcpy(copy, text, n);
 	value[i].set = set;
-	number(row[i].kind, text, &value[i].num);
+	number(&row[i], text, &value[i].num);
+	return true;
 }
 
 static int find(const char *name, size_t n)
@@ -93,7 +113,8 @@ static bool foreign(const char *name, size_t n)
 static void read_env(void)
 {
 	for (int i = 0; i < CONF_COUNT; i++)
-		put(i, row[i].dflt, false);
+		if (!put(i, row[i].dflt, false))
+			mem_new(SIZE_MAX);             /* there is no memory: for the guard */
 	for (char **e = environ; e && *e; e++) {
 		if (strncmp(*e, "RONDO_", 6))
 			continue;
@@ -108,16 +129,28 @@ static void read_env(void)
 			const char *near = nearest(text);
 			fprintf(stderr, "rondo: unknown setting 'RONDO_%s'%s%s%s\n", text, near ? ", did you mean 'RONDO_" : "",
 			        near ? near : "", near ? "'" : "");
-		} else if (i >= 0 && !number(row[i].kind, eq + 1, &num)) {
-			fprintf(stderr, "rondo: setting 'RONDO_%s' has the value '%s', which is ignored: %s\n", row[i].name, eq + 1, row[i].help);
-		} else if (i >= 0) {
-			put(i, eq + 1, true);
+		} else if (i >= 0 && !eq[1] && (row[i].kind != KIND_STR || *row[i].accepted)) {
+			continue;
+		} else if (i >= 0 && !number(&row[i], eq + 1, &num)) {
+			fprintf(stderr, "rondo: setting 'RONDO_%s' cannot be '%s', which is ignored: %s%s%s\n", row[i].name, eq + 1, row[i].accepted,
+			        *row[i].accepted ? "; " : "", row[i].help);
+		} else if (i >= 0 && !put(i, eq + 1, true)) {
+			mem_new(SIZE_MAX);
 		}
 	}
 }
 
-void conf_init(void) { pthread_once(&once, read_env); }
+struct conf_value *conf_home(void) { conf_init(); return value; }
+
+void conf_join(struct conf_value *v)
+{
+	value = v;
+	atomic_store(&once.done, true);
+}
+
+void conf_init(void) { mem_once(&once, read_env); }
 int64_t conf_int(enum conf_id id) { conf_init(); return value[id].num; }
+int64_t conf_number(const char *name) { conf_init(); int i = find(name, strlen(name)); return i < 0 ? 0 : value[i].num; }
 const char *conf_str(enum conf_id id) { conf_init(); return value[id].text; }
 bool conf_is_set(enum conf_id id) { conf_init(); return value[id].set; }
 
@@ -136,10 +169,21 @@ struct err *conf_set(const char *name, const char *text)
 		const char *near = nearest(up);
 		return near ? ERR(INVALID, "unknown setting '%s', did you mean '%s'", name, near) : ERR(INVALID, "unknown setting '%s'", name);
 	}
-	if (!number(row[i].kind, text, &num))
-		return ERR(INVALID, "setting '%s' cannot be '%s': %s", row[i].name, text, row[i].help);
-	put(i, text, true);
-	return NULL;
+	if (!number(&row[i], text, &num))
+		return ERR(INVALID, "setting '%s' cannot be '%s': %s%s%s", row[i].name, text, row[i].accepted, *row[i].accepted ? "; " : "", row[i].help);
+	return put(i, text, true) ? NULL : ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", strlen(text) + 1);
+}
+
+void conf_useless(enum conf_id id, const char *fmt, ...)
+{
+	static _Atomic bool said[CONF_COUNT];
+	char text[512];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	bool first = !atomic_exchange(&said[id], true);
+	log_line(first ? LOG_WARN : LOG_INFO, "setting 'RONDO_%s' is '%s': %s", row[id].name, conf_str(id), text);
 }
 
 bool conf_cache(struct str *s, bool make)
@@ -154,6 +198,8 @@ bool conf_cache(struct str *s, bool make)
 	for (char *p = s->p + at + 1; make && (p = strchr(p, '/')); p++) {
 		*p = '\0';
 		made = !mkdir(s->p + at, 0777) || errno == EEXIST;
+		if (!made && !p[1] && conf_is_set(CONF_CACHE))
+			conf_useless(CONF_CACHE, "compiled programs are not kept, since the folder cannot be made: %s", strerror(errno));
 		*p = '/';
 	}
 	return made;

@@ -6,38 +6,62 @@
 
 struct err_watch { _Atomic int ref; _Atomic bool heard; const char *what; };
 
-static char *vtext(const char *fmt, va_list ap)
+/* When there is no memory even for an error. */
+static struct err no_memory(void)
 {
-	struct str s = {0};
-	str_vaddf(&s, fmt, ap);
-	return s.p;
+	static char text[] = "out of host memory";
+
+	return (struct err){ .code = ERR_EXHAUSTED, .file = __FILE__, .line = __LINE__, .msg = text, .fixed = true };
+}
+
+/* "<text><tail>"; NULL if there is no memory. */
+static char *vtext(const char *fmt, va_list ap, const char *tail)
+{
+	va_list again;
+	va_copy(again, ap);
+	int n = vsnprintf(NULL, 0, fmt, ap);
+	size_t head = n < 0 ? 0 : (size_t)n, more = strlen(tail);
+	char *p = mem_try(head + more + 1);
+	if (p) {
+		vsnprintf(p, head + 1, fmt, again);
+		memcpy(p + head, tail, more + 1);
+	}
+	va_end(again);
+	return p;
 }
 
 struct err *err_new(enum err_code code, const char *file, int line, const char *fmt, ...)
 {
-	struct err *e = mem_alloc(sizeof *e);
+	static struct err none;
+	struct err *e = mem_try(sizeof *e);
 	va_list ap;
 	va_start(ap, fmt);
-	e->code = code;
-	e->file = file;
-	e->line = line;
-	e->msg = vtext(fmt, ap);
+	char *text = e ? vtext(fmt, ap, "") : NULL;
 	va_end(ap);
+	if (!text) {
+		free(e);
+		none = no_memory();
+		return &none;
+	}
+	*e = (struct err){ .code = code, .file = file, .line = line, .msg = text };
 	return e;
 }
 
 struct err *err_wrap(struct err *e, const char *fmt, ...)
 {
-	if (!e)
-		return NULL;
+	if (!e || e->fixed)
+		return e;
 	va_list ap;
 	va_start(ap, fmt);
-	struct str s = {0};
-	str_vaddf(&s, fmt, ap);
+	char *text = vtext(fmt, ap, ": "), *both = text ? mem_try(strlen(text) + strlen(e->msg) + 1) : NULL;
 	va_end(ap);
-	str_addf(&s, ": %s", e->msg);
-	free(e->msg);
-	e->msg = s.p;
+	if (both) {                          /* else the error as it is */
+		memcpy(both, text, strlen(text));
+		memcpy(both + strlen(text), e->msg, strlen(e->msg) + 1);
+		free(e->msg);
+		e->msg = both;
+	}
+	free(text);
 	return e;
 }
 
@@ -46,7 +70,8 @@ struct err *err_copy(const struct err *e)
 	if (!e)
 		return NULL;
 	struct err *c = err_new(e->code, e->file, e->line, "%s", e->msg);
-	c->watch = e->watch;
+	if (!c->fixed)
+		c->watch = e->watch;
 	if (c->watch)
 		atomic_fetch_add(&c->watch->ref, 1);
 	return c;
@@ -54,9 +79,9 @@ struct err *err_copy(const struct err *e)
 
 void err_watch(struct err *e, const char *what)
 {
-	if (e->watch)
+	if (e->watch || e->fixed || !(e->watch = mem_try(sizeof *e->watch)))
 		return;
-	e->watch = mem_alloc(sizeof *e->watch);
+	atomic_init(&e->watch->heard, false);
 	atomic_init(&e->watch->ref, 1);
 	e->watch->what = what;
 }
@@ -85,7 +110,7 @@ static void watch_end(const struct err *e)
 
 void err_free(struct err *e)
 {
-	if (!e)
+	if (!e || e->fixed)
 		return;
 	if (e->watch)
 		watch_end(e);

@@ -36,6 +36,13 @@ void map_free(struct map *m)
 	*m = (struct map){0};
 }
 
+void map_keep(const struct map *m)
+{
+	mem_keep(m->slot);
+	for (size_t i = 0; i < m->cap; i++)
+		mem_keep(m->slot[i].key);
+}
+
 static struct map_slot *find(const struct map *m, uint64_t h, const void *key, size_t n)
 {
 	for (size_t i = h & (m->cap - 1);; i = (i + 1) & (m->cap - 1)) {
@@ -57,8 +64,9 @@ uint64_t *map_put(struct map *m, const void *key, size_t n)
 {
 	if (m->n * 4 >= m->cap * 3) {
 		struct map old = *m;
-		m->cap = old.cap ? old.cap * 2 : 16;
-		m->slot = mem_alloc(m->cap * sizeof *m->slot);
+		size_t cap = old.cap ? old.cap * 2 : 16;
+		m->slot = mem_alloc(cap * sizeof *m->slot);
+		m->cap = cap;
 		for (size_t i = 0; i < old.cap; i++)
 			if (old.slot[i].key)
 				*find(m, old.slot[i].hash, old.slot[i].key, old.slot[i].n) = old.slot[i];

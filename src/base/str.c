@@ -93,6 +93,8 @@ const char *str_nearest(const char *name, const char *const *cand, size_t n)
 	return best;
 }
 
+static void shut(void *f) { fclose(f); }
+
 struct err *str_read_file(struct str *s, const char *path)
 {
 	FILE *f = fopen(path, "rb");
@@ -100,8 +102,11 @@ struct err *str_read_file(struct str *s, const char *path)
 		return ERR(NOT_FOUND, "cannot open '%s': %s", path, strerror(errno));
 	char buf[1 << 16];
 	size_t n;
+	struct mem_undo u;
+	mem_undo(&u, shut, f);
 	while ((n = fread(buf, 1, sizeof buf, f)) > 0)
 		str_addn(s, buf, n);
+	mem_done(&u);
 	struct err *e = ferror(f) ? ERR(DATA_LOSS, "cannot read '%s': %s", path, strerror(errno)) : NULL;
 	fclose(f);
 	if (!e && !s->p)

@@ -271,7 +271,9 @@ static struct err *comm_of(const struct call *q, handle *out)
 	MPI(Group_incl, m.group, q->n, q->pe, &group);
 	MPI(Comm_create_group, m.mine, group, 1, &h);
 	MPI(Group_free, &group);
+	bool was = mem_persist(true);
 	c = mem_alloc(sizeof *c + (size_t)q->n * sizeof *c->pe);
+	mem_persist(was);
 	c->n = q->n;
 	c->h = *out = h;
 	memcpy(c->pe, q->pe, (size_t)q->n * sizeof *c->pe);

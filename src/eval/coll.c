@@ -51,7 +51,7 @@ static struct err *combine(struct walk *w, enum redop r, const struct prog_expr 
 	size_t es = dtype_info[dt].bytes;
 	if (r == RED_fn) {
 		size_t need = kern_expr_scratch(e);
-		char *scratch = aligned_alloc(64, (need + 63) & ~(size_t)63);
+		char *scratch = mem_aligned(64, need);
 		char *tmp = mem_alloc((size_t)n * es + 1);
 		memcpy(acc, x[0], (size_t)n * es);
 		for (int i = 1; i < cnt; i++) {

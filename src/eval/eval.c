@@ -8,9 +8,7 @@
 
 struct blk *blk_new(size_t n)
 {
-	struct blk *b = aligned_alloc(64, (sizeof(struct blk) + n + 63 + 64) & ~(size_t)63);
-	if (!b)
-		abort();
+	struct blk *b = mem_aligned(64, sizeof(struct blk) + n + 64);
 	b->ref = 1;
 	b->n = n;
 	return b;
@@ -73,10 +71,10 @@ static void need(void **p, size_t *have, size_t n)
 	if (n <= *have)
 		return;
 	free(*p);
-	*have = (n + 4095) & ~(size_t)4095;
-	*p = aligned_alloc(64, *have);
-	if (!*p)
-		abort();
+	*p = NULL;
+	*have = 0;
+	*p = mem_aligned(64, n);
+	*have = n;
 }
 
 static void run_kernel(struct walk *w, const struct prog_kern *k, struct kern_state *s, char **ptr)

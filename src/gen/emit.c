@@ -731,7 +731,7 @@ static void llvm_init(void)
 
 /* Target machines are not for two threads at once: a pool of them. */
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
-static ARR(LLVMTargetMachineRef) pool;
+static struct { LLVMTargetMachineRef p[64]; size_t n; } pool;
 
 static LLVMTargetMachineRef machine_take(char **msg)
 {
@@ -754,8 +754,12 @@ static LLVMTargetMachineRef machine_take(char **msg)
 static void machine_give(LLVMTargetMachineRef tm)
 {
 	pthread_mutex_lock(&pool_lock);
-	arr_push(&pool, tm);
+	bool room = pool.n < NELEM(pool.p);
+	if (room)
+		pool.p[pool.n++] = tm;
 	pthread_mutex_unlock(&pool_lock);
+	if (!room)
+		LLVMDisposeTargetMachine(tm);
 }
 
 static void attr(struct em *e, const char *k, const char *v)
@@ -763,6 +767,25 @@ static void attr(struct em *e, const char *k, const char *v)
 	LLVMAttributeRef a = LLVMCreateStringAttribute(e->c, k, (unsigned)strlen(k), v, (unsigned)strlen(v));
 	LLVMAddAttributeAtIndex(e->f, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, a);
 }
+
+/* What LLVM holds of one group, given back also when memory runs out. */
+struct llvm { LLVMTargetMachineRef tm; struct em *e; char *msg; };
+
+static void llvm_end(void *v)
+{
+	struct llvm *l = v;
+	LLVMDisposeMessage(l->msg);
+	if (l->e && l->e->b)
+		LLVMDisposeBuilder(l->e->b);
+	if (l->e && l->e->m)
+		LLVMDisposeModule(l->e->m);
+	if (l->e && l->e->c)
+		LLVMContextDispose(l->e->c);
+	if (l->tm)
+		machine_give(l->tm);
+}
+
+static void buffer_end(void *mb) { LLVMDisposeMemoryBuffer(mb); }
 
 static struct err *group(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out)
 {
@@ -780,14 +803,18 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 		return ERR(UNIMPLEMENTED, "group cannot be compiled: %s", why);
 	}
 	char *msg = NULL;
+	struct em *e = mem_alloc(sizeof *e);
 	LLVMTargetMachineRef tm = machine_take(&msg);
 	if (!tm) {
 		error = ERR(UNAVAILABLE, "LLVM has no code generator for this processor: %s", msg ? msg : "");
 		LLVMDisposeMessage(msg);
+		free(e);
 		arena_fini(&tmp);
 		return error;
 	}
-	struct em *e = mem_alloc(sizeof *e);
+	struct llvm l = { tm, e, NULL };
+	struct mem_undo undo;
+	mem_undo(&undo, llvm_end, &l);
 	e->c = LLVMContextCreate();
 	e->m = LLVMModuleCreateWithNameInContext("group", e->c);
 	e->b = LLVMCreateBuilderInContext(e->c);
@@ -853,7 +880,10 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 			error = ERR(INTERNAL, "LLVM made no object: %s", msg);
 		} else {
 			out->nobj = LLVMGetBufferSize(mb);
+			struct mem_undo u;
+			mem_undo(&u, buffer_end, mb);
 			out->obj = arena_copy(a, LLVMGetBufferStart(mb), out->nobj);
+			mem_done(&u);
 			LLVMDisposeMemoryBuffer(mb);
 		}
 	}
@@ -865,13 +895,18 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 	out->flops = tiny ? 0 : s->flops;
 	out->bytes = tiny ? 0 : s->bytes;
 	out->under = s && s->under ? arena_copy(a, s->under, sizeof *s->under * fn->nparam) : ARENA_NEW(a, int64_t, fn->nparam);
-	LLVMDisposeBuilder(e->b);
-	LLVMDisposeModule(e->m);
-	LLVMContextDispose(e->c);
-	machine_give(tm);
+	mem_done(&undo);
+	llvm_end(&l);
 	free(e);
 	arena_fini(&tmp);
 	return error;
 }
 
-__attribute__((visibility("default"))) const struct gen_api rondo_gen = { group };
+/* This file brings its own copy of src/base: memory and settings are those of who loads it. */
+static void join(const struct mem_home *m, struct conf_value *v)
+{
+	mem_join(m);
+	conf_join(v);
+}
+
+__attribute__((visibility("default"))) const struct gen_api rondo_gen = { join, group };

@@ -29,6 +29,6 @@ struct err *gen_group(struct arena *a, const struct ir_module *m, const struct i
 struct err *gen_load(void);
 
 /* The table of the shared object (symbol rondo_gen): what the compiler half calls through. */
-struct gen_api { struct err *(*group)(struct arena *, const struct ir_module *, const struct ir_fn *, const struct prog_view *, struct gen_out *); };
+struct gen_api { void (*join)(const struct mem_home *, struct conf_value *); struct err *(*group)(struct arena *, const struct ir_module *, const struct ir_fn *, const struct prog_view *, struct gen_out *); };
 
 #endif

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 /* --- key: everything that the code depends on ---------------------------- */
@@ -94,8 +95,8 @@ static void make_stamp(void)
 }
 static uint64_t generator_stamp(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, make_stamp);
+	static struct mem_once once;
+	mem_once(&once, make_stamp);
 	return stamp;
 }
 
@@ -181,7 +182,10 @@ static void disk_write(const struct entry *x, uint64_t check)
 		str_addn(&data, x->obj, x->nobj);
 		h.sum = hash_bytes(data.p + sizeof h, data.n - sizeof h, 7);
 		memcpy(data.p, &h, sizeof h);
-		err_free(str_write_file(path.p, data.p, data.n));      /* a cache that cannot be written is no error */
+		struct err *e = str_write_file(path.p, data.p, data.n);
+		if (e && conf_is_set(CONF_CACHE))                       /* a cache that cannot be written is no error */
+			conf_useless(CONF_CACHE, "generated code is not kept: %s", e->msg);
+		err_free(e);
 	}
 	str_free(&path);
 	str_free(&data);
@@ -206,21 +210,37 @@ static void api_open(void)
 		}
 	}
 	api = h ? dlsym(h, "rondo_gen") : NULL;
-	if (!api) {
+	if (api) {
+		api->join(mem_home(), conf_home());
+	} else {
 		struct str s = { 0 };
 		str_addf(&s, "the code generator (LLVM 19) cannot be loaded: %s", why.n ? why.p : "librondo_gen.so has no table");
 		api_error = s.p;
+		if (*conf_str(CONF_GEN_PATH))
+			conf_useless(CONF_GEN_PATH, "%s; reference kernels run instead, whose last digits may differ", api_error);
 	}
 	str_free(&path);
 	str_free(&why);
 }
 
-static pthread_once_t api_once = PTHREAD_ONCE_INIT;
 
 struct err *gen_load(void)
 {
-	pthread_once(&api_once, api_open);
+	static struct mem_once once;
+	mem_once(&once, api_open);
 	return api ? NULL : ERR(UNAVAILABLE, "%s", api_error);
+}
+
+/* LLVM ends the process when it finds no memory: so there must be enough before it begins.  What it takes for one group is a
+ * few megabytes. */
+static struct err *room_for_llvm(void)
+{
+	enum { ROOM = 64 << 20 };
+	void *p = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		return ERR(EXHAUSTED, "out of host memory: the code generator wants %d MB of address space", ROOM >> 20);
+	munmap(p, ROOM);
+	return NULL;
 }
 
 struct err *gen_group(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out)
@@ -242,6 +262,8 @@ struct err *gen_group(struct arena *a, const struct ir_module *m, const struct i
 			struct gen_out made = { 0 };
 			error = gen_load();
 			if (!error)
+				error = room_for_llvm();
+			if (!error)
 				error = api->group(&tmp, m, fn, view, &made);
 			if (!error) {
 				x = entry_new(&(struct entry){ made.tiles, made.block, made.flops, made.bytes, key, made.nobj, fn->nparam, NULL, NULL }, made.under, made.obj);
@@ -250,15 +272,21 @@ struct err *gen_group(struct arena *a, const struct ir_module *m, const struct i
 			arena_fini(&tmp);
 		}
 		if (x) {
-			pthread_mutex_lock(&lock);
+			struct mem_undo u;
+			mem_lock(&u, &lock);
+			bool was = mem_persist(true);
 			uint64_t *slot = map_put(&memory, text.p, text.n);
+			mem_persist(was);
 			if (*slot) {                     /* another thread was faster */
 				entry_free(x);
 				x = (struct entry *)(uintptr_t)*slot;
 			} else {
+				mem_keep(x);
+				mem_keep(x->obj);
+				mem_keep(x->under);
 				*slot = (uint64_t)(uintptr_t)x;
 			}
-			pthread_mutex_unlock(&lock);
+			mem_unlock(&u);
 		}
 	}
 	if (x) {

@@ -753,7 +753,7 @@ static struct op_row elem_rows[] = {
 };
 
 static struct map by_name;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct mem_once once;
 
 static void tables(void)
 {
@@ -771,7 +771,7 @@ static void tables(void)
 const struct op_row *op_row_find(enum dialect d, const char *name, size_t n)
 {
 	char key[64] = "bvs?.";
-	pthread_once(&once, tables);
+	mem_once(&once, tables);
 	if (d == D_VHLO) {    /* without _v1, _v2 .. */
 		size_t k = n;
 		while (k > 0 && name[k - 1] >= '0' && name[k - 1] <= '9')

@@ -11,12 +11,13 @@ static struct ir_kind_info kinds[IR_COUNT] = {
 #undef OP
 };
 static struct map by_name;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct mem_once once;
 
 static void tables(void)
 {
 	for (int k = 1; k < IR_COUNT; k++) {
 		struct ir_kind_info *i = &kinds[k];
+		i->nattr = 0;
 		for (const char *s = i->attrs; *s;) {
 			const char *colon = strchr(s, ':');
 			i->attr_name[i->nattr] = s;
@@ -31,13 +32,13 @@ static void tables(void)
 
 const struct ir_kind_info *ir_info(enum ir_kind k)
 {
-	pthread_once(&once, tables);
+	mem_once(&once, tables);
 	return &kinds[k];
 }
 
 int ir_kind_by_name(const char *name, size_t n)
 {
-	pthread_once(&once, tables);
+	mem_once(&once, tables);
 	uint64_t *v = map_get(&by_name, name, n);
 	return v ? (int)*v : 0;
 }

@@ -39,17 +39,15 @@ void pass_opts_from_conf(struct pass_opts *o)
 	const char *t = conf_str(CONF_TIER), *d = conf_str(CONF_DUMP);
 	*o = (struct pass_opts){ .ndev = 1, .check = conf_int(CONF_CHECK) != 0, .dump = *d ? d : NULL };
 	o->tier = !strcmp(t, "ref") ? TIER_REF : !strcmp(t, "gen") ? TIER_GEN : TIER_AUTO;
-	if (o->tier == TIER_AUTO && strcmp(t, "auto"))
-		log_line(LOG_WARN, "setting 'RONDO_TIER' cannot be '%s' (auto, ref or gen), which is ignored", t);
 }
 
 static struct err *dump(const struct pass_opts *o, int k, const char *name, const char *module, const struct str *text)
 {
 	if (mkdir(o->dump, 0777) && errno != EEXIST)
-		return ERR(UNAVAILABLE, "cannot create the folder '%s': %s", o->dump, strerror(errno));
+		return ERR(UNAVAILABLE, "cannot create the folder '%s' for the texts of RONDO_DUMP: %s", o->dump, strerror(errno));
 	struct str path = {0};
 	str_addf(&path, "%s/%s.%d.%02d-%s.txt", o->dump, *module ? module : "module", (int)getpid(), k, name);
-	struct err *e = str_write_file(path.p, text->p ? text->p : "", text->n);
+	struct err *e = err_wrap(str_write_file(path.p, text->p ? text->p : "", text->n), "RONDO_DUMP");
 	str_free(&path);
 	return e;
 }
@@ -183,7 +181,9 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 	if (!e && use) {
 		prog_save(&bytes, *out);
 		struct err *we = str_write_file(path.p, bytes.p, bytes.n);
-		if (we)
+		if (we && conf_is_set(CONF_CACHE))
+			conf_useless(CONF_CACHE, "compiled programs are not kept: %s", we->msg);
+		else if (we)
 			log_line(LOG_INFO, "the compiled program is not kept: %s", we->msg);
 		err_free(we);
 	}

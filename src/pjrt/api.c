@@ -71,8 +71,7 @@ struct err *pjrt_Event_Await(struct pjrt_Event_Await *a)
 
 struct err *pjrt_Event_OnReady(struct pjrt_Event_OnReady *a)
 {
-	rt_event_on_ready(a->event, a->callback, a->user_arg);
-	return NULL;
+	return rt_event_on_ready(a->event, a->callback, a->user_arg) ? NULL : ERR(EXHAUSTED, "out of host memory: a callback of an event");
 }
 
 /* --- not supported -------------------------------------------------------- */

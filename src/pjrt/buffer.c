@@ -3,15 +3,18 @@
 
 #include "impl.h"
 
-/* b is taken. */
-struct pjrt_buffer *pjrt_wrap(struct pjrt_memory *m, struct rt_buffer *b)
+/* b is taken, also on failure; NULL: there was no memory for it. */
+static struct err *wrap(struct pjrt_memory *m, struct rt_buffer *b, struct pjrt_buffer **out)
 {
 	struct pjrt_buffer *p = malloc(sizeof *p);
-	if (!p)
-		abort();
-	p->rt = b;
-	p->memory = m;
-	return p;
+	if (!b || !p) {
+		rt_buffer_unref(b);
+		free(p);
+		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", sizeof *p);
+	}
+	*p = (struct pjrt_buffer){ b, m };
+	*out = p;
+	return NULL;
 }
 
 static struct err *shape_of(struct rt_shape *s, int type, const int64_t *dims, size_t rank)
@@ -70,11 +73,9 @@ struct err *pjrt_Client_BufferFromHostBuffer(struct pjrt_Client_BufferFromHostBu
 		return ERR(INVALID, "%zu byte strides for %zu dimensions", a->num_byte_strides, a->num_dims);
 	struct rt_buffer *b;
 	TRY(rt_buffer_from_host(m->device->rt, m->mem, &s, a->data, a->num_byte_strides ? a->byte_strides : NULL, &b));
-	a->buffer = pjrt_wrap(m, b);
 	/* The data has been copied, whatever the semantics asked for: the caller has it back. */
-	a->done_with_host_buffer = rt_event_new();
-	rt_event_set(a->done_with_host_buffer, NULL);
-	return NULL;
+	a->done_with_host_buffer = rt_event_done();
+	return wrap(m, b, &a->buffer);
 }
 
 struct err *pjrt_Client_CreateUninitializedBuffer(struct pjrt_Client_CreateUninitializedBuffer *a)
@@ -86,8 +87,7 @@ struct err *pjrt_Client_CreateUninitializedBuffer(struct pjrt_Client_CreateUnini
 	TRY(check_layout(a->shape_layout, a->shape_num_dims, "a buffer"));
 	struct rt_buffer *b;
 	TRY(rt_buffer_uninit(m->device->rt, m->mem, &s, &b));
-	a->buffer = pjrt_wrap(m, b);
-	return NULL;
+	return wrap(m, b, &a->buffer);
 }
 
 struct err *pjrt_Client_CreateErrorBuffer(struct pjrt_Client_CreateErrorBuffer *a)
@@ -100,8 +100,7 @@ struct err *pjrt_Client_CreateErrorBuffer(struct pjrt_Client_CreateErrorBuffer *
 	TRY(shape_of(&s, a->shape_element_type, a->shape_dims, a->shape_num_dims));
 	struct err *e = err_new((enum err_code)a->error_code, __FILE__, __LINE__, "%.*s",
 	                        (int)a->error_message_size, a->error_message);
-	a->buffer = pjrt_wrap(m, rt_buffer_error(m->device->rt, m->mem, &s, e));
-	return NULL;
+	return wrap(m, rt_buffer_error(m->device->rt, m->mem, &s, e), &a->buffer);
 }
 
 /* A view of memory that somebody else owns becomes a copy, so that donation and deletion know only one
@@ -118,7 +117,7 @@ struct err *pjrt_Client_CreateViewOfDeviceBuffer(struct pjrt_Client_CreateViewOf
 	TRY(check_layout(a->layout, a->num_dims, "a view"));
 	struct rt_buffer *b;
 	TRY(rt_buffer_from_host(m->device->rt, m->mem, &s, a->device_buffer_ptr, NULL, &b));
-	a->buffer = pjrt_wrap(m, b);
+	TRY(wrap(m, b, &a->buffer));
 	if (a->on_delete_callback)
 		a->on_delete_callback(a->device_buffer_ptr, a->on_delete_callback_arg);
 	return NULL;
@@ -214,8 +213,7 @@ struct err *pjrt_Buffer_CopyToMemory(struct pjrt_Buffer_CopyToMemory *a)
 	struct rt_buffer *b;
 	TRY(place(a->dst_memory, NULL, "a copy", &m));
 	TRY(rt_buffer_copy(a->buffer->rt, m->device->rt, m->mem, &b));
-	a->dst_buffer = pjrt_wrap(m, b);
-	return NULL;
+	return wrap(m, b, &a->dst_buffer);
 }
 
 struct err *pjrt_Buffer_CopyToDevice(struct pjrt_Buffer_CopyToDevice *a)
@@ -224,8 +222,7 @@ struct err *pjrt_Buffer_CopyToDevice(struct pjrt_Buffer_CopyToDevice *a)
 	struct rt_buffer *b;
 	TRY(place(NULL, a->dst_device, "a copy", &m));
 	TRY(rt_buffer_copy(a->buffer->rt, m->device->rt, m->mem, &b));
-	a->dst_buffer = pjrt_wrap(m, b);
-	return NULL;
+	return wrap(m, b, &a->dst_buffer);
 }
 
 struct err *pjrt_Buffer_ToHostBuffer(struct pjrt_Buffer_ToHostBuffer *a)
@@ -309,6 +306,5 @@ struct err *pjrt_Buffer_Bitcast(struct pjrt_Buffer_Bitcast *a)
 	TRY(check_layout(a->device_layout, a->num_dims, "a buffer"));
 	struct rt_buffer *b;
 	TRY(rt_buffer_bitcast(a->buffer->rt, &s, &b));
-	a->out_buffer = pjrt_wrap(a->buffer->memory, b);
-	return NULL;
+	return wrap(a->buffer->memory, b, &a->out_buffer);
 }

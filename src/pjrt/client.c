@@ -37,7 +37,7 @@ static struct err *option(const struct pjrt_value *v, struct rt_opts *o, struct 
 	long n = strtol(text, &end, 10);
 	bool integer = *text && !*end;
 	if (!strcmp(name, "num_devices")) {
-		if (!integer || n < 1 || n > 4096)
+		if (!integer || n < 1 || n > 1024)
 			return ERR(INVALID, "client option 'num_devices' is '%s', not a number of devices", text);
 		o->ndev = (int)n;
 	} else if (!strcmp(name, "num_nodes")) {
@@ -129,8 +129,9 @@ static struct err *store_get(void *user, const char *key, int ms, struct str *ou
 	return NULL;
 }
 
-struct err *pjrt_Client_Create(struct pjrt_Client_Create *a)
+static struct err *client_create(void *v)
 {
+	struct pjrt_Client_Create *a = v;
 	static atomic_int attempts;
 	struct rt_opts o = { 0 };
 	struct pjrt_client *c = mem_alloc(sizeof *c);
@@ -172,6 +173,12 @@ struct err *pjrt_Client_Create(struct pjrt_Client_Create *a)
 out:
 	free(c);
 	return e;
+}
+
+/* What a client that could not be made has begun stays: its threads may know it. */
+struct err *pjrt_Client_Create(struct pjrt_Client_Create *a)
+{
+	return mem_guard(client_create, a, false);
 }
 
 struct err *pjrt_Client_Destroy(struct pjrt_Client_Destroy *a)

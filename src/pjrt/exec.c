@@ -97,6 +97,8 @@ static struct err *devices_of(const struct pjrt_client *c, struct pjrt_options *
 	return NULL;
 }
 
+static void drop_exec(void *x) { rt_exec_unref(x); }
+
 /* p is taken, even on failure. */
 static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct pjrt_options *o,
                             const void *options, size_t noptions, struct pjrt_exec **out)
@@ -117,12 +119,13 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 	struct rt_exec *rx;
 	TRY(rt_exec_new(c->rt, p, o->device.p, &rx));
 
+	struct mem_undo u;
+	mem_undo(&u, drop_exec, rx);
 	struct pjrt_exec *x = mem_alloc(sizeof *x);
 	atomic_init(&x->refs, 1);
 	x->client = c;
 	x->x = rx;
 	x->prog = rt_exec_prog(rx);
-	x->python = pjrt_custom_count(x->prog, 1);
 	x->replicas = o->replicas;
 	x->partitions = o->partitions;
 	str_addn(&x->options, options, noptions);
@@ -151,6 +154,8 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 	x->cost[1] = (struct pjrt_value){ .struct_size = sizeof x->cost[1], .name = "bytes accessed", .name_size = 14,
 		.type = VALUE_FLOAT, .f = (float)bytes, .value_size = 1 };
 
+	x->python = pjrt_custom_count(x->prog, 1);
+	mem_done(&u);
 	pthread_mutex_lock(&live_lock);
 	x->next = live;
 	if (live)
@@ -163,7 +168,7 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 
 /* The threads that jaxlib compiles on have stacks of 2 MiB, and passes recurse as deep as a program's chains of
  * operations: larger programs are compiled on a stack of their own (address space, touched as needed). */
-enum { BIG_PROGRAM = 4096 };
+enum { BIG_PROGRAM = 4096, LEAST_STACK = 16 << 20, STACK_PER_BYTE = 128 };
 static const size_t big_stack = (size_t)1 << 30;
 
 struct compile { struct rt_client *rt; const struct pass_opts *po; const struct pjrt_program *src; bool busy; struct prog *p; struct err *e; };
@@ -182,12 +187,19 @@ static struct err *read_program(const void *p, size_t n, struct ir_module **out)
 	return NULL;
 }
 
+static struct err *compile_text(void *v)
+{
+	struct compile *c = v;
+
+	return pass_compile_cached(c->po, read_program, c->src->code, c->src->code_size, &c->p);
+}
+
 static void *compile_main(void *v)
 {
 	struct compile *c = v;
 
 	compiling = c;
-	c->e = pass_compile_cached(c->po, read_program, c->src->code, c->src->code_size, &c->p);
+	c->e = mem_guard(compile_text, c, true);
 	if (c->busy)
 		rt_client_busy(c->rt, NULL);
 	return NULL;
@@ -199,18 +211,29 @@ static struct err *compile(struct rt_client *rt, const struct pass_opts *po, con
 	pthread_attr_t a;
 	pthread_t t;
 
-	pthread_attr_init(&a);
-	if (src->code_size < BIG_PROGRAM || pthread_attr_setstacksize(&a, big_stack) || pthread_create(&t, &a, compile_main, &c))
+	if (src->code_size < BIG_PROGRAM) {
 		compile_main(&c);
-	else
+	} else {
+		/* Where address space is short less will do, but not less than the program's operations may need. */
+		size_t stack = big_stack, least = MIN(big_stack, LEAST_STACK + STACK_PER_BYTE * src->code_size);
+		int r;
+		pthread_attr_init(&a);
+		do {
+			pthread_attr_setstacksize(&a, stack);
+			r = pthread_create(&t, &a, compile_main, &c);
+		} while (r && (stack /= 2) >= least);
+		pthread_attr_destroy(&a);
+		if (r)
+			return ERR(EXHAUSTED, "out of host memory: no stack of %zu bytes to compile on: %s", least, strerror(r));
 		pthread_join(t, NULL);
-	pthread_attr_destroy(&a);
+	}
 	*out = c.p;
 	return c.e;
 }
 
-struct err *pjrt_Client_Compile(struct pjrt_Client_Compile *a)
+static struct err *client_compile(void *v)
 {
+	struct pjrt_Client_Compile *a = v;
 	const struct pjrt_program *src = a->program;
 	if (src->format_size != 4 || memcmp(src->format, "mlir", 4))
 		return ERR(UNIMPLEMENTED, "programs in format '%.*s'", (int)src->format_size, src->format);
@@ -234,6 +257,11 @@ struct err *pjrt_Client_Compile(struct pjrt_Client_Compile *a)
 out:
 	pjrt_options_free(&o);
 	return e;
+}
+
+struct err *pjrt_Client_Compile(struct pjrt_Client_Compile *a)
+{
+	return mem_guard(client_compile, a, true);
 }
 
 struct err *pjrt_Compile(struct pjrt_Compile *a)
@@ -324,11 +352,19 @@ struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *
 	enum { SMALL = 128 };
 	void *small[SMALL];
 	size_t need = n * narg + n * nres + n;
-	void **p = need <= SMALL ? small : mem_alloc(sizeof *p * need);
+	void **p = need <= SMALL ? small : mem_try(sizeof *p * need);
+	if (!p)
+		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", sizeof *p * need);
 	struct rt_buffer **arg = (struct rt_buffer **)p;
 	struct rt_buffer **out = arg + n * narg;
 	struct rt_event **done = (struct rt_event **)(out + n * nres);
 	struct err *e = NULL;
+	size_t made = 0;                /* handles for the results: after the launch nothing may fail */
+	for (; made < n * nres; made++)
+		if (!(a->output_lists[made / nres][made % nres] = malloc(sizeof(struct pjrt_buffer)))) {
+			e = ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", sizeof(struct pjrt_buffer));
+			goto out;
+		}
 	for (size_t d = 0; d < n; d++)
 		for (size_t i = 0; i < narg; i++) {
 			struct pjrt_buffer *b = a->argument_lists[d][i];
@@ -348,11 +384,12 @@ struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *
 		struct pjrt_device *dev = x->device[d];
 		for (size_t i = 0; i < nres; i++) {
 			struct rt_buffer *b = out[d * nres + i];
-			a->output_lists[d][i] = pjrt_wrap(&dev->memory[rt_buffer_mem(b)], b);
+			*a->output_lists[d][i] = (struct pjrt_buffer){ b, &dev->memory[rt_buffer_mem(b)] };
 		}
 		if (x->python) {        /* its Python functions are kept until the run has ended */
 			atomic_fetch_add(&x->refs, 1);
-			rt_event_on_ready(done[d], run_ended, x);
+			if (!rt_event_on_ready(done[d], run_ended, x))
+				run_ended(rt_event_wait(done[d]), x);
 			rt_event_ask(done[d]);  /* and what they raise, JAX has told */
 		}
 		if (a->device_complete_events)
@@ -361,6 +398,8 @@ struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *
 			rt_event_unref(done[d]);
 	}
 out:
+	while (e && made-- > 0)
+		free(a->output_lists[made / nres][made % nres]);
 	if (p != small)
 		free(p);
 	return e;
@@ -524,15 +563,27 @@ struct err *pjrt_Executable_OptimizedProgram(struct pjrt_Executable_OptimizedPro
 	return ERR(UNIMPLEMENTED, "PJRT_Executable_OptimizedProgram: a compiled program is no HLO module");
 }
 
+struct text { const char *fingerprint; struct str s; };
+
+static struct err *text_of(void *v)
+{
+	struct text *t = v;
+	struct str s = { 0 };
+	struct mem_undo u;
+	mem_lock(&u, &live_lock);
+	for (struct pjrt_exec *x = live; x && !s.n; x = x->next)
+		if (!strcmp(x->fingerprint, t->fingerprint))
+			prog_print(&s, x->prog);
+	mem_unlock(&u);
+	t->s = s;
+	return NULL;
+}
+
 __attribute__((visibility("default"))) char *rondo_text(const char *fingerprint)
 {
-	struct str s = { 0 };
-	pthread_mutex_lock(&live_lock);
-	for (struct pjrt_exec *x = live; x && !s.n; x = x->next)
-		if (!strcmp(x->fingerprint, fingerprint))
-			prog_print(&s, x->prog);
-	pthread_mutex_unlock(&live_lock);
-	return s.p;
+	struct text t = { fingerprint, { 0 } };
+	err_free(mem_guard(text_of, &t, true));
+	return t.s.p;
 }
 
 __attribute__((visibility("default"))) void rondo_free(void *p)
@@ -553,8 +604,9 @@ static void free_bytes(void *p)
 	free(s);
 }
 
-struct err *pjrt_Executable_Serialize(struct pjrt_Executable_Serialize *a)
+static struct err *executable_serialize(void *v)
 {
+	struct pjrt_Executable_Serialize *a = v;
 	struct pjrt_exec *x = a->executable;
 	struct saved h = { .noptions = x->options.n };
 	memcpy(h.magic, saved_magic, sizeof h.magic);
@@ -569,8 +621,14 @@ struct err *pjrt_Executable_Serialize(struct pjrt_Executable_Serialize *a)
 	return NULL;
 }
 
-struct err *pjrt_Executable_DeserializeAndLoad(struct pjrt_Executable_DeserializeAndLoad *a)
+struct err *pjrt_Executable_Serialize(struct pjrt_Executable_Serialize *a)
 {
+	return mem_guard(executable_serialize, a, true);
+}
+
+static struct err *executable_deserializeandload(void *v)
+{
+	struct pjrt_Executable_DeserializeAndLoad *a = v;
 	struct saved h;
 	const char *p = a->serialized_executable;
 	size_t n = a->serialized_executable_size;
@@ -596,4 +654,9 @@ struct err *pjrt_Executable_DeserializeAndLoad(struct pjrt_Executable_Deserializ
 out:
 	pjrt_options_free(&o);
 	return e;
+}
+
+struct err *pjrt_Executable_DeserializeAndLoad(struct pjrt_Executable_DeserializeAndLoad *a)
+{
+	return mem_guard(executable_deserializeandload, a, true);
 }

@@ -21,6 +21,11 @@ EXPORT const char *rondo_set_option(const char *name, const char *value)
 	return text;
 }
 
+EXPORT int64_t rondo_get_option(const char *name)
+{
+	return conf_number(name);
+}
+
 EXPORT void rondo_ffi_register(const char *target, void *handler)
 {
 	rt_ffi_register(target, handler);
@@ -31,6 +36,8 @@ EXPORT void rondo_ffi_register(const char *target, void *handler)
 static _Atomic(rondo_callback *) callback;
 static _Atomic(rondo_count *) count;
 static _Atomic(rondo_resolve *) resolver;
+
+static struct err *no_room(size_t n) { return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", n); }
 
 static bool find_u64(const struct prog_custom *c, const char *name, uint64_t *v)
 {
@@ -64,7 +71,9 @@ static struct err *call_python(const struct rt_custom_call *call)
 		return ERR(PRECONDITION, "a call to Python, which has ended");
 	void *small[32];
 	size_t n = (size_t)c->nin + c->nout;
-	void **p = n <= NELEM(small) ? small : mem_alloc(sizeof *p * n);
+	void **p = n <= NELEM(small) ? small : malloc(sizeof *p * n);
+	if (!p)
+		return no_room(sizeof *p * n);
 	void **out = arrays(call->in, c->v, c->nin, p);
 	arrays(call->out, c->v + c->nin, c->nout, out);
 	int rc = fn(id, p, out, rt_device_id(call->device), msg, sizeof msg);
@@ -89,8 +98,9 @@ struct meeting {
 	struct meeting *next;
 	const struct prog_custom *c;
 	int32_t launch;
-	uint32_t n, *count;         /* turns each position has come to */
+	uint32_t n;
 	struct turn *turn;
+	uint32_t count[];           /* turns each position has come to */
 };
 static pthread_mutex_t meet_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t meet_done = PTHREAD_COND_INITIALIZER;
@@ -102,9 +112,13 @@ static struct meeting *meet(const struct rt_custom_call *call, uint32_t n)
 	while (m && (m->c != call->c || m->launch != call->launch_id))
 		m = m->next;
 	if (!m) {
-		m = mem_alloc(sizeof *m);
-		*m = (struct meeting){ .next = meetings, .c = call->c, .launch = call->launch_id, .n = n };
-		m->count = mem_alloc(sizeof *m->count * n);
+		m = calloc(1, sizeof *m + sizeof *m->count * n);
+		if (!m)
+			return NULL;
+		m->next = meetings;
+		m->c = call->c;
+		m->launch = call->launch_id;
+		m->n = n;
 		meetings = m;
 	}
 	return m;
@@ -128,7 +142,6 @@ static void leave(struct meeting *m, struct turn *t)
 	while (*q != m)
 		q = &(*q)->next;
 	*q = m->next;
-	free(m->count);
 	free(m);
 }
 
@@ -149,12 +162,20 @@ static struct err *call_once(const struct rt_custom_call *call, uint32_t n)
 {
 	pthread_mutex_lock(&meet_lock);
 	struct meeting *m = meet(call, n);
+	if (!m) {
+		pthread_mutex_unlock(&meet_lock);
+		return no_room(sizeof *m);
+	}
 	uint32_t number = m->count[call->position]++;
 	struct turn *t = m->turn;
 	while (t && t->number != number)
 		t = t->next;
 	if (!t) {
-		t = mem_alloc(sizeof *t);
+		t = malloc(sizeof *t);
+		if (!t) {
+			pthread_mutex_unlock(&meet_lock);
+			return no_room(sizeof *t);
+		}
 		*t = (struct turn){ .next = m->turn, .number = number };
 		m->turn = t;
 		pthread_mutex_unlock(&meet_lock);
@@ -162,7 +183,9 @@ static struct err *call_once(const struct rt_custom_call *call, uint32_t n)
 		size_t bytes = 0;
 		for (int i = 0; i < call->c->nout; i++)
 			bytes += (size_t)prog_view_bytes(&call->c->v[call->c->nin + i]);
-		t->results = mem_alloc(bytes + 1);
+		t->results = malloc(bytes + 1);
+		if (!e && !t->results)
+			e = no_room(bytes);
 		if (!e)
 			move_results(call, t->results, true);
 		pthread_mutex_lock(&meet_lock);

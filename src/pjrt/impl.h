@@ -74,7 +74,6 @@ struct pjrt_exec {
 
 struct pjrt_layout_text *pjrt_layout_of(int rank);     /* static */
 
-struct pjrt_buffer *pjrt_wrap(struct pjrt_memory *m, struct rt_buffer *b);    /* b is taken */
 int pjrt_mem_by_kind(const char *kind);            /* -1 if there is no such memory; NULL is the default */
 
 /* --- proto.c: protocol buffers ------------------------------------------- */

@@ -16,6 +16,8 @@ const struct pjrt_api *GetPjrtApi(void);          /* static; does no work */
 /* As if RONDO_<name> were set in the environment.  NULL, or the error's text, valid until the
  * thread's next call. */
 const char *rondo_set_option(const char *name, const char *value);
+/* The value of a setting that is a number; 0 if there is none of that name. */
+int64_t rondo_get_option(const char *name);
 
 /* A Python function called by a program: id names it, in and out are host addresses of dense arrays
  * (tokens left out), device the global id of the device that calls.  Returns 0, or anything else after

@@ -59,6 +59,8 @@ static bool next(struct reader *r, struct field *f)
 	return true;
 }
 
+enum { MOST_DEVICES = 65536 };
+
 static struct err *malformed(const char *what)
 {
 	return ERR(INVALID, "malformed %s", what);
@@ -76,9 +78,10 @@ static struct err *read_assignment(struct span s, struct pjrt_options *o)
 		else if (f.id == 2)
 			partitions = (int64_t)f.v;
 	}
-	if (r.bad || replicas < 1 || partitions < 1 || replicas > 65536 || partitions > 65536)
+	if (r.bad || replicas < 1 || partitions < 1 || replicas > MOST_DEVICES || partitions > MOST_DEVICES / replicas)
 		return malformed("device assignment");
 	int64_t n = replicas * partitions;
+	o->device.n = 0;
 	for (int64_t i = 0; i < n; i++)
 		arr_push(&o->device, 0);
 	for (r = reader(s); next(&r, &f);) {
@@ -196,8 +199,10 @@ struct err *pjrt_options_read(const void *p, size_t n, struct pjrt_options *out)
 	}
 	if (!e && r.bad)
 		e = malformed("compile options");
-	if (!e && (out->replicas < 1 || out->partitions < 1 || out->replicas > 65536 || out->partitions > 65536))
+	if (!e && (out->replicas < 1 || out->partitions < 1 || out->replicas > MOST_DEVICES || out->partitions > MOST_DEVICES))
 		e = ERR(INVALID, "%lld replicas of %lld partitions", (long long)out->replicas, (long long)out->partitions);
+	if (!e && out->device.n && (int64_t)out->device.n != out->replicas * out->partitions)
+		e = ERR(INVALID, "a device assignment of %zu devices for %lld replicas of %lld partitions", out->device.n, (long long)out->replicas, (long long)out->partitions);
 	if (e)
 		pjrt_options_free(out);
 	return e;

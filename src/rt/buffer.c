@@ -15,8 +15,10 @@ int64_t rt_shape_bytes(const struct rt_shape *s)
 
 struct rt_buffer *buffer_new(struct rt_device *d, int mem, enum dtype dt, int rank, const int64_t *dim, struct store *st, struct rt_event *ready)
 {
-	struct rt_buffer *b = mem_grow(NULL, sizeof *b);
+	struct rt_buffer *b = malloc(sizeof *b);
 
+	if (!b)
+		return NULL;
 	atomic_init(&b->ref, 1);
 	atomic_flag_clear_explicit(&b->lock, memory_order_relaxed);
 	atomic_init(&b->deleted, false);
@@ -35,12 +37,22 @@ struct rt_buffer *buffer_new(struct rt_device *d, int mem, enum dtype dt, int ra
 	return b;
 }
 
+static struct rt_event *failed(struct err *e);
+
 static void store_drop(struct store *s)
 {
 	if (s) {
 		atomic_fetch_sub(&s->handles, 1);
 		store_unref(s);
 	}
+}
+
+void buffer_put(struct rt_buffer *b, struct store *s)
+{
+	store_drop(b->st);
+	store_ref(s);
+	atomic_fetch_add_explicit(&s->handles, 1, memory_order_relaxed);
+	b->st = s;
 }
 
 struct store *buffer_store(struct rt_buffer *b)
@@ -230,7 +242,10 @@ struct err *rt_buffer_uninit(struct rt_device *d, int mem, const struct rt_shape
 		store_unref(st);
 		return e;
 	}
-	*out = buffer_new(d, mem, s->dtype, s->rank, s->dim, st, &event_ok);
+	if (!(*out = buffer_new(d, mem, s->dtype, s->rank, s->dim, st, &event_ok))) {
+		store_unref(st);
+		return no_room(sizeof **out);
+	}
 	return NULL;
 }
 
@@ -254,7 +269,11 @@ struct err *rt_buffer_from_host(struct rt_device *d, int mem, const struct rt_sh
 	else if (st->mem || d->ops->direct)
 		gather(store_enter(st), data, elem, s->rank, s->dim, byte_stride);
 	else {
-		char *tmp = mem_grow(NULL, n);
+		char *tmp = malloc(n);
+		if (!tmp) {
+			rt_buffer_unref(*out);
+			return no_room(n);
+		}
 		gather(tmp, data, elem, s->rank, s->dim, byte_stride);
 		store_upload(st, 0, tmp, n);
 		free(tmp);
@@ -264,10 +283,15 @@ struct err *rt_buffer_from_host(struct rt_device *d, int mem, const struct rt_sh
 
 struct rt_buffer *rt_buffer_error(struct rt_device *d, int mem, const struct rt_shape *s, struct err *e)
 {
-	struct rt_event *ev = rt_event_new();
+	struct rt_event *ev = failed(e ? e : ERR(INTERNAL, "buffer without content"));
+	struct store *st = store_new(d, mem, (size_t)rt_shape_bytes(s));
+	struct rt_buffer *b = st ? buffer_new(d, mem, s->dtype, s->rank, s->dim, st, ev) : NULL;
 
-	rt_event_set(ev, e ? e : ERR(INTERNAL, "buffer without content"));
-	return buffer_new(d, mem, s->dtype, s->rank, s->dim, store_new(d, mem, (size_t)rt_shape_bytes(s)), ev);
+	if (!b) {
+		store_unref(st);
+		rt_event_unref(ev);
+	}
+	return b;
 }
 
 /* --- copies ------------------------------------------------------------------ */
@@ -323,13 +347,21 @@ static struct rt_event *copy_start(struct rt_buffer *b, struct store *src, size_
 		copied(src);
 		return &event_ok;
 	}
-	struct copy *k = mem_grow(NULL, sizeof *k);
-	*k = (struct copy){ src, dst, off, n, p, rt_event_new(), NULL, b->dev->c };
+	struct copy *k = malloc(sizeof *k);
+	struct rt_event *end = rt_event_new();
+	if (!k || !end) {
+		free(k);
+		rt_event_unref(end);
+		copied(src);
+		return &event_none;
+	}
+	*k = (struct copy){ src, dst, off, n, p, end, NULL, b->dev->c };
 	if (dst)
 		store_ref(dst);
 	client_ref(k->c);
 	struct rt_event *done = rt_event_ref(k->done);
-	rt_event_on_ready(r, copy_ready, k);
+	if (!rt_event_on_ready(r, copy_ready, k))
+		copy_ready(no_room(sizeof *k), k);
 	return done;
 }
 
@@ -337,6 +369,10 @@ static struct rt_event *failed(struct err *e)
 {
 	struct rt_event *ev = rt_event_new();
 
+	if (!ev) {
+		err_free(e);
+		return &event_none;
+	}
 	rt_event_set(ev, e);
 	return ev;
 }
@@ -369,7 +405,11 @@ struct err *rt_buffer_copy(struct rt_buffer *b, struct rt_device *d, int mem, st
 		return e;
 	}
 	struct rt_event *ready = copy_start(b, s, 0, s->bytes, dst, NULL);
-	*out = buffer_new(d, mem, b->shape.dtype, b->shape.rank, b->shape.dim, dst, ready);
+	if (!(*out = buffer_new(d, mem, b->shape.dtype, b->shape.rank, b->shape.dim, dst, ready))) {
+		store_unref(dst);
+		rt_event_unref(ready);
+		return no_room(sizeof **out);
+	}
 	return NULL;
 }
 
@@ -381,6 +421,10 @@ struct err *rt_buffer_bitcast(struct rt_buffer *b, const struct rt_shape *s, str
 	struct store *st = buffer_store(b);
 	if (!st)
 		return deleted_error(b);
-	*out = buffer_new(b->dev, b->mem, s->dtype, s->rank, s->dim, st, rt_event_ref(b->ready));
+	if (!(*out = buffer_new(b->dev, b->mem, s->dtype, s->rank, s->dim, st, rt_event_ref(b->ready)))) {
+		store_unref(st);
+		rt_event_unref(b->ready);
+		return no_room(sizeof **out);
+	}
 	return NULL;
 }

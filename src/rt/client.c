@@ -18,16 +18,17 @@ const char *intern(const char *text)
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static struct map names;
 
-	pthread_mutex_lock(&lock);
+	struct mem_undo u;
+	bool was = mem_persist(true);
+	mem_lock(&u, &lock);
 	uint64_t *v = map_put(&names, text, strlen(text));
 	if (!*v) {
 		size_t n = strlen(text) + 1;
-		char *s = mem_grow(NULL, n);
-		memcpy(s, text, n);
-		*v = (uint64_t)(uintptr_t)s;
+		*v = (uint64_t)(uintptr_t)memcpy(mem_new(n), text, n);
 	}
 	const char *r = (const char *)(uintptr_t)*v;
-	pthread_mutex_unlock(&lock);
+	mem_unlock(&u);
+	mem_persist(was);
 	return r;
 }
 
@@ -101,6 +102,8 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 	so.chaos = conf_int(CONF_CHAOS) != 0;
 	so.seed = (uint64_t)conf_int(CONF_CHAOS);
 	so.limit = conf_int(CONF_MEMORY) > 0 ? conf_int(CONF_MEMORY) : cpu_get()->ram / 10 * 9 / c->housemates * c->ndev;
+	if (so.limit > cpu_get()->ram)
+		conf_useless(CONF_MEMORY, "more than the %lld bytes that this process may use", (long long)cpu_get()->ram);
 	TRY_GOTO(e, sym_open(&so, &c->world), out);
 	if (coll_table_has(&c->table, COLL_mpi)) {
 		struct err *no = coll_mpi_open(c->world);
@@ -110,10 +113,7 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 		}
 		err_free(no);
 	}
-	c->dev = aligned_alloc(64, sizeof *c->dev * (size_t)c->ndev);
-	if (!c->dev)
-		abort();
-	memset(c->dev, 0, sizeof *c->dev * (size_t)c->ndev);
+	c->dev = mem_lines(sizeof *c->dev * (size_t)c->ndev);
 	for (int i = 0; i < c->ndev; i++) {
 		struct rt_device *d = &c->dev[i];
 		d->c = c;
@@ -257,8 +257,12 @@ static void *side_main(void *v)
 
 void client_side(struct rt_client *c, void (*fn)(void *user), void *user)
 {
-	struct side *s = mem_grow(NULL, sizeof *s);
+	struct side *s = malloc(sizeof *s);
 
+	if (!s) {
+		fn(user);
+		return;
+	}
 	*s = (struct side){ NULL, fn, user };
 	pthread_mutex_lock(&c->side_lock);
 	if (!c->side_started && !c->side_over)

@@ -70,8 +70,10 @@ void rt_device_clear_stats(struct rt_device *d) { sym_heap_clear_stats(d->heap);
 
 struct store *store_new(struct rt_device *d, int mem, size_t bytes)
 {
-	struct store *s = mem_grow(NULL, sizeof *s);
+	struct store *s = malloc(sizeof *s);
 
+	if (!s)
+		return NULL;
 	atomic_init(&s->ref, 1);
 	atomic_init(&s->hold, 0);
 	atomic_init(&s->handles, 0);
@@ -87,8 +89,12 @@ struct store *store_new(struct rt_device *d, int mem, size_t bytes)
 	return s;
 }
 
+struct err *no_room(size_t n) { return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", n); }
+
 struct err *store_alloc(struct store *s, const char *what, int index)
 {
+	if (!s)
+		return no_room(sizeof *s);
 	if (!s->mem)
 		return s->dev->ops->alloc(s->dev, s, what, index);
 	if (posix_memalign(&s->host, 64, MAX(s->bytes, 64))) {

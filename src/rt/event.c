@@ -8,11 +8,20 @@ struct callback {
 
 /* Most events are born ready with success: they share one that is never freed. */
 struct rt_event event_ok = { .ref = 1, .state = 1, .lock = ATOMIC_FLAG_INIT };
+/* And those for which there was no memory. */
+static struct err no_memory = { .code = ERR_EXHAUSTED, .file = __FILE__, .msg = (char[]){ "out of host memory" }, .fixed = true };
+struct rt_event event_none = { .ref = 1, .state = 2, .lock = ATOMIC_FLAG_INIT, .err = &no_memory };
+
+static bool shared(const struct rt_event *e) { return e == &event_ok || e == &event_none; }
+
+struct rt_event *rt_event_done(void) { return &event_ok; }
 
 struct rt_event *rt_event_new(void)
 {
-	struct rt_event *e = mem_grow(NULL, sizeof *e);
+	struct rt_event *e = malloc(sizeof *e);
 
+	if (!e)
+		return NULL;
 	atomic_init(&e->ref, 1);
 	atomic_init(&e->state, 0);
 	atomic_init(&e->waiters, 0);
@@ -25,14 +34,14 @@ struct rt_event *rt_event_new(void)
 
 struct rt_event *rt_event_ref(struct rt_event *e)
 {
-	if (e != &event_ok)
+	if (!shared(e))
 		atomic_fetch_add_explicit(&e->ref, 1, memory_order_relaxed);
 	return e;
 }
 
 void rt_event_unref(struct rt_event *e)
 {
-	if (!e || e == &event_ok || atomic_fetch_sub_explicit(&e->ref, 1, memory_order_acq_rel) > 1)
+	if (!e || shared(e) || atomic_fetch_sub_explicit(&e->ref, 1, memory_order_acq_rel) > 1)
 		return;
 	/* Callbacks hold a reference, so none is left here. */
 	err_free(e->err);
@@ -111,10 +120,12 @@ struct err *event_wait(struct rt_event *e)
 	return event_error(e);
 }
 
-void rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *user), void *user)
+bool rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *user), void *user)
 {
 	if (!rt_event_ready(e)) {
-		struct callback *cb = mem_grow(NULL, sizeof *cb);
+		struct callback *cb = malloc(sizeof *cb);
+		if (!cb)
+			return false;
 		cb->fn = fn;
 		cb->user = user;
 		spin_lock(&e->lock);
@@ -123,10 +134,11 @@ void rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *u
 			cb->next = e->cb;
 			e->cb = cb;
 			spin_unlock(&e->lock);
-			return;
+			return true;
 		}
 		spin_unlock(&e->lock);
 		free(cb);
 	}
 	fn(event_error(e), user);
+	return true;
 }

@@ -184,7 +184,9 @@ static struct err *code_take(const struct prog_code *c, struct code **out)
 	struct err *e = NULL;
 	struct code *k = NULL;
 
-	pthread_mutex_lock(&code_lock);
+	struct mem_undo u;
+	bool was = mem_persist(true);
+	mem_lock(&u, &code_lock);
 	uint64_t *v = c->key ? map_put(&code_map, &c->key, sizeof c->key) : NULL;
 	if (v && *v) {
 		k = (struct code *)(uintptr_t)*v;
@@ -192,14 +194,23 @@ static struct err *code_take(const struct prog_code *c, struct code **out)
 		goto out;
 	}
 	struct rt_code *obj;
-	TRY_GOTO(e, rt_code_load(c->obj, c->nobj, &obj), out);
+	struct code *made = mem_alloc(sizeof *made);
+	struct mem_undo drop;
+	mem_undo(&drop, mem_free, made);
+	e = rt_code_load(c->obj, c->nobj, &obj);
+	mem_done(&drop);
+	if (e) {
+		free(made);
+		goto out;
+	}
 	void *fn = rt_code_symbol(obj, c->symbol);
 	if (!fn) {
 		rt_code_free(obj);
+		free(made);
 		e = ERR(DATA_LOSS, "generated code has no symbol '%s'", c->symbol);
 		goto out;
 	}
-	k = mem_alloc(sizeof *k);
+	k = made;
 	k->key = c->key;
 	k->ref = 1;
 	k->obj = obj;
@@ -207,7 +218,8 @@ static struct err *code_take(const struct prog_code *c, struct code **out)
 	if (v)
 		*v = (uint64_t)(uintptr_t)k;
 out:
-	pthread_mutex_unlock(&code_lock);
+	mem_unlock(&u);
+	mem_persist(was);
 	*out = k;
 	return e;
 }
@@ -303,8 +315,10 @@ static struct err *buffers(struct rt_exec *x)
 	return NULL;
 }
 
-static void exec_free(struct rt_exec *x)
+static void exec_free(void *v)
 {
+	struct rt_exec *x = v;
+
 	if (x->comm) {
 		pthread_mutex_lock(&x->c->side_lock);
 		for (struct rt_exec **q = &x->c->execs; *q; q = &(*q)->next)
@@ -347,12 +361,18 @@ static void exec_free(struct rt_exec *x)
 	free(x);
 }
 
+static void drop_prog(void *p) { prog_free(p); }
+
 struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, struct rt_exec **out)
 {
+	struct mem_undo u, given;
+	mem_undo(&given, drop_prog, p);
 	struct rt_exec *x = mem_alloc(sizeof *x);
 	struct err *e = NULL;
 	char name[160];
 
+	mem_done(&given);
+	mem_undo(&u, exec_free, x);
 	*out = NULL;
 	atomic_init(&x->ref, 1);
 	client_ref(c);
@@ -419,6 +439,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 			job_publish(x);
 	}
 out:
+	mem_done(&u);
 	if (e)
 		exec_free(x);
 	else

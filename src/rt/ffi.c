@@ -46,14 +46,18 @@ struct ffi_future_arg { size_t size; struct ffi_ext *ext; struct ffi_future *fut
 struct ffi_type_id { int64_t id; };
 struct ffi_type_register { size_t size; struct ffi_ext *ext; struct ffi_span name; struct ffi_type_id *id; const void *info; };
 
+/* Handlers call these functions: they take memory without a jump. */
+static struct ffi_error no_memory = { ERR_EXHAUSTED, (char[]){ "out of host memory" } };
+
 static struct ffi_error *error_create(struct ffi_error_create *a)
 {
-	struct ffi_error *e = mem_alloc(sizeof *e);
 	size_t n = strlen(a->msg ? a->msg : "") + 1;
+	struct ffi_error *e = malloc(sizeof *e + n);
 
+	if (!e)
+		return &no_memory;
 	e->code = a->code;
-	e->msg = mem_alloc(n);
-	memcpy(e->msg, a->msg ? a->msg : "", n);
+	e->msg = memcpy(e + 1, a->msg ? a->msg : "", n);
 	return e;
 }
 
@@ -61,9 +65,8 @@ static void error_message(struct ffi_error_msg *a) { a->msg = a->e->msg; }
 
 static void error_destroy(struct ffi_error_destroy *a)
 {
-	if (a->e)
-		free(a->e->msg);
-	free(a->e);
+	if (a->e != &no_memory)
+		free(a->e);
 }
 
 static struct ffi_error *refuse(const char *what)
@@ -91,7 +94,7 @@ static struct ffi_error *type_register(struct ffi_type_register *a)
 static struct ffi_error *memory_allocate(struct ffi_memory *a)
 {
 	if (posix_memalign(&a->data, MAX(a->align, 64), MAX(a->bytes, 1)))
-		return refuse("FFI: out of memory");
+		return &no_memory;
 	return NULL;
 }
 
@@ -116,8 +119,8 @@ static struct ffi_error *pool_threads(struct ffi_threads *a)
 
 static struct ffi_error *future_create(struct ffi_future_arg *a)
 {
-	a->future = mem_alloc(sizeof *a->future);
-	return NULL;
+	a->future = calloc(1, sizeof *a->future);
+	return a->future ? NULL : &no_memory;
 }
 
 static void future_finish(struct ffi_future *f, struct ffi_error *e)
@@ -311,6 +314,8 @@ static struct err *version_check(ffi_handler *h, const char *target)
 	return NULL;
 }
 
+static void arena_end(void *a) { arena_fini(a); }
+
 struct err *ffi_call(void *handler, _Atomic bool *checked, const struct rt_custom_call *call)
 {
 	const struct prog_custom *c = call->c;
@@ -323,11 +328,14 @@ struct err *ffi_call(void *handler, _Atomic bool *checked, const struct rt_custo
 		TRY(version_check(h, c->target));
 		atomic_store_explicit(checked, true, memory_order_relaxed);
 	}
+	struct mem_undo u;
 	arena_init(&a);
+	mem_undo(&u, arena_end, &a);
 	struct ffi_frame f = { .size = SIZE_TO(struct ffi_frame, attrs), .api = &api, .stage = FFI_EXECUTE };
 	operands(&a, &f.args, c->nin, c->v, call->in);
 	operands(&a, &f.rets, c->nout, c->v + c->nin, call->out);
 	struct ffi_attrs *at = attributes(&a, c->dict, c->ndict);
+	mem_done(&u);
 	if (!at)
 		e = ERR(INVALID, "the attributes of custom call '%s' are malformed", c->target);
 	else {

@@ -15,8 +15,12 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void target_add(const char *name, rt_custom_fn *fn, void *user, void *ffi)
 {
 	size_t n = strlen(name) + 1;
-	struct target *t = mem_alloc(sizeof *t + n);
+	struct target *t = calloc(1, sizeof *t + n);
 
+	if (!t) {
+		log_line(LOG_WARN, "custom call '%s' has no handler: out of host memory", name);
+		return;
+	}
 	memcpy(t->name, name, n);
 	t->fn = fn;
 	t->user = user;
@@ -60,10 +64,13 @@ struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const
 	/* Memory that the host cannot touch is copied there and back. */
 	void **tmp = NULL;
 	if (!f->d->ops->direct) {
-		tmp = mem_alloc(sizeof *tmp * (size_t)MAX(n, 1));
+		tmp = calloc((size_t)MAX(n, 1), sizeof *tmp);
 		for (int i = 0; i < n; i++) {
 			size_t bytes = (size_t)prog_view_bytes(&c->v[i]);
-			tmp[i] = mem_grow(NULL, MAX(bytes, 1));
+			if (!tmp || !(tmp[i] = malloc(MAX(bytes, 1)))) {
+				e = no_room(bytes);
+				goto out;
+			}
 			if (i < c->nin)
 				memcpy(tmp[i], ptr[i], bytes);
 		}
@@ -75,6 +82,7 @@ struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const
 	cpu_restore_fp(fp & ~0x8040u);
 	e = t->fn ? t->fn(t->user, &call) : ffi_call(t->ffi, &t->checked, &call);
 	cpu_restore_fp(fp);
+out:
 	for (int i = 0; tmp && i < n; i++) {
 		if (i >= c->nin && !e)
 			memcpy(ptr[i], tmp[i], (size_t)prog_view_bytes(&c->v[i]));

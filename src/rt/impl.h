@@ -161,7 +161,8 @@ void *worker_main(void *worker);
 
 /* --- stores, buffers, events ---------------------------------------------- */
 
-struct store *store_new(struct rt_device *d, int mem, size_t bytes);   /* without memory */
+struct err *no_room(size_t n);                                          /* EXHAUSTED: the host has no n bytes */
+struct store *store_new(struct rt_device *d, int mem, size_t bytes);   /* without memory; NULL: no_room, as store_alloc says of it */
 struct err *store_alloc(struct store *s, const char *what, int index);
 void store_unref(struct store *s);                                     /* NULL is fine */
 static inline void store_ref(struct store *s) { atomic_fetch_add_explicit(&s->ref, 1, memory_order_relaxed); }
@@ -185,12 +186,14 @@ struct rt_buffer {
 	struct rt_shape shape;
 };
 /* A handle; st and ready are taken. */
+/* NULL: no room. */
 struct rt_buffer *buffer_new(struct rt_device *d, int mem, enum dtype dt, int rank, const int64_t *dim, struct store *st, struct rt_event *ready);
 struct store *buffer_store(struct rt_buffer *b);       /* a reference, or NULL if deleted */
 /* Delete b and leave its storage to the caller, who has a reference to s, if nobody else shows or reads it. */
+void buffer_put(struct rt_buffer *b, struct store *s);      /* shows s from now on; for a buffer that nobody has yet */
 bool buffer_take(struct rt_buffer *b, struct store *s);
 
-extern struct rt_event event_ok;                       /* always ready, never freed */
+extern struct rt_event event_ok, event_none;                       /* always ready, never freed */
 struct rt_event {
 	_Atomic int ref;
 	_Atomic uint32_t state;       /* 0 pending, 1 ready, 2 error */

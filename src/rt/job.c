@@ -231,12 +231,15 @@ void job_publish(struct rt_exec *x)
 
 	prog_key(key, x->ident);
 	list(&s, x);
-	pthread_mutex_lock(&c->kv_lock);
+	struct mem_undo u;
+	bool was = mem_persist(true);
+	mem_lock(&u, &c->kv_lock);
 	uint64_t *seen = map_put(&c->published, &x->ident, sizeof x->ident);
 	if (!*seen)
 		err_free(c->boot->put(c->boot->user, key, s.p, s.n));   /* it only serves messages; a peer may have written it */
 	*seen = 1;
-	pthread_mutex_unlock(&c->kv_lock);
+	mem_unlock(&u);
+	mem_persist(was);
 	str_free(&s);
 }
 

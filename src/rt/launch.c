@@ -103,9 +103,23 @@ static void bind(struct rt_exec *x, int i, struct ctx *c, struct store *const *a
 }
 
 /* Start and walk.  The caller owns the device. */
-static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *const *arg, struct store **out, const uint8_t *taken,
-                      struct room *room, struct launch *l, int32_t id)
+struct go {
+	struct rt_exec *x; int i; struct ctx *c;
+	struct store *const *arg; struct store **out; const uint8_t *taken;
+	struct room *room; struct launch *l; int32_t id;
+};
+
+static struct err *started(void *v)
 {
+	struct go *g = v;
+	struct rt_exec *x = g->x;
+	int i = g->i;
+	struct ctx *c = g->c;
+	struct store *const *arg = g->arg, **out = g->out;
+	const uint8_t *taken = g->taken;
+	struct room *room = g->room;
+	struct launch *l = g->l;
+	int32_t id = g->id;
 	struct rt_device *d = x->dev[i];
 	struct store **zone = &room->zone;
 	struct err *e = take_memory(x, d, out, zone);
@@ -135,6 +149,15 @@ static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *con
 	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->coll, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = room != &d->room, .stop = l ? &l->stop : NULL };
 	f.work = c->zone + x->work;
 	return walk(&f);
+}
+
+/* Nothing allocates while a program runs; but handlers of custom calls, messages and some collectives do. */
+static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *const *arg, struct store **out, const uint8_t *taken,
+                      struct room *room, struct launch *l, int32_t id)
+{
+	struct go g = { x, i, c, arg, out, taken, room, l, id };
+
+	return mem_guard(started, &g, false);
 }
 
 static bool describe(void *user, uint32_t ident, uint32_t site, struct str *s)
@@ -352,9 +375,36 @@ static void twice(struct rt_exec *x, struct store **st)
 	}
 }
 
-/* Storage of results: the donor's where it may be taken.  Under the launch lock if the program donates. */
+/* The results of one device, each with a store of its own: nothing is begun before there is room for all of them. */
+static struct err *results_new(struct rt_exec *x, int i, struct rt_event *ready, struct store **st, struct rt_buffer **out)
+{
+	struct rt_device *d = x->dev[i];
+	int64_t r = 0;
+
+	for (; r < x->nres; r++) {
+		const struct prog_arg *a = &x->p->res[r];
+		st[r] = store_new(d, x->resmem[r], (size_t)a->bytes);
+		out[r] = st[r] ? buffer_new(d, x->resmem[r], a->dtype, a->rank, a->dim, st[r], rt_event_ref(ready)) : NULL;
+		if (!out[r])
+			break;
+		store_ref(st[r]);
+	}
+	if (r == x->nres)
+		return NULL;
+	if (st[r]) {
+		store_unref(st[r]);
+		rt_event_unref(ready);
+	}
+	while (r-- > 0) {
+		store_unref(st[r]);
+		rt_buffer_unref(out[r]);
+	}
+	return no_room(sizeof **out);
+}
+
+/* Results take the donor's storage where it may be taken.  Under the launch lock if the program donates. */
 static void results(struct rt_exec *x, int i, struct rt_buffer *const *arg, struct store **st, bool donate, const int64_t *no_donate, size_t nkeep,
-                    struct store **out, uint8_t *taken)
+                    struct store **out, struct rt_buffer **res, uint8_t *taken)
 {
 	donate &= x->donates;
 	if (donate)
@@ -363,21 +413,15 @@ static void results(struct rt_exec *x, int i, struct rt_buffer *const *arg, stru
 		int32_t k = x->donor[r];
 		taken[r] = k >= 0 && donate && x->p->arg[k].alias != -1 && st[k]->mem == x->resmem[r] && !kept(k, no_donate, nkeep) && buffer_take(arg[k], st[k]);
 		if (taken[r]) {
+			buffer_put(res[r], st[k]);
+			store_unref(out[r]);
 			out[r] = st[k];
 			store_ref(out[r]);
-		} else
-			out[r] = store_new(x->dev[i], x->resmem[r], (size_t)x->p->res[r].bytes);
+		}
 	}
 	for (int64_t k = 0; k < x->narg && donate; k++)      /* donated, but of no use to any result */
 		if (x->p->arg[k].alias != -1 && !kept(k, no_donate, nkeep))
 			buffer_take(arg[k], st[k]);
-}
-
-static struct rt_buffer *result_buffer(struct rt_exec *x, struct rt_device *d, int64_t r, struct store *st, struct rt_event *ready)
-{
-	const struct prog_arg *a = &x->p->res[r];
-
-	return buffer_new(d, x->resmem[r], a->dtype, a->rank, a->dim, st, ready);
 }
 
 /* On the caller's thread.  Gives false if the device is busy or an argument is not ready. */
@@ -396,12 +440,12 @@ static bool run_inline(struct rt_exec *x, struct rt_buffer *const *arg, const in
 	if (!atomic_compare_exchange_strong(&d->state, &idle, STATE_INLINE))
 		return false;
 	e = arguments(x, 0, arg, as);
-	bool got = !e;
+	bool had = !e, got = had && !(e = results_new(x, 0, &event_ok, os, out));
 	if (got) {
 		unsigned fp = cpu_set_ftz();
 		if (x->donates)
 			pthread_mutex_lock(&x->c->launch);
-		results(x, 0, arg, as, true, no_donate, nkeep, os, taken);
+		results(x, 0, arg, as, true, no_donate, nkeep, os, out, taken);
 		if (x->donates)
 			pthread_mutex_unlock(&x->c->launch);
 		e = go(x, 0, &x->ctx[0], as, os, taken, &d->room, NULL, id);
@@ -409,16 +453,27 @@ static bool run_inline(struct rt_exec *x, struct rt_buffer *const *arg, const in
 	}
 	atomic_fetch_and(&d->state, ~STATE_INLINE);
 	*err = e;
-	if (got)
+	if (had)
 		for (int64_t k = 0; k < x->narg; k++)
 			store_unref(as[k]);
-	for (int64_t r = 0; r < x->nres && got; r++)
+	for (int64_t r = 0; r < x->nres && got; r++) {
+		store_unref(os[r]);
 		if (e)
-			store_unref(os[r]);
-		else
-			out[r] = result_buffer(x, d, r, os[r], &event_ok);
+			rt_buffer_unref(out[r]);
+	}
 	*done = e ? NULL : &event_ok;
 	return true;
+}
+
+/* Registers of a launch inside another one on the same device. */
+struct inner { const struct rt_exec *x; struct ctx c; };
+
+static struct err *inner_init(void *v)
+{
+	struct inner *in = v;
+
+	ctx_init(&in->c, in->x);
+	return NULL;
 }
 
 struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep,
@@ -449,7 +504,9 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		return ERR(PRECONDITION, "a host callback of device %d cannot wait for what the device has yet to compute", walking->id);
 	size_t each = (size_t)(2 * narg + nres) * sizeof(void *) + (size_t)nres, n = sizeof(struct launch) + (size_t)x->nlocal * sizeof(struct part);
 	each = (each + 15) & ~(size_t)15;
-	struct launch *l = mem_grow(NULL, n + each * (size_t)x->nlocal);
+	struct launch *l = malloc(n + each * (size_t)x->nlocal);
+	if (!l)
+		return no_room(n + each * (size_t)x->nlocal);
 	atomic_init(&l->ref, x->nlocal);
 	l->x = x;
 	l->id = launch_id;
@@ -468,9 +525,18 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		e = arguments(x, ok, arg + narg * ok, p->arg);
 		if (e)
 			break;
+		p->done = rt_event_new();
+		e = p->done ? results_new(x, ok, p->done, p->out, out + nres * ok) : no_room(sizeof *p->done);
+		if (e) {
+			rt_event_unref(p->done);
+			for (int64_t k = 0; k < narg; k++)
+				store_unref(p->arg[k]);
+			break;
+		}
 	}
-	if (!e && !nested)
-		e = places(x, inside);
+	struct inner in = { x, { 0 } };
+	if (!e)
+		e = nested ? mem_guard(inner_init, &in, true) : places(x, inside);
 	if (!e) {
 		if (!nested)
 			pthread_mutex_lock(&c->launch);
@@ -481,9 +547,16 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		}
 	}
 	if (e) {
-		while (ok-- > 0)
+		ctx_fini(&in.c);
+		while (ok-- > 0) {
 			for (int64_t k = 0; k < narg; k++)
 				store_unref(l->part[ok].arg[k]);
+			for (int64_t r = 0; r < nres; r++) {
+				store_unref(l->part[ok].out[r]);
+				rt_buffer_unref(out[nres * ok + r]);
+			}
+			rt_event_unref(l->part[ok].done);
+		}
 		free(l);
 		return e;
 	}
@@ -494,26 +567,19 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		for (int64_t k = 0; k < narg; k++)
 			if (atomic_load_explicit(&a[k]->ready->state, memory_order_acquire) != 1)
 				p->wait[p->nwait++] = rt_event_ref(a[k]->ready);
-		results(x, i, a, p->arg, !nested, no_donate, nkeep, p->out, p->taken);
-		p->done = rt_event_new();
+		results(x, i, a, p->arg, !nested, no_donate, nkeep, p->out, out + nres * i, p->taken);
 		done[i] = rt_event_ref(p->done);
-		for (int64_t r = 0; r < nres; r++) {
-			store_ref(p->out[r]);
-			out[nres * i + r] = result_buffer(x, x->dev[i], r, p->out[r], rt_event_ref(p->done));
-		}
 	}
 	for (int i = 0; i < x->nlocal && !nested; i++)
 		append(x->dev[i], l, i);
 	if (!nested)
 		pthread_mutex_unlock(&c->launch);
 	else {
-		struct ctx cx;
 		struct room room = { 0 };
-		ctx_init(&cx, x);
 		unsigned fp = cpu_set_ftz();
-		part_run(l, 0, &cx, &room);
+		part_run(l, 0, &in.c, &room);
 		cpu_restore_fp(fp);
-		ctx_fini(&cx);
+		ctx_fini(&in.c);
 		store_unref(room.zone);
 	}
 	return NULL;

@@ -74,9 +74,18 @@ static struct err *relocate(char *at, uint32_t type, uint64_t s, int64_t a, uint
 	return NULL;
 }
 
+static void unmap(void *v)
+{
+	struct rt_code *c = v;
+
+	if (c->base)
+		munmap(c->base, c->size);
+}
+
 struct err *rt_code_load(const void *obj, size_t n, struct rt_code **out)
 {
 	const char *p = obj;
+	struct rt_code *c;
 	Elf64_Ehdr eh;
 	*out = NULL;
 	if (n < sizeof eh)
@@ -85,11 +94,14 @@ struct err *rt_code_load(const void *obj, size_t n, struct rt_code **out)
 	if (memcmp(eh.e_ident, ELFMAG, SELFMAG) || eh.e_ident[EI_CLASS] != ELFCLASS64 || eh.e_type != ET_REL || eh.e_machine != EM_X86_64 ||
 	    eh.e_shentsize != sizeof(Elf64_Shdr) || !inside(eh.e_shoff, (size_t)eh.e_shnum * sizeof(Elf64_Shdr), n))
 		return bad("not an x86-64 object");
+	bool was = mem_persist(false);        /* a guard frees what is taken here, and ends the mapping */
+	struct mem_undo undo;
 	Elf64_Shdr *sh = mem_alloc(sizeof *sh * (eh.e_shnum + 1));
 	size_t *at = mem_alloc(sizeof *at * (eh.e_shnum + 1u));
+	c = mem_alloc(sizeof *c);
+	mem_undo(&undo, unmap, c);
 	memcpy(sh, p + eh.e_shoff, eh.e_shnum * sizeof *sh);
 	struct err *error = NULL;
-	struct rt_code *c = NULL;
 	size_t size = 0;
 	const Elf64_Shdr *symtab = NULL;
 	for (int i = 0; i < eh.e_shnum; i++) {
@@ -124,7 +136,6 @@ struct err *rt_code_load(const void *obj, size_t n, struct rt_code **out)
 		error = ERR(EXHAUSTED, "no memory for %zu bytes of generated code", size);
 		goto done;
 	}
-	c = mem_alloc(sizeof *c);
 	c->base = base;
 	c->size = size;
 	for (int i = 0; i < eh.e_shnum; i++)
@@ -186,13 +197,18 @@ struct err *rt_code_load(const void *obj, size_t n, struct rt_code **out)
 		error = ERR(PERMISSION, "this system does not let generated code be executed");
 fail:
 	free(addr);
+done:
+	mem_done(&undo);
+	free(sh);
+	free(at);
 	if (error) {
 		rt_code_free(c);
 		c = NULL;
+	} else {
+		map_keep(&c->sym);
+		mem_keep(c);
 	}
-done:
-	free(sh);
-	free(at);
+	mem_persist(was);
 	*out = c;
 	return error;
 }
@@ -208,6 +224,6 @@ void rt_code_free(struct rt_code *c)
 	if (!c)
 		return;
 	map_free(&c->sym);
-	munmap(c->base, c->size);
+	unmap(c);
 	free(c);
 }

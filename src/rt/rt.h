@@ -47,7 +47,8 @@ void rt_device_clear_stats(struct rt_device *d);
 
 /* Becomes ready once, with success or an error.  Callbacks fire exactly once, on the thread that makes
  * it ready, or at once on the caller's if it is ready; they outlive every reference. */
-struct rt_event *rt_event_new(void);
+struct rt_event *rt_event_new(void);                       /* NULL: no memory */
+struct rt_event *rt_event_done(void);                      /* one that is ready, with success */
 struct rt_event *rt_event_ref(struct rt_event *e);
 void rt_event_unref(struct rt_event *e);
 void rt_event_set(struct rt_event *e, struct err *error);  /* error is taken; NULL = success */
@@ -57,7 +58,8 @@ struct err *rt_event_wait(struct rt_event *e);             /* blocks; fresh copy
 /* The error of a launch is logged when the last event that holds it, or an error that comes of it, goes and nobody has
  * waited, looked, read an array, or asked: a callback by itself is no asking. */
 void rt_event_ask(struct rt_event *e);
-void rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *user), void *user);   /* error: the callback's */
+/* error: the callback's.  False: no memory, fn will not be called. */
+bool rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *user), void *user);
 
 /* --- buffer.c ----------------------------------------------------------- */
 
@@ -70,6 +72,7 @@ struct err *rt_buffer_from_host(struct rt_device *d, int mem, const struct rt_sh
                                 const int64_t *byte_stride, struct rt_buffer **out);
 struct err *rt_buffer_uninit(struct rt_device *d, int mem, const struct rt_shape *s, struct rt_buffer **out);
 /* A buffer whose content will never come: ready with this error (taken). */
+/* NULL: no memory. */
 struct rt_buffer *rt_buffer_error(struct rt_device *d, int mem, const struct rt_shape *s, struct err *e);
 struct rt_buffer *rt_buffer_ref(struct rt_buffer *b);
 void rt_buffer_unref(struct rt_buffer *b);

@@ -2,6 +2,10 @@
  *
  * Each device records into its own list; the file is written when a client is closed and when the process
  * ends.  A program with very many commands fills the list: what comes later is only counted. */
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "impl.h"
 
 enum { MAX_EVENTS = 1 << 20 };
@@ -23,17 +27,22 @@ static void trace_init(void)
 	if (!*p)
 		return;
 	size_t n = strlen(p) + 1;
-	path = mem_grow(NULL, n);
-	memcpy(path, p, n);
+	int fd = open(p, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
+	if (fd < 0) {
+		conf_useless(CONF_TRACE, "there will be no timeline, since the file cannot be written: %s", strerror(errno));
+		return;
+	}
+	close(fd);
 	start = clock_ns();
+	path = memcpy(mem_new(n), p, n);
 	atexit(trace_flush);
 }
 
 bool trace_on(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	static struct mem_once once;
 
-	pthread_once(&once, trace_init);
+	mem_once(&once, trace_init);
 	return path != NULL;
 }
 
@@ -55,9 +64,15 @@ void trace_add(struct trace *t, enum trace_kind k, const char *name, uint64_t t0
 	if (t->n == MAX_EVENTS)
 		t->lost++;
 	else {
-		if (t->n == t->cap)
-			t->ev = mem_grow(t->ev, (t->cap = t->cap ? 2 * t->cap : 1024) * sizeof *t->ev);
-		t->ev[t->n++] = (struct event){ name, t0, t1, k };
+		if (t->n == t->cap) {
+			struct event *more = realloc(t->ev, MAX(2 * t->cap, 1024) * sizeof *t->ev);
+			t->ev = more ? more : t->ev;
+			t->cap = more ? MAX(2 * t->cap, 1024) : t->cap;
+		}
+		if (t->n < t->cap)
+			t->ev[t->n++] = (struct event){ name, t0, t1, k };
+		else
+			t->lost++;
 	}
 	pthread_mutex_unlock(&lock);
 }

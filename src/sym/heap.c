@@ -80,14 +80,29 @@ static void list_del(struct sym_heap *h, struct block *b)
 	}
 }
 
+/* There are enough spare ones for one block to be cut from a new one.  Under the lock. */
+static bool nodes_ready(struct sym_heap *h)
+{
+	enum { MOST = 3 };
+	int n = 0;
+
+	for (struct block *b = h->spare; b && n < MOST; b = b->next)
+		n++;
+	for (; n < MOST; n++) {
+		struct block *b = malloc(sizeof *b);
+		if (!b)
+			return false;
+		b->next = h->spare;
+		h->spare = b;
+	}
+	return true;
+}
+
 static struct block *node_new(struct sym_heap *h)
 {
 	struct block *b = h->spare;
 
-	if (b)
-		h->spare = b->next;
-	else
-		b = mem_grow(NULL, sizeof *b);
+	h->spare = b->next;
 	b->heap = h;
 	b->free = b->paged = false;
 	return b;
@@ -265,6 +280,11 @@ struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *wh
 	size = MAX(size, UNIT);
 	int64_t total = atomic_fetch_add_explicit(&w->in_use, (int64_t)size, memory_order_relaxed) + (int64_t)size;
 	pthread_mutex_lock(&h->lock);
+	if (!nodes_ready(h)) {
+		atomic_fetch_sub(&w->in_use, (int64_t)size);
+		pthread_mutex_unlock(&h->lock);
+		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", sizeof *b);
+	}
 	if (n <= h->reserve && (!limit || total <= limit)) {
 		b = find(h, size);
 		if (!b)
@@ -274,8 +294,10 @@ struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *wh
 		struct str s = { 0 };
 		atomic_fetch_sub(&w->in_use, (int64_t)size);
 		total -= (int64_t)size;
+		struct mem_undo u;
+		mem_locked(&u, &h->lock);
 		largest(h, &s);
-		pthread_mutex_unlock(&h->lock);
+		mem_unlock(&u);
 		int64_t room = limit ? MAX(limit - total, 0) : (int64_t)(h->reserve - h->top);
 		struct err *e = ERR(EXHAUSTED, "out of memory: device %d was asked for %zu bytes%s%s, %lld of %lld bytes are free%s", sym_first(h->world) + h->i, n,
 		                    what ? " for " : "", what ? what : "", (long long)room, (long long)(limit ? limit : (int64_t)h->reserve),

@@ -53,7 +53,7 @@ static struct err *run(char **file, int nfile, int *status)
 	err_free(e);
 	printf("settings (RONDO_...)\n");
 	static const struct { enum conf_id id; const char *name, *kind, *dflt; } row[] = {
-#define CONF(id, kind, dflt, help) {CONF_##id, #id, #kind, dflt},
+#define CONF(id, kind, dflt, accepted, help) {CONF_##id, #id, #kind, dflt},
 #include "../base/conf.def"
 #undef CONF
 	};

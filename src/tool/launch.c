@@ -261,8 +261,10 @@ static struct err *run(char **file, int nfile, int *status)
 		TRY_GOTO(e, place(list, (int)n, c), out);
 		gethostname(host, sizeof host - 1);
 	}
-	if (getrandom(raw, sizeof raw, 0) != sizeof raw)
-		abort();
+	if (getrandom(raw, sizeof raw, 0) != sizeof raw) {
+		e = ERR(UNAVAILABLE, "the system gives no random bytes: %s", strerror(errno));
+		goto out;
+	}
 	for (size_t i = 0; i < sizeof raw; i++)
 		snprintf(token + 2 * i, 3, "%02x", raw[i]);
 	TRY_GOTO(e, sym_server_new(hosts ? "" : host, &port, token, &server), out);

@@ -38,8 +38,13 @@ static struct err *help(int argc, char **argv)
 	return ERR(INVALID, "no help on '%s'%s", argv[0], args_hint(argv[0], name, NELEM(name)));
 }
 
-static struct err *run(int argc, char **argv, int *status)
+struct line { int argc; char **argv; int status; };
+
+static struct err *run(void *v)
 {
+	struct line *line = v;
+	int argc = line->argc, *status = &line->status;
+	char **argv = line->argv;
 	const char *name[NELEM(command) + 1];
 	if (argc < 2 || strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
 		return help(argc - 2, argv + 2);
@@ -67,8 +72,8 @@ static struct err *run(int argc, char **argv, int *status)
 
 int main(int argc, char **argv)
 {
-	int status = 0;
-	struct err *e = run(argc, argv, &status);
+	struct line line = { argc, argv, 0 };
+	struct err *e = mem_guard(run, &line, false);
 	if ((fflush(stdout) || ferror(stdout)) && !e)
 		e = ERR(UNAVAILABLE, "cannot write to standard output: %s", strerror(errno));
 	if (e) {
@@ -79,5 +84,5 @@ int main(int argc, char **argv)
 		err_free(e);
 		return 2;
 	}
-	return status;
+	return line.status;
 }

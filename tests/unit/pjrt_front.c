@@ -316,11 +316,169 @@ static void options_refused(void **state)
 	fails(api->Client_Compile(&c), ERR_UNIMPLEMENTED, "hlo!");
 }
 
+/* --- nonsense from outside -------------------------------------------------------------- */
+
+static struct err *try_compile(char *code, size_t n, const char *o, size_t no, struct pjrt_exec **out)
+{
+	struct pjrt_program p = { .struct_size = sizeof p, .code = code, .code_size = n, .format = "mlir", .format_size = 4 };
+	struct pjrt_Client_Compile c = { .struct_size = sizeof c, .client = client, .program = &p, .compile_options = o, .compile_options_size = no };
+	struct err *e = api->Client_Compile(&c);
+	*out = c.executable;
+	return e;
+}
+
+static void end(struct pjrt_exec *x)
+{
+	ok(api->LoadedExecutable_Destroy(CALL(LoadedExecutable_Destroy, .executable = x)));
+}
+
+/* Every prefix of a program, every byte of the options changed: an error with a text, or an executable. */
+static void nonsense(void **state)
+{
+	static const int other[] = { 0, 1, 3, 7, 8, 127, 128, 255 };
+	struct pjrt_exec *x;
+	for (size_t n = 0; n < sizeof program; n++) {
+		struct err *e = try_compile(program, n, options, sizeof options, &x);
+		assert_true(e && strlen(e->msg) > 8);
+		err_free(e);
+	}
+	for (size_t i = 0; i < sizeof options; i++)
+		for (size_t k = 0; k < NELEM(other); k++) {
+			char o[sizeof options];
+			memcpy(o, options, sizeof o);
+			o[i] = (char)other[k];
+			struct err *e = try_compile(program, sizeof program, o, sizeof o, &x);
+			if (!e)
+				end(x);
+			err_free(e);
+		}
+	/* An assignment of one device, then two partitions; 2^16 replicas of 2^16 computations. */
+	static const char two[] = { 3 << 3 | 2, 15, 4 << 3, 1, 5 << 3, 1, 9 << 3 | 2, 9, 1 << 3, 1, 2 << 3, 1, 3 << 3 | 2, 3, 1 << 3 | 2, 1, 1, 3 << 3 | 2, 2, 5 << 3, 2 };
+	fails(try_compile(program, sizeof program, two, sizeof two, &x), ERR_INVALID, "1 devices for 1 replicas of 2");
+	static const char many[] = { 3 << 3 | 2, 10, 9 << 3 | 2, 8, 1 << 3, (char)0x80, (char)0x80, 4, 2 << 3, (char)0x80, (char)0x80, 4 };
+	fails(try_compile(program, sizeof program, many, sizeof many, &x), ERR_INVALID, "malformed device assignment");
+	fails(try_compile(program, sizeof program, (char[]){ 3 << 3 | 2, 2, 5 << 3, 0 }, 4, &x), ERR_INVALID, "0 partitions");
+}
+
+static struct err *launch(struct pjrt_exec *x, struct pjrt_buffer *a, struct pjrt_buffer *b, struct pjrt_buffer **out)
+{
+	struct pjrt_buffer *args[2] = { a, b }, **outs[1] = { out };
+	struct pjrt_buffer *const *lists[1] = { args };
+	struct pjrt_execute_options o = { .struct_size = sizeof o };
+	struct pjrt_LoadedExecutable_Execute e = { .struct_size = sizeof e, .executable = x, .options = &o, .argument_lists = lists,
+		.num_devices = 1, .num_args = 2, .output_lists = outs };
+	return api->LoadedExecutable_Execute(&e);
+}
+
+static void wrong_arguments(void **state)
+{
+	struct pjrt_exec *x = compile();
+	struct pjrt_buffer *a = put(device[1], six, two_three, 2, NULL), *b = put(device[1], six, three_two, 2, NULL), *c;
+	fails(launch(x, a, b, &c), ERR_INVALID, "argument 1 has another shape");
+	assert_false(deleted(a));
+	ok(api->Buffer_Delete(CALL(Buffer_Delete, .buffer = b)));
+	fails(launch(x, a, b, &c), ERR_INVALID, "argument 1 has been deleted");
+	assert_false(deleted(a));
+	ok(launch(x, a, a, &c));                              /* donated, and read by the same call */
+	drop(c);
+	struct pjrt_Buffer_ToHostBuffer t = { .struct_size = sizeof t, .src = b, .dst = (float[6]){ 0 }, .dst_size = 24 };
+	ok(api->Buffer_ToHostBuffer(&t));
+	fails(api->Event_Await(CALL(Event_Await, .event = t.event)), ERR_INVALID, "deleted");
+	ok(api->Event_Destroy(CALL(Event_Destroy, .event = t.event)));
+	t.src = a;
+	t.dst_size = 23;
+	fails(api->Buffer_ToHostBuffer(&t), ERR_INVALID, "23 bytes");
+	drop(a), drop(b);
+	end(x);
+}
+
+/* --- no memory ------------------------------------------------------------------------------ */
+
+static atomic_long count, first;
+
+static bool refuse(size_t n)
+{
+	return atomic_fetch_add(&count, 1) + 1 == atomic_load(&first);
+}
+
+/* All of the front door that one array and one program need; an error if a part of it had no memory. */
+static struct err *journey(void)
+{
+	struct pjrt_exec *x = NULL, *y = NULL;
+	struct pjrt_buffer *a = NULL, *b = NULL, *c = NULL;
+	struct rt_event *done = NULL;
+	struct err *e = try_compile(program, sizeof program, options, sizeof options, &x);
+	if (e)
+		return e;
+	struct pjrt_Executable_Serialize s = { .executable = x };
+	struct pjrt_Executable_DeserializeAndLoad l = { .struct_size = sizeof l, .client = client };
+	struct pjrt_Client_BufferFromHostBuffer h = { .struct_size = sizeof h, .client = client, .data = six, .type = 11,
+		.dims = two_three, .num_dims = 2, .memory = memory(device[1], 0) };
+	struct pjrt_Buffer_CopyToMemory m = { .dst_memory = memory(device[1], 1) };
+	struct pjrt_Buffer_ToHostBuffer t = { .struct_size = sizeof t, .dst = (float[6]){ 0 }, .dst_size = 24 };
+	TRY_GOTO(e, api->Executable_Serialize(&s), out);
+	l.serialized_executable = s.serialized_bytes;
+	l.serialized_executable_size = s.serialized_bytes_size;
+	e = api->Executable_DeserializeAndLoad(&l);
+	s.serialized_executable_deleter(s.serialized_executable);
+	if (e)
+		goto out;
+	y = l.loaded_executable;
+	TRY_GOTO(e, api->Client_BufferFromHostBuffer(&h), out);
+	a = h.buffer;
+	ok(api->Event_Destroy(CALL(Event_Destroy, .event = h.done_with_host_buffer)));
+	m.buffer = a;
+	TRY_GOTO(e, api->Buffer_CopyToMemory(&m), out);
+	b = m.dst_buffer;
+	e = launch(y, a, a, &c);
+	if (e) {
+		c = NULL;
+		assert_false(deleted(a));             /* nothing is lost */
+		goto out;
+	}
+	t.src = c;
+	TRY_GOTO(e, api->Buffer_ToHostBuffer(&t), out);
+	done = t.event;
+	TRY_GOTO(e, api->Event_Await(CALL(Event_Await, .event = done)), out);
+	assert_true(((float *)t.dst)[5] == 18);
+out:
+	ok(api->Event_Destroy(CALL(Event_Destroy, .event = done)));
+	if (a)
+		drop(a);
+	if (b)
+		drop(b);
+	if (c)
+		drop(c);
+	if (y)
+		end(y);
+	end(x);
+	return e;
+}
+
+static void no_memory(void **state)
+{
+	for (long k = 1;; k++) {
+		atomic_store(&count, 0);
+		atomic_store(&first, k);
+		mem_refuse(refuse);
+		struct err *e = journey();
+		mem_refuse(NULL);
+		bool whole = atomic_load(&count) < k;
+		if (!e && whole) {
+			assert_true(k > 100);
+			return;
+		}
+		if (e)
+			fails(e, ERR_EXHAUSTED, "memory");
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(describe), cmocka_unit_test(buffers), cmocka_unit_test(refused), cmocka_unit_test(events),
 		cmocka_unit_test(execute), cmocka_unit_test(options_refused),
+		cmocka_unit_test(nonsense), cmocka_unit_test(wrong_arguments), cmocka_unit_test(no_memory),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,0 +1,266 @@
+/* There is no memory at the k-th allocation, for every k: compile, load and launch give an error that says so, nothing is
+ * held any more (the leak sanitizer looks), and the next attempt works. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "ir/ir.h"
+#include "pass/pass.h"
+#include "rt/rt.h"
+
+enum { NDEV = 2 };
+
+static struct rt_client *cl;
+
+static void ok(struct err *e)
+{
+	if (e)
+		fail_msg("%s", e->msg);
+}
+
+static struct err *get(struct rt_buffer *b, int64_t n, float *v)
+{
+	struct rt_event *e = rt_buffer_to_host(b, 0, n * 4, v);
+	struct err *err = rt_event_wait(e);
+
+	rt_event_unref(e);
+	return err;
+}
+
+static int teardown(void **state)
+{
+	rt_client_free(cl);
+	return 0;
+}
+
+/* --- refusing ----------------------------------------------------------------------- */
+
+static _Atomic long count, first;
+static _Atomic bool all;            /* also those that follow */
+
+static bool refuse(size_t n)
+{
+	long k = atomic_fetch_add(&count, 1) + 1, f = atomic_load(&first);
+
+	return atomic_load(&all) ? k >= f : k == f;
+}
+
+static void refuse_from(long k)
+{
+	atomic_store(&count, 0);
+	atomic_store(&first, k);
+	mem_refuse(refuse);
+}
+
+/* True if all was allowed. */
+static bool allow(void)
+{
+	mem_refuse(NULL);
+	return atomic_load(&count) < atomic_load(&first);
+}
+
+static void says_so(struct err *e, long k)
+{
+	if (e->code != ERR_EXHAUSTED || !strstr(e->msg, "memory"))
+		fail_msg("allocation %ld: error %d, %s", k, (int)e->code, e->msg);
+	err_free(e);
+}
+
+/* There was something to refuse: the hook is where memory is taken. */
+static void counted(const char *what, long k)
+{
+	print_message("%s: %ld\n", what, k);
+	assert_true(k > 1);
+}
+
+/* --- the parts ----------------------------------------------------------------------- */
+
+struct task { const char *text; int ndev; enum pass_tier tier; struct prog *p; struct rt_exec *x; };
+
+static struct err *compile(void *v)
+{
+	struct task *t = v;
+	struct pass_opts o = { .ndev = t->ndev, .tier = t->tier };
+	struct ir_module *m;
+
+	TRY(ir_parse(t->text, strlen(t->text), &m));
+	struct err *e = pass_compile(&o, m, &t->p);
+	ir_module_free(m);
+	return e;
+}
+
+static struct err *load_it(void *v)
+{
+	static const int dev[NDEV] = { 0, 1 };
+	struct task *t = v;
+
+	return rt_exec_new(cl, t->p, dev, &t->x);
+}
+
+static void compiles(struct task *t)
+{
+	for (long k = 1;; k++) {
+		refuse_from(k);
+		struct err *e = mem_guard(compile, t, true);
+		bool whole = allow();
+		if (e) {
+			says_so(e, k);
+			assert_false(whole);
+		} else if (whole)
+			return counted("compile", k);
+		else
+			prog_free(t->p);
+	}
+}
+
+static void loads(struct task *t)
+{
+	for (long k = 1;; k++) {
+		refuse_from(k);
+		struct err *e = mem_guard(load_it, t, true);
+		bool whole = allow();
+		if (e) {
+			says_so(e, k);
+			assert_false(whole);
+			ok(mem_guard(compile, t, true));           /* the program was taken */
+		} else if (whole)
+			return counted("load", k);
+		else {
+			rt_exec_unref(t->x);
+			ok(mem_guard(compile, t, true));
+		}
+	}
+}
+
+static void launches(struct task *t, int64_t n)
+{
+	float *in = calloc((size_t)n, sizeof *in), *got = malloc((size_t)n * sizeof *got), *want[NDEV] = { 0 };
+
+	for (int64_t i = 0; i < n; i++)
+		in[i] = (float)(i % 17);
+	for (long k = 0;; k++) {
+		struct rt_buffer *arg[NDEV], *out[NDEV] = { 0 };
+		struct rt_event *done[NDEV];
+		bool well = true;
+		for (int d = 0; d < t->ndev; d++) {
+			struct rt_shape s = { DT_f32, 1, { n } };
+			if (t->ndev == 1)
+				s = (struct rt_shape){ DT_f32, 2, { 256, 512 } };
+			ok(rt_buffer_from_host(rt_client_device(cl, d), 0, &s, in, NULL, &arg[d]));
+		}
+		refuse_from(k ? k : 1 << 30);
+		struct err *e = rt_exec_run(t->x, arg, NULL, 0, 1, out, done);
+		for (int d = 0; d < t->ndev && !e; d++) {
+			struct err *why = rt_event_wait(done[d]);
+			well &= !why;
+			if (why)
+				says_so(why, k);
+		}
+		bool whole = allow();
+		if (e) {
+			says_so(e, k);
+			well = false;
+		}
+		for (int d = 0; d < t->ndev; d++) {
+			if (well) {
+				ok(get(out[d], n, got));
+				if (!k) {
+					want[d] = malloc((size_t)n * sizeof *got);
+					memcpy(want[d], got, (size_t)n * sizeof *got);
+				}
+				assert_memory_equal(got, want[d], (size_t)n * sizeof *got);
+			}
+			rt_buffer_unref(arg[d]);
+			if (!e) {
+				rt_buffer_unref(out[d]);
+				rt_event_unref(done[d]);
+			}
+		}
+		assert_true(well || !whole);
+		if (k && whole) {
+			counted("launch", k);
+			break;
+		}
+	}
+	free(in);
+	free(got);
+	free(want[0]);
+	free(want[1]);
+}
+
+static const char softmax[] =
+	"module @softmax partitions=1 replicas=1\n"
+	"fn @main(%1: f32[256,512]) -> (f32[256,512]) {\n"
+	"  %2 = constant data=-inf : f32[]\n"
+	"  %3 = reduce %1, %2 dims=[1] redop=max : f32[256]\n"
+	"  %4 = broadcast %3 dims=[0] : f32[256,512]\n"
+	"  %5 = subtract %1, %4 : f32[256,512]\n"
+	"  %6 = exponential %5 : f32[256,512]\n"
+	"  %7 = constant data=0 : f32[]\n"
+	"  %8 = reduce %6, %7 dims=[1] redop=add : f32[256]\n"
+	"  %9 = broadcast %8 dims=[0] : f32[256,512]\n"
+	"  %10 = divide %6, %9 : f32[256,512]\n"
+	"  return %10\n"
+	"}\n";
+
+static const char gather[] =
+	"module @gather partitions=2 replicas=1\n"
+	"fn @main(%1: f32[2048]) -> (f32[2048]) {\n"
+	"  %2 = loop %1 trip=3 body=@body role=[carry] : f32[2048]\n"
+	"  return %2\n"
+	"}\n"
+	"fn @body(%1: i32[], %2: f32[2048]) -> (f32[2048]) {\n"
+	"  %3 = all_gather %2 dim=0 group=[[0,1]] : f32[4096]\n"
+	"  %4 = slice %3 start=[2048] limit=[4096] stride=[1] : f32[2048]\n"
+	"  %5 = all_reduce %4 group=[[0,1]] redop=add : f32[2048]\n"
+	"  %6 = sine %5 : f32[2048]\n"
+	"  return %6\n"
+	"}\n";
+
+static void one(const char *text, int ndev, enum pass_tier tier, int64_t n)
+{
+	for (int rest = 0; rest < 2; rest++) {
+		struct task t = { text, ndev, tier, NULL, NULL };
+		atomic_store(&all, rest);
+		compiles(&t);
+		loads(&t);
+		launches(&t, n);
+		rt_exec_unref(t.x);
+	}
+}
+
+static void one_device(void **state)
+{
+	one(softmax, 1, TIER_REF, 256 * 512);
+	one(softmax, 1, TIER_GEN, 256 * 512);
+}
+
+static void two_devices(void **state)
+{
+	one(gather, 2, TIER_AUTO, 2048);
+}
+
+static struct err *client_new(void *v)
+{
+	struct rt_opts o = { .ndev = NDEV };
+
+	return rt_client_new(&o, v);
+}
+
+static int start(void **state)
+{
+	conf_init();
+	err_free(conf_set("CACHE", ""));
+	ok(mem_guard(client_new, &cl, false));
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest t[] = { cmocka_unit_test(one_device), cmocka_unit_test(two_devices) };
+
+	return cmocka_run_group_tests(t, start, teardown);
+}
