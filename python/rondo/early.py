@@ -67,7 +67,8 @@ def cluster(module):
 
         @classmethod
         def is_env_present(cls):
-            return "RONDO_PROCESS" in os.environ and int(os.environ.get("RONDO_PROCESSES") or 0) > 0
+            # What is no number is not meant for here: the library says so when it reads it.
+            return os.environ.get("RONDO_PROCESS", "").isdecimal() and os.environ.get("RONDO_PROCESSES", "").isdecimal() and int(os.environ["RONDO_PROCESSES"]) > 0
 
         @classmethod
         def get_coordinator_address(cls, timeout_secs=None, override_coordinator_port=None):

@@ -14,6 +14,8 @@ def load(path):
     lib = ctypes.CDLL(str(path))
     lib.rondo_set_option.restype = ctypes.c_char_p
     lib.rondo_set_option.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    lib.rondo_get_option.restype = ctypes.c_int64
+    lib.rondo_get_option.argtypes = [ctypes.c_char_p]
     lib.rondo_set_callback.restype = None
     lib.rondo_set_callback.argtypes = [CALLBACK, COUNT]
     lib.rondo_set_resolver.restype = None
@@ -41,6 +43,11 @@ def set_option(name, value):
     error = _library.rondo_set_option(name.encode(), str(value).encode())
     if error:
         raise ValueError(error.decode())
+
+
+def number(name):
+    """The value of setting RONDO_<name>, a number."""
+    return _library.rondo_get_option(name.encode())
 
 
 def text(fingerprint):

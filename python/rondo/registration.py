@@ -42,7 +42,7 @@ def client_options():
     import jax
     options = {}
     count = getattr(jax.config, "jax_num_cpu_devices", -1)
-    if not int(os.environ.get("RONDO_DEVICES") or 0) and count > 0:
+    if not library.number("DEVICES") and count > 0:
         options["num_devices"] = count
     flags = [f.lstrip("-").split("=")[0] for f in os.environ.get("XLA_FLAGS", "").split() if f.startswith("--")]
     if "--xla_allow_excess_precision=false" in os.environ.get("XLA_FLAGS", "").split():
