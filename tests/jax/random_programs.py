@@ -240,6 +240,16 @@ def ill(c, got, want):
     return True
 
 
+def op_by_op(c, got):
+    """Does XLA:CPU agree if it runs one operation after the other?  It updates in place over what it still reads, at times."""
+    import jax
+    try:
+        with jax.disable_jit():
+            return compare(got, [np.asarray(x) for x in run_on(jax.devices("cpu"), c, c.values(), eager=True)], c.good) is None
+    except Exception:
+        return False
+
+
 def precise(c, got, want):
     """Sums of many elements: no further from f64 than XLA:CPU's."""
     import jax
@@ -258,10 +268,10 @@ def precise(c, got, want):
     return None
 
 
-def run_on(where, c, values, wide=False, fast=True):
+def run_on(where, c, values, wide=False, eager=False):
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-    opts = {"compiler_options": FAST} if fast and where[0].platform == "cpu" and not any(i[3] == "unit" for i in c.inputs) else None
+    opts = {"compiler_options": FAST} if where[0].platform == "cpu" and not any(i[3] == "unit" for i in c.inputs) else None
     ours = where[0].platform != "cpu"
     if c.how == "manual":
         mesh, n = Mesh(np.array(where[:c.devices]), ("d",)), c.devices
@@ -269,9 +279,10 @@ def run_on(where, c, values, wide=False, fast=True):
 
         def body(*xs):
             return [y[None] for y in f(*[x[0] for x in xs])]
-        g = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False))
+        g = jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False)
+        g = g if eager else jax.jit(g)
         args = [jax.device_put(np.stack([np.roll(x, k) for k in range(n)]), NamedSharding(mesh, P("d"))) for x in values]
-        return g(*args) if ours else g.lower(*args).compile(**opts or {})(*args)
+        return g(*args) if ours or eager else g.lower(*args).compile(**opts or {})(*args)
     if c.how == "sharded" and ours:
         dims, names, order = c.mesh
         mesh = Mesh(np.array([where[k] for k in order]).reshape(dims), tuple(names), axis_types=(jax.sharding.AxisType.Auto,) * len(dims))
@@ -279,6 +290,8 @@ def run_on(where, c, values, wide=False, fast=True):
         kw = {"out_shardings": tuple(NamedSharding(mesh, P(*s)) for s in c.out_specs)} if c.out_specs else {}
         return jax.jit(f, **kw)(*[jax.device_put(x, NamedSharding(mesh, P(*s))) for x, s in zip(values, c.specs, strict=True)])
     args = [jax.device_put(x, where[0]) for x in values]
+    if eager:
+        return c.fn()(*args)
     if not ours:
         f = jax.jit(c.fn(wide))
         return f.lower(*args).compile(**opts)(*args) if opts else f(*args)
@@ -286,7 +299,7 @@ def run_on(where, c, values, wide=False, fast=True):
     once = [np.asarray(x) for x in f(*args)]
     twice = [np.asarray(x) for x in f(*[jax.device_put(x, where[0]) if k in c.donate else a for k, (x, a) in enumerate(zip(values, args, strict=True))])]
     for k, (a, b) in enumerate(zip(once, twice, strict=True)):
-        if a.tobytes() != b.tobytes():
+        if a.tobytes() != b.tobytes() and c.good[k][2] < np.inf:
             raise RuntimeError(f"the second call gives other bits for result {k}")
     return once
 
@@ -312,7 +325,7 @@ def judge(c, known=None):
         except Exception as e:
             return ("refused" if c.how == "sharded" and refused(e) else "error"), f"{type(e).__name__}: {str(e)[:600]}"
         why = compare(got, want, c.good)
-        if why and ill(c, got, want):
+        if why and (ill(c, got, want) or op_by_op(c, got)):
             return "ill", why
         if not why and c.how == "sharded":
             for k, (x, g) in enumerate(zip(out, got, strict=True)):
