@@ -1,6 +1,5 @@
 /* Every kernel over random views (permuted, padded, backwards, broadcast), in random pieces of its grid with
  * poisoned scratch, against the plainest loops. */
-#include <errno.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,21 +20,16 @@ static struct arena A;
 
 /* --- nothing allocates while a kernel runs ---------------------------------------- */
 
-static _Thread_local volatile bool at_work;       /* volatile: compilers know that malloc does not read it */
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define COUNTED(name, real, params, args) \
-	void *real params; \
-	void *name params { if (at_work) { at_work = false; fail_msg("a kernel allocates: %s", #name); } return real args; }
-COUNTED(malloc, __libc_malloc, (size_t n), (n))
-COUNTED(calloc, __libc_calloc, (size_t k, size_t n), (k, n))
-COUNTED(realloc, __libc_realloc, (void *p, size_t n), (p, n))
-COUNTED(aligned_alloc, __libc_memalign, (size_t a, size_t n), (a, n))
-int posix_memalign(void **p, size_t a, size_t n)
+static _Thread_local bool at_work;
+static bool allocates(size_t n)
 {
-	*p = aligned_alloc(a, n);
-	return *p ? 0 : ENOMEM;
+	if (at_work) {
+		at_work = false;
+		fail_msg("a kernel allocates %zu bytes", n);
+	}
+	return false;
 }
-#endif
+
 static void work(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
 {
 	at_work = true;
@@ -1301,6 +1295,7 @@ static int down(void **state) { arena_fini(&A); return 0; }
 int main(void)
 {
 	kern_isa();          /* settings are read once */
+	mem_refuse(allocates);
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(copies), cmocka_unit_test(iotas), cmocka_unit_test(elementwise), cmocka_unit_test(slices), cmocka_unit_test(pads),
 		cmocka_unit_test(reduces), cmocka_unit_test(argmax), cmocka_unit_test(windows), cmocka_unit_test(selects), cmocka_unit_test(scans),
