@@ -83,6 +83,52 @@ def test_counters(seed, x64, platform):
             np.testing.assert_array_equal(g, w, err_msg=f"seed {seed}, loop {n}: {p}")
 
 
+@pytest.mark.parametrize("kind, first, step, limit, turns", [
+    ("uint32", 0, 2**31 + 1, 2**31 + 2, 3), ("int64", -2**63, 2**62 + 2**61, 47 * 10**17, 5), ("int32", -2**31, 3 * 2**29, 2**30 + 9, 5),
+    ("uint32", 0, 7, 50, 8), ("int32", -20, 7, 8, 4), ("int64", 3, 5, 18, 3)])
+def test_counters_that_come_round(kind, first, step, limit, turns, x64):
+    f = jax.jit(lambda: lax.while_loop(lambda s: s[0] < typed(limit, kind), lambda s: (s[0] + typed(step, kind), s[1] + 1), (jnp.asarray(typed(first, kind)), 0)))
+    assert f()[1] == turns
+
+
+@pytest.mark.parametrize("kind", ["uint32", "uint64"])
+def test_index_that_wraps_before_it_is_cut(kind, x64):
+    x = np.arange(9.0)
+    f = jax.jit(lambda x: lax.fori_loop(jnp.asarray(0, kind), jnp.asarray(8, kind),
+                                        lambda i, a: a * 10 + lax.dynamic_slice(x, (jnp.minimum(i - typed(1, kind), typed(7, kind)) + typed(1, kind),), (1,))[0], 0.0))
+    assert f(x) == 81234567
+
+
+@pytest.mark.parametrize("way", [1, -1])
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+def test_rows_beside_the_turn(way, offset):
+    """Forwards and backwards, and one off: a start outside clamps."""
+    x = np.arange(8, dtype=np.int32)
+    at = lambda i: i * way + (7 if way < 0 else 0) + offset
+    f = jax.jit(lambda x: lax.fori_loop(0, 8, lambda i, s: (s[0] * 8 + lax.dynamic_slice(x, (at(i),), (1,), allow_negative_indices=False)[0],
+                                                            lax.dynamic_update_slice(s[1], i[None] + 1, (at(i),), allow_negative_indices=False)), (np.int32(0), jnp.zeros(8, np.int32))))
+    total, out = 0, np.zeros(8, np.int32)
+    for i in range(8):
+        k = min(max(at(i), 0), 7)
+        total, out[k] = total * 8 + k, i + 1
+    got = f(x)
+    assert got[0] == total
+    np.testing.assert_array_equal(got[1], out)
+
+
+@pytest.mark.parametrize("op", ["lt", "le", "gt", "ge"])
+@pytest.mark.parametrize("bound", [-1, 0, 1, 7, 8, 9])
+def test_rows_that_a_comparison_chooses(op, bound):
+    """At most the first or the last turn differs."""
+    x = np.arange(9, dtype=np.int32)
+    f = jax.jit(lambda x: lax.fori_loop(0, 9, lambda i, a: a * 3 + lax.dynamic_slice(x, (jnp.where(getattr(lax, op)(i, np.int32(bound)), i, np.int32(4)),), (1,),
+                                                                                     allow_negative_indices=False)[0], np.int32(0)))
+    total = 0
+    for i in range(9):
+        total = total * 3 + (i if {"lt": i < bound, "le": i <= bound, "gt": i > bound, "ge": i >= bound}[op] else 4)
+    assert f(x) == total
+
+
 def test_fori_of_unsigned_indices_that_wrap():
     x = np.arange(16, dtype=np.int32)
     f = lambda x: lax.fori_loop(np.uint32(0), np.uint32(3), lambda i, a: a + lax.dynamic_slice(x, (i - np.uint32(2),), (1,))[0], np.int32(0))
