@@ -95,6 +95,15 @@ def lowerings():
 
     mlir._platform_specific_lowerings[NAME] = Rules()
 
+    # jaxlib turns chlo.erf into StableHLO for the wider floats only
+    from jax._src.lax import special
+    default = mlir._lowerings[special.erf_p]
+    through_f32 = mlir.lower_fun(lambda x, **how: special.erf_p.bind(x.astype("float32"), **how).astype(x.dtype), multiple_results=False)
+
+    def erf(ctx, x, **how):
+        return (through_f32 if ctx.avals_in[0].dtype.itemsize == 1 else getattr(default, "rule", default))(ctx, x, **how)
+    mlir.register_lowering(special.erf_p, erf, platform=NAME)
+
 
 def callbacks():
     """pure_callback, io_callback, debug.callback, debug.print and checkify all go through one function."""

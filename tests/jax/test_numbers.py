@@ -1,0 +1,95 @@
+"""Elementwise functions at special values: as XLA:CPU's but for what docs/numbers.md lists; subnormals as it says."""
+import pathlib
+import re
+
+import jax
+import numpy as np
+import pytest
+import special_values as sv
+
+DOC = pathlib.Path(__file__).parents[2] / "docs" / "numbers.md"
+
+
+def listed():
+    """Rows of the table of differences: functions, types."""
+    rows = re.findall(r"^\| (`[^|]*) \| ([^|]*) \|", DOC.read_text(), re.M)
+    return [(re.findall(r"`([^`]+)`", k), re.findall(r"`([^`]+)`", t)) for k, t in rows]
+
+
+# One type of each kind: programs of XLA:CPU are what takes the time.
+@pytest.mark.parametrize("t", ["float32", "bfloat16", "float8_e8m0fnu", "int32", "int4", "complex64"])
+def test_as_xla_cpu(t, platform, x64):
+    if platform != "rondo":
+        pytest.skip("compares Rondo with JAX's cpu")
+    found = [(tier, k, what) for tier, k, _, what in sv.differences([t])]
+    rows = listed()
+    new = [f"{tier} {k} {t}: {what}" for tier, k, what in found if not any(k in ks and t in ts for ks, ts in rows)]
+    assert not new, "\n".join(new)
+
+
+MOVES = {"abs", "neg", "is_finite", "select", "lt total", "le total", "nextafter", "reduce_precision", "integer_pow"}
+
+
+@pytest.mark.parametrize("tier", ["gen", "ref"])
+@pytest.mark.parametrize("t", ["float32", "float64", "bfloat16"])
+def test_subnormals(t, tier, platform, x64):
+    """What calculates gives for a subnormal what it gives for zero, and gives none itself."""
+    if platform != "rondo":
+        pytest.skip("Rondo's rule")
+    sv.library.set_option("tier", tier)
+    try:
+        for table, n in ((sv.ONE, 1), (sv.TWO, 2)):
+            names = [k for k, (_, ts, _) in table.items() if t in ts and k not in MOVES and not k.startswith("to ")]
+            args = sv.grid(sv.specials(t, subnormal=True), n)
+            device = jax.devices("rondo")[0]
+            got = sv.run(table, names, device, sv.LAYOUTS, args)
+            zero = sv.run(table, names, device, sv.LAYOUTS, [sv.flush(a) for a in args])
+            for k in names:
+                for g, z in zip(got[k], zero[k]):
+                    assert not sv.low(g).any(), k
+                    assert not sv.ulps(g, z).any(), (k, g, z)
+        x = sv.specials(t, subnormal=True)
+        moved = {k: np.asarray(jax.jit(f)(x)) for k, f in
+                 {"abs": jax.lax.abs, "neg": jax.lax.neg, "select": lambda v: jax.lax.select(v == v, v, v)}.items()}
+        for k, g in moved.items():
+            want = {"abs": np.abs, "neg": np.negative, "select": lambda v: v}[k](x)
+            assert not sv.ulps(g, want).any(), k
+    finally:
+        sv.library.set_option("tier", "auto")
+
+
+@pytest.mark.parametrize("t", ["float32", "float64"])
+def test_folded(t, platform, x64):
+    """Constants that the compiler folds have the bits that running gives."""
+    x = sv.specials(t, subnormal=True)
+    names = [k for k, (_, ts, _) in sv.ONE.items() if t in ts and "4_" not in k]
+    args = sv.grid(x)
+    run = sv.run(sv.ONE, names, jax.devices()[0], sv.LAYOUTS[:1], args)
+    folded = jax.jit(lambda: [sv.ONE[k][0](args[0]) for k in names])()
+    for k, v in zip(names, folded):
+        assert sv.ulps(np.asarray(v), run[k][0]).max() <= sv.ONE[k][2], k
+
+
+@pytest.mark.parametrize("t", ["float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int2", "uint4"])
+def test_top_k(t):
+    x = np.random.default_rng(0).permutation(sv.specials(t))
+    x = x[x.astype("f8") == x.astype("f8")]
+    v, i = jax.jit(lambda a: jax.lax.top_k(a, 4))(x)
+    order = np.argsort(-x.astype("f8") + 1e-9 * np.signbit(x.astype("f8")), kind="stable")[:4]
+    assert np.array_equal(np.asarray(i), order) and np.array_equal(np.asarray(v).astype("f8"), x[order].astype("f8"))
+
+
+@pytest.mark.parametrize("wide,narrow", [("int8", "int2"), ("uint8", "float4_e2m1fn"), ("float8_e4m3fn", "float4_e2m1fn"), ("uint4", "int2"),
+                                         ("float4_e2m1fn", "uint2"), ("bfloat16", "float4_e2m1fn"), ("float32", "float4_e2m1fn")])
+def test_bitcast(wide, narrow):
+    """Narrow elements are the wide one's bits, the lowest first; and back."""
+    import jax.numpy as jnp
+    w, n = sv.width(wide), sv.width(narrow)
+    bits = np.random.default_rng(0).integers(0, 1 << w, 24, np.uint64)
+    x = (bits.astype({8: "u1", 16: "u2", 32: "u4"}[max(w, 8)]).view(jnp.dtype(wide)) if w >= 8 or "float" in wide
+         else bits.astype(jnp.dtype(wide)))
+    parts = jax.jit(lambda a: jax.lax.bitcast_convert_type(a, jnp.dtype(narrow)))(x)
+    want = bits[:, None] >> np.arange(0, w, n, dtype=np.uint64) & np.uint64((1 << n) - 1)
+    assert np.array_equal(np.asarray(parts).view("u1") & (1 << n) - 1, want)
+    back = jax.jit(lambda a: jax.lax.bitcast_convert_type(a, jnp.dtype(wide)))(parts)
+    assert np.array_equal(np.asarray(back).view("u1"), np.asarray(x).view("u1"))
