@@ -561,9 +561,20 @@ GEMM_NT(f64, double)
 		enum { B = 64 };                                                                              \
 		const T *in = in_;                                                                            \
 		T *out = out_;                                                                                \
+		/* rows of the result fall into one set of a cache, and a square writes parts of lines: whole lines at once, then */ \
+		bool meet = N * sizeof(T) < 64 && os * (int64_t)sizeof(T) % 4096 == 0;                        \
+		T whole[B * B];                                                                               \
 		for (int64_t jb = 0; jb < nj; jb += B)                                                        \
 			for (int64_t ib = 0; ib < ni; ib += B) {                                                  \
 				int64_t ie = MIN(ib + B, ni), je = MIN(jb + B, nj), i, j;                             \
+				if (meet && ie - ib == B && je - jb == B) {                                           \
+					for (i = 0; i < B; i += N)                                                        \
+						for (j = 0; j < B; j += N)                                                    \
+							CAT3(square, T, h)(in + (ib + i) * is + jb + j, is, whole + j * B + i, B); \
+					for (j = 0; j < B; j++)                                                           \
+						memcpy(out + (jb + j) * os + ib, whole + j * B, sizeof(T) * B);               \
+					continue;                                                                         \
+				}                                                                                     \
 				for (i = ib; i + N <= ie; i += N) {                                                   \
 					for (j = jb; j + N <= je; j += N)                                                 \
 						CAT3(square, T, h)(in + i * is + j, is, out + j * os + i, os);                \

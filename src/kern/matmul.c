@@ -7,7 +7,9 @@
  * micro-kernel for tiles has the next panel fetched while it works on one, since memory beyond L2 is slow (measured: 30 GB/s
  * for each core, whether read or first written, of 180 from L2) and not waiting for it is most of what can be won.  Whatever the order of dimensions,
  * only packing sees it: rows, columns, contraction and batch are offset tables.  An element's sum runs over k in order,
- * in blocks that depend on the shape only, so bits do not depend on tiles or threads.
+ * in blocks that depend on the shape only, so bits do not depend on tiles or threads; the sums of blocks go through levels
+ * (SUM_RADIX), so that a long contraction is as exact as a short one.  What would take more than PACK_MOST packed is not
+ * packed as a whole: a tile packs rows for its own columns, some thousands of them.
  *
  * Products of few rows (decode) are bound by reading the other operand: it is packed a slab of rows at a time, in L1,
  * or for very few rows not at all. */

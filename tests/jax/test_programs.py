@@ -1,5 +1,8 @@
 """Single-device programs, compared with numpy, SciPy or JAX's own cpu."""
 import functools
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -250,3 +253,40 @@ def test_sort_in_a_branch():
     x = np.array([3, 1, 2, 1, 0], np.float32)
     rank = jax.jit(lambda x: jax.scipy.stats.rankdata(x, method="dense"))
     np.testing.assert_array_equal(rank(x), [4, 2, 3, 2, 1])
+
+
+LONG_SUMS = """
+import jax, jax.numpy as jnp, numpy as np
+from jax import lax
+rng = np.random.default_rng(0)
+def check(name, f, *a, bound=1e-6):
+    with jax.enable_x64(True):
+        want = np.asarray(jax.jit(f)(*[jax.device_put(x.astype(np.float64), jax.devices("cpu")[0]) for x in a]))
+    got = np.asarray(jax.jit(f)(*a)).astype(np.float64)
+    error = np.max(np.abs(got - want)) / np.max(np.abs(want))
+    if not error < bound:
+        print(name, error)
+u = lambda *s: rng.random(s, np.float32)
+wide, high, cube = u(70, 1 << 17), u(1 << 15, 70), u(257, 33, 130)
+check("rows", lambda x: x.sum(1), wide)
+check("columns", lambda x: x.sum(0), high)
+check("first and last", lambda x: x.sum((0, 2)), cube)
+check("all", lambda x: jnp.stack([x.sum(), x.mean(), x.var()]), wide)
+check("mean and variance of rows", lambda x: jnp.stack([x.mean(1), x.var(1)]), wide)
+check("norm", lambda x: jnp.linalg.norm(x, axis=0), high)
+check("of squares", lambda x: (x * x + 1).sum(0), high)
+check("logsumexp", lambda x: jax.nn.logsumexp(x, axis=1), wide)
+check("softmax", lambda x: jax.nn.softmax(x, axis=1), wide)
+check("layer norm", lambda x: (x - x.mean(1, keepdims=True)) * lax.rsqrt(x.var(1, keepdims=True)), wide, bound=3e-6)
+check("normal", lambda x: x.sum(0), rng.normal(size=(1 << 15, 70)).astype(np.float32) * 100, bound=2e-6)
+check("cumsum", lambda x: jnp.cumsum(x, 0), high)
+check("product", lambda x: x.T @ x, high)
+check("vdot", jnp.vdot, wide[:16].ravel(), wide[16:32].ravel())
+print("end")
+"""
+
+
+@pytest.mark.parametrize("env", [{}, {"RONDO_ISA": "avx2"}, {"RONDO_TIER": "ref"}], ids=lambda e: "-".join(e.values()) or "here")
+def test_long_sums(env):
+    run = subprocess.run([sys.executable, "-c", LONG_SUMS], env={**os.environ, **env}, capture_output=True, text=True, timeout=120)
+    assert run.stdout == "end\n", run.stdout + run.stderr

@@ -292,6 +292,24 @@ static void copies(void **state)
 	}
 }
 
+/* Rows of the result a whole number of pages apart. */
+static void turned(void **state)
+{
+	for (int es = 1; es <= 8; es *= 2) {
+		enum dtype dt = es == 1 ? DT_u8 : es == 2 ? DT_u16 : es == 4 ? DT_u32 : DT_u64;
+		int64_t dim[] = { 150, 4096, 0 }, from[] = { 1, 150 };
+		arena_reset(&A);
+		arr[0] = make(dt, 2, dim, true, true);
+		arr[1] = make(dt, 2, dim, true, false);
+		memcpy(arr[0].v.stride, from, sizeof from);
+		begin(KERN_copy);
+		run(1, 1);
+		for (int64_t i = 0; i < dim[0]; i++)
+			for (int64_t j = 0; j < dim[1]; j++)
+				assert_memory_equal(arr[1].base + (arr[1].v.off + i * dim[1] + j) * es, arr[0].base + (arr[0].v.off + j * 150 + i) * es, (size_t)es);
+	}
+}
+
 static void iotas(void **state)
 {
 	TIMES(200) {
@@ -1297,7 +1315,7 @@ int main(void)
 	kern_isa();          /* settings are read once */
 	mem_refuse(allocates);
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(copies), cmocka_unit_test(iotas), cmocka_unit_test(elementwise), cmocka_unit_test(slices), cmocka_unit_test(pads),
+		cmocka_unit_test(copies), cmocka_unit_test(turned), cmocka_unit_test(iotas), cmocka_unit_test(elementwise), cmocka_unit_test(slices), cmocka_unit_test(pads),
 		cmocka_unit_test(reduces), cmocka_unit_test(argmax), cmocka_unit_test(windows), cmocka_unit_test(selects), cmocka_unit_test(scans),
 		cmocka_unit_test(dots), cmocka_unit_test(sorts), cmocka_unit_test(top_ks), cmocka_unit_test(gathers), cmocka_unit_test(convolutions),
 		cmocka_unit_test(factorisations), cmocka_unit_test(transforms),
