@@ -243,7 +243,7 @@ static void nest_turn(struct em *e, void *p)
 
 /* Float sums add up SUM_RUN turns or so in one number, as many of those in another, and so on: errors grow with the
  * logarithm of the length. */
-enum { SUM_RUN = 64 };
+enum { SUM_RUN = 128 };
 static bool is_sum(const struct gen_red *r)
 {
 	return r->redop == RED_add && dtype_info[r->acc[0]].cls == DT_FLOAT;
