@@ -84,12 +84,15 @@ struct err *sym_missing(const struct kv *kv, int who)
 	}
 	err_free(e);
 	str_free(&s);
-	if (dead)
-		return ERR(UNAVAILABLE, "process %d (pid %d) has died before it joined the job", who, its.pid);
-	snprintf(key, sizeof key, "gone/%d", who);
-	e = kv->get(kv->user, key, 1, &s);
-	bool gone = !e;
-	err_free(e);
-	str_free(&s);
-	return gone ? ERR(UNAVAILABLE, "process %d has died before it joined the job", who) : NULL;
+	if (!dead) {
+		snprintf(key, sizeof key, "gone/%d", who);
+		e = kv->get(kv->user, key, 1, &s);
+		dead = !e;
+		err_free(e);
+		str_free(&s);
+	}
+	if (!dead)
+		return NULL;
+	return its.pid ? ERR(UNAVAILABLE, "process %d (pid %d) has died before it joined the job", who, its.pid)
+	               : ERR(UNAVAILABLE, "process %d has died before it joined the job", who);
 }
