@@ -167,6 +167,9 @@ static bool describe(void *user, uint32_t ident, uint32_t site, struct str *s)
 	return job_describe(d->c, d->now, ident, site, s);
 }
 
+static _Atomic int64_t helped;
+int64_t rt_helped(void) { return atomic_load(&helped); }
+
 /* A waiting device works for the others: their kernels may be what it waits for. */
 static bool help(void *user)
 {
@@ -174,8 +177,10 @@ static bool help(void *user)
 	struct rt_client *c = d->c;
 
 	for (int i = 1; i < c->ndev; i++)
-		if (pool_help(&c->dev[(d->local + i) % c->ndev], 1))
+		if (pool_help(&c->dev[(d->local + i) % c->ndev], 1)) {
+			atomic_fetch_add_explicit(&helped, 1, memory_order_relaxed);
 			return true;
+		}
 	return false;
 }
 

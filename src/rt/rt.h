@@ -117,6 +117,7 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 void rt_permuted(int64_t *copied, int64_t *in_place);
 /* Bytes of sums over devices that the kernel after them took part by part, likewise. */
 int64_t rt_followed(void);
+int64_t rt_helped(void);                       /* how often a device that waited has worked for another one */
 
 /* --- host.c: code outside Rondo ------------------------------------------ */
 
