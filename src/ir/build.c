@@ -496,7 +496,7 @@ struct ir_fn *ir_rebuild(struct ir_module *m, const struct ir_fn *fn)
 	}
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
-		bool need = o->nout == 0;
+		bool need = o->nout == 0 && ir_effect(m, fn, o);
 		for (uint32_t k = 0; k < o->nout; k++)
 			need |= live[o->out + k] != 0;
 		if (!need)

@@ -498,7 +498,7 @@ static void rebuild(struct loop *l)
 		uint8_t *live = ir_live(r->a, m, src, part ? NULL : wanted);
 		for (size_t i = 0; i < src->op.n; i++) {
 			const struct ir_op *o = &src->op.p[i];
-			bool need = o->nout == 0;
+			bool need = o->nout == 0 && ir_effect(m, src, o);
 			for (uint32_t j = 0; j < o->nout; j++)
 				need |= live[o->out + j] != 0;
 			if (!need)

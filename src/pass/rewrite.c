@@ -56,7 +56,7 @@ static void rewrite(struct ir_module *m, struct arena *a, ir_fnid f, rewrite_op 
 	ir_val small[64];
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
-		bool need = o->nout == 0;
+		bool need = o->nout == 0 && ir_effect(m, fn, o);
 		for (uint32_t j = 0; j < o->nout; j++)
 			need |= r.live[o->out + j] != 0;
 		if (!need)
