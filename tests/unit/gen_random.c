@@ -5,6 +5,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 #include "gen_run.h"
+#include "pass/pass.h"
+#include "rt/rt.h"
 
 #include <time.h>
 
@@ -301,9 +303,9 @@ static void extents_of(int rank, int64_t *dim, int64_t room)
 static int refused, ran;
 static bool one(uint64_t seed, void (*build)(void));
 
-static bool compare(struct gen_case *c, uint64_t seed)
+static bool same_results(struct gen_case *c, uint64_t seed)
 {
-	bool ok = case_run(c, false);
+	bool ok = true;
 	for (size_t r = 0; ok && r < c->fn->result.n; r++) {
 		const struct ir_type_info *t = ir_vtype(m, c->fn, c->fn->result.p[r]);
 		int es = dtype_info[t->dtype].bytes;
@@ -328,6 +330,8 @@ static bool compare(struct gen_case *c, uint64_t seed)
 	}
 	return ok;
 }
+
+static bool compare(struct gen_case *c, uint64_t seed) { return case_run(c, false) && same_results(c, seed); }
 
 static bool one(uint64_t seed, void (*build)(void))
 {
@@ -712,6 +716,431 @@ static void build_loop(void)
 		ir_result(fn, v + (uint32_t)i);
 }
 
+/* --- whole programs: loops in loops, branches and what is updated in place, compiled and run on both tiers --------------------- */
+
+static const int flat_type[] = { DT_i32, DT_f32, DT_i8, DT_u16, DT_u32, DT_i64, DT_f64, DT_pred, DT_u8 };
+enum { NFLAT = 9, FLAT = 300 };
+/* What the function that is being built may use: its values, long vectors to take pieces of, an index. */
+struct scope { ir_val v[96], flat[NFLAT], index; int n; };
+static struct scope *at;
+
+static void keep(ir_val v)
+{
+	if (at->n < 96)
+		at->v[at->n++] = v;
+}
+
+/* The last value of type t, or another one; 0: there is none. */
+static ir_val of_type(ir_type t, bool last)
+{
+	ir_val found = 0;
+	for (int i = at->n - 1; i >= 0; i--)
+		if (fn->val.p[at->v[i]].type == t && (!found || pick(2))) {
+			found = at->v[i];
+			if (last)
+				break;
+		}
+	return found;
+}
+
+static ir_val combine(int dt, ir_val x, ir_val y)
+{
+	static const enum elem num[] = { ELEM_add, ELEM_subtract, ELEM_maximum, ELEM_minimum }, pred[] = { ELEM_and, ELEM_or, ELEM_xor };
+	return ir_bin(&b, dtype_info[dt].cls == DT_PRED ? pred[pick(3)] : num[pick(4)], x, y);
+}
+
+/* A start: the index of the loop or near it, or a number that may be outside. */
+static ir_val start(int64_t extent)
+{
+	ir_type i32 = ir_scalar(m, DT_i32);
+	if (!at->index || pick(3) == 0)
+		return ir_const_i(&b, i32, pick((int)extent + 3) - 1);
+	ir_val k = ir_const_i(&b, i32, pick((int)extent + 1));
+	return pick(3) ? at->index : pick(2) ? ir_bin(&b, ELEM_subtract, k, at->index) : ir_bin(&b, ELEM_add, k, at->index);
+}
+
+/* Another value of x's type. */
+static ir_val again(ir_val x)
+{
+	ir_type t = fn->val.p[x].type;
+	const struct ir_type_info ti = *ir_type_of(m, t);
+	int rank = ti.rank, dt = ti.dtype, d = rank ? pick(rank) : 0;
+	int64_t dim[IR_MAX_RANK], lo[IR_MAX_RANK] = { 0 }, hi[IR_MAX_RANK], one[IR_MAX_RANK], w[3 * (IR_MAX_RANK + 1)] = { 0 };
+	memcpy(dim, ti.dim, sizeof *dim * (size_t)rank);
+	for (int k = 0; k < rank; k++) {
+		hi[k] = dim[k];
+		one[k] = 1;
+	}
+	int64_t n = rank ? dim[d] : 1;
+	switch (rank ? pick(10) : 9) {
+	case 0: {              /* moved along, or spread out and cut, to the extent that it had */
+		int64_t in = pick(3) == 0, by = in ? 0 : pick(2) ? 1 : -1;
+		w[0] = w[rank + 1] = w[2 * rank + 2] = rank;
+		w[1 + d] = by;
+		w[rank + 2 + d] = in ? -(n - 1) : -by;
+		w[2 * rank + 3 + d] = in;
+		ir_val p[2] = { x, scalar_const(dt) };
+		return ir_emit(&b, IR_pad, 2, p, t, w, (uint32_t)(3 * (rank + 1)));
+	}
+	case 1: {
+		int64_t r[2] = { 1, d };
+		return ir_emit(&b, IR_reverse, 1, &x, t, r, 2);
+	}
+	case 2: {              /* less the largest along some dimensions, leading ones at times */
+		int64_t red[IR_MAX_RANK], kept[IR_MAX_RANK];
+		int nr = 0, nk = 0, lead = pick(2) ? 1 + pick(rank) : 0;
+		for (int k = 0; k < rank; k++)
+			if (lead ? k < lead : k == d || pick(2))
+				red[nr++] = k;
+			else
+				kept[nk++] = k;
+		enum redop op = dt == DT_pred ? RED_or : pick(2) ? RED_max : RED_min;
+		char id[16];
+		kern_identity(op, (enum dtype)dt, id);
+		ir_val r = ir_reduce1(&b, op, x, ir_const(&b, ir_scalar(m, (enum dtype)dt), id, dtype_info[dt].bytes), nr, red);
+		return combine(dt, x, ir_broadcast(&b, r, t, kept));
+	}
+	case 3: case 4: {      /* a part of it, or of another, written somewhere */
+		ir_val from = of_type(t, false), p[IR_MAX_RANK + 2] = { x };
+		lo[d] = pick((int)n);
+		hi[d] = lo[d] + 1 + pick((int)(n - lo[d]));
+		p[1] = combine(dt, ir_slice(&b, x, lo, hi, one), ir_slice(&b, from ? from : x, lo, hi, one));
+		for (int k = 0; k < rank; k++)
+			p[2 + k] = start(dim[k]);
+		return ir_emit(&b, IR_dynamic_update_slice, (uint32_t)rank + 2, p, t, NULL, 0);
+	}
+	case 5: {              /* a row from somewhere, over all of it */
+		ir_val p[IR_MAX_RANK + 1] = { x };
+		int64_t row[IR_MAX_RANK], all[IR_MAX_RANK];
+		int nk = 0;
+		w[0] = rank;
+		for (int k = 0; k < rank; k++) {
+			p[1 + k] = start(dim[k]);
+			w[1 + k] = k == d ? 1 : dim[k];
+			if (k != d) {
+				all[nk] = k;
+				row[nk++] = dim[k];
+			}
+		}
+		ir_val r = ir_emit(&b, IR_dynamic_slice, (uint32_t)rank + 1, p, ir_tensor(m, (enum dtype)dt, rank, w + 1), w, (uint32_t)rank + 1);
+		return combine(dt, x, ir_broadcast(&b, ir_reshape(&b, r, nk, row), t, all));
+	}
+	case 6: {              /* turned round */
+		if (n < 2)
+			break;
+		int64_t cut[IR_MAX_RANK] = { 0 }, a = d;
+		cut[d] = 1 + pick((int)n - 1);
+		ir_val p[2] = { ir_slice(&b, x, cut, dim, one), 0 };
+		hi[d] = cut[d];
+		p[1] = ir_slice(&b, x, lo, hi, one);
+		return ir_emit(&b, IR_concatenate, 2, p, t, &a, 1);
+	}
+	case 7:                /* with itself turned over */
+		for (int e = 0; e < rank; e++)
+			if (e != d && dim[e] == n) {
+				int64_t p[IR_MAX_RANK];
+				for (int k = 0; k < rank; k++)
+					p[k] = k == d ? e : k == e ? d : k;
+				return combine(dt, x, pick(2) ? ir_transpose(&b, x, p) : ir_broadcast(&b, x, t, p));
+			}
+		break;
+	case 8:
+		budget = 5;
+		return combine(dt, x, make(dt, rank, dim, 2));
+	}
+	ir_val y = of_type(t, false);
+	return combine(dt, x, y ? y : x);
+}
+
+static void flow_steps(int depth, int n);
+
+/* A function of its own: parameters from k on are values, the long vectors come first. */
+static struct ir_fn *enter(const char *name, struct scope *s, ir_type index, int nflat, const ir_type *ty, int n)
+{
+	struct ir_fn *f = ir_fn_new(m, name);
+	*s = (struct scope){ 0 };
+	if (index)
+		s->index = ir_param(f, index);
+	for (int k = 0; k < n; k++) {
+		ir_val v = ir_param(f, ty[k]);
+		if (k < nflat)
+			s->flat[k] = v;
+		else
+			s->v[s->n++] = v;
+	}
+	return f;
+}
+
+static void flow_loop(int depth)
+{
+	struct scope *outer = at, in;
+	struct ir_fn *of = fn;
+	ir_type i32 = ir_scalar(m, DT_i32), ty[40], inner[40], rt[8];
+	int64_t role[48], trip = pick(4) ? pick(5) : -1;
+	ir_val arg[40];
+	int n = 0, ncarry = 1 + pick(4);
+	for (; n < NFLAT; n++) {
+		arg[n] = at->flat[n];
+		role[n] = ROLE_CONST;
+	}
+	arg[n] = at->v[pick(at->n)];
+	for (int i = 1; i < ncarry; i++) {
+		ir_val same = of_type(fn->val.p[arg[n]].type, false);
+		arg[n + i] = pick(3) ? same : at->v[pick(at->n)];
+	}
+	for (int i = 0; i < ncarry; i++)
+		role[n++] = ROLE_CARRY;
+	if (pick(2)) {
+		arg[n] = at->v[pick(at->n)];
+		role[n++] = ROLE_CONST;
+	}
+	if (trip < 0) {                  /* a counter that starts anywhere */
+		arg[n] = ir_const_i(&b, i32, pick(9));
+		role[n++] = ROLE_CARRY;
+	}
+	for (int k = 0; k < n; k++)
+		inner[k] = ty[k] = of->val.p[arg[k]].type;
+	fn = enter("body", &in, i32, NFLAT, inner, n);
+	at = &in;
+	b = (struct ir_b){ m, fn, 0 };
+	ir_val carry[8], res[8];
+	for (int i = 0; i < ncarry; i++)
+		res[i] = carry[i] = in.v[i];
+	flow_steps(depth - 1, 1 + pick(4));
+	for (int i = 0; i < ncarry; i++) {       /* some change places */
+		int j = pick(ncarry);
+		if (ty[NFLAT + i] == ty[NFLAT + j]) {
+			ir_val v = res[i];
+			res[i] = res[j];
+			res[j] = v;
+		}
+	}
+	for (int i = 0; i < ncarry; i++) {
+		if (pick(3))
+			res[i] = of_type(ty[NFLAT + i], pick(2));
+		ir_result(fn, res[i]);
+	}
+	ir_val count = trip < 0 ? fn->nparam : 0;
+	if (count)
+		ir_result(fn, ir_bin(&b, ELEM_add, count, ir_const_i(&b, i32, 1)));
+	struct ir_fn *body = fn, *cond = NULL;
+	if (count) {
+		struct scope cs;
+		cond = enter("cond", &cs, 0, NFLAT, ty, n);
+		struct ir_b cb = { m, cond, 0 };
+		ir_result(cond, ir_bin(&cb, ELEM_compare_ne, ir_bin(&cb, ELEM_and, cond->nparam, ir_const_i(&cb, i32, 3)), ir_const_i(&cb, i32, 3)));
+	}
+	fn = of;
+	at = outer;
+	b = (struct ir_b){ m, fn, 0 };
+	int nr = 0;
+	for (int k = 0; k < n; k++)
+		if (role[k] == ROLE_CARRY)
+			rt[nr++] = ty[k];
+	int64_t w[56] = { trip, cond ? cond->id : 0, body->id, n };
+	memcpy(w + 4, role, sizeof *role * (size_t)n);
+	ir_val v = ir_emit_raw(&b, IR_loop, (uint32_t)n, arg, (uint32_t)nr, rt, w, (uint32_t)n + 4);
+	for (int i = 0; i < ncarry; i++)
+		keep(v + (uint32_t)i);
+}
+
+static void flow_case(int depth)
+{
+	struct scope *outer = at, in;
+	struct ir_fn *of = fn;
+	ir_type ty[40], rt[2];
+	ir_val arg[40], index = at->index && pick(2) ? at->index : of_type(ir_scalar(m, DT_i32), false);
+	int n = 0, nbranch = 2 + pick(3), nr = 1 + pick(2), more = 1 + pick(3);
+	int64_t w[8] = { nbranch };
+	arg[n++] = index ? index : ir_const_i(&b, ir_scalar(m, DT_i32), pick(5) - 1);
+	for (int k = 0; k < NFLAT; k++)
+		arg[n++] = at->flat[k];
+	for (int k = 0; k < more; k++)
+		arg[n++] = at->v[pick(at->n)];
+	for (int k = 0; k < n; k++)
+		ty[k] = of->val.p[arg[k]].type;
+	for (int i = 0; i < nr; i++)
+		rt[i] = ty[1 + NFLAT + pick(more)];
+	for (int k = 0; k < nbranch; k++) {
+		fn = enter("branch", &in, 0, NFLAT, ty + 1, n - 1);
+		at = &in;
+		b = (struct ir_b){ m, fn, 0 };
+		flow_steps(depth - 1, pick(4));
+		for (int i = 0; i < nr; i++)
+			ir_result(fn, of_type(rt[i], pick(3) != 0));
+		w[1 + k] = fn->id;
+	}
+	fn = of;
+	at = outer;
+	b = (struct ir_b){ m, fn, 0 };
+	ir_val v = ir_emit_raw(&b, IR_case, (uint32_t)n, arg, (uint32_t)nr, rt, w, (uint32_t)nbranch + 1);
+	for (int i = 0; i < nr; i++)
+		keep(v + (uint32_t)i);
+}
+
+static void flow_steps(int depth, int n)
+{
+	while (n-- > 0) {
+		int k = pick(10);
+		if (k < 2 && depth > 0)
+			flow_loop(depth);
+		else if (k < 4 && depth > 0)
+			flow_case(depth);
+		else
+			keep(again(at->v[pick(3) ? pick(at->n) : at->n - 1]));
+	}
+}
+
+static void build_flow(void)
+{
+	static const int ext[] = { 1, 2, 3, 5, 8, 16, 31, 32, 33, 63, 64, 65, 127, 128, 129, 256 };
+	static struct scope top;
+	int64_t n[1] = { FLAT }, dim[3];
+	top = (struct scope){ 0 };
+	at = &top;
+	for (int k = 0; k < NFLAT; k++)
+		at->flat[k] = ir_param(fn, tens(flat_type[k], 1, n));
+	keep(ir_param(fn, ir_scalar(m, DT_i32)));
+	for (int i = 1 + pick(3); i > 0; i--) {
+		int rank = 1 + pick(3), dt = flat_type[pick(NFLAT)];
+		for (int d = 0; d < rank; d++)
+			dim[d] = ext[pick(rank > 2 ? 6 : rank > 1 ? 12 : 16)];
+		if (rank > 1 && pick(2))
+			dim[1] = dim[0];
+		ir_type t = tens(dt, rank, dim);
+		keep(ir_param(fn, t));
+		if (pick(2))
+			keep(ir_param(fn, t));
+	}
+	b = (struct ir_b){ m, fn, 0 };
+	int params = at->n;
+	flow_steps(3, 3 + pick(6));
+	for (int i = at->n - 1; i >= params; i--)
+		if (i == at->n - 1 || pick(3) == 0)
+			ir_result(fn, at->v[i]);
+	m->arg = ARENA_NEW(&m->arena, struct ir_arg, fn->nparam);
+	m->res = ARENA_NEW(&m->arena, struct ir_arg, fn->result.n);
+	for (uint32_t i = 0; i < fn->nparam; i++)
+		m->arg[i].alias = -1;
+	for (size_t i = 0; i < fn->result.n; i++)
+		m->res[i].alias = -1;
+}
+
+static bool say(uint64_t seed, const char *what, struct err *e)
+{
+	printf("seed %llu: %s: %s\n", (unsigned long long)seed, what, e->msg);
+	err_free(e);
+	return false;
+}
+
+/* The module as it stands, compiled for a tier and run; c->got is filled. */
+static bool flow_run(struct rt_client *cl, struct gen_case *c, enum pass_tier tier, uint64_t seed)
+{
+	struct pass_opts o = { .ndev = 1, .tier = tier, .check = true };
+	int np = (int)c->fn->nparam, nr = (int)c->fn->result.n;
+	struct rt_buffer *in[64], *out[96];
+	struct rt_event *done;
+	struct prog *p;
+	struct rt_exec *x;
+	struct err *e = pass_compile(&o, m, &p);
+	if (e)
+		return say(seed, tier == TIER_GEN ? "compile, gen" : "compile, ref", e);
+	if ((e = rt_exec_new(cl, p, (int[]){ 0 }, &x)))
+		return say(seed, "load", e);
+	for (int i = 0; i < np && !e; i++) {
+		struct rt_shape s = { c->arg[i].dtype, c->arg[i].rank, { 0 } };
+		memcpy(s.dim, c->arg[i].dim, sizeof *s.dim * (size_t)s.rank);
+		e = rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, c->arg[i].p, NULL, &in[i]);
+	}
+	if (!e && !(e = rt_exec_run(x, in, NULL, 0, 0, out, &done))) {
+		e = rt_event_wait(done);
+		rt_event_unref(done);
+		for (int i = 0; i < nr; i++) {
+			if (!e) {
+				struct rt_event *got = rt_buffer_to_host(out[i], 0, (int64_t)c->want[i].bytes, c->got[i]);
+				e = rt_event_wait(got);
+				rt_event_unref(got);
+			}
+			rt_buffer_unref(out[i]);
+		}
+		for (int i = 0; i < np; i++)
+			rt_buffer_unref(in[i]);
+	}
+	rt_exec_unref(x);
+	return e ? say(seed, "run", e) : true;
+}
+
+static struct rt_client *flow_client;
+
+static bool flow_one(uint64_t seed)
+{
+	struct gen_case c = { 0 };
+	bool ok = true;
+	int np = 0, nr = 0;
+	for (int tier = 0; tier < 2 && ok; tier++) {     /* compiling takes the module apart: it is built again from its seed */
+		rng_state = seed * 0x9e3779b97f4a7c15ull + 1;
+		rng();
+		m = ir_module_new();
+		fn = ir_fn_new(m, "flow");
+		build_flow();
+		struct err *e = ir_verify(m);
+		if (!e && !tier) {
+			struct eval_opts o = { .ndev = 1, .max_iter = 1000 };
+			np = (int)fn->nparam;
+			nr = (int)fn->result.n;
+			c = (struct gen_case){ m, fn, calloc((size_t)np, sizeof *c.arg), calloc((size_t)nr, sizeof *c.want), calloc((size_t)nr, sizeof *c.got) };
+			for (int i = 0; i < np; i++) {
+				const struct ir_type_info *t = ir_vtype(m, fn, (ir_val)i + 1);
+				array_of(t, &c.arg[i]);
+				fill_random(t->dtype, t->count, c.arg[i].p, false);
+			}
+			e = eval_main(m, &o, c.arg, c.want);
+			for (int i = 0; i < nr && !e; i++)
+				c.got[i] = malloc(c.want[i].bytes + 1);
+		}
+		struct str text = { 0 };
+		ir_print(&text, m);
+		if (getenv("VERBOSE"))
+			printf("seed %llu\n%s\n", (unsigned long long)seed, text.p);
+		c.m = m;
+		c.fn = fn;
+		if (e) {
+			ok = say(seed, "the test's own program is wrong", e);
+		} else {
+			/* types of results are asked for after the module has been compiled: of a function that is as it was */
+			struct ir_module *taken = m, *plain;
+			ok = flow_run(flow_client, &c, tier ? TIER_GEN : TIER_REF, seed);
+			e = ok ? ir_parse(text.p, text.n, &plain) : NULL;
+			if (e)
+				ok = say(seed, "the text does not come back", e);
+			else if (ok) {
+				struct gen_case k = c;
+				k.m = m = plain;
+				k.fn = fn = ir_main(plain);
+				ok = same_results(&k, seed);
+				if (!ok)
+					printf("on tier %s\n", tier ? "gen" : "ref");
+				ir_module_free(plain);
+			}
+			m = taken;
+		}
+		if (!ok)
+			printf("%s\n", text.p);
+		str_free(&text);
+		ir_module_free(m);
+	}
+	for (int i = 0; i < nr; i++) {
+		eval_array_free(&c.want[i]);
+		free(c.got[i]);
+	}
+	for (int i = 0; i < np; i++)
+		eval_array_free(&c.arg[i]);
+	free(c.arg);
+	free(c.want);
+	free(c.got);
+	return ok;
+}
+
 static bool many(const char *what, uint64_t first, int n, void (*build)(void))
 {
 	const char *only = getenv("SEED"), *count = getenv("COUNT");
@@ -744,6 +1173,24 @@ static bool over(void)
 }
 static bool loops(void) { return many("loop", 300000, 60, build_loop); }
 
+/* Code of all instruction sets runs on this machine's: flow is about places, not about instructions, so it runs once. */
+static void test_flow(void **state)
+{
+	const char *only = getenv("SEED"), *count = getenv("COUNT");
+	uint64_t fresh = (uint64_t)time(NULL) * 1000000;
+	int n = count ? atoi(count) : 150, bad = 0;
+	struct rt_opts o = { .ndev = 1 };
+	setenv("RONDO_CACHE", "", 1);
+	assert_null(rt_client_new(&o, &flow_client));
+	if (only)
+		bad += !flow_one(strtoull(only, NULL, 10));
+	for (int i = 0; !only && i < n && bad < 3; i++)
+		bad += !flow_one(fresh + (uint64_t)i);
+	rt_client_free(flow_client);
+	printf("flow: seeds from %llu\n", (unsigned long long)fresh);
+	assert_int_equal(bad, 0);
+}
+
 static void test_points(void **state) { assert_int_equal(each_isa(points), 0); }
 static void test_rows(void **state) { assert_int_equal(each_isa(rows), 0); }
 static void test_kept(void **state) { assert_int_equal(each_isa(kept), 0); }
@@ -755,7 +1202,7 @@ static void test_loops(void **state) { assert_int_equal(each_isa(loops), 0); }
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_kept), cmocka_unit_test(test_parts),
-		cmocka_unit_test(test_args), cmocka_unit_test(test_loops), cmocka_unit_test(test_over) };
+		cmocka_unit_test(test_args), cmocka_unit_test(test_loops), cmocka_unit_test(test_over), cmocka_unit_test(test_flow) };
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
