@@ -3,7 +3,10 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 
+import jax
+import numpy as np
 import pytest
 
 HERE = pathlib.Path(__file__).parent
@@ -24,3 +27,34 @@ def test_random(devices, how, seconds, tmp_path):
 
 def test_found():
     programs("--replay", *sorted(HERE.glob("found/*.py")))
+
+
+@pytest.mark.parametrize("n", [1000, 1 << 17, 1 << 18])
+def test_copied_while_donated(n):
+    """A copy to the host in one thread, a launch that may take the same array in another: all of the copy is old, or there is none."""
+    rng, turn = np.random.default_rng(int.from_bytes(os.urandom(4), "little")), threading.Barrier(2, timeout=60)
+    f, state, wrong = jax.jit(lambda x: -x, donate_argnums=0), {}, []
+
+    def copies():
+        for _ in range(300):
+            turn.wait()
+            try:
+                seen = np.array(state["x"], copy=True)
+                if not (seen == 1).all():
+                    wrong.append(int((seen != 1).sum()))
+            except (RuntimeError, ValueError):
+                pass                     # it was deleted
+            turn.wait()
+
+    reader = threading.Thread(target=copies)
+    reader.start()
+    f(jax.device_put(np.ones(n, np.float32))).block_until_ready()
+    for spin in rng.integers(0, 3000, 300):
+        state["x"] = jax.device_put(np.ones(n, np.float32))
+        turn.wait()
+        for _ in range(spin):
+            pass
+        assert (np.asarray(f(state["x"])) == -1).all()
+        turn.wait()
+    reader.join()
+    assert not wrong
