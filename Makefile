@@ -119,6 +119,10 @@ check-net: all unit
 check-faults: all unit
 	@tests/faults.sh $(B)
 
+# Wrong lines that a test must notice: ARGS='-n 3', ARGS='chan_open ..'
+check-mutants: unit
+	@tests/mutants.sh $(ARGS)
+
 check-corpus: all
 	@tests/corpus.sh $(B)
 
@@ -146,5 +150,5 @@ install-sym: sym $(B)/rondo
 clean:
 	rm -rf build build-*
 
-.PHONY: all unit sym install-sym check check-san check-model check-jax check-net check-faults check-corpus bench fuzz install clean
+.PHONY: all unit sym install-sym check check-san check-model check-jax check-net check-faults check-mutants check-corpus bench fuzz install clean
 -include $(OBJ:.o=.d) $(SYM_PUB:.o=.d) $(TOOL:.o=.d) $(GEN:.o=.d) $(UNIT:=.d)

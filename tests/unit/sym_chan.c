@@ -233,6 +233,28 @@ static void three(void **state)
 	run("s1t2r2s1t2r2", "s2t0r0s2t0r0", "s0t1r1s0t1r1");
 }
 
+/* A line of which only some words have come, whichever, is not there: a transport may tear it. */
+static void torn(void **state)
+{
+	struct mline ring[CHAN_RING] = { 0 };
+	struct mret ret = { 0 };
+	struct chan c = { .in = ring, .ret = &ret };
+
+	chan_begin(&c);
+	for (uint32_t n = 1; n < 6; n++) {
+		struct mline *l = &ring[chan_slot(n)], old = *l;
+		assert_false(chan_arrived(&c));
+		l->first = chan_tick(&c, n);
+		assert_false(chan_arrived(&c));
+		*l = old;
+		l->last = chan_tick(&c, n);
+		assert_false(chan_arrived(&c));
+		l->first = chan_tick(&c, n);
+		assert_true(chan_arrived(&c));
+		chan_take(&c);
+	}
+}
+
 /* A tick knows the launch by 32 bits: nothing that was written 2^32 launches before is taken for new. */
 static void wrapped(void **state)
 {
@@ -251,7 +273,7 @@ int main(void)
 {
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(one_way), cmocka_unit_test(both_ways), cmocka_unit_test(loans), cmocka_unit_test(launches), cmocka_unit_test(aborted),
-		cmocka_unit_test(three), cmocka_unit_test(wrapped),
+		cmocka_unit_test(three), cmocka_unit_test(wrapped), cmocka_unit_test(torn),
 	};
 
 	return cmocka_run_group_tests(t, NULL, NULL);

@@ -105,6 +105,39 @@ static void launches(void **state)
 		}
 }
 
+/* Whatever has a tick in the own heap is wiped when a launch is closed before the same half of an epoch comes again, and only then. */
+static void wiped(void **state)
+{
+	const int one = 1;
+	struct sym_launch l = { .prog = 7, .name = "p", .peer = &one, .npeer = 1 };
+
+	ok(sym_open(&(struct sym_opts){ .nlocal = 2, .threads = 2 }, &w));
+	struct sym_ep *ep = sym_ep_of(w, 0);
+	ep->chan[1].epoch = 0x7ffffffd;
+	for (int k = 0; k < 2; k++) {
+		uint64_t left = 0;
+		for (int i = 0; i < SYM_RING; i++) {
+			struct sym_line *line = &ep->from[1].ring[i];
+			for (int n = 0; n < SYM_PIECES; n++)
+				atomic_store(&line->piece[n].tick, 1);
+			atomic_store(&line->first, 1);
+			atomic_store(&line->last, 1);
+		}
+		atomic_store(&ep->chan[1].ret->returned, 1);
+		sym_begin(ep, &l);
+		sym_end(ep, NULL);
+		for (int i = 0; i < SYM_RING; i++) {
+			struct sym_line *line = &ep->from[1].ring[i];
+			for (int n = 0; n < SYM_PIECES; n++)
+				left += atomic_load(&line->piece[n].tick);
+			left += atomic_load(&line->first) + atomic_load(&line->last);
+		}
+		left += atomic_load(&ep->chan[1].ret->returned);
+		assert_int_equal(left, k ? 0 : SYM_RING * (SYM_PIECES + 2) + 1);
+	}
+	sym_close(w);
+}
+
 /* More lines than a launch can count are refused, not mistaken for others. */
 static void lines(void **state)
 {
@@ -126,7 +159,7 @@ static void lines(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(launches), cmocka_unit_test(lines) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(launches), cmocka_unit_test(wiped), cmocka_unit_test(lines) };
 
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
