@@ -48,8 +48,8 @@ static struct err *get(void *user, const char *key, int ms, struct str *out)
 {
 	int proc = atoi(key + 4);
 
-	if (strncmp(key, "tcp/", 4))          /* whether somebody has died: nobody has */
-		return ERR(DEADLINE, "nobody says so");
+	if (strncmp(key, "tcp/", 4))
+		return ERR(NOT_FOUND, "'%s'", key);
 	pthread_mutex_lock(&lock);
 	bool there = value[proc][0];
 	if (there)
