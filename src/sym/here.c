@@ -73,26 +73,24 @@ struct err *sym_missing(const struct kv *kv, int who)
 	struct here mine, its = { 0 };
 	struct str s = { 0 };
 	char key[32];
-	bool dead = false;
 
-	snprintf(key, sizeof key, "here/%d", who);
+	snprintf(key, sizeof key, "gone/%d", who);
 	struct err *e = kv->get(kv->user, key, 1, &s);
-	if (!e && sscanf(s.p, "%d %llu %39s %39s", &its.pid, &its.start, its.boot, its.space) == 4 && here_now(&mine) &&
-	    !strcmp(its.boot, mine.boot) && !strcmp(its.space, mine.space)) {
+	bool dead = !e;
+	err_free(e);
+	str_free(&s);
+	/* Of one that has ended only its number is wanted, which it may never have said. */
+	snprintf(key, sizeof key, "here/%d", who);
+	e = kv->get(kv->user, key, dead ? 500 : 1, &s);
+	bool said = !e && sscanf(s.p, "%d %llu %39s %39s", &its.pid, &its.start, its.boot, its.space) == 4;
+	if (said && !dead && here_now(&mine) && !strcmp(its.boot, mine.boot) && !strcmp(its.space, mine.space)) {
 		unsigned long long start = start_of(its.pid, &dead);
 		dead |= start && start != its.start;             /* another one has its number now */
 	}
 	err_free(e);
 	str_free(&s);
-	if (!dead) {
-		snprintf(key, sizeof key, "gone/%d", who);
-		e = kv->get(kv->user, key, 1, &s);
-		dead = !e;
-		err_free(e);
-		str_free(&s);
-	}
 	if (!dead)
 		return NULL;
-	return its.pid ? ERR(UNAVAILABLE, "process %d (pid %d) has died before it joined the job", who, its.pid)
-	               : ERR(UNAVAILABLE, "process %d has died before it joined the job", who);
+	return said ? ERR(UNAVAILABLE, "process %d (pid %d) has died before it joined the job", who, its.pid)
+	            : ERR(UNAVAILABLE, "process %d has died before it joined the job", who);
 }
