@@ -219,14 +219,23 @@ static bool seg_same(const struct seg *a, const struct seg *b)
 	return a->owner == b->owner && memcmp(a->wrote, b->wrote, sizeof a->wrote) == 0 && memcmp(a->read, b->read, sizeof a->read) == 0;
 }
 
-static uint32_t join_owner(uint32_t a, uint32_t b)
+/* The argument whose value a buffer starts with, as it takes its storage; else the buffer itself. */
+static uint32_t donor_of(const struct check *ck, uint32_t owner)
 {
-	if (a == b)
+	const struct prog_buf *b = owner < ck->p->nbuf ? &ck->p->buf[owner] : NULL;
+	return b && b->kind == BUF_OUT && b->alias >= 0 ? ck->owner[b->alias] : owner;
+}
+
+static uint32_t join_owner(const struct check *ck, uint32_t a, uint32_t b)
+{
+	if (a == b || donor_of(ck, a) == b)
 		return a;
+	if (donor_of(ck, b) == a)
+		return b;
 	return (a == NONE || a == MAYBE || b == NONE || b == MAYBE) && a != LOST && b != LOST ? MAYBE : LOST;
 }
 
-static void space_join(struct space *s, const struct space *t)
+static void space_join(const struct check *ck, struct space *s, const struct space *t)
 {
 	struct space out = {0};
 	for (size_t i = 0, j = 0; i < s->seg.n && j < t->seg.n;) {
@@ -234,7 +243,7 @@ static void space_join(struct space *s, const struct space *t)
 		const struct seg *y = &t->seg.p[j];
 		x.lo = MAX(x.lo, y->lo);
 		x.hi = MIN(x.hi, y->hi);
-		x.owner = join_owner(x.owner, y->owner);
+		x.owner = join_owner(ck, x.owner, y->owner);
 		for (int l = 0; l < LANES; l++) {
 			x.wrote[l] = MAX(x.wrote[l], y->wrote[l]);
 			x.read[l] = MAX(x.read[l], y->read[l]);
@@ -258,7 +267,7 @@ static void state_join(const struct check *ck, struct state *s, const struct sta
 		s->reg[r] = (struct range){MIN(s->reg[r].lo, t->reg[r].lo), MAX(s->reg[r].hi, t->reg[r].hi)};
 	}
 	for (int i = 0; i < ck->nspace; i++)
-		space_join(&s->space[i], &t->space[i]);
+		space_join(ck, &s->space[i], &t->space[i]);
 }
 
 static bool same_regs(const struct check *ck, const struct state *s, const struct state *t)
@@ -480,8 +489,7 @@ static struct err *touch(struct check *ck, struct device *dv, int d, int64_t lo,
 {
 	int64_t base;
 	struct space *s = &dv->s->space[space_of(ck, x->buf, &base)];
-	const struct prog_buf *b = &ck->p->buf[x->buf];
-	uint32_t mine = ck->owner[x->buf], heir = b->kind == BUF_OUT && b->alias >= 0 ? ck->owner[b->alias] : mine;
+	uint32_t mine = ck->owner[x->buf], donor = donor_of(ck, mine);
 	lo += base;
 	hi += base;
 	if (lo >= hi)
@@ -494,8 +502,8 @@ static struct err *touch(struct check *ck, struct device *dv, int d, int64_t lo,
 			TRY(conflict(ck, dv, d, g, x));
 		if (x->write)
 			continue;
-		written |= g->owner == mine || g->owner == heir || g->owner == MAYBE;
-		if (g->owner == mine || g->owner == heir || (x->some && (g->owner == NONE || g->owner == MAYBE)))
+		written |= g->owner == mine || g->owner == donor || g->owner == MAYBE;
+		if (g->owner == mine || g->owner == donor || (x->some && (g->owner == NONE || g->owner == MAYBE)))
 			continue;
 		int64_t from = MAX(lo, g->lo) - base, to = MIN(hi, g->hi) - base;
 		if (g->owner == NONE)

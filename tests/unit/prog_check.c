@@ -156,6 +156,13 @@ static void control(void **state)
 	check(OUT "while r1 { } { }", "register r1");
 	check("ld r1 = i32 b6 loop r2 < r1 { kern 0 copy (b0) -> (b1) }", "not every path");
 	check("ld r1 = i32 b6 max r1 = r1, 1 loop r2 < r1 { kern 0 copy (b0) -> (b1) }", NULL);
+	/* The result that a donated argument becomes is the argument where nothing was written; the argument has gone where something was. */
+	TWO(OUT "case r1 { kern 5 fill () -> (b8) } { }", NULL);
+	TWO(OUT "case r1 { } { kern 5 fill () -> (b8) } kern 0 copy (b8) -> (b2)", NULL);
+	TWO("case r1 { kern 5 fill () -> (b8) } { } kern 0 copy (b7) -> (b1)", "b7 are read but result b8 has overwritten them");
+	TWO("case r1 { } { kern 5 fill () -> (b8) } kern 0 copy (b7) -> (b1)", "b7 are read but result b8 has overwritten them");
+	check(OUT "while r1 { ld r1 = pred b6 } { kern 0 copy (b8) -> (b2) kern 0 copy (b0) -> (b8) }", NULL);
+	check(OUT "while r1 { ld r1 = pred b6 } { kern 0 copy (b7) -> (b2) kern 0 copy (b0) -> (b8) }", "b7 are read but result b8 has overwritten them");
 #undef TWO
 }
 

@@ -1,5 +1,4 @@
 """error: JaxRuntimeError: FAILED_PRECONDITION: device 0, 'kern 10 copy (b5) -> (b17) site 6' (<string>:7 multiply): bytes 0..6 of b5 are read but another buffer has overwritten them on some path"""
-waits = "a check that knows which half of its buffer a carry is in when the half is a donated argument"
 x64 = True
 donate = [0, 1]
 inputs = [('a17', 'int16', (1, 3), 'normal', 7502),
