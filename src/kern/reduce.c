@@ -6,8 +6,8 @@
  * outputs with many elements are cut into chunks of fixed size whose partial results a second phase combines.
  *
  * Anything else (several operands, a combining expression) runs the expression over strips: across outputs,
- * or over lanes that hold neighbouring segments of one output's elements and are then combined in order, so
- * the combining function need be associative only. */
+ * or over lanes that hold neighbouring segments of one output's elements and are then combined in order, in
+ * chunks as above, so the combining function need be associative only. */
 #include <stdlib.h>
 
 #include "impl.h"
@@ -315,12 +315,15 @@ static void lanes_load(const struct reduce *q, int es, int i, const char *src, i
 	}
 }
 
-/* One output over lanes: result in element 0 of the accumulators. */
-static void reduce_lanes(const struct reduce *q, const struct prog_kern *k, struct lists *t, char *const *base, char *total)
+/* One output over lanes, n0 positions of the outermost reduced dimension: the result is in total. */
+static void reduce_lanes(const struct reduce *q, const struct prog_kern *k, struct lists *t, char *const *base, int64_t n0, char *total)
 {
 	const struct dims *r = q->ro;
 	int last = r->n - 1;
-	int64_t n = r->dim[last], L = MIN(q->lanes, n), seg = n / L, rem = n % L, ix[LOOP_RANK] = { 0 };
+	int64_t dim[LOOP_RANK], ix[LOOP_RANK] = { 0 };
+	memcpy(dim, r->dim, sizeof *dim * (size_t)r->n);
+	dim[0] = n0;
+	int64_t n = dim[last], L = MIN(q->lanes, n), seg = n / L, rem = n % L;
 	bool first = true;
 	do {
 		/* lanes below rem have one element more than seg */
@@ -377,7 +380,7 @@ static void reduce_lanes(const struct reduce *q, const struct prog_kern *k, stru
 		for (int i = 0; i < q->nop; i++)
 			memcpy(total + i * 16, t->acc[i], (size_t)dt_bytes(k->v[i].dtype));
 		first = false;
-	} while (index_next(last, r->dim, ix));
+	} while (index_next(last, dim, ix));
 }
 
 static void general_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
@@ -389,22 +392,27 @@ static void general_run(const struct prog_kern *k, const struct kern_state *s, i
 	lists_of(q, scratch_, KERN_STRIP, &t);
 	plan_start(q->p, t.plan);
 	char *base[64], total[64 * 16];
-	int64_t blocks = q->rows * q->nblock, ix[LOOP_RANK], rx[LOOP_RANK];
-	for (int64_t u = t0 * q->per_tile; u < MIN(t1 * q->per_tile, blocks); u++) {
-		int64_t row = u / q->nblock, j0 = u % q->nblock * q->w, n = MIN(q->w, q->ko->dim[kl] - j0);
+	int64_t blocks = q->rows * q->nblock, units = phase == 0 ? blocks * q->nchunk : blocks, ix[LOOP_RANK], rx[LOOP_RANK];
+	for (int64_t u = t0 * q->per_tile; u < MIN(t1 * q->per_tile, units); u++) {
+		int64_t c = u / blocks, row = u % blocks / q->nblock, j0 = u % q->nblock * q->w, n = MIN(q->w, q->ko->dim[kl] - j0);
 		index_of(kl, q->ko->dim, row, ix);
 		for (int i = 0; i < nop; i++) {
 			int es = dt_bytes(k->v[i].dtype);
-			base[i] = view_at(k, ptr, i) + (offset_of(kl, q->ko[i].in, ix) + j0 * q->ko[i].in[kl]) * es;
+			base[i] = view_at(k, ptr, i) + (offset_of(kl, q->ko[i].in, ix) + j0 * q->ko[i].in[kl] + c * q->chunk * q->ro[i].in[0]) * es;
 		}
 		if (q->lanes) {
-			reduce_lanes(q, k, &t, base, total);
-			for (int i = 0; i < nop; i++) {
-				int es = dt_bytes(k->v[i].dtype);
-				memcpy(t.x[i], total + i * 16, (size_t)es);
-				memcpy(t.acc[i], view_at(k, ptr, nop + i), (size_t)es);
+			char *part = q->nchunk > 1 ? ptr[3 * nop] + (row * q->nblock + u % q->nblock) * q->nchunk * nop * 16 : total;
+			if (phase == 0)
+				reduce_lanes(q, k, &t, base, MIN(q->chunk, q->ro->dim[0] - c * q->chunk), part + c * nop * 16);
+			if (phase + 1 < s->phases)
+				continue;
+			for (int i = 0; i < nop; i++)
+				memcpy(t.acc[i], view_at(k, ptr, nop + i), (size_t)dt_bytes(k->v[i].dtype));
+			for (c = 0; c < q->nchunk; c++) {
+				for (int i = 0; i < nop; i++)
+					memcpy(t.x[i], part + (c * nop + i) * 16, (size_t)dt_bytes(k->v[i].dtype));
+				combine(q, k, &t, 1);
 			}
-			combine(q, k, &t, 1);
 		} else {
 			for (int i = 0; i < nop; i++)
 				fill_bytes(dt_bytes(k->v[i].dtype), n, t.acc[i], view_at(k, ptr, nop + i));
@@ -580,8 +588,18 @@ struct err *kern_make_reduce(const struct prog_kern *k, struct kern_state *s)
 	q->w = q->lanes ? 1 : KERN_STRIP;
 	q->nblock = (q->ko->dim[kl] + q->w - 1) / q->w;
 	q->rows = q->ko->dim[kl] ? q->nout / q->ko->dim[kl] : 0;
-	int64_t units = q->rows * q->nblock;
-	q->per_tile = MAX(1, 32768 / MAX(1, q->nred * q->w));
+	q->chunk = q->ro->dim[0];
+	q->nchunk = 1;
+	int64_t blocks = q->rows * q->nblock, total = q->nout * q->nred;
+	if (q->lanes && blocks && blocks < 16 && total >= 1 << 18) {
+		int64_t want = MIN(MAX_CHUNKS, total >> 16);
+		q->chunk = (q->ro->dim[0] + want - 1) / want;
+		q->nchunk = (q->ro->dim[0] + q->chunk - 1) / q->chunk;
+	}
+	int64_t units = blocks * q->nchunk;
+	q->per_tile = q->nchunk > 1 ? 1 : MAX(1, 32768 / MAX(1, q->nred * q->w));
+	s->phases = q->nchunk > 1 ? 2 : 1;
+	s->shared = q->nchunk > 1 ? (size_t)(units * nop) * 16 : 0;
 	s->tiles = (units + q->per_tile - 1) / q->per_tile;
 	size_t lists = ((q->p->scratch + 63) & ~(size_t)63) + (((size_t)nop * 7 * sizeof(void *) + 63) & ~(size_t)63);
 	q->lane_bytes = lists + (size_t)nop * 2 * KERN_STRIP * 16;

@@ -533,44 +533,110 @@ static bool try_loop(struct fuse *f, struct ir_b *b, const struct ir_op *o, cons
 
 /* --- large full reductions in two steps ------------------------------------------------------ */
 
+/* Elements start .. of the vector v of the function that is rewritten, as an array of two dimensions at most.  What is computed
+ * element by element for nobody else, or from nothing that is read, is computed for them alone. */
+struct part { struct rewrite *r; const int *uses; ir_val *done; int64_t start, count; int rank; int64_t dim[2]; int left; };
+
+static bool from_nothing(const struct rewrite *r, ir_val v, int *left)
+{
+	const struct ir_op *o = ir_def(r->from, v);
+	if (ir_vtype(r->m, r->from, v)->count == 1 || (o && (o->kind == IR_iota || ir_splat(r->m, r->from, v))))
+		return true;
+	if (!o || --*left < 0 || (o->kind != IR_broadcast && (!ir_is_elem(o->kind) || weight(o->kind) > 1)))
+		return false;
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (!from_nothing(r, ir_in(r->from, o, k), left))
+			return false;
+	return o->kind != IR_broadcast || ir_vtype(r->m, r->from, ir_in(r->from, o, 0))->count == 1;
+}
+
+static ir_val part_of(struct part *p, ir_val v);
+
+static ir_val part_made(struct part *p, ir_val v)
+{
+	struct rewrite *r = p->r;
+	struct ir_b *b = &r->b;
+	const struct ir_op *o = ir_def(r->from, v);
+	enum dtype dt = ir_vtype(r->m, r->from, v)->dtype;
+	bool whole = ir_vtype(r->m, r->from, v)->rank == 1, number = dtype_info[dt].cls == DT_INT || dtype_info[dt].cls == DT_UINT;
+	ir_type t = ir_tensor(r->m, dt, p->rank, p->dim);
+	int left = 16;
+	if (!whole)
+		return r->map[v];                    /* one for all */
+	const void *splat = ir_splat(r->m, r->from, v);
+	if (splat) {
+		char one[16];
+		memcpy(one, splat, (size_t)dtype_info[dt].bytes);
+		return ir_const(b, t, one, dtype_info[dt].bytes);
+	}
+	if (o && o->kind == IR_iota && number) {
+		ir_val x = ir_bin(b, ELEM_add, ir_iota(b, t, p->rank - 1), ir_const_i(b, t, p->start));
+		return p->rank == 1 ? x : ir_bin(b, ELEM_add, ir_bin(b, ELEM_multiply, ir_iota(b, t, 0), ir_const_i(b, t, p->dim[1])), x);
+	}
+	if (o && o->kind == IR_broadcast && ir_vtype(r->m, r->from, ir_in(r->from, o, 0))->rank == 0)
+		return ir_splat_of(b, r->map[ir_in(r->from, o, 0)], t);
+	if (o && ir_is_elem(o->kind) && o->nout == 1 && o->nin <= 3 && --p->left >= 0 && (p->uses[v] == 1 || from_nothing(r, v, &left))) {
+		ir_val in[3];
+		for (uint32_t k = 0; k < o->nin; k++)
+			in[k] = part_of(p, ir_in(r->from, o, k));
+		return ir_emit_raw(b, (enum ir_kind)o->kind, o->nin, in, 1, &t, r->from->attr.p + o->attr, ir_attr_words(r->from, o));
+	}
+	int64_t end = p->start + p->count, step = 1;
+	return ir_reshape(b, ir_slice(b, r->map[v], &p->start, &end, &step), p->rank, p->dim);
+}
+
+static ir_val part_of(struct part *p, ir_val v)
+{
+	if (!p->done[v])
+		p->done[v] = part_made(p, v);
+	return p->done[v];
+}
+
 /* reduce of very many elements to very few: first over blocks, so that tiles can share the work. */
 static ir_val split_reduce(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
-	enum { MANY = 1 << 16, BLOCKS = 64 };
+	enum { MANY = 1 << 16, BLOCKS = 64, UNEVEN = 1024, MOST = 64 };
 	const struct ir_type_info *t, *rt = ir_vtype(r->m, r->from, o->out);
 	if (o->kind != IR_reduce || o->nout != 1 || rt->count >= BLOCKS || ir_attr(r->from, o, 1) == RED_fn)
 		return 0;
 	t = ir_vtype(r->m, r->b.fn, in[0]);
 	if (t->count < MANY)
 		return 0;
-	int n;
-	const int64_t *dims = ir_attrs(r->from, o, 0, &n);
+	int n, rank = t->rank;
+	const int64_t *dims = ir_attrs(r->from, o, 0, &n), count = t->count, wide = rank ? t->dim[rank - 1] : 1;
+	bool all = rt->count == 1;
 	enum redop op = (enum redop)ir_attr(r->from, o, 1);
+	enum dtype dt = t->dtype;
 	char id[16];
-	kern_identity(op, t->dtype, id);
-	ir_val start = ir_const(&r->b, ir_scalar(r->m, t->dtype), id, dtype_info[t->dtype].bytes);
-	/* all dimensions, or the last ones: the last reduced dimension, or a part of it, goes first */
-	int64_t last[1] = { t->rank - 1 };
-	if (rt->count == 1 && t->rank == 1) {
-		int64_t blocks = 0;
+	kern_identity(op, dt, id);
+	ir_val start = ir_const(&r->b, ir_scalar(r->m, dt), id, dtype_info[dt].bytes);
+	if (all && rank == 1) {
+		int64_t blocks = UNEVEN;
 		for (int64_t b = 4096; b >= BLOCKS; b /= 2)
-			if (t->dim[0] % b == 0 && t->dim[0] / b >= 64) {
+			if (count % b == 0 && count / b >= 64) {
 				blocks = b;
 				break;
 			}
-		if (!blocks)
-			return 0;
-		int64_t shape[2] = { blocks, t->dim[0] / blocks };
-		ir_val x = ir_reshape(&r->b, in[0], 2, shape);
-		ir_val y = ir_reduce1(&r->b, op, x, start, 1, (int64_t[]){ 1 });
-		ir_val z = ir_reduce1(&r->b, op, y, in[1], 1, (int64_t[]){ 0 });
-		return ir_reshape(&r->b, z, rt->rank, rt->dim);
+		int *uses = ARENA_NEW(r->a, int, r->from->val.n);
+		for (size_t i = 0; i < r->from->ref.n; i++)
+			uses[r->from->ref.p[i]]++;
+		for (size_t i = 0; i < r->from->result.n; i++)
+			uses[r->from->result.p[i]]++;
+		struct part p = { r, uses, ARENA_NEW(r->a, ir_val, r->from->val.n), 0, count / blocks * blocks, 2, { blocks, count / blocks }, MOST };
+		ir_val x = ir_reduce1(&r->b, op, part_of(&p, ir_in(r->from, o, 0)), start, 1, (int64_t[]){ 1 });
+		x = ir_reduce1(&r->b, op, x, in[1], 1, (int64_t[]){ 0 });
+		if (p.count == count)
+			return x;
+		p = (struct part){ r, uses, ARENA_NEW(r->a, ir_val, r->from->val.n), p.count, count - p.count, 1, { count - p.count }, MOST };
+		return ir_reduce1(&r->b, op, part_of(&p, ir_in(r->from, o, 0)), x, 1, (int64_t[]){ 0 });
 	}
+	/* the last reduced dimension goes first */
+	int64_t last[1] = { rank - 1 };
 	bool has = false;
 	for (int i = 0; i < n; i++)
 		has |= dims[i] == last[0];
-	int64_t left = t->rank ? t->count / MAX(t->dim[t->rank - 1], 1) : 0;
-	if (!has || n < 2 || left < BLOCKS || t->dim[t->rank - 1] < 16)
+	int64_t left = rank ? count / MAX(wide, 1) : 0;
+	if (!has || n < 2 || left < BLOCKS || wide < 16)
 		return 0;
 	int64_t rest[IR_MAX_RANK];
 	int c = 0;
@@ -579,6 +645,70 @@ static ir_val split_reduce(struct rewrite *r, const struct ir_op *o, const ir_va
 			rest[c++] = dims[i];
 	ir_val y = ir_reduce1(&r->b, op, in[0], start, 1, last);
 	return ir_reduce1(&r->b, op, y, in[1], c, rest);
+}
+
+/* --- the place of the greatest element --------------------------------------------------------- */
+
+static const struct ir_op *made_by(const struct ir_fn *g, ir_val v, enum ir_kind k, ir_val a, ir_val b)
+{
+	const struct ir_op *o = ir_def(g, v);
+	return o && o->kind == k && (!a || ir_in(g, o, 0) == a) && (!b || ir_in(g, o, 1) == b) ? o : NULL;
+}
+
+/* The function takes, of two elements and their indices, the greater element (or the smaller one), NaN before all, of equal ones
+ * that with the lower index: which is compared first? */
+static bool finds_place(const struct ir_fn *g, enum redop *op)
+{
+	const struct ir_op *s = g->nparam == 4 ? ir_def(g, g->result.p[1]) : NULL, *first, *tie, *before;
+	if (!s || s->kind != IR_select || ir_in(g, s, 1) != 2 || ir_in(g, s, 2) != 4 || !(s = made_by(g, ir_in(g, s, 0), IR_or, 0, 0)))
+		return false;
+	if (!(first = made_by(g, ir_in(g, s, 0), IR_or, 0, 0)) || !made_by(g, ir_in(g, first, 1), IR_compare_ne, 1, 1))
+		return false;
+	before = ir_def(g, ir_in(g, first, 0));
+	*op = before && before->kind == IR_compare_gt ? RED_max : RED_min;
+	if (!made_by(g, ir_in(g, first, 0), *op == RED_max ? IR_compare_gt : IR_compare_lt, 1, 3))
+		return false;
+	tie = made_by(g, ir_in(g, s, 1), IR_and, 0, 0);
+	return tie && made_by(g, ir_in(g, tie, 0), IR_compare_eq, 1, 3) && made_by(g, ir_in(g, tie, 1), IR_compare_lt, 2, 4);
+}
+
+/* The index of x where it is the extreme m, or NaN; elsewhere none. */
+static ir_val at_extreme(struct ir_b *b, ir_val x, ir_val m, ir_val index, ir_val none)
+{
+	ir_val here = ir_bin(b, ELEM_compare_eq, x, m);
+	if (dtype_info[ir_vtype(b->m, b->fn, x)->dtype].cls == DT_FLOAT)
+		here = ir_bin(b, ELEM_or, here, ir_bin(b, ELEM_compare_ne, x, x));
+	return ir_select(b, here, index, none);
+}
+
+/* The index of the extreme of very many elements, of which the value is not asked for: the least index where an element equals
+ * the extreme.  Both reductions compile, with what their operands are computed from. */
+static ir_val split_place(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	enum { MANY = 1 << 18 };
+	enum redop op;
+	struct ir_b *b = &r->b;
+	if (o->kind != IR_reduce || o->nout != 2 || ir_attr(r->from, o, 1) != RED_fn || (r->live[o->out] & 1))
+		return 0;
+	const struct ir_type_info *t = ir_vtype(r->m, b->fn, in[0]), *it = ir_vtype(r->m, b->fn, in[1]);
+	enum dtype_class c = dtype_info[t->dtype].cls, ic = dtype_info[it->dtype].cls;
+	bool index = ic == DT_INT || ic == DT_UINT, real = (c == DT_INT || c == DT_UINT || c == DT_FLOAT) && dtype_info[t->dtype].bits >= (c == DT_FLOAT ? 16 : 8);
+	if (t->count < MANY || ir_vtype(r->m, r->from, o->out)->rank || !index || !real ||
+	    !finds_place(ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, 2)), &op))
+		return 0;
+	enum dtype idt = it->dtype;
+	ir_type whole = r->from->val.p[ir_in(r->from, o, 0)].type, places = r->from->val.p[ir_in(r->from, o, 1)].type;
+	int n;
+	int64_t dims[IR_MAX_RANK];
+	const int64_t *d = ir_attrs(r->from, o, 0, &n);
+	char last[16];
+	memcpy(dims, d, sizeof *d * (size_t)n);
+	kern_identity(RED_min, idt, last);
+	ir_val none = ir_const(b, ir_scalar(r->m, idt), last, dtype_info[idt].bytes);
+	ir_val m = ir_reduce1(b, op, in[0], in[2], n, dims);
+	ir_val all = at_extreme(b, in[0], ir_splat_of(b, m, whole), in[1], ir_const(b, places, last, dtype_info[idt].bytes));
+	r->map[o->out + 1] = ir_reduce1(b, RED_min, all, at_extreme(b, in[2], m, in[3], none), n, dims);
+	return REWRITE_MAPPED;
 }
 
 /* Elementwise throughout, of types that generated code does not have (complex): the strip kernel runs such a group as one,
@@ -761,6 +891,7 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 {
 	if (o->tier == TIER_REF)
 		return NULL;
+	pass_rewrite(m, split_place, NULL, NULL);
 	pass_rewrite(m, split_reduce, NULL, NULL);
 	struct arena a, order;
 	arena_init(&a);

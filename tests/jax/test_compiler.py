@@ -53,3 +53,30 @@ def test_too_many_dimensions_are_named(platform):
     f = lambda x: jnp.sin(x.reshape((1,) * 64 + (2,))).sum()
     with pytest.raises(Exception, match=rf"rank 65.*test_compiler.py:{f.__code__.co_firstlineno}|test_compiler.py:{f.__code__.co_firstlineno}.*rank 65"):
         jax.jit(f)(np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.uint16])
+@pytest.mark.parametrize("n", [1 << 18, (1 << 18) + 5, 300007])
+def test_places_in_long_arrays(n, dtype):
+    x = np.random.default_rng(n).integers(0, 100, n).astype(dtype)
+    special = [np.inf, -np.inf, np.nan] if dtype in (np.float32, np.float16) else [127]
+    for value in [None, *special]:
+        if value is not None:
+            x[[n // 3, n - 2, n - 1]] = value           # the first of them is found
+        for find, of in [(jnp.argmax, np.argmax), (jnp.argmin, np.argmin)]:
+            assert jax.jit(find)(x) == of(x)
+            assert jax.jit(lambda x, c: find(jnp.where(jnp.arange(n) == c, x[7] - x[7], x)))(x, n - 3) == of(np.where(np.arange(n) == n - 3, x[7] - x[7], x))
+    assert jax.jit(jnp.argmax)(np.full(n, -np.inf if special[1:] else 0, dtype)) == 0
+
+
+def test_long_reductions_with_what_they_are_computed_from():
+    n = (1 << 18) + 5
+    x, y = np.random.default_rng(0).standard_normal((2, n)).astype(np.float32)
+    for f in [lambda x, y: (x * y).sum(), lambda x, y: (x - y).max(), lambda x, y: (x * (abs(x) > n - 1)).sum(), lambda x, y: (x + y[5]).min()]:
+        np.testing.assert_allclose(jax.jit(f)(x, y), f(x.astype(np.float64), y.astype(np.float64)), rtol=1e-5, atol=1e-3)
+    kept, total = jax.jit(lambda x: (lax.exp(x), lax.exp(x).sum()))(x)      # what others read is computed once
+    np.testing.assert_allclose([np.asarray(kept).sum(dtype=np.float64), total], np.exp(x.astype(np.float64)).sum(), rtol=1e-5)
+    both = jax.jit(lambda x: lax.reduce((x, lax.iota(np.int32, n)), (np.float32(-9), np.int32(-1)), lambda a, b: [lax.select(a[0] >= b[0], p, q) for p, q in zip(a, b)], (0,)))
+    value, place = both(x)
+    assert (value, place) == (x.max(), x.argmax())
+    assert tuple(both(x - 20)) == (-9, -1)
