@@ -23,6 +23,7 @@ import time
 PREFACE, HEADER = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 9       # what a client begins with; bytes before a frame's payload
 HERE = b"RONDO HERE "                         # what a process begins with that says its number, in as many bytes
 SETTINGS, PING, ACK = 4, 6, 1                 # types, and a flag
+STAY_S = 20                                   # if process 0 has ended before it was here: to tell those who come
 GREET_S = 5                                   # who does not begin like a client by then is cut off, or would keep this process from leaving
 
 
@@ -60,7 +61,8 @@ def frames(source):
         yield head[3], head[4], head + body
 
 
-lock, present, gone = threading.Lock(), [], []        # connections of processes; numbers of those whose connection has ended
+# Connections of processes; numbers of those who have had one, and of those whose has ended.
+lock, present, came, gone = threading.Lock(), [], set(), []
 
 
 def tell(client, number):
@@ -68,6 +70,12 @@ def tell(client, number):
         client.sendall(b"gone %d\n" % number)
     except OSError:
         pass                              # it is next
+
+
+def has_gone(number):
+    gone.append(number)
+    for other in present:
+        tell(other, number)
 
 
 def watch(client, number):
@@ -78,6 +86,7 @@ def watch(client, number):
     client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     with lock:
         present.append(client)
+        came.add(number)
         for n in gone:
             tell(client, n)
     try:
@@ -87,9 +96,7 @@ def watch(client, number):
         pass
     with lock:
         present.remove(client)
-        gone.append(number)
-        for other in present:
-            tell(other, number)
+        has_gone(number)
 
 
 def greet(client, path):
@@ -185,12 +192,19 @@ def main():
         taken = isinstance(e, OSError) and e.errno == errno.EADDRINUSE
         print(f"the coordinator's address {address} is taken: another job has it" if taken else " ".join(str(e).split()), flush=True)
         return
-    print("ready", flush=True)
+    try:
+        print("ready", flush=True)
+    except BrokenPipeError:
+        pass                              # process 0 has ended
     os.close(1)
     while os.read(0, 4096):
         pass
-    port, quiet = int(address.rsplit(":", 1)[1]), 0
-    while quiet < 3:
+    with lock:
+        early = 0 not in came
+        if early:
+            has_gone(0)
+    port, quiet, stay = int(address.rsplit(":", 1)[1]), 0, time.monotonic() + (STAY_S if early else 0)
+    while quiet < 3 or time.monotonic() < stay:
         time.sleep(0.1)
         quiet = 0 if connected(port) else quiet + 1
     del service

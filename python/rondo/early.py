@@ -168,6 +168,8 @@ class _Presence:
                     break                  # it is somebody else's service
                 with self.lock:
                     self.gone.append(int(number))
+                    if self.client is None and not self.closed:      # jaxlib may wait for it and not say so
+                        print(f"rondo: process {int(number)} has ended before jax.distributed.initialize was done", file=sys.stderr)
                     self.tell()
         except Exception:  # noqa: BLE001  (it says what it can)
             pass

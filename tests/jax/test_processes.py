@@ -195,6 +195,27 @@ def test_an_address_that_another_job_has():
     assert "is taken: another job has it" in out.stdout
 
 
+def test_process_0_ends_before_anybody_comes():
+    address = f"127.0.0.1:{free_port()}"
+    service = subprocess.Popen([sys.executable, coordinator_module().__file__, address, "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    service.stdin.close()
+    service.stdout.close()
+    host, port = address.split(":")
+    try:
+        for _ in range(300):
+            try:
+                s = socket.create_connection((host, int(port)), timeout=10)
+                break
+            except OSError:
+                time.sleep(0.1)
+        with s:
+            s.sendall(b"RONDO HERE %012d\n" % 1)
+            assert s.recv(64) == b"gone 0\n"
+    finally:
+        service.kill()
+        service.wait()
+
+
 def test_a_process_that_ends_is_told_of():
     with socket.create_server(("127.0.0.1", 0)) as outside:
         threading.Thread(target=coordinator_module().accept, args=(outside, "no service is asked"), daemon=True).start()
