@@ -16,7 +16,7 @@ def test_donated_operand_of_a_product():
 
 
 def test_operand_that_is_read_twice():
-    c = (X[0] + 1j * X[1]).astype(np.complex64)
+    c = (X.ravel() + 1j * X.ravel()[::-1]).astype(np.complex64)      # longer than a strip: a kernel writes before it has read all
     for f in (lambda w: w * w[::-1], lambda w: w[::-1] * w, lambda w: lax.complex(w.real, w[::-1].imag) * w):
         apart = lambda x, f=f: jnp.abs(lax.optimization_barrier(f(lax.optimization_barrier(jnp.exp(x)))))
         np.testing.assert_allclose(jax.jit(apart)(c), np.abs(np.asarray(f(jnp.asarray(np.exp(c))))), rtol=1e-4)
@@ -78,7 +78,9 @@ def test_short_scan_from_the_end_over_large_rows():
 
 
 def test_rows_that_no_turn_writes():
-    f = jax.jit(lambda x, y: lax.fori_loop(0, 7, lambda i, y: y.at[i].set(jnp.cumsum(x[i])), y))
-    want = X.copy()
-    want[:7] = np.cumsum(X[:7] * 2, 1)
-    np.testing.assert_allclose(f(X * 2, X), want, rtol=1e-4, atol=1e-5)
+    scatter, stack = lambda y, i, row: y.at[i].set(row), lambda y, i, row: lax.dynamic_update_index_in_dim(y, row, i, 0)
+    for y, write in [(X, scatter), (X + 1, stack), (X - 1, stack)]:
+        want = y.copy()
+        want[:7] = np.cumsum(X[:7], 1)
+        f = jax.jit(lambda x, y: lax.fori_loop(0, 7, lambda i, y: write(y, i, jnp.cumsum(x[i])), y))
+        np.testing.assert_allclose(f(X, y), want, rtol=1e-4, atol=1e-5)
