@@ -71,6 +71,28 @@ int64_t *matmul_offsets(struct arena *a, int c, const int64_t *dim, const int64_
 	return o;
 }
 
+/* Those of the contracted dimensions. */
+static void contracted(struct arena *a, int c, const int64_t *dim, const int64_t *stride, int64_t *n, struct matmul_side *o)
+{
+	int64_t count = 1, some = MATMUL_K;
+	bool even = true;
+	for (int i = c; i-- > 0;) {
+		if (dim[i] == 1)
+			continue;
+		if (count == 1)
+			o->k_step = stride[i];
+		else
+			even &= stride[i] == o->k_step * count;
+		count *= dim[i];
+	}
+	o->k_even = even && count > MATMUL_K;
+	if (o->k_even)
+		o->k = matmul_offsets(a, 1, &some, &o->k_step, n);
+	else
+		o->k = matmul_offsets(a, c, dim, stride, n);
+	*n = count;
+}
+
 static bool unit(const int64_t *o, int64_t n)
 {
 	for (int64_t i = 1; i < n; i++)
@@ -209,7 +231,7 @@ static struct matmul_ahead ahead_of(const struct matmul *p, const char *l, const
 	if (!v->tiles || (p->lazy && !p->l_step))
 		return (struct matmul_ahead){ 0 };
 	if (p->lazy) {
-		h.row = l + (p->l.batch[b] + p->l.free[i * v->mr] + p->l.k[k0]) * p->l.es;
+		h.row = l + (p->l.batch[b] + p->l.free[i * v->mr] + matmul_k(&p->l, k0)) * p->l.es;
 		h.stride = p->l_step * p->l.es;
 	} else {
 		h.row = lhs_panel(p, packed, b, i, k0);
@@ -291,7 +313,7 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 			for (int64_t j = 0; j < nj; j++) {
 				bool there = p->in_place && (j + 1) * v->nr <= cn;
 				float *cj = c + (p->kc < p->k ? j * block : 0);
-				v->micro(steps, a, there ? rb + (p->r.k[o0 + x] + n0 + j * v->nr) * 4 : rp + (size_t)j * bp + (size_t)(x * v->nr) * es,
+				v->micro(steps, a, there ? rb + (matmul_k(&p->r, o0 + x) + n0 + j * v->nr) * 4 : rp + (size_t)j * bp + (size_t)(x * v->nr) * es,
 				         there ? p->ldb : v->nr, cj, v->nr, add, &ahead);
 				if (last)
 					store(p, w->out, w->m0 + i * v->mr, rows, n0 + j * v->nr, MIN(v->nr, cn - j * v->nr), cj, v->nr);
@@ -486,7 +508,7 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 			for (int64_t i = 0; i < p->m; i++) {
 				x[i] = there ? (const float *)(const void *)(lb + (p->l.free[i] + k0) * 4) : made + i * p->kc;
 				for (int64_t j = 0; j < kn && !there; j++)
-					made[i * p->kc + j] = matmul_load(p->l.dt, lb + (p->l.free[i] + p->l.k[k0 + j]) * p->l.es);
+					made[i * p->kc + j] = matmul_load(p->l.dt, lb + (p->l.free[i] + matmul_k(&p->l, k0 + j)) * p->l.es);
 			}
 			float *c = sum_starts(k0 / p->kc) ? level : acc;
 			if (p->r.free_unit) {
@@ -495,7 +517,7 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 				for (int64_t j = 0; j < kn; j += 4) {
 					const char *row[4];
 					for (int q = 0; q < 4; q++)
-						row[q] = j + q < kn ? rb + (p->r.k[k0 + j + q] + n0) * p->r.es : zero_row;
+						row[q] = j + q < kn ? rb + (matmul_k(&p->r, k0 + j + q) + n0) * p->r.es : zero_row;
 					for (int64_t i = 0; i < p->m; i++) {
 						float y[4];
 						for (int q = 0; q < 4; q++)
@@ -586,9 +608,10 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	for (int q = 0; q < 2; q++) {
 		int64_t n = q ? p->n : p->m;
 		side[q]->es = dtype_info[side[q]->dt].bytes;
-		side[q]->k_unit = unit(side[q]->k, p->k);
-		uint8_t *run = arena_alloc(&s->a, (size_t)(p->k / 32 + 1));
-		for (int64_t x = 0; x + 32 <= p->k; x += 32) {
+		int64_t known = side[q]->k_even ? MATMUL_K : p->k;
+		side[q]->k_unit = unit(side[q]->k, known);
+		uint8_t *run = arena_alloc(&s->a, (size_t)(known / 32 + 1));
+		for (int64_t x = 0; x + 32 <= known; x += 32) {
 			run[x / 32] = 1;
 			for (int64_t y = x + 1; y < x + 32; y++)
 				run[x / 32] &= side[q]->k[y] == side[q]->k[y - 1] + 1;
@@ -622,7 +645,7 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->npanel_r = (p->n + w->nr - 1) / w->nr;
 	p->ldb = p->k > 1 ? p->r.k[1] - p->r.k[0] : p->n;
 	p->in_place = p->m <= FEW_ROWS && w->es == 4 && p->r.dt == DT_f32 && p->r.free_unit && p->ldb >= p->n;
-	for (int64_t x = 1; x < p->k && p->in_place; x++)
+	for (int64_t x = 1; x < (p->r.k_even ? MATMUL_K : p->k) && p->in_place; x++)
 		p->in_place = p->r.k[x] == p->r.k[0] + x * p->ldb;
 	size_t all_lhs = (size_t)(p->b * p->npanel) * pad_to(p->k, w->kstep) * w->mr * es;
 	p->slab = p->m <= FEW_ROWS && !p->in_place && p->n > FEW_ROWS && (p->r.free_unit || !w->tiles) && all_lhs <= PACK_MOST;
@@ -756,7 +779,7 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 		}
 		side[q]->dt = v[q]->dtype;
 		side[q]->free = matmul_offsets(&s->a, nf, fd, fs, &free_n[q]);
-		side[q]->k = matmul_offsets(&s->a, nc, cd, cs, &con_n);
+		contracted(&s->a, nc, cd, cs, &con_n, side[q]);
 		side[q]->batch = matmul_offsets(&s->a, nb, bd, bs, &batch_n);
 		res[q] = matmul_offsets(&s->a, nf, rd, rs, &free_n[q]);
 	}

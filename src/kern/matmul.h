@@ -8,8 +8,11 @@
 bool kern_matmul(const struct prog_kern *k, struct kern_state *s);
 
 /* One operand: element (free i, k j, batch b) lies at the sum of three offsets, in elements.  free: rows of lhs, columns of
- * rhs.  es, units and run are filled by matmul_plan; run[i]: k's 32 i .. 32 i + 31 are neighbours. */
-struct matmul_side { enum dtype dt; int es; const int64_t *free, *k, *batch; bool k_unit, free_unit; const uint8_t *run; };
+ * rhs.  k: of all positions, or, k_even, of the first MATMUL_K of more, which are all k_step apart.  es, units and run are filled
+ * by matmul_plan; run[i]: k's 32 i .. 32 i + 31 are neighbours. */
+struct matmul_side { enum dtype dt; int es; const int64_t *free, *k, *batch; int64_t k_step; bool k_even, k_unit, free_unit; const uint8_t *run; };
+enum { MATMUL_K = 1 << 14 };
+static inline int64_t matmul_k(const struct matmul_side *o, int64_t k) { return o->k_even ? k * o->k_step : o->k[k]; }
 
 /* A product given by tables.  lay, if there is one, first copies operand lay_of into lay_bytes of its own, which its
  * offsets are then of: part t0 .. t1 of tiles of the copy. */

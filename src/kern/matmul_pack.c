@@ -417,9 +417,31 @@ static void pack_bytes(const struct matmul_side *o, const char *base, int64_t i0
 	}
 }
 
+/* A part of k that begins where the table does: true if there is more of it than the table has. */
+static bool from_first(const struct matmul_side *o, const char **base, int64_t *k0, int64_t kn)
+{
+	if (!o->k_even)
+		return false;
+	*base += *k0 * o->k_step * o->es;
+	*k0 = 0;
+	return kn > MATMUL_K;
+}
+
+/* The same panel in parts of whole steps. */
+static void in_parts(matmul_pack *pack, const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t i0, int w, int width,
+                     int64_t kn, char *out)
+{
+	for (int64_t x = 0; x < kn; x += MATMUL_K)
+		pack(v, o, base, i0, w, x, MIN(MATMUL_K, kn - x), out + (size_t)(x * width) * (size_t)v->es);
+}
+
 void matmul_pack_lhs(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t i0, int w, int64_t k0, int64_t kn,
                      char *out)
 {
+	if (from_first(o, &base, &k0, kn)) {
+		in_parts(matmul_pack_lhs, v, o, base, i0, w, v->mr, kn, out);
+		return;
+	}
 	int64_t kp = (kn + v->kstep - 1) / v->kstep * v->kstep;
 	if (v->es == 1 && v->tiles)
 		pack_bytes(o, base, i0, w, v->mr, k0, kn, kp, true, (int8_t *)out);
@@ -436,6 +458,10 @@ void matmul_pack_lhs(const struct matmul_variant *v, const struct matmul_side *o
 void matmul_pack_rhs(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t j0, int w, int64_t k0, int64_t kn,
                      char *out)
 {
+	if (from_first(o, &base, &k0, kn)) {
+		in_parts(matmul_pack_rhs, v, o, base, j0, w, v->nr, kn, out);
+		return;
+	}
 	int64_t kp = (kn + v->kstep - 1) / v->kstep * v->kstep;
 	if (v->es == 1 && v->tiles)
 		pack_bytes(o, base, j0, w, v->nr, k0, kn, kp, false, (int8_t *)out);
@@ -480,6 +506,7 @@ static void slab64_512(const int64_t *k, const char *base, int64_t n, int8_t *ou
 void matmul_pack_slab(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t kn,
                       char *out, size_t bytes)
 {
+	from_first(o, &base, &k0, kn);       /* a slab is short */
 	if (v->tiles && v->es == 2 && v->nr == 32 && kn % 32 == 0 && nn % 32 == 0 && o->dt == DT_bf16 && o->free_unit && cpu_get()->avx512) {
 		for (int64_t y = 0; y < kn; y += 32)
 			slab32_512(o->k + k0 + y, base + o->free[n0] * 2, nn, (uint16_t *)(void *)(out + y * 64), bytes);

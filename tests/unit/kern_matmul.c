@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdlib.h>
 #include <math.h>
+#include <malloc.h>
 #include <cmocka.h>
 
 #include "kern/matmul.h"
@@ -107,6 +108,13 @@ static void one(const struct matmul_variant *v, int *ran)
 		size[M] = 65 + rnd(400);
 		size[N] = 300 + rnd(1000);
 		size[K] = rnd(2) ? 32 * (1 + rnd(90)) : 1 + rnd(2900);
+	}
+	if (!large && rnd(10) == 0) {    /* longer than the offsets that are kept of even ones, by parts of steps too */
+		size[B] = size[M2] = 1;
+		size[M] = 1 + rnd(20);
+		size[N] = 1 + rnd(40);
+		size[K] = MATMUL_K - 20 + rnd(3 * MATMUL_K);
+		size[K2] = 1 + rnd(8) / 7;
 	}
 	struct shape l, r, o = { .rank = 4 };
 	int64_t ls[5], rs[4];
@@ -230,8 +238,24 @@ static void random_products(void **state)
 	matmul_force = NULL;
 }
 
+/* What a product keeps does not grow with its operands' length: the offsets of even positions are computed. */
+static void long_products(void **state)
+{
+	for (int by = 1; by < 3; by++) {             /* each element, every second one */
+		int64_t n = 1 << 26, one = 1, step = by, attr[] = { 0, 1, 0, 0, 0, DT_token, DT_token, DT_token, 1 };
+		struct prog_view view[3] = { { DT_f32, 1, 0, &n, &step }, { DT_f32, 1, 0, &n, &one }, { DT_f32, 0, 0, NULL, NULL } };
+		struct prog_kern k = { .id = KERN_dot, .nin = 2, .nout = 1, .v = view, .nattr = NELEM(attr), .attr = attr, .code = -1 };
+		struct kern_state s = { .tiles = 1, .phases = 1 };
+		arena_init(&s.a);
+		size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+		assert_true(kern_matmul(&k, &s));
+		assert_true(mallinfo2().uordblks + mallinfo2().hblkhd - before < 1 << 20);
+		arena_fini(&s.a);
+	}
+}
+
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(random_products) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(random_products), cmocka_unit_test(long_products) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
