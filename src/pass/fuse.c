@@ -647,6 +647,104 @@ static ir_val split_reduce(struct rewrite *r, const struct ir_op *o, const ir_va
 	return ir_reduce1(&r->b, op, y, in[1], c, rest);
 }
 
+/* --- few of many elements ------------------------------------------------------------------------ */
+
+/* The elements of v that a slice takes, if they follow from scalars and their indices alone; else 0. */
+static ir_val box_of(struct rewrite *r, ir_val v, const int64_t *start, const int64_t *size, const int64_t *step, int *left)
+{
+	struct ir_b *b = &r->b;
+	const struct ir_op *o = ir_def(r->from, v);
+	const struct ir_type_info *ti = ir_vtype(r->m, r->from, v);
+	enum dtype dt = ti->dtype;
+	int rank = ti->rank, n = 0;
+	int64_t s[IR_MAX_RANK], z[IR_MAX_RANK], d[IR_MAX_RANK], at = 0, one = 1;
+	if (rank == 0)
+		return r->map[v];
+	if (!o || o->nin > 3 || o->nout != 1 || --*left < 0)
+		return 0;
+	for (int k = 0; k < rank; k++) {
+		at = at * ti->dim[k] + start[k];
+		one *= size[k];
+	}
+	ir_type t = ir_tensor(r->m, dt, rank, size);
+	const void *splat = ir_splat(r->m, r->from, v);
+	if (splat) {
+		char e[16];
+		memcpy(e, splat, (size_t)dtype_info[dt].bytes);
+		return ir_const(b, t, e, dtype_info[dt].bytes);
+	}
+	ti = o->nin ? ir_vtype(r->m, r->from, ir_in(r->from, o, 0)) : ti;
+	bool lists = o->kind == IR_broadcast || o->kind == IR_transpose || o->kind == IR_slice;
+	const int64_t *a = lists ? ir_attrs(r->from, o, 0, &n) : NULL, *stride;
+	ir_val x;
+	switch (o->kind) {
+	case IR_iota: {
+		int along = (int)ir_attr(r->from, o, 0);
+		if (dtype_info[dt].cls != DT_INT && dtype_info[dt].cls != DT_UINT)
+			return 0;
+		x = ir_bin(b, ELEM_multiply, ir_iota(b, t, along), ir_const_i(b, t, step[along]));
+		return ir_bin(b, ELEM_add, x, ir_const_i(b, t, start[along]));
+	}
+	case IR_broadcast:
+		for (int k = 0; k < n; k++) {
+			bool same = ti->dim[k] != 1;
+			s[k] = same ? start[a[k]] : 0;
+			z[k] = same ? size[a[k]] : 1;
+			d[k] = same ? step[a[k]] : 1;
+		}
+		x = box_of(r, ir_in(r->from, o, 0), s, z, d, left);
+		return x ? ir_broadcast(b, x, t, a) : 0;
+	case IR_transpose:
+		for (int k = 0; k < n; k++) {
+			s[a[k]] = start[k];
+			z[a[k]] = size[k];
+			d[a[k]] = step[k];
+		}
+		x = box_of(r, ir_in(r->from, o, 0), s, z, d, left);
+		return x ? ir_transpose(b, x, a) : 0;
+	case IR_slice:
+		stride = ir_attrs(r->from, o, 2, &n);
+		for (int k = 0; k < rank; k++) {
+			s[k] = a[k] + start[k] * stride[k];
+			d[k] = step[k] * stride[k];
+		}
+		return box_of(r, ir_in(r->from, o, 0), s, size, d, left);
+	case IR_reshape:
+		if (one != 1)
+			return 0;
+		for (int k = ti->rank; k-- > 0; at /= ti->dim[k]) {
+			s[k] = at % ti->dim[k];
+			z[k] = d[k] = 1;
+		}
+		x = box_of(r, ir_in(r->from, o, 0), s, z, d, left);
+		return x ? ir_reshape(b, x, rank, size) : 0;
+	default: {
+		ir_val in[3];
+		if (!ir_is_elem(o->kind))
+			return 0;
+		for (uint32_t k = 0; k < o->nin; k++)
+			if (!(in[k] = box_of(r, ir_in(r->from, o, k), start, size, step, left)))
+				return 0;
+		return ir_emit_raw(b, (enum ir_kind)o->kind, o->nin, in, 1, &t, r->from->attr.p + o->attr, ir_attr_words(r->from, o));
+	}
+	}
+}
+
+/* A few elements of what is computed from nothing that is read: they are computed alone. */
+static ir_val few_of(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	enum { MANY = 1 << 20, TIMES = 64, MOST = 64 };
+	if (o->kind != IR_slice || ir_vtype(r->m, r->from, ir_in(r->from, o, 0))->count < MAX(MANY, TIMES * ir_vtype(r->m, r->from, o->out)->count))
+		return 0;
+	int n, left = MOST;
+	int64_t size[IR_MAX_RANK];
+	const struct ir_type_info *t = ir_vtype(r->m, r->from, o->out);
+	if (!t->count)
+		return 0;
+	memcpy(size, t->dim, sizeof *size * (size_t)t->rank);
+	return box_of(r, ir_in(r->from, o, 0), ir_attrs(r->from, o, 0, &n), size, ir_attrs(r->from, o, 2, &n), &left);
+}
+
 /* --- the place of the greatest element --------------------------------------------------------- */
 
 static const struct ir_op *made_by(const struct ir_fn *g, ir_val v, enum ir_kind k, ir_val a, ir_val b)
@@ -891,6 +989,7 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 {
 	if (o->tier == TIER_REF)
 		return NULL;
+	pass_rewrite(m, few_of, NULL, NULL);
 	pass_rewrite(m, split_place, NULL, NULL);
 	pass_rewrite(m, split_reduce, NULL, NULL);
 	struct arena a, order;

@@ -80,3 +80,15 @@ def test_long_reductions_with_what_they_are_computed_from():
     value, place = both(x)
     assert (value, place) == (x.max(), x.argmax())
     assert tuple(both(x - 20)) == (-9, -1)
+
+
+def test_few_of_many_elements():
+    def f(n, np=jnp):
+        a = np.broadcast_to(np.arange(1200, dtype=np.int32)[:, None], (1200, 1025)).astype(np.int8) * np.int8(3) + n
+        column = np.broadcast_to(np.arange(1025, dtype=np.int32), (1200, 1025))
+        b = np.where(column > 500, a.astype(np.int32), column)
+        c = np.broadcast_to(np.arange(1025, dtype=np.int32)[None, :, None] + n, (3, 1025, 900))
+        return a.T[-2:, 5:200:7], a.T.reshape(-1)[1200 * 7 + 1199], b[::97, 3:1000:111], b.T[1000:1024:5, -3:], c[1, 1020:, ::300]
+
+    for got, want in zip(jax.jit(f)(np.int8(7)), f(np.int8(7), np)):
+        np.testing.assert_array_equal(got, want)
