@@ -82,15 +82,20 @@ static bool candidate(struct str *s, int i)
 
 /* Tells one build of the generator from another without loading it. */
 static uint64_t stamp;
+static void drop(void *text) { str_free(text); }
+
 static void make_stamp(void)
 {
 	struct str path = { 0 };
+	struct mem_undo u;
 	struct stat st;
+	mem_undo(&u, drop, &path);
 	for (int i = 0; !stamp && candidate(&path, i); i++)
 		if (!stat(path.p, &st)) {
 			int64_t v[3] = { st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec };
 			stamp = hash_bytes(v, sizeof v, 3) | 1;
 		}
+	mem_done(&u);
 	str_free(&path);
 }
 static uint64_t generator_stamp(void)
@@ -199,7 +204,10 @@ static char *api_error;
 static void api_open(void)
 {
 	struct str path = { 0 }, why = { 0 };
+	struct mem_undo u[2];
 	void *h = NULL;
+	mem_undo(&u[0], drop, &path);
+	mem_undo(&u[1], drop, &why);
 	for (int i = 0; !h && candidate(&path, i); i++) {
 		h = dlopen(path.p, RTLD_NOW | RTLD_LOCAL);
 		const char *t = h ? NULL : dlerror();
@@ -219,6 +227,8 @@ static void api_open(void)
 		if (*conf_str(CONF_GEN_PATH))
 			conf_useless(CONF_GEN_PATH, "%s; reference kernels run instead, whose last digits may differ", api_error);
 	}
+	mem_done(&u[1]);
+	mem_done(&u[0]);
 	str_free(&path);
 	str_free(&why);
 }

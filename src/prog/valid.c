@@ -221,8 +221,10 @@ static int depth(const struct prog *p, uint32_t b, int at)
 {
 	int most = at;
 	for (uint32_t i = 0; i < p->block[b].n && at <= MOST_DEPTH; i++)
-		for (uint32_t k = 0; k < p->block[b].cmd[i].nblock; k++)
-			most = MAX(most, depth(p, p->sub[p->block[b].cmd[i].block + k], at + 1));
+		for (uint32_t k = 0; k < p->block[b].cmd[i].nblock; k++) {
+			int d = depth(p, p->sub[p->block[b].cmd[i].block + k], at + 1);
+			most = MAX(most, d);
+		}
 	return most;
 }
 

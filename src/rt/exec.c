@@ -50,8 +50,10 @@ static double block_ns(const struct prog *p, uint32_t b, int depth)
 	for (uint32_t i = 0; i < p->block[b].n; i++) {
 		const struct prog_cmd *c = &p->block[b].cmd[i];
 		double sub = 0;
-		for (uint32_t k = 0; k < c->nblock; k++)
-			sub = MAX(sub, block_ns(p, p->sub[c->block + k], depth + 1));
+		for (uint32_t k = 0; k < c->nblock; k++) {
+			double ns = block_ns(p, p->sub[c->block + k], depth + 1);
+			sub = MAX(sub, ns);
+		}
 		switch (c->op) {
 		case CMD_KERN: t += kernel_ns(&p->kern[c->id]); break;
 		case CMD_LOOP: t += c->imm < 0 ? 1e18 : sub * (double)c->imm; break;

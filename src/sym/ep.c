@@ -1010,12 +1010,21 @@ bool sym_clear(struct sym_ep *ep, bool all)
 	return !ep->debt;
 }
 
+/* sym_clear; false: the oldest is not over, and *who is in it. */
+static bool clear_but(struct sym_ep *ep, int *who)
+{
+	while (!sym_clear(ep, false))
+		if ((*who = owed_to(ep, ep->debt)) >= 0)
+			return false;
+	return true;
+}
+
 struct err *sym_clear_wait(struct sym_ep *ep)
 {
 	struct err *e = NULL;
-	int who = -1;
+	int who;
 
-	WAIT(e, sym_clear(ep, false) || (who = owed_to(ep, ep->debt), false), who, 0);
+	WAIT(e, clear_but(ep, &who), who, 0);
 	return e;
 }
 

@@ -13,7 +13,6 @@ import numpy as np
 from jax import lax
 from rondo import library
 
-jax.config.update("jax_enable_x64", True)
 warnings.filterwarnings("ignore")
 
 FLOATS = ["float32", "float64", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e4m3fnuz",
@@ -193,5 +192,6 @@ def differences(types):
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
     for tier, k, t, what in differences(sys.argv[1:] or TYPES):
         print(f"{tier} {k} {t}: {what}", flush=True)

@@ -92,3 +92,15 @@ def test_few_of_many_elements():
 
     for got, want in zip(jax.jit(f)(np.int8(7)), f(np.int8(7), np)):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("kind", ["cond", "fori"])
+def test_deep_nests_compile(kind, platform):
+    """Twice the time for each level would not end."""
+    def cond(x, d):
+        return x + 1 if d == 0 else lax.cond(x[0] > -d, lambda x: cond(x, d - 1), lambda x: x - 1, x)
+
+    def fori(x, d):
+        return x + 1 if d == 0 else lax.fori_loop(0, 1 + (d == 1), lambda i, x: fori(x, d - 1), x)
+
+    np.testing.assert_array_equal(jax.jit(lambda x: {"cond": cond, "fori": fori}[kind](x, 34))(np.ones(3, np.float32)), [2 + (kind == "fori")] * 3)

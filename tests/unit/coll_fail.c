@@ -209,9 +209,48 @@ static void test_end(void **state)
 	err_free(why);
 }
 
+/* More PEs than cores, of which one fails in each launch: who waits until the others have left may see the last of them go between
+ * two looks. */
+enum { CROWD = 6, TIMES = 1500 };
+
+static void *one_of_a_crowd(void *v)
+{
+	int me = (int)(intptr_t)v, all[CROWD], peer[CROWD], npeer = 0;
+	struct coll *c = coll_new(w, me, NULL);
+	struct sym_ep *ep = sym_ep_of(w, me);
+	unsigned seed = (unsigned)me + 1;
+
+	for (int i = 0; i < CROWD; i++)
+		if ((all[i] = i) != me)
+			peer[npeer++] = i;
+	for (int k = 0; k < TIMES; k++) {
+		sym_begin(ep, &(struct sym_launch){ .prog = 7, .name = "p", .peer = peer, .npeer = npeer });
+		struct err *e = k % CROWD == me ? ERR(INTERNAL, "it fails") : coll_barrier(c, &(struct coll_group){ CROWD, me, all }, 1);
+		for (int n = rand_r(&seed) % 300; n; n--)
+			sym_pause();
+		CHECK(e);
+		sym_end(ep, e);
+		err_free(e);
+	}
+	coll_free(c);
+	return NULL;
+}
+
+static void test_crowd(void **state)
+{
+	pthread_t t[CROWD];
+
+	ok(sym_open(&(struct sym_opts){ .nlocal = CROWD, .threads = CROWD }, &w));
+	for (int i = 0; i < CROWD; i++)
+		pthread_create(&t[i], NULL, one_of_a_crowd, (void *)(intptr_t)i);
+	for (int i = 0; i < CROWD; i++)
+		pthread_join(t[i], NULL);
+	sym_close(w);
+}
+
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(test_lent), cmocka_unit_test(test_quit), cmocka_unit_test(test_end) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(test_lent), cmocka_unit_test(test_quit), cmocka_unit_test(test_end), cmocka_unit_test(test_crowd) };
 
 	return cmocka_run_group_tests(t, NULL, NULL);
 }

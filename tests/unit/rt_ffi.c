@@ -290,7 +290,7 @@ static void leave(void)
 	pthread_exit(&metadata);
 }
 
-static void *thread(void *client)
+static void *thread_that_ends(void *client)
 {
 	float r[4];
 
@@ -308,7 +308,7 @@ static void ending(void **state)
 	void *how;
 
 	assert_null(rt_client_new(&o, &c));
-	assert_int_equal(pthread_create(&t, NULL, thread, c), 0);
+	assert_int_equal(pthread_create(&t, NULL, thread_that_ends, c), 0);
 	assert_int_equal(pthread_join(t, &how), 0);
 	assert_ptr_equal(how, &metadata);
 }
