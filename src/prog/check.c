@@ -19,7 +19,7 @@
 
 #include <stdlib.h>
 
-enum { LANES = 4, RUNS = 16, TURNS = 5, WORLDS = 8 };
+enum { LANES = 4, RUNS = 16, TURNS = 5, WORLDS = 32 };
 enum { NONE = 0xffffffff, MAYBE = 0xfffffffe, LOST = 0xfffffffd };    /* owners of a byte that no buffer has */
 
 struct range { int64_t lo, hi; };

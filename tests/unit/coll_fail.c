@@ -215,17 +215,17 @@ enum { CROWD = 6, TIMES = 1500 };
 
 static void *one_of_a_crowd(void *v)
 {
-	int me = (int)(intptr_t)v, all[CROWD], peer[CROWD], npeer = 0;
+	int me = (int)(intptr_t)v, crowd[CROWD], peer[CROWD], npeer = 0;
 	struct coll *c = coll_new(w, me, NULL);
 	struct sym_ep *ep = sym_ep_of(w, me);
 	unsigned seed = (unsigned)me + 1;
 
 	for (int i = 0; i < CROWD; i++)
-		if ((all[i] = i) != me)
+		if ((crowd[i] = i) != me)
 			peer[npeer++] = i;
 	for (int k = 0; k < TIMES; k++) {
 		sym_begin(ep, &(struct sym_launch){ .prog = 7, .name = "p", .peer = peer, .npeer = npeer });
-		struct err *e = k % CROWD == me ? ERR(INTERNAL, "it fails") : coll_barrier(c, &(struct coll_group){ CROWD, me, all }, 1);
+		struct err *e = k % CROWD == me ? ERR(INTERNAL, "it fails") : coll_barrier(c, &(struct coll_group){ CROWD, me, crowd }, 1);
 		for (int n = rand_r(&seed) % 300; n; n--)
 			sym_pause();
 		CHECK(e);
