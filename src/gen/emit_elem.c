@@ -408,12 +408,15 @@ static LV float_math(struct em *e, enum elem k, LV x, LV y)
 static bool looks_at_bits(enum elem k)
 {
 	switch ((int)k) {
-	case ELEM_exponential_minus_one: case ELEM_log_plus_one: case ELEM_sine: case ELEM_tan: case ELEM_cbrt: case ELEM_power: case ELEM_atan2:
+	case ELEM_exponential_minus_one: case ELEM_log_plus_one: case ELEM_sine: case ELEM_tan: case ELEM_cbrt:
 		return true;
 	default:
 		return false;
 	}
 }
+
+/* As libm has them, which XLA:CPU calls: their subnormal operands are no zeros. */
+static bool takes_subnormals(enum elem k) { return k == ELEM_power || k == ELEM_atan2; }
 
 static LV double_math(struct em *e, enum elem k, LV x, LV y)
 {
@@ -502,12 +505,12 @@ static LV float_elem(struct em *e, enum elem k, int dt, const LV *a)
 		return icmp(e, ipred(k, true), total_key(e, dt, x), total_key(e, dt, y));
 	default:
 		e->low = dt == DT_bf16 && conf_int(CONF_EXCESS_PRECISION);
-		if (dt == DT_f64 || looks_at_bits(k)) {
+		if (!takes_subnormals(k) && (dt == DT_f64 || looks_at_bits(k))) {
 			x = flush(e, dt, x);
 			y = y ? flush(e, dt, y) : NULL;
 		}
 		r = dt == DT_f64 ? double_math(e, k, x, y) : float_math(e, k, x, y);
-		r = r && dt == DT_f64 ? flush(e, dt, r) : r;
+		r = r && dt == DT_f64 && !takes_subnormals(k) ? flush(e, dt, r) : r;
 		e->low = false;
 		return r && is_half(dt) ? round_any(e, dt, r) : r;
 	}

@@ -3,8 +3,8 @@
  * The usual reductions (Cody and Waite 1980): exp and its relatives by 2^n * e^r, |r| <= ln 2 / 2; log by
  * the exponent and a mantissa in [sqrt 1/2, sqrt 2]; sine and cosine by quadrants; the polynomials are
  * minimax fits of our own (weighted least squares with Lawson's iteration).  Functions that are rare or
- * hard to keep accurate (power, atan2, cbrt) go through f64.  Operands that are subnormal count as zero: where a
- * function looks at bits or gives its operand back, the caller has made them zero (flush in emit_elem.c). */
+ * hard to keep accurate (power, atan2, cbrt) go through f64.  Operands that are subnormal count as zero (but of power
+ * and atan2): where a function looks at bits or gives its operand back, the caller has made them zero (flush in emit_elem.c). */
 #include "emit.h"
 
 #include <math.h>
@@ -291,12 +291,29 @@ static LV log2_f64(struct em *e, LV a)
 	return add(e, y, LLVMBuildSIToFP(e->b, ki, ty(a), ""));
 }
 
+/* f32 -> f64, subnormals too (the conversion itself takes them for zero). */
+static LV to_f64_exact(struct em *e, LV x)
+{
+	LV u = as_i32(e, x), m = LLVMBuildAnd(e->b, u, I(u, 0x7fffff), ""), d = to_f64(e, x);
+	LV tiny = LLVMBuildICmp(e->b, LLVMIntEQ, LLVMBuildAnd(e->b, u, I(u, 0x7f800000), ""), I(u, 0), "");
+	LV v = mul(e, LLVMBuildSIToFP(e->b, m, LLVMTypeOf(d), ""), K(d, 0x1p-149));
+	v = em_sel(e, LLVMBuildICmp(e->b, LLVMIntSLT, u, I(u, 0), ""), LLVMBuildFNeg(e->b, v, ""), v);
+	return em_sel(e, tiny, v, d);
+}
+
+static LV zero_bits(struct em *e, LV x)
+{
+	LV u = as_i32(e, x);
+	return LLVMBuildICmp(e->b, LLVMIntEQ, LLVMBuildAnd(e->b, u, I(u, 0x7fffffff), ""), I(u, 0), "");
+}
+
+/* Subnormal operands count here, as they do in libm, which XLA:CPU calls. */
 LV em_pow(struct em *e, LV x32, LV y32)
 {
 	static const double c[] = { 1.000000000000027, 0.6931471805457047, 0.2402265069546529, 0.05550410942116824, 0.009618129228980253,
 		0.0013333449696687897, 0.00015403411299125678, 1.531031102294254e-05, 1.3264140200187e-06 };
-	LV zero32 = cmp(e, LLVMRealOEQ, x32, K(x32, 0)), yzero = cmp(e, LLVMRealOEQ, y32, K(y32, 0));
-	LV ax = fabs_(e, x32), x = to_f64(e, ax), y = to_f64(e, y32);
+	LV zero32 = zero_bits(e, x32), yzero = zero_bits(e, y32);
+	LV ax = fabs_(e, x32), x = to_f64_exact(e, ax), y = to_f64_exact(e, y32);
 	LV l = log2_f64(e, x);
 	l = em_sel(e, zero32, K(l, -INFINITY), l);
 	l = em_sel(e, cmp(e, LLVMRealOEQ, ax, K(ax, INFINITY)), K(l, INFINITY), l);
@@ -311,7 +328,8 @@ LV em_pow(struct em *e, LV x32, LV y32)
 	r = em_sel(e, LLVMBuildOr(e->b, isnan_(e, x32), isnan_(e, y32), ""), K(x32, NAN), r);
 	r = em_sel(e, LLVMBuildOr(e->b, yzero, cmp(e, LLVMRealOEQ, ax, one32), ""), one32, r);
 	/* negative bases */
-	LV whole = cmp(e, LLVMRealOEQ, em_intr(e, "llvm.floor", y32, 0, NULL), y32);
+	LV whole = LLVMBuildAnd(e->b, cmp(e, LLVMRealOEQ, em_intr(e, "llvm.floor", y32, 0, NULL), y32),
+	                        LLVMBuildOr(e->b, yzero, cmp(e, LLVMRealUNE, y32, K(y32, 0)), ""), "");
 	LV half = mul(e, y32, K(y32, 0.5));
 	LV odd = LLVMBuildAnd(e->b, whole, cmp(e, LLVMRealUNE, em_intr(e, "llvm.floor", half, 0, NULL), half), "");
 	LV u = as_i32(e, x32), neg = LLVMBuildICmp(e->b, LLVMIntSLT, u, I(u, 0), "");
@@ -332,10 +350,11 @@ LV em_atan2(struct em *e, LV y32, LV x32)
 		-0.08980110295396339, 0.07245343051985657, -0.054272087384528614, 0.03420117329800543, -0.016105388076395073,
 		0.004848281248757984, -0.0006843097111762151 };
 	LV ay = fabs_(e, y32), ax = fabs_(e, x32), inf = K(x32, INFINITY);
-	LV swap = cmp(e, LLVMRealOGT, ay, ax);
+	/* by bits: subnormals are larger than zero here */
+	LV swap = LLVMBuildICmp(e->b, LLVMIntUGT, as_i32(e, ay), as_i32(e, ax), "");
 	LV mx = em_sel(e, swap, ay, ax), mn = em_sel(e, swap, ax, ay);
 	LV a = divi(e, to_f64(e, mn), to_f64(e, mx));
-	a = em_sel(e, cmp(e, LLVMRealOEQ, mn, K(mn, 0)), K(a, 0), a);
+	a = em_sel(e, zero_bits(e, mn), K(a, 0), a);
 	a = em_sel(e, cmp(e, LLVMRealOEQ, mn, inf), K(a, 1), a);
 	LV r = mul(e, a, poly(e, mul(e, a, a), 12, c));
 	r = em_sel(e, swap, sub(e, K(r, 1.5707963267948966), r), r);

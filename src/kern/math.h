@@ -195,9 +195,18 @@ static inline float tan_f(float x)
 	return x == 0.f ? x : y;
 }
 
+/* To double, subnormals included even where the processor takes them for zero. */
+static inline double widen(float x)
+{
+	uint32_t u = f32_bits(x);
+	double tiny = (double)(int32_t)(u & 0x7fffffu) * 0x1p-149;
+	tiny = u >> 31 ? -tiny : tiny;
+	return u & 0x7f800000u ? (double)x : tiny;
+}
+
 static inline float pow_f(float x, float y)
 {
-	double xd = (double)x, a = __builtin_fabs(xd), yd = (double)y;
+	double xd = widen(x), a = __builtin_fabs(xd), yd = widen(y);
 	uint64_t ix = f64_bits(a) - 0x3fe6a09e667f3bcdull;
 	int32_t e = (int32_t)((int64_t)ix >> 52);
 	double m = f64_from((ix & 0xfffffffffffffull) + 0x3fe6a09e667f3bcdull);

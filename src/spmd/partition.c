@@ -68,6 +68,15 @@ static ir_type local_type(struct part *p, ir_type t, ir_shard h, enum dtype dt)
 	return ir_tensor(p->m, dt == DT_token ? i->dtype : dt, i->rank, dim);
 }
 
+static bool divides(struct part *p, ir_type t, ir_shard h)
+{
+	const struct ir_type_info *i = ir_type_of(p->m, t);
+	for (int d = 0; d < i->rank; d++)
+		if (i->dim[d] % ir_shard_parts(p->m, h, d))
+			return false;
+	return true;
+}
+
 static struct err *check_even(struct part *p, ir_type t, ir_shard h, const char *what)
 {
 	const struct ir_type_info *i = ir_type_of(p->m, t);
@@ -779,7 +788,7 @@ static struct err *try_op(struct part *p, struct scope *s, const struct ir_op *o
 		bool sums = partial(p, to) != partial(p, s->sh[x]);
 		if (!sums && !s->inner)
 			to = opened(p, (ir_shard)ir_attr(fn, o, 0), to, s->sh[x], rank);
-		if (sums || !s->inner) {
+		if (sums || (!s->inner && divides(p, fn->val.p[x].type, to))) {
 			TRY(check_even(p, fn->val.p[x].type, to, "a constraint"));
 			s->map[o->out] = reshard(p, &s->b, s->map[x], s->sh[x], to);
 			s->soft[o->out] = s->soft[x] || !equal(p, to, s->sh[x], rank);
