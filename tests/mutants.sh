@@ -33,7 +33,7 @@ py="$PWD/.venv/bin/python"
 export RONDO_CACHE='' PYTHONDONTWRITEBYTECODE=1
 passed=0 failed=0
 
-# builds TEST, fails TEST: in the copy
+# builds TEST, fails TEST SECONDS: in the copy
 builds() {
 	case "$1" in golden/* | *.py) make -s -C "$at" -j"$(nproc)" all ;; *) make -s -C "$at" -j"$(nproc)" all "build/unit/$1" ;; esac >"$at/log" 2>&1
 }
@@ -41,23 +41,24 @@ fails() {
 	case "$1" in
 	golden/*) ! (cd "$at" && tests/golden.sh build/rondo "tests/$1.in") >"$at/log" 2>&1 ;;
 	*.py) ! (cd "$at" && RONDO_LIBRARY="$PWD/build/librondo.so" JAX_PLATFORMS=rondo,cpu PYTHONPATH="$PWD/python:$PWD/tests/jax/discover" \
-		timeout 120 "$py" -m pytest -q -x -p no:cacheprovider "tests/$1") >"$at/log" 2>&1 ;;
-	*) ! (cd "$at" && timeout 60 "build/unit/$1") >"$at/log" 2>&1 ;;
+		timeout "$2" "$py" -m pytest -q -x -p no:cacheprovider "tests/$1") >"$at/log" 2>&1 ;;
+	*) ! (cd "$at" && timeout "$2" "build/unit/$1") >"$at/log" 2>&1 ;;
 	esac
 }
 
-declare -A whole
-# notices NAME: the test fails with it, though it builds and passes without.
+declare -A took
+# notices NAME: the test fails with it, though it builds and passes without.  One that then takes ten times as long fails, too.
 notices() {
-	local patch="$PWD/tests/mutants/$1.patch" test rc=0
+	local patch="$PWD/tests/mutants/$1.patch" test rc=0 since
 	test="$(sed -n 's/^test: //p' "$patch")"
-	if [ -z "${whole[$test]:-}" ]; then
-		if ! builds "$test" || fails "$test"; then
+	if [ -z "${took[$test]:-}" ]; then
+		since="$SECONDS"
+		if ! builds "$test" || fails "$test" 300; then
 			tail -n 5 "$at/log"
 			echo "FAIL $1: $test fails without it"
 			return 1
 		fi
-		whole[$test]=1
+		took[$test]=$((SECONDS - since))
 	fi
 	if ! patch -s -p1 -d "$at" <"$patch"; then
 		echo "FAIL $1: the patch does not fit"
@@ -67,7 +68,7 @@ notices() {
 		tail -n 5 "$at/log"
 		echo "FAIL $1: it does not build"
 		rc=1
-	elif ! fails "$test"; then
+	elif ! fails "$test" $((60 + 10 * took[$test])); then
 		echo "FAIL $1: $test does not notice: $(head -n 1 "$patch")"
 		rc=1
 	fi
