@@ -38,7 +38,7 @@ class Job:
                                      env={**own[i], "PROCESS": str(i), "JOB": self.tag}, text=True,
                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE) for i in range(processes)]
 
-    def wait(self, seconds=60):
+    def wait(self, seconds=300):
         """[(exit code, stdout, stderr)]"""
         until, out = time.monotonic() + seconds, []
         try:
@@ -93,7 +93,7 @@ def hosts():
             ip("netns", "del", n)
 
 
-def run(*args, seconds=60, **env):
+def run(*args, seconds=300, **env):
     job = Job(*args, **env)
     out = job.wait(seconds)
     assert not job.left()
@@ -119,7 +119,7 @@ needs_rondo = pytest.mark.skipif(not RONDO, reason="what jaxlib's own clients do
 @needs_rondo
 def test_two_hosts(hosts, tmp_path):
     wire = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "wire", "UCX_WARN_UNUSED_ENV_VARS": "n"}
-    for code, out, err in run(3, 1, "everything", hosts=hosts, seconds=100, FAR="1", **wire):
+    for code, out, err in run(3, 1, "everything", hosts=hosts, FAR="1", **wire):
         assert code == 0 and "failed" not in out, out + err
     out = run(3, 1, "faults", "permute", 2, tmp_path / "moment", hosts=hosts, **wire)
     for code, text, err in out[:2]:
