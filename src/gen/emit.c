@@ -102,6 +102,17 @@ static LV region_value(struct em *e, uint32_t id, const LV *arg, struct map *don
 	return v;
 }
 
+/* The largest of many floats: an integer that has their order takes one instruction and one cycle a turn. */
+static bool is_order(const struct gen_red *r)
+{
+	return (r->redop == RED_max || r->redop == RED_min) && dtype_info[r->acc[0]].cls == DT_FLOAT;
+}
+
+static LT acc_type(struct em *e, const struct gen_red *r, int k)
+{
+	return is_order(r) ? em_order_type(e, r->acc[k]) : em_reg(e, r->acc[k]);
+}
+
 static void combine(struct em *e, const struct gen_red *r, LV *acc, const LV *x)
 {
 	if (r->redop != RED_fn) {
@@ -121,6 +132,17 @@ static void combine(struct em *e, const struct gen_red *r, LV *acc, const LV *x)
 	memcpy(acc, out, sizeof *acc * (size_t)r->n);
 }
 
+/* As combine, of what accumulators hold. */
+static void combine_acc(struct em *e, const struct gen_red *r, LV *acc, const LV *x)
+{
+	if (!is_order(r)) {
+		combine(e, r, acc, x);
+		return;
+	}
+	for (int k = 0; k < r->n; k++)
+		acc[k] = em_larger(e, r->redop == RED_max, acc[k], x[k]);
+}
+
 /* All lanes of acc into one, by halves: always the same tree. */
 static void across(struct em *e, const struct gen_red *r, LV *acc)
 {
@@ -136,7 +158,7 @@ static void across(struct em *e, const struct gen_red *r, LV *acc)
 				idx[i] = i;
 			acc[k] = em_shuffle(e, x, NULL, idx, w / 2);
 		}
-		combine(e, r, acc, hi);
+		combine_acc(e, r, acc, hi);
 		w /= 2;
 	}
 	for (int k = 0; k < r->n; k++)
@@ -155,10 +177,10 @@ static void actions(struct em *e, const struct gen_body *b, const struct gen_nes
 		LV v[GEN_MAX_OUT], a[GEN_MAX_OUT], old[GEN_MAX_OUT];
 		for (int k = 0; k < r->n; k++) {
 			v[k] = em_get_as(e, x->red[i].node[k], e->width > 1);
-			v[k] = em_splat(e, v[k], e->width > 1 ? e->width : 0);
-			a[k] = old[k] = LLVMBuildLoad2(e->b, em_vec(em_reg(e, r->acc[k]), e->width > 1 ? e->width : 0), acc[i].mem[k], "");
+			v[k] = em_splat(e, is_order(r) ? em_order(e, r->acc[k], r->redop == RED_max, v[k]) : v[k], e->width > 1 ? e->width : 0);
+			a[k] = old[k] = LLVMBuildLoad2(e->b, em_vec(acc_type(e, r, k), e->width > 1 ? e->width : 0), acc[i].mem[k], "");
 		}
-		combine(e, r, a, v);
+		combine_acc(e, r, a, v);
 		for (int k = 0; k < r->n; k++) {
 			if (e->mask && e->inner)
 				a[k] = em_sel(e, e->mask, a[k], old[k]);
@@ -254,8 +276,10 @@ static void acc_clear(struct em *e, const struct gen_red *r, struct acc *acc)
 {
 	int w = e->width > 1 ? e->width : 0;
 	for (int k = 0; k < r->n; k++) {
-		acc->mem[k] = em_alloca(e, em_vec(em_reg(e, r->acc[k]), w));
+		acc->mem[k] = em_alloca(e, em_vec(acc_type(e, r, k), w));
 		LV first = r->redop == RED_fn ? em_splat(e, em_get(e, r->init[k]), w) : em_identity(e, (enum redop)r->redop, r->acc[k], w);
+		if (is_order(r))
+			first = em_order(e, r->acc[k], r->redop == RED_max, first);
 		LLVMBuildStore(e->b, first, acc->mem[k]);
 	}
 }
@@ -410,9 +434,11 @@ static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *
 		int id = x->red[i].red;
 		const struct gen_red *r = &b->red[id];
 		for (int k = 0; k < r->n; k++)
-			part[k] = LLVMBuildLoad2(e->b, em_vec(em_reg(e, r->acc[k]), w), acc[i].mem[k], "");
+			part[k] = LLVMBuildLoad2(e->b, em_vec(acc_type(e, r, k), w), acc[i].mem[k], "");
 		if (!outer && w)
 			across(e, r, part);
+		for (int k = 0; k < r->n && is_order(r); k++)
+			part[k] = em_unorder(e, r->acc[k], r->redop == RED_max, part[k]);
 		if (e->part[id][0]) {
 			LV sum[GEN_MAX_OUT];
 			memcpy(sum, e->part[id], sizeof *sum * (size_t)r->n);

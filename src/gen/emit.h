@@ -70,6 +70,12 @@ LV em_from_mem(struct em *e, int dt, LV x);      /* memory to register represent
 LV em_to_mem(struct em *e, int dt, LV x);
 LV em_const(struct em *e, int dt, const void *p, int n);
 LV em_elem(struct em *e, enum elem k, int from, int to, const LV *a);
+/* A float of dtype dt in its register as an integer, so that the larger integer (max; else the smaller) is that of the larger
+ * float: 0 is larger than -0, and NaN wins.  The way back flushes, as arithmetic does. */
+LT em_order_type(struct em *e, int dt);
+LV em_order(struct em *e, int dt, bool max, LV x);
+LV em_unorder(struct em *e, int dt, bool max, LV k);
+LV em_larger(struct em *e, bool max, LV a, LV b);
 LV em_round(struct em *e, int dt, LV x);         /* f32 register, what arithmetic gives, to a value of bf16 or f16; others: x */
 LV em_reduce_precision(struct em *e, int dt, LV x, int exponent, int mantissa);
 LV em_index(struct em *e, int dt, LV x, int64_t hi);                  /* an integer clamped to 0 .. hi, as i64 */

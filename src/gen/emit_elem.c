@@ -355,6 +355,47 @@ static LV flush(struct em *e, int dt, LV x)
 	return bits(e, em_sel(e, low, LLVMBuildAnd(e->b, u, s, ""), u), d ? e->f64 : e->f32);
 }
 
+/* A number of bf16 is in the upper half of its register. */
+LT em_order_type(struct em *e, int dt) { return dt == DT_f64 ? e->i64 : dt == DT_bf16 ? e->i16 : e->i32; }
+
+/* What the order of bits as an integer has wrong: numbers below zero are turned round, and NaN belongs to the end that wins. */
+static LV order_flip(struct em *e, int dt, LV k)
+{
+	int n = dt == DT_f64 ? 63 : dt == DT_bf16 ? 15 : 31;
+	LV sign = LLVMBuildAShr(e->b, k, I(k, n), "");
+	return LLVMBuildXor(e->b, k, LLVMBuildAnd(e->b, sign, I(k, (int64_t)(((uint64_t)1 << n) - 1)), ""), "");
+}
+
+static int64_t order_nans(int dt, bool max)
+{
+	int64_t n = ((int64_t)1 << (dt == DT_f64 ? 52 : dt == DT_bf16 ? 7 : 23)) - 1;
+	return max ? -n : n;
+}
+
+LV em_order(struct em *e, int dt, bool max, LV x)
+{
+	LV k = bits(e, x, dt == DT_f64 ? e->i64 : e->i32);
+	if (dt == DT_bf16)
+		k = LLVMBuildTrunc(e->b, LLVMBuildLShr(e->b, k, I(k, 16), ""), em_like(k, e->i16), "");
+	k = order_flip(e, dt, k);
+	return LLVMBuildAdd(e->b, k, I(k, order_nans(dt, max)), "");
+}
+
+LV em_unorder(struct em *e, int dt, bool max, LV k)
+{
+	k = order_flip(e, dt, LLVMBuildSub(e->b, k, I(k, order_nans(dt, max)), ""));
+	if (dt == DT_bf16) {
+		k = LLVMBuildZExt(e->b, k, em_like(k, e->i32), "");
+		k = LLVMBuildShl(e->b, k, I(k, 16), "");
+	}
+	return flush(e, dt, bits(e, k, dt == DT_f64 ? e->f64 : e->f32));
+}
+
+LV em_larger(struct em *e, bool max, LV a, LV b)
+{
+	return em_sel(e, icmp(e, max ? LLVMIntSGT : LLVMIntSLT, a, b), a, b);
+}
+
 /* Of 0 and -0, 0 is the larger; NaN wins. */
 static LV fmax_(struct em *e, LV a, LV b, bool max)
 {

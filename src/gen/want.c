@@ -245,8 +245,11 @@ APART static uint32_t want_gather(struct cx *cx, const struct ir_op *o, uint32_t
 	return cx->stop ? 0 : gs_want(cx, ir_in(cx->fn, o, 0), gs_lin_put(cx, l));
 }
 
-static enum dtype acc_type(enum dtype dt)
+/* What is chosen needs no room for a sum. */
+static enum dtype acc_type(enum redop r, enum dtype dt)
 {
+	if (r == RED_fn || r == RED_max || r == RED_min)
+		return dt;
 	return dt == DT_bf16 || dt == DT_f16 ? DT_f32 : dt;
 }
 
@@ -385,7 +388,7 @@ APART static uint32_t want_reduce(struct cx *cx, const struct ir_op *o, uint32_t
 		enum dtype at[GEN_MAX_OUT];
 		for (int k = 0; k < n; k++) {
 			enum dtype dt = ir_vtype(cx->m, fn, ir_in(fn, o, (uint32_t)k))->dtype;
-			at[k] = rop == RED_fn ? dt : acc_type(dt);
+			at[k] = acc_type(rop, dt);
 			acc[k] = conv(cx, gs_want(cx, ir_in(fn, o, (uint32_t)(n + k)), gs_lin_const(cx, 0)), dt, at[k]);
 		}
 		for (int64_t i = 0; i < count && !cx->stop; i++) {
@@ -448,7 +451,7 @@ APART static uint32_t want_reduce(struct cx *cx, const struct ir_op *o, uint32_t
 	for (int k = 0; k < n; k++) {
 		enum dtype dt = ir_vtype(cx->m, fn, ir_in(fn, o, (uint32_t)k))->dtype;
 		red.dtype[k] = dt;
-		red.acc[k] = rop == RED_fn ? dt : acc_type(dt);
+		red.acc[k] = acc_type(rop, dt);
 		red.init[k] = conv(cx, gs_want(cx, ir_in(fn, o, (uint32_t)(n + k)), gs_lin_const(cx, 0)), dt, red.acc[k]);
 		if (cx->stop)
 			return 0;

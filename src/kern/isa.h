@@ -88,26 +88,33 @@ INT_HELP(u64, uint64_t, int64_t, uint64_t, uint64_t, 64, 0, uint128)
 		K u = CAT3(bits, N, h)(x);                                                                    \
 		return CAT3(from, N, h)(u & INF ? u : u & SIGN);                                              \
 	}                                                                                                 \
-	/* the larger of 0 and -0 is 0 */                                                                 \
+	/* the larger of 0 and -0 is 0; on bits, which compilers do not compute twice */                  \
 	static inline T CAT3(max_1, N, h)(T x, T y)                                                       \
 	{                                                                                                 \
-		T z = CAT3(from, N, h)(CAT3(bits, N, h)(x) & CAT3(bits, N, h)(y));                            \
-		T r = x > y ? x : y;                                                                          \
-		r = x == y ? z : r;                                                                           \
-		return CAT3(flush, N, h)(x != x ? x : r);                                                     \
+		K u = CAT3(bits, N, h)(x), v = CAT3(bits, N, h)(y), r = (x > y) | (x != x) ? u : v;           \
+		r = x == y ? u & v : r;                                                                       \
+		return CAT3(from, N, h)(r & INF ? r : r & SIGN);                                              \
 	}                                                                                                 \
 	static inline T CAT3(min_1, N, h)(T x, T y)                                                       \
 	{                                                                                                 \
-		T z = CAT3(from, N, h)(CAT3(bits, N, h)(x) | CAT3(bits, N, h)(y));                            \
-		T r = x < y ? x : y;                                                                          \
-		r = x == y ? z : r;                                                                           \
-		return CAT3(flush, N, h)(x != x ? x : r);                                                     \
+		K u = CAT3(bits, N, h)(x), v = CAT3(bits, N, h)(y), r = (x < y) | (x != x) ? u : v;           \
+		r = x == y ? u | v : r;                                                                       \
+		return CAT3(from, N, h)(r & INF ? r : r & SIGN);                                              \
 	}                                                                                                 \
 	static inline I CAT3(order, N, h)(T x)                                                            \
 	{                                                                                                 \
 		I k = (I)CAT3(bits, N, h)(x);                                                                 \
-		return k ^ (I)((K)(k >> (sizeof(K) * 8 - 1)) >> 1);                                           \
+		return k ^ ((k >> (sizeof(K) * 8 - 1)) & (I)(SIGN - 1));                                          \
 	}                                                                                                 \
+	/* In that order, with NaN of either sign at the upper end (down) or the lower: the larger, the smaller of many. */ \
+	static inline I CAT3(down, N, h)(T x) { return (I)((K)CAT3(order, N, h)(x) - (SIGN - INF - 1)); }  \
+	static inline I CAT3(up, N, h)(T x) { return (I)((K)CAT3(order, N, h)(x) + (SIGN - INF - 1)); }    \
+	static inline T CAT3(unorder, N, h)(K k)                                                          \
+	{                                                                                                 \
+		return CAT3(flush, N, h)(CAT3(from, N, h)(k ^ ((K)((I)k >> (sizeof(K) * 8 - 1)) & (SIGN - 1))));   \
+	}                                                                                                 \
+	static inline T CAT3(undown, N, h)(I k) { return CAT3(unorder, N, h)((K)k + (SIGN - INF - 1)); }   \
+	static inline T CAT3(unup, N, h)(I k) { return CAT3(unorder, N, h)((K)k - (SIGN - INF - 1)); }     \
 	static inline T CAT3(afz_1, N, h)(T x)                                                            \
 	{                                                                                                 \
 		T t = TRUNC(x), r = FABS(x - t) >= (T)0.5 ? t + COPYSIGN((T)1, x) : t;                        \
@@ -346,8 +353,10 @@ static void CAT3(cv, f32, f16)(ARGS)
 
 /* A fixed tree: blocks of FOLD_BLOCK in FOLD_LANES running values each, blocks halved recursively. */
 enum { FOLD_LANES = 64, FOLD_BLOCK = 4096 };
-#define FOLD(R, N, T, ID, e)                                                                          \
-	static inline T CAT3(R, N, lanes)(int64_t n, const T *x, int lanes)                               \
+#define FOLD(R, N, T, ID, e) FOLD_AS(R, N, T, T, (T), (T), ID, e)
+/* Of numbers that are load(x), from which last() makes the result. */
+#define FOLD_AS(R, N, X, T, load, last, ID, e)                                                        \
+	static inline T CAT3(R, N, lanes)(int64_t n, const X *x, int lanes)                               \
 	{                                                                                                 \
 		T acc[FOLD_LANES];                                                                            \
 		int64_t i = 0;                                                                                \
@@ -355,11 +364,11 @@ enum { FOLD_LANES = 64, FOLD_BLOCK = 4096 };
 			acc[j] = (T)(ID);                                                                         \
 		for (; i + lanes <= n; i += lanes)                                                            \
 			for (int j = 0; j < lanes; j++) {                                                         \
-				T a = acc[j], b = x[i + j];                                                           \
+				T a = acc[j], b = load(x[i + j]);                                                     \
 				acc[j] = (T)(e);                                                                      \
 			}                                                                                         \
 		for (int j = 0; i < n; i++, j++) {                                                            \
-			T a = acc[j], b = x[i];                                                                   \
+			T a = acc[j], b = load(x[i]);                                                             \
 			acc[j] = (T)(e);                                                                          \
 		}                                                                                             \
 		for (int w = lanes / 2; w; w /= 2)                                                            \
@@ -369,11 +378,11 @@ enum { FOLD_LANES = 64, FOLD_BLOCK = 4096 };
 			}                                                                                         \
 		return acc[0];                                                                                \
 	}                                                                                                 \
-	static T CAT3(R, N, block)(int64_t n, const T *x)                                                 \
+	static T CAT3(R, N, block)(int64_t n, const X *x)                                                 \
 	{                                                                                                 \
 		return n < 4 * FOLD_LANES ? CAT3(R, N, lanes)(n, x, FOLD_LANES / 4) : CAT3(R, N, lanes)(n, x, FOLD_LANES); \
 	}                                                                                                 \
-	static T CAT3(R, N, tree)(int64_t n, const T *x)                                                  \
+	static T CAT3(R, N, tree)(int64_t n, const X *x)                                                  \
 	{                                                                                                 \
 		if (n <= FOLD_BLOCK)                                                                          \
 			return CAT3(R, N, block)(n, x);                                                           \
@@ -383,7 +392,7 @@ enum { FOLD_LANES = 64, FOLD_BLOCK = 4096 };
 	}                                                                                                 \
 	static void CAT3(R, N, fold)(int64_t n, const void *x, void *out)                                 \
 	{                                                                                                 \
-		T r = CAT3(R, N, tree)(n, x);                                                                 \
+		X r = last(CAT3(R, N, tree)(n, x));                                                           \
 		memcpy(out, &r, sizeof r);                                                                    \
 	}
 #define FOLD_INT(N, T, W, LOW, HIGH)                                                                  \
@@ -399,12 +408,12 @@ FOLD(or, pred, uint8_t, 0, a | b)
 FOLD(and, pred, uint8_t, 1, a & b)
 FOLD(add, f32, float, -0.f, a + b)
 FOLD(mul, f32, float, 1, a * b)
-FOLD(min, f32, float, __builtin_inff(), CAT3(min_1, f32, h)(a, b))
-FOLD(max, f32, float, -__builtin_inff(), CAT3(max_1, f32, h)(a, b))
+FOLD_AS(min, f32, float, int32_t, CAT3(up, f32, h), CAT3(unup, f32, h), INT32_MAX, a < b ? a : b)
+FOLD_AS(max, f32, float, int32_t, CAT3(down, f32, h), CAT3(undown, f32, h), INT32_MIN, a > b ? a : b)
 FOLD(add, f64, double, -0., a + b)
 FOLD(mul, f64, double, 1, a * b)
-FOLD(min, f64, double, __builtin_inf(), CAT3(min_1, f64, h)(a, b))
-FOLD(max, f64, double, -__builtin_inf(), CAT3(max_1, f64, h)(a, b))
+FOLD_AS(min, f64, double, int64_t, CAT3(up, f64, h), CAT3(unup, f64, h), INT64_MAX, a < b ? a : b)
+FOLD_AS(max, f64, double, int64_t, CAT3(down, f64, h), CAT3(undown, f64, h), INT64_MIN, a > b ? a : b)
 
 /* --- products ------------------------------------------------------------ */
 
