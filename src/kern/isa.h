@@ -216,6 +216,7 @@ REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 #define TNAME f32
 #define T float
 #define SIGNBIT 0x80000000u
+#define LIBZ(x) (x)
 #define INFBITS 0x7f800000u
 #define C(fn) fn##f
 #define F(fn) fn##_f
@@ -224,6 +225,7 @@ REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 #define REM_OK(x, y) NAME(rem_ok)(x, y)
 #include "strips.h"
 #undef SIGNBIT
+#undef LIBZ
 #undef INFBITS
 #undef C
 #undef F
@@ -233,6 +235,7 @@ REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 #define TNAME f64
 #define T double
 #define SIGNBIT 0x8000000000000000u
+#define LIBZ(x) flush_f64_h(x)
 #define INFBITS 0x7ff0000000000000u
 #define C(fn) fn
 #define F(fn) fn
@@ -241,6 +244,7 @@ REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 #define REM_OK(x, y) ((void)(x), (void)(y), true)
 #include "strips.h"
 #undef SIGNBIT
+#undef LIBZ
 #undef INFBITS
 #undef C
 #undef F
