@@ -18,7 +18,7 @@
 #include <immintrin.h>
 #include <stdlib.h>
 
-enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 512, FEW_DOT = 8192, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
+enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 512, FEW_DOT = 8192, FEW_TURN = 32, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
        BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4 };
 
 const struct matmul_variant *matmul_force;
@@ -38,6 +38,7 @@ struct matmul {
 	bool lazy;                       /* lhs is packed as it is needed */
 	bool keep;                       /* and kept while the tile's blocks of columns pass by */
 	bool slab;                       /* few rows: all of lhs is packed, rhs kc rows at a time */
+	enum { BY_ROWS, BY_DOTS, BY_TURNED } few;    /* few rows: rhs lies row by row, column by column, or as short columns, which are turned */
 	bool in_place;                   /* few rows: f32 rhs rows are read where they lie, ldb apart */
 	int64_t ldb;
 	int64_t l_step;                  /* rows of lhs are so far apart, elements; 0: not evenly */
@@ -489,6 +490,20 @@ static float dot_any(int64_t n, const float *x, const char *row, bool bf16)
 	return c[0];
 }
 
+/* Columns n0 .. n0 + nn of kn neighbours each, to kn rows. */
+static void turn(const struct matmul_side *r, const char *base, int64_t n0, int64_t nn, int64_t kn, char *out)
+{
+	for (int64_t n = 0; n < nn; n++) {
+		const char *p = base + r->free[n0 + n] * r->es;
+		if (r->es == 4)
+			for (int64_t j = 0; j < kn; j++)
+				memcpy(out + (j * nn + n) * 4, p + j * 4, 4);
+		else
+			for (int64_t j = 0; j < kn; j++)
+				memcpy(out + (j * nn + n) * 2, p + j * 2, 2);
+	}
+}
+
 /* Each tile its columns, for all of k: blocks of k, of which each gives one number for an element of the result. */
 static void run_few(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
 {
@@ -507,17 +522,27 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 			const float *x[MOST_FEW];
 			for (int64_t i = 0; i < p->m; i++) {
 				x[i] = there ? (const float *)(const void *)(lb + (p->l.free[i] + k0) * 4) : made + i * p->kc;
-				for (int64_t j = 0; j < kn && !there; j++)
-					made[i * p->kc + j] = matmul_load(p->l.dt, lb + (p->l.free[i] + matmul_k(&p->l, k0 + j)) * p->l.es);
+				if (p->l.dt == DT_bf16 && p->l.k_unit)
+					kern_isa_get()->bf16_f32(kn, made + i * p->kc, lb + (p->l.free[i] + k0) * 2, NULL, NULL);
+				else
+					for (int64_t j = 0; j < kn && !there; j++)
+						made[i * p->kc + j] = matmul_load(p->l.dt, lb + (p->l.free[i] + matmul_k(&p->l, k0 + j)) * p->l.es);
 			}
 			float *c = sum_starts(k0 / p->kc) ? level : acc;
-			if (p->r.free_unit) {
+			if (p->few == BY_DOTS) {
+				for (int64_t n = 0; n < nn; n++)
+					for (int64_t i = 0; i < p->m; i++)
+						c[i * nn + n] = dot_any(kn, x[i], rb + (p->r.free[n0 + n] + k0) * p->r.es, bf16);
+			} else {
 				static const char zero_row[FEW_MOST * 4];
+				char *turned = (char *)(level + p->levels * count);
+				if (p->few == BY_TURNED)
+					turn(&p->r, rb + k0 * p->r.es, n0, nn, kn, turned);
 				memset(c, 0, sizeof *c * (size_t)count);
 				for (int64_t j = 0; j < kn; j += 4) {
 					const char *row[4];
 					for (int q = 0; q < 4; q++)
-						row[q] = j + q < kn ? rb + (matmul_k(&p->r, k0 + j + q) + n0) * p->r.es : zero_row;
+						row[q] = j + q >= kn ? zero_row : p->few == BY_TURNED ? turned + (j + q) * nn * p->r.es : rb + (matmul_k(&p->r, k0 + j + q) + n0) * p->r.es;
 					for (int64_t i = 0; i < p->m; i++) {
 						float y[4];
 						for (int q = 0; q < 4; q++)
@@ -525,10 +550,6 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 						axpy4(nn, y, row, bf16, c + i * nn);
 					}
 				}
-			} else {
-				for (int64_t n = 0; n < nn; n++)
-					for (int64_t i = 0; i < p->m; i++)
-						c[i * nn + n] = dot_any(kn, x[i], rb + (p->r.free[n0 + n] + k0) * p->r.es, bf16);
 			}
 			if (c != level)
 				sum(count, level, level, c, NULL);
@@ -630,10 +651,12 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 		p->nb = MAX(FEW_COLS, MIN(FEW_MOST, (p->n / 8 + 63) / 64 * 64));
 		p->nblk = (p->n + p->nb - 1) / p->nb;
 		p->nb = MIN(p->nb, p->n);
-		p->kc = MIN(p->k, p->r.free_unit ? FEW_K : FEW_DOT);
+		bool narrow = p->n < 16 && p->r.k_unit;
+		p->few = p->r.free_unit && !narrow ? BY_ROWS : p->k < FEW_TURN && !narrow ? BY_TURNED : BY_DOTS;
+		p->kc = MIN(p->k, p->few == BY_ROWS ? FEW_K : FEW_DOT);
 		p->levels = sum_levels((p->k + p->kc - 1) / p->kc);
 		s->tiles = p->b * p->nblk;
-		s->scratch = (size_t)(p->m * (p->kc + (1 + p->levels) * p->nb)) * 4 + 64;
+		s->scratch = (size_t)(p->m * (p->kc + (1 + p->levels) * p->nb) + (p->few == BY_TURNED ? p->k * p->nb : 0)) * 4 + 64;
 		s->run = run_few;
 		return true;
 	}
