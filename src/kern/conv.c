@@ -315,28 +315,25 @@ static bool product(const struct prog_kern *k, const struct conv *q, struct kern
 	}
 	nest_add(&con, q->nif, sf, r->stride[q->rd[0]]);
 	struct matmul_tables t = { .out = (enum dtype)o->dtype, .bf16 = l->dtype == DT_bf16 && r->dtype == DT_bf16 };
-	int64_t groups = q->groups * q->bgroups, images = across ? q->batch : 1, n;
-	int64_t *lb = ARENA_NEW(&s->a, int64_t, groups * images + 1), *rb = ARENA_NEW(&s->a, int64_t, groups * images + 1);
-	int64_t *ob = ARENA_NEW(&s->a, int64_t, groups * images + 1);
-	for (int64_t g = 0; g < groups; g++)
-		for (int64_t b = 0; b < images; b++) {
-			int64_t i = g * images + b;
-			lb[i] = (q->groups > 1 ? g * q->nif * sf : 0) + ((q->bgroups > 1 ? g * q->batch : 0) + b) * sb;
-			rb[i] = back + g * q->nof * r->stride[q->rd[1]];
-			ob[i] = g * q->nof * o->stride[q->od[1]] + b * o->stride[q->od[0]];
-		}
-	t.b = groups * images;
-	t.l = (struct matmul_side){ .dt = (enum dtype)l->dtype, .batch = lb };
-	t.r = (struct matmul_side){ .dt = (enum dtype)r->dtype, .batch = rb };
-	t.ob = ob;
-	if (q->batch * q->space + q->nof + q->nk * q->nif > 1 << 24)
+	int64_t many[2] = { q->groups * q->bgroups, across ? q->batch : 1 };
+	int64_t lb[2] = { (q->groups > 1 ? q->nif * sf : 0) + (q->bgroups > 1 ? q->batch * sb : 0), sb };
+	int64_t rb[2] = { q->nof * r->stride[q->rd[1]], 0 }, ob[2] = { q->nof * o->stride[q->od[1]], o->stride[q->od[0]] };
+	t.l = (struct matmul_side){ .dt = (enum dtype)l->dtype, .batch = matmul_axis_make(&s->a, 2, many, lb) };
+	t.r = (struct matmul_side){ .dt = (enum dtype)r->dtype, .batch = matmul_axis_make(&s->a, 2, many, rb) };
+	t.ob = matmul_axis_make(&s->a, 2, many, ob);
+	t.b = t.ob.n;
+	if (q->nk * q->nif > 1 << 24)
 		return false;
-	t.l.free = matmul_offsets(&s->a, rows.n, rows.dim, rows.l, &t.m);
-	t.om = matmul_offsets(&s->a, rows.n, rows.dim, rows.x, &t.m);
+	t.l.free = matmul_axis_make(&s->a, rows.n, rows.dim, rows.l);
+	t.om = matmul_axis_make(&s->a, rows.n, rows.dim, rows.x);
+	t.m = t.om.n;
 	t.l.k = matmul_offsets(&s->a, con.n, con.dim, con.l, &t.k);
-	t.r.k = matmul_offsets(&s->a, con.n, con.dim, con.x, &t.k);
-	t.r.free = matmul_offsets(&s->a, 1, &q->nof, &r->stride[q->rd[1]], &n);
-	t.on = matmul_offsets(&s->a, 1, &q->nof, &o->stride[q->od[1]], &n);
+	int64_t *rk = matmul_offsets(&s->a, con.n, con.dim, con.x, &t.k);
+	for (int64_t i = 0; i < t.k; i++)
+		rk[i] += back;
+	t.r.k = rk;
+	t.r.free = matmul_axis_make(&s->a, 1, &q->nof, &r->stride[q->rd[1]]);
+	t.on = matmul_axis_make(&s->a, 1, &q->nof, &o->stride[q->od[1]]);
 	t.n = q->nof;
 	if (copy) {
 		t.lay = lay_out;

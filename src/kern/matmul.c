@@ -29,7 +29,7 @@ struct matmul {
 	struct matmul_side l, r;             /* free: rows of l, columns of r */
 	enum dtype out;
 	int oes;
-	const int64_t *om, *on, *ob;     /* result offsets, elements */
+	struct matmul_axis om, on, ob;   /* result offsets, elements */
 	bool on_unit;
 	int64_t ko, kc, nc, nb, mb;      /* blocks: contraction in L2 and in L1, columns in L2; columns and rows of a tile */
 	int64_t nblk, mblk, npanel;      /* per batch */
@@ -72,6 +72,58 @@ int64_t *matmul_offsets(struct arena *a, int c, const int64_t *dim, const int64_
 	return o;
 }
 
+struct matmul_axis matmul_axis_make(struct arena *a, int c, const int64_t *dim, const int64_t *stride)
+{
+	struct matmul_axis x = { .n = 1, .even = true };
+	int64_t *d = ARENA_NEW(a, int64_t, 2 * c + 1), *s = d + c;
+	for (int i = 0; i < c; i++) {
+		x.n *= dim[i];
+		if (dim[i] == 1)
+			continue;
+		if (x.rank && s[x.rank - 1] == stride[i] * dim[i]) {
+			d[x.rank - 1] *= dim[i];
+			s[x.rank - 1] = stride[i];
+			continue;
+		}
+		d[x.rank] = dim[i];
+		s[x.rank++] = stride[i];
+	}
+	x.dim = d;
+	x.stride = s;
+	x.even = x.rank <= 1;
+	x.step = x.rank ? s[x.rank - 1] : 0;
+	if (x.n <= MATMUL_AXIS)
+		x.at = matmul_offsets(a, c, dim, stride, &x.n);
+	return x;
+}
+
+int64_t matmul_far(const struct matmul_axis *x, int64_t i)
+{
+	int64_t o = 0;
+	for (int d = x->rank; d-- > 0; i /= x->dim[d])
+		o += i % x->dim[d] * x->stride[d];
+	return o;
+}
+
+const int64_t *matmul_some(const struct matmul_axis *x, int64_t i0, int64_t n, int64_t *room)
+{
+	if (x->at)
+		return x->at + i0;
+	if (x->even) {
+		int64_t o = i0 * x->step;
+		for (int64_t i = 0; i < n; i++, o += x->step)
+			room[i] = o;
+		return room;
+	}
+	int64_t last = x->dim[x->rank - 1];
+	for (int64_t i = 0; i < n;) {      /* along the last dimension */
+		int64_t at = (i0 + i) % last, o = matmul_at(x, i0 + i), m = MIN(n - i, last - at);
+		for (int64_t j = 0; j < m; j++)
+			room[i++] = o + j * x->step;
+	}
+	return room;
+}
+
 /* Those of the contracted dimensions. */
 static void contracted(struct arena *a, int c, const int64_t *dim, const int64_t *stride, int64_t *n, struct matmul_side *o)
 {
@@ -102,6 +154,19 @@ static bool unit(const int64_t *o, int64_t n)
 	return true;
 }
 
+static bool unit_axis(const struct matmul_axis *x)
+{
+	return x->n <= 1 || (x->even && x->step == 1);
+}
+
+static bool starts_unit(const struct matmul_axis *x, int64_t n)
+{
+	for (int64_t i = 1; i < n; i++)
+		if (matmul_at(x, i) != i)
+			return false;
+	return true;
+}
+
 static int64_t pad_to(int64_t n, int64_t a)
 {
 	return (n + a - 1) / a * a;
@@ -113,7 +178,7 @@ static size_t esize(const struct matmul *p) { return (size_t)p->v->es; }
 static void pack_lhs(const struct matmul *p, const char *base, int64_t b, int64_t i, int64_t k0, int64_t kn, char *out)
 {
 	int64_t i0 = i * p->v->mr;
-	matmul_pack_lhs(p->v, &p->l, base + p->l.batch[b] * p->l.es, i0, (int)MIN(p->v->mr, p->m - i0), k0, kn, out);
+	matmul_pack_lhs(p->v, &p->l, base + matmul_at(&p->l.batch, b) * p->l.es, i0, (int)MIN(p->v->mr, p->m - i0), k0, kn, out);
 }
 
 /* Columns n0 .. n0 + nn, k0 .. k0 + kn of rhs, panels bytes apart.  A few rows at a time, so that reading goes along
@@ -149,38 +214,46 @@ static void rows_bf16_512(int64_t rows, const float *c, int64_t ldc, const int64
 		_mm512_storeu_si512((void *)(out + om[i] * 2), (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(c + 16), _mm512_loadu_ps(c)));
 }
 
+static void store_apart(const struct matmul *p, int64_t n, char *out, const int64_t *at, const float *c)
+{
+	for (int64_t j = 0; j < n; j++) {
+		char *z = out + at[j] * p->oes;
+		if (p->oes == 4) {
+			memcpy(z, &c[j], 4);
+		} else if (p->oes == 1) {      /* the low byte */
+			memcpy(z, &c[j], 1);
+		} else {
+			uint16_t h = p->out == DT_bf16 ? f32_to_bf16(c[j]) : f32_to_f16(c[j]);
+			memcpy(z, &h, 2);
+		}
+	}
+}
+
 static void store(const struct matmul *p, char *out, int64_t m0, int64_t mn, int64_t n0, int64_t nn, const float *c, int64_t ldc)
 {
-	if (p->on_unit && p->out == DT_bf16 && nn == 32 && cpu_get()->avx512_bf16) {
-		rows_bf16_512(mn, c, ldc, p->om + m0, out + n0 * 2);
+	int64_t room[MATMUL_PANEL], place[MATMUL_PANEL];
+	const int64_t *om = matmul_some(&p->om, m0, mn, room);
+	bool dense = p->on_unit && (p->oes == 4 || p->out == DT_bf16);
+	if (dense && p->oes == 2 && nn == 32 && cpu_get()->avx512_bf16) {
+		rows_bf16_512(mn, c, ldc, om, out + n0 * 2);
 		return;
 	}
-	for (int64_t i = 0; i < mn; i++) {
-		char *q = out + (p->om[m0 + i] + (p->on_unit ? n0 : 0)) * p->oes;
+	for (int64_t i = 0; i < mn && dense; i++) {
+		char *q = out + (om[i] + n0) * p->oes;
 		const float *s = c + i * ldc;
-		if (p->on_unit && p->oes == 4) {
+		if (p->oes == 4)
 			memcpy(q, s, (size_t)nn * 4);
-		} else if (p->on_unit && p->out == DT_bf16) {
-			if (cpu_get()->avx512_bf16)
-				to_bf16_512(nn, s, (uint16_t *)q);
-			else
-				for (int64_t j = 0; j < nn; j++)
-					((uint16_t *)q)[j] = f32_to_bf16(s[j]);
-		} else {
-			q = out + p->om[m0 + i] * p->oes;
-			for (int64_t j = 0; j < nn; j++) {
-				char *z = q + p->on[n0 + j] * p->oes;
-				uint16_t h;
-				if (p->oes == 4) {
-					memcpy(z, &s[j], 4);
-				} else if (p->oes == 1) {      /* the low byte */
-					memcpy(z, &s[j], 1);
-				} else {
-					h = p->out == DT_bf16 ? f32_to_bf16(s[j]) : f32_to_f16(s[j]);
-					memcpy(z, &h, 2);
-				}
-			}
-		}
+		else if (cpu_get()->avx512_bf16)
+			to_bf16_512(nn, s, (uint16_t *)q);
+		else
+			for (int64_t j = 0; j < nn; j++)
+				((uint16_t *)q)[j] = f32_to_bf16(s[j]);
+	}
+	for (int64_t j = 0; j < nn && !dense; j += MATMUL_PANEL) {
+		int64_t some = MIN(MATMUL_PANEL, nn - j);
+		const int64_t *on = matmul_some(&p->on, n0 + j, some, place);
+		for (int64_t i = 0; i < mn; i++)
+			store_apart(p, some, out + om[i] * p->oes, on, c + i * ldc + j);
 	}
 }
 
@@ -213,7 +286,7 @@ static void pack_all(const struct matmul *p, int64_t tiles, const char *l, const
 	part(p->b * pieces, tiles, t0, t1, &lo, &hi);
 	for (int64_t i = lo; i < hi; i++) {
 		int64_t b = i / pieces, j = i % pieces * per, n0 = j * p->v->nr;
-		pack_block(p, r + p->r.batch[b] * p->r.es, n0, MIN(per * p->v->nr, p->n - n0), 0, p->k,
+		pack_block(p, r + matmul_at(&p->r.batch, b) * p->r.es, n0, MIN(per * p->v->nr, p->n - n0), 0, p->k,
 		           packed + (size_t)(b * p->npanel_r + j) * p->rpanel, p->rpanel);
 	}
 }
@@ -232,7 +305,7 @@ static struct matmul_ahead ahead_of(const struct matmul *p, const char *l, const
 	if (!v->tiles || (p->lazy && !p->l_step))
 		return (struct matmul_ahead){ 0 };
 	if (p->lazy) {
-		h.row = l + (p->l.batch[b] + p->l.free[i * v->mr] + matmul_k(&p->l, k0)) * p->l.es;
+		h.row = l + (matmul_at(&p->l.batch, b) + matmul_at(&p->l.free, i * v->mr) + matmul_k(&p->l, k0)) * p->l.es;
 		h.stride = p->l_step * p->l.es;
 	} else {
 		h.row = lhs_panel(p, packed, b, i, k0);
@@ -372,8 +445,8 @@ static void run_packed(const struct prog_kern *k, const struct kern_state *s, in
 		w.nn = MIN(p->nb, p->n - w.n0);
 		w.mn = MIN(p->mb, p->m - w.m0);
 		w.ni = (w.mn + v->mr - 1) / v->mr;
-		w.rb = r + p->r.batch[w.b] * p->r.es;
-		w.out = view_at(k, ptr, k->nin) + p->ob[w.b] * p->oes;
+		w.rb = r + matmul_at(&p->r.batch, w.b) * p->r.es;
+		w.out = view_at(k, ptr, k->nin) + matmul_at(&p->ob, w.b) * p->oes;
 		int64_t floats = w.ni * pad_to(w.nn, v->nr) * v->mr;
 		for (int64_t o0 = 0; o0 < p->k; o0 += p->ko) {
 			int64_t on = MIN(p->ko, p->k - o0);
@@ -493,14 +566,20 @@ static float dot_any(int64_t n, const float *x, const char *row, bool bf16)
 /* Columns n0 .. n0 + nn of kn neighbours each, to kn rows. */
 static void turn(const struct matmul_side *r, const char *base, int64_t n0, int64_t nn, int64_t kn, char *out)
 {
-	for (int64_t n = 0; n < nn; n++) {
-		const char *p = base + r->free[n0 + n] * r->es;
-		if (r->es == 4)
-			for (int64_t j = 0; j < kn; j++)
-				memcpy(out + (j * nn + n) * 4, p + j * 4, 4);
-		else
-			for (int64_t j = 0; j < kn; j++)
-				memcpy(out + (j * nn + n) * 2, p + j * 2, 2);
+	int64_t room[MATMUL_PANEL];
+	if (r->free.even) {
+		kern_isa_get()->transpose[r->es == 4 ? 2 : 1](nn, kn, base + n0 * r->free.step * r->es, r->free.step, out, nn);
+		return;
+	}
+	for (int64_t n = 0; n < nn; n += MATMUL_PANEL) {
+		int64_t m = MIN(MATMUL_PANEL, nn - n);
+		const int64_t *f = matmul_some(&r->free, n0 + n, m, room);
+		for (int64_t j = 0; j < kn; j++)
+			for (int64_t i = 0; i < m; i++)
+				if (r->es == 4)
+					memcpy(out + (j * nn + n + i) * 4, base + (f[i] + j) * 4, 4);
+				else
+					memcpy(out + (j * nn + n + i) * 2, base + (f[i] + j) * 2, 2);
 	}
 }
 
@@ -514,25 +593,25 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 	float *made = (float *)align64(scratch);
 	for (int64_t t = t0; t < t1; t++) {
 		int64_t b = t / p->nblk, n0 = t % p->nblk * p->nb, nn = MIN(p->nb, p->n - n0), count = p->m * nn;
-		const char *lb = l + p->l.batch[b] * p->l.es, *rb = r + p->r.batch[b] * p->r.es;
-		char *out = view_at(k, ptr, k->nin) + p->ob[b] * p->oes;
+		const char *lb = l + matmul_at(&p->l.batch, b) * p->l.es, *rb = r + matmul_at(&p->r.batch, b) * p->r.es;
+		char *out = view_at(k, ptr, k->nin) + matmul_at(&p->ob, b) * p->oes;
 		float *acc = made + (there ? 0 : p->m * p->kc), *level = acc + count;
 		for (int64_t k0 = 0; k0 < p->k; k0 += p->kc) {
 			int64_t kn = MIN(p->kc, p->k - k0);
 			const float *x[MOST_FEW];
 			for (int64_t i = 0; i < p->m; i++) {
-				x[i] = there ? (const float *)(const void *)(lb + (p->l.free[i] + k0) * 4) : made + i * p->kc;
+				x[i] = there ? (const float *)(const void *)(lb + (matmul_at(&p->l.free, i) + k0) * 4) : made + i * p->kc;
 				if (p->l.dt == DT_bf16 && p->l.k_unit)
-					kern_isa_get()->bf16_f32(kn, made + i * p->kc, lb + (p->l.free[i] + k0) * 2, NULL, NULL);
+					kern_isa_get()->bf16_f32(kn, made + i * p->kc, lb + (matmul_at(&p->l.free, i) + k0) * 2, NULL, NULL);
 				else
 					for (int64_t j = 0; j < kn && !there; j++)
-						made[i * p->kc + j] = matmul_load(p->l.dt, lb + (p->l.free[i] + matmul_k(&p->l, k0 + j)) * p->l.es);
+						made[i * p->kc + j] = matmul_load(p->l.dt, lb + (matmul_at(&p->l.free, i) + matmul_k(&p->l, k0 + j)) * p->l.es);
 			}
 			float *c = sum_starts(k0 / p->kc) ? level : acc;
 			if (p->few == BY_DOTS) {
 				for (int64_t n = 0; n < nn; n++)
 					for (int64_t i = 0; i < p->m; i++)
-						c[i * nn + n] = dot_any(kn, x[i], rb + (p->r.free[n0 + n] + k0) * p->r.es, bf16);
+						c[i * nn + n] = dot_any(kn, x[i], rb + (matmul_at(&p->r.free, n0 + n) + k0) * p->r.es, bf16);
 			} else {
 				static const char zero_row[FEW_MOST * 4];
 				char *turned = (char *)(level + p->levels * count);
@@ -610,9 +689,9 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->lay_of = t->lay_of;
 	p->il = 0;
 	p->ir = 1;
-	if (p->m * p->n * p->k < SMALL || !p->b || (p->b > 1 && p->m * p->n * p->k < 512) || p->b * (p->m + p->n) > 1 << 26)
+	if (p->m * p->n * p->k < SMALL || !p->b || (p->b > 1 && p->m * p->n * p->k < 512))
 		return false;
-	bool across = !unit(p->on, MIN(p->n, 16)) && p->m >= 16 && unit(p->om, 16);      /* rows of the result lie side by side */
+	bool across = !starts_unit(&p->on, MIN(p->n, 16)) && p->m >= 16 && starts_unit(&p->om, 16);      /* rows of the result lie side by side */
 	if ((p->n < p->m && p->n <= MOST_FEW) || across) {       /* few columns: the transposed problem */
 		struct matmul_side x = p->l;
 		p->l = p->r;
@@ -620,14 +699,13 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 		int64_t n = p->m;
 		p->m = p->n;
 		p->n = n;
-		const int64_t *y = p->om;
+		struct matmul_axis y = p->om;
 		p->om = p->on;
 		p->on = y;
 		p->il = 1;
 		p->ir = 0;
 	}
 	for (int q = 0; q < 2; q++) {
-		int64_t n = q ? p->n : p->m;
 		side[q]->es = dtype_info[side[q]->dt].bytes;
 		int64_t known = side[q]->k_even ? MATMUL_K : p->k;
 		side[q]->k_unit = unit(side[q]->k, known);
@@ -638,11 +716,11 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 				run[x / 32] &= side[q]->k[y] == side[q]->k[y - 1] + 1;
 		}
 		side[q]->run = run;
-		side[q]->free_unit = unit(side[q]->free, n);
+		side[q]->free_unit = unit_axis(&side[q]->free);
 	}
 	p->out = t->out;
 	p->oes = dtype_info[p->out].bytes;
-	p->on_unit = unit(p->on, p->n);
+	p->on_unit = unit_axis(&p->on);
 	s->priv = p;
 	p->v = choose(t);
 	bool rounds = t->rounds;
@@ -736,10 +814,7 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->c_level = (size_t)(p->slab || p->ko < p->k ? p->mb * p->nb : w->mr * p->nc) * 4;
 	p->c_bytes = p->c_level * (size_t)p->levels;
 	s->tiles = p->b * p->nblk * p->mblk;
-	p->l_step = p->m > 1 ? p->l.free[1] - p->l.free[0] : 0;
-	for (int64_t x = 1; x < p->m && p->l_step; x++)
-		if (p->l.free[x] != p->l.free[0] + x * p->l_step)
-			p->l_step = 0;
+	p->l_step = p->m > 1 && p->l.free.even ? p->l.free.step : 0;
 	s->phases = (p->lay ? 1 : 0) + (p->lazy && !p->share_rhs ? 1 : 2);
 	s->shared = p->lay_bytes + (p->lazy ? 0 : (size_t)(p->b * p->npanel) * p->panel) + (p->share_rhs ? (size_t)(p->b * p->npanel_r) * p->rpanel : 0) + 64;
 	s->scratch = p->a_bytes + p->b_bytes + p->c_bytes + 128;
@@ -768,14 +843,14 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 
 	struct matmul_tables p[1] = { { .out = o->dtype, .i8 = i8, .bf16 = b0 && b1, .rounds = rounds } };
 	struct matmul_side *side[2] = { &p->l, &p->r };
-	int64_t free_n[2], con_n = 1, batch_n = 1, od[64], os[64];
+	int64_t con_n = 1, od[64], os[64];
 	int at = nb;
 	for (int x = 0; x < nb; x++) {
 		od[x] = o->dim[x];
 		os[x] = o->stride[x];
 	}
-	p->ob = matmul_offsets(&s->a, nb, od, os, &batch_n);
-	const int64_t *res[2];
+	p->ob = matmul_axis_make(&s->a, nb, od, os);
+	struct matmul_axis res[2];
 	for (int q = 0; q < 2; q++) {
 		int64_t fd[64], fs[64], cd[64], cs[64], bd[64], bs[64], rd[64], rs[64];
 		int nf = 0;
@@ -801,14 +876,14 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 			bs[x] = v[q]->stride[batch[q][x]];
 		}
 		side[q]->dt = v[q]->dtype;
-		side[q]->free = matmul_offsets(&s->a, nf, fd, fs, &free_n[q]);
+		side[q]->free = matmul_axis_make(&s->a, nf, fd, fs);
 		contracted(&s->a, nc, cd, cs, &con_n, side[q]);
-		side[q]->batch = matmul_offsets(&s->a, nb, bd, bs, &batch_n);
-		res[q] = matmul_offsets(&s->a, nf, rd, rs, &free_n[q]);
+		side[q]->batch = matmul_axis_make(&s->a, nb, bd, bs);
+		res[q] = matmul_axis_make(&s->a, nf, rd, rs);
 	}
-	p->b = batch_n;
-	p->m = free_n[0];
-	p->n = free_n[1];
+	p->b = p->ob.n;
+	p->m = res[0].n;
+	p->n = res[1].n;
 	p->k = con_n;
 	p->om = res[0];
 	p->on = res[1];

@@ -7,10 +7,20 @@
 /* Fill s for KERN_dot k if a fast form exists for its types and size; false: dot.c does it. */
 bool kern_matmul(const struct prog_kern *k, struct kern_state *s);
 
+/* Offsets (elements) of the n positions of some dimensions, last fastest: a table where they are few (and for a product that
+ * comes with tables), else computed: memory and time to load do not grow with extents. */
+struct matmul_axis { int64_t n; const int64_t *at; bool even; int64_t step; int rank; const int64_t *dim, *stride; };
+enum { MATMUL_AXIS = 1 << 14, MATMUL_PANEL = 64 };
+struct matmul_axis matmul_axis_make(struct arena *a, int c, const int64_t *dim, const int64_t *stride);
+int64_t matmul_far(const struct matmul_axis *x, int64_t i);
+static inline int64_t matmul_at(const struct matmul_axis *x, int64_t i) { return x->at ? x->at[i] : x->even ? i * x->step : matmul_far(x, i); }
+/* Of positions i0 .. i0 + n, at most MATMUL_PANEL; perhaps in room. */
+const int64_t *matmul_some(const struct matmul_axis *x, int64_t i0, int64_t n, int64_t *room);
+
 /* One operand: element (free i, k j, batch b) lies at the sum of three offsets, in elements.  free: rows of lhs, columns of
  * rhs.  k: of all positions, or, k_even, of the first MATMUL_K of more, which are all k_step apart.  es, units and run are filled
  * by matmul_plan; run[i]: k's 32 i .. 32 i + 31 are neighbours. */
-struct matmul_side { enum dtype dt; int es; const int64_t *free, *k, *batch; int64_t k_step; bool k_even, k_unit, free_unit; const uint8_t *run; };
+struct matmul_side { enum dtype dt; int es; struct matmul_axis free, batch; const int64_t *k; int64_t k_step; bool k_even, k_unit, free_unit; const uint8_t *run; };
 enum { MATMUL_K = 1 << 14 };
 static inline int64_t matmul_k(const struct matmul_side *o, int64_t k) { return o->k_even ? k * o->k_step : o->k[k]; }
 
@@ -20,7 +30,7 @@ struct matmul_tables {
 	int64_t b, m, n, k;
 	struct matmul_side l, r;
 	enum dtype out;
-	const int64_t *om, *on, *ob;     /* of the result: rows, columns, batch */
+	struct matmul_axis om, on, ob;   /* of the result: rows, columns, batch */
 	bool i8;                         /* products of i8, summed in i32 */
 	bool bf16, rounds;               /* products of bf16; operands are rounded to it */
 	void (*lay)(const struct prog_kern *k, const void *arg, char *const *ptr, char *to, int64_t t0, int64_t t1, int64_t tiles);

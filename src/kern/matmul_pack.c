@@ -88,7 +88,8 @@ static bool together(const int64_t *o, int64_t n)
 /* Rows (or columns) i0 .. i0+w-1, k from k0 on for kn, into one panel of width pw. */
 static void pack_f32(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, float *out)
 {
-	const int64_t *f = o->free + i0, *k = o->k + k0;
+	int64_t room[MATMUL_PANEL];
+	const int64_t *f = matmul_some(&o->free, i0, w, room), *k = o->k + k0;
 	int seg[65], nseg = segments(f, w, seg);
 	bool wide = cpu_get()->avx512;
 	if (w < pw)
@@ -176,7 +177,8 @@ static void interleave(const uint16_t *p, const uint16_t *q, int n, uint16_t *ou
 /* Pairs of k side by side: out[k/2][pw][2]; kn odd: the last partner is 0. */
 static void pack_pairs(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad, uint16_t *out)
 {
-	const int64_t *f = o->free + i0, *k = o->k + k0;
+	int64_t room[MATMUL_PANEL];
+	const int64_t *f = matmul_some(&o->free, i0, w, room), *k = o->k + k0;
 	if (w < pw || kn < kpad)
 		memset(out, 0, sizeof *out * (size_t)(kpad * pw));
 	int64_t x = 0;
@@ -240,7 +242,8 @@ static void rows32_512(const int64_t *f, const char *base, int64_t kn, char *out
 /* AMX lhs: blocks of 16 rows of 32 k, [k/32][MR/16][16][32]. */
 static void pack_rows(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad, uint16_t *out)
 {
-	const int64_t *f = o->free + i0, *k = o->k + k0;
+	int64_t room[MATMUL_PANEL];
+	const int64_t *f = matmul_some(&o->free, i0, w, room), *k = o->k + k0;
 	bool wide = cpu_get()->avx512;
 	if (w < pw || kn < kpad)
 		memset(out, 0, sizeof *out * (size_t)(kpad * pw));
@@ -289,7 +292,8 @@ static void tiles32_512(const int64_t *k, const char *base, uint16_t *out)
 static void pack_tiles(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad,
                        uint16_t *out)
 {
-	const int64_t *f = o->free + i0;
+	int64_t room[MATMUL_PANEL];
+	const int64_t *f = matmul_some(&o->free, i0, w, room);
 	bool wide = cpu_get()->avx512 && o->dt == DT_bf16 && w == 32 && pw == 32, beside = o->free_unit || together(f, w);
 	for (int64_t x = 0; x < kpad; x += 32, out += 32 * pw) {
 		int64_t len = MAX(0, MIN(32, kn - x));
@@ -343,7 +347,8 @@ static void quads_512(const char *const *row, int n, int8_t *out, size_t far)
 /* Quads of k side by side: out[k/4][pw][4]. */
 static void pack_quads(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad, int8_t *out)
 {
-	const int64_t *f = o->free + i0, *k = o->k + k0;
+	int64_t room[MATMUL_PANEL];
+	const int64_t *f = matmul_some(&o->free, i0, w, room), *k = o->k + k0;
 	int64_t x = 0;
 	bool wide = cpu_get()->avx512;
 	if (w < pw || kn < kpad)
@@ -377,7 +382,8 @@ static void pack_quads(const struct matmul_side *o, const char *base, int64_t i0
 static void pack_bytes(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad, bool lhs,
                        int8_t *out)
 {
-	const int64_t *f = o->free + i0;
+	int64_t room[MATMUL_PANEL];
+	const int64_t *f = matmul_some(&o->free, i0, w, room);
 	bool wide = cpu_get()->avx512 && !lhs && w == 32, beside = wide && together(f, w);
 	for (int64_t x = 0; x < kpad; x += 64, out += 64 * pw) {
 		int64_t len = MAX(0, MIN(64, kn - x));
@@ -509,12 +515,12 @@ void matmul_pack_slab(const struct matmul_variant *v, const struct matmul_side *
 	from_first(o, &base, &k0, kn);       /* a slab is short */
 	if (v->tiles && v->es == 2 && v->nr == 32 && kn % 32 == 0 && nn % 32 == 0 && o->dt == DT_bf16 && o->free_unit && cpu_get()->avx512) {
 		for (int64_t y = 0; y < kn; y += 32)
-			slab32_512(o->k + k0 + y, base + o->free[n0] * 2, nn, (uint16_t *)(void *)(out + y * 64), bytes);
+			slab32_512(o->k + k0 + y, base + matmul_at(&o->free, n0) * 2, nn, (uint16_t *)(void *)(out + y * 64), bytes);
 		return;
 	}
 	if (v->tiles && v->es == 1 && kn % 64 == 0 && nn % 32 == 0 && o->free_unit && cpu_get()->avx512) {
 		for (int64_t y = 0; y < kn; y += 64)
-			slab64_512(o->k + k0 + y, base + o->free[n0], nn, (int8_t *)(out + y * 32), bytes);
+			slab64_512(o->k + k0 + y, base + matmul_at(&o->free, n0), nn, (int8_t *)(out + y * 32), bytes);
 		return;
 	}
 	for (int64_t j = 0; j < nn; j += v->nr)
