@@ -8,49 +8,19 @@
 #include <stdlib.h>
 
 #include "dot.h"
-#include "matmul.h"
 
 enum { MB = 96, NB = 256, KB = 256, LANE = 16 };
 
-/* Merge dims into an axis walked in the order given: two strides at most (operand, result). */
+/* An axis that is walked in the order given. */
 static void axis_make(struct arena *a, struct axis *x, int n, const int64_t *dim, const int64_t *s0, const int64_t *s1)
 {
-	int64_t md[LOOP_RANK], m0[LOOP_RANK], m1[LOOP_RANK];
-	int r = 0;
-	x->n = 1;
-	for (int i = 0; i < n; i++) {
-		x->n *= dim[i];
-		if (dim[i] == 1)
-			continue;
-		if (r && m0[r - 1] == s0[i] * dim[i] && m1[r - 1] == s1[i] * dim[i]) {
-			md[r - 1] *= dim[i];
-			m0[r - 1] = s0[i];
-			m1[r - 1] = s1[i];
-			continue;
-		}
-		md[r] = dim[i];
-		m0[r] = s0[i];
-		m1[r++] = s1[i];
-	}
-	x->off[0] = x->off[1] = NULL;
-	x->step[0] = r == 1 ? m0[0] : 0;
-	x->step[1] = r == 1 ? m1[0] : 0;
-	if (r <= 1)
-		return;
-	x->off[0] = ARENA_NEW(a, int64_t, x->n + 1);
-	x->off[1] = ARENA_NEW(a, int64_t, x->n + 1);
-	x->step[0] = m0[r - 1];
-	x->step[1] = m1[r - 1];
-	int64_t ix[LOOP_RANK] = { 0 };
-	for (int64_t i = 0; i < x->n; i++) {
-		x->off[0][i] = offset_of(r, m0, ix);
-		x->off[1][i] = offset_of(r, m1, ix);
-		index_next(r, md, ix);
-	}
+	x->of[0] = matmul_axis_make(a, n, dim, s0);
+	x->of[1] = matmul_axis_make(a, n, dim, s1);
+	x->n = x->of[0].n;
 }
 static inline int64_t axis_at(const struct axis *x, int side, int64_t i)
 {
-	return x->off[side] ? x->off[side][i] : i * x->step[side];
+	return matmul_at(&x->of[side], i);
 }
 
 /* n elements along axis x from i0 on, as the type of the computation; part: 0, or 1 for imaginary parts. */
@@ -61,15 +31,19 @@ static void load_run(const struct side *s, const char *base, const struct axis *
 	const char *p = base + (s->complex ? part * cs : 0);
 	char *to = s->first ? raw : out;
 	int ms = s->complex ? cs : es;     /* of a complex element one part is moved */
-	if (!x->off[xs]) {
-		p += i0 * x->step[xs] * es;
-		if (s->first && !s->complex && x->step[xs] == 1)
+	int64_t step = x->of[xs].step, room[MATMUL_PANEL];
+	if (x->of[xs].even) {
+		p += i0 * step * es;
+		if (s->first && !s->complex && step == 1)
 			to = (char *)(uintptr_t)p;
 		else
-			move_strided(ms, n, to, ms, p, x->step[xs] * es);
-	} else {
-		for (int64_t i = 0; i < n; i++)
-			memcpy(to + i * ms, p + x->off[xs][i0 + i] * es, (size_t)ms);
+			move_strided(ms, n, to, ms, p, step * es);
+	}
+	for (int64_t i = 0; i < n && !x->of[xs].even; i += MATMUL_PANEL) {
+		int64_t some = MIN(MATMUL_PANEL, n - i);
+		const int64_t *at = matmul_some(&x->of[xs], i0 + i, some, room);
+		for (int64_t j = 0; j < some; j++)
+			memcpy(to + (i + j) * ms, p + at[j] * es, (size_t)ms);
 	}
 	if (s->first)
 		s->first(n, out, to, NULL, NULL);
@@ -81,7 +55,7 @@ static void pack(const struct side *s, const char *base, const struct axis *xo, 
 {
 	char *raw = tmp + LANE * KB * 16;
 	int cs = s->cs;
-	if (ni == 1 || (no > 1 && llabs(xo->step[so]) < llabs(xi->step[si]) && xo->n > 1)) {
+	if (ni == 1 || (no > 1 && llabs(xo->of[so].step) < llabs(xi->of[si].step) && xo->n > 1)) {
 		const struct kern_isa *isa = kern_isa_get();
 		for (int64_t o = 0; o < no; o += KB) {
 			int64_t mo = MIN(KB, no - o);
@@ -121,8 +95,8 @@ static void dot_run(const struct prog_kern *k, const struct kern_state *s, int p
 		int64_t ldc = n, blocks = (q->kl.n + KB - 1) / KB;
 		size_t level = (size_t)(parts * m * n * cs);
 		if (q->direct_c) {
-			acc = c + (m0 * q->m.step[1] + n0) * os;
-			ldc = q->m.n > 1 ? q->m.step[1] : n;
+			acc = c + (m0 * q->m.of[1].step + n0) * os;
+			ldc = q->m.n > 1 ? q->m.of[1].step : n;
 			for (int64_t i = 0; i < m; i++)
 				memset(acc + i * ldc * cs, 0, (size_t)(n * cs));
 		} else if (!blocks) {
@@ -136,8 +110,8 @@ static void dot_run(const struct prog_kern *k, const struct kern_state *s, int p
 				const char *xa = pa;
 				int64_t lda = kk;
 				if (q->direct_a) {
-					xa = a + (m0 * q->m.step[0] + k0) * cs;
-					lda = q->m.step[0];
+					xa = a + (m0 * q->m.of[0].step + k0) * cs;
+					lda = q->m.of[0].step;
 				} else {
 					pack(&q->l, a, &q->m, 0, m0, m, &q->kl, 0, k0, kk, ap, pa, tmp);
 				}
@@ -145,8 +119,8 @@ static void dot_run(const struct prog_kern *k, const struct kern_state *s, int p
 					const char *xb = pb;
 					int64_t ldb = q->nt ? kk : n;
 					if (q->direct_b) {
-						xb = bb + (q->nt ? n0 * q->n.step[0] + k0 : k0 * q->kr.step[0] + n0) * cs;
-						ldb = q->nt ? q->n.step[0] : q->kr.step[0];
+						xb = bb + (q->nt ? n0 * q->n.of[0].step + k0 : k0 * q->kr.of[0].step + n0) * cs;
+						ldb = q->nt ? q->n.of[0].step : q->kr.of[0].step;
 					} else if (q->nt) {
 						pack(&q->r, bb, &q->n, 0, n0, n, &q->kr, 0, k0, kk, bp, pb, tmp);
 					} else {
@@ -176,11 +150,11 @@ static void dot_run(const struct prog_kern *k, const struct kern_state *s, int p
 				row = out;
 			}
 			char *to = c + axis_at(&q->m, 1, m0 + i) * os;
-			if (!q->n.off[1])
-				move_strided(os, n, to + n0 * q->n.step[1] * os, q->n.step[1] * os, row, os);
+			if (q->n.of[1].even)
+				move_strided(os, n, to + n0 * q->n.of[1].step * os, q->n.of[1].step * os, row, os);
 			else
 				for (int64_t j = 0; j < n; j++)
-					memcpy(to + q->n.off[1][n0 + j] * os, row + j * os, (size_t)os);
+					memcpy(to + axis_at(&q->n, 1, n0 + j) * os, row + j * os, (size_t)os);
 		}
 	}
 }
@@ -270,17 +244,17 @@ struct err *kern_make_dot(const struct prog_kern *k, struct kern_state *s)
 	q->gemm = q->ct == DT_f32 ? isa->gemm_f32 : q->ct == DT_f64 ? isa->gemm_f64 : q->ct == DT_i32 ? isa->gemm_i32 : isa->gemm_i64;
 	q->gemm_nt = q->ct == DT_f32 ? isa->gemm_nt_f32 : q->ct == DT_f64 ? isa->gemm_nt_f64 : NULL;
 	bool la = !q->l.first && !q->complex, rb1 = !q->r.first && !q->complex;
-	bool k1l = !q->kl.off[0] && (q->kl.step[0] == 1 || q->kl.n == 1), k1r = !q->kr.off[0] && (q->kr.step[0] == 1 || q->kr.n == 1);
+	bool k1l = q->kl.of[0].even && (q->kl.of[0].step == 1 || q->kl.n == 1), k1r = q->kr.of[0].even && (q->kr.of[0].step == 1 || q->kr.n == 1);
 	q->nt = q->gemm_nt && ((q->m.n < 8 && k1r) || q->n.n < 4) && q->kl.n > 1;
-	q->direct_a = la && k1l && !q->m.off[0] && q->m.step[0] >= 0;
-	q->direct_b = rb1 && (q->nt ? k1r && !q->n.off[0] && q->n.step[0] >= 0
-	                            : !q->n.off[0] && (q->n.step[0] == 1 || q->n.n == 1) && !q->kr.off[0] && q->kr.step[0] >= 0);
+	q->direct_a = la && k1l && q->m.of[0].even && q->m.of[0].step >= 0;
+	q->direct_b = rb1 && (q->nt ? k1r && q->n.of[0].even && q->n.of[0].step >= 0
+	                            : q->n.of[0].even && (q->n.of[0].step == 1 || q->n.n == 1) && q->kr.of[0].even && q->kr.of[0].step >= 0);
 	if (q->complex)
 		q->direct_a = q->direct_b = false;
 	q->levels = q->ct == DT_f32 || q->ct == DT_f64 ? sum_levels((q->kl.n + KB - 1) / KB) : 1;      /* integers wrap */
 	q->add = q->levels > 1 ? kern_elem(ELEM_add, q->ct, q->ct) : NULL;
-	q->direct_c = o->dtype == q->ct && !q->complex && !q->add && !q->m.off[1] && !q->n.off[1] && (q->n.step[1] == 1 || q->n.n == 1)
-	           && q->m.step[1] >= 0;
+	q->direct_c = o->dtype == q->ct && !q->complex && !q->add && q->m.of[1].even && q->n.of[1].even && (q->n.of[1].step == 1 || q->n.n == 1)
+	           && q->m.of[1].step >= 0;
 	q->mb = MIN(q->m.n, q->n.n < 32 ? 4 * MB : MB);
 	q->nb = MIN(q->n.n, q->m.n < 32 ? 4 * NB : NB);
 	s->tiles = !q->m.n || !q->n.n ? 0 : q->bl.n * ((q->m.n + q->mb - 1) / q->mb) * ((q->n.n + q->nb - 1) / q->nb);

@@ -2,10 +2,10 @@
 #ifndef RONDO_KERN_DOT_H
 #define RONDO_KERN_DOT_H
 
-#include "impl.h"
+#include "matmul.h"
 
-/* A merged group of dimensions: element i at off[side][i], or i * step[side]. */
-struct axis { int64_t n, step[2], *off[2]; };
+/* A group of dimensions: where element i is on either side. */
+struct axis { int64_t n; struct matmul_axis of[2]; };
 /* How elements of an operand become the type of the computation: through first (NULL: they are). */
 struct side { int es, cs; bool complex; kern_strip *first; };
 

@@ -18,7 +18,7 @@
 #include <immintrin.h>
 #include <stdlib.h>
 
-enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 512, FEW_DOT = 8192, FEW_TURN = 32, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
+enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 512, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
        BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4 };
 
 const struct matmul_variant *matmul_force;
@@ -124,8 +124,8 @@ const int64_t *matmul_some(const struct matmul_axis *x, int64_t i0, int64_t n, i
 	return room;
 }
 
-/* Those of the contracted dimensions. */
-static void contracted(struct arena *a, int c, const int64_t *dim, const int64_t *stride, int64_t *n, struct matmul_side *o)
+/* Those of the contracted dimensions; false: too many that are not even. */
+static bool contracted(struct arena *a, int c, const int64_t *dim, const int64_t *stride, int64_t *n, struct matmul_side *o)
 {
 	int64_t count = 1, some = MATMUL_K;
 	bool even = true;
@@ -139,11 +139,15 @@ static void contracted(struct arena *a, int c, const int64_t *dim, const int64_t
 		count *= dim[i];
 	}
 	o->k_even = even && count > MATMUL_K;
+	*n = count;
+	if (!even && count > MOST_K)
+		return false;
 	if (o->k_even)
 		o->k = matmul_offsets(a, 1, &some, &o->k_step, n);
 	else
 		o->k = matmul_offsets(a, c, dim, stride, n);
 	*n = count;
+	return true;
 }
 
 static bool unit(const int64_t *o, int64_t n)
@@ -877,7 +881,8 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 		}
 		side[q]->dt = v[q]->dtype;
 		side[q]->free = matmul_axis_make(&s->a, nf, fd, fs);
-		contracted(&s->a, nc, cd, cs, &con_n, side[q]);
+		if (!contracted(&s->a, nc, cd, cs, &con_n, side[q]))
+			return false;
 		side[q]->batch = matmul_axis_make(&s->a, nb, bd, bs);
 		res[q] = matmul_axis_make(&s->a, nf, rd, rs);
 	}

@@ -104,3 +104,56 @@ def test_deep_nests_compile(kind, platform):
         return x + 1 if d == 0 else lax.fori_loop(0, 1 + (d == 1), lambda i, x: fori(x, d - 1), x)
 
     np.testing.assert_array_equal(jax.jit(lambda x: {"cond": cond, "fori": fori}[kind](x, 34))(np.ones(3, np.float32)), [2 + (kind == "fori")] * 3)
+
+
+# Kinds of operations, of n elements or so.
+OF_EXTENT = {
+    "product": lambda n: (jnp.matmul, (n, 3), (3,)), "product of few columns": lambda n: (jnp.matmul, (n, 8), (8, 8)),
+    "product of few rows": lambda n: (jnp.matmul, (3,), (3, n)), "dot": lambda n: (jnp.dot, (n,), (n,)), "outer": lambda n: (jnp.outer, (n,), (100,)),
+    "products": lambda n: (jnp.matmul, (n, 4, 4), (n, 4, 4)), "turned product": lambda n: (lambda a, b: jnp.einsum("ikj,kl->jil", a, b), (n // 1000, 4, 1000), (4, 4)),
+    "turned sum of products": lambda n: (lambda a, b: jnp.einsum("ij,ji->", a, b), (n // 1000, 1000), (1000, n // 1000)),
+    "convolve": lambda n: (jnp.convolve, (n,), (31,)), "convolution": lambda n: (lambda x, w: lax.conv(x, w, (1,), "SAME"), (4, 8, n), (8, 8, 3)),
+    "convolutions": lambda n: (lambda x, w: lax.conv(x, w, (1, 1), "SAME"), (n // 16, 4, 4, 4), (4, 4, 3, 3)),
+    "fft": lambda n: (lambda x: jnp.fft.rfft(x), (n // 100, 100)), "sort": lambda n: (jnp.argsort, (n,)), "argmax": lambda n: (jnp.argmax, (n,)),
+    "cumsum": lambda n: (jnp.cumsum, (n,)), "sum of columns": lambda n: (lambda x: x.sum(0), (n, 3)), "softmax": lambda n: (jax.nn.softmax, (n,)),
+    "max-pool": lambda n: (jax.grad(lambda x: lax.reduce_window(x, -np.inf, lax.max, (3,), (2,), "SAME").sum()), (n,)),
+    "gather": lambda n: (lambda x, i: x[i.astype(jnp.int32)], (n,), (n,)), "scatter": lambda n: (lambda x, i: x.at[i.astype(jnp.int32)].add(1), (n,), (n,)),
+    "transpose": lambda n: (lambda x: x.T + 1, (n // 100, 100)), "pad": lambda n: (lambda x: lax.pad(x, jnp.float32(0), [(3, 4, 1)]), (n,)),
+    "random": lambda n: (lambda x: x * jax.random.normal(jax.random.key(0), (n,)), (n,)), "scan": lambda n: (lambda x: lax.scan(lambda c, x: (c + x.sum(), x * c), 0.0, x), (n // 4, 4)),
+}
+
+
+@pytest.mark.parametrize("kind", OF_EXTENT)
+def test_what_compiling_takes_does_not_grow_with_extents(kind, platform):
+    def resident():
+        with open("/proc/self/statm") as f:
+            return int(f.read().split()[1]) * 4096
+
+    def compiled(n):
+        fn, *shapes = OF_EXTENT[kind](n)
+        return jax.jit(fn).lower(*(jax.ShapeDtypeStruct(s, np.float32) for s in shapes)).compile()
+
+    small = compiled(10**4)
+    before = resident()
+    large = compiled(10**8)
+    assert resident() - before < 32 << 20
+    if platform != "cpu":
+        assert large.memory_analysis().generated_code_size_in_bytes < 2 * small.memory_analysis().generated_code_size_in_bytes + 65536
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.float64, np.int32, np.complex64])
+def test_offsets_that_are_computed(dtype):
+    def same(fn, want, *args):
+        got = jax.jit(fn)(*(x.astype(dtype) for x in args))
+        np.testing.assert_array_equal(np.asarray(got), want.astype(dtype))
+
+    with jax.enable_x64(True):
+        r = np.random.default_rng(0)
+        a, b = r.integers(-3, 4, (130, 4, 140)), r.integers(-3, 4, (4, 5))
+        for spec in "ikj,kl->jil", "ikj,kl->lji":
+            same(lambda a, b, spec=spec: jnp.einsum(spec, a, b), np.einsum(spec, a, b), a, b)
+        same(lambda a, b: jnp.einsum("ikj,jki->kji", a, b), a.transpose(1, 2, 0) ** 2, a, a.T)
+        c, d = r.integers(0, 2, (1030, 1030)), r.integers(0, 2, (1030, 1030))
+        same(lambda c, d: jnp.einsum("ij,ji->", c, d), (c * d.T).sum(), c, d)
+        x, w = r.integers(-3, 4, (2, 3, 20000)), r.integers(-3, 4, (4, 3, 3))
+        same(lambda x, w: lax.conv(x, w, (1,), "VALID"), sum(np.einsum("bct,oc->bot", x[:, :, k : 19998 + k], w[:, :, k]) for k in range(3)), x, w)

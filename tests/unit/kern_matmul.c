@@ -116,6 +116,15 @@ static void one(const struct matmul_variant *v, int *ran)
 		size[K] = MATMUL_K - 20 + rnd(3 * MATMUL_K);
 		size[K2] = 1 + rnd(8) / 7;
 	}
+	if (!large && rnd(16) == 0) {    /* more rows or columns than their offsets are kept of */
+		size[K] = 1 + rnd(5);
+		size[K2] = 1;
+		size[M] = MATMUL_AXIS / 100 + rnd(40);
+		size[M2] = 100 + rnd(20);
+		size[N] = 1 + rnd(10);
+		if (rnd(2))
+			size[N] = size[M] * size[M2], size[M] = 1 + rnd(10), size[M2] = 1;
+	}
 	struct shape l, r, o = { .rank = 4 };
 	int64_t ls[5], rs[4];
 	for (int i = 0; i < 5; i++)
