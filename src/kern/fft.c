@@ -51,6 +51,32 @@ static struct cx root(int64_t k, int64_t n)
 	}
 }
 
+/* Many roots of one n: for results of f32 products of two from tables, whose error does not reach them. */
+enum { ROOTS = 4096 };
+struct roots { int64_t n, near; struct cx *of; };    /* of: e^(-2 pi i k / n) of k < near, then of the multiples of near; or NULL */
+static struct roots roots_make(int64_t n, bool wide)
+{
+	struct roots r = { .n = n };
+	if (wide || n < ROOTS)
+		return r;
+	for (r.near = 64; r.near * r.near < n;)
+		r.near *= 2;
+	r.of = mem_alloc(sizeof *r.of * (size_t)(r.near + n / r.near + 1));
+	for (int64_t k = 0; k < r.near; k++)
+		r.of[k] = root(k, n);
+	for (int64_t k = 0; k <= n / r.near; k++)
+		r.of[r.near + k] = root(k * r.near, n);
+	return r;
+}
+
+static struct cx roots_at(const struct roots *r, int64_t k)
+{
+	if (!r->of)
+		return root(k, r->n);
+	struct cx a = r->of[k & (r->near - 1)], b = r->of[r->near + k / r->near];
+	return (struct cx){ a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re };
+}
+
 static void put(const struct line *l, void *to, int64_t k, struct cx v)
 {
 	if (l->wide)
@@ -86,22 +112,27 @@ static struct line *line_make(struct arena *a, int64_t n, bool wide)
 		l->kernel = arena_alloc(a, (size_t)(p * l->es));
 		void *x = mem_alloc((size_t)(p * l->es)), *t = mem_alloc((size_t)(p * l->es));
 		memset(x, 0, (size_t)(p * l->es));
-		for (int64_t k = 0; k < n; k++) {
-			int64_t sq = (int64_t)((__extension__ (unsigned __int128)k * (unsigned __int128)k) % (unsigned __int128)(2 * n));
-			struct cx c = root(sq, 2 * n), d = { c.re, -c.im };
+		struct roots r = roots_make(2 * n, wide);
+		for (int64_t k = 0, sq = 0; k < n; k++) {      /* sq: k^2 modulo 2 n */
+			struct cx c = roots_at(&r, sq), d = { c.re, -c.im };
+			sq += 2 * k + 1;
+			sq -= sq >= 2 * n ? 2 * n : 0;
 			put(l, l->chirp, k, c);
 			put(l, x, k, d);
 			if (k)
 				put(l, x, p - k, d);
 		}
 		memcpy(l->kernel, transform(l->inner, x, t, 1), (size_t)(p * l->es));
+		free(r.of);
 		free(x);
 		free(t);
 		return l;
 	}
+	struct roots r = roots_make(n, wide);
 	l->w = arena_alloc(a, (size_t)((n + 1) * l->es));
 	for (int64_t k = 0; k < n; k++)
-		put(l, l->w, k, root(k, n));
+		put(l, l->w, k, roots_at(&r, k));
+	free(r.of);
 	return l;
 }
 
@@ -402,8 +433,10 @@ struct err *kern_make_fft(const struct prog_kern *k, struct kern_state *s)
 		g.l = l;
 		if (real && n % 2 == 0) {
 			char *w = arena_alloc(&s->a, (size_t)((n / 2 + 1) * es));
+			struct roots r = roots_make(n, wide);
 			for (int64_t j = 0; j <= n / 2; j++)
-				put(l, w, j, root(j, n));
+				put(l, w, j, roots_at(&r, j));
+			free(r.of);
 			g.w = w;
 		}
 		bool cut = !real && (n > LONG || (n >= FEW_LONG && all < lanes)) && line_cut(&s->a, l);
