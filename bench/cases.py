@@ -244,6 +244,9 @@ def register_ops():
     add("gradient of max-pool 8x112x112x64", lambda: simple(jax.grad(lambda x: (pool(x) ** 2).sum()), normal(8, 112, 112, 64)), work=moves(4 * 8 * 112 * 112 * 64, 4 * 8 * 112 * 112 * 64))
     add("bincount 4M into 1024", lambda: simple(lambda x: jnp.bincount(x, length=1024), np.random.default_rng(1).integers(0, 1024, 1 << 22).astype(np.int32)), tol=0, work=moves(16 << 20, 0))
     add("argmax 8x128256", lambda: simple(lambda x: jnp.argmax(x, -1), normal(8, 128256)), tol=0, work=moves(4 * 8 * 128256, 0))
+    add("dot f32 4M", lambda: simple(jnp.dot, normal(1 << 22), normal(1 << 22, seed=1)), work=moves(32 << 20, 0))
+    add("matmul f32 1Mx3x1", lambda: simple(jnp.matmul, normal(1 << 20, 3), normal(3, seed=1)), work=moves(12 << 20, 4 << 20))
+    add("maximum of rows f32", lambda: simple(lambda x: x.max(-1), normal(*big)), tol=0, work=moves(64 << 20, 0))
     for dtype, tag in (np.float32, "f32"), (bf16, "bf16"):
         tol = 1e-3 if tag == "f32" else 3e-2
         q, size = dict(tol=tol, quick=tag == "bf16"), 2**24 * (4 if tag == "f32" else 2)
