@@ -611,6 +611,11 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 		memcpy(r, res, sizeof *res * o->nout);
 		return;
 	}
+	if (!to->count) {
+		for (uint32_t k = 0; k < o->nout; k++)
+			r[k].ssa = LLVMGetUndef(em_reg(e, ir_vtype(t->m, fn, o->out + k)->dtype));
+		return;
+	}
 	if (o->kind == IR_reduce) {
 		reduce(t, fn, o, val);
 		return;
@@ -697,10 +702,6 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 		return;
 	default:
 		assert(!"operation");
-	}
-	if (!to->count) {
-		r->ssa = LLVMGetUndef(em_reg(e, to->dtype));
-		return;
 	}
 	ir_view(t->m, fn, o, st, &base, ps);
 	int64_t *p = positions(&t->a, to->rank, to->dim, ps);
