@@ -133,6 +133,24 @@ static void products(void **state)
 	worst = 0;
 }
 
+/* A vector times itself.  The squares of bf16 numbers end where a sum of some hundreds of them does, all in the same way, so
+ * that one running sum of so many is rounded down each time. */
+static void squares(void **state)
+{
+	int64_t n = 1 << 18, dim[2] = { n, 1 }, one[2] = { 1, 1 }, st[2] = { 1, 1 }, attr[] = { 0, 1, 0, 0, 0, DT_token, DT_token, DT_token, 1 };
+	char *x = numbers(DT_bf16, n), o[4];
+	struct prog_view v[3] = { { DT_bf16, 2, 0, dim, st }, { DT_bf16, 2, 0, dim, st }, { DT_f32, 2, 0, one, st } };
+	struct prog_kern k = { .id = KERN_dot, .nin = 2, .nout = 1, .v = v, .nattr = NELEM(attr), .attr = attr, .code = -1 };
+	run(&k, (char *[]){ x, x, o });
+	double want = 0;
+	for (int64_t i = 0; i < n; i++)
+		want += get(DT_bf16, x, i) * get(DT_bf16, x, i);
+	double e = fabs(get(DT_f32, o, 0) - want) / want;
+	free(x);
+	if (!(e < 2e-7))
+		fail_msg("%lld squares: error %.2g", (long long)n, e);
+}
+
 /* --- reductions ------------------------------------------------------------------ */
 
 /* [times, SAME, n] summed over the first two, or with n first. */
@@ -280,7 +298,7 @@ static void convolutions(void **state)
 int main(void)
 {
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(products), cmocka_unit_test(reductions), cmocka_unit_test(windows), cmocka_unit_test(running_sums), cmocka_unit_test(convolutions),
+		cmocka_unit_test(products), cmocka_unit_test(squares), cmocka_unit_test(reductions), cmocka_unit_test(windows), cmocka_unit_test(running_sums), cmocka_unit_test(convolutions),
 	};
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
