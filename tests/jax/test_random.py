@@ -4,10 +4,13 @@ import pathlib
 import subprocess
 import sys
 import threading
+import warnings
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import random_programs
 
 HERE = pathlib.Path(__file__).parent
 
@@ -18,16 +21,60 @@ def programs(*args):
     return done.stdout
 
 
-@pytest.mark.parametrize("devices,how,known,fresh", [(1, "plain", 300, 15), (4, "manual", 20, 5), (4, "sharded", 20, 5)])
-def test_random(devices, how, known, fresh, tmp_path):
-    """The same programs each time, and a few that never ran."""
-    for seed, count in ((77000200, known), (int.from_bytes(os.urandom(4), "little"), fresh)):
-        print(f"seed={seed}")
-        programs("--seed", seed, "--count", count, "--devices", devices, "--how", how, "--jobs", 2, "--found", tmp_path, "--most", 1)
+@pytest.mark.parametrize("devices,how,seconds", [(1, "plain", 40), (4, "manual", 15), (4, "sharded", 15)])
+def test_random(devices, how, seconds, tmp_path):
+    seed = int.from_bytes(os.urandom(4), "little")
+    print(f"seed={seed}")
+    print(programs("--seed", seed, "--seconds", seconds, "--devices", devices, "--how", how, "--jobs", 2, "--found", tmp_path, "--most", 1).splitlines()[-1])
 
 
 def test_found():
     programs("--replay", *sorted(HERE.glob("found/*.py")))
+
+
+def narrow(x):
+    return x.astype(jnp.bfloat16).astype(np.float32)
+
+
+def running(x):
+    return np.cumsum(x[:, 0], dtype=np.float32)[-1:]
+
+
+def twice(x, y):
+    """A product of bf16 whose two halves are rounded before they are added."""
+    return (narrow(narrow(x[:, :256]) @ narrow(y[:256])) + narrow(narrow(x[:, 256:]) @ narrow(y[256:]))).astype(jnp.bfloat16)
+
+
+FAULTS = {
+    "running": ("jnp.sum(a, 0)", [("a", "float32", (1 << 18, 1), "unit", 1)], 2e-4, running),
+    "twice": ("jnp.matmul(a - jnp.bfloat16(0.5), b - jnp.bfloat16(0.5))", [("a", "bfloat16", (32, 512), "unit", 1), ("b", "bfloat16", (512, 32), "unit", 2)], 6e-2,
+              lambda a, b: twice(a - jnp.bfloat16(0.5), b - jnp.bfloat16(0.5))),
+    "sum": ("jnp.sum(jnp.sin(a * 0.5), 0)", [("a", "float32", (50, 5), "normal", 1)], 2e-4, lambda a: np.sin(a * np.float32(0.5)).sum(0) * np.float32(1.001)),
+    "max": ("jnp.max(a, 1)", [("a", "float32", (7, 100), "special", 1)], 2e-4, lambda a: np.nanmax(a, 1)),
+    "cummax": ("lax.cummax(a, 0)", [("a", "bfloat16", (70, 3), "special", 3)], 6e-2, lambda a: np.fmax.accumulate(a.astype(np.float32), 0).astype(a.dtype)),
+    "window": ("lax.reduce_window(a, np.float32(-np.inf), lax.max, (3,), (1,), 'VALID')", [("a", "float32", (50,), "special", 1)], 2e-4,
+               lambda a: np.fmax(np.fmax(a[:-2], a[1:-1]), a[2:])),
+    "where": ("jnp.where(a > 0, a, -a)", [("a", "float32", (50,), "special", 1)], 2e-4, lambda a: np.nan_to_num(np.where(a > 0, a, -a))),
+    "ill": ("jnp.sum(a * 1e4, 0) - jnp.sum(a * 1e4 + 1e-2, 0)", [("a", "float32", (50, 5), "normal", 1)], 2e-4, lambda a: -np.full(5, 50 * 3e-2, np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("both", [False, True])
+def test_judgement(name, both, monkeypatch):
+    """What must not pass, even where XLA:CPU has the same fault; and what Rondo gives does."""
+    text, inputs, good, fault = FAULTS[name]
+    run = random_programs.run_on
+    c = random_programs.Case(src=f"def f({', '.join(i[0] for i in inputs)}):\n    return {text},", inputs=inputs, good=[(False, False, good)])
+    assert random_programs.judge(c)[0] in ("ok", "theirs", "ill")
+    if both and name not in ("running", "max", "cummax", "window"):
+        return
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wrong = [fault(*c.values())]
+    turn = iter([wrong if both else None, wrong])            # XLA:CPU's, Rondo's
+    monkeypatch.setattr(random_programs, "run_on", lambda *args: next(turn) or run(*args))
+    assert random_programs.judge(c)[0] == "wrong"
 
 
 @pytest.mark.parametrize("n", [1000, 1 << 17, 1 << 18])
