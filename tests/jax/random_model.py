@@ -100,7 +100,7 @@ def collective(name, x, n, p):
 
 class Model:
     """A value is a list of what each of n devices has.  wide: in f64.  rounds: results are rounded to their type.  rng: but first moved by
-    up to half a unit in the last place, as if what is computed within an operation were not exact."""
+    up to a unit in the last place, if they are not exact, as if what is computed within an operation were not, either."""
 
     def __init__(self, n=1, wide=False, rounds=True, rng=None):
         self.n, self.wide, self.rounds, self.rng = n, wide, rounds, rng
@@ -111,7 +111,7 @@ class Model:
             return v
         r = narrow(v, aval.dtype).astype(np.float64)
         if self.rng is not None:
-            moved = v * (1 + EPS[aval.dtype.name] / 2 * self.rng.uniform(-1, 1, v.shape))
+            moved = v * (1 + EPS[aval.dtype.name] * self.rng.uniform(-1, 1, v.shape))
             r = np.where(r == v, r, narrow(moved, aval.dtype).astype(np.float64))
         return r
 

@@ -218,7 +218,7 @@ def off(x, ref, ok):
         return np.where(ok, np.abs(np.where(ok, up(x), 0) - np.where(ok, ref, 0)) / (np.abs(ref) + size), 0)
 
 
-def rounded(c, n=4):
+def rounded(c, n=6):
     """The results of a program whose operations round to their types, to the nearest and in other ways."""
     return [model(c, wide=True, seed=k or None) for k in range(n)]
 
