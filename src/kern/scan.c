@@ -17,6 +17,7 @@ struct scan {
 	kern_strip *f, *load, *store;
 	int64_t n, rows, width, nblock, per_tile;
 	int64_t in_step, out_step;   /* along dim, in scan order, elements */
+	char init[16];               /* what a scan begins with */
 	int levels;                  /* across: of what comes before; 0: each row goes on from the last */
 };
 
@@ -36,12 +37,11 @@ static void store(const struct scan *q, int64_t n, const char *acc, char *to, in
 	move_strided(q->es, n, to, stride * q->es, acc, q->es);
 }
 
-/* n <= BLOCK accumulators of x scanned in place; carry (if any) comes first.  The last value goes to carry. */
+/* n <= BLOCK accumulators of x scanned in place; carry, or what a scan begins with, comes first.  The last value goes to carry. */
 static void scan_block(const struct scan *q, int64_t n, char *x, char *t, char *carry, bool have)
 {
 	int as = q->as;
-	if (have)
-		q->f(1, x, carry, x, NULL);
+	q->f(1, x, have ? carry : q->init, x, NULL);
 	int64_t steps = n / LANES, rest = n - steps * LANES;
 	if (steps >= 4 && as <= 8) {
 		const struct kern_isa *isa = kern_isa_get();
@@ -104,9 +104,10 @@ static void scan_columns(const struct scan *q, int64_t n, const char *in, int64_
 			sum_close(b + 1, q->f, n, q->as, sum, ROW);
 			memcpy(base, sum, (size_t)(n * q->as));
 		}
-		load(q, n, starts ? x : t, in + i * q->in_step * q->es, is, raw);
-		if (!starts)
-			q->f(n, x, x, t, NULL);
+		if (starts)
+			fill_bytes(q->as, n, x, q->init);
+		load(q, n, t, in + i * q->in_step * q->es, is, raw);
+		q->f(n, x, x, t, NULL);
 		if (q->levels && i >= ROWS)
 			q->f(n, t, base, x, NULL);
 		store(q, n, q->levels && i >= ROWS ? t : x, out + i * q->out_step * q->es, os, raw);
@@ -209,6 +210,7 @@ struct err *kern_make_cumulative(const struct prog_kern *k, struct kern_state *s
 	q->f = r < RED_COUNT && redop_elem[r] < ELEM_COUNT ? kern_elem(redop_elem[r], q->acc, q->acc) : NULL;
 	if (!q->f)
 		return ERR(UNIMPLEMENTED, "cumulative '%s' of '%s'", redop_name[r], dtype_info[q->dt].name);
+	kern_identity(r, q->acc, q->init);
 	if (q->acc != q->dt) {
 		q->load = kern_elem(ELEM_convert, q->dt, q->acc);
 		q->store = kern_elem(ELEM_convert, q->acc, q->dt);

@@ -942,9 +942,9 @@ class Draw:
     # --- sums of many
 
     def long(self):
-        n = self.pick([10_000, 40_001, 100_000, 262_144, 500_000])
-        few = self.pick([1, 2, 3, 5])
-        x = self.input(self.pick([(n,), (n, few), (few, n), (n // few, few, 3)]), self.pick(["float32"] * 4 + ["bfloat16"]), "unit")
+        few = self.pick([1, 2, 3, 5, 16, 64])          # whole vectors of columns are added in another way than some
+        n = self.pick({16: [100_000, 262_144], 64: [40_001, 100_000]}.get(few, [10_000, 40_001, 100_000, 262_144, 500_000]))
+        x = self.input((n, few) if few > 5 else self.pick([(n,), (n, few), (few, n), (n // few, few, 3)]), self.pick(["float32"] * 4 + ["bfloat16"]), "unit")
         self.most = 2_000_000
         self.palette = [1, 2, 3]
         big = x.shape.index(max(x.shape))
