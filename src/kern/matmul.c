@@ -552,16 +552,17 @@ static float dot_any(int64_t n, const float *x, const char *row, bool bf16)
 {
 	if (cpu_get()->avx512)
 		return dot_512(n, x, row, bf16);
-	float c[32] = {0};
+	enum { SUMS = 64 };      /* as many */
+	float c[SUMS] = {0};
 	int es = bf16 ? 2 : 4;
 	enum dtype dt = bf16 ? DT_bf16 : DT_f32;
 	int64_t i = 0;
-	for (; i + 32 <= n; i += 32)
-		for (int j = 0; j < 32; j++)
+	for (; i + SUMS <= n; i += SUMS)
+		for (int j = 0; j < SUMS; j++)
 			c[j] += x[i + j] * matmul_load(dt, row + (i + j) * es);
 	for (; i < n; i++)
-		c[i % 32] += x[i] * matmul_load(dt, row + i * es);
-	for (int w = 16; w; w /= 2)
+		c[i % SUMS] += x[i] * matmul_load(dt, row + i * es);
+	for (int w = SUMS / 2; w; w /= 2)
 		for (int j = 0; j < w; j++)
 			c[j] += c[j + w];
 	return c[0];
