@@ -10,6 +10,7 @@
 
 #include "impl.h"
 
+enum { REST_NS = 2000000, PARTING_S = 2 };
 enum kind { PUT, GET, LINE, AMO };
 
 struct item {
@@ -18,10 +19,12 @@ struct item {
 	enum kind kind;
 	int from, pe;
 	size_t off, n;
-	char *at;                         /* the caller's memory: source or destination; NULL: the data is here */
+	char *at;                         /* the caller's memory: source or destination; NULL: the data is here, */
+	char *own;                        /* or, if not NULL, there: a source, or a destination that is copied from in the end */
 	_Atomic uint32_t *left;
 	enum sym_amo op;
 	uint64_t v, cond, *old;
+	bool fetch;                       /* of an atomic: v is wanted */
 	_Alignas(8) char data[];
 };
 
@@ -31,11 +34,12 @@ struct chaos {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t cond, done;
-	struct item *head;                /* by due, then by arrival */
+	struct item *head, *now;          /* by due, then by arrival; the one that is being delivered */
 	struct pair *pair;                /* nlocal x npe */
 	int64_t *open;                    /* nlocal: items not delivered */
 	uint64_t seed;
 	bool stop;
+	_Atomic int over;                 /* nothing is waited for any more */
 };
 
 static uint64_t draw(struct chaos *c)          /* xorshift64* */
@@ -44,6 +48,24 @@ static uint64_t draw(struct chaos *c)          /* xorshift64* */
 	c->seed ^= c->seed << 25;
 	c->seed ^= c->seed >> 27;
 	return c->seed * 0x2545f4914f6cdd1dull;
+}
+
+/* The caller's memory is not used any more until the end. */
+static void own(struct item *i)
+{
+	if (!i->at || i->own)
+		return;
+	i->own = mem_grow(NULL, MAX(i->n, 1));
+	if (i->kind == PUT && i->n)
+		memcpy(i->own, i->at, i->n);
+}
+
+/* Under the lock: it is done, or forgotten, and the caller may go on. */
+static void end(struct item *i)
+{
+	atomic_fetch_sub_explicit(i->left, 1, memory_order_release);
+	i->left = NULL;
+	i->old = NULL;
 }
 
 /* Mostly a little, sometimes much. */
@@ -56,7 +78,7 @@ static uint64_t delay(struct chaos *c)
 
 static void deliver(struct sym_world *w, struct item *i)
 {
-	char *p = w->peer[i->pe].base, *data = i->at ? i->at : i->data;
+	char *p = w->peer[i->pe].base, *data = i->own ? i->own : i->at ? i->at : i->data;
 	const struct sym_transport *net = p ? NULL : w->net;
 
 	switch (i->kind) {
@@ -76,9 +98,7 @@ static void deliver(struct sym_world *w, struct item *i)
 		if (p)
 			i->v = sym_amo_at(p + i->off, (int)i->n, i->op, i->v, i->cond);
 		else
-			net->amo(w, i->from, i->pe, i->op, (int)i->n, i->off, i->v, i->cond, i->old ? &i->v : NULL);
-		if (i->old)
-			*i->old = i->v;
+			net->amo(w, i->from, i->pe, i->op, (int)i->n, i->off, i->v, i->cond, i->fetch ? &i->v : NULL);
 		break;
 	case LINE: {
 		const uint64_t *v = (const uint64_t *)i->data;
@@ -91,8 +111,6 @@ static void deliver(struct sym_world *w, struct item *i)
 	}
 	if (p && i->kind != GET && i->kind != LINE)
 		sym_notify(w, i->pe);
-	if (i->left)
-		atomic_fetch_sub_explicit(i->left, 1, memory_order_release);
 }
 
 static void *chaos_main(void *v)
@@ -100,18 +118,29 @@ static void *chaos_main(void *v)
 	struct sym_world *w = v;
 	struct chaos *c = w->tr_data;
 
+	sym_stop = &c->over;
 	pthread_mutex_lock(&c->lock);
 	while (!c->stop || c->head) {
 		struct item *i = c->head;
 		uint64_t now = clock_ns();
 		if (i && (i->due <= now || c->stop)) {
 			c->head = i->next;
+			c->now = i;
+			if (!w->peer[i->pe].base)     /* the network may take its time */
+				own(i);
 			pthread_mutex_unlock(&c->lock);
-			int from = i->from - w->first;
 			deliver(w, i);
-			free(i);
 			pthread_mutex_lock(&c->lock);
-			c->open[from]--;
+			if (i->left && i->own && i->kind == GET && i->n)
+				memcpy(i->at, i->own, i->n);
+			if (i->left && i->old)
+				*i->old = i->v;
+			if (i->left)
+				end(i);
+			c->now = NULL;
+			c->open[i->from - w->first]--;
+			free(i->own);
+			free(i);
 			pthread_cond_broadcast(&c->done);
 		} else if (i) {
 			struct timespec ts;
@@ -132,6 +161,56 @@ static inline struct pair *pair_of(struct sym_world *w, int from, int pe)
 	struct chaos *c = w->tr_data;
 
 	return &c->pair[(size_t)(from - w->first) * (size_t)w->npe + (size_t)pe];
+}
+
+/* Under the lock: until something was delivered, or a little while; false if this thread is not to wait any more. */
+static bool rest(struct sym_world *w)
+{
+	struct chaos *c = w->tr_data;
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	t.tv_nsec += REST_NS;
+	t.tv_sec += t.tv_nsec / 1000000000;
+	t.tv_nsec %= 1000000000;
+	if (!pthread_cond_timedwait(&c->done, &c->lock, &t) || !sym_halted(w))
+		return true;
+	sym_halt.gave_up = true;
+	return false;
+}
+
+static void forget_item(struct item *i, const _Atomic uint32_t *left)
+{
+	if (i->left != left)
+		return;
+	own(i);
+	if (i->kind == GET)
+		memset(i->at, 0, i->n);
+	if (i->old)
+		*i->old = 0;
+	end(i);
+}
+
+/* Under the lock. */
+static void forget(struct sym_world *w, const _Atomic uint32_t *left)
+{
+	struct chaos *c = w->tr_data;
+
+	for (struct item *i = c->head; i; i = i->next)
+		forget_item(i, left);
+	while (c->now && c->now->left == left && w->peer[c->now->pe].base)
+		pthread_cond_wait(&c->done, &c->lock);
+	if (c->now)
+		forget_item(c->now, left);
+}
+
+static void chaos_forget(struct sym_world *w, _Atomic uint32_t *left)
+{
+	struct chaos *c = w->tr_data;
+
+	pthread_mutex_lock(&c->lock);
+	forget(w, left);
+	pthread_mutex_unlock(&c->lock);
 }
 
 /* what: data to keep, n bytes, or NULL.  wait: until it is delivered. */
@@ -157,7 +236,8 @@ static void submit(struct sym_world *w, const struct item *x, const void *what, 
 	c->open[i->from - w->first]++;
 	pthread_cond_signal(&c->cond);
 	while (wait && atomic_load_explicit(&left, memory_order_acquire))
-		pthread_cond_wait(&c->done, &c->lock);
+		if (!rest(w))
+			forget(w, &left);
 	pthread_mutex_unlock(&c->lock);
 }
 
@@ -188,7 +268,7 @@ static void chaos_get_nb(struct sym_world *w, int from, int pe, void *dst, size_
 
 static void chaos_amo(struct sym_world *w, int from, int pe, enum sym_amo op, int bytes, size_t off, uint64_t v, uint64_t cond, uint64_t *old)
 {
-	submit(w, &(struct item){ .kind = AMO, .from = from, .pe = pe, .off = off, .n = (size_t)bytes, .op = op, .v = v, .cond = cond, .old = old }, NULL, old != NULL);
+	submit(w, &(struct item){ .kind = AMO, .from = from, .pe = pe, .off = off, .n = (size_t)bytes, .op = op, .v = v, .cond = cond, .old = old, .fetch = old != NULL }, NULL, old != NULL);
 }
 
 static void chaos_fence(struct sym_world *w, int from, int pe)
@@ -208,8 +288,7 @@ static void chaos_quiet(struct sym_world *w, int from)
 	struct chaos *c = w->tr_data;
 
 	pthread_mutex_lock(&c->lock);
-	while (c->open[from - w->first])
-		pthread_cond_wait(&c->done, &c->lock);
+	while (c->open[from - w->first] && rest(w)) { }
 	pthread_mutex_unlock(&c->lock);
 	if (w->net)
 		w->net->quiet(w, from);
@@ -243,12 +322,18 @@ static struct err *chaos_open(struct sym_world *w)
 static void chaos_close(struct sym_world *w)
 {
 	struct chaos *c = w->tr_data;
+	struct timespec t;
 
 	pthread_mutex_lock(&c->lock);
 	c->stop = true;
 	pthread_cond_signal(&c->cond);
 	pthread_mutex_unlock(&c->lock);
-	pthread_join(c->thread, NULL);
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	t.tv_sec += PARTING_S;
+	if (pthread_clockjoin_np(c->thread, NULL, CLOCK_MONOTONIC, &t)) {
+		atomic_store(&c->over, 1);
+		pthread_join(c->thread, NULL);
+	}
 	pthread_mutex_destroy(&c->lock);
 	pthread_cond_destroy(&c->cond);
 	pthread_cond_destroy(&c->done);
@@ -264,5 +349,5 @@ static void chaos_put_line(struct sym_world *w, int from, int pe, size_t off, co
 }
 
 const struct sym_transport sym_chaos = {
-	"chaos", chaos_open, chaos_close, chaos_get, chaos_put, chaos_get_nb, chaos_put_nb, chaos_line, chaos_put_line, chaos_amo, chaos_fence, chaos_quiet,
+	"chaos", chaos_open, chaos_close, chaos_get, chaos_put, chaos_get_nb, chaos_put_nb, chaos_line, chaos_put_line, chaos_amo, chaos_fence, chaos_quiet, chaos_forget,
 };

@@ -81,22 +81,38 @@ static struct err *peer_gone(struct sym_ep *ep, int peer, uint32_t site)
 	return e;
 }
 
+/* Is this PE not to wait any more, for whomever? */
+static struct err *halted(struct sym_ep *ep)
+{
+	if (ep->l.stop && atomic_load_explicit(ep->l.stop, memory_order_acquire))
+		return ERR(ABORTED, "launch aborted");
+	if (sym_stop && atomic_load_explicit(sym_stop, memory_order_acquire))
+		return ERR(CANCELLED, "device %d was cancelled", ep->pe);
+	if (atomic_load_explicit(&ep->world->gone, memory_order_acquire) < 0)
+		return ERR(CANCELLED, "the client is closed");
+	return NULL;
+}
+
 /* Is there a reason to wait no more? */
 static struct err *hopeless(struct sym_ep *ep, int peer, uint32_t site)
 {
 	struct sym_world *w = ep->world;
 	int gone = atomic_load_explicit(&w->gone, memory_order_acquire);
 
-	if (ep->l.stop && atomic_load_explicit(ep->l.stop, memory_order_acquire))
-		return ERR(ABORTED, "launch aborted");
-	if (sym_stop && atomic_load_explicit(sym_stop, memory_order_acquire))
-		return ERR(CANCELLED, "device %d was cancelled", ep->pe);
-	if (gone < 0)
-		return ERR(CANCELLED, "the client is closed");
+	TRY(halted(ep));
 	if (gone && atomic_load(&w->process[w->peer[peer].proc].life) != SYM_HERE)
 		return peer_gone(ep, peer, site);
 	return NULL;
 }
+
+/* Do something by the transport, which waits no longer than this launch may; a launch that gave something up has failed. */
+#define VIA(ep, call) do { \
+		sym_halt = (struct sym_halt){ (ep)->l.stop, false }; \
+		call; \
+		if (__builtin_expect(sym_halt.gave_up, 0)) \
+			atomic_store(&(ep)->lost, -1); \
+		sym_halt = (struct sym_halt){ NULL, false }; \
+	} while (0)
 
 static struct err *absent(struct sym_ep *ep, int pe, uint32_t site);
 
@@ -260,7 +276,7 @@ static const struct sym_transport *road_to(struct sym_ep *ep, int pe)
 
 	failed = MIN(failed, ep->chan[pe].epoch - 1);     /* the peer may have left this one already */
 	if (failed > ep->to[pe].fenced) {
-		tr->fence(ep->world, ep->pe, pe);
+		VIA(ep, tr->fence(ep->world, ep->pe, pe));
 		ep->to[pe].fenced = failed;
 	}
 	return tr;
@@ -285,10 +301,11 @@ static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, 
 	} else {
 		uint64_t v[8] = { tick, what, w[0], w[1], w[2], w[3], (uint64_t)n << 32 | ack, tick };
 		size_t off = FROM_ME(ep, ring) + slot * sizeof(struct sym_line);
+		const struct sym_transport *tr = n > SYM_INLINE ? road_to(ep, pe) : ep->world->tr;
 		if (n > SYM_INLINE)
-			road_to(ep, pe)->put_line(ep->world, ep->pe, pe, FROM_ME(ep, slot) + slot * SYM_SLOT, src, n, off, v, 8);
+			VIA(ep, tr->put_line(ep->world, ep->pe, pe, FROM_ME(ep, slot) + slot * SYM_SLOT, src, n, off, v, 8));
 		else
-			ep->world->tr->line(ep->world, ep->pe, pe, off, v, 8);
+			VIA(ep, tr->line(ep->world, ep->pe, pe, off, v, 8));
 	}
 }
 
@@ -313,6 +330,10 @@ struct err *sym_lost(struct sym_ep *ep)
 {
 	int proc = atomic_load_explicit(&ep->lost, memory_order_relaxed) - 1;
 
+	if (proc < -1) {
+		struct err *e = halted(ep);
+		return e ? e : ERR(ABORTED, "launch aborted");
+	}
 	return proc < 0 ? NULL : ERR(UNAVAILABLE, "process %d (pid %d) has died: device %d did not get all data from it", proc, ep->world->process[proc].pid, ep->pe);
 }
 
@@ -324,7 +345,7 @@ static void word_write(struct sym_ep *ep, int pe, size_t off, uint64_t v)
 		atomic_store_explicit((_Atomic uint64_t *)(p->base + off), v, memory_order_release);
 		sym_notify(ep->world, pe);
 	} else
-		ep->world->tr->line(ep->world, ep->pe, pe, off, &v, 1);
+		VIA(ep, ep->world->tr->line(ep->world, ep->pe, pe, off, &v, 1));
 }
 
 /* The peer is elsewhere: say where both are. */
@@ -1068,7 +1089,7 @@ void sym_get(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n)
 	if (p->direct)
 		memcpy(dst, p->base + off, n);
 	else
-		ep->world->tr->get(ep->world, ep->pe, pe, dst, off, n);
+		VIA(ep, ep->world->tr->get(ep->world, ep->pe, pe, dst, off, n));
 }
 
 void sym_get_nb(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n, _Atomic uint32_t *left)
@@ -1080,12 +1101,14 @@ void sym_get_nb(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n, _Ato
 		return;
 	}
 	atomic_fetch_add_explicit(left, 1, memory_order_relaxed);
-	ep->world->tr->get_nb(ep->world, ep->pe, pe, dst, off, n, left);
+	VIA(ep, ep->world->tr->get_nb(ep->world, ep->pe, pe, dst, off, n, left));
 }
 
 void sym_get_wait(struct sym_ep *ep, _Atomic uint32_t *left)
 {
-	sym_net_await(ep->world, left);
+	struct sym_world *w = ep->world;
+
+	VIA(ep, if (!sym_net_await(w, left)) w->tr->forget(w, left));
 }
 
 const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf)
@@ -1094,7 +1117,7 @@ const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf)
 
 	if (p->direct)
 		return p->base + off;
-	ep->world->tr->get(ep->world, ep->pe, pe, buf, off, n);
+	VIA(ep, ep->world->tr->get(ep->world, ep->pe, pe, buf, off, n));
 	return buf;
 }
 
@@ -1102,10 +1125,12 @@ void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n)
 {
 	const struct sym_peer *p = &ep->world->peer[pe];
 
-	if (p->direct)
+	if (p->direct) {
 		memcpy(p->base + off, src, n);
-	else
-		road_to(ep, pe)->put(ep->world, ep->pe, pe, off, src, n);
+		return;
+	}
+	const struct sym_transport *tr = road_to(ep, pe);
+	VIA(ep, tr->put(ep->world, ep->pe, pe, off, src, n));
 }
 
 void sym_put_nb(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left)
@@ -1117,7 +1142,8 @@ void sym_put_nb(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n
 		return;
 	}
 	atomic_fetch_add_explicit(left, 1, memory_order_relaxed);
-	road_to(ep, pe)->put_nb(ep->world, ep->pe, pe, off, src, n, left);
+	const struct sym_transport *tr = road_to(ep, pe);
+	VIA(ep, tr->put_nb(ep->world, ep->pe, pe, off, src, n, left));
 }
 
 bool sym_direct(const struct sym_ep *ep, int pe) { return ep->world->peer[pe].direct; }

@@ -120,6 +120,9 @@ struct sym_transport {
 	void (*fence)(struct sym_world *w, int from, int pe);
 	/* Wait until all that `from` did is seen at its targets and every *left of it is counted down. */
 	void (*quiet)(struct sym_world *w, int from);
+	/* Let go of the caller's memory for all that counts *left down, which is 0 then: what a get had to fill is zeros, what a put
+	 * has not read yet goes on from memory of the transport's. */
+	void (*forget)(struct sym_world *w, _Atomic uint32_t *left);
 	bool (*poll)(struct sym_world *w);        /* make progress, for one who waits; true if there was some.  May be NULL */
 };
 extern const struct sym_transport sym_chaos, sym_tcp, sym_ucx;
@@ -155,7 +158,7 @@ struct sym_ep {
 	struct chan *chan;                /* npe */
 	struct sym_to *to;                /* npe */
 	struct sym_swap *swap;            /* npe */
-	_Atomic int lost;                 /* process whose data did not come, + 1 */
+	_Atomic int lost;                 /* process whose data did not come, + 1; -1: it was not waited for */
 	uint32_t named;                   /* program whose name stands in the control zone */
 	struct sym_launch l;
 	struct sym_block **kept;          /* of this launch: sym_keep */
@@ -281,9 +284,13 @@ static inline void sym_notify_at(struct sym_world *w, int pe, struct sym_control
 		sym_ring(w, pe);
 }
 static inline void sym_notify(struct sym_world *w, int pe) { sym_notify_at(w, pe, sym_control_of(w, pe)); }
-/* Wait until a count of the road between hosts is down, making progress; its `get`, by its get_nb. */
-void sym_net_await(struct sym_world *w, _Atomic uint32_t *left);
-void sym_net_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n);
+/* Wait until a count of the road between hosts is down, making progress.  False if this thread is not to wait any more: the count
+ * is another's still, until the transport has forgotten it. */
+bool sym_net_await(struct sym_world *w, _Atomic uint32_t *left);
+void sym_net_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n);      /* its `get`, by its get_nb */
+/* What this thread waits for transports in: the stop of a launch (NULL: in none); whether a wait was given up. */
+extern _Thread_local struct sym_halt { const _Atomic int *stop; bool gave_up; } sym_halt;
+bool sym_halted(const struct sym_world *w);          /* is this thread not to wait any more? */
 double sym_pause_s(void);                           /* what sym_pause takes, in seconds */
 bool sym_barrier_init(bool shared);                 /* can a sleeper make all writers' stores visible? */
 void sym_barrier(bool shared);

@@ -58,7 +58,7 @@ void sym_ctx_free(struct sym_ctx *c)
 	if (!c)
 		return;
 	struct err *e = sym_ctx_quiet(c);
-	if (e)
+	if (e && e->code != ERR_CANCELLED)
 		log_line(LOG_WARN, "PE %d: %s", c->pe, e->msg);
 	err_free(e);
 	pthread_mutex_destroy(&c->lock);
@@ -101,12 +101,24 @@ static bool aim(struct sym_ctx *c, struct sym_mem *m, size_t off, size_t n, size
 	return true;
 }
 
+/* After the transport was to do something: was that waited for? */
+static bool waited(struct sym_ctx *c, const char *op)
+{
+	if (__builtin_expect(!sym_halt.gave_up, 1))
+		return true;
+	sym_halt.gave_up = false;
+	stick(c, ERR(CANCELLED, "%s: PE %d was cancelled", op, c->pe));
+	return false;
+}
+
 /* After the transport was asked for data: did it come? */
 static bool came(struct sym_ctx *c, int pe, const char *op)
 {
 	struct sym_world *w = c->w;
 	int proc = w->peer[pe].proc;
 
+	if (!waited(c, op))
+		return false;
 	if (__builtin_expect(atomic_load_explicit(&w->gone, memory_order_acquire) <= 0, 1) || atomic_load(&w->process[proc].life) == SYM_HERE)
 		return true;
 	stick(c, ERR(UNAVAILABLE, "%s: process %d (pid %d) of PE %d has died or left", op, proc, w->process[proc].pid, pe));
@@ -185,9 +197,10 @@ static void put_to(struct sym_ctx *c, const struct target *t, const void *src, s
 			tr->line(c->w, c->pe, t->pe, t->off, &v, 1);
 		else
 			tr->amo(c->w, c->pe, t->pe, SYM_SET, 4, t->off, v, 0, NULL);
-	} else if (!nbi)
+	} else if (!nbi) {
 		tr->put(c->w, c->pe, t->pe, t->off, src, n);
-	else if (n) {
+		waited(c, "put");
+	} else if (n) {
 		atomic_fetch_add_explicit(&c->left, 1, memory_order_relaxed);
 		tr->put_nb(c->w, c->pe, t->pe, t->off, src, n, &c->left);
 	}
@@ -316,7 +329,8 @@ void sym_ctx_iget(struct sym_ctx *c, void *dst, ptrdiff_t ls, struct sym_mem *m,
 	}
 	if (ok && !t.at) {
 		c->w->tr->quiet(c->w, c->pe);
-		came(c, t.pe, "iget");
+		if (!came(c, t.pe, "iget"))
+			c->w->tr->forget(c->w, &c->left);
 	}
 }
 
@@ -427,6 +441,7 @@ static void put_signal(struct sym_ctx *c, struct sym_mem *m, size_t off, const v
 		return;
 	if (!t.at && !s.at && n && !nbi && op == SYM_SET) {
 		c->w->tr->put_line(c->w, c->pe, t.pe, t.off, src, n, s.off, &v, 1);
+		waited(c, "put_signal");
 		return;
 	}
 	put_to(c, &t, src, n, nbi, false);
@@ -470,6 +485,7 @@ void sym_ctx_fence(struct sym_ctx *c)
 		if (!w->peer[pe].direct && atomic_load_explicit(&c->sent[pe], memory_order_relaxed) & TO_FENCE) {
 			atomic_store_explicit(&c->sent[pe], TO_QUIET, memory_order_relaxed);
 			w->tr->fence(w, c->pe, pe);
+			waited(c, "fence");
 		}
 }
 
@@ -493,6 +509,8 @@ static void lost(struct sym_ctx *c)
 struct err *sym_ctx_quiet(struct sym_ctx *c)
 {
 	sym_quiet_all(c->w, c->pe);
+	if (!waited(c, "quiet"))
+		c->w->tr->forget(c->w, &c->left);
 	if (__builtin_expect(atomic_load_explicit(&c->w->gone, memory_order_acquire) > 0, 0))
 		lost(c);
 	if (!atomic_load_explicit(&c->failed, memory_order_acquire))

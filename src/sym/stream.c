@@ -279,6 +279,7 @@ static void *stream_main(void *v)
 		else
 			sym_sleep(&s->work, seen, -1);
 	}
+	sym_ctx_free(s->cx);              /* by this thread, which need not wait when the stream is cancelled */
 	return NULL;
 }
 
@@ -338,7 +339,6 @@ void sym_stream_free(struct sym_stream *s)
 	atomic_fetch_add(&s->work, 1);
 	sym_wake(&s->work, 1);
 	pthread_join(s->thread, NULL);
-	sym_ctx_free(s->cx);
 	err_free(s->err);
 	pthread_mutex_destroy(&s->lock);
 	free(s);

@@ -193,12 +193,12 @@ static inline char *sym_swap_out(const struct sym_swap *s, uint64_t x) { return 
 static inline char *sym_swap_in(const struct sym_swap *s, uint64_t x) { return s->window[!(x / SYM_WINDOW & 1)] + x % SYM_WINDOW; }
 
 /* Bytes [off, off + n) of pe's heap: where they are if the heap is mapped, else a copy in buf (n bytes).  Anything if pe has
- * died: whoever goes on waits for pe once more, or asks sym_check. */
+ * died, or this launch is to stop: whoever goes on waits for pe once more, or asks sym_check. */
 const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf);
 void sym_get(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n);
 /* The same, but dst is filled later: *left, which counts what is under way, is one more until then. */
 void sym_get_nb(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n, _Atomic uint32_t *left);
-/* Wait until *left is 0; also when a process has died (sym_lost), so dst may be freed then. */
+/* Wait until *left is 0; also when a process has died, or this launch is not to wait any more (sym_lost): so dst may be freed then. */
 void sym_get_wait(struct sym_ep *ep, _Atomic uint32_t *left);
 /* For a wait that is not for a line: is there a reason to wait no more for pe, after so many seconds?  An error as of sym_recv. */
 struct err *sym_check(struct sym_ep *ep, int pe, uint32_t site, double waited);
@@ -206,7 +206,8 @@ struct err *sym_check(struct sym_ep *ep, int pe, uint32_t site, double waited);
 void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n);
 /* The same, but src may be reused later: when *left, which is one more until then, has come down (sym_get_wait). */
 void sym_put_nb(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left);
-/* UNAVAILABLE if data of a process that died did not come in this launch: what was read is worth nothing. */
+/* UNAVAILABLE if data of a process that died did not come in this launch, ABORTED or CANCELLED if it was not waited for: what was read
+ * is worth nothing. */
 struct err *sym_lost(struct sym_ep *ep);
 bool sym_direct(const struct sym_ep *ep, int pe);            /* sym_mapped of its world */
 char *sym_ep_base(const struct sym_ep *ep);                  /* of the PE's own heap */
@@ -280,7 +281,7 @@ enum sym_ctx_kind {
 };
 struct sym_ctx;
 struct err *sym_ctx_new(struct sym_world *w, int pe, enum sym_ctx_kind kind, struct sym_ctx **out);   /* owned; pe is local, else INVALID */
-void sym_ctx_free(struct sym_ctx *c);                        /* quiet first; an error that nobody asked for is logged.  NULL is fine */
+void sym_ctx_free(struct sym_ctx *c);                        /* quiet first; an error that nobody asked for is logged, unless it is CANCELLED.  NULL is fine */
 
 /* Blocking until src may be reused, dst is filled. */
 void sym_ctx_put(struct sym_ctx *c, struct sym_mem *m, size_t off, const void *src, size_t n, int rank);

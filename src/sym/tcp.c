@@ -46,11 +46,13 @@ struct msg {
 	const char *data;
 	_Atomic uint32_t *left;           /* of PE from: counted down when the data is out; may be NULL */
 	int from;
+	char *own;                        /* where data is if it was forgotten; else NULL */
 	const char *at;                   /* what is left of: */
 	char head[sizeof(struct head) + WORDS * 8];
 };
 
-/* An answer that is waited for: n bytes to dst.  Answers come in the order in which they were asked for. */
+/* An answer that is waited for: n bytes to dst.  Answers come in the order in which they were asked for.  left NULL: it was
+ * forgotten, and what comes is dropped. */
 struct fetch { struct fetch *next; void *dst; uint64_t n, proves; _Atomic uint32_t *left; int from; bool value; };
 
 struct link {
@@ -66,7 +68,7 @@ struct link {
 		bool busy;                /* in the data of a message: */
 		struct head h;
 		uint64_t word[WORDS];
-		char *to;                 /* where the rest of it goes */
+		char *to;                 /* where the rest of it goes; NULL: nowhere */
 		size_t rest;
 	} in;
 	struct {
@@ -110,15 +112,18 @@ static void wire_unlock(void) { }
 
 /* --- endings --------------------------------------------------------------------------------------- */
 
+/* left may be NULL. */
 static void down(struct tcp *x, int from, _Atomic uint32_t *left)
 {
+	if (!left)
+		return;
 	atomic_fetch_sub_explicit(left, 1, memory_order_release);
 	atomic_fetch_sub_explicit(&x->open[from - x->w->first], 1, memory_order_release);
 }
 
 static void fetched(struct tcp *x, struct link *l, struct fetch *f, bool lost)
 {
-	if (lost) {
+	if (lost && f->left) {
 		memset(f->dst, 0, f->n);
 		sym_lost_data(x->w, f->from, l->proc);
 	}
@@ -126,14 +131,20 @@ static void fetched(struct tcp *x, struct link *l, struct fetch *f, bool lost)
 	free(f);
 }
 
+/* Its data may be written again. */
+static void msg_over(struct tcp *x, struct msg *m)
+{
+	down(x, m->from, m->left);
+	free(m->own);
+	free(m);
+}
+
 /* Under out.lock: nothing more can be written. */
 static void drop_all(struct tcp *x, struct link *l)
 {
 	for (struct msg *m = l->out.first, *next; m; m = next) {
 		next = m->next;
-		if (m->left)
-			down(x, m->from, m->left);
-		free(m);
+		msg_over(x, m);
 	}
 	l->out.first = l->out.last = NULL;
 	l->out.n = 0;
@@ -209,9 +220,7 @@ static size_t flush(struct tcp *x, struct link *l)
 			if (!(l->out.first = m->next))
 				l->out.last = NULL;
 			l->out.n--;
-			if (m->left)
-				down(x, m->from, m->left);
-			free(m);
+			msg_over(x, m);
 		}
 	}
 	if (!l->out.first)
@@ -237,8 +246,7 @@ static void put_out(struct tcp *x, struct link *l, const struct head *h, const u
 		went = (size_t)push(l, v, brief ? 1 : 2);
 	}
 	if (went == nhead + n || atomic_load(&l->dead)) {
-		if (left)
-			down(x, from, left);
+		down(x, from, left);
 		return;
 	}
 	size_t a = MIN(went, nhead);
@@ -313,7 +321,8 @@ static void complete(struct tcp *x, struct link *l)
 		arrived(x, l);
 		break;
 	case VALUE:
-		memcpy(l->ask.first->dst, l->in.word, 8);
+		if (l->ask.first->left)
+			memcpy(l->ask.first->dst, l->in.word, 8);
 		arrived(x, l);
 		break;
 	case GET:
@@ -360,7 +369,7 @@ static bool sound(struct tcp *x, struct link *l)
 	case DATA:
 		if (h->words || !(f = asked(l, h)))
 			return false;
-		l->in.to = f->dst;
+		l->in.to = f->left ? f->dst : NULL;
 		l->in.rest = h->n;
 		return true;
 	case VALUE:
@@ -396,12 +405,12 @@ static void take(struct tcp *x, struct link *l)
 			l->in.busy = true;
 		}
 		size_t k = MIN(have, l->in.rest);
-		if (k) {
+		if (k && l->in.to) {
 			memcpy(l->in.to, l->in.buf + l->in.lo, k);
-			l->in.lo += k;
 			l->in.to += k;
-			l->in.rest -= k;
 		}
+		l->in.lo += k;
+		l->in.rest -= k;
 		if (l->in.rest)
 			return;
 		l->in.busy = false;
@@ -422,7 +431,8 @@ static bool look(struct tcp *x, struct link *l)
 			l->in.hi -= l->in.lo;
 			l->in.lo = 0;
 		}
-		if (l->in.busy)
+		bool there = l->in.busy && l->in.to;
+		if (there)
 			v[n++] = (struct iovec){ l->in.to, l->in.rest };
 		v[n++] = (struct iovec){ l->in.buf + l->in.hi, ROOM - l->in.hi };
 		size_t want = v[0].iov_len + (n == 2 ? v[1].iov_len : 0);
@@ -442,7 +452,7 @@ static bool look(struct tcp *x, struct link *l)
 		}
 		all += (size_t)k;
 		bool drained = (size_t)k < want;
-		if (l->in.busy) {
+		if (there) {
 			size_t d = MIN((size_t)k, l->in.rest);
 			l->in.to += d;
 			l->in.rest -= d;
@@ -611,7 +621,7 @@ static void given(struct tcp *x, struct link *l)
 		pthread_mutex_lock(&l->out.lock);
 		bool much = l->out.n > QUEUE;
 		pthread_mutex_unlock(&l->out.lock);
-		if (!much)
+		if (!much || sym_halted(x->w))
 			return;
 		if (!tcp_poll(x->w))
 			sched_yield();
@@ -670,6 +680,64 @@ static void ask(struct sym_world *w, int from, int pe, struct head h, const uint
 		given(x, l);
 }
 
+/* False without memory for what has not gone. */
+static bool forget_sent(struct tcp *x, struct link *l, const _Atomic uint32_t *left)
+{
+	bool all = true;
+
+	for (struct msg *m = l->out.first; m; m = m->next)
+		if (m->left == left && m->n && !(m->own = malloc(m->n)))
+			all = false;
+		else if (m->left == left) {
+			if (m->n)
+				m->data = memcpy(m->own, m->data, m->n);
+			down(x, m->from, m->left);
+			m->left = NULL;
+		}
+	return all;
+}
+
+static void forget_asked(struct tcp *x, struct link *l, const _Atomic uint32_t *left)
+{
+	for (struct fetch *f = l->ask.first; f; f = f->next)
+		if (f->left == left) {
+			if (l->in.busy && l->in.h.kind == DATA && f == l->ask.first)
+				l->in.to = NULL;
+			memset(f->dst, 0, f->n);
+			down(x, f->from, f->left);
+			f->left = NULL;
+		}
+}
+
+static void tcp_forget(struct sym_world *w, _Atomic uint32_t *left)
+{
+	struct tcp *x = of(w);
+
+	while (atomic_load_explicit(left, memory_order_acquire)) {
+		bool all = true;
+		for (int i = 0; i < x->nlink; i++) {
+			struct link *l = &x->link[x->proc[i]];
+			pthread_mutex_lock(&l->in.lock);
+			pthread_mutex_lock(&l->out.lock);
+			all &= forget_sent(x, l, left);
+			pthread_mutex_lock(&l->ask.lock);
+			forget_asked(x, l, left);
+			pthread_mutex_unlock(&l->ask.lock);
+			pthread_mutex_unlock(&l->out.lock);
+			pthread_mutex_unlock(&l->in.lock);
+		}
+		if (!all && !tcp_poll(w))         /* some of it has to go */
+			nanosleep(&(struct timespec){ 0, REST_NS }, NULL);
+	}
+}
+
+/* What counts left down is waited for, or forgotten. */
+static void await(struct sym_world *w, _Atomic uint32_t *left)
+{
+	if (!sym_net_await(w, left))
+		tcp_forget(w, left);
+}
+
 static void tcp_get_nb(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n, _Atomic uint32_t *left)
 {
 	if (n)
@@ -688,7 +756,7 @@ static void tcp_put(struct sym_world *w, int from, int pe, size_t off, const voi
 	_Atomic uint32_t left = 1;
 
 	post(w, from, pe, (struct head){ .kind = PUT, .n = n, .off = off }, NULL, src, n, PART, &left);
-	sym_net_await(w, &left);
+	await(w, &left);
 }
 
 static void tcp_line(struct sym_world *w, int from, int pe, size_t off, const uint64_t *word, int n)
@@ -701,7 +769,7 @@ static void tcp_put_line(struct sym_world *w, int from, int pe, size_t off, cons
 	_Atomic uint32_t left = 1;
 
 	post(w, from, pe, (struct head){ .kind = PUT_LINE, .words = (uint8_t)nword, .n = n, .off = off, .loff = loff }, word, src, n, PART, &left);
-	sym_net_await(w, &left);
+	await(w, &left);
 }
 
 static void tcp_amo(struct sym_world *w, int from, int pe, enum sym_amo op, int bytes, size_t off, uint64_t v, uint64_t cond, uint64_t *old)
@@ -715,7 +783,7 @@ static void tcp_amo(struct sym_world *w, int from, int pe, enum sym_amo op, int 
 		return;
 	}
 	ask(w, from, pe, h, word, old, 8, &left);
-	sym_net_await(w, &left);
+	await(w, &left);
 }
 
 /* The stream keeps the order, and who reads it does. */
@@ -741,9 +809,9 @@ static void tcp_quiet(struct sym_world *w, int from)
 		atomic_fetch_add(&left, 1);
 		ask(w, from, w->process[l->proc].first, (struct head){ .kind = AMO, .words = 2, .loff = 1 }, nothing, &was[i], 8, &left);
 	}
-	sym_net_await(w, &left);
+	await(w, &left);
 	free(was);
-	sym_net_await(w, &x->open[from - w->first]);
+	sym_net_await(w, &x->open[from - w->first]);      /* each is somebody's, who waits for it or has it forgotten */
 }
 
 /* Say goodbye, and stay until it has arrived: a socket that is closed with something unread takes back what is on its way. */
@@ -851,4 +919,4 @@ out:
 }
 
 const struct sym_transport sym_tcp = { .name = "tcp", .close = tcp_close, .get = sym_net_get, .put = tcp_put, .get_nb = tcp_get_nb, .put_nb = tcp_put_nb,
-                                      .line = tcp_line, .put_line = tcp_put_line, .amo = tcp_amo, .fence = tcp_fence, .quiet = tcp_quiet, .poll = tcp_poll };
+                                      .line = tcp_line, .put_line = tcp_put_line, .amo = tcp_amo, .fence = tcp_fence, .quiet = tcp_quiet, .forget = tcp_forget, .poll = tcp_poll };

@@ -23,7 +23,7 @@
 
 #include <ucp/api/ucp.h>
 
-enum { COPY = 16 << 10, HEAD = 32 << 10, WHOLE = 72 << 10, ADDRESS = 1 << 16, REST_NS = 200000 };
+enum { COPY = 16 << 10, HEAD = 32 << 10, WHOLE = 72 << 10, ADDRESS = 1 << 16, REST_NS = 200000, PARTING_S = 2 };
 enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, HELLO, BYE };
 
 /* --- the library ------------------------------------------------------------------------------ */
@@ -81,8 +81,8 @@ struct head {
 	uint64_t word[8];                 /* of a line; operation, operands and value of an atomic; the token of a greeting */
 };
 
-/* A message under way.  left is counted down when what it points to may be written again. */
-struct msg { struct head h; _Atomic uint32_t *left; struct ucx *x; int pe; char data[]; };   /* pe: whose left it is */
+/* A message under way.  left is counted down when what it points to may be written again; then it is in the list of such. */
+struct msg { struct head h; _Atomic uint32_t *left; struct ucx *x; struct msg *next, **at; int pe, proc; char data[]; };   /* pe: whose left it is */
 
 struct waiting { struct waiting *next; struct head h; };
 /* Of one process. */
@@ -95,7 +95,8 @@ struct link {
 	bool greeted;
 };
 
-/* An answer that is waited for: n bytes to dst.  left is counted down when it has come, or never will. */
+/* An answer that is waited for: n bytes to dst.  left is counted down when it has come, or never will.  dst NULL: it was forgotten,
+ * and left is nobody's. */
 struct fetch { void *dst; size_t n; _Atomic uint32_t *left; int proc, from; bool busy, lost; };
 
 struct ucx {
@@ -106,6 +107,8 @@ struct ucx {
 	struct link *link;                /* nproc */
 	ARR(struct fetch) get;            /* by cookie - 1; left NULL: free */
 	_Atomic uint32_t *open;           /* nlocal: what of a PE has a `left` that is not down yet */
+	struct msg *lent;                 /* messages with a left */
+	_Atomic uint32_t nobody;
 	int efd, stop, flying;            /* flying: messages under way */
 	_Atomic uint64_t polled;          /* when somebody who waits last made progress, ns */
 	pthread_t thread;
@@ -144,11 +147,13 @@ static void fetched(struct ucx *x, uint64_t cookie, bool lost)
 	struct fetch *f = &x->get.p[cookie - 1];
 	_Atomic uint32_t *left = f->left;
 
+	f->left = NULL;
+	if (!f->dst)
+		return;
 	if (lost || f->lost) {
 		memset(f->dst, 0, f->n);
 		sym_lost_data(x->w, f->from, f->proc);
 	}
-	f->left = NULL;
 	down(x, f->from, left);
 }
 
@@ -282,10 +287,10 @@ static ucs_status_t receive(void *user, const void *header, size_t nheader, void
 	}
 	if (h.kind == VALUE) {
 		struct fetch *f = asked(x, &h, 8);
-		if (f) {
+		if (f && f->dst)
 			memcpy(f->dst, h.word, 8);
+		if (f)
 			fetched(x, h.cookie, false);
-		}
 		return UCS_OK;
 	}
 	if (h.kind == GET) {
@@ -299,6 +304,8 @@ static ucs_status_t receive(void *user, const void *header, size_t nheader, void
 		return UCS_OK;
 	struct fetch *f = h.kind == DATA ? asked(x, &h, n) : NULL;
 	char *to = h.kind != DATA ? place(x, &h, n) : f ? f->dst : NULL;
+	if (f && !to)
+		fetched(x, h.cookie, false);
 	if (!to)
 		return UCS_OK;
 	if (!(p->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
@@ -329,8 +336,11 @@ static void sent(void *request, ucs_status_t status, void *user)
 	struct msg *m = user;
 
 	m->x->flying--;
-	if (m->left)
+	if (m->left) {
+		if ((*m->at = m->next))
+			m->next->at = m->at;
 		down(m->x, m->pe, m->left);
+	}
 	free(m);
 	if (request)
 		u.ucp_request_free(request);
@@ -346,6 +356,13 @@ static void post(struct ucx *x, int proc, const struct head *h, const void *data
 	m->x = x;
 	m->left = left;
 	m->pe = from;
+	m->proc = proc;
+	if (left) {
+		if ((m->next = x->lent))
+			m->next->at = &m->next;
+		m->at = &x->lent;
+		x->lent = m;
+	}
 	if (copy && n)
 		memcpy(m->data, data, n);
 	x->flying++;
@@ -368,19 +385,28 @@ static bool turn(struct ucx *x)
 	return n;
 }
 
+/* Nothing goes to proc any more, or comes from it. */
+static void cut(struct ucx *x, int proc)
+{
+	ucp_ep_h ep = x->link[proc].ep;
+	ucp_request_param_t q = { .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE };
+
+	if (!ep)
+		return;
+	x->link[proc].ep = NULL;
+	ucs_status_ptr_t r = u.ucp_ep_close_nbx(ep, &q);
+	if (UCS_PTR_IS_PTR(r))
+		u.ucp_request_free(r);
+	forsake(x, proc, SYM_DEAD);
+}
+
 static void lost(void *user, ucp_ep_h ep, ucs_status_t s)
 {
 	struct ucx *x = user;
 
 	for (int k = 0; k < x->w->nproc; k++)
-		if (x->link[k].ep == ep) {
-			x->link[k].ep = NULL;
-			ucp_request_param_t q = { .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE };
-			ucs_status_ptr_t r = u.ucp_ep_close_nbx(ep, &q);
-			if (UCS_PTR_IS_PTR(r))
-				u.ucp_request_free(r);
-			forsake(x, k, SYM_DEAD);
-		}
+		if (x->link[k].ep == ep)
+			cut(x, k);
 }
 
 /* --- the calls of a transport ------------------------------------------------------------------------------ */
@@ -477,12 +503,57 @@ static void ucx_put_nb(struct sym_world *w, int from, int pe, size_t off, const 
 	pthread_mutex_unlock(&x->lock);
 }
 
+/* An answer that has not begun to come is dropped when it does.  What the library has begun cannot be called back: a process that
+ * takes no more of it, or sends no more, counts as dead after a while. */
+static void ucx_forget(struct sym_world *w, _Atomic uint32_t *left)
+{
+	struct ucx *x = of(w);
+	double until = clock_s() + PARTING_S;
+
+	pthread_mutex_lock(&x->lock);
+	for (size_t i = 0; i < x->get.n; i++) {
+		struct fetch *f = &x->get.p[i];
+		if (f->left != left || f->busy)
+			continue;
+		memset(f->dst, 0, f->n);
+		f->dst = NULL;
+		f->left = &x->nobody;
+		down(x, f->from, left);
+	}
+	for (bool late = false; atomic_load_explicit(left, memory_order_acquire); late = clock_s() > until) {
+		bool hold = false;
+		for (size_t i = 0; late && i < x->get.n; i++)
+			if (x->get.p[i].left == left && x->link[x->get.p[i].proc].ep) {
+				cut(x, x->get.p[i].proc);
+				hold = true;
+			}
+		for (struct msg *m = late ? x->lent : NULL; m && !hold; m = m->next)
+			if (m->left == left && x->link[m->proc].ep) {
+				cut(x, m->proc);      /* the list is another then */
+				hold = true;
+			}
+		if (turn(x) || hold)
+			continue;
+		pthread_mutex_unlock(&x->lock);
+		nanosleep(&(struct timespec){ 0, REST_NS }, NULL);
+		pthread_mutex_lock(&x->lock);
+	}
+	pthread_mutex_unlock(&x->lock);
+}
+
+/* What counts left down is waited for, or forgotten. */
+static void await(struct sym_world *w, _Atomic uint32_t *left)
+{
+	if (!sym_net_await(w, left))
+		ucx_forget(w, left);
+}
+
 static void ucx_put(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n)
 {
 	_Atomic uint32_t left = 1;
 
 	ucx_put_nb(w, from, pe, off, src, n, &left);
-	sym_net_await(w, &left);
+	await(w, &left);
 }
 
 static void ucx_line(struct sym_world *w, int from, int pe, size_t off, const uint64_t *word, int n)
@@ -510,7 +581,7 @@ static void ucx_put_line(struct sym_world *w, int from, int pe, size_t off, cons
 	atomic_fetch_add(&x->open[from - w->first], 1);
 	post(x, proc, &h, src, n, false, from, &left);
 	pthread_mutex_unlock(&x->lock);
-	sym_net_await(w, &left);
+	await(w, &left);
 }
 
 /* bytes 0: nothing is done, but in its turn. */
@@ -528,7 +599,7 @@ static void ucx_amo(struct sym_world *w, int from, int pe, enum sym_amo op, int 
 		post(x, proc, &h, NULL, 0, true, 0, NULL);
 	pthread_mutex_unlock(&x->lock);
 	if (old)
-		sym_net_await(w, &left);
+		await(w, &left);
 }
 
 static void ucx_fence(struct sym_world *w, int from, int pe)
@@ -549,7 +620,7 @@ static void ucx_quiet(struct sym_world *w, int from)
 		if (there)
 			ucx_fence(w, from, w->process[k].first);
 	}
-	sym_net_await(w, &x->open[from - w->first]);
+	sym_net_await(w, &x->open[from - w->first]);      /* each is somebody's, who waits for it or has it forgotten */
 }
 
 static void *progress_main(void *v)
@@ -814,7 +885,7 @@ out:
 
 const struct sym_transport sym_ucx = { .name = "ucx", .close = ucx_close, .get = sym_net_get, .put = ucx_put,
                                       .get_nb = ucx_get_nb, .put_nb = ucx_put_nb, .line = ucx_line, .put_line = ucx_put_line, .amo = ucx_amo, .fence = ucx_fence,
-                                      .quiet = ucx_quiet, .poll = ucx_poll };
+                                      .quiet = ucx_quiet, .forget = ucx_forget, .poll = ucx_poll };
 
 #else
 

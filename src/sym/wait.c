@@ -16,6 +16,7 @@
 enum { YIELDS = 100, NET_POLLS = 2000, YIELD_EVERY = 8, NAP_NS = 100000000, MIN_SPINS = 500, WARN_S = 20, GRACE_MS = 500 };
 
 _Thread_local _Atomic int *sym_stop;
+_Thread_local struct sym_halt sym_halt;
 static _Thread_local int learnt;       /* how often this thread polls before it rests */
 
 void sym_nap(_Atomic uint32_t *word, uint32_t seen, int64_t ns, bool shared)
@@ -49,14 +50,23 @@ double sym_pause_s(void)
 	return MAX((clock_s() - t) / TIMES, 1e-10);
 }
 
-void sym_net_await(struct sym_world *w, _Atomic uint32_t *left)
+bool sym_halted(const struct sym_world *w)
+{
+	return atomic_load_explicit(&w->gone, memory_order_acquire) < 0 || (sym_stop && atomic_load_explicit(sym_stop, memory_order_acquire)) ||
+	       (sym_halt.stop && atomic_load_explicit(sym_halt.stop, memory_order_acquire));
+}
+
+bool sym_net_await(struct sym_world *w, _Atomic uint32_t *left)
 {
 	enum { POLLS = 50, AWAKE = 4000, DOZE_NS = 500000 };
 	double since = 0;
 	bool warned = false;
 
 	for (int k = 0; atomic_load_explicit(left, memory_order_acquire); k++)
-		if (w->net && w->net->poll(w))
+		if (k > POLLS && sym_halted(w)) {       /* what is as good as there has come by then */
+			sym_halt.gave_up = true;
+			return false;
+		} else if (w->net && w->net->poll(w))
 			k = MIN(k, POLLS);
 		else if (k > AWAKE) {
 			since = since ? since : clock_s();
@@ -67,6 +77,7 @@ void sym_net_await(struct sym_world *w, _Atomic uint32_t *left)
 			nanosleep(&(struct timespec){ 0, DOZE_NS }, NULL);
 		} else if (k > POLLS)
 			sched_yield();
+	return true;
 }
 
 void sym_net_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n)
@@ -74,7 +85,8 @@ void sym_net_get(struct sym_world *w, int from, int pe, void *dst, size_t off, s
 	_Atomic uint32_t left = 1;
 
 	w->net->get_nb(w, from, pe, dst, off, n, &left);
-	sym_net_await(w, &left);
+	if (!sym_net_await(w, &left))
+		w->net->forget(w, &left);
 }
 
 /* --- bells ----------------------------------------------------------------------- */
