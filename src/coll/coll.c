@@ -3,6 +3,8 @@
 
 #include "impl.h"
 
+enum { PARTING_S = 20 };
+
 static struct coll *new(struct sym_world *w, int pe, const struct coll_table *table, struct sym_ep *ep)
 {
 	if (!ep)
@@ -38,6 +40,13 @@ void coll_free(struct coll *c)
 {
 	if (!c)
 		return;
+	struct err *e = c->ring ? ring_settle(c, PARTING_S) : NULL;
+	if (e && e->code == ERR_DEADLINE) {
+		log_line(LOG_WARN, "%s, and it gets no more of it", e->msg);
+		sym_keep(c->ep, c->ring);         /* it may still read there */
+		c->ring = NULL;
+	}
+	err_free(e);
 	sym_free(c->ring);
 	sym_free(c->inbox);
 	free(c->heard);

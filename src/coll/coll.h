@@ -57,8 +57,8 @@ enum coll_algo coll_choose(const struct coll_table *t, enum coll_kind k, enum co
 struct coll;
 /* Owned; NULL if pe is not local.  The table is copied; NULL: coll_table_init's. */
 struct coll *coll_new(struct sym_world *w, int pe, const struct coll_table *table);
-/* NULL is fine; before the world is closed.  A collective returns when its operand may be written again, which may be before others
- * have read what was staged of it: between the last one and this, or the end of the process, all members meet (coll_barrier). */
+/* NULL is fine; by the thread that owns the endpoint, before the world is closed.  Waits until the others have read what was staged for
+ * them, at most 20 s. */
 void coll_free(struct coll *c);
 /* From now on, on all PEs alike; COLL_auto: as the table says.  INVALID if a cannot do k. */
 struct err *coll_use(struct coll *c, enum coll_kind k, enum coll_algo a);

@@ -157,6 +157,8 @@ struct flow {
 };
 struct err *flow_stage(const struct call *q, const struct flow *f);
 struct err *flow_slot(const struct call *q, const struct flow *f);
+/* Everybody who was lent a part of the ring is done with it; seconds: DEADLINE after so many, 0: as any wait. */
+struct err *ring_settle(struct coll *c, double seconds);
 
 /* --- mpi.c ---------------------------------------------------------------------------- */
 

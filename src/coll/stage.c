@@ -191,13 +191,12 @@ static struct err *take_all(const struct call *q, const struct flow *f, enum sym
 	return NULL;
 }
 
-/* Everybody who was lent a part of the ring is done with it. */
-static struct err *ring_settle(struct coll *c)
+struct err *ring_settle(struct coll *c, double seconds)
 {
 	for (int i = 0; i * 64 < c->npe; i++)
 		for (; c->lent[i]; c->lent[i] &= c->lent[i] - 1) {
 			int pe = i * 64 + __builtin_ctzll(c->lent[i]);
-			TRY(sym_await(c->ep, pe, c->line[pe]));
+			TRY(seconds > 0 ? sym_await_for(c->ep, pe, c->line[pe], seconds) : sym_await(c->ep, pe, c->line[pe]));
 		}
 	c->at = 0;
 	return NULL;
@@ -211,7 +210,7 @@ static struct err *ring_make(struct coll *c, int64_t n)
 	if (c->ring && (int64_t)c->ring->bytes >= n)
 		return NULL;
 	if (c->ring) {
-		TRY(ring_settle(c));
+		TRY(ring_settle(c, 0));
 		sym_free(c->ring);
 		c->ring = NULL;
 	}
@@ -289,7 +288,7 @@ struct err *flow_stage(const struct call *q, const struct flow *f)
 			/* The others may be waiting likewise: what they have sent is taken first. */
 			for (; taken < o && from; taken += piece)
 				TRY(take_all(q, f, SYM_LEND, taken, MIN(f->bytes - taken, piece)));
-			TRY(ring_settle(c));
+			TRY(ring_settle(c, 0));
 		}
 		for (int k = 0; k < to; k++) {
 			int j = to_rank(q, f, k), pe = q->pe[j];

@@ -66,6 +66,8 @@ static struct err *late(struct sym_ep *ep, int peer, uint32_t site, double waite
 	return e;
 }
 
+static const char *end_of(struct sym_world *w, int proc) { return atomic_load(&w->process[proc].life) == SYM_DEAD ? "has died" : "has left the job"; }
+
 /* The peer's process is no more: dead, or gone in order. */
 static struct err *peer_gone(struct sym_ep *ep, int peer, uint32_t site)
 {
@@ -75,8 +77,7 @@ static struct err *peer_gone(struct sym_ep *ep, int peer, uint32_t site)
 	struct str mine = { 0 };
 
 	where(ep, &mine, ep->l.prog, site, ep->l.name);
-	struct err *e = ERR(UNAVAILABLE, "process %d (pid %d) %s: device %d waited for its device %d at %s", proc, p->pid,
-	                    atomic_load(&p->life) == SYM_DEAD ? "has died" : "has left the job", ep->pe, peer, mine.p);
+	struct err *e = ERR(UNAVAILABLE, "process %d (pid %d) %s: device %d waited for its device %d at %s", proc, p->pid, end_of(w, proc), ep->pe, peer, mine.p);
 	str_free(&mine);
 	return e;
 }
@@ -226,6 +227,8 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 	const struct sym_line *post = waited > 0 ? ahead(ep, peer) : NULL;
 	if (post)
 		return diverged(ep, peer, site, post);
+	if (ep->most && waited > ep->most)        /* where the peer is is not asked: it may not answer */
+		return ERR(DEADLINE, "device %d has not done for %.0f s with what device %d has sent it", peer, waited, ep->pe);
 	if (world->patience && waited > world->patience)
 		return late(ep, peer, site, waited, true);
 	if (waited > WARN_S && !w->warned) {
@@ -334,7 +337,7 @@ struct err *sym_lost(struct sym_ep *ep)
 		struct err *e = halted(ep);
 		return e ? e : ERR(ABORTED, "launch aborted");
 	}
-	return proc < 0 ? NULL : ERR(UNAVAILABLE, "process %d (pid %d) has died: device %d did not get all data from it", proc, ep->world->process[proc].pid, ep->pe);
+	return proc < 0 ? NULL : ERR(UNAVAILABLE, "process %d (pid %d) %s: device %d did not get all data from it", proc, ep->world->process[proc].pid, end_of(ep->world, proc), ep->pe);
 }
 
 static void word_write(struct sym_ep *ep, int pe, size_t off, uint64_t v)
@@ -871,6 +874,14 @@ struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line)
 
 	/* A peer that has left the launch reads nothing of it any more. */
 	WAIT(e, (chan_returned(c, n) && chan_open(c)) || chan_left(c), pe, site);
+	return e;
+}
+
+struct err *sym_await_for(struct sym_ep *ep, int pe, uint64_t line, double seconds)
+{
+	ep->most = seconds;
+	struct err *e = sym_await(ep, pe, line);
+	ep->most = 0;
 	return e;
 }
 

@@ -164,6 +164,7 @@ struct sym_ep {
 	struct sym_block **kept;          /* of this launch: sym_keep */
 	int nkept;
 	struct sym_debt *debt;            /* launches that failed and are not over for all, the oldest first */
+	double most;                      /* seconds that this wait may take; 0: as many as all */
 	int spins;                        /* polls before the next wait yields: fewer while polling has been in vain */
 	int cpu;                          /* what the control zone says of it */
 	bool asked;                       /* something brief was sent since the last line was waited for */

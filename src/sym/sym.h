@@ -179,6 +179,8 @@ struct err *sym_settle(struct sym_ep *ep, const int *pe, int n);
 /* The last line sent to pe; wait until pe has returned that line, of this launch or an older one. */
 uint64_t sym_sent(const struct sym_ep *ep, int pe);
 struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line);
+/* The same for at most so many seconds, else DEADLINE; also outside of launches. */
+struct err *sym_await_for(struct sym_ep *ep, int pe, uint64_t line, double seconds);
 
 /* What two PEs that map each other send each other at the same time goes through two windows that they write by turns: each
  * writes its next bytes where it has just read the other's, so a line changes hands once for each piece, and none is fetched
