@@ -6,7 +6,8 @@ process: one that was stopped could not go on.  So the frames go through this pr
 itself; whether a client still lives it learns from heartbeats, as before.
 
 A process that may die before it has said anything to the service has a connection of its own here (early.py), on which it says its
-number and then nothing more: when it ends, all others are told on theirs, "gone <number>", one a line.
+number and then nothing more: when it ends, all others are told on theirs, "gone <number>", one a line.  If some have not come for long,
+the first that has is told which: "missing <number> ..".
 
     python coordinator.py <address> <processes> [option=value ..]
 
@@ -23,6 +24,7 @@ import time
 PREFACE, HEADER = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 9       # what a client begins with; bytes before a frame's payload
 HERE = b"RONDO HERE "                         # what a process begins with that says its number, in as many bytes
 SETTINGS, PING, ACK = 4, 6, 1                 # types, and a flag
+PATIENCE_S, MOST = 20, 16                     # who has not come by then is named, so many at most
 STAY_S = 20                                   # if process 0 has ended before it was here: to tell those who come
 GREET_S = 5                                   # who does not begin like a client by then is cut off, or would keep this process from leaving
 
@@ -76,6 +78,14 @@ def has_gone(number):
     gone.append(number)
     for other in present:
         tell(other, number)
+
+
+def remind(processes):
+    time.sleep(PATIENCE_S)
+    with lock:
+        missing = [n for n in range(processes) if n not in came]
+        if present and missing:
+            present[0].sendall(b"missing %s\n" % b" ".join(b"%d" % n for n in missing[:MOST]))
 
 
 def watch(client, number):
@@ -188,6 +198,7 @@ def main():
         listener = listen(address)
         service = _jax.get_distributed_runtime_service(f"unix-abstract:{path}", int(processes), **options)
         threading.Thread(target=accept, args=(listener, "\0" + path), daemon=True).start()
+        threading.Thread(target=remind, args=(int(processes),), daemon=True).start()
     except Exception as e:  # noqa: BLE001  (process 0 raises it)
         taken = isinstance(e, OSError) and e.errno == errno.EADDRINUSE
         print(f"the coordinator's address {address} is taken: another job has it" if taken else " ".join(str(e).split()), flush=True)

@@ -135,7 +135,7 @@ class _Presence:
     def __init__(self, address, process):
         import threading
         self.address, self.process = address, process
-        self.lock, self.said = threading.Lock(), threading.Event()
+        self.lock, self.said, self.news = threading.Lock(), threading.Event(), threading.Event()
         self.client, self.gone, self.socket, self.closed = None, [], None, False
         threading.Thread(target=self.run, daemon=True).start()
         self.said.wait(5)                  # else the coordinator is not there yet
@@ -163,14 +163,17 @@ class _Presence:
             if self.socket is None:
                 return
             for line in self.socket.makefile("rb"):
-                word, _, number = line.partition(b" ")
+                word, *number = line.split()
+                if word == b"missing":
+                    one = len(number) == 1
+                    print(f"rondo: jax.distributed.initialize waits for process{'' if one else 'es'} {', '.join(n.decode() for n in number)}", file=sys.stderr)
+                    continue
                 if word != b"gone":
                     break                  # it is somebody else's service
                 with self.lock:
-                    self.gone.append(int(number))
-                    if self.client is None and not self.closed:      # jaxlib may wait for it and not say so
-                        print(f"rondo: process {int(number)} has ended before jax.distributed.initialize was done", file=sys.stderr)
+                    self.gone.append(int(number[0]))
                     self.tell()
+                self.news.set()
         except Exception:  # noqa: BLE001  (it says what it can)
             pass
 
@@ -188,6 +191,10 @@ class _Presence:
             self.client = client
             self.tell()
 
+    def whose(self):
+        with self.lock:
+            return self.gone[0] if self.gone else None
+
     def close(self):
         import socket
         self.closed = True
@@ -199,11 +206,49 @@ class _Presence:
             pass
 
 
-class _Jaxlib:
-    """jaxlib's module, but for two functions."""
+class _Client:
+    """jaxlib's client, until it is connected: it waits for all processes, and does not hear that one of them has ended."""
 
-    def __init__(self, module):
-        self.module, self.presence = module, None
+    PATIENCE_S = 3                         # for one that has ended when all had come: those that are slower have only to be told
+
+    def __init__(self, client, presence, state):
+        self.client, self.presence, self.state = client, presence, state
+
+    def __getattr__(self, name):
+        return getattr(self.client, name)
+
+    def connect(self):
+        import threading
+        import time
+        news, ended, end = self.presence.news, [], None
+
+        def run():
+            try:
+                ended.append(self.client.connect())
+            except BaseException as e:  # noqa: BLE001  (it is raised where it was asked for)
+                ended.append(e)
+            news.set()
+
+        threading.Thread(target=run, daemon=True).start()
+        while not ended:
+            news.wait(max(end - time.monotonic(), 0) if end else None)
+            news.clear()
+            who = self.presence.whose()
+            if end is None and who is not None:
+                end = time.monotonic() + self.PATIENCE_S
+            if not ended and end is not None and time.monotonic() >= end:
+                self.state.client = None
+                raise RuntimeError(f"process {who} has ended before jax.distributed.initialize was done")
+        if isinstance(ended[0], BaseException):
+            raise ended[0]
+        self.state.client = self.client
+
+
+class _Jaxlib:
+    """jaxlib's module, but for two functions; state: where JAX keeps the client."""
+
+    def __init__(self, module, state):
+        self.module, self.state, self.presence = module, state, None
 
     def __getattr__(self, name):
         return getattr(self.module, name)
@@ -214,7 +259,7 @@ class _Jaxlib:
     def get_distributed_runtime_client(self, address, node_id, **options):
         """A process that dies from here on is missed (what it says of itself by here() comes later)."""
         self.presence = _Presence(address, node_id)
-        return self.module.get_distributed_runtime_client(address, node_id, **options)
+        return _Client(self.module.get_distributed_runtime_client(address, node_id, **options), self.presence, self.state)
 
 
 def here(client, process):
@@ -240,7 +285,7 @@ def distributed(module):
         if hasattr(flags.config, "jax_enable_recoverability"):
             flags.config.update("jax_enable_recoverability", True)
         jaxlib, presence = module._jax, None
-        module._jax = _Jaxlib(jaxlib)
+        module._jax = _Jaxlib(jaxlib, self)
         try:
             original(self, *args, **kwargs)
         finally:

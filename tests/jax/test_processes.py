@@ -188,6 +188,53 @@ def test_death_in_initialize():
     assert "process 1 has died before it joined the job" in out
 
 
+ENDS = {
+    "before its coordinator listens": """
+def popen(*args, popen=subprocess.Popen, **kwargs):
+    popen(*args, **kwargs)
+    os.kill(os.getpid(), 9)
+if me == 0:
+    time.sleep(1)
+    subprocess.Popen = popen""",
+    "while it waits for the others": """
+if me == 1:
+    rondo.early._Client.connect = lambda client: os.kill(os.getpid(), 9)""",
+}
+
+
+@needs_rondo
+@pytest.mark.parametrize("moment", ENDS)
+def test_who_ends_in_initialize_is_named(moment):
+    """jaxlib would wait for it for five minutes."""
+    program = f"import os, subprocess, sys, time, rondo.early, jax\nme = int(sys.argv[2]){ENDS[moment]}\njax.distributed.initialize(sys.argv[1], 3, me)"
+    address, victim = f"127.0.0.1:{free_port()}", 0 if "coordinator" in moment else 1
+    all_ = [subprocess.Popen([sys.executable, "-c", program, address, str(i)], stderr=subprocess.PIPE, text=True) for i in range(3)]
+    try:
+        all_[victim].wait(timeout=60)
+        since = time.monotonic()
+        for p in all_:
+            error = p.communicate(timeout=60)[1]
+            if p is not all_[victim]:
+                assert p.returncode == 1 and f"RuntimeError: process {victim} has ended before jax.distributed.initialize was done" in error, error
+        assert time.monotonic() - since < 30
+    finally:
+        for p in all_:
+            p.kill()
+            p.communicate()
+
+
+@needs_rondo
+def test_launch_ends_a_job_of_which_one_ends_before_it_connects():
+    rondo = pathlib.Path(os.environ.get("RONDO_LIBRARY", HERE.parents[1] / "build" / "librondo.so")).parent / "rondo"
+    program = """if 1:
+        import os, rondo.early, jax
+        if os.environ["RONDO_PROCESS"] == "1":
+            os.kill(os.getpid(), 9)
+        jax.distributed.initialize()"""
+    out = subprocess.run([rondo, "launch", "-n", "3", sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert out.returncode == 128 + 9 and "process 1 was ended by signal 9" in out.stderr, out.stderr
+
+
 def test_an_address_that_another_job_has():
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as s:
         address = f"[::]:{s.getsockname()[1]}"
@@ -231,6 +278,17 @@ def test_a_process_that_ends_is_told_of():
             assert first.recv(64) == b"gone 1\n"
             with come(2) as late:
                 assert late.recv(64) == b"gone 1\n"
+
+
+def test_who_has_not_come_is_named():
+    coordinator = coordinator_module()
+    coordinator.PATIENCE_S = 0.5
+    with socket.create_server(("127.0.0.1", 0)) as outside:
+        for run, args in ((coordinator.accept, (outside, "no service is asked")), (coordinator.remind, (4,))):
+            threading.Thread(target=run, args=args, daemon=True).start()
+        with socket.create_connection(outside.getsockname(), timeout=10) as s:
+            s.sendall(b"RONDO HERE %012d\n" % 1)
+            assert s.recv(64) == b"missing 0 2 3\n"
 
 
 @needs_rondo
