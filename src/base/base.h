@@ -141,10 +141,15 @@ void str_vaddf(struct str *s, const char *fmt, va_list ap);
 void str_free(struct str *s);
 /* The candidate nearest to name by edit distance, or NULL if none is near. */
 const char *str_nearest(const char *name, const char *const *cand, size_t n);
+void str_words(struct str *s, const char *const *word, size_t n);      /* adds "a, b or c" */
 /* Whole file into s (which it appends to). */
 struct err *str_read_file(struct str *s, const char *path);
 /* Write atomically: a temporary file beside it, then rename; but into a device or a pipe. */
 struct err *str_write_file(const char *path, const void *p, size_t n);
+/* The same for folders in which anybody may have put anything: a regular file of at most so many bytes is read, at once; else
+ * DATA_LOSS.  Whatever is there is replaced. */
+struct err *str_read_entry(struct str *s, const char *path, int64_t most);
+struct err *str_write_entry(const char *path, const void *p, size_t n);
 /* A progress line on a terminal: "what [#####    ] 45 %", kept on one line. */
 void str_progress(FILE *f, const char *what, double done);
 
@@ -185,7 +190,7 @@ void conf_init(void);
 struct conf_value;
 struct conf_value *conf_home(void);
 void conf_join(struct conf_value *v);
-int64_t conf_int(enum conf_id id);
+int64_t conf_int(enum conf_id id);            /* of a setting that is one of some words: its number among them, from 1 on; 0: none */
 int64_t conf_number(const char *name);       /* the same by name; 0 if there is no such setting */
 const char *conf_str(enum conf_id id);       /* "" if unset */
 bool conf_is_set(enum conf_id id);

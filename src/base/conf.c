@@ -17,16 +17,18 @@ static struct conf_value { int64_t num; char *text; bool set; } own[CONF_COUNT],
 static struct mem_once once;
 extern char **environ;
 
-static bool among(const char *words, const char *text)
+/* Which of the words it is, from 1 on; 0: none. */
+static int among(const char *words, const char *text)
 {
 	size_t n = strlen(text);
-	for (const char *w = words; *w; w += strspn(w, ", ")) {
+	int i = 1;
+	for (const char *w = words; *w; w += strspn(w, ", "), i++) {
 		size_t k = strcspn(w, ",");
 		if (k == n && !memcmp(w, text, n))
-			return true;
+			return i;
 		w += k;
 	}
-	return !*words;
+	return 0;
 }
 
 /* text -> num; false if row r does not accept it. */
@@ -36,7 +38,8 @@ static bool number(const struct row *r, const char *text, int64_t *num)
 	*num = 0;
 	switch (r->kind) {
 	case KIND_STR:
-		return among(r->accepted, text);
+		*num = among(r->accepted, text);
+		return *num || !*r->accepted || !strcmp(text, r->dflt);
 	case KIND_BOOL:
 		if (!strcmp(text, "1") || !strcasecmp(text, "true") || !strcasecmp(text, "yes") || !strcasecmp(text, "on"))
 			*num = 1;

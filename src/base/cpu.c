@@ -41,24 +41,14 @@ static void features(void)
 /* RONDO_ISA lowers what the CPU says. */
 static void lower(void)
 {
-	static const char *const level[] = { "base", "avx2", "avx512", "avx512_bf16", "amx" };
-	const char *want = conf_str(CONF_ISA);
-	if (!*want)
+	enum { ANY, BASE, AVX2, AVX512, AVX512_BF16, AMX };        /* as conf.def says */
+	int64_t most = conf_int(CONF_ISA);
+	if (most == ANY)
 		return;
-	int l = -1;
-	for (int i = 0; i < (int)NELEM(level); i++)
-		if (!strcmp(want, level[i]))
-			l = i;
-	if (l < 0) {
-		const char *near = str_nearest(want, level, NELEM(level));
-		log_line(LOG_WARN, "setting 'RONDO_ISA' cannot be '%s', which is ignored%s%s%s", want, near ? "; did you mean '" : "",
-		         near ? near : "", near ? "'" : "");
-		return;
-	}
-	if (l < 4) info.amx_bf16 = info.amx_int8 = false;
-	if (l < 3) info.avx512_bf16 = info.avx512_fp16 = false;
-	if (l < 2) info.avx512 = false;
-	if (l < 1) info.avx2 = false;
+	if (most < AMX) info.amx_bf16 = info.amx_int8 = false;
+	if (most < AVX512_BF16) info.avx512_bf16 = info.avx512_fp16 = false;
+	if (most < AVX512) info.avx512 = false;
+	if (most < AVX2) info.avx2 = false;
 }
 
 /* The first numbers of a file, -1 for what is none ("max"); how many there are. */

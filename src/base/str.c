@@ -1,6 +1,7 @@
 #include "base.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -79,6 +80,12 @@ static int distance(const char *a, const char *b)
 	return row[m];
 }
 
+void str_words(struct str *s, const char *const *word, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		str_addf(s, "%s%s", !i ? "" : i + 1 < n ? ", " : " or ", word[i]);
+}
+
 const char *str_nearest(const char *name, const char *const *cand, size_t n)
 {
 	const char *best = NULL;
@@ -95,11 +102,9 @@ const char *str_nearest(const char *name, const char *const *cand, size_t n)
 
 static void shut(void *f) { fclose(f); }
 
-struct err *str_read_file(struct str *s, const char *path)
+/* f, taken. */
+static struct err *read_all(struct str *s, const char *path, FILE *f)
 {
-	FILE *f = fopen(path, "rb");
-	if (!f)
-		return ERR(NOT_FOUND, "cannot open '%s': %s", path, strerror(errno));
 	char buf[1 << 16];
 	size_t n;
 	struct mem_undo u;
@@ -114,11 +119,34 @@ struct err *str_read_file(struct str *s, const char *path)
 	return e;
 }
 
-struct err *str_write_file(const char *path, const void *p, size_t n)
+struct err *str_read_file(struct str *s, const char *path)
+{
+	FILE *f = fopen(path, "rb");
+	return f ? read_all(s, path, f) : ERR(NOT_FOUND, "cannot open '%s': %s", path, strerror(errno));
+}
+
+struct err *str_read_entry(struct str *s, const char *path, int64_t most)
+{
+	int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);          /* nobody may ever write into a pipe */
+	struct stat st;
+	struct err *e = NULL;
+	if (fd < 0 || fstat(fd, &st))
+		e = ERR(NOT_FOUND, "cannot open '%s': %s", path, strerror(errno));
+	else if (!S_ISREG(st.st_mode))
+		e = ERR(DATA_LOSS, "'%s' is not a file", path);
+	else if (st.st_size > most)
+		e = ERR(DATA_LOSS, "'%s' has %lld bytes, more than %lld", path, (long long)st.st_size, (long long)most);
+	FILE *f = e ? NULL : fdopen(fd, "rb");
+	if (!f && !e)
+		e = ERR(EXHAUSTED, "cannot open '%s': %s", path, strerror(errno));
+	if (!f && fd >= 0)
+		close(fd);
+	return e ? e : read_all(s, path, f);
+}
+
+static struct err *write_all(const char *path, const void *p, size_t n, bool device)
 {
 	struct str tmp = {0};
-	struct stat st;
-	bool device = stat(path, &st) == 0 && !S_ISREG(st.st_mode);     /* or a pipe: it stays */
 	str_addf(&tmp, "%s.%d.%llx.tmp", path, (int)getpid(), (unsigned long long)clock_ns());
 	struct err *e = NULL;
 	FILE *f = fopen(device ? path : tmp.p, "wb");
@@ -136,6 +164,14 @@ struct err *str_write_file(const char *path, const void *p, size_t n)
 	str_free(&tmp);
 	return e;
 }
+
+struct err *str_write_file(const char *path, const void *p, size_t n)
+{
+	struct stat st;
+	return write_all(path, p, n, stat(path, &st) == 0 && !S_ISREG(st.st_mode));      /* a device, or a pipe, stays */
+}
+
+struct err *str_write_entry(const char *path, const void *p, size_t n) { return write_all(path, p, n, false); }
 
 void str_progress(FILE *f, const char *what, double done)
 {

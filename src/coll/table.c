@@ -1,5 +1,6 @@
 /* Which algorithm: the machine table, its file, the setting that overrides it. */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "impl.h"
 
@@ -242,6 +243,8 @@ void coll_table_path(struct str *s)
 
 /* --- the setting --------------------------------------------------------------------------- */
 
+enum { MOST = 1 << 20 };                  /* bytes of the file */
+
 static void only(struct coll_table *t, enum coll_kind k, enum coll_algo a)
 {
 	for (int topo = 0; topo < COLL_TOPOS; topo++) {
@@ -254,7 +257,12 @@ static struct err *unknown(const char *what, const char *word, const char *const
 {
 	const char *near = str_nearest(word, name, n);
 
-	return ERR(INVALID, "RONDO_COLL: no %s '%s'%s%s%s", what, word, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
+	struct str all = { 0 };
+
+	str_words(&all, name, n);
+	struct err *e = ERR(INVALID, "RONDO_COLL: no %s '%s'%s%s%s: it is one of %s", what, word, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "", all.p);
+	str_free(&all);
+	return e;
 }
 
 struct err *coll_table_override(struct coll_table *t, const char *text)
@@ -308,10 +316,8 @@ struct err *coll_table_get(struct coll_table *t)
 
 	coll_table_init(t);
 	coll_table_path(&path);
-	FILE *f = path.n ? fopen(path.p, "r") : NULL;
-	if (f) {
-		fclose(f);
-		struct err *e = str_read_file(&text, path.p);
+	if (path.n && !access(path.p, R_OK)) {
+		struct err *e = str_read_entry(&text, path.p, MOST);
 		if (!e)
 			e = coll_table_parse(t, text.p, text.n);
 		if (e) {

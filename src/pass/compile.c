@@ -143,8 +143,8 @@ static uint64_t meaning(const struct ir_module *m)
 	return h;
 }
 
-/* Programs that compile faster than a file opens are not kept. */
-enum { CACHE_LEAST = 4096 };
+/* Programs that compile faster than a file opens are not kept; longer ones than MOST are not read. */
+enum { CACHE_LEAST = 4096, CACHE_MOST = 1 << 30 };
 
 struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, const void *code, size_t n, struct prog **out)
 {
@@ -157,7 +157,7 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 		a = hash_bytes(kern_isa(), strlen(kern_isa()), hash_bytes(c->name, strlen(c->name), a));
 		str_addf(&path, "%016llx%016llx.rondo", (unsigned long long)a, (unsigned long long)b);
 		if (!access(path.p, R_OK)) {
-			struct err *e = str_read_file(&bytes, path.p);
+			struct err *e = str_read_entry(&bytes, path.p, CACHE_MOST);
 			if (!e)
 				e = prog_load(bytes.p, bytes.n, out);
 			str_free(&bytes);
@@ -180,7 +180,7 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 	ir_module_free(m);
 	if (!e && use) {
 		prog_save(&bytes, *out);
-		struct err *we = str_write_file(path.p, bytes.p, bytes.n);
+		struct err *we = str_write_entry(path.p, bytes.p, bytes.n);
 		if (we && conf_is_set(CONF_CACHE))
 			conf_useless(CONF_CACHE, "compiled programs are not kept: %s", we->msg);
 		else if (we)

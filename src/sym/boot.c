@@ -516,7 +516,7 @@ static struct err *dir_get(void *user, const char *key, int ms, struct str *out)
 	path_of(b, key, "", path, sizeof path);
 	for (;;) {
 		if (!access(path, R_OK))
-			return str_read_file(out, path);
+			return str_read_entry(out, path, VALUE);
 		if (clock_s() >= until)
 			return ERR(DEADLINE, "nobody has written '%s'", path);
 		nanosleep(&(struct timespec){ 0, 2000000 }, NULL);

@@ -490,13 +490,10 @@ static struct err *one_of(const char *setting, const char *word, const char *con
 {
 	struct str s = { 0 };
 
-	for (size_t i = 0; i < n; i++) {
-		if (!strcmp(word, name[i])) {
-			str_free(&s);
+	for (size_t i = 0; i < n; i++)
+		if (!strcmp(word, name[i]))
 			return NULL;
-		}
-		str_addf(&s, "%s%s", !i ? "" : i + 1 < n ? ", " : " or ", name[i]);
-	}
+	str_words(&s, name, n);
 	const char *near = str_nearest(word, name, n);
 	struct err *e = ERR(INVALID, "%s is '%s', not %s%s%s%s", setting, word, s.p, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 	str_free(&s);

@@ -592,7 +592,7 @@ static struct err *write_table(struct bench *b)
 			rules_of(b, (enum coll_kind)k, b->table.rule[topo][k]);
 	coll_table_print(&s, &b->table);
 	coll_table_path(&path);
-	e = str_write_file(path.p, s.p, s.n);
+	e = str_write_entry(path.p, s.p, s.n);
 	if (!e)
 		printf("# wrote %s\n", path.p);
 	str_free(&s);
