@@ -1,9 +1,10 @@
-/* RONDO_TRACE=file: a timeline of commands for Perfetto (the JSON form of Chrome's tracer).
+/* RONDO_TRACE=file: a timeline of commands for Perfetto (the JSON form of Chrome's tracer); a folder gets a file of each process.
  *
  * Each device records into its own list; the file is written when a client is closed and when the process
  * ends.  A program with very many commands fills the list: what comes later is only counted. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "impl.h"
@@ -26,15 +27,20 @@ static void trace_init(void)
 
 	if (!*p)
 		return;
-	size_t n = strlen(p) + 1;
-	int fd = open(p, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
+	struct str s = { 0 };
+	struct stat st;
+	str_add(&s, p);
+	if (!stat(p, &st) && S_ISDIR(st.st_mode))      /* each process of a job has a file of its own there */
+		str_addf(&s, "/rondo-%d.json", (int)getpid());
+	int fd = open(s.p, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
 	if (fd < 0) {
 		conf_useless(CONF_TRACE, "there will be no timeline, since the file cannot be written: %s", strerror(errno));
+		str_free(&s);
 		return;
 	}
 	close(fd);
 	start = clock_ns();
-	path = memcpy(mem_new(n), p, n);
+	path = s.p;
 	atexit(trace_flush);
 }
 

@@ -1,5 +1,8 @@
 """Settings of no use, and too little memory, each in a process of its own: a line that says so, and a program that still runs."""
+import json
 import os
+import re
+import socket
 import subprocess
 import sys
 
@@ -67,3 +70,88 @@ print("done")
 def test_address_space():
     code, out, _, err = run(LIMITED, RONDO_TIER="gen")          # LLVM, which ends the process if it finds no memory, is not entered
     assert code == 0 and out[-1] == "done" and "failed" in out, (out, err)
+
+
+SHARDED = """
+import os, sys, jax, jax.numpy as jnp, numpy as np
+from functools import partial
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(jax.devices(), "d")
+x = jax.device_put(np.arange(32, dtype=np.float32), NamedSharding(mesh, P("d")))
+@jax.jit
+@partial(jax.shard_map, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+def f(x):
+    return jnp.sin(x) + jax.lax.psum(x, "d") + jax.lax.ppermute(x, "d", [(0, 1), (1, 0)])
+"""
+TRACED = SHARDED + "jax.block_until_ready(f(f(x)))"
+
+
+def timeline(path):
+    """The devices of a timeline; what it says must be sound."""
+    with open(path) as f:
+        events = json.load(f)["traceEvents"]
+    ran = [e for e in events if e["ph"] == "X"]
+    assert all(e["ts"] >= 0 and e["dur"] >= 0 and e["name"] for e in ran)
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    for device in names:
+        mine = {lanes[device, e["tid"]] for e in ran if e["pid"] == device}
+        assert {"launches", "communication"} <= mine, mine
+        assert any("f" in e["name"] for e in ran if e["pid"] == device)
+    return sorted(names.values())
+
+
+def test_trace(tmp_path):
+    file = tmp_path / "all.json"
+    code, _, _, err = run(TRACED, RONDO_TRACE=str(file), RONDO_DEVICES="2")
+    assert code == 0, err
+    assert timeline(file) == ["device 0", "device 1"]
+
+
+def test_trace_of_several_processes(tmp_path):
+    program = "import rondo.early, jax, sys\njax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))" + TRACED
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+    env = {**os.environ, "RONDO_TRACE": str(tmp_path), "RONDO_DEVICES": "1"}
+    all_ = [subprocess.Popen([sys.executable, "-c", program, f"127.0.0.1:{port}", str(i)], env=env) for i in range(2)]
+    assert [p.wait(timeout=120) for p in all_] == [0, 0]
+    assert sorted(map(timeline, tmp_path.iterdir())) == [["device 0"], ["device 1"]]
+
+
+def test_a_device_whose_memory_is_no_host_memory():
+    """RONDO_DEVICE=far: its addresses are no pointers, so whoever takes one for one ends the process."""
+    program = SHARDED + """
+y = f(f(x))
+g = jax.jit(lambda a, b: (a @ b + 1, jax.pure_callback(lambda a: a * 2, jax.ShapeDtypeStruct(a.shape, a.dtype), a)), donate_argnums=0)
+p, q = g(jnp.ones((300, 300)), jnp.ones((300, 300)))
+r = jax.lax.fori_loop(0, 5, lambda i, c: c.at[i].add(i), jnp.zeros(8))
+h = jax.device_put(p, jax.devices()[1]) + 1
+print(jax.devices()[0].platform, np.asarray(y).tobytes().hex()[:64], float(p.sum()), float(q.sum()), np.asarray(r).tolist(), float(h.sum()), float(jnp.linalg.norm(h)))
+"""
+    near, far = (run(program, RONDO_DEVICES="2", RONDO_DEVICE=kind) for kind in ("cpu", "far"))
+    assert far[0] == 0, far[3]
+    assert near[:2] == far[:2]
+
+
+PINNED = """
+import os
+cores = sorted(os.sched_getaffinity(0))[:2]
+os.sched_setaffinity(0, cores)
+""" + SHARDED + """
+seen = []
+back = jax.jit(lambda x: jax.pure_callback(lambda x: (seen.append(len(os.sched_getaffinity(0))), x)[1], jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+jax.block_until_ready(f(x))
+jax.block_until_ready(back(jnp.ones(4)))
+one = sorted(min(a) for t in os.listdir("/proc/self/task") if len(a := os.sched_getaffinity(int(t))) == 1)
+print(cores, one, len(os.sched_getaffinity(0)), seen)
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+def test_threads_of_devices_have_a_core_each():
+    """Where there are enough; the program's own threads, and its callbacks, may run anywhere."""
+    code, out, _, err = run(PINNED, RONDO_DEVICES="2")
+    assert code == 0, err
+    text = " ".join(out)
+    cores = re.match(r"\[(\d+), (\d+)\] \[(\d+), (\d+)\] 2 \[2\]$", text)
+    assert cores and cores[1] == cores[3] and cores[2] == cores[4], text
