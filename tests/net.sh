@@ -86,6 +86,15 @@ both() {
 	start "$b" 1 2 "$@"
 }
 
+# joined: all processes of the job have met
+joined() {
+	local i
+	for ((i = 0; i < 300; i++)); do
+		[ "$(grep -l joined "${logs[@]}" | wc -l)" != ${#logs[@]} ] || return
+		sleep 0.1
+	done
+}
+
 # nonsense HOST NUMBER ADDRESS: talk to the ports there, as one more process
 nonsense() {
 	logs+=("$tmp/$2")
@@ -145,7 +154,8 @@ suite() {
 	ends 2 "every promise, over a slow cable"
 	ip netns exec "$a" tc qdisc del dev wire root
 
-	both "${member[@]}" 1 120000 "$road"
+	both "${member[@]}" 1 7s "$road"
+	joined
 	sleep 1
 	ip -n "$a" link set wire down
 	sleep 3
@@ -158,7 +168,8 @@ suite() {
 	ip -n "$a" link set wire up
 	ends 2 "joining while the cable is out"
 
-	both "${member[@]}" 1 40000 "$road"
+	both "${member[@]}" 1 8s "$road"
+	joined
 	sleep 1
 	ip netns pids "$b" | xargs kill -STOP
 	sleep 5
@@ -167,6 +178,7 @@ suite() {
 
 	# It is stopped for longer than a host may be silent, with more under way to it than there is room for.
 	both "${parcel[@]}" 3 64
+	joined
 	sleep 1.5
 	ip netns pids "$b" | xargs kill -STOP
 	sleep 26
@@ -176,6 +188,7 @@ suite() {
 	# Who is told not to wait for ever (RONDO_TIMEOUT) does not, whatever is under way.
 	if [ "$road" = tcp ]; then
 		both env RONDO_TIMEOUT=3 "${parcel[@]}" 3 64
+		joined
 		sleep 1.5
 		ip netns pids "$b" | xargs kill -STOP
 		wait "${pid[0]}"
@@ -188,7 +201,8 @@ suite() {
 
 	# Somebody talks nonsense to the ports of a job, or nothing.  After the join nobody listens for TCP there but the store of
 	# process 0; UCX does on both hosts.
-	both "${member[@]}" 1 120000 "$road"
+	both "${member[@]}" 1 5s "$road"
+	joined
 	sleep 1
 	nonsense "$a" 2 10.77.0.1
 	[ "$road" = tcp ] || nonsense "$b" 3 10.77.0.2
@@ -198,11 +212,13 @@ suite() {
 	start "$a" 0 3 "${member[@]}" 1 100000000
 	start "$a" 1 3 "${member[@]}" 1 100000000
 	start "$b" 2 3 "${member[@]}" 1 100000000
-	sleep 2
+	joined
+	sleep 1
 	ip netns pids "$b" | xargs kill -9
 	mourn "a death among three" 2000 2 0 1
 
 	both "${member[@]}" 1 100000000 "$road"
+	joined
 	sleep 1
 	ip netns pids "$b" | xargs kill -9
 	mourn "a death on the other host" 2000 1 0
@@ -210,6 +226,7 @@ suite() {
 	# The other host is off the network for good.
 	[ "$road" = tcp ] || return 0
 	both "${member[@]}" 1 100000000 "$road"
+	joined
 	sleep 1
 	ip -n "$a" link set wire down
 	mourn "a host that has vanished" 30000 1 0
@@ -218,6 +235,7 @@ suite() {
 
 	# What is sent into the silence does not make it begin anew.
 	both "${parcel[@]}" 17 1
+	joined
 	sleep 1
 	ip -n "$a" link set wire down
 	mourn "a host that has vanished while nothing was sent to it" 30000 1 0

@@ -698,8 +698,35 @@ static void absent(void **state)
 	}
 }
 
+/* Does the first process say that it is not over yet?  The others hear of it by a message. */
+static bool go_on(struct sym_world *w, double until)
+{
+	int peer[64], npeer = 0;
+	struct sym_ep *ep = sym_ep_of(w, sym_first(w));
+	bool more = clock_s() < until;
+	struct err *e = NULL;
+	struct sym_msg m;
+
+	for (int pe = 1; pe < sym_npe(w) && !sym_proc(w); pe++)
+		if (sym_proc_of(w, pe) != sym_proc_of(w, pe - 1))
+			peer[npeer++] = pe;
+	if (sym_proc(w))
+		peer[npeer++] = 0;
+	sym_begin(ep, &(struct sym_launch){ .prog = 9, .name = "go on", .peer = peer, .npeer = npeer });
+	for (int k = 0; k < npeer && !sym_proc(w) && !e; k++)
+		e = sym_slot_put(ep, peer[k], 1, &more, sizeof more);
+	if (sym_proc(w) && !(e = sym_recv(ep, 0, 1, SYM_SLOT_MSG, &m))) {
+		memcpy(&more, m.data, sizeof more);
+		sym_return(ep, 0, false);
+	}
+	sym_end(ep, e);
+	if (e)
+		say("go on", e);
+	return more;
+}
+
 /* As one process of a job that somebody else started: sym_procs member DEVICES ROUNDS [ROAD that must be taken or any
- * [MEGABYTES that each device takes]]. */
+ * [MEGABYTES that each device takes]].  ROUNDS may be a time: 5s. */
 static int member_main(int argc, char **argv)
 {
 	struct sym_world *w;
@@ -723,7 +750,14 @@ static int member_main(int argc, char **argv)
 		memset(sym_base(sym_heap_of(w, pe)) + b->off, 1, n);
 	}
 	double t = clock_s();
-	talk(w, atoi(argv[3]));
+	printf("joined\n");
+	fflush(stdout);
+	if (strchr(argv[3], 's'))
+		do
+			talk(w, 50);
+		while (go_on(w, t + atoi(argv[3])));
+	else
+		talk(w, atoi(argv[3]));
 	printf("process %d of %d: %s rounds in %.2f s\n", sym_proc(w), sym_nproc(w), argv[3], clock_s() - t);
 	sym_close(w);
 	sym_boot_free(kv);
@@ -748,6 +782,8 @@ static int parcel_main(char **argv)
 	if ((e = sym_mem_new(t, n, "a parcel", &m)) || (e = sym_ctx_new(w, sym_first(w), SYM_PRIVATE, &c)))
 		say("memory", e);
 	char *at = sym_mem_at(m);
+	printf("joined\n");
+	fflush(stdout);
 	if (sym_proc(w) == 0) {
 		memset(at, 7, n);
 		sleep((unsigned)atoi(argv[2]));
