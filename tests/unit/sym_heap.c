@@ -148,10 +148,57 @@ static void guards(void **state)
 	sym_close(t);
 }
 
+/* Blocks next to each other are one when they are free, in whatever order they were freed. */
+static void neighbours(void **state)
+{
+	enum { N = 3, BYTES = 1 << 20 };
+	static const int order[][N] = { { 0, 1, 2 }, { 2, 1, 0 }, { 0, 2, 1 }, { 1, 0, 2 } };
+	struct sym_world *t = team(1, 0, false);
+	struct sym_heap *h = sym_heap_of(t, 0);
+	struct sym_block *b[N], *last, *all;
+
+	for (size_t k = 0; k < NELEM(order); k++) {
+		for (int i = 0; i < N; i++)
+			assert_null(sym_alloc(h, BYTES, NULL, -1, &b[i]));
+		assert_null(sym_alloc(h, 64, NULL, -1, &last));       /* so that none of them is at the end */
+		size_t off = b[0]->off;
+		for (int i = 0; i < N; i++)
+			sym_free(b[order[k][i]]);
+		assert_null(sym_alloc(h, N * BYTES, NULL, -1, &all));
+		assert_int_equal(all->off, off);
+		sym_free(all);
+		sym_free(last);
+	}
+	sym_close(t);
+}
+
+/* What is left of a free block has its pages still, and gives them back when others need them. */
+static void rest_of_pages(void **state)
+{
+	enum { MB = 1 << 20 };
+	struct sym_world *t = team(1, 8 * MB, false);
+	struct sym_heap *h = sym_heap_of(t, 0);
+	struct sym_block *a, *b, *c;
+
+	assert_null(sym_alloc(h, 6 * MB, NULL, -1, &a));
+	assert_null(sym_alloc(h, 64, NULL, -1, &b));
+	size_t at = a->off + 3 * MB;
+	memset(sym_base(h) + a->off, 1, 6 * MB);
+	sym_free(a);
+	assert_null(sym_alloc(h, MB, NULL, -1, &a));
+	assert_int_equal(sym_base(h)[at], 1);
+	assert_null(sym_alloc(h, 6 * MB, NULL, -1, &c));
+	assert_int_equal(sym_base(h)[at], 0);
+	sym_free(a);
+	sym_free(b);
+	sym_free(c);
+	sym_close(t);
+}
+
 int main(void)
 {
 	const struct CMUnitTest t[] = { cmocka_unit_test(churning), cmocka_unit_test(limits), cmocka_unit_test(pages), cmocka_unit_test(guards),
-	                                cmocka_unit_test(nobody) };
+	                                cmocka_unit_test(nobody), cmocka_unit_test(neighbours), cmocka_unit_test(rest_of_pages) };
 
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
