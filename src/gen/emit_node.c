@@ -363,14 +363,14 @@ void em_store(struct em *e, const struct gen_store *st)
 	}
 }
 
-/* Place of this turn in a buffer over the nest's inner variables; the lane has stride 1. */
-static LV kept_at(struct em *e, LT t, LV mem)
+/* Place of this turn in a buffer of node n over those of the nest's inner variables that it depends on; the lane has stride 1. */
+static LV kept_at(struct em *e, const struct gen_node *n, LT t, LV mem)
 {
 	LV off = em_ki(e->i64, 0);
 	int64_t st = 1;
 	for (int pass = 0; pass < 2; pass++)
 		for (int v = e->s->nvar - 1; v >= 0; v--) {
-			if (!(e->nest->vars >> v & 1) || (v == e->lane) != (pass == 0))
+			if (!(e->nest->vars & n->mask & 1u << v) || (v == e->lane) != (pass == 0))
 				continue;
 			off = LLVMBuildAdd(e->b, off, LLVMBuildMul(e->b, e->var[v], em_ki(e->i64, st), ""), "");
 			st *= e->s->var[v].ext;
@@ -382,7 +382,7 @@ static LV kept_at(struct em *e, LT t, LV mem)
 static LV kept_load(struct em *e, const struct gen_node *n, LV mem)
 {
 	LT t = em_mem(e, n->dtype);
-	LV p = kept_at(e, t, mem), x;
+	LV p = kept_at(e, n, t, mem), x;
 	bool vec = in_lane(e, n->mask);
 	x = LLVMBuildLoad2(e->b, vec ? em_vec(t, e->width) : t, p, "");
 	LLVMSetAlignment(x, dtype_info[n->dtype].bytes);
@@ -393,7 +393,7 @@ void em_kept_store(struct em *e, uint32_t id, LV mem)
 {
 	const struct gen_node *n = &e->s->node[id];
 	LT t = em_mem(e, n->dtype);
-	LV x = em_to_mem(e, n->dtype, em_get(e, id)), p = kept_at(e, t, mem);
+	LV x = em_to_mem(e, n->dtype, em_get(e, id)), p = kept_at(e, n, t, mem);
 	LLVMSetAlignment(LLVMBuildStore(e->b, x, p), dtype_info[n->dtype].bytes);
 }
 

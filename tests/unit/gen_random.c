@@ -477,9 +477,9 @@ static void build_row(void)
 }
 
 /* Dear values of a whole array, one operand turned, that are needed again after the sum over all of it: what is kept in between is an
- * array over two or three loops, of any extents. */
+ * array over two or three loops, of any extents, or over some of them. */
 static int64_t kept_dim[3];
-static int kept_rank;
+static int kept_rank, kept_some;
 static void build_kept(void)
 {
 	int64_t turned[3], perm[3], all[3] = { 0, 1, 2 };
@@ -489,8 +489,14 @@ static void build_kept(void)
 	}
 	ir_type t = tens(DT_f32, kept_rank, kept_dim), s = ir_scalar(m, DT_f32);
 	ir_val x = ir_param(fn, t), y = ir_param(fn, tens(DT_f32, kept_rank, turned));
+	int64_t some = kept_some;            /* the dimension of a value that is spread over the others; kept_rank: there is none */
+	ir_val z = some < kept_rank ? ir_param(fn, tens(DT_f32, 1, &kept_dim[some])) : 0;
 	b = (struct ir_b){ m, fn, 0 };
 	ir_val u = ir_un(&b, ELEM_logistic, ir_bin(&b, ELEM_subtract, x, ir_transpose(&b, y, perm)));
+	if (z) {
+		z = ir_un(&b, ELEM_logistic, ir_broadcast(&b, z, t, &some));
+		u = pick(2) ? z : ir_bin(&b, ELEM_add, u, z);
+	}
 	ir_val sum = ir_reduce1(&b, RED_add, u, ir_const_f(&b, s, 0), kept_rank, all);
 	ir_result(fn, ir_bin(&b, ELEM_multiply, u, ir_broadcast(&b, sum, t, all)));
 }
@@ -504,7 +510,8 @@ static bool kept(void)
 			int64_t e = ext[i], dim[3][3] = { { 64, e }, { e, 64 }, { 8, 8, MIN(e, 129) } };
 			kept_rank = how < 2 ? 2 : 3;
 			memcpy(kept_dim, dim[how], sizeof kept_dim);
-			ok &= one(400000 + (uint64_t)(3 * i + how), build_kept);
+			for (kept_some = 0; kept_some <= kept_rank; kept_some++)
+				ok &= one(400000 + (uint64_t)(12 * i + 4 * how + kept_some), build_kept);
 		}
 	return ok;
 }
