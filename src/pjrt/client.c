@@ -96,9 +96,12 @@ static struct err *make_error(int code, const char *message, size_t size)
 }
 static pjrt_make_error *const error_maker = make_error;
 
+/* Where a process is, and that it is no more (src/sym/here.c), holds for each attempt; the first one's names are theirs. */
 static void key_of(const struct pjrt_store *s, const char *key, char *out, size_t n)
 {
-	snprintf(out, n, "%d/%s", s->attempt, key);
+	bool lasts = !strncmp(key, "here/", 5) || !strncmp(key, "gone/", 5);
+
+	snprintf(out, n, "%d/%s", lasts ? 0 : s->attempt, key);
 }
 
 static struct err *store_put(void *user, const char *key, const void *value, size_t n)

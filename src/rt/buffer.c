@@ -237,7 +237,7 @@ struct err *rt_buffer_uninit(struct rt_device *d, int mem, const struct rt_shape
 {
 	TRY(shape_check(s));
 	struct store *st = store_new(d, mem, (size_t)rt_shape_bytes(s));
-	struct err *e = store_alloc(st, "an array from the host", -1);
+	struct err *e = store_alloc_idle(st, "an array from the host", -1);
 	if (e) {
 		store_unref(st);
 		return e;
@@ -398,7 +398,7 @@ struct err *rt_buffer_copy(struct rt_buffer *b, struct rt_device *d, int mem, st
 	if (!s)
 		return deleted_error(b);
 	struct store *dst = store_new(d, mem, s->bytes);
-	struct err *e = store_alloc(dst, "a copy of an array", -1);
+	struct err *e = store_alloc_idle(dst, "a copy of an array", -1);
 	if (e) {
 		store_unref(dst);
 		copied(s);

@@ -105,6 +105,33 @@ struct err *store_alloc(struct store *s, const char *what, int index)
 	return NULL;
 }
 
+bool zones_drop(struct rt_client *c)
+{
+	bool any = false;
+
+	for (int i = 0; i < c->ndev; i++) {
+		struct rt_device *d = &c->dev[i];
+		uint32_t idle = 0;
+		if (!atomic_compare_exchange_strong(&d->state, &idle, STATE_INLINE))
+			continue;
+		any |= d->room.zone != NULL;
+		store_unref(d->room.zone);
+		d->room.zone = NULL;
+		atomic_fetch_and(&d->state, ~STATE_INLINE);
+	}
+	return any;
+}
+
+struct err *store_alloc_idle(struct store *s, const char *what, int index)
+{
+	struct err *e = store_alloc(s, what, index);
+
+	if (!e || e->code != ERR_EXHAUSTED || !s || s->mem || !zones_drop(s->dev->c))
+		return e;
+	err_free(e);
+	return store_alloc(s, what, index);
+}
+
 void store_unref(struct store *s)
 {
 	if (!s || atomic_fetch_sub_explicit(&s->ref, 1, memory_order_acq_rel) > 1)

@@ -164,6 +164,8 @@ void *worker_main(void *worker);
 struct err *no_room(size_t n);                                          /* EXHAUSTED: the host has no n bytes */
 struct store *store_new(struct rt_device *d, int mem, size_t bytes);   /* without memory; NULL: no_room, as store_alloc says of it */
 struct err *store_alloc(struct store *s, const char *what, int index);
+struct err *store_alloc_idle(struct store *s, const char *what, int index);      /* if need be of what devices that rest keep for programs */
+bool zones_drop(struct rt_client *c);                                  /* they give it back; false: they have none */
 void store_unref(struct store *s);                                     /* NULL is fine */
 static inline void store_ref(struct store *s) { atomic_fetch_add_explicit(&s->ref, 1, memory_order_relaxed); }
 void store_upload(struct store *s, size_t off, const void *src, size_t n);

@@ -131,6 +131,10 @@ static struct err *started(void *v)
 		err_free(e);
 		e = take_memory(x, d, out, zone);
 	}
+	if (e && e->code == ERR_EXHAUSTED && zones_drop(d->c)) {
+		err_free(e);
+		e = take_memory(x, d, out, zone);
+	}
 	if (e && e->code == ERR_EXHAUSTED && room == &d->room && !sym_clear(d->ep, false)) {       /* launches that failed keep some */
 		struct err *no = sym_clear_wait(d->ep);
 		if (no) {

@@ -306,10 +306,8 @@ struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *wh
 		return e;
 	}
 	split(h, b, size);
-	if (!b->paged) {
-		b->paged = true;
-		pages_more(h, (int64_t)b->size);
-	}
+	pages_more(h, b->paged ? 0 : (int64_t)b->size);      /* one that has grown, or was joined, may be more than the limit has room for */
+	b->paged = true;
 	b->pub.off = b->at + pad / 2;
 	b->pub.bytes = n;
 	b->what = what;

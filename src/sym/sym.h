@@ -101,7 +101,8 @@ void sym_free(struct sym_block *b);                          /* NULL is fine */
 char *sym_base(const struct sym_heap *h);                    /* where this process sees the heap */
 size_t sym_span(const struct sym_heap *h);                   /* bytes of its region */
 
-struct sym_stats { int64_t in_use, peak, limit, allocs, largest, reserved; };   /* bytes, but allocs */
+/* Bytes, but allocs.  reserved: of the region, up to the end of the last block there ever was; not all of it holds pages. */
+struct sym_stats { int64_t in_use, peak, limit, allocs, largest, reserved; };
 struct sym_stats sym_heap_stats(struct sym_heap *h);
 void sym_heap_clear_stats(struct sym_heap *h);               /* peak = in_use; gives unused pages back */
 int64_t sym_guard_broken(void);                              /* blocks found written outside, by all heaps so far */

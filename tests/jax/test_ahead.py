@@ -182,3 +182,21 @@ def test_scratch_is_known(platform):
     assert float(out[1]) == 2560
     room = 2 * 4 * 2560 ** 2 + int(out[0]) // 2          # operand and result, but not all that the product works in
     assert child(TOO_MUCH, RONDO_MEMORY=str(room))[0] == ["True", "True", "2.0"]
+
+
+IDLE = """if 1:
+    import jax, jax.numpy as jnp, numpy as np
+    def put():
+        return jax.device_put(np.zeros(60 << 20, np.uint8), jax.devices()[1]).block_until_ready()
+    put()
+    f = jax.jit(lambda a: jnp.sort(a)[::-1] + jnp.cumsum(a))
+    f(jnp.ones(5 << 20)).block_until_ready()                 # works in some tens of MB, which its device keeps
+    kept = jax.devices()[0].memory_stats()["bytes_in_use"]
+    put()
+    print(kept > 10 << 20, jax.devices()[0].memory_stats()["bytes_in_use"] < 10 << 20)"""
+
+
+def test_memory_of_programs_that_are_over_is_there_for_arrays(platform):
+    if platform != "rondo":
+        pytest.skip("Rondo's memory")
+    assert child(IDLE, RONDO_MEMORY="90M", RONDO_DEVICES="2")[0] == ["True", "True"]

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -66,6 +68,55 @@ static void churning(void **state)
 		for (int i = 0; i < 2; i++)
 			assert_int_equal(sym_heap_stats(sym_heap_of(t, i)).in_use, 0);
 		assert_int_equal(sym_guard_broken(), broken);
+		sym_close(t);
+	}
+}
+
+/* Bytes of the first n of a heap that hold pages. */
+static int64_t resident(struct sym_heap *h, size_t n)
+{
+	size_t page = (size_t)getpagesize(), held = 0;
+	unsigned char *in = malloc(n / page);
+
+	assert_int_equal(mincore(sym_base(h), n, in), 0);
+	for (size_t i = 0; i < n / page; i++)
+		held += in[i] & 1;
+	free(in);
+	return (int64_t)(held * page);
+}
+
+static struct sym_block *touched(struct sym_heap *h, size_t n)
+{
+	struct sym_block *b;
+
+	assert_null(sym_alloc(h, n, NULL, -1, &b));
+	memset(sym_base(h) + b->off, 1, n);
+	return b;
+}
+
+/* Pages of free blocks go when new ones would be more than the limit: also where the last block grows, or two are joined. */
+static void pages_of_free(void **state)
+{
+	enum { MB = 1 << 20, LIMIT = 96 };
+
+	for (int how = 0; how < 2; how++) {
+		struct sym_world *t = team(1, LIMIT * MB, false);
+		struct sym_heap *h = sym_heap_of(t, 0);
+		struct sym_block *a = touched(h, 32 * MB), *s = touched(h, MB);
+		if (how) {
+			struct sym_block *b = touched(h, 8 * MB), *c = touched(h, MB);
+			sym_free(b);
+			sym_free(a);
+			sym_free(touched(h, 80 * MB));
+			sym_free(touched(h, 88 * MB));
+			sym_free(c);
+		} else {
+			sym_free(a);
+			for (int mb = 60; mb <= 90; mb += 10)    /* the last one, a bit larger each time */
+				sym_free(touched(h, (size_t)mb * MB));
+		}
+		assert_true(resident(h, 2 * LIMIT * MB) <= (LIMIT + 6) * (int64_t)MB);
+		sym_free(s);
 		sym_close(t);
 	}
 }
@@ -197,7 +248,7 @@ static void rest_of_pages(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(churning), cmocka_unit_test(limits), cmocka_unit_test(pages), cmocka_unit_test(guards),
+	const struct CMUnitTest t[] = { cmocka_unit_test(churning), cmocka_unit_test(pages_of_free), cmocka_unit_test(limits), cmocka_unit_test(pages), cmocka_unit_test(guards),
 	                                cmocka_unit_test(nobody), cmocka_unit_test(neighbours), cmocka_unit_test(rest_of_pages) };
 
 	return cmocka_run_group_tests(t, NULL, NULL);

@@ -19,11 +19,12 @@ what, victim, file = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 if what == "join":                      # it dies before it has devices, which the others wait for
     if ME == victim:
         os.kill(os.getpid(), signal.SIGKILL)
-    began = time.time()
-    try:
-        jax.devices()
-    except Exception as e:  # noqa: BLE001
-        print(f"after {time.time() - began:.3f} s: {type(e).__name__}: {e}", flush=True)
+    for _ in range(2):                  # JAX asks again for what has failed
+        began = time.time()
+        try:
+            jax.devices()
+        except Exception as e:  # noqa: BLE001
+            print(f"after {time.time() - began:.3f} s: {type(e).__name__}: {e}", flush=True)
     sys.exit(0)
 ring = [(i, (i + 1) % N) for i in range(N)]
 x = spread(np.ones((N, 1 << 16), np.float32))
