@@ -209,7 +209,22 @@ void rt_client_busy(struct rt_client *c, const char *text)
 
 static void prog_key(char key[32], uint32_t ident) { snprintf(key, 32, "prog/%08x", ident); }
 
-/* What the commands of a program send and receive. */
+/* Whom a command talks to. */
+static void add_peers(struct str *s, const struct prog *p, const struct prog_coll *c)
+{
+	enum { MOST = 256 };
+	bool permute = c->kind == COLL_permute;
+	int n = permute ? p->ndev : p->group[c->group].nrow * p->group[c->group].ncol;
+
+	str_add(s, permute ? "\tfrom" : "\tgroups");
+	for (int i = 0; i < MIN(n, MOST); i++) {
+		int64_t who = permute ? p->table[c->pairs].v[i] : p->group[c->group].id[i];
+		str_addf(s, !permute && i && i % p->group[c->group].ncol == 0 ? "; %lld" : " %lld", (long long)who);
+	}
+	str_add(s, n > MOST ? " .." : "");
+}
+
+/* What the commands of a program send and receive: a line each, of place, what, and whom it talks to, with tabs between. */
 static void list(struct str *s, const struct rt_exec *x)
 {
 	const struct prog *p = x->p;
@@ -218,8 +233,10 @@ static void list(struct str *s, const struct rt_exec *x)
 	for (uint32_t i = 1; i <= x->ncomm; i++) {
 		const struct ins *k = &x->ins[x->comm_ins[i]];
 		const struct prog_coll *c = k->ref;
-		str_addf(s, "%s\t%s of %s, %lld bytes\n", k->site < p->nsite ? p->site[k->site].text : "", prog_coll_name[c->kind],
+		str_addf(s, "%s\t%s of %s, %lld bytes", k->site < p->nsite ? p->site[k->site].text : "", prog_coll_name[c->kind],
 		         dtype_info[c->dtype].name ? dtype_info[c->dtype].name : "?", (long long)(c->outer * c->inner));
+		add_peers(s, p, c);
+		str_add(s, "\n");
 	}
 }
 
@@ -283,8 +300,10 @@ bool job_describe(struct rt_client *c, const struct rt_exec *mine, uint32_t iden
 			line[0] = '\0';
 		if (site) {
 			char *what = strchr(line, '\t');
-			if (what)
+			if (what) {
 				*what++ = '\0';
+				what[strcspn(what, "\t")] = '\0';
+			}
 			if (*line)
 				str_addf(s, "'%s', ", line);
 			if (what)
@@ -300,7 +319,7 @@ bool job_describe(struct rt_client *c, const struct rt_exec *mine, uint32_t iden
 				if (a && b && !strcmp(line, other))
 					continue;
 				if (!a && !b)
-					str_add(s, " (which differs from this device's, though not in its communication)");
+					str_add(s, " (which differs from this device's, though not in what is communicated)");
 				else
 					str_addf(s, " (which differs from this device's first in command %u: here %s, there %s)", k, a ? line : "none", b ? other : "none");
 				break;

@@ -4,7 +4,7 @@
 
 #include "impl.h"
 
-enum { WARN_S = 20 };
+enum { WARN_S = 20, APART_S = 2 };
 
 /* name: of the program, if it is known. */
 static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site, const char *name)
@@ -30,16 +30,37 @@ static void text_of(struct sym_ep *ep, int pe, size_t off, char *out, size_t n)
 	out[n - 1] = '\0';
 }
 
+static uint64_t status_of(struct sym_ep *ep, int pe)
+{
+	uint64_t st = 0;
+
+	if (ep->world->peer[pe].direct)      /* with it, what the peer wrote before: its name, whom it talks to */
+		return atomic_load_explicit(&sym_control_of(ep->world, pe)->seat[ep->lane].status, memory_order_acquire);
+	sym_get(ep, pe, &st, SEAT(ep, status), sizeof st);
+	return st;
+}
+
+/* The status of a peer that is in this launch of the two, but in another program; 0: it is not, or not yet. */
+static uint64_t apart(struct sym_ep *ep, int pe)
+{
+	struct chan *c = &ep->chan[pe];
+	uint64_t with = 0;
+
+	if (CHAN_LOAD(&c->ret->closed) != c->epoch - 1)
+		return 0;
+	uint64_t st = status_of(ep, pe);     /* all launches before this are closed there: it is in this one, or in one without this PE */
+	if (!st || st >> 32 == ep->l.prog)
+		return 0;
+	sym_get(ep, pe, &with, sym_with_off(ep->world->npe, ep->lane) + (size_t)ep->pe / 64 * sizeof with, sizeof with);
+	return with >> ep->pe % 64 & 1 ? st : 0;
+}
+
 /* Where the peer is. */
 static void whereabouts(struct sym_ep *ep, int pe, struct str *s)
 {
-	uint64_t st = 0;
+	uint64_t st = status_of(ep, pe);
 	char text[256];
 
-	if (ep->world->peer[pe].direct)      /* with it, what the peer wrote before: its name */
-		st = atomic_load_explicit(&sym_control_of(ep->world, pe)->seat[ep->lane].status, memory_order_acquire);
-	else
-		sym_get(ep, pe, &st, SEAT(ep, status), sizeof st);
 	if (st) {
 		text_of(ep, pe, SEAT(ep, name), text, sizeof ep->seat->name);
 		str_add(s, "at ");
@@ -229,6 +250,13 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 		return diverged(ep, peer, site, post);
 	if (ep->most && waited > ep->most)        /* where the peer is is not asked: it may not answer */
 		return ERR(DEADLINE, "device %d has not done for %.0f s with what device %d has sent it", peer, waited, ep->pe);
+	if (waited > APART_S && waited > w->look) {
+		uint64_t st = apart(ep, peer);
+		if (st && st == w->apart)         /* seen twice, since it may have changed between two words that were read */
+			return diverged(ep, peer, site, &(struct sym_line){ .what = st >> 32 << 32 | (st & 0xffffff) << 8 });
+		w->apart = st;
+		w->look = waited + 1;
+	}
 	if (world->patience && waited > world->patience)
 		return late(ep, peer, site, waited, true);
 	if (waited > WARN_S && !w->warned) {
@@ -941,8 +969,12 @@ void sym_begin(struct sym_ep *ep, const struct sym_launch *l)
 	}
 	ep->l = *l;
 	atomic_store_explicit(&ep->lost, 0, memory_order_relaxed);
-	for (int i = 0; i < l->npeer; i++)
+	uint64_t *with = (uint64_t *)((char *)ep->me + sym_with_off(ep->world->npe, ep->lane));
+	memset(with, 0, sym_with_words(ep->world->npe) * sizeof *with);
+	for (int i = 0; i < l->npeer; i++) {
 		chan_begin(&ep->chan[l->peer[i]]);
+		with[l->peer[i] / 64] |= 1ull << l->peer[i] % 64;
+	}
 	ep->met = false;
 	atomic_store_explicit(&ep->seat->posts, ep->posts, memory_order_relaxed);
 	atomic_store_explicit(&ep->seat->status, (uint64_t)l->prog << 32, memory_order_release);

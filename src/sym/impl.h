@@ -75,12 +75,15 @@ struct sym_control {
 	struct sym_word sync[SYM_ROUNDS];         /* of the world's team */
 	/* Lane by lane, npe each: all of a heap lie together, for each launch writes the word of closes to all whom it names. */
 	struct sym_ret ret[];
-	/* Then, from the next page on, in the same order: struct sym_from, of which a pair that exchanges nothing touches nothing. */
+	/* Then, lane by lane, a bit for each PE: whom the program of status talks to (sym_with_words words).  Then, from the next page on,
+	 * in the order of ret: struct sym_from, of which a pair that exchanges nothing touches nothing. */
 };
 static inline size_t sym_ret_off(int npe, int lane, int pe) { return offsetof(struct sym_control, ret) + (size_t)(lane * npe + pe) * sizeof(struct sym_ret); }
+static inline size_t sym_with_words(int npe) { return ((size_t)npe + 63) / 64; }
+static inline size_t sym_with_off(int npe, int lane) { return sym_ret_off(npe, SYM_LANES, 0) + (size_t)lane * sym_with_words(npe) * sizeof(uint64_t); }
 static inline size_t sym_from_off(int npe, int lane, int pe)
 {
-	return ((sym_ret_off(npe, SYM_LANES, 0) + 4095) & ~(size_t)4095) + (size_t)(lane * npe + pe) * sizeof(struct sym_from);
+	return ((sym_with_off(npe, SYM_LANES) + 4095) & ~(size_t)4095) + (size_t)(lane * npe + pe) * sizeof(struct sym_from);
 }
 
 #define CHAN_LINE struct sym_line
@@ -302,7 +305,8 @@ void sym_rouse(_Atomic uint32_t *word, bool shared);                            
  *
  *     while (!condition) if (!sym_wait_poll(..)) { give up? other work: sym_wait_again(..) : sym_wait_rest(..) }
  *     sym_wait_over(..) */
-struct sym_wait { int n, polls; bool armed, warned; uint32_t bell; double since, dead; };     /* dead: when another's death was noticed */
+/* dead: when another's death was noticed; look: when to look next whether the peer is in another program, apart: its status then. */
+struct sym_wait { int n, polls; bool armed, warned; uint32_t bell; double since, dead, look; uint64_t apart; };
 bool sym_wait_poll(struct sym_wait *w, int *spins, int most);                   /* true: look again at once */
 void sym_wait_again(struct sym_control *me, struct sym_wait *w);                /* something was done: poll anew */
 /* Yield, or sleep; makes the network progress.  Gives the seconds waited so far after a sleep, else 0. */

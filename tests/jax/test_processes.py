@@ -379,6 +379,16 @@ def test_programs_that_differ_say_where(tmp_path):
 
 
 @needs_rondo
+def test_programs_that_differ_in_whom_they_talk_to(tmp_path):
+    began = time.monotonic()
+    out = run(3, 1, "faults", "pairs", 1, tmp_path / "none")
+    text = "".join(t for _, t, _ in out)
+    assert "devices have diverged" in text and "differs from this device's first in command 1" in text, out
+    assert "from 1 2 0" in text and "from 2 0 1" in text, text
+    assert time.monotonic() - began < 120
+
+
+@needs_rondo
 def test_a_process_that_leaves(tmp_path):
     out = run(2, 1, "faults", "leave", 1, tmp_path / "none")
     assert "process 1" in out[0][1] and "has left the job" in out[0][1], out

@@ -124,9 +124,12 @@ try:
             x = lax.psum(x, "x")
             return lax.ppermute(x, "x", ring) if ME == victim else lax.pmax(x, "x")
         sharded(step)(x).block_until_ready()
+    elif what == "pairs":             # the same name, the ring the other way round: two wait for each other, and no message tells
+        way = [(b, a) for a, b in ring] if ME == victim else ring
+        sharded(lambda x: lax.ppermute(x, "x", way))(x).block_until_ready()
     print("nothing happened", flush=True)
 except Exception as e:  # noqa: BLE001
     if what in ("permute", "sum", "compile"):
         with open(file) as t:
             began = float(t.read())
-    print(f"after {time.time() - began if what not in ('swapped', 'leave', 'diverged') else 0:.3f} s: {type(e).__name__}: {e}", flush=True)
+    print(f"after {time.time() - began if what not in ('swapped', 'leave', 'diverged', 'pairs') else 0:.3f} s: {type(e).__name__}: {e}", flush=True)
