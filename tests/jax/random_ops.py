@@ -369,14 +369,14 @@ class Draw:
                            "approx jnp.sqrt(jnp.abs($0))", "approx lax.rsqrt(jnp.abs($0) + 1)", "jump jnp.floor($0)", "jump jnp.round($0)", "jump jnp.sign($0)", "approx jax.nn.sigmoid($0)",
                            "odd lax.erf($0)", "approx jnp.cos(jnp.clip($0, -4, 4))", "odd jnp.expm1(jnp.clip($0, -3, 3))", "move -$0", "mul jnp.square(jnp.clip($0, -9, 9))", "odd jnp.cbrt($0)",
                            "jump jnp.isfinite($0)", "jump jnp.ceil($0)", "odd jnp.arctan($0)", "approx jax.nn.gelu($0)", "approx jax.nn.silu($0)", "approx jnp.exp2(jnp.clip($0, -4, 4))",
-                           "odd jnp.sinh(jnp.clip($0, -3, 3))", "odd jnp.arcsinh($0)", "jump jnp.signbit($0)", "move lax.reduce_precision($0, 8, 7)", "approx jax.nn.softplus($0)", "jump jnp.trunc($0)",
+                           "odd jnp.sinh(jnp.clip($0, -3, 3))", "odd jnp.arcsinh($0)", "jump jnp.signbit($0) & ~jnp.isnan($0)", "move lax.reduce_precision($0, 8, 7)", "approx jax.nn.softplus($0)", "jump jnp.trunc($0)",
                            "approx jnp.log(jnp.abs($0) + 1)", "odd jnp.tan(jnp.clip($0, -1, 1))"])
             if "reduce_precision" in t and (not x.exact or x.dtype != "float32"):
                 raise Skip
             if self.mode == "special" and self.odds(0.5):
                 t = self.pick(["odd jnp.tanh($0)", "odd jnp.sin($0)", "approx jnp.exp($0)", "odd jnp.expm1($0)", "odd jnp.log1p($0)", "approx jnp.sqrt($0)", "odd jnp.cbrt($0)",
                                "jump jnp.floor($0)", "jump jnp.ceil($0)", "jump jnp.round($0)", "jump jnp.sign($0)", "approx jax.nn.sigmoid($0)", "odd lax.erf($0)", "move -$0", "move jnp.abs($0)",
-                               "approx lax.rsqrt($0)", "odd jnp.arctan($0)", "approx jnp.log($0)", "jump jnp.isnan($0)", "jump jnp.signbit($0)", "approx jnp.exp2($0)", "odd jnp.sinh($0)", "approx jnp.cosh($0)"])
+                               "approx lax.rsqrt($0)", "odd jnp.arctan($0)", "approx jnp.log($0)", "jump jnp.isnan($0)", "jump jnp.signbit($0) & ~jnp.isnan($0)", "approx jnp.exp2($0)", "odd jnp.sinh($0)", "approx jnp.cosh($0)"])
                 if not x.exact:
                     raise Skip                        # an infinity of one rounding more is no fault
         elif x.kind == "i":
