@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Which folder may include which: other folders' headers are src/X/X.h and src/X/*.def, and only those of
-# the folders named here.
+# the folders named here.  And what a line can show of how folders are written.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 bad=0
@@ -47,4 +47,11 @@ for dir in src/*/; do
 		esac
 	done < <(grep -HnE '^ *#include "' "$dir"*.c "$dir"*.h "$dir"*.def 2>/dev/null)
 done
+
+# Attributes of operations are read by their names (AT_ of ops.def).
+if grep -nE '\b(ir_attrs?|ir_attr_set|ir_attr_word)\(([^(),]*|ir_def\([^()]*\)), ?([^(),]*|ir_def\([^()]*\)), [0-9]+[,)]' src/*/*.c src/*/*.h ||
+   grep -nE '\b(num|list|count|length|axes|range|within)\(a, [0-9]+[,)]' src/ir/*; then
+	echo "an attribute by number"
+	bad=1
+fi
 exit "$bad"

@@ -118,9 +118,8 @@ struct err *walk_coll(struct walk *w, const struct ir_fn *fn, const struct ir_op
 	struct err *e = NULL;
 	enum redop r = RED_fn;
 	if (o->kind == IR_all_reduce || o->kind == IR_reduce_scatter) {
-		int a = o->kind == IR_all_reduce ? 1 : 2;
-		r = (enum redop)ir_attr(fn, o, a);
-		ir_fnid f = (ir_fnid)ir_attr(fn, o, a + 1);
+		r = (enum redop)ir_attr(fn, o, AT_redop);
+		ir_fnid f = (ir_fnid)ir_attr(fn, o, AT_fn);
 		if (r == RED_fn && f) {
 			r = ir_region_redop(w->m, f);
 			if (r == RED_fn)
@@ -140,7 +139,7 @@ struct err *walk_coll(struct walk *w, const struct ir_fn *fn, const struct ir_op
 #define SRC(m) (in[(size_t)(m) * o->nin + j]->p)
 			if (o->kind == IR_collective_permute) {
 				int np;
-				const int64_t *pair = ir_attrs(fn, o, 0, &np);
+				const int64_t *pair = ir_attrs(fn, o, AT_pairs, &np);
 				memset(b->p, 0, b->n);
 				for (int k = 0; k + 1 < np; k += 2)
 					if (pair[k + 1] == pos) {
@@ -156,8 +155,7 @@ struct err *walk_coll(struct walk *w, const struct ir_fn *fn, const struct ir_op
 					}
 				continue;
 			}
-			int ga = o->kind == IR_all_reduce || o->kind == IR_collective_broadcast ? 0 : o->kind == IR_all_to_all ? 2 : 1;
-			TRY_GOTO(e, members(w, (ir_group)ir_attr(fn, o, ga), t, pos, who, &n), done);
+			TRY_GOTO(e, members(w, (ir_group)ir_attr(fn, o, AT_group), t, pos, who, &n), done);
 			for (int k = 0; k < n; k++) {
 				x[k] = SRC(who[k]);
 				if (who[k] == i)
@@ -171,13 +169,13 @@ struct err *walk_coll(struct walk *w, const struct ir_fn *fn, const struct ir_op
 				memcpy(b->p, x[0], b->n);
 				break;
 			case IR_all_gather:
-				split(ti, ir_attr(fn, o, 0), &inner, &outer);
-				inner *= (size_t)ti->dim[ir_attr(fn, o, 0)];
+				split(ti, ir_attr(fn, o, AT_dim), &inner, &outer);
+				inner *= (size_t)ti->dim[ir_attr(fn, o, AT_dim)];
 				for (int k = 0; k < n; k++)
 					rows_copy(b->p + (size_t)k * inner, inner * (size_t)n, x[k], inner, inner, outer);
 				break;
 			case IR_reduce_scatter: {
-				int64_t dim = ir_attr(fn, o, 0);
+				int64_t dim = ir_attr(fn, o, AT_dim);
 				char *sum = mem_alloc((size_t)ti->bytes + 1);
 				e = combine(w, r, expr, (enum dtype)ti->dtype, ti->count, n, x, sum);
 				split(to, dim, &inner, &outer);
@@ -190,7 +188,7 @@ struct err *walk_coll(struct walk *w, const struct ir_fn *fn, const struct ir_op
 				break;
 			}
 			case IR_all_to_all: {
-				int64_t sd = ir_attr(fn, o, 0), cd = ir_attr(fn, o, 1);
+				int64_t sd = ir_attr(fn, o, AT_split), cd = ir_attr(fn, o, AT_concat);
 				/* my block of member k's operand, then along the result's dimension */
 				struct ir_type_info bt = *ti;
 				int64_t dim[IR_MAX_RANK];
@@ -293,8 +291,8 @@ struct err *walk_manual(struct walk *w, const struct ir_fn *fn, const struct ir_
                         struct blk *const *in, struct blk **out)
 {
 	int nin, nout, naxis;
-	const int64_t *is = ir_attrs(fn, o, 0, &nin), *os = ir_attrs(fn, o, 1, &nout), *ax = ir_attrs(fn, o, 2, &naxis);
-	const struct ir_fn *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, 3));
+	const int64_t *is = ir_attrs(fn, o, AT_in, &nin), *os = ir_attrs(fn, o, AT_out, &nout), *ax = ir_attrs(fn, o, AT_axes, &naxis);
+	const struct ir_fn *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_body));
 	const struct ir_mesh *mesh = NULL;
 	for (int i = 0; i < nin + nout && !mesh; i++) {
 		int64_t s = i < nin ? is[i] : os[i - nin];

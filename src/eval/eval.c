@@ -90,9 +90,9 @@ static void run_kernel(struct walk *w, const struct prog_kern *k, struct kern_st
 static bool is_regional(const struct ir_fn *fn, const struct ir_op *o)
 {
 	switch (o->kind) {
-	case IR_reduce: return ir_attr(fn, o, 2) != 0;
-	case IR_reduce_window: return ir_attr(fn, o, 7) != 0;
-	case IR_scatter: return ir_attr(fn, o, 9) != 0;
+	case IR_reduce: return ir_attr(fn, o, AT_fn) != 0;
+	case IR_reduce_window: return ir_attr(fn, o, AT_fn) != 0;
+	case IR_scatter: return ir_attr(fn, o, AT_fn) != 0;
 	case IR_sort: case IR_select_and_scatter: return true;
 	default: return false;
 	}
@@ -193,9 +193,9 @@ static struct blk *writable(struct blk *b)
 static struct err *run_while(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t,
                              struct blk **in, struct blk **out)
 {
-	const struct ir_fn *cond = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, 1)), *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, 2));
+	const struct ir_fn *cond = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_cond)), *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_body));
 	int nrole;
-	const int64_t *role = ir_attrs(fn, o, 3, &nrole);
+	const int64_t *role = ir_attrs(fn, o, AT_role, &nrole);
 	uint32_t n = o->nin, ncarry = 0;
 	for (int i = 0; i < nrole; i++)
 		ncarry += role[i] == ROLE_CARRY;
@@ -274,9 +274,9 @@ out:
 static struct err *run_counted(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t, int64_t trip,
                                struct blk **in, struct blk **out)
 {
-	const struct ir_fn *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, 2));
+	const struct ir_fn *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_body));
 	int nrole;
-	const int64_t *role = ir_attrs(fn, o, 3, &nrole);
+	const int64_t *role = ir_attrs(fn, o, AT_role, &nrole);
 	uint32_t n = o->nin, np = body->nparam, nr = (uint32_t)body->result.n, ncarry = 0, nparam = 1;
 	for (int i = 0; i < nrole; i++) {
 		ncarry += role[i] == ROLE_CARRY;
@@ -338,7 +338,7 @@ static struct err *run_case(struct walk *w, const struct ir_fn *fn, const struct
                             struct blk *const *in, struct blk **out)
 {
 	int nb;
-	const int64_t *branch = ir_attrs(fn, o, 0, &nb);
+	const int64_t *branch = ir_attrs(fn, o, AT_branch, &nb);
 	int *pos = mem_alloc(sizeof *pos * (size_t)t.n), *who = mem_alloc(sizeof *who * (size_t)t.n);
 	struct blk **bin = mem_alloc(sizeof *bin * (size_t)t.n * o->nin), **res = mem_alloc(sizeof *res * (size_t)t.n * o->nout + 8);
 	struct err *e = NULL;
@@ -382,7 +382,7 @@ static struct err *run_case(struct walk *w, const struct ir_fn *fn, const struct
 
 static struct err *run_custom(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct blk *const *in, struct blk **out)
 {
-	const char *target = ir_text(w->m, (ir_str)ir_attr(fn, o, 0));
+	const char *target = ir_text(w->m, (ir_str)ir_attr(fn, o, AT_target));
 	if (!w->opt->custom)
 		return ERR(UNIMPLEMENTED, "custom_call '%s' has no implementation here", target);
 	struct eval_array *a = mem_alloc(sizeof *a * (o->nin + o->nout + 1)), *r = a + o->nin;
@@ -397,7 +397,7 @@ static struct err *run_custom(struct walk *w, const struct ir_fn *fn, const stru
 		a[i].p = i < o->nin ? in[i]->p : out[i - o->nin]->p;
 	}
 	size_t nd = 0;
-	ir_blob d = (ir_blob)ir_attr(fn, o, 3);
+	ir_blob d = (ir_blob)ir_attr(fn, o, AT_config);
 	const void *dict = d ? ir_blob_data(w->m, d, &nd) : NULL;
 	struct err *e = w->opt->custom(w->opt->user, target, dict, nd, (int)o->nin, a, (int)o->nout, r);
 	free(a);
@@ -410,7 +410,7 @@ static struct blk *constant(struct walk *w, const struct ir_fn *fn, const struct
 {
 	const struct ir_type_info *t = ir_vtype(w->m, fn, o->out);
 	size_t n, es = dtype_info[t->dtype].bytes;
-	const void *p = ir_blob_data(w->m, (ir_blob)ir_attr(fn, o, 0), &n);
+	const void *p = ir_blob_data(w->m, (ir_blob)ir_attr(fn, o, AT_data), &n);
 	struct blk *b = blk_new((size_t)t->bytes);
 	if (n >= (size_t)t->bytes)
 		memcpy(b->p, p, (size_t)t->bytes);
@@ -467,13 +467,13 @@ struct err *walk_fn(struct walk *w, const struct ir_fn *fn, struct team t, struc
 			}
 			break;
 		case IR_call: case IR_fused:
-			e = walk_fn(w, ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, 0)), t, in, out);
+			e = walk_fn(w, ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_fn)), t, in, out);
 			break;
 		case IR_case:
 			e = run_case(w, fn, o, t, in, out);
 			break;
 		case IR_loop: {
-			int64_t trip = ir_attr(fn, o, 0);
+			int64_t trip = ir_attr(fn, o, AT_trip);
 			e = trip < 0 ? run_while(w, fn, o, t, in, out) : run_counted(w, fn, o, t, trip, in, out);
 			break;
 		}

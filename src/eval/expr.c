@@ -43,7 +43,7 @@ static struct err *inline_fn(struct builder *b, ir_fnid f, const uint16_t *reg_i
 			uint16_t *in = ARENA_NEW(b->a, uint16_t, o->nin + 1);
 			for (uint32_t j = 0; j < o->nin; j++)
 				in[j] = reg[ir_in(fn, o, j)];
-			TRY(inline_fn(b, (ir_fnid)ir_attr(fn, o, 0), in, &reg[o->out], depth + 1));
+			TRY(inline_fn(b, (ir_fnid)ir_attr(fn, o, AT_fn), in, &reg[o->out], depth + 1));
 			continue;
 		}
 		if (((ir_info(o->kind)->flags & IR_VIEW) && o->kind != IR_bitcast_convert) || o->kind == IR_optimization_barrier ||
@@ -59,7 +59,7 @@ static struct err *inline_fn(struct builder *b, ir_fnid f, const uint16_t *reg_i
 		struct prog_ins x = { .to = (uint8_t)to };
 		if (o->kind == IR_constant) {
 			size_t n;
-			const void *p = ir_blob_data(b->m, (ir_blob)ir_attr(fn, o, 0), &n);
+			const void *p = ir_blob_data(b->m, (ir_blob)ir_attr(fn, o, AT_data), &n);
 			size_t es = dtype_info[to].bytes;
 			if (n < es)
 				return ERR(INVALID, "region has a constant of %zu bytes for '%s'", n, dtype_info[to].name);
@@ -70,8 +70,8 @@ static struct err *inline_fn(struct builder *b, ir_fnid f, const uint16_t *reg_i
 			x.fn = EXPR_ROUND;
 			x.from = x.to;
 			x.src[0] = reg[ir_in(fn, o, 0)];
-			x.imm[0] = (uint8_t)ir_attr(fn, o, 0);
-			x.imm[1] = (uint8_t)ir_attr(fn, o, 1);
+			x.imm[0] = (uint8_t)ir_attr(fn, o, AT_exponent);
+			x.imm[1] = (uint8_t)ir_attr(fn, o, AT_mantissa);
 		} else if (o->kind == IR_bitcast_convert) {
 			if (dtype_info[to].bytes != dtype_info[ir_vtype(b->m, fn, ir_in(fn, o, 0))->dtype].bytes)
 				return ERR(UNIMPLEMENTED, "region has '%s' to another width", name);

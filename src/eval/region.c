@@ -57,8 +57,8 @@ static struct err *fold(struct walk *w, const struct ir_fn *fn, const struct ir_
 static struct err *reduce(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, int pos, struct blk *const *in, struct blk **out)
 {
 	int n = (int)o->nin / 2, nd;
-	const int64_t *dims = ir_attrs(fn, o, 0, &nd);
-	ir_fnid f = (ir_fnid)ir_attr(fn, o, 2);
+	const int64_t *dims = ir_attrs(fn, o, AT_dims, &nd);
+	ir_fnid f = (ir_fnid)ir_attr(fn, o, AT_fn);
 	const struct ir_type_info *t = ir_vtype(w->m, fn, ir_in(fn, o, 0)), *u = ir_vtype(w->m, fn, o->out);
 	for (int64_t r = 0; r < u->count; r++) {
 		char acc[MAX_OPS][16];
@@ -88,9 +88,9 @@ static struct err *reduce(struct walk *w, const struct ir_fn *fn, const struct i
 static struct err *window(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, int pos, struct blk *const *in, struct blk **out)
 {
 	int n = (int)o->nin / 2, c;
-	const int64_t *size = ir_attrs(fn, o, 0, &c), *stride = ir_attrs(fn, o, 1, &c), *base = ir_attrs(fn, o, 2, &c),
-	              *dil = ir_attrs(fn, o, 3, &c), *low = ir_attrs(fn, o, 4, &c);
-	ir_fnid f = (ir_fnid)ir_attr(fn, o, 7);
+	const int64_t *size = ir_attrs(fn, o, AT_window, &c), *stride = ir_attrs(fn, o, AT_stride, &c), *base = ir_attrs(fn, o, AT_base_dilation, &c),
+	              *dil = ir_attrs(fn, o, AT_window_dilation, &c), *low = ir_attrs(fn, o, AT_low, &c);
+	ir_fnid f = (ir_fnid)ir_attr(fn, o, AT_fn);
 	const struct ir_type_info *t = ir_vtype(w->m, fn, ir_in(fn, o, 0)), *u = ir_vtype(w->m, fn, o->out);
 	int64_t nw = 1;
 	for (int d = 0; d < t->rank; d++)
@@ -139,10 +139,10 @@ static int64_t integer(const struct ir_type_info *t, const char *p)
 static struct err *scatter(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, int pos, struct blk *const *in, struct blk **out)
 {
 	int n = ((int)o->nin - 1) / 2, nwin, nins, nib, nsb, nmap;
-	const int64_t *win = ir_attrs(fn, o, 0, &nwin), *ins = ir_attrs(fn, o, 1, &nins), *ib = ir_attrs(fn, o, 2, &nib),
-	              *sb = ir_attrs(fn, o, 3, &nsb), *map = ir_attrs(fn, o, 4, &nmap);
-	int64_t ivd = ir_attr(fn, o, 5);
-	ir_fnid f = (ir_fnid)ir_attr(fn, o, 9);
+	const int64_t *win = ir_attrs(fn, o, AT_window_dims, &nwin), *ins = ir_attrs(fn, o, AT_inserted, &nins), *ib = ir_attrs(fn, o, AT_ibatch, &nib),
+	              *sb = ir_attrs(fn, o, AT_sbatch, &nsb), *map = ir_attrs(fn, o, AT_to_operand, &nmap);
+	int64_t ivd = ir_attr(fn, o, AT_index_dim);
+	ir_fnid f = (ir_fnid)ir_attr(fn, o, AT_fn);
 	const struct ir_type_info *t = ir_vtype(w->m, fn, ir_in(fn, o, 0)), *it = ir_vtype(w->m, fn, ir_in(fn, o, (uint32_t)n)),
 	                          *u = ir_vtype(w->m, fn, ir_in(fn, o, (uint32_t)n + 1));
 	for (int i = 0; i < n; i++)
@@ -209,7 +209,7 @@ static bool before(struct sorter *s, int64_t a, int64_t b)
 		x[2 * i + 1] = s->in[i]->p + (size_t)(s->base + b * s->step) * es;
 	}
 	if (!s->e)
-		s->e = call(s->w, (ir_fnid)ir_attr(s->fn, s->o, 2), s->pos, 2 * (int)s->o->nin, x, 1, out);
+		s->e = call(s->w, (ir_fnid)ir_attr(s->fn, s->o, AT_fn), s->pos, 2 * (int)s->o->nin, x, 1, out);
 	return r;
 }
 static void merge_sort(struct sorter *s, int64_t *p, int64_t *tmp, int64_t n)
@@ -230,7 +230,7 @@ static void merge_sort(struct sorter *s, int64_t *p, int64_t *tmp, int64_t n)
 static struct err *sort(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, int pos, struct blk *const *in, struct blk **out)
 {
 	const struct ir_type_info *t = ir_vtype(w->m, fn, ir_in(fn, o, 0));
-	int64_t dim = ir_attr(fn, o, 0), n = t->dim[dim], inner = 1, outer = 1;
+	int64_t dim = ir_attr(fn, o, AT_dim), n = t->dim[dim], inner = 1, outer = 1;
 	for (int d = 0; d < t->rank; d++)
 		*(d > dim ? &inner : &outer) *= d == dim ? 1 : t->dim[d];
 	int64_t *p = mem_alloc(sizeof *p * (size_t)(2 * n + 1));
@@ -253,8 +253,8 @@ static struct err *sort(struct walk *w, const struct ir_fn *fn, const struct ir_
 static struct err *select_and_scatter(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, int pos, struct blk *const *in, struct blk **out)
 {
 	int c;
-	const int64_t *size = ir_attrs(fn, o, 0, &c), *stride = ir_attrs(fn, o, 1, &c), *low = ir_attrs(fn, o, 2, &c);
-	ir_fnid sel = (ir_fnid)ir_attr(fn, o, 4), sca = (ir_fnid)ir_attr(fn, o, 5);
+	const int64_t *size = ir_attrs(fn, o, AT_window, &c), *stride = ir_attrs(fn, o, AT_stride, &c), *low = ir_attrs(fn, o, AT_low, &c);
+	ir_fnid sel = (ir_fnid)ir_attr(fn, o, AT_select), sca = (ir_fnid)ir_attr(fn, o, AT_scatter);
 	const struct ir_type_info *t = ir_vtype(w->m, fn, ir_in(fn, o, 0)), *u = ir_vtype(w->m, fn, ir_in(fn, o, 1));
 	size_t es = es_of(t);
 	int64_t nw = 1;

@@ -132,7 +132,7 @@ static struct err *view(struct st *s)
 static struct err *concatenate(struct st *s)
 {
 	const struct ir_type_info *u = out_t(s, 0);
-	int64_t dim = ir_attr(s->fn, s->o, 0), at = 0;
+	int64_t dim = ir_attr(s->fn, s->o, AT_dim), at = 0;
 	for (int i = 0; i < (int)s->o->nin; i++) {
 		const struct ir_type_info *t = in_t(s, i);
 		struct prog_view in = dense(s, t), v = dense(s, u);
@@ -204,10 +204,10 @@ static struct err *bitcast(struct st *s)
 }
 
 /* The reduction an op names, with its expression where it is a function. */
-static struct err *redop(struct st *s, int attr_r, int attr_f, struct eval_step *x, int64_t *word)
+static struct err *redop(struct st *s, struct eval_step *x, int64_t *word)
 {
-	enum redop r = (enum redop)ir_attr(s->fn, s->o, attr_r);
-	ir_fnid f = (ir_fnid)ir_attr(s->fn, s->o, attr_f);
+	enum redop r = (enum redop)ir_attr(s->fn, s->o, AT_redop);
+	ir_fnid f = (ir_fnid)ir_attr(s->fn, s->o, AT_fn);
 	if (r == RED_fn && f) {
 		enum redop known = ir_region_redop(s->m, f);
 		if (known != RED_fn && known != RED_lse)
@@ -217,6 +217,20 @@ static struct err *redop(struct st *s, int attr_r, int attr_f, struct eval_step 
 	}
 	*word = r;
 	return NULL;
+}
+
+/* Appends the lists a of the op, each behind its length if counted, to the nw words at w; gives their number. */
+static int lists(struct st *s, bool counted, int n, const enum ir_at *a, int64_t *w, int nw)
+{
+	for (int k = 0; k < n; k++) {
+		int c;
+		const int64_t *l = ir_attrs(s->fn, s->o, a[k], &c);
+		if (counted)
+			w[nw++] = c;
+		for (int i = 0; i < c; i++)
+			w[nw++] = l[i];
+	}
+	return nw;
 }
 
 static struct err *scatter(struct st *s)
@@ -232,16 +246,11 @@ static struct err *scatter(struct st *s)
 		x->k.bytes += in_t(s, n + 1 + i)->bytes;
 	}
 	int64_t w[64 * 5 + 8];
-	int nw = 0, c;
-	for (int k = 0; k < 5; k++) {
-		const int64_t *l = ir_attrs(s->fn, s->o, k, &c);
-		w[nw++] = c;
-		for (int i = 0; i < c; i++)
-			w[nw++] = l[i];
-	}
-	w[nw++] = ir_attr(s->fn, s->o, 5);
-	w[nw++] = ir_attr(s->fn, s->o, 7);
-	TRY(redop(s, 8, 9, x, &w[nw++]));
+	static const enum ir_at list[] = { AT_window_dims, AT_inserted, AT_ibatch, AT_sbatch, AT_to_operand };
+	int nw = lists(s, true, NELEM(list), list, w, 0);
+	w[nw++] = ir_attr(s->fn, s->o, AT_index_dim);
+	w[nw++] = ir_attr(s->fn, s->o, AT_unique);
+	TRY(redop(s, x, &w[nw++]));
 	attrs(s, x, w, nw);
 	return NULL;
 }
@@ -249,13 +258,13 @@ static struct err *scatter(struct st *s)
 static struct err *reduce(struct st *s)
 {
 	int n;
-	const int64_t *dims = ir_attrs(s->fn, s->o, 0, &n);
+	const int64_t *dims = ir_attrs(s->fn, s->o, AT_dims, &n);
 	struct eval_step *x = plain(s, KERN_reduce);
 	int64_t w[IR_MAX_RANK + 2];
 	w[0] = n;
 	for (int i = 0; i < n; i++)
 		w[1 + i] = dims[i];
-	TRY(redop(s, 1, 2, x, &w[1 + n]));
+	TRY(redop(s, x, &w[1 + n]));
 	attrs(s, x, w, n + 2);
 	x->k.flops = 0;
 	for (uint32_t i = 0; i < s->o->nin / 2; i++)
@@ -268,13 +277,9 @@ static struct err *window(struct st *s)
 {
 	struct eval_step *x = plain(s, KERN_reduce_window);
 	int64_t w[6 * IR_MAX_RANK + 1];
-	int nw = 0, c;
-	for (int k = 0; k < 6; k++) {
-		const int64_t *l = ir_attrs(s->fn, s->o, k, &c);
-		for (int i = 0; i < c; i++)
-			w[nw++] = l[i];
-	}
-	TRY(redop(s, 6, 7, x, &w[nw++]));
+	static const enum ir_at list[] = { AT_window, AT_stride, AT_base_dilation, AT_window_dilation, AT_low, AT_high };
+	int nw = lists(s, false, NELEM(list), list, w, 0);
+	TRY(redop(s, x, &w[nw++]));
 	attrs(s, x, w, nw);
 	return NULL;
 }
@@ -299,14 +304,10 @@ static struct err *select_and_scatter(struct st *s)
 {
 	struct eval_step *x = plain(s, KERN_select_and_scatter);
 	int64_t w[4 * IR_MAX_RANK + 2];
-	int nw = 0, c;
-	for (int k = 0; k < 4; k++) {
-		const int64_t *l = ir_attrs(s->fn, s->o, k, &c);
-		for (int i = 0; i < c; i++)
-			w[nw++] = l[i];
-	}
-	enum elem e = region_compare(s->m, (ir_fnid)ir_attr(s->fn, s->o, 4));
-	enum redop r = ir_region_redop(s->m, (ir_fnid)ir_attr(s->fn, s->o, 5));
+	static const enum ir_at list[] = { AT_window, AT_stride, AT_low, AT_high };
+	int nw = lists(s, false, NELEM(list), list, w, 0);
+	enum elem e = region_compare(s->m, (ir_fnid)ir_attr(s->fn, s->o, AT_select));
+	enum redop r = ir_region_redop(s->m, (ir_fnid)ir_attr(s->fn, s->o, AT_scatter));
 	if (e == ELEM_COUNT)
 		return ERR(UNIMPLEMENTED, "select_and_scatter whose select is not one comparison");
 	if (r == RED_fn || r == RED_lse)
@@ -321,18 +322,16 @@ static struct err *dot(struct st *s)
 {
 	struct eval_step *x = plain(s, KERN_dot);
 	int64_t w[4 * IR_MAX_RANK + 8];
+	static const enum ir_at list[] = { AT_lb, AT_rb, AT_lc, AT_rc }, word[] = { AT_precision, AT_acc, AT_ltype, AT_rtype, AT_components };
 	int nw = 0, c;
-	for (int k = 0; k < 4; k++) {
-		const int64_t *l = ir_attrs(s->fn, s->o, k, &c);
-		if (k == 0 || k == 2)
-			w[nw++] = c;
-		for (int i = 0; i < c; i++)
-			w[nw++] = l[i];
+	for (int k = 0; k < 4; k += 2) {
+		nw = lists(s, true, 1, list + k, w, nw);
+		nw = lists(s, false, 1, list + k + 1, w, nw);
 	}
-	for (int k = 4; k < 9; k++)
-		w[nw++] = ir_attr(s->fn, s->o, k);
+	for (size_t k = 0; k < NELEM(word); k++)
+		w[nw++] = ir_attr(s->fn, s->o, word[k]);
 	attrs(s, x, w, nw);
-	const int64_t *lc = ir_attrs(s->fn, s->o, 2, &c);
+	const int64_t *lc = ir_attrs(s->fn, s->o, AT_lc, &c);
 	x->k.flops = 2 * out_t(s, 0)->count;
 	for (int i = 0; i < c; i++)
 		x->k.flops *= in_t(s, 0)->dim[lc[i]];
@@ -386,13 +385,8 @@ static struct err *make(struct st *s)
 	case IR_pad: {
 		x = plain(s, KERN_pad);
 		int64_t w[3 * IR_MAX_RANK];
-		int nw = 0, c;
-		for (int k = 0; k < 3; k++) {
-			const int64_t *l = ir_attrs(s->fn, o, k, &c);
-			for (int i = 0; i < c; i++)
-				w[nw++] = l[i];
-		}
-		attrs(s, x, w, nw);
+		static const enum ir_at list[] = { AT_low, AT_high, AT_interior };
+		attrs(s, x, w, lists(s, false, NELEM(list), list, w, 0));
 		return NULL;
 	}
 	case IR_gather: all_attrs(s, plain(s, KERN_gather)); return NULL;
@@ -402,9 +396,9 @@ static struct err *make(struct st *s)
 	case IR_select_and_scatter: return select_and_scatter(s);
 	case IR_sort: {
 		x = plain(s, KERN_sort);
-		int64_t w[2] = { ir_attr(s->fn, o, 0), ir_attr(s->fn, o, 1) };
+		int64_t w[2] = { ir_attr(s->fn, o, AT_dim), ir_attr(s->fn, o, AT_stable) };
 		attrs(s, x, w, 2);
-		return eval_expr(s->a, s->m, (ir_fnid)ir_attr(s->fn, o, 2), &x->k.expr);
+		return eval_expr(s->a, s->m, (ir_fnid)ir_attr(s->fn, o, AT_fn), &x->k.expr);
 	}
 	case IR_top_k: all_attrs(s, plain(s, KERN_top_k)); return NULL;
 	case IR_cumulative: all_attrs(s, plain(s, KERN_cumulative)); return NULL;

@@ -75,9 +75,9 @@ static bool tiny_fn(const struct ir_module *m, const struct ir_fn *fn, int depth
 		}
 		switch (o->kind) {
 		case IR_loop: {
-			const int64_t *role = ir_attrs(fn, o, 3, &n);
-			ir_fnid cond = (ir_fnid)ir_attr(fn, o, 1);
-			if (!tiny_fn(m, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, 2)), depth + 1, ops, work, why) ||
+			const int64_t *role = ir_attrs(fn, o, AT_role, &n);
+			ir_fnid cond = (ir_fnid)ir_attr(fn, o, AT_cond);
+			if (!tiny_fn(m, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, AT_body)), depth + 1, ops, work, why) ||
 			    (cond && !tiny_fn(m, ir_fn_of(m, cond), depth + 1, ops, work, why)))
 				return false;
 			int out = 0;
@@ -107,7 +107,7 @@ static bool tiny_fn(const struct ir_module *m, const struct ir_fn *fn, int depth
 			continue;
 		}
 		case IR_case: {
-			const int64_t *f = ir_attrs(fn, o, 0, &n);
+			const int64_t *f = ir_attrs(fn, o, AT_branch, &n);
 			for (int k = 0; k < n; k++)
 				if (!tiny_fn(m, ir_fn_of(m, (ir_fnid)f[k]), depth + 1, ops, work, why))
 					return false;
@@ -118,7 +118,7 @@ static bool tiny_fn(const struct ir_module *m, const struct ir_fn *fn, int depth
 			continue;
 		}
 		case IR_call:
-			if (!tiny_fn(m, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, 0)), depth + 1, ops, work, why))
+			if (!tiny_fn(m, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, AT_fn)), depth + 1, ops, work, why))
 				return false;
 			if (touches_large(fn, o, large)) {
 				*why = "a call with large values";
@@ -134,10 +134,10 @@ static bool tiny_fn(const struct ir_module *m, const struct ir_fn *fn, int depth
 				continue;             /* a part of a stack */
 			break;
 		case IR_reduce: {
-			enum redop r = (enum redop)ir_attr(fn, o, 1);
+			enum redop r = (enum redop)ir_attr(fn, o, AT_redop);
 			if (o->nin > 16)
 				*why = "reduction of many operands";
-			else if (r == RED_lse || (r == RED_fn && !tiny_fn(m, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, 2)), depth + 1, ops, work, why)))
+			else if (r == RED_lse || (r == RED_fn && !tiny_fn(m, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, AT_fn)), depth + 1, ops, work, why)))
 				*why = "a reducer that generated code does not have";
 			if (*why)
 				return false;

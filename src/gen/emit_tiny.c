@@ -231,9 +231,9 @@ static void reduce(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o
 {
 	struct em *e = t->e;
 	int n = (int)o->nin / 2, nd, dt[8], at_[8];
-	enum redop rop = (enum redop)ir_attr(fn, o, 1);
-	ir_fnid f = (ir_fnid)ir_attr(fn, o, 2);
-	const int64_t *dims = ir_attrs(fn, o, 0, &nd);
+	enum redop rop = (enum redop)ir_attr(fn, o, AT_redop);
+	ir_fnid f = (ir_fnid)ir_attr(fn, o, AT_fn);
+	const int64_t *dims = ir_attrs(fn, o, AT_dims, &nd);
 	const struct ir_type_info *ti = ir_vtype(t->m, fn, ir_in(fn, o, 0)), *to = ir_vtype(t->m, fn, o->out);
 	int64_t st[IR_MAX_RANK], ks[IR_MAX_RANK], kd[IR_MAX_RANK], rs[IR_MAX_RANK], rd[IR_MAX_RANK], R = 1;
 	int nk = 0, nr = 0;
@@ -284,7 +284,7 @@ static void concatenate(struct tiny *t, const struct ir_fn *fn, const struct ir_
 {
 	struct em *e = t->e;
 	const struct ir_type_info *to = ir_vtype(t->m, fn, o->out);
-	int dim = (int)ir_attr(fn, o, 0);
+	int dim = (int)ir_attr(fn, o, AT_dim);
 	int64_t post = 1, start = 0;
 	for (int d = dim + 1; d < to->rank; d++)
 		post *= to->dim[d];
@@ -319,7 +319,7 @@ static void pad(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, s
 	struct em *e = t->e;
 	const struct ir_type_info *to = ir_vtype(t->m, fn, o->out), *ti = ir_vtype(t->m, fn, ir_in(fn, o, 0));
 	int n, w = lanes_of(to->count);
-	const int64_t *low = ir_attrs(fn, o, 0, &n), *in = ir_attrs(fn, o, 2, &n);
+	const int64_t *low = ir_attrs(fn, o, AT_low, &n), *in = ir_attrs(fn, o, AT_interior, &n);
 	int64_t st[IR_MAX_RANK], ix[IR_MAX_RANK] = { 0 }, idx[256];
 	gen_strides(ti->rank, ti->dim, st);
 	LV p = em_splat(e, ssa(t, &val[ir_in(fn, o, 1)], ir_vtype(t->m, fn, ir_in(fn, o, 1))), w);
@@ -415,7 +415,7 @@ static void case_(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o,
 {
 	struct em *e = t->e;
 	int n;
-	const int64_t *f = ir_attrs(fn, o, 0, &n);
+	const int64_t *f = ir_attrs(fn, o, AT_branch, &n);
 	LV idx = ssa(t, &val[ir_in(fn, o, 0)], ir_vtype(t->m, fn, ir_in(fn, o, 0)));
 	if (LLVMTypeOf(idx) == e->i1)
 		idx = LLVMBuildZExt(e->b, idx, e->i32, "");
@@ -470,11 +470,11 @@ static LV stack_slice(struct tiny *t, struct tv *x, const struct ir_type_info *t
 static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val, LV *out)
 {
 	struct em *e = t->e;
-	int64_t trip = ir_attr(fn, o, 0);
-	ir_fnid cond = (ir_fnid)ir_attr(fn, o, 1);
-	const struct ir_fn *body = ir_fn_of(t->m, (ir_fnid)ir_attr(fn, o, 2));
+	int64_t trip = ir_attr(fn, o, AT_trip);
+	ir_fnid cond = (ir_fnid)ir_attr(fn, o, AT_cond);
+	const struct ir_fn *body = ir_fn_of(t->m, (ir_fnid)ir_attr(fn, o, AT_body));
 	int nr;
-	const int64_t *role = ir_attrs(fn, o, 3, &nr);
+	const int64_t *role = ir_attrs(fn, o, AT_role, &nr);
 	int n = (int)o->nin, ncarry = 0, nout = 0;
 	struct tv *x = ARENA_NEW(&t->a, struct tv, n + 1), *arg = ARENA_NEW(&t->a, struct tv, n + 2), *res = ARENA_NEW(&t->a, struct tv, n + 2);
 	const struct ir_type_info **ti = ARENA_NEW(&t->a, const struct ir_type_info *, n + 1);
@@ -607,7 +607,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 		struct tv *arg = ARENA_NEW(&t->a, struct tv, o->nin + 1), *res = ARENA_NEW(&t->a, struct tv, o->nout + 1);
 		for (uint32_t i = 0; i < o->nin; i++)
 			arg[i] = val[ir_in(fn, o, i)];
-		function(t, ir_fn_of(t->m, (ir_fnid)ir_attr(fn, o, 0)), arg, res, out);
+		function(t, ir_fn_of(t->m, (ir_fnid)ir_attr(fn, o, AT_fn)), arg, res, out);
 		memcpy(r, res, sizeof *res * o->nout);
 		return;
 	}
@@ -641,7 +641,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 	switch (o->kind) {
 	case IR_constant: {
 		size_t nb;
-		const char *p = ir_blob_data(t->m, (ir_blob)ir_attr(fn, o, 0), &nb);
+		const char *p = ir_blob_data(t->m, (ir_blob)ir_attr(fn, o, AT_data), &nb);
 		int es = dtype_info[to->dtype].bytes;
 		if (nb == (size_t)es) {
 			r->splat = em_const(e, to->dtype, p, 0);
@@ -657,7 +657,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 	}
 	case IR_iota: {
 		gen_strides(to->rank, to->dim, st);
-		int dim = (int)ir_attr(fn, o, 0);
+		int dim = (int)ir_attr(fn, o, AT_dim);
 		LV v[256];
 		for (int i = 0; i < MAX(w, 1); i++)
 			v[i] = LLVMConstInt(e->i64, (unsigned long long)(i < to->count ? i / st[dim] % to->dim[dim] : 0), false);
@@ -676,7 +676,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 		return;
 	}
 	case IR_reduce_precision:
-		r->ssa = em_reduce_precision(e, to->dtype, ssa(t, x, ti), (int)ir_attr(fn, o, 0), (int)ir_attr(fn, o, 1));
+		r->ssa = em_reduce_precision(e, to->dtype, ssa(t, x, ti), (int)ir_attr(fn, o, AT_exponent), (int)ir_attr(fn, o, AT_mantissa));
 		return;
 	case IR_broadcast:
 		if (ti->count == 1) {

@@ -34,29 +34,25 @@ static void put_fn(struct str *s, const struct ir_module *m, const struct ir_fn 
 		for (uint32_t j = 0; j < o->nout; j++)
 			put_type(s, ir_vtype(m, fn, o->out + j));
 		for (int a = 0; a < k->nattr; a++) {
-			char c = k->kind[a];
+			char c = k->attr[a].kind;
 			int n;
+			const int64_t *v = ir_attr_nth(fn, o, a, &n);
+			if (c == 'h')
+				continue;
+			put_i(s, n);
 			if (c == 'b') {
 				size_t nb;
-				const void *p = ir_blob_data(m, (ir_blob)ir_attr(fn, o, a), &nb);
+				const void *p = ir_blob_data(m, (ir_blob)*v, &nb);
 				put_i(s, (int64_t)nb);
 				put(s, p, nb);
-			} else if (c == 'f') {
-				ir_fnid f = (ir_fnid)ir_attr(fn, o, a);
-				put_i(s, f != 0);
-				if (f)
-					put_fn(s, m, ir_fn_of(m, f));
-			} else if (c == 'F') {
-				const int64_t *f = ir_attrs(fn, o, a, &n);
-				put_i(s, n);
-				for (int j = 0; j < n; j++)
-					put_fn(s, m, ir_fn_of(m, (ir_fnid)f[j]));
-			} else if (c == 'I' || c == 'H') {
-				const int64_t *v = ir_attrs(fn, o, a, &n);
-				put_i(s, n);
+			} else if (c == 'f' || c == 'F') {
+				for (int j = 0; j < n; j++) {
+					put_i(s, v[j] != 0);
+					if (v[j])
+						put_fn(s, m, ir_fn_of(m, (ir_fnid)v[j]));
+				}
+			} else {
 				put(s, v, sizeof *v * (size_t)n);
-			} else if (c != 'h') {
-				put_i(s, ir_attr(fn, o, a));
 			}
 		}
 	}

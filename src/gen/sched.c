@@ -78,7 +78,7 @@ static int anchor_runs(const struct cx *cx, int64_t *ext, bool *reduced)
 {
 	const struct ir_type_info *t = ir_vtype(cx->m, cx->fn, ir_in(cx->fn, cx->anchor, 0));
 	int nd, n = 0;
-	const int64_t *dims = ir_attrs(cx->fn, cx->anchor, 0, &nd);
+	const int64_t *dims = ir_attrs(cx->fn, cx->anchor, AT_dims, &nd);
 	for (int d = 0; d < t->rank; d++) {
 		bool r = false;
 		for (int i = 0; i < nd; i++)

@@ -92,7 +92,7 @@ static uint32_t mk_select(struct cx *cx, enum dtype dt, uint32_t c, uint32_t x, 
 APART static uint32_t want_concat(struct cx *cx, const struct ir_op *o, uint32_t lin)
 {
 	const struct ir_type_info *t = ir_vtype(cx->m, cx->fn, o->out);
-	int dim = (int)ir_attr(cx->fn, o, 0);
+	int dim = (int)ir_attr(cx->fn, o, AT_dim);
 	int64_t post = 1, rows = 1;
 	for (int d = dim + 1; d < t->rank; d++)
 		post *= t->dim[d];
@@ -139,7 +139,7 @@ APART static uint32_t want_pad(struct cx *cx, const struct ir_op *o, uint32_t li
 {
 	const struct ir_type_info *t = ir_vtype(cx->m, cx->fn, o->out), *ti = ir_vtype(cx->m, cx->fn, ir_in(cx->fn, o, 0));
 	int n;
-	const int64_t *low = ir_attrs(cx->fn, o, 0, &n), *high = ir_attrs(cx->fn, o, 1, &n), *in = ir_attrs(cx->fn, o, 2, &n);
+	const int64_t *low = ir_attrs(cx->fn, o, AT_low, &n), *high = ir_attrs(cx->fn, o, AT_high, &n), *in = ir_attrs(cx->fn, o, AT_interior, &n);
 	ir_val padv = ir_in(cx->fn, o, 1);
 	if (ti->count == 0)
 		return gs_want(cx, padv, gs_lin_const(cx, 0));
@@ -203,10 +203,10 @@ APART static uint32_t want_gather(struct cx *cx, const struct ir_op *o, uint32_t
 	const struct ir_type_info *t = ir_vtype(cx->m, cx->fn, o->out), *ti = ir_vtype(cx->m, cx->fn, ir_in(cx->fn, o, 0)),
 		*tx = ir_vtype(cx->m, cx->fn, ir_in(cx->fn, o, 1));
 	int noff, ncol, nob, nib, nmap, nsize;
-	const int64_t *off = ir_attrs(cx->fn, o, 0, &noff), *col = ir_attrs(cx->fn, o, 1, &ncol), *ob = ir_attrs(cx->fn, o, 2, &nob),
-		*ib = ir_attrs(cx->fn, o, 3, &nib), *map = ir_attrs(cx->fn, o, 4, &nmap);
-	int idim = (int)ir_attr(cx->fn, o, 5);
-	const int64_t *size = ir_attrs(cx->fn, o, 6, &nsize);
+	const int64_t *off = ir_attrs(cx->fn, o, AT_offset_dims, &noff), *col = ir_attrs(cx->fn, o, AT_collapsed, &ncol), *ob = ir_attrs(cx->fn, o, AT_obatch, &nob),
+		*ib = ir_attrs(cx->fn, o, AT_ibatch, &nib), *map = ir_attrs(cx->fn, o, AT_index_map, &nmap);
+	int idim = (int)ir_attr(cx->fn, o, AT_index_dim);
+	const int64_t *size = ir_attrs(cx->fn, o, AT_size, &nsize);
 	int64_t os[IR_MAX_RANK], xs[IR_MAX_RANK], st[IR_MAX_RANK] = { 0 }, ist[IR_MAX_RANK] = { 0 };
 	gen_strides(ti->rank, ti->dim, os);
 	gen_strides(tx->rank, tx->dim, xs);
@@ -268,7 +268,7 @@ static bool region(struct cx *cx, ir_fnid f, const uint32_t *arg, uint32_t *out)
 		if (o->nout != 1 || t->count != 1 || !gen_dtype_ok(t->dtype)) {
 			ok = false;
 		} else if (o->kind == IR_constant) {
-			val[o->out] = mk_const(cx, t->dtype, ir_blob_data(cx->m, (ir_blob)ir_attr(g, o, 0), &nb));
+			val[o->out] = mk_const(cx, t->dtype, ir_blob_data(cx->m, (ir_blob)ir_attr(g, o, AT_data), &nb));
 		} else if (ir_is_elem(o->kind) && gen_elem_ok(ir_elem(o->kind))) {
 			uint32_t in[3];
 			for (uint32_t k = 0; k < o->nin; k++)
@@ -327,7 +327,7 @@ static int reduced_runs(struct cx *cx, const struct ir_op *o, int64_t *ext, int6
 {
 	const struct ir_type_info *ti = ir_vtype(cx->m, cx->fn, ir_in(cx->fn, o, 0));
 	int nd, n = 0, kept = 0;
-	const int64_t *dims = ir_attrs(cx->fn, o, 0, &nd);
+	const int64_t *dims = ir_attrs(cx->fn, o, AT_dims, &nd);
 	int64_t os[IR_MAX_RANK];
 	gen_strides(ti->rank, ti->dim, os);
 	int last = -2;
@@ -367,7 +367,7 @@ APART static uint32_t want_reduce(struct cx *cx, const struct ir_op *o, uint32_t
 {
 	const struct ir_fn *fn = cx->fn;
 	int n = (int)o->nin / 2;
-	enum redop rop = (enum redop)ir_attr(fn, o, 1);
+	enum redop rop = (enum redop)ir_attr(fn, o, AT_redop);
 	const struct ir_type_info *t = ir_vtype(cx->m, fn, o->out + j), *ti = ir_vtype(cx->m, fn, ir_in(fn, o, 0));
 	if (n > GEN_MAX_OUT / 2) {
 		gs_fail(cx, "reduction of many operands");
@@ -409,7 +409,7 @@ APART static uint32_t want_reduce(struct cx *cx, const struct ir_op *o, uint32_t
 					arg[k] = acc[k];
 					arg[n + k] = x[k];
 				}
-				if (!region(cx, (ir_fnid)ir_attr(fn, o, 2), arg, out)) {
+				if (!region(cx, (ir_fnid)ir_attr(fn, o, AT_fn), arg, out)) {
 					gs_fail(cx, "reducer is not straight-line scalar code");
 					return 0;
 				}
@@ -463,7 +463,7 @@ APART static uint32_t want_reduce(struct cx *cx, const struct ir_op *o, uint32_t
 			struct gen_node a = { .kind = GN_ARG, .dtype = red.acc[k % n], .lo = k, .mask = UINT16_MAX };
 			arg[k] = gs_node_put(cx, &a);
 		}
-		if (!region(cx, (ir_fnid)ir_attr(fn, o, 2), arg, red.fn)) {
+		if (!region(cx, (ir_fnid)ir_attr(fn, o, AT_fn), arg, red.fn)) {
 			gs_fail(cx, "reducer is not straight-line scalar code");
 			return 0;
 		}
@@ -572,7 +572,7 @@ APART static uint32_t want_new(struct cx *cx, ir_val v, uint32_t lin)
 	switch (o->kind) {
 	case IR_constant: {
 		size_t nb;
-		ir_blob blob = (ir_blob)ir_attr(fn, o, 0);
+		ir_blob blob = (ir_blob)ir_attr(fn, o, AT_data);
 		const void *p = ir_blob_data(cx->m, blob, &nb);
 		if (nb == dtype_info[t->dtype].bytes)
 			return mk_const(cx, t->dtype, p);
@@ -587,14 +587,14 @@ APART static uint32_t want_new(struct cx *cx, ir_val v, uint32_t lin)
 	}
 	case IR_iota:
 		memset(st, 0, sizeof st);
-		st[ir_attr(fn, o, 0)] = 1;
+		st[ir_attr(fn, o, AT_dim)] = 1;
 		return gs_node_lin(cx, gs_map_strided(cx, lin, t->rank, t->dim, 0, st), t->dtype);
 	case IR_bitcast_convert: {
 		uint32_t x = gs_want(cx, ir_in(fn, o, 0), lin);
 		return cx->stop ? 0 : mk_elem(cx, ELEM_bitcast, ti->dtype, t->dtype, 1, &x);
 	}
 	case IR_dynamic_slice: {
-		const int64_t *size = ir_attrs(fn, o, 0, &n);
+		const int64_t *size = ir_attrs(fn, o, AT_size, &n);
 		struct gen_lin l = gs_map_strided(cx, lin, t->rank, t->dim, 0, os);
 		for (int i = 0; i < n && !cx->stop; i++)
 			add_start(cx, &l, ir_in(fn, o, (uint32_t)i + 1), gs_lin_const(cx, 0), ti->dim[i] - size[i], os[i]);
@@ -610,7 +610,7 @@ APART static uint32_t want_new(struct cx *cx, ir_val v, uint32_t lin)
 		uint32_t x = gs_want(cx, ir_in(fn, o, 0), lin);
 		if (cx->stop)
 			return 0;
-		struct gen_node r = { .kind = GN_ROUND, .dtype = t->dtype, .from = t->dtype, .lo = ir_attr(fn, o, 0), .hi = ir_attr(fn, o, 1) };
+		struct gen_node r = { .kind = GN_ROUND, .dtype = t->dtype, .from = t->dtype, .lo = ir_attr(fn, o, AT_exponent), .hi = ir_attr(fn, o, AT_mantissa) };
 		r.a[0] = x;
 		r.mask = cx->node.p[x].mask;
 		r.level = cx->node.p[x].level;

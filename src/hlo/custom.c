@@ -278,7 +278,7 @@ static struct err *approx_top_k(struct hlo *h, const struct wop *o, uint32_t cal
 		return bad_op(h, "it wants %lld of %lld elements", (long long)k, (long long)x->dim[dim]);
 	const struct ir_op *def = ir_def(fn, in[1]);
 	ir_val v[2];
-	if (dim == x->rank - 1 && direction(h, before) == 1 && def && def->kind == IR_iota && ir_attr(fn, def, 0) == dim &&
+	if (dim == x->rank - 1 && direction(h, before) == 1 && def && def->kind == IR_iota && ir_attr(fn, def, AT_dim) == dim &&
 	    ir_vtype(h->m, fn, in[1])->dtype == DT_i32 && dtype_info[x->dtype].cls != DT_COMPLEX) {
 		TRY(op_emit_t(h, IR_top_k, 1, in, 2, t, 1, &k, v));
 		v[1] = v[0] + 1;

@@ -156,7 +156,7 @@ struct err *conv_map(struct hlo *h, const struct wop *o)
 		ir_type r = ir_tensor(h->m, dt, rank, dim);
 		if (p->kind == IR_constant) {
 			size_t k;
-			const void *data = ir_blob_data(h->m, (ir_blob)ir_attr(g, p, 0), &k);
+			const void *data = ir_blob_data(h->m, (ir_blob)ir_attr(g, p, AT_data), &k);
 			map[p->out] = ir_const(&h->b, r, data, k);
 			continue;
 		}
@@ -475,7 +475,7 @@ void const_ints(struct hlo *h, ir_val v, int *n, int64_t **out)
 	const struct ir_type_info *s = ir_vtype(h->m, fn, v);
 	if (o->kind == IR_constant && s->count == t->count && dtype_info[s->dtype].cls != DT_FLOAT && dtype_info[s->dtype].bytes <= 8) {
 		size_t bytes, e = dtype_info[s->dtype].bytes;
-		const char *b = ir_blob_data(h->m, (ir_blob)ir_attr(fn, o, 0), &bytes);
+		const char *b = ir_blob_data(h->m, (ir_blob)ir_attr(fn, o, AT_data), &bytes);
 		if (bytes != e * (size_t)s->count)
 			return;
 		for (int64_t i = 0; i < s->count; i++) {

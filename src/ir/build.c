@@ -123,7 +123,7 @@ ir_val ir_emit(struct ir_b *b, enum ir_kind k, uint32_t nin, const ir_val *in, i
 			if (k == IR_reshape)
 				return ir_emit(b, k, 1, &src, t, NULL, 0);
 			int n;
-			const int64_t *q = ir_attrs(b->fn, p, 0, &n);
+			const int64_t *q = ir_attrs(b->fn, p, AT_perm, &n);
 			int64_t w[IR_MAX_RANK + 1] = { n };
 			for (int i = 0; i < n; i++)
 				w[1 + i] = q[attr[1 + i]];
@@ -394,17 +394,14 @@ int ir_regions(const struct ir_fn *fn, const struct ir_op *o, ir_fnid *out, int 
 	const struct ir_kind_info *i = ir_info(o->kind);
 	int n = 0;
 	for (int k = 0; k < i->nattr; k++) {
-		if (i->kind[k] == 'f') {
-			int64_t f = ir_attr(fn, o, k);
-			if (f && n < cap)
-				out[n] = (ir_fnid)f;
-			n += f != 0;
-		} else if (i->kind[k] == 'F') {
-			int c;
-			const int64_t *f = ir_attrs(fn, o, k, &c);
-			for (int j = 0; j < c; j++, n++)
-				if (n < cap)
-					out[n] = (ir_fnid)f[j];
+		if (i->attr[k].kind != 'f' && i->attr[k].kind != 'F')
+			continue;
+		int c;
+		const int64_t *f = ir_attr_nth(fn, o, k, &c);
+		for (int j = 0; j < c; j++) {
+			if (f[j] && n < cap)
+				out[n] = (ir_fnid)f[j];
+			n += f[j] != 0;
 		}
 	}
 	return MIN(n, cap);
@@ -417,7 +414,7 @@ static int own_effect(const struct ir_fn *fn, const struct ir_op *o)
 	if (f & (IR_EFFECT | IR_COLL))
 		return 1;
 	if (f & IR_CUSTOM)
-		return ir_attr(fn, o, 2) != 0;
+		return ir_attr(fn, o, AT_effect) != 0;
 	return f & IR_PURE ? 0 : -1;
 }
 

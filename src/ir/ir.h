@@ -30,9 +30,16 @@ enum ir_kind {
 	IR_none,
 #define OP(id, nin, nout, flags, attrs, meaning) IR_##id,
 #include "ops.def"
-#undef OP
 	IR_COUNT
 };
+
+/* Names of attributes: AT_dims, AT_redop, .. */
+enum ir_at {
+#define ATTR(name) AT_##name,
+#include "ops.def"
+	AT_COUNT
+};
+extern const char *const ir_at_name[AT_COUNT];
 
 /* Flags of an op kind. */
 enum {
@@ -49,12 +56,9 @@ struct ir_kind_info {
 	const char *name;
 	int nin, nout;           /* -1: any number */
 	unsigned flags;
-	const char *attrs;       /* "name:kind name:kind" */
+	struct { uint8_t name; char kind; } attr[16];    /* enum ir_at, kind as in ops.def; kind 0 ends */
 	const char *meaning;
 	int nattr;
-	char kind[16];           /* attribute kinds */
-	const char *attr_name[16];   /* not NUL-terminated: see attr_len */
-	uint8_t attr_len[16];
 };
 const struct ir_kind_info *ir_info(enum ir_kind k);   /* thread-safe; tables built on first use */
 int ir_kind_by_name(const char *name, size_t n);      /* 0 if unknown */
@@ -200,11 +204,19 @@ static inline const struct ir_type_info *ir_vtype(const struct ir_module *m, con
 /* The op that makes v, NULL for a parameter. */
 static inline struct ir_op *ir_def(const struct ir_fn *fn, ir_val v)
 { return fn->val.p[v].def == IR_PARAM ? NULL : &fn->op.p[fn->val.p[v].def]; }
-/* Attribute k of o, in the order of ops.def. */
-int64_t ir_attr(const struct ir_fn *fn, const struct ir_op *o, int k);
-const int64_t *ir_attrs(const struct ir_fn *fn, const struct ir_op *o, int k, int *n);    /* a list */
+/* Attribute a of o, which has one of that name. */
+int64_t ir_attr(const struct ir_fn *fn, const struct ir_op *o, enum ir_at a);
+const int64_t *ir_attrs(const struct ir_fn *fn, const struct ir_op *o, enum ir_at a, int *n);    /* a list */
+static inline int64_t ir_attrs_n(const struct ir_fn *fn, const struct ir_op *o, enum ir_at a) { int n; ir_attrs(fn, o, a, &n); return n; }
+bool ir_has_attr(enum ir_kind k, enum ir_at a);
+/* For who treats all attributes alike: the values of the i-th (i < nattr), one value if it is no list. */
+const int64_t *ir_attr_nth(const struct ir_fn *fn, const struct ir_op *o, int i, int *n);
 uint32_t ir_attr_words(const struct ir_fn *fn, const struct ir_op *o);    /* words of all attributes */
-void ir_attr_set(struct ir_fn *fn, struct ir_op *o, int k, int64_t v);    /* scalar, in place */
+/* A copy of them, n of them, for an op like o: it may be changed, at the place of attribute a (its value, or its number of
+ * values and these). */
+int64_t *ir_attr_copy(struct arena *a, const struct ir_fn *fn, const struct ir_op *o, uint32_t *n);
+int64_t *ir_attr_word(enum ir_kind k, int64_t *words, enum ir_at a);
+void ir_attr_set(struct ir_fn *fn, struct ir_op *o, enum ir_at a, int64_t v);    /* scalar, in place */
 const void *ir_blob_data(const struct ir_module *m, ir_blob b, size_t *n);
 /* v is a constant whose elements are all equal (splat or scalar): pointer to one element, else NULL. */
 const void *ir_splat(const struct ir_module *m, const struct ir_fn *fn, ir_val v);

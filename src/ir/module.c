@@ -5,11 +5,17 @@
 #include <stdlib.h>
 
 static struct ir_kind_info kinds[IR_COUNT] = {
-	[IR_none] = { "none", 0, 0, 0, "", "" },
-#define OP(id, nin, nout, flags, attrs, meaning) [IR_##id] = { #id, nin, nout, flags, attrs, meaning },
+	[IR_none] = { .name = "none", .meaning = "" },
+#define AT(name, kind) { AT_##name, kind },
+#define OP(id, nin, nout, flags, attrs, meaning) [IR_##id] = { #id, nin, nout, flags, { attrs { 0 } }, meaning, 0 },
 #include "ops.def"
-#undef OP
+#undef AT
 };
+const char *const ir_at_name[AT_COUNT] = {
+#define ATTR(name) #name,
+#include "ops.def"
+};
+static uint8_t place[IR_COUNT][AT_COUNT];    /* of an attribute among those of its operation, from 1; 0: it has none of the name */
 static struct map by_name;
 static struct mem_once once;
 
@@ -17,15 +23,8 @@ static void tables(void)
 {
 	for (int k = 1; k < IR_COUNT; k++) {
 		struct ir_kind_info *i = &kinds[k];
-		i->nattr = 0;
-		for (const char *s = i->attrs; *s;) {
-			const char *colon = strchr(s, ':');
-			i->attr_name[i->nattr] = s;
-			i->attr_len[i->nattr] = (uint8_t)(colon - s);
-			i->kind[i->nattr++] = colon[1];
-			s = colon + 2;
-			s += *s == ' ';
-		}
+		for (i->nattr = 0; i->attr[i->nattr].kind; i->nattr++)
+			place[k][i->attr[i->nattr].name] = (uint8_t)(i->nattr + 1);
 		*map_put(&by_name, i->name, strlen(i->name)) = (uint64_t)k;
 	}
 }
@@ -262,36 +261,63 @@ static bool is_list(char kind)
 	return kind == 'I' || kind == 'F' || kind == 'H';
 }
 
-/* Position of attribute k in the pool. */
-static size_t at(const struct ir_fn *fn, const struct ir_op *o, int k)
+/* The i-th attribute among the words of all. */
+static int64_t *nth(enum ir_kind kind, int64_t *w, int i)
 {
-	const struct ir_kind_info *i = ir_info(o->kind);
-	size_t w = o->attr;
-	for (int j = 0; j < k; j++)
-		w += is_list(i->kind[j]) ? 1 + (size_t)fn->attr.p[w] : 1;
+	const struct ir_kind_info *k = ir_info(kind);
+	for (int j = 0; j < i; j++)
+		w += is_list(k->attr[j].kind) ? 1 + *w : 1;
 	return w;
 }
 
-int64_t ir_attr(const struct ir_fn *fn, const struct ir_op *o, int k)
+bool ir_has_attr(enum ir_kind k, enum ir_at a)
 {
-	return fn->attr.p[at(fn, o, k)];
+	mem_once(&once, tables);
+	return place[k][a] != 0;
 }
 
-const int64_t *ir_attrs(const struct ir_fn *fn, const struct ir_op *o, int k, int *n)
+int64_t *ir_attr_word(enum ir_kind k, int64_t *words, enum ir_at a)
 {
-	size_t w = at(fn, o, k);
-	*n = (int)fn->attr.p[w];
-	return &fn->attr.p[w + 1];
+	assert(ir_has_attr(k, a));
+	return nth(k, words, place[k][a] - 1);
+}
+
+int64_t ir_attr(const struct ir_fn *fn, const struct ir_op *o, enum ir_at a)
+{
+	return *ir_attr_word(o->kind, fn->attr.p + o->attr, a);
+}
+
+const int64_t *ir_attrs(const struct ir_fn *fn, const struct ir_op *o, enum ir_at a, int *n)
+{
+	const int64_t *w = ir_attr_word(o->kind, fn->attr.p + o->attr, a);
+	assert(is_list(ir_info(o->kind)->attr[place[o->kind][a] - 1].kind));
+	*n = (int)*w;
+	return w + 1;
+}
+
+const int64_t *ir_attr_nth(const struct ir_fn *fn, const struct ir_op *o, int i, int *n)
+{
+	const int64_t *w = nth(o->kind, fn->attr.p + o->attr, i);
+	bool list = is_list(ir_info(o->kind)->attr[i].kind);
+	*n = list ? (int)*w : 1;
+	return w + list;
 }
 
 uint32_t ir_attr_words(const struct ir_fn *fn, const struct ir_op *o)
 {
-	return (uint32_t)(at(fn, o, ir_info(o->kind)->nattr) - o->attr);
+	int64_t *w = fn->attr.p + o->attr;
+	return ir_info(o->kind)->nattr ? (uint32_t)(nth(o->kind, w, ir_info(o->kind)->nattr) - w) : 0;
 }
 
-void ir_attr_set(struct ir_fn *fn, struct ir_op *o, int k, int64_t v)
+int64_t *ir_attr_copy(struct arena *a, const struct ir_fn *fn, const struct ir_op *o, uint32_t *n)
 {
-	fn->attr.p[at(fn, o, k)] = v;
+	*n = ir_attr_words(fn, o);
+	return arena_copy(a, *n ? &fn->attr.p[o->attr] : NULL, sizeof(int64_t) * *n);
+}
+
+void ir_attr_set(struct ir_fn *fn, struct ir_op *o, enum ir_at a, int64_t v)
+{
+	*ir_attr_word(o->kind, fn->attr.p + o->attr, a) = v;
 }
 
 const void *ir_splat(const struct ir_module *m, const struct ir_fn *fn, ir_val v)
@@ -307,7 +333,7 @@ const void *ir_splat(const struct ir_module *m, const struct ir_fn *fn, ir_val v
 		if (o->kind != IR_constant)
 			return NULL;
 		size_t n, e = dtype_info[ir_vtype(m, fn, v)->dtype].bytes;
-		const char *p = ir_blob_data(m, (ir_blob)ir_attr(fn, o, 0), &n);
+		const char *p = ir_blob_data(m, (ir_blob)ir_attr(fn, o, AT_data), &n);
 		if (n == 0 || e == 0)
 			return NULL;
 		if (n > e && (memcmp(p, p + e, n - e) != 0))
@@ -370,7 +396,7 @@ bool ir_view(const struct ir_module *m, const struct ir_fn *fn, const struct ir_
 		return false;
 	const struct ir_type_info *t = ir_vtype(m, fn, ir_in(fn, o, 0)), *r = ir_vtype(m, fn, o->out);
 	int n;
-	const int64_t *l = ir_attrs(fn, o, 0, &n), *step = o->kind == IR_slice ? ir_attrs(fn, o, 2, &n) : NULL;
+	const int64_t *l = ir_attr_nth(fn, o, 0, &n), *step = o->kind == IR_slice ? ir_attrs(fn, o, AT_stride, &n) : NULL;    /* dims, perm or start */
 	*off = 0;
 	for (int d = 0; d < r->rank; d++)
 		out[d] = o->kind == IR_broadcast ? 0 : o->kind == IR_transpose ? in[l[d]] : in[d];

@@ -836,17 +836,17 @@ static struct err *operation(struct ps *s, struct parts *q)
 		}
 		s->p++;
 		int a = 0;
-		while (a < k->nattr && (k->attr_len[a] != n || memcmp(k->attr_name[a], p, n) != 0))
+		while (a < k->nattr && (strlen(ir_at_name[k->attr[a].name]) != n || memcmp(ir_at_name[k->attr[a].name], p, n) != 0))
 			a++;
 		if (a == k->nattr)
 			return fail(s, p, "'%s' has no attribute '%.*s'", k->name, (int)MIN(n, 40), p);
-		if (q->attr[a].n || (k->kind[a] == 'b' && q->data))
+		if (q->attr[a].n || (k->attr[a].kind == 'b' && q->data))
 			return fail(s, p, "attribute '%.*s' is there twice", (int)MIN(n, 40), p);
-		if (k->kind[a] == 'b') {
+		if (k->attr[a].kind == 'b') {
 			q->data = s->p;
 			pass_over(s);
 		} else {
-			TRY(attribute(s, k->kind[a], kind == IR_loop, &q->attr[a]));
+			TRY(attribute(s, k->attr[a].kind, kind == IR_loop, &q->attr[a]));
 		}
 	}
 	if (accept(s, ":"))
@@ -868,7 +868,7 @@ static struct err *operation(struct ps *s, struct parts *q)
 		TRY(location(s, &loc));
 	const char *behind = s->p;
 	for (int a = 0; a < k->nattr; a++) {
-		if (k->kind[a] == 'b') {
+		if (k->attr[a].kind == 'b') {
 			struct str b = {0};
 			struct err *e = NULL;
 			enum dtype dt = q->type.n ? ir_type_of(s->m, q->type.p[0])->dtype : DT_token;
@@ -884,7 +884,7 @@ static struct err *operation(struct ps *s, struct parts *q)
 			for (size_t i = 0; i < q->attr[a].n; i++)
 				arr_push(&q->all, q->attr[a].p[i]);
 		} else {
-			arr_push(&q->all, k->kind[a] == 't' ? DT_token : 0);
+			arr_push(&q->all, k->attr[a].kind == 't' ? DT_token : 0);
 		}
 	}
 	s->p = behind;

@@ -442,12 +442,11 @@ static void add_op(struct str *s, const struct ctx *c, const struct ir_fn *fn, c
 	}
 	const int64_t *w = k->nattr ? fn->attr.p + o->attr : NULL;
 	for (int i = 0; i < k->nattr; i++) {
-		bool list = k->kind[i] == 'I' || k->kind[i] == 'F' || k->kind[i] == 'H';
-		if (!missing(k->kind[i], w)) {
-			str_add(s, " ");
-			str_addn(s, k->attr_name[i], k->attr_len[i]);
-			str_add(s, "=");
-			add_attr(s, c, fn, o, k->kind[i], w, o->kind == IR_loop);
+		char kind = k->attr[i].kind;
+		bool list = kind == 'I' || kind == 'F' || kind == 'H';
+		if (!missing(kind, w)) {
+			str_addf(s, " %s=", ir_at_name[k->attr[i].name]);
+			add_attr(s, c, fn, o, kind, w, o->kind == IR_loop);
 		}
 		w += list ? 1 + w[0] : 1;
 	}
@@ -560,19 +559,13 @@ static void visit_ops(struct order *q, const struct ir_fn *fn, const ir_val *val
 		const struct ir_kind_info *k = ir_info(o->kind);
 		if (k->flags & IR_ELEM || (val && o->nout && !val[o->out]))
 			continue;
-		const int64_t *w = k->nattr ? fn->attr.p + o->attr : NULL;
-		for (int a = 0; a < k->nattr; a++) {
-			char kind = k->kind[a];
-			bool list = kind == 'I' || kind == 'F' || kind == 'H';
-			int64_t n = list ? w[0] : 1;
-			for (int64_t j = 0; j < n && (kind == 'f' || kind == 'F'); j++) {
-				int64_t f = w[list + j];
-				if (f && !q->seen[f]) {
-					q->seen[f] = 1;
-					arr_push(&q->fn, (ir_fnid)f);
+		for (int a = 0, n; a < k->nattr; a++) {
+			const int64_t *f = ir_attr_nth(fn, o, a, &n);
+			for (int j = 0; j < n && (k->attr[a].kind == 'f' || k->attr[a].kind == 'F'); j++)
+				if (f[j] && !q->seen[f[j]]) {
+					q->seen[f[j]] = 1;
+					arr_push(&q->fn, (ir_fnid)f[j]);
 				}
-			}
-			w += list ? 1 + n : 1;
 		}
 	}
 }

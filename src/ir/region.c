@@ -39,12 +39,12 @@ bool ru_scalar_of(const struct at *a, ir_type t, enum dtype dt)
 	return a->m->type.p[t].dtype == dt && a->m->type.p[t].rank == 0;
 }
 
-struct err *ru_reducer(const struct at *a, int redop, int fn, uint32_t n, bool overwrite)
+struct err *ru_reducer(const struct at *a, uint32_t n, bool overwrite)
 {
-	int64_t f = num(a, fn);
-	if (num(a, redop) != RED_fn || (overwrite && !f)) {
-		NEED(!f, "a function beside operation '%s'", redop_name[num(a, redop)]);
-		NEED(n == 1 || overwrite, "operation '%s' on %u operands", redop_name[num(a, redop)], n);
+	int64_t f = num(a, AT_fn);
+	if (num(a, AT_redop) != RED_fn || (overwrite && !f)) {
+		NEED(!f, "a function beside operation '%s'", redop_name[num(a, AT_redop)]);
+		NEED(n == 1 || overwrite, "operation '%s' on %u operands", redop_name[num(a, AT_redop)], n);
 		return NULL;
 	}
 	TRY(ru_sig_count(a, f, 2 * n, n));
@@ -75,10 +75,10 @@ static bool slice_of(const struct at *a, ir_type part, ir_type stack)
 
 struct err *ru_loop(const struct at *a)
 {
-	int64_t trip = num(a, 0), cond = num(a, 1), body = num(a, 2);
+	int64_t trip = num(a, AT_trip), cond = num(a, AT_cond), body = num(a, AT_body);
 	uint32_t n = a->o->nin, carry = 0, outs = 0, param = 1, out_at;
-	TRY(length(a, 3, (int)n));
-	const int64_t *role = list(a, 3);
+	TRY(length(a, AT_role, (int)n));
+	const int64_t *role = list(a, AT_role);
 	for (uint32_t i = 0; i < n; i++) {
 		NEED(role[i] >= ROLE_CARRY && role[i] <= ROLE_OUT_REV, "role %lld", (long long)role[i]);
 		NEED(trip >= 0 || role[i] <= ROLE_CONST, "a stack in a loop without a trip count");
@@ -129,7 +129,7 @@ static struct err *local_of(const struct at *a, ir_type global, ir_type local, i
 	for (int d = 0; d < g->rank; d++) {
 		int64_t cut = 1;
 		for (int k = 0; h && d < s->rank && k < s->dim[d].naxis; k++)
-			if (has(list(a, 2), count(a, 2), s->dim[d].axis[k].axis))
+			if (has(list(a, AT_axes), count(a, AT_axes), s->dim[d].axis[k].axis))
 				cut *= s->dim[d].axis[k].size;
 		NEED(g->dim[d] == l->dim[d] * cut, "%s %u: dimension %d is %lld outside and %lld inside, cut in %lld", what, i, d,
 		     (long long)g->dim[d], (long long)l->dim[d], (long long)cut);
@@ -147,21 +147,21 @@ struct err *ru_shard_fits(const struct at *a, int64_t h, ir_type t)
 
 struct err *ru_manual(const struct at *a)
 {
-	int64_t body = num(a, 3);
-	TRY(length(a, 0, (int)a->o->nin));
-	TRY(length(a, 1, (int)a->o->nout));
+	int64_t body = num(a, AT_body);
+	TRY(length(a, AT_in, (int)a->o->nin));
+	TRY(length(a, AT_out, (int)a->o->nout));
 	TRY(ru_sig_count(a, body, a->o->nin, a->o->nout));
 	int most = 0;
 	for (size_t i = 0; i < a->m->mesh.n; i++)
 		most = MAX(most, a->m->mesh.p[i].naxis);
-	TRY(axes(a, 2, most));
+	TRY(axes(a, AT_axes, most));
 	for (uint32_t i = 0; i < a->o->nin; i++) {
-		TRY(ru_shard_fits(a, list(a, 0)[i], operand_t(a, i)));
-		TRY(local_of(a, operand_t(a, i), ru_param_t(a, body, i), (ir_shard)list(a, 0)[i], "operand", i));
+		TRY(ru_shard_fits(a, list(a, AT_in)[i], operand_t(a, i)));
+		TRY(local_of(a, operand_t(a, i), ru_param_t(a, body, i), (ir_shard)list(a, AT_in)[i], "operand", i));
 	}
 	for (uint32_t i = 0; i < a->o->nout; i++) {
-		TRY(ru_shard_fits(a, list(a, 1)[i], result_t(a, i)));
-		TRY(local_of(a, result_t(a, i), ru_ret_t(a, body, i), (ir_shard)list(a, 1)[i], "result", i));
+		TRY(ru_shard_fits(a, list(a, AT_out)[i], result_t(a, i)));
+		TRY(local_of(a, result_t(a, i), ru_ret_t(a, body, i), (ir_shard)list(a, AT_out)[i], "result", i));
 	}
 	return NULL;
 }

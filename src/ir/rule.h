@@ -11,7 +11,7 @@ struct at {
 	const struct ir_module *m;
 	const struct ir_fn *fn;
 	const struct ir_op *o;
-	const int64_t *w[16];        /* attributes: value, or count and items */
+	const int64_t *w[AT_COUNT];  /* attributes: value, or count and items */
 	const struct ir_type_info *in[4];    /* types of the first operands */
 };
 
@@ -56,17 +56,17 @@ static inline void like(struct shape *s, const struct ir_type_info *t)
 		memcpy(s->dim, t->dim, sizeof *t->dim * t->rank);
 }
 
-static inline int64_t num(const struct at *a, int k)
+static inline int64_t num(const struct at *a, enum ir_at k)
 {
 	return a->w[k][0];
 }
 
-static inline int count(const struct at *a, int k)
+static inline int count(const struct at *a, enum ir_at k)
 {
 	return (int)a->w[k][0];
 }
 
-static inline const int64_t *list(const struct at *a, int k)
+static inline const int64_t *list(const struct at *a, enum ir_at k)
 {
 	return a->w[k] + 1;
 }
@@ -80,35 +80,33 @@ static inline bool has(const int64_t *p, int n, int64_t v)
 }
 
 /* List k holds different numbers below limit. */
-static inline struct err *axes(const struct at *a, int k, int limit)
+static inline struct err *axes(const struct at *a, enum ir_at k, int limit)
 {
 	const int64_t *p = list(a, k);
 	for (int i = 0; i < count(a, k); i++)
-		NEED(p[i] >= 0 && p[i] < limit && !has(p, i, p[i]), "%.*s: %lld is out of [0, %d) or there twice",
-		     ir_info(a->o->kind)->attr_len[k], ir_info(a->o->kind)->attr_name[k], (long long)p[i], limit);
+		NEED(p[i] >= 0 && p[i] < limit && !has(p, i, p[i]), "%s: %lld is out of [0, %d) or there twice",
+		     ir_at_name[k], (long long)p[i], limit);
 	return NULL;
 }
 
-static inline struct err *length(const struct at *a, int k, int n)
+static inline struct err *length(const struct at *a, enum ir_at k, int n)
 {
-	NEED(count(a, k) == n, "%.*s has %d entries, not %d", ir_info(a->o->kind)->attr_len[k], ir_info(a->o->kind)->attr_name[k],
-	     count(a, k), n);
+	NEED(count(a, k) == n, "%s has %d entries, not %d", ir_at_name[k], count(a, k), n);
 	return NULL;
 }
 
 /* Entries of list k lie in [lo, hi]. */
-static inline struct err *range(const struct at *a, int k, int64_t lo, int64_t hi)
+static inline struct err *range(const struct at *a, enum ir_at k, int64_t lo, int64_t hi)
 {
 	for (int i = 0; i < count(a, k); i++)
-		NEED(list(a, k)[i] >= lo && list(a, k)[i] <= hi, "%.*s: %lld is out of range", ir_info(a->o->kind)->attr_len[k],
-		     ir_info(a->o->kind)->attr_name[k], (long long)list(a, k)[i]);
+		NEED(list(a, k)[i] >= lo && list(a, k)[i] <= hi, "%s: %lld is out of range", ir_at_name[k],
+		     (long long)list(a, k)[i]);
 	return NULL;
 }
 
-static inline struct err *within(const struct at *a, int k, int64_t lo, int64_t hi)
+static inline struct err *within(const struct at *a, enum ir_at k, int64_t lo, int64_t hi)
 {
-	NEED(num(a, k) >= lo && num(a, k) <= hi, "%.*s is %lld, out of [%lld, %lld]", ir_info(a->o->kind)->attr_len[k],
-	     ir_info(a->o->kind)->attr_name[k], (long long)num(a, k), (long long)lo, (long long)hi);
+	NEED(num(a, k) >= lo && num(a, k) <= hi, "%s is %lld, out of [%lld, %lld]", ir_at_name[k], (long long)num(a, k), (long long)lo, (long long)hi);
 	return NULL;
 }
 
@@ -120,7 +118,7 @@ struct err *ru_is_type(const struct at *a, ir_type t, ir_type want, const char *
 bool ru_scalar_of(const struct at *a, ir_type t, enum dtype dt);
 /* The reducer in attributes redop and fn takes n operands: f(x0 .., y0 ..) of 2n scalars gives n of the same dtypes.
  * overwrite: no function means that the last one wins. */
-struct err *ru_reducer(const struct at *a, int redop, int fn, uint32_t n, bool overwrite);
+struct err *ru_reducer(const struct at *a, uint32_t n, bool overwrite);
 /* Parameters of f have the types of operands from on; its results are the op's. */
 struct err *ru_callee(const struct at *a, int64_t f, uint32_t from);
 struct err *ru_loop(const struct at *a);

@@ -73,10 +73,11 @@ static struct err *sh_slice(const struct at *a, struct shape *s)
 {
 	const struct ir_type_info *t = a->in[0];
 	like(s, t);
-	for (int k = 0; k < 3; k++)
-		TRY(length(a, k, t->rank));
+	static const enum ir_at list_of[] = { AT_start, AT_limit, AT_stride };
+	for (size_t k = 0; k < NELEM(list_of); k++)
+		TRY(length(a, list_of[k], t->rank));
 	for (int d = 0; d < t->rank; d++) {
-		int64_t lo = list(a, 0)[d], hi = list(a, 1)[d], step = list(a, 2)[d];
+		int64_t lo = list(a, AT_start)[d], hi = list(a, AT_limit)[d], step = list(a, AT_stride)[d];
 		NEED(lo >= 0 && lo <= hi && hi <= t->dim[d] && step >= 1, "dimension %d: [%lld:%lld:%lld) of %lld", d, (long long)lo,
 		     (long long)hi, (long long)step, (long long)t->dim[d]);
 		s->dim[d] = (hi - lo) / step + ((hi - lo) % step != 0);
@@ -99,10 +100,10 @@ static struct err *sh_dynamic_slice(const struct at *a, struct shape *s)
 	const struct ir_type_info *t = a->in[0];
 	NEED(a->o->nin == 1u + t->rank, "%u starts for rank %d", a->o->nin - 1, t->rank);
 	TRY(scalars(a, 1, t->rank));
-	TRY(length(a, 0, t->rank));
+	TRY(length(a, AT_size, t->rank));
 	like(s, t);
 	for (int d = 0; d < t->rank; d++) {
-		s->dim[d] = list(a, 0)[d];
+		s->dim[d] = list(a, AT_size)[d];
 		NEED(s->dim[d] >= 0 && s->dim[d] <= t->dim[d], "size %lld of dimension %d", (long long)s->dim[d], d);
 	}
 	return NULL;
@@ -125,7 +126,7 @@ static struct err *sh_concatenate(const struct at *a, struct shape *s)
 {
 	NEED(a->o->nin >= 1, "no operand");
 	like(s, a->in[0]);
-	int64_t dim = num(a, 0);
+	int64_t dim = num(a, AT_dim);
 	NEED(dim >= 0 && dim < s->rank, "dim %lld of rank %d", (long long)dim, s->rank);
 	for (uint32_t i = 1; i < a->o->nin; i++) {
 		const struct ir_type_info *t = operand(a, i);
@@ -142,15 +143,16 @@ static struct err *sh_pad(const struct at *a, struct shape *s)
 	const struct ir_type_info *t = a->in[0];
 	NEED(ru_scalar_of(a, operand_t(a, 1), t->dtype), "the padding value is not a scalar of the operand's type");
 	like(s, t);
-	for (int k = 0; k < 3; k++) {
-		TRY(length(a, k, t->rank));
-		TRY(range(a, k, k == 2 ? 0 : -((int64_t)1 << 40), (int64_t)1 << 40));
+	static const enum ir_at list_of[] = { AT_low, AT_high, AT_interior };
+	for (size_t k = 0; k < NELEM(list_of); k++) {
+		TRY(length(a, list_of[k], t->rank));
+		TRY(range(a, list_of[k], list_of[k] == AT_interior ? 0 : -((int64_t)1 << 40), (int64_t)1 << 40));
 	}
 	for (int d = 0; d < t->rank; d++) {
 		int64_t gap;
-		NEED(!__builtin_mul_overflow(MAX(t->dim[d] - 1, 0), list(a, 2)[d], &gap), "interior padding of dimension %d", d);
+		NEED(!__builtin_mul_overflow(MAX(t->dim[d] - 1, 0), list(a, AT_interior)[d], &gap), "interior padding of dimension %d", d);
 		NEED(gap < (int64_t)1 << 50, "interior padding of dimension %d", d);
-		s->dim[d] = t->dim[d] + list(a, 0)[d] + list(a, 1)[d] + gap;
+		s->dim[d] = t->dim[d] + list(a, AT_low)[d] + list(a, AT_high)[d] + gap;
 		NEED(s->dim[d] >= 0, "dimension %d of negative extent", d);
 	}
 	return NULL;
@@ -158,29 +160,28 @@ static struct err *sh_pad(const struct at *a, struct shape *s)
 
 static struct err *sh_gather(const struct at *a, struct shape *s)
 {
-	enum { OFFSET, COLLAPSED, OBATCH, IBATCH, MAP, INDEX_DIM, SIZE };
 	const struct ir_type_info *x = a->in[0], *i = a->in[1];
-	int64_t ivd = num(a, INDEX_DIM);
+	int64_t ivd = num(a, AT_index_dim);
 	NEED(whole(i), "indices that are not integers");
 	NEED(ivd >= 0 && ivd <= i->rank, "index_dim %lld of rank %d", (long long)ivd, i->rank);
-	NEED(count(a, MAP) == (ivd < i->rank ? i->dim[ivd] : 1), "%d index components where the indices have %lld", count(a, MAP),
+	NEED(count(a, AT_index_map) == (ivd < i->rank ? i->dim[ivd] : 1), "%d index components where the indices have %lld", count(a, AT_index_map),
 	     (long long)(ivd < i->rank ? i->dim[ivd] : 1));
-	TRY(length(a, SIZE, x->rank));
-	TRY(axes(a, COLLAPSED, x->rank));
-	TRY(axes(a, OBATCH, x->rank));
-	TRY(axes(a, MAP, x->rank));
-	TRY(axes(a, IBATCH, i->rank));
-	TRY(length(a, IBATCH, count(a, OBATCH)));
-	int batch = i->rank - (ivd < i->rank), offset = x->rank - count(a, COLLAPSED) - count(a, OBATCH);
-	TRY(length(a, OFFSET, offset));
+	TRY(length(a, AT_size, x->rank));
+	TRY(axes(a, AT_collapsed, x->rank));
+	TRY(axes(a, AT_obatch, x->rank));
+	TRY(axes(a, AT_index_map, x->rank));
+	TRY(axes(a, AT_ibatch, i->rank));
+	TRY(length(a, AT_ibatch, count(a, AT_obatch)));
+	int batch = i->rank - (ivd < i->rank), offset = x->rank - count(a, AT_collapsed) - count(a, AT_obatch);
+	TRY(length(a, AT_offset_dims, offset));
 	NEED(batch + offset <= IR_MAX_RANK, "result of rank %d", batch + offset);
-	TRY(axes(a, OFFSET, batch + offset));
+	TRY(axes(a, AT_offset_dims, batch + offset));
 	for (int k = 1; k < offset; k++)
-		NEED(list(a, OFFSET)[k] > list(a, OFFSET)[k - 1], "offset_dims do not ascend");
-	for (int k = 0; k < count(a, OBATCH); k++) {
-		int64_t d = list(a, OBATCH)[k], e = list(a, IBATCH)[k];
+		NEED(list(a, AT_offset_dims)[k] > list(a, AT_offset_dims)[k - 1], "offset_dims do not ascend");
+	for (int k = 0; k < count(a, AT_obatch); k++) {
+		int64_t d = list(a, AT_obatch)[k], e = list(a, AT_ibatch)[k];
 		NEED(e != ivd && x->dim[d] == i->dim[e], "batch dimension %lld does not fit the indices", (long long)d);
-		NEED(!has(list(a, COLLAPSED), count(a, COLLAPSED), d) && !has(list(a, MAP), count(a, MAP), d),
+		NEED(!has(list(a, AT_collapsed), count(a, AT_collapsed), d) && !has(list(a, AT_index_map), count(a, AT_index_map), d),
 		     "dimension %lld is batched and indexed", (long long)d);
 	}
 	s->dtype = x->dtype;
@@ -189,15 +190,15 @@ static struct err *sh_gather(const struct at *a, struct shape *s)
 	int64_t size[IR_MAX_RANK];
 	int n = 0;
 	for (int d = 0; d < x->rank; d++) {
-		int64_t z = list(a, SIZE)[d];
-		bool gone = has(list(a, COLLAPSED), count(a, COLLAPSED), d) || has(list(a, OBATCH), count(a, OBATCH), d);
+		int64_t z = list(a, AT_size)[d];
+		bool gone = has(list(a, AT_collapsed), count(a, AT_collapsed), d) || has(list(a, AT_obatch), count(a, AT_obatch), d);
 		NEED(z >= 0 && z <= x->dim[d] && (!gone || z <= 1), "size %lld of dimension %d", (long long)z, d);
 		if (!gone)
 			size[n++] = z;
 	}
 	n = 0;
 	for (int r = 0, k = 0; r < s->rank; r++) {
-		if (has(list(a, OFFSET), offset, r)) {
+		if (has(list(a, AT_offset_dims), offset, r)) {
 			s->dim[r] = size[n++];
 			continue;
 		}
@@ -209,34 +210,33 @@ static struct err *sh_gather(const struct at *a, struct shape *s)
 
 struct err *ru_scatter(const struct at *a)
 {
-	enum { WINDOW, INSERTED, IBATCH, SBATCH, TO, INDEX_DIM, SORTED, UNIQUE, REDOP, FN };
 	uint32_t n = a->o->nin / 2;
 	NEED(a->o->nin % 2 == 1 && n >= 1 && a->o->nout == n, "it has %u operands and %u results", a->o->nin, a->o->nout);
 	const struct ir_type_info *x = a->in[0], *i = operand(a, n), *u = operand(a, n + 1);
-	int64_t ivd = num(a, INDEX_DIM);
+	int64_t ivd = num(a, AT_index_dim);
 	NEED(whole(i), "indices that are not integers");
 	NEED(ivd >= 0 && ivd <= i->rank, "index_dim %lld of rank %d", (long long)ivd, i->rank);
-	NEED(count(a, TO) == (ivd < i->rank ? i->dim[ivd] : 1), "%d index components where the indices have %lld", count(a, TO),
+	NEED(count(a, AT_to_operand) == (ivd < i->rank ? i->dim[ivd] : 1), "%d index components where the indices have %lld", count(a, AT_to_operand),
 	     (long long)(ivd < i->rank ? i->dim[ivd] : 1));
-	TRY(axes(a, WINDOW, u->rank));
-	TRY(axes(a, INSERTED, x->rank));
-	TRY(axes(a, IBATCH, x->rank));
-	TRY(axes(a, TO, x->rank));
-	TRY(axes(a, SBATCH, i->rank));
-	TRY(length(a, SBATCH, count(a, IBATCH)));
-	for (int k = 0; k < count(a, IBATCH); k++) {
-		int64_t d = list(a, IBATCH)[k], e = list(a, SBATCH)[k];
+	TRY(axes(a, AT_window_dims, u->rank));
+	TRY(axes(a, AT_inserted, x->rank));
+	TRY(axes(a, AT_ibatch, x->rank));
+	TRY(axes(a, AT_to_operand, x->rank));
+	TRY(axes(a, AT_sbatch, i->rank));
+	TRY(length(a, AT_sbatch, count(a, AT_ibatch)));
+	for (int k = 0; k < count(a, AT_ibatch); k++) {
+		int64_t d = list(a, AT_ibatch)[k], e = list(a, AT_sbatch)[k];
 		NEED(e != ivd && x->dim[d] == i->dim[e], "batch dimension %lld does not fit the indices", (long long)d);
-		NEED(!has(list(a, INSERTED), count(a, INSERTED), d) && !has(list(a, TO), count(a, TO), d),
+		NEED(!has(list(a, AT_inserted), count(a, AT_inserted), d) && !has(list(a, AT_to_operand), count(a, AT_to_operand), d),
 		     "dimension %lld is batched and indexed", (long long)d);
 	}
-	for (int k = 1; k < count(a, WINDOW); k++)
-		NEED(list(a, WINDOW)[k] > list(a, WINDOW)[k - 1], "window_dims do not ascend");
-	NEED(count(a, WINDOW) + count(a, INSERTED) + count(a, IBATCH) == x->rank, "windows of another rank than the operand");
-	NEED(u->rank == count(a, WINDOW) + i->rank - (ivd < i->rank), "updates of rank %d", u->rank);
+	for (int k = 1; k < count(a, AT_window_dims); k++)
+		NEED(list(a, AT_window_dims)[k] > list(a, AT_window_dims)[k - 1], "window_dims do not ascend");
+	NEED(count(a, AT_window_dims) + count(a, AT_inserted) + count(a, AT_ibatch) == x->rank, "windows of another rank than the operand");
+	NEED(u->rank == count(a, AT_window_dims) + i->rank - (ivd < i->rank), "updates of rank %d", u->rank);
 	for (int r = 0, k = 0, d = 0; r < u->rank; r++) {
-		if (has(list(a, WINDOW), count(a, WINDOW), r)) {
-			while (has(list(a, INSERTED), count(a, INSERTED), d) || has(list(a, IBATCH), count(a, IBATCH), d))
+		if (has(list(a, AT_window_dims), count(a, AT_window_dims), r)) {
+			while (has(list(a, AT_inserted), count(a, AT_inserted), d) || has(list(a, AT_ibatch), count(a, AT_ibatch), d))
 				d++;
 			NEED(u->dim[r] <= x->dim[d], "the update's window is larger in dimension %d", d);
 			d++;
@@ -252,7 +252,7 @@ struct err *ru_scatter(const struct at *a)
 		     "operands or updates %u differ in shape or type", k);
 		TRY(ru_is_type(a, result_t(a, k), operand_t(a, k), "result", k));
 	}
-	return ru_reducer(a, REDOP, FN, n, true);
+	return ru_reducer(a, n, true);
 }
 
 /* Operands of equal extents, then initial scalars of their types. */
@@ -273,7 +273,7 @@ static struct err *sh_reduce(const struct at *a, uint32_t i, struct shape *s)
 	s->dtype = t->dtype;
 	s->rank = 0;
 	for (int d = 0; d < t->rank; d++)
-		if (!has(list(a, 0), count(a, 0), d))
+		if (!has(list(a, AT_dims), count(a, AT_dims), d))
 			s->dim[s->rank++] = t->dim[d];
 	return NULL;
 }
@@ -292,12 +292,13 @@ static struct err *sh_reduce_window(const struct at *a, uint32_t i, struct shape
 {
 	const struct ir_type_info *t = operand(a, i);
 	like(s, t);
+	static const enum ir_at list_of[] = { AT_window, AT_stride, AT_base_dilation, AT_window_dilation, AT_low, AT_high };
 	for (int k = 0; k < 6; k++) {
-		TRY(length(a, k, t->rank));
-		TRY(range(a, k, k < 4 ? 1 : -FAR, FAR));
+		TRY(length(a, list_of[k], t->rank));
+		TRY(range(a, list_of[k], k < 4 ? 1 : -FAR, FAR));
 	}
 	for (int d = 0; d < t->rank; d++) {
-		s->dim[d] = windows(t->dim[d], list(a, 0)[d], list(a, 1)[d], list(a, 2)[d], list(a, 3)[d], list(a, 4)[d], list(a, 5)[d]);
+		s->dim[d] = windows(t->dim[d], list(a, AT_window)[d], list(a, AT_stride)[d], list(a, AT_base_dilation)[d], list(a, AT_window_dilation)[d], list(a, AT_low)[d], list(a, AT_high)[d]);
 		NEED(s->dim[d] >= 0, "dimension %d is too large", d);
 	}
 	return NULL;
@@ -308,15 +309,16 @@ static struct err *select_and_scatter(const struct at *a)
 	const struct ir_type_info *x = a->in[0], *src = a->in[1];
 	NEED(src->dtype == x->dtype && src->rank == x->rank && x->dtype != DT_token, "the source has another rank or type");
 	NEED(ru_scalar_of(a, operand_t(a, 2), x->dtype), "the initial value is not a scalar of the operand's type");
+	static const enum ir_at list_of[] = { AT_window, AT_stride, AT_low, AT_high };
 	for (int k = 0; k < 4; k++) {
-		TRY(length(a, k, x->rank));
-		TRY(range(a, k, k < 2 ? 1 : -FAR, FAR));
+		TRY(length(a, list_of[k], x->rank));
+		TRY(range(a, list_of[k], k < 2 ? 1 : -FAR, FAR));
 	}
 	for (int d = 0; d < x->rank; d++)
-		NEED(src->dim[d] == windows(x->dim[d], list(a, 0)[d], list(a, 1)[d], 1, 1, list(a, 2)[d], list(a, 3)[d]),
+		NEED(src->dim[d] == windows(x->dim[d], list(a, AT_window)[d], list(a, AT_stride)[d], 1, 1, list(a, AT_low)[d], list(a, AT_high)[d]),
 		     "the source does not fit the windows in dimension %d", d);
 	for (int k = 0; k < 2; k++) {
-		int64_t f = num(a, 4 + k);
+		int64_t f = num(a, k ? AT_scatter : AT_select);
 		TRY(ru_sig_count(a, f, 2, 1));
 		NEED(ru_scalar_of(a, ru_param_t(a, f, 0), x->dtype) && ru_scalar_of(a, ru_param_t(a, f, 1), x->dtype) &&
 		     ru_scalar_of(a, ru_ret_t(a, f, 0), k ? (enum dtype)x->dtype : DT_pred), "function %d has the wrong types", k);
@@ -328,8 +330,8 @@ struct err *ru_sort(const struct at *a)
 {
 	uint32_t n = a->o->nin;
 	NEED(n >= 1 && a->o->nout == n, "it has %u operands and %u results", n, a->o->nout);
-	NEED(num(a, 0) >= 0 && num(a, 0) < MAX(a->in[0]->rank, 1), "dim %lld", (long long)num(a, 0));
-	int64_t f = num(a, 2);
+	NEED(num(a, AT_dim) >= 0 && num(a, AT_dim) < MAX(a->in[0]->rank, 1), "dim %lld", (long long)num(a, AT_dim));
+	int64_t f = num(a, AT_fn);
 	TRY(ru_sig_count(a, f, 2 * n, 1));
 	for (uint32_t k = 0; k < n; k++) {
 		const struct ir_type_info *t = operand(a, k);
@@ -345,19 +347,22 @@ static struct err *sh_dot(const struct at *a, struct shape *s)
 {
 	const struct ir_type_info *x = a->in[0], *y = a->in[1];
 	NEED(cls(x) != DT_NONE && cls(y) != DT_NONE, "a token");
-	for (int k = 0; k < 4; k++)
-		TRY(axes(a, k, k % 2 ? y->rank : x->rank));
-	TRY(length(a, 1, count(a, 0)));
-	TRY(length(a, 3, count(a, 2)));
+	static const enum ir_at batch[] = { AT_lb, AT_rb }, gone[] = { AT_lc, AT_rc };
+	for (int side = 0; side < 2; side++) {
+		TRY(axes(a, batch[side], side ? y->rank : x->rank));
+		TRY(axes(a, gone[side], side ? y->rank : x->rank));
+	}
+	TRY(length(a, AT_rb, count(a, AT_lb)));
+	TRY(length(a, AT_rc, count(a, AT_lc)));
 	for (int side = 0; side < 2; side++)
-		for (int i = 0; i < count(a, side); i++)
-			NEED(!has(list(a, 2 + side), count(a, 2 + side), list(a, side)[i]), "dimension %lld is batch and contracted",
-			     (long long)list(a, side)[i]);
+		for (int i = 0; i < count(a, batch[side]); i++)
+			NEED(!has(list(a, gone[side]), count(a, gone[side]), list(a, batch[side])[i]), "dimension %lld is batch and contracted",
+			     (long long)list(a, batch[side])[i]);
 	s->rank = 0;
-	NEED(x->rank + y->rank - count(a, 0) - 2 * count(a, 2) <= IR_MAX_RANK, "result of too high a rank");
-	for (int k = 0; k < 4; k += 2)
-		for (int i = 0; i < count(a, k); i++) {
-			int64_t p = x->dim[list(a, k)[i]], q = y->dim[list(a, k + 1)[i]];
+	NEED(x->rank + y->rank - count(a, AT_lb) - 2 * count(a, AT_lc) <= IR_MAX_RANK, "result of too high a rank");
+	for (int k = 0; k < 2; k++)
+		for (int i = 0; i < count(a, (k ? gone : batch)[0]); i++) {
+			int64_t p = x->dim[list(a, (k ? gone : batch)[0])[i]], q = y->dim[list(a, (k ? gone : batch)[1])[i]];
 			NEED(p == q, "extents %lld and %lld of %s dimension %d", (long long)p, (long long)q, k ? "contracted" : "batch", i);
 			if (!k)
 				s->dim[s->rank++] = p;
@@ -365,30 +370,32 @@ static struct err *sh_dot(const struct at *a, struct shape *s)
 	for (int side = 0; side < 2; side++) {
 		const struct ir_type_info *t = side ? y : x;
 		for (int d = 0; d < t->rank; d++)
-			if (!has(list(a, side), count(a, side), d) && !has(list(a, 2 + side), count(a, 2 + side), d))
+			if (!has(list(a, batch[side]), count(a, batch[side]), d) && !has(list(a, gone[side]), count(a, gone[side]), d))
 				s->dim[s->rank++] = t->dim[d];
 	}
-	TRY(within(a, 4, 0, 2));
-	return within(a, 8, 1, 64);
+	TRY(within(a, AT_precision, 0, 2));
+	return within(a, AT_components, 1, 64);
 }
 
 static struct err *sh_convolution(const struct at *a, struct shape *s)
 {
-	enum { LHS, RHS, OUT, STRIDE, LOW, HIGH, LDIL, RDIL, REV, FG, BG, PREC };
+	static const enum ir_at dims[] = { AT_lhs, AT_rhs, AT_out },
+		spatial[] = { AT_stride, AT_low, AT_high, AT_lhs_dilation, AT_rhs_dilation, AT_reversal };
 	const struct ir_type_info *x = a->in[0], *k = a->in[1];
 	int rank = x->rank, n = rank - 2;
 	NEED(rank >= 2 && k->rank == rank, "operands of rank %d and %d", rank, k->rank);
 	NEED(cls(x) != DT_NONE && cls(k) != DT_NONE, "a token");
-	for (int i = LHS; i <= OUT; i++) {
-		TRY(length(a, i, rank));
-		TRY(axes(a, i, rank));
+	for (size_t i = 0; i < NELEM(dims); i++) {
+		TRY(length(a, dims[i], rank));
+		TRY(axes(a, dims[i], rank));
 	}
-	for (int i = STRIDE; i <= REV; i++) {
-		TRY(length(a, i, n));
-		TRY(range(a, i, i == LOW || i == HIGH ? -FAR : i == REV ? 0 : 1, i == REV ? 1 : FAR));
+	for (size_t i = 0; i < NELEM(spatial); i++) {
+		enum ir_at w = spatial[i];
+		TRY(length(a, w, n));
+		TRY(range(a, w, w == AT_low || w == AT_high ? -FAR : w == AT_reversal ? 0 : 1, w == AT_reversal ? 1 : FAR));
 	}
-	int64_t fg = num(a, FG), bg = num(a, BG);
-	const int64_t *l = list(a, LHS), *r = list(a, RHS), *o = list(a, OUT);
+	int64_t fg = num(a, AT_feature_groups), bg = num(a, AT_batch_groups);
+	const int64_t *l = list(a, AT_lhs), *r = list(a, AT_rhs), *o = list(a, AT_out);
 	NEED(fg >= 1 && bg >= 1 && (fg == 1 || bg == 1), "%lld feature and %lld batch groups", (long long)fg, (long long)bg);
 	NEED(x->dim[l[1]] % fg == 0 && k->dim[r[0]] * fg == x->dim[l[1]], "input features %lld for a kernel of %lld in %lld groups",
 	     (long long)x->dim[l[1]], (long long)k->dim[r[0]], (long long)fg);
@@ -399,28 +406,28 @@ static struct err *sh_convolution(const struct at *a, struct shape *s)
 	for (int i = 0; i < n; i++) {
 		int64_t w = k->dim[r[2 + i]];
 		NEED(w < FAR, "window of %lld", (long long)w);
-		int64_t e = w == 0 ? -1 : windows(x->dim[l[2 + i]], w, list(a, STRIDE)[i], list(a, LDIL)[i], list(a, RDIL)[i], list(a, LOW)[i],
-		                                  list(a, HIGH)[i]);
+		int64_t e = w == 0 ? -1 : windows(x->dim[l[2 + i]], w, list(a, AT_stride)[i], list(a, AT_lhs_dilation)[i], list(a, AT_rhs_dilation)[i], list(a, AT_low)[i],
+		                                  list(a, AT_high)[i]);
 		if (w == 0)    /* an empty window fits everywhere */
-			e = windows(x->dim[l[2 + i]], 1, list(a, STRIDE)[i], list(a, LDIL)[i], 1, list(a, LOW)[i], list(a, HIGH)[i] + 1);
+			e = windows(x->dim[l[2 + i]], 1, list(a, AT_stride)[i], list(a, AT_lhs_dilation)[i], 1, list(a, AT_low)[i], list(a, AT_high)[i] + 1);
 		NEED(e >= 0, "spatial dimension %d is too large", i);
 		s->dim[o[2 + i]] = e;
 	}
-	return within(a, PREC, 0, 2);
+	return within(a, AT_precision, 0, 2);
 }
 
 static struct err *sh_fft(const struct at *a, struct shape *s)
 {
 	const struct ir_type_info *x = a->in[0];
-	int64_t kind = num(a, 0);
-	int n = count(a, 1);
-	TRY(within(a, 0, 0, 3));
+	int64_t kind = num(a, AT_kind);
+	int n = count(a, AT_length);
+	TRY(within(a, AT_kind, 0, 3));
 	NEED(n >= 1 && n <= 3 && n <= x->rank, "%d dimensions of %d", n, x->rank);
 	NEED(kind == 2 ? x->dtype == DT_f32 || x->dtype == DT_f64 : cls(x) == DT_COMPLEX, "operand of type %s", dtype_info[x->dtype].name);
 	like(s, x);
 	for (int i = 0; i < n; i++) {
 		int d = x->rank - n + i;
-		int64_t len = list(a, 1)[i], want = kind == 3 && i == n - 1 ? len / 2 + 1 : len;
+		int64_t len = list(a, AT_length)[i], want = kind == 3 && i == n - 1 ? len / 2 + 1 : len;
 		NEED(len >= 0 && (x->dim[d] == want || (kind == 3 && len == 0 && x->dim[d] == 0)), "length %lld of dimension %d", (long long)len, d);
 		if (i == n - 1 && kind >= 2)
 			s->dim[d] = kind == 2 ? (len ? len / 2 + 1 : 0) : len;
@@ -432,11 +439,11 @@ static struct err *sh_fft(const struct at *a, struct shape *s)
 	return NULL;
 }
 
-/* Device positions of attribute k's group: each at most once, -1 fills up. */
-static struct err *group_ok(const struct at *a, int k)
+/* Device positions of its group: each at most once, -1 fills up. */
+static struct err *group_ok(const struct at *a)
 {
-	const struct ir_group_info *g = &a->m->group.p[num(a, k)];
-	NEED(num(a, k) && g->nrow >= 0 && g->ncol > 0, "it has no groups");
+	const struct ir_group_info *g = &a->m->group.p[num(a, AT_group)];
+	NEED(num(a, AT_group) && g->nrow >= 0 && g->ncol > 0, "it has no groups");
 	int64_t n = (int64_t)g->nrow * g->ncol, most = -1;
 	for (int64_t i = 0; i < n; i++) {
 		NEED(g->id[i] >= -1 && g->id[i] < 1 << 20, "device position %lld", (long long)g->id[i]);
@@ -454,10 +461,10 @@ static struct err *group_ok(const struct at *a, int k)
 	return e;
 }
 
-/* Members of a group of collective a's attribute k; 0 if it has none. */
-static int64_t members(const struct at *a, int k)
+/* Members of a group of collective a; 0 if it has none. */
+static int64_t members(const struct at *a)
 {
-	int64_t g = num(a, k);
+	int64_t g = num(a, AT_group);
 	return g ? a->m->group.p[g].ncol : 0;
 }
 
@@ -467,22 +474,22 @@ static struct err *sh_coll(const struct at *a, uint32_t i, struct shape *s)
 	const struct ir_type_info *x = operand(a, i);
 	like(s, x);
 	NEED(x->dtype != DT_token, "a token");
-	int64_t n, d = num(a, 0);
+	int64_t n, d = ir_has_attr(a->o->kind, AT_dim) ? num(a, AT_dim) : a->o->kind == IR_all_to_all ? num(a, AT_split) : 0;
 	switch (a->o->kind) {
 	case IR_all_gather:
-		n = members(a, 1);
+		n = members(a);
 		NEED(d >= 0 && d < x->rank && n, "dim %lld of rank %d", (long long)d, x->rank);
 		NEED(x->dim[d] <= ((int64_t)1 << 48) / n, "a result that is too large");
 		s->dim[d] *= n;
 		break;
 	case IR_reduce_scatter:
-		n = members(a, 1);
+		n = members(a);
 		NEED(d >= 0 && d < x->rank && n && x->dim[d] % n == 0, "dim %lld does not split in %lld", (long long)d, (long long)n);
 		s->dim[d] /= n;
 		break;
 	case IR_all_to_all: {
-		int64_t c = num(a, 1);
-		n = members(a, 2);
+		int64_t c = num(a, AT_concat);
+		n = members(a);
 		NEED(d >= 0 && d < x->rank && c >= 0 && c < x->rank && n && x->dim[d] % n == 0, "split %lld, concat %lld in %lld",
 		     (long long)d, (long long)c, (long long)n);
 		s->dim[d] /= n;
@@ -497,8 +504,8 @@ static struct err *sh_coll(const struct at *a, uint32_t i, struct shape *s)
 
 static struct err *permute(const struct at *a)
 {
-	int n = count(a, 0);
-	const int64_t *p = list(a, 0);
+	int n = count(a, AT_pairs);
+	const int64_t *p = list(a, AT_pairs);
 	NEED(n % 2 == 0, "an odd number of device positions");
 	int64_t most = -1;
 	for (int i = 0; i < n; i++) {
@@ -532,10 +539,11 @@ static struct err *triangular_solve(const struct at *a)
 	NEED(b->rank == x->rank && b->dtype == x->dtype, "operands of two ranks or types");
 	for (int d = 0; d < x->rank - 2; d++)
 		NEED(x->dim[d] == b->dim[d], "batch dimension %d differs", d);
-	NEED(b->dim[b->rank - (num(a, 0) ? 2 : 1)] == x->dim[x->rank - 1], "the right-hand side does not fit");
-	for (int k = 0; k < 3; k++)
-		TRY(within(a, k, 0, 1));
-	return within(a, 3, 1, 3);
+	NEED(b->dim[b->rank - (num(a, AT_left) ? 2 : 1)] == x->dim[x->rank - 1], "the right-hand side does not fit");
+	TRY(within(a, AT_left, 0, 1));
+	TRY(within(a, AT_lower, 0, 1));
+	TRY(within(a, AT_unit, 0, 1));
+	return within(a, AT_trans, 1, 3);
 }
 
 struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *known)
@@ -549,14 +557,14 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 	switch (o->kind) {
 	case IR_transpose:
 		like(s, a->in[0]);
-		TRY(length(a, 0, s->rank));
-		TRY(axes(a, 0, s->rank));
+		TRY(length(a, AT_perm, s->rank));
+		TRY(axes(a, AT_perm, s->rank));
 		for (int d = 0; d < s->rank; d++)
-			s->dim[d] = a->in[0]->dim[list(a, 0)[d]];
+			s->dim[d] = a->in[0]->dim[list(a, AT_perm)[d]];
 		return NULL;
 	case IR_reverse:
 		like(s, a->in[0]);
-		return axes(a, 0, s->rank);
+		return axes(a, AT_dims, s->rank);
 	case IR_slice:
 		return sh_slice(a, s);
 	case IR_dynamic_slice:
@@ -576,14 +584,14 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 	case IR_reduce:
 		if (!i) {
 			TRY(ru_reduce_in(a));
-			TRY(axes(a, 0, a->in[0]->rank));
-			TRY(ru_reducer(a, 1, 2, o->nin / 2, false));
+			TRY(axes(a, AT_dims, a->in[0]->rank));
+			TRY(ru_reducer(a, o->nin / 2, false));
 		}
 		return sh_reduce(a, i, s);
 	case IR_reduce_window:
 		if (!i) {
 			TRY(ru_reduce_in(a));
-			TRY(ru_reducer(a, 6, 7, o->nin / 2, false));
+			TRY(ru_reducer(a, o->nin / 2, false));
 		}
 		return sh_reduce_window(a, i, s);
 	case IR_select_and_scatter:
@@ -595,7 +603,7 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 		like(s, operand(a, i));
 		return NULL;
 	case IR_top_k: {
-		int64_t k = num(a, 0);
+		int64_t k = num(a, AT_k);
 		like(s, a->in[0]);
 		NEED(s->rank >= 1 && k >= 0 && k <= s->dim[s->rank - 1] && s->dtype != DT_token, "k is %lld", (long long)k);
 		s->dim[s->rank - 1] = k;
@@ -605,8 +613,8 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 	}
 	case IR_cumulative:
 		like(s, a->in[0]);
-		NEED(num(a, 0) >= 0 && num(a, 0) < s->rank, "dim %lld", (long long)num(a, 0));
-		NEED(num(a, 2) < RED_lse, "operation '%s'", redop_name[num(a, 2)]);
+		NEED(num(a, AT_dim) >= 0 && num(a, AT_dim) < s->rank, "dim %lld", (long long)num(a, AT_dim));
+		NEED(num(a, AT_redop) < RED_lse, "operation '%s'", redop_name[num(a, AT_redop)]);
 		return NULL;
 	case IR_dot:
 		*known = false;
@@ -625,15 +633,15 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 	case IR_fft:
 		return sh_fft(a, s);
 	case IR_rng_bit_generator:
-		TRY(within(a, 0, 0, 2));
+		TRY(within(a, AT_algorithm, 0, 2));
 		NEED(a->in[0]->rank == 1 && whole(a->in[0]), "a state that is no vector of integers");
 		like(s, a->in[0]);
 		*known = i == 0;
 		return NULL;
 	case IR_reduce_precision:
 		like(s, a->in[0]);
-		NEED(cls(a->in[0]) == DT_FLOAT && num(a, 0) >= 1 && num(a, 1) >= 0, "exponent %lld, mantissa %lld", (long long)num(a, 0),
-		     (long long)num(a, 1));
+		NEED(cls(a->in[0]) == DT_FLOAT && num(a, AT_exponent) >= 1 && num(a, AT_mantissa) >= 0, "exponent %lld, mantissa %lld", (long long)num(a, AT_exponent),
+		     (long long)num(a, AT_mantissa));
 		return NULL;
 	case IR_optimization_barrier:
 		NEED(o->nin == o->nout, "it has %u operands and %u results", o->nin, o->nout);
@@ -655,16 +663,16 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 	case IR_all_to_all:
 		NEED(o->nin == o->nout && o->nin, "it has %u operands and %u results", o->nin, o->nout);
 		if (!i)
-			TRY(group_ok(a, o->kind == IR_all_reduce ? 0 : o->kind == IR_all_to_all ? 2 : 1));
+			TRY(group_ok(a));
 		return sh_coll(a, i, s);
 	case IR_collective_permute:
 		TRY(permute(a));
 		return sh_coll(a, i, s);
 	case IR_collective_broadcast:
-		TRY(group_ok(a, 0));
+		TRY(group_ok(a));
 		return sh_coll(a, i, s);
 	case IR_sharding_constraint:
-		TRY(ru_shard_fits(a, num(a, 0), operand_t(a, 0)));
+		TRY(ru_shard_fits(a, num(a, AT_sharding), operand_t(a, 0)));
 		like(s, a->in[0]);
 		return NULL;
 	case IR_loop: {
@@ -672,21 +680,21 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 		uint32_t k = 0;
 		for (int pass = 0; pass < 2; pass++)    /* carries, then stacks */
 			for (uint32_t j = 0; j < o->nin; j++)
-				if ((pass ? list(a, 3)[j] >= ROLE_OUT : list(a, 3)[j] == ROLE_CARRY) && k++ == i)
+				if ((pass ? list(a, AT_role)[j] >= ROLE_OUT : list(a, AT_role)[j] == ROLE_CARRY) && k++ == i)
 					like(s, operand(a, j));
 		return NULL;
 	}
 	case IR_call:
 	case IR_fused:
 		if (!i)
-			TRY(ru_callee(a, num(a, 0), 0));
-		like(s, &a->m->type.p[ru_ret_t(a, num(a, 0), i)]);
+			TRY(ru_callee(a, num(a, AT_fn), 0));
+		like(s, &a->m->type.p[ru_ret_t(a, num(a, AT_fn), i)]);
 		return NULL;
 	case IR_case:
-		NEED(o->nin >= 1 && ru_scalar_of(a, operand_t(a, 0), DT_i32) && count(a, 0) >= 1, "no i32 index or no branches");
-		for (int k = 0; k < count(a, 0) && !i; k++)
-			TRY(ru_callee(a, list(a, 0)[k], 1));
-		like(s, &a->m->type.p[ru_ret_t(a, list(a, 0)[0], i)]);
+		NEED(o->nin >= 1 && ru_scalar_of(a, operand_t(a, 0), DT_i32) && count(a, AT_branch) >= 1, "no i32 index or no branches");
+		for (int k = 0; k < count(a, AT_branch) && !i; k++)
+			TRY(ru_callee(a, list(a, AT_branch)[k], 1));
+		like(s, &a->m->type.p[ru_ret_t(a, list(a, AT_branch)[0], i)]);
 		return NULL;
 	default:
 		*known = false;

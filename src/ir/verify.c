@@ -13,11 +13,12 @@ static struct err *attributes(struct at *a)
 	const struct ir_kind_info *k = ir_info(a->o->kind);
 	size_t w = a->o->attr, end = a->fn->attr.n;
 	for (int i = 0; i < k->nattr; i++) {
-		char kind = k->kind[i];
+		char kind = k->attr[i].kind;
+		const char *name = ir_at_name[k->attr[i].name];
 		bool is_list = kind == 'I' || kind == 'F' || kind == 'H';
 		NEED(w < end && (!is_list || (a->fn->attr.p[w] >= 0 && (uint64_t)a->fn->attr.p[w] < end - w)), "its attributes are cut short");
-		a->w[i] = a->fn->attr.p + w;
-		int64_t n = is_list ? a->w[i][0] : 1, limit;
+		const int64_t *word = a->w[k->attr[i].name] = a->fn->attr.p + w;
+		int64_t n = is_list ? word[0] : 1, limit;
 		switch (kind) {
 		case 'f': case 'F': limit = (int64_t)a->m->fn.n; break;
 		case 't': limit = DT_COUNT; break;
@@ -29,8 +30,8 @@ static struct err *attributes(struct at *a)
 		default: limit = 0; break;
 		}
 		for (int64_t j = 0; j < n && limit; j++)
-			NEED(a->w[i][is_list + j] >= 0 && a->w[i][is_list + j] < limit, "%.*s names what does not exist", k->attr_len[i], k->attr_name[i]);
-		NEED(kind != 't' || dtype_info[a->w[i][0]].name, "%.*s is no element type", k->attr_len[i], k->attr_name[i]);
+			NEED(word[is_list + j] >= 0 && word[is_list + j] < limit, "%s names what does not exist", name);
+		NEED(kind != 't' || dtype_info[word[0]].name, "%s is no element type", name);
 		w += is_list ? 1 + (size_t)n : 1;
 	}
 	return NULL;
@@ -50,21 +51,21 @@ static struct err *check(const struct at *a)
 		return NULL;
 	case IR_constant: {
 		size_t n, e = dtype_info[r->dtype].bytes;
-		ir_blob_data(a->m, (ir_blob)num(a, 0), &n);
-		NEED(cls(r) != DT_NONE && num(a, 0) && (n == e || n == (size_t)r->bytes), "%zu bytes for a value of %lld", n, (long long)r->bytes);
+		ir_blob_data(a->m, (ir_blob)num(a, AT_data), &n);
+		NEED(cls(r) != DT_NONE && num(a, AT_data) && (n == e || n == (size_t)r->bytes), "%zu bytes for a value of %lld", n, (long long)r->bytes);
 		return NULL;
 	}
 	case IR_iota:
-		NEED(num(a, 0) >= 0 && num(a, 0) < r->rank && cls(r) != DT_NONE && cls(r) != DT_PRED, "dim %lld of rank %d", (long long)num(a, 0),
+		NEED(num(a, AT_dim) >= 0 && num(a, AT_dim) < r->rank && cls(r) != DT_NONE && cls(r) != DT_PRED, "dim %lld of rank %d", (long long)num(a, AT_dim),
 		     r->rank);
 		return NULL;
 	case IR_broadcast:
-		TRY(length(a, 0, x->rank));
-		TRY(axes(a, 0, r->rank));
+		TRY(length(a, AT_dims, x->rank));
+		TRY(axes(a, AT_dims, r->rank));
 		NEED(x->dtype == r->dtype && x->dtype != DT_token, "its result has another element type");
 		for (int d = 0; d < x->rank; d++)
-			NEED(x->dim[d] == 1 || x->dim[d] == r->dim[list(a, 0)[d]], "dimension %d of extent %lld becomes %lld", d, (long long)x->dim[d],
-			     (long long)r->dim[list(a, 0)[d]]);
+			NEED(x->dim[d] == 1 || x->dim[d] == r->dim[list(a, AT_dims)[d]], "dimension %d of extent %lld becomes %lld", d, (long long)x->dim[d],
+			     (long long)r->dim[list(a, AT_dims)[d]]);
 		return NULL;
 	case IR_reshape:
 		NEED(x->dtype == r->dtype && x->count == r->count && x->dtype != DT_token, "its result has another number or type of elements");
@@ -74,7 +75,7 @@ static struct err *check(const struct at *a)
 		NEED(whole(r) || cls(r) == DT_FLOAT, "bits of type %s", dtype_info[r->dtype].name);
 		return NULL;
 	case IR_rng:
-		TRY(within(a, 0, 1, 2));
+		TRY(within(a, AT_distribution, 1, 2));
 		NEED(x->rank == 0 && a->in[1]->rank == 0 && x->dtype == a->in[1]->dtype && x->dtype == r->dtype && x->dtype != DT_token,
 		     "its bounds are not scalars of the result's type");
 		return NULL;
@@ -87,9 +88,9 @@ static struct err *check(const struct at *a)
 		return NULL;
 	}
 	case IR_custom_call:
-		NEED(count(a, 4) % 3 == 0, "aliases that are no triples");
-		for (int i = 0; i < count(a, 4); i += 3)
-			NEED(list(a, 4)[i] >= 0 && list(a, 4)[i] < o->nout && list(a, 4)[i + 1] >= 0 && list(a, 4)[i + 1] < o->nin, "alias %d", i / 3);
+		NEED(count(a, AT_alias) % 3 == 0, "aliases that are no triples");
+		for (int i = 0; i < count(a, AT_alias); i += 3)
+			NEED(list(a, AT_alias)[i] >= 0 && list(a, AT_alias)[i] < o->nout && list(a, AT_alias)[i + 1] >= 0 && list(a, AT_alias)[i + 1] < o->nin, "alias %d", i / 3);
 		return NULL;
 	case IR_after_all:
 		for (uint32_t i = 0; i < o->nin; i++)
@@ -97,13 +98,12 @@ static struct err *check(const struct at *a)
 		return NULL;
 	case IR_all_reduce:
 	case IR_reduce_scatter: {
-		int k = o->kind == IR_all_reduce ? 1 : 2;
-		if (num(a, k) != RED_fn) {
-			NEED(!num(a, k + 1), "a function beside operation '%s'", redop_name[num(a, k)]);
+		if (num(a, AT_redop) != RED_fn) {
+			NEED(!num(a, AT_fn), "a function beside operation '%s'", redop_name[num(a, AT_redop)]);
 			return NULL;
 		}
 		for (uint32_t i = 0; i < o->nin; i++) {
-			int64_t f = num(a, k + 1);
+			int64_t f = num(a, AT_fn);
 			enum dtype dt = operand(a, i)->dtype;
 			TRY(ru_sig_count(a, f, 2, 1));
 			NEED(ru_scalar_of(a, ru_param_t(a, f, 0), dt) && ru_scalar_of(a, ru_param_t(a, f, 1), dt) && ru_scalar_of(a, ru_ret_t(a, f, 0), dt),
@@ -115,13 +115,13 @@ static struct err *check(const struct at *a)
 		return ru_manual(a);
 	case IR_call:
 	case IR_fused:
-		return o->nout ? NULL : ru_callee(a, num(a, 0), 0);
+		return o->nout ? NULL : ru_callee(a, num(a, AT_fn), 0);
 	case IR_loop:
 		return o->nout ? NULL : ru_loop(a);
 	case IR_case:
-		NEED(o->nin >= 1 && ru_scalar_of(a, operand_t(a, 0), DT_i32) && count(a, 0) >= 1, "no i32 index or no branches");
-		for (int k = 0; k < count(a, 0) && !o->nout; k++)
-			TRY(ru_callee(a, list(a, 0)[k], 1));
+		NEED(o->nin >= 1 && ru_scalar_of(a, operand_t(a, 0), DT_i32) && count(a, AT_branch) >= 1, "no i32 index or no branches");
+		for (int k = 0; k < count(a, AT_branch) && !o->nout; k++)
+			TRY(ru_callee(a, list(a, AT_branch)[k], 1));
 		return NULL;
 	case IR_scatter:
 		return o->nout ? NULL : ru_scatter(a);

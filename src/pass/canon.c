@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-enum { FOLD_BYTES = 4096, CUSTOM_EFFECT = 2 };
+enum { FOLD_BYTES = 4096 };
 
 static bool is_const(const struct ir_fn *fn, ir_val v)
 {
@@ -35,7 +35,7 @@ static ir_val fold(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 		const struct ir_type_info *ti = ir_vtype(m, r->b.fn, in[k]);
 		p[k] = ir_param(f, r->b.fn->val.p[in[k]].type);
 		size_t n;
-		const char *d = ir_blob_data(m, (ir_blob)ir_attr(r->b.fn, ir_def(r->b.fn, in[k]), 0), &n);
+		const char *d = ir_blob_data(m, (ir_blob)ir_attr(r->b.fn, ir_def(r->b.fn, in[k]), AT_data), &n);
 		a[k].dtype = ti->dtype;
 		a[k].rank = ti->rank;
 		memcpy(a[k].dim, ti->dim, sizeof *ti->dim * ti->rank);
@@ -44,8 +44,8 @@ static ir_val fold(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 		for (size_t at = 0; at < a[k].bytes; at += n)
 			memcpy((char *)a[k].p + at, d, n);
 	}
-	uint32_t words = ir_attr_words(r->from, o);
-	int64_t *w = arena_copy(r->a, &r->from->attr.p[o->attr], sizeof *w * words);
+	uint32_t words;
+	const int64_t *w = ir_attr_copy(r->a, r->from, o, &words);
 	ir_result(f, ir_emit_raw(&b, o->kind, o->nin, p, 1, &t, w, words));
 	struct err *e = eval_fn(m, f, a, &out);
 	ir_val v = 0;
@@ -72,8 +72,8 @@ static ir_val dot_as_multiply(struct rewrite *r, const struct ir_op *o, const ir
 {
 	struct ir_module *m = r->m;
 	int nb, nc;
-	const int64_t *batch[2] = { ir_attrs(r->from, o, 0, &nb), ir_attrs(r->from, o, 1, &nb) };
-	ir_attrs(r->from, o, 2, &nc);
+	const int64_t *batch[2] = { ir_attrs(r->from, o, AT_lb, &nb), ir_attrs(r->from, o, AT_rb, &nb) };
+	ir_attrs(r->from, o, AT_lc, &nc);
 	ir_type t = r->from->val.p[o->out].type;
 	enum dtype dt = ir_type_of(m, t)->dtype;
 	if (nc || dt == DT_pred)
@@ -110,33 +110,33 @@ static ir_val dot_as_multiply(struct rewrite *r, const struct ir_op *o, const ir
 static ir_val as_scan(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	const struct ir_type_info *t = ir_vtype(r->m, r->b.fn, in[0]);
-	if (o->nin != 2 || ir_attr(r->from, o, 6) == RED_fn || !t->count)
+	if (o->nin != 2 || ir_attr(r->from, o, AT_redop) == RED_fn || !t->count)
 		return 0;
 	int n, dim = -1, rev = 0;
-	const int64_t *a[6];
-	for (int k = 0; k < 6; k++)
-		a[k] = ir_attrs(r->from, o, k, &n);
+	const int64_t *window = ir_attrs(r->from, o, AT_window, &n), *stride = ir_attrs(r->from, o, AT_stride, &n),
+	              *base = ir_attrs(r->from, o, AT_base_dilation, &n), *dilation = ir_attrs(r->from, o, AT_window_dilation, &n),
+	              *low = ir_attrs(r->from, o, AT_low, &n), *high = ir_attrs(r->from, o, AT_high, &n);
 	for (int d = 0; d < n; d++) {
-		bool trivial = a[0][d] == 1 && a[4][d] == 0 && a[5][d] == 0;
-		if (a[1][d] != 1 || a[2][d] != 1 || a[3][d] != 1)
+		bool trivial = window[d] == 1 && low[d] == 0 && high[d] == 0;
+		if (stride[d] != 1 || base[d] != 1 || dilation[d] != 1)
 			return 0;
 		if (trivial && t->dim[d] != 1)
 			continue;
 		if (trivial)
 			continue;
-		if (dim >= 0 || a[0][d] != t->dim[d])
+		if (dim >= 0 || window[d] != t->dim[d])
 			return 0;
 		dim = d;
-		if (a[4][d] == t->dim[d] - 1 && a[5][d] == 0)
+		if (low[d] == t->dim[d] - 1 && high[d] == 0)
 			rev = 0;
-		else if (a[4][d] == 0 && a[5][d] == t->dim[d] - 1)
+		else if (low[d] == 0 && high[d] == t->dim[d] - 1)
 			rev = 1;
 		else
 			return 0;
 	}
 	if (dim < 0)
 		return 0;
-	enum redop op = (enum redop)ir_attr(r->from, o, 6);
+	enum redop op = (enum redop)ir_attr(r->from, o, AT_redop);
 	char id[16];
 	kern_identity(op, t->dtype, id);
 	const void *init = ir_splat(r->m, r->b.fn, in[1]);
@@ -165,7 +165,7 @@ static ir_val compose(struct rewrite *r, const struct ir_op *o, const ir_val *in
 			return ir_const(&r->b, t, splat, dtype_info[ti->dtype].bytes);
 		if (d->kind != IR_broadcast)
 			return 0;
-		const int64_t *out = ir_attrs(r->from, o, 0, &n), *inner = ir_attrs(fn, d, 0, &n2);
+		const int64_t *out = ir_attrs(r->from, o, AT_dims, &n), *inner = ir_attrs(fn, d, AT_dims, &n2);
 		int64_t dims[IR_MAX_RANK];
 		ir_val x = ir_in(fn, d, 0);
 		for (int i = 0; i < n2; i++)
@@ -176,7 +176,7 @@ static ir_val compose(struct rewrite *r, const struct ir_op *o, const ir_val *in
 		if (splat)
 			return ir_const(&r->b, t, splat, dtype_info[ti->dtype].bytes);
 		if (o->kind == IR_transpose && d->kind == IR_broadcast) {
-			const int64_t *perm = ir_attrs(r->from, o, 0, &n), *inner = ir_attrs(fn, d, 0, &n2);
+			const int64_t *perm = ir_attrs(r->from, o, AT_perm, &n), *inner = ir_attrs(fn, d, AT_dims, &n2);
 			int64_t dims[IR_MAX_RANK];
 			bool rising = true;
 			for (int i = 0; i < n2; i++) {
@@ -275,7 +275,7 @@ static ir_val algebra(struct rewrite *r, const struct ir_op *o, const ir_val *in
 static ir_val empty(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	unsigned flags = ir_info(o->kind)->flags;
-	bool custom = o->kind == IR_custom_call && !ir_attr(r->from, o, CUSTOM_EFFECT), any = false;
+	bool custom = o->kind == IR_custom_call && !ir_attr(r->from, o, AT_effect), any = false;
 	if (o->kind == IR_constant || !(custom || (flags & IR_PURE && !(flags & (IR_BARRIER | IR_COLL)))))
 		return 0;
 	for (uint32_t k = 0; k < o->nout; k++)
@@ -308,7 +308,7 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	if (!v && o->kind == IR_case) {            /* a branch that is known */
 		int64_t i;
 		int n;
-		const int64_t *f = ir_attrs(r->from, o, 0, &n);
+		const int64_t *f = ir_attrs(r->from, o, AT_branch, &n);
 		if (n == 1 || ir_const_int(r->m, r->b.fn, in[0], &i)) {
 			i = n == 1 || i < 0 || i >= n ? n - 1 : i;
 			ir_val *out = ARENA_NEW(r->a, ir_val, o->nout + 1);

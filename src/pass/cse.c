@@ -17,9 +17,9 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	bool cheap = o->kind == IR_broadcast || o->kind == IR_iota || o->kind == IR_constant;
 	if (cheap && ir_vtype(r->m, r->from, o->out)->bytes > 4096 && o->kind != IR_constant)
 		return 0;
-	for (int k = 0; k < i->nattr; k++)
-		if (i->kind[k] == 'f' && ir_attr(r->from, o, k))
-			return 0;
+	ir_fnid held;
+	if (ir_regions(r->from, o, &held, 1))
+		return 0;
 	struct str key = {0};
 	uint32_t head[2] = { o->kind, o->nin };
 	str_addn(&key, (char *)head, sizeof head);
@@ -28,7 +28,7 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	str_addn(&key, (const char *)in, sizeof *in * o->nin);
 	if (o->kind == IR_constant) {
 		size_t n;
-		const char *p = ir_blob_data(r->m, (ir_blob)ir_attr(r->from, o, 0), &n);
+		const char *p = ir_blob_data(r->m, (ir_blob)ir_attr(r->from, o, AT_data), &n);
 		if (n > 4096) {
 			str_free(&key);
 			return 0;

@@ -28,8 +28,8 @@ static void where(struct str *s, const struct ir_module *m, ir_loc l)
 static void loop(struct str *s, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, const char *how)
 {
 	int n;
-	const int64_t *role = ir_attrs(fn, o, 3, &n);
-	int64_t trip = ir_attr(fn, o, 0);
+	const int64_t *role = ir_attrs(fn, o, AT_role, &n);
+	int64_t trip = ir_attr(fn, o, AT_trip);
 	int count[NELEM(ir_role_name)] = {0};
 	int64_t size[NELEM(ir_role_name)] = {0};
 	for (int k = 0; k < n && k < (int)o->nin; k++) {

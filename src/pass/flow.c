@@ -60,7 +60,7 @@ static bool reads_late(struct lw *w, const struct frame *b, ir_val par, ir_val r
 		return ir_in(g, o, res - o->out) != par;
 	for (uint32_t k = 0; k < o->nin; k++)
 		if (ir_in(g, o, k) == par)       /* over itself, index by index */
-			return !(ir_is_elem(o->kind) || (o->kind == IR_fused && lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(g, o, 0)), k)));
+			return !(ir_is_elem(o->kind) || (o->kind == IR_fused && lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(g, o, AT_fn)), k)));
 	return true;
 }
 
@@ -234,11 +234,11 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 {
 	const struct ir_fn *fn = f->fn;
 	const struct ir_op *o = &fn->op.p[i];
-	int64_t trip = ir_attr(fn, o, 0);
-	const struct ir_fn *cond = trip < 0 ? ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, 1)) : NULL;
-	const struct ir_fn *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, 2));
+	int64_t trip = ir_attr(fn, o, AT_trip);
+	const struct ir_fn *cond = trip < 0 ? ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_cond)) : NULL;
+	const struct ir_fn *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_body));
 	int n, nmv = 0, res = 0;
-	const int64_t *role = ir_attrs(fn, o, 3, &n);
+	const int64_t *role = ir_attrs(fn, o, AT_role, &n);
 	struct member *x = ARENA_NEW(w->tmp, struct member, n);
 	struct move *mv = ARENA_NEW(w->tmp, struct move, n);
 	ir_val par = 2;
@@ -329,7 +329,7 @@ struct err *lower_case(struct lw *w, struct frame *f, int i)
 	const struct ir_fn *fn = f->fn;
 	const struct ir_op *o = &fn->op.p[i];
 	int n;
-	const int64_t *branch = ir_attrs(fn, o, 0, &n);
+	const int64_t *branch = ir_attrs(fn, o, AT_branch, &n);
 	uint16_t index = load(w, lw_dense(w, f, ir_in(fn, o, 0)));
 	struct place **home = ARENA_NEW(w->tmp, struct place *, o->nout);
 	for (uint32_t k = 0; k < o->nout; k++) {

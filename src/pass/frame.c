@@ -132,7 +132,7 @@ bool lw_in_place(const struct lw *w, const struct ir_fn *fn, const struct ir_op 
 	if (o->kind != IR_collective_permute)
 		return false;
 	int n, all[COLL_CYCLE], ndev = w->p->ndev;
-	const int64_t *p = ir_attrs(fn, o, 0, &n);
+	const int64_t *p = ir_attrs(fn, o, AT_pairs, &n);
 	int64_t *from = ARENA_NEW(w->tmp, int64_t, 2 * ndev), *to = from + ndev;
 	bool open;
 	for (int d = 0; d < 2 * ndev; d++)
@@ -163,7 +163,7 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 			const struct ir_type_info *xt = ir_vtype(w->m, f->fn, x);
 			if (xt->bytes != t->bytes || dtype_info[xt->dtype].bytes != dtype_info[t->dtype].bytes || !t->bytes)
 				continue;
-			if (o->kind == IR_fused && !lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, 0)), k))
+			if (o->kind == IR_fused && !lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, AT_fn)), k))
 				continue;
 			if ((p = lw_steal(w, f, i, x)) && f->target[v] && p->store != f->target[v]->store && lw_free_at(w, f, i, f->target[v]))
 				p = NULL;

@@ -126,7 +126,7 @@ static bool member(const struct fuse *f, const struct ir_op *o)
 	if (complex_op(f, o))
 		return ir_is_elem(o->kind);
 	if (o->kind == IR_reduce)
-		return o->nout == 1 && ir_attr(f->fn, o, 1) != RED_fn;
+		return o->nout == 1 && ir_attr(f->fn, o, AT_redop) != RED_fn;
 	return true;
 }
 
@@ -150,7 +150,7 @@ static bool trailing(const struct fuse *f, const struct ir_op *o, int *kept)
 {
 	const struct ir_type_info *t = ir_vtype(f->m, f->fn, ir_in(f->fn, o, 0));
 	int n;
-	const int64_t *dims = ir_attrs(f->fn, o, 0, &n);
+	const int64_t *dims = ir_attrs(f->fn, o, AT_dims, &n);
 	bool gone[IR_MAX_RANK] = {0}, seen = false;
 	for (int i = 0; i < n; i++)
 		gone[dims[i]] = true;
@@ -172,7 +172,7 @@ static bool trailing(const struct fuse *f, const struct ir_op *o, int *kept)
 static bool rising(const struct ir_fn *fn, const struct ir_op *o)
 {
 	int n;
-	const int64_t *dims = ir_attrs(fn, o, 0, &n);
+	const int64_t *dims = ir_attrs(fn, o, AT_dims, &n);
 	for (int i = 1; i < n; i++)
 		if (dims[i] < dims[i - 1])
 			return false;
@@ -483,16 +483,14 @@ static bool tiny_loop(const struct fuse *f, const struct ir_op *o)
 	enum { MOST = 256 };
 	if (o->kind != IR_loop || f->o->tier == TIER_REF)
 		return false;
-	int64_t trip = ir_attr(f->fn, o, 0);
+	int64_t trip = ir_attr(f->fn, o, AT_trip);
 	int64_t ops = 0;
 	for (uint32_t k = 0; k < o->nin; k++)
 		if (ir_vtype(f->m, f->fn, ir_in(f->fn, o, k))->count > MOST || !type_ok(f, ir_in(f->fn, o, k)))
 			return false;
-	for (int a = 1; a <= 2; a++) {
-		ir_fnid id = (ir_fnid)ir_attr(f->fn, o, a);
-		if (!id)
-			continue;
-		const struct ir_fn *g = ir_fn_of(f->m, id);
+	ir_fnid held[2];
+	for (int a = ir_regions(f->fn, o, held, 2); a-- > 0;) {
+		const struct ir_fn *g = ir_fn_of(f->m, held[a]);
 		ops += (int64_t)g->op.n;
 		for (size_t v = 1; v < g->val.n; v++)
 			if (ir_type_of(f->m, g->val.p[v].type)->count > MOST)
@@ -513,11 +511,11 @@ static bool try_loop(struct fuse *f, struct ir_b *b, const struct ir_op *o, cons
 		inner[k] = ir_param(g, f->fn->val.p[ir_in(f->fn, o, k)].type);
 		arr_push(&from, in[k]);
 	}
-	uint32_t words = ir_attr_words(f->fn, o);
+	uint32_t words;
 	ir_type *t = ARENA_NEW(f->a, ir_type, o->nout);
 	for (uint32_t k = 0; k < o->nout; k++)
 		t[k] = f->fn->val.p[o->out + k].type;
-	int64_t *w = arena_copy(f->a, &f->fn->attr.p[o->attr], sizeof *w * words);
+	const int64_t *w = ir_attr_copy(f->a, f->fn, o, &words);
 	ir_val v = ir_emit_raw(&gb, IR_loop, o->nin, inner, o->nout, t, w, words);
 	for (uint32_t k = 0; k < o->nout; k++)
 		ir_result(g, v + k);
@@ -597,15 +595,15 @@ static ir_val split_reduce(struct rewrite *r, const struct ir_op *o, const ir_va
 {
 	enum { MANY = 1 << 16, BLOCKS = 64, UNEVEN = 1024, MOST = 64 };
 	const struct ir_type_info *t, *rt = ir_vtype(r->m, r->from, o->out);
-	if (o->kind != IR_reduce || o->nout != 1 || rt->count >= BLOCKS || ir_attr(r->from, o, 1) == RED_fn)
+	if (o->kind != IR_reduce || o->nout != 1 || rt->count >= BLOCKS || ir_attr(r->from, o, AT_redop) == RED_fn)
 		return 0;
 	t = ir_vtype(r->m, r->b.fn, in[0]);
 	if (t->count < MANY)
 		return 0;
 	int n, rank = t->rank;
-	const int64_t *dims = ir_attrs(r->from, o, 0, &n), count = t->count, wide = rank ? t->dim[rank - 1] : 1;
+	const int64_t *dims = ir_attrs(r->from, o, AT_dims, &n), count = t->count, wide = rank ? t->dim[rank - 1] : 1;
 	bool all = rt->count == 1;
-	enum redop op = (enum redop)ir_attr(r->from, o, 1);
+	enum redop op = (enum redop)ir_attr(r->from, o, AT_redop);
 	enum dtype dt = t->dtype;
 	char id[16];
 	kern_identity(op, dt, id);
@@ -675,11 +673,11 @@ static ir_val box_of(struct rewrite *r, ir_val v, const int64_t *start, const in
 	}
 	ti = o->nin ? ir_vtype(r->m, r->from, ir_in(r->from, o, 0)) : ti;
 	bool lists = o->kind == IR_broadcast || o->kind == IR_transpose || o->kind == IR_slice;
-	const int64_t *a = lists ? ir_attrs(r->from, o, 0, &n) : NULL, *stride;
+	const int64_t *a = lists ? ir_attr_nth(r->from, o, 0, &n) : NULL, *stride;    /* dims, perm or start */
 	ir_val x;
 	switch (o->kind) {
 	case IR_iota: {
-		int along = (int)ir_attr(r->from, o, 0);
+		int along = (int)ir_attr(r->from, o, AT_dim);
 		if (dtype_info[dt].cls != DT_INT && dtype_info[dt].cls != DT_UINT)
 			return 0;
 		x = ir_bin(b, ELEM_multiply, ir_iota(b, t, along), ir_const_i(b, t, step[along]));
@@ -703,7 +701,7 @@ static ir_val box_of(struct rewrite *r, ir_val v, const int64_t *start, const in
 		x = box_of(r, ir_in(r->from, o, 0), s, z, d, left);
 		return x ? ir_transpose(b, x, a) : 0;
 	case IR_slice:
-		stride = ir_attrs(r->from, o, 2, &n);
+		stride = ir_attrs(r->from, o, AT_stride, &n);
 		for (int k = 0; k < rank; k++) {
 			s[k] = a[k] + start[k] * stride[k];
 			d[k] = step[k] * stride[k];
@@ -742,7 +740,7 @@ static ir_val few_of(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	if (!t->count)
 		return 0;
 	memcpy(size, t->dim, sizeof *size * (size_t)t->rank);
-	return box_of(r, ir_in(r->from, o, 0), ir_attrs(r->from, o, 0, &n), size, ir_attrs(r->from, o, 2, &n), &left);
+	return box_of(r, ir_in(r->from, o, 0), ir_attrs(r->from, o, AT_start, &n), size, ir_attrs(r->from, o, AT_stride, &n), &left);
 }
 
 /* --- the place of the greatest element --------------------------------------------------------- */
@@ -786,19 +784,19 @@ static ir_val split_place(struct rewrite *r, const struct ir_op *o, const ir_val
 	enum { MANY = 1 << 18 };
 	enum redop op;
 	struct ir_b *b = &r->b;
-	if (o->kind != IR_reduce || o->nout != 2 || ir_attr(r->from, o, 1) != RED_fn || (r->live[o->out] & 1))
+	if (o->kind != IR_reduce || o->nout != 2 || ir_attr(r->from, o, AT_redop) != RED_fn || (r->live[o->out] & 1))
 		return 0;
 	const struct ir_type_info *t = ir_vtype(r->m, b->fn, in[0]), *it = ir_vtype(r->m, b->fn, in[1]);
 	enum dtype_class c = dtype_info[t->dtype].cls, ic = dtype_info[it->dtype].cls;
 	bool index = ic == DT_INT || ic == DT_UINT, real = (c == DT_INT || c == DT_UINT || c == DT_FLOAT) && dtype_info[t->dtype].bits >= (c == DT_FLOAT ? 16 : 8);
 	if (t->count < MANY || ir_vtype(r->m, r->from, o->out)->rank || !index || !real ||
-	    !finds_place(ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, 2)), &op))
+	    !finds_place(ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, AT_fn)), &op))
 		return 0;
 	enum dtype idt = it->dtype;
 	ir_type whole = r->from->val.p[ir_in(r->from, o, 0)].type, places = r->from->val.p[ir_in(r->from, o, 1)].type;
 	int n;
 	int64_t dims[IR_MAX_RANK];
-	const int64_t *d = ir_attrs(r->from, o, 0, &n);
+	const int64_t *d = ir_attrs(r->from, o, AT_dims, &n);
 	char last[16];
 	memcpy(dims, d, sizeof *d * (size_t)n);
 	kern_identity(RED_min, idt, last);

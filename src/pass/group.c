@@ -156,7 +156,7 @@ enum { SMALL_WORK = 1 << 15 };
 struct err *lower_fused(struct lw *w, struct frame *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
-	const struct ir_fn *g = ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, 0));
+	const struct ir_fn *g = ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, AT_fn));
 	bool small = w->opts->tier != TIER_GEN && w->loops.n == 0 && !has_loop(g) && group_work(w, g) < SMALL_WORK;
 	const char *why;
 	if (w->opts->tier == TIER_REF || small || !gen_can(w->m, g, &why)) {

@@ -5,7 +5,7 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	if (o->kind != IR_call)
 		return 0;
 	ir_val *out = ARENA_NEW(r->a, ir_val, o->nout + 1);
-	ir_inline(&r->b, (ir_fnid)ir_attr(r->from, o, 0), in, out);
+	ir_inline(&r->b, (ir_fnid)ir_attr(r->from, o, AT_fn), in, out);
 	for (uint32_t k = 0; k < o->nout; k++)
 		r->map[o->out + k] = out[k];
 	return REWRITE_MAPPED;

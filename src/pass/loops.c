@@ -570,10 +570,10 @@ static void rebuild(struct loop *l)
 
 static void loop_init(struct loop *l, struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
-	*l = (struct loop){ .r = r, .o = o, .in = in, .counter = -1, .trip = ir_attr(r->from, o, 0) };
-	l->body = ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, 2));
-	l->cond = l->trip < 0 ? ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, 1)) : NULL;
-	l->role = ir_attrs(r->from, o, 3, &l->n);
+	*l = (struct loop){ .r = r, .o = o, .in = in, .counter = -1, .trip = ir_attr(r->from, o, AT_trip) };
+	l->body = ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, AT_body));
+	l->cond = l->trip < 0 ? ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, AT_cond)) : NULL;
+	l->role = ir_attrs(r->from, o, AT_role, &l->n);
 	l->aff = ARENA_NEW(r->a, struct affine, l->body->val.n);
 	l->param_of = ARENA_NEW(r->a, int, l->n);
 	l->result_of = ARENA_NEW(r->a, int, l->n);

@@ -195,7 +195,7 @@ struct err *lower_constant(struct lw *w, struct frame *f, const struct ir_op *o)
 {
 	size_t n;
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, o->out);
-	const char *p = ir_blob_data(w->m, (ir_blob)ir_attr(f->fn, o, 0), &n);
+	const char *p = ir_blob_data(w->m, (ir_blob)ir_attr(f->fn, o, AT_data), &n);
 	size_t e = dtype_info[t->dtype].bytes;
 	if (t->bytes == 0) {
 		f->at[o->out] = lw_temp(w, t->dtype, t->rank, t->dim);
@@ -281,35 +281,30 @@ static struct err *lower_coll(struct lw *w, struct frame *f, int i)
 		c.dtype = t->dtype;
 		c.redop = RED_add;
 		c.inner = c.inner2 = t->bytes;
-		ir_fnid region = 0;
+		if (ir_has_attr(o->kind, AT_group))
+			c.group = group_new(w, (ir_group)ir_attr(fn, o, AT_group));
+		if (ir_has_attr(o->kind, AT_redop))
+			c.redop = (uint8_t)ir_attr(fn, o, AT_redop);
 		switch (o->kind) {
 		case IR_all_reduce:
 			c.kind = COLL_all_reduce;
-			c.group = group_new(w, (ir_group)ir_attr(fn, o, 0));
-			c.redop = (uint8_t)ir_attr(fn, o, 1);
-			region = (ir_fnid)ir_attr(fn, o, 2);
 			break;
 		case IR_reduce_scatter:
 			c.kind = COLL_reduce_scatter;
-			d = (int)ir_attr(fn, o, 0);
-			c.group = group_new(w, (ir_group)ir_attr(fn, o, 1));
-			c.redop = (uint8_t)ir_attr(fn, o, 2);
-			region = (ir_fnid)ir_attr(fn, o, 3);
+			d = (int)ir_attr(fn, o, AT_dim);
 			c.outer = product(t->dim, d);
 			c.inner = product(rt->dim + d, rt->rank - d) * e;
 			break;
 		case IR_all_gather:
 			c.kind = COLL_all_gather;
-			d = (int)ir_attr(fn, o, 0);
-			c.group = group_new(w, (ir_group)ir_attr(fn, o, 1));
+			d = (int)ir_attr(fn, o, AT_dim);
 			c.outer = product(t->dim, d);
 			c.inner = product(t->dim + d, t->rank - d) * e;
 			break;
 		case IR_all_to_all: {
 			c.kind = COLL_all_to_all;
-			d = (int)ir_attr(fn, o, 0);
-			int d2 = (int)ir_attr(fn, o, 1);
-			c.group = group_new(w, (ir_group)ir_attr(fn, o, 2));
+			d = (int)ir_attr(fn, o, AT_split);
+			int d2 = (int)ir_attr(fn, o, AT_concat);
 			int64_t n = w->group.p[c.group].ncol;
 			c.outer = product(t->dim, d);
 			c.inner = n ? product(t->dim + d, t->rank - d) * e / n : 0;
@@ -319,12 +314,11 @@ static struct err *lower_coll(struct lw *w, struct frame *f, int i)
 		}
 		case IR_collective_broadcast:
 			c.kind = COLL_broadcast;
-			c.group = group_new(w, (ir_group)ir_attr(fn, o, 0));
 			break;
 		case IR_collective_permute: {
 			c.kind = COLL_permute;
 			int n;
-			const int64_t *p = ir_attrs(fn, o, 0, &n);
+			const int64_t *p = ir_attrs(fn, o, AT_pairs, &n);
 			c.pairs = table_new(w);
 			table_new(w);
 			for (int x = 0; x < w->p->ndev; x++)
@@ -341,7 +335,7 @@ static struct err *lower_coll(struct lw *w, struct frame *f, int i)
 			return ERR(INTERNAL, "'%s' is no collective", ir_info(o->kind)->name);
 		}
 		if (c.redop == RED_fn)
-			TRY(eval_expr(&w->p->arena, w->m, region, &c.expr));
+			TRY(eval_expr(&w->p->arena, w->m, (ir_fnid)ir_attr(fn, o, AT_fn), &c.expr));
 		struct place *in = lw_dense(w, f, ir_in(fn, o, k));
 		struct place *out = f->at[o->out + k] = lw_result_at(w, f, i, o->out + k);
 		if (pass_place_bytes(out) == 0 && pass_place_bytes(in) == 0)
@@ -361,12 +355,12 @@ static struct err *lower_coll(struct lw *w, struct frame *f, int i)
 static struct err *lower_custom(struct lw *w, struct frame *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
-	const char *target = ir_text(w->m, (ir_str)ir_attr(f->fn, o, 0));
+	const char *target = ir_text(w->m, (ir_str)ir_attr(f->fn, o, AT_target));
 	if (w->opts->custom_known && !w->opts->custom_known(target))
 		return ERR(UNIMPLEMENTED, "custom call '%s' has no handler here", target);
-	struct prog_custom c = { .target = arena_str(&w->p->arena, target, strlen(target)), .api = (int)ir_attr(f->fn, o, 1),
-	                         .effect = ir_attr(f->fn, o, 2) != 0, .nin = (uint16_t)o->nin, .nout = (uint16_t)o->nout };
-	const void *d = ir_blob_data(w->m, (ir_blob)ir_attr(f->fn, o, 3), &c.ndict);
+	struct prog_custom c = { .target = arena_str(&w->p->arena, target, strlen(target)), .api = (int)ir_attr(f->fn, o, AT_api),
+	                         .effect = ir_attr(f->fn, o, AT_effect) != 0, .nin = (uint16_t)o->nin, .nout = (uint16_t)o->nout };
+	const void *d = ir_blob_data(w->m, (ir_blob)ir_attr(f->fn, o, AT_config), &c.ndict);
 	c.dict = arena_copy(&w->p->arena, d, c.ndict);
 	int n = (int)(o->nin + o->nout);
 	c.v = ARENA_NEW(&w->p->arena, struct prog_view, n);

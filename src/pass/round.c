@@ -68,8 +68,8 @@ static ir_val merged(struct rewrite *r, ir_val x, int *nd, int64_t *dims)
 	if (!o)
 		return x;
 	int nb, nc;
-	ir_attrs(r->b.fn, o, 0, &nb);
-	ir_attrs(r->b.fn, o, 2, &nc);
+	ir_attrs(r->b.fn, o, AT_lb, &nb);
+	ir_attrs(r->b.fn, o, AT_lc, &nc);
 	const struct ir_type_info *t = ir_vtype(r->m, r->b.fn, x), *lhs = ir_vtype(r->m, r->b.fn, ir_in(r->b.fn, o, 0));
 	bool reduced[IR_MAX_RANK] = {0};
 	for (int i = 0; i < *nd; i++)
@@ -101,12 +101,12 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	const struct ir_type_info *t = o->nout == 1 ? ir_vtype(r->m, r->from, o->out) : NULL;
 	if (o->kind != IR_reduce || !t || dtype_info[t->dtype].cls != DT_FLOAT || dtype_info[t->dtype].bits > 16)
 		return 0;
-	enum redop op = (enum redop)ir_attr(r->from, o, 1);
+	enum redop op = (enum redop)ir_attr(r->from, o, AT_redop);
 	if (op != RED_add && op != RED_mul)
 		return 0;
 	int nd;
 	int64_t dims[IR_MAX_RANK];
-	const int64_t *given = ir_attrs(r->from, o, 0, &nd);
+	const int64_t *given = ir_attrs(r->from, o, AT_dims, &nd);
 	enum dtype dt = t->dtype;
 	memcpy(dims, given, sizeof *given * (size_t)nd);
 	ir_val x[2] = { merged(r, in[0], &nd, dims), in[1] };

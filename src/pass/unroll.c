@@ -6,14 +6,14 @@ enum { MOST_TURNS = 8, MOST_OPS = 400, LARGE = 1024 };
 
 static bool worth(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
 {
-	int64_t trip = ir_attr(fn, o, 0);
+	int64_t trip = ir_attr(fn, o, AT_trip);
 	if (trip < 1 || trip > MOST_TURNS)
 		return false;
-	const struct ir_fn *body = ir_fn_of(m, (ir_fnid)ir_attr(fn, o, 2));
+	const struct ir_fn *body = ir_fn_of(m, (ir_fnid)ir_attr(fn, o, AT_body));
 	if ((int64_t)body->op.n * trip > MOST_OPS)
 		return false;
 	int n;
-	const int64_t *role = ir_attrs(fn, o, 3, &n);
+	const int64_t *role = ir_attrs(fn, o, AT_role, &n);
 	bool large = false;
 	for (int k = 0; k < n; k++) {
 		const struct ir_type_info *t = ir_vtype(m, fn, ir_in(fn, o, (uint32_t)k));
@@ -52,9 +52,9 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	if (o->kind != IR_loop || !worth(r->m, r->from, o))
 		return 0;
 	int n, ncarry = 0, nout = 0;
-	const int64_t *attr = ir_attrs(r->from, o, 3, &n), *role = arena_copy(r->a, attr, sizeof *attr * (size_t)n);
-	int64_t trip = ir_attr(r->from, o, 0);
-	ir_fnid f = (ir_fnid)ir_attr(r->from, o, 2);
+	const int64_t *attr = ir_attrs(r->from, o, AT_role, &n), *role = arena_copy(r->a, attr, sizeof *attr * (size_t)n);
+	int64_t trip = ir_attr(r->from, o, AT_trip);
+	ir_fnid f = (ir_fnid)ir_attr(r->from, o, AT_body);
 	for (int k = 0; k < n; k++) {
 		ncarry += role[k] == ROLE_CARRY;
 		nout += role[k] == ROLE_OUT || role[k] == ROLE_OUT_REV;

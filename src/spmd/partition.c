@@ -367,9 +367,9 @@ static void emit(struct part *p, struct scope *s, const struct ir_op *o, const i
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout);
 	for (uint32_t k = 0; k < o->nout; k++)
 		t[k] = local_type(p, s->from->val.p[o->out + k].type, h, wide);
-	uint32_t n = ir_attr_words(s->from, o);
+	uint32_t n;
 	s->b.loc = o->loc;
-	int64_t *w = arena_copy(&p->a, attr ? attr : &s->from->attr.p[o->attr], sizeof *w * n);
+	const int64_t *own = ir_attr_copy(&p->a, s->from, o, &n), *w = attr ? attr : own;
 	ir_val v = o->nout == 1 ? ir_emit(&s->b, o->kind, o->nin, in, t[0], w, n)
 	                        : ir_emit_raw(&s->b, o->kind, o->nin, in, o->nout, t, w, n);
 	put(p, s, o, v, h);
@@ -421,8 +421,8 @@ static int reshape_dim(const struct ir_type_info *a, const struct ir_type_info *
 static struct err *do_reduce(struct part *p, struct scope *s, const struct ir_op *o, ir_shard h)
 {
 	int n, from[IR_MAX_RANK], rank = 0;
-	const int64_t *dims = ir_attrs(s->from, o, 0, &n);
-	enum redop r = (enum redop)ir_attr(s->from, o, 1);
+	const int64_t *dims = ir_attrs(s->from, o, AT_dims, &n);
+	enum redop r = (enum redop)ir_attr(s->from, o, AT_redop);
 	const struct ir_type_info *t = ir_vtype(p->m, s->from, ir_in(s->from, o, 0));
 	int rank0 = t->rank;
 	bool gone[IR_MAX_RANK] = {0}, across = false;
@@ -470,12 +470,12 @@ static struct err *do_shape(struct part *p, struct scope *s, const struct ir_op 
 		from[d] = -1;
 	switch (o->kind) {
 	case IR_transpose:
-		l = ir_attrs(fn, o, 0, &n);
+		l = ir_attrs(fn, o, AT_perm, &n);
 		for (int d = 0; d < n; d++)
 			from[d] = (int)l[d];
 		break;
 	case IR_broadcast:
-		l = ir_attrs(fn, o, 0, &n);
+		l = ir_attrs(fn, o, AT_dims, &n);
 		for (int d = 0; d < n; d++)
 			if (a->dim[d] == r->dim[l[d]])
 				from[l[d]] = d;
@@ -493,11 +493,11 @@ static struct err *do_shape(struct part *p, struct scope *s, const struct ir_op 
 	case IR_slice: case IR_reverse: case IR_pad: case IR_dynamic_slice: case IR_cumulative:
 		for (int d = 0; d < r->rank; d++) {
 			bool touched = a->dim[d] != r->dim[d];
-			for (int k = 0; o->kind == IR_pad && k < 3; k++)      /* equal extents may hide that it moves or drops elements */
-				touched |= ir_attrs(fn, o, k, &n)[d] != 0;
+			if (o->kind == IR_pad)                /* equal extents may hide that it moves or drops elements */
+				touched |= ir_attrs(fn, o, AT_low, &n)[d] || ir_attrs(fn, o, AT_high, &n)[d] || ir_attrs(fn, o, AT_interior, &n)[d];
 			if (o->kind == IR_reverse || o->kind == IR_cumulative) {
-				l = o->kind == IR_reverse ? ir_attrs(fn, o, 0, &n) : NULL;
-				touched |= o->kind == IR_cumulative && ir_attr(fn, o, 0) == d;
+				l = o->kind == IR_reverse ? ir_attrs(fn, o, AT_dims, &n) : NULL;
+				touched |= o->kind == IR_cumulative && ir_attr(fn, o, AT_dim) == d;
 				for (int i = 0; l && i < n; i++)
 					touched |= l[i] == d;
 			}
@@ -516,12 +516,11 @@ static struct err *do_shape(struct part *p, struct scope *s, const struct ir_op 
 	}
 	ir_shard out = moved(p, h, r->rank, from);
 	if (o->kind == IR_slice || o->kind == IR_dynamic_slice) {    /* limits and sizes are local extents */
-		uint32_t words = ir_attr_words(fn, o);
-		int64_t *w = arena_copy(&p->a, &fn->attr.p[o->attr], sizeof *w * words);
-		int64_t *at = o->kind == IR_slice ? w + 1 + r->rank + 1 : w + 1;
+		uint32_t words;
+		int64_t *w = ir_attr_copy(&p->a, fn, o, &words), *size = ir_attr_word(o->kind, w, o->kind == IR_slice ? AT_limit : AT_size) + 1;
 		for (int d = 0; d < r->rank; d++)
 			if (from[d] == d)
-				at[d] = r->dim[d] / ir_shard_parts(p->m, out, d);
+				size[d] = r->dim[d] / ir_shard_parts(p->m, out, d);
 		emit(p, s, o, operands(p, s, o), out, w, DT_token);
 		return NULL;
 	}
@@ -548,10 +547,11 @@ static struct err *do_dot(struct part *p, struct scope *s, const struct ir_op *o
 	const struct ir_fn *fn = s->from;
 	ir_val x[2] = { ir_in(fn, o, 0), ir_in(fn, o, 1) }, in[2] = { s->map[x[0]], s->map[x[1]] };
 	ir_shard h[2] = { s->sh[x[0]], s->sh[x[1]] };
-	const int64_t *pair[2][2];               /* [batch, contracted][side] */
 	int n[2], rank[2];
-	for (int k = 0; k < 4; k++)
-		pair[k / 2][k % 2] = ir_attrs(fn, o, k, &n[k / 2]);
+	const int64_t *pair[2][2] = {            /* [batch, contracted][side] */
+		{ ir_attrs(fn, o, AT_lb, &n[0]), ir_attrs(fn, o, AT_rb, &n[0]) },
+		{ ir_attrs(fn, o, AT_lc, &n[1]), ir_attrs(fn, o, AT_rc, &n[1]) },
+	};
 	struct ir_shard_info want[2];
 	for (int q = 0; q < 2; q++) {
 		rank[q] = ir_vtype(p->m, fn, x[q])->rank;
@@ -618,9 +618,9 @@ static void scope_init(struct part *p, struct scope *s, const struct ir_fn *from
 
 static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op *o)
 {
-	const struct ir_fn *fn = s->from, *body = ir_fn_of(p->m, (ir_fnid)ir_attr(fn, o, 3));
+	const struct ir_fn *fn = s->from, *body = ir_fn_of(p->m, (ir_fnid)ir_attr(fn, o, AT_body));
 	int nin, nout;
-	const int64_t *in = ir_attrs(fn, o, 0, &nin), *out = ir_attrs(fn, o, 1, &nout);
+	const int64_t *in = ir_attrs(fn, o, AT_in, &nin), *out = ir_attrs(fn, o, AT_out, &nout);
 	struct scope b;
 	scope_init(p, &b, body, s->b.fn);
 	b.inner = true;
@@ -675,7 +675,7 @@ static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *
 {
 	const struct ir_fn *fn = s->from;
 	int n;
-	const int64_t *role = ir_attrs(fn, o, 3, &n);
+	const int64_t *role = ir_attrs(fn, o, AT_role, &n);
 	ir_shard *par = ARENA_NEW(&p->a, ir_shard, n + 1), *res = ARENA_NEW(&p->a, ir_shard, n), *flat = ARENA_NEW(&p->a, ir_shard, n);
 	ir_shard *end = ARENA_NEW(&p->a, ir_shard, n);
 	int np = 1, nr = 0;
@@ -698,15 +698,15 @@ static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *
 				end[nr++] = h;
 			}
 		}
-	uint32_t words = ir_attr_words(fn, o);
-	int64_t *w = arena_copy(&p->a, &fn->attr.p[o->attr], sizeof *w * words);
+	uint32_t words;
+	int64_t *w = ir_attr_copy(&p->a, fn, o, &words), *cond = ir_attr_word(IR_loop, w, AT_cond), *body = ir_attr_word(IR_loop, w, AT_body);
 	ir_fnid f;
-	if (w[1]) {
-		TRY(do_region(p, s->inner, (ir_fnid)w[1], flat, NULL, &f));
-		w[1] = f;
+	if (*cond) {
+		TRY(do_region(p, s->inner, (ir_fnid)*cond, flat, NULL, &f));
+		*cond = f;
 	}
-	TRY(do_region(p, s->inner, (ir_fnid)w[2], par, res, &f));
-	w[2] = f;
+	TRY(do_region(p, s->inner, (ir_fnid)*body, par, res, &f));
+	*body = f;
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout);
 	for (uint32_t k = 0; k < o->nout; k++)
 		t[k] = local_type(p, fn->val.p[o->out + k].type, end[k], DT_token);
@@ -723,7 +723,7 @@ static struct err *do_case(struct part *p, struct scope *s, const struct ir_op *
 {
 	const struct ir_fn *fn = s->from;
 	int n;
-	const int64_t *branch = ir_attrs(fn, o, 0, &n);
+	const int64_t *branch = ir_attrs(fn, o, AT_branch, &n);
 	ir_shard *sh = ARENA_NEW(&p->a, ir_shard, o->nin);
 	for (uint32_t k = 1; k < o->nin; k++)
 		sh[k - 1] = s->sh[ir_in(fn, o, k)];
@@ -784,10 +784,10 @@ static struct err *try_op(struct part *p, struct scope *s, const struct ir_op *o
 	case IR_sharding_constraint: {
 		ir_val x = ir_in(fn, o, 0);
 		int rank = ir_vtype(p->m, fn, x)->rank;
-		ir_shard to = plain(p, (ir_shard)ir_attr(fn, o, 0), rank);
+		ir_shard to = plain(p, (ir_shard)ir_attr(fn, o, AT_sharding), rank);
 		bool sums = partial(p, to) != partial(p, s->sh[x]);
 		if (!sums && !s->inner)
-			to = opened(p, (ir_shard)ir_attr(fn, o, 0), to, s->sh[x], rank);
+			to = opened(p, (ir_shard)ir_attr(fn, o, AT_sharding), to, s->sh[x], rank);
 		if (sums || (!s->inner && divides(p, fn->val.p[x].type, to))) {
 			TRY(check_even(p, fn->val.p[x].type, to, "a constraint"));
 			s->map[o->out] = reshard(p, &s->b, s->map[x], s->sh[x], to);
@@ -814,7 +814,7 @@ static struct err *try_op(struct part *p, struct scope *s, const struct ir_op *o
 		finish_sums(p, s, o);
 		return do_case(p, s, o);
 	case IR_call: {
-		const struct ir_fn *g = ir_fn_of(p->m, (ir_fnid)ir_attr(fn, o, 0));
+		const struct ir_fn *g = ir_fn_of(p->m, (ir_fnid)ir_attr(fn, o, AT_fn));
 		struct scope b;
 		scope_init(p, &b, g, s->b.fn);
 		b.inner = s->inner;

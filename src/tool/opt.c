@@ -28,7 +28,10 @@ static void print_ops(void)
 			snprintf(nin, sizeof nin, "%d", i->nin);
 		if (i->nout >= 0)
 			snprintf(nout, sizeof nout, "%d", i->nout);
-		printf("| %s | %s | %s | %s |", i->name, nin, nout, i->attrs);
+		printf("| %s | %s | %s |", i->name, nin, nout);
+		for (int a = 0; a < i->nattr; a++)
+			printf(" %s:%c", ir_at_name[i->attr[a].name], i->attr[a].kind);
+		printf(i->nattr ? " |" : "  |");
 		for (size_t f = 0; f < NELEM(flags); f++)
 			if (i->flags & flags[f].bit)
 				printf(" %s", flags[f].name);

@@ -234,7 +234,7 @@ static void every_row_prints(void **state)
 		assert_true(i->meaning[0]);
 		assert_int_equal(ir_kind_by_name(i->name, strlen(i->name)), k);
 		for (int a = 0; a < i->nattr; a++)
-			assert_non_null(strchr("iIfFtRbsghHD", i->kind[a]));
+			assert_non_null(strchr("iIfFtRbsghHD", i->attr[a].kind));
 	}
 	for (int d = 1; d < DT_COUNT; d++)
 		if (dtype_info[d].name)
