@@ -28,7 +28,7 @@ enum { IR_MAX_RANK = MAX_RANK };
 
 enum ir_kind {
 	IR_none,
-#define OP(id, nin, nout, flags, attrs, meaning) IR_##id,
+#define OP(id, nin, nout, flags, axes, attrs, meaning) IR_##id,
 #include "ops.def"
 	IR_COUNT
 };
@@ -273,6 +273,31 @@ bool ir_effect(const struct ir_module *m, const struct ir_fn *fn, const struct i
 int ir_regions(const struct ir_fn *fn, const struct ir_op *o, ir_fnid *out, int cap);
 /* The single elementwise op that a two-parameter region computes, as a redop; RED_fn if it is anything else. */
 enum redop ir_region_redop(const struct ir_module *m, ir_fnid f);
+
+/* --- axes.c -------------------------------------------------------------- */
+
+/* What an op does along a factor of its dimensions. */
+enum ir_factor_kind {
+	FACTOR_EACH,      /* one by one: a batch dimension if all tensors have it, a free one if an operand and the result have */
+	FACTOR_SUM,       /* contracted or reduced: parts of it are combined; no result has it, but of scatter, which adds to its operand */
+	FACTOR_WINDOW,    /* the result reads what is around each place: neighbours' elements at the ends of a part */
+	FACTOR_MOVED,     /* the same elements at other places, or some of them: reverse, slice, pad, concatenate */
+	FACTOR_WHOLE,     /* all of it is needed at once */
+};
+struct ir_factor { int64_t size; uint8_t kind; bool blocked; };    /* blocked: what is known of one side says nothing of the other */
+struct ir_axes_dim { int n; int *factor; };                         /* major first */
+/* Tensors are the operands, then the results.  A dimension without factors has nothing to do with any other one. */
+struct ir_axes {
+	int nfactor, nin, nout;
+	struct ir_factor *factor;
+	int *rank;
+	struct ir_axes_dim **dim;    /* [tensor][dimension] */
+};
+struct ir_axes *ir_axes_of(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+int ir_axes_find(const struct ir_axes *x, int tensor, int factor);    /* the dimension of the tensor that has the factor, -1: none */
+double ir_axes_points(const struct ir_axes *x);                       /* product of all sizes: times the op does what it does */
+/* In the form of Shardy's op_sharding_rule: ([i, k], [k, j])->([i, j]) {i=16, j=8, k=32} reduction={k}. */
+void ir_axes_print(struct str *s, const struct ir_axes *x);
 
 /* --- print.c, parse.c, verify.c ---------------------------------------- */
 

@@ -1,12 +1,13 @@
 /* rondo opt: a program's text, as read or after a pass. */
 #include "tool.h"
 
-static const char *pass, *tier, *devices, *list, *verify, *no_loc, *ops;
+static const char *pass, *tier, *devices, *list, *verify, *no_loc, *ops, *axes;
 
 static const struct opt opts[] = {
 	{"p", "PASS", "run the passes up to this one; without it the program is printed as it is read", &pass},
 	{"V", NULL, "print nothing, only verify", &verify},
 	{"L", NULL, "leave locations out", &no_loc},
+	{"axes", NULL, "print each operation's rule of dimensions instead (docs/ir.md)", &axes},
 	{"devices", "N", "partitions; the program says by itself", &devices},
 	{"tier", "T", "ref, gen or auto", &tier},
 	{"ops", NULL, "list the operations (docs/ir.md)", &ops},
@@ -42,6 +43,28 @@ static void print_ops(void)
 	}
 }
 
+/* One line an operation: its kind, types and rule. */
+static void print_axes(struct str *s, const struct ir_module *m)
+{
+	struct arena a;
+	arena_init(&a);
+	for (size_t f = 1; f < m->fn.n; f++)
+		for (size_t i = 0; i < m->fn.p[f]->op.n; i++) {
+			const struct ir_fn *fn = m->fn.p[f];
+			const struct ir_op *o = &fn->op.p[i];
+			str_addf(s, "%s (", ir_info(o->kind)->name);
+			for (uint32_t k = 0; k < o->nin + o->nout; k++) {
+				str_add(s, k == o->nin ? ") -> (" : k ? ", " : "");
+				ir_print_type(s, m, fn->val.p[k < o->nin ? ir_in(fn, o, k) : o->out + k - o->nin].type);
+			}
+			str_add(s, o->nout ? ") " : ") -> () ");
+			ir_axes_print(s, ir_axes_of(&a, m, fn, o));
+			str_add(s, "\n");
+			arena_reset(&a);
+		}
+	arena_fini(&a);
+}
+
 static struct err *run(char **file, int nfile, int *status)
 {
 	if (list) {
@@ -72,7 +95,7 @@ static struct err *run(char **file, int nfile, int *status)
 			for (size_t i = 0; i < m->fn.p[f]->op.n; i++)
 				m->fn.p[f]->op.p[i].loc = 0;
 	if (!e && !verify) {
-		ir_print(&s, m);
+		axes ? print_axes(&s, m) : ir_print(&s, m);
 		fputs(s.p, stdout);
 	}
 	str_free(&s);
