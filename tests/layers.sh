@@ -54,4 +54,9 @@ if grep -nE '\b(ir_attrs?|ir_attr_set|ir_attr_word)\(([^(),]*|ir_def\([^()]*\)),
 	echo "an attribute by number"
 	bad=1
 fi
+# Which dimensions of a product are contracted is said by the table of axes; eval passes its lists on to the kernel.
+if grep -nE '\bAT_[lr][bc]\b' src/*/*.c | grep -vE '^src/ir/|^src/eval/steps.c:.*static const enum ir_at list'; then
+	echo "dimensions of a product outside the table of axes (ir_axes_of)"
+	bad=1
+fi
 exit "$bad"

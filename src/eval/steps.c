@@ -323,7 +323,7 @@ static struct err *dot(struct st *s)
 	struct eval_step *x = plain(s, KERN_dot);
 	int64_t w[4 * IR_MAX_RANK + 8];
 	static const enum ir_at list[] = { AT_lb, AT_rb, AT_lc, AT_rc }, word[] = { AT_precision, AT_acc, AT_ltype, AT_rtype, AT_components };
-	int nw = 0, c;
+	int nw = 0;
 	for (int k = 0; k < 4; k += 2) {
 		nw = lists(s, true, 1, list + k, w, nw);
 		nw = lists(s, false, 1, list + k + 1, w, nw);
@@ -331,10 +331,7 @@ static struct err *dot(struct st *s)
 	for (size_t k = 0; k < NELEM(word); k++)
 		w[nw++] = ir_attr(s->fn, s->o, word[k]);
 	attrs(s, x, w, nw);
-	const int64_t *lc = ir_attrs(s->fn, s->o, AT_lc, &c);
-	x->k.flops = 2 * out_t(s, 0)->count;
-	for (int i = 0; i < c; i++)
-		x->k.flops *= in_t(s, 0)->dim[lc[i]];
+	x->k.flops = (int64_t)(2 * ir_axes_points(ir_axes_of(s->a, s->m, s->fn, s->o)));
 	return NULL;
 }
 

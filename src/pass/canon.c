@@ -71,26 +71,18 @@ static ir_val fold(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 static ir_val dot_as_multiply(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	struct ir_module *m = r->m;
-	int nb, nc;
-	const int64_t *batch[2] = { ir_attrs(r->from, o, AT_lb, &nb), ir_attrs(r->from, o, AT_rb, &nb) };
-	ir_attrs(r->from, o, AT_lc, &nc);
+	const struct ir_axes *ax = ir_axes_of(r->a, m, r->from, o);
 	ir_type t = r->from->val.p[o->out].type;
 	enum dtype dt = ir_type_of(m, t)->dtype;
-	if (nc || dt == DT_pred)
-		return 0;
+	for (int f = 0; f < ax->nfactor; f++)
+		if (ax->factor[f].kind == FACTOR_SUM || dt == DT_pred)
+			return 0;
 	ir_val x[2];
-	int next = nb;
 	for (int s = 0; s < 2; s++) {
 		int rank = ir_vtype(m, r->b.fn, in[s])->rank;
 		int64_t dims[IR_MAX_RANK];
-		for (int d = 0; d < rank; d++) {
-			dims[d] = -1;
-			for (int i = 0; i < nb; i++)
-				if (batch[s][i] == d)
-					dims[d] = i;
-			if (dims[d] < 0)
-				dims[d] = next++;
-		}
+		for (int d = 0; d < rank; d++)
+			dims[d] = ir_axes_find(ax, 2, ax->dim[s][d].factor[0]);
 		ir_val c = ir_convert(&r->b, in[s], dt);
 		/* broadcast wants its operand's dimensions in the order of the result's */
 		int64_t perm[IR_MAX_RANK], sorted[IR_MAX_RANK];

@@ -67,23 +67,20 @@ static ir_val merged(struct rewrite *r, ir_val x, int *nd, int64_t *dims)
 	const struct ir_op *o = product(r, x);
 	if (!o)
 		return x;
-	int nb, nc;
-	ir_attrs(r->b.fn, o, AT_lb, &nb);
-	ir_attrs(r->b.fn, o, AT_lc, &nc);
-	const struct ir_type_info *t = ir_vtype(r->m, r->b.fn, x), *lhs = ir_vtype(r->m, r->b.fn, ir_in(r->b.fn, o, 0));
-	bool reduced[IR_MAX_RANK] = {0};
+	const struct ir_axes *ax = ir_axes_of(r->a, r->m, r->b.fn, o);
+	const struct ir_type_info *t = ir_vtype(r->m, r->b.fn, x);
+	bool reduced[IR_MAX_RANK] = {0}, whole[4] = { true, true, true, true };
+	int of[IR_MAX_RANK], rank = 0, n = 0;     /* operands that a dimension is of, a bit each */
+	int64_t dim[IR_MAX_RANK], list[IR_MAX_RANK];
 	for (int i = 0; i < *nd; i++)
 		reduced[dims[i]] = true;
-	int from[3] = { nb, lhs->rank - nc, t->rank }, rank = 0, n = 0;     /* where the operands' dimensions begin and end */
-	int64_t dim[IR_MAX_RANK], list[IR_MAX_RANK];
-	for (int d = 0, k = 0; d < t->rank; d++) {
-		while (k < 2 && d >= from[k])
-			k++;
-		bool all = k > 0;
-		for (int e = k ? from[k - 1] : 0; all && e < from[k]; e++)
-			all = reduced[e];
-		bool joins = all && d > from[k - 1];
-		if (joins) {
+	for (int d = 0; d < t->rank; d++) {
+		int f = ax->dim[2][d].factor[0];
+		of[d] = (ir_axes_find(ax, 0, f) >= 0) | (ir_axes_find(ax, 1, f) >= 0) << 1;
+		whole[of[d]] &= reduced[d];
+	}
+	for (int d = 0; d < t->rank; d++) {
+		if (d && of[d] == of[d - 1] && of[d] != 3 && whole[of[d]]) {    /* all that is free in one operand is summed */
 			dim[rank - 1] *= t->dim[d];
 			continue;
 		}

@@ -547,11 +547,8 @@ static struct err *do_dot(struct part *p, struct scope *s, const struct ir_op *o
 	const struct ir_fn *fn = s->from;
 	ir_val x[2] = { ir_in(fn, o, 0), ir_in(fn, o, 1) }, in[2] = { s->map[x[0]], s->map[x[1]] };
 	ir_shard h[2] = { s->sh[x[0]], s->sh[x[1]] };
-	int n[2], rank[2];
-	const int64_t *pair[2][2] = {            /* [batch, contracted][side] */
-		{ ir_attrs(fn, o, AT_lb, &n[0]), ir_attrs(fn, o, AT_rb, &n[0]) },
-		{ ir_attrs(fn, o, AT_lc, &n[1]), ir_attrs(fn, o, AT_rc, &n[1]) },
-	};
+	const struct ir_axes *ax = ir_axes_of(&p->a, p->m, fn, o);
+	int rank[2];
 	struct ir_shard_info want[2];
 	for (int q = 0; q < 2; q++) {
 		rank[q] = ir_vtype(p->m, fn, x[q])->rank;
@@ -563,20 +560,22 @@ static struct err *do_dot(struct part *p, struct scope *s, const struct ir_op *o
 			want[q].dim[d] = p->m->shard.p[h[q]].dim[d];
 	}
 	bool sum = false, mask[IR_MAX_RANK] = {0};
-	for (int g = 0; g < 2; g++)
-		for (int i = 0; i < n[g]; i++) {
-			struct ir_dim_shard *d[2] = { &want[0].dim[pair[g][0][i]], &want[1].dim[pair[g][1][i]] };
-			for (int q = 0; q < 2; q++)
-				if (!d[q]->naxis && d[1 - q]->naxis) {
-					if (shares_axis(p, h[q], d[1 - q]))
-						return refuse(p, s, o);
-					*d[q] = *d[1 - q];
-				}
-			if (d[0]->naxis != d[1]->naxis || memcmp(d[0]->axis, d[1]->axis, sizeof *d[0]->axis * (size_t)d[0]->naxis))
-				return refuse(p, s, o);
-			if (g == 1 && d[0]->naxis)
-				mask[pair[1][0][i]] = sum = true;
-		}
+	for (int f = 0; f < ax->nfactor; f++) {
+		int at[2] = { ir_axes_find(ax, 0, f), ir_axes_find(ax, 1, f) };
+		if (at[0] < 0 || at[1] < 0)
+			continue;
+		struct ir_dim_shard *d[2] = { &want[0].dim[at[0]], &want[1].dim[at[1]] };
+		for (int q = 0; q < 2; q++)
+			if (!d[q]->naxis && d[1 - q]->naxis) {
+				if (shares_axis(p, h[q], d[1 - q]))
+					return refuse(p, s, o);
+				*d[q] = *d[1 - q];
+			}
+		if (d[0]->naxis != d[1]->naxis || memcmp(d[0]->axis, d[1]->axis, sizeof *d[0]->axis * (size_t)d[0]->naxis))
+			return refuse(p, s, o);
+		if (ax->factor[f].kind == FACTOR_SUM && d[0]->naxis)
+			mask[at[0]] = sum = true;
+	}
 	ir_shard to[2];
 	for (int q = 0; q < 2; q++) {
 		to[q] = ir_shard_add(p->m, &want[q]);
@@ -586,21 +585,14 @@ static struct err *do_dot(struct part *p, struct scope *s, const struct ir_op *o
 	}
 	struct ir_shard_info r = { .mesh = want[0].mesh, .rank = ir_vtype(p->m, fn, o->out)->rank };
 	r.dim = ARENA_NEW(&p->a, struct ir_dim_shard, r.rank);
-	int at = 0;
-	for (int i = 0; i < n[0]; i++)
-		r.dim[at++] = want[0].dim[pair[0][0][i]];
-	for (int q = 0; q < 2; q++)
-		for (int d = 0; d < rank[q]; d++) {
-			bool used = false;
-			for (int g = 0; g < 2; g++)
-				for (int i = 0; i < n[g]; i++)
-					used |= pair[g][q][i] == d;
-			if (used)
-				continue;
-			if (q == 1 && want[1].dim[d].naxis && shares_axis(p, to[0], &want[1].dim[d]))
-				return refuse(p, s, o);      /* one axis cuts a free dimension of both */
-			r.dim[at++] = want[q].dim[d];
-		}
+	for (int f = 0; f < ax->nfactor; f++) {
+		int d = ir_axes_find(ax, 2, f), q = ir_axes_find(ax, 0, f) < 0;
+		if (d < 0)
+			continue;
+		r.dim[d] = want[q].dim[ir_axes_find(ax, q, f)];
+		if (q == 1 && r.dim[d].naxis && shares_axis(p, to[0], &r.dim[d]))
+			return refuse(p, s, o);              /* one axis cuts a free dimension of both */
+	}
 	ir_shard rh = ir_shard_add(p->m, &r);
 	rh = ir_shard_replicated(p->m, rh) ? 0 : rh;
 	enum dtype dt = ir_vtype(p->m, fn, o->out)->dtype;
