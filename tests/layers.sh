@@ -59,4 +59,9 @@ if grep -nE '\bAT_[lr][bc]\b' src/*/*.c | grep -vE '^src/ir/|^src/eval/steps.c:.
 	echo "dimensions of a product outside the table of axes (ir_axes_of)"
 	bad=1
 fi
+# Operands, parameters and results of loops are numbered by ir_loop_view and ir_loop_add.
+if grep -nE '\bAT_role\b' src/*/*.c | grep -vE '^src/ir/'; then
+	echo "roles of a loop outside ir_loop_view"
+	bad=1
+fi
 exit "$bad"

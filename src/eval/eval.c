@@ -190,21 +190,12 @@ static struct blk *writable(struct blk *b)
 }
 
 /* While: members leave the team as their condition fails. */
-static struct err *run_while(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t,
-                             struct blk **in, struct blk **out)
+static struct err *run_while(struct walk *w, const struct ir_op *o, const struct ir_loop *l, struct team t, struct blk **in, struct blk **out)
 {
-	const struct ir_fn *cond = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_cond)), *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_body));
-	int nrole;
-	const int64_t *role = ir_attrs(fn, o, AT_role, &nrole);
-	uint32_t n = o->nin, ncarry = 0;
-	for (int i = 0; i < nrole; i++)
-		ncarry += role[i] == ROLE_CARRY;
-	bool counts = body->nparam == n + 1;
-	if (body->result.n != ncarry || (!counts && body->nparam != n) || cond->nparam != n || cond->result.n != 1)
-		return ERR(INVALID, "loop whose body or condition has another signature");
+	size_t n = (size_t)l->n, np = l->body->nparam, nr = (size_t)l->nmade;
 	/* state of each member: all operands */
 	struct blk **st = mem_alloc(sizeof *st * (size_t)t.n * n + 8), **bin = mem_alloc(sizeof *bin * (size_t)t.n * (n + 1) + 8),
-	           **res = mem_alloc(sizeof *res * (size_t)t.n * (ncarry + 1) + 8);
+	           **res = mem_alloc(sizeof *res * (size_t)t.n * (nr + 1) + 8);
 	int *who = mem_alloc(sizeof *who * (size_t)t.n + 8), *pos = mem_alloc(sizeof *pos * (size_t)t.n + 8), live = t.n;
 	for (size_t i = 0; i < (size_t)t.n * n; i++) {
 		st[i] = in[i];     /* taken */
@@ -220,10 +211,10 @@ static struct err *run_while(struct walk *w, const struct ir_fn *fn, const struc
 		}
 		for (int i = 0; i < live; i++) {
 			pos[i] = t.pos[who[i]];
-			for (uint32_t j = 0; j < n; j++)
-				bin[(size_t)i * n + j] = blk_ref(st[(size_t)who[i] * n + j]);
+			for (size_t j = 0; j < n; j++)
+				bin[(size_t)i * n + l->x[j].asked - 1] = blk_ref(st[(size_t)who[i] * n + j]);
 		}
-		TRY_GOTO(e, walk_fn(w, cond, (struct team){ live, pos }, bin, res), out);
+		TRY_GOTO(e, walk_fn(w, l->cond, (struct team){ live, pos }, bin, res), out);
 		int k = 0;
 		for (int i = 0; i < live; i++) {
 			if (truth(res[i]))
@@ -234,35 +225,31 @@ static struct err *run_while(struct walk *w, const struct ir_fn *fn, const struc
 		live = k;
 		if (!live)
 			break;
-		uint32_t np = body->nparam;
 		for (int i = 0; i < live; i++) {
+			struct blk **b = &bin[(size_t)i * np];
 			pos[i] = t.pos[who[i]];
-			if (counts)
-				bin[(size_t)i * np] = iteration(it);
-			for (uint32_t j = 0; j < n; j++) {
+			b[IR_LOOP_TURN - 1] = iteration(it);
+			for (size_t j = 0; j < n; j++) {
 				/* carries are handed over: the body may update them in place */
 				struct blk **s = &st[(size_t)who[i] * n + j];
-				bin[(size_t)i * np + counts + j] = role[j] == ROLE_CARRY ? *s : blk_ref(*s);
-				if (role[j] == ROLE_CARRY)
+				b[l->x[j].param - 1] = l->x[j].role == ROLE_CARRY ? *s : blk_ref(*s);
+				if (l->x[j].role == ROLE_CARRY)
 					*s = NULL;
 			}
 		}
-		TRY_GOTO(e, walk_fn(w, body, (struct team){ live, pos }, bin, res), out);
+		TRY_GOTO(e, walk_fn(w, l->body, (struct team){ live, pos }, bin, res), out);
 		for (int i = 0; i < live; i++)
-			for (uint32_t j = 0, c = 0; j < n; j++)
-				if (role[j] == ROLE_CARRY) {
-					st[(size_t)who[i] * n + j] = res[(size_t)i * ncarry + c];
-					res[(size_t)i * ncarry + c++] = NULL;
-				}
+			for (size_t r = 0; r < nr; r++) {
+				st[(size_t)who[i] * n + (size_t)l->made[r]] = res[(size_t)i * nr + r];
+				res[(size_t)i * nr + r] = NULL;
+			}
 	}
-	if (!e)
-		for (int i = 0; i < t.n; i++)
-			for (uint32_t j = 0, c = 0; j < n; j++)
-				if (role[j] == ROLE_CARRY)
-					out[(size_t)i * o->nout + c++] = blk_ref(st[(size_t)i * n + j]);
+	for (int i = 0; i < t.n && !e; i++)
+		for (size_t r = 0; r < nr; r++)
+			out[(size_t)i * o->nout + r] = blk_ref(st[(size_t)i * n + (size_t)l->made[r]]);
 out:
 	unref_all(st, (size_t)t.n * n);
-	unref_all(res, (size_t)t.n * (ncarry + 1));
+	unref_all(res, (size_t)t.n * (nr + 1));
 	free(st);
 	free(bin);
 	free(res);
@@ -271,66 +258,66 @@ out:
 	return e;
 }
 
-static struct err *run_counted(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t, int64_t trip,
-                               struct blk **in, struct blk **out)
+static struct err *run_counted(struct walk *w, const struct ir_fn *fn, const struct ir_loop *l, struct team t, struct blk **in, struct blk **out)
 {
-	const struct ir_fn *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_body));
-	int nrole;
-	const int64_t *role = ir_attrs(fn, o, AT_role, &nrole);
-	uint32_t n = o->nin, np = body->nparam, nr = (uint32_t)body->result.n, ncarry = 0, nparam = 1;
-	for (int i = 0; i < nrole; i++) {
-		ncarry += role[i] == ROLE_CARRY;
-		nparam += role[i] <= ROLE_IN_REV;
-	}
-	if (np != nparam || o->nout != nr)
-		return ERR(INVALID, "loop whose body has another signature");
+	size_t n = (size_t)l->n, np = l->body->nparam, nr = (size_t)l->nmade;
 	struct blk **bin = mem_alloc(sizeof *bin * (size_t)t.n * np), **res = mem_alloc(sizeof *res * (size_t)t.n * nr + 8);
 	struct err *e = NULL;
-	/* out: carries first, then the stacks */
 	for (int i = 0; i < t.n; i++)
-		for (uint32_t j = 0, c = 0, s = ncarry; j < n; j++)
-			if (role[j] == ROLE_CARRY || role[j] >= ROLE_OUT) {
-				out[(size_t)i * nr + (role[j] == ROLE_CARRY ? c++ : s++)] = in[(size_t)i * n + j];     /* taken */
-				in[(size_t)i * n + j] = NULL;
-			}
-	for (int64_t it = 0; it < trip && !e; it++) {
+		for (size_t r = 0; r < nr; r++) {
+			struct blk **x = &in[(size_t)i * n + (size_t)l->made[r]];
+			out[(size_t)i * nr + r] = *x;     /* taken */
+			*x = NULL;
+		}
+	for (int64_t it = 0; it < l->trip && !e; it++) {
 		for (int i = 0; i < t.n; i++) {
 			struct blk **b = &bin[(size_t)i * np];
-			*b++ = iteration(it);
-			for (uint32_t j = 0, c = 0; j < n; j++) {
-				struct blk *x = in[(size_t)i * n + j];
-				if (role[j] == ROLE_CARRY) {
-					*b++ = out[(size_t)i * nr + c];
-					out[(size_t)i * nr + c++] = NULL;
-				} else if (role[j] == ROLE_CONST) {
-					*b++ = blk_ref(x);
-				} else if (role[j] <= ROLE_IN_REV) {
-					const struct ir_type_info *ty = ir_vtype(w->m, fn, ir_in(fn, o, j));
+			b[IR_LOOP_TURN - 1] = iteration(it);
+			for (size_t j = 0; j < n; j++) {
+				const struct ir_loop_operand *k = &l->x[j];
+				struct blk *x = in[(size_t)i * n + j], **to = &b[k->param - 1];
+				if (k->role == ROLE_CARRY) {
+					struct blk **s = &out[(size_t)i * nr + (size_t)k->result];
+					*to = *s;
+					*s = NULL;
+				} else if (k->role == ROLE_CONST) {
+					*to = blk_ref(x);
+				} else if (ir_role_is_in(k->role)) {
+					const struct ir_type_info *ty = ir_vtype(w->m, fn, k->v);
 					size_t row = ty->rank && ty->dim[0] ? (size_t)(ty->bytes / ty->dim[0]) : 0;
-					struct blk *y = blk_new(row);
-					memcpy(y->p, x->p + row * (size_t)(role[j] == ROLE_IN ? it : trip - 1 - it), row);
-					*b++ = y;
+					*to = blk_new(row);
+					memcpy((*to)->p, x->p + row * (size_t)(ir_role_is_reversed(k->role) ? l->trip - 1 - it : it), row);
 				}
 			}
 		}
-		e = walk_fn(w, body, t, bin, res);
+		e = walk_fn(w, l->body, t, bin, res);
 		for (int i = 0; i < t.n && !e; i++)
-			for (uint32_t j = 0, c = 0, s = ncarry; j < n; j++) {
-				if (role[j] == ROLE_CARRY) {
-					out[(size_t)i * nr + c] = res[(size_t)i * nr + c];
-					res[(size_t)i * nr + c++] = NULL;
-				} else if (role[j] >= ROLE_OUT) {
-					struct blk **y = &out[(size_t)i * nr + s], *x = res[(size_t)i * nr + s];
-					*y = writable(*y);
-					memcpy((*y)->p + x->n * (size_t)(role[j] == ROLE_OUT ? it : trip - 1 - it), x->p, x->n);
-					blk_unref(x);
-					res[(size_t)i * nr + s++] = NULL;
+			for (size_t r = 0; r < nr; r++) {
+				const struct ir_loop_operand *k = &l->x[l->made[r]];
+				struct blk **y = &out[(size_t)i * nr + r], *x = res[(size_t)i * nr + r];
+				res[(size_t)i * nr + r] = NULL;
+				if (k->role == ROLE_CARRY) {
+					*y = x;
+					continue;
 				}
+				*y = writable(*y);
+				memcpy((*y)->p + x->n * (size_t)(ir_role_is_reversed(k->role) ? l->trip - 1 - it : it), x->p, x->n);
+				blk_unref(x);
 			}
 	}
 	unref_all(res, (size_t)t.n * nr);
 	free(bin);
 	free(res);
+	return e;
+}
+
+static struct err *run_loop(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t, struct blk **in, struct blk **out)
+{
+	struct arena a;
+	arena_init(&a);
+	const struct ir_loop l = ir_loop_view(&a, w->m, fn, o);
+	struct err *e = l.cond ? run_while(w, o, &l, t, in, out) : run_counted(w, fn, &l, t, in, out);
+	arena_fini(&a);
 	return e;
 }
 
@@ -472,11 +459,9 @@ struct err *walk_fn(struct walk *w, const struct ir_fn *fn, struct team t, struc
 		case IR_case:
 			e = run_case(w, fn, o, t, in, out);
 			break;
-		case IR_loop: {
-			int64_t trip = ir_attr(fn, o, AT_trip);
-			e = trip < 0 ? run_while(w, fn, o, t, in, out) : run_counted(w, fn, o, t, trip, in, out);
+		case IR_loop:
+			e = run_loop(w, fn, o, t, in, out);
 			break;
-		}
 		case IR_manual:
 			e = walk_manual(w, fn, o, t, in, out);
 			break;

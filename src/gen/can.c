@@ -31,7 +31,6 @@ static bool elem_can(const struct ir_module *m, const struct ir_fn *fn, const st
 	return true;
 }
 
-static bool stack_role(int64_t r) { return r == ROLE_IN || r == ROLE_IN_REV || r == ROLE_OUT || r == ROLE_OUT_REV; }
 
 static bool touches_large(const struct ir_fn *fn, const struct ir_op *o, const uint8_t *large)
 {
@@ -42,6 +41,33 @@ static bool touches_large(const struct ir_fn *fn, const struct ir_op *o, const u
 		if (large[o->out + k])
 			return true;
 	return false;
+}
+
+static bool tiny_fn(const struct ir_module *m, const struct ir_fn *fn, int depth, int *ops, int *work, const char **why);
+
+static bool tiny_loop(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, int depth, int *ops, int *work,
+                      const uint8_t *large, const char **why)
+{
+	struct arena a;
+	arena_init(&a);
+	struct ir_loop l = ir_loop_view(&a, m, fn, o);
+	bool ok = tiny_fn(m, l.body, depth + 1, ops, work, why) && (!l.cond || tiny_fn(m, l.cond, depth + 1, ops, work, why));
+	for (int k = 0; k < l.n && ok; k++) {
+		if (large[l.x[k].v] && !ir_role_is_stack(l.x[k].role)) {
+			*why = "a loop over large values";
+			ok = false;
+		} else if (ir_role_is_out(l.x[k].role) && ir_vtype(m, fn, l.x[k].v)->bytes > 1 << 16) {
+			bool res = false;        /* has to be the function's result: nothing else has the room */
+			for (size_t r = 0; r < fn->result.n; r++)
+				res |= fn->result.p[r] == o->out + (ir_val)l.x[k].result;
+			if (!res || depth) {
+				*why = "a large stack inside control flow";
+				ok = false;
+			}
+		}
+	}
+	arena_fini(&a);
+	return ok;
 }
 
 /* Control flow over small values.  ops counts what was seen so far. */
@@ -75,35 +101,8 @@ static bool tiny_fn(const struct ir_module *m, const struct ir_fn *fn, int depth
 		}
 		switch (o->kind) {
 		case IR_loop: {
-			const int64_t *role = ir_attrs(fn, o, AT_role, &n);
-			ir_fnid cond = (ir_fnid)ir_attr(fn, o, AT_cond);
-			if (!tiny_fn(m, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, AT_body)), depth + 1, ops, work, why) ||
-			    (cond && !tiny_fn(m, ir_fn_of(m, cond), depth + 1, ops, work, why)))
+			if (!tiny_loop(m, fn, o, depth, ops, work, large, why))
 				return false;
-			int out = 0;
-			for (int k = 0; k < n; k++) {
-				ir_val v = ir_in(fn, o, (uint32_t)k);
-				bool is_out = role[k] == ROLE_OUT || role[k] == ROLE_OUT_REV;
-				if (large[v] && !stack_role(role[k])) {
-					*why = "a loop over large values";
-					return false;
-				}
-				const struct ir_type_info *t = ir_vtype(m, fn, v);
-				if (is_out && t->bytes > 1 << 16) {
-					/* has to be the function's result: nothing else has the room */
-					bool res = false;
-					int nc = 0;
-					for (int c = 0; c < n; c++)
-						nc += role[c] == ROLE_CARRY;
-					for (size_t r = 0; r < fn->result.n; r++)
-						res |= fn->result.p[r] == o->out + (uint32_t)(nc + out);
-					if (!res || depth) {
-						*why = "a large stack inside control flow";
-						return false;
-					}
-				}
-				out += is_out;
-			}
 			continue;
 		}
 		case IR_case: {

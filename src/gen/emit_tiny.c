@@ -470,20 +470,15 @@ static LV stack_slice(struct tiny *t, struct tv *x, const struct ir_type_info *t
 static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val, LV *out)
 {
 	struct em *e = t->e;
-	int64_t trip = ir_attr(fn, o, AT_trip);
-	ir_fnid cond = (ir_fnid)ir_attr(fn, o, AT_cond);
-	const struct ir_fn *body = ir_fn_of(t->m, (ir_fnid)ir_attr(fn, o, AT_body));
-	int nr;
-	const int64_t *role = ir_attrs(fn, o, AT_role, &nr);
-	int n = (int)o->nin, ncarry = 0, nout = 0;
+	const struct ir_loop l = ir_loop_view(&t->a, t->m, fn, o);
+	int64_t trip = l.trip;
+	int n = l.n, ncarry = l.ncarry;
 	struct tv *x = ARENA_NEW(&t->a, struct tv, n + 1), *arg = ARENA_NEW(&t->a, struct tv, n + 2), *res = ARENA_NEW(&t->a, struct tv, n + 2);
 	const struct ir_type_info **ti = ARENA_NEW(&t->a, const struct ir_type_info *, n + 1);
-	for (int k = 0; k < n; k++)
-		ncarry += role[k] == ROLE_CARRY;
 	for (int k = 0; k < n; k++) {
-		ti[k] = ir_vtype(t->m, fn, ir_in(fn, o, (uint32_t)k));
-		x[k] = val[ir_in(fn, o, (uint32_t)k)];
-		switch (role[k]) {
+		ti[k] = ir_vtype(t->m, fn, l.x[k].v);
+		x[k] = val[l.x[k].v];
+		switch (l.x[k].role) {
 		case ROLE_CARRY:
 			x[k] = (struct tv){ .ssa = ssa(t, &x[k], ti[k]) };
 			break;
@@ -496,21 +491,18 @@ static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 				x[k] = (struct tv){ .ptr = spill_new(t, &x[k], ti[k]) };
 			break;
 		default: {
-			LV p = out ? out[ncarry + nout] : NULL;
+			LV p = out ? out[l.x[k].result] : NULL;
 			if (p)
 				spill(t, &x[k], ti[k], p);
 			else
 				p = spill_new(t, &x[k], ti[k]);
 			x[k] = (struct tv){ .ptr = p };
-			nout++;
 		}
 		}
 	}
 	LV *phi = ARENA_NEW(&t->a, LV, n + 1), *init = ARENA_NEW(&t->a, LV, n + 1);
-	int c = 0, w = 0;
-	for (int k = 0; k < n; k++)
-		if (role[k] == ROLE_CARRY)
-			init[c++] = x[k].ssa;
+	for (int c = 0; c < ncarry; c++)
+		init[c] = x[l.made[c]].ssa;
 	if (trip == 0) {
 		for (int k = 0; k < ncarry; k++)
 			val[o->out + k].ssa = init[k];
@@ -519,51 +511,46 @@ static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 		LLVMBuildBr(e->b, head);
 		em_at(e, head);
 		LV i = LLVMBuildPhi(e->b, e->i64, "");
-		c = 0;
-		for (int k = 0; k < n; k++)
-			if (role[k] == ROLE_CARRY) {
-				phi[c] = LLVMBuildPhi(e->b, reg_of(e, ti[k]), "");
-				x[k].ssa = phi[c++];
-			}
+		for (int c = 0; c < ncarry; c++)
+			x[l.made[c]].ssa = phi[c] = LLVMBuildPhi(e->b, reg_of(e, ti[l.made[c]]), "");
 		if (trip < 0) {
-			const struct ir_fn *cf = ir_fn_of(t->m, cond);
-			struct tv *ca = arena_copy(&t->a, x, sizeof *x * (size_t)n), go = { 0 };
-			function(t, cf, ca, &go, NULL);
-			LV g = ssa(t, &go, ir_vtype(t->m, cf, cf->result.p[0]));
+			struct tv *asked = ARENA_NEW(&t->a, struct tv, n + 1), go = { 0 };
+			for (int k = 0; k < n; k++)
+				asked[l.x[k].asked - 1] = x[k];
+			function(t, l.cond, asked, &go, NULL);
+			LV g = ssa(t, &go, ir_vtype(t->m, l.cond, l.cond->result.p[0]));
 			LLVMBasicBlockRef in = em_block(e, "body");
 			LLVMBuildCondBr(e->b, g, in, end);
 			em_at(e, in);
 		}
-		int na = 0;
-		arg[na++].ssa = LLVMBuildTrunc(e->b, i, e->i32, "");
+		arg[IR_LOOP_TURN - 1].ssa = LLVMBuildTrunc(e->b, i, e->i32, "");
 		LV rev = LLVMBuildSub(e->b, em_ki(e->i64, trip - 1), i, "");
 		for (int k = 0; k < n; k++) {
-			if (role[k] == ROLE_CARRY || role[k] == ROLE_CONST)
-				arg[na++] = x[k];
-			if (role[k] == ROLE_IN || role[k] == ROLE_IN_REV) {
-				if (x[k].splat)
-					arg[na++] = (struct tv){ .splat = x[k].splat };
-				else
-					arg[na++] = (struct tv){ .ssa = stack_slice(t, &x[k], ti[k], role[k] == ROLE_IN ? i : rev) };
-			}
-		}
-		function(t, body, arg, res, NULL);
-		LV next[2];
-		for (int k = 0; k < n; k++) {
-			if (role[k] != ROLE_OUT && role[k] != ROLE_OUT_REV)
+			struct tv *to = &arg[l.x[k].param - 1];
+			if (!l.x[k].param)
 				continue;
-			const struct ir_type_info *ts = ir_vtype(t->m, body, body->result.p[ncarry + w]);
+			if (!ir_role_is_in(l.x[k].role))
+				*to = x[k];
+			else if (x[k].splat)
+				*to = (struct tv){ .splat = x[k].splat };
+			else
+				*to = (struct tv){ .ssa = stack_slice(t, &x[k], ti[k], ir_role_is_reversed(l.x[k].role) ? rev : i) };
+		}
+		function(t, l.body, arg, res, NULL);
+		LV next[2];
+		for (int j = ncarry; j < l.nmade; j++) {
+			int k = l.made[j];
+			const struct ir_type_info *ts = ir_vtype(t->m, l.body, l.body->result.p[j]);
 			int64_t st[IR_MAX_RANK], cnt = ts->count;
 			gen_strides(ts->rank, ts->dim, st);
 			LT mt = em_mem(e, ts->dtype);
-			LV row = role[k] == ROLE_OUT ? i : rev;
+			LV row = ir_role_is_reversed(l.x[k].role) ? rev : i;
 			store_at(t, ts->dtype, cnt, em_gep(e, mt, x[k].ptr, LLVMBuildMul(e->b, row, em_ki(e->i64, cnt), "")),
-			         positions(&t->a, ts->rank, ts->dim, st), ssa(t, &res[ncarry + w], ts));
-			w++;
+			         positions(&t->a, ts->rank, ts->dim, st), ssa(t, &res[j], ts));
 		}
 		LV *again = ARENA_NEW(&t->a, LV, ncarry + 1);
 		for (int k = 0; k < ncarry; k++)
-			again[k] = ssa(t, &res[k], ir_vtype(t->m, body, body->result.p[k]));
+			again[k] = ssa(t, &res[k], ir_vtype(t->m, l.body, l.body->result.p[k]));
 		next[0] = em_ki(e->i64, 0);
 		next[1] = LLVMBuildAdd(e->b, i, em_ki(e->i64, 1), "");
 		LLVMBasicBlockRef latch = e->scope[e->cur].block, ib[2] = { from, latch };
@@ -579,10 +566,8 @@ static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 		}
 		em_at(e, end);
 	}
-	w = 0;
-	for (int k = 0; k < n; k++)
-		if (role[k] == ROLE_OUT || role[k] == ROLE_OUT_REV)
-			val[o->out + (uint32_t)(ncarry + w++)] = (struct tv){ .ptr = x[k].ptr };
+	for (int j = ncarry; j < l.nmade; j++)
+		val[o->out + (ir_val)j] = (struct tv){ .ptr = x[l.made[j]].ptr };
 }
 
 /* --- a function ------------------------------------------------------------ */

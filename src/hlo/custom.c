@@ -450,64 +450,49 @@ static ir_val bring(struct hlo *h, ir_val v, int64_t d, bool back)
 
 static struct err *scan(struct hlo *h, const struct wop *o, struct scan s, ir_val *in)
 {
-	uint32_t ncap, *cap, nall = s.ncarry + s.nin + s.nout;
+	uint32_t ncap, *cap;
 	ir_fnid inner;
 	TRY(op_captures(h, o, &ncap, &cap));
 	TRY(region_fn(h, o->region, "scan", false, ncap, cap, false, &inner));
 	const struct ir_fn *g = ir_fn_of(h->m, inner);
 	if (g->nparam != s.nin + s.ncarry + ncap || g->result.n != s.nout + s.ncarry)
 		return bad_op(h, "its body takes %u values and gives %zu", g->nparam, g->result.n);
-	ir_val *op = ARENA_NEW(&h->a, ir_val, nall + ncap), *arg = ARENA_NEW(&h->a, ir_val, g->nparam),
-	       *res = ARENA_NEW(&h->a, ir_val, g->result.n);
-	ir_type *t = ARENA_NEW(&h->a, ir_type, s.ncarry + s.nout);
-	int64_t *role = ARENA_NEW(&h->a, int64_t, nall + ncap);
-	uint32_t n = 0;
+	ir_val *arg = ARENA_NEW(&h->a, ir_val, g->nparam), *res = ARENA_NEW(&h->a, ir_val, g->result.n);
+	struct ir_loop_new l = {0};
 	/* operands: carries, inputs, captures, outputs */
-	for (uint32_t i = 0; i < s.ncarry; i++, n++) {
-		op[n] = in[s.nin + i];
-		role[n] = ROLE_CARRY;
-		t[i] = h->b.fn->val.p[op[n]].type;
-	}
-	for (uint32_t i = 0; i < s.nin; i++, n++) {
-		op[n] = bring(h, in[i], s.dim, false);
-		role[n] = s.reverse ? ROLE_IN_REV : ROLE_IN;
-	}
-	for (uint32_t i = 0; i < ncap; i++, n++) {
-		op[n] = h->vm[cap[i]];
-		role[n] = ROLE_CONST;
-	}
-	for (uint32_t i = 0; i < s.nout; i++, n++) {
+	for (uint32_t i = 0; i < s.ncarry; i++)
+		ir_loop_add(&l, in[s.nin + i], ROLE_CARRY);
+	for (uint32_t i = 0; i < s.nin; i++)
+		ir_loop_add(&l, bring(h, in[i], s.dim, false), s.reverse ? ROLE_IN_REV : ROLE_IN);
+	for (uint32_t i = 0; i < ncap; i++)
+		ir_loop_add(&l, h->vm[cap[i]], ROLE_CONST);
+	for (uint32_t i = 0; i < s.nout; i++) {
 		const struct ir_type_info *r = ir_vtype(h->m, g, g->result.p[i]);
 		int64_t dim[IR_MAX_RANK] = { s.trip };
 		int rank = r->rank;
-		if (rank >= IR_MAX_RANK || s.dim > rank)
-			return bad_op(h, "a result of rank %d cut along dimension %lld", rank, (long long)s.dim);
-		memcpy(dim + 1, r->dim, sizeof *dim * (size_t)rank);
-		TRY(type_make(h, o->at, (enum dtype)r->dtype, rank + 1, dim, &t[s.ncarry + i]));
-		op[n] = ir_splat_of(&h->b, ir_const_i(&h->b, ir_scalar(h->m, ir_type_of(h->m, t[s.ncarry + i])->dtype), 0), t[s.ncarry + i]);
-		role[n] = s.reverse ? ROLE_OUT_REV : ROLE_OUT;
+		ir_type t;
+		struct err *e = rank >= IR_MAX_RANK || s.dim > rank ? bad_op(h, "a result of rank %d cut along dimension %lld", rank, (long long)s.dim) : NULL;
+		if (!e) {
+			memcpy(dim + 1, r->dim, sizeof *dim * (size_t)rank);
+			e = type_make(h, o->at, (enum dtype)r->dtype, rank + 1, dim, &t);
+		}
+		if (e) {
+			arr_free(&l.x);
+			return e;
+		}
+		ir_loop_add(&l, ir_splat_of(&h->b, ir_const_i(&h->b, ir_scalar(h->m, ir_type_of(h->m, t)->dtype), 0), t), s.reverse ? ROLE_OUT_REV : ROLE_OUT);
 	}
-	/* the body, its parameters in the loop's order */
-	struct ir_b b = { h->m, ir_fn_new(h->m, "scan_body"), h->b.loc };
-	ir_param(b.fn, ir_scalar(h->m, DT_i32));
-	for (uint32_t i = 0; i < s.ncarry; i++)
-		arg[s.nin + i] = ir_param(b.fn, g->val.p[1 + s.nin + i].type);
-	for (uint32_t i = 0; i < s.nin; i++)
-		arg[i] = ir_param(b.fn, g->val.p[1 + i].type);
-	for (uint32_t i = 0; i < ncap; i++)
-		arg[s.nin + s.ncarry + i] = ir_param(b.fn, g->val.p[1 + s.nin + s.ncarry + i].type);
+	ir_loop_open(&l, &h->b, s.trip, "scan_body", NULL);
+	struct ir_b b = { h->m, l.body, h->b.loc };
+	uint32_t ncarry = s.ncarry, from_in = ncarry + s.nin, from_out = from_in + ncap;
+	for (uint32_t i = 0; i < g->nparam; i++)     /* the function takes inputs, carries, captures */
+		arg[i] = l.x.p[i < s.nin ? ncarry + i : i < from_in ? i - s.nin : i].param;
 	ir_inline(&b, inner, arg, res);
-	for (uint32_t i = 0; i < s.ncarry; i++)
-		ir_result(b.fn, res[s.nout + i]);
+	for (uint32_t i = 0; i < ncarry; i++)
+		ir_loop_give(&l, (int)i, res[s.nout + i]);
 	for (uint32_t i = 0; i < s.nout; i++)
-		ir_result(b.fn, res[i]);
-	w_begin(h);
-	w_int(h, s.trip);
-	w_int(h, 0);
-	w_int(h, b.fn->id);
-	w_list(h, (int)n, role);
-	ir_val first;
-	TRY(op_emit_t(h, IR_loop, n, op, s.ncarry + s.nout, t, (uint32_t)h->word.n, h->word.p, &first));
+		ir_loop_give(&l, (int)(from_out + i), res[i]);
+	ir_val first = ir_loop_close(&l, NULL);
 	ir_val *out = ARENA_NEW(&h->a, ir_val, s.ncarry + s.nout);
 	for (uint32_t i = 0; i < s.nout; i++)
 		out[i] = bring(h, first + s.ncarry + i, s.dim, true);

@@ -64,7 +64,7 @@ static ir_val reflect(struct house *s, ir_val a, ir_val v, ir_val tau)
 }
 
 /* a, taus -> a with column j reflected onto the diagonal and the reflector below it, taus with its factor. */
-static void factor(struct house *s, ir_val a, ir_val taus, ir_type tt)
+static void factor(struct house *s, ir_val a, ir_val taus, ir_type tt, ir_val next[2])
 {
 	struct ir_b *b = &s->b;
 	int d = s->rank - 2;
@@ -86,8 +86,8 @@ static void factor(struct house *s, ir_val a, ir_val taus, ir_type tt)
 	ir_val v = reflector(s, ir_bin(b, ELEM_divide, x, spread(s, under, s->rows, d)));
 	ir_val mine = ir_select(b, at, spread(s, beta, s->rows, d), ir_select(b, below, v, x));
 	ir_val now = ir_select(b, where(s, ELEM_compare_eq, s->whole, d + 1), spread(s, mine, s->whole, d + 1), a);
-	ir_result(b->fn, ir_select(b, where(s, ELEM_compare_gt, s->whole, d + 1), reflect(s, a, v, tau), now));
-	ir_result(b->fn, ir_select(b, where(s, ELEM_compare_eq, tt, d), spread(s, tau, tt, d), taus));
+	next[0] = ir_select(b, where(s, ELEM_compare_gt, s->whole, d + 1), reflect(s, a, v, tau), now);
+	next[1] = ir_select(b, where(s, ELEM_compare_eq, tt, d), spread(s, tau, tt, d), taus);
 }
 
 static enum dtype real_matrix(const struct ir_type_info *t)
@@ -122,26 +122,32 @@ struct err *householder(struct hlo *h, const struct wop *o, bool product)
 		return bad_op(h, "its factors or results do not fit its matrix");
 	dim[r - 2] = cols;
 	s.cols = ir_tensor(m, dt, r - 1, dim);
-	s.b = (struct ir_b){ m, ir_fn_new(m, product ? "reflect" : "factor"), h->b.loc };
-	ir_val it = ir_param(s.b.fn, ir_scalar(m, DT_i32)), carry = ir_param(s.b.fn, at), other = ir_param(s.b.fn, product ? at : tt), op[3] = { 0 };
-	int64_t word[7] = { trip, 0, s.b.fn->id, 2 + product, ROLE_CARRY, product ? ROLE_CONST : ROLE_CARRY, ROLE_CONST };
+	struct ir_loop_new l = {0};
+	s.b = h->b;
 	if (product) {               /* from the last reflector to the first, on the first columns of the identity */
-		ir_val taus = ir_param(s.b.fn, tt);
-		s.j = ir_bin(&s.b, ELEM_subtract, ir_const_i(&s.b, ir_scalar(m, DT_i32), trip - 1), it);
-		ir_val mine = ir_select(&s.b, where(&s, ELEM_compare_eq, tt, r - 2), taus, num(&s, tt, 0));
-		ir_result(s.b.fn, reflect(&s, carry, reflector(&s, column(&s, other)), sum(&s, mine, r - 2)));
-		struct house out = { .b = h->b };
 		memcpy(dim, t.dim, sizeof *dim * (size_t)r);
 		ir_type grid = ir_tensor(m, DT_i32, r, dim);
-		ir_val diagonal = ir_bin(&out.b, ELEM_compare_eq, ir_iota(&out.b, grid, r - 2), ir_iota(&out.b, grid, r - 1));
-		op[0] = ir_select(&out.b, diagonal, num(&out, at, 1), num(&out, at, 0));
-		op[1] = in[0];
-		op[2] = in[1];
+		ir_val diagonal = ir_bin(&s.b, ELEM_compare_eq, ir_iota(&s.b, grid, r - 2), ir_iota(&s.b, grid, r - 1));
+		ir_loop_add(&l, ir_select(&s.b, diagonal, num(&s, at, 1), num(&s, at, 0)), ROLE_CARRY);
+		ir_loop_add(&l, in[0], ROLE_CONST);
+		ir_loop_add(&l, in[1], ROLE_CONST);
 	} else {
-		s.j = it;
-		factor(&s, carry, other, tt);
-		op[0] = in[0];
-		op[1] = ir_const_f(&h->b, tt, 0);
+		ir_loop_add(&l, in[0], ROLE_CARRY);
+		ir_loop_add(&l, ir_const_f(&s.b, tt, 0), ROLE_CARRY);
 	}
-	return op_emit(h, o, IR_loop, 2 + product, op, 6 + product, word);
+	ir_loop_open(&l, &h->b, trip, product ? "reflect" : "factor", NULL);
+	s.b = (struct ir_b){ m, l.body, h->b.loc };
+	ir_val carry = l.x.p[0].param, other = l.x.p[1].param, next[2];
+	s.j = IR_LOOP_TURN;
+	if (product) {
+		s.j = ir_bin(&s.b, ELEM_subtract, ir_const_i(&s.b, ir_scalar(m, DT_i32), trip - 1), s.j);
+		ir_val mine = ir_select(&s.b, where(&s, ELEM_compare_eq, tt, r - 2), l.x.p[2].param, num(&s, tt, 0));
+		next[0] = reflect(&s, carry, reflector(&s, column(&s, other)), sum(&s, mine, r - 2));
+	} else {
+		factor(&s, carry, other, tt, next);
+	}
+	for (int k = 0; k < 2 - product; k++)
+		ir_loop_give(&l, k, next[k]);
+	ir_val first = ir_loop_close(&l, NULL);
+	return op_bind(h, o, 2 - product, (ir_val[]){ first, first + 1 });
 }

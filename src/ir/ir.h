@@ -75,7 +75,7 @@ struct ir_type_info {
 	int64_t bytes;           /* count * stored bytes of an element */
 };
 
-/* Role of an operand of loop.  The body's parameters are: the iteration number (i32 scalar, from 0),
+/* Role of an operand of loop (ir_loop_view gives the numbers that follow).  The body's parameters are: the iteration number (i32 scalar, from 0),
  * then one per operand that is carry, const or in, in order; its results are the next carries, then
  * the slices of the outs, in operand order.  The loop's results are the final carries, then the outs.
  * in and out stacks have the iteration as dimension 0, of extent >= trip; the body sees the slice
@@ -84,6 +84,10 @@ struct ir_type_info {
  * operands; its cond takes all operands in order and gives a pred. */
 enum ir_role { ROLE_CARRY, ROLE_CONST, ROLE_IN, ROLE_IN_REV, ROLE_OUT, ROLE_OUT_REV };
 extern const char *const ir_role_name[6];    /* as in the text: carry, const, in, in_rev, out, out_rev */
+static inline bool ir_role_is_in(enum ir_role r) { return r == ROLE_IN || r == ROLE_IN_REV; }
+static inline bool ir_role_is_out(enum ir_role r) { return r == ROLE_OUT || r == ROLE_OUT_REV; }
+static inline bool ir_role_is_stack(enum ir_role r) { return r >= ROLE_IN; }
+static inline bool ir_role_is_reversed(enum ir_role r) { return r == ROLE_IN_REV || r == ROLE_OUT_REV; }
 
 struct ir_op {
 	uint16_t kind;           /* enum ir_kind */
@@ -273,6 +277,40 @@ bool ir_effect(const struct ir_module *m, const struct ir_fn *fn, const struct i
 int ir_regions(const struct ir_fn *fn, const struct ir_op *o, ir_fnid *out, int cap);
 /* The single elementwise op that a two-parameter region computes, as a redop; RED_fn if it is anything else. */
 enum redop ir_region_redop(const struct ir_module *m, ir_fnid f);
+
+/* --- loop.c -------------------------------------------------------------- */
+
+enum { IR_LOOP_TURN = 1 };           /* the parameter of a body that is the number of the iteration */
+struct ir_loop_operand {
+	ir_val v;                        /* outside */
+	enum ir_role role;
+	ir_val param;                    /* of the body; 0: an out has none */
+	ir_val asked;                    /* parameter of the condition; 0: there is none */
+	int result;                      /* of the body and of the loop; -1: neither carry nor out */
+};
+struct ir_loop {
+	int64_t trip;                    /* -1: while cond */
+	const struct ir_fn *body, *cond; /* cond: NULL if counted */
+	int n, ncarry, nmade;            /* operands, carries, results */
+	struct ir_loop_operand *x;       /* per operand */
+	int *made;                       /* result -> operand */
+};
+struct ir_loop ir_loop_view(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+
+/* A loop in the making, zeroed at first: add the operands; open makes the functions, whose parameters are then in x; emit into
+ * body and cond (its result by ir_result), give for each carry its next value and for each out its slice; close appends the op to
+ * b's function, gives its first result and ends the making.  result: of each operand the number of its result; NULL is fine. */
+struct ir_loop_new {
+	struct ir_b *b;
+	int64_t trip;
+	struct ir_fn *body, *cond;
+	ARR(struct ir_loop_operand) x;
+	ir_val *next;
+};
+int ir_loop_add(struct ir_loop_new *l, ir_val v, enum ir_role role);       /* number of the operand */
+void ir_loop_open(struct ir_loop_new *l, struct ir_b *b, int64_t trip, const char *body, const char *cond);
+void ir_loop_give(struct ir_loop_new *l, int operand, ir_val v);
+ir_val ir_loop_close(struct ir_loop_new *l, int *result);
 
 /* --- axes.c -------------------------------------------------------------- */
 

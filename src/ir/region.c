@@ -73,51 +73,56 @@ static bool slice_of(const struct at *a, ir_type part, ir_type stack)
 	       (p->rank == 0 || memcmp(s->dim + 1, p->dim, sizeof *p->dim * p->rank) == 0);
 }
 
+/* What operand i is inside and afterwards. */
+static struct err *loop_operand(const struct at *a, const struct ir_loop *l, int i)
+{
+	const struct ir_loop_operand *x = &l->x[i];
+	ir_type t = operand_t(a, (uint32_t)i), in = x->param ? l->body->val.p[x->param].type : 0,
+	        next = x->result >= 0 ? l->body->val.p[l->body->result.p[x->result]].type : 0;
+	bool stack = ir_role_is_stack(x->role);
+	if (stack) {
+		const struct ir_type_info *s = &a->m->type.p[t];
+		NEED(s->rank > 0 && s->dim[0] >= l->trip, "operand %u has fewer than %lld slices", (unsigned)i, (long long)l->trip);
+		NEED(!in || slice_of(a, in, t), "the body's parameter for operand %u is not its slice", (unsigned)i);
+		NEED(!next || slice_of(a, next, t), "the body's result for operand %u is not its slice", (unsigned)i);
+	} else {
+		TRY(ru_is_type(a, in, t, "the body's parameter for operand", (uint32_t)i));
+		TRY(next ? ru_is_type(a, next, t, "the body's result for operand", (uint32_t)i) : NULL);
+	}
+	if (x->result >= 0)
+		TRY(ru_is_type(a, result_t(a, (uint32_t)x->result), t, "the result for operand", (uint32_t)i));
+	return l->cond ? ru_is_type(a, l->cond->val.p[x->asked].type, t, "the condition's parameter", (uint32_t)i) : NULL;
+}
+
 struct err *ru_loop(const struct at *a)
 {
 	int64_t trip = num(a, AT_trip), cond = num(a, AT_cond), body = num(a, AT_body);
-	uint32_t n = a->o->nin, carry = 0, outs = 0, param = 1, out_at;
+	uint32_t n = a->o->nin, carry = 0, outs = 0;
 	TRY(length(a, AT_role, (int)n));
 	const int64_t *role = list(a, AT_role);
 	for (uint32_t i = 0; i < n; i++) {
 		NEED(role[i] >= ROLE_CARRY && role[i] <= ROLE_OUT_REV, "role %lld", (long long)role[i]);
-		NEED(trip >= 0 || role[i] <= ROLE_CONST, "a stack in a loop without a trip count");
+		NEED(trip >= 0 || !ir_role_is_stack((enum ir_role)role[i]), "a stack in a loop without a trip count");
 		carry += role[i] == ROLE_CARRY;
-		outs += role[i] >= ROLE_OUT;
+		outs += ir_role_is_out((enum ir_role)role[i]);
 	}
 	NEED(trip >= -1, "trip count %lld", (long long)trip);
+	NEED(trip < 0 || !cond, "a condition beside a trip count");
 	NEED(a->o->nout == carry + outs, "it has %u results for %u carried values and %u stacks", a->o->nout, carry, outs);
 	TRY(ru_sig_count(a, body, 1 + n - outs, carry + outs));
-	NEED(ru_scalar_of(a, ru_param_t(a, body, 0), DT_i32), "the body's first parameter is not the i32 number of the iteration");
-	out_at = carry;
-	carry = 0;
-	for (uint32_t i = 0; i < n; i++) {
-		ir_type t = operand_t(a, i);
-		if (role[i] <= ROLE_CONST) {
-			TRY(ru_is_type(a, ru_param_t(a, body, param++), t, "the body's parameter for operand", i));
-			if (role[i] == ROLE_CARRY) {
-				TRY(ru_is_type(a, ru_ret_t(a, body, carry), t, "the body's result for operand", i));
-				TRY(ru_is_type(a, result_t(a, carry++), t, "the result for operand", i));
-			}
-			continue;
-		}
-		NEED(a->m->type.p[t].rank > 0 && a->m->type.p[t].dim[0] >= trip, "operand %u has fewer than %lld slices", i, (long long)trip);
-		if (role[i] < ROLE_OUT) {
-			NEED(slice_of(a, ru_param_t(a, body, param++), t), "the body's parameter for operand %u is not its slice", i);
-		} else {
-			NEED(slice_of(a, ru_ret_t(a, body, out_at), t), "the body's result for operand %u is not its slice", i);
-			TRY(ru_is_type(a, result_t(a, out_at++), t, "the result for operand", i));
-		}
-	}
-	if (trip >= 0) {
-		NEED(!cond, "a condition beside a trip count");
-		return NULL;
-	}
-	TRY(ru_sig_count(a, cond, n, 1));
-	for (uint32_t i = 0; i < n; i++)
-		TRY(ru_is_type(a, ru_param_t(a, cond, i), operand_t(a, i), "the condition's parameter", i));
-	NEED(ru_scalar_of(a, ru_ret_t(a, cond, 0), DT_pred), "the condition does not give a pred");
-	return NULL;
+	if (trip < 0)
+		TRY(ru_sig_count(a, cond, n, 1));
+	struct arena tmp;
+	arena_init(&tmp);
+	const struct ir_loop l = ir_loop_view(&tmp, a->m, a->fn, a->o);
+	struct err *e = ru_scalar_of(a, l.body->val.p[IR_LOOP_TURN].type, DT_i32)
+	                ? NULL : ERR(INVALID, "the body's first parameter is not the i32 number of the iteration");
+	for (int i = 0; i < l.n && !e; i++)
+		e = loop_operand(a, &l, i);
+	if (!e && l.cond && !ru_scalar_of(a, ru_ret_t(a, cond, 0), DT_pred))
+		e = ERR(INVALID, "the condition does not give a pred");
+	arena_fini(&tmp);
+	return e;
 }
 
 /* Local is global with each dimension divided by the manual axes that cut it. */

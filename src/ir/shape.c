@@ -677,11 +677,11 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 		return NULL;
 	case IR_loop: {
 		TRY(i ? NULL : ru_loop(a));
-		uint32_t k = 0;
-		for (int pass = 0; pass < 2; pass++)    /* carries, then stacks */
-			for (uint32_t j = 0; j < o->nin; j++)
-				if ((pass ? list(a, AT_role)[j] >= ROLE_OUT : list(a, AT_role)[j] == ROLE_CARRY) && k++ == i)
-					like(s, operand(a, j));
+		struct arena tmp;
+		arena_init(&tmp);
+		struct ir_loop l = ir_loop_view(&tmp, a->m, a->fn, o);
+		like(s, operand(a, (uint32_t)l.made[i]));
+		arena_fini(&tmp);
 		return NULL;
 	}
 	case IR_call:

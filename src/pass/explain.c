@@ -25,21 +25,19 @@ static void where(struct str *s, const struct ir_module *m, ir_loc l)
 
 /* --- loops ------------------------------------------------------------------- */
 
-static void loop(struct str *s, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, const char *how)
+static void loop(struct str *s, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, const char *how)
 {
-	int n;
-	const int64_t *role = ir_attrs(fn, o, AT_role, &n);
-	int64_t trip = ir_attr(fn, o, AT_trip);
+	struct ir_loop l = ir_loop_view(a, m, fn, o);
 	int count[NELEM(ir_role_name)] = {0};
 	int64_t size[NELEM(ir_role_name)] = {0};
-	for (int k = 0; k < n && k < (int)o->nin; k++) {
-		count[role[k]]++;
-		size[role[k]] += ir_vtype(m, fn, ir_in(fn, o, (uint32_t)k))->bytes;
+	for (int k = 0; k < l.n; k++) {
+		count[l.x[k].role]++;
+		size[l.x[k].role] += ir_vtype(m, fn, l.x[k].v)->bytes;
 	}
 	str_add(s, "  ");
 	where(s, m, o->loc);
-	if (trip >= 0)
-		str_addf(s, "  %ld turns%s:", (long)trip, how);
+	if (l.trip >= 0)
+		str_addf(s, "  %ld turns%s:", (long)l.trip, how);
 	else
 		str_addf(s, "  while a condition holds%s:", how);
 	for (size_t r = 0; r < NELEM(ir_role_name); r++)
@@ -61,7 +59,7 @@ static void loops(struct str *s, struct arena *a, const struct ir_module *m)
 		bool group = strncmp(ir_text(m, fn->name), "group", 5) == 0;
 		for (size_t k = 0; k < fn->op.n; k++)
 			if (fn->op.p[k].kind == IR_loop) {
-				loop(s, m, fn, &fn->op.p[k], group ? ", one piece of code" : "");
+				loop(s, a, m, fn, &fn->op.p[k], group ? ", one piece of code" : "");
 				found++;
 			}
 	}

@@ -148,53 +148,50 @@ static struct place *slice_of(struct lw *w, const struct place *p, uint16_t r)
 	return q;
 }
 
-/* An operand of a loop. */
+/* Where an operand of a loop is. */
 struct member {
-	int64_t role;
-	ir_val par;              /* of the body, 0: none */
-	int res;                 /* of the body and of the loop, -1: none */
+	const struct ir_loop_operand *k;
 	struct place *home;      /* where it lives during the loop */
 	struct place *other;     /* a carry in two halves: where the result is written */
 	struct place *all;       /* the result is a part of what is made there */
 };
 
-static bool is_out(const struct member *x) { return x->role == ROLE_OUT || x->role == ROLE_OUT_REV; }
-static bool is_reversed(const struct member *x) { return x->role == ROLE_IN_REV || x->role == ROLE_OUT_REV; }
-
-/* Where operand v, member x, lives; *half is the register of carries in two halves, 0: none so far. */
-static void settle(struct lw *w, struct frame *f, int i, ir_val v, struct member *x, const struct frame *body, int64_t trip,
+/* Where member x lives; *half is the register of carries in two halves, 0: none so far. */
+static void settle(struct lw *w, struct frame *f, int i, struct member *x, const struct frame *body, int64_t trip,
                    uint16_t *half, struct move *mv, int *nmv)
 {
 	enum { WORTH = 256 };
 	const struct ir_op *o = &f->fn->op.p[i];
+	const struct ir_loop_operand *k = x->k;
+	ir_val v = k->v, last = k->result < 0 ? 0 : body->fn->result.p[k->result];
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, v);
 	int before = *nmv;
-	if (x->role == ROLE_CARRY && (trip < 0 || trip > 2) && t->bytes >= WORTH && (reads_late(w, body, x->par, body->fn->result.p[x->res]) || part_of(w, body, body->fn->result.p[x->res]))) {
+	if (k->role == ROLE_CARRY && (trip < 0 || trip > 2) && t->bytes >= WORTH && (reads_late(w, body, k->param, last) || part_of(w, body, last))) {
 		if (!*half) {
 			*half = lw_reg_new(w);
 			lw_cmd(w, CMD_SET)->reg[0] = *half;
 		}
-		const struct place *part = part_of(w, body, body->fn->result.p[x->res]);
+		const struct place *part = part_of(w, body, last);
 		if (part) {
-			x->home = two_halves(w, ir_vtype(w->m, body->fn, body->root[body->fn->result.p[x->res]]), *half, &x->all);
+			x->home = two_halves(w, ir_vtype(w->m, body->fn, body->root[last]), *half, &x->all);
 			x->other = within(w, x->all, t, part->off);
 			x->home = within(w, x->home, t, part->off);
 		} else
 			x->home = two_halves(w, t, *half, &x->other);
 		mv[(*nmv)++] = (struct move){ f->at[v], x->home };
-	} else if (x->res >= 0) {
-		x->home = carry_place(w, f, i, v, o->out + (uint32_t)x->res, mv, nmv);
-		if (is_out(x) && t->dim[0] == trip)
+	} else if (k->result >= 0) {
+		x->home = carry_place(w, f, i, v, o->out + (uint32_t)k->result, mv, nmv);
+		if (ir_role_is_out(k->role) && t->dim[0] == trip)
 			*nmv = before;           /* every row is written: what it starts with does not matter */
 	} else {
 		x->home = f->at[v];
-		if (x->role >= ROLE_IN && x->home->reg[0] && x->home->reg[1]) {      /* an address has two terms at most */
+		if (ir_role_is_stack(k->role) && x->home->reg[0] && x->home->reg[1]) {      /* an address has two terms at most */
 			x->home = lw_temp(w, t->dtype, t->rank, t->dim);
 			mv[(*nmv)++] = (struct move){ f->at[v], x->home };
 		}
 	}
-	if (x->res >= 0)
-		f->at[o->out + (uint32_t)x->res] = x->home;
+	if (k->result >= 0)
+		f->at[o->out + (uint32_t)k->result] = x->home;
 }
 
 static struct err *lower_cond(struct lw *w, const struct ir_fn *fn, const struct member *x, int n, uint32_t *block, uint16_t *flag)
@@ -205,7 +202,7 @@ static struct err *lower_cond(struct lw *w, const struct ir_fn *fn, const struct
 	*block = lw_block_begin(w, &list, &saved);
 	lw_frame_init(w, &c, fn);
 	for (int k = 0; k < n; k++)
-		c.at[k + 1] = x[k].home;
+		c.at[x[k].k->asked] = x[k].home;
 	TRY(lower_ops(w, &c));
 	*flag = load(w, lw_dense(w, &c, fn->result.p[0]));
 	lw_block_end(w, *block, &list, saved);
@@ -234,29 +231,21 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 {
 	const struct ir_fn *fn = f->fn;
 	const struct ir_op *o = &fn->op.p[i];
-	int64_t trip = ir_attr(fn, o, AT_trip);
-	const struct ir_fn *cond = trip < 0 ? ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_cond)) : NULL;
-	const struct ir_fn *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_body));
-	int n, nmv = 0, res = 0;
-	const int64_t *role = ir_attrs(fn, o, AT_role, &n);
+	const struct ir_loop l = ir_loop_view(w->tmp, w->m, fn, o);
+	const struct ir_fn *cond = l.cond, *body = l.body;
+	int64_t trip = l.trip;
+	int n = l.n, nmv = 0;
 	struct member *x = ARENA_NEW(w->tmp, struct member, n);
 	struct move *mv = ARENA_NEW(w->tmp, struct move, n);
-	ir_val par = 2;
 	uint16_t half = 0, flag = 0, it, rev = 0;
 	struct frame b;
 	lw_frame_init(w, &b, body);
-	for (int k = 0; k < n; k++) {
-		x[k].role = role[k];
-		x[k].par = is_out(&x[k]) ? 0 : par++;
-		x[k].res = role[k] == ROLE_CARRY ? res++ : -1;
-	}
 	for (int k = 0; k < n; k++)
-		if (is_out(&x[k]))
-			x[k].res = res++;
+		x[k].k = &l.x[k];
 	for (int out = 0; out < 2; out++)
 		for (int k = 0; k < n; k++)
-			if (is_out(&x[k]) == out)
-				settle(w, f, i, ir_in(fn, o, (uint32_t)k), &x[k], &b, trip, &half, mv, &nmv);
+			if (ir_role_is_out(l.x[k].role) == out)
+				settle(w, f, i, &x[k], &b, trip, &half, mv, &nmv);
 	lw_move_all(w, mv, nmv);
 	for (int k = 0; k < n; k++)
 		pass_store_touch(w, x[k].home->store);
@@ -269,36 +258,37 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 		TRY(lower_cond(w, cond, x, n, &blk[0], &flag));
 	it = lw_reg_new(w);
 	blk[cond != NULL] = lw_block_begin(w, &list, &saved);
-	bool counted = b.last[1] >= 0;
+	bool counted = b.last[IR_LOOP_TURN] >= 0;
 	if (cond && counted) {               /* a while counts its turns only if the body asks */
 		struct prog_cmd *q = lw_cmd(w, CMD_ADD);
 		q->reg[0] = q->reg[1] = it;
 		q->imm = 1;
 	}
-	b.at[1] = lw_temp(w, DT_i32, 0, NULL);
+	b.at[IR_LOOP_TURN] = lw_temp(w, DT_i32, 0, NULL);
 	if (counted) {
 		struct prog_cmd *q = lw_cmd(w, CMD_ST);
 		q->dtype = DT_i32;
 		q->reg[1] = it;
-		lw_opnds(w, q, 1, &b.at[1]);
+		lw_opnds(w, q, 1, &b.at[IR_LOOP_TURN]);
 	}
-	struct place **want = ARENA_NEW(w->tmp, struct place *, res);
+	struct place **want = ARENA_NEW(w->tmp, struct place *, l.nmade);
 	for (int k = 0; k < n; k++) {
 		struct place *p = x[k].home;
-		if (is_reversed(&x[k]) && !rev)
+		bool reversed = ir_role_is_reversed(l.x[k].role);
+		if (reversed && !rev)
 			affine(w, rev = lw_reg_new(w), it, -1, trip - 1);
-		if (role[k] >= ROLE_IN && !(p = slice_of(w, p, is_reversed(&x[k]) ? rev : it)))
+		if (ir_role_is_stack(l.x[k].role) && !(p = slice_of(w, p, reversed ? rev : it)))
 			return ERR(UNIMPLEMENTED, "a stacked array is sliced by more than two loops at once");
-		if (x[k].par) {
-			b.at[x[k].par] = p;
-			b.steal[x[k].par] = role[k] == ROLE_CARRY && !x[k].other;
+		if (l.x[k].param) {
+			b.at[l.x[k].param] = p;
+			b.steal[l.x[k].param] = l.x[k].role == ROLE_CARRY && !x[k].other;
 		}
-		if (x[k].res >= 0)
-			want[x[k].res] = x[k].other ? x[k].other : p;
+		if (l.x[k].result >= 0)
+			want[l.x[k].result] = x[k].other ? x[k].other : p;
 	}
 	for (int k = 0; k < n; k++)
 		if (x[k].all) {
-			ir_val v = body->result.p[x[k].res];
+			ir_val v = body->result.p[l.x[k].result];
 			if (!b.target[b.root[v]])
 				b.target[b.root[v]] = x[k].all;
 		}

@@ -23,16 +23,12 @@ struct loop {
 	struct rewrite *r;
 	const struct ir_op *o;
 	const ir_val *in;        /* operands, new function */
-	const struct ir_fn *body, *cond;
-	int n;                   /* operands */
-	const int64_t *role;
-	int64_t trip;
+	struct ir_loop v;        /* as it was */
+	int64_t trip;            /* as it is found to be */
 	int counter;             /* operand that counts, -1 none */
 	bool *counts;            /* per operand: it is first + step * iteration */
 	int64_t *first, *step;
 	struct affine *aff;      /* per body value */
-	int *param_of;           /* operand -> body parameter */
-	int *result_of;          /* operand -> result of the body and of the loop, -1 none */
 	enum plan *plan;         /* per operand */
 	bool *reversed;          /* SLICED, STACKED: last row first */
 	struct sunk { ir_val leaf[8], op[64]; int nleaf, nop; } *sunk;    /* SUNK: the expression, in order */
@@ -76,7 +72,7 @@ static struct affine get(const struct loop *l, ir_val v)
 	int64_t c;
 	if (l->aff[v].known)
 		return l->aff[v];
-	if (ir_const_int(l->r->m, l->body, v, &c))
+	if (ir_const_int(l->r->m, l->v.body, v, &c))
 		return (struct affine){ true, 0, c };
 	return (struct affine){0};
 }
@@ -84,23 +80,23 @@ static struct affine get(const struct loop *l, ir_val v)
 /* Operand k has the same value in every turn. */
 static bool invariant(const struct loop *l, int k)
 {
-	return l->role[k] == ROLE_CONST || (l->role[k] == ROLE_CARRY && l->body->result.p[l->result_of[k]] == (ir_val)l->param_of[k]);
+	return l->v.x[k].role == ROLE_CONST || (l->v.x[k].role == ROLE_CARRY && l->v.body->result.p[l->v.x[k].result] == l->v.x[k].param);
 }
 
 static void analyse(struct loop *l)
 {
-	const struct ir_fn *fn = l->body;
+	const struct ir_fn *fn = l->v.body;
 	const struct ir_module *m = l->r->m;
-	for (int k = 0; k < l->n; k++) {
+	for (int k = 0; k < l->v.n; k++) {
 		int64_t c;
-		if (l->param_of[k] > 0 && invariant(l, k) && ir_const_int(m, l->r->b.fn, l->in[k], &c) &&
-		    wide_int(ir_vtype(m, fn, (ir_val)l->param_of[k])))
-			l->aff[l->param_of[k]] = (struct affine){ true, 0, c };
+		if (l->v.x[k].param > 0 && invariant(l, k) && ir_const_int(m, l->r->b.fn, l->in[k], &c) &&
+		    wide_int(ir_vtype(m, fn, l->v.x[k].param)))
+			l->aff[l->v.x[k].param] = (struct affine){ true, 0, c };
 	}
-	l->aff[1] = (struct affine){ true, 1, 0 };
-	for (int k = 0; k < l->n; k++)
+	l->aff[IR_LOOP_TURN] = (struct affine){ true, 1, 0 };
+	for (int k = 0; k < l->v.n; k++)
 		if (l->counts[k])
-			l->aff[l->param_of[k]] = within(l, ir_vtype(m, fn, (ir_val)l->param_of[k])->dtype, l->step[k], l->first[k]);
+			l->aff[l->v.x[k].param] = within(l, ir_vtype(m, fn, l->v.x[k].param)->dtype, l->step[k], l->first[k]);
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		if (o->nout != 1 || !wide_int(ir_vtype(m, fn, o->out)))
@@ -184,7 +180,7 @@ static int row_index(const struct loop *l, const struct ir_op *o, uint32_t first
 	for (int d = 1; d < stack->rank; d++)
 		if (stack->dim[d] != row->dim[d])
 			return 0;
-	struct affine x = get(l, ir_in(l->body, o, first));
+	struct affine x = get(l, ir_in(l->v.body, o, first));
 	if (!x.known)
 		return 0;
 	if (l->trip == 1)
@@ -198,14 +194,14 @@ static int row_index(const struct loop *l, const struct ir_op *o, uint32_t first
 static bool grows(struct loop *l, int k)
 {
 	const struct ir_module *m = l->r->m;
-	const struct ir_fn *b = l->body;
-	if (l->role[k] != ROLE_CARRY || !ir_const_int(m, l->r->b.fn, l->in[k], &l->first[k]))
+	const struct ir_fn *b = l->v.body;
+	if (l->v.x[k].role != ROLE_CARRY || !ir_const_int(m, l->r->b.fn, l->in[k], &l->first[k]))
 		return false;
-	ir_val par = (ir_val)l->param_of[k];
+	ir_val par = l->v.x[k].param;
 	const struct ir_type_info *t = ir_vtype(m, b, par);
 	if (!wide_int(t))
 		return false;
-	const struct ir_op *add = ir_def(b, b->result.p[l->result_of[k]]);
+	const struct ir_op *add = ir_def(b, b->result.p[l->v.x[k].result]);
 	if (!add || add->kind != IR_add)
 		return false;
 	ir_val p = ir_in(b, add, 0), q = ir_in(b, add, 1);
@@ -218,16 +214,25 @@ static bool grows(struct loop *l, int k)
 		return false;
 	if (ir_const_int(m, b, q, &l->step[k]))
 		return true;
-	for (int i = 0; i < l->n; i++)
-		if (l->param_of[i] == (int)q && invariant(l, i))
+	for (int i = 0; i < l->v.n; i++)
+		if (l->v.x[i].param == q && invariant(l, i))
 			return ir_const_int(m, l->r->b.fn, l->in[i], &l->step[k]);
 	return false;
+}
+
+/* Whose parameter of the condition is v? */
+static int operand_asked(const struct loop *l, ir_val v)
+{
+	int k = 0;
+	while (l->v.x[k].asked != v)
+		k++;
+	return k;
 }
 
 static bool find_counter(struct loop *l)
 {
 	const struct ir_module *m = l->r->m;
-	const struct ir_fn *c = l->cond;
+	const struct ir_fn *c = l->v.cond;
 	const struct ir_op *cmp = ir_def(c, c->result.p[0]);
 	if (!cmp || (cmp->kind != IR_compare_lt && cmp->kind != IR_compare_gt && cmp->kind != IR_compare_le && cmp->kind != IR_compare_ne))
 		return false;
@@ -244,11 +249,11 @@ static bool find_counter(struct loop *l)
 		if (!ir_const_int(m, c, y, &limit))
 			return false;
 	} else {
-		int k = (int)y - 1;
+		int k = operand_asked(l, y);
 		if (!invariant(l, k) || !ir_const_int(m, l->r->b.fn, l->in[k], &limit))
 			return false;
 	}
-	int k = (int)x - 1;
+	int k = operand_asked(l, x);
 	if (!grows(l, k))
 		return false;
 	int64_t first = l->first[k], step = l->step[k];
@@ -333,8 +338,8 @@ static bool sinkable(struct loop *l, ir_val v, struct sunk *s)
 /* Operand k never changes: do all readers take the row of the iteration?  1: forwards, 2: backwards, 0: no. */
 static int sliced(const struct loop *l, int k, int uses)
 {
-	const struct ir_fn *body = l->body;
-	ir_val p = (ir_val)l->param_of[k];
+	const struct ir_fn *body = l->v.body;
+	ir_val p = l->v.x[k].param;
 	const struct ir_type_info *st = ir_vtype(l->r->m, body, p);
 	int slices = 0, way = 0;
 	for (size_t i = 0; i < body->op.n && l->trip > 0; i++) {
@@ -350,30 +355,30 @@ static int sliced(const struct loop *l, int k, int uses)
 			slices++;
 		}
 	}
-	return slices && uses == slices + (l->role[k] == ROLE_CARRY) ? way : 0;
+	return slices && uses == slices + (l->v.x[k].role == ROLE_CARRY) ? way : 0;
 }
 
 static void choose(struct loop *l)
 {
-	const struct ir_fn *body = l->body;
+	const struct ir_fn *body = l->v.body;
 	int *uses = ARENA_NEW(l->r->a, int, (int)body->val.n);
 	for (size_t i = 0; i < body->op.n; i++)
 		for (uint32_t k = 0; k < body->op.p[i].nin; k++)
 			uses[ir_in(body, &body->op.p[i], k)]++;
 	for (size_t i = 0; i < body->result.n; i++)
 		uses[body->result.p[i]]++;
-	for (int k = 0; k < l->n; k++) {
-		ir_val p = (ir_val)l->param_of[k];
+	for (int k = 0; k < l->v.n; k++) {
+		ir_val p = l->v.x[k].param;
 		int way = 0;
 		if (l->counts[k]) {
 			l->plan[k] = COUNTER;
-		} else if (l->role[k] != ROLE_CARRY && l->role[k] != ROLE_CONST) {
+		} else if (l->v.x[k].role != ROLE_CARRY && l->v.x[k].role != ROLE_CONST) {
 			continue;
 		} else if (invariant(l, k)) {
 			way = sliced(l, k, uses[p]);
 			l->plan[k] = way ? SLICED : sinkable(l, l->in[k], &l->sunk[k]) ? SUNK : INVARIANT;
 		} else {                 /* a stacked result: the body updates one row and does nothing else with it */
-			const struct ir_op *o = ir_def(body, body->result.p[l->result_of[k]]);
+			const struct ir_op *o = ir_def(body, body->result.p[l->v.x[k].result]);
 			if (o && o->kind == IR_dynamic_update_slice && ir_in(body, o, 0) == p && uses[p] == 1 && uses[o->out] == 1 && l->trip > 0)
 				way = row_index(l, o, 2, ir_vtype(l->r->m, body, p), ir_vtype(l->r->m, body, ir_in(body, o, 1)));
 			if (way)
@@ -386,211 +391,173 @@ static void choose(struct loop *l)
 /* Does operand k give a result of the new loop? */
 static bool gives(const struct loop *l, int k)
 {
-	return l->result_of[k] >= 0 && (l->plan[k] == KEEP || l->plan[k] == STACKED);
+	return l->v.x[k].result >= 0 && (l->plan[k] == KEEP || l->plan[k] == STACKED);
 }
 
-/* Carries are numbered before stacks. */
-static bool is_stack(const struct loop *l, int k)
+static enum ir_role role_of(const struct loop *l, int k)
 {
-	return l->plan[k] == STACKED || l->role[k] >= ROLE_OUT;
+	switch (l->plan[k]) {
+	case INVARIANT: return ROLE_CONST;
+	case SLICED: return l->reversed[k] ? ROLE_IN_REV : ROLE_IN;
+	case STACKED: return l->reversed[k] ? ROLE_OUT_REV : ROLE_OUT;
+	default: return l->v.x[k].role;
+	}
+}
+
+/* The new loop in the making: where operands of the old one, and leaves of what is sunk, are among its operands. */
+struct making { struct ir_loop_new l; int *slot; ARR(ir_val) leaf; int first_leaf; };
+
+static void operands(struct loop *l, struct making *g)
+{
+	g->slot = ARENA_NEW(l->r->a, int, l->v.n);
+	for (int k = 0; k < l->v.n; k++) {
+		bool stays = l->plan[k] != COUNTER && l->plan[k] != SUNK && l->plan[k] != GONE;
+		g->slot[k] = stays ? ir_loop_add(&g->l, l->in[k], role_of(l, k)) : -1;
+	}
+	g->first_leaf = (int)g->l.x.n;
+	for (int k = 0; k < l->v.n; k++)
+		for (int j = 0; l->plan[k] == SUNK && j < l->sunk[k].nleaf; j++) {
+			bool have = false;
+			for (size_t i = 0; i < g->leaf.n; i++)
+				have |= g->leaf.p[i] == l->sunk[k].leaf[j];
+			if (have)
+				continue;
+			arr_push(&g->leaf, l->sunk[k].leaf[j]);
+			ir_loop_add(&g->l, l->sunk[k].leaf[j], ROLE_CONST);
+		}
+}
+
+/* first + step * iteration, of type t. */
+static ir_val counted(struct loop *l, struct ir_b *b, int k, ir_type t)
+{
+	enum dtype dt = ir_type_of(b->m, t)->dtype;
+	ir_val c = ir_convert(b, IR_LOOP_TURN, dt);
+	if (l->step[k] != 1)
+		c = ir_bin(b, ELEM_multiply, c, ir_const_i(b, ir_scalar(b->m, dt), l->step[k]));
+	c = ir_bin(b, ELEM_add, c, ir_const_i(b, ir_scalar(b->m, dt), l->first[k]));
+	const struct ir_type_info *ti = ir_type_of(b->m, t);
+	return ti->rank ? ir_reshape(b, c, ti->rank, ti->dim) : c;
+}
+
+/* What operand k was outside, made inside from its leaves. */
+static ir_val sunk(struct loop *l, struct ir_b *b, int k, const struct making *g, bool cond)
+{
+	const struct ir_fn *outer = l->r->b.fn;
+	const struct sunk *x = &l->sunk[k];
+	ir_val to[NELEM(x->op)], a[4] = {0};
+	for (int j = 0; j < x->nop; j++) {
+		const struct ir_op *o = ir_def(outer, x->op[j]);
+		for (uint32_t i = 0; i < o->nin; i++) {
+			for (int q = 0; q < j; q++)
+				if (x->op[q] == ir_in(outer, o, i))
+					a[i] = to[q];
+			for (size_t q = 0; q < g->leaf.n; q++) {
+				const struct ir_loop_operand *leaf = &g->l.x.p[g->first_leaf + (int)q];
+				if (g->leaf.p[q] == ir_in(outer, o, i))
+					a[i] = cond ? leaf->asked : leaf->param;
+			}
+		}
+		to[j] = ir_clone(b, outer, o, a);
+	}
+	return to[x->nop - 1];
+}
+
+/* The old body, or the condition of a loop that stays a while, over the new parameters; map: its values in the new function. */
+static void refill(struct loop *l, struct making *g, bool cond, ir_val *map)
+{
+	struct rewrite *r = l->r;
+	const struct ir_fn *src = cond ? l->v.cond : l->v.body;
+	struct ir_b b = { r->m, cond ? g->l.cond : g->l.body, l->o->loc };
+	int *stack = ARENA_NEW(r->a, int, src->val.n);          /* parameter -> operand that is SLICED or STACKED, + 1 */
+	bool *wanted = ARENA_NEW(r->a, bool, src->result.n);
+	if (!cond)
+		map[IR_LOOP_TURN] = IR_LOOP_TURN;
+	for (int k = 0; k < l->v.n; k++) {
+		ir_val p = cond ? l->v.x[k].asked : l->v.x[k].param;
+		if (!cond && gives(l, k))
+			wanted[l->v.x[k].result] = true;
+		if (!p)
+			continue;
+		if (l->plan[k] == COUNTER)
+			map[p] = counted(l, &b, k, src->val.p[p].type);
+		else if (l->plan[k] == SUNK)
+			map[p] = sunk(l, &b, k, g, cond);
+		else if (g->slot[k] >= 0)
+			map[p] = cond ? g->l.x.p[g->slot[k]].asked : g->l.x.p[g->slot[k]].param;
+		if (!cond && (l->plan[k] == SLICED || l->plan[k] == STACKED))
+			stack[p] = k + 1;
+	}
+	uint8_t *live = ir_live(r->a, r->m, src, cond ? NULL : wanted);
+	for (size_t i = 0; i < src->op.n; i++) {
+		const struct ir_op *o = &src->op.p[i];
+		bool need = o->nout == 0 && ir_effect(r->m, src, o);
+		for (uint32_t j = 0; j < o->nout; j++)
+			need |= live[o->out + j] != 0;
+		if (!need)
+			continue;
+		b.loc = o->loc;
+		int k = o->nin ? stack[ir_in(src, o, 0)] - 1 : -1;
+		if (k >= 0 && l->plan[k] == SLICED && o->kind == IR_dynamic_slice) {    /* the row, with its unit dimension back */
+			const struct ir_type_info *t = ir_vtype(r->m, src, o->out);
+			map[o->out] = ir_reshape(&b, map[ir_in(src, o, 0)], t->rank, t->dim);
+			continue;
+		}
+		if (k >= 0 && l->plan[k] == STACKED && o->kind == IR_dynamic_update_slice) {
+			const struct ir_type_info *t = ir_vtype(r->m, src, ir_in(src, o, 1));
+			map[o->out] = ir_reshape(&b, map[ir_in(src, o, 1)], t->rank - 1, t->dim + 1);
+			continue;
+		}
+		ir_val *a = ARENA_NEW(r->a, ir_val, o->nin);
+		for (uint32_t j = 0; j < o->nin; j++)
+			a[j] = map[ir_in(src, o, j)];
+		ir_val v = ir_clone(&b, src, o, a);
+		for (uint32_t j = 0; j < o->nout; j++)
+			map[o->out + j] = v + j;
+	}
 }
 
 /* The new loop, by plan. */
 static void rebuild(struct loop *l)
 {
 	struct rewrite *r = l->r;
-	struct ir_module *m = r->m;
-	const struct ir_fn *body = l->body;
-	const enum plan *plan = l->plan;
-	int n = l->n;
-	/* operands of the new loop: kept ones in order, then leaves of what is sunk */
-	ARR(ir_val) in = {0};
-	ARR(int64_t) role = {0};
-	int *slot = ARENA_NEW(r->a, int, n);
-	for (int k = 0; k < n; k++) {
-		slot[k] = -1;
-		int64_t ro = l->role[k];
-		switch (plan[k]) {
-		case COUNTER: case SUNK: case GONE:
-			continue;
-		case INVARIANT: ro = ROLE_CONST; break;
-		case SLICED: ro = l->reversed[k] ? ROLE_IN_REV : ROLE_IN; break;
-		case STACKED: ro = l->reversed[k] ? ROLE_OUT_REV : ROLE_OUT; break;
-		case KEEP: break;
-		}
-		slot[k] = (int)in.n;
-		arr_push(&in, l->in[k]);
-		arr_push(&role, ro);
+	struct making g = {0};
+	operands(l, &g);
+	ir_loop_open(&g.l, &r->b, l->trip, ir_text(r->m, l->v.body->name), l->v.cond ? ir_text(r->m, l->v.cond->name) : NULL);
+	ir_val *map = ARENA_NEW(r->a, ir_val, l->v.body->val.n);
+	refill(l, &g, false, map);
+	for (int k = 0; k < l->v.n; k++)
+		if (gives(l, k))
+			ir_loop_give(&g.l, g.slot[k], map[l->v.body->result.p[l->v.x[k].result]]);
+	if (l->trip < 0) {
+		map = ARENA_NEW(r->a, ir_val, l->v.cond->val.n);
+		refill(l, &g, true, map);
+		ir_result(g.l.cond, map[l->v.cond->result.p[0]]);
 	}
-	ARR(ir_val) leaves = {0};
-	int first_leaf = (int)in.n;
-	for (int k = 0; k < n; k++)
-		for (int j = 0; plan[k] == SUNK && j < l->sunk[k].nleaf; j++) {
-			bool have = false;
-			ir_val leaf = l->sunk[k].leaf[j];
-			for (size_t i = 0; i < leaves.n; i++)
-				have |= leaves.p[i] == leaf;
-			if (!have) {
-				arr_push(&leaves, leaf);
-				arr_push(&in, leaf);
-				arr_push(&role, (int64_t)ROLE_CONST);
-			}
-		}
-
-	struct ir_fn *g = ir_fn_new(m, ir_text(m, body->name)), *gc = NULL;
-	for (int part = 0; part < 2; part++) {       /* the body, then the condition of a loop that stays a while */
-		const struct ir_fn *src = part ? l->cond : body;
-		if (part && l->trip >= 0)
-			break;
-		struct ir_fn *dst = part ? (gc = ir_fn_new(m, ir_text(m, src->name))) : g;
-		struct ir_b b = { m, dst, l->o->loc };
-		ir_val *map = ARENA_NEW(r->a, ir_val, src->val.n);
-		ir_val *param = ARENA_NEW(r->a, ir_val, in.n + 1), iter = 0;
-		if (!part)
-			map[1] = iter = ir_param(dst, ir_scalar(m, DT_i32));
-		for (size_t i = 0; i < in.n; i++) {
-			if (role.p[i] == ROLE_OUT || role.p[i] == ROLE_OUT_REV)
-				continue;
-			const struct ir_type_info *t = ir_vtype(m, r->b.fn, in.p[i]);
-			ir_type pt = r->b.fn->val.p[in.p[i]].type;
-			if (role.p[i] == ROLE_IN || role.p[i] == ROLE_IN_REV)
-				pt = ir_tensor(m, t->dtype, t->rank - 1, t->dim + 1);
-			param[i] = ir_param(dst, pt);
-		}
-		for (int k = 0; k < n; k++) {
-			ir_val p = part ? (ir_val)k + 1 : (ir_val)l->param_of[k];
-			if (!p)
-				continue;
-			if (plan[k] == COUNTER) {
-				ir_type t = src->val.p[p].type;
-				enum dtype dt = ir_type_of(m, t)->dtype;
-				ir_val c = ir_convert(&b, iter, dt);
-				if (l->step[k] != 1)
-					c = ir_bin(&b, ELEM_multiply, c, ir_const_i(&b, ir_scalar(m, dt), l->step[k]));
-				c = ir_bin(&b, ELEM_add, c, ir_const_i(&b, ir_scalar(m, dt), l->first[k]));
-				const struct ir_type_info *ti = ir_type_of(m, t);
-				map[p] = ti->rank ? ir_reshape(&b, c, ti->rank, ti->dim) : c;
-			} else if (plan[k] == SUNK) {
-				struct ir_fn *outer = r->b.fn;
-				const struct sunk *x = &l->sunk[k];
-				ir_val to[NELEM(x->op)], a[4] = {0};
-				for (int j = 0; j < x->nop; j++) {
-					const struct ir_op *o = ir_def(outer, x->op[j]);
-					for (uint32_t i = 0; i < o->nin; i++) {
-						for (int q = 0; q < j; q++)
-							if (x->op[q] == ir_in(outer, o, i))
-								a[i] = to[q];
-						for (size_t q = 0; q < leaves.n; q++)
-							if (leaves.p[q] == ir_in(outer, o, i))
-								a[i] = param[first_leaf + (int)q];
-					}
-					to[j] = ir_clone(&b, outer, o, a);
-				}
-				map[p] = to[x->nop - 1];
-			} else if (slot[k] >= 0) {
-				map[p] = param[slot[k]];
-			}
-		}
-		bool *wanted = ARENA_NEW(r->a, bool, src->result.n);
-		for (int k = 0; k < n && !part; k++)
-			if (gives(l, k))
-				wanted[l->result_of[k]] = true;
-		uint8_t *live = ir_live(r->a, m, src, part ? NULL : wanted);
-		for (size_t i = 0; i < src->op.n; i++) {
-			const struct ir_op *o = &src->op.p[i];
-			bool need = o->nout == 0 && ir_effect(m, src, o);
-			for (uint32_t j = 0; j < o->nout; j++)
-				need |= live[o->out + j] != 0;
-			if (!need)
-				continue;
-			b.loc = o->loc;
-			int sliced = -1, stacked = -1;
-			for (int k = 0; k < n && !part; k++) {
-				if (plan[k] == SLICED && o->kind == IR_dynamic_slice && ir_in(src, o, 0) == (ir_val)l->param_of[k])
-					sliced = k;
-				if (plan[k] == STACKED && o->kind == IR_dynamic_update_slice && ir_in(src, o, 0) == (ir_val)l->param_of[k])
-					stacked = k;
-			}
-			if (sliced >= 0) {               /* the row, with its unit dimension back */
-				const struct ir_type_info *t = ir_vtype(m, src, o->out);
-				map[o->out] = ir_reshape(&b, map[ir_in(src, o, 0)], t->rank, t->dim);
-				continue;
-			}
-			if (stacked >= 0) {
-				const struct ir_type_info *t = ir_vtype(m, src, ir_in(src, o, 1));
-				map[o->out] = ir_reshape(&b, map[ir_in(src, o, 1)], t->rank - 1, t->dim + 1);
-				continue;
-			}
-			ir_val *a = ARENA_NEW(r->a, ir_val, o->nin);
-			for (uint32_t j = 0; j < o->nin; j++)
-				a[j] = map[ir_in(src, o, j)];
-			ir_val v = ir_clone(&b, src, o, a);
-			for (uint32_t j = 0; j < o->nout; j++)
-				map[o->out + j] = v + j;
-		}
-		if (part) {
-			ir_result(dst, map[src->result.p[0]]);
+	int *result = ARENA_NEW(r->a, int, l->v.n);
+	ir_val v = ir_loop_close(&g.l, result);
+	for (int k = 0; k < l->v.n; k++) {
+		if (l->v.x[k].result < 0 || l->plan[k] == GONE)
 			continue;
-		}
-		for (int pass = 0; pass < 2; pass++)
-			for (int k = 0; k < n; k++)
-				if (gives(l, k) && is_stack(l, k) == pass)
-					ir_result(dst, map[src->result.p[l->result_of[k]]]);
-	}
-
-	int64_t *w = ARENA_NEW(r->a, int64_t, in.n + 4);
-	w[0] = l->trip;
-	w[1] = gc ? (int64_t)gc->id : 0;
-	w[2] = g->id;
-	w[3] = (int64_t)in.n;
-	memcpy(w + 4, role.p, sizeof *w * in.n);
-	/* results of the new loop, and the values of the old one's */
-	ir_type *t = ARENA_NEW(r->a, ir_type, n);
-	int *index = ARENA_NEW(r->a, int, n), nout = 0;
-	for (int pass = 0; pass < 2; pass++)
-		for (int k = 0; k < n; k++)
-			if (gives(l, k) && is_stack(l, k) == pass) {
-				index[k] = nout;
-				t[nout++] = r->b.fn->val.p[l->in[k]].type;
-			}
-	ir_val v = ir_emit_raw(&r->b, IR_loop, (uint32_t)in.n, in.p, (uint32_t)nout, t, w, (uint32_t)in.n + 4);
-	for (int k = 0; k < n; k++) {
-		if (l->result_of[k] < 0 || plan[k] == GONE)
-			continue;
-		ir_val *to = &r->map[l->o->out + (uint32_t)l->result_of[k]];
-		if (plan[k] == COUNTER)
+		ir_val *to = &r->map[l->o->out + (ir_val)l->v.x[k].result];
+		if (l->plan[k] == COUNTER)
 			*to = ir_const_i(&r->b, r->b.fn->val.p[l->in[k]].type, (int64_t)((uint64_t)l->first[k] + (uint64_t)l->trip * (uint64_t)l->step[k]));
 		else
-			*to = gives(l, k) ? v + (uint32_t)index[k] : l->in[k];
+			*to = gives(l, k) ? v + (ir_val)result[g.slot[k]] : l->in[k];
 	}
-	arr_free(&in);
-	arr_free(&role);
-	arr_free(&leaves);
+	arr_free(&g.leaf);
 }
 
 static void loop_init(struct loop *l, struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
-	*l = (struct loop){ .r = r, .o = o, .in = in, .counter = -1, .trip = ir_attr(r->from, o, AT_trip) };
-	l->body = ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, AT_body));
-	l->cond = l->trip < 0 ? ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, AT_cond)) : NULL;
-	l->role = ir_attrs(r->from, o, AT_role, &l->n);
-	l->aff = ARENA_NEW(r->a, struct affine, l->body->val.n);
-	l->param_of = ARENA_NEW(r->a, int, l->n);
-	l->result_of = ARENA_NEW(r->a, int, l->n);
-	l->counts = ARENA_NEW(r->a, bool, l->n);
-	l->first = ARENA_NEW(r->a, int64_t, l->n);
-	l->step = ARENA_NEW(r->a, int64_t, l->n);
-	l->plan = ARENA_NEW(r->a, enum plan, l->n);
-	l->reversed = ARENA_NEW(r->a, bool, l->n);
-	l->sunk = ARENA_NEW(r->a, struct sunk, l->n);
-	int p = 2, q = 0;
-	for (int k = 0; k < l->n; k++) {
-		l->param_of[k] = l->role[k] <= ROLE_IN_REV ? p++ : 0;
-		l->result_of[k] = l->role[k] == ROLE_CARRY ? q++ : -1;
-	}
-	for (int k = 0; k < l->n; k++)
-		if (l->role[k] >= ROLE_OUT)
-			l->result_of[k] = q++;
+	*l = (struct loop){ .r = r, .o = o, .in = in, .counter = -1, .v = ir_loop_view(r->a, r->m, r->from, o) };
+	l->trip = l->v.trip;
+	l->aff = ARENA_NEW(r->a, struct affine, l->v.body->val.n);
+	l->counts = ARENA_NEW(r->a, bool, l->v.n);
+	l->first = ARENA_NEW(r->a, int64_t, l->v.n);
+	l->step = ARENA_NEW(r->a, int64_t, l->v.n);
+	l->plan = ARENA_NEW(r->a, enum plan, l->v.n);
+	l->reversed = ARENA_NEW(r->a, bool, l->v.n);
+	l->sunk = ARENA_NEW(r->a, struct sunk, l->v.n);
 }
 
 /* Operands that are dead: no result read outside, and inside they only feed themselves. */
@@ -600,27 +567,27 @@ static ir_val drop_op(struct rewrite *r, const struct ir_op *o, const ir_val *in
 		return 0;
 	struct loop l;
 	loop_init(&l, r, o, in);
-	bool *wanted = ARENA_NEW(r->a, bool, l.body->result.n);
-	uint8_t *asked = l.cond ? ir_live(r->a, r->m, l.cond, NULL) : NULL;
+	bool *wanted = ARENA_NEW(r->a, bool, l.v.body->result.n);
+	uint8_t *asked = l.v.cond ? ir_live(r->a, r->m, l.v.cond, NULL) : NULL;
 	int kept = 0;
-	for (int k = 0; k < l.n; k++) {
-		bool keep = (l.result_of[k] >= 0 && r->live[o->out + (uint32_t)l.result_of[k]] & 1) || (asked && (asked[k + 1] || l.role[k] != ROLE_CONST));
+	for (int k = 0; k < l.v.n; k++) {
+		bool keep = (l.v.x[k].result >= 0 && r->live[o->out + (uint32_t)l.v.x[k].result] & 1) || (asked && (asked[l.v.x[k].asked] || l.v.x[k].role != ROLE_CONST));
 		l.plan[k] = keep ? KEEP : GONE;
 	}
 	for (int before = -1; kept != before;) {     /* until what is kept needs nothing more */
-		for (int k = 0; k < l.n; k++)
-			if (l.plan[k] == KEEP && l.result_of[k] >= 0)
-				wanted[l.result_of[k]] = true;
-		uint8_t *live = ir_live(r->a, r->m, l.body, wanted);
+		for (int k = 0; k < l.v.n; k++)
+			if (l.plan[k] == KEEP && l.v.x[k].result >= 0)
+				wanted[l.v.x[k].result] = true;
+		uint8_t *live = ir_live(r->a, r->m, l.v.body, wanted);
 		before = kept;
 		kept = 0;
-		for (int k = 0; k < l.n; k++) {
-			if (l.param_of[k] && live[l.param_of[k]])
+		for (int k = 0; k < l.v.n; k++) {
+			if (l.v.x[k].param && live[l.v.x[k].param])
 				l.plan[k] = KEEP;
 			kept += l.plan[k] == KEEP;
 		}
 	}
-	if (kept == l.n)
+	if (kept == l.v.n)
 		return 0;
 	rebuild(&l);
 	return REWRITE_MAPPED;
@@ -632,9 +599,9 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 		return 0;
 	struct loop l;
 	loop_init(&l, r, o, in);
-	if (l.cond)
+	if (l.v.cond)
 		find_counter(&l);
-	for (int k = 0; k < l.n; k++)      /* the counter, and what else counts with it */
+	for (int k = 0; k < l.v.n; k++)      /* the counter, and what else counts with it */
 		l.counts[k] = l.trip >= 0 && grows(&l, k);
 	analyse(&l);
 	choose(&l);

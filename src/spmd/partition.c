@@ -666,30 +666,25 @@ static ir_shard without_first(struct part *p, ir_shard h, int rank)
 static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	const struct ir_fn *fn = s->from;
-	int n;
-	const int64_t *role = ir_attrs(fn, o, AT_role, &n);
-	ir_shard *par = ARENA_NEW(&p->a, ir_shard, n + 1), *res = ARENA_NEW(&p->a, ir_shard, n), *flat = ARENA_NEW(&p->a, ir_shard, n);
-	ir_shard *end = ARENA_NEW(&p->a, ir_shard, n);
-	int np = 1, nr = 0;
+	const struct ir_loop l = ir_loop_view(&p->a, p->m, fn, o);
+	ir_shard *par = ARENA_NEW(&p->a, ir_shard, l.body->nparam), *res = ARENA_NEW(&p->a, ir_shard, l.nmade), *flat = ARENA_NEW(&p->a, ir_shard, l.n);
+	ir_shard *end = ARENA_NEW(&p->a, ir_shard, l.nmade);
 	ir_val *in = operands(p, s, o);
-	for (int pass = 0; pass < 2; pass++)
-		for (int k = 0; k < n; k++) {
-			ir_val v = ir_in(fn, o, (uint32_t)k);
-			ir_shard h = s->sh[v];
-			int rank = ir_vtype(p->m, fn, v)->rank;
-			if (role[k] >= ROLE_IN && ir_shard_parts(p->m, h, 0) > 1)
-				return refuse(p, s, o);
-			ir_shard inner = role[k] >= ROLE_IN ? without_first(p, h, rank) : h;
-			if (pass == 0) {
-				flat[k] = h;
-				if (role[k] <= ROLE_IN_REV)
-					par[np++] = inner;
-			}
-			if ((pass == 0 && role[k] == ROLE_CARRY) || (pass == 1 && role[k] >= ROLE_OUT)) {
-				res[nr] = inner;
-				end[nr++] = h;
-			}
+	for (int k = 0; k < l.n; k++) {
+		bool stack = ir_role_is_stack(l.x[k].role);
+		ir_shard h = s->sh[l.x[k].v];
+		if (stack && ir_shard_parts(p->m, h, 0) > 1)
+			return refuse(p, s, o);
+		ir_shard inner = stack ? without_first(p, h, ir_vtype(p->m, fn, l.x[k].v)->rank) : h;
+		if (l.x[k].asked)
+			flat[l.x[k].asked - 1] = h;
+		if (l.x[k].param)
+			par[l.x[k].param - 1] = inner;
+		if (l.x[k].result >= 0) {
+			res[l.x[k].result] = inner;
+			end[l.x[k].result] = h;
 		}
+	}
 	uint32_t words;
 	int64_t *w = ir_attr_copy(&p->a, fn, o, &words), *cond = ir_attr_word(IR_loop, w, AT_cond), *body = ir_attr_word(IR_loop, w, AT_body);
 	ir_fnid f;
