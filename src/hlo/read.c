@@ -151,7 +151,7 @@ struct err *op_bind(struct hlo *h, const struct wop *o, uint32_t n, const ir_val
 	TRY(shard_per_value(h, attr, &k, &s));
 	for (uint32_t i = 0; i < k && i < n; i++)
 		if (ir_def(h->b.fn, v[i]) && !shard_says_nothing(h, s[i]))
-			h->b.fn->val.p[v[i]].shard = s[i];
+			ir_shard_set(h->b.fn, v[i], s[i]);
 	return NULL;
 }
 

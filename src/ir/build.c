@@ -144,14 +144,14 @@ ir_val ir_clone(struct ir_b *b, const struct ir_fn *from, const struct ir_op *o,
 	if (nw)
 		memcpy(w, &from->attr.p[o->attr], nw * sizeof *w);
 	struct ir_op copy = *o;
-	ir_shard keep = o->nout == 1 ? from->val.p[o->out].shard : 0;
 	ir_loc old = b->loc;
 	b->loc = o->loc;
 	ir_val v = copy.nout == 1 ? ir_emit(b, copy.kind, copy.nin, in, t[0], w, nw)
 	                          : ir_emit_raw(b, copy.kind, copy.nin, in, copy.nout, t, w, nw);
 	b->loc = old;
-	if (keep && !b->fn->val.p[v].shard)
-		b->fn->val.p[v].shard = keep;
+	for (uint32_t i = 0; i < copy.nout; i++)     /* a value that was there, of which something is said, keeps that */
+		if (ir_shard_of(from, copy.out + i) && !ir_shard_of(b->fn, v + i))
+			ir_shard_set(b->fn, v + i, ir_shard_of(from, copy.out + i));
 	if (w != words)
 		free(w);
 	if (t != small)
@@ -489,7 +489,7 @@ struct ir_fn *ir_rebuild(struct ir_module *m, const struct ir_fn *fn)
 	struct ir_b b = { m, g, 0 };
 	for (uint32_t i = 1; i <= fn->nparam; i++) {
 		map[i] = ir_param(g, fn->val.p[i].type);
-		g->val.p[map[i]].shard = fn->val.p[i].shard;
+		ir_shard_set(g, map[i], ir_shard_of(fn, i));
 	}
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];

@@ -100,7 +100,6 @@ struct ir_op {
 
 struct ir_value {
 	ir_type type;
-	ir_shard shard;
 	uint32_t def;            /* index of the op that makes it; IR_PARAM for a parameter */
 };
 #define IR_PARAM UINT32_MAX
@@ -114,6 +113,7 @@ struct ir_fn {
 	ARR(int64_t) attr;
 	uint32_t nparam;
 	ARR(ir_val) result;
+	ARR(ir_shard) shard;         /* beside val: what is said of a value; as long as the last one of which something is */
 };
 
 /* What main's parameters and results say about themselves. */
@@ -196,6 +196,11 @@ bool ir_shard_replicated(const struct ir_module *m, ir_shard s);          /* no 
 
 /* A new function; parameters are added before the first op. */
 struct ir_fn *ir_fn_new(struct ir_module *m, const char *name);
+void ir_fn_drop(struct ir_module *m);                     /* the newest function goes; nobody holds it */
+/* How far a function has come, to go back to: what was emitted since is gone. */
+struct ir_mark { size_t op, val, ref, attr; };
+struct ir_mark ir_mark(const struct ir_fn *fn);
+void ir_go_back(struct ir_fn *fn, struct ir_mark to);
 ir_val ir_param(struct ir_fn *fn, ir_type t);
 static inline struct ir_fn *ir_fn_of(const struct ir_module *m, ir_fnid f) { return m->fn.p[f]; }
 static inline struct ir_fn *ir_main(const struct ir_module *m) { return m->fn.p[1]; }
@@ -208,6 +213,8 @@ static inline const struct ir_type_info *ir_vtype(const struct ir_module *m, con
 /* The op that makes v, NULL for a parameter. */
 static inline struct ir_op *ir_def(const struct ir_fn *fn, ir_val v)
 { return fn->val.p[v].def == IR_PARAM ? NULL : &fn->op.p[fn->val.p[v].def]; }
+static inline ir_shard ir_shard_of(const struct ir_fn *fn, ir_val v) { return v < fn->shard.n ? fn->shard.p[v] : 0; }
+void ir_shard_set(struct ir_fn *fn, ir_val v, ir_shard h);
 /* Attribute a of o, which has one of that name. */
 int64_t ir_attr(const struct ir_fn *fn, const struct ir_op *o, enum ir_at a);
 const int64_t *ir_attrs(const struct ir_fn *fn, const struct ir_op *o, enum ir_at a, int *n);    /* a list */

@@ -59,18 +59,45 @@ struct ir_module *ir_module_new(void)
 	return m;
 }
 
+void ir_fn_drop(struct ir_module *m)
+{
+	struct ir_fn *f = m->fn.p[--m->fn.n];
+	arr_free(&f->op);
+	arr_free(&f->val);
+	arr_free(&f->ref);
+	arr_free(&f->attr);
+	arr_free(&f->result);
+	arr_free(&f->shard);
+}
+
+struct ir_mark ir_mark(const struct ir_fn *fn)
+{
+	return (struct ir_mark){ fn->op.n, fn->val.n, fn->ref.n, fn->attr.n };
+}
+
+void ir_go_back(struct ir_fn *fn, struct ir_mark to)
+{
+	fn->op.n = to.op;
+	fn->val.n = to.val;
+	fn->ref.n = to.ref;
+	fn->attr.n = to.attr;
+	fn->shard.n = MIN(fn->shard.n, to.val);
+}
+
+void ir_shard_set(struct ir_fn *fn, ir_val v, ir_shard h)
+{
+	while (h && fn->shard.n <= v)
+		arr_push(&fn->shard, (ir_shard)0);
+	if (v < fn->shard.n)
+		fn->shard.p[v] = h;
+}
+
 void ir_module_free(struct ir_module *m)
 {
 	if (!m)
 		return;
-	for (size_t i = 1; i < m->fn.n; i++) {
-		struct ir_fn *f = m->fn.p[i];
-		arr_free(&f->op);
-		arr_free(&f->val);
-		arr_free(&f->ref);
-		arr_free(&f->attr);
-		arr_free(&f->result);
-	}
+	while (m->fn.n > 1)
+		ir_fn_drop(m);
 	arr_free(&m->fn);
 	arr_free(&m->type);
 	arr_free(&m->mesh);

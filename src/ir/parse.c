@@ -893,7 +893,7 @@ static struct err *operation(struct ps *s, struct parts *q)
 	                           (uint32_t)q->all.n);
 	for (size_t i = 0; i < q->out.n; i++) {
 		TRY(define(s, at, q->out.p[i], first + (ir_val)i));
-		s->f->val.p[first + i].shard = q->shard.p[i];
+		ir_shard_set(s->f, first + (ir_val)i, q->shard.p[i]);
 	}
 	return NULL;
 }
@@ -952,7 +952,7 @@ static struct err *fn_text(struct ps *s, struct body *q)
 		TRY(define(s, at, v, ir_param(s->f, t)));
 		if (peek(s, "@"))
 			TRY(shard(s, &h));
-		s->f->val.p[s->f->nparam].shard = h;
+		ir_shard_set(s->f, s->f->nparam, h);
 		TRY(argument(s, &a));
 		arr_push(&q->in, a);
 	}

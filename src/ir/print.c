@@ -454,9 +454,9 @@ static void add_op(struct str *s, const struct ctx *c, const struct ir_fn *fn, c
 		const struct ir_value *v = &fn->val.p[o->out + i];
 		str_add(s, i ? ", " : " : ");
 		ir_print_type(s, c->m, v->type);
-		if (v->shard && !c->canonical) {
+		if (ir_shard_of(fn, o->out + i) && !c->canonical) {
 			str_add(s, " ");
-			add_shard(s, c, v->shard);
+			add_shard(s, c, ir_shard_of(fn, o->out + i));
 		}
 	}
 	if (o->loc && !c->canonical) {
@@ -512,9 +512,9 @@ static void add_function(struct str *s, const struct ctx *c, const struct ir_fn 
 		add_val(s, c, i);
 		str_add(s, ": ");
 		ir_print_type(s, c->m, fn->val.p[i].type);
-		if (fn->val.p[i].shard && !c->canonical) {
+		if (ir_shard_of(fn, (ir_val)i) && !c->canonical) {
 			str_add(s, " ");
-			add_shard(s, c, fn->val.p[i].shard);
+			add_shard(s, c, ir_shard_of(fn, (ir_val)i));
 		}
 		if (main_fn && c->m->arg)
 			add_arg(s, c, &c->m->arg[i - 1]);

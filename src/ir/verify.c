@@ -207,7 +207,7 @@ static struct err *verify_fn(const struct ir_module *m, const struct ir_fn *fn)
 	for (size_t i = 1; i < fn->val.n; i++) {
 		const struct ir_value *v = &fn->val.p[i];
 		NEED(v->type > 0 && v->type < m->type.n, "value %zu has no type", i);
-		NEED(v->shard < m->shard.n, "value %zu has a sharding that does not exist", i);
+		NEED(ir_shard_of(fn, (ir_val)i) < m->shard.n, "value %zu has a sharding that does not exist", i);
 		NEED((v->def == IR_PARAM) == (i <= fn->nparam), "value %zu and the parameters disagree", i);
 	}
 	for (size_t i = 0; i < fn->op.n; i++) {

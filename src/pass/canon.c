@@ -58,12 +58,7 @@ static ir_val fold(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	}
 	err_free(e);
 	eval_array_free(&out);
-	m->fn.n--;                             /* the scratch function was the last one */
-	arr_free(&f->op);
-	arr_free(&f->val);
-	arr_free(&f->ref);
-	arr_free(&f->attr);
-	arr_free(&f->result);
+	ir_fn_drop(m);                         /* the scratch function was the last one */
 	return v;
 }
 

@@ -911,7 +911,7 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 	int *stack = ARENA_NEW(f->a, int, (int)fn->ref.n + n + 16);
 	for (uint32_t i = 1; i <= fn->nparam; i++) {
 		map[i] = ir_param(out, fn->val.p[i].type);
-		out->val.p[i].shard = fn->val.p[i].shard;
+		ir_shard_set(out, i, ir_shard_of(fn, i));
 	}
 	for (int i = effect; i >= 0; i = f->before[i])
 		wanted[i] = 1;

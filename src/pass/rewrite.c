@@ -49,7 +49,7 @@ static void rewrite(struct ir_module *m, struct arena *a, ir_fnid f, rewrite_op 
 	r.map = ARENA_NEW(a, ir_val, fn->val.n);
 	for (uint32_t i = 1; i <= fn->nparam; i++) {
 		r.map[i] = ir_param(r.b.fn, fn->val.p[i].type);
-		r.b.fn->val.p[i].shard = fn->val.p[i].shard;
+		ir_shard_set(r.b.fn, i, ir_shard_of(fn, i));
 	}
 	if (begin)
 		begin(&r);

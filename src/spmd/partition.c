@@ -872,7 +872,7 @@ static struct err *try_op(struct part *p, struct scope *s, const struct ir_op *o
 static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	struct ir_fn *g = s->b.fn;
-	size_t nop = g->op.n, nval = g->val.n, nref = g->ref.n, nattr = g->attr.n;
+	struct ir_mark before = ir_mark(g);
 	ir_val *map = operands(p, s, o);
 	ir_shard *sh = ARENA_NEW(&p->a, ir_shard, o->nin);
 	bool soft = false, hard = false;
@@ -885,10 +885,7 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 	struct err *e = try_op(p, s, o);
 	if (e && soft && e->code == ERR_UNIMPLEMENTED) {
 		err_free(e);
-		g->op.n = nop;                       /* what the attempt has emitted */
-		g->val.n = nval;
-		g->ref.n = nref;
-		g->attr.n = nattr;
+		ir_go_back(g, before);
 		for (uint32_t k = 0; k < o->nin; k++) {
 			ir_val x = ir_in(s->from, o, k);
 			s->map[x] = map[k];

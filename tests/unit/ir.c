@@ -202,7 +202,7 @@ static void refused_modules(void **state)
 		case 5: fn->val.p[2].type = 99; break;
 		case 6: fn->result.p[0] = 0; break;
 		case 7: fn->op.p[1].out = 2; break;
-		case 8: fn->val.p[3].shard = 5; break;
+		case 8: ir_shard_set(fn, 3, 5); break;
 		}
 		struct err *e = ir_verify(m);
 		if (!e) {
