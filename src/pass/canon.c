@@ -93,46 +93,6 @@ static ir_val dot_as_multiply(struct rewrite *r, const struct ir_op *o, const ir
 	return ir_bin(&r->b, ELEM_multiply, x[0], x[1]);
 }
 
-/* A window over all positions up to the own one, along one dimension. */
-static ir_val as_scan(struct rewrite *r, const struct ir_op *o, const ir_val *in)
-{
-	const struct ir_type_info *t = ir_vtype(r->m, r->b.fn, in[0]);
-	if (o->nin != 2 || ir_attr(r->from, o, AT_redop) == RED_fn || !t->count)
-		return 0;
-	int n, dim = -1, rev = 0;
-	const int64_t *window = ir_attrs(r->from, o, AT_window, &n), *stride = ir_attrs(r->from, o, AT_stride, &n),
-	              *base = ir_attrs(r->from, o, AT_base_dilation, &n), *dilation = ir_attrs(r->from, o, AT_window_dilation, &n),
-	              *low = ir_attrs(r->from, o, AT_low, &n), *high = ir_attrs(r->from, o, AT_high, &n);
-	for (int d = 0; d < n; d++) {
-		bool trivial = window[d] == 1 && low[d] == 0 && high[d] == 0;
-		if (stride[d] != 1 || base[d] != 1 || dilation[d] != 1)
-			return 0;
-		if (trivial && t->dim[d] != 1)
-			continue;
-		if (trivial)
-			continue;
-		if (dim >= 0 || window[d] != t->dim[d])
-			return 0;
-		dim = d;
-		if (low[d] == t->dim[d] - 1 && high[d] == 0)
-			rev = 0;
-		else if (low[d] == 0 && high[d] == t->dim[d] - 1)
-			rev = 1;
-		else
-			return 0;
-	}
-	if (dim < 0)
-		return 0;
-	enum redop op = (enum redop)ir_attr(r->from, o, AT_redop);
-	char id[16];
-	kern_identity(op, t->dtype, id);
-	const void *init = ir_splat(r->m, r->b.fn, in[1]);
-	if (!init || memcmp(init, id, dtype_info[t->dtype].bytes))
-		return 0;
-	int64_t w[3] = { dim, rev, op };
-	return ir_emit(&r->b, IR_cumulative, 1, in, r->b.fn->val.p[in[0]].type, w, 3);
-}
-
 static ir_val compose(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	if (!o->nin || !o->nout)
@@ -287,7 +247,7 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	if (!v && o->kind == IR_dot)
 		v = dot_as_multiply(r, o, in);
 	if (!v && o->kind == IR_reduce_window)
-		v = as_scan(r, o, in);
+		v = pass_as_scan(r, o, in);
 	if (!v && o->kind == IR_dynamic_slice)
 		v = static_slice(r, o, in);
 	if (!v)

@@ -32,6 +32,10 @@ ir_fnid *pass_reachable(struct arena *a, const struct ir_module *m, int *n);
 /* Put g in the place of f; g keeps f's id. */
 void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g);
 
+/* --- scan.c: a rewrite of canon --- */
+/* A reduce_window over all positions before or behind each: by levels, or cumulative.  As rewrite_op. */
+ir_val pass_as_scan(struct rewrite *r, const struct ir_op *o, const ir_val *in);
+
 /* --- the passes ------------------------------------------------------------ */
 
 /* Sums of narrow floats round as XLA:CPU does without excess precision, if that is asked for. */

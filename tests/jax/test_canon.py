@@ -67,3 +67,32 @@ def test_almost_equal_operations():
             want = jax.jit(h)(I)
             assert got.dtype == want.dtype, n
             np.testing.assert_array_equal(np.asarray(got).view(np.uint8), np.asarray(want).view(np.uint8), err_msg=str(n))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("shape,axis", [((65,), 0), ((100_000,), 0), ((3, 1000, 2), 1), ((300, 7), 0)])
+def test_scans_of_a_function(shape, axis, reverse):
+    """By levels: neither a running value, whose error grows with the extent, nor all windows, whose number does with its square."""
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    y = np.asarray(jax.jit(lambda x: lax.cumlogsumexp(x, axis, reverse))(x))
+    flip = (lambda a: np.flip(a, axis)) if reverse else (lambda a: a)
+    want = flip(np.logaddexp.accumulate(flip(x.astype(np.float64)), axis))
+    assert np.abs(y - want).max() < 4e-6
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_scan_of_two_operands(reverse):
+    """The largest so far and where it is; the function does not commute."""
+    n = 1000
+    x = np.random.default_rng(2).integers(0, 50, n).astype(np.int32)
+
+    def later(a, b):
+        take = b[0] > a[0]
+        return jnp.where(take, b[0], a[0]), jnp.where(take, b[1], a[1])
+
+    pad = ((0, n - 1),) if reverse else ((n - 1, 0),)
+    low = (np.iinfo(np.int32).min, np.int32(-1))
+    most, at = jax.jit(lambda x: lax.reduce_window((x, lax.iota(np.int32, n)), low, later, (n,), (1,), pad))(x)
+    part = [x[i:] if reverse else x[:i + 1] for i in range(n)]
+    assert (np.asarray(most) == [p.max() for p in part]).all()
+    assert (np.asarray(at) == [p.argmax() + (i if reverse else 0) for i, p in enumerate(part)]).all()
