@@ -136,11 +136,25 @@ static struct err *hopeless(struct sym_ep *ep, int peer, uint32_t site)
 		sym_halt = (struct sym_halt){ NULL, false }; \
 	} while (0)
 
+/* A message to or from a PE that has none in this launch. */
+static struct err *stranger(const struct sym_ep *ep, int pe) { return ERR(INVALID, "device %d exchanges no messages with device %d in this launch", ep->pe, pe); }
+
+static inline bool is_pe(const struct sym_ep *ep, int pe) { return (unsigned)pe < (unsigned)ep->world->npe; }
+
+static inline struct err *are_pes(const struct sym_ep *ep, const int *pe, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (__builtin_expect(!is_pe(ep, pe[i]), 0))
+			return stranger(ep, pe[i]);
+	return NULL;
+}
+
 static struct err *absent(struct sym_ep *ep, int pe, uint32_t site);
 
 struct err *sym_check(struct sym_ep *ep, int pe, uint32_t site, double waited)
 {
 	struct sym_world *w = ep->world;
+	TRY(are_pes(ep, &pe, 1));
 	struct chan *c = &ep->chan[pe];
 	bool left = chan_left(c), well = left && atomic_load_explicit(&c->ret->failed, memory_order_acquire) < c->epoch;
 	struct err *e = hopeless(ep, pe, site);
@@ -421,19 +435,6 @@ static struct err *absent(struct sym_ep *ep, int pe, uint32_t site)
 	text_of(ep, pe, SEAT(ep, why), why, sizeof why);
 	/* One that heard it from a third says so itself. */
 	return strstr(why, "device ") == why ? ERR(ABORTED, "%s", why) : ERR(ABORTED, "device %d failed: %s", pe, why);
-}
-
-/* A message to or from a PE that has none in this launch. */
-static struct err *stranger(const struct sym_ep *ep, int pe) { return ERR(INVALID, "device %d exchanges no messages with device %d in this launch", ep->pe, pe); }
-
-static inline bool is_pe(const struct sym_ep *ep, int pe) { return (unsigned)pe < (unsigned)ep->world->npe; }
-
-static inline struct err *are_pes(const struct sym_ep *ep, const int *pe, int n)
-{
-	for (int i = 0; i < n; i++)
-		if (__builtin_expect(!is_pe(ep, pe[i]), 0))
-			return stranger(ep, pe[i]);
-	return NULL;
 }
 
 static bool named(const struct sym_ep *ep, int pe)
@@ -895,6 +896,7 @@ uint64_t sym_sent(const struct sym_ep *ep, int pe) { return chan_sent(&ep->chan[
 
 struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line)
 {
+	TRY(are_pes(ep, &pe, 1));
 	struct chan *c = &ep->chan[pe];
 	uint32_t site = (uint32_t)atomic_load_explicit(&ep->seat->status, memory_order_relaxed);
 	uint32_t n = chan_within(c, line);

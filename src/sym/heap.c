@@ -395,26 +395,32 @@ void sym_heap_clear_stats(struct sym_heap *h)
 struct err *sym_region(int n, size_t want, size_t control, bool shared, struct sym_region *out)
 {
 	void *p = MAP_FAILED;
-	struct rlimit lim;
+	struct rlimit lim = { RLIM_INFINITY, RLIM_INFINITY };
 	size_t each = want & ~HUGE_MASK;
+	int why = EFBIG;
 
 	*out = (struct sym_region){ .fd = -1 };
 	if (shared) {
-		if (!getrlimit(RLIMIT_FSIZE, &lim) && lim.rlim_cur != RLIM_INFINITY)
+		getrlimit(RLIMIT_FSIZE, &lim);
+		if (lim.rlim_cur != RLIM_INFINITY)
 			each = MIN(each, (size_t)(lim.rlim_cur / (rlim_t)n) & ~HUGE_MASK);
 		out->fd = memfd_create("rondo", MFD_CLOEXEC);
 		if (out->fd < 0)
 			return ERR(EXHAUSTED, "cannot make memory to share: memfd_create: %s", strerror(errno));
 	}
 	for (; each >= control + (64u << 20); each = each / 2 & ~HUGE_MASK) {
-		if (shared && ftruncate(out->fd, (off_t)(each * (size_t)n)))
+		if (shared && ftruncate(out->fd, (off_t)(each * (size_t)n))) {
+			why = errno;
 			continue;
+		}
 		p = mmap(NULL, each * (size_t)n, PROT_READ | PROT_WRITE, (shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS) | MAP_NORESERVE, out->fd, 0);
 		if (p != MAP_FAILED)
 			break;
+		why = errno;
 	}
 	if (p == MAP_FAILED) {
-		struct err *e = ERR(EXHAUSTED, "cannot reserve address space for %d device%s: %s", n, n > 1 ? "s" : "", strerror(errno));
+		struct err *e = ERR(EXHAUSTED, "cannot reserve address space for %d device%s: %s%s", n, n > 1 ? "s" : "", strerror(why),
+		                    lim.rlim_cur != RLIM_INFINITY ? "; memory to share counts against the limit on sizes of files (ulimit -f), which has to be raised" : "");
 		if (out->fd >= 0)
 			close(out->fd);
 		out->fd = -1;

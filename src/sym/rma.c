@@ -470,7 +470,7 @@ void sym_ctx_signal(struct sym_ctx *c, struct sym_mem *sig, size_t off, enum sym
 
 uint64_t sym_signal_fetch(const struct sym_mem *sig, size_t off)
 {
-	return off & 7 || off > sig->bytes || sig->bytes - off < 8 ? 0 : load((char *)sym_mem_at(sig) + off, 8);
+	return !sig || off & 7 || off > sig->bytes || sig->bytes - off < 8 ? 0 : load((char *)sym_mem_at(sig) + off, 8);
 }
 
 /* --- order ------------------------------------------------------------------------------------------- */

@@ -435,4 +435,4 @@ void *sym_mem_at(const struct sym_mem *m) { return heap_at(m->team, m->off[m->te
 size_t sym_mem_bytes(const struct sym_mem *m) { return m->bytes; }
 size_t sym_mem_off(const struct sym_mem *m, int rank) { return rank < 0 || rank >= m->team->n ? SIZE_MAX : m->off[rank]; }
 struct sym_team *sym_mem_team(const struct sym_mem *m) { return m->team; }
-void *sym_ptr(const struct sym_mem *m, int rank) { return rank < 0 || rank >= m->team->n ? NULL : m->at[rank]; }
+void *sym_ptr(const struct sym_mem *m, int rank) { return !m || rank < 0 || rank >= m->team->n ? NULL : m->at[rank]; }

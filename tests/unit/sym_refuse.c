@@ -125,6 +125,8 @@ static void teams(void **state)
 	assert_int_equal(sym_team_translate(NULL, 0, team), -1);
 	assert_true(sym_mem_off(mem, -1) == SIZE_MAX && sym_mem_off(mem, 2) == SIZE_MAX);
 	assert_null(sym_ptr(mem, 2));
+	assert_null(sym_ptr(NULL, 0));
+	assert_int_equal(sym_signal_fetch(NULL, 0), 0);
 	/* A team that is freed before its memory. */
 	assert_null(sym_team_new(w, 0, (int[]){ 0 }, 1, &t));
 	assert_null(sym_mem_new(t, 64, "x", &m));
@@ -271,6 +273,9 @@ static void messages(void **state)
 		}
 		REFUSED(INVALID, sym_expect(ep, (int[]){ 5 }, 1, 1));
 		REFUSED(INVALID, sym_settle(ep, (int[]){ -1 }, 1));
+		REFUSED(INVALID, sym_await(ep, 5, 1));
+		REFUSED(INVALID, sym_await_for(ep, -1, 1, 1));
+		REFUSED(INVALID, sym_check(ep, 2, 1, 0));
 		REFUSED(INVALID, sym_slot_room(ep, 1, SYM_SLOT + 1, &room));
 		REFUSED(INVALID, sym_slot_put(ep, 1, 1, buf, (size_t)SYM_SLOT + 1));
 		REFUSED(INVALID, sym_slot_put(ep, 1, 1, NULL, 8));
