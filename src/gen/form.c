@@ -3,6 +3,10 @@
 
 #include <stdlib.h>
 
+/* A value that is read at several places is several nodes, and so is what it is made of: chains of pads and slices may double with
+ * each.  The code generator takes a fifth of a millisecond a node. */
+enum { MOST_NODES = 2048 };
+
 void gs_fail(struct cx *cx, const char *why)
 {
 	if (!cx->stop)
@@ -52,6 +56,8 @@ uint32_t gs_node_put(struct cx *cx, const struct gen_node *n)
 	uint32_t id = intern(&cx->nodes, n, sizeof *n, (uint32_t)cx->node.n, &fresh);
 	if (fresh)
 		arr_push(&cx->node, *n);
+	if (cx->node.n > MOST_NODES)
+		gs_fail(cx, "values that are read at too many places of each other");
 	return id;
 }
 

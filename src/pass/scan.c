@@ -155,10 +155,14 @@ ir_val pass_as_scan(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	if (op != RED_fn) {
 		char id[16];
 		kern_identity(op, (enum dtype)t->dtype, id);
-		const void *init = o->nin == 2 ? ir_splat(r->m, r->b.fn, in[1]) : NULL;
+		const void *init = ir_splat(r->m, r->b.fn, in[1]);
+		bool neutral = init && !memcmp(init, id, dtype_info[t->dtype].bytes), again = op == RED_max || op == RED_min || op == RED_and || op == RED_or;
 		int64_t w[3] = { s.dim, s.reversed, op };
-		return !init || memcmp(init, id, dtype_info[t->dtype].bytes) ? 0
-		       : ir_emit(&r->b, IR_cumulative, 1, in, r->b.fn->val.p[in[0]].type, w, 3);
+		if (!neutral && !again)
+			return 0;
+		ir_type to = r->b.fn->val.p[in[0]].type;
+		ir_val v = ir_emit(&r->b, IR_cumulative, 1, in, to, w, 3);
+		return neutral ? v : ir_bin(&r->b, redop_elem[op], ir_splat_of(&r->b, in[1], to), v);    /* as often as it likes */
 	}
 	ir_fnid f = (ir_fnid)ir_attr(r->from, o, AT_fn);
 	int n = (int)o->nout;

@@ -1171,7 +1171,7 @@ void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n)
 	const struct sym_peer *p = &ep->world->peer[pe];
 
 	if (p->direct) {
-		memcpy(p->base + off, src, n);
+		memmove(p->base + off, src, n);
 		return;
 	}
 	const struct sym_transport *tr = road_to(ep, pe);
@@ -1183,7 +1183,7 @@ void sym_put_nb(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n
 	const struct sym_peer *p = &ep->world->peer[pe];
 
 	if (p->direct) {
-		memcpy(p->base + off, src, n);
+		memmove(p->base + off, src, n);
 		return;
 	}
 	atomic_fetch_add_explicit(left, 1, memory_order_relaxed);

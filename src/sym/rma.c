@@ -155,7 +155,7 @@ static inline void copy_to(char *at, const void *src, size_t n)
 		memcpy(&v, src, n);       /* the order of bytes is little-endian on all machines that this runs on */
 		store(at, v, (int)n);
 	} else if (n)
-		memcpy(at, src, n);
+		memmove(at, src, n);      /* of a block of its own, perhaps */
 }
 
 static inline void copy_from(void *dst, const char *at, size_t n)
@@ -164,7 +164,7 @@ static inline void copy_from(void *dst, const char *at, size_t n)
 		uint64_t v = load(at, (int)n);
 		memcpy(dst, &v, n);
 	} else if (n)
-		memcpy(dst, at, n);
+		memmove(dst, at, n);
 }
 
 /* Does the transport carry it as a word, so that it is never seen in part? */

@@ -67,7 +67,7 @@ static struct err *upload(struct job *j, struct rt_device *d, int pos, struct rt
 {
 	for (int i = 0; i < j->narg; i++) {
 		struct rt_shape s = {.dtype = j->arg[i].dtype, .rank = j->arg[i].rank};
-		memcpy(s.dim, j->arg[i].local, sizeof s.dim);
+		memcpy(s.dim, j->arg[i].local, sizeof *s.dim * (size_t)s.rank);
 		char *p = mem_alloc(j->arg[i].local_bytes);
 		array_cut(&j->arg[i], pos, p);
 		struct err *e = rt_buffer_from_host(d, 0, &s, p, NULL, &buf[i]);

@@ -96,3 +96,30 @@ def test_scan_of_two_operands(reverse):
     part = [x[i:] if reverse else x[:i + 1] for i in range(n)]
     assert (np.asarray(most) == [p.max() for p in part]).all()
     assert (np.asarray(at) == [p.argmax() + (i if reverse else 0) for i, p in enumerate(part)]).all()
+
+
+def test_scan_of_maxima_with_another_start():
+    """Of float8, whose least number is no infinity: the initial value is none that leaves all as it is."""
+    x = np.random.default_rng(3).standard_normal(60_000).astype(np.float32)
+    f = jax.jit(lambda x: (lax.cummax(x.astype(jnp.float8_e4m3fn)).astype(np.float32), lax.cummax(x.astype(jnp.float8_e4m3fn), reverse=True).astype(np.float32)))
+    y = np.asarray(x.astype(jnp.float8_e4m3fn)).astype(np.float32)
+    np.testing.assert_array_equal(f(x)[0], np.maximum.accumulate(y))
+    np.testing.assert_array_equal(f(x)[1], np.maximum.accumulate(y[::-1])[::-1])
+    g = jax.jit(lambda x: lax.reduce_window(x, np.float32(0.5), lax.max, (x.size,), (1,), ((x.size - 1, 0),)))
+    np.testing.assert_array_equal(g(x), np.maximum(np.maximum.accumulate(x), np.float32(0.5)))
+
+
+def test_gradient_of_a_recurrence():
+    """Chains of slices and pads in which each value is read at two places of the next: the code must not double with each."""
+    def f(a):
+        return lax.associative_scan(lambda p, q: (p[0] * q[0], q[0] * p[1] + q[1]), (a, a), axis=a.ndim // 2)[1].sum()
+
+    for x in (np.full(4096, 0.5, np.float32), np.full((2, 512, 8), 0.5, np.float32)):
+        n = x.shape[x.ndim // 2]
+        p, q = np.zeros(n + 1), np.zeros(n + 1)                # y[t] = a[t] y[t-1] + a[t], and its derivative from the right
+        for t in range(n):
+            p[t + 1] = 0.5 * p[t] + 0.5
+        for t in range(n - 1, -1, -1):
+            q[t] = 1 + (0.5 * q[t + 1] if t + 1 < n else 0)
+        want = (q[:n] * (p[:n] + 1)).reshape([-1 if d == x.ndim // 2 else 1 for d in range(x.ndim)])
+        np.testing.assert_allclose(jax.jit(jax.grad(f))(x), np.broadcast_to(want, x.shape), rtol=1e-5)

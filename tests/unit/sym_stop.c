@@ -207,7 +207,7 @@ static int one_sided(const struct scene *s, int i)
 	struct sym_stream *stream;
 	struct sym_world *w;
 	struct sym_ctx *c;
-	struct sym_mem *m;
+	static struct sym_mem *m;           /* who frees it waits for all, of whom one waits for the other to leave */
 	struct kv *kv;
 	pthread_t t;
 
