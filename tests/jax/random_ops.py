@@ -380,7 +380,8 @@ class Draw:
                 if not x.exact:
                     raise Skip                        # an infinity of one rounding more is no fault
         elif x.kind == "i":
-            t = "move " + self.pick(["~$0", "jnp.abs($0)", "lax.population_count($0)", "lax.clz($0)", "-$0", "jnp.sign($0)", "$0 * $0", "$0 >> 1"])
+            bits = "~$0" if x.dtype == "int4" else "lax.population_count($0)"        # XLA:CPU counts those of a byte
+            t = "move " + self.pick(["~$0", "jnp.abs($0)", bits, "lax.clz($0)", "-$0", "jnp.sign($0)", "$0 * $0", "$0 >> 1"])
         elif x.kind == "b":
             t = "move ~$0"
         else:
