@@ -22,7 +22,7 @@ static void member(const struct scene *s, int me)
 {
 	int all[NPROC] = { 0, 1, 2 }, peer[2] = { (me + 1) % NPROC, (me + 2) % NPROC };
 	struct coll_group g = { NPROC, me, all };
-	char *x = calloc(BYTES, 1), text[8];
+	char *x = calloc(BYTES, 1), text[16];
 	struct sym_world *w;
 	struct kv *kv;
 
