@@ -235,3 +235,53 @@ def test_threads():
 
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         list(pool.map(work, range(3)))
+
+
+def ring_attention(turns, q, k, v):
+    ring = [(i, (i + 1) % N) for i in range(N)]
+
+    def step(c, _):
+        k, v, m, l, o = c
+        s = jnp.einsum("hqd,hkd->hqk", q, k)
+        most = jnp.maximum(m, s.max(-1))
+        p, a = jnp.exp(s - most[..., None]), jnp.exp(m - most)
+        o = o * a[..., None] + jnp.einsum("hqk,hkd->hqd", p, v)
+        return (lax.ppermute(k, "x", ring), lax.ppermute(v, "x", ring), most, l * a + p.sum(-1), o), None
+
+    c = k, v, jnp.full(q.shape[:-1], -1e30), jnp.zeros(q.shape[:-1]), jnp.zeros_like(q)
+    _, _, _, l, o = turns(step, c)
+    return o / l[..., None]
+
+
+def unrolled(step, c):
+    for _ in range(N):
+        c, _ = step(c, None)
+    return c
+
+
+def scanned(step, c):
+    return lax.scan(step, c, None, length=N)[0]
+
+
+WAITS = "K and V are lent once for all that reads them when lend and back are commands of a program (the execution model)"
+
+
+@pytest.mark.parametrize("turns,share", [
+    (unrolled, 0.16),                # V of the last turn: what is read by one command, and is not lent on
+    pytest.param(unrolled, 1, marks=pytest.mark.xfail(reason=WAITS, strict=True)),
+    pytest.param(scanned, 1, marks=pytest.mark.xfail(reason=WAITS, strict=True)),
+], ids=["unrolled", "unrolled-all", "scanned-all"])
+def test_keys_and_values_are_read_in_place(turns, share, platform):
+    """Of what goes round, so much is read where its owner has it, the rest copied."""
+    if platform != "rondo":
+        pytest.skip("what Rondo counts")
+    from rondo import library
+    q = np.random.default_rng(5).normal(size=(4, 2048, 64)).astype(np.float32)
+    f = sharded(lambda q, k, v: ring_attention(turns, q, k, v), P(None, "x"), P(None, "x"))
+    s = np.einsum("hqd,hkd->hqk", q, q, dtype=np.float64)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    copied, read = library.permuted()
+    got = np.asarray(f(q, q, q))
+    copied, read = (b - a for a, b in zip((copied, read), library.permuted()))
+    np.testing.assert_allclose(got, p / p.sum(-1, keepdims=True) @ q, rtol=1e-4, atol=1e-4)
+    assert copied + read > 0 and read >= share * (copied + read), (copied, read)
