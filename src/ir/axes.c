@@ -192,7 +192,7 @@ static void reshape(struct rule *r)
 			return;
 		left = left ? left : d < a->rank ? a->dim[d] : 0;
 		right = right ? right : e < b->rank ? b->dim[e] : 0;
-		int64_t common = gcd(left, right), f;
+		int64_t common = gcd(left, right), f = 1;
 		if (na == nb && common > 1) {
 			int k = factor(r, common, FACTOR_EACH);
 			put(r, 0, d, k);

@@ -200,7 +200,7 @@ static void other_token(void **state)
 	memset(value, 0, sizeof value);
 	prefix = "";
 	for (int k = 0; k < N; k++)
-		meet(s, t, k, k == 1 ? "ffffffffffffffffffffffffffffffff" : token, 1.5);
+		meet(s, t, k, k == 1 ? "ffffffffffffffffffffffffffffffff" : token, 5);
 	for (int k = 0; k < N; k++) {
 		pthread_join(t[k], NULL);
 		assert_non_null(s[k].e);
