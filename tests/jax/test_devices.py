@@ -237,7 +237,7 @@ def test_threads():
         list(pool.map(work, range(3)))
 
 
-def ring_attention(turns, q, k, v):
+def attention_round(turns, q, k, v):
     ring = [(i, (i + 1) % N) for i in range(N)]
 
     def step(c, _):
@@ -277,7 +277,7 @@ def test_keys_and_values_are_read_in_place(turns, share, platform):
         pytest.skip("what Rondo counts")
     from rondo import library
     q = np.random.default_rng(5).normal(size=(4, 2048, 64)).astype(np.float32)
-    f = sharded(lambda q, k, v: ring_attention(turns, q, k, v), P(None, "x"), P(None, "x"))
+    f = sharded(lambda q, k, v: attention_round(turns, q, k, v), P(None, "x"), P(None, "x"))
     s = np.einsum("hqd,hkd->hqk", q, q, dtype=np.float64)
     p = np.exp(s - s.max(-1, keepdims=True))
     copied, read = library.permuted()
