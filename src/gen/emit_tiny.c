@@ -1,6 +1,6 @@
 /* Groups with control flow over small values: all of it becomes one piece of code.  A value is a scalar or
- * one vector that holds all its elements in row-major order (rounded up to a power of two; what is in the
- * spare lanes does not matter).  Views are shuffles, carries of a loop are phis, so a turn of a small loop
+ * one vector that holds all its elements in row-major order, rounded up to a power of two.  What is in the
+ * spare lanes does not matter, but it is a number: a division by one undefined lane is undefined as a whole.  Views are shuffles, carries of a loop are phis, so a turn of a small loop
  * costs a few instructions.  Stacks that a loop reads or writes slice by slice stay in memory. */
 #include "emit.h"
 
@@ -28,7 +28,7 @@ static LT reg_of(struct em *e, const struct ir_type_info *t)
 	return em_vec(em_reg(e, t->dtype), lanes_of(t->count));
 }
 
-/* Elements idx[0 .. n) of x (-1: any). */
+/* Elements idx[0 .. n) of x (-1: any of x); so are the spare lanes. */
 static LV pick(struct em *e, LV x, const int64_t *idx, int64_t n)
 {
 	int w = lanes_of(n), from = em_lanes(x);
@@ -39,8 +39,8 @@ static LV pick(struct em *e, LV x, const int64_t *idx, int64_t n)
 	int v[256];
 	bool same = w == from;
 	for (int i = 0; i < w; i++) {
-		v[i] = i < n ? (int)idx[i] : -1;
-		same &= v[i] < 0 || v[i] == i;
+		v[i] = i < n && idx[i] >= 0 ? (int)idx[i] : i % from;
+		same &= v[i] == i;
 	}
 	return same ? x : em_shuffle(e, x, NULL, v, w);
 }

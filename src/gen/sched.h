@@ -10,7 +10,7 @@
 
 #include "gen.h"
 
-enum { GEN_VERSION = 5, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32, GEN_UNROLL = 8 };
+enum { GEN_VERSION = 6, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32, GEN_UNROLL = 8 };
 enum { GEN_TINY = 128 };    /* elements of a value that is kept in registers (groups with control flow) */
 
 /* c + sum k[i] * variable i + sum tk[j] * node tn[j] (i64) */

@@ -562,6 +562,53 @@ static void build_over(void)
 }
 
 /* Parts of a result that are read along its columns: each by itself, since addresses in one part mean nothing in another. */
+static bool text_on(const char *text, uint64_t seed)
+{
+	rng_state = seed;                                     /* of the layouts of operands and result, and of what is in them */
+	struct err *e = ir_parse(text, strlen(text), &m);
+	if (e) {
+		printf("%s\n", e->msg);
+		return false;
+	}
+	struct gen_case c = { m, ir_main(m), NULL, NULL, NULL };
+	bool ok = compare(&c, seed);
+	case_free(&c);
+	ir_module_free(m);
+	return ok;
+}
+
+/* Values of 15 elements in vectors of 16: the spare lane of a divisor. */
+static bool spare(void)
+{
+	static const char *const type[] = { "i4", "i8", "i32", "i64", "u32" };
+	static const char text[] =
+		"module @\"\" partitions=1 replicas=1\n"
+		"fn @main(%%1: i32[], %%2: %1$s[15], %%3: %1$s[15]) -> (%1$s[15]) {\n"
+		"  %%4 = case %%1, %%2, %%3 branch=[@same,@quotient] : %1$s[15]\n"
+		"  return %%4\n"
+		"}\n"
+		"fn @same(%%1: %1$s[15], %%2: %1$s[15]) -> (%1$s[15]) {\n"
+		"  return %%1\n"
+		"}\n"
+		"fn @quotient(%%1: %1$s[15], %%2: %1$s[15]) -> (%1$s[15]) {\n"
+		"  %%3 = constant data=[1,2,3,4,5,6,7,5,3,2,5,6,7,3,2] : %1$s[3,5]\n"
+		"  %%4 = transpose %%3 perm=[1,0] : %1$s[5,3]\n"
+		"  %%5 = reshape %%4 : %1$s[15]\n"
+		"  %%6 = divide %%1, %%5 : %1$s[15]\n"
+		"  %%7 = remainder %%2, %%5 : %1$s[15]\n"
+		"  %%8 = add %%6, %%7 : %1$s[15]\n"
+		"  return %%8\n"
+		"}\n";
+	bool ok = true;
+	for (size_t i = 0; i < NELEM(type); i++)
+		for (uint64_t seed = 1; seed <= 8; seed++) {
+			char own[2048];
+			snprintf(own, sizeof own, text, type[i]);
+			ok &= text_on(own, seed);
+		}
+	return ok;
+}
+
 static bool parts(void)
 {
 	static const char text[] =
@@ -578,18 +625,8 @@ static bool parts(void)
 		"  return %10\n"
 		"}\n";
 	bool ok = true;
-	for (uint64_t seed = 1; seed <= 24; seed++) {       /* of the layouts of operands and result */
-		rng_state = seed;
-		struct err *e = ir_parse(text, strlen(text), &m);
-		if (e) {
-			printf("%s\n", e->msg);
-			return false;
-		}
-		struct gen_case c = { m, ir_fn_of(m, 1), NULL, NULL, NULL };
-		ok &= compare(&c, seed);
-		case_free(&c);
-		ir_module_free(m);
-	}
+	for (uint64_t seed = 1; seed <= 24; seed++)
+		ok &= text_on(text, seed);
 	return ok;
 }
 
@@ -1203,13 +1240,14 @@ static void test_rows(void **state) { assert_int_equal(each_isa(rows), 0); }
 static void test_kept(void **state) { assert_int_equal(each_isa(kept), 0); }
 static void test_parts(void **state) { assert_int_equal(each_isa(parts), 0); }
 static void test_args(void **state) { assert_int_equal(each_isa(args), 0); }
+static void test_spare(void **state) { assert_int_equal(each_isa(spare), 0); }
 static void test_over(void **state) { assert_int_equal(each_isa(over), 0); }
 static void test_loops(void **state) { assert_int_equal(each_isa(loops), 0); }
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_kept), cmocka_unit_test(test_parts),
-		cmocka_unit_test(test_args), cmocka_unit_test(test_loops), cmocka_unit_test(test_over), cmocka_unit_test(test_flow) };
+		cmocka_unit_test(test_spare), cmocka_unit_test(test_args), cmocka_unit_test(test_loops), cmocka_unit_test(test_over), cmocka_unit_test(test_flow) };
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
