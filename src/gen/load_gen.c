@@ -13,53 +13,6 @@
 static void put(struct str *s, const void *p, size_t n) { str_addn(s, p, n); }
 static void put_i(struct str *s, int64_t v) { put(s, &v, sizeof v); }
 
-static void put_type(struct str *s, const struct ir_type_info *t)
-{
-	put_i(s, t->dtype << 8 | t->rank);
-	put(s, t->dim, sizeof *t->dim * t->rank);
-}
-
-static void put_fn(struct str *s, const struct ir_module *m, const struct ir_fn *fn)
-{
-	put_i(s, fn->nparam);
-	for (ir_val v = 1; v <= fn->nparam; v++)
-		put_type(s, ir_vtype(m, fn, v));
-	put_i(s, (int64_t)fn->op.n);
-	for (size_t i = 0; i < fn->op.n; i++) {
-		const struct ir_op *o = &fn->op.p[i];
-		const struct ir_kind_info *k = ir_info(o->kind);
-		put_i(s, o->kind);
-		put_i(s, o->nin);
-		put(s, fn->ref.p + o->in, o->nin * sizeof(ir_val));
-		for (uint32_t j = 0; j < o->nout; j++)
-			put_type(s, ir_vtype(m, fn, o->out + j));
-		for (int a = 0; a < k->nattr; a++) {
-			char c = k->attr[a].kind;
-			int n;
-			const int64_t *v = ir_attr_nth(fn, o, a, &n);
-			if (c == 'h')
-				continue;
-			put_i(s, n);
-			if (c == 'b') {
-				size_t nb;
-				const void *p = ir_blob_data(m, (ir_blob)*v, &nb);
-				put_i(s, (int64_t)nb);
-				put(s, p, nb);
-			} else if (c == 'f' || c == 'F') {
-				for (int j = 0; j < n; j++) {
-					put_i(s, v[j] != 0);
-					if (v[j])
-						put_fn(s, m, ir_fn_of(m, (ir_fnid)v[j]));
-				}
-			} else {
-				put(s, v, sizeof *v * (size_t)n);
-			}
-		}
-	}
-	put_i(s, (int64_t)fn->result.n);
-	put(s, fn->result.p, fn->result.n * sizeof(ir_val));
-}
-
 /* Where it may be: where the setting says; else beside this code's file, or one folder up (the tests'
  * programs).  false: no such place. */
 static bool candidate(struct str *s, int i)
@@ -107,7 +60,7 @@ static void make_key(struct str *s, const struct ir_module *m, const struct ir_f
 	put_i(s, (int64_t)generator_stamp());
 	put_i(s, gen_isa());
 	put_i(s, conf_int(CONF_EXCESS_PRECISION));
-	put_fn(s, m, fn);
+	ir_fn_bytes(s, m, fn, NULL, NULL);
 	put_i(s, view != NULL);
 	for (size_t i = 0; view && i < fn->nparam + fn->result.n; i++) {
 		put_i(s, view[i].off);

@@ -354,6 +354,11 @@ void ir_print_shard(struct str *s, const struct ir_module *m, ir_shard h);
 /* Text that does not depend on names, locations, value numbering of dead code or function ids:
  * two functions with equal canonical text compute the same.  Used as cache key for groups. */
 void ir_print_canonical(struct str *s, const struct ir_module *m, const struct ir_fn *fn);
+/* What a function computes, as bytes: two that have the same compute the same, whatever module they are of.  Names, places in the
+ * source, shardings and groups' members do not count; functions that it holds are taken for what they compute.  A constant for which
+ * hole (NULL: none) is true is left out; hole is asked once for each, in the order of the ops, held functions at their op. */
+typedef bool ir_hole(void *user, const struct ir_fn *fn, const struct ir_op *constant);
+void ir_fn_bytes(struct str *s, const struct ir_module *m, const struct ir_fn *fn, ir_hole *hole, void *user);
 /* text of n bytes -> module.  Prints back to the same text.  ERR_INVALID with line and column. */
 struct err *ir_parse(const char *text, size_t n, struct ir_module **out);
 /* Shapes, types, operand order, attribute ranges, regions' signatures of every op. */

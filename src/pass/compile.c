@@ -24,6 +24,7 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "canon2",    pass_canon },
 	{ "cse2",      pass_cse },
 	{ "fuse",      pass_fuse },        /* groups that become one kernel */
+	{ "share",     pass_share },       /* groups alike but for constants -> one kernel, the constants operands */
 };
 
 const char *const *pass_names(void)

@@ -108,11 +108,12 @@ bool lw_same_index(const struct lw *w, const struct ir_fn *g, uint32_t k)
 	of[k + 1] = true;
 	for (size_t i = 0; i < g->op.n; i++) {
 		const struct ir_op *o = &g->op.p[i];
-		if (!ir_is_elem(o->kind) && o->kind != IR_broadcast && o->kind != IR_constant && o->kind != IR_iota)
+		bool elem = ir_is_elem(o->kind), view = ir_info(o->kind)->flags & IR_VIEW;
+		if (!elem && !view && o->kind != IR_constant && o->kind != IR_iota)
 			return false;
 		for (uint32_t j = 0; j < o->nin; j++)
 			of[o->out] |= of[ir_in(g, o, j)];
-		if (o->kind == IR_broadcast && of[o->out])
+		if (of[o->out] && !elem)
 			return false;
 	}
 	return true;

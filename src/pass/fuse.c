@@ -19,7 +19,7 @@ struct group {
 	enum shape shape;
 	int rank, kept;          /* domain without unit dimensions; row: leading dimensions that are kept */
 	int64_t dim[IR_MAX_RANK];
-	int nop, first, last;    /* members; positions of the first and the last */
+	int work, first, last;   /* of one element, in additions; positions of the first and the last member */
 	bool strips;             /* with complex numbers: elementwise throughout, for the strip kernel */
 };
 
@@ -41,7 +41,7 @@ struct fuse {
 	int *mapped, turn;
 };
 
-enum { MOST_OPS = 256, MOST_VIEWS = 32 };
+enum { MOST_WORK = 512, MOST_VIEWS = 32 };
 
 /* --- what an op is to a group ---------------------------------------------------- */
 
@@ -270,7 +270,7 @@ static bool path_outside(struct fuse *f, int i, int g)
 static int group_new(struct fuse *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
-	struct group g = { .nop = 1, .first = i, .last = i, .strips = complex_op(f, o) };
+	struct group g = { .work = weight(o->kind), .first = i, .last = i, .strips = complex_op(f, o) };
 	if (o->kind == IR_reduce) {
 		g.rank = squeeze(ir_vtype(f->m, f->fn, ir_in(f->fn, o, 0)), g.dim);
 		g.shape = trailing(f, o, &g.kept) ? ROW : COLUMN;
@@ -300,7 +300,7 @@ static bool admits(struct fuse *f, int i, int g, const struct reader *r, int n, 
 		}
 	bool whole = same(rank, dim, gr->rank, gr->dim);
 	bool row = gr->shape == ROW && same(rank, dim, gr->kept, gr->dim);
-	if (gr->nop >= MOST_OPS || (gr->strips && (spread || moved || !whole)))
+	if (gr->work >= MOST_WORK || (gr->strips && (spread || moved || !whole)))
 		return false;
 	if (o->kind == IR_reduce) {
 		const struct ir_type_info *s = ir_vtype(f->m, f->fn, ir_in(f->fn, o, 0));
@@ -382,7 +382,7 @@ static void consider(struct fuse *f, int i)
 		f->grp[i] = g;
 		f->next_member[i] = f->g.p[g].first;
 		f->g.p[g].first = i;
-		f->g.p[g].nop++;
+		f->g.p[g].work += weight(o->kind);
 		return;
 	}
 	group_new(f, i);

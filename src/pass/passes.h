@@ -54,6 +54,9 @@ struct err *pass_unroll(const struct pass_opts *o, struct ir_module *m);
 /* Groups of ops that become one kernel. */
 struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m);
 
+/* Groups that differ in constants only become one kernel.   needs fuse */
+struct err *pass_share(const struct pass_opts *o, struct ir_module *m);
+
 /* --- lower.c --- */
 struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct prog **out);
 
