@@ -7,15 +7,15 @@
 #include "../ir/ir.h"
 #include "../prog/prog.h"
 
-/* What generated code expects, and the code. */
+/* What generated code expects, and the code.  What gen_group gives lives as long as the process. */
 struct gen_out {
-	char *symbol;            /* in the arena */
-	void *obj; size_t nobj;  /* ELF relocatable object, in the arena; empty if it came by key from a cache */
+	const char *symbol;
+	const void *obj; size_t nobj;    /* ELF relocatable object */
 	uint64_t key;            /* of the canonical text, the CPU and the generator's version */
 	int64_t tiles;           /* grid; one call may do any range of tiles */
 	int64_t block;           /* as of struct prog_kern */
 	int64_t flops, bytes;
-	int64_t *under;          /* per operand, in the arena: as the attributes of KERN_gen */
+	const int64_t *under;    /* per operand: as the attributes of KERN_gen */
 };
 
 /* Can group fn be compiled, as one kernel whose operands are dense (or the given views)?  Cheap: no LLVM.
@@ -23,8 +23,7 @@ struct gen_out {
 bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why);
 /* Compile group fn.  in/out views: nparam then nresult, NULL = all dense; their rank and extents are the
  * parameters' and results', only off and stride are free.  Thread-safe. */
-struct err *gen_group(struct arena *a, const struct ir_module *m, const struct ir_fn *fn,
-                      const struct prog_view *view, struct gen_out *out);
+struct err *gen_group(const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out);
 /* Load the generator now (gen_group does on its first use).  UNAVAILABLE says what is missing. */
 struct err *gen_load(void);
 

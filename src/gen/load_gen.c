@@ -204,7 +204,7 @@ static struct err *room_for_llvm(void)
 	return NULL;
 }
 
-struct err *gen_group(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out)
+struct err *gen_group(const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out)
 {
 	memset(out, 0, sizeof *out);
 	struct str text = { 0 };
@@ -251,15 +251,15 @@ struct err *gen_group(struct arena *a, const struct ir_module *m, const struct i
 		}
 	}
 	if (x) {
-		out->symbol = arena_str(a, "rondo_kernel", 12);
-		out->obj = arena_copy(a, x->obj, x->nobj);
+		out->symbol = "rondo_kernel";
+		out->obj = x->obj;
 		out->nobj = x->nobj;
 		out->key = key;
 		out->tiles = x->tiles;
 		out->block = x->block;
 		out->flops = x->flops;
 		out->bytes = x->bytes;
-		out->under = arena_copy(a, x->under, sizeof *x->under * x->nunder);
+		out->under = x->under;
 	}
 	str_free(&text);
 	return error;

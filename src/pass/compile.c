@@ -91,6 +91,12 @@ struct err *pass_run(const struct pass_opts *o, struct ir_module *m)
 	return NULL;
 }
 
+struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct prog **out)
+{
+	const struct lower_opts l = { .ndev = o->ndev, .tier = o->tier, .fingerprint = o->fingerprint, .custom_known = o->custom_known };
+	return lower_module(&l, m, out);
+}
+
 struct err *pass_compile(const struct pass_opts *o, struct ir_module *m, struct prog **out)
 {
 	TRY(pass_run(o, m));

@@ -4,12 +4,12 @@
 
 #include "../base/base.h"
 #include "../ir/ir.h"
+#include "../lower/lower.h"
 #include "../prog/prog.h"
 
-enum pass_tier { TIER_AUTO, TIER_REF, TIER_GEN };
 struct pass_opts {
 	int ndev;                     /* partitions */
-	enum pass_tier tier;
+	enum lower_tier tier;
 	const char *dump;             /* folder for the text after each pass, NULL = none */
 	bool check;                   /* verify after each pass, race check of the result */
 	const char *stop;             /* name of the pass to stop after (rondo opt), NULL = all */

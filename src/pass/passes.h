@@ -57,7 +57,7 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m);
 /* Groups that differ in constants only become one kernel.   needs fuse */
 struct err *pass_share(const struct pass_opts *o, struct ir_module *m);
 
-/* --- lower.c --- */
-struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct prog **out);
+/* --- compile.c --- */
+struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct prog **out);      /* what follows the passes */
 
 #endif

@@ -109,7 +109,7 @@ struct err *arg_real(const char *name, const char *s, double *out)
 	return NULL;
 }
 
-struct err *arg_tier(const char *s, enum pass_tier *out)
+struct err *arg_tier(const char *s, enum lower_tier *out)
 {
 	static const char *const tier[] = {"auto", "ref", "gen"};
 	for (int i = 0; s && i < 3; i++)

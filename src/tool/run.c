@@ -353,7 +353,7 @@ static struct err *work(struct job *j, const char *path, int *status)
 static struct err *run(char **file, int nfile, int *status)
 {
 	struct job j = {0};
-	enum pass_tier t;
+	enum lower_tier t;
 	TRY(arg_tier(tier, &t));
 	TRY(source_read(file[0], &j.m));
 	struct err *e = work(&j, file[0], status);

@@ -32,7 +32,7 @@ void args_help(FILE *f, const struct command *c);
 const char *args_hint(const char *word, const char *const *cand, size_t n);
 struct err *arg_int(const char *name, const char *s, int64_t lo, int64_t hi, int64_t *out);   /* s NULL: *out is kept */
 struct err *arg_real(const char *name, const char *s, double *out);    /* not negative; the same */
-struct err *arg_tier(const char *s, enum pass_tier *out);
+struct err *arg_tier(const char *s, enum lower_tier *out);
 
 /* --- source.c --------------------------------------------------------------- */
 

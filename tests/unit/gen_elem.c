@@ -209,7 +209,7 @@ static bool accuracy(void)
 		arena_init(&a);
 		struct gen_out o;
 		struct rt_code *code;
-		struct err *e = gen_group(&a, m, g, NULL, &o);
+		struct err *e = gen_group(m, g, NULL, &o);
 		if (!e)
 			e = rt_code_load(o.obj, o.nobj, &code);
 		if (e) {

@@ -16,7 +16,7 @@ static struct err *compile(struct arena *a, int64_t n, struct gen_out *o)
 	ir_val x = ir_param(fn, t);
 	struct ir_b b = { m, fn, 0 };
 	ir_result(fn, ir_bin(&b, ELEM_remainder, ir_un(&b, ELEM_sine, x), ir_const_f(&b, t, 0.25)));
-	struct err *e = gen_group(a, m, fn, NULL, o);
+	struct err *e = gen_group(m, fn, NULL, o);
 	ir_module_free(m);
 	return e;
 }

@@ -1078,7 +1078,7 @@ static bool say(uint64_t seed, const char *what, struct err *e)
 }
 
 /* The module as it stands, compiled for a tier and run; c->got is filled. */
-static bool flow_run(struct rt_client *cl, struct gen_case *c, enum pass_tier tier, uint64_t seed)
+static bool flow_run(struct rt_client *cl, struct gen_case *c, enum lower_tier tier, uint64_t seed)
 {
 	struct pass_opts o = { .ndev = 1, .tier = tier, .check = true };
 	int np = (int)c->fn->nparam, nr = (int)c->fn->result.n;

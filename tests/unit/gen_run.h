@@ -233,7 +233,7 @@ UNUSED static bool case_run(struct gen_case *c, bool special)
 		return false;
 	}
 	struct gen_out o;
-	e = gen_group(&a, m, fn, views ? view : NULL, &o);
+	e = gen_group(m, fn, views ? view : NULL, &o);
 	if (e) {
 		printf("gen: %s\n", e->msg);
 		return false;

@@ -78,7 +78,7 @@ static void counted(const char *what, long k)
 
 /* --- the parts ----------------------------------------------------------------------- */
 
-struct task { const char *text; int ndev; enum pass_tier tier; struct prog *p; struct rt_exec *x; };
+struct task { const char *text; int ndev; enum lower_tier tier; struct prog *p; struct rt_exec *x; };
 
 static struct err *compile(void *v)
 {
@@ -220,7 +220,7 @@ static const char gather[] =
 	"  return %6\n"
 	"}\n";
 
-static void one(const char *text, int ndev, enum pass_tier tier, int64_t n)
+static void one(const char *text, int ndev, enum lower_tier tier, int64_t n)
 {
 	for (int rest = 0; rest < 2; rest++) {
 		struct task t = { text, ndev, tier, NULL, NULL };

@@ -1,9 +1,13 @@
-/* Lowering: lower.c (single ops, programs), group.c (fused groups), flow.c (loops and branches), frame.c (where the
- * values of a function may lie), place.c (places and views of them), memory.c (offsets). */
-#ifndef RONDO_PASS_LOWER_H
-#define RONDO_PASS_LOWER_H
+/* Inside lower.  In the order of who uses whom: place.c (places and views of them), cmd.c (commands), frame.c (where the values of a
+ * function may lie), steps.c (single ops), group.c (fused groups) and flow.c (loops and branches), whose functions' ops lower.c walks;
+ * then memory.c (offsets) and code.c (machine code). */
+#ifndef RONDO_LOWER_LW_H
+#define RONDO_LOWER_LW_H
 
-#include "passes.h"
+#include "lower.h"
+#include "../eval/eval.h"
+#include "../gen/gen.h"
+#include "../spmd/spmd.h"
 
 struct frame;
 
@@ -45,8 +49,11 @@ struct frame {
 
 struct loop_frame { int start; ARR(int) extend; };
 
+/* A kernel whose code is still to be made. */
+struct todo { uint32_t kern; ir_fnid fn; };
+
 struct lw {
-	const struct pass_opts *opts;
+	const struct lower_opts *opts;
 	struct arena *tmp;
 	struct ir_module *m;
 	struct prog *p;
@@ -62,6 +69,8 @@ struct lw {
 	ARR(struct prog_code) code;
 	ARR(struct prog_group) group;
 	ARR(struct store) store;
+	ARR(struct todo) todo;
+	bool *refused;           /* per function: no code can be generated for it; of 0: for none */
 	ARR(char) data;
 	ARR(struct loop_frame) loops;
 	struct map site_map, code_map, const_map;
@@ -76,7 +85,8 @@ struct move { struct place *src, *dst; };
 
 /* --- lower.c --- */
 struct err *lower_ops(struct lw *w, struct frame *f);                 /* all of f, in order */
-struct err *lower_constant(struct lw *w, struct frame *f, const struct ir_op *o);
+
+/* --- cmd.c --- */
 struct prog_cmd *lw_cmd(struct lw *w, enum prog_op op);               /* the next command; valid until the next one */
 uint32_t lw_opnds(struct lw *w, struct prog_cmd *c, int n, struct place *const *pl);      /* c's operands */
 uint16_t lw_reg_new(struct lw *w);
@@ -91,7 +101,12 @@ void lw_emit_kern(struct lw *w, struct prog_kern *k, struct place *const *pl);
 void lw_emit_copy(struct lw *w, struct place *src, struct place *dst);
 struct place *lw_temp(struct lw *w, enum dtype dt, int rank, const int64_t *dim);
 
-/* --- group.c, flow.c: op i of f --- */
+/* --- steps.c, group.c, flow.c: op i of f --- */
+struct err *lower_steps(struct lw *w, struct frame *f, int i);        /* as eval does it, kernel by kernel */
+struct err *lower_constant(struct lw *w, struct frame *f, const struct ir_op *o);
+struct err *lower_coll(struct lw *w, struct frame *f, int i);
+struct err *lower_custom(struct lw *w, struct frame *f, int i);
+struct err *lower_scalar(struct lw *w, struct frame *f, int i);       /* tokens, and the number of the device */
 struct err *lower_fused(struct lw *w, struct frame *f, int i);
 struct err *lower_loop(struct lw *w, struct frame *f, int i);
 struct err *lower_case(struct lw *w, struct frame *f, int i);
@@ -121,21 +136,25 @@ void lw_targets_back(struct frame *f);
 void lw_move_all(struct lw *w, struct move *mv, int n);
 
 /* --- place.c --- */
-int pass_store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t index);
-void pass_store_touch(struct lw *w, int store);                       /* read or written now */
-struct place *pass_place_new(struct lw *w, int store, enum dtype dt, int rank, const int64_t *dim);    /* dense, off 0 */
-struct place *pass_place_like(struct lw *w, const struct place *p);
-bool pass_place_dense(const struct place *p);                         /* row-major without gaps; registers may be set */
-int64_t pass_place_bytes(const struct place *p);
-struct prog_opnd pass_place_opnd(struct lw *w, const struct place *p);
+int lw_store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t index);
+void lw_store_touch(struct lw *w, int store);                       /* read or written now */
+struct place *lw_place_new(struct lw *w, int store, enum dtype dt, int rank, const int64_t *dim);    /* dense, off 0 */
+struct place *lw_place_like(struct lw *w, const struct place *p);
+bool lw_place_dense(const struct place *p);                         /* row-major without gaps; registers may be set */
+int64_t lw_place_bytes(const struct place *p);
+struct prog_opnd lw_place_opnd(struct lw *w, const struct place *p);
 /* The view op o of operand place p as a place on the same storage; NULL if strides cannot say it. */
-struct place *pass_place_view(struct lw *w, const struct ir_fn *fn, const struct ir_op *o, const struct place *p);
+struct place *lw_place_view(struct lw *w, const struct ir_fn *fn, const struct ir_op *o, const struct place *p);
 /* p with type dt, rank, dim by reshaping; NULL if strides cannot say it. */
-struct place *pass_place_reshape(struct lw *w, const struct place *p, enum dtype dt, int rank, const int64_t *dim);
+struct place *lw_place_reshape(struct lw *w, const struct place *p, enum dtype dt, int rank, const int64_t *dim);
 
 /* --- memory.c --- */
 /* Offsets of the TEMP buffers in the program zone: two buffers that live at the same time do not
  * overlap.  Sets p->zone. */
-void pass_memory_plan(struct lw *w);
+void lw_memory_plan(struct lw *w);
+
+/* --- code.c --- */
+/* The code of all that is in todo.  *again: the generator refused some, which are marked: the program must be laid out anew. */
+struct err *lw_code(struct lw *w, bool *again);
 
 #endif

@@ -1,6 +1,6 @@
 /* Where the values of a function may lie: over an operand that dies, where a result is wanted, or in storage of
  * their own; and the copies when they lie elsewhere. */
-#include "lower.h"
+#include "lw.h"
 
 #include <limits.h>
 
@@ -41,7 +41,7 @@ void lw_frame_init(struct lw *w, struct frame *f, const struct ir_fn *fn)
 struct place *lw_dense(struct lw *w, struct frame *f, ir_val v)
 {
 	struct place *p = f->at[v];
-	if (pass_place_dense(p))
+	if (lw_place_dense(p))
 		return p;
 	struct place *q = lw_temp(w, p->dtype, p->rank, p->dim);
 	lw_emit_copy(w, p, q);
@@ -64,7 +64,7 @@ struct place *lw_steal(struct lw *w, struct frame *f, int i, ir_val v)
 	ir_val r = f->root[v];
 	struct place *p = f->at[v];
 	const struct ir_op *def = ir_def(f->fn, r);
-	if (f->last[r] != i || lw_uses(f, o, r) != 1 || !pass_place_dense(p) || !f->at[r])
+	if (f->last[r] != i || lw_uses(f, o, r) != 1 || !lw_place_dense(p) || !f->at[r])
 		return NULL;
 	if (!def && !f->steal[r])
 		return NULL;
@@ -75,7 +75,7 @@ struct place *lw_steal(struct lw *w, struct frame *f, int i, ir_val v)
 		return p;
 	if (s->donated_to < 0 || def)
 		return NULL;
-	struct place *q = pass_place_like(w, p);      /* the argument's memory under the output's name */
+	struct place *q = lw_place_like(w, p);      /* the argument's memory under the output's name */
 	q->store = s->donated_to;
 	return q;
 }
@@ -122,7 +122,7 @@ bool lw_same_index(const struct lw *w, const struct ir_fn *g, uint32_t k)
 /* Does src already lie where dst wants it?  An argument donated to an output does. */
 static bool same_place(const struct lw *w, const struct place *a, const struct place *b)
 {
-	return (a->store == b->store || w->store.p[a->store].donated_to == b->store) && a->off == b->off && pass_place_dense(a) && pass_place_dense(b) &&
+	return (a->store == b->store || w->store.p[a->store].donated_to == b->store) && a->off == b->off && lw_place_dense(a) && lw_place_dense(b) &&
 	       a->reg[0] == b->reg[0] && a->reg[1] == b->reg[1] && a->mul[0] == b->mul[0] && a->mul[1] == b->mul[1];
 }
 
@@ -172,11 +172,11 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 			if (p && o->kind == IR_collective_permute && (!f->target[v] || !same_place(w, p, f->target[v])))
 				p = NULL;
 			if (p) {
-				p = pass_place_like(w, p);
+				p = lw_place_like(w, p);
 				p->dtype = t->dtype;
 				p->rank = t->rank;
 				p->dim = t->dim;
-				struct place *d = pass_place_new(w, p->store, t->dtype, t->rank, t->dim);
+				struct place *d = lw_place_new(w, p->store, t->dtype, t->rank, t->dim);
 				p->stride = d->stride;
 			}
 		}

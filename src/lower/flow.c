@@ -2,7 +2,7 @@
  *
  * A carry lives in one storage, which the body's last op writes; one that the body still reads after it has made
  * the next value lives in two halves that take turns.  A stack is an address with a register term. */
-#include "lower.h"
+#include "lw.h"
 
 static uint32_t sub_push(struct lw *w, uint32_t n, const uint32_t *id)
 {
@@ -35,11 +35,11 @@ static struct place *carry_place(struct lw *w, struct frame *f, int i, ir_val v,
 		p = f->target[result] && lw_free_at(w, f, i, f->target[result]) ? f->target[result] : lw_temp(w, t->dtype, t->rank, t->dim);
 		mv[(*nmv)++] = (struct move){ f->at[v], p };
 	}
-	struct place *q = pass_place_like(w, p);
+	struct place *q = lw_place_like(w, p);
 	q->dtype = t->dtype;
 	q->rank = t->rank;
 	q->dim = t->dim;
-	q->stride = pass_place_new(w, p->store, t->dtype, t->rank, t->dim)->stride;
+	q->stride = lw_place_new(w, p->store, t->dtype, t->rank, t->dim)->stride;
 	return q;
 }
 
@@ -84,12 +84,12 @@ static const struct place *part_of(struct lw *w, const struct frame *b, ir_val r
 		chain[n++] = o;
 		v = ir_in(g, o, 0);
 	}
-	struct place *p = pass_place_new(w, 0, t->dtype, t->rank, t->dim);
+	struct place *p = lw_place_new(w, 0, t->dtype, t->rank, t->dim);
 	while (n && p) {
 		const struct ir_op *o = chain[--n];
-		p = ir_info(o->kind)->flags & IR_VIEW ? pass_place_view(w, g, o, p) : p;
+		p = ir_info(o->kind)->flags & IR_VIEW ? lw_place_view(w, g, o, p) : p;
 	}
-	return p && pass_place_dense(p) ? p : NULL;
+	return p && lw_place_dense(p) ? p : NULL;
 }
 
 /* Two halves of one buffer that change roles each turn: the carry is read from half reg, the result written
@@ -97,11 +97,11 @@ static const struct place *part_of(struct lw *w, const struct frame *b, ir_val r
 static struct place *two_halves(struct lw *w, const struct ir_type_info *t, uint16_t reg, struct place **other)
 {
 	int64_t half = (t->bytes + 63) & ~(int64_t)63;
-	int s = pass_store_new(w, BUF_TEMP, 2 * half, 0);
+	int s = lw_store_new(w, BUF_TEMP, 2 * half, 0);
 	struct store twin = w->store.p[s];
 	twin.twin = true;
 	arr_push(&w->store, twin);
-	struct place *a = pass_place_new(w, s, t->dtype, t->rank, t->dim), *b = pass_place_like(w, a);
+	struct place *a = lw_place_new(w, s, t->dtype, t->rank, t->dim), *b = lw_place_like(w, a);
 	a->reg[0] = b->reg[0] = reg;
 	a->mul[0] = half;
 	b->store = (int)w->store.n - 1;
@@ -114,7 +114,7 @@ static struct place *two_halves(struct lw *w, const struct ir_type_info *t, uint
 /* A dense array of type t at byte off of p. */
 static struct place *within(struct lw *w, const struct place *p, const struct ir_type_info *t, int64_t off)
 {
-	struct place *q = pass_place_new(w, p->store, t->dtype, t->rank, t->dim);
+	struct place *q = lw_place_new(w, p->store, t->dtype, t->rank, t->dim);
 	q->off = p->off + off;
 	memcpy(q->reg, p->reg, sizeof q->reg);
 	memcpy(q->mul, p->mul, sizeof q->mul);
@@ -136,7 +136,7 @@ static void affine(struct lw *w, uint16_t r, uint16_t from, int64_t a, int64_t c
 /* The slice of stack p that register r counts; NULL: its address would have three terms. */
 static struct place *slice_of(struct lw *w, const struct place *p, uint16_t r)
 {
-	struct place *q = pass_place_like(w, p);
+	struct place *q = lw_place_like(w, p);
 	int slot = q->reg[0] && q->mul[0] ? 1 : 0;
 	if (slot && q->reg[1] && q->mul[1])
 		return NULL;
@@ -248,7 +248,7 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 				settle(w, f, i, &x[k], &b, trip, &half, mv, &nmv);
 	lw_move_all(w, mv, nmv);
 	for (int k = 0; k < n; k++)
-		pass_store_touch(w, x[k].home->store);
+		lw_store_touch(w, x[k].home->store);
 
 	lw_loop_begin(w);
 	cmd_list list;
@@ -294,7 +294,7 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 		}
 	TRY(lower_results(w, &b, want));
 	for (int k = 0; k < n; k++)
-		pass_store_touch(w, x[k].home->store);
+		lw_store_touch(w, x[k].home->store);
 	if (half)
 		affine(w, half, half, -1, 1);
 	lw_block_end(w, blk[cond != NULL], &list, saved);
@@ -310,7 +310,7 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 	q->nblock = cond ? 2 : 1;
 	q->block = sub_push(w, q->nblock, blk);
 	for (int k = 0; k < n; k++)
-		pass_store_touch(w, x[k].home->store);
+		lw_store_touch(w, x[k].home->store);
 	return NULL;
 }
 
@@ -326,7 +326,7 @@ struct err *lower_case(struct lw *w, struct frame *f, int i)
 		const struct ir_type_info *t = ir_vtype(w->m, fn, o->out + k);
 		home[k] = f->target[o->out + k] && lw_free_at(w, f, i, f->target[o->out + k]) ? f->target[o->out + k]
 		        : lw_temp(w, t->dtype, t->rank, t->dim);
-		pass_store_touch(w, home[k]->store);
+		lw_store_touch(w, home[k]->store);
 	}
 	uint32_t *blk = ARENA_NEW(w->tmp, uint32_t, n);
 	for (int j = 0; j < n; j++) {
@@ -346,7 +346,7 @@ struct err *lower_case(struct lw *w, struct frame *f, int i)
 	q->nblock = (uint32_t)n;
 	q->block = sub_push(w, (uint32_t)n, blk);
 	for (uint32_t k = 0; k < o->nout; k++) {
-		pass_store_touch(w, home[k]->store);
+		lw_store_touch(w, home[k]->store);
 		f->at[o->out + k] = home[k];
 	}
 	return NULL;

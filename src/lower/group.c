@@ -1,5 +1,5 @@
 /* Groups of ops as one command: generated code, or an expression for the strip kernel; else their ops one by one. */
-#include "lower.h"
+#include "lw.h"
 
 /* Groups small enough, or too cheap to compile: the expression form of a pointwise group.  Views are
  * taken on operands and constants only.  False if the group does not have that form. */
@@ -33,7 +33,7 @@ static bool lower_strip(struct lw *w, struct frame *f, int i, const struct ir_fn
 			ok &= t->rank == rt->rank && !memcmp(t->dim, rt->dim, sizeof *t->dim * t->rank);
 			inner[q->out] = true;
 		} else if (lw_is_alias(w, g, q) && q->nin == 1 && at[ir_in(g, q, 0)] && !inner[ir_in(g, q, 0)]) {
-			at[q->out] = pass_place_view(w, g, q, at[ir_in(g, q, 0)]);
+			at[q->out] = lw_place_view(w, g, q, at[ir_in(g, q, 0)]);
 			ok &= at[q->out] != NULL;
 		} else {
 			ok = false;
@@ -158,14 +158,13 @@ struct err *lower_fused(struct lw *w, struct frame *f, int i)
 	const struct ir_op *o = &f->fn->op.p[i];
 	const struct ir_fn *g = ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, AT_fn));
 	bool small = w->opts->tier != TIER_GEN && w->loops.n == 0 && !has_loop(g) && group_work(w, g) < SMALL_WORK;
-	const char *why;
-	if (w->opts->tier == TIER_REF || small || !gen_can(w->m, g, &why)) {
+	if (w->opts->tier == TIER_REF || small || w->refused[0] || w->refused[g->id] || !gen_can(w->m, g, NULL)) {
 		if (lower_strip(w, f, i, g))
 			return NULL;
 		return lower_apart(w, f, i, g);
 	}
 	int n = (int)(o->nin + o->nout);
-	struct prog_kern k = { .id = KERN_gen, .nin = (uint16_t)o->nin, .nout = (uint16_t)o->nout };
+	struct prog_kern k = { .id = KERN_gen, .nin = (uint16_t)o->nin, .nout = (uint16_t)o->nout, .code = -1 };
 	k.v = ARENA_NEW(&w->p->arena, struct prog_view, n);
 	struct place **pl = ARENA_NEW(w->tmp, struct place *, n);
 	for (uint32_t j = 0; j < o->nin; j++) {
@@ -176,31 +175,9 @@ struct err *lower_fused(struct lw *w, struct frame *f, int i)
 		const struct ir_type_info *t = ir_vtype(w->m, f->fn, o->out + j);
 		prog_view_make(&w->p->arena, &k.v[o->nin + j], t->dtype, t->rank, t->dim);
 	}
-	struct gen_out out = {0};
-	struct err *e = gen_group(&w->p->arena, w->m, g, k.v, &out);
-	if (e) {
-		if (e->code != ERR_UNAVAILABLE && e->code != ERR_UNIMPLEMENTED)
-			return e;
-		log_line(LOG_INFO, "%s; the group runs through reference kernels", e->msg);
-		err_free(e);
-		if (lower_strip(w, f, i, g))
-			return NULL;
-		return lower_apart(w, f, i, g);
-	}
 	for (uint32_t j = 0; j < o->nout; j++)
 		f->at[o->out + j] = pl[o->nin + j] = lw_result_at(w, f, i, o->out + j);
-	uint64_t *id = map_put(&w->code_map, &out.key, sizeof out.key);
-	if (!*id) {
-		arr_push(&w->code, ((struct prog_code){ out.symbol, out.obj, out.nobj, out.key }));
-		*id = w->code.n;
-	}
-	k.code = (int32_t)*id - 1;
-	k.tiles = out.tiles;
-	k.block = out.block;
-	k.flops = out.flops;
-	k.bytes = out.bytes;
-	k.nattr = o->nin;
-	k.attr = out.under;
+	arr_push(&w->todo, ((struct todo){ (uint32_t)w->kern.n, g->id }));
 	lw_emit_kern(w, &k, pl);
 	return NULL;
 }

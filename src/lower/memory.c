@@ -4,7 +4,7 @@
  * that is already placed and lives at the same time ("greedy by size", Pisarchyk and Lee, Efficient
  * Memory Management for Deep Neural Net Inference, 2020).  With very many stores the order is that of
  * time and a list of free holes is kept, which is linear. */
-#include "lower.h"
+#include "lw.h"
 
 #include <stdlib.h>
 
@@ -118,7 +118,7 @@ static int64_t plan_by_time(struct item *it, size_t n)
 	return top;
 }
 
-void pass_memory_plan(struct lw *w)
+void lw_memory_plan(struct lw *w)
 {
 	struct item *it = ARENA_NEW(w->tmp, struct item, w->store.n);
 	size_t n = 0;

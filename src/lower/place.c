@@ -1,7 +1,7 @@
 /* Where values lie: storage with a life, and views of it. */
-#include "lower.h"
+#include "lw.h"
 
-int pass_store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t index)
+int lw_store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t index)
 {
 	struct prog_buf b = { .kind = (uint8_t)kind, .index = index, .size = bytes, .alias = -1 };
 	arr_push(&w->buf, b);
@@ -13,7 +13,7 @@ int pass_store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_
 
 /* Storage made before a loop and used inside it is needed until the loop ends: the next turn reads it
  * again. */
-void pass_store_touch(struct lw *w, int store)
+void lw_store_touch(struct lw *w, int store)
 {
 	struct store *s = &w->store.p[store];
 	s->last = MAX(s->last, w->now);
@@ -31,7 +31,7 @@ static int64_t *dense_strides(struct arena *a, int rank, const int64_t *dim)
 	return s;
 }
 
-struct place *pass_place_new(struct lw *w, int store, enum dtype dt, int rank, const int64_t *dim)
+struct place *lw_place_new(struct lw *w, int store, enum dtype dt, int rank, const int64_t *dim)
 {
 	struct place *p = ARENA_NEW(w->tmp, struct place, 1);
 	p->store = store;
@@ -42,14 +42,14 @@ struct place *pass_place_new(struct lw *w, int store, enum dtype dt, int rank, c
 	return p;
 }
 
-struct place *pass_place_like(struct lw *w, const struct place *p)
+struct place *lw_place_like(struct lw *w, const struct place *p)
 {
 	struct place *q = arena_copy(w->tmp, p, sizeof *p);
 	q->stride = arena_copy(w->tmp, p->stride, sizeof *p->stride * (size_t)p->rank);
 	return q;
 }
 
-bool pass_place_dense(const struct place *p)
+bool lw_place_dense(const struct place *p)
 {
 	int64_t n = 1;
 	for (int i = p->rank; i-- > 0;) {
@@ -62,7 +62,7 @@ bool pass_place_dense(const struct place *p)
 	return true;
 }
 
-int64_t pass_place_bytes(const struct place *p)
+int64_t lw_place_bytes(const struct place *p)
 {
 	int64_t n = dtype_info[p->dtype].bytes;
 	for (int i = 0; i < p->rank; i++)
@@ -70,9 +70,9 @@ int64_t pass_place_bytes(const struct place *p)
 	return n;
 }
 
-struct prog_opnd pass_place_opnd(struct lw *w, const struct place *p)
+struct prog_opnd lw_place_opnd(struct lw *w, const struct place *p)
 {
-	pass_store_touch(w, p->store);
+	lw_store_touch(w, p->store);
 	struct prog_opnd o = { .buf = w->store.p[p->store].buf, .off = p->off };
 	for (int i = 0; i < 2; i++) {
 		o.reg[i] = p->reg[i];
@@ -83,13 +83,13 @@ struct prog_opnd pass_place_opnd(struct lw *w, const struct place *p)
 
 /* Strides for a reshape without a copy: walk both shapes from the right over blocks of equal
  * product; inside a block the old dimensions must be contiguous with each other. */
-struct place *pass_place_reshape(struct lw *w, const struct place *p, enum dtype dt, int rank, const int64_t *dim)
+struct place *lw_place_reshape(struct lw *w, const struct place *p, enum dtype dt, int rank, const int64_t *dim)
 {
-	struct place *q = pass_place_like(w, p);
+	struct place *q = lw_place_like(w, p);
 	q->dtype = dt;
 	q->rank = rank;
 	q->dim = dim;
-	if (pass_place_dense(p)) {
+	if (lw_place_dense(p)) {
 		q->stride = dense_strides(w->tmp, rank, dim);
 		return q;
 	}
@@ -134,12 +134,12 @@ struct place *pass_place_reshape(struct lw *w, const struct place *p, enum dtype
 	return q;
 }
 
-struct place *pass_place_view(struct lw *w, const struct ir_fn *fn, const struct ir_op *o, const struct place *p)
+struct place *lw_place_view(struct lw *w, const struct ir_fn *fn, const struct ir_op *o, const struct place *p)
 {
 	const struct ir_type_info *t = ir_vtype(w->m, fn, o->out);
 	if (o->kind == IR_reshape || o->kind == IR_bitcast_convert)
-		return pass_place_reshape(w, p, t->dtype, t->rank, t->dim);
-	struct place *q = pass_place_like(w, p);
+		return lw_place_reshape(w, p, t->dtype, t->rank, t->dim);
+	struct place *q = lw_place_like(w, p);
 	int64_t off = 0;
 	q->dtype = t->dtype;
 	q->rank = t->rank;

@@ -1,0 +1,107 @@
+/* Commands, blocks of them, their operands; copies. */
+#include "lw.h"
+
+struct prog_cmd *lw_cmd(struct lw *w, enum prog_op op)
+{
+	cmd_list *c = (cmd_list *)w->cur;
+	arr_push(c, ((struct prog_cmd){ .op = (uint8_t)op, .site = w->site_now }));
+	w->now++;
+	return &c->p[c->n - 1];
+}
+
+uint16_t lw_reg_new(struct lw *w)
+{
+	return (uint16_t)w->nreg++;
+}
+
+uint32_t lw_block_begin(struct lw *w, cmd_list *mine, void **saved)
+{
+	*saved = w->cur;
+	*mine = (cmd_list){0};
+	w->cur = (void *)mine;
+	arr_push(&w->block, ((struct prog_block){0}));
+	return (uint32_t)w->block.n - 1;
+}
+
+void lw_block_end(struct lw *w, uint32_t id, cmd_list *mine, void *saved)
+{
+	w->block.p[id].n = (uint32_t)mine->n;
+	w->block.p[id].cmd = arena_copy(&w->p->arena, mine->p, mine->n * sizeof *mine->p);
+	arr_free(mine);
+	w->cur = saved;
+}
+
+void lw_loop_begin(struct lw *w)
+{
+	arr_push(&w->loops, ((struct loop_frame){ .start = w->now }));
+}
+
+void lw_loop_end(struct lw *w)
+{
+	struct loop_frame l = w->loops.p[--w->loops.n];
+	for (size_t i = 0; i < l.extend.n; i++)
+		lw_store_touch(w, l.extend.p[i]);
+	arr_free(&l.extend);
+}
+
+void lw_view_from(struct lw *w, struct prog_view *v, const struct place *p)
+{
+	v->dtype = (uint8_t)p->dtype;
+	v->rank = (uint8_t)p->rank;
+	v->off = 0;
+	v->dim = arena_copy(&w->p->arena, p->dim, sizeof *p->dim * (size_t)p->rank);
+	v->stride = arena_copy(&w->p->arena, p->stride, sizeof *p->stride * (size_t)p->rank);
+}
+
+void lw_emit_kern(struct lw *w, struct prog_kern *k, struct place *const *pl)
+{
+	int n = k->nin + k->nout;
+	if (!k->bytes)
+		for (int i = 0; i < n; i++) {
+			int64_t c = dtype_info[k->v[i].dtype].bytes;
+			for (int d = 0; d < k->v[i].rank; d++)
+				c *= k->v[i].dim[d];
+			k->bytes += c;
+		}
+	arr_push(&w->kern, *k);
+	uint32_t first = (uint32_t)w->opnd.n;
+	struct prog_cmd *c = lw_cmd(w, CMD_KERN);
+	c->id = (uint32_t)w->kern.n - 1;
+	c->opnd = first;
+	c->nopnd = (uint32_t)n;
+	w->now--;                           /* operands are used at the command's own time */
+	for (int i = 0; i < n; i++)
+		arr_push(&w->opnd, lw_place_opnd(w, pl[i]));
+	w->now++;
+}
+
+void lw_emit_copy(struct lw *w, struct place *src, struct place *dst)
+{
+	struct prog_kern k = { .id = KERN_copy, .nin = 1, .nout = 1, .code = -1 };
+	if (lw_place_bytes(dst) == 0)
+		return;
+	k.v = ARENA_NEW(&w->p->arena, struct prog_view, 2);
+	lw_view_from(w, &k.v[0], src);
+	lw_view_from(w, &k.v[1], dst);
+	lw_emit_kern(w, &k, (struct place *[]){ src, dst });
+}
+
+uint32_t lw_opnds(struct lw *w, struct prog_cmd *c, int n, struct place *const *pl)
+{
+	uint32_t first = (uint32_t)w->opnd.n;
+	w->now--;
+	for (int i = 0; i < n; i++)
+		arr_push(&w->opnd, lw_place_opnd(w, pl[i]));
+	w->now++;
+	c->opnd = first;
+	c->nopnd = (uint32_t)n;
+	return first;
+}
+
+struct place *lw_temp(struct lw *w, enum dtype dt, int rank, const int64_t *dim)
+{
+	int64_t n = dtype_info[dt].bytes;
+	for (int i = 0; i < rank; i++)
+		n *= dim[i];
+	return lw_place_new(w, lw_store_new(w, BUF_TEMP, n, 0), dt, rank, dim);
+}

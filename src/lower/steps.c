@@ -1,0 +1,266 @@
+/* Single ops: kernels, constants, collectives, custom calls, what reads the device. */
+#include "lw.h"
+
+static bool takes_strides(enum kern_id k)
+{
+	return k == KERN_elem || k == KERN_copy || k == KERN_dot || k == KERN_reduce || k == KERN_dynamic_slice ||
+	       k == KERN_dynamic_update || k == KERN_pad;
+}
+
+static bool full_view(const struct prog_view *v, const struct place *p)
+{
+	return v->off == 0 && v->rank == p->rank && prog_view_dense(v) && v->dtype == p->dtype &&
+	       !memcmp(v->dim, p->dim, sizeof *p->dim * (size_t)p->rank);
+}
+
+struct err *lower_steps(struct lw *w, struct frame *f, int i)
+{
+	const struct ir_op *o = &f->fn->op.p[i];
+	struct eval_step *st;
+	int n;
+	TRY(eval_steps(&w->p->arena, w->m, f->fn, o, &st, &n));
+	if (n == 0 && o->nout == 1 && o->nin >= 1) {
+		f->at[o->out] = lw_place_reshape(w, lw_dense(w, f, ir_in(f->fn, o, 0)), ir_vtype(w->m, f->fn, o->out)->dtype,
+		                              ir_vtype(w->m, f->fn, o->out)->rank, ir_vtype(w->m, f->fn, o->out)->dim);
+		return NULL;
+	}
+	struct place *stolen[64] = {0};
+	for (int s = 0; s < n; s++)              /* the operand an in-place result starts from */
+		if (st[s].init && ~st[s].arg[1] < (int)NELEM(stolen)) {
+			int r = ~st[s].arg[1];
+			ir_val x = ir_in(f->fn, o, (uint32_t)st[s].arg[0]);
+			stolen[r] = lw_steal(w, f, i, x);
+		}
+	for (uint32_t k = 0; k < o->nout; k++)
+		f->at[o->out + k] = k < NELEM(stolen) && stolen[k] ? stolen[k] : lw_result_at(w, f, i, o->out + k);
+	for (int s = 0; s < n; s++) {
+		struct prog_kern *k = &st[s].k;
+		struct place **pl = ARENA_NEW(w->tmp, struct place *, k->nin + k->nout);
+		if (st[s].init && ~st[s].arg[1] < (int)NELEM(stolen) && stolen[~st[s].arg[1]])
+			continue;
+		for (int a = 0; a < k->nin + k->nout; a++) {
+			if (st[s].arg[a] < 0) {
+				pl[a] = f->at[o->out + (uint32_t)~st[s].arg[a]];
+				continue;
+			}
+			ir_val v = ir_in(f->fn, o, (uint32_t)st[s].arg[a]);
+			struct place *p = f->at[v];
+			if (!lw_place_dense(p) && full_view(&k->v[a], p) && takes_strides(k->id))
+				memcpy(k->v[a].stride, p->stride, sizeof *p->stride * (size_t)p->rank);
+			else
+				p = lw_dense(w, f, v);
+			pl[a] = p;
+		}
+		lw_emit_kern(w, k, pl);
+	}
+	return NULL;
+}
+
+struct err *lower_constant(struct lw *w, struct frame *f, const struct ir_op *o)
+{
+	size_t n;
+	const struct ir_type_info *t = ir_vtype(w->m, f->fn, o->out);
+	const char *p = ir_blob_data(w->m, (ir_blob)ir_attr(f->fn, o, AT_data), &n);
+	size_t e = dtype_info[t->dtype].bytes;
+	if (t->bytes == 0) {
+		f->at[o->out] = lw_temp(w, t->dtype, t->rank, t->dim);
+		return NULL;
+	}
+	bool splat = n == e;
+	uint64_t *id = map_put(&w->const_map, p, n);
+	if (!*id) {
+		while (w->data.n & 63)
+			arr_push(&w->data, 0);
+		int s = lw_store_new(w, BUF_CONST, (int64_t)n, 0);
+		w->store.p[s].depth = 0;
+		w->buf.p[w->store.p[s].buf].off = (int64_t)w->data.n;
+		arr_reserve(&w->data, n);
+		memcpy(w->data.p + w->data.n, p, n);
+		w->data.n += n;
+		*id = (uint64_t)s + 1;
+	}
+	struct place *q = lw_place_new(w, (int)*id - 1, t->dtype, t->rank, t->dim);
+	if (splat)
+		memset(q->stride, 0, sizeof *q->stride * (size_t)q->rank);
+	f->at[o->out] = q;
+	return NULL;
+}
+
+static uint32_t table_new(struct lw *w)
+{
+	arr_push(&w->table, ((struct prog_table){ ARENA_NEW(&w->p->arena, int64_t, w->p->ndev) }));
+	return (uint32_t)w->table.n - 1;
+}
+
+static uint32_t group_new(struct lw *w, ir_group id)
+{
+	struct prog_group g = {0};
+	int nd = w->p->ndev;
+	int64_t *all = ARENA_NEW(w->tmp, int64_t, nd);
+	const struct ir_group_info everyone = { 1, nd, all }, *i = &w->m->group.p[id];
+	if (!id || !i->nrow) {
+		for (int d = 0; d < nd; d++)
+			all[d] = d;
+		i = &everyone;
+	}
+	g.nrow = i->nrow;
+	g.ncol = i->ncol;
+	g.id = arena_copy(&w->p->arena, i->id, sizeof *g.id * (size_t)(g.nrow * g.ncol));
+	g.row = ARENA_NEW(&w->p->arena, int32_t, nd);
+	g.rank = ARENA_NEW(&w->p->arena, int32_t, nd);
+	for (int d = 0; d < nd; d++)
+		g.row[d] = g.rank[d] = -1;
+	for (int r = 0; r < g.nrow; r++)
+		for (int c = 0; c < g.ncol; c++) {
+			int64_t d = g.id[r * g.ncol + c];
+			if (d >= 0 && d < nd) {
+				g.row[d] = r;
+				g.rank[d] = c;
+			}
+		}
+	for (size_t k = 0; k < w->group.n; k++)
+		if (w->group.p[k].nrow == g.nrow && w->group.p[k].ncol == g.ncol &&
+		    !memcmp(w->group.p[k].id, g.id, sizeof *g.id * (size_t)(g.nrow * g.ncol)))
+			return (uint32_t)k;
+	arr_push(&w->group, g);
+	return (uint32_t)w->group.n - 1;
+}
+
+static int64_t product(const int64_t *d, int n)
+{
+	int64_t p = 1;
+	for (int i = 0; i < n; i++)
+		p *= d[i];
+	return p;
+}
+
+struct err *lower_coll(struct lw *w, struct frame *f, int i)
+{
+	const struct ir_op *o = &f->fn->op.p[i];
+	const struct ir_fn *fn = f->fn;
+	for (uint32_t k = 0; k < o->nin; k++) {  /* one command an operand: they may differ in size */
+		struct prog_coll c = { .nin = 1, .outer = 1, .outer2 = 1 };
+		const struct ir_type_info *t = ir_vtype(w->m, fn, ir_in(fn, o, k)), *rt = ir_vtype(w->m, fn, o->out + k);
+		int64_t e = dtype_info[t->dtype].bytes;
+		int d;
+		c.dtype = t->dtype;
+		c.redop = RED_add;
+		c.inner = c.inner2 = t->bytes;
+		if (ir_has_attr(o->kind, AT_group))
+			c.group = group_new(w, (ir_group)ir_attr(fn, o, AT_group));
+		if (ir_has_attr(o->kind, AT_redop))
+			c.redop = (uint8_t)ir_attr(fn, o, AT_redop);
+		switch (o->kind) {
+		case IR_all_reduce:
+			c.kind = COLL_all_reduce;
+			break;
+		case IR_reduce_scatter:
+			c.kind = COLL_reduce_scatter;
+			d = (int)ir_attr(fn, o, AT_dim);
+			c.outer = product(t->dim, d);
+			c.inner = product(rt->dim + d, rt->rank - d) * e;
+			break;
+		case IR_all_gather:
+			c.kind = COLL_all_gather;
+			d = (int)ir_attr(fn, o, AT_dim);
+			c.outer = product(t->dim, d);
+			c.inner = product(t->dim + d, t->rank - d) * e;
+			break;
+		case IR_all_to_all: {
+			c.kind = COLL_all_to_all;
+			d = (int)ir_attr(fn, o, AT_split);
+			int d2 = (int)ir_attr(fn, o, AT_concat);
+			int64_t n = w->group.p[c.group].ncol;
+			c.outer = product(t->dim, d);
+			c.inner = n ? product(t->dim + d, t->rank - d) * e / n : 0;
+			c.outer2 = product(rt->dim, d2);
+			c.inner2 = n ? product(rt->dim + d2, rt->rank - d2) * e / n : 0;
+			break;
+		}
+		case IR_collective_broadcast:
+			c.kind = COLL_broadcast;
+			break;
+		case IR_collective_permute: {
+			c.kind = COLL_permute;
+			int n;
+			const int64_t *p = ir_attrs(fn, o, AT_pairs, &n);
+			c.pairs = table_new(w);
+			table_new(w);
+			for (int x = 0; x < w->p->ndev; x++)
+				w->table.p[c.pairs].v[x] = w->table.p[c.pairs + 1].v[x] = -1;
+			for (int x = 0; x + 1 < n; x += 2) {
+				if (p[x] < 0 || p[x] >= w->p->ndev || p[x + 1] < 0 || p[x + 1] >= w->p->ndev)
+					return ERR(INVALID, "collective_permute names device %lld of %d", (long long)MAX(p[x], p[x + 1]), w->p->ndev);
+				w->table.p[c.pairs].v[p[x + 1]] = p[x];
+				w->table.p[c.pairs + 1].v[p[x]] = p[x + 1];
+			}
+			break;
+		}
+		default:
+			return ERR(INTERNAL, "'%s' is no collective", ir_info(o->kind)->name);
+		}
+		if (c.redop == RED_fn)
+			TRY(eval_expr(&w->p->arena, w->m, (ir_fnid)ir_attr(fn, o, AT_fn), &c.expr));
+		struct place *in = lw_dense(w, f, ir_in(fn, o, k));
+		struct place *out = f->at[o->out + k] = lw_result_at(w, f, i, o->out + k);
+		if (lw_place_bytes(out) == 0 && lw_place_bytes(in) == 0)
+			continue;
+		if (w->store.p[in->store].donated_to == out->store && in->off == out->off)
+			in = out;                        /* one name, if it is in place */
+		w->buf.p[w->store.p[in->store].buf].bits |= BUF_PEER;
+		w->buf.p[w->store.p[out->store].buf].bits |= BUF_PEER;
+		arr_push(&w->coll, c);
+		struct prog_cmd *q = lw_cmd(w, CMD_COLL);
+		q->id = (uint32_t)w->coll.n - 1;
+		lw_opnds(w, q, 2, (struct place *[]){ in, out });
+	}
+	return NULL;
+}
+
+struct err *lower_custom(struct lw *w, struct frame *f, int i)
+{
+	const struct ir_op *o = &f->fn->op.p[i];
+	const char *target = ir_text(w->m, (ir_str)ir_attr(f->fn, o, AT_target));
+	if (w->opts->custom_known && !w->opts->custom_known(target))
+		return ERR(UNIMPLEMENTED, "custom call '%s' has no handler here", target);
+	struct prog_custom c = { .target = arena_str(&w->p->arena, target, strlen(target)), .api = (int)ir_attr(f->fn, o, AT_api),
+	                         .effect = ir_attr(f->fn, o, AT_effect) != 0, .nin = (uint16_t)o->nin, .nout = (uint16_t)o->nout };
+	const void *d = ir_blob_data(w->m, (ir_blob)ir_attr(f->fn, o, AT_config), &c.ndict);
+	c.dict = arena_copy(&w->p->arena, d, c.ndict);
+	int n = (int)(o->nin + o->nout);
+	c.v = ARENA_NEW(&w->p->arena, struct prog_view, n);
+	struct place **pl = ARENA_NEW(w->tmp, struct place *, n);
+	for (uint32_t k = 0; k < o->nin; k++)
+		lw_view_from(w, &c.v[k], pl[k] = lw_dense(w, f, ir_in(f->fn, o, k)));
+	for (uint32_t k = 0; k < o->nout; k++)
+		lw_view_from(w, &c.v[o->nin + k], pl[o->nin + k] = f->at[o->out + k] = lw_result_at(w, f, i, o->out + k));
+	arr_push(&w->custom, c);
+	struct prog_cmd *q = lw_cmd(w, CMD_CUSTOM);
+	q->id = (uint32_t)w->custom.n - 1;
+	lw_opnds(w, q, n, pl);
+	return NULL;
+}
+
+struct err *lower_scalar(struct lw *w, struct frame *f, int i)
+{
+	const struct ir_op *o = &f->fn->op.p[i];
+	const struct ir_type_info *t = ir_vtype(w->m, f->fn, o->out);
+	struct place *p = f->at[o->out] = lw_result_at(w, f, i, o->out);
+	if (!t->bytes)
+		return NULL;
+	uint16_t r = 0;
+	if (o->kind == IR_partition_id) {
+		uint32_t tab = table_new(w);
+		for (int d = 0; d < w->p->ndev; d++)
+			w->table.p[tab].v[d] = d;
+		r = lw_reg_new(w);
+		struct prog_cmd *c = lw_cmd(w, CMD_TABLE);
+		c->reg[0] = r;
+		c->imm = tab;
+	}
+	struct prog_cmd *c = lw_cmd(w, CMD_ST);
+	c->reg[1] = r;
+	c->dtype = t->dtype;
+	lw_opnds(w, c, 1, &p);
+	return NULL;
+}
