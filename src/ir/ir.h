@@ -3,8 +3,8 @@
  * A module owns everything (one arena); a function is a list of operations in
  * program order over values.  Regions are functions with explicit operands:
  * nothing is captured.  Types, shardings, groups, strings are interned per
- * module: equality is ==.  Passes annotate or rebuild; nothing is deleted, dead
- * code is what a rebuild does not copy.
+ * module: equality is ==.  Passes annotate or rebuild: dead code is what a rebuild
+ * does not copy, and functions that nobody holds any more are swept out.
  *
  * Text form, one op per line (docs/ir.md):
  *     %3 = dot %1, %2 lb=[] rb=[] lc=[1] rc=[0] ... : f32[8,128] @[{"x"},{}] loc("a.py":3)
@@ -197,6 +197,7 @@ bool ir_shard_replicated(const struct ir_module *m, ir_shard s);          /* no 
 /* A new function; parameters are added before the first op. */
 struct ir_fn *ir_fn_new(struct ir_module *m, const char *name);
 void ir_fn_drop(struct ir_module *m);                     /* the newest function goes; nobody holds it */
+void ir_fn_free(struct ir_fn *fn);                        /* what it has beside itself, which is the module's; for who takes it out of m->fn */
 /* How far a function has come, to go back to: what was emitted since is gone. */
 struct ir_mark { size_t op, val, ref, attr; };
 struct ir_mark ir_mark(const struct ir_fn *fn);
@@ -236,6 +237,13 @@ bool ir_const_int(const struct ir_module *m, const struct ir_fn *fn, ir_val v, i
 /* The view op o (broadcast, transpose, reverse, slice) in strides: its element at (i ..) is the operand's element at
  * *off + sum i * out[..], where the operand has strides in.  False: o is none of these. */
 bool ir_view(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, const int64_t *in, int64_t *off, int64_t *out);
+
+/* --- sweep.c ----------------------------------------------------------- */
+
+/* Functions that main reaches, main too, held ones before who holds them; array owned by the arena. */
+ir_fnid *ir_reachable(struct arena *a, const struct ir_module *m, int *n);
+/* The others leave; those that stay move up, in order, and whoever holds them knows. */
+void ir_sweep(struct ir_module *m);
 
 /* --- build.c ----------------------------------------------------------- */
 

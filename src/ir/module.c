@@ -59,15 +59,19 @@ struct ir_module *ir_module_new(void)
 	return m;
 }
 
-void ir_fn_drop(struct ir_module *m)
+void ir_fn_free(struct ir_fn *f)
 {
-	struct ir_fn *f = m->fn.p[--m->fn.n];
 	arr_free(&f->op);
 	arr_free(&f->val);
 	arr_free(&f->ref);
 	arr_free(&f->attr);
 	arr_free(&f->result);
 	arr_free(&f->shard);
+}
+
+void ir_fn_drop(struct ir_module *m)
+{
+	ir_fn_free(m->fn.p[--m->fn.n]);
 }
 
 struct ir_mark ir_mark(const struct ir_fn *fn)

@@ -12,20 +12,22 @@ static struct err *partition(const struct pass_opts *o, struct ir_module *m)
 	return spmd_partition(m, o->ndev);
 }
 
-static const struct pass { const char *name; struct err *(*run)(const struct pass_opts *, struct ir_module *); } pass[] = {
-	{ "round",     pass_round },       /* where each sum rounds: the only pass that may change a number */
-	{ "inline",    pass_inline },      /* calls -> bodies */
-	{ "fold",      pass_canon },       /* constants known before loops are read */
-	{ "loops",     pass_loops },       /* while -> loop with roles; cheap invariants into bodies */
-	{ "canon",     pass_canon },
-	{ "cse",       pass_cse },
-	{ "unroll",    pass_unroll },      /* short elementwise loops over large arrays -> straight-line code */
-	{ "partition", partition },        /* whole arrays -> one device's shards */
-	{ "canon2",    pass_canon },
-	{ "cse2",      pass_cse },
-	{ "fuse",      pass_fuse },        /* groups that become one kernel */
-	{ "share",     pass_share },       /* groups alike but for constants -> one kernel, the constants operands */
+/* Needs: what a pass counts on; gives: what holds after it, to the end. */
+static const struct pass { const char *name; struct err *(*run)(const struct pass_opts *, struct ir_module *); unsigned needs, gives; } pass[] = {
+	{ "round",     pass_round,  0, 0 },                     /* where each sum rounds: the only pass that may change a number */
+	{ "inline",    pass_inline, 0, NO_CALL },               /* calls -> bodies */
+	{ "fold",      pass_canon,  NO_CALL, 0 },               /* constants known before loops are read */
+	{ "loops",     pass_loops,  NO_CALL, 0 },               /* while -> loop with roles; cheap invariants into bodies */
+	{ "canon",     pass_canon,  NO_CALL, 0 },
+	{ "cse",       pass_cse,    0, 0 },
+	{ "unroll",    pass_unroll, NO_CALL, 0 },               /* short elementwise loops over large arrays -> straight-line code */
+	{ "partition", partition,   NO_CALL, LOCAL },           /* whole arrays -> one device's shards */
+	{ "canon2",    pass_canon,  NO_CALL, 0 },
+	{ "cse2",      pass_cse,    0, 0 },
+	{ "fuse",      pass_fuse,   NO_CALL | LOCAL, 0 },       /* groups that become one kernel */
+	{ "share",     pass_share,  NO_CALL | LOCAL, 0 },       /* groups alike but for constants -> one kernel, the constants operands */
 };
+enum { LOWER_NEEDS = NO_CALL | LOCAL };
 
 const char *const *pass_names(void)
 {
@@ -70,12 +72,18 @@ struct err *pass_run(const struct pass_opts *o, struct ir_module *m)
 		TRY(ir_verify(m));
 	if (o->stop && !strcmp(o->stop, "read"))
 		return NULL;
+	unsigned facts = 0;
 	for (size_t i = 0; i < NELEM(pass); i++) {
+		assert(!(pass[i].needs & ~facts));
 		TRY(pass[i].run(o, m));
+		ir_sweep(m);
+		facts |= pass[i].gives;
 		if (o->dump)
 			TRY(dump_ir(o, (int)i + 1, pass[i].name, m));
 		if (o->check) {
 			struct err *e = ir_verify(m);
+			if (!e)
+				e = pass_holds(m, facts);
 			if (e) {
 				e->code = ERR_INTERNAL;
 				return err_wrap(e, "after pass '%s'", pass[i].name);
@@ -84,6 +92,7 @@ struct err *pass_run(const struct pass_opts *o, struct ir_module *m)
 		if (o->stop && !strcmp(o->stop, pass[i].name))
 			return NULL;
 	}
+	assert(!(LOWER_NEEDS & ~facts));
 	if (o->stop) {
 		const char *near = str_nearest(o->stop, pass_names(), NELEM(pass));
 		return ERR(INVALID, "no pass '%s'%s%s%s", o->stop, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");

@@ -52,7 +52,7 @@ static void loop(struct str *s, struct arena *a, const struct ir_module *m, cons
 static void loops(struct str *s, struct arena *a, const struct ir_module *m)
 {
 	int n, found = 0;
-	const ir_fnid *f = pass_reachable(a, m, &n);
+	const ir_fnid *f = ir_reachable(a, m, &n);
 	str_add(s, "loops: a carry keeps its storage, const is made once, in and out are slices of stacked arrays used where they lie\n");
 	for (int i = n - 1; i >= 0; i--) {
 		const struct ir_fn *fn = ir_fn_of(m, f[i]);

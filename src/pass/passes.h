@@ -27,8 +27,6 @@ typedef void rewrite_begin(struct rewrite *r);
 void pass_rewrite(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, void *user);
 /* The same, users before regions: those that op makes are rewritten too. */
 void pass_rewrite_down(struct ir_module *m, rewrite_op *op);
-/* Functions reachable from main, regions before users; array owned by the arena. */
-ir_fnid *pass_reachable(struct arena *a, const struct ir_module *m, int *n);
 /* Put g in the place of f; g keeps f's id. */
 void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g);
 
@@ -36,25 +34,37 @@ void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g);
 /* A reduce_window over all positions before or behind each: by levels, or cumulative.  As rewrite_op. */
 ir_val pass_as_scan(struct rewrite *r, const struct ir_op *o, const ir_val *in);
 
-/* --- the passes ------------------------------------------------------------ */
+/* --- stage.c --- */
 
-/* Sums of narrow floats round as XLA:CPU does without excess precision, if that is asked for. */
+/* What holds of the whole program once a pass has given it. */
+enum pass_fact {
+	NO_CALL = 1,             /* no call */
+	LOCAL = 2,               /* types are those of one device: no manual computation, no constraint or group of shardings */
+};
+struct err *pass_holds(const struct ir_module *m, unsigned facts);    /* INTERNAL names who breaks one */
+
+/* --- the passes ------------------------------------------------------------
+ * Each takes a module that ir_verify accepts and leaves one.  What a pass needs and gives is in the table of compile.c, and checked;
+ * what else it promises, and what not, is said here.  Where no failure is named there is none. */
+
+/* Sums of narrow floats round as XLA:CPU does without excess precision, if that is asked for.  The only pass that may change a number. */
 struct err *pass_round(const struct pass_opts *o, struct ir_module *m);
-/* Calls that the reader kept become their bodies.  gives: no call left. */
+/* Calls that the reader kept become their bodies.  Recursion does not come here: ir_verify refuses it. */
 struct err *pass_inline(const struct pass_opts *o, struct ir_module *m);
-/* Roles of loop operands, trip counts, sinking of cheap invariants.
- *   needs inline   gives loops in the form of ir.h where they can be recovered; the others stay a while */
+/* Roles of loop operands, trip counts, sinking of cheap invariants.  Loops are in the form of ir.h where that can be recovered; the
+ * others stay a while: nobody may count on a trip count. */
 struct err *pass_loops(const struct pass_opts *o, struct ir_module *m);
-/* Constant folding of small values, algebra, products without contraction as multiplications. */
+/* Constant folding of small values, algebra, products without contraction as multiplications.  To a fixpoint of its rewrites
+ * (rewrites.def), not to a normal form: equal values may still be written in two ways. */
 struct err *pass_canon(const struct pass_opts *o, struct ir_module *m);
-/* Equal pure ops are shared; never across an optimization_barrier, never collectives. */
+/* Equal pure ops of a function are shared; never across an optimization_barrier, never collectives.  Large cheap values are not: each
+ * reader makes its own. */
 struct err *pass_cse(const struct pass_opts *o, struct ir_module *m);
-/* Short counted elementwise loops over large arrays become straight-line code.   needs loops */
+/* Short counted elementwise loops over large arrays become straight-line code; the others stay. */
 struct err *pass_unroll(const struct pass_opts *o, struct ir_module *m);
-/* Groups of ops that become one kernel. */
+/* Groups of ops that become one kernel: fused ops.  Ops that are in no group stay as they are; the order of effects stays. */
 struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m);
-
-/* Groups that differ in constants only become one kernel.   needs fuse */
+/* Groups that are the same, or differ in constants only, hold one function.  From here on a function may be held more than once. */
 struct err *pass_share(const struct pass_opts *o, struct ir_module *m);
 
 /* --- compile.c --- */

@@ -1,36 +1,5 @@
 #include "passes.h"
 
-#include <stdlib.h>
-
-static void visit(const struct ir_module *m, ir_fnid f, uint8_t *seen, ir_fnid *out, int *n)
-{
-	if (seen[f])
-		return;
-	seen[f] = 1;
-	const struct ir_fn *fn = ir_fn_of(m, f);
-	for (size_t i = 0; i < fn->op.n; i++) {
-		ir_fnid small[8], *r = small;
-		int k = ir_regions(fn, &fn->op.p[i], small, NELEM(small));
-		if (k == (int)NELEM(small)) {
-			r = mem_alloc(sizeof *r * 4096);
-			k = ir_regions(fn, &fn->op.p[i], r, 4096);
-		}
-		for (int j = 0; j < k; j++)        /* as deep as regions nest in the source */
-			visit(m, r[j], seen, out, n);
-		if (r != small)
-			free(r);
-	}
-	out[(*n)++] = f;
-}
-
-ir_fnid *pass_reachable(struct arena *a, const struct ir_module *m, int *n)
-{
-	ir_fnid *out = ARENA_NEW(a, ir_fnid, m->fn.n);
-	*n = 0;
-	visit(m, 1, ARENA_NEW(a, uint8_t, m->fn.n), out, n);
-	return out;
-}
-
 void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g)
 {
 	struct ir_fn *old = m->fn.p[f];
@@ -85,7 +54,7 @@ void pass_rewrite(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, voi
 	arena_init(&order);
 	arena_init(&a);
 	int n;
-	ir_fnid *f = pass_reachable(&order, m, &n);
+	ir_fnid *f = ir_reachable(&order, m, &n);
 	for (int k = 0; k < n; k++)
 		rewrite(m, &a, f[k], op, begin, user);
 	arena_fini(&a);
@@ -100,7 +69,7 @@ void pass_rewrite_down(struct ir_module *m, rewrite_op *op)
 	ARR(uint8_t) done = {0};
 	int n;
 	for (bool more = true; more;) {      /* until nothing new is reached */
-		ir_fnid *f = pass_reachable(&order, m, &n);
+		ir_fnid *f = ir_reachable(&order, m, &n);
 		more = false;
 		while (n-- > 0 && !more) {
 			while (done.n <= f[n])

@@ -35,8 +35,6 @@ static bool takes_any(const struct ir_op *o)
 	}
 }
 
-static bool flows(enum ir_kind k) { return k == IR_loop || k == IR_case || k == IR_call; }
-
 /* What of fn, and of the functions of its loops and branches, must stay a constant. */
 static void fix(struct share *s, const struct ir_fn *fn)
 {
@@ -50,7 +48,7 @@ static void fix(struct share *s, const struct ir_fn *fn)
 		bool passes = o->kind == IR_broadcast || o->kind == IR_reshape;
 		for (uint32_t k = 0; k < o->nin; k++)
 			fixed[ir_in(fn, o, k)] |= passes ? fixed[o->out] : !takes_any(o);
-		if (!flows(o->kind))
+		if (o->kind != IR_loop && o->kind != IR_case)
 			continue;
 		int cap = (int)ir_attr_words(fn, o) + 1, n;
 		ir_fnid *r = ARENA_NEW(s->a, ir_fnid, cap);
@@ -207,26 +205,22 @@ static ir_val copy_loop(struct lift *l, struct ir_b *b, const struct ir_fn *from
 	return ir_loop_close(&n, NULL);
 }
 
-/* A branch or a call: each of its functions takes the vectors, too. */
-static ir_val copy_calls(struct lift *l, struct ir_b *b, const struct ir_fn *from, const struct ir_op *o, const ir_val *in, const ir_val *vec)
+static ir_val copy_case(struct lift *l, struct ir_b *b, const struct ir_fn *from, const struct ir_op *o, const ir_val *in, const ir_val *vec)
 {
 	struct share *s = l->s;
-	enum ir_at at = o->kind == IR_case ? AT_branch : AT_fn;
 	uint32_t words;
 	int n;
-	int64_t *w = ir_attr_copy(s->a, from, o, &words), *to = ir_attr_word(o->kind, w, at);
-	const int64_t *f = o->kind == IR_case ? ir_attrs(from, o, at, &n) : to;
-	if (o->kind != IR_case)
-		n = 1;
+	int64_t *w = ir_attr_copy(s->a, from, o, &words), *to = ir_attr_word(o->kind, w, AT_branch) + 1;
+	const int64_t *f = ir_attrs(from, o, AT_branch, &n);
 	for (int k = 0; k < n; k++)
-		to[k + (o->kind == IR_case)] = copy_fn(l, ir_fn_of(s->m, (ir_fnid)f[k]))->id;
+		to[k] = copy_fn(l, ir_fn_of(s->m, (ir_fnid)f[k]))->id;
 	ir_val *all = ARENA_NEW(s->a, ir_val, o->nin + (uint32_t)l->nv);
 	ir_type *t = ARENA_NEW(s->a, ir_type, o->nout + 1);
 	memcpy(all, in, sizeof *in * o->nin);
 	memcpy(all + o->nin, vec, sizeof *vec * (size_t)l->nv);
 	for (uint32_t k = 0; k < o->nout; k++)
 		t[k] = from->val.p[o->out + k].type;
-	return ir_emit_raw(b, (enum ir_kind)o->kind, o->nin + (uint32_t)l->nv, all, o->nout, t, w, words);
+	return ir_emit_raw(b, IR_case, o->nin + (uint32_t)l->nv, all, o->nout, t, w, words);
 }
 
 static ir_val element(struct lift *l, struct ir_b *b, const struct constant *c, ir_type t, const ir_val *vec)
@@ -251,8 +245,8 @@ static void copy(struct lift *l, struct ir_b *b, const struct ir_fn *from, ir_va
 			v = element(l, b, &c, from->val.p[o->out].type, vec);
 		} else if (o->kind == IR_loop) {
 			v = copy_loop(l, b, from, o, in, vec);
-		} else if (flows(o->kind)) {
-			v = copy_calls(l, b, from, o, in, vec);
+		} else if (o->kind == IR_case) {
+			v = copy_case(l, b, from, o, in, vec);
 		} else {
 			v = ir_clone(b, from, o, in);
 		}
@@ -321,7 +315,7 @@ struct err *pass_share(const struct pass_opts *o, struct ir_module *m)
 	struct share s = { .m = m, .a = &a, .of = ARENA_NEW(&a, uint32_t, m->fn.n), .fixed = ARENA_NEW(&a, uint8_t *, m->fn.n),
 	                   .lift = ARENA_NEW(&a, struct lift *, m->fn.n) };
 	int n;
-	const ir_fnid *f = pass_reachable(&a, m, &n);
+	const ir_fnid *f = ir_reachable(&a, m, &n);
 	if (groups(&s, NULL, f, n) > 1) {
 		groups(&s, sort_in, f, n);
 		groups(&s, lift, f, n);

@@ -1,0 +1,117 @@
+/* What holds between passes: facts of the stages, and functions that nobody holds leave. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <string.h>
+
+#include "pass/passes.h"
+
+static struct ir_module *read(const char *text)
+{
+	struct ir_module *m;
+	struct err *e = ir_parse(text, strlen(text), &m);
+	if (e)
+		print_message("%s\n", e->msg);
+	assert_null(e);
+	return m;
+}
+
+static const char CALLS[] =
+	"module @m\n"
+	"mesh @one = [] ids=[0]\n"
+	"fn @main(%1: f32[8]) -> (f32[8]) {\n"
+	"  %2 = call %1 fn=@twice : f32[8]\n"
+	"  %3 = sharding_constraint %2 sharding=@one[] : f32[8]\n"
+	"  return %3\n"
+	"}\n"
+	"fn @unused(%1: f32[8]) -> (f32[8]) {\n"
+	"  %2 = call %1 fn=@twice : f32[8]\n"
+	"  return %2\n"
+	"}\n"
+	"fn @twice(%1: f32[8]) -> (f32[8]) {\n"
+	"  %2 = call %1 fn=@once : f32[8]\n"
+	"  return %2\n"
+	"}\n"
+	"fn @never(%1: f32[8]) -> (f32[8]) {\n"
+	"  return %1\n"
+	"}\n"
+	"fn @once(%1: f32[8]) -> (f32[8]) {\n"
+	"  %2 = add %1, %1 : f32[8]\n"
+	"  return %2\n"
+	"}\n";
+
+static void breaks(const struct ir_module *m, unsigned facts, const char *op, const char *by)
+{
+	struct err *e = pass_holds(m, facts);
+	assert_non_null(e);
+	assert_non_null(strstr(e->msg, op));
+	assert_non_null(strstr(e->msg, by));
+	err_free(e);
+}
+
+static void facts(void **state)
+{
+	struct ir_module *m = read(CALLS);
+	const struct pass_opts o = { .ndev = 1 };
+	assert_null(pass_holds(m, 0));
+	breaks(m, NO_CALL, "'call'", "'inline'");
+	breaks(m, LOCAL, "'sharding_constraint'", "'partition'");
+	assert_null(pass_inline(&o, m));
+	ir_sweep(m);
+	assert_null(pass_holds(m, NO_CALL));
+	breaks(m, NO_CALL | LOCAL, "'sharding_constraint'", "'partition'");
+	assert_null(spmd_partition(m, 1));
+	ir_sweep(m);
+	assert_null(pass_holds(m, NO_CALL | LOCAL));
+	ir_module_free(m);
+}
+
+static void sweep(void **state)
+{
+	struct ir_module *m = read(CALLS);
+	assert_int_equal(m->fn.n, 6);
+	ir_sweep(m);
+	assert_int_equal(m->fn.n, 4);
+	static const char *const name[] = { "main", "twice", "once" };
+	for (ir_fnid f = 1; f < 4; f++) {
+		assert_int_equal(m->fn.p[f]->id, f);
+		assert_string_equal(ir_text(m, m->fn.p[f]->name), name[f - 1]);
+	}
+	assert_int_equal(ir_attr(m->fn.p[1], &m->fn.p[1]->op.p[0], AT_fn), 2);
+	assert_int_equal(ir_attr(m->fn.p[2], &m->fn.p[2]->op.p[0], AT_fn), 3);
+	assert_null(ir_verify(m));
+	int n;
+	struct arena a;
+	arena_init(&a);
+	const ir_fnid *f = ir_reachable(&a, m, &n);
+	assert_int_equal(n, 3);
+	assert_int_equal(f[0], 3);           /* held ones first */
+	assert_int_equal(f[2], 1);
+	arena_fini(&a);
+	ir_module_free(m);
+}
+
+/* After every pass of a real program nothing is left that main does not reach. */
+static void swept(void **state)
+{
+	for (int i = 0; pass_names()[i]; i++) {
+		struct ir_module *m = read(CALLS);
+		struct pass_opts o = { .ndev = 1, .check = true, .stop = pass_names()[i] };
+		struct arena a;
+		int n;
+		assert_null(pass_run(&o, m));
+		arena_init(&a);
+		ir_reachable(&a, m, &n);
+		assert_int_equal(n + 1, m->fn.n);
+		arena_fini(&a);
+		ir_module_free(m);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(facts), cmocka_unit_test(sweep), cmocka_unit_test(swept) };
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
