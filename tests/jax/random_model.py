@@ -1,8 +1,8 @@
 """What a program gives by its own text: its operations one after the other, for judging where back ends differ.
 
 XLA:CPU computes each operation alone, in the types of the program ("own"), or in f64 whatever its type ("wide"), the result rounded to its
-type or not.  Only extremes of many elements are NumPy's, since XLA:CPU loses a NaN there that is not the first, and f64 that becomes
-narrow is rounded once, and not to f32 first.
+type or not.  A convolution's padding is an operation of its own.  Only extremes of many elements are NumPy's, since XLA:CPU loses a NaN
+there that is not the first, and f64 that becomes narrow is rounded once, and not to f32 first.
 """
 import itertools
 
@@ -170,6 +170,12 @@ class Model:
         return [list(o) for o in zip(*made)]
 
     def alone(self, e, name, args, p, wants):
+        if name == "conv_general_dilated":      # XLA:CPU is wrong if it cuts at one end, pads at the other, and strides
+            own = [(0, 0, 0)] * np.ndim(args[0])
+            for d, (lo, hi), k in zip(p["dimension_numbers"].lhs_spec[2:], p["padding"], p["lhs_dilation"], strict=True):
+                own[d] = (lo, hi, k - 1)
+            args = [jax.lax.pad(args[0], np.zeros((), args[0].dtype), own), args[1]]
+            p = p | {"padding": ((0, 0),) * len(p["padding"]), "lhs_dilation": (1,) * len(p["padding"])}
         if args and (y := extreme(name, args[0], p)) is not None:
             return [flushed(y)]
         if name == "convert_element_type" and args[0].dtype == np.float64 and p["new_dtype"].name in EPS and not self.wide:
