@@ -65,4 +65,12 @@ if grep -nE '\bAT_role\b' src/*/*.c | grep -vE '^src/ir/'; then
 	echo "roles of a loop outside ir_loop_view"
 	bad=1
 fi
+# Each rewrite has a golden test of its own, which changes something.
+while IFS= read -r r; do
+	t="tests/golden/rewrite/$r"
+	if ! grep -qx "# RUN: opt %s --rewrite $r" "$t.in" 2>/dev/null || [ ! -f "$t.out" ]; then
+		echo "rewrite '$r' has no test $t.in"
+		bad=1
+	fi
+done < <(sed -n 's/^REWRITE(\([a-z_]*\),.*/\1/p' src/pass/rewrites.def)
 exit "$bad"

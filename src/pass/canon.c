@@ -1,6 +1,5 @@
-/* Canonical form: small constants are folded by the oracle, views compose, a product without contraction
- * is a multiplication, a windowed sum over everything before is a scan. */
-#include "passes.h"
+/* Canonical form: the rewrites of rewrites.def, each function until none applies to it any more. */
+#include "rewrites.h"
 
 #include <stdlib.h>
 
@@ -13,7 +12,7 @@ static bool is_const(const struct ir_fn *fn, ir_val v)
 }
 
 /* All operands constant and small: run the op. */
-static ir_val fold(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+ir_val rw_fold(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	struct ir_module *m = r->m;
 	unsigned flags = ir_info(o->kind)->flags;
@@ -63,7 +62,7 @@ static ir_val fold(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 }
 
 /* dot without contraction: both operands broadcast to the result, multiplied in its type. */
-static ir_val dot_as_multiply(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+ir_val rw_dot_as_multiply(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	struct ir_module *m = r->m;
 	const struct ir_axes *ax = ir_axes_of(r->a, m, r->from, o);
@@ -93,133 +92,9 @@ static ir_val dot_as_multiply(struct rewrite *r, const struct ir_op *o, const ir
 	return ir_bin(&r->b, ELEM_multiply, x[0], x[1]);
 }
 
-static ir_val compose(struct rewrite *r, const struct ir_op *o, const ir_val *in)
-{
-	if (!o->nin || !o->nout)
-		return 0;
-	struct ir_module *m = r->m;
-	struct ir_fn *fn = r->b.fn;
-	ir_type t = r->from->val.p[o->out].type;
-	const struct ir_type_info *ti = ir_type_of(m, t);
-	const struct ir_op *d = o->nin ? ir_def(fn, in[0]) : NULL;
-	int n, n2;
-	if (!d)
-		return 0;
-	const void *splat = ti->count ? ir_splat(m, fn, in[0]) : NULL;
-	switch (o->kind) {
-	case IR_broadcast: {
-		if (splat && d->kind == IR_constant)        /* a splat of any shape is one constant */
-			return ir_const(&r->b, t, splat, dtype_info[ti->dtype].bytes);
-		if (d->kind != IR_broadcast)
-			return 0;
-		const int64_t *out = ir_attrs(r->from, o, AT_dims, &n), *inner = ir_attrs(fn, d, AT_dims, &n2);
-		int64_t dims[IR_MAX_RANK];
-		ir_val x = ir_in(fn, d, 0);
-		for (int i = 0; i < n2; i++)
-			dims[i] = out[inner[i]];
-		return ir_broadcast(&r->b, x, t, dims);
-	}
-	case IR_transpose: case IR_reshape: case IR_slice: case IR_reverse:
-		if (splat)
-			return ir_const(&r->b, t, splat, dtype_info[ti->dtype].bytes);
-		if (o->kind == IR_transpose && d->kind == IR_broadcast) {
-			const int64_t *perm = ir_attrs(r->from, o, AT_perm, &n), *inner = ir_attrs(fn, d, AT_dims, &n2);
-			int64_t dims[IR_MAX_RANK];
-			bool rising = true;
-			for (int i = 0; i < n2; i++) {
-				for (int k = 0; k < n; k++)
-					if (perm[k] == inner[i])
-						dims[i] = k;
-				rising &= i == 0 || dims[i] > dims[i - 1];
-			}
-			if (rising)
-				return ir_broadcast(&r->b, ir_in(fn, d, 0), t, dims);
-		}
-		return 0;
-	case IR_dynamic_slice: {
-		if (splat)
-			return ir_const(&r->b, t, splat, dtype_info[ti->dtype].bytes);
-		return 0;
-	}
-	default:
-		return 0;
-	}
-}
-
-/* Starts that are known: a slice. */
-static ir_val static_slice(struct rewrite *r, const struct ir_op *o, const ir_val *in)
-{
-	const struct ir_type_info *t = ir_vtype(r->m, r->b.fn, in[0]), *rt = ir_vtype(r->m, r->from, o->out);
-	int64_t start[IR_MAX_RANK], limit[IR_MAX_RANK], one[IR_MAX_RANK];
-	for (int d = 0; d < t->rank; d++) {
-		if (rt->dim[d] == t->dim[d])
-			start[d] = 0;
-		else if (!ir_const_int(r->m, r->b.fn, in[d + 1], &start[d]))
-			return 0;
-		start[d] = MAX(0, MIN(start[d], t->dim[d] - rt->dim[d]));
-		limit[d] = start[d] + rt->dim[d];
-		one[d] = 1;
-	}
-	return ir_slice(&r->b, in[0], start, limit, one);
-}
-
-static ir_val algebra(struct rewrite *r, const struct ir_op *o, const ir_val *in)
-{
-	struct ir_module *m = r->m;
-	struct ir_fn *fn = r->b.fn;
-	switch (o->kind) {
-	case IR_multiply:
-	case IR_divide: {                          /* by one */
-		enum dtype dt = ir_vtype(m, fn, in[0])->dtype;
-		const void *p = ir_splat(m, fn, in[1]);
-		float one = 1;
-		if (p && dt == DT_f32 && !memcmp(p, &one, 4))
-			return in[0];
-		if (p && dt == DT_bf16 && *(const uint16_t *)p == 0x3f80)
-			return in[0];
-		p = o->kind == IR_multiply ? ir_splat(m, fn, in[0]) : NULL;
-		if (p && dt == DT_f32 && !memcmp(p, &one, 4))
-			return in[1];
-		return 0;
-	}
-	case IR_and:
-	case IR_or: {                              /* true & x, false | x */
-		if (ir_vtype(m, fn, in[0])->dtype != DT_pred)
-			return 0;
-		for (int k = 0; k < 2; k++) {
-			const uint8_t *p = ir_splat(m, fn, in[k]);
-			if (p && (*p != 0) == (o->kind == IR_and))
-				return in[1 - k];
-			if (p)
-				return in[k];
-		}
-		return 0;
-	}
-	case IR_not: {
-		const struct ir_op *d = ir_def(fn, in[0]);
-		return d && d->kind == IR_not ? ir_in(fn, d, 0) : 0;
-	}
-	case IR_convert: {                         /* wider and back: the same; integer chains by their ends */
-		const struct ir_op *d = ir_def(fn, in[0]);
-		if (!d || d->kind != IR_convert)
-			return 0;
-		ir_val x = ir_in(fn, d, 0);
-		enum dtype a = ir_vtype(m, fn, x)->dtype, b = ir_vtype(m, fn, in[0])->dtype, c = ir_vtype(m, r->from, o->out)->dtype;
-		bool small = a == DT_bf16 || a == DT_f16;
-		if (a == c && ((small && (b == DT_f32 || b == DT_f64)) || (a == DT_f32 && b == DT_f64)))
-			return x;
-		if (a == DT_pred && (dtype_info[b].cls == DT_INT || dtype_info[b].cls == DT_UINT || b == DT_f32) && dtype_info[b].bits > 1)
-			return ir_convert(&r->b, x, c);
-		return 0;
-	}
-	default:
-		return 0;
-	}
-}
-
 /* A result without elements is a constant: who reads it waits for nobody, and who makes nothing else is dead, such as a call of
  * LAPACK on an empty matrix, which LAPACK does not take. */
-static ir_val empty(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+ir_val rw_empty(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	unsigned flags = ir_info(o->kind)->flags;
 	bool custom = o->kind == IR_custom_call && !ir_attr(r->from, o, AT_effect), any = false;
@@ -237,39 +112,114 @@ static ir_val empty(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	return REWRITE_MAPPED;
 }
 
+/* Every device alone: what it sends comes back to it. */
+ir_val rw_alone(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_group_info *g = &r->m->group.p[ir_attr(r->from, o, AT_group)];
+	if (!g->nrow ? r->m->num_partitions > 1 : g->ncol > 1)
+		return 0;
+	for (uint32_t k = 0; k < o->nout; k++) {
+		if (r->b.fn->val.p[in[k]].type != r->from->val.p[o->out + k].type)
+			return 0;
+		r->map[o->out + k] = in[k];
+	}
+	return REWRITE_MAPPED;
+}
+
+ir_val rw_known_branch(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	int64_t i;
+	int n;
+	const int64_t *f = ir_attrs(r->from, o, AT_branch, &n);
+	if (n > 1 && !ir_const_int(r->m, r->b.fn, in[0], &i))
+		return 0;
+	i = n == 1 || i < 0 || i >= n ? n - 1 : i;
+	ir_val *out = ARENA_NEW(r->a, ir_val, o->nout + 1);
+	ir_inline(&r->b, (ir_fnid)f[i], in + 1, out);
+	for (uint32_t k = 0; k < o->nout; k++)
+		r->map[o->out + k] = out[k];
+	return REWRITE_MAPPED;
+}
+
+/* --- the table -------------------------------------------------------------------------------- */
+
+#define KINDS(...) (const uint16_t[]){ __VA_ARGS__, 0 }
+static const struct rule { const char *name, *from, *to; rewrite_op *apply; const uint16_t *on; } rule[] = {
+#define REWRITE(id, kinds, from, to) { #id, from, to, rw_##id, kinds },
+#include "rewrites.def"
+#undef REWRITE
+};
+#undef KINDS
+enum { RULES = NELEM(rule) };
+
+const char *pass_rewrite_name(int i, const char **from, const char **to)
+{
+	if (i >= RULES)
+		return NULL;
+	*from = rule[i].from;
+	*to = rule[i].to;
+	return rule[i].name;
+}
+
+struct canon {
+	uint8_t of[IR_COUNT][RULES + 1];     /* per kind: numbers of its rules + 1, 0 ends */
+	ARR(uint8_t) rests;                  /* per function: nothing applied to it last time */
+	bool any;                            /* one applied this time */
+};
+
+static void table_make(struct canon *c, const char *only)
+{
+	int n[IR_COUNT] = {0};
+	for (int i = 0; i < RULES; i++)
+		for (int k = 1; k < IR_COUNT; k++) {
+			bool on = !rule[i].on[0];
+			for (const uint16_t *p = rule[i].on; *p; p++)
+				on |= *p == k;
+			if (on && (!only || !strcmp(only, rule[i].name)))
+				c->of[k][n[k]++] = (uint8_t)(i + 1);
+		}
+}
+
+static bool begin(struct rewrite *r)
+{
+	struct canon *c = r->user;
+	while (c->rests.n <= r->from->id)
+		arr_push(&c->rests, (uint8_t)0);
+	bool go = !c->rests.p[r->from->id];
+	c->rests.p[r->from->id] = 1;
+	return go;
+}
+
 static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
-	ir_val v = empty(r, o, in);
-	if (!v)
-		v = fold(r, o, in);
-	if (!v)
-		v = compose(r, o, in);
-	if (!v && o->kind == IR_dot)
-		v = dot_as_multiply(r, o, in);
-	if (!v && o->kind == IR_reduce_window)
-		v = pass_as_scan(r, o, in);
-	if (!v && o->kind == IR_dynamic_slice)
-		v = static_slice(r, o, in);
-	if (!v)
-		v = algebra(r, o, in);
-	if (!v && o->kind == IR_case) {            /* a branch that is known */
-		int64_t i;
-		int n;
-		const int64_t *f = ir_attrs(r->from, o, AT_branch, &n);
-		if (n == 1 || ir_const_int(r->m, r->b.fn, in[0], &i)) {
-			i = n == 1 || i < 0 || i >= n ? n - 1 : i;
-			ir_val *out = ARENA_NEW(r->a, ir_val, o->nout + 1);
-			ir_inline(&r->b, (ir_fnid)f[i], in + 1, out);
-			for (uint32_t k = 0; k < o->nout; k++)
-				r->map[o->out + k] = out[k];
-			return REWRITE_MAPPED;
+	struct canon *c = r->user;
+	for (const uint8_t *k = c->of[o->kind]; *k; k++) {
+		ir_val v = rule[*k - 1].apply(r, o, in);
+		if (v) {
+			c->rests.p[r->from->id] = 0;
+			c->any = true;
+			return v;
 		}
 	}
-	return v;
+	return 0;
+}
+
+struct err *pass_canon_only(struct ir_module *m, const char *only)
+{
+	enum { MOST = 64 };                  /* rules only ever simplify, but a bound costs nothing */
+	struct canon *c = mem_alloc(sizeof *c);
+	table_make(c, only);
+	c->any = true;
+	for (int i = 0; i < MOST && c->any; i++) {
+		c->any = false;
+		pass_rewrite(m, on_op, begin, c);
+	}
+	arr_free(&c->rests);
+	free(c);
+	return NULL;
 }
 
 struct err *pass_canon(const struct pass_opts *o, struct ir_module *m)
 {
-	pass_rewrite(m, on_op, NULL, NULL);
-	return NULL;
+	return pass_canon_only(m, NULL);
 }

@@ -4,9 +4,10 @@
 
 static struct map *table(struct rewrite *r) { return r->user; }
 
-static void begin(struct rewrite *r)
+static bool begin(struct rewrite *r)
 {
 	map_free(table(r));
+	return true;
 }
 
 static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)

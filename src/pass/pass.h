@@ -27,6 +27,10 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 /* Run the passes up to and including o->stop on m, which then holds the result. */
 struct err *pass_run(const struct pass_opts *o, struct ir_module *m);
 const char *const *pass_names(void);              /* NULL-terminated, in order */
+/* One rewrite of pass canon, or all (NULL), to a fixpoint, on a module without calls. */
+struct err *pass_canon_only(struct ir_module *m, const char *only);
+/* Name of rewrite i, what it takes and what it gives; NULL behind the last one. */
+const char *pass_rewrite_name(int i, const char **from, const char **to);
 /* What the compiler decided: roles of loops, groups, tiers, collectives, memory. */
 struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_module *m);
 

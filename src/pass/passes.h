@@ -22,17 +22,13 @@ struct rewrite {
  * REWRITE_MAPPED = r->map has the results. */
 #define REWRITE_MAPPED UINT32_MAX
 typedef ir_val rewrite_op(struct rewrite *r, const struct ir_op *o, const ir_val *in);
-/* Before a function's ops (NULL = nothing to prepare). */
-typedef void rewrite_begin(struct rewrite *r);
+/* Before a function's ops (NULL = nothing to prepare).  False: the function stays as it is; b.fn is not to be used. */
+typedef bool rewrite_begin(struct rewrite *r);
 void pass_rewrite(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, void *user);
 /* The same, users before regions: those that op makes are rewritten too. */
 void pass_rewrite_down(struct ir_module *m, rewrite_op *op);
 /* Put g in the place of f; g keeps f's id. */
 void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g);
-
-/* --- scan.c: a rewrite of canon --- */
-/* A reduce_window over all positions before or behind each: by levels, or cumulative.  As rewrite_op. */
-ir_val pass_as_scan(struct rewrite *r, const struct ir_op *o, const ir_val *in);
 
 /* --- stage.c --- */
 

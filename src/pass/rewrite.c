@@ -13,15 +13,16 @@ void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g)
 static void rewrite(struct ir_module *m, struct arena *a, ir_fnid f, rewrite_op *op, rewrite_begin *begin, void *user)
 {
 	const struct ir_fn *fn = ir_fn_of(m, f);
-	struct rewrite r = { .m = m, .from = fn, .a = a, .live = ir_live(a, m, fn, NULL), .user = user };
+	struct rewrite r = { .m = m, .from = fn, .a = a, .user = user };
+	if (begin && !begin(&r))
+		return;
+	r.live = ir_live(a, m, fn, NULL);
 	r.b = (struct ir_b){ m, ir_fn_new(m, ""), 0 };
 	r.map = ARENA_NEW(a, ir_val, fn->val.n);
 	for (uint32_t i = 1; i <= fn->nparam; i++) {
 		r.map[i] = ir_param(r.b.fn, fn->val.p[i].type);
 		ir_shard_set(r.b.fn, i, ir_shard_of(fn, i));
 	}
-	if (begin)
-		begin(&r);
 	ir_val small[64];
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];

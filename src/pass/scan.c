@@ -4,7 +4,7 @@
  * the extent says and with one running value, they are made in two levels: blocks of BLOCK positions, whose totals are scanned in the
  * same way.  The initial value is taken for an identity, since windows take it for what lies outside.  Blelloch, Prefix sums and their
  * applications, 1990, section 1.2. */
-#include "passes.h"
+#include "rewrites.h"
 
 enum { BLOCK = 16, SHORT = 64 };
 
@@ -145,7 +145,7 @@ static void levels(struct rewrite *r, int n, const ir_val *x, const ir_val *init
 		out[k] = ir_slice(&r->b, ir_reshape(&r->b, out[k], t.rank, flat), lo, cut, one);
 }
 
-ir_val pass_as_scan(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+ir_val rw_as_scan(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	const struct ir_type_info *t = ir_vtype(r->m, r->b.fn, in[0]);
 	enum redop op = (enum redop)ir_attr(r->from, o, AT_redop);

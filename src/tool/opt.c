@@ -1,7 +1,7 @@
 /* rondo opt: a program's text, as read or after a pass. */
 #include "tool.h"
 
-static const char *pass, *tier, *devices, *list, *verify, *no_loc, *ops, *axes;
+static const char *pass, *rewrite, *rewrites, *tier, *devices, *list, *verify, *no_loc, *ops, *axes;
 
 static const struct opt opts[] = {
 	{"p", "PASS", "run the passes up to this one; without it the program is printed as it is read", &pass},
@@ -12,6 +12,8 @@ static const struct opt opts[] = {
 	{"tier", "T", "ref, gen or auto", &tier},
 	{"ops", NULL, "list the operations (docs/ir.md)", &ops},
 	{"list", NULL, "list the passes in order", &list},
+	{"rewrite", "NAME", "apply this rewrite of pass canon alone, wherever it applies", &rewrite},
+	{"rewrites", NULL, "list the rewrites", &rewrites},
 };
 
 /* Rows of a table, as docs/ir.md has it. */
@@ -65,11 +67,33 @@ static void print_axes(struct str *s, const struct ir_module *m)
 	arena_fini(&a);
 }
 
+static struct err *apply(struct ir_module *m, const char *name)
+{
+	const char *n, *from, *to, *names[256];
+	size_t count = 0;
+	for (int i = 0; (n = pass_rewrite_name(i, &from, &to)) && count < NELEM(names); i++)
+		names[count++] = n;
+	for (size_t i = 0; i < count; i++)
+		if (!strcmp(names[i], name)) {
+			TRY(pass_canon_only(m, name));
+			ir_sweep(m);
+			return NULL;
+		}
+	const char *near = str_nearest(name, names, count);
+	return ERR(INVALID, "no rewrite '%s'%s%s%s", name, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
+}
+
 static struct err *run(char **file, int nfile, int *status)
 {
 	if (list) {
 		for (const char *const *n = pass_names(); *n; n++)
 			printf("%s\n", *n);
+		return NULL;
+	}
+	if (rewrites) {
+		const char *name, *from, *to;
+		for (int i = 0; (name = pass_rewrite_name(i, &from, &to)); i++)
+			printf("%-20s %s -> %s\n", name, from, to);
 		return NULL;
 	}
 	if (ops) {
@@ -86,9 +110,11 @@ static struct err *run(char **file, int nfile, int *status)
 	o.stop = pass;
 	if (!e)
 		e = ir_verify(m);
+	if (!e && rewrite)
+		e = apply(m, rewrite);
 	if (!e && pass)
 		e = pass_run(&o, m);
-	if (!e && pass)
+	if (!e && (pass || rewrite))
 		e = ir_verify(m);
 	if (!e && no_loc)
 		for (size_t f = 1; f < m->fn.n; f++)

@@ -1,0 +1,254 @@
+/* Rewrites of views, and of what lies side by side. */
+#include "rewrites.h"
+
+ir_val rw_view_of_splat(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_op *d = ir_def(r->b.fn, in[0]);
+	ir_type t = r->from->val.p[o->out].type;
+	const struct ir_type_info *ti = ir_type_of(r->m, t);
+	/* a splat of any shape is one constant; of what is broadcast later the broadcast stays */
+	const void *splat = d && ti->count && (o->kind != IR_broadcast || d->kind == IR_constant) ? ir_splat(r->m, r->b.fn, in[0]) : NULL;
+	return splat ? ir_const(&r->b, t, splat, dtype_info[ti->dtype].bytes) : 0;
+}
+
+ir_val rw_broadcast_twice(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	int n;
+	const struct ir_op *d = made_by(r, in[0], IR_broadcast);
+	if (!d)
+		return 0;
+	const int64_t *out = ir_attrs(r->from, o, AT_dims, &n), *inner = ir_attrs(r->b.fn, d, AT_dims, &n);
+	int64_t dims[IR_MAX_RANK];
+	for (int i = 0; i < n; i++)
+		dims[i] = out[inner[i]];
+	return ir_broadcast(&r->b, ir_in(r->b.fn, d, 0), r->from->val.p[o->out].type, dims);
+}
+
+ir_val rw_turned_broadcast(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	int n, n2;
+	const struct ir_op *d = made_by(r, in[0], IR_broadcast);
+	if (!d)
+		return 0;
+	const int64_t *perm = ir_attrs(r->from, o, AT_perm, &n), *inner = ir_attrs(r->b.fn, d, AT_dims, &n2);
+	int64_t dims[IR_MAX_RANK];
+	for (int i = 0; i < n2; i++) {
+		for (int k = 0; k < n; k++)
+			if (perm[k] == inner[i])
+				dims[i] = k;
+		if (i && dims[i] < dims[i - 1])
+			return 0;
+	}
+	return ir_broadcast(&r->b, ir_in(r->b.fn, d, 0), r->from->val.p[o->out].type, dims);
+}
+
+ir_val rw_reverse_twice(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	int n, n2;
+	const struct ir_op *d = made_by(r, in[0], IR_reverse);
+	if (!d)
+		return 0;
+	const int64_t *a = ir_attrs(r->from, o, AT_dims, &n), *b = ir_attrs(r->b.fn, d, AT_dims, &n2);
+	bool turned[IR_MAX_RANK] = {0};
+	int64_t w[IR_MAX_RANK + 1] = {0};
+	for (int i = 0; i < n; i++)
+		turned[a[i]] ^= true;
+	for (int i = 0; i < n2; i++)
+		turned[b[i]] ^= true;
+	for (int k = 0; k < IR_MAX_RANK; k++)
+		if (turned[k])
+			w[1 + w[0]++] = k;
+	ir_val x = ir_in(r->b.fn, d, 0);
+	return ir_emit(&r->b, IR_reverse, 1, &x, r->from->val.p[o->out].type, w, (uint32_t)w[0] + 1);
+}
+
+/* --- slices ---------------------------------------------------------------------------------- */
+
+struct box { int rank; int64_t start[IR_MAX_RANK], limit[IR_MAX_RANK], stride[IR_MAX_RANK]; };
+
+static struct box box_of(const struct ir_fn *fn, const struct ir_op *o)
+{
+	struct box b;
+	memcpy(b.start, ir_attrs(fn, o, AT_start, &b.rank), sizeof *b.start * (size_t)ir_attrs_n(fn, o, AT_start));
+	memcpy(b.limit, ir_attrs(fn, o, AT_limit, &b.rank), sizeof *b.limit * (size_t)b.rank);
+	memcpy(b.stride, ir_attrs(fn, o, AT_stride, &b.rank), sizeof *b.stride * (size_t)b.rank);
+	return b;
+}
+
+static ir_val slice_of(struct rewrite *r, ir_val x, const struct box *b)
+{
+	return ir_slice(&r->b, x, b->start, b->limit, b->stride);
+}
+
+/* The place behind the last element that is taken along d, of those there are. */
+static int64_t behind(const struct box *b, int d, int64_t count)
+{
+	return count ? b->start[d] + (count - 1) * b->stride[d] + 1 : b->start[d];
+}
+
+ir_val rw_slice_twice(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_op *d = made_by(r, in[0], IR_slice);
+	const struct ir_type_info *t = result_type(r, o);
+	if (!d || !t->count)
+		return 0;
+	struct box outer = box_of(r->from, o), inner = box_of(r->b.fn, d);
+	for (int k = 0; k < inner.rank; k++) {
+		inner.start[k] += outer.start[k] * inner.stride[k];
+		inner.stride[k] *= outer.stride[k];
+		inner.limit[k] = behind(&inner, k, t->dim[k]);
+	}
+	return slice_of(r, ir_in(r->b.fn, d, 0), &inner);
+}
+
+ir_val rw_slice_of_part(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_op *d = made_by(r, in[0], IR_concatenate);
+	const struct ir_type_info *t = result_type(r, o);
+	if (!d || !t->count)
+		return 0;
+	int along = (int)ir_attr(r->b.fn, d, AT_dim);
+	struct box b = box_of(r->from, o);
+	int64_t from = b.start[along], to = behind(&b, along, t->dim[along]);
+	for (uint32_t k = 0; k < d->nin; k++) {
+		ir_val x = ir_in(r->b.fn, d, k);
+		int64_t n = type_of(r, x)->dim[along];
+		if (from >= 0 && to <= n) {
+			b.start[along] = from;
+			b.limit[along] = to;
+			return slice_of(r, x, &b);
+		}
+		from -= n;
+		to -= n;
+	}
+	return 0;
+}
+
+ir_val rw_slice_of_pad(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_op *d = made_by(r, in[0], IR_pad);
+	const struct ir_type_info *t = result_type(r, o);
+	if (!d || !t->count)
+		return 0;
+	int n;
+	const int64_t *low = ir_attrs(r->b.fn, d, AT_low, &n), *inside = ir_attrs(r->b.fn, d, AT_interior, &n);
+	ir_val x = ir_in(r->b.fn, d, 0);
+	struct box b = box_of(r->from, o);
+	for (int k = 0; k < n; k++) {
+		b.start[k] -= low[k];
+		b.limit[k] = behind(&b, k, t->dim[k]);
+		if (inside[k] || b.start[k] < 0 || b.limit[k] > type_of(r, x)->dim[k])
+			return 0;
+	}
+	return slice_of(r, x, &b);
+}
+
+ir_val rw_slice_of_broadcast(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_op *d = made_by(r, in[0], IR_broadcast);
+	if (!d)
+		return 0;
+	int n;
+	const int64_t *at = ir_attrs(r->b.fn, d, AT_dims, &n);
+	ir_val x = ir_in(r->b.fn, d, 0);
+	int64_t dims[IR_MAX_RANK];
+	struct box b = box_of(r->from, o), inner = { .rank = n };
+	for (int k = 0; k < n; k++) {
+		bool spread = type_of(r, x)->dim[k] == 1 && type_of(r, in[0])->dim[at[k]] != 1;
+		dims[k] = at[k];
+		inner.start[k] = spread ? 0 : b.start[at[k]];
+		inner.limit[k] = spread ? 1 : b.limit[at[k]];
+		inner.stride[k] = spread ? 1 : b.stride[at[k]];
+	}
+	return ir_broadcast(&r->b, slice_of(r, x, &inner), r->from->val.p[o->out].type, dims);
+}
+
+/* --- side by side ---------------------------------------------------------------------------------- */
+
+ir_val rw_join_of_slices(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	int along = (int)ir_attr(r->from, o, AT_dim);
+	struct box all = {0};
+	ir_val x = 0;
+	for (uint32_t k = 0; k < o->nin; k++) {
+		const struct ir_op *d = made_by(r, in[k], IR_slice);
+		if (!d || (x && ir_in(r->b.fn, d, 0) != x))
+			return 0;
+		struct box b = box_of(r->b.fn, d);
+		if (!x) {
+			x = ir_in(r->b.fn, d, 0);
+			all = b;
+		}
+		for (int i = 0; i < b.rank; i++)
+			if (b.stride[i] != all.stride[i] || (i != along && (b.start[i] != all.start[i] || b.limit[i] != all.limit[i])) ||
+			    (i == along && (b.stride[i] != 1 || (k && b.start[i] != all.limit[i]))))
+				return 0;
+		all.limit[along] = b.limit[along];
+	}
+	return x ? slice_of(r, x, &all) : 0;
+}
+
+ir_val rw_join_of_joins(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	enum { MOST = 256 };
+	int64_t along = ir_attr(r->from, o, AT_dim);
+	ir_val x[MOST];
+	uint32_t n = 0;
+	bool any = false;
+	for (uint32_t k = 0; k < o->nin; k++) {
+		const struct ir_op *d = made_by(r, in[k], IR_concatenate);
+		bool open = d && ir_attr(r->b.fn, d, AT_dim) == along;
+		uint32_t more = open ? d->nin : 1;
+		if (n + more > MOST)
+			return 0;
+		for (uint32_t j = 0; j < more; j++)
+			x[n++] = open ? ir_in(r->b.fn, d, j) : in[k];
+		any |= open;
+	}
+	return any ? ir_emit(&r->b, IR_concatenate, n, x, r->from->val.p[o->out].type, &along, 1) : 0;
+}
+
+ir_val rw_pad_twice(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_op *d = made_by(r, in[0], IR_pad);
+	if (!d || ir_in(r->b.fn, d, 1) != in[1])
+		return 0;
+	int n;
+	int64_t w[3 * (IR_MAX_RANK + 1)], *q = w;
+	static const enum ir_at at[3] = { AT_low, AT_high, AT_interior };
+	for (int k = 0; k < 3; k++) {
+		const int64_t *a = ir_attrs(r->from, o, at[k], &n), *b = ir_attrs(r->b.fn, d, at[k], &n);
+		*q++ = n;
+		for (int i = 0; i < n; i++) {
+			if (a[i] < 0 || b[i] < 0 || (at[k] == AT_interior && (a[i] || b[i])))
+				return 0;
+			*q++ = a[i] + b[i];
+		}
+	}
+	return ir_emit(&r->b, IR_pad, 2, (ir_val[]){ ir_in(r->b.fn, d, 0), in[1] }, r->from->val.p[o->out].type, w, (uint32_t)(q - w));
+}
+
+ir_val rw_static_slice(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_type_info *t = type_of(r, in[0]), *rt = result_type(r, o);
+	struct box b = { .rank = t->rank };
+	for (int d = 0; d < t->rank; d++) {
+		if (rt->dim[d] != t->dim[d] && !ir_const_int(r->m, r->b.fn, in[d + 1], &b.start[d]))
+			return 0;
+		b.start[d] = MAX(0, MIN(b.start[d], t->dim[d] - rt->dim[d]));
+		b.limit[d] = b.start[d] + rt->dim[d];
+		b.stride[d] = 1;
+	}
+	return slice_of(r, in[0], &b);
+}
+
+ir_val rw_update_of_all(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	return r->b.fn->val.p[in[0]].type == r->b.fn->val.p[in[1]].type ? in[1] : 0;
+}
+
+ir_val rw_iota_of_one(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_type_info *t = result_type(r, o);
+	return t->dim[ir_attr(r->from, o, AT_dim)] == 1 ? ir_const_i(&r->b, r->from->val.p[o->out].type, 0) : 0;
+}
