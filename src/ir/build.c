@@ -11,9 +11,14 @@ ir_val ir_emit_raw(struct ir_b *b, enum ir_kind k, uint32_t nin, const ir_val *i
 	struct ir_op o = { .kind = (uint16_t)k, .nin = nin, .nout = nout, .in = (uint32_t)fn->ref.n,
 	                   .out = (ir_val)fn->val.n, .attr = (uint32_t)fn->attr.n, .loc = b->loc };
 	arr_reserve(&fn->ref, nin);
+	arr_reserve(&fn->use, nin);
 	for (uint32_t i = 0; i < nin; i++) {
 		assert(in[i] && in[i] < fn->val.n);
+		struct ir_value *v = &fn->val.p[in[i]];
+		fn->use.p[fn->use.n++] = (struct ir_use){ (uint32_t)fn->op.n, v->use };
 		fn->ref.p[fn->ref.n++] = in[i];
+		v->use = (uint32_t)fn->ref.n;
+		v->nuse++;
 	}
 	arr_reserve(&fn->attr, nattr);
 	for (uint32_t i = 0; i < nattr; i++)
@@ -362,6 +367,7 @@ void ir_result(struct ir_fn *fn, ir_val v)
 {
 	assert(v && v < fn->val.n);
 	arr_push(&fn->result, v);
+	fn->val.p[v].nuse++;
 }
 
 void ir_inline(struct ir_b *b, ir_fnid f, const ir_val *in, ir_val *out)

@@ -101,7 +101,11 @@ struct ir_op {
 struct ir_value {
 	ir_type type;
 	uint32_t def;            /* index of the op that makes it; IR_PARAM for a parameter */
+	uint32_t use;            /* the newest operand that reads it (ir_use_first) */
+	uint32_t nuse;           /* operands that read it, and results of the function that it is */
 };
+/* Beside each entry of fn->ref: whose operand it is, and the next older reader of the same value. */
+struct ir_use { uint32_t op, next; };
 #define IR_PARAM UINT32_MAX
 
 struct ir_fn {
@@ -110,6 +114,7 @@ struct ir_fn {
 	ARR(struct ir_op) op;
 	ARR(struct ir_value) val;    /* val.p[0] unused; parameters are 1 .. nparam */
 	ARR(ir_val) ref;
+	ARR(struct ir_use) use;      /* beside ref */
 	ARR(int64_t) attr;
 	uint32_t nparam;
 	ARR(ir_val) result;
@@ -214,6 +219,12 @@ static inline const struct ir_type_info *ir_vtype(const struct ir_module *m, con
 /* The op that makes v, NULL for a parameter. */
 static inline struct ir_op *ir_def(const struct ir_fn *fn, ir_val v)
 { return fn->val.p[v].def == IR_PARAM ? NULL : &fn->op.p[fn->val.p[v].def]; }
+/* Operands that read v, the newest first: for (uint32_t u = ir_use_first(fn, v); u; u = ir_use_next(fn, u)) .. ir_use_op(fn, u).
+ * Emitting keeps them.  Results of the function are not among them, but in nuse. */
+static inline uint32_t ir_use_first(const struct ir_fn *fn, ir_val v) { return fn->val.p[v].use; }
+static inline uint32_t ir_use_next(const struct ir_fn *fn, uint32_t u) { return fn->use.p[u - 1].next; }
+static inline uint32_t ir_use_op(const struct ir_fn *fn, uint32_t u) { return fn->use.p[u - 1].op; }      /* index of the op */
+static inline uint32_t ir_use_operand(const struct ir_fn *fn, uint32_t u) { return u - 1 - fn->op.p[ir_use_op(fn, u)].in; }
 static inline ir_shard ir_shard_of(const struct ir_fn *fn, ir_val v) { return v < fn->shard.n ? fn->shard.p[v] : 0; }
 void ir_shard_set(struct ir_fn *fn, ir_val v, ir_shard h);
 /* Attribute a of o, which has one of that name. */

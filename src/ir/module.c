@@ -64,6 +64,7 @@ void ir_fn_free(struct ir_fn *f)
 	arr_free(&f->op);
 	arr_free(&f->val);
 	arr_free(&f->ref);
+	arr_free(&f->use);
 	arr_free(&f->attr);
 	arr_free(&f->result);
 	arr_free(&f->shard);
@@ -81,9 +82,13 @@ struct ir_mark ir_mark(const struct ir_fn *fn)
 
 void ir_go_back(struct ir_fn *fn, struct ir_mark to)
 {
+	while (fn->ref.n > to.ref) {                  /* the newest reader of each is the first in its list */
+		struct ir_value *v = &fn->val.p[fn->ref.p[--fn->ref.n]];
+		v->use = fn->use.p[--fn->use.n].next;
+		v->nuse--;
+	}
 	fn->op.n = to.op;
 	fn->val.n = to.val;
-	fn->ref.n = to.ref;
 	fn->attr.n = to.attr;
 	fn->shard.n = MIN(fn->shard.n, to.val);
 }

@@ -200,6 +200,26 @@ struct err *ir_infer(struct ir_module *m, const struct ir_fn *fn, const struct i
 
 /* --- functions and modules -------------------------------------------------------------- */
 
+/* The lists of readers say what the operands say. */
+static struct err *uses(const struct ir_fn *fn)
+{
+	size_t listed = 0;
+	uint64_t counted = 0;
+	NEED(fn->use.n == fn->ref.n, "%zu readers of %zu operands", fn->use.n, fn->ref.n);
+	for (ir_val v = 1; v < fn->val.n; v++) {
+		counted += fn->val.p[v].nuse;
+		for (uint32_t u = ir_use_first(fn, v), last = UINT32_MAX; u; last = u, u = ir_use_next(fn, u)) {
+			NEED(u <= fn->ref.n && u < last && fn->ref.p[u - 1] == v && ir_use_op(fn, u) < fn->op.n, "value %u has a reader that reads another one", v);
+			const struct ir_op *o = &fn->op.p[ir_use_op(fn, u)];
+			NEED(u > o->in && u <= o->in + o->nin, "value %u has a reader whose operand it is not", v);
+			listed++;
+		}
+	}
+	NEED(listed == fn->ref.n && counted == fn->ref.n + fn->result.n, "%zu readers are listed and %llu counted, of %zu operands and %zu results", listed,
+	     (unsigned long long)counted, fn->ref.n, fn->result.n);
+	return NULL;
+}
+
 static struct err *verify_fn(const struct ir_module *m, const struct ir_fn *fn)
 {
 	NEED(fn->val.n >= 1 && fn->nparam < fn->val.n, "%u parameters of %zu values", fn->nparam, fn->val.n);
@@ -237,6 +257,7 @@ static struct err *verify_fn(const struct ir_module *m, const struct ir_fn *fn)
 		}
 		next += o->nout;
 	}
+	TRY(uses(fn));
 	NEED(next == fn->val.n, "%zu values, of which operations make up to %u", fn->val.n, next);
 	for (size_t i = 0; i < fn->result.n; i++)
 		NEED(fn->result.p[i] > 0 && fn->result.p[i] < next, "result %zu is not defined", i);

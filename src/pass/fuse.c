@@ -23,6 +23,9 @@ struct group {
 	bool strips;             /* with complex numbers: elementwise throughout, for the strip kernel */
 };
 
+/* A group as a function, what it reads and what it gives. */
+struct outline { struct ir_fn *fn; ARR(ir_val) in, out; };
+
 struct fuse {
 	const struct pass_opts *o;
 	struct ir_module *m;
@@ -31,10 +34,9 @@ struct fuse {
 	int *grp;                /* per op: group or -1 */
 	ARR(struct group) g;
 	int *next_member;        /* per op: the next of its group, -1 */
-	int *first_user, *next_user, *user_op;   /* per value: linked list of reading ops */
 	bool *is_result;
-	int nuse;
 	int *before, *after;     /* per op with an effect: the one before and after it; else -1 */
+	const struct outline *made;  /* per region */
 	int *seen, *work, round; /* of path_outside */
 	uint8_t *links;          /* per value: views between it and what is none; 0: it is none, or stands for itself */
 	ir_val *map;             /* per value: the one in the group being outlined, if mapped[v] == turn */
@@ -198,8 +200,8 @@ static int readers(const struct fuse *f, ir_val v, struct reader *out, int cap)
 				return -1;
 			out[n++] = (struct reader){ -1, direct, spread, moved };
 		}
-		for (int u = f->first_user[x]; u >= 0; u = f->next_user[u]) {
-			int i = f->user_op[u];
+		for (uint32_t u = ir_use_first(f->fn, x); u; u = ir_use_next(f->fn, u)) {
+			int i = (int)ir_use_op(f->fn, u);
 			const struct ir_op *o = &f->fn->op.p[i];
 			if (view(f, o)) {
 				if (nt == (int)NELEM(work))
@@ -249,17 +251,17 @@ static bool path_outside(struct fuse *f, int i, int g)
 		if (f->g.p[k].first <= end)
 			end = f->g.p[k].last;
 	f->round++;
-	for (int u = f->first_user[fn->op.p[i].out]; u >= 0; u = f->next_user[u])
-		if (f->grp[f->user_op[u]] != g)
-			reach(f, f->user_op[u], g, end, &n);
+	for (uint32_t u = ir_use_first(fn, fn->op.p[i].out); u; u = ir_use_next(fn, u))
+		if (f->grp[ir_use_op(fn, u)] != g)
+			reach(f, (int)ir_use_op(fn, u), g, end, &n);
 	for (int steps = 0; n; steps++) {
 		int k = f->work[--n];
 		const struct ir_op *o = &fn->op.p[k];
 		if (steps == MOST || reach(f, f->after[k], g, end, &n))
 			return true;
 		for (uint32_t r = 0; r < o->nout; r++)
-			for (int u = f->first_user[o->out + r]; u >= 0; u = f->next_user[u])
-				if (reach(f, f->user_op[u], g, end, &n))
+			for (uint32_t u = ir_use_first(fn, o->out + r); u; u = ir_use_next(fn, u))
+				if (reach(f, (int)ir_use_op(fn, u), g, end, &n))
 					return true;
 	}
 	return false;
@@ -390,8 +392,6 @@ static void consider(struct fuse *f, int i)
 
 /* --- outlining ---------------------------------------------------------------------------- */
 
-struct outline { struct ir_fn *fn; ARR(ir_val) in, out; };
-
 static bool is_mapped(const struct fuse *f, ir_val v)
 {
 	return f->mapped[v] == f->turn;
@@ -452,8 +452,8 @@ static void outline(struct fuse *f, int g, const int *mem, int n, struct outline
 		const struct ir_op *o = &f->fn->op.p[mem[k]];
 		for (uint32_t j = 0; j < o->nout; j++) {
 			bool outside = f->is_result[o->out + j];
-			for (int u = f->first_user[o->out + j]; u >= 0 && !outside; u = f->next_user[u]) {
-				int q = f->user_op[u];
+			for (uint32_t u = ir_use_first(f->fn, o->out + j); u && !outside; u = ir_use_next(f->fn, u)) {
+				int q = (int)ir_use_op(f->fn, u);
 				if (f->grp[q] == g)
 					continue;
 				/* a view that only this group reads is inside it */
@@ -533,7 +533,7 @@ static bool try_loop(struct fuse *f, struct ir_b *b, const struct ir_op *o, cons
 
 /* Elements start .. of the vector v of the function that is rewritten, as an array of two dimensions at most.  What is computed
  * element by element for nobody else, or from nothing that is read, is computed for them alone. */
-struct part { struct rewrite *r; const int *uses; ir_val *done; int64_t start, count; int rank; int64_t dim[2]; int left; };
+struct part { struct rewrite *r; ir_val *done; int64_t start, count; int rank; int64_t dim[2]; int left; };
 
 static bool from_nothing(const struct rewrite *r, ir_val v, int *left)
 {
@@ -573,7 +573,7 @@ static ir_val part_made(struct part *p, ir_val v)
 	}
 	if (o && o->kind == IR_broadcast && ir_vtype(r->m, r->from, ir_in(r->from, o, 0))->rank == 0)
 		return ir_splat_of(b, r->map[ir_in(r->from, o, 0)], t);
-	if (o && ir_is_elem(o->kind) && o->nout == 1 && o->nin <= 3 && --p->left >= 0 && (p->uses[v] == 1 || from_nothing(r, v, &left))) {
+	if (o && ir_is_elem(o->kind) && o->nout == 1 && o->nin <= 3 && --p->left >= 0 && (r->from->val.p[v].nuse == 1 || from_nothing(r, v, &left))) {
 		ir_val in[3];
 		for (uint32_t k = 0; k < o->nin; k++)
 			in[k] = part_of(p, ir_in(r->from, o, k));
@@ -615,17 +615,12 @@ static ir_val split_reduce(struct rewrite *r, const struct ir_op *o, const ir_va
 				blocks = b;
 				break;
 			}
-		int *uses = ARENA_NEW(r->a, int, r->from->val.n);
-		for (size_t i = 0; i < r->from->ref.n; i++)
-			uses[r->from->ref.p[i]]++;
-		for (size_t i = 0; i < r->from->result.n; i++)
-			uses[r->from->result.p[i]]++;
-		struct part p = { r, uses, ARENA_NEW(r->a, ir_val, r->from->val.n), 0, count / blocks * blocks, 2, { blocks, count / blocks }, MOST };
+		struct part p = { r, ARENA_NEW(r->a, ir_val, r->from->val.n), 0, count / blocks * blocks, 2, { blocks, count / blocks }, MOST };
 		ir_val x = ir_reduce1(&r->b, op, part_of(&p, ir_in(r->from, o, 0)), start, 1, (int64_t[]){ 1 });
 		x = ir_reduce1(&r->b, op, x, in[1], 1, (int64_t[]){ 0 });
 		if (p.count == count)
 			return x;
-		p = (struct part){ r, uses, ARENA_NEW(r->a, ir_val, r->from->val.n), p.count, count - p.count, 1, { count - p.count }, MOST };
+		p = (struct part){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), p.count, count - p.count, 1, { count - p.count }, MOST };
 		return ir_reduce1(&r->b, op, part_of(&p, ir_in(r->from, o, 0)), x, 1, (int64_t[]){ 0 });
 	}
 	/* the last reduced dimension goes first */
@@ -830,17 +825,31 @@ static bool strips_can(const struct fuse *f, const struct ir_fn *g)
 
 /* --- one function ----------------------------------------------------------------------------- */
 
+static ir_val one_kernel(void *user, struct ir_b *b, int k, const ir_val *in)
+{
+	const struct fuse *f = user;
+	const struct outline *x = &f->made[k];
+	ir_type *t = ARENA_NEW(f->a, ir_type, x->out.n + 1);
+	int64_t id = x->fn->id;
+	for (size_t i = 0; i < x->out.n; i++)
+		t[i] = f->fn->val.p[x->out.p[i]].type;
+	return ir_emit_raw(b, IR_fused, (uint32_t)x->in.n, in, (uint32_t)x->out.n, t, &id, 1);
+}
+
+static ir_val one_loop(void *user, struct ir_b *b, const struct ir_op *o, const ir_val *in)
+{
+	struct fuse *f = user;
+	ir_val v;
+	return tiny_loop(f, o) && try_loop(f, b, o, in, &v) ? v : 0;
+}
+
 static struct ir_fn *fuse_fn(struct fuse *f)
 {
 	const struct ir_fn *fn = f->fn;
 	int n = (int)fn->op.n, nv = (int)fn->val.n;
 	f->grp = ARENA_NEW(f->a, int, n);
-	f->first_user = ARENA_NEW(f->a, int, nv);
 	f->is_result = ARENA_NEW(f->a, bool, nv);
-	f->next_user = ARENA_NEW(f->a, int, fn->ref.n + 1);
-	f->user_op = ARENA_NEW(f->a, int, fn->ref.n + 1);
 	f->next_member = ARENA_NEW(f->a, int, n);
-	f->before = ARENA_NEW(f->a, int, n);
 	f->after = ARENA_NEW(f->a, int, n);
 	f->seen = ARENA_NEW(f->a, int, n);
 	f->work = ARENA_NEW(f->a, int, n);
@@ -848,26 +857,15 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 	f->map = ARENA_NEW(f->a, ir_val, nv);
 	f->mapped = ARENA_NEW(f->a, int, nv);
 	count_links(f);
-	f->nuse = f->round = f->turn = 0;
+	f->round = f->turn = 0;
 	f->g.n = 0;
-	int effect = -1;
-	for (int v = 0; v < nv; v++)
-		f->first_user[v] = -1;
-	for (int i = 0; i < n; i++) {
-		f->grp[i] = f->next_member[i] = f->before[i] = f->after[i] = -1;
-		if (ir_effect(f->m, fn, &fn->op.p[i])) {
-			f->before[i] = effect;
-			if (effect >= 0)
-				f->after[effect] = i;
-			effect = i;
-		}
-		for (uint32_t k = 0; k < fn->op.p[i].nin; k++) {
-			ir_val v = ir_in(fn, &fn->op.p[i], k);
-			f->user_op[f->nuse] = i;
-			f->next_user[f->nuse] = f->first_user[v];
-			f->first_user[v] = f->nuse++;
-		}
-	}
+	int effect;
+	f->before = pass_effects(f->a, f->m, fn, &effect);
+	for (int i = 0; i < n; i++)
+		f->grp[i] = f->next_member[i] = f->after[i] = -1;
+	for (int i = effect; i >= 0; i = f->before[i])
+		if (f->before[i] >= 0)
+			f->after[f->before[i]] = i;
 	for (size_t i = 0; i < fn->result.n; i++)
 		f->is_result[fn->result.p[i]] = true;
 	for (int i = n; i-- > 0;)
@@ -903,75 +901,17 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 		count[g] = 0;
 	}
 
-	/* emit units after what they need; an explicit stack, since programs are long */
-	struct ir_fn *out = ir_fn_new(f->m, "");
-	struct ir_b b = { f->m, out, 0 };
-	ir_val *map = ARENA_NEW(f->a, ir_val, nv);
-	uint8_t *done = arena_alloc(f->a, (size_t)n + 1), *wanted = arena_alloc(f->a, (size_t)n + 1);
-	int *stack = ARENA_NEW(f->a, int, (int)fn->ref.n + n + 16);
-	for (uint32_t i = 1; i <= fn->nparam; i++) {
-		map[i] = ir_param(out, fn->val.p[i].type);
-		ir_shard_set(out, i, ir_shard_of(fn, i));
-	}
-	for (int i = effect; i >= 0; i = f->before[i])
-		wanted[i] = 1;
-	/* What nobody needs is left out: a view that was copied into the groups that read it has no place of its own. */
-	for (size_t i = 0; i < fn->result.n; i++)
-		if (fn->val.p[fn->result.p[i]].def != IR_PARAM)
-			wanted[fn->val.p[fn->result.p[i]].def] = 1;
-	for (int start = 0; start < n; start++) {
-		int sp = 0;
-		if (done[start] || !wanted[start])
-			continue;
-		stack[sp++] = start;
-		while (sp) {
-			int i = stack[sp - 1], g = f->grp[i];
-			if (done[i]) {
-				sp--;
-				continue;
-			}
-			int need = -1;
-			const ir_val *in = g >= 0 ? x[g].in.p : &fn->ref.p[fn->op.p[i].in];
-			size_t nin = g >= 0 ? x[g].in.n : fn->op.p[i].nin;
-			for (size_t k = 0; k < nin && need < 0; k++)
-				if (!map[in[k]])
-					need = (int)fn->val.p[in[k]].def;
-			if (need < 0 && f->before[i] >= 0 && !done[f->before[i]])
-				need = f->before[i];
-			if (need >= 0) {
-				stack[sp++] = need;
-				continue;
-			}
-			sp--;
-			ir_val *a = ARENA_NEW(f->a, ir_val, nin + 1);
-			for (size_t k = 0; k < nin; k++)
-				a[k] = map[in[k]];
-			if (g >= 0) {
-				ir_type *t = ARENA_NEW(f->a, ir_type, x[g].out.n);
-				for (size_t k = 0; k < x[g].out.n; k++)
-					t[k] = fn->val.p[x[g].out.p[k]].type;
-				int64_t id = x[g].fn->id;
-				b.loc = fn->op.p[mem[g][count[g] - 1]].loc;
-				ir_val v = ir_emit_raw(&b, IR_fused, (uint32_t)nin, a, (uint32_t)x[g].out.n, t, &id, 1);
-				for (size_t k = 0; k < x[g].out.n; k++)
-					map[x[g].out.p[k]] = v + (ir_val)k;
-				for (int k = 0; k < count[g]; k++)
-					done[mem[g][k]] = 1;
-				continue;
-			}
-			const struct ir_op *o = &fn->op.p[i];
-			b.loc = o->loc;
-			ir_val v;
-			if (!tiny_loop(f, o) || !try_loop(f, &b, o, a, &v))
-				v = ir_clone(&b, fn, o, a);
-			for (uint32_t k = 0; k < o->nout; k++)
-				map[o->out + k] = v + k;
-			done[i] = 1;
-		}
-	}
-	for (size_t i = 0; i < fn->result.n; i++)
-		ir_result(out, map[fn->result.p[i]]);
+	struct region *r = ARENA_NEW(f->a, struct region, ng + 1);
+	int nr = 0;
 	for (int g = 0; g < ng; g++) {
+		if (!count[g])
+			continue;
+		x[nr] = x[g];
+		r[nr++] = (struct region){ .op = mem[g], .nop = count[g], .in = x[g].in.p, .out = x[g].out.p, .nin = x[g].in.n, .nout = x[g].out.n };
+	}
+	f->made = x;
+	struct ir_fn *out = pass_replace_regions(f->m, f->a, fn, r, nr, &(struct region_change){ one_kernel, one_loop, f });
+	for (int g = 0; g < nr; g++) {
 		arr_free(&x[g].in);
 		arr_free(&x[g].out);
 	}

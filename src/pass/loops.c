@@ -336,15 +336,15 @@ static bool sinkable(struct loop *l, ir_val v, struct sunk *s)
 /* --- the rewrite ---------------------------------------------------------------- */
 
 /* Operand k never changes: do all readers take the row of the iteration?  1: forwards, 2: backwards, 0: no. */
-static int sliced(const struct loop *l, int k, int uses)
+static int sliced(const struct loop *l, int k)
 {
 	const struct ir_fn *body = l->v.body;
 	ir_val p = l->v.x[k].param;
 	const struct ir_type_info *st = ir_vtype(l->r->m, body, p);
 	int slices = 0, way = 0;
-	for (size_t i = 0; i < body->op.n && l->trip > 0; i++) {
-		const struct ir_op *o = &body->op.p[i];
-		if (o->kind != IR_dynamic_slice || ir_in(body, o, 0) != p)
+	for (uint32_t u = l->trip > 0 ? ir_use_first(body, p) : 0; u; u = ir_use_next(body, u)) {
+		const struct ir_op *o = &body->op.p[ir_use_op(body, u)];
+		if (o->kind != IR_dynamic_slice || ir_use_operand(body, u) != 0)
 			continue;
 		int w = row_index(l, o, 1, st, ir_vtype(l->r->m, body, o->out));
 		for (int d = 1; w && d < st->rank; d++)
@@ -355,18 +355,12 @@ static int sliced(const struct loop *l, int k, int uses)
 			slices++;
 		}
 	}
-	return slices && uses == slices + (l->v.x[k].role == ROLE_CARRY) ? way : 0;
+	return slices && (int)body->val.p[p].nuse == slices + (l->v.x[k].role == ROLE_CARRY) ? way : 0;
 }
 
 static void choose(struct loop *l)
 {
 	const struct ir_fn *body = l->v.body;
-	int *uses = ARENA_NEW(l->r->a, int, (int)body->val.n);
-	for (size_t i = 0; i < body->op.n; i++)
-		for (uint32_t k = 0; k < body->op.p[i].nin; k++)
-			uses[ir_in(body, &body->op.p[i], k)]++;
-	for (size_t i = 0; i < body->result.n; i++)
-		uses[body->result.p[i]]++;
 	for (int k = 0; k < l->v.n; k++) {
 		ir_val p = l->v.x[k].param;
 		int way = 0;
@@ -375,11 +369,11 @@ static void choose(struct loop *l)
 		} else if (l->v.x[k].role != ROLE_CARRY && l->v.x[k].role != ROLE_CONST) {
 			continue;
 		} else if (invariant(l, k)) {
-			way = sliced(l, k, uses[p]);
+			way = sliced(l, k);
 			l->plan[k] = way ? SLICED : sinkable(l, l->in[k], &l->sunk[k]) ? SUNK : INVARIANT;
 		} else {                 /* a stacked result: the body updates one row and does nothing else with it */
 			const struct ir_op *o = ir_def(body, body->result.p[l->v.x[k].result]);
-			if (o && o->kind == IR_dynamic_update_slice && ir_in(body, o, 0) == p && uses[p] == 1 && uses[o->out] == 1 && l->trip > 0)
+			if (o && o->kind == IR_dynamic_update_slice && ir_in(body, o, 0) == p && body->val.p[p].nuse == 1 && body->val.p[o->out].nuse == 1 && l->trip > 0)
 				way = row_index(l, o, 2, ir_vtype(l->r->m, body, p), ir_vtype(l->r->m, body, ir_in(body, o, 1)));
 			if (way)
 				l->plan[k] = STACKED;

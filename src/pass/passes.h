@@ -30,6 +30,25 @@ void pass_rewrite_down(struct ir_module *m, rewrite_op *op);
 /* Put g in the place of f; g keeps f's id. */
 void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g);
 
+/* --- region.c --- */
+
+/* Ops that give way, in order; what of the function the new ones read, and what they give in the place of the old ones' results.  Arrays
+ * are the caller's. */
+struct region { const int *op; int nop; const ir_val *in, *out; size_t nin, nout; };
+struct region_change {
+	/* Emits what takes the place of region k; gives the first of its results, which are consecutive. */
+	ir_val (*region)(void *user, struct ir_b *b, int k, const ir_val *in);
+	/* The same of an op outside; 0, or no such function: a copy. */
+	ir_val (*other)(void *user, struct ir_b *b, const struct ir_op *o, const ir_val *in);
+	void *user;
+};
+/* A new function like fn, with each region as what change makes of it.  Needs: regions share no op, no path leads out of one and back in,
+ * and what is read of its results from outside is in out.  Gives: effects in the order of before, each op after what it reads, nothing
+ * that no result and no effect needs.  The caller puts it in fn's place. */
+struct ir_fn *pass_replace_regions(struct ir_module *m, struct arena *a, const struct ir_fn *fn, const struct region *r, int n, const struct region_change *c);
+/* Per op with an effect: the one before it; -1: none, or no effect.  *last: the last one, -1 none.  The array is the arena's. */
+int *pass_effects(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, int *last);
+
 /* --- stage.c --- */
 
 /* What holds of the whole program once a pass has given it. */

@@ -110,8 +110,82 @@ static void swept(void **state)
 	}
 }
 
+static const char MIXED[] =
+	"module @m\n"
+	"fn @main(%1: f32[8], %2: f32[8]) -> (f32[8], f32[8]) {\n"
+	"  %3 = add %1, %2 : f32[8]\n"
+	"  %4 = sine %3 : f32[8]\n"
+	"  %5 = multiply %3, %1 : f32[8]\n"
+	"  %6 = cosine %5 : f32[8]\n"
+	"  %7 = negate %6 : f32[8]\n"
+	"  %8 = tanh %1 : f32[8]\n"
+	"  return %4, %7\n"
+	"}\n";
+
+static ir_val other_sums(void *user, struct ir_b *b, int k, const ir_val *in)
+{
+	assert_int_equal(k, 0);
+	++*(int *)user;
+	ir_val v = ir_bin(b, ELEM_subtract, in[0], in[1]);
+	assert_int_equal(ir_bin(b, ELEM_divide, in[0], in[1]), v + 1);
+	return v;
+}
+
+/* Two ops that give two values, with a reader of the first between them, become two others; what nobody needs is left out. */
+static void regions(void **state)
+{
+	struct ir_module *m = read(MIXED);
+	struct arena a;
+	int times = 0;
+	arena_init(&a);
+	const int op[2] = { 0, 2 };
+	const ir_val in[2] = { 1, 2 }, out[2] = { 3, 5 };
+	const struct region r = { op, 2, in, out, 2, 2 };
+	pass_replace(m, 1, pass_replace_regions(m, &a, ir_main(m), &r, 1, &(struct region_change){ other_sums, NULL, &times }));
+	ir_sweep(m);
+	assert_int_equal(times, 1);
+	assert_null(ir_verify(m));
+	struct str s = {0};
+	ir_print_fn(&s, m, ir_main(m));
+	assert_non_null(strstr(s.p, "  %3 = subtract %1, %2 : f32[8]\n  %4 = divide %1, %2 : f32[8]\n  %5 = sine %3 : f32[8]\n  %6 = cosine %4 : f32[8]\n  %7 = negate %6 : f32[8]\n  return %5, %7"));
+	str_free(&s);
+	arena_fini(&a);
+	ir_module_free(m);
+}
+
+/* Who reads a value is known at any time, also when emission goes back. */
+static void readers(void **state)
+{
+	struct ir_module *m = read(MIXED);
+	struct ir_fn *fn = ir_main(m);
+	uint32_t u = ir_use_first(fn, 3);
+	assert_int_equal(ir_use_op(fn, u), 2);
+	assert_int_equal(ir_use_operand(fn, u), 0);
+	u = ir_use_next(fn, u);
+	assert_int_equal(ir_use_op(fn, u), 1);
+	assert_int_equal(ir_use_next(fn, u), 0);
+	assert_int_equal(fn->val.p[4].nuse, 1);      /* a result */
+	assert_int_equal(ir_use_first(fn, 4), 0);
+	assert_int_equal(fn->val.p[8].nuse, 0);
+	struct ir_b b = { m, fn, 0 };
+	struct ir_mark before = ir_mark(fn);
+	ir_bin(&b, ELEM_add, ir_bin(&b, ELEM_multiply, 3, 3), 1);
+	assert_int_equal(fn->val.p[3].nuse, 4);
+	assert_null(ir_verify(m));
+	ir_go_back(fn, before);
+	assert_int_equal(fn->val.p[3].nuse, 2);
+	assert_int_equal(ir_use_op(fn, ir_use_first(fn, 3)), 2);
+	assert_null(ir_verify(m));
+	fn->val.p[3].nuse++;
+	struct err *e = ir_verify(m);
+	assert_non_null(e);
+	assert_non_null(strstr(e->msg, "readers"));
+	err_free(e);
+	ir_module_free(m);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(facts), cmocka_unit_test(sweep), cmocka_unit_test(swept) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(facts), cmocka_unit_test(sweep), cmocka_unit_test(swept), cmocka_unit_test(regions), cmocka_unit_test(readers) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
