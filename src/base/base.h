@@ -25,6 +25,17 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
+/* The greatest common divisor of two that are not negative; gcd_of(a, 0) is a. */
+static inline int64_t gcd_of(int64_t a, int64_t b)
+{
+	while (b) {
+		int64_t t = a % b;
+		a = b;
+		b = t;
+	}
+	return a;
+}
+
 /* --- err.c ------------------------------------------------------------- */
 
 /* The numbers are PJRT's (absl's) error codes, so the border needs no table. */
