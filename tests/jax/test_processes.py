@@ -130,8 +130,9 @@ def test_two_hosts(hosts, tmp_path):
 @pytest.mark.parametrize("what, victim", [("permute", 1), ("sum", 0), ("compile", 2), ("between", 1)])
 def test_death(what, victim, tmp_path):
     """Every survivor hears who has died, in which program and line, within two seconds, and ends in order."""
-    files = set(os.listdir("/dev/shm")) | set(os.listdir("/tmp"))
-    out = run(3, 1, "faults", what, victim, tmp_path / "moment")
+    files, folder = set(os.listdir("/dev/shm")), tmp_path / "files"
+    folder.mkdir()
+    out = run(3, 1, "faults", what, victim, tmp_path / "moment", TMPDIR=str(folder))
     assert out[victim][0] == -signal.SIGKILL
     program = {"permute": "jit_permutes", "sum": "jit_sums"}.get(what, "jit_once")
     for i, (code, text, err) in enumerate(out):
@@ -142,7 +143,7 @@ def test_death(what, victim, tmp_path):
         assert float(m[1]) < 2, text
         assert f"process {victim} (pid " in m[2] and "has died" in m[2] and program in m[2] and "faults.py:" in m[2], m[2]
         assert "nobody has read" not in err, err
-    new = (set(os.listdir("/dev/shm")) | set(os.listdir("/tmp"))) - files
+    new = set(os.listdir("/dev/shm")) - files | set(os.listdir(folder))
     assert not [f for f in new if "rondo" in f], new
 
 
