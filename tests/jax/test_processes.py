@@ -197,6 +197,20 @@ def popen(*args, popen=subprocess.Popen, **kwargs):
 if me == 0:
     time.sleep(1)
     subprocess.Popen = popen""",
+    "while process 0 starts its coordinator": """
+def popen(*args, popen=subprocess.Popen, **kwargs):
+    open(sys.argv[3], "w").close()
+    time.sleep(2)
+    return popen(*args, **kwargs)
+if me == 0:
+    subprocess.Popen = popen
+def watch():
+    while not os.path.exists(sys.argv[3]):
+        time.sleep(0.02)
+    time.sleep(0.7)
+    os.kill(os.getpid(), 9)
+if me == 1:
+    threading.Thread(target=watch).start()""",
     "while it waits for the others": """
 if me == 1:
     rondo.early._Client.connect = lambda client: os.kill(os.getpid(), 9)""",
@@ -205,11 +219,11 @@ if me == 1:
 
 @needs_rondo
 @pytest.mark.parametrize("moment", ENDS)
-def test_who_ends_in_initialize_is_named(moment):
+def test_who_ends_in_initialize_is_named(moment, tmp_path):
     """jaxlib would wait for it for five minutes."""
-    program = f"import os, subprocess, sys, time, rondo.early, jax\nme = int(sys.argv[2]){ENDS[moment]}\njax.distributed.initialize(sys.argv[1], 3, me)"
-    address, victim = f"127.0.0.1:{free_port()}", 0 if "coordinator" in moment else 1
-    all_ = [subprocess.Popen([sys.executable, "-c", program, address, str(i)], stderr=subprocess.PIPE, text=True) for i in range(3)]
+    program = f"import os, subprocess, sys, threading, time, rondo.early, jax\nme = int(sys.argv[2]){ENDS[moment]}\njax.distributed.initialize(sys.argv[1], 3, me)"
+    address, victim = f"127.0.0.1:{free_port()}", 0 if "its coordinator listens" in moment else 1
+    all_ = [subprocess.Popen([sys.executable, "-c", program, address, str(i), str(tmp_path / "begun")], stderr=subprocess.PIPE, text=True) for i in range(3)]
     try:
         all_[victim].wait(timeout=60)
         since = time.monotonic()
