@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.." || exit 1
 rondo="$PWD/$1/rondo" procs="$PWD/$1/unit/sym_procs"
 # shellcheck source=tests/verdict.sh
 . tests/verdict.sh
-log="$(mktemp)" agent="$(mktemp)"
+log="$(mktemp)" agent="$(mktemp)" prog="$(mktemp)"
 # shellcheck disable=SC2016
 printf '#!/bin/sh\nshift\nexec env -i PATH="$PATH" sh -c "$*"\n' >"$agent"
 chmod +x "$agent"
@@ -17,7 +17,7 @@ if [ -d /sys/fs/cgroup/memory ]; then
 	group="/sys/fs/cgroup/memory/rondo-$$" knob=memory.limit_in_bytes
 fi
 [ ! -d /sys/fs/cgroup/pids ] || pids="/sys/fs/cgroup/pids/rondo-$$"
-trap 'rm -f "$log" "$agent"; rmdir "$group" "$pids" 2>/dev/null' EXIT
+trap 'rm -f "$log" "$agent" "$prog"; rmdir "$group" "$pids" 2>/dev/null' EXIT
 
 works() {
 	local name="$1"
@@ -43,7 +43,9 @@ done
 works "descriptors are not passed" env RONDO_TRANSPORT=pidfd "$rondo" launch -n 3 "$procs" member 1 50 shm
 works "a table is written where there was no folder" bash -c "d=\$(mktemp -d) && RONDO_CACHE=\$d/new/one '$rondo' bench coll --op barrier --max 8 --rounds 1 --write && ls \$d/new/one/coll-*.txt; rc=\$?; rm -r \$d; exit \$rc"
 works "files of at most 1 GB" bash -c "ulimit -f 1048576; '$rondo' launch -n 2 '$procs' member 2 50 shm"
-fails "files too small for a heap" "cannot reserve address space" bash -c "ulimit -f 1024; '$rondo' launch -n 2 '$procs' member 2 50 shm"
+fails "files too small for a heap" "cannot reserve address space .* limit on sizes of files (ulimit -f)" bash -c "ulimit -f 1024; '$rondo' launch -n 2 '$procs' member 2 50 shm"
+printf 'module @m\n\nfn @main(%%1: f32[4096]) -> (f32[4096]) {\n  %%2 = add %%1, %%1 : f32[4096]\n  return %%2\n}\n' >"$prog"
+fails "files too small for a result" "cannot write '.*': File too large" bash -c "ulimit -f 8; '$rondo' run '$prog' --out '$prog.npz'"
 works "little address space" bash -c "ulimit -v 8000000; '$rondo' launch -n 2 '$procs' member 1 50 shm"
 fails "an unknown road" "not auto, shm, pidfd, tcp or ucx; did you mean 'shm'?" env RONDO_TRANSPORT=shmem "$rondo" launch -n 2 "$procs" member 1 1
 fails "a wrong token" "the token is wrong" bash -c "'$rondo' launch -n 2 sh -c 'RONDO_TOKEN=guess\$RONDO_PROCESS exec \"\$0\" member 1 1' '$procs'"

@@ -22,7 +22,7 @@ check() {
 	verdict "$name $* (errors: ${errors:-none}, wanted $want)" $?
 }
 
-for scene in 1 2 3 4 5 6 7; do
+for scene in 1 2 3 4 5 6 7 8; do
 	check chan 0 -DSCENE=$scene
 done
 check chan 1 -DSCENE=2 -DMUTANT=1
@@ -31,6 +31,9 @@ check chan 1 -DSCENE=1 -DMUTANT=3
 check chan 1 -DSCENE=3 -DMUTANT=4
 check chan 1 -DSCENE=4 -DMUTANT=5
 check chan 1 -DSCENE=7 -DMUTANT=6
+for mutant in 7 8 9 10 11; do
+	check chan 1 -DSCENE=8 -DMUTANT=$mutant
+done
 check post 0
 check post 1 -DMUTANT=1
 check post 1 -DMUTANT=2

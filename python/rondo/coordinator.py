@@ -9,9 +9,9 @@ A process that may die before it has said anything to the service has a connecti
 number and then nothing more: when it ends, all others are told on theirs, "gone <number>", one a line.  If some have not come for long,
 the first that has is told which: "missing <number> ..".
 
-    python coordinator.py <address> <processes> [option=value ..]
+    python coordinator.py <address> <processes> [listener=<descriptor>] [option=value ..]
 
-The first line it prints is "ready", or what went wrong.
+Process 0 listens at the address already, where it hands on the descriptor.  The first line that is printed is "ready", or what went wrong.
 """
 import errno
 import os
@@ -45,12 +45,16 @@ def connected(port):
 def listen(address):
     host, port = address.rsplit(":", 1)
     host = host.strip("[]")
-    if host == "::" and socket.has_dualstack_ipv6():
-        return socket.create_server(("::", int(port)), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
-    if host == "::":
-        host = "0.0.0.0"
-    family = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0][0]
-    return socket.create_server((host, int(port)), family=family, backlog=4096)
+    try:
+        if host == "::" and socket.has_dualstack_ipv6():
+            return socket.create_server(("::", int(port)), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
+        if host == "::":
+            host = "0.0.0.0"
+        family = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, int(port)), family=family, backlog=4096)
+    except OSError as e:
+        why = "is taken: another job has it" if e.errno == errno.EADDRINUSE else f"cannot be had: {e}"
+        raise RuntimeError(f"the coordinator's address {address} {why}") from e
 
 
 def frames(source):
@@ -192,16 +196,16 @@ def main():
     address, processes, *words = sys.argv[1:]
     options = dict(w.split("=", 1) for w in words)
     options = {k: v == "True" if v in ("True", "False") else int(v) for k, v in options.items()}
+    inherited = options.pop("listener", None)
     path = f"rondo-coordinator-{os.getpid()}"                     # of an abstract socket: nothing is left of it
     try:
+        listener = listen(address) if inherited is None else socket.socket(fileno=inherited)
         from jaxlib import _jax
-        listener = listen(address)
         service = _jax.get_distributed_runtime_service(f"unix-abstract:{path}", int(processes), **options)
         threading.Thread(target=accept, args=(listener, "\0" + path), daemon=True).start()
         threading.Thread(target=remind, args=(int(processes),), daemon=True).start()
     except Exception as e:  # noqa: BLE001  (process 0 raises it)
-        taken = isinstance(e, OSError) and e.errno == errno.EADDRINUSE
-        print(f"the coordinator's address {address} is taken: another job has it" if taken else " ".join(str(e).split()), flush=True)
+        print(" ".join(str(e).split()), flush=True)
         return
     try:
         print("ready", flush=True)

@@ -108,16 +108,17 @@ class _Service:
 def service(address, num_nodes, **options):
     """As jaxlib's function of this name; None if there can be no other process."""
     import subprocess
+    from . import coordinator
     if not sys.executable:
         return None
-    here = os.path.dirname(os.path.abspath(__file__))
     words = [f"{k}={v}" for k, v in options.items() if v is not None]
-    try:
-        process = subprocess.Popen([sys.executable, "-P", os.path.join(here, "coordinator.py"), address, str(num_nodes), *words],
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                   env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
-    except OSError:
-        return None
+    with coordinator.listen(address) as s:  # before that process runs: who comes and ends until then is in the queue
+        try:
+            process = subprocess.Popen([sys.executable, "-P", os.path.abspath(coordinator.__file__), address, str(num_nodes), f"listener={s.fileno()}", *words],
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=[s.fileno()],
+                                       env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
+        except OSError:
+            return None
     answer = process.stdout.readline().decode().strip()
     process.stdout.close()
     if answer == "ready":
@@ -144,7 +145,7 @@ class _Presence:
         import socket
         import time
         host, port = self.address.rsplit(":", 1)
-        for _ in range(3000):
+        for n in range(3000):
             if self.closed:
                 return None
             try:
@@ -153,7 +154,7 @@ class _Presence:
                 s.sendall(b"RONDO HERE %012d\n" % self.process)
                 return s
             except OSError:
-                time.sleep(0.1)
+                time.sleep(min(0.01 * (n + 1), 0.1))
         return None
 
     def run(self):

@@ -25,6 +25,17 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
+/* The greatest common divisor of two that are not negative; gcd_of(a, 0) is a. */
+static inline int64_t gcd_of(int64_t a, int64_t b)
+{
+	while (b) {
+		int64_t t = a % b;
+		a = b;
+		b = t;
+	}
+	return a;
+}
+
 /* --- err.c ------------------------------------------------------------- */
 
 /* The numbers are PJRT's (absl's) error codes, so the border needs no table. */
@@ -142,7 +153,7 @@ void str_free(struct str *s);
 /* The candidate nearest to name by edit distance, or NULL if none is near. */
 const char *str_nearest(const char *name, const char *const *cand, size_t n);
 void str_words(struct str *s, const char *const *word, size_t n);      /* adds "a, b or c" */
-/* Whole file into s (which it appends to). */
+/* Whole file, or pipe, into s (which it appends to).  INVALID: a device such as /dev/zero, which has no end. */
 struct err *str_read_file(struct str *s, const char *path);
 /* Write atomically: a temporary file beside it, then rename; but into a device or a pipe. */
 struct err *str_write_file(const char *path, const void *p, size_t n);

@@ -121,8 +121,15 @@ static struct err *read_all(struct str *s, const char *path, FILE *f)
 
 struct err *str_read_file(struct str *s, const char *path)
 {
+	struct stat st;
 	FILE *f = fopen(path, "rb");
-	return f ? read_all(s, path, f) : ERR(NOT_FOUND, "cannot open '%s': %s", path, strerror(errno));
+	if (!f)
+		return ERR(NOT_FOUND, "cannot open '%s': %s", path, strerror(errno));
+	if (!fstat(fileno(f), &st) && S_ISCHR(st.st_mode)) {
+		fclose(f);
+		return ERR(INVALID, "'%s' is a device, not a file", path);
+	}
+	return read_all(s, path, f);
 }
 
 struct err *str_read_entry(struct str *s, const char *path, int64_t most)

@@ -389,8 +389,7 @@ void gs_lin_divmod(struct cx *cx, const struct gen_lin *l, int64_t s, struct gen
 		int64_t k = llabs(r->k[i]), e = cx->s->var[i].ext;
 		if (!k || s % k || k * (e - 1) < s)
 			continue;
-		int64_t f = s / k, g = e;
-		while (g && f % g) { int64_t t = f % g; f = g; g = t; }      /* gcd(s / k, e) in g */
+		int64_t g = gcd_of(s / k, e);
 		if (g > 1 && g < e && g < s / k && s / k % g == 0 && want_split(cx, i, g))
 			return;
 	}

@@ -145,16 +145,6 @@ static void broadcast(struct rule *r)
 			alone(r, res(r, 0), d, FACTOR_EACH);
 }
 
-static int64_t gcd(int64_t a, int64_t b)
-{
-	while (b) {
-		int64_t t = a % b;
-		a = b;
-		b = t;
-	}
-	return a;
-}
-
 /* Of the side that is behind in a reshape whose sides have parted: the factor that brings it level if its dimension still
  * holds that one, else what leaves to the next step all that the sides may share, else the rest of the dimension. */
 static int64_t catch_up(int64_t rest, int64_t common, int64_t behind, int64_t ahead)
@@ -192,7 +182,7 @@ static void reshape(struct rule *r)
 			return;
 		left = left ? left : d < a->rank ? a->dim[d] : 0;
 		right = right ? right : e < b->rank ? b->dim[e] : 0;
-		int64_t common = gcd(left, right), f = 1;
+		int64_t common = gcd_of(left, right), f = 1;
 		if (na == nb && common > 1) {
 			int k = factor(r, common, FACTOR_EACH);
 			put(r, 0, d, k);

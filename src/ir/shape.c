@@ -158,14 +158,35 @@ static struct err *sh_pad(const struct at *a, struct shape *s)
 	return NULL;
 }
 
+/* The indices of a gather or scatter: of one component for each dimension that the attribute map names. */
+static struct err *indices(const struct at *a, const struct ir_type_info *i, enum ir_at map)
+{
+	int64_t ivd = num(a, AT_index_dim);
+	NEED(whole(i), "indices that are not integers");
+	NEED(ivd >= 0 && ivd <= i->rank, "index_dim %lld of rank %d", (long long)ivd, i->rank);
+	int64_t components = ivd < i->rank ? i->dim[ivd] : 1;
+	NEED(count(a, map) == components, "%d index components where the indices have %lld", count(a, map), (long long)components);
+	return NULL;
+}
+
+/* Its batch dimensions, of the operand x and of the indices: of one extent, and neither dropped nor indexed. */
+static struct err *batched(const struct at *a, const struct ir_type_info *x, const struct ir_type_info *i, enum ir_at of_x, enum ir_at of_i,
+                           enum ir_at dropped, enum ir_at map)
+{
+	for (int k = 0; k < count(a, of_x); k++) {
+		int64_t d = list(a, of_x)[k], e = list(a, of_i)[k];
+		NEED(e != num(a, AT_index_dim) && x->dim[d] == i->dim[e], "batch dimension %lld does not fit the indices", (long long)d);
+		NEED(!has(list(a, dropped), count(a, dropped), d) && !has(list(a, map), count(a, map), d), "dimension %lld is batched and indexed",
+		     (long long)d);
+	}
+	return NULL;
+}
+
 static struct err *sh_gather(const struct at *a, struct shape *s)
 {
 	const struct ir_type_info *x = a->in[0], *i = a->in[1];
 	int64_t ivd = num(a, AT_index_dim);
-	NEED(whole(i), "indices that are not integers");
-	NEED(ivd >= 0 && ivd <= i->rank, "index_dim %lld of rank %d", (long long)ivd, i->rank);
-	NEED(count(a, AT_index_map) == (ivd < i->rank ? i->dim[ivd] : 1), "%d index components where the indices have %lld", count(a, AT_index_map),
-	     (long long)(ivd < i->rank ? i->dim[ivd] : 1));
+	TRY(indices(a, i, AT_index_map));
 	TRY(length(a, AT_size, x->rank));
 	TRY(axes(a, AT_collapsed, x->rank));
 	TRY(axes(a, AT_obatch, x->rank));
@@ -178,12 +199,7 @@ static struct err *sh_gather(const struct at *a, struct shape *s)
 	TRY(axes(a, AT_offset_dims, batch + offset));
 	for (int k = 1; k < offset; k++)
 		NEED(list(a, AT_offset_dims)[k] > list(a, AT_offset_dims)[k - 1], "offset_dims do not ascend");
-	for (int k = 0; k < count(a, AT_obatch); k++) {
-		int64_t d = list(a, AT_obatch)[k], e = list(a, AT_ibatch)[k];
-		NEED(e != ivd && x->dim[d] == i->dim[e], "batch dimension %lld does not fit the indices", (long long)d);
-		NEED(!has(list(a, AT_collapsed), count(a, AT_collapsed), d) && !has(list(a, AT_index_map), count(a, AT_index_map), d),
-		     "dimension %lld is batched and indexed", (long long)d);
-	}
+	TRY(batched(a, x, i, AT_obatch, AT_ibatch, AT_collapsed, AT_index_map));
 	s->dtype = x->dtype;
 	NEED(x->dtype != DT_token, "a token");
 	s->rank = batch + offset;
@@ -214,22 +230,14 @@ struct err *ru_scatter(const struct at *a)
 	NEED(a->o->nin % 2 == 1 && n >= 1 && a->o->nout == n, "it has %u operands and %u results", a->o->nin, a->o->nout);
 	const struct ir_type_info *x = a->in[0], *i = operand(a, n), *u = operand(a, n + 1);
 	int64_t ivd = num(a, AT_index_dim);
-	NEED(whole(i), "indices that are not integers");
-	NEED(ivd >= 0 && ivd <= i->rank, "index_dim %lld of rank %d", (long long)ivd, i->rank);
-	NEED(count(a, AT_to_operand) == (ivd < i->rank ? i->dim[ivd] : 1), "%d index components where the indices have %lld", count(a, AT_to_operand),
-	     (long long)(ivd < i->rank ? i->dim[ivd] : 1));
+	TRY(indices(a, i, AT_to_operand));
 	TRY(axes(a, AT_window_dims, u->rank));
 	TRY(axes(a, AT_inserted, x->rank));
 	TRY(axes(a, AT_ibatch, x->rank));
 	TRY(axes(a, AT_to_operand, x->rank));
 	TRY(axes(a, AT_sbatch, i->rank));
 	TRY(length(a, AT_sbatch, count(a, AT_ibatch)));
-	for (int k = 0; k < count(a, AT_ibatch); k++) {
-		int64_t d = list(a, AT_ibatch)[k], e = list(a, AT_sbatch)[k];
-		NEED(e != ivd && x->dim[d] == i->dim[e], "batch dimension %lld does not fit the indices", (long long)d);
-		NEED(!has(list(a, AT_inserted), count(a, AT_inserted), d) && !has(list(a, AT_to_operand), count(a, AT_to_operand), d),
-		     "dimension %lld is batched and indexed", (long long)d);
-	}
+	TRY(batched(a, x, i, AT_ibatch, AT_sbatch, AT_inserted, AT_to_operand));
 	for (int k = 1; k < count(a, AT_window_dims); k++)
 		NEED(list(a, AT_window_dims)[k] > list(a, AT_window_dims)[k - 1], "window_dims do not ascend");
 	NEED(count(a, AT_window_dims) + count(a, AT_inserted) + count(a, AT_ibatch) == x->rank, "windows of another rank than the operand");

@@ -48,16 +48,6 @@ static void combine(const struct window *q, const struct prog_kern *k, int64_t n
 		}
 }
 
-static int64_t gcd(int64_t a, int64_t b)
-{
-	while (b) {
-		int64_t t = a % b;
-		a = b;
-		b = t;
-	}
-	return a;
-}
-
 /* n cells of c neighbouring elements each. */
 static void move_cells(int es, int64_t c, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss)
 {
@@ -85,7 +75,7 @@ static void move_cells(int es, int64_t c, int64_t n, char *dst, int64_t ds, cons
 static void progression(int64_t n, int64_t stride, int64_t at, int64_t dim, int64_t base,
                         int64_t *j0, int64_t *dj, int64_t *cnt, int64_t *e0, int64_t *de)
 {
-	int64_t g = gcd(stride, base), step = base / g, j = at < 0 ? (-at + stride - 1) / stride : 0, tries = 0;
+	int64_t g = gcd_of(stride, base), step = base / g, j = at < 0 ? (-at + stride - 1) / stride : 0, tries = 0;
 	*cnt = 0;
 	*dj = step;
 	*de = stride * step / base;

@@ -103,6 +103,7 @@ static void become(struct child *c, char **argv)
 	struct str s = { 0 };
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);         /* JAX takes SIGTERM for a notice, and nobody would be there to insist */
+	signal(SIGXFSZ, SIG_DFL);
 	if (!c->host) {
 		execvp(argv[0], argv);
 		fprintf(stderr, "rondo launch: cannot run '%s': %s\n", argv[0], strerror(errno));

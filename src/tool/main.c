@@ -2,6 +2,7 @@
 #include "tool.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -73,6 +74,7 @@ static struct err *run(void *v)
 int main(int argc, char **argv)
 {
 	struct line line = { argc, argv, 0 };
+	signal(SIGXFSZ, SIG_IGN);                 /* what is more than files may be is an error of the write */
 	struct err *e = mem_guard(run, &line, false);
 	if ((fflush(stdout) || ferror(stdout)) && !e)
 		e = ERR(UNAVAILABLE, "cannot write to standard output: %s", strerror(errno));

@@ -1,8 +1,6 @@
 /* Reading programs: bytecode, our text, compiled programs. */
 #include "tool.h"
 
-#include <sys/stat.h>
-
 #include "../hlo/hlo.h"
 
 enum form { BYTECODE, TEXT, PROG_TEXT, PROG_BINARY };
@@ -33,19 +31,10 @@ static struct err *read_module(const struct str *s, struct ir_module **out)
 	}
 }
 
-/* A file or a pipe; a device such as /dev/zero has no end. */
-static struct err *read_source(const char *path, struct str *s)
-{
-	struct stat st;
-	if (!stat(path, &st) && S_ISCHR(st.st_mode))
-		return ERR(INVALID, "'%s' is a device, not a file", path);
-	return str_read_file(s, path);
-}
-
 struct err *source_read(const char *path, struct ir_module **out)
 {
 	struct str s = {0};
-	struct err *e = read_source(path, &s);
+	struct err *e = str_read_file(&s, path);
 	if (!e)
 		e = err_wrap(read_module(&s, out), "%s", path);
 	str_free(&s);
@@ -56,7 +45,7 @@ struct err *source_prog(const char *path, const struct pass_opts *o, struct prog
 {
 	struct str s = {0};
 	struct ir_module *m = NULL;
-	struct err *e = read_source(path, &s);
+	struct err *e = str_read_file(&s, path);
 	if (e)
 		return e;
 	enum form f = form_of(&s);

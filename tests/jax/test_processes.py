@@ -130,8 +130,9 @@ def test_two_hosts(hosts, tmp_path):
 @pytest.mark.parametrize("what, victim", [("permute", 1), ("sum", 0), ("compile", 2), ("between", 1)])
 def test_death(what, victim, tmp_path):
     """Every survivor hears who has died, in which program and line, within two seconds, and ends in order."""
-    files = set(os.listdir("/dev/shm")) | set(os.listdir("/tmp"))
-    out = run(3, 1, "faults", what, victim, tmp_path / "moment")
+    files, folder = set(os.listdir("/dev/shm")), tmp_path / "files"
+    folder.mkdir()
+    out = run(3, 1, "faults", what, victim, tmp_path / "moment", TMPDIR=str(folder))
     assert out[victim][0] == -signal.SIGKILL
     program = {"permute": "jit_permutes", "sum": "jit_sums"}.get(what, "jit_once")
     for i, (code, text, err) in enumerate(out):
@@ -142,7 +143,7 @@ def test_death(what, victim, tmp_path):
         assert float(m[1]) < 2, text
         assert f"process {victim} (pid " in m[2] and "has died" in m[2] and program in m[2] and "faults.py:" in m[2], m[2]
         assert "nobody has read" not in err, err
-    new = (set(os.listdir("/dev/shm")) | set(os.listdir("/tmp"))) - files
+    new = set(os.listdir("/dev/shm")) - files | set(os.listdir(folder))
     assert not [f for f in new if "rondo" in f], new
 
 
@@ -196,6 +197,20 @@ def popen(*args, popen=subprocess.Popen, **kwargs):
 if me == 0:
     time.sleep(1)
     subprocess.Popen = popen""",
+    "while process 0 starts its coordinator": """
+def popen(*args, popen=subprocess.Popen, **kwargs):
+    open(sys.argv[3], "w").close()
+    time.sleep(2)
+    return popen(*args, **kwargs)
+if me == 0:
+    subprocess.Popen = popen
+def watch():
+    while not os.path.exists(sys.argv[3]):
+        time.sleep(0.02)
+    time.sleep(0.7)
+    os.kill(os.getpid(), 9)
+if me == 1:
+    threading.Thread(target=watch).start()""",
     "while it waits for the others": """
 if me == 1:
     rondo.early._Client.connect = lambda client: os.kill(os.getpid(), 9)""",
@@ -204,11 +219,11 @@ if me == 1:
 
 @needs_rondo
 @pytest.mark.parametrize("moment", ENDS)
-def test_who_ends_in_initialize_is_named(moment):
+def test_who_ends_in_initialize_is_named(moment, tmp_path):
     """jaxlib would wait for it for five minutes."""
-    program = f"import os, subprocess, sys, time, rondo.early, jax\nme = int(sys.argv[2]){ENDS[moment]}\njax.distributed.initialize(sys.argv[1], 3, me)"
-    address, victim = f"127.0.0.1:{free_port()}", 0 if "coordinator" in moment else 1
-    all_ = [subprocess.Popen([sys.executable, "-c", program, address, str(i)], stderr=subprocess.PIPE, text=True) for i in range(3)]
+    program = f"import os, subprocess, sys, threading, time, rondo.early, jax\nme = int(sys.argv[2]){ENDS[moment]}\njax.distributed.initialize(sys.argv[1], 3, me)"
+    address, victim = f"127.0.0.1:{free_port()}", 0 if "its coordinator listens" in moment else 1
+    all_ = [subprocess.Popen([sys.executable, "-c", program, address, str(i), str(tmp_path / "begun")], stderr=subprocess.PIPE, text=True) for i in range(3)]
     try:
         all_[victim].wait(timeout=60)
         since = time.monotonic()

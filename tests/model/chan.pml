@@ -15,7 +15,20 @@
 #define N 2
 #endif
 #define R 2
+#if SCENE == 8                                    /* ticks know an epoch modulo MOD; what was written is wiped twice in that time */
+#define MOD      4
+#define START    2                                /* launches before these */
+#define LAUNCHES 5
+#else
+#define MOD      32
+#define START    0
 #define LAUNCHES 2
+#endif
+#if MUTANT == 10
+#define WIPES(e) ((e + 1) % MOD == 0)             /* once only */
+#else
+#define WIPES(e) ((e + 1) % (MOD / 2) == 0)
+#endif
 
 /* What sender s writes in the heap of receiver r: a ring of lines (first, what, ack, last), a word of returns, one of closes. */
 #define W        (R * 4 + 2)
@@ -31,20 +44,26 @@
 byte mem[N * N * W + N];
 chan buffer[N] = [10] of { byte, byte };          /* stores on their way: address, value */
 
-#define TICK(p, n)    (epoch[p] * 8 + (n))
+#define TICK(p, n)    (epoch[p] % MOD * 8 + (n))
 #define STORE(a, v)   buffer[me] ! a, v
 #define MAX(a, b)     ((a) > (b) -> (a) : (b))
 
 /* Has line k of peer p arrived? */
 #define HAS(p, k)     (mem[FIRST(me, p, k)] == TICK(p, k) && mem[LAST(me, p, k)] == TICK(p, k))
 /* Lines known to be returned: by the word, and by lines that have arrived but were not taken. */
-#define BY_WORD(p)    (mem[RET(me, p)] / 8 == epoch[p] -> mem[RET(me, p)] % 8 : 0)
+#if MUTANT == 7
+#define BY_WORD(p)    (mem[RET(me, p)] / 8 == epoch[p] -> mem[RET(me, p)] % 8 : 0)            /* a part of an epoch, and all of it */
+#else
+#define BY_WORD(p)    (mem[RET(me, p)] / 8 == epoch[p] % MOD -> mem[RET(me, p)] % 8 : 0)
+#endif
 #define BY_1(p)       (HAS(p, rx[p] + 1) -> mem[ACK(me, p, rx[p] + 1)] : 0)
 #define BY_2(p)       (HAS(p, rx[p] + 1) && HAS(p, rx[p] + 2) -> mem[ACK(me, p, rx[p] + 2)] : 0)
 #define KNOWN(p)      MAX(MAX(acked[p], BY_WORD(p)), MAX(BY_1(p), BY_2(p)))
 #define LEFT(p)       (mem[CLOSED(me, p)] >= epoch[p])
 #if MUTANT == 1
 #define OPEN(p)       true                         /* a line of the next launch need not wait for the close */
+#elif MUTANT == 11
+#define OPEN(p)       (mem[CLOSED(me, p)] % MOD + 1 >= epoch[p] % MOD)        /* parts of epochs have no order */
 #else
 #define OPEN(p)       (mem[CLOSED(me, p)] + 1 >= epoch[p])
 #endif
@@ -55,7 +74,31 @@ chan buffer[N] = [10] of { byte, byte };          /* stores on their way: addres
 #endif
 
 inline launch_begin(p) { d_step { epoch[p]++; tx[p] = 0; acked[p] = 0; rx[p] = 0; done[p] = 0; told[p] = 0 } }
-inline launch_end(p) { STORE(CLOSED(p, me), epoch[p]) }
+inline wipe(p)
+{
+	STORE(FIRST(me, p, 1), 0);
+	STORE(LAST(me, p, 1), 0);
+	STORE(FIRST(me, p, 2), 0);
+	STORE(LAST(me, p, 2), 0);
+	STORE(RET(me, p), 0)
+}
+
+inline launch_end(p)
+{
+#if SCENE == 8 && MUTANT != 8 && MUTANT != 9
+	if
+	:: WIPES(epoch[p]) -> wipe(p)
+	:: else
+	fi;
+#endif
+	STORE(CLOSED(p, me), epoch[p])
+#if MUTANT == 9                                   /* the next launch may have begun */
+	if
+	:: WIPES(epoch[p]) -> wipe(p)
+	:: else
+	fi
+#endif
+}
 
 inline send(p, v)
 {
@@ -116,6 +159,9 @@ proctype device(byte me)
 	:: now = false
 	fi;
 	p = 1 - me;
+#if START
+	epoch[p] = START;
+#endif
 #if SCENE == 5 || SCENE == 7
 	p = (me + 1) % N;                         /* where it sends */
 	byte q = (me + N - 1) % N;                /* from where it receives */
@@ -203,6 +249,14 @@ proctype device(byte me)
 				fi
 			fi
 		}
+#elif SCENE == 8                                  /* the last one uses again what the first one did, which 1 may leave early */
+		for (i : 0 .. (launch == 1 -> 1 : (launch == LAUNCHES -> 2 : 0))) {
+			if
+			:: me == 0 -> send(p, VALUE(me, i))
+			:: me == 1 && launch == 1 -> break
+			:: me == 1 -> recv(p); assert(!gone && got == VALUE(p, i)); give_back(p, now)
+			fi
+		}
 #endif
 		launch_end(p);
 #if SCENE == 6
@@ -230,6 +284,10 @@ init
 	byte k;
 
 	atomic {
+#if START
+		mem[CLOSED(0, 1)] = START;
+		mem[CLOSED(1, 0)] = START;
+#endif
 		for (k : 0 .. N - 1) {
 			run device(k);
 			run drain(k)

@@ -13,7 +13,7 @@
 
 #include "coll/coll.h"
 
-enum { A, B, C, NPE, BYTES = 1 << 18 };
+enum { A, B, C, NPE, CROWD = 6, TIMES = 1500, BYTES = 1 << 18 };
 
 static struct sym_world *w;
 static _Atomic int phase;              /* 1: A's call has failed; 2: what it lent was looked at */
@@ -22,6 +22,19 @@ static enum coll_kind kind;
 static enum coll_algo algo;
 
 static void ok(struct err *e) { CHECK_OK(e); }
+
+/* A world of n PEs, a thread for each: fn(PE). */
+static void each_of(int n, void *(*fn)(void *))
+{
+	pthread_t t[CROWD];
+
+	ok(sym_open(&(struct sym_opts){ .nlocal = n, .threads = n }, &w));
+	for (int i = 0; i < n; i++)
+		pthread_create(&t[i], NULL, fn, (void *)(intptr_t)i);
+	for (int i = 0; i < n; i++)
+		pthread_join(t[i], NULL);
+	sym_close(w);
+}
 
 static void reach(int p)
 {
@@ -99,18 +112,11 @@ static void *member(void *v)
 
 static void lent(enum coll_kind k, enum coll_algo a, struct err *(*fn)(struct coll *c, const char *x, char *y))
 {
-	pthread_t t[NPE];
-
 	lender = fn;
 	kind = k;
 	algo = a;
 	atomic_store(&phase, 0);
-	ok(sym_open(&(struct sym_opts){ .nlocal = NPE, .threads = NPE }, &w));
-	for (int i = 0; i < NPE; i++)
-		pthread_create(&t[i], NULL, member, (void *)(intptr_t)i);
-	for (int i = 0; i < NPE; i++)
-		pthread_join(t[i], NULL);
-	sym_close(w);
+	each_of(NPE, member);
 }
 
 static void test_lent(void **state)
@@ -211,8 +217,6 @@ static void test_end(void **state)
 
 /* More PEs than cores, of which one fails in each launch: who waits until the others have left may see the last of them go between
  * two looks. */
-enum { CROWD = 6, TIMES = 1500 };
-
 static void *one_of_a_crowd(void *v)
 {
 	int me = (int)(intptr_t)v, crowd[CROWD], peer[CROWD], npeer = 0;
@@ -238,14 +242,7 @@ static void *one_of_a_crowd(void *v)
 
 static void test_crowd(void **state)
 {
-	pthread_t t[CROWD];
-
-	ok(sym_open(&(struct sym_opts){ .nlocal = CROWD, .threads = CROWD }, &w));
-	for (int i = 0; i < CROWD; i++)
-		pthread_create(&t[i], NULL, one_of_a_crowd, (void *)(intptr_t)i);
-	for (int i = 0; i < CROWD; i++)
-		pthread_join(t[i], NULL);
-	sym_close(w);
+	each_of(CROWD, one_of_a_crowd);
 }
 
 int main(void)

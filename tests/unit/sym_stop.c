@@ -126,6 +126,18 @@ static void writes_and_tells(struct sym_world *w, struct sym_ep *ep, size_t off)
 	free(slot);
 }
 
+/* Another launch of both. */
+static void exchange(struct sym_ep *ep, int peer)
+{
+	struct sym_msg m;
+
+	sym_begin(ep, &(struct sym_launch){ .prog = 2, .name = "two", .peer = &peer, .npeer = 1 });
+	CHECK_OK(sym_slot_put(ep, peer, SITE, "ok", 3));
+	CHECK_OK(sym_recv(ep, peer, SITE, SYM_SLOT_MSG, &m));
+	CHECK(m.n == 3 && !memcmp(m.data, "ok", 3));
+	sym_end(ep, NULL);
+}
+
 static int second(const struct scene *s)
 {
 	struct sym_world *w;
@@ -146,11 +158,7 @@ static int second(const struct scene *s)
 	sym_end(ep, e);
 	err_free(e);
 	if (s->goes_on) {
-		sym_begin(ep, &(struct sym_launch){ .prog = 2, .name = "two", .peer = &peer, .npeer = 1 });
-		CHECK_OK(sym_recv(ep, 0, SITE, SYM_SLOT_MSG, &m));
-		CHECK(m.n == 3 && !memcmp(m.data, "ok", 3));
-		CHECK_OK(sym_slot_put(ep, 0, SITE, "fine", 5));
-		sym_end(ep, NULL);
+		exchange(ep, 0);
 		CHECK(all_are(at, YIELDED));      /* nothing that was written over at the other side has come */
 	}
 	sym_free(b);
@@ -180,11 +188,7 @@ static int first(const struct scene *s)
 	err_free(e);
 	kill(other, SIGCONT);
 	if (s->goes_on) {
-		sym_begin(ep, &(struct sym_launch){ .prog = 2, .name = "two", .peer = &peer, .npeer = 1 });
-		CHECK_OK(sym_slot_put(ep, 1, SITE, "ok", 3));
-		CHECK_OK(sym_recv(ep, 1, SITE, SYM_SLOT_MSG, &m));
-		CHECK(m.n == 5 && !memcmp(m.data, "fine", 5));
-		sym_end(ep, NULL);
+		exchange(ep, 1);
 		CHECK_OK(sym_clear_wait(ep));
 	}
 	CHECK(!kept || all_are(kept, KEPT));

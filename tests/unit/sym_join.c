@@ -1,0 +1,182 @@
+/* How processes join, and hear of each other's end.  Here they are threads of one, and the store, which is ours, lies to some. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "sym/sym.h"
+#include "thread_check.h"
+
+enum { N = 4, KEYS = 64 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct { char key[32]; struct str value; } pair[KEYS];
+static int npair;
+
+/* What one process does not find as it is.  lies_to: it is told of a wrong socket of the process about; fails: its read of that key. */
+static int lies_to, about;
+static struct { int who; const char *key; } fails;
+
+static struct str *find(const char *key)
+{
+	for (int i = 0; i < npair; i++)
+		if (!strcmp(pair[i].key, key))
+			return &pair[i].value;
+	return NULL;
+}
+
+static struct err *put(void *user, const char *key, const void *value, size_t n)
+{
+	pthread_mutex_lock(&lock);
+	bool old = find(key);
+	CHECK(npair < KEYS);
+	if (!old) {
+		snprintf(pair[npair].key, sizeof pair->key, "%s", key);
+		str_addn(&pair[npair++].value, value, n);
+	}
+	pthread_mutex_unlock(&lock);
+	return old ? ERR(ALREADY_EXISTS, "'%s'", key) : NULL;
+}
+
+static struct err *get(void *user, const char *key, int ms, struct str *out)
+{
+	const struct kv *kv = user;
+	double until = clock_s() + ms / 1e3;
+	char record[32];
+	struct str *v;
+
+	if (fails.key && kv->process == fails.who && !strcmp(key, fails.key))
+		return ERR(INTERNAL, "the store is broken");
+	for (;;) {
+		pthread_mutex_lock(&lock);
+		if ((v = find(key)))
+			str_addn(out, v->p, v->n);
+		pthread_mutex_unlock(&lock);
+		if (v || clock_s() >= until)
+			break;
+		usleep(500);
+	}
+	if (!v)
+		return ERR(DEADLINE, "nobody has written '%s'", key);
+	snprintf(record, sizeof record, "process/%d", about);
+	char *sock = kv->process == lies_to && !strcmp(key, record) ? strstr(out->p, " rondo-") : NULL;
+	if (sock)
+		memcpy(sock, " nobody", 7);
+	return NULL;
+}
+
+struct side { pthread_t t; struct kv kv; int nlocal; struct sym_world *w; struct err *e; };
+
+static void *opens(void *v)
+{
+	struct side *s = v;
+
+	s->e = sym_open(&(struct sym_opts){ .nlocal = s->nlocal, .boot = &s->kv, .threads = 1, .seed = 1 }, &s->w);
+	return NULL;
+}
+
+/* n processes join; nlocal: devices of the last one, 1 of the others. */
+static void join(struct side *s, int n, int nlocal)
+{
+	for (int i = 0; i < n; i++) {
+		s[i] = (struct side){ .kv = { i, n, &s[i].kv, put, get }, .nlocal = i == n - 1 ? nlocal : 1 };
+		assert_int_equal(pthread_create(&s[i].t, NULL, opens, &s[i]), 0);
+	}
+	for (int i = 0; i < n; i++)
+		pthread_join(s[i].t, NULL);
+}
+
+static void leave_all(struct side *s, int n)
+{
+	for (int i = 0; i < n; i++) {
+		sym_close(s[i].w);
+		err_free(s[i].e);
+	}
+	while (npair)
+		str_free(&pair[--npair].value);
+	lies_to = about = -1;
+	fails.key = NULL;
+}
+
+/* Two of them cannot map each other, though a third maps both: all use the network for all, for the members of a group must take
+ * the same road. */
+static void in_pieces(void **state)
+{
+	struct side s[N];
+
+	for (int n = 3; n <= N; n++)
+		for (int a = 0; a < n; a++)
+			for (int b = -(a == 1); b < a; b++) {             /* -1: all map each other */
+				lies_to = b < 0 ? -1 : a;
+				about = b;
+				join(s, n, 1);
+				for (int i = 0; i < n; i++) {
+					if (s[i].e)
+						fail_msg("process %d: %s", i, s[i].e->msg);
+					for (int k = 0; k < n; k++)
+						if (i != k)
+							assert_string_equal(sym_road(s[i].w, k), b < 0 ? "shm" : "tcp");
+				}
+				leave_all(s, n);
+			}
+}
+
+static void says(struct side *s, int i, const char *what)
+{
+	if (!s[i].e || s[i].e->code != ERR_UNAVAILABLE || !strstr(s[i].e->msg, what))
+		fail_msg("process %d: %s", i, s[i].e ? s[i].e->msg : "no error");
+}
+
+/* One gives up, before or after it has said who it is: the others hear why, at once. */
+static void gives_up(void **state)
+{
+	struct side s[3];
+	double since = clock_s();
+
+	join(s, 3, 0);
+	assert_int_equal(s[2].e->code, ERR_INVALID);
+	says(s, 0, "process 2 could not join the job: a process has 1 to 65536 PEs, not 0");
+	leave_all(s, 3);
+	fails.who = 1;
+	fails.key = "process/1";                  /* its own: it has written it */
+	join(s, 2, 1);
+	assert_int_equal(s[1].e->code, ERR_INTERNAL);
+	says(s, 0, "process 1 could not join the job: joining the job, process 1: the store is broken");
+	leave_all(s, 2);
+	assert_true(clock_s() - since < 5);
+}
+
+/* One that says goodbye has left, and has not died. */
+static void goodbye(void **state)
+{
+	struct side s[2];
+	const int one = 1;
+	struct sym_msg m;
+
+	join(s, 2, 1);
+	assert_null(s[0].e);
+	assert_null(s[1].e);
+	sym_close(s[1].w);
+	s[1].w = NULL;
+	struct sym_ep *ep = sym_ep_of(s[0].w, 0);
+	sym_begin(ep, &(struct sym_launch){ .prog = 7, .name = "p", .peer = &one, .npeer = 1 });
+	struct err *e = sym_recv(ep, 1, 1, SYM_LEND, &m);
+	sym_end(ep, e);
+	assert_non_null(e);
+	assert_int_equal(e->code, ERR_UNAVAILABLE);
+	if (!strstr(e->msg, "has left the job"))
+		fail_msg("%s", e->msg);
+	err_free(e);
+	leave_all(s, 2);
+}
+
+int main(void)
+{
+	const struct CMUnitTest t[] = { cmocka_unit_test(in_pieces), cmocka_unit_test(gives_up), cmocka_unit_test(goodbye) };
+
+	lies_to = about = -1;
+	return cmocka_run_group_tests(t, NULL, NULL);
+}
