@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs unit tests, golden tests and the layer test with the tools of a build folder.
+# Runs unit tests, golden tests and those of layers and order with the tools of a build folder.
 #     tests/check.sh BUILD [unit test ...]        APART=1: what waits, and judges how long, has the machine to itself
 # With names, only those unit tests.  Prints one line a failure and one for what was skipped, then "N passed, N failed".
 set -u
@@ -78,7 +78,7 @@ if [ $# = 0 ]; then
 		long+=("unit kern_matmul $isa" "unit kern_views $isa" "unit kern_sums $isa")
 		short+=("unit kern_math $isa" "unit kern_fft $isa")
 	done
-	short+=("run tests/layers.sh" "run tests/docs.sh $build" "run tests/install.sh $build" "run tests/bench.sh $build" "run tests/fences.sh" golden)
+	short+=("run tests/layers.sh" "run tests/order.sh $build" "run tests/docs.sh $build" "run tests/install.sh $build" "run tests/bench.sh $build" "run tests/fences.sh" golden)
 fi
 # What takes long begins first; what mostly waits takes little of the machine.
 lane 2 "${waiting[@]}" &

@@ -75,7 +75,7 @@ void err_heard(const struct err *e);         /* somebody who will tell the user 
 #define TRY(x) do { struct err *e_ = (x); if (e_) return e_; } while (0)
 #define TRY_GOTO(e, x, label) do { (e) = (x); if (e) goto label; } while (0)
 
-/* --- mem.c ------------------------------------------------------------- */
+/* --- mem.c, guard.c ------------------------------------------------------ */
 
 /* malloc and friends.  If there is no memory they do not return: the guard that this thread put up last does.  Without one
  * the process aborts.  Free with free(). */
@@ -153,6 +153,11 @@ void str_free(struct str *s);
 /* The candidate nearest to name by edit distance, or NULL if none is near. */
 const char *str_nearest(const char *name, const char *const *cand, size_t n);
 void str_words(struct str *s, const char *const *word, size_t n);      /* adds "a, b or c" */
+/* A progress line on a terminal: "what [#####    ] 45 %", kept on one line. */
+void str_progress(FILE *f, const char *what, double done);
+
+/* --- file.c ------------------------------------------------------------ */
+
 /* Whole file, or pipe, into s (which it appends to).  INVALID: a device such as /dev/zero, which has no end. */
 struct err *str_read_file(struct str *s, const char *path);
 /* Write atomically: a temporary file beside it, then rename; but into a device or a pipe. */
@@ -161,8 +166,6 @@ struct err *str_write_file(const char *path, const void *p, size_t n);
  * DATA_LOSS.  Whatever is there is replaced. */
 struct err *str_read_entry(struct str *s, const char *path, int64_t most);
 struct err *str_write_entry(const char *path, const void *p, size_t n);
-/* A progress line on a terminal: "what [#####    ] 45 %", kept on one line. */
-void str_progress(FILE *f, const char *what, double done);
 
 /* --- map.c ------------------------------------------------------------- */
 
@@ -183,7 +186,7 @@ uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);   /* stable over ru
 enum log_level { LOG_WARN = 1, LOG_INFO, LOG_DEBUG };
 void log_line(enum log_level l, const char *fmt, ...) PRINTF(2, 3);
 
-/* --- conf.c ------------------------------------------------------------ */
+/* --- conf.c, conf_use.c -------------------------------------------------- */
 
 /* Settings: rows of conf.def.  Read once from the environment (RONDO_<NAME>),
  * thread-safe after conf_init, which the first getter calls.  An unknown

@@ -3,11 +3,10 @@
  * Lua's way: who cannot go on jumps to the guard that was put up last on this thread, which gives back what has been taken since
  * and makes an error of it.  So compile-time code need not look at every allocation.  The guard keeps a set of addresses
  * instead of headers before the blocks: memory of ours and of the C library are freed alike. */
-#include "base.h"
+#include "mem.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <stdatomic.h>
 
 #undef malloc
@@ -17,26 +16,14 @@
 #undef posix_memalign
 #undef free
 
-enum { FEW = 64 };
-
-struct guard {
-	struct guard *outer;
-	struct mem_undo *undo;
-	size_t asked;
-	bool frees, persist;
-	void **held;                  /* open addressing, linear probing; cap is a power of two, never more than half full */
-	size_t n, cap;
-	void *few[FEW];
-	jmp_buf at;
-};
-
 typedef bool refuse_fn(size_t n);
-static _Thread_local struct guard *own_top;
+static _Thread_local struct mem_guard *own_top;
 static _Atomic(refuse_fn *) own_refuse;
 
-static struct guard **own(void) { return &own_top; }
-static struct mem_home { struct guard **(*top)(void); _Atomic(refuse_fn *) *refuse; } home = { own, &own_refuse };
+static struct mem_guard **own(void) { return &own_top; }
+static struct mem_home { struct mem_guard **(*top)(void); _Atomic(refuse_fn *) *refuse; } home = { own, &own_refuse };
 
+struct mem_guard **mem_top(void) { return home.top(); }
 const struct mem_home *mem_home(void) { return &home; }
 void mem_join(const struct mem_home *h) { home = *h; }
 void mem_refuse(bool (*fn)(size_t n)) { atomic_store(home.refuse, fn); }
@@ -58,11 +45,11 @@ static void add(void **held, size_t cap, void *p)
 }
 
 /* False: no memory for it. */
-static bool hold(struct guard *g, void *p)
+static bool hold(struct mem_guard *g, void *p)
 {
 	if (!g->held) {
 		g->held = g->few;
-		g->cap = FEW;
+		g->cap = MEM_FEW;
 		memset(g->few, 0, sizeof g->few);
 	}
 	if (2 * (g->n + 1) > g->cap) {
@@ -82,7 +69,7 @@ static bool hold(struct guard *g, void *p)
 	return true;
 }
 
-static bool forget(struct guard *g, const void *p)
+static bool forget(struct mem_guard *g, const void *p)
 {
 	if (!g->n)
 		return false;
@@ -107,16 +94,16 @@ static bool forget(struct guard *g, const void *p)
 	}
 }
 
-static struct guard *holder(const void *p)
+static struct mem_guard *holder(const void *p)
 {
-	struct guard *g = *home.top();
+	struct mem_guard *g = *mem_top();
 
 	while (g && !forget(g, p))
 		g = g->outer;
 	return g;
 }
 
-static void let_go(struct guard *g)
+void mem_let_go(struct mem_guard *g)
 {
 	if (g->held != g->few)
 		free(g->held);
@@ -128,7 +115,7 @@ static void let_go(struct guard *g)
 
 static _Noreturn void out_of_memory(size_t n)
 {
-	struct guard **top = home.top(), *g = *top;
+	struct mem_guard **top = mem_top(), *g = *top;
 
 	if (!g) {
 		fprintf(stderr, "rondo: out of host memory where nothing can be given up: asked for %zu bytes\n", n);
@@ -142,34 +129,14 @@ static _Noreturn void out_of_memory(size_t n)
 	}
 	for (size_t i = 0; i < g->cap; i++)
 		free(g->held[i]);
-	let_go(g);
+	mem_let_go(g);
 	*top = g->outer;
 	longjmp(g->at, 1);
 }
 
-struct err *mem_guard(struct err *(*fn)(void *), void *arg, bool frees)
-{
-	struct guard g, **top = home.top();
-
-	g.outer = *top;
-	g.undo = NULL;
-	g.asked = 0;
-	g.frees = frees;
-	g.persist = false;
-	g.held = NULL;
-	g.n = g.cap = 0;
-	if (_setjmp(g.at))
-		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", g.asked);
-	*top = &g;
-	struct err *e = fn(arg);
-	*top = g.outer;
-	let_go(&g);
-	return e;
-}
-
 void mem_undo(struct mem_undo *u, void (*fn)(void *), void *arg)
 {
-	struct guard *g = *home.top();
+	struct mem_guard *g = *mem_top();
 
 	*u = (struct mem_undo){ g ? g->undo : NULL, fn, arg };
 	if (g)
@@ -178,7 +145,7 @@ void mem_undo(struct mem_undo *u, void (*fn)(void *), void *arg)
 
 void mem_done(struct mem_undo *u)
 {
-	struct guard *g = *home.top();
+	struct mem_guard *g = *mem_top();
 
 	if (g && g->undo == u)
 		g->undo = u->next;
@@ -202,7 +169,7 @@ void mem_unlock(struct mem_undo *u)
 
 bool mem_persist(bool on)
 {
-	struct guard *g = *home.top();
+	struct mem_guard *g = *mem_top();
 	bool was = g && g->persist;
 
 	if (g)
@@ -244,7 +211,7 @@ static bool refused(size_t n)
 /* p is new: held by the guard.  NULL if it cannot be. */
 static void *held(void *p)
 {
-	struct guard *g = *home.top();
+	struct mem_guard *g = *mem_top();
 
 	if (p && g && g->frees && !g->persist && !hold(g, p)) {
 		free(p);
@@ -288,7 +255,7 @@ void *mem_grow(void *p, size_t n)
 		return mem_new(n);
 	if (refused(n))
 		out_of_memory(n);
-	struct guard *g = holder(p);
+	struct mem_guard *g = holder(p);
 	void *q = realloc(p, n ? n : 1);
 	if (g && !hold(g, q ? q : p) && q) {
 		free(q);
@@ -304,7 +271,7 @@ void *mem_try(size_t n)
 
 void mem_free(void *p)
 {
-	if (p && *home.top())
+	if (p && *mem_top())
 		holder(p);
 	free(p);
 }

@@ -1,9 +1,6 @@
 #include "base.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 void str_addn(struct str *s, const char *text, size_t n)
@@ -99,86 +96,6 @@ const char *str_nearest(const char *name, const char *const *cand, size_t n)
 	}
 	return best;
 }
-
-static void shut(void *f) { fclose(f); }
-
-/* f, taken. */
-static struct err *read_all(struct str *s, const char *path, FILE *f)
-{
-	char buf[1 << 16];
-	size_t n;
-	struct mem_undo u;
-	mem_undo(&u, shut, f);
-	while ((n = fread(buf, 1, sizeof buf, f)) > 0)
-		str_addn(s, buf, n);
-	mem_done(&u);
-	struct err *e = ferror(f) ? ERR(DATA_LOSS, "cannot read '%s': %s", path, strerror(errno)) : NULL;
-	fclose(f);
-	if (!e && !s->p)
-		str_addn(s, "", 0);
-	return e;
-}
-
-struct err *str_read_file(struct str *s, const char *path)
-{
-	struct stat st;
-	FILE *f = fopen(path, "rb");
-	if (!f)
-		return ERR(NOT_FOUND, "cannot open '%s': %s", path, strerror(errno));
-	if (!fstat(fileno(f), &st) && S_ISCHR(st.st_mode)) {
-		fclose(f);
-		return ERR(INVALID, "'%s' is a device, not a file", path);
-	}
-	return read_all(s, path, f);
-}
-
-struct err *str_read_entry(struct str *s, const char *path, int64_t most)
-{
-	int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);          /* nobody may ever write into a pipe */
-	struct stat st;
-	struct err *e = NULL;
-	if (fd < 0 || fstat(fd, &st))
-		e = ERR(NOT_FOUND, "cannot open '%s': %s", path, strerror(errno));
-	else if (!S_ISREG(st.st_mode))
-		e = ERR(DATA_LOSS, "'%s' is not a file", path);
-	else if (st.st_size > most)
-		e = ERR(DATA_LOSS, "'%s' has %lld bytes, more than %lld", path, (long long)st.st_size, (long long)most);
-	FILE *f = e ? NULL : fdopen(fd, "rb");
-	if (!f && !e)
-		e = ERR(EXHAUSTED, "cannot open '%s': %s", path, strerror(errno));
-	if (!f && fd >= 0)
-		close(fd);
-	return e ? e : read_all(s, path, f);
-}
-
-static struct err *write_all(const char *path, const void *p, size_t n, bool device)
-{
-	struct str tmp = {0};
-	str_addf(&tmp, "%s.%d.%llx.tmp", path, (int)getpid(), (unsigned long long)clock_ns());
-	struct err *e = NULL;
-	FILE *f = fopen(device ? path : tmp.p, "wb");
-	if (!f) {
-		e = ERR(UNAVAILABLE, "cannot create '%s': %s", path, strerror(errno));
-	} else {
-		bool ok = fwrite(p, 1, n, f) == n;
-		ok = fclose(f) == 0 && ok;
-		if (!ok || (!device && rename(tmp.p, path) != 0)) {
-			e = ERR(UNAVAILABLE, "cannot write '%s': %s", path, strerror(errno));
-			if (!device)
-				unlink(tmp.p);
-		}
-	}
-	str_free(&tmp);
-	return e;
-}
-
-struct err *str_write_file(const char *path, const void *p, size_t n)
-{
-	struct stat st;
-	return write_all(path, p, n, stat(path, &st) == 0 && !S_ISREG(st.st_mode));      /* a device, or a pipe, stays */
-}
-
-struct err *str_write_entry(const char *path, const void *p, size_t n) { return write_all(path, p, n, false); }
 
 void str_progress(FILE *f, const char *what, double done)
 {

@@ -100,7 +100,7 @@ void coll_stream_broadcast(struct coll *c, struct sym_stream *s, struct sym_team
 void coll_stream_permute(struct coll *c, struct sym_stream *s, struct sym_team *t, int from, int to, int64_t bytes, const void *src, void *dst);
 void coll_stream_scan(struct coll *c, struct sym_stream *s, struct sym_team *t, const struct coll_red *r, bool exclusive, int64_t count, const void *src, void *dst);
 
-/* --- mpi.c: data moved by MPI --------------------------------------------------------------- */
+/* --- mpi.c, mpi_open.c: data moved by MPI ----------------------------------------------------- */
 
 /* Find the MPI whose mpirun has started the processes of w (Open MPI or MPICH), and start it if the program has not: what algorithm
  * mpi needs, of processes of one device each.  Collective over the processes, before any PE is used by another thread.  PRECONDITION,

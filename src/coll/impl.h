@@ -104,7 +104,7 @@ struct where { const char *p; int pe; size_t off; };
 /* dst[0 .. bytes) = w[0][..] op w[1][..] .. each from byte off; dst may be one of them. */
 void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int n, int64_t off, char *dst, int64_t bytes);
 
-/* --- stage.c: operands that others may read --------------------------------------- */
+/* --- tell.c -------------------------------------------------------------------------- */
 
 struct err *sizes_differ(const struct call *q, int pe, size_t its, size_t mine);
 /* pe speaks of `its` bytes where this one has n: they are not in the same call. */
@@ -115,6 +115,19 @@ static inline struct err *recv_bytes(const struct call *q, int pe, enum sym_verb
 	TRY(sym_recv(q->ep, pe, q->site, v, m));
 	return same_size(q, pe, m->n, n);
 }
+/* All have come to this. */
+struct err *meet_in_rounds(const struct call *q);
+/* The operands of all, n bytes each, by rank: all[k * n]. */
+struct err *gather_doubling(const struct call *q, const char *x, int64_t n, char *all);
+/* Tell all others where something lies, and where something else does, and learn where theirs are: at[], to[] (may be
+ * NULL) by rank.  n: bytes that the call is about, the same for all. */
+struct err *loan_exchange(const struct call *q, int64_t n, size_t off, size_t other, size_t *at, size_t *to);
+/* The next message of every other member is there, or will not come: who waits for one after the other wakes for each. */
+struct err *expect_all(const struct call *q);
+/* All of them have done with what this PE lent, and what they put here is there. */
+struct err *ready_all(const struct call *q);
+
+/* --- stage.c: operands that others may read --------------------------------------- */
 
 static inline bool overlap(const void *a, int64_t na, const void *b, int64_t nb)
 {
@@ -128,14 +141,6 @@ void loan_end(const struct call *q, struct loan *l, const struct err *e);      /
 /* A place in the heap for the n bytes of y, which others may write: y itself, or a copy.  grant_end hands e on. */
 struct err *grant_make(const struct call *q, void *y, int64_t n, bool copy, struct loan *out);
 struct err *grant_end(const struct call *q, struct loan *l, void *y, int64_t n, struct err *e);
-/* Tell all others where something lies, and where something else does, and learn where theirs are: at[], to[] (may be
- * NULL) by rank.  n: bytes that the call is about, the same for all. */
-struct err *loan_exchange(const struct call *q, int64_t n, size_t off, size_t other, size_t *at, size_t *to);
-/* The next message of every other member is there, or will not come: who waits for one after the other wakes for each. */
-struct err *expect_all(const struct call *q);
-/* All of them have done with what this PE lent, and what they put here is there. */
-struct err *ready_all(const struct call *q);
-
 /* Rows of inner bytes, step bytes apart. */
 struct strided { char *p; int64_t inner, step; };
 static inline struct strided dense(const void *p, int64_t n) { return (struct strided){ (char *)(uintptr_t)p, n, n }; }
@@ -183,9 +188,5 @@ struct cycle { int n, me; bool open; int pe[COLL_CYCLE]; };
 /* y, known to all of them alike: NULL if it is not. */
 struct err *move_permute(const struct call *q, int from, int to, const char *x, char *y, int64_t n, const struct cycle *c);
 struct err *move_barrier(const struct call *q);
-/* All have come to it. */
-struct err *meet_in_rounds(const struct call *q);
-/* The operands of all, n bytes each, by rank: all[k * n]. */
-struct err *gather_doubling(const struct call *q, const char *x, int64_t n, char *all);
 
 #endif

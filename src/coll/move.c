@@ -101,37 +101,6 @@ out:
 	return e;
 }
 
-/* In round k every PE has the operands of ranks me .. me + 2^k - 1 and gets as many from the rank that is 2^k above:
- * Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, 1997. */
-struct err *gather_doubling(const struct call *q, const char *x, int64_t n, char *all)
-{
-	struct sym_msg m;
-	void *room;
-
-	memcpy(all + q->me * n, x, (size_t)n);
-	for (int have = 1; have < q->n; have *= 2) {
-		int some = MIN(have, q->n - have);
-		int to = q->pe[rank_after(q, q->n - have)], from = q->pe[rank_after(q, have)];
-		int64_t bytes = some * n;
-		for (int64_t o = 0; o < bytes; o += SYM_SLOT) {
-			int64_t len = MIN(bytes - o, SYM_SLOT);
-			TRY(sym_slot_room(q->ep, to, (size_t)len, &room));
-			for (int64_t i = 0, k; i < len; i += k) {
-				k = MIN(len - i, n - (o + i) % n);
-				memcpy((char *)room + i, all + rank_after(q, (int)((o + i) / n)) * n + (o + i) % n, (size_t)k);
-			}
-			sym_slot_send(q->ep, to, q->site, (size_t)len);
-			TRY(recv_bytes(q, from, SYM_SLOT_MSG, len, &m));
-			for (int64_t i = 0, k; i < len; i += k) {
-				k = MIN(len - i, n - (o + i) % n);
-				memcpy(all + (q->me + have + (o + i) / n) % q->n * n + (o + i) % n, (const char *)m.data + i, (size_t)k);
-			}
-			sym_return(q->ep, from, false);
-		}
-	}
-	return NULL;
-}
-
 static struct err *blocks_doubling(const struct call *q, const struct blocks *b)
 {
 	int64_t piece = MIN(b->n, 2 * SYM_SLOT);
@@ -404,18 +373,5 @@ out:
 }
 
 /* --- barrier ----------------------------------------------------------------------------- */
-
-struct err *meet_in_rounds(const struct call *q)
-{
-	struct sym_msg m;
-
-	for (int d = 1; d < q->n; d *= 2) {
-		int to = q->pe[rank_after(q, q->n - d)], from = q->pe[rank_after(q, d)];
-		TRY(sym_slot_put(q->ep, to, q->site, "", 0));
-		TRY(sym_recv(q->ep, from, q->site, SYM_SLOT_MSG, &m));
-		sym_return(q->ep, from, false);
-	}
-	return NULL;
-}
 
 struct err *move_barrier(const struct call *q) { return q->algo == COLL_doubling ? meet_in_rounds(q) : ready_all(q); }

@@ -4,8 +4,6 @@
  * The ring is walked round and round, across calls: lines that are written again after many others have left the
  * caches of who read them, and writing them costs no transfer.  A call does not wait until its chunks are back;
  * whoever comes to the end of the ring waits for all PEs that were lent any part of it. */
-#include <stdlib.h>
-
 #include "impl.h"
 
 enum { AHEAD = SYM_RING / 2 };    /* messages that may be under way before the others' are looked at */
@@ -56,64 +54,6 @@ struct err *grant_end(const struct call *q, struct loan *l, void *y, int64_t n, 
 		memcpy(y, sym_ep_base(q->ep) + l->off, (size_t)n);
 	loan_end(q, l, e);
 	return e;
-}
-
-struct err *sizes_differ(const struct call *q, int pe, size_t its, size_t mine)
-{
-	return ERR(INTERNAL, "devices have diverged: at command %u device %d is in a collective of %zu bytes, device %d in one of %zu", q->site, sym_ep_pe(q->ep), mine, pe, its);
-}
-
-/* As sym_exchange. */
-static struct err *tell_all(const struct call *q, const void *src, size_t n, struct sym_msg *m)
-{
-	struct coll *c = q->c;
-
-	if (!in_rounds(q))
-		return sym_exchange(q->ep, q->pe, q->n, q->me, q->site, src, n, m);
-	if (!n)
-		return meet_in_rounds(q);
-	if (c->nheard < n * (size_t)q->n) {
-		free(c->heard);
-		c->nheard = n * (size_t)q->n;
-		if (!(c->heard = malloc(c->nheard))) {
-			c->nheard = 0;
-			return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes for a collective", n * (size_t)q->n);
-		}
-	}
-	TRY(gather_doubling(q, src, (int64_t)n, c->heard));
-	for (int k = 0; k < q->n; k++)
-		m[k] = (struct sym_msg){ 0, n, c->heard + (size_t)k * n };
-	return NULL;
-}
-
-struct err *expect_all(const struct call *q)
-{
-	int pe[MAX_ROW];
-
-	return q->n > 2 ? sym_expect(q->ep, pe, others_of(q, pe), q->site) : NULL;
-}
-
-struct err *loan_exchange(const struct call *q, int64_t n, size_t off, size_t other, size_t *at, size_t *to)
-{
-	size_t own[3] = { off, other, (size_t)n };
-	struct sym_msg m[MAX_ROW];
-
-	TRY(tell_all(q, own, sizeof own, m));
-	for (int k = 0; k < q->n; k++) {
-		const size_t *its = m[k].data;
-		TRY(same_size(q, q->pe[k], its[2], n));
-		at[k] = its[0];
-		if (to)
-			to[k] = its[1];
-	}
-	return NULL;
-}
-
-struct err *ready_all(const struct call *q)
-{
-	struct sym_msg m[MAX_ROW];
-
-	return tell_all(q, "", 0, m);
 }
 
 void stream(struct sym_ep *ep, struct strided dst, int64_t di, int pe, size_t off, struct strided src, int64_t si, int64_t n)

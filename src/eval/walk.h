@@ -24,18 +24,22 @@ struct walk {
 /* A set of positions that walk a function together, in step. */
 struct team { int n; const int *pos; };
 
+/* --- blk.c --- */
 struct blk *blk_new(size_t n);       /* not zeroed */
 struct blk *blk_ref(struct blk *b);
 void blk_unref(struct blk *b);
 
+/* --- eval.c --- */
 /* Run fn for every position of the team.  in[i * nparam + j], out[i * nresult + j]: of team member i.
  * in is taken, entry by entry, and NULL afterwards: what nobody else holds can be updated in place. */
 struct err *walk_fn(struct walk *w, const struct ir_fn *fn, struct team t, struct blk **in, struct blk **out);
+/* --- coll.c --- */
 /* Collectives.  in[i * nin + j], out[i * nout + j] (allocated, not filled). */
 struct err *walk_coll(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t,
                       struct blk *const *in, struct blk **out);
 struct err *walk_manual(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t,
                         struct blk *const *in, struct blk **out);
+/* --- region.c --- */
 /* Operations whose region is more than an expression; position pos. */
 struct err *walk_region(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, int pos,
                         struct blk *const *in, struct blk **out);

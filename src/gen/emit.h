@@ -53,7 +53,7 @@ struct em {
 	struct { LV x, sin, cos, n; LLVMBasicBlockRef block; } trig;
 };
 
-/* --- emit_elem.c ------------------------------------------------------- */
+/* --- emit_reg.c -------------------------------------------------------- */
 
 LT em_reg(struct em *e, int dt);                 /* scalar register type of dtype */
 LT em_mem(struct em *e, int dt);                 /* scalar memory type */
@@ -66,9 +66,21 @@ LV em_kf(LT t, double v);
 LV em_sel(struct em *e, LV c, LV x, LV y);
 LV em_call(struct em *e, const char *name, LT ret, int n, const LV *arg);          /* intrinsic or external function */
 LV em_intr(struct em *e, const char *name, LV x, int n, const LV *more);           /* overloaded on x's type; more: further operands */
+LV em_const(struct em *e, int dt, const void *p, int n);
+LV em_shuffle(struct em *e, LV x, LV y, const int *idx, int n);     /* elements idx of x and y (NULL: x alone); -1: any; n <= 256 */
+LV em_alloca(struct em *e, LT t);                                   /* in the entry block */
+/* AVX-512 f32 intrinsics on any multiple of 16 lanes: x * 2^floor(y), and 1/x to 14 bits.  NULL: not here. */
+LV em_scalef(struct em *e, LV x, LV y);
+LV em_rcp14(struct em *e, LV x);
+LV em_libm(struct em *e, const char *name, int n, const LV *a);     /* per lane */
+LV em_libm_loop(struct em *e, const LV *a, const char *name);       /* one operand, a loop over the lanes */
+/* fast; but if any lane is bad (i1), slow(e, a, name) is evaluated, and taken in the bad lanes. */
+LV em_branch(struct em *e, LV bad, LV fast, LV (*slow)(struct em *, const LV *, const char *), const char *name, const LV *a);
+
+/* --- emit_elem.c ------------------------------------------------------- */
+
 LV em_from_mem(struct em *e, int dt, LV x);      /* memory to register representation */
 LV em_to_mem(struct em *e, int dt, LV x);
-LV em_const(struct em *e, int dt, const void *p, int n);
 LV em_elem(struct em *e, enum elem k, int from, int to, const LV *a);
 /* A float of dtype dt in its register as an integer, so that the larger integer (max; else the smaller) is that of the larger
  * float: 0 is larger than -0, and NaN wins.  The way back flushes, as arithmetic does. */
@@ -81,15 +93,6 @@ LV em_reduce_precision(struct em *e, int dt, LV x, int exponent, int mantissa);
 LV em_index(struct em *e, int dt, LV x, int64_t hi);                  /* an integer clamped to 0 .. hi, as i64 */
 LV em_redop(struct em *e, enum redop r, int dt, LV x, LV y);
 LV em_identity(struct em *e, enum redop r, int dt, int n);
-/* AVX-512 f32 intrinsics on any multiple of 16 lanes: x * 2^floor(y), and 1/x to 14 bits.  NULL: not here. */
-LV em_scalef(struct em *e, LV x, LV y);
-LV em_rcp14(struct em *e, LV x);
-LV em_libm(struct em *e, const char *name, int n, const LV *a);     /* per lane */
-/* fast; but if any lane is bad (i1), slow(e, a, name) is evaluated, and taken in the bad lanes. */
-LV em_branch(struct em *e, LV bad, LV fast, LV (*slow)(struct em *, const LV *, const char *), const char *name, const LV *a);
-LV em_shuffle(struct em *e, LV x, LV y, const int *idx, int n);     /* elements idx of x and y (NULL: x alone); -1: any; n <= 256 */
-LV em_alloca(struct em *e, LT t);                                   /* in the entry block */
-LV em_libm_loop(struct em *e, const LV *a, const char *name);       /* one operand, a loop over the lanes */
 
 /* --- emit_math.c: f32 registers ------------------------------------------ */
 

@@ -1,5 +1,5 @@
-/* Inside the scheduler (sched.c says the idea): form.c counts in linear forms over loop variables, want.c says what
- * a value is at a flat index, sched.c finds the loops.
+/* Inside the scheduler (sched.c says the idea): form.c counts in linear forms over loop variables, nest.c
+ * gathers what is done over one range, want.c says what a value is at a flat index, sched.c finds the loops.
  *
  * A walk stops (cx->stop) when the group cannot be scheduled (gs_fail), or when it has to start again with a variable
  * split or a range cut (cx->restart); what a function returns then does not matter. */
@@ -67,12 +67,14 @@ bool gs_seg_init(struct cx *cx, struct seg *g, uint16_t mask);  /* false: too ma
 void gs_seg_set(struct cx *cx, const struct seg *g);
 bool gs_seg_next(struct seg *g);
 
+/* --- nest.c --- */
+/* In a nest of body b over vars, reduction red takes in node[0 .. n). */
+void gs_nest_red(struct cx *cx, struct gen_body *b, int red, const uint32_t *node, int n, uint16_t vars, uint16_t level);
+/* In a nest of body b over vars, element lin of result res is node. */
+void gs_nest_store(struct cx *cx, struct gen_body *b, int res, uint32_t node, uint32_t lin, uint16_t vars);
+
 /* --- want.c --- */
 /* The node of value v at flat index lin. */
 uint32_t gs_want(struct cx *cx, ir_val v, uint32_t lin);
-
-/* --- sched.c --- */
-/* In a nest of body b over vars, reduction red takes in node[0 .. n). */
-void gs_nest_red(struct cx *cx, struct gen_body *b, int red, const uint32_t *node, int n, uint16_t vars, uint16_t level);
 
 #endif

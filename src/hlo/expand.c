@@ -437,18 +437,6 @@ struct err *conv_get_tuple_element(struct hlo *h, const struct wop *o)
 
 /* --- dynamic shapes that are static ------------------------------------------------ */
 
-const struct ir_op *value_origin(const struct hlo *h, const struct ir_fn **fn, ir_val *v)
-{
-	for (size_t i = h->captured.n; i-- > 0 && !ir_def(*fn, *v);) {
-		const struct capture *c = &h->captured.p[i];
-		if (c->fn == *fn && c->param == *v) {
-			*fn = c->up;
-			*v = c->from;
-		}
-	}
-	return ir_def(*fn, *v);
-}
-
 void const_ints(struct hlo *h, ir_val v, int *n, int64_t **out)
 {
 	const struct ir_fn *fn = h->b.fn;

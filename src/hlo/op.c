@@ -4,105 +4,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* --- attribute words ---------------------------------------------------- */
-
-void w_begin(struct hlo *h)
-{
-	h->word.n = 0;
-}
-
-void w_int(struct hlo *h, int64_t v)
-{
-	arr_push(&h->word, v);
-}
-
-void w_list(struct hlo *h, int n, const int64_t *v)
-{
-	w_int(h, n);
-	for (int i = 0; i < n; i++)
-		w_int(h, v[i]);
-}
-
-static struct err *w_attr_int(struct hlo *h, uint32_t attr)
-{
-	int64_t v;
-	TRY(attr_int(h, attr, &v));
-	w_int(h, v);
-	return NULL;
-}
-
-static struct err *w_attr_list(struct hlo *h, uint32_t attr)
-{
-	int n;
-	int64_t *v;
-	TRY(attr_ints(h, attr, &n, &v));
-	w_list(h, n, v);
-	return NULL;
-}
-
-/* Column k of a list of pairs. */
-static struct err *w_attr_column(struct hlo *h, uint32_t attr, int k)
-{
-	int n, rank;
-	int64_t *v, dim[2];
-	TRY(attr_ints2(h, attr, &n, &v, &rank, dim));
-	if (n && (rank != 2 || dim[1] != 2))
-		return bad_op(h, "a list of pairs is not one");
-	w_int(h, n / 2);
-	for (int i = 0; i < n / 2; i++)
-		w_int(h, v[2 * i + k]);
-	return NULL;
-}
-
-static struct err *w_precision(struct hlo *h, uint32_t attr)
-{
-	uint32_t n, *list;
-	int64_t most = 0, v;
-	TRY(attr_list(h, attr, &n, &list));
-	for (uint32_t i = 0; i < n; i++) {
-		TRY(attr_int(h, list[i], &v));
-		most = MAX(most, v);
-	}
-	w_int(h, most);
-	return NULL;
-}
-
-struct err *w_props(struct hlo *h, const uint32_t *p, const char *words)
-{
-	for (const char *w = words; *w;) {
-		char kind = *w++;
-		long k = strtol(w, (char **)&w, 10);
-		uint32_t attr = p[k];
-		w += *w == ' ';
-		switch (kind) {
-		case 'i':
-			TRY(w_attr_int(h, attr));
-			break;
-		case 'l':
-			TRY(w_attr_list(h, attr));
-			break;
-		case 'd': {
-			int n;
-			int64_t *v;
-			TRY(attr_ints(h, p[k + 2], &n, &v));
-			w_int(h, n + 2);
-			TRY(w_attr_int(h, p[k]));
-			TRY(w_attr_int(h, p[k + 1]));
-			for (int i = 0; i < n; i++)
-				w_int(h, v[i]);
-			break;
-		}
-		case 'c':
-			TRY(w_attr_column(h, attr, 0));
-			TRY(w_attr_column(h, attr, 1));
-			break;
-		default:
-			TRY(w_precision(h, attr));
-		}
-	}
-	return NULL;
-}
-
 static struct err *emit_words(struct hlo *h, const struct wop *o)
 {
 	uint32_t n;
@@ -110,8 +11,6 @@ static struct err *emit_words(struct hlo *h, const struct wop *o)
 	TRY(op_ins(h, o, &n, &in));
 	return op_emit(h, o, h->opname[o->name].row->kind, n, in, (uint32_t)h->word.n, h->word.p);
 }
-
-/* --- operations --------------------------------------------------------- */
 
 /* Complex atan2(y, x) = -i log((x + i y) / sqrt(x^2 + y^2)). */
 static struct err *complex_atan2(struct hlo *h, const struct wop *o, const ir_val *in)

@@ -224,7 +224,6 @@ static struct err *read_dialects(struct hlo *h, struct cur c, int version)
 			struct opname *o = &h->opname[h->nname++];
 			o->dialect = h->dialect[d];
 			o->text = h->str[v >> 1];
-			o->row = op_row_find(o->dialect, (const char *)h->p + o->text.at, o->text.n);
 		}
 	}
 	return cur_err(&c, "dialect section");

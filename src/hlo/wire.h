@@ -3,8 +3,8 @@
  * Two stages.  wire.c turns the IR section into flat arrays: operations in pre-order (an operation is
  * followed by those of its regions), values numbered over the whole file in the order of their
  * definition, so that "defined outside region r" is a comparison.  Attributes, types and locations stay
- * bytes until someone asks.  read.c then walks the operations of main, inlining what is called, and
- * op.c, expand.c, custom.c and shard.c give the ir of each operation.
+ * bytes until someone asks.  read.c then has region.c walk the operations of main, inlining what is called, and
+ * op.c, expand.c, custom.c and manual.c give the ir of each operation (emit.c).
  *
  * Everything that comes from the file is checked where it is read: an index against its table, a length
  * against what is left.  Reading goes through a cursor that remembers its first failure and then
@@ -38,7 +38,7 @@ struct hlo;
 struct wop;
 typedef struct err *conv_fn(struct hlo *h, const struct wop *o);
 
-/* What row->kind says if row->conv is NULL: read.c handles it. */
+/* What row->kind says if row->conv is NULL: region.c and read.c handle it. */
 enum { ROW_CALL = 1, ROW_COMPOSITE, ROW_RETURN, ROW_FUNC, ROW_MODULE, ROW_MESH };
 
 /* A row of the table of operations. */
@@ -51,7 +51,7 @@ struct op_row {
 	const char *words;           /* properties that are the attributes, for w_props */
 };
 
-struct opname { uint8_t dialect; struct span text; const struct op_row *row; };
+struct opname { uint8_t dialect; struct span text; const struct op_row *row; };    /* row: hlo_read looks it up */
 
 struct wop {
 	uint32_t name;               /* index into opname */
@@ -178,7 +178,16 @@ struct err *op_props(struct hlo *h, const struct wop *o, uint32_t *out);
 /* The value of a discardable attribute of o; *out = UINT32_MAX if it has none of that name. */
 struct err *op_discardable(struct hlo *h, const struct wop *o, const char *name, uint32_t *out);
 
-/* --- read.c ------------------------------------------------------------ */
+/* --- shard.c ----------------------------------------------------------- */
+
+struct err *mesh_add(struct hlo *h, const struct wop *o);
+struct err *shard_get(struct hlo *h, uint32_t attr, ir_shard *out);
+struct err *shard_per_value(struct hlo *h, uint32_t attr, uint32_t *n, ir_shard **out);
+bool shard_says_nothing(const struct hlo *h, ir_shard s);    /* all dimensions open, nothing replicated or partial */
+struct err *shard_axes(struct hlo *h, uint32_t attr, uint32_t *n, ir_str **out);     /* the names in a list of manual axes */
+int mesh_axis(const struct ir_mesh *m, ir_str name);         /* the number of an axis; -1: none */
+
+/* --- emit.c ------------------------------------------------------------ */
 
 /* Operands of o, tuples flattened (n, in the arena). */
 struct err *op_ins(struct hlo *h, const struct wop *o, uint32_t *n, ir_val **out);
@@ -187,6 +196,10 @@ struct err *op_ins_n(struct hlo *h, const struct wop *o, uint32_t n, ir_val *out
 /* ir types of o's results, tuples flattened. */
 struct err *op_outs(struct hlo *h, const struct wop *o, uint32_t *n, ir_type **out);
 struct err *op_out1(struct hlo *h, const struct wop *o, ir_type *out);
+/* The same of the values first .. first + count - 1 of the file. */
+struct err *vals_types(struct hlo *h, uint32_t first, uint32_t count, uint32_t *n, ir_type **out);
+/* These are the n values v, whose types they must have. */
+struct err *vals_bind(struct hlo *h, uint32_t first, uint32_t count, uint32_t n, const ir_val *v);
 /* Results of o are the n values v. */
 struct err *op_bind(struct hlo *h, const struct wop *o, uint32_t n, const ir_val *v);
 /* Append an operation, check it, make its results those of o. */
@@ -195,6 +208,19 @@ struct err *op_emit(struct hlo *h, const struct wop *o, enum ir_kind k, uint32_t
 /* The same with these result types; the first result to out, nothing bound. */
 struct err *op_emit_t(struct hlo *h, enum ir_kind k, uint32_t nin, const ir_val *in, uint32_t nout, const ir_type *t,
                       uint32_t nattr, const int64_t *attr, ir_val *out);
+
+/* Attribute words of the operation being made, in h->word: begin after its regions are translated. */
+void w_begin(struct hlo *h);
+void w_int(struct hlo *h, int64_t v);
+void w_list(struct hlo *h, int n, const int64_t *v);           /* count, integers */
+struct err *w_attr_int(struct hlo *h, uint32_t attr);          /* the same of an attribute */
+struct err *w_attr_list(struct hlo *h, uint32_t attr);
+/* Properties p by number: i integer, l list, c the two columns of a list of pairs, p precision, d the list of two
+ * integers and a list that follow each other: "l1 l0 i2". */
+struct err *w_props(struct hlo *h, const uint32_t *p, const char *words);
+
+/* --- region.c ---------------------------------------------------------- */
+
 /* Values from outside that the regions of o use: in the arena, ascending. */
 struct err *op_captures(struct hlo *h, const struct wop *o, uint32_t *n, uint32_t **out);
 /* Translate a region as a function.  Parameters: an i32 if iter, then the block's, then one for each of the
@@ -204,30 +230,23 @@ struct err *region_fn(struct hlo *h, uint32_t region, const char *name, bool ite
 /* The region of a reduction: its redop, or RED_fn and its function. */
 struct err *region_reducer(struct hlo *h, const struct wop *o, uint32_t k, const char *name, enum redop *r, ir_fnid *f);
 struct err *func_find(struct hlo *h, uint32_t attr, struct wfunc **out);
+const struct wregion *func_body(const struct hlo *h, const struct wfunc *f);
+/* The function that o calls, NULL if it calls none (a composite may be an operation). */
+struct err *func_callee(struct hlo *h, const struct wop *o, struct wfunc **out);
 /* A function as ir, for comparators that are named. */
 struct err *func_fn(struct hlo *h, struct wfunc *f, bool reducer, ir_fnid *out);
 /* The op that makes *v in *fn, through captures into the functions around: then these are *fn and *v.  NULL: a parameter. */
 const struct ir_op *value_origin(const struct hlo *h, const struct ir_fn **fn, ir_val *v);
-/* v, an integer tensor of this function known at compile time: its elements, in the arena; *n = -1 if not known. */
-void const_ints(struct hlo *h, ir_val v, int *n, int64_t **out);
 
 /* --- op.c -------------------------------------------------------------- */
 
 const struct op_row *op_row_find(enum dialect d, const char *name, size_t n);
 
-/* Attribute words of the operation being made, in h->word: begin after its regions are translated. */
-void w_begin(struct hlo *h);
-void w_int(struct hlo *h, int64_t v);
-void w_list(struct hlo *h, int n, const int64_t *v);           /* count, integers */
-/* Properties p by number: i integer, l list, c the two columns of a list of pairs, p precision, d the list of two
- * integers and a list that follow each other: "l1 l0 i2". */
-struct err *w_props(struct hlo *h, const uint32_t *p, const char *words);
-
 /* --- qr.c: Qr, or the product of its reflectors -------------------------- */
 
 struct err *householder(struct hlo *h, const struct wop *o, bool product);
 
-/* --- expand.c, custom.c, shard.c ---------------------------------------- */
+/* --- expand.c, custom.c, manual.c --------------------------------------- */
 
 conv_fn conv_batch_norm_inference, conv_batch_norm_training, conv_batch_norm_grad, conv_map, conv_dot, conv_einsum,
 	conv_unary_einsum, conv_broadcast, conv_torch_index_select, conv_tuple, conv_get_tuple_element, conv_get_dimension_size,
@@ -235,11 +254,9 @@ conv_fn conv_batch_norm_inference, conv_batch_norm_training, conv_batch_norm_gra
 	conv_dynamic_gather, conv_dynamic_conv, conv_real_dynamic_slice;
 conv_fn conv_custom_call;
 conv_fn conv_sharding_constraint, conv_sharding_group, conv_manual;
+/* v, an integer tensor of this function known at compile time: its elements, in the arena; *n = -1 if not known. */
+void const_ints(struct hlo *h, ir_val v, int *n, int64_t **out);
 /* A composite that is an operation of ours: *done. */
 struct err *composite_known(struct hlo *h, const struct wop *o, bool *done);
-struct err *mesh_add(struct hlo *h, const struct wop *o);
-struct err *shard_get(struct hlo *h, uint32_t attr, ir_shard *out);
-struct err *shard_per_value(struct hlo *h, uint32_t attr, uint32_t *n, ir_shard **out);
-bool shard_says_nothing(const struct hlo *h, ir_shard s);    /* all dimensions open, nothing replicated or partial */
 
 #endif

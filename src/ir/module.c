@@ -15,6 +15,7 @@ const char *const ir_at_name[AT_COUNT] = {
 #define ATTR(name) #name,
 #include "ops.def"
 };
+const char *const ir_role_name[6] = { "carry", "const", "in", "in_rev", "out", "out_rev" };
 static uint8_t place[IR_COUNT][AT_COUNT];    /* of an attribute among those of its operation, from 1; 0: it has none of the name */
 static struct map by_name;
 static struct mem_once once;

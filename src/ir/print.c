@@ -4,10 +4,7 @@
  * reaches is not printed.  Names that are taken get the function's number. */
 #include "text.h"
 
-#include <math.h>
 #include <stdlib.h>
-
-const char *const ir_role_name[6] = { "carry", "const", "in", "in_rev", "out", "out_rev" };
 
 /* --- small pieces ------------------------------------------------------- */
 
@@ -71,86 +68,6 @@ static void add_name(struct str *s, const char *p)
 		str_add(s, p);
 	else
 		add_quoted(s, p, strlen(p));
-}
-
-/* --- elements ------------------------------------------------------------- */
-
-static void add_float(struct str *s, enum dtype dt, const uint8_t *p)
-{
-	int bytes = dtype_info[dt].bytes;
-	uint64_t bits = 0;
-	memcpy(&bits, p, (size_t)bytes);
-	double x;
-	if (dt == DT_f64) {
-		memcpy(&x, p, 8);
-	} else if (dt == DT_f32) {
-		float f;
-		memcpy(&f, p, 4);
-		x = f;
-	} else {
-		x = dt == DT_f16 ? f16_to_f32((uint16_t)bits) : dt == DT_bf16 ? bf16_to_f32((uint16_t)bits) : f8_to_f32(dt, (uint8_t)bits);
-	}
-	if (isinf(x)) {
-		char back[8];
-		const char *b = x < 0 ? "-inf" : "inf";
-		if (ir_elem_parse(dt, b, strlen(b), back) && memcmp(back, p, (size_t)bytes) == 0) {
-			str_add(s, b);
-			return;
-		}
-	} else if (x == x) {
-		/* the shortest text that gives the bits back, but the exact value if six digits hold it */
-		char b[64], best[64] = "", back[8];
-		for (int digits = 1; digits <= 17 && !(digits > 6 && *best); digits++) {
-			int n = snprintf(b, sizeof b, "%.*g", digits, x);
-			if (!ir_elem_parse(dt, b, (size_t)n, back) || memcmp(back, p, (size_t)bytes) != 0)
-				continue;
-			bool exact = digits <= 6 && strtod(b, NULL) == x;
-			if (exact || !*best)
-				memcpy(best, b, (size_t)n + 1);
-			if (exact)
-				break;
-		}
-		if (*best) {
-			str_add(s, best);
-			return;
-		}
-	}
-	str_addf(s, "0x%0*llx", bytes * 2, (unsigned long long)bits);
-}
-
-void ir_elem_print(struct str *s, enum dtype dt, const void *p)
-{
-	const struct dtype_info *d = &dtype_info[dt];
-	int64_t v = 0;
-	switch (d->cls) {
-	case DT_PRED:
-		if (*(const uint8_t *)p > 1)
-			str_addf(s, "0x%02x", *(const uint8_t *)p);
-		else
-			str_add(s, *(const uint8_t *)p ? "true" : "false");
-		break;
-	case DT_COMPLEX: {
-		enum dtype part = dt == DT_c64 ? DT_f32 : DT_f64;
-		str_add(s, "(");
-		add_float(s, part, p);
-		str_add(s, ",");
-		add_float(s, part, (const uint8_t *)p + d->bytes / 2);
-		str_add(s, ")");
-		break;
-	}
-	case DT_FLOAT:
-		add_float(s, dt, p);
-		break;
-	case DT_INT: {
-		memcpy(&v, p, d->bytes);
-		int sh = 64 - 8 * d->bytes;
-		add_int(s, (int64_t)((uint64_t)v << sh) >> sh);
-		break;
-	}
-	default:
-		memcpy(&v, p, d->bytes);
-		str_addf(s, "%llu", (unsigned long long)v);
-	}
 }
 
 static void add_data(struct str *s, const struct ir_module *m, ir_blob b, enum dtype dt)

@@ -1,4 +1,4 @@
-/* Inside ir: elements as text, used by print.c and parse.c, which must agree. */
+/* Inside ir: elements as text (text.c), for print.c and parse.c, which must agree. */
 #ifndef RONDO_IR_TEXT_H
 #define RONDO_IR_TEXT_H
 

@@ -66,7 +66,7 @@ struct kern_isa {
 };
 enum { RADIX_MOST = 127 };                       /* largest prime factor that has a pass */
 extern const struct kern_isa kern_isa_base, kern_isa_v3, kern_isa_v4;
-const struct kern_isa *kern_isa_get(void);       /* the best this machine and RONDO_ISA allow */
+const struct kern_isa *kern_isa_get(void);       /* the best this machine and RONDO_ISA allow (isa.c) */
 
 /* --- views and loops (loop.c) ------------------------------------------- */
 

@@ -1,59 +1,7 @@
-/* The client: devices, their threads, the side lane. */
+/* The client: devices and their threads, begun and ended. */
 #include <errno.h>
 
 #include "impl.h"
-
-/* --- fork ------------------------------------------------------------------ */
-
-/* Threads do not survive a fork: a child may free what it has, and is told so if it asks for more. */
-static _Atomic unsigned forks;
-static void in_child(void) { atomic_fetch_add(&forks, 1); }
-static void fork_watch(void) { pthread_atfork(NULL, NULL, in_child); }
-bool client_forked(const struct rt_client *c) { return c->fork_gen != atomic_load_explicit(&forks, memory_order_relaxed); }
-
-/* --- names that live for ever ------------------------------------------------ */
-
-const char *intern(const char *text)
-{
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static struct map names;
-
-	struct mem_undo u;
-	bool was = mem_persist(true);
-	mem_lock(&u, &lock);
-	uint64_t *v = map_put(&names, text, strlen(text));
-	if (!*v) {
-		size_t n = strlen(text) + 1;
-		*v = (uint64_t)(uintptr_t)memcpy(mem_new(n), text, n);
-	}
-	const char *r = (const char *)(uintptr_t)*v;
-	mem_unlock(&u);
-	mem_persist(was);
-	return r;
-}
-
-/* --- life ---------------------------------------------------------------------- */
-
-void device_pin(struct rt_device *d, int k)
-{
-	struct rt_client *c = d->c;
-	int n = (c->seat + d->local) * (1 + d->nworker) + k;
-	cpu_set_t one;
-
-	if (!c->pinned)
-		return;
-	if (k < 0) {
-		pthread_setaffinity_np(pthread_self(), sizeof c->cpus, &c->cpus);
-		return;
-	}
-	for (int i = 0; i < CPU_SETSIZE; i++)
-		if (CPU_ISSET(i, &c->cpus) && !n--) {
-			CPU_ZERO(&one);
-			CPU_SET(i, &one);
-			pthread_setaffinity_np(pthread_self(), sizeof one, &one);
-			return;
-		}
-}
 
 static int devices_wanted(const struct rt_opts *o)
 {
@@ -68,16 +16,13 @@ static int devices_wanted(const struct rt_opts *o)
 
 struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	const struct rt_device_ops *ops = rt_device_ops_find(conf_str(CONF_DEVICE));
 	struct rt_client *c = mem_alloc(sizeof *c);
 	struct err *e = NULL;
 
 	*out = NULL;
-	pthread_once(&once, fork_watch);
-	atomic_init(&c->ref, 1);
+	client_begin(c);
 	c->ndev = devices_wanted(o);
-	c->fork_gen = atomic_load(&forks);
 	pthread_mutex_init(&c->launch, NULL);
 	pthread_mutex_init(&c->side_lock, NULL);
 	pthread_mutex_init(&c->kv_lock, NULL);
@@ -161,24 +106,6 @@ out:
 	return e;
 }
 
-void client_ref(struct rt_client *c) { atomic_fetch_add_explicit(&c->ref, 1, memory_order_relaxed); }
-
-void client_unref(struct rt_client *c)
-{
-	if (atomic_fetch_sub_explicit(&c->ref, 1, memory_order_acq_rel) > 1)
-		return;
-	for (int i = 0; i < c->ndev && c->dev; i++) {
-		struct rt_device *d = &c->dev[i];
-		free(d->worker);
-		coll_free(d->coll);
-	}
-	sym_close(c->world);
-	map_free(&c->published);
-	free(c->place);
-	free(c->dev);
-	free(c);
-}
-
 void rt_client_free(struct rt_client *c)
 {
 	if (!c)
@@ -223,58 +150,3 @@ void rt_client_free(struct rt_client *c)
 
 int rt_client_ndev(const struct rt_client *c) { return c->ndev; }
 struct rt_device *rt_client_device(const struct rt_client *c, int i) { return &c->dev[i]; }
-
-/* --- side lane -------------------------------------------------------------------- */
-
-struct side {
-	struct side *next;
-	void (*fn)(void *user);
-	void *user;
-};
-
-static void *side_main(void *v)
-{
-	struct rt_client *c = v;
-
-	pthread_mutex_lock(&c->side_lock);
-	for (;;) {
-		struct side *s = c->side_head;
-		if (s) {
-			if (!(c->side_head = s->next))
-				c->side_tail = &c->side_head;
-			pthread_mutex_unlock(&c->side_lock);
-			s->fn(s->user);
-			free(s);
-			pthread_mutex_lock(&c->side_lock);
-		} else if (c->side_over)
-			break;
-		else
-			pthread_cond_wait(&c->side_cond, &c->side_lock);
-	}
-	pthread_mutex_unlock(&c->side_lock);
-	return NULL;
-}
-
-void client_side(struct rt_client *c, void (*fn)(void *user), void *user)
-{
-	struct side *s = malloc(sizeof *s);
-
-	if (!s) {
-		fn(user);
-		return;
-	}
-	*s = (struct side){ NULL, fn, user };
-	pthread_mutex_lock(&c->side_lock);
-	if (!c->side_started && !c->side_over)
-		c->side_started = !pthread_create(&c->side_thread, NULL, side_main, c);
-	if (!c->side_started) {               /* no thread to be had: do it here */
-		pthread_mutex_unlock(&c->side_lock);
-		fn(user);
-		free(s);
-		return;
-	}
-	*c->side_tail = s;
-	c->side_tail = &s->next;
-	pthread_cond_signal(&c->side_cond);
-	pthread_mutex_unlock(&c->side_lock);
-}

@@ -80,6 +80,26 @@ static const uint8_t op_of[] = {
 	[CMD_TABLE] = I_TABLE, [CMD_LOOP] = I_LOOP, [CMD_WHILE] = I_WHILE, [CMD_CASE] = I_CASE, [CMD_COLL] = I_COLL, [CMD_CUSTOM] = I_CUSTOM,
 };
 
+/* A name that lives for ever. */
+static const char *intern(const char *text)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static struct map names;
+
+	struct mem_undo u;
+	bool was = mem_persist(true);
+	mem_lock(&u, &lock);
+	uint64_t *v = map_put(&names, text, strlen(text));
+	if (!*v) {
+		size_t n = strlen(text) + 1;
+		*v = (uint64_t)(uintptr_t)memcpy(mem_new(n), text, n);
+	}
+	const char *r = (const char *)(uintptr_t)*v;
+	mem_unlock(&u);
+	mem_persist(was);
+	return r;
+}
+
 static const char *label(const struct prog *p, const struct prog_cmd *c)
 {
 	const char *what = c->op == CMD_KERN ? prog_kern_name[p->kern[c->id].id] : c->op == CMD_CUSTOM ? p->custom[c->id].target : prog_coll_name[p->coll[c->id].kind];

@@ -130,11 +130,6 @@ struct rt_client {
 	struct side *side_head, **side_tail;
 	pthread_t side_thread; bool side_started, side_over;
 };
-/* This thread stays on core k of the device's own (0: the walker), if there are enough; or runs wherever the process
- * may (-1): while code runs that may start threads of its own. */
-void device_pin(struct rt_device *d, int k);
-bool walker_here(const struct rt_device *d);           /* is this thread d's walker? */
-bool client_forked(const struct rt_client *c);
 
 /* --- job.c ------------------------------------------------------------------ */
 
@@ -150,14 +145,14 @@ void job_publish(struct rt_exec *x);
  * name.  False if nobody knows it. */
 bool job_describe(struct rt_client *c, const struct rt_exec *mine, uint32_t ident, uint32_t site, struct str *s);
 
-/* --- client.c ---------------------------------------------------------------- */
+/* --- life.c, side.c ------------------------------------------------------------ */
 
+void client_begin(struct rt_client *c);                /* one reference */
 void client_ref(struct rt_client *c);
-void client_unref(struct rt_client *c);
+void client_unref(struct rt_client *c);                /* the last one frees it and what it has; its threads are over */
+bool client_forked(const struct rt_client *c);         /* is this a child of the process that made it? */
 /* Run fn(user) on the side lane's thread. */
 void client_side(struct rt_client *c, void (*fn)(void *user), void *user);
-void *walker_main(void *device);
-void *worker_main(void *worker);
 
 /* --- stores, buffers, events ---------------------------------------------- */
 
@@ -213,7 +208,6 @@ static inline void spin_lock(atomic_flag *f)
 		i < 100 ? sym_pause() : (void)sched_yield();
 }
 static inline void spin_unlock(atomic_flag *f) { atomic_flag_clear_explicit(f, memory_order_release); }
-const char *intern(const char *text);                  /* lives for ever */
 
 /* --- trace.c ----------------------------------------------------------------- */
 
@@ -336,10 +330,22 @@ struct frame {
 };
 /* Run all commands.  The error is that of this device; an aborted launch gives ABORTED. */
 struct err *walk(struct frame *f);
+extern _Thread_local struct rt_device *walking;        /* the device whose walker this thread is; NULL: none's */
+void *walker_main(void *device);                       /* launch.c */
+
+/* --- pool.c -------------------------------------------------------------------- */
+
+void *worker_main(void *worker);
+/* This thread stays on core k of the device's own (0: the walker), if there are enough; or runs wherever the process
+ * may (-1): while code runs that may start threads of its own. */
+void device_pin(struct rt_device *d, int k);
 /* Run kernel k over all its tiles, with the device's workers. */
 void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, char *scratch);
 /* Take tiles of d's job, at most max claims; false if there were none, or as many threads at work as have scratch. */
 bool pool_help(struct rt_device *d, int max);
+
+/* --- host.c -------------------------------------------------------------------- */
+
 bool custom_is_ffi(const char *target);                /* known, and an FFI handler */
 struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const *ptr);
 

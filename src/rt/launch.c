@@ -7,10 +7,6 @@
 
 enum { LINGER_NS = 100000, SHORT_NAP_NS = 100000, LONG_NAP_NS = 50000000 };
 
-static _Thread_local struct rt_device *walking;   /* the device whose program this thread runs */
-
-bool walker_here(const struct rt_device *d) { return walking == d; }
-
 /* --- one device's part of a launch ------------------------------------------------ */
 
 struct part {

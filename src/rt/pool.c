@@ -87,6 +87,27 @@ void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, cha
 	}
 }
 
+void device_pin(struct rt_device *d, int k)
+{
+	struct rt_client *c = d->c;
+	int n = (c->seat + d->local) * (1 + d->nworker) + k;
+	cpu_set_t one;
+
+	if (!c->pinned)
+		return;
+	if (k < 0) {
+		pthread_setaffinity_np(pthread_self(), sizeof c->cpus, &c->cpus);
+		return;
+	}
+	for (int i = 0; i < CPU_SETSIZE; i++)
+		if (CPU_ISSET(i, &c->cpus) && !n--) {
+			CPU_ZERO(&one);
+			CPU_SET(i, &one);
+			pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+			return;
+		}
+}
+
 void *worker_main(void *v)
 {
 	struct worker *w = v;

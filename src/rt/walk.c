@@ -1,6 +1,8 @@
 /* The walk: commands of a program, in the compact form made when it was loaded. */
 #include "impl.h"
 
+_Thread_local struct rt_device *walking;
+
 void ctx_init(struct ctx *c, const struct rt_exec *x)
 {
 	c->base = mem_lines(sizeof *c->base * (size_t)MAX(x->p->nbuf, 1));
@@ -218,7 +220,7 @@ static bool run(struct frame *f, const struct ins *i)
 				return false;
 			continue;
 		case I_CUSTOM: {
-			bool pinned = f->d->c->pinned && walker_here(f->d);
+			bool pinned = f->d->c->pinned && walking == f->d;
 			for (uint32_t n = 0; n < i->nopnd; n++)
 				ptr[n] = opnd_at(&o[n], base, reg);
 			if (pinned)

@@ -299,7 +299,7 @@ struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *wh
 		largest(h, &s);
 		mem_unlock(&u);
 		int64_t room = limit ? MAX(limit - total, 0) : (int64_t)(h->reserve - h->top);
-		struct err *e = ERR(EXHAUSTED, "out of memory: device %d was asked for %zu bytes%s%s, %lld of %lld bytes are free%s", sym_first(h->world) + h->i, n,
+		struct err *e = ERR(EXHAUSTED, "out of memory: device %d was asked for %zu bytes%s%s, %lld of %lld bytes are free%s", h->world->first + h->i, n,
 		                    what ? " for " : "", what ? what : "", (long long)room, (long long)(limit ? limit : (int64_t)h->reserve),
 		                    s.p ? s.p : "");
 		str_free(&s);
@@ -335,7 +335,7 @@ static void guard_check(struct sym_heap *h, struct block *b)
 			i = end;
 		if (i < b->at + b->size && p[i] != GUARD_BYTE) {
 			atomic_fetch_add(&broken, 1);
-			log_line(LOG_WARN, "device %d: a buffer of %zu bytes (%s) was written %zu bytes %s", sym_first(h->world) + h->i, b->pub.bytes,
+			log_line(LOG_WARN, "device %d: a buffer of %zu bytes (%s) was written %zu bytes %s", h->world->first + h->i, b->pub.bytes,
 			         b->what ? b->what : "unnamed", i < b->pub.off ? b->pub.off - i : i - end + 1,
 			         i < b->pub.off ? "before its start" : "past its end");
 			return;

@@ -193,7 +193,7 @@ struct sym_world {
 	_Atomic int64_t in_use, paged;    /* of all local heaps; paged: bytes of blocks that may hold pages */
 	struct sym_region region;         /* of this process */
 	struct sym_heap *heap;            /* nlocal */
-	struct join *join;                /* join.c */
+	struct join *join;                /* join.h */
 	struct sym_ep *ep;                /* nlocal a lane */
 	struct sym_peer *peer;            /* npe */
 	int nproc, proc;
@@ -357,18 +357,21 @@ static inline void sym_full_fence(void)
 #endif
 }
 
+/* --- life.c ------------------------------------------------------------------------------- */
+
+/* A process is no more: its peers' waits end. */
+void sym_gone(struct sym_world *w, int proc, enum sym_life how);
+/* A key that process who is to write, by the time until; says for whom it waits. */
+struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out);
+/* This process cannot join: the others need not wait. */
+void sym_give_up(const struct kv *kv, const struct err *why);
+
 /* --- join.c: how processes come to know each other --------------------------------------- */
 
 /* Meet the others of w->boot and map the heaps of those on this host: sets all that w says of processes and
  * peers.  After sym_region. */
 struct err *sym_join(struct sym_world *w, const struct kv *boot);
-/* This process cannot join: the others need not wait. */
-void sym_give_up(const struct kv *kv, const struct err *why);
 void sym_part(struct sym_world *w);                  /* say goodbye */
-/* A process is no more: its peers' waits end. */
-void sym_gone(struct sym_world *w, int proc, enum sym_life how);
-/* A key that process who is to write, by the time until; says for whom it waits. */
-struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out);
 
 /* --- tcp.c, dial.c, ucx.c: between hosts -------------------------------------------------------- */
 

@@ -22,38 +22,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "impl.h"
+#include "join.h"
 
-enum { TOKEN = 32, MASK = 1024, PENDING = 64, HELLO_MS = 10000, SLICE_MS = 250, STATUS_MS = 20000 };
-enum { HELLO = 0x4f444e52, GOODBYE = 0x21455942, FAILED = '!' };   /* FAILED begins a value: why its writer gave up */
-
-/* The one message that a socket carries each way before it falls silent. */
-struct hello {
-	uint32_t magic;
-	int32_t version, proc, pid, fd;   /* fd: the region's number at the sender, for pidfd_getfd */
-	int32_t n;                        /* heaps */
-	uint64_t each;
-	char token[TOKEN + 1], nonce[TOKEN + 1];
-	uint8_t ok;                       /* the sender has mapped the other's region */
-};
-
-/* What the store says of a process. */
-struct record { int version, npe, pid, threads, cores, barrier; char net, sock[64], nonce[TOKEN + 1], host[64], mask[MASK / 4 + 1]; };      /* net: enum net */
-
-struct join {
-	pthread_t thread;
-	bool started;
-	_Atomic bool joined;              /* w->peer is set */
-	int listen, stop;                 /* sockets; stop: an eventfd */
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
-	char token[TOKEN + 1];
-	bool pass;                        /* pass descriptors; else the other side fetches them */
-	struct hello mine;
-	struct record *rec;               /* nproc */
-	struct { int fd; double since; bool maps; int proc; } pending[PENDING];
-	int npending;
-};
+enum { HELLO_MS = 10000, HELLO = 0x4f444e52, GOODBYE = 0x21455942 };
 
 static void draw(char out[TOKEN + 1])
 {
@@ -66,31 +37,6 @@ static void draw(char out[TOKEN + 1])
 }
 
 /* --- the store ----------------------------------------------------------------------- */
-
-struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out)
-{
-	double since = clock_s();
-	struct join *j = w->join;
-	bool said = false;
-
-	for (;;) {
-		double left = until - clock_s();
-		int ms = (int)MIN(MAX(left * 1000, 1), SLICE_MS);
-		struct err *e = kv->get(kv->user, key, ms, out);
-		if (!e && out->n && out->p[0] == FAILED)
-			return ERR(UNAVAILABLE, "process %d could not join the job: %s", who, out->p + 1);
-		if (!e || (e->code != ERR_DEADLINE && e->code != ERR_NOT_FOUND))
-			return e ? err_wrap(e, "joining the job, process %d", kv->process) : NULL;
-		err_free(e);
-		if (atomic_load(&w->process[who].life) != SYM_HERE)
-			return ERR(UNAVAILABLE, "process %d (pid %d) has died while it joined the job", who, j->rec[who].pid);
-		TRY(sym_missing(kv, who));
-		if (clock_s() >= until)
-			return ERR(UNAVAILABLE, "process %d of %d has not joined the job within %lld s", who, kv->nprocess, (long long)conf_int(CONF_JOIN_TIMEOUT));
-		if (!said && clock_s() - since >= STATUS_MS / 1000)
-			log_line(LOG_WARN, "process %d waits for process %d of %d to join the job", kv->process, who, kv->nprocess), said = true;
-	}
-}
 
 static void mask_text(char out[MASK / 4 + 1])
 {
@@ -311,24 +257,6 @@ static void pending_read(struct sym_world *w, int i)
 	}
 }
 
-void sym_gone(struct sym_world *w, int proc, enum sym_life how)
-{
-	struct sym_process *p = &w->process[proc];
-	struct join *j = w->join;
-	int here = SYM_HERE;
-
-	if (!atomic_compare_exchange_strong(&p->life, &here, how))
-		return;
-	pthread_mutex_lock(&j->lock);
-	int pid = p->pid;
-	pthread_mutex_unlock(&j->lock);
-	log_line(how == SYM_DEAD ? LOG_WARN : LOG_INFO, "process %d (pid %d) %s", proc, pid, how == SYM_DEAD ? "has died" : "has left the job");
-	int n = atomic_load(&w->gone);
-	while (n >= 0 && !atomic_compare_exchange_weak(&w->gone, &n, n + 1)) { }
-	for (int i = 0; i < w->nlocal && atomic_load(&j->joined); i++)
-		sym_ring(w, w->first + i);
-}
-
 static void *watch(void *v)
 {
 	struct sym_world *w = v;
@@ -432,23 +360,6 @@ static bool crowded(struct sym_world *w)
 	for (int i = 0; i < MASK / 4; i++)
 		cores += __builtin_popcount((unsigned)mask[i]);
 	return threads > MIN(cores, most);
-}
-
-/* Every key that they may wait for says why. */
-void sym_give_up(const struct kv *kv, const struct err *why)
-{
-	static const char *const name[] = { "process", "reached", "tcp", "ucx" };
-	struct str s = { 0 };
-	char key[32];
-
-	str_addf(&s, "%c%s", FAILED, why->msg);
-	if (kv->process == 0)
-		err_free(kv->put(kv->user, "token", s.p, s.n));
-	for (size_t i = 0; i < NELEM(name); i++) {
-		snprintf(key, sizeof key, "%s/%d", name[i], kv->process);
-		err_free(kv->put(kv->user, key, s.p, s.n));      /* it may be there */
-	}
-	str_free(&s);
 }
 
 /* What is known of the PEs of a process; mapped: loads and stores are to reach them. */

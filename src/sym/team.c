@@ -197,7 +197,7 @@ static int box_take(struct sym_side *s, int pe)
 /* The mail with this key, if it has come. */
 static const struct sym_mail *mail_find(struct sym_team *t, int pe, uint64_t key)
 {
-	const struct sym_mail *m = sym_ep_of(t->w, t->pe)->from[pe].mail;
+	const struct sym_mail *m = t->w->ep[t->pe - t->w->first].from[pe].mail;
 
 	for (int k = 0; k < SYM_MAILS; k++)
 		if (atomic_load_explicit(&m[k].key, memory_order_acquire) == key)

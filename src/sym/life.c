@@ -1,0 +1,64 @@
+/* What a process of a job hears of another: the keys that it writes, why it writes none, and its end. */
+#include "join.h"
+
+enum { SLICE_MS = 250, STATUS_MS = 20000, FAILED = '!' };      /* FAILED begins a value: why its writer gave up */
+
+struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out)
+{
+	double since = clock_s();
+	struct join *j = w->join;
+	bool said = false;
+
+	for (;;) {
+		double left = until - clock_s();
+		int ms = (int)MIN(MAX(left * 1000, 1), SLICE_MS);
+		struct err *e = kv->get(kv->user, key, ms, out);
+		if (!e && out->n && out->p[0] == FAILED)
+			return ERR(UNAVAILABLE, "process %d could not join the job: %s", who, out->p + 1);
+		if (!e || (e->code != ERR_DEADLINE && e->code != ERR_NOT_FOUND))
+			return e ? err_wrap(e, "joining the job, process %d", kv->process) : NULL;
+		err_free(e);
+		if (atomic_load(&w->process[who].life) != SYM_HERE)
+			return ERR(UNAVAILABLE, "process %d (pid %d) has died while it joined the job", who, j->rec[who].pid);
+		TRY(sym_missing(kv, who));
+		if (clock_s() >= until)
+			return ERR(UNAVAILABLE, "process %d of %d has not joined the job within %lld s", who, kv->nprocess, (long long)conf_int(CONF_JOIN_TIMEOUT));
+		if (!said && clock_s() - since >= STATUS_MS / 1000)
+			log_line(LOG_WARN, "process %d waits for process %d of %d to join the job", kv->process, who, kv->nprocess), said = true;
+	}
+}
+
+/* Every key that they may wait for says why. */
+void sym_give_up(const struct kv *kv, const struct err *why)
+{
+	static const char *const name[] = { "process", "reached", "tcp", "ucx" };
+	struct str s = { 0 };
+	char key[32];
+
+	str_addf(&s, "%c%s", FAILED, why->msg);
+	if (kv->process == 0)
+		err_free(kv->put(kv->user, "token", s.p, s.n));
+	for (size_t i = 0; i < NELEM(name); i++) {
+		snprintf(key, sizeof key, "%s/%d", name[i], kv->process);
+		err_free(kv->put(kv->user, key, s.p, s.n));      /* it may be there */
+	}
+	str_free(&s);
+}
+
+void sym_gone(struct sym_world *w, int proc, enum sym_life how)
+{
+	struct sym_process *p = &w->process[proc];
+	struct join *j = w->join;
+	int here = SYM_HERE;
+
+	if (!atomic_compare_exchange_strong(&p->life, &here, how))
+		return;
+	pthread_mutex_lock(&j->lock);
+	int pid = p->pid;
+	pthread_mutex_unlock(&j->lock);
+	log_line(how == SYM_DEAD ? LOG_WARN : LOG_INFO, "process %d (pid %d) %s", proc, pid, how == SYM_DEAD ? "has died" : "has left the job");
+	int n = atomic_load(&w->gone);
+	while (n >= 0 && !atomic_compare_exchange_weak(&w->gone, &n, n + 1)) { }
+	for (int i = 0; i < w->nlocal && atomic_load(&j->joined); i++)
+		sym_ring(w, w->first + i);
+}
