@@ -37,6 +37,7 @@ struct fuse {
 	bool *is_result;
 	int *before, *after;     /* per op with an effect: the one before and after it; else -1 */
 	const struct outline *made;  /* per region */
+	int *over;               /* per op: the last member of any group that has one here or before */
 	int *seen, *work, round; /* of path_outside */
 	uint8_t *links;          /* per value: views between it and what is none; 0: it is none, or stands for itself */
 	ir_val *map;             /* per value: the one in the group being outlined, if mapped[v] == turn */
@@ -244,12 +245,10 @@ static bool path_outside(struct fuse *f, int i, int g)
 {
 	enum { MOST = 2048 };
 	const struct ir_fn *fn = f->fn;
-	/* Paths go down, except within groups: none comes back from behind a place that no group reaches over.  Groups
-	 * lie in the order of their last members, the lowest of the program first. */
+	/* Paths go down, except within groups: none comes back from behind a place that no group reaches over. */
 	int end = f->g.p[g].last, n = 0;
-	for (int k = g; k-- > 0;)
-		if (f->g.p[k].first <= end)
-			end = f->g.p[k].last;
+	while (f->over[end] > end)
+		end = f->over[end];
 	f->round++;
 	for (uint32_t u = ir_use_first(fn, fn->op.p[i].out); u; u = ir_use_next(fn, u))
 		if (f->grp[ir_use_op(fn, u)] != g)
@@ -384,6 +383,8 @@ static void consider(struct fuse *f, int i)
 		f->grp[i] = g;
 		f->next_member[i] = f->g.p[g].first;
 		f->g.p[g].first = i;
+		for (int p = i; f->over[p] < f->g.p[g].last; p++)
+			f->over[p] = f->g.p[g].last;
 		f->g.p[g].work += weight(o->kind);
 		return;
 	}
@@ -852,6 +853,7 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 	f->next_member = ARENA_NEW(f->a, int, n);
 	f->after = ARENA_NEW(f->a, int, n);
 	f->seen = ARENA_NEW(f->a, int, n);
+	f->over = ARENA_NEW(f->a, int, n);
 	f->work = ARENA_NEW(f->a, int, n);
 	f->links = ARENA_NEW(f->a, uint8_t, nv);
 	f->map = ARENA_NEW(f->a, ir_val, nv);
@@ -861,8 +863,10 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 	f->g.n = 0;
 	int effect;
 	f->before = pass_effects(f->a, f->m, fn, &effect);
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n; i++) {
 		f->grp[i] = f->next_member[i] = f->after[i] = -1;
+		f->over[i] = i;
+	}
 	for (int i = effect; i >= 0; i = f->before[i])
 		if (f->before[i] >= 0)
 			f->after[f->before[i]] = i;
