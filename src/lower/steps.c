@@ -46,7 +46,7 @@ struct err *lower_steps(struct lw *w, struct frame *f, int i)
 			ir_val v = ir_in(f->fn, o, (uint32_t)st[s].arg[a]);
 			struct place *p = f->at[v];
 			if (!lw_place_dense(p) && full_view(&k->v[a], p) && takes_strides(k->id))
-				memcpy(k->v[a].stride, p->stride, sizeof *p->stride * (size_t)p->rank);
+				k->v[a].stride = arena_copy(&w->p->arena, p->stride, sizeof *p->stride * (size_t)p->rank);      /* steps may share theirs */
 			else
 				p = lw_dense(w, f, v);
 			pl[a] = p;
