@@ -194,7 +194,8 @@ ir_blob ir_blob_add(struct ir_module *m, const void *p, size_t n);      /* copie
 ir_shard ir_shard_add(struct ir_module *m, const struct ir_shard_info *s);   /* copies, interned */
 ir_group ir_group_add(struct ir_module *m, int nrow, int ncol, const int64_t *id);
 ir_loc ir_loc_add(struct ir_module *m, ir_str file, int line, ir_str name);
-/* Of an op in a function that is called at outer: where it says no place of its own, as functions of JAX do, the call's. */
+/* Of an op in a function that is called at outer: where it says no place of its own the call's, and its name within the call's, which
+ * JAX leaves out in functions. */
 ir_loc ir_loc_inside(struct ir_module *m, ir_loc inner, ir_loc outer);
 int64_t ir_shard_parts(const struct ir_module *m, ir_shard s, int dim);   /* pieces dimension dim is cut into; 1 if s is 0 */
 bool ir_shard_replicated(const struct ir_module *m, ir_shard s);          /* no axis of size > 1 anywhere */

@@ -273,7 +273,18 @@ ir_loc ir_loc_add(struct ir_module *m, ir_str file, int line, ir_str name)
 ir_loc ir_loc_inside(struct ir_module *m, ir_loc inner, ir_loc outer)
 {
 	struct ir_loc_info i = m->loc.p[inner], o = m->loc.p[outer];
-	return i.file || !o.file ? inner : ir_loc_add(m, o.file, o.line, i.name ? i.name : o.name);
+	const char *in = ir_text(m, i.name), *out = ir_text(m, o.name);
+	size_t first = strcspn(out, "/");             /* a name that begins as the call's is one from outside already */
+	ir_str name = i.name ? i.name : o.name;
+	if (*in && *out && (strncmp(in, out, first) || (in[first] && in[first] != '/'))) {
+		struct str s = {0};
+		str_addf(&s, "%s/%s", out, in);
+		name = ir_intern(m, s.p, s.n);
+		str_free(&s);
+	}
+	if (i.file || !o.file)
+		return name == i.name ? inner : ir_loc_add(m, i.file, i.line, name);
+	return ir_loc_add(m, o.file, o.line, name);
 }
 
 struct ir_fn *ir_fn_new(struct ir_module *m, const char *name)

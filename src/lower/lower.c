@@ -56,9 +56,13 @@ static void site_of(struct lw *w, const struct ir_op *o)
 	if (*file)
 		str_addf(&s, "%s:%d ", base ? base + 1 : file, l->line);
 	str_add(&s, ir_info(o->kind)->name);
+	size_t n = s.n;
+	const char *scope = ir_text(w->m, l->name);
+	str_addf(&s, "\n%s", scope);
 	uint64_t *id = map_put(&w->site_map, s.p, s.n);
 	if (!*id) {
-		arr_push(&w->site, ((struct prog_site){ arena_str(&w->p->arena, s.p, s.n) }));
+		struct arena *a = &w->p->arena;
+		arr_push(&w->site, ((struct prog_site){ arena_str(a, s.p, n), *scope ? arena_str(a, scope, strlen(scope)) : NULL }));
 		*id = w->site.n;
 	}
 	w->site_now = (uint32_t)*id - 1;

@@ -120,9 +120,11 @@ static const char *kind_of(const struct prog_kern *k)
 	}
 }
 
-static const char *site(const struct prog *p, uint32_t i)
+/* Where it comes from, and its name there. */
+static void site(struct str *s, const struct prog *p, uint32_t i)
 {
-	return i < p->nsite && p->site[i].text[0] ? p->site[i].text : "(no line)";
+	const struct prog_site *x = i < p->nsite && p->site[i].text[0] ? &p->site[i] : NULL;
+	str_addf(s, x && x->scope ? "%s  %s\n" : "%s\n", x ? x->text : "(no line)", x ? x->scope : NULL);
 }
 
 static void kernels(struct str *s, const struct prog *p, struct use *use)
@@ -146,7 +148,8 @@ static void kernels(struct str *s, const struct prog *p, struct use *use)
 				str_addf(s, "%s%ld", d ? "," : "", (long)v->dim[d]);
 			str_add(s, "]");
 		}
-		str_addf(s, "  %s\n", site(p, u->site));
+		str_add(s, "  ");
+		site(s, p, u->site);
 	}
 	if (p->nkern > MOST)
 		str_addf(s, "  and %u lighter ones\n", p->nkern - MOST);
@@ -175,7 +178,8 @@ static void collectives(struct str *s, const struct prog *p, const int64_t *runs
 			} else {
 				str_addf(s, " in groups of %d", p->group[k->group].ncol);
 			}
-			str_addf(s, ", road %s  %s\n", k->algo ? prog_algo_name[k->algo] : "chosen by size when it runs", site(p, c->site));
+			str_addf(s, ", road %s  ", k->algo ? prog_algo_name[k->algo] : "chosen by size when it runs");
+			site(s, p, c->site);
 		}
 }
 

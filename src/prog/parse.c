@@ -651,12 +651,20 @@ static uint32_t block(struct in *in)
 	return id;
 }
 
+static struct prog_site site(struct in *in)
+{
+	struct prog_site s = { .text = string(in) };
+	if (have(in, "in"))
+		s.scope = string(in);
+	return s;
+}
+
 static void table(struct in *in)
 {
 	static const char *const row[] = {"site", "arg", "res", "buf", "data", "table", "group", "code", "kern", "coll", "custom"};
 	unsigned r = pick(in, "row", row, NELEM(row));
 	switch (r) {
-	case 0: index_is(in, "site", in->site.n); arr_push(&in->site, (struct prog_site){string(in)}); break;
+	case 0: index_is(in, "site", in->site.n); arr_push(&in->site, site(in)); break;
 	case 1: index_is(in, "arg", in->arg.n); arr_push(&in->arg, arg(in)); break;
 	case 2: index_is(in, "res", in->res.n); arr_push(&in->res, arg(in)); break;
 	case 3: index_is(in, "buf", in->buf.n); arr_push(&in->buf, buf(in)); break;

@@ -263,6 +263,10 @@ void prog_print(struct str *s, const struct prog *p)
 	for (uint32_t i = 0; i < p->nsite; i++) {
 		str_addf(s, "site %u ", i);
 		quote(s, p->site[i].text);
+		if (p->site[i].scope) {
+			str_add(s, " in ");
+			quote(s, p->site[i].scope);
+		}
 		str_add(s, "\n");
 	}
 	for (uint32_t i = 0; i < p->narg; i++)

@@ -154,7 +154,7 @@ struct prog_cmd {
 struct prog_block { uint32_t n; struct prog_cmd *cmd; };
 
 struct prog_group { int nrow, ncol; int64_t *id; int32_t *row, *rank; /* per position, -1 = alone */ };
-struct prog_site { char *text; };        /* "train.py:31 dot" */
+struct prog_site { char *text, *scope; };        /* "train.py:31 dot"; the name that JAX gives it, "jit(step)/block/dot_general", or NULL */
 struct prog_table { int64_t *v; };       /* ndev entries */
 
 /* A parameter or result. */

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { VERSION = 2, HEAD = 32 };
+enum { VERSION = 3, HEAD = 32 };
 static const char magic[8] = "RONDOPRG";
 
 struct io {
@@ -240,6 +240,7 @@ static void visit_custom(struct io *io, struct prog_custom *c)
 static void visit_site(struct io *io, struct prog_site *s)
 {
 	text(io, &s->text);
+	text(io, &s->scope);
 	io->bad |= !s->text;
 }
 

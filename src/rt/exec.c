@@ -103,12 +103,12 @@ static const char *intern(const char *text)
 static const char *label(const struct prog *p, const struct prog_cmd *c)
 {
 	const char *what = c->op == CMD_KERN ? prog_kern_name[p->kern[c->id].id] : c->op == CMD_CUSTOM ? p->custom[c->id].target : prog_coll_name[p->coll[c->id].kind];
-	const char *site = c->site < p->nsite ? p->site[c->site].text : "";
-	char s[200];
+	const struct prog_site none = { .text = "" }, *site = c->site < p->nsite ? &p->site[c->site] : &none;
+	char s[300];
 
 	if (c->op == CMD_KERN && p->kern[c->id].code >= 0)
 		what = p->code[p->kern[c->id].code].symbol;
-	snprintf(s, sizeof s, "%.100s %.90s", what, site);
+	snprintf(s, sizeof s, site->scope ? "%.100s %.90s %.100s" : "%.100s %.90s", what, site->text, site->scope);
 	return intern(s);
 }
 
