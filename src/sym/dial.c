@@ -108,7 +108,8 @@ struct dial {                             /* one call, until it is through */
 	struct greeting mine;
 	struct answer its;
 	size_t got;
-	int why;                          /* errno of the last try; 0: nobody there has the token */
+	int why;                          /* errno of the last try; 0: nobody there has the token, which says more than any later silence */
+	bool stranger;                    /* it was 0 once */
 };
 
 struct guest { int fd; double since; bool answered; size_t got; struct greeting its, mine; unsigned char proof[PROOF]; };
@@ -311,7 +312,8 @@ static void hang_up(struct dial *d, int why)
 	if (d->fd >= 0)
 		close(d->fd);
 	d->fd = -1;
-	d->why = why;
+	d->stranger |= why == 0;
+	d->why = d->stranger ? 0 : why;
 	d->at = IDLE;
 	d->since = clock_s();
 	if (++d->next == d->nplace) {
