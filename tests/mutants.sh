@@ -27,6 +27,9 @@ mkdir -p "$at"
 git ls-files -co --exclude-standard | while IFS= read -r f; do
 	if [ ! -f "$at/$f" ]; then cp -p --parents -t "$at" "$f"; elif ! cmp -s "$f" "$at/$f"; then cp "$f" "$at/$f"; fi
 done 2>/dev/null
+for d in src tests; do                                                 # what is gone from the tree
+	[ ! -d "$at/$d" ] || (cd "$at" && find "$d" -type f) | while IFS= read -r f; do [ -f "$f" ] || rm -f "$at/$f"; done
+done
 [ -d "$at/build" ] || [ ! -d build ] || cp -a build "$at/build"           # what is built already
 py="$PWD/.venv/bin/python"
 [ -x "$py" ] || py=python3
