@@ -457,21 +457,27 @@ static void CAT3(place, i32, h)(int64_t n, const int32_t *idx, int64_t most, int
 	EACH_FN(xor, N, T, T, EACH_SELF, EACH_SELF, x ^ y)
 #define EACH_FLOAT(N, X, T, H, load, last)                                                            \
 	EACH_FN(add, N, X, T, load, last, x + y) EACH_FN(mul, N, X, T, load, last, x * y)                 \
-	EACH_FN(min, N, X, T, load, last, CAT3(lower, H, h)(x, y)) EACH_FN(max, N, X, T, load, last, CAT3(upper, H, h)(x, y))
-/* min_1 and max_1 with no branch on which is the larger: nobody guesses that.  Zeros and NaN are rare. */
-#define EACH_LIMIT(H, T, INF)                                                                         \
-	static inline T CAT3(lower, H, h)(T x, T y)                                                       \
+	EACH_FN(min, N, X, T, load, last, CAT3(eachmin, H, h)(x, y)) EACH_FN(max, N, X, T, load, last, CAT3(eachmax, H, h)(x, y))
+/* min_1 and max_1 with no branch on which is the larger, since nobody guesses that: the instructions give y if neither is.
+ * Zeros, subnormals and NaN are rare. */
+#if defined(__x86_64__)
+#define LIMIT_f32(R, x, y, op) _mm_cvtss_f32(_mm_##R##_ss(_mm_set_ss(x), _mm_set_ss(y)))
+#define LIMIT_f64(R, x, y, op) _mm_cvtsd_f64(_mm_##R##_sd(_mm_set_sd(x), _mm_set_sd(y)))
+#else
+#define LIMIT_f32(R, x, y, op) (x op y ? x : y)
+#define LIMIT_f64(R, x, y, op) (x op y ? x : y)
+#endif
+#define EACH_LIMIT(R, H, T, FABS, LEAST, op)                                                          \
+	__attribute__((noinline, cold)) static T CAT3(rare##R, H, h)(T x, T y) { return CAT3(R##_1, H, h)(x, y); } \
+	static inline T CAT3(each##R, H, h)(T x, T y)                                                     \
 	{                                                                                                 \
-		T r = x < y ? x : y;                                                                          \
-		return __builtin_expect((x != x) | !(CAT3(bits, H, h)(r) & INF), 0) ? CAT3(min_1, H, h)(x, y) : r; \
-	}                                                                                                 \
-	static inline T CAT3(upper, H, h)(T x, T y)                                                       \
-	{                                                                                                 \
-		T r = x > y ? x : y;                                                                          \
-		return __builtin_expect((x != x) | !(CAT3(bits, H, h)(r) & INF), 0) ? CAT3(max_1, H, h)(x, y) : r; \
+		T r = LIMIT_##H(R, x, y, op);                                                                 \
+		return __builtin_expect(x == x && FABS(r) >= LEAST, 1) ? r : CAT3(rare##R, H, h)(x, y);       \
 	}
-EACH_LIMIT(f32, float, 0x7f800000u)
-EACH_LIMIT(f64, double, 0x7ff0000000000000u)
+EACH_LIMIT(min, f32, float, __builtin_fabsf, 0x1p-126f, <)
+EACH_LIMIT(max, f32, float, __builtin_fabsf, 0x1p-126f, >)
+EACH_LIMIT(min, f64, double, __builtin_fabs, 0x1p-1022, <)
+EACH_LIMIT(max, f64, double, __builtin_fabs, 0x1p-1022, >)
 EACH_INT(i8, int8_t, uint32_t) EACH_INT(i16, int16_t, uint32_t) EACH_INT(i32, int32_t, uint32_t) EACH_INT(i64, int64_t, uint64_t)
 EACH_INT(u8, uint8_t, uint32_t) EACH_INT(u16, uint16_t, uint32_t) EACH_INT(u32, uint32_t, uint32_t) EACH_INT(u64, uint64_t, uint64_t)
 EACH_FLOAT(f32, float, float, f32, EACH_SELF, EACH_SELF)
