@@ -9,7 +9,7 @@
 
 #include "dot.h"
 
-enum { MB = 96, NB = 256, KB = 256, LANE = 16 };
+enum { MB = 96, NB = 256, KB = 256, LANE = 16, NARROW = 32 };
 
 /* An axis that is walked in the order given. */
 static void axis_make(struct arena *a, struct axis *x, int n, const int64_t *dim, const int64_t *s0, const int64_t *s1)
@@ -249,7 +249,9 @@ struct err *kern_make_dot(const struct prog_kern *k, struct kern_state *s)
 	q->gemm_nt = q->ct == DT_f32 ? isa->gemm_nt_f32 : q->ct == DT_f64 ? isa->gemm_nt_f64 : q->ct == DT_i32 ? isa->gemm_nt_i32 : isa->gemm_nt_i64;
 	bool la = !q->l.first && !q->complex, rb1 = !q->r.first && !q->complex;
 	bool k1l = q->kl.of[0].even && (q->kl.of[0].step == 1 || q->kl.n == 1), k1r = q->kr.of[0].even && (q->kr.of[0].step == 1 || q->kr.n == 1);
-	q->nt = ((q->m.n < 8 && k1r) || q->n.n < (q->complex ? 16 : 4)) && q->kl.n > 1;
+	/* fewer columns than two vectors have no fast loop */
+	int64_t narrow = q->complex || q->ct == DT_i32 || q->ct == DT_i64 ? NARROW : 4;
+	q->nt = ((q->m.n < 8 && k1r) || q->n.n < narrow) && q->kl.n > 1;
 	q->direct_a = la && k1l && q->m.of[0].even && q->m.of[0].step >= 0;
 	q->direct_b = rb1 && (q->nt ? k1r && q->n.of[0].even && q->n.of[0].step >= 0
 	                            : q->n.of[0].even && (q->n.of[0].step == 1 || q->n.n == 1) && q->kr.of[0].even && q->kr.of[0].step >= 0);
