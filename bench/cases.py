@@ -228,6 +228,11 @@ def register_ops():
     for n in 1024, 2048:
         add(f"matmul f32 {n}", lambda n=n: simple(jnp.matmul, normal(n, n, seed=1), normal(n, n, seed=2)), work=product(n, n, n, "f32"))
     add("matmul f32 256x1024x2816", lambda: simple(jnp.matmul, normal(256, 1024, seed=1), normal(1024, 2816, seed=2)), work=product(256, 2816, 1024, "f32"))
+    for dtype, tag in (np.float16, "f16"), (np.int32, "i32"), (np.uint8, "u8"):
+        x = np.random.default_rng(7).integers(0, 9, (2048, 2048)).astype(dtype)
+        add(f"matrix times vector {tag} 2048", lambda x=x: simple(lambda x: x @ x[0], x), tol=1e-2 if tag == "f16" else 0, floor=2, work=moves(x.nbytes, 0))
+    add("matmul c64 1024x1024x8", lambda: simple(lambda a, b: a @ b, normal(1024, 1024, seed=1) + 1j * normal(1024, 1024, seed=2), normal(1024, 8, seed=3) + 1j * normal(1024, 8, seed=4)),
+        floor=2, work=moves(8 << 20, 0))
     for dtype, tag in (np.float32, "f32"), (bf16, "bf16"):
         add(f"convolution 3x3 8x56x56x64 {tag}", lambda d=dtype: simple(
             lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
@@ -266,6 +271,10 @@ def register_ops():
     add("embed 128256x1024", lambda: simple(lambda t, i: t[i], normal(128256, 1024), tokens), tol=0, work=moves(8192 * 4096, 8192 * 4096))
     add("scatter-add 8192 rows", lambda: simple(lambda g, i: jnp.zeros((128256, 1024), jnp.float32).at[i].add(g), normal(8192, 1024, seed=3), tokens), floor=0.5,
         work=moves(8192 * 4096, 128256 * 4096))
+    places = np.random.default_rng(0).integers(0, 1 << 18, 1 << 18).astype(np.int32)
+    for mode, dtype, tag in ("multiply", np.float32, "f32"), ("max", np.float32, "f32"), ("add", bf16, "bf16"), ("set", np.float16, "f16"):
+        add(f"scatter-{mode} {tag} 256K of 256K", lambda m=mode, d=dtype: simple(lambda x, i: getattr(x.at[i], m)(x), normal(1 << 18, dtype=d), places),
+            tol=0 if mode == "set" else 2e-2, floor=2)
     add("sort 1M", lambda: simple(jnp.sort, normal(1 << 20)), tol=0, quick=True, floor=0.5, work=moves(4 << 20, 4 << 20))
     add("argsort 8x128256", lambda: simple(jnp.argsort, normal(8, 128256)), tol=0, floor=0.5, work=moves(4 * 8 * 128256, 4 * 8 * 128256))
     add("top-k 64 of 8x128256", lambda: simple(lambda x: lax.top_k(x, 64)[0], normal(8, 128256)), tol=0, work=moves(4 * 8 * 128256, 0))

@@ -9,7 +9,7 @@
 
 #include "dot.h"
 
-enum { MB = 96, NB = 256, KB = 256, LANE = 16 };
+enum { MB = 96, NB = 256, KB = 256, LANE = 16, NARROW = 32 };
 
 /* An axis that is walked in the order given. */
 static void axis_make(struct arena *a, struct axis *x, int n, const int64_t *dim, const int64_t *s0, const int64_t *s1)
@@ -27,15 +27,16 @@ static inline int64_t axis_at(const struct axis *x, int side, int64_t i)
 static void load_run(const struct side *s, const char *base, const struct axis *x, int xs, int64_t i0, int64_t n, int part,
                      char *out, char *raw)
 {
-	int es = s->es, cs = s->cs;
-	const char *p = base + (s->complex ? part * cs : 0);
+	int es = s->es, ms = s->complex ? es / 2 : es;     /* of a complex element one part is moved */
+	const char *p = base + part * ms;
 	char *to = s->first ? raw : out;
-	int ms = s->complex ? cs : es;     /* of a complex element one part is moved */
 	int64_t step = x->of[xs].step, room[MATMUL_PANEL];
 	if (x->of[xs].even) {
 		p += i0 * step * es;
 		if (s->first && !s->complex && step == 1)
 			to = (char *)(uintptr_t)p;
+		else if (s->complex && step == 1)
+			kern_isa_get()->on_complex[es == 16][part ? ELEM_imag : ELEM_real](n, to, p - part * ms, NULL, NULL);
 		else
 			move_strided(ms, n, to, ms, p, step * es);
 	}
@@ -84,7 +85,7 @@ static void dot_run(const struct prog_kern *k, const struct kern_state *s, int p
 	const char *A = view_at(k, ptr, 0), *B = view_at(k, ptr, 1);
 	char *C = view_at(k, ptr, 2);
 	int cs = q->cs, os = dt_bytes(k->v[2].dtype), parts = q->complex ? 2 : 1;
-	char *pc = scratch, *pa = pc + (size_t)(q->levels * parts) * q->mb * q->nb * cs, *pb = pa + (size_t)q->mb * KB * cs, *tmp = pb + (size_t)KB * q->nb * cs;
+	char *pc = scratch, *pa = pc + (size_t)(q->levels * parts) * q->mb * q->nb * cs, *pb = pa + (size_t)q->mb * KB * cs, *tmp = pb + (size_t)(parts * KB) * q->nb * cs;
 	int64_t mt = (q->m.n + q->mb - 1) / q->mb, nt = (q->n.n + q->nb - 1) / q->nb;
 	for (int64_t t = t0; t < t1; t++) {
 		int64_t b = t / (mt * nt), m0 = t / nt % mt * q->mb, n0 = t % nt * q->nb;
@@ -116,18 +117,20 @@ static void dot_run(const struct prog_kern *k, const struct kern_state *s, int p
 					pack(&q->l, a, &q->m, 0, m0, m, &q->kl, 0, k0, kk, ap, pa, tmp);
 				}
 				for (int bp = 0; bp < parts; bp++) {
-					const char *xb = pb;
+					char *made = pb + (size_t)bp * KB * q->nb * cs;
+					const char *xb = made;
 					int64_t ldb = q->nt ? kk : n;
 					if (q->direct_b) {
 						xb = bb + (q->nt ? n0 * q->n.of[0].step + k0 : k0 * q->kr.of[0].step + n0) * cs;
 						ldb = q->nt ? q->n.of[0].step : q->kr.of[0].step;
+					} else if (ap) {       /* it is there */
+						if (bp)
+							negate(n * kk, made, cs);
 					} else if (q->nt) {
-						pack(&q->r, bb, &q->n, 0, n0, n, &q->kr, 0, k0, kk, bp, pb, tmp);
+						pack(&q->r, bb, &q->n, 0, n0, n, &q->kr, 0, k0, kk, bp, made, tmp);
 					} else {
-						pack(&q->r, bb, &q->kr, 0, k0, kk, &q->n, 0, n0, n, bp, pb, tmp);
+						pack(&q->r, bb, &q->kr, 0, k0, kk, &q->n, 0, n0, n, bp, made, tmp);
 					}
-					if (ap && bp)
-						negate(q->nt ? n * kk : kk * n, pb, cs);
 					(q->nt ? q->gemm_nt : q->gemm)(m, n, kk, xa, lda, xb, ldb, acc + (ap != bp ? m * n * cs : 0), ldc);
 				}
 			}
@@ -165,7 +168,8 @@ static void side_make(struct side *s, enum dtype dt, enum dtype ct)
 	s->cs = dt_bytes(ct);
 	s->complex = dtype_info[dt].cls == DT_COMPLEX;
 	enum dtype part = dt == DT_c64 ? DT_f32 : dt == DT_c128 ? DT_f64 : dt;
-	s->first = part == ct ? NULL : kern_elem(ELEM_convert, part, ct);
+	bool wraps = ct == DT_i32 || ct == DT_i64;       /* sums do not ask for the sign of what is as wide */
+	s->first = part == ct || (wraps && part == (ct == DT_i32 ? DT_u32 : DT_u64)) ? NULL : kern_elem(ELEM_convert, part, ct);
 }
 
 enum dtype dot_type(enum dtype l, enum dtype r, enum dtype out, enum dtype acc)
@@ -242,10 +246,12 @@ struct err *kern_make_dot(const struct prog_kern *k, struct kern_state *s)
 	}
 	const struct kern_isa *isa = kern_isa_get();
 	q->gemm = q->ct == DT_f32 ? isa->gemm_f32 : q->ct == DT_f64 ? isa->gemm_f64 : q->ct == DT_i32 ? isa->gemm_i32 : isa->gemm_i64;
-	q->gemm_nt = q->ct == DT_f32 ? isa->gemm_nt_f32 : q->ct == DT_f64 ? isa->gemm_nt_f64 : NULL;
+	q->gemm_nt = q->ct == DT_f32 ? isa->gemm_nt_f32 : q->ct == DT_f64 ? isa->gemm_nt_f64 : q->ct == DT_i32 ? isa->gemm_nt_i32 : isa->gemm_nt_i64;
 	bool la = !q->l.first && !q->complex, rb1 = !q->r.first && !q->complex;
 	bool k1l = q->kl.of[0].even && (q->kl.of[0].step == 1 || q->kl.n == 1), k1r = q->kr.of[0].even && (q->kr.of[0].step == 1 || q->kr.n == 1);
-	q->nt = q->gemm_nt && ((q->m.n < 8 && k1r) || q->n.n < 4) && q->kl.n > 1;
+	/* fewer columns than two vectors have no fast loop */
+	int64_t narrow = q->complex || q->ct == DT_i32 || q->ct == DT_i64 ? NARROW : 4;
+	q->nt = ((q->m.n < 8 && k1r) || q->n.n < narrow) && q->kl.n > 1;
 	q->direct_a = la && k1l && q->m.of[0].even && q->m.of[0].step >= 0;
 	q->direct_b = rb1 && (q->nt ? k1r && q->n.of[0].even && q->n.of[0].step >= 0
 	                            : q->n.of[0].even && (q->n.of[0].step == 1 || q->n.n == 1) && q->kr.of[0].even && q->kr.of[0].step >= 0);
@@ -256,11 +262,11 @@ struct err *kern_make_dot(const struct prog_kern *k, struct kern_state *s)
 	q->direct_c = o->dtype == q->ct && !q->complex && !q->add && q->m.of[1].even && q->n.of[1].even && (q->n.of[1].step == 1 || q->n.n == 1)
 	           && q->m.of[1].step >= 0;
 	q->mb = MIN(q->m.n, q->n.n < 32 ? 4 * MB : MB);
-	q->nb = MIN(q->n.n, q->m.n < 32 ? 4 * NB : NB);
+	q->nb = MIN(q->n.n, q->m.n < 32 && !q->complex ? 4 * NB : NB);
 	s->tiles = !q->m.n || !q->n.n ? 0 : q->bl.n * ((q->m.n + q->mb - 1) / q->mb) * ((q->n.n + q->nb - 1) / q->nb);
 	size_t row = (size_t)q->nb * 16, pa = MAX((size_t)q->mb * KB * (size_t)q->cs, row);
 	pa = (size_t)q->mb * KB * (size_t)q->cs >= row ? (size_t)q->mb * KB * (size_t)q->cs : row;
-	s->scratch = (size_t)q->levels * (size_t)(q->complex ? 2 : 1) * (size_t)q->mb * (size_t)q->nb * (size_t)q->cs + pa + (size_t)KB * (size_t)q->nb * (size_t)q->cs
+	s->scratch = (size_t)q->levels * (size_t)(q->complex ? 2 : 1) * (size_t)q->mb * (size_t)q->nb * (size_t)q->cs + pa + (size_t)(q->complex ? 2 : 1) * KB * (size_t)q->nb * (size_t)q->cs
 	           + LANE * KB * 16 + (size_t)MAX(q->nb, KB) * 16 + row;
 	s->priv = q;
 	s->run = dot_run;

@@ -210,10 +210,12 @@ struct scatter {
 	int nop;
 	kern_strip *f;               /* one operand, known function; NULL with no plan: overwrite */
 	struct plan *p;
+	kern_each *each;             /* the same, single elements; NULL: by f */
 	enum redop op;
 	int64_t cut;                 /* columns of a tile: tiles share the rows, each has its part of every window */
 	size_t lists;
 };
+enum { SINGLES = 256 };
 
 /* A strip of one window: n elements in steps of st, su bytes. */
 static void scatter_strip(const struct scatter *q, const struct prog_kern *k, int64_t n, char *const *to, const int64_t *st,
@@ -259,8 +261,46 @@ static void scatter_strip(const struct scatter *q, const struct prog_kern *k, in
 	}
 }
 
-static bool is_single(const struct scatter *q, enum dtype dt);
-static void scatter_single(const struct scatter *q, const struct walk *w, enum dtype dt, int64_t rows, const char *idx, char *op, const char *up);
+/* Where in the operand n <= SINGLES rows have their element, in bytes, from row i0 of the last row dimension on, or KERN_NOWHERE. */
+static void single_at(const struct walk *w, int64_t i0, int64_t n, const char *idx, int es, int64_t *at)
+{
+	int bl = w->nb - 1;
+	int64_t di = w->bidx[bl] * w->isize, dp = w->bop[bl] * es;
+	for (int64_t i = 0; i < n; i++)
+		at[i] = (i0 + i) * dp;
+	for (int c = 0; c < w->ncomp; c++) {
+		const char *p = idx + i0 * di + c * w->comp_stride * w->isize;
+		int64_t most = w->cmax[c], cs = w->cstride[c] * es;
+		if (w->itype == DT_i32) {
+			int32_t beside[SINGLES];
+			if (di != 4)
+				move_strided(4, n, (char *)beside, 4, p, di);
+			kern_isa_get()->place_i32(n, di == 4 ? (const int32_t *)(const void *)p : beside, most, cs, at);
+		} else {
+			for (int64_t i = 0; i < n; i++, p += di) {
+				int64_t v = load_int(w->itype, p);
+				at[i] = v < 0 || v > most ? KERN_NOWHERE : at[i] + v * cs;
+			}
+		}
+	}
+}
+
+/* One element a row, along the last row dimension. */
+static void scatter_single(const struct scatter *q, const struct walk *w, int es, int64_t rows, const char *idx, char *op, const char *up)
+{
+	int64_t at[SINGLES], us = w->brow[w->nb - 1] * es;
+	for (int64_t i0 = 0; i0 < rows; i0 += SINGLES) {
+		int64_t n = MIN(SINGLES, rows - i0);
+		const char *y = up + i0 * us;
+		single_at(w, i0, n, idx, es, at);
+		if (q->each)
+			q->each(n, op, at, y, us);
+		else
+			for (int64_t i = 0; i < n; i++, y += us)
+				if (at[i] >= KERN_NOWHERE / 2)
+					q->f(1, op + at[i], op + at[i], y, NULL);
+	}
+}
 
 static void scatter_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
                         int64_t t0, int64_t t1, void *scratch_)
@@ -274,10 +314,10 @@ static void scatter_run(const struct prog_kern *k, const struct kern_state *s, i
 	const char *idx = view_at(k, ptr, 0);
 	if (q->p)
 		plan_start(q->p, scratch);
-	if (nop == 1 && w->wcount == 1 && w->nb >= 1 && !q->p && is_single(q, k->v[1].dtype)) {
+	if (nop == 1 && w->wcount == 1 && w->nb >= 1 && !q->p) {
 		int es = dt_bytes(k->v[1].dtype), bl = w->nb - 1;
 		do
-			scatter_single(q, w, k->v[1].dtype, w->bdim[bl], idx + offset_of(w->nb, w->bidx, ix) * w->isize,
+			scatter_single(q, w, es, w->bdim[bl], idx + offset_of(w->nb, w->bidx, ix) * w->isize,
 			               view_at(k, ptr, 2) + offset_of(w->nb, w->bop, ix) * es, view_at(k, ptr, 1) + offset_of(w->nb, w->brow, ix) * es);
 		while (index_next(bl, w->bdim, ix));
 		return;
@@ -306,83 +346,6 @@ static void scatter_run(const struct prog_kern *k, const struct kern_state *s, i
 			}
 			scatter_strip(q, k, c1 - c0, to, st, up, su, scratch);
 		} while (index_next(r - 1, l->dim, wx));
-	}
-}
-
-/* One element a row, along the last row dimension: the common types without a call for each, and the common index too. */
-#define SINGLE(T, e)                                                                  \
-	if (w->ncomp == 1 && w->itype == DT_i32) {                                        \
-		int64_t most = w->cmax[0], cs = w->cstride[0] * (int64_t)sizeof(T);           \
-		for (int64_t i = 0; i < rows; i++, idx += di, up += du, op += dp) {           \
-			int32_t v;                                                                \
-			memcpy(&v, idx, 4);                                                       \
-			if ((uint64_t)v <= (uint64_t)most) {                                      \
-				T x, y;                                                               \
-				memcpy(&x, op + v * cs, sizeof x);                                    \
-				memcpy(&y, up, sizeof y);                                             \
-				x = e;                                                                \
-				memcpy(op + v * cs, &x, sizeof x);                                    \
-			}                                                                         \
-		}                                                                             \
-		return;                                                                       \
-	}                                                                                 \
-	for (int64_t i = 0; i < rows; i++, idx += di, up += du, op += dp) {               \
-		int64_t o = start_of(w, idx, &in) * (int64_t)sizeof(T);                       \
-		if (in) {                                                                     \
-			T x, y;                                                                   \
-			memcpy(&x, op + o, sizeof x);                                             \
-			memcpy(&y, up, sizeof y);                                                 \
-			x = e;                                                                    \
-			memcpy(op + o, &x, sizeof x);                                             \
-		}                                                                             \
-	}
-static bool is_single(const struct scatter *q, enum dtype dt)
-{
-	bool known = q->op == RED_add || q->op == RED_max || q->op == RED_min;
-	return (q->op == RED_fn && dt_bytes(dt) == 4) || (known && (dt == DT_f32 || dt == DT_i32 || dt == DT_u32));
-}
-
-/* NaN wins; 0 is larger than -0. */
-static inline float larger(float x, float y)
-{
-	uint32_t a, b;
-	memcpy(&a, &x, 4);
-	memcpy(&b, &y, 4);
-	a &= b;
-	if (x == y)
-		memcpy(&x, &a, 4);
-	return x != x || x >= y ? x : y;
-}
-static inline float smaller(float x, float y) { return -larger(-x, -y); }
-static void scatter_single(const struct scatter *q, const struct walk *w, enum dtype dt, int64_t rows, const char *idx, char *op, const char *up)
-{
-	int bl = w->nb - 1;
-	int64_t di = w->bidx[bl] * w->isize, du = w->brow[bl] * dt_bytes(dt), dp = w->bop[bl] * dt_bytes(dt);
-	bool in;
-	if (q->op == RED_fn) {
-		SINGLE(uint32_t, y)
-	} else if (q->op == RED_add) {
-		if (dt == DT_f32) {
-			SINGLE(float, x + y)
-		} else {
-			SINGLE(uint32_t, x + y)
-		}
-	} else if (dt == DT_f32) {
-		if (q->op == RED_max) {
-			SINGLE(float, larger(x, y))
-		} else {
-			SINGLE(float, smaller(x, y))
-		}
-	} else if (dt == DT_i32) {
-		if (q->op == RED_max) {
-			SINGLE(int32_t, MAX(x, y))
-		} else {
-			SINGLE(int32_t, MIN(x, y))
-		}
-	} else if (q->op == RED_max) {
-		SINGLE(uint32_t, MAX(x, y))
-	} else {
-		SINGLE(uint32_t, MIN(x, y))
 	}
 }
 
@@ -443,6 +406,9 @@ struct err *kern_make_scatter(const struct prog_kern *k, struct kern_state *s)
 		if (!q->f || q->nop > 1)
 			return ERR(UNIMPLEMENTED, "scatter '%s' of %d operands of '%s'", redop_name[q->op], q->nop, dtype_info[dt].name);
 	}
+	int es = dt_bytes(up->dtype);
+	const struct kern_isa *isa = kern_isa_get();
+	q->each = q->op == RED_fn ? isa->put[es == 16 ? 4 : es == 8 ? 3 : es == 4 ? 2 : es - 1] : isa->each[q->op][up->dtype];
 	int64_t n = l0->dim[l0->rank - 1];
 	q->cut = n;
 	if (q->w->rows * q->w->wcount > 65536 && n >= 128)

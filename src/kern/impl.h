@@ -37,6 +37,10 @@ typedef void kern_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t l
 /* c[m][n] += a[m][k] b[n][k]^T. */
 typedef kern_gemm kern_gemm_nt;
 
+/* to[at[i]] = f(to[at[i]], up[i]) for n elements in order: at in bytes, KERN_NOWHERE for what is dropped; updates lie us bytes apart. */
+typedef void kern_each(int64_t n, char *to, const int64_t *at, const char *up, int64_t us);
+#define KERN_NOWHERE (INT64_MIN / 2)             /* and what is added to it: anything below half of it */
+
 /* A float format of at most 8 bits, for conversion from f32: codes of what is not a plain number. */
 struct small_fmt { int mbits, bias, sign; uint32_t top, over, neg_over, pos_inf, neg_inf, pos_nan, neg_nan; bool one_zero; };
 
@@ -47,8 +51,14 @@ struct kern_isa {
 	kern_strip *on_complex[2][ELEM_COUNT];              /* c64, c128: NULL where complex.c does it */
 	kern_strip *bf16_f32, *f32_bf16, *f16_f32, *f32_f16;
 	kern_fold *fold[RED_COUNT][NAT_COUNT];           /* add, mul, min, max; NULL elsewhere */
+	kern_each *each[RED_COUNT][DT_COUNT];            /* add, mul, min, max, and, or, xor; NULL elsewhere */
+	kern_each *put[5];                               /* overwrite 1, 2, 4, 8, 16 bytes */
+	void (*place_i32)(int64_t n, const int32_t *idx, int64_t most, int64_t step, int64_t *at);     /* at[i] += idx[i] * step, if 0 <= idx[i] <= most */
 	kern_gemm *gemm_f32, *gemm_f64, *gemm_i32, *gemm_i64;
-	kern_gemm_nt *gemm_nt_f32, *gemm_nt_f64;
+	kern_gemm_nt *gemm_nt_f32, *gemm_nt_f64, *gemm_nt_i32, *gemm_nt_i64;
+	/* of integers, modulo 2^32; row of the type: sum of x[i] * row[i]; c[0..n) += sum over 4 rows of x[r] * row[r][0..n) */
+	uint32_t (*dot_int[NAT_COUNT])(int64_t n, const uint32_t *x, const void *row);
+	void (*axpy4_int[NAT_COUNT])(int64_t n, const uint32_t *x, const char *const *row, uint32_t *c);
 	/* n keys that sort as unsigned words; kind 0 unsigned, 1 signed, 2 float; at most 4 bytes each */
 	void (*keys32)(int kind, int es, uint32_t flip, int64_t n, const void *x, uint32_t *out);
 	void (*small)(const struct small_fmt *f, int64_t n, uint8_t *out, const float *in);

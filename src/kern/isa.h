@@ -323,6 +323,13 @@ static void CAT3(cv, f32, bf16)(ARGS)
 		o[i] = (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? u >> 16 | 0x40 : r);
 	}
 }
+#if ISA_LEVEL >= 3
+#define FROM_F16(x) _cvtsh_ss(x)
+#define TO_F16(x) (uint16_t)_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT)
+#else
+#define FROM_F16(x) f16_to_f32(x)
+#define TO_F16(x) f32_to_f16(x)
+#endif
 static void CAT3(cv, f16, f32)(ARGS)
 {
 	(void)b_, (void)c_;
@@ -334,7 +341,7 @@ static void CAT3(cv, f16, f32)(ARGS)
 		_mm256_storeu_ps(o + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(a + i))));
 #endif
 	for (; i < n; i++)
-		o[i] = f16_to_f32(a[i]);
+		o[i] = FROM_F16(a[i]);
 }
 static void CAT3(cv, f32, f16)(ARGS)
 {
@@ -347,7 +354,7 @@ static void CAT3(cv, f32, f16)(ARGS)
 		_mm_storeu_si128((__m128i *)(o + i), _mm256_cvtps_ph(_mm256_loadu_ps(a + i), _MM_FROUND_TO_NEAREST_INT));
 #endif
 	for (; i < n; i++)
-		o[i] = f32_to_f16(a[i]);
+		o[i] = TO_F16(a[i]);
 }
 
 #define CVROW(A) { CAT3(cv, A, pred), CAT3(cv, A, i8), CAT3(cv, A, i16), CAT3(cv, A, i32), CAT3(cv, A, i64), \
@@ -418,6 +425,70 @@ FOLD(add, f64, double, -0., a + b)
 FOLD(mul, f64, double, 1, a * b)
 FOLD_AS(min, f64, double, int64_t, CAT3(up, f64, h), CAT3(unup, f64, h), INT64_MAX, a < b ? a : b)
 FOLD_AS(max, f64, double, int64_t, CAT3(down, f64, h), CAT3(undown, f64, h), INT64_MIN, a > b ? a : b)
+
+/* --- single elements ------------------------------------------------------ */
+
+/* at[i] += idx[i] * step, or KERN_NOWHERE where idx[i] is not 0 .. most. */
+static void CAT3(place, i32, h)(int64_t n, const int32_t *idx, int64_t most, int64_t step, int64_t *at)
+{
+	EACH at[i] = idx[i] < 0 || idx[i] > most ? KERN_NOWHERE : at[i] + idx[i] * step;
+}
+
+/* Here and there, one after the other: as the strip of the type has it, element by element. */
+#define EACH_FN(R, N, X, T, load, last, e)                                                            \
+	static void CAT3(R, N, each)(int64_t n, char *to, const int64_t *at, const char *up, int64_t us)  \
+	{                                                                                                 \
+		for (int64_t i = 0; i < n; i++, up += us) {                                                   \
+			X p, q;                                                                                   \
+			if (at[i] < KERN_NOWHERE / 2)                                                             \
+				continue;                                                                             \
+			memcpy(&p, to + at[i], sizeof p);                                                         \
+			memcpy(&q, up, sizeof q);                                                                 \
+			UNUSED T x = load(p), y = load(q);                                                        \
+			p = last((T)(e));                                                                         \
+			memcpy(to + at[i], &p, sizeof p);                                                         \
+		}                                                                                             \
+	}
+#define EACH_SELF(x) (x)
+#define EACH_INT(N, T, W)                                                                             \
+	EACH_FN(add, N, T, T, EACH_SELF, EACH_SELF, (W)x + (W)y) EACH_FN(mul, N, T, T, EACH_SELF, EACH_SELF, (W)x * (W)y) \
+	EACH_FN(min, N, T, T, EACH_SELF, EACH_SELF, x < y ? x : y) EACH_FN(max, N, T, T, EACH_SELF, EACH_SELF, x > y ? x : y) \
+	EACH_FN(and, N, T, T, EACH_SELF, EACH_SELF, x & y) EACH_FN(or, N, T, T, EACH_SELF, EACH_SELF, x | y) \
+	EACH_FN(xor, N, T, T, EACH_SELF, EACH_SELF, x ^ y)
+#define EACH_FLOAT(N, X, T, H, load, last)                                                            \
+	EACH_FN(add, N, X, T, load, last, x + y) EACH_FN(mul, N, X, T, load, last, x * y)                 \
+	EACH_FN(min, N, X, T, load, last, CAT3(eachmin, H, h)(x, y)) EACH_FN(max, N, X, T, load, last, CAT3(eachmax, H, h)(x, y))
+/* min_1 and max_1 with no branch on which is the larger, since nobody guesses that: the instructions give y if neither is.
+ * Zeros, subnormals and NaN are rare. */
+#if defined(__x86_64__)
+#define LIMIT_f32(R, x, y, op) _mm_cvtss_f32(_mm_##R##_ss(_mm_set_ss(x), _mm_set_ss(y)))
+#define LIMIT_f64(R, x, y, op) _mm_cvtsd_f64(_mm_##R##_sd(_mm_set_sd(x), _mm_set_sd(y)))
+#else
+#define LIMIT_f32(R, x, y, op) (x op y ? x : y)
+#define LIMIT_f64(R, x, y, op) (x op y ? x : y)
+#endif
+#define EACH_LIMIT(R, H, T, FABS, LEAST, op)                                                          \
+	__attribute__((noinline, cold)) static T CAT3(rare##R, H, h)(T x, T y) { return CAT3(R##_1, H, h)(x, y); } \
+	static inline T CAT3(each##R, H, h)(T x, T y)                                                     \
+	{                                                                                                 \
+		T r = LIMIT_##H(R, x, y, op);                                                                 \
+		return __builtin_expect(x == x && FABS(r) >= LEAST, 1) ? r : CAT3(rare##R, H, h)(x, y);       \
+	}
+EACH_LIMIT(min, f32, float, __builtin_fabsf, 0x1p-126f, <)
+EACH_LIMIT(max, f32, float, __builtin_fabsf, 0x1p-126f, >)
+EACH_LIMIT(min, f64, double, __builtin_fabs, 0x1p-1022, <)
+EACH_LIMIT(max, f64, double, __builtin_fabs, 0x1p-1022, >)
+EACH_INT(i8, int8_t, uint32_t) EACH_INT(i16, int16_t, uint32_t) EACH_INT(i32, int32_t, uint32_t) EACH_INT(i64, int64_t, uint64_t)
+EACH_INT(u8, uint8_t, uint32_t) EACH_INT(u16, uint16_t, uint32_t) EACH_INT(u32, uint32_t, uint32_t) EACH_INT(u64, uint64_t, uint64_t)
+EACH_FLOAT(f32, float, float, f32, EACH_SELF, EACH_SELF)
+EACH_FLOAT(f64, double, double, f64, EACH_SELF, EACH_SELF)
+EACH_FLOAT(bf16, uint16_t, float, f32, bf16_to_f32, f32_to_bf16)
+EACH_FLOAT(f16, uint16_t, float, f32, FROM_F16, TO_F16)
+EACH_FN(put, 1, uint8_t, uint8_t, EACH_SELF, EACH_SELF, y)
+EACH_FN(put, 2, uint16_t, uint16_t, EACH_SELF, EACH_SELF, y)
+EACH_FN(put, 4, uint32_t, uint32_t, EACH_SELF, EACH_SELF, y)
+EACH_FN(put, 8, uint64_t, uint64_t, EACH_SELF, EACH_SELF, y)
+EACH_FN(put, 16, uint128, uint128, EACH_SELF, EACH_SELF, y)
 
 /* --- products ------------------------------------------------------------ */
 
@@ -534,12 +605,31 @@ GEMM(i32, uint32_t, 4)
 GEMM(i64, uint64_t, 4)
 GEMM_NT(f32, float)
 GEMM_NT(f64, double)
+GEMM_NT(i32, uint32_t)
+GEMM_NT(i64, uint64_t)
 #if ISA_LEVEL >= 3 && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #endif
+
+#define FEW_INT(N, T)                                                                                 \
+	static uint32_t CAT3(dotint, N, h)(int64_t n, const uint32_t *x, const void *row)                 \
+	{                                                                                                 \
+		const T *y = row;                                                                             \
+		uint32_t sum = 0;                                                                             \
+		for (int64_t i = 0; i < n; i++)                                                               \
+			sum += x[i] * (uint32_t)y[i];                                                             \
+		return sum;                                                                                   \
+	}                                                                                                 \
+	static void CAT3(axpyint, N, h)(int64_t n, const uint32_t *x, const char *const *row, uint32_t *c) \
+	{                                                                                                 \
+		const T *r0 = (const void *)row[0], *r1 = (const void *)row[1], *r2 = (const void *)row[2], *r3 = (const void *)row[3]; \
+		uint32_t x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3];                                          \
+		EACH c[i] += x0 * (uint32_t)r0[i] + x1 * (uint32_t)r1[i] + x2 * (uint32_t)r2[i] + x3 * (uint32_t)r3[i]; \
+	}
+FEW_INT(i8, int8_t) FEW_INT(i16, int16_t) FEW_INT(i32, int32_t) FEW_INT(u8, uint8_t) FEW_INT(u16, uint16_t) FEW_INT(u32, uint32_t)
 
 /* --- transposes ---------------------------------------------------------- */
 
@@ -813,8 +903,18 @@ const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 		[RED_add] = FOLDS(add), [RED_mul] = FOLDS(mul), [RED_min] = FOLDS(min), [RED_max] = FOLDS(max),
 		[RED_or] = { [NAT_pred] = or_pred_fold }, [RED_and] = { [NAT_pred] = and_pred_fold },
 	},
+	.each = {
+#define EACH_INTS(R) [DT_i8] = R##_i8_each, [DT_i16] = R##_i16_each, [DT_i32] = R##_i32_each, [DT_i64] = R##_i64_each, \
+	[DT_u8] = R##_u8_each, [DT_u16] = R##_u16_each, [DT_u32] = R##_u32_each, [DT_u64] = R##_u64_each
+#define EACH_ALL(R) { EACH_INTS(R), [DT_f32] = R##_f32_each, [DT_f64] = R##_f64_each, [DT_bf16] = R##_bf16_each, [DT_f16] = R##_f16_each }
+		[RED_add] = EACH_ALL(add), [RED_mul] = EACH_ALL(mul), [RED_min] = EACH_ALL(min), [RED_max] = EACH_ALL(max),
+		[RED_and] = { EACH_INTS(and) }, [RED_or] = { EACH_INTS(or) }, [RED_xor] = { EACH_INTS(xor) },
+	},
+	.place_i32 = place_i32_h, .put = { put_1_each, put_2_each, put_4_each, put_8_each, put_16_each },
 	.gemm_f32 = gemm_f32_h, .gemm_f64 = gemm_f64_h, .gemm_i32 = gemm_i32_h, .gemm_i64 = gemm_i64_h,
-	.gemm_nt_f32 = gemmnt_f32_h, .gemm_nt_f64 = gemmnt_f64_h,
+	.gemm_nt_f32 = gemmnt_f32_h, .gemm_nt_f64 = gemmnt_f64_h, .gemm_nt_i32 = gemmnt_i32_h, .gemm_nt_i64 = gemmnt_i64_h,
+#define FEW_INTS(P) { [NAT_i8] = P##_i8_h, [NAT_i16] = P##_i16_h, [NAT_i32] = P##_i32_h, [NAT_u8] = P##_u8_h, [NAT_u16] = P##_u16_h, [NAT_u32] = P##_u32_h }
+	.dot_int = FEW_INTS(dotint), .axpy4_int = FEW_INTS(axpyint),
 	.fft_pass = { pass_fft32_h, pass_fft64_h }, .fft_spin = { spin_fft32_h, spin_fft64_h }, .fft_weigh = { weigh_fft32_h, weigh_fft64_h },
 	.fft_pairs = { pairs_fft32_h, pairs_fft64_h }, .fft_half = { half_fft32_h, half_fft64_h },
 	.fft_widen = { widen_fft32_h, widen_fft64_h },

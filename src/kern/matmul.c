@@ -27,7 +27,7 @@ struct matmul {
 	const struct matmul_variant *v;
 	int64_t b, m, n, k;
 	struct matmul_side l, r;             /* free: rows of l, columns of r */
-	enum dtype out;
+	enum dtype out, sum;             /* sum: f32 or i32 */
 	int oes;
 	struct matmul_axis om, on, ob;   /* result offsets, elements */
 	bool on_unit;
@@ -157,8 +157,8 @@ static void store_apart(const struct matmul *p, int64_t n, char *out, const int6
 		char *z = out + at[j] * p->oes;
 		if (p->oes == 4) {
 			memcpy(z, &c[j], 4);
-		} else if (p->oes == 1) {      /* the low byte */
-			memcpy(z, &c[j], 1);
+		} else if (p->sum == DT_i32) {     /* the low bytes */
+			memcpy(z, &c[j], (size_t)p->oes);
 		} else {
 			uint16_t h = p->out == DT_bf16 ? f32_to_bf16(c[j]) : f32_to_f16(c[j]);
 			memcpy(z, &h, 2);
@@ -170,8 +170,9 @@ static void store(const struct matmul *p, char *out, int64_t m0, int64_t mn, int
 {
 	int64_t room[MATMUL_PANEL], place[MATMUL_PANEL];
 	const int64_t *om = matmul_some(&p->om, m0, mn, room);
-	bool dense = p->on_unit && (p->oes == 4 || p->out == DT_bf16);
-	if (dense && p->oes == 2 && nn == 32 && cpu_get()->avx512_bf16) {
+	bool dense = p->on_unit;
+	kern_strip *narrow = dense && p->oes < 4 && !(p->out == DT_bf16 && cpu_get()->avx512_bf16) ? kern_elem(ELEM_convert, p->sum, p->out) : NULL;
+	if (dense && p->out == DT_bf16 && nn == 32 && cpu_get()->avx512_bf16) {
 		rows_bf16_512(mn, c, ldc, om, out + n0 * 2);
 		return;
 	}
@@ -180,11 +181,10 @@ static void store(const struct matmul *p, char *out, int64_t m0, int64_t mn, int
 		const float *s = c + i * ldc;
 		if (p->oes == 4)
 			memcpy(q, s, (size_t)nn * 4);
-		else if (cpu_get()->avx512_bf16)
-			to_bf16_512(nn, s, (uint16_t *)q);
+		else if (narrow)
+			narrow(nn, q, s, NULL, NULL);
 		else
-			for (int64_t j = 0; j < nn; j++)
-				((uint16_t *)q)[j] = f32_to_bf16(s[j]);
+			to_bf16_512(nn, s, (uint16_t *)q);
 	}
 	for (int64_t j = 0; j < nn && !dense; j += MATMUL_PANEL) {
 		int64_t some = MIN(MATMUL_PANEL, nn - j);
@@ -411,102 +411,150 @@ static void run_packed(const struct prog_kern *k, const struct kern_state *s, in
 		v->end();
 }
 
+static bool float_ok(enum dtype dt)
+{
+	return dt == DT_f32 || dt == DT_bf16 || dt == DT_f16;
+}
+
 /* --- few rows ------------------------------------------------------------------------------- */
 
-/* acc[0..n) += sum over 4 rows of x[r] * row[r][0..n), bf16 or f32 rows. */
+#define INLINE static inline __attribute__((always_inline))
+
+/* 16 elements of a row, those of m. */
 __attribute__((target("avx512f,avx512bw,avx512vl")))
-static void axpy4_512(int64_t n, const float *x, const char *const *row, bool bf16, float *acc)
+INLINE __m512 load16(enum dtype dt, const char *row, int64_t at, __mmask16 m)
+{
+	if (dt == DT_f32)
+		return _mm512_maskz_loadu_ps(m, row + 4 * at);
+	__m256i h = _mm256_maskz_loadu_epi16(m, row + 2 * at);
+	return dt == DT_f16 ? _mm512_cvtph_ps(h) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+/* A loop for each type of rows. */
+#define BY_TYPE(f, dt, ...) (dt == DT_f32 ? f(__VA_ARGS__, DT_f32) : dt == DT_f16 ? f(__VA_ARGS__, DT_f16) : f(__VA_ARGS__, DT_bf16))
+
+/* acc[0..n) += sum over 4 rows of x[r] * row[r][0..n), rows of dt. */
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+INLINE void axpy4_512_as(int64_t n, const float *x, const char *const *row, float *acc, enum dtype dt)
 {
 	__m512 x0 = _mm512_set1_ps(x[0]), x1 = _mm512_set1_ps(x[1]), x2 = _mm512_set1_ps(x[2]), x3 = _mm512_set1_ps(x[3]);
 	for (int64_t i = 0; i < n; i += 16) {
 		__mmask16 m = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
-		__m512 c = _mm512_maskz_loadu_ps(m, acc + i), r[4];
-		for (int j = 0; j < 4; j++)
-			r[j] = bf16 ? _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(
-			                 _mm256_maskz_loadu_epi16(m, (const uint16_t *)(const void *)row[j] + i)), 16))
-			            : _mm512_maskz_loadu_ps(m, (const float *)(const void *)row[j] + i);
-		c = _mm512_fmadd_ps(x0, r[0], c);
-		c = _mm512_fmadd_ps(x1, r[1], c);
-		c = _mm512_fmadd_ps(x2, r[2], c);
-		c = _mm512_fmadd_ps(x3, r[3], c);
+		__m512 c = _mm512_maskz_loadu_ps(m, acc + i);
+		c = _mm512_fmadd_ps(x0, load16(dt, row[0], i, m), c);
+		c = _mm512_fmadd_ps(x1, load16(dt, row[1], i, m), c);
+		c = _mm512_fmadd_ps(x2, load16(dt, row[2], i, m), c);
+		c = _mm512_fmadd_ps(x3, load16(dt, row[3], i, m), c);
 		_mm512_mask_storeu_ps(acc + i, m, c);
 	}
 }
 
-__attribute__((target("avx2,fma")))
-static void axpy4_256(int64_t n, const float *x, const char *const *row, bool bf16, float *acc)
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+static void axpy4_512(int64_t n, const float *x, const char *const *row, enum dtype dt, float *acc)
+{
+	BY_TYPE(axpy4_512_as, dt, n, x, row, acc);
+}
+
+/* Whoever has AVX2 has F16C. */
+__attribute__((target("avx2,fma,f16c")))
+INLINE void axpy4_256_as(int64_t n, const float *x, const char *const *row, float *acc, enum dtype dt)
 {
 	int64_t i = 0;
+	int es = dtype_info[dt].bytes;
 	for (; i + 8 <= n; i += 8) {
 		__m256 c = _mm256_loadu_ps(acc + i);
 		for (int j = 0; j < 4; j++) {
-			__m256 r = bf16 ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(
-			                     _mm_loadu_si128((const void *)((const uint16_t *)(const void *)row[j] + i))), 16))
-			                : _mm256_loadu_ps((const float *)(const void *)row[j] + i);
+			const char *p = row[j] + i * es;
+			__m256 r = dt == DT_f32 ? _mm256_loadu_ps((const float *)(const void *)p)
+			         : dt == DT_f16 ? _mm256_cvtph_ps(_mm_loadu_si128((const void *)p))
+			         : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
 			c = _mm256_fmadd_ps(_mm256_set1_ps(x[j]), r, c);
 		}
 		_mm256_storeu_ps(acc + i, c);
 	}
 	for (; i < n; i++)
 		for (int j = 0; j < 4; j++)
-			acc[i] = __builtin_fmaf(x[j], matmul_load(bf16 ? DT_bf16 : DT_f32, row[j] + i * (bf16 ? 2 : 4)), acc[i]);
+			acc[i] = __builtin_fmaf(x[j], matmul_load(dt, row[j] + i * es), acc[i]);
 }
 
-static void axpy4(int64_t n, const float *x, const char *const *row, bool bf16, float *acc)
+__attribute__((target("avx2,fma,f16c")))
+static void axpy4_256(int64_t n, const float *x, const char *const *row, enum dtype dt, float *acc)
 {
-	if (cpu_get()->avx512)
-		axpy4_512(n, x, row, bf16, acc);
+	BY_TYPE(axpy4_256_as, dt, n, x, row, acc);
+}
+
+static void axpy4(int64_t n, const void *px, const char *const *row, enum dtype dt, void *pacc)
+{
+	const float *x = px;
+	float *acc = pacc;
+	if (!float_ok(dt))
+		kern_isa_get()->axpy4_int[kern_nat(dt)](n, px, row, pacc);
+	else if (cpu_get()->avx512)
+		axpy4_512(n, x, row, dt, acc);
 	else if (cpu_get()->avx2)
-		axpy4_256(n, x, row, bf16, acc);
+		axpy4_256(n, x, row, dt, acc);
 	else
 		for (int64_t i = 0; i < n; i++)
 			for (int j = 0; j < 4; j++)
-				acc[i] += x[j] * matmul_load(bf16 ? DT_bf16 : DT_f32, row[j] + i * (bf16 ? 2 : 4));
+				acc[i] += x[j] * matmul_load(dt, row[j] + i * dtype_info[dt].bytes);
 }
 
 /* Sum of x[i] * row[i], in 4 vector sums that are added at the end. */
 __attribute__((target("avx512f,avx512bw,avx512vl")))
-static float dot_512(int64_t n, const float *x, const char *row, bool bf16)
+INLINE float dot_512_as(int64_t n, const float *x, const char *row, enum dtype dt)
 {
 	__m512 c[4] = { _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps() };
 	for (int64_t i = 0; i < n; i += 64)
 		for (int j = 0; j < 4 && i + 16 * j < n; j++) {
 			int64_t at = i + 16 * j;
 			__mmask16 m = n - at >= 16 ? 0xffff : (__mmask16)((1u << (n - at)) - 1);
-			__m512 r = bf16 ? _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(
-			                     _mm256_maskz_loadu_epi16(m, (const uint16_t *)(const void *)row + at)), 16))
-			                : _mm512_maskz_loadu_ps(m, (const float *)(const void *)row + at);
-			c[j] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, x + at), r, c[j]);
+			c[j] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, x + at), load16(dt, row, at, m), c[j]);
 		}
 	return _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(c[0], c[1]), _mm512_add_ps(c[2], c[3])));
 }
 
-static float dot_any(int64_t n, const float *x, const char *row, bool bf16)
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+static float dot_512(int64_t n, const float *x, const char *row, enum dtype dt)
 {
-	if (cpu_get()->avx512)
-		return dot_512(n, x, row, bf16);
+	return BY_TYPE(dot_512_as, dt, n, x, row);
+}
+
+/* One number of 4 bytes to out. */
+static void dot_any(int64_t n, const void *px, const char *row, enum dtype dt, void *out)
+{
+	const float *x = px;
+	if (!float_ok(dt)) {
+		uint32_t r = kern_isa_get()->dot_int[kern_nat(dt)](n, px, row);
+		memcpy(out, &r, 4);
+		return;
+	}
 	enum { SUMS = 64 };      /* as many */
-	float c[SUMS] = {0};
-	int es = bf16 ? 2 : 4;
-	enum dtype dt = bf16 ? DT_bf16 : DT_f32;
-	int64_t i = 0;
-	for (; i + SUMS <= n; i += SUMS)
-		for (int j = 0; j < SUMS; j++)
-			c[j] += x[i + j] * matmul_load(dt, row + (i + j) * es);
-	for (; i < n; i++)
-		c[i % SUMS] += x[i] * matmul_load(dt, row + i * es);
+	float c[SUMS] = {0}, y[SUMS];
+	if (cpu_get()->avx512) {
+		c[0] = dot_512(n, x, row, dt);
+		memcpy(out, c, 4);
+		return;
+	}
+	kern_strip *widen = kern_elem(ELEM_convert, dt, DT_f32);
+	for (int64_t i = 0; i < n; i += SUMS) {
+		int64_t m = MIN(SUMS, n - i);
+		widen(m, y, row + i * dtype_info[dt].bytes, NULL, NULL);
+		for (int64_t j = 0; j < m; j++)
+			c[j] += x[i + j] * y[j];
+	}
 	for (int w = SUMS / 2; w; w /= 2)
 		for (int j = 0; j < w; j++)
 			c[j] += c[j + w];
-	return c[0];
+	memcpy(out, c, 4);
 }
 
 /* Columns n0 .. n0 + nn of kn neighbours each, to kn rows. */
 static void turn(const struct matmul_side *r, const char *base, int64_t n0, int64_t nn, int64_t kn, char *out)
 {
 	int64_t room[MATMUL_PANEL];
+	int es = r->es;
 	if (r->free.even) {
-		kern_isa_get()->transpose[r->es == 4 ? 2 : 1](nn, kn, base + n0 * r->free.step * r->es, r->free.step, out, nn);
+		kern_isa_get()->transpose[es == 4 ? 2 : es - 1](nn, kn, base + n0 * r->free.step * es, r->free.step, out, nn);
 		return;
 	}
 	for (int64_t n = 0; n < nn; n += MATMUL_PANEL) {
@@ -514,10 +562,7 @@ static void turn(const struct matmul_side *r, const char *base, int64_t n0, int6
 		const int64_t *f = matmul_some(&r->free, n0 + n, m, room);
 		for (int64_t j = 0; j < kn; j++)
 			for (int64_t i = 0; i < m; i++)
-				if (r->es == 4)
-					memcpy(out + (j * nn + n + i) * 4, base + (f[i] + j) * 4, 4);
-				else
-					memcpy(out + (j * nn + n + i) * 2, base + (f[i] + j) * 2, 2);
+				memcpy(out + (j * nn + n + i) * es, base + (f[i] + j) * es, (size_t)es);
 	}
 }
 
@@ -526,8 +571,8 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 {
 	const struct matmul *p = s->priv;
 	const char *l = view_at(k, ptr, p->il), *r = view_at(k, ptr, p->ir);
-	bool bf16 = p->r.dt == DT_bf16, there = p->l.dt == DT_f32 && p->l.k_unit;     /* lhs is read where it lies */
-	kern_strip *sum = kern_elem(ELEM_add, DT_f32, DT_f32);
+	bool there = p->l.es == 4 && p->l.k_unit;     /* lhs is read where it lies */
+	kern_strip *sum = kern_elem(ELEM_add, p->sum, p->sum), *widen = kern_elem(ELEM_convert, p->l.dt, p->sum);
 	float *made = (float *)align64(scratch);
 	for (int64_t t = t0; t < t1; t++) {
 		int64_t b = t / p->nblk, n0 = t % p->nblk * p->nb, nn = MIN(p->nb, p->n - n0), count = p->m * nn;
@@ -539,17 +584,25 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 			const float *x[MOST_FEW];
 			for (int64_t i = 0; i < p->m; i++) {
 				x[i] = there ? (const float *)(const void *)(lb + (matmul_at(&p->l.free, i) + k0) * 4) : made + i * p->kc;
-				if (p->l.dt == DT_bf16 && p->l.k_unit)
-					kern_isa_get()->bf16_f32(kn, made + i * p->kc, lb + (matmul_at(&p->l.free, i) + k0) * 2, NULL, NULL);
+				const char *row = lb + matmul_at(&p->l.free, i) * p->l.es;
+				if (there)
+					continue;
+				if (p->l.k_unit)
+					widen(kn, made + i * p->kc, row + k0 * p->l.es, NULL, NULL);
 				else
-					for (int64_t j = 0; j < kn && !there; j++)
-						made[i * p->kc + j] = matmul_load(p->l.dt, lb + (matmul_at(&p->l.free, i) + matmul_k(&p->l, k0 + j)) * p->l.es);
+					for (int64_t j = 0; j < kn; j += MATMUL_PANEL) {
+						char apart[MATMUL_PANEL * 4];
+						int64_t some = MIN(MATMUL_PANEL, kn - j);
+						for (int64_t q = 0; q < some; q++)
+							memcpy(apart + q * p->l.es, row + matmul_k(&p->l, k0 + j + q) * p->l.es, (size_t)p->l.es);
+						widen(some, made + i * p->kc + j, apart, NULL, NULL);
+					}
 			}
-			float *c = sum_starts(k0 / p->kc) ? level : acc;
+			float *c = k0 == 0 || (p->levels > 1 && sum_starts(k0 / p->kc)) ? level : acc;
 			if (p->few == BY_DOTS) {
 				for (int64_t n = 0; n < nn; n++)
 					for (int64_t i = 0; i < p->m; i++)
-						c[i * nn + n] = dot_any(kn, x[i], rb + (matmul_at(&p->r.free, n0 + n) + k0) * p->r.es, bf16);
+						dot_any(kn, x[i], rb + (matmul_at(&p->r.free, n0 + n) + k0) * p->r.es, p->r.dt, &c[i * nn + n]);
 			} else {
 				static const char zero_row[FEW_MOST * 4];
 				char *turned = (char *)(level + p->levels * count);
@@ -561,10 +614,9 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 					for (int q = 0; q < 4; q++)
 						row[q] = j + q >= kn ? zero_row : p->few == BY_TURNED ? turned + (j + q) * nn * p->r.es : rb + (matmul_k(&p->r, k0 + j + q) + n0) * p->r.es;
 					for (int64_t i = 0; i < p->m; i++) {
-						float y[4];
-						for (int q = 0; q < 4; q++)
-							y[q] = j + q < kn ? x[i][j + q] : 0;
-						axpy4(nn, y, row, bf16, c + i * nn);
+						char y[16] = { 0 };
+						memcpy(y, x[i] + j, (size_t)MIN(4, kn - j) * 4);
+						axpy4(nn, y, row, p->r.dt, c + i * nn);
 					}
 				}
 			}
@@ -581,14 +633,16 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 
 /* --- choice ----------------------------------------------------------------------------------- */
 
-static bool float_ok(enum dtype dt)
+/* Products of these modulo 2^32 are what is asked for. */
+static bool int_ok(enum dtype dt)
 {
-	return dt == DT_f32 || dt == DT_bf16 || dt == DT_f16;
+	int cls = dtype_info[dt].cls, bits = dtype_info[dt].bits;
+	return (cls == DT_INT || cls == DT_UINT) && (bits == 8 || bits == 16 || bits == 32);
 }
 
 static bool fits(const struct matmul_variant *v, const struct matmul_tables *t)
 {
-	return t->i8 ? v->es == 1 : v->es == 4 || (v->es == 2 && t->bf16);
+	return t->ints ? false : t->i8 ? v->es == 1 : v->es == 4 || (v->es == 2 && t->bf16);
 }
 
 static const struct matmul_variant *choose(const struct matmul_tables *t)
@@ -662,7 +716,8 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	s->priv = p;
 	p->v = choose(t);
 	bool rounds = t->rounds;
-	if (!t->i8 && p->m <= (p->v && p->v->es == 2 ? 2 : MOST_FEW) && !rounds && !p->lay && p->r.dt != DT_f16 && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
+	p->sum = t->i8 || t->ints ? DT_i32 : DT_f32;
+	if (p->m <= (p->v && p->v->es <= 2 ? 2 : MOST_FEW) && !rounds && !p->lay && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
 		/* long runs of each row, and tiles for all */
 		p->nb = MAX(FEW_COLS, MIN(FEW_MOST, (p->n / 8 + 63) / 64 * 64));
 		p->nblk = (p->n + p->nb - 1) / p->nb;
@@ -670,7 +725,7 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 		bool narrow = p->n < 16 && p->r.k_unit;
 		p->few = p->r.free_unit && !narrow ? BY_ROWS : p->k < FEW_TURN && !narrow ? BY_TURNED : BY_DOTS;
 		p->kc = MIN(p->k, p->few == BY_ROWS ? FEW_K : FEW_DOT);
-		p->levels = sum_levels((p->k + p->kc - 1) / p->kc);
+		p->levels = p->sum == DT_i32 ? 1 : sum_levels((p->k + p->kc - 1) / p->kc);      /* integers wrap */
 		s->tiles = p->b * p->nblk;
 		s->scratch = (size_t)(p->m * (p->kc + (1 + p->levels) * p->nb) + (p->few == BY_TURNED ? p->k * p->nb : 0)) * 4 + 64;
 		s->run = run_few;
@@ -772,14 +827,15 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 	a += 1 + 2 * nc;
 	enum dtype acc = (enum dtype)a[1], ltype = (enum dtype)a[2], rtype = (enum dtype)a[3];
 	bool i8 = v[0]->dtype == DT_i8 && v[1]->dtype == DT_i8 && (o->dtype == DT_i32 || o->dtype == DT_i8);
-	if (a[4] > 1 || (!i8 && (!float_ok(v[0]->dtype) || !float_ok(v[1]->dtype) || !float_ok(o->dtype) || (acc != DT_f32 && acc != DT_token))))
+	bool ints = !i8 && int_ok(v[0]->dtype) && int_ok(v[1]->dtype) && int_ok(o->dtype);
+	if (a[4] > 1 || (!i8 && !ints && (!float_ok(v[0]->dtype) || !float_ok(v[1]->dtype) || !float_ok(o->dtype) || (acc != DT_f32 && acc != DT_token))))
 		return false;
-	if (!i8 && ((ltype != DT_token && ltype != DT_bf16 && ltype != DT_f32) || (rtype != DT_token && rtype != DT_bf16 && rtype != DT_f32)))
+	if (!i8 && !ints && ((ltype != DT_token && ltype != DT_bf16 && ltype != DT_f32) || (rtype != DT_token && rtype != DT_bf16 && rtype != DT_f32)))
 		return false;
 	bool b0 = v[0]->dtype == DT_bf16 || ltype == DT_bf16, b1 = v[1]->dtype == DT_bf16 || rtype == DT_bf16;
 	bool rounds = (ltype == DT_bf16 && v[0]->dtype != DT_bf16) || (rtype == DT_bf16 && v[1]->dtype != DT_bf16);
 
-	struct matmul_tables p[1] = { { .out = o->dtype, .i8 = i8, .bf16 = b0 && b1, .rounds = rounds } };
+	struct matmul_tables p[1] = { { .out = o->dtype, .i8 = i8, .ints = ints, .bf16 = b0 && b1, .rounds = rounds } };
 	struct matmul_side *side[2] = { &p->l, &p->r };
 	int64_t con_n = 1, od[64], os[64];
 	int at = nb;

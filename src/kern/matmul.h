@@ -32,6 +32,7 @@ struct matmul_tables {
 	enum dtype out;
 	struct matmul_axis om, on, ob;   /* of the result: rows, columns, batch */
 	bool i8;                         /* products of i8, summed in i32 */
+	bool ints;                       /* of integers of at most 32 bits, modulo 2^32 */
 	bool bf16, rounds;               /* products of bf16; operands are rounded to it */
 	void (*lay)(const struct prog_kern *k, const void *arg, char *const *ptr, char *to, int64_t t0, int64_t t1, int64_t tiles);
 	const void *lay_arg;

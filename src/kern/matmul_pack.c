@@ -124,20 +124,27 @@ static void pack_f32(const struct matmul_side *o, const char *base, int64_t i0, 
 		}
 		return;
 	}
-	if (o->dt == DT_bf16 && nseg == 1) {
-		for (int64_t x = 0; x < kn; x++) {
-			const uint16_t *p = (const uint16_t *)(base + (f[0] + k[x]) * 2);
-			for (int i = 0; i < w; i++)
-				out[x * pw + i] = bf16_to_f32(p[i]);
-		}
+	kern_strip *widen = kern_elem(ELEM_convert, o->dt, DT_f32);
+	if (nseg == 1) {
+		for (int64_t x = 0; x < kn; x++)
+			widen(w, out + x * pw, base + (f[0] + k[x]) * 2, NULL, NULL);
 		return;
 	}
-	if (o->dt == DT_bf16 && o->k_unit) {
-		for (int i = 0; i < w; i++) {
-			const uint16_t *p = (const uint16_t *)(base + (f[i] + k[0]) * 2);
-			for (int64_t x = 0; x < kn; x++)
-				out[x * pw + i] = bf16_to_f32(p[x]);
-		}
+	if (o->k_unit) {
+		enum { ROWS = 16, RUN = 64 };
+		for (int i = 0; i < w; i += ROWS)
+			for (int64_t x = 0; x < kn; x += RUN) {
+				float side[ROWS][RUN];
+				int64_t at[ROWS], n = MIN(RUN, kn - x), rows = MIN(ROWS, w - i);
+				for (int j = 0; j < rows; j++) {
+					widen(n, side[j], base + (f[i + j] + k[x]) * 2, NULL, NULL);
+					at[j] = RUN * j;
+				}
+				int64_t done = wide ? turn_f32_512(at, (const char *)side, rows, pw, n, out + x * pw + i) : 0;
+				for (int j = 0; j < rows; j++)
+					for (int64_t y = done; y < n; y++)
+						out[(x + y) * pw + i + j] = side[j][y];
+			}
 		return;
 	}
 	for (int i = 0; i < w; i++)

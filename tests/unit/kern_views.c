@@ -864,6 +864,97 @@ static void dots(void **state)
 	}
 }
 
+/* Products with a narrow side, in every type that has loops of its own: integers of any bits modulo those of the result, floats
+ * with infinities and NaN among them. */
+static void narrow_products(void **state)
+{
+	static const enum dtype ints[] = { DT_i8, DT_i16, DT_i32, DT_u8, DT_u16, DT_u32, DT_i64, DT_u64 };
+	static const enum dtype floats[] = { DT_f16, DT_bf16, DT_f32, DT_f64 };
+	TIMES(500) {
+		int cls = (int)below(3);
+		enum dtype ty[3];
+		for (int i = 0; i < 3; i++) {
+			bool as = i && below(3);
+			ty[i] = as ? ty[0] : cls == 0 ? ints[below(NELEM(ints))] : cls == 1 ? floats[below(NELEM(floats))] : DT_c64;
+		}
+		if (cls == 2 && below(4) == 0)
+			ty[2] = DT_c128;
+		bool wide = cls == 0 && dtype_info[ty[2]].bits == 64, swap = below(2), turn = below(2);
+		int64_t few = below(8) ? range(1, 10) : range(0, 40), many = below(3) ? range(1, 300) : range(300, 1200), b = below(3) ? 1 : range(0, 4);
+		int64_t m = swap ? many : few, n = swap ? few : below(4) ? many : range(0, 3), k = below(8) ? range(1, 90) : below(3) ? range(90, 600) : range(0, 1);
+		if (below(12) == 0)
+			m = n = 1, k = range(1000, 30000);
+		int64_t ld[4] = { b, m, k }, rd[4] = { b, turn ? n : k, turn ? k : n }, od[4] = { b, m, n };
+		begin(KERN_dot);
+		attrs(12, (int64_t[]){ 1, 0, 0, 1, 2, turn ? 2 : 1, 0, DT_token, DT_token, DT_token, 1, 0 });
+		arr[0] = make(ty[0], 3, ld, below(2), true);
+		arr[1] = make(ty[1], 3, rd, below(2), true);
+		arr[2] = make(ty[2], 3, od, below(2), false);
+		for (int i = 0; i < 2 && cls; i++) {
+			fill(&arr[i], -3, 3);
+			int64_t ix[8] = { 0 };
+			if (count(&arr[i]) && below(3) == 0) {
+				index_at(3, arr[i].v.dim, below(count(&arr[i])), ix);
+				set(&arr[i], ix, below(2) ? INFINITY : NAN);
+			}
+		}
+		run(2, 1);
+		int parts = cls == 2 ? 2 : 1;
+		struct ar part[2][2];            /* [side][part] as doubles; integers keep their bits in them */
+		for (int i = 0; i < 2; i++)
+			for (int q = 0; q < parts; q++) {
+				part[i][q] = make(cls ? DT_f64 : DT_i64, 3, arr[i].v.dim, true, false);
+				EACH(&arr[i], ix) {
+					const char *p = at(&arr[i], ix);
+					if (cls == 0)
+						kern_elem(ELEM_convert, arr[i].v.dtype, DT_i64)(1, at(&part[i][q], ix), p, NULL, NULL);
+					else if (cls == 1)
+						set(&part[i][q], ix, get(&arr[i], ix));
+					else
+						set(&part[i][q], ix, (double)((const float *)(const void *)p)[q]);
+				}
+			}
+		EACH(&arr[2], ox) {
+			if (many > 100 && ox[1] + ox[2] > 3 && below(8))
+				continue;
+			uint64_t bits = 0;
+			double sum[2] = { 0 }, mag = 0;
+			for (int64_t c = 0; c < k; c++) {
+				int64_t lx[8] = { ox[0], ox[1], c }, rx[8] = { ox[0], turn ? ox[2] : c, turn ? c : ox[2] };
+				if (cls == 0) {
+					bits += *(const uint64_t *)(const void *)at(&part[0][0], lx) * *(const uint64_t *)(const void *)at(&part[1][0], rx);
+					continue;
+				}
+				double x[2] = { 0 }, y[2] = { 0 };
+				for (int q = 0; q < parts; q++) {
+					memcpy(&x[q], at(&part[0][q], lx), 8);
+					memcpy(&y[q], at(&part[1][q], rx), 8);
+				}
+				sum[0] += x[0] * y[0];
+				mag += fabs(x[0] * y[0]);
+				if (cls == 2) {
+					sum[0] -= x[1] * y[1];
+					sum[1] += x[0] * y[1];
+					sum[1] += x[1] * y[0];
+					mag += fabs(x[0] * y[1]) + fabs(x[1] * y[0]) + fabs(x[1] * y[1]);
+				}
+			}
+			const char *p = at(&arr[2], ox);
+			int es = dtype_info[ty[2]].bytes;
+			if (cls == 0 && memcmp(p, &bits, (size_t)es))
+				fail_msg("%s x %s -> %s of b%d m%d n%d k%d%s: other bits", dtype_info[ty[0]].name, dtype_info[ty[1]].name, dtype_info[ty[2]].name,
+				         (int)b, (int)m, (int)n, (int)k, wide ? ", wide" : "");
+			for (int q = 0; q < parts && cls; q++) {
+				double got = cls == 1 ? get(&arr[2], ox) : ty[2] == DT_c64 ? (double)((const float *)(const void *)p)[q] : ((const double *)(const void *)p)[q];
+				double tol = (ty[2] == DT_bf16 ? 0x1p-8 : ty[2] == DT_f16 ? 0x1p-11 : 0) * fabs(sum[q]) + 1e-5 * mag;
+				if (got != sum[q] && !(isnan(got) && isnan(sum[q])) && !(isfinite(sum[q]) && fabs(got - sum[q]) <= tol))
+					fail_msg("%s x %s -> %s of b%d m%d n%d k%d: %g, not %g", dtype_info[ty[0]].name, dtype_info[ty[1]].name, dtype_info[ty[2]].name,
+					         (int)b, (int)m, (int)n, (int)k, got, sum[q]);
+			}
+		}
+	}
+}
+
 static void sorts(void **state)
 {
 	TIMES(300) {
@@ -1122,6 +1213,88 @@ static void gathers(void **state)
 	}
 }
 
+/* One element a row: every type and reducer, its strip for each update in turn. */
+static void single_elements(void **state)
+{
+	static const enum dtype types[] = { DT_pred, DT_i4, DT_u2, DT_i8, DT_i16, DT_i32, DT_i64, DT_u8, DT_u16, DT_u32, DT_u64, DT_f16, DT_bf16, DT_f32,
+	                                    DT_f64, DT_f8e5m2, DT_c64, DT_c128 };
+	static const enum dtype index[] = { DT_i32, DT_i32, DT_i64, DT_u8, DT_u32, DT_i16 };
+	static const enum redop ops[] = { RED_fn, RED_add, RED_mul, RED_min, RED_max, RED_and, RED_or, RED_xor };
+	for (size_t t = 0; t < NELEM(types) * NELEM(ops); t++) TIMES(8) {
+		enum dtype dt = types[t / NELEM(ops)], it = index[below(NELEM(index))];
+		enum redop op = ops[t % NELEM(ops)];
+		int es = dtype_info[dt].bytes, cls = dtype_info[dt].cls;
+		kern_strip *f = op == RED_fn ? kern_elem(ELEM_convert, dt, dt) : kern_elem(redop_elem[op], dt, dt);
+		if (!f)
+			continue;
+		/* of one dimension; of two; of one along with a batch */
+		int how = (int)below(3), r = how ? 2 : 1, nb = how ? 2 : 1, nc = how == 1 ? 2 : 1;
+		int64_t od[8] = { how == 2 ? range(1, 3) : range(0, 9) }, bd[8] = { how == 2 ? od[0] : range(0, 3) }, id[8] = { 0 }, w[32];
+		od[1] = how ? range(0, 30) : 0;
+		bd[nb - 1] = below(2) ? range(0, 20) : range(250, 600);
+		int64_t ivd = range(0, nb);
+		for (int d = 0, k = 0; d <= nb; d++)
+			id[d] = d == ivd ? nc : bd[k++];
+		int nw = 0;
+		w[nw++] = 0;                     /* no window dimensions; inserted; batching of operand and indices; map */
+		w[nw++] = how == 1 ? 2 : 1;
+		w[nw++] = how == 2 ? 1 : 0;
+		if (how == 1)
+			w[nw++] = 1;
+		for (int side = 0; side < 2; side++) {
+			w[nw++] = how == 2;
+			if (how == 2)
+				w[nw++] = side && ivd == 0;
+		}
+		w[nw++] = nc;
+		w[nw++] = how == 2 ? 1 : 0;
+		if (how == 1)
+			w[nw++] = 1;
+		w[nw++] = ivd;
+		w[nw++] = 0;
+		w[nw++] = op;
+		begin(KERN_scatter);
+		attrs(nw, w);
+		arr[0] = make(it, nb + 1, id, below(2), true);
+		arr[1] = make(dt, nb, bd, below(2), true);
+		arr[2] = make(dt, r, od, below(2), false);
+		bool raw = cls != DT_PRED && dtype_info[dt].bits >= 8 && below(2);         /* what lies there: any bits */
+		for (int i = 1; i < 3 && !raw; i++)
+			fill(&arr[i], cls == DT_PRED || cls == DT_UINT ? 0 : -2, cls == DT_PRED ? 1 : 2);
+		fill(&arr[0], it == DT_u8 || it == DT_u32 ? 0 : -2, (int)(how ? od[1] : od[0]) + 1);
+		struct ar want = arr[2];
+		want.base = arena_copy(&A, arr[2].base, arr[2].bytes);
+		EACH(&arr[1], ux) {
+			int64_t ix[8], full[8] = { how == 2 ? ux[0] : 0 };
+			bool in = true;
+			for (int c = 0; c < nc; c++) {
+				int to = how == 2 ? 1 : c;
+				for (int d = 0, k = 0; d <= nb; d++)
+					ix[d] = d == ivd ? c : ux[k++];
+				full[to] = (int64_t)get(&arr[0], ix);
+				in &= full[to] >= 0 && full[to] < od[to];
+			}
+			if (in && op == RED_fn)
+				memcpy(at(&want, full), at(&arr[1], ux), (size_t)es);
+			else if (in)
+				f(1, at(&want, full), at(&want, full), at(&arr[1], ux), NULL);
+		}
+		run(2, 1);
+		EACH(&want, ix) {
+			double x, y;
+			bool nan = cls == DT_FLOAT && (x = get(&want, ix), y = get(&arr[2], ix), isnan(x) && isnan(y));
+			for (int q = 0; q < 2 && cls == DT_COMPLEX; q++) {
+				x = es == 8 ? (double)((const float *)(const void *)at(&want, ix))[q] : ((const double *)(const void *)at(&want, ix))[q];
+				y = es == 8 ? (double)((const float *)(const void *)at(&arr[2], ix))[q] : ((const double *)(const void *)at(&arr[2], ix))[q];
+				nan |= isnan(x) && isnan(y);
+			}
+			if (!nan && memcmp(at(&want, ix), at(&arr[2], ix), (size_t)es))
+				fail_msg("scatter '%s' of %s at %d,%d of [%d,%d], %d indices: %g, not %g", redop_name[op], dtype_info[dt].name, (int)ix[0], (int)ix[1],
+				         (int)od[0], (int)od[1], (int)count(&arr[1]), get(&arr[2], ix), get(&want, ix));
+		}
+	}
+}
+
 static void convolutions(void **state)
 {
 	TIMES(250) {
@@ -1317,7 +1490,7 @@ int main(void)
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(copies), cmocka_unit_test(turned), cmocka_unit_test(iotas), cmocka_unit_test(elementwise), cmocka_unit_test(slices), cmocka_unit_test(pads),
 		cmocka_unit_test(reduces), cmocka_unit_test(argmax), cmocka_unit_test(windows), cmocka_unit_test(selects), cmocka_unit_test(scans),
-		cmocka_unit_test(dots), cmocka_unit_test(sorts), cmocka_unit_test(top_ks), cmocka_unit_test(gathers), cmocka_unit_test(convolutions),
+		cmocka_unit_test(dots), cmocka_unit_test(narrow_products), cmocka_unit_test(sorts), cmocka_unit_test(top_ks), cmocka_unit_test(gathers), cmocka_unit_test(single_elements), cmocka_unit_test(convolutions),
 		cmocka_unit_test(factorisations), cmocka_unit_test(transforms),
 	};
 	return cmocka_run_group_tests(t, up, down);
