@@ -361,6 +361,8 @@ static inline void sym_full_fence(void)
 
 /* A process is no more: its peers' waits end. */
 void sym_gone(struct sym_world *w, int proc, enum sym_life how);
+/* sym_coming, of a process that this one may know already. */
+struct err *sym_joins(struct sym_world *w, const struct kv *kv, int who, double until, struct sym_coming *c);
 /* A key that process who is to write, by the time until; says for whom it waits. */
 struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out);
 /* This process cannot join: the others need not wait. */
