@@ -44,8 +44,9 @@ struct sym_ret {                          /* written by the peer */
 	_Atomic uint64_t closed;          /* launches it has closed */
 	_Atomic uint64_t failed;          /* the last of these that failed; its `why` says why */
 };
-/* A team that is being made: its key, and where the sender's words for it are.  Written by a line of 8 words. */
-struct sym_mail { _Alignas(64) _Atomic uint64_t key; uint64_t check, off, spare[5]; };
+/* A team that is being made: a hash of its list of members and of how many there were of this list; that number, and where the sender's
+ * words for it are, with the list behind them.  Written by a line of 8 words.  Who has read it wipes the key. */
+struct sym_mail { _Alignas(64) _Atomic uint64_t key; uint64_t count, n, off, spare[4]; };
 enum { SYM_MAILS = 32, SYM_ROUNDS = 17 };         /* rounds of a sync of 2^17 PEs */
 struct sym_word { _Alignas(64) _Atomic uint64_t v; };
 
