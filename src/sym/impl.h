@@ -47,13 +47,14 @@ struct sym_ret {                          /* written by the peer */
 /* A team that is being made: a hash of its list of members and of how many there were of this list; that number, and where the sender's
  * words for it are, with the list behind them.  Written by a line of 8 words.  Who has read it wipes the key. */
 struct sym_mail { _Alignas(64) _Atomic uint64_t key; uint64_t count, n, off, spare[4]; };
-enum { SYM_MAILS = 32, SYM_ROUNDS = 17 };         /* rounds of a sync of 2^17 PEs */
+enum { SYM_MAILS = 32, SYM_WHY = 512, SYM_ROUNDS = 17 };         /* rounds of a sync of 2^17 PEs */
 struct sym_word { _Alignas(64) _Atomic uint64_t v; };
 
 struct sym_from {                         /* what one peer writes */
 	struct sym_line ring[SYM_RING];
 	struct sym_mail mail[SYM_MAILS];
 	_Alignas(64) uint64_t give[2][2];         /* exchanges of the world's team: even and odd ones, two words each */
+	char why[SYM_WHY];                        /* of a seat that cannot be read here */
 	_Alignas(4096) char slot[SYM_RING][SYM_SLOT];
 	char swap[SYM_WINDOW];                      /* a window of both: see sym.h */
 };
@@ -62,7 +63,7 @@ struct sym_seat {
 	_Alignas(128) _Atomic uint64_t status;    /* program << 32 | site of the last message; 0 outside a launch */
 	_Atomic uint64_t posts;           /* done before this launch */
 	_Alignas(128) char name[128];             /* of the program */
-	char why[512];                            /* why the last launch that failed did */
+	char why[SYM_WHY];                        /* why the last launch that failed did */
 };
 enum { SYM_LANES = 2, SYM_POSTS = 4 };    /* endpoints of a PE: its own, its streams'; posts that are kept */
 struct sym_control {
