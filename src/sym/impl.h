@@ -249,6 +249,7 @@ void sym_word_put(struct sym_world *w, int from, int pe, size_t off, uint64_t v)
 /* All that local PE pe did is seen at its targets, and by its own later loads. */
 void sym_quiet_all(struct sym_world *w, int pe);
 
+enum { SYM_HEAP_LEAST = 64 << 20 };       /* bytes of data */
 struct err *sym_region(int n, size_t want, size_t control, bool shared, struct sym_region *out);
 void sym_region_free(struct sym_region *r);
 /* sym_alloc, whatever the world's limit; 0: none. */

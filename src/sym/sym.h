@@ -44,6 +44,7 @@ struct sym_opts {
 	bool guard;               /* guard bytes round every block, looked at when it is freed */
 	bool chaos;               /* delay what the memory model allows to be late; heaps of peers are not mapped */
 	uint64_t seed;            /* of the delays */
+	size_t room;              /* bytes of address space that the program wants for itself where that is limited (ulimit -v) */
 };
 /* Join the world.  Collective over the processes of boot: waits for all of them, and says on stderr for whom
  * when that takes long.  PEs are numbered by process, then within the process.  INVALID for fewer than one local PE;
