@@ -133,6 +133,8 @@ def service(address, num_nodes, **options):
 class _Presence:
     """A connection to the coordinator that ends with this process, and on which it says whose others have ended."""
 
+    PATIENCE_S = 20                        # who has not come after that is named: here process 0, by the coordinator the others
+
     def __init__(self, address, process):
         import threading
         self.address, self.process = address, process
@@ -145,9 +147,13 @@ class _Presence:
         import socket
         import time
         host, port = self.address.rsplit(":", 1)
+        since, said = time.monotonic(), False
         for n in range(3000):
             if self.closed:
                 return None
+            if not said and time.monotonic() - since >= self.PATIENCE_S:
+                said = True
+                print(f"rondo: jax.distributed.initialize waits for process 0, which has not come: nobody answers at {self.address}", file=sys.stderr)
             try:
                 s = socket.create_connection((host.strip("[]"), int(port)), timeout=5)
                 s.settimeout(None)
@@ -289,6 +295,10 @@ def distributed(module):
         module._jax = _Jaxlib(jaxlib, self)
         try:
             original(self, *args, **kwargs)
+        except BaseException:
+            if module._jax.presence:
+                module._jax.presence.closed = True      # it need not connect any more; where it has, its end is this process'
+            raise
         finally:
             presence, module._jax = module._jax.presence, jaxlib
         here(self.client, self.process_id)

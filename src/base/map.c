@@ -15,7 +15,10 @@ static uint64_t mix(uint64_t a, uint64_t b)
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed)
 {
 	const unsigned char *c = p;
-	uint64_t h = seed ^ 0x9e3779b97f4a7c15u, w;
+	/* Mixed before anything meets it, and once more at the end: no difference of two seeds is undone by one of the data, and what is
+	 * alike under one seed is not under another. */
+	const uint64_t s = mix(seed ^ 0x9e3779b97f4a7c15u, 0x8ebc6af09c88c6e3u);
+	uint64_t h = s, w;
 	size_t left = n;
 	for (; left >= 8; left -= 8, c += 8) {
 		memcpy(&w, c, 8);
@@ -25,7 +28,7 @@ uint64_t hash_bytes(const void *p, size_t n, uint64_t seed)
 	if (left)
 		memcpy(&w, c, left);
 	h = mix(h ^ w, 0xa0761d6478bd642fu);
-	return mix(h ^ n, 0xe7037ed1a0b428dbu);
+	return mix(h ^ n, 0xe7037ed1a0b428dbu ^ s);
 }
 
 void map_free(struct map *m)

@@ -252,7 +252,7 @@ static inline struct err *check_data(int64_t count, int64_t each, int n, const v
 
 	if (__builtin_mul_overflow(count, each * n, &all) || count < 0)
 		return ERR(INVALID, "a collective of %lld elements of %lld bytes among %d", (long long)count, (long long)each, n);
-	return all && (!src || !dst) ? ERR(INVALID, "a collective of %lld bytes at NULL", (long long)all) : NULL;
+	return all && (!src || !dst) ? ERR(INVALID, "a collective of %lld bytes %s NULL", (long long)(count * each), src ? "to" : "from") : NULL;
 }
 
 /* A reduction; the last one that was good is known. */

@@ -7,8 +7,12 @@ enum { FETCH = 128 << 10 };       /* bytes asked for at a time of another host *
 
 struct err *acc_check(const struct coll_red *r)
 {
-	if ((unsigned)r->op >= RED_COUNT || r->dtype <= 0 || r->dtype >= DT_COUNT || !dtype_info[r->dtype].bytes || (r->op == RED_fn && !r->fn))
-		return ERR(INVALID, "reduction %d of elements of type %d", (int)r->op, (int)r->dtype);
+	if ((unsigned)r->op >= RED_COUNT)
+		return ERR(INVALID, "there is no reduction %d", (int)r->op);
+	if (r->dtype <= 0 || r->dtype >= DT_COUNT || !dtype_info[r->dtype].bytes)
+		return ERR(INVALID, "reduction '%s' of elements of a type %d, which there is not", redop_name[r->op], (int)r->dtype);
+	if (r->op == RED_fn && !r->fn)
+		return ERR(INVALID, "reduction '%s' of %s without its function (fn)", redop_name[r->op], dtype_info[r->dtype].name);
 	if (r->op == RED_fn || (r->op == RED_lse && dtype_info[r->dtype].cls == DT_FLOAT) ||
 	    (redop_elem[r->op] != ELEM_COUNT && kern_elem(redop_elem[r->op], r->dtype, r->dtype)))
 		return NULL;

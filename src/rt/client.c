@@ -1,5 +1,7 @@
 /* The client: devices and their threads, begun and ended. */
 #include <errno.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "impl.h"
 
@@ -12,6 +14,18 @@ static int devices_wanted(const struct rt_opts *o)
 	if (n <= 0 && f && (f = strstr(f, flag)))
 		n = strtol(f + sizeof flag - 1, NULL, 10);
 	return (int)MAX(MIN(n, 1024), 1);
+}
+
+/* Bytes of address space that threads may take, ours and those of jaxlib, which ends the process when it cannot start one: each has a
+ * stack, and malloc gives the first of them an arena each. */
+static size_t room_for_threads(int ndev)
+{
+	enum { ARENA = 64 << 20, ARENAS = 8, STACK = 2 << 20, SOME = 16, OF_CORE = 4, OF_DEVICE = 2 };
+	size_t cores = (size_t)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1), threads = SOME + OF_CORE * cores + OF_DEVICE * (size_t)ndev;
+	struct rlimit stack;
+	bool known = !getrlimit(RLIMIT_STACK, &stack) && stack.rlim_cur != RLIM_INFINITY;
+
+	return threads * (known ? (size_t)stack.rlim_cur : STACK) + MIN(threads, ARENAS * cores) * ARENA;
 }
 
 struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
@@ -44,6 +58,7 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 		c->pinned = c->sharers > 1 && c->sharers * (1 + nworker) <= cpu_get()->cores && cpu_get()->cores == CPU_COUNT(&c->cpus);
 	struct sym_opts so = { .nlocal = c->ndev, .boot = o->boot, .threads = c->ndev * (1 + nworker),
 	                       .guard = conf_int(CONF_CHECK) != 0 };
+	so.room = room_for_threads(c->ndev);
 	so.chaos = conf_int(CONF_CHAOS) != 0;
 	so.seed = (uint64_t)conf_int(CONF_CHAOS);
 	so.limit = conf_int(CONF_MEMORY) > 0 ? conf_int(CONF_MEMORY) : cpu_get()->ram / 10 * 9 / c->housemates * c->ndev;

@@ -9,7 +9,7 @@
 
 #include "impl.h"
 
-enum { CARD = 0x44524352, SLICE_MS = 250, STATUS_S = 20, ASK_MS = 300, MASK_WORDS = 16 };
+enum { CARD = 0x44524352, SLICE_MS = 250, ASK_MS = 300, MASK_WORDS = 16 };
 
 struct card {
 	uint32_t magic, version;
@@ -58,21 +58,15 @@ static bool same_cores(const struct card *a, const struct card *b)
 /* What process who has to write. */
 static struct err *fetch(const struct kv *kv, int who, const char *key, struct str *out)
 {
-	double since = clock_s(), until = since + (double)conf_int(CONF_JOIN_TIMEOUT);
-	bool said = false;
+	double until = clock_s() + (double)conf_int(CONF_JOIN_TIMEOUT);
+	struct sym_coming c = { 0 };
 
 	for (;;) {
 		struct err *e = kv->get(kv->user, key, (int)MAX(MIN((until - clock_s()) * 1000, SLICE_MS), 1), out);
 		if (!e || (e->code != ERR_DEADLINE && e->code != ERR_NOT_FOUND))
 			return err_wrap(e, "joining the job, process %d of %d", kv->process, kv->nprocess);
 		err_free(e);
-		TRY(sym_missing(kv, who));
-		if (clock_s() >= until)
-			return ERR(UNAVAILABLE, "process %d of %d has not joined the job within %lld s", who, kv->nprocess, (long long)conf_int(CONF_JOIN_TIMEOUT));
-		if (!said && clock_s() - since >= STATUS_S) {
-			log_line(LOG_WARN, "process %d waits for process %d of %d to join the job", kv->process, who, kv->nprocess);
-			said = true;
-		}
+		TRY(sym_coming(kv, who, until, &c));
 	}
 }
 

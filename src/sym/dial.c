@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <ifaddrs.h>
 #include <linux/tcp.h>
+#include <math.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -123,6 +124,9 @@ struct call {
 	struct dial *dial;                /* nproc */
 	struct guest guest[GUESTS];
 	int nguest;
+	struct sym_coming coming;         /* of whom has not been reached yet, */
+	int who;                          /* the one that was looked at last, */
+	double look;                      /* when to look at the next */
 };
 
 static size_t bits(const struct sockaddr *a, const unsigned char **p)
@@ -490,6 +494,29 @@ static bool turn(struct call *c, struct pollfd *f)
 	return false;
 }
 
+/* Is there a reason to wait no more?  One look at a time: a look asks the job's store, while others call. */
+static struct err *hopeless(struct call *c, const struct kv *kv, double until)
+{
+	int nproc = c->w->nproc;
+	double now = clock_s();
+
+	for (int k = 0; k < nproc && now > until; k++)
+		if (c->reach[k] && c->fd[k] < 0) {
+			const struct dial *d = &c->dial[k];
+			c->who = k;
+			return ERR(UNAVAILABLE, "process %d on host '%s' cannot be reached through the network%s%s", k, c->w->process[k].host, d->place ? ": " : "",
+			           !d->place ? "" : d->why ? strerror(d->why) : "nobody at its addresses has the job's token");
+		}
+	for (int k = 0; k < nproc && now >= c->look; k++) {
+		c->who = (c->who + 1) % nproc;
+		if (!c->reach[c->who] || c->fd[c->who] >= 0)
+			continue;
+		TRY(sym_joins(c->w, kv, c->who, INFINITY, &c->coming));
+		c->look = clock_s() + AGAIN_MS / 1e3;
+	}
+	return NULL;
+}
+
 struct err *sym_dial(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until, int *fd)
 {
 	struct call c = { .w = w, .token = token, .reach = reach, .fd = fd, .listen = -1 };
@@ -523,13 +550,13 @@ struct err *sym_dial(struct sym_world *w, const struct kv *kv, const char *token
 			TRY_GOTO(e, places(&c.dial[k], k, s.p, all), out);
 	}
 	while (!turn(&c, f))
-		for (int k = 0; k < w->nproc; k++)
-			if (reach[k] && fd[k] < 0 && clock_s() > until) {
-				const struct dial *d = &c.dial[k];
-				e = ERR(UNAVAILABLE, "process %d on host '%s' cannot be reached through the network%s%s", k, w->process[k].host, d->place ? ": " : "",
-				        !d->place ? "" : d->why ? strerror(d->why) : "nobody at its addresses has the job's token");
+		if ((e = hopeless(&c, kv, until))) {
+			turn(&c, f);
+			if (fd[c.who] < 0)
 				goto out;
-			}
+			err_free(e);      /* it has ended, but after it had done its part */
+			e = NULL;
+		}
 	for (int k = 0; k < w->nproc; k++)
 		if (fd[k] >= 0)
 			control(fd[k]);

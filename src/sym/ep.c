@@ -111,7 +111,7 @@ static struct err *halted(struct sym_ep *ep)
 	if (sym_stop && atomic_load_explicit(sym_stop, memory_order_acquire))
 		return ERR(CANCELLED, "device %d was cancelled", ep->pe);
 	if (atomic_load_explicit(&ep->world->gone, memory_order_acquire) < 0)
-		return ERR(CANCELLED, "the client is closed");
+		return ERR(CANCELLED, "device %d was cancelled, as all of its world", ep->pe);
 	return NULL;
 }
 
@@ -159,8 +159,8 @@ struct err *sym_check(struct sym_ep *ep, int pe, uint32_t site, double waited)
 	bool left = chan_left(c), well = left && atomic_load_explicit(&c->ret->failed, memory_order_acquire) < c->epoch;
 	struct err *e = hopeless(ep, pe, site);
 
-	/* Who has left the launch well has done its part, and may have left the job since. */
-	if (e && e->code == ERR_UNAVAILABLE && well && atomic_load(&w->process[w->peer[pe].proc].life) == SYM_LEFT) {
+	/* Who has left the launch well has done its part, and may have left the job since; who has failed has said why. */
+	if (e && e->code == ERR_UNAVAILABLE && left && (!well || atomic_load(&w->process[w->peer[pe].proc].life) == SYM_LEFT)) {
 		err_free(e);
 		e = NULL;
 	}
@@ -432,7 +432,11 @@ static struct err *absent(struct sym_ep *ep, int pe, uint32_t site)
 		return ERR(ABORTED, "launch aborted");
 	if (atomic_load_explicit(&c->ret->failed, memory_order_acquire) < c->epoch)      /* later ones may have failed since */
 		return diverged(ep, pe, site, NULL);
-	text_of(ep, pe, SEAT(ep, why), why, sizeof why);
+	if (ep->world->peer[pe].direct)
+		text_of(ep, pe, SEAT(ep, why), why, sizeof why);
+	else
+		memcpy(why, ep->from[pe].why, sizeof why);
+	why[sizeof why - 1] = '\0';
 	/* One that heard it from a third says so itself. */
 	return strstr(why, "device ") == why ? ERR(ABORTED, "%s", why) : ERR(ABORTED, "device %d failed: %s", pe, why);
 }
@@ -997,6 +1001,19 @@ static void close_with(struct sym_ep *ep, int pe)
 	word_write(ep, pe, WORD_OF_ME(ep, closed), c->epoch);
 }
 
+/* Why the launch failed goes ahead of the word that says so, to whom cannot read it here: this process may have ended before it is asked.
+ * Not over a text that the peer may be reading, which came of a failure before this one. */
+static void tell_why(struct sym_ep *ep, int pe)
+{
+	const struct sym_transport *tr = ep->world->tr;
+	_Atomic uint32_t left = 1;
+
+	if (ep->world->peer[pe].direct || CHAN_LOAD(&ep->chan[pe].ret->closed) < ep->swap[pe].failed)
+		return;
+	VIA(ep, tr->put_nb(ep->world, ep->pe, pe, FROM_ME(ep, why), ep->seat->why, strlen(ep->seat->why) + 1, &left));
+	tr->forget(ep->world, &left);     /* who leaves does not wait */
+}
+
 static void leave(struct sym_ep *ep, const struct err *why)
 {
 	if (why)
@@ -1005,6 +1022,7 @@ static void leave(struct sym_ep *ep, const struct err *why)
 	for (int i = 0; i < ep->l.npeer; i++) {
 		int pe = ep->l.peer[i];
 		if (why) {
+			tell_why(ep, pe);
 			ep->swap[pe].failed = ep->chan[pe].epoch;
 			word_write(ep, pe, WORD_OF_ME(ep, failed), ep->chan[pe].epoch);
 		}

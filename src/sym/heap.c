@@ -408,7 +408,7 @@ struct err *sym_region(int n, size_t want, size_t control, bool shared, struct s
 		if (out->fd < 0)
 			return ERR(EXHAUSTED, "cannot make memory to share: memfd_create: %s", strerror(errno));
 	}
-	for (; each >= control + (64u << 20); each = each / 2 & ~HUGE_MASK) {
+	for (; each >= control + SYM_HEAP_LEAST; each = each / 2 & ~HUGE_MASK) {
 		if (shared && ftruncate(out->fd, (off_t)(each * (size_t)n))) {
 			why = errno;
 			continue;

@@ -13,6 +13,8 @@
 
 #include "impl.h"
 
+enum { STATUS_S = 20 };
+
 struct here { int pid; unsigned long long start; char boot[40], space[40]; };
 
 /* When a process was started, in ticks; 0: it is no more, or that is not known.  *dead: nothing of it runs any more. */
@@ -93,4 +95,19 @@ struct err *sym_missing(const struct kv *kv, int who)
 		return NULL;
 	return said ? ERR(UNAVAILABLE, "process %d (pid %d) has died before it joined the job", who, its.pid)
 	            : ERR(UNAVAILABLE, "process %d has died before it joined the job", who);
+}
+
+struct err *sym_coming(const struct kv *kv, int who, double until, struct sym_coming *c)
+{
+	TRY(sym_missing(kv, who));
+	double now = clock_s();
+	if (now >= until)
+		return ERR(UNAVAILABLE, "process %d of %d has not joined the job within %lld s", who, kv->nprocess, (long long)conf_int(CONF_JOIN_TIMEOUT));
+	if (!c->since)
+		c->since = now;
+	if (!c->said && now - c->since >= STATUS_S) {
+		log_line(LOG_WARN, "process %d waits for process %d of %d to join the job", kv->process, who, kv->nprocess);
+		c->said = true;
+	}
+	return NULL;
 }

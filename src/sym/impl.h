@@ -44,15 +44,17 @@ struct sym_ret {                          /* written by the peer */
 	_Atomic uint64_t closed;          /* launches it has closed */
 	_Atomic uint64_t failed;          /* the last of these that failed; its `why` says why */
 };
-/* A team that is being made: its key, and where the sender's words for it are.  Written by a line of 8 words. */
-struct sym_mail { _Alignas(64) _Atomic uint64_t key; uint64_t check, off, spare[5]; };
-enum { SYM_MAILS = 32, SYM_ROUNDS = 17 };         /* rounds of a sync of 2^17 PEs */
+/* A team that is being made: a hash of its list of members and of how many there were of this list; that number, and where the sender's
+ * words for it are, with the list behind them.  Written by a line of 8 words.  Who has read it wipes the key. */
+struct sym_mail { _Alignas(64) _Atomic uint64_t key; uint64_t count, n, off, spare[4]; };
+enum { SYM_MAILS = 32, SYM_WHY = 512, SYM_ROUNDS = 17 };         /* rounds of a sync of 2^17 PEs */
 struct sym_word { _Alignas(64) _Atomic uint64_t v; };
 
 struct sym_from {                         /* what one peer writes */
 	struct sym_line ring[SYM_RING];
 	struct sym_mail mail[SYM_MAILS];
 	_Alignas(64) uint64_t give[2][2];         /* exchanges of the world's team: even and odd ones, two words each */
+	char why[SYM_WHY];                        /* of a seat that cannot be read here */
 	_Alignas(4096) char slot[SYM_RING][SYM_SLOT];
 	char swap[SYM_WINDOW];                      /* a window of both: see sym.h */
 };
@@ -61,7 +63,7 @@ struct sym_seat {
 	_Alignas(128) _Atomic uint64_t status;    /* program << 32 | site of the last message; 0 outside a launch */
 	_Atomic uint64_t posts;           /* done before this launch */
 	_Alignas(128) char name[128];             /* of the program */
-	char why[512];                            /* why the last launch that failed did */
+	char why[SYM_WHY];                        /* why the last launch that failed did */
 };
 enum { SYM_LANES = 2, SYM_POSTS = 4 };    /* endpoints of a PE: its own, its streams'; posts that are kept */
 struct sym_control {
@@ -247,6 +249,7 @@ void sym_word_put(struct sym_world *w, int from, int pe, size_t off, uint64_t v)
 /* All that local PE pe did is seen at its targets, and by its own later loads. */
 void sym_quiet_all(struct sym_world *w, int pe);
 
+enum { SYM_HEAP_LEAST = 64 << 20 };       /* bytes of data */
 struct err *sym_region(int n, size_t want, size_t control, bool shared, struct sym_region *out);
 void sym_region_free(struct sym_region *r);
 /* sym_alloc, whatever the world's limit; 0: none. */
@@ -361,6 +364,8 @@ static inline void sym_full_fence(void)
 
 /* A process is no more: its peers' waits end. */
 void sym_gone(struct sym_world *w, int proc, enum sym_life how);
+/* sym_coming, of a process that this one may know already. */
+struct err *sym_joins(struct sym_world *w, const struct kv *kv, int who, double until, struct sym_coming *c);
 /* A key that process who is to write, by the time until; says for whom it waits. */
 struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out);
 /* This process cannot join: the others need not wait. */

@@ -539,14 +539,20 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 			row[k * w->nproc + i] = s.p[i] == '1';
 		str_free(&s);
 		bool reached = k > w->proc && row[k * w->nproc + w->proc];
+		struct sym_coming coming = { 0 };
 		pthread_mutex_lock(&j->lock);
-		while (reached && w->process[k].fd < 0 && clock_s() < until) {
+		while (reached && w->process[k].fd < 0 && !e) {
 			struct timespec t;
 			clock_gettime(CLOCK_MONOTONIC, &t);
 			t.tv_sec++;
-			pthread_cond_clockwait(&j->cond, &j->lock, CLOCK_MONOTONIC, &t);
+			if (!pthread_cond_clockwait(&j->cond, &j->lock, CLOCK_MONOTONIC, &t))
+				continue;
+			pthread_mutex_unlock(&j->lock);
+			e = sym_joins(w, kv, k, until, &coming);
+			pthread_mutex_lock(&j->lock);
 		}
 		pthread_mutex_unlock(&j->lock);
+		TRY_GOTO(e, e, out);
 	}
 	bool any = false, pieces = in_pieces(row, w->nproc, three);
 	if (pieces && !w->proc)

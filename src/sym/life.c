@@ -1,13 +1,18 @@
 /* What a process of a job hears of another: the keys that it writes, why it writes none, and its end. */
 #include "join.h"
 
-enum { SLICE_MS = 250, STATUS_MS = 20000, FAILED = '!' };      /* FAILED begins a value: why its writer gave up */
+enum { SLICE_MS = 250, FAILED = '!' };      /* FAILED begins a value: why its writer gave up */
+
+struct err *sym_joins(struct sym_world *w, const struct kv *kv, int who, double until, struct sym_coming *c)
+{
+	if (atomic_load(&w->process[who].life) != SYM_HERE)
+		return ERR(UNAVAILABLE, "process %d (pid %d) has died while it joined the job", who, w->process[who].pid);
+	return sym_coming(kv, who, until, c);
+}
 
 struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out)
 {
-	double since = clock_s();
-	struct join *j = w->join;
-	bool said = false;
+	struct sym_coming c = { 0 };
 
 	for (;;) {
 		double left = until - clock_s();
@@ -18,13 +23,7 @@ struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key,
 		if (!e || (e->code != ERR_DEADLINE && e->code != ERR_NOT_FOUND))
 			return e ? err_wrap(e, "joining the job, process %d", kv->process) : NULL;
 		err_free(e);
-		if (atomic_load(&w->process[who].life) != SYM_HERE)
-			return ERR(UNAVAILABLE, "process %d (pid %d) has died while it joined the job", who, j->rec[who].pid);
-		TRY(sym_missing(kv, who));
-		if (clock_s() >= until)
-			return ERR(UNAVAILABLE, "process %d of %d has not joined the job within %lld s", who, kv->nprocess, (long long)conf_int(CONF_JOIN_TIMEOUT));
-		if (!said && clock_s() - since >= STATUS_MS / 1000)
-			log_line(LOG_WARN, "process %d waits for process %d of %d to join the job", kv->process, who, kv->nprocess), said = true;
+		TRY(sym_joins(w, kv, who, until, &c));
 	}
 }
 

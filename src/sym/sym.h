@@ -44,6 +44,7 @@ struct sym_opts {
 	bool guard;               /* guard bytes round every block, looked at when it is freed */
 	bool chaos;               /* delay what the memory model allows to be late; heaps of peers are not mapped */
 	uint64_t seed;            /* of the delays */
+	size_t room;              /* bytes of address space that the program wants for itself where that is limited (ulimit -v) */
 };
 /* Join the world.  Collective over the processes of boot: waits for all of them, and says on stderr for whom
  * when that takes long.  PEs are numbered by process, then within the process.  INVALID for fewer than one local PE;
@@ -83,6 +84,10 @@ void sym_here(const struct kv *kv);
 struct err *sym_claim(const struct kv *kv, const char *key, const void *value, size_t n);
 /* Process who does not write what is waited for: UNAVAILABLE if it has said where it is, which is here, and is no more. */
 struct err *sym_missing(const struct kv *kv, int who);
+/* One wait for a process while a job is joined; starts as zeros.  A look from time to time, while what is waited for is not there:
+ * sym_missing, an error at the time until (INFINITY: never), and a line after 20 s that says for whom. */
+struct sym_coming { double since; bool said; };
+struct err *sym_coming(const struct kv *kv, int who, double until, struct sym_coming *c);
 /* Serve a store at host:port (port 0: any free one, written back) until freed; to those who show the token. */
 struct sym_server;
 struct err *sym_server_new(const char *host, int *port, const char *token, struct sym_server **out);

@@ -3,8 +3,9 @@
  * Nothing central knows a team, and it has no number that could clash: what its members share are offsets into each
  * other's heaps.  To make one, a member takes a few words of its own heap and mails their offset to each other one, into
  * the sender's mail boxes in the other's control zone, under a key drawn from the list of members and from how many
- * teams of this list there were before: so others may make other teams at the same time.  The first sync of the
- * new team shows that all mails were read.
+ * teams of this list there were before: so others may make other teams at the same time.  The key is for finding: the mail is the
+ * one if the list at its sender is the same, word for word.  Who has read it wipes it, so no mail is taken for one of a later team;
+ * the first sync of the new team shows that all were read.
  *
  * Sync is dissemination (Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988): in round k each
  * rank tells the one 2^k further on, and waits for the one 2^k before.  A word counts syncs and has one writer, so nothing
@@ -194,15 +195,48 @@ static int box_take(struct sym_side *s, int pe)
 	return k;
 }
 
-/* The mail with this key, if it has come. */
-static const struct sym_mail *mail_find(struct sym_team *t, int pe, uint64_t key)
-{
-	const struct sym_mail *m = t->w->ep[t->pe - t->w->first].from[pe].mail;
+/* What one team is known by, and where a member's list lies behind its words. */
+struct made { uint64_t key, count; size_t list; };
 
-	for (int k = 0; k < SYM_MAILS; k++)
-		if (atomic_load_explicit(&m[k].key, memory_order_acquire) == key)
-			return &m[k];
-	return NULL;
+/* Is it of this team?  The list of a sender that has no room for it is taken for the same. */
+static bool mail_fits(const struct sym_team *t, int pe, const struct sym_mail *m, const struct made *id)
+{
+	size_t bytes = (size_t)t->n * sizeof *t->pe_of;
+	const struct sym_peer *p = &t->w->peer[pe];
+
+	if (m->count != id->count || m->n != (uint64_t)t->n)
+		return false;
+	if (m->off == UINT64_MAX)
+		return true;
+	if (p->direct)
+		return !memcmp(p->base + m->off + id->list, t->pe_of, bytes);
+	int *its = mem_alloc(bytes);
+	t->w->tr->get(t->w, t->pe, pe, its, m->off + id->list, bytes);
+	bool same = !memcmp(its, t->pe_of, bytes);
+	free(its);
+	return same;
+}
+
+/* Take the mail of this team, if it has come: *off is what it says.  Under the lock, for its box is written again when it was taken. */
+static bool mail_take(struct sym_team *t, int pe, const struct made *id, uint64_t *off)
+{
+	struct sym_mail *m = t->w->ep[t->pe - t->w->first].from[pe].mail, *end = m + SYM_MAILS;
+	struct sym_side *side = &t->w->side[t->pe - t->w->first];
+	bool taken = false;
+
+	while (m < end && atomic_load_explicit(&m->key, memory_order_acquire) != id->key)
+		m++;
+	if (m == end)
+		return false;
+	pthread_mutex_lock(&side->lock);
+	for (; m < end && !taken; m++)
+		if (atomic_load_explicit(&m->key, memory_order_acquire) == id->key && mail_fits(t, pe, m, id)) {
+			*off = m->off;
+			atomic_store_explicit(&m->key, 0, memory_order_relaxed);
+			taken = true;
+		}
+	pthread_mutex_unlock(&side->lock);
+	return taken;
 }
 
 static struct err *check_list(struct sym_world *w, int pe, const int *list, int n)
@@ -233,28 +267,31 @@ struct err *sym_team_new(struct sym_world *w, int pe, const int *list, int n, st
 	TRY(check_list(w, pe, list, n));
 	struct sym_team *t = blank(w, pe, list, n);
 	struct sym_side *side = &w->side[pe - w->first];
-	size_t words = (size_t)rounds(n) * sizeof(struct sym_word), give = words;
+	size_t give = (size_t)rounds(n) * sizeof(struct sym_word);
 	int *box = mem_alloc((size_t)n * sizeof *box);
 	struct err *e = NULL, *poor;
 
 	t->give_step = (size_t)n * sizeof(uint64_t[2]);
 	t->mine_step = sizeof(uint64_t[2]);
 	/* One that has no room says so to the others.  That is for ever: nobody can tell when the mails were read.  So there is room, beyond any limit. */
-	poor = sym_take(&w->heap[pe - w->first], words + 2 * t->give_step, 0, "a team", -1, &t->area);
-	if (!poor)
+	struct made id = { .list = give + 2 * t->give_step };
+	poor = sym_take(&w->heap[pe - w->first], id.list + (size_t)n * sizeof *list, 0, "a team", -1, &t->area);
+	if (!poor) {
 		memset(heap_at(t, t->area->off), 0, t->area->bytes);
+		memcpy(heap_at(t, t->area->off + id.list), list, (size_t)n * sizeof *list);
+	}
 	uint64_t area = poor ? UINT64_MAX : t->area->off;
 	t->mine = area + give;
 
 	pthread_mutex_lock(&side->lock);
-	uint64_t key = hash_bytes(list, (size_t)n * sizeof *list, ++*map_put(&side->made, list, (size_t)n * sizeof *list)) | 1;
+	id.count = ++*map_put(&side->made, list, (size_t)n * sizeof *list);
 	pthread_mutex_unlock(&side->lock);
-	uint64_t check = hash_bytes(list, (size_t)n * sizeof *list, (uint64_t)n << 32);
+	id.key = hash_bytes(list, (size_t)n * sizeof *list, id.count) | 1;
 	for (int r = 0; r < n; r++)
 		box[r] = -1;
 	for (int r = 0; r < n; r++) {
 		int to = t->pe_of[r];
-		uint64_t v[8] = { key, check, area };
+		uint64_t v[8] = { id.key, id.count, (uint64_t)n, area };
 		if (r == t->me)
 			continue;
 		if ((box[r] = box_take(side, to)) < 0) {
@@ -264,27 +301,22 @@ struct err *sym_team_new(struct sym_world *w, int pe, const int *list, int n, st
 		size_t at = sym_from_off(w->npe, 0, pe) + offsetof(struct sym_from, mail) + (size_t)box[r] * sizeof(struct sym_mail);
 		if (w->peer[to].direct) {
 			struct sym_mail *m = (struct sym_mail *)(w->peer[to].base + at);
-			memcpy(&m->check, v + 1, 56);
-			sym_word_put(w, pe, to, at, key);
+			memcpy(&m->count, v + 1, 56);
+			sym_word_put(w, pe, to, at, id.key);
 		} else
 			w->tr->line(w, pe, to, at, v, 8);
 	}
 	for (int r = 0; r < n; r++) {
 		struct sym_watch x = { w, pe, t, t->pe_of[r], "making a team" };
-		const struct sym_mail *m = NULL;
-		t->word[r] = area;
+		uint64_t off = area;
 		if (r != t->me) {
-			SYM_WAIT(e, (m = mail_find(t, t->pe_of[r], key)), &x);
+			SYM_WAIT(e, mail_take(t, t->pe_of[r], &id, &off), &x);
 			if (e)
 				goto out;
-			if (m->check != check) {
-				e = ERR(INTERNAL, "two teams share a key");
-				goto out;
-			}
-			t->word[r] = m->off;
-			if (m->off == UINT64_MAX && !poor)
+			if (off == UINT64_MAX && !poor)
 				poor = ERR(EXHAUSTED, "PE %d has no room for a team", t->pe_of[r]);
 		}
+		t->word[r] = off;
 		t->give[r] = t->word[r] + give + (size_t)t->me * t->mine_step;
 	}
 	TRY_GOTO(e, poor, out);

@@ -14,6 +14,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@
 
 #include <ucp/api/ucp.h>
 
-enum { COPY = 16 << 10, HEAD = 32 << 10, WHOLE = 72 << 10, ADDRESS = 1 << 16, REST_NS = 200000, PARTING_S = 2 };
+enum { COPY = 16 << 10, HEAD = 32 << 10, WHOLE = 72 << 10, ADDRESS = 1 << 16, REST_NS = 200000, PARTING_S = 2, LOOK_MS = 50 };
 enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, HELLO, BYE };
 
 /* --- the library ------------------------------------------------------------------------------ */
@@ -810,8 +811,10 @@ bool sym_ucx_fabric(void)
 struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until)
 {
 	struct ucx *x = mem_alloc(sizeof *x);
+	struct sym_coming coming = { 0 };
 	struct str s = { 0 };
 	struct err *e = NULL;
+	double look = 0;
 	char key[32];
 
 	w->net_data = x;
@@ -866,6 +869,15 @@ struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *t
 		while (reach[k] && !x->link[k].greeted) {
 			if (!turn(x))
 				nanosleep(&(struct timespec){ 0, 200000 }, NULL);
+			if (x->link[k].ep && clock_s() >= look) {
+				e = sym_joins(w, kv, k, INFINITY, &coming);
+				look = clock_s() + LOOK_MS / 1e3;
+				while (e && turn(x)) { }
+				if (e && !x->link[k].greeted)
+					goto out;
+				err_free(e);      /* it has ended, but after it had done its part */
+				e = NULL;
+			}
 			if (!x->link[k].ep || clock_s() > until) {
 				e = ERR(UNAVAILABLE, "process %d on host '%s' cannot be reached through the network", k, w->process[k].host);
 				goto out;

@@ -13,6 +13,29 @@ enum {
 	LARGE_PAGE = 2 << 20, MANY = 8,
 };
 
+/* Bytes that a heap may have where address space is limited: of what is left, and the program has no need of, half; or as little as will
+ * do, if that is more.  heaps: that this process will map. */
+static struct err *within_limit(size_t heaps, size_t room, size_t *want)
+{
+	const size_t least = ((size_t)SYM_HEAP_LEAST + CONTROL_MAX + LARGE_PAGE - 1) & ~((size_t)LARGE_PAGE - 1);
+	struct rlimit as;
+	long pages = 0;
+
+	if (getrlimit(RLIMIT_AS, &as) || as.rlim_cur == RLIM_INFINITY)
+		return NULL;
+	FILE *f = fopen("/proc/self/statm", "re");
+	if (!f || fscanf(f, "%ld", &pages) != 1)
+		pages = 0;
+	if (f)
+		fclose(f);
+	size_t limit = (size_t)as.rlim_cur, used = (size_t)pages * (size_t)sysconf(_SC_PAGESIZE), free = limit > used + room ? limit - used - room : 0;
+	if (free / heaps < least)
+		return ERR(EXHAUSTED, "no address space for %zu heaps of %zu MB: of the %zu MB that the limit allows %zu are in use, and the program keeps %zu for itself; raise it (ulimit -v)",
+		           heaps, least >> 20, limit >> 20, used >> 20, room >> 20);
+	*want = MIN(*want, MAX(free / 2 / heaps, least));
+	return NULL;
+}
+
 /* Without others of its kind. */
 static void alone(struct sym_world *w)
 {
@@ -51,10 +74,8 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 	w->region.fd = -1;
 	w->heap = mem_alloc((size_t)o->nlocal * sizeof *w->heap);
 	/* Four times the RAM a heap, so that holes between buffers never matter; but no more than 32 TB in all. */
-	size_t want = MIN((size_t)cpu_get()->ram * 4, ((size_t)32 << 40) / ((size_t)o->nlocal * (size_t)(others ? o->boot->nprocess : 1)));
-	struct rlimit as;
-	if (!getrlimit(RLIMIT_AS, &as) && as.rlim_cur != RLIM_INFINITY)       /* room for the others', and for the program */
-		want = MIN(want, (size_t)as.rlim_cur / 2 / ((size_t)o->nlocal * (size_t)(others ? o->boot->nprocess : 1)));
+	size_t heaps = (size_t)o->nlocal * (size_t)(others ? o->boot->nprocess : 1), want = MIN((size_t)cpu_get()->ram * 4, ((size_t)32 << 40) / heaps);
+	TRY_GOTO(e, within_limit(heaps, o->room, &want), out);
 	TRY_GOTO(e, sym_region(o->nlocal, want, CONTROL_MAX, others, &w->region), out);
 	if (others)
 		TRY_GOTO(e, sym_join(w, o->boot), out);

@@ -42,12 +42,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 		e = prog_parse((const char *)data + 1, n - 1, &p);
 	} else {
 		struct str s = {0};
-		uint32_t word[2] = {1, 0};
-		uint64_t len = n - 1, hash = hash_bytes(data + 1, n - 1, 1);
-		str_addn(&s, "RONDOPRG", 8);
-		str_addn(&s, (char *)word, 8);
-		str_addn(&s, (char *)&len, 8);
-		str_addn(&s, (char *)&hash, 8);
+		struct prog *none = prog_new();
+		prog_save(&s, none);      /* for its head */
+		prog_free(none);
+		uint32_t version;
+		memcpy(&version, s.p + 8, 4);
+		uint64_t len = n - 1, hash = hash_bytes(data + 1, n - 1, version);
+		memcpy(s.p + 16, &len, 8);
+		memcpy(s.p + 24, &hash, 8);
+		s.n = 32;
 		str_addn(&s, (const char *)data + 1, n - 1);
 		e = prog_load(s.p, s.n, &p);
 		str_free(&s);

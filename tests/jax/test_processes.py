@@ -307,6 +307,30 @@ def test_who_has_not_come_is_named():
 
 
 @needs_rondo
+def test_that_process_0_has_not_come_is_said_once(capfd):
+    from rondo import early
+
+    class Hasty(early._Presence):
+        PATIENCE_S = 0.4
+
+    port, served = free_port(), []
+
+    def comes_late():
+        time.sleep(1)
+        with socket.create_server(("127.0.0.1", port)) as s:
+            served.append(s.accept()[0])
+
+    late = threading.Thread(target=comes_late)
+    late.start()
+    presence = Hasty(f"127.0.0.1:{port}", 1)
+    late.join()
+    presence.close()
+    presence.socket.close()
+    served[0].close()
+    assert capfd.readouterr().err.count(f"waits for process 0, which has not come: nobody answers at 127.0.0.1:{port}\n") == 1
+
+
+@needs_rondo
 def test_stopped_process_is_waited_for(tmp_path):
     """STOP_S=75: for so many seconds.  Beyond a minute gRPC has its own idea of who is gone."""
     job = Job(3, 1, "faults", "stop", 1, tmp_path / "pid")

@@ -72,6 +72,21 @@ def test_address_space():
     assert code == 0 and out[-1] == "done" and "failed" in out, (out, err)
 
 
+FROM_THE_START = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_AS, (int(os.environ["LIMIT_MB"]) << 20,) * 2)
+import jax, numpy as np
+print(float(jax.jit(lambda x: (x * 2).sum())(np.ones(10000, np.float32))))
+"""
+
+
+@pytest.mark.parametrize("megabytes", [1800, 2400])
+def test_address_space_that_is_limited_from_the_start(megabytes):
+    """It is enough, or an error says what to raise: jaxlib, which ends the process when no thread can be started, has what it needs."""
+    code, out, _, err = run(FROM_THE_START, LIMIT_MB=str(megabytes), RONDO_DEVICES="8")
+    assert (code == 0 and out == ["20000.0"]) or (code == 1 and "no address space for 8 heaps" in err and "ulimit -v" in err), (code, out, err)
+
+
 SHARDED = """
 import os, sys, jax, jax.numpy as jnp, numpy as np
 from functools import partial

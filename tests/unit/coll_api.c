@@ -353,11 +353,21 @@ static void odd(struct dev *d, struct coll *c, char *x, char *y)
 					d->err = ERR(INTERNAL, "permute by %s over itself: byte %d", prog_algo_name[a], i);
 		}
 	}
-	struct err *e[3] = { coll_scan(c, &g, 1, &none, true, 4, x, y), coll_barrier(c, &bad, 1), coll_broadcast(c, &g, 1, d->n, 4, x, y) };
-	for (int i = 0; i < 3; i++) {
-		if (!e[i] && !d->err)
-			d->err = ERR(INTERNAL, "call %d should have been refused", i);
-		err_free(e[i]);
+	struct coll_red no_op = { RED_COUNT, DT_f32, NULL }, no_type = { RED_add, DT_COUNT, NULL };
+	struct { struct err *e; const char *says; } refused[] = {
+		{ coll_scan(c, &g, 1, &none, true, 4, x, y), "reduction 'fn' of i32 without its function (fn)" },
+		{ coll_all_reduce(c, &g, 1, &no_op, 4, x, y), "there is no reduction " },
+		{ coll_all_reduce(c, &g, 1, &no_type, 4, x, y), "reduction 'add' of elements of a type 34, which there is not" },
+		{ coll_all_reduce(c, &g, 1, &sum, 5, x, NULL), "a collective of 20 bytes to NULL" },
+		{ coll_all_gather(c, &g, 1, 24, NULL, y), "a collective of 24 bytes from NULL" },
+		{ coll_barrier(c, &bad, 1), "a collective of 0 members of which this is 0" },
+		{ coll_broadcast(c, &g, 1, d->n, 4, x, y), "a broadcast from rank" },
+	};
+	for (size_t i = 0; i < NELEM(refused); i++) {
+		const struct err *e = refused[i].e;
+		if ((!e || strncmp(e->msg, refused[i].says, strlen(refused[i].says))) && !d->err)
+			d->err = ERR(INTERNAL, "'%s' should have been refused: %s", refused[i].says, e ? e->msg : "no error");
+		err_free(refused[i].e);
 	}
 	free(mine);
 	free(got);

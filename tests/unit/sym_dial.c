@@ -1,6 +1,7 @@
 /* Calls between processes: strangers are shown out, whatever they say and however many they are, and those who belong together meet. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -28,6 +29,7 @@ enum { N = 3 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char value[N][4096];
 static const char *prefix;        /* addresses that lead nowhere, before the right ones */
+static _Atomic int gone = -1;     /* the process that has ended */
 
 static struct err *put(void *user, const char *key, const void *v, size_t n)
 {
@@ -48,6 +50,8 @@ static struct err *get(void *user, const char *key, int ms, struct str *out)
 {
 	int proc = atoi(key + 4);
 
+	if (!strncmp(key, "gone/", 5) && atoi(key + 5) == gone)
+		return NULL;
 	if (strncmp(key, "tcp/", 4))
 		return ERR(NOT_FOUND, "'%s'", key);
 	pthread_mutex_lock(&lock);
@@ -211,8 +215,60 @@ static void other_token(void **state)
 		err_free(s[k].e);
 }
 
+/* One has said where it is, and ends before it calls, or answers. */
+static void ends(void **state)
+{
+	struct side s[N];
+	pthread_t t[N];
+
+	prefix = "";
+	for (int who = 0; who < N; who++) {
+		memset(value, 0, sizeof value);
+		snprintf(value[who], sizeof value[who], "1 127.0.0.1");
+		gone = -1;
+		double since = clock_s();
+		for (int k = 0; k < N; k++)
+			if (k != who)
+				meet(s, t, k, token, 25);
+		usleep(100000);
+		gone = who;
+		for (int k = 0; k < N; k++) {
+			char text[64];
+			if (k == who)
+				continue;
+			pthread_join(t[k], NULL);
+			snprintf(text, sizeof text, "process %d has died before it joined the job", who);
+			assert_non_null(s[k].e);
+			assert_string_equal(s[k].e->msg, text);
+			err_free(s[k].e);
+		}
+		assert_true(clock_s() - since < 10);
+	}
+	gone = -1;
+}
+
+/* For whom one waits is said once, after 20 s. */
+static void says(void **state)
+{
+	struct kv kv = { .process = 0, .nprocess = N, .put = put, .get = get };
+	struct sym_coming c = { 0 };
+
+	assert_null(sym_coming(&kv, 1, INFINITY, &c));
+	assert_false(c.said);
+	c.since -= 19;
+	assert_null(sym_coming(&kv, 1, INFINITY, &c));
+	assert_false(c.said);
+	c.since -= 1;
+	assert_null(sym_coming(&kv, 1, INFINITY, &c));
+	assert_true(c.said);
+	struct err *e = sym_coming(&kv, 1, clock_s(), &c);
+	assert_non_null(e);
+	assert_non_null(strstr(e->msg, "process 1 of 3 has not joined the job within"));
+	err_free(e);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(sip), cmocka_unit_test(strangers), cmocka_unit_test(other_token) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(sip), cmocka_unit_test(strangers), cmocka_unit_test(other_token), cmocka_unit_test(ends), cmocka_unit_test(says) };
 	return cmocka_run_group_tests_name("sym_dial", tests, NULL, NULL);
 }

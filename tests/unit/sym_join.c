@@ -173,9 +173,45 @@ static void goodbye(void **state)
 	leave_all(s, 2);
 }
 
+/* One that fails and leaves says why it failed, whoever is late to ask, on every road. */
+static void last_words(void **state)
+{
+	static const char *const road[] = { "shm", "tcp" };
+	const int peer[] = { 1, 0 };
+	struct side s[2];
+	struct sym_msg m;
+
+	for (size_t k = 0; k < NELEM(road); k++) {
+		assert_null(conf_set("TRANSPORT", road[k]));
+		join(s, 2, 1);
+		for (int i = 0; i < 2; i++)
+			if (s[i].e)
+				fail_msg("process %d: %s", i, s[i].e->msg);
+		for (int first = 1; first >= 0; first--) {        /* the first reason counts, until it was heard */
+			struct err *why = ERR(INTERNAL, first ? "its disk is full" : "it has failed before");
+			sym_begin(sym_ep_of(s[1].w, 1), &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[1], .npeer = 1 });
+			sym_quit(sym_ep_of(s[1].w, 1), why, NULL, NULL);
+			err_free(why);
+			if (k == 0)
+				break;
+		}
+		sym_close(s[1].w);
+		s[1].w = NULL;
+		struct sym_ep *ep = sym_ep_of(s[0].w, 0);
+		sym_begin(ep, &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[0], .npeer = 1 });
+		struct err *e = sym_recv(ep, 1, 1, SYM_LEND, &m);
+		sym_end(ep, e);
+		if (!e || e->code != ERR_ABORTED || strcmp(e->msg, "device 1 failed: its disk is full"))
+			fail_msg("%s: %s", road[k], e ? e->msg : "no error");
+		err_free(e);
+		leave_all(s, 2);
+	}
+	assert_null(conf_set("TRANSPORT", "auto"));
+}
+
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(in_pieces), cmocka_unit_test(gives_up), cmocka_unit_test(goodbye) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(in_pieces), cmocka_unit_test(gives_up), cmocka_unit_test(goodbye), cmocka_unit_test(last_words) };
 
 	lies_to = about = -1;
 	return cmocka_run_group_tests(t, NULL, NULL);
