@@ -88,7 +88,10 @@ if [ "$(id -u)" = 0 ] && mkdir "$group" 2>/dev/null && [ -w "$group/$knob" ]; th
 		bash -c "echo \$\$ >'$group/cgroup.procs'; '$rondo' launch -n 2 '$procs' member 1 50 shm 300"
 	# Whom the kernel ends in the middle of a collective, the others name, and end; all of them may be ended.  Somebody else, whom the
 	# kernel would end last, fills the group until it ends one of them: what the job itself needs is not known.
-	timeout 60 bash -c "echo 1000 >/proc/self/oom_score_adj; echo \$\$ >'$group/cgroup.procs'; exec '$rondo' launch --keep-going -n 3 '$rondo' bench coll --op all_gather --min 262144 --max 16777216 --rounds 101 --algorithm stage" \
+	# The launcher is none of those whom the kernel would end first: it tells.
+	# shellcheck disable=SC2016
+	timeout 60 bash -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' _ "$group" "$rondo" launch --keep-going -n 3 \
+		bash -c 'echo 1000 >/proc/self/oom_score_adj; exec "$@"' _ "$rondo" bench coll --op all_gather --min 262144 --max 16777216 --rounds 101 --algorithm stage \
 		>"$log" 2>&1 &
 	job=$!
 	for _ in {1..100}; do [ "$(cat "$group"/memory.*usage_in_bytes "$group/memory.current" 2>/dev/null | sort -n | tail -n 1)" -lt 30000000 ] || break; sleep 0.1; done
