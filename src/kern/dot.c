@@ -85,7 +85,7 @@ static void dot_run(const struct prog_kern *k, const struct kern_state *s, int p
 	const char *A = view_at(k, ptr, 0), *B = view_at(k, ptr, 1);
 	char *C = view_at(k, ptr, 2);
 	int cs = q->cs, os = dt_bytes(k->v[2].dtype), parts = q->complex ? 2 : 1;
-	char *pc = scratch, *pa = pc + (size_t)(q->levels * parts) * q->mb * q->nb * cs, *pb = pa + (size_t)q->mb * KB * cs, *tmp = pb + (size_t)(parts * KB) * q->nb * cs;
+	char *pc = scratch, *pa = pc + q->sums, *pb = pa + (size_t)q->mb * KB * cs, *tmp = pb + (size_t)(parts * KB) * q->nb * cs;
 	int64_t mt = (q->m.n + q->mb - 1) / q->mb, nt = (q->n.n + q->nb - 1) / q->nb;
 	for (int64_t t = t0; t < t1; t++) {
 		int64_t b = t / (mt * nt), m0 = t / nt % mt * q->mb, n0 = t % nt * q->nb;
@@ -266,7 +266,8 @@ struct err *kern_make_dot(const struct prog_kern *k, struct kern_state *s)
 	s->tiles = !q->m.n || !q->n.n ? 0 : q->bl.n * ((q->m.n + q->mb - 1) / q->mb) * ((q->n.n + q->nb - 1) / q->nb);
 	size_t row = (size_t)q->nb * 16, pa = MAX((size_t)q->mb * KB * (size_t)q->cs, row);
 	pa = (size_t)q->mb * KB * (size_t)q->cs >= row ? (size_t)q->mb * KB * (size_t)q->cs : row;
-	s->scratch = (size_t)q->levels * (size_t)(q->complex ? 2 : 1) * (size_t)q->mb * (size_t)q->nb * (size_t)q->cs + pa + (size_t)(q->complex ? 2 : 1) * KB * (size_t)q->nb * (size_t)q->cs
+	q->sums = ((size_t)q->levels * (size_t)(q->complex ? 2 : 1) * (size_t)q->mb * (size_t)q->nb * (size_t)q->cs + 63) & ~(size_t)63;
+	s->scratch = q->sums + pa + (size_t)(q->complex ? 2 : 1) * KB * (size_t)q->nb * (size_t)q->cs
 	           + LANE * KB * 16 + (size_t)MAX(q->nb, KB) * 16 + row;
 	s->priv = q;
 	s->run = dot_run;

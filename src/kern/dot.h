@@ -20,6 +20,7 @@ struct dot {
 	kern_gemm_nt *gemm_nt;
 	int64_t mb, nb;
 	int levels;                  /* of long sums */
+	size_t sums;                 /* bytes of them in scratch */
 	kern_strip *add;             /* NULL: one level */
 };
 /* The type products of l and r are summed in. */
