@@ -20,8 +20,8 @@ static void fill(struct lw *w, struct prog_kern *k, const struct gen_out *out)
 
 struct err *lw_code(struct lw *w, bool *again)
 {
-	for (size_t i = 0; i < w->todo.n && !w->refused[0]; i++) {
-		struct todo t = w->todo.p[i];
+	for (size_t i = 0; i < w->pending.n && !w->refused[0]; i++) {
+		struct pending t = w->pending.p[i];
 		struct gen_out out;
 		struct err *e = w->refused[t.fn] ? NULL : gen_group(w->m, ir_fn_of(w->m, t.fn), w->kern.p[t.kern].v, &out);
 		if (!e && !w->refused[t.fn]) {

@@ -177,7 +177,7 @@ struct err *lower_fused(struct lw *w, struct frame *f, int i)
 	}
 	for (uint32_t j = 0; j < o->nout; j++)
 		f->at[o->out + j] = pl[o->nin + j] = lw_result_at(w, f, i, o->out + j);
-	arr_push(&w->todo, ((struct todo){ (uint32_t)w->kern.n, g->id }));
+	arr_push(&w->pending, ((struct pending){ (uint32_t)w->kern.n, g->id }));
 	lw_emit_kern(w, &k, pl);
 	return NULL;
 }

@@ -231,7 +231,7 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, b
 	}
 	arr_free(&w.buf); arr_free(&w.kern); arr_free(&w.opnd); arr_free(&w.sub); arr_free(&w.block);
 	arr_free(&w.coll); arr_free(&w.custom); arr_free(&w.site); arr_free(&w.table); arr_free(&w.code);
-	arr_free(&w.group); arr_free(&w.store); arr_free(&w.data); arr_free(&w.todo);
+	arr_free(&w.group); arr_free(&w.store); arr_free(&w.data); arr_free(&w.pending);
 	for (size_t i = 0; i < w.loops.n; i++)
 		arr_free(&w.loops.p[i].extend);
 	arr_free(&w.loops);

@@ -50,7 +50,7 @@ struct frame {
 struct loop_frame { int start; ARR(int) extend; };
 
 /* A kernel whose code is still to be made. */
-struct todo { uint32_t kern; ir_fnid fn; };
+struct pending { uint32_t kern; ir_fnid fn; };
 
 struct lw {
 	const struct lower_opts *opts;
@@ -69,7 +69,7 @@ struct lw {
 	ARR(struct prog_code) code;
 	ARR(struct prog_group) group;
 	ARR(struct store) store;
-	ARR(struct todo) todo;
+	ARR(struct pending) pending;
 	bool *refused;           /* per function: no code can be generated for it; of 0: for none */
 	ARR(char) data;
 	ARR(struct loop_frame) loops;
@@ -154,7 +154,7 @@ struct place *lw_place_reshape(struct lw *w, const struct place *p, enum dtype d
 void lw_memory_plan(struct lw *w);
 
 /* --- code.c --- */
-/* The code of all that is in todo.  *again: the generator refused some, which are marked: the program must be laid out anew. */
+/* The code of all that is pending.  *again: the generator refused some, which are marked: the program must be laid out anew. */
 struct err *lw_code(struct lw *w, bool *again);
 
 #endif

@@ -800,24 +800,6 @@ static struct err *try_op(struct part *p, struct scope *s, const struct ir_op *o
 	case IR_case:
 		finish_sums(p, s, o);
 		return do_case(p, s, o);
-	case IR_call: {
-		const struct ir_fn *g = ir_fn_of(p->m, (ir_fnid)ir_attr(fn, o, AT_fn));
-		struct scope b;
-		scope_init(p, &b, g, s->b.fn);
-		b.inner = s->inner;
-		for (uint32_t k = 0; k < o->nin; k++) {
-			b.map[k + 1] = s->map[ir_in(fn, o, k)];
-			b.sh[k + 1] = s->sh[ir_in(fn, o, k)];
-			b.soft[k + 1] = s->soft[ir_in(fn, o, k)];
-		}
-		TRY(do_ops(p, &b));
-		for (uint32_t k = 0; k < o->nout; k++) {
-			s->map[o->out + k] = b.map[g->result.p[k]];
-			s->sh[o->out + k] = b.sh[g->result.p[k]];
-			s->soft[o->out + k] = b.soft[g->result.p[k]];
-		}
-		return NULL;
-	}
 	case IR_optimization_barrier:
 	case IR_custom_call:
 		if (o->kind == IR_custom_call && sharded)
@@ -902,7 +884,7 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 		soft = false;
 		e = try_op(p, s, o);
 	}
-	for (uint32_t k = 0; !e && o->kind != IR_sharding_constraint && o->kind != IR_call && k < o->nout; k++)
+	for (uint32_t k = 0; !e && o->kind != IR_sharding_constraint && k < o->nout; k++)
 		s->soft[o->out + k] = s->sh[o->out + k] && soft && !hard;
 	return e;
 }
@@ -920,7 +902,7 @@ static bool plain_program(const struct ir_module *m)
 	for (size_t f = 1; f < m->fn.n; f++)
 		for (size_t i = 0; i < m->fn.p[f]->op.n; i++) {
 			enum ir_kind k = m->fn.p[f]->op.p[i].kind;
-			if (k == IR_manual || k == IR_sharding_constraint || k == IR_sharding_group || k == IR_call)
+			if (k == IR_manual || k == IR_sharding_constraint || k == IR_sharding_group)
 				return false;
 		}
 	return true;
