@@ -127,15 +127,6 @@ static struct err *hopeless(struct sym_ep *ep, int peer, uint32_t site)
 	return NULL;
 }
 
-/* Do something by the transport, which waits no longer than this launch may; a launch that gave something up has failed. */
-#define VIA(ep, call) do { \
-		sym_halt = (struct sym_halt){ (ep)->l.stop, false }; \
-		call; \
-		if (__builtin_expect(sym_halt.gave_up, 0)) \
-			atomic_store(&(ep)->lost, -1); \
-		sym_halt = (struct sym_halt){ NULL, false }; \
-	} while (0)
-
 /* A message to or from a PE that has none in this launch. */
 static struct err *stranger(const struct sym_ep *ep, int pe) { return ERR(INVALID, "device %d exchanges no messages with device %d in this launch", ep->pe, pe); }
 
@@ -312,21 +303,6 @@ static inline void own_line(const struct sym_ep *ep, const struct sym_line *l)
 		sym_own(l);
 }
 
-/* The transport to pe, which has closed the launches before this.  Nobody may have waited for what was put in one of them that failed:
- * it must not come over what is put now. */
-static const struct sym_transport *road_to(struct sym_ep *ep, int pe)
-{
-	const struct sym_transport *tr = ep->world->tr;
-	uint64_t failed = MAX(ep->swap[pe].failed, atomic_load_explicit(&ep->chan[pe].ret->failed, memory_order_acquire));
-
-	failed = MIN(failed, ep->chan[pe].epoch - 1);     /* the peer may have left this one already */
-	if (failed > ep->to[pe].fenced) {
-		VIA(ep, tr->fence(ep->world, ep->pe, pe));
-		ep->to[pe].fenced = failed;
-	}
-	return tr;
-}
-
 /* n: bytes of a slot message; longer ones are in the slot, or at src for PEs that are not mapped. */
 static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, uint64_t what, const uint64_t w[4], uint32_t n, const void *src)
 {
@@ -346,7 +322,7 @@ static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, 
 	} else {
 		uint64_t v[8] = { tick, what, w[0], w[1], w[2], w[3], (uint64_t)n << 32 | ack, tick };
 		size_t off = FROM_ME(ep, ring) + slot * sizeof(struct sym_line);
-		const struct sym_transport *tr = n > SYM_INLINE ? road_to(ep, pe) : ep->world->tr;
+		const struct sym_transport *tr = n > SYM_INLINE ? sym_road_to(ep, pe) : ep->world->tr;
 		if (n > SYM_INLINE)
 			VIA(ep, tr->put_line(ep->world, ep->pe, pe, FROM_ME(ep, slot) + slot * SYM_SLOT, src, n, off, v, 8));
 		else
@@ -1142,73 +1118,3 @@ void sym_cancel(struct sym_world *w)
 	for (int i = 0; i < w->nlocal; i++)
 		sym_ring(w, w->first + i);
 }
-
-/* --- data ------------------------------------------------------------------------ */
-
-void sym_get(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n)
-{
-	const struct sym_peer *p = &ep->world->peer[pe];
-
-	if (p->direct)
-		memcpy(dst, p->base + off, n);
-	else
-		VIA(ep, ep->world->tr->get(ep->world, ep->pe, pe, dst, off, n));
-}
-
-void sym_get_nb(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n, _Atomic uint32_t *left)
-{
-	const struct sym_peer *p = &ep->world->peer[pe];
-
-	if (p->direct) {
-		memcpy(dst, p->base + off, n);
-		return;
-	}
-	atomic_fetch_add_explicit(left, 1, memory_order_relaxed);
-	VIA(ep, ep->world->tr->get_nb(ep->world, ep->pe, pe, dst, off, n, left));
-}
-
-void sym_get_wait(struct sym_ep *ep, _Atomic uint32_t *left)
-{
-	struct sym_world *w = ep->world;
-
-	VIA(ep, if (!sym_net_await(w, left)) w->tr->forget(w, left));
-}
-
-const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf)
-{
-	const struct sym_peer *p = &ep->world->peer[pe];
-
-	if (p->direct)
-		return p->base + off;
-	VIA(ep, ep->world->tr->get(ep->world, ep->pe, pe, buf, off, n));
-	return buf;
-}
-
-void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n)
-{
-	const struct sym_peer *p = &ep->world->peer[pe];
-
-	if (p->direct) {
-		memmove(p->base + off, src, n);
-		return;
-	}
-	const struct sym_transport *tr = road_to(ep, pe);
-	VIA(ep, tr->put(ep->world, ep->pe, pe, off, src, n));
-}
-
-void sym_put_nb(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left)
-{
-	const struct sym_peer *p = &ep->world->peer[pe];
-
-	if (p->direct) {
-		memmove(p->base + off, src, n);
-		return;
-	}
-	atomic_fetch_add_explicit(left, 1, memory_order_relaxed);
-	const struct sym_transport *tr = road_to(ep, pe);
-	VIA(ep, tr->put_nb(ep->world, ep->pe, pe, off, src, n, left));
-}
-
-bool sym_direct(const struct sym_ep *ep, int pe) { return ep->world->peer[pe].direct; }
-char *sym_ep_base(const struct sym_ep *ep) { return (char *)ep->me; }
-int sym_ep_pe(const struct sym_ep *ep) { return ep->pe; }

@@ -388,4 +388,19 @@ struct err *sym_dial(struct sym_world *w, const struct kv *kv, const char *token
 uint64_t sym_sip(const uint64_t key[2], const void *data, size_t n);      /* SipHash-2-4; n is a multiple of 8 */
 bool sym_ucx_fabric(void);                           /* is there a network here that UCX knows better than TCP? */
 
+/* --- data.c --- */
+
+/* Do something by the transport, which waits no longer than this launch may; a launch that gave something up has failed. */
+#define VIA(ep, call) do { \
+		sym_halt = (struct sym_halt){ (ep)->l.stop, false }; \
+		call; \
+		if (__builtin_expect(sym_halt.gave_up, 0)) \
+			atomic_store(&(ep)->lost, -1); \
+		sym_halt = (struct sym_halt){ NULL, false }; \
+	} while (0)
+
+/* The transport to pe, which has closed the launches before this.  Nobody may have waited for what was put in one of them that failed:
+ * it must not come over what is put now. */
+const struct sym_transport *sym_road_to(struct sym_ep *ep, int pe);
+
 #endif
