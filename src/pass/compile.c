@@ -64,6 +64,12 @@ static struct err *dump_ir(const struct pass_opts *o, int k, const char *name, c
 	return e;
 }
 
+static struct err *no_pass(const char *name)
+{
+	const char *near = str_nearest(name, pass_names(), NELEM(pass));
+	return ERR(INVALID, "no pass '%s'%s%s%s", name, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
+}
+
 struct err *pass_run(const struct pass_opts *o, struct ir_module *m)
 {
 	if (o->dump)
@@ -93,10 +99,23 @@ struct err *pass_run(const struct pass_opts *o, struct ir_module *m)
 			return NULL;
 	}
 	assert(!(LOWER_NEEDS & ~facts));
-	if (o->stop) {
-		const char *near = str_nearest(o->stop, pass_names(), NELEM(pass));
-		return ERR(INVALID, "no pass '%s'%s%s%s", o->stop, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
+	return o->stop ? no_pass(o->stop) : NULL;
+}
+
+struct err *pass_run_only(const struct pass_opts *o, struct ir_module *m, const char *name)
+{
+	size_t i = 0;
+	while (i < NELEM(pass) && strcmp(name, pass[i].name))
+		i++;
+	if (i == NELEM(pass))
+		return no_pass(name);
+	struct err *e = pass_holds(m, pass[i].needs);
+	if (e) {
+		e->code = ERR_INVALID;
+		return err_wrap(e, "pass '%s' alone", name);
 	}
+	TRY(pass[i].run(o, m));
+	ir_sweep(m);
 	return NULL;
 }
 

@@ -26,6 +26,8 @@ typedef struct err *pass_reader(const void *p, size_t n, struct ir_module **out)
 struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, const void *code, size_t n, struct prog **out);
 /* Run the passes up to and including o->stop on m, which then holds the result. */
 struct err *pass_run(const struct pass_opts *o, struct ir_module *m);
+/* One pass alone.  INVALID if m has not what it needs. */
+struct err *pass_run_only(const struct pass_opts *o, struct ir_module *m, const char *name);
 const char *const *pass_names(void);              /* NULL-terminated, in order */
 /* One rewrite of pass canon, or all (NULL), to a fixpoint, on a module without calls. */
 struct err *pass_canon_only(struct ir_module *m, const char *only);

@@ -1,7 +1,7 @@
 /* rondo opt: a program's text, as read or after a pass. */
 #include "tool.h"
 
-static const char *pass, *rewrite, *rewrites, *tier, *devices, *list, *verify, *no_loc, *ops, *axes;
+static const char *pass, *only, *rewrite, *rewrites, *tier, *devices, *list, *verify, *no_loc, *ops, *axes;
 
 static const struct opt opts[] = {
 	{"p", "PASS", "run the passes up to this one; without it the program is printed as it is read", &pass},
@@ -12,6 +12,7 @@ static const struct opt opts[] = {
 	{"tier", "T", "ref, gen or auto", &tier},
 	{"ops", NULL, "list the operations (docs/ir.md)", &ops},
 	{"list", NULL, "list the passes in order", &list},
+	{"only", "PASS", "run this pass alone, on a program as the passes before it leave one", &only},
 	{"rewrite", "NAME", "apply this rewrite of pass canon alone, wherever it applies", &rewrite},
 	{"rewrites", NULL, "list the rewrites", &rewrites},
 };
@@ -112,9 +113,11 @@ static struct err *run(char **file, int nfile, int *status)
 		e = ir_verify(m);
 	if (!e && rewrite)
 		e = apply(m, rewrite);
+	if (!e && only)
+		e = pass_run_only(&o, m, only);
 	if (!e && pass)
 		e = pass_run(&o, m);
-	if (!e && (pass || rewrite))
+	if (!e && (pass || only || rewrite))
 		e = ir_verify(m);
 	if (!e && no_loc)
 		for (size_t f = 1; f < m->fn.n; f++)

@@ -1,11 +1,12 @@
 /* rondo prog: the compiled program: its text, its check, its sizes. */
 #include "tool.h"
 
-static const char *tier, *devices, *check, *stats, *save;
+static const char *tier, *devices, *check, *stats, *save, *plain;
 
 static const struct opt opts[] = {
 	{"check", NULL, "only check addresses, lifetimes and races", &check},
 	{"stats", NULL, "only counts and sizes", &stats},
+	{"L", NULL, "leave out where commands come from and what they cost", &plain},
 	{"save", "FILE", "write the binary form", &save},
 	{"devices", "N", "partitions; the program says by itself", &devices},
 	{"tier", "T", "ref, gen or auto", &tier},
@@ -51,6 +52,17 @@ static void print_stats(const struct prog *p)
 	printf("\n");
 }
 
+static void strip(struct prog *p)
+{
+	p->nsite = 0;
+	p->flops = 0;
+	for (uint32_t i = 0; i < p->nkern; i++)
+		p->kern[i].flops = p->kern[i].bytes = 0;
+	for (uint32_t i = 0; i < p->nblock; i++)
+		for (uint32_t k = 0; k < p->block[i].n; k++)
+			p->block[i].cmd[k].site = 0;
+}
+
 static struct err *run(char **file, int nfile, int *status)
 {
 	struct prog *p;
@@ -60,17 +72,19 @@ static struct err *run(char **file, int nfile, int *status)
 	o.check = false;
 	TRY(source_prog(file[0], &o, &p));
 	struct err *e = NULL;
-	if (!check && !stats) {
+	if (save) {
+		prog_save(&s, p);
+		e = str_write_file(save, s.p, s.n);
+		str_free(&s);
+	}
+	if (!e && !check && !stats) {
+		if (plain)
+			strip(p);
 		prog_print(&s, p);
 		fputs(s.p, stdout);
 	}
-	if (stats)
+	if (!e && stats)
 		print_stats(p);
-	if (save) {
-		str_free(&s);
-		prog_save(&s, p);
-		e = str_write_file(save, s.p, s.n);
-	}
 	if (!e && (check || stats)) {
 		double t = clock_s();
 		e = prog_check(p);
