@@ -292,8 +292,9 @@ static ir_val keep_on_first(struct part *p, struct ir_b *b, ir_val v, ir_shard h
 	int64_t dim[IR_MAX_RANK];
 	int rank = t->rank;
 	memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
-	ir_val mine = ir_bin(b, ELEM_compare_eq, by_device(p, b, table), ir_const_i(b, ir_scalar(p->m, DT_i32), 0));
-	return ir_select(b, ir_splat_of(b, mine, ir_tensor(p->m, DT_pred, rank, dim)), v, ir_const_i(b, vt, 0));
+	ir_val block = by_device(p, b, table), first = ir_const_i(b, ir_scalar(p->m, DT_i32), 0), mine = ir_bin(b, ELEM_compare_eq, block, first);
+	ir_val all = ir_splat_of(b, mine, ir_tensor(p->m, DT_pred, rank, dim)), zero = ir_const_i(b, vt, 0);
+	return ir_select(b, all, v, zero);
 }
 
 /* v with sharding from -> the same value with sharding to.  Dimensions that are cut alike stay; the others
@@ -418,6 +419,19 @@ static int reshape_dim(const struct ir_type_info *a, const struct ir_type_info *
 	return -1;
 }
 
+/* Is initial value v of reduction r 0, or 1 of a product? */
+static bool changes_nothing(struct part *p, struct scope *s, ir_val v, enum redop r)
+{
+	if (r != RED_add && r != RED_xor && r != RED_mul)
+		return false;
+	struct ir_mark before = ir_mark(s->b.fn);
+	ir_val none = ir_const_i(&s->b, s->from->val.p[v].type, r == RED_mul);
+	const void *x = ir_splat(p->m, s->from, v), *y = ir_splat(p->m, s->b.fn, none);
+	bool same = x && !memcmp(x, y, (size_t)dtype_info[ir_vtype(p->m, s->from, v)->dtype].bytes);
+	ir_go_back(s->b.fn, before);
+	return same;
+}
+
 static struct err *do_reduce(struct part *p, struct scope *s, const struct ir_op *o, ir_shard h)
 {
 	int n, from[IR_MAX_RANK], rank = 0;
@@ -435,15 +449,8 @@ static struct err *do_reduce(struct part *p, struct scope *s, const struct ir_op
 			from[rank++] = d;
 	if (across && (o->nout != 1 || r == RED_fn))
 		return refuse(p, s, o);
-	if (across && r != RED_max && r != RED_min && r != RED_and && r != RED_or) {
-		int64_t init;                        /* the initial value would be counted once a device */
-		const void *x = ir_splat(p->m, s->from, ir_in(s->from, o, 1));
-		bool zero = x != NULL;
-		for (int b = 0; zero && b < dtype_info[t->dtype].bytes; b++)
-			zero = ((const uint8_t *)x)[b] == 0;
-		if (!(zero && (r == RED_add || r == RED_xor)) && !(ir_const_int(p->m, s->from, ir_in(s->from, o, 1), &init) && init == 1 && r == RED_mul))
-			return refuse(p, s, o);
-	}
+	if (across && r != RED_max && r != RED_min && r != RED_and && r != RED_or && !changes_nothing(p, s, ir_in(s->from, o, 1), r))
+		return refuse(p, s, o);              /* the initial value would be counted once a device */
 	ir_val *in = operands(p, s, o);
 	enum dtype dt = t->dtype;
 	if (across && rounds(dt, r))

@@ -86,6 +86,15 @@ def test_partial_sums_round_once(dtype, platform):
         assert (got != best)[fine].mean() < 0.02
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, jnp.bfloat16, np.complex64, np.int32])
+def test_product(dtype):
+    x = np.array([1, 2, 3, 4, 5, 2, 1, 3])
+    with jax.enable_x64(dtype == np.float64):
+        got = jax.jit(jnp.prod)(on(x.astype(dtype), "x"))
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(got).astype(np.complex128), 720)
+
+
 def test_sum_of_an_explicit_sharding_rounds_once():
     rng = np.random.default_rng(1)
     x = jnp.asarray(rng.normal(size=(4, 4096)), jnp.bfloat16)
