@@ -569,8 +569,11 @@ static ir_val part_made(struct part *p, ir_val v)
 		return ir_const(b, t, one, dtype_info[dt].bytes);
 	}
 	if (o && o->kind == IR_iota && number) {
-		ir_val x = ir_bin(b, ELEM_add, ir_iota(b, t, p->rank - 1), ir_const_i(b, t, p->start));
-		return p->rank == 1 ? x : ir_bin(b, ELEM_add, ir_bin(b, ELEM_multiply, ir_iota(b, t, 0), ir_const_i(b, t, p->dim[1])), x);
+		ir_val i = ir_iota(b, t, p->rank - 1), from = ir_const_i(b, t, p->start), x = ir_bin(b, ELEM_add, i, from);
+		if (p->rank == 1)
+			return x;
+		ir_val row = ir_iota(b, t, 0), length = ir_const_i(b, t, p->dim[1]);
+		return ir_bin(b, ELEM_add, ir_bin(b, ELEM_multiply, row, length), x);
 	}
 	if (o && o->kind == IR_broadcast && ir_vtype(r->m, r->from, ir_in(r->from, o, 0))->rank == 0)
 		return ir_splat_of(b, r->map[ir_in(r->from, o, 0)], t);
@@ -676,7 +679,8 @@ static ir_val box_of(struct rewrite *r, ir_val v, const int64_t *start, const in
 		int along = (int)ir_attr(r->from, o, AT_dim);
 		if (dtype_info[dt].cls != DT_INT && dtype_info[dt].cls != DT_UINT)
 			return 0;
-		x = ir_bin(b, ELEM_multiply, ir_iota(b, t, along), ir_const_i(b, t, step[along]));
+		ir_val i = ir_iota(b, t, along), times = ir_const_i(b, t, step[along]);
+		x = ir_bin(b, ELEM_multiply, i, times);
 		return ir_bin(b, ELEM_add, x, ir_const_i(b, t, start[along]));
 	}
 	case IR_broadcast:

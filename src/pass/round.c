@@ -11,8 +11,8 @@ static ir_fnid rounded(struct ir_module *m, enum redop op, enum dtype dt, ir_loc
 	struct ir_fn *g = ir_fn_new(m, "rounded");
 	struct ir_b b = { m, g, loc };
 	ir_type s = ir_scalar(m, dt);
-	ir_val x = ir_param(g, s), y = ir_param(g, s);
-	ir_val z = ir_bin(&b, op == RED_add ? ELEM_add : ELEM_multiply, ir_convert(&b, x, DT_f32), ir_convert(&b, y, DT_f32));
+	ir_val p = ir_param(g, s), q = ir_param(g, s), x = ir_convert(&b, p, DT_f32), y = ir_convert(&b, q, DT_f32);
+	ir_val z = ir_bin(&b, op == RED_add ? ELEM_add : ELEM_multiply, x, y);
 	ir_result(g, ir_convert(&b, z, dt));
 	return g->id;
 }
