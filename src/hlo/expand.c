@@ -75,7 +75,8 @@ static ir_val normalise(struct hlo *h, const struct bn *b, ir_val x, ir_val scal
 {
 	ir_val d = ir_bin(&h->b, ELEM_subtract, x, spread(h, b, mu));
 	ir_val k = ir_bin(&h->b, ELEM_multiply, scale, scale_of(h, b, var));
-	return ir_bin(&h->b, ELEM_add, ir_bin(&h->b, ELEM_multiply, d, spread(h, b, k)), spread(h, b, offset));
+	ir_val y = ir_bin(&h->b, ELEM_multiply, d, spread(h, b, k));
+	return ir_bin(&h->b, ELEM_add, y, spread(h, b, offset));
 }
 
 struct err *conv_batch_norm_inference(struct hlo *h, const struct wop *o)
@@ -114,9 +115,11 @@ struct err *conv_batch_norm_grad(struct hlo *h, const struct wop *o)
 	out[1] = ir_reduce1(q, RED_add, ir_bin(q, ELEM_multiply, in[4], xhat), zero, b.nred, b.red);
 	/* scale * r / n * (n g - sum g - xhat * sum(g xhat)) */
 	ir_val n = fill(h, b.full, (double)b.per);
-	ir_val s = ir_bin(q, ELEM_subtract, ir_bin(q, ELEM_multiply, in[4], n), spread(h, &b, out[2]));
+	ir_val s = ir_bin(q, ELEM_multiply, in[4], n);
+	s = ir_bin(q, ELEM_subtract, s, spread(h, &b, out[2]));
 	s = ir_bin(q, ELEM_subtract, s, ir_bin(q, ELEM_multiply, xhat, spread(h, &b, out[1])));
-	ir_val k = ir_bin(q, ELEM_divide, ir_bin(q, ELEM_multiply, in[1], r), fill(h, b.vec, (double)b.per));
+	ir_val k = ir_bin(q, ELEM_multiply, in[1], r);
+	k = ir_bin(q, ELEM_divide, k, fill(h, b.vec, (double)b.per));
 	out[0] = ir_bin(q, ELEM_multiply, s, spread(h, &b, k));
 	return op_bind(h, o, 3, out);
 }

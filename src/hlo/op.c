@@ -27,8 +27,8 @@ static struct err *complex_atan2(struct hlo *h, const struct wop *o, const ir_va
 		unit[k] = ir_const(b, t, wide ? (const void *)d : f, wide ? sizeof d : sizeof f);
 	}
 	ir_val num = ir_bin(b, ELEM_add, in[1], ir_bin(b, ELEM_multiply, unit[0], in[0]));
-	ir_val sum = ir_bin(b, ELEM_add, ir_bin(b, ELEM_multiply, in[1], in[1]), ir_bin(b, ELEM_multiply, in[0], in[0]));
-	ir_val q = ir_bin(b, ELEM_divide, num, ir_un(b, ELEM_sqrt, sum));
+	ir_val xx = ir_bin(b, ELEM_multiply, in[1], in[1]), yy = ir_bin(b, ELEM_multiply, in[0], in[0]);
+	ir_val q = ir_bin(b, ELEM_divide, num, ir_un(b, ELEM_sqrt, ir_bin(b, ELEM_add, xx, yy)));
 	ir_val v[2] = { ir_un(b, ELEM_log, q), unit[1] };
 	return op_emit(h, o, IR_multiply, 2, v, 0, NULL);
 }
