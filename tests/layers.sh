@@ -73,4 +73,17 @@ while IFS= read -r r; do
 		bad=1
 	fi
 done < <(sed -n 's/^REWRITE(\([a-z_]*\),.*/\1/p' src/pass/rewrites.def)
+# Each pass has golden tests of its own that show what it changes, tests/golden/pass/PASS-*.in, and what not, PASS-not-*.in.
+while IFS= read -r p; do
+	changes='' leaves=''
+	for t in tests/golden/pass/"$p"-*.in; do
+		grep -qsE '^# RUN: .*opt %s .*(--only|-p) ' "$t" || continue
+		case "$t" in
+		*/"$p"-not-*) [ ! -f "${t%.in}.out" ] && [ ! -f "${t%.in}.err" ] || leaves=1 ;;
+		*) [ ! -f "${t%.in}.out" ] || changes=1 ;;
+		esac
+	done
+	[ "$changes" ] || { echo "pass '$p' has no test tests/golden/pass/$p-*.in of what it changes"; bad=1; }
+	[ "$leaves" ] || { echo "pass '$p' has no test tests/golden/pass/$p-not-*.in of what it leaves alone"; bad=1; }
+done < <(sed -n 's/^\t{ "\([a-z0-9]*\)",.*/\1/p' src/pass/compile.c)
 exit "$bad"
