@@ -65,6 +65,12 @@ if grep -nE '\bAT_role\b' src/*/*.c | grep -vE '^src/ir/'; then
 	echo "roles of a loop outside ir_loop_view"
 	bad=1
 fi
+# Which of two arguments is evaluated first is the compiler's choice: no two of them emit an op, or a program's text would depend on it.
+emit='\bir_(bin|un|select|convert|const|const_[if]|iota|splat_of|broadcast|reshape|slice|transpose|reduce1|param)'
+if grep -nP "$emit(\((?:[^()]++|(?2))*\)), (?:[^();=]*, )?$emit\(" src/*/*.c; then
+	echo "ops emitted by two arguments of one call"
+	bad=1
+fi
 # Each rewrite has a golden test of its own, which changes something.
 while IFS= read -r r; do
 	t="tests/golden/rewrite/$r"

@@ -37,7 +37,8 @@ static ir_val where(struct house *s, enum elem e, ir_type t, int dim)
 	int64_t extent[IR_MAX_RANK];
 	memcpy(extent, i->dim, sizeof *extent * i->rank);
 	ir_type it = ir_tensor(s->b.m, DT_i32, i->rank, extent);
-	return ir_bin(&s->b, e, ir_iota(&s->b, it, dim), ir_splat_of(&s->b, s->j, it));
+	ir_val at = ir_iota(&s->b, it, dim);
+	return ir_bin(&s->b, e, at, ir_splat_of(&s->b, s->j, it));
 }
 
 /* Column j of a, [.., m]. */
@@ -51,8 +52,8 @@ static ir_val column(struct house *s, ir_val a)
 static ir_val reflector(struct house *s, ir_val x)
 {
 	int d = s->rank - 2;
-	return ir_select(&s->b, where(s, ELEM_compare_eq, s->rows, d), num(s, s->rows, 1),
-	                 ir_select(&s->b, where(s, ELEM_compare_gt, s->rows, d), x, num(s, s->rows, 0)));
+	ir_val at = where(s, ELEM_compare_eq, s->rows, d), one = num(s, s->rows, 1), below = where(s, ELEM_compare_gt, s->rows, d), zero = num(s, s->rows, 0);
+	return ir_select(&s->b, at, one, ir_select(&s->b, below, x, zero));
 }
 
 /* a - tau v (v' a) */
@@ -72,22 +73,25 @@ static void factor(struct house *s, ir_val a, ir_val taus, ir_type tt, ir_val ne
 	ir_val alpha = sum(s, ir_select(b, at, x, zero), d), rest = ir_select(b, below, x, zero), none = num(s, s->one, 0);
 	/* the norm of the rest and alpha, scaled so that squares neither overflow nor vanish */
 	int64_t dim = d;
-	ir_val most = ir_reduce1(b, RED_max, ir_un(b, ELEM_abs, rest), ir_const_f(b, ir_scalar(b->m, ir_type_of(b->m, s->one)->dtype), 0), 1, &dim);
+	ir_val size = ir_un(b, ELEM_abs, rest), least = ir_const_f(b, ir_scalar(b->m, ir_type_of(b->m, s->one)->dtype), 0), one = num(s, s->one, 1);
+	ir_val most = ir_reduce1(b, RED_max, size, least, 1, &dim);
 	ir_val still = ir_bin(b, ELEM_compare_eq, most, none);
 	most = ir_bin(b, ELEM_maximum, most, ir_un(b, ELEM_abs, alpha));
-	most = ir_select(b, ir_bin(b, ELEM_compare_eq, most, none), num(s, s->one, 1), most);
+	most = ir_select(b, ir_bin(b, ELEM_compare_eq, most, none), one, most);
 	ir_val y = ir_bin(b, ELEM_divide, rest, spread(s, most, s->rows, d)), z = ir_bin(b, ELEM_divide, alpha, most);
-	ir_val norm = ir_un(b, ELEM_sqrt, ir_bin(b, ELEM_add, sum(s, ir_bin(b, ELEM_multiply, y, y), d), ir_bin(b, ELEM_multiply, z, z)));
-	norm = ir_bin(b, ELEM_multiply, norm, most);
-	ir_val beta = ir_select(b, ir_bin(b, ELEM_compare_ge, alpha, none), ir_un(b, ELEM_negate, norm), norm);
+	ir_val yy = sum(s, ir_bin(b, ELEM_multiply, y, y), d), zz = ir_bin(b, ELEM_multiply, z, z);
+	ir_val norm = ir_bin(b, ELEM_multiply, ir_un(b, ELEM_sqrt, ir_bin(b, ELEM_add, yy, zz)), most);
+	ir_val up = ir_bin(b, ELEM_compare_ge, alpha, none), down = ir_un(b, ELEM_negate, norm), beta = ir_select(b, up, down, norm);
 	beta = ir_select(b, still, alpha, beta);
 	ir_val tau = ir_select(b, still, none, ir_bin(b, ELEM_divide, ir_bin(b, ELEM_subtract, beta, alpha), beta));
-	ir_val under = ir_select(b, still, num(s, s->one, 1), ir_bin(b, ELEM_subtract, alpha, beta));
+	ir_val under = ir_select(b, still, one, ir_bin(b, ELEM_subtract, alpha, beta));
 	ir_val v = reflector(s, ir_bin(b, ELEM_divide, x, spread(s, under, s->rows, d)));
-	ir_val mine = ir_select(b, at, spread(s, beta, s->rows, d), ir_select(b, below, v, x));
-	ir_val now = ir_select(b, where(s, ELEM_compare_eq, s->whole, d + 1), spread(s, mine, s->whole, d + 1), a);
-	next[0] = ir_select(b, where(s, ELEM_compare_gt, s->whole, d + 1), reflect(s, a, v, tau), now);
-	next[1] = ir_select(b, where(s, ELEM_compare_eq, tt, d), spread(s, tau, tt, d), taus);
+	ir_val mine = ir_select(b, below, v, x);
+	mine = ir_select(b, at, spread(s, beta, s->rows, d), mine);
+	ir_val here = where(s, ELEM_compare_eq, s->whole, d + 1), now = ir_select(b, here, spread(s, mine, s->whole, d + 1), a);
+	ir_val right = where(s, ELEM_compare_gt, s->whole, d + 1), its = where(s, ELEM_compare_eq, tt, d);
+	next[0] = ir_select(b, right, reflect(s, a, v, tau), now);
+	next[1] = ir_select(b, its, spread(s, tau, tt, d), taus);
 }
 
 static enum dtype real_matrix(const struct ir_type_info *t)
@@ -127,8 +131,9 @@ struct err *householder(struct hlo *h, const struct wop *o, bool product)
 	if (product) {               /* from the last reflector to the first, on the first columns of the identity */
 		memcpy(dim, t.dim, sizeof *dim * (size_t)r);
 		ir_type grid = ir_tensor(m, DT_i32, r, dim);
-		ir_val diagonal = ir_bin(&s.b, ELEM_compare_eq, ir_iota(&s.b, grid, r - 2), ir_iota(&s.b, grid, r - 1));
-		ir_loop_add(&l, ir_select(&s.b, diagonal, num(&s, at, 1), num(&s, at, 0)), ROLE_CARRY);
+		ir_val row = ir_iota(&s.b, grid, r - 2), col = ir_iota(&s.b, grid, r - 1), diagonal = ir_bin(&s.b, ELEM_compare_eq, row, col);
+		ir_val one = num(&s, at, 1), zero = num(&s, at, 0);
+		ir_loop_add(&l, ir_select(&s.b, diagonal, one, zero), ROLE_CARRY);
 		ir_loop_add(&l, in[0], ROLE_CONST);
 		ir_loop_add(&l, in[1], ROLE_CONST);
 	} else {
@@ -141,8 +146,8 @@ struct err *householder(struct hlo *h, const struct wop *o, bool product)
 	s.j = IR_LOOP_TURN;
 	if (product) {
 		s.j = ir_bin(&s.b, ELEM_subtract, ir_const_i(&s.b, ir_scalar(m, DT_i32), trip - 1), s.j);
-		ir_val mine = ir_select(&s.b, where(&s, ELEM_compare_eq, tt, r - 2), l.x.p[2].param, num(&s, tt, 0));
-		next[0] = reflect(&s, carry, reflector(&s, column(&s, other)), sum(&s, mine, r - 2));
+		ir_val here = where(&s, ELEM_compare_eq, tt, r - 2), tau = sum(&s, ir_select(&s.b, here, l.x.p[2].param, num(&s, tt, 0)), r - 2);
+		next[0] = reflect(&s, carry, reflector(&s, column(&s, other)), tau);
 	} else {
 		factor(&s, carry, other, tt, next);
 	}

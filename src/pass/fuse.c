@@ -802,7 +802,8 @@ static ir_val split_place(struct rewrite *r, const struct ir_op *o, const ir_val
 	kern_identity(RED_min, idt, last);
 	ir_val none = ir_const(b, ir_scalar(r->m, idt), last, dtype_info[idt].bytes);
 	ir_val m = ir_reduce1(b, op, in[0], in[2], n, dims);
-	ir_val all = at_extreme(b, in[0], ir_splat_of(b, m, whole), in[1], ir_const(b, places, last, dtype_info[idt].bytes));
+	ir_val everywhere = ir_splat_of(b, m, whole), nowhere = ir_const(b, places, last, dtype_info[idt].bytes);
+	ir_val all = at_extreme(b, in[0], everywhere, in[1], nowhere);
 	r->map[o->out + 1] = ir_reduce1(b, RED_min, all, at_extreme(b, in[2], m, in[3], none), n, dims);
 	return REWRITE_MAPPED;
 }
