@@ -4,12 +4,6 @@
 /* Beyond this a group's code would be too long. */
 enum { MAX_OPS = 1500 };
 
-enum gen_isa gen_isa(void)
-{
-	const struct cpu_info *c = cpu_get();
-	return c->avx512_bf16 ? GEN_ISA_BF16 : c->avx512 ? GEN_ISA_AVX512 : c->avx2 ? GEN_ISA_AVX2 : GEN_ISA_NONE;
-}
-
 bool gen_has_control(const struct ir_module *m, const struct ir_fn *fn)
 {
 	for (size_t i = 0; i < fn->op.n; i++)
@@ -43,25 +37,28 @@ static bool touches_large(const struct ir_fn *fn, const struct ir_op *o, const u
 	return false;
 }
 
-static bool tiny_fn(const struct ir_module *m, const struct ir_fn *fn, int depth, int *ops, int *work, const char **why);
+/* ops, work: operations, and vectors of values, seen so far. */
+struct tiny { const struct gen_target *t; const struct ir_module *m; int ops, work; const char *why; };
 
-static bool tiny_loop(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, int depth, int *ops, int *work,
-                      const uint8_t *large, const char **why)
+static bool tiny_fn(struct tiny *t, const struct ir_fn *fn, int depth);
+
+static bool tiny_loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, int depth, const uint8_t *large)
 {
+	const struct ir_module *m = t->m;
 	struct arena a;
 	arena_init(&a);
 	struct ir_loop l = ir_loop_view(&a, m, fn, o);
-	bool ok = tiny_fn(m, l.body, depth + 1, ops, work, why) && (!l.cond || tiny_fn(m, l.cond, depth + 1, ops, work, why));
+	bool ok = tiny_fn(t, l.body, depth + 1) && (!l.cond || tiny_fn(t, l.cond, depth + 1));
 	for (int k = 0; k < l.n && ok; k++) {
 		if (large[l.x[k].v] && !ir_role_is_stack(l.x[k].role)) {
-			*why = "a loop over large values";
+			t->why = "a loop over large values";
 			ok = false;
 		} else if (ir_role_is_out(l.x[k].role) && ir_vtype(m, fn, l.x[k].v)->bytes > 1 << 16) {
 			bool res = false;        /* has to be the function's result: nothing else has the room */
 			for (size_t r = 0; r < fn->result.n; r++)
 				res |= fn->result.p[r] == o->out + (ir_val)l.x[k].result;
 			if (!res || depth) {
-				*why = "a large stack inside control flow";
+				t->why = "a large stack inside control flow";
 				ok = false;
 			}
 		}
@@ -70,57 +67,58 @@ static bool tiny_loop(const struct ir_module *m, const struct ir_fn *fn, const s
 	return ok;
 }
 
-/* Control flow over small values.  ops counts what was seen so far. */
-static bool tiny_fn(const struct ir_module *m, const struct ir_fn *fn, int depth, int *ops, int *work, const char **why)
+/* Control flow over small values. */
+static bool tiny_fn(struct tiny *t, const struct ir_fn *fn, int depth)
 {
-	if (depth > 12 || (*ops += (int)fn->op.n) > 600) {
-		*why = "control flow with too many operations";
+	const struct ir_module *m = t->m;
+	if (depth > 12 || (t->ops += (int)fn->op.n) > 600) {
+		t->why = "control flow with too many operations";
 		return false;
 	}
 	for (size_t v = 1; v < fn->val.n; v++)
 		if (!gen_dtype_ok(ir_vtype(m, fn, (ir_val)v)->dtype)) {
-			*why = "an element type that generated code does not have";
+			t->why = "an element type that generated code does not have";
 			return false;
 		}
 	/* large values may only be parameters that are passed on, stacks, or equal elements */
 	uint8_t large[4096];
 	if (fn->val.n > sizeof large) {
-		*why = "control flow with too many operations";
+		t->why = "control flow with too many operations";
 		return false;
 	}
 	for (size_t v = 1; v < fn->val.n; v++)
-		large[v] = ir_vtype(m, fn, (ir_val)v)->count > GEN_TINY;
+		large[v] = ir_vtype(m, fn, (ir_val)v)->count > t->t->tiny;
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		const struct ir_type_info *to = o->nout ? ir_vtype(m, fn, o->out) : NULL;
 		int n;
-		*work += to ? (int)((MIN(to->count, GEN_TINY) + 15) / 16) : 0;
-		if (*work > 4000) {
-			*why = "control flow with too many operations";
+		t->work += to ? (int)((MIN(to->count, t->t->tiny) + 15) / 16) : 0;
+		if (t->work > 4000) {
+			t->why = "control flow with too many operations";
 			return false;
 		}
 		switch (o->kind) {
 		case IR_loop: {
-			if (!tiny_loop(m, fn, o, depth, ops, work, large, why))
+			if (!tiny_loop(t, fn, o, depth, large))
 				return false;
 			continue;
 		}
 		case IR_case: {
 			const int64_t *f = ir_attrs(fn, o, AT_branch, &n);
 			for (int k = 0; k < n; k++)
-				if (!tiny_fn(m, ir_fn_of(m, (ir_fnid)f[k]), depth + 1, ops, work, why))
+				if (!tiny_fn(t, ir_fn_of(m, (ir_fnid)f[k]), depth + 1))
 					return false;
 			if (touches_large(fn, o, large)) {
-				*why = "a branch over large values";
+				t->why = "a branch over large values";
 				return false;
 			}
 			continue;
 		}
 		case IR_call:
-			if (!tiny_fn(m, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, AT_fn)), depth + 1, ops, work, why))
+			if (!tiny_fn(t, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, AT_fn)), depth + 1))
 				return false;
 			if (touches_large(fn, o, large)) {
-				*why = "a call with large values";
+				t->why = "a call with large values";
 				return false;
 			}
 			continue;
@@ -135,12 +133,12 @@ static bool tiny_fn(const struct ir_module *m, const struct ir_fn *fn, int depth
 		case IR_reduce: {
 			enum redop r = (enum redop)ir_attr(fn, o, AT_redop);
 			if (o->nin > 16)
-				*why = "reduction of many operands";
-			else if (r == RED_lse || (r == RED_fn && !tiny_fn(m, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, AT_fn)), depth + 1, ops, work, why)))
-				*why = "a reducer that generated code does not have";
-			if (*why)
+				t->why = "reduction of many operands";
+			else if (r == RED_lse || (r == RED_fn && !tiny_fn(t, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, AT_fn)), depth + 1)))
+				t->why = "a reducer that generated code does not have";
+			if (t->why)
 				return false;
-			*work += (int)ir_vtype(m, fn, ir_in(fn, o, 0))->count * (r == RED_fn ? 4 : 1);
+			t->work += (int)ir_vtype(m, fn, ir_in(fn, o, 0))->count * (r == RED_fn ? 4 : 1);
 			break;
 		}
 		case IR_iota: case IR_reshape: case IR_concatenate: case IR_pad: case IR_reduce_precision:
@@ -149,43 +147,45 @@ static bool tiny_fn(const struct ir_module *m, const struct ir_fn *fn, int depth
 		case IR_bitcast_convert:
 			if (ir_vtype(m, fn, ir_in(fn, o, 0))->count != to->count ||
 			    dtype_info[ir_vtype(m, fn, ir_in(fn, o, 0))->dtype].bits != dtype_info[to->dtype].bits) {
-				*why = "bitcast_convert to another width";
+				t->why = "bitcast_convert to another width";
 				return false;
 			}
 			break;
 		default:
 			if (ir_is_elem(o->kind) && elem_can(m, fn, o))
 				break;
-			*why = "an operation that generated code does not have";
+			t->why = "an operation that generated code does not have";
 			return false;
 		}
 		for (uint32_t k = 0; k < o->nout; k++)
 			if (large[o->out + k])
-				*why = "control flow over large values";
+				t->why = "control flow over large values";
 		for (uint32_t k = 0; k < o->nin; k++)
 			if (large[ir_in(fn, o, k)])
-				*why = "control flow over large values";
-		if (*why)
+				t->why = "control flow over large values";
+		if (t->why)
 			return false;
 	}
 	/* a large result has to be a stack that a loop wrote, or a parameter */
 	for (size_t r = 0; r < fn->result.n; r++)
 		if (large[fn->result.p[r]] && depth) {
-			*why = "control flow over large values";
+			t->why = "control flow over large values";
 			return false;
 		}
 	return true;
 }
 
-bool gen_tiny_can(const struct ir_module *m, const struct ir_fn *fn, const char **why)
+bool gen_tiny_can(const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn, const char **why)
 {
-	int ops = 0, work = 0;
-	*why = NULL;
-	return tiny_fn(m, fn, 0, &ops, &work, why);
+	struct tiny x = { .t = t, .m = m };
+	bool ok = tiny_fn(&x, fn, 0);
+	*why = x.why;
+	return ok;
 }
 
 bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why)
 {
+	const struct gen_target *t = gen_target_get();
 	const char *dummy;
 	if (!why)
 		why = &dummy;
@@ -198,7 +198,7 @@ bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why
 	if (*why)
 		return false;
 	if (gen_has_control(m, fn))
-		return gen_tiny_can(m, fn, why);
+		return gen_tiny_can(t, m, fn, why);
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		switch (o->kind) {
@@ -221,7 +221,7 @@ bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why
 	}
 	struct arena a;
 	arena_init(&a);
-	bool ok = gen_schedule(&a, m, fn, NULL, 64, why) != NULL;
+	bool ok = gen_schedule(&a, t, m, fn, NULL, why) != NULL;
 	arena_fini(&a);
 	return ok;
 }

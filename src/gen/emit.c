@@ -3,8 +3,6 @@
 #include "emit.h"
 
 #include <llvm-c/Analysis.h>
-#include <llvm-c/Target.h>
-#include <llvm-c/TargetMachine.h>
 #include <llvm-c/Transforms/PassBuilder.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -207,7 +205,7 @@ static int lanes_for(const struct em *e, int64_t ext)
 	int w = e->s->width;
 	if (ext < w)
 		w = pow2_at_least(ext);
-	if (e->isa < GEN_ISA_AVX512 && ext % w && ext % (w / 2) == 0 && w / 2 >= 4)
+	if (!e->t->masks && ext % w && ext % (w / 2) == 0 && w / 2 >= 4)
 		w /= 2;
 	return w;
 }
@@ -422,7 +420,7 @@ static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *
 		int64_t count = gen_kept_count(e->s, x);
 		for (int i = 0; i < x->nkeep; i++) {
 			LV mem = em_alloca(e, LLVMArrayType2(em_mem(e, e->s->node[x->keep[i]].dtype), (uint64_t)count + 128));
-			LLVMSetAlignment(mem, 64);
+			LLVMSetAlignment(mem, (unsigned)e->t->line);
 			e->kept[index][i] = mem;
 		}
 	}
@@ -507,7 +505,7 @@ static void transpose_block(struct em *e, const struct gen_node *n, LV mem)
 	unsigned size = dtype_info[n->dtype].bytes;
 	const struct gen_lin *l = &e->s->lin[n->lin];
 	int64_t k = l->k[e->lane];
-	int q = e->isa >= GEN_ISA_AVX512 ? (size == 8 ? 8 : 16) : size == 8 ? 4 : size == 1 ? 16 : 8;
+	int q = e->t->transpose[size == 8 ? 3 : size / 2];
 	q = MIN(q, e->width);
 	int bits = 0;
 	while (1 << bits < q)
@@ -572,7 +570,7 @@ static void across_loops(struct em *e, const struct gen_body *b)
 	for (uint32_t k = 1; k < s->nnode; k++)
 		if (used[k] && gen_across(s, &s->node[k]) && e->ntr < (int)NELEM(e->tr)) {
 			LV mem = em_alloca(e, LLVMArrayType2(em_mem(e, s->node[k].dtype), (uint64_t)(blk * e->width)));
-			LLVMSetAlignment(mem, 64);
+			LLVMSetAlignment(mem, (unsigned)e->t->line);
 			transpose_block(e, &s->node[k], mem);
 			e->tr[e->ntr].node = k;
 			e->tr[e->ntr++].mem = mem;
@@ -697,25 +695,12 @@ static void all_tiles(struct em *e, LV t0, LV t1, LV some)
 static void kernel(struct em *e)
 {
 	const struct gen_sched *s = e->s;
-	LV t0 = LLVMGetParam(e->f, 1), t1 = LLVMGetParam(e->f, 2), ptrs = LLVMGetParam(e->f, 0);
 	scope_push(e, 0, em_block(e, "entry"));
 	/* allocas and the operands' addresses go to the entry block, which ends by itself */
 	e->bufp = mem_alloc(sizeof *e->bufp * (size_t)(s->nbuf + 1));
 	int nptr = (int)(s->fn->nparam + s->fn->result.n);
-	for (int i = 0; i < s->nbuf; i++) {
-		if (i < nptr) {
-			LV k = em_ki(e->i64, i);
-			e->bufp[i] = LLVMBuildLoad2(e->b, e->ptr, em_gep(e, e->ptr, ptrs, k), "");
-			continue;
-		}
-		LV data = LLVMConstStringInContext(e->c, s->buf[i].data, (unsigned)s->buf[i].n, true);
-		LV g = LLVMAddGlobal(e->m, LLVMTypeOf(data), "c");
-		LLVMSetInitializer(g, data);
-		LLVMSetGlobalConstant(g, true);
-		LLVMSetLinkage(g, LLVMPrivateLinkage);
-		LLVMSetAlignment(g, 64);
-		e->bufp[i] = g;
-	}
+	for (int i = 0; i < s->nbuf; i++)
+		e->bufp[i] = i < nptr ? e->code->operand(e, i) : e->code->constant(e, s->buf[i].data, s->buf[i].n);
 	LLVMBasicBlockRef body = em_block(e, "body");
 	LLVMBuildBr(e->b, body);
 	em_at(e, body);
@@ -727,15 +712,15 @@ static void kernel(struct em *e)
 		LV any = em_ki(e->i64, 0);
 		for (int i = (int)s->fn->nparam; i < nptr; i++)
 			any = LLVMBuildOr(e->b, any, LLVMBuildPtrToInt(e->b, e->bufp[i], e->i64, ""), "");
-		any = LLVMBuildAnd(e->b, any, em_ki(e->i64, 63), "");
+		any = LLVMBuildAnd(e->b, any, em_ki(e->i64, e->t->line - 1), "");
 		LV lines = LLVMBuildICmp(e->b, LLVMIntEQ, any, em_ki(e->i64, 0), "");
 		e->stream = true;
-		all_tiles(e, t0, t1, LLVMBuildAnd(e->b, lines, LLVMBuildICmp(e->b, LLVMIntSLT, t0, t1, ""), ""));
+		all_tiles(e, e->t0, e->t1, LLVMBuildAnd(e->b, lines, LLVMBuildICmp(e->b, LLVMIntSLT, e->t0, e->t1, ""), ""));
 		e->stream = false;
-		all_tiles(e, t0, t1, LLVMBuildAnd(e->b, LLVMBuildNot(e->b, lines, ""), LLVMBuildICmp(e->b, LLVMIntSLT, t0, t1, ""), ""));
-		em_call(e, "llvm.x86.sse.sfence", e->vd, 0, NULL);
+		all_tiles(e, e->t0, e->t1, LLVMBuildAnd(e->b, LLVMBuildNot(e->b, lines, ""), LLVMBuildICmp(e->b, LLVMIntSLT, e->t0, e->t1, ""), ""));
+		e->code->fence(e);
 	} else {
-		all_tiles(e, t0, t1, LLVMBuildICmp(e->b, LLVMIntSLT, t0, t1, ""));
+		all_tiles(e, e->t0, e->t1, LLVMBuildICmp(e->b, LLVMIntSLT, e->t0, e->t1, ""));
 	}
 	LLVMBuildRetVoid(e->b);
 	scope_pop(e);
@@ -744,54 +729,46 @@ static void kernel(struct em *e)
 
 /* --- the object --------------------------------------------------------- */
 
-static const char *const cpu_of[] = { "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4" };
-static const char *const feat_of[] = { "", "+f16c", "+f16c,-prefer-256-bit", "+f16c,+avx512bf16,-prefer-256-bit" };
-
-static void llvm_init(void)
-{
-	LLVMInitializeX86TargetInfo();
-	LLVMInitializeX86Target();
-	LLVMInitializeX86TargetMC();
-	LLVMInitializeX86AsmPrinter();
-}
-
 /* Target machines are not for two threads at once: a pool of them. */
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct { LLVMTargetMachineRef p[64]; size_t n; } pool;
+static struct { struct { const struct gen_target *t; LLVMTargetMachineRef tm; } p[64]; size_t n; } pool;
 
-static LLVMTargetMachineRef machine_take(char **msg)
+static LLVMTargetMachineRef machine_take(const struct em *e, char **msg)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, llvm_init);
 	LLVMTargetMachineRef tm = NULL;
 	pthread_mutex_lock(&pool_lock);
-	if (pool.n)
-		tm = pool.p[--pool.n];
+	for (size_t i = pool.n; !tm && i-- > 0;)
+		if (pool.p[i].t == e->t) {
+			tm = pool.p[i].tm;
+			pool.p[i] = pool.p[--pool.n];
+		}
 	pthread_mutex_unlock(&pool_lock);
-	if (tm)
-		return tm;
-	LLVMTargetRef t;
-	if (LLVMGetTargetFromTriple("x86_64-pc-linux-gnu", &t, msg))
-		return NULL;
-	enum gen_isa isa = gen_isa();
-	return LLVMCreateTargetMachine(t, "x86_64-pc-linux-gnu", cpu_of[isa], feat_of[isa], LLVMCodeGenLevelDefault, LLVMRelocPIC, LLVMCodeModelSmall);
+	return tm ? tm : e->code->machine(e->t, msg);
 }
 
-static void machine_give(LLVMTargetMachineRef tm)
+static void machine_give(const struct gen_target *t, LLVMTargetMachineRef tm)
 {
 	pthread_mutex_lock(&pool_lock);
 	bool room = pool.n < NELEM(pool.p);
-	if (room)
-		pool.p[pool.n++] = tm;
+	if (room) {
+		pool.p[pool.n].t = t;
+		pool.p[pool.n++].tm = tm;
+	}
 	pthread_mutex_unlock(&pool_lock);
 	if (!room)
 		LLVMDisposeTargetMachine(tm);
 }
 
-static void attr(struct em *e, const char *k, const char *v)
+/* Has the row of t all that it should have? */
+static struct err *complete(const struct gen_target *t)
 {
-	LLVMAttributeRef a = LLVMCreateStringAttribute(e->c, k, (unsigned)strlen(k), v, (unsigned)strlen(v));
-	LLVMAddAttributeAtIndex(e->f, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, a);
+	const struct em_code *c = em_code_of(t);
+	void (*hook[sizeof *c / sizeof(void (*)(void))])(void);
+	memcpy(hook, c, sizeof hook);
+	for (size_t i = 0; i < NELEM(hook); i++)
+		if (!hook[i] && (t->estimates || i < NELEM(hook) - 2))
+			return ERR(INTERNAL, "target '%s' lacks hook %zu of struct em_code", t->name, i);
+	return NULL;
 }
 
 /* What LLVM holds of one group, given back also when memory runs out. */
@@ -808,31 +785,34 @@ static void llvm_end(void *v)
 	if (l->e && l->e->c)
 		LLVMContextDispose(l->e->c);
 	if (l->tm)
-		machine_give(l->tm);
+		machine_give(l->e->t, l->tm);
 }
 
 static void buffer_end(void *mb) { LLVMDisposeMemoryBuffer(mb); }
 
-static struct err *group(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out)
+static struct err *group(struct arena *a, const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view,
+                         struct gen_out *out)
 {
-	enum gen_isa isa = gen_isa();
-	if (isa == GEN_ISA_NONE)
-		return ERR(UNAVAILABLE, "generated code needs a processor with AVX2");
+	if (t->lacks)
+		return ERR(UNAVAILABLE, "%s", t->lacks);
+	TRY(complete(t));
 	struct arena tmp;
 	arena_init(&tmp);
 	struct err *error = NULL;
 	const char *why = NULL;
 	bool tiny = gen_has_control(m, fn);
-	struct gen_sched *s = tiny ? NULL : gen_schedule(&tmp, m, fn, view, isa >= GEN_ISA_AVX512 ? 64 : 32, &why);
-	if (tiny ? !gen_tiny_can(m, fn, &why) : !s) {
+	struct gen_sched *s = tiny ? NULL : gen_schedule(&tmp, t, m, fn, view, &why);
+	if (tiny ? !gen_tiny_can(t, m, fn, &why) : !s) {
 		arena_fini(&tmp);
 		return ERR(UNIMPLEMENTED, "group cannot be compiled: %s", why);
 	}
 	char *msg = NULL;
 	struct em *e = mem_alloc(sizeof *e);
-	LLVMTargetMachineRef tm = machine_take(&msg);
+	e->t = t;
+	e->code = em_code_of(t);
+	LLVMTargetMachineRef tm = machine_take(e, &msg);
 	if (!tm) {
-		error = ERR(UNAVAILABLE, "LLVM has no code generator for this processor: %s", msg ? msg : "");
+		error = ERR(UNAVAILABLE, "LLVM has no code generator for '%s': %s", t->name, msg ? msg : "");
 		LLVMDisposeMessage(msg);
 		free(e);
 		arena_fini(&tmp);
@@ -844,7 +824,6 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 	e->c = LLVMContextCreate();
 	e->m = LLVMModuleCreateWithNameInContext("group", e->c);
 	e->b = LLVMCreateBuilderInContext(e->c);
-	e->isa = isa;
 	e->s = s;
 	e->lane = -1;
 	e->width = 1;
@@ -860,20 +839,14 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 	LLVMTargetDataRef td = LLVMCreateTargetDataLayout(tm);
 	LLVMSetModuleDataLayout(e->m, td);
 	LLVMDisposeTargetData(td);
-	LLVMSetTarget(e->m, "x86_64-pc-linux-gnu");
-	LT pt[3] = { e->ptr, e->i64, e->i64 };
-	e->f = LLVMAddFunction(e->m, "rondo_kernel", LLVMFunctionType(e->vd, pt, 3, false));
-	attr(e, "target-cpu", cpu_of[isa]);
-	attr(e, "target-features", feat_of[isa]);
-	attr(e, "prefer-vector-width", isa >= GEN_ISA_AVX512 ? "512" : "256");
-	attr(e, "min-legal-vector-width", isa >= GEN_ISA_AVX512 ? "512" : "256");
-	attr(e, "denormal-fp-math", "preserve-sign,preserve-sign");
+	e->code->begin(e);
+	em_attr(e, "denormal-fp-math", "preserve-sign,preserve-sign");
 	unsigned nounwind = LLVMGetEnumAttributeKindForName("nounwind", 8);
 	LLVMAddAttributeAtIndex(e->f, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, LLVMCreateEnumAttribute(e->c, nounwind, 0));
 
 	double c0 = clock_s();
 	if (tiny)
-		error = em_tiny(e, m, fn, view, LLVMGetParam(e->f, 0));
+		error = em_tiny(e, m, fn, view);
 	else
 		kernel(e);
 	double c1 = clock_s();
@@ -894,15 +867,15 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 		LLVMErrorRef le = LLVMRunPasses(e->m, "function(mem2reg,early-cse)", tm, po);
 		LLVMDisposePassBuilderOptions(po);
 		if (le) {
-			char *t = LLVMGetErrorMessage(le);
-			error = ERR(INTERNAL, "LLVM refused its passes: %s", t);
-			LLVMDisposeErrorMessage(t);
+			char *text = LLVMGetErrorMessage(le);
+			error = ERR(INTERNAL, "LLVM refused its passes: %s", text);
+			LLVMDisposeErrorMessage(text);
 		}
 	}
 	double c2 = clock_s();
 	if (!error) {
 		LLVMMemoryBufferRef mb;
-		if (LLVMTargetMachineEmitToMemoryBuffer(tm, e->m, LLVMObjectFile, &msg, &mb)) {
+		if (e->code->object(tm, e->m, &mb, &msg)) {
 			error = ERR(INTERNAL, "LLVM made no object: %s", msg);
 		} else {
 			out->nobj = LLVMGetBufferSize(mb);
@@ -915,7 +888,7 @@ static struct err *group(struct arena *a, const struct ir_module *m, const struc
 	}
 	log_line(LOG_DEBUG, "gen: emit %.2f ms, passes %.2f ms, code %.2f ms, %zu bytes", (c1 - c0) * 1e3, (c2 - c1) * 1e3,
 	         (clock_s() - c2) * 1e3, out->nobj);
-	out->symbol = arena_str(a, "rondo_kernel", 12);
+	out->symbol = GEN_SYMBOL;
 	out->tiles = tiny ? 1 : s->tiles;
 	out->block = !tiny && (s->linear || s->repeats) ? s->block : 0;
 	out->flops = tiny ? 0 : s->flops;

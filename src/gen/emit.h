@@ -9,9 +9,28 @@
 #include "sched.h"
 
 #include <llvm-c/Core.h>
+#include <llvm-c/TargetMachine.h>
 
 typedef LLVMValueRef LV;
 typedef LLVMTypeRef LT;
+
+struct em;
+
+/* How a target writes what is special, and hands its code over: all of these; scale and recip where its row has estimates. */
+struct em_code {
+	/* These two give an error as LLVM does: a text to be freed with LLVMDisposeMessage, and NULL or true. */
+	LLVMTargetMachineRef (*machine)(const struct gen_target *, char **msg);
+	bool (*object)(LLVMTargetMachineRef, LLVMModuleRef, LLVMMemoryBufferRef *out, char **msg);     /* what the runtime loads */
+	void (*begin)(struct em *);                            /* e->f, the kernel's function; e->t0, e->t1: the tiles it shall do */
+	LV (*operand)(struct em *, int i);                     /* address of operand (then result) i */
+	LV (*constant)(struct em *, const void *p, size_t n);  /* address of n bytes */
+	LV (*call)(struct em *, const char *name, LT ret, int n, const LV *arg);     /* function of C's library, of scalars */
+	LV (*round)(struct em *, LV x);                        /* f32 that arithmetic gave, to one that is a bf16 */
+	LV (*round_any)(struct em *, LV x);                    /* any f32, subnormal ones too */
+	void (*fence)(struct em *);                            /* what was stored past the caches comes before what is stored after it */
+	LV (*scale)(struct em *, LV x, LV y);                  /* x * 2^floor(y), which overflows and underflows by itself */
+	LV (*recip)(struct em *, LV x);                        /* 1/x to 14 bits */
+};
 
 /* A place that code can be put: one per open loop, outermost first.  The block has no terminator while the
  * scope is open, so code may be appended to any scope at any time. */
@@ -27,7 +46,9 @@ struct em {
 	LLVMBuilderRef b;
 	LV f;
 	LT i1, i8, i16, i32, i64, f32, f64, ptr, vd;
-	enum gen_isa isa;
+	const struct gen_target *t;
+	const struct em_code *code;
+	LV t0, t1;               /* first tile, the one after the last (i64) */
 	const struct gen_sched *s;
 	int width;               /* lanes of the open lane loop */
 	int lane;                /* its variable, -1: none */
@@ -69,13 +90,16 @@ LV em_intr(struct em *e, const char *name, LV x, int n, const LV *more);        
 LV em_const(struct em *e, int dt, const void *p, int n);
 LV em_shuffle(struct em *e, LV x, LV y, const int *idx, int n);     /* elements idx of x and y (NULL: x alone); -1: any; n <= 256 */
 LV em_alloca(struct em *e, LT t);                                   /* in the entry block */
-/* AVX-512 f32 intrinsics on any multiple of 16 lanes: x * 2^floor(y), and 1/x to 14 bits.  NULL: not here. */
-LV em_scalef(struct em *e, LV x, LV y);
-LV em_rcp14(struct em *e, LV x);
+void em_attr(struct em *e, const char *key, const char *value);     /* of the kernel's function */
+bool em_estimates(const struct em *e, LV x);                        /* has the target scale and recip for as many lanes as x has? */
 LV em_libm(struct em *e, const char *name, int n, const LV *a);     /* per lane */
 LV em_libm_loop(struct em *e, const LV *a, const char *name);       /* one operand, a loop over the lanes */
 /* fast; but if any lane is bad (i1), slow(e, a, name) is evaluated, and taken in the bad lanes. */
 LV em_branch(struct em *e, LV bad, LV fast, LV (*slow)(struct em *, const LV *, const char *), const char *name, const LV *a);
+
+/* --- emit_host.c -------------------------------------------------------- */
+
+const struct em_code *em_code_of(const struct gen_target *t);
 
 /* --- emit_elem.c ------------------------------------------------------- */
 
@@ -121,7 +145,7 @@ void em_kept_store(struct em *e, uint32_t id, LV mem);       /* node id to this 
 /* --- emit_tiny.c --------------------------------------------------------- */
 
 /* Emit the body of a function with control flow: all of it, in the current block. */
-struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, LV ptrs);
+struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view);
 
 static inline LLVMBasicBlockRef em_block(struct em *e, const char *name) { return LLVMAppendBasicBlockInContext(e->c, e->f, name); }
 /* Go on in block bb, which becomes the current scope's. */

@@ -44,30 +44,13 @@ LV em_round(struct em *e, int dt, LV x)
 		LV h = LLVMBuildFPTrunc(e->b, x, em_like(x, LLVMHalfTypeInContext(e->c)), "");
 		return LLVMBuildFPExt(e->b, h, em_like(x, e->f32), "");
 	}
-	if (dt != DT_bf16)
-		return x;
-	if (e->isa >= GEN_ISA_BF16) {
-		LV h = LLVMBuildFPTrunc(e->b, x, em_like(x, LLVMBFloatTypeInContext(e->c)), "");
-		LV u = zext_to(e, bits(e, h, e->i16), e->i32);
-		return bits(e, LLVMBuildShl(e->b, u, I(u, 16), ""), e->f32);
-	}
-	LV u = bits(e, x, e->i32), odd = LLVMBuildAnd(e->b, LLVMBuildLShr(e->b, u, I(u, 16), ""), I(u, 1), "");
-	LV r = LLVMBuildAdd(e->b, u, LLVMBuildAdd(e->b, odd, I(u, 0x7fff), ""), "");
-	r = em_sel(e, fcmp(e, LLVMRealUNO, x, x), LLVMBuildOr(e->b, u, I(u, 0x400000), ""), r);
-	return bits(e, LLVMBuildAnd(e->b, r, I(u, (int32_t)0xffff0000), ""), e->f32);
+	return dt == DT_bf16 ? e->code->round(e, x) : x;
 }
 
-/* What is no result of arithmetic may be subnormal, and vcvtneps2bf16 takes that for zero.  With its exponent field, which
- * is 0, made 1 it is normal and is rounded at the same bit; then the 1 is taken off again. */
+/* Of what is no result of arithmetic, and may be subnormal. */
 static LV round_any(struct em *e, int dt, LV x)
 {
-	if (dt != DT_bf16 || e->isa < GEN_ISA_BF16)
-		return em_round(e, dt, x);
-	LV u = bits(e, x, e->i32), low = icmp(e, LLVMIntEQ, LLVMBuildAnd(e->b, u, I(u, 0x7f800000), ""), I(u, 0));
-	LV up = em_sel(e, low, LLVMBuildOr(e->b, u, I(u, 0x00800000), ""), u);
-	LV h = bits(e, LLVMBuildFPTrunc(e->b, bits(e, up, e->f32), em_like(x, LLVMBFloatTypeInContext(e->c)), ""), e->i16);
-	LV r = zext_to(e, em_sel(e, low, LLVMBuildSub(e->b, h, I(h, 0x80), ""), h), e->i32);
-	return bits(e, LLVMBuildShl(e->b, r, I(r, 16), ""), e->f32);
+	return dt == DT_bf16 ? e->code->round_any(e, x) : em_round(e, dt, x);
 }
 
 LV em_from_mem(struct em *e, int dt, LV x)

@@ -11,6 +11,8 @@
 
 static LT ty(LV x) { return LLVMTypeOf(x); }
 static LV K(LV x, double v) { return em_kf(ty(x), v); }
+/* An estimate of 1/x, NULL: the target has none. */
+static LV recip(struct em *e, LV x) { return em_estimates(e, x) ? e->code->recip(e, x) : NULL; }
 static LV add(struct em *e, LV a, LV b) { return LLVMBuildFAdd(e->b, a, b, ""); }
 static LV sub(struct em *e, LV a, LV b) { return LLVMBuildFSub(e->b, a, b, ""); }
 static LV mul(struct em *e, LV a, LV b) { return LLVMBuildFMul(e->b, a, b, ""); }
@@ -69,12 +71,12 @@ static LV exp_poly(struct em *e, LV r)
 
 LV em_exp(struct em *e, LV x)
 {
-	/* with scalef: clamped so that the reduction stays finite; it overflows and underflows by itself */
-	bool wide = e->isa >= GEN_ISA_AVX512 && em_lanes(x) >= 16 && em_lanes(x) % 16 == 0;
-	LV c = wide ? min_(e, K(x, 89), max_(e, K(x, -104), x)) : x;
+	/* where the scale overflows and underflows by itself: clamped so that the reduction stays finite */
+	bool scales = em_estimates(e, x);
+	LV c = scales ? min_(e, K(x, 89), max_(e, K(x, -104), x)) : x;
 	LV n, bits, r = exp_reduce(e, c, &n, &bits), p = exp_poly(e, r);
-	if (wide)
-		return em_scalef(e, p, n);
+	if (scales)
+		return e->code->scale(e, p, n);
 	LV y = as_f32(e, LLVMBuildAdd(e->b, as_i32(e, p), LLVMBuildShl(e->b, bits, I(bits, 23), ""), ""));
 	y = em_sel(e, cmp(e, LLVMRealOLT, x, K(x, -87.33654)), K(x, 0), y);
 	y = em_sel(e, cmp(e, LLVMRealOGT, x, K(x, 88.722839)), K(x, INFINITY), y);
@@ -135,7 +137,7 @@ LV em_tanh(struct em *e, LV x)
 	LV n, bits, r = exp_reduce(e, t, &n, &bits);
 	LV p = exp_poly(e, r);
 	LV ex = as_f32(e, LLVMBuildAdd(e->b, as_i32(e, p), LLVMBuildShl(e->b, bits, I(bits, 23), ""), ""));
-	LV d = add(e, ex, K(x, 1)), q = em_rcp14(e, d);
+	LV d = add(e, ex, K(x, 1)), q = recip(e, d);
 	if (q && !e->low)
 		q = fma_(e, fma_(e, LLVMBuildFNeg(e->b, d, ""), q, K(x, 1)), q, q);
 	LV big = q ? fma_(e, q, K(x, -2), K(x, 1)) : sub(e, K(x, 1), divi(e, K(x, 2), d));
@@ -147,11 +149,11 @@ LV em_logistic(struct em *e, LV x)
 {
 	LV one = K(x, 1);
 	if (e->low) {
-		LV d = add(e, one, em_exp(e, LLVMBuildFNeg(e->b, x, ""))), q = em_rcp14(e, d);
+		LV d = add(e, one, em_exp(e, LLVMBuildFNeg(e->b, x, ""))), q = recip(e, d);
 		return q ? q : divi(e, one, d);
 	}
 	LV t = em_exp(e, LLVMBuildFNeg(e->b, fabs_(e, x), ""));
-	LV neg = cmp(e, LLVMRealOLT, x, K(x, 0)), num = em_sel(e, neg, t, one), d = add(e, one, t), r = em_rcp14(e, d);
+	LV neg = cmp(e, LLVMRealOLT, x, K(x, 0)), num = em_sel(e, neg, t, one), d = add(e, one, t), r = recip(e, d);
 	LV c = sub(e, t, sub(e, d, one));        /* what the sum lost */
 	if (!r) {
 		LV q = divi(e, num, d), inv = em_sel(e, neg, sub(e, one, q), q);
@@ -281,7 +283,7 @@ static LV log2_f64(struct em *e, LV a)
 		0.3206164713431822, 0.2614416658926232, 0.24294613949910135 };
 	LV u = as_i64(e, a);
 	LV k = LLVMBuildSub(e->b, u, I(u, 0x3fe6a09e667f3bcd), "");
-	/* the exponent, through 32-bit arithmetic: there is no 64-bit arithmetic shift in AVX2 */
+	/* the exponent, through 32-bit arithmetic: not every target has an arithmetic shift of 64-bit lanes */
 	LV hi = LLVMBuildTrunc(e->b, LLVMBuildLShr(e->b, k, I(u, 32), ""), em_like(a, e->i32), "");
 	LV ki = LLVMBuildAShr(e->b, hi, I(hi, 20), "");
 	LV up = LLVMBuildShl(e->b, LLVMBuildSExt(e->b, ki, ty(u), ""), I(u, 52), "");

@@ -172,7 +172,7 @@ static LV gather(struct em *e, LT t, LV p, LV off)
 {
 	unsigned size = LLVMGetTypeKind(t) == LLVMIntegerTypeKind ? LLVMGetIntTypeWidth(t) / 8 : LLVMGetTypeKind(t) == LLVMDoubleTypeKind ? 8 : 4;
 	LT vt = em_vec(t, e->width);
-	if (size >= 4 && e->isa >= GEN_ISA_AVX512) {
+	if (e->t->gather_from && (int)size >= e->t->gather_from) {
 		LT pt = em_vec(e->ptr, e->width), over[2] = { vt, pt };
 		unsigned id = LLVMLookupIntrinsicID("llvm.masked.gather", 18);
 		LV f = LLVMGetIntrinsicDeclaration(e->m, id, over, 2);
@@ -238,14 +238,14 @@ static void fetch_ahead(struct em *e, const struct gen_node *n, LV p, unsigned s
 	while (v > 0 && !(e->nest->vars >> v & 1 && e->nest->hi[v] - e->nest->lo[v] > 1))
 		v--;
 	int64_t step = e->s->lin[n->lin].k[v] * size;
-	if (!(e->nest->vars >> v & 1) || llabs(step) < 1024)
+	if (!e->t->ahead || !(e->nest->vars >> v & 1) || llabs(step) < e->t->ahead_from)
 		return;
 	LT over = e->ptr;
 	unsigned id = LLVMLookupIntrinsicID("llvm.prefetch", 13);
 	LV f = LLVMGetIntrinsicDeclaration(e->m, id, &over, 1);
 	LT ft = LLVMIntrinsicGetType(e->c, id, &over, 1);
-	for (unsigned line = 0; line < e->width * size; line += 64) {
-		LV off = em_ki(e->i64, 6 * step + line);
+	for (unsigned line = 0; line < e->width * size; line += (unsigned)e->t->line) {
+		LV off = em_ki(e->i64, e->t->ahead * step + line);
 		LV a[4] = { em_gep(e, e->i8, p, off), em_ki(e->i32, 0), em_ki(e->i32, 3), em_ki(e->i32, 1) };
 		LLVMBuildCall2(e->b, ft, f, a, 4, "");
 	}
@@ -275,7 +275,7 @@ static LV load(struct em *e, const struct gen_node *n)
 		x = vload(e, t, size, p, 0);
 		fetch_ahead(e, n, p, size);
 	}
-	else if (!v && k == 1 && (size >= 4 || e->isa >= GEN_ISA_AVX512))
+	else if (!v && k == 1 && (int)size >= e->t->mask_from)
 		x = masked_load(e, t, size, p);
 	else if (!v && k == -1 && !e->rem) {
 		int idx[256];
@@ -297,10 +297,11 @@ static LV load(struct em *e, const struct gen_node *n)
 static bool whole_lines(const struct em *e, const struct gen_lin *l, unsigned size)
 {
 	int64_t lo = e->nest && e->nest->vars >> e->lane & 1 ? e->nest->lo[e->lane] : e->body->lo[e->lane];
-	if (e->width * size % 64 || (l->c + lo) * size % 64)
+	unsigned line = (unsigned)e->t->line;
+	if (e->width * size % line || (l->c + lo) * size % line)
 		return false;
 	for (int v = 0; v < GEN_NV; v++)
-		if (v != e->lane && l->k[v] * size % 64)
+		if (v != e->lane && l->k[v] * size % line)
 			return false;
 	for (int j = 0; j < GEN_NT; j++)
 		if (l->tk[j])
@@ -311,7 +312,7 @@ static bool whole_lines(const struct em *e, const struct gen_lin *l, unsigned si
 static void past_caches(struct em *e, LV st)
 {
 	LLVMMetadataRef one = LLVMValueAsMetadata(LLVMConstInt(e->i32, 1, false));
-	LLVMSetAlignment(st, 64);
+	LLVMSetAlignment(st, (unsigned)e->t->line);
 	LLVMSetMetadata(st, LLVMGetMDKindIDInContext(e->c, "nontemporal", 11), LLVMMetadataAsValue(e->c, LLVMMDNodeInContext2(e->c, &one, 1)));
 }
 

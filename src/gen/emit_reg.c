@@ -152,48 +152,17 @@ LV em_alloca(struct em *e, LT t)
 	return a;
 }
 
-/* --- intrinsics of AVX-512 ------------------------------------------------- */
-
-static LV part16(struct em *e, LV x, int from, int n)
+void em_attr(struct em *e, const char *key, const char *value)
 {
-	LV v[256];
-	for (int i = 0; i < n; i++)
-		v[i] = LLVMConstInt(e->i32, (unsigned)(from + i), false);
-	return LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(v, (unsigned)n), "");
+	LLVMAttributeRef a = LLVMCreateStringAttribute(e->c, key, (unsigned)strlen(key), value, (unsigned)strlen(value));
+	LLVMAddAttributeAtIndex(e->f, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, a);
 }
 
-static LV zmm(struct em *e, const char *name, LV x, LV y, bool rounding)
+bool em_estimates(const struct em *e, LV x)
 {
-	int w = em_lanes(x);
-	if (e->isa < GEN_ISA_AVX512 || w < 16 || w % 16)
-		return NULL;
-	LT t = em_vec(e->f32, 16), i16t = LLVMInt16TypeInContext(e->c);
-	LV out[16];
-	int n = w / 16;
-	for (int i = 0; i < n; i++) {
-		LV a[5];
-		int k = 0;
-		a[k++] = n == 1 ? x : part16(e, x, 16 * i, 16);
-		if (y)
-			a[k++] = n == 1 ? y : part16(e, y, 16 * i, 16);
-		a[k++] = LLVMConstNull(t);
-		a[k++] = LLVMConstAllOnes(i16t);
-		if (rounding)
-			a[k++] = LLVMConstInt(e->i32, 4, false);       /* as MXCSR says */
-		out[i] = em_call(e, name, t, k, a);
-	}
-	for (int have = 16; n > 1; n /= 2, have *= 2)
-		for (int i = 0; i < n / 2; i++) {
-			LV v[256];
-			for (int k = 0; k < 2 * have; k++)
-				v[k] = LLVMConstInt(e->i32, (unsigned)k, false);
-			out[i] = LLVMBuildShuffleVector(e->b, out[2 * i], out[2 * i + 1], LLVMConstVector(v, (unsigned)(2 * have)), "");
-		}
-	return out[0];
+	int k = e->t->estimates, n = em_lanes(x);
+	return k && n && n % k == 0;
 }
-
-LV em_scalef(struct em *e, LV x, LV y) { return zmm(e, "llvm.x86.avx512.mask.scalef.ps.512", x, y, true); }
-LV em_rcp14(struct em *e, LV x) { return zmm(e, "llvm.x86.avx512.rcp14.ps.512", x, NULL, false); }
 
 /* --- libm, per lane ----------------------------------------------------- */
 
@@ -210,7 +179,7 @@ LV em_libm(struct em *e, const char *name, int n, const LV *a)
 	for (int i = 0; i < MAX(w, 1); i++) {
 		for (int k = 0; k < n; k++)
 			arg[k] = lane(e, a[k], i);
-		LV r = em_call(e, name, st, n, arg);
+		LV r = e->code->call(e, name, st, n, arg);
 		out = w ? LLVMBuildInsertElement(e->b, out, r, LLVMConstInt(e->i32, (unsigned)i, false), "") : r;
 	}
 	return out;
@@ -246,7 +215,7 @@ LV em_libm_loop(struct em *e, const LV *a, const char *name)
 	LLVMBuildBr(e->b, loop);
 	LLVMPositionBuilderAtEnd(e->b, loop);
 	LV i = LLVMBuildPhi(e->b, e->i64, ""), p = LLVMBuildGEP2(e->b, st, mem, &i, 1, ""), x = LLVMBuildLoad2(e->b, st, p, "");
-	LLVMBuildStore(e->b, em_call(e, name, st, 1, &x), p);
+	LLVMBuildStore(e->b, e->code->call(e, name, st, 1, &x), p);
 	LV i1 = LLVMBuildAdd(e->b, i, em_ki(e->i64, 1), "");
 	LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntULT, i1, em_ki(e->i64, w), ""), loop, end);
 	LV in[2] = { em_ki(e->i64, 0), i1 };

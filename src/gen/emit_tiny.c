@@ -137,7 +137,7 @@ static void spill(struct tiny *t, struct tv *v, const struct ir_type_info *ti, L
 	LT mt = em_mem(e, ti->dtype);
 	if (!ti->count)
 		return;
-	if (v->ssa || ti->count <= GEN_TINY) {
+	if (v->ssa || ti->count <= e->t->tiny) {
 		int64_t st[IR_MAX_RANK];
 		gen_strides(ti->rank, ti->dim, st);
 		store_at(t, ti->dtype, ti->count, p, positions(&t->a, ti->rank, ti->dim, st), ssa(t, v, ti));
@@ -145,7 +145,7 @@ static void spill(struct tiny *t, struct tv *v, const struct ir_type_info *ti, L
 	}
 	if (v->ptr && !v->stride) {
 		LV n = em_ki(e->i64, ti->bytes), a[3] = { p, v->ptr, n };
-		em_call(e, "memmove", e->ptr, 3, a);
+		e->code->call(e, "memmove", e->ptr, 3, a);
 		return;
 	}
 	/* a loop over the elements: a splat, or a strided stack, whose last dimensions are walked by digits */
@@ -426,7 +426,7 @@ static void case_(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o,
 		if (!arg[i - 1].ptr && !arg[i - 1].splat)
 			continue;
 		const struct ir_type_info *ti = ir_vtype(t->m, fn, ir_in(fn, o, i));
-		if (ti->count <= GEN_TINY)
+		if (ti->count <= e->t->tiny)
 			arg[i - 1] = (struct tv){ .ssa = ssa(t, &val[ir_in(fn, o, i)], ti) };
 	}
 	LLVMBasicBlockRef end = em_block(e, "join"), *from = ARENA_NEW(&t->a, LLVMBasicBlockRef, n), *start = ARENA_NEW(&t->a, LLVMBasicBlockRef, n);
@@ -483,7 +483,7 @@ static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 			x[k] = (struct tv){ .ssa = ssa(t, &x[k], ti[k]) };
 			break;
 		case ROLE_CONST:
-			if (ti[k]->count <= GEN_TINY)
+			if (ti[k]->count <= e->t->tiny)
 				x[k] = (struct tv){ .ssa = ssa(t, &x[k], ti[k]) };
 			break;
 		case ROLE_IN: case ROLE_IN_REV:
@@ -620,7 +620,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 	if (ti)
 		gen_strides(ti->rank, ti->dim, st);
 	if (x && x->splat && (ir_info(o->kind)->flags & IR_VIEW) && o->kind != IR_bitcast_convert) {
-		*r = (struct tv){ .splat = x->splat, .ssa = to->count <= GEN_TINY ? em_splat(e, x->splat, w) : NULL };
+		*r = (struct tv){ .splat = x->splat, .ssa = to->count <= e->t->tiny ? em_splat(e, x->splat, w) : NULL };
 		return;
 	}
 	switch (o->kind) {
@@ -630,7 +630,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 		int es = dtype_info[to->dtype].bytes;
 		if (nb == (size_t)es) {
 			r->splat = em_const(e, to->dtype, p, 0);
-			if (to->count <= GEN_TINY)
+			if (to->count <= e->t->tiny)
 				r->ssa = em_splat(e, r->splat, w);
 			return;
 		}
@@ -666,7 +666,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 	case IR_broadcast:
 		if (ti->count == 1) {
 			r->splat = lane_at(e, ssa(t, x, ti), 0);
-			if (to->count <= GEN_TINY)
+			if (to->count <= e->t->tiny)
 				r->ssa = em_splat(e, r->splat, w);
 			return;
 		}
@@ -692,7 +692,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 	int64_t *p = positions(&t->a, to->rank, to->dim, ps);
 	for (int64_t i = 0; i < to->count; i++)
 		p[i] += base;
-	if (x->ptr && !x->ssa && ti->count > GEN_TINY) {         /* a part of a stack */
+	if (x->ptr && !x->ssa && ti->count > e->t->tiny) {         /* a part of a stack */
 		int64_t *q = ARENA_NEW(&t->a, int64_t, to->count + 1), ix[IR_MAX_RANK];
 		for (int64_t i = 0; i < to->count; i++) {
 			int64_t rest = p[i], off = 0;
@@ -733,7 +733,7 @@ static void function(struct tiny *t, const struct ir_fn *fn, struct tv *arg, str
 		res[i] = val[fn->result.p[i]];
 }
 
-struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, LV ptrs)
+struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view)
 {
 	struct tiny t = { .e = e, .m = m };
 	arena_init(&t.a);
@@ -745,14 +745,14 @@ struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn 
 	LLVMBuildBr(e->b, body);
 	em_at(e, body);
 	/* an empty range of tiles does nothing */
-	LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, LLVMGetParam(e->f, 1), LLVMGetParam(e->f, 2), ""), run, out);
+	LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, e->t0, e->t1, ""), run, out);
 	em_at(e, run);
 	size_t n = fn->nparam + fn->result.n;
 	struct tv *arg = ARENA_NEW(&t.a, struct tv, fn->nparam + 1), *res = ARENA_NEW(&t.a, struct tv, fn->result.n + 1);
 	LV *rp = ARENA_NEW(&t.a, LV, fn->result.n + 1);
 	for (size_t i = 0; i < n; i++) {
 		const struct ir_type_info *ti = ir_vtype(m, fn, i < fn->nparam ? (ir_val)i + 1 : fn->result.p[i - fn->nparam]);
-		LV k = em_ki(e->i64, (int64_t)i), p = LLVMBuildLoad2(e->b, e->ptr, em_gep(e, e->ptr, ptrs, k), "");
+		LV p = e->code->operand(e, (int)i);
 		const struct prog_view *v = view ? &view[i] : NULL;
 		if (v && v->off)
 			p = em_gep(e, em_mem(e, ti->dtype), p, em_ki(e->i64, v->off));
@@ -764,7 +764,7 @@ struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn 
 		if (v && !prog_view_dense(v))
 			arg[i].stride = v->stride;
 		/* small ones are read before anything is written: results may take their storage */
-		if (ti->count && ti->count <= GEN_TINY)
+		if (ti->count && ti->count <= e->t->tiny)
 			arg[i] = (struct tv){ .ssa = ssa(&t, &arg[i], ti) };
 	}
 	/* only dense results can be written in place */
@@ -777,7 +777,7 @@ struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn 
 		if (!ti->count || (res[i].ptr && res[i].ptr == rp[i]))
 			continue;
 		const struct prog_view *v = view ? &view[fn->nparam + i] : NULL;
-		if (v && !prog_view_dense(v) && ti->count <= GEN_TINY)
+		if (v && !prog_view_dense(v) && ti->count <= e->t->tiny)
 			store_at(&t, ti->dtype, ti->count, rp[i], positions(&t.a, ti->rank, ti->dim, v->stride), ssa(&t, &res[i], ti));
 		else
 			spill(&t, &res[i], ti, rp[i]);

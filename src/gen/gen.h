@@ -7,11 +7,13 @@
 #include "../ir/ir.h"
 #include "../prog/prog.h"
 
+struct gen_target;        /* what the code is for: target.h */
+
 /* What generated code expects, and the code.  What gen_group gives lives as long as the process. */
 struct gen_out {
 	const char *symbol;
-	const void *obj; size_t nobj;    /* ELF relocatable object */
-	uint64_t key;            /* of the canonical text, the CPU and the generator's version */
+	const void *obj; size_t nobj;    /* as the target's loader in rt takes it */
+	uint64_t key;            /* of the canonical text, the target and the generator's version */
 	int64_t tiles;           /* grid; one call may do any range of tiles */
 	int64_t block;           /* as of struct prog_kern */
 	int64_t flops, bytes;
@@ -24,10 +26,15 @@ bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why
 /* Compile group fn.  in/out views: nparam then nresult, NULL = all dense; their rank and extents are the
  * parameters' and results', only off and stride are free.  Thread-safe. */
 struct err *gen_group(const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out);
+/* The same for any target, whether its code runs here or not. */
+struct err *gen_group_for(const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out);
 /* Load the generator now (gen_group does on its first use).  UNAVAILABLE says what is missing. */
 struct err *gen_load(void);
 
 /* The table of the shared object (symbol rondo_gen): what the compiler half calls through. */
-struct gen_api { void (*join)(const struct mem_home *, struct conf_value *); struct err *(*group)(struct arena *, const struct ir_module *, const struct ir_fn *, const struct prog_view *, struct gen_out *); };
+struct gen_api {
+	void (*join)(const struct mem_home *, struct conf_value *);
+	struct err *(*group)(struct arena *, const struct gen_target *, const struct ir_module *, const struct ir_fn *, const struct prog_view *, struct gen_out *);
+};
 
 #endif

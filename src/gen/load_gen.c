@@ -54,11 +54,11 @@ static uint64_t generator_stamp(void)
 	return stamp;
 }
 
-static void make_key(struct str *s, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view)
+static void make_key(struct str *s, const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view)
 {
 	put_i(s, GEN_VERSION);
 	put_i(s, (int64_t)generator_stamp());
-	put_i(s, gen_isa());
+	put(s, t->name, strlen(t->name) + 1);
 	put_i(s, conf_int(CONF_EXCESS_PRECISION));
 	ir_fn_bytes(s, m, fn, NULL, NULL);
 	put_i(s, view != NULL);
@@ -204,11 +204,11 @@ static struct err *room_for_llvm(void)
 	return NULL;
 }
 
-struct err *gen_group(const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out)
+struct err *gen_group_for(const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out)
 {
 	memset(out, 0, sizeof *out);
 	struct str text = { 0 };
-	make_key(&text, m, fn, view);
+	make_key(&text, t, m, fn, view);
 	uint64_t key = hash_bytes(text.p, text.n, 1), check = hash_bytes(text.p, text.n, 2);
 	pthread_mutex_lock(&lock);
 	uint64_t *hit = map_get(&memory, text.p, text.n);
@@ -225,7 +225,7 @@ struct err *gen_group(const struct ir_module *m, const struct ir_fn *fn, const s
 			if (!error)
 				error = room_for_llvm();
 			if (!error)
-				error = api->group(&tmp, m, fn, view, &made);
+				error = api->group(&tmp, t, m, fn, view, &made);
 			if (!error) {
 				x = entry_new(&(struct entry){ made.tiles, made.block, made.flops, made.bytes, key, made.nobj, fn->nparam, NULL, NULL }, made.under, made.obj);
 				disk_write(x, check);
@@ -251,7 +251,7 @@ struct err *gen_group(const struct ir_module *m, const struct ir_fn *fn, const s
 		}
 	}
 	if (x) {
-		out->symbol = "rondo_kernel";
+		out->symbol = GEN_SYMBOL;
 		out->obj = x->obj;
 		out->nobj = x->nobj;
 		out->key = key;
@@ -263,4 +263,9 @@ struct err *gen_group(const struct ir_module *m, const struct ir_fn *fn, const s
 	}
 	str_free(&text);
 	return error;
+}
+
+struct err *gen_group(const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out)
+{
+	return gen_group_for(gen_target_get(), m, fn, view, out);
 }

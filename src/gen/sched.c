@@ -16,7 +16,7 @@
 #include <stdlib.h>
 
 /* The graph as it stands becomes the schedule's. */
-static void finish(struct cx *cx, int vbytes)
+static void finish(struct cx *cx)
 {
 	struct gen_sched *s = cx->s;
 	s->node = arena_copy(cx->a, cx->node.p, cx->node.n * sizeof *cx->node.p);
@@ -25,7 +25,7 @@ static void finish(struct cx *cx, int vbytes)
 	s->nlin = (uint32_t)cx->lin.n;
 	s->buf = arena_copy(cx->a, cx->buf.p, cx->buf.n * sizeof *cx->buf.p);
 	s->nbuf = (int)cx->buf.n;
-	gen_shape(cx->a, s, vbytes);
+	gen_shape(cx->a, s);
 }
 
 /* The runs of the anchor's operand, dimensions that are reduced or kept together: extents, axes. */
@@ -114,6 +114,7 @@ static bool attempt(struct cx *cx)
 	gs_clear(cx);
 	cx->buf.n = fn->nparam + fn->result.n;
 	memset(s, 0, sizeof *s);
+	s->t = cx->t;
 	s->m = m;
 	s->fn = fn;
 	memset(cx->lo, 0, sizeof cx->lo);
@@ -200,18 +201,18 @@ static bool attempt(struct cx *cx)
 	return !cx->stop;
 }
 
-struct gen_sched *gen_schedule(struct arena *a, const struct ir_module *m, const struct ir_fn *fn,
-                               const struct prog_view *view, int vbytes, const char **why)
+struct gen_sched *gen_schedule(struct arena *a, const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn,
+                               const struct prog_view *view, const char **why)
 {
-	struct cx cx = { .a = a, .m = m, .fn = fn, .view = view, .s = ARENA_NEW(a, struct gen_sched, 1) };
+	struct cx cx = { .a = a, .t = t, .m = m, .fn = fn, .view = view, .s = ARENA_NEW(a, struct gen_sched, 1) };
 	struct gen_sched *out = NULL;
 	for (size_t i = 0; i < fn->nparam + fn->result.n; i++) {
-		const struct ir_type_info *t = ir_vtype(m, fn, i < fn->nparam ? (ir_val)i + 1 : fn->result.p[i - fn->nparam]);
-		struct gen_buf b = { t->dtype, NULL, 0, t->count, i >= fn->nparam };
+		const struct ir_type_info *ty = ir_vtype(m, fn, i < fn->nparam ? (ir_val)i + 1 : fn->result.p[i - fn->nparam]);
+		struct gen_buf b = { ty->dtype, NULL, 0, ty->count, i >= fn->nparam };
 		arr_push(&cx.buf, b);
 	}
 	/* results of the rows beside results of the whole: even a short reduction has to be a loop */
-	cx.unroll = GEN_UNROLL;
+	cx.unroll = t->unroll;
 	for (size_t i = 1; i < fn->result.n; i++)
 		if (ir_vtype(m, fn, fn->result.p[i])->count != ir_vtype(m, fn, fn->result.p[0])->count)
 			cx.unroll = 1;
@@ -225,8 +226,8 @@ struct gen_sched *gen_schedule(struct arena *a, const struct ir_module *m, const
 		bool used = false;
 		for (uint32_t j = 0; j < o->nout; j++)
 			used |= live[o->out + j];
-		const struct ir_type_info *ti = ir_vtype(m, fn, ir_in(fn, o, 0)), *t = ir_vtype(m, fn, o->out);
-		if (!used || ti->count == 0 || ti->count / t->count <= cx.unroll)
+		const struct ir_type_info *ti = ir_vtype(m, fn, ir_in(fn, o, 0)), *to = ir_vtype(m, fn, o->out);
+		if (!used || ti->count == 0 || ti->count / to->count <= cx.unroll)
 			continue;
 		if (ti->count > most) {
 			most = ti->count;
@@ -234,8 +235,8 @@ struct gen_sched *gen_schedule(struct arena *a, const struct ir_module *m, const
 		}
 	}
 	if (cx.anchor) {
-		const struct ir_type_info *ti = ir_vtype(m, fn, ir_in(fn, cx.anchor, 0)), *t = ir_vtype(m, fn, cx.anchor->out);
-		if (ti->count > 1 << 20 && t->count < 64) {
+		const struct ir_type_info *ti = ir_vtype(m, fn, ir_in(fn, cx.anchor, 0)), *to = ir_vtype(m, fn, cx.anchor->out);
+		if (ti->count > 1 << 20 && to->count < 64) {
 			*why = "more than a million elements reduced into fewer than 64: one thread would do it all";
 			goto done;
 		}
@@ -246,14 +247,14 @@ struct gen_sched *gen_schedule(struct arena *a, const struct ir_module *m, const
 		goto done;
 	}
 	if (!cx.anchor && cx.axis[0].ext == 0) {      /* nothing to do */
-		*cx.s = (struct gen_sched){ .m = m, .fn = fn, .lane = -1, .width = 1 };
+		*cx.s = (struct gen_sched){ .t = t, .m = m, .fn = fn, .lane = -1, .width = 1 };
 		out = cx.s;
 		goto done;
 	}
 	for (int tries = 0; tries < 100 && !out; tries++) {
 		cx.why = NULL;
 		if (attempt(&cx)) {
-			finish(&cx, vbytes);
+			finish(&cx);
 			out = cx.s;
 		} else if (!cx.restart) {
 			break;

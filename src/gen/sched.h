@@ -9,9 +9,10 @@
 #define RONDO_GEN_SCHED_H
 
 #include "gen.h"
+#include "target.h"
 
-enum { GEN_VERSION = 6, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32, GEN_UNROLL = 8 };
-enum { GEN_TINY = 128 };    /* elements of a value that is kept in registers (groups with control flow) */
+enum { GEN_VERSION = 6, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32 };
+#define GEN_SYMBOL "rondo_kernel"     /* of the function in the code */
 
 /* c + sum k[i] * variable i + sum tk[j] * node tn[j] (i64) */
 struct gen_lin { int64_t c, k[GEN_NV], tk[GEN_NT]; uint32_t tn[GEN_NT]; };
@@ -76,6 +77,7 @@ struct gen_body {
 struct gen_buf { uint8_t dtype; const void *data; size_t n; int64_t count; bool result; };    /* data: constants */
 
 struct gen_sched {
+	const struct gen_target *t;
 	const struct ir_module *m;
 	const struct ir_fn *fn;
 	int nvar; struct gen_var var[GEN_NV];
@@ -100,14 +102,14 @@ struct gen_sched {
 	                                   * same nest writes next, so the two may be one array */
 };
 
-/* Schedule fn.  lanes: bytes of the machine's vectors (64 or 32).  On failure NULL, and why is a static text. */
-struct gen_sched *gen_schedule(struct arena *a, const struct ir_module *m, const struct ir_fn *fn,
-                               const struct prog_view *view, int vbytes, const char **why);
+/* Schedule fn for target t.  On failure NULL, and why is a static text. */
+struct gen_sched *gen_schedule(struct arena *a, const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn,
+                               const struct prog_view *view, const char **why);
 /* Is fn small enough, and made of the right operations, to be one piece of code with control flow? */
-bool gen_tiny_can(const struct ir_module *m, const struct ir_fn *fn, const char **why);
+bool gen_tiny_can(const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn, const char **why);
 bool gen_has_control(const struct ir_module *m, const struct ir_fn *fn);
 /* shape.c: choose the lane, the order of the loops and the tiles of s, whose nodes and nests are complete. */
-void gen_shape(struct arena *a, struct gen_sched *s, int vbytes);
+void gen_shape(struct arena *a, struct gen_sched *s);
 /* The inner variable of nest x that is best vectorised, -1 if it has none. */
 int gen_nest_lane(const struct gen_sched *s, const struct gen_nest *x);
 /* Elements of a buffer that keeps a node of nest x: one for each turn of all its variables. */
@@ -121,8 +123,5 @@ bool gen_dtype_ok(int dt);
 bool gen_elem_ok(enum elem e);
 /* Estimated cost of a node itself, in units of a cheap vector instruction. */
 int gen_node_cost(const struct gen_node *n);
-
-enum gen_isa { GEN_ISA_NONE, GEN_ISA_AVX2, GEN_ISA_AVX512, GEN_ISA_BF16 };
-enum gen_isa gen_isa(void);
 
 #endif

@@ -4,9 +4,6 @@
 
 #include <stdlib.h>
 
-/* Results of a kernel that moves so much go past the caches. */
-enum { STREAM_BYTES = 48 << 20 };
-
 int gen_node_cost(const struct gen_node *n)
 {
 	if (n->kind == GN_DIV || n->kind == GN_MOD)
@@ -56,7 +53,7 @@ static void score_node(struct score *c, uint32_t id)
 	c->ops += gen_node_cost(n);
 	switch (n->kind) {
 	case GN_LOAD:
-		score_access(c, n->lin, n->dtype, 12);
+		score_access(c, n->lin, n->dtype, c->s->t->gather_cost);
 		break;
 	case GN_LIN: case GN_DIV: case GN_MOD: case GN_INR: case GN_LCLAMP:
 		for (int j = 0; j < GEN_NT; j++)
@@ -85,7 +82,7 @@ static void score_nest(struct score *c, const struct gen_nest *x)
 	}
 	for (int i = 0; i < x->nst; i++) {
 		score_node(c, x->st[i].node);
-		score_access(c, x->st[i].lin, c->s->node[x->st[i].node].dtype, 16);
+		score_access(c, x->st[i].lin, c->s->node[x->st[i].node].dtype, c->s->t->scatter_cost);
 	}
 }
 
@@ -250,7 +247,7 @@ static void keep_between(struct arena *a, const struct gen_sched *s, struct gen_
 	uint32_t *stamp = mem_alloc(sizeof *stamp * s->nnode), *seen = mem_alloc(sizeof *seen * s->nnode);
 	uint8_t *cost = mem_alloc(s->nnode);
 	struct reach r = { s, 0, stamp, 0, cost };
-	int64_t room = 96 << 10;
+	int64_t room = s->t->kept;
 	uint32_t turn = 0;
 	for (int i = 0; i < MIN(b->nnest, 64); i++) {
 		struct gen_nest *x = &b->nest[i];
@@ -306,14 +303,14 @@ static int inside_lane(struct gen_sched *s)
 				return -1;
 	if (s->var[s->lane].ext >= 8)
 		for (int v = 0; v < s->nvar; v++) {
-			if (!(s->outer >> v & 1) || v == s->lane || s->var[v].ext < 32)
+			if (!(s->outer >> v & 1) || v == s->lane || s->var[v].ext < s->t->across)
 				continue;
 			s->across = v;
 			int n = 0;
 			for (uint32_t i = 1; i < s->nnode; i++)
 				n += gen_across(s, &s->node[i]);
 			if (n && n <= 8) {
-				s->across_block = 32;
+				s->across_block = s->t->across;
 				return v;
 			}
 		}
@@ -333,9 +330,6 @@ static int inside_lane(struct gen_sched *s)
 	}
 	return best;
 }
-
-/* Elements of a tile of a linear schedule that has many: a few operands' worth of it stay in the first cache. */
-enum { LINEAR = 2048 };
 
 /* Is l just variable v, and (times >= 0) as many elements for each turn of that one? */
 static bool is_var(const struct gen_sched *s, const struct gen_lin *l, int v, int times)
@@ -430,13 +424,14 @@ static void find_under(struct arena *a, struct gen_sched *s)
 	}
 }
 
-void gen_shape(struct arena *a, struct gen_sched *s, int vbytes)
+void gen_shape(struct arena *a, struct gen_sched *s)
 {
+	const struct gen_target *t = s->t;
 	find_under(a, s);
 	for (uint32_t i = 1; i < s->nnode; i++)
 		if (s->node[i].kind == GN_ELEM || s->node[i].kind == GN_LOAD)
 			s->wide |= dtype_info[s->node[i].dtype].bytes == 8;
-	s->width = vbytes / (s->wide ? 4 : 2);
+	s->width = t->vbytes * t->vectors / (s->wide ? 8 : 4);
 
 	/* which loop is vectorised */
 	struct score c = { .s = s, .seen = ARENA_NEW(a, uint32_t, s->nnode + 1) };
@@ -476,7 +471,7 @@ void gen_shape(struct arena *a, struct gen_sched *s, int vbytes)
 		for (uint32_t i = 1; i < s->nnode; i++)
 			ops += s->node[i].mask >> s->lane & 1 ? gen_node_cost(&s->node[i]) : 0;
 		if (ops <= 10 && s->nbody == 1 && s->var[s->lane].ext >= 16 * s->width)
-			s->width *= 4;
+			s->width *= t->columns;
 	}
 	if (s->lane >= 0) {
 		while (s->width > 4 && s->width / 2 >= s->var[s->lane].ext)
@@ -518,9 +513,9 @@ void gen_shape(struct arena *a, struct gen_sched *s, int vbytes)
 		s->order[s->norder++] = (uint8_t)last;
 	for (int b = 0; b < s->nbody && s->lane < 0; b++)
 		keep_between(a, s, &s->body[b]);
-	double want_tiles = work / (64 << 10);
-	if (want_tiles > 64)
-		want_tiles = MIN(64 + (want_tiles - 64) / 8, 512);
+	double want_tiles = work / (double)t->work;
+	if (want_tiles > t->tiles)
+		want_tiles = MIN(t->tiles + (want_tiles - t->tiles) / 8, t->tiles_most);
 	s->tiles = 1;
 	s->split = 0;
 	s->block = s->norder ? s->var[s->order[0]].ext : 1;
@@ -547,14 +542,14 @@ void gen_shape(struct arena *a, struct gen_sched *s, int vbytes)
 		have *= ext;
 	}
 	s->linear = linear(s, -1);
-	s->repeats = s->norder == 2 && s->var[s->order[1]].ext >= 32 * LINEAR && linear(s, s->order[0]);
+	s->repeats = s->norder == 2 && s->var[s->order[1]].ext >= 32 * t->chunk && linear(s, s->order[0]);
 	if (s->repeats) {
-		s->block = LINEAR;
-		s->tiles = s->var[s->order[0]].ext * ((s->var[s->lane].ext + LINEAR - 1) / LINEAR);
+		s->block = t->chunk;
+		s->tiles = s->var[s->order[0]].ext * ((s->var[s->lane].ext + t->chunk - 1) / t->chunk);
 	}
-	if (s->linear && (s->block > LINEAR || s->var[s->lane].ext >= 32 * LINEAR)) {
-		s->block = LINEAR;
-		s->tiles = (s->var[s->lane].ext + LINEAR - 1) / LINEAR;
+	if (s->linear && (s->block > t->chunk || s->var[s->lane].ext >= 32 * t->chunk)) {
+		s->block = t->chunk;
+		s->tiles = (s->var[s->lane].ext + t->chunk - 1) / t->chunk;
 	}
 	int64_t written = 0;
 	for (int b = 0; b < s->nbuf; b++) {
@@ -563,5 +558,5 @@ void gen_shape(struct arena *a, struct gen_sched *s, int vbytes)
 		written += s->buf[b].result ? s->buf[b].count * dtype_info[s->buf[b].dtype].bytes : 0;
 	}
 	/* too much for the caches: results need not pass through them */
-	s->stream = s->bytes >= STREAM_BYTES && written >= STREAM_BYTES / 4;
+	s->stream = t->stream && s->bytes >= t->stream && written >= t->stream / 4;
 }

@@ -16,6 +16,7 @@ struct brk { int axis; int64_t unit, pos; };                                /* t
 
 struct cx {
 	struct arena *a;
+	const struct gen_target *t;
 	const struct ir_module *m;
 	const struct ir_fn *fn;
 	const struct prog_view *view;

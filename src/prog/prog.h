@@ -64,7 +64,7 @@ struct prog_kern {
 	int64_t flops, bytes;     /* estimate of the work, for plan, trace and the split over workers */
 };
 
-/* Generated code: an ELF object with one function per symbol, signature prog_code_fn. */
+/* Generated code: an object, as the loader in rt takes it, with one function per symbol, signature prog_code_fn. */
 struct prog_code { char *symbol; void *obj; size_t nobj; uint64_t key; };
 /* ptr: base address of each operand then each result; tiles t0 .. t1-1 of the grid are done. */
 typedef void prog_code_fn(char *const *ptr, int64_t t0, int64_t t1);

@@ -254,9 +254,9 @@ static bool accuracy(void)
 	return ok;
 }
 
-static void elems(void **state) { assert_int_equal(each_isa(all_elems), 0); }
-static void low(void **state) { assert_int_equal(each_isa(subnormals), 0); }
-static void mathematics(void **state) { assert_int_equal(each_isa(accuracy), 0); }
+static void elems(void **state) { assert_int_equal(each_target(all_elems), 0); }
+static void low(void **state) { assert_int_equal(each_target(subnormals), 0); }
+static void mathematics(void **state) { assert_int_equal(each_target(accuracy), 0); }
 
 int main(void)
 {

@@ -1235,14 +1235,14 @@ static void test_flow(void **state)
 	assert_int_equal(bad, 0);
 }
 
-static void test_points(void **state) { assert_int_equal(each_isa(points), 0); }
-static void test_rows(void **state) { assert_int_equal(each_isa(rows), 0); }
-static void test_kept(void **state) { assert_int_equal(each_isa(kept), 0); }
-static void test_parts(void **state) { assert_int_equal(each_isa(parts), 0); }
-static void test_args(void **state) { assert_int_equal(each_isa(args), 0); }
-static void test_spare(void **state) { assert_int_equal(each_isa(spare), 0); }
-static void test_over(void **state) { assert_int_equal(each_isa(over), 0); }
-static void test_loops(void **state) { assert_int_equal(each_isa(loops), 0); }
+static void test_points(void **state) { assert_int_equal(each_target(points), 0); }
+static void test_rows(void **state) { assert_int_equal(each_target(rows), 0); }
+static void test_kept(void **state) { assert_int_equal(each_target(kept), 0); }
+static void test_parts(void **state) { assert_int_equal(each_target(parts), 0); }
+static void test_args(void **state) { assert_int_equal(each_target(args), 0); }
+static void test_spare(void **state) { assert_int_equal(each_target(spare), 0); }
+static void test_over(void **state) { assert_int_equal(each_target(over), 0); }
+static void test_loops(void **state) { assert_int_equal(each_target(loops), 0); }
 
 int main(int argc, char **argv)
 {

@@ -4,6 +4,7 @@
 
 #include "eval/eval.h"
 #include "gen/gen.h"
+#include "gen/target.h"
 #include "leave.h"
 #include "rt/load.h"
 
@@ -330,26 +331,35 @@ UNUSED static double ulps(int dt, const void *got, const void *want)
 	return fabs(g - w) / ldexp(1, MAX(ex, lo) - bits);
 }
 
-/* Run what(level) in a child for each instruction set; 0 if all said true. */
-UNUSED static int each_isa(bool (*what)(void))
+/* Run what() in a child for each target whose code runs here; 0 if all said true.  The parent must not have asked what machine
+ * this is. */
+UNUSED static int each_target(bool (*what)(void))
 {
-	static const char *const isa[] = { "avx2", "avx512", "avx512_bf16" };
+	const struct gen_target *t;
 	int bad = 0;
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; (t = gen_target_row(i)); i++) {
+		if (t->lacks)
+			continue;
 		fflush(stdout);
 		pid_t pid = fork();
 		if (pid == 0) {
-			setenv("RONDO_ISA", isa[i], 1);
+			setenv("RONDO_ISA", t->name, 1);
 			setenv("RONDO_CACHE", "", 1);
 			setenv("RONDO_CHECK", "1", 1);
-			bool ok = what();
+			bool ok = true;
+			if (!t->here(cpu_get()))
+				printf("no code for '%s' runs on this machine\n", t->name);
+			else if (gen_target_get() != t)
+				ok = !printf("code is generated for '%s', not for '%s'\n", gen_target_get()->name, t->name);
+			else
+				ok = what();
 			fflush(stdout);
 			leave(ok ? 0 : 1);
 		}
 		int st = 0;
 		waitpid(pid, &st, 0);
 		if (st) {
-			printf("failed with RONDO_ISA=%s (status %x)\n", isa[i], st);
+			printf("failed with RONDO_ISA=%s (status %x)\n", t->name, st);
 			bad++;
 		}
 	}
