@@ -71,6 +71,17 @@ if grep -nP "$emit(\((?:[^()]++|(?2))*\)), (?:[^();=]*, )?$emit\(" src/*/*.c; th
 	echo "ops emitted by two arguments of one call"
 	bad=1
 fi
+# What a processor is called and can, and how code for it is handed over, is said by the table of targets and what writes its code.
+host='^src/gen/(host\.def|emit_host\.c):'
+if grep -niE 'x86|-linux|\b(avx|sse[0-9]|[xyz]mm\b|amx)|\belf(32|64)?\b|elf\.h|relocatable' src/{ir,hlo,eval,spmd,gen,lower,pass,prog}/*.{c,h,def} 2>/dev/null | grep -vE "$host"; then
+	echo "a processor or its object files outside the table of targets"
+	bad=1
+fi
+# Nor does anything ask which target it is.
+if grep -nE '\bcpu_(get|info)\b|->(triple|cpu|features|id)\b|\bstr[a-z]*(cmp|str) ?\(.*->name\b' src/gen/*.{c,h} | grep -vE "$host|^src/gen/target\.[ch]:"; then
+	echo "generated code that depends on which target it is, not on what the target says"
+	bad=1
+fi
 # Each rewrite has a golden test of its own, which changes something.
 while IFS= read -r r; do
 	t="tests/golden/rewrite/$r"
