@@ -16,11 +16,11 @@ may() {
 	plan) echo base prog ;;
 	gen) echo base ir prog ;;
 	spmd) echo base ir plan ;;
-	lower) echo base ir prog gen spmd eval ;;
+	lower) echo base ir prog plan gen spmd eval ;;
 	pass) echo base ir prog plan gen spmd eval lower ;;
 	sym) echo base ;;
 	coll) echo base prog kern sym ;;
-	rt) echo base prog kern sym coll ;;
+	rt) echo base prog plan kern sym coll ;;
 	pjrt) echo base ir hlo pass lower prog plan rt ;;
 	tool) echo base ir hlo prog kern eval plan gen spmd lower pass sym coll rt ;;
 	*) echo "folder '$1' is not in the table of tests/layers.sh" >&2; bad=1 ;;

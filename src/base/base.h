@@ -303,7 +303,7 @@ extern const char *const redop_name[RED_COUNT];
 
 /* Elementwise scalar functions: the one list of them (elem.def). */
 enum elem {
-#define ELEM(id, nin, flags, meaning) ELEM_##id,
+#define ELEM(id, nin, flags, work, slow, meaning) ELEM_##id,
 #include "elem.def"
 #undef ELEM
 	ELEM_COUNT
@@ -317,8 +317,11 @@ struct elem_info {
 	uint8_t nin;
 	uint8_t flags;        /* EL_COMM commutative; EL_PRED result is pred; EL_CONV result type is
 	                       * its own; EL_REAL complex operand gives its real type */
+	uint8_t work, slow;   /* additions, see elem_work */
 };
 extern const struct elem_info elem_info[ELEM_COUNT];
+/* Time of one element in vector code, in additions of f32, when the operands are of type dt. */
+int elem_work(enum elem e, enum dtype dt);
 enum elem elem_mirrored(enum elem e);     /* of a comparison: what says the same with its operands exchanged */
 
 #if __has_include("banned.h")        /* not where this is installed */

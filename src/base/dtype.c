@@ -18,7 +18,7 @@ const enum elem redop_elem[RED_COUNT] = {
 #undef REDOP
 };
 const struct elem_info elem_info[ELEM_COUNT] = {
-#define ELEM(id, nin, flags, meaning) [ELEM_##id] = { #id, nin, flags },
+#define ELEM(id, nin, flags, work, slow, meaning) [ELEM_##id] = { #id, nin, flags, work, slow },
 #include "elem.def"
 #undef ELEM
 };
@@ -152,6 +152,15 @@ uint8_t f32_to_f8(enum dtype dt, float x)
 	if (!code && s.uz)
 		return 0;
 	return (uint8_t)(code | sbit);
+}
+
+int elem_work(enum elem e, enum dtype dt)
+{
+	const struct elem_info *i = &elem_info[e];
+	enum dtype_class c = dtype_info[dt].cls;
+	if (c == DT_COMPLEX)
+		return 4 * i->work;
+	return dtype_info[dt].bits == 64 || (c != DT_FLOAT && (e == ELEM_divide || e == ELEM_remainder || e == ELEM_power)) ? i->slow : i->work;
 }
 
 enum elem elem_mirrored(enum elem e)

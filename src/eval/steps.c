@@ -50,6 +50,12 @@ static void attrs(struct st *s, struct eval_step *x, const int64_t *p, int n)
 	memcpy(x->k.attr, p, sizeof *p * (size_t)n);
 	x->k.nattr = (uint32_t)n;
 }
+static void cost(struct st *s, struct eval_step *x)
+{
+	struct ir_cost c = ir_cost_of(s->m, s->fn, s->o);
+	x->k.flops = (int64_t)MIN(c.adds, 9e18);
+	x->k.bytes = (int64_t)MIN(c.bytes, 9e18);
+}
 /* One kernel over all operands and results of the op, densely. */
 static struct eval_step *plain(struct st *s, enum kern_id id)
 {
@@ -59,12 +65,7 @@ static struct eval_step *plain(struct st *s, enum kern_id id)
 		put(x, i, i, dense(s, in_t(s, i)));
 	for (int i = 0; i < nout; i++)
 		put(x, nin + i, ~i, dense(s, out_t(s, i)));
-	for (int i = 0; i < nin; i++)
-		x->k.bytes += in_t(s, i)->bytes;
-	for (int i = 0; i < nout; i++) {
-		x->k.bytes += out_t(s, i)->bytes;
-		x->k.flops += out_t(s, i)->count;
-	}
+	cost(s, x);
 	return x;
 }
 static void all_attrs(struct st *s, struct eval_step *x)
@@ -243,8 +244,8 @@ static struct err *scatter(struct st *s)
 	for (int i = 0; i < n; i++) {
 		put(x, 1 + i, n + 1 + i, dense(s, in_t(s, n + 1 + i)));
 		put(x, 1 + n + i, ~i, dense(s, out_t(s, i)));
-		x->k.bytes += in_t(s, n + 1 + i)->bytes;
 	}
+	cost(s, x);
 	int64_t w[64 * 5 + 8];
 	static const enum ir_at list[] = { AT_window_dims, AT_inserted, AT_ibatch, AT_sbatch, AT_to_operand };
 	int nw = lists(s, true, NELEM(list), list, w, 0);
@@ -266,9 +267,6 @@ static struct err *reduce(struct st *s)
 		w[1 + i] = dims[i];
 	TRY(redop(s, x, &w[1 + n]));
 	attrs(s, x, w, n + 2);
-	x->k.flops = 0;
-	for (uint32_t i = 0; i < s->o->nin / 2; i++)
-		x->k.flops += in_t(s, (int)i)->count;
 	return NULL;
 }
 
@@ -331,7 +329,6 @@ static struct err *dot(struct st *s)
 	for (size_t k = 0; k < NELEM(word); k++)
 		w[nw++] = ir_attr(s->fn, s->o, word[k]);
 	attrs(s, x, w, nw);
-	x->k.flops = (int64_t)(2 * ir_axes_points(ir_axes_of(s->a, s->m, s->fn, s->o)));
 	return NULL;
 }
 
@@ -376,7 +373,7 @@ static struct err *make(struct st *s)
 		for (int i = 0; i < n; i++)
 			put(x, i, i + 1, dense(s, in_t(s, i + 1)));
 		put(x, n, ~0, dense(s, out_t(s, 0)));
-		x->k.bytes = 2 * in_t(s, 1)->bytes;
+		cost(s, x);
 		return NULL;
 	}
 	case IR_pad: {

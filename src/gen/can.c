@@ -75,11 +75,10 @@ static bool tiny_fn(struct tiny *t, const struct ir_fn *fn, int depth)
 		t->why = "control flow with too many operations";
 		return false;
 	}
-	for (size_t v = 1; v < fn->val.n; v++)
-		if (!gen_dtype_ok(ir_vtype(m, fn, (ir_val)v)->dtype)) {
-			t->why = "an element type that generated code does not have";
-			return false;
-		}
+	if (!gen_types(m, fn)) {
+		t->why = "an element type that generated code does not have";
+		return false;
+	}
 	/* large values may only be parameters that are passed on, stacks, or equal elements */
 	uint8_t large[4096];
 	if (fn->val.n > sizeof large) {
@@ -183,6 +182,14 @@ bool gen_tiny_can(const struct gen_target *t, const struct ir_module *m, const s
 	return ok;
 }
 
+bool gen_types(const struct ir_module *m, const struct ir_fn *fn)
+{
+	for (size_t v = 1; v < fn->val.n; v++)
+		if (!gen_dtype_ok(ir_vtype(m, fn, (ir_val)v)->dtype))
+			return false;
+	return true;
+}
+
 bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why)
 {
 	const struct gen_target *t = gen_target_get();
@@ -192,9 +199,8 @@ bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why
 	*why = NULL;
 	if (fn->op.n > MAX_OPS)
 		*why = "more operations than one kernel should have";
-	for (size_t v = 1; !*why && v < fn->val.n; v++)
-		if (!gen_dtype_ok(ir_vtype(m, fn, (ir_val)v)->dtype))
-			*why = "an element type that generated code does not have";
+	if (!*why && !gen_types(m, fn))
+		*why = "an element type that generated code does not have";
 	if (*why)
 		return false;
 	if (gen_has_control(m, fn))

@@ -891,8 +891,6 @@ static struct err *group(struct arena *a, const struct gen_target *t, const stru
 	out->symbol = GEN_SYMBOL;
 	out->tiles = tiny ? 1 : s->tiles;
 	out->block = !tiny && (s->linear || s->repeats) ? s->block : 0;
-	out->flops = tiny ? 0 : s->flops;
-	out->bytes = tiny ? 0 : s->bytes;
 	out->under = s && s->under ? arena_copy(a, s->under, sizeof *s->under * fn->nparam) : ARENA_NEW(a, int64_t, fn->nparam);
 	mem_done(&undo);
 	llvm_end(&l);

@@ -16,10 +16,11 @@ struct gen_out {
 	uint64_t key;            /* of the canonical text, the target and the generator's version */
 	int64_t tiles;           /* grid; one call may do any range of tiles */
 	int64_t block;           /* as of struct prog_kern */
-	int64_t flops, bytes;
 	const int64_t *under;    /* per operand: as the attributes of KERN_gen */
 };
 
+/* Does generated code have all element types that fn has?  It has no complex numbers, and none of 8 bits. */
+bool gen_types(const struct ir_module *m, const struct ir_fn *fn);
 /* Can group fn be compiled, as one kernel whose operands are dense (or the given views)?  Cheap: no LLVM.
  * On false, why (if not NULL) is a static text. */
 bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why);

@@ -97,7 +97,7 @@ struct gen_sched {
 	struct gen_buf *buf; int nbuf;        /* parameters, results, constants */
 	bool wide;                        /* 64-bit elements occur */
 	bool stream;                      /* results are written past the caches */
-	int64_t flops, bytes;
+	int64_t bytes;
 	int64_t *under;                   /* per operand: bit r: it is only read at the element of result r that the same turn of the
 	                                   * same nest writes next, so the two may be one array */
 };

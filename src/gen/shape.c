@@ -10,17 +10,7 @@ int gen_node_cost(const struct gen_node *n)
 		return 12;
 	if (n->kind != GN_ELEM)
 		return n->kind == GN_CONST || n->kind == GN_RED ? 0 : 1;
-	switch ((int)n->elem) {
-	case ELEM_exponential: case ELEM_logistic: case ELEM_tanh: case ELEM_exponential_minus_one:
-	case ELEM_log: case ELEM_log_plus_one: case ELEM_erf: case ELEM_cbrt:
-		return n->from == DT_f64 ? 100 : 16;
-	case ELEM_sine: case ELEM_cosine: case ELEM_tan: case ELEM_power: case ELEM_atan2:
-		return n->from == DT_f64 ? 200 : 30;
-	case ELEM_divide: case ELEM_remainder: case ELEM_sqrt: case ELEM_rsqrt:
-		return dtype_info[n->from].cls == DT_FLOAT ? 6 : 30;
-	default:
-		return 1;
-	}
+	return elem_work(n->elem, n->from);
 }
 
 /* --- the lane ------------------------------------------------------------- */
@@ -496,7 +486,6 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 			c.bytes = 0;
 			score_nest(&c, x);
 			work += e * ((double)c.bytes + c.ops);
-			s->flops += (int64_t)(e * c.ops);
 		}
 	}
 	for (int b = 0; b < s->nbuf; b++)

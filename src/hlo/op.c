@@ -646,7 +646,7 @@ static const struct op_row rows[] = {
 
 /* Elementwise operations have their own names, and one property (accuracy) at most, which is not needed. */
 static struct op_row elem_rows[] = {
-#define ELEM(id, nin, flags, meaning) { "v." #id, conv_elem, IR_##id, 0, nin, 1, 0 },
+#define ELEM(id, nin, flags, work, slow, meaning) { "v." #id, conv_elem, IR_##id, 0, nin, 1, 0 },
 #include "../base/elem.def"
 #undef ELEM
 };

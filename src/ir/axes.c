@@ -566,7 +566,7 @@ static void all_to_all(struct rule *r)
 
 static void (*const row[IR_COUNT])(struct rule *) = {
 	[IR_none] = none,
-#define OP(id, nin, nout, flags, axes, attrs, meaning) [IR_##id] = axes,
+#define OP(id, nin, nout, flags, axes, cost, attrs, meaning) [IR_##id] = axes,
 #include "ops.def"
 };
 

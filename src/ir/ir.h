@@ -28,7 +28,7 @@ enum { IR_MAX_RANK = MAX_RANK };
 
 enum ir_kind {
 	IR_none,
-#define OP(id, nin, nout, flags, axes, attrs, meaning) IR_##id,
+#define OP(id, nin, nout, flags, axes, cost, attrs, meaning) IR_##id,
 #include "ops.def"
 	IR_COUNT
 };
@@ -363,6 +363,27 @@ int ir_axes_find(const struct ir_axes *x, int tensor, int factor);    /* the dim
 double ir_axes_points(const struct ir_axes *x);                       /* product of all sizes: times the op does what it does */
 /* In the form of Shardy's op_sharding_rule: ([i, k], [k, j])->([i, j]) {i=16, j=8, k=32} reduction={k}. */
 void ir_axes_print(struct str *s, const struct ir_axes *x);
+
+/* --- cost.c -------------------------------------------------------------- */
+
+/* What one run costs; apart from any machine, and the same in all processes. */
+struct ir_cost {
+	double flops;            /* operations on elements: an elementwise function is one, a multiplication and its addition two */
+	double adds;             /* how long they take in vector code, in additions of f32 (elem.def) */
+	double bytes;            /* read and written at least once: of an update in place the update, of a broadcast its operand */
+	double ops;              /* operations that run; views and constants are none */
+};
+/* Turns that a loop of unknown trip is taken to make: searches and solvers stop after tens or hundreds. */
+enum { IR_TURNS = 100 };
+struct ir_cost ir_cost_of(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+struct ir_cost ir_cost_of_fn(const struct ir_module *m, const struct ir_fn *fn);      /* its ops, and those of the functions they hold */
+struct ir_cost ir_cost_of_group(const struct ir_module *m, const struct ir_fn *g);     /* as one kernel: what is between its ops is no memory */
+/* Additions for each time that o does what it does, for each element most often; 0: it is free. */
+double ir_cost_each(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+double ir_turns(const struct ir_fn *fn, const struct ir_op *loop);
+/* Per function: how often a run of main runs it as the body, condition, branch or group of ops; of several branches each as often
+ * as the others.  Array of m->fn.n, owned by the arena. */
+double *ir_runs(struct arena *a, const struct ir_module *m);
 
 /* --- print.c, parse.c, verify.c ---------------------------------------- */
 

@@ -7,7 +7,7 @@
 static struct ir_kind_info kinds[IR_COUNT] = {
 	[IR_none] = { .name = "none", .meaning = "" },
 #define AT(name, kind) { AT_##name, kind },
-#define OP(id, nin, nout, flags, axes, attrs, meaning) [IR_##id] = { #id, nin, nout, flags, { attrs { 0 } }, meaning, 0 },
+#define OP(id, nin, nout, flags, axes, cost, attrs, meaning) [IR_##id] = { #id, nin, nout, flags, { attrs { 0 } }, meaning, 0 },
 #include "ops.def"
 #undef AT
 };

@@ -233,14 +233,14 @@ __attribute__((noinline)) static void small_any(enum dtype dt, enum elem fn, int
 }
 #define SMALL_FN(TY, fn) static void TY##_##fn(int64_t n, void *out, const void *a, const void *b, const void *c) \
 	{ small_any(DT_##TY, ELEM_##fn, n, out, a, b, c); }
-#define ELEM(id, nin, flags, meaning) SMALL_FN(bf16, id) SMALL_FN(f16, id) SMALL_FN(f8e5m2, id) SMALL_FN(f8e4m3fn, id) \
+#define ELEM(id, nin, flags, work, slow, meaning) SMALL_FN(bf16, id) SMALL_FN(f16, id) SMALL_FN(f8e5m2, id) SMALL_FN(f8e4m3fn, id) \
 	SMALL_FN(f8e4m3b11fnuz, id) SMALL_FN(f8e5m2fnuz, id) SMALL_FN(f8e4m3fnuz, id) SMALL_FN(f8e4m3, id) SMALL_FN(f8e3m4, id) \
 	SMALL_FN(f8e8m0fnu, id) SMALL_FN(f4e2m1fn, id) SMALL_FN(f6e2m3fn, id) SMALL_FN(f6e3m2fn, id) SMALL_FN(i1, id) \
 	SMALL_FN(u1, id) SMALL_FN(i2, id) SMALL_FN(u2, id) SMALL_FN(i4, id) SMALL_FN(u4, id)
 #include "../base/elem.def"
 #undef ELEM
 static kern_strip *const small_strip[ELEM_COUNT][DT_COUNT] = {
-#define ELEM(id, nin, flags, meaning) [ELEM_##id] = { [DT_bf16] = bf16_##id, [DT_f16] = f16_##id,         \
+#define ELEM(id, nin, flags, work, slow, meaning) [ELEM_##id] = { [DT_bf16] = bf16_##id, [DT_f16] = f16_##id,         \
 	[DT_f8e5m2] = f8e5m2_##id, [DT_f8e4m3fn] = f8e4m3fn_##id, [DT_f8e4m3b11fnuz] = f8e4m3b11fnuz_##id,     \
 	[DT_f8e5m2fnuz] = f8e5m2fnuz_##id, [DT_f8e4m3fnuz] = f8e4m3fnuz_##id, [DT_f8e4m3] = f8e4m3_##id,       \
 	[DT_f8e3m4] = f8e3m4_##id, [DT_f8e8m0fnu] = f8e8m0fnu_##id, [DT_f4e2m1fn] = f4e2m1fn_##id,             \

@@ -88,7 +88,8 @@ static bool lower_strip(struct lw *w, struct frame *f, int i, const struct ir_fn
 	x->out = ARENA_NEW(&w->p->arena, uint16_t, x->nout);
 	struct prog_kern k = { .id = KERN_elem, .nin = x->nin, .nout = x->nout, .expr = x, .code = -1 };
 	k.v = ARENA_NEW(&w->p->arena, struct prog_view, k.nin + k.nout);
-	k.flops = rt->count * x->n;
+	k.flops = (int64_t)MIN(w->choice[g->id].work.adds, 9e18);
+	k.bytes = (int64_t)MIN(w->choice[g->id].work.bytes, 9e18);
 	struct place **pl = ARENA_NEW(w->tmp, struct place *, k.nin + k.nout);
 	for (int a = 0; a < k.nin; a++) {
 		pl[a] = in.p[a];
@@ -102,27 +103,6 @@ static bool lower_strip(struct lw *w, struct frame *f, int i, const struct ir_fn
 	lw_emit_kern(w, &k, pl);
 	arr_free(&in);
 	return true;
-}
-
-static int64_t group_work(const struct lw *w, const struct ir_fn *g)
-{
-	int64_t n = 0;
-	for (size_t i = 0; i < g->op.n; i++)
-		if (!(ir_info(g->op.p[i].kind)->flags & IR_VIEW) && g->op.p[i].kind != IR_constant) {
-			int64_t c = ir_vtype(w->m, g, g->op.p[i].out)->count;
-			for (uint32_t k = 0; k < g->op.p[i].nin; k++)
-				c = MAX(c, ir_vtype(w->m, g, ir_in(g, &g->op.p[i], k))->count);
-			n += c;
-		}
-	return n;
-}
-
-static bool has_loop(const struct ir_fn *g)
-{
-	for (size_t i = 0; i < g->op.n; i++)
-		if (g->op.p[i].kind == IR_loop)
-			return true;
-	return false;
 }
 
 /* A group without a kernel of its own: its ops one by one. */
@@ -150,21 +130,18 @@ static struct err *lower_apart(struct lw *w, struct frame *f, int i, const struc
 	return NULL;
 }
 
-/* Work (elements times ops, over all turns of the loops around) under which compiling does not pay. */
-enum { SMALL_WORK = 1 << 15 };
-
 struct err *lower_fused(struct lw *w, struct frame *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
 	const struct ir_fn *g = ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, AT_fn));
-	bool small = w->opts->tier != TIER_GEN && w->loops.n == 0 && !has_loop(g) && group_work(w, g) < SMALL_WORK;
-	if (w->opts->tier == TIER_REF || small || w->refused[0] || w->refused[g->id] || !gen_can(w->m, g, NULL)) {
+	if (!w->choice[g->id].code) {
 		if (lower_strip(w, f, i, g))
 			return NULL;
 		return lower_apart(w, f, i, g);
 	}
 	int n = (int)(o->nin + o->nout);
-	struct prog_kern k = { .id = KERN_gen, .nin = (uint16_t)o->nin, .nout = (uint16_t)o->nout, .code = -1 };
+	struct prog_kern k = { .id = KERN_gen, .nin = (uint16_t)o->nin, .nout = (uint16_t)o->nout, .code = -1,
+	                       .flops = (int64_t)MIN(w->choice[g->id].work.adds, 9e18), .bytes = (int64_t)MIN(w->choice[g->id].work.bytes, 9e18) };
 	k.v = ARENA_NEW(&w->p->arena, struct prog_view, n);
 	struct place **pl = ARENA_NEW(w->tmp, struct place *, n);
 	for (uint32_t j = 0; j < o->nin; j++) {

@@ -140,12 +140,12 @@ static void choose_donations(struct lw *w, const struct ir_fn *fn)
 		}
 }
 
-/* One layout of the program.  *again: parts of it have no code, and refused says which. */
-static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, bool *refused, bool *again, struct prog **out)
+/* One layout of the program.  *again: parts of it have no code, and choice says so. */
+static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, struct lower_choice *choice, bool *again, struct prog **out)
 {
 	struct arena tmp;
 	arena_init(&tmp);
-	struct lw w = { .opts = opts, .tmp = &tmp, .m = m, .nreg = 1, .refused = refused };
+	struct lw w = { .opts = opts, .tmp = &tmp, .m = m, .nreg = 1, .choice = choice };
 	struct prog *p = w.p = prog_new();
 	const struct ir_fn *fn = ir_main(m);
 	const char *name = ir_text(m, m->name);
@@ -223,8 +223,7 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, b
 		if (w.data.n)
 			memcpy(d, w.data.p, w.data.n);
 		p->data = d;
-		for (uint32_t k = 0; k < p->nkern; k++)
-			p->flops += p->kern[k].flops;
+		p->flops = (int64_t)MIN(ir_cost_of_fn(m, fn).flops, 9e18);
 		p->comm_hash = prog_comm_hash(p);
 		if (w.nreg > 65000)
 			e = ERR(UNIMPLEMENTED, "the program needs %d registers, of 65000", w.nreg);
@@ -244,15 +243,16 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, b
 	return e;
 }
 
-struct err *lower_module(const struct lower_opts *o, struct ir_module *m, struct prog **out)
+struct err *lower_module(const struct lower_opts *o, struct ir_module *m, struct lower_choice *choice, struct prog **out)
 {
 	struct arena a;
 	arena_init(&a);
-	bool *refused = ARENA_NEW(&a, bool, m->fn.n), again = true;
+	bool again = true;
+	choice = choice ? choice : lower_choices(&a, o->tier, m);
 	struct err *e = NULL;
 	while (again && !e) {
 		again = false;
-		e = lay_out(o, m, refused, &again, out);
+		e = lay_out(o, m, choice, &again, out);
 	}
 	arena_fini(&a);
 	return e;

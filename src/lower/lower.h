@@ -3,6 +3,7 @@
 #define RONDO_LOWER_H
 
 #include "../ir/ir.h"
+#include "../plan/plan.h"
 #include "../prog/prog.h"
 
 enum lower_tier { TIER_AUTO, TIER_REF, TIER_GEN };
@@ -13,8 +14,24 @@ struct lower_opts {
 	bool (*custom_known)(const char *target);   /* NULL: every custom call is accepted and resolved at run time */
 };
 
+/* How a group runs, and why. */
+struct lower_choice {
+	bool code;               /* as generated code, else as expression or op by op */
+	const char *why;         /* static text, if not */
+	double runs;             /* in all launches, of all that run the group */
+	struct plan_work work;   /* one run */
+	enum plan_way otherwise; /* without code */
+	double nops, adds;       /* of its text: what compiling it takes */
+};
+/* Per function: how often it is expected to run in all launches that the program is compiled for; owned by the arena. */
+double *lower_runs(struct arena *a, const struct ir_module *m);
+struct lower_choice lower_choose(enum lower_tier tier, const struct ir_module *m, const struct ir_fn *g, double runs);
+/* Per function, of the groups (IR_fused) of a module; array of m->fn.n, owned by the arena. */
+struct lower_choice *lower_choices(struct arena *a, enum lower_tier tier, const struct ir_module *m);
+
 /* Needs a module whose calls are inlined, of one device's shards, with groups (IR_fused) or without; it is not changed.  The prog is
- * owned by the caller.  UNIMPLEMENTED names the op that cannot be run. */
-struct err *lower_module(const struct lower_opts *o, struct ir_module *m, struct prog **out);
+ * owned by the caller.  choice: lower_choices', or NULL; what the generator refused in the end is noted there.  UNIMPLEMENTED names the
+ * op that cannot be run. */
+struct err *lower_module(const struct lower_opts *o, struct ir_module *m, struct lower_choice *choice, struct prog **out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Inside lower.  In the order of who uses whom: place.c (places and views of them), cmd.c (commands), frame.c (where the values of a
+/* Inside lower.  In the order of who uses whom: choose.c (which groups become code), place.c (places and views of them), cmd.c (commands), frame.c (where the values of a
  * function may lie), steps.c (single ops), group.c (fused groups) and flow.c (loops and branches), whose functions' ops lower.c walks;
  * then memory.c (offsets) and code.c (machine code). */
 #ifndef RONDO_LOWER_LW_H
@@ -70,7 +70,7 @@ struct lw {
 	ARR(struct prog_group) group;
 	ARR(struct store) store;
 	ARR(struct pending) pending;
-	bool *refused;           /* per function: no code can be generated for it; of 0: for none */
+	struct lower_choice *choice;    /* per function */
 	ARR(char) data;
 	ARR(struct loop_frame) loops;
 	struct map site_map, code_map, const_map;

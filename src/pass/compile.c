@@ -119,16 +119,16 @@ struct err *pass_run_only(const struct pass_opts *o, struct ir_module *m, const 
 	return NULL;
 }
 
-struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct prog **out)
+struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct lower_choice *choice, struct prog **out)
 {
 	const struct lower_opts l = { .ndev = o->ndev, .tier = o->tier, .fingerprint = o->fingerprint, .custom_known = o->custom_known };
-	return lower_module(&l, m, out);
+	return lower_module(&l, m, choice, out);
 }
 
 struct err *pass_compile(const struct pass_opts *o, struct ir_module *m, struct prog **out)
 {
 	TRY(pass_run(o, m));
-	TRY(pass_lower(o, m, out));
+	TRY(pass_lower(o, m, NULL, out));
 	struct err *e = NULL;
 	if (o->dump) {
 		struct str s = {0};

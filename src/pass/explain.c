@@ -69,44 +69,22 @@ static void loops(struct str *s, struct arena *a, const struct ir_module *m)
 
 /* --- kernels ------------------------------------------------------------------- */
 
-struct use { const struct prog_kern *k; uint32_t site; int64_t runs, flops, bytes; };
+struct use { const struct prog_kern *k; uint32_t site; int64_t runs; double ns; };
 
-/* Commands of a block and its loops; times: how often a turn of it comes. */
-static void collect(const struct prog *p, uint32_t b, int64_t times, struct use *use, int64_t *coll)
+static void uses(const struct prog *p, const int64_t *runs, struct use *use)
 {
-	for (uint32_t i = 0; i < p->block[b].n; i++) {
-		const struct prog_cmd *c = &p->block[b].cmd[i];
-		int64_t n;
-		if (c->op == CMD_KERN) {
-			const struct prog_kern *k = &p->kern[c->id];
-			int64_t bytes_ = k->bytes;
-			for (int v = 0; !k->bytes && v < k->nin + k->nout; v++)
-				bytes_ += prog_view_bytes(&k->v[v]);
-			struct use *u = &use[c->id];
-			u->k = k;
-			u->site = c->site;
-			u->runs += times;
-			u->flops += times * k->flops;
-			u->bytes += times * bytes_;
-		} else if (c->op == CMD_COLL) {
-			coll[c->id] += times;
-		}
-		if (c->op != CMD_LOOP || c->imm < 0 || __builtin_mul_overflow(times, c->imm, &n) || n > (int64_t)1 << 32)
-			n = times;
-		for (uint32_t k = 0; k < c->nblock; k++)
-			collect(p, p->sub[c->block + k], n, use, coll);
-	}
-}
-
-static int64_t weight(const struct use *u)
-{
-	return MAX(u->flops / 16, u->bytes);    /* a core does some 16 operations while it moves a byte */
+	for (uint32_t i = 0; i < p->nkern; i++)
+		use[i] = (struct use){ .k = &p->kern[i], .runs = runs[i], .ns = (double)runs[i] * plan_kern_time(&p->kern[i]) };
+	for (uint32_t b = 0; b < p->nblock; b++)
+		for (uint32_t i = 0; i < p->block[b].n; i++)
+			if (p->block[b].cmd[i].op == CMD_KERN)
+				use[p->block[b].cmd[i].id].site = p->block[b].cmd[i].site;
 }
 
 static int heavier(const void *a, const void *b)
 {
-	int64_t x = weight(a), y = weight(b);
-	return x < y ? 1 : x > y ? -1 : 0;
+	const struct use *x = a, *y = b;
+	return x->ns < y->ns ? 1 : x->ns > y->ns ? -1 : x->k < y->k ? -1 : x->k > y->k;
 }
 
 static const char *kind_of(const struct prog_kern *k)
@@ -130,16 +108,17 @@ static void site(struct str *s, const struct prog *p, uint32_t i)
 static void kernels(struct str *s, const struct prog *p, struct use *use)
 {
 	enum { MOST = 24 };
-	int64_t total = 0, count = 0;
+	int64_t count = 0;
+	double total = 0;
 	qsort(use, p->nkern, sizeof *use, heavier);
 	for (uint32_t i = 0; i < p->nkern; i++) {
-		total += weight(&use[i]);
+		total += use[i].ns;
 		count += use[i].runs;
 	}
 	str_addf(s, "kernels: %ld runs of %u, the heaviest first\n", (long)count, p->nkern);
 	for (uint32_t i = 0; i < p->nkern && i < MOST && use[i].runs; i++) {
 		const struct use *u = &use[i];
-		str_addf(s, "  %5.1f %%  %-22s x%-6ld ", total ? 100.0 * (double)weight(u) / (double)total : 0, kind_of(u->k), (long)u->runs);
+		str_addf(s, "  %5.1f %%  %-22s x%-6ld ", total > 0 ? 100 * u->ns / total : 0, kind_of(u->k), (long)u->runs);
 		str_addf(s, "%-16s ", prog_kern_name[u->k->id]);
 		if (u->k->nout) {
 			const struct prog_view *v = &u->k->v[u->k->nin];
@@ -153,6 +132,58 @@ static void kernels(struct str *s, const struct prog *p, struct use *use)
 	}
 	if (p->nkern > MOST)
 		str_addf(s, "  and %u lighter ones\n", p->nkern - MOST);
+}
+
+/* --- groups ------------------------------------------------------------------------ */
+
+static void nanoseconds(struct str *s, double ns)
+{
+	str_addf(s, ns < 1e3 ? "%.0f ns" : ns < 1e6 ? "%.1f us" : ns < 1e9 ? "%.1f ms" : "%.1f s", ns < 1e3 ? ns : ns < 1e6 ? ns / 1e3 : ns < 1e9 ? ns / 1e6 : ns / 1e9);
+}
+
+/* The price of a group without code. */
+static void group(struct str *s, const struct ir_module *m, ir_loc at, const struct lower_choice *c)
+{
+	double run = plan_time(&c->work, c->otherwise), code = plan_time(&c->work, PLAN_gen);
+	str_add(s, "  ");
+	where(s, m, at);
+	str_addf(s, "  %.0f ops x%.4g: %s; ", c->work.ops, c->runs, c->why);
+	nanoseconds(s, run);
+	str_add(s, " a run, ");
+	nanoseconds(s, code);
+	str_add(s, " as code, which would save ");
+	nanoseconds(s, MAX(run - code, 0) * c->runs);
+	str_add(s, " and take ");
+	nanoseconds(s, plan_compile_time(c->nops, c->adds));
+	str_add(s, " to make\n");
+}
+
+static void groups(struct str *s, struct arena *a, const struct ir_module *m, const struct lower_choice *choice)
+{
+	enum { MOST = 24 };
+	int n, count[2] = {0};
+	bool *seen = ARENA_NEW(a, bool, m->fn.n);
+	const ir_fnid *f = ir_reachable(a, m, &n);
+	struct str t = {0};
+	for (int i = n; i-- > 0;) {
+		const struct ir_fn *fn = ir_fn_of(m, f[i]);
+		for (size_t k = 0; k < fn->op.n; k++) {
+			ir_fnid g = fn->op.p[k].kind == IR_fused ? (ir_fnid)ir_attr(fn, &fn->op.p[k], AT_fn) : 0;
+			if (!g || seen[g])
+				continue;
+			seen[g] = true;
+			if (!choice[g].code && count[0] < MOST)
+				group(&t, m, fn->op.p[k].loc, &choice[g]);
+			count[choice[g].code]++;
+		}
+	}
+	str_addf(s, "groups of operations that are one kernel: %d as generated code, %d not%s\n", count[1], count[0],
+	         count[0] ? ", in all launches that a program is compiled for:" : "");
+	if (t.n)
+		str_addn(s, t.p, t.n);
+	if (count[0] > MOST)
+		str_addf(s, "  and %d others\n", count[0] - MOST);
+	str_free(&t);
 }
 
 /* --- collectives and memory ------------------------------------------------------ */
@@ -213,13 +244,14 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 	arena_init(&a);
 	str_addf(s, "'%s' for %d device%s\n", ir_text(m, m->name), o->ndev, o->ndev > 1 ? "s" : "");
 	loops(s, &a, m);
-	struct err *e = pass_lower(&mine, m, &p);
+	struct lower_choice *choice = lower_choices(&a, mine.tier, m);
+	struct err *e = pass_lower(&mine, m, choice, &p);
 	if (!e) {
 		struct use *use = ARENA_NEW(&a, struct use, p->nkern + 1);
-		int64_t *runs = ARENA_NEW(&a, int64_t, p->ncoll + 1);
-		for (uint32_t i = 0; i < p->nkern; i++)
-			use[i].k = &p->kern[i];
-		collect(p, 0, 1, use, runs);
+		int64_t *kern = ARENA_NEW(&a, int64_t, p->nkern + 1), *runs = ARENA_NEW(&a, int64_t, p->ncoll + 1);
+		prog_runs(p, IR_TURNS, kern, runs);
+		uses(p, kern, use);
+		groups(s, &a, m, choice);
 		kernels(s, p, use);
 		collectives(s, p, runs);
 		memory(s, p);

@@ -8,7 +8,7 @@
  *   column  reductions over other dimensions at the end
  * Views, iotas and splat constants belong to no group: each group that reads one holds a copy.  Of a long chain of
  * views every MOST_VIEWS-th is made once, outside.
- * What gen cannot compile (gen_can) stays as it is. */
+ * What gen cannot compile (gen_can) stays as it is; but for complex numbers, groups that are left can be compiled. */
 #include "passes.h"
 
 #include <stdlib.h>
@@ -37,6 +37,7 @@ struct fuse {
 	bool *is_result;
 	int *before, *after;     /* per op with an effect: the one before and after it; else -1 */
 	const struct outline *made;  /* per region */
+	const double *runs;      /* per function: how often all launches run it */
 	int *over;               /* per op: the last member of any group that has one here or before */
 	int *seen, *work, round; /* of path_outside */
 	uint8_t *links;          /* per value: views between it and what is none; 0: it is none, or stands for itself */
@@ -80,19 +81,9 @@ static bool type_ok(const struct fuse *f, ir_val v)
 }
 
 /* Time of one element, in additions. */
-static int weight(enum ir_kind k)
+static int weight(const struct fuse *f, const struct ir_op *o)
 {
-	switch (k) {
-	case IR_exponential: case IR_log: case IR_logistic: case IR_tanh: case IR_sine: case IR_cosine: case IR_erf: case IR_power:
-	case IR_exponential_minus_one: case IR_log_plus_one: case IR_tan: case IR_atan2: case IR_cbrt: case IR_remainder:
-		return 20;
-	case IR_divide: case IR_sqrt: case IR_rsqrt:
-		return 5;
-	case IR_gather: case IR_dynamic_slice:
-		return 4;
-	default:
-		return 1;
-	}
+	return (int)MAX(ir_cost_each(f->m, f->fn, o), 1);
 }
 
 /* Has to do with complex numbers, which generated code does not have. */
@@ -107,7 +98,7 @@ static bool complex_op(const struct fuse *f, const struct ir_op *o)
 /* May work for complex numbers along with them: cheap, and on parts of them; what computes parts is better compiled. */
 static bool part_op(const struct fuse *f, const struct ir_op *o)
 {
-	bool is = ir_is_elem(o->kind) && weight(o->kind) <= 1;
+	bool is = ir_is_elem(o->kind) && weight(f, o) <= 1;
 	for (uint32_t k = 0; k < o->nin && is; k++) {
 		int32_t def = f->fn->val.p[ir_in(f->fn, o, k)].def;
 		is = def != IR_PARAM && (complex_op(f, &f->fn->op.p[def]) || free_op(f, &f->fn->op.p[def]));
@@ -271,7 +262,7 @@ static bool path_outside(struct fuse *f, int i, int g)
 static int group_new(struct fuse *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
-	struct group g = { .work = weight(o->kind), .first = i, .last = i, .strips = complex_op(f, o) };
+	struct group g = { .work = weight(f, o), .first = i, .last = i, .strips = complex_op(f, o) };
 	if (o->kind == IR_reduce) {
 		g.rank = squeeze(ir_vtype(f->m, f->fn, ir_in(f->fn, o, 0)), g.dim);
 		g.shape = trailing(f, o, &g.kept) ? ROW : COLUMN;
@@ -335,7 +326,7 @@ static bool admits(struct fuse *f, int i, int g, const struct reader *r, int n, 
 	case POINT:
 		if (others)
 			return whole && !moved && !spread && plain;
-		if (spread && weight(o->kind) > 1 && !moved) {
+		if (spread && weight(f, o) > 1 && !moved) {
 			/* computed once a row if the spread dimensions are inner ones */
 			return rank < gr->rank && same(rank, dim, rank, gr->dim) && plain && gr->rank > 0;
 		}
@@ -344,7 +335,7 @@ static bool admits(struct fuse *f, int i, int g, const struct reader *r, int n, 
 			dtype_info[ir_vtype(f->m, f->fn, ir_in(f->fn, o, 0))->dtype].bytes <= dtype_info[t->dtype].bytes;
 		if (moved && !widens && (paths > 1 || !plain))
 			return false;
-		return !spread || weight(o->kind) <= 1;
+		return !spread || weight(f, o) <= 1;
 	case ROW:
 		return plain && !moved && (whole || row) && !(others && !whole && !row);
 	case COLUMN:
@@ -385,7 +376,7 @@ static void consider(struct fuse *f, int i)
 		f->g.p[g].first = i;
 		for (int p = i; f->over[p] < f->g.p[g].last; p++)
 			f->over[p] = f->g.p[g].last;
-		f->g.p[g].work += weight(o->kind);
+		f->g.p[g].work += weight(f, o);
 		return;
 	}
 	group_new(f, i);
@@ -481,10 +472,9 @@ static void outline(struct fuse *f, int g, const int *mem, int n, struct outline
 /* A loop whose values are all small: control flow and all in one kernel. */
 static bool tiny_loop(const struct fuse *f, const struct ir_op *o)
 {
-	enum { MOST = 256 };
+	enum { MOST = 256, MOST_OPS = 200 };
 	if (o->kind != IR_loop || f->o->tier == TIER_REF)
 		return false;
-	int64_t trip = ir_attr(f->fn, o, AT_trip);
 	int64_t ops = 0;
 	for (uint32_t k = 0; k < o->nin; k++)
 		if (ir_vtype(f->m, f->fn, ir_in(f->fn, o, k))->count > MOST || !type_ok(f, ir_in(f->fn, o, k)))
@@ -497,9 +487,7 @@ static bool tiny_loop(const struct fuse *f, const struct ir_op *o)
 			if (ir_type_of(f->m, g->val.p[v].type)->count > MOST)
 				return false;
 	}
-	if (ops > 200)
-		return false;
-	return trip < 0 || trip * ops >= 4096;
+	return ops <= MOST_OPS;
 }
 
 static bool try_loop(struct fuse *f, struct ir_b *b, const struct ir_op *o, const ir_val *in, ir_val *out)
@@ -520,8 +508,11 @@ static bool try_loop(struct fuse *f, struct ir_b *b, const struct ir_op *o, cons
 	ir_val v = ir_emit_raw(&gb, IR_loop, o->nin, inner, o->nout, t, w, words);
 	for (uint32_t k = 0; k < o->nout; k++)
 		ir_result(g, v + k);
-	const char *why;
-	bool ok = o->nout > 0 && gen_can(f->m, g, &why);
+	const char *why = "it gives nothing";
+	const struct lower_choice c = lower_choose(f->o->tier, f->m, g, f->runs[f->fn->id]);
+	bool ok = o->nout > 0 && c.code && gen_can(f->m, g, &why);
+	if (!ok)
+		log_line(LOG_DEBUG, "a loop of small values is no kernel of its own: %s", c.code ? why : c.why);
 	if (ok) {
 		int64_t id = g->id;
 		*out = ir_emit_raw(b, IR_fused, (uint32_t)from.n, from.p, o->nout, t, &id, 1);
@@ -541,7 +532,7 @@ static bool from_nothing(const struct rewrite *r, ir_val v, int *left)
 	const struct ir_op *o = ir_def(r->from, v);
 	if (ir_vtype(r->m, r->from, v)->count == 1 || (o && (o->kind == IR_iota || ir_splat(r->m, r->from, v))))
 		return true;
-	if (!o || --*left < 0 || (o->kind != IR_broadcast && (!ir_is_elem(o->kind) || weight(o->kind) > 1)))
+	if (!o || --*left < 0 || (o->kind != IR_broadcast && (!ir_is_elem(o->kind) || ir_cost_each(r->m, r->from, o) > 1)))
 		return false;
 	for (uint32_t k = 0; k < o->nin; k++)
 		if (!from_nothing(r, ir_in(r->from, o, k), left))
@@ -899,7 +890,7 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 			continue;
 		outline(f, g, mem[g], count[g], &x[g]);
 		const char *why = NULL;
-		if (x[g].out.n && (gen_can(f->m, x[g].fn, &why) || strips_can(f, x[g].fn)))
+		if (x[g].out.n && (f->g.p[g].strips ? strips_can(f, x[g].fn) : gen_can(f->m, x[g].fn, &why)))
 			continue;
 		if (x[g].out.n && count[g] > 1)
 			log_line(LOG_DEBUG, "a group of %d ops is taken apart: %s", count[g], why ? why : "");
@@ -946,6 +937,7 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 	/* From main into the bodies of loops and branches that are lowered op by op.  Users come first: a tiny loop
 	 * is judged, and taken whole, on its plain body.  Reducers, comparators and groups stay as they are. */
 	size_t cap = m->fn.n;
+	z.runs = lower_runs(&order, m);
 	bool *seen = ARENA_NEW(&order, bool, cap);
 	ARR(ir_fnid) work = {0};
 	arr_push(&work, 1);

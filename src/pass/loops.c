@@ -270,17 +270,12 @@ static bool find_counter(struct loop *l)
 
 /* --- sinking ------------------------------------------------------------------ */
 
-static bool cheap(enum ir_kind k)
+/* To be made anew each turn: views, and what takes no more than an addition for an element. */
+static bool cheap(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
 {
-	switch (k) {
-	case IR_broadcast: case IR_reshape: case IR_iota: case IR_transpose: case IR_slice: case IR_convert: case IR_select:
-	case IR_and: case IR_or: case IR_not: case IR_xor: case IR_add: case IR_subtract: case IR_negate:
-	case IR_compare_eq: case IR_compare_ne: case IR_compare_ge: case IR_compare_gt: case IR_compare_le: case IR_compare_lt:
-	case IR_constant: case IR_maximum: case IR_minimum:
-		return true;
-	default:
-		return false;
-	}
+	if (ir_info(o->kind)->flags & IR_VIEW)
+		return o->kind != IR_bitcast_convert;
+	return o->kind == IR_constant || o->kind == IR_iota || (ir_is_elem(o->kind) && ir_cost_each(m, fn, o) <= 1);
 }
 
 /* Definition order is order of ids. */
@@ -299,7 +294,7 @@ static bool sinkable(struct loop *l, ir_val v, struct sunk *s)
 	enum { MOST = NELEM(s->op), FEW = NELEM(s->leaf) };
 	const struct ir_op *o = ir_def(fn, v);
 	s->nleaf = s->nop = 0;
-	if (!o || !cheap(o->kind))
+	if (!o || !cheap(m, fn, o))
 		return false;
 	int64_t whole = ir_vtype(m, fn, v)->bytes;
 	ir_val todo[MOST * 4];
@@ -317,7 +312,7 @@ static bool sinkable(struct loop *l, ir_val v, struct sunk *s)
 		o = ir_def(fn, x);
 		const struct ir_type_info *t = ir_vtype(m, fn, x);
 		bool splat = o && o->kind == IR_constant && ir_splat(m, fn, x);
-		if (!o || !cheap(o->kind) || (o->kind == IR_constant && !splat)) {
+		if (!o || !cheap(m, fn, o) || (o->kind == IR_constant && !splat)) {
 			if (t->bytes * 8 > whole || s->nleaf == FEW)
 				return false;
 			s->leaf[s->nleaf++] = x;

@@ -83,6 +83,6 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m);
 struct err *pass_share(const struct pass_opts *o, struct ir_module *m);
 
 /* --- compile.c --- */
-struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct prog **out);      /* what follows the passes */
+struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct lower_choice *choice, struct prog **out);      /* what follows the passes: lower_module */
 
 #endif

@@ -269,7 +269,7 @@ static void lift(struct share *s, const struct ir_fn *g)
 	if (!x->shared) {
 		struct ir_fn *f = x->any ? copy_fn(l, g) : NULL;
 		x->shared = f ? f->id : g->id;
-		x->alone = f && gen_can(s->m, g, NULL) && !gen_can(s->m, f, NULL);
+		x->alone = f && gen_types(s->m, g) && !gen_can(s->m, f, NULL);
 	}
 	if (!x->alone)
 		s->lift[g->id] = l;

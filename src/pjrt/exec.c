@@ -146,9 +146,12 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 	side_init(&x->res, x->prog->res, x->prog->nres);
 	snprintf(x->fingerprint, sizeof x->fingerprint, "rondo-%016llx", (unsigned long long)x->prog->fingerprint);
 
-	int64_t bytes = 0;
+	double bytes = 0;
+	int64_t *runs = mem_alloc(sizeof *runs * (size_t)(x->prog->nkern + 1));
+	prog_runs(x->prog, IR_TURNS, runs, NULL);
 	for (uint32_t i = 0; i < x->prog->nkern; i++)
-		bytes += x->prog->kern[i].bytes;
+		bytes += (double)runs[i] * (double)x->prog->kern[i].bytes;
+	free(runs);
 	x->cost[0] = (struct pjrt_value){ .struct_size = sizeof x->cost[0], .name = "flops", .name_size = 5,
 		.type = VALUE_FLOAT, .f = (float)x->prog->flops, .value_size = 1 };
 	x->cost[1] = (struct pjrt_value){ .struct_size = sizeof x->cost[1], .name = "bytes accessed", .name_size = 14,

@@ -189,3 +189,24 @@ void prog_sizes(const struct prog *p, int64_t *arg, int64_t *res, int64_t *share
 		if (p->buf[i].kind == BUF_OUT && p->buf[i].alias >= 0)
 			*shared += p->buf[i].size;
 }
+
+static void run_block(const struct prog *p, uint32_t b, int64_t times, int64_t turns, int64_t *kern, int64_t *coll)
+{
+	for (uint32_t i = 0; i < p->block[b].n; i++) {
+		const struct prog_cmd *c = &p->block[b].cmd[i];
+		int64_t n = c->op == CMD_WHILE ? turns : c->op == CMD_LOOP ? c->imm : 1;
+		if (c->op == CMD_KERN)
+			kern[c->id] += times;
+		if (c->op == CMD_COLL && coll)
+			coll[c->id] += times;
+		if (n < 0 || __builtin_mul_overflow(times, n, &n) || n > (int64_t)1 << 48)
+			n = times;
+		for (uint32_t k = 0; k < c->nblock; k++)
+			run_block(p, p->sub[c->block + k], n, turns, kern, coll);
+	}
+}
+
+void prog_runs(const struct prog *p, int64_t turns, int64_t *kern, int64_t *coll)
+{
+	run_block(p, 0, 1, turns, kern, coll);
+}

@@ -61,7 +61,7 @@ struct prog_kern {
 	int64_t block;            /* gen: tile t makes elements [t * block, (t + 1) * block) of each result (dense, as the operands) from the
 	                           * same elements of the operands, and from operands of one element.  Results that are R times as
 	                           * large are R times the same: tile t * R + k makes tile t of repetition k.  0: no such rule */
-	int64_t flops, bytes;     /* estimate of the work, for plan, trace and the split over workers */
+	int64_t flops, bytes;     /* estimate of the work: additions, of a product additions and multiplications; bytes read and written at least */
 };
 
 /* Generated code: an object, as the loader in rt takes it, with one function per symbol, signature prog_code_fn. */
@@ -188,11 +188,13 @@ struct prog {
 	uint32_t nres;   struct prog_arg *res;
 	int64_t zone;             /* bytes of TEMP storage */
 	int64_t ndata; void *data;/* constants, 64-byte aligned */
-	int64_t flops;
+	int64_t flops;            /* operations on elements of a launch */
 	uint64_t fingerprint;     /* of the program's source, equal in all processes */
 	uint64_t comm_hash;       /* of its communication commands */
 };
 
+/* How often a launch runs each kernel, each collective (NULL: not asked), where a while is taken to make so many turns. */
+void prog_runs(const struct prog *p, int64_t turns, int64_t *kern, int64_t *coll);
 struct prog *prog_new(void);
 void prog_free(struct prog *p);              /* NULL is fine */
 /* Does each result of this collective command lie where its operand lies, on all devices? */

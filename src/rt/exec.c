@@ -1,5 +1,6 @@
 /* Executables: what a program needs before it can be launched. */
 #include "impl.h"
+#include "../plan/plan.h"
 #include "load.h"
 
 /* Up to INLINE_NS a program runs on the caller's thread; on the only device of a client, where nothing but the
@@ -13,22 +14,6 @@ static double view_bytes(const struct prog_view *v)
 	for (int i = 0; i < v->rank; i++)
 		n *= (double)v->dim[i];
 	return n;
-}
-
-/* A guess at the time one thread takes, in nanoseconds. */
-static double kernel_ns(const struct prog_kern *k)
-{
-	double flops = (double)k->flops, bytes = (double)k->bytes;
-
-	if (!bytes)
-		for (int i = 0; i < k->nin + k->nout; i++)
-			bytes += view_bytes(&k->v[i]);
-	double rate = 8;               /* flops per nanosecond of one core */
-	if ((k->id == KERN_dot || k->id == KERN_convolution) && k->nin) {
-		enum dtype dt = k->v[0].dtype;
-		rate = dt == DT_bf16 && cpu_get()->amx_bf16 ? 600 : dt == DT_f32 || dt == DT_bf16 ? cpu_get()->avx512 ? 100 : 50 : 10;
-	}
-	return 50 + flops / rate + bytes / 8;
 }
 
 /* LAPACK on small matrices is quick; what calls back into Python must not run on its caller's thread. */
@@ -55,7 +40,7 @@ static double block_ns(const struct prog *p, uint32_t b, int depth)
 			sub = MAX(sub, ns);
 		}
 		switch (c->op) {
-		case CMD_KERN: t += kernel_ns(&p->kern[c->id]); break;
+		case CMD_KERN: t += plan_kern_time(&p->kern[c->id]); break;
 		case CMD_LOOP: t += c->imm < 0 ? 1e18 : sub * (double)c->imm; break;
 		case CMD_CUSTOM: t += custom_ns(&p->custom[c->id]); break;
 		case CMD_WHILE: case CMD_COLL: t += 1e18; break;
@@ -72,7 +57,7 @@ static void wakes(struct rt_exec *x)
 	bool busy = block_ns(x->p, 0, 0) > 4 * WAKE_NS;
 
 	for (uint32_t i = 0; i < x->p->nkern; i++)
-		x->kern[i].wakes = busy || kernel_ns(x->kern[i].k) > WAKE_NS;
+		x->kern[i].wakes = busy || plan_kern_time(x->kern[i].k) > WAKE_NS;
 }
 
 static const uint8_t op_of[] = {
@@ -292,7 +277,7 @@ static struct err *kernels(struct rt_exec *x, bool workers)
 			k->from = v[0].off * dtype_info[v[0].dtype].bytes;
 			k->to = v[1].off * dtype_info[v[1].dtype].bytes;
 		}
-		k->split = workers && k->tiles > 1 && kernel_ns(k->k) > SPLIT_NS;
+		k->split = workers && k->tiles > 1 && plan_kern_time(k->k) > SPLIT_NS;
 		k->places = k->split ? (int)MIN(x->c->dev[0].places, k->tiles) : 1;
 		most = MAX(most, k->shared + k->scratch * (size_t)k->places);
 	}

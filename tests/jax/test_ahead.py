@@ -26,6 +26,41 @@ def test_compiled():
     assert c.as_text()
 
 
+def conv(**how):
+    return lambda x, w: jax.lax.conv_general_dilated(x, w, dimension_numbers=("NHWC", "HWIO", "NHWC"), **how)
+
+
+# Operations as XLA:CPU counts them with what it counts apart, transcendental functions; a loop is all its turns here, one there.
+COUNTED = [
+    (lambda x, y: x @ y, [(64, 128), (128, 32)], 1),
+    (lambda x, y: jnp.einsum("bij,bjk->bik", x, y), [(8, 64, 32), (8, 32, 16)], 1),
+    (conv(window_strides=(1, 1), padding="SAME"), [(2, 16, 16, 8), (3, 3, 8, 16)], 1),
+    (conv(window_strides=(2, 2), padding="VALID"), [(2, 17, 17, 8), (3, 3, 8, 16)], 1),
+    (conv(window_strides=(1, 1), padding=((1, 2), (1, 2)), lhs_dilation=(2, 2)), [(2, 8, 8, 8), (3, 3, 8, 16)], 1),
+    (conv(window_strides=(1, 1), padding="SAME", feature_group_count=4), [(2, 16, 16, 8), (3, 3, 2, 16)], 1),
+    (lambda x: jnp.where(x > 0, x * 2 + 1, x), [(1000,)], 1),
+    (lambda x: jnp.exp(x) + jnp.tanh(x), [(1000,)], 1),
+    (lambda x: jax.nn.softmax(x), [(64, 128)], 1),
+    (lambda x: x.sum(), [(1000,)], 1),
+    (lambda x: jax.lax.reduce_window(x, -np.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"), [(2, 16, 16, 8)], 1),
+    (lambda x: x.max(1), [(64, 128)], 1),
+    (jax.lax.linalg.cholesky, [(32, 32)], 1),
+    (lambda x, w: jax.lax.scan(lambda c, _: (jnp.tanh(c @ w), None), x, None, length=10)[0], [(8, 16), (16, 16)], 10),
+]
+
+
+@pytest.mark.parametrize("program", range(len(COUNTED)))
+def test_counted_operations(program):
+    g, shapes, turns = COUNTED[program]
+    count = []
+    for d in (jax.devices()[0], jax.devices("cpu")[0]):
+        s = jax.sharding.SingleDeviceSharding(d)
+        a = jax.jit(g, in_shardings=s, out_shardings=s).lower(*(jax.ShapeDtypeStruct(x, np.float32) for x in shapes)).compile().cost_analysis()
+        count.append(a["flops"] + a.get("transcendentals", 0))
+    turns = turns if jax.devices()[0].platform == "rondo" else 1
+    assert count[0] == pytest.approx(count[1] * turns, rel=0.05)
+
+
 def test_own_text(platform):
     if platform != "rondo":
         pytest.skip("Rondo's text")

@@ -11,6 +11,7 @@
 #include "eval/eval.h"
 #include "ir/ir.h"
 #include "kern/kern.h"
+#include "plan/plan.h"
 
 /* How an operation runs. */
 enum how {
@@ -27,7 +28,7 @@ struct example { enum how how; const char *params, *op, *extra; };
 
 /* params: of main; op: without the results, which are %9, %10 ..; extra: other functions. */
 static const struct example of[IR_COUNT] = {
-#define ELEM(id, nin, flags, meaning) [IR_##id] = { KERNEL, NULL, NULL, "" },
+#define ELEM(id, nin, flags, work, slow, meaning) [IR_##id] = { KERNEL, NULL, NULL, "" },
 #include "base/elem.def"
 #undef ELEM
 	[IR_constant] = { KERNEL, "", "constant data=[1,2] : f32[2]", "" },
@@ -197,6 +198,117 @@ static void every_elementwise_function(void **state)
 	assert_int_equal(bad, 0);
 }
 
+/* --- prices ------------------------------------------------------------------------ */
+
+static bool sane(double x) { return x >= 0 && x < 1e9; }
+
+/* Who reads the table of costs finds each operation in it: what does not cost anything says so. */
+static void every_cost(void **state)
+{
+	(void)state;
+	for (int k = 1; k < IR_COUNT; k++) {
+		if (ir_is_elem(k))
+			continue;
+		struct ir_module *m = example(k);
+		struct ir_cost c = ir_cost_of(m, ir_main(m), the_op(m));
+		bool free = ir_info(k)->flags & (IR_VIEW | IR_BARRIER) || of[k].how == NONE || k == IR_constant || k == IR_create_token || k == IR_after_all ||
+		            k == IR_partition_id || k == IR_replica_id || k == IR_sharding_constraint || k == IR_sharding_group || k == IR_manual;
+		if (!sane(c.flops) || !sane(c.adds) || !sane(c.bytes) || (c.ops > 0) == free || (c.adds > 0) == free || c.adds < c.flops) {
+			print_error("'%s' costs %g operations, %g additions, %g bytes, in %g ops\n", ir_info(k)->name, c.flops, c.adds, c.bytes, c.ops);
+			fail();
+		}
+		ir_module_free(m);
+	}
+	for (int e = 0; e < ELEM_COUNT; e++) {
+		assert_true(elem_work(e, DT_f32) >= 1);
+		assert_true(elem_work(e, DT_f64) >= elem_work(e, DT_f32));
+	}
+}
+
+static void costs_by_hand(void **state)
+{
+	(void)state;
+	static const struct { int kind; double flops, bytes; } x[] = {
+		{ IR_dot, 2 * 2 * 3 * 4, 4 * (6 + 12 + 8) },
+		{ IR_convolution, 2 * (8 * 3 - 2) * 2 * 4, 4 * (16 + 24 + 32) },        /* two of the windows see an element of padding */
+		{ IR_reduce, 6, 4 * (6 + 1 + 3) },
+		{ IR_reduce_window, 3, 4 * (5 + 1 + 3) },
+		{ IR_gather, 0, 4 * (4 + 12 + 12) },
+		{ IR_scatter, 12, 4 * (4 + 12 + 24) },
+		{ IR_dynamic_slice, 0, 4 * (1 + 2 + 2) },
+		{ IR_dynamic_update_slice, 0, 4 * (2 + 2) + 8 },
+		{ IR_sort, 5 * 3, 4 * (5 + 5) },
+		{ IR_cumulative, 5, 4 * (5 + 5) },
+		{ IR_cholesky, 9, 4 * (9 + 9) },
+		{ IR_triangular_solve, 9 * 2, 4 * (9 + 6 + 6) },
+		{ IR_fft, 5 * 8 * 3 / 2, 4 * 8 + 8 * 5 },
+		{ IR_broadcast, 0, 0 },
+		{ IR_all_reduce, 5, 4 * (5 + 5) },
+		{ IR_loop, 3, 3 * 4 * 3 },
+	};
+	for (size_t i = 0; i < NELEM(x); i++) {
+		struct ir_module *m = example(x[i].kind);
+		struct ir_cost c = ir_cost_of(m, ir_main(m), the_op(m));
+		if (c.flops != x[i].flops || c.bytes != x[i].bytes) {
+			print_error("'%s': %g operations, %g bytes, not %g, %g\n", ir_info(x[i].kind)->name, c.flops, c.bytes, x[i].flops, x[i].bytes);
+			fail();
+		}
+		ir_module_free(m);
+	}
+}
+
+/* A broadcast is its operand, equal elements nothing, a loop its turns; a branch is the dearest one; a group what lies around it. */
+static void costs_of_functions(void **state)
+{
+	(void)state;
+	struct str s = {0};
+	str_add(&s, "module @m\nfn @main(%1: f32[8], %2: f32[4,8], %3: pred[], %4: i32[]) -> (f32[4,8], f32[8]) {\n  %5 = broadcast %1 dims=[1] : f32[4,8]\n"
+		"  %6 = add %5, %2 : f32[4,8]\n  %7 = constant data=2 : f32[4,8]\n  %8 = fused %6, %7 fn=@g : f32[4,8]\n"
+		"  %9 = loop %1, %3 trip=-1 cond=@go body=@b role=[carry,const] : f32[8]\n  %10 = case %4, %9 branch=[@b1,@b2] : f32[8]\n  return %8, %10\n}\n"
+		"fn @g(%1: f32[4,8], %2: f32[4,8]) -> (f32[4,8]) {\n  %3 = exponential %1 : f32[4,8]\n  %4 = multiply %3, %2 : f32[4,8]\n  return %4\n}\n"
+		"fn @go(%1: f32[8], %2: pred[]) -> (pred[]) {\n  return %2\n}\n"
+		"fn @b(%1: i32[], %2: f32[8], %3: pred[]) -> (f32[8]) {\n  %4 = add %2, %2 : f32[8]\n  return %4\n}\n"
+		"fn @b1(%1: f32[8]) -> (f32[8]) {\n  return %1\n}\nfn @b2(%1: f32[8]) -> (f32[8]) {\n  %2 = tanh %1 : f32[8]\n  return %2\n}\n");
+	struct ir_module *m = parse(&s);
+	const struct ir_fn *fn = ir_main(m);
+	double flops = 0;
+	for (size_t i = 0; i < fn->op.n; i++) {
+		struct ir_cost c = ir_cost_of(m, fn, &fn->op.p[i]);
+		flops += c.flops;
+		switch (fn->op.p[i].kind) {
+		case IR_add: assert_true(c.flops == 32 && c.bytes == 32 + 128 + 128); break;
+		case IR_fused: assert_true(c.flops == 64 && c.adds == 32 * (16 + 1) && c.bytes == 3 * 128 && c.ops == 2); break;
+		case IR_loop: assert_true(c.flops == 8 * IR_TURNS); break;
+		case IR_case: assert_true(c.flops == 8 && c.adds == 8 * 16); break;
+		}
+	}
+	assert_true(ir_cost_of_fn(m, fn).flops == flops);
+	struct arena a;
+	arena_init(&a);
+	const double *runs = ir_runs(&a, m);
+	for (size_t f = 1; f < m->fn.n; f++) {
+		const char *name = ir_text(m, m->fn.p[f]->name);
+		assert_true(runs[f] == (!strcmp(name, "b") || !strcmp(name, "go") ? IR_TURNS : !strncmp(name, "b", 1) ? 0.5 : 1));
+	}
+	arena_fini(&a);
+	ir_module_free(m);
+	str_free(&s);
+}
+
+/* Little work seldom is not worth its code, much or often is; a program that takes long is launched a thousand times. */
+static void prices(void **state)
+{
+	(void)state;
+	const struct plan_work few = { 16, 16, 128, 2 }, many = { 2e6, 2e6, 8e6, 2 };
+	assert_false(plan_worth_compiling(&few, PLAN_strips, 2, 2, plan_launches(0)));
+	assert_true(plan_worth_compiling(&few, PLAN_strips, 2, 2, plan_launches(0) * 1000));
+	assert_true(plan_worth_compiling(&many, PLAN_strips, 2, 2, plan_launches(1e6)));
+	assert_false(plan_worth_compiling(&many, PLAN_strips, 2, 2, 1));
+	assert_true(plan_launches(1e12) == 1000 && plan_launches(0) > 1000);
+	for (int way = 0; way < PLAN_WAYS; way++)
+		assert_true(plan_time(&many, way) > plan_time(&few, way));
+}
+
 /* Reductions by each operation of each type that has it. */
 static void every_reduction(void **state)
 {
@@ -246,7 +358,7 @@ static void every_row_prints(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_row_prints), cmocka_unit_test(every_operation),
+		cmocka_unit_test(every_row_prints), cmocka_unit_test(every_operation), cmocka_unit_test(every_cost), cmocka_unit_test(costs_by_hand), cmocka_unit_test(costs_of_functions), cmocka_unit_test(prices),
 		cmocka_unit_test(every_elementwise_function), cmocka_unit_test(every_reduction),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
