@@ -21,7 +21,7 @@ double *lower_runs(struct arena *a, const struct ir_module *m)
 {
 	double *runs = ir_runs(a, m);
 	struct ir_cost c = ir_cost_of_fn(m, ir_main(m));
-	double launches = plan_launches(plan_time(&(struct plan_work){ c.flops, c.adds, c.bytes, c.ops }, PLAN_apart));
+	double launches = plan_launches(plan_time(&(struct plan_work){ c.flops, c.adds, c.bytes, c.ops }, PLAN_apart), c.ops);
 	for (size_t f = 1; f < m->fn.n; f++)
 		runs[f] *= launches;
 	return runs;

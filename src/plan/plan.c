@@ -35,10 +35,10 @@ double plan_compile_time(double nops, double adds)
 
 /* What a group that is left without code costs is so at most one part in twenty of a short program, if making it takes 2 ms; of a long
  * one 2 us.  START: a launch of a program that does nothing. */
-double plan_launches(double ns)
+double plan_launches(double ns, double ops)
 {
-	enum { LEAST = 1000, LIFE = 40000000, START = 4000 };
-	return MAX(LEAST, LIFE / (START + ns));
+	enum { LEAST = 1000, LIFE = 40000000, START = 4000, EAGER = 4 };
+	return ops <= EAGER ? LEAST : MAX(LEAST, LIFE / (START + ns));
 }
 
 bool plan_worth_compiling(const struct plan_work *w, enum plan_way otherwise, double nops, double adds, double runs)

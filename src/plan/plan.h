@@ -25,9 +25,10 @@ struct plan_work { double flops, adds, bytes, ops; };
 double plan_time(const struct plan_work *w, enum plan_way way);
 /* Making code of nops ops, which for an element take adds additions. */
 double plan_compile_time(double nops, double adds);
-/* Launches that a program is compiled for, one of which takes ns: JAX users jit what they call again and again, a step of training or
- * decoding some thousand times at least, and what is short more often, as long as all its launches take LIFE. */
-double plan_launches(double ns);
+/* Launches that a program is compiled for, one of which takes ns and runs so many ops: JAX users jit what they call again and again, a
+ * step of training or decoding some thousand times at least, and what is short more often, until all its launches have taken LIFE.  A
+ * program of one op or a few is a call that JAX makes eagerly, of which there are hundreds: it should be there at once. */
+double plan_launches(double ns, double ops);
 /* Does what a run saves outweigh, over all runs, the time to compile? */
 bool plan_worth_compiling(const struct plan_work *w, enum plan_way otherwise, double nops, double adds, double runs);
 /* One run of a kernel whose operands are in no cache, for who splits or sends away what takes long: it may be much faster.  Matrix
