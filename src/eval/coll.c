@@ -1,4 +1,5 @@
 /* Collectives and manual computations, by looking at every member's value. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "walk.h"
@@ -93,6 +94,57 @@ static struct err *combine(struct walk *w, enum redop r, const struct prog_expr 
 	return NULL;
 }
 
+static void widened(enum dtype dt, int64_t n, const char *x, double *y)
+{
+	if (dt == DT_f64)
+		memcpy(y, x, (size_t)n * sizeof *y);
+	else
+		kern_elem(ELEM_convert, dt, DT_f64)(n, y, x, NULL, NULL);
+}
+
+static void narrowed(enum dtype dt, int64_t n, const double *x, char *y)
+{
+	if (dt == DT_f64)
+		memcpy(y, x, (size_t)n * sizeof *x);
+	else
+		kern_elem(ELEM_convert, DT_f64, dt)(n, y, x, NULL, NULL);
+}
+
+/* The joint reducer softmax of redop.def: x[i], of type to, are cnt arrays, y[i], of type tl, the logarithms of their weights. */
+static void join(const struct ir_type_info *to, const struct ir_type_info *tl, int cnt, const char *const *x, const char *const *y, char *o, char *l)
+{
+	int64_t rows = tl->count, wide = rows ? to->count / rows : 0;
+	double *most = mem_alloc((size_t)rows * 8 + 1), *sum = mem_alloc((size_t)rows * 8 + 1), *w = mem_alloc((size_t)rows * 8 + 1);
+	double *acc = mem_alloc((size_t)to->count * 8 + 1), *part = mem_alloc((size_t)to->count * 8 + 1);
+	for (int i = 0; i < cnt; i++) {
+		widened(tl->dtype, rows, y[i], w);
+		for (int64_t r = 0; r < rows; r++)
+			most[r] = !i || w[r] > most[r] || w[r] != w[r] ? w[r] : most[r];
+	}
+	for (int i = 0; i < cnt; i++) {
+		widened(tl->dtype, rows, y[i], w);
+		widened(to->dtype, to->count, x[i], part);
+		for (int64_t r = 0; r < rows; r++) {
+			double e = w[r] == -INFINITY ? 0 : exp(w[r] - most[r]);
+			sum[r] += e;
+			for (int64_t k = r * wide; k < (r + 1) * wide && e != 0; k++)
+				acc[k] += e * part[k];
+		}
+	}
+	for (int64_t r = 0; r < rows; r++) {
+		for (int64_t k = r * wide; k < (r + 1) * wide; k++)
+			acc[k] = sum[r] == 0 ? 0 : acc[k] / sum[r];
+		most[r] += log(sum[r]);
+	}
+	narrowed(to->dtype, to->count, acc, o);
+	narrowed(tl->dtype, rows, most, l);
+	free(most);
+	free(sum);
+	free(w);
+	free(acc);
+	free(part);
+}
+
 /* Copy a box of a dense array: blocks of `width` bytes, `rows` of them. */
 static void rows_copy(char *dst, size_t ds, const char *src, size_t ss, size_t width, size_t rows)
 {
@@ -109,9 +161,57 @@ static void split(const struct ir_type_info *t, int64_t dim, size_t *inner, size
 		*(d > dim ? inner : outer) *= d == dim ? 1 : (size_t)t->dim[d];
 }
 
+/* Block rank of n along dim of the whole array, whose parts are of type to. */
+static void block(const struct ir_type_info *to, int64_t dim, int n, int rank, const char *whole, char *out)
+{
+	size_t inner, outer;
+	split(to, dim, &inner, &outer);
+	inner *= (size_t)to->dim[dim];
+	rows_copy(out, inner, whole + (size_t)rank * inner, inner * (size_t)n, inner, outer);
+}
+
+/* all_reduce and reduce_scatter by softmax. */
+static struct err *walk_joint(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t, struct blk *const *in, struct blk **out)
+{
+	int *who = mem_alloc(sizeof *who * (size_t)t.n), n, rank = 0;
+	const char **x = mem_alloc(2 * sizeof *x * (size_t)t.n), **y = x + t.n;
+	struct err *e = NULL;
+	for (int i = 0; i < t.n && !e; i++) {
+		TRY_GOTO(e, members(w, (ir_group)ir_attr(fn, o, AT_group), t, t.pos[i], who, &n), done);
+		for (int k = 0; k < n; k++)
+			rank = who[k] == i ? k : rank;
+		for (uint32_t j = 0; j < o->nout; j += 2) {
+			const struct ir_type_info *to = ir_vtype(w->m, fn, ir_in(fn, o, j)), *tl = ir_vtype(w->m, fn, ir_in(fn, o, j + 1));
+			struct blk *b[2];
+			for (int k = 0; k < n; k++) {
+				x[k] = in[(size_t)who[k] * o->nin + j]->p;
+				y[k] = in[(size_t)who[k] * o->nin + j + 1]->p;
+			}
+			for (uint32_t k = 0; k < 2; k++)
+				b[k] = out[(size_t)i * o->nout + j + k] = blk_new((size_t)ir_vtype(w->m, fn, o->out + j + k)->bytes);
+			if (o->kind == IR_all_reduce) {
+				join(to, tl, n, x, y, b[0]->p, b[1]->p);
+				continue;
+			}
+			char *whole = mem_alloc((size_t)to->bytes + 1), *logs = mem_alloc((size_t)tl->bytes + 1);
+			join(to, tl, n, x, y, whole, logs);
+			block(ir_vtype(w->m, fn, o->out + j), ir_attr(fn, o, AT_dim), n, rank, whole, b[0]->p);
+			block(ir_vtype(w->m, fn, o->out + j + 1), ir_attr(fn, o, AT_dim), n, rank, logs, b[1]->p);
+			free(whole);
+			free(logs);
+		}
+	}
+done:
+	free(who);
+	free(x);
+	return e;
+}
+
 struct err *walk_coll(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t,
                       struct blk *const *in, struct blk **out)
 {
+	if (ir_has_attr(o->kind, AT_redop) && ir_attr(fn, o, AT_redop) == RED_softmax)
+		return walk_joint(w, fn, o, t, in, out);
 	int *who = mem_alloc(sizeof *who * (size_t)t.n), n;
 	const char **x = mem_alloc(sizeof *x * (size_t)t.n);
 	struct prog_expr *expr = NULL;
@@ -178,10 +278,8 @@ struct err *walk_coll(struct walk *w, const struct ir_fn *fn, const struct ir_op
 				int64_t dim = ir_attr(fn, o, AT_dim);
 				char *sum = mem_alloc((size_t)ti->bytes + 1);
 				e = combine(w, r, expr, (enum dtype)ti->dtype, ti->count, n, x, sum);
-				split(to, dim, &inner, &outer);
-				inner *= (size_t)to->dim[dim];
 				if (!e)
-					rows_copy(b->p, inner, sum + (size_t)rank * inner, inner * (size_t)n, inner, outer);
+					block(to, dim, n, rank, sum, b->p);
 				free(sum);
 				if (e)
 					goto done;
@@ -285,6 +383,90 @@ static void piece_copy(const struct ir_mesh *mesh, const struct ir_shard_info *s
 	}
 }
 
+/* Which of the parts of a partial value c has; 0 if it is not partial. */
+static int64_t part_of(const struct ir_mesh *mesh, const struct ir_shard_info *s, const bool *manual, const int64_t *c)
+{
+	int64_t n = 1, at = 0;
+	if (s && s->npart)
+		piece(mesh, &(struct ir_dim_shard){ .naxis = s->npart, .axis = s->part }, manual, c, &n, &at);
+	return at;
+}
+
+/* Do c and d have the same piece of a value with sharding s? */
+static bool same_piece(const struct ir_mesh *mesh, const struct ir_shard_info *s, const bool *manual, const int64_t *c, const int64_t *d)
+{
+	for (int k = 0; s && k < s->rank; k++) {
+		int64_t n, a, b;
+		piece(mesh, &s->dim[k], manual, c, &n, &a);
+		piece(mesh, &s->dim[k], manual, d, &n, &b);
+		if (a != b)
+			return false;
+	}
+	return true;
+}
+
+/* Piece p of a partial value that is given as a whole: the first part has it, the others what adds nothing. */
+static struct err *no_part(const struct ir_shard_info *s, const struct ir_type_info *t, char *p)
+{
+	char id[16];
+	if (s->part_op == RED_softmax)
+		return ERR(UNIMPLEMENTED, "an operand of a manual computation that is partial by 'softmax'");
+	kern_identity(s->part_op, (enum dtype)t->dtype, id);
+	for (int64_t i = 0; i < t->count; i++)
+		memcpy(p + i * dtype_info[t->dtype].bytes, id, dtype_info[t->dtype].bytes);
+	return NULL;
+}
+
+/* The whole of result j of a manual computation, for a member of the team, from the pieces of those that take (per position). */
+static struct err *whole_of(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, const struct ir_mesh *mesh, const bool *manual, const int64_t *c,
+                            int n, const bool *take, int j, const int64_t *os, struct blk *const *res, struct blk **out)
+{
+	const struct ir_shard_info *s = os[j] ? &w->m->shard.p[os[j]] : NULL;
+	bool pair = ir_shard_joint(w->m, (ir_shard)os[j]);
+	const struct ir_fn *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_body));
+	int na = mesh->naxis, nout = (int)o->nout;
+	const char **x = mem_alloc(2 * sizeof *x * (size_t)n), **y = x + n;
+	struct err *e = NULL;
+	for (int k = 0; k < n && !e; k++) {      /* each piece once, by the first that has it */
+		const int64_t *ck = c + (size_t)k * (size_t)na;
+		bool first = take[k];
+		for (int q = 0; q < k && first; q++)
+			first = !take[q] || !same_piece(mesh, s, manual, ck, c + (size_t)q * (size_t)na);
+		if (!first)
+			continue;
+		int cnt = 0;
+		for (int q = k; q < n; q++) {
+			const int64_t *cq = c + (size_t)q * (size_t)na;
+			bool more = take[q] && same_piece(mesh, s, manual, ck, cq);
+			for (int r = k; r < q && more; r++)       /* a copy of a part that counts already */
+				more = !take[r] || !same_piece(mesh, s, manual, ck, c + (size_t)r * (size_t)na) ||
+				       part_of(mesh, s, manual, c + (size_t)r * (size_t)na) != part_of(mesh, s, manual, cq);
+			if (!more)
+				continue;
+			x[cnt] = res[(size_t)q * (size_t)nout + (size_t)j]->p;
+			y[cnt++] = pair ? res[(size_t)q * (size_t)nout + (size_t)j + 1]->p : NULL;
+		}
+		const struct ir_type_info *t[2];
+		char *sum[2] = { NULL, NULL };
+		for (int h = 0; h <= pair; h++) {
+			t[h] = ir_vtype(w->m, body, body->result.p[j + h]);
+			sum[h] = mem_alloc((size_t)t[h]->bytes + 1);
+		}
+		if (pair)
+			join(t[0], t[1], cnt, x, y, sum[0], sum[1]);
+		else if (s && s->npart)
+			e = combine(w, s->part_op, NULL, (enum dtype)t[0]->dtype, t[0]->count, cnt, x, sum[0]);
+		else
+			memcpy(sum[0], x[0], (size_t)t[0]->bytes);
+		for (int h = 0; h <= pair && !e; h++)
+			piece_copy(mesh, os[j + h] ? &w->m->shard.p[os[j + h]] : NULL, manual, ck, ir_vtype(w->m, fn, o->out + (uint32_t)(j + h)), out[j + h]->p, sum[h], false);
+		free(sum[0]);
+		free(sum[1]);
+	}
+	free(x);
+	return e;
+}
+
 /* Every position of the mesh walks the body on its pieces along the manual axes.  A team of one stands for
  * all positions alike (a program that is not partitioned); in a larger team each member cuts its own value. */
 struct err *walk_manual(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t,
@@ -306,7 +488,9 @@ struct err *walk_manual(struct walk *w, const struct ir_fn *fn, const struct ir_
 		if (ax[i] >= 0 && ax[i] < mesh->naxis)
 			manual[ax[i]] = true;
 	bool spread = t.n == 1 && mesh->ndev > 1;
-	int n = spread ? (int)mesh->ndev : t.n, *pos = mem_alloc(sizeof *pos * (size_t)n), ndev = w->ndev;
+	int n = spread ? (int)mesh->ndev : t.n;
+	bool *take = mem_alloc((size_t)n + 1);
+	int *pos = mem_alloc(sizeof *pos * (size_t)n), ndev = w->ndev;
 	int64_t *c = mem_alloc(sizeof *c * (size_t)n * (size_t)(mesh->naxis + 1));
 	struct blk **bin = mem_alloc(sizeof *bin * (size_t)n * (size_t)(nin + 1)), **res = mem_alloc(sizeof *res * (size_t)n * (size_t)(nout + 1));
 	struct err *e = NULL;
@@ -323,6 +507,9 @@ struct err *walk_manual(struct walk *w, const struct ir_fn *fn, const struct ir_
 			const struct ir_type_info *whole = ir_vtype(w->m, fn, ir_in(fn, o, (uint32_t)j));
 			piece_copy(mesh, is[j] ? &w->m->shard.p[is[j]] : NULL, manual, c + (size_t)i * (size_t)mesh->naxis, whole,
 			           in[(size_t)(spread ? 0 : i) * nin + j]->p, b->p, true);
+			const struct ir_shard_info *s = is[j] ? &w->m->shard.p[is[j]] : NULL;
+			if (part_of(mesh, s, manual, c + (size_t)i * (size_t)mesh->naxis))
+				TRY_GOTO(e, no_part(s, ir_vtype(w->m, body, (ir_val)(1 + j)), b->p), done);
 		}
 	w->ndev = n;
 	e = walk_fn(w, body, (struct team){ n, pos }, bin, res);
@@ -330,26 +517,26 @@ struct err *walk_manual(struct walk *w, const struct ir_fn *fn, const struct ir_
 	if (e)
 		goto done;
 	/* each member's result is made of the pieces of those that differ from it along the manual axes only */
-	for (int i = 0; i < t.n; i++)
-		for (int j = 0; j < nout; j++) {
-			const struct ir_type_info *whole = ir_vtype(w->m, fn, o->out + (uint32_t)j);
-			struct blk *b = out[(size_t)i * nout + j] = blk_new((size_t)whole->bytes);
-			const int64_t *ci = c + (size_t)i * (size_t)mesh->naxis;
-			for (int k = 0; k < n; k++) {
-				const int64_t *ck = c + (size_t)k * (size_t)mesh->naxis;
-				bool same = true;
-				for (int a = 0; a < mesh->naxis; a++)
-					same &= manual[a] || ck[a] == ci[a];
-				if (same)
-					piece_copy(mesh, os[j] ? &w->m->shard.p[os[j]] : NULL, manual, ck, whole, b->p, res[(size_t)k * nout + j]->p, false);
-			}
+	for (int i = 0; i < t.n && !e; i++) {
+		for (int k = 0; k < n; k++) {
+			take[k] = true;
+			for (int a = 0; a < mesh->naxis; a++)
+				take[k] &= manual[a] || c[k * mesh->naxis + a] == c[i * mesh->naxis + a];
 		}
+		for (int j = 0; j < nout; j++)
+			out[(size_t)i * nout + j] = blk_new((size_t)ir_vtype(w->m, fn, o->out + (uint32_t)j)->bytes);
+		for (int j = 0; j < nout && !e; j++) {
+			e = whole_of(w, fn, o, mesh, manual, c, n, take, j, os, res, out + (size_t)i * nout);
+			j += ir_shard_joint(w->m, (ir_shard)os[j]);
+		}
+	}
 done:
 	for (size_t i = 0; i < (size_t)n * (size_t)(nin + 1); i++)
 		blk_unref(bin[i]);
 	for (size_t i = 0; i < (size_t)n * (size_t)(nout + 1); i++)
 		blk_unref(res[i]);
 	free(manual);
+	free(take);
 	free(pos);
 	free(c);
 	free(bin);

@@ -147,7 +147,7 @@ struct ir_shard_info {
 	int rank;
 	struct ir_dim_shard *dim;
 	int nrepl; struct ir_axis_ref *repl;          /* explicitly replicated */
-	int npart; struct ir_axis_ref *part;          /* partial over these ("unreduced") */
+	int npart; struct ir_axis_ref *part;          /* partial over these ("unreduced"); by softmax: a value and the next one of its op together */
 	enum redop part_op;
 };
 
@@ -199,6 +199,12 @@ ir_loc ir_loc_add(struct ir_module *m, ir_str file, int line, ir_str name);
 ir_loc ir_loc_inside(struct ir_module *m, ir_loc inner, ir_loc outer);
 int64_t ir_shard_parts(const struct ir_module *m, ir_shard s, int dim);   /* pieces dimension dim is cut into; 1 if s is 0 */
 bool ir_shard_replicated(const struct ir_module *m, ir_shard s);          /* no axis of size > 1 anywhere */
+/* Is a value partial by the joint reducer softmax (redop.def)?  It is one of two then, results of one op or parameters, o and behind it l,
+ * with the same axes (ir_shard_pair). */
+bool ir_shard_joint(const struct ir_module *m, ir_shard s);
+bool ir_shard_pair(const struct ir_module *m, ir_shard o, ir_shard l);
+/* Are o and l, floats, the two parts of such a value: has l o's leading dimensions? */
+bool ir_is_pair(const struct ir_module *m, ir_type o, ir_type l);
 
 /* A new function; parameters are added before the first op. */
 struct ir_fn *ir_fn_new(struct ir_module *m, const char *name);

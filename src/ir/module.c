@@ -241,6 +241,29 @@ bool ir_shard_replicated(const struct ir_module *m, ir_shard s)
 	return true;
 }
 
+bool ir_shard_joint(const struct ir_module *m, ir_shard s)
+{
+	return s && m->shard.p[s].npart && m->shard.p[s].part_op == RED_softmax;
+}
+
+bool ir_shard_pair(const struct ir_module *m, ir_shard o, ir_shard l)
+{
+	if (!ir_shard_joint(m, o) || !ir_shard_joint(m, l))
+		return false;
+	const struct ir_shard_info *a = &m->shard.p[o], *b = &m->shard.p[l];
+	bool same = a->mesh == b->mesh && a->npart == b->npart;
+	for (int k = 0; k < a->npart && same; k++)
+		same = a->part[k].axis == b->part[k].axis && a->part[k].pre == b->part[k].pre && a->part[k].size == b->part[k].size;
+	return same;
+}
+
+bool ir_is_pair(const struct ir_module *m, ir_type o, ir_type l)
+{
+	const struct ir_type_info *a = ir_type_of(m, o), *b = ir_type_of(m, l);
+	return dtype_info[a->dtype].cls == DT_FLOAT && dtype_info[b->dtype].cls == DT_FLOAT && b->rank <= a->rank &&
+	       !memcmp(a->dim, b->dim, sizeof *a->dim * b->rank);
+}
+
 ir_group ir_group_add(struct ir_module *m, int nrow, int ncol, const int64_t *id)
 {
 	struct str k = {0};

@@ -168,5 +168,11 @@ struct err *ru_manual(const struct at *a)
 		TRY(ru_shard_fits(a, list(a, AT_out)[i], result_t(a, i)));
 		TRY(local_of(a, result_t(a, i), ru_ret_t(a, body, i), (ir_shard)list(a, AT_out)[i], "result", i));
 	}
+	for (uint32_t i = 0; i < a->o->nout; i++)
+		if (ir_shard_joint(a->m, (ir_shard)list(a, AT_out)[i])) {
+			NEED(i + 1 < a->o->nout && ir_shard_pair(a->m, (ir_shard)list(a, AT_out)[i], (ir_shard)list(a, AT_out)[i + 1]) &&
+			     ir_is_pair(a->m, result_t(a, i), result_t(a, i + 1)), "result %u is a part of a joint sum, of which the next one is not the other part", i);
+			i++;
+		}
 	return NULL;
 }

@@ -22,7 +22,7 @@ static struct err *attributes(struct at *a)
 		switch (kind) {
 		case 'f': case 'F': limit = (int64_t)a->m->fn.n; break;
 		case 't': limit = DT_COUNT; break;
-		case 'R': limit = RED_COUNT; break;
+		case 'R': limit = a->o->kind == IR_all_reduce || a->o->kind == IR_reduce_scatter ? RED_COUNT : RED_softmax; break;
 		case 'b': case 'D': limit = (int64_t)a->m->nblob; break;
 		case 's': limit = (int64_t)a->m->str.n; break;
 		case 'g': limit = (int64_t)a->m->group.n; break;
@@ -33,6 +33,17 @@ static struct err *attributes(struct at *a)
 			NEED(word[is_list + j] >= 0 && word[is_list + j] < limit, "%s names what does not exist", name);
 		NEED(kind != 't' || dtype_info[word[0]].name, "%s is no element type", name);
 		w += is_list ? 1 + (size_t)n : 1;
+	}
+	return NULL;
+}
+
+/* Operands of a joint reducer are pairs; what is cut is cut of both. */
+static struct err *pairs(const struct at *a)
+{
+	NEED(a->o->nin % 2 == 0, "operation '%s' of %u operands, which are no pairs", redop_name[num(a, AT_redop)], a->o->nin);
+	for (uint32_t i = 0; i < a->o->nin; i += 2) {
+		NEED(ir_is_pair(a->m, operand_t(a, i), operand_t(a, i + 1)), "operands %u and %u are no array and the logarithms of its weights", i, i + 1);
+		NEED(a->o->kind == IR_all_reduce || num(a, AT_dim) < operand(a, i + 1)->rank, "dimension %lld is one of operand %u alone", (long long)num(a, AT_dim), i);
 	}
 	return NULL;
 }
@@ -100,7 +111,7 @@ static struct err *check(const struct at *a)
 	case IR_reduce_scatter: {
 		if (num(a, AT_redop) != RED_fn) {
 			NEED(!num(a, AT_fn), "a function beside operation '%s'", redop_name[num(a, AT_redop)]);
-			return NULL;
+			return num(a, AT_redop) == RED_softmax ? pairs(a) : NULL;
 		}
 		for (uint32_t i = 0; i < o->nin; i++) {
 			int64_t f = num(a, AT_fn);
@@ -220,6 +231,19 @@ static struct err *uses(const struct ir_fn *fn)
 	return NULL;
 }
 
+/* A value that is one part of a joint sum stands before or behind the other one, made by the same op. */
+static struct err *tuples(const struct ir_module *m, const struct ir_fn *fn)
+{
+	for (ir_val v = 1; v < fn->shard.n; v++) {
+		if (!ir_shard_joint(m, ir_shard_of(fn, v)))
+			continue;
+		NEED(v + 1 < fn->val.n && ir_shard_pair(m, ir_shard_of(fn, v), ir_shard_of(fn, v + 1)) && fn->val.p[v].def == fn->val.p[v + 1].def &&
+		     ir_is_pair(m, fn->val.p[v].type, fn->val.p[v + 1].type), "value %u is a part of a joint sum, of which value %u is not the other part", v, v + 1);
+		v++;
+	}
+	return NULL;
+}
+
 static struct err *verify_fn(const struct ir_module *m, const struct ir_fn *fn)
 {
 	NEED(fn->val.n >= 1 && fn->nparam < fn->val.n, "%u parameters of %zu values", fn->nparam, fn->val.n);
@@ -258,6 +282,7 @@ static struct err *verify_fn(const struct ir_module *m, const struct ir_fn *fn)
 		next += o->nout;
 	}
 	TRY(uses(fn));
+	TRY(tuples(m, fn));
 	NEED(next == fn->val.n, "%zu values, of which operations make up to %u", fn->val.n, next);
 	for (size_t i = 0; i < fn->result.n; i++)
 		NEED(fn->result.p[i] > 0 && fn->result.p[i] < next, "result %zu is not defined", i);

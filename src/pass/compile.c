@@ -22,12 +22,13 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "cse",       pass_cse,    0, 0 },
 	{ "unroll",    pass_unroll, NO_CALL, 0 },               /* short elementwise loops over large arrays -> straight-line code */
 	{ "partition", partition,   NO_CALL, LOCAL },           /* whole arrays -> one device's shards */
+	{ "joint",     pass_joint,  NO_CALL | LOCAL, NO_JOINT },/* joint reducers -> the collectives that there are */
 	{ "canon2",    pass_canon,  NO_CALL, 0 },
 	{ "cse2",      pass_cse,    0, 0 },
 	{ "fuse",      pass_fuse,   NO_CALL | LOCAL, 0 },       /* groups that become one kernel */
 	{ "share",     pass_share,  NO_CALL | LOCAL, 0 },       /* groups alike but for constants -> one kernel, the constants operands */
 };
-enum { LOWER_NEEDS = NO_CALL | LOCAL };
+enum { LOWER_NEEDS = NO_CALL | LOCAL | NO_JOINT };
 
 const char *const *pass_names(void)
 {

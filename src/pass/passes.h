@@ -55,6 +55,7 @@ int *pass_effects(struct arena *a, const struct ir_module *m, const struct ir_fn
 enum pass_fact {
 	NO_CALL = 1,             /* no call */
 	LOCAL = 2,               /* types are those of one device: no manual computation, no constraint or group of shardings */
+	NO_JOINT = 4,            /* no collective has a joint reducer */
 };
 struct err *pass_holds(const struct ir_module *m, unsigned facts);    /* INTERNAL names who breaks one */
 
@@ -77,6 +78,8 @@ struct err *pass_canon(const struct pass_opts *o, struct ir_module *m);
 struct err *pass_cse(const struct pass_opts *o, struct ir_module *m);
 /* Short counted elementwise loops over large arrays become straight-line code; the others stay. */
 struct err *pass_unroll(const struct pass_opts *o, struct ir_module *m);
+/* Collectives with a joint reducer become weights and sums.  Which way is a rule on sizes. */
+struct err *pass_joint(const struct pass_opts *o, struct ir_module *m);
 /* Groups of ops that become one kernel: fused ops.  Ops that are in no group stay as they are; the order of effects stays. */
 struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m);
 /* Groups that are the same, or differ in constants only, hold one function.  From here on a function may be held more than once. */

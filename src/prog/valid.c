@@ -126,7 +126,7 @@ static struct err *valid_group(const struct prog *p, uint32_t i)
 static struct err *valid_coll(const struct prog *p, uint32_t i)
 {
 	const struct prog_coll *c = &p->coll[i];
-	if (c->kind >= COLL_COUNT || c->algo >= COLL_ALGOS || !is_dtype(c->dtype) || c->redop >= RED_COUNT)
+	if (c->kind >= COLL_COUNT || c->algo >= COLL_ALGOS || !is_dtype(c->dtype) || c->redop >= RED_softmax)
 		return ERR(INVALID, "collective %u has an unknown kind, algorithm, type or reduction", i);
 	if (c->kind == COLL_permute) {
 		if (c->pairs >= p->ntable || p->ntable - c->pairs < 2)

@@ -615,6 +615,26 @@ static void scope_init(struct part *p, struct scope *s, const struct ir_fn *from
 	                     ARENA_NEW(&p->a, bool, from->val.n), false };
 }
 
+/* Results k and k + 1 of manual computation o are the parts of a joint sum: they are put together. */
+static void join(struct part *p, struct scope *s, struct scope *b, const struct ir_op *o, uint32_t k, const int64_t *out)
+{
+	const struct ir_fn *body = b->from;
+	bool all[1] = { true };
+	ir_val v[2];
+	ir_type t[2];
+	for (uint32_t j = 0; j < 2; j++) {
+		ir_val x = body->result.p[k + j];
+		v[j] = reshard(p, &s->b, b->map[x], b->sh[x], 0);
+		t[j] = s->b.fn->val.p[v[j]].type;
+	}
+	int64_t w[3] = { group_along(p, partial(p, (ir_shard)out[k]), 1, all), RED_softmax, 0 };
+	ir_val whole = ir_emit_raw(&s->b, IR_all_reduce, 2, v, 2, t, w, 3);
+	for (uint32_t j = 0; j < 2; j++) {
+		s->map[o->out + k + j] = whole + j;
+		s->sh[o->out + k + j] = summed(p, plain(p, (ir_shard)out[k + j], ir_vtype(p->m, s->from, o->out + k + j)->rank));
+	}
+}
+
 static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	const struct ir_fn *fn = s->from, *body = ir_fn_of(p->m, (ir_fnid)ir_attr(fn, o, AT_body));
@@ -634,6 +654,11 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 	TRY(do_ops(p, &b));
 	for (uint32_t k = 0; k < o->nout; k++) {
 		ir_val v = body->result.p[k];
+		if ((int)k + 1 < nout && ir_shard_joint(p->m, (ir_shard)out[k])) {
+			join(p, s, &b, o, k, out);
+			k++;
+			continue;
+		}
 		int rank = ir_vtype(p->m, fn, o->out + k)->rank;
 		s->map[o->out + k] = reshard(p, &s->b, b.map[v], b.sh[v], 0);
 		s->sh[o->out + k] = (int)k < nout ? plain(p, (ir_shard)out[k], rank) : 0;

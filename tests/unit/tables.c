@@ -316,7 +316,7 @@ static void every_reduction(void **state)
 	int bad = 0;
 	for (int r = 0; r < RED_COUNT; r++)
 		for (int dt = 1; dt < DT_COUNT; dt++) {
-			if (!dtype_info[dt].name || dt == DT_token || r == RED_fn || r == RED_lse)
+			if (!dtype_info[dt].name || dt == DT_token || redop_elem[r] == ELEM_COUNT)
 				continue;
 			bool bits = r == RED_and || r == RED_or || r == RED_xor;
 			int c = dtype_info[dt].cls;
