@@ -4,9 +4,26 @@
 struct prog_cmd *lw_cmd(struct lw *w, enum prog_op op)
 {
 	cmd_list *c = (cmd_list *)w->cur;
-	arr_push(c, ((struct prog_cmd){ .op = (uint8_t)op, .site = w->site_now }));
-	w->now++;
+	arr_push(c, ((struct prog_cmd){ .op = (uint8_t)op, .lane = (uint8_t)w->lane, .site = w->site_now }));
+	w->now[w->lane][w->lane]++;
 	return &c->p[c->n - 1];
+}
+
+int lw_mark(struct lw *w)
+{
+	struct mark m;
+	lw_cmd(w, CMD_MARK)->imm = (int64_t)w->mark.n;
+	memcpy(m.done, w->now[w->lane], sizeof m.done);
+	arr_push(&w->mark, m);
+	return (int)w->mark.n - 1;
+}
+
+void lw_await(struct lw *w, int mark)
+{
+	int *now = w->now[w->lane];
+	lw_cmd(w, CMD_AWAIT)->imm = mark;
+	for (int l = 0; l < PROG_LANES; l++)
+		now[l] = MAX(now[l], w->mark.p[mark].done[l]);
 }
 
 uint16_t lw_reg_new(struct lw *w)
@@ -33,14 +50,20 @@ void lw_block_end(struct lw *w, uint32_t id, cmd_list *mine, void *saved)
 
 void lw_loop_begin(struct lw *w)
 {
-	arr_push(&w->loops, ((struct loop_frame){ .start = w->now }));
+	arr_push(&w->loops, ((struct loop_frame){0}));
 }
 
 void lw_loop_end(struct lw *w)
 {
 	struct loop_frame l = w->loops.p[--w->loops.n];
-	for (size_t i = 0; i < l.extend.n; i++)
-		lw_store_touch(w, l.extend.p[i]);
+	int lane = w->lane;
+	for (size_t i = 0; i < l.extend.n; i++) {
+		const struct store *s = &w->store.p[l.extend.p[i]];
+		for (w->lane = 0; w->lane < PROG_LANES; w->lane++)
+			if (s->life.last[w->lane] >= 0)
+				lw_store_touch(w, l.extend.p[i]);
+	}
+	w->lane = lane;
 	arr_free(&l.extend);
 }
 
@@ -69,10 +92,10 @@ void lw_emit_kern(struct lw *w, struct prog_kern *k, struct place *const *pl)
 	c->id = (uint32_t)w->kern.n - 1;
 	c->opnd = first;
 	c->nopnd = (uint32_t)n;
-	w->now--;                           /* operands are used at the command's own time */
+	w->now[w->lane][w->lane]--;         /* operands are used at the command's own time */
 	for (int i = 0; i < n; i++)
 		arr_push(&w->opnd, lw_place_opnd(w, pl[i]));
-	w->now++;
+	w->now[w->lane][w->lane]++;
 }
 
 void lw_emit_copy(struct lw *w, struct place *src, struct place *dst)
@@ -89,10 +112,10 @@ void lw_emit_copy(struct lw *w, struct place *src, struct place *dst)
 uint32_t lw_opnds(struct lw *w, struct prog_cmd *c, int n, struct place *const *pl)
 {
 	uint32_t first = (uint32_t)w->opnd.n;
-	w->now--;
+	w->now[w->lane][w->lane]--;
 	for (int i = 0; i < n; i++)
 		arr_push(&w->opnd, lw_place_opnd(w, pl[i]));
-	w->now++;
+	w->now[w->lane][w->lane]++;
 	c->opnd = first;
 	c->nopnd = (uint32_t)n;
 	return first;

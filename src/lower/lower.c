@@ -190,7 +190,6 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, s
 	cmd_list list;
 	void *saved;
 	uint32_t main_blk = lw_block_begin(&w, &list, &saved);
-	w.now = 1;
 	e = lower_ops(&w, &f);
 	if (!e) {
 		struct move *mv = ARENA_NEW(&tmp, struct move, p->nres);
@@ -230,7 +229,7 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, s
 	}
 	arr_free(&w.buf); arr_free(&w.kern); arr_free(&w.opnd); arr_free(&w.sub); arr_free(&w.block);
 	arr_free(&w.coll); arr_free(&w.custom); arr_free(&w.site); arr_free(&w.table); arr_free(&w.code);
-	arr_free(&w.group); arr_free(&w.store); arr_free(&w.data); arr_free(&w.pending);
+	arr_free(&w.group); arr_free(&w.store); arr_free(&w.mark); arr_free(&w.data); arr_free(&w.pending);
 	for (size_t i = 0; i < w.loops.n; i++)
 		arr_free(&w.loops.p[i].extend);
 	arr_free(&w.loops);

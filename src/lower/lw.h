@@ -11,10 +11,17 @@
 
 struct frame;
 
-/* Storage: the buffer of one or several values, live from command time first to last. */
+/* From when to when something is needed, in commands of each lane.  What one lane knows of another it has from the marks that it awaited.
+ * A turn of a loop begins when all lanes are done with the one before: who uses several in a loop makes them meet at its end. */
+struct life {
+	int born[PROG_LANES];    /* commands of each lane that were done, as the lane knew in which it was made */
+	int last[PROG_LANES];    /* the last command of each lane that uses it, -1: none */
+};
+
+/* Storage: the buffer of one or several values. */
 struct store {
 	uint32_t buf;            /* index into lw->buf */
-	int first, last;
+	struct life life;
 	int depth;               /* loops that were open when it was made */
 	bool fixed;              /* read-only for this program: constants, arguments that are not donated */
 	int donated_to;          /* argument: store of the output that takes its memory, -1 none */
@@ -47,7 +54,8 @@ struct frame {
 	int stepping;            /* index of the op being lowered */
 };
 
-struct loop_frame { int start; ARR(int) extend; };
+struct loop_frame { ARR(int) extend; };
+struct mark { int done[PROG_LANES]; };
 
 /* A kernel whose code is still to be made. */
 struct pending { uint32_t kern; ir_fnid fn; };
@@ -75,7 +83,9 @@ struct lw {
 	ARR(struct loop_frame) loops;
 	struct map site_map, code_map, const_map;
 	struct { struct prog_cmd *p; size_t n, cap; } *cur;   /* block being filled */
-	int now;
+	int lane;                /* that commands go to */
+	int now[PROG_LANES][PROG_LANES];     /* [lane][other]: commands of the other one that are known to be done; of itself: all so far */
+	ARR(struct mark) mark;   /* by number */
 	int nreg;
 	uint32_t nframe;         /* frames so far */
 	uint32_t site_now;
@@ -90,10 +100,13 @@ struct err *lower_ops(struct lw *w, struct frame *f);                 /* all of 
 struct prog_cmd *lw_cmd(struct lw *w, enum prog_op op);               /* the next command; valid until the next one */
 uint32_t lw_opnds(struct lw *w, struct prog_cmd *c, int n, struct place *const *pl);      /* c's operands */
 uint16_t lw_reg_new(struct lw *w);
+/* What this lane has done and knows of, for a lane that awaits it. */
+int lw_mark(struct lw *w);
+void lw_await(struct lw *w, int mark);
 /* Commands up to lw_block_end go to a block of their own, the result. */
 uint32_t lw_block_begin(struct lw *w, cmd_list *mine, void **saved);
 void lw_block_end(struct lw *w, uint32_t id, cmd_list *mine, void *saved);
-/* What was made before lw_loop_begin and is used in the loop lives to lw_loop_end. */
+/* What was made before lw_loop_begin and is used in the loop lives to lw_loop_end, in each lane that uses it. */
 void lw_loop_begin(struct lw *w);
 void lw_loop_end(struct lw *w);
 void lw_view_from(struct lw *w, struct prog_view *v, const struct place *p);
@@ -137,7 +150,7 @@ void lw_move_all(struct lw *w, struct move *mv, int n);
 
 /* --- place.c --- */
 int lw_store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t index);
-void lw_store_touch(struct lw *w, int store);                       /* read or written now */
+void lw_store_touch(struct lw *w, int store);                       /* read or written by the next command of this lane */
 struct place *lw_place_new(struct lw *w, int store, enum dtype dt, int rank, const int64_t *dim);    /* dense, off 0 */
 struct place *lw_place_like(struct lw *w, const struct place *p);
 bool lw_place_dense(const struct place *p);                         /* row-major without gaps; registers may be set */
@@ -149,8 +162,8 @@ struct place *lw_place_view(struct lw *w, const struct ir_fn *fn, const struct i
 struct place *lw_place_reshape(struct lw *w, const struct place *p, enum dtype dt, int rank, const int64_t *dim);
 
 /* --- memory.c --- */
-/* Offsets of the TEMP buffers in the program zone: two buffers that live at the same time do not
- * overlap.  Sets p->zone. */
+/* Offsets of the TEMP buffers in the program zone: of two that overlap, one is not made before all lanes are known to be done with the
+ * other.  Sets p->zone. */
 void lw_memory_plan(struct lw *w);
 
 /* --- code.c --- */

@@ -2,22 +2,31 @@
  *
  * Stores are placed in order of size, largest first, each at the lowest offset where it meets no store
  * that is already placed and lives at the same time ("greedy by size", Pisarchyk and Lee, Efficient
- * Memory Management for Deep Neural Net Inference, 2020).  With very many stores the order is that of
- * time and a list of free holes is kept, which is linear. */
+ * Memory Management for Deep Neural Net Inference, 2020).  With very many stores, of one lane, the order is
+ * that of time and a list of free holes is kept, which is linear. */
 #include "lw.h"
 
 #include <stdlib.h>
 
 enum { ALIGN = 64, MANY = 6000 };
 
-struct item { int64_t size, off; int first, last; struct prog_buf *b; };
+struct item { int64_t size, off; const struct life *life; struct prog_buf *b; };
+
+/* All lanes are done with a when b is made. */
+static bool before(const struct item *a, const struct item *b)
+{
+	for (int l = 0; l < PROG_LANES; l++)
+		if (a->life->last[l] >= b->life->born[l])
+			return false;
+	return true;
+}
 
 static int by_size(const void *a, const void *b)
 {
 	const struct item *x = a, *y = b;
 	if (x->size != y->size)
 		return x->size < y->size ? 1 : -1;
-	return x->first - y->first;
+	return x->life->born[0] - y->life->born[0];
 }
 
 static int by_offset(const void *a, const void *b)
@@ -29,8 +38,8 @@ static int by_offset(const void *a, const void *b)
 static int by_first(const void *a, const void *b)
 {
 	const struct item *x = a, *y = b;
-	if (x->first != y->first)
-		return x->first - y->first;
+	if (x->life->born[0] != y->life->born[0])
+		return x->life->born[0] - y->life->born[0];
 	return by_size(a, b);
 }
 
@@ -42,7 +51,7 @@ static int64_t plan_by_size(struct item *it, size_t n, struct arena *tmp)
 	for (size_t i = 0; i < n; i++) {
 		size_t k = 0;
 		for (size_t j = 0; j < i; j++)
-			if (it[j].first <= it[i].last && it[i].first <= it[j].last)
+			if (!before(&it[j], &it[i]) && !before(&it[i], &it[j]))
 				hit[k++] = &it[j];
 		qsort(hit, k, sizeof *hit, by_offset);
 		int64_t at = 0;
@@ -60,6 +69,7 @@ static int64_t plan_by_size(struct item *it, size_t n, struct arena *tmp)
 /* Free holes as an array sorted by offset; the last one is open-ended. */
 struct hole { int64_t off, size; };
 
+/* Of one lane: what is done with stays so for all that comes later. */
 static int64_t plan_by_time(struct item *it, size_t n)
 {
 	ARR(struct hole) hole = {0};
@@ -68,7 +78,7 @@ static int64_t plan_by_time(struct item *it, size_t n)
 	qsort(it, n, sizeof *it, by_first);
 	for (size_t i = 0; i < n; i++) {
 		for (size_t j = 0; j < live.n;) {      /* give back what has died */
-			if (live.p[j]->last >= it[i].first) {
+			if (!before(live.p[j], &it[i])) {
 				j++;
 				continue;
 			}
@@ -126,9 +136,12 @@ void lw_memory_plan(struct lw *w)
 		struct store *s = &w->store.p[i];
 		struct prog_buf *b = &w->buf.p[s->buf];
 		if (b->kind == BUF_TEMP && !s->twin)
-			it[n++] = (struct item){ (MAX(b->size, 1) + ALIGN - 1) & ~(int64_t)(ALIGN - 1), 0, s->first, s->last, b };
+			it[n++] = (struct item){ (MAX(b->size, 1) + ALIGN - 1) & ~(int64_t)(ALIGN - 1), 0, &s->life, b };
 	}
-	w->p->zone = n > MANY ? plan_by_time(it, n) : plan_by_size(it, n, w->tmp);
+	bool lanes = false;
+	for (int l = 1; l < PROG_LANES; l++)
+		lanes |= w->now[l][l] > 0;
+	w->p->zone = n > MANY && !lanes ? plan_by_time(it, n) : plan_by_size(it, n, w->tmp);
 	for (size_t i = 0; i < n; i++)
 		it[i].b->off = it[i].off;
 }

@@ -5,8 +5,11 @@ int lw_store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t 
 {
 	struct prog_buf b = { .kind = (uint8_t)kind, .index = index, .size = bytes, .alias = -1 };
 	arr_push(&w->buf, b);
-	struct store s = { .buf = (uint32_t)w->buf.n - 1, .first = w->now, .last = w->now, .depth = (int)w->loops.n,
+	struct store s = { .buf = (uint32_t)w->buf.n - 1, .depth = (int)w->loops.n,
 	                   .fixed = kind == BUF_ARG || kind == BUF_CONST, .donated_to = -1 };
+	memcpy(s.life.born, w->now[w->lane], sizeof s.life.born);
+	for (int l = 0; l < PROG_LANES; l++)
+		s.life.last[l] = l == w->lane ? w->now[l][l] : -1;
 	arr_push(&w->store, s);
 	return (int)w->store.n - 1;
 }
@@ -16,7 +19,7 @@ int lw_store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t 
 void lw_store_touch(struct lw *w, int store)
 {
 	struct store *s = &w->store.p[store];
-	s->last = MAX(s->last, w->now);
+	s->life.last[w->lane] = MAX(s->life.last[w->lane], w->now[w->lane][w->lane]);
 	if ((int)w->loops.n > s->depth)
 		arr_push(&w->loops.p[s->depth].extend, store);
 }

@@ -5,7 +5,7 @@
 
 #include "impl.h"
 
-enum { LANES = 4, RUNS = 16, WORLDS = 32 };
+enum { LANES = PROG_LANES, RUNS = 16, WORLDS = 32 };
 enum { NONE = 0xffffffff, MAYBE = 0xfffffffe, LOST = 0xfffffffd };    /* owners of a byte that no buffer has */
 
 struct range { int64_t lo, hi; };

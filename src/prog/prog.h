@@ -142,6 +142,7 @@ struct prog_custom {
 	struct prog_view *v;      /* dense shapes of operands then results */
 };
 
+enum { PROG_LANES = 4 };      /* lanes that a program may have */
 struct prog_cmd {
 	uint8_t op, lane, dtype;
 	uint16_t reg[3];
