@@ -7,7 +7,7 @@ int64_t *matmul_offsets(struct arena *a, int c, const int64_t *dim, const int64_
 	for (int i = 0; i < c; i++)
 		*n *= dim[i];
 	int64_t *o = ARENA_NEW(a, int64_t, *n + 1), done = 1;
-	for (int i = c; i-- > 0;) {
+	for (int i = *n ? c : 0; i-- > 0;) {      /* of no positions none, whatever the last dimensions have */
 		for (int64_t j = dim[i]; j-- > 0;)
 			for (int64_t x = 0; x < done; x++)
 				o[j * done + x] = o[x] + j * stride[i];

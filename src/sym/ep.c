@@ -23,35 +23,42 @@ static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site
 /* Where the peers of an endpoint show something, in their control zones. */
 #define SEAT(ep, field) (offsetof(struct sym_control, seat) + (size_t)(ep)->lane * sizeof(struct sym_seat) + offsetof(struct sym_seat, field))
 
-/* A text of pe's control zone. */
+/* A word of pe's control zone, which pe may be writing; with it, what pe wrote before.  0 if pe has gone. */
+static uint64_t shown(struct sym_ep *ep, int pe, size_t off)
+{
+	uint64_t v = 0;
+
+	if (ep->world->peer[pe].direct)
+		return atomic_load_explicit((_Atomic uint64_t *)(void *)(ep->world->peer[pe].base + off), memory_order_acquire);
+	VIA(ep, ep->world->tr->amo(ep->world, ep->pe, pe, SYM_FETCH, sizeof v, off, 0, 0, &v));
+	return v;
+}
+
+/* A text of it, of n bytes at most, which are whole words. */
 static void text_of(struct sym_ep *ep, int pe, size_t off, char *out, size_t n)
 {
-	sym_get(ep, pe, out, off, n);
+	for (size_t k = 0; k < n; k += sizeof(uint64_t)) {
+		uint64_t v = shown(ep, pe, off + k);
+		memcpy(out + k, &v, sizeof v);
+		if (memchr(out + k, '\0', sizeof v))
+			return;
+	}
 	out[n - 1] = '\0';
 }
 
-static uint64_t status_of(struct sym_ep *ep, int pe)
-{
-	uint64_t st = 0;
-
-	if (ep->world->peer[pe].direct)      /* with it, what the peer wrote before: its name, whom it talks to */
-		return atomic_load_explicit(&sym_control_of(ep->world, pe)->seat[ep->lane].status, memory_order_acquire);
-	sym_get(ep, pe, &st, SEAT(ep, status), sizeof st);
-	return st;
-}
+static uint64_t status_of(struct sym_ep *ep, int pe) { return shown(ep, pe, SEAT(ep, status)); }
 
 /* The status of a peer that is in this launch of the two, but in another program; 0: it is not, or not yet. */
 static uint64_t apart(struct sym_ep *ep, int pe)
 {
 	struct chan *c = &ep->chan[pe];
-	uint64_t with = 0;
 
 	if (CHAN_LOAD(&c->ret->closed) != c->epoch - 1)
 		return 0;
 	uint64_t st = status_of(ep, pe);     /* all launches before this are closed there: it is in this one, or in one without this PE */
 	if (!st || st >> 32 == ep->l.prog)
 		return 0;
-	sym_get(ep, pe, &with, sym_with_off(ep->world->npe, ep->lane) + (size_t)ep->pe / 64 * sizeof with, sizeof with);
+	uint64_t with = shown(ep, pe, sym_with_off(ep->world->npe, ep->lane) + (size_t)ep->pe / 64 * sizeof with);
 	return with >> ep->pe % 64 & 1 ? st : 0;
 }
 
@@ -933,12 +940,22 @@ struct err *sym_swap_with(struct sym_ep *ep, int pe, struct sym_swap **out)
 
 /* --- launches ------------------------------------------------------------------ */
 
+/* Word by word, for others may be reading it. */
 static void text_set(char *at, size_t n, const char *text)
 {
-	size_t k = text ? strnlen(text, n - 1) : 0;
+	size_t left = text ? strnlen(text, n - 1) : 0;
 
-	memcpy(at, text ? text : "", k);
-	at[k] = '\0';
+	for (_Atomic uint64_t *to = (_Atomic uint64_t *)(void *)at;; to++) {
+		uint64_t v = 0;
+		size_t k = MIN(left, sizeof v);
+		if (k)
+			memcpy(&v, text, k);
+		atomic_store_explicit(to, v, memory_order_relaxed);
+		if (k < sizeof v)
+			return;
+		text += k;
+		left -= k;
+	}
 }
 
 void sym_begin(struct sym_ep *ep, const struct sym_launch *l)
@@ -951,11 +968,13 @@ void sym_begin(struct sym_ep *ep, const struct sym_launch *l)
 	}
 	ep->l = *l;
 	atomic_store_explicit(&ep->lost, 0, memory_order_relaxed);
-	uint64_t *with = (uint64_t *)((char *)ep->me + sym_with_off(ep->world->npe, ep->lane));
-	memset(with, 0, sym_with_words(ep->world->npe) * sizeof *with);
+	_Atomic uint64_t *with = (_Atomic uint64_t *)(void *)((char *)ep->me + sym_with_off(ep->world->npe, ep->lane));
+	for (size_t k = 0; k < sym_with_words(ep->world->npe); k++)
+		atomic_store_explicit(&with[k], 0, memory_order_relaxed);
 	for (int i = 0; i < l->npeer; i++) {
 		chan_begin(&ep->chan[l->peer[i]]);
-		with[l->peer[i] / 64] |= 1ull << l->peer[i] % 64;
+		_Atomic uint64_t *word = &with[l->peer[i] / 64];      /* written here alone */
+		atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) | 1ull << l->peer[i] % 64, memory_order_relaxed);
 	}
 	ep->met = false;
 	atomic_store_explicit(&ep->seat->posts, ep->posts, memory_order_relaxed);

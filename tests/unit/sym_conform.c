@@ -987,6 +987,31 @@ static void channels(struct pe *p)
 	free(buf);
 }
 
+/* Who waits long for one whose memory is not mapped asks what it shows there: meanwhile that one writes it. */
+static void late(struct pe *p)
+{
+	struct sym_ep *ep = sym_ep_of(p->w, p->me);
+	int other = p->me ^ 1;
+	struct sym_msg m;
+
+	for (int round = 0; round < 2 && other < p->n && !sym_direct(ep, other); round++) {
+		sym_begin(ep, &(struct sym_launch){ .prog = 7 + (uint32_t)round, .name = round ? "late by two seconds and a half" : "late", .peer = &other, .npeer = 1 });
+		if (p->me > other)
+			OK(sym_recv(ep, other, 1, SYM_LEND, &m));
+		else {
+			if (!round)
+				usleep(2300 * 1000);
+			OK(sym_tell(ep, other, 1, SYM_LEND, 0, 0));
+		}
+		if (p->me > other)
+			sym_return(ep, other, false);
+		else
+			OK(sym_settle(ep, &other, 1));
+		sym_end(ep, NULL);
+	}
+	OK(sym_team_sync(p->all));
+}
+
 /* --- running them ------------------------------------------------------------------------------------------- */
 
 static const struct { const char *name; void (*fn)(struct pe *); } cases[] = {
@@ -995,6 +1020,7 @@ static const struct { const char *name; void (*fn)(struct pe *); } cases[] = {
 	{ "store buffering", store_buffering }, { "atomics", atomics }, { "waits", waits }, { "idle", idle }, { "contexts", contexts },
 	{ "streams", streams }, { "collectives on streams", stream_collectives }, { "kinds on streams", stream_kinds },
 	{ "a collective is cancelled", stream_cancelled }, { "channels", channels },
+	{ "late", late },
 };
 
 static void *pe_main(void *v)
