@@ -33,14 +33,16 @@ static ir_val one_of(struct ir_b *b, ir_val x, double v)
 /* exp(l - most); 0 where l is -inf, where most may be, too. */
 static ir_val weight(struct ir_b *b, ir_val l, ir_val most)
 {
-	return ir_select(b, ir_bin(b, ELEM_compare_eq, l, one_of(b, l, -INFINITY)), one_of(b, l, 0), ir_un(b, ELEM_exponential, ir_bin(b, ELEM_subtract, l, most)));
+	ir_val e = ir_un(b, ELEM_exponential, ir_bin(b, ELEM_subtract, l, most)), none = ir_bin(b, ELEM_compare_eq, l, one_of(b, l, -INFINITY));
+	return ir_select(b, none, one_of(b, l, 0), e);
 }
 
 /* x * w; what weighs nothing counts nothing, whatever it is. */
 static ir_val weighed(struct ir_b *b, ir_val x, ir_val w)
 {
-	ir_val each = over(b, w, b->fn->val.p[x].type, 0);
-	return ir_select(b, ir_bin(b, ELEM_compare_eq, each, one_of(b, each, 0)), one_of(b, x, 0), ir_bin(b, ELEM_multiply, x, each));
+	ir_val each = over(b, w, b->fn->val.p[x].type, 0), y = ir_bin(b, ELEM_multiply, x, each);
+	ir_val none = ir_bin(b, ELEM_compare_eq, each, one_of(b, each, 0));
+	return ir_select(b, none, one_of(b, x, 0), y);
 }
 
 /* o = sum / weights, 0 where there is none; l = most + log(weights); in the types of the op's results. */
@@ -48,8 +50,9 @@ static void finish(struct rewrite *r, const struct ir_op *op, uint32_t k, ir_val
 {
 	struct ir_b *b = &r->b;
 	ir_val all = over(b, weights, b->fn->val.p[sum].type, 0);
-	ir_val none = ir_bin(b, ELEM_compare_eq, all, one_of(b, all, 0));
-	ir_val o = ir_select(b, none, one_of(b, sum, 0), ir_bin(b, ELEM_divide, sum, all)), l = ir_bin(b, ELEM_add, most, ir_un(b, ELEM_log, weights));
+	ir_val none = ir_bin(b, ELEM_compare_eq, all, one_of(b, all, 0)), o = ir_bin(b, ELEM_divide, sum, all);
+	o = ir_select(b, none, one_of(b, sum, 0), o);
+	ir_val l = ir_bin(b, ELEM_add, most, ir_un(b, ELEM_log, weights));
 	r->map[op->out + k] = ir_convert(b, o, ir_vtype(r->m, r->from, op->out + k)->dtype);
 	r->map[op->out + k + 1] = ir_convert(b, l, ir_vtype(r->m, r->from, op->out + k + 1)->dtype);
 }
@@ -75,7 +78,8 @@ static void by_gather(struct rewrite *r, const struct ir_op *op, uint32_t k, con
 	ir_type scalar = ir_scalar(r->m, dt);
 	ir_val most = ir_reduce1(b, RED_max, l, ir_const_f(b, scalar, -INFINITY), 1, first);
 	ir_val each = weight(b, l, over(b, most, b->fn->val.p[l].type, 1)), zero = ir_const_f(b, scalar, 0);
-	finish(r, op, k, ir_reduce1(b, RED_add, weighed(b, o, each), zero, 1, first), ir_reduce1(b, RED_add, each, zero, 1, first), most);
+	ir_val weights = ir_reduce1(b, RED_add, each, zero, 1, first);
+	finish(r, op, k, ir_reduce1(b, RED_add, weighed(b, o, each), zero, 1, first), weights, most);
 }
 
 static void by_sum(struct rewrite *r, const struct ir_op *op, uint32_t k, const ir_val *in, ir_group group)
