@@ -20,7 +20,7 @@ show() {
 unit() {
 	local rc=0 p f log
 	log="$(mktemp -p "$tmp")"
-	env ${2:+RONDO_ISA="$2"} timeout 300 "$build/unit/$1" >"$log" 2>&1 || rc=$?
+	env ${2:+RONDO_ISA="$2"} timeout 1200 "$build/unit/$1" >"$log" 2>&1 || rc=$?
 	p="$(grep -c '^\[       OK \]' "$log")"
 	f="$(grep "^\[  FAILED  \].*[a-z]$" "$log" | sort -u | wc -l)"
 	if [ "$rc" != 0 ]; then

@@ -154,10 +154,10 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, v);
-	struct place *p = NULL;
+	struct place *p = NULL, *q;
 	bool pointwise = o->kind == IR_fused || ir_is_elem(o->kind), comm = lw_in_place(w, f->fn, o);   /* whose operands are apart from each other */
 	if ((pointwise && o->nout == 1) || comm)
-		for (uint32_t k = 0; k < o->nin && !p; k++) {
+		for (uint32_t k = 0; k < o->nin && !(p && f->target[v] && p->store == f->target[v]->store); k++) {      /* best what lies where it is wanted */
 			ir_val x = ir_in(f->fn, o, k);
 			if (comm && o->out + k != v)
 				continue;
@@ -166,13 +166,13 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 				continue;
 			if (o->kind == IR_fused && !lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, AT_fn)), k))
 				continue;
-			if ((p = lw_steal(w, f, i, x)) && f->target[v] && p->store != f->target[v]->store && lw_free_at(w, f, i, f->target[v]))
-				p = NULL;
+			if ((q = lw_steal(w, f, i, x)) && f->target[v] && q->store != f->target[v]->store && (p || lw_free_at(w, f, i, f->target[v])))
+				q = NULL;
 			/* A permute whose result is wanted elsewhere had better be read where it comes from. */
-			if (p && o->kind == IR_collective_permute && (!f->target[v] || !same_place(w, p, f->target[v])))
-				p = NULL;
-			if (p) {
-				p = lw_place_like(w, p);
+			if (q && o->kind == IR_collective_permute && (!f->target[v] || !same_place(w, q, f->target[v])))
+				q = NULL;
+			if (q && (!p || f->target[v])) {
+				p = lw_place_like(w, q);
 				p->dtype = t->dtype;
 				p->rank = t->rank;
 				p->dim = t->dim;
