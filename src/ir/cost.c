@@ -65,7 +65,7 @@ static struct ir_cost combination(const struct ir_module *m, enum redop op, ir_f
 {
 	if (op == RED_fn && f)
 		return ir_cost_of_fn(m, ir_fn_of(m, f));
-	if (op == RED_lse)
+	if (op == RED_lse || op == RED_softmax)
 		return (struct ir_cost){ .flops = 4, .adds = 2 * elem_work(ELEM_exponential, dt) };
 	return (struct ir_cost){ .flops = op != RED_fn, .adds = op == RED_fn ? 1 : elem_work(redop_elem[op], dt) };
 }
