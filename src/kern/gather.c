@@ -266,8 +266,11 @@ static void single_at(const struct walk *w, int64_t i0, int64_t n, const char *i
 {
 	int bl = w->nb - 1;
 	int64_t di = w->bidx[bl] * w->isize, dp = w->bop[bl] * es;
-	for (int64_t i = 0; i < n; i++)
-		at[i] = (i0 + i) * dp;
+	if (!dp)
+		memset(at, 0, sizeof *at * (size_t)n);
+	else
+		for (int64_t i = 0, p = i0 * dp; i < n; i++, p += dp)
+			at[i] = p;
 	for (int c = 0; c < w->ncomp; c++) {
 		const char *p = idx + i0 * di + c * w->comp_stride * w->isize;
 		int64_t most = w->cmax[c], cs = w->cstride[c] * es;

@@ -528,13 +528,13 @@ static void dot_any(int64_t n, const void *px, const char *row, enum dtype dt, v
 		memcpy(out, &r, 4);
 		return;
 	}
-	enum { SUMS = 64 };      /* as many */
-	float c[SUMS] = {0}, y[SUMS];
 	if (cpu_get()->avx512) {
-		c[0] = dot_512(n, x, row, dt);
-		memcpy(out, c, 4);
+		float c = dot_512(n, x, row, dt);
+		memcpy(out, &c, 4);
 		return;
 	}
+	enum { SUMS = 64 };      /* as many */
+	float c[SUMS] = {0}, y[SUMS];
 	kern_strip *widen = kern_elem(ELEM_convert, dt, DT_f32);
 	for (int64_t i = 0; i < n; i += SUMS) {
 		int64_t m = MIN(SUMS, n - i);
@@ -614,9 +614,10 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 					for (int q = 0; q < 4; q++)
 						row[q] = j + q >= kn ? zero_row : p->few == BY_TURNED ? turned + (j + q) * nn * p->r.es : rb + (matmul_k(&p->r, k0 + j + q) + n0) * p->r.es;
 					for (int64_t i = 0; i < p->m; i++) {
-						char y[16] = { 0 };
-						memcpy(y, x[i] + j, (size_t)MIN(4, kn - j) * 4);
-						axpy4(nn, y, row, p->r.dt, c + i * nn);
+						float last[4] = { 0 };
+						for (int64_t q = 0; q < kn - j && kn - j < 4; q++)
+							memcpy(&last[q], &x[i][j + q], 4);       /* whatever type the four bytes are of */
+						axpy4(nn, kn - j < 4 ? last : x[i] + j, row, p->r.dt, c + i * nn);
 					}
 				}
 			}

@@ -1,6 +1,7 @@
 /* Canonical form: the rewrites of rewrites.def, each function until none applies to it any more. */
 #include "rewrites.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 enum { FOLD_BYTES = 4096 };
@@ -161,13 +162,14 @@ const char *pass_rewrite_name(int i, const char **from, const char **to)
 	return rule[i].name;
 }
 
+typedef uint8_t rules_of[IR_COUNT][RULES + 1];       /* per kind: numbers of its rules + 1, 0 ends */
 struct canon {
-	uint8_t of[IR_COUNT][RULES + 1];     /* per kind: numbers of its rules + 1, 0 ends */
+	const uint8_t (*of)[RULES + 1];
 	ARR(uint8_t) rests;                  /* per function: nothing applied to it last time */
 	bool any;                            /* one applied this time */
 };
 
-static void table_make(struct canon *c, const char *only)
+static void table_make(rules_of of, const char *only)
 {
 	int n[IR_COUNT] = {0};
 	for (int i = 0; i < RULES; i++)
@@ -176,9 +178,12 @@ static void table_make(struct canon *c, const char *only)
 			for (const uint16_t *p = rule[i].on; *p; p++)
 				on |= *p == k;
 			if (on && (!only || !strcmp(only, rule[i].name)))
-				c->of[k][n[k]++] = (uint8_t)(i + 1);
+				of[k][n[k]++] = (uint8_t)(i + 1);
 		}
 }
+
+static rules_of all;
+static void make_all(void) { table_make(all, NULL); }
 
 static bool begin(struct rewrite *r)
 {
@@ -207,15 +212,18 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 struct err *pass_canon_only(struct ir_module *m, const char *only)
 {
 	enum { MOST = 64 };                  /* rules only ever simplify, but a bound costs nothing */
-	struct canon *c = mem_alloc(sizeof *c);
-	table_make(c, only);
-	c->any = true;
-	for (int i = 0; i < MOST && c->any; i++) {
-		c->any = false;
-		pass_rewrite(m, on_op, begin, c);
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	rules_of one = {0};
+	struct canon c = { .of = only ? one : all, .any = true };
+	if (only)
+		table_make(one, only);
+	else
+		pthread_once(&once, make_all);
+	for (int i = 0; i < MOST && c.any; i++) {
+		c.any = false;
+		pass_rewrite(m, on_op, begin, &c);
 	}
-	arr_free(&c->rests);
-	free(c);
+	arr_free(&c.rests);
 	return NULL;
 }
 
