@@ -121,21 +121,19 @@ static void handed_on(void **state)
 	close_lw(&w, &list);
 }
 
-/* What was made before a loop and is used in it by lane 1 is needed to the end of the loop, by that lane too. */
+/* What was made before a loop and is used in it by lane 1 is needed to the end of the loop by that lane, whichever closes the loop. */
 static void in_a_loop(void **state)
 {
 	struct lw w;
 	cmd_list list;
 	void *saved;
 	open_lw(&w, &list, &saved);
-	struct place *x = temp(&w), *y, *z;
-	use(&w, 0, x, NULL);
-	int m = lw_mark(&w);
-	lw_loop_begin(&w);
 	w.lane = 1;
-	lw_await(&w, m);
+	struct place *x = temp(&w), *y, *z;
 	use(&w, 1, x, NULL);
-	m = lw_mark(&w);
+	lw_loop_begin(&w);
+	use(&w, 1, x, NULL);
+	int m = lw_mark(&w);
 	y = temp(&w);                            /* after the last use in the text, before the next turn's */
 	use(&w, 1, y, NULL);
 	w.lane = 0;
