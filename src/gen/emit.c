@@ -766,7 +766,7 @@ static struct err *complete(const struct gen_target *t)
 	void (*hook[sizeof *c / sizeof(void (*)(void))])(void);
 	memcpy(hook, c, sizeof hook);
 	for (size_t i = 0; i < NELEM(hook); i++)
-		if (!hook[i] && (t->estimates || i < NELEM(hook) - 2))
+		if (!hook[i] && (t->scales || i < NELEM(hook) - 1))
 			return ERR(INTERNAL, "target '%s' lacks hook %zu of struct em_code", t->name, i);
 	return NULL;
 }

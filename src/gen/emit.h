@@ -16,7 +16,7 @@ typedef LLVMTypeRef LT;
 
 struct em;
 
-/* How a target writes what is special, and hands its code over: all of these; scale and recip where its row has estimates. */
+/* How a target writes what is special, and hands its code over: all of these; scale, the last, where its row scales. */
 struct em_code {
 	/* These two give an error as LLVM does: a text to be freed with LLVMDisposeMessage, and NULL or true. */
 	LLVMTargetMachineRef (*machine)(const struct gen_target *, char **msg);
@@ -29,7 +29,6 @@ struct em_code {
 	LV (*round_any)(struct em *, LV x);                    /* any f32, subnormal ones too */
 	void (*fence)(struct em *);                            /* what was stored past the caches comes before what is stored after it */
 	LV (*scale)(struct em *, LV x, LV y);                  /* x * 2^floor(y), which overflows and underflows by itself */
-	LV (*recip)(struct em *, LV x);                        /* 1/x to 14 bits */
 };
 
 /* A place that code can be put: one per open loop, outermost first.  The block has no terminator while the
@@ -58,7 +57,6 @@ struct em {
 	LV *bufp;                /* base pointer of each buffer */
 	LV iota;                 /* clamped lane numbers of a partial vector */
 	LV red[64][GEN_MAX_OUT], part[64][GEN_MAX_OUT];     /* results, sums so far */
-	bool low;                /* the result is rounded to bf16 at once: eight good bits are enough */
 	int body_scope;          /* where reductions' results are */
 	bool inner;              /* the lane is an inner variable */
 	struct em_scope scope[GEN_NV + 8];
@@ -78,6 +76,7 @@ struct em {
 
 LT em_reg(struct em *e, int dt);                 /* scalar register type of dtype */
 LT em_mem(struct em *e, int dt);                 /* scalar memory type */
+LT em_scalar(LT t);                              /* t, or what it is a vector of */
 LT em_like(LV x, LT scalar);                     /* scalar type, or vector of it with x's length */
 LT em_vec(LT t, int n);                          /* n <= 0: t itself */
 int em_lanes(LV x);                              /* 0: scalar */
@@ -91,7 +90,7 @@ LV em_const(struct em *e, int dt, const void *p, int n);
 LV em_shuffle(struct em *e, LV x, LV y, const int *idx, int n);     /* elements idx of x and y (NULL: x alone); -1: any; n <= 256 */
 LV em_alloca(struct em *e, LT t);                                   /* in the entry block */
 void em_attr(struct em *e, const char *key, const char *value);     /* of the kernel's function */
-bool em_estimates(const struct em *e, LV x);                        /* has the target scale and recip for as many lanes as x has? */
+bool em_scales(const struct em *e, LV x);                           /* does the target's scale take as many lanes as x has? */
 LV em_libm(struct em *e, const char *name, int n, const LV *a);     /* per lane */
 LV em_libm_loop(struct em *e, const LV *a, const char *name);       /* one operand, a loop over the lanes */
 /* fast; but if any lane is bad (i1), slow(e, a, name) is evaluated, and taken in the bad lanes. */
@@ -118,21 +117,10 @@ LV em_index(struct em *e, int dt, LV x, int64_t hi);                  /* an inte
 LV em_redop(struct em *e, enum redop r, int dt, LV x, LV y);
 LV em_identity(struct em *e, enum redop r, int dt, int n);
 
-/* --- emit_math.c: f32 registers ------------------------------------------ */
+/* --- emit_math.c --------------------------------------------------------- */
 
-LV em_exp(struct em *e, LV x);
-LV em_expm1(struct em *e, LV x);
-LV em_log(struct em *e, LV x);
-LV em_log1p(struct em *e, LV x);
-LV em_tanh(struct em *e, LV x);
-LV em_logistic(struct em *e, LV x);
-LV em_sin(struct em *e, LV x);
-LV em_cos(struct em *e, LV x);
-LV em_tan(struct em *e, LV x);
-LV em_erf(struct em *e, LV x);
-LV em_pow(struct em *e, LV x, LV y);
-LV em_atan2(struct em *e, LV y, LV x);
-LV em_cbrt(struct em *e, LV x);
+/* A function of base/math.def, of f32 registers (bf16: whose result will be rounded to that); others: NULL. */
+LV em_math(struct em *e, enum elem k, bool bf16, LV x, LV y);
 
 /* --- emit_node.c --------------------------------------------------------- */
 

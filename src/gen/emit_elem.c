@@ -175,26 +175,6 @@ static LV total_key(struct em *e, int dt, LV x)
 	return em_sel(e, s, LLVMBuildXor(e->b, u, I(u, w == 64 ? INT64_MAX : INT32_MAX), ""), u);
 }
 
-static LV float_math(struct em *e, enum elem k, LV x, LV y)
-{
-	switch ((int)k) {
-	case ELEM_exponential: return em_exp(e, x);
-	case ELEM_exponential_minus_one: return em_expm1(e, x);
-	case ELEM_log: return em_log(e, x);
-	case ELEM_log_plus_one: return em_log1p(e, x);
-	case ELEM_logistic: return em_logistic(e, x);
-	case ELEM_tanh: return em_tanh(e, x);
-	case ELEM_tan: return em_tan(e, x);
-	case ELEM_sine: return em_sin(e, x);
-	case ELEM_cosine: return em_cos(e, x);
-	case ELEM_cbrt: return em_cbrt(e, x);
-	case ELEM_erf: return em_erf(e, x);
-	case ELEM_power: return em_pow(e, x, y);
-	case ELEM_atan2: return em_atan2(e, x, y);
-	default: return NULL;
-	}
-}
-
 /* Do these look at the bits of their operands, or give them back? */
 static bool looks_at_bits(enum elem k)
 {
@@ -295,14 +275,12 @@ static LV float_elem(struct em *e, enum elem k, int dt, const LV *a)
 	case ELEM_total_eq: case ELEM_total_ne: case ELEM_total_ge: case ELEM_total_gt: case ELEM_total_le: case ELEM_total_lt:
 		return icmp(e, ipred(k, true), total_key(e, dt, x), total_key(e, dt, y));
 	default:
-		e->low = dt == DT_bf16 && conf_int(CONF_EXCESS_PRECISION);
 		if (!takes_subnormals(k) && (dt == DT_f64 || looks_at_bits(k))) {
 			x = flush(e, dt, x);
 			y = y ? flush(e, dt, y) : NULL;
 		}
-		r = dt == DT_f64 ? double_math(e, k, x, y) : float_math(e, k, x, y);
+		r = dt == DT_f64 ? double_math(e, k, x, y) : em_math(e, k, dt == DT_bf16, x, y);
 		r = r && dt == DT_f64 && !takes_subnormals(k) ? flush(e, dt, r) : r;
-		e->low = false;
 		return r && is_half(dt) ? round_any(e, dt, r) : r;
 	}
 	return r && is_half(dt) ? em_round(e, dt, r) : r;

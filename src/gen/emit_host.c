@@ -82,7 +82,6 @@ static LV zmm(struct em *e, const char *name, LV x, LV y, bool rounding)
 }
 
 static LV scalef(struct em *e, LV x, LV y) { return zmm(e, "llvm.x86.avx512.mask.scalef.ps.512", x, y, true); }
-static LV rcp14(struct em *e, LV x) { return zmm(e, "llvm.x86.avx512.rcp14.ps.512", x, NULL, false); }
 
 /* --- the kernel ------------------------------------------------------------ */
 

@@ -22,9 +22,9 @@ static LV const_splat(LT t, LV c)
 	return LLVMConstVector(v, n);
 }
 
-static LT scalar_of(LT t) { return LLVMGetTypeKind(t) == LLVMVectorTypeKind ? LLVMGetElementType(t) : t; }
-LV em_ki(LT t, int64_t v) { return const_splat(t, LLVMConstInt(scalar_of(t), (unsigned long long)v, true)); }
-LV em_kf(LT t, double v) { return const_splat(t, LLVMConstReal(scalar_of(t), v)); }
+LT em_scalar(LT t) { return LLVMGetTypeKind(t) == LLVMVectorTypeKind ? LLVMGetElementType(t) : t; }
+LV em_ki(LT t, int64_t v) { return const_splat(t, LLVMConstInt(em_scalar(t), (unsigned long long)v, true)); }
+LV em_kf(LT t, double v) { return const_splat(t, LLVMConstReal(em_scalar(t), v)); }
 
 LV em_splat(struct em *e, LV x, int n)
 {
@@ -158,9 +158,9 @@ void em_attr(struct em *e, const char *key, const char *value)
 	LLVMAddAttributeAtIndex(e->f, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, a);
 }
 
-bool em_estimates(const struct em *e, LV x)
+bool em_scales(const struct em *e, LV x)
 {
-	int k = e->t->estimates, n = em_lanes(x);
+	int k = e->t->scales, n = em_lanes(x);
 	return k && n && n % k == 0;
 }
 
@@ -174,7 +174,7 @@ static LV lane(struct em *e, LV x, int i)
 LV em_libm(struct em *e, const char *name, int n, const LV *a)
 {
 	int w = em_lanes(a[0]);
-	LT st = scalar_of(LLVMTypeOf(a[0]));
+	LT st = em_scalar(LLVMTypeOf(a[0]));
 	LV out = w ? LLVMGetPoison(LLVMTypeOf(a[0])) : NULL, arg[2];
 	for (int i = 0; i < MAX(w, 1); i++) {
 		for (int k = 0; k < n; k++)
@@ -209,7 +209,7 @@ LV em_libm_loop(struct em *e, const LV *a, const char *name)
 	if (!w)
 		return em_libm(e, name, 1, a);
 	LLVMBasicBlockRef from = LLVMGetInsertBlock(e->b), loop = em_block(e, "lane"), end = em_block(e, "done");
-	LT vt = LLVMTypeOf(a[0]), st = scalar_of(vt);
+	LT vt = LLVMTypeOf(a[0]), st = em_scalar(vt);
 	LV mem = em_alloca(e, vt);
 	LLVMBuildStore(e->b, a[0], mem);
 	LLVMBuildBr(e->b, loop);

@@ -59,7 +59,6 @@ static void make_key(struct str *s, const struct gen_target *t, const struct ir_
 	put_i(s, GEN_VERSION);
 	put_i(s, (int64_t)generator_stamp());
 	put(s, t->name, strlen(t->name) + 1);
-	put_i(s, conf_int(CONF_EXCESS_PRECISION));
 	ir_fn_bytes(s, m, fn, NULL, NULL);
 	put_i(s, view != NULL);
 	for (size_t i = 0; view && i < fn->nparam + fn->result.n; i++) {

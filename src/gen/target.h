@@ -24,7 +24,7 @@ struct gen_target {
 	int gather_from;            /* bytes: elements from this size on are gathered by an instruction; 0: none are */
 	int gather_cost, scatter_cost;                /* of a vector whose elements lie apart, in loads of a dense one */
 	int transpose[4];           /* rows of a block that shuffles transpose, for elements of 1, 2, 4, 8 bytes; powers of two, at most 16 */
-	int estimates;              /* lanes of f32 that scale and recip of struct em_code take; 0: it has neither */
+	int scales;                 /* lanes of f32 that scale of struct em_code takes; 0: it has none */
 
 	/* memory */
 	int line;                   /* bytes of a cache line */

@@ -220,7 +220,8 @@ REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 #define INFBITS 0x7f800000u
 #define C(fn) fn##f
 #define F(fn) fn##_f
-#define TRIG_OK(x) TRIG_OK_F(x)
+#define REST(fn) fn##_rest
+#define WITHIN(x, most) (__builtin_fabsf(x) <= (float)(most))
 #define REM(x, y) NAME(rem_1)(x, y)
 #define REM_OK(x, y) NAME(rem_ok)(x, y)
 #include "strips.h"
@@ -229,7 +230,8 @@ REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 #undef INFBITS
 #undef C
 #undef F
-#undef TRIG_OK
+#undef REST
+#undef WITHIN
 #undef REM
 #undef REM_OK
 #define TNAME f64
@@ -239,7 +241,8 @@ REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 #define INFBITS 0x7ff0000000000000u
 #define C(fn) fn
 #define F(fn) fn
-#define TRIG_OK(x) ((void)(x), true)
+#define REST(fn) fn
+#define WITHIN(x, most) ((void)(x), true)
 #define REM(x, y) fmod(x, y)
 #define REM_OK(x, y) ((void)(x), (void)(y), true)
 #include "strips.h"
@@ -248,7 +251,8 @@ REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 #undef INFBITS
 #undef C
 #undef F
-#undef TRIG_OK
+#undef REST
+#undef WITHIN
 #undef REM
 #undef REM_OK
 #undef SET_FLOAT

@@ -175,27 +175,61 @@ static double f_rsqrt(double x, double y) { return 1 / sqrt(x); }
 static double f_pow(double x, double y) { return pow(x, y); }
 static double f_atan2(double x, double y) { return atan2(x, y); }
 
+/* One function of n numbers as generated code. */
+struct one { struct ir_module *m; struct rt_code *code; prog_code_fn *fn; int64_t tiles; int nin; };
+
+static bool one_new(struct one *o, enum elem k, enum dtype dt, int64_t n)
+{
+	*o = (struct one){ .m = ir_module_new(), .nin = elem_info[k].nin };
+	struct ir_fn *g = ir_fn_new(o->m, "f");
+	ir_type ty = ir_tensor(o->m, dt, 1, &n);
+	ir_val in[3];
+	for (int i = 0; i < o->nin; i++)
+		in[i] = ir_param(g, ty);
+	struct ir_b b = { o->m, g, 0 };
+	ir_result(g, ir_emit_raw(&b, ir_of_elem(k), (uint32_t)o->nin, in, 1, &ty, NULL, 0));
+	struct gen_out out;
+	struct err *e = gen_group(o->m, g, NULL, &out);
+	if (!e)
+		e = rt_code_load(out.obj, out.nobj, &o->code);
+	if (e) {
+		printf("%s\n", e->msg);
+		return false;
+	}
+	o->fn = (prog_code_fn *)(uintptr_t)rt_code_symbol(o->code, out.symbol);
+	o->tiles = out.tiles;
+	return true;
+}
+
+static void one_run(struct one *o, void *z, void *x, void *y)
+{
+	char *ptr[3] = { x, o->nin > 1 ? y : z, z };
+	unsigned fp = cpu_set_ftz();
+	o->fn(ptr, 0, o->tiles);
+	cpu_restore_fp(fp);
+}
+
+static void one_free(struct one *o)
+{
+	rt_code_free(o->code);
+	ir_module_free(o->m);
+}
+
+static const struct { enum elem k; double (*f)(double, double); double most; } maths[] = {
+	{ ELEM_exponential, f_exp, 2 }, { ELEM_exponential_minus_one, f_expm1, 2 }, { ELEM_log, f_log, 2 }, { ELEM_log_plus_one, f_log1p, 2 },
+	{ ELEM_tanh, f_tanh, 2 }, { ELEM_logistic, f_logistic, 2 }, { ELEM_sine, f_sin, 2 }, { ELEM_cosine, f_cos, 2 }, { ELEM_tan, f_tan, 2 },
+	{ ELEM_erf, f_erf, 2 }, { ELEM_cbrt, f_cbrt, 1 }, { ELEM_rsqrt, f_rsqrt, 1.5 }, { ELEM_power, f_pow, 2 }, { ELEM_atan2, f_atan2, 2 },
+};
+
 static bool accuracy(void)
 {
-	static const struct { enum elem k; double (*f)(double, double); double most; } fn[] = {
-		{ ELEM_exponential, f_exp, 2 }, { ELEM_exponential_minus_one, f_expm1, 2 }, { ELEM_log, f_log, 2 }, { ELEM_log_plus_one, f_log1p, 2 },
-		{ ELEM_tanh, f_tanh, 2 }, { ELEM_logistic, f_logistic, 2 }, { ELEM_sine, f_sin, 2 }, { ELEM_cosine, f_cos, 2 }, { ELEM_tan, f_tan, 2 },
-		{ ELEM_erf, f_erf, 2 }, { ELEM_cbrt, f_cbrt, 1 }, { ELEM_rsqrt, f_rsqrt, 1.5 }, { ELEM_power, f_pow, 2 }, { ELEM_atan2, f_atan2, 2 },
-	};
 	bool ok = true;
 	enum { N = 1 << 17 };
-	for (size_t i = 0; i < sizeof fn / sizeof *fn; i++) {
-		struct ir_module *m = ir_module_new();
-		struct ir_fn *g = ir_fn_new(m, "f");
-		int64_t n[1] = { N };
-		ir_type ty = ir_tensor(m, DT_f32, 1, n);
-		int nin = elem_info[fn[i].k].nin;
-		ir_val in[2];
-		for (int k = 0; k < nin; k++)
-			in[k] = ir_param(g, ty);
-		struct ir_b b = { m, g, 0 };
-		ir_result(g, ir_emit_raw(&b, ir_of_elem(fn[i].k), (uint32_t)nin, in, 1, &ty, NULL, 0));
-		float *x = malloc(N * 4), *y = malloc(N * 4), *z = malloc(N * 4);
+	float *x = malloc(N * 4), *y = malloc(N * 4), *z = malloc(N * 4);
+	for (size_t i = 0; i < NELEM(maths); i++) {
+		struct one o;
+		if (!one_new(&o, maths[i].k, DT_f32, N))
+			return false;
 		for (int k = 0; k < N; k++) {
 			uint32_t u = (uint32_t)rng(), v = (uint32_t)rng();
 			memcpy(&x[k], &u, 4);
@@ -205,26 +239,12 @@ static bool accuracy(void)
 			if (k % 4)
 				y[k] = (float)(((double)pick(1 << 24) / (1 << 24) - 0.5) * ldexp(1, pick(10) - 3));
 		}
-		struct arena a;
-		arena_init(&a);
-		struct gen_out o;
-		struct rt_code *code;
-		struct err *e = gen_group(m, g, NULL, &o);
-		if (!e)
-			e = rt_code_load(o.obj, o.nobj, &code);
-		if (e) {
-			printf("%s\n", e->msg);
-			return false;
-		}
-		char *ptr[3] = { (char *)x, nin > 1 ? (char *)y : (char *)z, (char *)z };
-		unsigned fp = cpu_set_ftz();
-		((prog_code_fn *)(uintptr_t)rt_code_symbol(code, o.symbol))(ptr, 0, o.tiles);
-		cpu_restore_fp(fp);
+		one_run(&o, z, x, y);
 		double worst = 0, at = 0, at2 = 0;
 		for (int k = 0; k < N; k++) {
-			if ((x[k] != 0 && fabsf(x[k]) < 1.2e-38f) || (nin > 1 && y[k] != 0 && fabsf(y[k]) < 1.2e-38f))
+			if ((x[k] != 0 && fabsf(x[k]) < 1.2e-38f) || (o.nin > 1 && y[k] != 0 && fabsf(y[k]) < 1.2e-38f))
 				continue;
-			double w = fn[i].f((double)x[k], (double)y[k]);
+			double w = maths[i].f((double)x[k], (double)y[k]);
 			float wf = (float)w;
 			if (fabs(w) < 1.2e-38)
 				continue;
@@ -242,24 +262,75 @@ static bool accuracy(void)
 				at2 = (double)y[k];
 			}
 		}
-		printf("%-24s %.3f ulp (at %.9g %.9g)\n", elem_info[fn[i].k].name, worst, at, at2);
-		ok &= worst <= fn[i].most;
-		rt_code_free(code);
-		arena_fini(&a);
-		ir_module_free(m);
-		free(x);
-		free(y);
-		free(z);
+		printf("%-24s %.3f ulp (at %.9g %.9g)\n", elem_info[maths[i].k].name, worst, at, at2);
+		ok &= worst <= maths[i].most;
+		one_free(&o);
 	}
+	free(x);
+	free(y);
+	free(z);
 	return ok;
+}
+
+static bool whole;         /* every f32 there is: minutes */
+
+/* A price decides what is compiled, and numbers shall not depend on it: the functions are the same, bit for bit, as kernels.  All
+ * numbers of 16 bits; of f32, a run of numbers in each of many places. */
+static bool same_bits(void)
+{
+	static const enum dtype dts[] = { DT_bf16, DT_f16, DT_f32 };
+	enum { N = 1 << 16 };
+	uint32_t *x = malloc(N * 4), *y = malloc(N * 4), *z = malloc(N * 4), *want = malloc(N * 4);
+	int wrong = 0;
+	for (size_t i = 0; i < NELEM(maths) * NELEM(dts); i++) {
+		enum elem k = maths[i / NELEM(dts)].k;
+		enum dtype dt = dts[i % NELEM(dts)];
+		int b = dtype_info[dt].bytes, shown = 0;
+		kern_strip *kernel = kern_elem(k, dt, dt);
+		struct one o;
+		if (!one_new(&o, k, dt, N))
+			return false;
+		for (int turn = 0, turns = b == 2 && o.nin == 1 ? 1 : whole && o.nin == 1 ? 1 << 16 : whole ? 1 << 12 : 24; turn < turns; turn++) {
+			for (uint32_t j = 0; j < N; j++) {
+				uint32_t u = turns == 1 << 16 ? (uint32_t)turn << 16 | j : b == 2 ? j : (uint32_t)rng(), v = (uint32_t)rng();
+				if (b == 2)
+					((uint16_t *)x)[j] = (uint16_t)u, ((uint16_t *)y)[j] = (uint16_t)v;
+				else
+					x[j] = u, y[j] = v;
+			}
+			one_run(&o, z, x, y);
+			unsigned fp = cpu_set_ftz();
+			kernel(N, want, x, y, NULL);
+			cpu_restore_fp(fp);
+			for (int j = 0; memcmp(z, want, N * (size_t)b) && j < N && shown < 3; j++) {
+				char *one = (char *)z + j * b, *two = (char *)want + j * b;
+				double p = as_double(dt, one), q = as_double(dt, two);
+				if (!memcmp(one, two, (size_t)b) || (isnan(p) && isnan(q)))
+					continue;
+				printf("%s %s of %a %a: %a generated, %a by the kernel\n", elem_info[k].name, dtype_info[dt].name, as_double(dt, (char *)x + j * b),
+				       as_double(dt, (char *)y + j * b), p, q);
+				shown++;
+			}
+		}
+		wrong += shown;
+		one_free(&o);
+	}
+	free(x);
+	free(y);
+	free(z);
+	free(want);
+	return !wrong;
 }
 
 static void elems(void **state) { assert_int_equal(each_target(all_elems), 0); }
 static void low(void **state) { assert_int_equal(each_target(subnormals), 0); }
 static void mathematics(void **state) { assert_int_equal(each_target(accuracy), 0); }
+static void kernels(void **state) { assert_int_equal(each_target(same_bits), 0); }
 
-int main(void)
+/* With "all": every f32 in `kernels`. */
+int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(elems), cmocka_unit_test(low), cmocka_unit_test(mathematics) };
+	whole = argc > 1 && !strcmp(argv[1], "all");
+	const struct CMUnitTest tests[] = { cmocka_unit_test(elems), cmocka_unit_test(low), cmocka_unit_test(mathematics), cmocka_unit_test(kernels) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
