@@ -85,8 +85,10 @@ PY      ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 
 unit: $(UNIT)
 
+# Percent of the random cases that CI draws.
+DRAWS   ?= 50
 check: all unit sym
-	@tests/check.sh $(B)
+	@DRAWS=$(DRAWS) tests/check.sh $(B)
 
 check-san:
 	@tests/san.sh

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <setjmp.h>
 #include <cmocka.h>
+#include "draws.h"
 #include "gen_run.h"
 #include "pass/pass.h"
 #include "rt/rt.h"
@@ -1192,8 +1193,7 @@ static bool many(const char *what, uint64_t first, int n, void (*build)(void))
 	refused = ran = 0;
 	if (only)
 		return one(strtoull(only, NULL, 10), build);
-	if (count)
-		n = atoi(count);
+	n = count ? atoi(count) : draws(n);
 	int bad = 0;
 	uint64_t fresh = (uint64_t)time(NULL) * 1000000;     /* the same seeds as ever, then as many that never ran */
 	for (int i = 0; i < 2 * n && bad < 3; i++)
@@ -1222,7 +1222,7 @@ static void test_flow(void **state)
 {
 	const char *only = getenv("SEED"), *count = getenv("COUNT");
 	uint64_t fresh = (uint64_t)time(NULL) * 1000000;
-	int n = count ? atoi(count) : 150, bad = 0;
+	int n = count ? atoi(count) : draws(150), bad = 0;
 	struct rt_opts o = { .ndev = 1 };
 	setenv("RONDO_CACHE", "", 1);
 	assert_null(rt_client_new(&o, &flow_client));

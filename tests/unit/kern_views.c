@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "draws.h"
 #include "kern/kern.h"
 
 static uint64_t seed = 88172645463325252u;
@@ -257,7 +258,7 @@ static struct prog_expr *expr1(enum elem fn, enum dtype from, enum dtype to, int
 	e->out[0] = (uint16_t)nin;
 	return e;
 }
-#define TIMES(n) for (int turn_ = 0; turn_ < (n); turn_++, arena_reset(&A))
+#define TIMES(n) for (int turn_ = 0; turn_ < draws(n); turn_++, arena_reset(&A))
 
 /* --- the tests --------------------------------------------------------------------- */
 
