@@ -39,7 +39,7 @@ static double limit(enum elem k, int dt)
 }
 
 /* A few functions go into one group, since a group by itself costs more than a function does. */
-enum { A_FEW = 4 };
+enum { A_FEW = 8 };
 
 /* A group of functions: what each result is called, and how far off it may be. */
 struct group { struct ir_module *m; struct ir_fn *fn; struct ir_b b; ir_val in[3]; int n; char name[3 * A_FEW][48]; double most[3 * A_FEW]; };
