@@ -68,17 +68,27 @@ names=("$@")
 waiting=() long=() short=()
 for t in "${names[@]}"; do
 	case "$t" in
-	sym_conform | sym_procs | sym_dial | rt_multi | coll_fail | rt_procs) waiting+=("unit $t") ;;
-	gen_elem | gen_random | kern_matmul | kern_sums | kern_views | coll_*) long+=("unit $t") ;;
+	sym_conform) waiting=("unit $t" "${waiting[@]}") ;;
+	coll_fail | coll_leave | rt_multi | rt_procs | sym_dial | sym_procs | sym_stop) waiting+=("unit $t") ;;
+	gen_random) long=("unit $t" "${long[@]}") ;;
+	coll_* | gen_elem | kern_matmul | kern_sums | kern_views | pass_joint | pass_long) long+=("unit $t") ;;
 	*) short+=("unit $t") ;;
 	esac
 done
 if [ $# = 0 ]; then
-	for isa in avx512 avx2; do
-		long+=("unit kern_matmul $isa" "unit kern_views $isa" "unit kern_sums $isa")
+	# On less than this machine has.  Of AVX-512, products alone know more than one kind.
+	less=() products=()
+	case "$("$build/rondo" info | sed -n 's/^ *kernels use *//p')" in
+	avx512_bf16 | amx) less=(avx2) products=(avx512 avx2) ;;
+	avx512) less=(avx2) products=(avx2) ;;
+	esac
+	for isa in "${less[@]}"; do
+		long+=("unit kern_views $isa")
 		short+=("unit kern_math $isa" "unit kern_fft $isa")
 	done
-	short+=("run tests/layers.sh" "run tests/order.sh $build" "run tests/docs.sh $build" "run tests/install.sh $build" "run tests/bench.sh $build" "run tests/fences.sh" golden)
+	for isa in "${products[@]}"; do long+=("unit kern_sums $isa" "unit kern_matmul $isa"); done
+	long+=(golden "run tests/bench.sh $build")
+	short+=("run tests/layers.sh" "run tests/order.sh $build" "run tests/docs.sh $build" "run tests/install.sh $build" "run tests/fences.sh")
 fi
 # What takes long begins first; what mostly waits takes little of the machine.
 lane 2 "${waiting[@]}" &
