@@ -174,8 +174,8 @@ kern_strip *plan_single(const struct plan *p)
 {
 	if (p->n != 1 || p->nconst || p->nout != 1 || p->nin < 1 || p->nin > 3 || p->out[0] != p->ins[0].out || !p->ins[0].fn)
 		return NULL;
-	for (int i = 0; i < p->nin; i++)
-		if (p->ins[0].src[i] != i)
+	for (int i = 0; i < 3; i++)
+		if (p->ins[0].src[i] != (i < p->nin ? i : 0))
 			return NULL;
 	return p->ins[0].fn;
 }

@@ -383,6 +383,43 @@ static void elementwise(void **state)
 	}
 }
 
+/* One function whose operands are fewer than its arguments, in any order: each argument gets the operand that it names. */
+static void repeated_operands(void **state)
+{
+	static const uint8_t fns[] = { ELEM_clamp, ELEM_subtract, ELEM_multiply, ELEM_maximum, ELEM_divide };
+	TIMES(400) {
+		int r;
+		int64_t dim[8];
+		shape(&r, dim, 12);
+		enum dtype dt = below(2) ? DT_f32 : DT_i32;
+		uint8_t types[3] = { dt, dt, dt };
+		uint16_t out[1] = { 0 };
+		struct prog_ins ins = { .fn = fns[below((int64_t)(sizeof fns))], .from = dt, .to = dt };
+		int nin = (int)range(1, 3), nsrc = elem_info[ins.fn].nin;
+		for (int j = 0; j < nsrc; j++)
+			ins.src[j] = (uint16_t)below(nin);
+		struct prog_expr e = { .nin = (uint16_t)nin, .nout = 1, .n = 1, .in_type = types, .ins = &ins, .out = out };
+		out[0] = (uint16_t)nin;
+		begin(KERN_elem);
+		K.expr = &e;
+		bool plain = below(4) != 0;
+		for (int i = 0; i < nin; i++) {
+			arr[i] = make(dt, r, dim, plain, true);
+			fill(&arr[i], 1, 9);
+		}
+		arr[nin] = make(dt, r, dim, plain, false);
+		run(nin, 1);
+		EACH(&arr[nin], ix) {
+			char want[16];
+			const char *x[3] = { NULL, NULL, NULL };
+			for (int j = 0; j < nsrc; j++)
+				x[j] = at(&arr[ins.src[j]], ix);
+			kern_elem(ins.fn, dt, dt)(1, want, x[0], x[1], x[2]);
+			assert_memory_equal(at(&arr[nin], ix), want, dtype_info[dt].bytes);
+		}
+	}
+}
+
 static void slices(void **state)
 {
 	TIMES(300) {
@@ -1495,7 +1532,7 @@ int main(void)
 	kern_isa();          /* settings are read once */
 	mem_refuse(allocates);
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(copies), cmocka_unit_test(turned), cmocka_unit_test(iotas), cmocka_unit_test(elementwise), cmocka_unit_test(slices), cmocka_unit_test(pads),
+		cmocka_unit_test(copies), cmocka_unit_test(turned), cmocka_unit_test(iotas), cmocka_unit_test(elementwise), cmocka_unit_test(repeated_operands), cmocka_unit_test(slices), cmocka_unit_test(pads),
 		cmocka_unit_test(reduces), cmocka_unit_test(argmax), cmocka_unit_test(windows), cmocka_unit_test(selects), cmocka_unit_test(scans),
 		cmocka_unit_test(dots), cmocka_unit_test(narrow_products), cmocka_unit_test(sorts), cmocka_unit_test(top_ks), cmocka_unit_test(gathers), cmocka_unit_test(single_elements), cmocka_unit_test(convolutions),
 		cmocka_unit_test(factorisations), cmocka_unit_test(transforms),
