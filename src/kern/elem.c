@@ -509,8 +509,15 @@ void kern_identity(enum redop r, enum dtype dt, void *out)
 		return;
 	default: break;
 	}
-	if (dt == DT_f8e8m0fnu && (r == RED_max || r == RED_min)) {
-		*(uint8_t *)out = r == RED_max ? 0 : 0xfe;
+	if (cls == DT_FLOAT && bits <= 8 && (r == RED_max || r == RED_min)) {     /* not all of these have infinities */
+		float most = NAN;
+		for (int c = 0; c < 1 << bits; c++) {
+			float x = f8_to_f32(dt, (uint8_t)c);
+			if (x != x || (r == RED_max ? x >= most : x <= most))
+				continue;
+			most = x;
+			*(uint8_t *)out = (uint8_t)c;
+		}
 	} else if (cls == DT_PRED) {
 		*(uint8_t *)out = r == RED_mul || r == RED_min;
 	} else if (cls == DT_COMPLEX) {
@@ -518,6 +525,6 @@ void kern_identity(enum redop r, enum dtype dt, void *out)
 		float cf[2] = { (float)c[0], (float)c[1] };
 		memcpy(out, dt == DT_c64 ? (void *)cf : (void *)c, (size_t)es);
 	} else {
-		conv_any(DT_f64, dt, 1, out, &d);     /* infinities saturate: exact for integers and f8 without inf alike */
+		conv_any(DT_f64, dt, 1, out, &d);     /* infinities saturate: exact for integers */
 	}
 }

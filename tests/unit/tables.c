@@ -337,6 +337,33 @@ static void every_reduction(void **state)
 	assert_int_equal(bad, 0);
 }
 
+/* What changes nothing does so for every value of the small types and for some of the others. */
+static void every_identity(void **state)
+{
+	(void)state;
+	for (int r = 0; r < RED_COUNT; r++)
+		for (int dt = 1; dt < DT_COUNT; dt++) {
+			int c = dtype_info[dt].cls, bits = dtype_info[dt].bits;
+			if (!dtype_info[dt].name || (c != DT_INT && c != DT_UINT && c != DT_FLOAT) || redop_elem[r] == ELEM_COUNT ||
+			    ((r == RED_and || r == RED_or || r == RED_xor) && c == DT_FLOAT) || (dt == DT_f8e8m0fnu && r == RED_add) || dt == DT_i1)     /* which have no 0, no 1 */
+				continue;
+			for (int k = -128; k < 128; k++) {
+				char x[16] = { (char)k }, y[16];
+				double v = k, w;
+				if (bits < 8 && (c == DT_INT ? k < -(1 << (bits - 1)) || k >= 1 << (bits - 1) : k < 0 || k >= 1 << bits))
+					continue;
+				if (bits > 8)
+					kern_elem(ELEM_convert, DT_f64, (enum dtype)dt)(1, x, &v, NULL, NULL);
+				kern_identity((enum redop)r, (enum dtype)dt, y);
+				kern_combine((enum redop)r, (enum dtype)dt, 1, y, x);
+				kern_elem(ELEM_convert, (enum dtype)dt, DT_f64)(1, &v, x, NULL, NULL);
+				kern_elem(ELEM_convert, (enum dtype)dt, DT_f64)(1, &w, y, NULL, NULL);
+				if (!(v == w || (v != v && w != w)))
+					fail_msg("%s of the identity and %g of %s is %g", redop_name[r], v, dtype_info[dt].name, w);
+			}
+		}
+}
+
 static void every_row_prints(void **state)
 {
 	(void)state;
@@ -359,7 +386,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_row_prints), cmocka_unit_test(every_operation), cmocka_unit_test(every_cost), cmocka_unit_test(costs_by_hand), cmocka_unit_test(costs_of_functions), cmocka_unit_test(prices),
-		cmocka_unit_test(every_elementwise_function), cmocka_unit_test(every_reduction),
+		cmocka_unit_test(every_elementwise_function), cmocka_unit_test(every_reduction), cmocka_unit_test(every_identity),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
