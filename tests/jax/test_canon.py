@@ -123,3 +123,30 @@ def test_gradient_of_a_recurrence():
             q[t] = 1 + (0.5 * q[t + 1] if t + 1 < n else 0)
         want = (q[:n] * (p[:n] + 1)).reshape([-1 if d == x.ndim // 2 else 1 for d in range(x.ndim)])
         np.testing.assert_allclose(jax.jit(jax.grad(f))(x), np.broadcast_to(want, x.shape), rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_spread_convolution(seed):
+    """lhs_dilation, in any layout, with padding of either sign: as the convolution of an operand with zeros in between, and no more NaN."""
+    r = np.random.RandomState(seed)
+    n = r.randint(1, 3)
+    by, k, e = r.randint(1, 5, n), r.randint(1, 8, n), r.randint(1, 7, n)
+    if seed % 2:
+        k = by * r.randint(1, 3, n)
+    low, wide = r.randint(-2, 8, n), (e - 1) * by + 1
+    high = np.maximum(r.randint(-2, 8, n), k - wide - low)
+    x, w = r.randint(-5, 6, (2, 3, *e)).astype(np.float32), r.randint(-5, 6, (4, 3, *k)).astype(np.float32)
+    if seed % 3 == 0:
+        x.flat[r.randint(x.size)] = np.inf
+    pl, pr, po = (r.permutation(n + 2) for _ in range(3))
+    dn = jax.lax.ConvDimensionNumbers(*(tuple(map(int, p)) for p in (pl, pr, po)))
+    got = jax.jit(lambda x, w: jax.lax.conv_general_dilated(x, w, (1,) * n, [*zip(map(int, low), map(int, high))], tuple(map(int, by)), dimension_numbers=dn))(
+        x.transpose(np.argsort(pl)), w.transpose(np.argsort(pr)))
+    want = np.zeros((2, 4, *(wide + low + high - k + 1)), np.float32)
+    for y in np.ndindex(*want.shape[2:]):
+        for t in np.ndindex(*k):
+            at = np.add(y, t) - low
+            if (at % by == 0).all() and (at >= 0).all() and (at < wide).all():
+                with np.errstate(invalid="ignore"):
+                    want[(..., *y)] += (x[(..., *(at // by))][:, None] * w[(..., *t)]).sum(2)
+    np.testing.assert_array_equal(np.asarray(got).transpose(po), want)
