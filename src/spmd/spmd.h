@@ -14,6 +14,11 @@
  *   fails   UNIMPLEMENTED naming the operation and the sharding that would need automatic partitioning */
 struct err *spmd_partition(struct ir_module *m, int ndev);
 
+/* Every value's sharding, from what the interface, constraints and manual computations say.
+ *   needs   calls inlined; a function is held by one op
+ *   gives   shardings of all values (ir_shard_of), and of main's parameters and results; nothing else changes */
+struct err *spmd_propagate(struct ir_module *m);
+
 /* Append the serialized xla.OpSharding of sharding h for an array of the given rank. */
 void spmd_op_sharding(struct str *s, const struct ir_module *m, ir_shard h, int rank, int ndev);
 

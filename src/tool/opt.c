@@ -1,13 +1,15 @@
 /* rondo opt: a program's text, as read or after a pass. */
 #include "tool.h"
+#include "../spmd/spmd.h"
 
-static const char *pass, *only, *rewrite, *rewrites, *tier, *devices, *list, *verify, *no_loc, *ops, *axes;
+static const char *pass, *only, *rewrite, *rewrites, *tier, *devices, *list, *verify, *no_loc, *ops, *axes, *propagate;
 
 static const struct opt opts[] = {
 	{"p", "PASS", "run the passes up to this one; without it the program is printed as it is read", &pass},
 	{"V", NULL, "print nothing, only verify", &verify},
 	{"L", NULL, "leave locations out", &no_loc},
 	{"axes", NULL, "print each operation's rule of dimensions instead (docs/ir.md)", &axes},
+	{"propagate", NULL, "let shardings flow to all values (src/spmd/propagate.c), then print", &propagate},
 	{"devices", "N", "partitions; the program says by itself", &devices},
 	{"tier", "T", "ref, gen or auto", &tier},
 	{"ops", NULL, "list the operations (docs/ir.md)", &ops},
@@ -117,6 +119,8 @@ static struct err *run(char **file, int nfile, int *status)
 		e = pass_run_only(&o, m, only);
 	if (!e && pass)
 		e = pass_run(&o, m);
+	if (!e && propagate)
+		e = spmd_propagate(m);
 	if (!e && (pass || only || rewrite))
 		e = ir_verify(m);
 	if (!e && no_loc)
