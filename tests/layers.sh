@@ -15,7 +15,7 @@ may() {
 	hlo) echo base ir ;;
 	plan) echo base prog ;;
 	gen) echo base ir prog ;;
-	spmd) echo base ir plan ;;
+	spmd) echo base ir eval plan ;;
 	lower) echo base ir prog plan gen spmd eval ;;
 	pass) echo base ir prog plan gen spmd eval lower ;;
 	sym) echo base ;;

@@ -1,5 +1,5 @@
 /* The algebra of axes and their parts, and shardings seen on factors. */
-#include "axis.h"
+#include "impl.h"
 
 bool ref_overlaps(struct ir_axis_ref a, struct ir_axis_ref b)
 {

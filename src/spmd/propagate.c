@@ -4,7 +4,7 @@
  * Nothing is rewritten.  Values that are one place in the source program share a *cell*, which has the sharding: what a loop carries
  * from turn to turn, what goes into and out of a manual computation.  A *link* is an operation, or such an edge, with its factors and the
  * cells of its tensors. */
-#include "axis.h"
+#include "impl.h"
 
 #include <stdlib.h>
 
@@ -153,11 +153,10 @@ static struct err *branches(struct prop *p, const struct ir_fn *fn, const struct
 {
 	int n;
 	const int64_t *f = ir_attrs(fn, o, AT_branch, &n);
-	uint32_t at = 1;
 	for (int k = 0; k < n; k++) {
 		const struct ir_fn *b = ir_fn_of(p->m, (ir_fnid)f[k]);
 		for (uint32_t i = 0; i < b->nparam; i++)
-			*tensor_of(p, b, i + 1) = *tensor_of(p, fn, ir_in(fn, o, at++));
+			*tensor_of(p, b, i + 1) = *tensor_of(p, fn, ir_in(fn, o, i + 1));
 		TRY(walk(p, b));
 	}
 	for (uint32_t r = 0; r < o->nout; r++) {

@@ -1,16 +1,16 @@
 /* Shardings as arithmetic: which box of an array a device holds, and XLA's wire form of that. */
-#include "spmd.h"
+#include "impl.h"
 
-/* Coordinate of mesh position pos along (sub-)axis r: the axis of size s is split as [pre, size, rest]. */
-static int64_t coordinate(const struct ir_mesh *m, int64_t pos, struct ir_axis_ref r)
+/* The axis of size s is split as [pre, size, rest]. */
+int64_t mesh_coordinate(const struct ir_mesh *m, int64_t position, struct ir_axis_ref r)
 {
 	for (int a = m->naxis - 1; a > r.axis; a--)
-		pos /= m->axis[a].size;
-	int64_t s = m->axis[r.axis].size, c = pos % s;
+		position /= m->axis[a].size;
+	int64_t s = m->axis[r.axis].size, c = position % s;
 	return c / (s / (r.pre * r.size)) % r.size;
 }
 
-static int64_t mesh_position(const struct ir_mesh *m, int64_t device)
+int64_t mesh_position(const struct ir_mesh *m, int64_t device)
 {
 	if (!m->id)
 		return device;
@@ -20,15 +20,19 @@ static int64_t mesh_position(const struct ir_mesh *m, int64_t device)
 	return 0;
 }
 
+int64_t mesh_index(const struct ir_mesh *m, int64_t device, struct axes l)
+{
+	int64_t pos = mesh_position(m, device), b = 0;
+	for (int i = 0; i < l.n; i++)
+		b = b * l.p[i].size + mesh_coordinate(m, pos, l.p[i]);
+	return b;
+}
+
 /* Block number that the device holds along dimension d. */
 static int64_t block(const struct ir_module *m, ir_shard h, int64_t device, int d)
 {
 	const struct ir_shard_info *s = &m->shard.p[h];
-	const struct ir_mesh *mesh = &m->mesh.p[s->mesh];
-	int64_t pos = mesh_position(mesh, device), b = 0;
-	for (int i = 0; i < s->dim[d].naxis; i++)
-		b = b * s->dim[d].axis[i].size + coordinate(mesh, pos, s->dim[d].axis[i]);
-	return b;
+	return mesh_index(&m->mesh.p[s->mesh], device, (struct axes){ s->dim[d].naxis, s->dim[d].axis });
 }
 
 bool spmd_shard_box(const struct ir_module *m, ir_shard h, int device, int rank, const int64_t *dim,
@@ -99,7 +103,7 @@ void spmd_op_sharding(struct str *s, const struct ir_module *m, ir_shard h, int 
 		for (int k = 0; k < rank; k++)
 			t = t * dims[k] + (dims[k] > 1 ? block(m, h, d, k) : 0);
 		for (int a = 0; a < i->npart; a++)
-			t = t * i->part[a].size + coordinate(mesh, p, i->part[a]);
+			t = t * i->part[a].size + mesh_coordinate(mesh, p, i->part[a]);
 		dev[t * copies + have[t]++] = d;
 	}
 	packed(s, 3, dims, n);

@@ -1,0 +1,131 @@
+/* The op of one device: what it does to its parts of the operands, where the factors of the op are cut. */
+#include "impl.h"
+
+#include "../eval/eval.h"
+
+bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, int f)
+{
+	enum ir_factor_kind kind = (enum ir_factor_kind)x->factor[f].kind;
+	enum redop r;
+	switch ((enum ir_kind)o->kind) {
+	case IR_dot:
+		return kind == FACTOR_EACH || kind == FACTOR_SUM;
+	case IR_convolution:                     /* groups are pairs of features */
+		if (ir_attr(fn, o, AT_feature_groups) > 1 || ir_attr(fn, o, AT_batch_groups) > 1)
+			return kind == FACTOR_EACH && ir_attr(fn, o, AT_batch_groups) == 1 && ir_axes_find(x, 1, f) < 0;
+		if (kind == FACTOR_SUM) {            /* a contracted feature, not a place of the window */
+			int n;
+			return ir_axes_find(x, 0, f) == ir_attrs(fn, o, AT_lhs, &n)[1] && ir_axes_find(x, 1, f) == ir_attrs(fn, o, AT_rhs, &n)[0];
+		}
+		return kind == FACTOR_EACH;
+	case IR_reduce:
+		r = (enum redop)ir_attr(fn, o, AT_redop);
+		return kind == FACTOR_EACH || (kind == FACTOR_SUM && o->nout == 1 && r != RED_fn && r != RED_softmax && r != RED_lse);
+	case IR_dynamic_update_slice:            /* the update is of the whole dimension */
+		return kind == FACTOR_EACH && ir_axes_find(x, 0, f) >= 0 && ir_axes_find(x, 1, f) >= 0;
+	case IR_scatter: {
+		int n = (x->nin - 1) / 2;
+		bool held = ir_axes_find(x, 0, f) >= 0, given = ir_axes_find(x, n + 1, f) >= 0;
+		if (kind == FACTOR_SUM)
+			return !held && n == 1 && ir_attr(fn, o, AT_redop) == RED_add;
+		return kind == FACTOR_EACH && held && given;
+	}
+	case IR_rng: case IR_rng_bit_generator: case IR_custom_call: case IR_partition_id: case IR_replica_id:
+		return false;
+	case IR_constant:
+		return ir_splat(p->m, fn, o->out) != NULL;
+	default:
+		return kind == FACTOR_EACH;
+	}
+}
+
+/* The element that changes nothing under r, as a scalar. */
+static ir_val neutral(struct part *p, struct ir_b *b, enum dtype dt, enum redop r)
+{
+	_Alignas(16) char id[16];
+	kern_identity(r, dt, id);
+	return ir_const(b, ir_scalar(p->m, dt), id, dtype_info[dt].bytes);
+}
+
+/* A reduction along cut dimensions: the initial value is taken in once, after the parts are combined. */
+static ir_val reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, uint32_t mesh, struct axes sums, const ir_val *in, ir_type rt)
+{
+	enum redop r = (enum redop)ir_attr(fn, o, AT_redop);
+	enum dtype dt = ir_vtype(p->m, b->fn, in[0])->dtype, wide = part_rounds(dt, r) ? DT_f32 : dt;
+	const struct ir_type_info *t = ir_type_of(p->m, rt);
+	ir_type wt = ir_tensor(p->m, wide, t->rank, t->dim);
+	ir_val x[2] = { ir_convert(b, in[0], wide), neutral(p, b, wide, r) };
+	uint32_t n;
+	const int64_t *w = ir_attr_copy(&p->a, fn, o, &n);
+	ir_val v = ir_emit(b, IR_reduce, 2, x, wt, w, n);
+	v = part_combine(p, b, v, mesh, sums, r, wide);
+	ir_val init = ir_splat_of(b, ir_convert(b, in[1], wide), wt);
+	return ir_convert(b, ir_bin(b, redop_elem[r], v, init), dt);
+}
+
+void part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
+               const struct axes *f, const ir_val *in, ir_val *out)
+{
+	struct axes sums = {0};
+	for (int i = 0; i < x->nfactor; i++)
+		if (x->factor[i].kind == FACTOR_SUM)
+			sums = axes_join(&p->a, sums, f[i]);
+	enum dtype dt = o->nout ? ir_vtype(p->m, fn, o->out)->dtype : DT_token, wide = DT_token;
+	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
+	if (sums.n && o->kind != IR_reduce && part_rounds(dt, RED_add))
+		wide = DT_f32;
+	ir_shard *h = ARENA_NEW(&p->a, ir_shard, x->nin + x->nout + 1);
+	for (int i = 0; i < x->nin + x->nout; i++)
+		h[i] = part_shard(p, x, i, mesh, f);
+	for (uint32_t k = 0; k < o->nout; k++)
+		t[k] = part_type(p, fn->val.p[o->out + k].type, h[x->nin + (int)k], wide);
+	uint32_t n;
+	int64_t *w = ir_attr_copy(&p->a, fn, o, &n);
+	ir_val *y = ARENA_NEW(&p->a, ir_val, o->nin + 1);
+	memcpy(y, in, sizeof *y * o->nin);
+	if (o->kind == IR_reduce && sums.n) {
+		out[0] = reduce(p, b, fn, o, mesh, sums, in, t[0]);
+		return;
+	}
+	switch ((enum ir_kind)o->kind) {         /* attributes that are extents */
+	case IR_slice: case IR_dynamic_slice: {
+		int64_t *size = ir_attr_word((enum ir_kind)o->kind, w, o->kind == IR_slice ? AT_limit : AT_size) + 1;
+		for (int d = 0; d < x->rank[0]; d++)
+			if (ir_shard_parts(p->m, h[0], d) > 1)
+				size[d] = ir_type_of(p->m, t[0])->dim[d];
+		break;
+	}
+	case IR_gather: {
+		int64_t *size = ir_attr_word(IR_gather, w, AT_size) + 1;
+		for (int d = 0; d < x->rank[0]; d++)
+			if (size[d] == ir_vtype(p->m, fn, ir_in(fn, o, 0))->dim[d] && size[d] > 1)
+				size[d] /= ir_shard_parts(p->m, h[0], d);
+		break;
+	}
+	case IR_scatter:
+		if (sums.n) {                        /* one device adds to what is there, the others to zero */
+			if (wide != DT_token)
+				for (int i = 0; i < 3; i += 2)
+					y[i] = ir_convert(b, y[i], wide);
+			y[0] = part_first(p, b, y[0], mesh, sums, ir_const_i(b, b->fn->val.p[y[0]].type, 0));
+		}
+		break;
+	case IR_iota: {
+		int d = (int)ir_attr(fn, o, AT_dim);
+		struct axes l = part_axes(p, h[0], d);
+		out[0] = ir_emit(b, IR_iota, 0, NULL, t[0], w, n);
+		if (l.n) {
+			ir_val at = ir_convert(b, part_offset(p, b, mesh, l, ir_type_of(p->m, t[0])->dim[d]), dt);
+			out[0] = ir_bin(b, ELEM_add, out[0], ir_splat_of(b, at, t[0]));
+		}
+		return;
+	}
+	default:
+		break;
+	}
+	ir_val v = o->nout == 1 ? ir_emit(b, (enum ir_kind)o->kind, o->nin, y, t[0], w, n) : ir_emit_raw(b, (enum ir_kind)o->kind, o->nin, y, o->nout, t, w, n);
+	for (uint32_t k = 0; k < o->nout; k++)
+		out[k] = v + k;
+	if (sums.n)
+		out[0] = part_combine(p, b, out[0], mesh, sums, RED_add, dt);
+}

@@ -1,0 +1,305 @@
+/* A value from one sharding to another, with what travels kept small.
+ *
+ * Between shardings of one mesh, in this order: what is still to be summed is summed; dimensions are cut further by axes that cut nothing
+ * so far; axes that go from one dimension to another go by an all_to_all; what is left too fine is gathered, what is left too coarse is
+ * cut.  Between meshes the dimensions that differ are gathered and cut again. */
+#include "impl.h"
+
+ir_type part_type(struct part *p, ir_type t, ir_shard h, enum dtype dt)
+{
+	const struct ir_type_info *i = ir_type_of(p->m, t);
+	int64_t dim[IR_MAX_RANK];
+	for (int d = 0; d < i->rank; d++)
+		dim[d] = i->dim[d] / ir_shard_parts(p->m, h, d);
+	return ir_tensor(p->m, dt == DT_token ? i->dtype : dt, i->rank, dim);
+}
+
+ir_shard part_sum(struct part *p, ir_shard h)
+{
+	if (!h || !p->m->shard.p[h].npart)
+		return 0;
+	struct ir_dim_shard d = { .naxis = p->m->shard.p[h].npart, .axis = p->m->shard.p[h].part };
+	struct ir_shard_info n = { .mesh = p->m->shard.p[h].mesh, .rank = 1, .dim = &d };
+	return ir_shard_add(p->m, &n);
+}
+
+ir_shard part_summed(struct part *p, ir_shard h)
+{
+	if (!h || !p->m->shard.p[h].npart)
+		return h;
+	struct ir_shard_info n = p->m->shard.p[h];
+	n.npart = 0;
+	h = ir_shard_add(p->m, &n);
+	return ir_shard_replicated(p->m, h) ? 0 : h;
+}
+
+bool part_equal(struct part *p, ir_shard a, ir_shard b, int rank)
+{
+	if (a == b)
+		return true;
+	int64_t n[IR_MAX_RANK], sa[IR_MAX_RANK], sb[IR_MAX_RANK], size[IR_MAX_RANK];
+	if (part_sum(p, a) != part_sum(p, b))
+		return false;
+	for (int d = 0; d < rank; d++) {
+		n[d] = ir_shard_parts(p->m, a, d);
+		if (n[d] != ir_shard_parts(p->m, b, d))
+			return false;
+	}
+	for (int dev = 0; dev < p->ndev; dev++) {
+		spmd_shard_box(p->m, a, dev, rank, n, sa, size);
+		spmd_shard_box(p->m, b, dev, rank, n, sb, size);
+		if (rank && memcmp(sa, sb, sizeof *sa * (size_t)rank))
+			return false;
+	}
+	return true;
+}
+
+struct axes part_axes(struct part *p, ir_shard h, int d)
+{
+	const struct ir_shard_info *i = &p->m->shard.p[h];
+	return h && d < i->rank ? (struct axes){ i->dim[d].naxis, i->dim[d].axis } : (struct axes){0};
+}
+
+/* --- small pieces of code ------------------------------------------------------------------ */
+
+/* The i32 scalar that is table[d] on device d. */
+static ir_val by_device(struct part *p, struct ir_b *b, const int32_t *table)
+{
+	int64_t n = p->ndev, one = 1, w[2] = { 1, 1 };
+	ir_val t = ir_const(b, ir_tensor(p->m, DT_i32, 1, &n), table, sizeof *table * (size_t)n);
+	ir_type u = ir_scalar(p->m, DT_u32);
+	ir_val id = ir_emit_raw(b, IR_partition_id, 0, NULL, 1, &u, NULL, 0);
+	ir_val in[2] = { t, ir_convert(b, id, DT_i32) };
+	ir_val r = ir_emit(b, IR_dynamic_slice, 2, in, ir_tensor(p->m, DT_i32, 1, &one), w, 2);
+	return ir_reshape(b, r, 0, NULL);
+}
+
+ir_val part_offset(struct part *p, struct ir_b *b, uint32_t mesh, struct axes l, int64_t size)
+{
+	int32_t *table = ARENA_NEW(&p->a, int32_t, p->ndev);
+	for (int d = 0; d < p->ndev; d++)
+		table[d] = (int32_t)(mesh_index(&p->m->mesh.p[mesh], d, l) * size);
+	return by_device(p, b, table);
+}
+
+ir_val part_first(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, ir_val other)
+{
+	ir_type vt = b->fn->val.p[v].type;
+	const struct ir_type_info *t = ir_type_of(p->m, vt);
+	int rank = t->rank;
+	int64_t dim[IR_MAX_RANK];
+	if (rank)
+		memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
+	ir_val block = part_offset(p, b, mesh, l, 1), zero = ir_const_i(b, ir_scalar(p->m, DT_i32), 0), mine = ir_bin(b, ELEM_compare_eq, block, zero);
+	ir_val all = ir_splat_of(b, mine, ir_tensor(p->m, DT_pred, rank, dim));
+	return ir_select(b, all, v, other);
+}
+
+bool part_rounds(enum dtype dt, enum redop r)
+{
+	return dtype_info[dt].cls == DT_FLOAT && dtype_info[dt].bits < 32 && (r == RED_add || r == RED_mul);
+}
+
+ir_group part_group(struct part *p, uint32_t mesh, struct axes l)
+{
+	const struct ir_mesh *m = &p->m->mesh.p[mesh];
+	int n = p->ndev, cols = (int)axes_size(l), rows = 0;
+	int64_t *id = ARENA_NEW(&p->a, int64_t, n), *row = ARENA_NEW(&p->a, int64_t, n);
+	for (int64_t pos = 0; pos < n; pos++) {          /* the first of its group has coordinate 0 along l */
+		int64_t first = pos, k = 0;
+		for (int i = 0; i < l.n; i++) {
+			int64_t stride = m->axis[l.p[i].axis].size / (l.p[i].pre * l.p[i].size), c = mesh_coordinate(m, pos, l.p[i]);
+			for (int a = l.p[i].axis + 1; a < m->naxis; a++)
+				stride *= m->axis[a].size;
+			first -= c * stride;
+			k = k * l.p[i].size + c;
+		}
+		if (first == pos)
+			row[pos] = rows++;
+		id[row[first] * cols + k] = m->id ? m->id[pos] : pos;
+	}
+	return ir_group_add(p->m, rows, cols, id);
+}
+
+ir_val part_combine(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, enum redop r, enum dtype dt)
+{
+	int64_t w[3] = { part_group(p, mesh, l), r, 0 };
+	if (part_rounds(dt, r))
+		v = ir_convert(b, v, DT_f32);
+	ir_type t = b->fn->val.p[v].type;
+	return ir_convert(b, ir_emit_raw(b, IR_all_reduce, 1, &v, 1, &t, w, 3), dt);
+}
+
+/* v with dimension d times num / den. */
+static ir_type resized(struct part *p, struct ir_b *b, ir_val v, int d, int64_t num, int64_t den, int e)
+{
+	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
+	int64_t dim[IR_MAX_RANK];
+	memcpy(dim, t->dim, sizeof *dim * t->rank);
+	dim[d] = dim[d] * num / den;
+	if (e >= 0)
+		dim[e] = dim[e] * den / num;
+	return ir_tensor(p->m, t->dtype, t->rank, dim);
+}
+
+static ir_val gather(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, int d)
+{
+	int64_t w[2] = { d, part_group(p, mesh, l) };
+	ir_type t = resized(p, b, v, d, axes_size(l), 1, -1);
+	return ir_emit_raw(b, IR_all_gather, 1, &v, 1, &t, w, 2);
+}
+
+static ir_val exchange(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, int from, int to)
+{
+	int64_t w[3] = { to, from, part_group(p, mesh, l) };
+	ir_type t = resized(p, b, v, from, axes_size(l), 1, to);
+	return ir_emit_raw(b, IR_all_to_all, 1, &v, 1, &t, w, 3);
+}
+
+static ir_val cut(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, int d)
+{
+	ir_type t = resized(p, b, v, d, 1, axes_size(l), -1);
+	const struct ir_type_info *i = ir_type_of(p->m, t);
+	int rank = i->rank;
+	ir_val in[IR_MAX_RANK + 1] = { v }, zero = ir_const_i(b, ir_scalar(p->m, DT_i32), 0);
+	int64_t w[IR_MAX_RANK + 1] = { rank };
+	memcpy(w + 1, i->dim, sizeof *w * (size_t)rank);
+	for (int k = 0; k < rank; k++)
+		in[k + 1] = k == d ? part_offset(p, b, mesh, l, w[1 + d]) : zero;
+	return ir_emit(b, IR_dynamic_slice, (uint32_t)rank + 1, in, t, w, (uint32_t)rank + 1);
+}
+
+/* --- the way -------------------------------------------------------------------------------- */
+
+/* What two lists have in common from the major end; parts of axes at the border are split so that they have the most. */
+static struct axes common(struct part *p, struct axes x, struct axes y)
+{
+	struct ir_axis_ref *q = ARENA_NEW(&p->a, struct ir_axis_ref, MIN(x.n, y.n) + 1);
+	int n = 0;
+	while (n < x.n && n < y.n && ref_equal(x.p[n], y.p[n])) {
+		q[n] = x.p[n];
+		n++;
+	}
+	if (n < x.n && n < y.n && (ref_begins(x.p[n], y.p[n]) || ref_begins(y.p[n], x.p[n]))) {
+		q[n] = ref_begins(x.p[n], y.p[n]) ? x.p[n] : y.p[n];
+		n++;
+	}
+	return (struct axes){ n, q };
+}
+
+/* x behind its beginning h. */
+static struct axes rest(struct part *p, struct axes x, struct axes h)
+{
+	struct ir_axis_ref *q = ARENA_NEW(&p->a, struct ir_axis_ref, x.n + 1);
+	int n = 0;
+	for (int i = 0; i < x.n; i++) {
+		if (i < h.n && ref_equal(x.p[i], h.p[i]))
+			continue;
+		q[n] = x.p[i];
+		if (i < h.n) {                               /* the beginning has a major part of it */
+			q[n].pre *= h.p[i].size;
+			q[n].size /= h.p[i].size;
+		}
+		n++;
+	}
+	return (struct axes){ n, q };
+}
+
+static bool meet(struct axes x, struct axes y)
+{
+	for (int i = 0; i < x.n; i++)
+		for (int k = 0; k < y.n; k++)
+			if (ref_overlaps(x.p[i], y.p[k]))
+				return true;
+	return false;
+}
+
+static ir_val same_mesh(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to, uint32_t mesh, int rank)
+{
+	struct axes less[IR_MAX_RANK], more[IR_MAX_RANK];      /* to be gathered, to be cut */
+	for (int d = 0; d < rank; d++) {
+		struct axes x = part_axes(p, from, d), y = part_axes(p, to, d), c = common(p, x, y);
+		less[d] = rest(p, x, c);
+		more[d] = rest(p, y, c);
+	}
+	for (int d = 0; d < rank; d++) {
+		bool idle = more[d].n && !less[d].n;
+		for (int e = 0; e < rank; e++)
+			idle &= !meet(more[d], less[e]);
+		if (!idle)
+			continue;
+		v = cut(p, b, v, mesh, more[d], d);
+		more[d].n = 0;
+	}
+	for (int d = 0; d < rank; d++)
+		for (int e = 0; e < rank; e++) {
+			if (d == e || !less[d].n || more[d].n || less[e].n || !axes_equal(less[d], more[e]))
+				continue;
+			v = exchange(p, b, v, mesh, less[d], d, e);
+			less[d].n = more[e].n = 0;
+		}
+	for (int d = 0; d < rank; d++)
+		if (less[d].n)
+			v = gather(p, b, v, mesh, less[d], d);
+	for (int d = 0; d < rank; d++)
+		if (more[d].n)
+			v = cut(p, b, v, mesh, more[d], d);
+	return v;
+}
+
+static bool same_order(const struct ir_module *m, uint32_t x, uint32_t y)
+{
+	const struct ir_mesh *a = &m->mesh.p[x], *b = &m->mesh.p[y];
+	bool same = x == y || (a->naxis == b->naxis && a->ndev == b->ndev && !a->id == !b->id);
+	for (int i = 0; x != y && same && i < a->naxis; i++)
+		same = a->axis[i].size == b->axis[i].size;
+	return same && (x == y || !a->id || !memcmp(a->id, b->id, sizeof *a->id * (size_t)a->ndev));
+}
+
+ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to)
+{
+	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
+	int rank = t->rank;
+	enum dtype dt = t->dtype;
+	if (part_equal(p, from, to, rank))
+		return v;
+	ir_shard have = part_sum(p, from), want = part_sum(p, to);
+	if (have && have != want) {              /* finish the sum */
+		v = part_combine(p, b, v, p->m->shard.p[from].mesh, part_axes(p, have, 0), RED_add, dt);
+		have = 0;
+	}
+	from = part_summed(p, from);
+	to = part_summed(p, to);
+	uint32_t mesh = p->m->shard.p[from ? from : to].mesh;
+	if (!part_equal(p, from, to, rank)) {
+		if (!from || !to || same_order(p->m, p->m->shard.p[from].mesh, p->m->shard.p[to].mesh)) {
+			v = same_mesh(p, b, v, from, to, mesh, rank);
+		} else {
+			v = same_mesh(p, b, v, from, 0, mesh, rank);
+			v = same_mesh(p, b, v, 0, to, p->m->shard.p[to].mesh, rank);
+		}
+	}
+	if (!want || have)
+		return v;
+	/* a sum of which one device holds all, the others zero */
+	return part_first(p, b, v, p->m->shard.p[want].mesh, part_axes(p, want, 0), ir_const_i(b, b->fn->val.p[v].type, 0));
+}
+
+double part_bytes(struct part *p, ir_type type, ir_shard from, ir_shard to)
+{
+	const struct ir_type_info *t = ir_type_of(p->m, type);
+	double all = (double)t->bytes, want = all, both = all;
+	if (from == to)
+		return 0;
+	for (int d = 0; d < t->rank; d++) {
+		struct axes x = part_axes(p, from, d), y = part_axes(p, to, d);
+		double a = (double)axes_size(x), c = (double)axes_size(y);
+		want /= c;
+		both /= a * c / (double)axes_size(common(p, x, y));
+	}
+	/* axes that cut nothing so far: each device has its part */
+	bool finer = true;
+	for (int d = 0; d < t->rank; d++)
+		finer &= axes_begin(part_axes(p, from, d), part_axes(p, to, d));
+	return finer ? 0 : want - both;
+}
