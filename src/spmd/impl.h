@@ -47,8 +47,8 @@ int64_t mesh_index(const struct ir_mesh *m, int64_t device, struct axes l);     
 /* --- settle.c ------------------------------------------------------------------------- */
 
 /* h as a value may have it that is computed: closed, without axes of size 1 and without those from the first on that do not divide the
- * dimension; 0 if nothing is cut or to be summed. */
-ir_shard shard_settled(struct arena *a, struct ir_module *m, ir_shard h, const struct ir_type_info *t);
+ * dimension, or, of an argument or a result that the compiler chose (border), are parts of axes; 0 if nothing is cut or to be summed. */
+ir_shard shard_settled(struct arena *a, struct ir_module *m, ir_shard h, const struct ir_type_info *t, bool border);
 
 /* --- reshard.c: code that moves a value from one sharding to another -------------------- */
 

@@ -46,7 +46,7 @@ static const struct ir_type_info *whole(struct part *p, const struct scope *s, i
 
 static ir_shard wanted(struct part *p, const struct scope *s, ir_val v)
 {
-	return shard_settled(&p->a, p->m, ir_shard_of(s->from, v), whole(p, s, v));
+	return shard_settled(&p->a, p->m, ir_shard_of(s->from, v), whole(p, s, v), false);
 }
 
 static ir_val *operands(struct part *p, struct scope *s, const struct ir_op *o)
@@ -172,7 +172,7 @@ static void join(struct part *p, struct scope *s, struct scope *b, const struct 
 	for (uint32_t j = 0; j < 2; j++) {
 		ir_val x = o->out + k + j;
 		s->map[x] = both + j;
-		s->sh[x] = part_summed(p, shard_settled(&p->a, p->m, (ir_shard)out[k + j], whole(p, s, x)));
+		s->sh[x] = part_summed(p, shard_settled(&p->a, p->m, (ir_shard)out[k + j], whole(p, s, x), false));
 	}
 }
 
@@ -230,9 +230,9 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 	for (uint32_t k = 0; k < o->nin; k++) {
 		ir_val v = ir_in(fn, o, k);
 		const struct ir_type_info *t = whole(p, s, v);
-		ir_shard given = (int)k < nin ? shard_settled(&p->a, p->m, (ir_shard)in[k], t) : 0, manual = by_axes(p, given, t, set, true);
+		ir_shard given = (int)k < nin ? shard_settled(&p->a, p->m, (ir_shard)in[k], t, false) : 0, manual = by_axes(p, given, t, set, true);
 		TRY(check(p, (int)k < nin ? (ir_shard)in[k] : 0, t, "an operand of a manual computation", true));
-		ir_shard inner = shard_settled(&p->a, p->m, by_axes(p, ir_shard_of(body, k + 1), ir_vtype(p->m, body, k + 1), set, false), ir_vtype(p->m, body, k + 1));
+		ir_shard inner = shard_settled(&p->a, p->m, by_axes(p, ir_shard_of(body, k + 1), ir_vtype(p->m, body, k + 1), set, false), ir_vtype(p->m, body, k + 1), false);
 		b.map[k + 1] = part_reshard(p, &s->b, s->map[v], s->sh[v], outside(p, manual, inner, t));
 		b.sh[k + 1] = inner;
 	}
@@ -246,7 +246,7 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 			continue;
 		}
 		const struct ir_type_info *t = whole(p, s, x);
-		ir_shard given = (int)k < nout ? shard_settled(&p->a, p->m, (ir_shard)out[k], t) : 0;
+		ir_shard given = (int)k < nout ? shard_settled(&p->a, p->m, (ir_shard)out[k], t, false) : 0;
 		ir_val r = part_reshard(p, &s->b, b.map[v], b.sh[v], part_summed(p, b.sh[v]));
 		give(p, s, x, r, outside(p, by_axes(p, given, t, set, true), part_summed(p, b.sh[v]), t));
 	}
@@ -421,9 +421,11 @@ struct err *spmd_partition(struct ir_module *m, int ndev)
 	struct part p = { .m = m, .ndev = MAX(1, ndev) };
 	arena_init(&p.a);
 	struct err *e = NULL;
-	bool *given = ARENA_NEW(&p.a, bool, fn->result.n + 1);
-	for (uint32_t i = 0; i < fn->nparam; i++)
+	bool *given = ARENA_NEW(&p.a, bool, fn->result.n + 1), *asked = ARENA_NEW(&p.a, bool, fn->nparam + 1);
+	for (uint32_t i = 0; i < fn->nparam; i++) {
+		asked[i] = m->arg[i].shard != 0;
 		TRY_GOTO(e, check(&p, ndev > 1 ? m->arg[i].shard : 0, ir_vtype(m, fn, i + 1), "an argument", true), out);
+	}
 	for (size_t i = 0; i < fn->result.n; i++) {
 		given[i] = m->res[i].shard != 0;
 		TRY_GOTO(e, check(&p, ndev > 1 ? m->res[i].shard : 0, ir_vtype(m, fn, fn->result.p[i]), "a result", true), out);
@@ -434,7 +436,7 @@ struct err *spmd_partition(struct ir_module *m, int ndev)
 	struct scope s;
 	scope_init(&p, &s, fn, g);
 	for (uint32_t i = 0; i < fn->nparam; i++) {
-		ir_shard h = ndev > 1 ? shard_settled(&p.a, m, m->arg[i].shard, ir_vtype(m, fn, i + 1)) : 0;
+		ir_shard h = ndev > 1 ? shard_settled(&p.a, m, m->arg[i].shard, ir_vtype(m, fn, i + 1), !asked[i]) : 0;
 		m->arg[i].shard = h;
 		s.map[i + 1] = ir_param(g, part_type(&p, fn->val.p[i + 1].type, h, DT_token));
 		s.sh[i + 1] = h;
@@ -442,7 +444,7 @@ struct err *spmd_partition(struct ir_module *m, int ndev)
 	TRY_GOTO(e, do_ops(&p, &s), out);
 	for (size_t i = 0; i < fn->result.n; i++) {
 		ir_val v = fn->result.p[i];
-		ir_shard h = ndev > 1 ? shard_settled(&p.a, m, m->res[i].shard, ir_vtype(m, fn, v)) : 0;
+		ir_shard h = ndev > 1 ? shard_settled(&p.a, m, m->res[i].shard, ir_vtype(m, fn, v), !given[i]) : 0;
 		m->res[i].shard = h;
 		ir_result(g, part_reshard(&p, &s.b, s.map[v], s.sh[v], h));
 	}
