@@ -21,6 +21,10 @@ bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, con
 	case IR_reduce:
 		r = (enum redop)ir_attr(fn, o, AT_redop);
 		return kind == FACTOR_EACH || (kind == FACTOR_SUM && o->nout == 1 && r != RED_fn && r != RED_softmax && r != RED_lse);
+	case IR_reshape:                         /* a factor of one side alone lies among the other's */
+		return ir_axes_find(x, 0, f) >= 0 && ir_axes_find(x, 1, f) >= 0;
+	case IR_top_k:                           /* all of the last dimension may be selected */
+		return kind == FACTOR_EACH && ir_axes_find(x, 0, f) != x->rank[0] - 1;
 	case IR_dynamic_update_slice:            /* the update is of the whole dimension */
 		return kind == FACTOR_EACH && ir_axes_find(x, 0, f) >= 0 && ir_axes_find(x, 1, f) >= 0;
 	case IR_scatter: {
@@ -32,6 +36,10 @@ bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, con
 	}
 	case IR_rng: case IR_rng_bit_generator: case IR_custom_call: case IR_partition_id: case IR_replica_id:
 		return false;
+	case IR_pad: {                           /* equal extents may hide that it moves elements */
+		int n, d = ir_axes_find(x, 0, f);
+		return kind == FACTOR_EACH && d >= 0 && !ir_attrs(fn, o, AT_low, &n)[d] && !ir_attrs(fn, o, AT_high, &n)[d] && !ir_attrs(fn, o, AT_interior, &n)[d];
+	}
 	case IR_constant:
 		return ir_splat(p->m, fn, o->out) != NULL;
 	default:
@@ -47,20 +55,26 @@ static ir_val neutral(struct part *p, struct ir_b *b, enum dtype dt, enum redop 
 	return ir_const(b, ir_scalar(p->m, dt), id, dtype_info[dt].bytes);
 }
 
-/* A reduction along cut dimensions: the initial value is taken in once, after the parts are combined. */
+/* A reduction along cut dimensions.  An initial value that may be taken in as often as there are devices is; else it is once, after the
+ * parts are combined. */
 static ir_val reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, uint32_t mesh, struct axes sums, const ir_val *in, ir_type rt)
 {
 	enum redop r = (enum redop)ir_attr(fn, o, AT_redop);
-	enum dtype dt = ir_vtype(p->m, b->fn, in[0])->dtype, wide = part_rounds(dt, r) ? DT_f32 : dt;
 	const struct ir_type_info *t = ir_type_of(p->m, rt);
+	enum dtype dt = t->dtype, wide = part_rounds(dt, r) ? DT_f32 : dt;
 	ir_type wt = ir_tensor(p->m, wide, t->rank, t->dim);
-	ir_val x[2] = { ir_convert(b, in[0], wide), neutral(p, b, wide, r) };
+	_Alignas(16) char none[16];
+	kern_identity(r, dt, none);
+	const void *init = ir_splat(p->m, fn, ir_in(fn, o, 1));
+	bool often = r == RED_max || r == RED_min || r == RED_and || r == RED_or || (init && !memcmp(init, none, dtype_info[dt].bytes));
+	ir_val x[2] = { ir_convert(b, in[0], wide), often ? ir_convert(b, in[1], wide) : neutral(p, b, wide, r) };
 	uint32_t n;
 	const int64_t *w = ir_attr_copy(&p->a, fn, o, &n);
 	ir_val v = ir_emit(b, IR_reduce, 2, x, wt, w, n);
 	v = part_combine(p, b, v, mesh, sums, r, wide);
-	ir_val init = ir_splat_of(b, ir_convert(b, in[1], wide), wt);
-	return ir_convert(b, ir_bin(b, redop_elem[r], v, init), dt);
+	if (!often)
+		v = ir_bin(b, redop_elem[r], v, ir_splat_of(b, ir_convert(b, in[1], wide), wt));
+	return ir_convert(b, v, dt);
 }
 
 void part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,

@@ -105,12 +105,12 @@ class Case:
 # --- drawing a case -----------------------------------------------------------
 
 
-def spec_of(rng, shape, axes):
-    """Which mesh axes cut which dimension."""
+def spec_of(rng, shape, axes, even=True):
+    """Which mesh axes cut which dimension; even: only dimensions that divide."""
     out, left = [None] * len(shape), dict(axes)
     for a in rng.permutation(list(axes)):
         a = str(a)
-        ok = [d for d, e in enumerate(shape) if e and e % (left[a] * int(np.prod([axes[b] for b in out[d] or ()]))) == 0]
+        ok = [d for d, e in enumerate(shape) if not even or (e and e % (left[a] * int(np.prod([axes[b] for b in out[d] or ()]))) == 0)]
         if ok and rng.random() < 0.7:
             d = ok[int(rng.integers(len(ok)))]
             out[d] = (out[d] or ()) + (a,)
@@ -120,7 +120,7 @@ def spec_of(rng, shape, axes):
 def draw(seed, devices=1, how="plain", mode=None):
     d = Draw(seed, devices if how == "manual" else 1, mode)
     if how == "sharded":
-        d.most, d.mode = 20000, mode or d.pick(["sharded", "sharded", "sharded", "exact", "any"])
+        d.most, d.mode = 20000, mode or d.pick(["sharded", "sharded", "sharded", "exact", "any", "any", "loops", "branches", "views", "norms"])
         d.palette = [d.pick([1, 3, 8, 16, 64, 128]) for _ in range(2)] + [devices, 2 * devices, 8]
         d.x64, d.types = False, ["float32", "float32", "int32", "bfloat16"]
     elif how == "manual":
@@ -128,13 +128,13 @@ def draw(seed, devices=1, how="plain", mode=None):
         d.mode = d.mode if d.mode not in ("wide", "long", "linalg", "small") else "any"
         d.types = [t for t in d.types if t in ("float32", "bfloat16", "float16", "int32", "uint8", "int8", "bool", "int16", "uint32", "uint16", "complex64")] or ["float32"]
         d.palette += [devices, 2 * devices]
-    length = d.int(1, 6) if how == "sharded" else d.int(3, 16)
+    length = d.int(1, 14) if how == "sharded" else d.int(3, 16)
     import jax
     with jax.enable_x64(d.x64):
         keep = d.program(length)
     c = Case(seed=seed, devices=devices, how=how, x64=d.x64, inputs=d.inputs)
     if how == "sharded":
-        shapes = {4: [(4,), (2, 2)], 8: [(8,), (2, 4), (2, 2, 2)], 2: [(2,)]}[devices]
+        shapes = {4: [(4,), (2, 2)], 8: [(8,), (2, 4), (2, 2, 2)], 2: [(2,)], 3: [(3,)], 6: [(6,), (2, 3), (3, 2)], 12: [(2, 2, 3), (3, 4), (12,)]}[devices]
         dims = d.pick(shapes)
         c.mesh = (dims, "xyz"[:len(dims)], [int(k) for k in d.rng.permutation(devices)] if d.odds(0.4) else list(range(devices)))
         axes = dict(zip(c.mesh[1], dims))
@@ -145,7 +145,7 @@ def draw(seed, devices=1, how="plain", mode=None):
             if d.odds(0.2) and len(s.out) == 1:
                 own = s.out[0] + "_"
                 s.out[0], old = own, s.out[0]
-                d.steps.insert(k + 1, Step([old], f"shard($0, *{spec_of(d.rng, d.vals[old].shape, axes)!r})", [own]))
+                d.steps.insert(k + 1, Step([old], f"shard($0, *{spec_of(d.rng, d.vals[old].shape, axes, d.odds(0.7))!r})", [own]))
     elif how == "plain" and d.odds(0.25):
         c.donate = sorted(k for k in range(len(c.inputs)) if d.odds(0.5))
     loose = follows(d.steps, set())
