@@ -7,21 +7,6 @@ static const double BYTES = 4e9, OPS = 2e10; /* that a device receives, and calc
 
 struct way { int f; struct axes l; double weight; };
 
-ir_shard part_shard(struct part *p, const struct ir_axes *x, int tensor, uint32_t mesh, const struct axes *f)
-{
-	struct ir_shard_info n = { .mesh = mesh, .rank = x->rank[tensor] };
-	n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, n.rank + 1);
-	for (int d = 0; d < n.rank; d++) {
-		struct axes l = {0};
-		for (int k = 0; k < x->dim[tensor][d].n; k++)
-			l = axes_join(&p->a, l, f[x->dim[tensor][d].factor[k]]);
-		n.dim[d].naxis = l.n;
-		n.dim[d].axis = (struct ir_axis_ref *)l.p;
-	}
-	ir_shard h = ir_shard_add(p->m, &n);
-	return ir_shard_replicated(p->m, h) ? 0 : h;
-}
-
 /* The beginning of l that divides the factor. */
 static struct axes dividing(struct axes l, int64_t size)
 {

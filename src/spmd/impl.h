@@ -59,6 +59,8 @@ bool part_equal(struct part *p, ir_shard a, ir_shard b, int rank);              
 ir_shard part_sum(struct part *p, ir_shard h);      /* the sum over devices that is still to be made: its axes cut the only dimension of a list; 0: none */
 ir_shard part_summed(struct part *p, ir_shard h);   /* h without that sum */
 struct axes part_axes(struct part *p, ir_shard h, int d);
+/* How a tensor of an op lies whose factors are cut by f. */
+ir_shard part_shard(struct part *p, const struct ir_axes *x, int tensor, uint32_t mesh, const struct axes *f);
 ir_group part_group(struct part *p, uint32_t mesh, struct axes l);              /* devices that differ along l alone, in the order of l */
 /* v of every device, combined over l by r.  Parts of a sum of narrow floats travel and add in f32: it rounds once, as the whole sum would; the
  * result is of type dt. */
@@ -76,7 +78,6 @@ double part_bytes(struct part *p, ir_type t, ir_shard from, ir_shard to);
 /* How op o is cut: for each factor of x the axes, from how its operands lie (have) and its results shall (want). */
 struct axes *part_choose(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, const ir_shard *have,
                          const ir_shard *want, uint32_t *mesh);
-ir_shard part_shard(struct part *p, const struct ir_axes *x, int tensor, uint32_t mesh, const struct axes *f);
 
 /* --- local.c ------------------------------------------------------------------------------ */
 

@@ -6,8 +6,10 @@
  * their types are local already along the manual axes, and are cut further along others. */
 #include "impl.h"
 
-/* One function on its way; map and sharding of its values as they are. */
-struct scope { const struct ir_fn *from; struct ir_b b; ir_val *map; ir_shard *sh; };
+/* One function on its way; map and sharding of its values as they are; moved: what was brought elsewhere not long ago. */
+enum { NEAR = 32 };        /* ops: what is gathered again later would be kept all the time */
+struct move { ir_val from, to; ir_shard sh; size_t at; };
+struct scope { const struct ir_fn *from; struct ir_b b; ir_val *map; ir_shard *sh; struct move moved[16]; int last; };
 
 static struct err *do_ops(struct part *p, struct scope *s);
 
@@ -55,6 +57,18 @@ static ir_val *operands(struct part *p, struct scope *s, const struct ir_op *o)
 	for (uint32_t k = 0; k < o->nin; k++)
 		in[k] = s->map[ir_in(s->from, o, k)];
 	return in;
+}
+
+/* v, which lies as from, as `to`. */
+static ir_val bring(struct part *p, struct scope *s, ir_val v, ir_shard from, ir_shard to)
+{
+	for (size_t i = 0; i < NELEM(s->moved); i++)
+		if (v && s->moved[i].from == v && s->moved[i].sh == to && s->moved[i].at + NEAR > s->b.fn->op.n)
+			return s->moved[i].to;
+	ir_val r = part_reshard(p, &s->b, v, from, to);
+	if (r != v)
+		s->moved[s->last++ % (int)NELEM(s->moved)] = (struct move){ v, r, to, s->b.fn->op.n };
+	return r;
 }
 
 /* v, which lies as h, is value x: where x shall lie. */
@@ -129,7 +143,7 @@ static struct err *do_plain(struct part *p, struct scope *s, const struct ir_op 
 	uint32_t mesh;
 	struct axes *f = part_choose(p, fn, o, x, have, want, &mesh);
 	for (uint32_t k = 0; k < o->nin; k++)
-		in[k] = part_reshard(p, &s->b, in[k], have[k], part_shard(p, x, (int)k, mesh, f));
+		in[k] = bring(p, s, in[k], have[k], part_shard(p, x, (int)k, mesh, f));
 	part_emit(p, &s->b, fn, o, x, mesh, f, in, out);
 	for (uint32_t k = 0; k < o->nout; k++)
 		give(p, s, o->out + k, o->kind == IR_rng ? same_everywhere(p, s, out[k]) : out[k], part_shard(p, x, x->nin + (int)k, mesh, f));
@@ -446,7 +460,7 @@ struct err *spmd_partition(struct ir_module *m, int ndev)
 		ir_val v = fn->result.p[i];
 		ir_shard h = ndev > 1 ? shard_settled(&p.a, m, m->res[i].shard, ir_vtype(m, fn, v), !given[i]) : 0;
 		m->res[i].shard = h;
-		ir_result(g, part_reshard(&p, &s.b, s.map[v], s.sh[v], h));
+		ir_result(g, bring(&p, &s, s.map[v], s.sh[v], h));
 	}
 	m->fn.p[1] = g;                /* the new main; the old one stays as a dead function */
 	m->fn.p[g->id] = (struct ir_fn *)fn;
