@@ -39,7 +39,7 @@ from random_ops import GOOD, Draw, Step, free, namespace, render  # noqa: E402
 
 FACTOR = 8
 EXTREME = re.compile(r"\.(arg|cum|p)?(max|min)\(|reduce_window|softmax|logsumexp")       # of many elements
-FINE = ("ok", "skip", "refused", "theirs", "ill")
+FINE = ("ok", "skip", "theirs", "ill")
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True, "xla_cpu_use_fusion_emitters": False,
         "xla_cpu_parallel_codegen_split_count": 1}            # a quarter of the time to compile
 
@@ -216,10 +216,6 @@ def compare(got, want, good):
     return None
 
 
-def refused(e):
-    return "automatic partitioning" in str(e) or "does not divide" in str(e)
-
-
 def off(x, ref, ok):
     """How far x is from ref where ok, relative to the value and to the root mean square of all."""
     size = float(np.sqrt(np.mean(np.abs(ref[ok]) ** 2))) + 1e-30
@@ -327,7 +323,7 @@ def run_on(where, c, values):
 
 
 def judge(c, known=None, theirs=False):
-    """(kind, why): ok, skip (XLA:CPU cannot), refused, theirs (XLA:CPU is wrong), ill, wrong, error.  What XLA:CPU gives is kept in the file
+    """(kind, why): ok, skip (XLA:CPU cannot), theirs (XLA:CPU is wrong), ill, wrong, error.  What XLA:CPU gives is kept in the file
     `known` for the next tier; theirs: nothing else is done."""
     import jax
     with warnings.catch_warnings(), jax.enable_x64(c.x64):
@@ -349,7 +345,7 @@ def judge(c, known=None, theirs=False):
             out = run_on(jax.devices(), c, values)
             got = [np.asarray(x) for x in out]
         except Exception as e:
-            return ("refused" if c.how == "sharded" and refused(e) else "error"), f"{type(e).__name__}: {str(e)[:600]}"
+            return "error", f"{type(e).__name__}: {str(e)[:600]}"
         why = compare(got, want, c.good)
         if why:
             own = model(c)
@@ -679,7 +675,7 @@ def campaign(a):
                     if r.get("text"):
                         job = ["text", r["text"], known]
                     yield seed, tier, r
-                    if r["kind"] in ("skip", "refused"):
+                    if r["kind"] == "skip":
                         break
                 if os.path.exists(known):
                     os.unlink(known)
