@@ -18,6 +18,8 @@ struct cell { ir_shard sh; int rank; int64_t count; uint32_t def; ARR(uint32_t) 
 struct tensor { uint32_t cell; uint64_t manual; };
 struct link { const struct ir_axes *x; struct tensor *t; uint8_t cls; bool elem, single; const struct ir_op *op; };
 
+struct member { int64_t group; struct tensor t; };
+
 struct prop {
 	struct ir_module *m;
 	struct arena *a, *tmp;           /* tmp: of one step */
@@ -25,6 +27,7 @@ struct prop {
 	ARR(struct link) link;           /* link.p[0]: none */
 	struct tensor **of;              /* [function][value] */
 	ARR(uint32_t) stack;
+	ARR(struct member) member;       /* of sharding groups: what has the first member's sharding as far as it may */
 	uint8_t *on;                     /* per link: is it on the stack? */
 	int priority;
 	bool aggressive;
@@ -54,7 +57,7 @@ static void link_new(struct prop *p, const struct ir_axes *x, struct tensor *t, 
 	arr_push(&p->link, l);
 	for (int i = 0; i < x->nin + x->nout; i++) {
 		struct cell *c = &p->cell.p[t[i].cell];
-		if (i >= x->nin)
+		if (i >= x->nin && !c->def)
 			c->def = id;
 		else if (!c->use.n || c->use.p[c->use.n - 1] != id)
 			arr_push(&c->use, id);
@@ -226,6 +229,19 @@ static struct err *manual(struct prop *p, const struct ir_fn *fn, const struct i
 	return NULL;
 }
 
+/* Members of a group have equal shardings: each is an edge from the first. */
+static void alike(struct prop *p, const struct ir_fn *fn, const struct ir_op *o)
+{
+	struct member x = { ir_attr(fn, o, AT_id), *tensor_of(p, fn, ir_in(fn, o, 0)) };
+	const struct ir_type_info *t = ir_vtype(p->m, fn, ir_in(fn, o, 0));
+	for (size_t i = 0; i < p->member.n; i++)
+		if (p->member.p[i].group == x.group && p->cell.p[p->member.p[i].t.cell].rank == t->rank) {
+			edge(p, 1, &p->member.p[i].t, x.t, t);
+			return;
+		}
+	arr_push(&p->member, x);
+}
+
 static enum link_class class_of(enum ir_kind k)
 {
 	switch (k) {
@@ -244,6 +260,7 @@ static struct err *walk(struct prop *p, const struct ir_fn *fn)
 		case IR_loop: TRY(loop(p, fn, o)); continue;
 		case IR_case: TRY(branches(p, fn, o)); continue;
 		case IR_manual: TRY(manual(p, fn, o)); continue;
+		case IR_sharding_group: alike(p, fn, o); continue;
 		default: break;
 		}
 		bool single = true;      /* no operand but scalars has another reader */
@@ -680,6 +697,7 @@ struct err *spmd_propagate(struct ir_module *m)
 	arr_free(&p.cell);
 	arr_free(&p.link);
 	arr_free(&p.stack);
+	arr_free(&p.member);
 	arena_fini(&a);
 	arena_fini(&tmp);
 	return e;
