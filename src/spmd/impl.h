@@ -83,8 +83,12 @@ struct axes *part_choose(struct part *p, const struct ir_fn *fn, const struct ir
 
 /* Can each device do its part of o along factor f on its own parts of the operands? */
 bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, int f);
-/* o on parts: in are the operands' parts, cut as f says; results go to out. */
+/* The axes that cut factors which o sums over. */
+struct axes part_sums(struct part *p, const struct ir_axes *x, const struct axes *f);
+/* May the one result of o, cut so, stay a sum that is still to be made? */
+bool part_may_leave(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, const struct axes *f);
+/* o on parts: in are the operands' parts, cut as f says; results go to out.  leave: the sum over devices is not made. */
 void part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
-               const struct axes *f, const ir_val *in, ir_val *out);
+               const struct axes *f, const ir_val *in, bool leave, ir_val *out);
 
 #endif

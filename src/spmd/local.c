@@ -55,6 +55,16 @@ static ir_val neutral(struct part *p, struct ir_b *b, enum dtype dt, enum redop 
 	return ir_const(b, ir_scalar(p->m, dt), id, dtype_info[dt].bytes);
 }
 
+/* Does reduction o begin with what changes nothing? */
+static bool from_nothing(struct part *p, const struct ir_fn *fn, const struct ir_op *o)
+{
+	enum dtype dt = ir_vtype(p->m, fn, o->out)->dtype;
+	_Alignas(16) char none[16];
+	kern_identity((enum redop)ir_attr(fn, o, AT_redop), dt, none);
+	const void *init = ir_splat(p->m, fn, ir_in(fn, o, 1));
+	return init && !memcmp(init, none, dtype_info[dt].bytes);
+}
+
 /* A reduction along cut dimensions.  An initial value that may be taken in as often as there are devices is; else it is once, after the
  * parts are combined. */
 static ir_val reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, uint32_t mesh, struct axes sums, const ir_val *in, ir_type rt)
@@ -63,10 +73,7 @@ static ir_val reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, con
 	const struct ir_type_info *t = ir_type_of(p->m, rt);
 	enum dtype dt = t->dtype, wide = part_rounds(dt, r) ? DT_f32 : dt;
 	ir_type wt = ir_tensor(p->m, wide, t->rank, t->dim);
-	_Alignas(16) char none[16];
-	kern_identity(r, dt, none);
-	const void *init = ir_splat(p->m, fn, ir_in(fn, o, 1));
-	bool often = r == RED_max || r == RED_min || r == RED_and || r == RED_or || (init && !memcmp(init, none, dtype_info[dt].bytes));
+	bool often = r == RED_max || r == RED_min || r == RED_and || r == RED_or || from_nothing(p, fn, o);
 	ir_val x[2] = { ir_convert(b, in[0], wide), often ? ir_convert(b, in[1], wide) : neutral(p, b, wide, r) };
 	uint32_t n;
 	const int64_t *w = ir_attr_copy(&p->a, fn, o, &n);
@@ -77,13 +84,26 @@ static ir_val reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, con
 	return ir_convert(b, v, dt);
 }
 
-void part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
-               const struct axes *f, const ir_val *in, ir_val *out)
+struct axes part_sums(struct part *p, const struct ir_axes *x, const struct axes *f)
 {
 	struct axes sums = {0};
 	for (int i = 0; i < x->nfactor; i++)
 		if (x->factor[i].kind == FACTOR_SUM)
 			sums = axes_join(&p->a, sums, f[i]);
+	return sums;
+}
+
+bool part_may_leave(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, const struct axes *f)
+{
+	if (!part_sums(p, x, f).n || o->nout != 1 || part_rounds(ir_vtype(p->m, fn, o->out)->dtype, RED_add))
+		return false;
+	return o->kind != IR_reduce || ((enum redop)ir_attr(fn, o, AT_redop) == RED_add && from_nothing(p, fn, o));
+}
+
+void part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
+               const struct axes *f, const ir_val *in, bool leave, ir_val *out)
+{
+	struct axes sums = part_sums(p, x, f);
 	enum dtype dt = o->nout ? ir_vtype(p->m, fn, o->out)->dtype : DT_token, wide = DT_token;
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
 	if (sums.n && o->kind != IR_reduce && part_rounds(dt, RED_add))
@@ -97,7 +117,7 @@ void part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 	int64_t *w = ir_attr_copy(&p->a, fn, o, &n);
 	ir_val *y = ARENA_NEW(&p->a, ir_val, o->nin + 1);
 	memcpy(y, in, sizeof *y * o->nin);
-	if (o->kind == IR_reduce && sums.n) {
+	if (o->kind == IR_reduce && sums.n && !leave) {
 		out[0] = reduce(p, b, fn, o, mesh, sums, in, t[0]);
 		return;
 	}
@@ -140,6 +160,6 @@ void part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 	ir_val v = o->nout == 1 ? ir_emit(b, (enum ir_kind)o->kind, o->nin, y, t[0], w, n) : ir_emit_raw(b, (enum ir_kind)o->kind, o->nin, y, o->nout, t, w, n);
 	for (uint32_t k = 0; k < o->nout; k++)
 		out[k] = v + k;
-	if (sums.n)
+	if (sums.n && !leave)
 		out[0] = part_combine(p, b, out[0], mesh, sums, RED_add, dt);
 }

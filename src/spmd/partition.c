@@ -120,6 +120,21 @@ static ir_val same_everywhere(struct part *p, struct scope *s, ir_val v)
 	return ir_emit_raw(&s->b, IR_collective_broadcast, 1, &v, 1, &t, &group, 1);
 }
 
+/* Sharding h of an array of that rank, and the sum that is still to be made (part_sum). */
+static ir_shard with_sum(struct part *p, ir_shard h, ir_shard sum, int rank)
+{
+	struct axes l = part_axes(p, sum, 0);
+	struct ir_shard_info n = { .mesh = p->m->shard.p[sum].mesh, .rank = rank };
+	if (h)
+		n = p->m->shard.p[h];
+	else
+		n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank + 1);
+	n.npart = l.n;
+	n.part = (struct ir_axis_ref *)l.p;
+	n.part_op = RED_add;
+	return ir_shard_add(p->m, &n);
+}
+
 static struct err *do_plain(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	const struct ir_fn *fn = s->from;
@@ -144,9 +159,13 @@ static struct err *do_plain(struct part *p, struct scope *s, const struct ir_op 
 	struct axes *f = part_choose(p, fn, o, x, have, want, &mesh);
 	for (uint32_t k = 0; k < o->nin; k++)
 		in[k] = bring(p, s, in[k], have[k], part_shard(p, x, (int)k, mesh, f));
-	part_emit(p, &s->b, fn, o, x, mesh, f, in, out);
-	for (uint32_t k = 0; k < o->nout; k++)
-		give(p, s, o->out + k, o->kind == IR_rng ? same_everywhere(p, s, out[k]) : out[k], part_shard(p, x, x->nin + (int)k, mesh, f));
+	ir_shard sum = o->nout == 1 ? part_sum(p, wanted(p, s, o->out)) : 0;
+	bool leave = sum && part_may_leave(p, fn, o, x, f) && p->m->shard.p[sum].mesh == mesh && axes_equal(part_axes(p, sum, 0), part_sums(p, x, f));
+	part_emit(p, &s->b, fn, o, x, mesh, f, in, leave, out);
+	for (uint32_t k = 0; k < o->nout; k++) {
+		ir_shard h = part_shard(p, x, x->nin + (int)k, mesh, f);
+		give(p, s, o->out + k, o->kind == IR_rng ? same_everywhere(p, s, out[k]) : out[k], leave ? with_sum(p, h, sum, whole(p, s, o->out)->rank) : h);
+	}
 	return NULL;
 }
 

@@ -271,6 +271,57 @@ static bool same_order(const struct ir_module *m, uint32_t x, uint32_t y)
 	return same && (x == y || !a->id || !memcmp(a->id, b->id, sizeof *a->id * (size_t)a->ndev));
 }
 
+/* v, cut along d by l, as parts of a sum over l: each device has its own block and zeros around it. */
+static ir_val embed(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, int d)
+{
+	int64_t size = ir_vtype(p->m, b->fn, v)->dim[d];
+	ir_type t = resized(p, b, v, d, axes_size(l), 1, -1);
+	int rank = ir_type_of(p->m, t)->rank;
+	ir_val in[IR_MAX_RANK + 2] = { ir_const_i(b, t, 0), v }, zero = ir_const_i(b, ir_scalar(p->m, DT_i32), 0);
+	for (int k = 0; k < rank; k++)
+		in[k + 2] = k == d ? part_offset(p, b, mesh, l, size) : zero;
+	return ir_emit(b, IR_dynamic_update_slice, (uint32_t)rank + 2, in, t, NULL, 0);
+}
+
+static bool among(struct axes x, struct axes y)
+{
+	for (int i = 0; i < x.n; i++) {
+		bool one = false;
+		for (int k = 0; k < y.n; k++)
+			one |= ref_equal(x.p[i], y.p[k]);
+		if (!one)
+			return false;
+	}
+	return true;
+}
+
+/* To parts of a sum over `sum`: what is cut by axes of it becomes such parts where it is, without moving; *left: the others. */
+static ir_val embedded(struct part *p, struct ir_b *b, ir_val v, ir_shard *from, ir_shard to, uint32_t mesh, struct axes sum, struct axes *left)
+{
+	int rank = ir_vtype(p->m, b->fn, v)->rank;
+	*left = sum;
+	for (int d = 0; d < rank && *from; d++) {
+		struct axes x = part_axes(p, *from, d), l = rest(p, x, common(p, x, part_axes(p, to, d)));
+		if (!l.n || !among(l, sum))
+			continue;
+		v = embed(p, b, v, mesh, l, d);
+		struct ir_axis_ref *q = ARENA_NEW(&p->a, struct ir_axis_ref, left->n + 1);
+		int n = 0;
+		for (int i = 0; i < left->n; i++)
+			if (!among((struct axes){ 1, &left->p[i] }, l))
+				q[n++] = left->p[i];
+		*left = (struct axes){ n, q };
+		struct ir_shard_info s = p->m->shard.p[*from];
+		struct ir_dim_shard *dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank);
+		memcpy(dim, s.dim, sizeof *dim * (size_t)rank);
+		dim[d].naxis = x.n - l.n;
+		s.dim = dim;
+		ir_shard h = ir_shard_add(p->m, &s);
+		*from = ir_shard_replicated(p->m, h) ? 0 : h;
+	}
+	return v;
+}
+
 ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to)
 {
 	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
@@ -286,6 +337,9 @@ ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_
 	from = part_summed(p, from);
 	to = part_summed(p, to);
 	uint32_t mesh = p->m->shard.p[from ? from : to].mesh;
+	struct axes sum = want && !have ? part_axes(p, want, 0) : (struct axes){0};
+	if (sum.n && from && same_order(p->m, p->m->shard.p[from].mesh, p->m->shard.p[want].mesh))
+		v = embedded(p, b, v, &from, to, p->m->shard.p[want].mesh, sum, &sum);
 	if (!part_equal(p, from, to, rank)) {
 		if (!from || !to || same_order(p->m, p->m->shard.p[from].mesh, p->m->shard.p[to].mesh)) {
 			v = same_mesh(p, b, v, from, to, mesh, rank);
@@ -294,10 +348,8 @@ ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_
 			v = same_mesh(p, b, v, 0, to, p->m->shard.p[to].mesh, rank);
 		}
 	}
-	if (!want || have)
-		return v;
 	/* a sum of which one device holds all, the others zero */
-	return part_first(p, b, v, p->m->shard.p[want].mesh, part_axes(p, want, 0), ir_const_i(b, b->fn->val.p[v].type, 0));
+	return sum.n ? part_first(p, b, v, p->m->shard.p[want].mesh, sum, ir_const_i(b, b->fn->val.p[v].type, 0)) : v;
 }
 
 double part_bytes(struct part *p, ir_type type, ir_shard from, ir_shard to)
