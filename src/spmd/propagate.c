@@ -647,6 +647,40 @@ static void constrain(struct prop *p, const struct ir_fn *fn)
 	}
 }
 
+/* A function that two ops hold becomes two, since its values may lie otherwise in each. */
+static void part_company(struct ir_module *m, struct ir_fn *fn, bool *held)
+{
+	static const enum ir_at regions[] = { AT_body, AT_cond, AT_branch };
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *o = &fn->op.p[i];
+		if (o->kind != IR_loop && o->kind != IR_case && o->kind != IR_manual)
+			continue;
+		for (size_t k = 0; k < NELEM(regions); k++) {
+			if (!ir_has_attr((enum ir_kind)o->kind, regions[k]))
+				continue;
+			int n = 1;
+			int64_t one = regions[k] == AT_branch ? 0 : ir_attr(fn, o, regions[k]);
+			const int64_t *f = regions[k] == AT_branch ? ir_attrs(fn, o, AT_branch, &n) : &one;
+			for (int j = 0; j < n; j++) {
+				ir_fnid id = (ir_fnid)f[j];
+				if (!id)
+					continue;
+				if (held[id]) {
+					struct ir_fn *copy = ir_rebuild(m, ir_fn_of(m, id));
+					if (regions[k] == AT_branch)
+						fn->attr.p[f - fn->attr.p + j] = copy->id;
+					else
+						ir_attr_set(fn, &fn->op.p[i], regions[k], copy->id);
+					part_company(m, copy, held);
+					continue;
+				}
+				held[id] = true;
+				part_company(m, m->fn.p[id], held);
+			}
+		}
+	}
+}
+
 struct err *spmd_propagate(struct ir_module *m)
 {
 	struct arena a, tmp;
@@ -655,6 +689,7 @@ struct err *spmd_propagate(struct ir_module *m)
 	struct prop p = { .m = m, .a = &a, .tmp = &tmp };
 	arr_push(&p.cell, (struct cell){0});
 	arr_push(&p.link, (struct link){0});
+	part_company(m, ir_main(m), ARENA_NEW(&a, bool, m->fn.n));
 	p.of = ARENA_NEW(&a, struct tensor *, m->fn.n);
 	int nfn;
 	const ir_fnid *all = ir_reachable(&a, m, &nfn);

@@ -1,6 +1,5 @@
-/* Shardings into local programs.  Programs whose communication is written by hand (shard_map) become the
- * program of one device; what lies outside manual computations is computed replicated or, for operations
- * that work element by element, on equal shards. */
+/* Shardings into local programs: shardings flow to every value, and the program of whole arrays becomes the one that each device runs on
+ * its shards, with the communication that this takes. */
 #ifndef RONDO_SPMD_H
 #define RONDO_SPMD_H
 
@@ -11,11 +10,12 @@
  *   needs   calls inlined
  *   gives   a main whose types are local, no manual, sharding_constraint or sharding_group left; m->arg and
  *           m->res have the shardings of the interface
- *   fails   UNIMPLEMENTED naming the operation and the sharding that would need automatic partitioning */
+ *   fails   UNIMPLEMENTED naming the sharding that there is no way to hold: of another number of devices, one that does not divide an
+ *           argument or result, an unreduced one by anything but a sum */
 struct err *spmd_partition(struct ir_module *m, int ndev);
 
 /* Every value's sharding, from what the interface, constraints and manual computations say.
- *   needs   calls inlined; a function is held by one op
+ *   needs   calls inlined
  *   gives   shardings of all values (ir_shard_of), and of main's parameters and results; nothing else changes */
 struct err *spmd_propagate(struct ir_module *m);
 

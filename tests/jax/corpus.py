@@ -3,7 +3,7 @@
     python corpus.py FOLDER [NAME ...]       NAME: a group (op attn spmd model) or group/program
 
 FOLDER has its own check.py, which traces each program again, runs it and knows the tolerance.  expected.txt says
-what must fail with an UNIMPLEMENTED error ("corpus NAME reason"), and what has results that are nothing but noise.
+what may be further off ("coarse NAME SIZE reason"), and what has results that are nothing but noise.
 """
 import contextlib
 import os
@@ -41,21 +41,22 @@ def quiet(floor):
 
 def main():
     warnings.filterwarnings("ignore", "Some donated buffers")
-    refused, noise, passed, failed = expected("corpus"), expected("noise"), 0, 0
+    coarse, noise, passed, failed = expected("coarse"), expected("noise"), 0, 0
     for program in chosen(sys.argv[2:]):
         begin = time.perf_counter()
         try:
             with jax.enable_x64(program.x64):
                 with quiet(float(noise.get(program.name, 0))):
                     found, allowed = check.worst(program)
-            good = found <= allowed and program.name not in refused
+            allowed = max(allowed, float(coarse.get(program.name, 0)))
+            good = found <= allowed
             text = f"error {found:.1e} allowed {allowed:.1e}"
         except ModuleNotFoundError as e:
             print(f"not run: {program.name} needs {e.name}", flush=True)
             continue
         except Exception as e:  # noqa: BLE001  (each program is reported by itself)
             text = f"{type(e).__name__}: {str(e).splitlines()[0][:200]}"
-            good = program.name in refused and "UNIMPLEMENTED" in text
+            good = False
         passed, failed = passed + good, failed + (not good)
         if not good or "VERBOSE" in os.environ:
             print(f"{'PASS' if good else 'FAIL'} {program.name} {text} ({time.perf_counter() - begin:.1f} s)", flush=True)
