@@ -54,8 +54,11 @@ static double price(struct part *p, const struct ir_fn *fn, const struct ir_op *
 			continue;
 		}
 		s += part_bytes(p, ty, h, want[t - x->nin]) / BYTES;
+		double finer = 1;                    /* a sum that each device needs a part of is not sent back */
+		for (int d = 0; d < x->rank[t]; d++)
+			finer *= (double)ir_shard_parts(p->m, want[t - x->nin], d) / (double)ir_shard_parts(p->m, h, d);
 		if (sums > 1)
-			s += 2 * local * (sums - 1) / sums / BYTES;
+			s += (finer > 1 ? 1 : 2) * local * (sums - 1) / sums / BYTES;
 	}
 	return s + ops / parts / OPS;
 }

@@ -70,6 +70,8 @@ bool part_rounds(enum dtype dt, enum redop r);      /* is a sum by r in dt made 
 ir_val part_offset(struct part *p, struct ir_b *b, uint32_t mesh, struct axes l, int64_t size);
 ir_val part_first(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, ir_val other);    /* v where the block along l is 0, else other */
 ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to);
+/* The sum that v still is, made, of v's type; dimensions that `to` cuts by axes of the sum are so cut afterwards.  *from: how it lies, then. */
+ir_val part_finish(struct part *p, struct ir_b *b, ir_val v, ir_shard *from, ir_shard to);
 /* Bytes that come to each device on that way, at least; of a value of type t. */
 double part_bytes(struct part *p, ir_type t, ir_shard from, ir_shard to);
 
@@ -85,10 +87,9 @@ struct axes *part_choose(struct part *p, const struct ir_fn *fn, const struct ir
 bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, int f);
 /* The axes that cut factors which o sums over. */
 struct axes part_sums(struct part *p, const struct ir_axes *x, const struct axes *f);
-/* May the one result of o, cut so, stay a sum that is still to be made? */
-bool part_may_leave(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, const struct axes *f);
-/* o on parts: in are the operands' parts, cut as f says; results go to out.  leave: the sum over devices is not made. */
-void part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
-               const struct axes *f, const ir_val *in, bool leave, ir_val *out);
+/* o on parts: in are the operands' parts, cut as f says; results go to out.  True: the one result is a sum that is still to be made (over
+ * part_sums), of f32 where it is to be made in that. */
+bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
+               const struct axes *f, const ir_val *in, ir_val *out);
 
 #endif

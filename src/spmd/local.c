@@ -93,20 +93,20 @@ struct axes part_sums(struct part *p, const struct ir_axes *x, const struct axes
 	return sums;
 }
 
-bool part_may_leave(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, const struct axes *f)
+/* A sum may be made later, where its value is wanted; a maximum, or a sum that begins with something, may not. */
+static bool leaves(struct part *p, const struct ir_fn *fn, const struct ir_op *o)
 {
-	if (!part_sums(p, x, f).n || o->nout != 1 || part_rounds(ir_vtype(p->m, fn, o->out)->dtype, RED_add))
-		return false;
 	return o->kind != IR_reduce || ((enum redop)ir_attr(fn, o, AT_redop) == RED_add && from_nothing(p, fn, o));
 }
 
-void part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
-               const struct axes *f, const ir_val *in, bool leave, ir_val *out)
+bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
+               const struct axes *f, const ir_val *in, ir_val *out)
 {
 	struct axes sums = part_sums(p, x, f);
 	enum dtype dt = o->nout ? ir_vtype(p->m, fn, o->out)->dtype : DT_token, wide = DT_token;
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
-	if (sums.n && o->kind != IR_reduce && part_rounds(dt, RED_add))
+	bool left = sums.n && leaves(p, fn, o);
+	if (left && part_rounds(dt, RED_add))
 		wide = DT_f32;
 	ir_shard *h = ARENA_NEW(&p->a, ir_shard, x->nin + x->nout + 1);
 	for (int i = 0; i < x->nin + x->nout; i++)
@@ -117,9 +117,9 @@ void part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 	int64_t *w = ir_attr_copy(&p->a, fn, o, &n);
 	ir_val *y = ARENA_NEW(&p->a, ir_val, o->nin + 1);
 	memcpy(y, in, sizeof *y * o->nin);
-	if (o->kind == IR_reduce && sums.n && !leave) {
+	if (sums.n && !left) {
 		out[0] = reduce(p, b, fn, o, mesh, sums, in, t[0]);
-		return;
+		return false;
 	}
 	switch ((enum ir_kind)o->kind) {         /* attributes that are extents */
 	case IR_slice: case IR_dynamic_slice: {
@@ -136,11 +136,14 @@ void part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 				size[d] /= ir_shard_parts(p->m, h[0], d);
 		break;
 	}
+	case IR_reduce:
+		for (int i = 0; i < 2 && wide != DT_token; i++)
+			y[i] = ir_convert(b, y[i], wide);
+		break;
 	case IR_scatter:
 		if (sums.n) {                        /* one device adds to what is there, the others to zero */
-			if (wide != DT_token)
-				for (int i = 0; i < 3; i += 2)
-					y[i] = ir_convert(b, y[i], wide);
+			for (int i = 0; i < 3 && wide != DT_token; i += 2)
+				y[i] = ir_convert(b, y[i], wide);
 			y[0] = part_first(p, b, y[0], mesh, sums, ir_const_i(b, b->fn->val.p[y[0]].type, 0));
 		}
 		break;
@@ -152,7 +155,7 @@ void part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 			ir_val at = ir_convert(b, part_offset(p, b, mesh, l, ir_type_of(p->m, t[0])->dim[d]), dt);
 			out[0] = ir_bin(b, ELEM_add, out[0], ir_splat_of(b, at, t[0]));
 		}
-		return;
+		return false;
 	}
 	default:
 		break;
@@ -160,6 +163,5 @@ void part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 	ir_val v = o->nout == 1 ? ir_emit(b, (enum ir_kind)o->kind, o->nin, y, t[0], w, n) : ir_emit_raw(b, (enum ir_kind)o->kind, o->nin, y, o->nout, t, w, n);
 	for (uint32_t k = 0; k < o->nout; k++)
 		out[k] = v + k;
-	if (sums.n && !leave)
-		out[0] = part_combine(p, b, out[0], mesh, sums, RED_add, dt);
+	return left;
 }

@@ -120,11 +120,10 @@ static ir_val same_everywhere(struct part *p, struct scope *s, ir_val v)
 	return ir_emit_raw(&s->b, IR_collective_broadcast, 1, &v, 1, &t, &group, 1);
 }
 
-/* Sharding h of an array of that rank, and the sum that is still to be made (part_sum). */
-static ir_shard with_sum(struct part *p, ir_shard h, ir_shard sum, int rank)
+/* Sharding h of an array of that rank, and a sum over l that is still to be made. */
+static ir_shard with_sum(struct part *p, ir_shard h, uint32_t mesh, struct axes l, int rank)
 {
-	struct axes l = part_axes(p, sum, 0);
-	struct ir_shard_info n = { .mesh = p->m->shard.p[sum].mesh, .rank = rank };
+	struct ir_shard_info n = { .mesh = mesh, .rank = rank };
 	if (h)
 		n = p->m->shard.p[h];
 	else
@@ -159,12 +158,16 @@ static struct err *do_plain(struct part *p, struct scope *s, const struct ir_op 
 	struct axes *f = part_choose(p, fn, o, x, have, want, &mesh);
 	for (uint32_t k = 0; k < o->nin; k++)
 		in[k] = bring(p, s, in[k], have[k], part_shard(p, x, (int)k, mesh, f));
-	ir_shard sum = o->nout == 1 ? part_sum(p, wanted(p, s, o->out)) : 0;
-	bool leave = sum && part_may_leave(p, fn, o, x, f) && p->m->shard.p[sum].mesh == mesh && axes_equal(part_axes(p, sum, 0), part_sums(p, x, f));
-	part_emit(p, &s->b, fn, o, x, mesh, f, in, leave, out);
+	bool sum = part_emit(p, &s->b, fn, o, x, mesh, f, in, out);
 	for (uint32_t k = 0; k < o->nout; k++) {
-		ir_shard h = part_shard(p, x, x->nin + (int)k, mesh, f);
-		give(p, s, o->out + k, o->kind == IR_rng ? same_everywhere(p, s, out[k]) : out[k], leave ? with_sum(p, h, sum, whole(p, s, o->out)->rank) : h);
+		ir_shard h = part_shard(p, x, x->nin + (int)k, mesh, f), to = wanted(p, s, o->out + k);
+		if (sum) {
+			h = with_sum(p, h, mesh, part_sums(p, x, f), whole(p, s, o->out)->rank);
+			if (part_sum(p, h) != part_sum(p, to))
+				out[k] = part_finish(p, &s->b, out[k], &h, to);
+			out[k] = ir_convert(&s->b, out[k], whole(p, s, o->out)->dtype);
+		}
+		give(p, s, o->out + k, o->kind == IR_rng ? same_everywhere(p, s, out[k]) : out[k], h);
 	}
 	return NULL;
 }

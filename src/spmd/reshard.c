@@ -322,16 +322,55 @@ static ir_val embedded(struct part *p, struct ir_b *b, ir_val v, ir_shard *from,
 	return v;
 }
 
-ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to)
+/* h with dimension d cut by l as well. */
+static ir_shard finer(struct part *p, ir_shard h, int rank, int d, struct axes l)
+{
+	struct ir_shard_info s = p->m->shard.p[h];
+	struct ir_dim_shard *dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank + 1);
+	memcpy(dim, s.dim, sizeof *dim * (size_t)rank);
+	struct axes all = axes_join(&p->a, (struct axes){ dim[d].naxis, dim[d].axis }, l);
+	dim[d].naxis = all.n;
+	dim[d].axis = (struct ir_axis_ref *)all.p;
+	s.dim = dim;
+	return ir_shard_add(p->m, &s);
+}
+
+ir_val part_finish(struct part *p, struct ir_b *b, ir_val v, ir_shard *from, ir_shard to)
 {
 	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
 	int rank = t->rank;
 	enum dtype dt = t->dtype;
+	uint32_t mesh = p->m->shard.p[*from].mesh;
+	struct axes sum = part_axes(p, part_sum(p, *from), 0);
+	if (part_rounds(dt, RED_add))
+		v = ir_convert(b, v, DT_f32);
+	for (int d = 0; d < rank && to && same_order(p->m, mesh, p->m->shard.p[to].mesh); d++) {
+		struct axes x = part_axes(p, *from, d), y = part_axes(p, to, d), c = common(p, x, y), more = rest(p, y, c);
+		if (rest(p, x, c).n || !more.n || !among(more, sum))
+			continue;
+		int64_t w[4] = { d, part_group(p, mesh, more), RED_add, 0 };
+		ir_type rt = resized(p, b, v, d, 1, axes_size(more), -1);
+		v = ir_emit_raw(b, IR_reduce_scatter, 1, &v, 1, &rt, w, 4);
+		*from = finer(p, *from, rank, d, more);
+		struct ir_axis_ref *q = ARENA_NEW(&p->a, struct ir_axis_ref, sum.n + 1);
+		int n = 0;
+		for (int i = 0; i < sum.n; i++)
+			if (!among((struct axes){ 1, &sum.p[i] }, more))
+				q[n++] = sum.p[i];
+		sum = (struct axes){ n, q };
+	}
+	*from = part_summed(p, *from);
+	return sum.n ? part_combine(p, b, v, mesh, sum, RED_add, dt) : ir_convert(b, v, dt);
+}
+
+ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to)
+{
+	int rank = ir_vtype(p->m, b->fn, v)->rank;
 	if (part_equal(p, from, to, rank))
 		return v;
 	ir_shard have = part_sum(p, from), want = part_sum(p, to);
-	if (have && have != want) {              /* finish the sum */
-		v = part_combine(p, b, v, p->m->shard.p[from].mesh, part_axes(p, have, 0), RED_add, dt);
+	if (have && have != want) {
+		v = part_finish(p, b, v, &from, to);
 		have = 0;
 	}
 	from = part_summed(p, from);
