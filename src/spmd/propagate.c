@@ -16,9 +16,8 @@ enum { PRIORITIES = 5 };
 struct cell { ir_shard sh; int rank; int64_t count; uint32_t def; ARR(uint32_t) use; };
 /* manual: axes of the mesh that lie before all others in the cell's dimensions and are not seen here. */
 struct tensor { uint32_t cell; uint64_t manual; };
+struct member { int64_t group; struct tensor t; const int64_t *dim; ir_loc loc; };
 struct link { const struct ir_axes *x; struct tensor *t; uint8_t cls; bool elem, single; const struct ir_op *op; };
-
-struct member { int64_t group; struct tensor t; };
 
 struct prop {
 	struct ir_module *m;
@@ -26,8 +25,8 @@ struct prop {
 	ARR(struct cell) cell;           /* cell.p[0]: none */
 	ARR(struct link) link;           /* link.p[0]: none */
 	struct tensor **of;              /* [function][value] */
+	ARR(struct member) member;       /* of sharding groups */
 	ARR(uint32_t) stack;
-	ARR(struct member) member;       /* of sharding groups: what has the first member's sharding as far as it may */
 	uint8_t *on;                     /* per link: is it on the stack? */
 	int priority;
 	bool aggressive;
@@ -229,19 +228,6 @@ static struct err *manual(struct prop *p, const struct ir_fn *fn, const struct i
 	return NULL;
 }
 
-/* Members of a group have equal shardings: each is an edge from the first. */
-static void alike(struct prop *p, const struct ir_fn *fn, const struct ir_op *o)
-{
-	struct member x = { ir_attr(fn, o, AT_id), *tensor_of(p, fn, ir_in(fn, o, 0)) };
-	const struct ir_type_info *t = ir_vtype(p->m, fn, ir_in(fn, o, 0));
-	for (size_t i = 0; i < p->member.n; i++)
-		if (p->member.p[i].group == x.group && p->cell.p[p->member.p[i].t.cell].rank == t->rank) {
-			edge(p, 1, &p->member.p[i].t, x.t, t);
-			return;
-		}
-	arr_push(&p->member, x);
-}
-
 static enum link_class class_of(enum ir_kind k)
 {
 	switch (k) {
@@ -260,7 +246,11 @@ static struct err *walk(struct prop *p, const struct ir_fn *fn)
 		case IR_loop: TRY(loop(p, fn, o)); continue;
 		case IR_case: TRY(branches(p, fn, o)); continue;
 		case IR_manual: TRY(manual(p, fn, o)); continue;
-		case IR_sharding_group: alike(p, fn, o); continue;
+		case IR_sharding_group: {
+			struct member g = { ir_attr(fn, o, AT_id), *tensor_of(p, fn, ir_in(fn, o, 0)), ir_vtype(p->m, fn, ir_in(fn, o, 0))->dim, o->loc };
+			arr_push(&p->member, g);
+			continue;
+		}
 		default: break;
 		}
 		bool single = true;      /* no operand but scalars has another reader */
@@ -681,6 +671,47 @@ static void part_company(struct ir_module *m, struct ir_fn *fn, bool *held)
 	}
 }
 
+/* Members of a group become one cell, and so do groups that have a member in common.  Those that are given different shardings keep them
+ * and propagate to each other. */
+static struct err *groups(struct prop *p, const ir_fnid *fn, int nfn)
+{
+	for (size_t i = 1; i < p->member.n; i++) {
+		struct member *g = &p->member.p[i], *f = g;
+		for (size_t k = 0; k < i && f == g; k++)
+			f = p->member.p[k].group == g->group ? &p->member.p[k] : g;
+		uint32_t from = g->t.cell, to = f->t.cell;
+		struct cell *x = &p->cell.p[from], *y = &p->cell.p[to];
+		if (from == to)
+			continue;
+		const struct ir_loc_info *l = &p->m->loc.p[g->loc];
+		if (x->rank != y->rank || g->t.manual != f->t.manual)
+			return ERR(UNIMPLEMENTED, "%s:%d: a sharding group of values of different %s", l->file ? ir_text(p->m, l->file) : "?", l->line,
+			           x->rank != y->rank ? "ranks" : "manual computations");
+		if (x->sh && y->sh && x->sh != y->sh) {
+			struct ir_type_info t = { .rank = (uint8_t)x->rank, .dim = g->dim };
+			edge(p, 1, &f->t, g->t, &t);
+			continue;
+		}
+		y->sh = y->sh ? y->sh : x->sh;
+		for (size_t u = 0; u < x->use.n; u++)
+			arr_push(&y->use, x->use.p[u]);
+		if (x->def)
+			arr_push(&y->use, x->def);
+		for (size_t k = 1; k < p->link.n; k++)
+			for (int t = 0; t < p->link.p[k].x->nin + p->link.p[k].x->nout; t++)
+				if (p->link.p[k].t[t].cell == from)
+					p->link.p[k].t[t].cell = to;
+		for (int k = 0; k < nfn; k++)
+			for (ir_val v = 1; v < ir_fn_of(p->m, fn[k])->val.n; v++)
+				if (p->of[fn[k]][v].cell == from)
+					p->of[fn[k]][v].cell = to;
+		for (size_t k = 0; k < p->member.n; k++)
+			if (p->member.p[k].t.cell == from)
+				p->member.p[k].t.cell = to;
+	}
+	return NULL;
+}
+
 struct err *spmd_propagate(struct ir_module *m)
 {
 	struct arena a, tmp;
@@ -701,6 +732,8 @@ struct err *spmd_propagate(struct ir_module *m)
 		p.cell.p[tensor_of(&p, fn, i + 1)->cell].sh = m->arg[i].shard;
 	}
 	struct err *e = walk(&p, fn);
+	if (!e)
+		e = groups(&p, all, nfn);
 	size_t results = p.link.n;
 	for (size_t i = 0; !e && i < fn->result.n; i++) {
 		const struct ir_type_info *t = ir_vtype(m, fn, fn->result.p[i]);

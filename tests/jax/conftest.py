@@ -1,6 +1,7 @@
 """Tests through the plug-in: JAX_PLATFORMS says which platform (rondo,cpu by run.sh); they pass on cpu as well."""
 import os
 import pathlib
+import subprocess
 import sys
 
 os.environ.setdefault("RONDO_CACHE", "")
@@ -23,3 +24,25 @@ def platform():
 def x64():
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def rondo():
+    """The tool that belongs to the library under test."""
+    tool = pathlib.Path(os.environ.get("RONDO_LIBRARY", HERE.parents[1] / "build" / "librondo.so")).parent / "rondo"
+    if not tool.exists():
+        pytest.skip(f"no {tool}")
+    return tool
+
+
+@pytest.fixture
+def stock(tmp_path):
+    """Run a script of this folder with JAX as it comes, in two processes: the folder that it filled."""
+    def run(script):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("RONDO") and k != "PYTHONPATH"}
+        parts = [subprocess.Popen([sys.executable, str(HERE / script), str(tmp_path), str(i), "2"], env=env, stderr=subprocess.PIPE, text=True)
+                 for i in range(2)]
+        errors = [p.communicate(timeout=300)[1] for p in parts]
+        assert not any(p.returncode for p in parts), "\n".join(errors)[-3000:]
+        return tmp_path
+    return run

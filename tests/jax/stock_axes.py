@@ -2,24 +2,16 @@
     stock_axes.py FOLDER        leaves in FOLDER, for each program, NAME.mlirbc (what was compiled) and NAME.rules: a JSON list of
                                 [operation, rule], of those whose rule has a factor"""
 import json
-import os
-import pathlib
 import re
-import sys
 
-OUT = pathlib.Path(sys.argv[1])
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 --xla_dump_to={OUT}/dump --xla_dump_hlo_pass_re=.*shardy.*"
-os.environ["JAX_PLATFORMS"] = "cpu"
-
-import jax  # noqa: E402
-import jax.extend  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-from jax import lax  # noqa: E402
-from jax._src.interpreters import mlir  # noqa: E402
-from jax._src.lib import _jax  # noqa: E402
-from jax.sharding import NamedSharding, PartitionSpec as P  # noqa: E402
-from jaxlib.mlir import ir  # noqa: E402
-from jaxlib.mlir.dialects import stablehlo  # noqa: E402
+import stock  # first: it says which platform
+import jax
+import jax.extend
+import jax.numpy as jnp
+from jax import lax
+from jax._src.interpreters import mlir
+from jax.sharding import NamedSharding, PartitionSpec as P
+from jaxlib.mlir.dialects import stablehlo
 
 f32 = jnp.float32
 X, Y, V = jnp.ones((16, 24)), jnp.ones((24, 8)), jnp.ones((16,))
@@ -133,20 +125,11 @@ def rules(text):
 
 
 def main():
-    mesh = jax.make_mesh((4, 2), ("x", "y"))
-    cut = NamedSharding(mesh, P())
-    for name, (f, *args) in PROGRAMS.items():
-        before = set((OUT / "dump" / "shardy").glob("*")) if (OUT / "dump" / "shardy").exists() else set()
-        def program(*a, f=f):
-            return f(*a)
-        program.__name__ = name
-        jax.jit(program, in_shardings=cut).lower(*args).compile()
-        new, = [p for p in set((OUT / "dump" / "shardy").glob("*")) - before if p.name.endswith("jit_" + name)]
-        (OUT / f"{name}.rules").write_text(json.dumps(rules((new / "02.after_propagation.mlir").read_text())))
-        with mlir.make_ir_context():
-            module = ir.Module.parse((new / "01.before_propagation.mlir").read_text().replace("sdy.constant", "stablehlo.constant"))
-            code = _jax.mlir.serialize_portable_artifact(mlir.module_to_bytecode(module), stablehlo.get_current_version(), True)
-            (OUT / f"{name}.mlirbc").write_bytes(code)
+    cut = NamedSharding(jax.make_mesh((4, 2), ("x", "y")), P())
+    for name, (f, *args) in stock.programs(PROGRAMS):
+        text = stock.dump(name, f, args, in_shardings=cut)
+        (stock.OUT / f"{name}.rules").write_text(json.dumps(rules(text[stock.AFTER])))
+        (stock.OUT / f"{name}.mlirbc").write_bytes(stock.artifact(text[stock.BEFORE]))
 
 
 main()

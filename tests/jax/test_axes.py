@@ -1,15 +1,8 @@
 """The table of axes (src/ir/axes.c) against the rules that stock JAX prints for the same operations."""
 import json
-import os
-import pathlib
 import re
 import subprocess
-import sys
 
-import pytest
-
-HERE = pathlib.Path(__file__).parent
-RONDO = pathlib.Path(os.environ.get("RONDO_LIBRARY", HERE.parents[1] / "build" / "librondo.so")).parent / "rondo"
 NAMES = {"broadcast_in_dim": "broadcast", "dot_general": "dot", "bitcast_convert": "bitcast"}
 OTHER = {"constant", "iota", "reduce_window", "optimization_barrier"}    # without a rule there, or another operation here
 
@@ -28,21 +21,10 @@ def canonical(rule):
     return maps, size, {k: v for k, v in kind.items() if v}
 
 
-@pytest.fixture(scope="module")
-def stock(tmp_path_factory):
-    out = tmp_path_factory.mktemp("axes")
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RONDO") and k != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, str(HERE / "stock_axes.py"), str(out)], env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return out
-
-
-def test_axes(stock, platform):
-    if not RONDO.exists():
-        pytest.skip(f"no {RONDO}")
+def test_axes(stock, rondo):
     wrong, seen = [], set()
-    for file in sorted(stock.glob("*.rules")):
-        done = subprocess.run([RONDO, "opt", "--axes", file.with_suffix(".mlirbc")], capture_output=True, text=True, timeout=60)
+    for file in sorted(stock("stock_axes.py").glob("*.rules")):
+        done = subprocess.run([rondo, "opt", "--axes", file.with_suffix(".mlirbc")], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, (file.name, done.stderr)
         ours = []
         for line in done.stdout.splitlines():
