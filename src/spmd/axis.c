@@ -1,9 +1,10 @@
 /* The algebra of axes and their parts, and shardings seen on factors. */
 #include "impl.h"
 
+/* Parts that are not cut at the same places of the axis overlap too: who knows one of them knows something of the other. */
 bool ref_overlaps(struct ir_axis_ref a, struct ir_axis_ref b)
 {
-	return a.axis == b.axis && a.pre < b.pre * b.size && b.pre < a.pre * a.size;
+	return a.axis == b.axis && b.pre % (a.pre * a.size) && a.pre % (b.pre * b.size);
 }
 
 bool ref_before(struct ir_axis_ref a, struct ir_axis_ref b, struct ir_axis_ref *out)
@@ -11,10 +12,8 @@ bool ref_before(struct ir_axis_ref a, struct ir_axis_ref b, struct ir_axis_ref *
 	*out = a;
 	if (!ref_overlaps(a, b))
 		return true;
-	if (b.pre <= a.pre || b.pre % a.pre)
-		return false;
-	out->size = b.pre / a.pre;
-	return true;
+	out->size = b.pre % a.pre ? 1 : gcd_of(a.size, b.pre / a.pre);
+	return out->size > 1;
 }
 
 int64_t axes_size(struct axes l)

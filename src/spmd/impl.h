@@ -2,7 +2,7 @@
  *
  * axis.c: lists of mesh axes, major to minor, and how they lie on the factors of an op.
  * An axis reference (struct ir_axis_ref) is an axis or a part of it: an axis of size n split as [pre, size, n / (pre * size)],
- * the middle one.  Two parts of one axis overlap where their ranges [pre, pre * size) do. */
+ * the middle one.  Two parts of one axis lie apart if one is within what the other leaves: the other's pre is a multiple of its pre * size. */
 #ifndef RONDO_SPMD_IMPL_H
 #define RONDO_SPMD_IMPL_H
 
@@ -52,7 +52,8 @@ ir_shard shard_settled(struct arena *a, struct ir_module *m, ir_shard h, const s
 
 /* --- reshard.c: code that moves a value from one sharding to another -------------------- */
 
-struct part { struct ir_module *m; struct arena a; int ndev; };
+/* apart: axes along which devices hold other values, not copies (those of the manual computation around), in mesh apart_of. */
+struct part { struct ir_module *m; struct arena a; int ndev; struct axes apart; uint32_t apart_of; };
 
 ir_type part_type(struct part *p, ir_type t, ir_shard h, enum dtype dt);        /* a device's part of t under h; of element type dt unless that is DT_token */
 bool part_equal(struct part *p, ir_shard a, ir_shard b, int rank);              /* does every device hold the same box? */

@@ -273,7 +273,20 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 		b.sh[k + 1] = inner;
 	}
 	b.b.loc = o->loc;
-	TRY(do_ops(p, &b));
+	struct axes around = p->apart;
+	uint32_t around_of = p->apart_of;
+	struct ir_axis_ref *all = ARENA_NEW(&p->a, struct ir_axis_ref, p->apart.n + na + 1);
+	for (int i = 0; i < p->apart.n; i++)
+		all[i] = p->apart.p[i];
+	uint32_t mesh = nin && in[0] ? p->m->shard.p[in[0]].mesh : nout && out[0] ? p->m->shard.p[out[0]].mesh : p->apart_of;
+	for (int k = 0; k < na; k++)
+		all[p->apart.n + k] = (struct ir_axis_ref){ (uint16_t)axes[k], 1, p->m->mesh.p[mesh].axis[axes[k]].size };
+	p->apart = (struct axes){ p->apart.n + na, all };
+	p->apart_of = mesh;
+	struct err *e = do_ops(p, &b);
+	p->apart = around;
+	p->apart_of = around_of;
+	TRY(e);
 	for (uint32_t k = 0; k < o->nout; k++) {
 		ir_val v = body->result.p[k], x = o->out + k;
 		if ((int)k + 1 < nout && ir_shard_joint(p->m, (ir_shard)out[k])) {
