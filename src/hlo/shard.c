@@ -196,6 +196,9 @@ struct err *shard_get(struct hlo *h, uint32_t attr, ir_shard *out)
 			return ERR(UNIMPLEMENTED, "sharding reduced by operation %lld at byte %u", (long long)r, h->attr[attr].at);
 		s.part_op = r == 0 ? RED_add : r == 1 ? RED_max : RED_min;
 	}
+	const char *twice = ir_shard_twice(h->m, &s);
+	if (twice)
+		return bad_at(h->attr[attr].at, "a sharding by axis '%s' twice", twice);
 	*out = ir_shard_add(h->m, &s);
 	h->shard[attr] = *out + 1;
 	return NULL;

@@ -192,6 +192,13 @@ ir_str ir_intern(struct ir_module *m, const char *s, size_t n);
 const char *ir_text(const struct ir_module *m, ir_str s);
 ir_blob ir_blob_add(struct ir_module *m, const void *p, size_t n);      /* copies */
 ir_shard ir_shard_add(struct ir_module *m, const struct ir_shard_info *s);   /* copies, interned */
+/* An axis that s names twice, of which parts that it names overlap or are not cut at the same places; NULL: there is none. */
+const char *ir_shard_twice(const struct ir_module *m, const struct ir_shard_info *s);
+/* Two parts of one axis lie apart if one is within what the other leaves: the other's pre is a multiple of its pre * size. */
+static inline bool ir_axes_overlap(struct ir_axis_ref a, struct ir_axis_ref b)
+{
+	return a.axis == b.axis && b.pre % (a.pre * a.size) && a.pre % (b.pre * b.size);
+}
 ir_group ir_group_add(struct ir_module *m, int nrow, int ncol, const int64_t *id);
 ir_loc ir_loc_add(struct ir_module *m, ir_str file, int line, ir_str name);
 /* Of an op in a function that is called at outer: where it says no place of its own the call's, and its name within the call's, which

@@ -191,6 +191,26 @@ static void key_refs(struct str *k, int n, const struct ir_axis_ref *a)
 	}
 }
 
+const char *ir_shard_twice(const struct ir_module *m, const struct ir_shard_info *s)
+{
+	int nl = s->rank + 2;
+	for (int i = 0; i < nl; i++)
+		for (int k = i; k < nl; k++) {
+			int n[2];
+			const struct ir_axis_ref *r[2];
+			for (int j = 0; j < 2; j++) {
+				int l = j ? k : i;
+				n[j] = l < s->rank ? s->dim[l].naxis : l == s->rank ? s->nrepl : s->npart;
+				r[j] = l < s->rank ? s->dim[l].axis : l == s->rank ? s->repl : s->part;
+			}
+			for (int x = 0; x < n[0]; x++)
+				for (int y = i == k ? x + 1 : 0; y < n[1]; y++)
+					if (ir_axes_overlap(r[0][x], r[1][y]))
+						return ir_text(m, m->mesh.p[s->mesh].axis[r[0][x].axis].name);
+		}
+	return NULL;
+}
+
 ir_shard ir_shard_add(struct ir_module *m, const struct ir_shard_info *s)
 {
 	struct str k = {0};

@@ -311,6 +311,9 @@ static struct err *shard(struct ps *s, ir_shard *out)
 		TRY(axis_refs(s, mesh, &h.part, &h.npart, &open));
 	}
 	TRY(expect(s, "]"));
+	const char *twice = ir_shard_twice(s->m, &h);
+	if (twice)
+		return fail(s, at, "a sharding by axis '%s' twice", twice);
 	*out = ir_shard_add(s->m, &h);
 	return NULL;
 }

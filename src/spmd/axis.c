@@ -1,16 +1,10 @@
 /* The algebra of axes and their parts, and shardings seen on factors. */
 #include "impl.h"
 
-/* Parts that are not cut at the same places of the axis overlap too: who knows one of them knows something of the other. */
-bool ref_overlaps(struct ir_axis_ref a, struct ir_axis_ref b)
-{
-	return a.axis == b.axis && b.pre % (a.pre * a.size) && a.pre % (b.pre * b.size);
-}
-
 bool ref_before(struct ir_axis_ref a, struct ir_axis_ref b, struct ir_axis_ref *out)
 {
 	*out = a;
-	if (!ref_overlaps(a, b))
+	if (!ir_axes_overlap(a, b))
 		return true;
 	out->size = b.pre % a.pre ? 1 : gcd_of(a.size, b.pre / a.pre);
 	return out->size > 1;

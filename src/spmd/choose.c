@@ -116,7 +116,7 @@ struct axes *part_choose(struct part *p, const struct ir_fn *fn, const struct ir
 			for (int k = 0; k < i && legal; k++)
 				for (int a = 0; set >> k & 1 && a < way[i].l.n; a++)
 					for (int c = 0; c < way[k].l.n; c++)
-						legal &= !ref_overlaps(way[i].l.p[a], way[k].l.p[c]);
+						legal &= !ir_axes_overlap(way[i].l.p[a], way[k].l.p[c]);
 			try[way[i].f] = way[i].l;
 		}
 		if (!legal || !contiguous(x, try))

@@ -2,7 +2,7 @@
  *
  * axis.c: lists of mesh axes, major to minor, and how they lie on the factors of an op.
  * An axis reference (struct ir_axis_ref) is an axis or a part of it: an axis of size n split as [pre, size, n / (pre * size)],
- * the middle one.  Two parts of one axis lie apart if one is within what the other leaves: the other's pre is a multiple of its pre * size. */
+ * the middle one. */
 #ifndef RONDO_SPMD_IMPL_H
 #define RONDO_SPMD_IMPL_H
 
@@ -12,7 +12,6 @@
 struct axes { int n; const struct ir_axis_ref *p; };
 
 static inline bool ref_equal(struct ir_axis_ref a, struct ir_axis_ref b) { return a.axis == b.axis && a.pre == b.pre && a.size == b.size; }
-bool ref_overlaps(struct ir_axis_ref a, struct ir_axis_ref b);
 /* Is a a major part of b, smaller than b? */
 static inline bool ref_begins(struct ir_axis_ref a, struct ir_axis_ref b) { return a.axis == b.axis && a.pre == b.pre && a.size < b.size && b.size % a.size == 0; }
 /* The largest major part of a that has nothing of b.  False: there is none. */

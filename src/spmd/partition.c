@@ -24,7 +24,11 @@ static struct err *check(struct part *p, ir_shard h, const struct ir_type_info *
 	struct err *e = NULL;
 	struct str s = {0};
 	ir_print_shard(&s, p->m, h);
-	if (i->npart && i->part_op != RED_add && i->part_op != RED_softmax)
+	if (!mesh->naxis && mesh->id && even)
+		e = ERR(UNIMPLEMENTED, "%s is on device %lld alone", what, (long long)mesh->id[0]);
+	else if (mesh->naxis && i->rank != t->rank)
+		e = ERR(INVALID, "%s is of rank %d, its sharding %s is not", what, t->rank, s.p);
+	else if (i->npart && i->part_op != RED_add && i->part_op != RED_softmax)
 		e = ERR(UNIMPLEMENTED, "%s has the unreduced sharding %s", what, s.p);
 	else if (mesh->naxis && mesh->ndev != p->ndev)
 		e = ERR(UNIMPLEMENTED, "%s is sharded over a mesh of %lld devices, the program has %d", what, (long long)mesh->ndev, p->ndev);
@@ -34,6 +38,13 @@ static struct err *check(struct part *p, ir_shard h, const struct ir_type_info *
 			        (long long)ir_shard_parts(p->m, h, d), s.p);
 	str_free(&s);
 	return e;
+}
+
+static const char *named(struct part *p, const char *what, uint32_t i)
+{
+	char *s = ARENA_NEW(&p->a, char, 64);
+	snprintf(s, 64, "%s %u", what, i);
+	return s;
 }
 
 static struct err *at_line(struct part *p, const struct ir_op *o, struct err *e)
@@ -267,7 +278,7 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 		ir_val v = ir_in(fn, o, k);
 		const struct ir_type_info *t = whole(p, s, v);
 		ir_shard given = (int)k < nin ? shard_settled(&p->a, p->m, (ir_shard)in[k], t, false) : 0, manual = by_axes(p, given, t, set, true);
-		TRY(check(p, (int)k < nin ? (ir_shard)in[k] : 0, t, "an operand of a manual computation", true));
+		TRY(check(p, (int)k < nin ? (ir_shard)in[k] : 0, t, named(p, "operand", k), true));
 		ir_shard inner = shard_settled(&p->a, p->m, by_axes(p, ir_shard_of(body, k + 1), ir_vtype(p->m, body, k + 1), set, false), ir_vtype(p->m, body, k + 1), false);
 		b.map[k + 1] = part_reshard(p, &s->b, s->map[v], s->sh[v], outside(p, manual, inner, t));
 		b.sh[k + 1] = inner;
@@ -473,11 +484,11 @@ struct err *spmd_partition(struct ir_module *m, int ndev)
 	bool *given = ARENA_NEW(&p.a, bool, fn->result.n + 1), *asked = ARENA_NEW(&p.a, bool, fn->nparam + 1);
 	for (uint32_t i = 0; i < fn->nparam; i++) {
 		asked[i] = m->arg[i].shard != 0;
-		TRY_GOTO(e, check(&p, ndev > 1 ? m->arg[i].shard : 0, ir_vtype(m, fn, i + 1), "an argument", true), out);
+		TRY_GOTO(e, check(&p, ndev > 1 ? m->arg[i].shard : 0, ir_vtype(m, fn, i + 1), named(&p, "argument", i), true), out);
 	}
 	for (size_t i = 0; i < fn->result.n; i++) {
 		given[i] = m->res[i].shard != 0;
-		TRY_GOTO(e, check(&p, ndev > 1 ? m->res[i].shard : 0, ir_vtype(m, fn, fn->result.p[i]), "a result", true), out);
+		TRY_GOTO(e, check(&p, ndev > 1 ? m->res[i].shard : 0, ir_vtype(m, fn, fn->result.p[i]), named(&p, "result", (uint32_t)i), true), out);
 	}
 	if (ndev > 1)
 		TRY_GOTO(e, spmd_propagate(m), out);

@@ -684,9 +684,10 @@ static struct err *groups(struct prop *p, const ir_fnid *fn, int nfn)
 		if (from == to)
 			continue;
 		const struct ir_loc_info *l = &p->m->loc.p[g->loc];
-		if (x->rank != y->rank || g->t.manual != f->t.manual)
-			return ERR(UNIMPLEMENTED, "%s:%d: a sharding group of values of different %s", l->file ? ir_text(p->m, l->file) : "?", l->line,
-			           x->rank != y->rank ? "ranks" : "manual computations");
+		if (x->rank != y->rank || g->t.manual != f->t.manual) {
+			struct err *e = ERR(UNIMPLEMENTED, "a sharding group of values of different %s", x->rank != y->rank ? "ranks" : "manual computations");
+			return l->file ? err_wrap(e, "%s:%d", ir_text(p->m, l->file), l->line) : e;
+		}
 		if (x->sh && y->sh && x->sh != y->sh) {
 			struct ir_type_info t = { .rank = (uint8_t)x->rank, .dim = g->dim };
 			edge(p, 1, &f->t, g->t, &t);

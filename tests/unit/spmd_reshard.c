@@ -79,7 +79,7 @@ static void pairs_of_parts(void **state)
 		int n = refs(r);
 		for (int i = 0; i < n; i++)
 			for (int k = 0; k < n; k++) {
-				assert_int_equal(ref_overlaps(r[i], r[k]), !apart(r[i], r[k]));
+				assert_int_equal(ir_axes_overlap(r[i], r[k]), !apart(r[i], r[k]));
 				struct ir_axis_ref have = {0}, want = {0};
 				for (int64_t size = 2; size <= r[i].size; size++) {
 					struct ir_axis_ref part = { r[i].axis, r[i].pre, size };
@@ -191,7 +191,7 @@ static void cuts(struct ir_module *m, uint32_t mesh, const struct mesh_case *c, 
 		bool fits = !last || last->axis != r[i].axis || last->pre * last->size != r[i].pre;
 		int64_t parts = r[i].size;
 		for (int k = 0; k < nused && fits; k++)
-			fits = !ref_overlaps(used[k], r[i]);
+			fits = !ir_axes_overlap(used[k], r[i]);
 		for (int k = 0; k < was.naxis; k++)
 			parts *= was.axis[k].size;
 		if (!fits || c->dim[d] % parts)
