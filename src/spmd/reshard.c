@@ -195,11 +195,8 @@ static ir_val change_places(struct part *p, struct ir_b *b, ir_val v, ir_shard f
 	int64_t *at = ARENA_NEW(&p->a, int64_t, 2 * n * (rank + 1)), *w = ARENA_NEW(&p->a, int64_t, 2 * n + 1), count[IR_MAX_RANK], size[IR_MAX_RANK];
 	bool *gave = ARENA_NEW(&p->a, bool, n), *has = ARENA_NEW(&p->a, bool, n);
 	int64_t *own = ARENA_NEW(&p->a, int64_t, n);
-	struct axes sum = part_axes(p, part_sum(p, from), 0);
-	for (int dev = 0; dev < n; dev++) {
-		own[dev] = p->apart.n ? mesh_index(&p->m->mesh.p[p->apart_of], dev, p->apart) : 0;
-		own[dev] = own[dev] * axes_size(sum) + (sum.n ? mesh_index(&p->m->mesh.p[p->m->shard.p[from].mesh], dev, sum) : 0);
-	}
+	for (int dev = 0; dev < n && p->apart.n; dev++)
+		own[dev] = mesh_index(&p->m->mesh.p[p->apart_of], dev, p->apart);
 	for (int d = 0; d < rank; d++)
 		count[d] = ir_shard_parts(p->m, from, d);
 	for (int dev = 0; dev < n; dev++) {
@@ -639,6 +636,12 @@ ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_
 		v = part_finish(p, b, v, &from, to);
 		have = 0;
 	}
+	const struct axes around = p->apart;
+	const uint32_t around_of = p->apart_of;
+	if (have) {                              /* it stays one */
+		p->apart = axes_join(&p->a, around, part_axes(p, have, 0));
+		p->apart_of = p->m->shard.p[from].mesh;
+	}
 	from = part_summed(p, from);
 	to = part_summed(p, to);
 	uint32_t mesh = p->m->shard.p[from ? from : to].mesh;
@@ -658,6 +661,8 @@ ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_
 			v = gather_and_cut(p, b, v, 0, to, p->m->shard.p[to].mesh, rank);
 		}
 	}
+	p->apart = around;
+	p->apart_of = around_of;
 	/* a sum of which one device holds all, the others zero */
 	return sum.n ? part_first(p, b, v, p->m->shard.p[want].mesh, sum, ir_const_i(b, b->fn->val.p[v].type, 0)) : v;
 }
