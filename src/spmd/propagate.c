@@ -49,6 +49,15 @@ static struct tensor own(struct prop *p, const struct ir_fn *fn, ir_val v)
 	return (struct tensor){ .cell = cell_new(p, t->rank, t->count, ir_shard_of(fn, v)) };
 }
 
+/* v as an operand.  What is made of one number lies everywhere as it is wanted: its readers say nothing to each other. */
+static struct tensor used(struct prop *p, const struct ir_fn *fn, ir_val v)
+{
+	const struct ir_type_info *t = ir_vtype(p->m, fn, v);
+	if (!ir_splat(p->m, fn, v) || ir_shard_of(fn, v))
+		return *tensor_of(p, fn, v);
+	return (struct tensor){ .cell = cell_new(p, t->rank, t->count, 0) };
+}
+
 static void link_new(struct prop *p, const struct ir_axes *x, struct tensor *t, enum link_class cls, bool elem, bool single, const struct ir_op *op)
 {
 	uint32_t id = (uint32_t)p->link.n;
@@ -128,7 +137,7 @@ static struct err *loop(struct prop *p, const struct ir_fn *fn, const struct ir_
 	for (int k = 0; k < l.n; k++) {
 		const struct ir_loop_operand *q = &l.x[k];
 		const struct ir_type_info *t = ir_vtype(p->m, fn, q->v);
-		struct tensor out = *tensor_of(p, fn, q->v), c;
+		struct tensor out = used(p, fn, q->v), c;
 		if (t->dtype == DT_token)
 			continue;
 		if (ir_role_is_in(q->role)) {
@@ -257,7 +266,7 @@ static struct err *walk(struct prop *p, const struct ir_fn *fn)
 		struct tensor *t = ARENA_NEW(p->a, struct tensor, o->nin + o->nout + 1);
 		for (uint32_t k = 0; k < o->nin; k++) {
 			ir_val v = ir_in(fn, o, k);
-			t[k] = *tensor_of(p, fn, v);
+			t[k] = used(p, fn, v);
 			single &= ir_vtype(p->m, fn, v)->rank == 0 || fn->val.p[v].nuse == 1;
 		}
 		for (uint32_t k = 0; k < o->nout; k++) {

@@ -632,6 +632,15 @@ ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_
 	if (part_equal(p, from, to, rank))
 		return v;
 	ir_shard have = part_sum(p, from), want = part_sum(p, to);
+	const void *one = have || want ? NULL : ir_splat(p->m, b->fn, v);
+	if (one) {                               /* made where it is wanted */
+		const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
+		enum dtype dt = t->dtype;
+		int64_t dim[IR_MAX_RANK];
+		for (int d = 0; d < rank; d++)
+			dim[d] = t->dim[d] * ir_shard_parts(p->m, from, d) / ir_shard_parts(p->m, to, d);
+		return ir_const(b, ir_tensor(p->m, dt, rank, dim), one, dtype_info[dt].bytes);
+	}
 	if (have && have != want) {
 		v = part_finish(p, b, v, &from, to);
 		have = 0;
