@@ -3,6 +3,36 @@
 
 #include "../eval/eval.h"
 
+/* The component of a place's index that says where in dimension d of the indexed value it is; -1: none does. */
+static int component(const struct ir_fn *fn, const struct ir_op *o, int d)
+{
+	int n;
+	const int64_t *map = ir_attrs(fn, o, o->kind == IR_gather ? AT_index_map : AT_to_operand, &n);
+	while (n-- > 0)
+		if (map[n] == d)
+			return n;
+	return -1;
+}
+
+/* Is f of an indexed dimension that is taken, or written, one element at a time?  Devices then tell which places are theirs. */
+static bool by_place(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, int f)
+{
+	int n, d = ir_axes_find(x, 0, f), slices = x->nin - (o->kind == IR_scatter ? (x->nin - 1) / 2 : 0);
+	const struct ir_type_info *t = ir_vtype(p->m, fn, ir_in(fn, o, 0));
+	if (d < 0 || component(fn, o, d) < 0 || ir_axes_find(x, slices, f) >= 0)
+		return false;
+	for (int k = 0; k < t->rank; k++)
+		if (t->dim[k] > INT32_MAX)       /* places are counted in i32 */
+			return false;
+	if (o->kind == IR_gather)
+		return x->factor[f].kind == FACTOR_SUM && ir_attrs(fn, o, AT_size, &n)[d] == 1;
+	const int64_t *gone = ir_attrs(fn, o, AT_inserted, &n);
+	while (n-- > 0)
+		if (gone[n] == d)
+			return true;
+	return false;
+}
+
 bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, int f)
 {
 	enum ir_factor_kind kind = (enum ir_factor_kind)x->factor[f].kind;
@@ -32,8 +62,10 @@ bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, con
 		bool held = ir_axes_find(x, 0, f) >= 0, given = ir_axes_find(x, n + 1, f) >= 0;
 		if (kind == FACTOR_SUM)
 			return !held && n == 1 && ir_attr(fn, o, AT_redop) == RED_add;
-		return kind == FACTOR_EACH && held && given;
+		return kind == FACTOR_EACH && held && (given || by_place(p, fn, o, x, f));
 	}
+	case IR_gather:
+		return kind == FACTOR_EACH || by_place(p, fn, o, x, f);
 	case IR_rng: case IR_rng_bit_generator: case IR_custom_call: case IR_partition_id: case IR_replica_id:
 		return false;
 	case IR_pad: {                           /* equal extents may hide that it moves elements */
@@ -99,13 +131,84 @@ static bool leaves(struct part *p, const struct ir_fn *fn, const struct ir_op *o
 	return o->kind != IR_reduce || ((enum redop)ir_attr(fn, o, AT_redop) == RED_add && from_nothing(p, fn, o));
 }
 
+/* One number for each component of places of type t, along their dimension `at` (t's rank: there is one, which no dimension tells). */
+static ir_val components(struct part *p, struct ir_b *b, ir_val v, ir_type t, int64_t at)
+{
+	return at == ir_type_of(p->m, t)->rank ? ir_splat_of(b, ir_reshape(b, v, 0, NULL), t) : ir_broadcast(b, v, t, &at);
+}
+
+/* The places of a gather or a scatter, counted from the device's first elements of the dimensions that are cut.  *mine: places that are in its
+ * part.  Starts are clamped as those of the whole value, or so that what is outside stays outside. */
+static ir_val own_places(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
+                         const struct axes *f, ir_val places, ir_val *mine)
+{
+	int n, m;
+	bool taken = o->kind == IR_gather;
+	const int64_t *map = ir_attrs(fn, o, taken ? AT_index_map : AT_to_operand, &n), *size = taken ? ir_attrs(fn, o, AT_size, &m) : NULL;
+	const struct ir_type_info *whole = ir_vtype(p->m, fn, ir_in(fn, o, 0)), *t = ir_vtype(p->m, b->fn, places);
+	int64_t at = ir_attr(fn, o, AT_index_dim), k = n, dim[IR_MAX_RANK], all[IR_MAX_RANK];
+	enum dtype dt = t->dtype;
+	int rank = t->rank, bits = dtype_info[dt].bits - (dtype_info[dt].cls == DT_INT);
+	memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
+	memcpy(all, whole->dim, sizeof *all * (size_t)whole->rank);
+	int64_t *most = ARENA_NEW(&p->a, int64_t, n);
+	int32_t *part = ARENA_NEW(&p->a, int32_t, n);
+	ir_type given = b->fn->val.p[places].type, here = ir_tensor(p->m, DT_i32, rank, dim), flat = ir_tensor(p->m, DT_i32, 1, &k);
+	ir_val from = ir_const_i(b, flat, 0);
+	for (int c = 0; c < n; c++) {
+		int d = (int)map[c], g = x->dim[0][d].factor[0];
+		most[c] = all[d] - (taken ? size[d] : 0);
+		if (bits < 32)
+			most[c] = MIN(most[c], (1ll << bits) - 1);
+		part[c] = INT32_MAX;
+		if (!f[g].n || !by_place(p, fn, o, x, g))
+			continue;
+		int32_t *one = ARENA_NEW(&p->a, int32_t, n);
+		one[c] = 1;
+		part[c] = (int32_t)(all[d] / axes_size(f[g]));
+		ir_val first = ir_splat_of(b, part_offset(p, b, mesh, f[g], part[c]), flat);
+		from = ir_bin(b, ELEM_add, from, ir_bin(b, ELEM_multiply, first, ir_const(b, flat, one, sizeof *one * (size_t)n)));
+	}
+	ir_val end = ir_convert(b, ir_const(b, ir_tensor(p->m, DT_i64, 1, &k), most, sizeof *most * (size_t)n), dt);
+	ir_val v = ir_bin(b, ELEM_maximum, places, ir_const_i(b, given, taken || dtype_info[dt].cls != DT_INT ? 0 : -1));
+	v = ir_convert(b, ir_bin(b, ELEM_minimum, v, components(p, b, end, given, at)), DT_i32);
+	v = ir_bin(b, ELEM_subtract, v, components(p, b, from, here, at));
+	if (taken) {
+		ir_val in = ir_bin(b, ELEM_and, ir_bin(b, ELEM_compare_ge, v, ir_const_i(b, here, 0)),
+		                   ir_bin(b, ELEM_compare_lt, v, components(p, b, ir_const(b, flat, part, sizeof *part * (size_t)n), here, at)));
+		*mine = at == rank ? in : ir_reduce1(b, RED_and, in, ir_const_i(b, ir_scalar(p->m, DT_pred), 1), 1, &at);
+	}
+	return v;
+}
+
+/* A gather of a value that is cut along dimensions of which it takes single elements: what others have is zero here, and the sum has all. */
+static ir_val gather(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, uint32_t mesh, struct axes sums, ir_val v, ir_val mine)
+{
+	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
+	int n, rank = t->rank, k = 0;
+	const int64_t *off = ir_attrs(fn, o, AT_offset_dims, &n);
+	int64_t dim[IR_MAX_RANK], to[IR_MAX_RANK];
+	memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
+	for (int d = 0; d < rank; d++) {
+		bool window = false;
+		for (int i = 0; i < n; i++)
+			window |= off[i] == d;
+		if (!window)
+			to[k++] = d;
+	}
+	ir_type vt = b->fn->val.p[v].type;
+	v = ir_select(b, ir_broadcast(b, mine, ir_tensor(p->m, DT_pred, rank, dim), to), v, ir_const_i(b, vt, 0));
+	int64_t w[3] = { part_group(p, mesh, sums), dtype_info[ir_type_of(p->m, vt)->dtype].cls == DT_PRED ? RED_or : RED_add, 0 };
+	return ir_emit_raw(b, IR_all_reduce, 1, &v, 1, &vt, w, 3);
+}
+
 bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
                const struct axes *f, const ir_val *in, ir_val *out)
 {
 	struct axes sums = part_sums(p, x, f);
 	enum dtype dt = o->nout ? ir_vtype(p->m, fn, o->out)->dtype : DT_token, wide = DT_token;
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
-	bool left = sums.n && leaves(p, fn, o);
+	bool left = sums.n && o->kind != IR_gather && leaves(p, fn, o);
 	if (left && part_rounds(dt, RED_add))
 		wide = DT_f32;
 	ir_shard *h = ARENA_NEW(&p->a, ir_shard, x->nin + x->nout + 1);
@@ -117,7 +220,7 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 	int64_t *w = ir_attr_copy(&p->a, fn, o, &n);
 	ir_val *y = ARENA_NEW(&p->a, ir_val, o->nin + 1);
 	memcpy(y, in, sizeof *y * o->nin);
-	if (sums.n && !left) {
+	if (sums.n && !left && o->kind == IR_reduce) {
 		out[0] = reduce(p, b, fn, o, mesh, sums, in, t[0]);
 		return false;
 	}
@@ -134,13 +237,24 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 		for (int d = 0; d < x->rank[0]; d++)
 			if (size[d] == ir_vtype(p->m, fn, ir_in(fn, o, 0))->dim[d] && size[d] > 1)
 				size[d] /= ir_shard_parts(p->m, h[0], d);
-		break;
+		if (!sums.n)
+			break;
+		ir_val mine;
+		y[1] = own_places(p, b, fn, o, x, mesh, f, y[1], &mine);
+		out[0] = gather(p, b, fn, o, mesh, sums, ir_emit(b, IR_gather, 2, y, t[0], w, n), mine);
+		return false;
 	}
 	case IR_reduce:
 		for (int i = 0; i < 2 && wide != DT_token; i++)
 			y[i] = ir_convert(b, y[i], wide);
 		break;
 	case IR_scatter:
+		for (int d = 0; d < x->rank[0]; d++)
+			if (f[x->dim[0][d].factor[0]].n && by_place(p, fn, o, x, x->dim[0][d].factor[0])) {
+				int at = (x->nin - 1) / 2;
+				y[at] = own_places(p, b, fn, o, x, mesh, f, y[at], NULL);
+				break;
+			}
 		if (sums.n) {                        /* one device adds to what is there, the others to zero */
 			for (int i = 0; i < 3 && wide != DT_token; i += 2)
 				y[i] = ir_convert(b, y[i], wide);

@@ -171,3 +171,25 @@ def test_constraint_between_sharded_values():
     np.testing.assert_allclose(jax.jit(f)(on(X, None, "x"), on(X, "x")), (X @ X * 2).sum(0), rtol=1e-5)
     g = lambda a, b: jnp.where(b > 0, constrained(a, None, "x"), b)
     np.testing.assert_allclose(jax.jit(g)(on(X, "x"), on(X, "x")), X, rtol=1e-5)
+
+
+# --- places in cut dimensions ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32])
+@pytest.mark.parametrize("spec", [("x",), (None, "x"), ("y", "x"), (("x", "y"),)])
+def test_places_in_cut_dimensions(spec, dtype):
+    m = mesh(2, 2, names=("x", "y"))
+    i = np.array([[0, 7], [3, 3], [7, 0], [-1, 2], [100, 1], [4, 120]]).astype(dtype)
+    pick = lambda mode: lambda x, i: (x.at[i[:, 0]].get(mode=mode), x.at[i[:, 0], i[:, 1]].get(mode=mode), x.at[:, i[:, 1]].get(mode=mode))
+    put = lambda x, i: (x.at[i[:, 0]].add(x[:6], mode="drop"), x.at[i[:, 0], i[:, 1]].max(9), x.at[:, i[:, 1]].set(0), x.at[i[:, 0]].mul(2))
+    for f in (pick("clip"), pick("fill"), put):
+        want = jax.jit(f)(X, i)
+        for g, w in zip(jax.jit(lambda x, i: f(x, i))(on(X, *spec, m=m), i), want):
+            np.testing.assert_allclose(g, w, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, jnp.bfloat16, np.complex64])
+def test_gather_of_any_type_from_a_cut_dimension(dtype):
+    x = (X % 3).astype(dtype)
+    np.testing.assert_array_equal(jax.jit(lambda x: x[jnp.array([5, 0, 7, 5])])(on(x, "x")), x[[5, 0, 7, 5]])
