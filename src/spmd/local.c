@@ -264,11 +264,15 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 	case IR_iota: {
 		int d = (int)ir_attr(fn, o, AT_dim);
 		struct axes l = part_axes(p, h[0], d);
-		out[0] = ir_emit(b, IR_iota, 0, NULL, t[0], w, n);
-		if (l.n) {
-			ir_val at = ir_convert(b, part_offset(p, b, mesh, l, ir_type_of(p->m, t[0])->dim[d]), dt);
-			out[0] = ir_bin(b, ELEM_add, out[0], ir_splat_of(b, at, t[0]));
+		const struct ir_type_info *own = ir_type_of(p->m, t[0]);
+		if (!l.n) {
+			out[0] = ir_emit(b, IR_iota, 0, NULL, t[0], w, n);
+			return false;
 		}
+		int64_t size = own->dim[d];          /* counted in integers: what a type cannot hold is rounded once */
+		ir_type it = ir_tensor(p->m, DT_i32, own->rank, own->dim);
+		ir_val at = part_offset(p, b, mesh, l, size);
+		out[0] = ir_convert(b, ir_bin(b, ELEM_add, ir_emit(b, IR_iota, 0, NULL, it, w, n), ir_splat_of(b, at, it)), dt);
 		return false;
 	}
 	default:

@@ -193,3 +193,11 @@ def test_places_in_cut_dimensions(spec, dtype):
 def test_gather_of_any_type_from_a_cut_dimension(dtype):
     x = (X % 3).astype(dtype)
     np.testing.assert_array_equal(jax.jit(lambda x: x[jnp.array([5, 0, 7, 5])])(on(x, "x")), x[[5, 0, 7, 5]])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "float32"])
+def test_counting(dtype):
+    """What a type cannot hold is rounded, or cut, as where one device counts."""
+    n = 8192
+    got = jax.jit(lambda x: x + lax.iota(dtype, n))(on(jnp.zeros(n, dtype), "x"))
+    all_shards_right(got, jnp.arange(n, dtype=np.int32).astype(dtype))
