@@ -197,7 +197,8 @@ static ir_val gather(struct part *p, struct ir_b *b, const struct ir_fn *fn, con
 			to[k++] = d;
 	}
 	ir_type vt = b->fn->val.p[v].type;
-	v = ir_select(b, ir_broadcast(b, mine, ir_tensor(p->m, DT_pred, rank, dim), to), v, ir_const_i(b, vt, 0));
+	ir_val here = ir_broadcast(b, mine, ir_tensor(p->m, DT_pred, rank, dim), to), none = ir_const_i(b, vt, 0);
+	v = ir_select(b, here, v, none);
 	int64_t w[3] = { part_group(p, mesh, sums), dtype_info[ir_type_of(p->m, vt)->dtype].cls == DT_PRED ? RED_or : RED_add, 0 };
 	return ir_emit_raw(b, IR_all_reduce, 1, &v, 1, &vt, w, 3);
 }
