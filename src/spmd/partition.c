@@ -308,6 +308,7 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 		const struct ir_type_info *t = whole(p, s, x);
 		ir_shard given = (int)k < nout ? shard_settled(&p->a, p->m, (ir_shard)out[k], t, false) : 0;
 		ir_val r = part_reshard(p, &s->b, b.map[v], b.sh[v], part_summed(p, b.sh[v]));
+		t = whole(p, s, x);
 		give(p, s, x, r, outside(p, by_axes(p, given, t, set, true), part_summed(p, b.sh[v]), t));
 	}
 	return NULL;
