@@ -373,7 +373,7 @@ struct err *conv_custom_call(struct hlo *h, const struct wop *o)
 	TRY(attr_int(h, p[0], &api));
 	TRY(attr_int(h, p[4], &effect));
 	TRY(op_ins(h, o, &n, &in));
-	if (n == 1 && o->nout == 1 && is_identity(h, target))
+	if (n == 1 && o->nout == 1 && (is_identity(h, target) || span_is(h, target, "InspectSharding")))
 		return op_bind(h, o, 1, in);
 	if (o->nout == 0 && span_is(h, target, "InspectSharding"))
 		return NULL;

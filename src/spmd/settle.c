@@ -17,7 +17,7 @@ ir_shard shard_settled(struct arena *a, struct ir_module *m, ir_shard h, const s
 			struct ir_axis_ref r = i->dim[d].axis[k];
 			if (r.size == 1)
 				continue;
-			if (t->dim[d] % (parts * r.size) || !t->dim[d] || (border && r.size != m->mesh.p[i->mesh].axis[r.axis].size))
+			if (t->dim[d] % (parts * r.size) || (border && r.size != m->mesh.p[i->mesh].axis[r.axis].size))
 				break;
 			parts *= r.size;
 			p[n.dim[d].naxis++] = r;

@@ -201,3 +201,19 @@ def test_counting(dtype):
     n = 8192
     got = jax.jit(lambda x: x + lax.iota(dtype, n))(on(jnp.zeros(n, dtype), "x"))
     all_shards_right(got, jnp.arange(n, dtype=np.int32).astype(dtype))
+
+
+# --- borders ---------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_sharded_as_asked():
+    x = on(np.zeros((0, 8), np.float32), "x")
+    for f, shape in ((lambda x: x * 2, (0, 8)), (lambda x: x.reshape(8, 0), (8, 0)), (lambda x: x.T @ x, (8, 8)), (lambda x: jnp.concatenate([x, X]), (8, 8))):
+        got = jax.jit(f, out_shardings=NamedSharding(mesh(), P("x")))(x)
+        assert got.shape == shape and got.sharding.spec == P("x")
+
+
+def test_a_looked_at_sharding_stops_nothing():
+    f = jax.jit(lambda x: (jax.debug.inspect_array_sharding(x * 2, callback=lambda s: None), x + 1)[1])
+    np.testing.assert_array_equal(f(on(X, "x")), X + 1)
+    jax.effects_barrier()
