@@ -252,6 +252,9 @@ static struct err *verify_fn(const struct ir_module *m, const struct ir_fn *fn)
 		const struct ir_value *v = &fn->val.p[i];
 		NEED(v->type > 0 && v->type < m->type.n, "value %zu has no type", i);
 		NEED(ir_shard_of(fn, (ir_val)i) < m->shard.n, "value %zu has a sharding that does not exist", i);
+		const struct ir_shard_info *h = &m->shard.p[ir_shard_of(fn, (ir_val)i)];
+		NEED(!ir_shard_of(fn, (ir_val)i) || h->rank == m->type.p[v->type].rank || (h->rank == 0 && !m->mesh.p[h->mesh].naxis),
+		     "value %zu: a sharding of rank %d for a value of rank %d", i, h->rank, m->type.p[v->type].rank);
 		NEED((v->def == IR_PARAM) == (i <= fn->nparam), "value %zu and the parameters disagree", i);
 	}
 	for (size_t i = 0; i < fn->op.n; i++) {

@@ -305,10 +305,9 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 			k++;
 			continue;
 		}
+		ir_val r = part_reshard(p, &s->b, b.map[v], b.sh[v], part_summed(p, b.sh[v]));
 		const struct ir_type_info *t = whole(p, s, x);
 		ir_shard given = (int)k < nout ? shard_settled(&p->a, p->m, (ir_shard)out[k], t, false) : 0;
-		ir_val r = part_reshard(p, &s->b, b.map[v], b.sh[v], part_summed(p, b.sh[v]));
-		t = whole(p, s, x);
 		give(p, s, x, r, outside(p, by_axes(p, given, t, set, true), part_summed(p, b.sh[v]), t));
 	}
 	return NULL;
@@ -490,6 +489,16 @@ struct err *spmd_partition(struct ir_module *m, int ndev)
 	for (size_t i = 0; i < fn->result.n; i++) {
 		given[i] = m->res[i].shard != 0;
 		TRY_GOTO(e, check(&p, ndev > 1 ? m->res[i].shard : 0, ir_vtype(m, fn, fn->result.p[i]), named(&p, "result", (uint32_t)i), true), out);
+	}
+	int nfn;
+	const ir_fnid *all = ir_reachable(&p.a, m, &nfn);
+	for (int i = 0; ndev > 1 && i < nfn; i++) {
+		const struct ir_fn *f = ir_fn_of(m, all[i]);
+		for (ir_val v = 1; v < f->shard.n; v++) {
+			const struct ir_op *o = ir_def(f, v);
+			struct err *bad = check(&p, ir_shard_of(f, v), ir_vtype(m, f, v), "a value", false);
+			TRY_GOTO(e, o ? at_line(&p, o, bad) : bad, out);
+		}
 	}
 	if (ndev > 1)
 		TRY_GOTO(e, spmd_propagate(m), out);

@@ -177,7 +177,8 @@ static ir_val exchange(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, 
 static ir_val cut(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, int d)
 {
 	ir_type t = resized(p, b, v, d, 1, axes_size(l), -1);
-	const struct ir_type_info *i = ir_type_of(p->m, t);
+	ir_val in[IR_MAX_RANK + 1] = { v }, zero = ir_const_i(b, ir_scalar(p->m, DT_i32), 0);
+	const struct ir_type_info *i = ir_type_of(p->m, t);     /* no type is added from here on */
 	int rank = i->rank;
 	int64_t w[IR_MAX_RANK + 1] = { rank };
 	memcpy(w + 1, i->dim, sizeof *w * (size_t)rank);
