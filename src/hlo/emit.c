@@ -141,8 +141,13 @@ struct err *op_bind(struct hlo *h, const struct wop *o, uint32_t n, const ir_val
 		return NULL;
 	TRY(shard_per_value(h, attr, &k, &s));
 	for (uint32_t i = 0; i < k && i < n; i++)
-		if (ir_def(h->b.fn, v[i]) && !shard_says_nothing(h, s[i]))
+		if (ir_def(h->b.fn, v[i]) && !shard_says_nothing(h, s[i])) {
+			const struct ir_shard_info *t = &h->m->shard.p[s[i]];
+			int rank = ir_vtype(h->m, h->b.fn, v[i])->rank;
+			if (t->rank != rank && (t->rank || h->m->mesh.p[t->mesh].naxis))
+				return bad_op(h, "a sharding of rank %d for a value of rank %d", t->rank, rank);
 			ir_shard_set(h->b.fn, v[i], s[i]);
+		}
 	return NULL;
 }
 
