@@ -145,6 +145,9 @@ static ir_shard with_sum(struct part *p, ir_shard h, uint32_t mesh, struct axes 
 	return ir_shard_add(p->m, &n);
 }
 
+/* Numbers drawn outside manual computations are one value. */
+static bool same_numbers(const struct part *p, const struct ir_op *o) { return o->kind == IR_rng && p->ndev > 1 && !p->apart.n; }
+
 static struct err *do_plain(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	const struct ir_fn *fn = s->from;
@@ -158,7 +161,7 @@ static struct err *do_plain(struct part *p, struct scope *s, const struct ir_op 
 	ir_val *in = operands(p, s, o), *out = ARENA_NEW(&p->a, ir_val, o->nout + 1);
 	if (!any) {
 		ir_val v = ir_clone(&s->b, fn, o, in);
-		if (o->kind == IR_rng && p->ndev > 1)
+		if (same_numbers(p, o))
 			v = same_everywhere(p, s, v);
 		for (uint32_t k = 0; k < o->nout; k++)
 			give(p, s, o->out + k, v + k, 0);
@@ -178,7 +181,7 @@ static struct err *do_plain(struct part *p, struct scope *s, const struct ir_op 
 				out[k] = part_finish(p, &s->b, out[k], &h, to);
 			out[k] = ir_convert(&s->b, out[k], whole(p, s, o->out)->dtype);
 		}
-		give(p, s, o->out + k, o->kind == IR_rng ? same_everywhere(p, s, out[k]) : out[k], h);
+		give(p, s, o->out + k, same_numbers(p, o) ? same_everywhere(p, s, out[k]) : out[k], h);
 	}
 	return NULL;
 }

@@ -182,7 +182,6 @@ static ir_val cut(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struc
 	int rank = i->rank;
 	int64_t w[IR_MAX_RANK + 1] = { rank };
 	memcpy(w + 1, i->dim, sizeof *w * (size_t)rank);
-	ir_val in[IR_MAX_RANK + 1] = { v }, zero = ir_const_i(b, ir_scalar(p->m, DT_i32), 0);
 	for (int k = 0; k < rank; k++)
 		in[k + 1] = k == d ? part_offset(p, b, mesh, l, w[1 + d]) : zero;
 	return ir_emit(b, IR_dynamic_slice, (uint32_t)rank + 1, in, t, w, (uint32_t)rank + 1);
