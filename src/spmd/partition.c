@@ -30,7 +30,7 @@ static struct err *check(struct part *p, ir_shard h, const struct ir_type_info *
 		e = ERR(INVALID, "%s is of rank %d, its sharding %s is not", what, t->rank, s.p);
 	else if (i->npart && i->part_op != RED_add && i->part_op != RED_softmax)
 		e = ERR(UNIMPLEMENTED, "%s has the unreduced sharding %s", what, s.p);
-	else if (mesh->naxis && mesh->ndev != p->ndev)
+	else if (mesh->naxis && mesh->ndev != p->ndev && mesh->ndev != 1)
 		e = ERR(UNIMPLEMENTED, "%s is sharded over a mesh of %lld devices, the program has %d", what, (long long)mesh->ndev, p->ndev);
 	for (int d = 0; !e && even && d < t->rank; d++)
 		if (t->dim[d] % ir_shard_parts(p->m, h, d))
