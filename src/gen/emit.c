@@ -254,26 +254,35 @@ static void lane_loop(struct em *e, int v, LV lo, LV hi, int64_t known, bool ful
 	turn_close(e, bb, any);
 }
 
-struct nest_cx { const struct gen_body *b; const struct gen_nest *x; struct acc *acc; bool sums; };
+/* Float sums add up a run of turns in one number.  Runs of f32 add up in f64, so that only the last rounding counts; those of f64 add up, as
+ * many as there are turns in a run, in another number, and so on: errors grow with the logarithm of the length. */
+enum { SUM_RUN = 128, SUM_RUN_F32 = 32 };
+
+/* run: 0: there are no long sums; wide: f64 ones of f32; open: this is within a run of those. */
+struct nest_cx { const struct gen_body *b; const struct gen_nest *x; struct acc *acc; int64_t run; bool wide, open; };
 static void nest_turn(struct em *e, void *p)
 {
 	struct nest_cx *n = p;
 	actions(e, n->b, n->x, n->acc);
 }
 
-/* Float sums add up SUM_RUN turns or so in one number, as many of those in another, and so on: errors grow with the
- * logarithm of the length. */
-enum { SUM_RUN = 128 };
 static bool is_sum(const struct gen_red *r)
 {
 	return r->redop == RED_add && dtype_info[r->acc[0]].cls == DT_FLOAT;
 }
 
-/* Accumulators of reduction r that hold nothing yet. */
-static void acc_clear(struct em *e, const struct gen_red *r, struct acc *acc)
+static bool is_f32_sum(const struct gen_red *r) { return is_sum(r) && r->acc[0] == DT_f32; }
+
+/* Accumulators of reduction r that hold nothing yet; wide: of f64. */
+static void acc_clear(struct em *e, const struct gen_red *r, struct acc *acc, bool wide)
 {
 	int w = e->width > 1 ? e->width : 0;
 	for (int k = 0; k < r->n; k++) {
+		if (wide) {
+			acc->mem[k] = em_alloca(e, em_vec(e->f64, w));
+			LLVMBuildStore(e->b, em_identity(e, RED_add, DT_f64, w), acc->mem[k]);
+			continue;
+		}
 		acc->mem[k] = em_alloca(e, em_vec(acc_type(e, r, k), w));
 		LV first = r->redop == RED_fn ? em_splat(e, em_get(e, r->init[k]), w) : em_identity(e, (enum redop)r->redop, r->acc[k], w);
 		if (is_order(r))
@@ -290,37 +299,46 @@ static struct acc *acc_open(struct em *e, struct nest_cx *n)
 	n->acc = mem_alloc(sizeof *n->acc * (size_t)(x->nred + 1));
 	for (int i = 0; i < x->nred; i++)
 		if (is_sum(&n->b->red[x->red[i].red]))
-			acc_clear(e, &n->b->red[x->red[i].red], &n->acc[i]);
+			acc_clear(e, &n->b->red[x->red[i].red], &n->acc[i], false);
 		else
 			n->acc[i] = outer[i];
+	n->open = true;
 	return outer;
 }
 
-static void acc_close(struct em *e, struct nest_cx *n, struct acc *outer)
+static void acc_close(struct em *e, struct nest_cx *n, struct acc *outer, bool open)
 {
 	const struct gen_nest *x = n->x;
+	int w = e->width > 1 ? e->width : 0;
 	for (int i = 0; i < x->nred; i++) {
 		const struct gen_red *r = &n->b->red[x->red[i].red];
-		LT t = em_vec(em_reg(e, r->acc[0]), e->width > 1 ? e->width : 0);
 		if (!is_sum(r))
 			continue;
-		LV sum = LLVMBuildLoad2(e->b, t, outer[i].mem[0], "");
-		combine(e, r, &sum, (LV[]){ LLVMBuildLoad2(e->b, t, n->acc[i].mem[0], "") });
-		LLVMBuildStore(e->b, sum, outer[i].mem[0]);
+		bool wide = n->wide && !open && is_f32_sum(r);
+		LV part = LLVMBuildLoad2(e->b, em_vec(em_reg(e, r->acc[0]), w), n->acc[i].mem[0], "");
+		LV sum = LLVMBuildLoad2(e->b, em_vec(wide ? e->f64 : em_reg(e, r->acc[0]), w), outer[i].mem[0], "");
+		if (wide)
+			part = LLVMBuildFPExt(e->b, part, em_vec(e->f64, w), "");
+		LLVMBuildStore(e->b, em_redop(e, RED_add, wide ? DT_f64 : r->acc[0], sum, part), outer[i].mem[0]);
 	}
 	free(n->acc);
 	n->acc = outer;
+	n->open = open;
 }
 
-/* Turns that go into one sum, of at most n that add `each` numbers to it; 0: all may.  A power of SUM_RUN so large that few
+/* Turns that go into one sum, of at most n that add `each` numbers to it; 0: all may.  Of f64, a power of the run so large that few
  * are left. */
 static int64_t sum_block(const struct nest_cx *n, int64_t turns, int64_t each)
 {
-	int64_t b = MAX(SUM_RUN / each, 1);
-	if (!n->sums || turns <= 2 * b)
+	if (!n->run || (n->wide && (n->open || each >= n->run)))
 		return 0;
-	while (turns > 2 * b * SUM_RUN)
-		b *= SUM_RUN;
+	int64_t b = MAX(n->run / each, 1);
+	if (n->wide)
+		return b;
+	if (turns <= 2 * b)
+		return 0;
+	while (turns > 2 * b * n->run)
+		b *= n->run;
 	return b;
 }
 
@@ -340,9 +358,10 @@ static void lane_sums(struct em *e, struct nest_cx *n, int lane, LV lo, LV hi, i
 		return;
 	}
 	struct loop l = loop_open(e, 0, lo);
+	bool open = n->open;
 	struct acc *outer = acc_open(e, n);
 	lane_sums(e, n, lane, l.phi, block_end(e, l.phi, block * e->width, hi), -1, block, full);
-	acc_close(e, n, outer);
+	acc_close(e, n, outer, open);
 	loop_close(e, &l, block * e->width, hi, NULL);
 }
 
@@ -351,7 +370,7 @@ static void nest_loops(struct em *e, struct nest_cx *n, int v, int lane);
 /* The loop over variable v: turns at most, each of which adds inner numbers. */
 static void var_sums(struct em *e, struct nest_cx *n, int v, int lane, LV lo, LV hi, int64_t turns, int64_t inner)
 {
-	bool apart = n->sums && inner >= SUM_RUN / 4;       /* each turn has sums of its own */
+	bool apart = n->run && !n->wide && inner >= n->run / 4, open = n->open;       /* each turn has sums of its own */
 	int64_t block = sum_block(n, turns, apart ? 1 : inner), step = block ? block : 1;
 	struct loop l = loop_open(e, block ? 0 : 1u << v, lo);
 	struct acc *outer = block || apart ? acc_open(e, n) : NULL;
@@ -362,7 +381,7 @@ static void var_sums(struct em *e, struct nest_cx *n, int v, int lane, LV lo, LV
 		nest_loops(e, n, v + 1, lane);
 	}
 	if (outer)
-		acc_close(e, n, outer);
+		acc_close(e, n, outer, open);
 	loop_close(e, &l, step, hi, NULL);
 }
 
@@ -389,6 +408,23 @@ static void nest_loops(struct em *e, struct nest_cx *n, int v, int lane)
 	lane_sums(e, n, lane, em_ki(e->i64, x->lo[lane]), em_ki(e->i64, x->hi[lane]), ext, (ext + e->width - 1) / e->width, ext % e->width == 0);
 }
 
+/* How the sums of n's nest are cut into runs; lane: its variable along which lanes are added up, -1: none. */
+static void sum_run(const struct em *e, struct nest_cx *n, int lane)
+{
+	const struct gen_nest *x = n->x;
+	int64_t turns = 1, least = lane < 0 ? 8 : 2 * SUM_RUN_F32;
+	for (int v = 0; v < e->s->nvar; v++)
+		if (x->vars >> v & 1)
+			turns *= v == lane ? (x->hi[v] - x->lo[v] + e->width - 1) / e->width : x->hi[v] - x->lo[v];
+	bool narrow = false, any = false;
+	for (int i = 0; i < x->nred; i++) {
+		narrow |= is_f32_sum(&n->b->red[x->red[i].red]);
+		any |= is_sum(&n->b->red[x->red[i].red]);
+	}
+	n->wide = narrow && turns >= least;
+	n->run = !any ? 0 : n->wide ? MAX(4, MIN(SUM_RUN_F32, turns / 8)) : SUM_RUN;
+}
+
 static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *x)
 {
 	int lane = -1;
@@ -409,11 +445,10 @@ static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *
 	e->inner = !outer;
 	struct acc *acc = mem_alloc(sizeof *acc * (size_t)(x->nred + 1));
 	LV part[GEN_MAX_OUT];
-	bool sums = false;
-	for (int i = 0; i < x->nred; i++) {
-		acc_clear(e, &b->red[x->red[i].red], &acc[i]);
-		sums |= is_sum(&b->red[x->red[i].red]);
-	}
+	struct nest_cx n = { .b = b, .x = x, .acc = acc };
+	sum_run(e, &n, outer ? -1 : lane);
+	for (int i = 0; i < x->nred; i++)
+		acc_clear(e, &b->red[x->red[i].red], &acc[i], n.wide && is_f32_sum(&b->red[x->red[i].red]));
 	int index = (int)(x - b->nest);
 	if (x->nkeep) {
 		e->kept[index] = mem_alloc(sizeof(LV) * (size_t)x->nkeep);
@@ -425,16 +460,18 @@ static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *
 		}
 	}
 	e->nest = x;
-	struct nest_cx n = { b, x, acc, sums };
 	nest_loops(e, &n, 0, outer ? -1 : lane);
 	e->nest = NULL;
 	for (int i = 0; i < x->nred; i++) {
 		int id = x->red[i].red;
 		const struct gen_red *r = &b->red[id];
+		bool wide = n.wide && is_f32_sum(r);
 		for (int k = 0; k < r->n; k++)
-			part[k] = LLVMBuildLoad2(e->b, em_vec(acc_type(e, r, k), w), acc[i].mem[k], "");
+			part[k] = LLVMBuildLoad2(e->b, em_vec(wide ? e->f64 : acc_type(e, r, k), w), acc[i].mem[k], "");
 		if (!outer && w)
 			across(e, r, part);
+		if (wide)
+			part[0] = LLVMBuildFPTrunc(e->b, part[0], em_like(part[0], e->f32), "");
 		for (int k = 0; k < r->n && is_order(r); k++)
 			part[k] = em_unorder(e, r->acc[k], r->redop == RED_max, part[k]);
 		if (e->part[id][0]) {
@@ -763,11 +800,9 @@ static void machine_give(const struct gen_target *t, LLVMTargetMachineRef tm)
 static struct err *complete(const struct gen_target *t)
 {
 	const struct em_code *c = em_code_of(t);
-	void (*hook[sizeof *c / sizeof(void (*)(void))])(void);
-	memcpy(hook, c, sizeof hook);
-	for (size_t i = 0; i < NELEM(hook); i++)
-		if (!hook[i] && (t->scales || i < NELEM(hook) - 1))
-			return ERR(INTERNAL, "target '%s' lacks hook %zu of struct em_code", t->name, i);
+#define HOOK(type, hook, args, needed) if ((needed) && !c->hook) return ERR(INTERNAL, "target '%s' lacks the hook '" #hook "'", t->name);
+#include "hook.def"
+#undef HOOK
 	return NULL;
 }
 

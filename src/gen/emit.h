@@ -16,20 +16,12 @@ typedef LLVMTypeRef LT;
 
 struct em;
 
-/* How a target writes what is special, and hands its code over: all of these; scale, the last, where its row scales. */
+/* How a target writes what is special, and hands its code over. */
+#define HOOK(type, name, args, needed) type (*name) args;
 struct em_code {
-	/* These two give an error as LLVM does: a text to be freed with LLVMDisposeMessage, and NULL or true. */
-	LLVMTargetMachineRef (*machine)(const struct gen_target *, char **msg);
-	bool (*object)(LLVMTargetMachineRef, LLVMModuleRef, LLVMMemoryBufferRef *out, char **msg);     /* what the runtime loads */
-	void (*begin)(struct em *);                            /* e->f, the kernel's function; e->t0, e->t1: the tiles it shall do */
-	LV (*operand)(struct em *, int i);                     /* address of operand (then result) i */
-	LV (*constant)(struct em *, const void *p, size_t n);  /* address of n bytes */
-	LV (*call)(struct em *, const char *name, LT ret, int n, const LV *arg);     /* function of C's library, of scalars */
-	LV (*round)(struct em *, LV x);                        /* f32 that arithmetic gave, to one that is a bf16 */
-	LV (*round_any)(struct em *, LV x);                    /* any f32, subnormal ones too */
-	void (*fence)(struct em *);                            /* what was stored past the caches comes before what is stored after it */
-	LV (*scale)(struct em *, LV x, LV y);                  /* x * 2^floor(y), which overflows and underflows by itself */
+#include "hook.def"
 };
+#undef HOOK
 
 /* A place that code can be put: one per open loop, outermost first.  The block has no terminator while the
  * scope is open, so code may be appended to any scope at any time. */

@@ -2,8 +2,9 @@
  *
  * One operand and a known reduction: sums in the accumulator's type (f32 for smaller floats), either row by
  * row (a fixed tree, see FOLD in isa.h) or across a block of outputs with the rows of the reduced dimensions
- * added strip by strip; float sums across go through levels of 64 so that errors grow as in a tree.  Few
- * outputs with many elements are cut into chunks of fixed size whose partial results a second phase combines.
+ * added strip by strip; float sums across go by short runs, those of f32 into sums of f64, others through levels, so that errors do not
+ * grow with their number.  Few outputs with many elements are cut into chunks of fixed size whose partial results a second phase
+ * combines.
  *
  * Anything else (several operands, a combining expression) runs the expression over strips: across outputs,
  * or over lanes that hold neighbouring segments of one output's elements and are then combined in order, in
@@ -12,18 +13,19 @@
 
 #include "impl.h"
 
-enum { LEVELS = 5, LEVEL_ROWS = 64, ACROSS = 1024, FOLD_BUF = 4096, MAX_CHUNKS = 64, LANE_STEPS = 16 };
+enum { RUN = 32, ACROSS = 1024, FOLD_BUF = 4096, MAX_CHUNKS = 64, LANE_STEPS = 16 };
 
 struct dims { int n; int64_t dim[LOOP_RANK], in[LOOP_RANK], out[LOOP_RANK]; };   /* strides in elements */
 
 struct reduce {
 	enum dtype dt, acc;
-	int es, as;                  /* bytes of an element, of an accumulator */
+	int es, as, ps;              /* bytes of an element, of an accumulator, of a chunk's result */
 	enum redop op;
 	kern_strip *f, *load, *store;
+	kern_strip *pf, *widen, *narrow;     /* for chunks' results; a sum's to and from a wider accumulator, NULL: they are no wider */
 	kern_fold *fold;
 	struct dims k, r;            /* kept, reduced; the last reduced one has the smallest stride */
-	bool across, levels;
+	bool across, runs;
 	int64_t nout, nred, w, nblock, rows, chunk, nchunk, per_tile;
 	/* general */
 	int nop;
@@ -143,48 +145,53 @@ static void reduce_row(const struct reduce *q, const char *base, int64_t lo, int
 		memcpy(out, part, (size_t)q->as);
 }
 
-/* n neighbouring outputs from base, across. */
+/* n neighbouring outputs from base, across, to out as chunks' results are. */
 static void reduce_across(const struct reduce *q, const char *base, int64_t n, int64_t stride, int64_t lo, int64_t hi,
                           char *out, char *scratch)
 {
 	const struct dims *r = &q->r;
-	char *buf = scratch, *raw = buf + ACROSS * 16, *lv[LEVELS];
-	int64_t ix[LOOP_RANK] = { 0 }, rows = hi - lo, have[LEVELS] = { 0 };
-	lv[0] = out;
-	for (int l = 1; l < LEVELS; l++)
-		lv[l] = raw + (size_t)l * ACROSS * 16;
+	char *buf = scratch, *raw = buf + ACROSS * 16, *sum = raw + ACROSS * 16, *wide = sum + ACROSS * 16, *level = wide + ACROSS * 16;
+	int64_t ix[LOOP_RANK] = { 0 }, rows = hi - lo, runs = 0, left = 0;
 	for (int d = 1; d < r->n; d++)
 		rows *= r->dim[d];
+	int64_t run = q->runs ? MAX(4, MIN(RUN, rows / 8)) : rows;
 	base += lo * r->in[0] * q->es;
-	size_t bytes = (size_t)(n * q->as);
 	for (int64_t i = 0; i < rows; i++) {
 		const char *x = load_row(q, n, base + offset_of(r->n, r->in, ix) * q->es, stride, buf, raw);
-		if (have[0]++)
-			q->f(n, lv[0], lv[0], x, NULL);
-		else
-			memcpy(lv[0], x, bytes);
-		if (q->levels && have[0] == LEVEL_ROWS)
-			for (int l = 0; l + 1 < LEVELS && have[l] == LEVEL_ROWS; l++) {
-				if (have[l + 1]++)
-					q->f(n, lv[l + 1], lv[l + 1], lv[l], NULL);
+		if (left) {
+			q->f(n, sum, sum, x, NULL);
+		} else {
+			memcpy(sum, x, (size_t)(n * q->as));
+			left = run;
+		}
+		if (!--left || i == rows - 1) {
+			if (q->widen) {
+				q->widen(n, runs ? wide : out, sum, NULL, NULL);
+				if (runs)
+					q->pf(n, out, out, wide, NULL);
+			} else if (q->runs) {
+				if (sum_starts(runs))
+					memcpy(level, sum, (size_t)(n * q->as));
 				else
-					memcpy(lv[l + 1], lv[l], bytes);
-				have[l] = 0;
+					q->f(n, level, level, sum, NULL);
+				sum_carry(runs, q->f, n, q->as, level, (size_t)(n * q->as));
 			}
+			runs++;
+			left = 0;
+		}
 		for (int d = r->n; d-- > 0;) {
 			if (++ix[d] < (d ? r->dim[d] : hi - lo))
 				break;
 			ix[d] = 0;
 		}
 	}
-	for (int l = 1; l < LEVELS; l++)
-		if (have[l]) {
-			if (have[0])
-				q->f(n, out, lv[l], out, NULL);
-			else
-				memcpy(out, lv[l], bytes);
-			have[0] = 1;
-		}
+	if (q->widen)
+		return;
+	if (q->runs) {
+		sum_close(runs, q->f, n, q->as, level, (size_t)(n * q->as));
+		sum = level;
+	}
+	memcpy(out, sum, (size_t)(n * q->as));
 }
 
 /* Initial value, rounding, and to the result. */
@@ -206,6 +213,15 @@ static void finish(const struct reduce *q, const struct prog_kern *k, char *cons
 	move_strided(q->es, n, to, stride * q->es, wide, q->es);
 }
 
+/* acc, as chunks' results are, as accumulators; in finish's scratch, behind what that uses. */
+static char *narrowed(const struct reduce *q, int64_t n, char *acc, char *scratch)
+{
+	if (!q->narrow)
+		return acc;
+	q->narrow(n, scratch + 2 * ACROSS * 16, acc, NULL, NULL);
+	return scratch + 2 * ACROSS * 16;
+}
+
 static void reduce_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
                        int64_t t0, int64_t t1, void *scratch_)
 {
@@ -223,10 +239,10 @@ static void reduce_run(const struct prog_kern *k, const struct kern_state *s, in
 		char *to = out + (offset_of(kl, q->k.out, ix) + j0 * q->k.out[kl]) * q->es;
 		int64_t lin = row * q->k.dim[kl] + j0;
 		if (phase == 1) {
-			memcpy(acc, part + lin * q->as, (size_t)(n * q->as));
+			memcpy(acc, part + lin * q->ps, (size_t)(n * q->ps));
 			for (c = 1; c < q->nchunk; c++)
-				q->f(n, acc, acc, part + (c * q->nout + lin) * q->as, NULL);
-			finish(q, k, ptr, n, acc, to, q->k.out[kl], scratch);
+				q->pf(n, acc, acc, part + (c * q->nout + lin) * q->ps, NULL);
+			finish(q, k, ptr, n, narrowed(q, n, acc, scratch), to, q->k.out[kl], scratch);
 			continue;
 		}
 		if (!q->nred) {
@@ -235,14 +251,19 @@ static void reduce_run(const struct prog_kern *k, const struct kern_state *s, in
 		}
 		const char *base = in + (offset_of(kl, q->k.in, ix) + j0 * q->k.in[kl]) * q->es;
 		int64_t lo = c * q->chunk, hi = MIN(lo + q->chunk, q->r.dim[0]);
-		char *res = q->nchunk > 1 ? part + (c * q->nout + lin) * q->as : acc;
+		char *res = q->nchunk > 1 ? part + (c * q->nout + lin) * q->ps : acc;
 		if (q->across)
 			reduce_across(q, base, n, q->k.in[kl], lo, hi, res, scratch);
 		else
 			for (int64_t j = 0; j < n; j++)
-				reduce_row(q, base + j * q->k.in[kl] * q->es, lo, hi, res + j * q->as, scratch);
-		if (q->nchunk == 1)
-			finish(q, k, ptr, n, acc, to, q->k.out[kl], scratch);
+				reduce_row(q, base + j * q->k.in[kl] * q->es, lo, hi, acc + j * q->as, scratch);
+		if (q->nchunk == 1) {
+			finish(q, k, ptr, n, q->across ? narrowed(q, n, acc, scratch) : acc, to, q->k.out[kl], scratch);
+		} else if (!q->across && q->widen) {
+			q->widen(n, res, acc, NULL, NULL);
+		} else if (!q->across) {
+			memcpy(res, acc, (size_t)(n * q->as));
+		}
 	}
 }
 
@@ -476,7 +497,14 @@ static struct err *make_known(const struct prog_kern *k, struct kern_state *s, s
 	}
 	enum nat nat = kern_nat(q->acc);
 	q->fold = nat < NAT_COUNT ? kern_isa_get()->fold[q->op][nat] : NULL;
-	q->levels = q->op == RED_add && (dtype_info[q->acc].cls == DT_FLOAT || dtype_info[q->acc].cls == DT_COMPLEX);
+	q->runs = q->op == RED_add && (dtype_info[q->acc].cls == DT_FLOAT || dtype_info[q->acc].cls == DT_COMPLEX);
+	enum dtype wide = q->runs && q->dt == DT_f32 ? DT_f64 : q->runs && q->dt == DT_c64 ? DT_c128 : q->acc;
+	q->ps = dt_bytes(wide);
+	q->pf = kern_elem(redop_elem[q->op], wide, wide);
+	if (wide != q->acc) {
+		q->widen = kern_elem(ELEM_convert, q->acc, wide);
+		q->narrow = kern_elem(ELEM_convert, wide, q->acc);
+	}
 	/* dimensions by falling stride of the operand: the order of adding, and of outputs, is ours */
 	int ord[LOOP_RANK], to[LOOP_RANK], ko = 0;
 	for (int d = 0; d < in->rank; d++) {
@@ -518,8 +546,9 @@ static struct err *make_known(const struct prog_kern *k, struct kern_state *s, s
 	q->per_tile = MAX(1, 65536 / MAX(1, units ? total / units : 1));
 	s->tiles = (units + q->per_tile - 1) / q->per_tile;
 	s->phases = q->nchunk > 1 ? 2 : 1;
-	s->shared = q->nchunk > 1 ? (size_t)(q->nchunk * q->nout * q->as) : 0;
-	s->scratch = ACROSS * 16 + 3 * FOLD_BUF * 16 + (LEVELS + 3) * ACROSS * 16;
+	s->shared = q->nchunk > 1 ? (size_t)(q->nchunk * q->nout * q->ps) : 0;
+	int levels = q->across && q->runs && !q->widen ? sum_levels(q->nred) : 0;
+	s->scratch = ACROSS * 16 + MAX(3 * FOLD_BUF, (4 + levels) * ACROSS) * 16;
 	s->run = reduce_run;
 	return NULL;
 }

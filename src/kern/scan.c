@@ -3,22 +3,24 @@
  * Along a dimension that is not the densest, rows of outputs are carried forward strip by strip.  Along the
  * densest one a block of the row is laid out as LANES columns (transposed), scanned across, its column totals
  * scanned, and the offsets combined in.  A few long rows are cut into blocks that a second phase joins.  What comes before
- * a block of a long scan is added up in levels, and then to each of its elements: errors do not grow with the distance. */
+ * a block of a long scan is added up in levels, and of f32 in f64, and then to each of its elements: errors do not grow with the
+ * distance. */
 #include <stdlib.h>
 
 #include "impl.h"
 
-enum { LANES = 64, STEPS = 64, BLOCK = LANES * STEPS, GROUP = 4 * BLOCK, WIDE = 512, DEEP = 12, FAR = 1024, ROWS = 64 };
+enum { LANES = 64, STEPS = 64, BLOCK = LANES * STEPS, GROUP = 4 * BLOCK, WIDE = 512, DEEP = 12, FAR = 1024, ROWS = 64, ROWS_F32 = 16 };
 
 struct scan {
 	enum dtype dt, acc;
-	int es, as, rank, dim, lane;
+	int es, as, ws, rank, dim, lane;
 	bool reverse, across, split;
 	kern_strip *f, *load, *store;
+	kern_strip *fw, *widen, *narrow;     /* of what comes before a block; NULL: it is of the accumulator's type */
 	int64_t n, rows, width, nblock, per_tile;
 	int64_t in_step, out_step;   /* along dim, in scan order, elements */
-	char init[16];               /* what a scan begins with */
-	int levels;                  /* across: of what comes before; 0: each row goes on from the last */
+	char init[16], init_wide[16];        /* what a scan begins with */
+	int run, levels;             /* across: rows after which a sum begins anew, levels of what comes before; 0: there are none */
 };
 
 static void load(const struct scan *q, int64_t n, char *out, const char *src, int64_t stride, char *raw)
@@ -37,12 +39,47 @@ static void store(const struct scan *q, int64_t n, const char *acc, char *to, in
 	move_strided(q->es, n, to, stride * q->es, acc, q->es);
 }
 
-/* n <= BLOCK accumulators of x scanned in place; carry, or what a scan begins with, comes first.  The last value goes to carry. */
-static void scan_block(const struct scan *q, int64_t n, char *x, char *t, char *carry, bool have)
+/* Accumulators from what comes before, n of them. */
+static void narrow(const struct scan *q, int64_t n, char *to, const char *wide)
+{
+	if (q->narrow)
+		q->narrow(n, to, wide, NULL, NULL);
+	else
+		memcpy(to, wide, (size_t)(n * q->as));
+}
+static void widen(const struct scan *q, int64_t n, char *to, const char *x)
+{
+	if (q->widen)
+		q->widen(n, to, x, NULL, NULL);
+	else
+		memcpy(to, x, (size_t)(n * q->as));
+}
+
+/* n accumulators of x scanned one by one, behind carry. */
+static void scan_few(const struct scan *q, int64_t n, char *x, char *carry)
+{
+	if (q->widen && q->as == 4) {
+		double sum;
+		float *f = (float *)x;
+		memcpy(&sum, carry, sizeof sum);
+		for (int64_t i = 0; i < n; i++)
+			f[i] = (float)(sum += (double)f[i]);
+		memcpy(carry, &sum, sizeof sum);
+		return;
+	}
+	char one[16];
+	for (int64_t i = 0; i < n; i++) {
+		widen(q, 1, one, x + i * q->as);
+		q->fw(1, carry, carry, one, NULL);
+		narrow(q, 1, x + i * q->as, carry);
+	}
+}
+
+/* n <= BLOCK accumulators of x scanned in place behind carry, which then has the last value. */
+static void scan_block(const struct scan *q, int64_t n, char *x, char *t, char *carry)
 {
 	int as = q->as;
-	q->f(1, x, have ? carry : q->init, x, NULL);
-	int64_t steps = n / LANES, rest = n - steps * LANES;
+	int64_t steps = n / LANES, done = 0;
 	if (steps >= 4 && as <= 8) {
 		const struct kern_isa *isa = kern_isa_get();
 		int w = as == 1 ? 0 : as == 2 ? 1 : as == 4 ? 2 : 3;
@@ -50,24 +87,16 @@ static void scan_block(const struct scan *q, int64_t n, char *x, char *t, char *
 		isa->transpose[w](LANES, steps, x, steps, t, LANES);
 		for (int64_t i = 1; i < steps; i++)
 			q->f(LANES, t + i * LANES * as, t + (i - 1) * LANES * as, t + i * LANES * as, NULL);
-		char off[LANES * 8], *last = t + (steps - 1) * LANES * as;
-		memcpy(off, last, (size_t)as);
-		for (int j = 1; j < LANES - 1; j++)
-			q->f(1, off + j * as, off + (j - 1) * as, last + j * as, NULL);
+		char off[(LANES + 1) * 8];       /* what comes before each column, and before what is left */
+		narrow(q, 1, off, carry);
+		memcpy(off + as, t + (steps - 1) * LANES * as, (size_t)(LANES * as));
+		scan_few(q, LANES, off + as, carry);
 		for (int64_t i = 0; i < steps; i++)
-			q->f(LANES - 1, t + (i * LANES + 1) * as, off, t + (i * LANES + 1) * as, NULL);
+			q->f(LANES, t + i * LANES * as, off, t + i * LANES * as, NULL);
 		isa->transpose[w](steps, LANES, t, LANES, x, steps);
-	} else {
-		rest = n - 1;
-		steps = 0;
-		for (int64_t i = 1; i < n; i++)
-			q->f(1, x + i * as, x + (i - 1) * as, x + i * as, NULL);
-		rest = 0;
+		done = steps * LANES;
 	}
-	if (steps)
-		for (int64_t i = n - rest; i < n; i++)
-			q->f(1, x + i * as, x + (i - 1) * as, x + i * as, NULL);
-	memcpy(carry, x + (n - 1) * as, (size_t)as);
+	scan_few(q, n - done, x + done * as, carry);
 }
 
 /* What the blocks so far add up to. */
@@ -75,42 +104,45 @@ struct before { int64_t n; char level[DEEP][16]; };
 static void before_add(const struct scan *q, struct before *b, const char *x)
 {
 	if (sum_starts(b->n))
-		memcpy(b->level[0], x, (size_t)q->as);
+		memcpy(b->level[0], x, (size_t)q->ws);
 	else
-		q->f(1, b->level[0], b->level[0], x, NULL);
-	sum_carry(b->n++, q->f, 1, q->as, b->level[0], 16);
+		q->fw(1, b->level[0], b->level[0], x, NULL);
+	sum_carry(b->n++, q->fw, 1, q->ws, b->level[0], 16);
 }
 static void before_sum(const struct scan *q, struct before b, char *out)
 {
-	sum_close(b.n, q->f, 1, q->as, b.level[0], 16);
-	memcpy(out, b.level[0], (size_t)q->as);
+	sum_close(b.n, q->fw, 1, q->ws, b.level[0], 16);
+	memcpy(out, b.level[0], (size_t)q->ws);
 }
 
 /* n columns from in to out, a row after the other; scratch: see kern_make_cumulative. */
 static void scan_columns(const struct scan *q, int64_t n, const char *in, int64_t is, char *out, int64_t os, char *scratch)
 {
 	enum { ROW = WIDE * 16 };
-	char *x = scratch, *t = x + ROW, *raw = t + ROW, *base = raw + ROW, *level = base + ROW, *sum = level + q->levels * ROW;
+	char *x = scratch, *t = x + ROW, *raw = t + ROW, *base = raw + ROW, *wide = base + ROW, *level = wide + ROW, *sum = level + q->levels * ROW;
 	for (int64_t i = 0; i < q->n; i++) {
-		bool starts = q->levels ? i % ROWS == 0 : !i;
+		bool starts = q->run ? i % q->run == 0 : !i, behind = q->run && i >= q->run;
 		if (starts && i) {
-			int64_t b = i / ROWS - 1;
-			if (sum_starts(b))
-				memcpy(level, x, (size_t)(n * q->as));
+			int64_t b = i / q->run - 1;
+			widen(q, n, wide, x);
+			if (sum_starts(b) && (!b || !q->widen))
+				memcpy(level, wide, (size_t)(n * q->ws));
 			else
-				q->f(n, level, level, x, NULL);
-			sum_carry(b, q->f, n, q->as, level, ROW);
-			memcpy(sum, level, (size_t)q->levels * ROW);
-			sum_close(b + 1, q->f, n, q->as, sum, ROW);
-			memcpy(base, sum, (size_t)(n * q->as));
+				q->fw(n, level, level, wide, NULL);
+			if (!q->widen) {
+				sum_carry(b, q->f, n, q->as, level, ROW);
+				memcpy(sum, level, (size_t)q->levels * ROW);
+				sum_close(b + 1, q->f, n, q->as, sum, ROW);
+			}
+			narrow(q, n, base, q->widen ? level : sum);
 		}
 		if (starts)
 			fill_bytes(q->as, n, x, q->init);
 		load(q, n, t, in + i * q->in_step * q->es, is, raw);
 		q->f(n, x, x, t, NULL);
-		if (q->levels && i >= ROWS)
+		if (behind)
 			q->f(n, t, base, x, NULL);
-		store(q, n, q->levels && i >= ROWS ? t : x, out + i * q->out_step * q->es, os, raw);
+		store(q, n, behind ? t : x, out + i * q->out_step * q->es, os, raw);
 	}
 }
 
@@ -151,37 +183,39 @@ static void scan_run(const struct prog_kern *k, const struct kern_state *s, int 
 		}
 		row_of(k, q, u / q->nblock, &io, &oo, -1);
 		int64_t b = u % q->nblock, lo = q->split ? b * GROUP : 0, hi = q->split ? MIN(lo + GROUP, q->n) : q->n;
-		char carry[16] = { 0 };
-		bool have = false;
+		char carry[16], base[16];
 		if (phase == 1) {
 			if (!b) {
 				before.n = 0;         /* another row */
 				continue;
 			}
-			const char *tb = total + u / q->nblock * q->nblock * q->as;
+			const char *tb = total + u / q->nblock * q->nblock * q->ws;
 			while (before.n < b)
-				before_add(q, &before, tb + before.n * q->as);
+				before_add(q, &before, tb + before.n * q->ws);
 			before_sum(q, before, carry);
+			narrow(q, 1, base, carry);
 			for (int64_t i = lo; i < hi; i += BLOCK) {
 				int64_t m = MIN(BLOCK, hi - i);
 				load(q, m, x, out + (oo + i * q->out_step) * es, q->out_step, raw);
-				fill_bytes(q->as, m, t, carry);
+				fill_bytes(q->as, m, t, base);
 				q->f(m, x, t, x, NULL);
 				store(q, m, x, out + (oo + i * q->out_step) * es, q->out_step, raw);
 			}
 			continue;
 		}
-		char base[16];
 		before.n = 0;
-		for (int64_t i = lo; i < hi; i += BLOCK, have = true) {
+		memcpy(carry, q->init_wide, sizeof carry);
+		for (int64_t i = lo; i < hi; i += BLOCK) {
 			int64_t m = MIN(BLOCK, hi - i);
 			if (i > lo && (i - lo) % GROUP == 0) {
+				char sum[16];
 				before_add(q, &before, carry);
-				before_sum(q, before, base);
-				have = false;
+				before_sum(q, before, sum);
+				narrow(q, 1, base, sum);
+				memcpy(carry, q->init_wide, sizeof carry);
 			}
 			load(q, m, x, in + (io + i * q->in_step) * es, q->in_step, raw);
-			scan_block(q, m, x, t, carry, have);
+			scan_block(q, m, x, t, carry);
 			if (before.n) {
 				fill_bytes(q->as, m, t, base);
 				q->f(m, x, t, x, NULL);
@@ -189,7 +223,7 @@ static void scan_run(const struct prog_kern *k, const struct kern_state *s, int 
 			store(q, m, x, out + (oo + i * q->out_step) * es, q->out_step, raw);
 		}
 		if (q->split)
-			memcpy(total + u * q->as, carry, (size_t)q->as);
+			memcpy(total + u * q->ws, carry, (size_t)q->ws);
 	}
 }
 
@@ -210,7 +244,15 @@ struct err *kern_make_cumulative(const struct prog_kern *k, struct kern_state *s
 	q->f = r < RED_COUNT && redop_elem[r] < ELEM_COUNT ? kern_elem(redop_elem[r], q->acc, q->acc) : NULL;
 	if (!q->f)
 		return ERR(UNIMPLEMENTED, "cumulative '%s' of '%s'", redop_name[r], dtype_info[q->dt].name);
+	enum dtype wide = r != RED_add ? q->acc : q->dt == DT_f32 ? DT_f64 : q->dt == DT_c64 ? DT_c128 : q->acc;
+	q->ws = dt_bytes(wide);
+	q->fw = kern_elem(redop_elem[r], wide, wide);
+	if (wide != q->acc) {
+		q->widen = kern_elem(ELEM_convert, q->acc, wide);
+		q->narrow = kern_elem(ELEM_convert, wide, q->acc);
+	}
 	kern_identity(r, q->acc, q->init);
+	kern_identity(r, wide, q->init_wide);
 	if (q->acc != q->dt) {
 		q->load = kern_elem(ELEM_convert, q->dt, q->acc);
 		q->store = kern_elem(ELEM_convert, q->acc, q->dt);
@@ -233,15 +275,17 @@ struct err *kern_make_cumulative(const struct prog_kern *k, struct kern_state *s
 		q->split = true;
 		q->nblock = (q->n + GROUP - 1) / GROUP;
 		s->phases = 2;
-		s->shared = (size_t)(q->rows * q->nblock * q->as);
+		s->shared = (size_t)(q->rows * q->nblock * q->ws);
 	}
 	int64_t units = q->rows * q->nblock;
 	q->per_tile = units ? MAX(1, 65536 / MAX(1, count / units)) : 1;
 	s->tiles = (units + q->per_tile - 1) / q->per_tile;
 	int cls = dtype_info[q->acc].cls;
-	if (q->across && r == RED_add && (cls == DT_FLOAT || cls == DT_COMPLEX) && q->n > FAR)
-		q->levels = sum_levels(q->n / ROWS);
-	s->scratch = MAX(3 * (size_t)BLOCK, (size_t)(4 + 2 * q->levels) * WIDE) * 16;
+	if (q->across && r == RED_add && (cls == DT_FLOAT || cls == DT_COMPLEX) && q->n > (q->widen ? ROWS_F32 : FAR)) {
+		q->run = q->widen ? ROWS_F32 : ROWS;
+		q->levels = q->widen ? 1 : sum_levels(q->n / ROWS);
+	}
+	s->scratch = MAX(3 * (size_t)BLOCK, (size_t)(5 + 2 * q->levels) * WIDE) * 16;
 	s->priv = q;
 	s->run = scan_run;
 	return NULL;
