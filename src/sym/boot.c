@@ -123,6 +123,23 @@ static bool serve_put(struct sym_server *v, int s, const char *key, size_t n)
 	return old ? send_all(s, "exists\n", 7) : send_all(s, "ok\n", 3);
 }
 
+void sym_server_gone(struct sym_server *v, int process)
+{
+	struct pair *p = mem_grow(NULL, sizeof *p);
+
+	snprintf(p->key, sizeof p->key, "gone/%d", process);
+	p->n = 0;
+	pthread_mutex_lock(&v->lock);
+	if (find(v, p->key)) {
+		free(p);
+	} else {
+		p->next = v->all;
+		v->all = p;
+		pthread_cond_broadcast(&v->cond);
+	}
+	pthread_mutex_unlock(&v->lock);
+}
+
 static bool serve_get(struct sym_server *v, int s, const char *key, int ms)
 {
 	struct timespec until;

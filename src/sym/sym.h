@@ -92,6 +92,8 @@ struct err *sym_coming(const struct kv *kv, int who, double until, struct sym_co
 struct sym_server;
 struct err *sym_server_new(const char *host, int *port, const char *token, struct sym_server **out);
 void sym_server_free(struct sym_server *s);
+/* A process of the job that the store is for has ended: who waits for it while the job is joined need not (here.c).  From any thread. */
+void sym_server_gone(struct sym_server *s, int process);
 
 /* --- heap.c -------------------------------------------------------------- */
 

@@ -14,7 +14,6 @@ import jax
 import pytest
 
 HERE = pathlib.Path(__file__).parent
-RONDO = (jax.config.jax_platforms or "rondo").startswith("rondo")
 
 
 def free_port():
@@ -113,10 +112,7 @@ def test_instruction_sets_differ():
         assert "passed" in out and "rondo:" not in err, out + err
 
 
-needs_rondo = pytest.mark.skipif(not RONDO, reason="what jaxlib's own clients do is not tested here")
-
-
-@needs_rondo
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 def test_two_hosts(hosts, tmp_path):
     wire = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "wire", "UCX_WARN_UNUSED_ENV_VARS": "n"}
     for code, out, err in run(3, 1, "everything", hosts=hosts, FAR="1", **wire):
@@ -126,7 +122,7 @@ def test_two_hosts(hosts, tmp_path):
         assert code == 0 and re.search(r"after [01]\.\d+ s: .*process 2 \(pid .*has died", text), text + err
 
 
-@needs_rondo
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 @pytest.mark.parametrize("what, victim", [("permute", 1), ("sum", 0), ("compile", 2), ("between", 1)])
 def test_death(what, victim, tmp_path):
     """Every survivor hears who has died, in which program and line, within two seconds, and ends in order."""
@@ -147,7 +143,7 @@ def test_death(what, victim, tmp_path):
     assert not [f for f in new if "rondo" in f], new
 
 
-@needs_rondo
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 def test_death_that_nobody_asks_about_is_logged_once(tmp_path):
     out = run(3, 1, "faults", "unread", 1, tmp_path / "moment")
     for code, text, err in (out[0], out[2]):
@@ -156,7 +152,7 @@ def test_death_that_nobody_asks_about_is_logged_once(tmp_path):
         assert re.search(r"process 1 \(pid \d+\) has died", err), err
 
 
-@needs_rondo
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 def test_death_before_there_are_devices(tmp_path):
     out = run(3, 1, "faults", "join", 1, tmp_path / "none")
     for code, text, err in (out[0], out[2]):
@@ -164,7 +160,7 @@ def test_death_before_there_are_devices(tmp_path):
         assert len(took) == 2 and code == 0 and all(float(s) < 5 for s in took), text + err
 
 
-@needs_rondo
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 def test_death_in_initialize():
     """Killed after it is known to jaxlib's service and before it has said on which machine it is: as one of another host."""
     program = """if 1:
@@ -217,7 +213,7 @@ if me == 1:
 }
 
 
-@needs_rondo
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 @pytest.mark.parametrize("moment", ENDS)
 def test_who_ends_in_initialize_is_named(moment, tmp_path):
     """jaxlib would wait for it for five minutes."""
@@ -238,7 +234,7 @@ def test_who_ends_in_initialize_is_named(moment, tmp_path):
             p.communicate()
 
 
-@needs_rondo
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 def test_launch_ends_a_job_of_which_one_ends_before_it_connects():
     rondo = pathlib.Path(os.environ.get("RONDO_LIBRARY", HERE.parents[1] / "build" / "librondo.so")).parent / "rondo"
     program = """if 1:
@@ -248,6 +244,18 @@ def test_launch_ends_a_job_of_which_one_ends_before_it_connects():
         jax.distributed.initialize()"""
     out = subprocess.run([rondo, "launch", "-n", "3", sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert out.returncode == 128 + 9 and "process 1 was ended by signal 9" in out.stderr, out.stderr
+
+
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+def test_launch_says_that_one_has_ended_before_it_connects():
+    rondo = pathlib.Path(os.environ.get("RONDO_LIBRARY", HERE.parents[1] / "build" / "librondo.so")).parent / "rondo"
+    program = """if 1:
+        import os, rondo.early, jax
+        if os.environ["RONDO_PROCESS"] == "1":
+            os._exit(0)
+        jax.distributed.initialize()"""
+    out = subprocess.run([rondo, "launch", "--keep-going", "-n", "3", sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert out.stderr.count("process 1 has ended before jax.distributed.initialize was done") == 2, out.stderr
 
 
 def test_an_address_that_another_job_has():
@@ -306,7 +314,7 @@ def test_who_has_not_come_is_named():
             assert s.recv(64) == b"missing 0 2 3\n"
 
 
-@needs_rondo
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 def test_that_process_0_has_not_come_is_said_once(capfd):
     from rondo import early
 
@@ -330,7 +338,7 @@ def test_that_process_0_has_not_come_is_said_once(capfd):
     assert capfd.readouterr().err.count(f"waits for process 0, which has not come: nobody answers at 127.0.0.1:{port}\n") == 1
 
 
-@needs_rondo
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 def test_stopped_process_is_waited_for(tmp_path):
     """STOP_S=75: for so many seconds.  Beyond a minute gRPC has its own idea of who is gone."""
     job = Job(3, 1, "faults", "stop", 1, tmp_path / "pid")
@@ -400,7 +408,7 @@ def test_pings_are_answered_for_a_client_that_is_stopped():
             assert client.makefile("rb").read(17 + len(large)) == frame(6, 1, b"abcdefgh") + large
 
 
-@needs_rondo
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 def test_order_swapped_in_one_process(tmp_path):
     out = run(2, 1, "faults", "swapped", 1, tmp_path / "none")
     texts = [re.search(r"JaxRuntimeError: (.*)", text) for _, text, _ in out]
@@ -409,7 +417,7 @@ def test_order_swapped_in_one_process(tmp_path):
     assert all(code == 0 for code, _, _ in out)
 
 
-@needs_rondo
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 def test_programs_that_differ_say_where(tmp_path):
     out = run(2, 1, "faults", "diverged", 1, tmp_path / "none")
     text = "".join(t for _, t, _ in out)
@@ -417,7 +425,7 @@ def test_programs_that_differ_say_where(tmp_path):
     assert "permute" in text and "all_reduce" in text, text
 
 
-@needs_rondo
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 def test_programs_that_differ_in_whom_they_talk_to(tmp_path):
     began = time.monotonic()
     out = run(3, 1, "faults", "pairs", 1, tmp_path / "none")
@@ -427,7 +435,13 @@ def test_programs_that_differ_in_whom_they_talk_to(tmp_path):
     assert time.monotonic() - began < 120
 
 
-@needs_rondo
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+def test_users_who_decide_differently(tmp_path):
+    text = "".join(t for _, t, _ in run(2, 1, "faults", "decided", 1, tmp_path / "none"))
+    assert "devices have diverged" in text and "differs from this device's, though not in what is communicated" in text, text
+
+
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 def test_a_process_that_leaves(tmp_path):
     out = run(2, 1, "faults", "leave", 1, tmp_path / "none")
     assert "process 1" in out[0][1] and "has left the job" in out[0][1], out
@@ -445,7 +459,7 @@ def train(launch, processes, out, on=(), **more):
     return (out / "loss.tsv").read_text()
 
 
-@needs_rondo
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 def test_training_gives_the_same_bits(hosts, tmp_path):
     """The example as four devices of one process, as four processes under `rondo launch`, and as these on two hosts with a
     slow cable."""

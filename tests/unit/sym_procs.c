@@ -391,6 +391,34 @@ static void over_tcp(void **state)
 	conf_set("TOKEN", "");
 }
 
+/* Who serves the store knows which processes have ended: nobody waits for one of them, though it never spoke. */
+static void ended_before_it_spoke(void **state)
+{
+	struct sym_server *v;
+	struct kv *kv;
+	char at[80];
+	int port = 0;
+
+	assert_null(sym_server_new("127.0.0.1", &port, "secret", &v));
+	snprintf(at, sizeof at, "tcp://127.0.0.1:%d", port);
+	conf_set("RENDEZVOUS", at);
+	conf_set("TOKEN", "secret");
+	conf_set("PROCESSES", "2");
+	conf_set("PROCESS", "0");
+	assert_null(sym_boot_env(&kv));
+	assert_null(sym_missing(kv, 1));
+	sym_server_gone(v, 1);
+	sym_server_gone(v, 1);
+	struct err *e = sym_missing(kv, 1);
+	assert_non_null(e);
+	assert_string_equal(e->msg, "process 1 has died before it joined the job");
+	err_free(e);
+	assert_null(sym_missing(kv, 0));
+	sym_boot_free(kv);
+	sym_server_free(v);
+	conf_set("TOKEN", "");
+}
+
 /* What launchers other than ours say of process I of two, and of what else there is. */
 static const struct { const char *name, *var[6]; } said[] = {
 	{ "Open MPI 4", { "OMPI_COMM_WORLD_RANK=I", "OMPI_COMM_WORLD_SIZE=2", "OMPI_MCA_ess_base_jobid=J", "OMPI_MCA_orte_hnp_uri=J.0;tcp://127.0.0.1,10.0.0.1:5;tcp6://[::1]:6" } },
@@ -812,7 +840,7 @@ int main(int argc, char **argv)
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(shapes), cmocka_unit_test(over_tcp), cmocka_unit_test(death), cmocka_unit_test(slow), cmocka_unit_test(strangers), cmocka_unit_test(absent),
+		cmocka_unit_test(shapes), cmocka_unit_test(over_tcp), cmocka_unit_test(ended_before_it_spoke), cmocka_unit_test(death), cmocka_unit_test(slow), cmocka_unit_test(strangers), cmocka_unit_test(absent),
 		cmocka_unit_test(crowd), cmocka_unit_test(no_store), cmocka_unit_test(twice_in_one_folder), cmocka_unit_test(worlds),
 		cmocka_unit_test(launchers),
 	};

@@ -10,7 +10,7 @@ import threading
 import time
 
 import numpy as np
-from common import ALL, ME, N, P, mesh, sharded, spread
+from common import ALL, ME, N, NamedSharding, P, mesh, sharded, spread
 
 import jax
 from jax import lax
@@ -127,9 +127,18 @@ try:
     elif what == "pairs":             # the same name, the ring the other way round: two wait for each other, and no message tells
         way = [(b, a) for a, b in ring] if ME == victim else ring
         sharded(lambda x: lax.ppermute(x, "x", way))(x).block_until_ready()
+    elif what == "decided":           # who is asked how an operation is cut answers otherwise in one process
+        from jax.experimental.custom_partitioning import custom_partitioning
+        total = custom_partitioning(lambda a: a.sum(0))
+
+        def partition(m, args, out):
+            return m, lambda a: lax.psum(a.sum(0) * (2 if ME == victim else 1), "x"), NamedSharding(m, P()), (NamedSharding(m, P("x")),)
+        total.def_partition(partition, sharding_rule="i j -> j")
+        with jax.set_mesh(mesh()):
+            jax.jit(lambda a: total(a))(x).block_until_ready()
     print("nothing happened", flush=True)
 except Exception as e:  # noqa: BLE001
     if what in ("permute", "sum", "compile"):
         with open(file) as t:
             began = float(t.read())
-    print(f"after {time.time() - began if what not in ('swapped', 'leave', 'diverged', 'pairs') else 0:.3f} s: {type(e).__name__}: {e}", flush=True)
+    print(f"after {time.time() - began if what not in ('swapped', 'leave', 'diverged', 'pairs', 'decided') else 0:.3f} s: {type(e).__name__}: {e}", flush=True)
