@@ -446,3 +446,49 @@ def train_setup(width=256, layers=2, heads=4, kv=2, hidden=768, batch=2, length=
 def train():
     step, state, batch = train_setup()
     return Case(step, (state, *batch), keep=lambda args, out: (out[0], *args[1:]), sample=lambda out: out[1])
+
+
+# Layouts as rules of logical axes give them: the mesh, axes of rows, of the sequence between layers, of weights' features and heads.
+SHARDED = {
+    "data 8": ({"d": 8}, "d", None, None, None),
+    "fsdp 8": ({"f": 8}, "f", None, "f", None),
+    "tensor 8": ({"t": 8}, None, None, None, "t"),
+    "tensor 8, sequence": ({"t": 8}, None, "t", None, "t"),
+    "data 2 x fsdp 2 x tensor 2": ({"d": 2, "f": 2, "t": 2}, ("d", "f"), None, "f", "t"),
+}
+
+
+def sharded_step(axes, rows, seq, fsdp, tensor, width=256, layers=4, heads=8, hidden=1024, batch=8, length=128):
+    """A step of gradient descent through scanned Llama layers, whose arguments alone say how they are sharded."""
+    m = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(jax.sharding.AxisType.Auto,) * len(axes))
+    sizes = {"q": (width, width), "k": (width, width), "v": (width, width), "o": (width, width), "gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+    down = ("o", "down")
+    weights = {k: place(normal(layers, *s, seed=i) / np.float32(s[0] ** 0.5), m, P(None, tensor, fsdp) if k in down else P(None, fsdp, tensor))
+               for i, (k, s) in enumerate(sizes.items())}
+    x, y = (place(normal(batch, length, width, seed=s), m, P(rows, seq)) for s in (8, 9))
+    at = np.arange(length)
+
+    def layer(x, w):
+        z = rmsnorm(x)
+        q, k, v = ((z @ w[n]).reshape(batch, length, heads, -1) for n in "qkv")
+        s = jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.float32(width / heads) ** 0.5
+        p = jax.nn.softmax(jnp.where(at[:, None] >= at, s, -1e30))
+        x = x + jnp.einsum("bhqk,bkhd->bqhd", p, v).reshape(x.shape) @ w["o"]
+        z = rmsnorm(x)
+        return x + (jax.nn.silu(z @ w["gate"]) * (z @ w["up"])) @ w["down"], None
+
+    def loss(w, x, y):
+        return ((lax.scan(layer, x, w)[0] - y) ** 2).mean()
+
+    @jax.jit
+    def step(w, x, y):
+        l, g = jax.value_and_grad(loss)(w, x, y)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, w, g), l
+
+    return Case(step, (weights, x, y), keep=lambda args, out: (out[0], *args[1:]), sample=lambda out: out[1])
+
+
+# Three products of each weight and each row, three of scores and of what is made of them.
+STEP_FLOPS = 4 * 2 * 3 * 8 * 128 * (4 * 256 * 256 + 3 * 256 * 1024 + 2 * 128 * 256)
+for _name, _layout in SHARDED.items():
+    row(f"step, {_name}", devices=8, floor=0.6, work=Work(flops=STEP_FLOPS, devices=8))(functools.partial(sharded_step, *_layout))

@@ -1,9 +1,28 @@
 #!/usr/bin/env bash
-# tests/docs.sh BUILD [-u]: the list of operations in docs/ir.md is what the tool prints.  -u writes it anew.
+# tests/docs.sh BUILD [-u]: the list of operations in docs/ir.md is what the tool prints, examples between <!-- FILE [WORD] --> and
+# <!-- / --> are what a golden test prints, from the line WORD on (-u writes both anew), and the version is one.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 want="$(mktemp)"
 trap 'rm -f "$want"' EXIT
+
+page=docs/explain.md
+awk '
+	/^<!-- \/ -->$/ { skip = 0 }
+	!skip { print }
+	/^<!-- tests\/[^ ]*( [^ ]*)? -->$/ {
+		skip = 1
+		from = $3 == "-->"
+		while ((getline line < $2) > 0)
+			if (from = from || line == $3)
+				print line == "" ? line : "    " line
+		close($2)
+	}' "$page" >"$want"
+if [ "${2:-}" = -u ]; then
+	cp "$want" "$page"
+else
+	diff -u "$page" "$want" || { echo "$page is stale: tests/docs.sh $1 -u"; exit 1; }
+fi
 sed '/^| operation |/,$d' docs/ir.md >"$want"
 "$1/rondo" opt --ops >>"$want" || exit 1
 if [ "${2:-}" = -u ]; then
@@ -11,3 +30,6 @@ if [ "${2:-}" = -u ]; then
 	exit
 fi
 diff -u docs/ir.md "$want" || { echo "docs/ir.md is stale: tests/docs.sh $1 -u"; exit 1; }
+for f in pyproject.toml python/rondo/__init__.py; do
+	grep -Eq "^(__)?version(__)? = \"$("$1/rondo" --version | cut -d' ' -f2)\"$" "$f" || { echo "$f has another version than src/base/base.h"; exit 1; }
+done

@@ -21,7 +21,7 @@ may() {
 	sym) echo base ;;
 	coll) echo base prog kern sym ;;
 	rt) echo base prog plan kern sym coll ;;
-	pjrt) echo base ir hlo pass lower prog plan rt ;;
+	pjrt) echo base ir hlo spmd pass lower prog plan rt ;;
 	tool) echo base ir hlo prog kern eval plan gen spmd lower pass sym coll rt ;;
 	*) echo "folder '$1' is not in the table of tests/layers.sh" >&2; bad=1 ;;
 	esac

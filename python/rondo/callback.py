@@ -25,8 +25,8 @@ _pointers = []          # what ctypes must not collect
 @dataclasses.dataclass
 class _Entry:
     function: object
-    operands: list      # (shape, dtype) of what is no token
-    results: list
+    operands: list      # (rank, dtype) of what is no token
+    results: list       # (shape, dtype)
     uses: int = 1
 
 
@@ -51,11 +51,11 @@ def _array(address, shape, dtype):
     return out
 
 
-def _call(number, operands, results, device, message, capacity):
+def _call(number, operands, results, extents, device, message, capacity):
     try:
         with _lock:
             entry = _table[number]
-        args = [_array(operands[i], *spec) for i, spec in enumerate(entry.operands)]
+        args = [_array(operands[i], extents[i][:rank], dtype) for i, (rank, dtype) in enumerate(entry.operands)]
         values = _run(entry.function, args)
         for i, (value, (shape, dtype)) in enumerate(zip(values, entry.results)):
             value = np.ascontiguousarray(value, dtype)
@@ -118,7 +118,7 @@ def _checked(function, avals):
     return call
 
 
-def emit(ctx, function, token, operands, operand_avals, result_avals, has_side_effect, sharding):
+def emit(ctx, function, token, operands, operand_avals, result_avals, has_side_effect, partitioned, sharding):
     """Lower a callback for Rondo: (results, token, object to keep)."""
     from jax._src import core, ffi
     from jax._src.interpreters import mlir
@@ -126,7 +126,7 @@ def emit(ctx, function, token, operands, operand_avals, result_avals, has_side_e
 
     number = next(_numbers)
     with _lock:
-        _table[number] = _Entry(_checked(function, result_avals), [_spec(a) for a in operand_avals],
+        _table[number] = _Entry(_checked(function, result_avals), [(len(a.shape), _spec(a)[1]) for a in operand_avals],
                                 [_spec(a) for a in result_avals])
     keep = _Keep()
     weakref.finalize(keep, _count, number, -1).atexit = False
@@ -139,13 +139,9 @@ def emit(ctx, function, token, operands, operand_avals, result_avals, has_side_e
             sharding = SdyArrayList((first, *sharding.shardings))
         ctx = dataclasses.replace(ctx, avals_in=[core.abstract_token, *ctx.avals_in],
                                   avals_out=[core.abstract_token, *ctx.avals_out])
-    # Outside of shard_map JAX pins the call to one device: one call for the whole array.
-    extra = {}
-    devices = getattr(ctx.module_context.axis_context, "num_devices", 1)
-    if isinstance(sharding, SdyArrayList) and sharding.shardings[0].logical_device_ids and devices > 1:
-        extra["devices"] = np.uint64(devices)
-    call = ffi.build_ffi_lowering_function("rondo_python_callback", has_side_effect=has_side_effect)
-    result = call(ctx, *operands, index=np.uint64(number), **extra)
+    # JAX pins the call to one device where it is of whole arrays; partitioned, each device calls with its parts.
+    call = ffi.build_ffi_lowering_function("rondo_python_callback" + "_of_parts" * partitioned, has_side_effect=has_side_effect)
+    result = call(ctx, *operands, index=np.uint64(number))
     if sharding is not None:
         mlir.set_sharding(ctx.module_context, result, sharding)
     results = result.results

@@ -2,8 +2,12 @@
 import ctypes
 
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p),
-                            ctypes.POINTER(ctypes.c_void_p), ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
+                            ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.POINTER(ctypes.c_int64)), ctypes.c_int,
+                            ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
 COUNT = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int)
+TAKE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
+PORTABLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, TAKE, ctypes.c_void_p,
+                            ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
 RESOLVE = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 
 _library = None
@@ -20,6 +24,8 @@ def load(path):
     lib.rondo_set_callback.argtypes = [CALLBACK, COUNT]
     lib.rondo_set_resolver.restype = None
     lib.rondo_set_resolver.argtypes = [RESOLVE]
+    lib.rondo_set_portable.restype = None
+    lib.rondo_set_portable.argtypes = [PORTABLE]
     lib.rondo_ffi_register.restype = None
     lib.rondo_ffi_register.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
     lib.rondo_text.restype = ctypes.c_void_p

@@ -24,7 +24,7 @@ def register(path):
     xb._nonexperimental_plugins.add(NAME)
     xb.register_plugin(NAME, priority=500, library_path=path, options=client_options, make_topology=no_topology)
     for step in (platforms, donation, lowerings, callbacks, foreign_functions, custom_calls,
-                 persistent_cache, dlpack, program_text):
+                 partitioners, persistent_cache, dlpack, program_text):
         try:
             step()
         except Exception as e:  # noqa: BLE001  (whatever the change in JAX is, the platform stays usable)
@@ -119,7 +119,7 @@ def callbacks():
                             returns_token=returns_token, partitioned=partitioned, sharding=sharding)
         if partitioned and result_avals:
             raise ValueError("Partitioned callback not supported with return values.")
-        return callback.emit(ctx, function, token, list(operands), operand_avals, result_avals, has_side_effect, sharding)
+        return callback.emit(ctx, function, token, list(operands), operand_avals, result_avals, has_side_effect, partitioned, sharding)
 
     jax_callback.emit_python_callback = emit
 
@@ -190,6 +190,30 @@ def custom_calls():
         if not _from_jaxlib(name):
             register_handler(name, fn, api_version=api_version)
     xla_client.register_custom_call_target = register_custom_call_target
+
+
+# The version of StableHLO that the library reads (Plugin_Attributes).
+STABLEHLO = "1.14.0"
+
+
+def _portable(program, size, take, to, message, capacity):
+    """What a custom call's partition function gives is MLIR as JAX lowers to it."""
+    try:
+        from jaxlib import _jax
+        portable = _jax.mlir.serialize_portable_artifact(ctypes.string_at(program, size), STABLEHLO)
+        take(to, portable, len(portable))
+        return 0
+    except BaseException as e:  # noqa: BLE001  (nothing may leave through C; the text becomes the program's error)
+        text = repr(e).encode()[:capacity - 1] + b"\0"
+        ctypes.memmove(message, text, len(text))
+        return 1
+
+
+def partitioners():
+    """custom_partitioning: JAX registers its own functions with the library, which reads what they give through this one."""
+    pointer = library.PORTABLE(_portable)
+    callback._pointers.append(pointer)
+    library.get().rondo_set_portable(pointer)
 
 
 def _from_jaxlib(name):

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define RONDO_RELEASE "0.1.0"            /* as pyproject.toml and python/rondo/__init__.py have it */
 /* Changes when compiled programs or generated code of older builds must not be used. */
 #define RONDO_VERSION 1
 
@@ -266,6 +267,7 @@ struct dtype_info {
 	uint8_t bytes;        /* of one stored element: sub-byte types take one byte */
 };
 extern const struct dtype_info dtype_info[DT_COUNT];   /* name NULL: no such type */
+int dtype_xla(enum dtype dt);          /* its number among XLA's PrimitiveType */
 int dtype_by_name(const char *name, size_t n);         /* -1 if unknown */
 
 /* Scalar conversions that everything agrees on: round to nearest even,

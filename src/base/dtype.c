@@ -177,3 +177,15 @@ enum elem elem_mirrored(enum elem e)
 	default: return e;
 	}
 }
+
+int dtype_xla(enum dtype dt)
+{
+	static const uint8_t t[DT_COUNT] = {
+		[DT_pred] = 1, [DT_i8] = 2, [DT_i16] = 3, [DT_i32] = 4, [DT_i64] = 5, [DT_u8] = 6, [DT_u16] = 7, [DT_u32] = 8, [DT_u64] = 9,
+		[DT_f16] = 10, [DT_f32] = 11, [DT_f64] = 12, [DT_bf16] = 16, [DT_c64] = 15, [DT_c128] = 18, [DT_f8e5m2] = 19, [DT_f8e4m3fn] = 20,
+		[DT_f8e4m3b11fnuz] = 23, [DT_f8e5m2fnuz] = 24, [DT_f8e4m3fnuz] = 25, [DT_i4] = 21, [DT_u4] = 22, [DT_token] = 17, [DT_i2] = 26,
+		[DT_u2] = 27, [DT_f8e4m3] = 28, [DT_f8e3m4] = 29, [DT_f8e8m0fnu] = 33, [DT_f4e2m1fn] = 32, [DT_i1] = 30, [DT_u1] = 31,
+	};
+
+	return t[dt];
+}

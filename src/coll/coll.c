@@ -75,7 +75,7 @@ static bool apart_hosts(const struct coll *c, const struct coll_group *g)
  * it sends to: what they must agree on is asked of the world. */
 static inline struct call call_of(struct coll *c, const struct coll_group *g, uint32_t site, enum coll_kind k, int64_t bytes, uint8_t a)
 {
-	enum coll_topo topo = c->far && (k == COLL_permute || apart_hosts(c, g)) ? COLL_FAR : g->n >= COLL_ROUNDS ? COLL_MANY : c->npe > c->table.cores ? COLL_CROWD : g->n == 2 ? COLL_PAIR : COLL_GROUP;
+	enum coll_topo topo = coll_topo_of(&c->table, c->far && (k == COLL_permute || apart_hosts(c, g)), c->npe, g->n);
 
 	a = c->use[k] ? c->use[k] : a;
 	a = a ? a : (uint8_t)coll_choose(&c->table, k, topo, bytes);

@@ -49,6 +49,11 @@ void coll_table_path(struct str *s);                         /* of the machine's
 /* What RONDO_COLL says: "ring", or "all_reduce=ring,permute=slot".  A later word counts before an earlier one; one that has no effect is
  * refused, INVALID. */
 struct err *coll_table_override(struct coll_table *t, const char *text);
+/* far: the group reaches beyond what maps each other's heaps. */
+static inline enum coll_topo coll_topo_of(const struct coll_table *t, bool far, int npe, int members)
+{
+	return far ? COLL_FAR : members >= COLL_ROUNDS ? COLL_MANY : npe > t->cores ? COLL_CROWD : members == 2 ? COLL_PAIR : COLL_GROUP;
+}
 enum coll_algo coll_choose(const struct coll_table *t, enum coll_kind k, enum coll_topo topo, int64_t bytes);
 
 /* --- coll.c ---------------------------------------------------------------------- */

@@ -335,24 +335,29 @@ static bool coords(const struct ir_mesh *mesh, int pos, int64_t *c)
 	return true;
 }
 
-/* Number of pieces dimension d of sharding s has along the manual axes, and which is c's. */
-static void piece(const struct ir_mesh *mesh, const struct ir_dim_shard *d, const bool *manual, const int64_t *c, int64_t *n, int64_t *at)
+/* Who walks the body of a manual computation: n members, member i at coordinates c + i * mesh->naxis.  manual: per axis. */
+struct places { const struct ir_mesh *mesh; bool *manual; int n; int64_t *c; };
+
+static const int64_t *place(const struct places *p, int i) { return p->c + (size_t)i * (size_t)p->mesh->naxis; }
+
+/* Number of pieces dimension d of sharding s has along the manual axes, and which is member i's. */
+static void piece(const struct places *p, const struct ir_dim_shard *d, int i, int64_t *n, int64_t *at)
 {
+	const int64_t *c = place(p, i);
 	*n = 1;
 	*at = 0;
-	for (int i = 0; i < d->naxis; i++) {
-		const struct ir_axis_ref *r = &d->axis[i];
-		if (!manual[r->axis])
+	for (int k = 0; k < d->naxis; k++) {
+		const struct ir_axis_ref *r = &d->axis[k];
+		if (!p->manual[r->axis])
 			continue;
-		int64_t size = mesh->axis[r->axis].size, rest = size / (r->pre * r->size);
+		int64_t size = p->mesh->axis[r->axis].size, rest = size / (r->pre * r->size);
 		*at = *at * r->size + c[r->axis] / rest % r->size;
 		*n *= r->size;
 	}
 }
 
-/* Copy between a whole array and the piece of it that belongs to c.  to_piece: from whole to piece. */
-static void piece_copy(const struct ir_mesh *mesh, const struct ir_shard_info *s, const bool *manual, const int64_t *c,
-                       const struct ir_type_info *whole, char *pw, char *pp, bool to_piece)
+/* Copy between a whole array and member i's piece of it.  to_piece: from whole to piece. */
+static void piece_copy(const struct places *p, const struct ir_shard_info *s, int i, const struct ir_type_info *whole, char *pw, char *pp, bool to_piece)
 {
 	int64_t dim[IR_MAX_RANK], start[IR_MAX_RANK], ix[IR_MAX_RANK] = { 0 };
 	size_t es = dtype_info[whole->dtype].bytes;
@@ -360,21 +365,21 @@ static void piece_copy(const struct ir_mesh *mesh, const struct ir_shard_info *s
 	for (int d = 0; d < whole->rank; d++) {
 		int64_t n = 1, at = 0;
 		if (s && d < s->rank)
-			piece(mesh, &s->dim[d], manual, c, &n, &at);
+			piece(p, &s->dim[d], i, &n, &at);
 		dim[d] = whole->dim[d] / n;
 		start[d] = at * dim[d];
 		count *= dim[d];
 	}
 	int r = whole->rank;
 	int64_t row = r ? dim[r - 1] : 1;
-	for (int64_t i = 0; i < count; i += row) {
+	for (int64_t k = 0; k < count; k += row) {
 		int64_t lin = 0;
 		for (int d = 0; d < r; d++)
 			lin = lin * whole->dim[d] + start[d] + ix[d];
 		if (to_piece)
-			memcpy(pp + (size_t)i * es, pw + (size_t)lin * es, (size_t)row * es);
+			memcpy(pp + (size_t)k * es, pw + (size_t)lin * es, (size_t)row * es);
 		else
-			memcpy(pw + (size_t)lin * es, pp + (size_t)i * es, (size_t)row * es);
+			memcpy(pw + (size_t)lin * es, pp + (size_t)k * es, (size_t)row * es);
 		for (int d = r - 1; d-- > 0;) {
 			if (++ix[d] < dim[d])
 				break;
@@ -383,22 +388,22 @@ static void piece_copy(const struct ir_mesh *mesh, const struct ir_shard_info *s
 	}
 }
 
-/* Which of the parts of a partial value c has; 0 if it is not partial. */
-static int64_t part_of(const struct ir_mesh *mesh, const struct ir_shard_info *s, const bool *manual, const int64_t *c)
+/* Which of the parts of a partial value member i has; 0 if it is not partial. */
+static int64_t part_of(const struct places *p, const struct ir_shard_info *s, int i)
 {
 	int64_t n = 1, at = 0;
 	if (s && s->npart)
-		piece(mesh, &(struct ir_dim_shard){ .naxis = s->npart, .axis = s->part }, manual, c, &n, &at);
+		piece(p, &(struct ir_dim_shard){ .naxis = s->npart, .axis = s->part }, i, &n, &at);
 	return at;
 }
 
-/* Do c and d have the same piece of a value with sharding s? */
-static bool same_piece(const struct ir_mesh *mesh, const struct ir_shard_info *s, const bool *manual, const int64_t *c, const int64_t *d)
+/* Do members i and j have the same piece of a value with sharding s? */
+static bool same_piece(const struct places *p, const struct ir_shard_info *s, int i, int j)
 {
 	for (int k = 0; s && k < s->rank; k++) {
 		int64_t n, a, b;
-		piece(mesh, &s->dim[k], manual, c, &n, &a);
-		piece(mesh, &s->dim[k], manual, d, &n, &b);
+		piece(p, &s->dim[k], i, &n, &a);
+		piece(p, &s->dim[k], j, &n, &b);
 		if (a != b)
 			return false;
 	}
@@ -417,49 +422,42 @@ static struct err *no_part(const struct ir_shard_info *s, const struct ir_type_i
 	return NULL;
 }
 
-/* The whole of result j of a manual computation, for a member of the team, from the pieces of those that take (per position). */
-static struct err *whole_of(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, const struct ir_mesh *mesh, const bool *manual, const int64_t *c,
-                            int n, const bool *take, int j, const int64_t *os, struct blk *const *res, struct blk **out)
+/* A result of a manual computation: its sharding, its type, and what the members' bodies gave, each `step` behind the one before. */
+struct manual_result { const struct ir_shard_info *s; const struct ir_type_info *whole, *local; struct blk *const *res; size_t step; };
+
+/* Whole result r, from the pieces of those that take (per member), into out.  pair: r and the one behind it are a joint sum, and so are out's. */
+static struct err *whole_of(struct walk *w, const struct places *p, const bool *take, const struct manual_result *r, bool pair, struct blk *const *out)
 {
-	const struct ir_shard_info *s = os[j] ? &w->m->shard.p[os[j]] : NULL;
-	bool pair = ir_shard_joint(w->m, (ir_shard)os[j]);
-	const struct ir_fn *body = ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_body));
-	int na = mesh->naxis, nout = (int)o->nout;
-	const char **x = mem_alloc(2 * sizeof *x * (size_t)n), **y = x + n;
+	const struct ir_shard_info *s = r->s;
+	const char **x = mem_alloc(2 * sizeof *x * (size_t)p->n), **y = x + p->n;
 	struct err *e = NULL;
-	for (int k = 0; k < n && !e; k++) {      /* each piece once, by the first that has it */
-		const int64_t *ck = c + (size_t)k * (size_t)na;
+	for (int k = 0; k < p->n && !e; k++) {   /* each piece once, by the first that has it */
 		bool first = take[k];
 		for (int q = 0; q < k && first; q++)
-			first = !take[q] || !same_piece(mesh, s, manual, ck, c + (size_t)q * (size_t)na);
+			first = !take[q] || !same_piece(p, s, k, q);
 		if (!first)
 			continue;
 		int cnt = 0;
-		for (int q = k; q < n; q++) {
-			const int64_t *cq = c + (size_t)q * (size_t)na;
-			bool more = take[q] && same_piece(mesh, s, manual, ck, cq);
-			for (int r = k; r < q && more; r++)       /* a copy of a part that counts already */
-				more = !take[r] || !same_piece(mesh, s, manual, ck, c + (size_t)r * (size_t)na) ||
-				       part_of(mesh, s, manual, c + (size_t)r * (size_t)na) != part_of(mesh, s, manual, cq);
+		for (int q = k; q < p->n; q++) {
+			bool more = take[q] && same_piece(p, s, k, q);
+			for (int i = k; i < q && more; i++)       /* a copy of a part that counts already */
+				more = !take[i] || !same_piece(p, s, k, i) || part_of(p, s, i) != part_of(p, s, q);
 			if (!more)
 				continue;
-			x[cnt] = res[(size_t)q * (size_t)nout + (size_t)j]->p;
-			y[cnt++] = pair ? res[(size_t)q * (size_t)nout + (size_t)j + 1]->p : NULL;
+			x[cnt] = r[0].res[(size_t)q * r->step]->p;
+			y[cnt++] = pair ? r[1].res[(size_t)q * r->step]->p : NULL;
 		}
-		const struct ir_type_info *t[2];
 		char *sum[2] = { NULL, NULL };
-		for (int h = 0; h <= pair; h++) {
-			t[h] = ir_vtype(w->m, body, body->result.p[j + h]);
-			sum[h] = mem_alloc((size_t)t[h]->bytes + 1);
-		}
+		for (int h = 0; h <= pair; h++)
+			sum[h] = mem_alloc((size_t)r[h].local->bytes + 1);
 		if (pair)
-			join(t[0], t[1], cnt, x, y, sum[0], sum[1]);
+			join(r[0].local, r[1].local, cnt, x, y, sum[0], sum[1]);
 		else if (s && s->npart)
-			e = combine(w, s->part_op, NULL, (enum dtype)t[0]->dtype, t[0]->count, cnt, x, sum[0]);
+			e = combine(w, s->part_op, NULL, (enum dtype)r->local->dtype, r->local->count, cnt, x, sum[0]);
 		else
-			memcpy(sum[0], x[0], (size_t)t[0]->bytes);
+			memcpy(sum[0], x[0], (size_t)r->local->bytes);
 		for (int h = 0; h <= pair && !e; h++)
-			piece_copy(mesh, os[j + h] ? &w->m->shard.p[os[j + h]] : NULL, manual, ck, ir_vtype(w->m, fn, o->out + (uint32_t)(j + h)), out[j + h]->p, sum[h], false);
+			piece_copy(p, r[h].s, k, r[h].whole, out[h]->p, sum[h], false);
 		free(sum[0]);
 		free(sum[1]);
 	}
@@ -483,51 +481,54 @@ struct err *walk_manual(struct walk *w, const struct ir_fn *fn, const struct ir_
 	}
 	if (!mesh || nin != (int)o->nin || nout != (int)o->nout)
 		return ERR(INVALID, "manual computation without shardings");
-	bool *manual = mem_alloc((size_t)mesh->naxis + 1);
-	for (int i = 0; i < naxis; i++)
-		if (ax[i] >= 0 && ax[i] < mesh->naxis)
-			manual[ax[i]] = true;
 	bool spread = t.n == 1 && mesh->ndev > 1;
 	int n = spread ? (int)mesh->ndev : t.n;
+	struct places p = { mesh, mem_alloc((size_t)mesh->naxis + 1), n, mem_alloc(sizeof *p.c * (size_t)n * (size_t)(mesh->naxis + 1)) };
+	for (int i = 0; i < naxis; i++)
+		if (ax[i] >= 0 && ax[i] < mesh->naxis)
+			p.manual[ax[i]] = true;
 	bool *take = mem_alloc((size_t)n + 1);
 	int *pos = mem_alloc(sizeof *pos * (size_t)n), ndev = w->ndev;
-	int64_t *c = mem_alloc(sizeof *c * (size_t)n * (size_t)(mesh->naxis + 1));
 	struct blk **bin = mem_alloc(sizeof *bin * (size_t)n * (size_t)(nin + 1)), **res = mem_alloc(sizeof *res * (size_t)n * (size_t)(nout + 1));
+	struct manual_result *r = mem_alloc(sizeof *r * (size_t)(nout + 1));
 	struct err *e = NULL;
 	for (int i = 0; i < n; i++) {
 		pos[i] = spread ? (int)(mesh->id ? mesh->id[i] : i) : t.pos[i];
-		if (!coords(mesh, pos[i], c + (size_t)i * (size_t)mesh->naxis)) {
+		if (!coords(mesh, pos[i], p.c + (size_t)i * (size_t)mesh->naxis)) {
 			e = ERR(INVALID, "manual computation over a mesh without device %d", pos[i]);
 			goto done;
 		}
 	}
 	for (int i = 0; i < n; i++)
 		for (int j = 0; j < nin; j++) {
-			struct blk *b = bin[(size_t)i * nin + j] = blk_new((size_t)ir_vtype(w->m, body, (ir_val)(1 + j))->bytes);
-			const struct ir_type_info *whole = ir_vtype(w->m, fn, ir_in(fn, o, (uint32_t)j));
-			piece_copy(mesh, is[j] ? &w->m->shard.p[is[j]] : NULL, manual, c + (size_t)i * (size_t)mesh->naxis, whole,
-			           in[(size_t)(spread ? 0 : i) * nin + j]->p, b->p, true);
+			const struct ir_type_info *local = ir_vtype(w->m, body, (ir_val)(1 + j)), *whole = ir_vtype(w->m, fn, ir_in(fn, o, (uint32_t)j));
 			const struct ir_shard_info *s = is[j] ? &w->m->shard.p[is[j]] : NULL;
-			if (part_of(mesh, s, manual, c + (size_t)i * (size_t)mesh->naxis))
-				TRY_GOTO(e, no_part(s, ir_vtype(w->m, body, (ir_val)(1 + j)), b->p), done);
+			struct blk *b = bin[(size_t)i * nin + j] = blk_new((size_t)local->bytes);
+			piece_copy(&p, s, i, whole, in[(size_t)(spread ? 0 : i) * nin + j]->p, b->p, true);
+			if (part_of(&p, s, i))
+				TRY_GOTO(e, no_part(s, local, b->p), done);
 		}
 	w->ndev = n;
 	e = walk_fn(w, body, (struct team){ n, pos }, bin, res);
 	w->ndev = ndev;
 	if (e)
 		goto done;
+	for (int j = 0; j < nout; j++)
+		r[j] = (struct manual_result){ os[j] ? &w->m->shard.p[os[j]] : NULL, ir_vtype(w->m, fn, o->out + (uint32_t)j), ir_vtype(w->m, body, body->result.p[j]),
+		                               res + j, (size_t)nout };
 	/* each member's result is made of the pieces of those that differ from it along the manual axes only */
 	for (int i = 0; i < t.n && !e; i++) {
 		for (int k = 0; k < n; k++) {
 			take[k] = true;
 			for (int a = 0; a < mesh->naxis; a++)
-				take[k] &= manual[a] || c[k * mesh->naxis + a] == c[i * mesh->naxis + a];
+				take[k] &= p.manual[a] || place(&p, k)[a] == place(&p, i)[a];
 		}
 		for (int j = 0; j < nout; j++)
-			out[(size_t)i * nout + j] = blk_new((size_t)ir_vtype(w->m, fn, o->out + (uint32_t)j)->bytes);
+			out[(size_t)i * nout + j] = blk_new((size_t)r[j].whole->bytes);
 		for (int j = 0; j < nout && !e; j++) {
-			e = whole_of(w, fn, o, mesh, manual, c, n, take, j, os, res, out + (size_t)i * nout);
-			j += ir_shard_joint(w->m, (ir_shard)os[j]);
+			bool pair = ir_shard_joint(w->m, (ir_shard)os[j]);
+			e = whole_of(w, &p, take, r + j, pair, out + (size_t)i * nout + j);
+			j += pair;
 		}
 	}
 done:
@@ -535,10 +536,11 @@ done:
 		blk_unref(bin[i]);
 	for (size_t i = 0; i < (size_t)n * (size_t)(nout + 1); i++)
 		blk_unref(res[i]);
-	free(manual);
+	free(p.manual);
+	free(p.c);
 	free(take);
 	free(pos);
-	free(c);
+	free(r);
 	free(bin);
 	free(res);
 	return e;

@@ -341,7 +341,7 @@ static struct err *make(struct st *s)
 	if (ir_is_elem(o->kind))
 		return elementwise(s);
 	switch (o->kind) {
-	case IR_constant: case IR_reshape: case IR_create_token: case IR_after_all: case IR_sharding_constraint: case IR_sharding_group:
+	case IR_constant: case IR_reshape: case IR_create_token: case IR_after_all: case IR_sharding_constraint: case IR_sharding_group: case IR_inspect_sharding:
 		return NULL;
 	case IR_optimization_barrier:
 		if (o->nout > 1)

@@ -189,7 +189,10 @@ static bool is_dict(struct hlo *h, uint32_t attr)
 	return !e && ((d == D_VHLO && code == 6) || (d == D_BUILTIN && code == 1));
 }
 
-static struct err *config_of(struct hlo *h, const struct wop *o, uint32_t backend, ir_blob *out)
+/* What is given to whoever cuts the call is told apart from what the call itself is given (ir_key). */
+static bool has_key(const struct hlo *h, struct span target) { return span_is(h, target, "CustomSPMDPartitioning"); }
+
+static struct err *config_of(struct hlo *h, const struct wop *o, struct span target, uint32_t backend, ir_blob *out)
 {
 	struct str s = {0};
 	struct err *e = NULL;
@@ -203,7 +206,10 @@ static struct err *config_of(struct hlo *h, const struct wop *o, uint32_t backen
 	} else {
 		struct span t;
 		TRY(attr_str(h, backend, &t));
-		if (t.n)
+		int64_t key = has_key(h, target) ? ir_key_add(h->m, h->p + t.at, t.n) : 0;
+		if (has_key(h, target))
+			entry(&s, "key", 3, 0, DT_i64, 1, &key, sizeof key);
+		else if (t.n)
 			entry(&s, "", 0, 2, 0, t.n, h->p + t.at, t.n);
 	}
 	if (!e && s.n)
@@ -360,6 +366,108 @@ static ir_val from_layout(struct hlo *h, ir_val v, const int64_t *order)
 	return ir_transpose(&h->b, ir_reshape(&h->b, v, rank, dim), back);
 }
 
+/* --- sharding rules ------------------------------------------------------------------ */
+
+enum { RULE_DIM = 8, RULE_TENSOR, RULE };    /* codes of sdy */
+
+static struct err *open_rule(struct hlo *h, uint32_t attr, int want, struct cur *c)
+{
+	int d, code;
+	TRY(attr_open(h, attr, c, &d, &code));
+	return d == D_SDY && code == want ? NULL : bad_at(h->attr[attr].at, "attribute %u is no part of a sharding rule", attr);
+}
+
+/* The factors in the list at c get kind (or are blocked). */
+static struct err *factors(struct cur *c, int64_t n, int64_t *w, int kind, bool blocked)
+{
+	for (uint32_t k = cur_count(c); k > 0 && !c->bad; k--) {
+		int64_t f = cur_svarint(c);
+		if (f < 0 || f >= n)
+			return bad_at(c->pos, "factor %lld of %lld in a sharding rule", (long long)f, (long long)n);
+		if (blocked)
+			w[3 * f + 2] = 1;
+		else
+			w[3 * f + 1] = kind;
+	}
+	return cur_err(c, "sharding rule");
+}
+
+/* The tensors that one side of the rule maps; there must be n of them. */
+static struct err *mappings(struct hlo *h, struct cur *c, uint32_t n)
+{
+	uint32_t k = cur_count(c);
+	TRY(cur_err(c, "sharding rule"));
+	if (k != n)
+		return bad_at(c->pos, "a sharding rule of %u tensors for %u", k, n);
+	for (uint32_t i = 0; i < n; i++) {
+		struct cur t, d;
+		uint32_t a = cur_index(c, h->nattr);
+		TRY(cur_err(c, "sharding rule"));
+		TRY(open_rule(h, a, RULE_TENSOR, &t));
+		for (uint32_t nd = cur_count(&t); nd > 0; nd--) {
+			a = cur_index(&t, h->nattr);
+			TRY(cur_err(&t, "sharding rule"));
+			TRY(open_rule(h, a, RULE_DIM, &d));
+			uint32_t nf = cur_count(&d);
+			for (w_int(h, nf); nf > 0; nf--)
+				w_int(h, cur_svarint(&d));
+			TRY(cur_err(&d, "sharding rule"));
+		}
+		TRY(cur_err(&t, "sharding rule"));
+	}
+	return NULL;
+}
+
+/* A rule of so many operands and results, as the words of attribute rule, length first. */
+static struct err *rule_words(struct hlo *h, uint32_t attr, uint32_t nin, uint32_t nout)
+{
+	struct cur c;
+	size_t start = h->word.n;
+	w_int(h, 0);
+	TRY(open_rule(h, attr, RULE, &c));
+	uint32_t n = cur_count(&c);
+	TRY(cur_err(&c, "sharding rule"));
+	w_int(h, n);
+	for (uint32_t f = 0; f < n; f++) {
+		w_int(h, cur_svarint(&c));
+		w_int(h, FACTOR_EACH);
+		w_int(h, 0);
+	}
+	TRY(mappings(h, &c, nin));
+	TRY(mappings(h, &c, nout));
+	static const enum ir_factor_kind kind[] = { FACTOR_SUM, FACTOR_WHOLE, FACTOR_MOVED };
+	for (size_t k = 0; k < NELEM(kind); k++)
+		TRY(factors(&c, n, h->word.p + start + 2, kind[k], false));
+	TRY(factors(&c, n, h->word.p + start + 2, 0, true));
+	h->word.p[start] = (int64_t)(h->word.n - start - 1);
+	return NULL;
+}
+
+/* Attribute on, from the sharding that all results have. */
+static struct err *only_device(struct hlo *h, uint32_t attr)
+{
+	uint32_t n = 0;
+	ir_shard *s;
+	if (attr != UINT32_MAX)
+		TRY(shard_per_value(h, attr, &n, &s));
+	const struct ir_mesh *m = n ? &h->m->mesh.p[h->m->shard.p[s[0]].mesh] : NULL;
+	bool one = m && !m->naxis && m->id;
+	w_int(h, one);
+	if (one)
+		w_int(h, m->id[0]);
+	return NULL;
+}
+
+/* Who looks at a value's sharding; the result, which some forms have, is the value. */
+static struct err *inspect(struct hlo *h, const struct wop *o, uint32_t backend, ir_val v)
+{
+	struct span key;
+	TRY(attr_str(h, backend, &key));
+	int64_t number = ir_key_add(h->m, h->p + key.at, key.n);
+	TRY(op_emit_t(h, IR_inspect_sharding, 1, &v, 0, NULL, 1, &number, &(ir_val){0}));
+	return op_bind(h, o, o->nout, &v);
+}
+
 struct err *conv_custom_call(struct hlo *h, const struct wop *o)
 {
 	/* api, config, target, called, effect, operand layouts, aliases, result layouts */
@@ -373,11 +481,11 @@ struct err *conv_custom_call(struct hlo *h, const struct wop *o)
 	TRY(attr_int(h, p[0], &api));
 	TRY(attr_int(h, p[4], &effect));
 	TRY(op_ins(h, o, &n, &in));
-	if (n == 1 && o->nout == 1 && (is_identity(h, target) || span_is(h, target, "InspectSharding")))
+	if (n == 1 && o->nout == 1 && is_identity(h, target))
 		return op_bind(h, o, 1, in);
-	if (o->nout == 0 && span_is(h, target, "InspectSharding"))
-		return NULL;
-	TRY(config_of(h, o, p[1], &config));
+	if (n == 1 && o->nout <= 1 && span_is(h, target, "InspectSharding"))
+		return inspect(h, o, p[1], in[0]);
+	TRY(config_of(h, o, target, p[1], &config));
 	if (span_is(h, target, "ApproxTopK"))
 		return approx_top_k(h, o, p[3], config);
 	if (span_is(h, target, "Qr") || span_is(h, target, "ProductOfElementaryHouseholderReflectors"))
@@ -412,10 +520,17 @@ struct err *conv_custom_call(struct hlo *h, const struct wop *o)
 		w_int(h, 0);
 		h->word.p[at] += 3;
 	}
-	uint32_t nout;
+	uint32_t nout, rule, pinned;
 	ir_type *rt, *it = ARENA_NEW(&h->a, ir_type, n + 1);
 	int64_t *order;
 	TRY(op_outs(h, o, &nout, &rt));
+	TRY(op_discardable(h, o, "sdy.sharding", &pinned));
+	TRY(only_device(h, pinned));
+	TRY(op_discardable(h, o, "sdy.sharding_rule", &rule));
+	if (rule == UINT32_MAX)
+		w_int(h, 0);
+	else
+		TRY(rule_words(h, rule, n, nout));
 	for (uint32_t i = 0; i < n; i++)
 		it[i] = h->b.fn->val.p[in[i]].type;
 	TRY(layouts(h, p[5], n, it, &order));

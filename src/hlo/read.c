@@ -135,6 +135,9 @@ static struct err *read_args(struct hlo *h, uint32_t attr, uint32_t n, bool para
 			} else if (span_is(h, s, "mhlo.memory_kind")) {
 				TRY(attr_str(h, kv[2 * j + 1], &s));
 				out[i].memory_kind = span_intern(h, s);
+			} else if (!param && span_is(h, s, "jax.result_info")) {
+				TRY(attr_str(h, kv[2 * j + 1], &s));
+				out[i].name = span_intern(h, s);
 			} else if (param && span_is(h, s, "tf.aliasing_output")) {
 				TRY(attr_int(h, kv[2 * j + 1], &v));
 				if (v < 0 || v > INT32_MAX)
@@ -212,6 +215,12 @@ static struct err *read_module(struct hlo *h)
 	h->m->res = ARENA_NEW(&h->m->arena, struct ir_arg, w->nout + 1);
 	TRY(read_args(h, f->arg_attrs, w->nin, true, h->m->arg));
 	TRY(read_args(h, f->res_attrs, w->nout, false, h->m->res));
+	const struct wregion *r = &h->region.p[h->op.p[f->op].region];
+	for (uint32_t i = 0; i < w->nin && i < r->narg; i++) {
+		uint32_t at = h->argloc.p[r->loc + i];
+		ir_loc l = at ? loc_get(h, at - 1) : 0;
+		h->m->arg[i].name = h->m->loc.p[l].name;
+	}
 	for (uint32_t i = 0; i < w->nin; i++)
 		if (h->m->arg[i].alias >= (int32_t)w->nout)
 			return bad_at(h->op.p[f->op].at, "argument %u aliases output %d of %u", i, h->m->arg[i].alias, w->nout);

@@ -388,14 +388,15 @@ static struct err *read_region(struct hlo *h, struct cur *c, uint32_t region, co
 		uint64_t v = cur_varint(c), nop = v >> 1;
 		if (v & 1) {
 			r.narg = cur_count(c);
+			r.loc = (uint32_t)h->argloc.n;
 			if (r.narg > s.hi - s.lo)
 				fail(c);
 			for (uint32_t i = 0; i < r.narg && !c->bad; i++) {
 				uint64_t t = cur_varint(c);
 				if (t >> 1 >= h->ntype)
 					fail(c);
-				if (t & 1)
-					cur_index(c, h->nattr);
+				uint32_t loc = t & 1 ? cur_index(c, h->nattr) + 1 : 0;
+				arr_push(&h->argloc, loc);
 				if (!c->bad)
 					arr_push(&h->scope, value_new(h, (uint32_t)(t >> 1)));
 			}
@@ -464,6 +465,7 @@ void wire_free(struct hlo *h)
 	arr_free(&h->op);
 	arr_free(&h->ref);
 	arr_free(&h->region);
+	arr_free(&h->argloc);
 	arr_free(&h->vtype);
 	arr_free(&h->scope);
 	arr_free(&h->func);

@@ -66,6 +66,7 @@ struct wop {
 struct wregion {
 	uint32_t first, end;         /* operations, in pre-order */
 	uint32_t narg, arg;          /* block arguments are values arg .. */
+	uint32_t loc;                /* their locations are hlo->argloc[loc ..), attributes + 1; 0 = none */
 	bool isolated;
 };
 
@@ -105,6 +106,7 @@ struct hlo {
 	ARR(struct wop) op;
 	ARR(uint32_t) ref;
 	ARR(struct wregion) region;
+	ARR(uint32_t) argloc;
 	ARR(uint32_t) vtype;         /* type index of each value; value 0 is unused */
 	ARR(uint32_t) scope;         /* values that are visible while operations are read */
 	int type_depth;

@@ -93,6 +93,23 @@ static bool has(const int64_t *p, int n, int64_t v)
 
 static void none(struct rule *r) { (void)r; }
 
+/* What the op says itself: number of factors; of each its size, kind, whether blocked; of each tensor's dimensions number of factors, factors. */
+static void stated(struct rule *r)
+{
+	int n;
+	const int64_t *w = ir_attrs(r->fn, r->o, AT_rule, &n);
+	if (!n)
+		return;
+	for (int64_t left = *w++; left > 0; left--, w += 3) {
+		int f = factor(r, w[0], (enum ir_factor_kind)w[1]);
+		r->x->factor[f].blocked = w[2] != 0;
+	}
+	for (int t = 0; t < r->x->nin + r->x->nout; t++)
+		for (int d = 0; d < r->x->rank[t]; d++)
+			for (int64_t k = *w++; k > 0; k--)
+				put(r, t, d, (int)*w++);
+}
+
 /* Results that are made from nothing, or from scalars. */
 static void own(struct rule *r)
 {

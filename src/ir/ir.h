@@ -127,6 +127,7 @@ struct ir_arg {
 	int32_t alias;           /* parameter: donated to this output, -1 if not */
 	bool donor;              /* parameter: donated, any output may take it */
 	ir_str memory_kind;
+	ir_str name;             /* what the program calls it: "params['w1']"; empty if nothing */
 };
 
 struct ir_mesh_axis { ir_str name; int64_t size; };
@@ -171,6 +172,7 @@ struct ir_module {
 	size_t nblob, capblob;
 	ARR(const char *) str;
 	struct ir_arg *arg, *res;            /* of main: nparam, nresult entries */
+	ARR(struct ir_blob_info) key;        /* ir_key */
 	struct map type_map, str_map, shard_map, group_map, loc_map;
 };
 
@@ -255,6 +257,10 @@ int64_t *ir_attr_copy(struct arena *a, const struct ir_fn *fn, const struct ir_o
 int64_t *ir_attr_word(enum ir_kind k, int64_t *words, enum ir_at a);
 void ir_attr_set(struct ir_fn *fn, struct ir_op *o, enum ir_at a, int64_t v);    /* scalar, in place */
 const void *ir_blob_data(const struct ir_module *m, ir_blob b, size_t *n);
+/* What the process that wrote the program knows it by: addresses, which another process writes otherwise.  Ops have its number, and texts of
+ * the module do not have it.  NULL: the module has no key of that number. */
+const struct ir_blob_info *ir_key(const struct ir_module *m, int64_t number);
+int64_t ir_key_add(struct ir_module *m, const void *p, size_t n);       /* copies */
 /* v is a constant whose elements are all equal (splat or scalar): pointer to one element, else NULL. */
 const void *ir_splat(const struct ir_module *m, const struct ir_fn *fn, ir_val v);
 /* v is a constant or a chain of broadcast/reshape/convert of integers that gives one integer, which an int64_t holds: true. */
@@ -269,6 +275,11 @@ bool ir_view(const struct ir_module *m, const struct ir_fn *fn, const struct ir_
 ir_fnid *ir_reachable(struct arena *a, const struct ir_module *m, int *n);
 /* The others leave; those that stay move up, in order, and whoever holds them knows. */
 void ir_sweep(struct ir_module *m);
+
+/* --- import.c ---------------------------------------------------------- */
+
+/* main of another module, which has no shardings in its ops any more, and the functions that it reaches become functions of `to`: that main's id. */
+ir_fnid ir_import(struct ir_module *to, const struct ir_module *from);
 
 /* --- build.c ----------------------------------------------------------- */
 

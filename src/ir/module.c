@@ -115,6 +115,7 @@ void ir_module_free(struct ir_module *m)
 	arr_free(&m->group);
 	arr_free(&m->loc);
 	arr_free(&m->str);
+	arr_free(&m->key);
 	free(m->blob);
 	map_free(&m->type_map);
 	map_free(&m->str_map);
@@ -173,6 +174,18 @@ ir_blob ir_blob_add(struct ir_module *m, const void *p, size_t n)
 		m->blob = mem_grow(m->blob, (m->capblob *= 2) * sizeof *m->blob);
 	m->blob[m->nblob] = (struct ir_blob_info){ arena_copy(&m->arena, p, n), n };
 	return (ir_blob)m->nblob++;
+}
+
+int64_t ir_key_add(struct ir_module *m, const void *p, size_t n)
+{
+	struct ir_blob_info k = { arena_copy(&m->arena, p, n), n };
+	arr_push(&m->key, k);
+	return (int64_t)m->key.n - 1;
+}
+
+const struct ir_blob_info *ir_key(const struct ir_module *m, int64_t number)
+{
+	return number >= 0 && number < (int64_t)m->key.n ? &m->key.p[number] : NULL;
 }
 
 const void *ir_blob_data(const struct ir_module *m, ir_blob b, size_t *n)

@@ -818,7 +818,7 @@ static struct err *operation(struct ps *s, struct parts *q)
 	return NULL;
 }
 
-/* sharding=.. alias=N donor memory=".." */
+/* sharding=.. alias=N donor memory=".." name=".." */
 static struct err *argument(struct ps *s, struct ir_arg *a)
 {
 	int64_t v;
@@ -838,6 +838,9 @@ static struct err *argument(struct ps *s, struct ir_arg *a)
 		} else if (accept(s, "memory")) {
 			TRY(expect(s, "="));
 			TRY(string(s, &a->memory_kind));
+		} else if (accept(s, "name")) {
+			TRY(expect(s, "="));
+			TRY(string(s, &a->name));
 		} else {
 			return NULL;
 		}

@@ -415,6 +415,10 @@ static void add_arg(struct str *s, const struct ctx *c, const struct ir_arg *a)
 		str_add(s, " memory=");
 		add_quoted(s, ir_text(c->m, a->memory_kind), strlen(ir_text(c->m, a->memory_kind)));
 	}
+	if (a->name) {
+		str_add(s, " name=");
+		add_quoted(s, ir_text(c->m, a->name), strlen(ir_text(c->m, a->name)));
+	}
 }
 
 static void add_function(struct str *s, const struct ctx *c, const struct ir_fn *fn)

@@ -48,6 +48,41 @@ static struct err *pairs(const struct at *a)
 	return NULL;
 }
 
+/* A rule of factors (ir_axes_of): a dimension that has any is their product, and no tensor has one twice. */
+static struct err *stated(const struct at *a)
+{
+	enum { MOST = 4 * IR_MAX_RANK };
+	int n = count(a, AT_rule), at = 1;
+	const int64_t *w = list(a, AT_rule);
+	if (!n)
+		return NULL;
+	NEED(w[0] >= 0 && w[0] <= (n - 1) / 3, "a rule of %lld factors", (long long)w[0]);
+	for (int f = 0; f < w[0]; f++, at += 3)
+		NEED(w[at] >= 0 && w[at + 1] >= 0 && w[at + 1] <= FACTOR_WHOLE && w[at + 2] >= 0 && w[at + 2] <= 1, "factor %d of its rule", f);
+	for (uint32_t t = 0; t < a->o->nin + a->o->nout; t++) {
+		const struct ir_type_info *ty = t < a->o->nin ? operand(a, t) : &a->m->type.p[result_t(a, t - a->o->nin)];
+		int64_t had[MOST];
+		int nhad = 0;
+		for (int d = 0; d < ty->rank; d++) {
+			NEED(at < n && w[at] >= 0 && w[at] < n - at && w[at] <= MOST - nhad, "its rule is cut short");
+			int k = (int)w[at++];
+			int64_t left = ty->dim[d];
+			for (int i = 0; i < k; i++, at++) {
+				NEED(w[at] >= 0 && w[at] < w[0], "a factor that its rule does not have");
+				for (int j = 0; j < nhad; j++)
+					NEED(had[j] != w[at], "a factor twice in tensor %u of its rule", t);
+				had[nhad++] = w[at];
+				int64_t size = w[1 + 3 * w[at]];
+				NEED(size ? left % size == 0 : !left, "dimension %d of tensor %u of its rule", d, t);
+				left = size ? left / size : 1;
+			}
+			NEED(!k || left == 1, "dimension %d of tensor %u of its rule", d, t);
+		}
+	}
+	NEED(at == n, "a rule of more tensors than it has");
+	return NULL;
+}
+
 /* Rules about results that the op states itself, and of ops without results. */
 static struct err *check(const struct at *a)
 {
@@ -102,7 +137,8 @@ static struct err *check(const struct at *a)
 		NEED(count(a, AT_alias) % 3 == 0, "aliases that are no triples");
 		for (int i = 0; i < count(a, AT_alias); i += 3)
 			NEED(list(a, AT_alias)[i] >= 0 && list(a, AT_alias)[i] < o->nout && list(a, AT_alias)[i + 1] >= 0 && list(a, AT_alias)[i + 1] < o->nin, "alias %d", i / 3);
-		return NULL;
+		NEED(count(a, AT_on) <= 1 && (!count(a, AT_on) || list(a, AT_on)[0] >= 0), "a device that it is on");
+		return stated(a);
 	case IR_after_all:
 		for (uint32_t i = 0; i < o->nin; i++)
 			NEED(operand(a, i)->dtype == DT_token, "operand %u is no token", i);
@@ -358,10 +394,10 @@ struct err *ir_verify(const struct ir_module *m)
 	TRY(acyclic(m));
 	const struct ir_fn *fn = ir_main(m);
 	for (uint32_t i = 0; i < fn->nparam && m->arg; i++) {
-		NEED(m->arg[i].shard < m->shard.n && m->arg[i].memory_kind < m->str.n, "argument %u", i);
+		NEED(m->arg[i].shard < m->shard.n && m->arg[i].memory_kind < m->str.n && m->arg[i].name < m->str.n, "argument %u", i);
 		NEED(m->arg[i].alias < (int64_t)fn->result.n, "argument %u aliases output %d of %zu", i, m->arg[i].alias, fn->result.n);
 	}
 	for (size_t i = 0; i < fn->result.n && m->res; i++)
-		NEED(m->res[i].shard < m->shard.n && m->res[i].memory_kind < m->str.n, "result %zu", i);
+		NEED(m->res[i].shard < m->shard.n && m->res[i].memory_kind < m->str.n && m->res[i].name < m->str.n, "result %zu", i);
 	return NULL;
 }

@@ -114,13 +114,19 @@ static void describe(struct lw *w, struct prog_arg *a, const struct ir_type_info
 	}
 }
 
-/* Which output takes each donated parameter's memory: the one it names, else the first free one of the
- * same type. */
+static bool same_memory(const struct prog_arg *a, const struct prog_arg *r)
+{
+	const char *x = a->memory_kind, *y = r->memory_kind;
+	return !strcmp(x && *x ? x : "device", y && *y ? y : "device");
+}
+
+/* Which output takes each donated parameter's memory: the one it names, else the first free one of the same type.  One of as many bytes uses
+ * it up as well (-2), as JAX's users know it; a parameter that is of no use stays its owner's. */
 static void choose_donations(struct lw *w, const struct ir_fn *fn)
 {
 	struct prog *p = w->p;
 	bool *taken = ARENA_NEW(w->tmp, bool, p->nres);
-	for (int round = 0; round < 2; round++)
+	for (int round = 0; round < 3; round++)
 		for (uint32_t a = 0; a < p->narg; a++) {
 			const struct ir_arg *i = &w->m->arg[a];
 			if (round == 0 && i->alias >= 0 && (uint32_t)i->alias < p->nres && !taken[i->alias] &&
@@ -128,15 +134,15 @@ static void choose_donations(struct lw *w, const struct ir_fn *fn)
 				p->arg[a].alias = i->alias;
 				taken[i->alias] = true;
 			}
-			if (round == 1 && i->donor && p->arg[a].alias < 0) {
-				p->arg[a].alias = -2;
-				for (uint32_t r = 0; r < p->nres; r++)
-					if (!taken[r] && fn->val.p[fn->result.p[r]].type == fn->val.p[a + 1].type) {
-						p->arg[a].alias = (int32_t)r;
-						taken[r] = true;
-						break;
-					}
-			}
+			for (uint32_t r = 0; round && i->donor && p->arg[a].alias == -1 && r < p->nres; r++)
+				if (!taken[r] && p->arg[a].bytes == p->res[r].bytes && same_memory(&p->arg[a], &p->res[r])) {
+					bool alike = fn->val.p[fn->result.p[r]].type == fn->val.p[a + 1].type;
+					if (round == 1 && !alike)
+						continue;
+					p->arg[a].alias = alike ? (int32_t)r : -2;
+					taken[r] = true;
+					break;
+				}
 		}
 }
 

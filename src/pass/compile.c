@@ -3,13 +3,14 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 static struct err *partition(const struct pass_opts *o, struct ir_module *m)
 {
-	return spmd_partition(m, o->ndev);
+	return spmd_partition(m, o->ndev, o->maker, o->record);
 }
 
 /* Needs: what a pass counts on; gives: what holds after it, to the end. */
@@ -120,16 +121,128 @@ struct err *pass_run_only(const struct pass_opts *o, struct ir_module *m, const 
 	return NULL;
 }
 
+static struct ir_arg *unnamed(struct arena *a, const struct ir_arg *arg, size_t n)
+{
+	struct ir_arg *r = arg && n ? arena_copy(a, arg, sizeof *r * n) : NULL;
+	for (size_t i = 0; r && i < n; i++)
+		r[i].name = 0;
+	return r;
+}
+
+/* What a program says, wherever its source lies and whatever it calls its arguments: the processes of a job may have come to it by different
+ * calls. */
+static uint64_t meaning(const struct ir_module *m)
+{
+	struct str s = {0};
+	struct ir_module said = *m;
+	struct arena a;
+	uint64_t h = 0;
+
+	arena_init(&a);
+	said.arg = unnamed(&a, m->arg, ir_main(m)->nparam);
+	said.res = unnamed(&a, m->res, ir_main(m)->result.n);
+	ir_print(&s, &said);
+	arena_fini(&a);
+	for (const char *p = s.p, *end; p && *p; p = end + 1) {
+		end = strchrnul(p, '\n');
+		const char *loc = p, *next;
+		while ((next = memmem(loc + 1, (size_t)(end - loc - (loc < end)), " loc(", 5)))
+			loc = next;
+		h = hash_bytes(p, (size_t)((loc > p ? loc : end) - p), h);
+		if (!*end)
+			break;
+	}
+	str_free(&s);
+	return h;
+}
+
 struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct lower_choice *choice, struct prog **out)
 {
-	const struct lower_opts l = { .ndev = o->ndev, .tier = o->tier, .fingerprint = o->fingerprint, .custom_known = o->custom_known };
+	struct lower_opts l = { .ndev = o->ndev, .tier = o->tier, .fingerprint = o->fingerprint, .custom_known = o->custom_known };
+	if (m->key.n)                  /* what its maker has answered is part of what it says */
+		l.fingerprint = hash_bytes(&l.fingerprint, sizeof l.fingerprint, meaning(m));
 	return lower_module(&l, m, choice, out);
 }
 
+struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_module *m, unsigned flags, struct prog **out)
+{
+	struct pass_opts mine = *o;
+	struct spmd_record r;
+	struct arena a;
+	struct prog *p = NULL;
+	struct err *e;
+	spmd_record_init(&r);
+	arena_init(&a);
+	mine.stop = NULL;
+	mine.record = &r;
+	TRY_GOTO(e, pass_run(&mine, m), out);
+	str_addf(s, "'%s' for %d device%s\n", ir_text(m, m->name), o->ndev, o->ndev > 1 ? "s" : "");
+	pass_explain_sharded(s, &a, m, &r, o, flags & PASS_ALL);
+	if (flags & PASS_SHARDED)
+		goto out;
+	struct lower_choice *choice = lower_choices(&a, o->tier, m);
+	TRY_GOTO(e, pass_lower(&mine, m, choice, &p), out);
+	pass_explain_compiled(s, &a, m, choice, p);
+out:
+	arena_fini(&a);
+	spmd_record_fini(&r);
+	if (out)
+		*out = p;
+	else
+		prog_free(p);
+	return e;
+}
+
+/* What RONDO_EXPLAIN asks for: 0 nothing, 1 standard error, 2 a path. */
+static int explain_where(void)
+{
+	const char *t = conf_str(CONF_EXPLAIN);
+	if (!*t || !strcmp(t, "0"))
+		return 0;
+	if (strcmp(t, "1") && !strpbrk(t, "/."))
+		conf_useless(CONF_EXPLAIN, "nothing is explained, since it is neither 0, nor 1 (standard error), nor a path, which has a / or a . in it");
+	return !strcmp(t, "1") ? 1 : strpbrk(t, "/.") ? 2 : 0;
+}
+
+/* One program's text, behind those of others.  What cannot be written is said once, and stops nothing. */
+static void explain_write(const struct str *s)
+{
+	const char *to = conf_str(CONF_EXPLAIN);
+	struct str path = {0};
+	struct stat st;
+	int fd = 2;
+	if (explain_where() == 2) {
+		str_add(&path, to);
+		if (!stat(to, &st) && S_ISDIR(st.st_mode))     /* each process of a job has a file of its own there */
+			str_addf(&path, "/rondo-explain-%d.txt", (int)getpid());
+		fd = open(path.p, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+	}
+	ssize_t n = 0;
+	for (size_t at = 0; fd >= 0 && n >= 0 && at < s->n; at += (size_t)MAX(n, 0))
+		n = write(fd, s->p + at, s->n - at);
+	if (fd < 0 || n < 0)
+		conf_useless(CONF_EXPLAIN, "what was decided cannot be written: %s", strerror(errno));
+	if (fd > 2)
+		close(fd);
+	str_free(&path);
+}
+
+/* Programs that JAX makes of one call, of which there are hundreds, are not worth an explanation. */
+enum { EAGER = 4 };
+
 struct err *pass_compile(const struct pass_opts *o, struct ir_module *m, struct prog **out)
 {
-	TRY(pass_run(o, m));
-	TRY(pass_lower(o, m, NULL, out));
+	if (explain_where() && (o->ndev > 1 || ir_main(m)->op.n > EAGER)) {
+		struct str s = {0};
+		struct err *bad = pass_explain(&s, o, m, 0, out);
+		if (!bad)
+			explain_write(&s);
+		str_free(&s);
+		TRY(bad);
+	} else {
+		TRY(pass_run(o, m));
+		TRY(pass_lower(o, m, NULL, out));
+	}
 	struct err *e = NULL;
 	if (o->dump) {
 		struct str s = {0};
@@ -159,33 +272,13 @@ static int64_t build_stamp(void)
 	return (int64_t)hash_bytes(v, sizeof v, 3);
 }
 
-/* What a program says, wherever its source lies: the processes of a job may have come to it by different calls. */
-static uint64_t meaning(const struct ir_module *m)
-{
-	struct str s = {0};
-	uint64_t h = 0;
-
-	ir_print(&s, m);
-	for (const char *p = s.p, *end; p && *p; p = end + 1) {
-		end = strchrnul(p, '\n');
-		const char *loc = p, *next;
-		while ((next = memmem(loc + 1, (size_t)(end - loc - (loc < end)), " loc(", 5)))
-			loc = next;
-		h = hash_bytes(p, (size_t)((loc > p ? loc : end) - p), h);
-		if (!*end)
-			break;
-	}
-	str_free(&s);
-	return h;
-}
-
 /* Programs that compile faster than a file opens are not kept; longer ones than MOST are not read. */
 enum { CACHE_LEAST = 4096, CACHE_MOST = 1 << 30 };
 
 struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, const void *code, size_t n, struct prog **out)
 {
 	struct str path = {0}, bytes = {0};
-	bool use = n >= CACHE_LEAST && !conf_int(CONF_CHECK) && !conf_is_set(CONF_DUMP) && conf_cache(&path, true);
+	bool use = n >= CACHE_LEAST && !conf_int(CONF_CHECK) && !conf_is_set(CONF_DUMP) && !explain_where() && conf_cache(&path, true);
 	if (use) {
 		int64_t key[5] = { RONDO_VERSION, build_stamp(), o->ndev, o->tier, conf_int(CONF_EXCESS_PRECISION) };
 		uint64_t a = hash_bytes(code, n, hash_bytes(key, sizeof key, 1)), b = hash_bytes(code, n, hash_bytes(key, sizeof key, 2));
@@ -209,6 +302,7 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 	struct err *e = read(code, n, &m);
 	if (e)
 		return str_free(&path), e;
+	use = use && !m->key.n;        /* its maker is asked each time */
 	struct pass_opts q = *o;
 	if (o->ndev > 1)
 		q.fingerprint = meaning(m);

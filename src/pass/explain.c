@@ -1,27 +1,8 @@
-/* What the compiler decided, in words: loops and their roles, kernels by where their time goes, collectives,
- * memory.  Compiles the program and reads the answer off the operations after the last pass and off the prog. */
+/* What the compiler decided, in words: loops and their roles, groups, kernels by where their time goes, memory; read off the operations after
+ * the last pass and off the prog. */
 #include "passes.h"
 
 #include <stdlib.h>
-
-static void bytes(struct str *s, int64_t n)
-{
-	static const char *const unit[] = {"B", "KB", "MB", "GB", "TB"};
-	double v = (double)n;
-	int u = 0;
-	for (; v >= 1024 && u < 4; u++)
-		v /= 1024;
-	str_addf(s, u ? "%.1f %s" : "%.0f %s", v, unit[u]);
-}
-
-static void where(struct str *s, const struct ir_module *m, ir_loc l)
-{
-	const struct ir_loc_info *i = l ? &m->loc.p[l] : NULL;
-	if (i && i->file && *ir_text(m, i->file))
-		str_addf(s, "%s:%d", ir_text(m, i->file), i->line);
-	else
-		str_add(s, "(no line)");
-}
 
 /* --- loops ------------------------------------------------------------------- */
 
@@ -35,7 +16,7 @@ static void loop(struct str *s, struct arena *a, const struct ir_module *m, cons
 		size[l.x[k].role] += ir_vtype(m, fn, l.x[k].v)->bytes;
 	}
 	str_add(s, "  ");
-	where(s, m, o->loc);
+	pass_add_place(s, m, o->loc);
 	if (l.trip >= 0)
 		str_addf(s, "  %ld turns%s:", (long)l.trip, how);
 	else
@@ -43,7 +24,7 @@ static void loop(struct str *s, struct arena *a, const struct ir_module *m, cons
 	for (size_t r = 0; r < NELEM(ir_role_name); r++)
 		if (count[r]) {
 			str_addf(s, " %s %d (", ir_role_name[r], count[r]);
-			bytes(s, size[r]);
+			pass_add_bytes(s, (double)size[r]);
 			str_add(s, ")");
 		}
 	str_add(s, "\n");
@@ -136,25 +117,20 @@ static void kernels(struct str *s, const struct prog *p, struct use *use)
 
 /* --- groups ------------------------------------------------------------------------ */
 
-static void nanoseconds(struct str *s, double ns)
-{
-	str_addf(s, ns < 1e3 ? "%.0f ns" : ns < 1e6 ? "%.1f us" : ns < 1e9 ? "%.1f ms" : "%.1f s", ns < 1e3 ? ns : ns < 1e6 ? ns / 1e3 : ns < 1e9 ? ns / 1e6 : ns / 1e9);
-}
-
 /* The price of a group without code. */
 static void group(struct str *s, const struct ir_module *m, ir_loc at, const struct lower_choice *c)
 {
 	double run = plan_time(&c->work, c->otherwise), code = plan_time(&c->work, PLAN_gen);
 	str_add(s, "  ");
-	where(s, m, at);
+	pass_add_place(s, m, at);
 	str_addf(s, "  %.0f ops x%.4g: %s; ", c->work.ops, c->runs, c->why);
-	nanoseconds(s, run);
+	pass_add_time(s, run);
 	str_add(s, " a run, ");
-	nanoseconds(s, code);
+	pass_add_time(s, code);
 	str_add(s, " as code, which would save ");
-	nanoseconds(s, MAX(run - code, 0) * c->runs);
+	pass_add_time(s, MAX(run - code, 0) * c->runs);
 	str_add(s, " and take ");
-	nanoseconds(s, plan_compile_time(c->nops, c->adds));
+	pass_add_time(s, plan_compile_time(c->nops, c->adds));
 	str_add(s, " to make\n");
 }
 
@@ -186,77 +162,36 @@ static void groups(struct str *s, struct arena *a, const struct ir_module *m, co
 	str_free(&t);
 }
 
-/* --- collectives and memory ------------------------------------------------------ */
+/* --- memory ------------------------------------------------------ */
 
-static void collectives(struct str *s, const struct prog *p, const int64_t *runs)
-{
-	str_add(s, "collectives\n");
-	if (!p->ncoll)
-		str_add(s, "  none\n");
-	for (uint32_t b = 0; b < p->nblock; b++)
-		for (uint32_t i = 0; i < p->block[b].n; i++) {
-			const struct prog_cmd *c = &p->block[b].cmd[i];
-			if (c->op != CMD_COLL)
-				continue;
-			const struct prog_coll *k = &p->coll[c->id];
-			str_addf(s, "  %-14s %-5s x%-6ld ", prog_coll_name[k->kind], dtype_info[k->dtype].name, (long)runs[c->id]);
-			bytes(s, k->outer * k->inner * k->nin);
-			if (k->kind == COLL_permute) {
-				int n = 0;
-				for (int d = 0; d < p->ndev; d++)
-					n += p->table[k->pairs].v[d] >= 0;
-				str_addf(s, " over %d pairs%s", n, prog_in_place(p, c) ? ", in place" : "");
-			} else {
-				str_addf(s, " in groups of %d", p->group[k->group].ncol);
-			}
-			str_addf(s, ", road %s  ", k->algo ? prog_algo_name[k->algo] : "chosen by size when it runs");
-			site(s, p, c->site);
-		}
-}
-
-static void memory(struct str *s, const struct prog *p)
+static void memory(struct str *s, const struct ir_module *m, const struct prog *p)
 {
 	int64_t arg, res, shared;
 	prog_sizes(p, &arg, &res, &shared);
 	str_add(s, "memory of a device: arguments ");
-	bytes(s, arg);
+	pass_add_bytes(s, (double)arg);
 	str_add(s, ", results ");
-	bytes(s, res);
+	pass_add_bytes(s, (double)res);
 	str_add(s, " (in the storage of donated arguments: ");
-	bytes(s, shared);
+	pass_add_bytes(s, (double)shared);
 	str_add(s, "), temporary ");
-	bytes(s, p->zone);
+	pass_add_bytes(s, (double)p->zone);
 	str_add(s, ", constants ");
-	bytes(s, p->ndata);
+	pass_add_bytes(s, (double)p->ndata);
 	str_add(s, "\n");
 	for (uint32_t i = 0; i < p->narg; i++)
-		if (p->arg[i].alias == -2)
+		if (m->arg[i].donor && p->arg[i].alias < 0)
 			str_addf(s, "  argument %u is donated, but no result can take its storage\n", i);
 }
 
-struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_module *m)
+void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_module *m, const struct lower_choice *choice, const struct prog *p)
 {
-	struct prog *p;
-	struct pass_opts mine = *o;
-	mine.stop = NULL;
-	TRY(pass_run(&mine, m));
-	struct arena a;
-	arena_init(&a);
-	str_addf(s, "'%s' for %d device%s\n", ir_text(m, m->name), o->ndev, o->ndev > 1 ? "s" : "");
-	loops(s, &a, m);
-	struct lower_choice *choice = lower_choices(&a, mine.tier, m);
-	struct err *e = pass_lower(&mine, m, choice, &p);
-	if (!e) {
-		struct use *use = ARENA_NEW(&a, struct use, p->nkern + 1);
-		int64_t *kern = ARENA_NEW(&a, int64_t, p->nkern + 1), *runs = ARENA_NEW(&a, int64_t, p->ncoll + 1);
-		prog_runs(p, IR_TURNS, kern, runs);
-		uses(p, kern, use);
-		groups(s, &a, m, choice);
-		kernels(s, p, use);
-		collectives(s, p, runs);
-		memory(s, p);
-		prog_free(p);
-	}
-	arena_fini(&a);
-	return e;
+	struct use *use = ARENA_NEW(a, struct use, p->nkern + 1);
+	int64_t *kern = ARENA_NEW(a, int64_t, p->nkern + 1);
+	prog_runs(p, IR_TURNS, kern, NULL);
+	uses(p, kern, use);
+	loops(s, a, m);
+	groups(s, a, m, choice);
+	kernels(s, p, use);
+	memory(s, m, p);
 }

@@ -6,7 +6,9 @@
 #include "../ir/ir.h"
 #include "../lower/lower.h"
 #include "../prog/prog.h"
+#include "../spmd/spmd.h"
 
+struct spmd_record;
 struct pass_opts {
 	int ndev;                     /* partitions */
 	enum lower_tier tier;
@@ -14,6 +16,11 @@ struct pass_opts {
 	bool check;                   /* verify after each pass, race check of the result */
 	const char *stop;             /* name of the pass to stop after (rondo opt), NULL = all */
 	uint64_t fingerprint;
+	struct spmd_record *record;   /* gets why the partitioner did what it did; NULL: nobody asks */
+	/* The way that a collective of so many members and bytes (struct coll_table) takes, for who explains; NULL, or that: it is not known. */
+	const char *(*road)(const void *user, enum coll_kind kind, int ndev, int members, int64_t bytes);
+	const void *road_user;
+	const struct spmd_maker *maker;             /* of the program, who may be asked; NULL: nobody */
 	bool (*custom_known)(const char *target);   /* NULL: every custom call is accepted and resolved at run time */
 };
 void pass_opts_from_conf(struct pass_opts *o);
@@ -33,7 +40,12 @@ const char *const *pass_names(void);              /* NULL-terminated, in order *
 struct err *pass_canon_only(struct ir_module *m, const char *only);
 /* Name of rewrite i, what it takes and what it gives; NULL behind the last one. */
 const char *pass_rewrite_name(int i, const char **from, const char **to);
-/* What the compiler decided: roles of loops, groups, tiers, collectives, memory. */
-struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_module *m);
+enum {
+	PASS_ALL = 1,            /* every value and communication, not only those of weight */
+	PASS_SHARDED = 2,        /* nothing but what lies where and what travels; there is no prog then */
+};
+/* What the compiler decided: what lies where, why, and what travels, of a program of several devices; roles of loops, groups, kernels, memory.
+ * Compiles m, as pass_compile; out: NULL: the prog is not kept.  pass_compile writes the same where RONDO_EXPLAIN says. */
+struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_module *m, unsigned flags, struct prog **out);
 
 #endif

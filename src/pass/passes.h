@@ -85,6 +85,24 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m);
 /* Groups that are the same, or differ in constants only, hold one function.  From here on a function may be held more than once. */
 struct err *pass_share(const struct pass_opts *o, struct ir_module *m);
 
+/* --- words.c: numbers and places as a person reads them --- */
+
+void pass_add_bytes(struct str *s, double n);
+void pass_add_time(struct str *s, double ns);
+void pass_add_place(struct str *s, const struct ir_module *m, ir_loc l);     /* file:line */
+
+/* --- sharded.c --- */
+
+/* Bytes that come into a device by collective o, at least. */
+double pass_coll_bytes(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+/* What lies where, why, and what travels: m is the program after all passes, r the partitioner's record of it. */
+void pass_explain_sharded(struct str *s, struct arena *a, const struct ir_module *m, const struct spmd_record *r, const struct pass_opts *o, bool all);
+
+/* --- explain.c --- */
+
+/* Loops, groups, kernels, memory: of m after all passes, choice as the groups were lowered, p. */
+void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_module *m, const struct lower_choice *choice, const struct prog *p);
+
 /* --- compile.c --- */
 struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct lower_choice *choice, struct prog **out);      /* what follows the passes: lower_module */
 

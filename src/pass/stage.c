@@ -8,7 +8,7 @@ static unsigned broken(const struct ir_fn *fn, const struct ir_op *o)
 {
 	switch (o->kind) {
 	case IR_call: return NO_CALL;
-	case IR_manual: case IR_sharding_constraint: case IR_sharding_group: return LOCAL;
+	case IR_manual: case IR_sharding_constraint: case IR_sharding_group: case IR_inspect_sharding: return LOCAL;
 	case IR_all_reduce: case IR_reduce_scatter: return ir_attr(fn, o, AT_redop) == RED_softmax ? NO_JOINT : 0;
 	default: return 0;
 	}

@@ -323,7 +323,7 @@ PJRT_MEMBERS(API)
 #undef API
 
 struct pjrt_extension { size_t struct_size; int type; struct pjrt_extension *next; };
-enum { EXT_LAYOUTS = 4, EXT_SHARDINGS = 19 };
+enum { EXT_PARTITIONER = 2, EXT_LAYOUTS = 4, EXT_SHARDINGS = 19 };
 
 struct pjrt_api {
 	size_t struct_size;
@@ -362,6 +362,42 @@ struct pjrt_layouts_ext {
 	struct err *(*outputs)(struct pjrt_layout_exec *);
 	struct err *(*parameters)(struct pjrt_layout_exec *);
 };
+
+/* Custom calls whose maker says how they are cut.  Shapes are xla.ShapeProto, shardings xla.OpSharding, as bytes.  What a call answers lives
+ * until cleanup(data). */
+struct pjrt_bytes { const char *p; size_t n; };
+struct pjrt_aval { struct pjrt_bytes shape; bool has_sharding; struct pjrt_bytes sharding; };
+struct pjrt_partition {
+	int64_t version;
+	void *data;
+	void (*cleanup)(void *data);
+	bool has_error;
+	int code;
+	struct pjrt_bytes error;
+	size_t nargs;
+	struct pjrt_aval *args, result;
+	struct pjrt_bytes config, module, *args_sharding, result_sharding;      /* from module on answered */
+};
+struct pjrt_partitioner {
+	int64_t version;
+	void *data;
+	void (*destroy)(struct pjrt_partitioner *);
+	void (*partition)(struct pjrt_partitioner *, struct pjrt_partition *);
+	void (*infer_sharding)(struct pjrt_partitioner *, void *);              /* only without Shardy */
+	void (*propagate_user_sharding)(struct pjrt_partitioner *, void *);     /* likewise */
+	bool replicated_effects;
+};
+struct pjrt_register_partitioner { size_t struct_size; const char *name; size_t name_size; struct pjrt_partitioner *partitioner; };
+struct pjrt_register_batches { size_t struct_size; const char *name; size_t name_size; };
+struct pjrt_partitioner_ext {
+	struct pjrt_extension base;
+	struct err *(*partitioner)(struct pjrt_register_partitioner *);
+	struct err *(*batches)(struct pjrt_register_batches *);
+};
+
+/* The configuration of a call "InspectSharding" is a pjrt_inspector. */
+struct pjrt_inspect { const char *sharding; size_t size; const char *error; void *scratch; void (*free_error)(struct pjrt_inspect *); };
+struct pjrt_inspector { void (*call)(void *data, struct pjrt_inspect *); void *data; };
 
 #undef ARGS
 #undef HEAD

@@ -169,7 +169,7 @@ static struct err *client_create(void *v)
 	for (int i = 0; i < c->ndev; i++)
 		describe(c, i);
 	/* No word here may be the name of another platform: JAX's tests search the text for them. */
-	snprintf(c->version, sizeof c->version, "rondo 0.1 (%s)", cpu_get()->name);
+	snprintf(c->version, sizeof c->version, "rondo " RONDO_RELEASE " (%s)", cpu_get()->name);
 	snprintf(c->topology, sizeof c->topology, "rondo %d x %s", c->ndev, cpu_get()->name);
 	a->client = c;
 	return NULL;

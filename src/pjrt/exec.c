@@ -253,6 +253,9 @@ static struct err *client_compile(void *v)
 	struct pass_opts po;
 	pass_opts_from_conf(&po);
 	po.ndev = (int)o.partitions;
+	po.road = rt_road;
+	po.road_user = a->client->rt;
+	po.maker = &pjrt_maker;
 	po.fingerprint = hash_bytes(src->code, src->code_size, (uint64_t)o.partitions);
 	TRY_GOTO(e, compile(a->client->rt, &po, src, &p), out);
 	e = exec_new(a->client, p, &o, a->compile_options, a->compile_options_size, &a->executable);

@@ -109,7 +109,7 @@ static struct err *layout_parameters(struct pjrt_layout_exec *a)
 }
 
 struct pjrt_layouts_ext pjrt_layouts = {
-	.base = { .struct_size = sizeof pjrt_layouts, .type = EXT_LAYOUTS },
+	.base = { .struct_size = sizeof pjrt_layouts, .type = EXT_LAYOUTS, .next = &pjrt_partitioners.base },
 	.destroy = layout_destroy,
 	.serialize = layout_serialize,
 	.client_default = layout_default,

@@ -8,6 +8,7 @@
 #include "pjrt.h"
 
 #define PYTHON_TARGET "rondo_python_callback"
+#define PYTHON_PARTS_TARGET "rondo_python_callback_of_parts"      /* each device calls, with its parts of the operands */
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT const char *rondo_set_option(const char *name, const char *value)
@@ -50,16 +51,23 @@ static bool find_u64(const struct prog_custom *c, const char *name, uint64_t *v)
 	return false;
 }
 
-/* The pointers of what is no token, in order. */
-static void **arrays(void *const *p, const struct prog_view *v, int n, void **out)
+static bool is_python(const char *target) { return !strcmp(target, PYTHON_TARGET) || !strcmp(target, PYTHON_PARTS_TARGET); }
+
+bool pjrt_custom_of_parts(const char *target) { return !strcmp(target, PYTHON_PARTS_TARGET); }
+
+/* Pointers and extents of what is no token, in order: returns how many they are. */
+static size_t arrays(void *const *p, const struct prog_view *v, int n, void **out, const int64_t **dim)
 {
+	size_t k = 0;
 	for (int i = 0; i < n; i++)
-		if (v[i].dtype != DT_token)
-			*out++ = p[i];
-	return out;
+		if (v[i].dtype != DT_token) {
+			out[k] = p[i];
+			dim[k++] = v[i].dim;
+		}
+	return k;
 }
 
-static struct err *call_python(const struct rt_custom_call *call)
+static struct err *call_python(void *user, const struct rt_custom_call *call)
 {
 	const struct prog_custom *c = call->c;
 	rondo_callback *fn = atomic_load(&callback);
@@ -69,154 +77,26 @@ static struct err *call_python(const struct rt_custom_call *call)
 		return ERR(INVALID, "a call to Python without its number");
 	if (!fn)
 		return ERR(PRECONDITION, "a call to Python, which has ended");
-	void *small[32];
+	void *small[64];
 	size_t n = (size_t)c->nin + c->nout;
-	void **p = n <= NELEM(small) ? small : malloc(sizeof *p * n);
+	void **p = 2 * n <= NELEM(small) ? small : malloc(sizeof *p * 2 * n);
 	if (!p)
-		return no_room(sizeof *p * n);
-	void **out = arrays(call->in, c->v, c->nin, p);
-	arrays(call->out, c->v + c->nin, c->nout, out);
-	int rc = fn(id, p, out, rt_device_id(call->device), msg, sizeof msg);
+		return no_room(sizeof *p * 2 * n);
+	const int64_t **dim = (const int64_t **)(p + n);
+	size_t nin = arrays(call->in, c->v, c->nin, p, dim);
+	arrays(call->out, c->v + c->nin, c->nout, p + nin, dim + nin);
+	int rc = fn(id, p, p + nin, dim, rt_device_id(call->device), msg, sizeof msg);
 	if (p != small)
 		free(p);
 	return rc ? ERR(INTERNAL, "CpuCallback error calling callback: %s", msg) : NULL;
-}
-
-/* --- one call for all devices ------------------------------------------------ */
-
-/* Outside of shard_map a function is called once for the whole array, however many devices run the
- * program: whoever arrives first calls, the others take its results.  The k-th arrival of one device in a
- * launch belongs to the k-th of every other, since all run the same commands. */
-struct turn {
-	struct turn *next;
-	uint32_t number, arrived;
-	bool done;
-	struct err *e;
-	char *results;
-};
-struct meeting {
-	struct meeting *next;
-	const struct prog_custom *c;
-	int32_t launch;
-	uint32_t n;
-	struct turn *turn;
-	uint32_t count[];           /* turns each position has come to */
-};
-static pthread_mutex_t meet_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t meet_done = PTHREAD_COND_INITIALIZER;
-static struct meeting *meetings;
-
-static struct meeting *meet(const struct rt_custom_call *call, uint32_t n)
-{
-	struct meeting *m = meetings;
-	while (m && (m->c != call->c || m->launch != call->launch_id))
-		m = m->next;
-	if (!m) {
-		m = calloc(1, sizeof *m + sizeof *m->count * n);
-		if (!m)
-			return NULL;
-		m->next = meetings;
-		m->c = call->c;
-		m->launch = call->launch_id;
-		m->n = n;
-		meetings = m;
-	}
-	return m;
-}
-
-/* Over once nobody is behind anybody else. */
-static void leave(struct meeting *m, struct turn *t)
-{
-	if (++t->arrived < m->n)
-		return;
-	struct turn **p = &m->turn;
-	while (*p != t)
-		p = &(*p)->next;
-	*p = t->next;
-	err_free(t->e);
-	free(t->results);
-	free(t);
-	if (m->turn)
-		return;
-	struct meeting **q = &meetings;
-	while (*q != m)
-		q = &(*q)->next;
-	*q = m->next;
-	free(m);
-}
-
-/* Results to (or from) one block. */
-static void move_results(const struct rt_custom_call *call, char *block, bool out)
-{
-	for (int i = 0; i < call->c->nout; i++) {
-		size_t n = (size_t)prog_view_bytes(&call->c->v[call->c->nin + i]);
-		if (out)
-			memcpy(block, call->out[i], n);
-		else
-			memcpy(call->out[i], block, n);
-		block += n;
-	}
-}
-
-static struct err *call_once(const struct rt_custom_call *call, uint32_t n)
-{
-	pthread_mutex_lock(&meet_lock);
-	struct meeting *m = meet(call, n);
-	if (!m) {
-		pthread_mutex_unlock(&meet_lock);
-		return no_room(sizeof *m);
-	}
-	uint32_t number = m->count[call->position]++;
-	struct turn *t = m->turn;
-	while (t && t->number != number)
-		t = t->next;
-	if (!t) {
-		t = malloc(sizeof *t);
-		if (!t) {
-			pthread_mutex_unlock(&meet_lock);
-			return no_room(sizeof *t);
-		}
-		*t = (struct turn){ .next = m->turn, .number = number };
-		m->turn = t;
-		pthread_mutex_unlock(&meet_lock);
-		struct err *e = call_python(call);
-		size_t bytes = 0;
-		for (int i = 0; i < call->c->nout; i++)
-			bytes += (size_t)prog_view_bytes(&call->c->v[call->c->nin + i]);
-		t->results = malloc(bytes + 1);
-		if (!e && !t->results)
-			e = no_room(bytes);
-		if (!e)
-			move_results(call, t->results, true);
-		pthread_mutex_lock(&meet_lock);
-		t->e = e;
-		t->done = true;
-		pthread_cond_broadcast(&meet_done);
-	} else {
-		while (!t->done)
-			pthread_cond_wait(&meet_done, &meet_lock);
-		if (!t->e)
-			move_results(call, t->results, false);
-	}
-	struct err *e = err_copy(t->e);
-	leave(m, t);
-	pthread_mutex_unlock(&meet_lock);
-	return e;
-}
-
-static struct err *python_callback(void *user, const struct rt_custom_call *call)
-{
-	uint64_t n = 1;
-	if (find_u64(call->c, "devices", &n) && n > 1 && call->position < (int64_t)n)
-		return call_once(call, (uint32_t)n);
-	return call_python(call);
 }
 
 EXPORT void rondo_set_callback(rondo_callback *fn, rondo_count *change)
 {
 	atomic_store(&callback, fn);
 	atomic_store(&count, change);
-	rt_custom_register(PYTHON_TARGET, python_callback, NULL);
+	rt_custom_register(PYTHON_TARGET, call_python, NULL);
+	rt_custom_register(PYTHON_PARTS_TARGET, call_python, NULL);
 }
 
 EXPORT void rondo_set_resolver(rondo_resolve *fn)
@@ -230,7 +110,7 @@ void pjrt_custom_resolve(const struct prog *p)
 {
 	rondo_resolve *fn = atomic_load(&resolver);
 	for (uint32_t i = 0; fn && i < p->ncustom; i++)
-		if (strcmp(p->custom[i].target, PYTHON_TARGET))
+		if (!is_python(p->custom[i].target))
 			fn(p->custom[i].target);
 }
 
@@ -240,7 +120,7 @@ bool pjrt_custom_count(const struct prog *p, int change)
 	uint64_t id;
 	bool any = false;
 	for (uint32_t i = 0; i < p->ncustom; i++)
-		if (!strcmp(p->custom[i].target, PYTHON_TARGET) && find_u64(&p->custom[i], "index", &id)) {
+		if (is_python(p->custom[i].target) && find_u64(&p->custom[i], "index", &id)) {
 			any = true;
 			if (fn)
 				fn(id, change);

@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "../spmd/spmd.h"
 #include "abi.h"
 
 enum { NMEM = 3 };                  /* memories of a device; index 0 is the default */
@@ -88,12 +89,19 @@ struct pjrt_options {
 /* Fails with INVALID for malformed bytes or an unknown option of the user. */
 struct err *pjrt_options_read(const void *p, size_t n, struct pjrt_options *out);
 void pjrt_options_free(struct pjrt_options *o);
+/* xla.ShapeProto of n arrays: of the one, or of a tuple of them. */
+void pjrt_shape_write(struct str *s, const struct ir_module *m, const ir_type *t, size_t n);
+/* xla.OpSharding of n values that each have one: of the one, or of a tuple. */
+void pjrt_shardings_write(struct str *s, const struct ir_blob_info *one, size_t n);
+struct err *pjrt_shardings_read(struct span s, struct arena *a, struct spmd_tiles *out, size_t n);
 void pjrt_assignment_write(struct str *s, int64_t replicas, int64_t partitions, const int *dev);
 
 /* --- host.c --------------------------------------------------------------- */
 
 /* Tell Python about the custom calls of a program that is about to be loaded. */
 void pjrt_custom_resolve(const struct prog *p);
+/* Does each device make calls of target with its parts of the operands? */
+bool pjrt_custom_of_parts(const char *target);
 /* Count an executable's Python functions up or down; true if it has any. */
 bool pjrt_custom_count(const struct prog *p, int change);
 
@@ -105,5 +113,10 @@ PJRT_MEMBERS(API)
 #undef API
 extern struct pjrt_shardings_ext pjrt_shardings;
 extern struct pjrt_layouts_ext pjrt_layouts;
+extern struct pjrt_partitioner_ext pjrt_partitioners;
+
+/* --- custom.c -------------------------------------------------------------- */
+
+extern const struct spmd_maker pjrt_maker;
 
 #endif

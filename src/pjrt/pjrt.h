@@ -20,9 +20,9 @@ const char *rondo_set_option(const char *name, const char *value);
 int64_t rondo_get_option(const char *name);
 
 /* A Python function called by a program: id names it, in and out are host addresses of dense arrays
- * (tokens left out), device the global id of the device that calls.  Returns 0, or anything else after
+ * (tokens left out), dim their extents, of in and then out; device the global id of the device that calls.  Returns 0, or anything else after
  * writing at most cap bytes of text, NUL included, to msg. */
-typedef int rondo_callback(uint64_t id, void *const *in, void *const *out, int device, char *msg, size_t cap);
+typedef int rondo_callback(uint64_t id, void *const *in, void *const *out, const int64_t *const *dim, int device, char *msg, size_t cap);
 /* An executable that may call id was made (+1) or has gone, with all its runs (-1). */
 typedef void rondo_count(uint64_t id, int change);
 void rondo_set_callback(rondo_callback *fn, rondo_count *count);      /* NULL: calls fail from now on */
@@ -31,6 +31,11 @@ void rondo_set_callback(rondo_callback *fn, rondo_count *count);      /* NULL: c
  * registered when they are wanted first. */
 typedef void rondo_resolve(const char *target);
 void rondo_set_resolver(rondo_resolve *fn);
+
+/* MLIR as JAX lowers to it, in the portable form that programs arrive in: gives that to take.  Returns 0, or anything else after writing at
+ * most cap bytes of text, NUL included, to msg. */
+typedef int rondo_portable(const void *p, size_t n, void (*take)(void *to, const void *p, size_t n), void *to, char *msg, size_t cap);
+void rondo_set_portable(rondo_portable *fn);
 
 /* XLA FFI handler for a custom-call target, for all clients of the process. */
 void rondo_ffi_register(const char *target, void *handler);

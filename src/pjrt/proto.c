@@ -213,6 +213,96 @@ void pjrt_options_free(struct pjrt_options *o)
 	arr_free(&o->device);
 }
 
+/* --- shardings ------------------------------------------------------------ */
+
+/* A repeated integer: packed, or one of those that stand alone. */
+static void numbers(const struct field *f, struct arena *a, int *n, int64_t **p)
+{
+	struct reader r = reader(f->s);
+	int64_t *more = ARENA_NEW(a, int64_t, *n + (int64_t)f->s.n + 1);
+	if (*n)
+		memcpy(more, *p, sizeof *more * (size_t)*n);
+	*p = more;
+	if (f->wire == 0)
+		more[(*n)++] = (int64_t)f->v;
+	else
+		while (r.p != r.end && !r.bad)
+			more[(*n)++] = (int64_t)varint(&r);
+}
+
+/* The devices 0, 1, .. seen as an array of extents dim, with its dimensions in the order of perm. */
+static struct err *iota_devices(struct arena *a, int n, const int64_t *dim, int nperm, const int64_t *perm, int64_t *count, int64_t **out)
+{
+	int64_t size = 1, *stride = ARENA_NEW(a, int64_t, n + 1);
+	if (nperm != n)
+		return malformed("sharding");
+	for (int i = 0; i < n; i++) {
+		if (dim[i] < 1 || dim[i] > MOST_DEVICES / size || perm[i] < 0 || perm[i] >= n)
+			return malformed("sharding");
+		size *= dim[i];
+	}
+	for (int64_t i = n, step = 1; i-- > 0; step *= dim[i])
+		stride[i] = step;
+	*count = size;
+	*out = ARENA_NEW(a, int64_t, size);
+	for (int64_t k = 0; k < size; k++) {
+		int64_t at = k, d = 0;
+		for (int i = n; i-- > 0; at /= dim[perm[i]])
+			d += at % dim[perm[i]] * stride[perm[i]];
+		(*out)[k] = d;
+	}
+	return NULL;
+}
+
+/* OpSharding: 1 type, 3 tile_assignment_dimensions, 4 tile_assignment_devices, 5 tuple_shardings, 8 last_tile_dims, 9 iota_reshape_dims,
+ * 10 iota_transpose_perm. */
+struct err *pjrt_shardings_read(struct span s, struct arena *a, struct spmd_tiles *out, size_t n)
+{
+	enum { REPLICATED, MAXIMAL, TUPLE, OTHER };
+	struct reader r = reader(s);
+	struct field f;
+	uint64_t type = REPLICATED;
+	int ndev = 0, niota = 0, nperm = 0, nkind = 0;
+	int64_t *iota = NULL, *perm = NULL, *kind = NULL, tiles = 1, count;
+	size_t member = 0;
+	memset(out, 0, sizeof *out * n);
+	while (next(&r, &f)) {
+		switch (f.id) {
+		case 1: type = f.v; break;
+		case 3: numbers(&f, a, &out->n, &out->dim); break;
+		case 4: numbers(&f, a, &ndev, &out->device); break;
+		case 5:
+			if (member == n)
+				return malformed("sharding: it has more members than there are values");
+			TRY(pjrt_shardings_read(f.s, a, &out[member++], 1));
+			break;
+		case 8: numbers(&f, a, &nkind, &kind); break;
+		case 9: numbers(&f, a, &niota, &iota); break;
+		case 10: numbers(&f, a, &nperm, &perm); break;
+		}
+	}
+	if (r.bad || (type == TUPLE ? member != n : member || n != 1))
+		return malformed("sharding");
+	if (type == TUPLE || type == REPLICATED) {
+		out->n = type == TUPLE ? out->n : 0;
+		return NULL;
+	}
+	if (type != OTHER)
+		return ERR(UNIMPLEMENTED, "a sharding that is neither tiled nor replicated");
+	for (int i = 0; i < nkind; i++)
+		if (kind[i] != REPLICATED)
+			return ERR(UNIMPLEMENTED, "a sharding whose last tile dimensions are not replicated");
+	for (int i = 0; i < out->n; i++) {
+		if (out->dim[i] < 1 || out->dim[i] > MOST_DEVICES / tiles)
+			return malformed("sharding");
+		tiles *= out->dim[i];
+	}
+	count = ndev;
+	if (niota)
+		TRY(iota_devices(a, niota, iota, nperm, perm, &count, &out->device));
+	return count == tiles ? NULL : malformed("sharding");
+}
+
 /* --- writing -------------------------------------------------------------- */
 
 static void put(struct str *s, uint64_t v)
@@ -224,6 +314,55 @@ static void put(struct str *s, uint64_t v)
 		v >>= 7;
 	} while (v);
 	str_addn(s, b, n);
+}
+
+static void put_bytes(struct str *s, int field, const void *p, size_t n)
+{
+	put(s, (uint64_t)field << 3 | 2);
+	put(s, n);
+	str_addn(s, p, n);
+}
+
+/* ShapeProto: 2 element_type, 3 dimensions, 4 tuple_shapes, 6 is_dynamic_dimension. */
+void pjrt_shape_write(struct str *s, const struct ir_module *m, const ir_type *t, size_t n)
+{
+	enum { TUPLE = 13 };
+	struct str part = {0};
+	put(s, 2 << 3);
+	if (n != 1) {
+		put(s, TUPLE);
+		for (size_t i = 0; i < n; i++) {
+			part.n = 0;
+			pjrt_shape_write(&part, m, &t[i], 1);
+			put_bytes(s, 4, part.p, part.n);
+		}
+		str_free(&part);
+		return;
+	}
+	const struct ir_type_info *i = ir_type_of(m, *t);
+	put(s, (uint64_t)dtype_xla((enum dtype)i->dtype));
+	for (int d = 0; d < i->rank; d++)
+		put(&part, (uint64_t)i->dim[d]);
+	put_bytes(s, 3, part.p ? part.p : "", part.n);
+	part.n = 0;
+	for (int d = 0; d < i->rank; d++)
+		put(&part, 0);
+	put_bytes(s, 6, part.p ? part.p : "", part.n);
+	str_free(&part);
+}
+
+/* OpSharding: 1 type, 5 tuple_shardings. */
+void pjrt_shardings_write(struct str *s, const struct ir_blob_info *one, size_t n)
+{
+	enum { TUPLE = 2 };
+	if (n == 1) {
+		str_addn(s, one->p, one->n);
+		return;
+	}
+	put(s, 1 << 3);
+	put(s, TUPLE);
+	for (size_t i = 0; i < n; i++)
+		put_bytes(s, 5, one[i].p, one[i].n);
 }
 
 void pjrt_assignment_write(struct str *s, int64_t replicas, int64_t partitions, const int *dev)

@@ -4,17 +4,21 @@
 const char *const plan_way_meaning[PLAN_WAYS] = {
 #define RATE(id, start, op, point, add, byte, meaning) [PLAN_##id] = meaning,
 #define COMPILE(first, op, add)
+#define ROAD(wait, byte, own, product)
 #include "rates.def"
 #undef RATE
 #undef COMPILE
+#undef ROAD
 };
 
 static const struct rate { double start, op, point, add, byte; } rate[PLAN_WAYS] = {
 #define RATE(id, start, op, point, add, byte, meaning) [PLAN_##id] = { start, op, point, add, byte },
 #define COMPILE(first, op, add)
+#define ROAD(wait, byte, own, product)
 #include "rates.def"
 #undef RATE
 #undef COMPILE
+#undef ROAD
 };
 
 double plan_time(const struct plan_work *w, enum plan_way way)
@@ -26,12 +30,31 @@ double plan_time(const struct plan_work *w, enum plan_way way)
 double plan_compile_time(double nops, double adds)
 {
 #define RATE(id, start, op, point, add, byte, meaning)
+#define ROAD(wait, byte, own, product)
 #define COMPILE(first, op, add) static const double of_first = first, of_op = op, of_add = add;
 #include "rates.def"
 #undef RATE
 #undef COMPILE
+#undef ROAD
 	return of_first + of_op * nops + of_add * adds;
 }
+
+#define RATE(id, start, op, point, add, byte, meaning)
+#define COMPILE(first, op, add)
+#define ROAD(wait, byte, own, product) static const double of_wait = wait, of_byte = byte, of_own = own, of_product = product;
+#include "rates.def"
+#undef RATE
+#undef COMPILE
+#undef ROAD
+
+double plan_move_time(int n, double bytes) { return n > 1 ? of_wait * (n - 1) + of_byte * bytes : 0; }
+
+double plan_sum_time(int n, double bytes)
+{
+	return MIN(plan_move_time(n, bytes * (n - 1)), 2 * plan_move_time(n, bytes * (n - 1) / n));
+}
+
+double plan_part_time(double products, double bytes) { return of_product * products + of_own * bytes; }
 
 /* What a group that is left without code costs is so at most one part in twenty of a short program, if making it takes 2 ms; of a long
  * one 2 us.  START: a launch of a program that does nothing. */

@@ -10,9 +10,11 @@
 
 enum plan_way {
 #define COMPILE(first, op, add)
+#define ROAD(wait, byte, own, product)
 #define RATE(id, start, op, point, add, byte, meaning) PLAN_##id,
 #include "rates.def"
 #undef RATE
+#undef ROAD
 #undef COMPILE
 	PLAN_WAYS
 };
@@ -31,6 +33,12 @@ double plan_compile_time(double nops, double adds);
 double plan_launches(double ns, double ops);
 /* Does what a run saves outweigh, over all runs, the time to compile? */
 bool plan_worth_compiling(const struct plan_work *w, enum plan_way otherwise, double nops, double adds, double runs);
+/* Each of n devices gets that many bytes from the others: gathers, scatters, exchanges and permutes; or what each has, of that many bytes, is
+ * summed for all, in one step or in two.  Which way a collective takes is decided when it runs (src/coll). */
+double plan_move_time(int n, double bytes);
+double plan_sum_time(int n, double bytes);
+/* Work of a part of an op, apart from where it runs: operations of a product, bytes that are read or written. */
+double plan_part_time(double products, double bytes);
 /* One run of a kernel whose operands are in no cache, for who splits or sends away what takes long: it may be much faster.  Matrix
  * products take what this CPU needs; no choice that must agree between processes asks for them. */
 double plan_kern_time(const struct prog_kern *k);

@@ -185,19 +185,6 @@ static const struct ffi_api {
 	memory_allocate, memory_free, pool_schedule, pool_threads, future_create, future_set, future_error, run_id, device_ordinal,
 };
 
-/* Our element types (PJRT's numbers) as XLA's PrimitiveType. */
-static int primitive(enum dtype dt)
-{
-	static const uint8_t t[DT_COUNT] = {
-		[DT_pred] = 1, [DT_i8] = 2, [DT_i16] = 3, [DT_i32] = 4, [DT_i64] = 5, [DT_u8] = 6, [DT_u16] = 7, [DT_u32] = 8, [DT_u64] = 9,
-		[DT_f16] = 10, [DT_f32] = 11, [DT_f64] = 12, [DT_bf16] = 16, [DT_c64] = 15, [DT_c128] = 18, [DT_f8e5m2] = 19, [DT_f8e4m3fn] = 20,
-		[DT_f8e4m3b11fnuz] = 23, [DT_f8e5m2fnuz] = 24, [DT_f8e4m3fnuz] = 25, [DT_i4] = 21, [DT_u4] = 22, [DT_token] = 17, [DT_i2] = 26,
-		[DT_u2] = 27, [DT_f8e4m3] = 28, [DT_f8e3m4] = 29, [DT_f8e8m0fnu] = 33, [DT_f4e2m1fn] = 32, [DT_i1] = 30, [DT_u1] = 31,
-	};
-
-	return t[dt];
-}
-
 /* A dictionary blob (ir.h) -> attributes.  NULL if the bytes are malformed. */
 static struct ffi_attrs *attributes(struct arena *a, const uint8_t *p, size_t n)
 {
@@ -231,12 +218,12 @@ static struct ffi_attrs *attributes(struct arena *a, const uint8_t *p, size_t n)
 			r->names[k] = s;
 			if (kind == 0) {
 				struct ffi_scalar *x = ARENA_NEW(a, struct ffi_scalar, 1);
-				*x = (struct ffi_scalar){ primitive(dt), data };
+				*x = (struct ffi_scalar){ dtype_xla(dt), data };
 				r->types[k] = FFI_SCALAR;
 				r->v[k] = x;
 			} else if (kind == 1) {
 				struct ffi_array *x = ARENA_NEW(a, struct ffi_array, 1);
-				*x = (struct ffi_array){ primitive(dt), count, data };
+				*x = (struct ffi_array){ dtype_xla(dt), count, data };
 				r->types[k] = FFI_ARRAY;
 				r->v[k] = x;
 			} else if (kind == 2) {
@@ -268,7 +255,7 @@ static void operands(struct arena *a, struct ffi_args *r, int n, const struct pr
 	r->v = ARENA_NEW(a, void *, n + 1);
 	for (int i = 0; i < n; i++) {
 		struct ffi_buffer *b = ARENA_NEW(a, struct ffi_buffer, 1);
-		*b = (struct ffi_buffer){ SIZE_TO(struct ffi_buffer, dims), NULL, primitive(v[i].dtype), p[i], v[i].rank, v[i].dim };
+		*b = (struct ffi_buffer){ SIZE_TO(struct ffi_buffer, dims), NULL, dtype_xla(v[i].dtype), p[i], v[i].rank, v[i].dim };
 		r->types[i] = FFI_BUFFER;
 		r->v[i] = b;
 	}

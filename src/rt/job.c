@@ -186,6 +186,15 @@ int rt_client_nplace(const struct rt_client *c) { return c->nplace; }
 const struct rt_place *rt_client_place(const struct rt_client *c, int id) { return id >= 0 && id < c->nplace ? &c->place[id] : NULL; }
 int rt_client_process(const struct rt_client *c) { return c->process; }
 
+const char *rt_road(const void *user, enum coll_kind kind, int ndev, int members, int64_t bytes)
+{
+	const struct rt_client *c = user;
+	(void)ndev;
+	if (!sym_near(c->world))
+		return NULL;
+	return prog_algo_name[coll_choose(&c->table, kind, coll_topo_of(&c->table, false, sym_npe(c->world), members), bytes)];
+}
+
 /* --- what a process does outside programs ------------------------------------------- */
 
 void rt_client_busy(struct rt_client *c, const char *text)

@@ -37,6 +37,9 @@ const struct rt_place *rt_client_place(const struct rt_client *c, int id);     /
 /* What this process does outside programs ("compiling 'step'"), for peers that wait for it; NULL: done.  Calls
  * come in pairs, which may overlap. */
 void rt_client_busy(struct rt_client *c, const char *text);
+/* The algorithm that a collective among so many members takes (bytes: struct coll_table); NULL: where its data goes over a network it
+ * depends on the group.  c: a struct rt_client. */
+const char *rt_road(const void *c, enum coll_kind kind, int ndev, int members, int64_t bytes);
 int rt_device_id(const struct rt_device *d);               /* global id */
 int rt_device_local(const struct rt_device *d);            /* index in this process */
 struct rt_stats { int64_t in_use, peak, limit, allocs, largest_alloc, reserved; };   /* bytes, but allocs */

@@ -121,8 +121,10 @@ void trace_write(void)
 	pthread_mutex_unlock(&lock);
 	str_addf(&s, "{\"ph\":\"M\",\"name\":\"lost\",\"pid\":0,\"args\":{\"events\":%llu}}]}\n", (unsigned long long)lost);
 	struct err *e = str_write_file(path, s.p, s.n);
-	if (e)
+	static bool said;
+	if (e && !said)                       /* it is tried as clients end, and at the end */
 		log_line(LOG_WARN, "no timeline: %s", e->msg);
+	said |= e != NULL;
 	err_free(e);
 	str_free(&s);
 }

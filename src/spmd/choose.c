@@ -2,8 +2,14 @@
  * least twice. */
 #include "impl.h"
 
-enum { MOST = 6 };                           /* lists that are tried in all combinations */
-static const double BYTES = 4e9, OPS = 2e10; /* that a device receives, and calculates, in a second */
+#include "../plan/plan.h"
+
+enum { MOST = 6 };          /* lists that are tried in all combinations */
+
+double spmd_seconds(double bytes) { return plan_move_time(2, bytes) / 1e9; }
+
+/* Times that differ by the rounding of their sums alone are equal: the first of them is taken. */
+static bool less(double a, double b) { return a < b * (1 - 1e-12); }
 
 struct way { int f; struct axes l; double weight; };
 
@@ -32,56 +38,144 @@ static bool contiguous(const struct ir_axes *x, const struct axes *f)
 	return true;
 }
 
-/* Seconds, apart from what is the same for every choice. */
-static double price(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, const ir_shard *have, const ir_shard *want,
-                    uint32_t mesh, const struct axes *f, double ops)
+/* Do all dimensions divide?  A window's operand need not have the extent of its result. */
+static bool even(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, const struct axes *f)
 {
-	double s = 0, parts = 1, sums = 1;
-	for (int i = 0; i < x->nfactor; i++) {
-		parts *= (double)axes_size(f[i]);
-		if (x->factor[i].kind == FACTOR_SUM)
-			sums *= (double)axes_size(f[i]);
+	for (int t = 0; t < x->nin + x->nout; t++)
+		for (int d = 0; d < x->rank[t]; d++) {
+			int64_t parts = 1;
+			for (int k = 0; k < x->dim[t][d].n; k++)
+				parts *= axes_size(f[x->dim[t][d].factor[k]]);
+			if (ir_vtype(m, fn, t < x->nin ? ir_in(fn, o, (uint32_t)t) : o->out + (uint32_t)(t - x->nin))->dim[d] % parts)
+				return false;
+		}
+	return true;
+}
+
+const struct ir_axes *part_op_axes(struct part *p, const struct values *v, const struct ir_op *o)
+{
+	struct ir_axes **x = &v->axes[o - v->fn->op.p];
+	return *x ? *x : (*x = part_rule(p, v->fn, o));
+}
+
+ir_val part_copy(const struct values *v, ir_val x, ir_shard h)
+{
+	if (!v->map[x])
+		return 0;
+	if (v->kept[x].from == v->map[x] && v->kept[x].sh == h)
+		return v->kept[x].to;
+	for (int i = 0; i < v->nmoved; i++)
+		if (v->moved[i].from == v->map[x] && v->moved[i].sh == h && v->moved[i].at + PART_NEAR > v->at)
+			return v->moved[i].to;
+	return 0;
+}
+
+/* What is asked about an op.  ahead: results cost what their readers take, else what bringing them to where propagation has them does. */
+enum { KNOWN = 24 };
+struct query {
+	struct part *p;
+	const struct values *v;
+	const struct ir_op *o;
+	const struct ir_axes *x;
+	const ir_shard *have;
+	uint32_t mesh;
+	double ops;
+	bool ahead, leaves;
+	struct { ir_val v; ir_shard h; double ns; } known[KNOWN];
+	int nknown;
+};
+struct cost { double ns, bytes; };
+
+/* Nanoseconds of all that happens to result v which is made as h. */
+static double afterwards(struct query *q, ir_val v, ir_shard h)
+{
+	for (int i = 0; i < q->nknown; i++)
+		if (q->known[i].v == v && q->known[i].h == h)
+			return q->known[i].ns;
+	ir_shard to = part_place(q->p, q->v, v, h);
+	double s = part_travel(q->p, q->v->fn->val.p[v].type, h, to).ns + part_readers(q->p, q->v, v, to);
+	if (q->nknown < KNOWN) {
+		q->known[q->nknown].v = v;
+		q->known[q->nknown].h = h;
+		q->known[q->nknown++].ns = s;
 	}
+	return s;
+}
+
+static void travels(struct cost *c, struct travel t)
+{
+	c->ns += t.ns;
+	c->bytes += t.bytes;
+}
+
+/* Apart from what is the same for every choice; less than nothing: it is no choice. */
+static struct cost price(struct query *q, const struct axes *f)
+{
+	struct part *p = q->p;
+	const struct ir_axes *x = q->x;
+	const struct ir_fn *fn = q->v->fn;
+	struct cost c = { 0 };
+	double parts = 1, along = along_bytes(p, fn, q->o, x, f);
+	if (along < 0)
+		return (struct cost){ -1, 0 };
+	if (along > 0)
+		travels(&c, (struct travel){ along, plan_move_time(2, along) });
+	for (int i = 0; i < x->nfactor; i++)
+		parts *= (double)axes_size(f[i]);
+	struct axes sums = part_sums(p, x, f);
+	double n = (double)axes_size(sums);
 	for (int t = 0; t < x->nin + x->nout; t++) {
-		ir_shard h = part_shard(p, x, t, mesh, f);
-		ir_type ty = fn->val.p[t < x->nin ? ir_in(fn, o, (uint32_t)t) : o->out + (uint32_t)(t - x->nin)].type;
+		ir_shard h = part_shard(p, x, t, q->mesh, f);
+		ir_val v = t < x->nin ? ir_in(fn, q->o, (uint32_t)t) : q->o->out + (uint32_t)(t - x->nin);
+		ir_type ty = fn->val.p[v].type;
 		double local = (double)ir_type_of(p->m, ty)->bytes;
 		for (int d = 0; d < x->rank[t]; d++)
 			local /= (double)ir_shard_parts(p->m, h, d);
-		s += local / BYTES / 8;              /* memory is read and written */
+		c.ns += plan_part_time(0, local);   /* memory is read and written */
 		if (t < x->nin) {
-			s += part_bytes(p, ty, have[t], h) / BYTES;
+			bool same = part_copy(q->v, v, h) != 0;
+			for (int i = 0; i < t && !same; i++)
+				same = ir_in(fn, q->o, (uint32_t)i) == v && part_shard(p, x, i, q->mesh, f) == h;
+			if (!same)
+				travels(&c, part_travel(p, ty, q->have[t], h));
 			continue;
 		}
-		s += part_bytes(p, ty, h, want[t - x->nin]) / BYTES;
-		double finer = 1;                    /* a sum that each device needs a part of is not sent back */
-		for (int d = 0; d < x->rank[t]; d++)
-			finer *= (double)ir_shard_parts(p->m, want[t - x->nin], d) / (double)ir_shard_parts(p->m, h, d);
-		if (sums > 1)
-			s += (finer > 1 ? 1 : 2) * local * (sums - 1) / sums / BYTES;
+		if (n > 1 && q->leaves)
+			h = part_with_sum(p, h, q->mesh, sums, x->rank[t]);
+		else if (n > 1 && q->o->kind != IR_top_k)    /* of candidates along_bytes tells */
+			travels(&c, (struct travel){ 2 * local * (n - 1) / n, plan_sum_time((int)n, local) });
+		if (q->ahead)
+			c.ns += afterwards(q, v, h);
+		else
+			travels(&c, part_travel(p, ty, h, q->v->want[v]));
 	}
-	return s + ops / parts / OPS;
+	c.ns += plan_part_time(q->ops / parts, 0);
+	return c;
 }
 
-struct axes *part_choose(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, const ir_shard *have,
-                         const ir_shard *want, uint32_t *mesh)
+/* The least price of all ways, and that way. */
+static struct axes *choose(struct query *q, struct cost *least)
 {
+	struct part *p = q->p;
+	const struct ir_axes *x = q->x;
+	const struct ir_op *o = q->o;
+	const struct ir_fn *fn = q->v->fn;
 	struct axes *best = ARENA_NEW(&p->a, struct axes, x->nfactor + 1), *try = ARENA_NEW(&p->a, struct axes, x->nfactor + 1);
 	struct factor_axes *seen = ARENA_NEW(&p->a, struct factor_axes, x->nfactor + 1);
 	struct way way[MOST];
 	int n = 0;
-	*mesh = 0;
-	for (int i = 0; i < x->nin + x->nout && !*mesh; i++) {
-		int t = (x->nin + i) % (x->nin + x->nout);
-		ir_shard h = t < x->nin ? have[t] : want[t - x->nin];
+	q->mesh = 0;
+	for (int i = 0; i < x->nin + x->nout && !q->mesh; i++) {
+		ir_shard h = i < x->nin ? q->have[i] : q->v->want[o->out + (uint32_t)(i - x->nin)];
 		if (h)
-			*mesh = p->m->shard.p[h].mesh;
+			q->mesh = p->m->shard.p[h].mesh;
 	}
 	for (int t = 0; t < x->nin + x->nout; t++) {
-		ir_shard h = part_summed(p, t < x->nin ? have[t] : want[t - x->nin]);
-		if (!h || p->m->shard.p[h].mesh != *mesh)
+		ir_val v = t < x->nin ? ir_in(fn, o, (uint32_t)t) : o->out + (uint32_t)(t - x->nin);
+		ir_shard h = part_summed(p, t < x->nin ? q->have[t] : q->v->want[v]);
+		if (!h || p->m->shard.p[h].mesh != q->mesh)
 			continue;
-		double weight = (double)ir_vtype(p->m, fn, t < x->nin ? ir_in(fn, o, (uint32_t)t) : o->out + (uint32_t)(t - x->nin))->bytes;
+		double weight = (double)ir_vtype(p->m, fn, v)->bytes;
 		factors_of(&p->a, p->m, x, t, h, seen);
 		for (int f = 0; f < x->nfactor; f++) {
 			struct axes l = seen[f].has ? dividing(seen[f].axes, x->factor[f].size) : (struct axes){0};
@@ -105,7 +199,7 @@ struct axes *part_choose(struct part *p, const struct ir_fn *fn, const struct ir
 			way[n++] = (struct way){ f, l, weight };
 		}
 	}
-	double least = -1, ops = o->kind == IR_dot || o->kind == IR_convolution ? ir_cost_of(p->m, fn, o).flops : 0;
+	*least = (struct cost){ -1, 0 };
 	for (unsigned set = 0; set < 1u << n; set++) {
 		memset(try, 0, sizeof *try * (size_t)x->nfactor);
 		bool legal = true;
@@ -119,13 +213,159 @@ struct axes *part_choose(struct part *p, const struct ir_fn *fn, const struct ir
 						legal &= !ir_axes_overlap(way[i].l.p[a], way[k].l.p[c]);
 			try[way[i].f] = way[i].l;
 		}
-		if (!legal || !contiguous(x, try))
+		if (!legal || !contiguous(x, try) || !even(p->m, fn, o, x, try))
 			continue;
-		double s = price(p, fn, o, x, have, want, *mesh, try, ops);
-		if (least < 0 || s < least) {
-			least = s;
+		struct cost c = price(q, try);
+		if (c.ns >= 0 && p->rec)
+			why_try(p, o, x, try, c.ns / 1e9);
+		if (c.ns >= 0 && (least->ns < 0 || less(c.ns, least->ns))) {
+			*least = c;
 			memcpy(best, try, sizeof *try * (size_t)x->nfactor);
 		}
 	}
 	return best;
+}
+
+static struct query query(struct part *p, const struct values *v, const struct ir_op *o, const struct ir_axes *x, const ir_shard *have)
+{
+	return (struct query){ .p = p, .v = v, .o = o, .x = x, .have = have, .leaves = part_leaves(p, v->fn, o),
+	                       .ops = o->kind == IR_dot || o->kind == IR_convolution ? ir_cost_of(p->m, v->fn, o).flops : 0 };
+}
+
+struct axes *part_choose(struct part *p, const struct values *v, const struct ir_op *o, const struct ir_axes *x, const ir_shard *have, uint32_t *mesh)
+{
+	struct query q = query(p, v, o, x, have);
+	struct cost least;
+	struct axes *f = choose(&q, &least);
+	if (least.bytes > 0) {                       /* else nothing can be better */
+		q.ahead = true;
+		f = choose(&q, &least);
+	}
+	*mesh = q.mesh;
+	return f;
+}
+
+/* --- who reads a value ----------------------------------------------------------------------- */
+
+struct values *part_values_new(struct part *p, const struct ir_fn *fn)
+{
+	size_t n = fn->val.n;
+	struct values *v = ARENA_NEW(&p->a, struct values, 1);
+	ir_shard *want = ARENA_NEW(&p->a, ir_shard, n), *end = ARENA_NEW(&p->a, ir_shard, n);
+	for (ir_val x = 1; x < n; x++) {
+		want[x] = shard_settled(&p->a, p->m, ir_shard_of(fn, x), ir_vtype(p->m, fn, x), false);
+		end[x] = (ir_shard)PART_ANY;
+	}
+	*v = (struct values){ .fn = fn, .map = ARENA_NEW(&p->a, ir_val, n), .sh = ARENA_NEW(&p->a, ir_shard, n), .want = want, .end = end,
+	                      .axes = ARENA_NEW(&p->a, struct ir_axes *, fn->op.n + 1) };
+	return v;
+}
+
+const struct values *part_values(struct part *p, const struct ir_fn *fn)
+{
+	if (!p->values[fn->id])
+		p->values[fn->id] = part_values_new(p, fn);
+	return p->values[fn->id];
+}
+
+/* What a loop reads of operand k that lies as h: of stacks a slice each turn. */
+static double loop_reads(struct part *p, const struct values *v, const struct ir_op *o, uint32_t k, ir_shard h)
+{
+	const struct ir_loop l = ir_loop_view(&p->a, p->m, v->fn, o);
+	const struct ir_loop_operand *q = &l.x[k];
+	double turns = l.trip < 0 ? IR_TURNS : (double)l.trip;
+	if (!q->param)
+		return 0;
+	const struct values *body = part_values(p, l.body);
+	ir_shard to = body->want[q->param];
+	if (ir_role_is_in(q->role))
+		return turns * part_readers(p, body, q->param, part_shifted(p, part_summed(p, h), ir_vtype(p->m, l.body, q->param)->rank, 1));
+	double ns = part_travel(p, l.body->val.p[q->param].type, h, to).ns;
+	if (q->role == ROLE_CARRY || part_sum(p, h))
+		return ns;
+	return MIN(turns * part_readers(p, body, q->param, h), ns + turns * part_readers(p, body, q->param, to));
+}
+
+/* Nanoseconds of op number i, whose operand k lies as h; *to: where it brings that. */
+static double reads(struct part *p, const struct values *v, uint32_t i, uint32_t k, ir_shard h, ir_shard *to)
+{
+	const struct ir_op *o = &v->fn->op.p[i];
+	ir_type t = v->fn->val.p[ir_in(v->fn, o, k)].type;
+	*to = part_summed(p, h);
+	switch ((enum ir_kind)o->kind) {
+	case IR_optimization_barrier: case IR_sharding_constraint:
+		*to = v->want[o->out + k];
+		return part_travel(p, t, h, *to).ns;
+	case IR_loop:
+		return loop_reads(p, v, o, k, h);
+	case IR_manual: case IR_case: case IR_sharding_group: case IR_inspect_sharding:
+		return 0;
+	default:
+		break;
+	}
+	ir_shard *have = ARENA_NEW(&p->a, ir_shard, o->nin + 1);
+	for (uint32_t j = 0; j < o->nin; j++) {
+		ir_val y = ir_in(v->fn, o, j);
+		have[j] = y == ir_in(v->fn, o, k) ? h : v->map[y] ? v->sh[y] : v->want[y];
+	}
+	const struct ir_axes *x = part_op_axes(p, v, o);
+	struct query q = query(p, v, o, x, have);
+	struct cost least;
+	const struct axes *f = choose(&q, &least);
+	*to = part_shard(p, x, (int)k, q.mesh, f);
+	return least.ns;
+}
+
+double part_readers(struct part *p, const struct values *v, ir_val x, ir_shard h)
+{
+	enum { MOST_READERS = 8 };
+	struct { uint32_t op, k; ir_shard to; } r[MOST_READERS];
+	int n = 0;
+	ir_type t = v->fn->val.p[x].type;
+	double s = v->end[x] == (ir_shard)PART_ANY ? 0 : part_travel(p, t, h, v->end[x]).ns;
+	for (uint32_t u = ir_use_first(v->fn, x); u; u = ir_use_next(v->fn, u)) {
+		uint32_t op = ir_use_op(v->fn, u);
+		if (n && r[n - 1].op == op)
+			continue;
+		if (n == MOST_READERS)               /* the first ones count */
+			memmove(r, r + 1, sizeof *r * (size_t)--n);
+		r[n].op = op;
+		r[n++].k = ir_use_operand(v->fn, u);
+	}
+	for (int i = n; i-- > 0;) {                  /* as they come; one makes a sum that is still to be made, and a copy serves all that are near */
+		bool again = false;
+		s += reads(p, v, r[i].op, r[i].k, h, &r[i].to);
+		for (int j = i + 1; j < n && !again; j++)
+			again = r[j].to == r[i].to && r[i].op - r[j].op < PART_NEAR;
+		if (again)
+			s -= part_travel(p, t, h, r[i].to).ns;
+		if (part_sum(p, h))
+			h = part_finished(p, h, r[i].to, ir_type_of(p->m, t)->rank);
+	}
+	return s;
+}
+
+/* May x wait as parts of a sum?  If they are read soon, or take no more than the sum would. */
+static bool waits(struct part *p, const struct values *v, ir_val x, ir_shard h, ir_shard to)
+{
+	uint32_t first = UINT32_MAX, made = v->fn->val.p[x].def;
+	for (uint32_t u = ir_use_first(v->fn, x); u; u = ir_use_next(v->fn, u))
+		first = ir_use_op(v->fn, u);
+	if (made != IR_PARAM && first != UINT32_MAX && first - made < PART_NEAR)
+		return true;
+	return part_local(p, v->fn->val.p[x].type, h) <= part_local(p, v->fn->val.p[x].type, to);
+}
+
+ir_shard part_place(struct part *p, const struct values *v, ir_val x, ir_shard h)
+{
+	ir_shard to = v->want[x], stay = h;
+	ir_type t = v->fn->val.p[x].type;
+	struct travel go = part_travel(p, t, h, to), sent = { 0, 0 };
+	if (h == to || part_sum(p, to) || (!part_sum(p, h) && go.bytes == 0))
+		return to;
+	if (part_sum(p, h) && !waits(p, v, x, h, to)) {
+		stay = part_summed(p, h);
+		sent = part_travel(p, t, h, stay);
+	}
+	return !less(go.ns + part_readers(p, v, x, to), sent.ns + part_readers(p, v, x, stay)) ? stay : to;
 }

@@ -43,6 +43,15 @@ int64_t mesh_position(const struct ir_mesh *m, int64_t device);
 int64_t mesh_coordinate(const struct ir_mesh *m, int64_t position, struct ir_axis_ref r);
 int64_t mesh_index(const struct ir_mesh *m, int64_t device, struct axes l);      /* number of the device's block along l */
 
+/* --- record.c: what is told to who asks why ------------------------------------------ */
+
+/* The only sources of a value with sharding h; index, o as in struct spmd_origin (o NULL: main's border).  Gives the newest origin; 0: it is
+ * cut by nothing. */
+uint32_t record_given(struct spmd_record *r, const struct ir_module *m, ir_shard h, enum spmd_source by, const struct ir_op *o, uint32_t index);
+/* Dimension dim has axis, too: through o (NULL: main's border), from origin `from`.  Gives the newest. */
+uint32_t record_flow(struct spmd_record *r, uint32_t newest, int dim, struct ir_axis_ref axis, const struct ir_op *o, uint32_t from);
+bool record_cut_by(const struct ir_module *m, ir_shard h, int dim, struct ir_axis_ref axis);
+
 /* --- settle.c ------------------------------------------------------------------------- */
 
 /* h as a value may have it that is computed: closed, without axes of size 1 and without those from the first on that do not divide the
@@ -51,14 +60,41 @@ ir_shard shard_settled(struct arena *a, struct ir_module *m, ir_shard h, const s
 
 /* --- reshard.c: code that moves a value from one sharding to another -------------------- */
 
-/* apart: axes along which devices hold other values, not copies (those of the manual computation around), in mesh apart_of. */
-struct part { struct ir_module *m; struct arena a; int ndev; struct axes apart; uint32_t apart_of; };
+/* For the record: what is emitted now is for o, an op of fn (NULL: none), because of value x of `of`.  If it is known how o is cut: of its n operands
+ * the dimension that it cannot be cut along, or -1, how they might lie instead, and the way in which it is cut. */
+struct why { const struct ir_fn *fn, *of; const struct ir_op *o; ir_val x; int n; const int *cannot; const ir_shard *advice; uint32_t way; };
+/* The two best ways to cut an op, of those that were priced. */
+struct tried { int n; double seconds[2]; const struct axes *f[2]; };
+
+/* apart: axes along which devices hold other values, not copies (those of the manual computation around), in mesh apart_of.
+ * spare: bytes of a device that may yet be spent on keeping what else would travel in each turn of a loop: all together as many as its
+ * arguments have.  values: of functions, part_values.  rec: NULL: nobody asks why; why and tried are for it. */
+struct part { struct ir_module *m; struct arena a; int ndev; const struct spmd_maker *maker; struct axes apart; uint32_t apart_of; double spare; struct values **values;
+              struct spmd_record *rec; struct why why; struct tried tried; };
+
+/* What moves next is value x of fn: an operand or a result of the op in p->why, or, of another function, its parameter or result. */
+static inline void record_about(struct part *p, const struct ir_fn *fn, ir_val x)
+{
+	p->why.of = fn;
+	p->why.x = x;
+}
+/* Collectives of b from op `first` on that are of no move yet bring a value, of that type on each device, from one sharding to another. */
+void record_move(struct part *p, struct ir_b *b, size_t first, ir_type local, ir_shard from, ir_shard to);
+/* The same of what is left of the op in p->why: it is the program's own, or its way to do its part. */
+void record_rest(struct part *p, struct ir_b *b, size_t first);
+/* How far b's function and the record have come; what came since is gone. */
+struct part_mark { struct ir_mark code; size_t move, comm, value, uneven, way; };
+struct part_mark part_mark(struct part *p, struct ir_b *b);
+void part_go_back(struct part *p, struct ir_b *b, struct part_mark to);
 
 ir_type part_type(struct part *p, ir_type t, ir_shard h, enum dtype dt);        /* a device's part of t under h; of element type dt unless that is DT_token */
+double part_local(struct part *p, ir_type t, ir_shard h);                         /* bytes of that part; sums of narrow floats wait in f32 */
+ir_shard part_shifted(struct part *p, ir_shard h, int rank, int by);             /* h without its first `by` dimensions, or with -by whole ones before: of that rank */
 bool part_equal(struct part *p, ir_shard a, ir_shard b, int rank);              /* does every device hold the same box? */
 ir_shard part_sum(struct part *p, ir_shard h);      /* the sum over devices that is still to be made: its axes cut the only dimension of a list; 0: none */
 ir_shard part_summed(struct part *p, ir_shard h);   /* h without that sum */
 struct axes part_axes(struct part *p, ir_shard h, int d);
+ir_shard part_with_sum(struct part *p, ir_shard h, uint32_t mesh, struct axes l, int rank);      /* h of an array of that rank, and a sum over l to be made */
 /* How a tensor of an op lies whose factors are cut by f. */
 ir_shard part_shard(struct part *p, const struct ir_axes *x, int tensor, uint32_t mesh, const struct axes *f);
 ir_group part_group(struct part *p, uint32_t mesh, struct axes l);              /* devices that differ along l alone, in the order of l */
@@ -72,24 +108,173 @@ ir_val part_first(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struc
 ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to);
 /* The sum that v still is, made, of v's type; dimensions that `to` cuts by axes of the sum are so cut afterwards.  *from: how it lies, then. */
 ir_val part_finish(struct part *p, struct ir_b *b, ir_val v, ir_shard *from, ir_shard to);
-/* Bytes that come to each device on that way, at least; of a value of type t. */
-double part_bytes(struct part *p, ir_type t, ir_shard from, ir_shard to);
+ir_shard part_finished(struct part *p, ir_shard from, ir_shard to, int rank);    /* how it lies, then, of that rank */
+/* Bytes that come to each device on that way, at least, of a value of type t, and how long that takes. */
+struct travel { double bytes, ns; };
+struct travel part_travel(struct part *p, ir_type t, ir_shard from, ir_shard to);
+
+/* The i32 scalar that is table[d] on device d. */
+ir_val part_by_device(struct part *p, struct ir_b *b, const int32_t *table);
+
+/* --- halo.c: what a device has not, from those that have it --------------------------------- */
+
+/* Along one dimension: element first + step * j is element from + by * j of a source, 0 <= j < n. */
+struct run { int64_t first, n, step, from, by; };
+/* What is put together along dimension d.  v: a device's part of the source, of `part` elements along d, or, if it is not cut, all of it; where
+ * fill is set, a scalar. */
+struct strip { struct run run; ir_val v; int64_t part; bool cut, fill; };
+/* How strips, later ones over earlier ones, come to devices that differ along l in mesh: that of block r gets elements start[r] .. start[r] + len.
+ * The first strip may be a fill, for what no other one covers.  A strip with a step has no others but that.  NULL: it takes too many rounds. */
+struct halo;
+struct halo *halo_plan(struct part *p, uint32_t mesh, struct axes l, int d, int n, const struct strip *s, const int64_t *start, int64_t len);
+int64_t halo_fetched(const struct halo *h);     /* elements along d that come to a device, at most */
+int64_t halo_gathered(const struct halo *h);    /* and if the sources that are cut were gathered */
+ir_val halo_emit(struct part *p, struct ir_b *b, const struct halo *h);
+/* Elements start[r] .. start[r] + n of v along d on the devices of block r. */
+ir_val halo_own(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, int d, const int64_t *start, int64_t n);
+/* Of a strip with a step, only its elements: they belong at low, low + step, .. with `high` behind the last one.  0: not on all devices alike. */
+ir_val halo_emit_dense(struct part *p, struct ir_b *b, const struct halo *h, int64_t *low, int64_t *high);
+
+/* --- view.c: elements moved to other places ----------------------------------------------------- */
+
+/* A value that is made of others' elements.  Pieces, later ones over earlier ones, are boxes: a run along each dimension; of a fill, whose source is
+ * a scalar, only where they are counts. */
+struct source { ir_val v; ir_shard sh; const int64_t *dim; bool fill; };     /* dim: of the whole array */
+struct piece { int source; const struct run *run; };
+struct view { int rank; const int64_t *dim; int npiece, nsource; struct piece *piece; struct source *source; };
+
+struct view *view_of(struct part *p, const struct ir_type_info *t, ir_val v, ir_shard sh);
+struct view *view_fill(struct part *p, const struct ir_type_info *t, ir_val scalar);
+/* Does o move elements, along which dimensions? */
+bool view_moves(struct part *p, const struct ir_fn *fn, const struct ir_op *o, int d);
+/* Such an op's result, from its operands; NULL: pieces are no boxes. */
+struct view *view_moved(struct part *p, const struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, struct view *const *in);
+/* v with dimension d of n elements, more than it has: the others are of the scalar fill, or, if that is 0, anything.  NULL: pieces are no boxes. */
+struct view *view_longer(struct part *p, const struct view *v, int d, int64_t n, ir_val fill);
+/* It as `to` says, with what each device lacks fetched from others.  0: that is no better than to gather what it is made of. */
+ir_val view_emit(struct part *p, struct ir_b *b, const struct view *v, ir_shard to);
+
+/* --- why.c: for the record ----------------------------------------------------------------- */
+
+/* A way to cut o was priced; the first one cuts nothing. */
+void why_try(struct part *p, const struct ir_op *o, const struct ir_axes *x, const struct axes *f, double seconds);
+/* Op o, whose operands lie as have, is cut by f. */
+void why_cut(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, const ir_shard *have, uint32_t mesh, const struct axes *f);
 
 /* --- choose.c --------------------------------------------------------------------------- */
 
-/* How op o is cut: for each factor of x the axes, from how its operands lie (have) and its results shall (want). */
-struct axes *part_choose(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, const ir_shard *have,
-                         const ir_shard *want, uint32_t *mesh);
+enum { PART_ANY = -1, PART_NEAR = 32 };    /* operations: what is gathered again later than that would be kept all the time */
+struct move { ir_val from, to; ir_shard sh; size_t at; };
+/* A function on its way, by its values: their parts (0: not made yet) and how these lie, where propagation has them, and where results of
+ * the function must lie (PART_ANY: no result, or anywhere). */
+struct values {
+	const struct ir_fn *fn;
+	const ir_val *map;
+	const ir_shard *sh, *want;
+	ir_shard *end;
+	struct ir_axes **axes;             /* by op: NULL, not asked yet */
+	const struct move *moved, *kept;   /* parts that were brought elsewhere: not long ago; by value */
+	int nmoved;
+	size_t at;                         /* operations emitted so far */
+};
+ir_val part_copy(const struct values *v, ir_val x, ir_shard h);     /* the part of x as h, if it was brought there and still is; 0: no */
+struct values *part_values_new(struct part *p, const struct ir_fn *fn);
+const struct values *part_values(struct part *p, const struct ir_fn *fn);      /* before anything of it is made; shared by who asks */
+const struct ir_axes *part_op_axes(struct part *p, const struct values *v, const struct ir_op *o);
+
+/* How op o is cut: for each factor of x the axes, from how its operands lie (have), what its results are wanted as and who reads them. */
+struct axes *part_choose(struct part *p, const struct values *v, const struct ir_op *o, const struct ir_axes *x, const ir_shard *have, uint32_t *mesh);
+/* Nanoseconds that all readers of value x take if it lies as h, apart from what is the same however it lies. */
+double part_readers(struct part *p, const struct values *v, ir_val x, ir_shard h);
+/* Where value x, made as h, shall lie: there, or where propagation has it. */
+ir_shard part_place(struct part *p, const struct values *v, ir_val x, ir_shard h);
+
+/* --- along.c: ops along a cut dimension that need more than the device's own part ------------------ */
+
+/* The factors of o as they are cut: of what ir_axes_of says, dimensions that are taken from are apart from those of what was taken. */
+struct ir_axes *part_rule(struct part *p, const struct ir_fn *fn, const struct ir_op *o);
+/* The axes that cut factors which o sums over. */
+struct axes part_sums(struct part *p, const struct ir_axes *x, const struct axes *f);
+/* Is f a factor that the functions below know how to cut? */
+bool along_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, int f);
+/* Bytes that come to each device for it, besides operands and sums; -1: it is no better than to gather its operand. */
+double along_bytes(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, const struct axes *f);
+/* Windows: the operands in y get what is around the device's parts, and w attributes of an op that pads no more there. */
+void along_windows(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
+                   const struct axes *f, ir_val *y, int64_t *w);
+/* The others, whole; t: types of the device's results.  False: o has no such factor cut. */
+bool along_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
+                const struct axes *f, const ir_val *in, const ir_type *t, ir_val *out);
+/* v of the device that has it, where all others have zeros: the same bits on all of them. */
+ir_val along_one_of(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l);
+
+/* --- custom.c ----------------------------------------------------------------------------- */
+
+const struct ir_blob_info *part_key(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);     /* of a custom call; NULL */
+bool part_asks(const struct part *p, const struct ir_fn *fn, const struct ir_op *o);       /* does o's maker say how it is cut? */
+bool part_of_parts(const struct part *p, const struct ir_fn *fn, const struct ir_op *o);   /* is o, as it is, what each device does on its parts? */
+bool part_batches(const struct part *p, const struct ir_fn *fn, const struct ir_op *o);
+/* Ask it.  sh: how o's operands, then its results, lie, and how they shall; f: what a device computes. */
+struct err *part_ask(struct part *p, const struct ir_fn *fn, const struct ir_op *o, ir_shard *sh, ir_fnid *f);
+/* Tell who looks at o's operand that it lies as h. */
+struct err *part_inspect(struct part *p, const struct ir_fn *fn, const struct ir_op *o, ir_shard h);
 
 /* --- local.c ------------------------------------------------------------------------------ */
 
 /* Can each device do its part of o along factor f on its own parts of the operands? */
 bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, int f);
-/* The axes that cut factors which o sums over. */
-struct axes part_sums(struct part *p, const struct ir_axes *x, const struct axes *f);
+/* May the sum be made later, where its value is wanted?  A maximum, or a sum that begins with something, may not. */
+bool part_leaves(struct part *p, const struct ir_fn *fn, const struct ir_op *o);
 /* o on parts: in are the operands' parts, cut as f says; results go to out.  True: the one result is a sum that is still to be made (over
  * part_sums), of f32 where it is to be made in that. */
 bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
                const struct axes *f, const ir_val *in, ir_val *out);
+
+/* --- scope.c: values on their way --------------------------------------------------------- */
+
+/* One function on its way: what is known of its values (v, whose arrays these are), and what was brought elsewhere: kept, by value, what
+ * takes no more memory there. */
+struct scope {
+	const struct ir_fn *from;
+	struct ir_b b;
+	ir_val *map;
+	ir_shard *sh, *end;
+	struct values v;
+	struct view **view;        /* of values that are not made yet (map: 0) */
+	struct move moved[16], *kept;
+	int last;
+	ir_shard *adds;            /* by result: the parts of a sum that are added to a parameter to make it, and to nothing else */
+};
+void scope_init(struct part *p, struct scope *s, const struct ir_fn *from, struct ir_fn *to);
+static inline const struct ir_type_info *scope_type(struct part *p, const struct scope *s, ir_val v) { return ir_vtype(p->m, s->from, v); }
+static inline ir_shard scope_wanted(const struct scope *s, ir_val v) { return s->v.want[v]; }
+ir_val *scope_operands(struct part *p, struct scope *s, const struct ir_op *o);       /* their parts, as they lie */
+/* A sum that value x still is, is made; where dimensions shall lie as `to` has them, so. */
+void scope_finish(struct part *p, struct scope *s, ir_val x, ir_shard to);
+/* Value x as `to`, where that is read. */
+ir_val scope_fetch(struct part *p, struct scope *s, ir_val x, ir_shard to);
+/* v, which lies as h, is value x, and lies as `to` from now on. */
+void scope_put(struct part *p, struct scope *s, ir_val x, ir_val v, ir_shard h, ir_shard to);
+/* v, which lies as h, is value x: where x shall lie. */
+void scope_give(struct part *p, struct scope *s, ir_val x, ir_val v, ir_shard h);
+/* v without a sum that is still to be made. */
+void scope_summed(struct part *p, struct scope *s, ir_val v);
+/* What is still to be summed among o's operands is summed. */
+void scope_finish_sums(struct part *p, struct scope *s, const struct ir_op *o);
+/* If addition o adds parts of a sum to a parameter that nothing else reads, that is noted (adds). */
+void scope_note_sum(struct part *p, struct scope *s, const struct ir_op *o);
+/* Sums of parts are parts of sums: o is done on them, if it is an op of which that is true and whose operands are all partial alike. */
+bool scope_keeps_sums(struct part *p, struct scope *s, const struct ir_op *o);
+/* v of the device, on all. */
+ir_val scope_same(struct part *p, struct scope *s, ir_val v, int64_t device);
+/* Op o of a function with values v, whose operands in lie as have says; its results, in out, lie as lie says then, perhaps as sums to be made. */
+void scope_part(struct part *p, struct scope *s, const struct values *v, const struct ir_op *o, ir_val *in, const ir_shard *have, ir_val *out, ir_shard *lie);
+void scope_do(struct part *p, struct scope *s, const struct ir_op *o);       /* o on parts, its results given */
+
+/* --- moved.c: elements that move ------------------------------------------------------------ */
+
+/* Is o one that moves elements, or is along a dimension that does not divide because of such?  Then all is done for it. */
+bool moved_op(struct part *p, struct scope *s, const struct ir_op *o);
+void moved_need(struct part *p, struct scope *s, ir_val v);      /* v is made, if it is not yet */
 
 #endif

@@ -37,6 +37,8 @@ bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, con
 {
 	enum ir_factor_kind kind = (enum ir_factor_kind)x->factor[f].kind;
 	enum redop r;
+	if (along_can(p, fn, o, x, f))
+		return true;
 	switch ((enum ir_kind)o->kind) {
 	case IR_dot:
 		return kind == FACTOR_EACH || kind == FACTOR_SUM;
@@ -66,8 +68,16 @@ bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, con
 	}
 	case IR_gather:
 		return kind == FACTOR_EACH || by_place(p, fn, o, x, f);
-	case IR_rng: case IR_rng_bit_generator: case IR_custom_call: case IR_partition_id: case IR_replica_id:
+	case IR_rng: case IR_rng_bit_generator: case IR_partition_id: case IR_replica_id:
 		return false;
+	case IR_custom_call: {                   /* a leading dimension of every operand and result, behind others that are */
+		int d = x->nin + x->nout ? ir_axes_find(x, 0, f) : -1;
+		bool leads = kind == FACTOR_EACH && d >= 0 && part_batches(p, fn, o);
+		for (int t = 0; t < x->nin + x->nout && leads; t++)
+			for (int k = 0; k <= d && leads; k++)
+				leads = k < x->rank[t] && x->dim[t][k].n == 1 && x->dim[0][k].n == 1 && x->dim[t][k].factor[0] == x->dim[0][k].factor[0];
+		return leads;
+	}
 	case IR_pad: {                           /* equal extents may hide that it moves elements */
 		int n, d = ir_axes_find(x, 0, f);
 		return kind == FACTOR_EACH && d >= 0 && !ir_attrs(fn, o, AT_low, &n)[d] && !ir_attrs(fn, o, AT_high, &n)[d] && !ir_attrs(fn, o, AT_interior, &n)[d];
@@ -116,19 +126,9 @@ static ir_val reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, con
 	return ir_convert(b, v, dt);
 }
 
-struct axes part_sums(struct part *p, const struct ir_axes *x, const struct axes *f)
+bool part_leaves(struct part *p, const struct ir_fn *fn, const struct ir_op *o)
 {
-	struct axes sums = {0};
-	for (int i = 0; i < x->nfactor; i++)
-		if (x->factor[i].kind == FACTOR_SUM)
-			sums = axes_join(&p->a, sums, f[i]);
-	return sums;
-}
-
-/* A sum may be made later, where its value is wanted; a maximum, or a sum that begins with something, may not. */
-static bool leaves(struct part *p, const struct ir_fn *fn, const struct ir_op *o)
-{
-	return o->kind != IR_reduce || ((enum redop)ir_attr(fn, o, AT_redop) == RED_add && from_nothing(p, fn, o));
+	return o->kind != IR_gather && o->kind != IR_top_k && o->kind != IR_dynamic_slice && (o->kind != IR_reduce || ((enum redop)ir_attr(fn, o, AT_redop) == RED_add && from_nothing(p, fn, o)));
 }
 
 /* One number for each component of places of type t, along their dimension `at` (t's rank: there is one, which no dimension tells). */
@@ -199,8 +199,7 @@ static ir_val gather(struct part *p, struct ir_b *b, const struct ir_fn *fn, con
 	ir_type vt = b->fn->val.p[v].type;
 	ir_val here = ir_broadcast(b, mine, ir_tensor(p->m, DT_pred, rank, dim), to), none = ir_const_i(b, vt, 0);
 	v = ir_select(b, here, v, none);
-	int64_t w[3] = { part_group(p, mesh, sums), dtype_info[ir_type_of(p->m, vt)->dtype].cls == DT_PRED ? RED_or : RED_add, 0 };
-	return ir_emit_raw(b, IR_all_reduce, 1, &v, 1, &vt, w, 3);
+	return along_one_of(p, b, v, mesh, sums);
 }
 
 bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
@@ -209,7 +208,7 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 	struct axes sums = part_sums(p, x, f);
 	enum dtype dt = o->nout ? ir_vtype(p->m, fn, o->out)->dtype : DT_token, wide = DT_token;
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
-	bool left = sums.n && o->kind != IR_gather && leaves(p, fn, o);
+	bool left = sums.n && part_leaves(p, fn, o);
 	if (left && part_rounds(dt, RED_add))
 		wide = DT_f32;
 	ir_shard *h = ARENA_NEW(&p->a, ir_shard, x->nin + x->nout + 1);
@@ -221,6 +220,8 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 	int64_t *w = ir_attr_copy(&p->a, fn, o, &n);
 	ir_val *y = ARENA_NEW(&p->a, ir_val, o->nin + 1);
 	memcpy(y, in, sizeof *y * o->nin);
+	if (along_emit(p, b, fn, o, x, mesh, f, in, t, out))
+		return false;
 	if (sums.n && !left && o->kind == IR_reduce) {
 		out[0] = reduce(p, b, fn, o, mesh, sums, in, t[0]);
 		return false;
@@ -233,6 +234,9 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 				size[d] = ir_type_of(p->m, t[0])->dim[d];
 		break;
 	}
+	case IR_reduce_window: case IR_convolution:
+		along_windows(p, b, fn, o, x, mesh, f, y, w);
+		break;
 	case IR_gather: {
 		int64_t *size = ir_attr_word(IR_gather, w, AT_size) + 1;
 		for (int d = 0; d < x->rank[0]; d++)
@@ -244,6 +248,12 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 		y[1] = own_places(p, b, fn, o, x, mesh, f, y[1], &mine);
 		out[0] = gather(p, b, fn, o, mesh, sums, ir_emit(b, IR_gather, 2, y, t[0], w, n), mine);
 		return false;
+	}
+	case IR_custom_call: {                   /* its rule was of the whole */
+		int64_t *rule = ir_attr_word(IR_custom_call, w, AT_rule);
+		*rule = 0;
+		n = (uint32_t)(rule - w) + 1;
+		break;
 	}
 	case IR_reduce:
 		for (int i = 0; i < 2 && wide != DT_token; i++)

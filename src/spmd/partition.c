@@ -6,11 +6,6 @@
  * their types are local already along the manual axes, and are cut further along others. */
 #include "impl.h"
 
-/* One function on its way; map and sharding of its values as they are; moved: what was brought elsewhere not long ago. */
-enum { NEAR = 32 };        /* ops: what is gathered again later would be kept all the time */
-struct move { ir_val from, to; ir_shard sh; size_t at; };
-struct scope { const struct ir_fn *from; struct ir_b b; ir_val *map; ir_shard *sh; struct move moved[16]; int last; };
-
 static struct err *do_ops(struct part *p, struct scope *s);
 
 /* --- what a program may ask for -------------------------------------------------------------- */
@@ -53,157 +48,114 @@ static struct err *at_line(struct part *p, const struct ir_op *o, struct err *e)
 	return e && l->file ? err_wrap(e, "%s:%d", ir_text(p->m, l->file), l->line) : e;
 }
 
+/* Does h cut t into parts that do not divide it? */
+static bool uneven(struct part *p, ir_shard h, const struct ir_type_info *t)
+{
+	bool any = false;
+	for (int d = 0; d < t->rank; d++)
+		any |= t->dim[d] % ir_shard_parts(p->m, h, d) != 0;
+	return any;
+}
+
 /* --- one op ------------------------------------------------------------------------------------ */
 
-static const struct ir_type_info *whole(struct part *p, const struct scope *s, ir_val v) { return ir_vtype(p->m, s->from, v); }
-
-static ir_shard wanted(struct part *p, const struct scope *s, ir_val v)
+/* As the maker of the call wants it. */
+static struct err *do_asked(struct part *p, struct scope *s, const struct ir_op *o)
 {
-	return shard_settled(&p->a, p->m, ir_shard_of(s->from, v), whole(p, s, v), false);
-}
-
-static ir_val *operands(struct part *p, struct scope *s, const struct ir_op *o)
-{
-	ir_val *in = ARENA_NEW(&p->a, ir_val, o->nin + 1);
+	ir_shard *sh = ARENA_NEW(&p->a, ir_shard, o->nin + o->nout + 1);
+	ir_val *out = ARENA_NEW(&p->a, ir_val, o->nout + 1);
+	ir_fnid f;
+	scope_finish_sums(p, s, o);
+	if (p->apart.n)
+		return ERR(UNIMPLEMENTED, "custom_partitioning inside a manual computation over some of the axes");
 	for (uint32_t k = 0; k < o->nin; k++)
-		in[k] = s->map[ir_in(s->from, o, k)];
-	return in;
-}
-
-/* v, which lies as from, as `to`. */
-static ir_val bring(struct part *p, struct scope *s, ir_val v, ir_shard from, ir_shard to)
-{
-	for (size_t i = 0; i < NELEM(s->moved); i++)
-		if (v && s->moved[i].from == v && s->moved[i].sh == to && s->moved[i].at + NEAR > s->b.fn->op.n)
-			return s->moved[i].to;
-	ir_val r = part_reshard(p, &s->b, v, from, to);
-	if (r != v)
-		s->moved[s->last++ % (int)NELEM(s->moved)] = (struct move){ v, r, to, s->b.fn->op.n };
-	return r;
-}
-
-/* v, which lies as h, is value x: where x shall lie. */
-static void give(struct part *p, struct scope *s, ir_val x, ir_val v, ir_shard h)
-{
-	ir_shard to = wanted(p, s, x);
-	s->map[x] = part_reshard(p, &s->b, v, h, to);
-	s->sh[x] = to;
-}
-
-/* What is still to be summed among o's operands is summed. */
-static void finish_sums(struct part *p, struct scope *s, const struct ir_op *o)
-{
-	for (uint32_t k = 0; k < o->nin; k++) {
-		ir_val x = ir_in(s->from, o, k);
-		if (!part_sum(p, s->sh[x]))
-			continue;
-		s->map[x] = part_reshard(p, &s->b, s->map[x], s->sh[x], part_summed(p, s->sh[x]));
-		s->sh[x] = part_summed(p, s->sh[x]);
-	}
-}
-
-/* Sums of parts are parts of sums: of ops whose operands are all partial alike. */
-static bool keeps_sums(struct part *p, struct scope *s, const struct ir_op *o)
-{
-	bool linear = o->kind == IR_add || o->kind == IR_subtract || o->kind == IR_negate || o->kind == IR_transpose || o->kind == IR_reshape;
-	ir_shard h = o->nin ? s->sh[ir_in(s->from, o, 0)] : 0;
-	if (!linear || !part_sum(p, h) || part_summed(p, h))
-		return false;
-	for (uint32_t k = 1; k < o->nin; k++)
-		if (s->sh[ir_in(s->from, o, k)] != h)
-			return false;
-	struct ir_shard_info n = p->m->shard.p[h];
-	n.rank = whole(p, s, o->out)->rank;
-	n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, n.rank + 1);
-	s->map[o->out] = ir_clone(&s->b, s->from, o, operands(p, s, o));
-	s->sh[o->out] = ir_shard_add(p->m, &n);
-	return true;
-}
-
-/* The first device's v, on all. */
-static ir_val same_everywhere(struct part *p, struct scope *s, ir_val v)
-{
-	int64_t *all = ARENA_NEW(&p->a, int64_t, p->ndev), group;
-	for (int d = 0; d < p->ndev; d++)
-		all[d] = d;
-	group = ir_group_add(p->m, 1, p->ndev, all);
-	ir_type t = s->b.fn->val.p[v].type;
-	return ir_emit_raw(&s->b, IR_collective_broadcast, 1, &v, 1, &t, &group, 1);
-}
-
-/* Sharding h of an array of that rank, and a sum over l that is still to be made. */
-static ir_shard with_sum(struct part *p, ir_shard h, uint32_t mesh, struct axes l, int rank)
-{
-	struct ir_shard_info n = { .mesh = mesh, .rank = rank };
-	if (h)
-		n = p->m->shard.p[h];
-	else
-		n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank + 1);
-	n.npart = l.n;
-	n.part = (struct ir_axis_ref *)l.p;
-	n.part_op = RED_add;
-	return ir_shard_add(p->m, &n);
-}
-
-/* Numbers drawn outside manual computations are one value. */
-static bool same_numbers(const struct part *p, const struct ir_op *o) { return o->kind == IR_rng && p->ndev > 1 && !p->apart.n; }
-
-static struct err *do_plain(struct part *p, struct scope *s, const struct ir_op *o)
-{
-	const struct ir_fn *fn = s->from;
-	finish_sums(p, s, o);
-	ir_shard *have = ARENA_NEW(&p->a, ir_shard, o->nin + 1), *want = ARENA_NEW(&p->a, ir_shard, o->nout + 1);
-	bool any = false;
-	for (uint32_t k = 0; k < o->nin; k++)
-		any |= (have[k] = s->sh[ir_in(fn, o, k)]) != 0;
+		sh[k] = s->sh[ir_in(s->from, o, k)];
 	for (uint32_t k = 0; k < o->nout; k++)
-		any |= (want[k] = part_summed(p, wanted(p, s, o->out + k))) != 0;
-	ir_val *in = operands(p, s, o), *out = ARENA_NEW(&p->a, ir_val, o->nout + 1);
-	if (!any) {
-		ir_val v = ir_clone(&s->b, fn, o, in);
-		if (same_numbers(p, o))
-			v = same_everywhere(p, s, v);
-		for (uint32_t k = 0; k < o->nout; k++)
-			give(p, s, o->out + k, v + k, 0);
-		return NULL;
-	}
-	const struct ir_axes *x = ir_axes_of(&p->a, p->m, fn, o);
-	uint32_t mesh;
-	struct axes *f = part_choose(p, fn, o, x, have, want, &mesh);
+		sh[o->nin + k] = part_summed(p, scope_wanted(s, o->out + k));
+	TRY(part_ask(p, s->from, o, sh, &f));
+	ir_val *in = scope_operands(p, s, o);
 	for (uint32_t k = 0; k < o->nin; k++)
-		in[k] = bring(p, s, in[k], have[k], part_shard(p, x, (int)k, mesh, f));
-	bool sum = part_emit(p, &s->b, fn, o, x, mesh, f, in, out);
-	for (uint32_t k = 0; k < o->nout; k++) {
-		ir_shard h = part_shard(p, x, x->nin + (int)k, mesh, f), to = wanted(p, s, o->out + k);
-		if (sum) {
-			h = with_sum(p, h, mesh, part_sums(p, x, f), whole(p, s, o->out)->rank);
-			if (part_sum(p, h) != part_sum(p, to))
-				out[k] = part_finish(p, &s->b, out[k], &h, to);
-			out[k] = ir_convert(&s->b, out[k], whole(p, s, o->out)->dtype);
-		}
-		give(p, s, o->out + k, same_numbers(p, o) ? same_everywhere(p, s, out[k]) : out[k], h);
-	}
+		in[k] = scope_fetch(p, s, ir_in(s->from, o, k), sh[k]);
+	s->b.loc = o->loc;
+	ir_inline(&s->b, f, in, out);
+	for (uint32_t k = 0; k < o->nout; k++)
+		scope_give(p, s, o->out + k, out[k], sh[o->nin + k]);
 	return NULL;
+}
+
+/* o in a function of its own, or zeros for its results. */
+static ir_fnid branch_of(struct part *p, struct scope *s, const struct ir_op *o, const ir_val *in, bool runs)
+{
+	struct ir_fn *g = ir_fn_new(p->m, runs ? "here" : "elsewhere");
+	struct ir_b b = { p->m, g, o->loc };
+	ir_val *par = ARENA_NEW(&p->a, ir_val, o->nin + 1), v = 0;
+	for (uint32_t k = 0; k < o->nin; k++)
+		par[k] = ir_param(g, s->b.fn->val.p[in[k]].type);
+	if (runs) {
+		uint32_t n;
+		int64_t *w = ir_attr_copy(&p->a, s->from, o, &n), *on = ir_attr_word(IR_custom_call, w, AT_on);
+		memmove(on + 1, on + 2, sizeof *w * (size_t)(w + n - on - 2));
+		*on = 0;
+		ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
+		for (uint32_t k = 0; k < o->nout; k++)
+			t[k] = s->from->val.p[o->out + k].type;
+		v = ir_emit_raw(&b, IR_custom_call, o->nin, par, o->nout, t, w, n - 1);
+	}
+	for (uint32_t k = 0; k < o->nout; k++) {
+		ir_type t = s->from->val.p[o->out + k].type;
+		ir_result(g, runs ? v + k : ir_type_of(p->m, t)->dtype == DT_token ? ir_emit_raw(&b, IR_create_token, 0, NULL, 1, &t, NULL, 0) : ir_const_i(&b, t, 0));
+	}
+	return g->id;
+}
+
+/* One device runs it, for the whole value, and the others get what it made. */
+static struct err *do_pinned(struct part *p, struct scope *s, const struct ir_op *o, int64_t device)
+{
+	if (device >= p->ndev)
+		return ERR(INVALID, "a call on device %lld, the program has %d", (long long)device, p->ndev);
+	scope_finish_sums(p, s, o);
+	ir_val *in = ARENA_NEW(&p->a, ir_val, o->nin + 2);
+	for (uint32_t k = 0; k < o->nin; k++)
+		in[k + 1] = scope_fetch(p, s, ir_in(s->from, o, k), 0);
+	int64_t branch[3] = { 2, branch_of(p, s, o, in + 1, false), branch_of(p, s, o, in + 1, true) };
+	ir_type u = ir_scalar(p->m, DT_u32), *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
+	s->b.loc = o->loc;
+	ir_val id = ir_emit_raw(&s->b, IR_partition_id, 0, NULL, 1, &u, NULL, 0);
+	in[0] = ir_convert(&s->b, ir_bin(&s->b, ELEM_compare_eq, id, ir_const_i(&s->b, u, device)), DT_i32);
+	for (uint32_t k = 0; k < o->nout; k++)
+		t[k] = s->from->val.p[o->out + k].type;
+	ir_val v = ir_emit_raw(&s->b, IR_case, o->nin + 1, in, o->nout, t, branch, 3);
+	for (uint32_t k = 0; k < o->nout; k++)
+		scope_give(p, s, o->out + k, ir_type_of(p->m, t[k])->dtype == DT_token ? v + k : scope_same(p, s, v + k, device), 0);
+	return NULL;
+}
+
+/* Where it is asked to lie, unless that is what a sum is made for: who reads it may need a part of it only. */
+static void constrain(struct part *p, struct scope *s, const struct ir_op *o)
+{
+	ir_val x = ir_in(s->from, o, 0);
+	ir_shard to = scope_wanted(s, o->out), h = s->sh[x];
+	if (part_sum(p, h) && part_summed(p, h) == to)
+		scope_give(p, s, o->out, s->map[x], h);
+	else {
+		ir_val v = scope_fetch(p, s, x, to);
+		scope_put(p, s, o->out, v, to, to);
+	}
 }
 
 /* Each result is its operand, where that lies. */
 static void do_barrier(struct part *p, struct scope *s, const struct ir_op *o)
 {
-	ir_val *in = operands(p, s, o);
+	ir_val *in = scope_operands(p, s, o);
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
 	for (uint32_t k = 0; k < o->nout; k++)
 		t[k] = s->b.fn->val.p[in[k]].type;
 	ir_val v = ir_emit_raw(&s->b, o->kind, o->nin, in, o->nout, t, NULL, 0);
 	for (uint32_t k = 0; k < o->nout; k++)
-		give(p, s, o->out + k, v + k, s->sh[ir_in(s->from, o, k)]);
+		scope_give(p, s, o->out + k, v + k, s->sh[ir_in(s->from, o, k)]);
 }
 
 /* --- regions --------------------------------------------------------------------------------------- */
-
-static void scope_init(struct part *p, struct scope *s, const struct ir_fn *from, struct ir_fn *to)
-{
-	*s = (struct scope){ from, { p->m, to, 0 }, ARENA_NEW(&p->a, ir_val, from->val.n), ARENA_NEW(&p->a, ir_shard, from->val.n) };
-}
 
 /* Results k and k + 1 of manual computation o are the parts of a joint sum: they are put together. */
 static void join(struct part *p, struct scope *s, struct scope *b, const struct ir_op *o, uint32_t k, const int64_t *out)
@@ -222,7 +174,7 @@ static void join(struct part *p, struct scope *s, struct scope *b, const struct 
 	for (uint32_t j = 0; j < 2; j++) {
 		ir_val x = o->out + k + j;
 		s->map[x] = both + j;
-		s->sh[x] = part_summed(p, shard_settled(&p->a, p->m, (ir_shard)out[k + j], whole(p, s, x), false));
+		s->sh[x] = part_summed(p, shard_settled(&p->a, p->m, (ir_shard)out[k + j], scope_type(p, s, x), false));
 	}
 }
 
@@ -279,11 +231,11 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 	scope_init(p, &b, body, s->b.fn);
 	for (uint32_t k = 0; k < o->nin; k++) {
 		ir_val v = ir_in(fn, o, k);
-		const struct ir_type_info *t = whole(p, s, v);
+		const struct ir_type_info *t = scope_type(p, s, v);
 		ir_shard given = (int)k < nin ? shard_settled(&p->a, p->m, (ir_shard)in[k], t, false) : 0, manual = by_axes(p, given, t, set, true);
 		TRY(check(p, (int)k < nin ? (ir_shard)in[k] : 0, t, named(p, "operand", k), true));
 		ir_shard inner = shard_settled(&p->a, p->m, by_axes(p, ir_shard_of(body, k + 1), ir_vtype(p->m, body, k + 1), set, false), ir_vtype(p->m, body, k + 1), false);
-		b.map[k + 1] = part_reshard(p, &s->b, s->map[v], s->sh[v], outside(p, manual, inner, t));
+		b.map[k + 1] = scope_fetch(p, s, v, outside(p, manual, inner, t));
 		b.sh[k + 1] = inner;
 	}
 	b.b.loc = o->loc;
@@ -308,94 +260,170 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 			k++;
 			continue;
 		}
-		ir_val r = part_reshard(p, &s->b, b.map[v], b.sh[v], part_summed(p, b.sh[v]));
-		const struct ir_type_info *t = whole(p, s, x);
+		scope_finish(p, &b, v, part_summed(p, scope_wanted(&b, v)));
+		const struct ir_type_info *t = scope_type(p, s, x);
 		ir_shard given = (int)k < nout ? shard_settled(&p->a, p->m, (ir_shard)out[k], t, false) : 0;
-		give(p, s, x, r, outside(p, by_axes(p, given, t, set, true), part_summed(p, b.sh[v]), t));
+		scope_give(p, s, x, b.map[v], outside(p, by_axes(p, given, t, set, true), b.sh[v], t));
 	}
 	return NULL;
 }
 
-/* Function f on parts: parameters come as sh says; each is brought to where its value shall lie, the results to want[k] (NULL:
- * whole). */
-static struct err *do_region(struct part *p, ir_fnid f, const ir_shard *sh, const ir_shard *want, ir_fnid *out)
+/* Function f on parts: parameters come as sh says, and results are brought to want[k] (PART_ANY: to nowhere); *got: where they are.  *adds: the
+ * parts of a sum that are added to a parameter, and to nothing else, to make them. */
+static struct err *do_region(struct part *p, ir_fnid f, const ir_shard *sh, const ir_shard *want, ir_fnid *out, ir_shard *got, ir_shard *adds)
 {
 	const struct ir_fn *fn = ir_fn_of(p->m, f);
 	struct ir_fn *g = ir_fn_new(p->m, ir_text(p->m, fn->name));
 	struct scope s;
 	scope_init(p, &s, fn, g);
-	for (uint32_t i = 1; i <= fn->nparam; i++)
-		s.map[i] = ir_param(g, part_type(p, fn->val.p[i].type, sh[i - 1], DT_token));
-	for (uint32_t i = 1; i <= fn->nparam; i++)
-		give(p, &s, i, s.map[i], sh[i - 1]);
+	for (size_t i = 0; i < fn->result.n; i++)
+		s.end[fn->result.p[i]] = want[i];
+	for (uint32_t i = 1; i <= fn->nparam; i++) {
+		enum dtype wide = part_sum(p, sh[i - 1]) && part_rounds(scope_type(p, &s, i)->dtype, RED_add) ? DT_f32 : DT_token;
+		s.map[i] = ir_param(g, part_type(p, fn->val.p[i].type, sh[i - 1], wide));
+		s.sh[i] = sh[i - 1];
+	}
 	TRY(do_ops(p, &s));
 	for (size_t i = 0; i < fn->result.n; i++) {
 		ir_val v = fn->result.p[i];
-		ir_result(g, part_reshard(p, &s.b, s.map[v], s.sh[v], want ? want[i] : 0));
+		ir_shard to = want[i];
+		if (to == (ir_shard)PART_ANY) {
+			if (part_local(p, fn->val.p[v].type, s.sh[v]) > part_local(p, fn->val.p[v].type, scope_wanted(&s, v)))
+				scope_finish(p, &s, v, scope_wanted(&s, v));
+			to = s.sh[v];
+		}
+		if (got)
+			got[i] = to;
+		if (adds)
+			adds[i] = s.adds[v];
+		ir_result(g, scope_fetch(p, &s, v, to));
 	}
 	*out = g->id;
 	return NULL;
 }
 
-/* h without dimension 0, or with one before it that is whole. */
-static ir_shard shifted(struct part *p, ir_shard h, int rank, int by)
+/* Where a constant of the loop lies, of which v is the body's: where it is, where propagation has it, or whole, so that what travels in each
+ * turn need not. */
+static ir_shard const_place(struct part *p, const struct values *body, ir_val v, ir_shard have, double turns)
 {
-	if (!h)
-		return 0;
-	struct ir_shard_info n = { .mesh = p->m->shard.p[h].mesh, .rank = rank };
-	n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank + 1);
-	for (int d = 0; d < rank; d++)
-		if (d + by >= 0)
-			n.dim[d] = p->m->shard.p[h].dim[d + by];
-	h = ir_shard_add(p->m, &n);
-	return ir_shard_replicated(p->m, h) ? 0 : h;
+	ir_type t = body->fn->val.p[v].type;
+	ir_shard at[3] = { have, part_summed(p, body->want[v]), 0 }, best = have;
+	double least = -1;
+	for (int i = 0; i < 3; i++) {
+		double more = part_local(p, t, at[i]) - part_local(p, t, have), s = part_travel(p, t, have, at[i]).ns + turns * part_readers(p, body, v, at[i]);
+		if ((least < 0 || s < least) && more <= p->spare) {
+			least = s;
+			best = at[i];
+		}
+	}
+	p->spare -= MAX(0, part_local(p, t, best) - part_local(p, t, have));
+	return best;
 }
+
+/* Where a stack that lies as h lies while a loop goes through it: rows themselves are not spread over devices.  What they were spread by cuts
+ * another dimension, so that rows alone are gathered. */
+static ir_shard stack_place(struct part *p, const struct ir_type_info *t, ir_shard h)
+{
+	struct axes rows = part_axes(p, h, 0);
+	ir_shard inner = part_shifted(p, h, t->rank - 1, 1);
+	for (int d = 1; d < t->rank && rows.n; d++)
+		if (t->dim[d] % (ir_shard_parts(p->m, h, d) * axes_size(rows)) == 0) {
+			struct ir_shard_info n = p->m->shard.p[h];
+			struct ir_dim_shard *dim = ARENA_NEW(&p->a, struct ir_dim_shard, t->rank);
+			memcpy(dim, n.dim + 1, sizeof *dim * (size_t)(t->rank - 1));
+			struct axes l = axes_join(&p->a, (struct axes){ dim[d - 1].naxis, dim[d - 1].axis }, rows);
+			dim[d - 1].naxis = l.n;
+			dim[d - 1].axis = (struct ir_axis_ref *)l.p;
+			n.rank = t->rank - 1;
+			n.dim = dim;
+			return part_shifted(p, ir_shard_add(p->m, &n), t->rank, -1);
+		}
+	return part_shifted(p, inner, t->rank, -1);
+}
+
+enum { ROUNDS = 3 };       /* that look for loops' sums */
 
 static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	const struct ir_fn *fn = s->from;
 	const struct ir_loop l = ir_loop_view(&p->a, p->m, fn, o);
-	ir_shard *par = ARENA_NEW(&p->a, ir_shard, l.body->nparam + 1), *res = ARENA_NEW(&p->a, ir_shard, l.nmade + 1),
-	         *asked = ARENA_NEW(&p->a, ir_shard, l.n + 1), *end = ARENA_NEW(&p->a, ir_shard, l.nmade + 1);
-	finish_sums(p, s, o);
-	ir_val *in = operands(p, s, o);
+	ir_shard *par = ARENA_NEW(&p->a, ir_shard, l.body->nparam + 1), *res = ARENA_NEW(&p->a, ir_shard, l.nmade + 1), *got = ARENA_NEW(&p->a, ir_shard, l.nmade + 1),
+	         *adds = ARENA_NEW(&p->a, ir_shard, l.nmade + 1), *asked = ARENA_NEW(&p->a, ir_shard, l.n + 1), *at = ARENA_NEW(&p->a, ir_shard, l.n + 1);
 	for (int k = 0; k < l.n; k++) {
 		const struct ir_loop_operand *q = &l.x[k];
-		bool stack = ir_role_is_stack(q->role);
-		int rank = whole(p, s, q->v)->rank;
-		ir_shard have = s->sh[q->v], h = q->result >= 0 ? part_summed(p, wanted(p, s, o->out + (uint32_t)q->result)) :
-		         !stack && q->param ? part_summed(p, wanted(p, &(struct scope){ .from = l.body }, q->param)) : have;
-		ir_shard inner = h;
-		if (stack) {                         /* slices are taken where they lie: the stack is cut along other dimensions only */
-			inner = shifted(p, h, rank - 1, 1);
-			h = shifted(p, inner, rank, -1);
-		}
-		in[k] = part_reshard(p, &s->b, in[k], have, h);
-		if (q->asked)
-			asked[q->asked - 1] = h;
-		if (q->param)
-			par[q->param - 1] = inner;
-		if (q->result >= 0) {
-			res[q->result] = inner;
-			end[q->result] = h;
+		const struct ir_type_info *t = scope_type(p, s, q->v);
+		if (ir_role_is_in(q->role)) {
+			scope_finish(p, s, q->v, scope_wanted(s, q->v));
+			at[k] = stack_place(p, t, s->sh[q->v]);
+			par[q->param - 1] = part_shifted(p, at[k], t->rank - 1, 1);
+		} else if (ir_role_is_out(q->role)) {
+			res[q->result] = (ir_shard)PART_ANY;
+		} else if (q->result >= 0) {
+			res[q->result] = par[q->param - 1] = at[k] = part_summed(p, scope_wanted(s, o->out + (uint32_t)q->result));
+		} else {
+			const struct values *body = part_values(p, l.body);
+			scope_finish(p, s, q->v, body->want[q->param]);
+			par[q->param - 1] = at[k] = const_place(p, body, q->param, s->sh[q->v], l.trip < 0 ? IR_TURNS : (double)l.trip);
 		}
 	}
 	uint32_t words;
-	int64_t *w = ir_attr_copy(&p->a, fn, o, &words), *cond = ir_attr_word(IR_loop, w, AT_cond), *body = ir_attr_word(IR_loop, w, AT_body);
-	ir_fnid f;
+	int64_t *w = ir_attr_copy(&p->a, fn, o, &words), *cond = ir_attr_word(IR_loop, w, AT_cond), *turn = ir_attr_word(IR_loop, w, AT_body);
+	ir_fnid f, old = (ir_fnid)*turn;
+	struct part_mark before = part_mark(p, &s->b);
+	double left = p->spare;
+	TRY(do_region(p, old, par, res, &f, got, adds));
+	/* What only adds up parts of a sum is one itself, that is made when all turns are: if what is added to it still is one then. */
+	bool *tried = ARENA_NEW(&p->a, bool, l.n + 1), again = true;
+	for (int round = 0; again; round++) {
+		again = false;
+		for (int k = 0; k < l.n; k++) {
+			const struct ir_loop_operand *q = &l.x[k];
+			const struct ir_op *add = q->role == ROLE_CARRY ? ir_def(l.body, l.body->result.p[q->result]) : NULL;
+			if (!add || add->kind != IR_add || (ir_in(l.body, add, 0) != q->param && ir_in(l.body, add, 1) != q->param))
+				continue;
+			ir_shard was = res[q->result], h = part_sum(p, was) ? part_summed(p, scope_wanted(s, o->out + (uint32_t)q->result)) : adds[q->result];
+			if (adds[q->result] == (part_sum(p, was) ? was : 0))
+				continue;
+			ir_type t = l.body->val.p[q->param].type;
+			double more = part_local(p, t, h) - part_local(p, t, was);
+			if (part_sum(p, h) && (tried[k] || round >= ROUNDS || more > left || (q->asked && l.cond->val.p[q->asked].nuse)))
+				continue;
+			tried[k] = again = true;
+			left -= more;
+			res[q->result] = par[q->param - 1] = at[k] = h;
+		}
+		if (again) {
+			part_go_back(p, &s->b, before);
+			p->spare = left;
+			TRY(do_region(p, old, par, res, &f, got, adds));
+		}
+	}
+	*turn = f;
+	ir_val *in = ARENA_NEW(&p->a, ir_val, l.n + 1);
+	for (int k = 0; k < l.n; k++) {
+		const struct ir_loop_operand *q = &l.x[k];
+		const struct ir_type_info *t = scope_type(p, s, q->v);
+		if (ir_role_is_out(q->role)) {
+			scope_finish(p, s, q->v, 0);
+			at[k] = part_shifted(p, got[q->result], t->rank, -1);
+		}
+		in[k] = scope_fetch(p, s, q->v, at[k]);
+		if (part_sum(p, at[k]) && part_rounds(t->dtype, RED_add))
+			in[k] = ir_convert(&s->b, in[k], DT_f32);
+		if (q->asked)
+			asked[q->asked - 1] = at[k];
+	}
 	if (*cond) {
-		TRY(do_region(p, (ir_fnid)*cond, asked, NULL, &f));
+		TRY(do_region(p, (ir_fnid)*cond, asked, (ir_shard[]){ 0 }, &f, NULL, NULL));
 		*cond = f;
 	}
-	TRY(do_region(p, (ir_fnid)*body, par, res, &f));
-	*body = f;
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
 	for (uint32_t k = 0; k < o->nout; k++)
-		t[k] = part_type(p, fn->val.p[o->out + k].type, end[k], DT_token);
+		t[k] = s->b.fn->val.p[in[l.made[k]]].type;
 	s->b.loc = o->loc;
 	ir_val v = ir_emit_raw(&s->b, IR_loop, o->nin, in, o->nout, t, w, words);
 	for (uint32_t k = 0; k < o->nout; k++)
-		give(p, s, o->out + k, v + k, end[k]);
+		scope_give(p, s, o->out + k, v + k, at[l.made[k]]);
 	return NULL;
 }
 
@@ -404,19 +432,19 @@ static struct err *do_case(struct part *p, struct scope *s, const struct ir_op *
 	const struct ir_fn *fn = s->from;
 	int n;
 	const int64_t *branch = ir_attrs(fn, o, AT_branch, &n);
-	finish_sums(p, s, o);
+	scope_finish_sums(p, s, o);
 	ir_shard *sh = ARENA_NEW(&p->a, ir_shard, o->nin + 1), *end = ARENA_NEW(&p->a, ir_shard, o->nout + 1);
-	ir_val *in = operands(p, s, o);
-	in[0] = part_reshard(p, &s->b, in[0], s->sh[ir_in(fn, o, 0)], 0);
+	ir_val *in = scope_operands(p, s, o);
+	in[0] = scope_fetch(p, s, ir_in(fn, o, 0), 0);
 	for (uint32_t k = 1; k < o->nin; k++)
 		sh[k] = s->sh[ir_in(fn, o, k)];
 	for (uint32_t k = 0; k < o->nout; k++)
-		end[k] = part_summed(p, wanted(p, s, o->out + k));
+		end[k] = part_summed(p, scope_wanted(s, o->out + k));
 	int64_t *w = ARENA_NEW(&p->a, int64_t, n + 1);
 	w[0] = n;
 	for (int j = 0; j < n; j++) {
 		ir_fnid f;
-		TRY(do_region(p, (ir_fnid)branch[j], sh + 1, end, &f));
+		TRY(do_region(p, (ir_fnid)branch[j], sh + 1, end, &f, NULL, NULL));
 		w[j + 1] = f;
 	}
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
@@ -425,20 +453,26 @@ static struct err *do_case(struct part *p, struct scope *s, const struct ir_op *
 	s->b.loc = o->loc;
 	ir_val v = ir_emit_raw(&s->b, IR_case, o->nin, in, o->nout, t, w, (uint32_t)n + 1);
 	for (uint32_t k = 0; k < o->nout; k++)
-		give(p, s, o->out + k, v + k, end[k]);
+		scope_give(p, s, o->out + k, v + k, end[k]);
 	return NULL;
 }
 
 static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	s->b.loc = o->loc;
+	if (o->kind == IR_inspect_sharding)      /* what nobody else needs is not made for it */
+		return at_line(p, o, part_inspect(p, s->from, o, scope_wanted(s, ir_in(s->from, o, 0))));
+	if (moved_op(p, s, o))
+		return NULL;
+	for (uint32_t k = 0; k < o->nin; k++)
+		moved_need(p, s, ir_in(s->from, o, k));
 	switch ((enum ir_kind)o->kind) {
 	case IR_manual:
 		return at_line(p, o, do_manual(p, s, o));
 	case IR_sharding_constraint: {
 		ir_val x = ir_in(s->from, o, 0);
-		TRY(at_line(p, o, check(p, (ir_shard)ir_attr(s->from, o, AT_sharding), whole(p, s, x), "a constraint", false)));
-		give(p, s, o->out, s->map[x], s->sh[x]);
+		TRY(at_line(p, o, check(p, (ir_shard)ir_attr(s->from, o, AT_sharding), scope_type(p, s, x), "a constraint", false)));
+		constrain(p, s, o);
 		return NULL;
 	}
 	case IR_sharding_group:
@@ -450,15 +484,60 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 	case IR_optimization_barrier:
 		do_barrier(p, s, o);
 		return NULL;
+	case IR_custom_call: {
+		int n;
+		const int64_t *on = ir_attrs(s->from, o, AT_on, &n);
+		if (p->ndev > 1 && part_asks(p, s->from, o))
+			return at_line(p, o, do_asked(p, s, o));
+		if (n && p->ndev > 1 && !p->apart.n && !part_of_parts(p, s->from, o))
+			return at_line(p, o, do_pinned(p, s, o, *on));
+		if (part_of_parts(p, s->from, o)) {
+			scope_finish_sums(p, s, o);
+			ir_val v = ir_clone(&s->b, s->from, o, scope_operands(p, s, o));
+			for (uint32_t k = 0; k < o->nout; k++)
+				scope_give(p, s, o->out + k, v + k, 0);
+			return NULL;
+		}
+	}
+		/* fall through */
 	default:
-		return keeps_sums(p, s, o) ? NULL : do_plain(p, s, o);
+		if (o->kind == IR_add)
+			scope_note_sum(p, s, o);
+		if (!scope_keeps_sums(p, s, o))
+			scope_do(p, s, o);
+		return NULL;
+	}
+}
+
+/* What op o, from op `first` of the new function on, has become. */
+static void tell(struct part *p, struct scope *s, const struct ir_op *o, size_t first)
+{
+	struct spmd_record *r = p->rec;
+	record_rest(p, &s->b, first);
+	for (uint32_t k = 0; k < o->nout; k++) {
+		ir_val v = o->out + k;
+		ir_type t = s->from->val.p[v].type;
+		arr_push(&r->value, ((struct spmd_value){ .op = o->kind, .inside = p->apart.n > 0, .index = k, .type = t, .lies = s->map[v] ? s->sh[v] : scope_wanted(s, v), .said = scope_wanted(s, v),
+		                                          .loc = o->loc,
+		                                          .origin = r->of ? r->of[s->from->id][v] : 0 }));
+		if (o->kind == IR_sharding_constraint && uneven(p, (ir_shard)ir_attr(s->from, o, AT_sharding), scope_type(p, s, v)))
+			arr_push(&r->uneven, ((struct spmd_uneven){ o->loc, t, (ir_shard)ir_attr(s->from, o, AT_sharding), s->sh[v] }));
 	}
 }
 
 static struct err *do_ops(struct part *p, struct scope *s)
 {
-	for (size_t i = 0; i < s->from->op.n; i++)
+	const struct why around = p->why;
+	for (size_t i = 0; i < s->from->op.n; i++) {
+		size_t first = s->b.fn->op.n;
+		p->why = (struct why){ .fn = s->from, .o = &s->from->op.p[i] };
 		TRY(do_op(p, s, &s->from->op.p[i]));
+		if (p->rec)
+			tell(p, s, &s->from->op.p[i], first);
+	}
+	for (size_t i = 0; i < s->from->result.n; i++)
+		moved_need(p, s, s->from->result.p[i]);
+	p->why = around;
 	return NULL;
 }
 
@@ -470,18 +549,18 @@ static bool plain_program(const struct ir_module *m)
 	for (size_t f = 1; f < m->fn.n; f++)
 		for (size_t i = 0; i < m->fn.p[f]->op.n; i++) {
 			enum ir_kind k = m->fn.p[f]->op.p[i].kind;
-			if (k == IR_manual || k == IR_sharding_constraint || k == IR_sharding_group)
+			if (k == IR_manual || k == IR_sharding_constraint || k == IR_sharding_group || k == IR_inspect_sharding)
 				return false;
 		}
 	return true;
 }
 
-struct err *spmd_partition(struct ir_module *m, int ndev)
+struct err *spmd_partition(struct ir_module *m, int ndev, const struct spmd_maker *maker, struct spmd_record *rec)
 {
 	const struct ir_fn *fn = ir_main(m);
 	if (ndev <= 1 && plain_program(m))
 		return NULL;
-	struct part p = { .m = m, .ndev = MAX(1, ndev) };
+	struct part p = { .m = m, .ndev = MAX(1, ndev), .maker = maker, .rec = rec };
 	arena_init(&p.a);
 	struct err *e = NULL;
 	bool *given = ARENA_NEW(&p.a, bool, fn->result.n + 1), *asked = ARENA_NEW(&p.a, bool, fn->nparam + 1);
@@ -504,7 +583,8 @@ struct err *spmd_partition(struct ir_module *m, int ndev)
 		}
 	}
 	if (ndev > 1)
-		TRY_GOTO(e, spmd_propagate(m), out);
+		TRY_GOTO(e, spmd_propagate(m, rec), out);
+	p.values = ARENA_NEW(&p.a, struct values *, m->fn.n);
 	struct ir_fn *g = ir_fn_new(m, ir_text(m, fn->name));
 	struct scope s;
 	scope_init(&p, &s, fn, g);
@@ -513,13 +593,23 @@ struct err *spmd_partition(struct ir_module *m, int ndev)
 		m->arg[i].shard = h;
 		s.map[i + 1] = ir_param(g, part_type(&p, fn->val.p[i + 1].type, h, DT_token));
 		s.sh[i + 1] = h;
+		if (rec)
+			arr_push(&rec->value, ((struct spmd_value){ .index = i, .type = fn->val.p[i + 1].type, .lies = h, .said = h, .origin = rec->of ? rec->of[fn->id][i + 1] : 0 }));
 	}
+	for (size_t i = 0; i < fn->result.n; i++) {
+		ir_val v = fn->result.p[i];
+		m->res[i].shard = s.end[v] = ndev > 1 ? shard_settled(&p.a, m, m->res[i].shard, ir_vtype(m, fn, v), !given[i]) : 0;
+	}
+	for (uint32_t i = 1; i <= fn->nparam; i++)
+		p.spare += part_local(&p, fn->val.p[i].type, s.sh[i]);
 	TRY_GOTO(e, do_ops(&p, &s), out);
 	for (size_t i = 0; i < fn->result.n; i++) {
 		ir_val v = fn->result.p[i];
-		ir_shard h = ndev > 1 ? shard_settled(&p.a, m, m->res[i].shard, ir_vtype(m, fn, v), !given[i]) : 0;
-		m->res[i].shard = h;
-		ir_result(g, bring(&p, &s, s.map[v], s.sh[v], h));
+		ir_shard h = m->res[i].shard;
+		if (rec)
+			arr_push(&rec->value, ((struct spmd_value){ .result = true, .index = (uint32_t)i, .type = fn->val.p[v].type, .lies = h, .said = h,
+			                                            .origin = rec->of ? rec->result[i] : 0 }));
+		ir_result(g, scope_fetch(&p, &s, v, h));
 	}
 	m->fn.p[1] = g;                /* the new main; the old one stays as a dead function */
 	m->fn.p[g->id] = (struct ir_fn *)fn;

@@ -13,7 +13,7 @@ enum { NOWHERE = 0, FORWARD = 1, BACKWARD = 2, BOTH = 3 };
 enum link_class { LINK_THRU, LINK_SLICE, LINK_OTHER, LINK_BROADCAST };
 enum { PRIORITIES = 5 };
 
-struct cell { ir_shard sh; int rank; int64_t count; uint32_t def; ARR(uint32_t) use; };
+struct cell { ir_shard sh; int rank; int64_t count; uint32_t def, origin; ARR(uint32_t) use; };
 /* manual: axes of the mesh that lie before all others in the cell's dimensions and are not seen here. */
 struct tensor { uint32_t cell; uint64_t manual; };
 struct member { int64_t group; struct tensor t; const int64_t *dim; ir_loc loc; };
@@ -30,6 +30,7 @@ struct prop {
 	uint8_t *on;                     /* per link: is it on the stack? */
 	int priority;
 	bool aggressive;
+	struct spmd_record *rec;         /* NULL: nobody asks why */
 };
 
 /* --- cells and links ---------------------------------------------------------------- */
@@ -41,12 +42,21 @@ static uint32_t cell_new(struct prop *p, int rank, int64_t count, ir_shard h)
 	return (uint32_t)p->cell.n - 1;
 }
 
+/* What cell c is given is said by o (NULL: main's border). */
+static void given(struct prop *p, uint32_t c, enum spmd_source by, const struct ir_op *o, uint32_t index)
+{
+	if (p->rec)
+		p->cell.p[c].origin = record_given(p->rec, p->m, p->cell.p[c].sh, by, o, index);
+}
+
 static struct tensor *tensor_of(struct prop *p, const struct ir_fn *fn, ir_val v) { return &p->of[fn->id][v]; }
 
 static struct tensor own(struct prop *p, const struct ir_fn *fn, ir_val v)
 {
 	const struct ir_type_info *t = ir_vtype(p->m, fn, v);
-	return (struct tensor){ .cell = cell_new(p, t->rank, t->count, ir_shard_of(fn, v)) };
+	struct tensor r = { .cell = cell_new(p, t->rank, t->count, ir_shard_of(fn, v)) };
+	given(p, r.cell, SPMD_GIVEN, ir_def(fn, v), 0);
+	return r;
 }
 
 /* v as an operand.  What is made of one number lies everywhere as it is wanted: its readers say nothing to each other. */
@@ -72,8 +82,8 @@ static void link_new(struct prop *p, const struct ir_axes *x, struct tensor *t, 
 	}
 }
 
-/* nin tensors of the shape of cell to become it; skip: leading dimensions of the sources, of which it has none (stack: the target has one
- * more, which is its own). */
+/* nin tensors become one: all are of shape dim, the sources behind in_more, and the target behind out_more, dimensions of size *more that are
+ * theirs alone. */
 static struct ir_axes *identity(struct prop *p, int nin, int rank, const int64_t *dim, int in_more, int out_more, const int64_t *more)
 {
 	struct ir_axes *x = ARENA_NEW(p->a, struct ir_axes, 1);
@@ -98,42 +108,50 @@ static struct ir_axes *identity(struct prop *p, int nin, int rank, const int64_t
 	return x;
 }
 
-static void edge(struct prop *p, int nin, const struct tensor *src, struct tensor to, const struct ir_type_info *t)
+/* o: what the edge is of; NULL: a border of main, or a group of shardings. */
+static void edge(struct prop *p, int nin, const struct tensor *src, struct tensor to, const struct ir_type_info *t, const struct ir_op *o)
 {
 	struct tensor *all = ARENA_NEW(p->a, struct tensor, nin + 1);
 	memcpy(all, src, sizeof *all * (size_t)nin);
 	all[nin] = to;
-	link_new(p, identity(p, nin, t->rank, t->dim, 0, 0, NULL), all, LINK_THRU, false, true, NULL);
+	link_new(p, identity(p, nin, t->rank, t->dim, 0, 0, NULL), all, LINK_THRU, false, true, o);
 }
 
-static struct err *walk(struct prop *p, const struct ir_fn *fn);
+/* What loop o takes in a turn from a stack of type t, or puts there. */
+static void turn_of_stack(struct prop *p, struct tensor from, struct tensor to, const struct ir_type_info *t, bool taken, const struct ir_op *o)
+{
+	struct tensor *two = ARENA_NEW(p->a, struct tensor, 2);
+	two[0] = from;
+	two[1] = to;
+	link_new(p, identity(p, 1, t->rank - 1, t->dim + 1, taken, !taken, t->dim), two, LINK_SLICE, false, true, o);
+}
+
+static void walk(struct prop *p, const struct ir_fn *fn);
 
 /* A counted loop, or one with a condition: each operand is one cell inside and, if it is carried or made, as a result. */
-static struct err *loop(struct prop *p, const struct ir_fn *fn, const struct ir_op *o)
+static void loop(struct prop *p, const struct ir_fn *fn, const struct ir_op *o)
 {
 	struct ir_loop l = ir_loop_view(p->a, p->m, fn, o);
 	*tensor_of(p, l.body, IR_LOOP_TURN) = own(p, l.body, IR_LOOP_TURN);
 	for (int k = 0; k < l.n; k++) {
 		const struct ir_loop_operand *q = &l.x[k];
-		const struct ir_type_info *t = ir_vtype(p->m, fn, q->v);
 		if (ir_role_is_in(q->role)) {
 			*tensor_of(p, l.body, q->param) = own(p, l.body, q->param);
 			continue;
 		}
 		struct tensor c = own(p, fn, q->result >= 0 ? o->out + (uint32_t)q->result : q->v);
 		if (q->result < 0)
-			p->cell.p[c.cell].sh = 0;
+			p->cell.p[c.cell].sh = p->cell.p[c.cell].origin = 0;
 		if (q->param)
 			*tensor_of(p, l.body, q->param) = c;
 		if (l.cond && q->asked)
 			*tensor_of(p, l.cond, q->asked) = c;
 		if (q->result >= 0)
 			*tensor_of(p, fn, o->out + (uint32_t)q->result) = c;
-		(void)t;
 	}
-	TRY(walk(p, l.body));
+	walk(p, l.body);
 	if (l.cond)
-		TRY(walk(p, l.cond));
+		walk(p, l.cond);
 	for (int k = 0; k < l.n; k++) {
 		const struct ir_loop_operand *q = &l.x[k];
 		const struct ir_type_info *t = ir_vtype(p->m, fn, q->v);
@@ -141,26 +159,18 @@ static struct err *loop(struct prop *p, const struct ir_fn *fn, const struct ir_
 		if (t->dtype == DT_token)
 			continue;
 		if (ir_role_is_in(q->role)) {
-			struct tensor *two = ARENA_NEW(p->a, struct tensor, 2);
-			two[0] = out;
-			two[1] = *tensor_of(p, l.body, q->param);
-			link_new(p, identity(p, 1, t->rank - 1, t->dim + 1, 1, 0, t->dim), two, LINK_SLICE, false, true, o);
+			turn_of_stack(p, out, *tensor_of(p, l.body, q->param), t, true, o);
 			continue;
 		}
 		c = q->result >= 0 ? *tensor_of(p, fn, o->out + (uint32_t)q->result) : *tensor_of(p, l.body, q->param);
 		struct tensor src[2] = { out, q->role == ROLE_CARRY ? *tensor_of(p, l.body, l.body->result.p[q->result]) : out };
-		edge(p, q->role == ROLE_CARRY ? 2 : 1, src, c, t);
-		if (ir_role_is_out(q->role)) {
-			struct tensor *two = ARENA_NEW(p->a, struct tensor, 2);
-			two[0] = *tensor_of(p, l.body, l.body->result.p[q->result]);
-			two[1] = c;
-			link_new(p, identity(p, 1, t->rank - 1, t->dim + 1, 0, 1, t->dim), two, LINK_SLICE, false, true, o);
-		}
+		edge(p, q->role == ROLE_CARRY ? 2 : 1, src, c, t, o);
+		if (ir_role_is_out(q->role))
+			turn_of_stack(p, *tensor_of(p, l.body, l.body->result.p[q->result]), c, t, false, o);
 	}
-	return NULL;
 }
 
-static struct err *branches(struct prop *p, const struct ir_fn *fn, const struct ir_op *o)
+static void branches(struct prop *p, const struct ir_fn *fn, const struct ir_op *o)
 {
 	int n;
 	const int64_t *f = ir_attrs(fn, o, AT_branch, &n);
@@ -168,7 +178,7 @@ static struct err *branches(struct prop *p, const struct ir_fn *fn, const struct
 		const struct ir_fn *b = ir_fn_of(p->m, (ir_fnid)f[k]);
 		for (uint32_t i = 0; i < b->nparam; i++)
 			*tensor_of(p, b, i + 1) = *tensor_of(p, fn, ir_in(fn, o, i + 1));
-		TRY(walk(p, b));
+		walk(p, b);
 	}
 	for (uint32_t r = 0; r < o->nout; r++) {
 		struct tensor *src = ARENA_NEW(p->a, struct tensor, n), c = own(p, fn, o->out + r);
@@ -178,9 +188,8 @@ static struct err *branches(struct prop *p, const struct ir_fn *fn, const struct
 		}
 		*tensor_of(p, fn, o->out + r) = c;
 		if (ir_vtype(p->m, fn, o->out + r)->dtype != DT_token)
-			edge(p, n, src, c, ir_vtype(p->m, fn, o->out + r));
+			edge(p, n, src, c, ir_vtype(p->m, fn, o->out + r), o);
 	}
-	return NULL;
 }
 
 /* Inside, the manual axes are not seen; a dimension's come before all others in it.  Those that an operand or a result does not name
@@ -210,7 +219,7 @@ static ir_shard with_manual(struct prop *p, ir_shard h, const int64_t *axes, int
 	return ir_shard_add(p->m, &i);
 }
 
-static struct err *manual(struct prop *p, const struct ir_fn *fn, const struct ir_op *o)
+static void manual(struct prop *p, const struct ir_fn *fn, const struct ir_op *o)
 {
 	int n, na;
 	const int64_t *in = ir_attrs(fn, o, AT_in, &n), *axes = ir_attrs(fn, o, AT_axes, &na), *out = ir_attrs(fn, o, AT_out, &n);
@@ -221,20 +230,21 @@ static struct err *manual(struct prop *p, const struct ir_fn *fn, const struct i
 	for (uint32_t i = 0; i < o->nin; i++) {
 		const struct ir_type_info *t = ir_vtype(p->m, fn, ir_in(fn, o, i));
 		struct tensor c = { cell_new(p, t->rank, t->count, with_manual(p, (ir_shard)in[i], axes, na)), 0 };
+		given(p, c.cell, SPMD_IN, o, i);
 		if (t->dtype != DT_token)
-			edge(p, 1, tensor_of(p, fn, ir_in(fn, o, i)), c, t);
+			edge(p, 1, tensor_of(p, fn, ir_in(fn, o, i)), c, t, o);
 		c.manual = mask;
 		*tensor_of(p, b, i + 1) = c;
 	}
-	TRY(walk(p, b));
+	walk(p, b);
 	for (uint32_t r = 0; r < o->nout; r++) {
 		const struct ir_type_info *t = ir_vtype(p->m, fn, o->out + r), *local = ir_vtype(p->m, b, b->result.p[r]);
 		struct tensor c = { cell_new(p, t->rank, t->count, with_manual(p, (ir_shard)out[r], axes, na)), 0 }, inner = { c.cell, mask };
+		given(p, c.cell, SPMD_OUT, o, r);
 		*tensor_of(p, fn, o->out + r) = c;
 		if (t->dtype != DT_token)
-			edge(p, 1, tensor_of(p, b, b->result.p[r]), inner, local);
+			edge(p, 1, tensor_of(p, b, b->result.p[r]), inner, local, o);
 	}
-	return NULL;
 }
 
 static enum link_class class_of(enum ir_kind k)
@@ -247,14 +257,14 @@ static enum link_class class_of(enum ir_kind k)
 	}
 }
 
-static struct err *walk(struct prop *p, const struct ir_fn *fn)
+static void walk(struct prop *p, const struct ir_fn *fn)
 {
 	for (uint32_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		switch ((enum ir_kind)o->kind) {
-		case IR_loop: TRY(loop(p, fn, o)); continue;
-		case IR_case: TRY(branches(p, fn, o)); continue;
-		case IR_manual: TRY(manual(p, fn, o)); continue;
+		case IR_loop: loop(p, fn, o); continue;
+		case IR_case: branches(p, fn, o); continue;
+		case IR_manual: manual(p, fn, o); continue;
 		case IR_sharding_group: {
 			struct member g = { ir_attr(fn, o, AT_id), *tensor_of(p, fn, ir_in(fn, o, 0)), ir_vtype(p->m, fn, ir_in(fn, o, 0))->dim, o->loc };
 			arr_push(&p->member, g);
@@ -271,14 +281,16 @@ static struct err *walk(struct prop *p, const struct ir_fn *fn)
 		}
 		for (uint32_t k = 0; k < o->nout; k++) {
 			t[o->nin + k] = *tensor_of(p, fn, o->out + k) = own(p, fn, o->out + k);
-			if (o->kind == IR_sharding_constraint)
+			if (o->kind == IR_sharding_constraint) {
 				p->cell.p[t[o->nin].cell].sh = (ir_shard)ir_attr(fn, o, AT_sharding);
+				given(p, t[o->nin].cell, SPMD_CONSTRAINT, o, 0);
+			}
 		}
 		const struct ir_axes *x = ir_axes_of(p->a, p->m, fn, o);
 		if (o->kind == IR_optimization_barrier) {
 			for (uint32_t k = 0; k < o->nout; k++)
 				if (ir_vtype(p->m, fn, o->out + k)->dtype != DT_token)
-					edge(p, 1, &t[k], t[o->nin + k], ir_vtype(p->m, fn, o->out + k));
+					edge(p, 1, &t[k], t[o->nin + k], ir_vtype(p->m, fn, o->out + k), o);
 			continue;
 		}
 		bool links = false;
@@ -291,7 +303,6 @@ static struct err *walk(struct prop *p, const struct ir_fn *fn)
 		if (links)
 			link_new(p, x, t, class_of((enum ir_kind)o->kind), ir_is_elem((enum ir_kind)o->kind), single, o);
 	}
-	return NULL;
 }
 
 /* --- one step --------------------------------------------------------------------------- */
@@ -550,6 +561,29 @@ static void push(struct prop *p, uint32_t l, uint32_t but)
 	arr_push(&p->stack, l);
 }
 
+/* Axes that tensor t of the step has now, in h, come from one that had them in the same factors. */
+static void grown(const struct step *s, int t, ir_shard h)
+{
+	const struct ir_axes *x = s->l->x;
+	struct spmd_record *rec = s->p->rec;
+	uint32_t *newest = &s->p->cell.p[s->l->t[t].cell].origin;
+	const struct ir_shard_info *now = &s->p->m->shard.p[h];
+	for (int d = 0; d < now->rank; d++)
+		for (int i = 0; i < now->dim[d].naxis; i++) {
+			struct ir_axis_ref r = now->dim[d].axis[i];
+			uint32_t from = 0;
+			bool had = record_cut_by(s->p->m, s->sh[t], d, r);
+			for (int u = 0; u < s->n && !had && !from; u++)
+				for (int k = 0; k < x->dim[t][d].n && !from && u != t; k++) {
+					int e = ir_axes_find(x, u, x->dim[t][d].factor[k]);
+					if (e >= 0)
+						from = spmd_origin_of(rec, s->p->cell.p[s->l->t[u].cell].origin, e, r);
+				}
+			if (!had)
+				*newest = record_flow(rec, *newest, d, r, s->l->op, from);
+		}
+}
+
 static void step(struct prop *p, uint32_t id)
 {
 	arena_reset(p->tmp);
@@ -585,6 +619,8 @@ static void step(struct prop *p, uint32_t id)
 		ir_shard h = factors_to(p->tmp, p->m, l->x, t, s.sh[t], s.mesh, at(&s, t, 0));
 		if (h == s.sh[t])
 			continue;
+		if (p->rec)
+			grown(&s, t, h);
 		c->sh = unseen(p, l->t[t], h);
 		for (size_t u = 0; u < c->use.n; u++)
 			push(p, c->use.p[c->use.n - 1 - u], id);
@@ -592,7 +628,8 @@ static void step(struct prop *p, uint32_t id)
 	}
 }
 
-static void settle(struct prop *p, size_t results)
+/* Until no link changes anything.  Those of the results, from `results` on, come first and last: they only pass on. */
+static void to_fixpoint(struct prop *p, size_t results)
 {
 	for (size_t i = results; i < p->link.n; i++)
 		step(p, (uint32_t)i);
@@ -634,15 +671,20 @@ static void constrain(struct prop *p, const struct ir_fn *fn)
 {
 	for (ir_val v = 1; v < fn->val.n; v++) {
 		ir_shard h = 0;
+		uint32_t by = 0;
 		bool one = true;
 		for (uint32_t u = ir_use_first(fn, v); u; u = ir_use_next(fn, u)) {
 			ir_shard s = said(fn, u);
 			one &= !s || !h || s == h;
 			h = s ? s : h;
+			by = s ? u : by;
 		}
 		struct tensor *t = tensor_of(p, fn, v);
-		if (h && one && closed(p->m, h) && t->cell && !t->manual && !p->cell.p[t->cell].sh)
+		if (h && one && closed(p->m, h) && t->cell && !t->manual && !p->cell.p[t->cell].sh) {
+			const struct ir_op *o = &fn->op.p[ir_use_op(fn, by)];
 			p->cell.p[t->cell].sh = h;
+			given(p, t->cell, o->kind == IR_manual ? SPMD_IN : SPMD_CONSTRAINT, o, ir_use_operand(fn, by));
+		}
 	}
 }
 
@@ -699,10 +741,13 @@ static struct err *groups(struct prop *p, const ir_fnid *fn, int nfn)
 		}
 		if (x->sh && y->sh && x->sh != y->sh) {
 			struct ir_type_info t = { .rank = (uint8_t)x->rank, .dim = g->dim };
-			edge(p, 1, &f->t, g->t, &t);
+			edge(p, 1, &f->t, g->t, &t, NULL);
 			continue;
 		}
-		y->sh = y->sh ? y->sh : x->sh;
+		if (!y->sh) {
+			y->sh = x->sh;
+			y->origin = x->origin;
+		}
 		for (size_t u = 0; u < x->use.n; u++)
 			arr_push(&y->use, x->use.p[u]);
 		if (x->def)
@@ -722,12 +767,29 @@ static struct err *groups(struct prop *p, const ir_fnid *fn, int nfn)
 	return NULL;
 }
 
-struct err *spmd_propagate(struct ir_module *m)
+/* Each value's origins, for the record; m->res has cells still. */
+static void tell(struct prop *p, const ir_fnid *fn, int nfn)
+{
+	struct spmd_record *r = p->rec;
+	size_t nres = ir_main(p->m)->result.n;
+	r->of = ARENA_NEW(&r->a, uint32_t *, p->m->fn.n);
+	r->result = ARENA_NEW(&r->a, uint32_t, nres + 1);
+	for (int i = 0; i < nfn; i++) {
+		size_t n = ir_fn_of(p->m, fn[i])->val.n;
+		r->of[fn[i]] = ARENA_NEW(&r->a, uint32_t, n);
+		for (ir_val v = 1; v < n; v++)
+			r->of[fn[i]][v] = p->cell.p[p->of[fn[i]][v].cell].origin;
+	}
+	for (size_t i = 0; i < nres; i++)
+		r->result[i] = p->cell.p[p->m->res[i].shard].origin;
+}
+
+struct err *spmd_propagate(struct ir_module *m, struct spmd_record *rec)
 {
 	struct arena a, tmp;
 	arena_init(&a);
 	arena_init(&tmp);
-	struct prop p = { .m = m, .a = &a, .tmp = &tmp };
+	struct prop p = { .m = m, .a = &a, .tmp = &tmp, .rec = rec };
 	arr_push(&p.cell, (struct cell){0});
 	arr_push(&p.link, (struct link){0});
 	part_company(m, ir_main(m), ARENA_NEW(&a, bool, m->fn.n));
@@ -740,16 +802,17 @@ struct err *spmd_propagate(struct ir_module *m)
 	for (uint32_t i = 0; i < fn->nparam; i++) {
 		*tensor_of(&p, fn, i + 1) = own(&p, fn, i + 1);
 		p.cell.p[tensor_of(&p, fn, i + 1)->cell].sh = m->arg[i].shard;
+		given(&p, tensor_of(&p, fn, i + 1)->cell, SPMD_ARGUMENT, NULL, i);
 	}
-	struct err *e = walk(&p, fn);
-	if (!e)
-		e = groups(&p, all, nfn);
+	walk(&p, fn);
+	struct err *e = groups(&p, all, nfn);
 	size_t results = p.link.n;
 	for (size_t i = 0; !e && i < fn->result.n; i++) {
 		const struct ir_type_info *t = ir_vtype(m, fn, fn->result.p[i]);
 		struct tensor c = { cell_new(&p, t->rank, t->count, m->res[i].shard), 0 };
+		given(&p, c.cell, SPMD_RESULT, NULL, (uint32_t)i);
 		if (t->dtype != DT_token)
-			edge(&p, 1, tensor_of(&p, fn, fn->result.p[i]), c, t);
+			edge(&p, 1, tensor_of(&p, fn, fn->result.p[i]), c, t, NULL);
 		m->res[i].shard = c.cell;
 	}
 	for (int i = 0; !e && i < nfn; i++)
@@ -758,8 +821,10 @@ struct err *spmd_propagate(struct ir_module *m)
 	for (p.priority = 0; !e && p.priority < PRIORITIES; p.priority++)
 		for (int k = 0; k < 2; k++) {
 			p.aggressive = k;
-			settle(&p, results);
+			to_fixpoint(&p, results);
 		}
+	if (rec && !e)
+		tell(&p, all, nfn);
 	for (int i = 0; !e && i < nfn; i++) {
 		struct ir_fn *f = ir_fn_of(m, all[i]);
 		for (ir_val v = 1; v < f->val.n; v++)

@@ -6,6 +6,8 @@
  * and where dimensions are too small for this, those that differ are gathered and cut again. */
 #include "impl.h"
 
+#include "../plan/plan.h"
+
 #include <stdlib.h>
 
 ir_type part_type(struct part *p, ir_type t, ir_shard h, enum dtype dt)
@@ -15,6 +17,17 @@ ir_type part_type(struct part *p, ir_type t, ir_shard h, enum dtype dt)
 	for (int d = 0; d < i->rank; d++)
 		dim[d] = i->dim[d] / ir_shard_parts(p->m, h, d);
 	return ir_tensor(p->m, dt == DT_token ? i->dtype : dt, i->rank, dim);
+}
+
+double part_local(struct part *p, ir_type t, ir_shard h)
+{
+	const struct ir_type_info *i = ir_type_of(p->m, t);
+	double n = (double)i->bytes;
+	if (part_sum(p, h) && part_rounds(i->dtype, RED_add))
+		n *= 32.0 / dtype_info[i->dtype].bits;
+	for (int d = 0; d < i->rank; d++)
+		n /= (double)ir_shard_parts(p->m, h, d);
+	return n;
 }
 
 ir_shard part_sum(struct part *p, ir_shard h)
@@ -63,6 +76,33 @@ struct axes part_axes(struct part *p, ir_shard h, int d)
 	return h && d < i->rank ? (struct axes){ i->dim[d].naxis, i->dim[d].axis } : (struct axes){0};
 }
 
+ir_shard part_with_sum(struct part *p, ir_shard h, uint32_t mesh, struct axes l, int rank)
+{
+	struct ir_shard_info n = { .mesh = mesh, .rank = rank };
+	if (h)
+		n = p->m->shard.p[h];
+	else
+		n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank + 1);
+	n.npart = l.n;
+	n.part = (struct ir_axis_ref *)l.p;
+	n.part_op = RED_add;
+	return ir_shard_add(p->m, &n);
+}
+
+ir_shard part_shifted(struct part *p, ir_shard h, int rank, int by)
+{
+	if (!h)
+		return 0;
+	struct ir_shard_info n = p->m->shard.p[h];
+	n.rank = rank;
+	n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank + 1);
+	for (int d = 0; d < rank; d++)
+		if (d + by >= 0)
+			n.dim[d] = p->m->shard.p[h].dim[d + by];
+	h = ir_shard_add(p->m, &n);
+	return ir_shard_replicated(p->m, h) ? 0 : h;
+}
+
 ir_shard part_shard(struct part *p, const struct ir_axes *x, int tensor, uint32_t mesh, const struct axes *f)
 {
 	struct ir_shard_info n = { .mesh = mesh, .rank = x->rank[tensor] };
@@ -80,8 +120,7 @@ ir_shard part_shard(struct part *p, const struct ir_axes *x, int tensor, uint32_
 
 /* --- small pieces of code ------------------------------------------------------------------ */
 
-/* The i32 scalar that is table[d] on device d. */
-static ir_val by_device(struct part *p, struct ir_b *b, const int32_t *table)
+ir_val part_by_device(struct part *p, struct ir_b *b, const int32_t *table)
 {
 	int64_t n = p->ndev, one = 1, w[2] = { 1, 1 };
 	ir_val t = ir_const(b, ir_tensor(p->m, DT_i32, 1, &n), table, sizeof *table * (size_t)n);
@@ -97,7 +136,7 @@ ir_val part_offset(struct part *p, struct ir_b *b, uint32_t mesh, struct axes l,
 	int32_t *table = ARENA_NEW(&p->a, int32_t, p->ndev);
 	for (int d = 0; d < p->ndev; d++)
 		table[d] = (int32_t)(mesh_index(&p->m->mesh.p[mesh], d, l) * size);
-	return by_device(p, b, table);
+	return part_by_device(p, b, table);
 }
 
 ir_val part_first(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, ir_val other)
@@ -558,6 +597,17 @@ static bool among(struct axes x, struct axes y)
 	return true;
 }
 
+/* l without what of it is in gone. */
+static struct axes but(struct part *p, struct axes l, struct axes gone)
+{
+	struct ir_axis_ref *q = ARENA_NEW(&p->a, struct ir_axis_ref, l.n + 1);
+	int n = 0;
+	for (int i = 0; i < l.n; i++)
+		if (!among((struct axes){ 1, &l.p[i] }, gone))
+			q[n++] = l.p[i];
+	return (struct axes){ n, q };
+}
+
 /* To parts of a sum over `sum`: what is cut by axes of it becomes such parts where it is, without moving; *left: the others. */
 static ir_val embedded(struct part *p, struct ir_b *b, ir_val v, ir_shard *from, ir_shard to, uint32_t mesh, struct axes sum, struct axes *left)
 {
@@ -568,12 +618,7 @@ static ir_val embedded(struct part *p, struct ir_b *b, ir_val v, ir_shard *from,
 		if (!l.n || !among(l, sum))
 			continue;
 		v = embed(p, b, v, mesh, l, d);
-		struct ir_axis_ref *q = ARENA_NEW(&p->a, struct ir_axis_ref, left->n + 1);
-		int n = 0;
-		for (int i = 0; i < left->n; i++)
-			if (!among((struct axes){ 1, &left->p[i] }, l))
-				q[n++] = left->p[i];
-		*left = (struct axes){ n, q };
+		*left = but(p, *left, l);
 		struct ir_shard_info s = p->m->shard.p[*from];
 		struct ir_dim_shard *dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank);
 		memcpy(dim, s.dim, sizeof *dim * (size_t)rank);
@@ -598,7 +643,15 @@ static ir_shard finer(struct part *p, ir_shard h, int rank, int d, struct axes l
 	return ir_shard_add(p->m, &s);
 }
 
-ir_val part_finish(struct part *p, struct ir_b *b, ir_val v, ir_shard *from, ir_shard to)
+/* The axes of sum that dimension d of what lies as `from` is cut by while the sum is made, because `to` is. */
+static struct axes scattered(struct part *p, ir_shard from, ir_shard to, int d, struct axes sum)
+{
+	struct axes x = part_axes(p, from, d), y = part_axes(p, to, d), c = common(p, x, y), more = rest(p, y, c);
+	bool all = to && same_order(p->m, p->m->shard.p[from].mesh, p->m->shard.p[to].mesh) && !rest(p, x, c).n && more.n && among(more, sum);
+	return all ? more : (struct axes){0};
+}
+
+static ir_val finish(struct part *p, struct ir_b *b, ir_val v, ir_shard *from, ir_shard to)
 {
 	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
 	int rank = t->rank;
@@ -607,33 +660,45 @@ ir_val part_finish(struct part *p, struct ir_b *b, ir_val v, ir_shard *from, ir_
 	struct axes sum = part_axes(p, part_sum(p, *from), 0);
 	if (part_rounds(dt, RED_add))
 		v = ir_convert(b, v, DT_f32);
-	for (int d = 0; d < rank && to && same_order(p->m, mesh, p->m->shard.p[to].mesh); d++) {
-		struct axes x = part_axes(p, *from, d), y = part_axes(p, to, d), c = common(p, x, y), more = rest(p, y, c);
-		if (rest(p, x, c).n || !more.n || !among(more, sum))
+	for (int d = 0; d < rank; d++) {
+		struct axes more = scattered(p, *from, to, d, sum);
+		if (!more.n)
 			continue;
 		int64_t w[4] = { d, part_group(p, mesh, more), RED_add, 0 };
 		ir_type rt = resized(p, b, v, d, 1, axes_size(more), -1);
 		v = ir_emit_raw(b, IR_reduce_scatter, 1, &v, 1, &rt, w, 4);
 		*from = finer(p, *from, rank, d, more);
-		struct ir_axis_ref *q = ARENA_NEW(&p->a, struct ir_axis_ref, sum.n + 1);
-		int n = 0;
-		for (int i = 0; i < sum.n; i++)
-			if (!among((struct axes){ 1, &sum.p[i] }, more))
-				q[n++] = sum.p[i];
-		sum = (struct axes){ n, q };
+		sum = but(p, sum, more);
 	}
 	*from = part_summed(p, *from);
 	return sum.n ? part_combine(p, b, v, mesh, sum, RED_add, dt) : ir_convert(b, v, dt);
 }
 
-ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to)
+ir_val part_finish(struct part *p, struct ir_b *b, ir_val v, ir_shard *from, ir_shard to)
+{
+	size_t first = b->fn->op.n;
+	ir_shard had = *from;
+	ir_val r = finish(p, b, v, from, to);
+	if (p->rec)
+		record_move(p, b, first, b->fn->val.p[v].type, had, *from);
+	return r;
+}
+
+static bool zero(struct part *p, struct ir_b *b, ir_val v)
+{
+	static const char none[16];
+	const void *one = ir_splat(p->m, b->fn, v);
+	return one && !memcmp(one, none, dtype_info[ir_vtype(p->m, b->fn, v)->dtype].bytes);
+}
+
+static ir_val reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to)
 {
 	int rank = ir_vtype(p->m, b->fn, v)->rank;
 	if (part_equal(p, from, to, rank))
 		return v;
 	ir_shard have = part_sum(p, from), want = part_sum(p, to);
-	const void *one = have || want ? NULL : ir_splat(p->m, b->fn, v);
-	if (one) {                               /* made where it is wanted */
+	const void *one = have || (want && !zero(p, b, v)) ? NULL : ir_splat(p->m, b->fn, v);
+	if (one) {                               /* made where it is wanted; zero is a sum of zeros */
 		const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
 		enum dtype dt = t->dtype;
 		int64_t dim[IR_MAX_RANK];
@@ -676,21 +741,67 @@ ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_
 	return sum.n ? part_first(p, b, v, p->m->shard.p[want].mesh, sum, ir_const_i(b, b->fn->val.p[v].type, 0)) : v;
 }
 
-double part_bytes(struct part *p, ir_type type, ir_shard from, ir_shard to)
+ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to)
+{
+	size_t first = b->fn->op.n;
+	ir_val r = reshard(p, b, v, from, to);
+	if (p->rec)
+		record_move(p, b, first, b->fn->val.p[v].type, from, to);
+	return r;
+}
+
+ir_shard part_finished(struct part *p, ir_shard from, ir_shard to, int rank)
+{
+	struct axes sum = part_axes(p, part_sum(p, from), 0);
+	for (int d = 0; d < rank && sum.n; d++) {
+		struct axes more = scattered(p, from, to, d, sum);
+		if (!more.n)
+			continue;
+		from = finer(p, from, rank, d, more);
+		sum = but(p, sum, more);
+	}
+	return part_summed(p, from);
+}
+
+struct travel part_travel(struct part *p, ir_type type, ir_shard from, ir_shard to)
 {
 	const struct ir_type_info *t = ir_type_of(p->m, type);
-	double all = (double)t->bytes, want = all, both = all;
+	double all = (double)t->bytes;
+	struct travel r = { 0, 0 };
 	if (from == to)
-		return 0;
+		return r;
+	if (part_sum(p, from) && part_sum(p, from) != part_sum(p, to)) {
+		struct axes sum = part_axes(p, part_sum(p, from), 0);
+		double here = part_rounds(t->dtype, RED_add) ? all * 32 / dtype_info[t->dtype].bits : all;
+		for (int d = 0; d < t->rank; d++)
+			here /= (double)ir_shard_parts(p->m, from, d);
+		for (int d = 0; d < t->rank; d++) {
+			struct axes more = scattered(p, from, to, d, sum);
+			double n = (double)axes_size(more);
+			if (!more.n)
+				continue;
+			r.bytes += here * (n - 1) / n;
+			r.ns += plan_move_time((int)n, here * (n - 1) / n);
+			here /= n;
+			from = finer(p, from, t->rank, d, more);
+			sum = but(p, sum, more);
+		}
+		double n = (double)axes_size(sum);
+		r.bytes += 2 * here * (n - 1) / n;
+		r.ns += plan_sum_time((int)n, here);
+	}
+	double want = all, both = all;
+	bool further = true;                     /* axes that cut nothing so far: each device has its part */
 	for (int d = 0; d < t->rank; d++) {
 		struct axes x = part_axes(p, from, d), y = part_axes(p, to, d);
 		double a = (double)axes_size(x), c = (double)axes_size(y);
 		want /= c;
 		both /= a * c / (double)axes_size(common(p, x, y));
+		further &= axes_begin(x, y);
 	}
-	/* axes that cut nothing so far: each device has its part */
-	bool finer = true;
-	for (int d = 0; d < t->rank; d++)
-		finer &= axes_begin(part_axes(p, from, d), part_axes(p, to, d));
-	return finer ? 0 : want - both;
+	if (!further && want > both) {
+		r.bytes += want - both;
+		r.ns += plan_move_time((int)(want / both + 0.5), want - both);
+	}
+	return r;
 }

@@ -67,11 +67,18 @@ static void packed(struct str *s, int field, const int64_t *v, int64_t n)
 	str_free(&body);
 }
 
+enum { REPLICATED, MAXIMAL, TUPLE, OTHER, MANUAL };
+
+void spmd_op_sharding_manual(struct str *s)
+{
+	varint(s, 1 << 3);
+	varint(s, MANUAL);
+}
+
 /* xla.OpSharding (xla_data.proto): 1 type, 3 tile_assignment_dimensions, 4 tile_assignment_devices,
  * 6 replicate_on_last_tile_dim, or 8 last_tile_dims where a sum is still to be made. */
 void spmd_op_sharding(struct str *s, const struct ir_module *m, ir_shard h, int rank, int ndev)
 {
-	enum { REPLICATED, MAXIMAL, TUPLE, OTHER };
 	varint(s, 1 << 3);
 	if (h && m->mesh.p[m->shard.p[h].mesh].naxis == 0 && m->mesh.p[m->shard.p[h].mesh].id && ndev > 1) {
 		varint(s, MAXIMAL);

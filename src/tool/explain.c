@@ -1,11 +1,13 @@
 /* rondo explain: what the compiler decided for a program, and why. */
 #include "tool.h"
 
-static const char *tier, *devices;
+static const char *tier, *devices, *all, *sharded;
 
 static const struct opt opts[] = {
 	{"devices", "N", "partitions; the program says by itself", &devices},
 	{"tier", "T", "ref, gen or auto", &tier},
+	{"all", NULL, "of a sharded program every value and communication, not only those of weight", &all},
+	{"sharded", NULL, "nothing but what lies where on the devices, and what travels between them", &sharded},
 };
 
 static struct err *run(char **file, int nfile, int *status)
@@ -16,7 +18,7 @@ static struct err *run(char **file, int nfile, int *status)
 	TRY(source_read(file[0], &m));
 	struct err *e = source_opts(tier, devices, m, &o);
 	if (!e)
-		e = pass_explain(&s, &o, m);
+		e = pass_explain(&s, &o, m, (all ? PASS_ALL : 0) | (sharded ? PASS_SHARDED : 0), NULL);
 	if (!e && s.p)
 		fputs(s.p, stdout);
 	str_free(&s);
@@ -24,4 +26,4 @@ static struct err *run(char **file, int nfile, int *status)
 	return e;
 }
 
-const struct command cmd_explain = {"explain", "FILE [options]", "say what the compiler decided: loops, groups, collectives, memory", opts, NELEM(opts), 1, 1, run};
+const struct command cmd_explain = {"explain", "FILE [options]", "say what the compiler decided: what lies where and travels, loops, groups, memory", opts, NELEM(opts), 1, 1, run};

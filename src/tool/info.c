@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "../coll/coll.h"
 #include "../gen/gen.h"
 #include "../kern/kern.h"
 
@@ -39,7 +40,7 @@ static struct err *run(char **file, int nfile, int *status)
 	for (size_t i = 0; i < NELEM(have); i++)
 		if (have[i].on)
 			snprintf(isa + strlen(isa), sizeof isa - strlen(isa), "%s%s", isa[0] ? " " : "", have[i].name);
-	printf("machine\n  %-14s %s\n  %-14s %d usable (affinity mask and cgroup quota)\n  %-14s %s\n  %-14s %s\n", "processor", c->name, "cores", c->cores,
+	printf("machine\n  %-14s %s\n  %-14s %d usable (%s)\n  %-14s %s\n  %-14s %s\n", "processor", c->name, "cores", c->cores, conf_int(CONF_CORES) ? "as RONDO_CORES says" : "affinity mask and cgroup quota",
 	       "instructions", isa[0] ? isa : "base only", "kernels use", kern_isa());
 	bytes("L1 data", (int64_t)c->l1);
 	bytes("L2", (int64_t)c->l2);
@@ -65,7 +66,9 @@ static struct err *run(char **file, int nfile, int *status)
 			printf("  %-14s %ld", row[i].name, (long)conf_int(row[i].id));
 		printf("%s\n", conf_is_set(row[i].id) ? "   (set)" : "");
 	}
-	return NULL;
+	struct coll_table t;
+	coll_table_init(&t);
+	return coll_table_override(&t, conf_str(CONF_COLL));
 }
 
 const struct command cmd_info = {"info", "", "this machine, libraries, settings", NULL, 0, 0, 0, run};

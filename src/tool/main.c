@@ -19,7 +19,7 @@ static void overview(FILE *f)
 
 static struct err *help(int argc, char **argv)
 {
-	if (argc < 1) {
+	if (argc < 1 || strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0) {
 		overview(stdout);
 		return NULL;
 	}
@@ -49,6 +49,10 @@ static struct err *run(void *v)
 	const char *name[NELEM(command) + 1];
 	if (argc < 2 || strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
 		return help(argc - 2, argv + 2);
+	if (strcmp(argv[1], "--version") == 0) {
+		printf("rondo %s\n", RONDO_RELEASE);
+		return NULL;
+	}
 	for (size_t i = 0; i < NELEM(command); i++) {
 		const struct command *c = command[i];
 		name[i] = c->name;

@@ -105,6 +105,8 @@ static struct err *run(char **file, int nfile, int *status)
 	}
 	if (!nfile)
 		return ERR(INVALID, "rondo opt needs: %s", cmd_opt.args);
+	if (!!pass + !!only + !!rewrite + !!propagate > 1)
+		return ERR(INVALID, "options '-p', '--only', '--rewrite' and '--propagate' exclude each other");
 	struct ir_module *m;
 	struct pass_opts o;
 	struct str s = {0};
@@ -120,7 +122,7 @@ static struct err *run(char **file, int nfile, int *status)
 	if (!e && pass)
 		e = pass_run(&o, m);
 	if (!e && propagate)
-		e = spmd_propagate(m);
+		e = spmd_propagate(m, NULL);
 	if (!e && (pass || only || rewrite))
 		e = ir_verify(m);
 	if (!e && no_loc)

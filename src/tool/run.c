@@ -354,6 +354,8 @@ static struct err *run(char **file, int nfile, int *status)
 {
 	struct job j = {0};
 	enum lower_tier t;
+	if ((tol || atol_) && !check_path)
+		return ERR(INVALID, "option '%s' is for --check, which is not given", tol ? "tol" : "atol");
 	TRY(arg_tier(tier, &t));
 	TRY(source_read(file[0], &j.m));
 	struct err *e = work(&j, file[0], status);

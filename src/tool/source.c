@@ -1,6 +1,7 @@
 /* Reading programs: bytecode, our text, compiled programs. */
 #include "tool.h"
 
+#include "../coll/coll.h"
 #include "../hlo/hlo.h"
 
 enum form { BYTECODE, TEXT, PROG_TEXT, PROG_BINARY };
@@ -35,6 +36,8 @@ struct err *source_read(const char *path, struct ir_module **out)
 {
 	struct str s = {0};
 	struct err *e = str_read_file(&s, path);
+	if (!e && !s.n)
+		e = ERR(INVALID, "'%s' is empty", path);
 	if (!e)
 		e = err_wrap(read_module(&s, out), "%s", path);
 	str_free(&s);
@@ -66,9 +69,19 @@ struct err *source_prog(const char *path, const struct pass_opts *o, struct prog
 	return err_wrap(e, "%s", path);
 }
 
+static struct coll_table table;
+
+static const char *road(const void *user, enum coll_kind kind, int ndev, int members, int64_t bytes)
+{
+	(void)user;
+	return prog_algo_name[coll_choose(&table, kind, coll_topo_of(&table, false, ndev, members), bytes)];
+}
+
 struct err *source_opts(const char *tier, const char *devices, const struct ir_module *m, struct pass_opts *o)
 {
 	pass_opts_from_conf(o);
+	TRY(coll_table_get(&table));
+	o->road = road;
 	int64_t n = m ? MAX(m->num_partitions, 1) : 1;
 	TRY(arg_int("--devices", devices, 1, 1 << 16, &n));
 	o->ndev = (int)n;

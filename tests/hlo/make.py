@@ -361,6 +361,18 @@ func.func @main(%a: tensor<2x3x2xf32>) -> (tensor<i1>, tensor<i1>) {
 }
 """)
 
+program("sharding_rules", """
+module @sharding_rules attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32} {
+sdy.mesh @mesh = <["x"=4, "y"=2]>
+func.func @main(%a: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>}, %b: tensor<16x4xf32>) -> (tensor<8x4xf32>, tensor<4x32xf32>, tensor<8x16xf32>) {
+  %0 = stablehlo.custom_call @CustomSPMDPartitioning(%a, %b) {api_version = 2 : i32, backend_config = "140057610585808", sdy.sharding_rule = #sdy.op_sharding_rule<([i, j], [j, k])->([i, k]) {i=8, j=16, k=4} reduction={j} permutation={k} blocked_propagation={k}, custom>} : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
+  %1 = stablehlo.custom_call @fold(%a) {sdy.sharding_rule = #sdy.op_sharding_rule<([ij, k])->([i, jk]) {i=4, j=2, k=16} need_replication={i}, custom>} : (tensor<8x16xf32>) -> tensor<4x32xf32>
+  %2 = stablehlo.custom_call @InspectSharding(%a) {api_version = 1 : i32, backend_config = "0123456789abcdef", has_side_effect = true} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %0, %1, %2 : tensor<8x4xf32>, tensor<4x32xf32>, tensor<8x16xf32>
+}
+}
+""")
+
 if __name__ == "__main__":
     context = mlir.make_ir_context()
     with context:

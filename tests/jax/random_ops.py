@@ -342,7 +342,9 @@ class Draw:
         "norms": "unary 1 binary 2 reduce 5 transpose 3 norm 5 template 4 reshape 1 broadcast 1 dot 2 keep 1 where 1 cum 1",
         "exact": "unary 1 binary 3 keep 4 reduce 4 transpose 2 reshape 2 slice 2 pad 2 concat 1 broadcast 1 dot 4 take 1 scatter 1 sort 2 argmax 2 where 2 cum 1 window 1 dslice 1 cast 2 conv 1 switch 1",
         "special": "unary 6 binary 2 keep 1 reduce 1 transpose 1 slice 1 pad 1 concat 1 broadcast 1 sort 1 argmax 1 where 2 cast 1",
-        "sharded": "unary 3 binary 4 keep 0.5 reduce 4 pad 4 dot 3 broadcast 2 reshape 1 transpose 2 where 1 cast 1 norm 2 iota 0.5 fori 0.5 random 0.7 slice 0.5 narrow 2 grad 0.5",
+        "sharded": "unary 3 binary 4 keep 0.5 reduce 4 pad 4 dot 3 broadcast 2 reshape 1 transpose 2 where 1 cast 1 norm 2 iota 0.5 fori 0.5 random 0.7 slice 0.5 narrow 2 grad 0.5 accumulate 1.5",
+        "along": "unary 1.5 binary 3 keep 3 shift 6 reverse 1 slice 1.5 pad 2 concat 1.5 window 4 conv 1.5 cum 3 argmax 2 sort 2 dslice 4 reduce 1.5 where 1 dot 0.5 transpose 0.5 "
+                 "fori 0.7 scan 0.5 switch 0.3 grad 1",
         "small": "unary 2 binary 3 keep 2 reduce 2 transpose 2 reshape 2 slice 2 pad 2 concat 1 broadcast 1 dot 1 take 1 sort 1 argmax 1 where 1 cast 3 dslice 1 scan 1 fori 1 bitcast 1 switch 1",
     }
 
@@ -357,7 +359,7 @@ class Draw:
             self.weights = (names, w / w.sum()) if w.sum() else (["keep"], np.ones(1))
         names, w = self.weights
         g = str(self.rng.choice(names, p=w))
-        if g in ("fori", "while_", "scan", "switch", "map_", "template", "grad") and self.depth >= 2 or g == "coll" and self.quiet:
+        if g in ("fori", "while_", "scan", "switch", "map_", "template", "grad", "accumulate") and self.depth >= 2 or g == "coll" and self.quiet:
             raise Skip
         getattr(self, g)()
 
@@ -488,6 +490,38 @@ class Draw:
     def reverse(self):
         x = self.val(lambda v: v.rank)
         return self.step("move", f"lax.rev($0, {tuple(sorted(self.rng.choice(x.rank, size=self.int(1, x.rank + 1), replace=False).tolist()))})", x)
+
+    def shift(self):
+        """Elements moved along one dimension, by one operation after another."""
+        x = self.val(lambda v: v.rank and v.size)
+        d = self.pick([k for k in range(x.rank) if x.shape[k] == max(x.shape)]) if self.odds(0.7) else self.int(0, x.rank)
+        n, e, z = x.shape[d], "$0", "jnp.asarray(%d, $0.dtype)" % self.pick([0, 0, 0, 1])
+        for _ in range(self.int(1, 5)):
+            k = self.int(0, n)
+            how = self.pick(["roll", "cut", "pad", "flip", "behind", "halves", "stride", "twice"])
+            if how == "roll":
+                e = f"jnp.roll({e}, {self.int(-n, n)}, {d})"
+            elif how == "cut":
+                e, n = f"lax.slice_in_dim({e}, {k}, {(to := self.int(k + 1, n + 1))}, axis={d})", to - k
+            elif how == "pad":
+                a, b, i = self.int(-n // 2, n + 3), self.int(-n // 2, n + 3), self.pick([0, 0, 0, 1, 2])
+                if n + a + b + (n - 1) * i < 1:
+                    continue
+                e, n = f"lax.pad({e}, {z}, {[(a, b, i) if q == d else (0, 0, 0) for q in range(x.rank)]})", n + a + b + (n - 1) * i
+            elif how == "flip":
+                e = f"jnp.flip({e}, {d})"
+            elif how == "behind":
+                e = f"(lambda u: jnp.concatenate([jnp.zeros_like(lax.slice_in_dim(u, 0, {k}, axis={d})), lax.slice_in_dim(u, 0, {n - k}, axis={d})], {d}))({e})"
+            elif how == "halves" and x.kind in "fi":
+                e = f"(lambda u: jnp.concatenate([-lax.slice_in_dim(u, {k}, {n}, axis={d}), lax.slice_in_dim(u, 0, {k}, axis={d})], {d}))({e})"
+            elif how == "stride":
+                s = self.pick([2, 3])
+                e, n = f"lax.slice_in_dim({e}, {k // 2}, {n}, {s}, {d})", -(-(n - k // 2) // s)
+            elif n < 200:
+                e, n = f"(lambda u: jnp.concatenate([u, u], {d}))({e})", 2 * n
+        if n != x.shape[d] and self.odds(0.6):
+            e = f"lax.pad({e}, {z}, {[(0, x.shape[d] - n, 0) if q == d else (0, 0, 0) for q in range(x.rank)]})"
+        return self.step("move", e, x)
 
     # --- shapes
 
@@ -621,6 +655,9 @@ class Draw:
         if "'" in pad:
             dil = [1] * sp
         n = math.prod(win) * cin // g
+        if self.mode == "along" and x.dtype == "float32" and self.odds(0.4):
+            text = f"lax.conv_general_dilated(u, w, {st}, {pad}, {dil}, {rd}, ('{order}', 'OI{'HW'[:sp]}', '{order}'), {g})"
+            return self.step("approx", f"(lambda g: g / (1 + jnp.max(jnp.abs(g))))(jax.grad(lambda u, w: jnp.sin({text}).sum(), {self.int(0, 2)})($0, $1))", x, k)
         return self.step(f"dot:{n}" if x.lat else "approx", f"lax.conv_general_dilated($0, $1, {st}, {pad}, {dil}, {rd}, ('{order}', 'OI{'HW'[:sp]}', '{order}'), {g})" + ("" if x.lat else f" / {max(1, int(n ** 0.5))}"), x, k)
 
     def cum(self):
@@ -634,6 +671,17 @@ class Draw:
     def window(self):
         x = self.val(lambda v: v.rank and v.kind in "fi" and v.size)
         dims, st = tuple(self.int(1, 4) for _ in x.shape), tuple(self.int(1, 3) for _ in x.shape)
+        if self.mode == "along" and self.odds(0.7):  # wide ones along one dimension, without other extents
+            a = self.int(0, x.rank)
+            dims, st = (tuple(self.int(1, min(x.shape[a], 20) + 1) if k == a else 1 for k in range(x.rank)), tuple(self.pick([1, 1, 2, 3]) if k == a else 1 for k in range(x.rank)))
+            f, lo = self.pick(["max", "add", "min"]), self.int(0, dims[a])
+            init = {"add": "0", "max": "-jnp.inf" if x.kind == "f" else "jnp.iinfo($0.dtype).min", "min": "jnp.inf" if x.kind == "f" else "jnp.iinfo($0.dtype).max"}[f]
+            base = self.pick([1, 1, 1, 2, 3])
+            pad = [(lo, base * (st[a] - 1) + dims[a] - 1 - lo + self.pick([0, 0, 1, -1])) if k == a else (0, 0) for k in range(x.rank)]
+            bd = [base if k == a else 1 for k in range(x.rank)]
+            if x.dtype == "float32" and x.exact and self.odds(0.25):
+                return self.step("sum:%d" % math.prod(dims), f"jax.grad(lambda u: (lax.reduce_window(u, -jnp.inf, lax.max, {dims}, {st}, 'VALID') * 2).sum())($0)", x)
+            return self.step(f"sum:{math.prod(dims)}" if f == "add" else "pure", f"lax.reduce_window($0, np.asarray({init}, $0.dtype), lax.{f}, {dims}, {st}, {pad}, {bd})", x)
         pad = self.pick(["'SAME'", "'VALID'", str([(self.int(0, w), self.int(0, w)) for w in dims])])
         f = self.pick(["max", "add", "min"])
         init = {"add": "0", "max": "-jnp.inf" if x.kind == "f" else "jnp.iinfo($0.dtype).min", "min": "jnp.inf" if x.kind == "f" else "jnp.iinfo($0.dtype).max"}[f]
@@ -867,6 +915,23 @@ class Draw:
         ways = [f"jax.grad(lambda a: jnp.sum(jnp.tanh(a * $1) * jax.nn.softmax(a, axis={d})))($0)", scanned, walked if x.shape[0] <= TURNS else scanned,
                 f"jax.grad(lambda a: jnp.sum(jnp.sqrt(1 + jnp.sum(a * a, axis={d})) ))($0 * jnp.tanh($1))"]
         return self.step("approx", self.pick(ways), x, w)
+
+    def accumulate(self):
+        """Loops that add up, turn by turn, what are sums over dimensions that may be cut; not all may wait for their end with that."""
+        x = self.val(lambda v: v.kind == "f" and v.rank and v.size and v.dtype not in SMALL)
+        d, t = self.int(0, x.rank), self.pick([0, 1, 3, 3, 3])
+        if x.rank == 2 and self.odds(0.4):
+            h = self.pick(["jnp.tanh(h @ w + k * 0.1)", "jnp.tanh(h @ w) + h", "lax.fori_loop(0, 2, lambda i, h: jnp.tanh(h @ w), h) + k"])
+            return self.step("approx", f"jax.grad(lambda w: jnp.sum(lax.scan(lambda h, k: ({h}, None), jnp.sin($0), jnp.arange({t}).astype($0.dtype))[0]))"
+                             "((jnp.eye($0.shape[1]) * 0.3).astype($0.dtype))", x)
+        s = f"jnp.sum(jnp.tanh($0 * (k + 1)), axis={d})"
+        turn = self.pick([f"c + {s}", f"{s} + c", f"c + {s} * 0.5", f"c + {s} / 3", f"c - {s}", f"c * 0.5 + {s}", f"jnp.where(k > 1, c + {s}, c)", f"c + {s} + jnp.max(jnp.abs(c)) * 0.1",
+                          f"(c + {s}) + jnp.sum(jnp.sin($0), axis={d})", f"c + ({s} - jnp.sum($0 * 0.1, axis={d}))", f"c + {s} * {s}", f"c + jnp.max(jnp.tanh($0 * k), axis={d})",
+                          f"lax.fori_loop(0, 2, lambda i, c: c + {s}, c)", f"c + lax.fori_loop(0, 2, lambda i, b: b + {s}, c * 0)"])
+        init = self.pick([f"jnp.sum($0 * 0, axis={d})", f"jnp.take($0, 0, axis={d})", f"jnp.sum($0, axis={d})"])
+        out = self.pick(["None", "jnp.sum(c)", s])
+        end = "" if out == "None" else " + jnp.sum(r[1], 0)"
+        return self.step("approx", f"(lambda r: (r[0]{end}).astype($0.dtype))(lax.scan(lambda c, k: (({turn}).astype($0.dtype), {out}), ({init}).astype($0.dtype), jnp.arange({t}).astype($0.dtype)))", x)
 
     # --- parts of models
 

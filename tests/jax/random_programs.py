@@ -120,8 +120,10 @@ def spec_of(rng, shape, axes, even=True):
 def draw(seed, devices=1, how="plain", mode=None):
     d = Draw(seed, devices if how == "manual" else 1, mode)
     if how == "sharded":
-        d.most, d.mode = 20000, mode or d.pick(["sharded", "sharded", "sharded", "exact", "any", "any", "loops", "branches", "views", "norms"])
+        d.most, d.mode = 20000, mode or d.pick(["sharded", "sharded", "sharded", "along", "along", "along", "exact", "any", "any", "loops", "branches", "views", "norms"])
         d.palette = [d.pick([1, 3, 8, 16, 64, 128]) for _ in range(2)] + [devices, 2 * devices, 8]
+        if d.mode == "along":
+            d.palette = [d.pick([1, 3, 8]), devices, 2 * devices, 3 * devices, 12, 24]
         d.x64, d.types = False, ["float32", "float32", "int32", "bfloat16"]
     elif how == "manual":
         d.most, d.x64 = 8000, False

@@ -61,9 +61,8 @@ def test_counted_operations(program):
     assert count[0] == pytest.approx(count[1] * turns, rel=0.05)
 
 
-def test_own_text(platform):
-    if platform != "rondo":
-        pytest.skip("Rondo's text")
+@pytest.mark.only_rondo("Rondo's text")
+def test_own_text():
     assert "4" in jax.jit(f).lower(A, B).compile().as_text()
 
 
@@ -135,9 +134,8 @@ def test_persistent_cache(tmp_path, platform):
     assert (first[1], second[1]) == ("miss", "hit")
 
 
-def test_own_cache(tmp_path, platform):
-    if platform != "rondo":
-        pytest.skip("Rondo's cache")
+@pytest.mark.only_rondo("Rondo's cache")
+def test_own_cache(tmp_path):
     first, _ = child(PROGRAM, RONDO_CACHE=str(tmp_path))
     assert any(tmp_path.rglob("*"))
     second, _ = child(PROGRAM, RONDO_CACHE=str(tmp_path))
@@ -150,32 +148,28 @@ COUNT = "import jax; print(jax.devices()[0].platform, len(jax.devices()))"
 @pytest.mark.parametrize("env, count", [
     (dict(), 1), (dict(RONDO_DEVICES="3"), 3), (dict(XLA_FLAGS="--xla_force_host_platform_device_count=2"), 2),
     (dict(JAX_NUM_CPU_DEVICES="5"), 5)])
-def test_device_count(env, count, platform):
-    if platform != "rondo":
-        pytest.skip("Rondo's settings")
+@pytest.mark.only_rondo("Rondo's settings")
+def test_device_count(env, count):
     out, _ = child(COUNT, **env)
     assert out == ["rondo", str(count)]
 
 
-def test_cpu_is_added(platform):
-    if platform != "rondo":
-        pytest.skip("Rondo's settings")
+@pytest.mark.only_rondo("Rondo's settings")
+def test_cpu_is_added():
     out, err = child("import jax; jax.debug.print('seen {x}', x=jax.numpy.ones(()) + 1); print(len(jax.devices('cpu')))",
                      JAX_PLATFORMS="rondo")
     assert out == ["seen", "2.0", "1"]
     assert "added cpu" in err
 
 
-def test_flags_without_effect_are_named(platform):
-    if platform != "rondo":
-        pytest.skip("Rondo's settings")
+@pytest.mark.only_rondo("Rondo's settings")
+def test_flags_without_effect_are_named():
     _, err = child(COUNT, XLA_FLAGS="--xla_cpu_multi_thread_eigen=false")
     assert err.count("xla_cpu_multi_thread_eigen") == 1
 
 
-def test_quiet(platform):
-    if platform != "rondo":
-        pytest.skip("Rondo's settings")
+@pytest.mark.only_rondo("Rondo's settings")
+def test_quiet():
     _, err = child("import jax; print(jax.numpy.arange(3) + 1)")
     assert err == ""
 
@@ -209,9 +203,8 @@ except Exception as e:
 """
 
 
-def test_scratch_is_known(platform):
-    if platform != "rondo":
-        pytest.skip("Rondo's memory")
+@pytest.mark.only_rondo("Rondo's memory")
+def test_scratch_is_known():
     out, _ = child(KNOWN)
     assert 1 << 20 < int(out[0]) < 100 << 20
     assert float(out[1]) == 2560
@@ -231,7 +224,6 @@ IDLE = """if 1:
     print(kept > 10 << 20, jax.devices()[0].memory_stats()["bytes_in_use"] < 10 << 20)"""
 
 
-def test_memory_of_programs_that_are_over_is_there_for_arrays(platform):
-    if platform != "rondo":
-        pytest.skip("Rondo's memory")
+@pytest.mark.only_rondo("Rondo's memory")
+def test_memory_of_programs_that_are_over_is_there_for_arrays():
     assert child(IDLE, RONDO_MEMORY="90M", RONDO_DEVICES="2")[0] == ["True", "True"]

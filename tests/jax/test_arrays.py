@@ -104,9 +104,8 @@ def test_donation_of_what_is_seen_from_outside():
     np.testing.assert_array_equal(y, np.full(4096, 4.0))
 
 
-def test_donated_and_used_twice(platform):
-    if platform == "cpu":
-        pytest.skip("XLA:CPU refuses")
+@pytest.mark.only_rondo("XLA:CPU refuses")
+def test_donated_and_used_twice():
     f = jax.jit(lambda a, b: (a + 1, b * 2), donate_argnums=0)
     x = jnp.full(100, 3.0)
     a, b = f(x, x)
@@ -154,9 +153,8 @@ def test_memory_kinds():
     np.testing.assert_array_equal(y, np.arange(8))
 
 
-def test_memory_stats(platform):
-    if platform == "cpu":
-        pytest.skip("XLA:CPU has no memory statistics")
+@pytest.mark.only_rondo("XLA:CPU has no memory statistics")
+def test_memory_stats():
     d = jax.devices()[0]
     x = jax.device_put(np.zeros(1 << 20, np.float32), d)
     before = d.memory_stats()["bytes_in_use"]
@@ -167,9 +165,8 @@ def test_memory_stats(platform):
     assert d.memory_stats()["bytes_limit"] > 0
 
 
-def test_out_of_memory(platform):
-    if platform == "cpu":
-        pytest.skip("XLA:CPU would try")
+@pytest.mark.only_rondo("XLA:CPU would try")
+def test_out_of_memory():
     with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
         jax.jit(lambda: jnp.zeros((1 << 46,), jnp.int8))().block_until_ready()
     np.testing.assert_array_equal(jnp.arange(3) + 1, [1, 2, 3])

@@ -161,6 +161,93 @@ def test_one_call_for_the_whole_array():
         np.testing.assert_array_equal(s.data, [2.0, 2.0, 2.0])
 
 
+def grid():
+    return jax.make_mesh((2, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+
+SPECS = [P("x", "y"), P(("y", "x")), P("y"), P()]
+V = np.arange(32, dtype=np.float32).reshape(8, 4)
+
+
+class Notes:
+    """What was called with."""
+
+    def __init__(self):
+        self.all, self.lock = [], threading.Lock()
+
+    def __call__(self, *values):
+        with self.lock:
+            self.all.append(tuple(np.array(v) for v in values))
+        return self.all[-1][0] * 2
+
+    def are(self, want):
+        def order(calls):
+            return sorted([[v.tobytes(), v.shape] for v in c] for c in calls)
+
+        assert order(self.all) == order(want), (self.all, want)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_calls_of_sharded_values(spec):
+    """Once, with the whole value, however it lies; what they give has everybody."""
+    x = jax.device_put(V, jax.sharding.NamedSharding(grid(), spec))
+    shape = jax.ShapeDtypeStruct(V.shape, V.dtype)
+    last = jax.sharding.SingleDeviceSharding(jax.devices()[3])
+    for f, want, y in (
+        (lambda n, a: (jax.debug.callback(n, a, a.sum(0)), a + 1)[1], [(V, V.sum(0))], V + 1),
+        (lambda n, a: jax.pure_callback(n, shape, a) + a.sum(), [(V,)], V * 2 + V.sum()),
+        (lambda n, a: io_callback(n, shape, a.T.T, sharding=last) + 1, [(V,)], V * 2 + 1),
+        (lambda n, a: (io_callback(lambda v: n(v) is None or None, None, a), a * 3)[1], [(V,)], V * 3),
+        (lambda n, a: jax.lax.fori_loop(0, 3, lambda i, c: (jax.debug.callback(n, c), c + 1)[1], a), [(V,), (V + 1,), (V + 2,)], V + 3),
+        (lambda n, a: jax.lax.cond(a[0, 0] == 0, lambda z: (jax.debug.callback(n, z), z * 2)[1], lambda z: z, a), [(V,)], V * 2),
+    ):
+        notes = Notes()
+        got = jax.jit(lambda a, f=f, notes=notes: f(notes, a))(x)
+        jax.block_until_ready(got)
+        jax.effects_barrier()
+        notes.are(want)
+        for s in got.addressable_shards:
+            np.testing.assert_array_equal(s.data, y[s.index])
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_calls_with_parts(spec):
+    """partitioned: each device, with what it holds."""
+    x = jax.device_put(V, jax.sharding.NamedSharding(grid(), spec))
+    parts = [np.asarray(s.data) for s in x.addressable_shards]
+    for f, want in (
+        (lambda n, a: jax.debug.callback(n, a, partitioned=True), [(p,) for p in parts]),
+        (lambda n, a: jax.debug.callback(n, a * 2, a.sum(), partitioned=True), [(p * 2, V.sum()) for p in parts]),
+        (lambda n, a: jax.lax.fori_loop(0, 2, lambda i, c: (jax.debug.callback(n, c, partitioned=True), c + 1)[1], a),
+         [(p + k,) for p in parts for k in (0, 1)]),
+    ):
+        notes = Notes()
+        jax.block_until_ready(jax.jit(lambda a, f=f, notes=notes: (f(notes, a), a + 1)[1])(x))
+        jax.effects_barrier()
+        notes.are(want)
+
+
+def test_parts_in_print(capsys):
+    x = jax.device_put(np.arange(4), jax.sharding.NamedSharding(grid(), P("x")))
+    jax.jit(lambda a: jax.debug.print("{}", a, partitioned=True))(x)
+    jax.effects_barrier()
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[0 1]"] * 2 + ["[2 3]"] * 2
+
+
+@pytest.mark.only_rondo("XLA:CPU ends the process")
+def test_one_device_that_raises():
+    x = jax.device_put(V, jax.sharding.NamedSharding(grid(), P("x", "y")))
+
+    def boom(v):
+        raise ValueError("the callback failed")
+
+    f = jax.jit(lambda a: jax.pure_callback(boom, jax.ShapeDtypeStruct(V.shape, V.dtype), a) + a.sum())
+    for _ in range(3):
+        with pytest.raises(Exception, match="the callback failed"):
+            jax.block_until_ready(f(x))
+    np.testing.assert_array_equal(jax.jit(lambda a: a + a.sum())(x), V + V.sum())
+
+
 def test_checkify():
     from jax.experimental import checkify
 

@@ -214,6 +214,27 @@ def test_replicated_jit():
     np.testing.assert_allclose(f(X), np.sin(X).sum(), rtol=1e-5)
 
 
+def gone(f, *args, **how):
+    """Which arguments, all sharded and donated, are deleted by a call."""
+    args = [jax.device_put(a, NamedSharding(mesh(), P("x"))) for a in args]
+    jax.block_until_ready(jax.jit(f, donate_argnums=tuple(range(len(args))), **how)(*args))
+    return [a.is_deleted() for a in args]
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers")
+def test_what_no_result_takes_stays():
+    a, b = np.arange(16, dtype=np.float32), np.arange(16, dtype=np.int32)
+    assert gone(lambda x: x + 1, a) == [True]
+    assert gone(lambda x: x.sum(), a) == [False]
+    assert gone(lambda x: x[:, None] * x, a) == [False]
+    assert gone(lambda x: x.reshape(4, 4), a) == [True]
+    assert gone(lambda x: x.astype(np.int32), a) == [True]
+    assert gone(lambda x, y: x + y, a, a) == [True, False]
+    assert gone(lambda x, y: (x + y, x[:4]), a, a[:4].repeat(4)) == [True, False]
+    assert gone(lambda x, y: (x * 2, y * 2), a, b) == [True, True]
+    assert gone(lambda x: (x.sum(), x.astype(np.float16)), a) == [False]
+
+
 def test_donation_of_sharded_arrays():
     s = NamedSharding(mesh(), P("x"))
     f = jax.jit(jax.shard_map(lambda x: x + 1, mesh=mesh(), in_specs=P("x"), out_specs=P("x")), donate_argnums=0)
@@ -271,10 +292,9 @@ WAITS = "K and V are lent once for all that reads them when lend and back are co
     pytest.param(unrolled, 1, marks=pytest.mark.xfail(reason=WAITS, strict=True)),
     pytest.param(scanned, 1, marks=pytest.mark.xfail(reason=WAITS, strict=True)),
 ], ids=["unrolled", "unrolled-all", "scanned-all"])
-def test_keys_and_values_are_read_in_place(turns, share, platform):
+@pytest.mark.only_rondo("what Rondo counts")
+def test_keys_and_values_are_read_in_place(turns, share):
     """Of what goes round, so much is read where its owner has it, the rest copied."""
-    if platform != "rondo":
-        pytest.skip("what Rondo counts")
     from rondo import library
     q = np.random.default_rng(5).normal(size=(4, 2048, 64)).astype(np.float32)
     f = sharded(lambda q, k, v: attention_round(turns, q, k, v), P(None, "x"), P(None, "x"))

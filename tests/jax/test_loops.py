@@ -69,9 +69,8 @@ def looped(p, x):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(3))
-def test_counters(seed, x64, platform):
-    if platform == "cpu":
-        pytest.skip("XLA:CPU takes one turn where there is none")
+@pytest.mark.only_rondo("XLA:CPU takes one turn where there is none")
+def test_counters(seed, x64):
     rng = np.random.default_rng(seed)
     x = rng.integers(0, 1000, (ROWS, 2)).astype(np.int32)
     for n in range(30):

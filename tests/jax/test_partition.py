@@ -70,9 +70,8 @@ def test_pad_of_one_device():
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float8_e5m2])
-def test_partial_sums_round_once(dtype, platform):
-    if platform == "cpu":
-        pytest.skip("XLA:CPU rounds each part")
+@pytest.mark.only_rondo("XLA:CPU rounds each part")
+def test_partial_sums_round_once(dtype):
     rng = np.random.default_rng(0)
     a, b = (jnp.asarray(rng.normal(size=s), dtype) for s in ((32, 256), (256, 32)))
     wide = [np.asarray(x, np.float64) for x in (a, b)]

@@ -9,7 +9,7 @@ import sys
 import jax
 import pytest
 
-pytestmark = pytest.mark.skipif(jax.devices()[0].platform != "rondo", reason="settings of Rondo")
+pytestmark = pytest.mark.only_rondo("settings of Rondo")
 
 PROGRAM = "import jax, jax.numpy as jnp; print(len(jax.devices()), float(jax.jit(lambda x: jnp.sin(x * 2).sum())(jnp.ones((512, 512)))))"
 
@@ -27,6 +27,9 @@ def run(program=PROGRAM, **env):
     ("TIER", "fast", "cannot be 'fast', which is ignored: auto, ref, gen"),
     ("MEMORY", "900T", "more than the"),
     ("TRACE", "/nowhere/at/all.json", "there will be no timeline"),
+    ("EXPLAIN", "yes", "neither 0, nor 1 (standard error), nor a path"),
+    ("EXPLAIN", "/dev/full", "cannot be written: No space left"),
+    ("EXPLAIN", "/nowhere/at/all.txt", "cannot be written: No such file"),
     ("CACHE", "/proc/nowhere", "compiled programs are not kept"),
     ("GEN_PATH", "/nowhere/gen.so", "reference kernels run instead"),
     ("PROCESSES", "two", "cannot be 'two', which is ignored: 0..65536"),
@@ -41,6 +44,29 @@ def test_useless(setting, value, text):
 def test_dump_nowhere():
     code, _, _, err = run(RONDO_DUMP="/proc/nowhere")
     assert code == 1 and "RONDO_DUMP" in err and "/proc/nowhere" in err
+
+
+EXPLAINED = """
+import jax, jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+def loss(w, x):
+    return jnp.square(jnp.sin(x) @ w).sum()                 # line 6
+whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, P(("data", "model")))
+step = jax.jit(jax.grad(loss), in_shardings=(whole, rows), out_shardings=whole)
+print(float(step(jnp.ones((16, 8)), jnp.ones((8, 16))).sum()))
+"""
+
+
+def test_explained_while_it_runs(tmp_path):
+    code, out, lines, err = run(EXPLAINED, RONDO_EXPLAIN=str(tmp_path / "why.txt"), RONDO_DEVICES="4", RONDO_CACHE="")
+    assert code == 0 and not lines, err
+    text = (tmp_path / "why.txt").read_text()
+    step = text[text.index("'jit_loss'"):]
+    assert re.search(r"argument 1 x +f32\[8,16\] +128 B +P\(\('data', 'model'\), None\)", step), step
+    assert re.search(r"1\. 768 B +all_reduce f32\[16,8\] over 'data', 'model' +<string>:6", step), step
+    assert re.search(r" by \w+; result 0: parts of a sum over 'data', 'model', made by dot at <string>:6", step), step
+    assert run(EXPLAINED, RONDO_EXPLAIN=str(tmp_path), RONDO_DEVICES="4")[1] == out and len(list(tmp_path.glob("rondo-explain-*.txt"))) == 1
 
 
 LIMITED = """

@@ -56,6 +56,15 @@ static void extensions(void **state)
 	assert_int_equal(sizeof(struct pjrt_layouts_ext), 80);
 	assert_int_equal(END(pjrt_layout_exec, layouts), 40);
 	assert_int_equal(END(pjrt_layout_default, layout), 56);
+	assert_int_equal(sizeof(struct pjrt_partitioner_ext), 40);
+	assert_int_equal(sizeof(struct pjrt_register_partitioner), 32);
+	assert_int_equal(sizeof(struct pjrt_partitioner), 56);
+	assert_int_equal(sizeof(struct pjrt_aval), 40);
+	assert_int_equal(offsetof(struct pjrt_partition, nargs), 48);
+	assert_int_equal(offsetof(struct pjrt_partition, config), 104);
+	assert_int_equal(sizeof(struct pjrt_partition), 160);
+	assert_int_equal(sizeof(struct pjrt_inspect), 40);
+	assert_int_equal(sizeof(struct pjrt_inspector), 16);
 }
 
 /* Members by number, as the interface lists them. */
@@ -94,9 +103,10 @@ static void filled(void **state)
 	int types[8], n = 0;
 	for (const struct pjrt_extension *e = api->extension_start; e; e = e->next)
 		types[n++] = e->type;
-	assert_int_equal(n, 2);
+	assert_int_equal(n, 3);
 	assert_int_equal(types[0], EXT_SHARDINGS);
 	assert_int_equal(types[1], EXT_LAYOUTS);
+	assert_int_equal(types[2], EXT_PARTITIONER);
 }
 
 /* What is not supported says its name. */

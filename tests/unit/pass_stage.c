@@ -62,7 +62,7 @@ static void facts(void **state)
 	ir_sweep(m);
 	assert_null(pass_holds(m, NO_CALL));
 	breaks(m, NO_CALL | LOCAL, "'sharding_constraint'", "'partition'");
-	assert_null(spmd_partition(m, 1));
+	assert_null(spmd_partition(m, 1, NULL, NULL));
 	ir_sweep(m);
 	assert_null(pass_holds(m, NO_CALL | LOCAL));
 	ir_module_free(m);
@@ -184,8 +184,30 @@ static void readers(void **state)
 	ir_module_free(m);
 }
 
+/* Text stands for bytecode here. */
+static struct err *reader(const void *p, size_t n, struct ir_module **out) { return ir_parse(p, n, out); }
+
+static uint64_t fingerprint(const char *text)
+{
+	struct prog *p;
+	const struct pass_opts o = { .ndev = 2 };
+	assert_null(pass_compile_cached(&o, reader, text, strlen(text), &p));
+	uint64_t r = p->fingerprint;
+	prog_free(p);
+	return r;
+}
+
+/* What a program says is the same, whatever its arguments are called and wherever it stands. */
+static void meanings(void **state)
+{
+	uint64_t one = fingerprint("module @m partitions=2\nfn @main(%1: f32[8]) -> (f32[8]) {\n  %2 = sine %1 : f32[8] loc(\"a.py\":3)\n  return %2\n}\n");
+	uint64_t same = fingerprint("module @m partitions=2\nfn @main(%1: f32[8] name=\"x\") -> (f32[8] name=\"y\") {\n  %2 = sine %1 : f32[8] loc(\"b.py\":4)\n  return %2\n}\n");
+	uint64_t other = fingerprint("module @m partitions=2\nfn @main(%1: f32[8]) -> (f32[8]) {\n  %2 = cosine %1 : f32[8] loc(\"a.py\":3)\n  return %2\n}\n");
+	assert_true(one && one == same && one != other);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(facts), cmocka_unit_test(sweep), cmocka_unit_test(swept), cmocka_unit_test(regions), cmocka_unit_test(readers) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(facts), cmocka_unit_test(sweep), cmocka_unit_test(swept), cmocka_unit_test(regions), cmocka_unit_test(readers), cmocka_unit_test(meanings) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -83,6 +83,7 @@ static const struct example of[IR_COUNT] = {
 	[IR_recv] = { NONE, "%1: token", "recv %1 channel=1 kind=3 : f32[5], token", "" },
 	[IR_sharding_constraint] = { KERNEL, "%1: f32[4]", "sharding_constraint %1 sharding=@[{\"x\"}] : f32[4]", "" },
 	[IR_sharding_group] = { KERNEL, "%1: f32[4]", "sharding_group %1 id=3", "" },
+	[IR_inspect_sharding] = { KERNEL, "%1: f32[4]", "inspect_sharding %1 key=0", "" },
 	[IR_manual] = { WALK, "%1: f32[4]", "manual %1 in=[@[{\"x\"}]] out=[@[{\"x\"}]] axes=[0] body=@h : f32[4]",
 	                "fn @h(%1: f32[2]) -> (f32[2]) {\n  return %1\n}\n" },
 	[IR_call] = { WALK, "%1: f32[], %2: f32[]", "call %1, %2 fn=@g : f32[]", FN },
@@ -212,7 +213,7 @@ static void every_cost(void **state)
 		struct ir_module *m = example(k);
 		struct ir_cost c = ir_cost_of(m, ir_main(m), the_op(m));
 		bool free = ir_info(k)->flags & (IR_VIEW | IR_BARRIER) || of[k].how == NONE || k == IR_constant || k == IR_create_token || k == IR_after_all ||
-		            k == IR_partition_id || k == IR_replica_id || k == IR_sharding_constraint || k == IR_sharding_group || k == IR_manual;
+		            k == IR_partition_id || k == IR_replica_id || k == IR_sharding_constraint || k == IR_sharding_group || k == IR_inspect_sharding || k == IR_manual;
 		if (!sane(c.flops) || !sane(c.adds) || !sane(c.bytes) || (c.ops > 0) == free || (c.adds > 0) == free || c.adds < c.flops) {
 			print_error("'%s' costs %g operations, %g additions, %g bytes, in %g ops\n", ir_info(k)->name, c.flops, c.adds, c.bytes, c.ops);
 			fail();

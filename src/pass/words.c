@@ -1,0 +1,25 @@
+/* Numbers and places as a person reads them. */
+#include "passes.h"
+
+void pass_add_bytes(struct str *s, double n)
+{
+	static const char *const unit[] = {"B", "KB", "MB", "GB", "TB"};
+	int u = 0;
+	for (; n >= 1024 && u < 4; u++)
+		n /= 1024;
+	str_addf(s, u ? "%.1f %s" : "%.0f %s", n, unit[u]);
+}
+
+void pass_add_time(struct str *s, double ns)
+{
+	str_addf(s, ns < 1e3 ? "%.0f ns" : ns < 1e6 ? "%.1f us" : ns < 1e9 ? "%.1f ms" : "%.1f s", ns < 1e3 ? ns : ns < 1e6 ? ns / 1e3 : ns < 1e9 ? ns / 1e6 : ns / 1e9);
+}
+
+void pass_add_place(struct str *s, const struct ir_module *m, ir_loc l)
+{
+	const struct ir_loc_info *i = l ? &m->loc.p[l] : NULL;
+	if (i && i->file && *ir_text(m, i->file))
+		str_addf(s, "%s:%d", ir_text(m, i->file), i->line);
+	else
+		str_add(s, "(no line)");
+}
