@@ -292,6 +292,9 @@ static inline uint16_t f32_to_bf16(float x)
 /* The float types of at most 8 bits (f8*, f6*, f4*): dt is their dtype. */
 float f8_to_f32(enum dtype dt, uint8_t bits);
 uint8_t f32_to_f8(enum dtype dt, float x);
+/* One stored element of a type that is no token, sub-byte types in a byte of their own; of complex ones the real part.  Exact but for 64-bit integers
+ * beyond 2^53. */
+double dtype_real(enum dtype dt, const void *p);
 
 /* --- redop.def, elem.def ------------------------------------------------ */
 

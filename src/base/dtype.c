@@ -108,6 +108,28 @@ float f8_to_f32(enum dtype dt, uint8_t b)
 	return neg ? -v : v;
 }
 
+double dtype_real(enum dtype dt, const void *p)
+{
+	const struct dtype_info *i = &dtype_info[dt];
+	union { uint64_t u; double d; float f; uint16_t h; uint8_t b; } v = {0};
+	memcpy(&v, p, MIN(i->bytes, 8));
+	int unused = 64 - MIN(i->bits, 64);
+	switch (i->cls) {
+	case DT_INT: return (double)((int64_t)(v.u << unused) >> unused);
+	case DT_PRED: return v.u != 0;
+	case DT_UINT: return (double)(v.u << unused >> unused);
+	case DT_COMPLEX: return dt == DT_c64 ? (double)v.f : v.d;
+	default: break;
+	}
+	switch (dt) {
+	case DT_f64: return v.d;
+	case DT_f32: return (double)v.f;
+	case DT_f16: return (double)f16_to_f32(v.h);
+	case DT_bf16: return (double)bf16_to_f32(v.h);
+	default: return (double)f8_to_f32(dt, v.b);
+	}
+}
+
 uint8_t f32_to_f8(enum dtype dt, float x)
 {
 	uint32_t u;

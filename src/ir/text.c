@@ -89,16 +89,7 @@ static void add_float(struct str *s, enum dtype dt, const uint8_t *p)
 	int bytes = dtype_info[dt].bytes;
 	uint64_t bits = 0;
 	memcpy(&bits, p, (size_t)bytes);
-	double x;
-	if (dt == DT_f64) {
-		memcpy(&x, p, 8);
-	} else if (dt == DT_f32) {
-		float f;
-		memcpy(&f, p, 4);
-		x = f;
-	} else {
-		x = dt == DT_f16 ? f16_to_f32((uint16_t)bits) : dt == DT_bf16 ? bf16_to_f32((uint16_t)bits) : f8_to_f32(dt, (uint8_t)bits);
-	}
+	double x = dtype_real(dt, p);
 	if (isinf(x)) {
 		char back[8];
 		const char *b = x < 0 ? "-inf" : "inf";

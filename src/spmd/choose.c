@@ -345,9 +345,11 @@ double part_readers(struct part *p, const struct values *v, ir_val x, ir_shard h
 	return s;
 }
 
-/* May x wait as parts of a sum?  If they are read soon, or take no more than the sum would. */
+/* May x wait as parts of a sum?  If its function gives such parts, or they are read soon, or take no more than the sum would. */
 static bool waits(struct part *p, const struct values *v, ir_val x, ir_shard h, ir_shard to)
 {
+	if (v->end[x] != (ir_shard)PART_ANY && part_sum(p, v->end[x]) == part_sum(p, h))
+		return true;
 	uint32_t first = UINT32_MAX, made = v->fn->val.p[x].def;
 	for (uint32_t u = ir_use_first(v->fn, x); u; u = ir_use_next(v->fn, u))
 		first = ir_use_op(v->fn, u);

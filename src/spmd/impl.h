@@ -102,6 +102,7 @@ ir_group part_group(struct part *p, uint32_t mesh, struct axes l);              
  * result is of type dt. */
 ir_val part_combine(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, enum redop r, enum dtype dt);
 bool part_rounds(enum dtype dt, enum redop r);      /* is a sum by r in dt made in f32? */
+enum dtype part_wide(struct part *p, enum dtype dt, ir_shard h);     /* what a value of type dt, which lies as h, has while it is on its way */
 /* The i32 scalar that is, on each device, the number of its block along l times size. */
 ir_val part_offset(struct part *p, struct ir_b *b, uint32_t mesh, struct axes l, int64_t size);
 ir_val part_first(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, ir_val other);    /* v where the block along l is 0, else other */
@@ -275,6 +276,7 @@ void scope_do(struct part *p, struct scope *s, const struct ir_op *o);       /* 
 
 /* Is o one that moves elements, or is along a dimension that does not divide because of such?  Then all is done for it. */
 bool moved_op(struct part *p, struct scope *s, const struct ir_op *o);
-void moved_need(struct part *p, struct scope *s, ir_val v);      /* v is made, if it is not yet */
+/* Makes value v, where only how its elements move was noted: somebody reads it. */
+void moved_need(struct part *p, struct scope *s, ir_val v);
 
 #endif

@@ -122,7 +122,6 @@ static bool shortened(struct part *p, struct scope *s, ir_val v)
 	return true;
 }
 
-/* v is made, if it is not yet. */
 void moved_need(struct part *p, struct scope *s, ir_val v)
 {
 	const struct ir_op *o = ir_def(s->from, v);

@@ -279,7 +279,7 @@ static struct err *do_region(struct part *p, ir_fnid f, const ir_shard *sh, cons
 	for (size_t i = 0; i < fn->result.n; i++)
 		s.end[fn->result.p[i]] = want[i];
 	for (uint32_t i = 1; i <= fn->nparam; i++) {
-		enum dtype wide = part_sum(p, sh[i - 1]) && part_rounds(scope_type(p, &s, i)->dtype, RED_add) ? DT_f32 : DT_token;
+		enum dtype wide = part_wide(p, scope_type(p, &s, i)->dtype, sh[i - 1]);
 		s.map[i] = ir_param(g, part_type(p, fn->val.p[i].type, sh[i - 1], wide));
 		s.sh[i] = sh[i - 1];
 	}
@@ -296,7 +296,7 @@ static struct err *do_region(struct part *p, ir_fnid f, const ir_shard *sh, cons
 			got[i] = to;
 		if (adds)
 			adds[i] = s.adds[v];
-		ir_result(g, scope_fetch(p, &s, v, to));
+		ir_result(g, ir_convert(&s.b, scope_fetch(p, &s, v, to), part_wide(p, scope_type(p, &s, v)->dtype, to)));
 	}
 	*out = g->id;
 	return NULL;
@@ -407,9 +407,7 @@ static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *
 			scope_finish(p, s, q->v, 0);
 			at[k] = part_shifted(p, got[q->result], t->rank, -1);
 		}
-		in[k] = scope_fetch(p, s, q->v, at[k]);
-		if (part_sum(p, at[k]) && part_rounds(t->dtype, RED_add))
-			in[k] = ir_convert(&s->b, in[k], DT_f32);
+		in[k] = ir_convert(&s->b, scope_fetch(p, s, q->v, at[k]), part_wide(p, t->dtype, at[k]));
 		if (q->asked)
 			asked[q->asked - 1] = at[k];
 	}

@@ -23,7 +23,7 @@ double part_local(struct part *p, ir_type t, ir_shard h)
 {
 	const struct ir_type_info *i = ir_type_of(p->m, t);
 	double n = (double)i->bytes;
-	if (part_sum(p, h) && part_rounds(i->dtype, RED_add))
+	if (part_wide(p, i->dtype, h) != i->dtype)
 		n *= 32.0 / dtype_info[i->dtype].bits;
 	for (int d = 0; d < i->rank; d++)
 		n /= (double)ir_shard_parts(p->m, h, d);
@@ -156,6 +156,8 @@ bool part_rounds(enum dtype dt, enum redop r)
 {
 	return dtype_info[dt].cls == DT_FLOAT && dtype_info[dt].bits < 32 && (r == RED_add || r == RED_mul);
 }
+
+enum dtype part_wide(struct part *p, enum dtype dt, ir_shard h) { return part_sum(p, h) && part_rounds(dt, RED_add) ? DT_f32 : dt; }
 
 ir_group part_group(struct part *p, uint32_t mesh, struct axes l)
 {

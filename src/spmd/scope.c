@@ -1,6 +1,8 @@
 /* The values of one function on their way: what is known of them, bringing them where they are read, and an op done on their parts. */
 #include "impl.h"
 
+#include <math.h>
+
 void scope_init(struct part *p, struct scope *s, const struct ir_fn *from, struct ir_fn *to)
 {
 	size_t n = from->val.n;
@@ -92,11 +94,16 @@ void scope_note_sum(struct part *p, struct scope *s, const struct ir_op *o)
 	}
 }
 
-/* Does o, a multiplication or a division of parts of a sum by one number, do to the sum what it does to the parts? */
+/* Does o, a multiplication or a division of parts of a sum by one number, do to the sum what it does to the parts?  Not where that makes them
+ * larger: parts that cancel would overflow before they do, and infinities of either sign give no number. */
 static bool scales(struct part *p, struct scope *s, const struct ir_op *o)
 {
-	bool right = o->kind == IR_multiply || o->kind == IR_divide;
-	return right && ir_splat(p->m, s->from, ir_in(s->from, o, 1)) && dtype_info[scope_type(p, s, o->out)->dtype].cls == DT_FLOAT;
+	enum dtype dt = scope_type(p, s, o->out)->dtype;
+	if ((o->kind != IR_multiply && o->kind != IR_divide) || dtype_info[dt].cls != DT_FLOAT)
+		return false;
+	const void *splat = ir_splat(p->m, s->from, ir_in(s->from, o, 1));
+	double by = splat ? fabs(dtype_real(dt, splat)) : NAN;
+	return o->kind == IR_multiply ? by <= 1 : by >= 1 && by < INFINITY;
 }
 
 bool scope_keeps_sums(struct part *p, struct scope *s, const struct ir_op *o)

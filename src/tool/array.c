@@ -126,28 +126,7 @@ struct err *array_load(struct array *a, const struct npz *z, const char *name)
 
 /* --- elements ---------------------------------------------------------------- */
 
-static double real_at(enum dtype dt, const void *p, int64_t i)
-{
-	const uint8_t *b = (const uint8_t *)p + i * dtype_info[dt].bytes;
-	union { uint64_t u; int64_t s; double d; float f; uint16_t h; } v = {0};
-	memcpy(&v, b, MIN(dtype_info[dt].bytes, 8));
-	switch (dtype_info[dt].cls) {
-	case DT_INT: {
-		int shift = 64 - 8 * dtype_info[dt].bytes;
-		return (double)((int64_t)(v.u << shift) >> shift);
-	}
-	case DT_PRED: case DT_UINT: return (double)v.u;
-	case DT_COMPLEX: return dt == DT_c64 ? (double)v.f : v.d;
-	default: break;
-	}
-	switch (dt) {
-	case DT_f64: return v.d;
-	case DT_f32: return (double)v.f;
-	case DT_f16: return (double)f16_to_f32(v.h);
-	case DT_bf16: return (double)bf16_to_f32(v.h);
-	default: return (double)f8_to_f32(dt, *b);
-	}
-}
+static double real_at(enum dtype dt, const void *p, int64_t i) { return dtype_real(dt, (const uint8_t *)p + i * dtype_info[dt].bytes); }
 
 /* Part 0 real, 1 imaginary. */
 static double part_at(enum dtype dt, const void *p, int64_t i, int part)

@@ -258,7 +258,7 @@ class Draw:
         if v.kind in "ib":
             v.exact, v.good = True, 0.0
             return
-        v.exact = how in ("move", "jump", "pure") and all(a.exact for a in args)
+        v.exact = how in ("move", "jump", "pure", "scaled") and all(a.exact for a in args)
         v.zero = how in ("move", "odd") and all(a.zero for a in floats)
         lats = [a.lat for a in floats]
         if not floats or None in lats:
@@ -605,7 +605,7 @@ class Draw:
         if not n and f not in ("sum", "prod"):
             raise Skip
         if f == "sum":
-            return self.step(f"sum:{n}", f"jnp.sum($0, {tail}.astype($0.dtype)", x)
+            return self.scaled(self.step(f"sum:{n}", f"jnp.sum($0, {tail}.astype($0.dtype)", x))
         if f in ("and", "or", "xor"):
             return self.step("move", f"lax.reduce_{f}($0, {axes})", x)
         if f == "lse":
@@ -636,7 +636,13 @@ class Draw:
         wide = self.pick(["", "", ", preferred_element_type=jnp.float32"]) if x.dtype in ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2") else ""
         if x.dtype in ("int8", "uint8") and self.odds(0.5):
             wide = ", preferred_element_type=jnp.int32"
-        return self.step(kind, f"lax.dot_general($0, $1, (({con[0]}, {con[1]}), ({batch[0]}, {batch[1]})){wide}){scale}", x, y)
+        return self.scaled(self.step(kind, f"lax.dot_general($0, $1, (({con[0]}, {con[1]}), ({batch[0]}, {batch[1]})){wide}){scale}", x, y))
+
+    def scaled(self, v):
+        """A sum whose parts, each scaled by that, would give another one."""
+        if v.kind != "f" or not v.lat or self.odds(0.9):
+            return v
+        return self.step("scaled", self.pick(["$0 * jnp.inf", "$0 / 0", "$0 * -1e30 * 1e30", "$0 / 1e-30 / 1e-30", "$0 * jnp.nan", "$0 / jnp.inf"]), v)
 
     def conv(self):
         x = self.val(lambda v: v.kind == "f" and v.rank in (3, 4) and v.size and v.dtype not in SMALL)

@@ -85,6 +85,33 @@ def test_partial_sums_round_once(dtype):
         assert (got != best)[fine].mean() < 0.02
 
 
+SCALED = {"inf": lambda x: x * np.inf, "zero": lambda x: x / 0, "large": lambda x: x * 1e30 * 1e30, "small": lambda x: x / 1e-30 / 1e-30, "half": lambda x: x * 0.5,
+          "all": lambda x: x / np.inf, "three": lambda x: x * -3}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, jnp.bfloat16, np.float16])
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_a_sum_is_scaled_as_a_whole(name, dtype):
+    a, b = np.array([[1, -1, 2, 3, -4, 1, 1, 1], [1, -1, 1, -1, 2, -2, 3, -3]]), np.ones((8, 2))      # parts cancel
+    with jax.enable_x64(dtype == np.float64):
+        f, a, b = lambda a, b: SCALED[name](a @ b), jnp.asarray(a, dtype), jnp.asarray(b, dtype)
+        got, want = (np.asarray(x, np.float64) for x in (jax.jit(f)(on(a, None, "x"), on(b, "x")), jax.jit(f)(a, b)))
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
+def test_gradient_of_a_loop_in_a_loop(rows, dtype):
+    def f(x):
+        step = lambda w: lambda h, k: (lax.fori_loop(0, 2, lambda i, h: jnp.tanh(h @ w), h) + k, None)
+        return jax.grad(lambda w: jnp.sum(lax.scan(step(w), jnp.sin(x), jnp.arange(3).astype(x.dtype))[0]))(jnp.eye(x.shape[1], dtype=x.dtype) * dtype(0.3))
+    x = jnp.linspace(0, 1, rows * 2).reshape(rows, 2).astype(dtype)
+    for x in (x, x[:, :1]):
+        got = jax.jit(f)(on(x, "x", m=mesh(2, 2, names=("x", "y"))))
+        np.testing.assert_allclose(got.astype(np.float32), jax.jit(f)(x).astype(np.float32), rtol=2e-2 if dtype == jnp.bfloat16 else 1e-5)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, jnp.bfloat16, np.complex64, np.int32])
 def test_product(dtype):
     x = np.array([1, 2, 3, 4, 5, 2, 1, 3])
