@@ -7,8 +7,8 @@
  * micro-kernel for tiles has the next panel fetched while it works on one, since memory beyond L2 is slow (measured: 30 GB/s
  * for each core, whether read or first written, of 180 from L2) and not waiting for it is most of what can be won.  Whatever the order of dimensions,
  * only packing sees it: rows, columns, contraction and batch are offset tables.  An element's sum runs over k in order,
- * in blocks that depend on the shape only, so bits do not depend on tiles or threads; the sums of blocks go through levels
- * (SUM_RADIX), so that a long contraction is as exact as a short one.  What would take more than PACK_MOST packed is not
+ * in blocks that depend on the shape only, so bits do not depend on tiles or threads; blocks of f32 are short (BLOCK_SUM), since
+ * roundings add up along them, and sums of blocks go through levels (SUM_RADIX), so that a long contraction is as exact as a short one.  What would take more than PACK_MOST packed is not
  * packed as a whole: a tile packs rows for its own columns, some thousands of them.
  *
  * Products of few rows (decode) are bound by reading the other operand: it is packed a slab of rows at a time, in L1,
@@ -18,8 +18,8 @@
 #include <immintrin.h>
 #include <stdlib.h>
 
-enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 512, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
-       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4 };
+enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 256, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
+       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4 };
 
 const struct matmul_variant *matmul_force;
 
@@ -499,18 +499,27 @@ static void axpy4(int64_t n, const void *px, const char *const *row, enum dtype 
 				acc[i] += x[j] * matmul_load(dt, row[j] + i * dtype_info[dt].bytes);
 }
 
-/* Sum of x[i] * row[i], in 4 vector sums that are added at the end. */
+enum { DOT_RUN = 512 };       /* so many products add up in f32, and their sums in f64 */
+
+/* Sum of x[i] * row[i], in 4 vector sums for each run. */
 __attribute__((target("avx512f,avx512bw,avx512vl")))
 INLINE float dot_512_as(int64_t n, const float *x, const char *row, enum dtype dt)
 {
-	__m512 c[4] = { _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps() };
-	for (int64_t i = 0; i < n; i += 64)
-		for (int j = 0; j < 4 && i + 16 * j < n; j++) {
-			int64_t at = i + 16 * j;
-			__mmask16 m = n - at >= 16 ? 0xffff : (__mmask16)((1u << (n - at)) - 1);
-			c[j] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, x + at), load16(dt, row, at, m), c[j]);
-		}
-	return _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(c[0], c[1]), _mm512_add_ps(c[2], c[3])));
+	__m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
+	for (int64_t r = 0; r < n; r += DOT_RUN) {
+		int64_t end = MIN(n, r + DOT_RUN);
+		__m512 c[4] = { _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps() };
+		for (int64_t i = r; i < end; i += 64)
+			for (int j = 0; j < 4 && i + 16 * j < end; j++) {
+				int64_t at = i + 16 * j;
+				__mmask16 m = end - at >= 16 ? 0xffff : (__mmask16)((1u << (end - at)) - 1);
+				c[j] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, x + at), load16(dt, row, at, m), c[j]);
+			}
+		__m512 sum = _mm512_add_ps(_mm512_add_ps(c[0], c[1]), _mm512_add_ps(c[2], c[3]));
+		low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(sum)));
+		high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(sum), 1))));
+	}
+	return (float)_mm512_reduce_add_pd(_mm512_add_pd(low, high));
 }
 
 __attribute__((target("avx512f,avx512bw,avx512vl")))
@@ -534,18 +543,25 @@ static void dot_any(int64_t n, const void *px, const char *row, enum dtype dt, v
 		return;
 	}
 	enum { SUMS = 64 };      /* as many */
-	float c[SUMS] = {0}, y[SUMS];
+	double all[SUMS] = {0};
+	float y[SUMS];
 	kern_strip *widen = kern_elem(ELEM_convert, dt, DT_f32);
-	for (int64_t i = 0; i < n; i += SUMS) {
-		int64_t m = MIN(SUMS, n - i);
-		widen(m, y, row + i * dtype_info[dt].bytes, NULL, NULL);
-		for (int64_t j = 0; j < m; j++)
-			c[j] += x[i + j] * y[j];
+	for (int64_t r = 0; r < n; r += DOT_RUN) {
+		float c[SUMS] = {0};
+		for (int64_t i = r; i < MIN(n, r + DOT_RUN); i += SUMS) {
+			int64_t m = MIN(SUMS, n - i);
+			widen(m, y, row + i * dtype_info[dt].bytes, NULL, NULL);
+			for (int64_t j = 0; j < m; j++)
+				c[j] += x[i + j] * y[j];
+		}
+		for (int j = 0; j < SUMS; j++)
+			all[j] += c[j];
 	}
 	for (int w = SUMS / 2; w; w /= 2)
 		for (int j = 0; j < w; j++)
-			c[j] += c[j + w];
-	memcpy(out, c, 4);
+			all[j] += all[j + w];
+	float sum = (float)all[0];
+	memcpy(out, &sum, 4);
 }
 
 /* Columns n0 .. n0 + nn of kn neighbours each, to kn rows. */
@@ -725,7 +741,8 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 		p->nb = MIN(p->nb, p->n);
 		bool narrow = p->n < 16 && p->r.k_unit;
 		p->few = p->r.free_unit && !narrow ? BY_ROWS : p->k < FEW_TURN && !narrow ? BY_TURNED : BY_DOTS;
-		p->kc = MIN(p->k, p->few == BY_ROWS ? FEW_K : FEW_DOT);
+		bool one = p->few == BY_DOTS && p->m == 1 && p->n == 1 && p->l.es == 4 && p->l.k_unit;      /* number, nothing is read twice */
+		p->kc = one ? p->k : MIN(p->k, p->few == BY_ROWS ? FEW_K : FEW_DOT);
 		p->levels = p->sum == DT_i32 ? 1 : sum_levels((p->k + p->kc - 1) / p->kc);      /* integers wrap */
 		s->tiles = p->b * p->nblk;
 		s->scratch = (size_t)(p->m * (p->kc + (1 + p->levels) * p->nb) + (p->few == BY_TURNED ? p->k * p->nb : 0)) * 4 + 64;
@@ -747,7 +764,7 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	/* equal parts of k, in whole steps; slabs are two steps of the widest kernel */
 	int64_t step = MAX(SLAB, w->kstep), wide = w->es == 1 ? 2 : 1;
 	p->ko = blocks(p->k, BLOCK_KO * wide, step);
-	p->kc = p->slab ? MIN(p->ko, SLAB * 2 * wide) : blocks(p->ko, BLOCK_KC * wide, step);
+	p->kc = p->slab ? MIN(p->ko, SLAB * 2 * wide) : blocks(p->ko, w->es == 4 ? BLOCK_SUM : BLOCK_KC * wide, step);
 	p->ko = pad_to(p->ko, p->kc);
 	p->run = w->tiles ? TILE_RUN : 1;
 	p->apart = w->es == 2 && w->tiles && p->k > p->ko * p->run;

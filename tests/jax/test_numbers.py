@@ -112,3 +112,26 @@ def test_sums_are_rounded_about_once(tier, platform):
             assert near(jax.jit(lambda x: jax.lax.cumsum(x, axis, reverse=True))(x), np.flip(np.flip(x.astype(np.float64), axis).cumsum(axis), axis)) < 5e-8, (shape, axis)
     finally:
         sv.library.set_option("tier", "auto")
+
+
+@pytest.mark.parametrize("rows,k,columns", [(256, 128, 256), (256, 640, 256), (1000, 1000, 1000), (512, 1280, 512), (4, 640, 640), (8, 640, 640), (16, 640, 640), (64, 640, 64), (16, 10000, 16),
+                                            (1, 4096, 512), (512, 4096, 1), (8, 8, 4000)])
+def test_products_are_as_exact_as_xla(rows, k, columns):
+    """Of f32, in the rms of all results."""
+    rng = np.random.default_rng(k)
+    a, b = rng.standard_normal((rows, k)).astype(np.float32), rng.standard_normal((k, columns)).astype(np.float32)
+    want, error = a.astype(np.float64) @ b, []
+    for where in (jax.devices()[0], jax.devices("cpu")[0]):
+        got = jax.jit(lambda a, b: a @ b)(jax.device_put(a, where), jax.device_put(b, where))
+        error.append(np.sqrt(np.mean((np.asarray(got, np.float64) - want) ** 2) / np.mean(want ** 2)))
+    assert error[0] <= 1.1 * error[1]
+
+
+def test_a_product_of_vectors_is_as_exact_as_xla():
+    rng = np.random.default_rng(3)
+    error = np.zeros((2, 20))
+    for i in range(20):
+        a, b = rng.standard_normal((2, 300_000)).astype(np.float32)
+        for j, where in enumerate((jax.devices()[0], jax.devices("cpu")[0])):
+            error[j, i] = float(jax.jit(lambda a, b: a @ b)(jax.device_put(a, where), jax.device_put(b, where))) - a.astype(np.float64) @ b
+    assert np.square(error[0]).sum() <= 1.2 * np.square(error[1]).sum()
