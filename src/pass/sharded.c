@@ -498,7 +498,7 @@ static void trip(const struct told *t, const struct trip *q, int rank)
 		str_addf(s, "  %s", name);
 	str_add(s, "\n");
 	const struct spmd_move *x = &t->r->move.p[q->move];
-	pass_add_time(&why, spmd_seconds(q->bytes * q->runs) * 1e9);
+	pass_add_time(&why, spmd_move_time(q->bytes * q->runs));
 	enum coll_kind k = kind_of(q->o);
 	int n = members(t->m, q->fn, q->o);
 	double unit = (double)ir_vtype(t->m, q->fn, k == COLL_reduce_scatter ? q->o->out : ir_in(q->fn, q->o, 0))->bytes / (k == COLL_all_to_all && n ? n : 1);
@@ -515,9 +515,9 @@ static void trip(const struct told *t, const struct trip *q, int rank)
 		const struct spmd_way *w = &t->r->way.p[x->way];
 		why.n = 0;
 		str_addf(&why, "the %s and what moves for it: ", op_name(x->op));
-		pass_add_time(&why, w->chosen * 1e9);
+		pass_add_time(&why, w->chosen);
 		str_add(&why, "; next best: ");
-		pass_add_time(&why, w->other * 1e9);
+		pass_add_time(&why, w->other);
 		str_add(&why, " as ");
 		for (int i = 0; i < w->n; i++) {
 			str_add(&why, i == w->nin ? " -> " : i ? ", " : "");
@@ -628,7 +628,7 @@ static void communication(const struct told *t)
 		str_add(t->s, "communication: ");
 		pass_add_bytes(t->s, all);
 		str_addf(t->s, " into each device, about ");
-		pass_add_time(t->s, spmd_seconds(all) * 1e9);
+		pass_add_time(t->s, spmd_move_time(all));
 		str_add(t->s, "; the heaviest first\n");
 	}
 	for (size_t i = 0; i < n && (t->all || i < MOST); i++)

@@ -6,7 +6,7 @@
 
 enum { MOST = 6 };          /* lists that are tried in all combinations */
 
-double spmd_seconds(double bytes) { return plan_move_time(2, bytes) / 1e9; }
+double spmd_move_time(double bytes) { return plan_move_time(2, bytes); }
 
 /* Times that differ by the rounding of their sums alone are equal: the first of them is taken. */
 static bool less(double a, double b) { return a < b * (1 - 1e-12); }
@@ -217,7 +217,7 @@ static struct axes *choose(struct query *q, struct cost *least)
 			continue;
 		struct cost c = price(q, try);
 		if (c.ns >= 0 && p->rec)
-			why_try(p, o, x, try, c.ns / 1e9);
+			why_try(p, o, x, try, c.ns);
 		if (c.ns >= 0 && (least->ns < 0 || less(c.ns, least->ns))) {
 			*least = c;
 			memcpy(best, try, sizeof *try * (size_t)x->nfactor);

@@ -64,7 +64,7 @@ ir_shard shard_settled(struct arena *a, struct ir_module *m, ir_shard h, const s
  * the dimension that it cannot be cut along, or -1, how they might lie instead, and the way in which it is cut. */
 struct why { const struct ir_fn *fn, *of; const struct ir_op *o; ir_val x; int n; const int *cannot; const ir_shard *advice; uint32_t way; };
 /* The two best ways to cut an op, of those that were priced. */
-struct tried { int n; double seconds[2]; const struct axes *f[2]; };
+struct tried { int n; double ns[2]; const struct axes *f[2]; };
 
 /* apart: axes along which devices hold other values, not copies (those of the manual computation around), in mesh apart_of.
  * spare: bytes of a device that may yet be spent on keeping what else would travel in each turn of a loop: all together as many as its
@@ -158,7 +158,7 @@ ir_val view_emit(struct part *p, struct ir_b *b, const struct view *v, ir_shard 
 /* --- why.c: for the record ----------------------------------------------------------------- */
 
 /* A way to cut o was priced; the first one cuts nothing. */
-void why_try(struct part *p, const struct ir_op *o, const struct ir_axes *x, const struct axes *f, double seconds);
+void why_try(struct part *p, const struct ir_op *o, const struct ir_axes *x, const struct axes *f, double ns);
 /* Op o, whose operands lie as have, is cut by f. */
 void why_cut(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, const ir_shard *have, uint32_t mesh, const struct axes *f);
 

@@ -57,7 +57,7 @@ struct spmd_move {
 	ir_shard advice;         /* then: how the operand could lie, with no dimension cut that may not be */
 	uint32_t way;
 };
-/* How an op might have been cut: seconds for it and what moves for it, as chosen and next best; how its operands, and behind them its
+/* How an op might have been cut: nanoseconds for it and what moves for it, as chosen and next best; how its operands, and behind them its
  * results, lie then. */
 struct spmd_way { double chosen, other; int nin, n; const ir_shard *lies; };
 /* The collectives that a move became: each has a place in the source of its own, which passes keep. */
@@ -80,8 +80,8 @@ void spmd_record_fini(struct spmd_record *r);
 uint32_t spmd_move_of(const struct spmd_record *r, ir_loc loc);
 /* Where dimension dim has axis (or a part of it) from, among the origins from newest on; 0: not known. */
 uint32_t spmd_origin_of(const struct spmd_record *r, uint32_t newest, int dim, struct ir_axis_ref axis);
-/* Seconds until so many bytes have come to a device. */
-double spmd_seconds(double bytes);
+/* Nanoseconds until so many bytes have come to a device. */
+double spmd_move_time(double bytes);
 
 /* --- custom.c -------------------------------------------------------------------------------- */
 

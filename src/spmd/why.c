@@ -1,7 +1,7 @@
 /* Why an op's operands are moved: what it cannot do in parts, and how else it might have been cut.  For the record alone. */
 #include "impl.h"
 
-void why_try(struct part *p, const struct ir_op *o, const struct ir_axes *x, const struct axes *f, double seconds)
+void why_try(struct part *p, const struct ir_op *o, const struct ir_axes *x, const struct axes *f, double ns)
 {
 	struct tried *t = &p->tried;
 	bool cut = false;
@@ -10,16 +10,16 @@ void why_try(struct part *p, const struct ir_op *o, const struct ir_axes *x, con
 	for (int i = 0; i < x->nfactor; i++)
 		cut |= f[i].n > 0;
 	t->n *= cut;                             /* the way that cuts nothing comes first */
-	bool better = !t->n || seconds < t->seconds[0];
-	if (!better && t->n > 1 && seconds >= t->seconds[1])
+	bool better = !t->n || ns < t->ns[0];
+	if (!better && t->n > 1 && ns >= t->ns[1])
 		return;
 	struct axes *copy = ARENA_NEW(&p->a, struct axes, x->nfactor + 1);
 	memcpy(copy, f, sizeof *copy * (size_t)x->nfactor);
 	if (better) {
-		t->seconds[1] = t->seconds[0];
+		t->ns[1] = t->ns[0];
 		t->f[1] = t->f[0];
 	}
-	t->seconds[!better] = seconds;
+	t->ns[!better] = ns;
 	t->f[!better] = copy;
 	t->n = MIN(t->n + 1, 2);
 }
@@ -76,6 +76,6 @@ void why_cut(struct part *p, const struct ir_fn *fn, const struct ir_op *o, cons
 	ir_shard *other = ARENA_NEW(&p->rec->a, ir_shard, n + 1);
 	for (int t = 0; t < n; t++)
 		other[t] = part_shard(p, x, t, mesh, p->tried.f[1]);
-	arr_push(&p->rec->way, ((struct spmd_way){ p->tried.seconds[0], p->tried.seconds[1], x->nin, n, other }));
+	arr_push(&p->rec->way, ((struct spmd_way){ p->tried.ns[0], p->tried.ns[1], x->nin, n, other }));
 	w->way = (uint32_t)p->rec->way.n - 1;
 }
