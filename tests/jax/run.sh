@@ -16,16 +16,22 @@ passed="${passed:-0}" failed=$((${failed:-0} + ${errors:-0}))
 [ "$passed" != 0 ] || [ "$failed" != 0 ] || failed=1
 
 corpus="${RONDO_CORPUS:-../shared/programs}"
-if [ -d "$corpus" ]; then
-	"$py" tests/jax/corpus.py "$corpus" 2>&1 | tee "$log"
+# The last line of a command that runs the corpus is added up.
+add() {
+	local rc
+	"$@" 2>&1 | tee "$log"
+	rc="${PIPESTATUS[0]}"
 	line="$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)"
-	if [ -n "$line" ]; then
-		passed=$((passed + ${line%% *}))
-		line="${line##*passed, }"
-		failed=$((failed + ${line%% *}))
-	else
-		failed=$((failed + 1))
-	fi
+	[ -n "$line" ] || line="0 passed, 1 failed"
+	passed=$((passed + ${line%% *}))
+	line="${line##*passed, }"
+	line="${line%% *}"
+	[ "$rc" = 0 ] || [ "$line" != 0 ] || line=1
+	failed=$((failed + line))
+}
+if [ -d "$corpus" ]; then
+	add "$py" tests/jax/corpus.py "$corpus"
+	add env RONDO_DEVICES=4 build/rondo launch -n 2 "$py" tests/jax/corpus.py --job "$corpus"
 else
 	echo "SKIP corpus: there is none at $corpus (RONDO_CORPUS names another place)"
 fi
