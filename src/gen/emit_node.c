@@ -207,13 +207,17 @@ static LV strided(struct em *e, LT t, unsigned size, LV p, int k)
 	int w = e->width, idx[256];
 	LV out = NULL;
 	for (int j = 0; j < k; j++) {
-		int64_t at = j == k - 1 && k > 1 ? (int64_t)w * k - (k - 1) - w : (int64_t)w * j;
-		LV x = vload(e, t, size, p, at);
+		int64_t at = MIN((int64_t)w * j, (int64_t)(w - 1) * k + 1 - w);
+		bool any = false;
 		for (int l = 0; l < w; l++) {
 			int64_t pos = (int64_t)l * k - at;
 			bool mine = (int64_t)l * k / w == j;
+			any |= mine;
 			idx[l] = mine ? (int)pos + (out ? w : 0) : out ? l : -1;
 		}
+		if (!any)
+			continue;
+		LV x = vload(e, t, size, p, at);
 		out = em_shuffle(e, out ? out : x, out ? x : NULL, idx, w);
 	}
 	return out;

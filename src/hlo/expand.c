@@ -180,6 +180,31 @@ struct err *conv_map(struct hlo *h, const struct wop *o)
 
 /* --- products ------------------------------------------------------------------ */
 
+struct err *op_dot(struct hlo *h, const struct wop *o)
+{
+	uint32_t n;
+	ir_type *out;
+	ir_val in[2], v;
+	TRY(op_ins_n(h, o, 2, in));
+	TRY(op_outs(h, o, &n, &out));
+	const struct ir_type_info *t = ir_type_of(h->m, out[0]);
+	int64_t dim[IR_MAX_RANK];
+	int rank = t->rank;
+	memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
+	enum dtype to = t->dtype, l = vt(h, in[0])->dtype, r = vt(h, in[1])->dtype, wide = DT_c64;
+	bool complex[3] = { dtype_info[l].cls == DT_COMPLEX, dtype_info[r].cls == DT_COMPLEX, dtype_info[to].cls == DT_COMPLEX };
+	if (complex[0] == complex[1] && complex[1] == complex[2])
+		return op_emit(h, o, IR_dot, 2, in, (uint32_t)h->word.n, h->word.p);
+	if (l == DT_c128 || l == DT_f64 || r == DT_c128 || r == DT_f64 || to == DT_c128 || to == DT_f64)
+		wide = DT_c128;
+	for (int k = 0; k < 2; k++)
+		in[k] = ir_convert(&h->b, in[k], wide);
+	ir_type product = ir_tensor(h->m, wide, rank, dim);
+	TRY(op_emit_t(h, IR_dot, 2, in, 1, &product, (uint32_t)h->word.n, h->word.p, &v));
+	v = ir_convert(&h->b, complex[2] ? v : ir_un(&h->b, ELEM_real, v), to);
+	return op_bind(h, o, 1, &v);
+}
+
 struct err *conv_dot(struct hlo *h, const struct wop *o)
 {
 	uint32_t p[1];
@@ -198,7 +223,7 @@ struct err *conv_dot(struct hlo *h, const struct wop *o)
 	for (int i = 0; i < 3; i++)
 		w_int(h, DT_token);
 	w_int(h, 1);
-	return op_emit(h, o, IR_dot, 2, in, (uint32_t)h->word.n, h->word.p);
+	return op_dot(h, o);
 }
 
 /* Axis letters of one side of an einsum; "..." stands for the axes that the letters leave over and gets the

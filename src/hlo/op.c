@@ -322,7 +322,7 @@ static struct err *conv_dot_general(struct hlo *h, const struct wop *o)
 		w_int(h, 1);
 	else
 		TRY(w_attr_int(h, p[6]));
-	return emit_words(h, o);
+	return op_dot(h, o);
 }
 
 static struct err *conv_rng(struct hlo *h, const struct wop *o)

@@ -211,6 +211,9 @@ struct err *op_emit(struct hlo *h, const struct wop *o, enum ir_kind k, uint32_t
 struct err *op_emit_t(struct hlo *h, enum ir_kind k, uint32_t nin, const ir_val *in, uint32_t nout, const ir_type *t,
                       uint32_t nattr, const int64_t *attr, ir_val *out);
 
+/* A product, whose words are in h->word: of complex numbers if an operand or the result is, of which a real result is the real part. */
+struct err *op_dot(struct hlo *h, const struct wop *o);
+
 /* Attribute words of the operation being made, in h->word: begin after its regions are translated. */
 void w_begin(struct hlo *h);
 void w_int(struct hlo *h, int64_t v);

@@ -133,6 +133,11 @@ static struct err *check(const struct at *a)
 		     (wide->rank == 0 || memcmp(thin->dim, wide->dim, sizeof *wide->dim * wide->rank) == 0), "its result has other extents");
 		return NULL;
 	}
+	case IR_dot:
+		for (uint32_t i = 0; i < 2; i++)
+			NEED((cls(operand(a, i)) == DT_COMPLEX) == (cls(r) == DT_COMPLEX), "%s operand %u and a result of type %s", dtype_info[operand(a, i)->dtype].name, i,
+			     dtype_info[r->dtype].name);
+		return NULL;
 	case IR_custom_call:
 		NEED(count(a, AT_alias) % 3 == 0, "aliases that are no triples");
 		for (int i = 0; i < count(a, AT_alias); i += 3)

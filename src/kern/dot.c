@@ -202,7 +202,8 @@ struct err *kern_make_dot(const struct prog_kern *k, struct kern_state *s)
 	q->ct = dot_type(l->dtype, r->dtype, o->dtype, acc > 0 && acc < DT_COUNT ? acc : DT_token);
 	q->cs = dt_bytes(q->ct);
 	q->complex = dtype_info[o->dtype].cls == DT_COMPLEX;
-	if (q->complex && (dtype_info[l->dtype].cls != DT_COMPLEX || dtype_info[r->dtype].cls != DT_COMPLEX))
+	bool parts[2] = { dtype_info[l->dtype].cls == DT_COMPLEX, dtype_info[r->dtype].cls == DT_COMPLEX };
+	if (parts[0] != q->complex || parts[1] != q->complex || (q->complex && dt_bytes(o->dtype) != 2 * q->cs))
 		return ERR(UNIMPLEMENTED, "dot of '%s' and '%s' to '%s'", dtype_info[l->dtype].name, dtype_info[r->dtype].name, dtype_info[o->dtype].name);
 	side_make(&q->l, l->dtype, q->ct);
 	side_make(&q->r, r->dtype, q->ct);

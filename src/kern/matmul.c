@@ -18,8 +18,8 @@
 #include <immintrin.h>
 #include <stdlib.h>
 
-enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 256, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
-       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4 };
+enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 64, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
+       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4 };
 
 const struct matmul_variant *matmul_force;
 
@@ -433,7 +433,7 @@ INLINE __m512 load16(enum dtype dt, const char *row, int64_t at, __mmask16 m)
 /* A loop for each type of rows. */
 #define BY_TYPE(f, dt, ...) (dt == DT_f32 ? f(__VA_ARGS__, DT_f32) : dt == DT_f16 ? f(__VA_ARGS__, DT_f16) : f(__VA_ARGS__, DT_bf16))
 
-/* acc[0..n) += sum over 4 rows of x[r] * row[r][0..n), rows of dt. */
+/* acc[0..n) += sum over 4 rows of x[r] * row[r][0..n), rows of dt: four products add up first. */
 __attribute__((target("avx512f,avx512bw,avx512vl")))
 INLINE void axpy4_512_as(int64_t n, const float *x, const char *const *row, float *acc, enum dtype dt)
 {
@@ -441,11 +441,11 @@ INLINE void axpy4_512_as(int64_t n, const float *x, const char *const *row, floa
 	for (int64_t i = 0; i < n; i += 16) {
 		__mmask16 m = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
 		__m512 c = _mm512_maskz_loadu_ps(m, acc + i);
-		c = _mm512_fmadd_ps(x0, load16(dt, row[0], i, m), c);
-		c = _mm512_fmadd_ps(x1, load16(dt, row[1], i, m), c);
-		c = _mm512_fmadd_ps(x2, load16(dt, row[2], i, m), c);
-		c = _mm512_fmadd_ps(x3, load16(dt, row[3], i, m), c);
-		_mm512_mask_storeu_ps(acc + i, m, c);
+		__m512 s = _mm512_mul_ps(x0, load16(dt, row[0], i, m));
+		s = _mm512_fmadd_ps(x1, load16(dt, row[1], i, m), s);
+		s = _mm512_fmadd_ps(x2, load16(dt, row[2], i, m), s);
+		s = _mm512_fmadd_ps(x3, load16(dt, row[3], i, m), s);
+		_mm512_mask_storeu_ps(acc + i, m, _mm512_add_ps(c, s));
 	}
 }
 
@@ -462,19 +462,22 @@ INLINE void axpy4_256_as(int64_t n, const float *x, const char *const *row, floa
 	int64_t i = 0;
 	int es = dtype_info[dt].bytes;
 	for (; i + 8 <= n; i += 8) {
-		__m256 c = _mm256_loadu_ps(acc + i);
+		__m256 s = _mm256_setzero_ps();
 		for (int j = 0; j < 4; j++) {
 			const char *p = row[j] + i * es;
 			__m256 r = dt == DT_f32 ? _mm256_loadu_ps((const float *)(const void *)p)
 			         : dt == DT_f16 ? _mm256_cvtph_ps(_mm_loadu_si128((const void *)p))
 			         : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
-			c = _mm256_fmadd_ps(_mm256_set1_ps(x[j]), r, c);
+			s = j ? _mm256_fmadd_ps(_mm256_set1_ps(x[j]), r, s) : _mm256_mul_ps(_mm256_set1_ps(x[0]), r);
 		}
-		_mm256_storeu_ps(acc + i, c);
+		_mm256_storeu_ps(acc + i, _mm256_add_ps(_mm256_loadu_ps(acc + i), s));
 	}
-	for (; i < n; i++)
-		for (int j = 0; j < 4; j++)
-			acc[i] = __builtin_fmaf(x[j], matmul_load(dt, row[j] + i * es), acc[i]);
+	for (; i < n; i++) {
+		float s = x[0] * matmul_load(dt, row[0] + i * es);
+		for (int j = 1; j < 4; j++)
+			s = __builtin_fmaf(x[j], matmul_load(dt, row[j] + i * es), s);
+		acc[i] += s;
+	}
 }
 
 __attribute__((target("avx2,fma,f16c")))
@@ -494,9 +497,12 @@ static void axpy4(int64_t n, const void *px, const char *const *row, enum dtype 
 	else if (cpu_get()->avx2)
 		axpy4_256(n, x, row, dt, acc);
 	else
-		for (int64_t i = 0; i < n; i++)
+		for (int64_t i = 0; i < n; i++) {
+			float s = 0;
 			for (int j = 0; j < 4; j++)
-				acc[i] += x[j] * matmul_load(dt, row[j] + i * dtype_info[dt].bytes);
+				s += x[j] * matmul_load(dt, row[j] + i * dtype_info[dt].bytes);
+			acc[i] += s;
+		}
 }
 
 enum { DOT_RUN = 512 };       /* so many products add up in f32, and their sums in f64 */
@@ -764,7 +770,8 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	/* equal parts of k, in whole steps; slabs are two steps of the widest kernel */
 	int64_t step = MAX(SLAB, w->kstep), wide = w->es == 1 ? 2 : 1;
 	p->ko = blocks(p->k, BLOCK_KO * wide, step);
-	p->kc = p->slab ? MIN(p->ko, SLAB * 2 * wide) : blocks(p->ko, w->es == 4 ? BLOCK_SUM : BLOCK_KC * wide, step);
+	int64_t sum = (double)p->b * (double)p->m * (double)p->n * (double)p->k <= SMALL_WORK ? SMALL_SUM : BLOCK_SUM;      /* of few, a rounding counts for more */
+	p->kc = p->slab ? MIN(p->ko, SLAB * 2 * wide) : blocks(p->ko, w->es == 4 ? sum : BLOCK_KC * wide, step);
 	p->ko = pad_to(p->ko, p->kc);
 	p->run = w->tiles ? TILE_RUN : 1;
 	p->apart = w->es == 2 && w->tiles && p->k > p->ko * p->run;

@@ -26,6 +26,7 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "joint",     pass_joint,  NO_CALL | LOCAL, NO_JOINT },/* joint reducers -> the collectives that there are */
 	{ "canon2",    pass_canon,  NO_CALL, 0 },
 	{ "cse2",      pass_cse,    0, 0 },
+	{ "combine",   pass_combine,NO_CALL | LOCAL | NO_JOINT, 0 }, /* small sums of one group -> one exchange */
 	{ "fuse",      pass_fuse,   NO_CALL | LOCAL, 0 },       /* groups that become one kernel */
 	{ "share",     pass_share,  NO_CALL | LOCAL, 0 },       /* groups alike but for constants -> one kernel, the constants operands */
 };

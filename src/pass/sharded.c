@@ -510,6 +510,8 @@ static void trip(const struct told *t, const struct trip *q, int rank)
 		reason(&why, t, x);
 	else
 		str_add(&why, "the program says so");
+	if (q->move && x->others)
+		str_addf(&why, "; in one exchange with %u more %s of this group", x->others, x->others > 1 ? "sums" : "sum");
 	wrapped(s, why.p, 6);
 	if (q->move && x->way) {
 		const struct spmd_way *w = &t->r->way.p[x->way];

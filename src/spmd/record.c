@@ -205,3 +205,10 @@ uint32_t spmd_move_of(const struct spmd_record *r, ir_loc loc)
 	}
 	return lo < r->comm.n && loc && r->comm.p[lo].loc == loc ? r->comm.p[lo].move : 0;
 }
+
+void spmd_went_with(struct spmd_record *r, ir_loc loc, ir_loc other)
+{
+	uint32_t first = spmd_move_of(r, loc);
+	if (first && spmd_move_of(r, other))
+		r->move.p[first].others++;
+}

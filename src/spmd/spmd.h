@@ -56,6 +56,7 @@ struct spmd_move {
 	int cannot;              /* of an operand: the dimension that is cut and along which op has no part for each device; -1: none */
 	ir_shard advice;         /* then: how the operand could lie, with no dimension cut that may not be */
 	uint32_t way;
+	uint32_t others;         /* moves that came to travel with it, in one exchange */
 };
 /* How an op might have been cut: nanoseconds for it and what moves for it, as chosen and next best; how its operands, and behind them its
  * results, lie then. */
@@ -78,6 +79,8 @@ void spmd_record_init(struct spmd_record *r);
 void spmd_record_fini(struct spmd_record *r);
 /* The move that a collective at loc is of, or 0. */
 uint32_t spmd_move_of(const struct spmd_record *r, ir_loc loc);
+/* What the collective at `other` is of, travels with what the one at loc is of. */
+void spmd_went_with(struct spmd_record *r, ir_loc loc, ir_loc other);
 /* Where dimension dim has axis (or a part of it) from, among the origins from newest on; 0: not known. */
 uint32_t spmd_origin_of(const struct spmd_record *r, uint32_t newest, int dim, struct ir_axis_ref axis);
 /* Nanoseconds until so many bytes have come to a device. */

@@ -277,6 +277,18 @@ WAYS = {"": (False, False), " scan": (True, False), " said": (False, True), " sc
 NAMES = [k + w for k in LAYOUTS for w in WAYS if k != "pipeline" or not w]
 
 
+def one_sum(sent):
+    """Small sums are counted in bytes of 7 KB: several of them may be one exchange."""
+    r = collections.Counter()
+    for (kind, devices, size), n in sent.items():
+        small = kind == "all_reduce" and size < 500_000
+        r[kind, devices, SMALL if small else size] += n * size / SMALL if small else n
+    return r
+
+
+SMALL = 7168      # of D gains, over 8 devices
+
+
 def per_layer(name):
     """(kind, devices, bytes into each): how often, for one layer."""
     k, _, w = name.partition(" ")
@@ -286,7 +298,7 @@ def per_layer(name):
         return collectives(LAYOUTS[k].step(n, scan, said).lower(*LAYOUTS[k].args(n, scan)).compile())
     if k == "pipeline":
         return {c: n / N for c, n in sent(N).items()}
-    few, many = sent(2), sent(3)
+    few, many = one_sum(sent(2)), one_sum(sent(3))
     return {c: many[c] - few[c] for c in sorted(few.keys() | many.keys()) if many[c] != few[c]}
 
 

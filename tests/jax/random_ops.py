@@ -636,6 +636,8 @@ class Draw:
         wide = self.pick(["", "", ", preferred_element_type=jnp.float32"]) if x.dtype in ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2") else ""
         if x.dtype in ("int8", "uint8") and self.odds(0.5):
             wide = ", preferred_element_type=jnp.int32"
+        if x.kind == "c" and self.odds(0.2):
+            wide = ", preferred_element_type=jnp.float32"
         return self.scaled(self.step(kind, f"lax.dot_general($0, $1, (({con[0]}, {con[1]}), ({batch[0]}, {batch[1]})){wide}){scale}", x, y))
 
     def scaled(self, v):

@@ -1,4 +1,5 @@
 """Elementwise functions at special values: as XLA:CPU's but for what docs/numbers.md lists; subnormals as it says."""
+import itertools
 import pathlib
 import re
 
@@ -135,3 +136,30 @@ def test_a_product_of_vectors_is_as_exact_as_xla():
         for j, where in enumerate((jax.devices()[0], jax.devices("cpu")[0])):
             error[j, i] = float(jax.jit(lambda a, b: a @ b)(jax.device_put(a, where), jax.device_put(b, where))) - a.astype(np.float64) @ b
     assert np.square(error[0]).sum() <= 1.2 * np.square(error[1]).sum()
+
+
+WIDTHS = ["float32", "float64", "complex64", "complex128", "int32", "int8", "bfloat16", "float16"]
+
+
+@pytest.mark.parametrize("left", WIDTHS)
+def test_products_of_any_types(left):
+    """Of small integers, which all of them hold: what XLA:CPU gives, also where an operand or the result alone is complex."""
+    rng = np.random.default_rng(0)
+    runs = 0
+
+    def numbers(shape, dtype):
+        x = rng.integers(-3, 4, shape)
+        return (x + 1j * rng.integers(-3, 4, shape) if dtype.startswith("c") else x).astype(jax.numpy.dtype(dtype))
+    with jax.enable_x64(True):
+        for right, to in itertools.product(WIDTHS, WIDTHS):
+            def product(x, y):
+                return jax.lax.dot_general(x, y, (((1,), (0,)), ((), ())), preferred_element_type=to)
+            x, y = numbers((3, 4), left), numbers((4, 2), right)
+            try:
+                jax.eval_shape(product, x, y)
+            except TypeError:
+                continue
+            got, want = (np.asarray(jax.jit(product, device=d)(x, y)).astype(np.complex128) for d in (jax.devices()[0], jax.devices("cpu")[0]))
+            np.testing.assert_array_equal(got, want, err_msg=f"{left} {right} {to}")
+            runs += 1
+    assert runs > 20

@@ -517,6 +517,29 @@ static bool kept(void)
 	return ok;
 }
 
+/* Every second, third or fourth element of a short array that ends where memory does. */
+static int64_t every_dim[2];
+static void build_every(void)
+{
+	int64_t turned[2] = { every_dim[1], every_dim[0] }, perm[2] = { 1, 0 }, last[1] = { 1 }, first[1] = { 0 };
+	ir_type t = tens(DT_f32, 2, every_dim), s = ir_scalar(m, DT_f32);
+	ir_val x = ir_param(fn, t), y = ir_param(fn, tens(DT_f32, 2, turned));
+	b = (struct ir_b){ m, fn, 0 };
+	ir_val z = ir_bin(&b, ELEM_minimum, x, ir_transpose(&b, y, perm)), u = ir_un(&b, ELEM_exponential, ir_bin(&b, ELEM_minimum, z, ir_const_f(&b, t, 0)));
+	ir_val sum = ir_reduce1(&b, RED_add, x, ir_const_f(&b, s, 0), 1, last);
+	ir_result(fn, ir_bin(&b, ELEM_multiply, u, ir_broadcast(&b, sum, t, first)));
+}
+
+static bool every(void)
+{
+	bool ok = true;
+	for (every_dim[0] = 2; every_dim[0] <= 5; every_dim[0]++)
+		for (every_dim[1] = 2; every_dim[1] <= 17; every_dim[1]++)
+			for (uint64_t k = 0; k < 6; k++)
+				ok &= one(500000 + 10000 * k + (uint64_t)(every_dim[0] * 100 + every_dim[1]), build_every);
+	return ok;
+}
+
 /* Operands of the results' shape, read at the index of the result or at another: which of them may be the result's array? */
 static void build_over(void)
 {
@@ -1238,6 +1261,7 @@ static void test_flow(void **state)
 static void test_points(void **state) { assert_int_equal(each_target(points), 0); }
 static void test_rows(void **state) { assert_int_equal(each_target(rows), 0); }
 static void test_kept(void **state) { assert_int_equal(each_target(kept), 0); }
+static void test_every(void **state) { assert_int_equal(each_target(every), 0); }
 static void test_parts(void **state) { assert_int_equal(each_target(parts), 0); }
 static void test_args(void **state) { assert_int_equal(each_target(args), 0); }
 static void test_spare(void **state) { assert_int_equal(each_target(spare), 0); }
@@ -1246,7 +1270,7 @@ static void test_loops(void **state) { assert_int_equal(each_target(loops), 0); 
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_kept), cmocka_unit_test(test_parts),
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_kept), cmocka_unit_test(test_every), cmocka_unit_test(test_parts),
 		cmocka_unit_test(test_spare), cmocka_unit_test(test_args), cmocka_unit_test(test_loops), cmocka_unit_test(test_over), cmocka_unit_test(test_flow) };
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
