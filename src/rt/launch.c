@@ -276,8 +276,8 @@ void *walker_main(void *v)
 			return NULL;
 		/* The next launch of a loop in Python is some tens of microseconds away, less than waking up takes.  The
 		 * thread that will make it needs a core, perhaps this one: yield, do not poll. */
-		for (uint64_t t = clock_ns(); atomic_load_explicit(&d->bell, memory_order_relaxed) == seen && clock_ns() - t < LINGER_NS;)
-			sched_yield();
+		for (uint64_t t = clock_ns(); atomic_load_explicit(&d->bell, memory_order_relaxed) == seen && clock_ns() - t < LINGER_NS && sym_give_way();)
+			;
 		if (atomic_load(&d->bell) != seen)
 			continue;
 		int64_t nap = SHORT_NAP_NS;

@@ -123,8 +123,8 @@ void *worker_main(void *v)
 		/* The next kernel of a program follows at once; the next program may need this core for its caller. */
 		for (int i = 0; i < MIN(c->spins, POLLS) && atomic_load_explicit(&d->jobbell, memory_order_relaxed) == seen; i++)
 			sym_pause();
-		for (uint64_t t = clock_ns(); atomic_load_explicit(&d->jobbell, memory_order_relaxed) == seen && clock_ns() - t < LINGER_NS;)
-			sched_yield();
+		for (uint64_t t = clock_ns(); atomic_load_explicit(&d->jobbell, memory_order_relaxed) == seen && clock_ns() - t < LINGER_NS && sym_give_way();)
+			;
 		if (atomic_load(&d->jobbell) != seen)
 			continue;
 		atomic_fetch_add(&d->jobasleep, 1);

@@ -310,6 +310,7 @@ void sym_rouse(_Atomic uint32_t *word, bool shared);                            
  *     sym_wait_over(..) */
 /* dead: when another's death was noticed; look: when to look next whether the peer is in another program, apart: its status then. */
 struct sym_wait { int n, polls; bool armed, warned; uint32_t bell; double since, dead, look; uint64_t apart; };
+void sym_share(double cores);         /* so many this process has, if others of the job use theirs; sym_give_way asks */
 bool sym_wait_poll(struct sym_wait *w, int *spins, int most);                   /* true: look again at once */
 void sym_wait_again(struct sym_control *me, struct sym_wait *w);                /* something was done: poll anew */
 /* Yield, or sleep; makes the network progress.  Gives the seconds waited so far after a sleep, else 0. */

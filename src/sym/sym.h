@@ -409,6 +409,8 @@ void sym_sleep(_Atomic uint32_t *word, uint32_t seen, int64_t ns);
 void sym_wake(_Atomic uint32_t *word, int n);                /* wake n sleepers of this process */
 /* How often a wait polls before it lets another thread run: 2000 if threads fit the cores, else 4. */
 int sym_spins(int threads);
+/* Lets another thread run.  False: it did not, since other processes have the core then for longer than a wake-up takes; sleep.  Any thread. */
+bool sym_give_way(void);
 static inline void sym_pause(void)
 {
 #if defined(__x86_64__)

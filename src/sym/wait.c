@@ -38,6 +38,55 @@ void sym_wake(_Atomic uint32_t *word, int n)
 	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
+/* --- giving way ----------------------------------------------------------------- */
+
+/* Who yields goes behind all who want the core.  If that is a thread of another process which computes, it has the core for a whole slice of
+ * the scheduler each time, and what was waited for came long before; who sleeps instead is woken in front of it.  So where a yield took long,
+ * and the process had clearly less of the cores meanwhile than its threads would have used, it sleeps for a while. */
+enum { LONG_NS = 1500000, MARK_NS = 5000000, ASIDE_LEAST_NS = 20000000, ASIDE_MOST_NS = 500000000 };
+static _Atomic uint64_t aside, lately; /* until then; and for how long */
+static _Atomic uint64_t mark, used;    /* a moment not long ago, and the process' time on cores up to then */
+static _Atomic int share;              /* of a core, in thousandths, that the process uses at least while its threads all compute or poll */
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void sym_share(double cores) { atomic_store(&share, (int)(550 * cores)); }
+
+/* Longer each time, while the other process is still there when it is tried again. */
+static void step_aside(uint64_t now)
+{
+	uint64_t end = atomic_load(&aside), n = atomic_load(&lately);
+
+	if (now < end)
+		return;
+	n = end && now - end < ASIDE_MOST_NS ? MIN(2 * n, ASIDE_MOST_NS) : ASIDE_LEAST_NS;
+	atomic_store(&lately, n);
+	atomic_store(&aside, now + n);
+}
+
+bool sym_give_way(void)
+{
+	uint64_t t = clock_ns(), m = atomic_load_explicit(&mark, memory_order_relaxed);
+
+	if (t < atomic_load_explicit(&aside, memory_order_relaxed))
+		return false;
+	if (t - m > MARK_NS && atomic_compare_exchange_strong(&mark, &m, t))
+		atomic_store(&used, cpu_ns());
+	sched_yield();
+	uint64_t now = clock_ns();
+	if (now - t < LONG_NS)
+		return true;
+	m = atomic_load(&mark);
+	if (now - m > LONG_NS && (double)(cpu_ns() - atomic_load(&used)) * 1000 < (double)(now - m) * atomic_load(&share))
+		step_aside(now);
+	return true;
+}
+
 int sym_spins(int threads) { return threads <= cpu_get()->cores ? 2000 : 4; }
 
 double sym_pause_s(void)
@@ -138,12 +187,9 @@ double sym_wait_rest(struct sym_world *world, struct sym_control *me, struct sym
 		sym_wait_again(me, w);
 		return 0;
 	}
-	if (w->n < world->spins + (world->net ? NET_POLLS : YIELDS)) {
-		/* A look at the network takes as long as a yield, which is for those who have no core of their own. */
-		if (!world->roomy || w->n % YIELD_EVERY == 0)
-			sched_yield();
+	/* A look at the network takes as long as a yield, which is for those who have no core of their own. */
+	if (w->n < world->spins + (world->net ? NET_POLLS : YIELDS) && ((world->roomy && w->n % YIELD_EVERY) || sym_give_way()))
 		return 0;
-	}
 	if (!w->armed) {
 		if (!w->since)
 			w->since = clock_s();

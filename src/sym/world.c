@@ -117,6 +117,10 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		}
 	}
 	w->tr = w->net;
+	int near = 0;
+	for (int pe = 0; pe < w->npe; pe++)
+		near += w->peer[pe].proc == w->proc || w->process[w->peer[pe].proc].region.base;
+	sym_share((double)MIN(cpu_get()->cores, near) * w->nlocal / near);
 	w->roomy = w->net && w->spins == sym_spins(0);
 	if (w->net)                       /* a look costs more than a pause, and brings the message nearer */
 		w->spins = sym_spins(INT_MAX);
