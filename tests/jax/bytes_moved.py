@@ -278,7 +278,7 @@ NAMES = [k + w for k in LAYOUTS for w in WAYS if k != "pipeline" or not w]
 
 
 def one_sum(sent):
-    """Small sums are counted in bytes of 7 KB: several of them may be one exchange."""
+    """Small sums are counted in KB: several of them may be one exchange."""
     r = collections.Counter()
     for (kind, devices, size), n in sent.items():
         small = kind == "all_reduce" and size < 500_000
@@ -286,7 +286,7 @@ def one_sum(sent):
     return r
 
 
-SMALL = 7168      # of D gains, over 8 devices
+SMALL = 1024
 
 
 def per_layer(name):

@@ -225,7 +225,7 @@ class Draw:
     def step(self, kind, text, *args, bodies=(), outs=1, check=None):
         import jax
         args = list(args)
-        if kind.startswith("jump") and not all(v.exact for v in args):
+        if kind.startswith("jump") and not all(v.exact and (v.zero or "signbit" not in text) for v in args):
             raise Skip
         s = Step([self.name() for _ in range(outs)], text, [v.name for v in args], bodies)
         names = free([s])
