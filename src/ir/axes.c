@@ -393,8 +393,10 @@ static bool trivial(const struct rule *r, int d)
 
 static void reduce_window(struct rule *r)
 {
+	int n;
+	const int64_t *base = ir_attrs(r->fn, r->o, AT_base_dilation, &n);
 	for (int d = 0; d < out_t(r, 0)->rank; d++)
-		shared(r, 0, r->x->nout, 0, r->x->nout, d, out_t(r, 0)->dim[d], trivial(r, d) ? FACTOR_EACH : FACTOR_WINDOW);
+		shared(r, 0, r->x->nout, 0, r->x->nout, d, out_t(r, 0)->dim[d], trivial(r, d) && base[d] == 1 ? FACTOR_EACH : FACTOR_WINDOW);
 }
 
 static void select_and_scatter(struct rule *r)
