@@ -54,14 +54,14 @@ static bool light(const struct combine *c, const struct ir_module *m, const stru
 /* What reads x, a result of the sum at `from` or of what waits for it, waits too, or is at g->hi or behind it. */
 static void readers(struct combine *c, const struct ir_module *m, const struct ir_fn *fn, struct together *g, ir_val result, int from)
 {
-	ir_val todo[MOST_WAIT + 1] = { result };
+	ir_val seen[MOST_WAIT + 1] = { result };
 	int64_t bytes = ir_vtype(m, fn, result)->bytes;
 	for (int n = 1, k = 0; k < n; k++)
-		for (uint32_t u = ir_use_first(fn, todo[k]); u; u = ir_use_next(fn, u)) {
+		for (uint32_t u = ir_use_first(fn, seen[k]); u; u = ir_use_next(fn, u)) {
 			int i = (int)ir_use_op(fn, u);
-			if (n <= MOST_WAIT && light(c, m, fn, i, todo[k], from, bytes)) {
+			if (n <= MOST_WAIT && light(c, m, fn, i, seen[k], from, bytes)) {
 				c->of[i] = c->of[from];
-				todo[n++] = op_of(fn, i)->out;
+				seen[n++] = op_of(fn, i)->out;
 			} else {
 				g->hi = MIN(g->hi, 2 * i);
 			}

@@ -11,6 +11,7 @@
 
 #include "draws.h"
 #include "eval/eval.h"
+#include "parsed.h"
 #include "pass/pass.h"
 
 enum { DEVICES = 4, PARAMS = 4, MOST = 64, RESULTS = 6 };
@@ -22,17 +23,6 @@ static uint32_t draw(uint32_t n)
 {
 	seed = seed * 6364136223846793005u + 1442695040888963407u;
 	return (uint32_t)(seed >> 33) % n;
-}
-
-static struct ir_module *parsed(const char *text)
-{
-	struct ir_module *m;
-	struct err *e = ir_parse(text, strlen(text), &m);
-	if (!e)
-		e = ir_verify(m);
-	if (e)
-		fail_msg("%s\n%s", e->msg, text);
-	return m;
 }
 
 static int sums(const struct ir_module *m)

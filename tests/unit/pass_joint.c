@@ -11,6 +11,7 @@
 
 #include "draws.h"
 #include "eval/eval.h"
+#include "parsed.h"
 #include "pass/pass.h"
 
 enum { DEVICES = 4, MOST = 8 };
@@ -42,17 +43,6 @@ static double get(enum dtype dt, const void *p, int64_t i)
 		return ((const double *)p)[i];
 	kern_elem(ELEM_convert, dt, DT_f64)(1, &v, (const char *)p + i * dtype_info[dt].bytes, NULL, NULL);
 	return v;
-}
-
-static struct ir_module *parsed(const char *text)
-{
-	struct ir_module *m;
-	struct err *e = ir_parse(text, strlen(text), &m);
-	if (!e)
-		e = ir_verify(m);
-	if (e)
-		fail_msg("%s\n%s", e->msg, text);
-	return m;
 }
 
 /* The results of text on DEVICES positions with inputs a, after the passes up to stop (NULL: as it is). */
