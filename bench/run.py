@@ -4,6 +4,7 @@
     bench/run.py --readme           and puts it into README.md
     bench/run.py --quick            one round of the rows that show most
     bench/run.py --rows 'sort*'     some rows
+    bench/run.py --before FOLDER    beside Rondo as it is built in another clone, instead of XLA:CPU
 
 A time is the median over rounds of the median within a process; the ratio is Rondo's time over the peer's: below 1
 Rondo is faster.  Results are compared at fixed places.  Rows that Rondo loses or that miss what is wanted of them are
@@ -11,6 +12,7 @@ marked and counted, failures named.  The table, the machine and a plot go to ben
 """
 
 import argparse
+import dataclasses
 import datetime
 import fnmatch
 import json
@@ -27,30 +29,42 @@ import numpy as np
 
 HERE = pathlib.Path(__file__).parent
 OUT = HERE / "out"
-PEER, OURS = "cpu", "rondo"
 
 
-def environment(name, devices):
+@dataclasses.dataclass(frozen=True)
+class Side:
+    label: str
+    platform: str
+    clone: pathlib.Path = HERE.parent
+
+
+OURS = Side("Rondo", "rondo")
+
+
+def environment(side, devices):
     env = dict(os.environ)
     env.pop("XLA_FLAGS", None)
     env["TF_CPP_MIN_LOG_LEVEL"] = "3"
     env["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-    if name == PEER:
+    if side.platform == "cpu":
         return env | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    env.setdefault("RONDO_LIBRARY", str(HERE.parent / "build" / "librondo.so"))
     env.setdefault("RONDO_LOG", "2")
+    if side != OURS:
+        env |= {"PYTHONPATH": f"{side.clone / 'python'}:{side.clone / 'tests' / 'jax' / 'discover'}"}
+        env.pop("RONDO_LIBRARY", None)
+    env.setdefault("RONDO_LIBRARY", str(side.clone / "build" / "librondo.so"))
     return env | {"JAX_PLATFORMS": "rondo,cpu", "RONDO_DEVICES": str(devices), "RONDO_CACHE": ""}
 
 
-def turn(name, rows, verbose):
-    """Run rows on a platform in a fresh process; (records, samples) by row.  A crash ends only the row it hit."""
+def turn(side, rows, verbose):
+    """Run rows on a side in a fresh process; (records, samples) by row.  A crash ends only the row it hit."""
     records, samples, left = {}, {}, list(rows)
     while left:
         with tempfile.TemporaryDirectory() as temp:
             path = pathlib.Path(temp) / "samples.npz"
-            command = [sys.executable, str(HERE / "worker.py"), name, str(path), *(r.name for r in left)]
+            command = [sys.executable, str(HERE / "worker.py"), side.platform, str(path), *(r.name for r in left)]
             error = None if verbose else subprocess.PIPE
-            process = subprocess.Popen(command, env=environment(name, left[0].devices), stdout=subprocess.PIPE, stderr=error, text=True)
+            process = subprocess.Popen(command, env=environment(side, left[0].devices), stdout=subprocess.PIPE, stderr=error, text=True)
             try:
                 text, noise = process.communicate(timeout=sum(r.timeout for r in left))
                 why = f"exit {process.returncode}"
@@ -134,9 +148,9 @@ def share(least, ours):
     return "" if math.isnan(least) or math.isnan(ours) else f"{100 * least / ours:.2g} %" if least < 0.995 * ours else "100 %"
 
 
-def markdown(table, about, rounds, load):
+def markdown(table, about, rounds, load, beside):
     """The table as README.md shows it."""
-    lines = [("", "XLA:CPU", "Rondo", "ratio", "wanted", "share of the limit", "memory, MB")]
+    lines = [("", beside, "Rondo", "ratio", "wanted", "share of the limit", "memory, MB")]
     for r, peer, ours, mb0, mb1, _, ratio, least in table:
         miss = ours > r.most if r.most else ratio > (r.floor or 1)
         memory = "" if math.isnan(mb0) or math.isnan(mb1) else f"{mb0:.0f} / {mb1:.0f}"
@@ -151,10 +165,10 @@ def markdown(table, about, rounds, load):
     lost = sum(x > 1 for x in ratios)
     missed = sum(x[2] > x[0].most if x[0].most else x[6] > x[0].floor > 0 for x in table)
     mean = math.exp(statistics.mean(map(math.log, ratios))) if ratios else math.nan
-    foot = (f"Ratio: Rondo's time over XLA:CPU's. Geometric mean {mean:.2f} over {len(ratios)} rows; {lost} slower than XLA:CPU, {missed} above what is "
+    foot = (f"Ratio: Rondo's time over that of {beside}. Geometric mean {mean:.2f} over {len(ratios)} rows; {lost} slower than {beside}, {missed} above what is "
             f"wanted (both bold). Share of the limit: the least time in which this machine could do what the row must do (operations, bytes moved "
             f"in memory or between cores, as measured on all its cores in the same run), over Rondo's time; empty where no limit means something. "
-            f"Memory: peak beyond the inputs, XLA:CPU / Rondo.")
+            f"Memory: peak beyond the inputs, {beside} / Rondo.")
     return "\n".join([f"{about}; medians of {rounds} round{'s' * (rounds > 1)}, {load}.", "", *text, "", foot])
 
 
@@ -167,7 +181,7 @@ def into_readme(text):
     path.write_text(f"{head}{begin}\n{text}\n{end}{tail}")
 
 
-def plot(table, path):
+def plot(table, path, beside):
     try:
         import matplotlib
 
@@ -184,7 +198,7 @@ def plot(table, path):
     ax.barh([n for n, _ in rows], [r for _, r in rows], color=colors, left=0)
     ax.axvline(1, color="black", lw=0.8)
     ax.set_xscale("log")
-    ax.set_xlabel("time of Rondo / time of XLA:CPU (log; left of 1: Rondo is faster)")
+    ax.set_xlabel(f"time of Rondo / time of {beside} (log; left of 1: Rondo is faster)")
     ax.tick_params(labelsize=7)
     fig.tight_layout()
     fig.savefig(path, dpi=130)
@@ -204,9 +218,15 @@ def main():
     p.add_argument("--rounds", type=int, default=0)
     p.add_argument("--first", action="store_true", help="timed loops go before what else runs here (needs root)")
     p.add_argument("--readme", action="store_true", help="put the table into README.md")
+    p.add_argument("--before", metavar="FOLDER", type=pathlib.Path, help="a clone whose build/ has another librondo.so, the peer instead of XLA:CPU")
     p.add_argument("--verbose", action="store_true", help="show what the processes write to stderr")
     p.add_argument("--out", type=pathlib.Path, default=OUT)
     a = p.parse_args()
+    if a.before and not (a.before / "build" / "librondo.so").is_file():
+        p.error(f"--before {a.before}: it has no build/librondo.so (make)")
+    if a.before and a.readme:
+        p.error("README.md shows Rondo beside XLA:CPU: --before does not go with --readme")
+    beside = Side("before", "rondo", a.before.resolve()) if a.before else Side("XLA:CPU", "cpu")
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["BENCH_FIRST"] = "1" if a.first else ""
     import cases
@@ -214,11 +234,13 @@ def main():
 
     most = limits.Limits(HERE.parent / "build" / "rondo")
     chosen = [r for r in cases.ROWS if (r.quick or not a.quick) and any(fnmatch.fnmatch(r.name, x) for x in a.rows)]
+    if a.before:  # the floors are of the ratio to XLA:CPU
+        chosen = [dataclasses.replace(r, floor=0, most=0) for r in chosen]
     if not chosen:
         sys.exit(f"no row fits {' '.join(a.rows)}")
     rounds = a.rounds or (1 if a.quick else 3)
     batches = list(groups(chosen))
-    got = {(s, r.name): [] for s in (PEER, OURS) for r in chosen}
+    got = {(s, r.name): [] for s in (beside, OURS) for r in chosen}
     errors = {}
     load = [os.getloadavg()[0]]
     step, steps = 0, 2 * rounds * len(batches)
@@ -226,14 +248,14 @@ def main():
         for batch in batches:
             samples = {}
             most.measure()
-            for side in (PEER, OURS) if k % 2 == 0 else (OURS, PEER):
-                progress(step, steps, f"{side}: {batch[0].name}")
+            for side in (beside, OURS) if k % 2 == 0 else (OURS, beside):
+                progress(step, steps, f"{side.label}: {batch[0].name}")
                 records, samples[side] = turn(side, batch, a.verbose)
                 for r in batch:
                     got[side, r.name].append(records.get(r.name, {"failed": "no answer"}))
                 step += 1
             for r in batch:
-                e = differs(samples[OURS].get(r.name), samples[PEER].get(r.name))
+                e = differs(samples[OURS].get(r.name), samples[beside].get(r.name))
                 if not math.isnan(e):
                     errors[r.name] = max(errors.get(r.name, 0), e)
     progress(steps, steps, "done")
@@ -242,13 +264,13 @@ def main():
     about = machine()
     table, failed, wrong = [], [], []
     for r in chosen:
-        peer, ours = (middle(got[s, r.name], "us") for s in (PEER, OURS))
-        table.append((r, peer, ours, middle(got[PEER, r.name], "mb"), middle(got[OURS, r.name], "mb"), errors.get(r.name, math.nan), ours / peer, most.least(r.work)))
-        for s in PEER, OURS:
-            failed += [f"{s}: {r.name}: {x['failed']}" for x in got[s, r.name][-1:] if "failed" in x]
+        peer, ours = (middle(got[s, r.name], "us") for s in (beside, OURS))
+        table.append((r, peer, ours, middle(got[beside, r.name], "mb"), middle(got[OURS, r.name], "mb"), errors.get(r.name, math.nan), ours / peer, most.least(r.work)))
+        for s in beside, OURS:
+            failed += [f"{s.label}: {r.name}: {x['failed']}" for x in got[s, r.name][-1:] if "failed" in x]
         if errors.get(r.name, 0) > r.tol:
             wrong.append(f"{r.name}: differs by {errors[r.name]:.1e}, {r.tol:.1e} allowed")
-    text = markdown(table, about, rounds, f"load {load[0]:.1f} before, {load[1]:.1f} after" + (", timed loops before other work" if a.first else ""))
+    text = markdown(table, about, rounds, f"load {load[0]:.1f} before, {load[1]:.1f} after" + (", timed loops before other work" if a.first else ""), beside.label)
     print(text)
     for line in failed + wrong:
         print(f"! {line}")
@@ -259,8 +281,8 @@ def main():
         f.write(f"# {about}; {rounds} rounds\nrow\tpeer_us\trondo_us\tratio\tpeer_mb\trondo_mb\terror\tleast_us\n")
         for r, peer, ours, mb0, mb1, error, ratio, least in table:
             f.write(f"{r.name}\t{peer:.5g}\t{ours:.5g}\t{ratio:.4g}\t{mb0:.4g}\t{mb1:.4g}\t{error:.2g}\t{least:.5g}\n")
-    plot(table, a.out / "bench.png")
-    sys.exit(any(x.startswith(OURS) for x in failed) or bool(wrong))
+    plot(table, a.out / "bench.png", beside.label)
+    sys.exit(any(x.startswith(OURS.label) for x in failed) or bool(wrong))
 
 
 if __name__ == "__main__":
