@@ -6,7 +6,7 @@
 
 #include <setjmp.h>
 
-enum { MEM_FEW = 64 };
+enum { MEM_FEW = 512 };
 
 struct mem_guard {
 	struct mem_guard *outer;

@@ -3,40 +3,31 @@
 
 #include <stdlib.h>
 
-/* Functions that op o holds, as many as they are; the array is the arena's. */
-static const ir_fnid *held(struct arena *a, const struct ir_fn *fn, const struct ir_op *o, int *n)
-{
-	if (ir_info(o->kind)->flags & IR_ELEM)
-		return *n = 0, NULL;
-	int cap = (int)ir_attr_words(fn, o) + 1;
-	ir_fnid *r = ARENA_NEW(a, ir_fnid, cap);
-	*n = ir_regions(fn, o, r, cap);
-	return r;
-}
-
-static void visit(struct arena *tmp, const struct ir_module *m, ir_fnid f, uint8_t *seen, ir_fnid *out, int *n)
+static void visit(struct arena *a, const struct ir_module *m, ir_fnid f, uint8_t *seen, ir_fnid *out, int *n)
 {
 	if (seen[f])
 		return;
 	seen[f] = 1;
 	const struct ir_fn *fn = ir_fn_of(m, f);
 	for (size_t i = 0; i < fn->op.n; i++) {
-		int k;
-		const ir_fnid *r = held(tmp, fn, &fn->op.p[i], &k);
+		const struct ir_op *o = &fn->op.p[i];
+		if (ir_info(o->kind)->flags & IR_ELEM)
+			continue;
+		ir_fnid few[16];
+		int cap = (int)ir_attr_words(fn, o) + 1;
+		ir_fnid *r = cap <= (int)NELEM(few) ? few : ARENA_NEW(a, ir_fnid, cap);
+		int k = ir_regions(fn, o, r, cap);
 		for (int j = 0; j < k; j++)        /* as deep as regions nest in the source */
-			visit(tmp, m, r[j], seen, out, n);
+			visit(a, m, r[j], seen, out, n);
 	}
 	out[(*n)++] = f;
 }
 
 ir_fnid *ir_reachable(struct arena *a, const struct ir_module *m, int *n)
 {
-	struct arena tmp;
-	arena_init(&tmp);
 	ir_fnid *out = ARENA_NEW(a, ir_fnid, m->fn.n);
 	*n = 0;
-	visit(&tmp, m, 1, ARENA_NEW(&tmp, uint8_t, m->fn.n), out, n);
-	arena_fini(&tmp);
+	visit(a, m, 1, ARENA_NEW(a, uint8_t, m->fn.n), out, n);
 	return out;
 }
 

@@ -927,9 +927,12 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 {
 	if (o->tier == TIER_REF)
 		return NULL;
-	pass_rewrite(m, few_of, NULL, NULL);
-	pass_rewrite(m, split_place, NULL, NULL);
-	pass_rewrite(m, split_reduce, NULL, NULL);
+	if (pass_has(m, IR_slice))
+		pass_rewrite(m, few_of, NULL, NULL);
+	if (pass_has(m, IR_reduce)) {
+		pass_rewrite(m, split_place, NULL, NULL);
+		pass_rewrite(m, split_reduce, NULL, NULL);
+	}
 	struct arena a, order;
 	arena_init(&a);
 	arena_init(&order);

@@ -138,6 +138,7 @@ static ir_val joint(struct rewrite *r, const struct ir_op *op, const ir_val *in)
 
 struct err *pass_joint(const struct pass_opts *o, struct ir_module *m)
 {
-	pass_rewrite(m, joint, NULL, NULL);
+	if (pass_has(m, IR_all_reduce) || pass_has(m, IR_reduce_scatter))
+		pass_rewrite(m, joint, NULL, NULL);
 	return NULL;
 }

@@ -600,6 +600,8 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 
 struct err *pass_loops(const struct pass_opts *o, struct ir_module *m)
 {
+	if (!pass_has(m, IR_loop))
+		return NULL;
 	pass_rewrite(m, on_op, NULL, NULL);
 	pass_rewrite_down(m, drop_op);
 	return NULL;

@@ -27,6 +27,8 @@ typedef bool rewrite_begin(struct rewrite *r);
 void pass_rewrite(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, void *user);
 /* The same, users before regions: those that op makes are rewritten too. */
 void pass_rewrite_down(struct ir_module *m, rewrite_op *op);
+/* Some function of m has an op of this kind: most programs need not be rebuilt by passes that look for few kinds. */
+bool pass_has(const struct ir_module *m, enum ir_kind k);
 /* Put g in the place of f; g keeps f's id. */
 void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g);
 

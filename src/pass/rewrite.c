@@ -1,5 +1,16 @@
 #include "passes.h"
 
+bool pass_has(const struct ir_module *m, enum ir_kind k)
+{
+	for (ir_fnid id = 1; id < m->fn.n; id++) {
+		const struct ir_fn *fn = ir_fn_of(m, id);
+		for (size_t i = 0; i < fn->op.n; i++)
+			if (fn->op.p[i].kind == k)
+				return true;
+	}
+	return false;
+}
+
 void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g)
 {
 	struct ir_fn *old = m->fn.p[f];
