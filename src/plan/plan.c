@@ -76,14 +76,18 @@ static double product_rate(enum dtype dt)
 	return dt == DT_bf16 && c->amx_bf16 ? 600 : dt == DT_f32 || dt == DT_bf16 ? c->avx512 ? 100 : 50 : 10;
 }
 
-double plan_kern_time(const struct prog_kern *k)
+static double kern_time(const struct prog_kern *k, bool near)
 {
 	struct plan_work w = { .adds = (double)k->flops, .bytes = (double)k->bytes, .ops = 1 };
+	bool product = (k->id == KERN_dot || k->id == KERN_convolution) && k->nin;
+
 	for (int i = 0; !k->bytes && i < k->nin + k->nout; i++)
 		w.bytes += (double)prog_view_bytes(&k->v[i]);
-	if ((k->id == KERN_dot || k->id == KERN_convolution) && k->nin) {
+	if (product)
 		w.adds = 0;
-		return plan_time(&w, PLAN_cold) + (double)k->flops / product_rate((enum dtype)k->v[0].dtype);
-	}
-	return plan_time(&w, PLAN_cold);
+	near = near && (product || k->id == KERN_gen) && w.bytes <= (double)cpu_get()->l2;
+	return plan_time(&w, near ? PLAN_gen : PLAN_cold) + (product ? (double)k->flops / product_rate((enum dtype)k->v[0].dtype) : 0);
 }
+
+double plan_kern_time(const struct prog_kern *k) { return kern_time(k, false); }
+double plan_kern_near(const struct prog_kern *k) { return kern_time(k, true); }

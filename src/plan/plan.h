@@ -42,5 +42,7 @@ double plan_part_time(double products, double bytes);
 /* One run of a kernel whose operands are in no cache, for who splits or sends away what takes long: it may be much faster.  Matrix
  * products take what this CPU needs; no choice that must agree between processes asks for them. */
 double plan_kern_time(const struct prog_kern *k);
+/* The same where they are in caches near, if that is known of its kind and they fit in there: what a second core can take over at least. */
+double plan_kern_near(const struct prog_kern *k);
 
 #endif

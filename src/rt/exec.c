@@ -5,7 +5,7 @@
 
 /* Up to INLINE_NS a program runs on the caller's thread; on the only device of a client, where nothing but the
  * caller's own few microseconds could overlap and waking two threads costs a hundred, up to ALONE_NS. */
-enum { INLINE_NS = 30000, ALONE_NS = 1000000, QUICK_CUSTOM = 1 << 15, SPLIT_NS = 8000, WAKE_NS = 50000 };
+enum { INLINE_NS = 30000, ALONE_NS = 1000000, QUICK_CUSTOM = 1 << 15, PHASE_NS = 4000, SHARED_RATE = 15 /* GB/s */, WAKE_NS = 50000 };
 
 static double view_bytes(const struct prog_view *v)
 {
@@ -58,6 +58,14 @@ static void wakes(struct rt_exec *x)
 
 	for (uint32_t i = 0; i < x->p->nkern; i++)
 		x->kern[i].wakes = busy || plan_kern_time(x->kern[i].k) > WAKE_NS;
+}
+
+/* What threads save by sharing a kernel, against what that takes: for each phase until all have come and are done, and the way of what one
+ * made for all to where the others read it.  (Products of 64 x 64, 5 us on one core, took 10 on two; a softmax of 17 us takes 11.) */
+static bool worth_splitting(const struct kernel *k)
+{
+	double phases = MAX(k->phases, 1);
+	return k->places > 1 && plan_kern_near(k->k) * (1 - 1. / k->places) > PHASE_NS * phases + (double)k->shared / SHARED_RATE;
 }
 
 static const uint8_t op_of[] = {
@@ -277,8 +285,9 @@ static struct err *kernels(struct rt_exec *x, bool workers)
 			k->from = v[0].off * dtype_info[v[0].dtype].bytes;
 			k->to = v[1].off * dtype_info[v[1].dtype].bytes;
 		}
-		k->split = workers && k->tiles > 1 && plan_kern_time(k->k) > SPLIT_NS;
-		k->places = k->split ? (int)MIN(x->c->dev[0].places, k->tiles) : 1;
+		k->places = workers ? (int)MIN(x->c->dev[0].places, k->tiles) : 1;
+		k->split = worth_splitting(k);
+		k->places = k->split ? k->places : 1;
 		most = MAX(most, k->shared + k->scratch * (size_t)k->places);
 	}
 	x->work = ((size_t)p->zone + 63) & ~(size_t)63;
