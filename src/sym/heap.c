@@ -293,14 +293,17 @@ struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *wh
 	if (!b) {
 		struct str s = { 0 };
 		atomic_fetch_sub(&w->in_use, (int64_t)size);
+		bool holes = n <= h->reserve && (!limit || total <= limit);      /* there is memory, but no address space in one piece */
 		total -= (int64_t)size;
 		struct mem_undo u;
 		mem_locked(&u, &h->lock);
 		largest(h, &s);
 		mem_unlock(&u);
-		int64_t room = limit ? MAX(limit - total, 0) : (int64_t)(h->reserve - h->top);
-		struct err *e = ERR(EXHAUSTED, "out of memory: device %d was asked for %zu bytes%s%s, %lld of %lld bytes are free%s", h->world->first + h->i, n,
-		                    what ? " for " : "", what ? what : "", (long long)room, (long long)(limit ? limit : (int64_t)h->reserve),
+		bool space = holes || !limit;
+		int64_t room = space ? (int64_t)(h->reserve - h->top) : MAX(limit - total, 0);
+		struct err *e = ERR(EXHAUSTED, "out of memory: device %d was asked for %zu bytes%s%s, %lld of %lld bytes%s are free%s%s", h->world->first + h->i, n,
+		                    what ? " for " : "", what ? what : "", (long long)room, (long long)(space ? (int64_t)h->reserve : limit),
+		                    space ? " of the address space of its heap" : "", space && w->narrow ? ", for which the process has little (ulimit -v)" : "",
 		                    s.p ? s.p : "");
 		str_free(&s);
 		return e;

@@ -15,7 +15,7 @@ enum {
 
 /* Bytes that a heap may have where address space is limited: of what is left, and the program has no need of, half; or as little as will
  * do, if that is more.  heaps: that this process will map. */
-static struct err *within_limit(size_t heaps, size_t room, size_t *want)
+static struct err *within_limit(size_t heaps, size_t room, size_t *want, bool *narrow)
 {
 	const size_t least = ((size_t)SYM_HEAP_LEAST + CONTROL_MAX + LARGE_PAGE - 1) & ~((size_t)LARGE_PAGE - 1);
 	struct rlimit as;
@@ -32,6 +32,7 @@ static struct err *within_limit(size_t heaps, size_t room, size_t *want)
 	if (free / heaps < least)
 		return ERR(EXHAUSTED, "no address space for %zu heaps of %zu MB: of the %zu MB that the limit allows %zu are in use, and the program keeps %zu for itself; raise it (ulimit -v)",
 		           heaps, least >> 20, limit >> 20, used >> 20, room >> 20);
+	*narrow = *want > MAX(free / 2 / heaps, least);
 	*want = MIN(*want, MAX(free / 2 / heaps, least));
 	return NULL;
 }
@@ -75,7 +76,7 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 	w->heap = mem_alloc((size_t)o->nlocal * sizeof *w->heap);
 	/* Four times the RAM a heap, so that holes between buffers never matter; but no more than 32 TB in all. */
 	size_t heaps = (size_t)o->nlocal * (size_t)(others ? o->boot->nprocess : 1), want = MIN((size_t)cpu_get()->ram * 4, ((size_t)32 << 40) / heaps);
-	TRY_GOTO(e, within_limit(heaps, o->room, &want), out);
+	TRY_GOTO(e, within_limit(heaps, o->room, &want, &w->narrow), out);
 	TRY_GOTO(e, sym_region(o->nlocal, want, CONTROL_MAX, others, &w->region), out);
 	if (others)
 		TRY_GOTO(e, sym_join(w, o->boot), out);

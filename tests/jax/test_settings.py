@@ -106,6 +106,25 @@ print(float(jax.jit(lambda x: (x * 2).sum())(np.ones(10000, np.float32))))
 """
 
 
+FILLED = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_AS, (int(os.environ["LIMIT_MB"]) << 20,) * 2)
+import jax, numpy as np
+kept = []
+try:
+    for k in range(100): kept.append(jax.block_until_ready(jax.jit(lambda x: x + k)(np.zeros(8 << 20, np.float32))))
+except jax.errors.JaxRuntimeError as e:
+    print(e)
+"""
+
+
+def test_address_space_that_is_full():
+    """What is short is named: not memory, of which there is enough."""
+    code, out, _, err = run(FILLED, LIMIT_MB="2400", RONDO_TIER="ref")
+    text = " ".join(out)
+    assert code == 0 and "RESOURCE_EXHAUSTED" in text and "address space of its heap are free" in text and "(ulimit -v)" in text, (out, err)
+
+
 @pytest.mark.parametrize("megabytes", [1800, 2400])
 def test_address_space_that_is_limited_from_the_start(megabytes):
     """It is enough, or an error says what to raise: jaxlib, which ends the process when no thread can be started, has what it needs."""
