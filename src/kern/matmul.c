@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 64, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
-       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4 };
+       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, RUNS_IN_ROW = 4, SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4 };
 
 const struct matmul_variant *matmul_force;
 
@@ -770,11 +770,13 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	/* equal parts of k, in whole steps; slabs are two steps of the widest kernel */
 	int64_t step = MAX(SLAB, w->kstep), wide = w->es == 1 ? 2 : 1;
 	p->ko = blocks(p->k, BLOCK_KO * wide, step);
-	int64_t sum = (double)p->b * (double)p->m * (double)p->n * (double)p->k <= SMALL_WORK ? SMALL_SUM : BLOCK_SUM;      /* of few, a rounding counts for more */
-	p->kc = p->slab ? MIN(p->ko, SLAB * 2 * wide) : blocks(p->ko, w->es == 4 ? sum : BLOCK_KC * wide, step);
+	bool small = (double)p->b * (double)p->m * (double)p->n * (double)p->k <= SMALL_WORK;      /* of few, a rounding counts for more */
+	int64_t sum = !small ? BLOCK_SUM : p->k <= BLOCK_SUM ? SHORT_SUM : SMALL_SUM;
+	p->kc = p->slab ? MIN(p->ko, SLAB * 2 * wide) : blocks(p->ko, w->es == 4 ? sum : BLOCK_KC * wide, w->es == 4 && sum < step ? sum : step);
 	p->ko = pad_to(p->ko, p->kc);
 	p->run = w->tiles ? TILE_RUN : 1;
-	p->apart = w->es == 2 && w->tiles && p->k > p->ko * p->run;
+	/* where f32 is long, a sum of some thousand products goes beside them too: else one number would take in all blocks of kc */
+	p->apart = w->es == 4 ? p->k > p->ko * (small ? 1 : RUNS_IN_ROW) : w->es == 2 && w->tiles && p->k > p->ko * p->run;
 	p->levels = w->es == 1 ? 1 : sum_levels((p->k + p->ko * p->run - 1) / (p->ko * p->run)) + p->apart;      /* integers wrap */
 	int64_t most = MAX(w->nr, (int64_t)(BLOCK_BYTES / (p->ko * (int64_t)es)) / w->nr * w->nr);
 	if (p->slab)

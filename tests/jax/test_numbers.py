@@ -115,12 +115,13 @@ def test_sums_are_rounded_about_once(tier, platform):
         sv.library.set_option("tier", "auto")
 
 
+@pytest.mark.parametrize("numbers", ["standard_normal", "random"])
 @pytest.mark.parametrize("rows,k,columns", [(256, 128, 256), (256, 640, 256), (1000, 1000, 1000), (512, 1280, 512), (4, 640, 640), (8, 640, 640), (16, 640, 640), (64, 640, 64), (16, 10000, 16),
-                                            (1, 4096, 512), (512, 4096, 1), (8, 8, 4000)])
-def test_products_are_as_exact_as_xla(rows, k, columns):
+                                            (1, 4096, 512), (512, 4096, 1), (8, 8, 4000), (100, 64, 100), (100, 100, 100), (32, 10000, 10), (512, 16384, 512), (64, 4096, 64)])
+def test_products_are_as_exact_as_xla(rows, k, columns, numbers):
     """Of f32, in the rms of all results."""
     rng = np.random.default_rng(k)
-    a, b = rng.standard_normal((rows, k)).astype(np.float32), rng.standard_normal((k, columns)).astype(np.float32)
+    a, b = (getattr(rng, numbers)(shape).astype(np.float32) for shape in ((rows, k), (k, columns)))
     want, error = a.astype(np.float64) @ b, []
     for where in (jax.devices()[0], jax.devices("cpu")[0]):
         got = jax.jit(lambda a, b: a @ b)(jax.device_put(a, where), jax.device_put(b, where))
