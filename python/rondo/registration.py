@@ -75,6 +75,17 @@ def donation():
         mlir._platforms_with_donation.append(NAME)
 
 
+def pallas(default):
+    """A kernel is what JAX's interpreter of Pallas makes of it: loops over its grid, which are compiled like any others."""
+    def pallas_call(ctx, *operands, interpret, **how):
+        return default(ctx, *operands, interpret=interpret or True, **how)
+    return pallas_call
+
+
+# Rules for what is not imported before it is used, made of JAX's own.
+LATER = {"pallas_call": pallas}
+
+
 def lowerings():
     """The rules of JAX's cpu, those registered later included: LAPACK, callbacks, checks.  Not its threefry,
     a loop that is there to keep XLA's compile time down; the default is straight-line code."""
@@ -85,9 +96,12 @@ def lowerings():
 
     class Rules(dict):
         def __contains__(self, primitive):
-            return primitive in own or (primitive in cpu and primitive is not threefry2x32.threefry2x32_p)
+            return primitive in own or primitive.name in LATER or (primitive in cpu and primitive is not threefry2x32.threefry2x32_p)
 
         def __getitem__(self, primitive):
+            if primitive not in own and primitive.name in LATER:
+                default = mlir._lowerings[primitive]
+                mlir.register_lowering(primitive, LATER[primitive.name](getattr(default, "rule", default)), platform=NAME)
             return own[primitive] if primitive in own else cpu[primitive]
 
         def __setitem__(self, primitive, rule):

@@ -248,6 +248,33 @@ def test_llama_step():
     same(jax.value_and_grad(f), w, normal(2, 16, 16, seed=2), rtol=1e-3, atol=1e-4)
 
 
+def test_pallas():
+    """Kernels of Pallas run as they are: by JAX's interpreter, compiled."""
+    from jax.experimental import pallas as pl
+
+    def product(a, b, out):
+        @pl.when(pl.program_id(2) == 0)
+        def _():
+            out[...] = jnp.zeros_like(out)
+        out[...] += a[...] @ b[...]
+
+    def call(a, b):
+        return pl.pallas_call(product, grid=(3, 2, 4), in_specs=[pl.BlockSpec((16, 8), lambda i, j, k: (i, k)), pl.BlockSpec((8, 32), lambda i, j, k: (k, j))],
+                              out_specs=pl.BlockSpec((16, 32), lambda i, j, k: (i, j)), out_shape=jax.ShapeDtypeStruct((48, 64), jnp.float32))(a, b)
+
+    a, b = normal(48, 32), normal(32, 64)
+    np.testing.assert_allclose(jax.jit(call)(a, b), a @ b, rtol=1e-5, atol=1e-5)
+
+    def twice(x, out):
+        out[...] = 2 * x[...] ** 2
+
+    def doubled(x):
+        return pl.pallas_call(twice, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+    np.testing.assert_allclose(jax.jit(jax.vmap(doubled))(a), 2 * a**2, rtol=1e-6)
+    with pytest.raises(ValueError, match="interpret"):      # elsewhere JAX says what it says
+        jax.jit(doubled)(jax.device_put(a, jax.devices("cpu")[0]))
+
+
 def test_sort_in_a_branch():
     """Its comparator uses constants from outside the branch."""
     x = np.array([3, 1, 2, 1, 0], np.float32)
