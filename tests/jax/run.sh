@@ -5,15 +5,29 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 py="${PY:-python3}"
 export JAX_PLATFORMS="${JAX_PLATFORMS:-rondo,cpu}" PYTHONPATH="$PWD/python:$PWD/tests/jax/discover${PYTHONPATH:+:$PYTHONPATH}"
-log="$(mktemp)"
-trap 'rm -f "$log"' EXIT
+log="$(mktemp)" logs="$(mktemp -d)"
+trap 'rm -rf "$log" "$logs"' EXIT
 
-"$py" -m pytest -q -rs -p no:cacheprovider tests/jax 2>&1 | sed -E 's/^SKIPPED \[[0-9]+\] /SKIP /' | tee "$log"
-line="$(tail -n 1 "$log")"
-number() { grep -oE "[0-9]+ $1" <<<"$line" | grep -oE '[0-9]+' | head -n 1; }
-passed="$(number passed)" failed="$(number failed)" errors="$(number 'errors?')"
-passed="${passed:-0}" failed=$((${failed:-0} + ${errors:-0}))
-[ "$passed" != 0 ] || [ "$failed" != 0 ] || failed=1
+# A file's tests one after the other, as many files at once as there are cores, large ones first.
+tests() {
+	local to="$logs/${1##*/}"
+	"$py" -m pytest -q -rs -p no:cacheprovider "$1" 2>&1 | sed -E 's/^SKIPPED \[[0-9]+\] /SKIP /' >"$to"
+	sed "\$s|^|${1##*/}: |" "$to"
+}
+passed=0 failed=0
+while IFS= read -r f; do
+	while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
+	tests "$f" &
+done < <(ls -S tests/jax/test_*.py)
+wait
+for f in "$logs"/*; do
+	line="$(tail -n 1 "$f")"
+	number() { grep -oE "[0-9]+ $1" <<<"$line" | grep -oE '[0-9]+' | head -n 1; }
+	p="$(number passed)" n="$(number failed)" errors="$(number 'errors?')"
+	n=$((${n:-0} + ${errors:-0}))
+	[[ "${p:-0}$n" != 00 || $line == *skipped* ]] || n=1
+	passed=$((passed + ${p:-0})) failed=$((failed + n))
+done
 
 corpus="${RONDO_CORPUS:-../shared/programs}"
 # The last line of a command that runs the corpus is added up.
