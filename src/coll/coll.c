@@ -72,11 +72,13 @@ static bool apart_hosts(const struct coll *c, const struct coll_group *g)
 }
 
 /* bytes: see struct coll_table.  a: what the program says.  Who sends to this one in a permute knows nothing of whom
- * it sends to: what they must agree on is asked of the world. */
-static inline struct call call_of(struct coll *c, const struct coll_group *g, uint32_t site, enum coll_kind k, int64_t bytes, uint8_t a)
+ * it sends to: what they must agree on is asked of the world.  r: NULL if nothing is reduced. */
+static inline struct call call_of(struct coll *c, const struct coll_group *g, uint32_t site, enum coll_kind k, const struct coll_red *r, int64_t bytes, uint8_t a)
 {
 	enum coll_topo topo = coll_topo_of(&c->table, c->far && (k == COLL_permute || apart_hosts(c, g)), c->npe, g->n);
 
+	if (topo == COLL_FAR && k != COLL_permute && levels_save(c->world, k, r, g->n, g->pe))
+		topo = COLL_HOSTS;
 	a = c->use[k] ? c->use[k] : a;
 	a = a ? a : (uint8_t)coll_choose(&c->table, k, topo, bytes);
 	/* A table may have been measured, a program compiled, where there was an MPI. */
@@ -120,7 +122,7 @@ static struct err *all_reduce(struct coll *c, const struct coll_group *g, uint32
 		t->run(t->user, dst, t->out, 0, n);
 	if (g->n == 1 || !n)
 		return NULL;
-	struct call q = call_of(c, g, site, COLL_all_reduce, n, a);
+	struct call q = call_of(c, g, site, COLL_all_reduce, r, n, a);
 	APART(src, n, dst, n, true, reduce_all(&q, r, count, src, dst, t));
 }
 
@@ -134,7 +136,7 @@ static struct err *reduce_scatter(struct coll *c, const struct coll_group *g, ui
 		t->run(t->user, dst, NULL, 0, n);
 	if (g->n == 1 || !n)
 		return NULL;
-	struct call q = call_of(c, g, site, COLL_reduce_scatter, n, a);
+	struct call q = call_of(c, g, site, COLL_reduce_scatter, r, n, a);
 	APART(src, n * g->n, dst, n, false, reduce_blocks(&q, r, outer, inner, src, dst, t));
 }
 
@@ -145,7 +147,7 @@ static struct err *blocks(struct coll *c, const struct coll_group *g, uint32_t s
 		memmove(dst, src, (size_t)b.n);
 	if (g->n == 1 || !b.n)
 		return NULL;
-	struct call q = call_of(c, g, site, k, b.n, a);
+	struct call q = call_of(c, g, site, k, NULL, b.n, a);
 	b.y = dst;
 	APART(src, b.nx, dst, b.ny, false, (b.x = src, move_blocks(&q, &b)));
 }
@@ -156,7 +158,7 @@ static struct err *broadcast(struct coll *c, const struct coll_group *g, uint32_
 		memmove(dst, src, (size_t)n);
 	if (g->n == 1 || !n)
 		return NULL;
-	struct call q = call_of(c, g, site, COLL_broadcast, n, a);
+	struct call q = call_of(c, g, site, COLL_broadcast, NULL, n, a);
 	if (g->me != root)
 		return move_broadcast(&q, root, src, dst, n);
 	APART(src, n, dst, n, true, move_broadcast(&q, root, src, dst, n));
@@ -175,7 +177,7 @@ static struct err *permute(struct coll *c, uint32_t site, uint8_t a, int from, i
 			memmove(dst, src, (size_t)n);
 		return NULL;
 	}
-	struct call q = call_of(c, &g, site, COLL_permute, n, a);
+	struct call q = call_of(c, &g, site, COLL_permute, NULL, n, a);
 	q.n = 3;
 	if (q.algo == COLL_direct && in_place)
 		q.algo = COLL_rotate;
@@ -205,7 +207,7 @@ static struct err *scan(struct coll *c, const struct coll_group *g, uint32_t sit
 		return NULL;
 	if (exclusive && r->op == RED_fn)
 		return ERR(UNIMPLEMENTED, "an exclusive scan by a function, whose identity is not known");
-	struct call q = call_of(c, g, site, COLL_scan, n, a);
+	struct call q = call_of(c, g, site, COLL_scan, r, n, a);
 	APART(src, n, dst, n, true, reduce_scan(&q, r, exclusive, count, src, dst));
 }
 
@@ -213,7 +215,7 @@ static struct err *barrier(struct coll *c, const struct coll_group *g, uint32_t 
 {
 	if (g->n == 1)
 		return NULL;
-	struct call q = call_of(c, g, site, COLL_barrier, 0, a);
+	struct call q = call_of(c, g, site, COLL_barrier, NULL, 0, a);
 	return move_barrier(&q);
 }
 

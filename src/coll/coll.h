@@ -23,8 +23,9 @@
 
 bool coll_algo_has(enum coll_algo a, enum coll_kind k);      /* can it do k? */
 
-/* Two PEs; more, with a core each; more PEs than cores; COLL_ROUNDS and more, in one or the other; PEs that do not map each other's heaps. */
-enum coll_topo { COLL_PAIR, COLL_GROUP, COLL_CROWD, COLL_MANY, COLL_FAR, COLL_TOPOS };
+/* Two PEs; more, with a core each; more PEs than cores; COLL_ROUNDS and more, in one or the other; PEs that do not all map each
+ * other's heaps; such where so many do that by algorithm levels less goes between those that do not. */
+enum coll_topo { COLL_PAIR, COLL_GROUP, COLL_CROWD, COLL_MANY, COLL_FAR, COLL_HOSTS, COLL_TOPOS };
 /* From so many members on (COLL_MANY) no member sends to each other one: what all tell all goes in rounds. */
 enum { COLL_ROUNDS = 17 };
 

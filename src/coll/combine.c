@@ -19,16 +19,21 @@ struct err *acc_check(const struct coll_red *r)
 	return ERR(UNIMPLEMENTED, "reduction '%s' of %s", redop_name[r->op], dtype_info[r->dtype].name);
 }
 
+int acc_spread(const struct coll_red *r, int n)
+{
+	bool sum = r->op == RED_add || r->op == RED_mul || r->op == RED_lse;
+
+	return sum && n > 2 && dtype_info[r->dtype].cls == DT_FLOAT && dtype_info[r->dtype].bytes < 4 ? 4 / dtype_info[r->dtype].bytes : 1;
+}
+
 void acc_init(struct acc *a, const struct coll_red *r, int n)
 {
 	enum dtype dt = r->dtype;
-	bool sum = r->op == RED_add || r->op == RED_mul || r->op == RED_lse;
 
-	*a = (struct acc){ .r = *r, .elem = dtype_info[dt].bytes, .wide = dtype_info[dt].bytes };
-	if (sum && n > 2 && dtype_info[dt].cls == DT_FLOAT && dtype_info[dt].bytes < 4) {
+	*a = (struct acc){ .r = *r, .elem = dtype_info[dt].bytes, .wide = dtype_info[dt].bytes * acc_spread(r, n) };
+	if (a->wide != a->elem) {
 		a->widen = kern_elem(ELEM_convert, dt, DT_f32);
 		a->narrow = kern_elem(ELEM_convert, DT_f32, dt);
-		a->wide = 4;
 	}
 	if (!a->widen && redop_elem[r->op] != ELEM_COUNT)
 		a->pair = kern_elem(redop_elem[r->op], dt, dt);
@@ -89,30 +94,33 @@ static inline const void *look(struct sym_ep *ep, const struct where *w, int64_t
 	return w->p ? w->p + off : sym_at(ep, w->pe, w->off + (size_t)off, (size_t)n, buf);
 }
 
-/* As acc_all, where all operands can be read. */
-static void combine(const struct acc *a, struct sym_ep *ep, const struct where *w, int n, int64_t off, char *dst, int64_t bytes)
+void acc_more(const struct acc *a, struct sym_ep *ep, const char *before, const struct where *w, int n, int64_t off, int64_t bytes, char *part, char *done)
 {
 	_Alignas(64) char sum[4 * PIECE], tmp[4 * PIECE], buf[PIECE];
 
 	for (int64_t o = 0; o < bytes; o += PIECE) {
-		int64_t len = MIN(bytes - o, PIECE);
+		int64_t len = MIN(bytes - o, PIECE), count = len / a->elem, wo = o / a->elem * a->wide;
 		int k = 0;
-		if (a->pair && n > 1) {   /* the first two in one pass, the last to where the result goes */
-			const void *x = look(ep, &w[0], off + o, len, buf);
-			const void *y = look(ep, &w[1], off + o, len, x == buf ? tmp : buf);
-			a->pair(len / a->elem, n == 2 ? dst + o : sum, x, y, NULL);
-			for (k = 2; k < n; k++)
-				a->pair(len / a->elem, k == n - 1 ? dst + o : sum, sum, look(ep, &w[k], off + o, len, buf), NULL);
+		if (a->pair && n + (before != NULL) > 1) {        /* the first two in one pass, the last to where the result goes */
+			char *to = (part ? part : done) + o;
+			const void *x = before ? before + o : look(ep, &w[k++], off + o, len, buf);
+			for (; k < n; k++, x = sum)
+				a->pair(count, k == n - 1 ? to : sum, x, look(ep, &w[k], off + o, len, x == buf ? tmp : buf), NULL);
 			continue;
 		}
+		if (before)
+			memcpy(sum, before + wo, (size_t)(count * a->wide));
 		for (; k < n; k++) {
 			const void *x = look(ep, &w[k], off + o, len, buf);
-			if (k)
-				acc_add(a, sum, x, len / a->elem, tmp);
+			if (k || before)
+				acc_add(a, sum, x, count, tmp);
 			else
-				acc_first(a, sum, x, len / a->elem);
+				acc_first(a, sum, x, count);
 		}
-		acc_last(a, dst + o, sum, len / a->elem);
+		if (part)
+			memcpy(part + wo, sum, (size_t)(count * a->wide));
+		else
+			acc_last(a, done + o, sum, count);
 	}
 }
 
@@ -136,7 +144,7 @@ static void combine_far(const struct acc *a, struct sym_ep *ep, const struct whe
 		far = 0;
 		for (int k = 0; k < n; k++)
 			here[k] = !w[k].p && !sym_direct(ep, w[k].pe) ? (struct where){ room + (!h * nfar + far++) * piece - (off + o), -1, 0 } : w[k];
-		combine(a, ep, here, n, off + o, dst + o, MIN(piece, bytes - o));
+		acc_more(a, ep, NULL, here, n, off + o, MIN(piece, bytes - o), NULL, dst + o);
 	}
 	free(here);
 	free(room);
@@ -151,5 +159,5 @@ void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int 
 	if (nfar && bytes > PIECE)
 		combine_far(a, ep, w, n, off, dst, bytes, nfar);
 	else
-		combine(a, ep, w, n, off, dst, bytes);
+		acc_more(a, ep, NULL, w, n, off, bytes, NULL, dst);
 }

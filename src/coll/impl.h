@@ -89,6 +89,7 @@ struct acc {
 struct err *acc_check(const struct coll_red *r);
 void acc_init(struct acc *a, const struct coll_red *r, int n);
 void acc_fini(struct acc *a);
+int acc_spread(const struct coll_red *r, int n);              /* times the bytes of an element that a partial result has */
 /* a.pair of r for n operands, looked up once for calls that follow each other.  NULL also for a function. */
 kern_strip *acc_look_up(struct coll *c, const struct coll_red *r, int n);
 static inline kern_strip *acc_pair(struct coll *c, const struct coll_red *r, int n)
@@ -103,6 +104,9 @@ void acc_last(const struct acc *a, void *dst, const void *sum, int64_t n);
 struct where { const char *p; int pe; size_t off; };
 /* dst[0 .. bytes) = w[0][..] op w[1][..] .. each from byte off; dst may be one of them. */
 void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int n, int64_t off, char *dst, int64_t bytes);
+/* The same, of operands that can be read, added to what came before them: a partial result, at `before` from its first byte on, or NULL.
+ * What they make goes to one of `part`, as a partial result, and `done`, as a finished one; `before` is neither. */
+void acc_more(const struct acc *a, struct sym_ep *ep, const char *before, const struct where *w, int n, int64_t off, int64_t bytes, char *part, char *done);
 
 /* --- tell.c -------------------------------------------------------------------------- */
 
@@ -172,6 +176,14 @@ struct err *mpi_all_reduce(const struct call *q, const struct acc *a, const stru
 struct err *mpi_broadcast(const struct call *q, int root, const char *x, char *y, int64_t n);
 struct err *mpi_permute(const struct call *q, int from, int to, const char *x, char *y, int64_t n);
 
+/* --- levels.c -------------------------------------------------------------------------- */
+
+/* Do less bytes go between hosts by levels than by the others?  Of what each member has, or all have of each; r: NULL if nothing is
+ * reduced.  The same on all members. */
+bool levels_save(const struct sym_world *w, enum coll_kind k, const struct coll_red *r, int n, const int *pe);
+struct err *levels_all(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n);
+struct err *levels_blocks(const struct call *q, const struct acc *a, int64_t outer, int64_t inner, const char *x, char *y);
+
 /* --- reduce.c, move.c --------------------------------------------------------------- */
 
 struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t count, const char *x, char *y, const struct coll_then *t);
@@ -181,6 +193,7 @@ struct err *reduce_scan(const struct call *q, const struct coll_red *r, bool exc
 /* Block j of this PE's operand goes to rank j, as the blocks of all to this one.  The block for rank j starts at
  * x + j * send and has n bytes in rows; that of rank k is written to y + k * place.  nx, ny: bytes of both. */
 struct blocks { const char *x; int64_t nx, send; struct strided from; char *y; int64_t ny, place; struct strided to; int64_t n; };
+struct err *levels_gather(const struct call *q, const struct blocks *b);      /* levels.c */
 struct err *move_blocks(const struct call *q, const struct blocks *b);
 struct err *move_broadcast(const struct call *q, int root, const char *x, char *y, int64_t n);
 /* Whom a permute links, in the order of sending; open: the first receives nothing. */

@@ -133,6 +133,8 @@ struct err *move_blocks(const struct call *q, const struct blocks *b)
 		if (done)
 			return NULL;
 	}
+	if (q->algo == COLL_levels)
+		return levels_gather(q, b);
 	stream(q->ep, to_of(b, q->me), 0, -1, 0, from_of(b, q->me), 0, b->n);
 	switch (q->algo) {
 	case COLL_slot: return flow_slot(q, &f);

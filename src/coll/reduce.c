@@ -435,6 +435,7 @@ struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t c
 		t = NULL;
 		break;
 	case COLL_doubling: e = all_doubling(q, &a, x, y, n); break;
+	case COLL_levels: e = levels_all(q, &a, x, y, n); break;
 	default: e = flow_stage(q, &f); break;
 	}
 	acc_fini(&a);
@@ -512,7 +513,7 @@ struct err *reduce_blocks(const struct call *q, const struct coll_red *r, int64_
 	struct part u = { q, &a, x, y, inner, inner * q->n };
 	struct flow f = { .bytes = outer * inner, .each = true, .fill = part_fill, .take = part_take, .user = &u };
 	struct err *e = q->algo == COLL_slot ? flow_slot(q, &f) : q->algo == COLL_loan ? part_loan(q, &a, outer, inner, x, y, &t)
-	              : q->algo == COLL_mpi ? mpi_flow(q, &f) : flow_stage(q, &f);
+	              : q->algo == COLL_mpi ? mpi_flow(q, &f) : q->algo == COLL_levels ? levels_blocks(q, &a, outer, inner, x, y) : flow_stage(q, &f);
 	acc_fini(&a);
 	if (!e && t)
 		t->run(t->user, y, NULL, 0, outer * inner);

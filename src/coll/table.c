@@ -9,7 +9,7 @@ static const uint32_t kinds_of[COLL_ALGOS] = {
 #include "../base/algo.def"
 #undef ALGO
 };
-static const char *const topo_name[COLL_TOPOS] = { "pair", "group", "crowd", "many", "far" };
+static const char *const topo_name[COLL_TOPOS] = { "pair", "group", "crowd", "many", "far", "hosts" };
 
 bool coll_algo_has(enum coll_algo a, enum coll_kind k) { return a < COLL_ALGOS && k < COLL_COUNT && kinds_of[a] >> k & 1; }
 
@@ -101,6 +101,18 @@ static const struct coll_rule far_rule[COLL_COUNT][COLL_RULES] = {
 	[COLL_barrier]        = { { END, COLL_slot } },
 };
 
+/* Some of them on one host: what goes between hosts goes once. */
+static const struct coll_rule hosts_rule[COLL_COUNT][COLL_RULES] = {
+	[COLL_all_reduce]     = { { K(16), COLL_slot }, { END, COLL_levels } },
+	[COLL_reduce_scatter] = { { K(16), COLL_slot }, { END, COLL_levels } },
+	[COLL_all_gather]     = { { K(1), COLL_slot }, { END, COLL_levels } },
+	[COLL_all_to_all]     = { { K(128), COLL_slot }, { END, COLL_direct } },
+	[COLL_permute]        = { { K(128), COLL_slot }, { END, COLL_push } },
+	[COLL_broadcast]      = { { K(256), COLL_slot }, { END, COLL_direct } },
+	[COLL_scan]           = { { END, COLL_slot } },
+	[COLL_barrier]        = { { END, COLL_slot } },
+};
+
 bool coll_table_has(const struct coll_table *t, enum coll_algo a)
 {
 	for (int topo = 0; topo < COLL_TOPOS; topo++)
@@ -124,7 +136,7 @@ void coll_table_init(struct coll_table *t)
 	t->ring = (int64_t)MAX(MIN(2 * cpu->l2, (size_t)8 << 20), (size_t)1 << 20) & ~(int64_t)4095;
 	t->chunk = 64 << 10;
 	for (int topo = 0; topo < COLL_TOPOS; topo++)
-		memcpy(t->rule[topo], topo == COLL_PAIR ? pair_rule : topo == COLL_MANY ? many_rule : topo == COLL_FAR ? far_rule : topo == COLL_CROWD ? crowd_rule : more_rule, sizeof pair_rule);
+		memcpy(t->rule[topo], topo == COLL_PAIR ? pair_rule : topo == COLL_MANY ? many_rule : topo == COLL_FAR ? far_rule : topo == COLL_HOSTS ? hosts_rule : topo == COLL_CROWD ? crowd_rule : more_rule, sizeof pair_rule);
 }
 
 /* --- text ----------------------------------------------------------------------------- */

@@ -137,6 +137,7 @@ struct sym_peer {
 	char *base;                       /* where its heap is seen here; NULL if nowhere */
 	bool direct;                      /* loads and stores reach it; else the transport does */
 	int proc;                         /* its process */
+	int host;                         /* see sym_host_of */
 };
 
 /* What this process knows of another. */

@@ -369,14 +369,13 @@ static void peers(struct sym_world *w, int proc, bool mapped)
 	const struct sym_region *r = proc == w->proc ? &w->region : &p->region;
 
 	for (int i = 0; i < p->npe; i++)
-		w->peer[p->first + i] = (struct sym_peer){ r->base ? r->base + (size_t)i * r->each : NULL, mapped && r->base, proc };
+		w->peer[p->first + i] = (struct sym_peer){ r->base ? r->base + (size_t)i * r->each : NULL, mapped && r->base, proc, 0 };
 }
 
-/* row[a * n + b], b < a: process a has reached b.  All must see the same groups of processes that map each other.  Are there
- * three of which only one maps the others?  All find the same three. */
-static bool in_pieces(const char *row, int n, int three[3])
+/* row[a * n + b], b < a: process a has reached b.  All must see the same groups of processes that map each other: group[a], the first
+ * that a maps.  Are there three of which only one maps the others?  All find the same three, and each process is a group of its own. */
+static bool in_pieces(const char *row, int n, int *group, int three[3])
 {
-	int *group = mem_alloc((size_t)n * sizeof *group);        /* the first that each maps */
 	bool found = false;
 
 	for (int a = 0; a < n && !found; a++) {
@@ -387,7 +386,8 @@ static bool in_pieces(const char *row, int n, int three[3])
 			if ((found = row[a * n + b] != (group[a] == group[b])))
 				three[0] = MIN(group[a], group[b]), three[1] = b, three[2] = a;
 	}
-	free(group);
+	for (int a = 0; a < n && found; a++)
+		group[a] = a;
 	return found;
 }
 
@@ -449,7 +449,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	struct record me = { RONDO_VERSION, w->nlocal, getpid(), w->threads, cpu_get()->cores, !w->fence, NET_PLAIN, "", "", "", "" };
 	bool apart = !strcmp(road, "tcp") || !strcmp(road, "ucx"), ucx = false;
 	char key[32], sock[TOKEN + 1], *row = mem_alloc((size_t)kv->nprocess * (size_t)kv->nprocess);
-	int three[3];
+	int three[3], *group = mem_alloc((size_t)kv->nprocess * sizeof *group);
 	bool *far = mem_alloc((size_t)kv->nprocess * sizeof *far);
 	struct str s = { 0 };
 	struct err *e = NULL;
@@ -554,7 +554,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 		pthread_mutex_unlock(&j->lock);
 		TRY_GOTO(e, e, out);
 	}
-	bool any = false, pieces = in_pieces(row, w->nproc, three);
+	bool any = false, pieces = in_pieces(row, w->nproc, group, three);
 	if (pieces && !w->proc)
 		log_line(LOG_WARN, "processes %d, %d and %d do not all map each other's memory: every process of the job uses the network for all others", three[0], three[1], three[2]);
 	for (int k = 0; k < w->nproc; k++)
@@ -571,6 +571,8 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	for (int k = 0; k < w->nproc; k++)
 		if (k != w->proc)
 			peers(w, k, !far[k]);
+	for (int pe = 0; pe < w->npe; pe++)
+		w->peer[pe].host = group[w->peer[pe].proc];
 	/* All have come: nobody else is let in. */
 	pthread_mutex_lock(&j->lock);
 	close(j->listen);
@@ -580,6 +582,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 out:
 	free(row);
 	free(far);
+	free(group);
 	str_free(&s);
 	return e;
 }

@@ -61,6 +61,8 @@ int sym_proc(const struct sym_world *w);                     /* this process */
 int sym_proc_of(const struct sym_world *w, int pe);          /* -1 if there is no such PE */
 bool sym_near(const struct sym_world *w);                    /* every heap is mapped; equal in all processes */
 bool sym_mapped(const struct sym_world *w, int pe);          /* its heap is seen by loads and stores of this process */
+/* A number, equal in all processes, that PEs share if and only if they map each other's heaps; -1 if there is no such PE. */
+int sym_host_of(const struct sym_world *w, int pe);
 const char *sym_road(const struct sym_world *w, int pe);     /* "self", "thread", "shm", "tcp", "ucx", "chaos"; "none" to no PE */
 struct sym_heap *sym_heap_of(struct sym_world *w, int pe);   /* borrowed; NULL if pe is not local */
 struct sym_ep *sym_ep_of(struct sym_world *w, int pe);       /* likewise */

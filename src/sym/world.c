@@ -46,7 +46,7 @@ static void alone(struct sym_world *w)
 	w->process[0] = (struct sym_process){ .npe = w->npe, .pid = getpid(), .fd = -1, .pidfd = -1 };
 	w->peer = mem_alloc((size_t)w->npe * sizeof *w->peer);
 	for (int i = 0; i < w->npe; i++)
-		w->peer[i] = (struct sym_peer){ w->region.base + (size_t)i * w->region.each, true, 0 };
+		w->peer[i] = (struct sym_peer){ w->region.base + (size_t)i * w->region.each, true, 0, 0 };
 }
 
 struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
@@ -128,8 +128,10 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 	if (o->chaos) {
 		TRY_GOTO(e, sym_chaos.open(w), out);
 		w->tr = &sym_chaos;
-		for (int i = 0; i < w->npe; i++)
+		for (int i = 0; i < w->npe; i++) {
 			w->peer[i].direct = false;
+			w->peer[i].host = i;
+		}
 	}
 	for (int k = 0; k < w->nlocal * SYM_LANES; k++)
 		for (int j = 0; j < w->npe; j++)
@@ -197,6 +199,7 @@ bool sym_near(const struct sym_world *w)
 }
 
 bool sym_mapped(const struct sym_world *w, int pe) { return is_pe(w, pe) && w->peer[pe].direct; }
+int sym_host_of(const struct sym_world *w, int pe) { return is_pe(w, pe) ? w->peer[pe].host : -1; }
 struct sym_heap *sym_heap_of(struct sym_world *w, int pe) { return sym_local(w, pe) ? &w->heap[pe - w->first] : NULL; }
 struct sym_ep *sym_ep_of(struct sym_world *w, int pe) { return sym_local(w, pe) ? &w->ep[pe - w->first] : NULL; }
 struct sym_ep *sym_stream_ep(struct sym_world *w, int pe) { return sym_local(w, pe) ? &w->ep[w->nlocal + pe - w->first] : NULL; }

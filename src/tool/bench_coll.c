@@ -518,7 +518,7 @@ static void print_results(const struct bench *b, bool tty)
 
 /* --- the plot ---------------------------------------------------------------------------- */
 
-static const char *const colour[COLL_ALGOS] = { "#888", "#1f77b4", "#2ca02c", "#ff7f0e", "#d62728", "#9467bd", "#8c564b", "#17becf", "#bcbd22", "#e377c2" };
+static const char *const colour[COLL_ALGOS] = { "#888", "#1f77b4", "#2ca02c", "#ff7f0e", "#d62728", "#9467bd", "#8c564b", "#17becf", "#bcbd22", "#e377c2", "#7f7f00", "#000" };
 
 /* One panel a collective, time over bytes, both logarithmic. */
 static void plot(struct str *s, const struct bench *b)
