@@ -81,6 +81,9 @@ static struct call mates_of(const struct call *q, const struct seats *s, int *pe
 
 /* --- reductions ------------------------------------------------------------------------- */
 
+/* Short chunks travel in messages; long ones are put into an inbox, where each member has DEEP places: fewer waits. */
+enum { DEEP = 4, INBOX = 8 << 20 };
+
 struct climb {
 	const struct call *q;
 	const struct acc *a;
@@ -93,7 +96,54 @@ struct climb {
 	int64_t chunk, chunks;
 	int pe[MAX_ROW];                  /* of mates */
 	size_t at[MAX_ROW], to[MAX_ROW];  /* of mates: operands, results */
+	int64_t place;                    /* bytes of one in an inbox; 0: by messages */
+	size_t inbox[MAX_ROW];            /* by rank: where this one's places are; then how many it was sent, which line told of those, how many came */
+	uint32_t sent[MAX_ROW], came[MAX_ROW];
+	uint64_t line[MAX_ROW][DEEP];
 };
+
+/* Where n bytes for a rank can be made. */
+static struct err *room_for(const struct climb *u, int rank, int64_t n, char **out)
+{
+	void *room;
+
+	*out = sym_ep_base(u->q->ep) + (u->place ? u->q->c->inbox->off : 0) + u->q->n * DEEP * u->place;
+	if (!u->place) {
+		TRY(sym_slot_room(u->q->ep, u->q->pe[rank], (size_t)n, &room));
+		*out = room;
+	}
+	return NULL;
+}
+
+/* made: at p is what room_for gave. */
+static struct err *pass_on(struct climb *u, int rank, const char *p, int64_t n, bool made)
+{
+	const struct call *q = u->q;
+	int pe = q->pe[rank], i = u->sent[rank] % DEEP;
+
+	if (!u->place && made) {
+		sym_slot_send(q->ep, pe, q->site, (size_t)n);
+		return NULL;
+	}
+	if (!u->place)
+		return sym_slot_put(q->ep, pe, q->site, p, (size_t)n);
+	if (u->sent[rank]++ >= DEEP)
+		TRY(sym_await(q->ep, pe, u->line[rank][i]));
+	sym_put(q->ep, pe, u->inbox[rank] + (size_t)(i * u->place), p, (size_t)n);
+	TRY(sym_tell(q->ep, pe, q->site, SYM_READY, 0, (size_t)n));
+	u->line[rank][i] = sym_sent(q->ep, pe);
+	return NULL;
+}
+
+static struct err *take_from(struct climb *u, int rank, int64_t n, const char **out)
+{
+	const struct call *q = u->q;
+	struct sym_msg m;
+
+	TRY(recv_bytes(q, q->pe[rank], u->place ? SYM_READY : SYM_SLOT_MSG, n, &m));
+	*out = u->place ? sym_ep_base(q->ep) + q->c->inbox->off + (rank * DEEP + u->came[rank]++ % DEEP) * u->place : m.data;
+	return NULL;
+}
 
 /* Who does step s of chunk c.  The first are sums, one a run; then it arrives. */
 static int actor(const struct climb *u, int64_t c, int s)
@@ -155,34 +205,34 @@ static void to_mates(const struct climb *u, int64_t o, int64_t len)
 	}
 }
 
-static struct err *climb_step(const struct climb *u, int64_t c, int s)
+static struct err *climb_step(struct climb *u, int64_t c, int s)
 {
 	const struct call *q = u->q;
 	int block, end = steps_of(u, c), sums = u->s.nrun;
-	int from = s ? q->pe[actor(u, c, s - 1)] : -1, to = s + 1 < end ? q->pe[actor(u, c, s + 1)] : -1;
+	int from = s ? actor(u, c, s - 1) : -1, to = s + 1 < end ? actor(u, c, s + 1) : -1;
 	int64_t o, len = chunk_of(u, c, &block, &o), wide = len / u->a->elem * u->a->wide;
-	struct sym_msg m = { 0 };
-	void *room;
+	const char *got = NULL;
+	char *room;
 
 	if (from >= 0)
-		TRY(recv_bytes(q, from, SYM_SLOT_MSG, s < sums ? wide : len, &m));
+		TRY(take_from(u, from, s < sums ? wide : len, &got));
 	if (s < sums - 1 || (s == sums - 1 && u->scatter && to >= 0)) {
 		bool more = s < sums - 1;
-		TRY(sym_slot_room(q->ep, to, (size_t)(more ? wide : len), &room));
-		add_run(u, s, c, m.data, more ? room : NULL, more ? NULL : room);
-		sym_slot_send(q->ep, to, q->site, (size_t)(more ? wide : len));
+		TRY(room_for(u, to, more ? wide : len, &room));
+		add_run(u, s, c, got, more ? room : NULL, more ? NULL : room);
+		TRY(pass_on(u, to, room, more ? wide : len, true));
 	} else {
 		if (s < sums)
-			add_run(u, s, c, m.data, NULL, u->y + o);
+			add_run(u, s, c, got, NULL, u->y + o);
 		else
-			memcpy(u->y + o, m.data, (size_t)len);
+			memcpy(u->y + o, got, (size_t)len);
 		if (to >= 0)
-			TRY(sym_slot_put(q->ep, to, q->site, u->y + o, (size_t)len));
+			TRY(pass_on(u, to, u->y + o, len, false));
 		if (!u->scatter)
 			to_mates(u, o, len);
 	}
 	if (from >= 0)
-		sym_return(q->ep, from, true);
+		sym_return(q->ep, q->pe[from], true);
 	return NULL;
 }
 
@@ -208,20 +258,21 @@ static int64_t under_way(const struct climb *u, int64_t chunks)
 }
 
 /* All do their steps in one order: that of moments, gap * chunk + lag * step; of one moment, that of steps.  Who waits for a message waits for an
- * earlier step of it.  Who waits for room waits for somebody to take the message that was sent SYM_RING before: that was more than lag
- * ago, since no more go from one to another in lag + 1 moments, so it is taken in an earlier moment.  Nobody waits in a circle. */
-static struct err *climb(const struct climb *u)
+ * earlier step of it.  Who waits for room waits for somebody to take the message that was sent SYM_RING, or DEEP, before: that was more than lag ago, since no more
+ * go from one to another in lag + 1 moments, so it is taken in an earlier moment.  Nobody waits in a circle. */
+static struct err *climb(struct climb *u)
 {
 	enum { MOST = 64 };
 	const struct call *q = u->q;
+	const int room = u->place ? DEEP : SYM_RING;
 	int end = u->scatter ? u->s.nrun + 1 : u->s.nrun + u->s.nhost - 1;
 	int64_t lag = MOST, gap = 1;
 
-	while (lag && under_way(u, lag + 1) > SYM_RING)
+	while (lag && under_way(u, lag + 1) > room)
 		lag--;
 	if (!lag) {
 		lag = 1;
-		gap = (end + SYM_RING / 2 - 1) / (SYM_RING / 2);
+		gap = (end + room / 2 - 1) / (room / 2);
 	}
 	/* What was returned before, and not told, is room as well. */
 	for (int k = 0; k < q->n && u->s.nhost > 1; k++)
@@ -236,38 +287,65 @@ static struct err *climb(const struct climb *u)
 	return NULL;
 }
 
-/* x: the operand in the heap. */
-static void climb_init(struct climb *u, const struct call *q, const struct acc *a, int64_t n, int64_t inner)
+static void climb_init(struct climb *u, const struct call *q, const struct acc *a, bool scatter, int64_t n, int64_t inner, const char *x, char *y)
 {
 	enum { LEAST = 8 << 10 };
-	int64_t most = SYM_SLOT / a->wide * a->elem, parts = u->scatter ? 1 : 2 * q->n;
+	int64_t places = INBOX / DEEP / q->n & ~(int64_t)4095, some = MAX((n / (scatter ? 1 : 2 * q->n) + 63) / 64 * 64, LEAST);
 
-	u->q = q;
-	u->a = a;
-	u->n = n;
-	u->inner = inner;
-	u->step = u->scatter ? inner * q->n : inner;
-	u->chunk = MIN(most, MAX((n / parts + 63) / 64 * 64, LEAST)) & ~(int64_t)63;
-	u->chunks = (n + u->chunk - 1) / u->chunk * (u->scatter ? q->n : 1);
+	*u = (struct climb){ .q = q, .a = a, .scatter = scatter, .n = n, .inner = inner, .step = scatter ? inner * q->n : inner, .x = x, .y = y };
 	seats_of(q->c->world, q->n, q->pe, &u->s);
 	u->mate = mates_of(q, &u->s, u->pe);
+	if (u->s.nhost > 1 && some / a->elem * a->wide > SYM_SLOT && places > SYM_SLOT)
+		u->place = places;
+	u->chunk = MIN((u->place ? places : SYM_SLOT) / a->wide * a->elem & ~(int64_t)63, some);
+	u->chunks = (n + u->chunk - 1) / u->chunk * (scatter ? q->n : 1);
+}
+
+/* All learn where mates have operands and results, and where the inboxes are. */
+static struct err *climb_meet(struct climb *u, size_t operand, size_t result)
+{
+	const struct call *q = u->q;
+	struct sym_block **inbox = &q->c->inbox;
+	int64_t bytes = (q->n * DEEP + 1) * u->place;
+
+	if (u->place) {
+		if (!*inbox || (int64_t)(*inbox)->bytes < bytes) {
+			sym_free(*inbox);
+			*inbox = NULL;
+			TRY(sym_alloc(q->c->heap, (size_t)bytes, "sums of a collective", -1, inbox));
+		}
+		TRY(loan_exchange(q, u->n, (*inbox)->off, 0, u->inbox, NULL));
+		for (int k = 0; k < q->n; k++)
+			u->inbox[k] += (size_t)(q->me * DEEP * u->place);
+	}
+	return u->mate.n > 1 ? loan_exchange(&u->mate, u->n, operand, result, u->at, u->to) : NULL;
+}
+
+/* e: how it went.  Others may still put something into the inbox of one that failed. */
+static struct err *climb_end(const struct climb *u, struct err *e)
+{
+	struct coll *c = u->q->c;
+
+	if (!e && u->mate.n > 1)
+		e = ready_all(&u->mate);
+	if (e && u->place) {
+		sym_keep(c->ep, c->inbox);
+		c->inbox = NULL;
+	}
+	return e;
 }
 
 struct err *levels_all(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)
 {
 	struct loan l = { 0 }, out = { 0 };
-	struct climb u = { .scatter = false };
+	struct climb u;
 	struct err *e;
 
-	climb_init(&u, q, a, n, n);
-	TRY_GOTO(e, loan_make(q, x, n, false, &l), out);
+	TRY(loan_make(q, x, n, false, &l));
 	TRY_GOTO(e, grant_make(q, y, n, y != x && overlap(y, n, x, n), &out), out);
-	u.x = x;
-	u.y = sym_ep_base(q->ep) + out.off;
-	if (u.mate.n > 1)
-		TRY_GOTO(e, loan_exchange(&u.mate, n, l.off, out.off, u.at, u.to), out);
-	TRY_GOTO(e, climb(&u), out);
-	e = u.mate.n > 1 ? ready_all(&u.mate) : NULL;
+	climb_init(&u, q, a, false, n, n, x, sym_ep_base(q->ep) + out.off);
+	e = climb_meet(&u, l.off, out.off);
+	e = climb_end(&u, e ? e : climb(&u));
 out:
 	loan_end(q, &l, e);
 	return grant_end(q, &out, y, n, e);
@@ -275,19 +353,13 @@ out:
 
 struct err *levels_blocks(const struct call *q, const struct acc *a, int64_t outer, int64_t inner, const char *x, char *y)
 {
-	struct climb u = { .scatter = true };
+	struct climb u;
 	struct loan l;
-	struct err *e;
 
-	climb_init(&u, q, a, outer * inner, inner);
 	TRY(loan_make(q, x, outer * inner * q->n, false, &l));
-	u.x = x;
-	u.y = y;
-	if (u.mate.n > 1)
-		TRY_GOTO(e, loan_exchange(&u.mate, u.n, l.off, 0, u.at, NULL), out);
-	TRY_GOTO(e, climb(&u), out);
-	e = u.mate.n > 1 ? ready_all(&u.mate) : NULL;
-out:
+	climb_init(&u, q, a, true, outer * inner, inner, x, y);
+	struct err *e = climb_meet(&u, l.off, 0);
+	e = climb_end(&u, e ? e : climb(&u));
 	loan_end(q, &l, e);
 	return e;
 }
