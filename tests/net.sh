@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.." || exit 1
 member=("$PWD/$1/unit/sym_procs" member)
 parcel=("$PWD/$1/unit/sym_procs" parcel)
 conform=("$PWD/$1/unit/sym_conform" member)
+levels=("$PWD/$1/unit/coll_levels" member)
 # shellcheck source=tests/verdict.sh
 . tests/verdict.sh
 tmp="$(mktemp -d)"
@@ -136,6 +137,12 @@ suite() {
 	for i in 0 1; do start "$a" "$i" 4 "${member[@]}" 1 50; done
 	for i in 2 3; do start "$b" "$i" 4 "${member[@]}" 1 50; done
 	ends 4 "two processes on each of two hosts"
+
+	# Collectives by levels: two processes of each host map each other, one of them with two devices.
+	for i in 0 1; do start "$a" "$i" 4 "${levels[@]}" 1; done
+	start "$b" 2 4 "${levels[@]}" 2
+	start "$b" 3 4 "${levels[@]}" 1
+	ends 4 "collectives by levels"
 
 	# What the library promises, every case of it: PEs as threads, as processes, and on two hosts at once.
 	start "$a" 0 3 "${conform[@]}" 2

@@ -77,8 +77,8 @@ static inline struct call call_of(struct coll *c, const struct coll_group *g, ui
 {
 	enum coll_topo topo = coll_topo_of(&c->table, c->far && (k == COLL_permute || apart_hosts(c, g)), c->npe, g->n);
 
-	if (topo == COLL_FAR && k != COLL_permute && levels_save(c->world, k, r, g->n, g->pe))
-		topo = COLL_HOSTS;
+	if (topo == COLL_FAR && k != COLL_permute)
+		topo = coll_topo_far(c->world, k, r, g->n, g->pe);
 	a = c->use[k] ? c->use[k] : a;
 	a = a ? a : (uint8_t)coll_choose(&c->table, k, topo, bytes);
 	/* A table may have been measured, a program compiled, where there was an MPI. */

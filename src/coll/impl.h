@@ -178,9 +178,6 @@ struct err *mpi_permute(const struct call *q, int from, int to, const char *x, c
 
 /* --- levels.c -------------------------------------------------------------------------- */
 
-/* Do less bytes go between hosts by levels than by the others?  Of what each member has, or all have of each; r: NULL if nothing is
- * reduced.  The same on all members. */
-bool levels_save(const struct sym_world *w, enum coll_kind k, const struct coll_red *r, int n, const int *pe);
 struct err *levels_all(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n);
 struct err *levels_blocks(const struct call *q, const struct acc *a, int64_t outer, int64_t inner, const char *x, char *y);
 

@@ -101,16 +101,11 @@ static const struct coll_rule far_rule[COLL_COUNT][COLL_RULES] = {
 	[COLL_barrier]        = { { END, COLL_slot } },
 };
 
-/* Some of them on one host: what goes between hosts goes once. */
+/* Where some share a host, what goes between hosts goes once; all else as above. */
 static const struct coll_rule hosts_rule[COLL_COUNT][COLL_RULES] = {
-	[COLL_all_reduce]     = { { K(16), COLL_slot }, { END, COLL_levels } },
+	[COLL_all_reduce]     = { { K(2), COLL_slot }, { END, COLL_levels } },
 	[COLL_reduce_scatter] = { { K(16), COLL_slot }, { END, COLL_levels } },
-	[COLL_all_gather]     = { { K(1), COLL_slot }, { END, COLL_levels } },
-	[COLL_all_to_all]     = { { K(128), COLL_slot }, { END, COLL_direct } },
-	[COLL_permute]        = { { K(128), COLL_slot }, { END, COLL_push } },
-	[COLL_broadcast]      = { { K(256), COLL_slot }, { END, COLL_direct } },
-	[COLL_scan]           = { { END, COLL_slot } },
-	[COLL_barrier]        = { { END, COLL_slot } },
+	[COLL_all_gather]     = { { END, COLL_levels } },
 };
 
 bool coll_table_has(const struct coll_table *t, enum coll_algo a)
@@ -136,7 +131,10 @@ void coll_table_init(struct coll_table *t)
 	t->ring = (int64_t)MAX(MIN(2 * cpu->l2, (size_t)8 << 20), (size_t)1 << 20) & ~(int64_t)4095;
 	t->chunk = 64 << 10;
 	for (int topo = 0; topo < COLL_TOPOS; topo++)
-		memcpy(t->rule[topo], topo == COLL_PAIR ? pair_rule : topo == COLL_MANY ? many_rule : topo == COLL_FAR ? far_rule : topo == COLL_HOSTS ? hosts_rule : topo == COLL_CROWD ? crowd_rule : more_rule, sizeof pair_rule);
+		memcpy(t->rule[topo], topo == COLL_PAIR ? pair_rule : topo == COLL_MANY ? many_rule : topo == COLL_FAR || topo == COLL_HOSTS ? far_rule : topo == COLL_CROWD ? crowd_rule : more_rule, sizeof pair_rule);
+	for (int k = 0; k < COLL_COUNT; k++)
+		if (hosts_rule[k][0].algo)
+			memcpy(t->rule[COLL_HOSTS][k], hosts_rule[k], sizeof hosts_rule[k]);
 }
 
 /* --- text ----------------------------------------------------------------------------- */
@@ -250,7 +248,7 @@ void coll_table_path(struct str *s)
 	if (!conf_cache(s, false))
 		return;
 	machine(here);
-	str_addf(s, "coll-%08x.txt", (unsigned)hash_bytes(here, strlen(here), (uint64_t)cpu_get()->cores));
+	str_addf(s, "coll-%08x.txt", (unsigned)hash_bytes(here, strlen(here), (uint64_t)cpu_get()->cores | (uint64_t)COLL_TOPOS << 32));
 }
 
 /* --- the setting --------------------------------------------------------------------------- */

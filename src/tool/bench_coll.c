@@ -60,9 +60,10 @@ struct pe { struct bench *b; int pe; pthread_t t; struct sym_ctx *ctx; struct sy
 static int64_t operand(enum coll_kind k, int64_t n, int npe) { return k == COLL_reduce_scatter || k == COLL_all_to_all ? n * npe : n; }
 static int64_t result(enum coll_kind k, int64_t n, int npe) { return k == COLL_all_gather || k == COLL_all_to_all ? n * npe : k == COLL_barrier ? 0 : n; }
 
+static const struct coll_red sum = { RED_add, DT_f32, NULL };
+
 static struct err *turn(struct coll *c, const struct coll_group *g, enum coll_kind k, int64_t n, char *x, char *y)
 {
-	static const struct coll_red sum = { RED_add, DT_f32, NULL };
 	int next = (g->me + 1) % g->n, last = (g->me + g->n - 1) % g->n;
 
 	switch (k) {
@@ -583,13 +584,16 @@ static void plot(struct str *s, const struct bench *b)
 /* The rules of what was measured; those of other groups stay as they are. */
 static struct err *write_table(struct bench *b)
 {
-	enum coll_topo topo = !sym_near(b->w) ? COLL_FAR : b->npe >= COLL_ROUNDS ? COLL_MANY : b->npe > b->table.cores ? COLL_CROWD : b->npe == 2 ? COLL_PAIR : COLL_GROUP;
+	enum coll_topo near = coll_topo_of(&b->table, false, b->npe, b->npe);
 	struct str s = { 0 }, path = { 0 };
 	struct err *e = NULL;
+	int pe[MAX_PE];
 
+	for (int i = 0; i < b->npe; i++)
+		pe[i] = i;
 	for (int k = 0; k < COLL_COUNT; k++)
 		if (b->op[k])
-			rules_of(b, (enum coll_kind)k, b->table.rule[topo][k]);
+			rules_of(b, (enum coll_kind)k, b->table.rule[sym_near(b->w) ? near : coll_topo_far(b->w, (enum coll_kind)k, &sum, b->npe, pe)][k]);
 	coll_table_print(&s, &b->table);
 	coll_table_path(&path);
 	e = str_write_entry(path.p, s.p, s.n);

@@ -121,7 +121,7 @@ static struct err *same(struct coll_cx *cx, struct prog_coll *c, uint32_t site, 
 
 static void *device(void *v)
 {
-	static const int64_t sizes[] = { 1, 7, 129, 5001, 40003, 150000 };
+	static const int64_t sizes[] = { 1, 7, 5001, 40003, 150000 };
 	struct dev *d = v;
 	struct sym_ep *ep = sym_ep_of(d->w, d->pe);
 	struct sym_heap *h = sym_heap_of(d->w, d->pe);
@@ -144,7 +144,7 @@ static void *device(void *v)
 			sym_end(ep, NULL);
 			sym_begin(ep, &l);
 		}
-		if (d->job->end != WELL && round == 40 && d->pe == n - 1) {
+		if (d->job->end != WELL && round == (d->job->nproc == 2 ? 60 : 34) && d->pe == n - 1) {
 			if (d->job->end == DIES)
 				raise(SIGKILL);
 			d->err = ERR(CANCELLED, "on purpose");
