@@ -367,6 +367,14 @@ static void group_of(const struct coll_cx *cx, const struct prog_coll *c, int *p
 	g->me = pg->rank[cx->pos];
 }
 
+static struct err *boxes(struct coll_cx *cx, const struct coll_group *g, uint32_t site, const struct prog_coll *c, const void *src, void *dst)
+{
+	const bool far = g->n > 1 && cx->c->far && apart_hosts(cx->c, g);
+	struct call q = { cx->c, cx->c->ep, site, g->n, g->me, g->pe, COLL_direct };
+
+	APART(src, c->inner, dst, c->inner2, false, move_boxes(&q, cx, c, far, src, dst));
+}
+
 /* Those that permute c links with cx; none if they are too many. */
 static void cycle_of(const struct coll_cx *cx, const struct prog_coll *c, struct cycle *out)
 {
@@ -411,7 +419,7 @@ struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t sit
 			TRY(blocks(cx->c, &g, site, COLL_all_gather, c->algo, gather_of(g.n, c->outer, c->inner), ptr[i], res[i]));
 			break;
 		case COLL_all_to_all:
-			TRY(blocks(cx->c, &g, site, COLL_all_to_all, c->algo, exchange_of(g.n, c->outer, c->inner, c->inner2), ptr[i], res[i]));
+			TRY(c->nbox ? boxes(cx, &g, site, c, ptr[i], res[i]) : blocks(cx->c, &g, site, COLL_all_to_all, c->algo, exchange_of(g.n, c->outer, c->inner, c->inner2), ptr[i], res[i]));
 			break;
 		case COLL_broadcast:
 			if (cx->p->group[c->group].row[cx->pos] < 0 && n)

@@ -197,6 +197,11 @@ struct err *move_broadcast(const struct call *q, int root, const char *x, char *
 struct cycle { int n, me; bool open; int pe[COLL_CYCLE]; };
 /* y, known to all of them alike: NULL if it is not. */
 struct err *move_permute(const struct call *q, int from, int to, const char *x, char *y, int64_t n, const struct cycle *c);
+/* --- boxes.c ------------------------------------------------------------------------------- */
+
+/* What of c's boxes goes to cx, and from it.  far: members of q do not all map each other. */
+struct err *move_boxes(const struct call *q, const struct coll_cx *cx, const struct prog_coll *c, bool far, const char *x, char *y);
+
 struct err *move_barrier(const struct call *q);
 
 #endif

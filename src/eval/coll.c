@@ -207,6 +207,26 @@ done:
 	return e;
 }
 
+/* One box of x, of type ti, to y: first element in x, in y, extents. */
+static void box_copy(char *y, const struct ir_type_info *to, const char *x, const struct ir_type_info *ti, const int64_t *box)
+{
+	int rank = ti->rank;
+	const int64_t *from = box, *at = box + rank, *size = box + 2 * rank;
+	int64_t i[IR_MAX_RANK] = {0}, e = dtype_info[ti->dtype].bytes, all = 1;
+	for (int d = 0; d < rank; d++)
+		all *= size[d];
+	for (; all > 0; all--) {
+		int64_t ox = 0, oy = 0;
+		for (int d = 0; d < rank; d++) {
+			ox = ox * ti->dim[d] + from[d] + i[d];
+			oy = oy * to->dim[d] + at[d] + i[d];
+		}
+		memcpy(y + oy * e, x + ox * e, (size_t)e);
+		for (int d = rank; d-- > 0 && ++i[d] == size[d];)
+			i[d] = 0;
+	}
+}
+
 struct err *walk_coll(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t,
                       struct blk *const *in, struct blk **out)
 {
@@ -283,6 +303,23 @@ struct err *walk_coll(struct walk *w, const struct ir_fn *fn, const struct ir_op
 				free(sum);
 				if (e)
 					goto done;
+				break;
+			}
+			case IR_redistribute: {
+				int nw, rank_ = ti->rank;
+				const int64_t *p = ir_attrs(fn, o, AT_boxes, &nw);
+				memset(b->p, 0, b->n);
+				for (const int64_t *end = p + nw; p < end; p += 2 + 3 * rank_) {
+					int from = -1;
+					for (int m = 0; m < n; m++)
+						from = t.pos[who[m]] == p[1] ? who[m] : from;
+					if (p[0] == pos && from < 0) {
+						e = ERR(INVALID, "a box of device %lld is waited for, which does not reach it", (long long)p[1]);
+						goto done;
+					}
+					if (p[0] == pos)
+						box_copy(b->p, to, SRC(from), ti, p + 2);
+				}
 				break;
 			}
 			case IR_all_to_all: {

@@ -581,6 +581,14 @@ static void all_to_all(struct rule *r)
 		}
 }
 
+static void redistribute(struct rule *r)
+{
+	for (int d = 0; d < in_t(r, 0)->rank; d++)
+		alone(r, 0, d, FACTOR_WHOLE);
+	for (int d = 0; d < out_t(r, 0)->rank; d++)
+		alone(r, res(r, 0), d, FACTOR_WHOLE);
+}
+
 /* --- asking -------------------------------------------------------------------------- */
 
 static void (*const row[IR_COUNT])(struct rule *) = {

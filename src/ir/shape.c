@@ -679,6 +679,10 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 	case IR_collective_broadcast:
 		TRY(group_ok(a));
 		return sh_coll(a, i, s);
+	case IR_redistribute:
+		*known = false;
+		s->rank = -1;
+		return group_ok(a);
 	case IR_sharding_constraint:
 		TRY(ru_shard_fits(a, num(a, AT_sharding), operand_t(a, 0)));
 		like(s, a->in[0]);

@@ -37,6 +37,28 @@ static struct err *attributes(struct at *a)
 	return NULL;
 }
 
+/* Boxes of the operand and of the result, between members of one group. */
+static struct err *boxes(const struct at *a, const struct ir_type_info *x, const struct ir_type_info *y)
+{
+	const struct ir_group_info *g = &a->m->group.p[num(a, AT_group)];
+	const int64_t *w = list(a, AT_boxes);
+	int n = count(a, AT_boxes), rank = x->rank, row = 2 + 3 * rank;
+	NEED(x->dtype == y->dtype && x->dtype != DT_token && y->rank == rank && n % row == 0, "a result of another type or rank, or boxes of another one");
+	for (const int64_t *end = w + n; w < end; w += row) {
+		int at[2] = { -1, -1 };
+		for (int i = 0; i < g->nrow * g->ncol; i++)
+			for (int k = 0; k < 2; k++)
+				at[k] = g->id[i] == w[k] ? i / g->ncol : at[k];
+		NEED(w[0] >= 0 && w[1] >= 0 && at[0] >= 0 && at[0] == at[1], "device %lld gets a box of device %lld, which is not in its group", (long long)w[0], (long long)w[1]);
+		for (int d = 0; d < rank; d++) {
+			int64_t from = w[2 + d], to = w[2 + rank + d], size = w[2 + 2 * rank + d];
+			NEED(from >= 0 && to >= 0 && size >= 0 && from <= x->dim[d] && to <= y->dim[d] && size <= x->dim[d] - from && size <= y->dim[d] - to,
+			     "%lld elements along dimension %d, from %lld to %lld", (long long)size, d, (long long)from, (long long)to);
+		}
+	}
+	return NULL;
+}
+
 /* Operands of a joint reducer are pairs; what is cut is cut of both. */
 static struct err *pairs(const struct at *a)
 {
@@ -144,6 +166,8 @@ static struct err *check(const struct at *a)
 			NEED(list(a, AT_alias)[i] >= 0 && list(a, AT_alias)[i] < o->nout && list(a, AT_alias)[i + 1] >= 0 && list(a, AT_alias)[i + 1] < o->nin, "alias %d", i / 3);
 		NEED(count(a, AT_on) <= 1 && (!count(a, AT_on) || list(a, AT_on)[0] >= 0), "a device that it is on");
 		return stated(a);
+	case IR_redistribute:
+		return boxes(a, operand(a, 0), r);
 	case IR_after_all:
 		for (uint32_t i = 0; i < o->nin; i++)
 			NEED(operand(a, i)->dtype == DT_token, "operand %u is no token", i);

@@ -177,6 +177,22 @@ struct err *lower_coll(struct lw *w, struct frame *f, int i)
 			c.inner2 = n ? product(rt->dim + d2, rt->rank - d2) * e / n : 0;
 			break;
 		}
+		case IR_redistribute: {
+			c.kind = COLL_all_to_all;
+			c.inner2 = rt->bytes;
+			int n, rank = t->rank;
+			const int64_t *p = ir_attrs(fn, o, AT_boxes, &n);
+			c.nbox = (uint32_t)(1 + 2 * rank + n);
+			c.box = ARENA_NEW(&w->p->arena, int64_t, c.nbox);
+			c.box[0] = rank;
+			for (int x = 0; x < rank; x++) {
+				c.box[1 + x] = t->dim[x];
+				c.box[1 + rank + x] = rt->dim[x];
+			}
+			for (int x = 0; x < n; x++)
+				c.box[1 + 2 * rank + x] = p[x];
+			break;
+		}
 		case IR_collective_broadcast:
 			c.kind = COLL_broadcast;
 			break;

@@ -316,7 +316,7 @@ static enum coll_kind kind_of(const struct ir_op *o)
 	switch ((enum ir_kind)o->kind) {
 	case IR_all_gather: return COLL_all_gather;
 	case IR_reduce_scatter: return COLL_reduce_scatter;
-	case IR_all_to_all: return COLL_all_to_all;
+	case IR_all_to_all: case IR_redistribute: return COLL_all_to_all;
 	case IR_collective_permute: return COLL_permute;
 	case IR_collective_broadcast: return COLL_broadcast;
 	default: return COLL_all_reduce;
@@ -328,10 +328,29 @@ static int members(const struct ir_module *m, const struct ir_fn *fn, const stru
 	return o->kind == IR_collective_permute ? 2 : m->group.p[ir_attr(fn, o, AT_group)].ncol;
 }
 
+/* What comes into the device that gets most. */
+static double boxes_bytes(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
+{
+	const struct ir_type_info *t = ir_vtype(m, fn, o->out);
+	int n, row = 2 + 3 * t->rank;
+	const int64_t *w = ir_attrs(fn, o, AT_boxes, &n);
+	double most = 0, one = 0;
+	for (int i = 0; i < n; i += row) {       /* those of one target follow each other */
+		double size = dtype_info[t->dtype].bytes;
+		for (int d = 0; d < t->rank; d++)
+			size *= (double)w[i + 2 + 2 * t->rank + d];
+		one = (i && w[i] == w[i - row] ? one : 0) + (w[i] != w[i + 1] ? size : 0);
+		most = MAX(most, one);
+	}
+	return most;
+}
+
 double pass_coll_bytes(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
 {
 	double in = 0, out = 0, n = members(m, fn, o);
 	int pairs, moved = 0;
+	if (o->kind == IR_redistribute)
+		return boxes_bytes(m, fn, o);
 	for (uint32_t k = 0; k < o->nin; k++)
 		in += (double)ir_vtype(m, fn, ir_in(fn, o, k))->bytes;
 	for (uint32_t k = 0; k < o->nout; k++)

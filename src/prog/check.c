@@ -112,7 +112,9 @@ static struct err *run_coll(struct check *ck, int d, const struct prog_cmd *c)
 		out *= n;
 	if (k->kind == COLL_reduce_scatter)
 		in *= n;
-	if (k->kind == COLL_all_to_all) {
+	if (k->nbox) {
+		out = k->inner2;
+	} else if (k->kind == COLL_all_to_all) {
 		in *= n;
 		out = k->outer2 * k->inner2 * n;
 	}
@@ -456,7 +458,7 @@ static struct err *teams(struct check *ck, uint32_t i)
 		return ERR(PRECONDITION, "collective %u reduces by a function that is not given", i);
 	if (c->kind != COLL_permute) {
 		const struct prog_group *g = &p->group[c->group];
-		bool sized = c->kind == COLL_all_gather || c->kind == COLL_reduce_scatter || c->kind == COLL_all_to_all;
+		bool sized = !c->nbox && (c->kind == COLL_all_gather || c->kind == COLL_reduce_scatter || c->kind == COLL_all_to_all);
 		for (int r = 1; sized && r < g->nrow; r++)
 			if (group_size(g, r) != group_size(g, 0))
 				return ERR(PRECONDITION, "collective %u has a group whose rows differ in length", i);

@@ -472,6 +472,11 @@ static struct prog_coll coll(struct in *in)
 		c.outer2 = number(in);
 		c.inner2 = number(in);
 	}
+	if (have(in, "boxes")) {
+		int64_t n;
+		c.box = list(in, &n);
+		c.nbox = (uint32_t)MIN(n, UINT32_MAX);
+	}
 	if (have(in, "expr"))
 		c.expr = expr(in);
 	return c;

@@ -157,6 +157,10 @@ static void coll(struct str *s, uint32_t i, const struct prog_coll *c)
 	str_addf(s, " redop %s outer %ld inner %ld", redop_name[c->redop], (long)c->outer, (long)c->inner);
 	if (c->outer2 || c->inner2)
 		str_addf(s, " to %ld %ld", (long)c->outer2, (long)c->inner2);
+	if (c->nbox) {
+		str_add(s, " boxes ");
+		list(s, c->nbox, c->box);
+	}
 	if (c->expr)
 		expr(s, c->expr);
 	str_add(s, "\n");

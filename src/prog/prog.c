@@ -106,6 +106,7 @@ static uint64_t hash_coll(const struct prog *p, const struct prog_coll *c, uint6
 {
 	int64_t w[] = {c->kind, c->algo, c->dtype, c->redop, c->nin, c->outer, c->inner, c->outer2, c->inner2};
 	h = hash_bytes(w, sizeof w, h);
+	h = c->nbox ? hash_bytes(c->box, sizeof *c->box * c->nbox, h) : h;
 	if (c->kind == COLL_permute) {
 		h = hash_bytes(p->table[c->pairs].v, sizeof(int64_t) * (size_t)p->ndev, h);
 	} else {

@@ -116,7 +116,12 @@ struct prog_coll {
 	 * reverse.  all_to_all: operand [outer][n] of inner bytes -> block j; result [outer2][n] of inner2
 	 * bytes; elements of a block keep row-major order.  Others: outer 1, inner = all bytes. */
 	int64_t outer, inner, outer2, inner2;
+	/* all_to_all whose blocks are boxes (nbox > 0 numbers, else none): rank, extents of the operand, of the result; then rows: target
+	 * and source position, first element in the operand, in the result, extents.  inner and inner2 are the bytes of both. */
+	uint32_t nbox;
+	int64_t *box;
 };
+enum { PROG_BOX_RANK = MAX_RANK };     /* dimensions of boxes at most */
 enum coll_kind {
 #define COLL(id, text) COLL_##id,
 #include "../base/coll.def"

@@ -224,6 +224,7 @@ static void visit_coll(struct io *io, struct prog_coll *c)
 	N(c->inner);
 	N(c->outer2);
 	N(c->inner2);
+	TABLE(c->nbox, c->box, visit_i64);
 	io->bad |= c->nin > UINT16_MAX / 2;
 }
 

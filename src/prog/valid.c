@@ -123,6 +123,27 @@ static struct err *valid_group(const struct prog *p, uint32_t i)
 	return e;
 }
 
+static struct err *valid_boxes(const struct prog *p, const struct prog_coll *c, uint32_t i)
+{
+	const struct prog_group *g = &p->group[c->group];
+	const int64_t *v = c->box;
+	int64_t rank = v[0], n[2] = { dtype_info[c->dtype].bytes, dtype_info[c->dtype].bytes };
+	bool bad = c->kind != COLL_all_to_all || c->outer != 1 || c->outer2 != 1 || rank < 0 || rank > PROG_BOX_RANK || c->nbox < 1 + 2 * rank ||
+	           (c->nbox - 1 - 2 * rank) % (2 + 3 * rank);
+	for (int64_t d = 0; d < 2 * rank && !bad; d++)
+		bad = v[1 + d] < 0 || __builtin_mul_overflow(n[d / rank], v[1 + d], &n[d / rank]);
+	bad = bad || n[0] != c->inner || n[1] != c->inner2;
+	const int64_t *x = v + 1, *y = x + rank, *end = v + c->nbox;
+	for (const int64_t *r = y + rank; r < end && !bad; r += 2 + 3 * rank) {
+		bad = r[0] < 0 || r[0] >= p->ndev || r[1] < 0 || r[1] >= p->ndev || g->row[r[0]] < 0 || g->row[r[0]] != g->row[r[1]];
+		for (int64_t d = 0; d < rank && !bad; d++) {
+			int64_t from = r[2 + d], to = r[2 + rank + d], size = r[2 + 2 * rank + d];
+			bad = from < 0 || to < 0 || size < 0 || from > x[d] || to > y[d] || size > x[d] - from || size > y[d] - to;
+		}
+	}
+	return bad ? ERR(INVALID, "collective %u moves boxes that are not in its arrays, or not between members of a group", i) : NULL;
+}
+
 static struct err *valid_coll(const struct prog *p, uint32_t i)
 {
 	const struct prog_coll *c = &p->coll[i];
@@ -142,6 +163,8 @@ static struct err *valid_coll(const struct prog *p, uint32_t i)
 	if (c->outer < 0 || c->inner < 0 || c->outer2 < 0 || c->inner2 < 0 || __builtin_mul_overflow(c->outer, c->inner, &one) ||
 	    __builtin_mul_overflow(c->outer2, c->inner2, &two) || one > INT64_MAX / 65536 || two > INT64_MAX / 65536)
 		return ERR(INVALID, "collective %u moves an impossible number of bytes", i);
+	if (c->nbox)
+		TRY(valid_boxes(p, c, i));
 	return valid_expr(c->expr, "collective", i);
 }
 

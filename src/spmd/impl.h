@@ -70,7 +70,9 @@ struct tried { int n; double ns[2]; const struct axes *f[2]; };
  * spare: bytes of a device that may yet be spent on keeping what else would travel in each turn of a loop: all together as many as its
  * arguments have.  values: of functions, part_values.  rec: NULL: nobody asks why; why and tried are for it. */
 struct part { struct ir_module *m; struct arena a; int ndev; const struct spmd_maker *maker; struct axes apart; uint32_t apart_of; double spare; struct values **values;
-              struct spmd_record *rec; struct why why; struct tried tried; };
+              struct spmd_record *rec; struct why why; struct tried tried;
+              int64_t least;     /* bytes of a device's part from which on it comes in one step (reshard.c); 0: as many as are worth it */
+};
 
 /* What moves next is value x of fn: an operand or a result of the op in p->why, or, of another function, its parameter or result. */
 static inline void record_about(struct part *p, const struct ir_fn *fn, ir_val x)

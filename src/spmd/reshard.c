@@ -1,6 +1,7 @@
 /* A value from one sharding to another, with what travels kept small.
  *
- * What is still to be summed is summed.  Where dimensions stay as fine as they are, each device gets another's part.  Else, between shardings
+ * What is still to be summed is summed.  Where dimensions stay as fine as they are, each device gets another's part.  What is long goes in one
+ * step, each device taking the boxes that it lacks from where they lie, unless that is one all_gather.  Else, between shardings
  * of one mesh, in this order: dimensions are cut further by axes that cut nothing so far; axes that go from one dimension to another go by an
  * all_to_all; parts change places so that what has to be gathered is least significant in its dimension; that is gathered.  Between meshes,
  * and where dimensions are too small for this, those that differ are gathered and cut again. */
@@ -566,6 +567,133 @@ static ir_val same_mesh(struct part *p, struct ir_b *b, ir_val v, ir_shard from,
 	return gather_and_cut(p, b, q.v, shard_of(&q, goal), to, mesh, rank);
 }
 
+/* --- in one step ------------------------------------------------------------------------------ */
+
+/* Is it one all_gather, of what is least significant in one dimension, or does nothing move? */
+static bool gathers_one(struct part *p, ir_shard from, ir_shard to, int rank)
+{
+	int n = 0;
+	for (int d = 0; d < rank; d++) {
+		struct axes x = part_axes(p, from, d), y = part_axes(p, to, d), c = common(p, x, y);
+		if (rest(p, y, c).n)
+			return false;
+		n += rest(p, x, c).n > 0;
+	}
+	return n <= 1;
+}
+
+static int32_t root_of(int32_t *t, int32_t i)
+{
+	while (t[i] != i)
+		i = t[i] = t[t[i]];
+	return i;
+}
+
+/* Who exchanges boxes with whom, directly or through others: a row each. */
+static ir_group linked(struct part *p, const int64_t *w, int64_t n, int row)
+{
+	int ndev = p->ndev, rows = 0, cols = 0;
+	int32_t *t = ARENA_NEW(&p->a, int32_t, ndev), *at = ARENA_NEW(&p->a, int32_t, ndev), *count = ARENA_NEW(&p->a, int32_t, ndev);
+	for (int d = 0; d < ndev; d++)
+		t[d] = d;
+	for (int64_t i = 0; i < n; i += row)
+		t[root_of(t, (int32_t)w[i])] = root_of(t, (int32_t)w[i + 1]);
+	for (int d = 0; d < ndev; d++) {
+		int32_t r = root_of(t, d);
+		at[r] = count[r] ? at[r] : rows++;
+		count[r]++;
+		cols = MAX(cols, count[r]);
+	}
+	int64_t *id = ARENA_NEW(&p->a, int64_t, rows * cols);
+	for (int k = 0; k < rows * cols; k++)
+		id[k] = -1;
+	for (int d = ndev; d-- > 0;) {
+		int32_t r = root_of(t, d);
+		id[at[r] * cols + --count[r]] = d;
+	}
+	return ir_group_add(p->m, rows, cols, id);
+}
+
+/* Each device puts its part together from the boxes of others' parts that it lacks: what is long enough goes in one step, where the steps below
+ * would write it several times, or in short rows.  Of devices that hold a box, one's own first, each lends about as much.  0: it is not worth it,
+ * nothing moves, or there are too many boxes to be written into the program. */
+static ir_val redistributed(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to, int rank)
+{
+	enum { WORTH = 64 << 10, DEVICES = 256, BOXES = 4096 };
+	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
+	enum dtype dt = t->dtype;
+	int n = p->ndev, row = 2 + 3 * rank;
+	int64_t dim[IR_MAX_RANK], out[IR_MAX_RANK], size[IR_MAX_RANK], bytes = dtype_info[dt].bytes;
+	if (n > DEVICES || gathers_one(p, from, to, rank))
+		return 0;
+	for (int d = 0; d < rank; d++) {
+		dim[d] = t->dim[d] * ir_shard_parts(p->m, from, d);
+		out[d] = dim[d] / ir_shard_parts(p->m, to, d);
+		bytes *= out[d];
+		if (dim[d] % ir_shard_parts(p->m, to, d))
+			return 0;
+	}
+	if (bytes < (p->least ? p->least : WORTH))
+		return 0;
+	int64_t *have = ARENA_NEW(&p->a, int64_t, n * (rank + 1)), *want = ARENA_NEW(&p->a, int64_t, n * (rank + 1)), *own = ARENA_NEW(&p->a, int64_t, n);
+	int64_t *lent = ARENA_NEW(&p->a, int64_t, n), *in = arena_copy(&p->a, t->dim, sizeof *t->dim * (size_t)rank);
+	ARR(int64_t) w = {0};
+	bool moves = false;
+	for (int dev = 0; dev < n; dev++) {
+		own[dev] = p->apart.n ? mesh_index(&p->m->mesh.p[p->apart_of], dev, p->apart) : 0;
+		spmd_shard_box(p->m, from, dev, rank, dim, have + dev * rank, size);
+		spmd_shard_box(p->m, to, dev, rank, dim, want + dev * rank, size);
+	}
+	for (int dev = 0; dev < n; dev++) {
+		for (int k = 0; k < n; k++) {
+			int64_t lo[IR_MAX_RANK], hi[IR_MAX_RANK], count = 1;
+			bool first = own[k] == own[dev];
+			for (int d = 0; d < rank; d++) {
+				lo[d] = MAX(have[k * rank + d], want[dev * rank + d]);
+				hi[d] = MIN(have[k * rank + d] + in[d], want[dev * rank + d] + out[d]);
+				first &= lo[d] < hi[d];
+				count *= hi[d] - lo[d];
+			}
+			int by = k;
+			for (int j = 0; j < n && first; j++) {           /* those that hold the same */
+				if (own[j] != own[dev] || memcmp(have + j * rank, have + k * rank, sizeof *have * (size_t)rank))
+					continue;
+				first = j >= k;
+				by = by != dev && (j == dev || lent[j] < lent[by]) ? j : by;
+			}
+			if (!first)
+				continue;
+			if (w.n / (size_t)row == BOXES) {
+				arr_free(&w);
+				return 0;
+			}
+			lent[by] += by != dev ? count : 0;
+			moves |= by != dev;
+			arr_push(&w, dev);
+			arr_push(&w, by);
+			for (int d = 0; d < rank; d++)
+				arr_push(&w, lo[d] - have[k * rank + d]);
+			for (int d = 0; d < rank; d++)
+				arr_push(&w, lo[d] - want[dev * rank + d]);
+			for (int d = 0; d < rank; d++)
+				arr_push(&w, hi[d] - lo[d]);
+		}
+	}
+	ir_val r = 0;
+	if (moves) {
+		int64_t *attr = ARENA_NEW(&p->a, int64_t, w.n + 2);
+		attr[0] = (int64_t)w.n;
+		memcpy(attr + 1, w.p, sizeof *w.p * w.n);
+		attr[1 + w.n] = linked(p, w.p, (int64_t)w.n, row);
+		ir_type type = ir_tensor(p->m, dt, rank, out);
+		r = ir_emit_raw(b, IR_redistribute, 1, &v, 1, &type, attr, (uint32_t)w.n + 2);
+	}
+	arr_free(&w);
+	return r;
+}
+
+/* --- any two shardings -------------------------------------------------------------------------- */
+
 static bool same_order(const struct ir_module *m, uint32_t x, uint32_t y)
 {
 	const struct ir_mesh *a = &m->mesh.p[x], *b = &m->mesh.p[y];
@@ -728,7 +856,10 @@ static ir_val reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, i
 	for (int d = 0; d < rank; d++)
 		as_fine &= ir_shard_parts(p->m, from, d) == ir_shard_parts(p->m, to, d);
 	if (!part_equal(p, from, to, rank)) {
-		if (as_fine)
+		ir_val whole = as_fine ? 0 : redistributed(p, b, v, from, to, rank);
+		if (whole)
+			v = whole;
+		else if (as_fine)
 			v = change_places(p, b, v, from, to, rank);
 		else if (!from || !to || same_order(p->m, p->m->shard.p[from].mesh, p->m->shard.p[to].mesh))
 			v = same_mesh(p, b, v, from, to, mesh, rank);

@@ -39,14 +39,24 @@ def into(kind, devices, result):
             "reduce_scatter": (devices - 1) * result, "permute": result, "broadcast": result}[kind]
 
 
+def into_boxes(v, operand):
+    """The same of the boxes of an all_to_all: of the device that gets most."""
+    rank, size, come = v[0], operand // int(np.prod(v[1:1 + v[0]])), collections.Counter()
+    for r in range(1 + 2 * rank, len(v), 2 + 3 * rank):
+        come[v[r]] += size * int(np.prod(v[r + 2 + 2 * rank:r + 2 + 3 * rank])) * (v[r] != v[r + 1])
+    return float(max(come.values()))
+
+
 def of_rondo(text):
     """Collectives of a compiled program: (kind, devices, bytes into each): how often."""
     group = {m[1]: int(m[2]) for m in re.finditer(r"^group (\d+) \d+ (\d+) ", text, re.M)}
     coll, sent = {}, collections.Counter()
-    for m in re.finditer(r"^coll (\d+) (\w+) \w+ n (\d+) algo \S+ (?:pairs|group) (\d+) redop \S+ outer (\d+) inner (\d+)", text, re.M):
-        i, kind, n, g, outer, inner = m.groups()
+    for m in re.finditer(r"^coll (\d+) (\w+) \w+ n (\d+) algo \S+ (?:pairs|group) (\d+) redop \S+ outer (\d+) inner (\d+)(?: to \d+ \d+ boxes \[(.*?)\])?", text, re.M):
+        i, kind, n, g, outer, inner, boxes = m.groups()
         k, b = 2 if kind == "permute" else group[g], int(n) * int(outer) * int(inner)
         coll[i] = kind, k, into(kind, k, b * k if kind in ("all_gather", "all_to_all") else b)
+        if boxes:
+            coll[i] = kind, k, into_boxes([int(n) for n in boxes.split(",")], int(inner))
     turns = []
     for line in text[text.index("\nrun {"):].splitlines():
         w = line.split()

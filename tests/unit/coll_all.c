@@ -96,6 +96,54 @@ static struct prog *make_prog(int n)
 	return p;
 }
 
+/* Boxes of three dimensions between the members of a group, some rows long, some a few bytes: block k of a result is from its member k.
+ * All devices draw the same. */
+static struct err *boxes(const struct dev *d, struct coll_cx *cx, uint32_t group, int round, uint64_t s, int32_t *x, int32_t *y)
+{
+	enum { RANK = 3, ROW = 2 + 3 * RANK };
+	const struct prog_group *g = &d->p->group[group];
+	int64_t box[1 + 2 * RANK + MAXP * MAXP * ROW] = { RANK }, *in = box + 1, *out = in + RANK, *w = out + RANK, size[RANK], more[RANK];
+	static const int64_t longest[] = { 5, 17, 300 };
+	for (int e = 0; e < RANK; e++) {
+		size[e] = 1 + (int64_t)(rnd(&s) % (uint64_t)longest[(e + round) % RANK]);
+		more[e] = (int64_t)(rnd(&s) % 3);
+		in[e] = size[e] + more[e];
+		out[e] = size[e] * (e == round % RANK ? g->ncol : 1);
+	}
+	for (int t = 0; t < d->n; t++)
+		for (int k = 0; k < g->ncol && g->row[t] >= 0; k++) {
+			int64_t from = g->id[g->row[t] * g->ncol + k];
+			if (from < 0)
+				continue;
+			w[0] = t;
+			w[1] = from;
+			for (int e = 0; e < RANK; e++) {
+				w[2 + e] = (int64_t)(rnd(&s) % (uint64_t)(more[e] + 1));
+				w[2 + RANK + e] = e == round % RANK ? k * size[e] : 0;
+				w[2 + 2 * RANK + e] = size[e];
+			}
+			w += ROW;
+		}
+	int64_t nx = in[0] * in[1] * in[2], ny = out[0] * out[1] * out[2];
+	struct prog_coll c = { .kind = COLL_all_to_all, .dtype = DT_i32, .nin = 1, .group = group, .outer = 1, .inner = 4 * nx, .outer2 = 1, .inner2 = 4 * ny,
+	                       .nbox = (uint32_t)(w - box), .box = box };
+	char *ptr[2] = { (char *)x, (char *)y };
+	for (int64_t i = 0; i < nx; i++)
+		x[i] = val(round, d->pos, i);
+	for (int64_t i = 0; i < ny; i++)
+		y[i] = -1;
+	TRY(coll_run(cx, &c, (uint32_t)round, ptr, false, NULL));
+	for (const int64_t *r = out + RANK; r < w; r += ROW)
+		for (int64_t i = 0; i < size[0] && r[0] == d->pos; i++)
+			for (int64_t j = 0; j < size[1]; j++)
+				for (int64_t k = 0; k < size[2]; k++) {
+					int64_t at = ((r[5] + i) * out[1] + r[6] + j) * out[2] + r[7] + k, from = ((r[2] + i) * in[1] + r[3] + j) * in[2] + r[4] + k;
+					if (y[at] != val(round, (int)r[1], from))
+						return ERR(INTERNAL, "round %d: element %lld of a box of device %lld is wrong", round, (long long)at, (long long)r[1]);
+				}
+	return NULL;
+}
+
 static void *device(void *v)
 {
 	struct dev *d = v;
@@ -162,6 +210,13 @@ static void *device(void *v)
 		if (d->fail_at == round) {                /* this device fails instead */
 			d->err = ERR(CANCELLED, "on purpose");
 			break;
+		}
+		if (c.kind == COLL_all_to_all && rnd(&s) % 2) {
+			uint64_t place = (uint64_t)val(round, d->pos, 77) / 13;
+			int32_t *x = place % 3 ? (int32_t *)(sym_base(h) + bx->off) : own, *y = place % 5 ? (int32_t *)(sym_base(h) + by->off) : own + cap / 4 * MAXP;
+			if ((d->err = boxes(d, &cx, c.group, round, s, x, y)))
+				break;
+			continue;
 		}
 		if (c.kind != COLL_all_reduce && c.kind != COLL_permute && c.kind != COLL_broadcast && c.kind != COLL_scan)
 			inplace = false;

@@ -272,7 +272,7 @@ static void promises(const struct ir_module *m, const struct mesh_case *c, const
 	for (size_t i = first; i < fn->op.n; i++) {
 		enum ir_kind k = fn->op.p[i].kind;
 		if (finer)
-			assert_true(k != IR_all_gather && k != IR_all_to_all && k != IR_collective_permute);
+			assert_true(k != IR_all_gather && k != IR_all_to_all && k != IR_redistribute && k != IR_collective_permute);
 		if (ir_vtype(m, fn, fn->op.p[i].out)->rank == c->rank)
 			most = MAX(most, ir_vtype(m, fn, fn->op.p[i].out)->count);
 	}
@@ -285,9 +285,9 @@ static void promises(const struct ir_module *m, const struct mesh_case *c, const
 	}
 }
 
-static void all_pairs(void **state)
+/* least: bytes from which parts go in one step. */
+static void pairs_from(int64_t least)
 {
-	(void)state;
 	for (size_t q = 0; q < NELEM(meshes); q++) {
 		const struct mesh_case *c = &meshes[q];
 		struct ir_module *m = module(c);
@@ -295,7 +295,7 @@ static void all_pairs(void **state)
 			ir_module_free(m);
 			m = module(c);
 			struct ir_fn *fn = ir_main(m);
-			struct part p = { .m = m, .ndev = c->ndev };
+			struct part p = { .m = m, .ndev = c->ndev, .least = least };
 			arena_init(&p.a);
 			fn->val.p[1].type = part_type(&p, ir_tensor(m, DT_i32, c->rank, c->dim), shard[i], DT_token);
 			struct ir_b b = { m, fn, 0 };
@@ -341,10 +341,22 @@ static void all_pairs(void **state)
 	}
 }
 
+static void all_pairs(void **state)
+{
+	(void)state;
+	pairs_from(0);
+}
+
+static void all_pairs_at_once(void **state)
+{
+	(void)state;
+	pairs_from(1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(pairs_of_parts), cmocka_unit_test(lists), cmocka_unit_test(all_pairs),
+		cmocka_unit_test(pairs_of_parts), cmocka_unit_test(lists), cmocka_unit_test(all_pairs), cmocka_unit_test(all_pairs_at_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,225 @@
+/* An all_to_all whose blocks are boxes of arrays: each member puts its result together, straight from where the operands lie.
+ *
+ * All boxes of a result go on together, some rows of each at a time: those that lie side by side in it fill the same lines and
+ * pages, which are then in the caches. */
+#include <stdlib.h>
+
+#include "impl.h"
+
+enum { TOGETHER = 32, SLAB = 32 << 10 };  /* boxes that are copied together; bytes of one before the next one's turn */
+
+/* Rows that are copied: loops around them, outermost first, and how far they have come. */
+struct box { char *to; const char *from; int64_t row, left; int n; int64_t len[PROG_BOX_RANK], by_to[PROG_BOX_RANK], by_from[PROG_BOX_RANK], at[PROG_BOX_RANK]; };
+
+/* The box of a row of c, in arrays at y and x.  packed: x has the box alone. */
+static void box_init(struct box *b, const struct prog_coll *c, const int64_t *r, char *y, bool y_packed, const char *x, bool x_packed)
+{
+	int64_t rank = c->box[0], e = dtype_info[c->dtype].bytes, sx = e, sy = e;
+	const int64_t *dx = c->box + 1, *dy = dx + rank, *from = r + 2, *to = from + rank, *size = to + rank;
+
+	*b = (struct box){ .to = y, .from = x, .row = e, .left = 1 };
+	int k = PROG_BOX_RANK;                    /* the next loop, from the innermost one, is k - 1 */
+	for (int64_t d = rank; d-- > 0;) {
+		if (!x_packed)
+			b->from += from[d] * sx;
+		if (!y_packed)
+			b->to += to[d] * sy;
+		bool rows = k == PROG_BOX_RANK;
+		if (size[d] == 1) {
+			/* no loop */
+		} else if (rows && sx == b->row && sy == b->row) {
+			b->row *= size[d];
+		} else if (!rows && sx == b->by_from[k] * b->len[k] && sy == b->by_to[k] * b->len[k]) {
+			b->len[k] *= size[d];
+		} else {
+			k--;
+			b->len[k] = size[d];
+			b->by_from[k] = sx;
+			b->by_to[k] = sy;
+		}
+		sx *= x_packed ? size[d] : dx[d];
+		sy *= y_packed ? size[d] : dy[d];
+		b->left *= size[d] > 0;
+	}
+	b->n = PROG_BOX_RANK - k;
+	memmove(b->len, b->len + k, sizeof *b->len * (size_t)b->n);
+	memmove(b->by_to, b->by_to + k, sizeof *b->by_to * (size_t)b->n);
+	memmove(b->by_from, b->by_from + k, sizeof *b->by_from * (size_t)b->n);
+	for (int d = 0; d < b->n; d++)
+		b->left *= b->len[d];
+	b->left = b->row ? b->left : 0;
+}
+
+/* n rows of a size that the compiler knows are moved without a call for each. */
+static inline __attribute__((always_inline)) void rows_of(char *to, int64_t by_to, const char *from, int64_t by_from, int64_t n, size_t row)
+{
+	for (; n > 0; n--, to += by_to, from += by_from)
+		memcpy(to, from, row);
+}
+
+static void rows(char *to, int64_t by_to, const char *from, int64_t by_from, int64_t n, int64_t row)
+{
+	switch (row) {
+	case 1: rows_of(to, by_to, from, by_from, n, 1); break;
+	case 2: rows_of(to, by_to, from, by_from, n, 2); break;
+	case 4: rows_of(to, by_to, from, by_from, n, 4); break;
+	case 8: rows_of(to, by_to, from, by_from, n, 8); break;
+	case 16: rows_of(to, by_to, from, by_from, n, 16); break;
+	case 32: rows_of(to, by_to, from, by_from, n, 32); break;
+	case 64: rows_of(to, by_to, from, by_from, n, 64); break;
+	case 128: rows_of(to, by_to, from, by_from, n, 128); break;
+	case 256: rows_of(to, by_to, from, by_from, n, 256); break;
+	default: rows_of(to, by_to, from, by_from, n, (size_t)row); break;
+	}
+}
+
+/* Some more rows of b, about as many as a slab has. */
+static void box_go_on(struct box *b)
+{
+	int last = b->n - 1;
+	int64_t want = MAX(SLAB / b->row, 1);
+
+	while (want > 0 && b->left > 0) {
+		int64_t n = last < 0 ? 1 : MIN(b->len[last] - b->at[last], want);
+		rows(b->to, last < 0 ? 0 : b->by_to[last], b->from, last < 0 ? 0 : b->by_from[last], n, b->row);
+		want -= n;
+		b->left -= n;
+		for (int d = last; d >= 0; d--) {
+			int64_t k = d == last ? n : 1;
+			b->to += k * b->by_to[d];
+			b->from += k * b->by_from[d];
+			if ((b->at[d] += k) < b->len[d])
+				break;
+			b->to -= b->len[d] * b->by_to[d];
+			b->from -= b->len[d] * b->by_from[d];
+			b->at[d] = 0;
+		}
+	}
+}
+
+static void boxes_copy(struct box *b, int n)
+{
+	for (bool more = true; more;) {
+		more = false;
+		for (int i = 0; i < n; i++)
+			if (b[i].left) {
+				box_go_on(&b[i]);
+				more |= b[i].left > 0;
+			}
+	}
+}
+
+static void box_whole(const struct prog_coll *c, const int64_t *r, char *y, bool y_packed, const char *x, bool x_packed)
+{
+	struct box b;
+
+	box_init(&b, c, r, y, y_packed, x, x_packed);
+	boxes_copy(&b, 1);
+}
+
+struct rows { const int64_t *first, *end; int64_t by; };
+static struct rows rows_all(const struct prog_coll *c) { return (struct rows){ c->box + 1 + 2 * c->box[0], c->box + c->nbox, 2 + 3 * c->box[0] }; }
+
+static int64_t bytes_of(const struct prog_coll *c, const int64_t *r)
+{
+	int64_t n = dtype_info[c->dtype].bytes;
+
+	for (int64_t d = 0; d < c->box[0]; d++)
+		n *= r[2 + 2 * c->box[0] + d];
+	return n;
+}
+
+static int rank_of(const struct call *q, const struct coll_cx *cx, int64_t pos)
+{
+	int k = 0;
+
+	while (k < q->n && q->pe[k] != cx->pe[pos])
+		k++;
+	return k;
+}
+
+/* Operands lie where all can read them. */
+static struct err *boxes_near(const struct call *q, const struct coll_cx *cx, const struct prog_coll *c, const char *x, char *y)
+{
+	const struct rows w = rows_all(c);
+	size_t at[MAX_ROW];
+	struct box b[TOGETHER];
+	struct loan l = { 0 };
+	struct err *e = NULL;
+	int n = 0;
+
+	if (q->n > 1) {
+		TRY(loan_make(q, x, c->inner, false, &l));
+		TRY_GOTO(e, loan_exchange(q, c->inner, l.off, 0, at, NULL), out);
+	}
+	for (const int64_t *r = w.first; r < w.end; r += w.by) {
+		if (r[0] != cx->pos)
+			continue;
+		int k = rank_of(q, cx, r[1]);
+		const char *from = r[1] == cx->pos ? x : sym_at(q->ep, q->pe[k], at[k], (size_t)c->inner, NULL);
+		box_init(&b[n++], c, r, y, false, from, false);
+		if (n == TOGETHER) {
+			boxes_copy(b, n);
+			n = 0;
+		}
+	}
+	boxes_copy(b, n);
+	if (q->n > 1)
+		e = ready_all(q);
+out:
+	loan_end(q, &l, e);
+	return e;
+}
+
+/* Short rows would each be a message: who has them packs them, in the order of the boxes. */
+static struct err *boxes_far(const struct call *q, const struct coll_cx *cx, const struct prog_coll *c, const char *x, char *y)
+{
+	const struct rows w = rows_all(c);
+	size_t at[MAX_ROW];
+	int64_t all = 0, most = 0, o = 0;
+	struct loan l = { 0 };
+	struct err *e = NULL;
+	char *got = NULL;
+
+	for (const int64_t *r = w.first; r < w.end; r += w.by) {
+		int64_t n = r[0] != r[1] ? bytes_of(c, r) : 0;
+		all += r[1] == cx->pos ? n : 0;
+		most = r[0] == cx->pos ? MAX(most, n) : most;
+	}
+	if (most && !(got = malloc((size_t)most)))
+		return ERR(EXHAUSTED, "out of host memory: asked for %lld bytes for a collective", (long long)most);
+	if (all) {
+		TRY_GOTO(e, sym_alloc(q->c->heap, (size_t)all, "staging of a collective", -1, &l.copy), out);
+		l.off = l.copy->off;
+	}
+	for (const int64_t *r = w.first; r < w.end; r += w.by)
+		if (r[1] == cx->pos && r[0] != r[1]) {
+			box_whole(c, r, sym_ep_base(q->ep) + l.off + o, true, x, false);
+			o += bytes_of(c, r);
+		}
+	TRY_GOTO(e, loan_exchange(q, c->inner, l.off, 0, at, NULL), out);
+	for (const int64_t *r = w.first; r < w.end; r += w.by) {
+		if (r[0] == cx->pos && r[1] == cx->pos) {
+			box_whole(c, r, y, false, x, false);
+			continue;
+		}
+		int k = rank_of(q, cx, r[1]);
+		int64_t n = r[0] != r[1] ? bytes_of(c, r) : 0;
+		if (r[0] == cx->pos && n) {
+			sym_get(q->ep, q->pe[k], got, at[k], (size_t)n);
+			box_whole(c, r, y, false, got, true);
+		}
+		if (k < q->n)
+			at[k] += (size_t)n;
+	}
+	e = ready_all(q);
+out:
+	loan_end(q, &l, e);
+	free(got);
+	return e;
+}
+
+struct err *move_boxes(const struct call *q, const struct coll_cx *cx, const struct prog_coll *c, bool far, const char *x, char *y)
+{
+	return (far ? boxes_far : boxes_near)(q, cx, c, x, y);
+}
