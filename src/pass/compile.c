@@ -179,11 +179,17 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 	TRY_GOTO(e, pass_run(&mine, m), out);
 	str_addf(s, "'%s' for %d device%s\n", ir_text(m, m->name), o->ndev, o->ndev > 1 ? "s" : "");
 	pass_explain_sharded(s, &a, m, &r, o, flags & PASS_ALL);
-	if (flags & PASS_SHARDED)
-		goto out;
 	struct lower_choice *choice = lower_choices(&a, o->tier, m);
-	TRY_GOTO(e, pass_lower(&mine, m, choice, &p), out);
-	pass_explain_compiled(s, &a, m, choice, p);
+	e = pass_lower(&mine, m, choice, &p);
+	if (!e && flags & PASS_SHARDED) {
+		pass_explain_memory(s, &a, m, p);
+	} else if (!e) {
+		pass_explain_compiled(s, &a, m, choice, p);
+	} else if (flags & PASS_SHARDED) {       /* what lies where is known all the same */
+		str_addf(s, "memory of a device: not known, %s\n", e->msg);
+		err_free(e);
+		e = NULL;
+	}
 out:
 	arena_fini(&a);
 	spmd_record_fini(&r);

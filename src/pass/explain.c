@@ -162,28 +162,6 @@ static void groups(struct str *s, struct arena *a, const struct ir_module *m, co
 	str_free(&t);
 }
 
-/* --- memory ------------------------------------------------------ */
-
-static void memory(struct str *s, const struct ir_module *m, const struct prog *p)
-{
-	int64_t arg, res, shared;
-	prog_sizes(p, &arg, &res, &shared);
-	str_add(s, "memory of a device: arguments ");
-	pass_add_bytes(s, (double)arg);
-	str_add(s, ", results ");
-	pass_add_bytes(s, (double)res);
-	str_add(s, " (in the storage of donated arguments: ");
-	pass_add_bytes(s, (double)shared);
-	str_add(s, "), temporary ");
-	pass_add_bytes(s, (double)p->zone);
-	str_add(s, ", constants ");
-	pass_add_bytes(s, (double)p->ndata);
-	str_add(s, "\n");
-	for (uint32_t i = 0; i < p->narg; i++)
-		if (m->arg[i].donor && p->arg[i].alias < 0)
-			str_addf(s, "  argument %u is donated, but no result can take its storage\n", i);
-}
-
 void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_module *m, const struct lower_choice *choice, const struct prog *p)
 {
 	struct use *use = ARENA_NEW(a, struct use, p->nkern + 1);
@@ -193,5 +171,5 @@ void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_modul
 	loops(s, a, m);
 	groups(s, a, m, choice);
 	kernels(s, p, use);
-	memory(s, m, p);
+	pass_explain_memory(s, a, m, p);
 }

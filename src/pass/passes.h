@@ -102,6 +102,12 @@ double pass_coll_bytes(const struct ir_module *m, const struct ir_fn *fn, const 
 /* What lies where, why, and what travels: m is the program after all passes, r the partitioner's record of it. */
 void pass_explain_sharded(struct str *s, struct arena *a, const struct ir_module *m, const struct spmd_record *r, const struct pass_opts *o, bool all);
 
+/* --- held.c --- */
+
+/* Memory of a device: what JAX's memory_analysis says, but for what kernels work in, which depends on the machine; and the temporaries that
+ * are alive when most is needed, with the lines that they come from. */
+void pass_explain_memory(struct str *s, struct arena *a, const struct ir_module *m, const struct prog *p);
+
 /* --- explain.c --- */
 
 /* Loops, groups, kernels, memory: of m after all passes, choice as the groups were lowered, p. */
