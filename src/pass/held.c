@@ -116,7 +116,7 @@ void pass_explain_memory(struct str *s, struct arena *a, const struct ir_module 
 	prog_sizes(p, &arg, &res, &shared);
 	str_add(s, "memory of a device: ");
 	pass_add_bytes(s, (double)(arg + res - shared + p->zone));
-	str_add(s, " at most: arguments ");
+	str_add(s, " at most\n  arguments ");
 	pass_add_bytes(s, (double)arg);
 	str_add(s, ", results ");
 	pass_add_bytes(s, (double)res);
@@ -124,7 +124,7 @@ void pass_explain_memory(struct str *s, struct arena *a, const struct ir_module 
 	pass_add_bytes(s, (double)shared);
 	str_add(s, "), temporary ");
 	pass_add_bytes(s, (double)p->zone);
-	str_add(s, "; constants ");
+	str_add(s, ", constants ");
 	pass_add_bytes(s, (double)p->ndata);
 	str_add(s, "\n");
 	struct walk w = { .p = p, .held = ARENA_NEW(a, struct held, p->nbuf + 1) };

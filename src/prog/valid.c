@@ -133,8 +133,8 @@ static struct err *valid_boxes(const struct prog *p, const struct prog_coll *c, 
 	for (int64_t d = 0; d < 2 * rank && !bad; d++)
 		bad = v[1 + d] < 0 || __builtin_mul_overflow(n[d / rank], v[1 + d], &n[d / rank]);
 	bad = bad || n[0] != c->inner || n[1] != c->inner2;
-	const int64_t *x = v + 1, *y = x + rank, *end = v + c->nbox;
-	for (const int64_t *r = y + rank; r < end && !bad; r += 2 + 3 * rank) {
+	const int64_t *end = v + c->nbox, *x = v + 1, *y = bad ? end : x + rank, *first = bad ? end : y + rank;
+	for (const int64_t *r = first; r < end && !bad; r += 2 + 3 * rank) {
 		bad = r[0] < 0 || r[0] >= p->ndev || r[1] < 0 || r[1] >= p->ndev || g->row[r[0]] < 0 || g->row[r[0]] != g->row[r[1]];
 		for (int64_t d = 0; d < rank && !bad; d++) {
 			int64_t from = r[2 + d], to = r[2 + rank + d], size = r[2 + 2 * rank + d];
