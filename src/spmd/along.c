@@ -525,6 +525,8 @@ bool along_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, co
 	}
 }
 
+bool along_near(const struct ir_op *o) { return o->kind != IR_top_k; }
+
 double along_bytes(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, const struct axes *f)
 {
 	double bytes = 0;

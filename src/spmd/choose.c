@@ -4,7 +4,7 @@
 
 #include "../plan/plan.h"
 
-enum { MOST = 6 };          /* lists that are tried in all combinations */
+enum { MOST = 6, MOST_TURNED = 3 };        /* lists that are tried in all combinations; of those that turn an operand */
 
 double spmd_move_time(double bytes) { return plan_move_time(2, bytes); }
 
@@ -133,7 +133,8 @@ static struct cost price(struct query *q, const struct axes *f)
 			local /= (double)ir_shard_parts(p->m, h, d);
 		c.ns += plan_part_time(0, local);   /* memory is read and written */
 		if (t < x->nin) {
-			bool same = part_copy(q->v, v, h) != 0;
+			const struct ir_op *def = ir_def(fn, v);
+			bool same = part_copy(q->v, v, h) != 0 || (def && def->kind == IR_iota);       /* counted where it is read */
 			for (int i = 0; i < t && !same; i++)
 				same = ir_in(fn, q->o, (uint32_t)i) == v && part_shard(p, x, i, q->mesh, f) == h;
 			if (!same)
@@ -153,6 +154,71 @@ static struct cost price(struct query *q, const struct axes *f)
 	return c;
 }
 
+/* Can o be cut along dimension d of tensor t, which has l, and by that alone, without looking at others' parts? */
+static bool as_it_lies(struct query *q, int t, int d, struct axes l, const struct factor_axes *seen)
+{
+	const struct ir_axes *x = q->x;
+	struct axes *f = ARENA_NEW(&q->p->a, struct axes, x->nfactor + 1);
+	int64_t parts = 1;
+	for (int k = 0; k < x->dim[t][d].n; k++) {
+		int g = x->dim[t][d].factor[k];
+		f[g] = dividing(seen[g].axes, x->factor[g].size);
+		parts *= axes_size(f[g]);
+		if (f[g].n && (!part_can(q->p, q->v->fn, q->o, x, g) || (along_can(q->p, q->v->fn, q->o, x, g) && !along_near(q->o))))
+			return false;
+	}
+	return parts == axes_size(l) && contiguous(x, f) && even(q->p->m, q->v->fn, q->o, x, f);
+}
+
+/* The longest beginning of l, of which a part of an axis may be the last, that divides n; *left: what follows. */
+static struct axes beginning(struct arena *a, struct axes l, int64_t n, struct axes *left)
+{
+	struct ir_axis_ref *r = ARENA_NEW(a, struct ir_axis_ref, l.n + 1), *after = ARENA_NEW(a, struct ir_axis_ref, l.n + 1);
+	int k = 0;
+	for (; k < l.n && n % l.p[k].size == 0; k++) {
+		r[k] = l.p[k];
+		n /= l.p[k].size;
+	}
+	int some = 0;
+	*left = (struct axes){ l.n - k, after };
+	memcpy(after, l.p + k, sizeof *after * (size_t)(l.n - k));
+	if (k < l.n && gcd_of(n, l.p[k].size) > 1) {
+		int64_t size = gcd_of(n, l.p[k].size);
+		r[k] = (struct ir_axis_ref){ l.p[k].axis, l.p[k].pre, size };
+		after[0] = (struct ir_axis_ref){ l.p[k].axis, l.p[k].pre * size, l.p[k].size / size };
+		some = 1;
+	}
+	return (struct axes){ k + some, r };
+}
+
+/* Along what else o might be cut by the axes l of dimension d of tensor t, which it needs whole: they go to factors of that tensor which are
+ * there, from the skip-th on, behind what cuts these already, as far as that divides. */
+static int turned(struct query *q, int t, int d, struct axes l, const struct factor_axes *seen, int skip, struct way *out, int room)
+{
+	const struct ir_axes *x = q->x;
+	int n = 0;
+	double weight = (double)ir_vtype(q->p->m, q->v->fn, t < x->nin ? ir_in(q->v->fn, q->o, (uint32_t)t) : q->o->out + (uint32_t)(t - x->nin))->bytes;
+	for (int e = 0; e < x->rank[t] && l.n && n < room; e++) {
+		int g = x->dim[t][e].n ? x->dim[t][e].factor[0] : -1;
+		if (e == d || g < 0 || x->factor[g].kind != FACTOR_EACH || !part_can(q->p, q->v->fn, q->o, x, g))
+			continue;
+		struct axes own = dividing(seen[g].axes, x->factor[g].size), left, more = beginning(&q->p->a, l, x->factor[g].size / axes_size(own), &left);
+		if (!more.n || skip-- > 0)
+			continue;
+		out[n++] = (struct way){ g, axes_join(&q->p->a, own, more), weight };
+		l = left;
+	}
+	return n;
+}
+
+static bool listed(const struct way *way, int n, struct way w)
+{
+	for (int i = 0; i < n; i++)
+		if (way[i].f == w.f && axes_equal(way[i].l, w.l))
+			return true;
+	return false;
+}
+
 /* The least price of all ways, and that way. */
 static struct axes *choose(struct query *q, struct cost *least)
 {
@@ -162,8 +228,8 @@ static struct axes *choose(struct query *q, struct cost *least)
 	const struct ir_fn *fn = q->v->fn;
 	struct axes *best = ARENA_NEW(&p->a, struct axes, x->nfactor + 1), *try = ARENA_NEW(&p->a, struct axes, x->nfactor + 1);
 	struct factor_axes *seen = ARENA_NEW(&p->a, struct factor_axes, x->nfactor + 1);
-	struct way way[MOST];
-	int n = 0;
+	struct way way[MOST + MOST_TURNED], other[MOST_TURNED];
+	int n = 0, nother = 0;
 	q->mesh = 0;
 	for (int i = 0; i < x->nin + x->nout && !q->mesh; i++) {
 		ir_shard h = i < x->nin ? q->have[i] : q->v->want[o->out + (uint32_t)(i - x->nin)];
@@ -198,7 +264,22 @@ static struct axes *choose(struct query *q, struct cost *least)
 			}
 			way[n++] = (struct way){ f, l, weight };
 		}
+		for (int d = 0; d < x->rank[t] && nother < MOST_TURNED; d++) {
+			struct axes l = part_axes(p, h, d);
+			if (!l.n || as_it_lies(q, t, d, l, seen))
+				continue;
+			for (int skip = 0; skip < 2 && nother < MOST_TURNED; skip++) {
+				struct way w[MOST_TURNED];
+				int k = turned(q, t, d, l, seen, skip, w, MOST_TURNED - nother);
+				for (int i = 0; i < k; i++)
+					if (!listed(other, nother, w[i]))
+						other[nother++] = w[i];
+			}
+		}
 	}
+	for (int i = 0; i < nother; i++)
+		if (!listed(way, n, other[i]))
+			way[n++] = other[i];
 	*least = (struct cost){ -1, 0 };
 	for (unsigned set = 0; set < 1u << n; set++) {
 		memset(try, 0, sizeof *try * (size_t)x->nfactor);

@@ -200,6 +200,8 @@ struct ir_axes *part_rule(struct part *p, const struct ir_fn *fn, const struct i
 struct axes part_sums(struct part *p, const struct ir_axes *x, const struct axes *f);
 /* Is f a factor that the functions below know how to cut? */
 bool along_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, int f);
+/* Does o, where it is cut so, get but a little that is near? */
+bool along_near(const struct ir_op *o);
 /* Bytes that come to each device for it, besides operands and sums; -1: it is no better than to gather its operand. */
 double along_bytes(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, const struct axes *f);
 /* Windows: the operands in y get what is around the device's parts, and w attributes of an op that pads no more there. */

@@ -33,14 +33,35 @@ static const struct values *scope_values(struct scope *s)
 	return &s->v;
 }
 
+/* What o, which counts along a dimension, is as `to`: nothing travels. */
+static ir_val counted(struct part *p, struct scope *s, const struct ir_op *o, ir_shard to)
+{
+	const struct ir_axes *x = part_op_axes(p, &s->v, o);
+	struct factor_axes *seen = ARENA_NEW(&p->a, struct factor_axes, x->nfactor + 1);
+	struct axes *f = ARENA_NEW(&p->a, struct axes, x->nfactor + 1);
+	uint32_t mesh = to ? p->m->shard.p[to].mesh : 0;
+	factors_of(&p->a, p->m, x, 0, to, seen);
+	for (int i = 0; i < x->nfactor; i++)
+		f[i] = seen[i].axes;
+	if (part_shard(p, x, 0, mesh, f) != to)
+		return 0;
+	ir_val v;
+	part_emit(p, &s->b, s->from, o, x, mesh, f, NULL, &v);
+	return v;
+}
+
 /* Value x, which is no sum to be made, as `to`. */
 static ir_val scope_bring(struct part *p, struct scope *s, ir_val x, ir_shard to)
 {
 	ir_val v = part_copy(scope_values(s), x, to);
+	const struct ir_op *o = ir_def(s->from, x);
 	if (v)
 		return v;
 	record_about(p, s->from, x);
-	v = part_reshard(p, &s->b, s->map[x], s->sh[x], to);
+	if (o && o->kind == IR_iota && s->sh[x] != to)
+		v = counted(p, s, o, to);
+	if (!v)
+		v = part_reshard(p, &s->b, s->map[x], s->sh[x], to);
 	ir_type t = s->from->val.p[x].type;
 	if (v != s->map[x]) {
 		struct move *m = part_local(p, t, to) <= part_local(p, t, s->sh[x]) ? &s->kept[x] : &s->moved[s->last++ % (int)NELEM(s->moved)];
