@@ -208,7 +208,7 @@ static int turned(struct query *q, int t, int d, struct axes l, const struct fac
 		out[n++] = (struct way){ g, axes_join(&q->p->a, own, more), weight };
 		l = left;
 	}
-	return n;
+	return l.n && q->ops ? 0 : n;                /* an operand is not moved about so that a part of a product is done twice less */
 }
 
 static bool listed(const struct way *way, int n, struct way w)

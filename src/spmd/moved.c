@@ -207,6 +207,34 @@ static struct view *shorter(struct part *p, const struct ir_type_info *t, ir_val
 	return x;
 }
 
+/* o with those attributes, on operands and with results of types t: in lie as have; results are wanted as want, and in out they lie as lie. */
+static void do_longer(struct part *p, struct scope *s, const struct ir_op *o, const int64_t *w, uint32_t words, const ir_type *t, ir_val *in, const ir_shard *have,
+                      const ir_shard *want, ir_val *out, ir_shard *lie)
+{
+	struct ir_fn *g = ir_fn_new(p->m, "longer");
+	struct ir_b b = { p->m, g, o->loc };
+	ir_val *y = ARENA_NEW(&p->a, ir_val, o->nin + 1);
+	for (uint32_t k = 0; k < o->nin; k++)
+		y[k] = ir_splat(p->m, s->b.fn, in[k]) ? 0 : ir_param(g, t[k]);
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (!y[k])
+			y[k] = ir_const(&b, t[k], ir_splat(p->m, s->b.fn, in[k]), dtype_info[ir_type_of(p->m, t[k])->dtype].bytes);
+	ir_emit_raw(&b, (enum ir_kind)o->kind, o->nin, y, o->nout, t + o->nin, w, words);
+	const struct ir_op *longer = &g->op.p[g->op.n - 1];
+	struct values v = *part_values_new(p, g);
+	ir_shard *to = ARENA_NEW(&p->a, ir_shard, g->val.n);
+	for (uint32_t k = 0; k < o->nout; k++)
+		to[longer->out + k] = v.end[longer->out + k] = part_summed(p, want[k]);
+	v.want = to;
+	scope_part(p, s, &v, longer, in, have, out, lie);
+	for (uint32_t k = 0; k < o->nout; k++)
+		if (part_sum(p, lie[k]) && part_sum(p, lie[k]) != part_sum(p, want[k])) {
+			record_about(p, s->from, o->out + k);
+			out[k] = ir_convert(&s->b, part_finish(p, &s->b, out[k], &lie[k], want[k]), scope_type(p, s, o->out + k)->dtype);
+		}
+	ir_fn_drop(p->m);
+}
+
 /* An op along a dimension that does not divide, over views of values that are cut: it is done on parts of which the last one has more elements,
  * which nobody reads; what is made of them is a view again.  False: it is not one that can be. */
 static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
@@ -290,30 +318,9 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 		if (e >= 0 && !sum && !s->map[v])
 			s->view[v] = shorter(p, ir_type_of(p->m, t[k]), in[k], have[k], e, extent);
 	}
-	struct ir_fn *g = ir_fn_new(p->m, "longer");     /* the op as if the dimension divided */
-	struct ir_b b = { p->m, g, o->loc };
-	ir_val *y = ARENA_NEW(&p->a, ir_val, o->nin + 1);
-	for (uint32_t k = 0; k < o->nin; k++)
-		y[k] = ir_splat(p->m, s->from, ir_in(s->from, o, k)) ? 0 : ir_param(g, t[k]);
-	for (uint32_t k = 0; k < o->nin; k++)
-		if (!y[k])
-			y[k] = ir_const(&b, t[k], ir_splat(p->m, s->from, ir_in(s->from, o, k)), dtype_info[ir_type_of(p->m, t[k])->dtype].bytes);
 	uint32_t words;
 	const int64_t *w = ir_attr_copy(&p->a, s->from, o, &words);
-	ir_emit_raw(&b, (enum ir_kind)o->kind, o->nin, y, o->nout, t + o->nin, w, words);
-	const struct ir_op *longer = &g->op.p[g->op.n - 1];
-	struct values v = *part_values_new(p, g);
-	ir_shard *to = ARENA_NEW(&p->a, ir_shard, g->val.n);
-	for (uint32_t k = 0; k < o->nout; k++)
-		to[longer->out + k] = v.end[longer->out + k] = part_summed(p, want[k]);
-	v.want = to;
-	scope_part(p, s, &v, longer, in, have, out, lie);
-	for (uint32_t k = 0; k < o->nout; k++)
-		if (part_sum(p, lie[k]) && part_sum(p, lie[k]) != part_sum(p, want[k])) {
-			record_about(p, s->from, o->out + k);
-			out[k] = ir_convert(&s->b, part_finish(p, &s->b, out[k], &lie[k], want[k]), scope_type(p, s, o->out + k)->dtype);
-		}
-	ir_fn_drop(p->m);
+	do_longer(p, s, o, w, words, t, in, have, want, out, lie);
 	for (uint32_t k = 0; k < o->nout; k++) {
 		int e = ir_axes_find(x, x->nin + (int)k, f);
 		if (e < 0) {
@@ -325,4 +332,212 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 	return true;
 }
 
-bool moved_op(struct part *p, struct scope *s, const struct ir_op *o) { return waits(p, s, o) || in_place(p, s, o) || with_more(p, s, o); }
+/* --- windows into which a dimension does not divide -------------------------------------------- */
+
+/* Along one dimension of the operand: its axes, if it does not divide, and the extents of operand, kernel (0: as it is) and result with more
+ * elements.  Which dimension that is of the kernel and of the result, and which one in attributes. */
+struct wider { struct axes l; int64_t in, size, out, high; int kernel, to, at; };
+
+/* What cuts dimension d of x where it lies, or, not made yet, of what it is made of. */
+static struct axes cut_of(struct part *p, struct scope *s, ir_val x, int d, uint32_t *mesh)
+{
+	const struct view *v = s->map[x] ? NULL : s->view[x];
+	for (int i = 0; i < (v ? v->nsource : 1); i++) {
+		ir_shard h = part_summed(p, v ? v->source[i].sh : s->sh[x]);
+		if ((v && v->source[i].fill) || ir_shard_parts(p->m, h, d) == 1)
+			continue;
+		*mesh = p->m->shard.p[h].mesh;
+		return part_axes(p, h, d);
+	}
+	return (struct axes){0};
+}
+
+static int64_t attr_at(const struct ir_fn *fn, const struct ir_op *o, enum ir_at a, int k)
+{
+	int n;
+	return ir_attrs(fn, o, a, &n)[k];
+}
+
+/* How dimension d of the window op o becomes one that divides into the parts of l: windows that there are stay where they are, or, where the
+ * kernel is the longer one, that gets zeros.  False: d is none of the window's, or it divides, or most would be more. */
+static bool wider(struct part *p, struct scope *s, const struct ir_op *o, int d, struct axes l, struct wider *w)
+{
+	const struct ir_fn *fn = s->from;
+	bool conv = o->kind == IR_convolution;
+	*w = (struct wider){ .l = l, .kernel = -1, .to = d, .at = d };
+	if (conv) {
+		int n, k = 2;
+		const int64_t *lhs = ir_attrs(fn, o, AT_lhs, &n);
+		while (k < n && lhs[k] != d)
+			k++;
+		if (k == n)
+			return false;
+		w->at = k - 2;
+		w->kernel = (int)attr_at(fn, o, AT_rhs, k);
+		w->to = (int)attr_at(fn, o, AT_out, k);
+	}
+	int at = w->at;
+	int64_t parts = axes_size(l), size = conv ? scope_type(p, s, ir_in(fn, o, 1))->dim[w->kernel] : attr_at(fn, o, AT_window, at), kernel = size,
+	        in = scope_type(p, s, ir_in(fn, o, 0))->dim[d], out = scope_type(p, s, o->out)->dim[w->to], base = attr_at(fn, o, conv ? AT_lhs_dilation : AT_base_dilation, at),
+	        dilation = attr_at(fn, o, conv ? AT_rhs_dilation : AT_window_dilation, at);
+	bool inside = conv && size > out;
+	w->in = (in + parts - 1) / parts * parts;
+	w->out = inside ? out : (out + parts - 1) / parts * parts;
+	if (inside)
+		w->size = kernel = (size + parts - 1) / parts * parts;
+	w->high = (w->out - 1) * attr_at(fn, o, AT_stride, at) + (kernel - 1) * dilation + 1 - attr_at(fn, o, AT_low, at) - ((w->in - 1) * base + 1);
+	int64_t apart = w->out * attr_at(fn, o, AT_stride, at) - w->in * base;      /* the last parts of operand and result */
+	if (!inside && (apart < 0 ? -apart : apart) * (parts - 1) > w->in * base)
+		return false;
+	if (in < 2 || out < 2 || w->in > 2 * in || w->out > 2 * out || kernel > 2 * size)
+		return false;
+	return (w->in > in || w->out > out || kernel > size) && !(inside && attr_at(fn, o, AT_reversal, at));
+}
+
+/* h, of an array of that rank, with the dimensions that have axes in l cut by those, and others as they are if these are free. */
+static ir_shard cut_as(struct part *p, ir_shard h, int rank, uint32_t mesh, const struct axes *l)
+{
+	struct ir_shard_info n = { .mesh = mesh, .rank = rank };
+	n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank + 1);
+	for (int e = 0; e < rank; e++) {
+		struct axes y = l[e].n ? l[e] : part_axes(p, h, e);
+		bool fits = l[e].n || (h && p->m->shard.p[h].mesh == mesh);
+		for (int k = 0; k < rank && fits && !l[e].n; k++)
+			for (int i = 0; i < y.n; i++)
+				for (int j = 0; j < l[k].n; j++)
+					fits &= !ir_axes_overlap(y.p[i], l[k].p[j]);
+		if (!fits)
+			continue;
+		n.dim[e].naxis = y.n;
+		n.dim[e].axis = (struct ir_axis_ref *)y.p;
+	}
+	h = ir_shard_add(p->m, &n);
+	return ir_shard_replicated(p->m, h) ? 0 : h;
+}
+
+/* Does nobody but who gets the function's results read what o gives, which is more than what it takes? */
+static bool grows(struct part *p, struct scope *s, const struct ir_op *o)
+{
+	return !ir_use_first(s->from, o->out) && scope_type(p, s, o->out)->bytes > scope_type(p, s, ir_in(s->from, o, 0))->bytes;
+}
+
+/* Windows along cut dimensions into which the operand, the kernel or the result does not divide: there are more of them, behind the last ones.
+ * What the operand has there changes no window that counts; what is made of it is a view. */
+static bool windows(struct part *p, struct scope *s, const struct ir_op *o)
+{
+	struct wider w[IR_MAX_RANK] = {{{0}}};
+	struct axes of_in[IR_MAX_RANK] = {{0}}, of_kernel[IR_MAX_RANK] = {{0}}, of_out[IR_MAX_RANK] = {{0}};
+	bool conv = o->kind == IR_convolution, any = false;
+	uint32_t mesh = 0, taken = conv ? 2 : o->nout;
+	if ((!conv && o->kind != IR_reduce_window) || !scope_type(p, s, o->out)->count || grows(p, s, o))
+		return false;
+	int rank = scope_type(p, s, ir_in(s->from, o, 0))->rank;
+	for (int d = 0; d < rank; d++) {
+		uint32_t of = mesh;
+		struct axes y = {0};
+		for (uint32_t k = 0; k < (conv ? 1 : taken) && !y.n; k++)
+			y = cut_of(p, s, ir_in(s->from, o, k), d, &of);
+		if (!y.n || (mesh && of != mesh) || !wider(p, s, o, d, y, &w[d])) {
+			w[d].l.n = 0;
+			continue;
+		}
+		mesh = of;
+		any = true;
+		of_in[d] = y;
+		if (w[d].size)
+			of_kernel[w[d].kernel] = y;
+		else
+			of_out[w[d].to] = y;
+	}
+	if (!any)
+		return false;
+	for (uint32_t k = 0; k < o->nin; k++) {
+		bool more = k < taken && (!conv || !k);
+		for (int d = 0; d < rank && conv && k == 1; d++)
+			more |= w[d].l.n && w[d].size;
+		if (!more)
+			moved_need(p, s, ir_in(s->from, o, k));
+		scope_summed(p, s, ir_in(s->from, o, k));
+	}
+	struct part_mark before = part_mark(p, &s->b);
+	uint32_t n = o->nin + o->nout, words;
+	ir_val *in = ARENA_NEW(&p->a, ir_val, n + 1), *out = ARENA_NEW(&p->a, ir_val, n + 1);
+	ir_shard *have = ARENA_NEW(&p->a, ir_shard, n + 1), *want = ARENA_NEW(&p->a, ir_shard, n + 1), *lie = ARENA_NEW(&p->a, ir_shard, n + 1);
+	ir_type *t = ARENA_NEW(&p->a, ir_type, n + 1);
+	for (uint32_t k = 0; k < n; k++) {
+		ir_val v = k < o->nin ? ir_in(s->from, o, k) : o->out + k - o->nin;
+		struct ir_type_info i = *scope_type(p, s, v);
+		bool kernel = conv && k == 1, more = false;
+		int64_t dim[IR_MAX_RANK];
+		memcpy(dim, i.dim, sizeof *dim * i.rank);
+		for (int d = 0; d < rank; d++) {
+			if (!w[d].l.n || (k >= taken && k < o->nin) || (kernel && !w[d].size))
+				continue;
+			dim[kernel ? w[d].kernel : k < o->nin ? d : w[d].to] = kernel ? w[d].size : k < o->nin ? w[d].in : w[d].out;
+			more = true;
+		}
+		t[k] = ir_tensor(p->m, (enum dtype)i.dtype, i.rank, dim);
+		if (k >= o->nin) {
+			want[k - o->nin] = cut_as(p, part_summed(p, scope_wanted(s, v)), i.rank, mesh, of_out);
+			continue;
+		}
+		if (!more) {
+			in[k] = s->map[v];
+			have[k] = s->sh[v];
+			continue;
+		}
+		have[k] = cut_as(p, part_summed(p, s->map[v] ? s->sh[v] : scope_wanted(s, v)), i.rank, mesh, kernel ? of_kernel : of_in);
+		enum redop r = conv ? RED_add : (enum redop)ir_attr(s->from, o, AT_redop);
+		ir_val fill = r == RED_fn ? s->map[ir_in(s->from, o, o->nout + k)] : 0;
+		if (!fill) {
+			_Alignas(16) char none[16] = {0};
+			if (!conv)
+				kern_identity(r, (enum dtype)i.dtype, none);
+			fill = ir_const(&s->b, ir_scalar(p->m, (enum dtype)i.dtype), none, dtype_info[i.dtype].bytes);
+		}
+		const struct view *y = s->map[v] ? view_of(p, scope_type(p, s, v), s->map[v], s->sh[v]) : s->view[v];
+		for (int d = 0; d < i.rank && y; d++)
+			if (dim[d] > i.dim[d])
+				y = view_longer(p, y, d, dim[d], fill);
+		record_about(p, s->from, v);
+		in[k] = y && have[k] ? view_emit(p, &s->b, y, have[k]) : 0;
+		if (!in[k]) {
+			part_go_back(p, &s->b, before);
+			return false;
+		}
+	}
+	int64_t *attr = ir_attr_copy(&p->a, s->from, o, &words);
+	for (int d = 0; d < rank; d++)
+		if (w[d].l.n)
+			ir_attr_word((enum ir_kind)o->kind, attr, AT_high)[1 + w[d].at] = w[d].high;
+	do_longer(p, s, o, attr, words, t, in, have, want, out, lie);
+	bool longer = false;
+	for (uint32_t k = 0; k < o->nout; k++)
+		for (int d = 0; d < rank; d++) {
+			if (!w[d].l.n || w[d].size)
+				continue;
+			longer = true;
+			if (!axes_equal(part_axes(p, lie[k], w[d].to), w[d].l)) {        /* it is better whole: as it was */
+				part_go_back(p, &s->b, before);
+				return false;
+			}
+		}
+	for (uint32_t k = 0; k < o->nout; k++) {
+		if (!longer) {
+			scope_give(p, s, o->out + k, out[k], lie[k]);
+			continue;
+		}
+		const struct ir_type_info *had = scope_type(p, s, o->out + k);
+		struct view *y = view_of(p, ir_type_of(p->m, t[o->nin + k]), out[k], lie[k]);
+		int64_t *dim = arena_copy(&p->a, y->dim, sizeof *dim * (size_t)y->rank);
+		struct run *run = arena_copy(&p->a, y->piece[0].run, sizeof *run * (size_t)y->rank);
+		for (int d = 0; d < y->rank; d++)
+			dim[d] = run[d].n = had->dim[d];
+		y->dim = dim;
+		y->piece[0].run = run;
+		s->view[o->out + k] = y;
+	}
+	return true;
+}
+
+bool moved_op(struct part *p, struct scope *s, const struct ir_op *o) { return waits(p, s, o) || in_place(p, s, o) || with_more(p, s, o) || windows(p, s, o); }
