@@ -386,8 +386,8 @@ static bool wider(struct part *p, struct scope *s, const struct ir_op *o, int d,
 	if (inside)
 		w->size = kernel = (size + parts - 1) / parts * parts;
 	w->high = (w->out - 1) * attr_at(fn, o, AT_stride, at) + (kernel - 1) * dilation + 1 - attr_at(fn, o, AT_low, at) - ((w->in - 1) * base + 1);
-	int64_t apart = w->out * attr_at(fn, o, AT_stride, at) - w->in * base;      /* the last parts of operand and result */
-	if (!inside && (apart < 0 ? -apart : apart) * (parts - 1) > w->in * base)
+	int64_t part = w->in / parts * base, first = -attr_at(fn, o, AT_low, at), last = first + (parts - 1) * (w->out / parts * attr_at(fn, o, AT_stride, at) - part);
+	if (!inside && (MAX(first, last) >= part || MIN(first, last) <= -part))      /* a part's windows are on others' parts */
 		return false;
 	if (in < 2 || out < 2 || w->in > 2 * in || w->out > 2 * out || kernel > 2 * size)
 		return false;
@@ -415,10 +415,11 @@ static ir_shard cut_as(struct part *p, ir_shard h, int rank, uint32_t mesh, cons
 	return ir_shard_replicated(p->m, h) ? 0 : h;
 }
 
-/* Does nobody but who gets the function's results read what o gives, which is more than what it takes? */
-static bool grows(struct part *p, struct scope *s, const struct ir_op *o)
+/* Does nobody but who gets the function's results read what o gives, which would be no less, gathered with what is behind it, than what it takes? */
+static bool grows(struct part *p, struct scope *s, const struct ir_op *o, const struct wider *w)
 {
-	return !ir_use_first(s->from, o->out) && scope_type(p, s, o->out)->bytes > scope_type(p, s, ir_in(s->from, o, 0))->bytes;
+	const struct ir_type_info *in = scope_type(p, s, ir_in(s->from, o, 0)), *out = scope_type(p, s, o->out);
+	return !ir_use_first(s->from, o->out) && (double)out->bytes / (double)out->dim[w->to] * (double)w->out >= (double)in->bytes;
 }
 
 /* Windows along cut dimensions into which the operand, the kernel or the result does not divide: there are more of them, behind the last ones.
@@ -429,7 +430,7 @@ static bool windows(struct part *p, struct scope *s, const struct ir_op *o)
 	struct axes of_in[IR_MAX_RANK] = {{0}}, of_kernel[IR_MAX_RANK] = {{0}}, of_out[IR_MAX_RANK] = {{0}};
 	bool conv = o->kind == IR_convolution, any = false;
 	uint32_t mesh = 0, taken = conv ? 2 : o->nout;
-	if ((!conv && o->kind != IR_reduce_window) || !scope_type(p, s, o->out)->count || grows(p, s, o))
+	if ((!conv && o->kind != IR_reduce_window) || !scope_type(p, s, o->out)->count)
 		return false;
 	int rank = scope_type(p, s, ir_in(s->from, o, 0))->rank;
 	for (int d = 0; d < rank; d++) {
@@ -449,6 +450,8 @@ static bool windows(struct part *p, struct scope *s, const struct ir_op *o)
 		else
 			of_out[w[d].to] = y;
 	}
+	for (int d = 0; d < rank && any; d++)
+		any = !w[d].l.n || w[d].out == scope_type(p, s, o->out)->dim[w[d].to] || !grows(p, s, o, &w[d]);
 	if (!any)
 		return false;
 	for (uint32_t k = 0; k < o->nin; k++) {

@@ -6,6 +6,8 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
+import bytes_moved
+
 
 def mesh(*shape):
     n = int(np.prod(shape))
@@ -210,3 +212,125 @@ def test_cache_of_decoding():
             return (k, q), q
         return lax.scan(turn, (k, q), jnp.arange(20, 32))
     check(f, [k, q], [("x", "y"), ("x",)], m)
+
+
+# --- along others ----------------------------------------------------------------------------------------------------------------
+
+def by_key(x):
+    return lax.sort((jnp.round(x), x, lax.broadcasted_iota(jnp.int32, x.shape, 0)), dimension=0, num_keys=2)
+
+
+TURNS = {                                   # of an array that is cut along dimension 0
+    "sort": lambda x: jnp.sort(x, 0), "descending": lambda x: jnp.sort(x, 0, descending=True), "by_key": by_key, "argsort": lambda x: jnp.argsort(x, 0),
+    "median": lambda x: jnp.median(x, 0), "top_k": lambda x: jnp.swapaxes(lax.top_k(jnp.swapaxes(x, 0, -1), 5)[0], 0, -1),
+    "scan": lambda x: lax.associative_scan(jnp.logaddexp, x, axis=0), "cumlogsumexp": lambda x: lax.cumlogsumexp(x, 0),
+    "fft": lambda x: jnp.abs(jnp.fft.fft(x, axis=0)), "rfft": lambda x: jnp.abs(jnp.fft.rfft(x, axis=0)),
+    "twice": lambda x: jnp.sort(jnp.sin(jnp.sort(x, 0)), 0), "function": lambda x: lax.reduce_window(x, np.float32(0), jnp.hypot, (3,) + (1,) * (x.ndim - 1), (1,) * x.ndim, "SAME"),
+}
+SHAPES = [(24, 12), (24, 3, 4), (24, 7), (24, 2, 5), (24,), (48, 1, 2)]
+
+
+def ordered(order):
+    """A mesh whose devices come in that order."""
+    return jax.sharding.Mesh(np.array([jax.devices()[i] for i in order]), ("x",), axis_types=(AxisType.Auto,))
+
+
+@pytest.mark.parametrize("m", [mesh(2), mesh(3), mesh(4), ordered((2, 0, 1)), ordered((3, 0, 2, 1)), mesh(2, 2)], ids=str)
+@pytest.mark.parametrize("name", TURNS)
+def test_turned(name, m):
+    r = np.random.default_rng(1)
+    for shape in SHAPES:
+        x = r.integers(-9, 10, shape).astype(np.float32) / 4
+        for spec in [("x",)] if len(m.axis_names) == 1 else [("x", "y"), (("y", "x"),), ("y",)]:
+            if len(spec) <= x.ndim and all(x.shape[d] % (m.size if isinstance(a, tuple) else m.shape[a]) == 0 for d, a in enumerate(spec)):
+                check(TURNS[name], [x], [spec], m, rtol=1e-5 if name in ("scan", "cumlogsumexp", "fft", "rfft", "function", "twice") else 0.0)
+
+
+@pytest.mark.parametrize("f", [jnp.linalg.cholesky, jnp.linalg.eigvalsh, lambda x: jnp.linalg.svd(x, compute_uv=False), lambda x: jnp.linalg.solve(x, jnp.ones((8, 3), x.dtype))])
+def test_turned_matrices(f):
+    x = np.random.default_rng(2).standard_normal((12, 8, 8)).astype(np.float32)
+    x = x @ x.transpose(0, 2, 1) + 8 * np.eye(8, dtype=np.float32)
+    for spec in [(None, "x"), (None, "x", "y"), ("y", None, "x")]:
+        check(f, [x], [spec], mesh(2, 2), rtol=1e-4)
+
+
+def moved(f, args, specs, m, out=None):
+    """Bytes into each device, and the kinds of collectives."""
+    put = tuple(NamedSharding(m, P(*s)) for s in specs)
+    sent = bytes_moved.of_rondo(jax.jit(f, in_shardings=put, out_shardings=None if out is None else NamedSharding(m, P(*out))).lower(*args).compile().as_text())
+    return sum(c[2] * n for c, n in sent.items()), {c[0] for c in sent}
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("n", MESHES)
+def test_bytes_of_turns(n):
+    x, m = np.zeros((480, 960), np.float32), mesh(n)
+    one = x.nbytes / n * (n - 1) / n
+    for f, times in ((TURNS["sort"], 2), (TURNS["argsort"], 2), (TURNS["by_key"], 5), (TURNS["twice"], 2)):
+        sent, kinds = moved(f, [x], [("x",)], m, ("x",))
+        assert kinds == {"all_to_all"} and sent <= times * one * 1.001
+    sent, kinds = moved(TURNS["sort"], [x[:, 0]], [("x",)], m, ("x",))
+    assert kinds == {"all_gather"}            # there is no other dimension
+
+
+# --- windows that do not divide --------------------------------------------------------------------------------------------------
+
+LONGER = {
+    "valid": dict(w=3, s=1, pad=(0, 0)), "wide": dict(w=6, s=1, pad=(0, 0)), "stride": dict(w=3, s=2, pad=(0, 0)), "far": dict(w=7, s=2, pad=(1, 0)), "odd": dict(w=4, s=1, pad=(2, 1)),
+    "more": dict(w=2, s=1, pad=(3, 3)), "base": dict(w=3, s=2, pad=(0, 0), bd=2), "dilated": dict(w=3, s=1, pad=(0, 0), wd=2), "few": dict(w=5, s=5, pad=(0, 0)), "cut": dict(w=3, s=1, pad=(-2, 0)),
+}
+
+
+@pytest.mark.parametrize("m", [mesh(2), mesh(3), mesh(4), ordered((3, 0, 2, 1))], ids=str)
+@pytest.mark.parametrize("name", LONGER)
+def test_windows_that_do_not_divide(name, m):
+    k, x = LONGER[name], whole(24, 4) / 4
+    for init, op in ((np.float32(0), lax.add), (np.float32(-np.inf), lax.max), (np.float32(2), lax.mul), (np.float32(0), jnp.hypot)):
+        def f(x):
+            return lax.reduce_window(x, init, op, (k["w"], 1), (k["s"], 1), [k["pad"], (0, 0)], (k.get("bd", 1), 1), (k.get("wd", 1), 1))
+        check(f, [x], [("x",)], m, rtol=1e-5)
+        check(lambda x: (jnp.cos(f(jnp.sin(f(x) / 16))).sum(0), f(x)[1:-1] * 2), [x], [("x",)], m, rtol=1e-4)
+        check(lambda x: f(x[1:-2] / 2 + 1), [x], [("x",)], m, rtol=1e-5)
+
+
+@pytest.mark.parametrize("m", [mesh(2), mesh(3), mesh(4), ordered((2, 0, 1))], ids=str)
+@pytest.mark.parametrize("name", LONGER)
+def test_convolutions_that_do_not_divide(name, m):
+    k, x = LONGER[name], whole(2, 3, 24)
+    w, v = whole(5, 3, k["w"], seed=1), whole(2, 5, k["w"], seed=2)
+    check(conv(k, 1), [x, w], [(None, None, "x"), ()], m)
+    check(jax.grad(lambda x, w: (conv(k, 1)(x, w) ** 2).sum(), (0, 1)), [x, w], [(None, None, "x"), ()], m)
+    small = dict(k, s=1)
+    check(jax.grad(lambda x, w, v: (jnp.maximum(conv(small, 1)(jnp.maximum(conv(small, 1)(x, w), 0), v), 0)).sum(), (0, 1, 2)), [x, w, v], [(None, None, "x"), (), ()], m)
+
+
+@pytest.mark.parametrize("spec", [("x", None, "y"), (None, None, "x", "y"), (None, None, ("y", "x")), (None, "x", "y")])
+def test_convolutions_that_do_not_divide_along_two(spec):
+    m, x, w = mesh(2, 2), whole(4, 4, 8, 16), whole(6, 4, 3, 4, seed=1)
+    for k in (dict(s=1, pad=(0, 0)), dict(s=1, pad=(1, 0))):
+        check(conv(k, 2), [x, w], [spec, ()], m)
+        check(jax.grad(lambda x, w: (conv(k, 2)(x, w) ** 2).sum(), (0, 1)), [x, w], [spec, ()], m)
+
+
+@pytest.mark.parametrize("n,w,s", [(24, 3, 2), (24, 3, 1), (24, 5, 5), (22, 2, 2), (25, 3, 2)])
+def test_gradient_of_a_padded_pool(n, w, s):
+    for pad in ("SAME", "VALID"):
+        for m in (mesh(2), mesh(3), mesh(4)):
+            def f(x):
+                return (lax.reduce_window(x[:n], -np.inf, lax.max, (w, 1), (s, 1), pad) ** 2).sum()
+            check(jax.grad(f), [whole(36, 4)], [("x",)], m)
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("n", MESHES)
+def test_bytes_of_windows_that_do_not_divide(n):
+    x, w, m = np.zeros((2, 96, 48, 16), np.float32), np.zeros((3, 3, 16, 16), np.float32), mesh(n)
+    row = x[:, 0].nbytes
+
+    def f(x, w):
+        return (lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")) ** 2).sum()
+    args, specs = [x, w], [(None, "x"), ()]
+    sent, kinds = moved(f, args, specs, m)
+    assert kinds == {"permute", "all_reduce"} and sent <= 2 * row + 16
+    sent, kinds = moved(jax.grad(f, (0, 1)), args, specs, m)
+    assert kinds == {"permute", "all_reduce"} and sent <= 6 * row + 2 * w.nbytes
