@@ -59,20 +59,21 @@ static bool uneven(struct part *p, ir_shard h, const struct ir_type_info *t)
 
 /* --- one op ------------------------------------------------------------------------------------ */
 
-/* As the maker of the call wants it. */
+/* As the maker of the call wants it.  It knows of no axes that are manual: along the others it is done on whole values, then. */
 static struct err *do_asked(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	ir_shard *sh = ARENA_NEW(&p->a, ir_shard, o->nin + o->nout + 1);
 	ir_val *out = ARENA_NEW(&p->a, ir_val, o->nout + 1);
 	ir_fnid f;
 	scope_finish_sums(p, s, o);
-	if (p->apart.n)
-		return ERR(UNIMPLEMENTED, "custom_partitioning inside a manual computation over some of the axes");
-	for (uint32_t k = 0; k < o->nin; k++)
+	for (uint32_t k = 0; k < o->nin && !p->apart.n; k++)
 		sh[k] = s->sh[ir_in(s->from, o, k)];
-	for (uint32_t k = 0; k < o->nout; k++)
+	for (uint32_t k = 0; k < o->nout && !p->apart.n; k++)
 		sh[o->nin + k] = part_summed(p, scope_wanted(s, o->out + k));
 	TRY(part_ask(p, s->from, o, sh, &f));
+	for (uint32_t k = 0; k < o->nin + o->nout; k++)
+		if (p->apart.n && sh[k])
+			return ERR(UNIMPLEMENTED, "custom_partitioning that cuts what is whole, inside a manual computation");
 	ir_val *in = scope_operands(p, s, o);
 	for (uint32_t k = 0; k < o->nin; k++)
 		in[k] = scope_fetch(p, s, ir_in(s->from, o, k), sh[k]);

@@ -688,7 +688,8 @@ class Draw:
             pad = [(lo, base * (st[a] - 1) + dims[a] - 1 - lo + self.pick([0, 0, 1, -1])) if k == a else (0, 0) for k in range(x.rank)]
             bd = [base if k == a else 1 for k in range(x.rank)]
             if x.dtype == "float32" and x.exact and self.odds(0.25):
-                return self.step("sum:%d" % math.prod(dims), f"jax.grad(lambda u: (lax.reduce_window(u, -jnp.inf, lax.max, {dims}, {st}, 'VALID') * 2).sum())($0)", x)
+                how = self.pick(["VALID", "SAME"])
+                return self.step("sum:%d" % math.prod(dims), f"jax.grad(lambda u: (lax.reduce_window(u, -jnp.inf, lax.max, {dims}, {st}, '{how}') * 2).sum())($0)", x)
             return self.step(f"sum:{math.prod(dims)}" if f == "add" else "pure", f"lax.reduce_window($0, np.asarray({init}, $0.dtype), lax.{f}, {dims}, {st}, {pad}, {bd})", x)
         pad = self.pick(["'SAME'", "'VALID'", str([(self.int(0, w), self.int(0, w)) for w in dims])])
         f = self.pick(["max", "add", "min"])
@@ -716,8 +717,12 @@ class Draw:
             where = np.unique(where)
         return self.step("move" if how == "set" else "sum:8" if how == "add" else "pure", f"$0.at[np.array({where.tolist()})].{how}($0[{self.int(0, x.shape[0])}])", x)
 
+    def large(self):
+        """So much that it is worth to turn it where it is cut along what an operation needs whole."""
+        return self.input((self.pick([48, 96]), self.pick([24, 36, 48])), "float32", "lat")
+
     def sort(self):
-        x = self.val(lambda v: v.rank and v.kind in "fi" and v.size)
+        x = self.large() if self.odds(0.15) else self.val(lambda v: v.rank and v.kind in "fi" and v.size)
         a = self.int(0, x.rank)
         f = self.pick(["sort", "argsort", "topk", "topk_i", "sort2", "sort_by"])
         if f == "sort":
@@ -737,6 +742,9 @@ class Draw:
 
     def fft(self):
         x = self.val(lambda v: v.rank and v.dtype in ("float32", "complex64") and 0 < v.shape[-1] <= 256)
+        if self.odds(0.3):
+            x = self.large()
+            return self.step("approx", f"jnp.abs(jnp.fft.fft($0, axis={self.int(0, 2)})) / 100", x)
         return self.step("approx", "jnp.fft.rfft($0) / %d" % x.shape[-1] if x.kind == "f" else f"jnp.fft.{self.pick(['fft', 'ifft'])}($0) / {x.shape[-1]}", x)
 
     def narrow(self):

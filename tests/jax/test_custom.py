@@ -249,3 +249,24 @@ def test_lapack_on_parts_of_a_batch():
     if jax.devices()[0].platform == "rondo":
         assert w.sharding.spec[0] == ("x", "y")
         assert "all_gather" not in f.lower(x).compile().as_text()
+
+
+def partly_manual(f, spec):
+    return jax.jit(jax.shard_map(f, mesh=mesh(), in_specs=P("x"), out_specs=spec, axis_names={"x"}, check_vma=False))
+
+
+def test_inside_a_computation_manual_over_some_axes():
+    """Along the others it is done on whole values."""
+    f = custom_partitioning(lambda a: jnp.cumsum(a, 1))
+    f.def_partition(lambda _, args, out: (mesh(), lambda a: jnp.cumsum(a, 1), out.sharding, (args[0].sharding,)), sharding_rule="i j -> i j")
+    g = partly_manual(lambda a: jax.lax.psum(f(a) * 2, "x"), P())
+    for spec in ((), ("x", "y"), ("y",)):
+        np.testing.assert_array_equal(g(on(X, *spec)), 2 * (np.cumsum(X[:8], 1) + np.cumsum(X[8:], 1)))
+
+
+def test_what_cuts_inside_a_computation_manual_over_some_axes_is_refused():
+    cut = NamedSharding(mesh(), P(None, "y"))
+    f = custom_partitioning(lambda a: a + 1)
+    f.def_partition(lambda *_: (mesh(), lambda a: a + 1, cut, (cut,)), sharding_rule="i j -> i j")
+    with pytest.raises(Exception, match="cuts what is whole"):
+        partly_manual(f, P("x"))(on(X, "x"))
