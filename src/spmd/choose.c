@@ -25,8 +25,7 @@ static struct axes dividing(struct axes l, int64_t size)
 	return l;
 }
 
-/* A factor behind another one of its dimension is cut only where that one is cut to the end. */
-static bool contiguous(const struct ir_axes *x, const struct axes *f)
+bool part_contiguous(const struct ir_axes *x, const struct axes *f)
 {
 	for (int t = 0; t < x->nin + x->nout; t++)
 		for (int d = 0; d < x->rank[t]; d++)
@@ -167,7 +166,7 @@ static bool as_it_lies(struct query *q, int t, int d, struct axes l, const struc
 		if (f[g].n && (!part_can(q->p, q->v->fn, q->o, x, g) || (along_can(q->p, q->v->fn, q->o, x, g) && !along_near(q->o))))
 			return false;
 	}
-	return parts == axes_size(l) && contiguous(x, f) && even(q->p->m, q->v->fn, q->o, x, f);
+	return parts == axes_size(l) && part_contiguous(x, f) && even(q->p->m, q->v->fn, q->o, x, f);
 }
 
 /* The longest beginning of l, of which a part of an axis may be the last, that divides n; *left: what follows. */
@@ -294,7 +293,7 @@ static struct axes *choose(struct query *q, struct cost *least)
 						legal &= !ir_axes_overlap(way[i].l.p[a], way[k].l.p[c]);
 			try[way[i].f] = way[i].l;
 		}
-		if (!legal || !contiguous(x, try) || !even(p->m, fn, o, x, try))
+		if (!legal || !part_contiguous(x, try) || !even(p->m, fn, o, x, try))
 			continue;
 		struct cost c = price(q, try);
 		if (c.ns >= 0 && p->rec)

@@ -187,6 +187,8 @@ const struct ir_axes *part_op_axes(struct part *p, const struct values *v, const
 
 /* How op o is cut: for each factor of x the axes, from how its operands lie (have), what its results are wanted as and who reads them. */
 struct axes *part_choose(struct part *p, const struct values *v, const struct ir_op *o, const struct ir_axes *x, const ir_shard *have, uint32_t *mesh);
+/* Is a factor behind another one of its dimension cut only where that one is cut to the end?  Else parts are not those of the dimension. */
+bool part_contiguous(const struct ir_axes *x, const struct axes *f);
 /* Nanoseconds that all readers of value x take if it lies as h, apart from what is the same however it lies. */
 double part_readers(struct part *p, const struct values *v, ir_val x, ir_shard h);
 /* Where value x, made as h, shall lie: there, or where propagation has it. */

@@ -147,7 +147,7 @@ bool scope_keeps_sums(struct part *p, struct scope *s, const struct ir_op *o)
 	for (int i = 0; i < x->nfactor; i++)
 		f[i] = seen[i].axes;
 	uint32_t mesh = p->m->shard.p[h].mesh;
-	if (part_shard(p, x, 0, mesh, f) != summed)
+	if (part_shard(p, x, 0, mesh, f) != summed || !part_contiguous(x, f))
 		return false;
 	for (int i = 0; i < x->nfactor; i++)
 		if (f[i].n && (!part_can(p, s->from, o, x, i) || x->factor[i].size % axes_size(f[i])))
