@@ -385,7 +385,7 @@ static struct trip *trips(const struct told *t, size_t *n)
 		}
 	}
 	*n = all.n;
-	struct trip *r = arena_copy(t->a, all.p, sizeof *r * (all.n + 1) * !!all.n);
+	struct trip *r = arena_copy(t->a, all.p, sizeof *r * all.n);
 	arr_free(&all);
 	return r;
 }
