@@ -212,7 +212,7 @@ static struct ffi_attrs *attributes(struct arena *a, const uint8_t *p, size_t n)
 			q = h + 8 + bytes;
 			if (!pass)
 				continue;
-			void *data = arena_copy(a, h + 8, bytes + 1);
+			void *data = arena_str(a, (const char *)h + 8, bytes);
 			struct ffi_span *s = ARENA_NEW(a, struct ffi_span, 1);
 			*s = (struct ffi_span){ arena_str(a, (const char *)name, len), len };
 			r->names[k] = s;
