@@ -5,29 +5,30 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 py="${PY:-python3}"
 export JAX_PLATFORMS="${JAX_PLATFORMS:-rondo,cpu}" PYTHONPATH="$PWD/python:$PWD/tests/jax/discover${PYTHONPATH:+:$PYTHONPATH}"
-log="$(mktemp)" logs="$(mktemp -d)"
-trap 'rm -rf "$log" "$logs"' EXIT
+log="$(mktemp)" counts="$(mktemp)"
+trap 'rm -f "$log" "$counts"' EXIT
 
-# A file's tests one after the other, as many files at once as there are cores, large ones first.
+# A file's tests one after the other, as many files at once as there are cores, large ones first.  What its last line counts goes to counts.
 tests() {
-	local to="$logs/${1##*/}"
-	"$py" -m pytest -q -rs -p no:cacheprovider "$1" 2>&1 | sed -E 's/^SKIPPED \[[0-9]+\] /SKIP /' >"$to"
-	sed "\$s|^|${1##*/}: |" "$to"
+	local out line rc p n e
+	out="$("$py" -m pytest -q -rs -p no:cacheprovider "$1" 2>&1)"
+	rc=$?
+	out="$(sed -E 's/^SKIPPED \[[0-9]+\] /SKIP /' <<<"$out")"
+	line="${out##*$'\n'}"
+	printf '%s\n' "${out%"$line"}${1##*/}: $line"
+	number() { grep -oE "[0-9]+ $1" <<<"$line" | grep -oE '[0-9]+' | head -n 1; }
+	p="$(number passed)" n="$(number failed)" e="$(number 'errors?')"
+	n=$((${n:-0} + ${e:-0}))
+	[ "$rc" = 0 ] || [ "$n" != 0 ] || n=1
+	echo "${p:-0} $n" >>"$counts"
 }
-passed=0 failed=0
 while IFS= read -r f; do
 	while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
 	tests "$f" &
 done < <(ls -S tests/jax/test_*.py)
 wait
-for f in "$logs"/*; do
-	line="$(tail -n 1 "$f")"
-	number() { grep -oE "[0-9]+ $1" <<<"$line" | grep -oE '[0-9]+' | head -n 1; }
-	p="$(number passed)" n="$(number failed)" errors="$(number 'errors?')"
-	n=$((${n:-0} + ${errors:-0}))
-	[[ "${p:-0}$n" != 00 || $line == *skipped* ]] || n=1
-	passed=$((passed + ${p:-0})) failed=$((failed + n))
-done
+read -r passed failed < <(awk '{ p += $1; n += $2 } END { print p + 0, n + 0 }' "$counts")
+[ "$passed" != 0 ] || [ "$failed" != 0 ] || failed=1
 
 corpus="${RONDO_CORPUS:-../shared/programs}"
 # The last line of a command that runs the corpus is added up.
