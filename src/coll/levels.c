@@ -161,6 +161,14 @@ static struct err *take_from(struct climb *u, int rank, int64_t n, const char **
 	return NULL;
 }
 
+/* The host of those who do step s. */
+static int host_of_step(const struct climb *u, int s)
+{
+	const struct seats *t = &u->s;
+
+	return s < t->nrun ? t->host[t->run[s]] : (t->host[u->q->n - 1] + 1 + s - t->nrun) % t->nhost;
+}
+
 /* Who does step s of chunk c.  The first are sums, one a run; then it arrives. */
 static int actor(const struct climb *u, int64_t c, int s)
 {
@@ -173,7 +181,7 @@ static int actor(const struct climb *u, int64_t c, int s)
 	}
 	if (u->scatter)
 		return j;
-	int h = (t->host[n - 1] + 1 + s - t->nrun) % t->nhost;
+	int h = host_of_step(u, s);
 	return t->rank[t->start[h] + (int)(c % size_of(t, h))];
 }
 
@@ -252,25 +260,28 @@ static struct err *climb_step(struct climb *u, int64_t c, int s)
 	return NULL;
 }
 
+/* How many take turns in step s. */
+static int actors(const struct climb *u, int s)
+{
+	return s < u->s.nrun ? u->s.run[s + 1] - u->s.run[s] : size_of(&u->s, host_of_step(u, s));
+}
+
 /* What goes from a member to another in so many chunks that follow each other, at most. */
 static int64_t under_way(const struct climb *u, int64_t chunks)
 {
-	const struct seats *t = &u->s;
-	int sums = t->nrun, end = u->scatter ? sums : sums + t->nhost - 1, most = 0;
-	int64_t own = u->scatter ? (chunks + u->q->n - 1) / u->q->n : 0;
+	int end = u->s.nrun + (u->scatter ? 0 : u->s.nhost - 1);
+	int64_t own = u->scatter ? (chunks + u->q->n - 1) / u->q->n : 0, most = own;
 
-#define HOST(s) ((s) < sums ? t->host[t->run[s]] : (t->host[u->q->n - 1] + 1 + (s) - sums) % t->nhost)
-#define SIZE(s) ((s) < sums ? t->run[(s) + 1] - t->run[s] : size_of(t, HOST(s)))
 	for (int s = 0; s + 1 < end; s++) {
 		int64_t some = own;               /* results of blocks, to whom they are for */
-		for (int i = 0; i + 1 < end; i++)
-			if (HOST(i) == HOST(s) && HOST(i + 1) == HOST(s + 1))
-				some += own + (chunks + MAX(SIZE(i), SIZE(i + 1)) - 1) / MAX(SIZE(i), SIZE(i + 1));
-		most = (int)MAX(most, some);
+		for (int i = 0; i + 1 < end; i++) {
+			int turns = MAX(actors(u, i), actors(u, i + 1));
+			if (host_of_step(u, i) == host_of_step(u, s) && host_of_step(u, i + 1) == host_of_step(u, s + 1))
+				some += own + (chunks + turns - 1) / turns;
+		}
+		most = MAX(most, some);
 	}
-#undef HOST
-#undef SIZE
-	return MAX(most, own);
+	return most;
 }
 
 /* All do their steps in one order: that of moments, gap * chunk + lag * step; of one moment, that of steps.  Who waits for a message waits for an
