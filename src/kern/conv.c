@@ -10,7 +10,7 @@
 #include "dot.h"
 #include "matmul.h"
 
-enum { MB = 96, NB = 256, KB = 256, LANES = 512 };
+enum { MB = 96, NB = 256, KB = 256, LANES = 512, SMALL = 256 };
 
 struct conv {
 	int ns, cs, parts;
@@ -314,7 +314,7 @@ static bool product(const struct prog_kern *k, const struct conv *q, struct kern
 		back += q->rev[i] ? (kd - 1) * ks : 0;
 	}
 	nest_add(&con, q->nif, sf, r->stride[q->rd[0]]);
-	struct matmul_tables t = { .out = (enum dtype)o->dtype, .bf16 = l->dtype == DT_bf16 && r->dtype == DT_bf16 };
+	struct matmul_tables t = { .least = SMALL, .out = (enum dtype)o->dtype, .bf16 = l->dtype == DT_bf16 && r->dtype == DT_bf16 };
 	int64_t many[2] = { q->groups * q->bgroups, across ? q->batch : 1 };
 	int64_t lb[2] = { (q->groups > 1 ? q->nif * sf : 0) + (q->bgroups > 1 ? q->batch * sb : 0), sb };
 	int64_t rb[2] = { q->nof * r->stride[q->rd[1]], 0 }, ob[2] = { q->nof * o->stride[q->od[1]], o->stride[q->od[0]] };

@@ -18,8 +18,8 @@
 #include <immintrin.h>
 #include <stdlib.h>
 
-enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 64, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
-       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, RUNS_IN_ROW = 4, SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4 };
+enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
+       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, RUNS_IN_ROW = 4, SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, STORE_APART = 100 };
 
 const struct matmul_variant *matmul_force;
 
@@ -325,7 +325,7 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 				bool there = p->in_place && (j + 1) * v->nr <= cn;
 				float *cj = c + (p->kc < p->k ? j * block : 0);
 				v->micro(steps, a, there ? rb + (matmul_k(&p->r, o0 + x) + n0 + j * v->nr) * 4 : rp + (size_t)j * bp + (size_t)(x * v->nr) * es,
-				         there ? p->ldb : v->nr, cj, v->nr, add, &ahead);
+				         there ? p->ldb : v->nr, cj, v->nr, add, &ahead, (int)rows, (int)MIN(v->nr, cn - j * v->nr));
 				if (last)
 					store(p, w->out, w->m0 + i * v->mr, rows, n0 + j * v->nr, MIN(v->nr, cn - j * v->nr), cj, v->nr);
 				ahead.row += ahead.stride * ahead.rows;
@@ -347,7 +347,7 @@ static void multiply_slabs(const struct matmul *p, struct at *w, int64_t o0, int
 		for (int64_t j = 0; j < nj; j++)
 			for (int64_t i = 0; i < p->npanel; i++)
 				v->micro(steps, lhs_panel(p, w->packed, w->b, i, x), w->bbuf + (size_t)j * bp, v->nr, w->cbuf + (i * nj + j) * block, v->nr, add,
-				         &(struct matmul_ahead){ 0 });
+				         &(struct matmul_ahead){ 0 }, (int)MIN(v->mr, w->mn - i * v->mr), (int)MIN(v->nr, w->nn - j * v->nr));
 	}
 }
 
@@ -433,76 +433,123 @@ INLINE __m512 load16(enum dtype dt, const char *row, int64_t at, __mmask16 m)
 /* A loop for each type of rows. */
 #define BY_TYPE(f, dt, ...) (dt == DT_f32 ? f(__VA_ARGS__, DT_f32) : dt == DT_f16 ? f(__VA_ARGS__, DT_f16) : f(__VA_ARGS__, DT_bf16))
 
-/* acc[0..n) += sum over 4 rows of x[r] * row[r][0..n), rows of dt: four products add up first. */
+/* Of n columns the sum over 8 rows of x[r] * row[r][0..n), rows of dt: four products add up first, and four more.  It goes to acc, or is added to
+ * what is there; or, if there is one, acc and it are added to wide. */
+struct eight { const float *x; const char *const *row; float *acc; bool first; double *wide; };
+
 __attribute__((target("avx512f,avx512bw,avx512vl")))
-INLINE void axpy4_512_as(int64_t n, const float *x, const char *const *row, float *acc, enum dtype dt)
+INLINE void eight_512_as(int64_t n, struct eight e, enum dtype dt)
 {
-	__m512 x0 = _mm512_set1_ps(x[0]), x1 = _mm512_set1_ps(x[1]), x2 = _mm512_set1_ps(x[2]), x3 = _mm512_set1_ps(x[3]);
+	const float *x = e.x;
 	for (int64_t i = 0; i < n; i += 16) {
 		__mmask16 m = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
-		__m512 c = _mm512_maskz_loadu_ps(m, acc + i);
-		__m512 s = _mm512_mul_ps(x0, load16(dt, row[0], i, m));
-		s = _mm512_fmadd_ps(x1, load16(dt, row[1], i, m), s);
-		s = _mm512_fmadd_ps(x2, load16(dt, row[2], i, m), s);
-		s = _mm512_fmadd_ps(x3, load16(dt, row[3], i, m), s);
-		_mm512_mask_storeu_ps(acc + i, m, _mm512_add_ps(c, s));
+		__m512 s = _mm512_mul_ps(_mm512_set1_ps(x[0]), load16(dt, e.row[0], i, m)), t = _mm512_mul_ps(_mm512_set1_ps(x[4]), load16(dt, e.row[4], i, m));
+#pragma GCC unroll 4
+		for (int j = 1; j < 4; j++) {
+			s = _mm512_fmadd_ps(_mm512_set1_ps(x[j]), load16(dt, e.row[j], i, m), s);
+			t = _mm512_fmadd_ps(_mm512_set1_ps(x[4 + j]), load16(dt, e.row[4 + j], i, m), t);
+		}
+		s = _mm512_add_ps(s, t);
+		if (!e.first)
+			s = _mm512_add_ps(_mm512_maskz_loadu_ps(m, e.acc + i), s);
+		if (!e.wide) {
+			_mm512_mask_storeu_ps(e.acc + i, m, s);
+			continue;
+		}
+		__m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(s)), high = _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(s), 1)));
+		_mm512_mask_storeu_pd(e.wide + i, (__mmask8)m, _mm512_add_pd(_mm512_maskz_loadu_pd((__mmask8)m, e.wide + i), low));
+		_mm512_mask_storeu_pd(e.wide + i + 8, (__mmask8)(m >> 8), _mm512_add_pd(_mm512_maskz_loadu_pd((__mmask8)(m >> 8), e.wide + i + 8), high));
 	}
 }
 
 __attribute__((target("avx512f,avx512bw,avx512vl")))
-static void axpy4_512(int64_t n, const float *x, const char *const *row, enum dtype dt, float *acc)
+static void eight_512(int64_t n, const struct eight *e, enum dtype dt)
 {
-	BY_TYPE(axpy4_512_as, dt, n, x, row, acc);
+	BY_TYPE(eight_512_as, dt, n, *e);
 }
 
 /* Whoever has AVX2 has F16C. */
 __attribute__((target("avx2,fma,f16c")))
-INLINE void axpy4_256_as(int64_t n, const float *x, const char *const *row, float *acc, enum dtype dt)
+INLINE __m256 load8(enum dtype dt, const char *p)
 {
-	int64_t i = 0;
+	return dt == DT_f32 ? _mm256_loadu_ps((const float *)(const void *)p)
+	     : dt == DT_f16 ? _mm256_cvtph_ps(_mm_loadu_si128((const void *)p))
+	     : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
+}
+
+__attribute__((target("avx2,fma,f16c")))
+INLINE void eight_256_as(int64_t n, struct eight e, enum dtype dt)
+{
 	int es = dtype_info[dt].bytes;
-	for (; i + 8 <= n; i += 8) {
-		__m256 s = _mm256_setzero_ps();
-		for (int j = 0; j < 4; j++) {
-			const char *p = row[j] + i * es;
-			__m256 r = dt == DT_f32 ? _mm256_loadu_ps((const float *)(const void *)p)
-			         : dt == DT_f16 ? _mm256_cvtph_ps(_mm_loadu_si128((const void *)p))
-			         : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
-			s = j ? _mm256_fmadd_ps(_mm256_set1_ps(x[j]), r, s) : _mm256_mul_ps(_mm256_set1_ps(x[0]), r);
+	for (int64_t i = 0; i < n; i += 8) {
+		int m = (int)MIN(8, n - i);
+		_Alignas(32) float last[8] = { 0 };
+		__m256 s[2];
+		if (m == 8) {
+			for (int h = 0; h < 2; h++) {
+				s[h] = _mm256_mul_ps(_mm256_set1_ps(e.x[4 * h]), load8(dt, e.row[4 * h] + i * es));
+				for (int j = 4 * h + 1; j < 4 * h + 4; j++)
+					s[h] = _mm256_fmadd_ps(_mm256_set1_ps(e.x[j]), load8(dt, e.row[j] + i * es), s[h]);
+			}
+			s[0] = _mm256_add_ps(s[0], s[1]);
+			if (!e.first)
+				s[0] = _mm256_add_ps(_mm256_loadu_ps(e.acc + i), s[0]);
+			if (!e.wide) {
+				_mm256_storeu_ps(e.acc + i, s[0]);
+				continue;
+			}
+			_mm256_store_ps(last, s[0]);
+		} else {
+			for (int c = 0; c < m; c++) {
+				float t[2];
+				for (int h = 0; h < 2; h++) {
+					t[h] = e.x[4 * h] * matmul_load(dt, e.row[4 * h] + (i + c) * es);
+					for (int j = 4 * h + 1; j < 4 * h + 4; j++)
+						t[h] = __builtin_fmaf(e.x[j], matmul_load(dt, e.row[j] + (i + c) * es), t[h]);
+				}
+				last[c] = t[0] + t[1] + (e.first ? 0 : e.acc[i + c]);
+			}
 		}
-		_mm256_storeu_ps(acc + i, _mm256_add_ps(_mm256_loadu_ps(acc + i), s));
-	}
-	for (; i < n; i++) {
-		float s = x[0] * matmul_load(dt, row[0] + i * es);
-		for (int j = 1; j < 4; j++)
-			s = __builtin_fmaf(x[j], matmul_load(dt, row[j] + i * es), s);
-		acc[i] += s;
+		for (int c = 0; c < m; c++)
+			if (e.wide)
+				e.wide[i + c] += last[c];
+			else
+				e.acc[i + c] = last[c];
 	}
 }
 
 __attribute__((target("avx2,fma,f16c")))
-static void axpy4_256(int64_t n, const float *x, const char *const *row, enum dtype dt, float *acc)
+static void eight_256(int64_t n, const struct eight *e, enum dtype dt)
 {
-	BY_TYPE(axpy4_256_as, dt, n, x, row, acc);
+	BY_TYPE(eight_256_as, dt, n, *e);
 }
 
-static void axpy4(int64_t n, const void *px, const char *const *row, enum dtype dt, void *pacc)
+static void eight_any(int64_t n, const struct eight *e, enum dtype dt)
 {
-	const float *x = px;
-	float *acc = pacc;
-	if (!float_ok(dt))
-		kern_isa_get()->axpy4_int[kern_nat(dt)](n, px, row, pacc);
-	else if (cpu_get()->avx512)
-		axpy4_512(n, x, row, dt, acc);
+	if (cpu_get()->avx512)
+		eight_512(n, e, dt);
 	else if (cpu_get()->avx2)
-		axpy4_256(n, x, row, dt, acc);
+		eight_256(n, e, dt);
 	else
 		for (int64_t i = 0; i < n; i++) {
-			float s = 0;
-			for (int j = 0; j < 4; j++)
-				s += x[j] * matmul_load(dt, row[j] + i * dtype_info[dt].bytes);
-			acc[i] += s;
+			float s[2] = { 0 };
+			for (int j = 0; j < 8; j++)
+				s[j / 4] += e->x[j] * matmul_load(dt, e->row[j] + i * dtype_info[dt].bytes);
+			s[0] += s[1] + (e->first ? 0 : e->acc[i]);
+			if (e->wide)
+				e->wide[i] += s[0];
+			else
+				e->acc[i] = s[0];
 		}
+}
+
+/* The same of integers, modulo 2^32. */
+static void eight_ints(int64_t n, const struct eight *e, enum dtype dt)
+{
+	if (e->first)
+		memset(e->acc, 0, sizeof *e->acc * (size_t)n);
+	for (int h = 0; h < 8; h += 4)
+		kern_isa_get()->axpy4_int[kern_nat(dt)](n, (const uint32_t *)(const void *)e->x + h, e->row + h, (uint32_t *)(void *)e->acc);
 }
 
 enum { DOT_RUN = 512 };       /* so many products add up in f32, and their sums in f64 */
@@ -588,19 +635,29 @@ static void turn(const struct matmul_side *r, const char *base, int64_t n0, int6
 	}
 }
 
-/* Each tile its columns, for all of k: blocks of k, of which each gives one number for an element of the result. */
+/* Each tile its columns, for all of k: blocks of k, of which each gives one number for an element of the result.  Floats are added up in f64. */
 static void run_few(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
 {
 	const struct matmul *p = s->priv;
-	const char *l = view_at(k, ptr, p->il), *r = view_at(k, ptr, p->ir);
+	char *laid = p->lay ? align64(ptr[k->nin + k->nout]) : NULL;
+	if (p->lay && phase == 0) {
+		p->lay(k, p->lay_arg, ptr, laid, t0, t1, s->tiles);
+		return;
+	}
+	const char *l = p->lay && p->lay_of == p->il ? laid : view_at(k, ptr, p->il), *r = p->lay && p->lay_of == p->ir ? laid : view_at(k, ptr, p->ir);
 	bool there = p->l.es == 4 && p->l.k_unit;     /* lhs is read where it lies */
-	kern_strip *sum = kern_elem(ELEM_add, p->sum, p->sum), *widen = kern_elem(ELEM_convert, p->l.dt, p->sum);
+	bool floats = p->sum == DT_f32;
+	kern_strip *as_sum = kern_elem(ELEM_convert, p->l.dt, p->sum);
 	float *made = (float *)align64(scratch);
 	for (int64_t t = t0; t < t1; t++) {
 		int64_t b = t / p->nblk, n0 = t % p->nblk * p->nb, nn = MIN(p->nb, p->n - n0), count = p->m * nn;
 		const char *lb = l + matmul_at(&p->l.batch, b) * p->l.es, *rb = r + matmul_at(&p->r.batch, b) * p->r.es;
 		char *out = view_at(k, ptr, k->nin) + matmul_at(&p->ob, b) * p->oes;
-		float *acc = made + (there ? 0 : p->m * p->kc), *level = acc + count;
+		char *sums = align64(made + (there ? 0 : p->m * p->kc));
+		double *wide = p->sum == DT_f32 && p->kc < p->k ? (double *)(void *)sums : NULL;      /* where there are several blocks */
+		float *c = (float *)(void *)(sums + (wide ? sizeof *wide * (size_t)count : 0));
+		if (wide)
+			memset(wide, 0, sizeof *wide * (size_t)count);
 		for (int64_t k0 = 0; k0 < p->k; k0 += p->kc) {
 			int64_t kn = MIN(p->kc, p->k - k0);
 			const float *x[MOST_FEW];
@@ -610,47 +667,50 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 				if (there)
 					continue;
 				if (p->l.k_unit)
-					widen(kn, made + i * p->kc, row + k0 * p->l.es, NULL, NULL);
+					as_sum(kn, made + i * p->kc, row + k0 * p->l.es, NULL, NULL);
 				else
 					for (int64_t j = 0; j < kn; j += MATMUL_PANEL) {
 						char apart[MATMUL_PANEL * 4];
 						int64_t some = MIN(MATMUL_PANEL, kn - j);
 						for (int64_t q = 0; q < some; q++)
 							memcpy(apart + q * p->l.es, row + matmul_k(&p->l, k0 + j + q) * p->l.es, (size_t)p->l.es);
-						widen(some, made + i * p->kc + j, apart, NULL, NULL);
+						as_sum(some, made + i * p->kc + j, apart, NULL, NULL);
 					}
 			}
-			float *c = k0 == 0 || (p->levels > 1 && sum_starts(k0 / p->kc)) ? level : acc;
 			if (p->few == BY_DOTS) {
 				for (int64_t n = 0; n < nn; n++)
-					for (int64_t i = 0; i < p->m; i++)
-						dot_any(kn, x[i], rb + (matmul_at(&p->r.free, n0 + n) + k0) * p->r.es, p->r.dt, &c[i * nn + n]);
+					for (int64_t i = 0; i < p->m; i++) {
+						uint32_t had = 0, sum;
+						if (!floats && k0)
+							memcpy(&had, &c[i * nn + n], 4);
+						dot_any(kn, x[i], rb + (matmul_at(&p->r.free, n0 + n) + k0) * p->r.es, p->r.dt, &sum);
+						sum += had;
+						memcpy(&c[i * nn + n], &sum, 4);
+					}
 			} else {
 				static const char zero_row[FEW_MOST * 4];
-				char *turned = (char *)(level + p->levels * count);
+				char *turned = (char *)(c + count);
 				if (p->few == BY_TURNED)
 					turn(&p->r, rb + k0 * p->r.es, n0, nn, kn, turned);
-				memset(c, 0, sizeof *c * (size_t)count);
-				for (int64_t j = 0; j < kn; j += 4) {
-					const char *row[4];
-					for (int q = 0; q < 4; q++)
+				for (int64_t j = 0; j < kn; j += 8) {
+					const char *row[8];
+					for (int q = 0; q < 8; q++)
 						row[q] = j + q >= kn ? zero_row : p->few == BY_TURNED ? turned + (j + q) * nn * p->r.es : rb + (matmul_k(&p->r, k0 + j + q) + n0) * p->r.es;
 					for (int64_t i = 0; i < p->m; i++) {
-						float last[4] = { 0 };
-						for (int64_t q = 0; q < kn - j && kn - j < 4; q++)
+						float last[8] = { 0 };
+						for (int64_t q = 0; q < kn - j && kn - j < 8; q++)
 							memcpy(&last[q], &x[i][j + q], 4);       /* whatever type the four bytes are of */
-						axpy4(nn, kn - j < 4 ? last : x[i] + j, row, p->r.dt, c + i * nn);
+						struct eight e = { kn - j < 8 ? last : x[i] + j, row, c + i * nn, j == 0 && (floats || k0 == 0), j + 8 >= kn && wide ? wide + i * nn : NULL };
+						(floats ? eight_any : eight_ints)(nn, &e, p->r.dt);
 					}
 				}
 			}
-			if (c != level)
-				sum(count, level, level, c, NULL);
-			if (p->levels > 1)
-				sum_carry(k0 / p->kc, sum, count, 4, (char *)level, (size_t)count * 4);
+			for (int64_t i = 0; i < count && wide && p->few == BY_DOTS; i++)
+				wide[i] += c[i];
 		}
-		if (p->levels > 1)
-			sum_close((p->k + p->kc - 1) / p->kc, sum, count, 4, (char *)level, (size_t)count * 4);
-		store(p, out, 0, p->m, n0, nn, level, nn);
+		if (wide)
+			kern_elem(ELEM_convert, DT_f64, DT_f32)(count, c, wide, NULL, NULL);
+		store(p, out, 0, p->m, n0, nn, c, nn);
 	}
 }
 
@@ -685,6 +745,16 @@ static int64_t blocks(int64_t n, int64_t most, int64_t step)
 	return pad_to((n + parts - 1) / parts, step);
 }
 
+/* Are there so few columns that their panels would be empty for the most part, and rows would fill such?  What that saves must pay for elements
+ * of the result that are stored one by one. */
+static bool narrow(const struct matmul *p)
+{
+	if (!p->v || p->v->es != 4)
+		return false;
+	int64_t nr = p->v->nr, as_is = pad_to(p->m, 4) * pad_to(p->n, nr / 2), turned = pad_to(p->n, 4) * pad_to(p->m, nr / 2);
+	return (as_is - turned) * p->k > STORE_APART * p->m * p->n;
+}
+
 bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struct kern_state *s)
 {
 	struct matmul *p = ARENA_NEW(&s->a, struct matmul, 1);
@@ -704,10 +774,11 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->lay_of = t->lay_of;
 	p->il = 0;
 	p->ir = 1;
-	if (p->m * p->n * p->k < SMALL || !p->b || (p->b > 1 && p->m * p->n * p->k < 512))
+	if (p->m * p->n * p->k < t->least || !p->b || (p->b > 1 && p->m * p->n * p->k < 512))
 		return false;
+	p->v = choose(t);
 	bool across = !starts_unit(&p->on, MIN(p->n, 16)) && p->m >= 16 && starts_unit(&p->om, 16);      /* rows of the result lie side by side */
-	if ((p->n < p->m && p->n <= MOST_FEW) || across) {       /* few columns: the transposed problem */
+	if ((p->n < p->m && p->n <= MOST_FEW) || across || narrow(p)) {      /* few columns: the transposed problem */
 		struct matmul_side x = p->l;
 		p->l = p->r;
 		p->r = x;
@@ -737,10 +808,9 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->oes = dtype_info[p->out].bytes;
 	p->on_unit = unit_axis(&p->on);
 	s->priv = p;
-	p->v = choose(t);
 	bool rounds = t->rounds;
 	p->sum = t->i8 || t->ints ? DT_i32 : DT_f32;
-	if (p->m <= (p->v && p->v->es <= 2 ? 2 : MOST_FEW) && !rounds && !p->lay && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
+	if (p->m <= (p->v && p->v->es <= 2 ? 2 : MOST_FEW) && !rounds && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
 		/* long runs of each row, and tiles for all */
 		p->nb = MAX(FEW_COLS, MIN(FEW_MOST, (p->n / 8 + 63) / 64 * 64));
 		p->nblk = (p->n + p->nb - 1) / p->nb;
@@ -749,9 +819,10 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 		p->few = p->r.free_unit && !narrow ? BY_ROWS : p->k < FEW_TURN && !narrow ? BY_TURNED : BY_DOTS;
 		bool one = p->few == BY_DOTS && p->m == 1 && p->n == 1 && p->l.es == 4 && p->l.k_unit;      /* number, nothing is read twice */
 		p->kc = one ? p->k : MIN(p->k, p->few == BY_ROWS ? FEW_K : FEW_DOT);
-		p->levels = p->sum == DT_i32 ? 1 : sum_levels((p->k + p->kc - 1) / p->kc);      /* integers wrap */
 		s->tiles = p->b * p->nblk;
-		s->scratch = (size_t)(p->m * (p->kc + (1 + p->levels) * p->nb) + (p->few == BY_TURNED ? p->k * p->nb : 0)) * 4 + 64;
+		s->phases = p->lay ? 2 : 1;
+		s->shared = p->lay ? p->lay_bytes + 64 : 0;
+		s->scratch = (size_t)(p->m * (p->kc + 3 * p->nb) + (p->few == BY_TURNED ? p->k * p->nb : 0)) * 4 + 128;
 		s->run = run_few;
 		return true;
 	}
@@ -772,7 +843,7 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->ko = blocks(p->k, BLOCK_KO * wide, step);
 	bool small = (double)p->b * (double)p->m * (double)p->n * (double)p->k <= SMALL_WORK;      /* of few, a rounding counts for more */
 	int64_t sum = !small ? BLOCK_SUM : p->k <= BLOCK_SUM ? SHORT_SUM : SMALL_SUM;
-	p->kc = p->slab ? MIN(p->ko, SLAB * 2 * wide) : blocks(p->ko, w->es == 4 ? sum : BLOCK_KC * wide, w->es == 4 && sum < step ? sum : step);
+	p->kc = p->slab ? MIN(p->ko, w->es == 4 && small ? SHORT_SUM : SLAB * 2 * wide) : blocks(p->ko, w->es == 4 ? sum : BLOCK_KC * wide, w->es == 4 && sum < step ? sum : step);
 	p->ko = pad_to(p->ko, p->kc);
 	p->run = w->tiles ? TILE_RUN : 1;
 	/* where f32 is long, a sum of some thousand products goes beside them too: else one number would take in all blocks of kc */
@@ -862,7 +933,7 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 	bool b0 = v[0]->dtype == DT_bf16 || ltype == DT_bf16, b1 = v[1]->dtype == DT_bf16 || rtype == DT_bf16;
 	bool rounds = (ltype == DT_bf16 && v[0]->dtype != DT_bf16) || (rtype == DT_bf16 && v[1]->dtype != DT_bf16);
 
-	struct matmul_tables p[1] = { { .out = o->dtype, .i8 = i8, .ints = ints, .bf16 = b0 && b1, .rounds = rounds } };
+	struct matmul_tables p[1] = { { .least = SMALL, .out = o->dtype, .i8 = i8, .ints = ints, .bf16 = b0 && b1, .rounds = rounds } };
 	struct matmul_side *side[2] = { &p->l, &p->r };
 	int64_t con_n = 1, od[64], os[64];
 	int at = nb;

@@ -28,6 +28,7 @@ static inline int64_t matmul_k(const struct matmul_side *o, int64_t k) { return 
  * offsets are then of: part t0 .. t1 of tiles of the copy. */
 struct matmul_tables {
 	int64_t b, m, n, k;
+	int64_t least;                   /* m * n * k from which on a plan pays */
 	struct matmul_side l, r;
 	enum dtype out;
 	struct matmul_axis om, on, ob;   /* of the result: rows, columns, batch */
@@ -61,7 +62,7 @@ struct matmul_variant {
 	bool (*has)(void);       /* can this machine run it */
 	bool (*best)(void);      /* is it the one to choose here, asked in order of the table */
 	void (*micro)(int64_t steps, const void *a, const void *b, int64_t ldb, float *c, int64_t ldc, bool add,
-	              const struct matmul_ahead *next);   /* ldb: f32 only */
+	              const struct matmul_ahead *next, int rows, int cols);   /* ldb: f32 only; rows, cols: of the result so many are wanted, others may be made */
 	void (*begin)(void);     /* per thread and run, or NULL */
 	void (*end)(void);
 };

@@ -12,61 +12,85 @@
 
 enum { M512 = 14, N512 = 32, M256 = 6, N256 = 16, MBF = 12, NBF = 32, MI8 = 12, NI8 = 32 };
 
+/* The product of R rows of a panel of M, and of H vectors of columns. */
+#define INLINE static inline __attribute__((always_inline))
 __attribute__((target("avx512f")))
-static void f32_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
+INLINE void f32_512_part(int R, int H, int64_t steps, const float *a, const float *b, int64_t ldb, float *c, int64_t ldc, bool add)
 {
-	const float *a = pa, *b = pb;
 	__m512 x[M512][2];
-	for (int i = 0; i < M512; i++)
+#pragma GCC unroll 14
+	for (int i = 0; i < R; i++)
 		x[i][0] = x[i][1] = _mm512_setzero_ps();
 	for (int64_t k = 0; k < steps; k++) {
-		__m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16);
+		__m512 b0 = _mm512_loadu_ps(b), b1 = H > 1 ? _mm512_loadu_ps(b + 16) : b0;
 		_mm_prefetch((const char *)(b + 16 * ldb), _MM_HINT_T0);
-		_mm_prefetch((const char *)(b + 16 * ldb + 16), _MM_HINT_T0);
+		if (H > 1)
+			_mm_prefetch((const char *)(b + 16 * ldb + 16), _MM_HINT_T0);
 #pragma GCC unroll 14
-		for (int i = 0; i < M512; i++) {
+		for (int i = 0; i < R; i++) {
 			__m512 y = _mm512_set1_ps(a[i]);
 			x[i][0] = _mm512_fmadd_ps(y, b0, x[i][0]);
-			x[i][1] = _mm512_fmadd_ps(y, b1, x[i][1]);
+			if (H > 1)
+				x[i][1] = _mm512_fmadd_ps(y, b1, x[i][1]);
 		}
 		a += M512;
 		b += ldb;
 	}
 #pragma GCC unroll 14
-	for (int i = 0; i < M512; i++) {
+	for (int i = 0; i < R; i++) {
 		float *q = c + i * ldc;
 		_mm512_storeu_ps(q, add ? _mm512_add_ps(_mm512_loadu_ps(q), x[i][0]) : x[i][0]);
-		_mm512_storeu_ps(q + 16, add ? _mm512_add_ps(_mm512_loadu_ps(q + 16), x[i][1]) : x[i][1]);
+		if (H > 1)
+			_mm512_storeu_ps(q + 16, add ? _mm512_add_ps(_mm512_loadu_ps(q + 16), x[i][1]) : x[i][1]);
 	}
 }
 
-__attribute__((target("avx2,fma")))
-static void f32_256(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
+/* A loop for each part of a panel that there may be at the ends. */
+#define PARTS(part, wide, R0, R1, R2, ...) (cols > (wide) ? rows > R1 ? part(R2, 2, __VA_ARGS__) : rows > R0 ? part(R1, 2, __VA_ARGS__) : part(R0, 2, __VA_ARGS__) \
+	: rows > R1 ? part(R2, 1, __VA_ARGS__) : rows > R0 ? part(R1, 1, __VA_ARGS__) : part(R0, 1, __VA_ARGS__))
+
+__attribute__((target("avx512f")))
+static void f32_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
-	const float *a = pa, *b = pb;
+	PARTS(f32_512_part, 16, 4, 8, M512, steps, pa, pb, ldb, c, ldc, add);
+}
+
+__attribute__((target("avx2,fma")))
+INLINE void f32_256_part(int R, int H, int64_t steps, const float *a, const float *b, int64_t ldb, float *c, int64_t ldc, bool add)
+{
 	__m256 x[M256][2];
-	for (int i = 0; i < M256; i++)
+#pragma GCC unroll 6
+	for (int i = 0; i < R; i++)
 		x[i][0] = x[i][1] = _mm256_setzero_ps();
 	for (int64_t k = 0; k < steps; k++) {
-		__m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);
+		__m256 b0 = _mm256_loadu_ps(b), b1 = H > 1 ? _mm256_loadu_ps(b + 8) : b0;
 #pragma GCC unroll 6
-		for (int i = 0; i < M256; i++) {
+		for (int i = 0; i < R; i++) {
 			__m256 y = _mm256_broadcast_ss(a + i);
 			x[i][0] = _mm256_fmadd_ps(y, b0, x[i][0]);
-			x[i][1] = _mm256_fmadd_ps(y, b1, x[i][1]);
+			if (H > 1)
+				x[i][1] = _mm256_fmadd_ps(y, b1, x[i][1]);
 		}
 		a += M256;
 		b += ldb;
 	}
-	for (int i = 0; i < M256; i++) {
+#pragma GCC unroll 6
+	for (int i = 0; i < R; i++) {
 		float *q = c + i * ldc;
 		_mm256_storeu_ps(q, add ? _mm256_add_ps(_mm256_loadu_ps(q), x[i][0]) : x[i][0]);
-		_mm256_storeu_ps(q + 8, add ? _mm256_add_ps(_mm256_loadu_ps(q + 8), x[i][1]) : x[i][1]);
+		if (H > 1)
+			_mm256_storeu_ps(q + 8, add ? _mm256_add_ps(_mm256_loadu_ps(q + 8), x[i][1]) : x[i][1]);
 	}
 }
 
+__attribute__((target("avx2,fma")))
+static void f32_256(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
+{
+	PARTS(f32_256_part, 8, 2, 4, M256, steps, pa, pb, ldb, c, ldc, add);
+}
+
 /* The meaning of the f32 layout: separate rounding of product and sum. */
-static void f32_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
+static void f32_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
 	const float *a = pa, *b = pb;
 	for (int i = 0; i < M256; i++)
@@ -81,33 +105,40 @@ static void f32_model(int64_t steps, const void *pa, const void *pb, int64_t ldb
 /* --- bf16 in pairs ---------------------------------------------------------------- */
 
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
-static void bf16_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
+INLINE void bf16_512_part(int R, int H, int64_t steps, const uint32_t *a, const uint16_t *b, float *c, int64_t ldc, bool add)
 {
-	const uint32_t *a = pa;
-	const uint16_t *b = pb;
 	__m512 x[MBF][2];
-	for (int i = 0; i < MBF; i++)
+#pragma GCC unroll 12
+	for (int i = 0; i < R; i++)
 		x[i][0] = x[i][1] = _mm512_setzero_ps();
 	for (int64_t k = 0; k < steps; k++) {
-		__m512bh b0 = (__m512bh)_mm512_loadu_si512((const void *)b), b1 = (__m512bh)_mm512_loadu_si512((const void *)(b + 32));
+		__m512bh b0 = (__m512bh)_mm512_loadu_si512((const void *)b), b1 = H > 1 ? (__m512bh)_mm512_loadu_si512((const void *)(b + 32)) : b0;
 #pragma GCC unroll 12
-		for (int i = 0; i < MBF; i++) {
+		for (int i = 0; i < R; i++) {
 			__m512bh y = (__m512bh)_mm512_set1_epi32((int)a[i]);
 			x[i][0] = _mm512_dpbf16_ps(x[i][0], y, b0);
-			x[i][1] = _mm512_dpbf16_ps(x[i][1], y, b1);
+			if (H > 1)
+				x[i][1] = _mm512_dpbf16_ps(x[i][1], y, b1);
 		}
 		a += MBF;
 		b += 2 * NBF;
 	}
 #pragma GCC unroll 12
-	for (int i = 0; i < MBF; i++) {
+	for (int i = 0; i < R; i++) {
 		float *q = c + i * ldc;
 		_mm512_storeu_ps(q, add ? _mm512_add_ps(_mm512_loadu_ps(q), x[i][0]) : x[i][0]);
-		_mm512_storeu_ps(q + 16, add ? _mm512_add_ps(_mm512_loadu_ps(q + 16), x[i][1]) : x[i][1]);
+		if (H > 1)
+			_mm512_storeu_ps(q + 16, add ? _mm512_add_ps(_mm512_loadu_ps(q + 16), x[i][1]) : x[i][1]);
 	}
 }
 
-static void bf16_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+static void bf16_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
+{
+	PARTS(bf16_512_part, 16, 4, 8, MBF, steps, pa, pb, c, ldc, add);
+}
+
+static void bf16_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
 	const uint16_t *a = pa, *b = pb;
 	for (int i = 0; i < MBF; i++)
@@ -144,7 +175,7 @@ static void amx_end(void)
 /* The loop of both kinds of products. */
 #define TILES(name, product) \
 __attribute__((target("amx-tile,amx-bf16,amx-int8"))) \
-static void name(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next) \
+static void name(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols) \
 { \
 	const char *a = pa, *b = pb; \
 	if (add) { \
@@ -181,7 +212,7 @@ static void name(int64_t steps, const void *pa, const void *pb, int64_t ldb, flo
 TILES(amx, _tile_dpbf16ps)
 TILES(amx_i8, _tile_dpbssd)
 
-static void amx_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next)
+static void amx_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
 	const uint16_t *a = pa, *b = pb;
 	for (int i = 0; i < 32; i++)
@@ -195,7 +226,7 @@ static void amx_model(int64_t steps, const void *pa, const void *pb, int64_t ldb
 		}
 }
 
-static void amx_i8_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *pc, int64_t ldc, bool add, const struct matmul_ahead *next)
+static void amx_i8_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *pc, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
 	const int8_t *a = pa, *b = pb;
 	uint32_t *c = (uint32_t *)(void *)pc;
@@ -216,7 +247,7 @@ static void amx_i8_model(int64_t steps, const void *pa, const void *pb, int64_t 
 /* The instruction multiplies an unsigned by a signed byte, so 128 is added to all of lhs; the same product of 128 alone is
  * taken away at the end.  Sums wrap, so nothing is lost. */
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
-static void i8_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *pc, int64_t ldc, bool add, const struct matmul_ahead *next)
+static void i8_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *pc, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
 	const uint32_t *a = pa;
 	const int8_t *b = pb;
@@ -246,7 +277,7 @@ static void i8_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, f
 		}
 }
 
-static void i8_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *pc, int64_t ldc, bool add, const struct matmul_ahead *next)
+static void i8_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *pc, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
 	const int8_t *a = pa, *b = pb;
 	uint32_t *c = (uint32_t *)(void *)pc;

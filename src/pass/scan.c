@@ -6,7 +6,7 @@
  * applications, 1990, section 1.2. */
 #include "rewrites.h"
 
-enum { BLOCK = 16, SHORT = 64 };
+enum { BLOCK = 8, SHORT = 16 };
 
 struct scan { int dim; bool reversed; };
 

@@ -139,6 +139,30 @@ def test_a_product_of_vectors_is_as_exact_as_xla():
     assert np.square(error[0]).sum() <= 1.2 * np.square(error[1]).sum()
 
 
+SUMS = {
+    "rows": lambda m, a, v: a.T @ v,                           # few columns of results, many of sums
+    "taps": lambda m, a, v: m.convolve(a[:, 0], v[:51]),
+    "many taps": lambda m, a, v: m.convolve(a.reshape(-1)[:3000], v[:200]),
+    "scan": lambda m, a, v: jax.lax.cumlogsumexp(v) if m is jax.numpy else np.logaddexp.accumulate(v),
+}
+
+
+@pytest.mark.parametrize("numbers", ["random", "standard_normal"])
+@pytest.mark.parametrize("rows, columns", [(256, 100), (512, 300), (1000, 128)])
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_are_as_exact_as_xla(name, rows, columns, numbers):
+    """In the rms of all results of some draws."""
+    error = np.zeros(2)
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        a, v = (getattr(rng, numbers)(shape).astype(np.float32) for shape in ((rows, columns), (rows,)))
+        want = SUMS[name](np, a.astype(np.float64), v.astype(np.float64))
+        for i, where in enumerate((jax.devices()[0], jax.devices("cpu")[0])):
+            got = jax.jit(lambda a, v: SUMS[name](jax.numpy, a, v))(jax.device_put(a, where), jax.device_put(v, where))
+            error[i] += np.mean((np.asarray(got, np.float64) - want) ** 2)
+    assert error[0] <= 1.3 ** 2 * error[1]
+
+
 WIDTHS = ["float32", "float64", "complex64", "complex128", "int32", "int8", "bfloat16", "float16"]
 
 
