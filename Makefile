@@ -11,7 +11,7 @@ CF      := -std=c17 -D_GNU_SOURCE -fPIC -fvisibility=hidden -fno-math-errno -ffp
 LDF     := $(if $(SAN),-fsanitize=$(SAN))
 LIBS    := -lm -lpthread -ldl
 
-DIRS    := base ir prog kern eval hlo plan spmd lower pass sym coll rt pjrt
+DIRS    := base ir prog kern eval hlo plan spmd lower attn pass sym coll rt pjrt
 # The generator proper (src/gen/emit*.c) is a shared object of its own, so that only it needs LLVM.
 SRC     := $(sort $(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)) $(filter-out src/gen/emit%,$(wildcard src/gen/*.c)))
 OBJ     := $(SRC:src/%.c=$(B)/%.o)

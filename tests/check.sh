@@ -71,7 +71,7 @@ for t in "${names[@]}"; do
 	sym_conform) waiting=("unit $t" "${waiting[@]}") ;;
 	coll_fail | coll_leave | rt_multi | rt_procs | sym_dial | sym_procs | sym_stop) waiting+=("unit $t") ;;
 	gen_random) long=("unit $t" "${long[@]}") ;;
-	coll_* | gen_elem | kern_matmul | kern_sums | kern_views | pass_joint | pass_long) long+=("unit $t") ;;
+	coll_* | gen_elem | kern_attention | kern_matmul | kern_sums | kern_views | pass_joint | pass_long) long+=("unit $t") ;;
 	*) short+=("unit $t") ;;
 	esac
 done
@@ -86,7 +86,7 @@ if [ $# = 0 ]; then
 		long+=("unit kern_views $isa")
 		short+=("unit kern_math $isa" "unit kern_fft $isa")
 	done
-	for isa in "${products[@]}"; do long+=("unit kern_sums $isa" "unit kern_matmul $isa"); done
+	for isa in "${products[@]}"; do long+=("unit kern_sums $isa" "unit kern_matmul $isa" "unit kern_attention $isa"); done
 	long+=(golden "run tests/bench.sh $build")
 	short+=("run tests/layers.sh" "run tests/order.sh $build" "run tests/docs.sh $build" "run tests/install.sh $build" "run tests/fences.sh")
 fi

@@ -17,12 +17,13 @@ may() {
 	gen) echo base ir prog ;;
 	spmd) echo base ir eval plan ;;
 	lower) echo base ir prog plan gen spmd eval ;;
-	pass) echo base ir prog plan gen spmd eval lower ;;
+	attn) echo base ir eval ;;
+	pass) echo base ir prog plan gen spmd eval lower attn ;;
 	sym) echo base ;;
 	coll) echo base prog kern sym ;;
 	rt) echo base prog plan kern sym coll ;;
 	pjrt) echo base ir hlo spmd pass lower prog plan rt ;;
-	tool) echo base ir hlo prog kern eval plan gen spmd lower pass sym coll rt ;;
+	tool) echo base ir hlo prog kern eval plan gen spmd lower attn pass sym coll rt ;;
 	*) echo "folder '$1' is not in the table of tests/layers.sh" >&2; bad=1 ;;
 	esac
 }

@@ -202,6 +202,20 @@ static void products(struct rule *r)
 	all_bytes(r);
 }
 
+/* Two products of each query and key, or five, and what the function of scores and the exponential take. */
+static void attended(struct rule *r)
+{
+	bool grad = r->o->kind == IR_attention_grad;
+	const struct ir_type_info *q = in_t(r, 0), *k = in_t(r, 1), *v = in_t(r, 2);
+	double d = (double)q->dim[q->rank - 1], e = (double)v->dim[v->rank - 1], pairs = (double)k->dim[k->rank - 2];
+	for (int i = 0; i < q->rank - 1; i++)
+		pairs *= (double)q->dim[i];
+	struct ir_cost c = ir_cost_of_fn(r->m, ir_fn_of(r->m, (ir_fnid)ir_attr(r->fn, r->o, AT_fn)));
+	double mul = 2 * (grad ? 3 * d + 2 * e : d + e);
+	does(r, pairs, mul + c.flops + 4, mul + c.adds + elem_work(ELEM_exponential, DT_f32));
+	all_bytes(r);
+}
+
 /* Integers i in [0, n) for which start + i * stride is in [0, room) and a multiple of every (the mean, if both strides are more than 1). */
 static double hits(int64_t n, int64_t start, int64_t stride, int64_t room, int64_t every)
 {

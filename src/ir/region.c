@@ -176,3 +176,59 @@ struct err *ru_manual(const struct at *a)
 		}
 	return NULL;
 }
+
+/* Operand i is [B.., G, T, ..] as q, with the last extent E, or none if it is 0. */
+static struct err *as_queries(const struct at *a, uint32_t i, int64_t last, const char *what)
+{
+	const struct ir_type_info *q = a->in[0], *t = operand(a, i);
+	int rank = last < 0 ? q->rank - 1 : q->rank;
+	NEED(t->rank == rank && !memcmp(t->dim, q->dim, sizeof *q->dim * (size_t)(q->rank - 1)) && (last < 0 || t->dim[rank - 1] == last),
+	     "operand %u, %s, has not the extents that q has", i, what);
+	return NULL;
+}
+
+struct err *ru_attention(const struct at *a)
+{
+	bool grad = a->o->kind == IR_attention_grad;
+	uint32_t first = grad ? 6 : 3, n = a->o->nin;
+	NEED(n >= first, "it has %u operands", n);
+	const struct ir_type_info *q = a->in[0], *k = a->in[1], *v = a->in[2];
+	int nb = q->rank - 3;
+	NEED(nb >= 0 && k->rank == nb + 2 && v->rank == nb + 2, "q, k and v of rank %d, %d and %d", q->rank, k->rank, v->rank);
+	for (int i = 0; i < 3; i++)
+		NEED(cls(a->in[i]) == DT_FLOAT, "operand %d is of %s", i, dtype_info[a->in[i]->dtype].name);
+	for (int d = 0; d < nb; d++)
+		NEED(q->dim[d] == k->dim[d] && q->dim[d] == v->dim[d], "batch dimension %d of q, k and v: %lld, %lld and %lld", d, (long long)q->dim[d],
+		     (long long)k->dim[d], (long long)v->dim[d]);
+	NEED(q->dim[nb + 2] == k->dim[nb + 1], "q . k of %lld and %lld elements", (long long)q->dim[nb + 2], (long long)k->dim[nb + 1]);
+	NEED(k->dim[nb] == v->dim[nb], "%lld keys and %lld values", (long long)k->dim[nb], (long long)v->dim[nb]);
+	enum dtype sum = DT_f32;
+	for (int i = 0; i < 3; i++)
+		sum = a->in[i]->dtype == DT_f64 ? DT_f64 : sum;
+	if (grad) {
+		TRY(as_queries(a, 3, -1, "l"));
+		TRY(as_queries(a, 4, v->dim[nb + 1], "do"));
+		TRY(as_queries(a, 5, -1, "delta"));
+		NEED(cls(operand(a, 4)) == DT_FLOAT && operand(a, 3)->dtype == sum && operand(a, 5)->dtype == sum, "l, do and delta of %s, %s and %s",
+		     dtype_info[operand(a, 3)->dtype].name, dtype_info[operand(a, 4)->dtype].name, dtype_info[operand(a, 5)->dtype].name);
+	}
+	int64_t f = num(a, AT_fn);
+	NEED(f > 0 && f < (int64_t)a->m->fn.n, "it has no function %lld", (long long)f);
+	uint32_t least = grad ? 2 : 1, results = (uint32_t)a->m->fn.p[f]->result.n;
+	NEED(results == least || results == least + 1, "function '%s' gives %u values", ir_text(a->m, a->m->fn.p[f]->name), results);
+	TRY(ru_sig_count(a, f, 1 + n - first, results));
+	for (uint32_t i = 0; i < results; i++)
+		NEED(ru_scalar_of(a, ru_ret_t(a, f, i), sum), "result %u of function '%s' is no scalar of %s", i, ir_text(a->m, a->m->fn.p[f]->name), dtype_info[sum].name);
+	NEED(ru_scalar_of(a, ru_param_t(a, f, 0), sum), "function '%s' does not take x as %s", ir_text(a->m, a->m->fn.p[f]->name), dtype_info[sum].name);
+	for (uint32_t i = first; i < n; i++) {
+		const struct ir_type_info *t = operand(a, i);
+		NEED(t->rank == nb + 3, "operand %u of rank %d", i, t->rank);
+		for (int d = 0; d < nb + 3; d++)
+			NEED(t->dim[d] == 1 || t->dim[d] == (d < nb + 2 ? q->dim[d] : k->dim[nb]), "dimension %d of operand %u is %lld", d, i, (long long)t->dim[d]);
+		NEED(ru_scalar_of(a, ru_param_t(a, f, 1 + i - first), (enum dtype)t->dtype), "function '%s' takes no scalar of operand %u's type",
+		     ir_text(a->m, a->m->fn.p[f]->name), i);
+	}
+	if (!grad)
+		NEED(result_t(a, 1) == 0 || a->m->type.p[result_t(a, 1)].dtype == sum, "l is not of %s", dtype_info[sum].name);
+	return NULL;
+}

@@ -123,6 +123,8 @@ struct err *ru_reducer(const struct at *a, uint32_t n, bool overwrite);
 struct err *ru_callee(const struct at *a, int64_t f, uint32_t from);
 struct err *ru_loop(const struct at *a);
 struct err *ru_manual(const struct at *a);
+/* Attributes and operands of attention and attention_grad (docs/attention.md). */
+struct err *ru_attention(const struct at *a);
 struct err *ru_shard_fits(const struct at *a, int64_t h, ir_type t);
 
 /* --- shape.c --- */

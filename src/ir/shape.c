@@ -385,6 +385,15 @@ static struct err *sh_dot(const struct at *a, struct shape *s)
 	return within(a, AT_components, 1, 64);
 }
 
+static void sh_attention(const struct at *a, uint32_t i, struct shape *s)
+{
+	like(s, operand(a, a->o->kind == IR_attention ? 0 : i));
+	if (a->o->kind == IR_attention && i)
+		s->rank--;
+	else if (a->o->kind == IR_attention)
+		s->dim[s->rank - 1] = a->in[2]->dim[a->in[2]->rank - 1];
+}
+
 static struct err *sh_convolution(const struct at *a, struct shape *s)
 {
 	static const enum ir_at dims[] = { AT_lhs, AT_rhs, AT_out },
@@ -630,6 +639,11 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 	case IR_convolution:
 		*known = false;
 		return sh_convolution(a, s);
+	case IR_attention: case IR_attention_grad:
+		TRY(i ? NULL : ru_attention(a));
+		*known = false;
+		sh_attention(a, i, s);
+		return NULL;
 	case IR_cholesky:
 		TRY(square(a->in[0]));
 		like(s, a->in[0]);

@@ -26,6 +26,7 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "joint",     pass_joint,  NO_CALL | LOCAL, NO_JOINT },/* joint reducers -> the collectives that there are */
 	{ "canon2",    pass_canon,  NO_CALL, 0 },
 	{ "cse2",      pass_cse,    0, 0 },
+	{ "attention", pass_attention, NO_CALL | LOCAL, 0 },    /* attention, however it is written -> its ops */
 	{ "combine",   pass_combine,NO_CALL | LOCAL | NO_JOINT, 0 }, /* small sums of one group -> one exchange */
 	{ "fuse",      pass_fuse,   NO_CALL | LOCAL, 0 },       /* groups that become one kernel */
 	{ "share",     pass_share,  NO_CALL | LOCAL, 0 },       /* groups alike but for constants -> one kernel, the constants operands */
@@ -169,6 +170,7 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 {
 	struct pass_opts mine = *o;
 	struct spmd_record r;
+	struct attn_record attention = {0};
 	struct arena a;
 	struct prog *p = NULL;
 	struct err *e;
@@ -176,6 +178,7 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 	arena_init(&a);
 	mine.stop = NULL;
 	mine.record = &r;
+	mine.attention = &attention;
 	TRY_GOTO(e, pass_run(&mine, m), out);
 	str_addf(s, "'%s' for %d device%s\n", ir_text(m, m->name), o->ndev, o->ndev > 1 ? "s" : "");
 	pass_explain_sharded(s, &a, m, &r, o, flags & PASS_ALL);
@@ -184,6 +187,7 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 	if (!e && flags & PASS_SHARDED) {
 		pass_explain_memory(s, &a, m, p);
 	} else if (!e) {
+		pass_explain_attention(s, m, &attention);
 		pass_explain_compiled(s, &a, m, choice, p);
 	} else if (flags & PASS_SHARDED) {       /* what lies where is known all the same */
 		str_addf(s, "memory of a device: not known, %s\n", e->msg);
@@ -193,6 +197,7 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 out:
 	arena_fini(&a);
 	spmd_record_fini(&r);
+	arr_free(&attention.said);
 	if (out)
 		*out = p;
 	else
@@ -287,7 +292,8 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 	struct str path = {0}, bytes = {0};
 	bool use = n >= CACHE_LEAST && !conf_int(CONF_CHECK) && !conf_is_set(CONF_DUMP) && !explain_where() && conf_cache(&path, true);
 	if (use) {
-		int64_t key[5] = { RONDO_VERSION, build_stamp(), o->ndev, o->tier, conf_int(CONF_EXCESS_PRECISION) };
+		const char *attention = conf_str(CONF_ATTENTION);
+		int64_t key[6] = { RONDO_VERSION, build_stamp(), o->ndev, o->tier, conf_int(CONF_EXCESS_PRECISION), (int64_t)hash_bytes(attention, strlen(attention), 4) };
 		uint64_t a = hash_bytes(code, n, hash_bytes(key, sizeof key, 1)), b = hash_bytes(code, n, hash_bytes(key, sizeof key, 2));
 		const struct cpu_info *c = cpu_get();
 		a = hash_bytes(kern_isa(), strlen(kern_isa()), hash_bytes(c->name, strlen(c->name), a));

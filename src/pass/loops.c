@@ -598,11 +598,16 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	return REWRITE_MAPPED;
 }
 
+void pass_drop_operands(struct ir_module *m)
+{
+	pass_rewrite_down(m, drop_op);
+}
+
 struct err *pass_loops(const struct pass_opts *o, struct ir_module *m)
 {
 	if (!pass_has(m, IR_loop))
 		return NULL;
 	pass_rewrite(m, on_op, NULL, NULL);
-	pass_rewrite_down(m, drop_op);
+	pass_drop_operands(m);
 	return NULL;
 }

@@ -9,6 +9,7 @@
 #include "../spmd/spmd.h"
 
 struct spmd_record;
+struct attn_record;
 struct pass_opts {
 	int ndev;                     /* partitions */
 	enum lower_tier tier;
@@ -16,6 +17,7 @@ struct pass_opts {
 	bool check;                   /* verify after each pass, race check of the result */
 	const char *stop;             /* name of the pass to stop after (rondo opt), NULL = all */
 	uint64_t fingerprint;
+	struct attn_record *attention;/* gets what became of each product that looked like an attention; NULL: nobody asks */
 	struct spmd_record *record;   /* gets why the partitioner did what it did; NULL: nobody asks */
 	/* The way that a collective of so many members and bytes (struct coll_table) takes, for who explains; NULL, or that: it is not known. */
 	const char *(*road)(const void *user, enum coll_kind kind, int ndev, int members, int64_t bytes);

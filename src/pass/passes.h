@@ -3,6 +3,7 @@
 #define RONDO_PASS_PASSES_H
 
 #include "pass.h"
+#include "../attn/attn.h"
 #include "../eval/eval.h"
 #include "../gen/gen.h"
 #include "../spmd/spmd.h"
@@ -82,6 +83,9 @@ struct err *pass_cse(const struct pass_opts *o, struct ir_module *m);
 struct err *pass_unroll(const struct pass_opts *o, struct ir_module *m);
 /* Collectives with a joint reducer become weights and sums.  Which way is a rule on sizes. */
 struct err *pass_joint(const struct pass_opts *o, struct ir_module *m);
+/* Attention, forward and backward, however it is written, becomes the ops attention and attention_grad, where both agree on samples.  What is not
+ * recognised stays. */
+struct err *pass_attention(const struct pass_opts *o, struct ir_module *m);
 /* Small sums over one group that do not need each other become one, of their operands side by side, where that is cheaper. */
 struct err *pass_combine(const struct pass_opts *o, struct ir_module *m);
 /* Groups of ops that become one kernel: fused ops.  Ops that are in no group stay as they are; the order of effects stays. */
@@ -112,6 +116,28 @@ void pass_explain_memory(struct str *s, struct arena *a, const struct ir_module 
 
 /* Loops, groups, kernels, memory: of m after all passes, choice as the groups were lowered, p. */
 void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_module *m, const struct lower_choice *choice, const struct prog *p);
+
+/* --- loops.c --- */
+
+/* Operands and results of loops that nobody needs go. */
+void pass_drop_operands(struct ir_module *m);
+
+/* --- recompute.c: attention in a loop and in the loop that goes back over it --- */
+
+/* What a loop stacks of an attention, matrices and rows of sums, for a later loop: that one makes it again from queries and keys, so that its body has
+ * an attention's forward and backward.  all: small ones, too. */
+struct recomputed_fn { ir_fnid id; struct ir_fn *was; int loops; };      /* a function that was changed, what it was, how many loops of it make something again */
+struct recomputed { struct recomputed_fn *p; size_t n, cap; };
+void pass_recompute(struct ir_module *m, bool all, struct recomputed *done);
+/* Functions of which not all such loops have got the gradient of an attention are what they were.  True: there is one; ends done. */
+bool pass_recompute_undo(struct ir_module *m, struct recomputed *done);
+/* An attention op that a later loop does again with operands that an earlier one has stacked: its results are stacked as well. */
+void pass_keep_outputs(struct ir_module *m);
+
+/* --- attention.c --- */
+
+/* What became of each product that looked like an attention. */
+void pass_explain_attention(struct str *s, const struct ir_module *m, const struct attn_record *r);
 
 /* --- compile.c --- */
 struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct lower_choice *choice, struct prog **out);      /* what follows the passes: lower_module */

@@ -79,7 +79,7 @@ static double product_rate(enum dtype dt)
 static double kern_time(const struct prog_kern *k, bool near)
 {
 	struct plan_work w = { .adds = (double)k->flops, .bytes = (double)k->bytes, .ops = 1 };
-	bool product = (k->id == KERN_dot || k->id == KERN_convolution) && k->nin;
+	bool product = (k->id == KERN_dot || k->id == KERN_convolution || k->id == KERN_attention || k->id == KERN_attention_grad) && k->nin;
 
 	for (int i = 0; !k->bytes && i < k->nin + k->nout; i++)
 		w.bytes += (double)prog_view_bytes(&k->v[i]);

@@ -188,6 +188,28 @@ static const struct row { const char *name, *kern; double flops, bytes; enum { F
 	{"dynamic_slice f32 1024x1024", "dynamic_slice (f32[4096,1024], i32[], i32[]) -> (f32[1024,1024])", 0, 8.0 * 1048576, 0},
 	{"dynamic_update bf16 1x256", "dynamic_update (bf16[1,256], i32[], i32[]) -> (bf16[65536,256])", 0, 4.0 * 256, 0},
 	{"pad f32 2048x2048", "pad (f32[2046,2046], f32[]) -> (f32[2048,2048]) attr [1,1,1,1,0,0]", 0, 8.0 * 4194304, 0},
+/* 4 heads, of which 2 share keys; the score is x / 8, under a triangle or not, which counts as half */
+#define ATT_ROWS(t, s, d) #t "[2,2," #s "," #d "]"
+#define ATT_KEYS(t, s, d) #t "[2," #s "," #d "]"
+#define ATT_SUMS(s) "f32[2,2," #s "]"
+#define ATT_PLACES(s) ", i32[1,1," #s ",1], i32[1,1,1," #s "]"
+#define ATT_IN(t, s, d) ATT_ROWS(t, s, d) ", " ATT_KEYS(t, s, d) ", " ATT_KEYS(t, s, d)
+#define ATT_GRAD_IN(t, s, d) ATT_IN(t, s, d) ", " ATT_SUMS(s) ", " ATT_ROWS(t, s, d) ", " ATT_SUMS(s)
+#define ATT_EIGHTH(out) "expr (f32) { %1 = imm f32 -> f32 0000003e; %2 = multiply f32 %0 %1 -> f32 } (" out ")"
+#define ATT_TRIANGLE(more, out) "expr (f32, i32, i32) { %3 = imm f32 -> f32 0000003e; %4 = multiply f32 %0 %3 -> f32; " \
+	"%5 = compare_ge i32 %1 %2 -> pred; %6 = imm f32 -> f32 000080ff; %7 = select f32 %5 %4 %6 -> f32" more " } (" out ")"
+#define ATT_SLOPE "; %8 = imm f32 -> f32 00000000; %9 = select f32 %5 %3 %8 -> f32"
+#define ATT(t, s, d, bf) \
+	{"attention " #t " " #s "x" #d, "attention (" ATT_IN(t, s, d) ") -> (" ATT_ROWS(t, s, d) ", " ATT_SUMS(s) ") " ATT_EIGHTH("%2"), 16.0 * s * s * d, 0, bf}, \
+	{"attention causal " #t " " #s "x" #d, "attention (" ATT_IN(t, s, d) ATT_PLACES(s) ") -> (" ATT_ROWS(t, s, d) ", " ATT_SUMS(s) ") " ATT_TRIANGLE("", "%7"), \
+	 8.0 * s * s * d, 0, bf}, \
+	{"attention_grad " #t " " #s "x" #d, "attention_grad (" ATT_GRAD_IN(t, s, d) ") -> (" ATT_IN(t, s, d) ") " ATT_EIGHTH("%2, %1"), 40.0 * s * s * d, 0, bf}, \
+	{"attention_grad causal " #t " " #s "x" #d, "attention_grad (" ATT_GRAD_IN(t, s, d) ATT_PLACES(s) ") -> (" ATT_IN(t, s, d) ") " ATT_TRIANGLE(ATT_SLOPE, "%7, %9"), \
+	 20.0 * s * s * d, 0, bf}
+	ATT(bf16, 1024, 64, BF16), ATT(bf16, 1024, 128, BF16), ATT(bf16, 4096, 64, BF16), ATT(bf16, 4096, 128, BF16),
+	ATT(f32, 1024, 64, F32), ATT(f32, 1024, 128, F32), ATT(f32, 4096, 64, F32), ATT(f32, 4096, 128, F32),
+	{"attention decode bf16 8x32768x128", "attention (bf16[1,8,1,128], bf16[1,32768,128], bf16[1,32768,128]) -> (bf16[1,8,1,128], f32[1,8,1]) "
+	 "expr (f32) { %1 = imm f32 -> f32 0000003e; %2 = multiply f32 %0 %1 -> f32 } (%2)", 0, 4.0 * 32768 * 128, 0},
 	{"fft c64 1024x1024", "fft (c64[1024,1024]) -> (c64[1024,1024]) attr [0,1,1024]", 5.0 * 1048576 * 10, 0, 0},
 	{"fft f32 4096x1000", "fft (f32[4096,1000]) -> (c64[4096,501]) attr [2,1,1000]", 2.5 * 4096 * 1000 * 10, 0, 0},
 	{"fft f32 4096x999", "fft (f32[4096,999]) -> (c64[4096,500]) attr [2,1,999]", 2.5 * 4096 * 999 * 10, 0, 0},
@@ -199,8 +221,8 @@ static const struct row { const char *name, *kern; double flops, bytes; enum { F
 	{"triangular_solve f32 512", "triangular_solve (f32[512,512], f32[512,512]) -> (f32[512,512]) attr [1,1,0,1]", 512.0 * 512 * 512, 0, 0},
 };
 
-/* Values that no kernel dislikes: small positive floats, small integers. */
-static void fill(const struct prog_view *v, char *p, int64_t bytes)
+/* Values that no kernel dislikes: small positive floats, small integers, or positions. */
+static void fill(const struct prog_view *v, char *p, int64_t bytes, bool positions)
 {
 	int item = dtype_info[v->dtype].bytes;
 	uint64_t x = 12345;
@@ -209,7 +231,7 @@ static void fill(const struct prog_view *v, char *p, int64_t bytes)
 		float f = (float)(x >> 40) * 0x1p-24f + 0.5f;
 		double d = f;
 		uint16_t h = v->dtype == DT_bf16 ? f32_to_bf16(f) : f32_to_f16(f);
-		uint64_t k = v->rank ? x >> 33 : 0;
+		uint64_t k = positions ? (uint64_t)i : v->rank ? x >> 33 : 0;
 		const void *src = &k;
 		if (v->dtype == DT_f32 || v->dtype == DT_c64)
 			src = &f;
@@ -307,7 +329,7 @@ static struct err *time_row(const struct row *r, double least, int n_core, doubl
 	for (int i = 0; i < n; i++) {
 		int64_t bytes = prog_view_bytes(&k->v[i]) + 64;
 		ptr[i] = room((size_t)bytes);
-		fill(&k->v[i], ptr[i], bytes);
+		fill(&k->v[i], ptr[i], bytes, k->id == KERN_attention || k->id == KERN_attention_grad);
 	}
 	ptr[n] = room(kern_shared(k, st) + 64);
 	struct crew c = {.k = k, .st = st, .ptr = ptr, .n = n_core, .least = least, .best = INFINITY};

@@ -215,3 +215,20 @@ def test_threads_of_devices_have_a_core_each():
     text = " ".join(out)
     cores = re.match(r"\[(\d+), (\d+)\] \[(\d+), (\d+)\] 2 \[2\]$", text)
     assert cores and cores[1] == cores[3] and cores[2] == cores[4], text
+
+
+def test_a_kept_program_is_that_of_the_setting(tmp_path):
+    """RONDO_ATTENTION is part of what a program is kept by."""
+    program = """
+import jax, jax.numpy as jnp
+q = jnp.ones((1, 64, 4, 16))
+def f(q):
+    for i in range(6):
+        q = jax.nn.dot_product_attention(q, q + i, q * jnp.sin(q) + jnp.cumsum(q, 1) * i, is_causal=True, scale=.5 + i)
+    return q
+print(jax.jit(f).lower(q).compile().as_text().count(" attention ("))
+"""
+    for kept, setting, some in ((0, "off", False), (1, "auto", True), (2, "off", False)):
+        rc, out, _, err = run(program, RONDO_CACHE=str(tmp_path), RONDO_ATTENTION=setting)
+        assert rc == 0 and (int(out[0]) > 0) == some, err
+        assert len(list(tmp_path.glob("*.rondo"))) == min(kept + 1, 2)

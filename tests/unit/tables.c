@@ -24,6 +24,8 @@ struct example { enum how how; const char *params, *op, *extra; };
 
 #define FN "fn @g(%1: f32[], %2: f32[]) -> (f32[]) {\n  %3 = atan2 %1, %2 : f32[]\n  return %3\n}\n"
 #define GE "fn @ge(%1: f32[], %2: f32[]) -> (pred[]) {\n  %3 = compare_ge %1, %2 : pred[]\n  return %3\n}\n"
+#define HALF "fn @half(%1: f32[]) -> (f32[]) {\n  %2 = constant data=0.5 : f32[]\n  %3 = multiply %1, %2 : f32[]\n  return %3\n}\n"
+#define HALVES "fn @halves(%1: f32[]) -> (f32[], f32[]) {\n  %2 = constant data=0.5 : f32[]\n  %3 = multiply %1, %2 : f32[]\n  return %3, %2\n}\n"
 #define SUM "fn @sum(%1: f32[], %2: f32[]) -> (f32[]) {\n  %3 = add %1, %2 : f32[]\n  return %3\n}\n"
 
 /* params: of main; op: without the results, which are %9, %10 ..; extra: other functions. */
@@ -58,6 +60,9 @@ static const struct example of[IR_COUNT] = {
 	[IR_convolution] = { KERNEL, "%1: f32[1,8,2], %2: f32[3,2,4]",
 	                     "convolution %1, %2 lhs=[0,2,1] rhs=[1,2,0] out=[0,2,1] stride=[1] low=[1] high=[1] lhs_dilation=[1] rhs_dilation=[1] "
 	                     "reversal=[0] feature_groups=1 batch_groups=1 precision=0 : f32[1,8,4]", "" },
+	[IR_attention] = { KERNEL, "%1: f32[1,2,3], %2: f32[4,3], %3: f32[4,5]", "attention %1, %2, %3 fn=@half : f32[1,2,5], f32[1,2]", HALF },
+	[IR_attention_grad] = { KERNEL, "%1: f32[1,2,3], %2: f32[4,3], %3: f32[4,5], %4: f32[1,2], %5: f32[1,2,5], %6: f32[1,2]",
+	                        "attention_grad %1, %2, %3, %4, %5, %6 fn=@halves : f32[1,2,3], f32[4,3], f32[4,5]", HALVES },
 	[IR_cholesky] = { KERNEL, "%1: f32[3,3]", "cholesky %1 lower=1 : f32[3,3]", "" },
 	[IR_triangular_solve] = { KERNEL, "%1: f32[3,3], %2: f32[3,2]", "triangular_solve %1, %2 left=1 lower=1 unit=0 trans=1 : f32[3,2]", "" },
 	[IR_fft] = { KERNEL, "%1: f32[8]", "fft %1 kind=2 length=[8] : c64[5]", "" },

@@ -1,0 +1,279 @@
+/* The check on every compile: the region and the ops on samples, by the oracle.  In f64 they must agree; in the program's own types the ops
+ * may not be much further off than the program.  Rows without a key that counts are tried, too. */
+#include "impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct rng { uint64_t s; };
+
+static uint64_t draw(struct rng *r)
+{
+	r->s = r->s * 6364136223846793005u + 1442695040888963407u;
+	uint64_t x = r->s ^ r->s >> 29;
+	return x * 0xbf58476d1ce4e5b9u >> 11;
+}
+
+static double normal(struct rng *r)
+{
+	double s = 0;
+	for (int i = 0; i < 12; i++)
+		s += (double)(draw(r) & 0xfffff) / 0x100000;
+	return s - 6;
+}
+
+
+/* --- data ------------------------------------------------------------------------------ */
+
+/* How far element i of a leaf is along the axes of a set: 0 at the begin of all; -1: the leaf has none of them. */
+static int64_t along(const struct sample *s, const struct lab *l, const struct eval_array *x, int64_t i, uint64_t axes)
+{
+	int64_t at = -1;
+	for (int d = l->rank - 1; d >= 0; d--) {
+		int64_t j = i % x->dim[d];
+		i /= x->dim[d];
+		for (int k = l->n[d] - 1; k >= 0; k--) {
+			int a = l->axis[d][k];
+			int64_t size = a == VEC ? x->dim[d] : s->size[a];
+			if (axes >> a & 1)
+				at = MAX(at, 0) + j % size;
+			j /= size;
+		}
+	}
+	return at;
+}
+
+/* An element of a leaf.  dead: some rows are to have no key that counts. */
+static double element(const struct sample *s, struct rng *r, enum dtype dt, const struct lab *l, const struct eval_array *x, int64_t i, bool dead)
+{
+	const struct cand *c = s->m->c;
+	bool mine = dead && along(s, l, x, i, c->left) == 1, first = along(s, l, x, i, c->right) == 0;
+	switch (dtype_info[dt].cls) {
+	case DT_PRED:
+		return mine ? 0 : first && !dead ? 1 : draw(r) % 10 < 7;
+	case DT_INT: case DT_UINT:
+		if (dtype_info[dt].cls == DT_UINT && dtype_info[dt].bytes >= 4)      /* random bits, mostly */
+			return (double)(draw(r) & 0xffffffff);
+		return mine ? 9 : dead && draw(r) % 2 ? (double)(draw(r) % 40) : (double)(draw(r) % 4);
+	default: {
+		double v = normal(r);
+		return l->set & 1 || !dead ? v : mine || draw(r) % 2 ? 0 : v;
+	}
+	}
+}
+
+/* Arrays for all leaves, in the program's types, or all floats, with the same values, in f64. */
+static void fill(const struct sample *s, const struct ir_fn *fn, bool dead, struct eval_array *out)
+{
+	const struct cand *c = s->m->c;
+	struct rng r = { 42 };
+	for (int i = 0; i < s->nleaf; i++) {
+		const struct ir_type_info *t = ir_vtype(c->m, fn, (ir_val)i + 1);
+		enum dtype own = (enum dtype)ir_vtype(c->m, c->fn, s->leaf[i].v)->dtype, dt = (enum dtype)t->dtype;
+		out[i] = (struct eval_array){ .dtype = dt, .rank = t->rank, .bytes = (size_t)t->bytes, .p = mem_aligned(64, (size_t)t->bytes + 1) };
+		memcpy(out[i].dim, t->dim, sizeof *t->dim * t->rank);
+		for (int64_t k = 0; k < t->count; k++) {
+			char buf[16], *to = (char *)out[i].p + (size_t)k * dtype_info[dt].bytes;
+			double v = element(s, &r, own, lab_of(c, s->leaf[i].lab), &out[i], k, dead);
+			kern_elem(ELEM_convert, DT_f64, own)(1, buf, &v, NULL, NULL);
+			kern_elem(ELEM_convert, own, dt)(1, to, buf, NULL, NULL);
+		}
+	}
+}
+
+/* --- runs --------------------------------------------------------------------------------- */
+
+struct run { int n; double **v; int64_t *count; };
+
+/* The results of fn as f64, in the candidate's arena. */
+static struct err *results(const struct sample *s, const struct ir_fn *fn, bool dead, struct run *out)
+{
+	const struct cand *c = s->m->c;
+	struct eval_array *in = mem_alloc(sizeof *in * (size_t)(s->nleaf + 1)), *res = mem_alloc(sizeof *res * (fn->result.n + 1));
+	memset(res, 0, sizeof *res * (fn->result.n + 1));
+	fill(s, fn, dead, in);
+	struct err *e = eval_fn(c->m, fn, in, res);
+	out->n = (int)fn->result.n;
+	out->v = ARENA_NEW(c->a, double *, out->n + 1);
+	out->count = ARENA_NEW(c->a, int64_t, out->n + 1);
+	for (int i = 0; i < out->n && !e; i++) {
+		enum dtype dt = (enum dtype)ir_vtype(c->m, fn, fn->result.p[i])->dtype;
+		out->count[i] = ir_vtype(c->m, fn, fn->result.p[i])->count;
+		out->v[i] = ARENA_NEW(c->a, double, out->count[i] + 1);
+		kern_elem(ELEM_convert, dt, DT_f64)(out->count[i], out->v[i], res[i].p, NULL, NULL);
+	}
+	for (int i = 0; i < s->nleaf; i++)
+		eval_array_free(&in[i]);
+	for (int i = 0; i < out->n; i++)
+		eval_array_free(&res[i]);
+	mem_free(in);
+	mem_free(res);
+	return e;
+}
+
+/* Both functions, made and dropped. */
+static struct err *both(struct sample *s, bool wide, bool dead, struct run *was, struct run *is)
+{
+	struct ir_module *m = s->m->c->m;
+	size_t have = m->fn.n;
+	s->wide = wide;
+	struct ir_fn *a = sample_old(s), *b = s->why ? NULL : sample_new(s);
+	struct err *e = s->why ? ERR(INTERNAL, "%s", s->why) : results(s, a, dead, was);
+	if (!e)
+		e = results(s, b, dead, is);
+	while (m->fn.n > have)
+		ir_fn_drop(m);
+	return e;
+}
+
+/* --- comparisons ------------------------------------------------------------------------------ */
+
+/* The greatest difference where both are numbers, and the greatest number.  *odd: one is a number where the other one is none (gradients: where
+ * only the new one is none). */
+static void differ(const double *was, const double *is, int64_t n, bool gradient, double *diff, double *most, bool *odd)
+{
+	for (int64_t i = 0; i < n; i++) {
+		if (isnan(was[i]) || isinf(was[i])) {
+			*odd |= !gradient && !(isnan(was[i]) ? isnan(is[i]) : was[i] == is[i]);
+			continue;
+		}
+		*odd |= !isfinite(is[i]);
+		*diff = fmax(*diff, fabs(was[i] - is[i]));
+		*most = fmax(*most, fabs(was[i]));
+	}
+}
+
+static bool is_gradient(const struct exit *x) { return x->kind >= EXIT_DELTA; }
+
+/* In f64.  *odd: an exit that is NaN, or not, where the program is not, or is; -1: there is none. */
+static const char *equal(struct match *m, const struct run *was, const struct run *is, bool dead, int *odd)
+{
+	*odd = -1;
+	for (int i = 0; i < was->n; i++) {
+		double diff = 0, most = 0;
+		bool strange = false;
+		differ(was->v[i], is->v[i], was->count[i], !dead && is_gradient(&m->exit.p[i]), &diff, &most, &strange);
+		if (strange && *odd < 0)
+			*odd = i;
+		if (strange || !(diff <= 1e-9 * fmax(most, 1)))
+			return dead ? "an attention gives other values in rows without a key that counts" : "an attention gives other values";
+	}
+	return NULL;
+}
+
+/* Finds out what the program makes of rows without any key: each kind of exit is NaN there, or is not. */
+static struct err *try_empty(struct sample *s, const char **bad)
+{
+	static const int bit[] = { [EXIT_O] = EMPTY_O, [EXIT_L] = EMPTY_L, [EXIT_DQ] = EMPTY_DQ, [EXIT_DK] = EMPTY_DK, [EXIT_DV] = EMPTY_DV };
+	struct match *m = s->m;
+	struct run was, is;
+	int tried = 0, odd = -1;
+	for (;;) {
+		TRY(both(s, true, true, &was, &is));
+		*bad = equal(m, &was, &is, true, &odd);
+		int b = *bad && odd >= 0 ? bit[m->exit.p[odd].kind] : 0;
+		if (!b || tried & b)
+			return NULL;
+		tried |= b;
+		m->empty |= b;
+	}
+}
+
+/* In the program's types: was, is; exact: was in f64. */
+static const char *precise(struct match *m, const struct run *was, const struct run *is, const struct run *exact)
+{
+	const struct cand *c = m->c;
+	for (int i = 0; i < was->n; i++) {
+		double old = 0, new = 0, most = 0;
+		bool odd = false;
+		differ(exact->v[i], was->v[i], was->count[i], true, &old, &most, &odd);
+		odd = false;
+		differ(exact->v[i], is->v[i], was->count[i], true, &new, &most, &odd);
+		enum dtype dt = (enum dtype)ir_vtype(c->m, c->fn, m->exit.p[i].v)->dtype;
+		double eps = dt == DT_f64 ? 0x1p-52 : dt == DT_f32 ? 0x1p-23 : dt == DT_bf16 ? 0x1p-8 : dt == DT_f16 ? 0x1p-10 : 0x1p-2;
+		if (odd || !(new <= 2 * old + 2 * eps * most))
+			return "an attention gives less exact values";
+	}
+	return NULL;
+}
+
+/* What the check depends on, as bytes: both functions, in the program's types, and what their operands are filled with. */
+static void key_of(struct sample *s, struct str *key)
+{
+	struct match *m = s->m;
+	struct cand *c = m->c;
+	size_t have = c->m->fn.n;
+	s->wide = false;
+	ir_fn_bytes(key, c->m, sample_old(s), NULL, NULL);
+	if (!s->why)
+		ir_fn_bytes(key, c->m, sample_new(s), NULL, NULL);
+	while (c->m->fn.n > have)
+		ir_fn_drop(c->m);
+	for (int i = 0; i < s->nleaf; i++) {
+		const struct lab *l = lab_of(c, s->leaf[i].lab);
+		str_addn(key, (const char *)l, sizeof *l);
+		str_addn(key, (const char *)&ir_vtype(c->m, c->fn, s->leaf[i].v)->dtype, 1);
+	}
+	for (int i = 0; i < c->naxis; i++) {
+		str_addn(key, (const char *)&s->size[i], sizeof s->size[i]);
+		str_addn(key, (const char *)&c->axis[i], sizeof c->axis[i]);
+	}
+	for (size_t i = 0; i < m->exit.n; i++)
+		str_addn(key, (const char *)&m->exit.p[i].kind, sizeof m->exit.p[i].kind);
+	uint64_t sides[3] = { c->left, c->right, c->batch };
+	str_addn(key, (const char *)sides, sizeof sides);
+	str_addn(key, (const char *)&c->wide, sizeof c->wide);
+}
+
+static const char *compared(struct sample *s)
+{
+	struct match *m = s->m;
+	struct run was, is, own[2];
+	int odd;
+	const char *bad = NULL;
+	struct err *e = NULL;
+	TRY_GOTO(e, try_empty(s, &bad), out);
+	if (bad)
+		return bad;
+	TRY_GOTO(e, both(s, true, false, &was, &is), out);
+	bad = equal(m, &was, &is, false, &odd);
+	if (bad)
+		return bad;
+	for (int k = 0; k < 2; k++) {    /* in the types of what is read, if that will do */
+		m->widen = k || m->c->wide;
+		TRY_GOTO(e, both(s, false, false, &own[0], &own[1]), out);
+		bad = precise(m, &own[0], &own[1], &was);
+		if (!bad || m->widen)
+			break;
+	}
+	return bad;
+out:
+	bad = arena_str(m->c->a, e->msg, strlen(e->msg));
+	err_free(e);
+	return bad;
+}
+
+const char *check_match(struct match *m)
+{
+	struct sample s;
+	struct str key = {0};
+	sample_start(&s, m);
+	if (!sample_leaves(&s))
+		return s.why;
+	key_of(&s, &key);
+	uint64_t *at = s.why ? NULL : map_put(&m->c->room->checked, key.p, key.n);
+	struct verdict *v = at ? (struct verdict *)(uintptr_t)*at : NULL;
+	str_free(&key);
+	if (s.why)
+		return s.why;
+	if (!v) {
+		v = ARENA_NEW(m->c->a, struct verdict, 1);
+		*at = (uintptr_t)v;
+		v->why = compared(&s);
+		v->empty = m->empty;
+		v->widen = m->widen;
+	}
+	m->empty = v->empty;
+	m->widen = v->widen;
+	return v->why;
+}

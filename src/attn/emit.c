@@ -1,0 +1,450 @@
+/* The ops that take the place of a region: operands brought into the layout of docs/attention.md, the function of scalars that was
+ * between q . k and exp, what is left of coefficients beside the ops. */
+#include "impl.h"
+
+#include <math.h>
+
+/* --- operands and results ------------------------------------------------------ */
+
+/* Extent of the vector dimension of v (e's); 1: it has none. */
+static int64_t vector_extent(const struct env *e, ir_val v, const struct lab *l)
+{
+	const struct ir_type_info *t = ir_vtype(e->b.m, e->b.fn, v);
+	for (int d = 0; d < l->rank; d++) {
+		int64_t n = t->dim[d];
+		bool has = false;
+		for (int k = 0; k < l->n[d]; k++) {
+			if (l->axis[d][k] == VEC)
+				has = true;
+			else
+				n /= e->size[l->axis[d][k]];
+		}
+		if (has)
+			return n;
+	}
+	return 1;
+}
+
+/* Axes of a set, the batch first, then the heads of queries, queries, keys. */
+static int order(const struct match *m, uint64_t set, uint8_t *out)
+{
+	const struct cand *c = m->c;
+	int n = 0;
+	uint64_t t = m->t ? (uint64_t)1 << m->t : 0, part[4] = { c->batch, c->left & ~t, t, c->right };
+	for (int p = 0; p < 4; p++)
+		for (int i = 1; i < c->naxis; i++)
+			if (set & part[p] & (uint64_t)1 << i)
+				out[n++] = (uint8_t)i;
+	return n;
+}
+
+/* v with a dimension for each axis of `want`, in order, and one for the vector if it has one; fill: missing ones are repeated, others are 1. */
+static ir_val place(struct env *e, ir_val v, int lab, const uint8_t *want, int nwant, uint64_t fill)
+{
+	struct ir_b *b = &e->b;
+	const struct lab *l = lab_of(e->m->c, lab);
+	int64_t dim[ATOMS] = {0}, perm[ATOMS], to[ATOMS], full[ATOMS], vec = vector_extent(e, v, l);
+	int at[ATOMS], n = 0, np = 0, nt = 0;
+	for (int i = 0; i < ATOMS; i++)
+		at[i] = -1;
+	for (int d = 0; d < l->rank; d++)
+		for (int k = 0; k < l->n[d]; k++) {
+			at[l->axis[d][k]] = n;
+			dim[n++] = l->axis[d][k] == VEC ? vec : e->size[l->axis[d][k]];
+		}
+	enum dtype dt = ir_vtype(b->m, b->fn, v)->dtype;
+	v = ir_reshape(b, v, n, dim);
+	bool all = true, more = false;
+	for (int i = 0; i <= nwant; i++) {
+		int x = i < nwant ? want[i] : VEC;
+		if (x == VEC && at[VEC] < 0)
+			continue;
+		if (at[x] >= 0) {
+			to[np] = nt;
+			perm[np++] = at[x];
+		} else {
+			all = false;
+			more |= fill >> x & 1;
+		}
+		full[nt++] = x == VEC ? vec : at[x] >= 0 || fill >> x & 1 ? e->size[x] : 1;
+	}
+	assert(np == n);
+	v = ir_transpose(b, v, perm);
+	if (all)
+		return v;
+	return more ? ir_broadcast(b, v, ir_tensor(b->m, dt, nt, full), to) : ir_reshape(b, v, nt, full);
+}
+
+/* Extents [B.., G, T, S] of the ops; returns the number of batch dimensions. */
+static int extents(const struct env *e, int64_t *dim)
+{
+	const struct cand *c = e->m->c;
+	int nb = 0;
+	for (int i = 1; i < c->naxis; i++)
+		if (c->batch >> i & 1)
+			dim[nb++] = e->size[i];
+	dim[nb] = dim[nb + 1] = dim[nb + 2] = 1;
+	for (int i = 1; i < c->naxis; i++)
+		if ((c->left | c->right) >> i & 1)
+			dim[nb + (c->right >> i & 1 ? 2 : i == e->m->t ? 1 : 0)] *= e->size[i];
+	return nb;
+}
+
+/* Leaf f as queries (heads, T), as keys (S), with its vector. */
+static ir_val vectors(struct env *e, int f, bool queries)
+{
+	const struct cand *c = e->m->c;
+	const struct fac *x = fac_of(c, f);
+	uint64_t set = c->batch | (queries ? c->left : c->right);
+	uint8_t want[ATOMS];
+	int64_t dim[ATOMS];
+	int n = order(e->m, set, want), nb = extents(e, dim);
+	for (int i = 0; i < e->nplaced; i++)
+		if (e->placed[i].f == f && e->placed[i].queries == queries)
+			return e->placed[i].v;
+	ir_val v = e->get(e, (ir_val)x->a, x->b);
+	int64_t vec = vector_extent(e, v, lab_of(c, x->b));
+	v = place(e, v, x->b, want, n, set);
+	if (e->m->widen)
+		v = ir_convert(&e->b, v, score_sums(e));
+	if (!queries)
+		dim[nb] = dim[nb + 2];
+	dim[nb + (queries ? 2 : 1)] = vec;
+	v = ir_reshape(&e->b, v, nb + (queries ? 3 : 2), dim);
+	if (e->nplaced < (int)NELEM(e->placed)) {
+		e->placed[e->nplaced].f = f;
+		e->placed[e->nplaced].queries = queries;
+		e->placed[e->nplaced++].v = v;
+	}
+	return v;
+}
+
+/* Leaf (v, lab) as [B.., G, T, S], or [B.., G, T] of rows, with extents of 1 where it is the same. */
+static ir_val matrix(struct env *e, ir_val v, int lab, bool rows)
+{
+	const struct cand *c = e->m->c;
+	uint64_t heads = c->left & ~(e->m->t ? (uint64_t)1 << e->m->t : 0), fill = 0, has = lab_of(c, lab)->set;
+	uint8_t want[ATOMS];
+	int64_t dim[ATOMS];
+	if (has & heads)
+		fill |= heads;
+	if (has & c->right)
+		fill |= c->right;
+	int n = order(e->m, c->batch | c->left | (rows ? 0 : c->right), want), nb = extents(e, dim);
+	for (int i = 0, k = 0; i < c->naxis; i++)
+		if (c->batch >> i & 1) {
+			if (!(has >> i & 1))
+				dim[k] = 1;
+			k++;
+		}
+	if (!(has & heads))
+		dim[nb] = 1;
+	if (!(e->m->t && has >> e->m->t & 1))
+		dim[nb + 1] = 1;
+	if (!(has & c->right))
+		dim[nb + 2] = 1;
+	v = place(e, v, lab, want, n, fill);
+	return ir_reshape(&e->b, v, nb + (rows ? 2 : 3), dim);
+}
+
+/* --- the ops' operands ---------------------------------------------------------------- */
+
+static ir_val extra(struct env *e, const struct extra *x)
+{
+	if (!x->index)
+		return matrix(e, e->get(e, x->v, x->lab), x->lab, false);
+	struct lab l = { .rank = (uint8_t)x->n };
+	for (int i = 0; i < x->n; i++) {
+		l.n[i] = 1;
+		l.axis[i][0] = x->axis[i];
+	}
+	return matrix(e, e->index(e, x->n, x->axis), lab_add(e->m->c, &l), false);
+}
+
+/* --- the ops --------------------------------------------------------------------------- */
+
+/* [B.., G, T] spread over the vectors of v. */
+static ir_val spread(struct ir_b *b, ir_val x, ir_val v)
+{
+	const struct ir_type_info *t = ir_vtype(b->m, b->fn, v);
+	enum dtype dt = ir_vtype(b->m, b->fn, x)->dtype;
+	int64_t dims[ATOMS], dim[ATOMS];
+	int rank = t->rank;
+	memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
+	for (int d = 0; d + 1 < rank; d++)
+		dims[d] = d;
+	return ir_broadcast(b, x, ir_tensor(b->m, dt, rank, dim), dims);
+}
+
+static void forward(struct env *e, int i)
+{
+	const struct fwd *f = &e->m->fwd.p[i];
+	const struct fac x = *fac_of(e->m->c, e->m->x);
+	struct scalar s;
+	if (e->o[i][0])
+		return;
+	ir_val in[3 + MOST_EXTRA];
+	in[0] = vectors(e, x.a, true);
+	in[1] = vectors(e, x.b, false);
+	in[2] = vectors(e, f->v ? f->v : x.b, false);
+	int64_t fn = score_function(e, f, 0, &s);
+	for (int k = 0; k < s.nextra; k++)
+		in[3 + k] = extra(e, &s.extra[k]);
+	int64_t dim[ATOMS], nb = extents(e, dim);
+	ir_type t[2];
+	dim[nb + 2] = ir_vtype(e->b.m, e->b.fn, in[2])->dim[nb + 1];
+	t[0] = ir_tensor(e->b.m, (enum dtype)ir_vtype(e->b.m, e->b.fn, in[0])->dtype, (int)nb + 3, dim);
+	t[1] = ir_tensor(e->b.m, score_sums(e), (int)nb + 2, dim);
+	ir_val o = ir_emit_raw(&e->b, IR_attention, (uint32_t)(3 + s.nextra), in, 2, t, &fn, 1);
+	e->o[i][0] = o;
+	e->o[i][1] = o + 1;
+	e->infinite |= s.infinite;
+}
+
+/* Rows of attention i that have no key; 0: there are none. */
+static ir_val empty_rows(struct env *e, int i)
+{
+	ir_val l = e->o[i][1], none;
+	if (!e->infinite)
+		return 0;
+	none = ir_const_f(&e->b, e->b.fn->val.p[l].type, -INFINITY);
+	return ir_bin(&e->b, ELEM_compare_eq, l, none);
+}
+
+/* v, NaN where `on`, [B.., G, T], is true. */
+static ir_val nan_where(struct env *e, ir_val on, ir_val v)
+{
+	ir_val nan = ir_const_f(&e->b, e->b.fn->val.p[v].type, NAN);
+	if (ir_vtype(e->b.m, e->b.fn, v)->rank != ir_vtype(e->b.m, e->b.fn, on)->rank)
+		on = spread(&e->b, on, v);
+	return ir_select(&e->b, on, nan, v);
+}
+
+/* The same of v, [B.., S, ..], where any row of a batch is. */
+static ir_val nan_where_any(struct env *e, ir_val on, ir_val v)
+{
+	struct ir_b *b = &e->b;
+	const struct ir_type_info *t = ir_vtype(b->m, b->fn, v);
+	int rank = t->rank;
+	int64_t dims[ATOMS], full[ATOMS], rows[2] = { rank - 2, rank - 1 };
+	memcpy(full, t->dim, sizeof *full * (size_t)rank);
+	for (int d = 0; d < rank - 2; d++)
+		dims[d] = d;
+	bool no = false;
+	ir_val none = ir_const(b, ir_scalar(b->m, DT_pred), &no, 1);
+	on = ir_reduce1(b, RED_or, on, none, 2, rows);
+	on = ir_broadcast(b, on, ir_tensor(b->m, DT_pred, rank, full), dims);
+	ir_val nan = ir_const_f(b, b->fn->val.p[v].type, NAN);
+	return ir_select(b, on, nan, v);
+}
+
+/* As the program has it where a row has no key: 0/0. */
+static ir_val with_empty(struct env *e, const struct exit *x, int fwd, ir_val v)
+{
+	static const int bit[] = { [EXIT_O] = EMPTY_O, [EXIT_L] = EMPTY_L, [EXIT_DELTA] = 0, [EXIT_DQ] = EMPTY_DQ, [EXIT_DK] = EMPTY_DK, [EXIT_DV] = EMPTY_DV };
+	ir_val on = e->m->empty & bit[x->kind] ? empty_rows(e, fwd) : 0;
+	return !on ? v : x->kind == EXIT_DK || x->kind == EXIT_DV ? nan_where_any(e, on, v) : nan_where(e, on, v);
+}
+
+/* A polynomial of rows as [B.., G, T] of the type of the sums, or, spread, as t whose leading dimensions these are. */
+static ir_val rows(struct env *e, int p, ir_type t)
+{
+	struct ir_b *b = &e->b;
+	const struct poly x = *poly_of(e->m->c, p);
+	ir_val sum = 0;
+	int64_t dims[ATOMS];
+	for (int d = 0; d < ATOMS; d++)
+		dims[d] = d;
+	for (int i = 0; i < x.n; i++) {
+		ir_val v = ir_const_f(b, t, x.m[i].c);
+		for (int k = 0; k < x.m[i].n; k++) {
+			const struct fac f = *fac_of(e->m->c, x.m[i].f[k].f);
+			ir_val r = ir_convert(b, matrix(e, e->get(e, (ir_val)f.a, f.b), f.b, true), score_sums(e));
+			bool below;
+			r = score_power(b, ir_broadcast(b, r, t, dims), x.m[i].f[k].pow, &below);
+			v = ir_bin(b, below ? ELEM_divide : ELEM_multiply, v, r);
+		}
+		sum = sum ? ir_bin(b, ELEM_add, sum, v) : v;
+	}
+	return sum;
+}
+
+/* Rows of which all scores are a large negative number that masks fill in: l is that number, in which the logarithm of the number of keys is lost,
+ * and exp(score - l) is 1, not one part in S.  Gradients are linear in do: it is that much smaller there. */
+static ir_val dead_rows(struct env *e, int i, double fill)
+{
+	struct ir_b *b = &e->b;
+	int64_t dim[ATOMS];
+	int nb = extents(e, dim);
+	ir_type t = b->fn->val.p[e->o[i][1]].type;
+	ir_val least = ir_const_f(b, t, fmax(fill / 2, -ABSORBS)), one = ir_const_f(b, t, 1), part = ir_const_f(b, t, 1 / (double)MAX(dim[nb + 2], 1));
+	ir_val dead = ir_bin(b, ELEM_compare_lt, e->o[i][1], least);
+	return ir_select(b, dead, part, one);
+}
+
+static ir_val delta_of(struct env *e, int i, ir_val part, ir_val *d_o)
+{
+	const struct bwd *w = &e->m->bwd.p[i];
+	struct ir_b *b = &e->b;
+	forward(e, w->fwd);
+	*d_o = vectors(e, w->d_o, true);
+	if (part) {
+		part = ir_convert(b, part, (enum dtype)ir_vtype(b->m, b->fn, *d_o)->dtype);
+		part = spread(b, part, *d_o);
+		*d_o = ir_bin(b, ELEM_multiply, *d_o, part);
+	}
+	ir_val wide = ir_convert(b, *d_o, score_sums(e)), o = ir_convert(b, e->o[w->fwd][0], score_sums(e)), y = ir_bin(b, ELEM_multiply, wide, o);
+	int64_t last = ir_vtype(b->m, b->fn, y)->rank - 1;
+	ir_val zero = ir_const_f(b, ir_scalar(b->m, score_sums(e)), 0);
+	return ir_reduce1(b, RED_add, y, zero, 1, &last);
+}
+
+static void backward(struct env *e, int i)
+{
+	const struct bwd *w = &e->m->bwd.p[i];
+	const struct fwd *f = &e->m->fwd.p[w->fwd];
+	const struct fac x = *fac_of(e->m->c, e->m->x);
+	struct ir_b *b = &e->b;
+	struct scalar s;
+	ir_val in[6 + MOST_EXTRA];
+	if (e->d[i][0])
+		return;
+	int64_t fn = score_function(e, f, w->slope ? w->slope : poly_const(e->m->c, 1), &s);
+	forward(e, w->fwd);
+	ir_val part = s.fill ? dead_rows(e, w->fwd, s.fill) : 0;
+	in[5] = delta_of(e, i, part, &in[4]);
+	if (w->rest) {
+		ir_val more = rows(e, w->rest, b->fn->val.p[in[5]].type);
+		if (part)
+			more = ir_bin(b, ELEM_multiply, more, part);
+		in[5] = ir_bin(b, ELEM_subtract, in[5], more);
+	}
+	in[0] = vectors(e, x.a, true);
+	in[1] = vectors(e, x.b, false);
+	in[2] = vectors(e, f->v, false);
+	in[3] = e->o[w->fwd][1];
+	for (int k = 0; k < s.nextra; k++)
+		in[6 + k] = extra(e, &s.extra[k]);
+	ir_type t[3];
+	for (int k = 0; k < 3; k++)
+		t[k] = b->fn->val.p[in[k]].type;
+	ir_val g = ir_emit_raw(b, IR_attention_grad, (uint32_t)(6 + s.nextra), in, 3, t, &fn, 1);
+	for (int k = 0; k < 3; k++)
+		e->d[i][k] = g + (ir_val)k;
+}
+
+/* v, [B.., G, T] or [B.., S] and a vector behind if lab has one, in the layout of lab and of type t. */
+static ir_val unplace(struct env *e, ir_val v, int lab, ir_type t)
+{
+	struct ir_b *b = &e->b;
+	const struct lab *l = lab_of(e->m->c, lab);
+	const struct ir_type_info *have = ir_vtype(b->m, b->fn, v);
+	int64_t dim[ATOMS], perm[ATOMS], vec = have->dim[have->rank - 1];
+	uint8_t want[ATOMS];
+	int n = order(e->m, l->set, want), at[ATOMS], np = 0;
+	for (int i = 0; i < n; i++) {
+		dim[i] = e->size[want[i]];
+		at[want[i]] = i;
+	}
+	if (l->set & 1) {
+		at[VEC] = n;
+		dim[n++] = vec;
+	}
+	v = ir_reshape(b, v, n, dim);
+	for (int d = 0; d < l->rank; d++)
+		for (int k = 0; k < l->n[d]; k++)
+			perm[np++] = at[l->axis[d][k]];
+	assert(np == n);
+	v = ir_transpose(b, v, perm);
+	const struct ir_type_info *to = ir_type_of(b->m, t);
+	int rank = to->rank;
+	int64_t shape[MAX_RANK];
+	enum dtype dt = (enum dtype)to->dtype;
+	memcpy(shape, to->dim, sizeof *shape * (size_t)rank);
+	v = ir_reshape(b, v, rank, shape);
+	return ir_convert(b, v, dt);
+}
+
+ir_val emit_exit(struct env *e, const struct exit *x, ir_type t)
+{
+	struct cand *c = e->m->c;
+	struct ir_b *b = &e->b;
+	ir_val v = 0, d_o;
+	switch (x->kind) {
+	case EXIT_O: case EXIT_L:
+		forward(e, x->op);
+		v = with_empty(e, x, x->op, e->o[x->op][x->kind == EXIT_L]);
+		break;
+	case EXIT_DELTA:
+		v = delta_of(e, x->op, 0, &d_o);
+		break;
+	case EXIT_DQ: case EXIT_DK: case EXIT_DV:
+		backward(e, x->op);
+		v = with_empty(e, x, e->m->bwd.p[x->op].fwd, e->d[x->op][x->kind - EXIT_DQ]);
+		break;
+	default:
+		return ir_const_f(b, t, x->value);
+	}
+	if (!poly_is_one(c, x->coef)) {
+		const struct ir_type_info *have = ir_vtype(b->m, b->fn, v);
+		int64_t dim[ATOMS];
+		int rank = have->rank;
+		memcpy(dim, have->dim, sizeof *dim * (size_t)rank);
+		ir_type wide = ir_tensor(b->m, score_sums(e), rank, dim);
+		v = ir_convert(b, v, score_sums(e));
+		ir_val k = rows(e, x->coef, wide);
+		v = ir_bin(b, ELEM_multiply, v, k);
+	}
+	return unplace(e, v, x->lab, t);
+}
+
+/* --- what is read -------------------------------------------------------------------------- */
+
+struct seen { void (*leaf)(void *, ir_val, int); void *user; };
+
+static void leaf_fac(const struct cand *c, int f, const struct seen *s)
+{
+	if (f && fac_of(c, f)->kind == FAC_LEAF)
+		s->leaf(s->user, (ir_val)fac_of(c, f)->a, fac_of(c, f)->b);
+}
+
+static bool leaves(struct match *m, int fwd, int slope, const struct seen *s)
+{
+	struct cand *c = m->c;
+	const struct fac x = *fac_of(c, m->x);
+	struct env e = { .b = { c->m }, .m = m, .wide = DT_token };
+	struct scalar f;
+	leaf_fac(c, x.a, s);
+	leaf_fac(c, x.b, s);
+	leaf_fac(c, m->fwd.p[fwd].v, s);
+	if (!score_function(&e, &m->fwd.p[fwd], slope, &f)) {
+		cand_fail(c, ir_def(c->fn, c->seed)->loc, f.why);
+		return false;
+	}
+	ir_fn_drop(c->m);
+	for (int i = 0; i < f.nextra; i++)
+		if (!f.extra[i].index)
+			s->leaf(s->user, f.extra[i].v, f.extra[i].lab);
+	return true;
+}
+
+static void leaf_poly(const struct cand *c, int p, const struct seen *s)
+{
+	for (int i = 0; p > 0 && i < poly_of(c, p)->n; i++)
+		for (int k = 0; k < poly_of(c, p)->m[i].n; k++)
+			leaf_fac(c, poly_of(c, p)->m[i].f[k].f, s);
+}
+
+bool emit_leaves(struct match *m, const struct exit *x, void (*leaf)(void *user, ir_val v, int lab), void *user)
+{
+	struct seen s = { leaf, user };
+	if (x->kind == EXIT_CONST)
+		return true;
+	leaf_poly(m->c, x->coef, &s);
+	if (x->kind == EXIT_O || x->kind == EXIT_L)
+		return leaves(m, x->op, 0, &s);
+	const struct bwd *w = &m->bwd.p[x->op];
+	leaf_fac(m->c, w->d_o, &s);
+	leaf_poly(m->c, w->rest, &s);
+	return leaves(m, w->fwd, 0, &s) && (x->kind == EXIT_DELTA || leaves(m, w->fwd, w->slope ? w->slope : poly_const(m->c, 1), &s));
+}

@@ -1,0 +1,206 @@
+/* What the files of src/attn share: one candidate, the axes of its values, what they are in normal form, what is made of them.
+ * Everything lies in the candidate's arena; ids are indices into its tables, 0 is none. */
+#ifndef RONDO_ATTN_IMPL_H
+#define RONDO_ATTN_IMPL_H
+
+#include "attn.h"
+
+enum { LAB_RANK = 10, LAB_ATOMS = 4, ATOMS = 40, FACTORS = 16, MONOMIALS = 48 };
+
+/* An axis of the candidate: a dimension of the product q . k or a part of one, or (VEC) the dimension of a vector, whatever its extent. */
+enum side { SIDE_VEC, SIDE_BATCH, SIDE_LEFT, SIDE_RIGHT };
+enum { VEC = 0 };
+struct axis { int64_t size; uint8_t side; uint8_t dim; };      /* dim: of the seed */
+/* The axes of each dimension of a value, major first. */
+struct lab { uint8_t rank, n[LAB_RANK], axis[LAB_RANK][LAB_ATOMS]; uint64_t set; };
+
+/* A factor of a monomial. */
+enum fac_kind { FAC_LEAF, FAC_DOT, FAC_SUM, FAC_LOG };
+struct fac {
+	uint8_t kind;
+	bool mask;               /* 0 or 1 */
+	int a, b;                /* leaf: value, lab; dot: factors, left and right; sum: polynomial (one monomial), group of axes; log: factor */
+	uint64_t over;           /* of a sum: axes */
+	uint64_t set;            /* axes that it has */
+};
+/* c times the factors' powers times exp of a polynomial. */
+struct mono { double c; int exp, n; struct { int16_t f, pow; } f[FACTORS]; };
+struct poly { int n; struct mono *m; };
+
+struct node { ir_val v; int lab; int poly; };      /* poly: -1 not known yet */
+
+/* What the check of a match said: layers are alike. */
+struct verdict { const char *why; int empty; bool widen; };
+
+/* What is asked of one function, candidate after candidate: arrays of its values and ops, of which only what a candidate touches is cleared. */
+struct room {
+	struct ir_axes **rule;   /* per op, made when asked for */
+	int *of;                 /* per value, as in struct cand */
+	bool *near, *kin, *seen;
+	uint64_t *pending;       /* a bit for each op */
+	ir_val *touched, *nigh;  /* values that have a lab, in order; that are near besides */
+	uint8_t *mark;           /* of axes_promise */
+	ir_val *queue;
+	struct map checked;      /* verdicts */
+	int ntouched, nnigh;
+};
+
+struct cand {
+	struct arena *a;
+	struct ir_module *m;
+	const struct ir_fn *fn;
+	struct room *room;
+	ir_val seed;
+	struct axis axis[ATOMS];
+	int naxis;
+	uint64_t left, right, batch;
+	uint8_t nsplit[LAB_RANK];
+	int64_t split[LAB_RANK][LAB_ATOMS];      /* extents into which dimensions of the seed are taken apart */
+	bool wide;               /* weights are multiplied with values that were converted to a wider type */
+	bool again;              /* another split was found: start anew */
+	int *of;                 /* per value: its lab, if it is made from the product */
+	bool *near;              /* per value: of, or made element by element from one that is near */
+	bool *kin;               /* per value: near, or made so from any product */
+	ARR(struct lab) lab;
+	ARR(struct node) node;
+	ARR(struct fac) fac;
+	ARR(struct poly) poly;
+	struct map index;        /* of all these */
+	int depth;
+	const char *why;         /* why it is no attention; NULL: no reason yet */
+	ir_loc where;
+};
+
+/* --- axes.c --- */
+bool axes_start(struct cand *c);
+int lab_add(struct cand *c, const struct lab *l);
+/* Labs of all tensors of op i (operands, then results) from those that are known, 0 elsewhere.  vec: dimensions of which nothing is known
+ * become VEC.  False: they cannot be told. */
+bool axes_through(struct cand *c, uint32_t op, int *lab, bool vec);
+/* Is what has these axes of queries and of keys, a matrix? */
+static inline bool cand_is_region(const struct cand *c, uint64_t set)
+{
+	return !(set & 1) && set & c->right && (!c->left || set & c->left);
+}
+static inline const struct lab *lab_of(const struct cand *c, int l) { return &c->lab.p[l]; }
+/* May the product be that of an attention: is something that an exponential of it goes into added up?  What is no such product is the most of them. */
+bool axes_promise(struct cand *c);
+/* Makes c->of, from the seed on. */
+void axes_flood(struct cand *c);
+void axes_near(struct cand *c);
+void room_make(struct room *r, struct arena *a, const struct ir_fn *fn);
+void room_clear(struct room *r);
+const char *cand_fail(struct cand *c, ir_loc where, const char *why);
+
+/* --- poly.c --- */
+int poly_const(struct cand *c, double v);
+int poly_fac(struct cand *c, int fac);
+int poly_add(struct cand *c, int a, int b, double scale);      /* a + scale b; -1: too long, as of all that follow */
+int poly_mul(struct cand *c, int a, int b);
+int poly_mono(struct cand *c, const struct mono *m);
+int poly_exp(struct cand *c, int a);
+bool mono_mul(struct cand *c, const struct mono *a, const struct mono *b, struct mono *out);
+bool mono_power(struct mono *m, int n);
+void mono_take(struct mono *m, int i);                         /* factor i goes */
+int mono_find(const struct mono *m, int f);                    /* -1: has it not */
+uint64_t mono_set(const struct cand *c, const struct mono *m);
+bool poly_is_one(const struct cand *c, int p);
+uint64_t poly_set(const struct cand *c, int p);
+int fac_add(struct cand *c, const struct fac *f);
+static inline const struct fac *fac_of(const struct cand *c, int f) { return &c->fac.p[f]; }
+static inline const struct poly *poly_of(const struct cand *c, int p) { return &c->poly.p[p]; }
+int poly_sum(struct cand *c, int p, uint64_t over);
+int poly_contract(struct cand *c, int p);
+
+/* --- form.c --- */
+int form_of(struct cand *c, ir_val v, int lab);                /* polynomial */
+/* v without the views that it is seen through; lab follows. */
+void form_strip(struct cand *c, ir_val *v, int *lab);
+
+/* --- match.c --- */
+enum exit_kind { EXIT_NONE, EXIT_CONST, EXIT_O, EXIT_L, EXIT_DELTA, EXIT_DQ, EXIT_DK, EXIT_DV };
+/* An attention: what its function is made of. */
+struct fwd { int score, masks, weight, v; };                   /* polynomials; factor */
+struct bwd { int fwd, d_o, slope, rest; };                     /* index; factor; polynomials: rest is what is added to -delta */
+struct exit { enum exit_kind kind; ir_val v; int lab, op; int coef; double value; };      /* op: of fwd or bwd; coef: polynomial of rows or keys */
+/* What the program makes NaN of where a row has no key: the row of o, of l, of dq, and all of dk and dv. */
+enum { EMPTY_O = 1, EMPTY_L = 2, EMPTY_DQ = 4, EMPTY_DK = 8, EMPTY_DV = 16 };
+struct match {
+	struct cand *c;
+	ARR(struct fwd) fwd;
+	ARR(struct bwd) bwd;
+	ARR(struct exit) exit;
+	int x;                   /* the product, a factor */
+	bool widen;              /* vectors in the type of the sums */
+	int empty;               /* what is NaN in rows without any key */
+	int t;                   /* axis of the queries; those of its side but it are heads */
+};
+bool match_exit(struct match *m, ir_val v, int lab, struct exit *out);
+
+/* --- score.c, emit.c --- */
+/* Where things are emitted: extents of axes and of vectors, and values. */
+struct env {
+	struct ir_b b;
+	struct match *m;
+	const int64_t *size;                       /* per axis */
+	ir_val (*get)(struct env *e, ir_val v, int lab);
+	ir_val (*index)(struct env *e, int n, const uint8_t *axis);   /* i32, one dimension an axis: the index along these axes together */
+	void *user;
+	enum dtype wide;                           /* not token: all floats are of this type */
+	struct { int f; bool queries; ir_val v; } placed[8];          /* operands that were brought into their layout */
+	int nplaced;
+	bool infinite;                             /* scores may be -inf */
+	ir_val (*o)[2];                            /* per fwd: o, l */
+	ir_val (*d)[3];                            /* per bwd: dq, dk, dv */
+};
+
+enum { MOST_EXTRA = 24, MOST_NODE = 400 };
+enum { FILL = 10000, ABSORBS = 1 << 20 };      /* constants from which on a score is a mask's; scores beside which the logarithm of a number of keys is lost */
+
+/* A function of scalars in the making. */
+struct extra { ir_val v; int lab; bool index; int n; uint8_t axis[LAB_ATOMS]; };      /* index: that along these axes */
+struct scalar {
+	struct env *e;
+	struct cand *c;
+	struct ir_b b;
+	bool list;               /* find the extras; nothing that is emitted is kept */
+	struct extra extra[MOST_EXTRA];
+	int nextra;
+	struct { ir_val v; int lab; ir_val to; } node[MOST_NODE];
+	int nnode;
+	const char *why;
+	bool infinite;           /* -inf is among what scores are made from */
+	double fill;             /* the greatest of the large negative numbers among it; 0: there is none */
+};
+enum dtype score_sums(const struct env *e);    /* the type of the sums */
+/* A new function of e's module for f's scores; slope: a polynomial, or 0: none is asked for.  s gets the extras, in order of parameters. */
+ir_fnid score_function(struct env *e, const struct fwd *f, int slope, struct scalar *s);      /* 0: s->why */
+ir_val score_power(struct ir_b *b, ir_val x, int pow, bool *below);      /* x times itself, |pow| of them; below: pow is negative */
+
+ir_val emit_exit(struct env *e, const struct exit *x, ir_type t);
+/* All values that emit_exit reads, with their labs; calls back for each. */
+bool emit_leaves(struct match *m, const struct exit *x, void (*leaf)(void *user, ir_val v, int lab), void *user);
+
+/* --- sample.c --- */
+enum { SAMPLE_LEAVES = 64 };
+struct sample {
+	struct match *m;
+	int64_t size[ATOMS], *index[ATOMS];        /* of each axis: samples, and which indices they are */
+	struct { ir_val v; int lab; } leaf[SAMPLE_LEAVES];            /* what both functions read: their parameters */
+	int nleaf;
+	bool list, wide;
+	int turn, depth;
+	struct ir_b b;
+	const char *why;
+};
+void sample_start(struct sample *s, struct match *m);
+bool sample_leaves(struct sample *s);          /* false: s->why */
+/* New functions of the module, for the caller to drop: the region, and the ops in its place; wide: all floats are f64. */
+struct ir_fn *sample_old(struct sample *s);
+struct ir_fn *sample_new(struct sample *s);
+
+/* --- check.c --- */
+/* Why the ops may not take the region's place; NULL: they may.  Finds out m->empty. */
+const char *check_match(struct match *m);
+
+#endif

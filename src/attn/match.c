@@ -1,0 +1,381 @@
+/* What the values that leave the region are: outputs, logarithms of sums, gradients of an attention, read off their normal forms. */
+#include "impl.h"
+
+#include <math.h>
+
+static bool is_normaliser(const struct cand *c, const struct fac *f)
+{
+	if (f->kind != FAC_SUM || f->over != c->right || f->set & 1)
+		return false;
+	const struct mono *b = &poly_of(c, f->a)->m[0];
+	if (!b->exp || b->c != 1)
+		return false;
+	for (int i = 0; i < b->n; i++)
+		if (!fac_of(c, b->f[i].f)->mask)
+			return false;
+	return true;
+}
+
+/* The factor of m that is a normaliser to this power; -1: there is none. */
+static int normaliser(const struct cand *c, const struct mono *m, int pow)
+{
+	for (int i = 0; i < m->n; i++)
+		if (m->f[i].pow == pow && is_normaliser(c, fac_of(c, m->f[i].f)))
+			return i;
+	return -1;
+}
+
+/* Takes exp(score) and the masks of normaliser z off m. */
+static bool take_weights(const struct cand *c, struct mono *m, int z)
+{
+	const struct mono *b = &poly_of(c, fac_of(c, z)->a)->m[0];
+	if (m->exp != b->exp)
+		return false;
+	m->exp = 0;
+	for (int i = 0; i < b->n; i++) {
+		int k = mono_find(m, b->f[i].f);
+		if (k < 0)
+			return false;
+		mono_take(m, k);
+	}
+	return true;
+}
+
+/* The one factor of m that is a vector; -1: none, or several. */
+static int vector(const struct cand *c, const struct mono *m)
+{
+	int at = -1;
+	for (int i = 0; i < m->n; i++)
+		if (fac_of(c, m->f[i].f)->set & 1) {
+			if (at >= 0 || m->f[i].pow != 1)
+				return -1;
+			at = i;
+		}
+	return at;
+}
+
+/* Only leaves, none of which is a vector or has one of the axes. */
+static bool plain(const struct cand *c, const struct mono *m, uint64_t axes)
+{
+	if (m->exp || !isfinite(m->c))
+		return false;
+	for (int i = 0; i < m->n; i++) {
+		const struct fac *f = fac_of(c, m->f[i].f);
+		if (f->kind != FAC_LEAF || f->set & (axes | 1))
+			return false;
+	}
+	return true;
+}
+
+static int poly_of_mono(struct cand *c, struct mono m) { return poly_mono(c, &m); }
+
+/* The attention with normaliser z, weights w (a polynomial) and values v (0: any). */
+static int fwd_of(struct match *m, int z, int w, int v)
+{
+	const struct mono *b = &poly_of(m->c, fac_of(m->c, z)->a)->m[0];
+	struct mono masks = *b;
+	masks.exp = 0;
+	struct fwd f = { b->exp, poly_mono(m->c, &masks), w, v };
+	for (size_t i = 0; i < m->fwd.n; i++) {
+		struct fwd *g = &m->fwd.p[i];
+		if (g->score != f.score || g->masks != f.masks || poly_add(m->c, g->weight, f.weight, -1) || (g->v && v && g->v != v))
+			continue;
+		g->v = g->v ? g->v : v;
+		return (int)i;
+	}
+	arr_push(&m->fwd, f);
+	return (int)m->fwd.n - 1;
+}
+
+/* sum over keys of p w v, times what is the same for all keys. */
+static bool output(struct match *m, int p, struct exit *out)
+{
+	struct cand *c = m->c;
+	const struct poly x = *poly_of(c, p);
+	struct mono coef = {0};
+	int weight = 0, z = 0, v = 0;
+	for (int i = 0; i < x.n; i++) {
+		struct mono t = x.m[i];
+		int n = normaliser(c, &t, -1), s = vector(c, &t);
+		if (n < 0 || s < 0)
+			return false;
+		int zf = t.f[n].f, sf = t.f[s].f;
+		const struct fac *sum = fac_of(c, sf);
+		if (sum->kind != FAC_SUM || sum->over != c->right || !(sum->set & c->left) != !c->left)
+			return false;
+		struct mono b = poly_of(c, sum->a)->m[0];
+		mono_take(&t, mono_find(&t, zf));
+		mono_take(&t, mono_find(&t, sf));
+		if (!take_weights(c, &b, zf) || !plain(c, &t, c->right))
+			return false;
+		int vec = vector(c, &b);
+		if (vec < 0 || fac_of(c, b.f[vec].f)->kind != FAC_LEAF || fac_of(c, b.f[vec].f)->set & c->left)
+			return false;
+		int vf = b.f[vec].f;
+		mono_take(&b, vec);
+		if (i && (zf != z || vf != v || t.n != coef.n || memcmp(t.f, coef.f, sizeof t.f[0] * (size_t)t.n)))
+			return false;
+		if (!i) {
+			coef = t;
+			z = zf;
+			v = vf;
+		}
+		b.c *= t.c / coef.c;
+		weight = poly_add(c, weight, poly_mono(c, &b), 1);
+	}
+	if (weight <= 0)
+		return false;
+	*out = (struct exit){ .kind = EXIT_O, .op = fwd_of(m, z, weight, v), .coef = poly_mono(c, &coef) };
+	return true;
+}
+
+static bool logarithm(struct match *m, int p, struct exit *out)
+{
+	struct cand *c = m->c;
+	const struct mono *t = &poly_of(c, p)->m[0];
+	if (poly_of(c, p)->n != 1 || t->n != 1 || t->exp || t->f[0].pow != 1 || fac_of(c, t->f[0].f)->kind != FAC_LOG)
+		return false;
+	int z = fac_of(c, t->f[0].f)->a;
+	if (!is_normaliser(c, fac_of(c, z)))
+		return false;
+	*out = (struct exit){ .kind = EXIT_L, .op = fwd_of(m, z, poly_const(c, 1), 0), .coef = poly_const(c, t->c) };
+	return true;
+}
+
+/* The factor of m that is sum over keys of p w y, not yet normalised; -1: there is none. */
+static int inner(const struct cand *c, const struct mono *m)
+{
+	for (int i = 0; i < m->n; i++) {
+		const struct fac *f = fac_of(c, m->f[i].f);
+		if (m->f[i].pow != 1 || f->kind != FAC_SUM || f->over != c->right || f->set & 1)
+			continue;
+		const struct mono *b = &poly_of(c, f->a)->m[0];
+		for (int k = 0; b->exp && k < b->n; k++)
+			if (fac_of(c, b->f[k].f)->kind == FAC_DOT)
+				return i;
+	}
+	return -1;
+}
+
+/* Takes sum s, normalised by z, apart: weights w, y = d_o . v. */
+static bool inner_parts(struct match *m, int s, int z, int *w, int *y)
+{
+	struct cand *c = m->c;
+	struct mono b = poly_of(c, fac_of(c, s)->a)->m[0];
+	if (!take_weights(c, &b, z))
+		return false;
+	int at = -1;
+	for (int i = 0; i < b.n; i++)
+		if (fac_of(c, b.f[i].f)->kind == FAC_DOT && b.f[i].f != m->x && b.f[i].pow == 1)
+			at = at < 0 ? i : -2;
+	if (at < 0)
+		return false;
+	*y = b.f[at].f;
+	mono_take(&b, at);
+	*w = poly_mono(c, &b);
+	return true;
+}
+
+static bool delta(struct match *m, int p, struct exit *out)
+{
+	struct cand *c = m->c;
+	struct mono t = poly_of(c, p)->m[0];
+	int n = normaliser(c, &t, -1), s = inner(c, &t), w, y;
+	if (poly_of(c, p)->n != 1 || n < 0 || s < 0)
+		return false;
+	int zf = t.f[n].f, sf = t.f[s].f;
+	mono_take(&t, mono_find(&t, zf));
+	mono_take(&t, mono_find(&t, sf));
+	if (!plain(c, &t, c->right) || !inner_parts(m, sf, zf, &w, &y))
+		return false;
+	const struct fac *d = fac_of(c, y);
+	int f = fwd_of(m, zf, w, d->b);
+	struct bwd b = { f, d->a, 0, 0 };
+	size_t i = 0;
+	while (i < m->bwd.n && (m->bwd.p[i].fwd != f || m->bwd.p[i].d_o != d->a))
+		i++;
+	if (i == m->bwd.n)
+		arr_push(&m->bwd, b);
+	*out = (struct exit){ .kind = EXIT_DELTA, .op = (int)i, .coef = poly_mono(c, &t) };
+	return true;
+}
+
+/* What is summed in p, over keys or over queries, and the vector that it is multiplied with; over: the axes. */
+static int integrand(struct match *m, int p, int *vec, uint64_t *over)
+{
+	struct cand *c = m->c;
+	int sum = 0;
+	const struct poly x = *poly_of(c, p);
+	*vec = 0;
+	for (int i = 0; i < x.n; i++) {
+		struct mono t = x.m[i];
+		int s = vector(c, &t);
+		if (s < 0 || fac_of(c, t.f[s].f)->kind != FAC_SUM)
+			return -1;
+		const struct fac *f = fac_of(c, t.f[s].f);
+		struct mono b = poly_of(c, f->a)->m[0];
+		int v = vector(c, &b);
+		if (v < 0 || fac_of(c, b.f[v].f)->kind != FAC_LEAF || (*vec && (*vec != b.f[v].f || *over != f->over)))
+			return -1;
+		*vec = b.f[v].f;
+		*over = f->over;
+		mono_take(&b, v);
+		mono_take(&t, s);
+		if (!mono_mul(c, &t, &b, &t))
+			return -1;
+		sum = poly_add(c, sum, poly_mono(c, &t), 1);
+	}
+	return sum;
+}
+
+/* p = P w d_o: the gradient of values. */
+static bool values(struct match *m, int p, int d_o, struct exit *out)
+{
+	struct cand *c = m->c;
+	const struct poly x = *poly_of(c, p);
+	int w = 0, z = 0;
+	for (int i = 0; i < x.n; i++) {
+		struct mono t = x.m[i];
+		int n = normaliser(c, &t, -1);
+		if (n < 0 || (i && t.f[n].f != z) || fac_of(c, d_o)->set & c->right)
+			return false;
+		z = t.f[n].f;
+		mono_take(&t, n);
+		if (!take_weights(c, &t, z) || !plain(c, &t, 0))
+			return false;
+		w = poly_add(c, w, poly_mono(c, &t), 1);
+	}
+	if (w <= 0)
+		return false;
+	double k = poly_of(c, w)->m[0].c;
+	for (size_t i = 0; i < m->fwd.n; i++) {          /* one that is there differs by a constant */
+		double s = k / poly_of(c, m->fwd.p[i].weight)->m[0].c;
+		if (!poly_add(c, w, m->fwd.p[i].weight, -s) && poly_of(c, fac_of(c, z)->a)->m[0].exp == m->fwd.p[i].score)
+			k = s;
+	}
+	w = poly_mul(c, poly_const(c, 1 / k), w);
+	int f = fwd_of(m, z, w, 0);
+	size_t i = 0;
+	while (i < m->bwd.n && (m->bwd.p[i].fwd != f || m->bwd.p[i].d_o != d_o))
+		i++;
+	if (i == m->bwd.n)
+		arr_push(&m->bwd, ((struct bwd){ f, d_o, 0, 0 }));
+	*out = (struct exit){ .kind = EXIT_DV, .op = (int)i, .coef = poly_const(c, k) };
+	return true;
+}
+
+/* The factor P = exp(score) masks / Z, as a polynomial. */
+static int weights(struct cand *c, int z)
+{
+	struct mono p = poly_of(c, fac_of(c, z)->a)->m[0], one = { .c = 1, .n = 1 };
+	one.f[0].f = (int16_t)z;
+	one.f[0].pow = -1;
+	return mono_mul(c, &p, &one, &p) ? poly_mono(c, &p) : -1;
+}
+
+/* p = P (w y - delta + rest) slope: the attention it belongs to, and the constant of the slope. */
+static bool scores(struct match *m, int p, int *op, double *scale)
+{
+	struct cand *c = m->c;
+	const struct poly x = *poly_of(c, p);
+	int z = 0, s = 0, slope = 0, with_y = 0, w, y;
+	for (int i = 0; i < x.n; i++) {
+		struct mono t = x.m[i];
+		int k = inner(c, &t), n = normaliser(c, &t, -2);
+		if (k < 0 || n < 0) {
+			with_y = poly_add(c, with_y, poly_of_mono(c, t), 1);
+			continue;
+		}
+		int zf = t.f[n].f, sf = t.f[k].f;
+		mono_take(&t, mono_find(&t, zf));
+		mono_take(&t, mono_find(&t, sf));
+		if ((s && (s != sf || z != zf)) || !take_weights(c, &t, zf))
+			return false;
+		s = sf;
+		z = zf;
+		t.c = -t.c;
+		slope = poly_add(c, slope, poly_mono(c, &t), 1);
+	}
+	if (slope <= 0 || with_y <= 0 || !inner_parts(m, s, z, &w, &y))
+		return false;
+	int P = weights(c, z), rest = poly_add(c, with_y, poly_mul(c, poly_mul(c, P, slope), poly_mul(c, w, poly_fac(c, y))), -1), more = 0;
+	if (rest < 0)
+		return false;
+	*scale = poly_of(c, slope)->m[0].c;
+	for (int i = 0; i < poly_of(c, rest)->n; i++) {          /* a cotangent of l: the same for all keys */
+		struct mono t = poly_of(c, rest)->m[i];
+		const struct mono *q = &poly_of(c, slope)->m[0];
+		int n = normaliser(c, &t, -1);
+		if (poly_of(c, slope)->n != 1 || n < 0 || t.f[n].f != z)
+			return false;
+		mono_take(&t, n);
+		if (!take_weights(c, &t, z))
+			return false;
+		for (int k = 0; k < q->n; k++) {
+			int at = mono_find(&t, q->f[k].f);
+			if (at < 0 || t.f[at].pow != q->f[k].pow)
+				return false;
+			mono_take(&t, at);
+		}
+		t.c /= q->c;
+		if (!plain(c, &t, c->right))
+			return false;
+		more = poly_add(c, more, poly_mono(c, &t), 1);
+	}
+	slope = poly_mul(c, poly_const(c, 1 / *scale), slope);
+	const struct fac *d = fac_of(c, y);
+	struct bwd b = { fwd_of(m, z, w, d->b), d->a, slope, more };
+	size_t i = 0;
+	for (; i < m->bwd.n; i++) {
+		struct bwd *g = &m->bwd.p[i];
+		if (g->fwd != b.fwd || g->d_o != b.d_o || (g->slope && (poly_add(c, g->slope, slope, -1) || g->rest != more)))
+			continue;
+		*g = b;
+		break;
+	}
+	if (i == m->bwd.n)
+		arr_push(&m->bwd, b);
+	*op = (int)i;
+	return true;
+}
+
+static bool gradient(struct match *m, int p, struct exit *out)
+{
+	struct cand *c = m->c;
+	const struct fac *x = fac_of(c, m->x);
+	int vec, op;
+	uint64_t over = 0;
+	double k;
+	p = integrand(m, p, &vec, &over);
+	if (p <= 0)
+		return false;
+	if (over == c->left && values(m, p, vec, out))
+		return true;
+	if (over != c->left && over != c->right)
+		return false;
+	if (vec != (over == c->right ? x->b : x->a) || !scores(m, p, &op, &k))
+		return false;
+	*out = (struct exit){ .kind = over == c->right ? EXIT_DQ : EXIT_DK, .op = op, .coef = poly_const(c, k) };
+	return true;
+}
+
+bool match_exit(struct match *m, ir_val v, int lab, struct exit *out)
+{
+	struct cand *c = m->c;
+	int p = form_of(c, v, lab);
+	bool found = false;
+	if (p < 0 || dtype_info[ir_vtype(c->m, c->fn, v)->dtype].cls != DT_FLOAT)
+		return false;
+	const struct poly *x = poly_of(c, p);
+	if (!p || (x->n == 1 && !x->m[0].n && !x->m[0].exp)) {
+		*out = (struct exit){ .kind = EXIT_CONST, .value = p ? x->m[0].c : 0 };
+		found = true;
+	} else if (lab_of(c, lab)->set & 1) {
+		found = output(m, p, out) || gradient(m, p, out);
+	} else if (!(lab_of(c, lab)->set & c->right)) {
+		found = logarithm(m, p, out) || delta(m, p, out);
+	}
+	out->v = v;
+	out->lab = lab;
+	return found;
+}

@@ -1,0 +1,264 @@
+/* The function of scalars that is between q . k and exp, and the slope and weights beside it: what the program's values of queries by keys say,
+ * operation by operation, of which those that have one dimension alone, or none, are operands. */
+#include "impl.h"
+
+#include <math.h>
+
+enum dtype score_sums(const struct env *e)
+{
+	const struct cand *c = e->m->c;
+	enum dtype dt = e->wide;
+	const struct fac *x = fac_of(c, e->m->x);
+	if (dt != DT_token)
+		return dt;
+	dt = DT_f32;
+	for (int i = 0; i < 2; i++)
+		if (ir_vtype(c->m, c->fn, (ir_val)fac_of(c, i ? x->b : x->a)->a)->dtype == DT_f64)
+			dt = DT_f64;
+	for (size_t i = 0; i < e->m->fwd.n; i++)
+		if (e->m->fwd.p[i].v && ir_vtype(c->m, c->fn, (ir_val)fac_of(c, e->m->fwd.p[i].v)->a)->dtype == DT_f64)
+			dt = DT_f64;
+	return dt;
+}
+
+
+static ir_val scalar(struct scalar *s, ir_val v, int lab);
+
+static ir_val param(struct scalar *s, const struct extra *x)
+{
+	int i = 0;
+	for (; i < s->nextra; i++) {
+		const struct extra *y = &s->extra[i];
+		if (x->index == y->index && (x->index ? x->n == y->n && !memcmp(x->axis, y->axis, (size_t)x->n) : x->v == y->v && x->lab == y->lab))
+			break;
+	}
+	if (i == s->nextra) {
+		if (i == MOST_EXTRA || !s->list) {
+			s->why = "its scores are made from too many values";
+			return 0;
+		}
+		s->extra[s->nextra++] = *x;
+	}
+	enum dtype dt = x->index ? DT_i32 : (enum dtype)ir_vtype(s->c->m, s->c->fn, x->v)->dtype;
+	if (dtype_info[dt].cls == DT_FLOAT && !s->fill)
+		s->fill = -2 * ABSORBS;
+	if (s->e->wide != DT_token && dtype_info[dt].cls == DT_FLOAT)
+		dt = s->e->wide;
+	ir_val p = s->list ? ir_const_i(&s->b, ir_scalar(s->c->m, dt), 0) : (ir_val)(2 + i);
+	return dtype_info[dt].cls == DT_FLOAT ? ir_convert(&s->b, p, score_sums(s->e)) : p;
+}
+
+/* The op that makes v, of scalars. */
+static ir_val applied(struct scalar *s, ir_val v, int lab, const struct ir_op *o)
+{
+	struct cand *c = s->c;
+	ir_val in[3];
+	enum dtype dt = (enum dtype)ir_vtype(c->m, c->fn, v)->dtype;
+	for (uint32_t k = 0; k < o->nin; k++) {
+		ir_val x = ir_in(c->fn, o, k);
+		in[k] = scalar(s, x, ir_vtype(c->m, c->fn, x)->rank ? lab : lab_add(c, &(struct lab){0}));
+		if (!in[k])
+			return 0;
+	}
+	if (dtype_info[dt].cls == DT_FLOAT)
+		dt = score_sums(s->e);
+	if (o->kind == IR_convert)
+		return ir_convert(&s->b, in[0], dt);
+	if (o->kind == IR_bitcast) {             /* of the program's own types */
+		ir_val x = ir_convert(&s->b, in[0], (enum dtype)ir_vtype(c->m, c->fn, ir_in(c->fn, o, 0))->dtype);
+		ir_type own = ir_scalar(c->m, (enum dtype)ir_vtype(c->m, c->fn, v)->dtype);
+		return ir_convert(&s->b, ir_emit_raw(&s->b, IR_bitcast, 1, &x, 1, &own, NULL, 0), dt);
+	}
+	return ir_emit(&s->b, (enum ir_kind)o->kind, o->nin, in, ir_scalar(c->m, dt), NULL, 0);
+}
+
+static ir_val make(struct scalar *s, ir_val v, int lab)
+{
+	struct cand *c = s->c;
+	const struct ir_op *o = ir_def(c->fn, v);
+	const void *p = ir_splat(c->m, c->fn, v);
+	enum dtype dt = (enum dtype)ir_vtype(c->m, c->fn, v)->dtype;
+	if (p) {
+		double x = dtype_real(dt, p);
+		s->infinite |= isinf(x);
+		if (dtype_info[dt].cls == DT_FLOAT && isfinite(x) && fabs(x) >= FILL)
+			s->fill = s->fill ? fmax(s->fill, -fabs(x)) : -fabs(x);
+		return dtype_info[dt].cls == DT_FLOAT ? ir_const_f(&s->b, ir_scalar(c->m, score_sums(s->e)), x) : ir_const(&s->b, ir_scalar(c->m, dt), p, dtype_info[dt].bytes);
+	}
+	struct extra x = { .v = v, .lab = lab };
+	if (!cand_is_region(c, lab_of(c, lab)->set)) {
+		form_strip(c, &x.v, &x.lab);
+		if (ir_splat(c->m, c->fn, x.v))
+			return scalar(s, x.v, x.lab);
+		return param(s, &x);
+	}
+	if (dtype_info[dt].cls == DT_FLOAT) {
+		int f = form_of(c, v, lab);
+		const struct mono *m = f > 0 && poly_of(c, f)->n == 1 ? &poly_of(c, f)->m[0] : NULL;
+		if (m && m->n == 1 && m->f[0].f == s->e->m->x && m->f[0].pow == 1 && !m->exp) {
+			ir_val k = m->c == 1 ? 0 : ir_const_f(&s->b, ir_scalar(c->m, score_sums(s->e)), m->c);
+			return k ? ir_bin(&s->b, ELEM_multiply, 1, k) : 1;
+		}
+		s->infinite |= !o;
+	}
+	if (o && ir_is_elem(o->kind))
+		return applied(s, v, lab, o);
+	if (o && (o->kind == IR_broadcast || o->kind == IR_transpose || o->kind == IR_reshape)) {
+		int l[2] = { 0, lab };
+		if (axes_through(c, (uint32_t)(o - c->fn->op.p), l, false))
+			return scalar(s, ir_in(c->fn, o, 0), l[0]);
+	}
+	if (o && (o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint || o->kind == IR_reduce_precision))
+		return scalar(s, ir_in(c->fn, o, v - o->out), lab);
+	if (o && o->kind == IR_iota) {
+		const struct lab *l = lab_of(c, lab);
+		int d = (int)ir_attr(c->fn, o, AT_dim);
+		x.index = true;
+		x.n = l->n[d];
+		memcpy(x.axis, l->axis[d], (size_t)x.n);
+		ir_val i = param(s, &x);
+		return i ? ir_convert(&s->b, i, dtype_info[dt].cls == DT_FLOAT ? score_sums(s->e) : dt) : 0;
+	}
+	if (c->near[v] || (o && o->kind == IR_dot)) {
+		s->why = o && o->kind == IR_dot ? "its scores are made from several products" : "its scores depend on what is summed over them";
+		return 0;
+	}
+	return param(s, &x);
+}
+
+static ir_val scalar(struct scalar *s, ir_val v, int lab)
+{
+	for (int i = 0; i < s->nnode; i++)
+		if (s->node[i].v == v && s->node[i].lab == lab)
+			return s->node[i].to;
+	ir_val to = s->why ? 0 : make(s, v, lab);
+	if (s->nnode == MOST_NODE && !s->why)
+		s->why = "its scores are made by too many operations";
+	if (s->why)
+		return 0;
+	s->node[s->nnode].v = v;
+	s->node[s->nnode].lab = lab;
+	s->node[s->nnode++].to = to;
+	return to;
+}
+
+/* A factor of a score, weight or slope. */
+static ir_val factor(struct scalar *s, int f)
+{
+	const struct fac x = *fac_of(s->c, f);
+	if (f == s->e->m->x)
+		return 1;
+	if (x.kind != FAC_LEAF) {
+		s->why = x.kind == FAC_DOT ? "its scores are made from several products" : "its scores depend on what is summed over them";
+		return 0;
+	}
+	ir_val v = scalar(s, (ir_val)x.a, x.b);
+	return v && x.mask ? ir_convert(&s->b, v, score_sums(s->e)) : v;
+}
+
+ir_val score_power(struct ir_b *b, ir_val x, int pow, bool *below)
+{
+	ir_val v = x;
+	*below = pow < 0;
+	for (int i = 1; i < (pow < 0 ? -pow : pow); i++)
+		v = ir_bin(b, ELEM_multiply, v, x);
+	return v;
+}
+
+/* Masks as selections of 0, the rest as products. */
+static ir_val monomial(struct scalar *s, const struct mono *m)
+{
+	ir_type t = ir_scalar(s->c->m, score_sums(s->e));
+	ir_val v = m->c != 1 ? ir_const_f(&s->b, t, m->c) : 0, zero = 0;      /* 0: one */
+	if (m->exp) {
+		s->why = "its scores have an exponential of their own";
+		return 0;
+	}
+	for (int i = 0; i < m->n && !s->why; i++) {
+		const struct fac x = *fac_of(s->c, m->f[i].f);
+		if (x.mask)
+			continue;
+		bool below;
+		ir_val f = factor(s, m->f[i].f);
+		if (!f)
+			return 0;
+		f = score_power(&s->b, f, m->f[i].pow, &below);
+		if (!v && below)
+			v = ir_const_f(&s->b, t, 1);
+		v = v ? ir_bin(&s->b, below ? ELEM_divide : ELEM_multiply, v, f) : f;
+	}
+	v = v ? v : ir_const_f(&s->b, t, 1);
+	for (int i = 0; i < m->n && !s->why; i++) {
+		const struct fac x = *fac_of(s->c, m->f[i].f);
+		if (!x.mask)
+			continue;
+		ir_val on = scalar(s, (ir_val)x.a, x.b);
+		if (!on)
+			return 0;
+		zero = zero ? zero : ir_const_f(&s->b, t, 0);
+		v = ir_select(&s->b, on, v, zero);
+	}
+	return s->why ? 0 : v;
+}
+
+static ir_val polynomial(struct scalar *s, int p)
+{
+	ir_val sum = 0;
+	const struct poly x = *poly_of(s->c, p);
+	for (int i = 0; i < x.n; i++) {
+		ir_val v = monomial(s, &x.m[i]);
+		if (!v)
+			return 0;
+		sum = sum ? ir_bin(&s->b, ELEM_add, sum, v) : v;
+	}
+	return sum ? sum : ir_const_f(&s->b, ir_scalar(s->c->m, score_sums(s->e)), 0);
+}
+
+static void body(struct scalar *s, const struct fwd *f, int slope)
+{
+	struct ir_b *b = &s->b;
+	ir_val score = polynomial(s, f->score), d = 0, w = 0;
+	const struct mono *mask = &poly_of(s->c, f->masks)->m[0];
+	for (int i = 0; i < mask->n && score; i++) {
+		const struct fac x = *fac_of(s->c, mask->f[i].f);
+		ir_val on = scalar(s, (ir_val)x.a, x.b);
+		s->infinite = true;
+		if (!on)
+			return;
+		ir_val none = ir_const_f(b, ir_scalar(b->m, score_sums(s->e)), -INFINITY);
+		score = ir_select(b, on, score, none);
+	}
+	if (score && slope)
+		d = polynomial(s, slope);
+	if (score && (d || !slope) && !poly_is_one(s->c, f->weight))
+		w = polynomial(s, f->weight);
+	if (s->why)
+		return;
+	ir_result(b->fn, score);
+	if (d)
+		ir_result(b->fn, d);
+	if (w)
+		ir_result(b->fn, w);
+}
+
+/* The function; s has the extras then. */
+ir_fnid score_function(struct env *e, const struct fwd *f, int slope, struct scalar *s)
+{
+	struct ir_module *m = e->b.m;
+	*s = (struct scalar){ .e = e, .c = e->m->c, .b = { m, ir_fn_new(m, "score"), e->b.loc }, .list = true };
+	ir_param(s->b.fn, ir_scalar(m, score_sums(e)));
+	body(s, f, slope);
+	ir_fn_drop(m);
+	if (s->why)
+		return 0;
+	s->list = false;
+	s->nnode = 0;
+	s->b.fn = ir_fn_new(m, "score");
+	ir_param(s->b.fn, ir_scalar(m, score_sums(e)));
+	for (int i = 0; i < s->nextra; i++) {
+		enum dtype dt = s->extra[i].index ? DT_i32 : (enum dtype)ir_vtype(m, s->c->fn, s->extra[i].v)->dtype;
+		ir_param(s->b.fn, ir_scalar(m, e->wide != DT_token && dtype_info[dt].cls == DT_FLOAT ? e->wide : dt));
+	}
+	body(s, f, slope);
+	return s->b.fn->id;
+}

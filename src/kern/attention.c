@@ -1,0 +1,193 @@
+/* Attention as docs/attention.md says it, for all types and views: the reference, for what has no fast kernel.  Products and sums are
+ * f64, row by row.
+ *
+ * A tile of the forward kernel is a row of queries, one of the gradient a batch. */
+#include "attention.h"
+
+#include <math.h>
+
+/* --- the reference ------------------------------------------------------------------ */
+
+/* A thread's memory: vectors of d, e and s elements, and what the function works in. */
+struct ref {
+	struct attention x;
+	size_t q, o, d_o, kv, row, slope, weight, in, raw, fn, acc;      /* from the scratch's begin */
+};
+
+/* n elements of view i from p on, which lie along its last dimension but back, as f64. */
+static void load(const struct prog_kern *k, int i, const char *p, int back, int64_t n, char *raw, double *out)
+{
+	const struct prog_view *v = &k->v[i];
+	int es = dt_bytes(v->dtype);
+	move_strided(es, n, raw, es, p, v->stride[v->rank - 1 - back] * es);
+	kern_elem(ELEM_convert, (enum dtype)v->dtype, DT_f64)(n, out, raw, NULL, NULL);
+}
+
+static void store(const struct prog_kern *k, int i, char *p, int64_t n, char *raw, const double *in)
+{
+	const struct prog_view *v = &k->v[i];
+	int es = dt_bytes(v->dtype);
+	kern_elem(ELEM_convert, DT_f64, (enum dtype)v->dtype)(n, raw, in, NULL, NULL);
+	move_strided(es, n, p, v->stride[v->rank - 1] * es, raw, es);
+}
+
+/* Where row (g, t) of view i lies, from that of its batch on. */
+static char *row_at(const struct prog_kern *k, const struct attention *x, int i, char *base, int64_t g, int64_t t)
+{
+	const struct prog_view *v = &k->v[i];
+	return base + ((v->dim[x->nb] == 1 ? 0 : g * v->stride[x->nb]) + (v->dim[x->nb + 1] == 1 ? 0 : t * v->stride[x->nb + 1])) * dt_bytes(v->dtype);
+}
+
+/* Scores of row (g, t) of batch b, and what else the function gives, as f64. */
+static void scores(const struct prog_kern *k, const struct ref *r, char *const *ptr, int64_t b, int64_t g, int64_t t, char *mem)
+{
+	const struct attention *x = &r->x;
+	double *q = (double *)(mem + r->q), *kv = (double *)(mem + r->kv), *out[3] = { (double *)(mem + r->row) };
+	const char *key = attention_at(k, ptr, x, ATT_K, b);
+	load(k, ATT_Q, row_at(k, x, ATT_Q, attention_at(k, ptr, x, ATT_Q, b), g, t), 0, x->d, mem + r->raw, q);
+	for (int i = 1; i < x->nout; i++)
+		out[i] = (double *)(mem + (x->grad && i == 1 ? r->slope : r->weight));
+	for (int64_t s0 = 0; s0 < x->s; s0 += KERN_STRIP) {
+		int64_t n = MIN(KERN_STRIP, x->s - s0);
+		for (int64_t j = 0; j < n; j++) {
+			double sum = 0;
+			load(k, ATT_K, key + (s0 + j) * k->v[ATT_K].stride[x->nb] * dt_bytes(k->v[ATT_K].dtype), 0, x->d, mem + r->raw, kv);
+			for (int64_t i = 0; i < x->d; i++)
+				sum += q[i] * kv[i];
+			out[0][s0 + j] = sum;
+		}
+		const void **in = (const void **)(mem + r->in), *res[3];
+		char *to = mem + r->in + sizeof *in * (size_t)(1 + x->nextra);
+		to += -(uintptr_t)to & 63;
+		kern_elem(ELEM_convert, DT_f64, x->sum)(n, to, out[0] + s0, NULL, NULL);
+		in[0] = to;
+		for (int i = 0; i < x->nextra; i++) {
+			const struct prog_view *v = &k->v[x->first + i];
+			int bytes = dt_bytes(v->dtype);
+			int64_t step = v->dim[x->nb + 2] == 1 ? 0 : v->stride[x->nb + 2] * bytes;
+			in[1 + i] = to += KERN_STRIP * 8;
+			move_strided(bytes, n, to, bytes, row_at(k, x, x->first + i, attention_at(k, ptr, x, x->first + i, b), g, t) + s0 * step, step);
+		}
+		plan_run(x->fn, n, in, NULL, res, mem + r->fn);
+		for (int i = 0; i < x->nout; i++)
+			kern_elem(ELEM_convert, x->sum, DT_f64)(n, out[i] + s0, res[i], NULL, NULL);
+	}
+}
+
+static void run_ref(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
+{
+	const struct ref *r = s->priv;
+	const struct attention *x = &r->x;
+	char *mem = scratch;
+	double *p = (double *)(mem + r->row), *w = (double *)(mem + r->weight), *o = (double *)(mem + r->o), *kv = (double *)(mem + r->kv);
+	plan_start(x->fn, mem + r->fn);
+	for (int64_t tile = t0; tile < t1; tile++) {
+		int64_t t = tile % x->t, g = tile / x->t % x->g, b = tile / x->t / x->g;
+		double most = -INFINITY, sum = 0, l;
+		scores(k, r, ptr, b, g, t, mem);
+		for (int64_t j = 0; j < x->s; j++)
+			most = p[j] > most || isnan(p[j]) ? p[j] : most;
+		for (int64_t j = 0; j < x->s; j++)
+			sum += p[j] = most == -INFINITY ? 0 : exp(p[j] - most);
+		memset(o, 0, sizeof *o * (size_t)x->e);
+		const char *v = attention_at(k, ptr, x, ATT_V, b);
+		for (int64_t j = 0; j < x->s; j++) {
+			double f = p[j] / sum * (x->weighted ? w[j] : 1);
+			if (p[j] == 0)
+				continue;
+			load(k, ATT_V, v + j * k->v[ATT_V].stride[x->nb] * dt_bytes(k->v[ATT_V].dtype), 0, x->e, mem + r->raw, kv);
+			for (int64_t i = 0; i < x->e; i++)
+				o[i] += f * kv[i];
+		}
+		l = most == -INFINITY ? most : most + log(sum);
+		store(k, k->nin, row_at(k, x, k->nin, attention_at(k, ptr, x, k->nin, b), g, t), x->e, mem + r->raw, o);
+		kern_elem(ELEM_convert, DT_f64, x->sum)(1, row_at(k, x, k->nin + 1, attention_at(k, ptr, x, k->nin + 1, b), g, t), &l, NULL, NULL);
+	}
+}
+
+static double one(const struct prog_kern *k, const struct attention *x, char *const *ptr, int i, int64_t b, int64_t g, int64_t t)
+{
+	double v;
+	kern_elem(ELEM_convert, (enum dtype)k->v[i].dtype, DT_f64)(1, &v, row_at(k, x, i, attention_at(k, ptr, x, i, b), g, t), NULL, NULL);
+	return v;
+}
+
+static void run_ref_grad(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
+{
+	const struct ref *r = s->priv;
+	const struct attention *x = &r->x;
+	char *mem = scratch;
+	double *p = (double *)(mem + r->row), *slope = (double *)(mem + r->slope), *w = (double *)(mem + r->weight), *q = (double *)(mem + r->q),
+	       *dq = (double *)(mem + r->o), *d_o = (double *)(mem + r->d_o), *kv = (double *)(mem + r->kv);
+	plan_start(x->fn, mem + r->fn);
+	for (int64_t b = t0; b < t1; b++) {
+		double *dk = (double *)(mem + r->acc), *dv = dk + x->s * x->d;
+		memset(dk, 0, sizeof *dk * (size_t)(x->s * (x->d + x->e)));
+		for (int64_t g = 0; g < x->g; g++)
+			for (int64_t t = 0; t < x->t; t++) {
+				double l = one(k, x, ptr, ATT_L, b, g, t), delta = one(k, x, ptr, ATT_DELTA, b, g, t);
+				scores(k, r, ptr, b, g, t, mem);
+				load(k, ATT_DO, row_at(k, x, ATT_DO, attention_at(k, ptr, x, ATT_DO, b), g, t), 0, x->e, mem + r->raw, d_o);
+				memset(dq, 0, sizeof *dq * (size_t)x->d);
+				const char *key = attention_at(k, ptr, x, ATT_K, b), *v = attention_at(k, ptr, x, ATT_V, b);
+				for (int64_t j = 0; j < x->s; j++) {
+					double weight = x->weighted ? w[j] : 1, e = p[j] == -INFINITY ? 0 : exp(p[j] - l), y = 0;
+					if (e == 0)
+						continue;
+					load(k, ATT_V, v + j * k->v[ATT_V].stride[x->nb] * dt_bytes(k->v[ATT_V].dtype), 0, x->e, mem + r->raw, kv);
+					for (int64_t i = 0; i < x->e; i++) {
+						y += d_o[i] * kv[i];
+						dv[j * x->e + i] += e * weight * d_o[i];
+					}
+					double dx = e * (y * weight - delta) * slope[j];
+					load(k, ATT_K, key + j * k->v[ATT_K].stride[x->nb] * dt_bytes(k->v[ATT_K].dtype), 0, x->d, mem + r->raw, kv);
+					for (int64_t i = 0; i < x->d; i++) {
+						dq[i] += dx * kv[i];
+						dk[j * x->d + i] += dx * q[i];
+					}
+				}
+				store(k, k->nin, row_at(k, x, k->nin, attention_at(k, ptr, x, k->nin, b), g, t), x->d, mem + r->raw, dq);
+			}
+		for (int out = 1; out < 3; out++)
+			for (int64_t j = 0; j < x->s; j++) {
+				const struct prog_view *v = &k->v[k->nin + out];
+				char *to = attention_at(k, ptr, x, k->nin + out, b) + j * v->stride[x->nb] * dt_bytes(v->dtype);
+				store(k, k->nin + out, to, out == 1 ? x->d : x->e, mem + r->raw, out == 1 ? dk + j * x->d : dv + j * x->e);
+			}
+	}
+}
+
+static size_t room(struct kern_state *s, int64_t bytes)
+{
+	size_t at = s->scratch;
+	s->scratch += ((size_t)bytes + 63) & ~(size_t)63;
+	return at;
+}
+
+static struct err *make(const struct prog_kern *k, struct kern_state *s)
+{
+	struct ref *r = ARENA_NEW(&s->a, struct ref, 1);
+	TRY(attention_make(k, &s->a, &r->x));
+	const struct attention *x = &r->x;
+	if (x->grad ? attention_backward(k, x, s) : attention_forward(k, x, s))
+		return NULL;
+	int64_t wide = MAX(x->d, x->e) * 8;
+	r->q = room(s, wide);
+	r->o = room(s, wide);
+	r->d_o = room(s, wide);
+	r->kv = room(s, wide);
+	r->raw = room(s, wide);
+	r->row = room(s, x->s * 8);
+	r->slope = room(s, x->grad ? x->s * 8 : 0);
+	r->weight = room(s, x->weighted ? x->s * 8 : 0);
+	r->in = room(s, (int64_t)sizeof(void *) * (1 + x->nextra) + 64 + (1 + x->nextra) * KERN_STRIP * 8);
+	r->fn = room(s, (int64_t)x->fn->scratch);
+	r->acc = room(s, x->grad ? x->s * (x->d + x->e) * 8 : 0);
+	s->tiles = x->grad ? x->batch : x->batch * x->g * x->t;
+	s->run = x->grad ? run_ref_grad : run_ref;
+	s->priv = r;
+	return NULL;
+}
+
+struct err *kern_make_attention(const struct prog_kern *k, struct kern_state *s) { return make(k, s); }
+struct err *kern_make_attention_grad(const struct prog_kern *k, struct kern_state *s) { return make(k, s); }

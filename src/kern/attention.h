@@ -1,0 +1,171 @@
+/* Attention (docs/attention.md): what its kernels share. */
+#ifndef RONDO_KERN_ATTENTION_H
+#define RONDO_KERN_ATTENTION_H
+
+#include "impl.h"
+
+/* Operands and results by name; what scores are made from begins at ATT_EXTRA or ATT_GRAD_EXTRA. */
+enum { ATT_Q, ATT_K, ATT_V, ATT_EXTRA, ATT_L = 3, ATT_DO, ATT_DELTA, ATT_GRAD_EXTRA };
+struct attention {
+	bool grad;
+	int nb;                          /* batch dimensions, of every view the first ones */
+	int64_t batch, g, t, s, d, e;    /* batch: product of the batch dimensions */
+	enum dtype sum;                  /* f32 or f64 */
+	int first, nextra;               /* the first operand that scores are made from, and how many */
+	int nout;                        /* results of the function: score, slope if grad, weight if it has one */
+	bool weighted;
+	struct plan *fn;                 /* inputs: x in the type of sums, then a scalar of each such operand */
+};
+/* INVALID where the kernel's views are not those of an attention. */
+struct err *attention_make(const struct prog_kern *k, struct arena *a, struct attention *x);
+/* Of batch b of view i: where its element 0 .. 0 of the other dimensions lies. */
+char *attention_at(const struct prog_kern *k, char *const *ptr, const struct attention *x, int i, int64_t b);
+
+/* Fill s if a fast form exists for k's types and shapes (x is k's); false: the reference does it. */
+bool attention_forward(const struct prog_kern *k, const struct attention *x, struct kern_state *s);
+bool attention_backward(const struct prog_kern *k, const struct attention *x, struct kern_state *s);
+
+/* --- micro-kernels (attention_micro.c, attention_soft.c) ---------------------------- */
+
+/* All products are of a few rows that lie as they are with a panel of ATT_COLS columns: of each step of the contraction the
+ * panel has ATT_COLS words of 4 bytes, a float or a pair of bf16 (k, k + 1).  A tile of numbers is [rows][ATT_COLS] f32. */
+enum { ATT_COLS = 32, ATT_LANES = 16, ATT_MOST_MR = 32 };
+
+/* Exponentials of tiles, on one instruction set and for one type of p; exponents are of 2. */
+struct att_soft {
+	/* Is a score of row r above most[r]? */
+	bool (*over)(int rows, const float *s, const float *most);
+	/* The highest of each row's scores that are numbers. */
+	void (*tops)(int rows, const float *s, float *top);
+	/* p[r] = exp2((s[r] - m[r]) * c2), rows ldp bytes apart, times w if there is one; what p is before that is added to l[r]. */
+	void (*forward)(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES]);
+	/* Of the transposed tile, rows are keys, columns queries: p = exp2((s - l) * c2), dx = p (y w c - delta) slope; with no slope 1, no w 1.
+	 * p w and dx as rows ld bytes apart; dx as steps of a panel, too. */
+	void (*backward)(int rows, const float *s, const float *y, const float *l, float c2, const float *delta, float c, const float *slope, const float *w,
+	                 char *p, char *dx, int64_t ld, char *panel);
+};
+
+/* A row's reference is raised when a score exceeds it by so much: 2^8 about. */
+#define ATT_LAZY 5.5f
+/* micro and forward in one: p = exp2(x * c2 - m2), rows ldp bytes apart.  True: a score exceeds its row's reference by more than ATT_LAZY;
+ * nothing is written. */
+typedef bool att_fused(int64_t steps, const void *a, int64_t lda, const void *b, const float *m2, float c2, char *p, int64_t ldp, float (*l)[ATT_LANES]);
+extern att_fused att_fused_bf16_512, att_fused_f32_512;
+
+struct att_variant {
+	const char *name;
+	int es;                  /* bytes of a packed element: 4 f32, 2 bf16 */
+	int mr, kstep;           /* rows of a tile; contraction is padded with zeros to a multiple of kstep */
+	bool (*has)(void);       /* can this machine run it */
+	bool (*best)(void);      /* is it the one to choose here, asked in order of the table */
+	/* c = or += a b: mr rows of a, lda bytes apart, times a panel.  The product is one sum, which is then added. */
+	void (*micro)(int64_t steps, const void *a, int64_t lda, const void *b, float *c, bool add);
+	const struct att_soft *soft;
+	void (*begin)(void);     /* per thread and run, or NULL */
+	void (*end)(void);
+	att_fused *fused;        /* or NULL */
+};
+extern const struct att_variant att_variant[];
+extern const int att_nvariant;
+extern const struct att_soft att_soft_512_bf16, att_soft_512, att_soft_256, att_soft_bf16_model, att_soft_f32_model;
+/* Tests: use this variant wherever the types allow, or the reference; NULL: choose. */
+extern const struct att_variant *att_force, att_reference;
+
+/* --- scores (attention_range.c, attention_score.c) ------------------------------------ */
+
+/* What is known of a value in some tiles, a lane each: it lies in lo .. hi, or is NaN where the tile's bit is set. */
+enum { ATT_WIDE = 8 };
+struct att_bound { double lo[ATT_WIDE], hi[ATT_WIDE]; unsigned nan; };
+
+/* A score function as one asks it for bounds. */
+struct att_range {
+	const struct prog_expr *e;
+	bool plain;              /* somewhere the score is x * c, and of a gradient the slope c there */
+	float c;
+	uint8_t *is_plain;       /* registers that are x * c */
+	uint8_t *is_slope;       /* registers that are c */
+	bool always;             /* the score is x * c, whatever operands are */
+	bool grad;
+};
+void att_range_make(struct arena *a, const struct prog_expr *e, const struct attention *x, struct att_range *r);
+/* Constants among the registers, once before they are used. */
+void att_range_start(const struct att_range *r, struct att_bound *reg);
+/* reg: nin + n bounds, of which the inputs' and constants are filled.  What is known of n tiles: plain: bit i: scores of tile i are x * c;
+ * score: the register that bounds the score. */
+struct att_known { unsigned plain; const struct att_bound *score; };
+struct att_known att_range_run(const struct att_range *r, int n, struct att_bound *reg);
+void att_bound_any(enum dtype dt, struct att_bound *b);
+/* Number at p of a type, and whether the bounds of it can be kept in an f64. */
+bool att_number(enum dtype dt, const char *p, double *out);
+
+/* An operand that scores are made from, in bytes; stride 0 where it is the same along a dimension. */
+struct att_extra { int view, es; enum dtype dt; int64_t sg, st, ss; bool by_row, by_key; };
+
+/* How a gradient or a forward pass sees an attention: a tile's rows and columns are queries and keys, or, turned, keys and queries.
+ * Queries that share keys are one row of rows: row r is query r % t of group r / t. */
+struct att_plan {
+	struct attention x;
+	const struct att_variant *v;
+	bool turned;
+	int64_t rows;            /* g * t */
+	int64_t dk, ek, dc, ec;  /* d and e padded to steps and to panels */
+	struct att_extra *extra;
+	struct att_range range;
+	/* scratch of the function for one strip, from its begin */
+	size_t fn_base, fn_in, fn_mem, fn_reg, fn_bytes;
+};
+/* False: no fast form for the types. */
+bool att_plan_make(const struct prog_kern *k, const struct attention *x, bool turned, struct arena *a, struct att_plan *p);
+
+/* Operands of batch b are what att_score and att_tile_bounds read from here on; mem: scratch of the function. */
+void att_extra_start(const struct att_plan *p, const struct prog_kern *k, char *const *ptr, int64_t b, char *mem);
+/* Scores and what else the function gives of a tile: n0 rows from i0 on, n1 columns from j0 on, products in x; columns from n1 on are made -inf.
+ * x is overwritten by the scores; rest: slope and weight as [rows][ATT_COLS], or NULL where there is none. */
+void att_score(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int n1, float *x, float *rest[2], char *mem);
+
+/* Bounds of operands along one side: of count groups of size positions of n from i0 on; groups are step doubles apart in lo and hi, of
+ * operand i from i * span on.  Operands that are not by that side alone are left out. */
+void att_side_bounds(const struct att_plan *p, const struct prog_kern *k, char *const *ptr, int64_t b, bool keys, int64_t i0, int64_t n, int size,
+                     double *lo, double *hi, int64_t span);
+/* Bounds of those that are by both or neither side, of some tiles, into reg[1 ..]. */
+void att_tile_bounds(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int64_t nj, int tiles, const char *mem, struct att_bound *reg);
+/* Of an operand: what all of n bounds hold, for each of some lanes; or a bound for each lane. */
+void att_bound_one(enum dtype dt, const double *lo, const double *hi, int64_t n, int lanes, struct att_bound *out);
+void att_bound_each(enum dtype dt, const double *lo, const double *hi, int lanes, struct att_bound *out);
+/* Of products: the longest of n rows, times each lane's longest column; lanes where that is no number stay. */
+void att_norm_bounds(const float *rows, int64_t n, const float *cols, int lanes, struct att_bound *out);
+
+/* --- packing (attention_pack.c) ---------------------------------------------------------- */
+
+/* Rows of an operand or a result: row r lies at r / inner * outer + r % inner * step bytes. */
+struct att_rows { int es; enum dtype dt; int64_t w, inner, outer, step, unit; kern_strip *in, *out; };
+void att_rows_make(const struct att_plan *p, const struct prog_kern *k, int view, struct att_rows *r);
+enum { ATT_FETCH = 32 };
+/* n <= ATT_FETCH rows from r0 on as rows of ld elements of the variant's type, zeros to the right and below, up to ATT_FETCH rows.  tmp: att_fetch_bytes. */
+void att_fetch(const struct att_plan *p, const struct att_rows *r, const char *base, int64_t r0, int64_t n, char *out, int64_t ld, char *tmp);
+size_t att_fetch_bytes(const struct att_plan *p);
+/* As att_fetch, but rows that are such stay where they are; ld_bytes apart. */
+const char *att_take(const struct att_plan *p, const struct att_rows *r, const char *base, int64_t r0, int64_t n, char *dense, int64_t ld, char *tmp,
+                     int64_t *ld_bytes);
+/* Panel whose columns are those ATT_FETCH rows: steps words of each. */
+void att_columns(const char *rows, int64_t ld_bytes, int64_t steps, char *panel);
+/* Panels whose steps are those rows; each panel (ATT_COLS columns of w) bytes after the one before. */
+void att_steps(int es, const char *rows, int64_t ld_bytes, int64_t w, char *panel, size_t bytes);
+/* Length of the longest of n packed rows, at least; NaN or infinite if one is. */
+float att_longest(const struct att_plan *p, const char *rows, int64_t n, int64_t ld_bytes);
+/* Is one of n numbers infinite or NaN? */
+bool att_not_finite(int es, const char *x, int64_t n);
+/* Numbers to a row of a result; tmp: w elements. */
+void att_store(const struct att_rows *r, char *base, int64_t row, const float *x, char *tmp);
+
+static inline int64_t att_pad(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+static inline size_t att_room(size_t *at, int64_t bytes)
+{
+	size_t x = *at;
+	*at += ((size_t)bytes + 63) & ~(size_t)63;
+	return x;
+}
+/* Tests: tiles whose products were made, and those left out, since the last time they were set to 0. */
+extern long long att_tiles_done, att_tiles_left;
+
+#endif

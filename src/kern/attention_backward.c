@@ -1,0 +1,544 @@
+/* The gradient of attention (Dao, FlashAttention-2, 2023, section 2.3): p is made again from the scores and their log-sum-exp, block of
+ * keys by block of queries, by five products.  Tiles of numbers are turned, rows are keys, columns queries: so p and dx are as
+ * the products for keys and values want them, rows of keys; for queries the product is made turned, too.
+ *
+ * A tile of the grid owns a part of the blocks of keys and of rows of one batch: sums for keys and values stay with it while rows pass,
+ * those for queries are kept for each part of keys.  The last phase adds up parts, in their order; how many there are is a
+ * matter of shapes alone.  Under a triangle blocks differ in work, so parts take them from both ends. */
+#include "attention.h"
+
+#include <float.h>
+#include <math.h>
+
+enum { BLOCK = 128, PANELS = BLOCK / ATT_COLS, GROUPS = BLOCK / 6, MANY = 32, MOST_KEY_PARTS = 8, MOST_ROW_PARTS = 4 };
+#define NOTHING (-104.0)             /* exp of less is 0 */
+#define LOG2E 1.4426950408889634f
+
+struct bwd {
+	struct att_plan p;
+	struct att_rows q, k, v, l, d_o, delta, dq, dk, dv;
+	int64_t kb, nkb, nrb;            /* keys of a block, whole groups; blocks */
+	int64_t kparts, rparts;
+	int64_t groups, dgroups, kpad;   /* of a block of keys; of d; keys of a row of k turned */
+	bool bounds, norms;
+	/* a packed block of keys: rows of k and v, k turned; of queries: panels of which they are columns, or steps */
+	size_t k_row, v_row, k_turned, k_bad, k_norm, k_lo, k_hi, k_bytes;
+	size_t q_col, o_col, q_step, o_step, numbers, r_least, r_norm, r_lo, r_hi, r_bytes;
+	/* shared */
+	size_t rows_at, dq_at, dq_bytes, dkv_at, dkv_bytes, dq_used, dkv_used;     /* used: of each sum a byte: is there anything in it? */
+	/* scratch */
+	size_t s_at, y_at, slope_at, w_at, p_at, dx_at, panel_at, dk_at, dv_at, row_at, dense_at, tmp_at, fn_at;
+};
+
+/* Of each row of a block: l and delta for scores that are made by the function, and for products times c. */
+enum { L, LX, DELTA, DELTA_C, NUMBERS };
+enum kind { NONE, PLAIN, SCORE };
+
+struct run {
+	const struct bwd *f;
+	const struct prog_kern *k;
+	char *const *ptr;
+	char *mem, *shared;
+	int64_t b, kb, rb, kpart, rpart; /* batch, blocks and parts */
+	const char *key, *row;           /* the blocks, packed */
+	float *dk, *dv, *dq;
+	uint8_t kind[GROUPS][PANELS];
+	long long done, left;
+};
+
+static char *keys_at(const struct bwd *f, char *shared, int64_t b, int64_t kb) { return shared + (size_t)(b * f->nkb + kb) * f->k_bytes; }
+static char *rows_at(const struct bwd *f, char *shared, int64_t b, int64_t rb) { return shared + f->rows_at + (size_t)(b * f->nrb + rb) * f->r_bytes; }
+/* Sums of a part: which one of all, and where it lies. */
+static int64_t dq_which(const struct bwd *f, int64_t b, int64_t part, int64_t rb) { return (b * f->kparts + part) * f->nrb + rb; }
+static int64_t dkv_which(const struct bwd *f, int64_t b, int64_t part, int64_t kb) { return (b * f->rparts + part) * f->nkb + kb; }
+static float *dq_at(const struct bwd *f, char *shared, int64_t which) { return (float *)(void *)(shared + f->dq_at + (size_t)which * f->dq_bytes); }
+static float *dkv_at(const struct bwd *f, char *shared, int64_t which) { return (float *)(void *)(shared + f->dkv_at + (size_t)which * f->dkv_bytes); }
+
+/* --- packing --------------------------------------------------------------------------- */
+
+static void turn(int es, int64_t ni, int64_t nj, const char *in, int64_t is, char *out, int64_t os)
+{
+	kern_isa_get()->transpose[es == 2 ? 1 : 2](ni, nj, in, is, out, os);
+}
+
+/* n rows, ld bytes apart, side by side. */
+static void copy_rows(const char *rows, int64_t ld, int64_t n, char *to, int64_t bytes)
+{
+	for (int64_t i = 0; i < n; i++)
+		memcpy(to + i * bytes, rows + i * ld, (size_t)bytes);
+}
+
+static void pack_keys(const struct bwd *f, const struct prog_kern *k, char *const *ptr, int64_t b, int64_t blk, char *to, char *mem)
+{
+	const struct att_plan *p = &f->p;
+	int64_t es = p->v->es, k0 = blk * f->kb, n = MIN(f->kb, p->x.s - k0);
+	char *dense = mem + f->dense_at, *tmp = mem + f->tmp_at, *bad = to + f->k_bad;
+	const char *key = attention_at(k, ptr, &p->x, ATT_K, b), *val = attention_at(k, ptr, &p->x, ATT_V, b);
+	memset(to + f->k_turned, 0, (size_t)(f->dgroups * p->v->mr * f->kpad * es));
+	*bad = 0;
+	for (int64_t i = 0; i < f->kb; i += ATT_FETCH) {
+		int64_t some = MIN(ATT_FETCH, f->kb - i), have = MIN(MAX(n - i, 0), some), ld;
+		const char *rows = att_take(p, &f->k, key, k0 + i, have, dense, p->dc, tmp, &ld);
+		copy_rows(rows, ld, some, to + f->k_row + (size_t)(i * p->dc * es), p->dc * es);
+		turn((int)es, some, p->x.d, rows, ld / es, to + f->k_turned + (size_t)(i * es), f->kpad);
+		rows = att_take(p, &f->v, val, k0 + i, have, dense, p->ec, tmp, &ld);
+		copy_rows(rows, ld, some, to + f->v_row + (size_t)(i * p->ec * es), p->ec * es);
+		*bad |= att_not_finite((int)es, to + f->v_row + (size_t)(i * p->ec * es), some * p->ec);
+	}
+	for (int64_t g = 0; g < f->groups && f->norms; g++)
+		((float *)(void *)(to + f->k_norm))[g] = att_longest(p, to + f->k_row + (size_t)(g * p->v->mr * p->dc * es), p->v->mr, p->dc * es);
+	att_side_bounds(p, k, ptr, b, true, k0, n, p->v->mr, (double *)(void *)(to + f->k_lo), (double *)(void *)(to + f->k_hi), f->groups);
+}
+
+static float number_of(const struct att_rows *r, const char *base, int64_t row)
+{
+	float x;
+	memcpy(&x, base + row / r->inner * r->outer + row % r->inner * r->step, sizeof x);
+	return x;
+}
+
+static void pack_rows(const struct bwd *f, const struct prog_kern *k, char *const *ptr, int64_t b, int64_t blk, char *to, char *mem)
+{
+	const struct att_plan *p = &f->p;
+	int64_t es = p->v->es, r0 = blk * BLOCK, n = MIN(BLOCK, p->rows - r0);
+	char *dense = mem + f->dense_at, *tmp = mem + f->tmp_at;
+	const char *q = attention_at(k, ptr, &p->x, ATT_Q, b), *d_o = attention_at(k, ptr, &p->x, ATT_DO, b);
+	float (*num)[BLOCK] = (float (*)[BLOCK])(void *)(to + f->numbers), *least = (float *)(void *)(to + f->r_least), c = p->range.c;
+	for (int64_t i = 0; i < BLOCK; i += ATT_FETCH) {
+		int64_t have = MIN(MAX(n - i, 0), ATT_FETCH), ld;
+		const char *rows = att_take(p, &f->q, q, r0 + i, have, dense, p->dc, tmp, &ld);
+		att_columns(rows, ld, p->dk * es / 4, to + f->q_col + (size_t)(i * p->dk * es));
+		att_steps((int)es, rows, ld, p->dc, to + f->q_step + (size_t)(i * ATT_COLS * es), (size_t)(BLOCK * ATT_COLS * es));
+		if (f->norms)
+			((float *)(void *)(to + f->r_norm))[i / ATT_FETCH] = att_longest(p, rows, have, ld);
+		rows = att_take(p, &f->d_o, d_o, r0 + i, have, dense, p->ec, tmp, &ld);
+		att_columns(rows, ld, p->ek * es / 4, to + f->o_col + (size_t)(i * p->ek * es));
+		att_steps((int)es, rows, ld, p->ec, to + f->o_step + (size_t)(i * ATT_COLS * es), (size_t)(BLOCK * ATT_COLS * es));
+	}
+	/* a row that is none, or has no keys, has p = 0 */
+	const char *l_at = attention_at(k, ptr, &p->x, ATT_L, b), *delta_at = attention_at(k, ptr, &p->x, ATT_DELTA, b);
+	for (int64_t i = 0; i < BLOCK; i++) {
+		float l = i < n ? number_of(&f->l, l_at, r0 + i) : INFINITY, delta = i < n ? number_of(&f->delta, delta_at, r0 + i) : 0;
+		l = l == -INFINITY ? INFINITY : l;
+		num[L][i] = l;
+		num[LX][i] = l / c;
+		num[DELTA][i] = delta;
+		num[DELTA_C][i] = delta * c;
+		least[i / ATT_COLS] = i % ATT_COLS == 0 || l < least[i / ATT_COLS] || isnan(l) ? l : least[i / ATT_COLS];
+	}
+	att_side_bounds(p, k, ptr, b, false, r0, n, ATT_COLS, (double *)(void *)(to + f->r_lo), (double *)(void *)(to + f->r_hi), PANELS);
+}
+
+static void pack_all(const struct bwd *f, const struct prog_kern *k, char *const *ptr, int64_t tiles, int64_t t0, int64_t t1, char *mem)
+{
+	char *shared = ptr[k->nin + k->nout];
+	int64_t each = f->nkb + f->nrb, n = f->p.x.batch * each;
+	for (int64_t i = n * t0 / tiles; i < n * t1 / tiles; i++) {
+		int64_t b = i / each, at = i % each;
+		if (at < f->nkb)
+			pack_keys(f, k, ptr, b, at, keys_at(f, shared, b, at), mem);
+		else
+			pack_rows(f, k, ptr, b, at - f->nkb, rows_at(f, shared, b, at - f->nkb), mem);
+	}
+}
+
+/* --- which tiles count -------------------------------------------------------------------- */
+
+static struct att_known known_of(const struct run *r, int64_t g0, int64_t ng, int nt)
+{
+	const struct bwd *f = r->f;
+	const struct att_plan *p = &f->p;
+	struct att_bound *reg = (struct att_bound *)(void *)(r->mem + f->fn_at + p->fn_reg);
+	int64_t k0 = r->kb * f->kb;
+	int mr = p->v->mr;
+	att_bound_any(DT_f32, &reg[0]);
+	if (f->norms)
+		att_norm_bounds((const float *)(const void *)(r->key + f->k_norm) + g0, ng, (const float *)(const void *)(r->row + f->r_norm), nt, &reg[0]);
+	for (int x = 0; x < p->x.nextra; x++) {
+		const struct att_extra *e = &p->extra[x];
+		const double *lo = (const double *)(const void *)(r->key + f->k_lo) + x * f->groups, *hi = (const double *)(const void *)(r->key + f->k_hi) + x * f->groups;
+		const double *rlo = (const double *)(const void *)(r->row + f->r_lo) + x * PANELS, *rhi = (const double *)(const void *)(r->row + f->r_hi) + x * PANELS;
+		if (e->by_key && !e->by_row)
+			att_bound_one(e->dt, lo + g0, hi + g0, ng, nt, &reg[1 + x]);
+		else if (e->by_row && !e->by_key)
+			att_bound_each(e->dt, rlo, rhi, nt, &reg[1 + x]);
+	}
+	att_tile_bounds(p, k0 + g0 * mr, (int)MIN(ng * mr, p->x.s - k0 - g0 * mr), r->rb * BLOCK, p->rows, nt, r->mem + f->fn_at, reg);
+	return att_range_run(&p->range, nt, reg);
+}
+
+/* Of a group's tile: is p 0 in all of it? */
+static bool is_nothing(const struct run *r, const struct att_known *known, int t)
+{
+	float least = ((const float *)(const void *)(r->row + r->f->r_least))[t];
+	bool unsure = known && known->score->nan >> t & 1;
+	return least == INFINITY || (known && !unsure && known->score->hi[t] - least < NOTHING);
+}
+
+/* Kinds of all tiles; are there any? */
+static bool classify(struct run *r, int64_t ng, int nt)
+{
+	const struct bwd *f = r->f;
+	struct att_known known, *some = NULL;
+	bool clear = true, any = false;
+	if (f->bounds) {
+		known = known_of(r, 0, ng, nt);
+		some = &known;
+		for (int t = 0; t < nt; t++)
+			clear &= known.plain >> t & 1 || is_nothing(r, some, t);
+	}
+	for (int64_t g = 0; g < ng; g++) {
+		if (!clear)
+			known = known_of(r, g, 1, nt);
+		for (int t = 0; t < nt; t++) {
+			bool plain = some ? known.plain >> t & 1 : f->p.range.plain;
+			r->kind[g][t] = is_nothing(r, some, t) ? NONE : plain ? PLAIN : SCORE;
+			any |= r->kind[g][t] != NONE;
+		}
+	}
+	return any;
+}
+
+/* --- an item: a block of keys with a block of rows ------------------------------------------- */
+
+/* Where p = exp2((s - l) * c2) is 0, values that are not finite do not count. */
+static void drop_dead(int rows, const float *s, float *y, const float *l, float c2)
+{
+	for (int i = 0; i < rows * ATT_COLS; i++)
+		if ((s[i] - l[i % ATT_COLS]) * c2 < (float)NOTHING * LOG2E)
+			y[i] = 0;
+}
+
+static void tile(struct run *r, int64_t g, int t)
+{
+	const struct bwd *f = r->f;
+	const struct att_plan *p = &f->p;
+	const struct att_variant *v = p->v;
+	int64_t es = v->es, mr = v->mr, i0 = r->kb * f->kb + g * mr, j0 = r->rb * BLOCK + t * ATT_COLS;
+	float *s = (float *)(void *)(r->mem + f->s_at), *y = (float *)(void *)(r->mem + f->y_at), c = 1, *slope = NULL, *w = NULL;
+	const float (*num)[BLOCK] = (const float (*)[BLOCK])(const void *)(r->row + f->numbers);
+	bool plain = r->kind[g][t] == PLAIN;
+	v->micro(p->dk * es / 4, r->key + f->k_row + (size_t)(g * mr * p->dc * es), p->dc * es, r->row + f->q_col + (size_t)(t * ATT_COLS * p->dk * es), s, false);
+	v->micro(p->ek * es / 4, r->key + f->v_row + (size_t)(g * mr * p->ec * es), p->ec * es, r->row + f->o_col + (size_t)(t * ATT_COLS * p->ek * es), y, false);
+	if (plain) {
+		c = p->range.c;
+	} else {
+		float *rest[2] = { (float *)(void *)(r->mem + f->slope_at), p->x.weighted ? (float *)(void *)(r->mem + f->w_at) : NULL };
+		att_score(p, i0, (int)mr, j0, (int)MIN(ATT_COLS, p->rows - j0), s, rest, r->mem + f->fn_at);
+		slope = rest[0];
+		w = rest[1];
+	}
+	for (int64_t i = MAX(p->x.s - i0, 0) * ATT_COLS; i < mr * ATT_COLS; i++)      /* keys that are none */
+		s[i] = -INFINITY;
+	const float *l = num[plain ? LX : L] + t * ATT_COLS;
+	if (r->key[f->k_bad])
+		drop_dead((int)mr, s, y, l, c * LOG2E);
+	int64_t ld = BLOCK * es, at = g * mr * ld + t * ATT_COLS * es;
+	v->soft->backward((int)mr, s, y, l, c * LOG2E, num[plain ? DELTA_C : DELTA] + t * ATT_COLS, c, slope, w, r->mem + f->p_at + at, r->mem + f->dx_at + at, ld,
+	                  r->mem + f->panel_at + (size_t)((t * f->kpad + g * mr) * ATT_COLS * es));
+	r->done++;
+}
+
+/* c[group][panel] += rows of a, along the runs of live tiles, times panels of w columns. */
+static void by_rows(struct run *r, const char *a, const char *b, int64_t w, int64_t ng, int nt, float *c)
+{
+	const struct bwd *f = r->f;
+	int64_t es = f->p.v->es, mr = f->p.v->mr, ld = BLOCK * es, panels = w / ATT_COLS;
+	for (int64_t e = 0; e < panels; e++)
+		for (int64_t g = 0; g < ng; g++)
+			for (int t = 0, to; t < nt; t = to) {
+				to = t + 1;
+				if (r->kind[g][t] == NONE)
+					continue;
+				while (to < nt && r->kind[g][to] != NONE)
+					to++;
+				f->p.v->micro((to - t) * ATT_COLS * es / 4, a + g * mr * ld + t * ATT_COLS * es, ld, b + (e * BLOCK + t * ATT_COLS) * ATT_COLS * es,
+				              c + (g * panels + e) * mr * ATT_COLS, true);
+			}
+}
+
+/* Of queries, turned: dq[group of d][panel of rows] += k turned times dx, along the runs of live keys. */
+static void by_keys(struct run *r, int64_t ng, int nt)
+{
+	const struct bwd *f = r->f;
+	int64_t es = f->p.v->es, mr = f->p.v->mr;
+	for (int t = 0; t < nt; t++)
+		for (int64_t d = 0; d < f->dgroups; d++)
+			for (int64_t g = 0, to; g < ng; g = to) {
+				to = g + 1;
+				if (r->kind[g][t] == NONE)
+					continue;
+				while (to < ng && r->kind[to][t] != NONE)
+					to++;
+				f->p.v->micro((to - g) * mr * es / 4, r->key + f->k_turned + (size_t)((d * mr * f->kpad + g * mr) * es), f->kpad * es,
+				              r->mem + f->panel_at + (size_t)((t * f->kpad + g * mr) * ATT_COLS * es), r->dq + (d * PANELS + t) * mr * ATT_COLS, true);
+			}
+}
+
+/* A sum, which is 0 at first. */
+static float *first_use(char *used, int64_t which, float *sum, size_t bytes)
+{
+	if (!used[which])
+		memset(sum, 0, bytes);
+	used[which] = 1;
+	return sum;
+}
+
+static void item(struct run *r)
+{
+	const struct bwd *f = r->f;
+	int64_t mr = f->p.v->mr, ng = (MIN(f->kb, f->p.x.s - r->kb * f->kb) + mr - 1) / mr;
+	int nt = (int)((MIN(BLOCK, f->p.rows - r->rb * BLOCK) + ATT_COLS - 1) / ATT_COLS);
+	r->row = rows_at(f, r->shared, r->b, r->rb);
+	if (!classify(r, ng, nt)) {
+		r->left += ng * nt;
+		return;
+	}
+	r->dq = first_use(r->shared + f->dq_used, dq_which(f, r->b, r->kpart, r->rb), dq_at(f, r->shared, dq_which(f, r->b, r->kpart, r->rb)), f->dq_bytes);
+	if (f->rparts > 1) {
+		int64_t which = dkv_which(f, r->b, r->rpart, r->kb);
+		r->dk = first_use(r->shared + f->dkv_used, which, dkv_at(f, r->shared, which), f->dkv_bytes);
+		r->dv = r->dk + f->kb * f->p.dc;
+	}
+	for (int t = 0; t < nt; t++)
+		for (int64_t g = 0; g < ng; g++)
+			if (r->kind[g][t] != NONE)
+				tile(r, g, t);
+			else
+				r->left++;
+	by_rows(r, r->mem + f->p_at, r->row + f->o_step, f->p.ec, ng, nt, r->dv);
+	by_rows(r, r->mem + f->dx_at, r->row + f->q_step, f->p.dc, ng, nt, r->dk);
+	by_keys(r, ng, nt);
+}
+
+/* --- the grid ----------------------------------------------------------------------------------- */
+
+/* Does part p of n take block i?  From both ends. */
+static bool takes(int64_t p, int64_t n, int64_t i)
+{
+	i %= 2 * n;
+	return i == p || i == 2 * n - 1 - p;
+}
+
+/* Keys or values of a block to a result. */
+static void store_keys(const struct run *r, const struct att_rows *to, int out, const float *acc, int64_t w)
+{
+	const struct bwd *f = r->f;
+	int64_t mr = f->p.v->mr, panels = w / ATT_COLS, k0 = r->kb * f->kb;
+	float *row = (float *)(void *)(r->mem + f->row_at);
+	char *base = attention_at(r->k, r->ptr, &f->p.x, r->k->nin + out, r->b);
+	for (int64_t i = 0; i < f->kb && k0 + i < f->p.x.s; i++) {
+		for (int64_t e = 0; e < panels; e++)
+			memcpy(row + e * ATT_COLS, acc + ((i / mr * panels + e) * mr + i % mr) * ATT_COLS, sizeof *row * ATT_COLS);
+		att_store(to, base, k0 + i, row, r->mem + f->tmp_at);
+	}
+}
+
+static void part(struct run *r, int64_t at)
+{
+	const struct bwd *f = r->f;
+	r->kpart = at / f->rparts % f->kparts;
+	r->rpart = at % f->rparts;
+	r->b = at / f->rparts / f->kparts;
+	att_extra_start(&f->p, r->k, r->ptr, r->b, r->mem + f->fn_at);
+	for (r->rb = 0; r->rb < f->nrb; r->rb++)
+		if (takes(r->rpart, f->rparts, r->rb))
+			r->shared[f->dq_used + (size_t)dq_which(f, r->b, r->kpart, r->rb)] = 0;
+	for (r->kb = 0; r->kb < f->nkb; r->kb++) {
+		if (!takes(r->kpart, f->kparts, r->kb))
+			continue;
+		r->key = keys_at(f, r->shared, r->b, r->kb);
+		if (f->rparts > 1) {
+			r->shared[f->dkv_used + (size_t)dkv_which(f, r->b, r->rpart, r->kb)] = 0;
+		} else {
+			memset(r->dk, 0, sizeof *r->dk * (size_t)(f->kb * f->p.dc));
+			memset(r->dv, 0, sizeof *r->dv * (size_t)(f->kb * f->p.ec));
+		}
+		for (r->rb = 0; r->rb < f->nrb; r->rb++)
+			if (takes(r->rpart, f->rparts, r->rb))
+				item(r);
+		if (f->rparts == 1) {
+			store_keys(r, &f->dk, 1, r->dk, f->p.dc);
+			store_keys(r, &f->dv, 2, r->dv, f->p.ec);
+		}
+	}
+}
+
+/* The sum of parts, each step sums after the one before, of which the first is number which: in their order, a few numbers at a time.
+ * It is made in the place of the first that is used. */
+static float *add_parts(const char *used, int64_t which, int64_t parts, int64_t step, float *first, size_t bytes)
+{
+	enum { SOME = 1024 };
+	size_t n = bytes / sizeof *first;
+	int64_t p0 = 0;
+	while (p0 < parts && !used[which + p0 * step])
+		p0++;
+	if (p0 == parts) {
+		memset(first, 0, bytes);
+		return first;
+	}
+	float *to = first + (size_t)(p0 * step) * n;
+	for (size_t at = 0; at < n; at += SOME)
+		for (int64_t p = p0 + 1; p < parts; p++) {
+			const float *x = first + (size_t)(p * step) * n + at;
+			for (size_t i = 0, some = used[which + p * step] ? MIN(SOME, n - at) : 0; i < some; i++)
+				to[at + i] += x[i];
+		}
+	return to;
+}
+
+/* A block of rows: all parts of keys, and to the result. */
+static void join_rows(struct run *r)
+{
+	const struct bwd *f = r->f;
+	int64_t mr = f->p.v->mr, r0 = r->rb * BLOCK, wide = f->dgroups * mr;
+	int64_t which = dq_which(f, r->b, 0, r->rb);
+	float *all = add_parts(r->shared + f->dq_used, which, f->kparts, f->nrb, dq_at(f, r->shared, which), f->dq_bytes), *row = (float *)(void *)(r->mem + f->row_at);
+	char *base = attention_at(r->k, r->ptr, &f->p.x, r->k->nin, r->b);
+	for (int64_t t = 0; t < PANELS; t++) {
+		for (int64_t d = 0; d < f->dgroups; d++)
+			kern_isa_get()->transpose[2](mr, ATT_COLS, all + (d * PANELS + t) * mr * ATT_COLS, ATT_COLS, row + d * mr, wide);
+		for (int64_t i = 0; i < ATT_COLS && r0 + t * ATT_COLS + i < f->p.rows; i++)
+			att_store(&f->dq, base, r0 + t * ATT_COLS + i, row + i * wide, r->mem + f->tmp_at);
+	}
+}
+
+static void join_keys(struct run *r)
+{
+	const struct bwd *f = r->f;
+	int64_t which = dkv_which(f, r->b, 0, r->kb);
+	float *all = add_parts(r->shared + f->dkv_used, which, f->rparts, f->nkb, dkv_at(f, r->shared, which), f->dkv_bytes);
+	store_keys(r, &f->dk, 1, all, f->p.dc);
+	store_keys(r, &f->dv, 2, all + f->kb * f->p.dc, f->p.ec);
+}
+
+static void join(struct run *r, int64_t tiles, int64_t t0, int64_t t1)
+{
+	const struct bwd *f = r->f;
+	int64_t each = f->nrb + (f->rparts > 1 ? f->nkb : 0), n = f->p.x.batch * each;
+	for (int64_t i = n * t0 / tiles; i < n * t1 / tiles; i++) {
+		r->b = i / each;
+		r->rb = i % each;
+		r->kb = r->rb - f->nrb;
+		if (r->rb < f->nrb)
+			join_rows(r);
+		else
+			join_keys(r);
+	}
+}
+
+static void run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
+{
+	const struct bwd *f = s->priv;
+	char *mem = scratch;
+	struct run r = { .f = f, .k = k, .ptr = ptr, .mem = mem, .shared = ptr[k->nin + k->nout],
+	                 .dk = (float *)(void *)(mem + f->dk_at), .dv = (float *)(void *)(mem + f->dv_at) };
+	if (phase == 0) {
+		pack_all(f, k, ptr, s->tiles, t0, t1, mem);
+		return;
+	}
+	if (phase == 2) {
+		join(&r, s->tiles, t0, t1);
+		return;
+	}
+	plan_start(f->p.x.fn, mem + f->fn_at + f->p.fn_mem);
+	att_range_start(&f->p.range, (struct att_bound *)(void *)(mem + f->fn_at + f->p.fn_reg));
+	/* of keys beyond the last group of an item nothing is written, but a step of the product may read it */
+	memset(mem + f->panel_at, 0, (size_t)(PANELS * f->kpad * ATT_COLS * f->p.v->es));
+	if (f->p.v->begin)
+		f->p.v->begin();
+	for (int64_t t = t0; t < t1; t++)
+		part(&r, t);
+	if (f->p.v->end)
+		f->p.v->end();
+	__atomic_fetch_add(&att_tiles_done, r.done, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&att_tiles_left, r.left, __ATOMIC_RELAXED);
+}
+
+static void lay_out(struct bwd *f, struct kern_state *s)
+{
+	const struct att_plan *p = &f->p;
+	int64_t es = p->v->es, mr = p->v->mr, extra = p->x.nextra;
+	size_t *n = &f->k_bytes;
+	f->k_row = att_room(n, att_pad(f->kb, ATT_FETCH) * p->dc * es);
+	f->v_row = att_room(n, att_pad(f->kb, ATT_FETCH) * p->ec * es);
+	f->k_turned = att_room(n, f->dgroups * mr * f->kpad * es);
+	f->k_bad = att_room(n, 1);
+	f->k_norm = att_room(n, f->groups * 4);
+	f->k_lo = att_room(n, extra * f->groups * 8);
+	f->k_hi = att_room(n, extra * f->groups * 8);
+	n = &f->r_bytes;
+	f->q_col = att_room(n, BLOCK * p->dk * es);
+	f->o_col = att_room(n, BLOCK * p->ek * es);
+	f->q_step = att_room(n, BLOCK * p->dc * es);
+	f->o_step = att_room(n, BLOCK * p->ec * es);
+	f->numbers = att_room(n, NUMBERS * BLOCK * 4);
+	f->r_least = att_room(n, PANELS * 4);
+	f->r_norm = att_room(n, PANELS * 4);
+	f->r_lo = att_room(n, extra * PANELS * 8);
+	f->r_hi = att_room(n, extra * PANELS * 8);
+	f->dq_bytes = (size_t)(f->dgroups * mr * BLOCK * 4);
+	f->dkv_bytes = (size_t)att_pad(f->kb * (p->dc + p->ec) * 4, 64);
+	n = &s->shared;
+	att_room(n, p->x.batch * f->nkb * (int64_t)f->k_bytes);
+	f->rows_at = att_room(n, p->x.batch * f->nrb * (int64_t)f->r_bytes);
+	f->dq_at = att_room(n, p->x.batch * f->kparts * f->nrb * (int64_t)f->dq_bytes);
+	f->dkv_at = att_room(n, f->rparts > 1 ? p->x.batch * f->rparts * f->nkb * (int64_t)f->dkv_bytes : 0);
+	f->dq_used = att_room(n, p->x.batch * f->kparts * f->nrb);
+	f->dkv_used = att_room(n, p->x.batch * f->rparts * f->nkb);
+	n = &s->scratch;
+	int64_t numbers = ATT_MOST_MR * ATT_COLS * 4;
+	f->s_at = att_room(n, numbers);
+	f->y_at = att_room(n, numbers);
+	f->slope_at = att_room(n, numbers);
+	f->w_at = att_room(n, numbers);
+	f->p_at = att_room(n, f->kb * BLOCK * es);
+	f->dx_at = att_room(n, f->kb * BLOCK * es);
+	f->panel_at = att_room(n, PANELS * f->kpad * ATT_COLS * es);
+	f->dk_at = att_room(n, f->kb * p->dc * 4);
+	f->dv_at = att_room(n, f->kb * p->ec * 4);
+	f->row_at = att_room(n, MAX(f->dgroups * mr * ATT_COLS, MAX(p->dc, p->ec)) * 4);
+	f->dense_at = att_room(n, ATT_FETCH * MAX(p->dc, p->ec) * es);
+	f->tmp_at = att_room(n, (int64_t)att_fetch_bytes(p));
+	f->fn_at = att_room(n, (int64_t)p->fn_bytes);
+}
+
+bool attention_backward(const struct prog_kern *k, const struct attention *x, struct kern_state *s)
+{
+	struct bwd *f = ARENA_NEW(&s->a, struct bwd, 1);
+	memset(f, 0, sizeof *f);
+	if (!att_plan_make(k, x, true, &s->a, &f->p))
+		return false;
+	struct att_rows *rows[] = { &f->q, &f->k, &f->v, &f->l, &f->d_o, &f->delta, &f->dq, &f->dk, &f->dv };
+	for (int i = 0; i < (int)NELEM(rows); i++)
+		att_rows_make(&f->p, k, i < 6 ? i : k->nin + i - 6, rows[i]);
+	if (k->v[ATT_L].dtype != DT_f32 || k->v[ATT_DELTA].dtype != DT_f32)
+		return false;
+	int64_t mr = f->p.v->mr;
+	f->groups = BLOCK / mr;
+	f->kb = f->groups * mr;
+	f->kpad = att_pad(f->kb, f->p.v->kstep);
+	f->dgroups = (x->d + mr - 1) / mr;
+	f->nkb = (x->s + f->kb - 1) / f->kb;
+	f->nrb = (f->p.rows + BLOCK - 1) / BLOCK;
+	f->kparts = f->rparts = 1;
+	while (x->batch * f->kparts * f->rparts < MANY) {
+		bool more_keys = 2 * f->kparts <= MIN(MOST_KEY_PARTS, f->nkb), more_rows = 2 * f->rparts <= MIN(MOST_ROW_PARTS, f->nrb);
+		if (more_keys && (f->kparts <= f->rparts || !more_rows))
+			f->kparts *= 2;
+		else if (more_rows)
+			f->rparts *= 2;
+		else
+			break;
+	}
+	f->bounds = !f->p.range.always && (f->p.range.plain || x->nextra > 0);
+	f->norms = !f->p.range.plain && x->nextra;
+	if (!f->p.range.plain)
+		f->p.range.c = 1;
+	lay_out(f, s);
+	s->tiles = x->batch * f->kparts * f->rparts;
+	s->phases = 3;
+	s->run = run;
+	s->priv = f;
+	return true;
+}

@@ -1,0 +1,398 @@
+/* Attention forward: scores of a block of queries and a block of keys, their exponentials, and the product with values, before the
+ * next block of keys (Dao, FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018).
+ *
+ * A tile of the grid owns a block of rows (queries of all groups that share keys) and goes over all keys, or, where there are few
+ * rows and many keys, over a part of them; parts are put together in later phases.  Keys and values are packed once, in phase 0,
+ * unless only one tile reads them.  What a row's exponentials are relative to is raised only when a score exceeds it by ATT_LAZY:
+ * sums and products share it, so nothing is lost.  An item is so many rows and keys that its p stays in L1.
+ *
+ * Which tiles of an item count is known from bounds (attention_range.c).  Those that only a row without any other key would count
+ * are left to a second pass over such rows; so bits depend on shapes and numbers alone. */
+#include "attention_forward.h"
+
+#include <math.h>
+
+enum { MANY = 64, PART_LEAST = 512 };
+
+/* --- blocks of keys ----------------------------------------------------------------- */
+
+static void pack_block(const struct fwd *f, const struct prog_kern *k, char *const *ptr, int64_t b, int64_t blk, char *to, char *mem)
+{
+	const struct att_plan *p = &f->p;
+	int es = p->v->es;
+	int64_t k0 = blk * CK, n = MIN(CK, p->x.s - k0);
+	const char *key = attention_at(k, ptr, &p->x, ATT_K, b), *val = attention_at(k, ptr, &p->x, ATT_V, b);
+	char *dense = mem + f->dense_at, *tmp = mem + f->tmp_at;
+	for (int64_t i = 0; i < n; i += ATT_COLS) {
+		int64_t some = MIN(ATT_COLS, n - i), tile = i / ATT_COLS, ld;
+		const char *rows = att_take(p, &f->k, key, k0 + i, some, dense, p->dc, tmp, &ld);
+		att_columns(rows, ld, p->dk * es / 4, to + f->kb_k + (size_t)(i * p->dk * es));
+		if (f->norms)
+			((float *)(void *)(to + f->kb_norm))[tile] = att_longest(p, rows, some, ld);
+		rows = att_take(p, &f->v, val, k0 + i, some, dense, p->ec, tmp, &ld);
+		att_steps(es, rows, ld, p->ec, to + f->kb_v + (size_t)(i * ATT_COLS * es), (size_t)(CK * ATT_COLS * es));
+		bool bad = false;
+		for (int64_t j = 0; j < some && !bad; j++)
+			bad = att_not_finite(es, rows + j * ld, p->x.e);
+		to[f->kb_bad + (size_t)tile] = bad;
+	}
+	att_side_bounds(p, k, ptr, b, true, k0, n, ATT_COLS, (double *)(void *)(to + f->kb_lo), (double *)(void *)(to + f->kb_hi), TILES);
+}
+
+static int64_t distinct_of(const struct fwd *f, const struct prog_kern *k, int64_t b)
+{
+	int64_t ix[MAX_RANK];
+	index_of(f->p.x.nb, k->v[ATT_Q].dim, b, ix);
+	return offset_of(f->p.x.nb, f->same, ix);
+}
+
+/* Phase 0: part t0 .. t1 of all blocks. */
+static void pack_all(const struct fwd *f, const struct prog_kern *k, const struct kern_state *s, char *const *ptr, int64_t t0, int64_t t1, char *mem)
+{
+	char *to = ptr[k->nin + k->nout];
+	int64_t n = f->distinct * f->nkb, lo = n * t0 / s->tiles, hi = n * t1 / s->tiles, ix[MAX_RANK];
+	for (int64_t i = lo; i < hi; i++) {
+		/* the first batch that has these keys */
+		int64_t left = i / f->nkb, b = 0;
+		for (int d = 0; d < f->p.x.nb; d++) {
+			ix[d] = f->same[d] ? left / f->same[d] : 0;
+			left -= ix[d] * f->same[d];
+			b = b * k->v[ATT_Q].dim[d] + ix[d];
+		}
+		pack_block(f, k, ptr, b, i % f->nkb, to + (size_t)i * f->kb_bytes, mem);
+	}
+}
+
+/* --- a tile -------------------------------------------------------------------------------------- */
+
+static void keys(struct run *r, int64_t part)
+{
+	const struct fwd *f = r->f;
+	int64_t lo = f->nkb * part / f->parts, hi = f->nkb * (part + 1) / f->parts;
+	for (int64_t blk = lo; blk < hi; blk++) {
+		if (f->lazy)
+			pack_block(f, r->k, r->ptr, r->b, blk, r->mem + f->kb_at, r->mem);
+		r->kb = f->lazy ? r->mem + f->kb_at : r->ptr[r->k->nin + r->k->nout] + (size_t)(distinct_of(f, r->k, r->b) * f->nkb + blk) * f->kb_bytes;
+		r->k0 = blk * CK;
+		r->nt = (int)((MIN(CK, f->p.x.s - r->k0) + ATT_COLS - 1) / ATT_COLS);
+		att_ask(r);
+		for (int64_t row = 0; row < r->nr; row += f->rq)
+			att_item(r, row);
+	}
+}
+
+/* Rows and what is known of them. */
+static void load_rows(struct run *r)
+{
+	const struct fwd *f = r->f;
+	const struct att_plan *p = &f->p;
+	int es = p->v->es, mr = p->v->mr;
+	const char *q = attention_at(r->k, r->ptr, &p->x, ATT_Q, r->b);
+	for (int64_t i = 0; i < att_pad(r->nr, mr); i += ATT_FETCH)      /* rows of padding, too: zeros */
+		att_fetch(p, &f->q, q, r->r0 + i, MAX(MIN(ATT_FETCH, r->nr - i), 0), r->mem + f->q_at + (size_t)(i * p->dc * es), p->dc, r->mem + f->tmp_at);
+	att_side_bounds(p, r->k, r->ptr, r->b, false, r->r0, r->nr, mr, (double *)(void *)(r->mem + f->lo_at), (double *)(void *)(r->mem + f->hi_at), f->qb / mr);
+	for (int64_t g = 0; g * mr < r->nr && f->norms; g++)
+		((float *)(void *)(r->mem + f->norm_at))[g] =
+			att_longest(p, r->mem + f->q_at + (size_t)(g * mr * p->dc * es), MIN(mr, r->nr - g * mr), p->dc * es);
+}
+
+static void start_rows(struct run *r)
+{
+	const struct fwd *f = r->f;
+	memset(r->o, 0, sizeof *r->o * (size_t)(f->qb * f->p.ec));
+	memset(r->l, 0, sizeof *r->l * (size_t)f->qb);
+	for (int64_t i = 0; i < f->qb; i++) {
+		r->ref.m[i] = r->ref.mx[i] = r->ref.m2[i] = 0;
+		r->ref.most[i] = r->ref.mostx[i] = -INFINITY;
+	}
+	r->low = -INFINITY;
+	r->second = false;
+}
+
+static float sum_of(const struct run *r, int64_t i)
+{
+	const float *x = r->l[i];
+	float a[8], b[4];
+	for (int j = 0; j < 8; j++)
+		a[j] = x[j] + x[j + 8];
+	for (int j = 0; j < 4; j++)
+		b[j] = a[j] + a[j + 4];
+	return (b[0] + b[2]) + (b[1] + b[3]);
+}
+
+/* Row i of o, one after the other, times x. */
+static float *row_of(const struct run *r, const float *o, int64_t i, float x)
+{
+	int mr = r->f->p.v->mr;
+	int64_t panels = r->f->p.ec / ATT_COLS;
+	float *row = (float *)(void *)(r->mem + r->f->row_at);
+	for (int64_t e = 0; e < panels; e++) {
+		const float *from = o + ((i / mr * panels + e) * mr + i % mr) * ATT_COLS;
+		for (int j = 0; j < ATT_COLS; j++)
+			row[e * ATT_COLS + j] = from[j] * x;
+	}
+	return row;
+}
+
+/* What a row is multiplied with in the end; of one without keys all is 0 already. */
+static float share(float sum) { return sum == 0 ? 0 : 1 / sum; }
+
+static void finish(const struct run *r, int64_t i, const float *row, float m, float sum)
+{
+	const struct fwd *f = r->f;
+	float l = sum == 0 ? -INFINITY : m + logf(sum);
+	att_store(&f->o, r->to_o, r->r0 + i, row, r->mem + f->tmp_at);
+	att_store(&f->l, r->to_l, r->r0 + i, &l, r->mem + f->tmp_at);
+}
+
+/* Rows whose reference is so low that what was left out counts. */
+static bool needs_second(const struct run *r)
+{
+	for (int64_t i = 0; i < r->nr; i++)
+		if (r->low > -INFINITY && (r->ref.most[i] == -INFINITY || r->low - r->ref.m[i] >= NOTHING))
+			return true;
+	return false;
+}
+
+/* --- parts of keys ---------------------------------------------------------------------------------- */
+
+static char *part_of(const struct run *r, int64_t blk, int64_t part)
+{
+	const struct fwd *f = r->f;
+	return r->ptr[r->k->nin + r->k->nout] + f->part_at + (size_t)((r->b * f->nblk + blk) * f->parts + part) * f->part_bytes;
+}
+
+/* Reference and sum of each row; a reference of -inf: none. */
+static void keep_refs(const struct run *r, float *to)
+{
+	for (int64_t i = 0; i < r->nr; i++) {
+		to[2 * i] = r->ref.most[i] == -INFINITY ? -INFINITY : r->ref.m[i];
+		to[2 * i + 1] = sum_of(r, i);
+	}
+}
+
+static void keep(const struct run *r, char *to)
+{
+	memcpy(to, r->o, sizeof *r->o * (size_t)(r->f->qb * r->f->p.ec));
+	memcpy(to + r->f->part_low, &r->low, sizeof r->low);
+	keep_refs(r, (float *)(void *)(to + r->f->part_m));
+	keep_refs(r, (float *)(void *)(to + r->f->part_m2));
+}
+
+static float top_of(const struct run *r, int64_t blk, int64_t i, size_t which)
+{
+	float top = -INFINITY;
+	for (int64_t x = 0; x < r->f->parts; x++)
+		top = fmaxf(top, ((const float *)(const void *)(part_of(r, blk, x) + which))[2 * i]);
+	return top;
+}
+
+/* What a part left out, if rows need it that no part has anything for. */
+static void second_part(struct run *r, int64_t blk, int64_t part)
+{
+	const struct fwd *f = r->f;
+	char *mine = part_of(r, blk, part);
+	bool need = false;
+	memcpy(&r->low, mine + f->part_low, sizeof r->low);
+	for (int64_t i = 0; i < r->nr && r->low > -INFINITY && !need; i++) {
+		float top = top_of(r, blk, i, f->part_m);
+		need = top == -INFINITY || r->low - top >= NOTHING;
+	}
+	if (!need)
+		return;
+	float low = r->low;
+	start_rows(r);
+	load_rows(r);
+	memcpy(r->o, mine, sizeof *r->o * (size_t)(f->qb * f->p.ec));
+	for (int64_t i = 0; i < r->nr; i++) {
+		const float *m = (const float *)(const void *)(mine + f->part_m) + 2 * i;
+		r->l[i][0] = m[1];
+		if (m[0] == -INFINITY)
+			continue;
+		att_set_ref(r, i, m[0], m[0] / f->p.range.c);
+	}
+	r->second = true;
+	keys(r, part);
+	r->low = low;
+	memcpy(mine, r->o, sizeof *r->o * (size_t)(f->qb * f->p.ec));
+	keep_refs(r, (float *)(void *)(mine + f->part_m2));
+}
+
+/* Rows of all parts, each relative to the highest of their references. */
+static void join_parts(struct run *r, int64_t blk)
+{
+	const struct fwd *f = r->f;
+	for (int64_t i = 0; i < r->nr; i++) {
+		float top = top_of(r, blk, i, f->part_m2), sum = 0, *all = r->o;
+		memset(all, 0, sizeof *all * (size_t)f->p.ec);
+		for (int64_t x = 0; x < f->parts; x++) {
+			const char *from = part_of(r, blk, x);
+			const float *m = (const float *)(const void *)(from + f->part_m2) + 2 * i;
+			float w = m[0] == -INFINITY ? isnan(m[1]) : exp2f((m[0] - top) * LOG2E);
+			if (w == 0)
+				continue;
+			const float *row = row_of(r, (const float *)(const void *)from, i, w);
+			sum += w * m[1];
+			for (int64_t e = 0; e < f->p.ec; e++)
+				all[e] += row[e];
+		}
+		for (int64_t e = 0; e < f->p.ec; e++)
+			all[e] *= share(sum);
+		finish(r, i, all, top, sum);
+	}
+}
+
+/* --- the grid -------------------------------------------------------------------------------------------- */
+
+static void tile(struct run *r, int phase, int64_t at)
+{
+	const struct fwd *f = r->f;
+	int64_t part = at % f->parts, blk = at / f->parts % f->nblk;
+	r->b = at / f->parts / f->nblk;
+	blk = blk % 2 ? f->nblk - 1 - blk / 2 : blk / 2;         /* under a triangle, short and long ones in turn */
+	r->r0 = blk * f->qb;
+	r->nr = MIN(f->qb, f->p.rows - r->r0);
+	r->to_o = attention_at(r->k, r->ptr, &f->p.x, r->k->nin, r->b);
+	r->to_l = attention_at(r->k, r->ptr, &f->p.x, r->k->nin + 1, r->b);
+	att_extra_start(&f->p, r->k, r->ptr, r->b, r->mem + f->fn_at);
+	if (phase == 2) {
+		second_part(r, blk, part);
+	} else if (phase == 3) {
+		if (!part)
+			join_parts(r, blk);
+	} else {
+		start_rows(r);
+		load_rows(r);
+		keys(r, part);
+		if (f->parts > 1) {
+			keep(r, part_of(r, blk, part));
+			return;
+		}
+		if (needs_second(r)) {
+			r->second = true;
+			keys(r, part);
+		}
+		for (int64_t i = 0; i < r->nr; i++) {
+			float sum = sum_of(r, i);
+			finish(r, i, row_of(r, r->o, i, share(sum)), r->ref.m[i], sum);
+		}
+	}
+}
+
+static void run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
+{
+	const struct fwd *f = s->priv;
+	char *mem = scratch;
+	float *m = (float *)(void *)(mem + f->m_at);
+	struct run r = { .f = f, .k = k, .ptr = ptr, .mem = mem, .ref = { m, m + f->qb, m + 2 * f->qb, m + 3 * f->qb, m + 4 * f->qb },
+	                 .s = (float *)(void *)(mem + f->s_at), .o = (float *)(void *)(mem + f->o_at), .l = (float (*)[ATT_LANES])(void *)(mem + f->l_at) };
+	phase += f->lazy;
+	if (phase == 0) {
+		pack_all(f, k, s, ptr, t0, t1, mem);
+		return;
+	}
+	plan_start(f->p.x.fn, mem + f->fn_at + f->p.fn_mem);
+	att_range_start(&f->p.range, (struct att_bound *)(void *)(mem + f->fn_at + f->p.fn_reg));
+	if (f->p.v->begin)
+		f->p.v->begin();
+	for (int64_t t = t0; t < t1; t++)
+		tile(&r, phase, t);
+	if (f->p.v->end)
+		f->p.v->end();
+	__atomic_fetch_add(&att_tiles_done, r.done, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&att_tiles_left, r.left, __ATOMIC_RELAXED);
+}
+
+/* Batches that differ in nothing that a block of keys is made of share it. */
+static void find_distinct(struct fwd *f, const struct prog_kern *k, struct arena *a)
+{
+	const struct attention *x = &f->p.x;
+	f->same = ARENA_NEW(a, int64_t, x->nb + 1);
+	f->distinct = 1;
+	for (int d = x->nb; d-- > 0;) {
+		bool same = true;
+		for (int i = ATT_K; i < k->nin; i++)
+			if (i == ATT_K || i == ATT_V || f->p.extra[i - x->first].by_key)
+				same &= k->v[i].dim[d] == 1 || k->v[i].stride[d] == 0;
+		f->same[d] = same ? 0 : f->distinct;
+		f->distinct *= same ? 1 : k->v[ATT_Q].dim[d];
+	}
+}
+
+static void lay_out(struct fwd *f, struct kern_state *s)
+{
+	const struct att_plan *p = &f->p;
+	int64_t es = p->v->es, extra = p->x.nextra, groups = f->qb / p->v->mr;
+	f->steps = p->dk * es / 4;
+	f->q_row = p->dc * es;
+	f->p_row = CK * es;
+	f->k_tile = ATT_COLS * p->dk * es;
+	f->c2 = p->range.c * LOG2E;
+	size_t *n = &f->kb_bytes;
+	f->kb_k = att_room(n, CK * p->dk * es);
+	f->kb_v = att_room(n, CK * p->ec * es);
+	f->kb_norm = att_room(n, TILES * 4);
+	f->kb_bad = att_room(n, TILES);
+	f->kb_lo = att_room(n, extra * TILES * 8);
+	f->kb_hi = att_room(n, extra * TILES * 8);
+	n = &s->scratch;
+	f->q_at = att_room(n, att_pad(f->qb, ATT_FETCH) * p->dc * es + ATT_FETCH * p->dc * es);
+	f->o_at = att_room(n, f->qb * p->ec * 4);
+	f->p_at = att_room(n, f->rq * CK * es);
+	f->s_at = att_room(n, ATT_MOST_MR * ATT_COLS * 4);
+	f->w_at = att_room(n, ATT_MOST_MR * ATT_COLS * 4);
+	f->l_at = att_room(n, f->qb * ATT_LANES * 4);
+	f->m_at = att_room(n, 5 * f->qb * 4);
+	f->lo_at = att_room(n, extra * groups * 8);
+	f->hi_at = att_room(n, extra * groups * 8);
+	f->norm_at = att_room(n, groups * 4);
+	f->row_at = att_room(n, p->ec * 4);
+	f->dense_at = att_room(n, ATT_FETCH * MAX(p->dc, p->ec) * es);
+	f->tmp_at = att_room(n, (int64_t)att_fetch_bytes(p));
+	f->fn_at = att_room(n, (int64_t)p->fn_bytes);
+	f->kb_at = att_room(n, f->lazy ? (int64_t)f->kb_bytes : 0);
+	n = &f->part_bytes;
+	att_room(n, f->qb * p->ec * 4);
+	f->part_m = att_room(n, f->qb * 8);
+	f->part_m2 = att_room(n, f->qb * 8);
+	f->part_low = att_room(n, 4);
+	f->part_at = f->lazy ? 0 : (size_t)(f->distinct * f->nkb) * f->kb_bytes;
+	s->shared = f->part_at + (f->parts > 1 ? (size_t)(p->x.batch * f->nblk * f->parts) * f->part_bytes : 0);
+}
+
+bool attention_forward(const struct prog_kern *k, const struct attention *x, struct kern_state *s)
+{
+	struct fwd *f = ARENA_NEW(&s->a, struct fwd, 1);
+	memset(f, 0, sizeof *f);
+	if (!att_plan_make(k, x, false, &s->a, &f->p))
+		return false;
+	struct att_rows *rows[] = { &f->q, &f->k, &f->v, &f->o, &f->l };
+	for (int i = 0; i < (int)NELEM(rows); i++)
+		att_rows_make(&f->p, k, i < 3 ? i : k->nin + i - 3, rows[i]);
+	int mr = f->p.v->mr;
+	f->rq = ITEM / mr * mr;
+	f->nkb = (x->s + CK - 1) / CK;
+	/* tiles enough for many cores, from shapes alone */
+	f->qb = 4 * f->rq;
+	while (f->qb > f->rq && (x->batch * ((f->p.rows + f->qb - 1) / f->qb) < MANY || f->qb / 2 >= f->p.rows))
+		f->qb /= 2;
+	f->qb = MAX(f->qb, f->rq);
+	if (f->p.rows < f->qb)
+		f->qb = att_pad(f->p.rows, mr);
+	f->rq = MIN(f->rq, f->qb);
+	f->nblk = (f->p.rows + f->qb - 1) / f->qb;
+	int64_t tiles = x->batch * f->nblk, most = x->s / PART_LEAST;
+	f->parts = MAX(MIN((MANY + tiles - 1) / tiles, f->nblk == 1 ? most : 1), 1);
+	find_distinct(f, k, &s->a);
+	if (!f->p.range.plain)
+		f->p.range.c = 1;
+	f->lazy = f->nblk == 1 && f->distinct == x->batch;
+	f->norms = !f->p.range.plain && x->nextra;
+	f->bounds = !f->p.range.always && (f->p.range.plain || x->nextra > 0);
+	lay_out(f, s);
+	s->tiles = tiles * f->parts;
+	s->phases = (f->lazy ? 1 : 2) + (f->parts > 1 ? 2 : 0);
+	s->run = run;
+	s->priv = f;
+	return true;
+}

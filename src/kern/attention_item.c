@@ -1,0 +1,275 @@
+/* An item of attention forward: which of its tiles count, their scores and exponentials, and those times values. */
+#include "attention_forward.h"
+
+#include <float.h>
+#include <math.h>
+
+/* --- which tiles count ------------------------------------------------------------------ */
+
+/* Of rows g0 .. g0 + ng groups from the tile's begin, with each tile of the block: plain ones, and the bound of scores. */
+static struct att_known known_of(const struct run *r, int64_t g0, int64_t ng)
+{
+	const struct fwd *f = r->f;
+	const struct att_plan *p = &f->p;
+	int mr = p->v->mr;
+	struct att_bound *reg = (struct att_bound *)(void *)(r->mem + f->fn_at + p->fn_reg);
+	const double *rlo = (const double *)(const void *)(r->mem + f->lo_at), *rhi = (const double *)(const void *)(r->mem + f->hi_at);
+	const float *norm = (const float *)(const void *)(r->mem + f->norm_at), *knorm = (const float *)(const void *)(r->kb + f->kb_norm);
+	int64_t groups = f->qb / mr;
+	att_bound_any(DT_f32, &reg[0]);
+	if (f->norms)
+		att_norm_bounds(norm + g0, ng, knorm, r->nt, &reg[0]);
+	for (int x = 0; x < p->x.nextra; x++) {
+		const struct att_extra *e = &p->extra[x];
+		const double *klo = (const double *)(const void *)(r->kb + f->kb_lo) + x * TILES, *khi = (const double *)(const void *)(r->kb + f->kb_hi) + x * TILES;
+		if (e->by_row && !e->by_key)
+			att_bound_one(e->dt, rlo + x * groups + g0, rhi + x * groups + g0, ng, r->nt, &reg[1 + x]);
+		else if (e->by_key && !e->by_row)
+			att_bound_each(e->dt, klo, khi, r->nt, &reg[1 + x]);
+	}
+	att_tile_bounds(p, r->r0 + g0 * mr, (int)MIN(ng * mr, r->nr - g0 * mr), r->k0, p->x.s, r->nt, r->mem + f->fn_at, reg);
+	return att_range_run(&p->range, r->nt, reg);
+}
+
+/* Is a score of at most up beside row i's reference nothing? */
+static bool nothing_beside(const struct run *r, int64_t i, double up)
+{
+	return r->ref.most[i] == -INFINITY ? r->second && up == -INFINITY : up - r->ref.m[i] < NOTHING;
+}
+
+/* The kinds of one group's tiles. */
+static void kinds_of(struct run *r, const struct att_known *known, int64_t g, uint8_t *kind)
+{
+	int mr = r->f->p.v->mr;
+	int64_t i0 = g * mr, n = MIN(mr, r->nr - i0);
+	for (int i = 0; i < r->nt; i++) {
+		double up = known->score->nan >> i & 1 ? INFINITY : known->score->hi[i];
+		bool low = up <= FILL, none = low != r->second;
+		if (low && !r->second)
+			r->low = fmaxf(r->low, (float)up);
+		if (!none && up < INFINITY) {
+			none = true;
+			for (int64_t x = i0; x < i0 + n && none; x++)
+				none = nothing_beside(r, x, up);
+		}
+		kind[i] = none ? NONE : known->plain >> i & 1 ? PLAIN : SCORE;
+	}
+}
+
+/* What is known of groups g0 .. g0 + ng with the block of keys; true: nothing more is by asking of fewer. */
+static bool ask(struct run *r, int64_t g0, int64_t ng)
+{
+	bool clear = true;
+	r->known = known_of(r, g0, ng);
+	for (int i = 0; i < r->nt; i++)
+		clear &= r->known.plain >> i & 1 || (!(r->known.score->nan >> i & 1) && r->known.score->hi[i] <= FILL);
+	return clear;
+}
+
+void att_ask(struct run *r)
+{
+	const struct fwd *f = r->f;
+	int64_t mr = f->p.v->mr;
+	r->clear = f->bounds && r->nr > f->rq && ask(r, 0, (r->nr + mr - 1) / mr);
+}
+
+/* Kinds of all tiles of an item: as the block's where that said it all, else group by group. */
+static void classify(struct run *r, int64_t g0, int64_t ng, uint8_t (*kind)[TILES])
+{
+	const struct fwd *f = r->f;
+	if (!f->bounds) {
+		for (int64_t g = 0; g < ng; g++)
+			memset(kind[g], r->second ? NONE : f->p.range.plain ? PLAIN : SCORE, TILES);
+		return;
+	}
+	if (r->clear && !r->second && r->known.plain == (1u << r->nt) - 1) {
+		for (int64_t g = 0; g < ng; g++)
+			memset(kind[g], PLAIN, TILES);
+		return;
+	}
+	bool clear = r->clear || (r->nr <= f->rq && ask(r, g0, ng));
+	for (int64_t g = 0; g < ng; g++) {
+		if (!clear)
+			r->known = known_of(r, g0 + g, 1);
+		kinds_of(r, &r->known, g0 + g, kind[g]);
+	}
+}
+
+/* --- an item --------------------------------------------------------------------------------- */
+
+static char *p_at(const struct run *r, int64_t row) { return r->mem + r->f->p_at + (size_t)(row * CK * r->f->p.v->es); }
+static float *o_at(const struct run *r, int64_t g, int64_t panel)
+{
+	int mr = r->f->p.v->mr;
+	return r->o + (g * (r->f->p.ec / ATT_COLS) + panel) * mr * ATT_COLS;
+}
+
+/* All that row i (of the tile; of the item row at) has so far, of which p are n, times x. */
+static void rescale(const struct run *r, int64_t i, int64_t at, int64_t n, float x)
+{
+	const struct fwd *f = r->f;
+	int mr = f->p.v->mr;
+	for (int j = 0; j < ATT_LANES; j++)
+		r->l[i][j] *= x;
+	for (int64_t e = 0; e < f->p.ec / ATT_COLS; e++) {
+		float *o = o_at(r, i / mr, e) + i % mr * ATT_COLS;
+		for (int j = 0; j < ATT_COLS; j++)
+			o[j] *= x;
+	}
+	float some[CK], *p = (float *)(void *)p_at(r, at);
+	if (f->p.v->es == 2)
+		kern_isa_get()->bf16_f32(n, some, p, NULL, NULL);
+	float *all = f->p.v->es == 2 ? some : p;
+	for (int64_t j = 0; j < n; j++)
+		all[j] *= x;
+	if (f->p.v->es == 2)
+		kern_isa_get()->f32_bf16(n, p, some, NULL, NULL);
+}
+
+static float at_least(float x) { return x < -FLT_MAX ? -FLT_MAX : x; }
+
+void att_set_ref(const struct run *r, int64_t i, float m, float mx)
+{
+	float c = r->f->p.range.c;
+	r->ref.m[i] = m;
+	r->ref.mx[i] = at_least(mx);
+	r->ref.m2[i] = at_least(r->ref.mx[i] * (c * LOG2E));
+	r->ref.most[i] = at_least(m + ATT_LAZY);
+	r->ref.mostx[i] = at_least(r->ref.mx[i] + ATT_LAZY / c);
+}
+
+/* Some row's scores (products, if plain) exceed what it allows. */
+__attribute__((noinline, cold))
+static void raise_refs(const struct run *r, int64_t i0, int64_t at, int rows, int64_t n, bool plain)
+{
+	float c = r->f->p.range.c, tops[ATT_MOST_MR];
+	r->f->p.v->soft->tops(rows, r->s, tops);
+	for (int i = 0; i < rows; i++) {
+		float top = tops[i];
+		int64_t x = i0 + i;
+		if (!(top > (plain ? r->ref.mostx[x] : r->ref.most[x])))
+			continue;
+		float old = r->ref.m[x], m = plain ? top * c : top;
+		if (r->ref.most[x] > -INFINITY)
+			rescale(r, x, at + i, n, exp2f((old - m) * LOG2E));
+		att_set_ref(r, x, m, plain ? top : m / c);
+	}
+}
+
+/* Scores of group g (group at of the item) and tile t one by one, and their exponentials to p. */
+__attribute__((noinline))
+static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain, const char *a, const char *b, char *to)
+{
+	const struct fwd *f = r->f;
+	const struct att_plan *p = &f->p;
+	const struct att_variant *v = p->v;
+	int mr = v->mr, n1 = (int)MIN(ATT_COLS, p->x.s - r->k0 - t * ATT_COLS);
+	float *w = NULL, *rest[2] = { NULL, NULL };
+	v->micro(f->steps, a, f->q_row, b, r->s, false);
+	if (!plain) {
+		if (p->x.weighted)
+			w = rest[1] = (float *)(void *)(r->mem + f->w_at);
+		att_score(p, r->r0 + i0, mr, r->k0 + t * ATT_COLS, n1, r->s, rest, r->mem + f->fn_at);
+	} else if (n1 < ATT_COLS) {
+		for (int i = 0; i < mr; i++)
+			for (int j = n1; j < ATT_COLS; j++)
+				r->s[i * ATT_COLS + j] = -INFINITY;
+	}
+	if (v->soft->over(mr, r->s, (plain ? r->ref.mostx : r->ref.most) + i0))
+		raise_refs(r, i0, at * mr, mr, t * ATT_COLS, plain);
+	v->soft->forward(mr, r->s, (plain ? r->ref.mx : r->ref.m) + i0, plain ? f->c2 : LOG2E, w, to, f->p_row, r->l + i0);
+}
+
+/* Have all rows of a group a reference? */
+static bool all_set(const float *most, int64_t mr)
+{
+	bool set = true;
+	for (int64_t i = 0; i < mr; i++)
+		set &= most[i] > -INFINITY;
+	return set;
+}
+
+/* Tile t of all groups of an item. */
+static void scores(struct run *r, int64_t g0, int64_t ng, int t, uint8_t (*kind)[TILES])
+{
+	const struct fwd *f = r->f;
+	const struct att_variant *v = f->p.v;
+	int64_t mr = v->mr, i0 = g0 * mr;
+	const char *a = r->mem + f->q_at + (size_t)(i0 * f->q_row), *b = r->kb + f->kb_k + (size_t)(t * f->k_tile);
+	char *to = r->mem + f->p_at + (size_t)(t * ATT_COLS * v->es);
+	bool whole = r->k0 + (t + 1) * ATT_COLS <= f->p.x.s;
+	for (int64_t g = 0; g < ng; g++, i0 += mr, a += mr * f->q_row, to += mr * f->p_row) {
+		if (kind[g][t] == NONE) {
+			r->left++;
+			continue;
+		}
+		r->done++;
+		bool plain = kind[g][t] == PLAIN;
+		/* not where the reference is still to come: products would be made twice */
+		if (!plain || !v->fused || !whole || !all_set(r->ref.most + i0, mr) || v->fused(f->steps, a, f->q_row, b, r->ref.m2 + i0, f->c2, to, f->p_row, r->l + i0))
+			score_tile(r, i0, g, t, plain, a, b, to);
+	}
+}
+
+/* Values of a tile that are not all finite: where p is 0 they do not count. */
+static void careful(const struct run *r, int64_t g, int64_t at, int t)
+{
+	const struct fwd *f = r->f;
+	int es = f->p.v->es, mr = f->p.v->mr, words = 4 / es;
+	for (int64_t e = 0; e < f->p.ec / ATT_COLS; e++) {
+		const char *v = r->kb + f->kb_v + (size_t)((e * CK + t * ATT_COLS) * ATT_COLS * es);
+		for (int i = 0; i < mr; i++)
+			for (int k = 0; k < ATT_COLS; k++) {
+				const char *pp = p_at(r, at * mr + i) + (t * ATT_COLS + k) * es, *row = v + k / words * 128 + k % words * es;
+				float x = es == 2 ? bf16_to_f32(*(const uint16_t *)(const void *)pp) : *(const float *)(const void *)pp;
+				float *o = o_at(r, g, e) + i * ATT_COLS;
+				for (int j = 0; j < ATT_COLS && x != 0; j++)
+					o[j] += x * (es == 2 ? bf16_to_f32(*(const uint16_t *)(const void *)(row + 4 * j)) : *(const float *)(const void *)(row + 4 * j));
+			}
+	}
+}
+
+/* Runs of tiles of one group whose p are made, times values. */
+static void values(struct run *r, int64_t g0, int64_t ng, uint8_t (*kind)[TILES])
+{
+	const struct fwd *f = r->f;
+	const struct att_variant *v = f->p.v;
+	int es = v->es, mr = v->mr;
+	const char *bad = r->kb + f->kb_bad;
+	for (int64_t e = 0; e < f->p.ec / ATT_COLS; e++) {
+		const char *v_at = r->kb + f->kb_v + (size_t)(e * CK * ATT_COLS * es), *p = r->mem + f->p_at;
+		float *o = o_at(r, g0, e);
+		for (int64_t g = 0; g < ng; g++, p += mr * f->p_row, o += mr * f->p.ec)
+			for (int t = 0, to; t < r->nt; t = to) {
+				to = t + 1;
+				if (kind[g][t] == NONE || bad[t])
+					continue;
+				while (to < r->nt && kind[g][to] != NONE && !bad[to])
+					to++;
+				v->micro((to - t) * ATT_COLS * es / 4, p + t * ATT_COLS * es, f->p_row, v_at + (size_t)(t * ATT_COLS * ATT_COLS * es), o, true);
+			}
+	}
+	for (int t = 0; t < r->nt; t++)
+		for (int64_t g = 0; g < ng && bad[t]; g++)
+			if (kind[g][t] != NONE)
+				careful(r, g0 + g, g, t);
+}
+
+void att_item(struct run *r, int64_t row)
+{
+	int mr = r->f->p.v->mr;
+	int64_t g0 = row / mr, ng = (MIN(r->f->rq, r->nr - row) + mr - 1) / mr;
+	uint8_t kind[ITEM][TILES];
+	bool any = false;
+	classify(r, g0, ng, kind);
+	for (int64_t g = 0; g < ng; g++)
+		for (int t = 0; t < r->nt; t++)
+			any |= kind[g][t] != NONE;
+	if (!any) {
+		r->left += ng * r->nt;
+		return;
+	}
+	for (int t = 0; t < r->nt; t++)
+		scores(r, g0, ng, t, kind);
+	values(r, g0, ng, kind);
+}

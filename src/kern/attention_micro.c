@@ -1,0 +1,199 @@
+/* Micro-kernels of attention: a row of the table for each instruction set, with a plain C model of each layout that runs
+ * anywhere.  One layout for all: pairs of bf16 suit vector instructions and tiles. */
+#include "attention.h"
+
+#include <cpuid.h>
+#include <immintrin.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+const struct att_variant *att_force, att_reference = { .name = "reference" };
+
+enum { M512 = 8, M256 = 6, MAMX = 32 };
+
+/* --- vectors ----------------------------------------------------------------------- */
+
+#define MICRO_512(name, isa, product) \
+__attribute__((target(isa))) \
+static void name(int64_t steps, const void *pa, int64_t lda, const void *pb, float *c, bool add) \
+{ \
+	const char *a = pa, *b = pb; \
+	__m512 x[M512][2]; \
+	for (int i = 0; i < M512; i++) \
+		x[i][0] = x[i][1] = _mm512_setzero_ps(); \
+	_Pragma("GCC unroll 4") \
+	for (int64_t k = 0; k < steps; k++) { \
+		__m512 b0 = _mm512_load_ps(b + 128 * k), b1 = _mm512_load_ps(b + 128 * k + 64); \
+		_Pragma("GCC unroll 8") \
+		for (int i = 0; i < M512; i++) { \
+			float word; \
+			memcpy(&word, a + i * lda + 4 * k, 4); \
+			__m512 y = _mm512_set1_ps(word); \
+			x[i][0] = product(x[i][0], y, b0); \
+			x[i][1] = product(x[i][1], y, b1); \
+		} \
+	} \
+	if (add) \
+		_Pragma("GCC unroll 8") \
+		for (int i = 0; i < M512; i++) { \
+			x[i][0] = _mm512_add_ps(x[i][0], _mm512_load_ps(c + i * ATT_COLS)); \
+			x[i][1] = _mm512_add_ps(x[i][1], _mm512_load_ps(c + i * ATT_COLS + 16)); \
+		} \
+	_Pragma("GCC unroll 8") \
+	for (int i = 0; i < M512; i++) { \
+		_mm512_store_ps(c + i * ATT_COLS, x[i][0]); \
+		_mm512_store_ps(c + i * ATT_COLS + 16, x[i][1]); \
+	} \
+}
+#define PAIRS(s, x, y) _mm512_dpbf16_ps(s, (__m512bh)(x), (__m512bh)(y))
+#define FLOATS(s, x, y) _mm512_fmadd_ps(x, y, s)
+MICRO_512(bf16_512, "avx512f,avx512bw,avx512vl,avx512bf16", PAIRS)
+MICRO_512(f32_512, "avx512f", FLOATS)
+
+/* Half a panel. */
+__attribute__((target("avx2,fma")))
+static void half_256(int64_t steps, const char *a, int64_t lda, const char *b, float *c, bool add)
+{
+	__m256 x[M256][2];
+	for (int i = 0; i < M256; i++)
+		x[i][0] = x[i][1] = _mm256_setzero_ps();
+	for (int64_t k = 0; k < steps; k++) {
+		__m256 b0 = _mm256_load_ps((const float *)(const void *)(b + 128 * k)), b1 = _mm256_load_ps((const float *)(const void *)(b + 128 * k + 32));
+#pragma GCC unroll 6
+		for (int i = 0; i < M256; i++) {
+			__m256 y = _mm256_broadcast_ss((const float *)(const void *)(a + i * lda + 4 * k));
+			x[i][0] = _mm256_fmadd_ps(y, b0, x[i][0]);
+			x[i][1] = _mm256_fmadd_ps(y, b1, x[i][1]);
+		}
+	}
+#pragma GCC unroll 6
+	for (int i = 0; i < M256; i++)
+		for (int j = 0; j < 2; j++) {
+			float *q = c + i * ATT_COLS + 8 * j;
+			_mm256_store_ps(q, add ? _mm256_add_ps(_mm256_load_ps(q), x[i][j]) : x[i][j]);
+		}
+}
+
+static void f32_256(int64_t steps, const void *a, int64_t lda, const void *b, float *c, bool add)
+{
+	half_256(steps, a, lda, b, c, add);
+	half_256(steps, a, lda, (const char *)b + 64, c + 16, add);
+}
+
+/* The meaning of the layout: mr rows, words of floats or pairs. */
+static void model(int mr, bool pairs, int64_t steps, const void *pa, int64_t lda, const void *pb, float *c, bool add)
+{
+	for (int i = 0; i < mr; i++)
+		for (int j = 0; j < ATT_COLS; j++) {
+			const char *a = (const char *)pa + i * lda, *b = (const char *)pb + 4 * j;
+			float sum = 0, x, y;
+			for (int64_t k = 0; k < steps; k++)
+				for (int h = 0; h < (pairs ? 2 : 1); h++) {
+					uint16_t p, q;
+					memcpy(&p, a + 4 * k + 2 * h, 2);
+					memcpy(&q, b + 128 * k + 2 * h, 2);
+					memcpy(&x, a + 4 * k, 4);
+					memcpy(&y, b + 128 * k, 4);
+					sum += pairs ? bf16_to_f32(p) * bf16_to_f32(q) : x * y;
+				}
+			c[i * ATT_COLS + j] = add ? c[i * ATT_COLS + j] + sum : sum;
+		}
+}
+
+static void f32_model(int64_t steps, const void *a, int64_t lda, const void *b, float *c, bool add)
+{
+	model(M256, false, steps, a, lda, b, c, add);
+}
+
+static void bf16_model(int64_t steps, const void *a, int64_t lda, const void *b, float *c, bool add)
+{
+	model(M512, true, steps, a, lda, b, c, add);
+}
+
+/* --- tiles ---------------------------------------------------------------------------- */
+
+/* Tiles: 0-3 the result (2 x 2 blocks of 16 x 16 f32), 4-5 rows of a, 6-7 columns of the panel.  All are 16 rows of 64 bytes. */
+struct tile_config { uint8_t palette, start, reserved[14]; uint16_t colsb[16]; uint8_t rows[16]; };
+static const struct tile_config config __attribute__((aligned(64))) = {
+	.palette = 1, .colsb = { 64, 64, 64, 64, 64, 64, 64, 64 }, .rows = { 16, 16, 16, 16, 16, 16, 16, 16 },
+};
+
+__attribute__((target("amx-tile"))) static void amx_begin(void) { _tile_loadconfig(&config); }
+__attribute__((target("amx-tile"))) static void amx_end(void) { _tile_release(); }
+
+/* Steps are words, 16 of them an instruction: 16 rows of the panel of 16 pairs are a tile. */
+__attribute__((target("amx-tile,amx-bf16,avx512f")))
+static void amx(int64_t steps, const void *pa, int64_t lda, const void *pb, float *c, bool add)
+{
+	const char *a = pa, *b = pb;
+	float old[MAMX * ATT_COLS] __attribute__((aligned(64)));
+	float *to = add ? old : c;
+	_tile_zero(0);
+	_tile_zero(1);
+	_tile_zero(2);
+	_tile_zero(3);
+	for (int64_t k = 0; k < steps; k += 16) {
+		_tile_loadd(6, b + 128 * k, 128);
+		_tile_loadd(4, a + 4 * k, lda);
+		_tile_loadd(7, b + 128 * k + 64, 128);
+		_tile_dpbf16ps(0, 4, 6);
+		_tile_loadd(5, a + 16 * lda + 4 * k, lda);
+		_tile_dpbf16ps(1, 4, 7);
+		_tile_dpbf16ps(2, 5, 6);
+		_tile_dpbf16ps(3, 5, 7);
+	}
+	_tile_stored(0, to, 128);
+	_tile_stored(1, to + 16, 128);
+	_tile_stored(2, to + 16 * ATT_COLS, 128);
+	_tile_stored(3, to + 16 * ATT_COLS + 16, 128);
+	for (int i = 0; add && i < MAMX * ATT_COLS; i += 16)
+		_mm512_store_ps(c + i, _mm512_add_ps(_mm512_load_ps(c + i), _mm512_load_ps(old + i)));
+}
+
+static void amx_model(int64_t steps, const void *a, int64_t lda, const void *b, float *c, bool add)
+{
+	model(MAMX, true, steps, a, lda, b, c, add);
+}
+
+/* --- which run here --------------------------------------------------------------------- */
+
+/* The kernel gives a process the tile registers only on request. */
+static bool tiles_granted;
+static void request_tiles(void)
+{
+	enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+	tiles_granted = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
+}
+
+static bool has_amx(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	if (!cpu_get()->amx_bf16 || !cpu_get()->avx512_bf16)
+		return false;
+	pthread_once(&once, request_tiles);
+	return tiles_granted;
+}
+static bool has_bf16(void) { return cpu_get()->avx512_bf16; }
+static bool has_512(void) { return cpu_get()->avx512; }
+static bool has_256(void) { return cpu_get()->avx2 && __builtin_cpu_supports("fma"); }
+static bool always(void) { return true; }
+static bool never(void) { return false; }
+
+/* vdpbf16ps is twice f32 on AMD and half of it on Intel (measured). */
+static bool amd(void)
+{
+	unsigned a, b, c, d;
+	return __get_cpuid(0, &a, &b, &c, &d) && b == 0x68747541;
+}
+
+const struct att_variant att_variant[] = {
+	{ "amx",         2, MAMX, 32, has_amx,  always, amx,        &att_soft_512_bf16,   amx_begin, amx_end, NULL },
+	{ "avx512_bf16", 2, M512, 2,  has_bf16, amd,    bf16_512,   &att_soft_512_bf16,   NULL,      NULL,    att_fused_bf16_512 },
+	{ "avx512",      4, M512, 1,  has_512,  always, f32_512,    &att_soft_512,        NULL,      NULL,    att_fused_f32_512 },
+	{ "avx2",        4, M256, 1,  has_256,  always, f32_256,    &att_soft_256,        NULL,      NULL,    NULL },
+	{ "amx_model",   2, MAMX, 32, always,   never,  amx_model,  &att_soft_bf16_model, NULL,      NULL,    NULL },
+	{ "bf16_model",  2, M512, 2,  always,   never,  bf16_model, &att_soft_bf16_model, NULL,      NULL,    NULL },
+	{ "f32_model",   4, M256, 1,  always,   never,  f32_model,  &att_soft_f32_model,  NULL,      NULL,    NULL },
+};
+const int att_nvariant = NELEM(att_variant);

@@ -1,0 +1,180 @@
+/* Operands of attention, whatever their types and strides, as dense rows and from those as panels; results back. */
+#include "attention.h"
+
+#include <immintrin.h>
+#include <math.h>
+
+void att_rows_make(const struct att_plan *p, const struct prog_kern *k, int view, struct att_rows *r)
+{
+	const struct prog_view *v = &k->v[view];
+	bool keys = view == ATT_K || view == ATT_V || (p->x.grad && view > k->nin), width = keys || v->rank == p->x.nb + 3;
+	int64_t es = dt_bytes(v->dtype);
+	const int64_t *st = v->stride + p->x.nb, *dim = v->dim + p->x.nb;
+	*r = (struct att_rows){ .es = (int)es, .dt = v->dtype, .inner = MAX(keys ? p->x.s : p->x.t, 1) };
+	if (keys) {
+		r->step = dim[0] == 1 ? 0 : st[0] * es;
+	} else {
+		r->outer = dim[0] == 1 ? 0 : st[0] * es;
+		r->step = dim[1] == 1 ? 0 : st[1] * es;
+	}
+	r->w = width ? v->dim[v->rank - 1] : 1;
+	r->unit = r->w == 1 ? es : v->stride[v->rank - 1] * es;
+	enum dtype pack = p->v->es == 2 ? DT_bf16 : DT_f32;
+	r->in = v->dtype == pack ? NULL : kern_elem(ELEM_convert, (enum dtype)v->dtype, pack);
+	r->out = kern_elem(ELEM_convert, DT_f32, (enum dtype)v->dtype);
+}
+
+size_t att_fetch_bytes(const struct att_plan *p)
+{
+	return (size_t)(ATT_FETCH * 8 * att_pad(MAX(p->x.d, p->x.e), 64));
+}
+
+void att_fetch(const struct att_plan *p, const struct att_rows *r, const char *base, int64_t r0, int64_t n, char *out, int64_t ld, char *tmp)
+{
+	int es = p->v->es, way = r->es == 2 ? 1 : r->es == 4 ? 2 : 3;
+	size_t tail = (size_t)((ld - r->w) * es);
+	/* where rows are neighbours and their elements are not, a block is turned at a time */
+	bool turn = r->step == r->es && r->unit != r->es && r->unit > 0 && r->unit % r->es == 0 && r->es >= 2 && r0 / r->inner == (r0 + n - 1) / r->inner;
+	if (turn)
+		kern_isa_get()->transpose[way](r->w, n, base + r0 / r->inner * r->outer + r0 % r->inner * r->step, r->unit / r->es, tmp, r->w);
+	for (int64_t i = 0; i < n; i++) {
+		const char *src = base + (r0 + i) / r->inner * r->outer + (r0 + i) % r->inner * r->step;
+		char *to = out + i * ld * es;
+		if (turn) {
+			src = tmp + i * r->w * r->es;
+		} else if (r->unit != r->es && r->in) {
+			move_strided(r->es, r->w, tmp, r->es, src, r->unit);
+			src = tmp;
+		} else if (r->unit != r->es) {
+			move_strided(es, r->w, to, es, src, r->unit);
+			src = to;
+		}
+		if (r->in)
+			r->in(r->w, to, src, NULL, NULL);
+		else if (src != to)
+			memcpy(to, src, (size_t)(r->w * es));
+		memset(to + r->w * es, 0, tail);
+	}
+	memset(out + n * ld * es, 0, (size_t)((ATT_FETCH - n) * ld * es));
+}
+
+const char *att_take(const struct att_plan *p, const struct att_rows *r, const char *base, int64_t r0, int64_t n, char *dense, int64_t ld, char *tmp,
+                     int64_t *ld_bytes)
+{
+	const char *at = base + r0 / r->inner * r->outer + r0 % r->inner * r->step;
+	*ld_bytes = ld * p->v->es;
+	/* as much further on is wanted next */
+	if (r->unit == r->es && n == ATT_FETCH)
+		for (int64_t i = ATT_FETCH; i < 2 * ATT_FETCH; i++)
+			for (int64_t j = 0; j < r->w * r->es; j += 64)
+				__builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)(i * r->step + j)), 0, 2);
+	if (r->in || r->unit != r->es || n != ATT_FETCH || r->w != ld || r0 / r->inner != (r0 + n - 1) / r->inner || r->step % 4 || (uintptr_t)at % 4) {
+		att_fetch(p, r, base, r0, n, dense, ld, tmp);
+		return dense;
+	}
+	*ld_bytes = r->step;
+	return at;
+}
+
+void att_columns(const char *rows, int64_t ld_bytes, int64_t steps, char *panel)
+{
+	kern_isa_get()->transpose[2](ATT_FETCH, steps, rows, ld_bytes / 4, panel, ATT_COLS);
+}
+
+/* ATT_COLS pairs of two rows. */
+static void pairs_of(const uint16_t *even, const uint16_t *odd, uint32_t *to)
+{
+	for (int j = 0; j < ATT_COLS; j++)
+		to[j] = even[j] | (uint32_t)odd[j] << 16;
+}
+
+__attribute__((target("avx512f,avx512bw")))
+static void pairs_512(const uint16_t *even, const uint16_t *odd, uint32_t *to)
+{
+	__m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+	__m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16)), x = _mm512_loadu_si512(even), y = _mm512_loadu_si512(odd);
+	_mm512_storeu_si512(to, _mm512_permutex2var_epi16(x, low, y));
+	_mm512_storeu_si512(to + 16, _mm512_permutex2var_epi16(x, high, y));
+}
+
+void att_steps(int es, const char *rows, int64_t ld_bytes, int64_t w, char *panel, size_t bytes)
+{
+	void (*pairs)(const uint16_t *, const uint16_t *, uint32_t *) = cpu_get()->avx512 ? pairs_512 : pairs_of;
+	for (int64_t c = 0; c < w; c += ATT_COLS, panel += bytes)
+		for (int i = 0; i < ATT_FETCH * es / 4; i++) {
+			void *to = panel + 128 * i;
+			if (es == 4)
+				memcpy(to, rows + i * ld_bytes + 4 * c, 128);
+			else
+				pairs((const uint16_t *)(const void *)(rows + 2 * i * ld_bytes) + c, (const uint16_t *)(const void *)(rows + (2 * i + 1) * ld_bytes) + c, to);
+		}
+}
+
+/* vcvtneps2bf16 takes subnormals for zero; sums of products, which flush them as they add, are none. */
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+static void to_bf16_512(int64_t n, const float *x, char *to)
+{
+	for (int64_t i = 0; i < n; i += 16) {
+		__mmask16 some = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : 0xffff;
+		_mm256_mask_storeu_epi16(to + 2 * i, some, (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, x + i)));
+	}
+}
+
+void att_store(const struct att_rows *r, char *base, int64_t row, const float *x, char *tmp)
+{
+	char *to = base + row / r->inner * r->outer + row % r->inner * r->step;
+	if (r->unit == r->es) {
+		if (r->dt == DT_f32)
+			memcpy(to, x, (size_t)r->w * 4);
+		else if (r->dt == DT_bf16 && cpu_get()->avx512_bf16)
+			to_bf16_512(r->w, x, to);
+		else
+			r->out(r->w, to, x, NULL, NULL);
+		return;
+	}
+	r->out(r->w, tmp, x, NULL, NULL);
+	move_strided(r->es, r->w, to, r->unit, tmp, r->es);
+}
+
+float att_longest(const struct att_plan *p, const char *rows, int64_t n, int64_t ld_bytes)
+{
+	float most = 0;
+	for (int64_t i = 0; i < n; i++, rows += ld_bytes) {
+		float sum = 0;
+		for (int64_t j = 0; j < p->x.d; j++) {
+			float x = p->v->es == 2 ? bf16_to_f32(((const uint16_t *)(const void *)rows)[j]) : ((const float *)(const void *)rows)[j];
+			sum += x * x;
+		}
+		most = sum > most || isnan(sum) ? sum : most;
+	}
+	return sqrtf(most) * 1.001f + 1e-15f;      /* more than roundings take, and what squares below the least number do */
+}
+
+__attribute__((target("avx512f,avx512bw")))
+static bool not_finite_512(int es, const char *p, int64_t n)
+{
+	__m512i top = es == 2 ? _mm512_set1_epi16(0x7f80) : _mm512_set1_epi32(0x7f800000);
+	__mmask32 any = 0;
+	int64_t step = 64 / es, i = 0;
+	for (; i + step <= n; i += step) {
+		__m512i x = _mm512_and_si512(_mm512_loadu_si512(p + i * es), top);
+		any |= es == 2 ? _mm512_cmpeq_epi16_mask(x, top) : _mm512_cmpeq_epi32_mask(x, top);
+	}
+	return any != 0;
+}
+
+bool att_not_finite(int es, const char *p, int64_t n)
+{
+	int64_t step = 64 / es, i = cpu_get()->avx512 ? n / step * step : 0;
+	if (i && not_finite_512(es, p, i))
+		return true;
+	for (; i < n; i++) {
+		uint16_t h;
+		uint32_t w;
+		memcpy(&h, p + i * es, 2);
+		memcpy(&w, p + i * es, es == 2 ? 2 : 4);
+		if (es == 2 ? (h & 0x7f80) == 0x7f80 : (w & 0x7f800000) == 0x7f800000)
+			return true;
+	}
+	return false;
+}

@@ -1,0 +1,109 @@
+/* What an attention is, from its views, and how its fast kernels see it. */
+#include "attention.h"
+
+long long att_tiles_done, att_tiles_left;
+
+struct err *attention_make(const struct prog_kern *k, struct arena *a, struct attention *x)
+{
+	bool grad = k->id == KERN_attention_grad;
+	int first = grad ? ATT_GRAD_EXTRA : ATT_EXTRA, least = grad ? 2 : 1;
+	*x = (struct attention){ .grad = grad, .first = first, .nextra = k->nin - first, .sum = DT_f32 };
+	if (k->nin < first || k->nout != (grad ? 3 : 2) || !k->expr || k->expr->nin != 1 + k->nin - first || k->expr->nout < least || k->expr->nout > least + 1)
+		return ERR(INVALID, "kernel '%s' with %d operands, %d results and no function for them", prog_kern_name[k->id], k->nin, k->nout);
+	const struct prog_view *q = &k->v[ATT_Q], *key = &k->v[ATT_K], *v = &k->v[ATT_V];
+	x->nb = q->rank - 3;
+	x->nout = k->expr->nout;
+	x->weighted = x->nout > least;
+	if (x->nb < 0 || key->rank != x->nb + 2 || v->rank != x->nb + 2)
+		return ERR(INVALID, "kernel '%s' of ranks %d, %d and %d", prog_kern_name[k->id], q->rank, key->rank, v->rank);
+	x->batch = 1;
+	for (int d = 0; d < x->nb; d++)
+		x->batch *= q->dim[d];
+	x->g = q->dim[x->nb];
+	x->t = q->dim[x->nb + 1];
+	x->d = q->dim[x->nb + 2];
+	x->s = key->dim[x->nb];
+	x->e = v->dim[x->nb + 1];
+	for (int i = 0; i < 3; i++)
+		x->sum = k->v[i].dtype == DT_f64 ? DT_f64 : x->sum;
+	return plan_make(a, k->expr, &x->fn);
+}
+
+char *attention_at(const struct prog_kern *k, char *const *ptr, const struct attention *x, int i, int64_t b)
+{
+	const struct prog_view *v = &k->v[i];
+	int64_t at = v->off, ix[MAX_RANK];
+	index_of(x->nb, k->v[ATT_Q].dim, b, ix);
+	for (int d = 0; d < x->nb; d++)
+		at += v->dim[d] == 1 ? 0 : v->stride[d] * ix[d];
+	return ptr[i] + at * dt_bytes(v->dtype);
+}
+
+/* --- fast kernels -------------------------------------------------------------------- */
+
+/* What v's instructions multiply: bf16 only where all operands of products are. */
+static bool suits(const struct att_variant *v, const struct prog_kern *k, bool grad)
+{
+	if (!v->micro)
+		return false;
+	if (v->es == 4)
+		return true;
+	return k->v[ATT_Q].dtype == DT_bf16 && k->v[ATT_K].dtype == DT_bf16 && k->v[ATT_V].dtype == DT_bf16 && (!grad || k->v[ATT_DO].dtype == DT_bf16);
+}
+
+static const struct att_variant *choose(const struct prog_kern *k, bool grad)
+{
+	if (att_force)
+		return suits(att_force, k, grad) ? att_force : NULL;
+	for (int i = 0; i < att_nvariant; i++)
+		if (att_variant[i].has() && att_variant[i].best() && suits(&att_variant[i], k, grad))
+			return &att_variant[i];
+	return NULL;
+}
+
+static bool types_fit(const struct prog_kern *k, const struct attention *x)
+{
+	if (x->sum != DT_f32 || k->expr->in_type[0] != DT_f32)
+		return false;
+	for (int i = 0; i < x->nout; i++)
+		if (x->fn->out_type[i] != DT_f32)
+			return false;
+	for (int i = 0; i < k->nin + k->nout; i++) {
+		enum dtype dt = (enum dtype)k->v[i].dtype;
+		bool other = i >= x->first && i < k->nin;
+		if (other ? dt_bytes(dt) > 8 : dtype_info[dt].cls != DT_FLOAT || !kern_elem(ELEM_convert, dt, DT_f32) || !kern_elem(ELEM_convert, DT_f32, dt))
+			return false;
+	}
+	return true;
+}
+
+bool att_plan_make(const struct prog_kern *k, const struct attention *x, bool turned, struct arena *a, struct att_plan *p)
+{
+	*p = (struct att_plan){ .x = *x, .turned = turned, .rows = x->g * x->t };
+	if (!types_fit(k, x) || x->batch < 1 || p->rows < 1 || x->s < 1 || x->d < 1 || x->e < 1)
+		return false;
+	p->v = choose(k, x->grad);
+	if (!p->v)
+		return false;
+	p->dk = att_pad(x->d, p->v->kstep);
+	p->ek = att_pad(x->e, p->v->kstep);
+	p->dc = att_pad(x->d, ATT_COLS);
+	p->ec = att_pad(x->e, ATT_COLS);
+	p->extra = ARENA_NEW(a, struct att_extra, x->nextra + 1);
+	for (int i = 0; i < x->nextra; i++) {
+		const struct prog_view *v = &k->v[x->first + i];
+		const int64_t *dim = v->dim + x->nb, *st = v->stride + x->nb;
+		int es = dt_bytes(v->dtype);
+		struct att_extra *e = &p->extra[i];
+		*e = (struct att_extra){ .view = x->first + i, .es = es, .dt = (enum dtype)v->dtype, .sg = dim[0] == 1 ? 0 : st[0] * es,
+		                         .st = dim[1] == 1 ? 0 : st[1] * es, .ss = dim[2] == 1 ? 0 : st[2] * es };
+		e->by_row = e->sg || e->st;
+		e->by_key = e->ss != 0;
+	}
+	att_range_make(a, k->expr, x, &p->range);
+	p->fn_base = att_room(&p->fn_bytes, (int64_t)sizeof(void *) * (1 + x->nextra));
+	p->fn_in = att_room(&p->fn_bytes, att_pad((int64_t)sizeof(void *) * (1 + x->nextra), 64) + x->nextra * KERN_STRIP * 8);
+	p->fn_mem = att_room(&p->fn_bytes, (int64_t)x->fn->scratch);
+	p->fn_reg = att_room(&p->fn_bytes, (int64_t)sizeof(struct att_bound) * (k->expr->nin + k->expr->n));
+	return true;
+}

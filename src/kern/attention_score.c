@@ -1,0 +1,238 @@
+/* Scores of a tile by the program's own function, and bounds of the operands that it is made from. */
+#include "attention.h"
+
+#include <float.h>
+#include <math.h>
+
+enum { STRIP_ROWS = KERN_STRIP / ATT_COLS };
+
+/* Where position i of one side of tiles begins in operand e. */
+static int64_t place(const struct att_plan *p, const struct att_extra *e, bool keys, int64_t i)
+{
+	return keys ? i * e->ss : i / p->x.t * e->sg + i % p->x.t * e->st;
+}
+
+/* Of n positions from i on; beyond the last of all, which last is, as that. */
+static void places(const struct att_plan *p, const struct att_extra *e, bool keys, int64_t i, int n, int64_t last, int64_t *at)
+{
+	int64_t t = keys ? 0 : i % p->x.t, here = place(p, e, keys, i);
+	for (int j = 0; j < n; j++) {
+		at[j] = here;
+		if (i + j >= last)
+			continue;
+		if (keys)
+			here += e->ss;
+		else if (++t < p->x.t)
+			here += e->st;
+		else
+			here = place(p, e, keys, i + j + 1), t = 0;
+	}
+}
+
+void att_extra_start(const struct att_plan *p, const struct prog_kern *k, char *const *ptr, int64_t b, char *mem)
+{
+	const char **base = (const char **)(void *)(mem + p->fn_base);
+	for (int i = 0; i < p->x.nextra; i++)
+		base[i] = attention_at(k, ptr, &p->x, p->extra[i].view, b);
+}
+
+/* n0 rows of ATT_COLS elements, the sum of two offsets from base on. */
+#define GATHER(T) for (int i = 0; i < n0; i++) for (int j = 0; j < ATT_COLS; j++) \
+	memcpy(out + (i * ATT_COLS + j) * (int)sizeof(T), base + row[i] + col[j], sizeof(T))
+static void gather(int es, int n0, const char *base, const int64_t *row, const int64_t *col, bool even, bool by_row, bool by_col, char *out)
+{
+	int64_t line = ATT_COLS * es;
+	if (!by_col) {
+		for (int i = 0; i < n0; i++)
+			fill_bytes(es, ATT_COLS, out + i * line, base + row[i] + col[0]);
+		return;
+	}
+	if (even) {
+		for (int i = 0; i < n0; i++)
+			if (i && !by_row)
+				memcpy(out + i * line, out, (size_t)line);
+			else
+				move_strided(es, ATT_COLS, out + i * line, es, base + row[i] + col[0], col[1] - col[0]);
+		return;
+	}
+	switch (es) {
+	case 1: GATHER(uint8_t); break;
+	case 2: GATHER(uint16_t); break;
+	case 4: GATHER(uint32_t); break;
+	default: GATHER(uint64_t);
+	}
+}
+
+/* One strip of at most STRIP_ROWS rows. */
+static void strip(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int n1, float *x, float *rest[2], char *mem)
+{
+	const void **in = (const void **)(void *)(mem + p->fn_in), *res[3];
+	const char *const *base = (const char *const *)(const void *)(mem + p->fn_base);
+	char *to = mem + p->fn_in + att_pad((int64_t)sizeof *in * (1 + p->x.nextra), 64);
+	int64_t row[STRIP_ROWS] = { 0 }, col[ATT_COLS] = { 0 }, ni = p->turned ? p->x.s : p->rows, nj = p->turned ? p->rows : p->x.s;
+	in[0] = x;
+	for (int i = 0; i < p->x.nextra; i++, to += KERN_STRIP * 8) {
+		const struct att_extra *e = &p->extra[i];
+		bool even = true, by_row = p->turned ? e->by_key : e->by_row, by_col = p->turned ? e->by_row : e->by_key;
+		if (by_row)
+			places(p, e, p->turned, MIN(i0, ni - 1), STRIP_ROWS, ni - 1, row);
+		else
+			memset(row, 0, sizeof row);
+		if (by_col)
+			places(p, e, !p->turned, j0, ATT_COLS, nj - 1, col);
+		else
+			col[0] = 0;
+		for (int j = 2; j < ATT_COLS && by_col; j++)
+			even &= col[j] - col[j - 1] == col[1] - col[0];
+		in[1 + i] = to;
+		gather(e->es, n0, base[i], row, col, even, by_row, by_col, to);
+	}
+	/* other results may be made from x after the score is */
+	void *want[3] = { NULL, p->x.grad ? rest[0] : rest[1], rest[1] };
+	plan_run(p->x.fn, n0 * ATT_COLS, in, want, res, mem + p->fn_mem);
+	if (res[0] != x)
+		memcpy(x, res[0], sizeof *x * (size_t)(n0 * ATT_COLS));
+	for (int r = 0; r < n0 && n1 < ATT_COLS; r++)
+		for (int j = n1; j < ATT_COLS; j++)
+			x[r * ATT_COLS + j] = -INFINITY;
+}
+
+void att_score(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int n1, float *x, float *rest[2], char *mem)
+{
+	for (int i = 0; i < n0; i += STRIP_ROWS) {
+		float *some[2] = { rest[0] ? rest[0] + i * ATT_COLS : NULL, rest[1] ? rest[1] + i * ATT_COLS : NULL };
+		strip(p, i0 + i, MIN(STRIP_ROWS, n0 - i), j0, n1, x + i * ATT_COLS, some, mem);
+	}
+}
+
+/* --- bounds --------------------------------------------------------------------------- */
+
+static void widen(double v, bool known, double *lo, double *hi)
+{
+	if (!known || isnan(v)) {
+		*lo = -INFINITY;
+		*hi = NAN;
+		return;
+	}
+	*lo = v < *lo ? v : *lo;
+	*hi = v > *hi ? v : *hi;      /* NaN stays */
+}
+
+void att_side_bounds(const struct att_plan *p, const struct prog_kern *k, char *const *ptr, int64_t b, bool keys, int64_t i0, int64_t n, int size,
+                     double *lo, double *hi, int64_t span)
+{
+	for (int x = 0; x < p->x.nextra; x++) {
+		const struct att_extra *e = &p->extra[x];
+		if (e->by_key != keys || e->by_row == keys)
+			continue;
+		const char *base = attention_at(k, ptr, &p->x, e->view, b);
+		for (int64_t i = 0; i < n; i++) {
+			double *l = &lo[x * span + i / size], *h = &hi[x * span + i / size], v = 0;
+			if (i % size == 0) {
+				*l = INFINITY;
+				*h = -INFINITY;
+			}
+			bool known = att_number(e->dt, base + place(p, e, keys, i0 + i), &v);
+			widen(v, known, l, h);
+		}
+	}
+}
+
+/* Is a pred true, or false, in all of a tile? */
+static void scan(const struct att_plan *p, const struct att_extra *e, const char *base, int64_t i0, int n0, int64_t j0, int64_t n1, double *lo, double *hi)
+{
+	unsigned all = 1, any = 0;
+	for (int i = 0; i < n0; i++) {
+		const char *at = base + place(p, e, p->turned, i0 + i);
+		if (!p->turned && e->ss == 1) {
+			uint64_t every = 0x0101010101010101u, some = 0, w;
+			for (int64_t j = 0; j + 8 <= n1; j += 8) {
+				memcpy(&w, at + j0 + j, 8);
+				every &= w;
+				some |= w;
+			}
+			for (int64_t j = n1 / 8 * 8; j < n1; j++) {
+				all &= (unsigned)at[j0 + j];
+				any |= (unsigned)at[j0 + j];
+			}
+			all &= every == 0x0101010101010101u;
+			any |= some != 0;
+		} else {
+			for (int64_t j = 0; j < n1; j++) {
+				unsigned v = (unsigned char)at[place(p, e, !p->turned, j0 + j)];
+				all &= v;
+				any |= v;
+			}
+		}
+		if (!all && any)
+			break;
+	}
+	*lo = all & 1;
+	*hi = any != 0;
+}
+
+void att_tile_bounds(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int64_t nj, int tiles, const char *mem, struct att_bound *reg)
+{
+	const char *const *at = (const char *const *)(const void *)(mem + p->fn_base);
+	for (int x = 0; x < p->x.nextra; x++) {
+		const struct att_extra *e = &p->extra[x];
+		struct att_bound *o = &reg[1 + x];
+		if (e->by_row != e->by_key)
+			continue;
+		const char *base = at[x];
+		double v;
+		if (!e->by_row && att_number(e->dt, base, &v) && !isnan(v)) {
+			for (int i = 0; i < tiles; i++)
+				o->lo[i] = o->hi[i] = v;
+			o->nan = 0;
+		} else if (e->by_row && e->dt == DT_pred) {
+			for (int i = 0; i < tiles; i++)
+				scan(p, e, base, i0, n0, j0 + i * ATT_COLS, MIN(ATT_COLS, nj - j0 - i * ATT_COLS), &o->lo[i], &o->hi[i]);
+			o->nan = 0;
+		} else {
+			att_bound_any(e->dt, o);
+		}
+	}
+}
+
+void att_bound_each(enum dtype dt, const double *lo, const double *hi, int lanes, struct att_bound *out)
+{
+	out->nan = 0;
+	for (int i = 0; i < lanes; i++) {
+		out->lo[i] = lo[i];
+		out->hi[i] = hi[i];
+		if (isnan(hi[i])) {
+			att_bound_any(dt, out);
+			return;
+		}
+	}
+}
+
+void att_bound_one(enum dtype dt, const double *lo, const double *hi, int64_t n, int lanes, struct att_bound *out)
+{
+	double least = lo[0], most = hi[0], l[ATT_WIDE], h[ATT_WIDE];
+	for (int64_t i = 1; i < n; i++) {
+		least = lo[i] < least ? lo[i] : least;
+		most = hi[i] > most || isnan(hi[i]) ? hi[i] : most;
+	}
+	for (int i = 0; i < lanes; i++) {
+		l[i] = least;
+		h[i] = most;
+	}
+	att_bound_each(dt, l, h, lanes, out);
+}
+
+void att_norm_bounds(const float *rows, int64_t n, const float *cols, int lanes, struct att_bound *out)
+{
+	float most = 0;
+	for (int64_t i = 0; i < n; i++)
+		most = rows[i] > most || isnan(rows[i]) ? rows[i] : most;
+	for (int i = 0; i < lanes; i++) {
+		double bound = (double)most * cols[i];
+		if (bound < FLT_MAX) {
+			out->lo[i] = -bound;
+			out->hi[i] = bound;
+			out->nan &= ~(1u << i);
+		}
+	}
+}

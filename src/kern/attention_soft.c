@@ -1,0 +1,338 @@
+/* Exponentials of attention's tiles.  On Zen 4 products and exponentials share the pipes of FMA, where a multiplication, an FMA or a
+ * compare into a mask costs a cycle and all else nothing (measured): so differences are subtracted, not fused, powers of two are
+ * made by integers or vscalefps, and polynomials are as short as the type of p allows: relative error 2.6e-6 beside bf16, 2e-8 (before
+ * rounding) beside f32; coefficients are minimax for 2^f, |f| <= 1/2. */
+#include "attention.h"
+
+#include <immintrin.h>
+#include <math.h>
+
+/* --- AVX-512 -------------------------------------------------------------------------- */
+
+#define T512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl")))
+#define TBF16 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16")))
+#define IN512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl"), always_inline)) static inline
+#define INBF16 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16"), always_inline)) static inline
+#define K512(x) _mm512_set1_ps(x)
+
+/* f of 0 .. 1 and the whole number below: vreduceps gives 0 for -inf, of which vscalefps, which takes the whole number itself, makes 0. */
+IN512 __m512 exp2_short(__m512 x)
+{
+	__m512 f = _mm512_reduce_ps(x, 9);
+	__m512 p = _mm512_fmadd_ps(f, K512(0x1.bb7cd4p-7f), K512(0x1.aa13f0p-5f));
+	p = _mm512_fmadd_ps(f, p, K512(0x1.ee798ap-3f));
+	p = _mm512_fmadd_ps(f, p, K512(0x1.62d166p-1f));
+	p = _mm512_fmadd_ps(f, p, K512(0x1.00002cp+0f));
+	return _mm512_scalef_ps(p, x);
+}
+IN512 __m512 exp2_long(__m512 x)
+{
+	__m512 f = _mm512_reduce_ps(x, 9);
+	__m512 p = _mm512_fmadd_ps(f, K512(0x1.c72118p-13f), K512(0x1.461956p-10f));
+	p = _mm512_fmadd_ps(f, p, K512(0x1.3d2800p-7f));
+	p = _mm512_fmadd_ps(f, p, K512(0x1.c68500p-5f));
+	p = _mm512_fmadd_ps(f, p, K512(0x1.ebfd9ep-3f));
+	p = _mm512_fmadd_ps(f, p, K512(0x1.62e42ap-1f));
+	p = _mm512_fmadd_ps(f, p, K512(1));
+	return _mm512_scalef_ps(p, x);
+}
+
+T512 static bool over_512(int rows, const float *s, const float *most)
+{
+	__mmask16 any = 0;
+	for (int r = 0; r < rows; r += 8) {
+		__m512 x = K512(-1);
+		int n = MIN(8, rows - r);
+		for (int i = r; i < r + n; i++) {
+			__m512 up = _mm512_max_ps(_mm512_load_ps(s + i * ATT_COLS), _mm512_load_ps(s + i * ATT_COLS + 16));
+			x = _mm512_max_ps(_mm512_sub_ps(up, K512(most[i])), x);
+		}
+		any |= _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ);
+	}
+	return any != 0;
+}
+
+T512 static void tops_512(int rows, const float *s, float *top)
+{
+	__m512 none = K512(-INFINITY);
+	for (int r = 0; r < rows; r++, s += ATT_COLS)      /* of a NaN the other operand is taken, the second */
+		top[r] = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(_mm512_load_ps(s), none), _mm512_max_ps(_mm512_load_ps(s + 16), none)));
+}
+
+TBF16 static void forward_bf16(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES])
+{
+	__m512 c = K512(c2);
+#pragma GCC unroll 4
+	for (int r = 0; r < rows; r++, s += ATT_COLS) {
+		__m512 ref = K512(m[r]);
+		__m512 a = exp2_short(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(s), ref), c));
+		__m512 b = exp2_short(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(s + 16), ref), c));
+		_mm512_store_ps(l[r], _mm512_add_ps(_mm512_load_ps(l[r]), _mm512_add_ps(a, b)));
+		if (w) {
+			a = _mm512_mul_ps(a, _mm512_load_ps(w + r * ATT_COLS));
+			b = _mm512_mul_ps(b, _mm512_load_ps(w + r * ATT_COLS + 16));
+		}
+		_mm512_store_si512(p + r * ldp, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+	}
+}
+
+T512 static void forward_512(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES])
+{
+	__m512 c = K512(c2);
+#pragma GCC unroll 4
+	for (int r = 0; r < rows; r++, s += ATT_COLS) {
+		__m512 ref = K512(m[r]);
+		__m512 a = exp2_long(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(s), ref), c));
+		__m512 b = exp2_long(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(s + 16), ref), c));
+		_mm512_store_ps(l[r], _mm512_add_ps(_mm512_load_ps(l[r]), _mm512_add_ps(a, b)));
+		if (w) {
+			a = _mm512_mul_ps(a, _mm512_load_ps(w + r * ATT_COLS));
+			b = _mm512_mul_ps(b, _mm512_load_ps(w + r * ATT_COLS + 16));
+		}
+		_mm512_store_ps(p + r * ldp, a);
+		_mm512_store_ps(p + r * ldp + 64, b);
+	}
+}
+
+/* Products of MR rows and a panel as in attention_micro.c, and their exponentials before they are ever stored. */
+enum { MR = 8 };
+#define FUSED(name, isa, product, exp2, store) \
+__attribute__((target(isa))) \
+bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const float *m2, float c2, char *p, int64_t ldp, float (*l)[ATT_LANES]) \
+{ \
+	const char *a = pa, *b = pb; \
+	__m512 x[MR][2], c = K512(c2), most = K512(-1); \
+	for (int i = 0; i < MR; i++) \
+		x[i][0] = x[i][1] = _mm512_setzero_ps(); \
+	_Pragma("GCC unroll 4") \
+	for (int64_t k = 0; k < steps; k++) { \
+		__m512 b0 = _mm512_load_ps(b + 128 * k), b1 = _mm512_load_ps(b + 128 * k + 64); \
+		_Pragma("GCC unroll 8") \
+		for (int i = 0; i < MR; i++) { \
+			float word; \
+			memcpy(&word, a + i * lda + 4 * k, 4); \
+			__m512 y = K512(word); \
+			x[i][0] = product(x[i][0], y, b0); \
+			x[i][1] = product(x[i][1], y, b1); \
+		} \
+	} \
+	_Pragma("GCC unroll 8") \
+	for (int i = 0; i < MR; i++) { \
+		__m512 m = K512(m2[i]); \
+		x[i][0] = _mm512_fmsub_ps(x[i][0], c, m); \
+		x[i][1] = _mm512_fmsub_ps(x[i][1], c, m); \
+		most = _mm512_max_ps(x[i][1], _mm512_max_ps(x[i][0], most)); \
+	} \
+	if (__builtin_expect(_mm512_cmp_ps_mask(most, K512(ATT_LAZY * 1.44269504f), _CMP_GT_OQ) != 0, 0)) \
+		return true; \
+	_Pragma("GCC unroll 8") \
+	for (int i = 0; i < MR; i++) { \
+		__m512 e0 = exp2(x[i][0]), e1 = exp2(x[i][1]); \
+		_mm512_store_ps(l[i], _mm512_add_ps(_mm512_load_ps(l[i]), _mm512_add_ps(e0, e1))); \
+		store(p + i * ldp, e0, e1); \
+	} \
+	return false; \
+}
+#define PAIRS(s, x, y) _mm512_dpbf16_ps(s, (__m512bh)(x), (__m512bh)(y))
+#define FLOATS(s, x, y) _mm512_fmadd_ps(x, y, s)
+#define STORE_PAIRS(p, x, y) _mm512_store_si512(p, (__m512i)_mm512_cvtne2ps_pbh(y, x))
+#define STORE_FLOATS(p, x, y) (_mm512_store_ps(p, x), _mm512_store_ps((p) + 64, y))
+FUSED(att_fused_bf16_512, "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16", PAIRS, exp2_short, STORE_PAIRS)
+FUSED(att_fused_f32_512, "avx512f,avx512dq,avx512bw,avx512vl", FLOATS, exp2_long, STORE_FLOATS)
+
+/* Half h of row r: p, and dx to *dx. */
+struct turned { const float *s, *y, *slope, *w; __m512 l[2], delta[2], c2, c; };
+#define TURNED_HALF(exp2) \
+	int at = r * ATT_COLS + 16 * h; \
+	__m512 p = exp2(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(t->s + at), t->l[h]), t->c2)), y = _mm512_load_ps(t->y + at); \
+	__m512 w = t->w ? _mm512_load_ps(t->w + at) : t->c; \
+	*dx = _mm512_mul_ps(p, _mm512_fmsub_ps(y, w, t->delta[h])); \
+	if (t->slope) \
+		*dx = _mm512_mul_ps(*dx, _mm512_load_ps(t->slope + at)); \
+	return t->w ? _mm512_mul_ps(p, w) : p;
+IN512 __m512 half_short(const struct turned *t, int r, int h, __m512 *dx) { TURNED_HALF(exp2_short) }
+IN512 __m512 half_long(const struct turned *t, int r, int h, __m512 *dx) { TURNED_HALF(exp2_long) }
+#define TURNED_HEAD struct turned t = { s, y, slope, w, { _mm512_load_ps(l), _mm512_load_ps(l + 16) }, \
+	{ _mm512_load_ps(delta), _mm512_load_ps(delta + 16) }, K512(c2), K512(c) }
+
+/* Two rows of 32 bf16 as 32 pairs. */
+static const uint16_t pair_low[32] __attribute__((aligned(64))) = {
+	0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47,
+};
+INBF16 void rows_bf16(const struct turned *t, int rows, char *p, char *dx, int64_t ld, char *panel)
+{
+	__m512i low = _mm512_load_si512(pair_low), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+	for (int r = 0; r < rows; r += 2, panel += 128) {
+		__m512i x[2];
+#pragma GCC unroll 2
+		for (int i = 0; i < 2; i++) {
+			__m512 x0, x1, p0 = half_short(t, r + i, 0, &x0), p1 = half_short(t, r + i, 1, &x1);
+			x[i] = (__m512i)_mm512_cvtne2ps_pbh(x1, x0);
+			_mm512_store_si512(p + (r + i) * ld, (__m512i)_mm512_cvtne2ps_pbh(p1, p0));
+			_mm512_store_si512(dx + (r + i) * ld, x[i]);
+		}
+		_mm512_store_si512(panel, _mm512_permutex2var_epi16(x[0], low, x[1]));
+		_mm512_store_si512(panel + 64, _mm512_permutex2var_epi16(x[0], high, x[1]));
+	}
+}
+
+TBF16 static void backward_bf16(int rows, const float *s, const float *y, const float *l, float c2, const float *delta, float c, const float *slope,
+                                const float *w, char *p, char *dx, int64_t ld, char *panel)
+{
+	TURNED_HEAD;
+	if (slope || w) {
+		rows_bf16(&t, rows, p, dx, ld, panel);
+		return;
+	}
+	t.slope = t.w = NULL;      /* a loop of its own */
+	rows_bf16(&t, rows, p, dx, ld, panel);
+}
+
+T512 static void backward_512(int rows, const float *s, const float *y, const float *l, float c2, const float *delta, float c, const float *slope,
+                              const float *w, char *p, char *dx, int64_t ld, char *panel)
+{
+	TURNED_HEAD;
+	for (int r = 0; r < rows; r++, panel += 128)
+#pragma GCC unroll 2
+		for (int h = 0; h < 2; h++) {
+			__m512 x;
+			_mm512_store_ps(p + r * ld + 64 * h, half_long(&t, r, h, &x));
+			_mm512_store_ps(dx + r * ld + 64 * h, x);
+			_mm512_store_ps(panel + 64 * h, x);
+		}
+}
+
+const struct att_soft att_soft_512_bf16 = { over_512, tops_512, forward_bf16, backward_bf16 }, att_soft_512 = { over_512, tops_512, forward_512, backward_512 };
+
+/* --- AVX2 -------------------------------------------------------------------------------- */
+
+#define T256 __attribute__((target("avx2,fma")))
+#define IN256 __attribute__((target("avx2,fma"), always_inline)) static inline
+#define K256(x) _mm256_set1_ps(x)
+
+/* 0 below 2^-126; what is not a number stays so. */
+IN256 __m256 exp2_256(__m256 x)
+{
+	__m256 live = _mm256_cmp_ps(x, K256(-126), _CMP_NLT_UQ);
+	x = _mm256_min_ps(K256(128), x);
+	x = _mm256_max_ps(K256(-127), x);
+	__m256 n = _mm256_round_ps(x, 8), f = _mm256_sub_ps(x, n);
+	__m256 p = _mm256_fmadd_ps(f, K256(0x1.41d334p-13f), K256(0x1.5f456ap-10f));
+	p = _mm256_fmadd_ps(f, p, K256(0x1.3b2dbcp-7f));
+	p = _mm256_fmadd_ps(f, p, K256(0x1.c6aed4p-5f));
+	p = _mm256_fmadd_ps(f, p, K256(0x1.ebfbdap-3f));
+	p = _mm256_fmadd_ps(f, p, K256(0x1.62e430p-1f));
+	p = _mm256_fmadd_ps(f, p, K256(1));
+	__m256 scale = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+	return _mm256_and_ps(live, _mm256_mul_ps(p, scale));
+}
+
+T256 static bool over_256(int rows, const float *s, const float *most)
+{
+	__m256 any = _mm256_setzero_ps();
+	for (int r = 0; r < rows; r++)
+		for (int j = 0; j < ATT_COLS; j += 8)
+			any = _mm256_or_ps(any, _mm256_cmp_ps(_mm256_load_ps(s + r * ATT_COLS + j), K256(most[r]), _CMP_GT_OQ));
+	return _mm256_movemask_ps(any) != 0;
+}
+
+T256 static void tops_256(int rows, const float *s, float *top)
+{
+	for (int r = 0; r < rows; r++, s += ATT_COLS) {
+		__m256 x = K256(-INFINITY);
+		for (int j = 0; j < ATT_COLS; j += 8)      /* of a NaN the second operand is taken */
+			x = _mm256_max_ps(_mm256_load_ps(s + j), x);
+		__m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+		y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+		top[r] = _mm_cvtss_f32(_mm_max_ss(y, _mm_shuffle_ps(y, y, 1)));
+	}
+}
+
+T256 static void forward_256(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES])
+{
+	for (int r = 0; r < rows; r++)
+		for (int j = 0; j < ATT_COLS; j += 8) {
+			__m256 x = exp2_256(_mm256_mul_ps(_mm256_sub_ps(_mm256_load_ps(s + r * ATT_COLS + j), K256(m[r])), K256(c2)));
+			float *sum = l[r] + j % ATT_LANES;
+			_mm256_store_ps(sum, _mm256_add_ps(_mm256_load_ps(sum), x));
+			_mm256_store_ps((float *)(void *)(p + r * ldp) + j, w ? _mm256_mul_ps(x, _mm256_load_ps(w + r * ATT_COLS + j)) : x);
+		}
+}
+
+T256 static void backward_256(int rows, const float *s, const float *y, const float *l, float c2, const float *delta, float c, const float *slope,
+                              const float *w, char *p, char *dx, int64_t ld, char *panel)
+{
+	for (int r = 0; r < rows; r++)
+		for (int j = 0; j < ATT_COLS; j += 8) {
+			int at = r * ATT_COLS + j;
+			__m256 e = exp2_256(_mm256_mul_ps(_mm256_sub_ps(_mm256_load_ps(s + at), _mm256_load_ps(l + j)), K256(c2)));
+			__m256 f = w ? _mm256_load_ps(w + at) : K256(c);
+			__m256 x = _mm256_mul_ps(e, _mm256_fmsub_ps(_mm256_load_ps(y + at), f, _mm256_load_ps(delta + j)));
+			if (slope)
+				x = _mm256_mul_ps(x, _mm256_load_ps(slope + at));
+			_mm256_store_ps((float *)(void *)(p + r * ld) + j, w ? _mm256_mul_ps(e, f) : e);
+			_mm256_store_ps((float *)(void *)(dx + r * ld) + j, x);
+			_mm256_store_ps((float *)(void *)(panel + 128 * r) + j, x);
+		}
+}
+
+const struct att_soft att_soft_256 = { over_256, tops_256, forward_256, backward_256 };
+
+/* --- what they mean -------------------------------------------------------------------------- */
+
+static bool over_model(int rows, const float *s, const float *most)
+{
+	bool any = false;
+	for (int i = 0; i < rows * ATT_COLS; i++)
+		any |= s[i] > most[i / ATT_COLS];
+	return any;
+}
+
+static void tops_model(int rows, const float *s, float *top)
+{
+	for (int i = 0; i < rows * ATT_COLS; i++) {
+		float *t = &top[i / ATT_COLS];
+		*t = i % ATT_COLS == 0 ? -INFINITY : *t;
+		*t = s[i] > *t ? s[i] : *t;
+	}
+}
+
+static void put(int es, char *p, float x)
+{
+	uint16_t h = f32_to_bf16(x);
+	memcpy(p, es == 2 ? (void *)&h : (void *)&x, (size_t)es);
+}
+
+static void forward_model(int es, int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES])
+{
+	for (int r = 0; r < rows; r++)
+		for (int j = 0; j < ATT_COLS; j++) {
+			float x = exp2f((s[r * ATT_COLS + j] - m[r]) * c2);
+			l[r][j % ATT_LANES] += x;
+			put(es, p + r * ldp + j * es, w ? x * w[r * ATT_COLS + j] : x);
+		}
+}
+
+static void backward_model(int es, int rows, const float *s, const float *y, const float *l, float c2, const float *delta, float c, const float *slope,
+                           const float *w, char *p, char *dx, int64_t ld, char *panel)
+{
+	int words = 4 / es;
+	for (int r = 0; r < rows; r++)
+		for (int j = 0; j < ATT_COLS; j++) {
+			int at = r * ATT_COLS + j;
+			float e = exp2f((s[at] - l[j]) * c2), x = e * (y[at] * (w ? w[at] : c) - delta[j]) * (slope ? slope[at] : 1);
+			put(es, p + r * ld + j * es, w ? e * w[at] : e);
+			put(es, dx + r * ld + j * es, x);
+			put(es, panel + r / words * 128 + j * 4 + r % words * es, x);
+		}
+}
+
+#define MODEL(n, es) \
+static void forward_model_##n(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES]) \
+{ forward_model(es, rows, s, m, c2, w, p, ldp, l); } \
+static void backward_model_##n(int rows, const float *s, const float *y, const float *l, float c2, const float *delta, float c, const float *slope, \
+                               const float *w, char *p, char *dx, int64_t ld, char *panel) \
+{ backward_model(es, rows, s, y, l, c2, delta, c, slope, w, p, dx, ld, panel); } \
+const struct att_soft att_soft_##n##_model = { over_model, tops_model, forward_model_##n, backward_model_##n };
+MODEL(bf16, 2)
+MODEL(f32, 4)

@@ -1,0 +1,93 @@
+/* Attention -> the ops attention and attention_grad: src/attn finds it, here the functions are rebuilt. */
+#include "passes.h"
+
+static ir_val give(void *user, struct ir_b *b, int k, const ir_val *in)
+{
+	const struct attn_plan *p = user;
+	return attn_emit(&p->exit.p[k], b, in);
+}
+
+/* A barrier is without what is gone. */
+static ir_val other(void *user, struct ir_b *b, const struct ir_op *o, const ir_val *in)
+{
+	const struct attn_plan *p = user;
+	bool any = false;
+	if (o->kind != IR_optimization_barrier)
+		return 0;
+	ir_val *x = mem_alloc(sizeof *x * (o->nin + 1));
+	ir_type *t = mem_alloc(sizeof *t * (o->nin + 1));
+	for (uint32_t k = 0; k < o->nin; k++) {
+		x[k] = p->gone[o->out + k] ? ir_const_i(b, ir_scalar(b->m, DT_i32), 0) : in[k];
+		t[k] = b->fn->val.p[x[k]].type;
+		any |= x[k] != in[k];
+	}
+	ir_val v = any ? ir_emit_raw(b, IR_optimization_barrier, o->nin, x, o->nin, t, NULL, 0) : 0;
+	mem_free(x);
+	mem_free(t);
+	return v;
+}
+
+static void in_function(struct ir_module *m, ir_fnid f, bool all, struct attn_record *rec)
+{
+	struct arena a;
+	const struct ir_fn *fn = ir_fn_of(m, f);
+	arena_init(&a);
+	struct attn_plan p = { .gone = ARENA_NEW(&a, bool, fn->val.n) };
+	attn_find(&a, m, fn, all, rec, &p);
+	int n = (int)p.exit.n, *op = ARENA_NEW(&a, int, n + 1);
+	struct region *r = ARENA_NEW(&a, struct region, n + 1);
+	for (int i = 0; i < n; i++) {
+		op[i] = (int)fn->val.p[p.exit.p[i].v].def;
+		r[i] = (struct region){ .op = &op[i], .nop = 1, .in = p.exit.p[i].in, .nin = (size_t)p.exit.p[i].nin, .out = &p.exit.p[i].v, .nout = 1 };
+	}
+	if (n) {
+		struct ir_fn *g = pass_replace_regions(m, &a, fn, r, n, &(struct region_change){ .region = give, .other = other, .user = &p });
+		pass_replace(m, f, ir_rebuild(m, g));
+	}
+	attn_plan_free(&p);
+	arena_fini(&a);
+}
+
+static void in_module(struct ir_module *m, bool all, struct attn_record *rec)
+{
+	struct arena a;
+	int n;
+	arena_init(&a);
+	const ir_fnid *f = ir_reachable(&a, m, &n);
+	for (int k = 0; k < n; k++)
+		in_function(m, f[k], all, rec);
+	arena_fini(&a);
+}
+
+struct err *pass_attention(const struct pass_opts *o, struct ir_module *m)
+{
+	const char *how = conf_str(CONF_ATTENTION);
+	struct recomputed again = {0};
+	bool all = !strcmp(how, "on");
+	if (!strcmp(how, "off") || !pass_has(m, IR_dot))
+		return NULL;
+	pass_recompute(m, all, &again);
+	in_module(m, all, o->attention);
+	if (pass_recompute_undo(m, &again))
+		in_module(m, all, o->attention);      /* the loops that are back */
+	pass_keep_outputs(m);
+	return NULL;
+}
+
+void pass_explain_attention(struct str *s, const struct ir_module *m, const struct attn_record *r)
+{
+	if (!r->said.n)
+		return;
+	str_add(s, "attention: products that look like q . k, by the line of the product\n");
+	for (size_t i = 0; i < r->said.n; i++) {
+		const struct attn_said *x = &r->said.p[i];
+		str_add(s, "  ");
+		pass_add_place(s, m, x->where);
+		str_addf(s, x->why ? "  left as it is: %s" : "  one operation", x->why);
+		if (x->why && x->by && x->by != x->where) {
+			str_add(s, ", ");
+			pass_add_place(s, m, x->by);
+		}
+		str_add(s, "\n");
+	}
+}

@@ -1,0 +1,681 @@
+"""Attention in the forms that programs write it: recognised, forward and backward, and equal to XLA:CPU; and what only looks like it, which is left
+alone or still right."""
+import functools
+import os
+import re
+
+os.environ["RONDO_ATTENTION"] = "on"
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+from jax import lax  # noqa: E402
+
+B, T, H, D = 2, 40, 4, 16
+FILL = -0.7 * float(np.finfo(np.float32).max)
+bf16, f32 = jnp.bfloat16, jnp.float32
+pytestmark = pytest.mark.only_rondo
+
+
+def normal(*shape, seed=0, dtype=np.float32):
+    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(dtype)
+
+
+def qkv(b=B, t=T, s=None, h=H, k=None, d=D, e=None, dtype=np.float32, first=False):
+    s, k, e = s or t, k or h, e or d
+    x = normal(b, t, h, d, seed=1, dtype=dtype), normal(b, s, k, d, seed=2, dtype=dtype), normal(b, s, k, e, seed=3, dtype=dtype)
+    return tuple(a.swapaxes(1, 2) for a in x) if first else x
+
+
+def causal(t=T, s=None):
+    return jnp.arange(t)[:, None] >= jnp.arange(s or t)[None, :]
+
+
+def scores(q, k):
+    return jnp.einsum("bthd,bshd->bhts", q, k) / np.sqrt(q.shape[-1])
+
+
+def values(p, v):
+    return jnp.einsum("bhts,bshd->bthd", p, v)
+
+
+dpa = jax.nn.dot_product_attention
+FORMS = {}
+
+
+def form(args=None, **how):
+    def add(f):
+        FORMS[f.__name__] = (f, args or qkv, how)
+        return f
+    return add
+
+
+# --- jax.nn -----------------------------------------------------------------------------------------------------
+
+@form()
+def jax_nn(q, k, v): return dpa(q, k, v)
+
+
+@form()
+def jax_nn_causal(q, k, v): return dpa(q, k, v, is_causal=True)
+
+
+@form(lambda: qkv(k=2))
+def jax_nn_groups(q, k, v): return dpa(q, k, v, is_causal=True)
+
+
+@form(lambda: qkv(k=1))
+def jax_nn_one_key_head(q, k, v): return dpa(q, k, v, scale=0.3)
+
+
+@form(lambda: (*qkv(), np.random.default_rng(0).random((B, 1, T, T)) < 0.7))
+def jax_nn_mask(q, k, v, mask): return dpa(q, k, v, mask=mask)
+
+
+@form(lambda: (*qkv(), normal(1, H, 1, T)))
+def jax_nn_bias_of_keys(q, k, v, bias): return dpa(q, k, v, lax.stop_gradient(bias))
+
+
+@form(lambda: (*qkv(), normal(1, H, T, T)))
+def jax_nn_bias(q, k, v, bias): return dpa(q, k, v, lax.stop_gradient(bias), is_causal=True)
+
+
+@form()
+def jax_nn_window(q, k, v): return dpa(q, k, v, local_window_size=(6, 2))
+
+
+@form()
+def jax_nn_lengths(q, k, v):
+    n = np.array([30, 17], np.int32)
+    return dpa(q, k, v, query_seq_lengths=n, key_value_seq_lengths=n)
+
+
+@form(lambda: qkv(dtype=bf16), tol=3e-2)
+def jax_nn_bf16(q, k, v): return dpa(q, k, v, is_causal=True)
+
+
+# --- by hand, layouts --------------------------------------------------------------------------------------------
+
+@form()
+def einsum(q, k, v): return values(jax.nn.softmax(scores(q, k)), v)
+
+
+@form(lambda: qkv(first=True))
+def heads_first(q, k, v):
+    return jax.nn.softmax(jnp.where(causal(), q @ k.swapaxes(-1, -2) * 0.25, -jnp.inf)) @ v
+
+
+@form(lambda: (normal(T, D), normal(T, D, seed=5), normal(T, D, seed=6)))
+def one_head(q, k, v): return jax.nn.softmax(q @ k.T / 4) @ v
+
+
+@form()
+def transposed(q, k, v):
+    x = jnp.einsum("bshd,bthd->bhst", k, q) / 4
+    return jnp.einsum("bhst,bshd->bhdt", jax.nn.softmax(jnp.where(causal().T, x, -1e30), 2), v)
+
+
+@form()
+def keys_before_heads(q, k, v):
+    x = jnp.einsum("bthd,bshd->btsh", q, k) / 4
+    return jnp.einsum("btsh,bshd->bthd", jax.nn.softmax(x, axis=2), v)
+
+
+@form(lambda: qkv(t=24, s=56, e=24))
+def longer_keys_wide_values(q, k, v): return values(jax.nn.softmax(scores(q, k)), v)
+
+
+def one_query():
+    q, k, v = qkv()
+    return q[:, :1], k, v, np.array([7, 31], np.int32)
+
+
+@form(one_query, back=False)
+def decode(q, k, v, n):
+    live = jnp.arange(T) < n[:, None]
+    return values(jax.nn.softmax(jnp.where(live[:, None, None], scores(q, k), FILL)), v)
+
+
+@form(lambda: tuple(x[0] for x in one_query()[:3]), back=False)
+def decode_turned(q, k, v):
+    return jnp.einsum("sht,shd->thd", jax.nn.softmax(jnp.einsum("shd,thd->sht", k, q) / 4, axis=0), v)
+
+
+@form()
+def under_vmap(q, k, v):
+    one = lambda q, k, v: jax.nn.softmax(jnp.where(causal(), q @ k.T * 0.25, -1e9)) @ v
+    return jax.vmap(jax.vmap(one, 1, 1))(q, k, v)
+
+
+@form(lambda: qkv(k=2))
+def groups_by_reshape(q, k, v):
+    g = q.reshape(B, T, 2, H // 2, D)
+    p = jax.nn.softmax(jnp.where(causal(), jnp.einsum("btkgd,bskd->bkgts", g, k) / 4, FILL))
+    return jnp.einsum("bkgts,bskd->btkgd", p, v).reshape(q.shape)
+
+
+@form(lambda: qkv(k=2))
+def groups_by_repeat(q, k, v):
+    k, v = jnp.repeat(k, 2, 2), jnp.repeat(v, 2, 2)
+    return values(jax.nn.softmax(jnp.where(causal(), scores(q, k), FILL)), v)
+
+
+@form(lambda: qkv(k=2))
+def groups_by_vmap(q, k, v):
+    one = lambda q, k, v: values(jax.nn.softmax(scores(q, k)), v)
+    g = jax.vmap(one, (3, None, None), 3)(q.reshape(B, T, 2, 2, D), k, v)
+    return g.reshape(q.shape)
+
+
+# --- scores and masks ------------------------------------------------------------------------------------------------
+
+@form()
+def scaled_queries(q, k, v):
+    return values(jax.nn.softmax(jnp.where(causal(), jnp.einsum("bthd,bshd->bhts", q / np.sqrt(D).astype(np.float32), k), FILL)), v)
+
+
+@form()
+def additive_mask(q, k, v): return values(jax.nn.softmax(scores(q, k) + jnp.where(causal(), 0, -1e9)), v)
+
+
+@form(lambda: (*qkv(), (np.random.default_rng(0).random((B, T)) < 0.8).astype(np.float32)))
+def additive_from_floats(q, k, v, keep): return values(jax.nn.softmax(scores(q, k) + ((1.0 - lax.stop_gradient(keep)) * -1e9)[:, None, None, :]), v)
+
+
+def some_rows_dead():
+    mask = np.random.default_rng(0).random((B, 1, T, T)) < 0.6
+    mask[0, :, 3] = False
+    return *qkv(), mask
+
+
+@form(some_rows_dead)
+def rows_without_keys(q, k, v, mask): return values(jax.nn.softmax(jnp.where(mask, scores(q, k), -jnp.inf)), v)
+
+
+@form(some_rows_dead)
+def rows_without_keys_finite(q, k, v, mask): return dpa(q, k, v, mask=mask)
+
+
+@form(some_rows_dead)
+def rows_without_keys_guarded(q, k, v, mask):
+    x = jnp.where(mask, scores(q, k), -jnp.inf)
+    m = lax.stop_gradient(x.max(-1, keepdims=True))
+    e = jnp.exp(x - jnp.where(jnp.isfinite(m), m, 0))
+    z = e.sum(-1, keepdims=True)
+    return values(e / jnp.where(z == 0, 1, z), v)
+
+
+@form()
+def two_masks(q, k, v):
+    x = jnp.where(causal(), scores(q, k), -1e30)
+    return values(jax.nn.softmax(jnp.where(causal().T | (jnp.arange(T) % 3 > 0)[:, None], x, -1e30)), v)
+
+
+@form()
+def soft_cap(q, k, v): return values(jax.nn.softmax(jnp.where(causal(), 5 * jnp.tanh(scores(q, k) / 5), FILL)), v)
+
+
+@form()
+def alibi(q, k, v):
+    slope = 2.0 ** -jnp.arange(1.0, 1.0 + H)
+    distance = (jnp.arange(T)[:, None] - jnp.arange(T)).astype(f32)
+    return values(jax.nn.softmax(jnp.where(distance >= 0, scores(q, k) - slope[:, None, None] * distance, -1e30)), v)
+
+
+@form(lambda: (*qkv(), np.sort(np.random.default_rng(0).integers(0, 4, (B, T)), 1).astype(np.int32)))
+def segments(q, k, v, seg):
+    return values(jax.nn.softmax(jnp.where(((seg[:, :, None] == seg[:, None, :]) & causal())[:, None], scores(q, k), FILL)), v)
+
+
+@form(lambda: (*qkv(), np.random.default_rng(0).permutation(T).astype(np.int32)))
+def positions_as_data(q, k, v, p): return values(jax.nn.softmax(jnp.where(p[:, None] >= p, scores(q, k), FILL)), v)
+
+
+# --- exponentials and normalisers ---------------------------------------------------------------------------------------
+
+@form()
+def by_hand(q, k, v):
+    x = jnp.where(causal(), scores(q, k), -1e9)
+    e = jnp.exp(x - lax.stop_gradient(x.max(-1, keepdims=True)))
+    return values(e / e.sum(-1, keepdims=True), v)
+
+
+@form()
+def gradient_through_max(q, k, v):
+    x = jnp.where(causal(), scores(q, k), -1e9)
+    e = jnp.exp(x - x.max(-1, keepdims=True))
+    return values(e, v) / e.sum(-1).swapaxes(1, 2)[..., None]
+
+
+@form()
+def no_max(q, k, v):
+    e = jnp.exp(scores(q, k) * 0.3)
+    return values(e, v) / e.sum(-1).swapaxes(1, 2)[..., None]
+
+
+@form()
+def exp2(q, k, v):
+    x = jnp.where(causal(), jnp.einsum("bthd,bshd->bhts", q, k) * (0.25 * np.log2(np.e)), -1e9)
+    e = jnp.exp2(x - lax.stop_gradient(x.max(-1, keepdims=True)))
+    return values(e / e.sum(-1, keepdims=True), v)
+
+
+@form()
+def log_softmax(q, k, v): return values(jnp.exp(jax.nn.log_softmax(scores(q, k))), v)
+
+
+@form()
+def log_sum_exp(q, k, v):
+    x = jnp.where(causal(), scores(q, k), -1e9)
+    return values(jnp.exp(x - jax.nn.logsumexp(x, axis=-1, keepdims=True)), v)
+
+
+@form()
+def masked_after_exp(q, k, v):
+    x = scores(q, k)
+    e = jnp.where(causal(), jnp.exp(x - lax.stop_gradient(x.max(-1, keepdims=True))), 0)
+    return values(e / e.sum(-1, keepdims=True), v)
+
+
+@form()
+def reciprocal(q, k, v):
+    x = scores(q, k)
+    e = jnp.exp(x - lax.stop_gradient(x.max(-1, keepdims=True)))
+    return values(e * (1 / e.sum(-1, keepdims=True)), v)
+
+
+@form(lambda: (*qkv(), np.random.default_rng(0).random((B, H, T, T)) < 0.8))
+def dropout(q, k, v, keep): return values(jnp.where(keep, jax.nn.softmax(scores(q, k)) / 0.8, 0), v)
+
+
+@form(lambda: (*qkv(), np.random.default_rng(0).random((1, 1, T, T)) < 0.8))
+def dropout_by_product(q, k, v, keep): return values(jax.nn.softmax(scores(q, k)) * (keep.astype(f32) / 0.8), v)
+
+
+@form()
+def with_log_of_sums(q, k, v):
+    x = scores(q, k)
+    return values(jax.nn.softmax(x), v), jax.nn.logsumexp(x, axis=-1)
+
+
+# --- types ---------------------------------------------------------------------------------------------------------------------
+
+@form(lambda: qkv(dtype=bf16), tol=3e-2)
+def softmax_in_f32(q, k, v):
+    p = jax.nn.softmax(jnp.where(causal(), scores(q, k).astype(f32), FILL)).astype(v.dtype)
+    return values(p, v)
+
+
+@form(lambda: qkv(dtype=bf16), tol=3e-2)
+def sums_in_f32(q, k, v):
+    x = jnp.einsum("bthd,bshd->bhts", q, k, preferred_element_type=f32) / 4
+    return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(x).astype(bf16), v, preferred_element_type=f32).astype(bf16)
+
+
+@form(lambda: (*qkv(dtype=bf16)[:2], qkv()[2]), tol=3e-2)
+def values_in_f32(q, k, v): return values(jax.nn.softmax(scores(q, k).astype(f32)), v)
+
+
+@form(lambda: qkv(k=2, dtype=bf16), tol=4e-2)
+def maxtext(q, k, v):
+    x = jnp.einsum("btkgd,bskd->bkgts", q.reshape(B, T, 2, 2, D), k)
+    see = jnp.where(jnp.where(causal(), 0.0, FILL) >= FILL * 0.5, True, False)
+    x = jnp.where(see, x / 4, jnp.asarray(FILL, x.dtype))
+    e = jnp.exp(x - x.max(-1, keepdims=True))
+    o = jnp.einsum("bkgts,bskd->btkgd", e, v).reshape(q.shape)
+    return o / e.sum(-1).reshape(B, H, T).swapaxes(1, 2)[..., None]
+
+
+# --- loops and checkpoints ------------------------------------------------------------------------------------------------------
+
+def weights(n=3):
+    return [normal(n, 32, H * D, seed=i) / 6 for i in range(3)] + [normal(n, H * D, 32, seed=9) / 8]
+
+
+def layer(x, w):
+    q, k, v = (jnp.einsum("btm,mn->btn", x, a).reshape(B, T, H, D) for a in w[:3])
+    return x + dpa(q, k, v, is_causal=True).reshape(B, T, H * D) @ w[3]
+
+
+@form(lambda: (normal(B, T, 32), *weights()))
+def layers(x, *w):
+    return lax.scan(lambda x, w: (layer(x, w), None), x, w)[0]
+
+
+@form(lambda: (normal(B, T, 32), *weights()))
+def layers_checkpointed(x, *w):
+    return lax.scan(lambda x, w: (jax.checkpoint(layer)(x, w), None), x, w)[0]
+
+
+@form(lambda: (normal(B, T, 32), *weights()))
+def layers_dots_saved(x, *w):
+    f = jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)
+    return lax.scan(lambda x, w: (f(x, w), None), x, w)[0]
+
+
+@form(lambda: (normal(B, T, 32), *weights()))
+def layers_some_dots_saved(x, *w):
+    f = jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable, prevent_cse=False)
+    return lax.scan(lambda x, w: (f(x, w), None), x, w)[0]
+
+
+@form(lambda: (normal(B, T, 32), *weights()), count=3)
+def layers_unrolled(x, *w):
+    for i in range(3):
+        x = layer(x, [a[i] for a in w])
+    return x
+
+
+@form(lambda: (normal(B, T, 32), *weights()), count=3)
+def layers_unrolled_checkpointed(x, *w):
+    for i in range(3):
+        x = jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)(x, [a[i] for a in w])
+    return x
+
+
+@form()
+def in_a_loop(q, k, v):
+    return lax.fori_loop(0, 2, lambda i, q: q + values(jax.nn.softmax(scores(q, k)), v), q)
+
+
+def on_cpu(f, *args):
+    with jax.default_device(jax.devices("cpu")[0]):
+        return jax.jit(f)(*args)
+
+
+def compiled(f, *args):
+    c = jax.jit(f).lower(*args).compile()
+    count = lambda name: len(re.findall(rf"^ +kern \d+ {name} \(", c.as_text(), re.M))      # commands; in a loop once
+    return c, count("attention"), count("attention_grad")
+
+
+def compare(got, want, tol):
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        g, w = (np.asarray(x).astype(np.float32) for x in (g, w))
+        np.testing.assert_array_equal(np.isnan(g), np.isnan(w))
+        scale = np.nanmax(np.abs(w)) if w.size else 0
+        np.testing.assert_allclose(g, w, rtol=tol, atol=tol * max(scale, 1e-6))
+
+
+def back(f):
+    """Floats among the arguments, and cotangents -> output and gradients."""
+    def g(*args):
+        diff = [i for i, a in enumerate(args) if jnp.issubdtype(a.dtype, jnp.floating)]
+        put = lambda x: f(*[x[diff.index(i)] if i in diff else a for i, a in enumerate(args)])
+        out, pull = jax.vjp(put, [args[i] for i in diff])
+        ct = jax.tree.map(lambda o: jnp.cos(jnp.arange(o.size, dtype=f32)).reshape(o.shape).astype(o.dtype), out)
+        return out, pull(ct)
+    return g
+
+
+@functools.cache
+def wanted(name):
+    """Output and gradients of a form, by XLA:CPU."""
+    f, args, _ = FORMS[name]
+    return on_cpu(back(f), *args())
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forward(name):
+    f, args, how = FORMS[name]
+    c, n, _ = compiled(f, *args())
+    assert n >= how.get("count", 1)
+    compare(c(*args()), wanted(name)[0], how.get("tol", 2e-5))
+
+
+@pytest.mark.parametrize("name", [n for n, (_, _, how) in FORMS.items() if how.get("back", True)])
+def test_gradient(name):
+    f, args, how = FORMS[name]
+    c, n, grads = compiled(back(f), *args())
+    assert n >= how.get("count", 1) and grads >= how.get("count", 1)
+    compare(c(*args()), wanted(name), how.get("tol", 5e-5))
+
+
+# --- what is no attention --------------------------------------------------------------------------------------------------------
+
+MUTANTS = {}
+
+
+def mutant(f):
+    MUTANTS[f.__name__] = f
+    return f
+
+
+@mutant
+def softmax_over_queries(q, k, v): return values(jax.nn.softmax(scores(q, k), axis=2), v)
+
+
+@mutant
+def softmax_over_both(q, k, v): return values(jax.nn.softmax(scores(q, k), axis=(2, 3)), v)
+
+
+@mutant
+def softmax_over_heads(q, k, v): return values(jax.nn.softmax(scores(q, k), axis=1), v)
+
+
+@mutant
+def masked_after_softmax(q, k, v): return values(jnp.where(causal(), jax.nn.softmax(scores(q, k)), 0), v)
+
+
+@mutant
+def masked_after_softmax_with_one(q, k, v): return values(jnp.where(causal(), jax.nn.softmax(scores(q, k)), 1e-3), v)
+
+
+@mutant
+def weights_returned(q, k, v):
+    p = jax.nn.softmax(scores(q, k))
+    return values(p, v), p
+
+
+@mutant
+def scores_returned(q, k, v):
+    x = scores(q, k)
+    return values(jax.nn.softmax(x), v), x
+
+
+@mutant
+def not_normalised(q, k, v):
+    x = scores(q, k)
+    return values(jnp.exp(x - x.max(-1, keepdims=True)), v)
+
+
+@mutant
+def normalised_twice(q, k, v):
+    p = jax.nn.softmax(scores(q, k))
+    return values(p / p.sum(-1, keepdims=True), v)
+
+
+@mutant
+def normalised_by_keys(q, k, v):
+    e = jnp.exp(scores(q, k))
+    return values(e / e.sum(-2, keepdims=True), v)
+
+
+@mutant
+def normalised_by_largest(q, k, v):
+    e = jnp.exp(scores(q, k))
+    return values(e / e.max(-1, keepdims=True), v)
+
+
+@mutant
+def one_added_to_sum(q, k, v):
+    e = jnp.exp(scores(q, k))
+    return values(e / (1 + e.sum(-1, keepdims=True)), v)
+
+
+@mutant
+def squares_normalise(q, k, v):
+    e = jnp.exp(scores(q, k))
+    return values(e / jnp.sqrt((e * e).sum(-1, keepdims=True)), v)
+
+
+@mutant
+def sum_of_other_scores(q, k, v):
+    x = scores(q, k)
+    return values(jnp.exp(x) / jnp.exp(2 * x).sum(-1, keepdims=True), v)
+
+
+@mutant
+def sum_of_masked_only(q, k, v):
+    e = jnp.exp(scores(q, k))
+    return values(e / jnp.where(causal(), e, 0).sum(-1, keepdims=True), v)
+
+
+@mutant
+def masked_but_not_in_sum(q, k, v):
+    e = jnp.exp(scores(q, k))
+    return values(jnp.where(causal(), e, 0) / e.sum(-1, keepdims=True), v)
+
+
+@mutant
+def scaled_on_the_diagonal(q, k, v): return values(jax.nn.softmax(scores(q, k) * (1 + jnp.eye(T))), v)
+
+
+@mutant
+def scaled_by_row_after(q, k, v): return values(jax.nn.softmax(scores(q, k)) * jnp.arange(T)[:, None], v)
+
+
+@mutant
+def scaled_by_key_after(q, k, v): return values(jax.nn.softmax(scores(q, k)) * jnp.arange(T), v)
+
+
+@mutant
+def temperature_in_rows(q, k, v): return values(jax.nn.softmax(scores(q, k) / (1 + jnp.arange(T))[:, None]), v)
+
+
+@mutant
+def temperature_inside_mask(q, k, v): return values(jax.nn.softmax(jnp.where(causal(), scores(q, k), -5.0) / 3), v)
+
+
+@mutant
+def weak_fill(q, k, v): return values(jax.nn.softmax(jnp.where(causal(), scores(q, k), -1.0)), v)
+
+
+@mutant
+def fill_of_zero(q, k, v): return values(jax.nn.softmax(jnp.where(causal(), scores(q, k), 0)), v)
+
+
+@mutant
+def sigmoid(q, k, v): return values(jax.nn.sigmoid(scores(q, k)), v)
+
+
+@mutant
+def rectified(q, k, v): return values(jax.nn.relu(scores(q, k)) ** 2, v)
+
+
+@mutant
+def linear(q, k, v):
+    x = jnp.einsum("bthd,bshd->bhts", jax.nn.elu(q) + 1, jax.nn.elu(k) + 1)
+    return values(x / x.sum(-1, keepdims=True), v)
+
+
+@mutant
+def weights_squared(q, k, v): return values(jax.nn.softmax(scores(q, k)) ** 2, v)
+
+
+@mutant
+def weights_times_weights(q, k, v):
+    p = jax.nn.softmax(scores(q, k))
+    return values(p @ p, v)
+
+
+@mutant
+def weights_turned(q, k, v): return values(jax.nn.softmax(scores(q, k)).swapaxes(-1, -2), v)
+
+
+@mutant
+def weights_symmetric(q, k, v):
+    p = jax.nn.softmax(scores(q, k))
+    return values(p + p.swapaxes(-1, -2), v)
+
+
+@mutant
+def weights_reversed(q, k, v): return values(jax.nn.softmax(scores(q, k))[..., ::-1], v)
+
+
+@mutant
+def weights_shifted(q, k, v): return values(jnp.roll(jax.nn.softmax(scores(q, k)), 1, -1), v)
+
+
+@mutant
+def scores_shifted(q, k, v): return values(jax.nn.softmax(jnp.roll(scores(q, k), 1, -1)), v)
+
+
+@mutant
+def weights_plus_identity(q, k, v): return values(jax.nn.softmax(scores(q, k)) + jnp.eye(T), v)
+
+
+@mutant
+def difference_of_two(q, k, v):
+    return values(jax.nn.softmax(scores(q, k)) - 0.3 * jax.nn.softmax(scores(q[..., ::-1], k)), v)
+
+
+@mutant
+def heads_mixed(q, k, v): return values(jnp.einsum("bhts,hg->bgts", jax.nn.softmax(scores(q, k)), jnp.arange(16.0).reshape(4, 4) / 16), v)
+
+
+@mutant
+def scores_mixed(q, k, v): return values(jax.nn.softmax(jnp.einsum("bhts,hg->bgts", scores(q, k), jnp.arange(16.0).reshape(4, 4) / 16)), v)
+
+
+@mutant
+def first_keys_only(q, k, v): return values(jax.nn.softmax(scores(q, k))[..., :20], v[:, :20])
+
+
+@mutant
+def sink_at_the_end(q, k, v):
+    x = jnp.concatenate([scores(q, k), jnp.ones((B, H, T, 1))], -1)
+    return values(jax.nn.softmax(x)[..., :T], v)
+
+
+@mutant
+def entropy(q, k, v):
+    p = jax.nn.softmax(scores(q, k))
+    return values(p, v), -(p * jnp.log(p + 1e-9)).sum(-1)
+
+
+@mutant
+def largest_weight(q, k, v):
+    p = jax.nn.softmax(scores(q, k))
+    return values(p, v), p.max(-1)
+
+
+@mutant
+def scores_that_see_the_sum(q, k, v):
+    x = scores(q, k)
+    return values(jax.nn.softmax(x * (1 + 0.1 * jnp.exp(x).sum(-1, keepdims=True) / T)), v)
+
+
+@mutant
+def hard(q, k, v):
+    x = scores(q, k)
+    return values((x == x.max(-1, keepdims=True)).astype(f32), v)
+
+
+@mutant
+def rounded_weights(q, k, v): return values(jnp.round(jax.nn.softmax(scores(q, k)) * 64) / 64, v)
+
+
+@mutant
+def product_of_scores(q, k, v): return values(jax.nn.softmax(scores(q, k) * scores(k, q)), v)
+
+
+def test_gradient_of_a_bias_in_a_loop():
+    """It is a matrix of queries by keys: the second loop reads what the first one has stacked."""
+    def f(x, bias, *w):
+        def one(x, p):
+            q, k, v = (jnp.einsum("btm,mn->btn", x, a).reshape(B, T, H, D) for a in p[:3])
+            return x + dpa(q, k, v, p[4]).reshape(B, T, H * D) @ p[3], None
+        return lax.scan(one, x, (*w, bias))[0]
+    args = (normal(B, T, 32), normal(3, 1, H, T, T, seed=4), *weights())
+    c, n, grads = compiled(back(f), *args)
+    assert grads == 0 and c.as_text().count("exponential") <= 1
+    compare(c(*args), on_cpu(back(f), *args), 5e-5)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_not(name):
+    """Recognised or not: the values are the program's."""
+    f = back(MUTANTS[name])
+    compare(jax.jit(f)(*qkv()), on_cpu(f, *qkv()), 1e-4)

@@ -1,0 +1,551 @@
+/* Attention of random shapes, strides, types and masks, forward and backward: every micro-kernel that this machine runs, and the models
+ * of the others, against the reference. */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <float.h>
+#include <math.h>
+#include <cmocka.h>
+
+#include "draws.h"
+#include "kern/attention.h"
+
+static uint64_t seed = 1;
+static uint32_t rnd(uint32_t n)
+{
+	seed = seed * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)(seed >> 33) % n;
+}
+static float unit(void) { return ((float)rnd(2001) - 1000) * 1e-3f; }
+
+/* --- one attention ------------------------------------------------------------------ */
+
+enum { MOST_VIEWS = 16, MOST_INS = 40, RANK = 5 };
+struct att {
+	struct prog_kern k;
+	struct prog_expr e;
+	struct prog_view v[MOST_VIEWS];
+	int64_t dim[MOST_VIEWS][RANK], stride[MOST_VIEWS][RANK];
+	uint8_t in_type[MOST_VIEWS];
+	struct prog_ins ins[MOST_INS];
+	uint16_t out[3];
+	char *mem[MOST_VIEWS + 1];       /* where the views' memory begins: base of all their elements */
+	size_t bytes[MOST_VIEWS];
+	int64_t g, t, s, d, e_;
+	enum { NO_MASK, CAUSAL, WINDOW, SEGMENTS, DENSE, BIAS, LENGTHS, SOFTCAP, ALIBI, WEIGHTS, DEAD_ROWS, CUT, MASKS } mask;
+	float scale, fill;
+};
+
+static int64_t count(const struct prog_view *v)
+{
+	int64_t n = 1;
+	for (int i = 0; i < v->rank; i++)
+		n *= v->dim[i];
+	return n;
+}
+
+static char *element(const struct att *a, int i, int64_t lin)
+{
+	int64_t ix[RANK];
+	index_of(a->v[i].rank, a->v[i].dim, lin, ix);
+	return a->mem[i] + (a->v[i].off + offset_of(a->v[i].rank, a->v[i].stride, ix)) * dt_bytes(a->v[i].dtype);
+}
+
+static double get(const struct att *a, int i, int64_t lin)
+{
+	double x = 0;
+	assert_true(att_number((enum dtype)a->v[i].dtype, element(a, i, lin), &x));
+	return x;
+}
+
+static void set(struct att *a, int i, int64_t lin, double x)
+{
+	kern_elem(ELEM_convert, DT_f64, (enum dtype)a->v[i].dtype)(1, element(a, i, lin), &x, NULL, NULL);
+}
+
+/* A view of these extents in a random order of dimensions, with gaps; way 0: dense.  bits of same: dimensions of stride 0. */
+static void view(struct att *a, int i, enum dtype dt, int rank, const int64_t *dim, int way, unsigned same)
+{
+	struct prog_view *v = &a->v[i];
+	int order[RANK];
+	int64_t step = 1;
+	for (int d = 0; d < rank; d++)
+		order[d] = d;
+	for (int d = rank; way && rnd(2) && d-- > 1;) {
+		int j = (int)rnd((uint32_t)d + 1), t = order[d];
+		order[d] = order[j];
+		order[j] = t;
+	}
+	*v = (struct prog_view){ .dtype = dt, .rank = (uint8_t)rank, .dim = a->dim[i], .stride = a->stride[i] };
+	for (int x = rank; x-- > 0;) {
+		int d = order[x];
+		v->dim[d] = dim[d];
+		v->stride[d] = same >> d & 1 ? 0 : step;
+		if (!(same >> d & 1))
+			step *= dim[d] + (way && rnd(4) == 0 ? rnd(3) : 0);
+	}
+	v->off = way ? rnd(5) : 0;
+	a->bytes[i] = (size_t)(step + v->off) * (size_t)dt_bytes(dt);
+	a->mem[i] = malloc(a->bytes[i]);
+	memset(a->mem[i], 0, a->bytes[i]);
+}
+
+static void fill_random(struct att *a, int i, float size)
+{
+	for (int64_t n = count(&a->v[i]), x = 0; x < n; x++)
+		set(a, i, x, size * unit());
+}
+
+/* --- score functions ------------------------------------------------------------------ */
+
+static uint16_t put(struct att *a, int fn, enum dtype from, enum dtype to, int x, int y, int z)
+{
+	struct prog_ins *i = &a->ins[a->e.n++];
+	*i = (struct prog_ins){ .fn = (uint16_t)fn, .from = (uint8_t)from, .to = (uint8_t)to, .src = { (uint16_t)x, (uint16_t)y, (uint16_t)z } };
+	return (uint16_t)(a->e.nin + a->e.n - 1);
+}
+static uint16_t number(struct att *a, float x)
+{
+	uint16_t r = put(a, EXPR_IMM, DT_f32, DT_f32, 0, 0, 0);
+	memcpy(a->ins[a->e.n - 1].imm, &x, 4);
+	return r;
+}
+static uint16_t whole(struct att *a, int32_t x)
+{
+	uint16_t r = put(a, EXPR_IMM, DT_i32, DT_i32, 0, 0, 0);
+	memcpy(a->ins[a->e.n - 1].imm, &x, 4);
+	return r;
+}
+
+/* An operand that scores are made from: by g, t, s where the letters say so. */
+static int extra(struct att *a, enum dtype dt, bool g, bool t, bool s)
+{
+	int64_t dim[RANK] = { a->v[0].dim[0], a->v[0].dim[1], g ? a->g : 1, t ? a->t : 1, s ? a->s : 1 };
+	int i = a->k.nin++;
+	if (rnd(2))
+		dim[0] = a->v[0].dim[0];
+	view(a, i, dt, RANK, dim, (int)rnd(2), rnd(3) ? 0 : 1 + rnd(3));
+	a->in_type[a->e.nin++] = (uint8_t)dt;
+	return i;
+}
+
+/* Numbers along t (dimension 3) or s (4): first, first + 1, ... */
+static void count_up(struct att *a, int i, int d, int first)
+{
+	for (int64_t n = count(&a->v[i]), x = 0; x < n; x++) {
+		int64_t ix[RANK];
+		index_of(RANK, a->v[i].dim, x, ix);
+		set(a, i, x, (double)(ix[d] + first));
+	}
+}
+
+/* Operands first, then the function of them. */
+static void function(struct att *a)
+{
+	bool grad = a->k.id == KERN_attention_grad;
+	int p = 0, q = 0, w = 0, first = grad ? ATT_GRAD_EXTRA : ATT_EXTRA;
+	a->in_type[0] = DT_f32;
+	a->e.nin = 1;
+	a->mask = a->mask == CUT && grad ? NO_MASK : a->mask;
+	switch (a->mask) {
+	case CAUSAL: case WINDOW: case SOFTCAP:
+		p = extra(a, DT_i32, false, true, false);
+		q = extra(a, DT_i32, false, false, true);
+		count_up(a, p, 3, (int)rnd(9) - 4);
+		count_up(a, q, 4, 0);
+		break;
+	case SEGMENTS:
+		p = extra(a, DT_i32, rnd(2), true, false);
+		q = extra(a, DT_i32, false, false, true);
+		for (int i = p; i <= q; i++)
+			for (int64_t n = count(&a->v[i]), x = 0; x < n; x++) {
+				int d = i == p ? 3 : 4;
+				int64_t ix[RANK];
+				index_of(RANK, a->v[i].dim, x, ix);
+				set(a, i, x, (double)(ix[d] * 4 / a->v[i].dim[d]));
+			}
+		break;
+	case DENSE:
+		p = extra(a, DT_pred, rnd(2), true, true);
+		for (int64_t n = count(&a->v[p]), j = 0, run = 0, v = 0; j < n; j++, run--) {
+			if (!run) {
+				run = 1 + rnd(200);
+				v = rnd(2);
+			}
+			set(a, p, j, (double)v);
+		}
+		break;
+	case BIAS:
+		p = extra(a, rnd(2) ? DT_f32 : DT_bf16, rnd(2), true, true);
+		fill_random(a, p, 2);
+		for (int64_t n = count(&a->v[p]), j = 0; j < n; j++)
+			if (rnd(3) == 0)
+				set(a, p, j, isinf(a->fill) ? a->fill : -1e9);
+		break;
+	case LENGTHS:
+		p = extra(a, DT_i32, false, false, false);
+		q = extra(a, DT_i32, false, false, true);
+		for (int64_t n = count(&a->v[p]), j = 0; j < n; j++)
+			set(a, p, j, (double)rnd((uint32_t)a->s + 1));
+		count_up(a, q, 4, 0);
+		break;
+	case ALIBI:
+		p = extra(a, DT_f32, true, false, false);
+		q = extra(a, DT_f32, false, true, false);
+		w = extra(a, DT_f32, false, false, true);
+		fill_random(a, p, 1);
+		count_up(a, q, 3, 0);
+		count_up(a, w, 4, 0);
+		break;
+	case WEIGHTS:
+		p = extra(a, DT_f32, true, true, true);
+		for (int64_t n = count(&a->v[p]), j = 0; j < n; j++)
+			set(a, p, j, rnd(4) ? 1.25 : 0);
+		break;
+	case DEAD_ROWS:
+		p = extra(a, DT_pred, false, true, false);
+		for (int64_t n = count(&a->v[p]), j = 0; j < n; j++)
+			set(a, p, j, (double)(j % 64 < 40));
+		break;
+	default: break;
+	}
+	p += 1 - first, q += 1 - first, w += 1 - first;
+	uint16_t c = number(a, a->scale), score = a->scale == 1 ? 0 : put(a, ELEM_multiply, DT_f32, DT_f32, 0, c, 0), slope = c, mask = 0, weight = 0;
+	switch (a->mask) {
+	case SOFTCAP: {
+		uint16_t th = put(a, ELEM_tanh, DT_f32, DT_f32, score, 0, 0), cap = number(a, 5), sq = put(a, ELEM_multiply, DT_f32, DT_f32, th, th, 0);
+		score = put(a, ELEM_multiply, DT_f32, DT_f32, th, cap, 0);
+		slope = put(a, ELEM_multiply, DT_f32, DT_f32, put(a, ELEM_subtract, DT_f32, DT_f32, number(a, 1), sq, 0), number(a, 5 * a->scale), 0);
+	}       /* fall through */
+	case CAUSAL: mask = put(a, ELEM_compare_ge, DT_i32, DT_pred, p, q, 0); break;
+	case WINDOW: {
+		uint16_t far = put(a, ELEM_subtract, DT_i32, DT_i32, p, q, 0), near = put(a, ELEM_compare_lt, DT_i32, DT_pred, far, whole(a, 40), 0);
+		mask = put(a, ELEM_and, DT_pred, DT_pred, put(a, ELEM_compare_ge, DT_i32, DT_pred, p, q, 0), near, 0);
+		break;
+	}
+	case SEGMENTS: mask = put(a, ELEM_compare_eq, DT_i32, DT_pred, p, q, 0); break;
+	case DENSE: case DEAD_ROWS: mask = (uint16_t)p; break;
+	case CUT: {      /* with a bend at 0, where a slope would depend on roundings */
+		uint16_t up = put(a, ELEM_compare_ge, DT_f32, DT_pred, 0, number(a, 0), 0), half = put(a, ELEM_multiply, DT_f32, DT_f32, score, number(a, 0.5f), 0);
+		score = put(a, ELEM_select, DT_f32, DT_f32, up, score, half);
+		break;
+	}
+	case LENGTHS: mask = put(a, ELEM_compare_lt, DT_i32, DT_pred, q, p, 0); break;
+	case BIAS: {
+		uint16_t b = a->v[a->k.nin - 1].dtype == DT_f32 ? (uint16_t)p : put(a, ELEM_convert, DT_bf16, DT_f32, p, 0, 0);
+		score = put(a, ELEM_add, DT_f32, DT_f32, score, b, 0);
+		break;
+	}
+	case ALIBI: {
+		uint16_t far = put(a, ELEM_subtract, DT_f32, DT_f32, w, q, 0), b = put(a, ELEM_multiply, DT_f32, DT_f32, p, far, 0);
+		score = put(a, ELEM_add, DT_f32, DT_f32, score, b, 0);
+		break;
+	}
+	case WEIGHTS: weight = (uint16_t)p; break;
+	default: break;
+	}
+	if (mask) {
+		score = put(a, ELEM_select, DT_f32, DT_f32, mask, score, number(a, a->fill));
+		slope = put(a, ELEM_select, DT_f32, DT_f32, mask, slope, number(a, 0));
+	}
+	a->out[a->e.nout++] = score;
+	if (grad)
+		a->out[a->e.nout++] = slope;
+	if (weight)
+		a->out[a->e.nout++] = weight;
+	a->e.in_type = a->in_type;
+	a->e.ins = a->ins;
+	a->e.out = a->out;
+	a->k.expr = &a->e;
+}
+
+/* --- running ------------------------------------------------------------------------------ */
+
+/* With a variant, tiles in parts calls, from the last to the first; results to out, as f64.  False: the reference did it. */
+static bool run(struct att *a, const struct att_variant *v, int parts, double **out)
+{
+	struct kern_state *s;
+	att_force = v;
+	struct err *e = kern_prepare(&a->k, &s);
+	assert_null(e);
+	att_force = NULL;
+	int n = a->k.nin + a->k.nout;
+	att_tiles_done = att_tiles_left = 0;
+	size_t room = (kern_scratch(&a->k, s) + 63) / 64 * 64;
+	char *scratch = aligned_alloc(64, room + 64), *shared = aligned_alloc(64, (kern_shared(&a->k, s) + 127) / 64 * 64);
+	memset(scratch, 0xff, room + 64);
+	memset(shared, 0xff, kern_shared(&a->k, s));
+	for (int i = a->k.nin; i < n; i++)
+		memset(a->mem[i], 0x7f, a->bytes[i]);
+	a->mem[n] = shared;
+	for (int p = 0; p < kern_phases(&a->k, s); p++) {
+		int64_t tiles = kern_tiles(&a->k, s);
+		for (int i = parts; i-- > 0;)
+			kern_run(&a->k, s, p, a->mem, tiles * i / parts, tiles * (i + 1) / parts, scratch);
+	}
+	for (size_t i = room; i < room + 64; i++)
+		assert_int_equal((unsigned char)scratch[i], 0xff);
+	for (int i = a->k.nin; i < n; i++) {
+		double *to = out[i - a->k.nin] = malloc(sizeof *to * (size_t)count(&a->v[i]));
+		for (int64_t c = count(&a->v[i]), j = 0; j < c; j++)
+			to[j] = get(a, i, j);
+	}
+	kern_release(s);
+	free(scratch);
+	free(shared);
+	return att_tiles_done + att_tiles_left > 0;
+}
+
+static void release(struct att *a)
+{
+	for (int i = 0; i < a->k.nin + a->k.nout; i++)
+		free(a->mem[i]);
+}
+
+/* 0, or what the next case has of queries, of keys, of groups. */
+static int64_t want_t, want_s, want_g;
+static int want_mask = -1;
+
+static const int64_t extents[] = { 1, 2, 8, 16, 32, 63, 64, 65, 127, 128, 129, 256, 300 };
+static int64_t extent(uint32_t most) { return extents[rnd(MIN(most, NELEM(extents)))]; }
+
+/* Operands but those of scores, and results; shapes of the case. */
+static void make(struct att *a, bool grad, enum dtype dt)
+{
+	int64_t b0 = 1 + rnd(2), b1 = 1 + rnd(2), g = rnd(3) ? 1 : 1 + rnd(4), t = extent(13), s = extent(13), d = rnd(3) ? 16 << rnd(3) : 1 + rnd(140);
+	g = want_g ? want_g : g;
+	t = want_t ? want_t : t;
+	s = want_s ? want_s : s;
+	int64_t e = rnd(2) ? d : 16 + rnd(120), q[] = { b0, b1, g, t, d }, k[] = { b0, b1, s, d }, v[] = { b0, b1, s, e };
+	int64_t o[] = { b0, b1, g, t, e }, l[] = { b0, b1, g, t };
+	a->k.v = a->v;
+	a->k.code = -1;
+	a->k.id = grad ? KERN_attention_grad : KERN_attention;
+	a->g = g, a->t = t, a->s = s, a->d = d, a->e_ = e;
+	a->mask = want_mask < 0 ? (int)rnd(MASKS) : want_mask;
+	a->fill = (float[]){ -INFINITY, -1e9f, -0.7f * FLT_MAX, -FLT_MAX }[rnd(4)];
+	a->scale = rnd(4) ? 1 / sqrtf((float)d) : 1;
+	enum dtype other = rnd(8) ? dt : DT_f16;
+	unsigned same = rnd(6) ? 0 : 1 + rnd(3);
+	view(a, ATT_Q, dt, RANK, q, (int)rnd(2), 0);
+	view(a, ATT_K, dt == DT_f32 ? other : dt, RANK - 1, k, (int)rnd(2), same);
+	view(a, ATT_V, dt, RANK - 1, v, (int)rnd(2), same);
+	a->k.nin = 3;
+	float size = rnd(6) ? 1 : 6;
+	fill_random(a, ATT_Q, size);
+	fill_random(a, ATT_K, 1);
+	fill_random(a, ATT_V, 1);
+	if (grad) {
+		view(a, ATT_L, DT_f32, RANK - 1, l, (int)rnd(2), 0);
+		view(a, ATT_DO, dt, RANK, o, (int)rnd(2), 0);
+		view(a, ATT_DELTA, DT_f32, RANK - 1, l, (int)rnd(2), 0);
+		fill_random(a, ATT_DO, 1);
+		a->k.nin = 6;
+	}
+	function(a);
+	int n = a->k.nin;
+	if (grad) {
+		view(a, n, dt, RANK, q, (int)rnd(2), 0);
+		view(a, n + 1, dt, RANK - 1, k, (int)rnd(2), 0);
+		view(a, n + 2, dt, RANK - 1, v, (int)rnd(2), 0);
+		a->k.nout = 3;
+	} else {
+		view(a, n, dt, RANK, o, (int)rnd(2), 0);
+		view(a, n + 1, DT_f32, RANK - 1, l, (int)rnd(2), 0);
+		a->k.nout = 2;
+	}
+}
+
+/* l and delta of a gradient as the forward pass has them. */
+static void forward_of(struct att *a)
+{
+	struct att f = *a;
+	int extra = a->k.nin - ATT_GRAD_EXTRA, n = ATT_EXTRA + extra;
+	uint16_t out[2] = { a->out[0], a->e.nout == 3 ? a->out[2] : 0 };
+	f.k.id = KERN_attention;
+	f.k.nin = (uint16_t)n;
+	f.k.nout = 2;
+	f.k.v = f.v;
+	f.k.expr = &f.e;
+	f.e.nout = a->e.nout == 3 ? 2 : 1;
+	f.e.out = out;
+	for (int i = 0; i < extra; i++) {
+		f.v[ATT_EXTRA + i] = a->v[ATT_GRAD_EXTRA + i];
+		f.mem[ATT_EXTRA + i] = a->mem[ATT_GRAD_EXTRA + i];
+	}
+	f.v[n] = a->v[ATT_DO];
+	f.v[n + 1] = a->v[ATT_L];
+	f.bytes[n] = a->bytes[ATT_DO];
+	f.bytes[n + 1] = a->bytes[ATT_L];
+	f.mem[n] = malloc(f.bytes[n]);
+	f.mem[n + 1] = a->mem[ATT_L];
+	double *out2[2];
+	run(&f, &att_reference, 1, out2);
+	int64_t e = a->e_;
+	for (int64_t rows = count(&a->v[ATT_L]), r = 0; r < rows; r++) {
+		double sum = 0;
+		for (int64_t j = 0; j < e; j++)
+			sum += get(a, ATT_DO, r * e + j) * out2[0][r * e + j];
+		set(a, ATT_DELTA, r, sum);
+	}
+	free(f.mem[n]);
+	free(out2[0]);
+	free(out2[1]);
+}
+
+/* p is rounded to 8 bits beside bf16, and so are results: errors are a few of 2^-9 of what is summed, of which a result's largest element tells.
+ * f32: roundings of scores, which are some tens (with slopes by distance some hundreds, of 2^-16 each), and of sums. */
+static void same(const struct att *a, const char *name, int i, const double *got, const double *want, bool grad, int es, int64_t n)
+{
+	double most = 1e-3, tol = a->v[0].dtype == DT_bf16 ? 1.0 / 64 : a->v[0].dtype == DT_f16 ? 1.0 / 1024 : a->mask == ALIBI ? 2e-4 : 1e-5;
+	if (!grad && i == 1)
+		tol = es == 2 ? 1e-5 : 3e-6;
+	for (int64_t j = 0; j < n; j++)
+		most = isfinite(want[j]) && fabs(want[j]) > most ? fabs(want[j]) : most;
+	/* y - delta may all but vanish beside y, a sum of e products */
+	if (grad)
+		most = fmax(most, i == 2 ? 1 : a->scale * sqrt((double)a->e_));
+	else
+		most = i == 0 ? 1 : fmax(most, 1);
+	for (int64_t j = 0; j < n; j++)
+		if (!(fabs(got[j] - want[j]) <= tol * most) && !(got[j] == want[j]) && !(isnan(got[j]) && isnan(want[j])))
+			fail_msg("%s %s %s: most %g mask %d fill %g scale %g g%d t%d s%d d%d e%d: result %d element %d: %g, not %g", name, grad ? "backward" : "forward",
+			         dtype_info[a->v[0].dtype].name, most, a->mask, a->fill, a->scale, (int)a->g, (int)a->t, (int)a->s, (int)a->d, (int)a->e_, i, (int)j, got[j], want[j]);
+}
+
+/* Against the reference, and against itself with the tiles in other calls. */
+static void compare(struct att *a, const struct att_variant *v, bool grad)
+{
+	if (grad)
+		forward_of(a);
+	double *want[3], *got[3], *again[3];
+	assert_false(run(a, &att_reference, 1, want));
+	bool ran = run(a, v, 1, got);
+	assert_true(ran || !v);
+	run(a, v, 3, again);
+	for (int i = 0; i < a->k.nout; i++) {
+		int64_t n = count(&a->v[a->k.nin + i]);
+		same(a, v ? v->name : "chosen", i, got[i], want[i], grad, v ? v->es : 2, n);
+		assert_memory_equal(got[i], again[i], sizeof(double) * (size_t)n);
+		free(want[i]);
+		free(got[i]);
+		free(again[i]);
+	}
+	release(a);
+}
+
+static void one(const struct att_variant *v, bool grad)
+{
+	struct att *a = calloc(1, sizeof *a);
+	static const enum dtype types[] = { DT_f32, DT_bf16, DT_f16 };
+	make(a, grad, v && v->es == 2 ? DT_bf16 : types[rnd(8) ? rnd(2) : 2]);
+	compare(a, v, grad);
+	free(a);
+}
+
+/* Who is told to do with less (RONDO_ISA) runs what is chosen then: each variant by itself runs where all may. */
+static int variants(void) { return *conf_str(CONF_ISA) ? 0 : att_nvariant; }
+static bool is_model(const struct att_variant *v) { return v && strstr(v->name, "model"); }
+
+static void all(bool grad, int most)
+{
+	for (int v = -1; v < variants(); v++) {
+		const struct att_variant *x = v < 0 ? NULL : &att_variant[v];
+		for (int i = 0; (!x || x->has()) && i < draws(is_model(x) ? most / 4 : most); i++)
+			one(x, grad);
+	}
+}
+
+static void forward(void **state) { all(false, 120); }
+static void backward(void **state) { all(true, 80); }
+
+/* Few queries, many keys: parts of keys, and where whole parts are masked. */
+static void decode(void **state)
+{
+	for (int i = 0; i < 3; i++) {
+		want_t = 1 + i;
+		want_s = 1030 + 900 * i;
+		want_g = 4;
+		all(false, 5);
+	}
+	want_t = want_s = want_g = 0;
+}
+
+/* Several blocks of everything, and parts. */
+static void large(void **state)
+{
+	want_t = 520;
+	want_s = 400;
+	want_g = 1;
+	all(false, 3);
+	all(true, 3);
+	want_t = want_s = want_g = 0;
+}
+
+/* Tiles that no query counts are left out: of all, so many thousandths at most are made. */
+static void skipped(void **state)
+{
+	static const struct { int mask; int most; } cases[] = { { CAUSAL, 560 }, { WINDOW, 150 }, { SEGMENTS, 290 }, { NO_MASK, 1000 } };
+	for (int v = 0; v < variants(); v++)
+		for (int i = 0; i < 2 * (int)NELEM(cases) && att_variant[v].has() && !is_model(&att_variant[v]); i++) {
+			struct att *a = calloc(1, sizeof *a);
+			bool grad = i & 1;
+			double *out[3];
+			want_t = want_s = 1024;
+			want_g = 1;
+			want_mask = cases[i / 2].mask;
+			make(a, grad, att_variant[v].es == 2 ? DT_bf16 : DT_f32);
+			for (int r = 0; grad && r < count(&a->v[ATT_L]); r++)
+				set(a, ATT_L, r, 1);
+			assert_true(run(a, &att_variant[v], 1, out));
+			long long done = att_tiles_done, all = done + att_tiles_left;
+			if (done * 1000 > all * cases[i / 2].most)
+				fail_msg("%s, mask %d, %s: %lld of %lld tiles", att_variant[v].name, want_mask, grad ? "backward" : "forward", done, all);
+			for (int r = 0; r < a->k.nout; r++)
+				free(out[r]);
+			release(a);
+			free(a);
+		}
+	want_t = want_s = want_g = 0;
+	want_mask = -1;
+}
+
+/* What is not a number in values that no query counts does not reach a result; elsewhere it does, as in the reference. */
+static void not_numbers(void **state)
+{
+	for (int v = 0; v < variants(); v++)
+		for (int i = 0; i < 12 && att_variant[v].has(); i++) {
+			struct att *a = calloc(1, sizeof *a);
+			bool grad = i & 1;
+			want_s = 100;
+			want_t = 40;
+			want_mask = i < 8 ? LENGTHS : CAUSAL;
+			make(a, grad, att_variant[v].es == 2 ? DT_bf16 : DT_f32);
+			if (i < 8) {
+				int len = a->k.nin - 2;
+				for (int64_t j = 0; j < count(&a->v[len]); j++)
+					set(a, len, j, (double)(50 + rnd(20)));
+				for (int64_t n = count(&a->v[ATT_V]), j = 0; j < n; j++)
+					if (j / a->e_ % a->s >= 70 && rnd(3) == 0)
+						set(a, ATT_V, j, rnd(2) ? NAN : INFINITY);
+			} else {
+				set(a, i & 2 ? ATT_Q : ATT_V, rnd((uint32_t)count(&a->v[i & 2 ? ATT_Q : ATT_V])), NAN);
+			}
+			if (grad && i >= 8) {
+				release(a);      /* a row that is NaN makes all keys so; of which elements is said nowhere */
+			} else {
+				compare(a, &att_variant[v], grad);
+			}
+			free(a);
+		}
+	want_t = want_s = 0;
+	want_mask = -1;
+}
+
+int main(void)
+{
+	cpu_set_ftz();
+	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(decode), cmocka_unit_test(large),
+	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers) };
+	return cmocka_run_group_tests(t, NULL, NULL);
+}
