@@ -815,8 +815,8 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 		p->nb = MAX(FEW_COLS, MIN(FEW_MOST, (p->n / 8 + 63) / 64 * 64));
 		p->nblk = (p->n + p->nb - 1) / p->nb;
 		p->nb = MIN(p->nb, p->n);
-		bool narrow = p->n < 16 && p->r.k_unit;
-		p->few = p->r.free_unit && !narrow ? BY_ROWS : p->k < FEW_TURN && !narrow ? BY_TURNED : BY_DOTS;
+		bool short_rows = p->n < 16 && p->r.k_unit;
+		p->few = p->r.free_unit && !short_rows ? BY_ROWS : p->k < FEW_TURN && !short_rows ? BY_TURNED : BY_DOTS;
 		bool one = p->few == BY_DOTS && p->m == 1 && p->n == 1 && p->l.es == 4 && p->l.k_unit;      /* number, nothing is read twice */
 		p->kc = one ? p->k : MIN(p->k, p->few == BY_ROWS ? FEW_K : FEW_DOT);
 		s->tiles = p->b * p->nblk;
