@@ -142,7 +142,7 @@ static bool logarithm(struct match *m, int p, struct exit *out)
 	return true;
 }
 
-/* The factor of m that is sum over keys of p w y, not yet normalised; -1: there is none. */
+/* The factor of m that is the sum over keys of exp(score) w y, before it is divided by that of exp(score); -1: there is none. */
 static int inner(const struct cand *c, const struct mono *m)
 {
 	for (int i = 0; i < m->n; i++) {

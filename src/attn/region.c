@@ -81,15 +81,15 @@ static ir_val rounded(const struct cand *c)
 
 /* --- what is needed ---------------------------------------------------------------- */
 
-struct need { struct match *m; bool *seen; ARR(struct { ir_val v; ir_loc by; }) todo; ir_loc by; };
+struct need { struct match *m; bool *seen; ARR(struct { ir_val v; ir_loc by; }) queue; ir_loc by; };
 
 static void push(struct need *n, ir_val v)
 {
 	if (!n->seen[v]) {
 		n->seen[v] = true;
-		arr_reserve(&n->todo, 1);
-		n->todo.p[n->todo.n].v = v;
-		n->todo.p[n->todo.n++].by = n->by;
+		arr_reserve(&n->queue, 1);
+		n->queue.p[n->queue.n].v = v;
+		n->queue.p[n->queue.n++].by = n->by;
 	}
 }
 
@@ -142,11 +142,11 @@ static bool needs(struct match *m)
 		for (uint32_t k = 0; k < o->nin && ir_effect(c->m, c->fn, o); k++)
 			push(&n, ir_in(c->fn, o, k));
 	}
-	while (ok && n.todo.n) {
-		n.todo.n--;
-		ok = visit(&n, n.todo.p[n.todo.n].v, n.todo.p[n.todo.n].by);
+	while (ok && n.queue.n) {
+		n.queue.n--;
+		ok = visit(&n, n.queue.p[n.queue.n].v, n.queue.p[n.queue.n].by);
 	}
-	arr_free(&n.todo);
+	arr_free(&n.queue);
 	return ok && !c->again;
 }
 

@@ -1,6 +1,7 @@
 /* Micro-kernels of attention: a row of the table for each instruction set, with a plain C model of each layout that runs
  * anywhere.  One layout for all: pairs of bf16 suit vector instructions and tiles. */
 #include "attention.h"
+#include "attention_512.h"
 
 #include <cpuid.h>
 #include <immintrin.h>
@@ -10,30 +11,16 @@
 
 const struct att_variant *att_force, att_reference = { .name = "reference" };
 
-enum { M512 = 8, M256 = 6, MAMX = 32 };
+enum { M256 = 6, MAMX = 32 };
 
 /* --- vectors ----------------------------------------------------------------------- */
 
 #define MICRO_512(name, isa, product) \
-__attribute__((target(isa))) \
-static void name(int64_t steps, const void *pa, int64_t lda, const void *pb, float *c, bool add) \
+isa static void name(int64_t steps, const void *pa, int64_t lda, const void *pb, float *c, bool add) \
 { \
 	const char *a = pa, *b = pb; \
 	__m512 x[M512][2]; \
-	for (int i = 0; i < M512; i++) \
-		x[i][0] = x[i][1] = _mm512_setzero_ps(); \
-	_Pragma("GCC unroll 4") \
-	for (int64_t k = 0; k < steps; k++) { \
-		__m512 b0 = _mm512_load_ps(b + 128 * k), b1 = _mm512_load_ps(b + 128 * k + 64); \
-		_Pragma("GCC unroll 8") \
-		for (int i = 0; i < M512; i++) { \
-			float word; \
-			memcpy(&word, a + i * lda + 4 * k, 4); \
-			__m512 y = _mm512_set1_ps(word); \
-			x[i][0] = product(x[i][0], y, b0); \
-			x[i][1] = product(x[i][1], y, b1); \
-		} \
-	} \
+	PRODUCT_512(x, product, steps, a, lda, b); \
 	if (add) \
 		_Pragma("GCC unroll 8") \
 		for (int i = 0; i < M512; i++) { \
@@ -46,10 +33,8 @@ static void name(int64_t steps, const void *pa, int64_t lda, const void *pb, flo
 		_mm512_store_ps(c + i * ATT_COLS + 16, x[i][1]); \
 	} \
 }
-#define PAIRS(s, x, y) _mm512_dpbf16_ps(s, (__m512bh)(x), (__m512bh)(y))
-#define FLOATS(s, x, y) _mm512_fmadd_ps(x, y, s)
-MICRO_512(bf16_512, "avx512f,avx512bw,avx512vl,avx512bf16", PAIRS)
-MICRO_512(f32_512, "avx512f", FLOATS)
+MICRO_512(bf16_512, TBF16, PAIRS)
+MICRO_512(f32_512, T512, FLOATS)
 
 /* Half a panel. */
 __attribute__((target("avx2,fma")))

@@ -3,17 +3,12 @@
  * made by integers or vscalefps, and polynomials are as short as the type of p allows: relative error 2.6e-6 beside bf16, 2e-8 (before
  * rounding) beside f32; coefficients are minimax for 2^f, |f| <= 1/2. */
 #include "attention.h"
+#include "attention_512.h"
 
 #include <immintrin.h>
 #include <math.h>
 
 /* --- AVX-512 -------------------------------------------------------------------------- */
-
-#define T512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl")))
-#define TBF16 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16")))
-#define IN512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl"), always_inline)) static inline
-#define INBF16 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16"), always_inline)) static inline
-#define K512(x) _mm512_set1_ps(x)
 
 /* f of 0 .. 1 and the whole number below: vreduceps gives 0 for -inf, of which vscalefps, which takes the whole number itself, makes 0. */
 IN512 __m512 exp2_short(__m512 x)
@@ -59,65 +54,35 @@ T512 static void tops_512(int rows, const float *s, float *top)
 		top[r] = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(_mm512_load_ps(s), none), _mm512_max_ps(_mm512_load_ps(s + 16), none)));
 }
 
-TBF16 static void forward_bf16(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES])
-{
-	__m512 c = K512(c2);
-#pragma GCC unroll 4
-	for (int r = 0; r < rows; r++, s += ATT_COLS) {
-		__m512 ref = K512(m[r]);
-		__m512 a = exp2_short(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(s), ref), c));
-		__m512 b = exp2_short(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(s + 16), ref), c));
-		_mm512_store_ps(l[r], _mm512_add_ps(_mm512_load_ps(l[r]), _mm512_add_ps(a, b)));
-		if (w) {
-			a = _mm512_mul_ps(a, _mm512_load_ps(w + r * ATT_COLS));
-			b = _mm512_mul_ps(b, _mm512_load_ps(w + r * ATT_COLS + 16));
-		}
-		_mm512_store_si512(p + r * ldp, (__m512i)_mm512_cvtne2ps_pbh(b, a));
-	}
+#define FORWARD(name, isa, exp2, store) \
+isa static void name(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES]) \
+{ \
+	__m512 c = K512(c2); \
+	_Pragma("GCC unroll 4") \
+	for (int r = 0; r < rows; r++, s += ATT_COLS) { \
+		__m512 ref = K512(m[r]); \
+		__m512 a = exp2(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(s), ref), c)); \
+		__m512 b = exp2(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(s + 16), ref), c)); \
+		_mm512_store_ps(l[r], _mm512_add_ps(_mm512_load_ps(l[r]), _mm512_add_ps(a, b))); \
+		if (w) { \
+			a = _mm512_mul_ps(a, _mm512_load_ps(w + r * ATT_COLS)); \
+			b = _mm512_mul_ps(b, _mm512_load_ps(w + r * ATT_COLS + 16)); \
+		} \
+		store(p + r * ldp, a, b); \
+	} \
 }
+FORWARD(forward_bf16, TBF16, exp2_short, STORE_PAIRS)
+FORWARD(forward_512, T512, exp2_long, STORE_FLOATS)
 
-T512 static void forward_512(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES])
-{
-	__m512 c = K512(c2);
-#pragma GCC unroll 4
-	for (int r = 0; r < rows; r++, s += ATT_COLS) {
-		__m512 ref = K512(m[r]);
-		__m512 a = exp2_long(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(s), ref), c));
-		__m512 b = exp2_long(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(s + 16), ref), c));
-		_mm512_store_ps(l[r], _mm512_add_ps(_mm512_load_ps(l[r]), _mm512_add_ps(a, b)));
-		if (w) {
-			a = _mm512_mul_ps(a, _mm512_load_ps(w + r * ATT_COLS));
-			b = _mm512_mul_ps(b, _mm512_load_ps(w + r * ATT_COLS + 16));
-		}
-		_mm512_store_ps(p + r * ldp, a);
-		_mm512_store_ps(p + r * ldp + 64, b);
-	}
-}
-
-/* Products of MR rows and a panel as in attention_micro.c, and their exponentials before they are ever stored. */
-enum { MR = 8 };
+/* Products of M512 rows and a panel as in attention_micro.c, and their exponentials before they are ever stored. */
 #define FUSED(name, isa, product, exp2, store) \
-__attribute__((target(isa))) \
-bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const float *m2, float c2, char *p, int64_t ldp, float (*l)[ATT_LANES]) \
+isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const float *m2, float c2, char *p, int64_t ldp, float (*l)[ATT_LANES]) \
 { \
 	const char *a = pa, *b = pb; \
-	__m512 x[MR][2], c = K512(c2), most = K512(-1); \
-	for (int i = 0; i < MR; i++) \
-		x[i][0] = x[i][1] = _mm512_setzero_ps(); \
-	_Pragma("GCC unroll 4") \
-	for (int64_t k = 0; k < steps; k++) { \
-		__m512 b0 = _mm512_load_ps(b + 128 * k), b1 = _mm512_load_ps(b + 128 * k + 64); \
-		_Pragma("GCC unroll 8") \
-		for (int i = 0; i < MR; i++) { \
-			float word; \
-			memcpy(&word, a + i * lda + 4 * k, 4); \
-			__m512 y = K512(word); \
-			x[i][0] = product(x[i][0], y, b0); \
-			x[i][1] = product(x[i][1], y, b1); \
-		} \
-	} \
+	__m512 x[M512][2], c = K512(c2), most = K512(-1); \
+	PRODUCT_512(x, product, steps, a, lda, b); \
 	_Pragma("GCC unroll 8") \
-	for (int i = 0; i < MR; i++) { \
+	for (int i = 0; i < M512; i++) { \
 		__m512 m = K512(m2[i]); \
 		x[i][0] = _mm512_fmsub_ps(x[i][0], c, m); \
 		x[i][1] = _mm512_fmsub_ps(x[i][1], c, m); \
@@ -126,19 +91,15 @@ bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const floa
 	if (__builtin_expect(_mm512_cmp_ps_mask(most, K512(ATT_LAZY * 1.44269504f), _CMP_GT_OQ) != 0, 0)) \
 		return true; \
 	_Pragma("GCC unroll 8") \
-	for (int i = 0; i < MR; i++) { \
+	for (int i = 0; i < M512; i++) { \
 		__m512 e0 = exp2(x[i][0]), e1 = exp2(x[i][1]); \
 		_mm512_store_ps(l[i], _mm512_add_ps(_mm512_load_ps(l[i]), _mm512_add_ps(e0, e1))); \
 		store(p + i * ldp, e0, e1); \
 	} \
 	return false; \
 }
-#define PAIRS(s, x, y) _mm512_dpbf16_ps(s, (__m512bh)(x), (__m512bh)(y))
-#define FLOATS(s, x, y) _mm512_fmadd_ps(x, y, s)
-#define STORE_PAIRS(p, x, y) _mm512_store_si512(p, (__m512i)_mm512_cvtne2ps_pbh(y, x))
-#define STORE_FLOATS(p, x, y) (_mm512_store_ps(p, x), _mm512_store_ps((p) + 64, y))
-FUSED(att_fused_bf16_512, "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16", PAIRS, exp2_short, STORE_PAIRS)
-FUSED(att_fused_f32_512, "avx512f,avx512dq,avx512bw,avx512vl", FLOATS, exp2_long, STORE_FLOATS)
+FUSED(att_fused_bf16_512, TBF16, PAIRS, exp2_short, STORE_PAIRS)
+FUSED(att_fused_f32_512, T512, FLOATS, exp2_long, STORE_FLOATS)
 
 /* Half h of row r: p, and dx to *dx. */
 struct turned { const float *s, *y, *slope, *w; __m512 l[2], delta[2], c2, c; };

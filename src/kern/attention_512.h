@@ -1,0 +1,41 @@
+/* What the AVX-512 sources of attention share: the product of a few rows and a panel, in registers, and what differs between bf16 and f32. */
+#ifndef RONDO_KERN_ATTENTION_512_H
+#define RONDO_KERN_ATTENTION_512_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define T512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl")))
+#define TBF16 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16")))
+#define IN512 T512 __attribute__((always_inline)) static inline
+#define INBF16 TBF16 __attribute__((always_inline)) static inline
+#define K512(x) _mm512_set1_ps(x)
+
+/* s + x y: of pairs of bf16, of f32. */
+#define PAIRS(s, x, y) _mm512_dpbf16_ps(s, (__m512bh)(x), (__m512bh)(y))
+#define FLOATS(s, x, y) _mm512_fmadd_ps(x, y, s)
+/* 32 results as bf16, as f32. */
+#define STORE_PAIRS(p, x, y) _mm512_store_si512(p, (__m512i)_mm512_cvtne2ps_pbh(y, x))
+#define STORE_FLOATS(p, x, y) (_mm512_store_ps(p, x), _mm512_store_ps((p) + 64, y))
+
+enum { M512 = 8 };      /* rows of a product */
+
+/* x[i] = row i of a, lda bytes apart, times the panel b: steps words of each row, 32 columns. */
+#define PRODUCT_512(x, product, steps, a, lda, b) do { \
+	for (int i = 0; i < M512; i++) \
+		x[i][0] = x[i][1] = _mm512_setzero_ps(); \
+	_Pragma("GCC unroll 4") \
+	for (int64_t k = 0; k < (steps); k++) { \
+		__m512 b0 = _mm512_load_ps((b) + 128 * k), b1 = _mm512_load_ps((b) + 128 * k + 64); \
+		_Pragma("GCC unroll 8") \
+		for (int i = 0; i < M512; i++) { \
+			float word; \
+			memcpy(&word, (a) + i * (lda) + 4 * k, 4); \
+			x[i][0] = product(x[i][0], K512(word), b0); \
+			x[i][1] = product(x[i][1], K512(word), b1); \
+		} \
+	} \
+} while (0)
+
+#endif
