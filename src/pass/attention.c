@@ -59,6 +59,16 @@ static void in_module(struct ir_module *m, bool all, struct attn_record *rec)
 	arena_fini(&a);
 }
 
+/* What was left as it is is looked at again. */
+static void forget_left(struct attn_record *r)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < r->said.n; i++)
+		if (!r->said.p[i].why)
+			r->said.p[n++] = r->said.p[i];
+	r->said.n = n;
+}
+
 struct err *pass_attention(const struct pass_opts *o, struct ir_module *m)
 {
 	const char *how = conf_str(CONF_ATTENTION);
@@ -66,6 +76,8 @@ struct err *pass_attention(const struct pass_opts *o, struct ir_module *m)
 	bool all = !strcmp(how, "on");
 	if (!strcmp(how, "off") || !pass_has(m, IR_dot))
 		return NULL;
+	if (o->attention)
+		forget_left(o->attention);
 	pass_recompute(m, all, &again);
 	in_module(m, all, o->attention);
 	if (pass_recompute_undo(m, &again))

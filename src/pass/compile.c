@@ -21,12 +21,13 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "loops",     pass_loops,  NO_CALL, 0 },               /* while -> loop with roles; cheap invariants into bodies */
 	{ "canon",     pass_canon,  NO_CALL, 0 },
 	{ "cse",       pass_cse,    0, 0 },
+	{ "attention", pass_attention, NO_CALL, 0 },            /* attention, however it is written -> its ops */
 	{ "unroll",    pass_unroll, NO_CALL, 0 },               /* short elementwise loops over large arrays -> straight-line code */
 	{ "partition", partition,   NO_CALL, LOCAL },           /* whole arrays -> one device's shards */
 	{ "joint",     pass_joint,  NO_CALL | LOCAL, NO_JOINT },/* joint reducers -> the collectives that there are */
 	{ "canon2",    pass_canon,  NO_CALL, 0 },
 	{ "cse2",      pass_cse,    0, 0 },
-	{ "attention", pass_attention, NO_CALL | LOCAL, 0 },    /* attention, however it is written -> its ops */
+	{ "attention2",pass_attention, NO_CALL, 0 },            /* what the bodies of shard_map, which are in line now, show together */
 	{ "combine",   pass_combine,NO_CALL | LOCAL | NO_JOINT, 0 }, /* small sums of one group -> one exchange */
 	{ "fuse",      pass_fuse,   NO_CALL | LOCAL, 0 },       /* groups that become one kernel */
 	{ "share",     pass_share,  NO_CALL | LOCAL, 0 },       /* groups alike but for constants -> one kernel, the constants operands */

@@ -426,7 +426,7 @@ static ir_val slice_of_one(struct part *p, struct ir_b *b, const struct ir_fn *f
 	ir_val v = windowed(p, b, in[0], in + 1, size, r, k, at);
 	for (int i = 0; i < k; i++)
 		v = rows(p, b, v, r[i].d, r[i].off, r[i].size);
-	return along_one_of(p, b, v, mesh, part_sums(p, x, f));
+	return along_one_of(p, b, v, mesh, part_sums(p, x, 0, f));
 }
 
 /* Each device writes what falls into its part, over what is there. */
@@ -455,11 +455,11 @@ static ir_val update_own(struct part *p, struct ir_b *b, const struct ir_fn *fn,
 
 /* --- which, at which price --------------------------------------------------------------------------------------- */
 
-struct axes part_sums(struct part *p, const struct ir_axes *x, const struct axes *f)
+struct axes part_sums(struct part *p, const struct ir_axes *x, int k, const struct axes *f)
 {
 	struct axes sums = {0};
 	for (int i = 0; i < x->nfactor; i++)
-		if (x->factor[i].kind == FACTOR_SUM)
+		if (x->factor[i].kind == FACTOR_SUM && ir_axes_find(x, x->nin + k, i) < 0)
 			sums = axes_join(&p->a, sums, f[i]);
 	return sums;
 }

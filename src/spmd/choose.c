@@ -121,8 +121,6 @@ static struct cost price(struct query *q, const struct axes *f)
 		travels(&c, (struct travel){ along, plan_move_time(2, along) });
 	for (int i = 0; i < x->nfactor; i++)
 		parts *= (double)axes_size(f[i]);
-	struct axes sums = part_sums(p, x, f);
-	double n = (double)axes_size(sums);
 	for (int t = 0; t < x->nin + x->nout; t++) {
 		ir_shard h = part_shard(p, x, t, q->mesh, f);
 		ir_val v = t < x->nin ? ir_in(fn, q->o, (uint32_t)t) : q->o->out + (uint32_t)(t - x->nin);
@@ -140,6 +138,8 @@ static struct cost price(struct query *q, const struct axes *f)
 				travels(&c, part_travel(p, ty, q->have[t], h));
 			continue;
 		}
+		struct axes sums = part_sums(p, x, t - x->nin, f);
+		double n = (double)axes_size(sums);
 		if (n > 1 && q->leaves)
 			h = part_with_sum(p, h, q->mesh, sums, x->rank[t]);
 		else if (n > 1 && q->o->kind != IR_top_k)    /* of candidates along_bytes tells */
@@ -306,10 +306,16 @@ static struct axes *choose(struct query *q, struct cost *least)
 	return best;
 }
 
+/* Does it take time to calculate, and not just to read and write? */
+static bool multiplies(const struct ir_op *o)
+{
+	return o->kind == IR_dot || o->kind == IR_convolution || o->kind == IR_attention || o->kind == IR_attention_grad;
+}
+
 static struct query query(struct part *p, const struct values *v, const struct ir_op *o, const struct ir_axes *x, const ir_shard *have)
 {
 	return (struct query){ .p = p, .v = v, .o = o, .x = x, .have = have, .leaves = part_leaves(p, v->fn, o),
-	                       .ops = o->kind == IR_dot || o->kind == IR_convolution ? ir_cost_of(p->m, v->fn, o).flops : 0 };
+	                       .ops = multiplies(o) ? ir_cost_of(p->m, v->fn, o).flops : 0 };
 }
 
 struct axes *part_choose(struct part *p, const struct values *v, const struct ir_op *o, const struct ir_axes *x, const ir_shard *have, uint32_t *mesh)

@@ -198,8 +198,8 @@ ir_shard part_place(struct part *p, const struct values *v, ir_val x, ir_shard h
 
 /* The factors of o as they are cut: of what ir_axes_of says, dimensions that are taken from are apart from those of what was taken. */
 struct ir_axes *part_rule(struct part *p, const struct ir_fn *fn, const struct ir_op *o);
-/* The axes that cut factors which o sums over. */
-struct axes part_sums(struct part *p, const struct ir_axes *x, const struct axes *f);
+/* The axes that cut factors which result k is a sum over. */
+struct axes part_sums(struct part *p, const struct ir_axes *x, int k, const struct axes *f);
 /* Is f a factor that the functions below know how to cut? */
 bool along_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, int f);
 /* Does o, where it is cut so, get but a little that is near? */
@@ -230,10 +230,10 @@ struct err *part_inspect(struct part *p, const struct ir_fn *fn, const struct ir
 
 /* Can each device do its part of o along factor f on its own parts of the operands? */
 bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, int f);
-/* May the sum be made later, where its value is wanted?  A maximum, or a sum that begins with something, may not. */
+/* May sums be made later, where their values are wanted?  A maximum, or a sum that begins with something, may not. */
 bool part_leaves(struct part *p, const struct ir_fn *fn, const struct ir_op *o);
-/* o on parts: in are the operands' parts, cut as f says; results go to out.  True: the one result is a sum that is still to be made (over
- * part_sums), of f32 where it is to be made in that. */
+/* o on parts: in are the operands' parts, cut as f says; results go to out.  True: those that are sums (part_sums) are still to be made, of f32
+ * where they are to be made in that. */
 bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
                const struct axes *f, const ir_val *in, ir_val *out);
 

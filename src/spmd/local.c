@@ -40,7 +40,7 @@ bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, con
 	if (along_can(p, fn, o, x, f))
 		return true;
 	switch ((enum ir_kind)o->kind) {
-	case IR_dot:
+	case IR_dot: case IR_attention: case IR_attention_grad:
 		return kind == FACTOR_EACH || kind == FACTOR_SUM;
 	case IR_convolution:                     /* groups are pairs of features */
 		if (ir_attr(fn, o, AT_feature_groups) > 1 || ir_attr(fn, o, AT_batch_groups) > 1)
@@ -128,7 +128,7 @@ static ir_val reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, con
 
 bool part_leaves(struct part *p, const struct ir_fn *fn, const struct ir_op *o)
 {
-	return o->kind != IR_gather && o->kind != IR_top_k && o->kind != IR_dynamic_slice && (o->kind != IR_reduce || ((enum redop)ir_attr(fn, o, AT_redop) == RED_add && from_nothing(p, fn, o)));
+	return o->kind != IR_gather && o->kind != IR_top_k && o->kind != IR_dynamic_slice && o->kind != IR_attention && (o->kind != IR_reduce || ((enum redop)ir_attr(fn, o, AT_redop) == RED_add && from_nothing(p, fn, o)));
 }
 
 /* One number for each component of places of type t, along their dimension `at` (t's rank: there is one, which no dimension tells). */
@@ -205,17 +205,19 @@ static ir_val gather(struct part *p, struct ir_b *b, const struct ir_fn *fn, con
 bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
                const struct axes *f, const ir_val *in, ir_val *out)
 {
-	struct axes sums = part_sums(p, x, f);
+	struct axes sums = part_sums(p, x, 0, f);
 	enum dtype dt = o->nout ? ir_vtype(p->m, fn, o->out)->dtype : DT_token, wide = DT_token;
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
-	bool left = sums.n && part_leaves(p, fn, o);
-	if (left && part_rounds(dt, RED_add))
+	bool left = part_leaves(p, fn, o), joint = o->kind == IR_attention && sums.n;
+	if ((joint || (left && sums.n)) && part_rounds(dt, RED_add))
 		wide = DT_f32;
 	ir_shard *h = ARENA_NEW(&p->a, ir_shard, x->nin + x->nout + 1);
 	for (int i = 0; i < x->nin + x->nout; i++)
 		h[i] = part_shard(p, x, i, mesh, f);
-	for (uint32_t k = 0; k < o->nout; k++)
-		t[k] = part_type(p, fn->val.p[o->out + k].type, h[x->nin + (int)k], wide);
+	for (uint32_t k = 0; k < o->nout; k++) {
+		bool f32 = k ? left && part_rounds(ir_vtype(p->m, fn, o->out + k)->dtype, RED_add) && part_sums(p, x, (int)k, f).n : wide != DT_token;
+		t[k] = part_type(p, fn->val.p[o->out + k].type, h[x->nin + (int)k], f32 ? DT_f32 : DT_token);
+	}
 	uint32_t n;
 	int64_t *w = ir_attr_copy(&p->a, fn, o, &n);
 	ir_val *y = ARENA_NEW(&p->a, ir_val, o->nin + 1);
@@ -290,6 +292,13 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 		break;
 	}
 	ir_val v = o->nout == 1 ? ir_emit(b, (enum ir_kind)o->kind, o->nin, y, t[0], w, n) : ir_emit_raw(b, (enum ir_kind)o->kind, o->nin, y, o->nout, t, w, n);
+	if (joint) {                             /* parts of the keys */
+		int64_t by[3] = { part_group(p, mesh, sums), RED_softmax, 0 };
+		v = ir_emit_raw(b, IR_all_reduce, 2, (ir_val[]){ v, v + 1 }, 2, t, by, 3);
+		out[0] = ir_convert(b, v, dt);
+		out[1] = v + 1;
+		return false;
+	}
 	for (uint32_t k = 0; k < o->nout; k++)
 		out[k] = v + k;
 	return left;

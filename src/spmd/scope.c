@@ -210,8 +210,9 @@ void scope_part(struct part *p, struct scope *s, const struct values *v, const s
 		bool sum = part_emit(p, &s->b, fn, o, x, mesh, f, in, out);
 		for (uint32_t k = 0; k < o->nout; k++) {
 			lie[k] = part_shard(p, x, x->nin + (int)k, mesh, f);
-			if (sum)
-				lie[k] = part_with_sum(p, lie[k], mesh, part_sums(p, x, f), ir_vtype(p->m, fn, o->out)->rank);
+			struct axes sums = sum ? part_sums(p, x, (int)k, f) : (struct axes){0};
+			if (sums.n)
+				lie[k] = part_with_sum(p, lie[k], mesh, sums, ir_vtype(p->m, fn, o->out + k)->rank);
 		}
 	}
 	for (uint32_t k = 0; k < o->nout && same_numbers(p, o); k++)
