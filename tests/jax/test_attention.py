@@ -58,6 +58,12 @@ def jax_nn(q, k, v): return dpa(q, k, v)
 
 
 @form()
+def loss_of_squares(q, k, v):
+    """The cotangent is the output, twice."""
+    return (dpa(q, k, v, is_causal=True) ** 2).sum()
+
+
+@form()
 def jax_nn_causal(q, k, v): return dpa(q, k, v, is_causal=True)
 
 
@@ -430,6 +436,66 @@ def test_gradient(name):
     c, n, grads = compiled(back(f), *args())
     assert n >= how.get("count", 1) and grads >= how.get("count", 1)
     compare(c(*args()), wanted(name), how.get("tol", 5e-5))
+
+
+# --- on several devices ------------------------------------------------------------------------------------------
+
+P = jax.sharding.PartitionSpec
+X, XY = {"x": 4}, {"x": 2, "y": 2}
+CUTS = {       # the mesh; how [B, T, H, D] of queries, keys and values, and of the result (None: as the compiler likes) lie
+    "sequence": (X, P(None, "x"), P(None, "x"), P(None, "x")),
+    "keys": (X, P(), P(None, "x"), None),
+    "queries": (X, P(None, "x"), P(), P(None, "x")),
+    "heads": (X, P(None, None, "x"), P(None, None, "x"), None),
+    "batch_and_sequence": (XY, P("x", "y"), P("x", "y"), P("x", "y")),
+    "sequence_and_heads": (XY, P(None, "y", "x"), P(None, "y", "x"), P(None, "y", "x")),
+    "queries_and_keys": (XY, P(None, "x"), P(None, "y"), P(None, ("x", "y"))),
+    "sequence_by_both": (XY, P(None, ("x", "y")), P(None, ("y", "x")), None),
+    "vectors": (X, P(None, None, None, "x"), P(None, None, None, "x"), None),
+}
+
+
+def lies(mesh, *specs):
+    m = jax.make_mesh(tuple(mesh.values()), tuple(mesh), axis_types=(jax.sharding.AxisType.Auto,) * len(mesh))
+    return [s if s is None else jax.sharding.NamedSharding(m, s) for s in specs]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("name", ["jax_nn_causal", "jax_nn_groups", "jax_nn_mask", "jax_nn_rows_without_keys", "squared"])
+def test_cut(name, cut):
+    """Whatever dimension the devices share, an attention is one operation on each; rows whose keys are all masked on some of them, or on all."""
+    mesh, *specs = CUTS[cut]
+    q, kv, o = lies(mesh, *specs)
+    f, args, _ = CUT_FORMS.get(name) or FORMS[name]
+    x = args()
+    if "heads" in cut and x[1].shape[2] == 2:
+        kv = lies(mesh, P())[0]
+    x = [jax.device_put(a, s) for a, s in zip(x, [q, kv, kv])] + list(x[3:])
+    with jax.default_matmul_precision("highest"):
+        c = jax.jit(f, out_shardings=o).lower(*x).compile()
+        g = jax.jit(back(f)).lower(*x).compile()
+    for p, kind in ((c, "attention"), (g, "attention_grad")):
+        assert re.search(rf"^ +kern \d+ {kind} \(", p.as_text(), re.M), f"{kind} is not one operation"
+    compare(c(*x), on_cpu(f, *args()), 5e-5)
+    compare(g(*x), on_cpu(back(f), *args()), 1e-4)
+
+
+CUT_FORMS = {
+    "jax_nn_rows_without_keys": (lambda q, k, v: values(jax.nn.softmax(jnp.where((jnp.arange(T)[:, None] % 3 > 0) & causal(), scores(q, k), FILL)), v), qkv, {}),
+    "squared": (lambda q, k, v: dpa(q, k, v, is_causal=True) ** 2, qkv, {}),
+}
+
+
+@pytest.mark.parametrize("manual", ["x", "xy"])
+def test_cut_by_hand(manual):
+    """Of shard_map: the forward and the backward computation are two, which meet in line."""
+    (s,) = lies(XY, P("x", None, "y"))
+    f = jax.shard_map(lambda *a: dpa(*a, is_causal=True), mesh=s.mesh, in_specs=P("x", None, "y" if "y" in manual else None),
+                      out_specs=P("x", None, "y" if "y" in manual else None), axis_names=set(manual))
+    x = [jax.device_put(a, s) for a in qkv()]
+    c = jax.jit(back(f)).lower(*x).compile()
+    assert "attention_grad (" in c.as_text()
+    compare(c(*x), on_cpu(back(lambda *a: dpa(*a, is_causal=True)), *qkv()), 5e-5)
 
 
 # --- what is no attention --------------------------------------------------------------------------------------------------------
