@@ -388,6 +388,41 @@ def decode_async():
     return Case(many, (weights, cache, place(normal(1, width, seed=9), m, P())), units=64, keep=lambda args, out: (args[0], out[0], args[2]), sample=lambda out: out[1])
 
 
+# --- attention --------------------------------------------------------------------------------------
+
+
+def attention(length, width, dtype, back, devices=1, heads=4):
+    """Causal, as jax.nn has it; with its gradient; over devices the sequence is sharded."""
+    x = [normal(1, length, heads, width, seed=i, dtype=dtype) for i in range(4)]
+    if devices > 1:
+        m = mesh(s=devices)
+        x = [place(a, m, P(None, "s")) for a in x]
+
+    def f(q, k, v, w):
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+
+    def g(q, k, v, w):
+        return jax.grad(lambda q, k, v: (f(q, k, v, w).astype(jnp.float32) * w).sum(), (0, 1, 2))(q, k, v)
+
+    return simple(g if back else f, *x)
+
+
+def register_attention():
+    for dtype, name, devices, width, length, back in [(t, n, 1, d, s, b) for t, n in ((ml_dtypes.bfloat16, "bf16"), (np.float32, "f32")) for d in (64, 128)
+                                                      for s in (1024, 4096) for b in (False, True)] + [
+                                                          (ml_dtypes.bfloat16, "bf16", 2, 128, 2048, False), (ml_dtypes.bfloat16, "bf16", 2, 128, 2048, True)]:
+        floor = 1 / 9 if back else 1 / 6.5 if name == "f32" else 1 / 7 if width == 128 else 1 / 10
+        # two products of half the pairs, or with the gradient seven
+        work = Work(flops=length * (length + 1) * width * 4 * (7 if back else 2), kind=name, devices=devices)
+        over = f", sequence over {devices} devices" if devices > 1 else ""
+        row(f"attention {name} {length}x{width}{' with gradient' if back else ''}{over}", devices=devices, tol=4e-2 if name == "bf16" else 1e-3, timeout=200,
+            quick=name == "bf16" and length == 4096 and width == 128, floor=round(floor, 3), work=work)(
+                functools.partial(attention, length, width, dtype, back, devices))
+
+
+register_attention()
+
+
 # --- a train step -----------------------------------------------------------------------------------
 
 
