@@ -317,8 +317,9 @@ for _rows in 1 << 10, 1 << 13, 1 << 16:
 
 
 def mesh(**axes):
+    """Axes that the compiler may use as it likes."""
     n = int(np.prod(list(axes.values())))
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), devices=jax.devices()[:n])
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), devices=jax.devices()[:n], axis_types=(jax.sharding.AxisType.Auto,) * len(axes))
 
 
 def place(x, m, spec):
@@ -495,7 +496,7 @@ SHARDED = {
 
 def sharded_step(axes, rows, seq, fsdp, tensor, width=256, layers=4, heads=8, hidden=1024, batch=8, length=128):
     """A step of gradient descent through scanned Llama layers, whose arguments alone say how they are sharded."""
-    m = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(jax.sharding.AxisType.Auto,) * len(axes))
+    m = mesh(**axes)
     sizes = {"q": (width, width), "k": (width, width), "v": (width, width), "o": (width, width), "gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
     down = ("o", "down")
     weights = {k: place(normal(layers, *s, seed=i) / np.float32(s[0] ** 0.5), m, P(None, tensor, fsdp) if k in down else P(None, fsdp, tensor))
