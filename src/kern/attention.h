@@ -112,7 +112,7 @@ struct att_plan {
 	struct att_extra *extra;
 	struct att_range range;
 	/* scratch of the function for one strip, from its begin */
-	size_t fn_base, fn_in, fn_mem, fn_reg, fn_bytes;
+	size_t fn_base, fn_have, fn_in, fn_mem, fn_reg, fn_bytes;
 };
 /* False: no fast form for the types. */
 bool att_plan_make(const struct prog_kern *k, const struct attention *x, bool turned, struct arena *a, struct att_plan *p);
@@ -149,8 +149,8 @@ const char *att_take(const struct att_plan *p, const struct att_rows *r, const c
                      int64_t *ld_bytes);
 /* Panel whose columns are those ATT_FETCH rows: steps words of each. */
 void att_columns(const char *rows, int64_t ld_bytes, int64_t steps, char *panel);
-/* Panels whose steps are those rows; each panel (ATT_COLS columns of w) bytes after the one before. */
-void att_steps(int es, const char *rows, int64_t ld_bytes, int64_t w, char *panel, size_t bytes);
+/* Panels whose steps are those rows; each panel (ATT_COLS columns of w) bytes after the one before.  True: all numbers are finite. */
+bool att_steps(int es, const char *rows, int64_t ld_bytes, int64_t w, char *panel, size_t bytes);
 /* Length of the longest of n packed rows, at least; NaN or infinite if one is. */
 float att_longest(const struct att_plan *p, const char *rows, int64_t n, int64_t ld_bytes);
 /* Is one of n numbers infinite or NaN? */

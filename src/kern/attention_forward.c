@@ -30,11 +30,7 @@ static void pack_block(const struct fwd *f, const struct prog_kern *k, char *con
 		if (f->norms)
 			((float *)(void *)(to + f->kb_norm))[tile] = att_longest(p, rows, some, ld);
 		rows = att_take(p, &f->v, val, k0 + i, some, dense, p->ec, tmp, &ld);
-		att_steps(es, rows, ld, p->ec, to + f->kb_v + (size_t)(i * ATT_COLS * es), (size_t)(CK * ATT_COLS * es));
-		bool bad = false;
-		for (int64_t j = 0; j < some && !bad; j++)
-			bad = att_not_finite(es, rows + j * ld, p->x.e);
-		to[f->kb_bad + (size_t)tile] = bad;
+		to[f->kb_bad + (size_t)tile] = !att_steps(es, rows, ld, p->ec, to + f->kb_v + (size_t)(i * ATT_COLS * es), (size_t)(CK * ATT_COLS * es));
 	}
 	att_side_bounds(p, k, ptr, b, true, k0, n, ATT_COLS, (double *)(void *)(to + f->kb_lo), (double *)(void *)(to + f->kb_hi), TILES);
 }

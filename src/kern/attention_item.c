@@ -56,7 +56,7 @@ static void kinds_of(struct run *r, const struct att_known *known, int64_t g, ui
 	}
 }
 
-/* What is known of groups g0 .. g0 + ng with the block of keys; true: nothing more is by asking of fewer. */
+/* What is known of groups g0 .. g0 + ng with the block of keys; true: no more would be of fewer. */
 static bool ask(struct run *r, int64_t g0, int64_t ng)
 {
 	bool clear = true;
@@ -73,7 +73,7 @@ void att_ask(struct run *r)
 	r->clear = f->bounds && r->nr > f->rq && ask(r, 0, (r->nr + mr - 1) / mr);
 }
 
-/* Kinds of all tiles of an item: as the block's where that said it all, else group by group. */
+/* Kinds of all tiles of an item: as the block's where that said it all. */
 static void classify(struct run *r, int64_t g0, int64_t ng, uint8_t (*kind)[TILES])
 {
 	const struct fwd *f = r->f;
@@ -87,12 +87,10 @@ static void classify(struct run *r, int64_t g0, int64_t ng, uint8_t (*kind)[TILE
 			memset(kind[g], PLAIN, TILES);
 		return;
 	}
-	bool clear = r->clear || (r->nr <= f->rq && ask(r, g0, ng));
-	for (int64_t g = 0; g < ng; g++) {
-		if (!clear)
-			r->known = known_of(r, g0 + g, 1);
+	if (!r->clear)
+		ask(r, g0, ng);
+	for (int64_t g = 0; g < ng; g++)
 		kinds_of(r, &r->known, g0 + g, kind[g]);
-	}
 }
 
 /* --- an item --------------------------------------------------------------------------------- */

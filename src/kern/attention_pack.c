@@ -81,33 +81,52 @@ void att_columns(const char *rows, int64_t ld_bytes, int64_t steps, char *panel)
 	kern_isa_get()->transpose[2](ATT_FETCH, steps, rows, ld_bytes / 4, panel, ATT_COLS);
 }
 
-/* ATT_COLS pairs of two rows. */
-static void pairs_of(const uint16_t *even, const uint16_t *odd, uint32_t *to)
+/* Bits of an exponent that says infinity or NaN. */
+static unsigned top_of(int es) { return es == 2 ? 0x7f807f80 : 0x7f800000; }
+
+static bool steps_plain(int es, const char *rows, int64_t ld_bytes, int64_t w, char *panel, size_t bytes)
 {
-	for (int j = 0; j < ATT_COLS; j++)
-		to[j] = even[j] | (uint32_t)odd[j] << 16;
+	bool bad = false;
+	for (int64_t c = 0; c < w; c += ATT_COLS, panel += bytes)
+		for (int i = 0; i < ATT_FETCH * es / 4; i++) {
+			const uint16_t *even = (const uint16_t *)(const void *)(rows + 2 * i * ld_bytes) + c, *odd = (const uint16_t *)(const void *)(rows + (2 * i + 1) * ld_bytes) + c;
+			const uint32_t *row = (const uint32_t *)(const void *)(rows + i * ld_bytes) + c;
+			uint32_t *to = (uint32_t *)(void *)(panel + 128 * i), top = top_of(es);
+			for (int j = 0; j < ATT_COLS; j++) {
+				to[j] = es == 4 ? row[j] : even[j] | (uint32_t)odd[j] << 16;
+				bad |= (to[j] & top) == top || (es == 2 && ((to[j] & top & 0xffff) == 0x7f80 || (to[j] & top) >> 16 == 0x7f80));
+			}
+		}
+	return !bad;
 }
 
 __attribute__((target("avx512f,avx512bw")))
-static void pairs_512(const uint16_t *even, const uint16_t *odd, uint32_t *to)
+static bool steps_512(int es, const char *rows, int64_t ld_bytes, int64_t w, char *panel, size_t bytes)
 {
 	__m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-	__m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16)), x = _mm512_loadu_si512(even), y = _mm512_loadu_si512(odd);
-	_mm512_storeu_si512(to, _mm512_permutex2var_epi16(x, low, y));
-	_mm512_storeu_si512(to + 16, _mm512_permutex2var_epi16(x, high, y));
-}
-
-void att_steps(int es, const char *rows, int64_t ld_bytes, int64_t w, char *panel, size_t bytes)
-{
-	void (*pairs)(const uint16_t *, const uint16_t *, uint32_t *) = cpu_get()->avx512 ? pairs_512 : pairs_of;
+	__m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16)), top = _mm512_set1_epi32((int)top_of(es));
+	__mmask32 bad = 0;
 	for (int64_t c = 0; c < w; c += ATT_COLS, panel += bytes)
 		for (int i = 0; i < ATT_FETCH * es / 4; i++) {
-			void *to = panel + 128 * i;
-			if (es == 4)
-				memcpy(to, rows + i * ld_bytes + 4 * c, 128);
-			else
-				pairs((const uint16_t *)(const void *)(rows + 2 * i * ld_bytes) + c, (const uint16_t *)(const void *)(rows + (2 * i + 1) * ld_bytes) + c, to);
+			char *to = panel + 128 * i;
+			if (es == 4) {
+				__m512i x = _mm512_loadu_si512(rows + i * ld_bytes + 4 * c), y = _mm512_loadu_si512(rows + i * ld_bytes + 4 * c + 64);
+				bad |= _mm512_cmpeq_epi32_mask(_mm512_and_si512(x, top), top) | _mm512_cmpeq_epi32_mask(_mm512_and_si512(y, top), top);
+				_mm512_storeu_si512(to, x);
+				_mm512_storeu_si512(to + 64, y);
+			} else {
+				__m512i x = _mm512_loadu_si512(rows + 2 * i * ld_bytes + 2 * c), y = _mm512_loadu_si512(rows + (2 * i + 1) * ld_bytes + 2 * c);
+				bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, top), top) | _mm512_cmpeq_epi16_mask(_mm512_and_si512(y, top), top);
+				_mm512_storeu_si512(to, _mm512_permutex2var_epi16(x, low, y));
+				_mm512_storeu_si512(to + 64, _mm512_permutex2var_epi16(x, high, y));
+			}
 		}
+	return !bad;
+}
+
+bool att_steps(int es, const char *rows, int64_t ld_bytes, int64_t w, char *panel, size_t bytes)
+{
+	return (cpu_get()->avx512 ? steps_512 : steps_plain)(es, rows, ld_bytes, w, panel, bytes);
 }
 
 /* vcvtneps2bf16 takes subnormals for zero; sums of products, which flush them as they add, are none. */

@@ -34,9 +34,11 @@ void att_extra_start(const struct att_plan *p, const struct prog_kern *k, char *
 	const char **base = (const char **)(void *)(mem + p->fn_base);
 	for (int i = 0; i < p->x.nextra; i++)
 		base[i] = attention_at(k, ptr, &p->x, p->extra[i].view, b);
+	*(int64_t *)(void *)(mem + p->fn_have) = -1;
 }
 
 /* n0 rows of ATT_COLS elements, the sum of two offsets from base on. */
+#define FILL(T) for (int j = 0; j < ATT_COLS; j++) memcpy(out + i * line + j * (int)sizeof(T), base + row[i] + col[0], sizeof(T))
 #define GATHER(T) for (int i = 0; i < n0; i++) for (int j = 0; j < ATT_COLS; j++) \
 	memcpy(out + (i * ATT_COLS + j) * (int)sizeof(T), base + row[i] + col[j], sizeof(T))
 static void gather(int es, int n0, const char *base, const int64_t *row, const int64_t *col, bool even, bool by_row, bool by_col, char *out)
@@ -44,7 +46,12 @@ static void gather(int es, int n0, const char *base, const int64_t *row, const i
 	int64_t line = ATT_COLS * es;
 	if (!by_col) {
 		for (int i = 0; i < n0; i++)
-			fill_bytes(es, ATT_COLS, out + i * line, base + row[i] + col[0]);
+			switch (es) {
+			case 1: FILL(uint8_t); break;
+			case 2: FILL(uint16_t); break;
+			case 4: FILL(uint32_t); break;
+			default: FILL(uint64_t);
+			}
 		return;
 	}
 	if (even) {
@@ -69,11 +76,15 @@ static void strip(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int 
 	const void **in = (const void **)(void *)(mem + p->fn_in), *res[3];
 	const char *const *base = (const char *const *)(const void *)(mem + p->fn_base);
 	char *to = mem + p->fn_in + att_pad((int64_t)sizeof *in * (1 + p->x.nextra), 64);
+	int64_t *have = (int64_t *)(void *)(mem + p->fn_have);      /* columns from where on what is the same in all rows is there */
 	int64_t row[STRIP_ROWS] = { 0 }, col[ATT_COLS] = { 0 }, ni = p->turned ? p->x.s : p->rows, nj = p->turned ? p->rows : p->x.s;
 	in[0] = x;
 	for (int i = 0; i < p->x.nextra; i++, to += KERN_STRIP * 8) {
 		const struct att_extra *e = &p->extra[i];
 		bool even = true, by_row = p->turned ? e->by_key : e->by_row, by_col = p->turned ? e->by_row : e->by_key;
+		in[1 + i] = to;
+		if (!by_row && *have == j0)
+			continue;
 		if (by_row)
 			places(p, e, p->turned, MIN(i0, ni - 1), STRIP_ROWS, ni - 1, row);
 		else
@@ -84,9 +95,9 @@ static void strip(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int 
 			col[0] = 0;
 		for (int j = 2; j < ATT_COLS && by_col; j++)
 			even &= col[j] - col[j - 1] == col[1] - col[0];
-		in[1 + i] = to;
-		gather(e->es, n0, base[i], row, col, even, by_row, by_col, to);
+		gather(e->es, by_row ? n0 : STRIP_ROWS, base[i], row, col, even, by_row, by_col, to);
 	}
+	*have = j0;
 	/* other results may be made from x after the score is */
 	void *want[3] = { NULL, p->x.grad ? rest[0] : rest[1], rest[1] };
 	plan_run(p->x.fn, n0 * ATT_COLS, in, want, res, mem + p->fn_mem);
