@@ -32,7 +32,7 @@ struct att {
 	char *mem[MOST_VIEWS + 1];       /* where the views' memory begins: base of all their elements */
 	size_t bytes[MOST_VIEWS];
 	int64_t g, t, s, d, e_;
-	enum { NO_MASK, CAUSAL, WINDOW, SEGMENTS, DENSE, BIAS, LENGTHS, SOFTCAP, ALIBI, WEIGHTS, DEAD_ROWS, CUT, MASKS } mask;
+	enum { NO_MASK, CAUSAL, WINDOW, SEGMENTS, DENSE, BIAS, LENGTHS, SOFTCAP, ALIBI, FALLS, WEIGHTS, DEAD_ROWS, CUT, MASKS } mask;
 	float scale, fill;
 };
 
@@ -197,6 +197,11 @@ static void function(struct att *a)
 		count_up(a, q, 3, 0);
 		count_up(a, w, 4, 0);
 		break;
+	case FALLS:      /* tile by tile less, down to nothing */
+		p = extra(a, DT_f32, false, false, true);
+		for (int64_t n = count(&a->v[p]), j = 0; j < n; j++)
+			set(a, p, j, (double)-(j % a->s) / 8);
+		break;
 	case WEIGHTS:
 		p = extra(a, DT_f32, true, true, true);
 		for (int64_t n = count(&a->v[p]), j = 0; j < n; j++)
@@ -241,6 +246,7 @@ static void function(struct att *a)
 		score = put(a, ELEM_add, DT_f32, DT_f32, score, b, 0);
 		break;
 	}
+	case FALLS: score = put(a, ELEM_add, DT_f32, DT_f32, score, (uint16_t)p, 0); break;
 	case WEIGHTS: weight = (uint16_t)p; break;
 	default: break;
 	}
@@ -397,7 +403,7 @@ static void forward_of(struct att *a)
  * f32: roundings of scores, which are some tens (with slopes by distance some hundreds, of 2^-16 each), and of sums. */
 static void same(const struct att *a, const char *name, int i, const double *got, const double *want, bool grad, int es, int64_t n)
 {
-	double most = 1e-3, tol = a->v[0].dtype == DT_bf16 ? 1.0 / 64 : a->v[0].dtype == DT_f16 ? 1.0 / 1024 : a->mask == ALIBI ? 2e-4 : 1e-5;
+	double most = 1e-3, tol = a->v[0].dtype == DT_bf16 ? 1.0 / 64 : a->v[0].dtype == DT_f16 ? 1.0 / 1024 : a->mask == ALIBI ? 2e-4 : grad ? 2e-5 : 1e-5;
 	if (!grad && i == 1)
 		tol = es == 2 ? 1e-5 : 3e-6;
 	for (int64_t j = 0; j < n; j++)
