@@ -139,6 +139,9 @@ static void count_up(struct att *a, int i, int d, int first)
 	}
 }
 
+static int want_mask = -1;
+static bool want_faint;      /* biases that fall slowly */
+
 /* Operands first, then the function of them. */
 static void function(struct att *a)
 {
@@ -201,7 +204,7 @@ static void function(struct att *a)
 		fill_random(a, ATT_Q, 0.1f);
 		p = extra(a, DT_f32, false, false, true);
 		for (int64_t n = count(&a->v[p]), j = 0; j < n; j++)
-			set(a, p, j, (double)-(j % a->s) / 8);
+			set(a, p, j, (double)-(j % a->s) / (want_faint ? 64 : 8));
 		break;
 	case WEIGHTS:
 		p = extra(a, DT_f32, true, true, true);
@@ -311,7 +314,6 @@ static void release(struct att *a)
 
 /* 0, or what the next case has of queries, of keys, of groups. */
 static int64_t want_t, want_s, want_g;
-static int want_mask = -1;
 
 static const int64_t extents[] = { 1, 2, 8, 16, 32, 63, 64, 65, 127, 128, 129, 256, 300 };
 static int64_t extent(uint32_t most) { return extents[rnd(MIN(most, NELEM(extents)))]; }
@@ -490,10 +492,24 @@ static void large(void **state)
 	want_t = want_s = want_g = 0;
 }
 
+/* Keys that count little beside those before them, but count. */
+static void faint(void **state)
+{
+	want_faint = true;
+	want_mask = FALLS;
+	want_t = 70;
+	want_s = 600;
+	all(false, 4);
+	all(true, 4);
+	want_faint = false;
+	want_mask = -1;
+	want_t = want_s = 0;
+}
+
 /* Tiles that no query counts are left out: of all, so many thousandths at most are made. */
 static void skipped(void **state)
 {
-	static const struct { int mask; int most; } cases[] = { { CAUSAL, 560 }, { WINDOW, 150 }, { SEGMENTS, 290 }, { NO_MASK, 1000 } };
+	static const struct { int mask; int most; } cases[] = { { CAUSAL, 560 }, { WINDOW, 150 }, { SEGMENTS, 290 }, { FALLS, 870 }, { NO_MASK, 1000 } };
 	for (int v = 0; v < variants(); v++)
 		for (int i = 0; i < 2 * (int)NELEM(cases) && att_variant[v].has() && !is_model(&att_variant[v]); i++) {
 			struct att *a = calloc(1, sizeof *a);
@@ -553,7 +569,7 @@ static void not_numbers(void **state)
 int main(void)
 {
 	cpu_set_ftz();
-	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(decode), cmocka_unit_test(large),
+	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(faint),
 	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
