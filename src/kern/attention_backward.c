@@ -2,32 +2,40 @@
  * keys by block of queries, by five products.  Tiles of numbers are turned, rows are keys, columns queries: so p and dx are as
  * the products for keys and values want them, rows of keys; for queries the product is made turned, too.
  *
- * A tile of the grid owns a part of the blocks of keys and of rows of one batch: sums for keys and values stay with it while rows pass,
- * those for queries are kept for each part of keys.  The last phase adds up parts, in their order; how many there are is a
- * matter of shapes alone.  Under a triangle blocks differ in work, so parts take them from both ends. */
+ * A tile of the grid owns some blocks of keys of a batch for as many phases as there are such tiles, and in each phase meets another part of
+ * the rows.  So no two tiles add to the same sum in one phase, and there is one of each, whatever threads there are: sums of queries lie in
+ * the result as far as they fit there, sums of keys and values are kept for the tiles of one step.  Where all that many
+ * phases see of a batch is large, few batches are made at once: the memory for sums is bounded by one batch, not by all.  Operands are packed where they are
+ * read, a block of rows for all blocks of keys of a tile.  Parts are of every n-th block: under a triangle they differ little in work. */
 #include "attention.h"
 
 #include <float.h>
 #include <math.h>
 
-enum { BLOCK = 128, PANELS = BLOCK / ATT_COLS, GROUPS = BLOCK / 6, MANY = 32, MOST_KEY_PARTS = 8, MOST_ROW_PARTS = 4 };
+enum { BLOCK = 128, PANELS = BLOCK / ATT_COLS, GROUPS = BLOCK / 6, MANY = 32, MOST_OWN = 4, OWN_BYTES = 640 << 10 };
 #define NOTHING (-104.0)             /* exp of less is 0 */
 #define LOG2E 1.4426950408889634f
+
+/* Where a sum for queries is kept until it is complete: in the result; its upper half there, if that is bf16, and the lower one in shared
+ * memory; all of it there. */
+enum home { THERE, HALF, APART };
 
 struct bwd {
 	struct att_plan p;
 	struct att_rows q, k, v, l, d_o, delta, dq, dk, dv;
 	int64_t kb, nkb, nrb;            /* keys of a block, whole groups; blocks */
-	int64_t kparts, rparts;
+	int64_t own, parts, steps;       /* blocks of keys of a tile; tiles of a batch at once, and parts of its rows; turns until all keys had one */
+	int64_t some;                    /* batches at once */
+	enum home home;
 	int64_t groups, dgroups, kpad;   /* of a block of keys; of d; keys of a row of k turned */
 	bool bounds, norms;
 	/* a packed block of keys: rows of k and v, k turned; of queries: panels of which they are columns, or steps */
 	size_t k_row, v_row, k_turned, k_bad, k_norm, k_lo, k_hi, k_bytes;
 	size_t q_col, o_col, q_step, o_step, numbers, r_least, r_norm, r_lo, r_hi, r_bytes;
-	/* shared */
-	size_t rows_at, dq_at, dq_bytes, dkv_at, dkv_bytes, dq_used, dkv_used;     /* used: of each sum a byte: is there anything in it? */
+	/* shared: sums of keys and values of a block, what is kept of those of queries */
+	size_t dkv_bytes, dq_at;
 	/* scratch */
-	size_t s_at, y_at, slope_at, w_at, p_at, dx_at, panel_at, dk_at, dv_at, row_at, dense_at, tmp_at, fn_at;
+	size_t key_at, rows_at, s_at, y_at, slope_at, w_at, p_at, dx_at, panel_at, dq_tile, row_at, dense_at, tmp_at, fn_at;
 };
 
 /* Of each row of a block: l and delta for scores that are made by the function, and for products times c. */
@@ -39,20 +47,12 @@ struct run {
 	const struct prog_kern *k;
 	char *const *ptr;
 	char *mem, *shared;
-	int64_t b, kb, rb, kpart, rpart; /* batch, blocks and parts */
+	int64_t b, slot, kb, rb;         /* batch, which one of those at once; blocks */
 	const char *key, *row;           /* the blocks, packed */
 	float *dk, *dv, *dq;
-	uint8_t kind[GROUPS][PANELS];
+	uint8_t (*kind)[PANELS];         /* of the tiles of those blocks */
 	long long done, left;
 };
-
-static char *keys_at(const struct bwd *f, char *shared, int64_t b, int64_t kb) { return shared + (size_t)(b * f->nkb + kb) * f->k_bytes; }
-static char *rows_at(const struct bwd *f, char *shared, int64_t b, int64_t rb) { return shared + f->rows_at + (size_t)(b * f->nrb + rb) * f->r_bytes; }
-/* Sums of a part: which one of all, and where it lies. */
-static int64_t dq_which(const struct bwd *f, int64_t b, int64_t part, int64_t rb) { return (b * f->kparts + part) * f->nrb + rb; }
-static int64_t dkv_which(const struct bwd *f, int64_t b, int64_t part, int64_t kb) { return (b * f->rparts + part) * f->nkb + kb; }
-static float *dq_at(const struct bwd *f, char *shared, int64_t which) { return (float *)(void *)(shared + f->dq_at + (size_t)which * f->dq_bytes); }
-static float *dkv_at(const struct bwd *f, char *shared, int64_t which) { return (float *)(void *)(shared + f->dkv_at + (size_t)which * f->dkv_bytes); }
 
 /* --- packing --------------------------------------------------------------------------- */
 
@@ -97,24 +97,12 @@ static float number_of(const struct att_rows *r, const char *base, int64_t row)
 	return x;
 }
 
-static void pack_rows(const struct bwd *f, const struct prog_kern *k, char *const *ptr, int64_t b, int64_t blk, char *to, char *mem)
+/* Of a block of rows what tells which tiles count. */
+static void pack_numbers(const struct bwd *f, const struct prog_kern *k, char *const *ptr, int64_t b, int64_t blk, char *to)
 {
 	const struct att_plan *p = &f->p;
-	int64_t es = p->v->es, r0 = blk * BLOCK, n = MIN(BLOCK, p->rows - r0);
-	char *dense = mem + f->dense_at, *tmp = mem + f->tmp_at;
-	const char *q = attention_at(k, ptr, &p->x, ATT_Q, b), *d_o = attention_at(k, ptr, &p->x, ATT_DO, b);
+	int64_t r0 = blk * BLOCK, n = MIN(BLOCK, p->rows - r0);
 	float (*num)[BLOCK] = (float (*)[BLOCK])(void *)(to + f->numbers), *least = (float *)(void *)(to + f->r_least), c = p->range.c;
-	for (int64_t i = 0; i < BLOCK; i += ATT_FETCH) {
-		int64_t have = MIN(MAX(n - i, 0), ATT_FETCH), ld;
-		const char *rows = att_take(p, &f->q, q, r0 + i, have, dense, p->dc, tmp, &ld);
-		att_columns(rows, ld, p->dk * es / 4, to + f->q_col + (size_t)(i * p->dk * es));
-		att_steps((int)es, rows, ld, p->dc, to + f->q_step + (size_t)(i * ATT_COLS * es), (size_t)(BLOCK * ATT_COLS * es));
-		if (f->norms)
-			((float *)(void *)(to + f->r_norm))[i / ATT_FETCH] = att_longest(p, rows, have, ld);
-		rows = att_take(p, &f->d_o, d_o, r0 + i, have, dense, p->ec, tmp, &ld);
-		att_columns(rows, ld, p->ek * es / 4, to + f->o_col + (size_t)(i * p->ek * es));
-		att_steps((int)es, rows, ld, p->ec, to + f->o_step + (size_t)(i * ATT_COLS * es), (size_t)(BLOCK * ATT_COLS * es));
-	}
 	/* a row that is none, or has no keys, has p = 0 */
 	const char *l_at = attention_at(k, ptr, &p->x, ATT_L, b), *delta_at = attention_at(k, ptr, &p->x, ATT_DELTA, b);
 	for (int64_t i = 0; i < BLOCK; i++) {
@@ -129,16 +117,22 @@ static void pack_rows(const struct bwd *f, const struct prog_kern *k, char *cons
 	att_side_bounds(p, k, ptr, b, false, r0, n, ATT_COLS, (double *)(void *)(to + f->r_lo), (double *)(void *)(to + f->r_hi), PANELS);
 }
 
-static void pack_all(const struct bwd *f, const struct prog_kern *k, char *const *ptr, int64_t tiles, int64_t t0, int64_t t1, char *mem)
+static void pack_rows(const struct bwd *f, const struct prog_kern *k, char *const *ptr, int64_t b, int64_t blk, char *to, char *mem)
 {
-	char *shared = ptr[k->nin + k->nout];
-	int64_t each = f->nkb + f->nrb, n = f->p.x.batch * each;
-	for (int64_t i = n * t0 / tiles; i < n * t1 / tiles; i++) {
-		int64_t b = i / each, at = i % each;
-		if (at < f->nkb)
-			pack_keys(f, k, ptr, b, at, keys_at(f, shared, b, at), mem);
-		else
-			pack_rows(f, k, ptr, b, at - f->nkb, rows_at(f, shared, b, at - f->nkb), mem);
+	const struct att_plan *p = &f->p;
+	int64_t es = p->v->es, r0 = blk * BLOCK, n = MIN(BLOCK, p->rows - r0);
+	char *dense = mem + f->dense_at, *tmp = mem + f->tmp_at;
+	const char *q = attention_at(k, ptr, &p->x, ATT_Q, b), *d_o = attention_at(k, ptr, &p->x, ATT_DO, b);
+	for (int64_t i = 0; i < BLOCK; i += ATT_FETCH) {
+		int64_t have = MIN(MAX(n - i, 0), ATT_FETCH), ld;
+		const char *rows = att_take(p, &f->q, q, r0 + i, have, dense, p->dc, tmp, &ld);
+		att_columns(rows, ld, p->dk * es / 4, to + f->q_col + (size_t)(i * p->dk * es));
+		att_steps((int)es, rows, ld, p->dc, to + f->q_step + (size_t)(i * ATT_COLS * es), (size_t)(BLOCK * ATT_COLS * es));
+		if (f->norms)
+			((float *)(void *)(to + f->r_norm))[i / ATT_FETCH] = att_longest(p, rows, have, ld);
+		rows = att_take(p, &f->d_o, d_o, r0 + i, have, dense, p->ec, tmp, &ld);
+		att_columns(rows, ld, p->ek * es / 4, to + f->o_col + (size_t)(i * p->ek * es));
+		att_steps((int)es, rows, ld, p->ec, to + f->o_step + (size_t)(i * ATT_COLS * es), (size_t)(BLOCK * ATT_COLS * es));
 	}
 }
 
@@ -275,31 +269,14 @@ static void by_keys(struct run *r, int64_t ng, int nt)
 			}
 }
 
-/* A sum, which is 0 at first. */
-static float *first_use(char *used, int64_t which, float *sum, size_t bytes)
-{
-	if (!used[which])
-		memset(sum, 0, bytes);
-	used[which] = 1;
-	return sum;
-}
+static int64_t groups_of(const struct run *r) { return (MIN(r->f->kb, r->f->p.x.s - r->kb * r->f->kb) + r->f->p.v->mr - 1) / r->f->p.v->mr; }
+static int panels_of(const struct run *r) { return (int)((MIN(BLOCK, r->f->p.rows - r->rb * BLOCK) + ATT_COLS - 1) / ATT_COLS); }
 
 static void item(struct run *r)
 {
 	const struct bwd *f = r->f;
-	int64_t mr = f->p.v->mr, ng = (MIN(f->kb, f->p.x.s - r->kb * f->kb) + mr - 1) / mr;
-	int nt = (int)((MIN(BLOCK, f->p.rows - r->rb * BLOCK) + ATT_COLS - 1) / ATT_COLS);
-	r->row = rows_at(f, r->shared, r->b, r->rb);
-	if (!classify(r, ng, nt)) {
-		r->left += ng * nt;
-		return;
-	}
-	r->dq = first_use(r->shared + f->dq_used, dq_which(f, r->b, r->kpart, r->rb), dq_at(f, r->shared, dq_which(f, r->b, r->kpart, r->rb)), f->dq_bytes);
-	if (f->rparts > 1) {
-		int64_t which = dkv_which(f, r->b, r->rpart, r->kb);
-		r->dk = first_use(r->shared + f->dkv_used, which, dkv_at(f, r->shared, which), f->dkv_bytes);
-		r->dv = r->dk + f->kb * f->p.dc;
-	}
+	int64_t ng = groups_of(r);
+	int nt = panels_of(r);
 	for (int t = 0; t < nt; t++)
 		for (int64_t g = 0; g < ng; g++)
 			if (r->kind[g][t] != NONE)
@@ -311,14 +288,7 @@ static void item(struct run *r)
 	by_keys(r, ng, nt);
 }
 
-/* --- the grid ----------------------------------------------------------------------------------- */
-
-/* Does part p of n take block i?  From both ends. */
-static bool takes(int64_t p, int64_t n, int64_t i)
-{
-	i %= 2 * n;
-	return i == p || i == 2 * n - 1 - p;
-}
+/* --- sums ----------------------------------------------------------------------------------- */
 
 /* Keys or values of a block to a result. */
 static void store_keys(const struct run *r, const struct att_rows *to, int out, const float *acc, int64_t w)
@@ -334,96 +304,131 @@ static void store_keys(const struct run *r, const struct att_rows *to, int out, 
 	}
 }
 
-static void part(struct run *r, int64_t at)
+/* x += sum of which hi and lo are the halves, and back. */
+static void add_halves(int64_t n, float *x, const uint16_t *hi, const uint16_t *lo)
+{
+	for (int64_t i = 0; i < n; i++) {
+		uint32_t w = (uint32_t)hi[i] << 16 | lo[i];
+		float sum;
+		memcpy(&sum, &w, sizeof sum);
+		x[i] += sum;
+	}
+}
+
+static void keep_halves(int64_t n, const float *x, uint16_t *hi, uint16_t *lo)
+{
+	for (int64_t i = 0; i < n; i++) {
+		uint32_t w;
+		memcpy(&w, &x[i], sizeof w);
+		hi[i] = (uint16_t)(w >> 16);
+		lo[i] = (uint16_t)w;
+	}
+}
+
+static void add_floats(int64_t n, float *x, const float *sum)
+{
+	for (int64_t i = 0; i < n; i++)
+		x[i] += sum[i];
+}
+
+/* x is added to the sum of a row of queries, which begins with it if first, and is the result if last. */
+static void add_row(const struct run *r, char *base, int64_t row, float *x, bool first, bool last)
 {
 	const struct bwd *f = r->f;
-	r->kpart = at / f->rparts % f->kparts;
-	r->rpart = at % f->rparts;
-	r->b = at / f->rparts / f->kparts;
-	att_extra_start(&f->p, r->k, r->ptr, r->b, r->mem + f->fn_at);
-	for (r->rb = 0; r->rb < f->nrb; r->rb++)
-		if (takes(r->rpart, f->rparts, r->rb))
-			r->shared[f->dq_used + (size_t)dq_which(f, r->b, r->kpart, r->rb)] = 0;
-	for (r->kb = 0; r->kb < f->nkb; r->kb++) {
-		if (!takes(r->kpart, f->kparts, r->kb))
-			continue;
-		r->key = keys_at(f, r->shared, r->b, r->kb);
-		if (f->rparts > 1) {
-			r->shared[f->dkv_used + (size_t)dkv_which(f, r->b, r->rpart, r->kb)] = 0;
-		} else {
-			memset(r->dk, 0, sizeof *r->dk * (size_t)(f->kb * f->p.dc));
-			memset(r->dv, 0, sizeof *r->dv * (size_t)(f->kb * f->p.ec));
-		}
-		for (r->rb = 0; r->rb < f->nrb; r->rb++)
-			if (takes(r->rpart, f->rparts, r->rb))
-				item(r);
-		if (f->rparts == 1) {
-			store_keys(r, &f->dk, 1, r->dk, f->p.dc);
-			store_keys(r, &f->dv, 2, r->dv, f->p.ec);
-		}
+	const struct att_rows *to = &f->dq;
+	int64_t w = to->w, at = (r->slot * f->p.rows + row) * w;
+	char *there = base + row / to->inner * to->outer + row % to->inner * to->step;
+	uint16_t *low = (uint16_t *)(void *)(r->shared + f->dq_at) + at;
+	float *apart = (float *)(void *)(r->shared + f->dq_at) + at;
+	if (!first) {
+		if (f->home == HALF)
+			add_halves(w, x, (const uint16_t *)(void *)there, low);
+		else
+			add_floats(w, x, f->home == THERE ? (const float *)(void *)there : apart);
 	}
+	if (last || f->home == THERE)
+		att_store(to, base, row, x, r->mem + f->tmp_at);
+	else if (f->home == HALF)
+		keep_halves(w, x, (uint16_t *)(void *)there, low);
+	else
+		memcpy(apart, x, (size_t)w * sizeof *x);
 }
 
-/* The sum of parts, each step sums after the one before, of which the first is number which: in their order, a few numbers at a time.
- * It is made in the place of the first that is used. */
-static float *add_parts(const char *used, int64_t which, int64_t parts, int64_t step, float *first, size_t bytes)
-{
-	enum { SOME = 1024 };
-	size_t n = bytes / sizeof *first;
-	int64_t p0 = 0;
-	while (p0 < parts && !used[which + p0 * step])
-		p0++;
-	if (p0 == parts) {
-		memset(first, 0, bytes);
-		return first;
-	}
-	float *to = first + (size_t)(p0 * step) * n;
-	for (size_t at = 0; at < n; at += SOME)
-		for (int64_t p = p0 + 1; p < parts; p++) {
-			const float *x = first + (size_t)(p * step) * n + at;
-			for (size_t i = 0, some = used[which + p * step] ? MIN(SOME, n - at) : 0; i < some; i++)
-				to[at + i] += x[i];
-		}
-	return to;
-}
-
-/* A block of rows: all parts of keys, and to the result. */
-static void join_rows(struct run *r)
+/* What a tile has for a block of rows, turned back. */
+static void add_rows(const struct run *r, bool first, bool last)
 {
 	const struct bwd *f = r->f;
 	int64_t mr = f->p.v->mr, r0 = r->rb * BLOCK, wide = f->dgroups * mr;
-	int64_t which = dq_which(f, r->b, 0, r->rb);
-	float *all = add_parts(r->shared + f->dq_used, which, f->kparts, f->nrb, dq_at(f, r->shared, which), f->dq_bytes), *row = (float *)(void *)(r->mem + f->row_at);
+	float *row = (float *)(void *)(r->mem + f->row_at);
 	char *base = attention_at(r->k, r->ptr, &f->p.x, r->k->nin, r->b);
 	for (int64_t t = 0; t < PANELS; t++) {
 		for (int64_t d = 0; d < f->dgroups; d++)
-			kern_isa_get()->transpose[2](mr, ATT_COLS, all + (d * PANELS + t) * mr * ATT_COLS, ATT_COLS, row + d * mr, wide);
+			kern_isa_get()->transpose[2](mr, ATT_COLS, r->dq + (d * PANELS + t) * mr * ATT_COLS, ATT_COLS, row + d * mr, wide);
 		for (int64_t i = 0; i < ATT_COLS && r0 + t * ATT_COLS + i < f->p.rows; i++)
-			att_store(&f->dq, base, r0 + t * ATT_COLS + i, row + i * wide, r->mem + f->tmp_at);
+			add_row(r, base, r0 + t * ATT_COLS + i, row + i * wide, first, last);
 	}
 }
 
-static void join_keys(struct run *r)
+/* --- the grid ----------------------------------------------------------------------------------- */
+
+/* A block of rows with the blocks of keys k0, k0 + parts .. of a tile. */
+static void rows(struct run *r, int64_t k0, float *sums, bool first, bool last)
 {
 	const struct bwd *f = r->f;
-	int64_t which = dkv_which(f, r->b, 0, r->kb);
-	float *all = add_parts(r->shared + f->dkv_used, which, f->rparts, f->nkb, dkv_at(f, r->shared, which), f->dkv_bytes);
-	store_keys(r, &f->dk, 1, all, f->p.dc);
-	store_keys(r, &f->dv, 2, all + f->kb * f->p.dc, f->p.ec);
+	uint8_t kind[MOST_OWN][GROUPS][PANELS];
+	bool live[MOST_OWN] = {0}, any = false;
+	char *row = r->mem + f->rows_at;
+	size_t dq_bytes = (size_t)(f->dgroups * f->p.v->mr * BLOCK * 4);
+	r->row = row;
+	pack_numbers(f, r->k, r->ptr, r->b, r->rb, row);
+	if (f->norms)
+		pack_rows(f, r->k, r->ptr, r->b, r->rb, row, r->mem);
+	for (int64_t j = 0; j < f->own && (r->kb = k0 + j * f->parts) < f->nkb; j++) {
+		r->key = r->mem + f->key_at + (size_t)j * f->k_bytes;
+		r->kind = kind[j];
+		live[j] = classify(r, groups_of(r), panels_of(r));
+		any |= live[j];
+		r->left += live[j] ? 0 : groups_of(r) * panels_of(r);
+	}
+	if (any && !f->norms)
+		pack_rows(f, r->k, r->ptr, r->b, r->rb, row, r->mem);
+	if (any || first || (last && f->home != THERE))
+		memset(r->dq, 0, dq_bytes);
+	for (int64_t j = 0; j < f->own; j++) {
+		if (!live[j])
+			continue;
+		r->kb = k0 + j * f->parts;
+		r->key = r->mem + f->key_at + (size_t)j * f->k_bytes;
+		r->kind = kind[j];
+		r->dk = sums + (size_t)j * f->dkv_bytes / sizeof *sums;
+		r->dv = r->dk + f->kb * f->p.dc;
+		item(r);
+	}
+	if (any || first || (last && f->home != THERE))
+		add_rows(r, first, last);
 }
 
-static void join(struct run *r, int64_t tiles, int64_t t0, int64_t t1)
+static void part(struct run *r, int64_t phase, int64_t at)
 {
 	const struct bwd *f = r->f;
-	int64_t each = f->nrb + (f->rparts > 1 ? f->nkb : 0), n = f->p.x.batch * each;
-	for (int64_t i = n * t0 / tiles; i < n * t1 / tiles; i++) {
-		r->b = i / each;
-		r->rb = i % each;
-		r->kb = r->rb - f->nrb;
-		if (r->rb < f->nrb)
-			join_rows(r);
-		else
-			join_keys(r);
+	int64_t turn = phase % f->parts, step = phase / f->parts % f->steps, i = at % f->parts, k0 = step * f->parts * f->own + i;
+	bool first = phase % (f->parts * f->steps) == 0, last = (phase + 1) % (f->parts * f->steps) == 0;
+	r->slot = at / f->parts;
+	r->b = phase / f->parts / f->steps * f->some + r->slot;
+	if (r->b >= f->p.x.batch)
+		return;
+	float *sums = (float *)(void *)(r->shared + (size_t)(at * f->own) * f->dkv_bytes);
+	att_extra_start(&f->p, r->k, r->ptr, r->b, r->mem + f->fn_at);
+	if (turn == 0)
+		memset(sums, 0, (size_t)f->own * f->dkv_bytes);
+	for (int64_t j = 0, kb; j < f->own && (kb = k0 + j * f->parts) < f->nkb; j++)
+		pack_keys(f, r->k, r->ptr, r->b, kb, r->mem + f->key_at + (size_t)j * f->k_bytes, r->mem);
+	for (r->rb = (i + turn) % f->parts; r->rb < f->nrb; r->rb += f->parts)
+		rows(r, k0, sums, first, last);
+	for (int64_t j = 0; turn == f->parts - 1 && j < f->own && (r->kb = k0 + j * f->parts) < f->nkb; j++) {
+		const float *dk = sums + (size_t)j * f->dkv_bytes / sizeof *sums;
+		store_keys(r, &f->dk, 1, dk, f->p.dc);
+		store_keys(r, &f->dv, 2, dk + f->kb * f->p.dc, f->p.ec);
 	}
 }
 
@@ -431,16 +436,7 @@ static void run(const struct prog_kern *k, const struct kern_state *s, int phase
 {
 	const struct bwd *f = s->priv;
 	char *mem = scratch;
-	struct run r = { .f = f, .k = k, .ptr = ptr, .mem = mem, .shared = ptr[k->nin + k->nout],
-	                 .dk = (float *)(void *)(mem + f->dk_at), .dv = (float *)(void *)(mem + f->dv_at) };
-	if (phase == 0) {
-		pack_all(f, k, ptr, s->tiles, t0, t1, mem);
-		return;
-	}
-	if (phase == 2) {
-		join(&r, s->tiles, t0, t1);
-		return;
-	}
+	struct run r = { .f = f, .k = k, .ptr = ptr, .mem = mem, .shared = ptr[k->nin + k->nout], .dq = (float *)(void *)(mem + f->dq_tile) };
 	plan_start(f->p.x.fn, mem + f->fn_at + f->p.fn_mem);
 	att_range_start(&f->p.range, (struct att_bound *)(void *)(mem + f->fn_at + f->p.fn_reg));
 	/* of keys beyond the last group of an item nothing is written, but a step of the product may read it */
@@ -448,14 +444,15 @@ static void run(const struct prog_kern *k, const struct kern_state *s, int phase
 	if (f->p.v->begin)
 		f->p.v->begin();
 	for (int64_t t = t0; t < t1; t++)
-		part(&r, t);
+		part(&r, phase, t);
 	if (f->p.v->end)
 		f->p.v->end();
 	__atomic_fetch_add(&att_tiles_done, r.done, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&att_tiles_left, r.left, __ATOMIC_RELAXED);
 }
 
-static void lay_out(struct bwd *f, struct kern_state *s)
+/* Blocks, packed. */
+static void lay_out_blocks(struct bwd *f)
 {
 	const struct att_plan *p = &f->p;
 	int64_t es = p->v->es, mr = p->v->mr, extra = p->x.nextra;
@@ -477,17 +474,35 @@ static void lay_out(struct bwd *f, struct kern_state *s)
 	f->r_norm = att_room(n, PANELS * 4);
 	f->r_lo = att_room(n, extra * PANELS * 8);
 	f->r_hi = att_room(n, extra * PANELS * 8);
-	f->dq_bytes = (size_t)(f->dgroups * mr * BLOCK * 4);
 	f->dkv_bytes = (size_t)att_pad(f->kb * (p->dc + p->ec) * 4, 64);
-	n = &s->shared;
-	att_room(n, p->x.batch * f->nkb * (int64_t)f->k_bytes);
-	f->rows_at = att_room(n, p->x.batch * f->nrb * (int64_t)f->r_bytes);
-	f->dq_at = att_room(n, p->x.batch * f->kparts * f->nrb * (int64_t)f->dq_bytes);
-	f->dkv_at = att_room(n, f->rparts > 1 ? p->x.batch * f->rparts * f->nkb * (int64_t)f->dkv_bytes : 0);
-	f->dq_used = att_room(n, p->x.batch * f->kparts * f->nrb);
-	f->dkv_used = att_room(n, p->x.batch * f->rparts * f->nkb);
+}
+
+/* How blocks of keys and of rows are shared out, from shapes alone: tiles enough for many cores, as many blocks of keys for each
+ * as its cache holds. */
+static void share_out(struct bwd *f)
+{
+	int64_t batch = f->p.x.batch, most = MIN(MAX(OWN_BYTES / (int64_t)(f->k_bytes + f->dkv_bytes), 1), MOST_OWN);
+	for (f->own = most;; f->own /= 2) {
+		f->parts = MIN(MIN((f->nkb + f->own - 1) / f->own, MANY), f->nrb);
+		if (f->own == 1 || f->parts * batch >= MANY || f->parts == f->nrb)
+			break;
+	}
+	f->steps = (f->nkb + f->parts * f->own - 1) / (f->parts * f->own);
+	f->some = MIN((MANY + f->parts - 1) / f->parts, batch);
+	f->home = f->dq.unit != f->dq.es ? APART : f->dq.dt == DT_f32 ? THERE : f->dq.dt == DT_bf16 ? HALF : APART;
+}
+
+static void lay_out(struct bwd *f, struct kern_state *s)
+{
+	const struct att_plan *p = &f->p;
+	int64_t es = p->v->es, mr = p->v->mr, tiles = f->some * f->parts, kept[] = { [THERE] = 0, [HALF] = 2, [APART] = 4 };
+	size_t *n = &s->shared;
+	att_room(n, tiles * f->own * (int64_t)f->dkv_bytes);
+	f->dq_at = att_room(n, f->some * p->rows * p->x.d * kept[f->home]);
 	n = &s->scratch;
 	int64_t numbers = ATT_MOST_MR * ATT_COLS * 4;
+	f->key_at = att_room(n, f->own * (int64_t)f->k_bytes);
+	f->rows_at = att_room(n, (int64_t)f->r_bytes);
 	f->s_at = att_room(n, numbers);
 	f->y_at = att_room(n, numbers);
 	f->slope_at = att_room(n, numbers);
@@ -495,8 +510,7 @@ static void lay_out(struct bwd *f, struct kern_state *s)
 	f->p_at = att_room(n, f->kb * BLOCK * es);
 	f->dx_at = att_room(n, f->kb * BLOCK * es);
 	f->panel_at = att_room(n, PANELS * f->kpad * ATT_COLS * es);
-	f->dk_at = att_room(n, f->kb * p->dc * 4);
-	f->dv_at = att_room(n, f->kb * p->ec * 4);
+	f->dq_tile = att_room(n, f->dgroups * mr * BLOCK * 4);
 	f->row_at = att_room(n, MAX(f->dgroups * mr * ATT_COLS, MAX(p->dc, p->ec)) * 4);
 	f->dense_at = att_room(n, ATT_FETCH * MAX(p->dc, p->ec) * es);
 	f->tmp_at = att_room(n, (int64_t)att_fetch_bytes(p));
@@ -521,23 +535,15 @@ bool attention_backward(const struct prog_kern *k, const struct attention *x, st
 	f->dgroups = (x->d + mr - 1) / mr;
 	f->nkb = (x->s + f->kb - 1) / f->kb;
 	f->nrb = (f->p.rows + BLOCK - 1) / BLOCK;
-	f->kparts = f->rparts = 1;
-	while (x->batch * f->kparts * f->rparts < MANY) {
-		bool more_keys = 2 * f->kparts <= MIN(MOST_KEY_PARTS, f->nkb), more_rows = 2 * f->rparts <= MIN(MOST_ROW_PARTS, f->nrb);
-		if (more_keys && (f->kparts <= f->rparts || !more_rows))
-			f->kparts *= 2;
-		else if (more_rows)
-			f->rparts *= 2;
-		else
-			break;
-	}
 	f->bounds = !f->p.range.always && (f->p.range.plain || x->nextra > 0);
 	f->norms = !f->p.range.plain && x->nextra;
 	if (!f->p.range.plain)
 		f->p.range.c = 1;
+	lay_out_blocks(f);
+	share_out(f);
 	lay_out(f, s);
-	s->tiles = x->batch * f->kparts * f->rparts;
-	s->phases = 3;
+	s->tiles = f->some * f->parts;
+	s->phases = (int)((x->batch + f->some - 1) / f->some * f->steps * f->parts);
 	s->run = run;
 	s->priv = f;
 	return true;
