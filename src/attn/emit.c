@@ -149,8 +149,17 @@ static ir_val matrix(struct env *e, ir_val v, int lab, bool rows)
 
 /* --- the ops' operands ---------------------------------------------------------------- */
 
-static ir_val extra(struct env *e, const struct extra *x)
+static ir_val extra(struct env *e, const struct extra *x, int fwd)
 {
+	if (x->sums) {
+		ir_val l = e->o[fwd][1];
+		const struct ir_type_info *t = ir_vtype(e->b.m, e->b.fn, l);
+		int64_t dim[ATOMS];
+		int rank = t->rank;
+		memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
+		dim[rank] = 1;
+		return ir_reshape(&e->b, l, rank + 1, dim);
+	}
 	if (!x->index)
 		return matrix(e, e->get(e, x->v, x->lab), x->lab, false);
 	struct lab l = { .rank = (uint8_t)x->n };
@@ -189,7 +198,7 @@ static void forward(struct env *e, int i)
 	in[2] = vectors(e, f->v ? f->v : x.b, false);
 	int64_t fn = score_function(e, f, 0, &s);
 	for (int k = 0; k < s.nextra; k++)
-		in[3 + k] = extra(e, &s.extra[k]);
+		in[3 + k] = extra(e, &s.extra[k], i);
 	int64_t dim[ATOMS], nb = extents(e, dim);
 	ir_type t[2];
 	dim[nb + 2] = ir_vtype(e->b.m, e->b.fn, in[2])->dim[nb + 1];
@@ -269,30 +278,12 @@ static ir_val rows(struct env *e, int p, ir_type t)
 	return sum;
 }
 
-/* Rows of which all scores are a large negative number that masks fill in: l is that number, in which the logarithm of the number of keys is lost,
- * and exp(score - l) is 1, not one part in S.  Gradients are linear in do: it is that much smaller there. */
-static ir_val dead_rows(struct env *e, int i, double fill)
-{
-	struct ir_b *b = &e->b;
-	int64_t dim[ATOMS];
-	int nb = extents(e, dim);
-	ir_type t = b->fn->val.p[e->o[i][1]].type;
-	ir_val least = ir_const_f(b, t, fmax(fill / 2, -ABSORBS)), one = ir_const_f(b, t, 1), part = ir_const_f(b, t, 1 / (double)MAX(dim[nb + 2], 1));
-	ir_val dead = ir_bin(b, ELEM_compare_lt, e->o[i][1], least);
-	return ir_select(b, dead, part, one);
-}
-
-static ir_val delta_of(struct env *e, int i, ir_val part, ir_val *d_o)
+static ir_val delta_of(struct env *e, int i, ir_val *d_o)
 {
 	const struct bwd *w = &e->m->bwd.p[i];
 	struct ir_b *b = &e->b;
 	forward(e, w->fwd);
 	*d_o = vectors(e, w->d_o, true);
-	if (part) {
-		part = ir_convert(b, part, (enum dtype)ir_vtype(b->m, b->fn, *d_o)->dtype);
-		part = spread(b, part, *d_o);
-		*d_o = ir_bin(b, ELEM_multiply, *d_o, part);
-	}
 	ir_val wide = ir_convert(b, *d_o, score_sums(e)), o = ir_convert(b, e->o[w->fwd][0], score_sums(e)), y = ir_bin(b, ELEM_multiply, wide, o);
 	int64_t last = ir_vtype(b->m, b->fn, y)->rank - 1;
 	ir_val zero = ir_const_f(b, ir_scalar(b->m, score_sums(e)), 0);
@@ -311,20 +302,23 @@ static void backward(struct env *e, int i)
 		return;
 	int64_t fn = score_function(e, f, w->slope ? w->slope : poly_const(e->m->c, 1), &s);
 	forward(e, w->fwd);
-	ir_val part = s.fill ? dead_rows(e, w->fwd, s.fill) : 0;
-	in[5] = delta_of(e, i, part, &in[4]);
+	in[5] = delta_of(e, i, &in[4]);
+	ir_type sums = b->fn->val.p[in[5]].type;
 	if (w->rest) {
-		ir_val more = rows(e, w->rest, b->fn->val.p[in[5]].type);
-		if (part)
-			more = ir_bin(b, ELEM_multiply, more, part);
+		ir_val more = rows(e, w->rest, sums);
 		in[5] = ir_bin(b, ELEM_subtract, in[5], more);
+	}
+	if (s.fill) {
+		int64_t dim[ATOMS], nb = extents(e, dim);
+		ir_val part = score_dead(b, e->o[w->fwd][1], sums, s.fill, dim[nb + 2]);
+		in[5] = ir_bin(b, ELEM_multiply, in[5], part);
 	}
 	in[0] = vectors(e, x.a, true);
 	in[1] = vectors(e, x.b, false);
 	in[2] = vectors(e, f->v, false);
 	in[3] = e->o[w->fwd][1];
 	for (int k = 0; k < s.nextra; k++)
-		in[6 + k] = extra(e, &s.extra[k]);
+		in[6 + k] = extra(e, &s.extra[k], w->fwd);
 	ir_type t[3];
 	for (int k = 0; k < 3; k++)
 		t[k] = b->fn->val.p[in[k]].type;
@@ -376,7 +370,7 @@ ir_val emit_exit(struct env *e, const struct exit *x, ir_type t)
 		v = with_empty(e, x, x->op, e->o[x->op][x->kind == EXIT_L]);
 		break;
 	case EXIT_DELTA:
-		v = delta_of(e, x->op, 0, &d_o);
+		v = delta_of(e, x->op, &d_o);
 		break;
 	case EXIT_DQ: case EXIT_DK: case EXIT_DV:
 		backward(e, x->op);
@@ -423,7 +417,7 @@ static bool leaves(struct match *m, int fwd, int slope, const struct seen *s)
 	}
 	ir_fn_drop(c->m);
 	for (int i = 0; i < f.nextra; i++)
-		if (!f.extra[i].index)
+		if (!f.extra[i].index && !f.extra[i].sums)
 			s->leaf(s->user, f.extra[i].v, f.extra[i].lab);
 	return true;
 }

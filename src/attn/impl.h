@@ -158,7 +158,7 @@ enum { MOST_EXTRA = 24, MOST_NODE = 400 };
 enum { FILL = 10000, ABSORBS = 1 << 20 };      /* constants from which on a score is a mask's; scores beside which the logarithm of a number of keys is lost */
 
 /* A function of scalars in the making. */
-struct extra { ir_val v; int lab; bool index; int n; uint8_t axis[LAB_ATOMS]; };      /* index: that along these axes */
+struct extra { ir_val v; int lab; bool index, sums; int n; uint8_t axis[LAB_ATOMS]; };      /* index: that along these axes; sums: the l of the rows */
 struct scalar {
 	struct env *e;
 	struct cand *c;
@@ -173,8 +173,11 @@ struct scalar {
 	double fill;             /* the greatest of the large negative numbers among it; 0: there is none */
 };
 enum dtype score_sums(const struct env *e);    /* the type of the sums */
-/* A new function of e's module for f's scores; slope: a polynomial, or 0: none is asked for.  s gets the extras, in order of parameters. */
+/* A new function of e's module for f's scores; slope: a polynomial, or 0: none is asked for.  s gets the extras, in order of parameters.
+ * With a slope, where s->fill is not 0, rows that have no other scores weigh score_dead of l: one part in S. */
 ir_fnid score_function(struct env *e, const struct fwd *f, int slope, struct scalar *s);      /* 0: s->why */
+/* Where l, of type t, is such a large negative number that the logarithm of a number of keys is lost in it, 1 / keys, else 1. */
+ir_val score_dead(struct ir_b *b, ir_val l, ir_type t, double fill, int64_t keys);
 ir_val score_power(struct ir_b *b, ir_val x, int pow, bool *below);      /* x times itself, |pow| of them; below: pow is negative */
 
 ir_val emit_exit(struct env *e, const struct exit *x, ir_type t);

@@ -273,7 +273,30 @@ static int weights(struct cand *c, int z)
 	return mono_mul(c, &p, &one, &p) ? poly_mono(c, &p) : -1;
 }
 
-/* p = P (w y - delta + rest) slope: the attention it belongs to, and the constant of the slope. */
+/* The constant of the product in scores, behind what is chosen or added to it, which is that of the slope, too; 0: there is none. */
+static double product_scale(struct cand *c, int score, int x, int depth)
+{
+	const struct poly p = *poly_of(c, score);
+	for (int i = 0; i < p.n; i++)
+		if (mono_find(&p.m[i], x) >= 0)
+			return p.m[i].c;
+	for (int i = 0; i < p.n && depth < 8; i++)
+		for (int k = 0; k < p.m[i].n; k++) {
+			const struct fac f = *fac_of(c, p.m[i].f[k].f);
+			const struct ir_op *o = f.kind == FAC_LEAF && !f.mask ? ir_def(c->fn, (ir_val)f.a) : NULL;
+			for (uint32_t j = 0; o && ir_is_elem(o->kind) && j < o->nin; j++) {
+				ir_val v = ir_in(c->fn, o, j);
+				bool same = ir_vtype(c->m, c->fn, v)->rank == ir_vtype(c->m, c->fn, o->out)->rank && dtype_info[ir_vtype(c->m, c->fn, v)->dtype].cls == DT_FLOAT;
+				int in = same ? form_of(c, v, f.b) : 0;
+				double scale = in > 0 ? p.m[i].c * product_scale(c, in, x, depth + 1) : 0;
+				if (scale != 0)
+					return scale;
+			}
+		}
+	return 0;
+}
+
+/* p = scale P (w y - delta + rest) slope: the attention it belongs to. */
 static bool scores(struct match *m, int p, int *op, double *scale)
 {
 	struct cand *c = m->c;
@@ -301,7 +324,9 @@ static bool scores(struct match *m, int p, int *op, double *scale)
 	int P = weights(c, z), rest = poly_add(c, with_y, poly_mul(c, poly_mul(c, P, slope), poly_mul(c, w, poly_fac(c, y))), -1), more = 0;
 	if (rest < 0)
 		return false;
-	*scale = poly_of(c, slope)->m[0].c;
+	int fwd = fwd_of(m, z, w, fac_of(c, y)->b);
+	double own = poly_of(c, slope)->m[0].c, its = product_scale(c, m->fwd.p[fwd].score, m->x, 0);
+	*scale = its ? own / its : own;
 	for (int i = 0; i < poly_of(c, rest)->n; i++) {          /* a cotangent of l: the same for all keys */
 		struct mono t = poly_of(c, rest)->m[i];
 		const struct mono *q = &poly_of(c, slope)->m[0];
@@ -323,8 +348,7 @@ static bool scores(struct match *m, int p, int *op, double *scale)
 		more = poly_add(c, more, poly_mono(c, &t), 1);
 	}
 	slope = poly_mul(c, poly_const(c, 1 / *scale), slope);
-	const struct fac *d = fac_of(c, y);
-	struct bwd b = { fwd_of(m, z, w, d->b), d->a, slope, more };
+	struct bwd b = { fwd, fac_of(c, y)->a, slope, more };
 	size_t i = 0;
 	for (; i < m->bwd.n; i++) {
 		struct bwd *g = &m->bwd.p[i];

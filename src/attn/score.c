@@ -21,6 +21,13 @@ enum dtype score_sums(const struct env *e)
 	return dt;
 }
 
+static int64_t keys_of(const struct scalar *s)
+{
+	int64_t n = 1;
+	for (int i = 1; i < s->c->naxis && s->e->size; i++)      /* without sizes nothing that is emitted is kept */
+		n *= s->c->right >> i & 1 ? s->e->size[i] : 1;
+	return n;
+}
 
 static ir_val scalar(struct scalar *s, ir_val v, int lab);
 
@@ -214,6 +221,15 @@ static ir_val polynomial(struct scalar *s, int p)
 	return sum ? sum : ir_const_f(&s->b, ir_scalar(s->c->m, score_sums(s->e)), 0);
 }
 
+/* Rows of which all scores are a large negative number that masks fill in: l is that number, in which the logarithm of the number of keys is lost,
+ * and exp(score - l) is 1, not one part in S. */
+ir_val score_dead(struct ir_b *b, ir_val l, ir_type t, double fill, int64_t keys)
+{
+	ir_val least = ir_const_f(b, t, fmax(fill / 2, -ABSORBS)), one = ir_const_f(b, t, 1), part = ir_const_f(b, t, 1 / (double)MAX(keys, 1));
+	ir_val dead = ir_bin(b, ELEM_compare_lt, l, least);
+	return ir_select(b, dead, part, one);
+}
+
 static void body(struct scalar *s, const struct fwd *f, int slope)
 {
 	struct ir_b *b = &s->b;
@@ -232,6 +248,10 @@ static void body(struct scalar *s, const struct fwd *f, int slope)
 		d = polynomial(s, slope);
 	if (score && (d || !slope) && !poly_is_one(s->c, f->weight))
 		w = polynomial(s, f->weight);
+	if (d && !s->list && s->extra[s->nextra - 1].sums) {
+		ir_val part = score_dead(b, (ir_val)(1 + s->nextra), ir_scalar(b->m, score_sums(s->e)), s->fill, keys_of(s));
+		w = w ? ir_bin(b, ELEM_multiply, w, part) : part;
+	}
 	if (s->why)
 		return;
 	ir_result(b->fn, score);
@@ -251,12 +271,14 @@ ir_fnid score_function(struct env *e, const struct fwd *f, int slope, struct sca
 	ir_fn_drop(m);
 	if (s->why)
 		return 0;
+	if (slope && s->fill && s->nextra < MOST_EXTRA)
+		s->extra[s->nextra++] = (struct extra){ .sums = true };
 	s->list = false;
 	s->nnode = 0;
 	s->b.fn = ir_fn_new(m, "score");
 	ir_param(s->b.fn, ir_scalar(m, score_sums(e)));
 	for (int i = 0; i < s->nextra; i++) {
-		enum dtype dt = s->extra[i].index ? DT_i32 : (enum dtype)ir_vtype(m, s->c->fn, s->extra[i].v)->dtype;
+		enum dtype dt = s->extra[i].sums ? score_sums(e) : s->extra[i].index ? DT_i32 : (enum dtype)ir_vtype(m, s->c->fn, s->extra[i].v)->dtype;
 		ir_param(s->b.fn, ir_scalar(m, e->wide != DT_token && dtype_info[dt].cls == DT_FLOAT ? e->wide : dt));
 	}
 	body(s, f, slope);

@@ -80,10 +80,12 @@ struct att_bound { double lo[ATT_WIDE], hi[ATT_WIDE]; unsigned nan; };
 /* A score function as one asks it for bounds. */
 struct att_range {
 	const struct prog_expr *e;
-	bool plain;              /* somewhere the score is x * c, and of a gradient the slope c there */
+	bool plain;              /* somewhere the score is x * c, and of a gradient the slope c there, and the weight 1 */
 	float c;
 	uint8_t *is_plain;       /* registers that are x * c */
 	uint8_t *is_slope;       /* registers that are c */
+	uint8_t *is_one;         /* registers that are 1 */
+	int weight;              /* the output that is the weight; 0: there is none */
 	bool always;             /* the score is x * c, whatever operands are */
 	bool grad;
 };

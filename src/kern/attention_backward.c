@@ -6,7 +6,8 @@
  * the rows.  So no two tiles add to the same sum in one phase, and there is one of each, whatever threads there are: sums of queries lie in
  * the result as far as they fit there, sums of keys and values are kept for the tiles of one step.  Where all that many
  * phases see of a batch is large, few batches are made at once: the memory for sums is bounded by one batch, not by all.  Operands are packed where they are
- * read, a block of rows for all blocks of keys of a tile.  Parts are of every n-th block: under a triangle they differ little in work. */
+ * read, a block of rows for all blocks of keys of a tile.  Those follow each other, so that most blocks of rows meet all or none of
+ * them under a triangle, and a tile with much to do comes first. */
 #include "attention.h"
 
 #include <float.h>
@@ -304,74 +305,77 @@ static void store_keys(const struct run *r, const struct att_rows *to, int out, 
 	}
 }
 
-/* x += sum of which hi and lo are the halves, and back. */
-static void add_halves(int64_t n, float *x, const uint16_t *hi, const uint16_t *lo)
+/* x += the floats of which hi and lo are the halves, and back. */
+static inline __attribute__((always_inline)) void add_halves(int64_t n, float *x, const uint16_t *hi, const uint16_t *lo)
 {
 	for (int64_t i = 0; i < n; i++) {
-		uint32_t w = (uint32_t)hi[i] << 16 | lo[i];
-		float sum;
-		memcpy(&sum, &w, sizeof sum);
-		x[i] += sum;
+		union { uint32_t w; float x; } sum = { .w = (uint32_t)hi[i] << 16 | lo[i] };
+		x[i] += sum.x;
 	}
 }
 
-static void keep_halves(int64_t n, const float *x, uint16_t *hi, uint16_t *lo)
+static inline __attribute__((always_inline)) void keep_halves(int64_t n, const float *x, uint16_t *hi, uint16_t *lo)
 {
 	for (int64_t i = 0; i < n; i++) {
-		uint32_t w;
-		memcpy(&w, &x[i], sizeof w);
-		hi[i] = (uint16_t)(w >> 16);
-		lo[i] = (uint16_t)w;
+		union { float x; uint32_t w; } sum = { .x = x[i] };
+		hi[i] = (uint16_t)(sum.w >> 16);
+		lo[i] = (uint16_t)sum.w;
 	}
 }
 
-static void add_floats(int64_t n, float *x, const float *sum)
-{
-	for (int64_t i = 0; i < n; i++)
-		x[i] += sum[i];
-}
+#define T512 __attribute__((target("avx512f,avx512bw,avx512vl")))
+T512 static void add_halves_512(int64_t n, float *x, const uint16_t *hi, const uint16_t *lo) { add_halves(n, x, hi, lo); }
+T512 static void keep_halves_512(int64_t n, const float *x, uint16_t *hi, uint16_t *lo) { keep_halves(n, x, hi, lo); }
 
-/* x is added to the sum of a row of queries, which begins with it if first, and is the result if last. */
-static void add_row(const struct run *r, char *base, int64_t row, float *x, bool first, bool last)
+/* The numbers that are kept for a row of queries: added to x if add, then x is kept if keep. */
+static void keep_row(const struct run *r, char *base, int64_t row, float *restrict x, bool add, bool keep)
 {
 	const struct bwd *f = r->f;
 	const struct att_rows *to = &f->dq;
 	int64_t w = to->w, at = (r->slot * f->p.rows + row) * w;
 	char *there = base + row / to->inner * to->outer + row % to->inner * to->step;
-	uint16_t *low = (uint16_t *)(void *)(r->shared + f->dq_at) + at;
-	float *apart = (float *)(void *)(r->shared + f->dq_at) + at;
-	if (!first) {
-		if (f->home == HALF)
-			add_halves(w, x, (const uint16_t *)(void *)there, low);
-		else
-			add_floats(w, x, f->home == THERE ? (const float *)(void *)there : apart);
+	if (f->home == HALF) {
+		uint16_t *hi = (uint16_t *)(void *)there, *lo = (uint16_t *)(void *)(r->shared + f->dq_at) + at;
+		bool wide = cpu_get()->avx512;
+		if (add)
+			(wide ? add_halves_512 : add_halves)(w, x, hi, lo);
+		if (keep)
+			(wide ? keep_halves_512 : keep_halves)(w, x, hi, lo);
+		return;
 	}
-	if (last || f->home == THERE)
-		att_store(to, base, row, x, r->mem + f->tmp_at);
-	else if (f->home == HALF)
-		keep_halves(w, x, (uint16_t *)(void *)there, low);
-	else
-		memcpy(apart, x, (size_t)w * sizeof *x);
+	float *sum = f->home == THERE ? (float *)(void *)there : (float *)(void *)(r->shared + f->dq_at) + at;
+	for (int64_t i = 0; add && i < w; i++)
+		x[i] += sum[i];
+	if (keep)
+		memcpy(sum, x, (size_t)w * sizeof *x);
 }
 
-/* What a tile has for a block of rows, turned back. */
+/* What a tile has for a block of rows is added to their sums, which begin with it if first, and are results if last.  As long as they are
+ * none a whole block is kept as it is, turned. */
 static void add_rows(const struct run *r, bool first, bool last)
 {
 	const struct bwd *f = r->f;
-	int64_t mr = f->p.v->mr, r0 = r->rb * BLOCK, wide = f->dgroups * mr;
+	int64_t mr = f->p.v->mr, r0 = r->rb * BLOCK, wide = f->dgroups * mr, n = MIN(BLOCK, f->p.rows - r0);
+	bool turned = n == BLOCK && wide == f->dq.w;
 	float *row = (float *)(void *)(r->mem + f->row_at);
 	char *base = attention_at(r->k, r->ptr, &f->p.x, r->k->nin, r->b);
-	for (int64_t t = 0; t < PANELS; t++) {
+	for (int64_t i = 0; turned && i < n; i++)
+		keep_row(r, base, r0 + i, r->dq + i * wide, !first, !last);
+	for (int64_t t = 0; t * ATT_COLS < n && (last || !turned); t++) {
 		for (int64_t d = 0; d < f->dgroups; d++)
 			kern_isa_get()->transpose[2](mr, ATT_COLS, r->dq + (d * PANELS + t) * mr * ATT_COLS, ATT_COLS, row + d * mr, wide);
-		for (int64_t i = 0; i < ATT_COLS && r0 + t * ATT_COLS + i < f->p.rows; i++)
-			add_row(r, base, r0 + t * ATT_COLS + i, row + i * wide, first, last);
+		for (int64_t i = 0; i < MIN(ATT_COLS, n - t * ATT_COLS); i++) {
+			if (!turned)
+				keep_row(r, base, r0 + t * ATT_COLS + i, row + i * wide, !first, !last);
+			if (last)
+				att_store(&f->dq, base, r0 + t * ATT_COLS + i, row + i * wide, r->mem + f->tmp_at);
+		}
 	}
 }
 
 /* --- the grid ----------------------------------------------------------------------------------- */
 
-/* A block of rows with the blocks of keys k0, k0 + parts .. of a tile. */
+/* A block of rows with the blocks of keys of a tile, from k0 on. */
 static void rows(struct run *r, int64_t k0, float *sums, bool first, bool last)
 {
 	const struct bwd *f = r->f;
@@ -383,7 +387,7 @@ static void rows(struct run *r, int64_t k0, float *sums, bool first, bool last)
 	pack_numbers(f, r->k, r->ptr, r->b, r->rb, row);
 	if (f->norms)
 		pack_rows(f, r->k, r->ptr, r->b, r->rb, row, r->mem);
-	for (int64_t j = 0; j < f->own && (r->kb = k0 + j * f->parts) < f->nkb; j++) {
+	for (int64_t j = 0; j < f->own && (r->kb = k0 + j) < f->nkb; j++) {
 		r->key = r->mem + f->key_at + (size_t)j * f->k_bytes;
 		r->kind = kind[j];
 		live[j] = classify(r, groups_of(r), panels_of(r));
@@ -392,28 +396,28 @@ static void rows(struct run *r, int64_t k0, float *sums, bool first, bool last)
 	}
 	if (any && !f->norms)
 		pack_rows(f, r->k, r->ptr, r->b, r->rb, row, r->mem);
-	if (any || first || (last && f->home != THERE))
+	if (any || first || last)
 		memset(r->dq, 0, dq_bytes);
 	for (int64_t j = 0; j < f->own; j++) {
 		if (!live[j])
 			continue;
-		r->kb = k0 + j * f->parts;
+		r->kb = k0 + j;
 		r->key = r->mem + f->key_at + (size_t)j * f->k_bytes;
 		r->kind = kind[j];
 		r->dk = sums + (size_t)j * f->dkv_bytes / sizeof *sums;
 		r->dv = r->dk + f->kb * f->p.dc;
 		item(r);
 	}
-	if (any || first || (last && f->home != THERE))
+	if (any || first || last)
 		add_rows(r, first, last);
 }
 
 static void part(struct run *r, int64_t phase, int64_t at)
 {
 	const struct bwd *f = r->f;
-	int64_t turn = phase % f->parts, step = phase / f->parts % f->steps, i = at % f->parts, k0 = step * f->parts * f->own + i;
+	int64_t turn = phase % f->parts, step = phase / f->parts % f->steps, i = at / f->some, k0 = (step * f->parts + i) * f->own;
 	bool first = phase % (f->parts * f->steps) == 0, last = (phase + 1) % (f->parts * f->steps) == 0;
-	r->slot = at / f->parts;
+	r->slot = at % f->some;
 	r->b = phase / f->parts / f->steps * f->some + r->slot;
 	if (r->b >= f->p.x.batch)
 		return;
@@ -421,11 +425,11 @@ static void part(struct run *r, int64_t phase, int64_t at)
 	att_extra_start(&f->p, r->k, r->ptr, r->b, r->mem + f->fn_at);
 	if (turn == 0)
 		memset(sums, 0, (size_t)f->own * f->dkv_bytes);
-	for (int64_t j = 0, kb; j < f->own && (kb = k0 + j * f->parts) < f->nkb; j++)
+	for (int64_t j = 0, kb; j < f->own && (kb = k0 + j) < f->nkb; j++)
 		pack_keys(f, r->k, r->ptr, r->b, kb, r->mem + f->key_at + (size_t)j * f->k_bytes, r->mem);
 	for (r->rb = (i + turn) % f->parts; r->rb < f->nrb; r->rb += f->parts)
 		rows(r, k0, sums, first, last);
-	for (int64_t j = 0; turn == f->parts - 1 && j < f->own && (r->kb = k0 + j * f->parts) < f->nkb; j++) {
+	for (int64_t j = 0; turn == f->parts - 1 && j < f->own && (r->kb = k0 + j) < f->nkb; j++) {
 		const float *dk = sums + (size_t)j * f->dkv_bytes / sizeof *sums;
 		store_keys(r, &f->dk, 1, dk, f->p.dc);
 		store_keys(r, &f->dv, 2, dk + f->kb * f->p.dc, f->p.ec);

@@ -287,16 +287,21 @@ static void find_plain(const struct prog_expr *e, struct att_range *r)
 void att_range_make(struct arena *a, const struct prog_expr *e, const struct attention *x, struct att_range *r)
 {
 	int nreg = e->nin + e->n;
-	*r = (struct att_range){ .e = e, .grad = x->grad, .is_plain = ARENA_NEW(a, uint8_t, nreg), .is_slope = ARENA_NEW(a, uint8_t, nreg) };
+	*r = (struct att_range){ .e = e, .grad = x->grad, .is_plain = ARENA_NEW(a, uint8_t, nreg), .is_slope = ARENA_NEW(a, uint8_t, nreg),
+	                         .is_one = ARENA_NEW(a, uint8_t, nreg), .weight = x->weighted ? x->nout - 1 : 0 };
 	memset(r->is_plain, 0, (size_t)nreg);
 	memset(r->is_slope, 0, (size_t)nreg);
-	if (x->weighted || e->in_type[0] != DT_f32)
+	memset(r->is_one, 0, (size_t)nreg);
+	if (e->in_type[0] != DT_f32)
 		return;
 	find_plain(e, r);
 	double v;
 	for (int i = e->nin; i < nreg && r->plain; i++)
-		r->is_slope[i] = constant(e, i, &v) && e->ins[i - e->nin].to == DT_f32 && fabs(v - r->c) <= 4e-7 * r->c;
-	r->always = r->plain && r->is_plain[e->out[0]] && (!x->grad || r->is_slope[e->out[1]]);
+		if (constant(e, i, &v) && e->ins[i - e->nin].to == DT_f32) {
+			r->is_slope[i] = fabs(v - r->c) <= 4e-7 * r->c;
+			r->is_one[i] = v == 1;
+		}
+	r->always = r->plain && r->is_plain[e->out[0]] && (!x->grad || r->is_slope[e->out[1]]) && (!x->weighted || r->is_one[e->out[r->weight]]);
 }
 
 /* The register that output i comes from in a lane, past what is selected there for certain. */
@@ -347,6 +352,7 @@ struct att_known att_range_run(const struct att_range *r, int n, struct att_boun
 	}
 	struct att_known known = { .score = &reg[e->out[0]] };
 	for (int i = 0; i < n && r->plain; i++)
-		known.plain |= (unsigned)(r->is_plain[from(e, reg, 0, i)] && (!r->grad || r->is_slope[from(e, reg, 1, i)])) << i;
+		known.plain |= (unsigned)(r->is_plain[from(e, reg, 0, i)] && (!r->grad || r->is_slope[from(e, reg, 1, i)]) &&
+		                          (!r->weight || r->is_one[from(e, reg, r->weight, i)])) << i;
 	return known;
 }

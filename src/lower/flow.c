@@ -214,11 +214,8 @@ static struct err *lower_results(struct lw *w, struct frame *b, struct place *co
 {
 	uint32_t n = (uint32_t)b->fn->result.n;
 	struct move *mv = ARENA_NEW(w->tmp, struct move, n);
-	for (uint32_t k = 0; k < n; k++) {
-		ir_val v = b->fn->result.p[k];
-		if (!b->target[v] && ir_def(b->fn, v) && b->root[v] == v)
-			b->target[v] = want[k];
-	}
+	for (uint32_t k = 0; k < n; k++)
+		lw_target(w, b, b->fn->result.p[k], want[k]);
 	lw_targets_back(b);
 	TRY(lower_ops(w, b));
 	for (uint32_t k = 0; k < n; k++)

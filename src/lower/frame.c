@@ -185,6 +185,38 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 	return p ? p : lw_temp(w, t->dtype, t->rank, t->dim);
 }
 
+/* May op o leave its results at any strides? */
+static bool makes_strides(const struct ir_op *o) { return o->kind == IR_attention || o->kind == IR_attention_grad; }
+
+void lw_target(struct lw *w, struct frame *f, ir_val v, struct place *t)
+{
+	const struct ir_fn *fn = f->fn;
+	ir_val r = f->root[v];
+	const struct ir_op *def = ir_def(fn, r);
+	if (!def || f->target[r] || (v != r && !makes_strides(def)))
+		return;
+	while (t && v != r) {
+		const struct ir_op *o = ir_def(fn, v);
+		ir_val x = ir_in(fn, o, v - o->out);
+		const struct ir_type_info *have = ir_vtype(w->m, fn, x);
+		if (o->kind == IR_reshape) {
+			t = lw_place_reshape(w, t, have->dtype, have->rank, have->dim);
+		} else if (o->kind == IR_transpose) {
+			int n;
+			const int64_t *perm = ir_attrs(fn, o, AT_perm, &n);
+			struct place *q = lw_place_like(w, t);
+			q->dim = have->dim;
+			for (int d = 0; d < n; d++)
+				q->stride[perm[d]] = t->stride[d];
+			t = q;
+		} else if (o->kind != IR_optimization_barrier && o->kind != IR_sharding_constraint) {
+			t = NULL;
+		}
+		v = x;
+	}
+	f->target[r] = t;
+}
+
 void lw_targets_back(struct frame *f)
 {
 	const struct ir_fn *fn = f->fn;

@@ -187,11 +187,8 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, s
 			w.buf.p[w.store.p[s].buf].alias = (int32_t)w.store.p[f.at[a + 1]->store].buf;
 			f.steal[a + 1] = true;
 		}
-	for (uint32_t r = 0; r < p->nres; r++) {
-		ir_val v = fn->result.p[r];
-		if (!f.target[v] && ir_def(fn, v) && f.root[v] == v)
-			f.target[v] = res[r];
-	}
+	for (uint32_t r = 0; r < p->nres; r++)
+		lw_target(&w, &f, fn->result.p[r], res[r]);
 	lw_targets_back(&f);
 	cmd_list list;
 	void *saved;

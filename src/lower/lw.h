@@ -142,6 +142,8 @@ bool lw_same_index(const struct lw *w, const struct ir_fn *g, uint32_t k);
 bool lw_in_place(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o);
 /* Place for result v of op i: where it is wanted, else over an operand that dies, else new. */
 struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v);
+/* Value v of f is wanted at t: what makes it, behind views that strides can say, leaves it there if it can.  A wish that is there stays. */
+void lw_target(struct lw *w, struct frame *f, ir_val v, struct place *t);
 /* Push the wish for a place backwards through updates in place. */
 void lw_targets_back(struct frame *f);
 /* Copies that happen at once: a source that an earlier one overwrites (or its own, when they overlap) goes to a

@@ -41,6 +41,8 @@ struct err *lower_steps(struct lw *w, struct frame *f, int i)
 		for (int a = 0; a < k->nin + k->nout; a++) {
 			if (st[s].arg[a] < 0) {
 				pl[a] = f->at[o->out + (uint32_t)~st[s].arg[a]];
+				if (!lw_place_dense(pl[a]))
+					k->v[a].stride = arena_copy(&w->p->arena, pl[a]->stride, sizeof *pl[a]->stride * (size_t)pl[a]->rank);
 				continue;
 			}
 			ir_val v = ir_in(f->fn, o, (uint32_t)st[s].arg[a]);

@@ -12,7 +12,7 @@ static bool is_const(const struct ir_fn *fn, ir_val v)
 	return o && o->kind == IR_constant;
 }
 
-/* All operands constant and small: run the op. */
+/* All operands constant and small, or of an elementwise op each the same in all elements: run the op, there on one element. */
 ir_val rw_fold(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	struct ir_module *m = r->m;
@@ -22,31 +22,38 @@ ir_val rw_fold(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	if (!(flags & (IR_ELEM | IR_VIEW)) && o->kind != IR_concatenate && o->kind != IR_reduce && o->kind != IR_dynamic_slice)
 		return 0;
 	ir_type t = r->from->val.p[o->out].type;
-	if (ir_type_of(m, t)->bytes > FOLD_BYTES || ir_type_of(m, t)->bytes == 0)
+	bool large = ir_type_of(m, t)->bytes > FOLD_BYTES, splats = flags & IR_ELEM;
+	if (ir_type_of(m, t)->bytes == 0)
 		return 0;
-	for (uint32_t k = 0; k < o->nin; k++)
-		if (!is_const(r->b.fn, in[k]) || ir_vtype(m, r->b.fn, in[k])->bytes > FOLD_BYTES || ir_vtype(m, r->b.fn, in[k])->bytes == 0)
+	for (uint32_t k = 0; k < o->nin; k++) {
+		if (!is_const(r->b.fn, in[k]) || ir_vtype(m, r->b.fn, in[k])->bytes == 0)
 			return 0;
+		large |= ir_vtype(m, r->b.fn, in[k])->bytes > FOLD_BYTES;
+		splats &= ir_splat(m, r->b.fn, in[k]) != NULL;
+	}
+	if (large && !splats)
+		return 0;
+	ir_type made = splats ? ir_scalar(m, (enum dtype)ir_type_of(m, t)->dtype) : t;
 	struct ir_fn *f = ir_fn_new(m, "");
 	struct ir_b b = { m, f, 0 };
 	struct eval_array *a = ARENA_NEW(r->a, struct eval_array, o->nin), out = {0};
 	ir_val *p = ARENA_NEW(r->a, ir_val, o->nin);
 	for (uint32_t k = 0; k < o->nin; k++) {
 		const struct ir_type_info *ti = ir_vtype(m, r->b.fn, in[k]);
-		p[k] = ir_param(f, r->b.fn->val.p[in[k]].type);
+		p[k] = ir_param(f, splats ? ir_scalar(m, (enum dtype)ti->dtype) : r->b.fn->val.p[in[k]].type);
 		size_t n;
 		const char *d = ir_blob_data(m, (ir_blob)ir_attr(r->b.fn, ir_def(r->b.fn, in[k]), AT_data), &n);
 		a[k].dtype = ti->dtype;
-		a[k].rank = ti->rank;
-		memcpy(a[k].dim, ti->dim, sizeof *ti->dim * ti->rank);
-		a[k].bytes = (size_t)ti->bytes;
+		a[k].rank = splats ? 0 : ti->rank;
+		memcpy(a[k].dim, ti->dim, sizeof *ti->dim * (size_t)a[k].rank);
+		a[k].bytes = splats ? (size_t)dtype_info[ti->dtype].bytes : (size_t)ti->bytes;
 		a[k].p = arena_alloc(r->a, a[k].bytes);
 		for (size_t at = 0; at < a[k].bytes; at += n)
 			memcpy((char *)a[k].p + at, d, n);
 	}
 	uint32_t words;
 	const int64_t *w = ir_attr_copy(r->a, r->from, o, &words);
-	ir_result(f, ir_emit_raw(&b, o->kind, o->nin, p, 1, &t, w, words));
+	ir_result(f, ir_emit_raw(&b, o->kind, o->nin, p, 1, &made, w, words));
 	struct err *e = eval_fn(m, f, a, &out);
 	ir_val v = 0;
 	if (!e) {
