@@ -2,8 +2,8 @@
  * next block of keys (Dao, FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018).
  *
  * A tile of the grid owns a block of rows (queries of all groups that share keys) and goes over all keys, or, where there are few
- * rows and many keys, over a part of them; parts are put together in later phases.  Keys and values are packed once, in phase 0,
- * unless only one tile reads them.  What a row's exponentials are relative to is raised only when a score exceeds it by ATT_LAZY:
+ * rows and many keys, over a part of them; parts are put together in later phases.  Keys and values are packed once, before the
+ * tiles that read them, those of a few batches at a time; unless only one tile reads them.  What a row's exponentials are relative to is raised only when a score exceeds it by ATT_LAZY:
  * sums and products share it, so nothing is lost.  An item is so many rows and keys that its p stays in L1.
  *
  * Which tiles of an item count is known from bounds (attention_range.c).  Those that only a row without any other key would count
@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-enum { MANY = 64, PART_LEAST = 512 };
+enum { MANY = 64, PART_LEAST = 512 };      /* tiles, keys of a part */
 
 /* --- blocks of keys ----------------------------------------------------------------- */
 
@@ -42,14 +42,14 @@ static int64_t distinct_of(const struct fwd *f, const struct prog_kern *k, int64
 	return offset_of(f->p.x.nb, f->same, ix);
 }
 
-/* Phase 0: part t0 .. t1 of all blocks. */
-static void pack_all(const struct fwd *f, const struct prog_kern *k, const struct kern_state *s, char *const *ptr, int64_t t0, int64_t t1, char *mem)
+/* Part t0 .. t1 of all blocks of the batches that are packed together, from `first` on. */
+static void pack_all(const struct fwd *f, const struct prog_kern *k, const struct kern_state *s, char *const *ptr, int64_t first, int64_t t0, int64_t t1, char *mem)
 {
 	char *to = ptr[k->nin + k->nout];
-	int64_t n = f->distinct * f->nkb, lo = n * t0 / s->tiles, hi = n * t1 / s->tiles, ix[MAX_RANK];
+	int64_t n = MIN(f->some, f->distinct - first) * f->nkb, lo = n * t0 / s->tiles, hi = n * t1 / s->tiles, ix[MAX_RANK];
 	for (int64_t i = lo; i < hi; i++) {
 		/* the first batch that has these keys */
-		int64_t left = i / f->nkb, b = 0;
+		int64_t left = first + i / f->nkb, b = 0;
 		for (int d = 0; d < f->p.x.nb; d++) {
 			ix[d] = f->same[d] ? left / f->same[d] : 0;
 			left -= ix[d] * f->same[d];
@@ -68,7 +68,7 @@ static void keys(struct run *r, int64_t part)
 	for (int64_t blk = lo; blk < hi; blk++) {
 		if (f->lazy)
 			pack_block(f, r->k, r->ptr, r->b, blk, r->mem + f->kb_at, r->mem);
-		r->kb = f->lazy ? r->mem + f->kb_at : r->ptr[r->k->nin + r->k->nout] + (size_t)(distinct_of(f, r->k, r->b) * f->nkb + blk) * f->kb_bytes;
+		r->kb = f->lazy ? r->mem + f->kb_at : r->ptr[r->k->nin + r->k->nout] + (size_t)(distinct_of(f, r->k, r->b) % f->some * f->nkb + blk) * f->kb_bytes;
 		r->k0 = blk * CK;
 		r->nt = (int)((MIN(CK, f->p.x.s - r->k0) + ATT_COLS - 1) / ATT_COLS);
 		att_ask(r);
@@ -240,7 +240,9 @@ static void join_parts(struct run *r, int64_t blk)
 
 /* --- the grid -------------------------------------------------------------------------------------------- */
 
-static void tile(struct run *r, int phase, int64_t at)
+enum what { PACK, KEYS, SECOND, JOIN };
+
+static void tile(struct run *r, enum what what, int64_t at)
 {
 	const struct fwd *f = r->f;
 	int64_t part = at % f->parts, blk = at / f->parts % f->nblk;
@@ -251,9 +253,9 @@ static void tile(struct run *r, int phase, int64_t at)
 	r->to_o = attention_at(r->k, r->ptr, &f->p.x, r->k->nin, r->b);
 	r->to_l = attention_at(r->k, r->ptr, &f->p.x, r->k->nin + 1, r->b);
 	att_extra_start(&f->p, r->k, r->ptr, r->b, r->mem + f->fn_at);
-	if (phase == 2) {
+	if (what == SECOND) {
 		second_part(r, blk, part);
-	} else if (phase == 3) {
+	} else if (what == JOIN) {
 		if (!part)
 			join_parts(r, blk);
 	} else {
@@ -282,17 +284,23 @@ static void run(const struct prog_kern *k, const struct kern_state *s, int phase
 	float *m = (float *)(void *)(mem + f->m_at);
 	struct run r = { .f = f, .k = k, .ptr = ptr, .mem = mem, .ref = { m, m + f->qb, m + 2 * f->qb, m + 3 * f->qb, m + 4 * f->qb },
 	                 .s = (float *)(void *)(mem + f->s_at), .o = (float *)(void *)(mem + f->o_at), .l = (float (*)[ATT_LANES])(void *)(mem + f->l_at) };
-	phase += f->lazy;
-	if (phase == 0) {
-		pack_all(f, k, s, ptr, t0, t1, mem);
+	/* keys of some batches are packed, then their tiles are made; parts are put together by who reads packed keys again, if at all */
+	int each = (f->lazy ? 1 : 2) + (f->parts > 1 ? 2 : 0);
+	enum what what = (enum what)(phase % each + (f->lazy ? 1 : 0));
+	int64_t first = phase / each * f->some;
+	if (what == PACK) {
+		pack_all(f, k, s, ptr, first, t0, t1, mem);
 		return;
 	}
 	plan_start(f->p.x.fn, mem + f->fn_at + f->p.fn_mem);
 	att_range_start(&f->p.range, (struct att_bound *)(void *)(mem + f->fn_at + f->p.fn_reg));
 	if (f->p.v->begin)
 		f->p.v->begin();
-	for (int64_t t = t0; t < t1; t++)
-		tile(&r, phase, t);
+	for (int64_t t = t0; t < t1; t++) {
+		int64_t d = distinct_of(f, k, t / f->parts / f->nblk);
+		if (d >= first && d < first + f->some)
+			tile(&r, what, t);
+	}
 	if (f->p.v->end)
 		f->p.v->end();
 	__atomic_fetch_add(&att_tiles_done, r.done, __ATOMIC_RELAXED);
@@ -352,7 +360,7 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->part_m = att_room(n, f->qb * 8);
 	f->part_m2 = att_room(n, f->qb * 8);
 	f->part_low = att_room(n, 4);
-	f->part_at = f->lazy ? 0 : (size_t)(f->distinct * f->nkb) * f->kb_bytes;
+	f->part_at = f->lazy ? 0 : (size_t)(f->some * f->nkb) * f->kb_bytes;
 	s->shared = f->part_at + (f->parts > 1 ? (size_t)(p->x.batch * f->nblk * f->parts) * f->part_bytes : 0);
 }
 
@@ -385,9 +393,12 @@ bool attention_forward(const struct prog_kern *k, const struct attention *x, str
 	f->lazy = f->nblk == 1 && f->distinct == x->batch;
 	f->norms = !f->p.range.plain && x->nextra;
 	f->bounds = !f->p.range.always && (f->p.range.plain || x->nextra > 0);
+	/* as many batches at once as give tiles enough */
+	int64_t sharers = x->batch / f->distinct;
+	f->some = f->lazy ? f->distinct : MIN((MANY + f->nblk * sharers - 1) / (f->nblk * sharers), f->distinct);
 	lay_out(f, s);
 	s->tiles = tiles * f->parts;
-	s->phases = (f->lazy ? 1 : 2) + (f->parts > 1 ? 2 : 0);
+	s->phases = (int)((f->distinct + f->some - 1) / f->some) * ((f->lazy ? 1 : 2) + (f->parts > 1 ? 2 : 0));
 	s->run = run;
 	s->priv = f;
 	return true;

@@ -15,6 +15,7 @@ struct fwd {
 	int64_t rq, qb, nblk, nkb, parts;      /* rows of an item and of a tile; blocks of rows and of keys; parts of keys */
 	bool lazy, bounds, norms;              /* keys are packed where they are read; scores have bounds; by the lengths of q and k */
 	int64_t distinct, *same;               /* batches whose keys differ; of each batch dimension the factor of the index, 0: same */
+	int64_t some;                          /* of those, how many are packed at once */
 	/* steps of a product with keys; bytes of a row of q, a row of p, a tile of keys; exponents of 2 of a product */
 	int64_t steps, q_row, p_row, k_tile;
 	float c2;
