@@ -51,6 +51,7 @@ void lw_block_end(struct lw *w, uint32_t id, cmd_list *mine, void *saved)
 void lw_loop_begin(struct lw *w)
 {
 	arr_push(&w->loops, ((struct loop_frame){0}));
+	memcpy(w->loops.p[w->loops.n - 1].now, w->now[w->lane], sizeof w->loops.p->now);
 }
 
 void lw_loop_end(struct lw *w)

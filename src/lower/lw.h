@@ -28,6 +28,7 @@ struct store {
 	uint32_t holder;         /* the value whose bytes it holds: id of its frame, and root */
 	ir_val held;
 	bool twin;               /* a second name of another store's buffer */
+	bool begun;              /* a result's: something has touched it, its life is from there on */
 };
 
 /* Where a value lies: base(store) + off + reg terms, element strides. */
@@ -54,7 +55,8 @@ struct frame {
 	int stepping;            /* index of the op being lowered */
 };
 
-struct loop_frame { ARR(int) extend; };
+/* now: when it began. */
+struct loop_frame { ARR(int) extend; int now[PROG_LANES]; };
 struct mark { int done[PROG_LANES]; };
 
 /* A kernel whose code is still to be made. */
@@ -164,8 +166,8 @@ struct place *lw_place_view(struct lw *w, const struct ir_fn *fn, const struct i
 struct place *lw_place_reshape(struct lw *w, const struct place *p, enum dtype dt, int rank, const int64_t *dim);
 
 /* --- memory.c --- */
-/* Offsets of the TEMP buffers in the program zone: of two that overlap, one is not made before all lanes are known to be done with the
- * other.  Sets p->zone. */
+/* Offsets of the TEMP buffers in the program zone, or in results that are not begun yet: of two that overlap, one is not made before all
+ * lanes are known to be done with the other.  Sets p->zone. */
 void lw_memory_plan(struct lw *w);
 
 /* --- code.c --- */

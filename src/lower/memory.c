@@ -2,15 +2,15 @@
  *
  * Stores are placed in order of size, largest first, each at the lowest offset where it meets no store
  * that is already placed and lives at the same time ("greedy by size", Pisarchyk and Lee, Efficient
- * Memory Management for Deep Neural Net Inference, 2020).  With very many stores, of one lane, the order is
+ * Memory Management for Deep Neural Net Inference, 2020); large ones rather in a result that is not begun yet.  With very many stores, of one lane, the order is
  * that of time and a list of free holes is kept, which is linear. */
 #include "lw.h"
 
 #include <stdlib.h>
 
-enum { ALIGN = 64, MANY = 6000 };
+enum { ALIGN = 64, MANY = 6000, LODGER = 1 << 16 };
 
-struct item { int64_t size, off; const struct life *life; struct prog_buf *b; };
+struct item { int64_t size, off; const struct life *life; struct prog_buf *b; int in; };      /* in: the buffer it lies in, -1: the zone */
 
 /* All lanes are done with a when b is made. */
 static bool before(const struct item *a, const struct item *b)
@@ -43,25 +43,40 @@ static int by_first(const void *a, const void *b)
 	return by_size(a, b);
 }
 
-static int64_t plan_by_size(struct item *it, size_t n, struct arena *tmp)
+/* The lowest offset for item i in buffer in. */
+static int64_t lowest(struct item *it, size_t i, int in, struct item **hit)
+{
+	size_t k = 0;
+	int64_t at = 0;
+	for (size_t j = 0; j < i; j++)
+		if (it[j].in == in && !before(&it[j], &it[i]) && !before(&it[i], &it[j]))
+			hit[k++] = &it[j];
+	qsort(hit, k, sizeof *hit, by_offset);
+	for (size_t j = 0; j < k; j++) {
+		if (hit[j]->off >= at + it[i].size)
+			break;
+		at = MAX(at, hit[j]->off + hit[j]->size);
+	}
+	return at;
+}
+
+/* Large ones lie in a result, if there is room in one that is written when they are done with. */
+static int64_t plan_by_size(struct item *it, size_t n, const struct item *out, size_t nout, struct arena *tmp)
 {
 	struct item **hit = ARENA_NEW(tmp, struct item *, n);
 	int64_t top = 0;
 	qsort(it, n, sizeof *it, by_size);
 	for (size_t i = 0; i < n; i++) {
-		size_t k = 0;
-		for (size_t j = 0; j < i; j++)
-			if (!before(&it[j], &it[i]) && !before(&it[i], &it[j]))
-				hit[k++] = &it[j];
-		qsort(hit, k, sizeof *hit, by_offset);
-		int64_t at = 0;
-		for (size_t j = 0; j < k; j++) {
-			if (hit[j]->off >= at + it[i].size)
-				break;
-			at = MAX(at, hit[j]->off + hit[j]->size);
-		}
-		it[i].off = at;
-		top = MAX(top, at + it[i].size);
+		it[i].in = -1;
+		for (size_t j = 0; j < nout && it[i].in < 0 && it[i].size >= LODGER && !(it[i].b->bits & BUF_PEER); j++)
+			if (it[i].size <= out[j].size && before(&it[i], &out[j])) {
+				it[i].off = lowest(it, i, out[j].in, hit);
+				it[i].in = it[i].off + it[i].size <= out[j].size ? out[j].in : -1;
+			}
+		if (it[i].in >= 0)
+			continue;
+		it[i].off = lowest(it, i, -1, hit);
+		top = MAX(top, it[i].off + it[i].size);
 	}
 	return top;
 }
@@ -130,18 +145,23 @@ static int64_t plan_by_time(struct item *it, size_t n)
 
 void lw_memory_plan(struct lw *w)
 {
-	struct item *it = ARENA_NEW(w->tmp, struct item, w->store.n);
-	size_t n = 0;
+	struct item *it = ARENA_NEW(w->tmp, struct item, w->store.n), *out = ARENA_NEW(w->tmp, struct item, w->store.n);
+	size_t n = 0, nout = 0;
 	for (size_t i = 0; i < w->store.n; i++) {
 		struct store *s = &w->store.p[i];
 		struct prog_buf *b = &w->buf.p[s->buf];
 		if (b->kind == BUF_TEMP && !s->twin)
-			it[n++] = (struct item){ (MAX(b->size, 1) + ALIGN - 1) & ~(int64_t)(ALIGN - 1), 0, &s->life, b };
+			it[n++] = (struct item){ (MAX(b->size, 1) + ALIGN - 1) & ~(int64_t)(ALIGN - 1), 0, &s->life, b, -1 };
+		const char *memory = b->kind == BUF_OUT ? w->p->res[b->index].memory_kind : NULL;
+		if (b->kind == BUF_OUT && b->alias < 0 && s->begun && !(b->bits & BUF_PEER) && (!memory || !strcmp(memory, "device")))
+			out[nout++] = (struct item){ b->size, 0, &s->life, b, (int)s->buf };
 	}
 	bool lanes = false;
 	for (int l = 1; l < PROG_LANES; l++)
 		lanes |= w->now[l][l] > 0;
-	w->p->zone = n > MANY && !lanes ? plan_by_time(it, n) : plan_by_size(it, n, w->tmp);
-	for (size_t i = 0; i < n; i++)
+	w->p->zone = n > MANY && !lanes ? plan_by_time(it, n) : plan_by_size(it, n, out, nout, w->tmp);
+	for (size_t i = 0; i < n; i++) {
 		it[i].b->off = it[i].off;
+		it[i].b->alias = it[i].in;
+	}
 }

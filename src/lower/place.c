@@ -15,10 +15,13 @@ int lw_store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t 
 }
 
 /* Storage made before a loop and used inside it is needed until the loop ends: the next turn reads it
- * again. */
+ * again.  What a result is first touched by begins its life; a loop's turn may have done so before the present one. */
 void lw_store_touch(struct lw *w, int store)
 {
 	struct store *s = &w->store.p[store];
+	if (w->buf.p[s->buf].kind == BUF_OUT && !s->begun)
+		memcpy(s->life.born, (int)w->loops.n > s->depth ? w->loops.p[s->depth].now : w->now[w->lane], sizeof s->life.born);
+	s->begun = true;
 	s->life.last[w->lane] = MAX(s->life.last[w->lane], w->now[w->lane][w->lane]);
 	if ((int)w->loops.n > s->depth)
 		arr_push(&w->loops.p[s->depth].extend, store);

@@ -34,7 +34,7 @@ static void block(struct walk *w, uint32_t b)
 	}
 }
 
-static bool temporary(const struct walk *w, uint32_t k) { return w->p->buf[k].kind == BUF_TEMP && w->held[k].first >= 0; }
+static bool temporary(const struct walk *w, uint32_t k) { return w->p->buf[k].kind == BUF_TEMP && w->p->buf[k].alias < 0 && w->held[k].first >= 0; }
 
 /* The command during which most bytes are needed: *most of them. */
 static int64_t peak(const struct walk *w, struct arena *a, int64_t *most)

@@ -251,7 +251,9 @@ int ck_space_of(const struct check *ck, uint32_t buf, int64_t *base)
 	*base = 0;
 	if (b->kind == BUF_TEMP) {
 		*base = b->off;
-		return 0;
+		if (b->alias < 0)
+			return 0;
+		b = &ck->p->buf[b->alias];
 	}
 	if (b->kind == BUF_OUT && b->alias >= 0)
 		b = &ck->p->buf[b->alias];

@@ -282,7 +282,7 @@ void prog_print(struct str *s, const struct prog *p)
 		str_addf(s, "buf %u %s", i, kind[b->kind]);
 		str_addf(s, b->kind < BUF_TEMP ? " %ld" : " at %ld", b->kind < BUF_TEMP ? (long)b->index : (long)b->off);
 		str_addf(s, " size %ld", (long)b->size);
-		if (b->kind == BUF_OUT && b->alias >= 0)
+		if ((b->kind == BUF_OUT || b->kind == BUF_TEMP) && b->alias >= 0)
 			str_addf(s, " alias %d", b->alias);
 		str_add(s, b->bits & BUF_PEER ? " peer\n" : "\n");
 	}

@@ -77,8 +77,9 @@ struct prog_buf {
 	uint8_t kind, bits;
 	uint32_t index;           /* ARG: parameter; OUT: result */
 	int64_t size;             /* bytes */
-	int64_t off;              /* TEMP: offset in the program zone; CONST: in prog->data.  64-byte aligned */
-	int32_t alias;            /* OUT: the donated ARG buffer whose storage it takes, or -1.  If at run time the
+	int64_t off;              /* TEMP: offset in the program zone, or in its alias; CONST: in prog->data.  64-byte aligned */
+	int32_t alias;            /* TEMP: the OUT buffer in whose storage it lies, which is written when it is done with, or -1: in the zone.
+	                           * OUT: the donated ARG buffer whose storage it takes, or -1.  If at run time the
 	                           * donation is declined, the runtime allocates the output and copies the argument into it. */
 };
 

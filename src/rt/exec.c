@@ -303,6 +303,7 @@ static struct err *buffers(struct rt_exec *x)
 	x->nres = p->nres;
 	x->argbuf = mem_alloc(sizeof *x->argbuf * (size_t)MAX(p->narg, 1));
 	x->outbuf = mem_alloc(sizeof *x->outbuf * (size_t)MAX(p->nres, 1));
+	x->lodger = mem_alloc(sizeof *x->lodger * MAX(p->nbuf, 1));
 	x->donor = mem_alloc(sizeof *x->donor * (size_t)MAX(p->nres, 1));
 	x->resmem = mem_alloc((size_t)MAX(p->nres, 1));
 	for (uint32_t i = 0; i < p->nres; i++) {
@@ -315,6 +316,8 @@ static struct err *buffers(struct rt_exec *x)
 		x->outbuf[i] = x->donor[i] = -1;
 	for (uint32_t i = 0; i < p->nbuf; i++) {
 		const struct prog_buf *b = &p->buf[i];
+		if (b->kind == BUF_TEMP && b->alias >= 0)
+			x->lodger[x->nlodger++] = i;
 		if (b->kind == BUF_ARG)
 			x->argbuf[b->index] = (int32_t)i;
 		else if (b->kind == BUF_OUT) {
@@ -367,6 +370,7 @@ static void exec_free(void *v)
 	free(x->start);
 	free(x->argbuf);
 	free(x->outbuf);
+	free(x->lodger);
 	free(x->donor);
 	free(x->resmem);
 	free(x->pos);

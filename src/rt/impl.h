@@ -282,6 +282,7 @@ struct rt_exec {
 	size_t work, zone;            /* where kernels' scratch begins in the zone (all kernels have it in turn); bytes of all */
 	bool inlined, comm, donates;  /* donates: some parameter is given away */
 	int32_t *argbuf, *outbuf;     /* buffer of each parameter and result, -1 if unused */
+	uint32_t nlodger, *lodger;    /* temporaries that lie in results */
 	int32_t *donor;               /* result -> parameter whose storage it takes, -1 */
 	uint8_t *resmem;              /* memory kind of each result */
 	int64_t narg, nres;

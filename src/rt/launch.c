@@ -84,7 +84,7 @@ static void bind(struct rt_exec *x, int i, struct ctx *c, struct store *const *a
 
 	if (c->zone != z) {
 		for (uint32_t b = 0; b < p->nbuf; b++)
-			if (p->buf[b].kind == BUF_TEMP)
+			if (p->buf[b].kind == BUF_TEMP && p->buf[b].alias < 0)
 				c->base[b] = z + p->buf[b].off;
 			else if (p->buf[b].kind == BUF_CONST)
 				c->base[b] = data + p->buf[b].off;
@@ -96,6 +96,8 @@ static void bind(struct rt_exec *x, int i, struct ctx *c, struct store *const *a
 	for (int64_t k = 0; k < x->nres; k++)
 		if (x->outbuf[k] >= 0)
 			c->base[x->outbuf[k]] = store_enter(out[k]);
+	for (uint32_t k = 0; k < x->nlodger; k++)
+		c->base[x->lodger[k]] = c->base[p->buf[x->lodger[k]].alias] + p->buf[x->lodger[k]].off;
 }
 
 /* Start and walk.  The caller owns the device. */

@@ -28,8 +28,8 @@ bool bufs_meet(const struct prog *p, uint32_t x, uint32_t y)
 	if (x == y)
 		return true;
 	if (a->kind == BUF_TEMP && b->kind == BUF_TEMP)
-		return a->off < b->off + b->size && b->off < a->off + a->size;
-	return (b->kind == BUF_OUT && b->alias == (int32_t)x) || (a->kind == BUF_OUT && a->alias == (int32_t)y);
+		return a->alias == b->alias && a->off < b->off + b->size && b->off < a->off + a->size;
+	return (b->kind < BUF_CONST && b->alias == (int32_t)x) || (a->kind < BUF_CONST && a->alias == (int32_t)y);
 }
 
 void cmd_operands(const struct prog *p, const struct prog_cmd *c, uint32_t *nin, uint32_t *nout)
