@@ -13,7 +13,7 @@
 #include <float.h>
 #include <math.h>
 
-enum { BLOCK = 128, PANELS = BLOCK / ATT_COLS, GROUPS = BLOCK / 6, MANY = 32, MOST_OWN = 4, OWN_BYTES = 640 << 10 };
+enum { BLOCK = 128, PANELS = BLOCK / ATT_COLS, GROUPS = BLOCK / 6, MANY = 32, MOST_OWN = 4, OWN_BYTES = 1400 << 10 };
 #define NOTHING (-104.0)             /* exp of less is 0 */
 #define LOG2E 1.4426950408889634f
 

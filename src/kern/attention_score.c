@@ -129,6 +129,21 @@ static void widen(double v, bool known, double *lo, double *hi)
 	*hi = v > *hi ? v : *hi;      /* NaN stays */
 }
 
+/* The same of integers, one after the other: most are indices. */
+static void side_i32(const char *at, int64_t step, int64_t n, int size, double *lo, double *hi)
+{
+	for (int64_t i = 0; i < n; i += size) {
+		int32_t least = INT32_MAX, most = INT32_MIN, v;
+		for (int64_t j = i; j < MIN(i + size, n); j++, at += step) {
+			memcpy(&v, at, sizeof v);
+			least = v < least ? v : least;
+			most = v > most ? v : most;
+		}
+		*lo++ = least;
+		*hi++ = most;
+	}
+}
+
 void att_side_bounds(const struct att_plan *p, const struct prog_kern *k, char *const *ptr, int64_t b, bool keys, int64_t i0, int64_t n, int size,
                      double *lo, double *hi, int64_t span)
 {
@@ -137,6 +152,10 @@ void att_side_bounds(const struct att_plan *p, const struct prog_kern *k, char *
 		if (e->by_key != keys || e->by_row == keys)
 			continue;
 		const char *base = attention_at(k, ptr, &p->x, e->view, b);
+		if (e->dt == DT_i32 && (keys || i0 / p->x.t == (i0 + n - 1) / p->x.t)) {
+			side_i32(base + place(p, e, keys, i0), keys ? e->ss : e->st, n, size, &lo[x * span], &hi[x * span]);
+			continue;
+		}
 		for (int64_t i = 0; i < n; i++) {
 			double *l = &lo[x * span + i / size], *h = &hi[x * span + i / size], v = 0;
 			if (i % size == 0) {

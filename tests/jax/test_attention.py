@@ -498,6 +498,42 @@ def test_cut_by_hand(manual):
     compare(c(*x), on_cpu(back(lambda *a: dpa(*a, is_causal=True)), *qkv()), 5e-5)
 
 
+# --- memory ----------------------------------------------------------------------------------------------------------------------
+
+def first_heads(q, k, v):
+    s = jnp.einsum("bhtd,bhsd->bhts", q, k) / np.sqrt(q.shape[-1]).astype(q.dtype)
+    p = jax.nn.softmax(jnp.where(causal(q.shape[2]), s, -1e30), -1)
+    return jnp.einsum("bhts,bhsd->bhtd", p, v)
+
+
+def later_heads(q, k, v):
+    s = jnp.where(causal(q.shape[1]), scores(q, k.astype(q.dtype)).astype(q.dtype), -1e30)
+    return values(jax.nn.softmax(s, -1), v)
+
+
+SPELLINGS = {"jax_nn": (lambda q, k, v: dpa(q, k, v, is_causal=True), 4, False), "grouped": (lambda q, k, v: dpa(q, k, v, is_causal=True), 2, False),
+             "first_heads": (first_heads, 4, True), "later_heads": (later_heads, 4, False)}
+
+
+@pytest.mark.parametrize("t", [16384, 65536])
+@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("dtype", [f32, bf16])
+def test_memory(name, dtype, t):
+    """Arguments, results and temporaries of gradients, what kernels work in included, are at most 1.2 times the operands and results of attention and of
+    its gradient; below 64K keys what kernels work in counts for more."""
+    f, heads, first = SPELLINGS[name]
+    for d in 64, 128:
+        for again in False, True:
+            rows, keys = ((1, n, t, d) if first else (1, t, n, d) for n in (4, heads))
+            def loss(q, k, v, w): return jnp.sum(((jax.checkpoint(f) if again else f)(q, k, v) * w).astype(f32))
+            c = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*(jax.ShapeDtypeStruct(s, dtype) for s in (rows, keys, keys, rows))).compile()
+            m = c.memory_analysis()
+            es = jnp.dtype(dtype).itemsize
+            least = es * (3 * np.prod(rows) + 4 * np.prod(keys)) + 4 * np.prod(rows) // d
+            total = m.argument_size_in_bytes + m.output_size_in_bytes + m.temp_size_in_bytes
+            assert total <= (1.2 if t == 65536 else 1.35) * least, (d, again, total / least)
+
+
 # --- what is no attention --------------------------------------------------------------------------------------------------------
 
 MUTANTS = {}

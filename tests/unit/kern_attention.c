@@ -312,8 +312,8 @@ static void release(struct att *a)
 		free(a->mem[i]);
 }
 
-/* 0, or what the next case has of queries, of keys, of groups. */
-static int64_t want_t, want_s, want_g;
+/* 0, or what the next case has of batches (a square), of queries, of keys, of groups. */
+static int64_t want_b, want_t, want_s, want_g;
 
 static const int64_t extents[] = { 1, 2, 8, 16, 32, 63, 64, 65, 127, 128, 129, 256, 300 };
 static int64_t extent(uint32_t most) { return extents[rnd(MIN(most, NELEM(extents)))]; }
@@ -322,6 +322,8 @@ static int64_t extent(uint32_t most) { return extents[rnd(MIN(most, NELEM(extent
 static void make(struct att *a, bool grad, enum dtype dt)
 {
 	int64_t b0 = 1 + rnd(2), b1 = 1 + rnd(2), g = rnd(3) ? 1 : 1 + rnd(4), t = extent(13), s = extent(13), d = rnd(3) ? 16 << rnd(3) : 1 + rnd(140);
+	b0 = want_b ? want_b : b0;
+	b1 = want_b ? want_b : b1;
 	g = want_g ? want_g : g;
 	t = want_t ? want_t : t;
 	s = want_s ? want_s : s;
@@ -489,7 +491,16 @@ static void large(void **state)
 	want_g = 1;
 	all(false, 3);
 	all(true, 3);
-	want_t = want_s = want_g = 0;
+	/* the gradient's keys in several steps; what its queries sum up to waits in the result meanwhile */
+	want_t = 260;
+	want_s = 1900;
+	all(true, 1);
+	/* few batches at once */
+	want_b = 4;
+	want_t = want_s = 270;
+	all(false, 1);
+	all(true, 1);
+	want_b = want_t = want_s = want_g = 0;
 }
 
 /* Keys that count little beside those before them, but count. */
