@@ -13,7 +13,7 @@
 #include <float.h>
 #include <math.h>
 
-enum { BLOCK = 128, PANELS = BLOCK / ATT_COLS, GROUPS = BLOCK / 6, MANY = 32, MOST_OWN = 4, OWN_BYTES = 1400 << 10 };
+enum { BLOCK = 128, PANELS = BLOCK / ATT_COLS, GROUPS = BLOCK / 6, MANY = 32, FEW = 8, MOST_OWN = 4, OWN_BYTES = 1400 << 10 };
 #define NOTHING (-104.0)             /* exp of less is 0 */
 #define LOG2E 1.4426950408889634f
 
@@ -481,14 +481,14 @@ static void lay_out_blocks(struct bwd *f)
 	f->dkv_bytes = (size_t)att_pad(f->kb * (p->dc + p->ec) * 4, 64);
 }
 
-/* How blocks of keys and of rows are shared out, from shapes alone: tiles enough for many cores, as many blocks of keys for each
- * as its cache holds. */
+/* How blocks of keys and of rows are shared out, from shapes alone: as many blocks of keys for each tile as its cache holds, since what is
+ * packed of rows and added to their sums is for all of them; fewer only where there would be few tiles, and never more tiles than many. */
 static void share_out(struct bwd *f)
 {
 	int64_t batch = f->p.x.batch, most = MIN(MAX(OWN_BYTES / (int64_t)(f->k_bytes + f->dkv_bytes), 1), MOST_OWN);
 	for (f->own = most;; f->own /= 2) {
 		f->parts = MIN(MIN((f->nkb + f->own - 1) / f->own, MANY), f->nrb);
-		if (f->own == 1 || f->parts * batch >= MANY || f->parts == f->nrb)
+		if (f->own == 1 || f->parts * batch >= FEW || f->parts == f->nrb)
 			break;
 	}
 	f->steps = (f->nkb + f->parts * f->own - 1) / (f->parts * f->own);
