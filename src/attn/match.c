@@ -273,22 +273,23 @@ static int weights(struct cand *c, int z)
 	return mono_mul(c, &p, &one, &p) ? poly_mono(c, &p) : -1;
 }
 
-/* The constant of the product in scores, behind what is chosen or added to it, which is that of the slope, too; 0: there is none. */
-static double product_scale(struct cand *c, int score, int x, int depth)
+/* The constant of the product in scores, behind what is chosen or added to it, which is that of the slope, too; 0: there is none.
+ * left: values to look at. */
+static double product_scale(struct cand *c, int score, int x, int *left)
 {
 	const struct poly p = *poly_of(c, score);
 	for (int i = 0; i < p.n; i++)
 		if (mono_find(&p.m[i], x) >= 0)
 			return p.m[i].c;
-	for (int i = 0; i < p.n && depth < 8; i++)
+	for (int i = 0; i < p.n && *left > 0; i++)
 		for (int k = 0; k < p.m[i].n; k++) {
 			const struct fac f = *fac_of(c, p.m[i].f[k].f);
 			const struct ir_op *o = f.kind == FAC_LEAF && !f.mask ? ir_def(c->fn, (ir_val)f.a) : NULL;
-			for (uint32_t j = 0; o && ir_is_elem(o->kind) && j < o->nin; j++) {
+			for (uint32_t j = 0; o && ir_is_elem(o->kind) && j < o->nin && --*left > 0; j++) {
 				ir_val v = ir_in(c->fn, o, j);
 				bool same = ir_vtype(c->m, c->fn, v)->rank == ir_vtype(c->m, c->fn, o->out)->rank && dtype_info[ir_vtype(c->m, c->fn, v)->dtype].cls == DT_FLOAT;
 				int in = same ? form_of(c, v, f.b) : 0;
-				double scale = in > 0 ? p.m[i].c * product_scale(c, in, x, depth + 1) : 0;
+				double scale = in > 0 ? p.m[i].c * product_scale(c, in, x, left) : 0;
 				if (scale != 0)
 					return scale;
 			}
@@ -325,8 +326,10 @@ static bool scores(struct match *m, int p, int *op, double *scale)
 	if (rest < 0)
 		return false;
 	int fwd = fwd_of(m, z, w, fac_of(c, y)->b);
-	double own = poly_of(c, slope)->m[0].c, its = product_scale(c, m->fwd.p[fwd].score, m->x, 0);
+	int left = 64;
+	double own = poly_of(c, slope)->m[0].c, its = product_scale(c, m->fwd.p[fwd].score, m->x, &left);
 	*scale = its ? own / its : own;
+	*scale = fabs(*scale - 1) <= 1e-6 ? 1 : *scale;      /* constants are rounded to the program's types */
 	for (int i = 0; i < poly_of(c, rest)->n; i++) {          /* a cotangent of l: the same for all keys */
 		struct mono t = poly_of(c, rest)->m[i];
 		const struct mono *q = &poly_of(c, slope)->m[0];

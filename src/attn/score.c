@@ -271,7 +271,11 @@ ir_fnid score_function(struct env *e, const struct fwd *f, int slope, struct sca
 	ir_fn_drop(m);
 	if (s->why)
 		return 0;
-	if (slope && s->fill && s->nextra < MOST_EXTRA)
+	if (slope && s->fill && s->nextra == MOST_EXTRA) {
+		s->why = "its scores are made from too many values";
+		return 0;
+	}
+	if (slope && s->fill)
 		s->extra[s->nextra++] = (struct extra){ .sums = true };
 	s->list = false;
 	s->nnode = 0;
