@@ -2,12 +2,11 @@
  * keys by block of queries, by five products.  Tiles of numbers are turned, rows are keys, columns queries: so p and dx are as
  * the products for keys and values want them, rows of keys; for queries the product is made turned, too.
  *
- * A tile of the grid owns some blocks of keys of a batch for as many phases as there are such tiles, and in each phase meets another part of
- * the rows.  So no two tiles add to the same sum in one phase, and there is one of each, whatever threads there are: sums of queries lie in
- * the result as far as they fit there, sums of keys and values are kept for the tiles of one step.  Where all that many
- * phases see of a batch is large, few batches are made at once: the memory for sums is bounded by one batch, not by all.  Operands are packed where they are
- * read, a block of rows for all blocks of keys of a tile.  Those follow each other, so that most blocks of rows meet all or none of
- * them under a triangle, and a tile with much to do comes first. */
+ * A tile of the grid owns some blocks of keys of a batch for as many phases as there are such tiles, and in each phase meets another part
+ * of the rows.  So no two tiles add to the same sum in one phase, and there is one of each, whatever threads there are: sums of queries lie
+ * in the result as far as they fit there, those of keys and values are kept for the tiles of one step.  Few batches are made at once, of
+ * long ones a single one: the memory for sums is that of these.  Operands are packed where they are read, a block of rows for all blocks of keys of a tile.
+ * Those follow each other, so that under a triangle most blocks of rows meet all or none of them; a tile with much to do comes first. */
 #include "attention.h"
 
 #include <float.h>

@@ -3,8 +3,9 @@
  *
  * A tile of the grid owns a block of rows (queries of all groups that share keys) and goes over all keys, or, where there are few
  * rows and many keys, over a part of them; parts are put together in later phases.  Keys and values are packed once, before the
- * tiles that read them, those of a few batches at a time; unless only one tile reads them.  What a row's exponentials are relative to is raised only when a score exceeds it by ATT_LAZY:
- * sums and products share it, so nothing is lost.  An item is so many rows and keys that its p stays in L1.
+ * tiles that read them, those of a few batches at a time; unless only one tile reads them.  What a row's exponentials are relative to is
+ * raised only when a score exceeds it by ATT_LAZY: sums and products share it, so nothing is lost.  An item is so many rows and keys that
+ * its p stays in L1.
  *
  * Which tiles of an item count is known from bounds (attention_range.c).  Those that only a row without any other key would count
  * are left to a second pass over such rows; so bits depend on shapes and numbers alone. */
@@ -43,7 +44,8 @@ static int64_t distinct_of(const struct fwd *f, const struct prog_kern *k, int64
 }
 
 /* Part t0 .. t1 of all blocks of the batches that are packed together, from `first` on. */
-static void pack_all(const struct fwd *f, const struct prog_kern *k, const struct kern_state *s, char *const *ptr, int64_t first, int64_t t0, int64_t t1, char *mem)
+static void pack_all(const struct fwd *f, const struct prog_kern *k, const struct kern_state *s, char *const *ptr, int64_t first, int64_t t0, int64_t t1,
+                     char *mem)
 {
 	char *to = ptr[k->nin + k->nout];
 	int64_t n = MIN(f->some, f->distinct - first) * f->nkb, lo = n * t0 / s->tiles, hi = n * t1 / s->tiles, ix[MAX_RANK];

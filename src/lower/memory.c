@@ -2,8 +2,8 @@
  *
  * Stores are placed in order of size, largest first, each at the lowest offset where it meets no store
  * that is already placed and lives at the same time ("greedy by size", Pisarchyk and Lee, Efficient
- * Memory Management for Deep Neural Net Inference, 2020); large ones rather in a result that is not begun yet.  With very many stores, of one lane, the order is
- * that of time and a list of free holes is kept, which is linear. */
+ * Memory Management for Deep Neural Net Inference, 2020); large ones rather in a result that is not begun yet.  With very many stores, of
+ * one lane, the order is that of time and a list of free holes is kept, which is linear. */
 #include "lw.h"
 
 #include <stdlib.h>

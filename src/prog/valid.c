@@ -97,7 +97,8 @@ static struct err *valid_buf(const struct prog *p, uint32_t i)
 		return ERR(INVALID, "buffer %u lies in buffer %d, which is no result with storage of its own", i, b->alias);
 	int64_t room = lodges ? p->buf[b->alias].size : b->kind == BUF_TEMP ? p->zone : p->ndata;
 	if (b->kind >= BUF_TEMP && (b->off > room || b->size > room - b->off))
-		return ERR(INVALID, "buffer %u, %ld bytes at %ld, lies outside the %ld bytes of %s", i, (long)b->size, (long)b->off, (long)room, lodges ? "its result" : b->kind == BUF_TEMP ? "the zone" : "the constants");
+		return ERR(INVALID, "buffer %u, %ld bytes at %ld, lies outside the %ld bytes of %s", i, (long)b->size, (long)b->off, (long)room,
+		           lodges ? "its result" : b->kind == BUF_TEMP ? "the zone" : "the constants");
 	if (b->kind >= BUF_TEMP && b->off % 64)
 		return ERR(INVALID, "buffer %u at %ld is not aligned to 64", i, (long)b->off);
 	if (b->kind == BUF_OUT && b->alias >= 0) {
