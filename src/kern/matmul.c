@@ -18,7 +18,7 @@
 #include <immintrin.h>
 #include <stdlib.h>
 
-enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, TILES = 8,
+enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, LONG_COLS = 1024, SHORT_COLS = 256, TILES = 8,
        BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, RUNS_IN_ROW = 4, SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, STORE_APART = 100 };
 
 const struct matmul_variant *matmul_force;
@@ -37,9 +37,9 @@ struct matmul {
 	bool share_rhs;                  /* several tiles read a column block: it is packed once, in phase 0 */
 	bool lazy;                       /* lhs is packed as it is needed */
 	bool keep;                       /* and kept while the tile's blocks of columns pass by */
-	bool slab;                       /* few rows: all of lhs is packed, rhs kc rows at a time */
+	bool slab;                       /* few rows: all of lhs is packed, rhs is taken kc rows at a time */
 	enum { BY_ROWS, BY_DOTS, BY_TURNED } few;    /* few rows: rhs lies row by row, column by column, or as short columns, which are turned */
-	bool in_place;                   /* few rows: f32 rhs rows are read where they lie, ldb apart */
+	bool in_place;                   /* its rows are read where they lie, ldb bytes apart */
 	int64_t ldb;
 	int64_t l_step;                  /* rows of lhs are so far apart, elements; 0: not evenly */
 	int64_t npanel_r;                /* rhs panels per batch */
@@ -238,7 +238,7 @@ static const char *lhs_panel(const struct matmul *p, const char *packed, int64_t
 static struct matmul_ahead ahead_of(const struct matmul *p, const char *l, const char *packed, int64_t b, int64_t i, int64_t k0, int64_t kn, int64_t nj)
 {
 	const struct matmul_variant *v = p->v;
-	struct matmul_ahead h = { .rows = (int)((v->mr + nj - 1) / nj) };
+	struct matmul_ahead h = { .rows = (int)((v->mr + nj - 1) / nj), .lines = kn };
 	if (!v->tiles || (p->lazy && !p->l_step))
 		return (struct matmul_ahead){ 0 };
 	if (p->lazy) {
@@ -290,15 +290,12 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 	const struct matmul_variant *v = p->v;
 	size_t es = esize(p), bp = (size_t)(pad_to(on, v->kstep) * v->nr) * es;
 	int64_t block = (int64_t)v->mr * v->nr, n0 = w->n0 + c0, nj = (cn + v->nr - 1) / v->nr;
-	const char *rp = w->bbuf, *rb = w->rb;
+	const char *rp = w->bbuf;
 	if (p->share_rhs) {
 		bp = p->rpanel;
 		rp = w->shared_rhs + (size_t)(w->b * p->npanel_r + n0 / v->nr) * bp + (size_t)(o0 * v->nr) * es;
-	} else if (p->in_place) {
-		if (cn % v->nr)              /* only a last, narrower panel is packed */
-			matmul_pack_rhs(v, &p->r, rb, n0 + (nj - 1) * v->nr, (int)(cn % v->nr), o0, on, w->bbuf + (size_t)(nj - 1) * bp);
 	} else if (w->b != w->had_b || n0 != w->had_n || o0 != w->had_o) {
-		pack_block(p, rb, n0, cn, o0, on, w->bbuf, bp);
+		pack_block(p, w->rb, n0, cn, o0, on, w->bbuf, bp);
 		w->had_b = w->b;
 		w->had_n = n0;
 		w->had_o = o0;
@@ -322,10 +319,8 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 			else if (i + 1 < w->ni)
 				ahead = ahead_of(p, w->l, w->packed, w->b, row + 1, o0, MIN(p->kc, on), nj);
 			for (int64_t j = 0; j < nj; j++) {
-				bool there = p->in_place && (j + 1) * v->nr <= cn;
 				float *cj = c + (p->kc < p->k ? j * block : 0);
-				v->micro(steps, a, there ? rb + (matmul_k(&p->r, o0 + x) + n0 + j * v->nr) * 4 : rp + (size_t)j * bp + (size_t)(x * v->nr) * es,
-				         there ? p->ldb : v->nr, cj, v->nr, add, &ahead, (int)rows, (int)MIN(v->nr, cn - j * v->nr));
+				v->micro(steps, a, rp + (size_t)j * bp + (size_t)(x * v->nr) * es, cj, add, &ahead, (int)rows, (int)MIN(v->nr, cn - j * v->nr));
 				if (last)
 					store(p, w->out, w->m0 + i * v->mr, rows, n0 + j * v->nr, MIN(v->nr, cn - j * v->nr), cj, v->nr);
 				ahead.row += ahead.stride * ahead.rows;
@@ -334,20 +329,32 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 	}
 }
 
-/* Few rows: rows of rhs as they come, all of lhs with each. */
+/* Few rows: a slab of rows of rhs at a time, all of lhs with each.  Whole panels of it are read where they lie, if in_place, and row by row, as memory is
+ * read fastest, the next slab is fetched meanwhile. */
 static void multiply_slabs(const struct matmul *p, struct at *w, int64_t o0, int64_t on)
 {
 	const struct matmul_variant *v = p->v;
-	int64_t block = (int64_t)v->mr * v->nr, nj = (w->nn + v->nr - 1) / v->nr;
+	static const struct matmul_ahead nothing;
+	int64_t block = (int64_t)v->mr * v->nr, nj = (w->nn + v->nr - 1) / v->nr, there = p->in_place ? w->nn / v->nr : 0;
 	for (int64_t x = o0; x < o0 + on; x += p->kc) {
-		int64_t kn = MIN(p->kc, o0 + on - x), steps = pad_to(kn, v->kstep) / v->kstep;
+		int64_t kn = MIN(p->kc, o0 + on - x), steps = pad_to(kn, v->kstep) / v->kstep, next = MIN(p->kc, p->k - x - kn), each = (next + nj - 1) / nj;
 		size_t bp = (size_t)(pad_to(kn, v->kstep) * v->nr) * esize(p);
 		bool add = x > o0 || !begins(p, o0 / p->ko);
-		matmul_pack_slab(v, &p->r, w->rb, w->n0, w->nn, x, kn, w->bbuf, bp);
-		for (int64_t j = 0; j < nj; j++)
-			for (int64_t i = 0; i < p->npanel; i++)
-				v->micro(steps, lhs_panel(p, w->packed, w->b, i, x), w->bbuf + (size_t)j * bp, v->nr, w->cbuf + (i * nj + j) * block, v->nr, add,
-				         &(struct matmul_ahead){ 0 }, (int)MIN(v->mr, w->mn - i * v->mr), (int)MIN(v->nr, w->nn - j * v->nr));
+		const char *row = w->rb + (matmul_k(&p->r, x) + w->n0) * p->r.es;
+		if (there < nj)
+			matmul_pack_slab(v, &p->r, w->rb, w->n0 + there * v->nr, w->nn - there * v->nr, x, kn, w->bbuf, bp);
+		for (int64_t j = 0; j < nj; j++) {
+			struct matmul_ahead ahead = { row + (kn + j * each) * p->ldb, p->ldb, (w->nn * p->r.es + 63) / 64, (int)MAX(0, MIN(each, next - j * each)) };
+			for (int64_t i = 0; i < p->npanel; i++) {
+				const char *a = lhs_panel(p, w->packed, w->b, i, x);
+				float *c = w->cbuf + (i * nj + j) * block;
+				int rows = (int)MIN(v->mr, w->mn - i * v->mr);
+				if (j < there)
+					v->in_place(steps, a, row + j * v->nr * p->r.es, p->ldb, c, add, i ? &nothing : &ahead, rows);
+				else
+					v->micro(steps, a, w->bbuf + (size_t)(j - there) * bp, c, add, &nothing, rows, (int)MIN(v->nr, w->nn - j * v->nr));
+			}
+		}
 	}
 }
 
@@ -434,15 +441,24 @@ INLINE __m512 load16(enum dtype dt, const char *row, int64_t at, __mmask16 m)
 #define BY_TYPE(f, dt, ...) (dt == DT_f32 ? f(__VA_ARGS__, DT_f32) : dt == DT_f16 ? f(__VA_ARGS__, DT_f16) : f(__VA_ARGS__, DT_bf16))
 
 /* Of n columns the sum over 8 rows of x[r] * row[r][0..n), rows of dt: four products add up first, and four more.  It goes to acc, or is added to
- * what is there; or, if there is one, acc and it are added to wide. */
-struct eight { const float *x; const char *const *row; float *acc; bool first; double *wide; };
+ * what is there; or, if there is one, acc and it are added to wide.  next, if it is not NULL, are 8 rows to fetch meanwhile, one after the other. */
+struct eight { const float *x; const char *const *row, *const *next; float *acc; bool first; double *wide; };
 
 __attribute__((target("avx512f,avx512bw,avx512vl")))
 INLINE void eight_512_as(int64_t n, struct eight e, enum dtype dt)
 {
 	const float *x = e.x;
+	int row = 0, es = dt == DT_f32 ? 4 : 2, lines = 2 * es;
+	const char *at = e.next ? e.next[0] : NULL, *end = at + n * es;
 	for (int64_t i = 0; i < n; i += 16) {
 		__mmask16 m = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
+		for (int j = 0; j < lines && at; j++, at += 64)
+			_mm_prefetch(at, _MM_HINT_T1);
+		if (at && at >= end) {
+			row++;
+			at = row < 8 ? e.next[row] : NULL;
+			end = at + n * es;
+		}
 		__m512 s = _mm512_mul_ps(_mm512_set1_ps(x[0]), load16(dt, e.row[0], i, m)), t = _mm512_mul_ps(_mm512_set1_ps(x[4]), load16(dt, e.row[4], i, m));
 #pragma GCC unroll 4
 		for (int j = 1; j < 4; j++) {
@@ -693,14 +709,17 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 				if (p->few == BY_TURNED)
 					turn(&p->r, rb + k0 * p->r.es, n0, nn, kn, turned);
 				for (int64_t j = 0; j < kn; j += 8) {
-					const char *row[8];
+					const char *row[8], *next[8];
+					bool more = p->few == BY_ROWS && k0 + j + 16 <= p->k;
+					for (int q = 0; q < 8 && more; q++)
+						next[q] = rb + (matmul_k(&p->r, k0 + j + 8 + q) + n0) * p->r.es;
 					for (int q = 0; q < 8; q++)
 						row[q] = j + q >= kn ? zero_row : p->few == BY_TURNED ? turned + (j + q) * nn * p->r.es : rb + (matmul_k(&p->r, k0 + j + q) + n0) * p->r.es;
 					for (int64_t i = 0; i < p->m; i++) {
 						float last[8] = { 0 };
 						for (int64_t q = 0; q < kn - j && kn - j < 8; q++)
 							memcpy(&last[q], &x[i][j + q], 4);       /* whatever type the four bytes are of */
-						struct eight e = { kn - j < 8 ? last : x[i] + j, row, c + i * nn, j == 0 && (floats || k0 == 0), j + 8 >= kn && wide ? wide + i * nn : NULL };
+						struct eight e = { kn - j < 8 ? last : x[i] + j, row, more && !i ? next : NULL, c + i * nn, j == 0 && (floats || k0 == 0), j + 8 >= kn && wide ? wide + i * nn : NULL };
 						(floats ? eight_any : eight_ints)(nn, &e, p->r.dt);
 					}
 				}
@@ -753,6 +772,20 @@ static bool narrow(const struct matmul *p)
 		return false;
 	int64_t nr = p->v->nr, as_is = pad_to(p->m, 4) * pad_to(p->n, nr / 2), turned = pad_to(p->n, 4) * pad_to(p->m, nr / 2);
 	return (as_is - turned) * p->k > STORE_APART * p->m * p->n;
+}
+
+/* Can whole panels of rhs be read where they lie?  Sets ldb. */
+static bool reads_in_place(struct matmul *p)
+{
+	const struct matmul_variant *v = p->v;
+	if (!v || !v->in_place || p->m > FEW_ROWS || p->n < v->nr || p->k % v->kstep || !p->r.free_unit || p->r.dt != (v->es == 4 ? DT_f32 : DT_bf16))
+		return false;
+	int64_t far = p->k > 1 ? p->r.k[1] - p->r.k[0] : p->n;
+	p->ldb = far * p->r.es;
+	for (int64_t x = 1; x < (p->r.k_even ? MATMUL_K : p->k); x++)
+		if (p->r.k[x] != p->r.k[0] + x * far)
+			return false;
+	return far >= p->n;
 }
 
 bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struct kern_state *s)
@@ -810,7 +843,9 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	s->priv = p;
 	bool rounds = t->rounds;
 	p->sum = t->i8 || t->ints ? DT_i32 : DT_f32;
-	if (p->m <= (p->v && p->v->es <= 2 ? 2 : MOST_FEW) && !rounds && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
+	p->in_place = reads_in_place(p);
+	int64_t few = p->in_place ? p->v->es == 4 : p->v && p->v->es <= 2 ? 2 : MOST_FEW;      /* one row of f32 is summed in f64 */
+	if (p->m <= few && !rounds && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
 		/* long runs of each row, and tiles for all */
 		p->nb = MAX(FEW_COLS, MIN(FEW_MOST, (p->n / 8 + 63) / 64 * 64));
 		p->nblk = (p->n + p->nb - 1) / p->nb;
@@ -832,18 +867,15 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	size_t es = esize(p);
 	p->npanel = (p->m + w->mr - 1) / w->mr;
 	p->npanel_r = (p->n + w->nr - 1) / w->nr;
-	p->ldb = p->k > 1 ? p->r.k[1] - p->r.k[0] : p->n;
-	p->in_place = p->m <= FEW_ROWS && w->es == 4 && p->r.dt == DT_f32 && p->r.free_unit && p->ldb >= p->n;
-	for (int64_t x = 1; x < (p->r.k_even ? MATMUL_K : p->k) && p->in_place; x++)
-		p->in_place = p->r.k[x] == p->r.k[0] + x * p->ldb;
 	size_t all_lhs = (size_t)(p->b * p->npanel) * pad_to(p->k, w->kstep) * w->mr * es;
-	p->slab = p->m <= FEW_ROWS && !p->in_place && p->n > FEW_ROWS && (p->r.free_unit || !w->tiles) && all_lhs <= PACK_MOST;
+	p->slab = p->m <= FEW_ROWS && (p->in_place || (p->n > FEW_ROWS && (p->r.free_unit || !w->tiles))) && all_lhs <= PACK_MOST;
+	p->in_place &= p->slab;
 	/* equal parts of k, in whole steps; slabs are two steps of the widest kernel */
 	int64_t step = MAX(SLAB, w->kstep), wide = w->es == 1 ? 2 : 1;
 	p->ko = blocks(p->k, BLOCK_KO * wide, step);
 	bool small = (double)p->b * (double)p->m * (double)p->n * (double)p->k <= SMALL_WORK;      /* of few, a rounding counts for more */
 	int64_t sum = !small ? BLOCK_SUM : p->k <= BLOCK_SUM ? SHORT_SUM : SMALL_SUM;
-	p->kc = p->slab ? MIN(p->ko, w->es == 4 && small ? SHORT_SUM : SLAB * 2 * wide) : blocks(p->ko, w->es == 4 ? sum : BLOCK_KC * wide, w->es == 4 && sum < step ? sum : step);
+	p->kc = p->slab ? MIN(p->ko, w->es == 4 && small ? sum : SLAB * 2 * wide) : blocks(p->ko, w->es == 4 ? sum : BLOCK_KC * wide, w->es == 4 && sum < step ? sum : step);
 	p->ko = pad_to(p->ko, p->kc);
 	p->run = w->tiles ? TILE_RUN : 1;
 	/* where f32 is long, a sum of some thousand products goes beside them too: else one number would take in all blocks of kc */
@@ -851,14 +883,19 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->levels = w->es == 1 ? 1 : sum_levels((p->k + p->ko * p->run - 1) / (p->ko * p->run)) + p->apart;      /* integers wrap */
 	int64_t most = MAX(w->nr, (int64_t)(BLOCK_BYTES / (p->ko * (int64_t)es)) / w->nr * w->nr);
 	if (p->slab)
-		most = (p->n + 15) / 16 <= 128 ? 128 : 256;
+		most = p->in_place ? LONG_COLS : (p->n + 15) / 16 <= 128 ? 128 : 256;
 	else if (w->tiles && p->m <= 4 * FEW_ROWS)       /* packed and used few times: what stays in the nearer half of L2 */
 		most = MAX(w->nr, most / 4 / w->nr * w->nr);
-	p->nb = MIN(pad_to(p->n, w->nr), MIN(most, pad_to(512, w->nr)));
-	if (p->in_place)
-		p->nb = MAX(w->nr, MIN(p->nb, pad_to((p->n + 7) / 8, w->nr)));
+	p->nb = MIN(pad_to(p->n, w->nr), p->in_place ? most : MIN(most, pad_to(512, w->nr)));
 	int64_t cores = cpu_get()->cores, parts = (p->n + p->nb - 1) / p->nb, want;
-	if (w->tiles && !p->slab) {
+	if (p->in_place) {
+		/* each core as many, and several, but long rows */
+		parts = MAX(parts, MIN(2 * cores, p->n / SHORT_COLS));
+		parts = parts > 1 ? pad_to(parts, cores) : 1;
+		p->nb = pad_to((p->n + parts - 1) / parts, w->nr);
+		p->nblk = (p->n + p->nb - 1) / p->nb;
+		want = 1;
+	} else if (w->tiles && !p->slab) {
 		/* Each core its own columns, all rows: lhs is read from far as often as there are blocks of columns, and what one
 		 * core packs another has far to read.  Rows are cut where columns do not suffice, and if the blocks stay high. */
 		if (parts < cores)
@@ -881,7 +918,7 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->mblk = (p->npanel + per - 1) / per;
 	p->panel = ((size_t)(pad_to(p->k, w->kstep) * w->mr) * es + 63) & ~(size_t)63;
 	p->rpanel = ((size_t)(pad_to(p->k, w->kstep) * w->nr) * es + 63) & ~(size_t)63;
-	p->share_rhs = p->mblk > 1 && !p->in_place && !w->tiles;
+	p->share_rhs = p->mblk > 1 && !w->tiles;
 	bool cheap = p->l.k_unit || p->l.run[0];
 	/* copying rows is cheap, if not done by each core many times; turning or converting them is not, unless few columns pass by */
 	p->lazy = !p->slab && (p->nblk == 1 || (cheap && p->l.dt == (w->es == 2 ? DT_bf16 : DT_i8) && w->tiles && p->nblk < 2 * cores));
@@ -890,11 +927,11 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 		/* too much to pack it all: a tile packs rows of lhs for some blocks of its columns, and its columns again */
 		p->lazy = true;
 		p->share_rhs = false;
-		p->keep = !p->in_place;
+		p->keep = true;
 		int64_t wide_cols = MAX(1, KEEP_COLS / p->levels / p->nc), high = MAX(1, KEEP_ROWS / w->mr);
-		p->nb = p->keep ? MIN(wide_cols, (p->n + p->nc - 1) / p->nc) * p->nc : p->nc;
+		p->nb = MIN(wide_cols, (p->n + p->nc - 1) / p->nc) * p->nc;
 		p->mb = MIN(high, p->npanel) * w->mr;
-		while (p->keep && p->nb > p->nc && p->b * ((p->n + p->nb - 1) / p->nb) * ((p->m + p->mb - 1) / p->mb) < 4 * cores)
+		while (p->nb > p->nc && p->b * ((p->n + p->nb - 1) / p->nb) * ((p->m + p->mb - 1) / p->mb) < 4 * cores)
 			p->nb = (p->nb / p->nc + 1) / 2 * p->nc;
 		p->nblk = (p->n + p->nb - 1) / p->nb;
 		p->mblk = (p->m + p->mb - 1) / p->mb;

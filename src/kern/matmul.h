@@ -45,15 +45,17 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 /* Offsets (elements) of the n positions of dims[0..c) of a view, last fastest. */
 int64_t *matmul_offsets(struct arena *a, int c, const int64_t *dim, const int64_t *stride, int64_t *n);
 
-/* Memory that is wanted soon: some rows, as many lines of each as there are steps. */
-struct matmul_ahead { const char *row; int64_t stride; int rows; };
+/* Memory that is wanted soon: some rows, a line of each at each step, at most so many. */
+struct matmul_ahead { const char *row; int64_t stride, lines; int rows; };
 
 /* A packed product: micro adds the product of MR rows and NR columns of packed panels to c.
- *   f32:  a [k][MR], b [k][NR], or b rows of ldb where they lie (steps = k)
+ *   f32:  a [k][MR], b [k][NR]                             (steps = k)
  *   bf16: a [k/2][MR][2], b [k/2][NR][2]                   (steps = k/2), "pairs"
  *   i8:   a [k/4][MR][4], b [k/4][NR][4], sums are i32     (steps = k/4), "quads"
  *   tiles of bf16: a [k/32][MR/16][16][32], b [k/32][NR/16][16][16][2]   (steps = k/32)
- *   tiles of i8:   a [k/64][MR/16][16][64], b [k/64][NR/16][16][16][4]   (steps = k/64) */
+ *   tiles of i8:   a [k/64][MR/16][16][64], b [k/64][NR/16][16][16][4]   (steps = k/64)
+ * c has rows of NR.  rows, cols: so many of the result are wanted, others may be made. */
+typedef void matmul_micro(int64_t steps, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols);
 struct matmul_variant {
 	const char *name;
 	int es;                  /* bytes of a panel's element: 4 f32, 2 bf16, 1 i8 */
@@ -61,8 +63,9 @@ struct matmul_variant {
 	int mr, nr, kstep;       /* kstep: k per step; packed k is padded with zeros */
 	bool (*has)(void);       /* can this machine run it */
 	bool (*best)(void);      /* is it the one to choose here, asked in order of the table */
-	void (*micro)(int64_t steps, const void *a, const void *b, int64_t ldb, float *c, int64_t ldc, bool add,
-	              const struct matmul_ahead *next, int rows, int cols);   /* ldb: f32 only; rows, cols: of the result so many are wanted, others may be made */
+	matmul_micro *micro;
+	/* The same of all NR columns, b being rows of k where they lie, ldb bytes apart; or NULL. */
+	void (*in_place)(int64_t steps, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows);
 	void (*begin)(void);     /* per thread and run, or NULL */
 	void (*end)(void);
 };

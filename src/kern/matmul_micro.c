@@ -12,20 +12,36 @@
 
 enum { M512 = 14, N512 = 32, M256 = 6, N256 = 16, MBF = 12, NBF = 32, MI8 = 12, NI8 = 32 };
 
-/* The product of R rows of a panel of M, and of H vectors of columns. */
 #define INLINE static inline __attribute__((always_inline))
+
+/* Inlined for certain: gcc 12 takes a call that only fetches for one without effect. */
+INLINE void fetch(const struct matmul_ahead *next, int64_t step)
+{
+	if (step < next->lines)
+		for (int i = 0; i < next->rows; i++)
+			_mm_prefetch(next->row + i * next->stride + 64 * step, _MM_HINT_T1);
+}
+
+/* What is added to: it may have gone to far memory since. */
+INLINE void fetch_sums(const float *c, int floats)
+{
+	for (int i = 0; i < floats; i += 16)
+		_mm_prefetch((const char *)(c + i), _MM_HINT_T0);
+}
+
+/* The product of R rows of a panel of M, and of H vectors of columns; rows of b are ldb bytes apart. */
 __attribute__((target("avx512f")))
-INLINE void f32_512_part(int R, int H, int64_t steps, const float *a, const float *b, int64_t ldb, float *c, int64_t ldc, bool add)
+INLINE void f32_512_part(int R, int H, int64_t steps, const float *a, const char *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next)
 {
 	__m512 x[M512][2];
+	if (add)
+		fetch_sums(c, R * N512);
 #pragma GCC unroll 14
 	for (int i = 0; i < R; i++)
 		x[i][0] = x[i][1] = _mm512_setzero_ps();
 	for (int64_t k = 0; k < steps; k++) {
-		__m512 b0 = _mm512_loadu_ps(b), b1 = H > 1 ? _mm512_loadu_ps(b + 16) : b0;
-		_mm_prefetch((const char *)(b + 16 * ldb), _MM_HINT_T0);
-		if (H > 1)
-			_mm_prefetch((const char *)(b + 16 * ldb + 16), _MM_HINT_T0);
+		__m512 b0 = _mm512_loadu_ps(b), b1 = H > 1 ? _mm512_loadu_ps(b + 64) : b0;
+		fetch(next, k);
 #pragma GCC unroll 14
 		for (int i = 0; i < R; i++) {
 			__m512 y = _mm512_set1_ps(a[i]);
@@ -37,33 +53,39 @@ INLINE void f32_512_part(int R, int H, int64_t steps, const float *a, const floa
 		b += ldb;
 	}
 #pragma GCC unroll 14
-	for (int i = 0; i < R; i++) {
-		float *q = c + i * ldc;
-		_mm512_storeu_ps(q, add ? _mm512_add_ps(_mm512_loadu_ps(q), x[i][0]) : x[i][0]);
+	for (int i = 0; i < R; i++, c += N512) {
+		_mm512_storeu_ps(c, add ? _mm512_add_ps(_mm512_loadu_ps(c), x[i][0]) : x[i][0]);
 		if (H > 1)
-			_mm512_storeu_ps(q + 16, add ? _mm512_add_ps(_mm512_loadu_ps(q + 16), x[i][1]) : x[i][1]);
+			_mm512_storeu_ps(c + 16, add ? _mm512_add_ps(_mm512_loadu_ps(c + 16), x[i][1]) : x[i][1]);
 	}
 }
 
 /* A loop for each part of a panel that there may be at the ends. */
-#define PARTS(part, wide, R0, R1, R2, ...) (cols > (wide) ? rows > R1 ? part(R2, 2, __VA_ARGS__) : rows > R0 ? part(R1, 2, __VA_ARGS__) : part(R0, 2, __VA_ARGS__) \
-	: rows > R1 ? part(R2, 1, __VA_ARGS__) : rows > R0 ? part(R1, 1, __VA_ARGS__) : part(R0, 1, __VA_ARGS__))
+#define ROWS(part, H, R0, R1, R2, R3, ...) (rows > R2 ? part(R3, H, __VA_ARGS__) : rows > R1 ? part(R2, H, __VA_ARGS__) : rows > R0 ? part(R1, H, __VA_ARGS__) : part(R0, H, __VA_ARGS__))
+#define PARTS(part, wide, ...) (cols > (wide) ? ROWS(part, 2, __VA_ARGS__) : ROWS(part, 1, __VA_ARGS__))
 
 __attribute__((target("avx512f")))
-static void f32_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void f32_512(int64_t steps, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
-	PARTS(f32_512_part, 16, 4, 8, M512, steps, pa, pb, ldb, c, ldc, add);
+	PARTS(f32_512_part, 16, 1, 4, 8, M512, steps, a, b, N512 * 4, c, add, next);
+}
+
+__attribute__((target("avx512f")))
+static void f32_512_in_place(int64_t steps, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
+{
+	ROWS(f32_512_part, 2, 1, 4, 8, M512, steps, a, b, ldb, c, add, next);
 }
 
 __attribute__((target("avx2,fma")))
-INLINE void f32_256_part(int R, int H, int64_t steps, const float *a, const float *b, int64_t ldb, float *c, int64_t ldc, bool add)
+INLINE void f32_256_part(int R, int H, int64_t steps, const float *a, const char *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next)
 {
 	__m256 x[M256][2];
 #pragma GCC unroll 6
 	for (int i = 0; i < R; i++)
 		x[i][0] = x[i][1] = _mm256_setzero_ps();
 	for (int64_t k = 0; k < steps; k++) {
-		__m256 b0 = _mm256_loadu_ps(b), b1 = H > 1 ? _mm256_loadu_ps(b + 8) : b0;
+		__m256 b0 = _mm256_loadu_ps((const float *)(const void *)b), b1 = H > 1 ? _mm256_loadu_ps((const float *)(const void *)(b + 32)) : b0;
+		fetch(next, k);
 #pragma GCC unroll 6
 		for (int i = 0; i < R; i++) {
 			__m256 y = _mm256_broadcast_ss(a + i);
@@ -75,80 +97,117 @@ INLINE void f32_256_part(int R, int H, int64_t steps, const float *a, const floa
 		b += ldb;
 	}
 #pragma GCC unroll 6
-	for (int i = 0; i < R; i++) {
-		float *q = c + i * ldc;
-		_mm256_storeu_ps(q, add ? _mm256_add_ps(_mm256_loadu_ps(q), x[i][0]) : x[i][0]);
+	for (int i = 0; i < R; i++, c += N256) {
+		_mm256_storeu_ps(c, add ? _mm256_add_ps(_mm256_loadu_ps(c), x[i][0]) : x[i][0]);
 		if (H > 1)
-			_mm256_storeu_ps(q + 8, add ? _mm256_add_ps(_mm256_loadu_ps(q + 8), x[i][1]) : x[i][1]);
+			_mm256_storeu_ps(c + 8, add ? _mm256_add_ps(_mm256_loadu_ps(c + 8), x[i][1]) : x[i][1]);
 	}
 }
 
 __attribute__((target("avx2,fma")))
-static void f32_256(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void f32_256(int64_t steps, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
-	PARTS(f32_256_part, 8, 2, 4, M256, steps, pa, pb, ldb, c, ldc, add);
+	PARTS(f32_256_part, 8, 1, 2, 4, M256, steps, a, b, N256 * 4, c, add, next);
+}
+
+__attribute__((target("avx2,fma")))
+static void f32_256_in_place(int64_t steps, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
+{
+	ROWS(f32_256_part, 2, 1, 2, 4, M256, steps, a, b, ldb, c, add, next);
 }
 
 /* The meaning of the f32 layout: separate rounding of product and sum. */
-static void f32_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void f32_model_in_place(int64_t steps, const void *pa, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
 {
-	const float *a = pa, *b = pb;
+	const float *a = pa;
 	for (int i = 0; i < M256; i++)
 		for (int j = 0; j < N256; j++) {
 			float x = 0;
 			for (int64_t k = 0; k < steps; k++)
-				x += a[k * M256 + i] * b[k * ldb + j];
-			c[i * ldc + j] = add ? c[i * ldc + j] + x : x;
+				x += a[k * M256 + i] * ((const float *)(const void *)((const char *)b + k * ldb))[j];
+			c[i * N256 + j] = add ? c[i * N256 + j] + x : x;
 		}
+}
+
+static void f32_model(int64_t steps, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
+{
+	f32_model_in_place(steps, a, b, N256 * 4, c, add, next, rows);
 }
 
 /* --- bf16 in pairs ---------------------------------------------------------------- */
 
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
-INLINE void bf16_512_part(int R, int H, int64_t steps, const uint32_t *a, const uint16_t *b, float *c, int64_t ldc, bool add)
+#define TARGET_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+
+/* b: packed, or two rows a step, ldb bytes apart, which become pairs here: a permutation is free beside products. */
+TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, int64_t steps, const uint32_t *a, const char *b, int64_t ldb, float *c, bool add,
+                                      const struct matmul_ahead *next)
 {
+	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
+	                                    34, 2, 33, 1, 32, 0);
+	const __m512i hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
 	__m512 x[MBF][2];
+	if (add)
+		fetch_sums(c, R * NBF);
 #pragma GCC unroll 12
 	for (int i = 0; i < R; i++)
 		x[i][0] = x[i][1] = _mm512_setzero_ps();
 	for (int64_t k = 0; k < steps; k++) {
-		__m512bh b0 = (__m512bh)_mm512_loadu_si512((const void *)b), b1 = H > 1 ? (__m512bh)_mm512_loadu_si512((const void *)(b + 32)) : b0;
+		__m512i b0 = _mm512_loadu_si512((const void *)b), b1 = there ? _mm512_loadu_si512((const void *)(b + ldb)) : H > 1 ? _mm512_loadu_si512((const void *)(b + 64)) : b0;
+		if (there) {
+			__m512i second = b1;
+			b1 = _mm512_permutex2var_epi16(b0, hi, second);
+			b0 = _mm512_permutex2var_epi16(b0, lo, second);
+		}
+		fetch(next, k);
 #pragma GCC unroll 12
 		for (int i = 0; i < R; i++) {
 			__m512bh y = (__m512bh)_mm512_set1_epi32((int)a[i]);
-			x[i][0] = _mm512_dpbf16_ps(x[i][0], y, b0);
+			x[i][0] = _mm512_dpbf16_ps(x[i][0], y, (__m512bh)b0);
 			if (H > 1)
-				x[i][1] = _mm512_dpbf16_ps(x[i][1], y, b1);
+				x[i][1] = _mm512_dpbf16_ps(x[i][1], y, (__m512bh)b1);
 		}
 		a += MBF;
-		b += 2 * NBF;
+		b += there ? 2 * ldb : 4 * NBF;
 	}
 #pragma GCC unroll 12
-	for (int i = 0; i < R; i++) {
-		float *q = c + i * ldc;
-		_mm512_storeu_ps(q, add ? _mm512_add_ps(_mm512_loadu_ps(q), x[i][0]) : x[i][0]);
+	for (int i = 0; i < R; i++, c += NBF) {
+		_mm512_storeu_ps(c, add ? _mm512_add_ps(_mm512_loadu_ps(c), x[i][0]) : x[i][0]);
 		if (H > 1)
-			_mm512_storeu_ps(q + 16, add ? _mm512_add_ps(_mm512_loadu_ps(q + 16), x[i][1]) : x[i][1]);
+			_mm512_storeu_ps(c + 16, add ? _mm512_add_ps(_mm512_loadu_ps(c + 16), x[i][1]) : x[i][1]);
 	}
 }
 
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
-static void bf16_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
+TARGET_BF16 static void bf16_512(int64_t steps, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
-	PARTS(bf16_512_part, 16, 4, 8, MBF, steps, pa, pb, c, ldc, add);
+	PARTS(bf16_512_part, 16, 1, 4, 8, MBF, false, steps, a, b, 0, c, add, next);
 }
 
-static void bf16_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
+TARGET_BF16 static void bf16_512_in_place(int64_t steps, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
 {
-	const uint16_t *a = pa, *b = pb;
+	ROWS(bf16_512_part, 2, 1, 4, 8, MBF, true, steps, a, b, ldb, c, add, next);
+}
+
+/* b's element of pair k, column j, half h lies k * pair + j * column + h * half elements on. */
+static void bf16_model_of(int64_t steps, const uint16_t *a, const uint16_t *b, int64_t pair, int64_t column, int64_t half, float *c, bool add)
+{
 	for (int i = 0; i < MBF; i++)
 		for (int j = 0; j < NBF; j++) {
 			float x = 0;
 			for (int64_t k = 0; k < steps; k++)
 				for (int h = 0; h < 2; h++)
-					x += bf16_to_f32(a[(k * MBF + i) * 2 + h]) * bf16_to_f32(b[(k * NBF + j) * 2 + h]);
-			c[i * ldc + j] = add ? c[i * ldc + j] + x : x;
+					x += bf16_to_f32(a[(k * MBF + i) * 2 + h]) * bf16_to_f32(b[k * pair + j * column + h * half]);
+			c[i * NBF + j] = add ? c[i * NBF + j] + x : x;
 		}
+}
+
+static void bf16_model(int64_t steps, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
+{
+	bf16_model_of(steps, a, b, 2 * NBF, 2, 1, c, add);
+}
+
+static void bf16_model_in_place(int64_t steps, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
+{
+	bf16_model_of(steps, a, b, ldb, 1, ldb / 2, c, add);
 }
 
 /* --- AMX --------------------------------------------------------------------------- */
@@ -175,9 +234,10 @@ static void amx_end(void)
 /* The loop of both kinds of products. */
 #define TILES(name, product) \
 __attribute__((target("amx-tile,amx-bf16,amx-int8"))) \
-static void name(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols) \
+static void name(int64_t steps, const void *pa, const void *pb, float *c, bool add, const struct matmul_ahead *next, int rows, int cols) \
 { \
 	const char *a = pa, *b = pb; \
+	enum { ldc = 32 }; \
 	if (add) { \
 		_tile_loadd(0, c, ldc * 4); \
 		_tile_loadd(1, c + 16, ldc * 4); \
@@ -197,8 +257,7 @@ static void name(int64_t steps, const void *pa, const void *pb, int64_t ldb, flo
 		product(0, 4, 6); \
 		_tile_loadd(5, a + 1024, 64); \
 		product(1, 4, 7); \
-		for (int i = 0; i < next->rows; i++) \
-			_mm_prefetch(next->row + i * next->stride + 64 * k, _MM_HINT_T1); \
+		fetch(next, k); \
 		product(2, 5, 6); \
 		product(3, 5, 7); \
 		a += 2048; \
@@ -212,21 +271,21 @@ static void name(int64_t steps, const void *pa, const void *pb, int64_t ldb, flo
 TILES(amx, _tile_dpbf16ps)
 TILES(amx_i8, _tile_dpbssd)
 
-static void amx_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *c, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void amx_model(int64_t steps, const void *pa, const void *pb, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
 	const uint16_t *a = pa, *b = pb;
 	for (int i = 0; i < 32; i++)
 		for (int j = 0; j < 32; j++) {
-			float x = add ? c[i * ldc + j] : 0;
+			float x = add ? c[i * 32 + j] : 0;
 			for (int64_t s = 0; s < steps; s++)
 				for (int k = 0; k < 32; k++)
 					x += bf16_to_f32(a[s * 1024 + i / 16 * 512 + i % 16 * 32 + k]) *
 					     bf16_to_f32(b[s * 1024 + j / 16 * 512 + k / 2 * 32 + j % 16 * 2 + k % 2]);
-			c[i * ldc + j] = x;
+			c[i * 32 + j] = x;
 		}
 }
 
-static void amx_i8_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *pc, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void amx_i8_model(int64_t steps, const void *pa, const void *pb, float *pc, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
 	const int8_t *a = pa, *b = pb;
 	uint32_t *c = (uint32_t *)(void *)pc;
@@ -238,7 +297,7 @@ static void amx_i8_model(int64_t steps, const void *pa, const void *pb, int64_t 
 					for (int j = 0; j < 16; j++)
 						x[j] += (uint32_t)(a[s * 2048 + i / 16 * 1024 + i % 16 * 64 + k] * b[s * 2048 + half * 1024 + k / 4 * 64 + j * 4 + k % 4]);
 			for (int j = 0; j < 16; j++)
-				c[i * ldc + half * 16 + j] = x[j] + (add ? c[i * ldc + half * 16 + j] : 0);
+				c[i * 32 + half * 16 + j] = x[j] + (add ? c[i * 32 + half * 16 + j] : 0);
 		}
 }
 
@@ -247,7 +306,7 @@ static void amx_i8_model(int64_t steps, const void *pa, const void *pb, int64_t 
 /* The instruction multiplies an unsigned by a signed byte, so 128 is added to all of lhs; the same product of 128 alone is
  * taken away at the end.  Sums wrap, so nothing is lost. */
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
-static void i8_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *pc, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void i8_512(int64_t steps, const void *pa, const void *pb, float *pc, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
 	const uint32_t *a = pa;
 	const int8_t *b = pb;
@@ -271,23 +330,23 @@ static void i8_512(int64_t steps, const void *pa, const void *pb, int64_t ldb, f
 #pragma GCC unroll 12
 	for (int i = 0; i < MI8; i++)
 		for (int j = 0; j < 2; j++) {
-			int32_t *q = c + i * ldc + 16 * j;
+			int32_t *q = c + i * NI8 + 16 * j;
 			__m512i y = _mm512_sub_epi32(x[i][j], over[j]);
 			_mm512_storeu_si512((void *)q, add ? _mm512_add_epi32(_mm512_loadu_si512((const void *)q), y) : y);
 		}
 }
 
-static void i8_model(int64_t steps, const void *pa, const void *pb, int64_t ldb, float *pc, int64_t ldc, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void i8_model(int64_t steps, const void *pa, const void *pb, float *pc, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
 	const int8_t *a = pa, *b = pb;
 	uint32_t *c = (uint32_t *)(void *)pc;
 	for (int i = 0; i < MI8; i++)
 		for (int j = 0; j < NI8; j++) {
-			uint32_t x = add ? c[i * ldc + j] : 0;
+			uint32_t x = add ? c[i * NI8 + j] : 0;
 			for (int64_t k = 0; k < steps; k++)
 				for (int h = 0; h < 4; h++)
 					x += (uint32_t)(a[(k * MI8 + i) * 4 + h] * b[(k * NI8 + j) * 4 + h]);
-			c[i * ldc + j] = x;
+			c[i * NI8 + j] = x;
 		}
 }
 
@@ -325,16 +384,16 @@ static bool amd(void)
 }
 
 const struct matmul_variant matmul_variant[] = {
-	{ "amx",         2, true,  32,   32,   32, has_amx,    always, amx,          amx_begin, amx_end },
-	{ "avx512_bf16", 2, false, MBF,  NBF,  2,  has_bf16,   amd,    bf16_512,     NULL,      NULL },
-	{ "avx512",      4, false, M512, N512, 1,  has_512,    always, f32_512,      NULL,      NULL },
-	{ "avx2",        4, false, M256, N256, 1,  has_256,    always, f32_256,      NULL,      NULL },
-	{ "amx_i8",      1, true,  32,   32,   64, has_amx_i8, always, amx_i8,       amx_begin, amx_end },
-	{ "avx512_vnni", 1, false, MI8,  NI8,  4,  has_vnni,   always, i8_512,       NULL,      NULL },
-	{ "amx_model",   2, true,  32,   32,   32, always,     never,  amx_model,    NULL,      NULL },
-	{ "bf16_model",  2, false, MBF,  NBF,  2,  always,     never,  bf16_model,   NULL,      NULL },
-	{ "f32_model",   4, false, M256, N256, 1,  always,     never,  f32_model,    NULL,      NULL },
-	{ "amx_i8_model", 1, true, 32,   32,   64, always,     never,  amx_i8_model, NULL,      NULL },
-	{ "i8_model",    1, false, MI8,  NI8,  4,  always,     never,  i8_model,     NULL,      NULL },
+	{ "amx",         2, true,  32,   32,   32, has_amx,    always, amx,          NULL,                amx_begin, amx_end },
+	{ "avx512_bf16", 2, false, MBF,  NBF,  2,  has_bf16,   amd,    bf16_512,     bf16_512_in_place,   NULL,      NULL },
+	{ "avx512",      4, false, M512, N512, 1,  has_512,    always, f32_512,      f32_512_in_place,    NULL,      NULL },
+	{ "avx2",        4, false, M256, N256, 1,  has_256,    always, f32_256,      f32_256_in_place,    NULL,      NULL },
+	{ "amx_i8",      1, true,  32,   32,   64, has_amx_i8, always, amx_i8,       NULL,                amx_begin, amx_end },
+	{ "avx512_vnni", 1, false, MI8,  NI8,  4,  has_vnni,   always, i8_512,       NULL,                NULL,      NULL },
+	{ "amx_model",   2, true,  32,   32,   32, always,     never,  amx_model,    NULL,                NULL,      NULL },
+	{ "bf16_model",  2, false, MBF,  NBF,  2,  always,     never,  bf16_model,   bf16_model_in_place, NULL,      NULL },
+	{ "f32_model",   4, false, M256, N256, 1,  always,     never,  f32_model,    f32_model_in_place,  NULL,      NULL },
+	{ "amx_i8_model", 1, true, 32,   32,   64, always,     never,  amx_i8_model, NULL,                NULL,      NULL },
+	{ "i8_model",    1, false, MI8,  NI8,  4,  always,     never,  i8_model,     NULL,                NULL,      NULL },
 };
 const int matmul_nvariant = NELEM(matmul_variant);
