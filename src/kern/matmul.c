@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, LONG_COLS = 1024, SHORT_COLS = 256, TILES = 8,
-       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, RUNS_IN_ROW = 4, SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, STORE_APART = 100 };
+       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, PAIRS_SUM = 256, RUNS_IN_ROW = 4, SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, STORE_APART = 100 };
 
 const struct matmul_variant *matmul_force;
 
@@ -31,6 +31,7 @@ struct matmul {
 	int oes;
 	struct matmul_axis om, on, ob;   /* result offsets, elements */
 	bool on_unit;
+	int64_t chain;                   /* so many steps make one sum (matmul_micro) */
 	int64_t ko, kc, nc, nb, mb;      /* blocks: contraction in L2 and in L1, columns in L2; columns and rows of a tile */
 	int64_t nblk, mblk, npanel;      /* per batch */
 	size_t panel, rpanel;            /* bytes of a packed lhs or rhs panel over all k */
@@ -118,16 +119,24 @@ static void pack_lhs(const struct matmul *p, const char *base, int64_t b, int64_
 	matmul_pack_lhs(p->v, &p->l, base + matmul_at(&p->l.batch, b) * p->l.es, i0, (int)MIN(p->v->mr, p->m - i0), k0, kn, out);
 }
 
-/* Columns n0 .. n0 + nn, k0 .. k0 + kn of rhs, panels bytes apart.  A few rows at a time, so that reading goes along
- * memory. */
+/* Columns n0 .. n0 + nn, k0 .. k0 + kn of rhs, panels bytes apart.  Of rows some at a time, of which panels are made while the next are fetched, row by
+ * row, as memory is read fastest. */
 static void pack_block(const struct matmul *p, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t kn, char *out, size_t bytes)
 {
 	const struct matmul_variant *v = p->v;
-	int64_t slab = MAX(SLAB, v->kstep), step = p->r.free_unit && kn > slab ? slab : kn;
-	for (int64_t x = 0; x < kn; x += step)
-		for (int64_t j = 0; j * v->nr < nn; j++)
+	int64_t slab = MAX(SLAB, v->kstep), step = p->r.free_unit && kn > slab ? slab : kn, panels = (nn + v->nr - 1) / v->nr;
+	for (int64_t x = 0; x < kn; x += step) {
+		int64_t next = MIN(step, kn - x - step), each = (next + panels - 1) / panels;
+		for (int64_t j = 0; j < panels; j++) {
+			for (int64_t r = j * each; r < MIN(next, (j + 1) * each); r++) {
+				const char *row = base + (matmul_k(&p->r, k0 + x + step + r) + matmul_at(&p->r.free, n0)) * p->r.es;
+				for (int64_t at = 0; at < nn * p->r.es; at += 64)
+					_mm_prefetch(row + at, _MM_HINT_T1);
+			}
 			matmul_pack_rhs(v, &p->r, base, n0 + j * v->nr, (int)MIN(v->nr, nn - j * v->nr), k0 + x, MIN(step, kn - x),
-			         out + (size_t)j * bytes + (size_t)(x * v->nr) * esize(p));
+			                out + (size_t)j * bytes + (size_t)(x * v->nr) * esize(p));
+		}
+	}
 }
 
 /* --- results -------------------------------------------------------------------------- */
@@ -218,8 +227,8 @@ static void pack_all(const struct matmul *p, int64_t tiles, const char *l, const
 	packed += (size_t)panels * p->panel;
 	if (!p->share_rhs)
 		return;
-	/* pieces of some panels: as wide as a tile's block */
-	int64_t per = p->nb / p->v->nr / 4 + 1, pieces = (p->npanel_r + per - 1) / per;
+	/* pieces of some panels: as wide as a tile's block at most */
+	int64_t per = MAX(1, MIN(p->nb / p->v->nr, p->b * p->npanel_r / tiles)), pieces = (p->npanel_r + per - 1) / per;
 	part(p->b * pieces, tiles, t0, t1, &lo, &hi);
 	for (int64_t i = lo; i < hi; i++) {
 		int64_t b = i / pieces, j = i % pieces * per, n0 = j * p->v->nr;
@@ -320,7 +329,7 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 				ahead = ahead_of(p, w->l, w->packed, w->b, row + 1, o0, MIN(p->kc, on), nj);
 			for (int64_t j = 0; j < nj; j++) {
 				float *cj = c + (p->kc < p->k ? j * block : 0);
-				v->micro(steps, a, rp + (size_t)j * bp + (size_t)(x * v->nr) * es, cj, add, &ahead, (int)rows, (int)MIN(v->nr, cn - j * v->nr));
+				v->micro(steps, p->chain, a, rp + (size_t)j * bp + (size_t)(x * v->nr) * es, cj, add, &ahead, (int)rows, (int)MIN(v->nr, cn - j * v->nr));
 				if (last)
 					store(p, w->out, w->m0 + i * v->mr, rows, n0 + j * v->nr, MIN(v->nr, cn - j * v->nr), cj, v->nr);
 				ahead.row += ahead.stride * ahead.rows;
@@ -350,9 +359,9 @@ static void multiply_slabs(const struct matmul *p, struct at *w, int64_t o0, int
 				float *c = w->cbuf + (i * nj + j) * block;
 				int rows = (int)MIN(v->mr, w->mn - i * v->mr);
 				if (j < there)
-					v->in_place(steps, a, row + j * v->nr * p->r.es, p->ldb, c, add, i ? &nothing : &ahead, rows);
+					v->in_place(steps, p->chain, a, row + j * v->nr * p->r.es, p->ldb, c, add, i ? &nothing : &ahead, rows);
 				else
-					v->micro(steps, a, w->bbuf + (size_t)(j - there) * bp, c, add, &nothing, rows, (int)MIN(v->nr, w->nn - j * v->nr));
+					v->micro(steps, p->chain, a, w->bbuf + (size_t)(j - there) * bp, c, add, &nothing, rows, (int)MIN(v->nr, w->nn - j * v->nr));
 			}
 		}
 	}
@@ -875,13 +884,16 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->ko = blocks(p->k, BLOCK_KO * wide, step);
 	bool small = (double)p->b * (double)p->m * (double)p->n * (double)p->k <= SMALL_WORK;      /* of few, a rounding counts for more */
 	int64_t sum = !small ? BLOCK_SUM : p->k <= BLOCK_SUM ? SHORT_SUM : SMALL_SUM;
-	p->kc = p->slab ? MIN(p->ko, w->es == 4 && small ? sum : SLAB * 2 * wide) : blocks(p->ko, w->es == 4 ? sum : BLOCK_KC * wide, w->es == 4 && sum < step ? sum : step);
+	p->chain = w->es == 4 ? sum : PAIRS_SUM;
+	p->kc = p->slab ? MIN(p->ko, SLAB * 2 * wide) : w->tiles ? blocks(p->ko, BLOCK_KC * wide, step) : p->ko;
 	p->ko = pad_to(p->ko, p->kc);
 	p->run = w->tiles ? TILE_RUN : 1;
 	/* where f32 is long, a sum of some thousand products goes beside them too: else one number would take in all blocks of kc */
 	p->apart = w->es == 4 ? p->k > p->ko * (small ? 1 : RUNS_IN_ROW) : w->es == 2 && w->tiles && p->k > p->ko * p->run;
 	p->levels = w->es == 1 ? 1 : sum_levels((p->k + p->ko * p->run - 1) / (p->ko * p->run)) + p->apart;      /* integers wrap */
-	int64_t most = MAX(w->nr, (int64_t)(BLOCK_BYTES / (p->ko * (int64_t)es)) / w->nr * w->nr);
+	/* machines with tiles have 2 MB of L2 or more, others perhaps 1 MB */
+	int64_t block = w->tiles ? BLOCK_BYTES : BLOCK_BYTES / 2, high = w->tiles ? MOST_ROWS : MOST_ROWS / 4;
+	int64_t most = MAX(w->nr, (int64_t)(block / (p->ko * (int64_t)es)) / w->nr * w->nr);
 	if (p->slab)
 		most = p->in_place ? LONG_COLS : (p->n + 15) / 16 <= 128 ? 128 : 256;
 	else if (w->tiles && p->m <= 4 * FEW_ROWS)       /* packed and used few times: what stays in the nearer half of L2 */
@@ -912,7 +924,7 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	}
 	/* not more rows than keep sums of several blocks of k in cache */
 	if (p->ko < p->k && !p->slab)
-		want = MAX(want, (p->m + MOST_ROWS - 1) / MOST_ROWS);
+		want = MAX(want, (p->m + high - 1) / high);
 	int64_t per = MAX((p->npanel + want - 1) / MAX(want, 1), MIN(4, p->npanel));
 	p->mb = per * w->mr;
 	p->mblk = (p->npanel + per - 1) / per;
@@ -928,9 +940,9 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 		p->lazy = true;
 		p->share_rhs = false;
 		p->keep = true;
-		int64_t wide_cols = MAX(1, KEEP_COLS / p->levels / p->nc), high = MAX(1, KEEP_ROWS / w->mr);
+		int64_t wide_cols = MAX(1, KEEP_COLS / p->levels / p->nc), panels = MAX(1, KEEP_ROWS / w->mr);
 		p->nb = MIN(wide_cols, (p->n + p->nc - 1) / p->nc) * p->nc;
-		p->mb = MIN(high, p->npanel) * w->mr;
+		p->mb = MIN(panels, p->npanel) * w->mr;
 		while (p->nb > p->nc && p->b * ((p->n + p->nb - 1) / p->nb) * ((p->m + p->mb - 1) / p->mb) < 4 * cores)
 			p->nb = (p->nb / p->nc + 1) / 2 * p->nc;
 		p->nblk = (p->n + p->nb - 1) / p->nb;

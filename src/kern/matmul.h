@@ -54,8 +54,9 @@ struct matmul_ahead { const char *row; int64_t stride, lines; int rows; };
  *   i8:   a [k/4][MR][4], b [k/4][NR][4], sums are i32     (steps = k/4), "quads"
  *   tiles of bf16: a [k/32][MR/16][16][32], b [k/32][NR/16][16][16][2]   (steps = k/32)
  *   tiles of i8:   a [k/64][MR/16][16][64], b [k/64][NR/16][16][16][4]   (steps = k/64)
- * c has rows of NR.  rows, cols: so many of the result are wanted, others may be made. */
-typedef void matmul_micro(int64_t steps, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols);
+ * c has rows of NR.  What chain steps have summed up goes to c, as roundings add up along a sum: of pairs and f32, others make one of all.  rows, cols: so
+ * many of the result are wanted, others may be made. */
+typedef void matmul_micro(int64_t steps, int64_t chain, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols);
 struct matmul_variant {
 	const char *name;
 	int es;                  /* bytes of a panel's element: 4 f32, 2 bf16, 1 i8 */
@@ -65,7 +66,7 @@ struct matmul_variant {
 	bool (*best)(void);      /* is it the one to choose here, asked in order of the table */
 	matmul_micro *micro;
 	/* The same of all NR columns, b being rows of k where they lie, ldb bytes apart; or NULL. */
-	void (*in_place)(int64_t steps, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows);
+	void (*in_place)(int64_t steps, int64_t chain, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows);
 	void (*begin)(void);     /* per thread and run, or NULL */
 	void (*end)(void);
 };

@@ -31,32 +31,37 @@ INLINE void fetch_sums(const float *c, int floats)
 
 /* The product of R rows of a panel of M, and of H vectors of columns; rows of b are ldb bytes apart. */
 __attribute__((target("avx512f")))
-INLINE void f32_512_part(int R, int H, int64_t steps, const float *a, const char *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next)
+INLINE void f32_512_part(int R, int H, int64_t steps, int64_t chain, const float *a, const char *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next)
 {
 	__m512 x[M512][2];
 	if (add)
 		fetch_sums(c, R * N512);
+	for (int64_t k = 0, end; k < steps;) {
+		bool more = add || k > 0;
+		end = MIN(steps, k + chain);
 #pragma GCC unroll 14
-	for (int i = 0; i < R; i++)
-		x[i][0] = x[i][1] = _mm512_setzero_ps();
-	for (int64_t k = 0; k < steps; k++) {
-		__m512 b0 = _mm512_loadu_ps(b), b1 = H > 1 ? _mm512_loadu_ps(b + 64) : b0;
-		fetch(next, k);
+		for (int i = 0; i < R; i++)
+			x[i][0] = x[i][1] = _mm512_setzero_ps();
+		for (; k < end; k++) {
+			__m512 b0 = _mm512_loadu_ps(b), b1 = H > 1 ? _mm512_loadu_ps(b + 64) : b0;
+			fetch(next, k);
+#pragma GCC unroll 14
+			for (int i = 0; i < R; i++) {
+				__m512 y = _mm512_set1_ps(a[i]);
+				x[i][0] = _mm512_fmadd_ps(y, b0, x[i][0]);
+				if (H > 1)
+					x[i][1] = _mm512_fmadd_ps(y, b1, x[i][1]);
+			}
+			a += M512;
+			b += ldb;
+		}
 #pragma GCC unroll 14
 		for (int i = 0; i < R; i++) {
-			__m512 y = _mm512_set1_ps(a[i]);
-			x[i][0] = _mm512_fmadd_ps(y, b0, x[i][0]);
+			float *q = c + i * N512;
+			_mm512_storeu_ps(q, more ? _mm512_add_ps(_mm512_loadu_ps(q), x[i][0]) : x[i][0]);
 			if (H > 1)
-				x[i][1] = _mm512_fmadd_ps(y, b1, x[i][1]);
+				_mm512_storeu_ps(q + 16, more ? _mm512_add_ps(_mm512_loadu_ps(q + 16), x[i][1]) : x[i][1]);
 		}
-		a += M512;
-		b += ldb;
-	}
-#pragma GCC unroll 14
-	for (int i = 0; i < R; i++, c += N512) {
-		_mm512_storeu_ps(c, add ? _mm512_add_ps(_mm512_loadu_ps(c), x[i][0]) : x[i][0]);
-		if (H > 1)
-			_mm512_storeu_ps(c + 16, add ? _mm512_add_ps(_mm512_loadu_ps(c + 16), x[i][1]) : x[i][1]);
 	}
 }
 
@@ -65,73 +70,89 @@ INLINE void f32_512_part(int R, int H, int64_t steps, const float *a, const char
 #define PARTS(part, wide, ...) (cols > (wide) ? ROWS(part, 2, __VA_ARGS__) : ROWS(part, 1, __VA_ARGS__))
 
 __attribute__((target("avx512f")))
-static void f32_512(int64_t steps, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void f32_512(int64_t steps, int64_t chain, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
-	PARTS(f32_512_part, 16, 1, 4, 8, M512, steps, a, b, N512 * 4, c, add, next);
+	PARTS(f32_512_part, 16, 1, 4, 8, M512, steps, chain, a, b, N512 * 4, c, add, next);
 }
 
 __attribute__((target("avx512f")))
-static void f32_512_in_place(int64_t steps, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
+static void f32_512_in_place(int64_t steps, int64_t chain, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
 {
-	ROWS(f32_512_part, 2, 1, 4, 8, M512, steps, a, b, ldb, c, add, next);
+	ROWS(f32_512_part, 2, 1, 4, 8, M512, steps, chain, a, b, ldb, c, add, next);
 }
 
 __attribute__((target("avx2,fma")))
-INLINE void f32_256_part(int R, int H, int64_t steps, const float *a, const char *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next)
+INLINE void f32_256_part(int R, int H, int64_t steps, int64_t chain, const float *a, const char *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next)
 {
 	__m256 x[M256][2];
+	for (int64_t k = 0, end; k < steps;) {
+		bool more = add || k > 0;
+		end = MIN(steps, k + chain);
 #pragma GCC unroll 6
-	for (int i = 0; i < R; i++)
-		x[i][0] = x[i][1] = _mm256_setzero_ps();
-	for (int64_t k = 0; k < steps; k++) {
-		__m256 b0 = _mm256_loadu_ps((const float *)(const void *)b), b1 = H > 1 ? _mm256_loadu_ps((const float *)(const void *)(b + 32)) : b0;
-		fetch(next, k);
+		for (int i = 0; i < R; i++)
+			x[i][0] = x[i][1] = _mm256_setzero_ps();
+		for (; k < end; k++) {
+			__m256 b0 = _mm256_loadu_ps((const float *)(const void *)b), b1 = H > 1 ? _mm256_loadu_ps((const float *)(const void *)(b + 32)) : b0;
+			fetch(next, k);
+#pragma GCC unroll 6
+			for (int i = 0; i < R; i++) {
+				__m256 y = _mm256_broadcast_ss(a + i);
+				x[i][0] = _mm256_fmadd_ps(y, b0, x[i][0]);
+				if (H > 1)
+					x[i][1] = _mm256_fmadd_ps(y, b1, x[i][1]);
+			}
+			a += M256;
+			b += ldb;
+		}
 #pragma GCC unroll 6
 		for (int i = 0; i < R; i++) {
-			__m256 y = _mm256_broadcast_ss(a + i);
-			x[i][0] = _mm256_fmadd_ps(y, b0, x[i][0]);
+			float *q = c + i * N256;
+			_mm256_storeu_ps(q, more ? _mm256_add_ps(_mm256_loadu_ps(q), x[i][0]) : x[i][0]);
 			if (H > 1)
-				x[i][1] = _mm256_fmadd_ps(y, b1, x[i][1]);
+				_mm256_storeu_ps(q + 8, more ? _mm256_add_ps(_mm256_loadu_ps(q + 8), x[i][1]) : x[i][1]);
 		}
-		a += M256;
-		b += ldb;
-	}
-#pragma GCC unroll 6
-	for (int i = 0; i < R; i++, c += N256) {
-		_mm256_storeu_ps(c, add ? _mm256_add_ps(_mm256_loadu_ps(c), x[i][0]) : x[i][0]);
-		if (H > 1)
-			_mm256_storeu_ps(c + 8, add ? _mm256_add_ps(_mm256_loadu_ps(c + 8), x[i][1]) : x[i][1]);
 	}
 }
 
 __attribute__((target("avx2,fma")))
-static void f32_256(int64_t steps, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void f32_256(int64_t steps, int64_t chain, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
-	PARTS(f32_256_part, 8, 1, 2, 4, M256, steps, a, b, N256 * 4, c, add, next);
+	PARTS(f32_256_part, 8, 1, 2, 4, M256, steps, chain, a, b, N256 * 4, c, add, next);
 }
 
 __attribute__((target("avx2,fma")))
-static void f32_256_in_place(int64_t steps, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
+static void f32_256_in_place(int64_t steps, int64_t chain, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
 {
-	ROWS(f32_256_part, 2, 1, 2, 4, M256, steps, a, b, ldb, c, add, next);
+	ROWS(f32_256_part, 2, 1, 2, 4, M256, steps, chain, a, b, ldb, c, add, next);
+}
+
+/* Models: a chain that ends with step k goes to sum. */
+static void close_chain(float *x, float *sum, int64_t k, int64_t steps, int64_t chain)
+{
+	if ((k + 1) % chain && k + 1 < steps)
+		return;
+	*sum += *x;
+	*x = 0;
 }
 
 /* The meaning of the f32 layout: separate rounding of product and sum. */
-static void f32_model_in_place(int64_t steps, const void *pa, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
+static void f32_model_in_place(int64_t steps, int64_t chain, const void *pa, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
 {
 	const float *a = pa;
 	for (int i = 0; i < M256; i++)
 		for (int j = 0; j < N256; j++) {
-			float x = 0;
-			for (int64_t k = 0; k < steps; k++)
+			float x = 0, sum = add ? c[i * N256 + j] : 0;
+			for (int64_t k = 0; k < steps; k++) {
 				x += a[k * M256 + i] * ((const float *)(const void *)((const char *)b + k * ldb))[j];
-			c[i * N256 + j] = add ? c[i * N256 + j] + x : x;
+				close_chain(&x, &sum, k, steps, chain);
+			}
+			c[i * N256 + j] = sum;
 		}
 }
 
-static void f32_model(int64_t steps, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void f32_model(int64_t steps, int64_t chain, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
-	f32_model_in_place(steps, a, b, N256 * 4, c, add, next, rows);
+	f32_model_in_place(steps, chain, a, b, N256 * 4, c, add, next, rows);
 }
 
 /* --- bf16 in pairs ---------------------------------------------------------------- */
@@ -139,7 +160,7 @@ static void f32_model(int64_t steps, const void *a, const void *b, float *c, boo
 #define TARGET_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 
 /* b: packed, or two rows a step, ldb bytes apart, which become pairs here: a permutation is free beside products. */
-TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, int64_t steps, const uint32_t *a, const char *b, int64_t ldb, float *c, bool add,
+TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, int64_t steps, int64_t chain, const uint32_t *a, const char *b, int64_t ldb, float *c, bool add,
                                       const struct matmul_ahead *next)
 {
 	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
@@ -148,66 +169,73 @@ TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, int64_t steps, c
 	__m512 x[MBF][2];
 	if (add)
 		fetch_sums(c, R * NBF);
+	for (int64_t k = 0, end; k < steps;) {
+		bool more = add || k > 0;
+		end = MIN(steps, k + chain);
 #pragma GCC unroll 12
-	for (int i = 0; i < R; i++)
-		x[i][0] = x[i][1] = _mm512_setzero_ps();
-	for (int64_t k = 0; k < steps; k++) {
-		__m512i b0 = _mm512_loadu_si512((const void *)b), b1 = there ? _mm512_loadu_si512((const void *)(b + ldb)) : H > 1 ? _mm512_loadu_si512((const void *)(b + 64)) : b0;
-		if (there) {
-			__m512i second = b1;
-			b1 = _mm512_permutex2var_epi16(b0, hi, second);
-			b0 = _mm512_permutex2var_epi16(b0, lo, second);
+		for (int i = 0; i < R; i++)
+			x[i][0] = x[i][1] = _mm512_setzero_ps();
+		for (; k < end; k++) {
+			__m512i b0 = _mm512_loadu_si512((const void *)b), b1 = there ? _mm512_loadu_si512((const void *)(b + ldb)) : H > 1 ? _mm512_loadu_si512((const void *)(b + 64)) : b0;
+			if (there) {
+				__m512i second = b1;
+				b1 = _mm512_permutex2var_epi16(b0, hi, second);
+				b0 = _mm512_permutex2var_epi16(b0, lo, second);
+			}
+			fetch(next, k);
+#pragma GCC unroll 12
+			for (int i = 0; i < R; i++) {
+				__m512bh y = (__m512bh)_mm512_set1_epi32((int)a[i]);
+				x[i][0] = _mm512_dpbf16_ps(x[i][0], y, (__m512bh)b0);
+				if (H > 1)
+					x[i][1] = _mm512_dpbf16_ps(x[i][1], y, (__m512bh)b1);
+			}
+			a += MBF;
+			b += there ? 2 * ldb : 4 * NBF;
 		}
-		fetch(next, k);
 #pragma GCC unroll 12
 		for (int i = 0; i < R; i++) {
-			__m512bh y = (__m512bh)_mm512_set1_epi32((int)a[i]);
-			x[i][0] = _mm512_dpbf16_ps(x[i][0], y, (__m512bh)b0);
+			float *q = c + i * NBF;
+			_mm512_storeu_ps(q, more ? _mm512_add_ps(_mm512_loadu_ps(q), x[i][0]) : x[i][0]);
 			if (H > 1)
-				x[i][1] = _mm512_dpbf16_ps(x[i][1], y, (__m512bh)b1);
+				_mm512_storeu_ps(q + 16, more ? _mm512_add_ps(_mm512_loadu_ps(q + 16), x[i][1]) : x[i][1]);
 		}
-		a += MBF;
-		b += there ? 2 * ldb : 4 * NBF;
-	}
-#pragma GCC unroll 12
-	for (int i = 0; i < R; i++, c += NBF) {
-		_mm512_storeu_ps(c, add ? _mm512_add_ps(_mm512_loadu_ps(c), x[i][0]) : x[i][0]);
-		if (H > 1)
-			_mm512_storeu_ps(c + 16, add ? _mm512_add_ps(_mm512_loadu_ps(c + 16), x[i][1]) : x[i][1]);
 	}
 }
 
-TARGET_BF16 static void bf16_512(int64_t steps, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
+TARGET_BF16 static void bf16_512(int64_t steps, int64_t chain, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
-	PARTS(bf16_512_part, 16, 1, 4, 8, MBF, false, steps, a, b, 0, c, add, next);
+	PARTS(bf16_512_part, 16, 1, 4, 8, MBF, false, steps, chain, a, b, 0, c, add, next);
 }
 
-TARGET_BF16 static void bf16_512_in_place(int64_t steps, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
+TARGET_BF16 static void bf16_512_in_place(int64_t steps, int64_t chain, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
 {
-	ROWS(bf16_512_part, 2, 1, 4, 8, MBF, true, steps, a, b, ldb, c, add, next);
+	ROWS(bf16_512_part, 2, 1, 4, 8, MBF, true, steps, chain, a, b, ldb, c, add, next);
 }
 
 /* b's element of pair k, column j, half h lies k * pair + j * column + h * half elements on. */
-static void bf16_model_of(int64_t steps, const uint16_t *a, const uint16_t *b, int64_t pair, int64_t column, int64_t half, float *c, bool add)
+static void bf16_model_of(int64_t steps, int64_t chain, const uint16_t *a, const uint16_t *b, int64_t pair, int64_t column, int64_t half, float *c, bool add)
 {
 	for (int i = 0; i < MBF; i++)
 		for (int j = 0; j < NBF; j++) {
-			float x = 0;
-			for (int64_t k = 0; k < steps; k++)
+			float x = 0, sum = add ? c[i * NBF + j] : 0;
+			for (int64_t k = 0; k < steps; k++) {
 				for (int h = 0; h < 2; h++)
 					x += bf16_to_f32(a[(k * MBF + i) * 2 + h]) * bf16_to_f32(b[k * pair + j * column + h * half]);
-			c[i * NBF + j] = add ? c[i * NBF + j] + x : x;
+				close_chain(&x, &sum, k, steps, chain);
+			}
+			c[i * NBF + j] = sum;
 		}
 }
 
-static void bf16_model(int64_t steps, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void bf16_model(int64_t steps, int64_t chain, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
-	bf16_model_of(steps, a, b, 2 * NBF, 2, 1, c, add);
+	bf16_model_of(steps, chain, a, b, 2 * NBF, 2, 1, c, add);
 }
 
-static void bf16_model_in_place(int64_t steps, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
+static void bf16_model_in_place(int64_t steps, int64_t chain, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
 {
-	bf16_model_of(steps, a, b, ldb, 1, ldb / 2, c, add);
+	bf16_model_of(steps, chain, a, b, ldb, 1, ldb / 2, c, add);
 }
 
 /* --- AMX --------------------------------------------------------------------------- */
@@ -234,7 +262,7 @@ static void amx_end(void)
 /* The loop of both kinds of products. */
 #define TILES(name, product) \
 __attribute__((target("amx-tile,amx-bf16,amx-int8"))) \
-static void name(int64_t steps, const void *pa, const void *pb, float *c, bool add, const struct matmul_ahead *next, int rows, int cols) \
+static void name(int64_t steps, int64_t chain, const void *pa, const void *pb, float *c, bool add, const struct matmul_ahead *next, int rows, int cols) \
 { \
 	const char *a = pa, *b = pb; \
 	enum { ldc = 32 }; \
@@ -271,7 +299,7 @@ static void name(int64_t steps, const void *pa, const void *pb, float *c, bool a
 TILES(amx, _tile_dpbf16ps)
 TILES(amx_i8, _tile_dpbssd)
 
-static void amx_model(int64_t steps, const void *pa, const void *pb, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void amx_model(int64_t steps, int64_t chain, const void *pa, const void *pb, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
 	const uint16_t *a = pa, *b = pb;
 	for (int i = 0; i < 32; i++)
@@ -285,7 +313,7 @@ static void amx_model(int64_t steps, const void *pa, const void *pb, float *c, b
 		}
 }
 
-static void amx_i8_model(int64_t steps, const void *pa, const void *pb, float *pc, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void amx_i8_model(int64_t steps, int64_t chain, const void *pa, const void *pb, float *pc, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
 	const int8_t *a = pa, *b = pb;
 	uint32_t *c = (uint32_t *)(void *)pc;
@@ -306,7 +334,7 @@ static void amx_i8_model(int64_t steps, const void *pa, const void *pb, float *p
 /* The instruction multiplies an unsigned by a signed byte, so 128 is added to all of lhs; the same product of 128 alone is
  * taken away at the end.  Sums wrap, so nothing is lost. */
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
-static void i8_512(int64_t steps, const void *pa, const void *pb, float *pc, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void i8_512(int64_t steps, int64_t chain, const void *pa, const void *pb, float *pc, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
 	const uint32_t *a = pa;
 	const int8_t *b = pb;
@@ -336,7 +364,7 @@ static void i8_512(int64_t steps, const void *pa, const void *pb, float *pc, boo
 		}
 }
 
-static void i8_model(int64_t steps, const void *pa, const void *pb, float *pc, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void i8_model(int64_t steps, int64_t chain, const void *pa, const void *pb, float *pc, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
 	const int8_t *a = pa, *b = pb;
 	uint32_t *c = (uint32_t *)(void *)pc;

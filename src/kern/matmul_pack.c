@@ -59,20 +59,20 @@ static int segments(const int64_t *o, int w, int *seg)
 	return n;
 }
 
-/* w <= 16 rows of contiguous k become columns of a panel of width pw, 16 k at a time; how many k are done. */
+/* w <= 16 rows of contiguous words of 32 bits become columns of a panel of width pw, 16 words at a time; how many words are done. */
 __attribute__((target("avx512f")))
-static int64_t turn_f32_512(const int64_t *f, const char *base, int64_t w, int pw, int64_t kn, float *out)
+static int64_t turn_512(const int64_t *f, int es, const char *base, int64_t w, int pw, int64_t words, void *out)
 {
 	int64_t x = 0;
 	__mmask16 m = (__mmask16)((1u << w) - 1);
-	for (; x + 16 <= kn; x += 16) {
+	for (; x + 16 <= words; x += 16) {
 		const uint32_t *row[16];
 		uint32_t t[256];
 		for (int i = 0; i < 16; i++)
-			row[i] = (const uint32_t *)(const void *)(base + (f[MIN(i, w - 1)] + x) * 4);
+			row[i] = (const uint32_t *)(const void *)(base + f[MIN(i, w - 1)] * es + x * 4);
 		transpose16_512(row, t);
 		for (int j = 0; j < 16; j++)
-			_mm512_mask_storeu_epi32((void *)(out + (x + j) * pw), m, _mm512_loadu_si512((const void *)(t + 16 * j)));
+			_mm512_mask_storeu_epi32((uint32_t *)out + (x + j) * pw, m, _mm512_loadu_si512((const void *)(t + 16 * j)));
 	}
 	return x;
 }
@@ -94,6 +94,11 @@ static void pack_f32(const struct matmul_side *o, const char *base, int64_t i0, 
 	bool wide = cpu_get()->avx512;
 	if (w < pw)
 		memset(out, 0, sizeof *out * (size_t)(kn * pw));
+	if (o->dt == DT_f32 && nseg == 1 && w == 32) {
+		for (int64_t x = 0; x < kn; x++)
+			memcpy(out + x * pw, base + (f[0] + k[x]) * 4, 32 * sizeof *out);
+		return;
+	}
 	if (o->dt == DT_f32 && (nseg == 1 || 4 * nseg <= w)) {
 		for (int64_t x = 0; x < kn; x++)
 			for (int i = 0; i < nseg; i++)
@@ -107,7 +112,7 @@ static void pack_f32(const struct matmul_side *o, const char *base, int64_t i0, 
 			bool run = o->k_unit || (n == 32 && o->run[(k0 + x) / 32]);
 			int ks[65], nks = run || !wide || n > 64 ? 64 : segments(k + x, (int)n, ks);
 			for (int i = 0; i < w && wide && run; i += 16)
-				done = turn_f32_512(f + i, base + k[x] * 4, MIN(16, w - i), pw, n, out + x * pw + i);
+				done = turn_512(f + i, 4, base + k[x] * 4, MIN(16, w - i), pw, n, out + x * pw + i);
 			for (int i = 0; i < w && !run && n <= 32 && 4 * nks <= n; i += 16) {        /* some runs: side by side first */
 				float side[16][32];
 				int64_t at[16];
@@ -116,7 +121,7 @@ static void pack_f32(const struct matmul_side *o, const char *base, int64_t i0, 
 					for (int q = 0; q < nks; q++)
 						memcpy(side[j] + ks[q], base + (f[i + j] + k[x + ks[q]]) * 4, sizeof(float) * (size_t)(ks[q + 1] - ks[q]));
 				}
-				done = turn_f32_512(at, (const char *)side, MIN(16, w - i), pw, n, out + x * pw + i);
+				done = turn_512(at, 4, (const char *)side, MIN(16, w - i), pw, n, out + x * pw + i);
 			}
 			for (int i = 0; i < w; i++)
 				for (int64_t y = x + done; y < x + n; y++)
@@ -140,7 +145,7 @@ static void pack_f32(const struct matmul_side *o, const char *base, int64_t i0, 
 					widen(n, side[j], base + (f[i + j] + k[x]) * 2, NULL, NULL);
 					at[j] = RUN * j;
 				}
-				int64_t done = wide ? turn_f32_512(at, (const char *)side, rows, pw, n, out + x * pw + i) : 0;
+				int64_t done = wide ? turn_512(at, 4, (const char *)side, rows, pw, n, out + x * pw + i) : 0;
 				for (int j = 0; j < rows; j++)
 					for (int64_t y = done; y < n; y++)
 						out[(x + y) * pw + i + j] = side[j][y];
@@ -181,6 +186,20 @@ static void interleave(const uint16_t *p, const uint16_t *q, int n, uint16_t *ou
 	}
 }
 
+/* Pairs of rows of 32 columns: those of 16 columns to out, step on for each pair, of the other 16 far from there. */
+__attribute__((target("avx512f,avx512bw")))
+static void pairs32_512(const int64_t *k, int64_t pairs, const char *base, uint16_t *out, int64_t step, int64_t far)
+{
+	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
+	                                    34, 2, 33, 1, 32, 0);
+	const __m512i hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+	for (int64_t i = 0; i < pairs; i++, out += step) {
+		__m512i a = _mm512_loadu_si512((const void *)(base + k[2 * i] * 2)), b = _mm512_loadu_si512((const void *)(base + k[2 * i + 1] * 2));
+		_mm512_storeu_si512((void *)out, _mm512_permutex2var_epi16(a, lo, b));
+		_mm512_storeu_si512((void *)(out + far), _mm512_permutex2var_epi16(a, hi, b));
+	}
+}
+
 /* Pairs of k side by side: out[k/2][pw][2]; kn odd: the last partner is 0. */
 static void pack_pairs(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad, uint16_t *out)
 {
@@ -190,29 +209,21 @@ static void pack_pairs(const struct matmul_side *o, const char *base, int64_t i0
 		memset(out, 0, sizeof *out * (size_t)(kpad * pw));
 	int64_t x = 0;
 	int seg[65], nseg = segments(f, w, seg);
-	if (o->dt == DT_bf16 && (nseg == 1 || 4 * nseg <= w)) {
+	bool wide = cpu_get()->avx512;
+	if (o->dt == DT_bf16 && wide && nseg == 1 && w == 32 && pw == 32) {
+		pairs32_512(k, kn / 2, base + f[0] * 2, out, 64, 32);
+		x = kn & ~(int64_t)1;
+	} else if (o->dt == DT_bf16 && (nseg == 1 || 4 * nseg <= w)) {
 		for (; x + 1 < kn; x += 2)
 			for (int i = 0; i < nseg; i++)
 				interleave((const uint16_t *)(const void *)(base + (f[seg[i]] + k[x]) * 2), (const uint16_t *)(const void *)(base + (f[seg[i]] + k[x + 1]) * 2),
 				           seg[i + 1] - seg[i], out + x * pw + 2 * seg[i]);
 	} else if (o->dt == DT_bf16 && o->k_unit) {
-		bool wide = cpu_get()->avx512;
 		for (int i = 0; i < w; i += 16) {
-			int64_t y = 0;
-			for (; wide && w - i >= 16 && y + 32 <= kn; y += 32) {
-				const uint32_t *row[16];
-				uint32_t t[256];
-				for (int j = 0; j < 16; j++)
-					row[j] = (const uint32_t *)(const void *)(base + (f[i + j] + k[y]) * 2);
-				transpose16_512(row, t);
-				for (int j = 0; j < 16; j++)
-					memcpy(out + (y + 2 * j) * pw + 2 * i, t + 16 * j, 64);
-			}
-			for (int j = 0; j < 16 && i + j < w; j++) {
-				const uint16_t *p = (const uint16_t *)(base + (f[i + j] + k[0]) * 2);
-				for (int64_t z = y; z + 1 < kn; z += 2)
-					memcpy(out + z * pw + 2 * (i + j), p + z, 4);
-			}
+			int64_t rows = MIN(16, w - i), done = wide ? 2 * turn_512(f + i, 2, base + k[0] * 2, rows, pw, kn / 2, out + 2 * i) : 0;
+			for (int j = i; j < i + rows; j++)
+				for (int64_t z = done; z + 1 < kn; z += 2)
+					memcpy(out + z * pw + 2 * j, base + (f[j] + k[z]) * 2, 4);
 		}
 		x = kn & ~(int64_t)1;
 	}
@@ -281,20 +292,6 @@ static void pack_rows(const struct matmul_side *o, const char *base, int64_t i0,
 	}
 }
 
-/* 32 columns of 32 k, rows contiguous, as two tiles of pairs. */
-__attribute__((target("avx512f,avx512bw")))
-static void tiles32_512(const int64_t *k, const char *base, uint16_t *out)
-{
-	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
-	                                    34, 2, 33, 1, 32, 0);
-	const __m512i hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
-	for (int i = 0; i < 16; i++) {
-		__m512i a = _mm512_loadu_si512((const void *)(base + k[2 * i] * 2)), b = _mm512_loadu_si512((const void *)(base + k[2 * i + 1] * 2));
-		_mm512_storeu_si512((void *)(out + 32 * i), _mm512_permutex2var_epi16(a, lo, b));
-		_mm512_storeu_si512((void *)(out + 512 + 32 * i), _mm512_permutex2var_epi16(a, hi, b));
-	}
-}
-
 /* AMX rhs: [k/32][NR/16][16 pairs][16][2]. */
 static void pack_tiles(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, int64_t kpad,
                        uint16_t *out)
@@ -306,7 +303,7 @@ static void pack_tiles(const struct matmul_side *o, const char *base, int64_t i0
 		int64_t len = MAX(0, MIN(32, kn - x));
 		const int64_t *k = o->k + k0 + x;
 		if (wide && len == 32 && beside) {
-			tiles32_512(k, base + f[0] * 2, out);
+			pairs32_512(k, 16, base + f[0] * 2, out, 32, 512);
 			continue;
 		}
 		if (wide && len == 32 && (o->k_unit || o->run[(k0 + x) / 32])) {
@@ -366,19 +363,13 @@ static void pack_quads(const struct matmul_side *o, const char *base, int64_t i0
 			quads_512(row, w, out + x * pw, 64);
 		}
 	} else if (o->k_unit) {
-		for (; wide && x + 64 <= kn; x += 64)
-			for (int i = 0; i < w; i += 16) {
-				const uint32_t *row[16];
-				uint32_t t[256];
-				for (int j = 0; j < 16; j++)
-					row[j] = (const uint32_t *)(const void *)(base + f[MIN(i + j, w - 1)] + k[x]);
-				transpose16_512(row, t);
-				for (int j = 0; j < 16; j++)
-					memcpy(out + (x + 4 * j) * pw + 4 * i, t + 16 * j, (size_t)MIN(16, w - i) * 4);
-			}
-		for (; x + 4 <= kn; x += 4)
-			for (int i = 0; i < w; i++)
-				memcpy(out + x * pw + 4 * i, base + f[i] + k[x], 4);
+		for (int i = 0; i < w; i += 16) {
+			int64_t rows = MIN(16, w - i), done = wide ? 4 * turn_512(f + i, 1, base + k[0], rows, pw, kn / 4, out + 4 * i) : 0;
+			for (int j = i; j < i + rows; j++)
+				for (int64_t z = done; z + 4 <= kn; z += 4)
+					memcpy(out + z * pw + 4 * j, base + f[j] + k[z], 4);
+		}
+		x = kn & ~(int64_t)3;
 	}
 	for (; x < kn; x++)
 		for (int i = 0; i < w; i++)
