@@ -18,7 +18,7 @@
 #include <immintrin.h>
 #include <stdlib.h>
 
-enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, LONG_COLS = 1024, SHORT_COLS = 256, TILES = 8,
+enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, LONG_COLS = 1024, SHORT_COLS = 256,
        BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, PAIRS_SUM = 256, RUNS_IN_ROW = 4, SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, STORE_APART = 100 };
 
 const struct matmul_variant *matmul_force;
@@ -391,12 +391,13 @@ static void run_packed(const struct prog_kern *k, const struct kern_state *s, in
 	if (v->begin)
 		v->begin();
 	for (int64_t t = t0; t < t1; t++) {
-		/* tiles that follow each other share columns */
+		/* tiles that follow each other share columns; all have as many panels, or one more */
+		int64_t part_n = t / p->mblk % p->nblk, part_m = t % p->mblk;
 		w.b = t / (p->nblk * p->mblk);
-		w.n0 = t / p->mblk % p->nblk * p->nb;
-		w.m0 = t % p->mblk * p->mb;
-		w.nn = MIN(p->nb, p->n - w.n0);
-		w.mn = MIN(p->mb, p->m - w.m0);
+		w.n0 = p->npanel_r * part_n / p->nblk * v->nr;
+		w.m0 = p->npanel * part_m / p->mblk * v->mr;
+		w.nn = MIN(p->n, p->npanel_r * (part_n + 1) / p->nblk * v->nr) - w.n0;
+		w.mn = MIN(p->m, p->npanel * (part_m + 1) / p->mblk * v->mr) - w.m0;
 		w.ni = (w.mn + v->mr - 1) / v->mr;
 		w.rb = r + matmul_at(&p->r.batch, w.b) * p->r.es;
 		w.out = view_at(k, ptr, k->nin) + matmul_at(&p->ob, w.b) * p->oes;
@@ -901,11 +902,8 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->nb = MIN(pad_to(p->n, w->nr), p->in_place ? most : MIN(most, pad_to(512, w->nr)));
 	int64_t cores = cpu_get()->cores, parts = (p->n + p->nb - 1) / p->nb, want;
 	if (p->in_place) {
-		/* each core as many, and several, but long rows */
-		parts = MAX(parts, MIN(2 * cores, p->n / SHORT_COLS));
-		parts = parts > 1 ? pad_to(parts, cores) : 1;
-		p->nb = pad_to((p->n + parts - 1) / parts, w->nr);
-		p->nblk = (p->n + p->nb - 1) / p->nb;
+		/* several for each core, but long rows */
+		p->nblk = MAX(parts, MIN(2 * cores, p->n / SHORT_COLS));
 		want = 1;
 	} else if (w->tiles && !p->slab) {
 		/* Each core its own columns, all rows: lhs is read from far as often as there are blocks of columns, and what one
@@ -920,14 +918,12 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	} else {
 		/* enough tiles for all */
 		p->nblk = parts;
-		want = p->slab ? 1 : (TILES + p->b * parts - 1) / (p->b * parts);
+		want = p->slab ? 1 : (4 * cores + p->b * parts - 1) / (p->b * parts);
 	}
 	/* not more rows than keep sums of several blocks of k in cache */
 	if (p->ko < p->k && !p->slab)
 		want = MAX(want, (p->m + high - 1) / high);
-	int64_t per = MAX((p->npanel + want - 1) / MAX(want, 1), MIN(4, p->npanel));
-	p->mb = per * w->mr;
-	p->mblk = (p->npanel + per - 1) / per;
+	p->mblk = MAX(1, MIN(want, p->npanel / 4));
 	p->panel = ((size_t)(pad_to(p->k, w->kstep) * w->mr) * es + 63) & ~(size_t)63;
 	p->rpanel = ((size_t)(pad_to(p->k, w->kstep) * w->nr) * es + 63) & ~(size_t)63;
 	p->share_rhs = p->mblk > 1 && !w->tiles;
@@ -942,12 +938,17 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 		p->keep = true;
 		int64_t wide_cols = MAX(1, KEEP_COLS / p->levels / p->nc), panels = MAX(1, KEEP_ROWS / w->mr);
 		p->nb = MIN(wide_cols, (p->n + p->nc - 1) / p->nc) * p->nc;
-		p->mb = MIN(panels, p->npanel) * w->mr;
-		while (p->nb > p->nc && p->b * ((p->n + p->nb - 1) / p->nb) * ((p->m + p->mb - 1) / p->mb) < 4 * cores)
+		p->mblk = (p->npanel + panels - 1) / panels;
+		while (p->nb > p->nc && p->b * ((p->n + p->nb - 1) / p->nb) * p->mblk < 4 * cores)
 			p->nb = (p->nb / p->nc + 1) / 2 * p->nc;
 		p->nblk = (p->n + p->nb - 1) / p->nb;
-		p->mblk = (p->m + p->mb - 1) / p->mb;
 	}
+	/* as many for each core */
+	while (p->nblk > 1 && p->b * p->nblk * p->mblk % cores && p->nblk < p->npanel_r)
+		p->nblk++;
+	p->nb = (p->npanel_r + p->nblk - 1) / p->nblk * w->nr;
+	p->mb = (p->npanel + p->mblk - 1) / p->mblk * w->mr;
+	p->nc = MIN(p->nc, p->nb);
 	p->apanel = ((size_t)(pad_to(p->keep ? p->ko : p->kc, w->kstep) * w->mr) * es + 63) & ~(size_t)63;
 	p->a_bytes = !p->lazy ? 0 : p->keep ? (size_t)(p->mb / w->mr) * p->apanel : p->apanel;
 	p->b_bytes = p->share_rhs ? 0 : ((size_t)(pad_to(p->slab ? p->kc : p->ko, w->kstep) * p->nc) * es + 63) & ~(size_t)63;
