@@ -42,6 +42,7 @@ struct matmul {
 	enum { BY_ROWS, BY_DOTS, BY_TURNED } few;    /* few rows: rhs lies row by row, column by column, or as short columns, which are turned */
 	bool in_place;                   /* its rows are read where they lie, ldb bytes apart */
 	int64_t ldb;
+	bool tall;                       /* one panel of columns: rows of lhs are read where they lie */
 	int64_t l_step;                  /* rows of lhs are so far apart, elements; 0: not evenly */
 	int64_t npanel_r;                /* rhs panels per batch */
 	size_t a_bytes, b_bytes, c_bytes;   /* per-thread blocks */
@@ -315,6 +316,13 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 		for (int64_t x = 0; x < on; x += p->kc) {
 			int64_t kn = MIN(p->kc, on - x), steps = pad_to(kn, v->kstep) / v->kstep;
 			bool add = x > 0 || !begins(p, o0 / p->ko), last = o0 + x + kn == p->k && p->levels == 1;
+			if (p->tall) {
+				const char *a = w->l + (matmul_at(&p->l.batch, w->b) + matmul_at(&p->l.free, row * v->mr) + o0 + x) * p->l.es;
+				v->tall(steps, p->chain, a, p->l_step * p->l.es, rp + (size_t)(x * v->nr) * es, c, add, (int)rows, (int)cn);
+				if (last)
+					store(p, w->out, w->m0 + i * v->mr, rows, n0, cn, c, v->nr);
+				continue;
+			}
 			const char *a = lhs_panel(p, w->packed, w->b, row, o0 + x);
 			if (p->lazy) {
 				char *made = w->abuf + (p->keep ? (size_t)i * p->apanel + (size_t)(x * v->mr) * es : 0);
@@ -798,6 +806,13 @@ static bool reads_in_place(struct matmul *p)
 	return far >= p->n;
 }
 
+/* Are there enough columns for one panel, and rows that can be read where they lie? */
+static bool stands_tall(const struct matmul *p, const struct matmul_side *l, int64_t m, int64_t n)
+{
+	const struct matmul_variant *v = p->v;
+	return v && v->tall && n >= MOST_FEW && n <= v->nr && m >= 4 * v->mr && p->k % v->kstep == 0 && l->k_unit && l->free.even && l->dt == (v->es == 4 ? DT_f32 : DT_bf16);
+}
+
 bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struct kern_state *s)
 {
 	struct matmul *p = ARENA_NEW(&s->a, struct matmul, 1);
@@ -820,20 +835,6 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	if (p->m * p->n * p->k < t->least || !p->b || (p->b > 1 && p->m * p->n * p->k < 512))
 		return false;
 	p->v = choose(t);
-	bool across = !starts_unit(&p->on, MIN(p->n, 16)) && p->m >= 16 && starts_unit(&p->om, 16);      /* rows of the result lie side by side */
-	if ((p->n < p->m && p->n <= MOST_FEW) || across || narrow(p)) {      /* few columns: the transposed problem */
-		struct matmul_side x = p->l;
-		p->l = p->r;
-		p->r = x;
-		int64_t n = p->m;
-		p->m = p->n;
-		p->n = n;
-		struct matmul_axis y = p->om;
-		p->om = p->on;
-		p->on = y;
-		p->il = 1;
-		p->ir = 0;
-	}
 	for (int q = 0; q < 2; q++) {
 		side[q]->es = dtype_info[side[q]->dt].bytes;
 		int64_t known = side[q]->k_even ? MATMUL_K : p->k;
@@ -847,13 +848,29 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 		side[q]->run = run;
 		side[q]->free_unit = unit_axis(&side[q]->free);
 	}
+	bool tall = stands_tall(p, &p->l, p->m, p->n), turned = !tall && stands_tall(p, &p->r, p->n, p->m);
+	p->tall = tall || turned;
+	bool across = !starts_unit(&p->on, MIN(p->n, 16)) && p->m >= 16 && starts_unit(&p->om, 16);      /* rows of the result lie side by side */
+	if (turned || (!tall && ((p->n < p->m && p->n <= MOST_FEW) || across || narrow(p)))) {      /* few columns: the transposed problem */
+		struct matmul_side x = p->l;
+		p->l = p->r;
+		p->r = x;
+		int64_t n = p->m;
+		p->m = p->n;
+		p->n = n;
+		struct matmul_axis y = p->om;
+		p->om = p->on;
+		p->on = y;
+		p->il = 1;
+		p->ir = 0;
+	}
 	p->out = t->out;
 	p->oes = dtype_info[p->out].bytes;
 	p->on_unit = unit_axis(&p->on);
 	s->priv = p;
 	bool rounds = t->rounds;
 	p->sum = t->i8 || t->ints ? DT_i32 : DT_f32;
-	p->in_place = reads_in_place(p);
+	p->in_place = !p->tall && reads_in_place(p);
 	int64_t few = p->in_place ? p->v->es == 4 : p->v && p->v->es <= 2 ? 2 : MOST_FEW;      /* one row of f32 is summed in f64 */
 	if (p->m <= few && !rounds && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
 		/* long runs of each row, and tiles for all */
@@ -929,7 +946,7 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->share_rhs = p->mblk > 1 && !w->tiles;
 	bool cheap = p->l.k_unit || p->l.run[0];
 	/* copying rows is cheap, if not done by each core many times; turning or converting them is not, unless few columns pass by */
-	p->lazy = !p->slab && (p->nblk == 1 || (cheap && p->l.dt == (w->es == 2 ? DT_bf16 : DT_i8) && w->tiles && p->nblk < 2 * cores));
+	p->lazy = p->tall || (!p->slab && (p->nblk == 1 || (cheap && p->l.dt == (w->es == 2 ? DT_bf16 : DT_i8) && w->tiles && p->nblk < 2 * cores)));
 	p->nc = p->nb;
 	if (!p->slab && ((p->lazy ? 0 : all_lhs) + (p->share_rhs ? (size_t)(p->b * p->npanel_r) * p->rpanel : 0) > PACK_MOST)) {
 		/* too much to pack it all: a tile packs rows of lhs for some blocks of its columns, and its columns again */
@@ -950,7 +967,7 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->mb = (p->npanel + p->mblk - 1) / p->mblk * w->mr;
 	p->nc = MIN(p->nc, p->nb);
 	p->apanel = ((size_t)(pad_to(p->keep ? p->ko : p->kc, w->kstep) * w->mr) * es + 63) & ~(size_t)63;
-	p->a_bytes = !p->lazy ? 0 : p->keep ? (size_t)(p->mb / w->mr) * p->apanel : p->apanel;
+	p->a_bytes = !p->lazy || p->tall ? 0 : p->keep ? (size_t)(p->mb / w->mr) * p->apanel : p->apanel;
 	p->b_bytes = p->share_rhs ? 0 : ((size_t)(pad_to(p->slab ? p->kc : p->ko, w->kstep) * p->nc) * es + 63) & ~(size_t)63;
 	p->c_level = (size_t)(p->slab || p->ko < p->k ? p->mb * p->nb : w->mr * p->nc) * 4;
 	p->c_bytes = p->c_level * (size_t)p->levels;

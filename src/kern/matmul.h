@@ -67,6 +67,8 @@ struct matmul_variant {
 	matmul_micro *micro;
 	/* The same of all NR columns, b being rows of k where they lie, ldb bytes apart; or NULL. */
 	void (*in_place)(int64_t steps, int64_t chain, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows);
+	/* The same of no more rows than are wanted, a being rows where they lie, lda bytes apart, b packed; or NULL. */
+	void (*tall)(int64_t steps, int64_t chain, const void *a, int64_t lda, const void *b, float *c, bool add, int rows, int cols);
 	void (*begin)(void);     /* per thread and run, or NULL */
 	void (*end)(void);
 };

@@ -29,10 +29,14 @@ INLINE void fetch_sums(const float *c, int floats)
 		_mm_prefetch((const char *)(c + i), _MM_HINT_T0);
 }
 
-/* The product of R rows of a panel of M, and of H vectors of columns; rows of b are ldb bytes apart. */
+/* Where row i of a begins.  Fours have a place of their own, from which the others are within what an address can tell. */
+#define ROW_OF(at, i, lda) ((at)[(i) / 4] + (i) % 4 * (lda))
+
+/* The product of R rows of a panel of M, and of H vectors of columns; elements of a are lda bytes apart from row to row and ka along k, rows of b ldb. */
 __attribute__((target("avx512f")))
-INLINE void f32_512_part(int R, int H, int64_t steps, int64_t chain, const float *a, const char *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next)
+INLINE void f32_512_part(int R, int H, int64_t steps, int64_t chain, const char *a, int64_t lda, int64_t ka, const char *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next)
 {
+	const char *at[4] = { a, a + 4 * lda, a + 8 * lda, a + 12 * lda };
 	__m512 x[M512][2];
 	if (add)
 		fetch_sums(c, R * N512);
@@ -47,12 +51,14 @@ INLINE void f32_512_part(int R, int H, int64_t steps, int64_t chain, const float
 			fetch(next, k);
 #pragma GCC unroll 14
 			for (int i = 0; i < R; i++) {
-				__m512 y = _mm512_set1_ps(a[i]);
+				__m512 y = _mm512_set1_ps(*(const float *)(const void *)ROW_OF(at, i, lda));
 				x[i][0] = _mm512_fmadd_ps(y, b0, x[i][0]);
 				if (H > 1)
 					x[i][1] = _mm512_fmadd_ps(y, b1, x[i][1]);
 			}
-			a += M512;
+#pragma GCC unroll 4
+			for (int i = 0; i < 4; i++)
+				at[i] += ka;
 			b += ldb;
 		}
 #pragma GCC unroll 14
@@ -72,13 +78,32 @@ INLINE void f32_512_part(int R, int H, int64_t steps, int64_t chain, const float
 __attribute__((target("avx512f")))
 static void f32_512(int64_t steps, int64_t chain, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
-	PARTS(f32_512_part, 16, 1, 4, 8, M512, steps, chain, a, b, N512 * 4, c, add, next);
+	PARTS(f32_512_part, 16, 1, 4, 8, M512, steps, chain, a, 4, M512 * 4, b, N512 * 4, c, add, next);
 }
 
 __attribute__((target("avx512f")))
 static void f32_512_in_place(int64_t steps, int64_t chain, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
 {
-	ROWS(f32_512_part, 2, 1, 4, 8, M512, steps, chain, a, b, ldb, c, add, next);
+	ROWS(f32_512_part, 2, 1, 4, 8, M512, steps, chain, a, 4, M512 * 4, b, ldb, c, add, next);
+}
+
+/* Parts of the rows that are wanted, none beyond. */
+#define TALL(part, M, wide, NR, ...) do { \
+	static const struct matmul_ahead nothing; \
+	const char *at = a; \
+	for (int n; rows > 0; rows -= n, at += n * lda, c += n * (NR)) { \
+		n = rows >= (M) ? (M) : rows >= 4 ? 4 : 1; \
+		if (cols > (wide)) \
+			n == (M) ? part(M, 2, __VA_ARGS__) : n == 4 ? part(4, 2, __VA_ARGS__) : part(1, 2, __VA_ARGS__); \
+		else \
+			n == (M) ? part(M, 1, __VA_ARGS__) : n == 4 ? part(4, 1, __VA_ARGS__) : part(1, 1, __VA_ARGS__); \
+	} \
+} while (0)
+
+__attribute__((target("avx512f")))
+static void f32_512_tall(int64_t steps, int64_t chain, const void *a, int64_t lda, const void *b, float *c, bool add, int rows, int cols)
+{
+	TALL(f32_512_part, M512, 16, N512, steps, chain, at, lda, 4, b, N512 * 4, c, add, &nothing);
 }
 
 __attribute__((target("avx2,fma")))
@@ -160,9 +185,10 @@ static void f32_model(int64_t steps, int64_t chain, const void *a, const void *b
 #define TARGET_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 
 /* b: packed, or two rows a step, ldb bytes apart, which become pairs here: a permutation is free beside products. */
-TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, int64_t steps, int64_t chain, const uint32_t *a, const char *b, int64_t ldb, float *c, bool add,
-                                      const struct matmul_ahead *next)
+TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, int64_t steps, int64_t chain, const char *a, int64_t lda, int64_t ka, const char *b, int64_t ldb, float *c,
+                                      bool add, const struct matmul_ahead *next)
 {
+	const char *at[3] = { a, a + 4 * lda, a + 8 * lda };
 	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
 	                                    34, 2, 33, 1, 32, 0);
 	const __m512i hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
@@ -185,12 +211,14 @@ TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, int64_t steps, i
 			fetch(next, k);
 #pragma GCC unroll 12
 			for (int i = 0; i < R; i++) {
-				__m512bh y = (__m512bh)_mm512_set1_epi32((int)a[i]);
+				__m512bh y = (__m512bh)_mm512_set1_epi32(*(const int *)(const void *)ROW_OF(at, i, lda));
 				x[i][0] = _mm512_dpbf16_ps(x[i][0], y, (__m512bh)b0);
 				if (H > 1)
 					x[i][1] = _mm512_dpbf16_ps(x[i][1], y, (__m512bh)b1);
 			}
-			a += MBF;
+#pragma GCC unroll 3
+			for (int i = 0; i < 3; i++)
+				at[i] += ka;
 			b += there ? 2 * ldb : 4 * NBF;
 		}
 #pragma GCC unroll 12
@@ -205,12 +233,17 @@ TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, int64_t steps, i
 
 TARGET_BF16 static void bf16_512(int64_t steps, int64_t chain, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
 {
-	PARTS(bf16_512_part, 16, 1, 4, 8, MBF, false, steps, chain, a, b, 0, c, add, next);
+	PARTS(bf16_512_part, 16, 1, 4, 8, MBF, false, steps, chain, a, 4, MBF * 4, b, 0, c, add, next);
 }
 
 TARGET_BF16 static void bf16_512_in_place(int64_t steps, int64_t chain, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
 {
-	ROWS(bf16_512_part, 2, 1, 4, 8, MBF, true, steps, chain, a, b, ldb, c, add, next);
+	ROWS(bf16_512_part, 2, 1, 4, 8, MBF, true, steps, chain, a, 4, MBF * 4, b, ldb, c, add, next);
+}
+
+TARGET_BF16 static void bf16_512_tall(int64_t steps, int64_t chain, const void *a, int64_t lda, const void *b, float *c, bool add, int rows, int cols)
+{
+	TALL(bf16_512_part, MBF, 16, NBF, false, steps, chain, at, lda, 4, b, 0, c, add, &nothing);
 }
 
 /* b's element of pair k, column j, half h lies k * pair + j * column + h * half elements on. */
@@ -412,16 +445,16 @@ static bool amd(void)
 }
 
 const struct matmul_variant matmul_variant[] = {
-	{ "amx",         2, true,  32,   32,   32, has_amx,    always, amx,          NULL,                amx_begin, amx_end },
-	{ "avx512_bf16", 2, false, MBF,  NBF,  2,  has_bf16,   amd,    bf16_512,     bf16_512_in_place,   NULL,      NULL },
-	{ "avx512",      4, false, M512, N512, 1,  has_512,    always, f32_512,      f32_512_in_place,    NULL,      NULL },
-	{ "avx2",        4, false, M256, N256, 1,  has_256,    always, f32_256,      f32_256_in_place,    NULL,      NULL },
-	{ "amx_i8",      1, true,  32,   32,   64, has_amx_i8, always, amx_i8,       NULL,                amx_begin, amx_end },
-	{ "avx512_vnni", 1, false, MI8,  NI8,  4,  has_vnni,   always, i8_512,       NULL,                NULL,      NULL },
-	{ "amx_model",   2, true,  32,   32,   32, always,     never,  amx_model,    NULL,                NULL,      NULL },
-	{ "bf16_model",  2, false, MBF,  NBF,  2,  always,     never,  bf16_model,   bf16_model_in_place, NULL,      NULL },
-	{ "f32_model",   4, false, M256, N256, 1,  always,     never,  f32_model,    f32_model_in_place,  NULL,      NULL },
-	{ "amx_i8_model", 1, true, 32,   32,   64, always,     never,  amx_i8_model, NULL,                NULL,      NULL },
-	{ "i8_model",    1, false, MI8,  NI8,  4,  always,     never,  i8_model,     NULL,                NULL,      NULL },
+	{ "amx",         2, true,  32,   32,   32, has_amx,    always, amx,          NULL,                NULL,          amx_begin, amx_end },
+	{ "avx512_bf16", 2, false, MBF,  NBF,  2,  has_bf16,   amd,    bf16_512,     bf16_512_in_place,   bf16_512_tall, NULL,      NULL },
+	{ "avx512",      4, false, M512, N512, 1,  has_512,    always, f32_512,      f32_512_in_place,    f32_512_tall,  NULL,      NULL },
+	{ "avx2",        4, false, M256, N256, 1,  has_256,    always, f32_256,      f32_256_in_place,    NULL,          NULL,      NULL },
+	{ "amx_i8",      1, true,  32,   32,   64, has_amx_i8, always, amx_i8,       NULL,                NULL,          amx_begin, amx_end },
+	{ "avx512_vnni", 1, false, MI8,  NI8,  4,  has_vnni,   always, i8_512,       NULL,                NULL,          NULL,      NULL },
+	{ "amx_model",   2, true,  32,   32,   32, always,     never,  amx_model,    NULL,                NULL,          NULL,      NULL },
+	{ "bf16_model",  2, false, MBF,  NBF,  2,  always,     never,  bf16_model,   bf16_model_in_place, NULL,          NULL,      NULL },
+	{ "f32_model",   4, false, M256, N256, 1,  always,     never,  f32_model,    f32_model_in_place,  NULL,          NULL,      NULL },
+	{ "amx_i8_model", 1, true, 32,   32,   64, always,     never,  amx_i8_model, NULL,                NULL,          NULL,      NULL },
+	{ "i8_model",    1, false, MI8,  NI8,  4,  always,     never,  i8_model,     NULL,                NULL,          NULL,      NULL },
 };
 const int matmul_nvariant = NELEM(matmul_variant);

@@ -139,7 +139,14 @@ static void one(const struct matmul_variant *v, int *ran)
 		size[N] = 300 + rnd(1000);
 		size[K] = rnd(2) ? 32 * (1 + rnd(90)) : 1 + rnd(2900);
 	}
-	if (!large && rnd(10) == 0) {    /* longer than the offsets that are kept of even ones, by parts of steps too */
+	if (!large && rnd(5) == 0) {     /* few rows or few columns: what lies side by side is read where it lies */
+		size[B] = size[M2] = size[K2] = 1;
+		size[K] = 2 + rnd(rnd(4) ? 200 : 3000);
+		size[M] = 1 + rnd(64);
+		size[N] = 20 + rnd(500);
+		if (rnd(2))
+			size[N] = 1 + rnd(34), size[M] = 40 + rnd(400);
+	} else if (!large && rnd(10) == 0) {    /* longer than the offsets that are kept of even ones, by parts of steps too */
 		size[B] = size[M2] = 1;
 		size[M] = 1 + rnd(20);
 		size[N] = 1 + rnd(40);
