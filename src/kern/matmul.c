@@ -2,17 +2,19 @@
  *
  * As in Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008): a tile of the grid owns a
  * block of columns and packs its part of rhs into panels of NR columns that stay in L2 (where several tiles share the
- * columns, phase 0 packs rhs for all); panels of MR rows of lhs, KC long, are packed as they are needed and stay in L1
- * while all columns pass by.  A lhs that is dear to pack, or would be packed many times, is packed once, in phase 0; the
+ * columns, phase 0 packs rhs for all); panels of MR rows of lhs are packed as they are needed and stay near while all
+ * columns pass by.  A lhs that is dear to pack, or would be packed many times, is packed once, in phase 0; the
  * micro-kernel for tiles has the next panel fetched while it works on one, since memory beyond L2 is slow (measured: 30 GB/s
  * for each core, whether read or first written, of 180 from L2) and not waiting for it is most of what can be won.  Whatever the order of dimensions,
  * only packing sees it: rows, columns, contraction and batch are offset tables.  An element's sum runs over k in order,
- * in blocks that depend on the shape only, so bits do not depend on tiles or threads; blocks of f32 are short (BLOCK_SUM), since
+ * in blocks that depend on the shape only, so bits do not depend on tiles or threads; chains of f32 are short (BLOCK_SUM), since
  * roundings add up along them, and sums of blocks go through levels (SUM_RADIX), so that a long contraction is as exact as a short one.  What would take more than PACK_MOST packed is not
  * packed as a whole: a tile packs rows for its own columns, some thousands of them.
  *
- * Products of few rows (decode) are bound by reading the other operand: it is packed a slab of rows at a time, in L1,
- * or for very few rows not at all. */
+ * Packing must be paid for by many products; where there are few, an operand is read where it lies, if its type and order allow it:
+ *   few rows (decode): bound by reading rhs, of which a slab of rows is taken at a time, packed in L1 or as it lies (in_place);
+ *   few columns, or few rows by columns that are rows in memory: numbers of the long operand are broadcast from where they are (tall);
+ *   very few rows: run_few. */
 #include "matmul.h"
 
 #include <immintrin.h>
@@ -120,8 +122,8 @@ static void pack_lhs(const struct matmul *p, const char *base, int64_t b, int64_
 	matmul_pack_lhs(p->v, &p->l, base + matmul_at(&p->l.batch, b) * p->l.es, i0, (int)MIN(p->v->mr, p->m - i0), k0, kn, out);
 }
 
-/* Columns n0 .. n0 + nn, k0 .. k0 + kn of rhs, panels bytes apart.  Of rows some at a time, of which panels are made while the next are fetched, row by
- * row, as memory is read fastest. */
+/* Columns n0 .. n0 + nn, k0 .. k0 + kn of rhs, panels bytes apart.  Of rows some at a time, of which panels are made while the next are fetched,
+ * row by row, as memory is read fastest. */
 static void pack_block(const struct matmul *p, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t kn, char *out, size_t bytes)
 {
 	const struct matmul_variant *v = p->v;
@@ -318,7 +320,8 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 			bool add = x > 0 || !begins(p, o0 / p->ko), last = o0 + x + kn == p->k && p->levels == 1;
 			if (p->tall) {
 				const char *a = w->l + (matmul_at(&p->l.batch, w->b) + matmul_at(&p->l.free, row * v->mr) + o0 + x) * p->l.es;
-				v->tall(steps, p->chain, a, p->l_step * p->l.es, rp + (size_t)(x * v->nr) * es, c, add, (int)rows, (int)cn);
+				v->tall(&(struct matmul_part){ .steps = steps, .chain = p->chain, .a = a, .lda = p->l_step * p->l.es, .b = rp + (size_t)(x * v->nr) * es,
+				                               .c = c, .add = add, .rows = (int)rows, .cols = (int)cn });
 				if (last)
 					store(p, w->out, w->m0 + i * v->mr, rows, n0, cn, c, v->nr);
 				continue;
@@ -337,7 +340,8 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 				ahead = ahead_of(p, w->l, w->packed, w->b, row + 1, o0, MIN(p->kc, on), nj);
 			for (int64_t j = 0; j < nj; j++) {
 				float *cj = c + (p->kc < p->k ? j * block : 0);
-				v->micro(steps, p->chain, a, rp + (size_t)j * bp + (size_t)(x * v->nr) * es, cj, add, &ahead, (int)rows, (int)MIN(v->nr, cn - j * v->nr));
+				v->micro(&(struct matmul_part){ .steps = steps, .chain = p->chain, .a = a, .b = rp + (size_t)j * bp + (size_t)(x * v->nr) * es, .c = cj,
+				                                .add = add, .rows = (int)rows, .cols = (int)MIN(v->nr, cn - j * v->nr), .next = ahead });
 				if (last)
 					store(p, w->out, w->m0 + i * v->mr, rows, n0 + j * v->nr, MIN(v->nr, cn - j * v->nr), cj, v->nr);
 				ahead.row += ahead.stride * ahead.rows;
@@ -346,12 +350,11 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 	}
 }
 
-/* Few rows: a slab of rows of rhs at a time, all of lhs with each.  Whole panels of it are read where they lie, if in_place, and row by row, as memory is
- * read fastest, the next slab is fetched meanwhile. */
+/* Few rows: a slab of rows of rhs at a time, all of lhs with each.  Whole panels of it are read where they lie, if in_place, and row by row, as
+ * memory is read fastest, the next slab is fetched meanwhile. */
 static void multiply_slabs(const struct matmul *p, struct at *w, int64_t o0, int64_t on)
 {
 	const struct matmul_variant *v = p->v;
-	static const struct matmul_ahead nothing;
 	int64_t block = (int64_t)v->mr * v->nr, nj = (w->nn + v->nr - 1) / v->nr, there = p->in_place ? w->nn / v->nr : 0;
 	for (int64_t x = o0; x < o0 + on; x += p->kc) {
 		int64_t kn = MIN(p->kc, o0 + on - x), steps = pad_to(kn, v->kstep) / v->kstep, next = MIN(p->kc, p->k - x - kn), each = (next + nj - 1) / nj;
@@ -361,15 +364,16 @@ static void multiply_slabs(const struct matmul *p, struct at *w, int64_t o0, int
 		if (there < nj)
 			matmul_pack_slab(v, &p->r, w->rb, w->n0 + there * v->nr, w->nn - there * v->nr, x, kn, w->bbuf, bp);
 		for (int64_t j = 0; j < nj; j++) {
-			struct matmul_ahead ahead = { row + (kn + j * each) * p->ldb, p->ldb, (w->nn * p->r.es + 63) / 64, (int)MAX(0, MIN(each, next - j * each)) };
+			struct matmul_part part = { .steps = steps, .chain = p->chain, .ldb = p->ldb, .add = add, .cols = (int)MIN(v->nr, w->nn - j * v->nr) };
+			part.b = j < there ? row + j * v->nr * p->r.es : w->bbuf + (size_t)(j - there) * bp;
+			if (there)
+				part.next = (struct matmul_ahead){ row + (kn + j * each) * p->ldb, p->ldb, (w->nn * p->r.es + 63) / 64, (int)MAX(0, MIN(each, next - j * each)) };
 			for (int64_t i = 0; i < p->npanel; i++) {
-				const char *a = lhs_panel(p, w->packed, w->b, i, x);
-				float *c = w->cbuf + (i * nj + j) * block;
-				int rows = (int)MIN(v->mr, w->mn - i * v->mr);
-				if (j < there)
-					v->in_place(steps, p->chain, a, row + j * v->nr * p->r.es, p->ldb, c, add, i ? &nothing : &ahead, rows);
-				else
-					v->micro(steps, p->chain, a, w->bbuf + (size_t)(j - there) * bp, c, add, &nothing, rows, (int)MIN(v->nr, w->nn - j * v->nr));
+				part.a = lhs_panel(p, w->packed, w->b, i, x);
+				part.c = w->cbuf + (i * nj + j) * block;
+				part.rows = (int)MIN(v->mr, w->mn - i * v->mr);
+				(j < there ? v->in_place : v->micro)(&part);
+				part.next.rows = 0;
 			}
 		}
 	}
@@ -810,7 +814,8 @@ static bool reads_in_place(struct matmul *p)
 static bool stands_tall(const struct matmul *p, const struct matmul_side *l, int64_t m, int64_t n)
 {
 	const struct matmul_variant *v = p->v;
-	return v && v->tall && n >= MOST_FEW && n <= v->nr && m >= 4 * v->mr && p->k % v->kstep == 0 && l->k_unit && l->free.even && l->dt == (v->es == 4 ? DT_f32 : DT_bf16);
+	return v && v->tall && n >= (v->es == 2 ? 3 : MOST_FEW) && n <= v->nr && m >= 4 * v->mr && p->k % v->kstep == 0 && l->k_unit && l->free.even &&
+	       l->dt == (v->es == 4 ? DT_f32 : DT_bf16);
 }
 
 bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struct kern_state *s)

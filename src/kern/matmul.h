@@ -54,9 +54,17 @@ struct matmul_ahead { const char *row; int64_t stride, lines; int rows; };
  *   i8:   a [k/4][MR][4], b [k/4][NR][4], sums are i32     (steps = k/4), "quads"
  *   tiles of bf16: a [k/32][MR/16][16][32], b [k/32][NR/16][16][16][2]   (steps = k/32)
  *   tiles of i8:   a [k/64][MR/16][16][64], b [k/64][NR/16][16][16][4]   (steps = k/64)
- * c has rows of NR.  What chain steps have summed up goes to c, as roundings add up along a sum: of pairs and f32, others make one of all.  rows, cols: so
- * many of the result are wanted, others may be made. */
-typedef void matmul_micro(int64_t steps, int64_t chain, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols);
+ * rows, cols: so many of the result are wanted, others may be made in c, whose rows are of NR. */
+struct matmul_part {
+	int64_t steps, chain;           /* what so many steps have summed up goes to c, as roundings add up along a sum: of f32 and pairs, others make one of all */
+	const char *a, *b;
+	int64_t lda, ldb;               /* bytes, where rows are read where they lie */
+	float *c;
+	bool add;                       /* to what is there */
+	int rows, cols;
+	struct matmul_ahead next;
+};
+typedef void matmul_micro(const struct matmul_part *q);
 struct matmul_variant {
 	const char *name;
 	int es;                  /* bytes of a panel's element: 4 f32, 2 bf16, 1 i8 */
@@ -65,10 +73,8 @@ struct matmul_variant {
 	bool (*has)(void);       /* can this machine run it */
 	bool (*best)(void);      /* is it the one to choose here, asked in order of the table */
 	matmul_micro *micro;
-	/* The same of all NR columns, b being rows of k where they lie, ldb bytes apart; or NULL. */
-	void (*in_place)(int64_t steps, int64_t chain, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows);
-	/* The same of no more rows than are wanted, a being rows where they lie, lda bytes apart, b packed; or NULL. */
-	void (*tall)(int64_t steps, int64_t chain, const void *a, int64_t lda, const void *b, float *c, bool add, int rows, int cols);
+	matmul_micro *in_place;  /* of all NR columns, b being rows of k where they lie; or NULL */
+	matmul_micro *tall;      /* of no more rows than are wanted, a being rows where they lie; or NULL */
 	void (*begin)(void);     /* per thread and run, or NULL */
 	void (*end)(void);
 };

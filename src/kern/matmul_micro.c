@@ -32,23 +32,23 @@ INLINE void fetch_sums(const float *c, int floats)
 /* Where row i of a begins.  Fours have a place of their own, from which the others are within what an address can tell. */
 #define ROW_OF(at, i, lda) ((at)[(i) / 4] + (i) % 4 * (lda))
 
-/* The product of R rows of a panel of M, and of H vectors of columns; elements of a are lda bytes apart from row to row and ka along k, rows of b ldb. */
+/* The product of R rows, and of H vectors of columns; elements of a are lda bytes apart from row to row and ka along k, rows of b ldb. */
 __attribute__((target("avx512f")))
-INLINE void f32_512_part(int R, int H, int64_t steps, int64_t chain, const char *a, int64_t lda, int64_t ka, const char *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next)
+INLINE void f32_512_part(int R, int H, const struct matmul_part *q, int64_t lda, int64_t ka, int64_t ldb)
 {
-	const char *at[4] = { a, a + 4 * lda, a + 8 * lda, a + 12 * lda };
+	const char *a = q->a, *b = q->b, *at[4] = { a, a + 4 * lda, a + 8 * lda, a + 12 * lda };
 	__m512 x[M512][2];
-	if (add)
-		fetch_sums(c, R * N512);
-	for (int64_t k = 0, end; k < steps;) {
-		bool more = add || k > 0;
-		end = MIN(steps, k + chain);
+	if (q->add)
+		fetch_sums(q->c, R * N512);
+	for (int64_t k = 0, end; k < q->steps;) {
+		bool more = q->add || k > 0;
+		end = MIN(q->steps, k + q->chain);
 #pragma GCC unroll 14
 		for (int i = 0; i < R; i++)
 			x[i][0] = x[i][1] = _mm512_setzero_ps();
 		for (; k < end; k++) {
 			__m512 b0 = _mm512_loadu_ps(b), b1 = H > 1 ? _mm512_loadu_ps(b + 64) : b0;
-			fetch(next, k);
+			fetch(&q->next, k);
 #pragma GCC unroll 14
 			for (int i = 0; i < R; i++) {
 				__m512 y = _mm512_set1_ps(*(const float *)(const void *)ROW_OF(at, i, lda));
@@ -63,37 +63,25 @@ INLINE void f32_512_part(int R, int H, int64_t steps, int64_t chain, const char 
 		}
 #pragma GCC unroll 14
 		for (int i = 0; i < R; i++) {
-			float *q = c + i * N512;
-			_mm512_storeu_ps(q, more ? _mm512_add_ps(_mm512_loadu_ps(q), x[i][0]) : x[i][0]);
+			float *c = q->c + i * N512;
+			_mm512_storeu_ps(c, more ? _mm512_add_ps(_mm512_loadu_ps(c), x[i][0]) : x[i][0]);
 			if (H > 1)
-				_mm512_storeu_ps(q + 16, more ? _mm512_add_ps(_mm512_loadu_ps(q + 16), x[i][1]) : x[i][1]);
+				_mm512_storeu_ps(c + 16, more ? _mm512_add_ps(_mm512_loadu_ps(c + 16), x[i][1]) : x[i][1]);
 		}
 	}
 }
 
 /* A loop for each part of a panel that there may be at the ends. */
-#define ROWS(part, H, R0, R1, R2, R3, ...) (rows > R2 ? part(R3, H, __VA_ARGS__) : rows > R1 ? part(R2, H, __VA_ARGS__) : rows > R0 ? part(R1, H, __VA_ARGS__) : part(R0, H, __VA_ARGS__))
-#define PARTS(part, wide, ...) (cols > (wide) ? ROWS(part, 2, __VA_ARGS__) : ROWS(part, 1, __VA_ARGS__))
-
-__attribute__((target("avx512f")))
-static void f32_512(int64_t steps, int64_t chain, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
-{
-	PARTS(f32_512_part, 16, 1, 4, 8, M512, steps, chain, a, 4, M512 * 4, b, N512 * 4, c, add, next);
-}
-
-__attribute__((target("avx512f")))
-static void f32_512_in_place(int64_t steps, int64_t chain, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
-{
-	ROWS(f32_512_part, 2, 1, 4, 8, M512, steps, chain, a, 4, M512 * 4, b, ldb, c, add, next);
-}
+#define ROWS(part, H, R0, R1, R2, R3, ...) \
+	(q->rows > R2 ? part(R3, H, __VA_ARGS__) : q->rows > R1 ? part(R2, H, __VA_ARGS__) : q->rows > R0 ? part(R1, H, __VA_ARGS__) : part(R0, H, __VA_ARGS__))
+#define PARTS(part, wide, ...) (q->cols > (wide) ? ROWS(part, 2, __VA_ARGS__) : ROWS(part, 1, __VA_ARGS__))
 
 /* Parts of the rows that are wanted, none beyond. */
 #define TALL(part, M, wide, NR, ...) do { \
-	static const struct matmul_ahead nothing; \
-	const char *at = a; \
-	for (int n; rows > 0; rows -= n, at += n * lda, c += n * (NR)) { \
-		n = rows >= (M) ? (M) : rows >= 4 ? 4 : 1; \
-		if (cols > (wide)) \
+	struct matmul_part t = *q; \
+	for (int n; t.rows > 0; t.rows -= n, t.a += n * t.lda, t.c += n * (NR)) { \
+		n = t.rows >= (M) ? (M) : t.rows >= 4 ? 4 : 1; \
+		if (t.cols > (wide)) \
 			n == (M) ? part(M, 2, __VA_ARGS__) : n == 4 ? part(4, 2, __VA_ARGS__) : part(1, 2, __VA_ARGS__); \
 		else \
 			n == (M) ? part(M, 1, __VA_ARGS__) : n == 4 ? part(4, 1, __VA_ARGS__) : part(1, 1, __VA_ARGS__); \
@@ -101,24 +89,27 @@ static void f32_512_in_place(int64_t steps, int64_t chain, const void *a, const 
 } while (0)
 
 __attribute__((target("avx512f")))
-static void f32_512_tall(int64_t steps, int64_t chain, const void *a, int64_t lda, const void *b, float *c, bool add, int rows, int cols)
-{
-	TALL(f32_512_part, M512, 16, N512, steps, chain, at, lda, 4, b, N512 * 4, c, add, &nothing);
-}
+static void f32_512(const struct matmul_part *q) { PARTS(f32_512_part, 16, 1, 4, 8, M512, q, 4, M512 * 4, N512 * 4); }
+__attribute__((target("avx512f")))
+static void f32_512_in_place(const struct matmul_part *q) { ROWS(f32_512_part, 2, 1, 4, 8, M512, q, 4, M512 * 4, q->ldb); }
+__attribute__((target("avx512f")))
+static void f32_512_tall(const struct matmul_part *q) { TALL(f32_512_part, M512, 16, N512, &t, t.lda, 4, N512 * 4); }
 
 __attribute__((target("avx2,fma")))
-INLINE void f32_256_part(int R, int H, int64_t steps, int64_t chain, const float *a, const char *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next)
+INLINE void f32_256_part(int R, int H, const struct matmul_part *q, int64_t ldb)
 {
+	const float *a = (const float *)(const void *)q->a;
+	const char *b = q->b;
 	__m256 x[M256][2];
-	for (int64_t k = 0, end; k < steps;) {
-		bool more = add || k > 0;
-		end = MIN(steps, k + chain);
+	for (int64_t k = 0, end; k < q->steps;) {
+		bool more = q->add || k > 0;
+		end = MIN(q->steps, k + q->chain);
 #pragma GCC unroll 6
 		for (int i = 0; i < R; i++)
 			x[i][0] = x[i][1] = _mm256_setzero_ps();
 		for (; k < end; k++) {
 			__m256 b0 = _mm256_loadu_ps((const float *)(const void *)b), b1 = H > 1 ? _mm256_loadu_ps((const float *)(const void *)(b + 32)) : b0;
-			fetch(next, k);
+			fetch(&q->next, k);
 #pragma GCC unroll 6
 			for (int i = 0; i < R; i++) {
 				__m256 y = _mm256_broadcast_ss(a + i);
@@ -131,84 +122,76 @@ INLINE void f32_256_part(int R, int H, int64_t steps, int64_t chain, const float
 		}
 #pragma GCC unroll 6
 		for (int i = 0; i < R; i++) {
-			float *q = c + i * N256;
-			_mm256_storeu_ps(q, more ? _mm256_add_ps(_mm256_loadu_ps(q), x[i][0]) : x[i][0]);
+			float *c = q->c + i * N256;
+			_mm256_storeu_ps(c, more ? _mm256_add_ps(_mm256_loadu_ps(c), x[i][0]) : x[i][0]);
 			if (H > 1)
-				_mm256_storeu_ps(q + 8, more ? _mm256_add_ps(_mm256_loadu_ps(q + 8), x[i][1]) : x[i][1]);
+				_mm256_storeu_ps(c + 8, more ? _mm256_add_ps(_mm256_loadu_ps(c + 8), x[i][1]) : x[i][1]);
 		}
 	}
 }
 
 __attribute__((target("avx2,fma")))
-static void f32_256(int64_t steps, int64_t chain, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
-{
-	PARTS(f32_256_part, 8, 1, 2, 4, M256, steps, chain, a, b, N256 * 4, c, add, next);
-}
-
+static void f32_256(const struct matmul_part *q) { PARTS(f32_256_part, 8, 1, 2, 4, M256, q, N256 * 4); }
 __attribute__((target("avx2,fma")))
-static void f32_256_in_place(int64_t steps, int64_t chain, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
-{
-	ROWS(f32_256_part, 2, 1, 2, 4, M256, steps, chain, a, b, ldb, c, add, next);
-}
+static void f32_256_in_place(const struct matmul_part *q) { ROWS(f32_256_part, 2, 1, 2, 4, M256, q, q->ldb); }
 
 /* Models: a chain that ends with step k goes to sum. */
-static void close_chain(float *x, float *sum, int64_t k, int64_t steps, int64_t chain)
+static void close_chain(const struct matmul_part *q, int64_t k, float *x, float *sum)
 {
-	if ((k + 1) % chain && k + 1 < steps)
+	if ((k + 1) % q->chain && k + 1 < q->steps)
 		return;
 	*sum += *x;
 	*x = 0;
 }
 
 /* The meaning of the f32 layout: separate rounding of product and sum. */
-static void f32_model_in_place(int64_t steps, int64_t chain, const void *pa, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
+static void f32_model_of(const struct matmul_part *q, int64_t ldb)
 {
-	const float *a = pa;
+	const float *a = (const float *)(const void *)q->a;
 	for (int i = 0; i < M256; i++)
 		for (int j = 0; j < N256; j++) {
-			float x = 0, sum = add ? c[i * N256 + j] : 0;
-			for (int64_t k = 0; k < steps; k++) {
-				x += a[k * M256 + i] * ((const float *)(const void *)((const char *)b + k * ldb))[j];
-				close_chain(&x, &sum, k, steps, chain);
+			float x = 0, sum = q->add ? q->c[i * N256 + j] : 0;
+			for (int64_t k = 0; k < q->steps; k++) {
+				x += a[k * M256 + i] * ((const float *)(const void *)(q->b + k * ldb))[j];
+				close_chain(q, k, &x, &sum);
 			}
-			c[i * N256 + j] = sum;
+			q->c[i * N256 + j] = sum;
 		}
 }
 
-static void f32_model(int64_t steps, int64_t chain, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
-{
-	f32_model_in_place(steps, chain, a, b, N256 * 4, c, add, next, rows);
-}
+static void f32_model(const struct matmul_part *q) { f32_model_of(q, N256 * 4); }
+static void f32_model_in_place(const struct matmul_part *q) { f32_model_of(q, q->ldb); }
 
 /* --- bf16 in pairs ---------------------------------------------------------------- */
 
 #define TARGET_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 
 /* b: packed, or two rows a step, ldb bytes apart, which become pairs here: a permutation is free beside products. */
-TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, int64_t steps, int64_t chain, const char *a, int64_t lda, int64_t ka, const char *b, int64_t ldb, float *c,
-                                      bool add, const struct matmul_ahead *next)
+TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, const struct matmul_part *q, int64_t lda, int64_t ka, int64_t ldb)
 {
-	const char *at[3] = { a, a + 4 * lda, a + 8 * lda };
+	const char *a = q->a, *b = q->b, *at[3] = { a, a + 4 * lda, a + 8 * lda };
 	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
 	                                    34, 2, 33, 1, 32, 0);
 	const __m512i hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
 	__m512 x[MBF][2];
-	if (add)
-		fetch_sums(c, R * NBF);
-	for (int64_t k = 0, end; k < steps;) {
-		bool more = add || k > 0;
-		end = MIN(steps, k + chain);
+	if (q->add)
+		fetch_sums(q->c, R * NBF);
+	for (int64_t k = 0, end; k < q->steps;) {
+		bool more = q->add || k > 0;
+		end = MIN(q->steps, k + q->chain);
 #pragma GCC unroll 12
 		for (int i = 0; i < R; i++)
 			x[i][0] = x[i][1] = _mm512_setzero_ps();
 		for (; k < end; k++) {
-			__m512i b0 = _mm512_loadu_si512((const void *)b), b1 = there ? _mm512_loadu_si512((const void *)(b + ldb)) : H > 1 ? _mm512_loadu_si512((const void *)(b + 64)) : b0;
+			__m512i b0 = _mm512_loadu_si512((const void *)b), b1 = b0;
+			if (H > 1)
+				b1 = _mm512_loadu_si512((const void *)(b + (there ? ldb : 64)));
 			if (there) {
 				__m512i second = b1;
 				b1 = _mm512_permutex2var_epi16(b0, hi, second);
 				b0 = _mm512_permutex2var_epi16(b0, lo, second);
 			}
-			fetch(next, k);
+			fetch(&q->next, k);
 #pragma GCC unroll 12
 			for (int i = 0; i < R; i++) {
 				__m512bh y = (__m512bh)_mm512_set1_epi32(*(const int *)(const void *)ROW_OF(at, i, lda));
@@ -219,57 +202,40 @@ TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, int64_t steps, i
 #pragma GCC unroll 3
 			for (int i = 0; i < 3; i++)
 				at[i] += ka;
-			b += there ? 2 * ldb : 4 * NBF;
+			b += there ? 2 * ldb : ldb;
 		}
 #pragma GCC unroll 12
 		for (int i = 0; i < R; i++) {
-			float *q = c + i * NBF;
-			_mm512_storeu_ps(q, more ? _mm512_add_ps(_mm512_loadu_ps(q), x[i][0]) : x[i][0]);
+			float *c = q->c + i * NBF;
+			_mm512_storeu_ps(c, more ? _mm512_add_ps(_mm512_loadu_ps(c), x[i][0]) : x[i][0]);
 			if (H > 1)
-				_mm512_storeu_ps(q + 16, more ? _mm512_add_ps(_mm512_loadu_ps(q + 16), x[i][1]) : x[i][1]);
+				_mm512_storeu_ps(c + 16, more ? _mm512_add_ps(_mm512_loadu_ps(c + 16), x[i][1]) : x[i][1]);
 		}
 	}
 }
 
-TARGET_BF16 static void bf16_512(int64_t steps, int64_t chain, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
-{
-	PARTS(bf16_512_part, 16, 1, 4, 8, MBF, false, steps, chain, a, 4, MBF * 4, b, 0, c, add, next);
-}
-
-TARGET_BF16 static void bf16_512_in_place(int64_t steps, int64_t chain, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
-{
-	ROWS(bf16_512_part, 2, 1, 4, 8, MBF, true, steps, chain, a, 4, MBF * 4, b, ldb, c, add, next);
-}
-
-TARGET_BF16 static void bf16_512_tall(int64_t steps, int64_t chain, const void *a, int64_t lda, const void *b, float *c, bool add, int rows, int cols)
-{
-	TALL(bf16_512_part, MBF, 16, NBF, false, steps, chain, at, lda, 4, b, 0, c, add, &nothing);
-}
+TARGET_BF16 static void bf16_512(const struct matmul_part *q) { PARTS(bf16_512_part, 16, 1, 4, 8, MBF, false, q, 4, MBF * 4, 4 * NBF); }
+TARGET_BF16 static void bf16_512_in_place(const struct matmul_part *q) { ROWS(bf16_512_part, 2, 1, 4, 8, MBF, true, q, 4, MBF * 4, q->ldb); }
+TARGET_BF16 static void bf16_512_tall(const struct matmul_part *q) { TALL(bf16_512_part, MBF, 16, NBF, false, &t, t.lda, 4, 4 * NBF); }
 
 /* b's element of pair k, column j, half h lies k * pair + j * column + h * half elements on. */
-static void bf16_model_of(int64_t steps, int64_t chain, const uint16_t *a, const uint16_t *b, int64_t pair, int64_t column, int64_t half, float *c, bool add)
+static void bf16_model_of(const struct matmul_part *q, int64_t pair, int64_t column, int64_t half)
 {
+	const uint16_t *a = (const uint16_t *)(const void *)q->a, *b = (const uint16_t *)(const void *)q->b;
 	for (int i = 0; i < MBF; i++)
 		for (int j = 0; j < NBF; j++) {
-			float x = 0, sum = add ? c[i * NBF + j] : 0;
-			for (int64_t k = 0; k < steps; k++) {
+			float x = 0, sum = q->add ? q->c[i * NBF + j] : 0;
+			for (int64_t k = 0; k < q->steps; k++) {
 				for (int h = 0; h < 2; h++)
 					x += bf16_to_f32(a[(k * MBF + i) * 2 + h]) * bf16_to_f32(b[k * pair + j * column + h * half]);
-				close_chain(&x, &sum, k, steps, chain);
+				close_chain(q, k, &x, &sum);
 			}
-			c[i * NBF + j] = sum;
+			q->c[i * NBF + j] = sum;
 		}
 }
 
-static void bf16_model(int64_t steps, int64_t chain, const void *a, const void *b, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
-{
-	bf16_model_of(steps, chain, a, b, 2 * NBF, 2, 1, c, add);
-}
-
-static void bf16_model_in_place(int64_t steps, int64_t chain, const void *a, const void *b, int64_t ldb, float *c, bool add, const struct matmul_ahead *next, int rows)
-{
-	bf16_model_of(steps, chain, a, b, ldb, 1, ldb / 2, c, add);
-}
+static void bf16_model(const struct matmul_part *q) { bf16_model_of(q, 2 * NBF, 2, 1); }
+static void bf16_model_in_place(const struct matmul_part *q) { bf16_model_of(q, q->ldb, 1, q->ldb / 2); }
 
 /* --- AMX --------------------------------------------------------------------------- */
 
@@ -295,11 +261,12 @@ static void amx_end(void)
 /* The loop of both kinds of products. */
 #define TILES(name, product) \
 __attribute__((target("amx-tile,amx-bf16,amx-int8"))) \
-static void name(int64_t steps, int64_t chain, const void *pa, const void *pb, float *c, bool add, const struct matmul_ahead *next, int rows, int cols) \
+static void name(const struct matmul_part *q) \
 { \
-	const char *a = pa, *b = pb; \
+	const char *a = q->a, *b = q->b; \
+	float *c = q->c; \
 	enum { ldc = 32 }; \
-	if (add) { \
+	if (q->add) { \
 		_tile_loadd(0, c, ldc * 4); \
 		_tile_loadd(1, c + 16, ldc * 4); \
 		_tile_loadd(2, c + 16 * ldc, ldc * 4); \
@@ -311,14 +278,14 @@ static void name(int64_t steps, int64_t chain, const void *pa, const void *pb, f
 		_tile_zero(3); \
 	} \
 	/* lhs stays in L1 while rhs passes through: its loads ask for no place there */ \
-	for (int64_t k = 0; k < steps; k++) { \
+	for (int64_t k = 0; k < q->steps; k++) { \
 		_tile_stream_loadd(6, b, 64); \
 		_tile_loadd(4, a, 64); \
 		_tile_stream_loadd(7, b + 1024, 64); \
 		product(0, 4, 6); \
 		_tile_loadd(5, a + 1024, 64); \
 		product(1, 4, 7); \
-		fetch(next, k); \
+		fetch(&q->next, k); \
 		product(2, 5, 6); \
 		product(3, 5, 7); \
 		a += 2048; \
@@ -332,13 +299,14 @@ static void name(int64_t steps, int64_t chain, const void *pa, const void *pb, f
 TILES(amx, _tile_dpbf16ps)
 TILES(amx_i8, _tile_dpbssd)
 
-static void amx_model(int64_t steps, int64_t chain, const void *pa, const void *pb, float *c, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void amx_model(const struct matmul_part *q)
 {
-	const uint16_t *a = pa, *b = pb;
+	const uint16_t *a = (const uint16_t *)(const void *)q->a, *b = (const uint16_t *)(const void *)q->b;
+	float *c = q->c;
 	for (int i = 0; i < 32; i++)
 		for (int j = 0; j < 32; j++) {
-			float x = add ? c[i * 32 + j] : 0;
-			for (int64_t s = 0; s < steps; s++)
+			float x = q->add ? c[i * 32 + j] : 0;
+			for (int64_t s = 0; s < q->steps; s++)
 				for (int k = 0; k < 32; k++)
 					x += bf16_to_f32(a[s * 1024 + i / 16 * 512 + i % 16 * 32 + k]) *
 					     bf16_to_f32(b[s * 1024 + j / 16 * 512 + k / 2 * 32 + j % 16 * 2 + k % 2]);
@@ -346,19 +314,19 @@ static void amx_model(int64_t steps, int64_t chain, const void *pa, const void *
 		}
 }
 
-static void amx_i8_model(int64_t steps, int64_t chain, const void *pa, const void *pb, float *pc, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void amx_i8_model(const struct matmul_part *q)
 {
-	const int8_t *a = pa, *b = pb;
-	uint32_t *c = (uint32_t *)(void *)pc;
+	const int8_t *a = (const int8_t *)q->a, *b = (const int8_t *)q->b;
+	uint32_t *c = (uint32_t *)(void *)q->c;
 	for (int i = 0; i < 32; i++)
 		for (int half = 0; half < 2; half++) {
 			uint32_t x[16] = { 0 };
-			for (int64_t s = 0; s < steps; s++)
+			for (int64_t s = 0; s < q->steps; s++)
 				for (int k = 0; k < 64; k++)
 					for (int j = 0; j < 16; j++)
 						x[j] += (uint32_t)(a[s * 2048 + i / 16 * 1024 + i % 16 * 64 + k] * b[s * 2048 + half * 1024 + k / 4 * 64 + j * 4 + k % 4]);
 			for (int j = 0; j < 16; j++)
-				c[i * 32 + half * 16 + j] = x[j] + (add ? c[i * 32 + half * 16 + j] : 0);
+				c[i * 32 + half * 16 + j] = x[j] + (q->add ? c[i * 32 + half * 16 + j] : 0);
 		}
 }
 
@@ -367,15 +335,15 @@ static void amx_i8_model(int64_t steps, int64_t chain, const void *pa, const voi
 /* The instruction multiplies an unsigned by a signed byte, so 128 is added to all of lhs; the same product of 128 alone is
  * taken away at the end.  Sums wrap, so nothing is lost. */
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
-static void i8_512(int64_t steps, int64_t chain, const void *pa, const void *pb, float *pc, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void i8_512(const struct matmul_part *q)
 {
-	const uint32_t *a = pa;
-	const int8_t *b = pb;
-	int32_t *c = (int32_t *)(void *)pc;
+	const uint32_t *a = (const uint32_t *)(const void *)q->a;
+	const int8_t *b = (const int8_t *)q->b;
+	int32_t *c = (int32_t *)(void *)q->c;
 	__m512i x[MI8][2], over[2] = { _mm512_setzero_si512(), _mm512_setzero_si512() }, bias = _mm512_set1_epi8((char)0x80);
 	for (int i = 0; i < MI8; i++)
 		x[i][0] = x[i][1] = _mm512_setzero_si512();
-	for (int64_t k = 0; k < steps; k++) {
+	for (int64_t k = 0; k < q->steps; k++) {
 		__m512i b0 = _mm512_loadu_si512((const void *)b), b1 = _mm512_loadu_si512((const void *)(b + 64));
 		over[0] = _mm512_dpbusd_epi32(over[0], bias, b0);
 		over[1] = _mm512_dpbusd_epi32(over[1], bias, b1);
@@ -391,20 +359,20 @@ static void i8_512(int64_t steps, int64_t chain, const void *pa, const void *pb,
 #pragma GCC unroll 12
 	for (int i = 0; i < MI8; i++)
 		for (int j = 0; j < 2; j++) {
-			int32_t *q = c + i * NI8 + 16 * j;
+			int32_t *to = c + i * NI8 + 16 * j;
 			__m512i y = _mm512_sub_epi32(x[i][j], over[j]);
-			_mm512_storeu_si512((void *)q, add ? _mm512_add_epi32(_mm512_loadu_si512((const void *)q), y) : y);
+			_mm512_storeu_si512((void *)to, q->add ? _mm512_add_epi32(_mm512_loadu_si512((const void *)to), y) : y);
 		}
 }
 
-static void i8_model(int64_t steps, int64_t chain, const void *pa, const void *pb, float *pc, bool add, const struct matmul_ahead *next, int rows, int cols)
+static void i8_model(const struct matmul_part *q)
 {
-	const int8_t *a = pa, *b = pb;
-	uint32_t *c = (uint32_t *)(void *)pc;
+	const int8_t *a = (const int8_t *)q->a, *b = (const int8_t *)q->b;
+	uint32_t *c = (uint32_t *)(void *)q->c;
 	for (int i = 0; i < MI8; i++)
 		for (int j = 0; j < NI8; j++) {
-			uint32_t x = add ? c[i * NI8 + j] : 0;
-			for (int64_t k = 0; k < steps; k++)
+			uint32_t x = q->add ? c[i * NI8 + j] : 0;
+			for (int64_t k = 0; k < q->steps; k++)
 				for (int h = 0; h < 4; h++)
 					x += (uint32_t)(a[(k * MI8 + i) * 4 + h] * b[(k * NI8 + j) * 4 + h]);
 			c[i * NI8 + j] = x;
