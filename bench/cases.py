@@ -216,7 +216,7 @@ def register_ops():
     for n in 512, 1024, 2048, 4096:
         add(f"matmul bf16 {n}", lambda n=n: simple(jnp.matmul, normal(n, n, seed=1, dtype=bf16), normal(n, n, seed=2, dtype=bf16)),
             tol=2e-2, quick=n == 1024, floor=0.55, work=product(n, n, n, "bf16"))
-    for m in 1, 32:
+    for m in 1, 8, 32, 512:
         add(f"matmul bf16 {m}x4096x14336", lambda m=m: simple(jnp.matmul, normal(m, 4096, seed=1, dtype=bf16), normal(4096, 14336, seed=2, dtype=bf16)),
             tol=2e-2, floor=0.1 if m == 1 else 0.55, work=product(m, 14336, 4096, "bf16"))
     add("matmul bf16 32x4096x4096 by rows", lambda: simple(lambda a, b: a @ b.T, normal(32, 4096, seed=1, dtype=bf16), normal(4096, 4096, seed=2, dtype=bf16)), tol=2e-2,
@@ -227,6 +227,8 @@ def register_ops():
     add("matmul f32 1x4096x14336", lambda: simple(jnp.matmul, normal(1, 4096, seed=1), normal(4096, 14336, seed=2)), work=product(1, 14336, 4096, "f32"))
     for n in 1024, 2048:
         add(f"matmul f32 {n}", lambda n=n: simple(jnp.matmul, normal(n, n, seed=1), normal(n, n, seed=2)), work=product(n, n, n, "f32"))
+    for m, k, n in (1000, 784, 10), (5000, 8, 8), (32, 4096, 4096):
+        add(f"matmul f32 {m}x{k}x{n}", lambda m=m, k=k, n=n: simple(jnp.matmul, normal(m, k, seed=1), normal(k, n, seed=2)), work=product(m, n, k, "f32"))
     add("matmul f32 256x1024x2816", lambda: simple(jnp.matmul, normal(256, 1024, seed=1), normal(1024, 2816, seed=2)), work=product(256, 2816, 1024, "f32"))
     for dtype, tag in (np.float16, "f16"), (np.int32, "i32"), (np.uint8, "u8"):
         x = np.random.default_rng(7).integers(0, 9, (2048, 2048)).astype(dtype)

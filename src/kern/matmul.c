@@ -20,8 +20,10 @@
 #include <immintrin.h>
 #include <stdlib.h>
 
-enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, SLAB = 32, LONG_COLS = 1024, SHORT_COLS = 256,
-       BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, PAIRS_SUM = 256, RUNS_IN_ROW = 4, SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, STORE_APART = 100 };
+enum { MOST_FEW = 8, FEW_COLS = 512, FEW_MOST = 4096, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24,
+       FEW_ROWS = 64, SLAB = 32, LONG_COLS = 1024, SHORT_COLS = 256, BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16,
+       PAIRS_SUM = 256, RUNS_IN_ROW = 4, SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, PACK_MOST = 48 << 20, KEEP_ROWS = 1024,
+       KEEP_COLS = 2048, TILE_RUN = 4, STORE_APART = 100 };
 
 const struct matmul_variant *matmul_force;
 
@@ -320,8 +322,8 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 			bool add = x > 0 || !begins(p, o0 / p->ko), last = o0 + x + kn == p->k && p->levels == 1;
 			if (p->tall) {
 				const char *a = w->l + (matmul_at(&p->l.batch, w->b) + matmul_at(&p->l.free, row * v->mr) + o0 + x) * p->l.es;
-				v->tall(&(struct matmul_part){ .steps = steps, .chain = p->chain, .a = a, .lda = p->l_step * p->l.es, .b = rp + (size_t)(x * v->nr) * es,
-				                               .c = c, .add = add, .rows = (int)rows, .cols = (int)cn });
+				v->tall(&(struct matmul_part){ .steps = steps, .chain = p->chain, .a = a, .lda = p->l_step * p->l.es,
+				                               .b = rp + (size_t)(x * v->nr) * es, .c = c, .add = add, .rows = (int)rows, .cols = (int)cn });
 				if (last)
 					store(p, w->out, w->m0 + i * v->mr, rows, n0, cn, c, v->nr);
 				continue;
@@ -340,8 +342,8 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 				ahead = ahead_of(p, w->l, w->packed, w->b, row + 1, o0, MIN(p->kc, on), nj);
 			for (int64_t j = 0; j < nj; j++) {
 				float *cj = c + (p->kc < p->k ? j * block : 0);
-				v->micro(&(struct matmul_part){ .steps = steps, .chain = p->chain, .a = a, .b = rp + (size_t)j * bp + (size_t)(x * v->nr) * es, .c = cj,
-				                                .add = add, .rows = (int)rows, .cols = (int)MIN(v->nr, cn - j * v->nr), .next = ahead });
+				v->micro(&(struct matmul_part){ .steps = steps, .chain = p->chain, .a = a, .b = rp + (size_t)j * bp + (size_t)(x * v->nr) * es,
+				                                .c = cj, .add = add, .rows = (int)rows, .cols = (int)MIN(v->nr, cn - j * v->nr), .next = ahead });
 				if (last)
 					store(p, w->out, w->m0 + i * v->mr, rows, n0 + j * v->nr, MIN(v->nr, cn - j * v->nr), cj, v->nr);
 				ahead.row += ahead.stride * ahead.rows;
@@ -367,7 +369,8 @@ static void multiply_slabs(const struct matmul *p, struct at *w, int64_t o0, int
 			struct matmul_part part = { .steps = steps, .chain = p->chain, .ldb = p->ldb, .add = add, .cols = (int)MIN(v->nr, w->nn - j * v->nr) };
 			part.b = j < there ? row + j * v->nr * p->r.es : w->bbuf + (size_t)(j - there) * bp;
 			if (there)
-				part.next = (struct matmul_ahead){ row + (kn + j * each) * p->ldb, p->ldb, (w->nn * p->r.es + 63) / 64, (int)MAX(0, MIN(each, next - j * each)) };
+				part.next = (struct matmul_ahead){ row + (kn + j * each) * p->ldb, p->ldb, (w->nn * p->r.es + 63) / 64,
+				                                   (int)MAX(0, MIN(each, next - j * each)) };
 			for (int64_t i = 0; i < p->npanel; i++) {
 				part.a = lhs_panel(p, w->packed, w->b, i, x);
 				part.c = w->cbuf + (i * nj + j) * block;
@@ -741,7 +744,8 @@ static void run_few(const struct prog_kern *k, const struct kern_state *s, int p
 						float last[8] = { 0 };
 						for (int64_t q = 0; q < kn - j && kn - j < 8; q++)
 							memcpy(&last[q], &x[i][j + q], 4);       /* whatever type the four bytes are of */
-						struct eight e = { kn - j < 8 ? last : x[i] + j, row, more && !i ? next : NULL, c + i * nn, j == 0 && (floats || k0 == 0), j + 8 >= kn && wide ? wide + i * nn : NULL };
+						struct eight e = { kn - j < 8 ? last : x[i] + j, row, more && !i ? next : NULL, c + i * nn, j == 0 && (floats || k0 == 0),
+						                   j + 8 >= kn && wide ? wide + i * nn : NULL };
 						(floats ? eight_any : eight_ints)(nn, &e, p->r.dt);
 					}
 				}

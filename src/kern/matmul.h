@@ -56,7 +56,7 @@ struct matmul_ahead { const char *row; int64_t stride, lines; int rows; };
  *   tiles of i8:   a [k/64][MR/16][16][64], b [k/64][NR/16][16][16][4]   (steps = k/64)
  * rows, cols: so many of the result are wanted, others may be made in c, whose rows are of NR. */
 struct matmul_part {
-	int64_t steps, chain;           /* what so many steps have summed up goes to c, as roundings add up along a sum: of f32 and pairs, others make one of all */
+	int64_t steps, chain;           /* the sum of so many steps goes to c, since roundings add up along it: of f32 and pairs; others make one sum */
 	const char *a, *b;
 	int64_t lda, ldb;               /* bytes, where rows are read where they lie */
 	float *c;
@@ -65,6 +65,7 @@ struct matmul_part {
 	struct matmul_ahead next;
 };
 typedef void matmul_micro(const struct matmul_part *q);
+
 struct matmul_variant {
 	const char *name;
 	int es;                  /* bytes of a panel's element: 4 f32, 2 bf16, 1 i8 */

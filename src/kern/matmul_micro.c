@@ -73,7 +73,8 @@ INLINE void f32_512_part(int R, int H, const struct matmul_part *q, int64_t lda,
 
 /* A loop for each part of a panel that there may be at the ends. */
 #define ROWS(part, H, R0, R1, R2, R3, ...) \
-	(q->rows > R2 ? part(R3, H, __VA_ARGS__) : q->rows > R1 ? part(R2, H, __VA_ARGS__) : q->rows > R0 ? part(R1, H, __VA_ARGS__) : part(R0, H, __VA_ARGS__))
+	(q->rows > R2 ? part(R3, H, __VA_ARGS__) : q->rows > R1 ? part(R2, H, __VA_ARGS__) : q->rows > R0 ? part(R1, H, __VA_ARGS__) \
+	 : part(R0, H, __VA_ARGS__))
 #define PARTS(part, wide, ...) (q->cols > (wide) ? ROWS(part, 2, __VA_ARGS__) : ROWS(part, 1, __VA_ARGS__))
 
 /* Parts of the rows that are wanted, none beyond. */
