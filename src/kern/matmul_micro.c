@@ -71,10 +71,10 @@ INLINE void f32_512_part(int R, int H, const struct matmul_part *q, int64_t lda,
 	}
 }
 
-/* A loop for each part of a panel that there may be at the ends. */
-#define ROWS(part, H, R0, R1, R2, R3, ...) \
-	(q->rows > R2 ? part(R3, H, __VA_ARGS__) : q->rows > R1 ? part(R2, H, __VA_ARGS__) : q->rows > R0 ? part(R1, H, __VA_ARGS__) \
-	 : part(R0, H, __VA_ARGS__))
+/* A loop for each part of a panel that there may be: R0 .. R5 rows, or M. */
+#define ROWS(part, H, R0, R1, R2, R3, R4, R5, M, ...) \
+	(q->rows > R5 ? part(M, H, __VA_ARGS__) : q->rows > R4 ? part(R5, H, __VA_ARGS__) : q->rows > R3 ? part(R4, H, __VA_ARGS__) \
+	 : q->rows > R2 ? part(R3, H, __VA_ARGS__) : q->rows > R1 ? part(R2, H, __VA_ARGS__) : q->rows > R0 ? part(R1, H, __VA_ARGS__) : part(R0, H, __VA_ARGS__))
 #define PARTS(part, wide, ...) (q->cols > (wide) ? ROWS(part, 2, __VA_ARGS__) : ROWS(part, 1, __VA_ARGS__))
 
 /* Parts of the rows that are wanted, none beyond. */
@@ -90,9 +90,9 @@ INLINE void f32_512_part(int R, int H, const struct matmul_part *q, int64_t lda,
 } while (0)
 
 __attribute__((target("avx512f")))
-static void f32_512(const struct matmul_part *q) { PARTS(f32_512_part, 16, 1, 4, 8, M512, q, 4, M512 * 4, N512 * 4); }
+static void f32_512(const struct matmul_part *q) { PARTS(f32_512_part, 16, 1, 2, 4, 6, 8, 10, M512, q, 4, M512 * 4, N512 * 4); }
 __attribute__((target("avx512f")))
-static void f32_512_in_place(const struct matmul_part *q) { ROWS(f32_512_part, 2, 1, 4, 8, M512, q, 4, M512 * 4, q->ldb); }
+static void f32_512_in_place(const struct matmul_part *q) { ROWS(f32_512_part, 2, 1, 2, 4, 6, 8, 10, M512, q, 4, M512 * 4, q->ldb); }
 __attribute__((target("avx512f")))
 static void f32_512_tall(const struct matmul_part *q) { TALL(f32_512_part, M512, 16, N512, &t, t.lda, 4, N512 * 4); }
 
@@ -132,9 +132,9 @@ INLINE void f32_256_part(int R, int H, const struct matmul_part *q, int64_t ldb)
 }
 
 __attribute__((target("avx2,fma")))
-static void f32_256(const struct matmul_part *q) { PARTS(f32_256_part, 8, 1, 2, 4, M256, q, N256 * 4); }
+static void f32_256(const struct matmul_part *q) { PARTS(f32_256_part, 8, 1, 2, 3, 3, 4, 5, M256, q, N256 * 4); }
 __attribute__((target("avx2,fma")))
-static void f32_256_in_place(const struct matmul_part *q) { ROWS(f32_256_part, 2, 1, 2, 4, M256, q, q->ldb); }
+static void f32_256_in_place(const struct matmul_part *q) { ROWS(f32_256_part, 2, 1, 2, 3, 3, 4, 5, M256, q, q->ldb); }
 
 /* Models: a chain that ends with step k goes to sum. */
 static void close_chain(const struct matmul_part *q, int64_t k, float *x, float *sum)
@@ -215,8 +215,8 @@ TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, const struct mat
 	}
 }
 
-TARGET_BF16 static void bf16_512(const struct matmul_part *q) { PARTS(bf16_512_part, 16, 1, 4, 8, MBF, false, q, 4, MBF * 4, 4 * NBF); }
-TARGET_BF16 static void bf16_512_in_place(const struct matmul_part *q) { ROWS(bf16_512_part, 2, 1, 4, 8, MBF, true, q, 4, MBF * 4, q->ldb); }
+TARGET_BF16 static void bf16_512(const struct matmul_part *q) { PARTS(bf16_512_part, 16, 1, 2, 4, 6, 8, 10, MBF, false, q, 4, MBF * 4, 4 * NBF); }
+TARGET_BF16 static void bf16_512_in_place(const struct matmul_part *q) { ROWS(bf16_512_part, 2, 1, 2, 4, 6, 8, 10, MBF, true, q, 4, MBF * 4, q->ldb); }
 TARGET_BF16 static void bf16_512_tall(const struct matmul_part *q) { TALL(bf16_512_part, MBF, 16, NBF, false, &t, t.lda, 4, 4 * NBF); }
 
 /* b's element of pair k, column j, half h lies k * pair + j * column + h * half elements on. */
