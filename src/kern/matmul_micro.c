@@ -195,7 +195,9 @@ TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, const struct mat
 			fetch(&q->next, k);
 #pragma GCC unroll 12
 			for (int i = 0; i < R; i++) {
-				__m512bh y = (__m512bh)_mm512_set1_epi32(*(const int *)(const void *)ROW_OF(at, i, lda));
+				int pair;                /* at any multiple of 2 */
+				memcpy(&pair, ROW_OF(at, i, lda), sizeof pair);
+				__m512bh y = (__m512bh)_mm512_set1_epi32(pair);
 				x[i][0] = _mm512_dpbf16_ps(x[i][0], y, (__m512bh)b0);
 				if (H > 1)
 					x[i][1] = _mm512_dpbf16_ps(x[i][1], y, (__m512bh)b1);
