@@ -233,6 +233,15 @@ static void tile(struct run *r, int64_t g, int t)
 	r->done++;
 }
 
+/* So many tiles from group g and panel t on, one below the other or side by side, of at most n, are live. */
+static int run_of(const struct run *r, int64_t g, int t, bool below, int64_t n)
+{
+	int k = 0;
+	while (k < n && r->kind[below ? g + k : g][below ? t : t + k] != NONE)
+		k++;
+	return k;
+}
+
 /* c[group][panel] += rows of a, along the runs of live tiles, times panels of w columns. */
 static void by_rows(struct run *r, const char *a, const char *b, int64_t w, int64_t ng, int nt, float *c)
 {
@@ -240,13 +249,11 @@ static void by_rows(struct run *r, const char *a, const char *b, int64_t w, int6
 	int64_t es = f->p.v->es, mr = f->p.v->mr, ld = BLOCK * es, panels = w / ATT_COLS;
 	for (int64_t e = 0; e < panels; e++)
 		for (int64_t g = 0; g < ng; g++)
-			for (int t = 0, to; t < nt; t = to) {
-				to = t + 1;
-				if (r->kind[g][t] == NONE)
+			for (int t = 0, n; t < nt; t += MAX(n, 1)) {
+				n = run_of(r, g, t, false, nt - t);
+				if (!n)
 					continue;
-				while (to < nt && r->kind[g][to] != NONE)
-					to++;
-				f->p.v->micro((to - t) * ATT_COLS * es / 4, a + g * mr * ld + t * ATT_COLS * es, ld, b + (e * BLOCK + t * ATT_COLS) * ATT_COLS * es,
+				f->p.v->micro(n * ATT_COLS * es / 4, a + g * mr * ld + t * ATT_COLS * es, ld, b + (e * BLOCK + t * ATT_COLS) * ATT_COLS * es,
 				              c + (g * panels + e) * mr * ATT_COLS, true);
 			}
 }
@@ -258,13 +265,11 @@ static void by_keys(struct run *r, int64_t ng, int nt)
 	int64_t es = f->p.v->es, mr = f->p.v->mr;
 	for (int t = 0; t < nt; t++)
 		for (int64_t d = 0; d < f->dgroups; d++)
-			for (int64_t g = 0, to; g < ng; g = to) {
-				to = g + 1;
-				if (r->kind[g][t] == NONE)
+			for (int64_t g = 0, n; g < ng; g += MAX(n, 1)) {
+				n = run_of(r, g, t, true, ng - g);
+				if (!n)
 					continue;
-				while (to < ng && r->kind[to][t] != NONE)
-					to++;
-				f->p.v->micro((to - g) * mr * es / 4, r->key + f->k_turned + (size_t)((d * mr * f->kpad + g * mr) * es), f->kpad * es,
+				f->p.v->micro(n * mr * es / 4, r->key + f->k_turned + (size_t)((d * mr * f->kpad + g * mr) * es), f->kpad * es,
 				              r->mem + f->panel_at + (size_t)((t * f->kpad + g * mr) * ATT_COLS * es), r->dq + (d * PANELS + t) * mr * ATT_COLS, true);
 			}
 }

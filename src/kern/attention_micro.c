@@ -2,12 +2,9 @@
  * anywhere.  One layout for all: pairs of bf16 suit vector instructions and tiles. */
 #include "attention.h"
 #include "attention_512.h"
+#include "micro.h"
 
-#include <cpuid.h>
 #include <immintrin.h>
-#include <pthread.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 const struct att_variant *att_force, att_reference = { .name = "reference" };
 
@@ -98,15 +95,6 @@ static void bf16_model(int64_t steps, const void *a, int64_t lda, const void *b,
 
 /* --- tiles ---------------------------------------------------------------------------- */
 
-/* Tiles: 0-3 the result (2 x 2 blocks of 16 x 16 f32), 4-5 rows of a, 6-7 columns of the panel.  All are 16 rows of 64 bytes. */
-struct tile_config { uint8_t palette, start, reserved[14]; uint16_t colsb[16]; uint8_t rows[16]; };
-static const struct tile_config config __attribute__((aligned(64))) = {
-	.palette = 1, .colsb = { 64, 64, 64, 64, 64, 64, 64, 64 }, .rows = { 16, 16, 16, 16, 16, 16, 16, 16 },
-};
-
-__attribute__((target("amx-tile"))) static void amx_begin(void) { _tile_loadconfig(&config); }
-__attribute__((target("amx-tile"))) static void amx_end(void) { _tile_release(); }
-
 /* Steps are words, 16 of them an instruction: 16 rows of the panel of 16 pairs are a tile. */
 __attribute__((target("amx-tile,amx-bf16,avx512f")))
 static void amx(int64_t steps, const void *pa, int64_t lda, const void *pb, float *c, bool add)
@@ -143,42 +131,16 @@ static void amx_model(int64_t steps, const void *a, int64_t lda, const void *b, 
 
 /* --- which run here --------------------------------------------------------------------- */
 
-/* The kernel gives a process the tile registers only on request. */
-static bool tiles_granted;
-static void request_tiles(void)
-{
-	enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
-	tiles_granted = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
-}
-
-static bool has_amx(void)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	if (!cpu_get()->amx_bf16 || !cpu_get()->avx512_bf16)
-		return false;
-	pthread_once(&once, request_tiles);
-	return tiles_granted;
-}
-static bool has_bf16(void) { return cpu_get()->avx512_bf16; }
-static bool has_512(void) { return cpu_get()->avx512; }
-static bool has_256(void) { return cpu_get()->avx2 && __builtin_cpu_supports("fma"); }
-static bool always(void) { return true; }
-static bool never(void) { return false; }
-
-/* vdpbf16ps is twice f32 on AMD and half of it on Intel (measured). */
-static bool amd(void)
-{
-	unsigned a, b, c, d;
-	return __get_cpuid(0, &a, &b, &c, &d) && b == 0x68747541;
-}
+/* Exponentials are stored by vector instructions of bf16. */
+static bool has_amx(void) { return micro_bf16() && micro_amx(); }
 
 const struct att_variant att_variant[] = {
-	{ "amx",         2, MAMX, 32, has_amx,  always, amx,        &att_soft_512_bf16,   amx_begin, amx_end, NULL },
-	{ "avx512_bf16", 2, M512, 2,  has_bf16, amd,    bf16_512,   &att_soft_512_bf16,   NULL,      NULL,    att_fused_bf16_512 },
-	{ "avx512",      4, M512, 1,  has_512,  always, f32_512,    &att_soft_512,        NULL,      NULL,    att_fused_f32_512 },
-	{ "avx2",        4, M256, 1,  has_256,  always, f32_256,    &att_soft_256,        NULL,      NULL,    NULL },
-	{ "amx_model",   2, MAMX, 32, always,   never,  amx_model,  &att_soft_bf16_model, NULL,      NULL,    NULL },
-	{ "bf16_model",  2, M512, 2,  always,   never,  bf16_model, &att_soft_bf16_model, NULL,      NULL,    NULL },
-	{ "f32_model",   4, M256, 1,  always,   never,  f32_model,  &att_soft_f32_model,  NULL,      NULL,    NULL },
+	{ "amx",         2, MAMX, 32, has_amx,      micro_always,    amx,        &att_soft_512_bf16,   micro_tiles_begin, micro_tiles_end, NULL },
+	{ "avx512_bf16", 2, M512, 2,  micro_bf16,   micro_bf16_pays, bf16_512,   &att_soft_512_bf16,   NULL,              NULL,            att_fused_bf16_512 },
+	{ "avx512",      4, M512, 1,  micro_avx512, micro_always,    f32_512,    &att_soft_512,        NULL,              NULL,            att_fused_f32_512 },
+	{ "avx2",        4, M256, 1,  micro_avx2,   micro_always,    f32_256,    &att_soft_256,        NULL,              NULL,            NULL },
+	{ "amx_model",   2, MAMX, 32, micro_always, micro_never,     amx_model,  &att_soft_bf16_model, NULL,              NULL,            NULL },
+	{ "bf16_model",  2, M512, 2,  micro_always, micro_never,     bf16_model, &att_soft_bf16_model, NULL,              NULL,            NULL },
+	{ "f32_model",   4, M256, 1,  micro_always, micro_never,     f32_model,  &att_soft_f32_model,  NULL,              NULL,            NULL },
 };
 const int att_nvariant = NELEM(att_variant);

@@ -1,12 +1,9 @@
 /* Micro-kernels of matmul.c: one row of the table per instruction set, with a plain C model of each layout
  * that runs anywhere. */
 #include "matmul.h"
+#include "micro.h"
 
 #include <immintrin.h>
-#include <pthread.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#include <cpuid.h>
 
 /* --- f32 ------------------------------------------------------------------------ */
 
@@ -242,25 +239,6 @@ static void bf16_model_in_place(const struct matmul_part *q) { bf16_model_of(q, 
 
 /* --- AMX --------------------------------------------------------------------------- */
 
-/* Tiles: 0-3 the result (2 x 2 blocks of 16 x 16 f32), 4-5 lhs, 6-7 rhs.  All are 16 rows of 64 bytes.  A
- * constant, since gcc 12 does not see that the instruction reads all of it. */
-struct tile_config { uint8_t palette, start, reserved[14]; uint16_t colsb[16]; uint8_t rows[16]; };
-static const struct tile_config config __attribute__((aligned(64))) = {
-	.palette = 1, .colsb = { 64, 64, 64, 64, 64, 64, 64, 64 }, .rows = { 16, 16, 16, 16, 16, 16, 16, 16 },
-};
-
-__attribute__((target("amx-tile")))
-static void amx_begin(void)
-{
-	_tile_loadconfig(&config);
-}
-
-__attribute__((target("amx-tile")))
-static void amx_end(void)
-{
-	_tile_release();
-}
-
 /* The loop of both kinds of products. */
 #define TILES(name, product) \
 __attribute__((target("amx-tile,amx-bf16,amx-int8"))) \
@@ -384,48 +362,17 @@ static void i8_model(const struct matmul_part *q)
 
 /* --- which run here --------------------------------------------------------------------- */
 
-/* The kernel gives a process the tile registers only on request. */
-static bool tiles_granted;
-static void request_tiles(void)
-{
-	enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
-	tiles_granted = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
-}
-
-static bool has_tiles(void)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, request_tiles);
-	return tiles_granted;
-}
-static bool has_amx(void) { return cpu_get()->amx_bf16 && has_tiles(); }
-static bool has_amx_i8(void) { return cpu_get()->amx_bf16 && cpu_get()->amx_int8 && has_tiles(); }
-static bool has_vnni(void) { return cpu_get()->avx512 && __builtin_cpu_supports("avx512vnni"); }
-
-static bool has_512(void) { return cpu_get()->avx512; }
-static bool has_256(void) { return cpu_get()->avx2; }
-static bool has_bf16(void) { return cpu_get()->avx512_bf16; }
-static bool always(void) { return true; }
-static bool never(void) { return false; }
-
-/* vdpbf16ps is twice f32 on AMD and half of it on Intel (measured). */
-static bool amd(void)
-{
-	unsigned a, b, c, d;
-	return __get_cpuid(0, &a, &b, &c, &d) && b == 0x68747541;
-}
-
 const struct matmul_variant matmul_variant[] = {
-	{ "amx",         2, true,  32,   32,   32, has_amx,    always, amx,          NULL,                NULL,          amx_begin, amx_end },
-	{ "avx512_bf16", 2, false, MBF,  NBF,  2,  has_bf16,   amd,    bf16_512,     bf16_512_in_place,   bf16_512_tall, NULL,      NULL },
-	{ "avx512",      4, false, M512, N512, 1,  has_512,    always, f32_512,      f32_512_in_place,    f32_512_tall,  NULL,      NULL },
-	{ "avx2",        4, false, M256, N256, 1,  has_256,    always, f32_256,      f32_256_in_place,    NULL,          NULL,      NULL },
-	{ "amx_i8",      1, true,  32,   32,   64, has_amx_i8, always, amx_i8,       NULL,                NULL,          amx_begin, amx_end },
-	{ "avx512_vnni", 1, false, MI8,  NI8,  4,  has_vnni,   always, i8_512,       NULL,                NULL,          NULL,      NULL },
-	{ "amx_model",   2, true,  32,   32,   32, always,     never,  amx_model,    NULL,                NULL,          NULL,      NULL },
-	{ "bf16_model",  2, false, MBF,  NBF,  2,  always,     never,  bf16_model,   bf16_model_in_place, NULL,          NULL,      NULL },
-	{ "f32_model",   4, false, M256, N256, 1,  always,     never,  f32_model,    f32_model_in_place,  NULL,          NULL,      NULL },
-	{ "amx_i8_model", 1, true, 32,   32,   64, always,     never,  amx_i8_model, NULL,                NULL,          NULL,      NULL },
-	{ "i8_model",    1, false, MI8,  NI8,  4,  always,     never,  i8_model,     NULL,                NULL,          NULL,      NULL },
+	{ "amx",          2, true,  32,   32,   32, micro_amx,    micro_always,    amx,          NULL,                NULL,          micro_tiles_begin, micro_tiles_end },
+	{ "avx512_bf16",  2, false, MBF,  NBF,  2,  micro_bf16,   micro_bf16_pays, bf16_512,     bf16_512_in_place,   bf16_512_tall, NULL,              NULL },
+	{ "avx512",       4, false, M512, N512, 1,  micro_avx512, micro_always,    f32_512,      f32_512_in_place,    f32_512_tall,  NULL,              NULL },
+	{ "avx2",         4, false, M256, N256, 1,  micro_avx2,   micro_always,    f32_256,      f32_256_in_place,    NULL,          NULL,              NULL },
+	{ "amx_i8",       1, true,  32,   32,   64, micro_amx_i8, micro_always,    amx_i8,       NULL,                NULL,          micro_tiles_begin, micro_tiles_end },
+	{ "avx512_vnni",  1, false, MI8,  NI8,  4,  micro_vnni,   micro_always,    i8_512,       NULL,                NULL,          NULL,              NULL },
+	{ "amx_model",    2, true,  32,   32,   32, micro_always, micro_never,     amx_model,    NULL,                NULL,          NULL,              NULL },
+	{ "bf16_model",   2, false, MBF,  NBF,  2,  micro_always, micro_never,     bf16_model,   bf16_model_in_place, NULL,          NULL,              NULL },
+	{ "f32_model",    4, false, M256, N256, 1,  micro_always, micro_never,     f32_model,    f32_model_in_place,  NULL,          NULL,              NULL },
+	{ "amx_i8_model", 1, true,  32,   32,   64, micro_always, micro_never,     amx_i8_model, NULL,                NULL,          NULL,              NULL },
+	{ "i8_model",     1, false, MI8,  NI8,  4,  micro_always, micro_never,     i8_model,     NULL,                NULL,          NULL,              NULL },
 };
 const int matmul_nvariant = NELEM(matmul_variant);

@@ -41,7 +41,7 @@ static void in_function(struct ir_module *m, ir_fnid f, bool all, struct attn_re
 		r[i] = (struct region){ .op = &op[i], .nop = 1, .in = p.exit.p[i].in, .nin = (size_t)p.exit.p[i].nin, .out = &p.exit.p[i].v, .nout = 1 };
 	}
 	if (n) {
-		struct ir_fn *g = pass_replace_regions(m, &a, fn, r, n, &(struct region_change){ .region = give, .other = other, .user = &p });
+		struct ir_fn *g = pass_replace_regions(m, &a, fn, r, n, &(struct region_change){ .region = give, .other = other, .user = &p, .in_order = true });
 		pass_replace(m, f, ir_rebuild(m, g));
 	}
 	attn_plan_free(&p);

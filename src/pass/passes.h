@@ -44,6 +44,7 @@ struct region_change {
 	/* The same of an op outside; 0, or no such function: a copy. */
 	ir_val (*other)(void *user, struct ir_b *b, const struct ir_op *o, const ir_val *in);
 	void *user;
+	bool in_order;         /* all ops outside stay in their order as far as that goes; else each comes when it is needed */
 };
 /* A new function like fn, with each region as what change makes of it.  Needs: regions share no op, no path leads out of one and back in,
  * and what is read of its results from outside is in out.  Gives: effects in the order of before, each op after what it reads, nothing

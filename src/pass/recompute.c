@@ -452,7 +452,7 @@ static void in_function(struct ir_module *m, ir_fnid id, void (*find)(struct edi
 	if (w.any) {
 		struct ir_fn *was = ir_fn_of(m, id);
 		int loops = 0;
-		pass_replace(m, id, pass_replace_regions(m, &a, w.fn, NULL, 0, &(struct region_change){ .other = rebuilt, .user = &w }));
+		pass_replace(m, id, pass_replace_regions(m, &a, w.fn, NULL, 0, &(struct region_change){ .other = rebuilt, .user = &w, .in_order = true }));
 		for (size_t i = 0; i < w.fn->op.n; i++)
 			loops += w.of[i] && w.of[i]->swap.n;
 		arr_push(done, ((struct recomputed_fn){ id, was, loops }));

@@ -72,6 +72,26 @@ static void emit(struct walk *w, int i)
 	w->done[i] = 1;
 }
 
+/* Whatever is needed for what is wanted, is. */
+static void want_all(const struct walk *w, int nop, uint8_t *wanted, int *stack)
+{
+	int sp = 0;
+	for (int i = 0; i < nop; i++)
+		if (wanted[i])
+			stack[sp++] = i;
+	while (sp) {
+		size_t n;
+		const ir_val *in = needs(w, stack[--sp], &n);
+		for (size_t k = 0; k < n; k++) {
+			uint32_t def = w->fn->val.p[in[k]].def;
+			if (def != IR_PARAM && !wanted[def]) {
+				wanted[def] = 1;
+				stack[sp++] = (int)def;
+			}
+		}
+	}
+}
+
 struct ir_fn *pass_replace_regions(struct ir_module *m, struct arena *a, const struct ir_fn *fn, const struct region *r, int n, const struct region_change *c)
 {
 	int nop = (int)fn->op.n, last, *stack = ARENA_NEW(a, int, (int)fn->ref.n + nop + 16);
@@ -93,6 +113,8 @@ struct ir_fn *pass_replace_regions(struct ir_module *m, struct arena *a, const s
 	for (size_t i = 0; i < fn->result.n; i++)
 		if (fn->val.p[fn->result.p[i]].def != IR_PARAM)
 			wanted[fn->val.p[fn->result.p[i]].def] = 1;
+	if (c->in_order)
+		want_all(&w, nop, wanted, stack);
 	for (int start = 0; start < nop; start++) {
 		int sp = 0;
 		if (wanted[start])

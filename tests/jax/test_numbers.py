@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 import special_values as sv
+from rondo import library
 
 DOC = pathlib.Path(__file__).parents[2] / "docs" / "numbers.md"
 
@@ -36,7 +37,7 @@ MOVES = {"abs", "neg", "is_finite", "select", "lt total", "le total", "nextafter
 @pytest.mark.only_rondo("Rondo's rule")
 def test_subnormals(t, tier, x64):
     """What calculates gives for a subnormal what it gives for zero, and gives none itself."""
-    sv.library.set_option("tier", tier)
+    library.set_option("tier", tier)
     try:
         for table, n in ((sv.ONE, 1), (sv.TWO, 2)):
             names = [k for k, (_, ts, _) in table.items() if t in ts and k not in MOVES | LIBM and not k.startswith("to ")]
@@ -55,7 +56,7 @@ def test_subnormals(t, tier, x64):
             want = {"abs": np.abs, "neg": np.negative, "select": lambda v: v}[k](x)
             assert not sv.ulps(g, want).any(), k
     finally:
-        sv.library.set_option("tier", "auto")
+        library.set_option("tier", "auto")
 
 
 @pytest.mark.parametrize("t", ["float32", "float64"])
@@ -101,7 +102,7 @@ def test_sums_are_rounded_about_once(tier, platform):
     """Of f32, in the rms of all results: one rounding gives up to 3.4e-8, rows along the densest dimension are a tree."""
     rng = np.random.default_rng(9)
     near = lambda got, want: np.sqrt((((np.asarray(got, np.float64) - want) / want) ** 2).mean())
-    sv.library.set_option("tier", tier)
+    library.set_option("tier", tier)
     try:
         for shape, axis in [((32, 512), 0), ((100, 512), 0), ((4096, 256), 0), ((100000, 16), 0), ((16, 500, 64), 1), ((64, 50, 300), (0, 1)), ((2000, 64, 3), 0)]:
             x = rng.random(shape, np.float32)
@@ -112,7 +113,7 @@ def test_sums_are_rounded_about_once(tier, platform):
             assert near(jax.jit(lambda x: jax.numpy.cumsum(x, axis))(x), x.astype(np.float64).cumsum(axis)) < 5e-8, (shape, axis)
             assert near(jax.jit(lambda x: jax.lax.cumsum(x, axis, reverse=True))(x), np.flip(np.flip(x.astype(np.float64), axis).cumsum(axis), axis)) < 5e-8, (shape, axis)
     finally:
-        sv.library.set_option("tier", "auto")
+        library.set_option("tier", "auto")
 
 
 @pytest.mark.parametrize("numbers", ["standard_normal", "random"])
