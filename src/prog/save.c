@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { VERSION = 5, HEAD = 32 };
+enum { VERSION = 6, HEAD = 32 };
 static const char magic[8] = "RONDOPRG";
 
 struct io {
