@@ -248,7 +248,7 @@ static void body(struct scalar *s, const struct fwd *f, int slope)
 		d = polynomial(s, slope);
 	if (score && (d || !slope) && !poly_is_one(s->c, f->weight))
 		w = polynomial(s, f->weight);
-	if (d && !s->list && s->extra[s->nextra - 1].sums) {
+	if (d && !s->list && s->nextra && s->extra[s->nextra - 1].sums) {
 		ir_val part = score_dead(b, (ir_val)(1 + s->nextra), ir_scalar(b->m, score_sums(s->e)), s->fill, keys_of(s));
 		w = w ? ir_bin(b, ELEM_multiply, w, part) : part;
 	}
