@@ -312,8 +312,8 @@ static void release(struct att *a)
 		free(a->mem[i]);
 }
 
-/* 0, or what the next case has of batches (a square), of queries, of keys, of groups. */
-static int64_t want_b, want_t, want_s, want_g;
+/* 0, or what the next case has of batches (a square), of queries, of keys, of groups, of a vector. */
+static int64_t want_b, want_t, want_s, want_g, want_d;
 
 static const int64_t extents[] = { 1, 2, 8, 16, 32, 63, 64, 65, 127, 128, 129, 256, 300 };
 static int64_t extent(uint32_t most) { return extents[rnd(MIN(most, NELEM(extents)))]; }
@@ -327,7 +327,8 @@ static void make(struct att *a, bool grad, enum dtype dt)
 	g = want_g ? want_g : g;
 	t = want_t ? want_t : t;
 	s = want_s ? want_s : s;
-	int64_t e = rnd(2) ? d : 16 + rnd(120), q[] = { b0, b1, g, t, d }, k[] = { b0, b1, s, d }, v[] = { b0, b1, s, e };
+	d = want_d ? want_d : d;
+	int64_t e = want_d || rnd(2) ? d : 16 + rnd(120), q[] = { b0, b1, g, t, d }, k[] = { b0, b1, s, d }, v[] = { b0, b1, s, e };
 	int64_t o[] = { b0, b1, g, t, e }, l[] = { b0, b1, g, t };
 	a->k.v = a->v;
 	a->k.code = -1;
@@ -489,26 +490,30 @@ static void decode(void **state)
 /* Several blocks of everything, and parts. */
 static void large(void **state)
 {
+	want_b = 1;
 	want_t = 520;
 	want_s = 400;
 	want_g = 1;
 	all(false, 3);
 	all(true, 3);
+	want_d = 16;      /* the reference is slow */
 	/* the gradient's keys in several steps; what its queries sum up to waits in the result meanwhile */
 	want_t = 260;
 	want_s = 1900;
 	all(true, 1);
 	/* few batches at once */
 	want_b = 4;
-	want_t = want_s = 270;
+	want_t = 270;
+	want_s = 1200;
 	all(false, 1);
 	all(true, 1);
-	want_b = want_t = want_s = want_g = 0;
+	want_b = want_t = want_s = want_g = want_d = 0;
 }
 
 /* Keys that count little beside those before them, but count. */
 static void faint(void **state)
 {
+	want_b = 1;
 	want_faint = true;
 	want_mask = FALLS;
 	want_t = 70;
@@ -517,7 +522,7 @@ static void faint(void **state)
 	all(true, 4);
 	want_faint = false;
 	want_mask = -1;
-	want_t = want_s = 0;
+	want_b = want_t = want_s = 0;
 }
 
 /* Tiles that no query counts are left out: of all, so many thousandths at most are made. */
