@@ -295,7 +295,8 @@ void axes_near(struct cand *c)
 
 bool axes_promise(struct cand *c)
 {
-	enum { PLAIN = 1, EXP = 2 };     /* made element by element from the product; from an exponential of that */
+	/* Made element by element from the product; from an exponential of that; from a difference with fewer values; from an exponential of that. */
+	enum { PLAIN = 1, EXP = 2, LESS = 4, RATIO = 8 };
 	struct room *r = c->room;
 	int n = 0;
 	bool found = false;
@@ -309,10 +310,17 @@ bool axes_promise(struct cand *c)
 				found = o->nout == 1 && r->mark[v] & EXP && (enum redop)ir_attr(c->fn, o, AT_redop) == RED_add;
 				continue;
 			}
+			if (o->kind == IR_dot)
+				found = r->mark[v] & RATIO;
 			if (o->kind == IR_dot || !flows(c, o))
 				continue;
 			ir_val out = o->kind == IR_optimization_barrier ? o->out + ir_use_operand(c->fn, u) : o->out;
-			uint8_t mark = r->mark[v] | (o->kind == IR_exponential || o->kind == IR_power ? EXP : 0);
+			uint8_t mark = r->mark[v];
+			const struct ir_op *with = o->kind == IR_subtract ? ir_def(c->fn, ir_in(c->fn, o, 1)) : NULL;
+			if (with && with->kind == IR_broadcast)
+				mark |= LESS;
+			if (o->kind == IR_exponential || o->kind == IR_power)
+				mark |= mark & LESS ? EXP | RATIO : EXP;
 			if ((r->mark[out] | mark) != r->mark[out]) {
 				r->mark[out] |= mark;
 				r->queue[n++] = out;
@@ -330,7 +338,7 @@ void room_make(struct room *r, struct arena *a, const struct ir_fn *fn)
 	*r = (struct room){ .rule = ARENA_NEW(a, struct ir_axes *, fn->op.n + 1), .of = ARENA_NEW(a, int, n), .near = ARENA_NEW(a, bool, n), .kin = ARENA_NEW(a, bool, n),
 	                    .seen = ARENA_NEW(a, bool, n), .pending = ARENA_NEW(a, uint64_t, fn->op.n / 64 + 1),
 	                    .touched = ARENA_NEW(a, ir_val, n), .nigh = ARENA_NEW(a, ir_val, n),
-	                    .mark = ARENA_NEW(a, uint8_t, n), .queue = ARENA_NEW(a, ir_val, 2 * n) };
+	                    .mark = ARENA_NEW(a, uint8_t, n), .queue = ARENA_NEW(a, ir_val, 4 * n) };
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		bool passes = is_view(o) || ir_is_elem(o->kind) || o->kind == IR_sharding_constraint || o->kind == IR_reduce_precision;

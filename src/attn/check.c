@@ -43,8 +43,31 @@ static int64_t along(const struct sample *s, const struct lab *l, const struct e
 	return at;
 }
 
-/* An element of a leaf.  dead: some rows are to have no key that counts. */
-static double element(const struct sample *s, struct rng *r, enum dtype dt, const struct lab *l, const struct eval_array *x, int64_t i, bool dead)
+static bool in_poly(const struct cand *c, int p, ir_val v)
+{
+	for (int i = 0; p > 0 && i < poly_of(c, p)->n; i++)
+		for (int k = 0; k < poly_of(c, p)->m[i].n; k++)
+			if (fac_of(c, poly_of(c, p)->m[i].f[k].f)->kind == FAC_LEAF && (ir_val)fac_of(c, poly_of(c, p)->m[i].f[k].f)->a == v)
+				return true;
+	return false;
+}
+
+/* May leaf v be 0: is it no number that all is divided by, the sum of a row's exponentials say? */
+static bool may_vanish(const struct match *m, ir_val v, const struct lab *l)
+{
+	if (!l->set)
+		return false;
+	for (size_t i = 0; i < m->exit.n; i++)
+		if (in_poly(m->c, m->exit.p[i].coef, v))
+			return false;
+	for (size_t i = 0; i < m->bwd.n; i++)
+		if (in_poly(m->c, m->bwd.p[i].r, v))
+			return false;
+	return true;
+}
+
+/* An element of a leaf.  dead: some rows are to have no key that counts; zero: by numbers that are 0, too. */
+static double element(const struct sample *s, struct rng *r, enum dtype dt, const struct lab *l, const struct eval_array *x, int64_t i, bool dead, bool zero)
 {
 	const struct cand *c = s->m->c;
 	bool mine = dead && along(s, l, x, i, c->left) == 1, first = along(s, l, x, i, c->right) == 0;
@@ -57,7 +80,7 @@ static double element(const struct sample *s, struct rng *r, enum dtype dt, cons
 		return mine ? 9 : dead && draw(r) % 2 ? (double)(draw(r) % 40) : (double)(draw(r) % 4);
 	default: {
 		double v = normal(r);
-		return l->set & 1 || !dead ? v : mine || draw(r) % 2 ? 0 : v;
+		return l->set & 1 || !dead || !zero ? v : mine || draw(r) % 2 ? 0 : v;
 	}
 	}
 }
@@ -72,9 +95,10 @@ static void fill(const struct sample *s, const struct ir_fn *fn, bool dead, stru
 		enum dtype own = (enum dtype)ir_vtype(c->m, c->fn, s->leaf[i].v)->dtype, dt = (enum dtype)t->dtype;
 		out[i] = (struct eval_array){ .dtype = dt, .rank = t->rank, .bytes = (size_t)t->bytes, .p = mem_aligned(64, (size_t)t->bytes + 1) };
 		memcpy(out[i].dim, t->dim, sizeof *t->dim * t->rank);
+		bool zero = may_vanish(s->m, s->leaf[i].v, lab_of(c, s->leaf[i].lab));
 		for (int64_t k = 0; k < t->count; k++) {
 			char buf[16], *to = (char *)out[i].p + (size_t)k * dtype_info[dt].bytes;
-			double v = element(s, &r, own, lab_of(c, s->leaf[i].lab), &out[i], k, dead);
+			double v = element(s, &r, own, lab_of(c, s->leaf[i].lab), &out[i], k, dead, zero);
 			kern_elem(ELEM_convert, DT_f64, own)(1, buf, &v, NULL, NULL);
 			kern_elem(ELEM_convert, own, dt)(1, to, buf, NULL, NULL);
 		}

@@ -196,18 +196,24 @@ static void forward(struct env *e, int i)
 	in[0] = vectors(e, x.a, true);
 	in[1] = vectors(e, x.b, false);
 	in[2] = vectors(e, f->v ? f->v : x.b, false);
-	int64_t fn = score_function(e, f, 0, &s);
+	int64_t fn = score_function(e, f, 0, false, &s);
 	for (int k = 0; k < s.nextra; k++)
 		in[3 + k] = extra(e, &s.extra[k], i);
 	int64_t dim[ATOMS], nb = extents(e, dim);
-	ir_type t[2];
+	ir_type t[3];
 	dim[nb + 2] = ir_vtype(e->b.m, e->b.fn, in[2])->dim[nb + 1];
 	t[0] = ir_tensor(e->b.m, (enum dtype)ir_vtype(e->b.m, e->b.fn, in[0])->dtype, (int)nb + 3, dim);
-	t[1] = ir_tensor(e->b.m, score_sums(e), (int)nb + 2, dim);
-	ir_val o = ir_emit_raw(&e->b, IR_attention, (uint32_t)(3 + s.nextra), in, 2, t, &fn, 1);
+	t[1] = t[2] = ir_tensor(e->b.m, score_sums(e), (int)nb + 2, dim);
+	ir_val o = ir_emit_raw(&e->b, f->part ? IR_attention_part : IR_attention, (uint32_t)(3 + s.nextra), in, f->part ? 3 : 2, t, &fn, 1);
 	e->o[i][0] = o;
 	e->o[i][1] = o + 1;
 	e->infinite |= s.infinite;
+	if (f->part) {
+		e->o[i][2] = o + 1;
+		e->o[i][3] = o + 2;
+		ir_val log = ir_un(&e->b, ELEM_log, o + 2);
+		e->o[i][1] = ir_bin(&e->b, ELEM_add, o + 1, log);
+	}
 }
 
 /* Rows of attention i that have no key; 0: there are none. */
@@ -247,15 +253,20 @@ static ir_val nan_where_any(struct env *e, ir_val on, ir_val v)
 	return ir_select(b, on, nan, v);
 }
 
-/* As the program has it where a row has no key: 0/0. */
+/* As the program has it where a row has no key: 0/0; or -inf less -inf, where a gradient's l is the program's. */
 static ir_val with_empty(struct env *e, const struct exit *x, int fwd, ir_val v)
 {
+	if (x->kind >= EXIT_DQ && e->m->bwd.p[x->op].given) {
+		ir_val l = e->d[x->op][3], none = l ? ir_const_f(&e->b, e->b.fn->val.p[l].type, -INFINITY) : 0;
+		ir_val gone = l ? ir_bin(&e->b, ELEM_compare_eq, l, none) : 0;
+		return !l ? v : x->kind == EXIT_DQ ? nan_where(e, gone, v) : nan_where_any(e, gone, v);
+	}
 	static const int bit[] = { [EXIT_O] = EMPTY_O, [EXIT_L] = EMPTY_L, [EXIT_DELTA] = 0, [EXIT_DQ] = EMPTY_DQ, [EXIT_DK] = EMPTY_DK, [EXIT_DV] = EMPTY_DV };
 	ir_val on = e->m->empty & bit[x->kind] ? empty_rows(e, fwd) : 0;
 	return !on ? v : x->kind == EXIT_DK || x->kind == EXIT_DV ? nan_where_any(e, on, v) : nan_where(e, on, v);
 }
 
-/* A polynomial of rows as [B.., G, T] of the type of the sums, or, spread, as t whose leading dimensions these are. */
+/* A polynomial of rows, 0 if it is none, as [B.., G, T] of the type of the sums, or, spread, as t whose leading dimensions these are. */
 static ir_val rows(struct env *e, int p, ir_type t)
 {
 	struct ir_b *b = &e->b;
@@ -265,17 +276,65 @@ static ir_val rows(struct env *e, int p, ir_type t)
 	for (int d = 0; d < ATOMS; d++)
 		dims[d] = d;
 	for (int i = 0; i < x.n; i++) {
-		ir_val v = ir_const_f(b, t, x.m[i].c);
+		double c = x.m[i].c;
+		ir_val v = fabs(c) != 1 || !x.m[i].n ? ir_const_f(b, t, c) : 0;      /* 0: c alone */
+		bool minus = !v && c < 0;
 		for (int k = 0; k < x.m[i].n; k++) {
 			const struct fac f = *fac_of(e->m->c, x.m[i].f[k].f);
 			ir_val r = ir_convert(b, matrix(e, e->get(e, (ir_val)f.a, f.b), f.b, true), score_sums(e));
 			bool below;
 			r = score_power(b, ir_broadcast(b, r, t, dims), x.m[i].f[k].pow, &below);
-			v = ir_bin(b, below ? ELEM_divide : ELEM_multiply, v, r);
+			if (!v && below)
+				v = ir_const_f(b, t, 1);
+			v = v ? ir_bin(b, below ? ELEM_divide : ELEM_multiply, v, r) : r;
 		}
-		sum = sum ? ir_bin(b, ELEM_add, sum, v) : v;
+		if (minus && !sum)
+			v = ir_un(b, ELEM_negate, v);
+		sum = sum ? ir_bin(b, minus ? ELEM_subtract : ELEM_add, sum, v) : v;
 	}
-	return sum;
+	return sum ? sum : ir_const_f(b, t, 0);
+}
+
+/* The type of [B.., G, T] of the sums. */
+static ir_type row_type(const struct env *e)
+{
+	int64_t dim[ATOMS];
+	int nb = extents(e, dim);
+	return ir_tensor(e->b.m, score_sums(e), nb + 2, dim);
+}
+
+/* coef exp(lift) Z^pow of exit x, which has one of the last two, [B.., G, T]: Z = z exp(m) of an attention, whose m may be as large as it likes. */
+static ir_val lifted(struct env *e, const struct exit *x, int fwd)
+{
+	struct ir_b *b = &e->b;
+	ir_type t = row_type(e);
+	for (int i = 0; i < e->nlifted; i++)
+		if (e->lifted[i].fwd == fwd && e->lifted[i].coef == x->coef && e->lifted[i].lift == x->lift && e->lifted[i].pow == x->pow)
+			return e->lifted[i].v;
+	ir_val up = x->lift ? rows(e, x->lift, t) : 0, k = 0;
+	if (x->pow) {
+		ir_val m = e->o[fwd][2], n = ir_const_f(b, t, x->pow);
+		bool below;
+		m = x->pow == 1 ? m : ir_bin(b, ELEM_multiply, m, n);
+		up = up ? ir_bin(b, ELEM_add, m, up) : m;
+		k = score_power(b, e->o[fwd][3], x->pow, &below);
+		ir_val one = below ? ir_const_f(b, t, 1) : 0;
+		k = below ? ir_bin(b, ELEM_divide, one, k) : k;
+	}
+	up = up ? ir_un(b, ELEM_exponential, up) : 0;
+	k = !k ? up : up ? ir_bin(b, ELEM_multiply, k, up) : k;
+	if (!poly_is_one(e->m->c, x->coef)) {
+		ir_val c = rows(e, x->coef, t);
+		k = ir_bin(b, ELEM_multiply, k, c);
+	}
+	if (e->nlifted < (int)NELEM(e->lifted)) {
+		e->lifted[e->nlifted].fwd = fwd;
+		e->lifted[e->nlifted].coef = x->coef;
+		e->lifted[e->nlifted].lift = x->lift;
+		e->lifted[e->nlifted].pow = x->pow;
+		e->lifted[e->nlifted++].v = k;
+	}
+	return k;
 }
 
 static ir_val delta_of(struct env *e, int i, ir_val *d_o)
@@ -290,6 +349,22 @@ static ir_val delta_of(struct env *e, int i, ir_val *d_o)
 	return ir_reduce1(b, RED_add, y, zero, 1, &last);
 }
 
+/* l, d_o and delta of a gradient whose rows are the program's. */
+static void given(struct env *e, const struct bwd *w, ir_val *in)
+{
+	struct cand *c = e->m->c;
+	struct ir_b *b = &e->b;
+	ir_type t = row_type(e);
+	in[0] = rows(e, poly_mul(c, poly_const(c, -1), w->less), t);
+	in[1] = vectors(e, w->d_o, true);
+	if (!poly_is_one(c, w->r)) {
+		enum dtype dt = (enum dtype)ir_vtype(b->m, b->fn, in[1])->dtype;
+		ir_val r = spread(b, rows(e, w->r, t), in[1]), wide = ir_convert(b, in[1], score_sums(e));
+		in[1] = ir_convert(b, ir_bin(b, ELEM_multiply, wide, r), dt);
+	}
+	in[2] = rows(e, poly_mul(c, poly_const(c, -1), w->rest), t);
+}
+
 static void backward(struct env *e, int i)
 {
 	const struct bwd *w = &e->m->bwd.p[i];
@@ -300,23 +375,27 @@ static void backward(struct env *e, int i)
 	ir_val in[6 + MOST_EXTRA];
 	if (e->d[i][0])
 		return;
-	int64_t fn = score_function(e, f, w->slope ? w->slope : poly_const(e->m->c, 1), &s);
-	forward(e, w->fwd);
-	in[5] = delta_of(e, i, &in[4]);
-	ir_type sums = b->fn->val.p[in[5]].type;
-	if (w->rest) {
-		ir_val more = rows(e, w->rest, sums);
-		in[5] = ir_bin(b, ELEM_subtract, in[5], more);
-	}
-	if (s.fill) {
-		int64_t dim[ATOMS], nb = extents(e, dim);
-		ir_val part = score_dead(b, e->o[w->fwd][1], sums, s.fill, dim[nb + 2]);
-		in[5] = ir_bin(b, ELEM_multiply, in[5], part);
+	int64_t fn = score_function(e, f, w->slope ? w->slope : poly_const(e->m->c, 1), w->given, &s);
+	if (w->given) {
+		given(e, w, &in[3]);
+	} else {
+		forward(e, w->fwd);
+		in[3] = e->o[w->fwd][1];
+		in[5] = delta_of(e, i, &in[4]);
+		ir_type sums = b->fn->val.p[in[5]].type;
+		if (w->rest) {
+			ir_val more = rows(e, w->rest, sums);
+			in[5] = ir_bin(b, ELEM_subtract, in[5], more);
+		}
+		if (s.fill) {
+			int64_t dim[ATOMS], nb = extents(e, dim);
+			ir_val part = score_dead(b, in[3], sums, s.fill, dim[nb + 2]);
+			in[5] = ir_bin(b, ELEM_multiply, in[5], part);
+		}
 	}
 	in[0] = vectors(e, x.a, true);
 	in[1] = vectors(e, x.b, false);
 	in[2] = vectors(e, f->v, false);
-	in[3] = e->o[w->fwd][1];
 	for (int k = 0; k < s.nextra; k++)
 		in[6 + k] = extra(e, &s.extra[k], w->fwd);
 	ir_type t[3];
@@ -325,6 +404,7 @@ static void backward(struct env *e, int i)
 	ir_val g = ir_emit_raw(b, IR_attention_grad, (uint32_t)(6 + s.nextra), in, 3, t, &fn, 1);
 	for (int k = 0; k < 3; k++)
 		e->d[i][k] = g + (ir_val)k;
+	e->d[i][3] = w->given && s.infinite && poly_is_one(e->m->c, f->masks) ? in[3] : 0;
 }
 
 /* v, [B.., G, T] or [B.., S] and a vector behind if lab has one, in the layout of lab and of type t. */
@@ -364,12 +444,18 @@ ir_val emit_exit(struct env *e, const struct exit *x, ir_type t)
 	struct cand *c = e->m->c;
 	struct ir_b *b = &e->b;
 	ir_val v = 0, d_o;
+	int fwd = 0;
 	switch (x->kind) {
-	case EXIT_O: case EXIT_L:
-		forward(e, x->op);
-		v = with_empty(e, x, x->op, e->o[x->op][x->kind == EXIT_L]);
+	case EXIT_O: case EXIT_L: case EXIT_M:
+		fwd = x->op;
+		forward(e, fwd);
+		v = with_empty(e, x, fwd, e->o[fwd][x->kind - EXIT_O]);
 		break;
+	case EXIT_Z:
+		forward(e, x->op);
+		return unplace(e, lifted(e, x, x->op), x->lab, t);
 	case EXIT_DELTA:
+		fwd = e->m->bwd.p[x->op].fwd;
 		v = delta_of(e, x->op, &d_o);
 		break;
 	case EXIT_DQ: case EXIT_DK: case EXIT_DV:
@@ -379,7 +465,12 @@ ir_val emit_exit(struct env *e, const struct exit *x, ir_type t)
 	default:
 		return ir_const_f(b, t, x->value);
 	}
-	if (!poly_is_one(c, x->coef)) {
+	if (x->lift || x->pow) {
+		ir_val k = lifted(e, x, fwd);
+		v = ir_convert(b, v, score_sums(e));
+		k = ir_vtype(b->m, b->fn, v)->rank == ir_vtype(b->m, b->fn, k)->rank ? k : spread(b, k, v);
+		v = ir_bin(b, ELEM_multiply, v, k);
+	} else if (!poly_is_one(c, x->coef)) {
 		const struct ir_type_info *have = ir_vtype(b->m, b->fn, v);
 		int64_t dim[ATOMS];
 		int rank = have->rank;
@@ -411,7 +502,7 @@ static bool leaves(struct match *m, int fwd, int slope, const struct seen *s)
 	leaf_fac(c, x.a, s);
 	leaf_fac(c, x.b, s);
 	leaf_fac(c, m->fwd.p[fwd].v, s);
-	if (!score_function(&e, &m->fwd.p[fwd], slope, &f)) {
+	if (!score_function(&e, &m->fwd.p[fwd], slope, false, &f)) {
 		cand_fail(c, ir_def(c->fn, c->seed)->loc, f.why);
 		return false;
 	}
@@ -435,10 +526,13 @@ bool emit_leaves(struct match *m, const struct exit *x, void (*leaf)(void *user,
 	if (x->kind == EXIT_CONST)
 		return true;
 	leaf_poly(m->c, x->coef, &s);
-	if (x->kind == EXIT_O || x->kind == EXIT_L)
+	leaf_poly(m->c, x->lift, &s);
+	if (x->kind < EXIT_DELTA)
 		return leaves(m, x->op, 0, &s);
 	const struct bwd *w = &m->bwd.p[x->op];
 	leaf_fac(m->c, w->d_o, &s);
 	leaf_poly(m->c, w->rest, &s);
-	return leaves(m, w->fwd, 0, &s) && (x->kind == EXIT_DELTA || leaves(m, w->fwd, w->slope ? w->slope : poly_const(m->c, 1), &s));
+	leaf_poly(m->c, w->less, &s);
+	leaf_poly(m->c, w->r, &s);
+	return (w->given || leaves(m, w->fwd, 0, &s)) && (x->kind == EXIT_DELTA || leaves(m, w->fwd, w->slope ? w->slope : poly_const(m->c, 1), &s));
 }

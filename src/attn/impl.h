@@ -106,6 +106,8 @@ int mono_find(const struct mono *m, int f);                    /* -1: has it not
 uint64_t mono_set(const struct cand *c, const struct mono *m);
 bool poly_is_one(const struct cand *c, int p);
 uint64_t poly_set(const struct cand *c, int p);
+/* The part of p that has one of the axes, and the rest. */
+void poly_part(struct cand *c, int p, uint64_t axes, int *with, int *without);
 int fac_add(struct cand *c, const struct fac *f);
 static inline const struct fac *fac_of(const struct cand *c, int f) { return &c->fac.p[f]; }
 static inline const struct poly *poly_of(const struct cand *c, int p) { return &c->poly.p[p]; }
@@ -118,11 +120,14 @@ int form_of(struct cand *c, ir_val v, int lab);                /* polynomial */
 void form_strip(struct cand *c, ir_val *v, int *lab);
 
 /* --- match.c --- */
-enum exit_kind { EXIT_NONE, EXIT_CONST, EXIT_O, EXIT_L, EXIT_DELTA, EXIT_DQ, EXIT_DK, EXIT_DV };
+enum exit_kind { EXIT_NONE, EXIT_CONST, EXIT_O, EXIT_L, EXIT_M, EXIT_Z, EXIT_DELTA, EXIT_DQ, EXIT_DK, EXIT_DV };
 /* An attention: what its function is made of. */
-struct fwd { int score, masks, weight, v; };                   /* polynomials; factor */
-struct bwd { int fwd, d_o, slope, rest; };                     /* index; factor; polynomials: rest is what is added to -delta */
-struct exit { enum exit_kind kind; ir_val v; int lab, op; int coef; double value; };      /* op: of fwd or bwd; coef: polynomial of rows or keys */
+struct fwd { int score, masks, weight, v; bool part; };        /* polynomials; factor; part: m and z are wanted */
+/* index; factor; polynomials: rest is what is added to -delta.  given: the program gives -l, less, and rest is all of -delta; d_o is multiplied with r */
+struct bwd { int fwd, d_o, slope, rest; bool given; int less, r; };
+/* op: of fwd or bwd; coef: polynomial of rows or keys.  What the op gives is multiplied with coef exp(lift) Z^pow, where Z = z exp(m) is the sum of
+ * exponentials of scores, and lift a polynomial of rows; EXIT_Z is nothing but that. */
+struct exit { enum exit_kind kind; ir_val v; int lab, op; int coef, lift, pow; double value; };
 /* What the program makes NaN of where a row has no key: the row of o, of l, of dq, and all of dk and dv. */
 enum { EMPTY_O = 1, EMPTY_L = 2, EMPTY_DQ = 4, EMPTY_DK = 8, EMPTY_DV = 16 };
 struct match {
@@ -149,9 +154,11 @@ struct env {
 	enum dtype wide;                           /* not token: all floats are of this type */
 	struct { int f; bool queries; ir_val v; } placed[8];          /* operands that were brought into their layout */
 	int nplaced;
+	struct { int fwd, coef, lift, pow; ir_val v; } lifted[4];
+	int nlifted;
 	bool infinite;                             /* scores may be -inf */
-	ir_val (*o)[2];                            /* per fwd: o, l */
-	ir_val (*d)[3];                            /* per bwd: dq, dk, dv */
+	ir_val (*o)[4];                            /* per fwd: o, l, m, z; of the last two those that there are */
+	ir_val (*d)[4];                            /* per bwd: dq, dk, dv, and l if it makes NaN where it is -inf */
 };
 
 enum { MOST_EXTRA = 24, MOST_NODE = 400 };
@@ -174,8 +181,8 @@ struct scalar {
 };
 enum dtype score_sums(const struct env *e);    /* the type of the sums */
 /* A new function of e's module for f's scores; slope: a polynomial, or 0: none is asked for.  s gets the extras, in order of parameters.
- * With a slope, where s->fill is not 0, rows that have no other scores weigh score_dead of l: one part in S. */
-ir_fnid score_function(struct env *e, const struct fwd *f, int slope, struct scalar *s);      /* 0: s->why */
+ * With a slope, where s->fill is not 0, rows that have no other scores weigh score_dead of l, unless that is given by the program: one part in S. */
+ir_fnid score_function(struct env *e, const struct fwd *f, int slope, bool given, struct scalar *s);      /* 0: s->why */
 /* Where l, of type t, is such a large negative number that the logarithm of a number of keys is lost in it, 1 / keys, else 1. */
 ir_val score_dead(struct ir_b *b, ir_val l, ir_type t, double fill, int64_t keys);
 ir_val score_power(struct ir_b *b, ir_val x, int pow, bool *below);      /* x times itself, |pow| of them; below: pow is negative */

@@ -69,22 +69,73 @@ static bool plain(const struct cand *c, const struct mono *m, uint64_t axes)
 
 static int poly_of_mono(struct cand *c, struct mono m) { return poly_mono(c, &m); }
 
-/* The attention with normaliser z, weights w (a polynomial) and values v (0: any). */
-static int fwd_of(struct match *m, int z, int w, int v)
+/* The sum over keys that b, a monomial with exp(score) that is summed over keys, belongs to: one that divides t, or of those that the region has the
+ * one with the most masks of b; where there is none, all masks of b are its own.  0: b has no exponential. */
+static int normaliser_of(struct cand *c, const struct mono *t, const struct mono *b)
 {
-	const struct mono *b = &poly_of(m->c, fac_of(m->c, z)->a)->m[0];
-	struct mono masks = *b;
-	masks.exp = 0;
-	struct fwd f = { b->exp, poly_mono(m->c, &masks), w, v };
+	struct mono one = { .c = 1, .exp = b->exp };
+	int n = normaliser(c, t, -1), best = 0, most = -1;
+	if (n >= 0 || !b->exp)
+		return n >= 0 ? t->f[n].f : 0;
+	for (int f = 1; f < (int)c->fac.n; f++) {
+		struct mono rest = *b;
+		if (is_normaliser(c, fac_of(c, f)) && take_weights(c, &rest, f) && b->n - rest.n > most) {
+			best = f;
+			most = b->n - rest.n;
+		}
+	}
+	if (best)
+		return best;
+	for (int i = 0; i < b->n; i++)
+		if (fac_of(c, b->f[i].f)->mask && fac_of(c, b->f[i].f)->set & c->right)
+			one.f[one.n++] = b->f[i];
+	struct fac z = { .kind = FAC_SUM, .a = poly_mono(c, &one), .over = c->right, .set = mono_set(c, &one) & ~c->right };
+	return fac_add(c, &z);
+}
+
+/* Is p a sum of products of leaves of rows? */
+static bool of_rows(const struct cand *c, int p)
+{
+	for (int i = 0; p > 0 && i < poly_of(c, p)->n; i++)
+		if (!plain(c, &poly_of(c, p)->m[i], c->right))
+			return false;
+	return p >= 0;
+}
+
+/* Takes normaliser z, to any power, and the exponential of rows off t, of which only a coefficient stays. */
+static bool take_lift(const struct cand *c, struct mono *t, int z, struct exit *out)
+{
+	int n = mono_find(t, z);
+	out->pow = n < 0 ? 0 : t->f[n].pow;
+	if (n >= 0)
+		mono_take(t, n);
+	out->lift = t->exp;
+	t->exp = 0;
+	return plain(c, t, c->right) && of_rows(c, out->lift);
+}
+
+static int fwd_add(struct match *m, struct fwd f)
+{
 	for (size_t i = 0; i < m->fwd.n; i++) {
 		struct fwd *g = &m->fwd.p[i];
-		if (g->score != f.score || g->masks != f.masks || poly_add(m->c, g->weight, f.weight, -1) || (g->v && v && g->v != v))
+		if (g->score != f.score || g->masks != f.masks || poly_add(m->c, g->weight, f.weight, -1) || (g->v && f.v && g->v != f.v))
 			continue;
-		g->v = g->v ? g->v : v;
+		g->v = g->v ? g->v : f.v;
+		g->part |= f.part;
 		return (int)i;
 	}
 	arr_push(&m->fwd, f);
 	return (int)m->fwd.n - 1;
+}
+
+/* The attention with normaliser z, weights w (a polynomial) and values v (0: any); x: what is given of it. */
+static int fwd_of(struct match *m, int z, int w, int v, const struct exit *x)
+{
+	const struct mono *b = &poly_of(m->c, fac_of(m->c, z)->a)->m[0];
+	struct mono masks = *b;
+	masks.exp = 0;
+	int score = b->exp;
+	return fwd_add(m, (struct fwd){ score, poly_mono(m->c, &masks), w, v, x && x->pow });
 }
 
 /* sum over keys of p w v, times what is the same for all keys. */
@@ -94,39 +145,84 @@ static bool output(struct match *m, int p, struct exit *out)
 	const struct poly x = *poly_of(c, p);
 	struct mono coef = {0};
 	int weight = 0, z = 0, v = 0;
+	*out = (struct exit){ .kind = EXIT_O };
 	for (int i = 0; i < x.n; i++) {
 		struct mono t = x.m[i];
-		int n = normaliser(c, &t, -1), s = vector(c, &t);
-		if (n < 0 || s < 0)
+		struct exit own;
+		int s = vector(c, &t);
+		if (s < 0)
 			return false;
-		int zf = t.f[n].f, sf = t.f[s].f;
-		const struct fac *sum = fac_of(c, sf);
+		const struct fac *sum = fac_of(c, t.f[s].f);
 		if (sum->kind != FAC_SUM || sum->over != c->right || !(sum->set & c->left) != !c->left)
 			return false;
 		struct mono b = poly_of(c, sum->a)->m[0];
-		mono_take(&t, mono_find(&t, zf));
-		mono_take(&t, mono_find(&t, sf));
-		if (!take_weights(c, &b, zf) || !plain(c, &t, c->right))
+		int zf = normaliser_of(c, &t, &b);
+		mono_take(&t, s);
+		if (!zf || !take_weights(c, &b, zf) || !take_lift(c, &t, zf, &own))
 			return false;
 		int vec = vector(c, &b);
 		if (vec < 0 || fac_of(c, b.f[vec].f)->kind != FAC_LEAF || fac_of(c, b.f[vec].f)->set & c->left)
 			return false;
 		int vf = b.f[vec].f;
 		mono_take(&b, vec);
-		if (i && (zf != z || vf != v || t.n != coef.n || memcmp(t.f, coef.f, sizeof t.f[0] * (size_t)t.n)))
+		if (i && (zf != z || vf != v || own.pow + 1 != out->pow || own.lift != out->lift || t.n != coef.n || memcmp(t.f, coef.f, sizeof t.f[0] * (size_t)t.n)))
 			return false;
 		if (!i) {
 			coef = t;
 			z = zf;
 			v = vf;
+			out->lift = own.lift;
+			out->pow = own.pow + 1;
 		}
 		b.c *= t.c / coef.c;
 		weight = poly_add(c, weight, poly_mono(c, &b), 1);
 	}
 	if (weight <= 0)
 		return false;
-	*out = (struct exit){ .kind = EXIT_O, .op = fwd_of(m, z, weight, v), .coef = poly_mono(c, &coef) };
+	out->op = fwd_of(m, z, weight, v, out);
+	out->coef = poly_mono(c, &coef);
 	return true;
+}
+
+/* A power of the sum of exponentials, times what is the same for all keys. */
+static bool sum(struct match *m, int p, struct exit *out)
+{
+	struct cand *c = m->c;
+	struct mono t = poly_of(c, p)->m[0];
+	int z = 0;
+	for (int i = 0; i < t.n && !z; i++)
+		z = is_normaliser(c, fac_of(c, t.f[i].f)) ? t.f[i].f : 0;
+	*out = (struct exit){ .kind = EXIT_Z };
+	if (poly_of(c, p)->n != 1 || !z || !take_lift(c, &t, z, out))
+		return false;
+	out->op = fwd_of(m, z, poly_const(c, 1), 0, out);
+	out->coef = poly_mono(c, &t);
+	return true;
+}
+
+/* The highest score, or that times a positive constant: o is a maximum over keys. */
+static bool highest(struct match *m, const struct ir_op *o, int lab, struct exit *out)
+{
+	struct cand *c = m->c;
+	ir_val v = ir_in(c->fn, o, 0);
+	const void *least = ir_splat(c->m, c->fn, ir_in(c->fn, o, 1));
+	if (o->nout != 1 || (enum redop)ir_attr(c->fn, o, AT_redop) != RED_max || !c->of[v] || (lab_of(c, c->of[v])->set & ~lab_of(c, lab)->set) != c->right || !least ||
+	    dtype_real((enum dtype)ir_vtype(c->m, c->fn, v)->dtype, least) != -INFINITY)
+		return false;
+	int p = form_of(c, v, c->of[v]);
+	for (int f = 1; p > 0 && f < (int)c->fac.n; f++) {
+		if (!is_normaliser(c, fac_of(c, f)) || poly_of(c, fac_of(c, f)->a)->m[0].n)
+			continue;
+		int score = poly_of(c, fac_of(c, f)->a)->m[0].exp;
+		double k = poly_of(c, p)->m[0].c / poly_of(c, score)->m[0].c;
+		if (!(k > 0) || poly_add(c, p, score, -k))
+			continue;
+		*out = (struct exit){ .kind = EXIT_M, .coef = poly_const(c, k), .pow = 1 };
+		out->op = fwd_of(m, f, poly_const(c, 1), 0, out);
+		out->pow = 0;
+		return true;
+	}
+	return false;
 }
 
 static bool logarithm(struct match *m, int p, struct exit *out)
@@ -138,7 +234,8 @@ static bool logarithm(struct match *m, int p, struct exit *out)
 	int z = fac_of(c, t->f[0].f)->a;
 	if (!is_normaliser(c, fac_of(c, z)))
 		return false;
-	*out = (struct exit){ .kind = EXIT_L, .op = fwd_of(m, z, poly_const(c, 1), 0), .coef = poly_const(c, t->c) };
+	double k = t->c;
+	*out = (struct exit){ .kind = EXIT_L, .op = fwd_of(m, z, poly_const(c, 1), 0, NULL), .coef = poly_const(c, k) };
 	return true;
 }
 
@@ -176,27 +273,36 @@ static bool inner_parts(struct match *m, int s, int z, int *w, int *y)
 	return true;
 }
 
+/* The gradient with this attention and this d_o of which only delta or dv are known yet. */
+static int bwd_of(struct match *m, struct bwd b)
+{
+	size_t i = 0;
+	for (; i < m->bwd.n; i++) {
+		const struct bwd *g = &m->bwd.p[i];
+		if (g->fwd == b.fwd && g->d_o == b.d_o && g->given == b.given && g->less == b.less && g->r == b.r)
+			return (int)i;
+	}
+	arr_push(&m->bwd, b);
+	return (int)i;
+}
+
 static bool delta(struct match *m, int p, struct exit *out)
 {
 	struct cand *c = m->c;
 	struct mono t = poly_of(c, p)->m[0];
-	int n = normaliser(c, &t, -1), s = inner(c, &t), w, y;
-	if (poly_of(c, p)->n != 1 || n < 0 || s < 0)
+	int s = inner(c, &t), w, y;
+	if (poly_of(c, p)->n != 1 || s < 0)
 		return false;
-	int zf = t.f[n].f, sf = t.f[s].f;
-	mono_take(&t, mono_find(&t, zf));
-	mono_take(&t, mono_find(&t, sf));
-	if (!plain(c, &t, c->right) || !inner_parts(m, sf, zf, &w, &y))
+	int sf = t.f[s].f, zf = normaliser_of(c, &t, &poly_of(c, fac_of(c, sf)->a)->m[0]);
+	mono_take(&t, s);
+	*out = (struct exit){ .kind = EXIT_DELTA };
+	if (!zf || !take_lift(c, &t, zf, out) || !inner_parts(m, sf, zf, &w, &y))
 		return false;
 	const struct fac *d = fac_of(c, y);
-	int f = fwd_of(m, zf, w, d->b);
-	struct bwd b = { f, d->a, 0, 0 };
-	size_t i = 0;
-	while (i < m->bwd.n && (m->bwd.p[i].fwd != f || m->bwd.p[i].d_o != d->a))
-		i++;
-	if (i == m->bwd.n)
-		arr_push(&m->bwd, b);
-	*out = (struct exit){ .kind = EXIT_DELTA, .op = (int)i, .coef = poly_mono(c, &t) };
+	int d_o = d->a;
+	out->pow++;
+	out->op = bwd_of(m, (struct bwd){ .fwd = fwd_of(m, zf, w, d->b, out), .d_o = d_o });
+	out->coef = poly_mono(c, &t);
 	return true;
 }
 
@@ -254,13 +360,8 @@ static bool values(struct match *m, int p, int d_o, struct exit *out)
 			k = s;
 	}
 	w = poly_mul(c, poly_const(c, 1 / k), w);
-	int f = fwd_of(m, z, w, 0);
-	size_t i = 0;
-	while (i < m->bwd.n && (m->bwd.p[i].fwd != f || m->bwd.p[i].d_o != d_o))
-		i++;
-	if (i == m->bwd.n)
-		arr_push(&m->bwd, ((struct bwd){ f, d_o, 0, 0 }));
-	*out = (struct exit){ .kind = EXIT_DV, .op = (int)i, .coef = poly_const(c, k) };
+	int f = fwd_of(m, z, w, 0, NULL);
+	*out = (struct exit){ .kind = EXIT_DV, .op = bwd_of(m, (struct bwd){ .fwd = f, .d_o = d_o }), .coef = poly_const(c, k) };
 	return true;
 }
 
@@ -297,6 +398,22 @@ static double product_scale(struct cand *c, int score, int x, int *left)
 	return 0;
 }
 
+/* A gradient of scores: one of which less is known may be the same. */
+static int bwd_whole(struct match *m, struct bwd b)
+{
+	size_t i = 0;
+	for (; i < m->bwd.n; i++) {
+		struct bwd *g = &m->bwd.p[i];
+		if (g->fwd != b.fwd || g->d_o != b.d_o || g->given != b.given || g->less != b.less || g->r != b.r ||
+		    (g->slope && (poly_add(m->c, g->slope, b.slope, -1) || g->rest != b.rest)))
+			continue;
+		*g = b;
+		return (int)i;
+	}
+	arr_push(&m->bwd, b);
+	return (int)i;
+}
+
 /* p = scale P (w y - delta + rest) slope: the attention it belongs to. */
 static bool scores(struct match *m, int p, int *op, double *scale)
 {
@@ -325,7 +442,7 @@ static bool scores(struct match *m, int p, int *op, double *scale)
 	int P = weights(c, z), rest = poly_add(c, with_y, poly_mul(c, poly_mul(c, P, slope), poly_mul(c, w, poly_fac(c, y))), -1), more = 0;
 	if (rest < 0)
 		return false;
-	int fwd = fwd_of(m, z, w, fac_of(c, y)->b);
+	int fwd = fwd_of(m, z, w, fac_of(c, y)->b, NULL);
 	int left = 64;
 	double own = poly_of(c, slope)->m[0].c, its = product_scale(c, m->fwd.p[fwd].score, m->x, &left);
 	*scale = its ? own / its : own;
@@ -351,18 +468,188 @@ static bool scores(struct match *m, int p, int *op, double *scale)
 		more = poly_add(c, more, poly_mono(c, &t), 1);
 	}
 	slope = poly_mul(c, poly_const(c, 1 / *scale), slope);
-	struct bwd b = { fwd, fac_of(c, y)->a, slope, more };
-	size_t i = 0;
-	for (; i < m->bwd.n; i++) {
-		struct bwd *g = &m->bwd.p[i];
-		if (g->fwd != b.fwd || g->d_o != b.d_o || (g->slope && (poly_add(c, g->slope, slope, -1) || g->rest != more)))
-			continue;
-		*g = b;
-		break;
+	struct bwd b = { .fwd = fwd, .d_o = fac_of(c, y)->a, .slope = slope, .rest = more };
+	*op = bwd_whole(m, b);
+	return true;
+}
+
+/* --- gradients whose l and delta are the program's --------------------------------------- */
+
+/* Monomial t, in which an exponential of scores is not normalised: *key: what has keys, with exp(score); *row: what has none; *less: its exponent of rows. */
+static bool apart(struct cand *c, struct mono t, struct mono *key, struct mono *row, int *less)
+{
+	int score = 0;
+	*less = 0;
+	if (!t.exp)
+		return false;
+	poly_part(c, t.exp, c->right, &score, less);
+	*key = (struct mono){ .c = t.c, .exp = score };
+	*row = (struct mono){ .c = 1 };
+	for (int i = 0; i < t.n; i++) {
+		const struct fac *f = fac_of(c, t.f[i].f);
+		struct mono *to = f->set & c->right ? key : row;
+		if ((f->kind != FAC_LEAF && f->kind != FAC_DOT) || f->set & 1)
+			return false;
+		to->f[to->n++] = t.f[i];
 	}
-	if (i == m->bwd.n)
-		arr_push(&m->bwd, b);
-	*op = (int)i;
+	return score > 0 && of_rows(c, *less);
+}
+
+/* The factors that both have, of masks of keys. */
+static struct mono masks_of(const struct cand *c, const struct mono *a, const struct mono *b)
+{
+	struct mono m = { .c = 1 };
+	for (int i = 0; i < a->n; i++)
+		if (fac_of(c, a->f[i].f)->mask && mono_find(b, a->f[i].f) >= 0)
+			m.f[m.n++] = a->f[i];
+	return m;
+}
+
+static bool take_all(struct mono *m, const struct mono *what)
+{
+	for (int i = 0; i < what->n; i++) {
+		int at = mono_find(m, what->f[i].f);
+		if (at < 0 || m->f[at].pow != what->f[i].pow)
+			return false;
+		mono_take(m, at);
+	}
+	return true;
+}
+
+/* p = exp(score - l) w r d_o. */
+static bool given_values(struct match *m, int p, int d_o, struct exit *out)
+{
+	struct cand *c = m->c;
+	const struct poly x = *poly_of(c, p);
+	struct mono masks = {0}, first = {0};
+	int w = 0, score = 0, less = 0;
+	for (int i = 0; i < x.n; i++) {
+		struct mono key, row;
+		int own;
+		if (!apart(c, x.m[i], &key, &row, &own) || fac_of(c, d_o)->set & c->right)
+			return false;
+		if (!i) {
+			first = row;
+			less = own;
+			score = key.exp;
+			masks = masks_of(c, &key, &key);
+		}
+		if (own != less || key.exp != score || row.n != first.n || !take_all(&row, &first) || !take_all(&key, &masks))
+			return false;
+		key.exp = 0;
+		if (!plain(c, &key, 0))
+			return false;
+		w = poly_add(c, w, poly_mono(c, &key), 1);
+	}
+	if (w <= 0)
+		return false;
+	double k = poly_of(c, w)->m[0].c;
+	int f = fwd_add(m, (struct fwd){ score, poly_mono(c, &masks), poly_mul(c, poly_const(c, 1 / k), w), 0, false });
+	*out = (struct exit){ .kind = EXIT_DV, .coef = poly_const(c, k) };
+	out->op = bwd_of(m, (struct bwd){ .fwd = f, .d_o = d_o, .given = true, .less = less, .r = poly_mono(c, &first) });
+	return true;
+}
+
+/* p = rows times keys; keys begins with coefficient 1.  False: it is no such product. */
+static bool product(struct cand *c, int p, int *rows, int *keys)
+{
+	const struct poly x = *poly_of(c, p);
+	struct mono k0 = {0}, r0 = {0};
+	double c0 = 0;
+	*rows = *keys = 0;
+	for (int i = 0; i < x.n; i++) {
+		struct mono key = { .c = 1 }, row = { .c = 1 }, k1, r1;
+		for (int j = 0; j < x.m[i].n; j++) {
+			struct mono *to = fac_of(c, x.m[i].f[j].f)->set & c->right ? &key : &row;
+			to->f[to->n++] = x.m[i].f[j];
+		}
+		if (!i) {
+			k0 = key;
+			r0 = row;
+			c0 = x.m[i].c;
+		}
+		k1 = key;
+		r1 = row;
+		if (row.n == r0.n && take_all(&r1, &r0)) {
+			key.c = x.m[i].c / c0;
+			*keys = poly_add(c, *keys, poly_mono(c, &key), 1);
+		}
+		if (key.n == k0.n && take_all(&k1, &k0)) {
+			row.c = x.m[i].c;
+			*rows = poly_add(c, *rows, poly_mono(c, &row), 1);
+		}
+	}
+	if (*rows <= 0 || *keys <= 0)
+		return false;
+	double k = poly_of(c, *keys)->m[0].c;
+	*keys = poly_mul(c, poly_const(c, 1 / k), *keys);
+	*rows = poly_mul(c, poly_const(c, k), *rows);
+	return !poly_add(c, p, poly_mul(c, *rows, *keys), -1);
+}
+
+/* p = exp(score - l) (r w y - delta) slope. */
+static bool given_scores(struct match *m, int p, int *op, double *scale)
+{
+	struct cand *c = m->c;
+	const struct poly x = *poly_of(c, p);
+	struct mono masks = {0};
+	int score = 0, less = 0, y = 0, with = 0, without = 0;
+	for (int i = 0; i < x.n; i++) {
+		struct mono key, row;
+		int own;
+		if (!apart(c, x.m[i], &key, &row, &own))
+			return false;
+		masks = i ? masks_of(c, &masks, &key) : masks_of(c, &key, &key);
+		if (i && (own != less || key.exp != score))
+			return false;
+		less = own;
+		score = key.exp;
+	}
+	for (int i = 0; i < x.n; i++) {
+		struct mono t = x.m[i];
+		int at = -1;
+		t.exp = 0;
+		take_all(&t, &masks);
+		for (int k = 0; k < t.n; k++)
+			if (fac_of(c, t.f[k].f)->kind == FAC_DOT && t.f[k].f != m->x && t.f[k].pow == 1)
+				at = at < 0 ? k : -2;
+		if (at == -2 || (at >= 0 && y && y != t.f[at].f))
+			return false;
+		if (at >= 0) {
+			y = t.f[at].f;
+			mono_take(&t, at);
+		}
+		int *to = at >= 0 ? &with : &without;
+		*to = poly_add(c, *to, poly_mono(c, &t), 1);
+	}
+	int r, w = poly_const(c, 1), slope, rest = 0;
+	if (!y || with <= 0 || without < 0 || !product(c, with, &r, &slope) || poly_of(c, r)->n != 1)
+		return false;
+	if (without) {                   /* what weights have beside the slope is seen by what is without them */
+		int all = slope, one;
+		if (!product(c, without, &rest, &slope))
+			return false;
+		struct mono s = poly_of(c, slope)->m[0];
+		if (slope != all && poly_of(c, slope)->n != 1)
+			return false;
+		for (int i = w = 0; slope != all && i < poly_of(c, all)->n; i++) {
+			struct mono t = poly_of(c, all)->m[i];
+			if (!take_all(&t, &s) || !plain(c, &t, 0))
+				return false;
+			one = poly_mono(c, &t);
+			w = poly_add(c, w, one, 1);
+		}
+		w = slope == all ? poly_const(c, 1) : w;
+	}
+	struct mono first = poly_of(c, r)->m[0];
+	*scale = first.c;
+	first.c = 1;
+	const struct fac *d = fac_of(c, y);
+	struct bwd b = { .d_o = d->a, .slope = slope, .rest = poly_mul(c, poly_const(c, 1 / *scale), rest), .given = true, .less = less, .r = poly_mono(c, &first) };
+	if (w <= 0 || b.rest < 0 || !of_rows(c, b.rest) || !plain(c, &first, c->right))
+		return false;
+	b.fwd = fwd_add(m, (struct fwd){ score, poly_mono(c, &masks), w, d->b, false });
+	*op = bwd_whole(m, b);
 	return true;
 }
 
@@ -376,11 +663,11 @@ static bool gradient(struct match *m, int p, struct exit *out)
 	p = integrand(m, p, &vec, &over);
 	if (p <= 0)
 		return false;
-	if (over == c->left && values(m, p, vec, out))
+	if (over == c->left && (values(m, p, vec, out) || given_values(m, p, vec, out)))
 		return true;
 	if (over != c->left && over != c->right)
 		return false;
-	if (vec != (over == c->right ? x->b : x->a) || !scores(m, p, &op, &k))
+	if (vec != (over == c->right ? x->b : x->a) || (!scores(m, p, &op, &k) && !given_scores(m, p, &op, &k)))
 		return false;
 	*out = (struct exit){ .kind = over == c->right ? EXIT_DQ : EXIT_DK, .op = op, .coef = poly_const(c, k) };
 	return true;
@@ -400,7 +687,8 @@ bool match_exit(struct match *m, ir_val v, int lab, struct exit *out)
 	} else if (lab_of(c, lab)->set & 1) {
 		found = output(m, p, out) || gradient(m, p, out);
 	} else if (!(lab_of(c, lab)->set & c->right)) {
-		found = logarithm(m, p, out) || delta(m, p, out);
+		const struct ir_op *o = ir_def(c->fn, v);
+		found = logarithm(m, p, out) || delta(m, p, out) || sum(m, p, out) || (o && o->kind == IR_reduce && highest(m, o, lab, out));
 	}
 	out->v = v;
 	out->lab = lab;

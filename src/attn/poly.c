@@ -233,8 +233,7 @@ bool poly_is_one(const struct cand *c, int p)
 	return p > 0 && poly_of(c, p)->n == 1 && !poly_of(c, p)->m[0].n && !poly_of(c, p)->m[0].exp && poly_of(c, p)->m[0].c == 1;
 }
 
-/* The part of p that has one of the axes, and the rest. */
-static void part(struct cand *c, int p, uint64_t axes, int *with, int *without)
+void poly_part(struct cand *c, int p, uint64_t axes, int *with, int *without)
 {
 	*with = *without = 0;
 	const struct poly x = *poly_of(c, p);
@@ -262,7 +261,7 @@ int poly_sum(struct cand *c, int p, uint64_t over)
 	for (int i = 0; i < x.n; i++) {
 		struct mono in = { .c = 1 }, out = { .c = x.m[i].c };
 		if (x.m[i].exp)
-			part(c, x.m[i].exp, over, &in.exp, &out.exp);
+			poly_part(c, x.m[i].exp, over, &in.exp, &out.exp);
 		for (int k = 0; k < x.m[i].n; k++) {
 			struct mono *to = fac_of(c, x.m[i].f[k].f)->set & over ? &in : &out;
 			to->f[to->n++] = x.m[i].f[k];

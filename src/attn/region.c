@@ -37,8 +37,9 @@ static void start(struct match *m)
 	arr_push(&c->poly, (struct poly){0});
 }
 
-/* Keys are what the first sum or maximum of the region, or else the first product, is over.  0: it is not told, 1 the right side, -1 the left one. */
-static int keys(const struct cand *c)
+/* Keys are what the first sum or maximum of the region, or else, which is a guess, the first product, is over.  0: it is not told, 1 the right side,
+ * -1 the left one. */
+static int keys(const struct cand *c, bool *guess)
 {
 	for (int pass = 0; pass < 2; pass++)
 		for (int i = 1; i < c->room->ntouched; i++) {
@@ -49,8 +50,10 @@ static int keys(const struct cand *c)
 			for (uint32_t k = 0; k < o->nin; k++)
 				if (c->of[ir_in(c->fn, o, k)])
 					in |= lab_of(c, c->of[ir_in(c->fn, o, k)])->set;
-			if ((in & c->right || !c->right) && (in & c->left || !c->left) && in & ~out & (c->right | c->left))
+			if ((in & c->right || !c->right) && (in & c->left || !c->left) && in & ~out & (c->right | c->left)) {
+				*guess = pass;
 				return in & ~out & c->right ? 1 : -1;
+			}
 		}
 	return 0;
 }
@@ -166,7 +169,9 @@ static int queries(const struct cand *c)
 static bool settle(struct match *m, bool whole)
 {
 	struct cand *c = m->c;
-	bool swap = false;
+	bool swap = false, guess = false, turned = false;      /* turned: what was guessed did not do */
+	const char *why = NULL;
+	ir_loc where = 0;
 	if (!axes_promise(c))
 		return false;
 	for (int turn = 0; turn < 16; turn++) {
@@ -188,7 +193,7 @@ static bool settle(struct match *m, bool whole)
 		axes_flood(c);
 		if (c->again)
 			continue;
-		int side = keys(c);
+		int side = turned ? 1 : keys(c, &guess);
 		if (!side || (side < 0 && swap))
 			return false;
 		if (side < 0) {
@@ -213,15 +218,74 @@ static bool settle(struct match *m, bool whole)
 		}
 		m->x = x->f[0].f;
 		m->t = queries(c);
-		if (!whole || needs(m) || !c->again)
+		for (int i = 0; i < c->room->ntouched; i++)      /* the sums that there are */
+			form_of(c, c->room->touched[i], c->of[c->room->touched[i]]);
+		if (c->again)
+			continue;
+		if (!whole || needs(m))
 			return true;
+		if (c->again)
+			continue;
+		if (turned) {
+			c->why = why;
+			c->where = where;
+		}
+		if (!guess || turned)
+			return true;
+		why = c->why;
+		where = c->where;
+		swap = !swap;
+		turned = true;
 	}
 	return false;
+}
+
+/* An attention and one that is equal but for values and weights: what is the same of both is taken of the one with values. */
+static void share(struct match *m)
+{
+	struct cand *c = m->c;
+	for (size_t i = 0; i < m->exit.n; i++) {
+		struct exit *x = &m->exit.p[i];
+		if (x->kind != EXIT_L && x->kind != EXIT_M && x->kind != EXIT_Z)
+			continue;
+		for (size_t k = 0; k < m->exit.n; k++) {
+			const struct exit *o = &m->exit.p[k];
+			struct fwd *f = o->kind == EXIT_O ? &m->fwd.p[o->op] : NULL;
+			if (!f || f->score != m->fwd.p[x->op].score || f->masks != m->fwd.p[x->op].masks)
+				continue;
+			f->part |= m->fwd.p[x->op].part;
+			x->op = o->op;
+			break;
+		}
+	}
+	/* A gradient of values, and one of scores: as whole, if weights are the same. */
+	for (size_t i = 0; i < m->exit.n; i++) {
+		struct exit *x = &m->exit.p[i];
+		if (x->kind != EXIT_DV || m->bwd.p[x->op].slope || !m->bwd.p[x->op].given)
+			continue;
+		const struct bwd *b = &m->bwd.p[x->op];
+		const struct fwd *f = &m->fwd.p[b->fwd];
+		int own = poly_mul(c, f->masks, f->weight);
+		for (size_t k = 0; k < m->bwd.n; k++) {
+			const struct bwd *g = &m->bwd.p[k];
+			const struct fwd *h = &m->fwd.p[g->fwd];
+			if (!g->slope || !g->given || g->d_o != b->d_o || g->less != b->less || g->r != b->r || h->score != f->score)
+				continue;
+			int all = poly_mul(c, h->masks, h->weight);
+			double r = own > 0 && all > 0 ? poly_of(c, own)->m[0].c / poly_of(c, all)->m[0].c : 0;
+			if (r == 0 || poly_add(c, own, all, -r))
+				continue;
+			x->op = (int)k;
+			x->coef = poly_mul(c, poly_const(c, r), x->coef);
+			break;
+		}
+	}
 }
 
 static bool find_values(struct match *m)
 {
 	bool any = false;
+	share(m);
 	for (size_t i = 0; i < m->exit.n; i++)
 		any |= m->exit.p[i].kind == EXIT_O || m->exit.p[i].kind >= EXIT_DQ;
 	for (size_t i = 0; i < m->fwd.n; i++)
@@ -286,8 +350,8 @@ static void plan(struct arena *a, struct match *m, struct attn_plan *out)
 	for (int i = 0; i < m->c->naxis; i++)
 		w->size[i] = m->c->axis[i].size;
 	w->e = (struct env){ .m = m, .size = w->size, .get = got, .index = index_of, .user = w, .wide = DT_token };
-	w->e.o = (ir_val (*)[2])ARENA_NEW(a, ir_val, 2 * m->fwd.n + 2);
-	w->e.d = (ir_val (*)[3])ARENA_NEW(a, ir_val, 3 * m->bwd.n + 3);
+	w->e.o = (ir_val (*)[4])ARENA_NEW(a, ir_val, 4 * m->fwd.n + 4);
+	w->e.d = (ir_val (*)[4])ARENA_NEW(a, ir_val, 4 * m->bwd.n + 4);
 	for (size_t i = 0; i < m->exit.n; i++) {
 		struct own_exit *x = ARENA_NEW(a, struct own_exit, 1);
 		struct leaf_list l = { .a = a };

@@ -262,7 +262,7 @@ static void body(struct scalar *s, const struct fwd *f, int slope)
 }
 
 /* The function; s has the extras then. */
-ir_fnid score_function(struct env *e, const struct fwd *f, int slope, struct scalar *s)
+ir_fnid score_function(struct env *e, const struct fwd *f, int slope, bool given, struct scalar *s)
 {
 	struct ir_module *m = e->b.m;
 	*s = (struct scalar){ .e = e, .c = e->m->c, .b = { m, ir_fn_new(m, "score"), e->b.loc }, .list = true };
@@ -271,11 +271,12 @@ ir_fnid score_function(struct env *e, const struct fwd *f, int slope, struct sca
 	ir_fn_drop(m);
 	if (s->why)
 		return 0;
-	if (slope && s->fill && s->nextra == MOST_EXTRA) {
+	bool dead = slope && s->fill && !given;
+	if (dead && s->nextra == MOST_EXTRA) {
 		s->why = "its scores are made from too many values";
 		return 0;
 	}
-	if (slope && s->fill)
+	if (dead)
 		s->extra[s->nextra++] = (struct extra){ .sums = true };
 	s->list = false;
 	s->nnode = 0;

@@ -397,8 +397,8 @@ static struct err *make(struct st *s)
 	case IR_top_k: all_attrs(s, plain(s, KERN_top_k)); return NULL;
 	case IR_cumulative: all_attrs(s, plain(s, KERN_cumulative)); return NULL;
 	case IR_dot: return dot(s);
-	case IR_attention: case IR_attention_grad:
-		x = plain(s, o->kind == IR_attention ? KERN_attention : KERN_attention_grad);
+	case IR_attention: case IR_attention_part: case IR_attention_grad:
+		x = plain(s, o->kind == IR_attention_grad ? KERN_attention_grad : KERN_attention);
 		return eval_expr(s->a, s->m, (ir_fnid)ir_attr(s->fn, o, AT_fn), &x->k.expr);
 	case IR_convolution: all_attrs(s, plain(s, KERN_convolution)); return NULL;
 	case IR_cholesky: all_attrs(s, plain(s, KERN_cholesky)); return NULL;

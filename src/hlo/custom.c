@@ -570,6 +570,8 @@ static struct err *scan(struct hlo *h, const struct wop *o, struct scan s, ir_va
 	TRY(op_captures(h, o, &ncap, &cap));
 	TRY(region_fn(h, o->region, "scan", false, ncap, cap, false, &inner));
 	const struct ir_fn *g = ir_fn_of(h->m, inner);
+	ir_val *more = ARENA_NEW(&h->a, ir_val, ncap);
+	ncap = region_operands(h, ncap, cap, more);
 	if (g->nparam != s.nin + s.ncarry + ncap || g->result.n != s.nout + s.ncarry)
 		return bad_op(h, "its body takes %u values and gives %zu", g->nparam, g->result.n);
 	ir_val *arg = ARENA_NEW(&h->a, ir_val, g->nparam), *res = ARENA_NEW(&h->a, ir_val, g->result.n);
@@ -580,7 +582,7 @@ static struct err *scan(struct hlo *h, const struct wop *o, struct scan s, ir_va
 	for (uint32_t i = 0; i < s.nin; i++)
 		ir_loop_add(&l, bring(h, in[i], s.dim, false), s.reverse ? ROLE_IN_REV : ROLE_IN);
 	for (uint32_t i = 0; i < ncap; i++)
-		ir_loop_add(&l, h->vm[cap[i]], ROLE_CONST);
+		ir_loop_add(&l, more[i], ROLE_CONST);
 	for (uint32_t i = 0; i < s.nout; i++) {
 		const struct ir_type_info *r = ir_vtype(h->m, g, g->result.p[i]);
 		int64_t dim[IR_MAX_RANK] = { s.trip };

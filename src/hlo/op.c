@@ -348,16 +348,17 @@ static struct err *conv_while(struct hlo *h, const struct wop *o)
 	TRY(region_fn(h, o->region, "cond", false, ncap, cap, false, &cond));
 	TRY(region_fn(h, o->region + 1, "body", true, ncap, cap, false, &body));
 	ir_val *all = ARENA_NEW(&h->a, ir_val, n + ncap);
+	for (uint32_t i = 0; i < n; i++)
+		all[i] = in[i];
+	uint32_t whole = n + region_operands(h, ncap, cap, all + n);
 	w_begin(h);
 	w_int(h, -1);
 	w_int(h, cond);
 	w_int(h, body);
-	w_int(h, n + ncap);
-	for (uint32_t i = 0; i < n + ncap; i++) {
-		all[i] = i < n ? in[i] : h->vm[cap[i - n]];
+	w_int(h, whole);
+	for (uint32_t i = 0; i < whole; i++)
 		w_int(h, i < n ? ROLE_CARRY : ROLE_CONST);
-	}
-	return op_emit(h, o, IR_loop, n + ncap, all, (uint32_t)h->word.n, h->word.p);
+	return op_emit(h, o, IR_loop, whole, all, (uint32_t)h->word.n, h->word.p);
 }
 
 static struct err *branches(struct hlo *h, const struct wop *o, ir_val index, bool swap)
@@ -374,11 +375,10 @@ static struct err *branches(struct hlo *h, const struct wop *o, ir_val index, bo
 	}
 	ir_val *in = ARENA_NEW(&h->a, ir_val, ncap + 1);
 	in[0] = index;
-	for (uint32_t i = 0; i < ncap; i++)
-		in[1 + i] = h->vm[cap[i]];
+	uint32_t n = 1 + region_operands(h, ncap, cap, in + 1);
 	w_begin(h);
 	w_list(h, (int)o->nregion, f);
-	return op_emit(h, o, IR_case, ncap + 1, in, (uint32_t)h->word.n, h->word.p);
+	return op_emit(h, o, IR_case, n, in, (uint32_t)h->word.n, h->word.p);
 }
 
 static struct err *conv_case(struct hlo *h, const struct wop *o)

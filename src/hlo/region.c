@@ -76,6 +76,22 @@ static struct err *copy_const(struct hlo *h, const struct ir_fn *fn, ir_val v, i
 	return NULL;
 }
 
+/* A constant that is one element many times: a region that uses it has its own, which then is known there. */
+static const struct ir_op *own_constant(const struct hlo *h, const struct ir_fn *fn, ir_val v)
+{
+	const struct ir_op *o = v & TUPLE ? NULL : ir_def(fn, v);
+	return o && o->kind == IR_constant && ir_splat(h->m, fn, v) ? o : NULL;
+}
+
+uint32_t region_operands(const struct hlo *h, uint32_t ncap, const uint32_t *cap, ir_val *out)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < ncap; i++)
+		if (!own_constant(h, h->b.fn, h->vm[cap[i]]))
+			out[n++] = h->vm[cap[i]];
+	return n;
+}
+
 /* --- regions and functions ---------------------------------------------- */
 
 static struct err *run(struct hlo *h, uint32_t first, uint32_t end, uint32_t *n, ir_val **out);
@@ -105,7 +121,7 @@ struct err *region_fn(struct hlo *h, uint32_t region, const char *name, bool ite
 		v[i] = ir_param(h->b.fn, t[i]);
 	for (uint32_t i = 0; i < ncap; i++) {
 		old[i] = h->vm[cap[i]];
-		if (reducer || (old[i] & TUPLE))
+		if (reducer || (old[i] & TUPLE) || own_constant(h, up.fn, old[i]))
 			continue;
 		h->vm[cap[i]] = ir_param(h->b.fn, up.fn->val.p[old[i]].type);
 		arr_push(&h->captured, ((struct capture){ h->b.fn, up.fn, h->vm[cap[i]], old[i] }));
@@ -115,7 +131,7 @@ struct err *region_fn(struct hlo *h, uint32_t region, const char *name, bool ite
 			e = no_op(h, "a region that uses a tuple from outside it");
 			goto out;
 		}
-		if (reducer)
+		if (reducer || own_constant(h, up.fn, old[i]))
 			TRY_GOTO(e, copy_const(h, up.fn, old[i], &h->vm[cap[i]]), out);
 	}
 	TRY_GOTO(e, vals_bind(h, g.arg, g.narg, n, v), out);

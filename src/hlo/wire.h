@@ -228,6 +228,8 @@ struct err *w_props(struct hlo *h, const uint32_t *p, const char *words);
 
 /* Values from outside that the regions of o use: in the arena, ascending. */
 struct err *op_captures(struct hlo *h, const struct wop *o, uint32_t *n, uint32_t **out);
+/* Those of cap that a region takes as operands, after its own, to out (room for ncap); returns how many.  It has constants of its own. */
+uint32_t region_operands(const struct hlo *h, uint32_t ncap, const uint32_t *cap, ir_val *out);
 /* Translate a region as a function.  Parameters: an i32 if iter, then the block's, then one for each of the
  * ncap captured values; with constants, captured constants are copied into it instead. */
 struct err *region_fn(struct hlo *h, uint32_t region, const char *name, bool iter, uint32_t ncap, const uint32_t *cap,

@@ -465,18 +465,18 @@ static void score_operands(struct rule *r, int from, const int *f)
 }
 
 /* Batch and heads one by one; queries one by one, too, but a gradient of keys and values is the sum over them; sums over keys are parts by
- * the joint reducer softmax, or, of the gradient of queries, plain ones. */
-static void attention_axes(struct rule *r, bool grad)
+ * the joint reducer softmax, or, of the gradient of queries, plain ones; a part of an attention is not cut further. */
+static void attention_axes(struct rule *r, bool grad, bool part)
 {
-	int nb = r->x->rank[0] - 3, f[IR_MAX_RANK], t = nb + 1, q[] = { 0, grad ? 3 : res(r, 0), grad ? 4 : res(r, 1), 5, res(r, 0) }, kv[] = { 1, 2, res(r, 1), res(r, 2) };
+	int nb = r->x->rank[0] - 3, f[IR_MAX_RANK], t = nb + 1, q[] = { 0, grad ? 3 : res(r, 0), grad ? 4 : res(r, 1), part ? res(r, 2) : 5, res(r, 0) }, kv[] = { 1, 2, res(r, 1), res(r, 2) };
 	for (int d = 0; d < nb + 2; d++) {
 		f[d] = alone(r, 0, d, !grad || d < nb ? FACTOR_EACH : FACTOR_SUM);
-		for (int i = 1; i < (grad ? 5 : 3); i++)
+		for (int i = 1; i < (grad ? 5 : part ? 4 : 3); i++)
 			put(r, q[i], d, f[d]);
 		for (int i = 0; d < nb && i < (grad ? 4 : 2); i++)
 			put(r, kv[i], d, f[d]);
 	}
-	f[t + 1] = both(r, 1, nb, 2, nb, FACTOR_SUM);
+	f[t + 1] = both(r, 1, nb, 2, nb, part ? FACTOR_WHOLE : FACTOR_SUM);
 	int inner = both(r, 0, t + 1, 1, nb + 1, FACTOR_WHOLE), value = alone(r, 2, nb + 1, grad ? FACTOR_WHOLE : FACTOR_EACH);
 	put(r, grad ? 4 : res(r, 0), t + 1, value);
 	if (grad) {
@@ -489,8 +489,9 @@ static void attention_axes(struct rule *r, bool grad)
 	score_operands(r, grad ? 6 : 3, f);
 }
 
-static void attention(struct rule *r) { attention_axes(r, false); }
-static void attention_grad(struct rule *r) { attention_axes(r, true); }
+static void attention(struct rule *r) { attention_axes(r, false, false); }
+static void attention_part(struct rule *r) { attention_axes(r, false, true); }
+static void attention_grad(struct rule *r) { attention_axes(r, true, false); }
 
 /* A spatial dimension of the operand is cut along the windows or inside of them, the larger of the two is the major factor. */
 static void spatial(struct rule *r, int in, int kernel, int out)

@@ -228,7 +228,7 @@ struct err *ru_attention(const struct at *a)
 		NEED(ru_scalar_of(a, ru_param_t(a, f, 1 + i - first), (enum dtype)t->dtype), "function '%s' takes no scalar of operand %u's type",
 		     ir_text(a->m, a->m->fn.p[f]->name), i);
 	}
-	if (!grad)
-		NEED(result_t(a, 1) == 0 || a->m->type.p[result_t(a, 1)].dtype == sum, "l is not of %s", dtype_info[sum].name);
+	for (uint32_t i = 1; i < a->o->nout && !grad; i++)
+		NEED(result_t(a, i) == 0 || a->m->type.p[result_t(a, i)].dtype == sum, "result %u is not of %s", i, dtype_info[sum].name);
 	return NULL;
 }

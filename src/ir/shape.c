@@ -387,10 +387,11 @@ static struct err *sh_dot(const struct at *a, struct shape *s)
 
 static void sh_attention(const struct at *a, uint32_t i, struct shape *s)
 {
-	like(s, operand(a, a->o->kind == IR_attention ? 0 : i));
-	if (a->o->kind == IR_attention && i)
+	bool grad = a->o->kind == IR_attention_grad;
+	like(s, operand(a, grad ? i : 0));
+	if (!grad && i)
 		s->rank--;
-	else if (a->o->kind == IR_attention)
+	else if (!grad)
 		s->dim[s->rank - 1] = a->in[2]->dim[a->in[2]->rank - 1];
 }
 
@@ -639,7 +640,7 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 	case IR_convolution:
 		*known = false;
 		return sh_convolution(a, s);
-	case IR_attention: case IR_attention_grad:
+	case IR_attention: case IR_attention_part: case IR_attention_grad:
 		TRY(i ? NULL : ru_attention(a));
 		*known = false;
 		sh_attention(a, i, s);

@@ -83,7 +83,7 @@ static void run_ref(const struct prog_kern *k, const struct kern_state *s, int p
 	plan_start(x->fn, mem + r->fn);
 	for (int64_t tile = t0; tile < t1; tile++) {
 		int64_t t = tile % x->t, g = tile / x->t % x->g, b = tile / x->t / x->g;
-		double most = -INFINITY, sum = 0, l;
+		double most = -INFINITY, sum = 0, row[2];
 		scores(k, r, ptr, b, g, t, mem);
 		for (int64_t j = 0; j < x->s; j++)
 			most = p[j] > most || isnan(p[j]) ? p[j] : most;
@@ -99,9 +99,11 @@ static void run_ref(const struct prog_kern *k, const struct kern_state *s, int p
 			for (int64_t i = 0; i < x->e; i++)
 				o[i] += f * kv[i];
 		}
-		l = most == -INFINITY ? most : most + log(sum);
+		row[0] = x->part || most == -INFINITY ? most : most + log(sum);
+		row[1] = sum;
 		store(k, k->nin, row_at(k, x, k->nin, attention_at(k, ptr, x, k->nin, b), g, t), x->e, mem + r->raw, o);
-		kern_elem(ELEM_convert, DT_f64, x->sum)(1, row_at(k, x, k->nin + 1, attention_at(k, ptr, x, k->nin + 1, b), g, t), &l, NULL, NULL);
+		for (int i = 1; i < k->nout; i++)
+			kern_elem(ELEM_convert, DT_f64, x->sum)(1, row_at(k, x, k->nin + i, attention_at(k, ptr, x, k->nin + i, b), g, t), &row[i - 1], NULL, NULL);
 	}
 }
 

@@ -7,7 +7,7 @@
 /* Operands and results by name; what scores are made from begins at ATT_EXTRA or ATT_GRAD_EXTRA. */
 enum { ATT_Q, ATT_K, ATT_V, ATT_EXTRA, ATT_L = 3, ATT_DO, ATT_DELTA, ATT_GRAD_EXTRA };
 struct attention {
-	bool grad;
+	bool grad, part;                 /* part: results are o, m and z, else o and l */
 	int nb;                          /* batch dimensions, of every view the first ones */
 	int64_t batch, g, t, s, d, e;    /* batch: product of the batch dimensions */
 	enum dtype sum;                  /* f32 or f64 */
@@ -37,6 +37,8 @@ struct att_soft {
 	bool (*over)(int rows, const float *s, const float *most);
 	/* The highest of each row's scores that are numbers. */
 	void (*tops)(int rows, const float *s, float *top);
+	/* top[r] = the highest of itself and s[r] * c, lane by lane, of what are numbers; c is above 0. */
+	void (*raise)(int rows, const float *s, float c, float (*top)[ATT_LANES]);
 	/* p[r] = exp2((s[r] - m[r]) * c2), rows ldp bytes apart, times w if there is one; what p is before that is added to l[r]. */
 	void (*forward)(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES]);
 	/* Of the transposed tile, rows are keys, columns queries: p = exp2((s - l) * c2), dx = p (y w c - delta) slope; with no slope 1, no w 1.
@@ -47,9 +49,10 @@ struct att_soft {
 
 /* A row's reference is raised when a score exceeds it by so much: 2^8 about. */
 #define ATT_LAZY 5.5f
-/* micro and forward in one: p = exp2(x * c2 - m2), rows ldp bytes apart.  True: a score exceeds its row's reference by more than ATT_LAZY;
- * nothing is written. */
-typedef bool att_fused(int64_t steps, const void *a, int64_t lda, const void *b, const float *m2, float c2, char *p, int64_t ldp, float (*l)[ATT_LANES]);
+/* micro and forward in one: p = exp2(x * c2 - m2), rows ldp bytes apart; raise, too, if top is not NULL, of scores that are exponents of e.
+ * True: a score exceeds its row's reference by more than ATT_LAZY; nothing is written. */
+typedef bool att_fused(int64_t steps, const void *a, int64_t lda, const void *b, const float *m2, float c2, char *p, int64_t ldp, float (*l)[ATT_LANES],
+                       float (*top)[ATT_LANES]);
 extern att_fused att_fused_bf16_512, att_fused_f32_512;
 
 struct att_variant {

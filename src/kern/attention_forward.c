@@ -99,6 +99,8 @@ static void start_rows(struct run *r)
 	const struct fwd *f = r->f;
 	memset(r->o, 0, sizeof *r->o * (size_t)(f->qb * f->p.ec));
 	memset(r->l, 0, sizeof *r->l * (size_t)f->qb);
+	for (int64_t i = 0; r->top && i < f->qb * ATT_LANES; i++)
+		r->top[0][i] = -INFINITY;
 	for (int64_t i = 0; i < f->qb; i++) {
 		r->ref.m[i] = r->ref.mx[i] = r->ref.m2[i] = 0;
 		r->ref.most[i] = r->ref.mostx[i] = -INFINITY;
@@ -118,6 +120,14 @@ static float sum_of(const struct run *r, int64_t i)
 	return (b[0] + b[2]) + (b[1] + b[3]);
 }
 
+static float top_of_row(const struct run *r, int64_t i)
+{
+	float top = -INFINITY;
+	for (int j = 0; r->top && j < ATT_LANES; j++)
+		top = fmaxf(top, r->top[i][j]);
+	return top;
+}
+
 /* Row i of o, one after the other, times x. */
 static float *row_of(const struct run *r, const float *o, int64_t i, float x)
 {
@@ -135,12 +145,17 @@ static float *row_of(const struct run *r, const float *o, int64_t i, float x)
 /* What a row is multiplied with in the end; of one without keys all is 0 already. */
 static float share(float sum) { return sum == 0 ? 0 : 1 / sum; }
 
-static void finish(const struct run *r, int64_t i, const float *row, float m, float sum)
+/* A row whose sum relative to m is this; top: the highest score. */
+static void finish(const struct run *r, int64_t i, const float *row, float m, float sum, float top)
 {
 	const struct fwd *f = r->f;
-	float l = sum == 0 ? -INFINITY : m + logf(sum);
+	float l = sum == 0 ? -INFINITY : m + logf(sum), z = sum == 0 ? 0 : sum * exp2f((m - top) * LOG2E);
+	if (f->p.x.part)
+		l = isnan(sum) && top < INFINITY ? NAN : top;
 	att_store(&f->o, r->to_o, r->r0 + i, row, r->mem + f->tmp_at);
 	att_store(&f->l, r->to_l, r->r0 + i, &l, r->mem + f->tmp_at);
+	if (f->p.x.part)
+		att_store(&f->z, r->to_z, r->r0 + i, &z, r->mem + f->tmp_at);
 }
 
 /* Rows whose reference is so low that what was left out counts. */
@@ -169,12 +184,19 @@ static void keep_refs(const struct run *r, float *to)
 	}
 }
 
+static void keep_tops(const struct run *r, char *to)
+{
+	for (int64_t i = 0; r->top && i < r->nr; i++)
+		((float *)(void *)(to + r->f->part_top))[i] = top_of_row(r, i);
+}
+
 static void keep(const struct run *r, char *to)
 {
 	memcpy(to, r->o, sizeof *r->o * (size_t)(r->f->qb * r->f->p.ec));
 	memcpy(to + r->f->part_low, &r->low, sizeof r->low);
 	keep_refs(r, (float *)(void *)(to + r->f->part_m));
 	keep_refs(r, (float *)(void *)(to + r->f->part_m2));
+	keep_tops(r, to);
 }
 
 static float top_of(const struct run *r, int64_t blk, int64_t i, size_t which)
@@ -205,6 +227,8 @@ static void second_part(struct run *r, int64_t blk, int64_t part)
 	for (int64_t i = 0; i < r->nr; i++) {
 		const float *m = (const float *)(const void *)(mine + f->part_m) + 2 * i;
 		r->l[i][0] = m[1];
+		if (r->top)
+			r->top[i][0] = ((const float *)(const void *)(mine + f->part_top))[i];
 		if (m[0] == -INFINITY)
 			continue;
 		att_set_ref(r, i, m[0], m[0] / f->p.range.c);
@@ -214,6 +238,7 @@ static void second_part(struct run *r, int64_t blk, int64_t part)
 	r->low = low;
 	memcpy(mine, r->o, sizeof *r->o * (size_t)(f->qb * f->p.ec));
 	keep_refs(r, (float *)(void *)(mine + f->part_m2));
+	keep_tops(r, mine);
 }
 
 /* Rows of all parts, each relative to the highest of their references. */
@@ -221,11 +246,13 @@ static void join_parts(struct run *r, int64_t blk)
 {
 	const struct fwd *f = r->f;
 	for (int64_t i = 0; i < r->nr; i++) {
-		float top = top_of(r, blk, i, f->part_m2), sum = 0, *all = r->o;
+		float top = top_of(r, blk, i, f->part_m2), highest = -INFINITY, sum = 0, *all = r->o;
 		memset(all, 0, sizeof *all * (size_t)f->p.ec);
 		for (int64_t x = 0; x < f->parts; x++) {
 			const char *from = part_of(r, blk, x);
 			const float *m = (const float *)(const void *)(from + f->part_m2) + 2 * i;
+			if (r->top)
+				highest = fmaxf(highest, ((const float *)(const void *)(from + f->part_top))[i]);
 			float w = m[0] == -INFINITY ? isnan(m[1]) : exp2f((m[0] - top) * LOG2E);
 			if (w == 0)
 				continue;
@@ -236,7 +263,7 @@ static void join_parts(struct run *r, int64_t blk)
 		}
 		for (int64_t e = 0; e < f->p.ec; e++)
 			all[e] *= share(sum);
-		finish(r, i, all, top, sum);
+		finish(r, i, all, top, sum, highest);
 	}
 }
 
@@ -254,6 +281,8 @@ static void tile(struct run *r, enum what what, int64_t at)
 	r->nr = MIN(f->qb, f->p.rows - r->r0);
 	r->to_o = attention_at(r->k, r->ptr, &f->p.x, r->k->nin, r->b);
 	r->to_l = attention_at(r->k, r->ptr, &f->p.x, r->k->nin + 1, r->b);
+	if (f->p.x.part)
+		r->to_z = attention_at(r->k, r->ptr, &f->p.x, r->k->nin + 2, r->b);
 	att_extra_start(&f->p, r->k, r->ptr, r->b, r->mem + f->fn_at);
 	if (what == SECOND) {
 		second_part(r, blk, part);
@@ -274,7 +303,7 @@ static void tile(struct run *r, enum what what, int64_t at)
 		}
 		for (int64_t i = 0; i < r->nr; i++) {
 			float sum = sum_of(r, i);
-			finish(r, i, row_of(r, r->o, i, share(sum)), r->ref.m[i], sum);
+			finish(r, i, row_of(r, r->o, i, share(sum)), r->ref.m[i], sum, top_of_row(r, i));
 		}
 	}
 }
@@ -285,7 +314,8 @@ static void run(const struct prog_kern *k, const struct kern_state *s, int phase
 	char *mem = scratch;
 	float *m = (float *)(void *)(mem + f->m_at);
 	struct run r = { .f = f, .k = k, .ptr = ptr, .mem = mem, .ref = { m, m + f->qb, m + 2 * f->qb, m + 3 * f->qb, m + 4 * f->qb },
-	                 .s = (float *)(void *)(mem + f->s_at), .o = (float *)(void *)(mem + f->o_at), .l = (float (*)[ATT_LANES])(void *)(mem + f->l_at) };
+	                 .s = (float *)(void *)(mem + f->s_at), .o = (float *)(void *)(mem + f->o_at), .l = (float (*)[ATT_LANES])(void *)(mem + f->l_at),
+	                 .top = f->p.x.part ? (float (*)[ATT_LANES])(void *)(mem + f->top_at) : NULL };
 	/* keys of some batches are packed, then their tiles are made; parts are put together by who reads packed keys again, if at all */
 	int each = (f->lazy ? 1 : 2) + (f->parts > 1 ? 2 : 0);
 	enum what what = (enum what)(phase % each + (f->lazy ? 1 : 0));
@@ -348,6 +378,7 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->s_at = att_room(n, ATT_MOST_MR * ATT_COLS * 4);
 	f->w_at = att_room(n, ATT_MOST_MR * ATT_COLS * 4);
 	f->l_at = att_room(n, f->qb * ATT_LANES * 4);
+	f->top_at = att_room(n, p->x.part ? f->qb * ATT_LANES * 4 : 0);
 	f->m_at = att_room(n, 5 * f->qb * 4);
 	f->lo_at = att_room(n, extra * groups * 8);
 	f->hi_at = att_room(n, extra * groups * 8);
@@ -361,6 +392,7 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	att_room(n, f->qb * p->ec * 4);
 	f->part_m = att_room(n, f->qb * 8);
 	f->part_m2 = att_room(n, f->qb * 8);
+	f->part_top = att_room(n, p->x.part ? f->qb * 4 : 0);
 	f->part_low = att_room(n, 4);
 	f->part_at = f->lazy ? 0 : (size_t)(f->some * f->nkb) * f->kb_bytes;
 	s->shared = f->part_at + (f->parts > 1 ? (size_t)(p->x.batch * f->nblk * f->parts) * f->part_bytes : 0);
@@ -372,8 +404,8 @@ bool attention_forward(const struct prog_kern *k, const struct attention *x, str
 	memset(f, 0, sizeof *f);
 	if (!att_plan_make(k, x, false, &s->a, &f->p))
 		return false;
-	struct att_rows *rows[] = { &f->q, &f->k, &f->v, &f->o, &f->l };
-	for (int i = 0; i < (int)NELEM(rows); i++)
+	struct att_rows *rows[] = { &f->q, &f->k, &f->v, &f->o, &f->l, &f->z };
+	for (int i = 0; i < 3 + k->nout; i++)
 		att_rows_make(&f->p, k, i < 3 ? i : k->nin + i - 3, rows[i]);
 	int mr = f->p.v->mr;
 	f->rq = ITEM / mr * mr;

@@ -175,6 +175,8 @@ static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain,
 	}
 	if (v->soft->over(mr, r->s, (plain ? r->ref.mostx : r->ref.most) + i0))
 		raise_refs(r, i0, at * mr, mr, t * ATT_COLS, plain);
+	if (r->top)
+		v->soft->raise(mr, r->s, plain ? p->range.c : 1, r->top + i0);
 	v->soft->forward(mr, r->s, (plain ? r->ref.mx : r->ref.m) + i0, plain ? f->c2 : LOG2E, w, to, f->p_row, r->l + i0);
 }
 
@@ -204,7 +206,8 @@ static void scores(struct run *r, int64_t g0, int64_t ng, int t, uint8_t (*kind)
 		r->done++;
 		bool plain = kind[g][t] == PLAIN;
 		/* not where the reference is still to come: products would be made twice */
-		if (!plain || !v->fused || !whole || !all_set(r->ref.most + i0, mr) || v->fused(f->steps, a, f->q_row, b, r->ref.m2 + i0, f->c2, to, f->p_row, r->l + i0))
+		if (!plain || !v->fused || !whole || !all_set(r->ref.most + i0, mr) ||
+		    v->fused(f->steps, a, f->q_row, b, r->ref.m2 + i0, f->c2, to, f->p_row, r->l + i0, r->top ? r->top + i0 : NULL))
 			score_tile(r, i0, g, t, plain, a, b, to);
 	}
 }

@@ -9,8 +9,8 @@ struct err *attention_make(const struct prog_kern *k, struct arena *a, struct at
 {
 	bool grad = k->id == KERN_attention_grad;
 	int first = grad ? ATT_GRAD_EXTRA : ATT_EXTRA, least = grad ? 2 : 1;
-	*x = (struct attention){ .grad = grad, .first = first, .nextra = k->nin - first, .sum = DT_f32 };
-	if (k->nin < first || k->nout != (grad ? 3 : 2) || !k->expr || k->expr->nin != 1 + k->nin - first || k->expr->nout < least || k->expr->nout > least + 1)
+	*x = (struct attention){ .grad = grad, .part = !grad && k->nout == 3, .first = first, .nextra = k->nin - first, .sum = DT_f32 };
+	if (k->nin < first || (k->nout != 3 && (grad || k->nout != 2)) || !k->expr || k->expr->nin != 1 + k->nin - first || k->expr->nout < least || k->expr->nout > least + 1)
 		return ERR(INVALID, "kernel '%s' with %d operands, %d results and no function for them", prog_kern_name[k->id], k->nin, k->nout);
 	const struct prog_view *q = &k->v[ATT_Q], *key = &k->v[ATT_K], *v = &k->v[ATT_V];
 	x->nb = q->rank - 3;

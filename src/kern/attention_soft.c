@@ -54,6 +54,14 @@ T512 static void tops_512(int rows, const float *s, float *top)
 		top[r] = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(_mm512_load_ps(s), none), _mm512_max_ps(_mm512_load_ps(s + 16), none)));
 }
 
+T512 static void raise_512(int rows, const float *s, float c, float (*top)[ATT_LANES])
+{
+	for (int r = 0; r < rows; r++, s += ATT_COLS) {
+		__m512 old = _mm512_load_ps(top[r]), a = _mm512_mul_ps(_mm512_load_ps(s), K512(c)), b = _mm512_mul_ps(_mm512_load_ps(s + 16), K512(c));
+		_mm512_store_ps(top[r], _mm512_max_ps(b, _mm512_max_ps(a, old)));
+	}
+}
+
 #define FORWARD(name, isa, exp2, store) \
 isa static void name(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES]) \
 { \
@@ -76,7 +84,8 @@ FORWARD(forward_512, T512, exp2_long, STORE_FLOATS)
 
 /* Products of M512 rows and a panel as in attention_micro.c, and their exponentials before they are ever stored. */
 #define FUSED(name, isa, product, exp2, store) \
-isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const float *m2, float c2, char *p, int64_t ldp, float (*l)[ATT_LANES]) \
+isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const float *m2, float c2, char *p, int64_t ldp, float (*l)[ATT_LANES], \
+              float (*top)[ATT_LANES]) \
 { \
 	const char *a = pa, *b = pb; \
 	__m512 x[M512][2], c = K512(c2), most = K512(-1); \
@@ -90,6 +99,11 @@ isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const 
 	} \
 	if (__builtin_expect(_mm512_cmp_ps_mask(most, K512(ATT_LAZY * 1.44269504f), _CMP_GT_OQ) != 0, 0)) \
 		return true; \
+	_Pragma("GCC unroll 8") \
+	for (int i = 0; top && i < M512; i++) { \
+		__m512 x2 = _mm512_add_ps(_mm512_max_ps(x[i][0], x[i][1]), K512(m2[i])); \
+		_mm512_store_ps(top[i], _mm512_max_ps(_mm512_mul_ps(x2, K512(0.693147181f)), _mm512_load_ps(top[i]))); \
+	} \
 	_Pragma("GCC unroll 8") \
 	for (int i = 0; i < M512; i++) { \
 		__m512 e0 = exp2(x[i][0]), e1 = exp2(x[i][1]); \
@@ -163,7 +177,8 @@ T512 static void backward_512(int rows, const float *s, const float *y, const fl
 		}
 }
 
-const struct att_soft att_soft_512_bf16 = { over_512, tops_512, forward_bf16, backward_bf16 }, att_soft_512 = { over_512, tops_512, forward_512, backward_512 };
+const struct att_soft att_soft_512_bf16 = { over_512, tops_512, raise_512, forward_bf16, backward_bf16 },
+                      att_soft_512 = { over_512, tops_512, raise_512, forward_512, backward_512 };
 
 /* --- AVX2 -------------------------------------------------------------------------------- */
 
@@ -209,6 +224,15 @@ T256 static void tops_256(int rows, const float *s, float *top)
 	}
 }
 
+T256 static void raise_256(int rows, const float *s, float c, float (*top)[ATT_LANES])
+{
+	for (int r = 0; r < rows; r++, s += ATT_COLS)
+		for (int j = 0; j < ATT_COLS; j += 8) {
+			float *to = top[r] + j % ATT_LANES;
+			_mm256_store_ps(to, _mm256_max_ps(_mm256_mul_ps(_mm256_load_ps(s + j), K256(c)), _mm256_load_ps(to)));
+		}
+}
+
 T256 static void forward_256(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES])
 {
 	for (int r = 0; r < rows; r++)
@@ -237,7 +261,7 @@ T256 static void backward_256(int rows, const float *s, const float *y, const fl
 		}
 }
 
-const struct att_soft att_soft_256 = { over_256, tops_256, forward_256, backward_256 };
+const struct att_soft att_soft_256 = { over_256, tops_256, raise_256, forward_256, backward_256 };
 
 /* --- what they mean -------------------------------------------------------------------------- */
 
@@ -255,6 +279,14 @@ static void tops_model(int rows, const float *s, float *top)
 		float *t = &top[i / ATT_COLS];
 		*t = i % ATT_COLS == 0 ? -INFINITY : *t;
 		*t = s[i] > *t ? s[i] : *t;
+	}
+}
+
+static void raise_model(int rows, const float *s, float c, float (*top)[ATT_LANES])
+{
+	for (int i = 0; i < rows * ATT_COLS; i++) {
+		float *t = &top[i / ATT_COLS][i % ATT_LANES];
+		*t = s[i] * c > *t ? s[i] * c : *t;
 	}
 }
 
@@ -294,6 +326,6 @@ static void forward_model_##n(int rows, const float *s, const float *m, float c2
 static void backward_model_##n(int rows, const float *s, const float *y, const float *l, float c2, const float *delta, float c, const float *slope, \
                                const float *w, char *p, char *dx, int64_t ld, char *panel) \
 { backward_model(es, rows, s, y, l, c2, delta, c, slope, w, p, dx, ld, panel); } \
-const struct att_soft att_soft_##n##_model = { over_model, tops_model, forward_model_##n, backward_model_##n };
+const struct att_soft att_soft_##n##_model = { over_model, tops_model, raise_model, forward_model_##n, backward_model_##n };
 MODEL(bf16, 2)
 MODEL(f32, 4)

@@ -598,6 +598,67 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	return REWRITE_MAPPED;
 }
 
+static bool is_splat(const struct rewrite *r, ir_val v)
+{
+	const struct ir_op *o = ir_def(r->b.fn, v);
+	return o && o->kind == IR_constant && ir_splat(r->m, r->b.fn, v);
+}
+
+/* A case whose branches have the constants among their operands as their own. */
+static ir_val known_case(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	int n;
+	const int64_t *branch = ir_attrs(r->from, o, AT_branch, &n);
+	ir_val *all = ARENA_NEW(r->a, ir_val, o->nin), *arg = ARENA_NEW(r->a, ir_val, o->nin), *out = ARENA_NEW(r->a, ir_val, o->nout + 1);
+	ir_type *t = ARENA_NEW(r->a, ir_type, o->nout + 1);
+	int64_t *words = ARENA_NEW(r->a, int64_t, n + 1);
+	uint32_t stay = 0;
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (!k || !is_splat(r, in[k]))
+			all[stay++] = in[k];
+	if (stay == o->nin)
+		return 0;
+	words[0] = n;
+	for (int i = 0; i < n; i++) {
+		const struct ir_fn *was = ir_fn_of(r->m, (ir_fnid)branch[i]);
+		struct ir_b b = { r->m, ir_fn_new(r->m, ir_text(r->m, was->name)), o->loc };
+		for (uint32_t k = 1; k < o->nin; k++)
+			if (!is_splat(r, in[k]))
+				arg[k - 1] = ir_param(b.fn, r->b.fn->val.p[in[k]].type);
+		for (uint32_t k = 1; k < o->nin; k++)
+			if (is_splat(r, in[k]))
+				arg[k - 1] = ir_clone(&b, r->b.fn, ir_def(r->b.fn, in[k]), NULL);
+		ir_inline(&b, was->id, arg, out);
+		for (uint32_t k = 0; k < o->nout; k++)
+			ir_result(b.fn, out[k]);
+		words[1 + i] = b.fn->id;
+	}
+	for (uint32_t k = 0; k < o->nout; k++)
+		t[k] = r->from->val.p[o->out + k].type;
+	return ir_emit_raw(&r->b, IR_case, stay, all, o->nout, t, words, (uint32_t)n + 1);
+}
+
+/* Operands that are one constant many times, of loops that do not change them and of cases. */
+static ir_val known_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	if (o->kind == IR_case)
+		return known_case(r, o, in);
+	if (o->kind != IR_loop)
+		return 0;
+	struct loop l;
+	bool any = false;
+	loop_init(&l, r, o, in);
+	for (int k = 0; k < l.v.n; k++)
+		if (l.v.x[k].role == ROLE_CONST && is_splat(r, in[k]) && sinkable(&l, in[k], &l.sunk[k])) {
+			l.plan[k] = SUNK;
+			any = true;
+		}
+	if (!any)
+		return 0;
+	rebuild(&l);
+	return REWRITE_MAPPED;
+}
+
 void pass_drop_operands(struct ir_module *m)
 {
 	pass_rewrite_down(m, drop_op);
@@ -605,9 +666,11 @@ void pass_drop_operands(struct ir_module *m)
 
 struct err *pass_loops(const struct pass_opts *o, struct ir_module *m)
 {
-	if (!pass_has(m, IR_loop))
-		return NULL;
-	pass_rewrite(m, on_op, NULL, NULL);
-	pass_drop_operands(m);
+	if (pass_has(m, IR_loop)) {
+		pass_rewrite(m, on_op, NULL, NULL);
+		pass_drop_operands(m);
+	}
+	if (pass_has(m, IR_loop) || pass_has(m, IR_case))
+		pass_rewrite_down(m, known_op);      /* what is known now, however deep it goes */
 	return NULL;
 }

@@ -61,6 +61,7 @@ static const struct example of[IR_COUNT] = {
 	                     "convolution %1, %2 lhs=[0,2,1] rhs=[1,2,0] out=[0,2,1] stride=[1] low=[1] high=[1] lhs_dilation=[1] rhs_dilation=[1] "
 	                     "reversal=[0] feature_groups=1 batch_groups=1 precision=0 : f32[1,8,4]", "" },
 	[IR_attention] = { KERNEL, "%1: f32[1,2,3], %2: f32[4,3], %3: f32[4,5]", "attention %1, %2, %3 fn=@half : f32[1,2,5], f32[1,2]", HALF },
+	[IR_attention_part] = { KERNEL, "%1: f32[1,2,3], %2: f32[4,3], %3: f32[4,5]", "attention_part %1, %2, %3 fn=@half : f32[1,2,5], f32[1,2], f32[1,2]", HALF },
 	[IR_attention_grad] = { KERNEL, "%1: f32[1,2,3], %2: f32[4,3], %3: f32[4,5], %4: f32[1,2], %5: f32[1,2,5], %6: f32[1,2]",
 	                        "attention_grad %1, %2, %3, %4, %5, %6 fn=@halves : f32[1,2,3], f32[4,3], f32[4,5]", HALVES },
 	[IR_cholesky] = { KERNEL, "%1: f32[3,3]", "cholesky %1 lower=1 : f32[3,3]", "" },
