@@ -195,11 +195,20 @@ static void forward(struct env *e, int i)
 	ir_val in[3 + MOST_EXTRA];
 	in[0] = vectors(e, x.a, true);
 	in[1] = vectors(e, x.b, false);
-	in[2] = vectors(e, f->v ? f->v : x.b, false);
+	int64_t dim[ATOMS], nb = extents(e, dim);
+	if (f->v) {
+		in[2] = vectors(e, f->v, false);
+	} else {                         /* nobody wants o */
+		const struct ir_type_info *k = ir_vtype(e->b.m, e->b.fn, in[1]);
+		memcpy(dim, k->dim, sizeof *dim * (size_t)(k->rank - 1));
+		dim[nb + 1] = 1;
+		enum dtype dt = (enum dtype)k->dtype;
+		in[2] = ir_const_f(&e->b, ir_tensor(e->b.m, dt, (int)nb + 2, dim), 0);
+		nb = extents(e, dim);
+	}
 	int64_t fn = score_function(e, f, 0, false, &s);
 	for (int k = 0; k < s.nextra; k++)
 		in[3 + k] = extra(e, &s.extra[k], i);
-	int64_t dim[ATOMS], nb = extents(e, dim);
 	ir_type t[3];
 	dim[nb + 2] = ir_vtype(e->b.m, e->b.fn, in[2])->dim[nb + 1];
 	t[0] = ir_tensor(e->b.m, (enum dtype)ir_vtype(e->b.m, e->b.fn, in[0])->dtype, (int)nb + 3, dim);
@@ -281,12 +290,27 @@ static ir_val rows(struct env *e, int p, ir_type t)
 		bool minus = !v && c < 0;
 		for (int k = 0; k < x.m[i].n; k++) {
 			const struct fac f = *fac_of(e->m->c, x.m[i].f[k].f);
+			if (f.mask)
+				continue;
 			ir_val r = ir_convert(b, matrix(e, e->get(e, (ir_val)f.a, f.b), f.b, true), score_sums(e));
 			bool below;
 			r = score_power(b, ir_broadcast(b, r, t, dims), x.m[i].f[k].pow, &below);
 			if (!v && below)
 				v = ir_const_f(b, t, 1);
 			v = v ? ir_bin(b, below ? ELEM_divide : ELEM_multiply, v, r) : r;
+		}
+		for (int k = 0; k < x.m[i].n; k++) {
+			const struct fac f = *fac_of(e->m->c, x.m[i].f[k].f);
+			if (!f.mask)
+				continue;
+			const struct ir_type_info *ti = ir_type_of(b->m, t);
+			int64_t dim[ATOMS];
+			int rank = ti->rank;
+			memcpy(dim, ti->dim, sizeof *dim * (size_t)rank);
+			ir_val on = matrix(e, e->get(e, (ir_val)f.a, f.b), f.b, true), zero = ir_const_f(b, t, 0);
+			on = ir_broadcast(b, on, ir_tensor(b->m, DT_pred, rank, dim), dims);
+			v = v ? v : ir_const_f(b, t, 1);
+			v = ir_select(b, on, v, zero);
 		}
 		if (minus && !sum)
 			v = ir_un(b, ELEM_negate, v);

@@ -149,6 +149,9 @@ static int selected(struct cand *c, const struct ir_op *o, int lab)
 		return a;
 	if (ir_vtype(c->m, c->fn, on)->rank == 0)
 		return -1;
+	/* Of rows that no sum is in, a reference say, what is not selected may be infinite: that is no product. */
+	if (!(lab_of(c, lab)->set & (c->right | 1)) && !has_sum(c, a) && !has_sum(c, b))
+		return -1;
 	if (!b)
 		return poly_mul(c, indicator(c, on, lab), a);
 	if (!a)

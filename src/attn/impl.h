@@ -200,6 +200,7 @@ struct sample {
 	int nleaf;
 	bool list, wide;
 	int turn, depth;
+	ir_val root;             /* the exit that is made: not read, though others may read it */
 	struct ir_b b;
 	const char *why;
 };

@@ -165,6 +165,9 @@ static bool output(struct match *m, int p, struct exit *out)
 			return false;
 		int vf = b.f[vec].f;
 		mono_take(&b, vec);
+		for (int k = 0; k < b.n; k++)            /* else it is a gradient */
+			if (fac_of(c, b.f[k].f)->kind == FAC_DOT && b.f[k].f != m->x)
+				return false;
 		if (i && (zf != z || vf != v || own.pow + 1 != out->pow || own.lift != out->lift || t.n != coef.n || memcmp(t.f, coef.f, sizeof t.f[0] * (size_t)t.n)))
 			return false;
 		if (!i) {
@@ -222,7 +225,14 @@ static bool highest(struct match *m, const struct ir_op *o, int lab, struct exit
 		out->pow = 0;
 		return true;
 	}
-	return false;
+	int score = 0, rest = 0;
+	if (p > 0)
+		poly_part(c, p, c->right, &score, &rest);
+	if (score <= 0 || rest)
+		return false;
+	*out = (struct exit){ .kind = EXIT_M, .coef = poly_const(c, 1) };      /* of exponentials there is no sum */
+	out->op = fwd_add(m, (struct fwd){ score, poly_const(c, 1), poly_const(c, 1), 0, true });
+	return true;
 }
 
 static bool logarithm(struct match *m, int p, struct exit *out)

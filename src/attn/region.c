@@ -288,10 +288,9 @@ static bool find_values(struct match *m)
 	share(m);
 	for (size_t i = 0; i < m->exit.n; i++)
 		any |= m->exit.p[i].kind == EXIT_O || m->exit.p[i].kind >= EXIT_DQ;
-	for (size_t i = 0; i < m->fwd.n; i++)
-		for (size_t k = 0; k < m->fwd.n && !m->fwd.p[i].v; k++)      /* any values do where only l is wanted; a gradient of values alone takes those of the output */
-			if (m->fwd.p[k].v)
-				m->fwd.p[i].v = m->fwd.p[k].v;
+	for (size_t i = 0; i < m->bwd.n; i++)            /* a gradient of values alone takes those of the output */
+		for (size_t k = 0; k < m->fwd.n && !m->fwd.p[m->bwd.p[i].fwd].v; k++)
+			m->fwd.p[m->bwd.p[i].fwd].v = m->fwd.p[k].v;
 	for (size_t i = 0; i < m->bwd.n; i++)
 		if (!m->fwd.p[m->bwd.p[i].fwd].v)
 			any = false;

@@ -162,14 +162,13 @@ static ir_val elementwise(struct sample *s, const struct ir_op *o, ir_val v, con
 	return ir_emit_raw(&s->b, (enum ir_kind)o->kind, o->nin, in, 1, &t, NULL, 0);
 }
 
-/* anew: what makes it is wanted, also if it is given to others. */
-static ir_val make(struct sample *s, ir_val v, int lab, bool anew)
+static ir_val make(struct sample *s, ir_val v, int lab)
 {
 	struct cand *c = s->m->c;
 	const struct ir_op *o = ir_def(c->fn, v);
 	ir_type t = type_of(s, v, lab);
 	const void *p = ir_splat(c->m, c->fn, v);
-	int l[66] = {0}, leaf = anew ? -1 : find(s, v, lab);
+	int l[66] = {0}, leaf = v == s->root ? -1 : find(s, v, lab);
 	if (p && s->list)
 		return 1;
 	if (p && dtype_info[ir_type_of(c->m, t)->dtype].cls == DT_FLOAT)
@@ -228,10 +227,19 @@ static ir_val old(struct sample *s, ir_val v, int lab)
 	if (have)
 		return (ir_val)*have;
 	s->depth++;
-	ir_val to = make(s, v, lab, false);
+	ir_val to = make(s, v, lab);
 	s->depth--;
 	*map_put(&c->index, &key, sizeof key) = to;
 	return to;
+}
+
+/* An exit, which may be what others are made from, too. */
+static ir_val root(struct sample *s, const struct exit *x)
+{
+	s->root = x->v;
+	ir_val v = make(s, x->v, x->lab);
+	s->root = 0;
+	return v;
 }
 
 /* --- both -------------------------------------------------------------------------------- */
@@ -243,7 +251,7 @@ static ir_val got(struct env *e, ir_val v, int lab)
 	if (i >= 0)
 		return (ir_val)i + 1;
 	s->b = e->b;                     /* a constant */
-	return make(s, v, lab, false);
+	return make(s, v, lab);
 }
 
 static ir_val index_of(struct env *e, int n, const uint8_t *axis)
@@ -278,7 +286,7 @@ bool sample_leaves(struct sample *s)
 		s->b = (struct ir_b){ s->m->c->m, NULL, 0 };
 	}
 	for (size_t i = 0; i < s->m->exit.n && !s->why; i++)
-		make(s, s->m->exit.p[i].v, s->m->exit.p[i].lab, true);
+		root(s, &s->m->exit.p[i]);
 	s->list = false;
 	return !s->why;
 }
@@ -287,7 +295,7 @@ struct ir_fn *sample_old(struct sample *s)
 {
 	struct ir_fn *fn = begin(s, "old");
 	for (size_t i = 0; i < s->m->exit.n; i++)
-		ir_result(fn, make(s, s->m->exit.p[i].v, s->m->exit.p[i].lab, true));
+		ir_result(fn, root(s, &s->m->exit.p[i]));
 	return fn;
 }
 

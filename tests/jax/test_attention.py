@@ -534,6 +534,262 @@ def test_memory(name, dtype, t):
             assert total <= (1.2 if t == 65536 else 1.35) * least, (d, again, total / least)
 
 
+# --- blocks of keys --------------------------------------------------------------------------------------------------------------------
+
+BLOCKS = {}
+
+
+def block(args, forward=1, back=0, tol=2e-5):
+    """Its text has so many ops, forward and back."""
+    def add(f):
+        BLOCKS[f.__name__] = (f, args, forward, back, tol)
+        return f
+    return add
+
+
+def state(t=T, m=0.0, dtype=np.float32):
+    """q and a block of keys, behind other ones: their maximum, sum and values."""
+    q, k, v = qkv(t=t, s=48, dtype=dtype)
+    rows = B, H, t
+    return q, k, v, m + normal(*rows, seed=4), np.exp(normal(*rows, seed=5)), normal(*rows, D, seed=6)
+
+
+def nothing_yet(m=-np.inf):
+    return *qkv(t=T, s=48), np.full((B, H, T), m, np.float32), np.zeros((B, H, T), np.float32), np.zeros((B, H, T, D), np.float32)
+
+
+def online(x, v, m, l, acc):
+    new = jnp.maximum(m, x.max(-1))
+    p, keep = jnp.exp(x - new[..., None]), jnp.exp(m - new)
+    return new, l * keep + p.sum(-1), acc * keep[..., None] + jnp.einsum("bhts,bshd->bhtd", p, v)
+
+
+def masked_some(x, fill):
+    """Row 3 sees nothing."""
+    t, s = x.shape[-2:]
+    return jnp.where((jnp.arange(t)[:, None] >= jnp.arange(s)) & (jnp.arange(t) != 3)[:, None], x, fill)
+
+
+@block(state)
+def next_block(q, k, v, *before): return online(scores(q, k), v, *before)
+
+
+@block(nothing_yet)
+def first_block(q, k, v, *before): return online(masked_some(scores(q, k), -1e30), v, *before)
+
+
+@block(nothing_yet)
+def first_block_empty_rows(q, k, v, *before): return online(masked_some(scores(q, k), -jnp.inf), v, *before)
+
+
+@block(lambda: nothing_yet(-1e30))
+def first_block_of_fill(q, k, v, *before): return online(masked_some(scores(q, k), -1e30), v, *before)
+
+
+@block(lambda: nothing_yet(FILL))
+def whole_block_hidden(q, k, v, *before): return online(jnp.where(jnp.arange(T)[:, None] < 0, scores(q, k), FILL), v, *before)
+
+
+@block(state)
+def next_block_empty(q, k, v, *before): return online(jnp.where(jnp.arange(T)[:, None] < 0, scores(q, k), -jnp.inf), v, *before)
+
+
+@block(nothing_yet)
+def first_block_guarded(q, k, v, m, l, acc):
+    x = masked_some(scores(q, k), -jnp.inf)
+    new = jnp.maximum(m, x.max(-1))
+    safe = jnp.where(jnp.isfinite(new), new, 0)
+    p, keep = jnp.exp(x - safe[..., None]), jnp.exp(m - safe)
+    return new, l * keep + p.sum(-1), acc * keep[..., None] + jnp.einsum("bhts,bshd->bhtd", p, v)
+
+
+@block(state)
+def base_two(q, k, v, m, l, acc):
+    x = scores(q, k) * np.float32(np.log2(np.e))
+    new = jnp.maximum(m, x.max(-1))
+    p, keep = jnp.exp2(x - new[..., None]), jnp.exp2(m - new)
+    return new, l * keep + p.sum(-1), acc * keep[..., None] + jnp.einsum("bhts,bshd->bhtd", p, v)
+
+
+@block(lambda: state(dtype=bf16), tol=3e-2)
+def block_of_bf16(q, k, v, m, l, acc):
+    x = jnp.einsum("bthd,bshd->bhts", q, k, preferred_element_type=f32) / 4
+    new = jnp.maximum(m, x.max(-1))
+    p, keep = jnp.exp(x - new[..., None]), jnp.exp(m - new)
+    return new, l * keep + p.sum(-1), acc * keep[..., None] + jnp.einsum("bhts,bshd->bhtd", p.astype(bf16), v, preferred_element_type=f32)
+
+
+@block(lambda: (*state(), np.random.default_rng(0).random((B, H, T, 48)) < 0.8), forward=1)
+def block_with_dropout(q, k, v, m, l, acc, keep):
+    x = scores(q, k)
+    new = jnp.maximum(m, x.max(-1))
+    p, old = jnp.exp(x - new[..., None]), jnp.exp(m - new)
+    return new, l * old + p.sum(-1), acc * old[..., None] + jnp.einsum("bhts,bshd->bhtd", jnp.where(keep, p / 0.8, 0), v)
+
+
+@block(lambda: state(m=200.0))
+def far_below_the_maximum(q, k, v, *before): return online(scores(q, k), v, *before)
+
+
+@block(lambda: qkv(s=160))
+def own_softmax_and_maximum(q, k, v):
+    x = scores(q, k)
+    m = x.max(-1, keepdims=True)
+    e = jnp.exp(x - m)
+    return values(e, v), m, e.sum(-1)
+
+
+def scanned(q, k, v, **how):
+    cut = lambda x: jnp.moveaxis(x.reshape(B, 4, -1, H, D), 1, 0)
+    start = jnp.full((B, H, q.shape[1]), -jnp.inf), jnp.zeros((B, H, q.shape[1])), jnp.zeros((B, H, q.shape[1], D))
+
+    def visit(c, kv):
+        x = scores(q, kv[0])
+        if "mask" in how:
+            x = jnp.where(how["mask"](x.shape, kv[2]), x, -1e30)
+        new = lax.stop_gradient(jnp.maximum(c[0], x.max(-1)))
+        p, keep = jnp.exp(x - new[..., None]), jnp.exp(c[0] - new)
+        return (new, c[1] * keep + p.sum(-1), c[2] * keep[..., None] + jnp.einsum("bhts,bshd->bhtd", p, kv[1])), None
+    visit = jax.checkpoint(visit) if "remat" in how else visit
+    (m, l, acc), _ = lax.scan(visit, start, (cut(k), cut(v), jnp.arange(4)))
+    return jnp.moveaxis(acc / l[..., None], 1, 2), m + jnp.log(l)
+
+
+@block(lambda: qkv(s=160))
+def blocks_scanned(q, k, v): return scanned(q, k, v)
+
+
+@block(lambda: qkv(t=160, s=160))
+def blocks_scanned_causal(q, k, v): return scanned(q, k, v, mask=lambda shape, i: jnp.arange(160)[:, None] >= 40 * i + jnp.arange(40))
+
+
+@block(lambda: qkv(s=160), forward=2, back=1, tol=5e-5)
+def blocks_scanned_back(q, k, v): return back(scanned)(q, k, v)
+
+
+@block(lambda: qkv(s=160), forward=2, back=1, tol=5e-5)
+def blocks_scanned_checkpointed_back(q, k, v): return back(lambda *x: scanned(*x, remat=True))(q, k, v)
+
+
+@block(lambda: qkv(s=160), forward=1)
+def blocks_behind_a_condition(q, k, v):
+    def visit(c, kv):
+        return lax.cond(kv[2] != 2, lambda c: online(scores(q, kv[0]), kv[1], *c), lambda c: c, c), None
+    cut = lambda x: jnp.moveaxis(x.reshape(B, 4, -1, H, D), 1, 0)
+    start = jnp.full((B, H, T), -1e30), jnp.zeros((B, H, T)), jnp.zeros((B, H, T, D))
+    (_, l, acc), _ = lax.scan(visit, start, (cut(k), cut(v), jnp.arange(4)))
+    return acc / l[..., None]
+
+
+# --- gradients of a block, whose rows are the program's ----------------------------------------------------------------------------------
+
+def given_rows(dtype=np.float32, t=T):
+    """q, k, v, the logarithm of the sum, that times output, and the output's cotangent."""
+    q, k, v = qkv(t=t, s=48, dtype=dtype)
+    return q, k, v, 3 + normal(B, H, t, seed=4), normal(B, H, t, seed=5), normal(B, t, H, D, seed=6, dtype=dtype)
+
+
+def pulled(q, k, p, dx, g):
+    return jnp.einsum("bhts,bshd->bthd", dx, k) / 4, jnp.einsum("bhts,bthd->bshd", dx, q) / 4, jnp.einsum("bhts,bthd->bshd", p, g)
+
+
+def from_values(g, v): return jnp.einsum("bthd,bshd->bhts", g, v)
+
+
+@block(given_rows, forward=0, back=1)
+def gradient_of_a_block(q, k, v, lse, delta, g):
+    p = jnp.exp(scores(q, k) - lse[..., None])
+    return pulled(q, k, p, p * (from_values(g, v) - delta[..., None]), g)
+
+
+@block(given_rows, forward=0, back=1)
+def gradient_of_queries_alone(q, k, v, lse, delta, g):
+    p = jnp.exp(scores(q, k) - lse[..., None])
+    return pulled(q, k, p, p * (from_values(g, v) - delta[..., None]), g)[0]
+
+
+@block(given_rows, forward=0, back=1)
+def gradient_of_keys_alone(q, k, v, lse, delta, g):
+    p = jnp.exp(scores(q, k) - lse[..., None])
+    return pulled(q, k, p, p * (from_values(g, v) - delta[..., None]), g)[1:]
+
+
+@block(given_rows, forward=0, back=1)
+def gradient_without_delta(q, k, v, lse, delta, g):
+    p = jnp.exp(scores(q, k) - lse[..., None])
+    return pulled(q, k, p, p * from_values(g, v), g)
+
+
+@block(given_rows, forward=0, back=1)
+def gradient_of_a_masked_block(q, k, v, lse, delta, g):
+    p = jnp.exp(masked_some(scores(q, k), -1e30) - lse[..., None])
+    return pulled(q, k, p, p * (from_values(g, v) - delta[..., None]), g)
+
+
+@block(given_rows, forward=0, back=1)
+def gradient_masked_after(q, k, v, lse, delta, g):
+    p = masked_some(jnp.exp(scores(q, k) - lse[..., None]), 0)
+    return pulled(q, k, p, p * (from_values(g, v) - delta[..., None]), g)
+
+
+def a_dead_row():
+    q, k, v, lse, delta, g = given_rows()
+    lse[0, 0, 3] = -np.inf
+    return q, k, v, lse, delta, g
+
+
+@block(a_dead_row, forward=0, back=1)
+def gradient_where_a_row_is_not_a_number(q, k, v, lse, delta, g):
+    p = jnp.exp(masked_some(scores(q, k), -jnp.inf) - lse[..., None])
+    return pulled(q, k, p, p * (from_values(g, v) - delta[..., None]), g)
+
+
+@block(a_dead_row, forward=0, back=1)
+def gradient_where_a_row_is_empty(q, k, v, lse, delta, g):
+    p = masked_some(jnp.exp(scores(q, k) - lse[..., None]), 0)
+    return pulled(q, k, p, p * (from_values(g, v) - delta[..., None]), g)
+
+
+@block(given_rows, forward=0, back=1)
+def gradient_by_maximum_and_sum(q, k, v, m, delta, g):
+    total = jnp.exp(delta)
+    p = jnp.exp(scores(q, k) - m[..., None]) / total[..., None]
+    return pulled(q, k, p, p * (from_values(g, v) - delta[..., None]), g)
+
+
+@block(lambda: (*given_rows(), np.random.default_rng(0).random((B, H, T, 48)) < 0.8), forward=0, back=1)
+def gradient_with_dropout(q, k, v, lse, delta, g, keep):
+    p = jnp.exp(scores(q, k) - lse[..., None])
+    return pulled(q, k, jnp.where(keep, p / 0.8, 0), p * (jnp.where(keep, from_values(g, v) / 0.8, 0) - delta[..., None]), g)
+
+
+@block(given_rows, forward=0, back=1)
+def gradient_with_a_cap(q, k, v, lse, delta, g):
+    cap = jnp.tanh(scores(q, k) / 5)
+    p = jnp.exp(5 * cap - lse[..., None])
+    return pulled(q, k, p, p * (from_values(g, v) - delta[..., None]) * (1 - cap * cap), g)
+
+
+@block(lambda: given_rows(bf16), forward=0, back=1, tol=3e-2)
+def gradient_of_a_bf16_block(q, k, v, lse, delta, g):
+    dot = lambda *a: jnp.einsum(*a, preferred_element_type=f32)
+    p = jnp.exp(dot("bthd,bshd->bhts", q, k) / 4 - lse[..., None])
+    ds = (p * (dot("bthd,bshd->bhts", g, v) - delta[..., None]) / 4).astype(bf16)
+    return dot("bhts,bshd->bthd", ds, k), dot("bhts,bthd->bshd", ds, q), dot("bhts,bthd->bshd", p.astype(bf16), g)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_block(name):
+    f, args, forward, grads, tol = BLOCKS[name]
+    c, n, g = compiled(f, *args())
+    assert (n, g) == (forward, grads)
+    got, want = c(*args()), on_cpu(f, *args())
+    for x, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_array_equal(np.isinf(np.asarray(x, np.float32)), np.isinf(np.asarray(w, np.float32)))
+    finite = lambda tree: jax.tree.map(lambda x: np.where(np.isinf(np.asarray(x, np.float32)), 0, np.asarray(x, np.float32)), tree)
+    compare(finite(got), finite(want), tol)
+
+
 # --- what is no attention --------------------------------------------------------------------------------------------------------
 
 MUTANTS = {}
@@ -761,6 +1017,127 @@ def rounded_weights(q, k, v): return values(jnp.round(jax.nn.softmax(scores(q, k
 
 @mutant
 def product_of_scores(q, k, v): return values(jax.nn.softmax(scores(q, k) * scores(k, q)), v)
+
+
+BLOCK_MUTANTS = {}
+
+
+def block_mutant(f):
+    BLOCK_MUTANTS[f.__name__] = f
+    return f
+
+
+@block_mutant
+def sum_without_correction(q, k, v, m, l, acc):
+    x = scores(q, k)
+    new = jnp.maximum(m, x.max(-1))
+    p = jnp.exp(x - new[..., None])
+    return new, l + p.sum(-1), acc + jnp.einsum("bhts,bshd->bhtd", p, v)
+
+
+@block_mutant
+def maximum_over_queries(q, k, v, m, l, acc):
+    x = scores(q, k)
+    p = jnp.exp(x - x.max(-2, keepdims=True))
+    return p.sum(-1), jnp.einsum("bhts,bshd->bhtd", p, v)
+
+
+@block_mutant
+def lowest_score(q, k, v, m, l, acc):
+    x = scores(q, k)
+    p = jnp.exp(x - x.min(-1, keepdims=True))
+    return x.min(-1), p.sum(-1), jnp.einsum("bhts,bshd->bhtd", p, v)
+
+
+@block_mutant
+def highest_of_other_scores(q, k, v, m, l, acc):
+    x = scores(q, k)
+    return (-x).max(-1), (x * x).max(-1), online(x, v, m, l, acc)
+
+
+@block_mutant
+def highest_before_the_mask(q, k, v, m, l, acc):
+    x = scores(q, k)
+    new = jnp.maximum(m, x.max(-1))
+    p = masked_some(jnp.exp(x - new[..., None]), 0)
+    return new, l + p.sum(-1), acc + jnp.einsum("bhts,bshd->bhtd", p, v)
+
+
+@block_mutant
+def first_maximum_from_above(q, k, v, m, l, acc):
+    x = scores(q, k)
+    new = jnp.max(x, -1, initial=1.0)
+    p = jnp.exp(x - new[..., None])
+    return new, p.sum(-1), jnp.einsum("bhts,bshd->bhtd", p, v)
+
+
+@block_mutant
+def sums_of_half_scores(q, k, v, m, l, acc):
+    x = scores(q, k)
+    new = jnp.maximum(m, x.max(-1))
+    return new, jnp.exp(x / 2 - new[..., None]).sum(-1), jnp.einsum("bhts,bshd->bhtd", jnp.exp(x - new[..., None]), v)
+
+
+@block_mutant
+def reference_of_keys(q, k, v, m, l, acc):
+    x = scores(q, k)
+    p = jnp.exp(x - jnp.arange(48) / 48)
+    return p.sum(-1), jnp.einsum("bhts,bshd->bhtd", p, v)
+
+
+@block_mutant
+def squared_sums(q, k, v, m, l, acc):
+    p = jnp.exp(scores(q, k) - m[..., None])
+    return p.sum(-1) ** 2, 1 / p.sum(-1), jnp.log(p.sum(-1)) + m, (p * p).sum(-1)
+
+
+@block_mutant
+def gradient_times_rows(q, k, v, m, l, acc):
+    p = jnp.exp(scores(q, k) - m[..., None])
+    g = jnp.moveaxis(acc, 1, 2)
+    return pulled(q, k, p * l[..., None], p * l[..., None] * (from_values(g, v) * l[..., None] - m[..., None]), g)
+
+
+@block_mutant
+def gradient_times_keys(q, k, v, m, l, acc):
+    p = jnp.exp(scores(q, k) - m[..., None])
+    g = jnp.moveaxis(acc, 1, 2)
+    return pulled(q, k, p, p * (from_values(g, v) - m[..., None] * jnp.arange(48) / 48), g)
+
+
+@block_mutant
+def gradient_of_two_deltas(q, k, v, m, l, acc):
+    p = jnp.exp(scores(q, k) - m[..., None])
+    g = jnp.moveaxis(acc, 1, 2)
+    return pulled(q, k, p, p * (from_values(g, v) - m[..., None] + 0.5 * l[..., None] * m[..., None]), g)
+
+
+@block_mutant
+def gradient_turned(q, k, v, m, l, acc):
+    p = jnp.exp(scores(q, k) - m[..., None])
+    g = jnp.moveaxis(acc, 1, 2)
+    return pulled(q, k, p, p * (p * from_values(g, v) - l[..., None]), g)
+
+
+@block_mutant
+def gradient_masked_differently(q, k, v, m, l, acc):
+    p = jnp.exp(scores(q, k) - m[..., None])
+    g = jnp.moveaxis(acc, 1, 2)
+    return pulled(q, k, masked_some(p, 0), p * (from_values(g, v) - l[..., None]), g)
+
+
+@block_mutant
+def gradient_with_another_reference(q, k, v, m, l, acc):
+    x = scores(q, k)
+    p, w = jnp.exp(x - m[..., None]), jnp.exp(x - l[..., None])
+    g = jnp.moveaxis(acc, 1, 2)
+    return pulled(q, k, w, p * (from_values(g, v) - l[..., None]), g)
+
+
+@pytest.mark.parametrize("name", BLOCK_MUTANTS)
+def test_no_block(name):
+    f = BLOCK_MUTANTS[name]
+    compare(jax.jit(f)(*state()), on_cpu(f, *state()), 1e-4)
 
 
 def test_gradient_of_a_bias_in_a_loop():
