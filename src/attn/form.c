@@ -298,6 +298,13 @@ static int outside(struct cand *c, ir_val v, int lab)
 	return poly_mul(c, poly_const(c, k), leaf(c, v, lab, is_pred(c, v)));
 }
 
+/* A value of rows as one unknown; -1: it is none of rows. */
+static int row_of(struct cand *c, ir_val v, int lab)
+{
+	form_strip(c, &v, &lab);
+	return lab_of(c, lab)->set & (c->right | 1) || !is_float(c, v) ? -1 : leaf(c, v, lab, false);
+}
+
 static int arithmetic(struct cand *c, ir_val v, int lab)
 {
 	const struct ir_op *o = ir_def(c->fn, v);
@@ -320,7 +327,8 @@ static int arithmetic(struct cand *c, ir_val v, int lab)
 	}
 	case IR_add: case IR_subtract: case IR_multiply: case IR_divide: {
 		int a = form_of(c, ir_in(c->fn, o, 0), lab), b = form_of(c, ir_in(c->fn, o, 1), lab);
-		return o->kind == IR_add ? poly_add(c, a, b, 1) : o->kind == IR_subtract ? poly_add(c, a, b, -1) : o->kind == IR_multiply ? poly_mul(c, a, b) : divided(c, a, b);
+		int p = o->kind == IR_add ? poly_add(c, a, b, 1) : o->kind == IR_subtract ? poly_add(c, a, b, -1) : o->kind == IR_multiply ? poly_mul(c, a, b) : divided(c, a, b);
+		return p < 0 && a > 0 && o->kind == IR_divide ? divided(c, a, row_of(c, ir_in(c->fn, o, 1), lab)) : p;
 	}
 	case IR_negate:
 		return poly_add(c, 0, form_of(c, ir_in(c->fn, o, 0), lab), -1);
@@ -369,7 +377,7 @@ int form_of(struct cand *c, ir_val v, int lab)
 	if (v && c->of[v] && c->of[v] != lab)
 		return -1;               /* it is used along other axes as well: none of ours */
 	memset(&key, 0, sizeof key);
-	key.tag = 'n';
+	key.tag = c->opaque ? 'o' : 'n';
 	key.v = v;
 	key.lab = lab;
 	uint64_t *id = map_put(&c->index, &key, sizeof key);
@@ -381,7 +389,9 @@ int form_of(struct cand *c, ir_val v, int lab)
 	if (c->depth > 300)
 		return -1;
 	c->depth++;
-	int p = arithmetic(c, v, lab);
+	double k;
+	bool row = c->opaque && !(lab_of(c, lab)->set & (c->right | 1)) && !constant(c, v, &k);
+	int p = row ? -1 : arithmetic(c, v, lab);
 	if (p < 0)
 		p = leaf(c, v, lab, is_pred(c, v));
 	c->depth--;

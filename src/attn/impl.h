@@ -58,6 +58,7 @@ struct cand {
 	int64_t split[LAB_RANK][LAB_ATOMS];      /* extents into which dimensions of the seed are taken apart */
 	bool wide;               /* weights are multiplied with values that were converted to a wider type */
 	bool again;              /* another split was found: start anew */
+	bool opaque;             /* in normal forms, what is of rows is not looked into */
 	int *of;                 /* per value: its lab, if it is made from the product */
 	bool *near;              /* per value: of, or made element by element from one that is near */
 	bool *kin;               /* per value: near, or made so from any product */

@@ -326,9 +326,14 @@ static int integrand(struct match *m, int p, int *vec, uint64_t *over)
 	for (int i = 0; i < x.n; i++) {
 		struct mono t = x.m[i];
 		int s = vector(c, &t);
-		if (s < 0 || fac_of(c, t.f[s].f)->kind != FAC_SUM)
+		if (s < 0)
 			return -1;
-		const struct fac *f = fac_of(c, t.f[s].f);
+		const struct fac *f = fac_of(c, t.f[s].f), one = { .kind = FAC_SUM, .a = poly_fac(c, t.f[s].f) };      /* of one query: no sum */
+		f = fac_of(c, t.f[s].f);
+		if (f->kind == FAC_LEAF && !c->left)
+			f = &one;
+		if (f->kind != FAC_SUM)
+			return -1;
 		struct mono b = poly_of(c, f->a)->m[0];
 		int v = vector(c, &b);
 		if (v < 0 || fac_of(c, b.f[v].f)->kind != FAC_LEAF || (*vec && (*vec != b.f[v].f || *over != f->over)))
@@ -696,6 +701,10 @@ bool match_exit(struct match *m, ir_val v, int lab, struct exit *out)
 		found = true;
 	} else if (lab_of(c, lab)->set & 1) {
 		found = output(m, p, out) || gradient(m, p, out);
+		c->opaque = !found;
+		p = found ? 0 : form_of(c, v, lab);
+		c->opaque = false;
+		found = found || (p > 0 && (output(m, p, out) || gradient(m, p, out)));
 	} else if (!(lab_of(c, lab)->set & c->right)) {
 		const struct ir_op *o = ir_def(c->fn, v);
 		found = logarithm(m, p, out) || delta(m, p, out) || sum(m, p, out) || (o && o->kind == IR_reduce && highest(m, o, lab, out));
