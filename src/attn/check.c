@@ -61,7 +61,7 @@ static bool may_vanish(const struct match *m, ir_val v, const struct lab *l)
 		if (in_poly(m->c, m->exit.p[i].coef, v))
 			return false;
 	for (size_t i = 0; i < m->bwd.n; i++)
-		if (in_poly(m->c, m->bwd.p[i].r, v))
+		if (in_poly(m->c, m->bwd.p[i].r, v) || in_poly(m->c, m->bwd.p[i].rest, v))
 			return false;
 	return true;
 }

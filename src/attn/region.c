@@ -104,7 +104,12 @@ static bool leaves(struct need *n, ir_val v)
 	struct cand *c = n->m->c;
 	const struct ir_op *o = ir_def(c->fn, v);
 	struct exit x;
-	if (!c->of[v] || !o || o->nout != 1 || v == c->seed || cand_is_region(c, lab_of(c, c->of[v])->set) || !match_exit(n->m, v, c->of[v], &x))
+	if (!c->of[v] || !o || o->nout != 1 || v == c->seed || cand_is_region(c, lab_of(c, c->of[v])->set))
+		return false;
+	/* Rows are exits themselves, not views of them: one that others are made from must be the exit, for the check. */
+	if ((o->kind == IR_broadcast || o->kind == IR_reshape || o->kind == IR_transpose) && !(lab_of(c, c->of[v])->set & 1) && c->of[ir_in(c->fn, o, 0)])
+		return false;
+	if (!match_exit(n->m, v, c->of[v], &x))
 		return false;
 	if (!emit_leaves(n->m, &x, push_leaf, n))
 		return false;
@@ -264,15 +269,22 @@ static void share(struct match *m)
 		if (x->kind != EXIT_DV || m->bwd.p[x->op].slope || !m->bwd.p[x->op].given)
 			continue;
 		const struct bwd *b = &m->bwd.p[x->op];
-		const struct fwd *f = &m->fwd.p[b->fwd];
-		int own = poly_mul(c, f->masks, f->weight);
+		const struct fwd f = m->fwd.p[b->fwd];
+		int own = poly_mul(c, f.masks, f.weight);
 		for (size_t k = 0; k < m->bwd.n; k++) {
-			const struct bwd *g = &m->bwd.p[k];
-			const struct fwd *h = &m->fwd.p[g->fwd];
-			if (!g->slope || !g->given || g->d_o != b->d_o || g->less != b->less || g->r != b->r || h->score != f->score)
+			struct bwd *g = &m->bwd.p[k];
+			const struct fwd h = m->fwd.p[g->fwd];
+			if (!g->slope || !g->given || g->d_o != b->d_o || g->less != b->less || g->r != b->r || h.score != f.score)
 				continue;
-			int all = poly_mul(c, h->masks, h->weight);
+			int all = poly_mul(c, h.masks, h.weight), fewer = poly_mul(c, f.masks, h.weight);
 			double r = own > 0 && all > 0 ? poly_of(c, own)->m[0].c / poly_of(c, all)->m[0].c : 0;
+			if (r != 0 && poly_add(c, own, all, -r) && !poly_add(c, own, fewer, -r) && poly_mul(c, f.masks, h.masks) == h.masks) {
+				g->slope = poly_mul(c, g->slope, h.masks);      /* scores are masked, too, where they turn back */
+				m->fwd.p[b->fwd].v = h.v;
+				m->fwd.p[b->fwd].weight = h.weight;
+				g->fwd = b->fwd;
+				all = fewer;
+			}
 			if (r == 0 || poly_add(c, own, all, -r))
 				continue;
 			x->op = (int)k;

@@ -78,6 +78,7 @@ struct err *pass_attention(const struct pass_opts *o, struct ir_module *m)
 		return NULL;
 	if (o->attention)
 		forget_left(o->attention);
+	pass_parts(m);
 	pass_recompute(m, all, &again);
 	in_module(m, all, o->attention);
 	if (pass_recompute_undo(m, &again))

@@ -123,6 +123,11 @@ void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_modul
 /* Operands and results of loops that nobody needs go. */
 void pass_drop_operands(struct ir_module *m);
 
+/* --- parts.c --- */
+
+/* Values concatenated of scores and a few others, of which exponentials are taken, are two values each. */
+void pass_parts(struct ir_module *m);
+
 /* --- recompute.c: attention in a loop and in the loop that goes back over it --- */
 
 /* What a loop stacks of an attention, matrices and rows of sums, for a later loop: that one makes it again from queries and keys, so that its body has

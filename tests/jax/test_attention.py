@@ -137,13 +137,13 @@ def one_query():
     return q[:, :1], k, v, np.array([7, 31], np.int32)
 
 
-@form(one_query, back=False)
+@form(one_query)
 def decode(q, k, v, n):
     live = jnp.arange(T) < n[:, None]
     return values(jax.nn.softmax(jnp.where(live[:, None, None], scores(q, k), FILL)), v)
 
 
-@form(lambda: tuple(x[0] for x in one_query()[:3]), back=False)
+@form(lambda: tuple(x[0] for x in one_query()[:3]))
 def decode_turned(q, k, v):
     return jnp.einsum("sht,shd->thd", jax.nn.softmax(jnp.einsum("shd,thd->sht", k, q) / 4, axis=0), v)
 
@@ -303,6 +303,55 @@ def dropout_by_product(q, k, v, keep): return values(jax.nn.softmax(scores(q, k)
 def with_log_of_sums(q, k, v):
     x = scores(q, k)
     return values(jax.nn.softmax(x), v), jax.nn.logsumexp(x, axis=-1)
+
+
+# --- sinks -----------------------------------------------------------------------------------------------------------------------------
+
+def sunk():
+    return *qkv(), 1 + normal(H, seed=9)
+
+
+@form(sunk)
+def sinks_beside_scores(q, k, v, sink):
+    x = jnp.where(causal(), scores(q, k), FILL)
+    column = jnp.broadcast_to(sink[:, None, None], (*x.shape[:3], 1))
+    return values(jax.nn.softmax(jnp.concatenate([x, column], -1))[..., :-1], v)
+
+
+@form(sunk)
+def sinks_before_scores(q, k, v, sink):
+    x = jnp.where(causal(), scores(q, k), -jnp.inf)
+    column = jnp.broadcast_to(sink[:, None, None], (*x.shape[:3], 1))
+    return values(jax.nn.softmax(jnp.concatenate([column, x], -1))[..., 1:], v)
+
+
+@form(sunk)
+def sinks_in_the_sum(q, k, v, sink):
+    x, s = jnp.where(causal(), scores(q, k), FILL), sink[:, None, None]
+    m = lax.stop_gradient(jnp.maximum(x.max(-1, keepdims=True), s))
+    p = jnp.exp(x - m)
+    return values(p / (p.sum(-1, keepdims=True) + jnp.exp(s - m)), v)
+
+
+@form()
+def one_more_in_the_sum(q, k, v):
+    e = jnp.exp(scores(q, k))
+    return values(e / (1 + e.sum(-1, keepdims=True)), v)
+
+
+@form(sunk, back=False)
+def sinks_after_all(q, k, v, sink):
+    x = jnp.where(causal(), scores(q, k), FILL)
+    share = jax.nn.sigmoid(jax.nn.logsumexp(x, axis=-1) - sink[:, None])
+    return values(jax.nn.softmax(x), v) * share.swapaxes(1, 2)[..., None]
+
+
+@form(sunk, back=False)
+def sinks_and_gradient_through_max(q, k, v, sink):
+    x = jnp.where(causal(), scores(q, k), FILL)
+    x = jnp.concatenate([x, jnp.broadcast_to(sink[:, None, None], (*x.shape[:3], 1))], -1)
+    e = jnp.exp(x - x.max(-1, keepdims=True))
+    return values(e[..., :-1], v) / e.sum(-1).swapaxes(1, 2)[..., None]
 
 
 # --- types ---------------------------------------------------------------------------------------------------------------------
@@ -985,6 +1034,31 @@ def first_keys_only(q, k, v): return values(jax.nn.softmax(scores(q, k))[..., :2
 def sink_at_the_end(q, k, v):
     x = jnp.concatenate([scores(q, k), jnp.ones((B, H, T, 1))], -1)
     return values(jax.nn.softmax(x)[..., :T], v)
+
+
+@mutant
+def sink_is_used(q, k, v):
+    x = jnp.concatenate([scores(q, k), jnp.ones((B, H, T, 1))], -1)
+    p = jax.nn.softmax(x)
+    return values(p[..., :T], v), p[..., T]
+
+
+@mutant
+def sink_of_queries(q, k, v):
+    x = jnp.concatenate([scores(q, k), jnp.ones((B, H, 1, T))], 2)
+    return values(jax.nn.softmax(x)[:, :, :T], v)
+
+
+@mutant
+def sink_sliced_elsewhere(q, k, v):
+    x = jnp.concatenate([scores(q, k), jnp.ones((B, H, T, 1))], -1)
+    return values(jax.nn.softmax(x)[..., 1:], v)
+
+
+@mutant
+def sink_shifted(q, k, v):
+    x = jnp.concatenate([scores(q, k), jnp.ones((B, H, T, 1))], -1)
+    return values(jnp.roll(jax.nn.softmax(x), 1, -1)[..., :T], v)
 
 
 @mutant
