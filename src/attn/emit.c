@@ -185,6 +185,19 @@ static ir_val spread(struct ir_b *b, ir_val x, ir_val v)
 	return ir_broadcast(b, x, ir_tensor(b->m, dt, rank, dim), dims);
 }
 
+/* The type of what exits of this kind and op are made from: the widest of theirs, dt if there are none. */
+static enum dtype given_as(const struct env *e, enum exit_kind kind, int op, enum dtype dt)
+{
+	enum dtype most = DT_token;
+	for (size_t i = 0; i < e->m->exit.n && e->wide == DT_token; i++) {
+		const struct exit *x = &e->m->exit.p[i];
+		enum dtype own = (enum dtype)ir_vtype(e->m->c->m, e->m->c->fn, x->v)->dtype;
+		if (x->kind == kind && x->op == op && (most == DT_token || dtype_info[own].bytes > dtype_info[most].bytes))
+			most = own;
+	}
+	return most == DT_token || dtype_info[most].bytes < dtype_info[dt].bytes ? dt : most;
+}
+
 static void forward(struct env *e, int i)
 {
 	const struct fwd *f = &e->m->fwd.p[i];
@@ -211,7 +224,7 @@ static void forward(struct env *e, int i)
 		in[3 + k] = extra(e, &s.extra[k], i);
 	ir_type t[3];
 	dim[nb + 2] = ir_vtype(e->b.m, e->b.fn, in[2])->dim[nb + 1];
-	t[0] = ir_tensor(e->b.m, (enum dtype)ir_vtype(e->b.m, e->b.fn, in[0])->dtype, (int)nb + 3, dim);
+	t[0] = ir_tensor(e->b.m, given_as(e, EXIT_O, i, (enum dtype)ir_vtype(e->b.m, e->b.fn, in[0])->dtype), (int)nb + 3, dim);
 	t[1] = t[2] = ir_tensor(e->b.m, score_sums(e), (int)nb + 2, dim);
 	ir_val o = ir_emit_raw(&e->b, f->part ? IR_attention_part : IR_attention, (uint32_t)(3 + s.nextra), in, f->part ? 3 : 2, t, &fn, 1);
 	e->o[i][0] = o;
@@ -423,8 +436,14 @@ static void backward(struct env *e, int i)
 	for (int k = 0; k < s.nextra; k++)
 		in[6 + k] = extra(e, &s.extra[k], w->fwd);
 	ir_type t[3];
-	for (int k = 0; k < 3; k++)
-		t[k] = b->fn->val.p[in[k]].type;
+	for (int k = 0; k < 3; k++) {
+		const struct ir_type_info *like = ir_vtype(b->m, b->fn, in[k]);
+		int64_t dim[ATOMS];
+		int rank = like->rank;
+		enum dtype dt = given_as(e, EXIT_DQ + (enum exit_kind)k, i, (enum dtype)like->dtype);
+		memcpy(dim, like->dim, sizeof *dim * (size_t)rank);
+		t[k] = ir_tensor(b->m, dt, rank, dim);
+	}
 	ir_val g = ir_emit_raw(b, IR_attention_grad, (uint32_t)(6 + s.nextra), in, 3, t, &fn, 1);
 	for (int k = 0; k < 3; k++)
 		e->d[i][k] = g + (ir_val)k;

@@ -839,6 +839,13 @@ def test_block(name):
     compare(finite(got), finite(want), tol)
 
 
+def test_gradients_of_a_bf16_block_are_not_rounded():
+    """They are added up over blocks in the type that the program says."""
+    f, args, *_ = BLOCKS["gradient_of_a_bf16_block"]
+    for x in jax.jit(f)(*args()):
+        assert x.dtype == f32 and np.mean(np.asarray(x) != np.asarray(x.astype(bf16).astype(f32))) > 0.9
+
+
 # --- what is no attention --------------------------------------------------------------------------------------------------------
 
 MUTANTS = {}
