@@ -99,8 +99,9 @@ static void start_rows(struct run *r)
 	const struct fwd *f = r->f;
 	memset(r->o, 0, sizeof *r->o * (size_t)(f->qb * f->p.ec));
 	memset(r->l, 0, sizeof *r->l * (size_t)f->qb);
-	for (int64_t i = 0; r->top && i < f->qb * ATT_LANES; i++)
-		r->top[0][i] = -INFINITY;
+	for (int64_t i = 0; r->top && i < f->qb; i++)
+		for (int j = 0; j < ATT_LANES; j++)
+			r->top[i][j] = -INFINITY;
 	for (int64_t i = 0; i < f->qb; i++) {
 		r->ref.m[i] = r->ref.mx[i] = r->ref.m2[i] = 0;
 		r->ref.most[i] = r->ref.mostx[i] = -INFINITY;
