@@ -122,6 +122,17 @@ void *mem_realloc(void *p, size_t n);
 void *mem_aligned_alloc(size_t align, size_t n);
 int mem_posix_memalign(void **p, size_t align, size_t n);
 
+/* --- fiber.c ------------------------------------------------------------- */
+
+/* Code with a stack of its own, on the thread that enters it: it leaves in the middle, and goes on there when it is entered again.
+ * Used by one thread at a time.  What is the thread's (errno, thread-local words) is that of who enters it; guards are its own. */
+struct fiber;
+/* stack: bytes, rounded up to pages, which are taken as they are used.  fn, which never returns, runs when it is first entered.  Owned. */
+struct err *fiber_new(size_t stack, void (*fn)(void *arg), void *arg, struct fiber **out);
+void fiber_free(struct fiber *f);            /* not in it; what it has on its stack is gone.  NULL is fine */
+void fiber_enter(struct fiber *f);           /* comes back when it leaves */
+void fiber_leave(struct fiber *f);           /* by itself */
+
 /* --- arena.c ----------------------------------------------------------- */
 
 /* Memory that dies together.  Zeroed on allocation, 16-byte aligned. */

@@ -26,6 +26,60 @@ void lw_await(struct lw *w, int mark)
 		now[l] = MAX(now[l], w->mark.p[mark].done[l]);
 }
 
+/* --- what other lanes are still at ------------------------------------------------- */
+
+/* May two stores have bytes in common? */
+static bool meet(const struct lw *w, int a, int b)
+{
+	uint32_t x = w->store.p[a].buf, y = w->store.p[b].buf;
+	return x == y || w->buf.p[x].alias == (int)y || w->buf.p[y].alias == (int)x;
+}
+
+/* The first n are done. */
+static void land(struct lw *w, size_t n)
+{
+	if (n <= w->landed)
+		return;
+	lw_await(w, w->flight.p[n - 1].mark);
+	w->landed = n;
+}
+
+void lw_meets(struct lw *w, int nin, int n, struct place *const *pl)
+{
+	size_t last = 0;
+	for (size_t i = w->landed; i < w->flight.n && !w->lane; i++)
+		for (int k = 0; k < n; k++)
+			if (meet(w, pl[k]->store, w->flight.p[i].out) || (k >= nin && meet(w, pl[k]->store, w->flight.p[i].in)))
+				last = i + 1;
+	land(w, last);
+}
+
+void lw_land_since(struct lw *w, size_t first)
+{
+	if (w->flight.n > first)
+		land(w, w->flight.n);
+}
+
+struct sky lw_sky(struct lw *w, bool talks)
+{
+	struct sky s;
+	if (talks)
+		land(w, w->flight.n);
+	s.landed = w->landed;
+	memcpy(s.now, w->now[0], sizeof s.now);
+	return s;
+}
+
+void lw_sky_again(struct lw *w, const struct sky *s, bool talks)
+{
+	if (talks)                    /* what was begun on the way is done at the end of its block */
+		return;
+	w->landed = s->landed;
+	memcpy(w->now[0] + 1, s->now + 1, sizeof s->now - sizeof *s->now);
+}
+
+/* --- registers, blocks, operands ----------------------------------------------------- */
+
 uint16_t lw_reg_new(struct lw *w)
 {
 	return (uint16_t)w->nreg++;
@@ -80,6 +134,7 @@ void lw_view_from(struct lw *w, struct prog_view *v, const struct place *p)
 void lw_emit_kern(struct lw *w, struct prog_kern *k, struct place *const *pl)
 {
 	int n = k->nin + k->nout;
+	lw_meets(w, k->nin, n, pl);
 	if (!k->bytes)
 		for (int i = 0; i < n; i++) {
 			int64_t c = dtype_info[k->v[i].dtype].bytes;

@@ -15,6 +15,7 @@ static uint32_t sub_push(struct lw *w, uint32_t n, const uint32_t *id)
 static uint16_t load(struct lw *w, struct place *p)
 {
 	uint16_t r = lw_reg_new(w);
+	lw_meets(w, 1, 1, &p);
 	struct prog_cmd *c = lw_cmd(w, CMD_LD);
 	c->reg[0] = r;
 	c->dtype = (uint8_t)p->dtype;
@@ -199,12 +200,14 @@ static struct err *lower_cond(struct lw *w, const struct ir_fn *fn, const struct
 	struct frame c;
 	cmd_list list;
 	void *saved;
+	size_t flights = w->flight.n;
 	*block = lw_block_begin(w, &list, &saved);
 	lw_frame_init(w, &c, fn);
 	for (int k = 0; k < n; k++)
 		c.at[x[k].k->asked] = x[k].home;
 	TRY(lower_ops(w, &c));
 	*flag = load(w, lw_dense(w, &c, fn->result.p[0]));
+	lw_land_since(w, flights);
 	lw_block_end(w, *block, &list, saved);
 	return NULL;
 }
@@ -213,6 +216,7 @@ static struct err *lower_cond(struct lw *w, const struct ir_fn *fn, const struct
 static struct err *lower_results(struct lw *w, struct frame *b, struct place *const *want)
 {
 	uint32_t n = (uint32_t)b->fn->result.n;
+	size_t flights = w->flight.n;
 	struct move *mv = ARENA_NEW(w->tmp, struct move, n);
 	for (uint32_t k = 0; k < n; k++)
 		lw_target(w, b, b->fn->result.p[k], want[k]);
@@ -221,6 +225,7 @@ static struct err *lower_results(struct lw *w, struct frame *b, struct place *co
 	for (uint32_t k = 0; k < n; k++)
 		mv[k] = (struct move){ b->at[b->fn->result.p[k]], want[k] };
 	lw_move_all(w, mv, (int)n);
+	lw_land_since(w, flights);
 	return NULL;
 }
 
@@ -247,6 +252,8 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 	for (int k = 0; k < n; k++)
 		lw_store_touch(w, x[k].home->store);
 
+	bool sure = !cond && trip > 0, talks = !sure && (lw_talks(w, body) || (cond && lw_talks(w, cond)));
+	struct sky sky = lw_sky(w, talks);
 	lw_loop_begin(w);
 	cmd_list list;
 	void *saved;
@@ -296,6 +303,8 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 		affine(w, half, half, -1, 1);
 	lw_block_end(w, blk[cond != NULL], &list, saved);
 	lw_loop_end(w);
+	if (!sure)
+		lw_sky_again(w, &sky, talks);
 	if (cond && counted) {
 		struct prog_cmd *q = lw_cmd(w, CMD_SET);
 		q->reg[0] = it;
@@ -326,6 +335,10 @@ struct err *lower_case(struct lw *w, struct frame *f, int i)
 		lw_store_touch(w, home[k]->store);
 	}
 	uint32_t *blk = ARENA_NEW(w->tmp, uint32_t, n);
+	bool talks = false;
+	for (int j = 0; j < n; j++)
+		talks |= lw_talks(w, ir_fn_of(w->m, (ir_fnid)branch[j]));
+	struct sky sky = lw_sky(w, talks);
 	for (int j = 0; j < n; j++) {
 		const struct ir_fn *g = ir_fn_of(w->m, (ir_fnid)branch[j]);
 		struct frame b;
@@ -337,6 +350,7 @@ struct err *lower_case(struct lw *w, struct frame *f, int i)
 			b.at[k] = f->at[ir_in(fn, o, k)];
 		TRY(lower_results(w, &b, home));
 		lw_block_end(w, blk[j], &list, saved);
+		lw_sky_again(w, &sky, talks);
 	}
 	struct prog_cmd *q = lw_cmd(w, CMD_CASE);
 	q->reg[0] = index;

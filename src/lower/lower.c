@@ -199,6 +199,7 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, s
 		for (uint32_t r = 0; r < p->nres; r++)
 			mv[r] = (struct move){ f.at[fn->result.p[r]], res[r] };
 		lw_move_all(&w, mv, (int)p->nres);
+		lw_land_since(&w, 0);
 		lw_block_end(&w, main_blk, &list, saved);
 		lw_memory_plan(&w);
 		e = lw_code(&w, again);
@@ -232,7 +233,7 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, s
 	}
 	arr_free(&w.buf); arr_free(&w.kern); arr_free(&w.opnd); arr_free(&w.sub); arr_free(&w.block);
 	arr_free(&w.coll); arr_free(&w.custom); arr_free(&w.site); arr_free(&w.table); arr_free(&w.code);
-	arr_free(&w.group); arr_free(&w.store); arr_free(&w.mark); arr_free(&w.data); arr_free(&w.pending);
+	arr_free(&w.group); arr_free(&w.store); arr_free(&w.mark); arr_free(&w.flight); arr_free(&w.data); arr_free(&w.pending);
 	for (size_t i = 0; i < w.loops.n; i++)
 		arr_free(&w.loops.p[i].extend);
 	arr_free(&w.loops);

@@ -1,5 +1,5 @@
 /* Inside lower.  In the order of who uses whom: choose.c (which groups become code), place.c (places and views of them), cmd.c (commands), frame.c (where the values of a
- * function may lie), steps.c (single ops), group.c (fused groups) and flow.c (loops and branches), whose functions' ops lower.c walks;
+ * function may lie), lane.c (what is done beside computing), steps.c (single ops), group.c (fused groups) and flow.c (loops and branches), whose functions' ops lower.c walks;
  * then memory.c (offsets) and code.c (machine code). */
 #ifndef RONDO_LOWER_LW_H
 #define RONDO_LOWER_LW_H
@@ -58,6 +58,8 @@ struct frame {
 /* now: when it began. */
 struct loop_frame { ARR(int) extend; int now[PROG_LANES]; };
 struct mark { int done[PROG_LANES]; };
+/* A collective of lane 1: the mark behind it, the stores that it reads and writes. */
+struct flight { int mark, in, out; };
 
 /* A kernel whose code is still to be made. */
 struct pending { uint32_t kern; ir_fnid fn; };
@@ -88,6 +90,8 @@ struct lw {
 	int lane;                /* that commands go to */
 	int now[PROG_LANES][PROG_LANES];     /* [lane][other]: commands of the other one that are known to be done; of itself: all so far */
 	ARR(struct mark) mark;   /* by number */
+	ARR(struct flight) flight;
+	size_t landed;           /* of these, lane 0 knows so many to be done */
 	int nreg;
 	uint32_t nframe;         /* frames so far */
 	uint32_t site_now;
@@ -105,6 +109,14 @@ uint16_t lw_reg_new(struct lw *w);
 /* What this lane has done and knows of, for a lane that awaits it. */
 int lw_mark(struct lw *w);
 void lw_await(struct lw *w, int mark);
+/* Before a command of lane 0 that reads nin places, and writes those behind them: awaits what is under way there. */
+void lw_meets(struct lw *w, int nin, int n, struct place *const *pl);
+/* At the end of a block: awaits what was begun in it, when there had been so many flights before. */
+void lw_land_since(struct lw *w, size_t first);
+/* What is under way where a block begins that may not run, or again; talks: there are collectives in it, and nothing is. */
+struct sky { size_t landed; int now[PROG_LANES]; };
+struct sky lw_sky(struct lw *w, bool talks);
+void lw_sky_again(struct lw *w, const struct sky *s, bool talks);      /* behind it, and before another one in its place */
 /* Commands up to lw_block_end go to a block of their own, the result. */
 uint32_t lw_block_begin(struct lw *w, cmd_list *mine, void **saved);
 void lw_block_end(struct lw *w, uint32_t id, cmd_list *mine, void *saved);
@@ -115,6 +127,13 @@ void lw_view_from(struct lw *w, struct prog_view *v, const struct place *p);
 void lw_emit_kern(struct lw *w, struct prog_kern *k, struct place *const *pl);
 void lw_emit_copy(struct lw *w, struct place *src, struct place *dst);
 struct place *lw_temp(struct lw *w, enum dtype dt, int rank, const int64_t *dim);
+
+/* --- lane.c --- */
+bool lw_beside(const struct lw *w, const struct frame *f, int i);     /* shall collective i of f go on while lane 0 computes? */
+/* The command between them goes to lane 1, and has these operands. */
+void lw_begin_beside(struct lw *w);
+void lw_end_beside(struct lw *w, const struct place *in, const struct place *out);
+bool lw_talks(const struct lw *w, const struct ir_fn *fn);            /* is there a collective in it, or in what it holds? */
 
 /* --- steps.c, group.c, flow.c: op i of f --- */
 struct err *lower_steps(struct lw *w, struct frame *f, int i);        /* as eval does it, kernel by kernel */

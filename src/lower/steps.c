@@ -140,6 +140,7 @@ struct err *lower_coll(struct lw *w, struct frame *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
 	const struct ir_fn *fn = f->fn;
+	bool beside = lw_beside(w, f, i);
 	for (uint32_t k = 0; k < o->nin; k++) {  /* one command an operand: they may differ in size */
 		struct prog_coll c = { .nin = 1, .outer = 1, .outer2 = 1 };
 		const struct ir_type_info *t = ir_vtype(w->m, fn, ir_in(fn, o, k)), *rt = ir_vtype(w->m, fn, o->out + k);
@@ -228,9 +229,14 @@ struct err *lower_coll(struct lw *w, struct frame *f, int i)
 		w->buf.p[w->store.p[in->store].buf].bits |= BUF_PEER;
 		w->buf.p[w->store.p[out->store].buf].bits |= BUF_PEER;
 		arr_push(&w->coll, c);
+		if (beside)
+			lw_begin_beside(w);
+		lw_meets(w, 1, 2, (struct place *[]){ in, out });
 		struct prog_cmd *q = lw_cmd(w, CMD_COLL);
 		q->id = (uint32_t)w->coll.n - 1;
 		lw_opnds(w, q, 2, (struct place *[]){ in, out });
+		if (beside)
+			lw_end_beside(w, in, out);
 	}
 	return NULL;
 }
@@ -253,6 +259,7 @@ struct err *lower_custom(struct lw *w, struct frame *f, int i)
 	for (uint32_t k = 0; k < o->nout; k++)
 		lw_view_from(w, &c.v[o->nin + k], pl[o->nin + k] = f->at[o->out + k] = lw_result_at(w, f, i, o->out + k));
 	arr_push(&w->custom, c);
+	lw_meets(w, (int)o->nin, n, pl);
 	struct prog_cmd *q = lw_cmd(w, CMD_CUSTOM);
 	q->id = (uint32_t)w->custom.n - 1;
 	lw_opnds(w, q, n, pl);
@@ -276,6 +283,7 @@ struct err *lower_scalar(struct lw *w, struct frame *f, int i)
 		c->reg[0] = r;
 		c->imm = tab;
 	}
+	lw_meets(w, 0, 1, &p);
 	struct prog_cmd *c = lw_cmd(w, CMD_ST);
 	c->reg[1] = r;
 	c->dtype = t->dtype;

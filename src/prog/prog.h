@@ -148,7 +148,7 @@ struct prog_custom {
 	struct prog_view *v;      /* dense shapes of operands then results */
 };
 
-enum { PROG_LANES = 4 };      /* lanes that a program may have */
+enum { PROG_LANES = 4, PROG_MARKS = 1 << 24 };      /* lanes that a program may have; numbers of marks are below that */
 struct prog_cmd {
 	uint8_t op, lane, dtype;
 	uint16_t reg[3];

@@ -197,7 +197,11 @@ static struct err *valid_cmd(const struct prog *p, uint32_t b, uint32_t i)
 		if (c->imm < 0 || c->imm >= p->ntable)
 			return ERR(INVALID, "command %u of block %u reads table %ld of %u", i, b, (long)c->imm, p->ntable);
 		break;
-	case CMD_SET: case CMD_ADD: case CMD_MUL: case CMD_MIN: case CMD_MAX: case CMD_MARK: case CMD_AWAIT: break;
+	case CMD_MARK: case CMD_AWAIT:
+		if (c->imm < 0 || c->imm >= PROG_MARKS)
+			return ERR(INVALID, "command %u of block %u is about mark %ld of %d", i, b, (long)c->imm, PROG_MARKS);
+		break;
+	case CMD_SET: case CMD_ADD: case CMD_MUL: case CMD_MIN: case CMD_MAX: break;
 	default: return ERR(INVALID, "command %u of block %u has the unknown operation %d", i, b, c->op);
 	}
 	if (ids != UINT32_MAX && c->id >= ids)

@@ -5,7 +5,8 @@
 
 /* Up to INLINE_NS a program runs on the caller's thread; on the only device of a client, where nothing but the
  * caller's own few microseconds could overlap and waking two threads costs a hundred, up to ALONE_NS. */
-enum { INLINE_NS = 30000, ALONE_NS = 1000000, QUICK_CUSTOM = 1 << 15, PHASE_NS = 4000, SHARED_RATE = 15 /* GB/s */, WAKE_NS = 50000 };
+enum { INLINE_NS = 30000, ALONE_NS = 1000000, QUICK_CUSTOM = 1 << 15, PHASE_NS = 4000, SHARED_RATE = 15 /* GB/s */, WAKE_NS = 50000,
+       SLICE_NS = 20000 /* what a message waits at most for a device that computes */ };
 
 static double view_bytes(const struct prog_view *v)
 {
@@ -123,13 +124,18 @@ static void decode_cmd(struct rt_exec *x, const struct prog_cmd *c, struct ins *
 		x->comm_ins[++x->ncomm] = (uint32_t)(o - x->ins);
 		o->imm = x->ncomm;
 		o->r0 = prog_in_place(x->p, c);
+		if (c->lane) {
+			o->op = I_BEGIN;
+			o->block = x->nflown;
+			x->nflown += c->nopnd;
+		}
 		if (o->r0 && x->p->coll[c->id].kind == COLL_permute)
 			x->agreed = hash_bytes(&c->id, sizeof c->id, x->agreed + 3) | 1;
 	} else if (c->op == CMD_CUSTOM)
 		o->ref = &x->p->custom[c->id];
 }
 
-/* Commands -> instructions.  Marks and awaits vanish: one thread walks all lanes in textual order. */
+/* Commands -> instructions. */
 static void decode(struct rt_exec *x)
 {
 	struct prog *p = x->p;
@@ -144,8 +150,8 @@ static void decode(struct rt_exec *x)
 	x->lends = lend_plan(x, mark);
 	uint32_t *follower = mem_alloc(n * sizeof *follower);      /* of a command: number of the one that runs with it, + 1 */
 	struct then *then = mem_alloc(n * sizeof *then);
-	n += x->lends ? 2 * ncmd : 0;
-	x->ins = mem_alloc(n * sizeof *x->ins);
+	n += (x->lends ? 2 * ncmd : 0) + ncmd;
+	x->ins = mem_alloc(n * sizeof *x->ins);      /* before a command there may be a wait for other lanes */
 	x->comm_ins = mem_alloc(n * sizeof *x->comm_ins);
 	x->start = mem_alloc((size_t)p->nblock * sizeof *x->start);
 	n = 0;
@@ -160,7 +166,14 @@ static void decode(struct rt_exec *x)
 			const struct prog_cmd *c = &p->block[b].cmd[i];
 			if (mark[b][i] & LEND_WAIT)
 				x->ins[n++].op = I_WAIT;
-			if (!(mark[b][i] & THEN_DONE) && c->op != CMD_MARK && c->op != CMD_AWAIT) {
+			/* What lane 0 has done is known wherever the walk is; the other lanes are one, whose collectives follow each other. */
+			bool orders = c->op == CMD_MARK || c->op == CMD_AWAIT;
+			if (orders && (c->op == CMD_MARK) == (c->lane > 0)) {
+				x->ins[n++] = (struct ins){ .op = c->op == CMD_MARK ? I_MARK : I_AWAIT, .imm = c->imm };
+				x->nmark = MAX(x->nmark, (uint32_t)c->imm + 1);
+			} else if (c->lane && !orders && c->op != CMD_COLL)
+				x->ins[n++] = (struct ins){ .op = I_AWAIT, .r0 = 1 };
+			if (!(mark[b][i] & THEN_DONE) && !orders) {
 				struct ins *o = &x->ins[n++];
 				decode_cmd(x, c, o);
 				if (mark[b][i] & LEND_HERE)
@@ -285,6 +298,7 @@ static struct err *kernels(struct rt_exec *x, bool workers)
 			k->from = v[0].off * dtype_info[v[0].dtype].bytes;
 			k->to = v[1].off * dtype_info[v[1].dtype].bytes;
 		}
+		k->slice = MAX((int64_t)((double)k->tiles * SLICE_NS / MAX(plan_kern_near(k->k), SLICE_NS)), 1);
 		k->places = workers ? (int)MIN(x->c->dev[0].places, k->tiles) : 1;
 		k->split = worth_splitting(k);
 		k->places = k->split ? k->places : 1;
@@ -383,6 +397,19 @@ static void exec_free(void *v)
 
 static void drop_prog(void *p) { prog_free(p); }
 
+/* The device has a lane from now on. */
+static struct err *device_lane(struct rt_device *d)
+{
+	struct coll_lane *none = NULL, *l;
+
+	if (atomic_load(&d->lane))
+		return NULL;
+	TRY(coll_lane_new(d->coll, &l));
+	if (!atomic_compare_exchange_strong(&d->lane, &none, l))
+		coll_lane_free(l);
+	return NULL;
+}
+
 struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, struct rt_exec **out)
 {
 	struct mem_undo u, given;
@@ -431,6 +458,8 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	x->data = mem_alloc(sizeof *x->data * (size_t)x->nlocal);
 	x->ctx = mem_alloc(sizeof *x->ctx * (size_t)x->nlocal);
 	for (int i = 0; i < x->nlocal; i++) {
+		if (x->nflown)
+			TRY_GOTO(e, device_lane(x->dev[i]), out);
 		ctx_init(&x->ctx[i], x);
 		if (p->ndata) {
 			x->data[i] = store_new(x->dev[i], 0, (size_t)p->ndata);

@@ -93,6 +93,7 @@ struct rt_device {
 	struct sym_ep *ep;
 	const struct rt_exec *now;    /* the program that communicates now; of the walker */
 	struct coll *coll;
+	struct coll_lane *_Atomic lane;           /* made when a program that needs it is loaded */
 	struct trace *trace;          /* NULL: off */
 	/* workers */
 	int nworker; struct worker *worker;
@@ -231,12 +232,14 @@ struct kernel {
 	int64_t copy, from, to;       /* a copy of so many bytes that lie together, at these offsets; 0: no */
 	size_t scratch, shared;       /* of each thread, of all of them; multiples of 64 */
 	int places;                   /* threads there is scratch for */
+	int64_t slice;                /* tiles between two looks at what is under way */
 };
 
 enum ins_op {
 	I_END, I_CODE, I_COPY, I_KERN, I_SPLIT, I_SET, I_ADD, I_MUL, I_MIN, I_MAX, I_LD, I_ST, I_TABLE, I_LOOP, I_WHILE, I_CASE, I_COLL, I_CUSTOM,
 	I_THEN,                       /* a collective and the kernel that follows it part by part: the next instruction */
 	I_LEND, I_BACK, I_WAIT,       /* a permute that is read in place; give what was lent back; wait for what this device lent */
+	I_BEGIN, I_MARK, I_AWAIT,     /* a collective of lane 1 goes on meanwhile; remember which were begun; wait for those */
 };
 /* A command in the form that is walked. */
 struct ins {
@@ -255,6 +258,8 @@ struct ctx {
 	char **base;                  /* of each buffer */
 	int64_t *reg;
 	char **ptr;                   /* operands of the current command */
+	char **flown;                 /* of each command of lane 1, which is under way once at most */
+	uint64_t *mark;               /* collectives of lane 1 that were begun then */
 	char *zone;                   /* for which base was filled */
 };
 
@@ -273,6 +278,7 @@ struct rt_exec {
 	struct store **data;          /* constants, per local device */
 	struct ctx *ctx;              /* per local device */
 	uint32_t maxptr;
+	uint32_t nflown, nmark;       /* addresses that commands of lane 1 keep, one after the other; marks */
 	uint32_t ident;               /* of the program, equal on all devices */
 	bool lends;                   /* lend_plan found something that is read in place */
 	uint64_t agreed;              /* decisions that all devices share: of then_plan, permutes in place */
@@ -326,6 +332,7 @@ struct frame {
 	char *work;                   /* scratch of kernels: what all threads of one share, then each thread's */
 	_Atomic int *stop;            /* set when the launch is aborted; may be NULL */
 	struct coll_cx coll;
+	struct coll_lane *lane;       /* NULL: the program has none */
 	struct coll_loan loan;        /* of the permute that is read in place now */
 	struct err *err;
 };
@@ -340,8 +347,8 @@ void *worker_main(void *worker);
 /* This thread stays on core k of the device's own (0: the walker), if there are enough; or runs wherever the process
  * may (-1): while code runs that may start threads of its own. */
 void device_pin(struct rt_device *d, int k);
-/* Run kernel k over all its tiles, with the device's workers. */
-void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, char *scratch);
+/* Run kernel k over all its tiles, with the device's workers.  lane, if not NULL: this thread looks at it between slices. */
+void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, char *scratch, struct coll_lane *lane);
 /* Take tiles of d's job, at most max claims; false if there were none, or as many threads at work as have scratch. */
 bool pool_help(struct rt_device *d, int max);
 

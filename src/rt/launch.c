@@ -150,6 +150,7 @@ static struct err *started(void *v)
 	bind(x, i, c, arg, out, *zone);
 	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->coll, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = room != &d->room, .stop = l ? &l->stop : NULL };
 	f.work = c->zone + x->work;
+	f.lane = x->nflown ? d->lane : NULL;
 	return walk(&f);
 }
 
@@ -200,6 +201,14 @@ static void part_over(void *user)
 	launch_unref(l);
 }
 
+static void lane_clear(struct coll_lane *lane)
+{
+	const void *what;
+
+	coll_finish(lane, coll_begun(lane));
+	err_free(coll_lane_error(lane, &what));
+}
+
 static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 {
 	struct rt_exec *x = l->x;
@@ -230,6 +239,8 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	if (e) {
 		e = launch_fail(l, e);
 		why = x->comm ? err_copy(e) : NULL;
+		if (x->nflown)                /* what is under way ends: the launch is stopped */
+			lane_clear(d->lane);
 	} else if (x->comm)
 		sym_end(d->ep, NULL);
 	struct rt_event *done = p->done;

@@ -7,7 +7,7 @@
 
 enum { POLLS = 300, LINGER_NS = 50000 };
 
-static void tiles_take(struct job *j, int max, void *scratch)
+static void tiles_take(struct job *j, int max, void *scratch, struct coll_lane *lane)
 {
 	const struct kernel *k = j->k;
 
@@ -19,6 +19,8 @@ static void tiles_take(struct job *j, int max, void *scratch)
 			k->code(j->ptr, t0, t1);
 		else
 			kern_run(k->k, k->state, j->phase, j->ptr, t0, t1, scratch);
+		if (lane && coll_flying(lane))
+			coll_look(lane);
 	}
 }
 
@@ -52,7 +54,7 @@ bool pool_help(struct rt_device *d, int max)
 	if ((atomic_load(&j->seq) & 1) && atomic_load_explicit(&j->next, memory_order_relaxed) < j->ntile) {
 		int place = place_take(j);
 		if (place >= 0) {
-			tiles_take(j, max, j->scratch + (size_t)place * j->k->scratch);
+			tiles_take(j, max, j->scratch + (size_t)place * j->k->scratch, NULL);
 			place_give(j, place);
 			did = true;
 		}
@@ -61,7 +63,7 @@ bool pool_help(struct rt_device *d, int max)
 	return did;
 }
 
-void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, char *scratch)
+void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, char *scratch, struct coll_lane *lane)
 {
 	struct job *j = &d->job;
 
@@ -72,7 +74,7 @@ void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, cha
 		atomic_store_explicit(&j->places, (k->places < 64 ? ((uint64_t)1 << k->places) : 0) - 2, memory_order_relaxed);
 		j->phase = phase;
 		j->ntile = k->tiles;
-		j->step = MAX(k->tiles / (8 * (d->nworker + 1)), 1);
+		j->step = MAX(MIN(k->tiles / (8 * (d->nworker + 1)), k->slice), 1);
 		atomic_store_explicit(&j->next, 0, memory_order_relaxed);
 		atomic_fetch_add(&j->seq, 1);
 		if (d->nworker) {
@@ -80,7 +82,7 @@ void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, cha
 			if (atomic_load(&d->jobasleep))
 				sym_wake(&d->jobbell, INT32_MAX);
 		}
-		tiles_take(j, INT32_MAX, scratch);
+		tiles_take(j, INT32_MAX, scratch, lane);
 		atomic_fetch_add(&j->seq, 1);
 		for (int i = 0; atomic_load(&j->users); i++)
 			i < d->c->spins ? sym_pause() : (void)sched_yield();

@@ -8,6 +8,8 @@ void ctx_init(struct ctx *c, const struct rt_exec *x)
 	c->base = mem_lines(sizeof *c->base * (size_t)MAX(x->p->nbuf, 1));
 	c->reg = mem_lines(sizeof *c->reg * (size_t)MAX(x->p->nreg, 1));
 	c->ptr = mem_lines(sizeof *c->ptr * (size_t)(x->maxptr + 1));
+	c->flown = mem_lines(sizeof *c->flown * (size_t)(x->nflown + 1));
+	c->mark = mem_lines(sizeof *c->mark * (size_t)(x->nmark + 1));
 	c->zone = NULL;
 }
 
@@ -16,6 +18,8 @@ void ctx_fini(struct ctx *c)
 	free(c->base);
 	free(c->reg);
 	free(c->ptr);
+	free(c->flown);
+	free(c->mark);
 }
 
 static int64_t load(enum dtype dt, const char *p)
@@ -36,6 +40,22 @@ static inline bool stopped(const struct frame *f)
 	return f->stop && atomic_load_explicit(f->stop, memory_order_relaxed);
 }
 
+/* Is a collective under way that this thread is to look after? */
+static inline bool flying(const struct frame *f) { return __builtin_expect(f->lane != NULL, 0) && coll_flying(f->lane); }
+
+/* Code on this thread, in slices while something is under way. */
+static void code(struct frame *f, const struct kernel *k)
+{
+	if (!flying(f)) {
+		k->code(f->c->ptr, 0, k->tiles);
+		return;
+	}
+	for (int64_t t = 0; t < k->tiles; t += k->slice) {
+		k->code(f->c->ptr, t, MIN(t + k->slice, k->tiles));
+		coll_look(f->lane);
+	}
+}
+
 /* Kernels that are no plain call of code on this thread. */
 static void kernel(struct frame *f, const struct kernel *k, bool split)
 {
@@ -44,12 +64,17 @@ static void kernel(struct frame *f, const struct kernel *k, bool split)
 	if (k->shared)
 		ptr[k->k->nin + k->k->nout] = f->work;
 	if (split && !f->solo && (k->wakes || !atomic_load_explicit(&f->d->jobasleep, memory_order_relaxed)))
-		pool_run(f->d, k, ptr, scratch);
+		pool_run(f->d, k, ptr, scratch, f->lane);
 	else if (k->code)
-		k->code(ptr, 0, k->tiles);
+		code(f, k);
 	else
 		for (int phase = 0; phase < k->phases; phase++)
-			kern_run(k->k, k->state, phase, ptr, 0, k->tiles, scratch);
+			for (int64_t t = 0, step; t < k->tiles; t += step) {
+				step = flying(f) ? MIN(k->slice, k->tiles - t) : k->tiles - t;
+				kern_run(k->k, k->state, phase, ptr, t, t + step, scratch);
+				if (flying(f))
+					coll_look(f->lane);
+			}
 }
 
 static bool run(struct frame *f, const struct ins *i);
@@ -79,6 +104,18 @@ static bool failed(struct frame *f, const struct ins *i)
 	if (i->site < f->x->p->nsite && f->x->p->site[i->site].text[0])
 		err_wrap(f->err, "%s", f->x->p->site[i->site].text);
 	return false;
+}
+
+/* Wait for the first n collectives of the lane, or all; false if one has failed. */
+static bool landed(struct frame *f, uint64_t n)
+{
+	const void *what;
+
+	if (!f->lane)
+		return true;
+	coll_finish(f->lane, MIN(n, coll_begun(f->lane)));
+	f->err = coll_lane_error(f->lane, &what);
+	return !f->err || failed(f, what);
 }
 
 static struct { _Alignas(64) _Atomic int64_t copied, lent, followed; } count[16];
@@ -134,7 +171,7 @@ static bool run(struct frame *f, const struct ins *i)
 			const struct kernel *k = i->ref;
 			for (uint32_t n = 0; n < i->nopnd; n++)
 				ptr[n] = opnd_at(&o[n], base, reg);
-			k->code(ptr, 0, k->tiles);
+			code(f, k);
 			continue;
 		}
 		case I_COPY: {
@@ -183,6 +220,8 @@ static bool run(struct frame *f, const struct ins *i)
 		}
 		case I_COLL: {
 			const struct prog_coll *c = i->ref;
+			if (!landed(f, UINT64_MAX))
+				return false;
 			for (uint32_t n = 0; n < i->nopnd; n++)
 				ptr[n] = opnd_at(&o[n], base, reg);
 			f->err = coll_run(&f->coll, c, (uint32_t)i->imm, ptr, i->r0, NULL);
@@ -192,7 +231,26 @@ static bool run(struct frame *f, const struct ins *i)
 				moved(f, c, false);
 			continue;
 		}
+		case I_BEGIN: {
+			const struct prog_coll *c = i->ref;
+			char **at = f->c->flown + i->block;
+			for (uint32_t n = 0; n < i->nopnd; n++)
+				at[n] = opnd_at(&o[n], base, reg);
+			coll_begin(f->lane, &(struct coll_job){ f->coll, c, (uint32_t)i->imm, at, i->r0, i });
+			if (c->kind == COLL_permute)
+				moved(f, c, false);
+			continue;
+		}
+		case I_MARK:
+			f->c->mark[i->imm] = coll_begun(f->lane);
+			continue;
+		case I_AWAIT:
+			if (!landed(f, i->r0 ? UINT64_MAX : f->c->mark[i->imm]))
+				return false;
+			continue;
 		case I_THEN: {
+			if (!landed(f, UINT64_MAX))
+				return false;
 			f->err = then_run(f, i);
 			if (f->err)
 				return failed(f, i);
@@ -202,6 +260,8 @@ static bool run(struct frame *f, const struct ins *i)
 			continue;
 		}
 		case I_LEND: {
+			if (!landed(f, UINT64_MAX))
+				return false;
 			const struct prog_coll *c = i->ref;
 			char *own = f->c->zone + f->x->p->buf[o[1].buf].off, *at = own;
 			f->err = coll_lend(&f->coll, c, (uint32_t)i->imm, opnd_at(&o[0], base, reg), own, &f->loan, &at);

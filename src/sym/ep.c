@@ -203,6 +203,12 @@ static bool poll_in_crowd(struct sym_ep *ep, struct sym_wait *w, int peer)
 	return false;
 }
 
+void sym_away(struct sym_ep *ep, bool (*away)(void *user), void *user)
+{
+	ep->away = away;
+	ep->away_user = user;
+}
+
 static void word_write(struct sym_ep *ep, int pe, size_t off, uint64_t v);
 
 /* What this PE writes in the control zone of another. */
@@ -245,6 +251,8 @@ static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, ui
 	struct sym_world *world = ep->world;
 	bool many = crowd(world);
 
+	if (ep->away && ep->away(ep->away_user))
+		return NULL;
 	if (many ? poll_in_crowd(ep, w, peer) : sym_wait_poll(w, &ep->spins, world->spins))
 		return NULL;
 	TRY(hopeless(ep, peer, site));
@@ -707,7 +715,7 @@ static inline struct err *expect(struct sym_ep *ep, const int *pe, int n, uint32
 	struct err *e = NULL;
 	int who = REST;
 
-	if (ep->spins >= SYM_BRISK)
+	if (ep->spins >= SYM_BRISK && !ep->away)
 		be_patient(ep);
 	ep->asked = false;
 	for (int i = 0; i < n; i++)       /* on their way together */
@@ -751,7 +759,7 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	struct err *e = NULL;
 
 	uint64_t want = at_site(ep, site, v);
-	if (ep->spins >= SYM_BRISK)
+	if (ep->spins >= SYM_BRISK && !ep->away)
 		brisk(ep, c);
 	ep->asked = false;
 	if (!chan_arrived(c)) {

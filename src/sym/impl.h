@@ -167,6 +167,8 @@ struct sym_ep {
 	_Atomic int lost;                 /* process whose data did not come, + 1; -1: it was not waited for */
 	uint32_t named;                   /* program whose name stands in the control zone */
 	struct sym_launch l;
+	bool (*away)(void *user);         /* instead of a wait: sym_away */
+	void *away_user;
 	struct sym_block **kept;          /* of this launch: sym_keep */
 	int nkept;
 	struct sym_debt *debt;            /* launches that failed and are not over for all, the oldest first */
@@ -297,8 +299,8 @@ static inline void sym_notify(struct sym_world *w, int pe) { sym_notify_at(w, pe
  * is another's still, until the transport has forgotten it. */
 bool sym_net_await(struct sym_world *w, _Atomic uint32_t *left);
 void sym_net_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n);      /* its `get`, by its get_nb */
-/* What this thread waits for transports in: the stop of a launch (NULL: in none); whether a wait was given up. */
-extern _Thread_local struct sym_halt { const _Atomic int *stop; bool gave_up; } sym_halt;
+/* What this thread waits for transports in: the stop of a launch (NULL: in none); whether a wait was given up; for whom (NULL: nobody's launch). */
+extern _Thread_local struct sym_halt { const _Atomic int *stop; bool gave_up; struct sym_ep *ep; } sym_halt;
 bool sym_halted(const struct sym_world *w);          /* is this thread not to wait any more? */
 double sym_pause_s(void);                           /* what sym_pause takes, in seconds */
 bool sym_barrier_init(bool shared);                 /* can a sleeper make all writers' stores visible? */
@@ -395,11 +397,11 @@ bool sym_ucx_fabric(void);                           /* is there a network here 
 
 /* Do something by the transport, which waits no longer than this launch may; a launch that gave something up has failed. */
 #define VIA(ep, call) do { \
-		sym_halt = (struct sym_halt){ (ep)->l.stop, false }; \
+		sym_halt = (struct sym_halt){ (ep)->l.stop, false, (ep) }; \
 		call; \
 		if (__builtin_expect(sym_halt.gave_up, 0)) \
 			atomic_store(&(ep)->lost, -1); \
-		sym_halt = (struct sym_halt){ NULL, false }; \
+		sym_halt = (struct sym_halt){ NULL, false, NULL }; \
 	} while (0)
 
 /* The transport to pe, which has closed the launches before this.  Nobody may have waited for what was put in one of them that failed:

@@ -159,6 +159,9 @@ bool sym_clear(struct sym_ep *ep, bool all);
 struct err *sym_clear_wait(struct sym_ep *ep);
 /* Wake whoever waits on pe: after stop was set. */
 void sym_ring(struct sym_world *w, int pe);
+/* From now on a call that would wait calls away(user) instead, which gives true when it is time to look again; after false it waits.
+ * NULL: it waits. */
+void sym_away(struct sym_ep *ep, bool (*away)(void *user), void *user);
 
 /* site: the command that communicates, equal on both sides; < 2^24.  The calls below may wait; they fail with
  * ABORTED (the launch failed here or at the peer), DEADLINE (RONDO_TIMEOUT), UNAVAILABLE (the peer's process has

@@ -105,6 +105,17 @@ bool sym_halted(const struct sym_world *w)
 	       (sym_halt.stop && atomic_load_explicit(sym_halt.stop, memory_order_acquire));
 }
 
+/* The thread does something else meanwhile, if it may. */
+static bool gone_away(void)
+{
+	struct sym_halt mine = sym_halt;
+
+	if (!mine.ep || !mine.ep->away || !mine.ep->away(mine.ep->away_user))
+		return false;
+	sym_halt = mine;
+	return true;
+}
+
 bool sym_net_await(struct sym_world *w, _Atomic uint32_t *left)
 {
 	enum { POLLS = 50, AWAKE = 4000, DOZE_NS = 500000 };
@@ -115,7 +126,7 @@ bool sym_net_await(struct sym_world *w, _Atomic uint32_t *left)
 		if (k > POLLS && sym_halted(w)) {       /* what is as good as there has come by then */
 			sym_halt.gave_up = true;
 			return false;
-		} else if (w->net && w->net->poll(w))
+		} else if ((w->net && w->net->poll(w)) || gone_away())
 			k = MIN(k, POLLS);
 		else if (k > AWAKE) {
 			since = since ? since : clock_s();
