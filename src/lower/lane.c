@@ -17,22 +17,23 @@ double lower_op_time(const struct ir_module *m, const struct ir_fn *fn, const st
 	return plan_time(&(struct plan_work){ c.flops, c.adds, c.bytes, c.ops }, PLAN_gen);
 }
 
-/* What o takes by itself, where nobody is late. */
-static double coll_time(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o)
+double lower_coll_time(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
 {
 	double bytes = 0, made = 0;
 	for (uint32_t k = 0; k < o->nin; k++) {
-		bytes += (double)ir_vtype(w->m, fn, ir_in(fn, o, k))->bytes;
-		made += (double)ir_vtype(w->m, fn, o->out + k)->bytes;
+		bytes += (double)ir_vtype(m, fn, ir_in(fn, o, k))->bytes;
+		made += (double)ir_vtype(m, fn, o->out + k)->bytes;
 	}
-	return o->kind == IR_all_reduce ? plan_sum_time(w->p->ndev, bytes) : plan_move_time(2, MAX(bytes, made));
+	if (o->kind == IR_all_reduce)
+		return plan_sum_time(MAX(m->group.p[ir_attr(fn, o, AT_group)].ncol, 2), bytes);
+	return plan_move_time(2, MAX(bytes, made));
 }
 
 bool lw_beside(const struct lw *w, const struct frame *f, int i)
 {
 	const struct ir_fn *fn = f->fn;
 	const struct ir_op *o = &fn->op.p[i];
-	double least = MAX(LEAST, coll_time(w, fn, o) / PART), sum = 0;
+	double least = MAX(LEAST, lower_coll_time(w->m, fn, o) / PART), sum = 0;
 	for (size_t j = (size_t)i + 1; j < fn->op.n && sum < least; j++) {
 		const struct ir_op *next = &fn->op.p[j];
 		if (lw_is_alias(w, fn, next))

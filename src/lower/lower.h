@@ -31,6 +31,8 @@ struct lower_choice *lower_choices(struct arena *a, enum lower_tier tier, const 
 
 /* What an op takes, about, in ns of a device that computes: nothing of a collective.  The same in all processes. */
 double lower_op_time(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+/* What a collective takes, about, where nobody is late, in ns; likewise. */
+double lower_coll_time(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
 
 /* Needs a module whose calls are inlined, of one device's shards, with groups (IR_fused) or without; it is not changed.  The prog is
  * owned by the caller.  choice: lower_choices', or NULL; what the generator refused in the end is noted there.  UNIMPLEMENTED names the

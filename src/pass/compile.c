@@ -31,6 +31,7 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "combine",   pass_combine,NO_CALL | LOCAL | NO_JOINT, 0 }, /* small sums of one group -> one exchange */
 	{ "fuse",      pass_fuse,   NO_CALL | LOCAL, 0 },       /* groups that become one kernel */
 	{ "share",     pass_share,  NO_CALL | LOCAL, 0 },       /* groups alike but for constants -> one kernel, the constants operands */
+	{ "schedule",  pass_schedule, NO_CALL | LOCAL, 0 },     /* collectives begin early, what reads them comes late */
 };
 enum { LOWER_NEEDS = NO_CALL | LOCAL | NO_JOINT };
 

@@ -96,9 +96,29 @@ static struct prog *make_prog(int n)
 	return p;
 }
 
+/* As coll_run; or begun in a lane, looked at from time to time, and finished: each device as it likes. */
+static struct err *either(struct coll_lane *lane, uint64_t draw, struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr, bool in_place, const struct coll_then *t)
+{
+	const void *what = NULL;
+
+	if (t || draw % 2)
+		return coll_run(cx, c, site, ptr, in_place, t);
+	coll_begin(lane, &(struct coll_job){ *cx, c, site, ptr, in_place, c });
+	for (uint64_t k = draw / 2 % 50; k-- && coll_flying(lane);) {
+		if (k % 8 == 0)
+			usleep(1);
+		coll_look(lane);
+	}
+	coll_finish(lane, coll_begun(lane));
+	assert_false(coll_flying(lane));
+	struct err *e = coll_lane_error(lane, &what);
+	assert_true(!e || what == c);
+	return e;
+}
+
 /* Boxes of three dimensions between the members of a group, some rows long, some a few bytes: block k of a result is from its member k.
  * All devices draw the same. */
-static struct err *boxes(const struct dev *d, struct coll_cx *cx, uint32_t group, int round, uint64_t s, int32_t *x, int32_t *y)
+static struct err *boxes(const struct dev *d, struct coll_lane *lane, struct coll_cx *cx, uint32_t group, int round, uint64_t s, int32_t *x, int32_t *y)
 {
 	enum { RANK = 3, ROW = 2 + 3 * RANK };
 	const struct prog_group *g = &d->p->group[group];
@@ -132,7 +152,7 @@ static struct err *boxes(const struct dev *d, struct coll_cx *cx, uint32_t group
 		x[i] = val(round, d->pos, i);
 	for (int64_t i = 0; i < ny; i++)
 		y[i] = -1;
-	TRY(coll_run(cx, &c, (uint32_t)round, ptr, false, NULL));
+	TRY(either(lane, (uint64_t)val(round, d->pos, 5) / 11, cx, &c, (uint32_t)round, ptr, false, NULL));
 	for (const int64_t *r = out + RANK; r < w; r += ROW)
 		for (int64_t i = 0; i < size[0] && r[0] == d->pos; i++)
 			for (int64_t j = 0; j < size[1]; j++)
@@ -156,6 +176,9 @@ static void *device(void *v)
 	struct sym_block *bx, *by, *bz;
 	uint64_t s = d->seed | 1;
 	int64_t cap = 1 << 21;
+	struct coll_lane *lane;
+
+	assert_null(coll_lane_new(cc, &lane));
 
 	assert_null(sym_alloc(h, (size_t)cap * MAXP, NULL, -1, &bx));
 	assert_null(sym_alloc(h, (size_t)cap * MAXP, NULL, -1, &by));
@@ -214,7 +237,7 @@ static void *device(void *v)
 		if (c.kind == COLL_all_to_all && rnd(&s) % 2) {
 			uint64_t place = (uint64_t)val(round, d->pos, 77) / 13;
 			int32_t *x = place % 3 ? (int32_t *)(sym_base(h) + bx->off) : own, *y = place % 5 ? (int32_t *)(sym_base(h) + by->off) : own + cap / 4 * MAXP;
-			if ((d->err = boxes(d, &cx, c.group, round, s, x, y)))
+			if ((d->err = boxes(d, lane, &cx, c.group, round, s, x, y)))
 				break;
 			continue;
 		}
@@ -248,7 +271,7 @@ static void *device(void *v)
 			for (int64_t i = 0; i < ny && (way >> 2) % 3 == 0; i++)
 				u.z[i] = (int32_t)i;
 		}
-		d->err = coll_run(&cx, &c, (uint32_t)round, ptr, inplace, t);
+		d->err = either(lane, (uint64_t)val(round, d->pos, 5) / 11, &cx, &c, (uint32_t)round, ptr, inplace, t);
 		if (d->err)
 			break;
 		if (t) {
@@ -309,12 +332,90 @@ static void *device(void *v)
 			sym_ring(d->team, i);
 	}
 	sym_end(ep, d->err);
+	coll_lane_free(lane);
 	coll_free(cc);
 	sym_free(bx);
 	sym_free(by);
 	free(own);
 	sym_free(bz);
 	return NULL;
+}
+
+/* Many under way at once, more than a lane has room for, of all sizes: each device looks at them, and ends them, in steps of its own. */
+struct many { pthread_t t; struct sym_world *team; struct prog *p; int pos; uint64_t seed; struct err *err; };
+enum { MANY = COLL_FLIGHT + 20, MANY_N = 50000 };
+
+static void *many_of(void *v)
+{
+	static const int64_t sizes[] = { 1, 8, 1000, 5000, MANY_N };
+	struct many *d = v;
+	struct sym_ep *ep = sym_ep_of(d->team, d->pos);
+	struct coll *cc = coll_of(d->team, d->pos, d->seed);
+	int peer[MAXP], n = d->p->ndev;
+	struct sym_launch l = { .prog = 43, .peer = peer, .npeer = coll_peers(d->p, pes, d->pos, peer) };
+	struct prog_coll c[MANY];
+	char *ptr[MANY][2];
+	struct coll_lane *lane;
+	struct sym_block *b;
+	uint64_t s = d->seed, mine = d->seed + (uint64_t)d->pos * 77 + 1;
+	const void *what;
+
+	assert_null(coll_lane_new(cc, &lane));
+	assert_null(sym_alloc(sym_heap_of(d->team, d->pos), sizeof(int32_t) * MANY * 2 * MANY_N, NULL, -1, &b));
+	sym_begin(ep, &l);
+	for (int k = 0; k < MANY; k++) {
+		int64_t size = sizes[rnd(&s) % NELEM(sizes)];
+		bool sum = rnd(&s) % 2;
+		int32_t *x = (int32_t *)(void *)(sym_base(sym_heap_of(d->team, d->pos)) + b->off) + (int64_t)k * 2 * MANY_N;
+		c[k] = (struct prog_coll){ .kind = sum ? COLL_all_reduce : COLL_permute, .dtype = DT_i32, .nin = 1, .redop = RED_add, .outer = 1, .inner = size * 4 };
+		ptr[k][0] = (char *)x;
+		ptr[k][1] = (char *)(x + MANY_N);
+		for (int64_t i = 0; i < size; i++)
+			x[i] = val(k, d->pos, i);
+		coll_begin(lane, &(struct coll_job){ { cc, d->p, pes, d->pos }, &c[k], (uint32_t)k + 1, ptr[k], false, &c[k] });
+		if (rnd(&mine) % 4 == 0)
+			coll_look(lane);
+		if (rnd(&mine) % 16 == 0)
+			coll_finish(lane, rnd(&mine) % (coll_begun(lane) + 1));
+	}
+	coll_finish(lane, MANY);
+	d->err = coll_lane_error(lane, &what);
+	for (int k = 0; k < MANY && !d->err; k++)
+		for (int64_t i = 0; i < c[k].inner / 4 && !d->err; i++) {
+			uint32_t want = c[k].kind == COLL_permute ? (uint32_t)val(k, (d->pos + n - 1) % n, i) : 0;
+			for (int q = 0; q < n && c[k].kind != COLL_permute; q++)
+				want += (uint32_t)val(k, q, i);
+			if (((uint32_t *)(void *)ptr[k][1])[i] != want)
+				d->err = ERR(INTERNAL, "collective %d, element %lld", k, (long long)i);
+		}
+	sym_end(ep, d->err);
+	coll_lane_free(lane);
+	coll_free(cc);
+	sym_free(b);
+	return NULL;
+}
+
+static void many(void **state)
+{
+	for (int k = 0; k < 4; k++) {
+		int n = 2 + k;
+		struct many d[MAXP];
+		struct prog *p = make_prog(n);
+		struct sym_world *t;
+		struct sym_opts o = { .nlocal = n, .threads = n, .chaos = k & 1, .seed = 11 + (uint64_t)k };
+		assert_null(sym_open(&o, &t));
+		for (int i = 0; i < n; i++) {
+			d[i] = (struct many){ .team = t, .p = p, .pos = i, .seed = 17 + (uint64_t)k };
+			pthread_create(&d[i].t, NULL, many_of, &d[i]);
+		}
+		for (int i = 0; i < n; i++)
+			pthread_join(d[i].t, NULL);
+		for (int i = 0; i < n; i++)
+			if (d[i].err)
+				fail_msg("%d devices, device %d: %s", n, i, d[i].err->msg);
+		sym_close(t);
+		prog_free(p);
+	}
 }
 
 static void run(int n, int rounds, bool chaos, uint64_t seed, int fail_dev, int fail_at)
@@ -778,7 +879,7 @@ static void choice(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(plain), cmocka_unit_test(chaotic), cmocka_unit_test(failing), cmocka_unit_test(divergence), cmocka_unit_test(divergence_of_three), cmocka_unit_test(ahead_of_others), cmocka_unit_test(puts_), cmocka_unit_test(reductions), cmocka_unit_test(caches), cmocka_unit_test(choice),
+		cmocka_unit_test(plain), cmocka_unit_test(many), cmocka_unit_test(chaotic), cmocka_unit_test(failing), cmocka_unit_test(divergence), cmocka_unit_test(divergence_of_three), cmocka_unit_test(ahead_of_others), cmocka_unit_test(puts_), cmocka_unit_test(reductions), cmocka_unit_test(caches), cmocka_unit_test(choice),
 	};
 
 	return cmocka_run_group_tests(t, NULL, NULL);
