@@ -25,7 +25,7 @@ all=() threads=()
 for f in tests/unit/*.c; do
 	f="$(basename "$f" .c)"
 	all+=("$f")
-	case "$f" in pjrt* | rt* | sym* | coll* | event* | thread*) threads+=("$f") ;; esac
+	case "$f" in pjrt* | rt* | sym* | coll* | event* | thread* | fiber) threads+=("$f") ;; esac
 done
 # What only the memory of a thread points to is a leak: with threads that loaded a library the search does not survive otherwise.
 export ASAN_OPTIONS=detect_leaks=1 LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0:use_tls=0" TSAN_OPTIONS=halt_on_error=1

@@ -235,6 +235,91 @@ static void diverging(void **state)
 	rt_exec_unref(x);
 }
 
+/* --- beside ------------------------------------------------------------------------ */
+
+/* Device 0 comes to a sum only when device 1, which has begun it, has gone on to what stands behind it. */
+static _Atomic int gone_on;
+
+static struct err *gate(void *user, const struct rt_custom_call *c)
+{
+	enum { PATIENCE_S = 60 };
+
+	memcpy(c->out[0], c->in[0], 16);
+	for (double t = clock_s(); c->position == 0 && !atomic_load(&gone_on); usleep(100))
+		if (clock_s() - t > PATIENCE_S)
+			return ERR(DEADLINE, "nobody has gone on");
+	return NULL;
+}
+
+static struct err *opens(void *user, const struct rt_custom_call *c)
+{
+	memcpy(c->out[0], c->in[0], 16);
+	if (c->position == 1)
+		atomic_store(&gone_on, 1);
+	return c->position == *(int *)user ? ERR(DATA_LOSS, "device %d gives up", c->position) : NULL;
+}
+
+static const char aside[] =
+	"prog \"aside\" devices 2 registers 3 zone 192 flops 0 fingerprint 11 comm 00\n"
+	"site 0 \"\"\nsite 1 \"train.py:7 psum\"\nsite 2 \"train.py:9 call\"\n"
+	"arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\nbuf 2 temp at 0 size 16\nbuf 3 temp at 64 size 16\nbuf 4 temp at 128 size 16\n"
+	"group 0 1 2 [0,1]\n"
+	"kern 0 elem (f32[4], f32[4]) -> (f32[4]) expr (f32, f32) { %2 = add f32 %0 %1 -> f32 } (%2)\n"
+	"kern 1 copy (f32[4]) -> (f32[4])\n"
+	"custom 0 \"gate\" api 4 (f32[4]) -> (f32[4])\n"
+	"custom 1 \"opens\" api 4 (f32[4]) -> (f32[4])\n"
+	"coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 16\n"
+	"run {\n kern 1 copy (b0) -> (b1)\n loop r1 < 3 {\n custom 0 \"gate\" (b0) -> (b2)\n mark 0\n await 0 lane 1\n coll 0 all_reduce (b2) -> (b3) lane 1 site 1\n"
+	" coll 0 all_reduce (b3) -> (b3) lane 1 site 1\n mark 1 lane 1\n custom 1 \"opens\" (b0) -> (b4) site 2\n await 1\n kern 0 elem (b1, b3) -> (b1)\n }\n}\n";
+
+/* who: the device that fails while its sums are under way, -1 none. */
+static void aside_run(struct rt_exec *x, struct rt_buffer *const *a, int who)
+{
+	struct rt_buffer *out[2];
+	struct rt_event *done[2];
+	float v;
+
+	atomic_store(&gone_on, 0);
+	rt_custom_register("opens", opens, &who);
+	ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
+	for (int i = 0; i < 2; i++) {
+		struct err *e = one_of(out[i], &v);
+		if (who < 0) {
+			ok(e);
+			assert_true(v == 1 + (float)i + 3 * 6);
+		} else {
+			assert_non_null(e);
+			assert_int_equal(e->code, ERR_DATA_LOSS);
+			assert_non_null(strstr(e->msg, "train.py:9 call: device"));
+			err_free(e);
+		}
+	}
+	for (int i = 0; i < 2; i++) {            /* both have left the launch: what the failing one was told to be is read no more */
+		err_free(rt_event_wait(done[i]));
+		rt_event_unref(done[i]);
+		rt_buffer_unref(out[i]);
+	}
+}
+
+static void beside(void **state)
+{
+	int dev[2] = { 0, 1 };
+	struct prog *p;
+	struct rt_exec *x;
+	struct rt_buffer *a[2] = { four(0, 1), four(1, 2) };
+
+	ok(prog_parse(aside, strlen(aside), &p));
+	ok(prog_check(p));
+	rt_custom_register("gate", gate, NULL);
+	ok(rt_exec_new(cl, p, dev, &x));
+	for (int k = 0; k < 20; k++)
+		aside_run(x, a, k % 3 - 1);
+	aside_run(x, a, -1);
+	rt_exec_unref(x);
+	for (int i = 0; i < 2; i++)
+		rt_buffer_unref(a[i]);
+}
+
 /* --- waiting -------------------------------------------------------------------- */
 
 static struct err *slow(void *user, const struct rt_custom_call *c)
@@ -464,7 +549,7 @@ int main(void)
 {
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(ring), cmocka_unit_test(overlapping), cmocka_unit_test(failure), cmocka_unit_test(diverging), cmocka_unit_test(idle), cmocka_unit_test(patience), cmocka_unit_test(helping),
-		cmocka_unit_test(memory), cmocka_unit_test(nested),
+		cmocka_unit_test(beside), cmocka_unit_test(memory), cmocka_unit_test(nested),
 	};
 
 	return cmocka_run_group_tests(t, setup, teardown);
