@@ -178,5 +178,7 @@ bool coll_flying(const struct coll_lane *l);                          /* is any 
 void coll_finish(struct coll_lane *l, uint64_t n);
 /* The first error since the last call, owned, and what it came of; NULL: none. */
 struct err *coll_lane_error(struct coll_lane *l, const void **what);
+/* From now on ended(user, what, t0, t1) is called at the end of each job, on its stack: when it was begun and when it ended, ns. */
+void coll_lane_watch(struct coll_lane *l, void (*ended)(void *user, const void *what, uint64_t t0, uint64_t t1), void *user);
 
 #endif

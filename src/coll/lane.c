@@ -19,6 +19,9 @@ struct coll_lane {
 	uint64_t looked;                  /* when it was entered last, ns */
 	struct err *err;                  /* of a job: those after it are not done */
 	const void *failed;
+	void (*ended)(void *user, const void *what, uint64_t t0, uint64_t t1);
+	void *user;
+	uint64_t since[COLL_FLIGHT];      /* begun, where somebody asks */
 	struct coll_job job[COLL_FLIGHT];
 };
 
@@ -38,6 +41,8 @@ static void jobs(void *v)
 		struct coll_job *j = &l->job[l->done % COLL_FLIGHT];
 		if (!l->err && (l->err = mem_guard(run, j, false)))
 			l->failed = j->what;
+		if (l->ended)
+			l->ended(l->user, j->what, l->since[l->done % COLL_FLIGHT], clock_ns());
 		l->done++;
 		if (l->done == l->begun || l->done == l->want)
 			fiber_leave(l->fiber);
@@ -93,6 +98,8 @@ void coll_begin(struct coll_lane *l, const struct coll_job *j)
 {
 	if (l->begun - l->done == COLL_FLIGHT)
 		coll_finish(l, l->done + 1);
+	if (l->ended)
+		l->since[l->begun % COLL_FLIGHT] = clock_ns();
 	l->job[l->begun++ % COLL_FLIGHT] = *j;
 	if (l->begun - l->done == 1)
 		enter(l);
@@ -123,4 +130,10 @@ struct err *coll_lane_error(struct coll_lane *l, const void **what)
 	l->err = NULL;
 	*what = l->failed;
 	return e;
+}
+
+void coll_lane_watch(struct coll_lane *l, void (*ended)(void *user, const void *what, uint64_t t0, uint64_t t1), void *user)
+{
+	l->ended = ended;
+	l->user = user;
 }

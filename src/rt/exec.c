@@ -169,7 +169,7 @@ static void decode(struct rt_exec *x)
 			/* What lane 0 has done is known wherever the walk is; the other lanes are one, whose collectives follow each other. */
 			bool orders = c->op == CMD_MARK || c->op == CMD_AWAIT;
 			if (orders && (c->op == CMD_MARK) == (c->lane > 0)) {
-				x->ins[n++] = (struct ins){ .op = c->op == CMD_MARK ? I_MARK : I_AWAIT, .imm = c->imm };
+				x->ins[n++] = (struct ins){ .op = c->op == CMD_MARK ? I_MARK : I_AWAIT, .imm = c->imm, .name = trace_on() && c->op == CMD_AWAIT ? "await" : NULL };
 				x->nmark = MAX(x->nmark, (uint32_t)c->imm + 1);
 			} else if (c->lane && !orders && c->op != CMD_COLL)
 				x->ins[n++] = (struct ins){ .op = I_AWAIT, .r0 = 1 };
@@ -397,6 +397,8 @@ static void exec_free(void *v)
 
 static void drop_prog(void *p) { prog_free(p); }
 
+static void ended(void *trace, const void *what, uint64_t t0, uint64_t t1) { trace_add(trace, TRACE_BESIDE, ((const struct ins *)what)->name, t0, t1); }
+
 /* The device has a lane from now on. */
 static struct err *device_lane(struct rt_device *d)
 {
@@ -405,6 +407,8 @@ static struct err *device_lane(struct rt_device *d)
 	if (atomic_load(&d->lane))
 		return NULL;
 	TRY(coll_lane_new(d->coll, &l));
+	if (d->trace)
+		coll_lane_watch(l, ended, d->trace);
 	if (!atomic_compare_exchange_strong(&d->lane, &none, l))
 		coll_lane_free(l);
 	return NULL;

@@ -109,6 +109,7 @@ struct rt_client {
 	struct rt_device *dev;
 	struct sym_world *world;
 	pthread_mutex_t launch;       /* the launch lock */
+	_Atomic int idle;             /* walkers that sleep and may be called to help */
 	uint64_t mark;
 	_Atomic bool stop;
 	unsigned fork_gen;
@@ -212,7 +213,7 @@ static inline void spin_unlock(atomic_flag *f) { atomic_flag_clear_explicit(f, m
 
 /* --- trace.c ----------------------------------------------------------------- */
 
-enum trace_kind { TRACE_LAUNCH, TRACE_KERNEL, TRACE_COLL, TRACE_HOST };
+enum trace_kind { TRACE_LAUNCH, TRACE_KERNEL, TRACE_COLL, TRACE_HOST, TRACE_BESIDE /* under way, whatever the device does */, TRACE_KINDS };
 struct trace;
 bool trace_on(void);                                   /* RONDO_TRACE is set */
 struct trace *trace_new(int device);                   /* lives for ever */
@@ -349,6 +350,8 @@ void *worker_main(void *worker);
 void device_pin(struct rt_device *d, int k);
 /* Run kernel k over all its tiles, with the device's workers.  lane, if not NULL: this thread looks at it between slices. */
 void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, char *scratch, struct coll_lane *lane);
+/* Take a claim of tiles of a job of another device of d's client; false if there is none. */
+bool pool_help_others(struct rt_device *d);
 /* Take tiles of d's job, at most max claims; false if there were none, or as many threads at work as have scratch. */
 bool pool_help(struct rt_device *d, int max);
 

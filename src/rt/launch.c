@@ -170,22 +170,8 @@ static bool describe(void *user, uint32_t ident, uint32_t site, struct str *s)
 	return job_describe(d->c, d->now, ident, site, s);
 }
 
-static _Atomic int64_t helped;
-int64_t rt_helped(void) { return atomic_load(&helped); }
-
 /* A waiting device works for the others: their kernels may be what it waits for. */
-static bool help(void *user)
-{
-	struct rt_device *d = user;
-	struct rt_client *c = d->c;
-
-	for (int i = 1; i < c->ndev; i++)
-		if (pool_help(&c->dev[(d->local + i) % c->ndev], 1)) {
-			atomic_fetch_add_explicit(&helped, 1, memory_order_relaxed);
-			return true;
-		}
-	return false;
-}
+static bool help(void *device) { return pool_help_others(device); }
 
 /* No peer touches the memory of this part any more. */
 static void part_over(void *user)
@@ -217,6 +203,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	struct err *e = NULL;
 
 	for (uint32_t k = 0; k < p->nwait; k++) {
+		while (!rt_event_ready(p->wait[k]) && room == &d->room && pool_help_others(d)) { }
 		struct err *w = event_wait(p->wait[k]);
 		rt_event_unref(p->wait[k]);
 		if (w && !e)
@@ -287,18 +274,23 @@ void *walker_main(void *v)
 		}
 		if (atomic_load(&c->stop))
 			return NULL;
-		/* The next launch of a loop in Python is some tens of microseconds away, less than waking up takes.  The
-		 * thread that will make it needs a core, perhaps this one: yield, do not poll. */
-		for (uint64_t t = clock_ns(); atomic_load_explicit(&d->bell, memory_order_relaxed) == seen && clock_ns() - t < LINGER_NS && sym_give_way();)
-			;
+		/* The next launch of a loop in Python is some tens of microseconds away, less than waking up takes; so is the next kernel of a
+		 * device that works.  The thread that will make it needs a core, perhaps this one: yield, do not poll. */
+		for (uint64_t t = clock_ns(); atomic_load_explicit(&d->bell, memory_order_relaxed) == seen && clock_ns() - t < LINGER_NS;)
+			if (pool_help_others(d))
+				t = clock_ns();
+			else if (!sym_give_way())
+				break;
 		if (atomic_load(&d->bell) != seen)
 			continue;
 		int64_t nap = SHORT_NAP_NS;
 		atomic_store(&d->asleep, 1);
+		atomic_fetch_add(&c->idle, 1);
 		while (atomic_load(&d->bell) == seen) {          /* peers may still be in a launch that failed here */
 			sym_sleep(&d->bell, seen, sym_clear(d->ep, false) ? -1 : nap);
 			nap = MIN(2 * nap, LONG_NAP_NS);
 		}
+		atomic_fetch_sub(&c->idle, 1);
 		atomic_store(&d->asleep, 0);
 	}
 }

@@ -63,6 +63,39 @@ bool pool_help(struct rt_device *d, int max)
 	return did;
 }
 
+static _Atomic int64_t helped;
+int64_t rt_helped(void) { return atomic_load(&helped); }
+
+bool pool_help_others(struct rt_device *d)
+{
+	struct rt_client *c = d->c;
+
+	for (int i = 1; i < c->ndev; i++)
+		if (pool_help(&c->dev[(d->local + i) % c->ndev], 1)) {
+			atomic_fetch_add_explicit(&helped, 1, memory_order_relaxed);
+			return true;
+		}
+	return false;
+}
+
+/* Walkers that sleep come to help with a kernel that is worth it, as many as there are cores without work. */
+static void call_idle(struct rt_device *d)
+{
+	struct rt_client *c = d->c;
+	int cores = MIN(c->cores, cpu_get()->cores);
+
+	for (int i = 0; i < c->ndev; i++)
+		cores -= (atomic_load_explicit(&c->dev[i].state, memory_order_relaxed) != 0) * (1 + d->nworker);
+	for (int i = 1; i < c->ndev && cores > 0; i++) {
+		struct rt_device *o = &c->dev[(d->local + i) % c->ndev];
+		if (!atomic_load_explicit(&o->asleep, memory_order_relaxed) || atomic_load_explicit(&o->state, memory_order_relaxed))
+			continue;
+		atomic_fetch_add(&o->bell, 1);
+		sym_wake(&o->bell, 1);
+		cores--;
+	}
+}
+
 void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, char *scratch, struct coll_lane *lane)
 {
 	struct job *j = &d->job;
@@ -82,6 +115,8 @@ void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, cha
 			if (atomic_load(&d->jobasleep))
 				sym_wake(&d->jobbell, INT32_MAX);
 		}
+		if (k->wakes && atomic_load_explicit(&d->c->idle, memory_order_relaxed))
+			call_idle(d);
 		tiles_take(j, INT32_MAX, scratch, lane);
 		atomic_fetch_add(&j->seq, 1);
 		for (int i = 0; atomic_load(&j->users); i++)

@@ -97,7 +97,7 @@ static void text(struct str *s, const char *p)
 
 void trace_write(void)
 {
-	static const char *const lane[] = { "launches", "compute", "communication", "host" };
+	static const char *const lane[TRACE_KINDS] = { "launches", "compute", "communication", "host", "under way" };
 	struct str s = { 0 };
 	uint64_t lost = 0;
 
@@ -107,7 +107,7 @@ void trace_write(void)
 	str_add(&s, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
 	for (struct trace *t = traces; t; t = t->next) {
 		str_addf(&s, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"device %d\"}},\n", t->id, t->id);
-		for (int k = 0; k < 4; k++)
+		for (int k = 0; k < TRACE_KINDS; k++)
 			str_addf(&s, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", t->id, k, lane[k]);
 		for (size_t i = 0; i < t->n; i++) {
 			const struct event *e = &t->ev[i];

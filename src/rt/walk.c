@@ -159,7 +159,7 @@ static bool run(struct frame *f, const struct ins *i)
 		const struct prog_opnd *o = opnd + i->opnd;
 		if (__builtin_expect(f->d->trace != NULL, 0)) {
 			if (timed)
-				trace_add(f->d->trace, timed->op == I_COLL || timed->op == I_THEN || timed->op == I_LEND ? TRACE_COLL : timed->op == I_CUSTOM ? TRACE_HOST : TRACE_KERNEL, timed->name, t0, clock_ns());
+				trace_add(f->d->trace, timed->op == I_COLL || timed->op == I_THEN || timed->op == I_LEND || timed->op == I_BEGIN || timed->op == I_AWAIT ? TRACE_COLL : timed->op == I_CUSTOM ? TRACE_HOST : TRACE_KERNEL, timed->name, t0, clock_ns());
 			timed = i->name ? i : NULL;
 			if (timed)
 				t0 = clock_ns();

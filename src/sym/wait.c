@@ -105,12 +105,13 @@ bool sym_halted(const struct sym_world *w)
 	       (sym_halt.stop && atomic_load_explicit(sym_halt.stop, memory_order_acquire));
 }
 
-/* The thread does something else meanwhile, if it may. */
-static bool gone_away(void)
+/* The thread does something else meanwhile, if there is anything. */
+static bool did_else(void)
 {
 	struct sym_halt mine = sym_halt;
+	const struct sym_ep *ep = mine.ep;
 
-	if (!mine.ep || !mine.ep->away || !mine.ep->away(mine.ep->away_user))
+	if (!ep || !((ep->away && ep->away(ep->away_user)) || (ep->l.help && ep->l.help(ep->l.user))))
 		return false;
 	sym_halt = mine;
 	return true;
@@ -126,7 +127,7 @@ bool sym_net_await(struct sym_world *w, _Atomic uint32_t *left)
 		if (k > POLLS && sym_halted(w)) {       /* what is as good as there has come by then */
 			sym_halt.gave_up = true;
 			return false;
-		} else if ((w->net && w->net->poll(w)) || gone_away())
+		} else if ((w->net && w->net->poll(w)) || (k > POLLS && did_else()))
 			k = MIN(k, POLLS);
 		else if (k > AWAKE) {
 			since = since ? since : clock_s();

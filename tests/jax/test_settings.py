@@ -168,6 +168,31 @@ def test_trace(tmp_path):
     assert timeline(file) == ["device 0", "device 1"]
 
 
+def test_trace_of_what_goes_on_beside_computing(tmp_path):
+    """A sum that is under way while its device multiplies: it is begun before the product, and ended behind it."""
+    file = tmp_path / "all.json"
+    program = SHARDED + """
+@jax.jit
+@partial(jax.shard_map, mesh=mesh, in_specs=(P("d"), P("d")), out_specs=(P(), P("d")))
+def g(x, y):
+    return jnp.cos(jax.lax.psum(x, "d")), y @ y.T @ y
+jax.block_until_ready(g(x, jnp.ones((1024, 512))))
+"""
+    code, _, _, err = run(program, RONDO_TRACE=str(file), RONDO_DEVICES="2")
+    assert code == 0, err
+    with open(file) as f:
+        events = json.load(f)["traceEvents"]
+    lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    ran = [(e["pid"], lanes[e["pid"], e["tid"]], e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X"]
+    for device in (0, 1):
+        [sum_] = [e for e in ran if e[0] == device and e[1] == "under way"]
+        assert "psum" in sum_[2]
+        awaits = [e for e in ran if e[0] == device and e[2] == "await"]
+        products = [e for e in ran if e[0] == device and e[1] == "compute" and "dot" in e[2]]
+        assert len(products) == 2 and len(awaits) == 1
+        assert all(sum_[3] <= p[3] and p[4] <= awaits[0][3] for p in products)
+
+
 def test_trace_of_several_processes(tmp_path):
     program = "import rondo.early, jax, sys\njax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))" + TRACED
     with socket.create_server(("127.0.0.1", 0)) as s:
