@@ -38,12 +38,21 @@ static char *row_at(const struct prog_kern *k, const struct attention *x, int i,
 	return base + ((v->dim[x->nb] == 1 ? 0 : g * v->stride[x->nb]) + (v->dim[x->nb + 1] == 1 ? 0 : t * v->stride[x->nb + 1])) * dt_bytes(v->dtype);
 }
 
+/* Key or value j of batch b. */
+static void load_key(const struct prog_kern *k, const struct ref *r, char *const *ptr, int i, int64_t b, int64_t j, char *mem, double *out)
+{
+	const struct attention *x = &r->x;
+	const struct prog_view *v = &k->v[i];
+	int64_t row;
+	const char *base = attention_piece(k, ptr, x, i, b, j, &row);
+	load(k, i, base + row * v->stride[x->nb] * dt_bytes(v->dtype), 0, i == ATT_K ? x->d : x->e, mem + r->raw, out);
+}
+
 /* Scores of row (g, t) of batch b, and what else the function gives, as f64. */
 static void scores(const struct prog_kern *k, const struct ref *r, char *const *ptr, int64_t b, int64_t g, int64_t t, char *mem)
 {
 	const struct attention *x = &r->x;
 	double *q = (double *)(mem + r->q), *kv = (double *)(mem + r->kv), *out[3] = { (double *)(mem + r->row) };
-	const char *key = attention_at(k, ptr, x, ATT_K, b);
 	load(k, ATT_Q, row_at(k, x, ATT_Q, attention_at(k, ptr, x, ATT_Q, b), g, t), 0, x->d, mem + r->raw, q);
 	for (int i = 1; i < x->nout; i++)
 		out[i] = (double *)(mem + (x->grad && i == 1 ? r->slope : r->weight));
@@ -51,7 +60,7 @@ static void scores(const struct prog_kern *k, const struct ref *r, char *const *
 		int64_t n = MIN(KERN_STRIP, x->s - s0);
 		for (int64_t j = 0; j < n; j++) {
 			double sum = 0;
-			load(k, ATT_K, key + (s0 + j) * k->v[ATT_K].stride[x->nb] * dt_bytes(k->v[ATT_K].dtype), 0, x->d, mem + r->raw, kv);
+			load_key(k, r, ptr, ATT_K, b, s0 + j, mem, kv);
 			for (int64_t i = 0; i < x->d; i++)
 				sum += q[i] * kv[i];
 			out[0][s0 + j] = sum;
@@ -90,12 +99,11 @@ static void run_ref(const struct prog_kern *k, const struct kern_state *s, int p
 		for (int64_t j = 0; j < x->s; j++)
 			sum += p[j] = most == -INFINITY ? 0 : exp(p[j] - most);
 		memset(o, 0, sizeof *o * (size_t)x->e);
-		const char *v = attention_at(k, ptr, x, ATT_V, b);
 		for (int64_t j = 0; j < x->s; j++) {
 			double f = p[j] / sum * (x->weighted ? w[j] : 1);
 			if (p[j] == 0)
 				continue;
-			load(k, ATT_V, v + j * k->v[ATT_V].stride[x->nb] * dt_bytes(k->v[ATT_V].dtype), 0, x->e, mem + r->raw, kv);
+			load_key(k, r, ptr, ATT_V, b, j, mem, kv);
 			for (int64_t i = 0; i < x->e; i++)
 				o[i] += f * kv[i];
 		}
@@ -131,18 +139,17 @@ static void run_ref_grad(const struct prog_kern *k, const struct kern_state *s, 
 				scores(k, r, ptr, b, g, t, mem);
 				load(k, ATT_DO, row_at(k, x, ATT_DO, attention_at(k, ptr, x, ATT_DO, b), g, t), 0, x->e, mem + r->raw, d_o);
 				memset(dq, 0, sizeof *dq * (size_t)x->d);
-				const char *key = attention_at(k, ptr, x, ATT_K, b), *v = attention_at(k, ptr, x, ATT_V, b);
 				for (int64_t j = 0; j < x->s; j++) {
 					double weight = x->weighted ? w[j] : 1, e = p[j] == -INFINITY ? 0 : exp(p[j] - l), y = 0;
 					if (e == 0)
 						continue;
-					load(k, ATT_V, v + j * k->v[ATT_V].stride[x->nb] * dt_bytes(k->v[ATT_V].dtype), 0, x->e, mem + r->raw, kv);
+					load_key(k, r, ptr, ATT_V, b, j, mem, kv);
 					for (int64_t i = 0; i < x->e; i++) {
 						y += d_o[i] * kv[i];
 						dv[j * x->e + i] += e * weight * d_o[i];
 					}
 					double dx = e * (y * weight - delta) * slope[j];
-					load(k, ATT_K, key + j * k->v[ATT_K].stride[x->nb] * dt_bytes(k->v[ATT_K].dtype), 0, x->d, mem + r->raw, kv);
+					load_key(k, r, ptr, ATT_K, b, j, mem, kv);
 					for (int64_t i = 0; i < x->d; i++) {
 						dq[i] += dx * kv[i];
 						dk[j * x->d + i] += dx * q[i];

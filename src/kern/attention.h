@@ -10,6 +10,8 @@ struct attention {
 	bool grad, part;                 /* part: results are o, m and z, else o and l */
 	int nb;                          /* batch dimensions, of every view the first ones */
 	int64_t batch, g, t, s, d, e;    /* batch: product of the batch dimensions */
+	int pieces;                      /* keys and values lie in so many arrays, one after the other */
+	int64_t len;                     /* keys of each */
 	enum dtype sum;                  /* f32 or f64 */
 	int first, nextra;               /* the first operand that scores are made from, and how many */
 	int nout;                        /* results of the function: score, slope if grad, weight if it has one */
@@ -20,6 +22,8 @@ struct attention {
 struct err *attention_make(const struct prog_kern *k, struct arena *a, struct attention *x);
 /* Of batch b of view i: where its element 0 .. 0 of the other dimensions lies. */
 char *attention_at(const struct prog_kern *k, char *const *ptr, const struct attention *x, int i, int64_t b);
+/* The same of the piece of view i, ATT_K or ATT_V, that has row j; *row: which of its rows that is. */
+char *attention_piece(const struct prog_kern *k, char *const *ptr, const struct attention *x, int i, int64_t b, int64_t j, int64_t *row);
 
 /* Fill s if a fast form exists for k's types and shapes (x is k's); false: the reference does it. */
 bool attention_forward(const struct prog_kern *k, const struct attention *x, struct kern_state *s);

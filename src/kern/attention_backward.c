@@ -73,15 +73,15 @@ static void pack_keys(const struct bwd *f, const struct prog_kern *k, char *cons
 	const struct att_plan *p = &f->p;
 	int64_t es = p->v->es, k0 = blk * f->kb, n = MIN(f->kb, p->x.s - k0);
 	char *dense = mem + f->dense_at, *tmp = mem + f->tmp_at, *bad = to + f->k_bad;
-	const char *key = attention_at(k, ptr, &p->x, ATT_K, b), *val = attention_at(k, ptr, &p->x, ATT_V, b);
 	memset(to + f->k_turned, 0, (size_t)(f->dgroups * p->v->mr * f->kpad * es));
 	*bad = 0;
 	for (int64_t i = 0; i < f->kb; i += ATT_FETCH) {
-		int64_t some = MIN(ATT_FETCH, f->kb - i), have = MIN(MAX(n - i, 0), some), ld;
-		const char *rows = att_take(p, &f->k, key, k0 + i, have, dense, p->dc, tmp, &ld);
+		int64_t some = MIN(ATT_FETCH, f->kb - i), have = MIN(MAX(n - i, 0), some), row, ld;
+		const char *key = attention_piece(k, ptr, &p->x, ATT_K, b, k0 + i, &row), *val = attention_piece(k, ptr, &p->x, ATT_V, b, k0 + i, &row);
+		const char *rows = att_take(p, &f->k, key, row, have, dense, p->dc, tmp, &ld);
 		copy_rows(rows, ld, some, to + f->k_row + (size_t)(i * p->dc * es), p->dc * es);
 		turn((int)es, some, p->x.d, rows, ld / es, to + f->k_turned + (size_t)(i * es), f->kpad);
-		rows = att_take(p, &f->v, val, k0 + i, have, dense, p->ec, tmp, &ld);
+		rows = att_take(p, &f->v, val, row, have, dense, p->ec, tmp, &ld);
 		copy_rows(rows, ld, some, to + f->v_row + (size_t)(i * p->ec * es), p->ec * es);
 		*bad |= att_not_finite((int)es, to + f->v_row + (size_t)(i * p->ec * es), some * p->ec);
 	}

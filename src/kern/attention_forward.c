@@ -22,15 +22,15 @@ static void pack_block(const struct fwd *f, const struct prog_kern *k, char *con
 	const struct att_plan *p = &f->p;
 	int es = p->v->es;
 	int64_t k0 = blk * CK, n = MIN(CK, p->x.s - k0);
-	const char *key = attention_at(k, ptr, &p->x, ATT_K, b), *val = attention_at(k, ptr, &p->x, ATT_V, b);
 	char *dense = mem + f->dense_at, *tmp = mem + f->tmp_at;
 	for (int64_t i = 0; i < n; i += ATT_COLS) {
-		int64_t some = MIN(ATT_COLS, n - i), tile = i / ATT_COLS, ld;
-		const char *rows = att_take(p, &f->k, key, k0 + i, some, dense, p->dc, tmp, &ld);
+		int64_t some = MIN(ATT_COLS, n - i), tile = i / ATT_COLS, row, ld;
+		const char *key = attention_piece(k, ptr, &p->x, ATT_K, b, k0 + i, &row), *val = attention_piece(k, ptr, &p->x, ATT_V, b, k0 + i, &row);
+		const char *rows = att_take(p, &f->k, key, row, some, dense, p->dc, tmp, &ld);
 		att_columns(rows, ld, p->dk * es / 4, to + f->kb_k + (size_t)(i * p->dk * es));
 		if (f->norms)
 			((float *)(void *)(to + f->kb_norm))[tile] = att_longest(p, rows, some, ld);
-		rows = att_take(p, &f->v, val, k0 + i, some, dense, p->ec, tmp, &ld);
+		rows = att_take(p, &f->v, val, row, some, dense, p->ec, tmp, &ld);
 		to[f->kb_bad + (size_t)tile] = !att_steps(es, rows, ld, p->ec, to + f->kb_v + (size_t)(i * ATT_COLS * es), (size_t)(CK * ATT_COLS * es));
 	}
 	att_side_bounds(p, k, ptr, b, true, k0, n, ATT_COLS, (double *)(void *)(to + f->kb_lo), (double *)(void *)(to + f->kb_hi), TILES);
@@ -348,7 +348,7 @@ static void find_distinct(struct fwd *f, const struct prog_kern *k, struct arena
 	f->distinct = 1;
 	for (int d = x->nb; d-- > 0;) {
 		bool same = true;
-		for (int i = ATT_K; i < k->nin; i++)
+		for (int i = ATT_K; i < x->first + x->nextra; i++)
 			if (i == ATT_K || i == ATT_V || f->p.extra[i - x->first].by_key)
 				same &= k->v[i].dim[d] == 1 || k->v[i].stride[d] == 0;
 		f->same[d] = same ? 0 : f->distinct;

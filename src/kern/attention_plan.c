@@ -9,8 +9,11 @@ struct err *attention_make(const struct prog_kern *k, struct arena *a, struct at
 {
 	bool grad = k->id == KERN_attention_grad;
 	int first = grad ? ATT_GRAD_EXTRA : ATT_EXTRA, least = grad ? 2 : 1;
-	*x = (struct attention){ .grad = grad, .part = !grad && k->nout == 3, .first = first, .nextra = k->nin - first, .sum = DT_f32 };
-	if (k->nin < first || (k->nout != 3 && (grad || k->nout != 2)) || !k->expr || k->expr->nin != 1 + k->nin - first || k->expr->nout < least || k->expr->nout > least + 1)
+	int64_t pieces = k->nattr ? k->attr[0] : 1, nextra = k->nin - first - 2 * (pieces - 1);
+	if (pieces < 1 || pieces > k->nin)
+		return ERR(INVALID, "kernel '%s' of %lld pieces", prog_kern_name[k->id], (long long)pieces);
+	*x = (struct attention){ .grad = grad, .part = !grad && k->nout == 3, .first = first, .nextra = (int)nextra, .pieces = (int)pieces, .sum = DT_f32 };
+	if (nextra < 0 || (k->nout != 3 && (grad || k->nout != 2)) || !k->expr || k->expr->nin != 1 + nextra || k->expr->nout < least || k->expr->nout > least + 1)
 		return ERR(INVALID, "kernel '%s' with %d operands, %d results and no function for them", prog_kern_name[k->id], k->nin, k->nout);
 	const struct prog_view *q = &k->v[ATT_Q], *key = &k->v[ATT_K], *v = &k->v[ATT_V];
 	x->nb = q->rank - 3;
@@ -24,10 +27,17 @@ struct err *attention_make(const struct prog_kern *k, struct arena *a, struct at
 	x->g = q->dim[x->nb];
 	x->t = q->dim[x->nb + 1];
 	x->d = q->dim[x->nb + 2];
-	x->s = key->dim[x->nb];
+	x->len = key->dim[x->nb];
+	x->s = x->len * pieces;
 	x->e = v->dim[x->nb + 1];
 	for (int i = 0; i < 3; i++)
 		x->sum = k->v[i].dtype == DT_f64 ? DT_f64 : x->sum;
+	for (int i = first + x->nextra; i < k->nin; i++) {
+		const struct prog_view *p = &k->v[i], *as = i < first + x->nextra + pieces - 1 ? key : v;
+		size_t n = sizeof *p->dim * (size_t)as->rank;
+		if (p->dtype != as->dtype || p->rank != as->rank || memcmp(p->dim, as->dim, n) || memcmp(p->stride, as->stride, n))
+			return ERR(INVALID, "kernel '%s' of pieces that are not alike", prog_kern_name[k->id]);
+	}
 	return plan_make(a, k->expr, &x->fn);
 }
 
@@ -39,6 +49,13 @@ char *attention_at(const struct prog_kern *k, char *const *ptr, const struct att
 	for (int d = 0; d < x->nb; d++)
 		at += v->dim[d] == 1 ? 0 : v->stride[d] * ix[d];
 	return ptr[i] + at * dt_bytes(v->dtype);
+}
+
+char *attention_piece(const struct prog_kern *k, char *const *ptr, const struct attention *x, int i, int64_t b, int64_t j, int64_t *row)
+{
+	int64_t at = x->pieces > 1 ? MIN(j / x->len, x->pieces - 1) : 0;
+	*row = j - at * x->len;
+	return attention_at(k, ptr, x, !at ? i : x->first + x->nextra + (i == ATT_V) * (x->pieces - 1) + (int)at - 1, b);
 }
 
 /* --- fast kernels -------------------------------------------------------------------- */
@@ -72,7 +89,7 @@ static bool types_fit(const struct prog_kern *k, const struct attention *x)
 			return false;
 	for (int i = 0; i < k->nin + k->nout; i++) {
 		enum dtype dt = (enum dtype)k->v[i].dtype;
-		bool other = i >= x->first && i < k->nin;
+		bool other = i >= x->first && i < x->first + x->nextra;
 		if (other ? dt_bytes(dt) > 8 : dtype_info[dt].cls != DT_FLOAT || !kern_elem(ELEM_convert, dt, DT_f32) || !kern_elem(ELEM_convert, DT_f32, dt))
 			return false;
 	}
@@ -82,7 +99,8 @@ static bool types_fit(const struct prog_kern *k, const struct attention *x)
 bool att_plan_make(const struct prog_kern *k, const struct attention *x, bool turned, struct arena *a, struct att_plan *p)
 {
 	*p = (struct att_plan){ .x = *x, .turned = turned, .rows = x->g * x->t };
-	if (!types_fit(k, x) || x->batch < 1 || p->rows < 1 || x->s < 1 || x->d < 1 || x->e < 1)
+	/* What is packed at once lies in one piece. */
+	if (!types_fit(k, x) || (x->pieces > 1 && x->len % ATT_FETCH) || x->batch < 1 || p->rows < 1 || x->s < 1 || x->d < 1 || x->e < 1)
 		return false;
 	p->v = choose(k, x->grad);
 	if (!p->v)

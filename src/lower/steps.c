@@ -259,7 +259,7 @@ struct err *lower_custom(struct lw *w, struct frame *f, int i)
 	for (uint32_t k = 0; k < o->nout; k++)
 		lw_view_from(w, &c.v[o->nin + k], pl[o->nin + k] = f->at[o->out + k] = lw_result_at(w, f, i, o->out + k));
 	arr_push(&w->custom, c);
-	lw_meets(w, (int)o->nin, n, pl);
+	lw_land_since(w, 0);                     /* host code may wait for another device, which may wait for what this one has begun */
 	struct prog_cmd *q = lw_cmd(w, CMD_CUSTOM);
 	q->id = (uint32_t)w->custom.n - 1;
 	lw_opnds(w, q, n, pl);

@@ -20,7 +20,7 @@ static float unit(void) { return ((float)rnd(2001) - 1000) * 1e-3f; }
 
 /* --- one attention ------------------------------------------------------------------ */
 
-enum { MOST_VIEWS = 16, MOST_INS = 40, RANK = 5 };
+enum { MOST_VIEWS = 24, MOST_INS = 40, RANK = 5 };
 struct att {
 	struct prog_kern k;
 	struct prog_expr e;
@@ -477,6 +477,75 @@ static void all(bool grad, int most)
 static void forward(void **state) { all(false, 120); }
 static void backward(void **state) { all(true, 80); }
 
+/* b is a, but keys and values lie in so many pieces, in memory of their own. */
+static void split(const struct att *a, int pieces, struct att *b)
+{
+	int n = a->k.nin, more = 2 * (pieces - 1);
+	static int64_t attr[1];
+	*b = *a;
+	b->k.v = b->v;
+	b->k.nin = (uint16_t)(n + more);
+	b->k.nattr = 1;
+	b->k.attr = attr;
+	attr[0] = pieces;
+	for (int i = 0; i < n + a->k.nout + more; i++) {
+		int from = i < n ? i : i >= n + more ? i - more : i < n + more / 2 ? ATT_K : ATT_V;
+		int64_t piece = i < n ? 0 : (i - n) % MAX(more / 2, 1) + 1, *dim = b->dim[i];
+		b->v[i] = a->v[from];
+		b->v[i].dim = memcpy(dim, a->dim[from], sizeof a->dim[from]);
+		b->v[i].stride = memcpy(b->stride[i], a->stride[from], sizeof a->stride[from]);
+		b->bytes[i] = a->bytes[from];
+		b->mem[i] = malloc(a->bytes[from]);
+		memcpy(b->mem[i], a->mem[from], a->bytes[from]);
+		if (from != ATT_K && from != ATT_V)
+			continue;
+		memset(b->mem[i], 0x7f, b->bytes[i]);    /* garbage where the rows of others lie */
+		dim[2] /= pieces;
+		for (int64_t c = count(&b->v[i]), j = 0; j < c; j++) {
+			int64_t ix[RANK];
+			index_of(RANK - 1, dim, j, ix);
+			ix[2] += piece * dim[2];
+			memcpy(element(b, i, j), a->mem[from] + (a->v[from].off + offset_of(RANK - 1, a->stride[from], ix)) * dt_bytes(a->v[from].dtype), (size_t)dt_bytes(a->v[from].dtype));
+		}
+	}
+}
+
+/* Keys and values in pieces give the bits that whole ones give. */
+static void in_pieces(void **state)
+{
+	static const int64_t len[] = { 32, 64, 96, 128, 320, 7, 33 };
+	for (int i = 0; i < draws(120); i++) {
+		struct att *a = calloc(1, sizeof *a), *b = calloc(1, sizeof *b);
+		bool grad = rnd(2);
+		int pieces = 1 + (int)rnd(4);
+		int64_t each = len[rnd(NELEM(len))];
+		double *want[3], *got[3];
+		want_s = each * pieces;
+		make(a, grad, rnd(2) ? DT_f32 : DT_bf16);
+		want_s = 0;
+		if (grad)
+			forward_of(a);
+		split(a, pieces, b);
+		const struct att_variant *v = each % ATT_FETCH && pieces > 1 ? &att_reference : NULL;      /* nothing fast is for pieces that do not fit its panels */
+		bool fast = run(a, v, 1, want);
+		assert_true(run(b, NULL, 2, got) == fast);
+		for (int k = 0; k < a->k.nout; k++) {
+			assert_memory_equal(got[k], want[k], sizeof(double) * (size_t)count(&a->v[a->k.nin + k]));
+			free(got[k]);
+			free(want[k]);
+		}
+		b->v[b->k.nin - 1].dim[1] += pieces > 1;
+		struct kern_state *s;
+		struct err *e = pieces > 1 ? kern_prepare(&b->k, &s) : NULL;
+		assert_true(pieces == 1 || e);
+		err_free(e);
+		release(a);
+		release(b);
+		free(a);
+		free(b);
+	}
+}
+
 /* Few queries, many keys: parts of keys, and where whole parts are masked. */
 static void decode(void **state)
 {
@@ -590,7 +659,7 @@ static void not_numbers(void **state)
 int main(void)
 {
 	cpu_set_ftz();
-	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(faint),
+	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(faint),
 	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
