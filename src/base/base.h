@@ -9,6 +9,7 @@
 #define RONDO_BASE_H
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -114,6 +115,7 @@ const struct mem_home *mem_home(void);
 void mem_join(const struct mem_home *h);
 /* For tests: true from fn refuses the allocation.  NULL: none is refused.  Any thread calls fn. */
 void mem_refuse(bool (*fn)(size_t n));
+bool mem_refuses(void);                      /* is there one? */
 
 /* What banned.h calls instead of the C library's: NULL if there is no memory. */
 void *mem_malloc(size_t n);
@@ -121,6 +123,17 @@ void *mem_calloc(size_t k, size_t n);
 void *mem_realloc(void *p, size_t n);
 void *mem_aligned_alloc(size_t align, size_t n);
 int mem_posix_memalign(void **p, size_t align, size_t n);
+
+/* --- spare.c --------------------------------------------------------------- */
+
+/* Objects of `size` bytes, at least a pointer's, from the C library, of which those given back are kept, up to some MB, for whoever takes
+ * one next.  From SPARE(size).  Any thread. */
+struct spare { atomic_flag lock; void *first; size_t n, size; };
+#define SPARE(size) { ATOMIC_FLAG_INIT, NULL, 0, (size) }
+void *spare_take(struct spare *s);           /* not zeroed; NULL: no memory */
+bool spare_take_all(struct spare *s, size_t n, void **out);    /* false: no memory for n, none is taken */
+void spare_give(struct spare *s, void *p);   /* what was taken from s */
+void spare_fini(struct spare *s);            /* those that it keeps are freed */
 
 /* --- fiber.c ------------------------------------------------------------- */
 

@@ -27,6 +27,7 @@ struct mem_guard **mem_top(void) { return home.top(); }
 const struct mem_home *mem_home(void) { return &home; }
 void mem_join(const struct mem_home *h) { home = *h; }
 void mem_refuse(bool (*fn)(size_t n)) { atomic_store(home.refuse, fn); }
+bool mem_refuses(void) { return atomic_load_explicit(home.refuse, memory_order_relaxed) != NULL; }
 
 /* --- the set of a guard ------------------------------------------------------------ */
 

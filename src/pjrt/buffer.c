@@ -3,13 +3,17 @@
 
 #include "impl.h"
 
+static struct spare handles = SPARE(sizeof(struct pjrt_buffer));
+
+bool pjrt_handles(size_t n, struct pjrt_buffer **out) { return spare_take_all(&handles, n, (void **)out); }
+void pjrt_handle_drop(struct pjrt_buffer *b) { spare_give(&handles, b); }
+
 /* b is taken, also on failure; NULL: there was no memory for it. */
 static struct err *wrap(struct pjrt_memory *m, struct rt_buffer *b, struct pjrt_buffer **out)
 {
-	struct pjrt_buffer *p = malloc(sizeof *p);
-	if (!b || !p) {
+	struct pjrt_buffer *p;
+	if (!b || !pjrt_handles(1, &p)) {
 		rt_buffer_unref(b);
-		free(p);
 		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", sizeof *p);
 	}
 	*p = (struct pjrt_buffer){ b, m };
@@ -128,7 +132,7 @@ struct err *pjrt_Buffer_Destroy(struct pjrt_Buffer_Destroy *a)
 	if (!a->buffer)
 		return NULL;
 	rt_buffer_unref(a->buffer->rt);
-	free(a->buffer);
+	pjrt_handle_drop(a->buffer);
 	return NULL;
 }
 

@@ -74,6 +74,7 @@ static void exec_unref(struct pjrt_exec *x)
 	str_free(&x->assignment);
 	free(x->device);
 	free(x->logical);
+	spare_fini(&x->lists);
 	free(x);
 }
 
@@ -144,6 +145,7 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 	}
 	side_init(&x->arg, x->prog->arg, x->prog->narg);
 	side_init(&x->res, x->prog->res, x->prog->nres);
+	x->lists = (struct spare)SPARE(sizeof(void *) * (size_t)MAX(x->nlocal, 1) * (x->arg.n + x->res.n + 1));
 	snprintf(x->fingerprint, sizeof x->fingerprint, "rondo-%016llx", (unsigned long long)x->prog->fingerprint);
 
 	double bytes = 0;
@@ -355,19 +357,16 @@ struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *
 	if (o->num_send_ops || o->num_recv_ops)
 		return ERR(UNIMPLEMENTED, "send and receive callbacks");
 
-	enum { SMALL = 128 };
-	void *small[SMALL];
-	size_t need = n * narg + n * nres + n;
-	void **p = need <= SMALL ? small : mem_try(sizeof *p * need);
+	void **p = spare_take(&x->lists);
 	if (!p)
-		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", sizeof *p * need);
+		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", x->lists.size);
 	struct rt_buffer **arg = (struct rt_buffer **)p;
 	struct rt_buffer **out = arg + n * narg;
 	struct rt_event **done = (struct rt_event **)(out + n * nres);
 	struct err *e = NULL;
 	size_t made = 0;                /* handles for the results: after the launch nothing may fail */
-	for (; made < n * nres; made++)
-		if (!(a->output_lists[made / nres][made % nres] = malloc(sizeof(struct pjrt_buffer)))) {
+	for (; made < n; made++)
+		if (!pjrt_handles(nres, a->output_lists[made])) {
 			e = ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", sizeof(struct pjrt_buffer));
 			goto out;
 		}
@@ -404,10 +403,10 @@ struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *
 			rt_event_unref(done[d]);
 	}
 out:
-	while (e && made-- > 0)
-		free(a->output_lists[made / nres][made % nres]);
-	if (p != small)
-		free(p);
+	for (; e && made > 0; made--)
+		for (size_t i = 0; i < nres; i++)
+			pjrt_handle_drop(a->output_lists[made - 1][i]);
+	spare_give(&x->lists, p);
 	return e;
 }
 

@@ -70,8 +70,13 @@ struct pjrt_exec {
 		int *type; int64_t *dim; size_t *rank;
 	} arg, res;
 	struct pjrt_value cost[2];
+	struct spare lists;                 /* of a call's arguments, results and events */
 	struct pjrt_exec *next, *prev;      /* all that live */
 };
+
+/* n handles that are none yet; false: no memory. */
+bool pjrt_handles(size_t n, struct pjrt_buffer **out);
+void pjrt_handle_drop(struct pjrt_buffer *b);
 
 struct pjrt_layout_text *pjrt_layout_of(int rank);     /* static */
 

@@ -13,12 +13,13 @@ int64_t rt_shape_bytes(const struct rt_shape *s)
 	return n;
 }
 
-struct rt_buffer *buffer_new(struct rt_device *d, int mem, enum dtype dt, int rank, const int64_t *dim, struct store *st, struct rt_event *ready)
-{
-	struct rt_buffer *b = malloc(sizeof *b);
+static struct spare buffers = SPARE(sizeof(struct rt_buffer));
 
-	if (!b)
-		return NULL;
+bool buffer_spares(size_t n, struct rt_buffer **out) { return spare_take_all(&buffers, n, (void **)out); }
+void buffer_spare(struct rt_buffer *b) { spare_give(&buffers, b); }
+
+struct rt_buffer *buffer_init(struct rt_buffer *b, struct rt_device *d, int mem, enum dtype dt, int rank, const int64_t *dim, struct store *st, struct rt_event *ready)
+{
 	atomic_init(&b->ref, 1);
 	atomic_flag_clear_explicit(&b->lock, memory_order_relaxed);
 	atomic_init(&b->deleted, false);
@@ -28,13 +29,22 @@ struct rt_buffer *buffer_new(struct rt_device *d, int mem, enum dtype dt, int ra
 	b->held = NULL;
 	b->nheld = 0;
 	b->ready = ready;
+	b->mark = b->twice = 0;
 	b->shape.dtype = dt;
 	b->shape.rank = rank;
+	b->bytes = dtype_info[dt].bytes;
 	for (int i = 0; i < rank; i++)
-		b->shape.dim[i] = dim[i];
-	if (st)
-		atomic_fetch_add_explicit(&st->handles, 1, memory_order_relaxed);
+		b->bytes *= b->shape.dim[i] = dim[i];
 	return b;
+}
+
+struct rt_buffer *buffer_new(struct rt_device *d, int mem, enum dtype dt, int rank, const int64_t *dim, struct store *st, struct rt_event *ready)
+{
+	struct rt_buffer *b = spare_take(&buffers);
+
+	if (b && st)
+		atomic_fetch_add_explicit(&st->handles, 1, memory_order_relaxed);
+	return b ? buffer_init(b, d, mem, dt, rank, dim, st, ready) : NULL;
 }
 
 static struct rt_event *failed(struct err *e);
@@ -45,14 +55,6 @@ static void store_drop(struct store *s)
 		atomic_fetch_sub(&s->handles, 1);
 		store_unref(s);
 	}
-}
-
-void buffer_put(struct rt_buffer *b, struct store *s)
-{
-	store_drop(b->st);
-	store_ref(s);
-	atomic_fetch_add_explicit(&s->handles, 1, memory_order_relaxed);
-	b->st = s;
 }
 
 struct store *buffer_store(struct rt_buffer *b)
@@ -102,7 +104,7 @@ void rt_buffer_unref(struct rt_buffer *b)
 	rt_event_unref(b->ready);
 	store_drop(b->st);
 	store_unref(b->held);
-	free(b);
+	spare_give(&buffers, b);
 }
 
 const struct rt_shape *rt_buffer_shape(const struct rt_buffer *b) { return &b->shape; }
@@ -151,18 +153,27 @@ void rt_buffer_release(struct rt_buffer *b)
 	store_unref(s);
 }
 
-bool buffer_take(struct rt_buffer *b, struct store *s)
+bool buffer_take(struct rt_buffer *b, uint64_t mark, struct store **out)
 {
 	spin_lock(&b->lock);
-	bool ok = b->st == s && !s->twice && !atomic_load(&s->hold) && atomic_load(&s->handles) == 1;
+	struct store *s = b->st;
+	bool ok = s && b->twice != mark && !atomic_load(&s->hold) && atomic_load(&s->handles) == 1;
 	if (ok) {
 		b->st = NULL;
-		atomic_store(&b->deleted, true);
-	}
+		atomic_store_explicit(&b->deleted, true, memory_order_release);
+	} else if (s)
+		store_ref(s);
 	spin_unlock(&b->lock);
-	if (ok)
-		store_drop(s);
+	*out = s;
 	return ok;
+}
+
+void buffer_untake(struct rt_buffer *b, struct store *s)
+{
+	spin_lock(&b->lock);
+	b->st = s;
+	atomic_store_explicit(&b->deleted, false, memory_order_release);
+	spin_unlock(&b->lock);
 }
 
 void *rt_buffer_host_ptr(struct rt_buffer *b)

@@ -68,12 +68,13 @@ void rt_device_clear_stats(struct rt_device *d) { sym_heap_clear_stats(d->heap);
 
 /* --- stores ---------------------------------------------------------------- */
 
-struct store *store_new(struct rt_device *d, int mem, size_t bytes)
-{
-	struct store *s = malloc(sizeof *s);
+static struct spare stores = SPARE(sizeof(struct store));
 
-	if (!s)
-		return NULL;
+bool store_spares(size_t n, struct store **out) { return spare_take_all(&stores, n, (void **)out); }
+void store_spare(struct store *s) { spare_give(&stores, s); }
+
+struct store *store_init(struct store *s, struct rt_device *d, int mem, size_t bytes)
+{
 	atomic_init(&s->ref, 1);
 	atomic_init(&s->hold, 0);
 	atomic_init(&s->handles, 0);
@@ -83,10 +84,15 @@ struct store *store_new(struct rt_device *d, int mem, size_t bytes)
 	s->host = NULL;
 	s->addr = 0;
 	s->bytes = bytes;
-	s->mark = 0;
-	s->twice = false;
 	client_ref(d->c);
 	return s;
+}
+
+struct store *store_new(struct rt_device *d, int mem, size_t bytes)
+{
+	struct store *s = spare_take(&stores);
+
+	return s ? store_init(s, d, mem, bytes) : NULL;
 }
 
 struct err *no_room(size_t n) { return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", n); }
@@ -140,7 +146,7 @@ void store_unref(struct store *s)
 	if (s->block)
 		s->dev->ops->free(s->dev, s);
 	free(s->host);
-	free(s);
+	spare_give(&stores, s);
 	client_unref(c);
 }
 

@@ -16,9 +16,11 @@ static bool shared(const struct rt_event *e) { return e == &event_ok || e == &ev
 
 struct rt_event *rt_event_done(void) { return &event_ok; }
 
+static struct spare events = SPARE(sizeof(struct rt_event)), callbacks = SPARE(sizeof(struct callback));
+
 struct rt_event *rt_event_new(void)
 {
-	struct rt_event *e = malloc(sizeof *e);
+	struct rt_event *e = spare_take(&events);
 
 	if (!e)
 		return NULL;
@@ -32,12 +34,14 @@ struct rt_event *rt_event_new(void)
 	return e;
 }
 
-struct rt_event *rt_event_ref(struct rt_event *e)
+struct rt_event *event_refs(struct rt_event *e, int n)
 {
 	if (!shared(e))
-		atomic_fetch_add_explicit(&e->ref, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&e->ref, n, memory_order_relaxed);
 	return e;
 }
+
+struct rt_event *rt_event_ref(struct rt_event *e) { return event_refs(e, 1); }
 
 void rt_event_unref(struct rt_event *e)
 {
@@ -45,7 +49,7 @@ void rt_event_unref(struct rt_event *e)
 		return;
 	/* Callbacks hold a reference, so none is left here. */
 	err_free(e->err);
-	free(e);
+	spare_give(&events, e);
 }
 
 void rt_event_set(struct rt_event *e, struct err *error)
@@ -69,7 +73,7 @@ void rt_event_set(struct rt_event *e, struct err *error)
 	for (; turn; turn = next) {
 		next = turn->next;
 		turn->fn(err_copy(e->err), turn->user);
-		free(turn);
+		spare_give(&callbacks, turn);
 		rt_event_unref(e);
 	}
 }
@@ -123,7 +127,7 @@ struct err *event_wait(struct rt_event *e)
 bool rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *user), void *user)
 {
 	if (!rt_event_ready(e)) {
-		struct callback *cb = malloc(sizeof *cb);
+		struct callback *cb = spare_take(&callbacks);
 		if (!cb)
 			return false;
 		cb->fn = fn;
@@ -137,7 +141,7 @@ bool rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *u
 			return true;
 		}
 		spin_unlock(&e->lock);
-		free(cb);
+		spare_give(&callbacks, cb);
 	}
 	fn(event_error(e), user);
 	return true;

@@ -319,13 +319,14 @@ static struct err *buffers(struct rt_exec *x)
 	x->outbuf = mem_alloc(sizeof *x->outbuf * (size_t)MAX(p->nres, 1));
 	x->lodger = mem_alloc(sizeof *x->lodger * MAX(p->nbuf, 1));
 	x->donor = mem_alloc(sizeof *x->donor * (size_t)MAX(p->nres, 1));
+	x->taker = mem_alloc(sizeof *x->taker * (size_t)MAX(p->narg, 1));
 	x->resmem = mem_alloc((size_t)MAX(p->nres, 1));
 	for (uint32_t i = 0; i < p->nres; i++) {
 		const char *m = p->res[i].memory_kind;
 		x->resmem[i] = !m || !strcmp(m, "device") ? 0 : !strcmp(m, "pinned_host") ? 1 : 2;
 	}
 	for (uint32_t i = 0; i < p->narg; i++)
-		x->argbuf[i] = -1;
+		x->argbuf[i] = x->taker[i] = -1;
 	for (uint32_t i = 0; i < p->nres; i++)
 		x->outbuf[i] = x->donor[i] = -1;
 	for (uint32_t i = 0; i < p->nbuf; i++) {
@@ -340,6 +341,8 @@ static struct err *buffers(struct rt_exec *x)
 				if (p->buf[b->alias].kind != BUF_ARG || p->buf[b->alias].size != b->size)
 					return ERR(INVALID, "result %u shares storage with something that is no parameter of its size", b->index);
 				x->donor[b->index] = (int32_t)p->buf[b->alias].index;
+				x->ndonor += x->taker[p->buf[b->alias].index] < 0;
+				x->taker[p->buf[b->alias].index] = (int32_t)b->index;
 			}
 		}
 	}
@@ -386,6 +389,8 @@ static void exec_free(void *v)
 	free(x->outbuf);
 	free(x->lodger);
 	free(x->donor);
+	free(x->taker);
+	spare_fini(&x->launches);
 	free(x->resmem);
 	free(x->pos);
 	free(x->id);
@@ -454,6 +459,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	}
 	TRY_GOTO(e, kernels(x, c->ndev > 1 || c->dev[0].nworker > 0), out);
 	TRY_GOTO(e, buffers(x), out);
+	x->launches = (struct spare)SPARE(launch_bytes(x));
 	decode(x);
 	wakes(x);
 	for (uint32_t i = 0; i < p->ncoll; i++)

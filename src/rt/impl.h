@@ -29,7 +29,6 @@ struct store {
 	void *host;                   /* other memories */
 	rt_addr addr;                 /* 0 until allocated */
 	size_t bytes;
-	uint64_t mark; bool twice;    /* by the launch that looks for an argument given twice; under the launch lock */
 };
 
 /* A kind of device.  Addresses are opaque outside these functions; only enter's result may be
@@ -160,6 +159,10 @@ void client_side(struct rt_client *c, void (*fn)(void *user), void *user);
 
 struct err *no_room(size_t n);                                          /* EXHAUSTED: the host has no n bytes */
 struct store *store_new(struct rt_device *d, int mem, size_t bytes);   /* without memory; NULL: no_room, as store_alloc says of it */
+/* Room for n stores (false: there is none), which become such, or are given back. */
+bool store_spares(size_t n, struct store **out);
+void store_spare(struct store *s);
+struct store *store_init(struct store *s, struct rt_device *d, int mem, size_t bytes);
 struct err *store_alloc(struct store *s, const char *what, int index);
 struct err *store_alloc_idle(struct store *s, const char *what, int index);      /* if need be of what devices that rest keep for programs */
 bool zones_drop(struct rt_client *c);                                  /* they give it back; false: they have none */
@@ -182,15 +185,22 @@ struct rt_buffer {
 	struct store *st;             /* NULL once deleted */
 	struct store *held; int nheld;            /* what external references show; also under lock */
 	struct rt_event *ready;       /* owned */
+	int64_t bytes;
+	uint64_t mark, twice;         /* the last launch that was given it, and given it more than once; under the launch lock */
 	struct rt_shape shape;
 };
 /* A handle; st and ready are taken. */
 /* NULL: no room. */
 struct rt_buffer *buffer_new(struct rt_device *d, int mem, enum dtype dt, int rank, const int64_t *dim, struct store *st, struct rt_event *ready);
 struct store *buffer_store(struct rt_buffer *b);       /* a reference, or NULL if deleted */
-/* Delete b and leave its storage to the caller, who has a reference to s, if nobody else shows or reads it. */
-void buffer_put(struct rt_buffer *b, struct store *s);      /* shows s from now on; for a buffer that nobody has yet */
-bool buffer_take(struct rt_buffer *b, struct store *s);
+bool buffer_spares(size_t n, struct rt_buffer **out);               /* as store_spares */
+void buffer_spare(struct rt_buffer *b);
+/* st counts it among its handles already. */
+struct rt_buffer *buffer_init(struct rt_buffer *b, struct rt_device *d, int mem, enum dtype dt, int rank, const int64_t *dim, struct store *st, struct rt_event *ready);
+/* If nobody else shows or reads the storage of b, and launch mark was given it once: true, b is deleted, and the caller has what b had of it, its
+ * reference and its place among the handles.  Else the caller has a reference.  *out: NULL if b has been deleted. */
+bool buffer_take(struct rt_buffer *b, uint64_t mark, struct store **out);
+void buffer_untake(struct rt_buffer *b, struct store *s);           /* as if it had not been taken */
 
 extern struct rt_event event_ok, event_none;                       /* always ready, never freed */
 struct rt_event {
@@ -202,6 +212,7 @@ struct rt_event {
 	struct err *err;
 	struct callback *cb;
 };
+struct rt_event *event_refs(struct rt_event *e, int n);            /* n references */
 struct err *event_wait(struct rt_event *e);            /* rt_event_wait for one who passes the error on */
 
 static inline void spin_lock(atomic_flag *f)
@@ -290,7 +301,9 @@ struct rt_exec {
 	bool inlined, comm, donates;  /* donates: some parameter is given away */
 	int32_t *argbuf, *outbuf;     /* buffer of each parameter and result, -1 if unused */
 	uint32_t nlodger, *lodger;    /* temporaries that lie in results */
-	int32_t *donor;               /* result -> parameter whose storage it takes, -1 */
+	int32_t *donor, *taker;       /* result -> parameter whose storage it takes, -1; parameter -> result, -1 */
+	int64_t ndonor;
+	struct spare launches;
 	uint8_t *resmem;              /* memory kind of each result */
 	int64_t narg, nres;
 };
@@ -340,7 +353,8 @@ struct frame {
 /* Run all commands.  The error is that of this device; an aborted launch gives ABORTED. */
 struct err *walk(struct frame *f);
 extern _Thread_local struct rt_device *walking;        /* the device whose walker this thread is; NULL: none's */
-void *walker_main(void *device);                       /* launch.c */
+size_t launch_bytes(const struct rt_exec *x);          /* launch.c: of one launch */
+void *walker_main(void *device);
 
 /* --- pool.c -------------------------------------------------------------------- */
 

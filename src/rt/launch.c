@@ -9,12 +9,16 @@ enum { LINGER_NS = 100000, SHORT_NAP_NS = 100000, LONG_NAP_NS = 50000000 };
 
 /* --- one device's part of a launch ------------------------------------------------ */
 
+/* What the results are made of, before anything is begun: handles, and stores for those that take no argument's. */
+struct made { struct rt_buffer **buf; struct store **st; size_t nst; };
+
 struct part {
-	struct store **arg;           /* narg references */
+	struct store **arg;           /* narg references; of those that a result has taken it has the only one */
 	struct rt_event **wait;       /* events of arguments that were not ready */
 	uint32_t nwait;
 	struct store **out;           /* nres references */
-	uint8_t *taken;               /* result has its donor's storage */
+	uint8_t *took;                /* narg: its storage was given away */
+	struct made made;
 	struct store *zone;           /* of a launch that failed, if peers may touch it */
 	struct rt_event *done;
 	struct launch *l;
@@ -32,11 +36,13 @@ struct launch {
 
 static void launch_unref(struct launch *l)
 {
+	struct rt_exec *x = l->x;
+
 	if (atomic_fetch_sub_explicit(&l->ref, 1, memory_order_acq_rel) > 1)
 		return;
 	err_free(l->err);
-	rt_exec_unref(l->x);
-	free(l);
+	spare_give(&x->launches, l);
+	rt_exec_unref(x);
 }
 
 /* The launch ends on all devices with the first error; e is taken.  Returns this device's copy. */
@@ -103,7 +109,7 @@ static void bind(struct rt_exec *x, int i, struct ctx *c, struct store *const *a
 /* Start and walk.  The caller owns the device. */
 struct go {
 	struct rt_exec *x; int i; struct ctx *c;
-	struct store *const *arg; struct store **out; const uint8_t *taken;
+	struct store *const *arg; struct store **out; const uint8_t *took;
 	struct room *room; struct launch *l; int32_t id;
 };
 
@@ -114,7 +120,7 @@ static struct err *started(void *v)
 	int i = g->i;
 	struct ctx *c = g->c;
 	struct store *const *arg = g->arg, **out = g->out;
-	const uint8_t *taken = g->taken;
+	const uint8_t *took = g->took;
 	struct room *room = g->room;
 	struct launch *l = g->l;
 	int32_t id = g->id;
@@ -145,7 +151,7 @@ static struct err *started(void *v)
 	if (e)
 		return e;
 	for (int64_t r = 0; r < x->nres; r++)
-		if (x->donor[r] >= 0 && !taken[r])
+		if (x->donor[r] >= 0 && !(took[x->donor[r]] && x->taker[x->donor[r]] == r))
 			store_copy(out[r], 0, arg[x->donor[r]], 0, (size_t)x->p->buf[x->outbuf[r]].size);
 	bind(x, i, c, arg, out, *zone);
 	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->coll, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = room != &d->room, .stop = l ? &l->stop : NULL };
@@ -155,10 +161,10 @@ static struct err *started(void *v)
 }
 
 /* Nothing allocates while a program runs; but handlers of custom calls, messages and some collectives do. */
-static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *const *arg, struct store **out, const uint8_t *taken,
+static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *const *arg, struct store **out, const uint8_t *took,
                       struct room *room, struct launch *l, int32_t id)
 {
-	struct go g = { x, i, c, arg, out, taken, room, l, id };
+	struct go g = { x, i, c, arg, out, took, room, l, id };
 
 	return mem_guard(started, &g, false);
 }
@@ -173,16 +179,23 @@ static bool describe(void *user, uint32_t ident, uint32_t site, struct str *s)
 /* A waiting device works for the others: their kernels may be what it waits for. */
 static bool help(void *device) { return pool_help_others(device); }
 
+/* What a launch holds of one device's arguments and results. */
+static void unref_all(struct rt_exec *x, struct store *const *arg, const uint8_t *took, struct store *const *out)
+{
+	for (int64_t k = 0; k < x->narg; k++)
+		if (!took[k] || x->taker[k] < 0)
+			store_unref(arg[k]);
+	for (int64_t r = 0; r < x->nres; r++)
+		store_unref(out[r]);
+}
+
 /* No peer touches the memory of this part any more. */
 static void part_over(void *user)
 {
 	struct part *p = user;
 	struct launch *l = p->l;
 
-	for (int64_t k = 0; k < l->x->narg; k++)
-		store_unref(p->arg[k]);
-	for (int64_t k = 0; k < l->x->nres; k++)
-		store_unref(p->out[k]);
+	unref_all(l->x, p->arg, p->took, p->out);
 	store_unref(p->zone);
 	launch_unref(l);
 }
@@ -219,7 +232,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 		sym_begin(d->ep, &s);
 	}
 	if (!e)
-		e = go(x, i, c, p->arg, p->out, p->taken, room, l, l->id);
+		e = go(x, i, c, p->arg, p->out, p->took, room, l, l->id);
 	if (!e && x->comm)
 		e = sym_lost(d->ep);
 	struct err *why = NULL;
@@ -295,6 +308,20 @@ void *walker_main(void *v)
 	}
 }
 
+/* Give back what was promised on the first n devices of the client. */
+static void places_back(struct rt_exec *x, int n)
+{
+	for (int i = 0; i < x->nlocal; i++) {
+		struct rt_device *d = x->dev[i];
+		if (d->local >= n)
+			continue;
+		pthread_mutex_lock(&d->lock);
+		d->taken--;
+		pthread_cond_signal(&d->space);
+		pthread_mutex_unlock(&d->lock);
+	}
+}
+
 /* Wait for a place in the queue of each device of x; a call from inside a host callback never waits.  No lock is
  * held meanwhile: a callback may need it for the queue to move on. */
 static struct err *places(struct rt_exec *x, bool inside)
@@ -316,14 +343,8 @@ static struct err *places(struct rt_exec *x, bool inside)
 		if (!full)
 			d->taken++;
 		pthread_mutex_unlock(&d->lock);
-		for (int j = 0; full && j < k; j++)              /* give back what was promised */
-			for (int i = 0; i < x->nlocal; i++)
-				if (x->dev[i] == &c->dev[j]) {
-					pthread_mutex_lock(&c->dev[j].lock);
-					c->dev[j].taken--;
-					pthread_cond_signal(&c->dev[j].space);
-					pthread_mutex_unlock(&c->dev[j].lock);
-				}
+		if (full)
+			places_back(x, k);
 	}
 	return full ? ERR(EXHAUSTED, "host callbacks have queued %d programs that wait for them", RT_RING - RT_QUEUE) : NULL;
 }
@@ -342,7 +363,7 @@ static void append(struct rt_device *d, struct launch *l, int i)
 		sym_wake(&d->bell, 1);
 }
 
-/* --- launching ------------------------------------------------------------------------ */
+/* --- arguments and results --------------------------------------------------------------- */
 
 static bool kept(int64_t k, const int64_t *no_donate, size_t nkeep)
 {
@@ -352,95 +373,139 @@ static bool kept(int64_t k, const int64_t *no_donate, size_t nkeep)
 	return false;
 }
 
-/* References to the arguments' storage.  On failure none is kept. */
-static struct err *arguments(struct rt_exec *x, int i, struct rt_buffer *const *arg, struct store **st)
-{
-	struct rt_device *d = x->dev[i];
-	struct err *e = NULL;
-	int64_t k = 0;
+static struct err *gone(const struct rt_exec *x, int64_t k) { return ERR(INVALID, "parameter %lld of '%s' has been deleted or donated", (long long)k, x->p->name); }
 
-	for (; k < x->narg && !e; k++) {
-		st[k] = NULL;
-		if (arg[k]->dev != d)
-			e = ERR(INVALID, "parameter %lld of '%s' lies on device %d, not %d", (long long)k, x->p->name, arg[k]->dev->id, d->id);
-		else if (!(st[k] = buffer_store(arg[k])))
-			e = ERR(INVALID, "parameter %lld of '%s' has been deleted or donated", (long long)k, x->p->name);
-		else if ((int64_t)st[k]->bytes != x->p->arg[k].bytes)
-			e = ERR(INVALID, "parameter %lld of '%s' has %zu bytes, not %lld", (long long)k, x->p->name, st[k]->bytes, (long long)x->p->arg[k].bytes);
-	}
-	if (e)
-		while (k-- > 0)
-			store_unref(st[k]);
-	return e;
-}
-
-/* Which arguments are given more than once?  Under the launch lock. */
-static void twice(struct rt_exec *x, struct store **st)
+/* Can the program be launched with these?  Nothing is held. */
+static struct err *check_arguments(const struct rt_exec *x, int i, struct rt_buffer *const *arg)
 {
-	uint64_t mark = ++x->c->mark;
+	const struct rt_device *d = x->dev[i];
 
 	for (int64_t k = 0; k < x->narg; k++) {
-		st[k]->twice = st[k]->mark == mark;
-		st[k]->mark = mark;
+		if (arg[k]->dev != d)
+			return ERR(INVALID, "parameter %lld of '%s' lies on device %d, not %d", (long long)k, x->p->name, arg[k]->dev->id, d->id);
+		if (rt_buffer_deleted(arg[k]))
+			return gone(x, k);
+		if (arg[k]->bytes != x->p->arg[k].bytes)
+			return ERR(INVALID, "parameter %lld of '%s' has %lld bytes, not %lld", (long long)k, x->p->name, (long long)arg[k]->bytes, (long long)x->p->arg[k].bytes);
 	}
+	return NULL;
 }
 
-/* The results of one device, each with a store of its own: nothing is begun before there is room for all of them. */
-static struct err *results_new(struct rt_exec *x, int i, struct rt_event *ready, struct store **st, struct rt_buffer **out)
+static struct err *results_spare(const struct rt_exec *x, struct made *m)
 {
-	struct rt_device *d = x->dev[i];
-	int64_t r = 0;
-
-	for (; r < x->nres; r++) {
-		const struct prog_arg *a = &x->p->res[r];
-		st[r] = store_new(d, x->resmem[r], (size_t)a->bytes);
-		out[r] = st[r] ? buffer_new(d, x->resmem[r], a->dtype, a->rank, a->dim, st[r], rt_event_ref(ready)) : NULL;
-		if (!out[r])
-			break;
-		store_ref(st[r]);
-	}
-	if (r == x->nres)
+	m->nst = (size_t)x->nres - (size_t)x->ndonor;
+	if (!buffer_spares((size_t)x->nres, m->buf))
+		return no_room(sizeof **m->buf);
+	if (store_spares(m->nst, m->st))
 		return NULL;
-	if (st[r]) {
-		store_unref(st[r]);
-		rt_event_unref(ready);
-	}
-	while (r-- > 0) {
-		store_unref(st[r]);
-		rt_buffer_unref(out[r]);
-	}
-	return no_room(sizeof **out);
+	for (int64_t r = 0; r < x->nres; r++)
+		buffer_spare(m->buf[r]);
+	return no_room(sizeof **m->st);
 }
 
-/* Results take the donor's storage where it may be taken.  Under the launch lock if the program donates. */
-static void results(struct rt_exec *x, int i, struct rt_buffer *const *arg, struct store **st, bool donate, const int64_t *no_donate, size_t nkeep,
-                    struct store **out, struct rt_buffer **res, uint8_t *taken)
+static void results_drop(const struct rt_exec *x, struct made *m)
 {
+	for (int64_t r = 0; r < x->nres; r++)
+		buffer_spare(m->buf[r]);
+	while (m->nst > 0)
+		store_spare(m->st[--m->nst]);
+}
+
+/* The launch is not to be: what was taken is its owner's again. */
+static void arguments_back(const struct rt_exec *x, struct rt_buffer *const *arg, struct store *const *st, const uint8_t *took, int64_t n)
+{
+	for (int64_t k = 0; k < n; k++)
+		if (took[k])
+			buffer_untake(arg[k], st[k]);
+		else
+			store_unref(st[k]);
+}
+
+/* References to the arguments' storage; what is donated is taken, if nobody else shows or reads it.  On failure nothing is held.  Where the
+ * program donates, or another may, under the launch lock, in which the launch is appended, too: whoever holds storage before it is taken runs before. */
+static struct err *arguments(struct rt_exec *x, struct rt_buffer *const *arg, bool donate, const int64_t *no_donate, size_t nkeep, struct store **st, uint8_t *took)
+{
+	uint64_t mark = 0;
+
 	donate &= x->donates;
-	if (donate)
-		twice(x, st);
-	for (int64_t r = 0; r < x->nres; r++) {
-		int32_t k = x->donor[r];
-		taken[r] = k >= 0 && donate && x->p->arg[k].alias != -1 && st[k]->mem == x->resmem[r] && !kept(k, no_donate, nkeep) && buffer_take(arg[k], st[k]);
-		if (taken[r]) {
-			buffer_put(res[r], st[k]);
-			store_unref(out[r]);
-			out[r] = st[k];
-			store_ref(out[r]);
+	if (donate) {
+		mark = ++x->c->mark;
+		for (int64_t k = 0; k < x->narg; k++) {
+			arg[k]->twice = arg[k]->mark == mark ? mark : arg[k]->twice;
+			arg[k]->mark = mark;
 		}
 	}
-	for (int64_t k = 0; k < x->narg && donate; k++)      /* donated, but of no use to any result */
-		if (x->p->arg[k].alias != -1 && !kept(k, no_donate, nkeep))
-			buffer_take(arg[k], st[k]);
+	for (int64_t k = 0; k < x->narg; k++) {
+		int32_t r = x->taker[k];
+		took[k] = donate && x->p->arg[k].alias != -1 && (r < 0 || arg[k]->mem == x->resmem[r]) && !kept(k, no_donate, nkeep) && buffer_take(arg[k], mark, &st[k]);
+		if (!took[k])
+			st[k] = buffer_store(arg[k]);
+		if (!st[k]) {
+			arguments_back(x, arg, st, took, k);
+			return gone(x, k);
+		}
+	}
+	return NULL;
 }
+
+/* Has result r the storage of its donor? */
+static bool took_over(const struct rt_exec *x, const uint8_t *took, int64_t r)
+{
+	int32_t k = x->donor[r];
+
+	return k >= 0 && took[k] && x->taker[k] == r;
+}
+
+/* The results of device i; those whose donor was taken have its storage.  On failure nothing has changed. */
+static struct err *results(struct rt_exec *x, int i, struct made *m, struct store *const *st, const uint8_t *took, struct rt_event *ready,
+                           struct store **out, struct rt_buffer **res)
+{
+	struct rt_device *d = x->dev[i];
+	size_t most = m->nst, n = 0;
+
+	for (int64_t r = 0; r < x->nres; r++)
+		n += !took_over(x, took, r);
+	if (n > most && !store_spares(n - most, m->st + most))
+		return no_room(sizeof **m->st);
+	m->nst = MAX(n, most);
+	for (int64_t r = 0; r < x->nres; r++) {
+		const struct prog_arg *a = &x->p->res[r];
+		if (took_over(x, took, r)) {
+			out[r] = st[x->donor[r]];
+			store_ref(out[r]);               /* what the argument had goes to the result; this is the launch's */
+		} else {
+			out[r] = store_init(m->st[--m->nst], d, x->resmem[r], (size_t)a->bytes);
+			atomic_store_explicit(&out[r]->ref, 2, memory_order_relaxed);
+			atomic_store_explicit(&out[r]->handles, 1, memory_order_relaxed);
+		}
+		res[r] = buffer_init(m->buf[r], d, x->resmem[r], a->dtype, a->rank, a->dim, out[r], ready);
+	}
+	assert(!m->nst);
+	event_refs(ready, (int)x->nres);
+	return NULL;
+}
+
+/* As if neither had been. */
+static void undo(const struct rt_exec *x, struct rt_buffer *const *arg, struct store *const *st, const uint8_t *took, struct store *const *out, struct rt_buffer *const *res)
+{
+	for (int64_t r = 0; r < x->nres; r++) {
+		if (took_over(x, took, r))
+			res[r]->st = NULL;               /* it is the argument's again */
+		rt_buffer_unref(res[r]);
+		store_unref(out[r]);
+	}
+	arguments_back(x, arg, st, took, x->narg);
+}
+
+/* --- launching ------------------------------------------------------------------------ */
 
 /* On the caller's thread.  Gives false if the device is busy or an argument is not ready. */
 static bool run_inline(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep, int32_t id,
                        struct rt_buffer **out, struct rt_event **done, struct err **err)
 {
 	struct rt_device *d = x->dev[0];
-	struct store *as[INLINE_ARGS], *os[INLINE_ARGS];
-	uint8_t taken[INLINE_ARGS];
+	struct store *as[INLINE_ARGS], *os[INLINE_ARGS], *fresh[INLINE_ARGS];
+	uint8_t took[INLINE_ARGS];
 	uint32_t idle = 0;
 	struct err *e;
 
@@ -449,31 +514,47 @@ static bool run_inline(struct rt_exec *x, struct rt_buffer *const *arg, const in
 			return false;
 	if (!atomic_compare_exchange_strong(&d->state, &idle, STATE_INLINE))
 		return false;
-	e = arguments(x, 0, arg, as);
-	bool had = !e, got = had && !(e = results_new(x, 0, &event_ok, os, out));
-	if (got) {
-		unsigned fp = cpu_set_ftz();
+	struct made m = { out, fresh, 0 };
+	e = check_arguments(x, 0, arg);
+	bool made = !e && !(e = results_spare(x, &m)), had = false, got = false;
+	if (made) {
 		if (x->donates)
 			pthread_mutex_lock(&x->c->launch);
-		results(x, 0, arg, as, true, no_donate, nkeep, os, out, taken);
+		/* Who was queued meanwhile may read what is donated, and runs behind this one. */
+		bool alone = atomic_load(&d->state) == STATE_INLINE;
+		had = !(e = arguments(x, arg, alone, no_donate, nkeep, as, took));
+		got = had && !(e = results(x, 0, &m, as, took, &event_ok, os, out));
+		if (had && !got)
+			arguments_back(x, arg, as, took, x->narg);
 		if (x->donates)
 			pthread_mutex_unlock(&x->c->launch);
-		e = go(x, 0, &x->ctx[0], as, os, taken, &d->room, NULL, id);
+		if (!got)
+			results_drop(x, &m);
+	}
+	if (got) {
+		unsigned fp = cpu_set_ftz();
+		e = go(x, 0, &x->ctx[0], as, os, took, &d->room, NULL, id);
 		cpu_restore_fp(fp);
 	}
 	atomic_fetch_and(&d->state, ~STATE_INLINE);
 	*err = e;
-	if (had)
-		for (int64_t k = 0; k < x->narg; k++)
-			store_unref(as[k]);
-	for (int64_t r = 0; r < x->nres && got; r++) {
-		store_unref(os[r]);
-		if (e)
-			rt_buffer_unref(out[r]);
-	}
+	if (got)
+		unref_all(x, as, took, os);
+	for (int64_t r = 0; r < x->nres && got && e; r++)
+		rt_buffer_unref(out[r]);
 	*done = e ? NULL : &event_ok;
 	return true;
 }
+
+/* Bytes of a launch for each device, beside its part. */
+static size_t launch_each(const struct rt_exec *x)
+{
+	size_t n = (size_t)(2 * x->narg + 2 * x->nres) * sizeof(void *) + (size_t)x->narg;
+
+	return (n + 15) & ~(size_t)15;
+}
+
+size_t launch_bytes(const struct rt_exec *x) { return sizeof(struct launch) + (size_t)x->nlocal * (sizeof(struct part) + launch_each(x)); }
 
 /* Registers of a launch inside another one on the same device. */
 struct inner { const struct rt_exec *x; struct ctx c; };
@@ -512,11 +593,10 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		return ERR(PRECONDITION, "a host callback of device %d cannot launch a program on this and other devices", walking->id);
 	if (self && !nested)
 		return ERR(PRECONDITION, "a host callback of device %d cannot wait for what the device has yet to compute", walking->id);
-	size_t each = (size_t)(2 * narg + nres) * sizeof(void *) + (size_t)nres, n = sizeof(struct launch) + (size_t)x->nlocal * sizeof(struct part);
-	each = (each + 15) & ~(size_t)15;
-	struct launch *l = malloc(n + each * (size_t)x->nlocal);
+	struct launch *l = spare_take(&x->launches);
 	if (!l)
-		return no_room(n + each * (size_t)x->nlocal);
+		return no_room(x->launches.size);
+	size_t each = launch_each(x);
 	atomic_init(&l->ref, x->nlocal);
 	l->x = x;
 	l->id = launch_id;
@@ -524,50 +604,52 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	atomic_flag_clear(&l->lock);
 	l->err = NULL;
 	int ok = 0;
-	for (; ok < x->nlocal; ok++) {
+	for (; ok < x->nlocal && !e; ok += !e) {
 		struct part *p = &l->part[ok];
-		p->arg = (struct store **)((char *)l + n + each * (size_t)ok);
+		p->arg = (struct store **)((char *)l + sizeof *l + (size_t)x->nlocal * sizeof *p + each * (size_t)ok);
 		p->wait = (struct rt_event **)(p->arg + narg);
 		p->out = (struct store **)(p->wait + narg);
-		p->taken = (uint8_t *)(p->out + nres);
+		p->made = (struct made){ out + nres * ok, p->out + nres, 0 };
+		p->took = (uint8_t *)(p->made.st + nres);
 		p->nwait = 0;
 		p->l = l;
-		e = arguments(x, ok, arg + narg * ok, p->arg);
+		e = check_arguments(x, ok, arg + narg * ok);
+		p->done = e ? NULL : rt_event_new();
+		if (!e)
+			e = p->done ? results_spare(x, &p->made) : no_room(sizeof *p->done);
 		if (e)
-			break;
-		p->done = rt_event_new();
-		e = p->done ? results_new(x, ok, p->done, p->out, out + nres * ok) : no_room(sizeof *p->done);
-		if (e) {
 			rt_event_unref(p->done);
-			for (int64_t k = 0; k < narg; k++)
-				store_unref(p->arg[k]);
-			break;
-		}
 	}
 	struct inner in = { x, { 0 } };
+	bool queued = false;
 	if (!e)
 		e = nested ? mem_guard(inner_init, &in, true) : places(x, inside);
-	if (!e) {
-		if (!nested)
-			pthread_mutex_lock(&c->launch);
-		if (atomic_load(&c->stop)) {
-			if (!nested)
-				pthread_mutex_unlock(&c->launch);
-			e = ERR(CANCELLED, "the client is closed");
-		}
+	if (!e && !nested) {
+		queued = true;
+		pthread_mutex_lock(&c->launch);
+		e = atomic_load(&c->stop) ? ERR(CANCELLED, "the client is closed") : NULL;
+	}
+	int had = 0;
+	for (; had < x->nlocal && !e; had += !e) {
+		struct part *p = &l->part[had];
+		e = arguments(x, arg + narg * had, !nested, no_donate, nkeep, p->arg, p->took);
+		if (!e && (e = results(x, had, &p->made, p->arg, p->took, p->done, p->out, out + nres * had)))
+			arguments_back(x, arg + narg * had, p->arg, p->took, narg);
 	}
 	if (e) {
-		ctx_fini(&in.c);
-		while (ok-- > 0) {
-			for (int64_t k = 0; k < narg; k++)
-				store_unref(l->part[ok].arg[k]);
-			for (int64_t r = 0; r < nres; r++) {
-				store_unref(l->part[ok].out[r]);
-				rt_buffer_unref(out[nres * ok + r]);
-			}
-			rt_event_unref(l->part[ok].done);
+		for (int i = 0; i < had; i++)
+			undo(x, arg + narg * i, l->part[i].arg, l->part[i].took, l->part[i].out, out + nres * i);
+		if (queued) {
+			places_back(x, c->ndev);
+			pthread_mutex_unlock(&c->launch);
 		}
-		free(l);
+		ctx_fini(&in.c);
+		for (int i = 0; i < ok; i++) {
+			if (i >= had)
+				results_drop(x, &l->part[i].made);
+			rt_event_unref(l->part[i].done);
+		}
+		spare_give(&x->launches, l);
 		return e;
 	}
 	rt_exec_ref(x);
@@ -577,7 +659,6 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		for (int64_t k = 0; k < narg; k++)
 			if (atomic_load_explicit(&a[k]->ready->state, memory_order_acquire) != 1)
 				p->wait[p->nwait++] = rt_event_ref(a[k]->ready);
-		results(x, i, a, p->arg, !nested, no_donate, nkeep, p->out, out + nres * i, p->taken);
 		done[i] = rt_event_ref(p->done);
 	}
 	for (int i = 0; i < x->nlocal && !nested; i++)

@@ -817,7 +817,9 @@ static struct err *post_exchange(struct sym_ep *ep, const int *pe, int npe, uint
 			sym_notify_at(ep->world, pe[k], its);
 	}
 	ep->asked = false;
+	ep->met = false;                  /* who is ahead has seen this post, and has made its own: a look will find it */
 	WAIT(e, (who = due_of(ep, pe, npe, post_due)) < 0, who, site);
+	ep->met = true;
 	TRY(e);
 	for (int k = 0; k < npe; k++) {
 		tick = post_tick(ep, pe[k]);

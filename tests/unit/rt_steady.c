@@ -1,0 +1,138 @@
+/* A program that runs again and again takes no memory from the C library: what comes and goes with each launch is kept for the next. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { NDEV = 4, ARGS = 70, WARM = 300, LAUNCHES = 2500 };
+#include "rt_help.h"
+
+/* Every allocation of the process.  Sanitizers have an allocator of their own. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define COUNTED 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define COUNTED 0
+#endif
+#endif
+#ifndef COUNTED
+#define COUNTED 1
+#endif
+
+static _Atomic long taken;
+#if COUNTED
+#undef malloc
+#undef calloc
+#undef realloc
+#undef aligned_alloc
+#undef posix_memalign
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t k, size_t n);
+void *__libc_realloc(void *p, size_t n);
+void *__libc_memalign(size_t align, size_t n);
+void *malloc(size_t n) { atomic_fetch_add(&taken, 1); return __libc_malloc(n); }
+void *calloc(size_t k, size_t n) { atomic_fetch_add(&taken, 1); return __libc_calloc(k, n); }
+void *realloc(void *p, size_t n) { atomic_fetch_add(&taken, 1); return __libc_realloc(p, n); }
+void *aligned_alloc(size_t align, size_t n) { atomic_fetch_add(&taken, 1); return __libc_memalign(align, n); }
+int posix_memalign(void **p, size_t align, size_t n) { atomic_fetch_add(&taken, 1); return (*p = __libc_memalign(align, n)) ? 0 : 12; }
+#endif
+
+/* ARGS states that are given on, one array of data that is not, a result that is new each time; over devices sums of all sizes, in lane 1 as well. */
+static char *text_of(int n)
+{
+	struct str s = { 0 };
+
+	str_addf(&s, "prog \"step\" devices %d registers 2 zone 4194304 flops 0 fingerprint 21 comm 00\n", n);
+	for (int i = 0; i < ARGS; i++)
+		str_addf(&s, "arg %d f32[1024] bytes 4096 alias %d\n", i, i);
+	str_addf(&s, "arg %d f32[65536] bytes 262144\n", ARGS);
+	for (int i = 0; i < ARGS; i++)
+		str_addf(&s, "res %d f32[1024] bytes 4096\n", i);
+	str_addf(&s, "res %d f32[65536] bytes 262144\n", ARGS);
+	for (int i = 0; i < ARGS; i++)
+		str_addf(&s, "buf %d arg %d size 4096\n", i, i);
+	str_addf(&s, "buf %d arg %d size 262144\n", ARGS, ARGS);
+	for (int i = 0; i < ARGS; i++)
+		str_addf(&s, "buf %d out %d size 4096 alias %d\n", ARGS + 1 + i, i, i);
+	str_addf(&s, "buf %d out %d size 262144\nbuf %d temp at 0 size 262144\nbuf %d temp at 262144 size 262144\n", 2 * ARGS + 1, ARGS, 2 * ARGS + 2, 2 * ARGS + 3);
+	if (n > 1) {
+		str_addf(&s, "group 0 1 %d [", n);
+		for (int i = 0; i < n; i++)
+			str_addf(&s, "%s%d", i ? "," : "", i);
+		str_add(&s, "]\n");
+	}
+	str_add(&s, "kern 0 elem (f32[1024], f32[1024]) -> (f32[1024]) expr (f32, f32) { %2 = maximum f32 %0 %1 -> f32 } (%2)\n"
+	            "kern 1 elem (f32[65536], f32[65536]) -> (f32[65536]) expr (f32, f32) { %2 = add f32 %0 %1 -> f32 } (%2)\n"
+	            "kern 2 dot (f32[256,256], f32[256,256]) -> (f32[256,256]) attr [0,1,1,0,0,23,23,23,1] flops 33554432\n");
+	if (n > 1)
+		str_add(&s, "coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 262144\n"
+		            "coll 1 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 16\n");
+	str_addf(&s, "run {\n kern 0 elem (b0, b0) -> (b%d)\n", ARGS + 1);
+	if (n > 1)
+		str_addf(&s, " mark 0\n await 0 lane 1\n coll 0 all_reduce (b%d) -> (b%d) lane 1\n mark 1 lane 1\n", ARGS, 2 * ARGS + 3);
+	str_addf(&s, " kern 2 dot (b%d, b%d) -> (b%d)\n", ARGS, ARGS, 2 * ARGS + 2);
+	if (n > 1)
+		str_addf(&s, " await 1\n kern 1 elem (b%d, b%d) -> (b%d)\n coll 1 all_reduce (b%d) -> (b%d)\n", 2 * ARGS + 2, 2 * ARGS + 3, 2 * ARGS + 2, 2 * ARGS + 2, 2 * ARGS + 2);
+	str_addf(&s, " kern 1 elem (b%d, b%d) -> (b%d)\n}\n", 2 * ARGS + 2, ARGS, 2 * ARGS + 1);
+	return s.p;
+}
+
+static void steady(int n)
+{
+	enum { NOUT = ARGS + 1 };
+	static float v[65536];
+	float last[1024];
+	int dev[NDEV] = { 0, 1, 2, 3 };
+	char *text = text_of(n);
+	struct rt_exec *x = load(text, dev);
+	struct rt_buffer *a[NDEV * NOUT], *out[NDEV * NOUT];
+	struct rt_event *done[NDEV];
+	long before = 0;
+
+	for (int i = 0; i < 65536; i++)
+		v[i] = 1;
+	for (int d = 0; d < n; d++)
+		for (int i = 0; i < NOUT; i++)
+			a[d * NOUT + i] = vec(d, i < ARGS ? 1024 : 65536, v);
+	for (int k = 0; k < WARM + LAUNCHES; k++) {
+		if (k == WARM)
+			before = atomic_load(&taken);
+		ok(rt_exec_run(x, a, NULL, 0, k, out, done));
+		for (int d = 0; d < n; d++) {
+			if (k > WARM && k % 7 == 0)
+				ok(rt_event_wait(done[d]));
+			rt_event_unref(done[d]);
+			for (int i = 0; i < ARGS; i++) {
+				assert_true(rt_buffer_deleted(a[d * NOUT + i]));
+				rt_buffer_unref(a[d * NOUT + i]);
+				a[d * NOUT + i] = out[d * NOUT + i];
+			}
+			rt_buffer_unref(out[d * NOUT + ARGS]);
+		}
+	}
+	for (int i = 0; i < n * NOUT; i++)
+		ok(rt_event_wait(rt_buffer_ready(a[i])));
+	long more = atomic_load(&taken) - before;
+	if (COUNTED)
+		assert_int_equal(more, 0);
+	ok(get(a[0], 1024, last));
+	assert_true(last[0] == 1 && last[1023] == 1);
+	for (int i = 0; i < n * NOUT; i++)
+		rt_buffer_unref(a[i]);
+	rt_exec_unref(x);
+	free(text);
+}
+
+static void alone(void **state) { steady(1); }
+static void two(void **state) { steady(2); }
+static void four(void **state) { steady(4); }
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(alone), cmocka_unit_test(two), cmocka_unit_test(four) };
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
