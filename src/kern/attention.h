@@ -156,6 +156,10 @@ size_t att_fetch_bytes(const struct att_plan *p);
 /* As att_fetch, but rows that are such stay where they are; ld_bytes apart. */
 const char *att_take(const struct att_plan *p, const struct att_rows *r, const char *base, int64_t r0, int64_t n, char *dense, int64_t ld, char *tmp,
                      int64_t *ld_bytes);
+/* The same of keys or values (view) of batch b, of one piece or of several; dense: att_dense_rows rows. */
+const char *att_take_keys(const struct att_plan *p, const struct att_rows *r, const struct prog_kern *k, char *const *ptr, int view, int64_t b, int64_t r0, int64_t n,
+                          char *dense, int64_t ld, char *tmp, int64_t *ld_bytes);
+int64_t att_dense_rows(const struct att_plan *p);
 /* Panel whose columns are those ATT_FETCH rows: steps words of each. */
 void att_columns(const char *rows, int64_t ld_bytes, int64_t steps, char *panel);
 /* Panels whose steps are those rows; each panel (ATT_COLS columns of w) bytes after the one before.  True: all numbers are finite. */

@@ -76,12 +76,11 @@ static void pack_keys(const struct bwd *f, const struct prog_kern *k, char *cons
 	memset(to + f->k_turned, 0, (size_t)(f->dgroups * p->v->mr * f->kpad * es));
 	*bad = 0;
 	for (int64_t i = 0; i < f->kb; i += ATT_FETCH) {
-		int64_t some = MIN(ATT_FETCH, f->kb - i), have = MIN(MAX(n - i, 0), some), row, ld;
-		const char *key = attention_piece(k, ptr, &p->x, ATT_K, b, k0 + i, &row), *val = attention_piece(k, ptr, &p->x, ATT_V, b, k0 + i, &row);
-		const char *rows = att_take(p, &f->k, key, row, have, dense, p->dc, tmp, &ld);
+		int64_t some = MIN(ATT_FETCH, f->kb - i), have = MIN(MAX(n - i, 0), some), ld;
+		const char *rows = att_take_keys(p, &f->k, k, ptr, ATT_K, b, k0 + i, have, dense, p->dc, tmp, &ld);
 		copy_rows(rows, ld, some, to + f->k_row + (size_t)(i * p->dc * es), p->dc * es);
 		turn((int)es, some, p->x.d, rows, ld / es, to + f->k_turned + (size_t)(i * es), f->kpad);
-		rows = att_take(p, &f->v, val, row, have, dense, p->ec, tmp, &ld);
+		rows = att_take_keys(p, &f->v, k, ptr, ATT_V, b, k0 + i, have, dense, p->ec, tmp, &ld);
 		copy_rows(rows, ld, some, to + f->v_row + (size_t)(i * p->ec * es), p->ec * es);
 		*bad |= att_not_finite((int)es, to + f->v_row + (size_t)(i * p->ec * es), some * p->ec);
 	}
@@ -520,7 +519,7 @@ static void lay_out(struct bwd *f, struct kern_state *s)
 	f->panel_at = att_room(n, PANELS * f->kpad * ATT_COLS * es);
 	f->dq_tile = att_room(n, f->dgroups * mr * BLOCK * 4);
 	f->row_at = att_room(n, MAX(f->dgroups * mr * ATT_COLS, MAX(p->dc, p->ec)) * 4);
-	f->dense_at = att_room(n, ATT_FETCH * MAX(p->dc, p->ec) * es);
+	f->dense_at = att_room(n, att_dense_rows(p) * MAX(p->dc, p->ec) * es);
 	f->tmp_at = att_room(n, (int64_t)att_fetch_bytes(p));
 	f->fn_at = att_room(n, (int64_t)p->fn_bytes);
 }

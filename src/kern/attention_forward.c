@@ -24,13 +24,12 @@ static void pack_block(const struct fwd *f, const struct prog_kern *k, char *con
 	int64_t k0 = blk * CK, n = MIN(CK, p->x.s - k0);
 	char *dense = mem + f->dense_at, *tmp = mem + f->tmp_at;
 	for (int64_t i = 0; i < n; i += ATT_COLS) {
-		int64_t some = MIN(ATT_COLS, n - i), tile = i / ATT_COLS, row, ld;
-		const char *key = attention_piece(k, ptr, &p->x, ATT_K, b, k0 + i, &row), *val = attention_piece(k, ptr, &p->x, ATT_V, b, k0 + i, &row);
-		const char *rows = att_take(p, &f->k, key, row, some, dense, p->dc, tmp, &ld);
+		int64_t some = MIN(ATT_COLS, n - i), tile = i / ATT_COLS, ld;
+		const char *rows = att_take_keys(p, &f->k, k, ptr, ATT_K, b, k0 + i, some, dense, p->dc, tmp, &ld);
 		att_columns(rows, ld, p->dk * es / 4, to + f->kb_k + (size_t)(i * p->dk * es));
 		if (f->norms)
 			((float *)(void *)(to + f->kb_norm))[tile] = att_longest(p, rows, some, ld);
-		rows = att_take(p, &f->v, val, row, some, dense, p->ec, tmp, &ld);
+		rows = att_take_keys(p, &f->v, k, ptr, ATT_V, b, k0 + i, some, dense, p->ec, tmp, &ld);
 		to[f->kb_bad + (size_t)tile] = !att_steps(es, rows, ld, p->ec, to + f->kb_v + (size_t)(i * ATT_COLS * es), (size_t)(CK * ATT_COLS * es));
 	}
 	att_side_bounds(p, k, ptr, b, true, k0, n, ATT_COLS, (double *)(void *)(to + f->kb_lo), (double *)(void *)(to + f->kb_hi), TILES);
@@ -385,7 +384,7 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->hi_at = att_room(n, extra * groups * 8);
 	f->norm_at = att_room(n, groups * 4);
 	f->row_at = att_room(n, p->ec * 4);
-	f->dense_at = att_room(n, ATT_FETCH * MAX(p->dc, p->ec) * es);
+	f->dense_at = att_room(n, att_dense_rows(p) * MAX(p->dc, p->ec) * es);
 	f->tmp_at = att_room(n, (int64_t)att_fetch_bytes(p));
 	f->fn_at = att_room(n, (int64_t)p->fn_bytes);
 	f->kb_at = att_room(n, f->lazy ? (int64_t)f->kb_bytes : 0);

@@ -76,6 +76,24 @@ const char *att_take(const struct att_plan *p, const struct att_rows *r, const c
 	return at;
 }
 
+int64_t att_dense_rows(const struct att_plan *p) { return p->x.pieces > 1 ? 2 * ATT_FETCH : ATT_FETCH; }
+
+const char *att_take_keys(const struct att_plan *p, const struct att_rows *r, const struct prog_kern *k, char *const *ptr, int view, int64_t b, int64_t r0, int64_t n,
+                          char *dense, int64_t ld, char *tmp, int64_t *ld_bytes)
+{
+	int64_t row, some;
+	const char *base = attention_piece(k, ptr, &p->x, view, b, r0, &row);
+	if (p->x.pieces == 1 || !n || row + n <= p->x.len)
+		return att_take(p, r, base, row, n, dense, ld, tmp, ld_bytes);
+	for (int64_t i = 0; i < n; i += some) {      /* each part's zeros below are overwritten by the next */
+		base = attention_piece(k, ptr, &p->x, view, b, r0 + i, &row);
+		some = MIN(n - i, p->x.len - row);
+		att_fetch(p, r, base, row, some, dense + i * ld * p->v->es, ld, tmp);
+	}
+	*ld_bytes = ld * p->v->es;
+	return dense;
+}
+
 void att_columns(const char *rows, int64_t ld_bytes, int64_t steps, char *panel)
 {
 	kern_isa_get()->transpose[2](ATT_FETCH, steps, rows, ld_bytes / 4, panel, ATT_COLS);

@@ -99,8 +99,7 @@ static bool types_fit(const struct prog_kern *k, const struct attention *x)
 bool att_plan_make(const struct prog_kern *k, const struct attention *x, bool turned, struct arena *a, struct att_plan *p)
 {
 	*p = (struct att_plan){ .x = *x, .turned = turned, .rows = x->g * x->t };
-	/* What is packed at once lies in one piece. */
-	if (!types_fit(k, x) || (x->pieces > 1 && x->len % ATT_FETCH) || x->batch < 1 || p->rows < 1 || x->s < 1 || x->d < 1 || x->e < 1)
+	if (!types_fit(k, x) || x->batch < 1 || p->rows < 1 || x->s < 1 || x->d < 1 || x->e < 1)
 		return false;
 	p->v = choose(k, x->grad);
 	if (!p->v)

@@ -158,6 +158,16 @@ static bool reads_marked(const struct order *s, const struct ir_op *o)
 	return false;
 }
 
+/* A carry that is permuted lies in one place if nothing reads it behind that. */
+static bool reads_carry(const struct order *s, const struct ir_op *coll, const struct ir_op *o)
+{
+	ir_val carry = coll->kind == IR_collective_permute ? s->root[ir_in(s->fn, coll, 0)] : 0;
+	bool reads = false;
+	for (uint32_t k = 0; k < o->nin; k++)
+		reads |= carry && !ir_def(s->fn, carry) && s->root[ir_in(s->fn, o, k)] == carry;
+	return reads;
+}
+
 /* What the collective at place c needs goes before what it does not need.  False if that takes too much memory. */
 static bool begin_early(struct order *s, int c, double enough)
 {
@@ -166,8 +176,11 @@ static bool begin_early(struct order *s, int c, double enough)
 	s->stamp++;
 	mark(s, s->op[c]);
 	mark_needs(s, at(s, c));
+	const struct ir_op *coll = at(s, c);
 	for (; lo > 0 && c - lo < FAR && other < enough && !s->effect[s->op[lo - 1]]; lo--)
-		if (marked(s, s->op[lo - 1]))
+		if (reads_carry(s, coll, at(s, lo - 1)))
+			break;
+		else if (marked(s, s->op[lo - 1]))
 			mark_needs(s, at(s, lo - 1));
 		else
 			other += s->time[s->op[lo - 1]];

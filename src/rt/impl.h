@@ -311,6 +311,42 @@ enum { INLINE_ARGS = 64 };        /* a program with more parameters or results i
 void ctx_init(struct ctx *c, const struct rt_exec *x);
 void ctx_fini(struct ctx *c);
 
+/* --- launches ---------------------------------------------------------------- */
+
+/* What the results are made of, before anything is begun: handles, and stores for those that take no argument's. */
+struct made { struct rt_buffer **buf; struct store **st; size_t nst; };
+
+struct part {
+	struct store **arg;           /* narg references; of those that a result has taken it has the only one */
+	struct rt_event **wait;       /* events of arguments that were not ready */
+	uint32_t nwait;
+	struct store **out;           /* nres references */
+	uint8_t *took;                /* narg: its storage was given away */
+	struct made made;
+	struct store *zone;           /* of a launch that failed, if peers may touch it */
+	struct rt_event *done;
+	struct launch *l;
+};
+
+struct launch {
+	_Atomic int ref;
+	struct rt_exec *x;
+	int32_t id;
+	_Atomic int stop;             /* the launch is aborted */
+	atomic_flag lock;
+	struct err *err;              /* why; set before stop */
+	struct part part[];
+};
+
+/* Bytes of a launch for each device, beside its part. */
+static inline size_t launch_each(const struct rt_exec *x)
+{
+	size_t n = (size_t)(2 * x->narg + 2 * x->nres) * sizeof(void *) + (size_t)x->narg;
+
+	return (n + 15) & ~(size_t)15;
+}
+static inline size_t launch_bytes(const struct rt_exec *x) { return sizeof(struct launch) + (size_t)x->nlocal * (sizeof(struct part) + launch_each(x)); }
+
 /* --- lend.c ------------------------------------------------------------------ */
 
 enum { LEND_HERE = 1, LEND_BACK = 2, LEND_WAIT = 4, THEN_DONE = 8 /* it has run with an earlier one */ };
@@ -353,8 +389,7 @@ struct frame {
 /* Run all commands.  The error is that of this device; an aborted launch gives ABORTED. */
 struct err *walk(struct frame *f);
 extern _Thread_local struct rt_device *walking;        /* the device whose walker this thread is; NULL: none's */
-size_t launch_bytes(const struct rt_exec *x);          /* launch.c: of one launch */
-void *walker_main(void *device);
+void *walker_main(void *device);                       /* launch.c */
 
 /* --- pool.c -------------------------------------------------------------------- */
 

@@ -7,33 +7,6 @@
 
 enum { LINGER_NS = 100000, SHORT_NAP_NS = 100000, LONG_NAP_NS = 50000000 };
 
-/* --- one device's part of a launch ------------------------------------------------ */
-
-/* What the results are made of, before anything is begun: handles, and stores for those that take no argument's. */
-struct made { struct rt_buffer **buf; struct store **st; size_t nst; };
-
-struct part {
-	struct store **arg;           /* narg references; of those that a result has taken it has the only one */
-	struct rt_event **wait;       /* events of arguments that were not ready */
-	uint32_t nwait;
-	struct store **out;           /* nres references */
-	uint8_t *took;                /* narg: its storage was given away */
-	struct made made;
-	struct store *zone;           /* of a launch that failed, if peers may touch it */
-	struct rt_event *done;
-	struct launch *l;
-};
-
-struct launch {
-	_Atomic int ref;
-	struct rt_exec *x;
-	int32_t id;
-	_Atomic int stop;             /* the launch is aborted */
-	atomic_flag lock;
-	struct err *err;              /* why; set before stop */
-	struct part part[];
-};
-
 static void launch_unref(struct launch *l)
 {
 	struct rt_exec *x = l->x;
@@ -545,16 +518,6 @@ static bool run_inline(struct rt_exec *x, struct rt_buffer *const *arg, const in
 	*done = e ? NULL : &event_ok;
 	return true;
 }
-
-/* Bytes of a launch for each device, beside its part. */
-static size_t launch_each(const struct rt_exec *x)
-{
-	size_t n = (size_t)(2 * x->narg + 2 * x->nres) * sizeof(void *) + (size_t)x->narg;
-
-	return (n + 15) & ~(size_t)15;
-}
-
-size_t launch_bytes(const struct rt_exec *x) { return sizeof(struct launch) + (size_t)x->nlocal * (sizeof(struct part) + launch_each(x)); }
 
 /* Registers of a launch inside another one on the same device. */
 struct inner { const struct rt_exec *x; struct ctx c; };
