@@ -453,6 +453,63 @@ static void plain(void **state)
 		run(n, ROUNDS, false, 77 + (uint64_t)n, -1, -1);
 }
 
+/* Of those under way one fails: those before it have ended, those behind it, though they need nobody, are not begun. */
+static void *broken_of(void *v)
+{
+	struct many *d = v;
+	struct sym_ep *ep = sym_ep_of(d->team, d->pos);
+	struct coll *cc = coll_new(d->team, d->pos, NULL);
+	int peer[MAXP];
+	struct sym_launch l = { .prog = 44, .peer = peer, .npeer = coll_peers(d->p, pes, d->pos, peer) };
+	struct prog_coll sum = { .kind = COLL_all_reduce, .dtype = DT_i32, .nin = 1, .redop = RED_add, .outer = 1, .inner = 4 }, own = sum;
+	int32_t x[3] = { 5, 6, 7 }, y[3] = { -1, -1, -1 };
+	char *ptr[3][2];
+	struct coll_lane *lane;
+	const void *what = NULL;
+
+	own.group = 2;                    /* device 0 is alone in it */
+	assert_null(coll_lane_new(cc, &lane));
+	sym_begin(ep, &l);
+	for (int k = 0; k < 3; k++) {
+		ptr[k][0] = (char *)&x[k];
+		ptr[k][1] = (char *)&y[k];
+		uint32_t site = k == 1 ? 10 + (uint32_t)d->pos : 1;      /* of the second each has another idea */
+		coll_begin(lane, &(struct coll_job){ { cc, d->p, pes, d->pos }, k == 2 ? &own : &sum, site, ptr[k], false, &ptr[k] });
+	}
+	coll_finish(lane, 3);
+	assert_false(coll_flying(lane));
+	d->err = coll_lane_error(lane, &what);
+	assert_true(what == &ptr[1]);
+	assert_int_equal(y[0], 10);
+	assert_int_equal(y[2], -1);
+	assert_null(coll_lane_error(lane, &what));
+	sym_end(ep, d->err);
+	coll_lane_free(lane);
+	coll_free(cc);
+	return NULL;
+}
+
+static void broken(void **state)
+{
+	struct many d[2];
+	struct prog *p = make_prog(2);
+	struct sym_world *t;
+	struct sym_opts o = { .nlocal = 2, .threads = 2 };
+	assert_null(sym_open(&o, &t));
+	for (int i = 0; i < 2; i++) {
+		d[i] = (struct many){ .team = t, .p = p, .pos = i };
+		pthread_create(&d[i].t, NULL, broken_of, &d[i]);
+	}
+	for (int i = 0; i < 2; i++) {
+		pthread_join(d[i].t, NULL);
+		assert_non_null(d[i].err);
+		assert_true(d[i].err->code == ERR_INTERNAL || d[i].err->code == ERR_ABORTED);
+		err_free(d[i].err);
+	}
+	sym_close(t);
+	prog_free(p);
+}
+
 static void chaotic(void **state)
 {
 	run(2, ROUNDS, true, 5, -1, -1);
@@ -879,7 +936,7 @@ static void choice(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(plain), cmocka_unit_test(many), cmocka_unit_test(chaotic), cmocka_unit_test(failing), cmocka_unit_test(divergence), cmocka_unit_test(divergence_of_three), cmocka_unit_test(ahead_of_others), cmocka_unit_test(puts_), cmocka_unit_test(reductions), cmocka_unit_test(caches), cmocka_unit_test(choice),
+		cmocka_unit_test(plain), cmocka_unit_test(many), cmocka_unit_test(broken), cmocka_unit_test(chaotic), cmocka_unit_test(failing), cmocka_unit_test(divergence), cmocka_unit_test(divergence_of_three), cmocka_unit_test(ahead_of_others), cmocka_unit_test(puts_), cmocka_unit_test(reductions), cmocka_unit_test(caches), cmocka_unit_test(choice),
 	};
 
 	return cmocka_run_group_tests(t, NULL, NULL);
