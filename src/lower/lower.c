@@ -250,7 +250,7 @@ struct err *lower_module(const struct lower_opts *o, struct ir_module *m, struct
 	struct arena a;
 	arena_init(&a);
 	bool again = true;
-	choice = choice ? choice : lower_choices(&a, o->tier, m);
+	choice = choice ? choice : lower_choices(&a, o->tier, o->table, m);
 	struct err *e = NULL;
 	while (again && !e) {
 		again = false;

@@ -52,10 +52,10 @@ static void loops(struct str *s, struct arena *a, const struct ir_module *m)
 
 struct use { const struct prog_kern *k; uint32_t site; int64_t runs; double ns; };
 
-static void uses(const struct prog *p, const int64_t *runs, struct use *use)
+static void uses(const struct plan_table *t, const struct prog *p, const int64_t *runs, struct use *use)
 {
 	for (uint32_t i = 0; i < p->nkern; i++)
-		use[i] = (struct use){ .k = &p->kern[i], .runs = runs[i], .ns = (double)runs[i] * plan_kern_time(&p->kern[i]) };
+		use[i] = (struct use){ .k = &p->kern[i], .runs = runs[i], .ns = (double)runs[i] * plan_kern_time(t, &p->kern[i]) };
 	for (uint32_t b = 0; b < p->nblock; b++)
 		for (uint32_t i = 0; i < p->block[b].n; i++)
 			if (p->block[b].cmd[i].op == CMD_KERN)
@@ -118,9 +118,9 @@ static void kernels(struct str *s, const struct prog *p, struct use *use)
 /* --- groups ------------------------------------------------------------------------ */
 
 /* The price of a group without code. */
-static void group(struct str *s, const struct ir_module *m, ir_loc at, const struct lower_choice *c)
+static void group(struct str *s, const struct plan_table *t, const struct ir_module *m, ir_loc at, const struct lower_choice *c)
 {
-	double run = plan_time(&c->work, c->otherwise), code = plan_time(&c->work, PLAN_gen);
+	double run = plan_time(t, &c->work, c->otherwise), code = plan_time(t, &c->work, PLAN_gen);
 	str_add(s, "  ");
 	pass_add_place(s, m, at);
 	str_addf(s, "  %.0f ops x%.4g: %s; ", c->work.ops, c->runs, c->why);
@@ -130,11 +130,11 @@ static void group(struct str *s, const struct ir_module *m, ir_loc at, const str
 	str_add(s, " as code, which would save ");
 	pass_add_time(s, MAX(run - code, 0) * c->runs);
 	str_add(s, " and take ");
-	pass_add_time(s, plan_compile_time(c->nops, c->adds));
+	pass_add_time(s, plan_compile_time(t, c->nops, c->adds));
 	str_add(s, " to make\n");
 }
 
-static void groups(struct str *s, struct arena *a, const struct ir_module *m, const struct lower_choice *choice)
+static void groups(struct str *s, struct arena *a, const struct plan_table *table, const struct ir_module *m, const struct lower_choice *choice)
 {
 	enum { MOST = 24 };
 	int n, count[2] = {0};
@@ -149,7 +149,7 @@ static void groups(struct str *s, struct arena *a, const struct ir_module *m, co
 				continue;
 			seen[g] = true;
 			if (!choice[g].code && count[0] < MOST)
-				group(&t, m, fn->op.p[k].loc, &choice[g]);
+				group(&t, table, m, fn->op.p[k].loc, &choice[g]);
 			count[choice[g].code]++;
 		}
 	}
@@ -162,14 +162,14 @@ static void groups(struct str *s, struct arena *a, const struct ir_module *m, co
 	str_free(&t);
 }
 
-void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_module *m, const struct lower_choice *choice, const struct prog *p)
+void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_module *m, const struct plan_table *t, const struct lower_choice *choice, const struct prog *p)
 {
 	struct use *use = ARENA_NEW(a, struct use, p->nkern + 1);
 	int64_t *kern = ARENA_NEW(a, int64_t, p->nkern + 1);
 	prog_runs(p, IR_TURNS, kern, NULL);
-	uses(p, kern, use);
+	uses(t, p, kern, use);
 	loops(s, a, m);
-	groups(s, a, m, choice);
+	groups(s, a, t, m, choice);
 	kernels(s, p, use);
 	pass_explain_memory(s, a, m, p);
 }

@@ -1,5 +1,5 @@
 /* rondo bench: collectives (bench_coll.c); kern: every kernel family beside what the cores were measured to do at most; peak:
- * what they can do. */
+ * what they can do; machine: the machine table (bench_machine.c). */
 #include "tool.h"
 
 #include <math.h>
@@ -536,12 +536,22 @@ static void peaks(int n)
 	free(g);
 }
 
+struct err *bench_kernel(const char *text, int repeats, double least, double *sample)
+{
+	const struct row r = {.kern = text};
+	for (int i = 0; i < repeats; i++)
+		TRY(time_row(&r, least, 1, &sample[i]));
+	return NULL;
+}
+
 static struct err *run(char **file, int nfile, int *status)
 {
-	static const char *const kind[] = {"kern", "coll", "peak"};
+	static const char *const kind[] = {"kern", "coll", "peak", "machine"};
 	int64_t hundredths = 10, n_core = 1;
 	if (strcmp(file[0], "coll") == 0)
 		return bench_coll(&coll);
+	if (strcmp(file[0], "machine") == 0)
+		return bench_machine();
 	if (strcmp(file[0], "peak") == 0) {
 		n_core = MIN(cpu_get()->cores, MOST_CORES);
 		TRY(arg_int("--cores", cores, 1, MOST_CORES, &n_core));
@@ -549,7 +559,7 @@ static struct err *run(char **file, int nfile, int *status)
 		return NULL;
 	}
 	if (strcmp(file[0], "kern") != 0)
-		return ERR(INVALID, "rondo bench has no '%s'%s; there are: kern, coll, peak", file[0], args_hint(file[0], kind, NELEM(kind)));
+		return ERR(INVALID, "rondo bench has no '%s'%s; there are: kern, coll, peak, machine", file[0], args_hint(file[0], kind, NELEM(kind)));
 	TRY(arg_int("--seconds", seconds, 0, 100000, &hundredths));
 	TRY(arg_int("--cores", cores, 1, MOST_CORES, &n_core));
 	bool tty = isatty(1);
@@ -580,4 +590,4 @@ static struct err *run(char **file, int nfile, int *status)
 	return NULL;
 }
 
-const struct command cmd_bench = {"bench", "kern|coll|peak [options]", "time kernels, collectives, or what the machine can do at most", opts, NELEM(opts), 1, 1, run};
+const struct command cmd_bench = {"bench", "kern|coll|peak|machine [options]", "time kernels, collectives, or what the machine can do at most; measure the machine table", opts, NELEM(opts), 1, 1, run};

@@ -3,9 +3,19 @@
 #define RONDO_TOOL_BENCH_H
 
 #include "../base/base.h"
+#include "../plan/plan.h"
 
 /* Texts of options, NULL where not given. */
 struct bench_coll_opts { const char *op, *algo, *pes, *least, *most, *rounds, *fine, *write, *plot; };
 struct err *bench_coll(const struct bench_coll_opts *o);
+/* The curves of all collectives among so many threads, up to that size, into t: rounds repeats that take budget seconds together for each point. */
+struct err *bench_coll_curves(struct plan_table *t, struct plan_gauge *g, int pes, int64_t most, int rounds, double budget);
+
+/* The machine table (bench_machine.c). */
+struct err *bench_machine(void);
+/* This thread stays on core number i, modulo those that there are. */
+void bench_pin(int i);
+/* Seconds of a run of a kernel, given as the text of a program has it, on one core: repeats times, each the best of what `least` seconds hold. */
+struct err *bench_kernel(const char *text, int repeats, double least, double *sample);
 
 #endif

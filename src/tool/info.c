@@ -5,10 +5,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "../coll/coll.h"
 #include "../gen/gen.h"
 #include "../kern/kern.h"
-
+#include "../plan/plan.h"
 
 static void bytes(const char *what, int64_t n)
 {
@@ -29,6 +28,33 @@ static void limit(const char *what, int which)
 		printf("  %-14s none\n", what);
 	else
 		bytes(what, (int64_t)r.rlim_cur);
+}
+
+/* Which machine table is in use, and its rates. */
+static struct err *table(void)
+{
+	struct plan_table *t = mem_alloc(sizeof *t);
+	struct str s = {0};
+	struct err *e = plan_table_get(t);
+	if (!e) {
+		plan_table_where(&s, t);
+		printf("machine table    %s\n", s.p);
+		s.n = 0;
+		plan_machine(&s);
+		printf("  %-14s %s\n", "this machine", s.p);
+		for (int i = 0; i < PLAN_WAYS; i++)
+			printf("  %-14s %.4g ns, %.4g an op, %.4g an element's operation, %.4g an addition, %.4g a byte: %s\n", plan_way_name[i], t->way[i][0], t->way[i][1], t->way[i][2],
+			       t->way[i][3], t->way[i][4], plan_way_meaning[i]);
+		for (int i = 0; i < PLAN_RATES; i++)
+			if (t->rate[i] > 0)
+				printf("  %-14s %.4g ns: %s\n", plan_rate_name[i], t->rate[i], plan_rate_meaning[i]);
+		for (int i = 0; i < COLL_TOPOS; i++)
+			if (t->members[i])
+				printf("  collectives among %d devices (%s) were measured\n", t->members[i], prog_topo_name[i]);
+	}
+	str_free(&s);
+	free(t);
+	return e;
 }
 
 static struct err *run(char **file, int nfile, int *status)
@@ -66,9 +92,7 @@ static struct err *run(char **file, int nfile, int *status)
 			printf("  %-14s %ld", row[i].name, (long)conf_int(row[i].id));
 		printf("%s\n", conf_is_set(row[i].id) ? "   (set)" : "");
 	}
-	struct coll_table t;
-	coll_table_init(&t);
-	return coll_table_override(&t, conf_str(CONF_COLL));
+	return table();
 }
 
 const struct command cmd_info = {"info", "", "this machine, libraries, settings", NULL, 0, 0, 0, run};

@@ -174,7 +174,7 @@ static void *device(void *v)
 		c.pairs = (uint32_t)(rnd(&s) % 3) * 2;
 		c.redop = rnd(&s) % 2 ? RED_add : RED_max;
 		c.algo = (uint8_t)(rnd(&s) % COLL_ALGOS);
-		if (!coll_algo_has((enum coll_algo)c.algo, (enum coll_kind)c.kind))
+		if (!prog_algo_has((enum coll_algo)c.algo, (enum coll_kind)c.kind))
 			c.algo = COLL_auto;
 		int64_t inner = sizes[rnd(&s) % NELEM(sizes)], outer = 1 + (int64_t)(rnd(&s) % 3);
 		bool inplace = rnd(&s) % 3 == 0;
@@ -637,7 +637,7 @@ static void reductions(void **state)
 
 	for (int np = 2; np <= 5; np++)
 		for (int kind = 0; kind < 2 * COLL_ALGOS; kind++)
-			for (size_t s = 0; s < NELEM(sizes) && coll_algo_has((enum coll_algo)(kind / 2), COLL_all_reduce); s++) {
+			for (size_t s = 0; s < NELEM(sizes) && prog_algo_has((enum coll_algo)(kind / 2), COLL_all_reduce); s++) {
 				struct sym_opts o = { .nlocal = np, .threads = np };
 				struct prog *p = make_prog(np);
 				struct red d[MAXP];
@@ -713,7 +713,7 @@ static void choice(void **state)
 			assert_int_not_equal(coll_choose(&t, COLL_permute, (enum coll_topo)topo, n), COLL_ring);
 		for (int k = 0; k < COLL_COUNT; k++)
 			for (int64_t n = 0; n < (int64_t)1 << 40; n = 2 * n + 1)
-				assert_true(coll_algo_has(coll_choose(&t, (enum coll_kind)k, (enum coll_topo)topo, n), (enum coll_kind)k));
+				assert_true(prog_algo_has(coll_choose(&t, (enum coll_kind)k, (enum coll_topo)topo, n), (enum coll_kind)k));
 	}
 	/* what is printed reads back; damaged text does not */
 	coll_table_print(&text, &t);
