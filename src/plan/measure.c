@@ -1,5 +1,4 @@
 /* What is kept of a measurement: nothing, if the machine was not quiet. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "plan.h"

@@ -26,11 +26,11 @@ double plan_curve(const struct plan_table *t, enum coll_topo topo, enum coll_kin
 	return y0 + MAX(y1 - y0, 0) * (bytes - x0) / (x1 - x0);
 }
 
-/* Where two curves, straight between two sizes, cross: from n0 on to n1, a begins below b and ends above. */
+/* Where two curves, straight between two sizes, cross: a begins below b and ends above; behind n0, and at n1 at the latest. */
 static int64_t crossing(int64_t n0, int64_t n1, double a0, double a1, double b0, double b1)
 {
 	double d0 = b0 - a0, d1 = a1 - b1, f = d0 + d1 > 0 ? d0 / (d0 + d1) : 0.5;
-	return n0 + (int64_t)ceil((double)(n1 - n0) * MIN(MAX(f, 0), 1));
+	return n0 + MAX((int64_t)ceil((double)(n1 - n0) * MIN(MAX(f, 0), 1)), 1);
 }
 
 /* Of all ways to give each size an algorithm, with as many switches as there are rules, the one that takes the least time (the product over all

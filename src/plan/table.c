@@ -1,6 +1,4 @@
 /* The machine table: its defaults, its text, where it is kept. */
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -195,6 +193,14 @@ static struct err *number(struct reader *r, double least, double most, bool *the
 	return NULL;
 }
 
+/* The next word as a whole number, or -1. */
+static int64_t whole(struct reader *r)
+{
+	char *w = word(r), *end;
+	int64_t n = w ? strtoll(w, &end, 10) : -1;
+	return w && *w >= '0' && *w <= '9' && !*end ? n : -1;
+}
+
 static struct err *odd(const struct reader *r, const char *what) { return ERR(INVALID, "line %d: %s", r->line, what); }
 
 static struct err *way(struct reader *r)
@@ -229,13 +235,9 @@ static struct err *rate(struct reader *r)
 
 static struct err *sizes(struct reader *r)
 {
-	for (int i = 0; i < PLAN_SIZES; i++) {
-		bool there;
-		double n;
-		TRY(number(r, 0, 9e18, &there, &n));
-		if (!there || (int64_t)n != plan_size[i])
+	for (int i = 0; i < PLAN_SIZES; i++)
+		if (whole(r) != plan_size[i])
 			return odd(r, "curves of other sizes");
-	}
 	r->sizes = true;
 	return NULL;
 }
@@ -243,14 +245,12 @@ static struct err *sizes(struct reader *r)
 static struct err *members(struct reader *r)
 {
 	int topo = one_of(prog_topo_name, COLL_TOPOS, word(r));
-	bool there;
-	double n;
 
 	if (topo < 0 || r->t->members[topo])
 		return odd(r, topo < 0 ? "no such group" : "members of a group for the second time");
-	TRY(number(r, 2, MOST_MEMBERS, &there, &n));
-	if (!there || n != floor(n))
-		return odd(r, "members are a whole number");
+	int64_t n = whole(r);
+	if (n < 2 || n > MOST_MEMBERS)
+		return odd(r, "members are a whole number, 2 at least");
 	r->t->members[topo] = (int)n;
 	return NULL;
 }

@@ -8,8 +8,9 @@
 /* Texts of options, NULL where not given. */
 struct bench_coll_opts { const char *op, *algo, *pes, *least, *most, *rounds, *fine, *write, *plot; };
 struct err *bench_coll(const struct bench_coll_opts *o);
-/* The curves of all collectives among so many threads, up to that size, into t: rounds repeats that take budget seconds together for each point. */
-struct err *bench_coll_curves(struct plan_table *t, struct plan_gauge *g, int pes, int64_t most, int rounds, double budget);
+/* The curves of all collectives among so many threads, up to that size, into t: rounds repeats that take budget seconds together for each point.  DEADLINE
+ * when clock_s() is `until`, unless that is 0. */
+struct err *bench_coll_curves(struct plan_table *t, struct plan_gauge *g, int pes, int64_t most, int rounds, double budget, double until);
 
 /* The machine table (bench_machine.c). */
 struct err *bench_machine(void);

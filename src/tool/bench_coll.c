@@ -48,6 +48,7 @@ struct bench {
 	int64_t size[MAX_SIZES];
 	bool op[OPS], algo[COLL_ALGOS];
 	double budget;                        /* seconds for each algorithm at each size */
+	double until;                         /* clock_s() at which there is no time left; 0: it takes what it takes */
 	struct result *r;                     /* by PE 0 */
 	double floor[MAX_ROUNDS];             /* of an exchange of one line, seconds; measured between the others */
 	double way[MAX_ROUNDS];               /* of a line there and one back, half */
@@ -292,6 +293,15 @@ static int by_value(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+/* All of them find the same. */
+static struct err *in_time(struct pe *p)
+{
+	double now = clock_s();
+	TRY(coll_use(p->c, COLL_broadcast, COLL_slot));
+	TRY(coll_broadcast(p->c, &p->g, 4, 0, sizeof now, &now, &now));
+	return now < p->b->until ? NULL : ERR(DEADLINE, "there was no time for all collectives among %d PEs: this machine is slower than it should be, or was not quiet", p->b->npe);
+}
+
 static struct err *all_of(struct pe *p)
 {
 	struct bench *b = p->b;
@@ -309,7 +319,10 @@ static struct err *all_of(struct pe *p)
 	for (int k = 0; k < OPS; k++)
 		for (int i = 0; b->op[k] && i < (one_size(k) ? 1 : b->nsize); i++, done++) {
 			int turns[COLL_ALGOS] = { 0 };
-			TRY(exchange(p));
+			if (b->until > 0)
+				TRY(in_time(p));
+			else
+				TRY(exchange(p));
 			for (int round = -1; round < b->rounds; round++)         /* the first one counts nothing but turns */
 				for (int a = 0; a < COLL_ALGOS; a++) {
 					if (!op_has(k, a) || (!b->algo[a] && k < OP_PASS) || ((k == OP_PEER_READ || k == OP_PLAIN_READ) && !sym_near(b->w)))
@@ -649,13 +662,13 @@ static void table_of(struct bench *b)
 	memcpy(b->table.rule, b->plan.rule, sizeof b->table.rule);
 }
 
-struct err *bench_coll_curves(struct plan_table *t, struct plan_gauge *g, int pes, int64_t most, int rounds, double budget)
+struct err *bench_coll_curves(struct plan_table *t, struct plan_gauge *g, int pes, int64_t most, int rounds, double budget, double until)
 {
 	struct bench *b = mem_alloc(sizeof *b);
 	struct sym_opts so = { .nlocal = pes, .threads = pes };
 	struct err *e;
 
-	*b = (struct bench){ .plan = *t, .gauge = *g, .npe = pes, .rounds = rounds, .budget = budget };
+	*b = (struct bench){ .plan = *t, .gauge = *g, .npe = pes, .rounds = rounds, .budget = budget, .until = until };
 	for (int i = 0; i < PLAN_SIZES && plan_size[i] <= most; i++)
 		b->size[b->nsize++] = plan_size[i];
 	for (int k = 0; k < COLL_COUNT; k++)

@@ -62,7 +62,7 @@ static void facts(void **state)
 	ir_sweep(m);
 	assert_null(pass_holds(m, NO_CALL));
 	breaks(m, NO_CALL | LOCAL, "'sharding_constraint'", "'partition'");
-	assert_null(spmd_partition(m, 1, NULL, NULL));
+	assert_null(spmd_partition(m, 1, NULL, NULL, NULL));
 	ir_sweep(m);
 	assert_null(pass_holds(m, NO_CALL | LOCAL));
 	ir_module_free(m);
