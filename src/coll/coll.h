@@ -51,9 +51,7 @@ struct coll_group { int n, me; const int *pe; };
  * fn: of op RED_fn, (acc, x) -> acc; borrowed. */
 struct coll_red { enum redop op; enum dtype dtype; const struct prog_expr *fn; };
 
-/* COLL_HOSTS or COLL_FAR, of n members, not all on one host: do fewer bytes go between hosts by algorithm levels than by the others?  Of a
- * reduction: into, or out of, the host that has the most of them, for a sum that climbs waits for those below.  r: NULL if nothing is
- * reduced.  The same on all members. */
+/* prog_topo_far of n members, not all on one host.  r: NULL if nothing is reduced.  The same on all members. */
 enum coll_topo coll_topo_far(const struct sym_world *w, enum coll_kind k, const struct coll_red *r, int n, const int *pe);
 
 /* site: what sym_recv wants it for, equal on all members.  count: elements; bytes, count of 0 is fine, and all may be NULL then. */

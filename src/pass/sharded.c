@@ -543,7 +543,7 @@ static void trip(const struct told *t, const struct trip *q, int rank)
 	pass_add_time(&why, per_run(t, q, &by, &other, &how) * q->runs);
 	str_addf(&why, " by %s", prog_algo_name[by]);
 	if (how) {
-		str_addf(&why, " (");
+		str_add(&why, " (next best: ");
 		pass_add_time(&why, other * q->runs);
 		str_addf(&why, " by %s)", prog_algo_name[how]);
 	}

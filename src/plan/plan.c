@@ -93,9 +93,12 @@ uint64_t plan_hash(const struct plan_on *p, int npos)
 
 static struct plan_group row_of(const struct plan_on *p, int n, const int64_t *pos)
 {
-	struct plan_group g = { n, 0, 0 };
+	struct plan_group g = { n, 0, 0, 0 };
+	int host[COLL_ROW], members = 0;
 
 	for (int i = 0; i < n; i++) {
+		if (pos[i] >= 0 && members < COLL_ROW)
+			host[members++] = p->host[pos[i]];
 		int same = 0, before = 0;
 		for (int k = 0; k < n; k++) {
 			bool is = pos[i] >= 0 && pos[k] >= 0 && p->host[pos[k]] == p->host[pos[i]];
@@ -105,12 +108,14 @@ static struct plan_group row_of(const struct plan_on *p, int n, const int64_t *p
 		g.hosts += same && !before;
 		g.most = MAX(g.most, same);
 	}
+	for (int k = 0; k < COLL_COUNT && g.hosts > 1; k++)
+		g.levels |= (uint32_t)(n <= COLL_ROW && prog_topo_far((enum coll_kind)k, 1, members, host) == COLL_HOSTS) << k;
 	return g;
 }
 
 struct plan_group plan_groups_of(const struct plan_on *p, int rows, int n, const int64_t *pos)
 {
-	struct plan_group most = { n, 1, n };
+	struct plan_group most = { n, 1, n, 0 };
 
 	for (int r = 0; r < rows && p->host; r++) {
 		struct plan_group g = row_of(p, n, pos + (size_t)r * (size_t)n);
@@ -140,14 +145,12 @@ static double into_host(enum coll_kind k, struct plan_group g, double b, bool le
 	case COLL_all_gather: return (levels ? 1 : m) * (n - m) * b;
 	case COLL_all_to_all: return m * (n - m) * b;
 	case COLL_reduce_scatter: return levels ? n * b : m * (n - m) * b;
-	case COLL_all_reduce: return levels ? 2 * b : 2 * m * (n - m) / n * b;
+	case COLL_all_reduce: return levels ? MIN(g.hosts - 1, 2) * b : 2 * m * (n - m) / n * b;
 	case COLL_permute: return m * b;
 	case COLL_barrier: return 0;
 	default: return b;
 	}
 }
-
-static bool has_levels(enum coll_kind k) { return prog_algo_has(COLL_levels, k); }
 
 /* Lines that each waits for. */
 static double waits(enum coll_kind k, double n) { return k == COLL_permute ? 1 : n - 1; }
@@ -162,20 +165,15 @@ static double straight(const struct plan_table *t, enum coll_kind k, struct plan
 		ns = MIN(r[PLAN_wait] * (near - 1) + r[PLAN_byte] * (near - 1) * b, ns + r[PLAN_wait] * (near - 1));
 	if (k == COLL_permute && g.hosts > 1)
 		ns = 0;
-	if (g.hosts > 1) {
-		double crosses = into_host(k, g, b, false);
-		if (has_levels(k))
-			crosses = MIN(crosses, into_host(k, g, b, true));
-		ns += r[PLAN_far_wait] * waits(k, g.hosts) + r[PLAN_far_byte] * crosses;
-	}
+	if (g.hosts > 1)
+		ns += r[PLAN_far_wait] * waits(k, g.hosts) + r[PLAN_far_byte] * into_host(k, g, b, g.levels >> k & 1);
 	return near > 1 || g.hosts > 1 ? ns : 0;
 }
 
-/* Levels are taken where the bytes that they save are more than what sums that climb take (coll_topo_far, which knows the order of ranks). */
 static enum coll_topo topo_of(const struct plan_on *p, enum coll_kind k, struct plan_group g)
 {
 	bool far = g.hosts > 1;
-	if (far && has_levels(k) && into_host(k, g, 1, true) < into_host(k, g, 1, false))
+	if (far && g.levels >> k & 1)
 		return COLL_HOSTS;
 	return prog_topo(far, MAX(p->ndev, g.n), p->cores ? p->cores : INT32_MAX, g.n);
 }

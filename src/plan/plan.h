@@ -117,9 +117,10 @@ double plan_kern_time(const struct plan_table *t, const struct prog_kern *k);
 /* The same where they are in caches near, if that is known of its kind and they fit in there: what a second core can take over at least. */
 double plan_kern_near(const struct plan_table *t, const struct prog_kern *k);
 
-/* The members of a group: how many, on how many hosts, and on the host that has most of them. */
-struct plan_group { int n, hosts, most; };
-/* Of rows of n positions, which do the same at the same time: the one on the most hosts.  A group whose members are on one host: { n, 1, n }. */
+/* The members of a group: how many, on how many hosts, and on the host that has most of them; levels: bit k: by algorithm levels fewer bytes go
+ * between hosts (prog_topo_far, of sums that need no more room on their way). */
+struct plan_group { int n, hosts, most; uint32_t levels; };
+/* Of rows of n positions, which do the same at the same time: the one on the most hosts.  A group whose members are on one host: { n, 1, n, 0 }. */
 struct plan_group plan_groups_of(const struct plan_on *p, int rows, int n, const int64_t *pos);
 /* A collective among such a group.  bytes: as struct coll_rule has them.  By the algorithm that is taken (COLL_auto), or by a; 0: by that it was
  * not measured. */

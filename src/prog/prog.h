@@ -157,6 +157,11 @@ static inline enum coll_topo prog_topo(bool far, int npe, int cores, int members
 {
 	return far ? COLL_FAR : members >= COLL_ROUNDS ? COLL_MANY : npe > cores ? COLL_CROWD : members == 2 ? COLL_PAIR : COLL_GROUP;
 }
+/* COLL_HOSTS or COLL_FAR, of n <= COLL_ROW members, of which the k-th in rank order is on host[k], not all on one: do fewer bytes go between
+ * hosts by algorithm levels than by the others?  Of a reduction: into, or out of, the host that has the most of them, for a sum that climbs
+ * waits for those below.  spread: times the bytes of an element that a sum so far has. */
+enum { COLL_ROW = 1024 };
+enum coll_topo prog_topo_far(enum coll_kind k, int spread, int n, const int *host);
 /* The first row with bytes < below; the last one has INT64_MAX.  bytes: of an operand (all_reduce, permute, broadcast, scan), or of what two
  * devices exchange (all_gather, reduce_scatter, all_to_all). */
 enum { COLL_RULES = 8 };

@@ -98,3 +98,46 @@ void prog_rules_init(struct coll_rule rule[COLL_TOPOS][COLL_COUNT][COLL_RULES])
 		if (hosts_rule[k][0].algo)
 			memcpy(rule[COLL_HOSTS][k], hosts_rule[k], sizeof hosts_rule[k]);
 }
+
+enum coll_topo prog_topo_far(enum coll_kind k, int spread, int n, const int *host)
+{
+	int id[COLL_ROW], size[COLL_ROW], on[COLL_ROW], nhost = 0;     /* hosts as they come in rank order; of each member, which */
+	int64_t in[COLL_ROW], out[COLL_ROW], most = 0, flat = 0, sum = 0;
+
+	if (!prog_algo_has(COLL_levels, k) || n > COLL_ROW)
+		return COLL_FAR;
+	for (int i = 0; i < n; i++) {
+		int h = i ? on[i - 1] : 0;
+		if (!i || id[h] != host[i])
+			for (h = 0; h < nhost && id[h] != host[i]; h++) { }
+		if (h == nhost) {
+			id[nhost] = host[i];
+			size[nhost++] = 0;
+		}
+		on[i] = h;
+		size[h]++;
+	}
+	/* In blocks: what each member has for each of another host; of an all_reduce, slices to who reduces them, and back. */
+	for (int h = 0; h < nhost; h++) {
+		int64_t cross = (int64_t)size[h] * (n - size[h]) * (k == COLL_all_reduce ? 2 : 1);
+		in[h] = out[h] = 0;
+		flat = MAX(flat, cross);
+		sum += cross;
+	}
+	if (k == COLL_all_gather)
+		return (int64_t)n * (nhost - 1) < sum ? COLL_HOSTS : COLL_FAR;
+	for (int i = 0; i + 1 < n; i++)          /* a sum climbs from host to host, as ranks have them */
+		if (on[i] != on[i + 1]) {
+			out[on[i]] += (int64_t)n * spread;
+			in[on[i + 1]] += (int64_t)n * spread;
+		}
+	int last = on[n - 1];
+	for (int i = 1; i < nhost; i++) {
+		int h = (last + i) % nhost, below = k == COLL_all_reduce ? (last + i - 1) % nhost : last, some = k == COLL_all_reduce ? n : size[h];
+		out[below] += some;
+		in[h] += some;
+	}
+	for (int h = 0; h < nhost; h++)
+		most = MAX(most, MAX(in[h], out[h]));
+	return most < flat ? COLL_HOSTS : COLL_FAR;
+}

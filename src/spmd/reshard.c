@@ -194,7 +194,7 @@ struct plan_group part_spread(struct part *p, uint32_t mesh, struct axes l)
 {
 	int n = (int)axes_size(l), rows;
 	if (!p->plan->host || n < 2)
-		return (struct plan_group){ n, 1, n };
+		return (struct plan_group){ n, 1, n, 0 };
 	int64_t *key = ARENA_NEW(&p->a, int64_t, 3 * l.n + 1);
 	key[0] = mesh;
 	for (int i = 0; i < l.n; i++)
@@ -203,9 +203,9 @@ struct plan_group part_spread(struct part *p, uint32_t mesh, struct axes l)
 	if (!*known) {
 		const int64_t *id = groups_of(p, mesh, l, &rows);
 		struct plan_group most = plan_groups_of(p->plan, rows, n, id);
-		*known = (uint64_t)most.hosts << 32 | (uint32_t)most.most;
+		*known = (uint64_t)(uintptr_t)arena_copy(&p->a, &most, sizeof most);
 	}
-	return (struct plan_group){ n, (int)(*known >> 32), (int)(uint32_t)*known };
+	return *(const struct plan_group *)(uintptr_t)*known;
 }
 
 ir_val part_combine(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, enum redop r, enum dtype dt)

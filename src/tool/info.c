@@ -9,6 +9,12 @@
 #include "../kern/kern.h"
 #include "../plan/plan.h"
 
+static const char *only_table;
+
+static const struct opt opts[] = {
+	{"table", NULL, "nothing but the machine table, as RONDO_TABLE takes it from a file", &only_table},
+};
+
 static void bytes(const char *what, int64_t n)
 {
 	if (n >= (int64_t)1 << 30)
@@ -36,7 +42,10 @@ static struct err *table(void)
 	struct plan_table *t = mem_alloc(sizeof *t);
 	struct str s = {0};
 	struct err *e = plan_table_get(t);
-	if (!e) {
+	if (!e && only_table) {
+		plan_table_print(&s, t);
+		fputs(s.p, stdout);
+	} else if (!e) {
 		plan_table_where(&s, t);
 		printf("machine table    %s\n", s.p);
 		s.n = 0;
@@ -59,6 +68,8 @@ static struct err *table(void)
 
 static struct err *run(char **file, int nfile, int *status)
 {
+	if (only_table)
+		return table();
 	const struct cpu_info *c = cpu_get();
 	char isa[128] = "";
 	const struct { bool on; const char *name; } have[] = {{c->avx2, "avx2"}, {c->avx512, "avx512"}, {c->avx512_bf16, "avx512_bf16"},
@@ -95,4 +106,4 @@ static struct err *run(char **file, int nfile, int *status)
 	return table();
 }
 
-const struct command cmd_info = {"info", "", "this machine, libraries, settings", NULL, 0, 0, 0, run};
+const struct command cmd_info = {"info", "[options]", "this machine, its machine table, libraries, settings", opts, NELEM(opts), 0, 0, run};

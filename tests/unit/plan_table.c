@@ -356,7 +356,7 @@ static void least(void **state)
 static void prices(void **state)
 {
 	const struct plan_on p = { .table = t, .ndev = 8, .cores = 8 };
-	const struct plan_group two = { 2, 1, 2 }, four = { 4, 1, 4 };
+	const struct plan_group two = { 2, 1, 2, 0 }, four = { 4, 1, 4, 0 };
 
 	t->members[COLL_PAIR] = 2;
 	t->members[COLL_GROUP] = 4;
@@ -376,13 +376,13 @@ static void prices(void **state)
 	assert_true(plan_coll_time(&p, COLL_all_gather, four, 1000, COLL_auto) == 3900);
 	assert_true(plan_move_time(&p, COLL_all_gather, four, 3000) == 3900);
 	/* seven others instead of three */
-	double ns = plan_coll_time(&p, COLL_all_gather, (struct plan_group){ 8, 1, 8 }, 1000, COLL_auto);
+	double ns = plan_coll_time(&p, COLL_all_gather, (struct plan_group){ 8, 1, 8, 0 }, 1000, COLL_auto);
 	assert_true(ns > 3900 * 7 / 3. - 1 && ns < 3900 * 7 / 3. + 1);
 	assert_int_equal(plan_coll_other(&p, COLL_all_gather, four, 1000), COLL_auto);
 	/* what was not measured: waits and bytes */
 	assert_true(plan_coll_time(&p, COLL_permute, two, 1000, COLL_auto) == t->rate[PLAN_wait] + 1000 * t->rate[PLAN_byte]);
 	assert_true(plan_coll_time(&(struct plan_on){ 0 }, COLL_permute, two, 1000, COLL_auto) == 250 + 250);
-	assert_true(plan_coll_time(&p, COLL_all_gather, (struct plan_group){ 1, 1, 1 }, 1000, COLL_auto) == 0);
+	assert_true(plan_coll_time(&p, COLL_all_gather, (struct plan_group){ 1, 1, 1, 0 }, 1000, COLL_auto) == 0);
 }
 
 /* More devices than cores are another group. */
@@ -391,7 +391,7 @@ static void crowd(void **state)
 	t->members[COLL_CROWD] = 4;
 	curve(COLL_CROWD, COLL_all_gather, COLL_direct, 7000, 1, 6);
 	plan_rules_all(t);
-	const struct plan_group four = { 4, 1, 4 };
+	const struct plan_group four = { 4, 1, 4, 0 };
 	assert_true(plan_coll_time(&(struct plan_on){ t, 4, 2, NULL }, COLL_all_gather, four, 1000, COLL_auto) == 8000);
 	assert_true(plan_coll_time(&(struct plan_on){ t, 4, 4, NULL }, COLL_all_gather, four, 1000, COLL_auto) < 2000);
 	assert_true(plan_hash(&(struct plan_on){ t, 4, 2, NULL }, 4) != plan_hash(&(struct plan_on){ t, 4, 4, NULL }, 4));
@@ -411,7 +411,7 @@ static void hosts(void **state)
 	assert_true(plan_groups_of(&near, 4, 2, columns).hosts == 1);
 	assert_true(plan_groups_of(&p, 1, 4, (int64_t[]){ 0, 4, -1, -1 }).most == 1);      /* nobody */
 	assert_true(plan_coll_time(&p, COLL_all_gather, in, 1 << 20, COLL_auto) == plan_coll_time(&near, COLL_all_gather, in, 1 << 20, COLL_auto));
-	assert_true(plan_coll_time(&p, COLL_all_gather, across, 1 << 20, COLL_auto) > plan_coll_time(&near, COLL_all_gather, (struct plan_group){ 2, 1, 2 }, 1 << 20, COLL_auto));
+	assert_true(plan_coll_time(&p, COLL_all_gather, across, 1 << 20, COLL_auto) > plan_coll_time(&near, COLL_all_gather, (struct plan_group){ 2, 1, 2, 0 }, 1 << 20, COLL_auto));
 	/* what many of a host need goes once between hosts; what all exchange does not */
 	double gather = plan_coll_time(&p, COLL_all_gather, both, 1 << 20, COLL_auto), exchange = plan_coll_time(&p, COLL_all_to_all, both, 1 << 20, COLL_auto);
 	assert_true(exchange > 2 * gather);
