@@ -29,6 +29,8 @@ struct coll_table {
 };
 /* Where nothing was measured: prog_rules_init, and the sizes of this machine's caches. */
 void coll_table_init(struct coll_table *t);
+/* The same with the rules of a machine table (plan_table_get). */
+void coll_table_from(struct coll_table *t, const struct coll_rule rule[COLL_TOPOS][COLL_COUNT][COLL_RULES]);
 /* prog_topo on these cores. */
 static inline enum coll_topo coll_topo_of(const struct coll_table *t, bool far, int npe, int members) { return prog_topo(far, npe, t->cores, members); }
 enum coll_algo coll_choose(const struct coll_table *t, enum coll_kind k, enum coll_topo topo, int64_t bytes);

@@ -42,3 +42,9 @@ void coll_table_init(struct coll_table *t)
 	t->chunk = 64 << 10;
 	prog_rules_init(t->rule);
 }
+
+void coll_table_from(struct coll_table *t, const struct coll_rule rule[COLL_TOPOS][COLL_COUNT][COLL_RULES])
+{
+	coll_table_init(t);
+	memcpy(t->rule, rule, sizeof t->rule);
+}

@@ -48,8 +48,7 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 	}
 	TRY_GOTO(e, plan_table_get(&c->here), out);
 	c->plan = c->here;
-	coll_table_init(&c->table);
-	memcpy(c->table.rule, c->plan.rule, sizeof c->table.rule);
+	coll_table_from(&c->table, c->plan.rule);
 	TRY_GOTO(e, job_join(c, o->boot), out);
 	TRY_GOTO(e, job_table(c), out);
 	c->table.cores = c->cores;

@@ -12,6 +12,13 @@ struct err *bench_coll(const struct bench_coll_opts *o);
  * when clock_s() is `until`, unless that is 0. */
 struct err *bench_coll_curves(struct plan_table *t, struct plan_gauge *g, int pes, int64_t most, int rounds, double budget, double until);
 
+/* Kernels (bench_kern.c): those whose name contains `only` (NULL: all), on so many cores, at least so many seconds each, beside what one core can
+ * do at most, in operations and bytes a second. */
+struct bench_peak { double f32, bf16, i8, bytes; };
+enum { BENCH_CORES = 256 };
+void bench_kern(const char *only, double least, int n_core, const struct bench_peak *p);
+/* Memory as the runtime has it: large pages for what is large.  free(). */
+char *bench_room(size_t bytes);
 /* The machine table (bench_machine.c). */
 struct err *bench_machine(void);
 /* This thread stays on core number i, modulo those that there are. */

@@ -656,12 +656,6 @@ static struct err *measure(struct bench *b, int nlocal)
 	return e;
 }
 
-static void table_of(struct bench *b)
-{
-	coll_table_init(&b->table);
-	memcpy(b->table.rule, b->plan.rule, sizeof b->table.rule);
-}
-
 struct err *bench_coll_curves(struct plan_table *t, struct plan_gauge *g, int pes, int64_t most, int rounds, double budget, double until)
 {
 	struct bench *b = mem_alloc(sizeof *b);
@@ -676,7 +670,7 @@ struct err *bench_coll_curves(struct plan_table *t, struct plan_gauge *g, int pe
 	b->op[OP_FRESH] = b->op[OP_PLACE] = b->op[OP_PASS] = b->op[OP_PASS_PLACE] = true;
 	for (int a = 1; a < COLL_ALGOS; a++)
 		b->algo[a] = true;
-	table_of(b);
+	coll_table_from(&b->table, b->plan.rule);
 	TRY_GOTO(e, sym_open(&so, &b->w), out);
 	TRY_GOTO(e, measure(b, pes), out);
 	curves(b, t);
@@ -722,7 +716,7 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 	for (int64_t n = least; n <= most && b.nsize < MAX_SIZES && !o->write; n *= o->fine || n < 64 ? 2 : 4)
 		b.size[b.nsize++] = n;
 	TRY(plan_table_get(&b.plan));
-	table_of(&b);
+	coll_table_from(&b.table, b.plan.rule);
 	/* As one of several processes, of one PE each; else with threads. */
 	TRY(sym_boot_env(&boot));
 	if (boot && o->pes) {

@@ -12,6 +12,7 @@
 
 #include "../gen/gen.h"
 #include "../kern/kern.h"
+#include "../rt/rt.h"
 #include "bench.h"
 
 enum { REPEATS = 7, MOST_S = 60 };
@@ -221,18 +222,18 @@ static struct err *between_cores(struct plan_table *t, struct plan_gauge *g)
 
 /* --- compiling ---------------------------------------------------------------------------------- */
 
-/* The seconds that a group of n ops takes to become code: each adds to or multiplies what came before, the last one by a number that no other
- * group has. */
-static struct err *compiling(int n, int which, double *out)
+/* A group of n ops on `size` elements of f32 becomes code, in *seconds: each adds to or multiplies what came before, the last one by a number
+ * that no other group has.  out: owned, or NULL. */
+static struct err *compiling(int n, int size, int which, double *seconds, struct prog **out)
 {
 	struct pass_opts o;
 	struct str s = { 0 };
 	struct ir_module *m = NULL;
 	struct prog *p = NULL;
-	str_add(&s, "module @chain\n\nfn @main(%1: f32[4096]) -> (f32[4096]) {\n");
-	for (int i = 2; i < n; i++)
-		str_addf(&s, "  %%%d = %s %%%d, %%1 : f32[4096]\n", i, i % 2 ? "multiply" : "add", i - 1);
-	str_addf(&s, "  %%%d = constant data=%d : f32[4096]\n  %%%d = maximum %%%d, %%%d : f32[4096]\n  return %%%d\n}\n", n, which + 2, n + 1, n - 1, n, n + 1);
+	str_addf(&s, "module @chain\n\nfn @main(%%1: f32[%d]) -> (f32[%d]) {\n", size, size);
+	for (int i = 2; i <= n; i++)
+		str_addf(&s, "  %%%d = %s %%%d, %%1 : f32[%d]\n", i, i % 2 ? "multiply" : "add", i - 1, size);
+	str_addf(&s, "  %%%d = constant data=%d : f32[%d]\n  %%%d = maximum %%%d, %%%d : f32[%d]\n  return %%%d\n}\n", n + 1, which + 2, size, n + 2, n, n + 1, size, n + 2);
 	pass_opts_from_conf(&o);
 	o.tier = TIER_GEN;
 	o.dump = NULL;
@@ -240,18 +241,78 @@ static struct err *compiling(int n, int which, double *out)
 	if (!e) {
 		double t = clock_s();
 		e = pass_compile(&o, m, &p);
-		*out = clock_s() - t;
+		*seconds = clock_s() - t;
 	}
-	prog_free(p);
+	if (out && !e)
+		*out = p;
+	else
+		prog_free(p);
 	ir_module_free(m);
 	str_free(&s);
+	return e;
+}
+
+/* Seconds of a launch of such a program, repeats times. */
+static struct err *launching(struct rt_client *c, int n, int size, double *sample)
+{
+	enum { TURNS = 200 };
+	const struct rt_shape shape = { DT_f32, 1, { size } };
+	struct rt_buffer *x = NULL, *y;
+	struct rt_event *done;
+	struct rt_exec *exec = NULL;
+	struct prog *p;
+	double unused;
+	float *data = mem_alloc(sizeof *data * (size_t)size);
+	struct err *e = compiling(n, size, 0, &unused, &p);
+	TRY_GOTO(e, e, out);
+	TRY_GOTO(e, rt_exec_new(c, p, (int[]){ 0 }, &exec), out);
+	TRY_GOTO(e, rt_buffer_from_host(rt_client_device(c, 0), 0, &shape, data, NULL, &x), out);
+	for (int r = 0; r < REPEATS; r++) {
+		double t = clock_s();
+		for (int i = 0; i < TURNS && !e; i++) {
+			TRY_GOTO(e, rt_exec_run(exec, &x, NULL, 0, 0, &y, &done), out);
+			e = rt_event_wait(done);
+			rt_event_unref(done);
+			rt_buffer_unref(y);
+		}
+		TRY_GOTO(e, e, out);
+		sample[r] = (clock_s() - t) / TURNS;
+	}
+out:
+	rt_buffer_unref(x);
+	rt_exec_unref(exec);
+	free(data);
+	return e;
+}
+
+/* What an op on an element takes, and a byte: by three programs, of which one is longer and one has more ops.  The launch is in all of them. */
+static struct err *running(struct plan_table *t, struct plan_gauge *g)
+{
+	enum { FEW = 1024, MANY = 16384, OPS = 24 };
+	double sample[REPEATS], few, many, ops, *gen = t->way[PLAN_gen];
+	const struct rt_opts o = { .ndev = 1 };
+	struct rt_client *c;
+	TRY(rt_client_new(&o, &c));
+	struct err *e = launching(c, 1, FEW, sample);
+	TRY_GOTO(e, e, out);
+	few = plan_gauge_add(g, sample, REPEATS) * 1e9;
+	TRY_GOTO(e, launching(c, 1, MANY, sample), out);
+	many = plan_gauge_add(g, sample, REPEATS) * 1e9;
+	TRY_GOTO(e, launching(c, OPS, MANY, sample), out);
+	ops = plan_gauge_add(g, sample, REPEATS) * 1e9;
+	double op = fmax((ops - many) / ((double)MANY * (OPS - 1)), 1e-4), each = (many - few) / (MANY - FEW), was = gen[2] + gen[3];
+	gen[2] *= op / was;
+	gen[3] *= op / was;
+	gen[4] = fmax(each - 2 * op, 0) / (2 * sizeof(float));
+out:
+	rt_client_free(c);
 	return e;
 }
 
 /* What a chain of adds takes is told by two lengths; by what it is more than the table says of them, all of it is. */
 static struct err *code(struct plan_table *t, struct plan_gauge *g)
 {
-	enum { SHORT = 8, LONG = 108 };
+	enum { SHORT = 8, LONG = 108, SIZE = 4096 };
 	double few[REPEATS], many[REPEATS];
 	struct err *no = gen_load();
 	if (no) {                        /* nothing will be compiled, whatever it takes */
@@ -259,15 +320,15 @@ static struct err *code(struct plan_table *t, struct plan_gauge *g)
 		return NULL;
 	}
 	for (int i = -1; i < REPEATS; i++) {     /* the first one loads LLVM */
-		TRY(compiling(SHORT, i + 1, &few[MAX(i, 0)]));
-		TRY(compiling(LONG, i + 1, &many[MAX(i, 0)]));
+		TRY(compiling(SHORT, SIZE, i + 1, &few[MAX(i, 0)], NULL));
+		TRY(compiling(LONG, SIZE, i + 1, &many[MAX(i, 0)], NULL));
 	}
 	double *r = t->rate, a = plan_gauge_add(g, few, REPEATS) * 1e9, b = plan_gauge_add(g, many, REPEATS) * 1e9;
 	double each = fmax((b - a) / (LONG - SHORT), 1), was = r[PLAN_compile_op] + r[PLAN_compile_add];
 	r[PLAN_compile_op] *= each / was;
 	r[PLAN_compile_add] *= each / was;
 	r[PLAN_compile_first] = fmax(a - SHORT * each, a / 10);
-	return NULL;
+	return running(t, g);
 }
 
 /* --- collectives --------------------------------------------------------------------------------- */

@@ -300,7 +300,6 @@ static void collectives(void **state)
 	struct coll_red add = { RED_add, DT_f64, NULL };
 	struct coll_group g = { 2, 0, both };
 	struct coll *c = coll_new(w, 0, NULL);
-	struct coll_table t;
 
 	for (size_t i = 0; i < NELEM(no_group); i++) {
 		REFUSED(INVALID, coll_all_reduce(c, &no_group[i], 1, &add, 4, buf, to));
