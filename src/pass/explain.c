@@ -96,10 +96,15 @@ static void kernels(struct str *s, const struct prog *p, struct use *use)
 		total += use[i].ns;
 		count += use[i].runs;
 	}
-	str_addf(s, "kernels: %ld runs of %u, the heaviest first\n", (long)count, p->nkern);
+	str_addf(s, "kernels: %ld runs of %u, on one core with all operands in memory about ", (long)count, p->nkern);
+	pass_add_time(s, total);
+	str_add(s, "; the heaviest first\n");
 	for (uint32_t i = 0; i < p->nkern && i < MOST && use[i].runs; i++) {
 		const struct use *u = &use[i];
-		str_addf(s, "  %5.1f %%  %-22s x%-6ld ", total > 0 ? 100 * u->ns / total : 0, kind_of(u->k), (long)u->runs);
+		size_t from = s->n;
+		str_addf(s, "  %5.1f %%  ", total > 0 ? 100 * u->ns / total : 0);
+		pass_add_time(s, u->ns);
+		str_addf(s, "%*s%-22s x%-6ld ", (int)MAX(22 - (int)(s->n - from), 1), "", kind_of(u->k), (long)u->runs);
 		str_addf(s, "%-16s ", prog_kern_name[u->k->id]);
 		if (u->k->nout) {
 			const struct prog_view *v = &u->k->v[u->k->nin];
