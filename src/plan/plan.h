@@ -2,7 +2,7 @@
  *
  * All numbers come from one *machine table*.  Process 0 reads its own and publishes it, so that the processes of a job choose alike;
  * what is chosen depends on the program, the devices and that table: the same in all processes and runs, whatever is in a cache.
- * Functions that are given a table or a struct plan_on look at nothing else; NULL is plan_default().
+ * What is given a table or a struct plan_on looks at nothing else, but for plan_kern_time; a table of NULL is plan_default().
  *
  * Times are estimates in nanoseconds of one core. */
 #ifndef RONDO_PLAN_H

@@ -121,7 +121,8 @@ struct spmd_maker {
  *           m->res have the shardings of the interface
  *   fails   UNIMPLEMENTED naming the sharding that there is no way to hold: of another number of devices, one that does not divide an
  *           argument or result, an unreduced one by anything but a sum
- * plan: the prices by which ways are chosen, of positions 0 .. ndev-1; NULL: one host, the default table.  maker: NULL if nobody can be asked.  rec: gets what was decided and why, and changes nothing of it; NULL: nobody asks. */
+ * plan: the prices by which ways are chosen, of positions 0 .. ndev-1; NULL: one host, the default table.  maker: NULL if nobody can be
+ * asked.  rec: gets what was decided and why, and changes nothing of it; NULL: nobody asks. */
 struct err *spmd_partition(struct ir_module *m, int ndev, const struct plan_on *plan, const struct spmd_maker *maker, struct spmd_record *rec);
 
 /* Every value's sharding, from what the interface, constraints and manual computations say.
