@@ -49,11 +49,11 @@ $(B)/unit/%: tests/unit/%.c $(B)/librondo.a
 	@mkdir -p $(@D)
 	$(CC) $(CF) -MMD -MP -Isrc $< $(LDF) -o $@ $(B)/librondo.a -lcmocka $(LIBS)
 
-# --- the communication library by itself: base, sym, coll, and what coll calculates with ------------
+# --- the communication library by itself: base, sym, coll, the machine table, and what coll calculates with ------------
 
-SYM_PUB := $(foreach d,base sym coll prog,$(patsubst src/%.c,$(B)/pub/%.o,$(wildcard src/$(d)/*.c)))
+SYM_PUB := $(foreach d,base sym coll prog plan,$(patsubst src/%.c,$(B)/pub/%.o,$(wildcard src/$(d)/*.c)))
 SYM_OWN := $(patsubst src/%.c,$(B)/%.o,$(wildcard src/kern/*.c))
-SYM_HDR := base/base.h base/*.def sym/sym.h coll/coll.h prog/prog.h prog/*.def
+SYM_HDR := base/base.h base/*.def sym/sym.h coll/coll.h prog/prog.h prog/*.def plan/plan.h plan/*.def
 SYM_VER := 1
 
 # What the headers declare is public, nothing else is.

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include <rondo/coll/coll.h>
+#include <rondo/plan/plan.h>
 #include <rondo/sym/sym.h>
 
 enum { WORDS = 1 << 16 };
@@ -47,8 +48,10 @@ int main(void)
 	need(sym_ctx_quiet(cx), "the ring");
 
 	/* All sums together, on a stream: this thread could go on with other things meanwhile. */
+	static struct plan_table machine;
 	struct coll_table table;
-	need(coll_table_get(&table), "the machine's table");
+	need(plan_table_get(&machine), "the machine's table");
+	coll_table_from(&table, machine.rule);
 	struct coll *c = coll_new_stream(w, me, &table);
 	const struct coll_red add = { .op = RED_add, .dtype = DT_f64 };
 	double all;

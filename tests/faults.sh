@@ -41,7 +41,6 @@ for road in tcp ucx; do
 	works "no locked memory, over $road" bash -c "ulimit -l 0; RONDO_TRANSPORT=$road UCX_TLS=tcp '$rondo' launch -n 2 '$procs' member 1 50 $road"
 done
 works "descriptors are not passed" env RONDO_TRANSPORT=pidfd "$rondo" launch -n 3 "$procs" member 1 50 shm
-works "a table is written where there was no folder" bash -c "d=\$(mktemp -d) && RONDO_CACHE=\$d/new/one '$rondo' bench coll --op barrier --max 8 --rounds 1 --write && ls \$d/new/one/coll-*.txt; rc=\$?; rm -r \$d; exit \$rc"
 works "files of at most 1 GB" bash -c "ulimit -f 1048576; '$rondo' launch -n 2 '$procs' member 2 50 shm"
 fails "files too small for a heap" "cannot reserve address space .* limit on sizes of files (ulimit -f)" bash -c "ulimit -f 1024; '$rondo' launch -n 2 '$procs' member 2 50 shm"
 printf 'module @m\n\nfn @main(%%1: f32[4096]) -> (f32[4096]) {\n  %%2 = add %%1, %%1 : f32[4096]\n  return %%2\n}\n' >"$prog"

@@ -21,40 +21,18 @@
 
 /* --- table.c: which algorithm ------------------------------------------------- */
 
-bool coll_algo_has(enum coll_algo a, enum coll_kind k);      /* can it do k? */
-
-/* Two PEs; more, with a core each; more PEs than cores; COLL_ROUNDS and more, in one or the other; PEs that do not all map each
- * other's heaps; such where so many do that by algorithm levels less goes between those that do not. */
-enum coll_topo { COLL_PAIR, COLL_GROUP, COLL_CROWD, COLL_MANY, COLL_FAR, COLL_HOSTS, COLL_TOPOS };
-/* From so many members on (COLL_MANY) no member sends to each other one: what all tell all goes in rounds. */
-enum { COLL_ROUNDS = 17 };
-
-/* What a machine does best; equal on all PEs.  bytes: of an operand (all_reduce, permute, broadcast, scan), or of
- * what two PEs exchange (all_gather, reduce_scatter, all_to_all). */
-enum { COLL_RULES = 8 };
-struct coll_rule { int64_t below; uint8_t algo; };           /* the first row with bytes < below; the last has INT64_MAX */
+/* What a machine does best; equal on all PEs. */
 struct coll_table {
 	int cores;                /* of a host */
 	int64_t ring, chunk;      /* bytes of a PE's staging ring, of a piece of it */
 	struct coll_rule rule[COLL_TOPOS][COLL_COUNT][COLL_RULES];
 };
-/* Where nothing was measured: XLA's rule for NVSHMEM (all_reduce below 16 MiB through symmetric memory, from there
- * on ring; permute always symmetric); within it by the size of the caches. */
+/* Where nothing was measured: prog_rules_init, and the sizes of this machine's caches. */
 void coll_table_init(struct coll_table *t);
-/* The machine's table: the file that `rondo bench coll` wrote, if it is of this machine, else the rule; then
- * RONDO_COLL.  INVALID for an unknown algorithm or one that does not do what it is given for. */
-struct err *coll_table_get(struct coll_table *t);
-struct err *coll_table_parse(struct coll_table *t, const char *text, size_t n);
-void coll_table_print(struct str *s, const struct coll_table *t);
-void coll_table_path(struct str *s);                         /* of the machine's file; empty without a cache */
-/* What RONDO_COLL says: "ring", or "all_reduce=ring,permute=slot".  A later word counts before an earlier one; one that has no effect is
- * refused, INVALID. */
-struct err *coll_table_override(struct coll_table *t, const char *text);
-/* far: the group reaches beyond what maps each other's heaps. */
-static inline enum coll_topo coll_topo_of(const struct coll_table *t, bool far, int npe, int members)
-{
-	return far ? COLL_FAR : members >= COLL_ROUNDS ? COLL_MANY : npe > t->cores ? COLL_CROWD : members == 2 ? COLL_PAIR : COLL_GROUP;
-}
+/* The same with the rules of a machine table (plan_table_get). */
+void coll_table_from(struct coll_table *t, const struct coll_rule rule[COLL_TOPOS][COLL_COUNT][COLL_RULES]);
+/* prog_topo on these cores. */
+static inline enum coll_topo coll_topo_of(const struct coll_table *t, bool far, int npe, int members) { return prog_topo(far, npe, t->cores, members); }
 enum coll_algo coll_choose(const struct coll_table *t, enum coll_kind k, enum coll_topo topo, int64_t bytes);
 
 /* --- coll.c ---------------------------------------------------------------------- */
@@ -75,9 +53,7 @@ struct coll_group { int n, me; const int *pe; };
  * fn: of op RED_fn, (acc, x) -> acc; borrowed. */
 struct coll_red { enum redop op; enum dtype dtype; const struct prog_expr *fn; };
 
-/* COLL_HOSTS or COLL_FAR, of n members, not all on one host: do fewer bytes go between hosts by algorithm levels than by the others?  Of a
- * reduction: into, or out of, the host that has the most of them, for a sum that climbs waits for those below.  r: NULL if nothing is
- * reduced.  The same on all members. */
+/* prog_topo_far of n members, not all on one host.  r: NULL if nothing is reduced.  The same on all members. */
 enum coll_topo coll_topo_far(const struct sym_world *w, enum coll_kind k, const struct coll_red *r, int n, const int *pe);
 
 /* site: what sym_recv wants it for, equal on all members.  count: elements; bytes, count of 0 is fine, and all may be NULL then. */

@@ -5,7 +5,7 @@
 #include "../kern/kern.h"
 #include "coll.h"
 
-enum { PIECE = 8192, MAX_ROW = 1024 };    /* bytes combined at a time; members of a group at most */
+enum { PIECE = 8192, MAX_ROW = COLL_ROW };    /* bytes combined at a time; members of a group at most */
 
 struct coll {
 	struct sym_ep *ep;

@@ -49,34 +49,11 @@ static inline int size_of(const struct seats *s, int h) { return s->start[h + 1]
 
 enum coll_topo coll_topo_far(const struct sym_world *w, enum coll_kind k, const struct coll_red *r, int n, const int *pe)
 {
-	struct seats s;
-	int64_t in[MAX_ROW], out[MAX_ROW], most = 0, flat = 0, sum = 0;
+	int host[MAX_ROW];
 
-	if (k != COLL_all_reduce && k != COLL_reduce_scatter && k != COLL_all_gather)
-		return COLL_FAR;
-	seats_of(w, n, pe, &s);
-	/* In blocks: what each member has for each of another host; of an all_reduce, slices to who reduces them, and back. */
-	for (int h = 0; h < s.nhost; h++) {
-		int64_t cross = (int64_t)size_of(&s, h) * (n - size_of(&s, h)) * (k == COLL_all_reduce ? 2 : 1);
-		in[h] = out[h] = 0;
-		flat = MAX(flat, cross);
-		sum += cross;
-	}
-	if (k == COLL_all_gather)
-		return (int64_t)n * (s.nhost - 1) < sum ? COLL_HOSTS : COLL_FAR;
-	for (int i = 0; i + 1 < s.nrun; i++) {
-		out[s.host[s.run[i]]] += (int64_t)n * acc_spread(r, n);
-		in[s.host[s.run[i + 1]]] += (int64_t)n * acc_spread(r, n);
-	}
-	int last = s.host[n - 1];
-	for (int i = 1; i < s.nhost; i++) {
-		int h = (last + i) % s.nhost, below = k == COLL_all_reduce ? (last + i - 1) % s.nhost : last, some = k == COLL_all_reduce ? n : size_of(&s, h);
-		out[below] += some;
-		in[h] += some;
-	}
-	for (int h = 0; h < s.nhost; h++)
-		most = MAX(most, MAX(in[h], out[h]));
-	return most < flat ? COLL_HOSTS : COLL_FAR;
+	for (int i = 0; i < n; i++)
+		host[i] = sym_host_of(w, pe[i]);
+	return prog_topo_far(k, r ? acc_spread(r, n) : 1, n, host);
 }
 
 /* Those of this host, as a call of their own.  pe: room for them. */

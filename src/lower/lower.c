@@ -248,14 +248,17 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, s
 
 struct err *lower_module(const struct lower_opts *o, struct ir_module *m, struct lower_choice *choice, struct prog **out)
 {
+	static const struct plan_on alike;
+	struct lower_opts mine = *o;
+	mine.plan = o->plan ? o->plan : &alike;
 	struct arena a;
 	arena_init(&a);
 	bool again = true;
-	choice = choice ? choice : lower_choices(&a, o->tier, m);
+	choice = choice ? choice : lower_choices(&a, o->tier, mine.plan->table, m);
 	struct err *e = NULL;
 	while (again && !e) {
 		again = false;
-		e = lay_out(o, m, choice, &again, out);
+		e = lay_out(&mine, m, choice, &again, out);
 	}
 	arena_fini(&a);
 	return e;

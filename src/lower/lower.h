@@ -8,6 +8,7 @@
 
 enum lower_tier { TIER_AUTO, TIER_REF, TIER_GEN };
 struct lower_opts {
+	const struct plan_on *plan;  /* the prices; NULL: the default table, one host */
 	int ndev;                    /* partitions */
 	enum lower_tier tier;        /* what groups become: whatever pays, reference kernels, generated code */
 	uint64_t fingerprint;        /* of the program, the same in all processes of a job */
@@ -24,15 +25,15 @@ struct lower_choice {
 	double nops, adds;       /* of its text: what compiling it takes */
 };
 /* Per function: how often it is expected to run in all launches that the program is compiled for; owned by the arena. */
-double *lower_runs(struct arena *a, const struct ir_module *m);
-struct lower_choice lower_choose(enum lower_tier tier, const struct ir_module *m, const struct ir_fn *g, double runs);
+double *lower_runs(struct arena *a, const struct plan_table *t, const struct ir_module *m);
+struct lower_choice lower_choose(enum lower_tier tier, const struct plan_table *t, const struct ir_module *m, const struct ir_fn *g, double runs);
 /* Per function, of the groups (IR_fused) of a module; array of m->fn.n, owned by the arena. */
-struct lower_choice *lower_choices(struct arena *a, enum lower_tier tier, const struct ir_module *m);
+struct lower_choice *lower_choices(struct arena *a, enum lower_tier tier, const struct plan_table *t, const struct ir_module *m);
 
-/* What an op takes, about, in ns of a device that computes: nothing of a collective.  The same in all processes. */
-double lower_op_time(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
-/* What a collective takes, about, where nobody is late, in ns; likewise. */
-double lower_coll_time(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+/* What an op takes, about, in ns of a device that computes: nothing of a collective. */
+double lower_op_time(const struct plan_table *t, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+/* What a collective takes, about, where nobody is late, in ns. */
+double lower_coll_time(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
 
 /* Needs a module whose calls are inlined, of one device's shards, with groups (IR_fused) or without; it is not changed.  The prog is
  * owned by the caller.  choice: lower_choices', or NULL; what the generator refused in the end is noted there.  UNIMPLEMENTED names the

@@ -5,8 +5,6 @@
  * as small, a conversion or the update of a bias, may wait for it.  Elements are combined as they were, in the order of ranks: no bit changes. */
 #include "passes.h"
 
-#include "../plan/plan.h"
-
 #include <stdlib.h>
 
 enum { NONE = -1, MOST_BYTES = 1 << 20, MOST_WAIT = 16 };    /* of what lies side by side; ops that wait for a sum */
@@ -20,6 +18,7 @@ struct combine {
 	int *next;                   /* per op: the next sum, or the next that waits */
 	int *order, done;            /* by lo: what is made so far */
 	struct spmd_record *rec;
+	const struct plan_on *plan;
 };
 
 static const struct ir_op *op_of(const struct ir_fn *fn, int i) { return &fn->op.p[i]; }
@@ -86,13 +85,14 @@ static struct together alone(struct combine *c, const struct ir_module *m, const
 }
 
 /* Is one exchange for both cheaper than two? */
-static bool pays(const struct ir_module *m, const struct together *a, const struct together *b)
+static bool pays(const struct combine *c, const struct ir_module *m, const struct together *a, const struct together *b)
 {
 	if (a->bytes + b->bytes > MOST_BYTES)
 		return false;
-	int n = m->group.p[a->group].ncol;
-	double laid_out = plan_part_time(0, 4 * b->bytes);       /* read and written before and after */
-	return plan_sum_time(n, a->bytes) + plan_sum_time(n, b->bytes) > plan_sum_time(n, a->bytes + b->bytes) + laid_out;
+	const struct ir_group_info *i = &m->group.p[a->group];
+	struct plan_group n = plan_groups_of(c->plan, i->nrow, i->ncol, i->id);
+	double laid_out = plan_part_time(c->plan->table, DT_f32, 0, 4 * b->bytes);       /* read and written before and after */
+	return plan_sum_time(c->plan, n, a->bytes) + plan_sum_time(c->plan, n, b->bytes) > plan_sum_time(c->plan, n, a->bytes + b->bytes) + laid_out;
 }
 
 static int by_place(const void *x, const void *y)
@@ -130,7 +130,7 @@ static bool begin(struct rewrite *r)
 				g = x;
 		}
 		with[c->g.n] = (int)c->g.n;
-		if (g && MAX(g->lo, one.lo) < MIN(g->hi, one.hi) && pays(r->m, g, &one)) {
+		if (g && MAX(g->lo, one.lo) < MIN(g->hi, one.hi) && pays(c, r->m, g, &one)) {
 			with[c->g.n] = (int)(g - c->g.p);
 			c->next[g->last] = i;
 			g->last = i;
@@ -235,7 +235,7 @@ static ir_val combined(struct rewrite *r, const struct ir_op *o, const ir_val *i
 
 struct err *pass_combine(const struct pass_opts *o, struct ir_module *m)
 {
-	struct combine c = { .rec = o->record };
+	struct combine c = { .rec = o->record, .plan = &o->plan };
 	pass_rewrite(m, combined, begin, &c);
 	arr_free(&c.g);
 	return NULL;

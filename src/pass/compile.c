@@ -10,7 +10,7 @@
 
 static struct err *partition(const struct pass_opts *o, struct ir_module *m)
 {
-	return spmd_partition(m, o->ndev, o->maker, o->record);
+	return spmd_partition(m, o->ndev, &o->plan, o->maker, o->record);
 }
 
 /* Needs: what a pass counts on; gives: what holds after it, to the end. */
@@ -162,7 +162,7 @@ static uint64_t meaning(const struct ir_module *m)
 
 struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct lower_choice *choice, struct prog **out)
 {
-	struct lower_opts l = { .ndev = o->ndev, .tier = o->tier, .fingerprint = o->fingerprint, .custom_known = o->custom_known };
+	struct lower_opts l = { .plan = &o->plan, .ndev = o->ndev, .tier = o->tier, .fingerprint = o->fingerprint, .custom_known = o->custom_known };
 	if (m->key.n)                  /* what its maker has answered is part of what it says */
 		l.fingerprint = hash_bytes(&l.fingerprint, sizeof l.fingerprint, meaning(m));
 	return lower_module(&l, m, choice, out);
@@ -184,13 +184,13 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 	TRY_GOTO(e, pass_run(&mine, m), out);
 	str_addf(s, "'%s' for %d device%s\n", ir_text(m, m->name), o->ndev, o->ndev > 1 ? "s" : "");
 	pass_explain_sharded(s, &a, m, &r, o, flags & PASS_ALL);
-	struct lower_choice *choice = lower_choices(&a, o->tier, m);
+	struct lower_choice *choice = lower_choices(&a, o->tier, o->plan.table, m);
 	e = pass_lower(&mine, m, choice, &p);
 	if (!e && flags & PASS_SHARDED) {
 		pass_explain_memory(s, &a, m, p);
 	} else if (!e) {
 		pass_explain_attention(s, m, &attention);
-		pass_explain_compiled(s, &a, m, choice, p);
+		pass_explain_compiled(s, &a, m, o->plan.table, choice, p);
 	} else if (flags & PASS_SHARDED) {       /* what lies where is known all the same */
 		str_addf(s, "memory of a device: not known, %s\n", e->msg);
 		err_free(e);
@@ -295,7 +295,7 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 	bool use = n >= CACHE_LEAST && !conf_int(CONF_CHECK) && !conf_is_set(CONF_DUMP) && !explain_where() && conf_cache(&path, true);
 	if (use) {
 		const char *attention = conf_str(CONF_ATTENTION);
-		int64_t key[6] = { RONDO_VERSION, build_stamp(), o->ndev, o->tier, conf_int(CONF_EXCESS_PRECISION), (int64_t)hash_bytes(attention, strlen(attention), 4) };
+		int64_t key[7] = { RONDO_VERSION, build_stamp(), o->ndev, o->tier, conf_int(CONF_EXCESS_PRECISION), (int64_t)hash_bytes(attention, strlen(attention), 4), (int64_t)plan_hash(&o->plan, o->ndev) };
 		uint64_t a = hash_bytes(code, n, hash_bytes(key, sizeof key, 1)), b = hash_bytes(code, n, hash_bytes(key, sizeof key, 2));
 		const struct cpu_info *c = cpu_get();
 		a = hash_bytes(kern_isa(), strlen(kern_isa()), hash_bytes(c->name, strlen(c->name), a));
@@ -319,8 +319,10 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 		return str_free(&path), e;
 	use = use && !m->key.n;        /* its maker is asked each time */
 	struct pass_opts q = *o;
-	if (o->ndev > 1)
-		q.fingerprint = meaning(m);
+	if (o->ndev > 1) {             /* by other prices it may have become another program */
+		uint64_t by = plan_hash(&o->plan, o->ndev);
+		q.fingerprint = hash_bytes(&by, sizeof by, meaning(m));
+	}
 	e = pass_compile(&q, m, out);
 	ir_module_free(m);
 	if (!e && use) {

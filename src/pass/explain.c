@@ -52,10 +52,10 @@ static void loops(struct str *s, struct arena *a, const struct ir_module *m)
 
 struct use { const struct prog_kern *k; uint32_t site; int64_t runs; double ns; };
 
-static void uses(const struct prog *p, const int64_t *runs, struct use *use)
+static void uses(const struct plan_table *t, const struct prog *p, const int64_t *runs, struct use *use)
 {
 	for (uint32_t i = 0; i < p->nkern; i++)
-		use[i] = (struct use){ .k = &p->kern[i], .runs = runs[i], .ns = (double)runs[i] * plan_kern_time(&p->kern[i]) };
+		use[i] = (struct use){ .k = &p->kern[i], .runs = runs[i], .ns = (double)runs[i] * plan_kern_time(t, &p->kern[i]) };
 	for (uint32_t b = 0; b < p->nblock; b++)
 		for (uint32_t i = 0; i < p->block[b].n; i++)
 			if (p->block[b].cmd[i].op == CMD_KERN)
@@ -96,10 +96,15 @@ static void kernels(struct str *s, const struct prog *p, struct use *use)
 		total += use[i].ns;
 		count += use[i].runs;
 	}
-	str_addf(s, "kernels: %ld runs of %u, the heaviest first\n", (long)count, p->nkern);
+	str_addf(s, "kernels: %ld runs of %u, on one core with all operands in memory about ", (long)count, p->nkern);
+	pass_add_time(s, total);
+	str_add(s, "; the heaviest first\n");
 	for (uint32_t i = 0; i < p->nkern && i < MOST && use[i].runs; i++) {
 		const struct use *u = &use[i];
-		str_addf(s, "  %5.1f %%  %-22s x%-6ld ", total > 0 ? 100 * u->ns / total : 0, kind_of(u->k), (long)u->runs);
+		size_t from = s->n;
+		str_addf(s, "  %5.1f %%  ", total > 0 ? 100 * u->ns / total : 0);
+		pass_add_time(s, u->ns);
+		str_addf(s, "%*s%-22s x%-6ld ", (int)MAX(22 - (int)(s->n - from), 1), "", kind_of(u->k), (long)u->runs);
 		str_addf(s, "%-16s ", prog_kern_name[u->k->id]);
 		if (u->k->nout) {
 			const struct prog_view *v = &u->k->v[u->k->nin];
@@ -118,9 +123,9 @@ static void kernels(struct str *s, const struct prog *p, struct use *use)
 /* --- groups ------------------------------------------------------------------------ */
 
 /* The price of a group without code. */
-static void group(struct str *s, const struct ir_module *m, ir_loc at, const struct lower_choice *c)
+static void group(struct str *s, const struct plan_table *t, const struct ir_module *m, ir_loc at, const struct lower_choice *c)
 {
-	double run = plan_time(&c->work, c->otherwise), code = plan_time(&c->work, PLAN_gen);
+	double run = plan_time(t, &c->work, c->otherwise), code = plan_time(t, &c->work, PLAN_gen);
 	str_add(s, "  ");
 	pass_add_place(s, m, at);
 	str_addf(s, "  %.0f ops x%.4g: %s; ", c->work.ops, c->runs, c->why);
@@ -130,11 +135,11 @@ static void group(struct str *s, const struct ir_module *m, ir_loc at, const str
 	str_add(s, " as code, which would save ");
 	pass_add_time(s, MAX(run - code, 0) * c->runs);
 	str_add(s, " and take ");
-	pass_add_time(s, plan_compile_time(c->nops, c->adds));
+	pass_add_time(s, plan_compile_time(t, c->nops, c->adds));
 	str_add(s, " to make\n");
 }
 
-static void groups(struct str *s, struct arena *a, const struct ir_module *m, const struct lower_choice *choice)
+static void groups(struct str *s, struct arena *a, const struct plan_table *table, const struct ir_module *m, const struct lower_choice *choice)
 {
 	enum { MOST = 24 };
 	int n, count[2] = {0};
@@ -149,7 +154,7 @@ static void groups(struct str *s, struct arena *a, const struct ir_module *m, co
 				continue;
 			seen[g] = true;
 			if (!choice[g].code && count[0] < MOST)
-				group(&t, m, fn->op.p[k].loc, &choice[g]);
+				group(&t, table, m, fn->op.p[k].loc, &choice[g]);
 			count[choice[g].code]++;
 		}
 	}
@@ -162,14 +167,14 @@ static void groups(struct str *s, struct arena *a, const struct ir_module *m, co
 	str_free(&t);
 }
 
-void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_module *m, const struct lower_choice *choice, const struct prog *p)
+void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_module *m, const struct plan_table *t, const struct lower_choice *choice, const struct prog *p)
 {
 	struct use *use = ARENA_NEW(a, struct use, p->nkern + 1);
 	int64_t *kern = ARENA_NEW(a, int64_t, p->nkern + 1);
 	prog_runs(p, IR_TURNS, kern, NULL);
-	uses(p, kern, use);
+	uses(t, p, kern, use);
 	loops(s, a, m);
-	groups(s, a, m, choice);
+	groups(s, a, t, m, choice);
 	kernels(s, p, use);
 	pass_explain_memory(s, a, m, p);
 }

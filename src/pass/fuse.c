@@ -509,7 +509,7 @@ static bool try_loop(struct fuse *f, struct ir_b *b, const struct ir_op *o, cons
 	for (uint32_t k = 0; k < o->nout; k++)
 		ir_result(g, v + k);
 	const char *why = "it gives nothing";
-	const struct lower_choice c = lower_choose(f->o->tier, f->m, g, f->runs[f->fn->id]);
+	const struct lower_choice c = lower_choose(f->o->tier, f->o->plan.table, f->m, g, f->runs[f->fn->id]);
 	bool ok = o->nout > 0 && c.code && gen_can(f->m, g, &why);
 	if (!ok)
 		log_line(LOG_DEBUG, "a loop of small values is no kernel of its own: %s", c.code ? why : c.why);
@@ -940,7 +940,7 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 	/* From main into the bodies of loops and branches that are lowered op by op.  Users come first: a tiny loop
 	 * is judged, and taken whole, on its plain body.  Reducers, comparators and groups stay as they are. */
 	size_t cap = m->fn.n;
-	z.runs = lower_runs(&order, m);
+	z.runs = lower_runs(&order, o->plan.table, m);
 	bool *seen = ARENA_NEW(&order, bool, cap);
 	ARR(ir_fnid) work = {0};
 	arr_push(&work, 1);

@@ -5,6 +5,7 @@
 #include "../base/base.h"
 #include "../ir/ir.h"
 #include "../lower/lower.h"
+#include "../plan/plan.h"
 #include "../prog/prog.h"
 #include "../spmd/spmd.h"
 
@@ -19,9 +20,7 @@ struct pass_opts {
 	uint64_t fingerprint;
 	struct attn_record *attention;/* gets what became of each product that looked like an attention; NULL: nobody asks */
 	struct spmd_record *record;   /* gets why the partitioner did what it did; NULL: nobody asks */
-	/* The way that a collective of so many members and bytes (struct coll_table) takes, for who explains; NULL, or that: it is not known. */
-	const char *(*road)(const void *user, enum coll_kind kind, int ndev, int members, int64_t bytes);
-	const void *road_user;
+	struct plan_on plan;             /* prices, by which ways are chosen; zeros: the default table, one host */
 	const struct spmd_maker *maker;             /* of the program, who may be asked; NULL: nobody */
 	bool (*custom_known)(const char *target);   /* NULL: every custom call is accepted and resolved at run time */
 };

@@ -119,7 +119,7 @@ void pass_explain_memory(struct str *s, struct arena *a, const struct ir_module 
 /* --- explain.c --- */
 
 /* Loops, groups, kernels, memory: of m after all passes, choice as the groups were lowered, p. */
-void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_module *m, const struct lower_choice *choice, const struct prog *p);
+void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_module *m, const struct plan_table *t, const struct lower_choice *choice, const struct prog *p);
 
 /* --- loops.c --- */
 

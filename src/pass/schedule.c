@@ -11,6 +11,7 @@
 enum { ENOUGH = 8, LATE = 20000000, FAR = 4096, LESS = 8 };
 
 struct order {
+	const struct plan_on *plan;
 	const struct ir_module *m;
 	const struct ir_fn *fn;
 	int n, *op;                  /* ops in their new order */
@@ -91,7 +92,7 @@ static void prepare(struct order *s, struct arena *a)
 	for (int i = 0; i < s->n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		s->op[i] = i;
-		s->time[i] = lower_op_time(s->m, fn, o);
+		s->time[i] = lower_op_time(s->plan->table, s->m, fn, o);
 		s->effect[i] = ir_effect(s->m, fn, o);
 		for (uint32_t k = 0; k < o->nout && k < o->nin && shows(o); k++)
 			s->root[o->out + k] = s->root[ir_in(fn, o, k)];
@@ -212,13 +213,13 @@ static bool begin(struct rewrite *r)
 		any = ir_info(r->from->op.p[i].kind)->flags & IR_COLL;
 	if (!any)
 		return false;
-	*s = (struct order){ .m = r->m, .fn = r->from };
+	*s = (struct order){ .plan = s->plan, .m = r->m, .fn = r->from };
 	prepare(s, r->a);
 	for (size_t id = 0, i = 0; id < r->from->op.n; id++) {
 		const struct ir_op *o = &r->from->op.p[id];
 		if (!(ir_info(o->kind)->flags & IR_COLL))
 			continue;
-		double least = lower_coll_time(r->m, r->from, o), enough = ENOUGH * least + LATE;
+		double least = lower_coll_time(s->plan, r->m, r->from, o), enough = ENOUGH * least + LATE;
 		while (s->op[i] != (int)id)
 			i++;
 		for (double e = enough; e > least && !begin_early(s, (int)i, e); e /= LESS) { }
@@ -257,7 +258,7 @@ static ir_val ordered(struct rewrite *r, const struct ir_op *first, const ir_val
 
 struct err *pass_schedule(const struct pass_opts *o, struct ir_module *m)
 {
-	struct order s = {0};
+	struct order s = { .plan = &o->plan };
 	pass_rewrite(m, ordered, begin, &s);
 	return NULL;
 }

@@ -390,6 +390,27 @@ static struct trip *trips(const struct told *t, size_t *n)
 	return r;
 }
 
+static double per_run(const struct told *t, const struct trip *q, enum coll_algo *by, double *other, enum coll_algo *how)
+{
+	const struct plan_on *p = &t->o->plan;
+	enum coll_kind k = kind_of(q->o);
+	const struct ir_group_info *g = q->o->kind == IR_collective_permute ? NULL : &t->m->group.p[ir_attr(q->fn, q->o, AT_group)];
+	struct plan_group n;
+	if (g) {
+		n = plan_groups_of(p, g->nrow, g->ncol, g->id);
+	} else {
+		int nid;
+		const int64_t *id = ir_attrs(q->fn, q->o, AT_pairs, &nid);
+		n = plan_groups_of(p, nid / 2, 2, id);
+	}
+	double all = (double)ir_vtype(t->m, q->fn, k == COLL_reduce_scatter ? q->o->out : ir_in(q->fn, q->o, 0))->bytes;
+	double unit = k == COLL_all_to_all && n.n ? (q->o->kind == IR_redistribute && n.n > 1 ? q->bytes / (n.n - 1) : all / n.n) : all;
+	*by = plan_coll_algo(p, k, n, unit);
+	*how = plan_coll_other(p, k, n, unit);
+	*other = *how ? plan_coll_time(p, k, n, unit, *how) : 0;
+	return plan_coll_time(p, k, n, unit, COLL_auto);
+}
+
 /* The axes along which the devices of one group, or of a pair, differ, if a mesh has such. */
 static void along(struct str *s, const struct told *t, const struct trip *q)
 {
@@ -517,13 +538,15 @@ static void trip(const struct told *t, const struct trip *q, int rank)
 		str_addf(s, "  %s", name);
 	str_add(s, "\n");
 	const struct spmd_move *x = &t->r->move.p[q->move];
-	pass_add_time(&why, spmd_move_time(q->bytes * q->runs));
-	enum coll_kind k = kind_of(q->o);
-	int n = members(t->m, q->fn, q->o);
-	double unit = (double)ir_vtype(t->m, q->fn, k == COLL_reduce_scatter ? q->o->out : ir_in(q->fn, q->o, 0))->bytes / (k == COLL_all_to_all && n ? n : 1);
-	const char *road = t->o->road ? t->o->road(t->o->road_user, k, t->o->ndev, n, (int64_t)unit) : NULL;
-	if (road)
-		str_addf(&why, " by %s", road);
+	enum coll_algo by, how;
+	double other;
+	pass_add_time(&why, per_run(t, q, &by, &other, &how) * q->runs);
+	str_addf(&why, " by %s", prog_algo_name[by]);
+	if (how) {
+		str_add(&why, " (next best: ");
+		pass_add_time(&why, other * q->runs);
+		str_addf(&why, " by %s)", prog_algo_name[how]);
+	}
 	str_add(&why, "; ");
 	if (q->move)
 		reason(&why, t, x);
@@ -636,11 +659,13 @@ static void communication(const struct told *t)
 {
 	size_t n;
 	const struct trip *q = trips(t, &n);
-	double all = 0;
+	double all = 0, ns = 0, other;
+	enum coll_algo by, how;
 	struct weight *w = ARENA_NEW(t->a, struct weight, n + 1);
 	for (size_t i = 0; i < n; i++) {
 		w[i] = (struct weight){ (uint32_t)i, q[i].bytes * q[i].runs };
 		all += w[i].n;
+		ns += per_run(t, &q[i], &by, &other, &how) * q[i].runs;
 	}
 	qsort(w, n, sizeof *w, heavier);
 	if (!n) {
@@ -649,7 +674,7 @@ static void communication(const struct told *t)
 		str_add(t->s, "communication: ");
 		pass_add_bytes(t->s, all);
 		str_addf(t->s, " into each device, about ");
-		pass_add_time(t->s, spmd_move_time(all));
+		pass_add_time(t->s, ns);
 		str_add(t->s, "; the heaviest first\n");
 	}
 	for (size_t i = 0; i < n && (t->all || i < MOST); i++)

@@ -255,11 +255,13 @@ static struct err *client_compile(void *v)
 	struct pass_opts po;
 	pass_opts_from_conf(&po);
 	po.ndev = (int)o.partitions;
-	po.road = rt_road;
-	po.road_user = a->client->rt;
+	int *host = mem_alloc(sizeof *host * (size_t)MAX(o.device.n, 1));
+	po.plan = rt_client_plan(a->client->rt, (int)MIN(o.partitions, (int64_t)o.device.n), o.device.p, host);
 	po.maker = &pjrt_maker;
 	po.fingerprint = hash_bytes(src->code, src->code_size, (uint64_t)o.partitions);
-	TRY_GOTO(e, compile(a->client->rt, &po, src, &p), out);
+	e = compile(a->client->rt, &po, src, &p);
+	free(host);
+	TRY_GOTO(e, e, out);
 	e = exec_new(a->client, p, &o, a->compile_options, a->compile_options_size, &a->executable);
 	log_line(LOG_INFO, "compiled in %.1f us", (double)(clock_ns() - start) / 1e3);
 out:

@@ -1,60 +1,21 @@
 /* Prices. */
 #include "plan.h"
 
-const char *const plan_way_meaning[PLAN_WAYS] = {
-#define RATE(id, start, op, point, add, byte, meaning) [PLAN_##id] = meaning,
-#define COMPILE(first, op, add)
-#define ROAD(wait, byte, own, product)
-#include "rates.def"
-#undef RATE
-#undef COMPILE
-#undef ROAD
-};
+static const struct plan_table *of(const struct plan_table *t) { return t ? t : plan_default(); }
 
-static const struct rate { double start, op, point, add, byte; } rate[PLAN_WAYS] = {
-#define RATE(id, start, op, point, add, byte, meaning) [PLAN_##id] = { start, op, point, add, byte },
-#define COMPILE(first, op, add)
-#define ROAD(wait, byte, own, product)
-#include "rates.def"
-#undef RATE
-#undef COMPILE
-#undef ROAD
-};
+/* --- one core ------------------------------------------------------------------- */
 
-double plan_time(const struct plan_work *w, enum plan_way way)
+double plan_time(const struct plan_table *t, const struct plan_work *w, enum plan_way way)
 {
-	const struct rate *r = &rate[way];
-	return r->start + r->op * w->ops + r->point * w->flops + r->add * w->adds + r->byte * w->bytes;
+	const double *r = of(t)->way[way];
+	return r[0] + r[1] * w->ops + r[2] * w->flops + r[3] * w->adds + r[4] * w->bytes;
 }
 
-double plan_compile_time(double nops, double adds)
+double plan_compile_time(const struct plan_table *t, double nops, double adds)
 {
-#define RATE(id, start, op, point, add, byte, meaning)
-#define ROAD(wait, byte, own, product)
-#define COMPILE(first, op, add) static const double of_first = first, of_op = op, of_add = add;
-#include "rates.def"
-#undef RATE
-#undef COMPILE
-#undef ROAD
-	return of_first + of_op * nops + of_add * adds;
+	const double *r = of(t)->rate;
+	return r[PLAN_compile_first] + r[PLAN_compile_op] * nops + r[PLAN_compile_add] * adds;
 }
-
-#define RATE(id, start, op, point, add, byte, meaning)
-#define COMPILE(first, op, add)
-#define ROAD(wait, byte, own, product) static const double of_wait = wait, of_byte = byte, of_own = own, of_product = product;
-#include "rates.def"
-#undef RATE
-#undef COMPILE
-#undef ROAD
-
-double plan_move_time(int n, double bytes) { return n > 1 ? of_wait * (n - 1) + of_byte * bytes : 0; }
-
-double plan_sum_time(int n, double bytes)
-{
-	return MIN(plan_move_time(n, bytes * (n - 1)), 2 * plan_move_time(n, bytes * (n - 1) / n));
-}
-
-double plan_part_time(double products, double bytes) { return of_product * products + of_own * bytes; }
 
 /* What a group that is left without code costs is so at most one part in twenty of a short program, if making it takes 2 ms; of a long
  * one 2 us.  START: a launch of a program that does nothing. */
@@ -64,9 +25,29 @@ double plan_launches(double ns, double ops)
 	return ops <= EAGER ? LEAST : MAX(LEAST, LIFE / (START + ns));
 }
 
-bool plan_worth_compiling(const struct plan_work *w, enum plan_way otherwise, double nops, double adds, double runs)
+bool plan_worth_compiling(const struct plan_table *t, const struct plan_work *w, enum plan_way otherwise, double nops, double adds, double runs)
 {
-	return runs * (plan_time(w, otherwise) - plan_time(w, PLAN_gen)) > plan_compile_time(nops, adds);
+	return runs * (plan_time(t, w, otherwise) - plan_time(t, w, PLAN_gen)) > plan_compile_time(t, nops, adds);
+}
+
+/* An operation of a product; 0: not measured. */
+static double product(const struct plan_table *t, enum dtype dt)
+{
+	const double *r = of(t)->rate;
+	switch (dt) {
+	case DT_f32: return r[PLAN_dot_f32];
+	case DT_bf16: return r[PLAN_dot_bf16];
+	case DT_i8: case DT_u8: return r[PLAN_dot_i8];
+	case DT_f64: return r[PLAN_dot_f64];
+	default: return 0;
+	}
+}
+
+double plan_part_time(const struct plan_table *t, enum dtype dt, double products, double bytes)
+{
+	static const double PRODUCT = 0.05;      /* between what instruction sets have */
+	double of_product = product(t, dt);
+	return (of_product > 0 ? of_product : PRODUCT) * products + of(t)->rate[PLAN_own_byte] * bytes;
 }
 
 /* Multiplications and additions a nanosecond, of the micro-kernels of src/kern. */
@@ -76,18 +57,170 @@ static double product_rate(enum dtype dt)
 	return dt == DT_bf16 && c->amx_bf16 ? 600 : dt == DT_f32 || dt == DT_bf16 ? c->avx512 ? 100 : 50 : 10;
 }
 
-static double kern_time(const struct prog_kern *k, bool near)
+static double kern_time(const struct plan_table *t, const struct prog_kern *k, bool near)
 {
 	struct plan_work w = { .adds = (double)k->flops, .bytes = (double)k->bytes, .ops = 1 };
-	bool product = (k->id == KERN_dot || k->id == KERN_convolution || k->id == KERN_attention || k->id == KERN_attention_grad) && k->nin;
+	bool multiplies = (k->id == KERN_dot || k->id == KERN_convolution || k->id == KERN_attention || k->id == KERN_attention_grad) && k->nin;
+	double ns = 0;
 
 	for (int i = 0; !k->bytes && i < k->nin + k->nout; i++)
 		w.bytes += (double)prog_view_bytes(&k->v[i]);
-	if (product)
+	if (multiplies) {
+		enum dtype dt = (enum dtype)k->v[0].dtype;
+		double measured = product(t, dt);
 		w.adds = 0;
-	near = near && (product || k->id == KERN_gen) && w.bytes <= (double)cpu_get()->l2;
-	return plan_time(&w, near ? PLAN_gen : PLAN_cold) + (product ? (double)k->flops / product_rate((enum dtype)k->v[0].dtype) : 0);
+		ns = (double)k->flops * (measured > 0 ? measured : 1 / product_rate(dt));
+	}
+	near = near && (multiplies || k->id == KERN_gen) && w.bytes <= (double)cpu_get()->l2;
+	return plan_time(t, &w, near ? PLAN_gen : PLAN_cold) + ns;
 }
 
-double plan_kern_time(const struct prog_kern *k) { return kern_time(k, false); }
-double plan_kern_near(const struct prog_kern *k) { return kern_time(k, true); }
+double plan_kern_time(const struct plan_table *t, const struct prog_kern *k) { return kern_time(t, k, false); }
+double plan_kern_near(const struct plan_table *t, const struct prog_kern *k) { return kern_time(t, k, true); }
+
+/* --- several devices ------------------------------------------------------------------- */
+
+uint64_t plan_hash(const struct plan_on *p, int npos)
+{
+	int32_t v[2] = { p->ndev, p->cores };
+	uint64_t h = plan_table_hash(of(p->table));
+	bool curves = false;
+	for (int topo = 0; topo < COLL_TOPOS; topo++)
+		curves |= of(p->table)->members[topo] > 0;
+	h = curves ? hash_bytes(v, sizeof v, h) : h;     /* which of them is all that they decide */
+	return p->host ? hash_bytes(p->host, sizeof *p->host * (size_t)npos, h) : h;
+}
+
+static struct plan_group row_of(const struct plan_on *p, int n, const int64_t *pos)
+{
+	struct plan_group g = { n, 0, 0, 0 };
+	int host[COLL_ROW], members = 0;
+
+	for (int i = 0; i < n; i++) {
+		if (pos[i] >= 0 && members < COLL_ROW)
+			host[members++] = p->host[pos[i]];
+		int same = 0, before = 0;
+		for (int k = 0; k < n; k++) {
+			bool is = pos[i] >= 0 && pos[k] >= 0 && p->host[pos[k]] == p->host[pos[i]];
+			same += is;
+			before += is && k < i;
+		}
+		g.hosts += same && !before;
+		g.most = MAX(g.most, same);
+	}
+	for (int k = 0; k < COLL_COUNT && g.hosts > 1; k++)
+		g.levels |= (uint32_t)(n <= COLL_ROW && prog_topo_far((enum coll_kind)k, 1, members, host) == COLL_HOSTS) << k;
+	return g;
+}
+
+struct plan_group plan_groups_of(const struct plan_on *p, int rows, int n, const int64_t *pos)
+{
+	struct plan_group most = { n, 1, n, 0 };
+
+	for (int r = 0; r < rows && p->host; r++) {
+		struct plan_group g = row_of(p, n, pos + (size_t)r * (size_t)n);
+		if (g.hosts > most.hosts || (g.hosts == most.hosts && g.hosts > 1 && g.most > most.most))
+			most = g;
+	}
+	return most;
+}
+
+/* Bytes that come into a device of n: in one step, each from who has them. */
+static double into_device(enum coll_kind k, double n, double b)
+{
+	switch (k) {
+	case COLL_all_gather: case COLL_all_to_all: case COLL_reduce_scatter: return (n - 1) * b;
+	case COLL_all_reduce: return 2 * (n - 1) / n * b;
+	case COLL_barrier: return 0;
+	default: return b;
+	}
+}
+
+/* Bytes that come into the host that has most members, from others: each to who asks for it; or, by levels, each once, and sums as they climb
+ * from host to host. */
+static double into_host(enum coll_kind k, struct plan_group g, double b, bool levels)
+{
+	double n = g.n, m = g.most;
+	switch (k) {
+	case COLL_all_gather: return (levels ? 1 : m) * (n - m) * b;
+	case COLL_all_to_all: return m * (n - m) * b;
+	case COLL_reduce_scatter: return levels ? n * b : m * (n - m) * b;
+	case COLL_all_reduce: return levels ? MIN(g.hosts - 1, 2) * b : 2 * m * (n - m) / n * b;
+	case COLL_permute: return m * b;
+	case COLL_barrier: return 0;
+	default: return b;
+	}
+}
+
+/* Lines that each waits for. */
+static double waits(enum coll_kind k, double n) { return k == COLL_permute ? 1 : n - 1; }
+
+/* Latency and bandwidth alone, of what was not measured. */
+static double straight(const struct plan_table *t, enum coll_kind k, struct plan_group g, double b)
+{
+	const double *r = t->rate;
+	double near = g.most > 1 || g.hosts < 2 ? g.most : 1;
+	double ns = r[PLAN_wait] * waits(k, near) + r[PLAN_byte] * into_device(k, near, b);
+	if (k == COLL_all_reduce)                /* in one step, or in two */
+		ns = MIN(r[PLAN_wait] * (near - 1) + r[PLAN_byte] * (near - 1) * b, ns + r[PLAN_wait] * (near - 1));
+	if (k == COLL_permute && g.hosts > 1)
+		ns = 0;
+	if (g.hosts > 1)
+		ns += r[PLAN_far_wait] * waits(k, g.hosts) + r[PLAN_far_byte] * into_host(k, g, b, g.levels >> k & 1);
+	return near > 1 || g.hosts > 1 ? ns : 0;
+}
+
+static enum coll_topo topo_of(const struct plan_on *p, enum coll_kind k, struct plan_group g)
+{
+	bool far = g.hosts > 1;
+	if (far && g.levels >> k & 1)
+		return COLL_HOSTS;
+	return prog_topo(far, MAX(p->ndev, g.n), p->cores ? p->cores : INT32_MAX, g.n);
+}
+
+enum coll_algo plan_coll_algo(const struct plan_on *p, enum coll_kind k, struct plan_group g, double bytes)
+{
+	return prog_rule_pick(of(p->table)->rule[topo_of(p, k, g)][k], (int64_t)MIN(bytes, 9e18));
+}
+
+/* A curve holds for as many members as were measured: what it takes without data grows with the lines that each waits for, the rest with the
+ * bytes that come in. */
+static double scaled(const struct plan_table *t, enum coll_topo topo, enum coll_kind k, enum coll_algo a, struct plan_group g, double b)
+{
+	double ns = plan_curve(t, topo, k, a, b), start = MIN(plan_curve(t, topo, k, a, 0), ns), n0 = MAX(t->members[topo], 2), moved = into_device(k, n0, 1);
+	return start * waits(k, g.n) / waits(k, n0) + (moved > 0 ? (ns - start) * into_device(k, g.n, 1) / moved : ns - start);
+}
+
+double plan_coll_time(const struct plan_on *p, enum coll_kind k, struct plan_group g, double bytes, enum coll_algo a)
+{
+	const struct plan_table *t = of(p->table);
+	enum coll_topo topo = topo_of(p, k, g);
+	enum coll_algo by = a ? a : plan_coll_algo(p, k, g, bytes);
+	if (g.n < 2)
+		return 0;
+	if (plan_curve(t, topo, k, by, bytes) > 0)
+		return scaled(t, topo, k, by, g, bytes);
+	return a ? 0 : straight(t, k, g, bytes);
+}
+
+enum coll_algo plan_coll_other(const struct plan_on *p, enum coll_kind k, struct plan_group g, double bytes)
+{
+	enum coll_algo taken = plan_coll_algo(p, k, g, bytes), best = COLL_auto;
+	double least = 0;
+	for (int a = 1; a < COLL_ALGOS; a++) {
+		double ns = a == (int)taken ? 0 : plan_coll_time(p, k, g, bytes, (enum coll_algo)a);
+		if (ns > 0 && (!best || ns < least)) {
+			best = (enum coll_algo)a;
+			least = ns;
+		}
+	}
+	return best;
+}
+
+double plan_move_time(const struct plan_on *p, enum coll_kind k, struct plan_group g, double bytes)
+{
+	double one = into_device(k, g.n, 1);
+	return g.n > 1 && one > 0 ? plan_coll_time(p, k, g, bytes / one, COLL_auto) : 0;
+}
+
+double plan_sum_time(const struct plan_on *p, struct plan_group g, double bytes) { return plan_coll_time(p, COLL_all_reduce, g, bytes, COLL_auto); }

@@ -138,6 +138,43 @@ enum coll_algo {
 	COLL_ALGOS
 };
 extern const char *const prog_algo_name[COLL_ALGOS];
+/* Who takes part: rows of topo.def. */
+enum coll_topo {
+#define TOPO(id, name, meaning) COLL_##id,
+#include "../base/topo.def"
+#undef TOPO
+	COLL_TOPOS
+};
+extern const char *const prog_topo_name[COLL_TOPOS];
+
+/* --- rule.c: which algorithm a collective takes ------------------------------ */
+
+bool prog_algo_has(enum coll_algo a, enum coll_kind k);      /* can it do k? */
+/* From so many members on (COLL_MANY) no member sends to each other one: what all tell all goes in rounds. */
+enum { COLL_ROUNDS = 17 };
+/* far: the group reaches beyond what maps each other's heaps.  npe: devices of the job, on so many cores; members: of the group. */
+static inline enum coll_topo prog_topo(bool far, int npe, int cores, int members)
+{
+	return far ? COLL_FAR : members >= COLL_ROUNDS ? COLL_MANY : npe > cores ? COLL_CROWD : members == 2 ? COLL_PAIR : COLL_GROUP;
+}
+/* COLL_HOSTS or COLL_FAR, of n <= COLL_ROW members, of which the k-th in rank order is on host[k], not all on one: do fewer bytes go between
+ * hosts by algorithm levels than by the others?  Of a reduction: into, or out of, the host that has the most of them, for a sum that climbs
+ * waits for those below.  spread: times the bytes of an element that a sum so far has. */
+enum { COLL_ROW = 1024 };
+enum coll_topo prog_topo_far(enum coll_kind k, int spread, int n, const int *host);
+/* The first row with bytes < below; the last one has INT64_MAX.  bytes: of an operand (all_reduce, permute, broadcast, scan), or of what two
+ * devices exchange (all_gather, reduce_scatter, all_to_all). */
+enum { COLL_RULES = 8 };
+struct coll_rule { int64_t below; uint8_t algo; };
+/* Where nothing was measured: XLA's rule for NVSHMEM (all_reduce below 16 MiB through symmetric memory, from there on ring; permute always
+ * symmetric); within it as two kinds of machines had it. */
+void prog_rules_init(struct coll_rule rule[COLL_TOPOS][COLL_COUNT][COLL_RULES]);
+static inline enum coll_algo prog_rule_pick(const struct coll_rule *r, int64_t bytes)
+{
+	while (bytes >= r->below && r->below != INT64_MAX)
+		r++;
+	return (enum coll_algo)r->algo;
+}
 
 struct prog_custom {
 	char *target;

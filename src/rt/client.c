@@ -46,9 +46,11 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 		e = ERR(INVALID, "RONDO_DEVICE is '%s', not cpu or far", conf_str(CONF_DEVICE));
 		goto out;
 	}
-	TRY_GOTO(e, coll_table_get(&c->table), out);
+	TRY_GOTO(e, plan_table_get(&c->here), out);
+	c->plan = c->here;
+	coll_table_from(&c->table, c->plan.rule);
 	TRY_GOTO(e, job_join(c, o->boot), out);
-	TRY_GOTO(e, job_table(c, &c->table), out);
+	TRY_GOTO(e, job_table(c), out);
 	c->table.cores = c->cores;
 	int nworker = MAX(cpu_get()->cores / c->sharers - 1, 0);
 	c->spins = sym_spins(c->sharers * (1 + nworker));

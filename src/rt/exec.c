@@ -1,11 +1,10 @@
 /* Executables: what a program needs before it can be launched. */
 #include "impl.h"
-#include "../plan/plan.h"
 #include "load.h"
 
 /* Up to INLINE_NS a program runs on the caller's thread; on the only device of a client, where nothing but the
  * caller's own few microseconds could overlap and waking two threads costs a hundred, up to ALONE_NS. */
-enum { INLINE_NS = 30000, ALONE_NS = 1000000, QUICK_CUSTOM = 1 << 15, PHASE_NS = 4000, SHARED_RATE = 15 /* GB/s */, WAKE_NS = 50000,
+enum { INLINE_NS = 30000, ALONE_NS = 1000000, QUICK_CUSTOM = 1 << 15,
        SLICE_NS = 20000 /* what a message waits at most for a device that computes */ };
 
 static double view_bytes(const struct prog_view *v)
@@ -27,7 +26,7 @@ static double custom_ns(const struct prog_custom *c)
 	return !c->effect && bytes <= QUICK_CUSTOM && custom_is_ffi(c->target) ? 10000 : 1e18;
 }
 
-static double block_ns(const struct prog *p, uint32_t b, int depth)
+static double block_ns(const struct plan_table *plan, const struct prog *p, uint32_t b, int depth)
 {
 	double t = 0;
 
@@ -37,11 +36,11 @@ static double block_ns(const struct prog *p, uint32_t b, int depth)
 		const struct prog_cmd *c = &p->block[b].cmd[i];
 		double sub = 0;
 		for (uint32_t k = 0; k < c->nblock; k++) {
-			double ns = block_ns(p, p->sub[c->block + k], depth + 1);
+			double ns = block_ns(plan, p, p->sub[c->block + k], depth + 1);
 			sub = MAX(sub, ns);
 		}
 		switch (c->op) {
-		case CMD_KERN: t += plan_kern_time(&p->kern[c->id]); break;
+		case CMD_KERN: t += plan_kern_time(plan, &p->kern[c->id]); break;
 		case CMD_LOOP: t += c->imm < 0 ? 1e18 : sub * (double)c->imm; break;
 		case CMD_CUSTOM: t += custom_ns(&p->custom[c->id]); break;
 		case CMD_WHILE: case CMD_COLL: t += 1e18; break;
@@ -51,22 +50,24 @@ static double block_ns(const struct prog *p, uint32_t b, int depth)
 	return t;
 }
 
-/* A worker that sleeps needs some 60 us to come: it is called for a large kernel, or for any kernel of a program
+/* A worker that sleeps needs some time to come: it is called for a large kernel, or for any kernel of a program
  * that has enough work in kernels worth splitting. */
 static void wakes(struct rt_exec *x)
 {
-	bool busy = block_ns(x->p, 0, 0) > 4 * WAKE_NS;
+	const struct plan_table *here = &x->c->here;
+	double wake = here->rate[PLAN_wake];
+	bool busy = block_ns(here, x->p, 0, 0) > 4 * wake;
 
 	for (uint32_t i = 0; i < x->p->nkern; i++)
-		x->kern[i].wakes = busy || plan_kern_time(x->kern[i].k) > WAKE_NS;
+		x->kern[i].wakes = busy || plan_kern_time(here, x->kern[i].k) > wake;
 }
 
 /* What threads save by sharing a kernel, against what that takes: for each phase until all have come and are done, and the way of what one
  * made for all to where the others read it.  (Products of 64 x 64, 5 us on one core, took 10 on two; a softmax of 17 us takes 11.) */
-static bool worth_splitting(const struct kernel *k)
+static bool worth_splitting(const struct plan_table *here, const struct kernel *k)
 {
 	double phases = MAX(k->phases, 1);
-	return k->places > 1 && plan_kern_near(k->k) * (1 - 1. / k->places) > PHASE_NS * phases + (double)k->shared / SHARED_RATE;
+	return k->places > 1 && plan_kern_near(here, k->k) * (1 - 1. / k->places) > here->rate[PLAN_hand] * phases + (double)k->shared * here->rate[PLAN_shared_byte];
 }
 
 static const uint8_t op_of[] = {
@@ -298,9 +299,9 @@ static struct err *kernels(struct rt_exec *x, bool workers)
 			k->from = v[0].off * dtype_info[v[0].dtype].bytes;
 			k->to = v[1].off * dtype_info[v[1].dtype].bytes;
 		}
-		k->slice = MAX((int64_t)((double)k->tiles * SLICE_NS / MAX(plan_kern_near(k->k), SLICE_NS)), 1);
+		k->slice = MAX((int64_t)((double)k->tiles * SLICE_NS / MAX(plan_kern_near(&x->c->here, k->k), SLICE_NS)), 1);
 		k->places = workers ? (int)MIN(x->c->dev[0].places, k->tiles) : 1;
-		k->split = worth_splitting(k);
+		k->split = worth_splitting(&x->c->here, k);
 		k->places = k->split ? k->places : 1;
 		most = MAX(most, k->shared + k->scratch * (size_t)k->places);
 	}
@@ -464,7 +465,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	wakes(x);
 	for (uint32_t i = 0; i < p->ncoll; i++)
 		TRY_GOTO(e, coll_check(p, &p->coll[i]), out);
-	x->inlined = p->ndev == 1 && x->nlocal && !p->ncoll && p->narg <= INLINE_ARGS && p->nres <= INLINE_ARGS && block_ns(p, 0, 0) < (c->ndev == 1 ? ALONE_NS : INLINE_NS);
+	x->inlined = p->ndev == 1 && x->nlocal && !p->ncoll && p->narg <= INLINE_ARGS && p->nres <= INLINE_ARGS && block_ns(&c->here, p, 0, 0) < (c->ndev == 1 ? ALONE_NS : INLINE_NS);
 	x->data = mem_alloc(sizeof *x->data * (size_t)x->nlocal);
 	x->ctx = mem_alloc(sizeof *x->ctx * (size_t)x->nlocal);
 	for (int i = 0; i < x->nlocal; i++) {

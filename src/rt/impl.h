@@ -120,6 +120,7 @@ struct rt_client {
 	const struct kv *boot;        /* NULL: this process is alone */
 	int nplace; struct rt_place *place;
 	struct coll_table table;      /* of process 0 */
+	struct plan_table plan, here; /* the machine table of process 0, by which all choose alike; this process' own, for what happens inside a device */
 	int cores;                    /* of all hosts */
 	int seat;                     /* devices of the job that use this process' cores and come before its own */
 	bool pinned;                  /* threads stay on cores of their own */
@@ -138,8 +139,8 @@ struct rt_client {
 struct err *job_join(struct rt_client *c, const struct kv *boot);
 /* This process will not join: let the others know, if they do not know it yet. */
 void job_refuse(const struct kv *boot, const struct err *why);
-/* t is this machine's table; afterwards that of process 0. */
-struct err *job_table(struct rt_client *c, struct coll_table *t);
+/* c->table and c->plan are this process'; afterwards those of process 0. */
+struct err *job_table(struct rt_client *c);
 /* Let the other processes know what x sends and receives, for messages. */
 void job_publish(struct rt_exec *x);
 /* Add what command site of the program ident is called, and where that program parts from mine if both have one

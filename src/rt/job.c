@@ -160,7 +160,31 @@ out:
 	return err_wrap(e, "process %d of %d", me, n);
 }
 
-struct err *job_table(struct rt_client *c, struct coll_table *t)
+/* What process 0 publishes: how collectives are done, then the text of its machine table. */
+static void table_text(struct str *s, const struct rt_client *c)
+{
+	str_addn(s, (const char *)&c->table, sizeof c->table);
+	plan_table_print(s, &c->plan);
+}
+
+static struct err *table_take(struct rt_client *c, const struct str *s)
+{
+	struct coll_table *t = &c->table;
+
+	if (s->n < sizeof *t)
+		return ERR(PRECONDITION, "the machine table of process 0 has %zu bytes, not %zu and more", s->n, sizeof *t);
+	uint64_t mine = plan_table_hash(&c->plan);
+	TRY(plan_table_parse(&c->plan, s->p + sizeof *t, s->n - sizeof *t, false));
+	memcpy(t, s->p, sizeof *t);
+	memcpy(c->plan.rule, t->rule, sizeof t->rule);       /* as RONDO_COLL of process 0 says */
+	if (plan_table_hash(&c->plan) != mine) {
+		log_line(LOG_INFO, "process %d takes the machine table of process 0, which is not its own", c->process);
+		c->plan.source = PLAN_JOB;
+	}
+	return NULL;
+}
+
+struct err *job_table(struct rt_client *c)
 {
 	const struct kv *kv = c->boot;
 	struct str s = { 0 };
@@ -168,15 +192,13 @@ struct err *job_table(struct rt_client *c, struct coll_table *t)
 
 	if (!kv)
 		return NULL;
-	if (!c->process)
-		return kv->put(kv->user, "table", t, sizeof *t);
-	e = fetch(kv, 0, "table", &s);
-	if (!e && s.n != sizeof *t)
-		e = ERR(PRECONDITION, "the machine table of process 0 has %zu bytes, not %zu", s.n, sizeof *t);
-	if (!e) {
-		if (memcmp(t, s.p, sizeof *t))
-			log_line(LOG_INFO, "process %d takes the machine table of process 0, which is not its own", c->process);
-		memcpy(t, s.p, sizeof *t);
+	if (!c->process) {
+		table_text(&s, c);
+		e = kv->put(kv->user, "table", s.p, s.n);
+	} else {
+		e = fetch(kv, 0, "table", &s);
+		if (!e)
+			e = err_wrap(table_take(c, &s), "the machine table of process 0");
 	}
 	str_free(&s);
 	return e;
@@ -186,13 +208,15 @@ int rt_client_nplace(const struct rt_client *c) { return c->nplace; }
 const struct rt_place *rt_client_place(const struct rt_client *c, int id) { return id >= 0 && id < c->nplace ? &c->place[id] : NULL; }
 int rt_client_process(const struct rt_client *c) { return c->process; }
 
-const char *rt_road(const void *user, enum coll_kind kind, int ndev, int members, int64_t bytes)
+struct plan_on rt_client_plan(const struct rt_client *c, int n, const int *device, int *host)
 {
-	const struct rt_client *c = user;
-	(void)ndev;
-	if (!sym_near(c->world))
-		return NULL;
-	return prog_algo_name[coll_choose(&c->table, kind, coll_topo_of(&c->table, false, sym_npe(c->world), members), bytes)];
+	bool far = false;
+
+	for (int i = 0; i < n; i++) {
+		host[i] = sym_host_of(c->world, device[i]);
+		far |= host[i] != host[0];
+	}
+	return (struct plan_on){ &c->plan, sym_npe(c->world), c->cores, far ? host : NULL };
 }
 
 /* --- what a process does outside programs ------------------------------------------- */

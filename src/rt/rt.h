@@ -10,6 +10,7 @@
 #define RONDO_RT_H
 
 #include "../base/base.h"
+#include "../plan/plan.h"
 #include "../prog/prog.h"
 
 typedef uint64_t rt_addr;
@@ -37,9 +38,9 @@ const struct rt_place *rt_client_place(const struct rt_client *c, int id);     /
 /* What this process does outside programs ("compiling 'step'"), for peers that wait for it; NULL: done.  Calls
  * come in pairs, which may overlap. */
 void rt_client_busy(struct rt_client *c, const char *text);
-/* The algorithm that a collective among so many members takes (bytes: struct coll_table); NULL: where its data goes over a network it
- * depends on the group.  c: a struct rt_client. */
-const char *rt_road(const void *c, enum coll_kind kind, int ndev, int members, int64_t bytes);
+/* What a program for these n devices is compiled by, the same in all processes: the machine table of process 0, and which devices share a host.
+ * host: room for n numbers.  It lives as long as the client and host. */
+struct plan_on rt_client_plan(const struct rt_client *c, int n, const int *device, int *host);
 int rt_device_id(const struct rt_device *d);               /* global id */
 int rt_device_local(const struct rt_device *d);            /* index in this process */
 struct rt_stats { int64_t in_use, peak, limit, allocs, largest_alloc, reserved; };   /* bytes, but allocs */

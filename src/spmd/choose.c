@@ -2,11 +2,7 @@
  * least twice. */
 #include "impl.h"
 
-#include "../plan/plan.h"
-
 enum { MOST = 6, MOST_TURNED = 3 };        /* lists that are tried in all combinations; of those that turn an operand */
-
-double spmd_move_time(double bytes) { return plan_move_time(2, bytes); }
 
 /* Times that differ by the rounding of their sums alone are equal: the first of them is taken. */
 static bool less(double a, double b) { return a < b * (1 - 1e-12); }
@@ -107,6 +103,16 @@ static void travels(struct cost *c, struct travel t)
 	c->bytes += t.bytes;
 }
 
+/* Two of those that look at each other's parts, on two hosts if some do. */
+static struct plan_group neighbours(struct query *q, const struct axes *f)
+{
+	struct plan_group g = { 2, 1, 2, 0 };
+	for (int i = 0; i < q->x->nfactor; i++)
+		if (along_can(q->p, q->v->fn, q->o, q->x, i) && part_spread(q->p, q->mesh, f[i]).hosts > 1)
+			g = (struct plan_group){ 2, 2, 1, 0 };
+	return g;
+}
+
 /* Apart from what is the same for every choice; less than nothing: it is no choice. */
 static struct cost price(struct query *q, const struct axes *f)
 {
@@ -118,7 +124,7 @@ static struct cost price(struct query *q, const struct axes *f)
 	if (along < 0)
 		return (struct cost){ -1, 0 };
 	if (along > 0)
-		travels(&c, (struct travel){ along, plan_move_time(2, along) });
+		travels(&c, (struct travel){ along, plan_move_time(p->plan, COLL_permute, neighbours(q, f), along) });
 	for (int i = 0; i < x->nfactor; i++)
 		parts *= (double)axes_size(f[i]);
 	for (int t = 0; t < x->nin + x->nout; t++) {
@@ -128,7 +134,7 @@ static struct cost price(struct query *q, const struct axes *f)
 		double local = (double)ir_type_of(p->m, ty)->bytes;
 		for (int d = 0; d < x->rank[t]; d++)
 			local /= (double)ir_shard_parts(p->m, h, d);
-		c.ns += plan_part_time(0, local);   /* memory is read and written */
+		c.ns += plan_part_time(p->plan->table, DT_f32, 0, local);   /* memory is read and written */
 		if (t < x->nin) {
 			const struct ir_op *def = ir_def(fn, v);
 			bool same = part_copy(q->v, v, h) != 0 || (def && def->kind == IR_iota);       /* counted where it is read */
@@ -143,13 +149,13 @@ static struct cost price(struct query *q, const struct axes *f)
 		if (n > 1 && q->leaves)
 			h = part_with_sum(p, h, q->mesh, sums, x->rank[t]);
 		else if (n > 1 && q->o->kind != IR_top_k)    /* of candidates along_bytes tells */
-			travels(&c, (struct travel){ 2 * local * (n - 1) / n, plan_sum_time((int)n, local) });
+			travels(&c, (struct travel){ 2 * local * (n - 1) / n, plan_sum_time(p->plan, part_spread(p, q->mesh, sums), local) });
 		if (q->ahead)
 			c.ns += afterwards(q, v, h);
 		else
 			travels(&c, part_travel(p, ty, h, q->v->want[v]));
 	}
-	c.ns += plan_part_time(q->ops / parts, 0);
+	c.ns += plan_part_time(p->plan->table, x->nin ? (enum dtype)ir_vtype(p->m, fn, ir_in(fn, q->o, 0))->dtype : DT_f32, q->ops / parts, 0);
 	return c;
 }
 

@@ -69,7 +69,7 @@ struct tried { int n; double ns[2]; const struct axes *f[2]; };
 /* apart: axes along which devices hold other values, not copies (those of the manual computation around), in mesh apart_of.
  * spare: bytes of a device that may yet be spent on keeping what else would travel in each turn of a loop: all together as many as its
  * arguments have.  values: of functions, part_values.  rec: NULL: nobody asks why; why and tried are for it. */
-struct part { struct ir_module *m; struct arena a; int ndev; const struct spmd_maker *maker; struct axes apart; uint32_t apart_of; double spare; struct values **values;
+struct part { struct ir_module *m; struct arena a; int ndev; const struct spmd_maker *maker; const struct plan_on *plan; struct map spread; struct axes apart; uint32_t apart_of; double spare; struct values **values;
               struct spmd_record *rec; struct why why; struct tried tried;
               int64_t least;     /* bytes of a device's part from which on it comes in one step (reshard.c); 0: as many as are worth it */
 };
@@ -90,6 +90,8 @@ struct part_mark part_mark(struct part *p, struct ir_b *b);
 void part_go_back(struct part *p, struct ir_b *b, struct part_mark to);
 
 ir_type part_type(struct part *p, ir_type t, ir_shard h, enum dtype dt);        /* a device's part of t under h; of element type dt unless that is DT_token */
+/* Who differs along l alone, and on how many hosts the groups of such are at most. */
+struct plan_group part_spread(struct part *p, uint32_t mesh, struct axes l);
 double part_local(struct part *p, ir_type t, ir_shard h);                         /* bytes of that part; sums of narrow floats wait in f32 */
 ir_shard part_shifted(struct part *p, ir_shard h, int rank, int by);             /* h without its first `by` dimensions, or with -by whole ones before: of that rank */
 bool part_equal(struct part *p, ir_shard a, ir_shard b, int rank);              /* does every device hold the same box? */

@@ -554,12 +554,13 @@ static bool plain_program(const struct ir_module *m)
 	return true;
 }
 
-struct err *spmd_partition(struct ir_module *m, int ndev, const struct spmd_maker *maker, struct spmd_record *rec)
+struct err *spmd_partition(struct ir_module *m, int ndev, const struct plan_on *plan, const struct spmd_maker *maker, struct spmd_record *rec)
 {
+	static const struct plan_on alone;
 	const struct ir_fn *fn = ir_main(m);
 	if (ndev <= 1 && plain_program(m))
 		return NULL;
-	struct part p = { .m = m, .ndev = MAX(1, ndev), .maker = maker, .rec = rec };
+	struct part p = { .m = m, .ndev = MAX(1, ndev), .maker = maker, .rec = rec, .plan = plan ? plan : &alone };
 	arena_init(&p.a);
 	struct err *e = NULL;
 	bool *given = ARENA_NEW(&p.a, bool, fn->result.n + 1), *asked = ARENA_NEW(&p.a, bool, fn->nparam + 1);
@@ -615,6 +616,7 @@ struct err *spmd_partition(struct ir_module *m, int ndev, const struct spmd_make
 	m->fn.p[g->id]->id = g->id;
 	g->id = 1;
 out:
+	map_free(&p.spread);
 	arena_fini(&p.a);
 	return e;
 }

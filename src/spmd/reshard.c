@@ -160,7 +160,8 @@ bool part_rounds(enum dtype dt, enum redop r)
 
 enum dtype part_wide(struct part *p, enum dtype dt, ir_shard h) { return part_sum(p, h) && part_rounds(dt, RED_add) ? DT_f32 : dt; }
 
-ir_group part_group(struct part *p, uint32_t mesh, struct axes l)
+/* The groups, one after the other, of axes_size(l) devices each; *nrow: how many. */
+static int64_t *groups_of(struct part *p, uint32_t mesh, struct axes l, int *nrow)
 {
 	const struct ir_mesh *m = &p->m->mesh.p[mesh];
 	int n = p->ndev, cols = (int)axes_size(l), rows = 0;
@@ -178,7 +179,33 @@ ir_group part_group(struct part *p, uint32_t mesh, struct axes l)
 			row[pos] = rows++;
 		id[row[first] * cols + k] = m->id ? m->id[pos] : pos;
 	}
-	return ir_group_add(p->m, rows, cols, id);
+	*nrow = rows;
+	return id;
+}
+
+ir_group part_group(struct part *p, uint32_t mesh, struct axes l)
+{
+	int rows;
+	int64_t *id = groups_of(p, mesh, l, &rows);
+	return ir_group_add(p->m, rows, (int)axes_size(l), id);
+}
+
+struct plan_group part_spread(struct part *p, uint32_t mesh, struct axes l)
+{
+	int n = (int)axes_size(l), rows;
+	if (!p->plan->host || n < 2)
+		return (struct plan_group){ n, 1, n, 0 };
+	int64_t *key = ARENA_NEW(&p->a, int64_t, 3 * l.n + 1);
+	key[0] = mesh;
+	for (int i = 0; i < l.n; i++)
+		memcpy(&key[3 * i + 1], (int64_t[]){ l.p[i].axis, l.p[i].pre, l.p[i].size }, 3 * sizeof *key);
+	uint64_t *known = map_put(&p->spread, key, sizeof *key * (size_t)(3 * l.n + 1));
+	if (!*known) {
+		const int64_t *id = groups_of(p, mesh, l, &rows);
+		struct plan_group most = plan_groups_of(p->plan, rows, n, id);
+		*known = (uint64_t)(uintptr_t)arena_copy(&p->a, &most, sizeof most);
+	}
+	return *(const struct plan_group *)(uintptr_t)*known;
 }
 
 ir_val part_combine(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, enum redop r, enum dtype dt)
@@ -904,6 +931,7 @@ struct travel part_travel(struct part *p, ir_type type, ir_shard from, ir_shard 
 	if (from == to)
 		return r;
 	if (part_sum(p, from) && part_sum(p, from) != part_sum(p, to)) {
+		uint32_t mesh = p->m->shard.p[from].mesh;
 		struct axes sum = part_axes(p, part_sum(p, from), 0);
 		double here = part_rounds(t->dtype, RED_add) ? all * 32 / dtype_info[t->dtype].bits : all;
 		for (int d = 0; d < t->rank; d++)
@@ -914,27 +942,35 @@ struct travel part_travel(struct part *p, ir_type type, ir_shard from, ir_shard 
 			if (!more.n)
 				continue;
 			r.bytes += here * (n - 1) / n;
-			r.ns += plan_move_time((int)n, here * (n - 1) / n);
+			r.ns += plan_move_time(p->plan, COLL_reduce_scatter, part_spread(p, mesh, more), here * (n - 1) / n);
 			here /= n;
 			from = finer(p, from, t->rank, d, more);
 			sum = but(p, sum, more);
 		}
 		double n = (double)axes_size(sum);
 		r.bytes += 2 * here * (n - 1) / n;
-		r.ns += plan_sum_time((int)n, here);
+		r.ns += plan_sum_time(p->plan, part_spread(p, mesh, sum), here);
 	}
 	double want = all, both = all;
-	bool further = true;                     /* axes that cut nothing so far: each device has its part */
+	bool further = true, gathers = true;     /* axes that cut nothing so far: each device has its part; no dimension is cut anew */
+	struct axes moved = {0};                 /* the axes along which something moves */
 	for (int d = 0; d < t->rank; d++) {
 		struct axes x = part_axes(p, from, d), y = part_axes(p, to, d);
 		double a = (double)axes_size(x), c = (double)axes_size(y);
 		want /= c;
 		both /= a * c / (double)axes_size(common(p, x, y));
 		further &= axes_begin(x, y);
+		gathers &= axes_begin(y, x);
+		moved = axes_join(&p->a, moved, rest(p, x, common(p, x, y)));
 	}
 	if (!further && want > both) {
 		r.bytes += want - both;
-		r.ns += plan_move_time((int)(want / both + 0.5), want - both);
+		struct plan_group g = part_spread(p, p->m->shard.p[from].mesh, moved);
+		int n = (int)(want / both + 0.5);
+		g.most = MIN(g.n == n ? g.most : (n + g.hosts - 1) / g.hosts, n);
+		g.hosts = MIN(g.hosts, n);
+		g.n = n;
+		r.ns += plan_move_time(p->plan, gathers ? COLL_all_gather : COLL_all_to_all, g, want - both);
 	}
 	return r;
 }

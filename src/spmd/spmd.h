@@ -5,6 +5,7 @@
 
 #include "../base/base.h"
 #include "../ir/ir.h"
+#include "../plan/plan.h"
 
 /* --- record.c: what was decided and why, for who asks -------------------------------------
  *
@@ -83,8 +84,6 @@ uint32_t spmd_move_of(const struct spmd_record *r, ir_loc loc);
 void spmd_went_with(struct spmd_record *r, ir_loc loc, ir_loc other);
 /* Where dimension dim has axis (or a part of it) from, among the origins from newest on; 0: not known. */
 uint32_t spmd_origin_of(const struct spmd_record *r, uint32_t newest, int dim, struct ir_axis_ref axis);
-/* Nanoseconds until so many bytes have come to a device. */
-double spmd_move_time(double bytes);
 
 /* --- custom.c -------------------------------------------------------------------------------- */
 
@@ -122,8 +121,9 @@ struct spmd_maker {
  *           m->res have the shardings of the interface
  *   fails   UNIMPLEMENTED naming the sharding that there is no way to hold: of another number of devices, one that does not divide an
  *           argument or result, an unreduced one by anything but a sum
- * maker: NULL if nobody can be asked.  rec: gets what was decided and why, and changes nothing of it; NULL: nobody asks. */
-struct err *spmd_partition(struct ir_module *m, int ndev, const struct spmd_maker *maker, struct spmd_record *rec);
+ * plan: the prices by which ways are chosen, of positions 0 .. ndev-1; NULL: one host, the default table.  maker: NULL if nobody can be
+ * asked.  rec: gets what was decided and why, and changes nothing of it; NULL: nobody asks. */
+struct err *spmd_partition(struct ir_module *m, int ndev, const struct plan_on *plan, const struct spmd_maker *maker, struct spmd_record *rec);
 
 /* Every value's sharding, from what the interface, constraints and manual computations say.
  *   needs   calls inlined

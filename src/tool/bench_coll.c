@@ -13,6 +13,7 @@
 
 #include "../coll/coll.h"
 #include "../kern/kern.h"
+#include "../plan/plan.h"
 #include "../sym/sym.h"
 #include "bench.h"
 
@@ -30,7 +31,7 @@ static const char *const op_name[OPS] = {
 };
 static bool mpi;                  /* is there that road? */
 static enum coll_kind kind_of(int op) { return op < COLL_COUNT ? (enum coll_kind)op : COLL_all_reduce; }
-static bool op_has(int op, int a) { return op >= OP_PASS ? a == COLL_auto : (a != COLL_mpi || mpi) && coll_algo_has((enum coll_algo)a, kind_of(op)); }
+static bool op_has(int op, int a) { return op >= OP_PASS ? a == COLL_auto : (a != COLL_mpi || mpi) && prog_algo_has((enum coll_algo)a, kind_of(op)); }
 static bool one_size(int op) { return op == COLL_barrier || op == OP_IDLE; }
 
 enum { MAX_PE = 64, MAX_SIZES = 32, MAX_ROUNDS = 101, TURNS = 4000 };
@@ -40,11 +41,14 @@ struct result { double s[OPS][MAX_SIZES][COLL_ALGOS]; };
 
 struct bench {
 	struct sym_world *w;
+	struct plan_table plan;               /* this machine's */
 	struct coll_table table;
+	struct plan_gauge gauge;
 	int npe, nsize, rounds;
 	int64_t size[MAX_SIZES];
 	bool op[OPS], algo[COLL_ALGOS];
 	double budget;                        /* seconds for each algorithm at each size */
+	double until;                         /* clock_s() at which there is no time left; 0: it takes what it takes */
 	struct result *r;                     /* by PE 0 */
 	double floor[MAX_ROUNDS];             /* of an exchange of one line, seconds; measured between the others */
 	double way[MAX_ROUNDS];               /* of a line there and one back, half */
@@ -289,6 +293,15 @@ static int by_value(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+/* All of them find the same. */
+static struct err *in_time(struct pe *p)
+{
+	double now = clock_s();
+	TRY(coll_use(p->c, COLL_broadcast, COLL_slot));
+	TRY(coll_broadcast(p->c, &p->g, 4, 0, sizeof now, &now, &now));
+	return now < p->b->until ? NULL : ERR(DEADLINE, "there was no time for all collectives among %d PEs: this machine is slower than it should be, or was not quiet", p->b->npe);
+}
+
 static struct err *all_of(struct pe *p)
 {
 	struct bench *b = p->b;
@@ -306,7 +319,10 @@ static struct err *all_of(struct pe *p)
 	for (int k = 0; k < OPS; k++)
 		for (int i = 0; b->op[k] && i < (one_size(k) ? 1 : b->nsize); i++, done++) {
 			int turns[COLL_ALGOS] = { 0 };
-			TRY(exchange(p));
+			if (b->until > 0)
+				TRY(in_time(p));
+			else
+				TRY(exchange(p));
 			for (int round = -1; round < b->rounds; round++)         /* the first one counts nothing but turns */
 				for (int a = 0; a < COLL_ALGOS; a++) {
 					if (!op_has(k, a) || (!b->algo[a] && k < OP_PASS) || ((k == OP_PEER_READ || k == OP_PLAIN_READ) && !sym_near(b->w)))
@@ -329,24 +345,22 @@ static struct err *all_of(struct pe *p)
 						TRY(batch(p, k, b->size[i], turns[a], &sample[a][round]));
 				}
 			for (int a = 0; a < COLL_ALGOS && !p->pe; a++)
-				if (turns[a]) {
-					qsort(sample[a], (size_t)b->rounds, sizeof(double), by_value);
-					b->r->s[k][i][a] = sample[a][b->rounds / 2];
-				}
+				if (turns[a])
+					b->r->s[k][i][a] = plan_gauge_add(&b->gauge, sample[a], b->rounds);
 			if (!p->pe && b->progress)
 				str_progress(stderr, "bench coll", (double)(done + 1) / total);
 		}
 	return NULL;
 }
 
-static void pin(int pe)
+void bench_pin(int i)
 {
 	cpu_set_t may, one;
 
 	if (sched_getaffinity(0, sizeof may, &may))
 		return;
 	for (int c = 0, k = 0; c < CPU_SETSIZE; c++)
-		if (CPU_ISSET(c, &may) && k++ == pe % CPU_COUNT(&may)) {
+		if (CPU_ISSET(c, &may) && k++ == i % CPU_COUNT(&may)) {
 			CPU_ZERO(&one);
 			CPU_SET(c, &one);
 			pthread_setaffinity_np(pthread_self(), sizeof one, &one);
@@ -366,7 +380,7 @@ static void *pe_main(void *v)
 	int64_t off[MAX_PE];
 
 	if (b->pin)
-		pin(p->pe);
+		bench_pin(p->pe);
 	for (int i = 0; i < b->npe; i++)
 		if ((all[i] = i) != p->pe)
 			peer[npeer++] = i;
@@ -422,63 +436,39 @@ out:
 
 /* --- the table ------------------------------------------------------------------------- */
 
-/* Where two curves, straight on logarithmic paper between two sizes, cross. */
-static int64_t crossing(int64_t n0, int64_t n1, double a0, double a1, double b0, double b1)
-{
-	double d0 = log(b0 / a0), d1 = log(a1 / b1), f = d0 + d1 > 0 ? d0 / (d0 + d1) : 0.5;
-
-	return (int64_t)ceil((double)n0 * pow((double)n1 / (double)n0, fmin(fmax(f, 0), 1)));
-}
-
-/* What decides: of an all_reduce what it is in a program, if that was measured. */
+/* What decides: of an all_reduce what it is in a program, if that was measured, without what the program does with its data. */
 static double time_of(const struct bench *b, enum coll_kind k, int i, int a)
 {
 	const struct result *r = b->r;
-
-	return k == COLL_all_reduce && b->op[OP_FRESH] && b->op[OP_PLACE] ? r->s[OP_FRESH][i][a] + r->s[OP_PLACE][i][a] : r->s[k][i][a];
+	if (k != COLL_all_reduce || !b->op[OP_FRESH] || !b->op[OP_PLACE])
+		return r->s[k][i][a];
+	double both = r->s[OP_FRESH][i][a] + r->s[OP_PLACE][i][a], alone = r->s[OP_PASS][i][COLL_auto] + r->s[OP_PASS_PLACE][i][COLL_auto];
+	return fmax(both - alone, both / 10) / 2;
 }
 
-/* Of all ways to give each size an algorithm, with as many switches as there are rules, the one that takes the least time (the
- * product over all sizes), where a switch costs a twentieth: noise is worth none.  Then no switch would be better a size earlier
- * or later, so the curves of the two cross between the sizes beside it.  There it is made: it takes no latency back. */
-static void rules_of(const struct bench *b, enum coll_kind k, struct coll_rule *rule)
+/* The curves of what was measured, which take the place of those that t has of such groups. */
+static void curves(const struct bench *b, struct plan_table *t)
 {
-	const double SWITCH = log(1.05);
-	double cost[MAX_SIZES][COLL_RULES][COLL_ALGOS];       /* up to this size, with so many switches, this algorithm in the end */
-	uint8_t from[MAX_SIZES][COLL_RULES][COLL_ALGOS], algo[MAX_SIZES];
-	int sizes = one_size((int)k) ? 1 : b->nsize, n = 0, last = 0, switches = 0;
+	enum coll_topo near = coll_topo_of(&b->table, false, b->npe, b->npe);
+	int pe[MAX_PE];
 
-	for (int i = 0; i < sizes; i++)
-		for (int s = 0; s < COLL_RULES; s++)
-			for (int a = 1; a < COLL_ALGOS; a++) {
-				double *c = &cost[i][s][a], t = time_of(b, k, i, a);
-				*c = i ? cost[i - 1][s][a] : s ? INFINITY : 0;
-				from[i][s][a] = (uint8_t)a;
-				for (int p = 1; p < COLL_ALGOS && i && s; p++)
-					if (p != a && cost[i - 1][s - 1][p] + SWITCH < *c) {
-						*c = cost[i - 1][s - 1][p] + SWITCH;
-						from[i][s][a] = (uint8_t)p;
-					}
-				*c += t > 0 ? log(t) : INFINITY;
-				if (i == sizes - 1 && *c < (last ? cost[i][switches][last] : INFINITY))
-					switches = s, last = a;
-			}
-	if (!last)
-		return;                   /* nothing was measured */
-	for (int i = sizes - 1; i >= 0; i--) {
-		int before = from[i][switches][last];
-		algo[i] = (uint8_t)last;
-		switches -= before != last;
-		last = before;
+	for (int i = 0; i < b->npe; i++)
+		pe[i] = i;
+	for (int k = 0; k < COLL_COUNT; k++) {
+		enum coll_topo topo = sym_near(b->w) ? near : coll_topo_far(b->w, (enum coll_kind)k, &sum, b->npe, pe);
+		bool any = false;
+		for (int a = 1; a < COLL_ALGOS; a++)
+			any |= (b->op[k] || (k == COLL_all_reduce && b->op[OP_FRESH] && b->op[OP_PLACE])) && time_of(b, (enum coll_kind)k, 0, a) > 0;
+		if (!any)
+			continue;
+		if (t->members[topo] != b->npe)      /* curves of another number of members do not go with these */
+			memset(t->ns[topo], 0, sizeof t->ns[topo]);
+		t->members[topo] = b->npe;
+		memset(t->ns[topo][k], 0, sizeof t->ns[topo][k]);
+		for (int a = 1; a < COLL_ALGOS; a++)
+			for (int i = 0; i < (one_size(k) ? 1 : b->nsize) && time_of(b, (enum coll_kind)k, i, a) > 0; i++)
+				t->ns[topo][k][a][i] = (float)(time_of(b, (enum coll_kind)k, i, a) * 1e9);
 	}
-	memset(rule, 0, COLL_RULES * sizeof *rule);
-	for (int i = 1; i < sizes; i++) {
-		int p = algo[i - 1], a = algo[i];
-		int64_t at = p == a ? 0 : crossing(b->size[i - 1], b->size[i], time_of(b, k, i - 1, p), time_of(b, k, i, p), time_of(b, k, i - 1, a), time_of(b, k, i, a));
-		if (at > (n ? rule[n - 1].below : 0))
-			rule[n++] = (struct coll_rule){ at, (uint8_t)p };
-	}
-	rule[n] = (struct coll_rule){ INT64_MAX, algo[sizes - 1] };
 }
 
 static const char *human(int64_t n, char text[16])
@@ -581,25 +571,15 @@ static void plot(struct str *s, const struct bench *b)
 
 /* --- the command --------------------------------------------------------------------------- */
 
-/* The rules of what was measured; those of other groups stay as they are. */
+/* What was measured; of other groups the table says what it said. */
 static struct err *write_table(struct bench *b)
 {
-	enum coll_topo near = coll_topo_of(&b->table, false, b->npe, b->npe);
-	struct str s = { 0 }, path = { 0 };
-	struct err *e = NULL;
-	int pe[MAX_PE];
+	struct str path = { 0 };
 
-	for (int i = 0; i < b->npe; i++)
-		pe[i] = i;
-	for (int k = 0; k < COLL_COUNT; k++)
-		if (b->op[k])
-			rules_of(b, (enum coll_kind)k, b->table.rule[sym_near(b->w) ? near : coll_topo_far(b->w, (enum coll_kind)k, &sum, b->npe, pe)][k]);
-	coll_table_print(&s, &b->table);
-	coll_table_path(&path);
-	e = str_write_entry(path.p, s.p, s.n);
+	curves(b, &b->plan);
+	struct err *e = plan_table_store(&b->plan, &b->gauge, &path);
 	if (!e)
 		printf("# wrote %s\n", path.p);
-	str_free(&s);
 	str_free(&path);
 	return e;
 }
@@ -646,11 +626,67 @@ static struct err *fits(const struct bench *b, const struct bench_coll_opts *o)
 	return o->write && !compares ? ERR(INVALID, "option '--write' needs a collective, and algorithms for it") : NULL;
 }
 
+/* Among the PEs of w: those of this process are threads. */
+static struct err *measure(struct bench *b, int nlocal)
+{
+	int first = sym_first(b->w), started = 0;
+	struct err *e = NULL;
+
+	if (b->npe < 2 || b->npe > MAX_PE)
+		return ERR(INVALID, "a benchmark of collectives among %d PEs", b->npe);
+	b->pin = true;
+	b->r = mem_alloc(sizeof *b->r);
+	struct pe *p = mem_lines(sizeof *p * (size_t)nlocal);
+	for (; started < nlocal && !e; started++) {
+		p[started] = (struct pe){ .b = b, .pe = first + started };
+		if (pthread_create(&p[started].t, NULL, pe_main, &p[started])) {
+			e = ERR(EXHAUSTED, "cannot start a thread");
+			sym_cancel(b->w);         /* the others would wait for it */
+			break;
+		}
+	}
+	for (int i = 0; i < started; i++) {
+		pthread_join(p[i].t, NULL);
+		if (b->err[i] && !e)
+			e = b->err[i];
+		else
+			err_free(b->err[i]);
+	}
+	free(p);
+	return e;
+}
+
+struct err *bench_coll_curves(struct plan_table *t, struct plan_gauge *g, int pes, int64_t most, int rounds, double budget, double until)
+{
+	struct bench *b = mem_alloc(sizeof *b);
+	struct sym_opts so = { .nlocal = pes, .threads = pes };
+	struct err *e;
+
+	*b = (struct bench){ .plan = *t, .gauge = *g, .npe = pes, .rounds = rounds, .budget = budget, .until = until };
+	for (int i = 0; i < PLAN_SIZES && plan_size[i] <= most; i++)
+		b->size[b->nsize++] = plan_size[i];
+	for (int k = 0; k < COLL_COUNT; k++)
+		b->op[k] = k != COLL_all_reduce;
+	b->op[OP_FRESH] = b->op[OP_PLACE] = b->op[OP_PASS] = b->op[OP_PASS_PLACE] = true;
+	for (int a = 1; a < COLL_ALGOS; a++)
+		b->algo[a] = true;
+	coll_table_from(&b->table, b->plan.rule);
+	TRY_GOTO(e, sym_open(&so, &b->w), out);
+	TRY_GOTO(e, measure(b, pes), out);
+	curves(b, t);
+	*g = b->gauge;
+out:
+	sym_close(b->w);
+	free(b->r);
+	free(b);
+	return e;
+}
+
 struct err *bench_coll(const struct bench_coll_opts *o)
 {
-	struct bench b = { .rounds = 9, .budget = 0.03 };
+	static struct bench b;             /* it holds tables */
+	b = (struct bench){ .rounds = 9, .budget = 0.03 };
 	int64_t most = 16 << 20, least = 8, pes = 2, rounds = b.rounds;
-	struct pe *p = NULL;
 	struct kv *boot = NULL;
 	struct err *e = NULL;
 	bool tty = isatty(1);
@@ -673,9 +709,14 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 	if (!keeps)
 		return ERR(PRECONDITION, "RONDO_CACHE is '%s': there is no place for the table", conf_str(CONF_CACHE));
 	b.rounds = (int)rounds;
-	for (int64_t n = least; n <= most && b.nsize < MAX_SIZES; n *= o->fine || n < 64 ? 2 : 4)
+	if (o->write && (o->least || o->fine))
+		return ERR(INVALID, "option '--write' measures the sizes that the table has, up to '--max'");
+	for (int i = 0; i < PLAN_SIZES && plan_size[i] <= most && o->write; i++)
+		b.size[b.nsize++] = plan_size[i];
+	for (int64_t n = least; n <= most && b.nsize < MAX_SIZES && !o->write; n *= o->fine || n < 64 ? 2 : 4)
 		b.size[b.nsize++] = n;
-	TRY(coll_table_get(&b.table));
+	TRY(plan_table_get(&b.plan));
+	coll_table_from(&b.table, b.plan.rule);
 	/* As one of several processes, of one PE each; else with threads. */
 	TRY(sym_boot_env(&boot));
 	if (boot && o->pes) {
@@ -696,31 +737,9 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 	}
 	TRY_GOTO(e, fits(&b, o), out);
 	b.npe = sym_npe(b.w);
-	int first = sym_first(b.w), started = 0;
-	if (b.npe < 2 || b.npe > MAX_PE) {
-		e = ERR(INVALID, "a benchmark of collectives among %d PEs", b.npe);
-		goto out;
-	}
-	b.progress = isatty(2) && !first;
-	b.pin = true;
-	b.r = mem_alloc(sizeof *b.r);
-	p = mem_lines(sizeof *p * (size_t)so.nlocal);
-	for (; started < so.nlocal && !e; started++) {
-		p[started] = (struct pe){ .b = &b, .pe = first + started };
-		if (pthread_create(&p[started].t, NULL, pe_main, &p[started])) {
-			e = ERR(EXHAUSTED, "cannot start a thread");
-			sym_cancel(b.w);          /* the others would wait for it */
-			break;
-		}
-	}
-	for (int i = 0; i < started; i++) {
-		pthread_join(p[i].t, NULL);
-		if (b.err[i] && !e)
-			e = b.err[i];
-		else
-			err_free(b.err[i]);
-	}
-	if (e || first)
+	b.progress = isatty(2) && !sym_first(b.w);
+	e = measure(&b, so.nlocal);
+	if (e || sym_first(b.w))
 		goto out;
 	printf("# %s, %d cores, %d PEs as %s; a turn takes the result of the one before; medians of %d interleaved rounds\n", cpu_get()->name, cpu_get()->cores, b.npe,
 	       boot ? "processes" : "threads", b.rounds);
@@ -745,7 +764,6 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 	}
 out:
 	free(b.r);
-	free(p);
 	sym_close(b.w);
 	sym_boot_free(boot);
 	return e;

@@ -5,10 +5,15 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "../coll/coll.h"
 #include "../gen/gen.h"
 #include "../kern/kern.h"
+#include "../plan/plan.h"
 
+static const char *only_table;
+
+static const struct opt opts[] = {
+	{"table", NULL, "nothing but the machine table, as RONDO_TABLE takes it from a file", &only_table},
+};
 
 static void bytes(const char *what, int64_t n)
 {
@@ -31,8 +36,40 @@ static void limit(const char *what, int which)
 		bytes(what, (int64_t)r.rlim_cur);
 }
 
+/* Which machine table is in use, and its rates. */
+static struct err *table(void)
+{
+	struct plan_table *t = mem_alloc(sizeof *t);
+	struct str s = {0};
+	struct err *e = plan_table_get(t);
+	if (!e && only_table) {
+		plan_table_print(&s, t);
+		fputs(s.p, stdout);
+	} else if (!e) {
+		plan_table_where(&s, t);
+		printf("machine table    %s\n", s.p);
+		s.n = 0;
+		plan_machine(&s);
+		printf("  %-14s %s\n", "this machine", s.p);
+		for (int i = 0; i < PLAN_WAYS; i++)
+			printf("  %-14s %.4g ns, %.4g an op, %.4g an element's operation, %.4g an addition, %.4g a byte: %s\n", plan_way_name[i], t->way[i][0], t->way[i][1], t->way[i][2],
+			       t->way[i][3], t->way[i][4], plan_way_meaning[i]);
+		for (int i = 0; i < PLAN_RATES; i++)
+			if (t->rate[i] > 0)
+				printf("  %-14s %.4g ns: %s\n", plan_rate_name[i], t->rate[i], plan_rate_meaning[i]);
+		for (int i = 0; i < COLL_TOPOS; i++)
+			if (t->members[i])
+				printf("  collectives among %d devices (%s) were measured\n", t->members[i], prog_topo_name[i]);
+	}
+	str_free(&s);
+	free(t);
+	return e;
+}
+
 static struct err *run(char **file, int nfile, int *status)
 {
+	if (only_table)
+		return table();
 	const struct cpu_info *c = cpu_get();
 	char isa[128] = "";
 	const struct { bool on; const char *name; } have[] = {{c->avx2, "avx2"}, {c->avx512, "avx512"}, {c->avx512_bf16, "avx512_bf16"},
@@ -66,9 +103,7 @@ static struct err *run(char **file, int nfile, int *status)
 			printf("  %-14s %ld", row[i].name, (long)conf_int(row[i].id));
 		printf("%s\n", conf_is_set(row[i].id) ? "   (set)" : "");
 	}
-	struct coll_table t;
-	coll_table_init(&t);
-	return coll_table_override(&t, conf_str(CONF_COLL));
+	return table();
 }
 
-const struct command cmd_info = {"info", "", "this machine, libraries, settings", NULL, 0, 0, 0, run};
+const struct command cmd_info = {"info", "[options]", "this machine, its machine table, libraries, settings", opts, NELEM(opts), 0, 0, run};

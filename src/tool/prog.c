@@ -68,7 +68,7 @@ static struct err *run(char **file, int nfile, int *status)
 	struct prog *p;
 	struct pass_opts o;
 	struct str s = {0};
-	TRY(source_opts(tier, devices, NULL, &o));
+	TRY(source_opts(tier, devices, NULL, NULL, &o));
 	o.check = false;
 	TRY(source_prog(file[0], &o, &p));
 	struct err *e = NULL;

@@ -319,7 +319,7 @@ static struct err *work(struct job *j, const char *path, int *status)
 	struct pass_opts o;
 	int64_t n = 0, times = 1;
 	j->np = MAX(j->m->num_partitions, 1);
-	TRY(source_opts(tier, NULL, j->m, &o));
+	TRY(source_opts(tier, NULL, NULL, j->m, &o));
 	TRY(arg_int("--devices", devices, 1, 4096, &n));
 	TRY(arg_int("--repeat", repeat, 1, 1000000, &times));
 	if (devices && n < j->np)

@@ -1,8 +1,9 @@
 /* Reading programs: bytecode, our text, compiled programs. */
 #include "tool.h"
 
-#include "../coll/coll.h"
 #include "../hlo/hlo.h"
+
+enum { MOST_DEVICES = 1 << 16 };
 
 enum form { BYTECODE, TEXT, PROG_TEXT, PROG_BINARY };
 
@@ -69,21 +70,20 @@ struct err *source_prog(const char *path, const struct pass_opts *o, struct prog
 	return err_wrap(e, "%s", path);
 }
 
-static struct coll_table table;
-
-static const char *road(const void *user, enum coll_kind kind, int ndev, int members, int64_t bytes)
+struct err *source_opts(const char *tier, const char *devices, const char *hosts, const struct ir_module *m, struct pass_opts *o)
 {
-	(void)user;
-	return prog_algo_name[coll_choose(&table, kind, coll_topo_of(&table, false, ndev, members), bytes)];
-}
-
-struct err *source_opts(const char *tier, const char *devices, const struct ir_module *m, struct pass_opts *o)
-{
+	static struct plan_table table;
+	static int host[MOST_DEVICES];
+	int64_t n = m ? MAX(m->num_partitions, 1) : 1, nhost = 1;
 	pass_opts_from_conf(o);
-	TRY(coll_table_get(&table));
-	o->road = road;
-	int64_t n = m ? MAX(m->num_partitions, 1) : 1;
-	TRY(arg_int("--devices", devices, 1, 1 << 16, &n));
+	TRY(plan_table_get(&table));
+	TRY(arg_int("--devices", devices, 1, MOST_DEVICES, &n));
+	TRY(arg_int("--hosts", hosts, 1, n, &nhost));
+	if (n % nhost)
+		return ERR(INVALID, "option '--hosts' is '%s', which does not divide %ld devices", hosts, (long)n);
+	for (int64_t i = 0; i < n; i++)
+		host[i] = (int)(i / (n / nhost));
 	o->ndev = (int)n;
+	o->plan = (struct plan_on){ &table, (int)n, (int)nhost * cpu_get()->cores, nhost > 1 ? host : NULL };
 	return arg_tier(tier, &o->tier);
 }

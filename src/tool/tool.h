@@ -40,7 +40,7 @@ struct err *arg_tier(const char *s, enum lower_tier *out);
 struct err *source_read(const char *path, struct ir_module **out);
 /* Any of them compiled, or a compiled program in text or binary form as it is. */
 struct err *source_prog(const char *path, const struct pass_opts *o, struct prog **out);
-struct err *source_opts(const char *tier, const char *devices, const struct ir_module *m, struct pass_opts *o);
+struct err *source_opts(const char *tier, const char *devices, const char *hosts, const struct ir_module *m, struct pass_opts *o);
 
 /* --- npz.c ------------------------------------------------------------------ */
 

@@ -113,6 +113,18 @@ def test_instruction_sets_differ():
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+def test_machine_tables_differ(tmp_path):
+    """All go by the table of process 0: what is compiled, and which algorithms, are the same for all."""
+    table = pathlib.Path(__file__).parent.parent / "golden" / "tool" / "machine.txt"
+    slow = tmp_path / "slow.txt"
+    slow.write_text(table.read_text().replace("rate byte 0.25", "rate byte 50"))
+    assert slow.read_text() != table.read_text()
+    for code, out, err in run(2, 2, "everything", RONDO_TABLE=[str(slow), "default"], RONDO_CACHE=""):
+        assert code == 0, out + err
+        assert "passed" in out and "rondo:" not in err, out + err
+
+
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 def test_two_hosts(hosts, tmp_path):
     wire = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "wire", "UCX_WARN_UNUSED_ENV_VARS": "n"}
     for code, out, err in run(3, 1, "everything", hosts=hosts, FAR="1", **wire):

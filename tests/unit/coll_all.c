@@ -197,7 +197,7 @@ static void *device(void *v)
 		c.pairs = (uint32_t)(rnd(&s) % 3) * 2;
 		c.redop = rnd(&s) % 2 ? RED_add : RED_max;
 		c.algo = (uint8_t)(rnd(&s) % COLL_ALGOS);
-		if (!coll_algo_has((enum coll_algo)c.algo, (enum coll_kind)c.kind))
+		if (!prog_algo_has((enum coll_algo)c.algo, (enum coll_kind)c.kind))
 			c.algo = COLL_auto;
 		int64_t inner = sizes[rnd(&s) % NELEM(sizes)], outer = 1 + (int64_t)(rnd(&s) % 3);
 		bool inplace = rnd(&s) % 3 == 0;
@@ -795,7 +795,7 @@ static void reductions(void **state)
 
 	for (int np = 2; np <= 5; np++)
 		for (int kind = 0; kind < 2 * COLL_ALGOS; kind++)
-			for (size_t s = 0; s < NELEM(sizes) && coll_algo_has((enum coll_algo)(kind / 2), COLL_all_reduce); s++) {
+			for (size_t s = 0; s < NELEM(sizes) && prog_algo_has((enum coll_algo)(kind / 2), COLL_all_reduce); s++) {
 				struct sym_opts o = { .nlocal = np, .threads = np };
 				struct prog *p = make_prog(np);
 				struct red d[MAXP];
@@ -859,9 +859,7 @@ static void caches(void **state)
 
 static void choice(void **state)
 {
-	struct coll_table t, u;
-	struct str text = { 0 };
-	struct err *e;
+	struct coll_table t;
 
 	coll_table_init(&t);
 	for (int topo = 0; topo < COLL_TOPOS; topo++) {
@@ -871,65 +869,7 @@ static void choice(void **state)
 			assert_int_not_equal(coll_choose(&t, COLL_permute, (enum coll_topo)topo, n), COLL_ring);
 		for (int k = 0; k < COLL_COUNT; k++)
 			for (int64_t n = 0; n < (int64_t)1 << 40; n = 2 * n + 1)
-				assert_true(coll_algo_has(coll_choose(&t, (enum coll_kind)k, (enum coll_topo)topo, n), (enum coll_kind)k));
-	}
-	/* what is printed reads back; damaged text does not */
-	coll_table_print(&text, &t);
-	coll_table_init(&u);
-	memset(u.rule, 0, sizeof u.rule);
-	assert_null(coll_table_parse(&u, text.p, text.n));
-	assert_memory_equal(t.rule, u.rule, sizeof t.rule);
-	for (size_t i = 9; i + 1 < text.n; i += 7) {
-		char old = text.p[i];
-		text.p[i] = '!';
-		u = t;
-		e = coll_table_parse(&u, text.p, text.n);
-		assert_non_null(e);
-		assert_memory_equal(&t, &u, sizeof t);
-		err_free(e);
-		text.p[i] = old;
-	}
-	for (size_t n = 0; n < text.n; n += n % 5 + 1) {                  /* nor does what has no end */
-		u = t;
-		assert_non_null(e = coll_table_parse(&u, text.p, n));
-		assert_memory_equal(&t, &u, sizeof t);
-		err_free(e);
-	}
-	/* The table is of this kind of machine: not of another model of the same name, nor with other caches. */
-	const char *const part[] = { cpu_get()->name, cpu_get()->model, "caches " };
-	for (size_t i = 0; i < NELEM(part); i++) {
-		char *at = strstr(text.p, part[i]);
-		assert_non_null(at);
-		assert_true(at < strchr(text.p, '\n') && strlen(part[i]) >= 5);
-		char *last = at + strlen(part[i]) - (i < 2), old = *last;
-		*last = old == '7' ? '8' : '7';
-		u = t;
-		assert_non_null(e = coll_table_parse(&u, text.p, text.n));
-		assert_int_equal(e->code, ERR_PRECONDITION);
-		err_free(e);
-		*last = old;
-	}
-	str_free(&text);
-	/* the setting */
-	assert_null(coll_table_override(&t, "ring"));
-	assert_int_equal(coll_choose(&t, COLL_all_reduce, COLL_PAIR, 8), COLL_ring);
-	assert_int_not_equal(coll_choose(&t, COLL_permute, COLL_PAIR, 8), COLL_ring);
-	assert_null(coll_table_override(&t, "permute=stage,all_reduce=two_shot"));
-	assert_int_equal(coll_choose(&t, COLL_permute, COLL_CROWD, 8), COLL_stage);
-	assert_int_equal(coll_choose(&t, COLL_all_reduce, COLL_GROUP, 1 << 30), COLL_two_shot);
-	/* the later word counts, and one that is left with nothing is refused */
-	coll_table_init(&t);
-	u = t;
-	assert_null(coll_table_override(&t, "slot,ring,all_reduce=auto"));
-	assert_int_equal(coll_choose(&t, COLL_permute, COLL_PAIR, 1 << 30), COLL_slot);
-	assert_int_equal(coll_choose(&t, COLL_broadcast, COLL_PAIR, 8), COLL_ring);
-	assert_memory_equal(t.rule[COLL_PAIR][COLL_all_reduce], u.rule[COLL_PAIR][COLL_all_reduce], sizeof u.rule[0][0]);
-	static const char *const bad[][2] = { { "ring,slot", "'ring' has no effect" }, { "all_reduce=ring,permute=slot,all_reduce=auto", "'all_reduce=ring' has no effect" }, { "rign", "'ring'" }, { "permte=slot", "'permute'" }, { "permute=ring", "direct" } };
-	for (size_t i = 0; i < NELEM(bad); i++) {
-		assert_non_null(e = coll_table_override(&t, bad[i][0]));
-		assert_int_equal(e->code, ERR_INVALID);
-		assert_non_null(strstr(e->msg, bad[i][1]));
-		err_free(e);
+				assert_true(prog_algo_has(coll_choose(&t, (enum coll_kind)k, (enum coll_topo)topo, n), (enum coll_kind)k));
 	}
 }
 

@@ -163,7 +163,7 @@ static void reductions(struct dev *d, struct coll *c, char *x, char *y)
 					bool scatter = kind == COLL_reduce_scatter;
 					expect(&r, everybody, d->n, kind == COLL_scan ? d->pe : d->n - 1, scatter ? n * d->pe : 0, n, want);
 					for (int a = 0; a < COLL_ALGOS && !d->err; a++) {
-						if (!coll_algo_has((enum coll_algo)a, (enum coll_kind)kind))
+						if (!prog_algo_has((enum coll_algo)a, (enum coll_kind)kind))
 							continue;
 						coll_use(c, (enum coll_kind)kind, (enum coll_algo)a);
 						char *to = !scatter && (a + s) % 2 ? x : y;          /* in place, or not */
@@ -248,7 +248,7 @@ static void moves(struct dev *d, struct coll *c, char *x, char *y)
 	for (size_t s = 0; s < NELEM(sizes); s++)
 		for (int kind = 0; kind < COLL_COUNT; kind++)
 			for (int a = 0; a < COLL_ALGOS && !d->err; a++)
-				if (kind != COLL_all_reduce && kind != COLL_reduce_scatter && kind != COLL_scan && coll_algo_has((enum coll_algo)a, (enum coll_kind)kind) &&
+				if (kind != COLL_all_reduce && kind != COLL_reduce_scatter && kind != COLL_scan && prog_algo_has((enum coll_algo)a, (enum coll_kind)kind) &&
 				    !(d->chaos && (sizes[s] > 5000 || sizes[s] == 4096) && (d->n > 3 || a == COLL_slot)))
 					d->err = move(c, &g, ++site, kind, a, sizes[s], x, y);
 }
@@ -275,7 +275,7 @@ static void groups(struct dev *d, struct coll *c, char *x, char *y)
 				me = i;
 		int kind = (int)(rnd(&s) % COLL_COUNT), a = (int)(rnd(&s) % COLL_ALGOS);
 		int64_t bytes = (int64_t)(rnd(&s) % 4 == 0 ? rnd(&s) % 30000 : rnd(&s) % 300);
-		if (!coll_algo_has((enum coll_algo)a, (enum coll_kind)kind))
+		if (!prog_algo_has((enum coll_algo)a, (enum coll_kind)kind))
 			a = COLL_auto;
 		if (me < 0)
 			continue;
@@ -313,7 +313,7 @@ static void odd(struct dev *d, struct coll *c, char *x, char *y)
 	uint32_t site = 0;
 
 	for (int a = 0; a < COLL_ALGOS && !d->err; a++) {
-		if (coll_algo_has((enum coll_algo)a, COLL_scan)) {
+		if (prog_algo_has((enum coll_algo)a, COLL_scan)) {
 			coll_use(c, COLL_scan, (enum coll_algo)a);
 			for (int i = 0; i < N; i++)
 				((int32_t *)x)[i] = d->pe + 1 + i;
@@ -328,7 +328,7 @@ static void odd(struct dev *d, struct coll *c, char *x, char *y)
 		}
 		for (int kind = 0; kind < 2 && !d->err; kind++) {
 			enum coll_kind k = kind ? COLL_all_gather : COLL_all_reduce;
-			if (!coll_algo_has((enum coll_algo)a, k))
+			if (!prog_algo_has((enum coll_algo)a, k))
 				continue;
 			coll_use(c, k, (enum coll_algo)a);
 			for (int i = 0; i < N; i++)
@@ -342,7 +342,7 @@ static void odd(struct dev *d, struct coll *c, char *x, char *y)
 					d->err = ERR(INTERNAL, "%s by %s from elsewhere: element %d", prog_coll_name[k], prog_algo_name[a], i);
 		}
 		/* shifted by a few bytes over itself */
-		if (!d->err && coll_algo_has((enum coll_algo)a, COLL_permute)) {
+		if (!d->err && prog_algo_has((enum coll_algo)a, COLL_permute)) {
 			coll_use(c, COLL_permute, (enum coll_algo)a);
 			for (int i = 0; i < N; i++)
 				x[i] = (char)(d->pe * 3 + i);
@@ -551,7 +551,7 @@ static void *differ_main(void *v)
 		bool odd = d->pe == d->n - 1;
 		int64_t n = (k % 3 ? 16 : 3000) + odd;
 		struct err *e = NULL;
-		if (kind == COLL_barrier || (k < DIFFER && !coll_algo_has((enum coll_algo)a, (enum coll_kind)kind)) || a == COLL_mpi)
+		if (kind == COLL_barrier || (k < DIFFER && !prog_algo_has((enum coll_algo)a, (enum coll_kind)kind)) || a == COLL_mpi)
 			continue;
 		if (k < DIFFER)
 			CHECK_OK(coll_use(c, (enum coll_kind)kind, (enum coll_algo)a));

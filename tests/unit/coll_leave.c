@@ -80,7 +80,7 @@ static void leaver(void **state)
 
 	for (size_t i = 0; i < NELEM(road); i++)
 		for (enum coll_algo a = COLL_auto + 1; a < COLL_ALGOS; a++)
-			if (a != COLL_mpi && coll_algo_has(a, COLL_broadcast))
+			if (a != COLL_mpi && prog_algo_has(a, COLL_broadcast))
 				run(&(struct scene){ road[i], false, a });
 	run(&(struct scene){ "tcp", true, COLL_stage });
 }

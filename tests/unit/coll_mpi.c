@@ -64,7 +64,7 @@ static int member(void)
 		x[i] = (float)(((i + 1) * (me + 3)) % 1009) / 7.0f;
 	size_t used = bytes;                  /* by the case before; what one writes beyond its own, the longest of its kind finds */
 	for (int k = 0; k < COLL_COUNT; k++)
-		for (size_t i = 0; i < sizeof size / sizeof *size && coll_algo_has(COLL_mpi, (enum coll_kind)k); i++)
+		for (size_t i = 0; i < sizeof size / sizeof *size && prog_algo_has(COLL_mpi, (enum coll_kind)k); i++)
 			for (int how = 0; how < 4; how++) {
 				/* All of them, or all but the first; in place or not. */
 				bool in_place = how & 1 && k != COLL_reduce_scatter && k != COLL_all_gather && k != COLL_all_to_all;

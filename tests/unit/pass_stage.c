@@ -1,7 +1,9 @@
 /* What holds between passes: facts of the stages, and functions that nobody holds leave. */
+#include <dirent.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <setjmp.h>
 #include <cmocka.h>
 #include <string.h>
@@ -62,7 +64,7 @@ static void facts(void **state)
 	ir_sweep(m);
 	assert_null(pass_holds(m, NO_CALL));
 	breaks(m, NO_CALL | LOCAL, "'sharding_constraint'", "'partition'");
-	assert_null(spmd_partition(m, 1, NULL, NULL));
+	assert_null(spmd_partition(m, 1, NULL, NULL, NULL));
 	ir_sweep(m);
 	assert_null(pass_holds(m, NO_CALL | LOCAL));
 	ir_module_free(m);
@@ -187,14 +189,56 @@ static void readers(void **state)
 /* Text stands for bytecode here. */
 static struct err *reader(const void *p, size_t n, struct ir_module **out) { return ir_parse(p, n, out); }
 
-static uint64_t fingerprint(const char *text)
+static uint64_t fingerprint_by(struct plan_on plan, const char *text)
 {
 	struct prog *p;
-	const struct pass_opts o = { .ndev = 2 };
+	const struct pass_opts o = { .ndev = 2, .plan = plan };
 	assert_null(pass_compile_cached(&o, reader, text, strlen(text), &p));
 	uint64_t r = p->fingerprint;
 	prog_free(p);
 	return r;
+}
+
+static uint64_t fingerprint(const char *text) { return fingerprint_by((struct plan_on){ 0 }, text); }
+
+static int entries(const char *dir)
+{
+	DIR *d = opendir(dir);
+	int n = 0;
+	for (struct dirent *f; d && (f = readdir(d));)
+		n += strstr(f->d_name, ".rondo") != NULL;
+	if (d)
+		closedir(d);
+	return n;
+}
+
+/* What was compiled by one machine table, or for other hosts, is not taken for another, and is known as another program. */
+static void tables(void **state)
+{
+	enum { LEAST = 4096 };
+	static const int host[2] = { 0, 1 };
+	char dir[] = "/tmp/rondo-stage-XXXXXX", cmd[64];
+	struct plan_table *t = mem_alloc(sizeof *t);
+	struct str s = { 0 };
+	assert_non_null(mkdtemp(dir));
+	conf_set("CACHE", dir);
+	while (s.n < LEAST)                          /* shorter ones are not kept */
+		str_add(&s, "# nothing but a remark\n");
+	str_add(&s, "module @m partitions=2\nfn @main(%1: f32[8]) -> (f32[8]) {\n  %2 = sine %1 : f32[8]\n  return %2\n}\n");
+	*t = *plan_default();
+	uint64_t one = fingerprint(s.p), same = fingerprint_by((struct plan_on){ t, 2, 2, NULL }, s.p);
+	assert_true(one == same && entries(dir) == 1);
+	t->rate[PLAN_wait] *= 2;
+	uint64_t other = fingerprint_by((struct plan_on){ t, 2, 2, NULL }, s.p);
+	assert_true(other != one && entries(dir) == 2);
+	uint64_t apart = fingerprint_by((struct plan_on){ NULL, 2, 2, host }, s.p);
+	assert_true(apart != one && apart != other && entries(dir) == 3);
+	assert_true(fingerprint(s.p) == one && entries(dir) == 3);
+	conf_set("CACHE", "");
+	snprintf(cmd, sizeof cmd, "rm -r %s", dir);
+	assert_int_equal(system(cmd), 0);
+	str_free(&s);
+	free(t);
 }
 
 /* What a program says is the same, whatever its arguments are called and wherever it stands. */
@@ -208,6 +252,6 @@ static void meanings(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(facts), cmocka_unit_test(sweep), cmocka_unit_test(swept), cmocka_unit_test(regions), cmocka_unit_test(readers), cmocka_unit_test(meanings) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(facts), cmocka_unit_test(sweep), cmocka_unit_test(swept), cmocka_unit_test(regions), cmocka_unit_test(readers), cmocka_unit_test(meanings), cmocka_unit_test(tables) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

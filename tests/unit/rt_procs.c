@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "leave.h"
+#include "plan/plan.h"
 #include "rt/rt.h"
 #include "sym/sym.h"
 
@@ -18,7 +19,7 @@ static const int ndev[3] = { 2, 1, 2 };       /* devices of each process */
 
 static struct rt_client *cl;
 static struct kv *kv;
-static bool refusing;
+static bool refusing, tables;
 
 static void die(const char *what, const char *text)
 {
@@ -32,6 +33,38 @@ static void ok(const char *what, struct err *e)
 		die(what, e->msg);
 }
 
+/* A machine table of its own for each process, in which another algorithm is the fastest and all rates are others. */
+static void made(struct plan_table *t, int proc)
+{
+	static const enum coll_algo best[3][2] = { { COLL_slot, COLL_direct }, { COLL_ring, COLL_stage }, { COLL_two_shot, COLL_slot } };
+
+	*t = *plan_default();
+	t->rate[PLAN_wait] *= proc + 2;
+	for (int topo = 0; topo < COLL_TOPOS; topo++) {
+		t->members[topo] = TOTAL;
+		for (int i = 0; i < PLAN_SIZES; i++) {
+			t->ns[topo][COLL_all_reduce][best[proc][0]][i] = (float)(1000 * (i + 1));
+			t->ns[topo][COLL_permute][best[proc][1]][i] = (float)(1000 * (i + 1));
+		}
+	}
+	plan_rules_all(t);
+}
+
+static void table_of(const char *dir, int proc)
+{
+	struct plan_table *t = mem_alloc(sizeof *t);
+	struct str s = { 0 }, path = { 0 };
+
+	made(t, proc);
+	plan_table_print(&s, t);
+	str_addf(&path, "%s/table.%d", dir, proc);
+	ok("write", str_write_file(path.p, s.p, s.n));
+	conf_set("TABLE", path.p);
+	str_free(&path);
+	str_free(&s);
+	free(t);
+}
+
 static void start(const char *dir, int proc, int nproc)
 {
 	char text[32];
@@ -40,6 +73,8 @@ static void start(const char *dir, int proc, int nproc)
 	conf_set("PROCESSES", (snprintf(text, sizeof text, "%d", nproc), text));
 	conf_set("PROCESS", (snprintf(text, sizeof text, "%d", proc), text));
 	ok("boot", sym_boot_env(&kv));
+	if (tables)
+		table_of(dir, proc);
 	if (refusing)
 		conf_set("COLL", proc == 1 ? "rings" : "ring");
 	if (refusing)
@@ -338,6 +373,27 @@ static void apart(int proc)
 	rt_exec_unref(x);
 }
 
+/* The three have tables that differ: all go by that of process 0. */
+static void tabled(int proc)
+{
+	struct plan_table *t = mem_alloc(sizeof *t);
+	struct plan_on p = { t, TOTAL, 0, NULL };
+	int host[TOTAL];
+
+	made(t, 0);
+	struct plan_on got = rt_client_plan(cl, TOTAL, all, host);
+	if (plan_table_hash(got.table) != plan_table_hash(t))
+		die("table", "it is not process 0's");
+	p.cores = got.cores;
+	p.host = got.host;
+	if (plan_hash(&got, TOTAL) != plan_hash(&p, TOTAL))
+		die("plan", "it is not process 0's");
+	if (got.table->source != (proc ? PLAN_JOB : PLAN_FILE))
+		die("table", "it says that it is from elsewhere");
+	free(t);
+	together(proc);
+}
+
 /* --- starting them ---------------------------------------------------------------------- */
 
 static void with(void (*fn)(int proc), int victim)
@@ -386,6 +442,12 @@ static void test_refused(void **state)
 	with(refused, -1);
 	refusing = false;
 }
+static void test_tabled(void **state)
+{
+	tables = true;
+	with(tabled, -1);
+	tables = false;
+}
 static void test_death(void **state) { with(death, 2); }
 static void test_poor(void **state) { with(poor, -1); }
 static struct err *taken_put(void *user, const char *key, const void *value, size_t n) { return ERR(ALREADY_EXISTS, "'%s' is there", key); }
@@ -413,7 +475,7 @@ static void test_apart(void **state) { with(apart, -1); }
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_together), cmocka_unit_test(test_in_place), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_unheld), cmocka_unit_test(test_taken), cmocka_unit_test(test_apart), cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_together), cmocka_unit_test(test_tabled), cmocka_unit_test(test_in_place), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_unheld), cmocka_unit_test(test_taken), cmocka_unit_test(test_apart), cmocka_unit_test(test_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,7 +121,7 @@ static void moved(void **unused)
 		struct ir_module *m;
 		struct err *e = ir_parse(s.p, s.n, &m);
 		if (!e)
-			e = spmd_partition(m, parts, NULL, NULL);
+			e = spmd_partition(m, parts, NULL, NULL, NULL);
 		if (!e)
 			e = ir_verify(m);
 		if (e)

@@ -101,7 +101,7 @@ static struct ir_module *cut(const struct str *text, struct spmd_record *r)
 	if (!e)
 		e = ir_verify(m);
 	if (!e)
-		e = spmd_partition(m, 6, NULL, r);
+		e = spmd_partition(m, 6, NULL, NULL, r);
 	if (e)
 		fail_msg("%s\n%s", e->msg, text->p);
 	ir_sweep(m);

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
-#include "coll/coll.h"
+#include "plan/plan.h"
 
 enum { MOST = 100 };
 
@@ -50,23 +50,24 @@ static void entries(void **state)
 	fresh();
 }
 
-/* The table of collectives, which is read when a client is made. */
+/* The machine table, which is read when a client is made. */
 static void table(void **state)
 {
-	struct coll_table rule, t;
+	struct plan_table *t = mem_alloc(sizeof *t);
 	struct str at = { 0 };
 
 	conf_set("CACHE", dir);
-	coll_table_init(&rule);
-	coll_table_path(&at);
+	plan_table_path(&at, false);
 	for (size_t i = 0; i < NELEM(odd); i++) {
 		snprintf(path, sizeof path, "%s", at.p);
 		odd[i]();
-		assert_null(coll_table_get(&t));
-		assert_memory_equal(&t, &rule, sizeof t);
+		assert_null(plan_table_get(t));
+		assert_int_equal(t->source, PLAN_DEFAULT);
+		assert_true(plan_table_hash(t) == plan_table_hash(plan_default()));
 		remove(path);
 	}
 	str_free(&at);
+	free(t);
 }
 
 int main(void)

@@ -300,7 +300,6 @@ static void collectives(void **state)
 	struct coll_red add = { RED_add, DT_f64, NULL };
 	struct coll_group g = { 2, 0, both };
 	struct coll *c = coll_new(w, 0, NULL);
-	struct coll_table t;
 
 	for (size_t i = 0; i < NELEM(no_group); i++) {
 		REFUSED(INVALID, coll_all_reduce(c, &no_group[i], 1, &add, 4, buf, to));
@@ -353,11 +352,6 @@ static void collectives(void **state)
 	REFUSED(INVALID, coll_use(c, COLL_all_gather, COLL_loan));
 	REFUSED(INVALID, coll_use(c, (enum coll_kind)99, COLL_slot));
 	REFUSED(INVALID, coll_use(c, COLL_all_reduce, (enum coll_algo)99));
-	coll_table_init(&t);
-	REFUSED(INVALID, coll_table_parse(&t, "", 0));
-	REFUSED(INVALID, coll_table_parse(&t, "machine \"", 9));
-	REFUSED(INVALID, coll_table_override(&t, "all_reduce="));
-	REFUSED(INVALID, coll_table_override(&t, ",, "));
 	coll_free(c);
 }
 

@@ -308,13 +308,13 @@ static void prices(void **state)
 {
 	(void)state;
 	const struct plan_work few = { 16, 16, 128, 2 }, many = { 2e6, 2e6, 8e6, 2 };
-	assert_false(plan_worth_compiling(&few, PLAN_strips, 2, 2, plan_launches(0, 5)));
-	assert_true(plan_worth_compiling(&few, PLAN_strips, 2, 2, plan_launches(0, 5) * 1000));
-	assert_true(plan_worth_compiling(&many, PLAN_strips, 2, 2, plan_launches(1e6, 5)));
-	assert_false(plan_worth_compiling(&many, PLAN_strips, 2, 2, 1));
+	assert_false(plan_worth_compiling(NULL, &few, PLAN_strips, 2, 2, plan_launches(0, 5)));
+	assert_true(plan_worth_compiling(NULL, &few, PLAN_strips, 2, 2, plan_launches(0, 5) * 1000));
+	assert_true(plan_worth_compiling(NULL, &many, PLAN_strips, 2, 2, plan_launches(1e6, 5)));
+	assert_false(plan_worth_compiling(NULL, &many, PLAN_strips, 2, 2, 1));
 	assert_true(plan_launches(1e12, 5) == 1000 && plan_launches(0, 1) == 1000 && plan_launches(0, 5) > 1000);
 	for (int way = 0; way < PLAN_WAYS; way++)
-		assert_true(plan_time(&many, way) > plan_time(&few, way));
+		assert_true(plan_time(NULL, &many, way) > plan_time(NULL, &few, way));
 }
 
 /* Reductions by each operation of each type that has it. */
