@@ -93,8 +93,8 @@ struct err *pass_combine(const struct pass_opts *o, struct ir_module *m);
 struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m);
 /* Groups that are the same, or differ in constants only, hold one function.  From here on a function may be held more than once. */
 struct err *pass_share(const struct pass_opts *o, struct ir_module *m);
-/* Collectives begin early and what reads them comes late, so that work lies between; effects keep their order, and no function takes more
- * memory than before.  No number changes. */
+/* Collectives begin early and what reads them comes late, so that work lies between; effects keep their order, and a function takes an
+ * eighth more memory than before at most.  No number changes. */
 struct err *pass_schedule(const struct pass_opts *o, struct ir_module *m);
 
 /* --- words.c: numbers and places as a person reads them --- */

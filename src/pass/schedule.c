@@ -3,12 +3,12 @@
  *
  * What a collective needs moves before what it does not need, back to the effect before it; what reads its result moves behind what does
  * not, up to the first effect that needs it.  Effects, collectives among them, keep their order, which is that of all devices.  Ops
- * keep theirs on either side.  Values that live longer for it may not take more memory than the function takes at its peak anyway. */
+ * keep theirs on either side.  Values that live longer for it may take little more memory than the function takes at its peak anyway. */
 #include "passes.h"
 
 /* Work that is enough: times what the collective takes by itself, beside the ns that another device may be late; ops it is looked for in; what it
- * is divided by when it takes too much memory. */
-enum { ENOUGH = 8, LATE = 20000000, FAR = 4096, LESS = 8 };
+ * is divided by when it takes too much memory; the part of the function's memory that it may take beyond that. */
+enum { ENOUGH = 8, LATE = 20000000, FAR = 4096, LESS = 8, MORE = 8 };
 
 struct order {
 	const struct plan_on *plan;
@@ -18,7 +18,7 @@ struct order {
 	ir_val *root;                /* per value: whose bytes it shows */
 	int *uses;                   /* per root: readers that have not come yet; of results one more */
 	int64_t *live;               /* before the op at each place: bytes of values */
-	int64_t peak;
+	int64_t most;                /* that may be */
 	double *time;                /* per op, ns */
 	uint8_t *effect;             /* per op */
 	int *mark, stamp;            /* per op: that of the window in which it was marked last */
@@ -101,7 +101,8 @@ static void prepare(struct order *s, struct arena *a)
 	}
 	for (size_t i = 0; i < fn->result.n; i++)
 		s->uses[s->root[fn->result.p[i]]]++;
-	s->peak = most(s, s->op, s->n, 0, s->live);
+	s->most = most(s, s->op, s->n, 0, s->live);
+	s->most += s->most / MORE;
 	unwind(s, s->op, s->n);
 }
 
@@ -127,7 +128,7 @@ static bool part(struct order *s, int lo, int hi, bool last)
 			s->window[first + k++] = s->op[i];
 	go(s, lo);
 	int64_t bytes = s->live[lo];
-	bool fits = most(s, s->window, n, bytes, NULL) <= s->peak;
+	bool fits = most(s, s->window, n, bytes, NULL) <= s->most;
 	unwind(s, s->window, n);
 	if (!fits)
 		return false;
