@@ -1,8 +1,9 @@
 /* Calling XLA FFI handlers (the typed custom calls of jaxlib and of users) from C.
  *
- * The structures are those of the FFI's C ABI, version 0.3, declared here by hand: only what a handler of the
+ * The structures are those of the FFI's C ABI, versions 0.0 to 0.5, declared here by hand: only what a handler of the
  * execute stage can look at.  Sizes are compared for equality by the handlers, so each struct_size is the
- * end of the last member that the ABI's version knows. */
+ * end of the last member that the ABI's version knows; the frame has had the same members in all of them, and what a
+ * handler hands to us says by its size what it has. */
 #include <pthread.h>
 
 #include "host.h"
@@ -25,14 +26,14 @@ struct ffi_frame {
 	void *future;
 };
 _Static_assert(SIZE_TO(struct ffi_frame, attrs) == 168, "size of the FFI call frame");
-enum { FFI_EXECUTE = 3, FFI_METADATA = 1, FFI_BUFFER = 1 };
+enum { FFI_MINOR = 5, FFI_EXECUTE = 3, FFI_METADATA = 1, FFI_BUFFER = 1 };
 enum { FFI_ARRAY = 1, FFI_DICT, FFI_SCALAR, FFI_STRING };
 struct ffi_meta { size_t size; struct ffi_version version; uint32_t traits; int64_t state_type; };
 struct ffi_meta_ext { struct ffi_ext base; struct ffi_meta *meta; };
 
 struct ffi_error { int code; char *msg; };
 struct ffi_error_create { size_t size; struct ffi_ext *ext; const char *msg; int code; };
-struct ffi_error_msg { size_t size; struct ffi_ext *ext; struct ffi_error *e; const char *msg; };
+struct ffi_error_msg { size_t size; struct ffi_ext *ext; struct ffi_error *e; const char *msg; int code; };     /* code: since 0.5 */
 struct ffi_error_destroy { size_t size; struct ffi_ext *ext; struct ffi_error *e; };
 struct ffi_ctx_arg { size_t size; struct ffi_ext *ext; void *ctx; void *x, *y, *z; };
 struct ffi_schedule { size_t size; struct ffi_ext *ext; void *ctx; void (*task)(void *); void *data; };
@@ -43,6 +44,8 @@ struct ffi_run_id { size_t size; struct ffi_ext *ext; void *ctx; int64_t id; };
 struct ffi_ordinal { size_t size; struct ffi_ext *ext; void *ctx; int32_t ordinal; };
 struct ffi_future { struct ffi_error *e; _Atomic uint32_t done; };
 struct ffi_future_arg { size_t size; struct ffi_ext *ext; struct ffi_future *future; struct ffi_error *e; };
+struct ffi_extension_find { size_t size; struct ffi_ext *ext; void *ctx; int64_t type; const void *extension; };
+struct ffi_options { size_t size; struct ffi_ext *ext; void *ctx; const struct ffi_attrs *attrs; };
 struct ffi_type_id { int64_t id; };
 struct ffi_type_register { size_t size; struct ffi_ext *ext; struct ffi_span name; struct ffi_type_id *id; const void *info; };
 
@@ -61,7 +64,12 @@ static struct ffi_error *error_create(struct ffi_error_create *a)
 	return e;
 }
 
-static void error_message(struct ffi_error_msg *a) { a->msg = a->e->msg; }
+static void error_message(struct ffi_error_msg *a)
+{
+	a->msg = a->e->msg;
+	if (a->size >= SIZE_TO(struct ffi_error_msg, code))
+		a->code = a->e->code;
+}
 
 static void error_destroy(struct ffi_error_destroy *a)
 {
@@ -156,6 +164,22 @@ static struct ffi_error *device_ordinal(struct ffi_ordinal *a)
 	return NULL;
 }
 
+/* A call has none: a handler that must have one says so itself. */
+static struct ffi_error *extension_find(struct ffi_extension_find *a)
+{
+	a->extension = NULL;
+	return NULL;
+}
+
+/* Options of one execution: nobody gives any. */
+static struct ffi_error *options_get(struct ffi_options *a)
+{
+	static const struct ffi_attrs none = { .size = SIZE_TO(struct ffi_attrs, v) };
+
+	a->attrs = &none;
+	return NULL;
+}
+
 /* The table of functions, in the ABI's order. */
 static const struct ffi_api {
 	size_t size; struct ffi_ext *ext;
@@ -179,10 +203,13 @@ static const struct ffi_api {
 	struct ffi_error *(*future_error)(struct ffi_future_arg *);
 	struct ffi_error *(*run_id)(struct ffi_run_id *);
 	struct ffi_error *(*ordinal)(struct ffi_ordinal *);
+	struct ffi_error *(*extension_find)(struct ffi_extension_find *);
+	struct ffi_error *(*options_get)(struct ffi_options *);
 } api = {
-	sizeof api, NULL, { SIZE_TO(struct ffi_version, minor), NULL, 0, 3 }, NULL,
+	sizeof api, NULL, { SIZE_TO(struct ffi_version, minor), NULL, 0, FFI_MINOR }, NULL,
 	error_create, error_message, error_destroy, handler_register, stream_get, type_register, context_get, state_set, state_get,
 	memory_allocate, memory_free, pool_schedule, pool_threads, future_create, future_set, future_error, run_id, device_ordinal,
+	extension_find, options_get,
 };
 
 /* A dictionary blob (ir.h) -> attributes.  NULL if the bytes are malformed. */
@@ -296,8 +323,9 @@ static struct err *version_check(ffi_handler *h, const char *target)
 	struct ffi_error *fe;
 	TRY(enter(h, &f, &fe));
 	TRY(taken(fe, target));
-	if (m.version.major != 0 || m.version.minor > 3)
-		return ERR(UNIMPLEMENTED, "custom call '%s' speaks version %d.%d of the FFI, not 0.3", target, m.version.major, m.version.minor);
+	if (m.version.major != 0 || m.version.minor > FFI_MINOR)
+		return ERR(UNIMPLEMENTED, "custom call '%s' speaks version %d.%d of the FFI, newer than 0.%d, the newest that is known here", target,
+		           m.version.major, m.version.minor, FFI_MINOR);
 	return NULL;
 }
 

@@ -17,6 +17,7 @@ static void *ptr(const void *p, size_t off) { return (void *)word(p, off); }
 static int num(const void *p, size_t off) { int v; memcpy(&v, (const char *)p + off, sizeof v); return v; }
 
 static int metadata, executed;
+static int version[2] = { 0, 3 };    /* of the ABI that the handler is built for */
 static bool queued;                  /* the handler has an effect: its program runs on the device's thread */
 static void (*instead)(void);        /* what the handler does */
 
@@ -38,8 +39,7 @@ static void *handler(void *frame)
 	if (ext) {
 		assert_int_equal(num(ext, 8), 1);
 		void *m = ptr(ext, 24);
-		int v[2] = { 0, 3 };
-		memcpy((char *)m + 8 + 16, v, 8);
+		memcpy((char *)m + 8 + 16, version, 8);
 		metadata++;
 		return NULL;
 	}
@@ -187,6 +187,76 @@ static void ffi(void **state)
 	rt_client_free(c);
 }
 
+/* --- versions of the ABI --------------------------------------------------------- */
+
+static void *slot(const void *frame, size_t i, void *arg)
+{
+	void *(*fn)(void *);
+	void *f = ptr(ptr(frame, 16), 48 + 8 * i);
+
+	memcpy(&fn, &f, sizeof f);
+	return fn(arg);
+}
+
+/* What 0.5 has that 0.3 had not: the code of an error, extensions, options of an execution. */
+static void *newer(void *frame)
+{
+	void *ext = ptr(frame, 8);
+	struct { size_t size; void *ext, *e; const char *msg; int code; } m = { .code = -7 };
+	struct { size_t size; void *ext, *ctx; int64_t type; const void *found; } x = { 40, NULL, NULL, 128, frame };
+	struct { size_t size; void *ext, *ctx, *attrs; } o = { 32, NULL, NULL, NULL };
+
+	if (ext) {
+		memcpy((char *)ptr(ext, 24) + 8 + 16, version, 8);
+		return NULL;
+	}
+	assert_int_equal(word(frame, 0), 168);
+	assert_int_equal(num(ptr(frame, 16), 16 + 16 + 4), 5);
+	m.e = refuse(frame, "too cold");
+	m.size = 32;                                      /* as 0.3 asks */
+	slot(frame, 1, &m);
+	assert_string_equal(m.msg, "too cold");
+	assert_int_equal(m.code, -7);
+	m.size = 36;                                      /* as 0.5 does */
+	slot(frame, 1, &m);
+	assert_int_equal(m.code, 3);
+	assert_null(slot(frame, 18, &x));
+	assert_null(x.found);
+	assert_null(slot(frame, 19, &o));
+	assert_int_equal(word(o.attrs, 0), 48);
+	assert_int_equal(word(o.attrs, 16), 0);
+	executed++;
+	return m.e;
+}
+
+static void versions(void **state)
+{
+	static const struct { int v[2]; const char *says; } try[] = {
+		{ { 0, 1 }, "too cold" }, { { 0, 3 }, "too cold" }, { { 0, 5 }, "too cold" },
+		{ { 0, 6 }, "speaks version 0.6 of the FFI, newer than 0.5" }, { { 1, 0 }, "speaks version 1.0 of the FFI, newer than 0.5" },
+	};
+	struct rt_opts o = { .ndev = 1 };
+	struct rt_client *c;
+	void *(*fn)(void *) = newer;
+	float r[4];
+	void *h;
+
+	assert_null(rt_client_new(&o, &c));
+	memcpy(&h, &fn, sizeof h);
+	executed = 0;
+	for (size_t i = 0; i < NELEM(try); i++) {
+		memcpy(version, try[i].v, sizeof version);
+		rt_ffi_register("scale_ffi", h);          /* anew: it is asked again */
+		struct err *e = launch(c, "ok", 0, r);
+		assert_non_null(e);
+		assert_non_null(strstr(e->msg, try[i].says));
+		err_free(e);
+	}
+	assert_int_equal(executed, 3);
+	rt_client_free(c);
+	memcpy(version, (int[]){ 0, 3 }, sizeof version);
+}
+
 /* --- exceptions -------------------------------------------------------------------- */
 
 static int deleted;
@@ -315,7 +385,7 @@ static void ending(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(ffi), cmocka_unit_test(exceptions), cmocka_unit_test(ending) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(ffi), cmocka_unit_test(versions), cmocka_unit_test(exceptions), cmocka_unit_test(ending) };
 
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
