@@ -84,6 +84,8 @@ def pallas(default):
 
 # Rules for what is not imported before it is used, made of JAX's own.
 LATER = {"pallas_call": pallas}
+# What JAX has no rule for but for GPUs, of plain StableHLO.
+PLAIN = {"pbroadcast", "pbroadcast_dynamic"}
 
 
 def lowerings():
@@ -91,18 +93,21 @@ def lowerings():
     a loop that is there to keep XLA's compile time down; the default is straight-line code."""
     from jax._src.interpreters import mlir
     from jax._src.random import threefry2x32
-    cpu = mlir._platform_specific_lowerings["cpu"]
+    cpu, gpu = mlir._platform_specific_lowerings["cpu"], mlir._platform_specific_lowerings["cuda"]
     own = {}
+
+    def rules(primitive):
+        return gpu if primitive.name in PLAIN else cpu
 
     class Rules(dict):
         def __contains__(self, primitive):
-            return primitive in own or primitive.name in LATER or (primitive in cpu and primitive is not threefry2x32.threefry2x32_p)
+            return primitive in own or primitive.name in LATER or (primitive in rules(primitive) and primitive is not threefry2x32.threefry2x32_p)
 
         def __getitem__(self, primitive):
             if primitive not in own and primitive.name in LATER:
                 default = mlir._lowerings[primitive]
                 mlir.register_lowering(primitive, LATER[primitive.name](getattr(default, "rule", default)), platform=NAME)
-            return own[primitive] if primitive in own else cpu[primitive]
+            return own[primitive] if primitive in own else rules(primitive)[primitive]
 
         def __setitem__(self, primitive, rule):
             own[primitive] = rule
@@ -206,15 +211,15 @@ def custom_calls():
     xla_client.register_custom_call_target = register_custom_call_target
 
 
-# The version of StableHLO that the library reads (Plugin_Attributes).
-STABLEHLO = "1.14.0"
-
-
 def _portable(program, size, take, to, message, capacity):
     """What a custom call's partition function gives is MLIR as JAX lowers to it."""
     try:
+        import jax
         from jaxlib import _jax
-        portable = _jax.mlir.serialize_portable_artifact(ctypes.string_at(program, size), STABLEHLO)
+        from jaxlib.mlir.dialects import stablehlo
+        read = ".".join(map(str, jax.local_devices(backend=NAME)[0].client.stablehlo_current_version))
+        version = stablehlo.get_smaller_version(read, stablehlo.get_current_version())
+        portable = _jax.mlir.serialize_portable_artifact(ctypes.string_at(program, size), version)
         take(to, portable, len(portable))
         return 0
     except BaseException as e:  # noqa: BLE001  (nothing may leave through C; the text becomes the program's error)

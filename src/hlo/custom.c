@@ -468,16 +468,32 @@ static struct err *inspect(struct hlo *h, const struct wop *o, uint32_t backend,
 	return op_bind(h, o, o->nout, &v);
 }
 
+/* Each result's list of tiles is empty. */
+static struct err *not_tiled(struct hlo *h, uint32_t tilings)
+{
+	uint32_t n, *list, k, *tile;
+	TRY(attr_list(h, tilings, &n, &list));
+	for (uint32_t i = 0; i < n; i++) {
+		TRY(attr_list(h, list[i], &k, &tile));
+		if (k)
+			return no_op(h, "a result in tiles");
+	}
+	return NULL;
+}
+
 struct err *conv_custom_call(struct hlo *h, const struct wop *o)
 {
-	/* api, config, target, called, effect, operand layouts, aliases, result layouts */
-	uint32_t p[8], n, nalias, *alias;
+	/* api, config, target, called, effect, operand layouts, aliases, result layouts; since version 2 tilings of the results */
+	uint32_t p[9], n, nalias, *alias;
 	struct span target;
 	ir_val *in;
 	ir_blob config;
 	int64_t api, effect;
+	bool half;
 	TRY(op_props(h, o, p));
 	TRY(attr_str(h, p[2], &target));
+	if (h->opname[o->name].row->nprop == 9)
+		TRY(not_tiled(h, p[8]));
 	TRY(attr_int(h, p[0], &api));
 	TRY(attr_int(h, p[4], &effect));
 	TRY(op_ins(h, o, &n, &in));
@@ -485,6 +501,9 @@ struct err *conv_custom_call(struct hlo *h, const struct wop *o)
 		return op_bind(h, o, 1, in);
 	if (n == 1 && o->nout <= 1 && span_is(h, target, "InspectSharding"))
 		return inspect(h, o, p[1], in[0]);
+	TRY(half_known(h, o, target, p[3], &half));
+	if (half)
+		return NULL;
 	TRY(config_of(h, o, target, p[1], &config));
 	if (span_is(h, target, "ApproxTopK"))
 		return approx_top_k(h, o, p[3], config);

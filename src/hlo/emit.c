@@ -191,6 +191,42 @@ struct err *op_emit(struct hlo *h, const struct wop *o, enum ir_kind k, uint32_t
 	return op_bind(h, o, n, v);
 }
 
+struct err *op_emit_words(struct hlo *h, const struct wop *o, enum ir_kind k)
+{
+	uint32_t n;
+	ir_val *in;
+	TRY(op_ins(h, o, &n, &in));
+	return op_emit(h, o, k, n, in, (uint32_t)h->word.n, h->word.p);
+}
+
+struct err *op_same(struct hlo *h, const struct wop *o)
+{
+	uint32_t n;
+	ir_val *in;
+	TRY(op_ins(h, o, &n, &in));
+	return op_bind(h, o, n, in);
+}
+
+void op_widen(struct hlo *h, ir_val *v, ir_type result)
+{
+	enum dtype dt = ir_type_of(h->m, result)->dtype, from = ir_vtype(h->m, h->b.fn, *v)->dtype;
+	if (from != dt && dt != DT_token && from != DT_token)
+		*v = ir_convert(&h->b, *v, dt);
+}
+
+struct err *op_ins_widened(struct hlo *h, const struct wop *o, uint32_t per, uint32_t *n, ir_val **in)
+{
+	uint32_t k;
+	ir_type *t;
+	TRY(op_ins(h, o, n, in));
+	TRY(op_outs(h, o, &k, &t));
+	if (*n != per * k)
+		return bad_op(h, "it has %u operands and %u results", *n, k);
+	for (uint32_t i = 0; i < *n; i++)
+		op_widen(h, &(*in)[i], t[i % k]);
+	return NULL;
+}
+
 /* --- attribute words ---------------------------------------------------- */
 
 void w_begin(struct hlo *h)

@@ -4,14 +4,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-static struct err *emit_words(struct hlo *h, const struct wop *o)
-{
-	uint32_t n;
-	ir_val *in;
-	TRY(op_ins(h, o, &n, &in));
-	return op_emit(h, o, h->opname[o->name].row->kind, n, in, (uint32_t)h->word.n, h->word.p);
-}
-
 /* Complex atan2(y, x) = -i log((x + i y) / sqrt(x^2 + y^2)). */
 static struct err *complex_atan2(struct hlo *h, const struct wop *o, const ir_val *in)
 {
@@ -70,15 +62,7 @@ static struct err *conv_words(struct hlo *h, const struct wop *o)
 	w_begin(h);
 	TRY(op_props(h, o, p));
 	TRY(w_props(h, p, h->opname[o->name].row->words));
-	return emit_words(h, o);
-}
-
-static struct err *conv_identity(struct hlo *h, const struct wop *o)
-{
-	uint32_t n;
-	ir_val *in;
-	TRY(op_ins(h, o, &n, &in));
-	return op_bind(h, o, n, in);
+	return op_emit_words(h, o, h->opname[o->name].row->kind);
 }
 
 static struct err *conv_constant(struct hlo *h, const struct wop *o)
@@ -181,28 +165,6 @@ static struct err *conv_bitcast(struct hlo *h, const struct wop *o)
 	return op_bind(h, o, 1, &v);
 }
 
-/* The type a reduction accumulates in may be wider than its operands: they are converted to it.  Operand i goes with
- * result i % (number of results). */
-static void widen(struct hlo *h, ir_val *v, ir_type result)
-{
-	enum dtype dt = ir_type_of(h->m, result)->dtype, from = ir_vtype(h->m, h->b.fn, *v)->dtype;
-	if (from != dt && dt != DT_token && from != DT_token)
-		*v = ir_convert(&h->b, *v, dt);
-}
-
-static struct err *promote(struct hlo *h, const struct wop *o, uint32_t per, uint32_t *n, ir_val **in)
-{
-	uint32_t k;
-	ir_type *t;
-	TRY(op_ins(h, o, n, in));
-	TRY(op_outs(h, o, &k, &t));
-	if (*n != per * k)
-		return bad_op(h, "it has %u operands and %u results", *n, k);
-	for (uint32_t i = 0; i < *n; i++)
-		widen(h, &(*in)[i], t[i % k]);
-	return NULL;
-}
-
 /* Does f(old.., update..) give the updates? */
 static bool overwrites(const struct hlo *h, ir_fnid f, uint32_t n)
 {
@@ -227,8 +189,8 @@ static struct err *conv_scatter(struct hlo *h, const struct wop *o)
 	if (n != 2 * k + 1)
 		return bad_op(h, "it has %u operands and %u results", n, k);
 	for (uint32_t i = 0; i < k; i++) {
-		widen(h, &in[i], t[i]);
-		widen(h, &in[k + 1 + i], t[i]);
+		op_widen(h, &in[i], t[i]);
+		op_widen(h, &in[k + 1 + i], t[i]);
 	}
 	TRY(region_reducer(h, o, 0, "scatter", &r, &f));
 	if (f && overwrites(h, f, k))
@@ -249,7 +211,7 @@ static struct err *reduction(struct hlo *h, const struct wop *o, enum ir_kind ki
 	ir_fnid f;
 	ir_val *in;
 	TRY(region_reducer(h, o, 0, "reduce", &r, &f));
-	TRY(promote(h, o, 2, &n, &in));
+	TRY(op_ins_widened(h, o, 2, &n, &in));
 	w_begin(h);
 	TRY(op_props(h, o, p));
 	TRY(w_props(h, p, props));
@@ -275,7 +237,7 @@ static struct err *conv_select_and_scatter(struct hlo *h, const struct wop *o)
 	TRY(w_props(h, p, "l1 l2 c0"));
 	w_int(h, f[0]);
 	w_int(h, f[1]);
-	return emit_words(h, o);
+	return op_emit_words(h, o, h->opname[o->name].row->kind);
 }
 
 static struct err *conv_sort(struct hlo *h, const struct wop *o)
@@ -398,141 +360,6 @@ static struct err *conv_if(struct hlo *h, const struct wop *o)
 	return branches(h, o, ir_convert(&h->b, pred, DT_i32), true);    /* branch 0 is the false one */
 }
 
-/* --- collectives -------------------------------------------------------- */
-
-/* Groups of partitions.  With one replica, a collective over replicas (no channel) leaves its operand as it is
- * (*alone), and one over replicas and all their partitions has a single group. */
-static struct err *groups(struct hlo *h, uint32_t attr, uint32_t channel, int64_t global, ir_group *g, bool *alone)
-{
-	int n, rank;
-	int64_t *id, dim[2], ch;
-	*alone = false;
-	*g = 0;
-	if (h->m->num_replicas != 1)
-		return no_op(h, "a collective in a program of %d replicas", h->m->num_replicas);
-	TRY(attr_int(h, channel, &ch));
-	struct cur c;
-	int d, code;
-	TRY(attr_open(h, attr, &c, &d, &code));
-	if (d == D_VHLO && code == 23)
-		return no_op(h, "replica groups given as axes of a mesh");
-	TRY(attr_ints2(h, attr, &n, &id, &rank, dim));
-	if (rank != 2)
-		return bad_op(h, "its groups are not a matrix");
-	if (ch <= 0) {
-		*alone = true;
-		return NULL;
-	}
-	if (n == 0 || !global) {
-		n = h->m->num_partitions;
-		dim[0] = 1;
-		dim[1] = n;
-		id = ARENA_NEW(&h->a, int64_t, n);
-		for (int i = 0; i < n; i++)
-			id[i] = i;
-	}
-	*g = ir_group_add(h->m, (int)dim[0], (int)dim[1], id);
-	return NULL;
-}
-
-/* all_reduce; reduce_scatter, which has a dimension beside. */
-static struct err *conv_reducing(struct hlo *h, const struct wop *o)
-{
-	enum ir_kind kind = h->opname[o->name].row->kind;
-	bool scatter = kind == IR_reduce_scatter;
-	uint32_t p[4], n;    /* channel, groups, (dim,) global ids */
-	enum redop r;
-	ir_fnid f;
-	ir_group g;
-	bool alone;
-	ir_val *in;
-	int64_t global;
-	TRY(region_reducer(h, o, 0, "reduce", &r, &f));
-	TRY(op_props(h, o, p));
-	TRY(attr_int(h, p[2 + scatter], &global));
-	TRY(groups(h, p[1], p[0], global, &g, &alone));
-	TRY(promote(h, o, 1, &n, &in));
-	if (alone)
-		return op_bind(h, o, n, in);
-	w_begin(h);
-	if (scatter)
-		TRY(w_attr_int(h, p[2]));
-	w_int(h, g);
-	w_int(h, r);
-	w_int(h, f);
-	return op_emit(h, o, kind, n, in, (uint32_t)h->word.n, h->word.p);
-}
-
-static struct err *conv_cross_replica_sum(struct hlo *h, const struct wop *o)
-{
-	if (h->m->num_replicas != 1)
-		return no_op(h, "a sum over %d replicas", h->m->num_replicas);
-	return conv_identity(h, o);
-}
-
-static struct err *conv_all_gather(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[4];    /* dim, channel, groups, global ids */
-	ir_group g;
-	bool alone;
-	int64_t global;
-	TRY(op_props(h, o, p));
-	TRY(attr_int(h, p[3], &global));
-	TRY(groups(h, p[2], p[1], global, &g, &alone));
-	if (alone)
-		return conv_identity(h, o);
-	w_begin(h);
-	TRY(w_attr_int(h, p[0]));
-	w_int(h, g);
-	return emit_words(h, o);
-}
-
-static struct err *conv_all_to_all(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[5];    /* channel, concat, groups, count, split */
-	ir_group g;
-	bool alone;
-	TRY(op_props(h, o, p));
-	TRY(groups(h, p[2], p[0], 1, &g, &alone));
-	if (alone)
-		return conv_identity(h, o);
-	int64_t count;
-	TRY(attr_int(h, p[3], &count));
-	if (count != h->m->group.p[g].ncol)
-		return bad_op(h, "it splits in %lld for groups of %d", (long long)count, h->m->group.p[g].ncol);
-	w_begin(h);
-	TRY(w_props(h, p, "i4 i1"));
-	w_int(h, g);
-	return emit_words(h, o);
-}
-
-static struct err *conv_collective_permute(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[2];
-	int64_t ch;
-	TRY(op_props(h, o, p));
-	TRY(attr_int(h, p[0], &ch));
-	if (h->m->num_replicas != 1 || (ch <= 0 && h->m->num_partitions != 1))
-		return no_op(h, "a permutation of replicas");
-	w_begin(h);
-	TRY(w_attr_list(h, p[1]));
-	return emit_words(h, o);
-}
-
-static struct err *conv_collective_broadcast(struct hlo *h, const struct wop *o)
-{
-	uint32_t p[2];
-	ir_group g;
-	bool alone;
-	TRY(op_props(h, o, p));
-	TRY(groups(h, p[1], p[0], 1, &g, &alone));
-	if (alone)
-		return conv_identity(h, o);
-	w_begin(h);
-	w_int(h, g);
-	return emit_words(h, o);
-}
-
 /* --- talk with the host -------------------------------------------------- */
 
 static struct err *conv_feed(struct hlo *h, const struct wop *o)
@@ -543,7 +370,7 @@ static struct err *conv_feed(struct hlo *h, const struct wop *o)
 	TRY(attr_str(h, p[0], &s));
 	w_begin(h);
 	w_int(h, span_intern(h, s));
-	return emit_words(h, o);
+	return op_emit_words(h, o, h->opname[o->name].row->kind);
 }
 
 static struct err *conv_refuse(struct hlo *h, const struct wop *o)
@@ -556,7 +383,7 @@ static struct err *conv_refuse(struct hlo *h, const struct wop *o)
 /* name with the dialect's letter, function, kind, properties, operands, results, regions, words of conv_words */
 static const struct op_row rows[] = {
 	{ "b.module", NULL, ROW_MODULE, 0, 0, 0, 1 },
-	{ "b.unrealized_conversion_cast", conv_identity, 0, 0, -1, -1, 0 },
+	{ "b.unrealized_conversion_cast", op_same, 0, 0, -1, -1, 0 },
 	{ "v.func", NULL, ROW_FUNC, 5, 0, 0, 1 },
 	{ "v.call", NULL, ROW_CALL, 1, -1, -1, 0 },
 	{ "v.composite", NULL, ROW_COMPOSITE, 4, -1, -1, -1 },
@@ -565,7 +392,7 @@ static const struct op_row rows[] = {
 	{ "s.mesh", NULL, ROW_MESH, 2, 0, 0, 0 },
 	{ "s.sharding_constraint", conv_sharding_constraint, 0, 1, 1, 1, 0 },
 	{ "s.reshard", conv_sharding_constraint, 0, 1, 1, 1, 0 },
-	{ "s.propagation_barrier", conv_identity, 0, 1, 1, 1, 0 },
+	{ "s.propagation_barrier", op_same, 0, 1, 1, 1, 0 },
 	{ "s.sharding_group", conv_sharding_group, 0, 1, 1, 0, 0 },
 	{ "s.manual_computation", conv_manual, 0, 3, -1, -1, 1 },
 
@@ -600,6 +427,7 @@ static const struct op_row rows[] = {
 	{ "v.rng", conv_rng, 0, 1, 3, 1, 0 },
 	{ "v.reduce_precision", conv_words, IR_reduce_precision, 2, 1, 1, 0, "i0 i1" },
 	{ "v.custom_call", conv_custom_call, 0, 8, -1, -1, 0 },
+	{ "v.custom_call_v2", conv_custom_call, 0, 9, -1, -1, 0 },
 	{ "v.optimization_barrier", conv_words, IR_optimization_barrier, 0, -1, -1, 0, "" },
 	{ "v.create_token", conv_words, IR_create_token, 0, 0, 1, 0, "" },
 	{ "v.after_all", conv_words, IR_after_all, 0, -1, 1, 0, "" },
@@ -611,10 +439,11 @@ static const struct op_row rows[] = {
 	{ "v.reduce_scatter", conv_reducing, IR_reduce_scatter, 4, 1, 1, 1 },
 	{ "v.all_to_all", conv_all_to_all, IR_all_to_all, 5, -1, -1, 0 },
 	{ "v.collective_permute", conv_collective_permute, IR_collective_permute, 2, 1, 1, 0 },
-	{ "v.collective_broadcast", conv_collective_broadcast, IR_collective_broadcast, 2, 1, 1, 0 },
-	{ "v.collective_reduce", conv_refuse, 0, 4, -1, -1, -1 },
-	{ "v.async_start", conv_refuse, 0, 0, -1, -1, -1 },
-	{ "v.async_done", conv_refuse, 0, 0, -1, -1, -1 },
+	{ "v.collective_broadcast", conv_collective_broadcast, 0, 2, 1, 1, 0 },
+	{ "v.collective_broadcast_v2", conv_collective_broadcast, 0, 3, -1, -1, 0 },
+	{ "v.collective_reduce", conv_collective_reduce, 0, 4, -1, -1, 1 },
+	{ "v.async_start", NULL, ROW_ASYNC, 0, -1, 1, 1 },
+	{ "v.async_done", op_same, 0, 0, 1, -1, 0 },
 	{ "v.infeed", conv_feed, IR_infeed, 2, 1, -1, 0 },
 	{ "v.outfeed", conv_feed, IR_outfeed, 1, -1, 1, 0 },
 	{ "v.send", conv_words, IR_send, 4, -1, 1, 0, "i0 i1" },
@@ -671,13 +500,6 @@ const struct op_row *op_row_find(enum dialect d, const char *name, size_t n)
 {
 	char key[64] = "bvs?.";
 	mem_once(&once, tables);
-	if (d == D_VHLO) {    /* without _v1, _v2 .. */
-		size_t k = n;
-		while (k > 0 && name[k - 1] >= '0' && name[k - 1] <= '9')
-			k--;
-		if (k < n && k >= 2 && name[k - 1] == 'v' && name[k - 2] == '_')
-			n = k - 2;
-	}
 	if (n + 2 > sizeof key)
 		return NULL;
 	key[0] = key[d];
@@ -685,5 +507,12 @@ const struct op_row *op_row_find(enum dialect d, const char *name, size_t n)
 	if (n)
 		memcpy(key + 2, name, n);
 	uint64_t *v = map_get(&by_name, key, n + 2);
+	if (!v && d == D_VHLO) {    /* without _v1, _v2 .. */
+		size_t k = n;
+		while (k > 0 && name[k - 1] >= '0' && name[k - 1] <= '9')
+			k--;
+		if (k < n && k >= 2 && name[k - 1] == 'v' && name[k - 2] == '_')
+			v = map_get(&by_name, key, k);
+	}
 	return v ? (const struct op_row *)(uintptr_t)*v : NULL;
 }

@@ -203,7 +203,7 @@ struct err *func_callee(struct hlo *h, const struct wop *o, struct wfunc **out)
 /* Translate operations [first, end), the last of which returns the n values out. */
 static struct err *run(struct hlo *h, uint32_t first, uint32_t end, uint32_t *n, ir_val **out)
 {
-	struct frame { uint32_t i, end, call; struct wfunc *f; ir_loc loc; };      /* loc: of the call */
+	struct frame { uint32_t i, end, call; struct wfunc *f; ir_loc loc; };      /* loc: of the call; no f: of what is started */
 	ARR(struct frame) stack = {0};
 	struct err *e = NULL;
 	struct frame at = { first, end, 0, NULL, h->b.loc };
@@ -264,6 +264,16 @@ static struct err *run(struct hlo *h, uint32_t first, uint32_t end, uint32_t *n,
 			arr_push(&stack, at);
 			continue;
 		}
+		if (row->kind == ROW_ASYNC) {      /* done at once: what a future will be is known here */
+			const struct wregion *r = &h->region.p[o->region];
+			uint32_t k;
+			ir_val *v;
+			TRY_GOTO(e, op_ins(h, o, &k, &v), out);
+			TRY_GOTO(e, vals_bind(h, r->arg, r->narg, r->narg ? k : 0, v), out);
+			at = (struct frame){ r->first, r->end, (uint32_t)(o - h->op.p), NULL, f->loc };
+			arr_push(&stack, at);
+			continue;
+		}
 		if (row->kind != ROW_RETURN) {
 			e = bad_op(h, "it cannot stand here");
 			goto out;
@@ -280,7 +290,8 @@ static struct err *run(struct hlo *h, uint32_t first, uint32_t end, uint32_t *n,
 			*out = v;
 			break;
 		}
-		f->f->active = false;
+		if (f->f)
+			f->f->active = false;
 		uint32_t call = f->call;
 		stack.n--;
 		h->cur = &h->op.p[call];
@@ -288,7 +299,8 @@ static struct err *run(struct hlo *h, uint32_t first, uint32_t end, uint32_t *n,
 	}
 out:
 	for (size_t i = 1; i < stack.n; i++)
-		stack.p[i].f->active = false;
+		if (stack.p[i].f)
+			stack.p[i].f->active = false;
 	arr_free(&stack);
 	return e;
 }

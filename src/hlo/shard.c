@@ -86,8 +86,7 @@ struct err *mesh_add(struct hlo *h, const struct wop *o)
 	return NULL;
 }
 
-/* A mesh by name, or written out in place. */
-static struct err *mesh_find(struct hlo *h, uint32_t attr, uint32_t *out)
+struct err *mesh_find(struct hlo *h, uint32_t attr, uint32_t *out)
 {
 	struct cur c;
 	int d, code;

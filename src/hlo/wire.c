@@ -636,7 +636,7 @@ static struct err *type_read(struct hlo *h, uint32_t type, struct wtype *w)
 		case 33: w->kind = W_NONE; return NULL;
 		case 34: w->kind = W_TF32; w->dtype = DT_f32; return NULL;
 		case 41: return no_type(h, type, "buffer");
-		case 42: return no_type(h, type, "future");
+		case 42: return list_type(h, &c, w, false);    /* a future: what it will be */
 		default: return no_type(h, type, "unknown vhlo");
 		}
 	switch (code) {

@@ -39,11 +39,11 @@ struct wop;
 typedef struct err *conv_fn(struct hlo *h, const struct wop *o);
 
 /* What row->kind says if row->conv is NULL: region.c and read.c handle it. */
-enum { ROW_CALL = 1, ROW_COMPOSITE, ROW_RETURN, ROW_FUNC, ROW_MODULE, ROW_MESH };
+enum { ROW_CALL = 1, ROW_COMPOSITE, ROW_ASYNC, ROW_RETURN, ROW_FUNC, ROW_MODULE, ROW_MESH };
 
 /* A row of the table of operations. */
 struct op_row {
-	const char *name;            /* without version */
+	const char *name;            /* without version; with it where versions differ */
 	conv_fn *conv;
 	uint16_t kind;               /* enum ir_kind, for conv functions that serve several; or ROW_* */
 	int8_t nprop;                /* properties on the wire */
@@ -185,6 +185,8 @@ struct err *op_discardable(struct hlo *h, const struct wop *o, const char *name,
 struct err *mesh_add(struct hlo *h, const struct wop *o);
 struct err *shard_get(struct hlo *h, uint32_t attr, ir_shard *out);
 struct err *shard_per_value(struct hlo *h, uint32_t attr, uint32_t *n, ir_shard **out);
+/* A mesh by name, or one of sdy that is written out: its index in h->m->mesh. */
+struct err *mesh_find(struct hlo *h, uint32_t attr, uint32_t *out);
 bool shard_says_nothing(const struct hlo *h, ir_shard s);    /* all dimensions open, nothing replicated or partial */
 struct err *shard_axes(struct hlo *h, uint32_t attr, uint32_t *n, ir_str **out);     /* the names in a list of manual axes */
 int mesh_axis(const struct ir_mesh *m, ir_str name);         /* the number of an axis; -1: none */
@@ -207,7 +209,15 @@ struct err *op_bind(struct hlo *h, const struct wop *o, uint32_t n, const ir_val
 /* Append an operation, check it, make its results those of o. */
 struct err *op_emit(struct hlo *h, const struct wop *o, enum ir_kind k, uint32_t nin, const ir_val *in,
                     uint32_t nattr, const int64_t *attr);
-/* The same with these result types; the first result to out, nothing bound. */
+/* The same with o's operands and the attribute words in h->word. */
+struct err *op_emit_words(struct hlo *h, const struct wop *o, enum ir_kind k);
+/* The results of o are its operands. */
+conv_fn op_same;
+/* The type a reduction accumulates in may be wider than its operands: *v is converted to it. */
+void op_widen(struct hlo *h, ir_val *v, ir_type result);
+/* Operands of o, which has per of them for each result, so widened: operand i goes with result i % (number of results). */
+struct err *op_ins_widened(struct hlo *h, const struct wop *o, uint32_t per, uint32_t *n, ir_val **in);
+/* As op_emit, with these result types; the first result to out, nothing bound. */
 struct err *op_emit_t(struct hlo *h, enum ir_kind k, uint32_t nin, const ir_val *in, uint32_t nout, const ir_type *t,
                       uint32_t nattr, const int64_t *attr, ir_val *out);
 
@@ -244,6 +254,21 @@ struct err *func_callee(struct hlo *h, const struct wop *o, struct wfunc **out);
 struct err *func_fn(struct hlo *h, struct wfunc *f, bool reducer, ir_fnid *out);
 /* The op that makes *v in *fn, through captures into the functions around: then these are *fn and *v.  NULL: a parameter. */
 const struct ir_op *value_origin(const struct hlo *h, const struct ir_fn **fn, ir_val *v);
+
+/* --- collective.c --------------------------------------------------------- */
+
+/* rows groups of cols partitions each, -1 where there is none.  With one replica, a collective over replicas (no channel) leaves its
+ * operand as it is (*alone), and one over replicas and all their partitions (!global) has a single group. */
+struct err *group_make(struct hlo *h, int rows, int cols, int64_t *id, int64_t channel, bool global, ir_group *g, bool *alone);
+struct err *all_to_all(struct hlo *h, const struct wop *o, int64_t split, int64_t concat, int64_t count, ir_group g);
+struct err *permute(struct hlo *h, const struct wop *o, int64_t channel, int n, const int64_t *pairs);    /* pairs: n numbers */
+conv_fn conv_reducing, conv_cross_replica_sum, conv_all_gather, conv_all_to_all, conv_collective_permute, conv_collective_broadcast,
+	conv_collective_reduce;
+
+/* --- async.c: one half of a collective, as a custom call ------------------- */
+
+/* *done: the call is one.  called: the functions that it names. */
+struct err *half_known(struct hlo *h, const struct wop *o, struct span target, uint32_t called, bool *done);
 
 /* --- op.c -------------------------------------------------------------- */
 

@@ -34,8 +34,8 @@ struct err *pjrt_Plugin_Initialize(struct pjrt_Plugin_Initialize *a)
 
 struct err *pjrt_Plugin_Attributes(struct pjrt_Plugin_Attributes *a)
 {
-	/* The pin of the StableHLO version: jaxlib writes its bytecode for it, whatever its own is. */
-	static const int64_t version[3] = { 1, 14, 0 };
+	/* The newest StableHLO that src/hlo reads: jaxlib writes its bytecode for this version or for its own, whichever is older. */
+	static const int64_t version[3] = { 1, 20, 0 };
 	static const struct pjrt_value attr[] = { {
 		.struct_size = sizeof(struct pjrt_value), .name = "stablehlo_current_version", .name_size = 25,
 		.type = VALUE_INTS, .is = version, .value_size = 3,
