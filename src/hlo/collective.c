@@ -65,7 +65,9 @@ static struct err *mesh_of(struct hlo *h, uint32_t attr, struct ir_mesh *m)
 	if (ids >> 1 >= h->nattr)
 		return bad_at(h->attr[attr].at, "devices of a mesh that do not exist");
 	TRY(attr_ints(h, (uint32_t)(ids >> 1), &k, &m->id));
-	return k == m->ndev ? NULL : bad_at(h->attr[attr].at, "a mesh of %lld devices that names %d", (long long)m->ndev, k);
+	if (!k)
+		m->id = NULL;
+	return !k || k == m->ndev ? NULL : bad_at(h->attr[attr].at, "a mesh of %lld devices that names %d", (long long)m->ndev, k);
 }
 
 /* How far apart neighbours along the axis, or the part of one, that attr refers to are in the order of m, and how many they are. */
@@ -282,7 +284,8 @@ static ir_val or_zero(struct hlo *h, ir_val pred, ir_val v)
 {
 	ir_type type = h->b.fn->val.p[v].type;
 	const struct ir_type_info t = *ir_type_of(h->m, type);
-	return ir_select(&h->b, ir_splat_of(&h->b, pred, ir_tensor(h->m, DT_pred, t.rank, t.dim)), v, ir_const_i(&h->b, type, 0));
+	ir_val zero = ir_const_i(&h->b, type, 0);
+	return ir_select(&h->b, ir_splat_of(&h->b, pred, ir_tensor(h->m, DT_pred, t.rank, t.dim)), v, zero);
 }
 
 /* v of the root everywhere, bit by bit: the others add zeros, and -0 + 0 would not be -0. */
@@ -291,8 +294,10 @@ static ir_val from_root(struct hlo *h, ir_val v, ir_val root, ir_group g)
 	struct ir_b *b = &h->b;
 	const struct ir_type_info t = *ir_vtype(h->m, b->fn, v);
 	const struct dtype_info *d = &dtype_info[t.dtype];
-	if (d->cls == DT_COMPLEX)
-		return ir_bin(b, ELEM_complex, from_root(h, ir_un(b, ELEM_real, v), root, g), from_root(h, ir_un(b, ELEM_imag, v), root, g));
+	if (d->cls == DT_COMPLEX) {
+		ir_val re = from_root(h, ir_un(b, ELEM_real, v), root, g), im = from_root(h, ir_un(b, ELEM_imag, v), root, g);
+		return ir_bin(b, ELEM_complex, re, im);
+	}
 	if (d->cls == DT_FLOAT && d->bits == 6)      /* there are no integers of that width */
 		return ir_convert(b, from_root(h, ir_convert(b, v, DT_f16), root, g), t.dtype);
 	if (d->cls == DT_FLOAT) {

@@ -1,23 +1,23 @@
-"""Writes the bytecode that the reader's tests use: python make.py (needs jax).
+"""Writes the bytecode that the reader's tests use: python make.py [NAMES] (needs jax; programs of version 1.20.0 want 0.12).
 
-Each program is StableHLO text below, serialised as JAX's client would, to version 1.14.0. They hold what no JAX
-program does; what JAX sends is tested with its own programs.
+Each program is StableHLO text below, serialised as JAX's client would, to version 1.14.0 or the one it names. They hold
+what no JAX program does; what JAX sends is tested with its own programs.
 """
 
 import pathlib
+import sys
 
 from jax._src.interpreters import mlir
 from jaxlib import _jax
 from jaxlib.mlir import ir
 
-VERSION = "1.14.0"
 HERE = pathlib.Path(__file__).parent
 
 PROGRAMS = {}
 
 
-def program(name, text):
-    PROGRAMS[name] = text
+def program(name, text, version="1.14.0"):
+    PROGRAMS[name] = text, version
 
 
 program("batch_norm", """
@@ -373,10 +373,126 @@ func.func @main(%a: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}
 }
 """)
 
+# Futures, as JAX 0.10 has them: what is started is done at once; its region may take operands, or see what is around it.
+program("futures", """
+module @futures attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+func.func private @later(%f: !stablehlo.future<tensor<8xf32>>) -> tensor<8xf32> {
+  %0 = "stablehlo.async_done"(%f) : (!stablehlo.future<tensor<8xf32>>) -> tensor<8xf32>
+  return %0 : tensor<8xf32>
+}
+func.func @main(%a: tensor<2xf32>, %b: tensor<2xf32>) -> (tensor<8xf32>, tensor<2xf32>) {
+  %0 = "stablehlo.async_start"(%a) ({
+  ^bb0(%x: tensor<2xf32>):
+    %g = "stablehlo.all_gather"(%x) {all_gather_dim = 0 : i64, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids} : (tensor<2xf32>) -> tensor<8xf32>
+    stablehlo.return %g : tensor<8xf32>
+  }) : (tensor<2xf32>) -> !stablehlo.future<tensor<8xf32>>
+  %1 = "stablehlo.async_start"(%b) ({
+  ^bb0(%x: tensor<2xf32>):
+    %g = "stablehlo.all_reduce"(%x) ({
+    ^bb1(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {replica_groups = dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids} : (tensor<2xf32>) -> tensor<2xf32>
+    stablehlo.return %g : tensor<2xf32>
+  }) : (tensor<2xf32>) -> !stablehlo.future<tensor<2xf32>>
+  %2 = func.call @later(%0) : (!stablehlo.future<tensor<8xf32>>) -> tensor<8xf32>
+  %3 = "stablehlo.async_done"(%1) : (!stablehlo.future<tensor<2xf32>>) -> tensor<2xf32>
+  return %2, %3 : tensor<8xf32>, tensor<2xf32>
+}
+}
+""", "1.20.0")
+
+# Groups along axes of a mesh: two axes in the other order, a part of one, a mesh whose devices are in an order of their own, one by name.
+program("mesh_groups", """
+module @mesh_groups attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32} {
+sdy.mesh @named = <["u"=4, "v"=2]>
+func.func @main(%a: tensor<4xf32>) -> (tensor<16xf32>, tensor<8xf32>, tensor<8xf32>, tensor<16xf32>) {
+  %0 = "stablehlo.all_gather"(%a) {all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = #stablehlo.mesh<axes=[<name = "x", size = 2>, <name = "y", size = 2>, <name = "z", size = 2>]>, axes = [#stablehlo.axis_ref<name = "z">, #stablehlo.axis_ref<name = "x">]>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids} : (tensor<4xf32>) -> tensor<16xf32>
+  %1 = "stablehlo.all_gather"(%a) {all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = #stablehlo.mesh<axes=[<name = "x", size = 8>]>, axes = [#stablehlo.axis_ref<name = "x", sub_axis_info = (2)2>]>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids} : (tensor<4xf32>) -> tensor<8xf32>
+  %2 = "stablehlo.all_gather"(%a) {all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = #stablehlo.mesh<axes=[<name = "x", size = 4>, <name = "y", size = 2>], device_ids = dense<[7, 6, 5, 4, 3, 2, 1, 0]> : tensor<8xi64>>, axes = [#stablehlo.axis_ref<name = "y">]>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids} : (tensor<4xf32>) -> tensor<8xf32>
+  %3 = "stablehlo.all_gather"(%a) {all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @named, axes = [#stablehlo.axis_ref<name = "u">]>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids} : (tensor<4xf32>) -> tensor<16xf32>
+  return %0, %1, %2, %3 : tensor<16xf32>, tensor<8xf32>, tensor<8xf32>, tensor<16xf32>
+}
+}
+""", "1.20.0")
+
+# Collectives with a root: the first of the group, or one that the program computes.
+program("roots", """
+module @roots attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+func.func @main(%a: tensor<3xf32>, %c: tensor<2xcomplex<f32>>, %r: tensor<2xi32>, %s: tensor<1xi32>) -> (tensor<3xf32>, tensor<3xf32>, tensor<2xcomplex<f32>>, tensor<3xf32>, tensor<3xf32>) {
+  %0 = "stablehlo.collective_broadcast"(%a) {replica_groups = dense<[[2, 0], [1, 3]]> : tensor<2x2xi64>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>} : (tensor<3xf32>) -> tensor<3xf32>
+  %1:2 = "stablehlo.collective_broadcast"(%a, %c, %r) {replica_groups = dense<[[2, 0], [1, 3]]> : tensor<2x2xi64>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, has_dynamic_root} : (tensor<3xf32>, tensor<2xcomplex<f32>>, tensor<2xi32>) -> (tensor<3xf32>, tensor<2xcomplex<f32>>)
+  %2 = "stablehlo.collective_reduce"(%a) ({
+  ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+    %m = stablehlo.maximum %p, %q : tensor<f32>
+    stablehlo.return %m : tensor<f32>
+  }) {replica_groups = dense<[[2, 0], [1, 3]]> : tensor<2x2xi64>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids} : (tensor<3xf32>) -> tensor<3xf32>
+  %3 = "stablehlo.collective_reduce"(%a, %s) ({
+  ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+    %m = stablehlo.add %p, %q : tensor<f32>
+    stablehlo.return %m : tensor<f32>
+  }) {replica_groups = dense<[[2, 0], [1, 3]]> : tensor<2x2xi64>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids, has_dynamic_root} : (tensor<3xf32>, tensor<1xi32>) -> tensor<3xf32>
+  return %0, %1#0, %1#1, %2, %3 : tensor<3xf32>, tensor<3xf32>, tensor<2xcomplex<f32>>, tensor<3xf32>, tensor<3xf32>
+}
+}
+""", "1.20.0")
+
+# Collectives in two halves, as JAX 0.12 has them, and a call of the second version.
+program("halves", """
+module @halves attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+func.func private @sum(%p: tensor<f32>, %q: tensor<f32>) -> tensor<f32> {
+  %s = stablehlo.add %p, %q : tensor<f32>
+  return %s : tensor<f32>
+}
+func.func @main(%a: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<8x4xf32>, tensor<2x4xf32>, tensor<8x2xf32>, tensor<4x4xf32>, tensor<4xf32>) {
+  %0 = stablehlo.custom_call @"all-reduce-start"(%a) {backend_config = "", called_computations = [@sum], mhlo.frontend_attributes = {async_collective_config = "{\\22replica_groups\\22: [[0, 2], [1, 3]], \\22use_global_device_ids\\22: true, \\22channel_id\\22: 1}"}} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %1 = stablehlo.custom_call @"all-gather-start"(%a) {backend_config = "", mhlo.frontend_attributes = {async_collective_config = "{\\22all_gather_dimension\\22: 0, \\22replica_groups\\22: [[0, 2], [1, 3]], \\22use_global_device_ids\\22: true, \\22channel_id\\22: 1}"}} : (tensor<4x4xf32>) -> tensor<8x4xf32>
+  %2 = stablehlo.custom_call @"reduce-scatter-start"(%a) {backend_config = "", called_computations = [@sum], mhlo.frontend_attributes = {async_collective_config = "{\\22scatter_dimension\\22: 0, \\22replica_groups\\22: [[0, 2], [1, 3]], \\22tiled\\22: true, \\22use_global_device_ids\\22: true, \\22channel_id\\22: 1}"}} : (tensor<4x4xf32>) -> tensor<2x4xf32>
+  %3 = stablehlo.custom_call @"all-to-all-start"(%a) {backend_config = "", mhlo.frontend_attributes = {async_collective_config = "{\\22split_dimension\\22: 1, \\22concat_dimension\\22: 0, \\22split_count\\22: 2, \\22replica_groups\\22: [[0, 2], [1, 3]], \\22channel_id\\22: 1}"}} : (tensor<4x4xf32>) -> tensor<8x2xf32>
+  %4 = stablehlo.custom_call @"collective-permute-start"(%a) {backend_config = "", mhlo.frontend_attributes = {async_collective_config = "{\\22permutation\\22: [[0, 2], [2, 0], [1, 3], [3, 1]], \\22channel_id\\22: 1}"}} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %5 = stablehlo.custom_call @"all-reduce-done"(%0) {backend_config = ""} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %6 = stablehlo.custom_call @"all-gather-done"(%1) {backend_config = ""} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  %7 = stablehlo.custom_call @"reduce-scatter-done"(%2) {backend_config = ""} : (tensor<2x4xf32>) -> tensor<2x4xf32>
+  %8 = stablehlo.custom_call @"all-to-all-done"(%3) {backend_config = ""} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+  %9 = stablehlo.custom_call @"collective-permute-done"(%4) {backend_config = ""} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %10 = stablehlo.custom_call @theirs(%a) {backend_config = "", api_version = 2 : i32} : (tensor<4x4xf32>) -> tensor<4xf32>
+  return %5, %6, %7, %8, %9, %10 : tensor<4x4xf32>, tensor<8x4xf32>, tensor<2x4xf32>, tensor<8x2xf32>, tensor<4x4xf32>, tensor<4xf32>
+}
+}
+""", "1.20.0")
+
+# What cannot be: a description that is none, axes that overlap, a result in tiles.
+program("halves_unknown", """
+module @halves_unknown attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+func.func @main(%a: tensor<4xf32>) -> tensor<8xf32> {
+  %0 = stablehlo.custom_call @"all-gather-start"(%a) {backend_config = "", mhlo.frontend_attributes = {async_collective_config = "{\\22all_gather_dimension\\22: 0, \\22colour\\22: 3}"}} : (tensor<4xf32>) -> tensor<8xf32>
+  return %0 : tensor<8xf32>
+}
+}
+""", "1.20.0")
+
+program("mesh_groups_overlap", """
+module @mesh_groups_overlap attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32} {
+func.func @main(%a: tensor<4xf32>) -> tensor<16xf32> {
+  %0 = "stablehlo.all_gather"(%a) {all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = #stablehlo.mesh<axes=[<name = "x", size = 8>]>, axes = [#stablehlo.axis_ref<name = "x", sub_axis_info = (2)2>, #stablehlo.axis_ref<name = "x", sub_axis_info = (2)2>]>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids} : (tensor<4xf32>) -> tensor<16xf32>
+  return %0 : tensor<16xf32>
+}
+}
+""", "1.20.0")
+
+program("tiles", """
+func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = "stablehlo.custom_call"(%a) {call_target_name = "theirs", backend_config = "", api_version = 2 : i32, operand_layouts = [dense<0> : tensor<1xindex>], result_layouts = [dense<0> : tensor<1xindex>], result_tilings = [[dense<[8]> : tensor<1xindex>]]} : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+""", "1.20.0")
+
+
 if __name__ == "__main__":
     context = mlir.make_ir_context()
     with context:
-        for name, text in PROGRAMS.items():
+        for name in sys.argv[1:] or PROGRAMS:
+            text, version = PROGRAMS[name]
             module = ir.Module.parse(text)
-            code = _jax.mlir.serialize_portable_artifact(module, VERSION, True)
+            code = _jax.mlir.serialize_portable_artifact(module, version, True)
             (HERE / f"{name}.mlirbc").write_bytes(code)
