@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests of this folder, then the corpus if there is one (RONDO_CORPUS, or ../shared/programs beside the
-# clone).  PY is the Python to use.  The last line says "N passed, N failed".
+# tests/jax/run.sh [FILES]: the tests of this folder, then the corpus if there is one (RONDO_CORPUS, or ../shared/programs beside
+# the clone); or these files only.  PY is the Python to use.  The last line says "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 py="${PY:-python3}"
@@ -25,7 +25,7 @@ tests() {
 while IFS= read -r f; do
 	while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
 	tests "$f" &
-done < <(ls -S tests/jax/test_*.py)
+done < <(if [ $# -gt 0 ]; then ls -S "$@"; else ls -S tests/jax/test_*.py; fi)
 wait
 read -r passed failed < <(awk '{ p += $1; n += $2 } END { print p + 0, n + 0 }' "$counts")
 [ "$passed" != 0 ] || [ "$failed" != 0 ] || failed=1
@@ -44,7 +44,9 @@ add() {
 	[ "$rc" = 0 ] || [ "$line" != 0 ] || line=1
 	failed=$((failed + line))
 }
-if [ -d "$corpus" ]; then
+if [ $# -gt 0 ]; then
+	:
+elif [ -d "$corpus" ]; then
 	add "$py" tests/jax/corpus.py "$corpus"
 	add env RONDO_DEVICES=4 build/rondo launch -n 2 "$py" tests/jax/corpus.py --job "$corpus"
 else
