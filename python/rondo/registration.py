@@ -13,6 +13,7 @@ import warnings
 from . import callback, library
 
 NAME = "rondo"
+OLDEST = (0, 10, 2)     # of JAX; as pyproject.toml has it
 
 
 def say(text):
@@ -20,6 +21,10 @@ def say(text):
 
 
 def register(path):
+    import jax
+    if jax.__version_info__ < OLDEST:
+        say(f"JAX {jax.__version__} is older than {'.'.join(map(str, OLDEST))}, the oldest that works here: pip install --upgrade jax")
+        return
     import jax._src.xla_bridge as xb
     xb._nonexperimental_plugins.add(NAME)
     xb.register_plugin(NAME, priority=500, library_path=path, options=client_options, make_topology=no_topology)
@@ -28,7 +33,7 @@ def register(path):
         try:
             step()
         except Exception as e:  # noqa: BLE001  (whatever the change in JAX is, the platform stays usable)
-            warnings.warn(f"rondo: {step.__name__} could not be registered with this JAX: {e!r}")
+            warnings.warn(f"rondo: {step.__name__} could not be registered with JAX {jax.__version__}: {e!r}")
 
 
 # --- client -----------------------------------------------------------------

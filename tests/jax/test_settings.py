@@ -1,6 +1,7 @@
 """Settings of no use, and too little memory, each in a process of its own: a line that says so, and a program that still runs."""
 import json
 import os
+import pathlib
 import re
 import socket
 import subprocess
@@ -44,6 +45,13 @@ def test_useless(setting, value, text):
 def test_dump_nowhere():
     code, _, _, err = run(RONDO_DUMP="/proc/nowhere")
     assert code == 1 and "RONDO_DUMP" in err and "/proc/nowhere" in err
+
+
+def test_too_old():
+    """A JAX that is too old is refused by name; the package says so as well."""
+    code, _, lines, err = run("import jax; jax.__version__, jax.__version_info__ = '0.9.2', (0, 9, 2); jax.devices()")
+    assert code == 1 and len(lines) == 1 and "JAX 0.9.2 is older than 0.10.2" in lines[0], err
+    assert 'dependencies = ["jax>=0.10.2"]' in (pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text()
 
 
 EXPLAINED = """
