@@ -1,7 +1,7 @@
 /* The PJRT C API as declarations: what jaxlib calls and the structures it passes.
  *
- * Written from the interface's documented layout (version 0.112); tests/unit/abi.c checks sizes and
- * offsets.  A function takes one pointer to its arguments and returns an error (struct err, which is
+ * Written from the interface's documented layout (version 0.112; a newer jaxlib looks at the table's version
+ * and asks for no more); tests/unit/abi.c checks sizes and offsets.  A function takes one pointer to its arguments and returns an error (struct err, which is
  * PJRT_Error) or NULL.  What a function fills comes last in its struct, except where the interface grew.
  * Opaque objects are the plug-in's own types: PJRT_Event is struct rt_event, PJRT_Executable and
  * PJRT_LoadedExecutable are both struct pjrt_exec, PJRT_DeviceDescription is struct pjrt_device and
