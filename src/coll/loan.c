@@ -23,7 +23,7 @@ struct coll_loan {
 	size_t words;             /* this one's */
 	uint64_t begun;           /* times that it was lent */
 	bool told, shown;         /* what is to be given back now; the last time it was shown alone */
-	const char *own;
+	const char *own, *before; /* what is lent, or shown; and was before that */
 };
 
 /* PEs along link from pos that map each other with it, at most n; of one link: that one alone; of more: all on the way, or none. */
@@ -142,6 +142,7 @@ void coll_show(struct coll_loan *l, const void *src)
 {
 	if (l->told)
 		return;
+	l->before = l->own;
 	l->own = src;
 	l->shown = true;
 }
@@ -152,6 +153,7 @@ struct err *coll_lend(struct coll_cx *cx, struct coll_loan *l, uint32_t site, co
 	size_t off;
 	int pe = sym_whose(cx->c->ep, src, &off);
 
+	l->before = l->own;
 	l->own = src;
 	l->shown = false;
 	l->begun++;
@@ -197,5 +199,11 @@ struct err *coll_wait(struct coll_cx *cx, struct coll_loan *l, int but)
 
 	if (!l->nreader || l->begun <= open)
 		return NULL;
-	return sym_counted(cx->c->ep, l->reader, l->nreader, l->words - (size_t)(uintptr_t)sym_ep_base(cx->c->ep), l->begun - open);
+	TRY(sym_counted(cx->c->ep, l->reader, l->nreader, l->words - (size_t)(uintptr_t)sym_ep_base(cx->c->ep), l->begun - open));
+#ifdef __x86_64__
+	/* The next thing that happens is that it is written, while readers have its lines. */
+	for (int64_t i = 0; but && i < MIN(l->c->outer * l->c->inner, 65536); i += 64)
+		__asm__ volatile("prefetchw %0" :: "m"(l->before[i]));
+#endif
+	return NULL;
 }

@@ -18,7 +18,7 @@
 #include <assert.h>
 #include <limits.h>
 
-enum { ONCE = 16 << 10, ROUND = 1 << 10 };     /* bytes that are worth it: of a permute, of a carry */
+enum { ONCE = 16 << 10, ROUND = 1 << 10 };     /* bytes that are worth it: of a permute; of one that each turn of a loop has */
 
 /* --- what permutes link ---------------------------------------------------------- */
 
@@ -162,8 +162,9 @@ static bool *plan_permutes(struct lw *w, const struct frame *f)
 		for (uint32_t k = 0; k < o->nin && ir_info(o->kind)->flags & IR_COLL; k++) {
 			ir_val y = o->out + k;
 			bool kept = f->last[y] < 0 || f->last[y] == INT_MAX || read[y];
-			lend[y] = o->kind == IR_collective_permute && (f->lent[y] || (bytes_of(w, fn, y) >= ONCE && !kept && links(w, fn, o, &closed)));
-			read[f->root[ir_in(fn, o, k)]] |= !lend[y];
+			ir_val x = f->root[ir_in(fn, o, k)];
+			lend[y] = o->kind == IR_collective_permute && (f->lent[y] || (bytes_of(w, fn, y) >= (x <= fn->nparam ? ROUND : ONCE) && !kept && links(w, fn, o, &closed)));
+			read[x] |= !lend[y];
 		}
 	}
 	return lend;
