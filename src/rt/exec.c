@@ -96,7 +96,8 @@ static const char *intern(const char *text)
 
 static const char *label(const struct prog *p, const struct prog_cmd *c)
 {
-	const char *what = c->op == CMD_KERN ? prog_kern_name[p->kern[c->id].id] : c->op == CMD_CUSTOM ? p->custom[c->id].target : prog_coll_name[p->coll[c->id].kind];
+	const char *what = c->op == CMD_KERN ? prog_kern_name[p->kern[c->id].id] : c->op == CMD_CUSTOM ? p->custom[c->id].target
+	                 : c->op == CMD_LEND ? "lend" : c->op == CMD_WAIT ? "await loan" : prog_coll_name[p->coll[c->id].kind];
 	const struct prog_site none = { .text = "" }, *site = c->site < p->nsite ? &p->site[c->site] : &none;
 	char s[300];
 
@@ -111,7 +112,7 @@ static void decode_cmd(struct rt_exec *x, const struct prog_cmd *c, struct ins *
 	*o = (struct ins){ .op = c->op == CMD_KERN ? I_KERN : op_of[c->op], .dtype = c->dtype, .r0 = c->reg[0], .r1 = c->reg[1], .r2 = c->reg[2],
 	                   .opnd = c->opnd, .nopnd = c->nopnd, .block = c->block, .nblock = c->nblock, .site = c->site, .imm = c->imm };
 	bool next = c->op == CMD_NEXT && c->imm;
-	if (trace_on() && (c->op == CMD_KERN || c->op == CMD_COLL || c->op == CMD_CUSTOM || next))
+	if (trace_on() && (c->op == CMD_KERN || c->op == CMD_COLL || c->op == CMD_CUSTOM || c->op == CMD_LEND || c->op == CMD_WAIT || next))
 		o->name = label(x->p, c);
 	x->maxptr = MAX(x->maxptr, c->nopnd);
 	if (c->op == CMD_KERN) {
@@ -431,7 +432,7 @@ static void exec_free(void *v)
 
 static void drop_prog(void *p) { prog_free(p); }
 
-static void ended(void *trace, const void *what, uint64_t t0, uint64_t t1) { trace_add(trace, TRACE_BESIDE, ((const struct ins *)what)->name, t0, t1); }
+static void ended(void *trace, const void *what, uint64_t t0, uint64_t t1) { trace_add(trace, TRACE_BESIDE, ((const struct ins *)what)->name, t0, t1, 0); }
 
 /* The device has a lane from now on. */
 static struct err *device_lane(struct rt_device *d)

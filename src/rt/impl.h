@@ -228,7 +228,8 @@ enum trace_kind { TRACE_LAUNCH, TRACE_KERNEL, TRACE_COLL, TRACE_HOST, TRACE_BESI
 struct trace;
 bool trace_on(void);                                   /* RONDO_TRACE is set */
 struct trace *trace_new(int device);                   /* lives for ever */
-void trace_add(struct trace *t, enum trace_kind k, const char *name, uint64_t t0, uint64_t t1);    /* ns; name lives for ever */
+/* From t0 to t1, in ns; name lives for ever.  permuted: bytes that a permute has copied, or, negative, that are read where they lie. */
+void trace_add(struct trace *t, enum trace_kind k, const char *name, uint64_t t0, uint64_t t1, int64_t permuted);
 void trace_write(void);
 
 /* --- executables ----------------------------------------------------------- */
@@ -376,6 +377,7 @@ struct frame {
 	_Atomic int *stop;            /* set when the launch is aborted; may be NULL */
 	struct coll_cx coll;
 	struct coll_lane *lane;       /* NULL: the program has none */
+	int64_t permuted;             /* by the last permute, for its event in the timeline */
 	struct err *err;
 };
 /* Run all commands.  The error is that of this device; an aborted launch gives ABORTED. */

@@ -123,12 +123,13 @@ static bool landed(struct frame *f, uint64_t n)
 
 static struct { _Alignas(64) _Atomic int64_t copied, lent, followed; } count[16];
 
-static void moved(const struct frame *f, const struct prog_coll *c, bool lent)
+static void moved(struct frame *f, const struct prog_coll *c, bool lent)
 {
 	unsigned k = (unsigned)f->d->local % NELEM(count);
 	int64_t n = f->x->p->table[c->pairs].v[f->pos] < 0 ? 0 : c->nin * c->outer * c->inner;
 
 	atomic_fetch_add_explicit(lent ? &count[k].lent : &count[k].copied, n, memory_order_relaxed);
+	f->permuted = lent ? -n : n;
 }
 
 void rt_permuted(int64_t *copied, int64_t *in_place)
@@ -175,6 +176,16 @@ int64_t rt_followed(void)
 	return n;
 }
 
+/* Of the timeline. */
+static enum trace_kind lane_of(unsigned op)
+{
+	switch (op) {
+	case I_COLL: case I_THEN: case I_LEND: case I_NEXT: case I_WAIT: case I_BEGIN: case I_AWAIT: return TRACE_COLL;
+	case I_CUSTOM: return TRACE_HOST;
+	default: return TRACE_KERNEL;
+	}
+}
+
 /* False if the device failed or the launch was aborted. */
 static bool run(struct frame *f, const struct ins *i)
 {
@@ -188,8 +199,9 @@ static bool run(struct frame *f, const struct ins *i)
 		const struct prog_opnd *o = opnd + i->opnd;
 		if (__builtin_expect(f->d->trace != NULL, 0)) {
 			if (timed)
-				trace_add(f->d->trace, timed->op == I_COLL || timed->op == I_THEN || timed->op == I_NEXT || timed->op == I_BEGIN || timed->op == I_AWAIT ? TRACE_COLL : timed->op == I_CUSTOM ? TRACE_HOST : TRACE_KERNEL, timed->name, t0, clock_ns());
+				trace_add(f->d->trace, lane_of(timed->op), timed->name, t0, clock_ns(), f->permuted);
 			timed = i->name ? i : NULL;
+			f->permuted = 0;
 			if (timed)
 				t0 = clock_ns();
 		}
@@ -340,7 +352,7 @@ struct err *walk(struct frame *f)
 	}
 	bool ok = run(f, f->x->ins + f->x->start[0]);
 	if (f->d->trace)
-		trace_add(f->d->trace, TRACE_LAUNCH, f->x->name, t0, clock_ns());
+		trace_add(f->d->trace, TRACE_LAUNCH, f->x->name, t0, clock_ns(), 0);
 	if (!ok && !f->err)
 		return ERR(ABORTED, "launch aborted");
 	return f->err;
