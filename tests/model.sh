@@ -37,6 +37,15 @@ done
 check post 0
 check post 1 -DMUTANT=1
 check post 1 -DMUTANT=2
+for scene in 1 2; do
+	check loan 0 -DSCENE=$scene
+done
+for mutant in 1 2 3; do
+	check loan 1 -DSCENE=1 -DMUTANT=$mutant
+done
+for mutant in 4 5; do
+	check loan 1 -DSCENE=2 -DMUTANT=$mutant
+done
 check bell 0
 for mutant in 1 2 3; do
 	check bell 1 -DMUTANT=$mutant

@@ -164,8 +164,7 @@ static struct err *broadcast(struct coll *c, const struct coll_group *g, uint32_
 	APART(src, n, dst, n, true, move_broadcast(&q, root, src, dst, n));
 }
 
-/* cycle: NULL if it is not known, or not to all of it.  in_place: all of it have their result where the operand is. */
-static struct err *permute(struct coll *c, uint32_t site, uint8_t a, int from, int to, int64_t n, const void *src, void *dst, const struct cycle *cycle, bool in_place)
+struct err *coll_permute_by(struct coll *c, uint32_t site, uint8_t a, int from, int to, int64_t n, const void *src, void *dst, const struct cycle *cycle, bool in_place)
 {
 	int self = sym_ep_pe(c->ep), pe[3] = { self, to, from };
 	struct coll_group g = { 2, 0, pe };
@@ -336,7 +335,7 @@ struct err *coll_permute(struct coll *c, uint32_t site, int from, int to, int64_
 	if (from < -1 || from >= c->npe || to < -1 || to >= c->npe || (from == self) != (to == self))
 		return ERR(INVALID, "a permute of device %d from %d to %d, of %d", self, from, to, c->npe);
 	TRY(check_data(bytes, 1, 1, to >= 0 ? src : &pair, from >= 0 ? dst : &pair));
-	return whole(c, permute(c, site, COLL_auto, from, to, bytes, src, dst, from == to && to >= 0 ? &pair : NULL, false));
+	return whole(c, coll_permute_by(c, site, COLL_auto, from, to, bytes, src, dst, from == to && to >= 0 ? &pair : NULL, false));
 }
 
 struct err *coll_scan(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, bool exclusive, int64_t count, const void *src, void *dst)
@@ -401,7 +400,7 @@ struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t sit
 		if (in_place)
 			cycle_of(cx, c, &all);
 		for (int i = 0; i < c->nin; i++)
-			TRY(permute(cx->c, site, c->algo, src < 0 ? -1 : cx->pe[src], dst < 0 ? -1 : cx->pe[dst], n, ptr[i], res[i], in_place && all.n ? &all : NULL, in_place));
+			TRY(coll_permute_by(cx->c, site, c->algo, src < 0 ? -1 : cx->pe[src], dst < 0 ? -1 : cx->pe[dst], n, ptr[i], res[i], in_place && all.n ? &all : NULL, in_place));
 		return NULL;
 	}
 	group_of(cx, c, pe, &g);
@@ -461,6 +460,10 @@ int coll_peers(const struct prog *p, const int *pe, int pos, int *out)
 			bool open;
 			for (int k = prog_cycle(from, to, pos, all, &open); k-- > 0;)      /* in place all of them meet */
 				seen[all[k]] = true;
+			for (int k = 1; k <= c->hops; k++)
+				for (int way = 0, at; way < 2; way++)
+					if ((at = prog_link(way ? to : from, pos, k)) >= 0)
+						seen[at] = true;
 			if (from[pos] >= 0)
 				seen[from[pos]] = true;
 			if (to[pos] >= 0)
@@ -480,69 +483,4 @@ int coll_peers(const struct prog *p, const int *pe, int pos, int *out)
 			out[n++] = pe[i];
 	free(seen);
 	return n;
-}
-
-/* --- permutes that are read in place ------------------------------------------------------- */
-
-bool coll_lends(const struct coll *c, const struct prog_coll *k)
-{
-	enum coll_topo topo = c->far ? COLL_FAR : c->npe > c->table.cores ? COLL_CROWD : COLL_PAIR;
-
-	if (k->kind != COLL_permute || c->far)
-		return false;
-	enum coll_algo a = k->algo ? (enum coll_algo)k->algo : coll_choose(&c->table, COLL_permute, topo, k->outer * k->inner);
-	return a == COLL_direct || a == COLL_rotate;
-}
-
-struct err *coll_lend(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, const void *src, void *dst, struct coll_loan *l, char **at)
-{
-	int64_t from = cx->p->table[c->pairs].v[cx->pos], to = cx->p->table[c->pairs + 1].v[cx->pos], n = c->outer * c->inner;
-	int self = sym_ep_pe(cx->c->ep);
-	struct call q = { .c = cx->c, .ep = cx->c->ep, .site = site };
-	struct sym_msg m;
-	struct loan own;
-
-	*l = (struct coll_loan){ from < 0 ? -1 : cx->pe[from], to < 0 ? -1 : cx->pe[to], NULL };
-	if (l->from == self || l->to == self) {
-		*l = (struct coll_loan){ -1, -1, NULL };
-		*at = (char *)(uintptr_t)src;
-		return NULL;
-	}
-	if (l->to >= 0) {
-		TRY(loan_make(&q, src, n, false, &own));
-		l->copy = own.copy;
-		TRY(sym_tell(q.ep, l->to, site, SYM_LEND, own.off, (size_t)n));
-	}
-	if (l->from < 0) {
-		memset(dst, 0, (size_t)n);
-		return NULL;
-	}
-	TRY(sym_recv(q.ep, l->from, site, SYM_LEND, &m));
-	const void *p = m.off % 64 ? NULL : sym_at(q.ep, l->from, m.off, (size_t)n, dst);
-	if (p)
-		*at = (char *)(uintptr_t)p;
-	else
-		sym_get(q.ep, l->from, dst, m.off, (size_t)n);
-	return NULL;
-}
-
-void coll_back(struct coll_cx *cx, struct coll_loan *l)
-{
-	if (l->from >= 0)
-		sym_return(cx->c->ep, l->from, true);
-	l->from = -1;
-}
-
-struct err *coll_wait(struct coll_cx *cx, struct coll_loan *l)
-{
-	TRY(l->to >= 0 ? sym_settle(cx->c->ep, &l->to, 1) : NULL);
-	sym_free(l->copy);
-	*l = (struct coll_loan){ -1, -1, NULL };
-	return NULL;
-}
-
-void coll_drop(struct coll_cx *cx, struct coll_loan *l)
-{
-	sym_keep(cx->c->ep, l->copy);
-	*l = (struct coll_loan){ -1, -1, NULL };
 }

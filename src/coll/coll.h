@@ -111,15 +111,6 @@ struct err *coll_check(const struct prog *p, const struct prog_coll *c);
 /* PEs that position pos exchanges messages with in any collective of p, without itself: into out (ndev entries),
  * each once.  Returns their number. */
 int coll_peers(const struct prog *p, const int *pe, int pos, int *out);
-/* A permute whose result is read where it lies, in the sender's heap.  coll_lend gives its address in *at, or fills
- * dst and leaves *at as it is; coll_back gives it back when it has been read; coll_wait waits until src may be written.
- * No other collective may come in between.  After a failure: coll_drop.  One at a time. */
-struct coll_loan { int from, to; struct sym_block *copy; };
-bool coll_lends(const struct coll *c, const struct prog_coll *k);       /* is it worth it?  The same on all PEs */
-struct err *coll_lend(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, const void *src, void *dst, struct coll_loan *l, char **at);
-void coll_back(struct coll_cx *cx, struct coll_loan *l);
-struct err *coll_wait(struct coll_cx *cx, struct coll_loan *l);
-void coll_drop(struct coll_cx *cx, struct coll_loan *l);
 /* What follows an all_reduce or a reduce_scatter at once, part by part while it is in the caches.  run is called once for each part of
  * the result, with the bytes [lo, hi) of it, which lie at `at`; lo is a multiple of unit, hi too but at the end.  Nobody
  * looks at these bytes of the operand (of a reduce_scatter: of this member's block of it) or of the result any more: what run writes
@@ -132,6 +123,26 @@ struct coll_then { void (*run)(void *user, const char *at, char *to, int64_t lo,
 /* Take part in c.  ptr: addresses of the operands, then of the results.  in_place: they are the same, on all devices
  * (prog_in_place).  then: NULL, or what follows. */
 struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr, bool in_place, const struct coll_then *then);
+
+/* --- loan.c: permutes that are read where they lie ---------------------------------------------- */
+
+/* Loan c of a program (prog.h: lend, next, back, wait) on one device.  What it lends is seen where it lies by all whom it is lent to, or
+ * by none of them, if they are more than one; likewise what it is lent.  cx and c must live. */
+struct coll_loan;
+struct coll_loan *coll_loan_new(const struct coll_cx *cx, const struct prog_coll *c);     /* owned */
+void coll_loan_free(struct coll_loan *l);                    /* NULL is fine */
+bool coll_loan_copies(const struct coll_loan *l);            /* does next copy from another PE, or for it? */
+size_t coll_loan_words(const struct prog_coll *c);           /* bytes of the PE's heap that it needs, a multiple of 64, */
+void coll_loan_begin(struct coll_loan *l, char *words);      /* there, from now on; at the beginning of each launch */
+/* src: in the heap of this PE, or in one that this process has mapped.  Waits until those whose it is to see have lent it theirs. */
+struct err *coll_lend(struct coll_cx *cx, struct coll_loan *l, uint32_t site, const void *src);
+/* *at: where what the PE `hop` links away has lent can be read; 0: this one.  Where it is copied *at is own, with what the PE one link away
+ * has at src: all of them call it then, in step, and own is apart from src. */
+struct err *coll_next(struct coll_cx *cx, struct coll_loan *l, uint32_t site, int hop, const void *src, char *own, char **at);
+void coll_show(struct coll_loan *l, const void *src);        /* instead of coll_lend: to nobody; after it nothing, src is what was lent */
+void coll_back(struct coll_cx *cx, struct coll_loan *l);
+/* Wait until what was lent has come back, but for the last `but` times. */
+struct err *coll_wait(struct coll_cx *cx, struct coll_loan *l, int but);
 
 /* --- lane.c: under way while the PE computes ---------------------------------------------------- */
 

@@ -195,8 +195,14 @@ struct err *move_blocks(const struct call *q, const struct blocks *b);
 struct err *move_broadcast(const struct call *q, int root, const char *x, char *y, int64_t n);
 /* Whom a permute links, in the order of sending; open: the first receives nothing. */
 struct cycle { int n, me; bool open; int pe[COLL_CYCLE]; };
-/* y, known to all of them alike: NULL if it is not. */
+/* c: NULL if it is not known, or not to all of it. */
 struct err *move_permute(const struct call *q, int from, int to, const char *x, char *y, int64_t n, const struct cycle *c);
+/* --- coll.c --- */
+
+/* coll_permute of what a program says.  cycle: NULL if it is not known, or not to all of it.  in_place: all of it have their result where
+ * the operand is. */
+struct err *coll_permute_by(struct coll *c, uint32_t site, uint8_t algo, int from, int to, int64_t n, const void *src, void *dst, const struct cycle *cycle, bool in_place);
+
 /* --- boxes.c ------------------------------------------------------------------------------- */
 
 /* What of c's boxes goes to cx, and from it.  far: members of q do not all map each other. */

@@ -1,6 +1,8 @@
 /* Commands, blocks of them, their operands; copies. */
 #include "lw.h"
 
+#include <assert.h>
+
 struct prog_cmd *lw_cmd(struct lw *w, enum prog_op op)
 {
 	cmd_list *c = (cmd_list *)w->cur;
@@ -28,13 +30,6 @@ void lw_await(struct lw *w, int mark)
 
 /* --- what other lanes are still at ------------------------------------------------- */
 
-/* May two stores have bytes in common? */
-static bool meet(const struct lw *w, int a, int b)
-{
-	uint32_t x = w->store.p[a].buf, y = w->store.p[b].buf;
-	return x == y || w->buf.p[x].alias == (int)y || w->buf.p[y].alias == (int)x;
-}
-
 /* The first n are done. */
 static void land(struct lw *w, size_t n)
 {
@@ -49,9 +44,11 @@ void lw_meets(struct lw *w, int nin, int n, struct place *const *pl)
 	size_t last = 0;
 	for (size_t i = w->landed; i < w->flight.n && !w->lane; i++)
 		for (int k = 0; k < n; k++)
-			if (meet(w, pl[k]->store, w->flight.p[i].out) || (k >= nin && meet(w, pl[k]->store, w->flight.p[i].in)))
+			if (lw_shares(w, pl[k]->store, w->flight.p[i].out) || (k >= nin && lw_shares(w, pl[k]->store, w->flight.p[i].in)))
 				last = i + 1;
 	land(w, last);
+	for (int k = nin; k < n && !w->lane; k++)
+		lw_loans_write(w, pl[k]->store);
 }
 
 void lw_land_since(struct lw *w, size_t first)
@@ -78,7 +75,63 @@ void lw_sky_again(struct lw *w, const struct sky *s, bool talks)
 	memcpy(w->now[0] + 1, s->now + 1, sizeof s->now - sizeof *s->now);
 }
 
+/* --- what is lent ------------------------------------------------------------------ */
+
+void lw_touch(struct lw *w, const int *store, int n)
+{
+	w->now[w->lane][w->lane]--;
+	for (int k = 0; k < n; k++)
+		lw_store_touch(w, store[k]);
+	w->now[w->lane][w->lane]++;
+}
+
+struct prog_cmd *lw_loan_cmd(struct lw *w, const struct loan *l, enum prog_op op, int64_t imm)
+{
+	struct prog_cmd *c = lw_cmd(w, op);
+	c->id = l->coll;
+	c->imm = imm;
+	return c;
+}
+
+void lw_loan_await(struct lw *w, struct loan *l, int but)
+{
+	lw_loan_cmd(w, l, CMD_WAIT, but);
+	lw_touch(w, l->in, l->nin);
+	l->owed &= but;
+}
+
+void lw_loan_await_turn(struct lw *w, struct loan *l)
+{
+	lw_loan_await(w, l, l->kind == LOAN_made || l->now);
+	l->before = false;
+}
+
+void lw_loans_write(struct lw *w, int store)
+{
+	size_t left = 0;
+	for (size_t i = 0; i < w->open.n; i++) {
+		struct loan *l = w->open.p[i];
+		bool met = false;
+		if (l->before && store == l->other)
+			lw_loan_await_turn(w, l);
+		for (int k = 0; k < l->nin && store != l->other; k++)
+			met |= lw_shares(w, store, l->in[k]);
+		assert(!met || !l->held);        /* its value is alive then (lw_loans_plan): nothing takes its place */
+		if (met && l->owed)
+			lw_loan_await(w, l, 0);
+		if (l->held || l->owed || l->before)
+			w->open.p[left++] = l;
+	}
+	w->open.n = left;
+}
+
 /* --- registers, blocks, operands ----------------------------------------------------- */
+
+uint32_t lw_table_new(struct lw *w)
+{
+	arr_push(&w->table, ((struct prog_table){ ARENA_NEW(&w->p->arena, int64_t, w->p->ndev) }));
+	return (uint32_t)w->table.n - 1;
+}
 
 uint16_t lw_reg_new(struct lw *w)
 {
@@ -163,6 +216,13 @@ void lw_emit_copy(struct lw *w, struct place *src, struct place *dst)
 	lw_view_from(w, &k.v[0], src);
 	lw_view_from(w, &k.v[1], dst);
 	lw_emit_kern(w, &k, (struct place *[]){ src, dst });
+}
+
+struct place *lw_copy(struct lw *w, struct place *p)
+{
+	struct place *q = lw_temp(w, p->dtype, p->rank, p->dim);
+	lw_emit_copy(w, p, q);
+	return q;
 }
 
 uint32_t lw_opnds(struct lw *w, struct prog_cmd *c, int n, struct place *const *pl)

@@ -4,6 +4,8 @@
  * the next value lives in two halves that take turns.  A stack is an address with a register term. */
 #include "lw.h"
 
+#include <limits.h>
+
 static uint32_t sub_push(struct lw *w, uint32_t n, const uint32_t *id)
 {
 	uint32_t first = (uint32_t)w->sub.n;
@@ -93,17 +95,21 @@ static const struct place *part_of(struct lw *w, const struct frame *b, ir_val r
 	return p && lw_place_dense(p) ? p : NULL;
 }
 
-/* Two halves of one buffer that change roles each turn: the carry is read from half reg, the result written
+/* Two halves of one buffer that change roles each turn: the carry is read from half *reg (0: none so far), the result written
  * to the other one.  The second half is a store of its own on the same buffer. */
-static struct place *two_halves(struct lw *w, const struct ir_type_info *t, uint16_t reg, struct place **other)
+static struct place *two_halves(struct lw *w, const struct ir_type_info *t, uint16_t *reg, struct place **other)
 {
 	int64_t half = (t->bytes + 63) & ~(int64_t)63;
+	if (!*reg) {
+		*reg = lw_reg_new(w);
+		lw_cmd(w, CMD_SET)->reg[0] = *reg;
+	}
 	int s = lw_store_new(w, BUF_TEMP, 2 * half, 0);
 	struct store twin = w->store.p[s];
 	twin.twin = true;
 	arr_push(&w->store, twin);
 	struct place *a = lw_place_new(w, s, t->dtype, t->rank, t->dim), *b = lw_place_like(w, a);
-	a->reg[0] = b->reg[0] = reg;
+	a->reg[0] = b->reg[0] = *reg;
 	a->mul[0] = half;
 	b->store = (int)w->store.n - 1;
 	b->off = half;
@@ -155,6 +161,7 @@ struct member {
 	struct place *home;      /* where it lives during the loop */
 	struct place *other;     /* a carry in two halves: where the result is written */
 	struct place *all;       /* the result is a part of what is made there */
+	struct loan *ring;       /* a carry that goes round: it is shown, and has no storage of its own */
 };
 
 /* Where member x lives; *half is the register of carries in two halves, 0: none so far. */
@@ -167,18 +174,19 @@ static void settle(struct lw *w, struct frame *f, int i, struct member *x, const
 	ir_val v = k->v, last = k->result < 0 ? 0 : body->fn->result.p[k->result];
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, v);
 	int before = *nmv;
-	if (k->role == ROLE_CARRY && (trip < 0 || trip > 2) && t->bytes >= WORTH && (reads_late(w, body, k->param, last) || part_of(w, body, last))) {
-		if (!*half) {
-			*half = lw_reg_new(w);
-			lw_cmd(w, CMD_SET)->reg[0] = *half;
-		}
+	if (x->ring) {
+		bool made = x->ring->kind == LOAN_made;
+		x->home = lw_ring_begin(w, f, x->ring, made ? two_halves(w, t, half, &x->other) : NULL);
+		x->other = NULL;
+	} else if (k->role == ROLE_CARRY && (trip < 0 || trip > (lw_loans_of(body, k->param) ? 1 : 2)) && t->bytes >= WORTH &&
+	           (reads_late(w, body, k->param, last) || part_of(w, body, last))) {
 		const struct place *part = part_of(w, body, last);
 		if (part) {
-			x->home = two_halves(w, ir_vtype(w->m, body->fn, body->root[last]), *half, &x->all);
+			x->home = two_halves(w, ir_vtype(w->m, body->fn, body->root[last]), half, &x->all);
 			x->other = within(w, x->all, t, part->off);
 			x->home = within(w, x->home, t, part->off);
 		} else
-			x->home = two_halves(w, t, *half, &x->other);
+			x->home = two_halves(w, t, half, &x->other);
 		mv[(*nmv)++] = (struct move){ f->at[v], x->home };
 	} else if (k->result >= 0) {
 		x->home = carry_place(w, f, i, v, o->out + (uint32_t)k->result, mv, nmv);
@@ -226,6 +234,8 @@ static struct err *lower_results(struct lw *w, struct frame *b, struct place *co
 		mv[k] = (struct move){ b->at[b->fn->result.p[k]], want[k] };
 	lw_move_all(w, mv, (int)n);
 	lw_land_since(w, flights);
+	lw_loans_after(w, b, INT_MAX);
+	lw_loans_close(w, b);
 	return NULL;
 }
 
@@ -241,9 +251,14 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 	struct move *mv = ARENA_NEW(w->tmp, struct move, n);
 	uint16_t half = 0, flag = 0, it, rev = 0;
 	struct frame b;
+	lw_loans_enter(w, f);
 	lw_frame_init(w, &b, body);
 	for (int k = 0; k < n; k++)
 		x[k].k = &l.x[k];
+	lw_rings(w, f, i, &b);
+	for (struct loan *r = b.ring; r; r = r->peer)
+		x[r->operand].ring = r;
+	lw_loans_plan(w, &b);
 	for (int out = 0; out < 2; out++)
 		for (int k = 0; k < n; k++)
 			if (ir_role_is_out(l.x[k].role) == out)
@@ -288,14 +303,19 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 			b.steal[l.x[k].param] = l.x[k].role == ROLE_CARRY && !x[k].other;
 		}
 		if (l.x[k].result >= 0)
-			want[l.x[k].result] = x[k].other ? x[k].other : p;
+			want[l.x[k].result] = x[k].other ? x[k].other : x[k].ring && x[k].ring->two ? x[k].ring->beyond : p;
 	}
-	for (int k = 0; k < n; k++)
+	for (int k = 0; k < n; k++) {
+		if (x[k].other)
+			lw_loans_halves(w, &b, l.x[k].param, x[k].other);
+		if (x[k].ring)
+			lw_ring_target(w, &b, x[k].ring);
 		if (x[k].all) {
 			ir_val v = body->result.p[l.x[k].result];
 			if (!b.target[b.root[v]])
 				b.target[b.root[v]] = x[k].all;
 		}
+	}
 	TRY(lower_results(w, &b, want));
 	for (int k = 0; k < n; k++)
 		lw_store_touch(w, x[k].home->store);
@@ -317,6 +337,7 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 	q->block = sub_push(w, q->nblock, blk);
 	for (int k = 0; k < n; k++)
 		lw_store_touch(w, x[k].home->store);
+	lw_loans_over(w, f, i, &b);
 	return NULL;
 }
 
@@ -327,6 +348,7 @@ struct err *lower_case(struct lw *w, struct frame *f, int i)
 	int n;
 	const int64_t *branch = ir_attrs(fn, o, AT_branch, &n);
 	uint16_t index = load(w, lw_dense(w, f, ir_in(fn, o, 0)));
+	lw_loans_enter(w, f);
 	struct place **home = ARENA_NEW(w->tmp, struct place *, o->nout);
 	for (uint32_t k = 0; k < o->nout; k++) {
 		const struct ir_type_info *t = ir_vtype(w->m, fn, o->out + k);
@@ -348,6 +370,7 @@ struct err *lower_case(struct lw *w, struct frame *f, int i)
 		blk[j] = lw_block_begin(w, &list, &saved);
 		for (uint32_t k = 1; k < o->nin; k++)
 			b.at[k] = f->at[ir_in(fn, o, k)];
+		lw_loans_plan(w, &b);
 		TRY(lower_results(w, &b, home));
 		lw_block_end(w, blk[j], &list, saved);
 		lw_sky_again(w, &sky, talks);

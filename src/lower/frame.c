@@ -11,6 +11,25 @@ bool lw_is_alias(const struct lw *w, const struct ir_fn *fn, const struct ir_op 
 	return (ir_info(o->kind)->flags & IR_VIEW) || o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint;
 }
 
+void lw_roots(const struct lw *w, const struct ir_fn *fn, ir_val *root, int *last)
+{
+	for (size_t v = 0; v < fn->val.n; v++) {
+		root[v] = (ir_val)v;
+		last[v] = -1;
+	}
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *o = &fn->op.p[i];
+		for (uint32_t k = 0; k < o->nin; k++) {
+			ir_val r = root[ir_in(fn, o, k)];
+			last[r] = (int)i;
+			if (lw_is_alias(w, fn, o) && k < o->nout)
+				root[o->out + k] = r;
+		}
+	}
+	for (size_t i = 0; i < fn->result.n; i++)
+		last[root[fn->result.p[i]]] = INT_MAX;
+}
+
 void lw_frame_init(struct lw *w, struct frame *f, const struct ir_fn *fn)
 {
 	size_t n = fn->val.n;
@@ -21,21 +40,9 @@ void lw_frame_init(struct lw *w, struct frame *f, const struct ir_fn *fn)
 	f->root = ARENA_NEW(w->tmp, ir_val, n);
 	f->last = ARENA_NEW(w->tmp, int, n);
 	f->steal = ARENA_NEW(w->tmp, bool, n);
-	for (size_t v = 0; v < n; v++) {
-		f->root[v] = (ir_val)v;
-		f->last[v] = -1;
-	}
-	for (size_t i = 0; i < fn->op.n; i++) {
-		const struct ir_op *o = &fn->op.p[i];
-		for (uint32_t k = 0; k < o->nin; k++) {
-			ir_val r = f->root[ir_in(fn, o, k)];
-			f->last[r] = (int)i;
-			if (lw_is_alias(w, fn, o) && k < o->nout)
-				f->root[o->out + k] = r;
-		}
-	}
-	for (size_t i = 0; i < fn->result.n; i++)
-		f->last[f->root[fn->result.p[i]]] = INT_MAX;
+	f->loan = f->ring = NULL;
+	f->lent = NULL;
+	lw_roots(w, fn, f->root, f->last);
 }
 
 struct place *lw_dense(struct lw *w, struct frame *f, ir_val v)
@@ -43,11 +50,8 @@ struct place *lw_dense(struct lw *w, struct frame *f, ir_val v)
 	struct place *p = f->at[v];
 	if (lw_place_dense(p))
 		return p;
-	struct place *q = lw_temp(w, p->dtype, p->rank, p->dim);
-	lw_emit_copy(w, p, q);
-	f->at[v] = q;
 	f->root[v] = v;              /* it no longer shows the other's bytes; its storage is its own */
-	return q;
+	return f->at[v] = lw_copy(w, p);
 }
 
 int lw_uses(const struct frame *f, const struct ir_op *o, ir_val r)
@@ -230,24 +234,13 @@ void lw_targets_back(struct frame *f)
 	}
 }
 
-/* Do two stores share bytes (an output and the argument donated to it)? */
-static bool shares(struct lw *w, int a, int b)
-{
-	if (a == b)
-		return true;
-	uint32_t x = w->store.p[a].buf, y = w->store.p[b].buf;
-	return w->buf.p[x].alias == (int)y || w->buf.p[y].alias == (int)x;
-}
-
 void lw_move_all(struct lw *w, struct move *mv, int n)
 {
 	for (int i = 0; i < n; i++)
 		for (int j = 0; j <= i; j++)
 			if (!same_place(w, mv[i].src, mv[i].dst) && !same_place(w, mv[j].src, mv[j].dst) &&
-			    shares(w, mv[j].dst->store, mv[i].src->store)) {
-				struct place *t = lw_temp(w, mv[i].src->dtype, mv[i].src->rank, mv[i].src->dim);
-				lw_emit_copy(w, mv[i].src, t);
-				mv[i].src = t;
+			    lw_shares(w, mv[j].dst->store, mv[i].src->store)) {
+				mv[i].src = lw_copy(w, mv[i].src);
 				break;
 			}
 	for (int i = 0; i < n; i++)

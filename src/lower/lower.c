@@ -75,6 +75,8 @@ struct err *lower_ops(struct lw *w, struct frame *f)
 		f->stepping = (int)i;
 		site_of(w, &f->fn->op.p[i]);
 		struct err *e = lower_op(w, f, (int)i);
+		if (!e)
+			lw_loans_after(w, f, (int)i);
 		const struct ir_op *op = &f->fn->op.p[i];
 		for (uint32_t k = 0; !e && k < op->nout; k++)
 			if (f->at[op->out + k] && f->root[op->out + k] == op->out + k) {
@@ -190,6 +192,7 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, s
 	for (uint32_t r = 0; r < p->nres; r++)
 		lw_target(&w, &f, fn->result.p[r], res[r]);
 	lw_targets_back(&f);
+	lw_loans_plan(&w, &f);
 	cmd_list list;
 	void *saved;
 	uint32_t main_blk = lw_block_begin(&w, &list, &saved);
@@ -200,6 +203,7 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, s
 			mv[r] = (struct move){ f.at[fn->result.p[r]], res[r] };
 		lw_move_all(&w, mv, (int)p->nres);
 		lw_land_since(&w, 0);
+		lw_loans_close(&w, &f);
 		lw_block_end(&w, main_blk, &list, saved);
 		lw_memory_plan(&w);
 		e = lw_code(&w, again);
@@ -233,7 +237,7 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, s
 	}
 	arr_free(&w.buf); arr_free(&w.kern); arr_free(&w.opnd); arr_free(&w.sub); arr_free(&w.block);
 	arr_free(&w.coll); arr_free(&w.custom); arr_free(&w.site); arr_free(&w.table); arr_free(&w.code);
-	arr_free(&w.group); arr_free(&w.store); arr_free(&w.mark); arr_free(&w.flight); arr_free(&w.data); arr_free(&w.pending);
+	arr_free(&w.group); arr_free(&w.store); arr_free(&w.mark); arr_free(&w.flight); arr_free(&w.open); arr_free(&w.data); arr_free(&w.pending);
 	for (size_t i = 0; i < w.loops.n; i++)
 		arr_free(&w.loops.p[i].extend);
 	arr_free(&w.loops);

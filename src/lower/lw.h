@@ -1,5 +1,5 @@
 /* Inside lower.  In the order of who uses whom: choose.c (which groups become code), place.c (places and views of them), cmd.c (commands), frame.c (where the values of a
- * function may lie), lane.c (what is done beside computing), steps.c (single ops), group.c (fused groups) and flow.c (loops and branches), whose functions' ops lower.c walks;
+ * function may lie), loan.c (permutes that are read in place), lane.c (what is done beside computing), steps.c (single ops), group.c (fused groups) and flow.c (loops and branches), whose functions' ops lower.c walks;
  * then memory.c (offsets) and code.c (machine code). */
 #ifndef RONDO_LOWER_LW_H
 #define RONDO_LOWER_LW_H
@@ -29,6 +29,32 @@ struct store {
 	ir_val held;
 	bool twin;               /* a second name of another store's buffer */
 	bool begun;              /* a result's: something has touched it, its life is from there on */
+	bool far;                /* what is lent: needed only where it is copied */
+};
+
+/* What is lent and shown (loan.c): a permute, others of the same links that go on from it, or the carry of a loop. */
+enum loan_kind { LOAN_once, LOAN_round, LOAN_made };
+struct loan {
+	enum loan_kind kind;
+	struct loan *next;       /* of its frame, the one before */
+	const struct ir_fn *fn;  /* where its permute is: the frame's, or the body of the loop */
+	ir_val y, x;             /* what that makes; what is lent, or shown in the first turn, of the frame */
+	int hops, last;          /* from how far it is read; the op of the frame behind which it goes back */
+	uint32_t coll;
+	bool closed;             /* the links have no ends */
+	int in[2], nin;          /* stores that are lent */
+	int *shown, nshown, capshown;        /* stores of what is shown */
+	bool held, owed;         /* it is to be given back; what was lent is to be awaited */
+	/* of what is lent again in each turn, from two halves: */
+	int other;               /* a store whose writes are to the half that the turn before has lent; -1 */
+	bool before, now;        /* that is to be awaited; this turn has lent */
+	/* round, made: */
+	struct loan *peer;       /* of the same loop */
+	int loop, operand, step; /* op of the frame, its operand; op of the body behind which it goes on */
+	ir_val param, z;         /* of the body: the carry, what the permute reads */
+	bool two;                /* in a turn both what it was and what it becomes are read */
+	struct place *at, *half; /* what is shown; made: where z is */
+	struct place *beyond;    /* two: what it becomes is shown there */
 };
 
 /* Where a value lies: base(store) + off + reg terms, element strides. */
@@ -53,6 +79,9 @@ struct frame {
 	struct place **target;   /* per value: where the result is wanted, NULL = anywhere */
 	bool *steal;             /* per parameter: its storage may be overwritten after its last use */
 	int stepping;            /* index of the op being lowered */
+	struct loan *loan;       /* those that end in its block, the last one first */
+	struct loan *ring;       /* of the loop around, that go on in each turn */
+	struct loan **lent;      /* per value: the loan that shows it; NULL: there are none */
 };
 
 /* now: when it began. */
@@ -92,6 +121,7 @@ struct lw {
 	ARR(struct mark) mark;   /* by number */
 	ARR(struct flight) flight;
 	size_t landed;           /* of these, lane 0 knows so many to be done */
+	ARR(struct loan *) open; /* loans that may be in the way of a write */
 	int nreg;
 	uint32_t nframe;         /* frames so far */
 	uint32_t site_now;
@@ -109,8 +139,16 @@ uint16_t lw_reg_new(struct lw *w);
 /* What this lane has done and knows of, for a lane that awaits it. */
 int lw_mark(struct lw *w);
 void lw_await(struct lw *w, int mark);
-/* Before a command of lane 0 that reads nin places, and writes those behind them: awaits what is under way there. */
+/* Before a command of lane 0 that reads nin places, and writes those behind them: awaits what is under way there, and what was lent of
+ * what is written. */
 void lw_meets(struct lw *w, int nin, int n, struct place *const *pl);
+/* A loan's command; wait, but for the last time, or for what the turn before has lent; whatever was lent of this store. */
+struct prog_cmd *lw_loan_cmd(struct lw *w, const struct loan *l, enum prog_op op, int64_t imm);
+void lw_loan_await(struct lw *w, struct loan *l, int but);
+void lw_loan_await_turn(struct lw *w, struct loan *l);
+void lw_loans_write(struct lw *w, int store);
+void lw_touch(struct lw *w, const int *store, int n);               /* the last command uses them */
+uint32_t lw_table_new(struct lw *w);                                  /* a number for each device */
 /* At the end of a block: awaits what was begun in it, when there had been so many flights before. */
 void lw_land_since(struct lw *w, size_t first);
 /* What is under way where a block begins that may not run, or again; talks: there are collectives in it, and nothing is. */
@@ -126,6 +164,7 @@ void lw_loop_end(struct lw *w);
 void lw_view_from(struct lw *w, struct prog_view *v, const struct place *p);
 void lw_emit_kern(struct lw *w, struct prog_kern *k, struct place *const *pl);
 void lw_emit_copy(struct lw *w, struct place *src, struct place *dst);
+struct place *lw_copy(struct lw *w, struct place *p);               /* dense, in a temporary */
 struct place *lw_temp(struct lw *w, enum dtype dt, int rank, const int64_t *dim);
 
 /* --- lane.c --- */
@@ -134,6 +173,27 @@ bool lw_beside(const struct lw *w, const struct frame *f, int i);     /* shall c
 void lw_begin_beside(struct lw *w);
 void lw_end_beside(struct lw *w, const struct place *in, const struct place *out);
 bool lw_talks(const struct lw *w, const struct ir_fn *fn);            /* is there a collective in it, or in what it holds? */
+
+/* --- loan.c --- */
+/* After lw_frame_init: what of f is lent; in `body`, of loop i of f, after its lw_frame_init and before its plan: carries that go round. */
+void lw_loans_plan(struct lw *w, struct frame *f);
+void lw_rings(struct lw *w, struct frame *f, int i, struct frame *body);
+/* The links of permute o into c.  INVALID: they name devices that are not there. */
+struct err *lw_permute(struct lw *w, const struct ir_fn *fn, const struct ir_op *o, struct prog_coll *c);
+/* Permute i of f, whose operand k is lent: where its result is shown. */
+struct place *lw_loan(struct lw *w, struct frame *f, int i, uint32_t k);
+/* Where a carry is shown before the loop; half: of what is made, where. */
+struct place *lw_ring_begin(struct lw *w, struct frame *f, struct loan *l, struct place *half);
+void lw_ring_target(struct lw *w, struct frame *body, struct loan *l);      /* what it hands on is wanted where it is lent */
+bool lw_is_lent(const struct lw *w, const struct place *p);
+bool lw_loans_of(const struct frame *b, ir_val param);               /* is what is lent in b the value of its parameter? */
+/* Carry `param` of b, a loop's body, is in two halves, of which `other` is written. */
+void lw_loans_halves(struct lw *w, struct frame *b, ir_val param, const struct place *other);
+void lw_loans_over(struct lw *w, struct frame *f, int i, struct frame *body);      /* behind loop i: what its last turn has lent is f's */
+void lw_loans_after(struct lw *w, struct frame *f, int i);          /* behind op i: what goes back, or on; INT_MAX: behind the results */
+void lw_loans_settle(struct lw *w, struct frame *f);                /* before a collective: awaits what its storage is wanted from */
+void lw_loans_enter(struct lw *w, struct frame *f);                 /* before another block: awaits what is back */
+void lw_loans_close(struct lw *w, struct frame *f);                 /* at the end of f's block: all goes back, and is awaited */
 
 /* --- steps.c, group.c, flow.c: op i of f --- */
 struct err *lower_steps(struct lw *w, struct frame *f, int i);        /* as eval does it, kernel by kernel */
@@ -147,6 +207,7 @@ struct err *lower_case(struct lw *w, struct frame *f, int i);
 
 /* --- frame.c --- */
 void lw_frame_init(struct lw *w, struct frame *f, const struct ir_fn *fn);
+void lw_roots(const struct lw *w, const struct ir_fn *fn, ir_val *root, int *last);        /* as of struct frame, an entry for each value */
 /* Do o's results show its operands' bytes? */
 bool lw_is_alias(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o);
 /* A dense place for v, copying once if it lies strided. */
@@ -172,6 +233,7 @@ void lw_targets_back(struct frame *f);
 void lw_move_all(struct lw *w, struct move *mv, int n);
 
 /* --- place.c --- */
+bool lw_shares(const struct lw *w, int a, int b);                   /* may two stores have bytes in common (an output and the argument donated to it)? */
 int lw_store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t index);
 void lw_store_touch(struct lw *w, int store);                       /* read or written by the next command of this lane */
 struct place *lw_place_new(struct lw *w, int store, enum dtype dt, int rank, const int64_t *dim);    /* dense, off 0 */

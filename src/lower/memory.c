@@ -68,7 +68,7 @@ static int64_t plan_by_size(struct item *it, size_t n, const struct item *out, s
 	qsort(it, n, sizeof *it, by_size);
 	for (size_t i = 0; i < n; i++) {
 		it[i].in = -1;
-		for (size_t j = 0; j < nout && it[i].in < 0 && it[i].size >= LODGER && !(it[i].b->bits & BUF_PEER); j++)
+		for (size_t j = 0; j < nout && it[i].in < 0 && it[i].size >= LODGER && !(it[i].b->bits & BUF_PEER) && it[i].b->kind == BUF_TEMP; j++)
 			if (it[i].size <= out[j].size && before(&it[i], &out[j])) {
 				it[i].off = lowest(it, i, out[j].in, hit);
 				it[i].in = it[i].off + it[i].size <= out[j].size ? out[j].in : -1;
@@ -146,12 +146,19 @@ static int64_t plan_by_time(struct item *it, size_t n)
 void lw_memory_plan(struct lw *w)
 {
 	struct item *it = ARENA_NEW(w->tmp, struct item, w->store.n), *out = ARENA_NEW(w->tmp, struct item, w->store.n);
-	size_t n = 0, nout = 0;
+	size_t n = 0, nout = 0, nfar = 0;
+	for (size_t i = 0; i < w->store.n; i++)
+		nfar += w->store.p[i].far;
+	struct item *far = ARENA_NEW(w->tmp, struct item, nfar);
+	nfar = 0;
 	for (size_t i = 0; i < w->store.n; i++) {
 		struct store *s = &w->store.p[i];
 		struct prog_buf *b = &w->buf.p[s->buf];
-		if (b->kind == BUF_TEMP && !s->twin)
-			it[n++] = (struct item){ (MAX(b->size, 1) + ALIGN - 1) & ~(int64_t)(ALIGN - 1), 0, &s->life, b, -1 };
+		struct item x = { (MAX(b->size, 1) + ALIGN - 1) & ~(int64_t)(ALIGN - 1), 0, &s->life, b, -1 };
+		if (s->far)
+			far[nfar++] = x;
+		else if ((b->kind == BUF_TEMP || b->kind == BUF_LENT) && !s->twin)
+			it[n++] = x;
 		const char *memory = b->kind == BUF_OUT ? w->p->res[b->index].memory_kind : NULL;
 		if (b->kind == BUF_OUT && b->alias < 0 && s->begun && !(b->bits & BUF_PEER) && (!memory || !strcmp(memory, "device")))
 			out[nout++] = (struct item){ b->size, 0, &s->life, b, (int)s->buf };
@@ -160,8 +167,11 @@ void lw_memory_plan(struct lw *w)
 	for (int l = 1; l < PROG_LANES; l++)
 		lanes |= w->now[l][l] > 0;
 	w->p->zone = n > MANY && !lanes ? plan_by_time(it, n) : plan_by_size(it, n, out, nout, w->tmp);
+	w->p->far = plan_by_size(far, nfar, NULL, 0, w->tmp);
 	for (size_t i = 0; i < n; i++) {
 		it[i].b->off = it[i].off;
 		it[i].b->alias = it[i].in;
 	}
+	for (size_t i = 0; i < nfar; i++)
+		far[i].b->off = w->p->zone + far[i].off;
 }

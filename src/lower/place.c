@@ -6,7 +6,7 @@ int lw_store_new(struct lw *w, enum prog_buf_kind kind, int64_t bytes, uint32_t 
 	struct prog_buf b = { .kind = (uint8_t)kind, .index = index, .size = bytes, .alias = -1 };
 	arr_push(&w->buf, b);
 	struct store s = { .buf = (uint32_t)w->buf.n - 1, .depth = (int)w->loops.n,
-	                   .fixed = kind == BUF_ARG || kind == BUF_CONST, .donated_to = -1 };
+	                   .fixed = kind == BUF_ARG || kind == BUF_CONST || kind == BUF_LENT, .donated_to = -1 };
 	memcpy(s.life.born, w->now[w->lane], sizeof s.life.born);
 	for (int l = 0; l < PROG_LANES; l++)
 		s.life.last[l] = l == w->lane ? w->now[l][l] : -1;
@@ -25,6 +25,12 @@ void lw_store_touch(struct lw *w, int store)
 	s->life.last[w->lane] = MAX(s->life.last[w->lane], w->now[w->lane][w->lane]);
 	if ((int)w->loops.n > s->depth)
 		arr_push(&w->loops.p[s->depth].extend, store);
+}
+
+bool lw_shares(const struct lw *w, int a, int b)
+{
+	uint32_t x = w->store.p[a].buf, y = w->store.p[b].buf;
+	return a == b || w->buf.p[x].alias == (int)y || w->buf.p[y].alias == (int)x;      /* halves of a buffer lie apart */
 }
 
 static int64_t *dense_strides(struct arena *a, int rank, const int64_t *dim)

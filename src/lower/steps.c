@@ -88,12 +88,6 @@ struct err *lower_constant(struct lw *w, struct frame *f, const struct ir_op *o)
 	return NULL;
 }
 
-static uint32_t table_new(struct lw *w)
-{
-	arr_push(&w->table, ((struct prog_table){ ARENA_NEW(&w->p->arena, int64_t, w->p->ndev) }));
-	return (uint32_t)w->table.n - 1;
-}
-
 static uint32_t group_new(struct lw *w, ir_group id)
 {
 	struct prog_group g = {0};
@@ -142,6 +136,10 @@ struct err *lower_coll(struct lw *w, struct frame *f, int i)
 	const struct ir_fn *fn = f->fn;
 	bool beside = lw_beside(w, f, i);
 	for (uint32_t k = 0; k < o->nin; k++) {  /* one command an operand: they may differ in size */
+		if (f->lent && f->lent[o->out + k]) {
+			f->at[o->out + k] = lw_loan(w, f, i, k);
+			continue;
+		}
 		struct prog_coll c = { .nin = 1, .outer = 1, .outer2 = 1 };
 		const struct ir_type_info *t = ir_vtype(w->m, fn, ir_in(fn, o, k)), *rt = ir_vtype(w->m, fn, o->out + k);
 		int64_t e = dtype_info[t->dtype].bytes;
@@ -199,28 +197,16 @@ struct err *lower_coll(struct lw *w, struct frame *f, int i)
 		case IR_collective_broadcast:
 			c.kind = COLL_broadcast;
 			break;
-		case IR_collective_permute: {
-			c.kind = COLL_permute;
-			int n;
-			const int64_t *p = ir_attrs(fn, o, AT_pairs, &n);
-			c.pairs = table_new(w);
-			table_new(w);
-			for (int x = 0; x < w->p->ndev; x++)
-				w->table.p[c.pairs].v[x] = w->table.p[c.pairs + 1].v[x] = -1;
-			for (int x = 0; x + 1 < n; x += 2) {
-				if (p[x] < 0 || p[x] >= w->p->ndev || p[x + 1] < 0 || p[x + 1] >= w->p->ndev)
-					return ERR(INVALID, "collective_permute names device %lld of %d", (long long)MAX(p[x], p[x + 1]), w->p->ndev);
-				w->table.p[c.pairs].v[p[x + 1]] = p[x];
-				w->table.p[c.pairs + 1].v[p[x]] = p[x + 1];
-			}
+		case IR_collective_permute:
+			TRY(lw_permute(w, fn, o, &c));
 			break;
-		}
 		default:
 			return ERR(INTERNAL, "'%s' is no collective", ir_info(o->kind)->name);
 		}
 		if (c.redop == RED_fn)
 			TRY(eval_expr(&w->p->arena, w->m, (ir_fnid)ir_attr(fn, o, AT_fn), &c.expr));
 		struct place *in = lw_dense(w, f, ir_in(fn, o, k));
+		in = lw_is_lent(w, in) ? lw_copy(w, in) : in;
 		struct place *out = f->at[o->out + k] = lw_result_at(w, f, i, o->out + k);
 		if (lw_place_bytes(out) == 0 && lw_place_bytes(in) == 0)
 			continue;
@@ -229,6 +215,8 @@ struct err *lower_coll(struct lw *w, struct frame *f, int i)
 		w->buf.p[w->store.p[in->store].buf].bits |= BUF_PEER;
 		w->buf.p[w->store.p[out->store].buf].bits |= BUF_PEER;
 		arr_push(&w->coll, c);
+		lw_loans_settle(w, f);
+		lw_loans_write(w, out->store);
 		if (beside)
 			lw_begin_beside(w);
 		lw_meets(w, 1, 2, (struct place *[]){ in, out });
@@ -275,7 +263,7 @@ struct err *lower_scalar(struct lw *w, struct frame *f, int i)
 		return NULL;
 	uint16_t r = 0;
 	if (o->kind == IR_partition_id) {
-		uint32_t tab = table_new(w);
+		uint32_t tab = lw_table_new(w);
 		for (int d = 0; d < w->p->ndev; d++)
 			w->table.p[tab].v[d] = d;
 		r = lw_reg_new(w);

@@ -19,7 +19,7 @@
 
 #include <stdlib.h>
 
-enum { TURNS = 5, MOST_WORK = 20000000 };
+enum { TURNS = 5, MOST_WORK = 20000000, MOST_TURNS = 1 << 20 };
 
 struct frame {
 	const struct prog_cmd *cmd;      /* the command whose block this is; NULL: the program */
@@ -93,12 +93,6 @@ static struct err *run_views(struct check *ck, int d, const struct prog_cmd *c, 
 	return NULL;
 }
 
-static void take_up(uint32_t *clock, const uint32_t *other, int n)
-{
-	for (int i = 0; i < n; i++)
-		clock[i] = MAX(clock[i], other[i]);
-}
-
 static struct err *run_coll(struct check *ck, int d, const struct prog_cmd *c)
 {
 	const struct prog_coll *k = &ck->p->coll[c->id];
@@ -119,8 +113,11 @@ static struct err *run_coll(struct check *ck, int d, const struct prog_cmd *c)
 		out = k->outer2 * k->inner2 * n;
 	}
 	struct reach ri = {0, in, 1, {0}, in}, ro = {0, out, 1, {0}, out};
-	for (uint32_t i = 0; i < k->nin; i++)
+	for (uint32_t i = 0; i < k->nin; i++) {
+		if (ck->p->buf[o[i].buf].kind == BUF_LENT)
+			return ERR(PRECONDITION, "b%u, which is lent, may not be where peers can read it", o[i].buf);
 		TRY(ck_use(ck, d, c, &o[i], &ri, false, false));
+	}
 	for (uint32_t i = k->nin; i < 2u * k->nin; i++) {
 		for (uint32_t j = 0; j < i; j++) {
 			bool equal;
@@ -145,6 +142,19 @@ static struct range type_range(enum dtype dt)
 	            : (struct range){0, ((int64_t)1 << bits) - 1};
 }
 
+/* Turns of what was begun inside the first `depth` blocks that the present ones stand for. */
+static int64_t times(const struct device *dv, int depth)
+{
+	int64_t n = 1;
+	for (size_t i = (size_t)depth; i < dv->frame.n; i++) {
+		const struct frame *f = &dv->frame.p[i];
+		bool any = f->cmd && (f->cmd->op == CMD_WHILE || (f->cmd->op == CMD_LOOP && f->cmd->imm < 0));
+		int64_t turns = any ? MOST_TURNS : f->mid ? f->turn[f->step].hi - f->turn[f->step].lo + 1 : 1;
+		n = n > MOST_TURNS / turns ? MOST_TURNS : n * turns;
+	}
+	return n;
+}
+
 static struct err *run_plain(struct check *ck, int d, const struct prog_cmd *c)
 {
 	struct device *dv = &ck->dev[d];
@@ -160,6 +170,7 @@ static struct err *run_plain(struct check *ck, int d, const struct prog_cmd *c)
 		return run_views(ck, d, c, k->nin, k->nout, k->v, ck->custom[c->id], NULL);
 	}
 	case CMD_COLL: return run_coll(ck, d, c);
+	case CMD_LEND: case CMD_NEXT: case CMD_BACK: case CMD_WAIT: return ck_loan(ck, d, c, times(dv, dv->loan[c->id].depth));
 	case CMD_SET: r = (struct range){c->imm, c->imm}; break;
 	case CMD_ADD:
 		TRY(ck_reg(dv, c->reg[1], &a));
@@ -206,7 +217,7 @@ static struct err *run_plain(struct check *ck, int d, const struct prog_cmd *c)
 		uint64_t *slot = map_get(&dv->mark, &c->imm, sizeof c->imm);
 		if (!slot)
 			return ERR(PRECONDITION, "awaits mark %ld before it is made", (long)c->imm);
-		take_up(clock, dv->marks.p[*slot - 1], ck->width);
+		ck_take_up(clock, dv->marks.p[*slot - 1], ck->width);
 		return NULL;
 	}
 	}
@@ -373,7 +384,7 @@ static struct err *advance(struct check *ck, int d)
 					dv->s = dv->now.w[i];
 					e = run_plain(ck, d, c);
 				}
-				if (!e && c->op == CMD_COLL && team_size(ck, c, d) > 1) {
+				if (!e && (c->op == CMD_COLL ? team_size(ck, c, d) > 1 : is_loan(c->op) && ck_loan_meets(ck, d, c))) {
 					dv->wait = c;
 					return NULL;
 				}
@@ -385,26 +396,40 @@ static struct err *advance(struct check *ck, int d)
 	return NULL;
 }
 
-/* All of d's team stand at its collective: they hand their clocks round and go on. */
+/* All of d's team stand at its collective: they hand their clocks round and go on; or what d lent has come back. */
 static bool pass(struct check *ck, int d)
 {
 	const struct prog_cmd *c = ck->dev[d].wait;
 	const int32_t *team = ck->team[c->id];
+	if (c->op == CMD_WAIT) {
+		if (ck_loan_owed(ck, d, c) >= 0)
+			return false;
+		ck_loan_back(ck, d, c);
+		ck->dev[d].wait = NULL;
+		return true;
+	}
 	for (int i = 0; i < ck->ndev; i++)
 		if (team[i] == team[d] && ck->dev[i].wait != c)
 			return false;
-	uint32_t *all = mem_alloc(sizeof *all * (size_t)ck->width);
+	uint32_t *all = mem_alloc(sizeof *all * (size_t)ck->width), *before = mem_alloc(sizeof *all * (size_t)ck->width * (size_t)ck->ndev);
 	for (int i = 0; i < ck->ndev; i++)
-		if (team[i] == team[d])
-			take_up(all, &ck->dev[i].clock[c->lane * ck->width], ck->width);
+		if (team[i] == team[d]) {
+			memcpy(before + (int64_t)i * ck->width, &ck->dev[i].clock[c->lane * ck->width], sizeof *before * (size_t)ck->width);
+			ck_take_up(all, &ck->dev[i].clock[c->lane * ck->width], ck->width);
+		}
 	for (int i = 0; i < ck->ndev; i++) {
 		if (team[i] != team[d])
 			continue;
 		uint32_t *clock = &ck->dev[i].clock[c->lane * ck->width];
-		take_up(clock, all, ck->width);
-		clock[i * LANES + c->lane]++;
 		ck->dev[i].wait = NULL;
+		if (c->op != CMD_COLL) {
+			ck_loan_pass(ck, i, c, before);
+			continue;
+		}
+		ck_take_up(clock, all, ck->width);
+		clock[i * LANES + c->lane]++;
 	}
+	free(before);
 	free(all);
 	return true;
 }
@@ -416,7 +441,7 @@ static struct err *stuck(const struct check *ck)
 		if (!c)
 			continue;
 		for (int i = 0; i < ck->ndev; i++) {
-			if (ck->team[c->id][i] != ck->team[c->id][d] || ck->dev[i].wait == c)
+			if (c->op == CMD_WAIT ? ck_loan_owed(ck, d, c) != i : ck->team[c->id][i] != ck->team[c->id][d] || ck->dev[i].wait == c)
 				continue;
 			struct err *e;
 			if (ck->dev[i].wait) {
@@ -514,8 +539,10 @@ static struct err *prepare(struct check *ck)
 			ck_reach(&p->custom[i].v[j], &ck->custom[i][j]);
 	}
 	ck->team = ARENA_NEW(&ck->a, int32_t *, p->ncoll);
-	for (uint32_t i = 0; i < p->ncoll; i++)
+	for (uint32_t i = 0; i < p->ncoll; i++) {
 		TRY(teams(ck, i));
+		ck->loans |= p->coll[i].hops > 0;
+	}
 	ck->nlane = 1;
 	for (uint32_t b = 0; b < p->nblock; b++)
 		for (uint32_t i = 0; i < p->block[b].n; i++)
@@ -553,11 +580,18 @@ static struct err *prepare(struct check *ck)
 		dv->s->reg = mem_alloc(sizeof *dv->s->reg * p->nreg);
 		dv->s->set = mem_alloc(p->nreg);
 		dv->s->space = mem_alloc(sizeof *dv->s->space * (size_t)ck->nspace);
-		space_init(&dv->s->space[0], p->zone, NONE);
+		space_init(&dv->s->space[0], p->zone + p->far, NONE);
 		for (uint32_t i = 0; i < p->narg; i++)
 			space_init(&dv->s->space[1 + i], p->arg[i].bytes, first[i] ? first[i] - 1 : NONE);
 		for (uint32_t i = 0; i < p->nres; i++)
 			space_init(&dv->s->space[1 + p->narg + i], p->res[i].bytes, NONE);
+		if (ck->loans) {
+			dv->s->held = mem_alloc(p->ncoll);
+			dv->s->hop = mem_alloc(sizeof *dv->s->hop * p->nbuf);
+			dv->loan = ARENA_NEW(&ck->a, struct loan_of, p->ncoll);
+			for (uint32_t i = 0; i < p->ncoll; i++)
+				dv->loan[i].clock = p->coll[i].hops ? ARENA_NEW(&ck->a, uint32_t, ck->width) : NULL;
+		}
 		dv->clock = ARENA_NEW(&ck->a, uint32_t, LANES * ck->width);
 		for (int l = 0; l < LANES; l++)
 			dv->clock[l * ck->width + d * LANES + l] = 1;
@@ -583,6 +617,11 @@ static struct err *results(struct check *ck, int d)
 			if (e)
 				return err_wrap(e, "device %d, at the end: result %u", d, b->index);
 		}
+	}
+	for (int k = 0; k < ck->dev[d].now.n; k++) {
+		struct err *e = ck_loan_end(ck, ck->dev[d].now.w[k]);
+		if (e)
+			return err_wrap(e, "device %d, at the end", d);
 	}
 	for (uint32_t i = 0; i < p->nres; i++)
 		if (!there[i] && p->res[i].bytes)

@@ -1,5 +1,5 @@
-/* What the files of the race and lifetime check share (check.c): check.c calls check_reach.c and check_state.c, check_reach.c
- * calls check_state.c. */
+/* What the files of the race and lifetime check share (check.c): check.c calls the others, check_loan.c those before it, check_reach.c
+ * check_state.c. */
 #ifndef RONDO_PROG_CHECK_H
 #define RONDO_PROG_CHECK_H
 
@@ -16,13 +16,21 @@ struct reach { int64_t lo, hi; int n; int64_t run[RUNS], len; };
 struct seg { int64_t lo, hi; uint32_t owner; uint32_t wrote[LANES], read[LANES]; };
 struct space { ARR(struct seg) seg; };
 
-/* What a path through the program changes. */
-struct state { struct range *reg; uint8_t *set; struct space *space; };
+/* Bytes lo .. hi-1 of a space (-1: constants) that a loan has lent, and that are not awaited.  age: how often it has lent since;
+ * told: lent, not only shown; many: in a turn that stands for many. */
+struct lent { uint32_t loan; uint8_t age; bool told, many; int space; int64_t lo, hi; };
+
+/* What a path through the program changes.  Of a program with loans: held, per collective: whether it is lent something (0, 1, or 2: on
+ * some paths); hop, per buffer: how many links away is what a LENT one shows. */
+struct state { struct range *reg; uint8_t *set; struct space *space; ARR(struct lent) lent; uint8_t *held; int32_t *hop; };
 
 /* The states that paths to here may leave, no two with the same registers while there are few. */
 struct worlds { int n; struct state *w[WORLDS]; };
 
 struct frame;                            /* a block that is being run */
+
+/* A loan on one device: times it was begun, and given back up to; the blocks around the beginning; the clock of the last return. */
+struct loan_of { uint32_t begun, given; int depth; uint32_t *clock; };
 
 struct device {
 	struct worlds now;
@@ -34,6 +42,7 @@ struct device {
 	const struct prog_cmd *wait;     /* the collective it stands at */
 	bool done;
 	int loops, mids;                 /* depth of repetition; of turns that stand for many */
+	struct loan_of *loan;            /* per collective */
 };
 
 struct check {
@@ -46,6 +55,7 @@ struct check {
 	uint32_t *owner;                 /* per buffer: the buffer that stands for its argument */
 	uint32_t **pos;                  /* per block: where its commands, and its end, stand in the text */
 	uint32_t *last;                  /* per register: where in the text it is dead from */
+	bool loans;                      /* the program has some */
 	uint64_t work;
 };
 
@@ -70,10 +80,16 @@ void ck_worlds_take(const struct check *ck, struct worlds *w, struct worlds *fro
 /* Registers that nothing reads from position at on are no difference. */
 void ck_worlds_merge(const struct check *ck, struct worlds *w, uint32_t at);
 
-/* The piece of storage that holds a buffer, and where in it the buffer begins. */
+/* The piece of storage that holds a buffer (-1: the constants), and where in it the buffer begins. */
 int ck_space_of(const struct check *ck, uint32_t buf, int64_t *base);
 /* Touch bytes lo .. hi-1 of the buffer's storage on device d.  PRECONDITION: a race, or no value to read. */
 struct err *ck_touch(struct check *ck, struct device *dv, int d, int64_t lo, int64_t hi, const struct access *x);
+
+/* From here on buffer b, which is lent, has no value: what reads it on other lanes must be done. */
+struct err *ck_forget(struct check *ck, struct device *dv, int d, uint32_t b, int lane);
+/* Peers have read these bytes up to now, on that lane. */
+void ck_note_read(struct check *ck, struct device *dv, int d, const struct lent *x, int lane);
+void ck_take_up(uint32_t *clock, const uint32_t *other, int n);
 
 /* --- check_reach.c: which bytes an operand is ---------------------------------------- */
 
@@ -90,8 +106,24 @@ struct err *ck_reg_any(struct device *dv, uint16_t r, struct range *out);
 
 /* Access what a view reaches from an operand. */
 struct err *ck_use(struct check *ck, int d, const struct prog_cmd *c, const struct prog_opnd *o, const struct reach *r, bool write, bool some);
+/* Where the n bytes of an operand lie: space, lo, hi, many of x. */
+struct err *ck_where(const struct check *ck, const struct device *dv, const struct prog_opnd *o, int64_t n, struct lent *x);
 /* Do two operands of one command meet?  Only when both addresses are known. */
 bool ck_meet(const struct check *ck, const struct device *dv, const struct prog_opnd *a, const struct reach *ra,
              const struct prog_opnd *b, const struct reach *rb, bool *equal);
+
+/* --- check_loan.c ------------------------------------------------------------------- */
+
+/* A loan's command for the state dv->s.  times: turns since it was begun that this one stands for. */
+struct err *ck_loan(struct check *ck, int d, const struct prog_cmd *c, int64_t times);
+/* Then for the device: must it stand there until others have come? */
+bool ck_loan_meets(const struct check *ck, int d, const struct prog_cmd *c);
+/* All who must be at lend or next are: what d's clock takes up of the others' on that lane, as they were before, width each. */
+void ck_loan_pass(struct check *ck, int d, const struct prog_cmd *c, const uint32_t *before);
+/* A device that has not given back what this wait is for, or -1; then what its clock takes up. */
+int ck_loan_owed(const struct check *ck, int d, const struct prog_cmd *c);
+void ck_loan_back(struct check *ck, int d, const struct prog_cmd *c);
+/* At the end of the program. */
+struct err *ck_loan_end(const struct check *ck, const struct state *s);
 
 #endif

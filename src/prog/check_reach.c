@@ -146,6 +146,8 @@ struct err *ck_use(struct check *ck, int d, const struct prog_cmd *c, const stru
 		return ERR(PRECONDITION, "%s bytes %ld..%ld of b%u, which has %ld", write ? "writes" : "reads", (long)all.lo, (long)all.hi, o->buf, (long)b->size);
 	if (b->kind == BUF_CONST)
 		return write ? ERR(PRECONDITION, "writes the constant b%u", o->buf) : NULL;
+	if (b->kind == BUF_LENT && write && c->op != CMD_NEXT)
+		return ERR(PRECONDITION, "writes b%u, which is lent", o->buf);
 	if (b->kind == BUF_ARG && write)
 		return ERR(PRECONDITION, "writes the argument b%u", o->buf);
 	bool point = at.lo == at.hi;
@@ -154,6 +156,18 @@ struct err *ck_use(struct check *ck, int d, const struct prog_cmd *c, const stru
 		return ck_touch(ck, dv, d, all.lo, all.hi, &x);
 	for (int i = 0; i < r->n; i++)
 		TRY(ck_touch(ck, dv, d, at.lo + r->run[i], at.lo + r->run[i] + r->len, &x));
+	return NULL;
+}
+
+struct err *ck_where(const struct check *ck, const struct device *dv, const struct prog_opnd *o, int64_t n, struct lent *x)
+{
+	int64_t base;
+	struct range at;
+	TRY(address(dv, o, &at));
+	x->space = ck_space_of(ck, o->buf, &base);
+	x->lo = base + at.lo;
+	x->hi = base + at.hi + n;
+	x->many = at.lo != at.hi;
 	return NULL;
 }
 

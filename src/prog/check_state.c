@@ -104,6 +104,14 @@ static struct state *state_copy(const struct check *ck, const struct state *s)
 	t->space = mem_alloc(sizeof *t->space * (size_t)ck->nspace);
 	memcpy(t->reg, s->reg, sizeof *t->reg * ck->p->nreg);
 	memcpy(t->set, s->set, ck->p->nreg);
+	if (ck->loans) {
+		t->held = mem_alloc(ck->p->ncoll);
+		t->hop = mem_alloc(sizeof *t->hop * ck->p->nbuf);
+		memcpy(t->held, s->held, ck->p->ncoll);
+		memcpy(t->hop, s->hop, sizeof *t->hop * ck->p->nbuf);
+		for (size_t i = 0; i < s->lent.n; i++)
+			arr_push(&t->lent, s->lent.p[i]);
+	}
 	for (int i = 0; i < ck->nspace; i++) {
 		arr_reserve(&t->space[i].seg, s->space[i].seg.n);
 		if (s->space[i].seg.n)
@@ -120,6 +128,9 @@ static void state_fini(const struct check *ck, struct state *s)
 	free(s->space);
 	free(s->reg);
 	free(s->set);
+	free(s->held);
+	free(s->hop);
+	arr_free(&s->lent);
 	*s = (struct state){0};
 }
 
@@ -176,6 +187,11 @@ static void space_join(const struct check *ck, struct space *s, const struct spa
 	*s = out;
 }
 
+static bool same_lent(const struct lent *a, const struct lent *b)
+{
+	return a->loan == b->loan && a->age == b->age && a->told == b->told && a->many == b->many && a->space == b->space && a->lo == b->lo && a->hi == b->hi;
+}
+
 /* What holds on either path: into s. */
 static void state_join(const struct check *ck, struct state *s, const struct state *t)
 {
@@ -185,6 +201,17 @@ static void state_join(const struct check *ck, struct state *s, const struct sta
 	}
 	for (int i = 0; i < ck->nspace; i++)
 		space_join(ck, &s->space[i], &t->space[i]);
+	for (uint32_t i = 0; ck->loans && i < ck->p->ncoll; i++)
+		s->held[i] = s->held[i] == t->held[i] ? s->held[i] : 2;
+	for (uint32_t i = 0; ck->loans && i < ck->p->nbuf; i++)
+		s->hop[i] = MAX(s->hop[i], t->hop[i]);
+	for (size_t i = 0; i < t->lent.n; i++) {
+		size_t k = 0;
+		while (k < s->lent.n && !same_lent(&s->lent.p[k], &t->lent.p[i]))
+			k++;
+		if (k == s->lent.n)
+			arr_push(&s->lent, t->lent.p[i]);
+	}
 }
 
 static bool same_regs(const struct check *ck, const struct state *s, const struct state *t)
@@ -248,8 +275,10 @@ void ck_worlds_merge(const struct check *ck, struct worlds *w, uint32_t at)
 int ck_space_of(const struct check *ck, uint32_t buf, int64_t *base)
 {
 	const struct prog_buf *b = &ck->p->buf[buf];
-	*base = 0;
-	if (b->kind == BUF_TEMP) {
+	*base = b->kind == BUF_CONST ? b->off : 0;
+	if (b->kind == BUF_CONST)
+		return -1;
+	if (b->kind == BUF_TEMP || b->kind == BUF_LENT) {
 		*base = b->off;
 		if (b->alias < 0)
 			return 0;
@@ -292,7 +321,7 @@ static void seg_merge(struct space *s, size_t first, size_t last)
 
 static const char *kind_of(const struct check *ck, uint32_t owner)
 {
-	static const char *const kind[] = {"argument", "result", "temporary", "constant"};
+	static const char *const kind[] = {"argument", "result", "temporary", "constant", "what is lent,"};
 	return kind[ck->p->buf[owner].kind];
 }
 
@@ -309,16 +338,42 @@ static struct err *conflict(const struct check *ck, const struct device *dv, int
 	return NULL;
 }
 
+/* What is lent is not written, whoever lends it. */
+static struct err *unlent(const struct device *dv, int space, int64_t lo, int64_t hi, uint32_t buf)
+{
+	for (size_t i = 0; i < dv->s->lent.n; i++) {
+		const struct lent *l = &dv->s->lent.p[i];
+		if (l->space == space && l->lo < hi && lo < l->hi)
+			return ERR(PRECONDITION, "b%u changes while collective %u lends bytes of it, which are not awaited", buf, l->loan);
+	}
+	return NULL;
+}
+
+/* Segments *first .. *end-1 of s become bytes lo .. hi-1. */
+static void cut(struct space *s, int64_t lo, int64_t hi, size_t *first, size_t *end)
+{
+	if (s->seg.p[*first].lo < lo) {
+		seg_split(s, *first, lo);
+		++*first;
+		++*end;
+	}
+	if (s->seg.p[*end - 1].hi > hi)
+		seg_split(s, *end - 1, hi);
+}
+
 /* Touch bytes lo .. hi-1 of the buffer's storage on device d. */
 struct err *ck_touch(struct check *ck, struct device *dv, int d, int64_t lo, int64_t hi, const struct access *x)
 {
 	int64_t base;
-	struct space *s = &dv->s->space[ck_space_of(ck, x->buf, &base)];
+	int space = ck_space_of(ck, x->buf, &base);
+	struct space *s = &dv->s->space[space];
 	uint32_t mine = ck->owner[x->buf], donor = donor_of(ck, mine);
 	lo += base;
 	hi += base;
 	if (lo >= hi)
 		return NULL;
+	if (x->write)
+		TRY(unlent(dv, space, lo, hi, x->buf));
 	size_t i = seg_find(s, lo), first = i;
 	bool written = false;
 	for (; i < s->seg.n && s->seg.p[i].lo < hi; i++) {
@@ -343,14 +398,8 @@ struct err *ck_touch(struct check *ck, struct device *dv, int d, int64_t lo, int
 		return ERR(PRECONDITION, "bytes %ld..%ld of b%u are read but were never written", (long)(lo - base), (long)(hi - base), x->buf);
 	if (!x->write && ck->nlane == 1)
 		return NULL;
-	/* Cut at both ends, then note the access on what lies between. */
-	if (s->seg.p[first].lo < lo) {
-		seg_split(s, first, lo);
-		first++;
-		i++;
-	}
-	if (s->seg.p[i - 1].hi > hi)
-		seg_split(s, i - 1, hi);
+	/* Note the access on what lies between. */
+	cut(s, lo, hi, &first, &i);
 	uint32_t now = x->many ? 0 : dv->clock[x->lane * ck->width + d * LANES + x->lane];
 	if (!x->write) {
 		for (size_t k = first; k < i; k++)
@@ -377,4 +426,41 @@ struct err *ck_touch(struct check *ck, struct device *dv, int d, int64_t lo, int
 	if (first > 0 && seg_same(&s->seg.p[first - 1], &s->seg.p[first]))
 		seg_merge(s, first - 1, first + 1);
 	return NULL;
+}
+
+struct err *ck_forget(struct check *ck, struct device *dv, int d, uint32_t b, int lane)
+{
+	int64_t lo, hi;
+	int space = ck_space_of(ck, b, &lo);
+	struct space *s = &dv->s->space[space];
+	struct access x = {.buf = b, .write = true, .lane = lane};
+	hi = lo + ck->p->buf[b].size;
+	for (size_t i = seg_find(s, lo); i < s->seg.n && s->seg.p[i].lo < hi; i++) {
+		struct seg *g = &s->seg.p[i];
+		if (g->owner != b)
+			continue;
+		TRY(unlent(dv, space, MAX(lo, g->lo), MIN(hi, g->hi), b));
+		TRY(ck->nlane > 1 ? conflict(ck, dv, d, g, &x) : NULL);
+		g->owner = NONE;
+	}
+	return NULL;
+}
+
+void ck_note_read(struct check *ck, struct device *dv, int d, const struct lent *x, int lane)
+{
+	if (ck->nlane == 1 || x->many || x->space < 0)
+		return;
+	struct space *s = &dv->s->space[x->space];
+	size_t first = seg_find(s, x->lo), i = first;
+	while (i < s->seg.n && s->seg.p[i].lo < x->hi)
+		i++;
+	cut(s, x->lo, x->hi, &first, &i);
+	for (; first < i; first++)
+		s->seg.p[first].read[lane] = MAX(s->seg.p[first].read[lane], dv->clock[lane * ck->width + d * LANES + lane]);
+}
+
+void ck_take_up(uint32_t *clock, const uint32_t *other, int n)
+{
+	for (int i = 0; i < n; i++)
+		clock[i] = MAX(clock[i], other[i]);
 }

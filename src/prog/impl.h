@@ -17,6 +17,10 @@ void print_cmd(struct str *s, const struct prog *p, const struct prog_cmd *c);
 static inline uint32_t coll_nopnd(const struct prog_coll *c) { return 2u * c->nin; }
 static inline uint32_t kern_nopnd(const struct prog_kern *k) { return (uint32_t)k->nin + k->nout; }
 static inline uint32_t custom_nopnd(const struct prog_custom *c) { return (uint32_t)c->nin + c->nout; }
+static inline bool is_loan(unsigned op) { return op >= CMD_LEND && op <= CMD_WAIT; }
+/* Bytes that permute c moves; of one of the two halves of a buffer for it. */
+static inline int64_t loan_bytes(const struct prog_coll *c) { return c->outer * c->inner; }
+static inline int64_t loan_half(const struct prog_coll *c) { return (loan_bytes(c) + 63) & ~(int64_t)63; }
 static inline int64_t group_size(const struct prog_group *g, int row)
 {
 	int64_t n = 0;

@@ -374,9 +374,11 @@ static struct prog_arg arg(struct in *in)
 
 static struct prog_buf buf(struct in *in)
 {
-	static const char *const kind[] = {"arg", "out", "temp", "const"};
+	static const char *const kind[] = {"arg", "out", "temp", "const", "lent"};
 	struct prog_buf b = {.alias = -1};
-	b.kind = (uint8_t)pick(in, "kind of buffer", kind, 4);
+	b.kind = (uint8_t)pick(in, "kind of buffer", kind, NELEM(kind));
+	if (b.kind == BUF_LENT)
+		b.index = (uint32_t)ranged(in, 0, UINT32_MAX);
 	if (b.kind < BUF_TEMP) {
 		b.index = (uint32_t)ranged(in, 0, UINT32_MAX);
 	} else {
@@ -472,6 +474,8 @@ static struct prog_coll coll(struct in *in)
 		c.outer2 = number(in);
 		c.inner2 = number(in);
 	}
+	if (have(in, "hops"))
+		c.hops = (uint16_t)ranged(in, 0, UINT16_MAX);
 	if (have(in, "boxes")) {
 		int64_t n;
 		c.box = list(in, &n);
@@ -557,9 +561,9 @@ static uint32_t block(struct in *in);
 static struct prog_cmd cmd(struct in *in)
 {
 	static const char *const op[] = {"kern", "set", "add", "mul", "min", "max", "ld", "st", "table", "loop", "while", "case",
-	                                 "coll", "custom", "mark", "await"};
+	                                 "coll", "custom", "mark", "await", "lend", "next", "back", "wait"};
 	static const uint8_t code[] = {CMD_KERN, CMD_SET, CMD_ADD, CMD_MUL, CMD_MIN, CMD_MAX, CMD_LD, CMD_ST, CMD_TABLE, CMD_LOOP,
-	                               CMD_WHILE, CMD_CASE, CMD_COLL, CMD_CUSTOM, CMD_MARK, CMD_AWAIT};
+	                               CMD_WHILE, CMD_CASE, CMD_COLL, CMD_CUSTOM, CMD_MARK, CMD_AWAIT, CMD_LEND, CMD_NEXT, CMD_BACK, CMD_WAIT};
 	struct prog_cmd c = {0};
 	c.op = code[pick(in, "command", op, NELEM(op))];
 	bool sets = c.op >= CMD_SET && c.op <= CMD_TABLE && c.op != CMD_ST;
@@ -622,6 +626,24 @@ static struct prog_cmd cmd(struct in *in)
 			c.imm = ranged(in, 0, INT64_MAX);
 		break;
 	case CMD_WHILE: case CMD_CASE: c.reg[0] = (uint16_t)name(in, 'r'); break;
+	case CMD_LEND:
+		c.id = (uint32_t)ranged(in, 0, UINT32_MAX);
+		want(in, "(");
+		c.opnd = (uint32_t)in->opnd.n;
+		c.nopnd = 1;
+		opnd(in);
+		want(in, ")");
+		break;
+	case CMD_NEXT:
+		c.id = (uint32_t)ranged(in, 0, UINT32_MAX);
+		c.imm = have(in, "by") ? number(in) : 1;
+		opnds(in, &c);
+		break;
+	case CMD_BACK: c.id = (uint32_t)ranged(in, 0, UINT32_MAX); break;
+	case CMD_WAIT:
+		c.id = (uint32_t)ranged(in, 0, UINT32_MAX);
+		c.imm = have(in, "but") ? number(in) : 0;
+		break;
 	default: c.imm = number(in); break;
 	}
 	if (have(in, "lane"))
@@ -710,6 +732,8 @@ struct err *prog_parse(const char *text, size_t n, struct prog **out)
 	p->nreg = (uint32_t)ranged(&in, 1, 65536);
 	want(&in, "zone");
 	p->zone = number(&in);
+	if (have(&in, "far"))
+		p->far = number(&in);
 	want(&in, "flops");
 	p->flops = number(&in);
 	want(&in, "fingerprint");

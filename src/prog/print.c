@@ -157,6 +157,8 @@ static void coll(struct str *s, uint32_t i, const struct prog_coll *c)
 	str_addf(s, " redop %s outer %ld inner %ld", redop_name[c->redop], (long)c->outer, (long)c->inner);
 	if (c->outer2 || c->inner2)
 		str_addf(s, " to %ld %ld", (long)c->outer2, (long)c->inner2);
+	if (c->hops)
+		str_addf(s, " hops %u", c->hops);
 	if (c->nbox) {
 		str_add(s, " boxes ");
 		list(s, c->nbox, c->box);
@@ -230,6 +232,17 @@ void print_cmd(struct str *s, const struct prog *p, const struct prog_cmd *c)
 	case CMD_CASE: str_addf(s, "case r%u", c->reg[0]); break;
 	case CMD_MARK: str_addf(s, "mark %ld", (long)c->imm); break;
 	case CMD_AWAIT: str_addf(s, "await %ld", (long)c->imm); break;
+	case CMD_LEND:
+		str_addf(s, "lend %u (", c->id);
+		opnd(s, &p->opnd[c->opnd]);
+		str_add(s, ")");
+		break;
+	case CMD_NEXT:
+		str_addf(s, c->imm ? "next %u" : "next %u by 0", c->id);
+		opnds(s, p, c, 1);
+		break;
+	case CMD_BACK: str_addf(s, "back %u", c->id); break;
+	case CMD_WAIT: str_addf(s, c->imm ? "wait %u but 1" : "wait %u", c->id); break;
 	}
 	if (c->lane)
 		str_addf(s, " lane %u", c->lane);
@@ -259,11 +272,13 @@ static void block(struct str *s, const struct prog *p, uint32_t b, int depth)
 
 void prog_print(struct str *s, const struct prog *p)
 {
-	static const char *const kind[] = {"arg", "out", "temp", "const"};
+	static const char *const kind[] = {"arg", "out", "temp", "const", "lent"};
 	str_add(s, "prog ");
 	quote(s, p->name);
-	str_addf(s, " devices %d registers %u zone %ld flops %ld fingerprint %016lx comm %016lx\n", p->ndev, p->nreg,
-	         (long)p->zone, (long)p->flops, (unsigned long)p->fingerprint, (unsigned long)p->comm_hash);
+	str_addf(s, " devices %d registers %u zone %ld", p->ndev, p->nreg, (long)p->zone);
+	if (p->far)
+		str_addf(s, " far %ld", (long)p->far);
+	str_addf(s, " flops %ld fingerprint %016lx comm %016lx\n", (long)p->flops, (unsigned long)p->fingerprint, (unsigned long)p->comm_hash);
 	for (uint32_t i = 0; i < p->nsite; i++) {
 		str_addf(s, "site %u ", i);
 		quote(s, p->site[i].text);
@@ -280,6 +295,8 @@ void prog_print(struct str *s, const struct prog *p)
 	for (uint32_t i = 0; i < p->nbuf; i++) {
 		const struct prog_buf *b = &p->buf[i];
 		str_addf(s, "buf %u %s", i, kind[b->kind]);
+		if (b->kind == BUF_LENT)
+			str_addf(s, " %u", b->index);
 		str_addf(s, b->kind < BUF_TEMP ? " %ld" : " at %ld", b->kind < BUF_TEMP ? (long)b->index : (long)b->off);
 		str_addf(s, " size %ld", (long)b->size);
 		if ((b->kind == BUF_OUT || b->kind == BUF_TEMP) && b->alias >= 0)

@@ -124,8 +124,10 @@ static uint64_t hash_block(const struct prog *p, uint32_t b, uint64_t h)
 {
 	for (uint32_t i = 0; i < p->block[b].n; i++) {
 		const struct prog_cmd *c = &p->block[b].cmd[i];
-		if (c->op == CMD_COLL)
+		if (c->op == CMD_COLL || is_loan(c->op))
 			h = hash_coll(p, &p->coll[c->id], add(h, c->lane));
+		if (is_loan(c->op))
+			h = add(add(add(h, c->op), c->imm), p->coll[c->id].hops);
 		uint64_t in = h;
 		for (uint32_t k = 0; k < c->nblock; k++) {
 			uint64_t one = hash_block(p, p->sub[c->block + k], h);
@@ -174,6 +176,18 @@ int prog_cycle(const int64_t *from, const int64_t *to, int pos, int *out, bool *
 	return n;
 }
 
+int prog_link(const int64_t *link, int pos, int k)
+{
+	int at = pos;
+
+	while (k-- > 0 && at >= 0) {
+		at = (int)link[at];
+		if (at == pos)
+			return pos;
+	}
+	return at;
+}
+
 uint64_t prog_comm_hash(const struct prog *p)
 {
 	return p->ncoll && p->nblock ? hash_block(p, 0, (uint64_t)p->ndev) : 0;
@@ -198,7 +212,7 @@ static void run_block(const struct prog *p, uint32_t b, int64_t times, int64_t t
 		int64_t n = c->op == CMD_WHILE ? turns : c->op == CMD_LOOP ? c->imm : 1;
 		if (c->op == CMD_KERN)
 			kern[c->id] += times;
-		if (c->op == CMD_COLL && coll)
+		if ((c->op == CMD_COLL || (c->op == CMD_NEXT && c->imm)) && coll)
 			coll[c->id] += times;
 		if (n < 0 || __builtin_mul_overflow(times, n, &n) || n > (int64_t)1 << 48)
 			n = times;

@@ -71,13 +71,14 @@ typedef void prog_code_fn(char *const *ptr, int64_t t0, int64_t t1);
 
 /* --- buffers ------------------------------------------------------------ */
 
-enum prog_buf_kind { BUF_ARG, BUF_OUT, BUF_TEMP, BUF_CONST };
+enum prog_buf_kind { BUF_ARG, BUF_OUT, BUF_TEMP, BUF_CONST, BUF_LENT };
 enum { BUF_PEER = 1 };            /* another device touches it */
 struct prog_buf {
 	uint8_t kind, bits;
-	uint32_t index;           /* ARG: parameter; OUT: result */
+	uint32_t index;           /* ARG: parameter; OUT: result; LENT: the loan (collective) that it belongs to */
 	int64_t size;             /* bytes */
-	int64_t off;              /* TEMP: offset in the program zone, or in its alias; CONST: in prog->data.  64-byte aligned */
+	int64_t off;              /* TEMP: offset in the program zone, or in its alias; CONST: in prog->data; LENT: in the zone and what is behind it, of
+	                           * storage that is used where what is lent must be copied.  64-byte aligned */
 	int32_t alias;            /* TEMP: the OUT buffer in whose storage it lies, which is written when it is done with, or -1: in the zone.
 	                           * OUT: the donated ARG buffer whose storage it takes, or -1.  If at run time the
 	                           * donation is declined, the runtime allocates the output and copies the argument into it. */
@@ -88,6 +89,20 @@ struct prog_opnd { uint32_t buf; int64_t off; uint16_t reg[2]; int64_t mul[2]; }
 
 /* --- commands ------------------------------------------------------------ */
 
+/* Loans.  A permute (coll) whose `hops` is not 0 is no command CMD_COLL but these, in this order; what moves is read where it lies on
+ * devices that map each other's memory, and is copied elsewhere: the program is the same.
+ *
+ *   lend coll (X)                X may be read by the next `hops` devices along the permute's links, and those before this one lend theirs.
+ *   next coll by K (A) -> (B)    B, a LENT buffer of coll, is what the device that this one receives from has in A; zeros if it receives
+ *                                from nobody.  A is what was lent, or a LENT buffer of coll, also B itself.  By 0: B is A of this
+ *                                device; what is no LENT buffer need not be lent then, but is to be returned.  A LENT buffer that is
+ *                                both, or another one is it by 0, has two halves, each of a multiple of 64 bytes.
+ *   back coll                    This device has read what it was lent: the LENT buffers of coll have no value any more.
+ *   wait coll but K              What this device lent has come back, but for the last K times (0 or 1): it may be written.
+ *
+ * What is lent may be a LENT buffer of another loan, which then goes back when this one has come back.  A loan is lent again after its own
+ * back, and at most once more before the wait.  Of what was returned each waits for what comes before it in the program alone: back before
+ * wait.  So whoever is at the earliest command of all can go on, and nobody waits for ever. */
 enum prog_op {
 	CMD_KERN,      /* id = kernel; opnd: its operands then its results */
 	CMD_SET,       /* reg[0] = imm */
@@ -103,6 +118,10 @@ enum prog_op {
 	CMD_COLL,      /* collective: coll, see prog_coll; opnd: nin operands then as many results */
 	CMD_CUSTOM,    /* host code: custom; opnd: operands then results */
 	CMD_MARK, CMD_AWAIT,   /* across lanes: AWAIT imm on a lane comes after MARK imm on another */
+	CMD_LEND,      /* id = coll; opnd: X */
+	CMD_NEXT,      /* id = coll, imm 1 or 0: by; opnd: A then B */
+	CMD_BACK,      /* id = coll */
+	CMD_WAIT,      /* id = coll, imm 0 or 1: but */
 };
 
 struct prog_coll {
@@ -110,6 +129,7 @@ struct prog_coll {
 	uint8_t algo;             /* enum coll_algo; COLL_auto: the machine's table decides when it runs */
 	uint8_t dtype, redop;     /* element type; reduction */
 	uint16_t nin;             /* operands (each with its result): reduced or moved together */
+	uint16_t hops;            /* permute: a loan, of which so many devices along the links read what each lends; 0: it is none */
 	uint32_t group;           /* table index; permute: unused */
 	uint32_t pairs;           /* permute: index into prog->table of "receive from" (-1 none), +1 of "send to" */
 	struct prog_expr *expr;   /* redop fn: (acc, x) -> acc */
@@ -190,7 +210,7 @@ struct prog_cmd {
 	uint8_t op, lane, dtype;
 	uint16_t reg[3];
 	uint32_t site;            /* index into prog->site */
-	uint32_t id;              /* CMD_KERN: kernel, CMD_COLL: prog->coll, CMD_CUSTOM: prog->custom */
+	uint32_t id;              /* CMD_KERN: kernel, CMD_COLL and loans: prog->coll, CMD_CUSTOM: prog->custom */
 	int64_t imm;
 	uint32_t nopnd, opnd;     /* range of prog->opnd */
 	uint32_t nblock, block;   /* range of prog->sub: block ids */
@@ -231,6 +251,7 @@ struct prog {
 	uint32_t narg;   struct prog_arg *arg;
 	uint32_t nres;   struct prog_arg *res;
 	int64_t zone;             /* bytes of TEMP storage */
+	int64_t far;              /* bytes behind it, of LENT storage alone, which no device needs that reads all its loans in place */
 	int64_t ndata; void *data;/* constants, 64-byte aligned */
 	int64_t flops;            /* operations on elements of a launch */
 	uint64_t fingerprint;     /* of the program's source, equal in all processes */
@@ -247,6 +268,8 @@ bool prog_in_place(const struct prog *p, const struct prog_cmd *c);
  * first receives nothing.  Returns their number; 0 if there are more than COLL_CYCLE. */
 enum { COLL_CYCLE = 8 };
 int prog_cycle(const int64_t *from, const int64_t *to, int pos, int *out, bool *open);
+/* The position k links along `link` (a table of a permute) from pos, where k > 0; -1 if the links end before, or pos if they have come round. */
+int prog_link(const int64_t *link, int pos, int k);
 void prog_print(struct str *s, const struct prog *p);        /* code objects as their keys */
 /* ERR_INVALID with line; objects cannot be given as text: such a program is refused at load. */
 struct err *prog_parse(const char *text, size_t n, struct prog **out);

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { VERSION = 6, HEAD = 32 };
+enum { VERSION = 7, HEAD = 32 };
 static const char magic[8] = "RONDOPRG";
 
 struct io {
@@ -217,6 +217,7 @@ static void visit_coll(struct io *io, struct prog_coll *c)
 	N(c->dtype);
 	N(c->redop);
 	N(c->nin);
+	N(c->hops);
 	N(c->group);
 	N(c->pairs);
 	visit_expr(io, &c->expr);
@@ -277,6 +278,7 @@ static void visit_prog(struct io *io, struct prog *p)
 	N(p->ndev);
 	N(p->nreg);
 	N(p->zone);
+	N(p->far);
 	N(p->flops);
 	N(p->fingerprint);
 	N(p->comm_hash);

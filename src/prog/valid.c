@@ -84,7 +84,7 @@ static struct err *valid_arg(const struct prog *p, const struct prog_arg *a, con
 static struct err *valid_buf(const struct prog *p, uint32_t i)
 {
 	const struct prog_buf *b = &p->buf[i];
-	if (b->kind > BUF_CONST || b->size < 0 || b->off < 0)
+	if (b->kind > BUF_LENT || b->size < 0 || b->off < 0)
 		return ERR(INVALID, "buffer %u has an impossible kind, size or offset", i);
 	if ((b->kind == BUF_ARG && b->index >= p->narg) || (b->kind == BUF_OUT && b->index >= p->nres))
 		return ERR(INVALID, "buffer %u stands for %s %u, which is not there", i, b->kind == BUF_ARG ? "argument" : "result", b->index);
@@ -95,10 +95,12 @@ static struct err *valid_buf(const struct prog *p, uint32_t i)
 	bool lodges = b->kind == BUF_TEMP && b->alias >= 0;
 	if (lodges && ((uint32_t)b->alias >= p->nbuf || p->buf[b->alias].kind != BUF_OUT || p->buf[b->alias].alias >= 0))
 		return ERR(INVALID, "buffer %u lies in buffer %d, which is no result with storage of its own", i, b->alias);
-	int64_t room = lodges ? p->buf[b->alias].size : b->kind == BUF_TEMP ? p->zone : p->ndata;
+	int64_t room = lodges ? p->buf[b->alias].size : b->kind == BUF_TEMP ? p->zone : b->kind == BUF_LENT ? p->zone + p->far : p->ndata;
+	if (b->kind == BUF_LENT && (b->index >= p->ncoll || !p->coll[b->index].hops || b->size < loan_bytes(&p->coll[b->index])))
+		return ERR(INVALID, "buffer %u of %ld bytes is for what collective %u lends, which is no loan, or more", i, (long)b->size, b->index);
 	if (b->kind >= BUF_TEMP && (b->off > room || b->size > room - b->off))
 		return ERR(INVALID, "buffer %u, %ld bytes at %ld, lies outside the %ld bytes of %s", i, (long)b->size, (long)b->off, (long)room,
-		           lodges ? "its result" : b->kind == BUF_TEMP ? "the zone" : "the constants");
+		           lodges ? "its result" : b->kind == BUF_CONST ? "the constants" : "the zone");
 	if (b->kind >= BUF_TEMP && b->off % 64)
 		return ERR(INVALID, "buffer %u at %ld is not aligned to 64", i, (long)b->off);
 	if (b->kind == BUF_OUT && b->alias >= 0) {
@@ -160,7 +162,9 @@ static struct err *valid_coll(const struct prog *p, uint32_t i)
 		for (int d = 0; d < p->ndev; d++)
 			if (from[d] < -1 || from[d] >= p->ndev || to[d] < -1 || to[d] >= p->ndev)
 				return ERR(INVALID, "collective %u pairs position %d with one outside 0..%d", i, d, p->ndev - 1);
-	} else if (c->group >= p->ngroup) {
+		if (c->hops && (c->nin != 1 || c->hops >= p->ndev))
+			return ERR(INVALID, "collective %u lends %u operands to %u devices of %d", i, c->nin, c->hops, p->ndev);
+	} else if (c->group >= p->ngroup || c->hops) {
 		return ERR(INVALID, "collective %u has group %u of %u", i, c->group, p->ngroup);
 	}
 	int64_t one, two;
@@ -170,6 +174,31 @@ static struct err *valid_coll(const struct prog *p, uint32_t i)
 	if (c->nbox)
 		TRY(valid_boxes(p, c, i));
 	return valid_expr(c->expr, "collective", i);
+}
+
+/* Is operand k of c all of a LENT buffer of its loan? */
+static bool lent_whole(const struct prog *p, const struct prog_cmd *c, uint32_t k)
+{
+	const struct prog_opnd *o = &p->opnd[c->opnd + k];
+	return p->buf[o->buf].kind == BUF_LENT && p->buf[o->buf].index == c->id && !o->off && !o->reg[0] && !o->reg[1];
+}
+
+static struct err *valid_loan(const struct prog *p, const struct prog_cmd *c, uint32_t b, uint32_t i)
+{
+	const struct prog_coll *l = &p->coll[c->id];
+	const struct prog_opnd *o = &p->opnd[c->opnd];
+	if (!l->hops)
+		return ERR(INVALID, "command %u of block %u is of collective %u, which is no loan", i, b, c->id);
+	if (c->imm < 0 || c->imm > 1)
+		return ERR(INVALID, "command %u of block %u has the number %ld, not 0 or 1", i, b, (long)c->imm);
+	bool own = c->op == CMD_LEND || c->op == CMD_NEXT, lent = own && p->buf[o->buf].kind == BUF_LENT && p->buf[o->buf].index == c->id;
+	if (lent && (c->op == CMD_LEND || !lent_whole(p, c, 0)))
+		return ERR(INVALID, "command %u of block %u takes b%u, which the loan itself shows, or a part of it", i, b, o->buf);
+	if (c->op == CMD_NEXT && !lent_whole(p, c, 1))
+		return ERR(INVALID, "command %u of block %u shows in b%u what is lent, which is no buffer for that", i, b, o[1].buf);
+	if (c->op == CMD_NEXT && lent && (o[0].buf == o[1].buf || !c->imm) && p->buf[o->buf].size < 2 * loan_half(l))
+		return ERR(INVALID, "command %u of block %u goes on in b%u, which has no two halves", i, b, o->buf);
+	return NULL;
 }
 
 static struct err *valid_cmd(const struct prog *p, uint32_t b, uint32_t i)
@@ -201,6 +230,9 @@ static struct err *valid_cmd(const struct prog *p, uint32_t b, uint32_t i)
 		if (c->imm < 0 || c->imm >= PROG_MARKS)
 			return ERR(INVALID, "command %u of block %u is about mark %ld of %d", i, b, (long)c->imm, PROG_MARKS);
 		break;
+	case CMD_LEND: ids = p->ncoll; nopnd = 1; break;
+	case CMD_NEXT: ids = p->ncoll; nopnd = 2; break;
+	case CMD_BACK: case CMD_WAIT: ids = p->ncoll; break;
 	case CMD_SET: case CMD_ADD: case CMD_MUL: case CMD_MIN: case CMD_MAX: break;
 	default: return ERR(INVALID, "command %u of block %u has the unknown operation %d", i, b, c->op);
 	}
@@ -208,6 +240,10 @@ static struct err *valid_cmd(const struct prog *p, uint32_t b, uint32_t i)
 		return ERR(INVALID, "command %u of block %u names entry %u of a table of %u", i, b, c->id, ids);
 	if (c->nopnd != nopnd)
 		return ERR(INVALID, "command %u of block %u has %u operands instead of %u", i, b, c->nopnd, nopnd);
+	if (is_loan(c->op))
+		TRY(valid_loan(p, c, b, i));
+	else if (c->op == CMD_COLL && p->coll[c->id].hops)
+		return ERR(INVALID, "command %u of block %u runs collective %u, which is a loan", i, b, c->id);
 	if (c->nblock < least || c->nblock > most)
 		return ERR(INVALID, "command %u of block %u has %u blocks", i, b, c->nblock);
 	if ((c->op == CMD_LD || c->op == CMD_ST) && (!is_dtype(c->dtype) || dtype_info[c->dtype].cls == DT_NONE || dtype_info[c->dtype].cls > DT_UINT))
@@ -267,14 +303,12 @@ struct err *valid_prog(const struct prog *p)
 		return ERR(INVALID, "a program with %u registers", p->nreg);
 	if (p->nblock < 1)
 		return ERR(INVALID, "a program without a block");
-	if (p->zone < 0 || p->ndata < 0)
+	if (p->zone < 0 || p->ndata < 0 || p->far < 0 || p->zone > INT64_MAX / 4 || p->far > INT64_MAX / 4)
 		return ERR(INVALID, "a program with a negative size");
 	for (uint32_t i = 0; i < p->narg; i++)
 		TRY(valid_arg(p, &p->arg[i], "argument", i, p->nres));
 	for (uint32_t i = 0; i < p->nres; i++)
 		TRY(valid_arg(p, &p->res[i], "result", i, p->narg));
-	for (uint32_t i = 0; i < p->nbuf; i++)
-		TRY(valid_buf(p, i));
 	for (uint32_t i = 0; i < p->nkern; i++) {
 		const struct prog_kern *k = &p->kern[i];
 		if (k->id >= KERN_COUNT)
@@ -292,6 +326,8 @@ struct err *valid_prog(const struct prog *p)
 		TRY(valid_group(p, i));
 	for (uint32_t i = 0; i < p->ncoll; i++)
 		TRY(valid_coll(p, i));
+	for (uint32_t i = 0; i < p->nbuf; i++)
+		TRY(valid_buf(p, i));
 	for (uint32_t i = 0; i < p->nopnd; i++) {
 		const struct prog_opnd *o = &p->opnd[i];
 		if (o->buf >= p->nbuf || o->reg[0] >= p->nreg || o->reg[1] >= p->nreg)

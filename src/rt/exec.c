@@ -43,7 +43,7 @@ static double block_ns(const struct plan_table *plan, const struct prog *p, uint
 		case CMD_KERN: t += plan_kern_time(plan, &p->kern[c->id]); break;
 		case CMD_LOOP: t += c->imm < 0 ? 1e18 : sub * (double)c->imm; break;
 		case CMD_CUSTOM: t += custom_ns(&p->custom[c->id]); break;
-		case CMD_WHILE: case CMD_COLL: t += 1e18; break;
+		case CMD_WHILE: case CMD_COLL: case CMD_LEND: t += 1e18; break;
 		default: t += sub + 5; break;
 		}
 	}
@@ -72,7 +72,7 @@ static bool worth_splitting(const struct plan_table *here, const struct kernel *
 
 static const uint8_t op_of[] = {
 	[CMD_SET] = I_SET, [CMD_ADD] = I_ADD, [CMD_MUL] = I_MUL, [CMD_MIN] = I_MIN, [CMD_MAX] = I_MAX, [CMD_LD] = I_LD, [CMD_ST] = I_ST,
-	[CMD_TABLE] = I_TABLE, [CMD_LOOP] = I_LOOP, [CMD_WHILE] = I_WHILE, [CMD_CASE] = I_CASE, [CMD_COLL] = I_COLL, [CMD_CUSTOM] = I_CUSTOM,
+	[CMD_LEND] = I_LEND, [CMD_NEXT] = I_NEXT, [CMD_BACK] = I_BACK, [CMD_WAIT] = I_WAIT, [CMD_TABLE] = I_TABLE, [CMD_LOOP] = I_LOOP, [CMD_WHILE] = I_WHILE, [CMD_CASE] = I_CASE, [CMD_COLL] = I_COLL, [CMD_CUSTOM] = I_CUSTOM,
 };
 
 /* A name that lives for ever. */
@@ -97,7 +97,8 @@ static const char *intern(const char *text)
 
 static const char *label(const struct prog *p, const struct prog_cmd *c)
 {
-	const char *what = c->op == CMD_KERN ? prog_kern_name[p->kern[c->id].id] : c->op == CMD_CUSTOM ? p->custom[c->id].target : prog_coll_name[p->coll[c->id].kind];
+	const char *what = c->op == CMD_KERN ? prog_kern_name[p->kern[c->id].id] : c->op == CMD_CUSTOM ? p->custom[c->id].target
+	                 : c->op == CMD_LEND ? "lend" : c->op == CMD_WAIT ? "await loan" : prog_coll_name[p->coll[c->id].kind];
 	const struct prog_site none = { .text = "" }, *site = c->site < p->nsite ? &p->site[c->site] : &none;
 	char s[300];
 
@@ -111,7 +112,8 @@ static void decode_cmd(struct rt_exec *x, const struct prog_cmd *c, struct ins *
 {
 	*o = (struct ins){ .op = c->op == CMD_KERN ? I_KERN : op_of[c->op], .dtype = c->dtype, .r0 = c->reg[0], .r1 = c->reg[1], .r2 = c->reg[2],
 	                   .opnd = c->opnd, .nopnd = c->nopnd, .block = c->block, .nblock = c->nblock, .site = c->site, .imm = c->imm };
-	if (trace_on() && (c->op == CMD_KERN || c->op == CMD_COLL || c->op == CMD_CUSTOM))
+	bool next = c->op == CMD_NEXT && c->imm;
+	if (trace_on() && (c->op == CMD_KERN || c->op == CMD_COLL || c->op == CMD_CUSTOM || c->op == CMD_LEND || c->op == CMD_WAIT || next))
 		o->name = label(x->p, c);
 	x->maxptr = MAX(x->maxptr, c->nopnd);
 	if (c->op == CMD_KERN) {
@@ -134,7 +136,18 @@ static void decode_cmd(struct rt_exec *x, const struct prog_cmd *c, struct ins *
 			x->agreed = hash_bytes(&c->id, sizeof c->id, x->agreed + 3) | 1;
 	} else if (c->op == CMD_CUSTOM)
 		o->ref = &x->p->custom[c->id];
+	else if (c->op == CMD_LEND || c->op == CMD_NEXT || c->op == CMD_BACK || c->op == CMD_WAIT) {
+		o->ref = &x->p->coll[c->id];
+		o->block = c->id;
+		if (c->op == CMD_LEND || next) {
+			x->comm_ins[++x->ncomm] = (uint32_t)(o - x->ins);
+			o->r0 = (uint16_t)next;
+			o->imm = x->ncomm;
+		}
+	}
 }
+
+enum { THEN_DONE = 1 };           /* a command that has run with an earlier one */
 
 /* Commands -> instructions. */
 static void decode(struct rt_exec *x)
@@ -144,14 +157,12 @@ static void decode(struct rt_exec *x)
 
 	for (uint32_t b = 0; b < p->nblock; b++)
 		n += p->block[b].n + 1;
-	size_t ncmd = n;
 	uint8_t *marks = mem_alloc(n), **mark = mem_alloc(sizeof *mark * (size_t)MAX(p->nblock, 1));
 	for (uint32_t b = 0, at = 0; b < p->nblock; at += p->block[b++].n + 1)
 		mark[b] = marks + at;
-	x->lends = lend_plan(x, mark);
 	uint32_t *follower = mem_alloc(n * sizeof *follower);      /* of a command: number of the one that runs with it, + 1 */
 	struct then *then = mem_alloc(n * sizeof *then);
-	n += (x->lends ? 2 * ncmd : 0) + ncmd;
+	n *= 2;
 	x->ins = mem_alloc(n * sizeof *x->ins);      /* before a command there may be a wait for other lanes */
 	x->comm_ins = mem_alloc(n * sizeof *x->comm_ins);
 	x->start = mem_alloc((size_t)p->nblock * sizeof *x->start);
@@ -165,8 +176,6 @@ static void decode(struct rt_exec *x)
 		x->start[b] = (uint32_t)n;
 		for (uint32_t i = 0; i < p->block[b].n; i++) {
 			const struct prog_cmd *c = &p->block[b].cmd[i];
-			if (mark[b][i] & LEND_WAIT)
-				x->ins[n++].op = I_WAIT;
 			/* What lane 0 has done is known wherever the walk is; the other lanes are one, whose collectives follow each other. */
 			bool orders = c->op == CMD_MARK || c->op == CMD_AWAIT;
 			if (orders && (c->op == CMD_MARK) == (c->lane > 0)) {
@@ -177,8 +186,6 @@ static void decode(struct rt_exec *x)
 			if (!(mark[b][i] & THEN_DONE) && !orders) {
 				struct ins *o = &x->ins[n++];
 				decode_cmd(x, c, o);
-				if (mark[b][i] & LEND_HERE)
-					o->op = I_LEND;
 				if (follower[at + i]) {
 					const struct then *t = &then[at + i];
 					o->op = I_THEN;
@@ -190,11 +197,7 @@ static void decode(struct rt_exec *x)
 					x->maxptr = MAX(x->maxptr, o->nopnd + q->nopnd);
 				}
 			}
-			if (mark[b][i] & LEND_BACK)
-				x->ins[n++].op = I_BACK;
 		}
-		if (mark[b][p->block[b].n] & LEND_WAIT)
-			x->ins[n++].op = I_WAIT;
 		x->ins[n++].op = I_END;
 	}
 	free(then);
@@ -268,6 +271,30 @@ static void code_drop(struct code *k)
 	pthread_mutex_unlock(&code_lock);
 }
 
+/* The loans of each local device; where their words are, behind the zone. */
+static void loans(struct rt_exec *x)
+{
+	const struct prog *p = x->p;
+	bool copies = false;
+
+	x->loans = mem_alloc(sizeof *x->loans * (size_t)MAX(p->ncoll, 1));
+	for (uint32_t k = 0; k < p->ncoll; k++)
+		if (p->coll[k].hops)
+			x->loans[x->nloan++] = k;
+	x->loan = mem_alloc(sizeof *x->loan * (size_t)MAX(p->ncoll, 1) * (size_t)MAX(x->nlocal, 1));
+	for (int i = 0; i < x->nlocal; i++)
+		for (uint32_t k = 0; k < x->nloan; k++) {
+			const struct coll_cx cx = { x->dev[i]->coll, p, x->id, x->pos[i] };
+			struct coll_loan **l = &x->loan[(size_t)i * p->ncoll + x->loans[k]];
+			*l = coll_loan_new(&cx, &p->coll[x->loans[k]]);
+			copies |= coll_loan_copies(*l);
+		}
+	x->words = ((size_t)(p->zone + (copies ? p->far : 0)) + 63) & ~(size_t)63;
+	x->work = x->words;
+	for (uint32_t k = 0; k < x->nloan; k++)
+		x->work += coll_loan_words(&p->coll[x->loans[k]]);
+}
+
 static struct err *kernels(struct rt_exec *x, bool workers)
 {
 	struct prog *p = x->p;
@@ -305,8 +332,7 @@ static struct err *kernels(struct rt_exec *x, bool workers)
 		k->places = k->split ? k->places : 1;
 		most = MAX(most, k->shared + k->scratch * (size_t)k->places);
 	}
-	x->work = ((size_t)p->zone + 63) & ~(size_t)63;
-	x->zone = most ? x->work + most : (size_t)p->zone;
+	x->zone = most || x->nloan ? x->work + most : (size_t)p->zone;
 	return NULL;
 }
 
@@ -372,6 +398,8 @@ static void exec_free(void *v)
 			store_unref(x->data[i]);
 		if (x->ctx)
 			ctx_fini(&x->ctx[i]);
+		for (uint32_t k = 0; k < x->nloan; k++)
+			coll_loan_free(x->loan[(size_t)i * x->p->ncoll + x->loans[k]]);
 	}
 	for (uint32_t i = 0; i < x->p->ncode && x->code; i++)
 		code_drop(x->code[i]);
@@ -386,6 +414,8 @@ static void exec_free(void *v)
 	free(x->ins);
 	free(x->comm_ins);
 	free(x->start);
+	free(x->loans);
+	free(x->loan);
 	free(x->argbuf);
 	free(x->outbuf);
 	free(x->lodger);
@@ -403,7 +433,7 @@ static void exec_free(void *v)
 
 static void drop_prog(void *p) { prog_free(p); }
 
-static void ended(void *trace, const void *what, uint64_t t0, uint64_t t1) { trace_add(trace, TRACE_BESIDE, ((const struct ins *)what)->name, t0, t1); }
+static void ended(void *trace, const void *what, uint64_t t0, uint64_t t1) { trace_add(trace, TRACE_BESIDE, ((const struct ins *)what)->name, t0, t1, 0); }
 
 /* The device has a lane from now on. */
 static struct err *device_lane(struct rt_device *d)
@@ -458,6 +488,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 			x->dev[x->nlocal++] = &c->dev[dev[i] - first];
 		}
 	}
+	loans(x);
 	TRY_GOTO(e, kernels(x, c->ndev > 1 || c->dev[0].nworker > 0), out);
 	TRY_GOTO(e, buffers(x), out);
 	x->launches = (struct spare)SPARE(launch_bytes(x));
@@ -472,6 +503,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 		if (x->nflown)
 			TRY_GOTO(e, device_lane(x->dev[i]), out);
 		ctx_init(&x->ctx[i], x);
+		x->ctx[i].loan = x->loan + (size_t)i * p->ncoll;
 		if (p->ndata) {
 			x->data[i] = store_new(x->dev[i], 0, (size_t)p->ndata);
 			TRY_GOTO(e, store_alloc(x->data[i], "constants of a program", -1), out);

@@ -229,7 +229,8 @@ enum trace_kind { TRACE_LAUNCH, TRACE_KERNEL, TRACE_COLL, TRACE_HOST, TRACE_BESI
 struct trace;
 bool trace_on(void);                                   /* RONDO_TRACE is set */
 struct trace *trace_new(int device);                   /* lives for ever */
-void trace_add(struct trace *t, enum trace_kind k, const char *name, uint64_t t0, uint64_t t1);    /* ns; name lives for ever */
+/* From t0 to t1, in ns; name lives for ever.  permuted: bytes that a permute has copied, or, negative, that are read where they lie. */
+void trace_add(struct trace *t, enum trace_kind k, const char *name, uint64_t t0, uint64_t t1, int64_t permuted);
 void trace_write(void);
 
 /* --- executables ----------------------------------------------------------- */
@@ -251,7 +252,7 @@ struct kernel {
 enum ins_op {
 	I_END, I_CODE, I_COPY, I_KERN, I_SPLIT, I_SET, I_ADD, I_MUL, I_MIN, I_MAX, I_LD, I_ST, I_TABLE, I_LOOP, I_WHILE, I_CASE, I_COLL, I_CUSTOM,
 	I_THEN,                       /* a collective and the kernel that follows it part by part: the next instruction */
-	I_LEND, I_BACK, I_WAIT,       /* a permute that is read in place; give what was lent back; wait for what this device lent */
+	I_LEND, I_NEXT, I_BACK, I_WAIT,       /* loans: prog.h */
 	I_BEGIN, I_MARK, I_AWAIT,     /* a collective of lane 1 goes on meanwhile; remember which were begun; wait for those */
 };
 /* A command in the form that is walked. */
@@ -273,6 +274,8 @@ struct ctx {
 	char **ptr;                   /* operands of the current command */
 	char **flown;                 /* of each command of lane 1, which is under way once at most */
 	uint64_t *mark;               /* collectives of lane 1 that were begun then */
+	struct coll_loan **loan;      /* of each collective that is one; owned by the executable */
+	int *hop;                     /* of each buffer that shows what is lent: from how many links away */
 	char *zone;                   /* for which base was filled */
 };
 
@@ -293,12 +296,13 @@ struct rt_exec {
 	uint32_t maxptr;
 	uint32_t nflown, nmark;       /* addresses that commands of lane 1 keep, one after the other; marks */
 	uint32_t ident;               /* of the program, equal on all devices */
-	bool lends;                   /* lend_plan found something that is read in place */
+	uint32_t nloan, *loans;       /* collectives that are loans */
+	struct coll_loan **loan;      /* of each of them, by collective, for one local device after the other */
 	uint64_t agreed;              /* decisions that all devices share: of then_plan, permutes in place */
 	uint32_t ncomm, *comm_ins;    /* its collectives in textual order: equal on all devices, however each compiled it */
 	int **peer, *npeer;           /* per local device: PEs it exchanges messages with */
 	struct rt_exec *next;         /* in c->execs */
-	size_t work, zone;            /* where kernels' scratch begins in the zone (all kernels have it in turn); bytes of all */
+	size_t words, work, zone;     /* where loans' words begin in the zone, kernels' scratch (all kernels have it in turn); bytes of all */
 	bool inlined, comm, donates;  /* donates: some parameter is given away */
 	int32_t *argbuf, *outbuf;     /* buffer of each parameter and result, -1 if unused */
 	uint32_t nlodger, *lodger;    /* temporaries that lie in results */
@@ -348,16 +352,6 @@ static inline size_t launch_each(const struct rt_exec *x)
 }
 static inline size_t launch_bytes(const struct rt_exec *x) { return sizeof(struct launch) + (size_t)x->nlocal * (sizeof(struct part) + launch_each(x)); }
 
-/* --- lend.c ------------------------------------------------------------------ */
-
-enum { LEND_HERE = 1, LEND_BACK = 2, LEND_WAIT = 4, THEN_DONE = 8 /* it has run with an earlier one */ };
-/* Find the permutes of x whose result is read where it lies.  mark[block][command]: LEND_HERE is such a permute;
- * after LEND_BACK the loan is given back; before LEND_WAIT (also at the end of the block) the own one must be back.
- * Returns whether there are any. */
-bool lend_plan(const struct rt_exec *x, uint8_t *const *mark);
-bool bufs_meet(const struct prog *p, uint32_t x, uint32_t y);          /* may they share bytes? */
-void cmd_operands(const struct prog *p, const struct prog_cmd *c, uint32_t *nin, uint32_t *nout);
-
 /* --- then.c ------------------------------------------------------------------ */
 
 /* How a kernel follows an all_reduce or a reduce_scatter: mask of its operands that are the result. */
@@ -384,7 +378,7 @@ struct frame {
 	_Atomic int *stop;            /* set when the launch is aborted; may be NULL */
 	struct coll_cx coll;
 	struct coll_lane *lane;       /* NULL: the program has none */
-	struct coll_loan loan;        /* of the permute that is read in place now */
+	int64_t permuted;             /* by the last permute, for its event in the timeline */
 	struct err *err;
 };
 /* Run all commands.  The error is that of this device; an aborted launch gives ABORTED. */

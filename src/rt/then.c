@@ -32,6 +32,32 @@ static int64_t elements(const struct prog_view *v)
 	return n;
 }
 
+/* May two buffers share bytes? */
+static bool bufs_meet(const struct prog *p, uint32_t x, uint32_t y)
+{
+	const struct prog_buf *a = &p->buf[x], *b = &p->buf[y];
+	bool za = a->kind == BUF_LENT || a->kind == BUF_TEMP, zb = b->kind == BUF_LENT || b->kind == BUF_TEMP;
+
+	if (x == y)
+		return true;
+	if (za && zb)
+		return a->alias == b->alias && a->off < b->off + b->size && b->off < a->off + a->size;
+	return (b->kind < BUF_CONST && b->alias == (int32_t)x) || (a->kind < BUF_CONST && a->alias == (int32_t)y);
+}
+
+static void cmd_operands(const struct prog *p, const struct prog_cmd *c, uint32_t *nin, uint32_t *nout)
+{
+	*nin = *nout = 0;
+	switch (c->op) {
+	case CMD_KERN: *nin = p->kern[c->id].nin, *nout = p->kern[c->id].nout; break;
+	case CMD_COLL: *nin = *nout = p->coll[c->id].nin; break;
+	case CMD_CUSTOM: *nin = p->custom[c->id].nin, *nout = p->custom[c->id].nout; break;
+	case CMD_LD: *nin = c->nopnd; break;
+	case CMD_ST: *nout = c->nopnd; break;
+	default: *nin = c->nopnd; break;
+	}
+}
+
 /* Does kernel command c follow collective command r, as far as the two alone can tell? */
 static bool fits(const struct prog *p, const struct prog_cmd *r, const struct prog_cmd *c, struct then *t)
 {

@@ -4,6 +4,7 @@
  * ends.  A program with very many commands fills the list: what comes later is only counted. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,7 +12,7 @@
 
 enum { MAX_EVENTS = 1 << 20 };
 
-struct event { const char *name; uint64_t t0, t1; uint32_t kind; };
+struct event { const char *name; uint64_t t0, t1; int64_t permuted; uint32_t kind; };
 struct trace { struct event *ev; size_t n, cap; uint64_t lost; int id; struct trace *next; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -64,7 +65,7 @@ struct trace *trace_new(int device)
 	return t;
 }
 
-void trace_add(struct trace *t, enum trace_kind k, const char *name, uint64_t t0, uint64_t t1)
+void trace_add(struct trace *t, enum trace_kind k, const char *name, uint64_t t0, uint64_t t1, int64_t permuted)
 {
 	pthread_mutex_lock(&lock);
 	if (t->n == MAX_EVENTS)
@@ -76,7 +77,7 @@ void trace_add(struct trace *t, enum trace_kind k, const char *name, uint64_t t0
 			t->cap = more ? MAX(2 * t->cap, 1024) : t->cap;
 		}
 		if (t->n < t->cap)
-			t->ev[t->n++] = (struct event){ name, t0, t1, k };
+			t->ev[t->n++] = (struct event){ name, t0, t1, permuted, k };
 		else
 			t->lost++;
 	}
@@ -114,7 +115,10 @@ void trace_write(void)
 			str_addf(&s, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"", t->id, e->kind,
 			         (double)(e->t0 - start) / 1e3, (double)(e->t1 - e->t0) / 1e3);
 			text(&s, e->name);
-			str_add(&s, "\"},\n");
+			if (e->permuted)
+				str_addf(&s, "\",\"args\":{\"%s\":%lld}},\n", e->permuted > 0 ? "bytes copied" : "bytes read in place", llabs((long long)e->permuted));
+			else
+				str_add(&s, "\"},\n");
 		}
 		lost += t->lost;
 	}

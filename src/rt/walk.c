@@ -10,6 +10,8 @@ void ctx_init(struct ctx *c, const struct rt_exec *x)
 	c->ptr = mem_lines(sizeof *c->ptr * (size_t)(x->maxptr + 1));
 	c->flown = mem_lines(sizeof *c->flown * (size_t)(x->nflown + 1));
 	c->mark = mem_lines(sizeof *c->mark * (size_t)(x->nmark + 1));
+	c->hop = mem_lines(sizeof *c->hop * (size_t)MAX(x->p->nbuf, 1));
+	c->loan = NULL;
 	c->zone = NULL;
 }
 
@@ -20,6 +22,7 @@ void ctx_fini(struct ctx *c)
 	free(c->ptr);
 	free(c->flown);
 	free(c->mark);
+	free(c->hop);
 }
 
 static int64_t load(enum dtype dt, const char *p)
@@ -120,12 +123,13 @@ static bool landed(struct frame *f, uint64_t n)
 
 static struct { _Alignas(64) _Atomic int64_t copied, lent, followed; } count[16];
 
-static void moved(const struct frame *f, const struct prog_coll *c, bool lent)
+static void moved(struct frame *f, const struct prog_coll *c, bool lent)
 {
 	unsigned k = (unsigned)f->d->local % NELEM(count);
 	int64_t n = f->x->p->table[c->pairs].v[f->pos] < 0 ? 0 : c->nin * c->outer * c->inner;
 
 	atomic_fetch_add_explicit(lent ? &count[k].lent : &count[k].copied, n, memory_order_relaxed);
+	f->permuted = lent ? -n : n;
 }
 
 void rt_permuted(int64_t *copied, int64_t *in_place)
@@ -137,6 +141,32 @@ void rt_permuted(int64_t *copied, int64_t *in_place)
 	}
 }
 
+/* What the next device of a loan has; in the buffer's own storage only where it must be copied, in the half that is not read. */
+static bool next(struct frame *f, const struct ins *i)
+{
+	const struct prog *p = f->x->p;
+	const struct prog_coll *c = i->ref;
+	const struct prog_opnd *o = p->opnd + i->opnd;
+	struct coll_loan *l = f->c->loan[i->block];
+	char *own = f->c->zone + p->buf[o[1].buf].off, *src = opnd_at(o, f->c->base, f->c->reg), *at = src;
+	int hop = p->buf[o->buf].kind == BUF_LENT && p->buf[o->buf].index == i->block ? f->c->hop[o->buf] : 0;
+
+	if (!i->r0)
+		coll_show(l, src);
+	else {
+		own += src == own ? (c->outer * c->inner + 63) & ~(int64_t)63 : 0;
+		if (coll_loan_copies(l) && !landed(f, UINT64_MAX))
+			return false;
+		f->err = coll_next(&f->coll, l, (uint32_t)i->imm, ++hop, src, own, &at);
+		if (f->err)
+			return failed(f, i);
+		moved(f, c, at != own);
+	}
+	f->c->base[o[1].buf] = at;
+	f->c->hop[o[1].buf] = hop;
+	return true;
+}
+
 int64_t rt_followed(void)
 {
 	int64_t n = 0;
@@ -144,6 +174,16 @@ int64_t rt_followed(void)
 	for (size_t i = 0; i < NELEM(count); i++)
 		n += atomic_load(&count[i].followed);
 	return n;
+}
+
+/* Of the timeline. */
+static enum trace_kind lane_of(unsigned op)
+{
+	switch (op) {
+	case I_COLL: case I_THEN: case I_LEND: case I_NEXT: case I_WAIT: case I_BEGIN: case I_AWAIT: return TRACE_COLL;
+	case I_CUSTOM: return TRACE_HOST;
+	default: return TRACE_KERNEL;
+	}
 }
 
 /* False if the device failed or the launch was aborted. */
@@ -159,8 +199,9 @@ static bool run(struct frame *f, const struct ins *i)
 		const struct prog_opnd *o = opnd + i->opnd;
 		if (__builtin_expect(f->d->trace != NULL, 0)) {
 			if (timed)
-				trace_add(f->d->trace, timed->op == I_COLL || timed->op == I_THEN || timed->op == I_LEND || timed->op == I_BEGIN || timed->op == I_AWAIT ? TRACE_COLL : timed->op == I_CUSTOM ? TRACE_HOST : TRACE_KERNEL, timed->name, t0, clock_ns());
+				trace_add(f->d->trace, lane_of(timed->op), timed->name, t0, clock_ns(), f->permuted);
 			timed = i->name ? i : NULL;
+			f->permuted = 0;
 			if (timed)
 				t0 = clock_ns();
 		}
@@ -262,22 +303,24 @@ static bool run(struct frame *f, const struct ins *i)
 		case I_LEND: {
 			if (!landed(f, UINT64_MAX))
 				return false;
-			const struct prog_coll *c = i->ref;
-			char *own = f->c->zone + f->x->p->buf[o[1].buf].off, *at = own;
-			f->err = coll_lend(&f->coll, c, (uint32_t)i->imm, opnd_at(&o[0], base, reg), own, &f->loan, &at);
+			f->err = coll_lend(&f->coll, f->c->loan[i->block], (uint32_t)i->imm, opnd_at(o, base, reg));
 			if (f->err)
 				return failed(f, i);
-			f->c->base[o[1].buf] = at;
-			moved(f, c, at != own);
 			continue;
 		}
+		case I_NEXT:
+			if (!next(f, i))
+				return false;
+			continue;
 		case I_BACK:
-			coll_back(&f->coll, &f->loan);
+			coll_back(&f->coll, f->c->loan[i->block]);
 			continue;
 		case I_WAIT:
-			f->err = coll_wait(&f->coll, &f->loan);
-			if (f->err)
+			if (!landed(f, UINT64_MAX))
 				return false;
+			f->err = coll_wait(&f->coll, f->c->loan[i->block], (int)i->imm);
+			if (f->err)
+				return failed(f, i);
 			continue;
 		case I_CUSTOM: {
 			bool pinned = f->d->c->pinned && walking == f->d;
@@ -302,11 +345,14 @@ struct err *walk(struct frame *f)
 	uint64_t t0 = f->d->trace ? clock_ns() : 0;
 
 	f->err = NULL;
+	char *words = f->c->zone + f->x->words;
+	for (uint32_t k = 0; k < f->x->nloan; k++) {
+		coll_loan_begin(f->c->loan[f->x->loans[k]], words);
+		words += coll_loan_words(&f->x->p->coll[f->x->loans[k]]);
+	}
 	bool ok = run(f, f->x->ins + f->x->start[0]);
 	if (f->d->trace)
-		trace_add(f->d->trace, TRACE_LAUNCH, f->x->name, t0, clock_ns());
-	if (!ok)
-		coll_drop(&f->coll, &f->loan);
+		trace_add(f->d->trace, TRACE_LAUNCH, f->x->name, t0, clock_ns(), 0);
 	if (!ok && !f->err)
 		return ERR(ABORTED, "launch aborted");
 	return f->err;

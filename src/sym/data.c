@@ -55,6 +55,20 @@ const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf)
 	return buf;
 }
 
+int sym_whose(const struct sym_ep *ep, const void *p, size_t *off)
+{
+	const struct sym_world *w = ep->world;
+
+	for (int k = 0; k < w->npe; k++) {
+		int pe = (ep->pe + k) % w->npe;
+		const struct sym_region *r = sym_local(w, pe) ? &w->region : &w->process[w->peer[pe].proc].region;
+		*off = (uintptr_t)p - (uintptr_t)w->peer[pe].base;
+		if ((!k || w->peer[pe].direct) && *off < r->each)
+			return pe;
+	}
+	return -1;
+}
+
 void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n)
 {
 	const struct sym_peer *p = &ep->world->peer[pe];

@@ -931,6 +931,35 @@ struct err *sym_settle(struct sym_ep *ep, const int *pe, int n)
 	return e;
 }
 
+void sym_count(struct sym_ep *ep, int pe, size_t off, uint64_t v) { word_write(ep, pe, off, v); }
+
+/* A PE whose word is less, if possible of this core; -1: none. */
+static int owing(struct sym_ep *ep, const int *pe, int n, const _Atomic uint64_t *word, uint64_t v)
+{
+	int who = -1;
+
+	for (int k = 0; k < n; k++) {
+		if (atomic_load_explicit(&word[k], memory_order_acquire) >= v || chan_left(&ep->chan[pe[k]]))
+			continue;
+		who = pe[k];
+		if (beside(ep, who))
+			break;
+	}
+	return who;
+}
+
+struct err *sym_counted(struct sym_ep *ep, const int *pe, int n, size_t off, uint64_t v)
+{
+	const _Atomic uint64_t *word = (const _Atomic uint64_t *)(const void *)(ep->world->peer[ep->pe].base + off);
+	uint32_t site = (uint32_t)atomic_load_explicit(&ep->seat->status, memory_order_relaxed);
+	struct err *e = NULL;
+	int who = -1;
+
+	TRY(are_pes(ep, pe, n));
+	WAIT(e, (who = owing(ep, pe, n, word, v)) < 0, who, site);
+	return e;
+}
+
 /* Both know of the same failures: a launch is begun with pe when it has closed all before, and said which of them failed. */
 struct err *sym_swap_with(struct sym_ep *ep, int pe, struct sym_swap **out)
 {

@@ -195,6 +195,16 @@ struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line);
 /* The same for at most so many seconds, else DEADLINE; also outside of launches. */
 struct err *sym_await_for(struct sym_ep *ep, int pe, uint64_t line, double seconds);
 
+/* Loans that go back one by one, whatever else two PEs tell each other meanwhile: a word of 8 bytes of the lender's heap for each PE that
+ * reads, which says how many of them have gone back.  The lender sets its words to 0 and tells where they are.
+ *
+ * The word at off of pe's heap, which is mapped, becomes v; seen after all that this PE has done before.  Does not wait. */
+void sym_count(struct sym_ep *ep, int pe, size_t off, uint64_t v);
+/* Wait until n words of this PE, the first at off, are v or more, where pe[k] writes word k, or has left the launch.  Fails as sym_recv. */
+struct err *sym_counted(struct sym_ep *ep, const int *pe, int n, size_t off, uint64_t v);
+/* In whose heap is p, as this process sees it, and where?  -1: in none that is mapped. */
+int sym_whose(const struct sym_ep *ep, const void *p, size_t *off);
+
 /* What two PEs that map each other send each other at the same time goes through two windows that they write by turns: each
  * writes its next bytes where it has just read the other's, so a line changes hands once for each piece, and none is fetched
  * only to be written.  Both streams count from 0; byte x of the one this PE writes is at sym_swap_out, of the one it reads at

@@ -345,6 +345,7 @@ class Draw:
         "sharded": "unary 3 binary 4 keep 0.5 reduce 4 pad 4 dot 3 broadcast 2 reshape 1 transpose 2 where 1 cast 1 norm 2 iota 0.5 fori 0.5 random 0.7 slice 0.5 narrow 2 grad 0.5 accumulate 1.5",
         "along": "unary 1.5 binary 3 keep 3 shift 6 reverse 1 slice 1.5 pad 2 concat 1.5 window 4 conv 1.5 cum 3 argmax 2 sort 2 dslice 4 reduce 1.5 where 1 dot 0.5 transpose 0.5 "
                  "fori 0.7 scan 0.5 switch 0.3 grad 1",
+        "rings": "unary 1 binary 3 keep 2 fori 3 while_ 1.5 scan 4 handed 4 reduce 1 slice 1 transpose 0.5 concat 0.5 where 1 dot 0.5 grad 0.5 switch 1 norm 0.5 cast 0.5",
         "small": "unary 2 binary 3 keep 2 reduce 2 transpose 2 reshape 2 slice 2 pad 2 concat 1 broadcast 1 dot 1 take 1 sort 1 argmax 1 where 1 cast 3 dslice 1 scan 1 fori 1 bitcast 1 switch 1",
     }
 
@@ -359,7 +360,7 @@ class Draw:
             self.weights = (names, w / w.sum()) if w.sum() else (["keep"], np.ones(1))
         names, w = self.weights
         g = str(self.rng.choice(names, p=w))
-        if g in ("fori", "while_", "scan", "switch", "map_", "template", "grad", "accumulate") and self.depth >= 2 or g == "coll" and self.quiet:
+        if g in ("fori", "while_", "scan", "switch", "map_", "template", "grad", "accumulate", "handed") and self.depth >= 2 or g in ("coll", "handed") and self.quiet:
             raise Skip
         getattr(self, g)()
 
@@ -800,6 +801,55 @@ class Draw:
                 b.results.append(s.out[0])
             else:
                 b.results.append(v.name)
+        for k in range(len(params)):
+            if self.devices > 1 and not self.quiet and self.odds(0.6 if self.mode == "rings" else 0.15):
+                b.results[k] = self.hand_on(b, self.pick([b.results[k], b.results[k], params[k].name]))
+
+    def links(self):
+        """Of a permute: mostly the program's own ring, so that permutes of permutes are by the same links."""
+        if not hasattr(self, "ring") or self.odds(0.2):
+            at = [int(p) for p in self.rng.permutation(self.devices)]
+            cut = self.int(1, self.devices + 1) if self.odds(0.3) else self.devices        # one cycle, or two
+            self.ring = [(a, c[(k + 1) % len(c)]) for c in (at[:cut], at[cut:]) for k, a in enumerate(c)]
+        return [(b, a) for a, b in self.ring] if self.odds(0.15) else self.ring[1:] if self.odds(0.1) else self.ring
+
+    def hand_on(self, b, name):
+        """Carry `name` as another device has it, one link or several further on."""
+        for _ in range(self.pick([1, 1, 1, 2, 3])):
+            s = Step([self.name()], f"lax.ppermute($0, 'd', {self.links()})", [name])
+            b.steps.append(s)
+            name = s.out[0]
+        return name
+
+    def handed(self):
+        """A loop, forwards or its gradient, in which arrays go round the devices: as they are, or as each turn makes them; read as they were, as
+        they become, or both."""
+        x = self.val(lambda v: v.kind == "f" and v.rank and v.size and v.dtype not in SMALL)
+        y, t = self.val(lambda v: v.like(x)) if self.odds(0.3) else x, self.int(1, 2 * self.devices + 2)
+
+        def on(v):
+            return f"lax.ppermute({v}, 'd', {self.links()})"
+
+        k = self.pick([on("k"), on("k"), on("k"), on(on("k")), on("k * 0.5 + o"), f"{on('k')} * 0.5 + o", "v"])
+        v = self.pick(["v", on("v"), on("v"), "k", on("k"), f"jnp.sin({on('v')} + k)", on("jnp.sin(v + k)")])
+        o = self.pick(["jnp.tanh(o * 0.5 + k * v)", "jnp.tanh(o * 0.5 + k * v)", f"jnp.tanh({on('o')} + k)", on("jnp.tanh(o + v)"), "jnp.tanh(o + k * n)", "jnp.tanh(o + n) * v",
+                       f"o * 0.5 + {on('k * v')}", f"jnp.tanh({on('k')} - {on('v')} + o)"])
+        out = self.pick(["None", "None", "k", "o", "jnp.sum(n * k)"])
+        turn = f"lambda c, i: (lambda k, v, o: (lambda n: ((n, {v}, {o}), {out}))({k}))(*c)"
+        turn = f"jax.checkpoint({turn})" if self.odds(0.25) else turn
+        end = self.pick(["r[0][2]", "r[0][2]", "r[0][0] + r[0][2]", "r[0][1] * r[0][2]"]) + ("" if out == "None" else " + jnp.sum(r[1], 0)")
+        how = self.int(0, 6)
+        if how == 0:                                     # python's own loop
+            turns = f"(lambda r: {end})(__import__('functools').reduce(lambda r, i: (({turn})(r[0], i)[0], jnp.zeros((1,), $0.dtype)), range({min(t, 5)}), ((k, v, k * 0), jnp.zeros((1,), $0.dtype))))"
+        elif how == 1:
+            turns = f"(lambda r: {end})((lax.fori_loop(0, {t}, lambda i, c: ({turn})(c, i)[0], (k, v, k * 0)), jnp.zeros((1,), $0.dtype)))"
+        elif how == 2:                                   # layers around the ring
+            turns = f"lax.scan(lambda h, _: ((lambda r: jnp.tanh({end}).astype($0.dtype))(lax.scan({turn}, (h, v, h * 0), jnp.arange({t}))), None), k, None, length=2)[0]"
+        else:
+            turns = f"(lambda r: {end})(lax.scan({turn}, (k, v, k * 0), jnp.arange({t})))"
+        if how != 1 and self.odds(0.4):
+            return self.step("approx", f"jax.grad(lambda k, v: jnp.sum(jnp.sin({turns}).astype(np.float32)), argnums={self.pick([0, 1])})(jnp.tanh($0), jnp.tanh($1))", x, y)
+        return self.step("approx", f"(lambda k, v: ({turns}).astype($0.dtype))(jnp.tanh($0), jnp.tanh($1))", x, y)
 
     def inside(self, i):
         """One step of a loop's body that uses the index i (a Val), else any."""
@@ -1079,7 +1129,7 @@ class Draw:
         div = [k for k, d in enumerate(x.shape) if d % n == 0 and d]
         if f in ("psum", "group") and x.kind in "b" or f == "pmax" and x.kind in "bc" or f == "pmean" and x.kind not in "fc" or f in ("psum_scatter",) and x.kind == "b":
             raise Skip
-        ring = [(k, int(p)) for k, p in enumerate(self.rng.permutation(n))]
+        ring = self.links() if self.odds(0.5) else [(k, int(p)) for k, p in enumerate(self.rng.permutation(n))]
         lat = f"sum:{n}"
         if f == "psum":
             return self.step(lat, "lax.psum($0, 'd')", x)

@@ -130,6 +130,8 @@ def draw(seed, devices=1, how="plain", mode=None):
         d.mode = d.mode if d.mode not in ("wide", "long", "linalg", "small") else "any"
         d.types = [t for t in d.types if t in ("float32", "bfloat16", "float16", "int32", "uint8", "int8", "bool", "int16", "uint32", "uint16", "complex64")] or ["float32"]
         d.palette += [devices, 2 * devices]
+        if mode == "rings" or mode is None and d.odds(0.35):      # arrays of some KB, which are worth a loan
+            d.mode, d.most, d.palette = "rings", 20000, [16, 24, 32, 64, d.pick([1, 3, 128])]
     length = d.int(1, 14) if how == "sharded" else d.int(3, 16)
     import jax
     with jax.enable_x64(d.x64):

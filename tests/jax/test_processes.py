@@ -106,6 +106,17 @@ def test_programs(processes, devices):
         assert "passed" in out and "rondo:" not in err, out + err
 
 
+@pytest.mark.parametrize("processes, devices", [(1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4)])
+def test_rings(processes, devices):
+    for code, out, err in run(processes, devices, "rings", RONDO_CHECK="1"):
+        assert code == 0 and "failed" not in out, out + err
+
+
+def test_rings_whose_memory_is_not_mapped():
+    for code, out, err in run(2, 2, "rings", RONDO_CHAOS="7"):
+        assert code == 0 and "failed" not in out, out + err
+
+
 def test_instruction_sets_differ():
     for code, out, err in run(2, 1, "everything", RONDO_ISA=["", "avx2"], RONDO_CACHE=""):
         assert code == 0, out + err
@@ -128,6 +139,8 @@ def test_machine_tables_differ(tmp_path):
 def test_two_hosts(hosts, tmp_path):
     wire = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "wire", "UCX_WARN_UNUSED_ENV_VARS": "n"}
     for code, out, err in run(3, 1, "everything", hosts=hosts, FAR="1", **wire):
+        assert code == 0 and "failed" not in out, out + err
+    for code, out, err in run(4, 1, "rings", hosts=hosts, FAR="1", **wire):
         assert code == 0 and "failed" not in out, out + err
     out = run(3, 1, "faults", "permute", 2, tmp_path / "moment", hosts=hosts, **wire)
     for code, text, err in out[:2]:

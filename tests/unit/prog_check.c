@@ -230,6 +230,118 @@ static void collectives(void **state)
 	check(OUT "loop r2 < 5 { coll 0 all_reduce (b0) -> (b2) coll 1 permute (b2) -> (b3) }", NULL);
 }
 
+/* b9, b10: what loan 3 shows; b11: in two halves; b12: what loan 4 shows; b13: a temporary in two halves. */
+static void loans(void **state)
+{
+	const char *rows = "buf 9 lent 3 at 1024 size 256\nbuf 10 lent 3 at 1280 size 256\nbuf 11 lent 3 at 2048 size 512\nbuf 12 lent 4 at 3072 size 256\n"
+		"buf 13 temp at 4096 size 512\n"
+		"coll 3 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 256 hops 1\n"
+		"coll 4 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 256 hops 1\n";
+#define LOAN(body, wrong) check_rows(rows, body, wrong)
+#define T "kern 0 copy (b0) -> (b2) "
+	LOAN(T "lend 3 (b2) next 3 (b2) -> (b9) kern 0 copy (b9) -> (b1) back 3 wait 3", NULL);
+	LOAN("lend 3 (b0) next 3 (b0) -> (b9) kern 0 copy (b9) -> (b1) back 3 wait 3", NULL);
+	/* What is read before it is lent, or after it went back; whose bytes something else has. */
+	LOAN(T "lend 3 (b2) kern 0 copy (b9) -> (b1) next 3 (b2) -> (b9) back 3 wait 3", "b9 are read but were never written");
+	LOAN(T "lend 3 (b2) next 3 (b2) -> (b9) back 3 kern 0 copy (b9) -> (b1) wait 3", "b9 are read but were never written");
+	LOAN("lend 3 (b2) next 3 (b2) -> (b9) kern 0 copy (b9) -> (b1) back 3 wait 3", "b2 are read but were never written");
+	LOAN(OUT T "lend 3 (b2) next 3 (b0) -> (b9) back 3 wait 3", "b0 is not what was lent");
+	LOAN(OUT T "lend 3 (b2) next 3 (b3) -> (b9) back 3 wait 3", "b3 are read but were never written");
+	LOAN(OUT T "next 3 (b2) -> (b9) back 3 wait 3", "nothing was lent");
+	LOAN(OUT T "next 3 by 0 (b2) -> (b9) next 3 (b9) -> (b10) back 3 wait 3", "b9 was shown, but not lent");
+	/* What is lent changes. */
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) back 3 kern 0 copy (b0) -> (b2) wait 3", "b2 changes while collective 3 lends bytes of it");
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) back 3 kern 0 copy (b0) -> (b4) wait 3", "b4 changes while collective 3 lends");
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) back 3 kern 0 copy (b0) -> (b3) wait 3 kern 0 copy (b0) -> (b4)", NULL);
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) kern 0 copy (b9) -> (b2) back 3 wait 3", "b2 changes while collective 3 lends");
+	LOAN("kern 0 copy (b7) -> (b1) lend 3 (b7) next 3 (b7) -> (b9) back 3 kern 5 fill () -> (b8) wait 3", "b8 changes while collective 3 lends");
+	LOAN("kern 0 copy (b7) -> (b1) lend 3 (b7) next 3 (b7) -> (b9) back 3 wait 3 kern 5 fill () -> (b8)", NULL);
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) kern 0 copy (b0) -> (b9) back 3 wait 3", "writes b9, which is lent");
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) coll 0 all_reduce (b9) -> (b3) back 3 wait 3", "b9, which is lent, may not be where peers can read it");
+	/* What is not given back, or not awaited, or awaited too soon. */
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) back 3", "what collective 3 lends is not awaited");
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9)", "what collective 3 was lent is not given back");
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) wait 3 back 3", "waits for what devices give back only after it");
+	LOAN(OUT "back 3", "nothing was lent");
+	LOAN(OUT T "lend 3 (b2) back 3 back 3 wait 3", "nothing was lent");
+	LOAN(OUT T "lend 3 (b2) lend 3 (b2) back 3 wait 3", "what was lent before is not given back");
+	LOAN(OUT T "lend 3 (b2) back 3 lend 3 (b2) back 3 wait 3", NULL);
+	LOAN(OUT T "lend 3 (b2) back 3 lend 3 (b2) back 3 lend 3 (b2) back 3 wait 3", "two times before is not awaited");
+	LOAN(OUT T "lend 3 (b2) back 3 lend 3 (b2) back 3 wait 3 but 1 lend 3 (b2) back 3 wait 3", NULL);
+	LOAN(OUT T "lend 3 (b2) back 3 wait 3 but 1", "is not awaited");
+	LOAN(OUT T "ld r1 = pred b6 lend 3 (b2) case r1 { back 3 } { } wait 3", "waits for what");
+	LOAN(OUT T "ld r1 = pred b6 lend 3 (b2) case r1 { back 3 } { } back 3 wait 3", "nothing was lent on some path");
+	LOAN(OUT T "ld r1 = pred b6 case r1 { lend 3 (b2) back 3 } { } wait 3", NULL);
+	LOAN(OUT T "ld r1 = pred b6 case r1 { lend 3 (b2) back 3 } { } kern 0 copy (b0) -> (b2) wait 3", "changes while");
+	LOAN(OUT T "ld r1 = pred b6 lend 3 (b2) back 3 case r1 { wait 3 } { } ", "is not awaited");
+	/* Several at once, other communication between; lent on. */
+	LOAN(OUT T "lend 3 (b2) lend 4 (b0) next 3 (b2) -> (b9) coll 0 all_reduce (b0) -> (b3) next 4 (b0) -> (b12) kern 0 copy (b12) -> (b3) kern 0 copy (b9) -> (b3) back 3 back 4 wait 4 wait 3", NULL);
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) lend 4 (b9) next 4 (b9) -> (b12) kern 0 copy (b12) -> (b3) back 4 wait 4 back 3 wait 3", NULL);
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) lend 4 (b9) next 4 (b9) -> (b12) back 4 back 3 wait 4 wait 3", "b9 changes while collective 4 lends");
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) next 3 (b9) -> (b10) kern 0 copy (b10) -> (b3) kern 0 copy (b9) -> (b3) back 3 wait 3", NULL);
+	/* Goes round in a loop: a value of its own first. */
+	LOAN(OUT "lend 3 (b0) next 3 by 0 (b0) -> (b11) loop r1 < 7 { kern 0 copy (b11) -> (b2) next 3 (b11) -> (b11) } kern 0 copy (b11) -> (b2) back 3 wait 3", NULL);
+	LOAN(OUT "lend 3 (b0) next 3 by 0 (b0) -> (b11) loop r1 < 7 { kern 0 copy (b11) -> (b2) next 3 (b11) -> (b11) back 3 } wait 3", "b11 are read but were never written");
+	/* What is made of it is lent in the next turn, from the other half. */
+#define HALVES(before, write, after) "set r2 = 0 kern 0 copy (b0) -> (b13) loop r1 < 7 { lend 3 (b13+r2*256) next 3 (b13+r2*256) -> (b9) " before \
+		" kern 0 copy (b9) -> (b13+256+r2*-256) back 3 " after " mul r2 = r2 * -1 add r2 = r2 + r0 +1 } " write
+	LOAN(OUT HALVES("wait 3 but 1", "wait 3", ""), NULL);
+	LOAN(OUT HALVES("", "wait 3", "wait 3"), NULL);
+	LOAN(OUT HALVES("", "wait 3", ""), "b13 changes while collective 3 lends");
+	LOAN(OUT HALVES("wait 3 but 1", "", ""), "is not awaited");
+	LOAN(OUT HALVES("wait 3", "", ""), "waits for what devices give back only after it");
+	LOAN(OUT HALVES("wait 3 but 1", "", "wait 3"), NULL);
+#undef HALVES
+	/* Lanes: who reads it must be done before it goes back; who writes it has to know of the wait. */
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) mark 1 await 1 lane 1 kern 0 copy (b9) -> (b3) lane 1 back 3 wait 3", "race: lane 0 writes");
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) mark 1 await 1 lane 1 kern 0 copy (b9) -> (b3) lane 1 mark 2 lane 1 await 2 back 3 wait 3", NULL);
+	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) kern 0 copy (b9) -> (b3) lane 1 back 3 wait 3", "race: lane 1 reads");
+	LOAN(OUT T "mark 3 await 3 lane 1 lend 3 (b2) back 3 wait 3 kern 0 copy (b0) -> (b2) lane 1", "race: lane 1 writes");
+	LOAN(OUT T "mark 3 await 3 lane 1 lend 3 (b2) back 3 wait 3 mark 4 await 4 lane 1 kern 0 copy (b0) -> (b2) lane 1", NULL);
+	/* Devices that take different ways. */
+	LOAN(OUT "table r1 = 2 case r1 { lend 3 (b0) back 3 wait 3 } { }", "waits for device 1, which has ended");
+	LOAN(OUT "table r1 = 2 lend 3 (b0) case r1 { next 3 (b0) -> (b9) } { } back 3 wait 3", "waits for device 1, which stands at 'wait 3'");
+#undef T
+#undef LOAN
+}
+
+/* Four devices in a ring: how far along it what is lent is read. */
+static void hops(void **state)
+{
+	static const char rows[] = "prog \"ring\" devices 4 registers 8 zone 4096 far 512 flops 0 fingerprint 00 comm 00\narg 0 f32[16,4] bytes 256\narg 1 i32[] bytes 4\nres 0 f32[16,4] bytes 256\n"
+		"buf 0 arg 0 size 256\nbuf 1 out 0 size 256\nbuf 2 temp at 0 size 256\nbuf 3 lent 0 at 4096 size 512\nbuf 4 lent 0 at 2048 size 256\nbuf 5 arg 1 size 4\n"
+		"table 0 [3,0,1,2]\ntable 1 [1,2,3,0]\nkern 0 copy (f32[16,4]) -> (f32[16,4])\ncoll 0 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 256 hops %d\nrun { " OUT "%s }";
+	static const struct { int hops; const char *body, *wrong; } t[] = {
+		{ 1, "lend 0 (b0) next 0 (b0) -> (b3) back 0 wait 0", NULL },
+		{ 1, "lend 0 (b0) next 0 (b0) -> (b3) next 0 (b3) -> (b4) back 0 wait 0", "b4 is what is 2 links away, but it is lent to 1" },
+		{ 2, "lend 0 (b0) next 0 (b0) -> (b3) next 0 (b3) -> (b4) back 0 wait 0", NULL },
+		{ 2, "lend 0 (b0) next 0 by 0 (b0) -> (b3) loop r1 < 2 { next 0 (b3) -> (b3) } back 0 wait 0", NULL },
+		{ 2, "lend 0 (b0) next 0 by 0 (b0) -> (b3) loop r1 < 3 { next 0 (b3) -> (b3) } back 0 wait 0", "links away" },
+		{ 3, "lend 0 (b0) next 0 by 0 (b0) -> (b3) loop r1 < 3 { next 0 (b3) -> (b3) } back 0 wait 0", NULL },
+		{ 3, "lend 0 (b0) next 0 by 0 (b0) -> (b3) loop r1 < 1000 { next 0 (b3) -> (b3) } back 0 wait 0", NULL },
+		{ 2, "lend 0 (b0) next 0 by 0 (b0) -> (b3) loop r1 < 1000 { next 0 (b3) -> (b3) } back 0 wait 0", "links away" },
+		{ 3, "lend 0 (b0) next 0 by 0 (b0) -> (b3) while r1 { ld r1 = pred b5 } { next 0 (b3) -> (b3) } back 0 wait 0", NULL },
+		{ 2, "lend 0 (b0) next 0 by 0 (b0) -> (b3) while r1 { ld r1 = pred b5 } { next 0 (b3) -> (b3) } back 0 wait 0", "links away" },
+		/* Lent anew in each turn of a loop around. */
+		{ 2, "loop r2 < 50 { lend 0 (b0) next 0 by 0 (b0) -> (b3) loop r1 < 2 { next 0 (b3) -> (b3) } back 0 wait 0 }", NULL },
+		{ 2, "loop r2 < 50 { lend 0 (b0) next 0 by 0 (b0) -> (b3) loop r1 < 20 { next 0 (b3) -> (b3) } back 0 wait 0 }", "links away" },
+		{ 2, "loop r2 < 50 { lend 0 (b0) next 0 by 0 (b0) -> (b3) loop r1 < 2 { next 0 (b3) -> (b3) } back 0 }", "is not awaited" },
+	};
+	for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+		char text[4000];
+		struct prog *p;
+		snprintf(text, sizeof text, rows, t[i].hops, t[i].body);
+		struct err *e = prog_parse(text, strlen(text), &p);
+		if (e)
+			fail_msg("%s in: %s", e->msg, t[i].body);
+		e = prog_check(p);
+		if ((e == NULL) != (t[i].wrong == NULL) || (e && !strstr(e->msg, t[i].wrong)))
+			fail_msg("hops %d, %s: %s", t[i].hops, t[i].body, e ? e->msg : "passed");
+		err_free(e);
+		prog_free(p);
+	}
+}
+
 /* Something must be fast enough to run on every program: 10^4 commands, 8 devices. */
 static void fast(void **state)
 {
@@ -263,7 +375,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows), cmocka_unit_test(addresses), cmocka_unit_test(lifetimes), cmocka_unit_test(overlaps), cmocka_unit_test(control), cmocka_unit_test(halves),
-		cmocka_unit_test(lanes), cmocka_unit_test(collectives), cmocka_unit_test(fast),
+		cmocka_unit_test(lanes), cmocka_unit_test(collectives), cmocka_unit_test(loans), cmocka_unit_test(hops), cmocka_unit_test(fast),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,7 +29,7 @@ static void text_comes_back(void **state)
 	assert_string_equal(s.p, sample.p);
 	assert_int_equal(p->group[1].row[3], 1);
 	assert_int_equal(p->group[1].rank[3], 0);
-	assert_int_equal(p->opnd[p->nopnd - 1].buf, 0);
+	assert_int_equal(p->opnd[p->nopnd - 1].buf, 9);
 	str_free(&s);
 	prog_free(p);
 }
@@ -150,6 +150,49 @@ static void bad_text_is_an_error(void **state)
 	err_free(e);
 }
 
+/* What no loan can be. */
+static void bad_loans(void **state)
+{
+	static const struct { const char *rows, *run, *wrong; } t[] = {
+		{ "", "lend 1 (b0) next 1 by 0 (b0) -> (b2) next 1 (b2) -> (b2) next 1 (b2) -> (b3) next 1 by 0 (b2) -> (b3) back 1 wait 1 but 1", NULL },
+		{ "buf 4 lent 0 at 0 size 64\n", "", "buffer 4 of 64 bytes is for what collective 0 lends, which is no loan" },
+		{ "buf 4 lent 7 at 0 size 64\n", "", "collective 7 lends" },
+		{ "buf 4 lent 1 at 0 size 32\n", "", "buffer 4 of 32 bytes" },
+		{ "buf 4 lent 1 at 192 size 128\n", "", "outside the 256 bytes of the zone" },
+		{ "buf 4 temp at 128 size 64\n", "", "outside the 64 bytes of the zone" },
+		{ "coll 2 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 64 hops 2\n", "", "lends 1 operands to 2 devices of 2" },
+		{ "coll 2 permute f32 n 2 algo auto pairs 0 redop add outer 1 inner 64 hops 1\n", "", "lends 2 operands" },
+		{ "group 0 1 2 [0,1]\ncoll 2 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 64 hops 1\n", "", "group 0 of 1" },
+		{ "", "coll 1 permute (b0) -> (b1)", "runs collective 1, which is a loan" },
+		{ "", "lend 0 (b0)", "collective 0, which is no loan" },
+		{ "", "lend 9 (b0)", "names entry 9" },
+		{ "", "back 0", "no loan" },
+		{ "", "wait 1 but 2", "has the number 2" },
+		{ "", "next 1 by 2 (b0) -> (b2)", "has the number 2" },
+		{ "", "lend 1 (b2)", "takes b2, which the loan itself shows" },
+		{ "", "next 1 (b0) -> (b1)", "shows in b1 what is lent, which is no buffer for that" },
+		{ "", "next 1 (b0) -> (b2+4)", "which is no buffer for that" },
+		{ "", "next 1 (b2+4) -> (b3)", "or a part of it" },
+		{ "", "next 1 (b3) -> (b3)", "goes on in b3, which has no two halves" },
+		{ "", "next 1 by 0 (b3) -> (b2)", "which has no two halves" },
+	};
+	for (size_t i = 0; i < NELEM(t); i++) {
+		struct str s = {0};
+		struct prog *q;
+		str_addf(&s, "prog \"t\" devices 2 registers 1 zone 64 far 192 flops 0 fingerprint 00 comm 00\narg 0 f32[16] bytes 64\nres 0 f32[16] bytes 64\nbuf 0 arg 0 size 64\n"
+		             "buf 1 out 0 size 64\nbuf 2 lent 1 at 64 size 128\nbuf 3 lent 1 at 192 size 64\ntable 0 [1,0]\ntable 1 [1,0]\n"
+		             "coll 0 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 64\ncoll 1 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 64 hops 1\n"
+		             "%srun { %s }", t[i].rows, t[i].run);
+		struct err *e = prog_parse(s.p, s.n, &q);
+		if ((e == NULL) != (t[i].wrong == NULL) || (e && !strstr(e->msg, t[i].wrong)))
+			fail_msg("%s %s: %s", t[i].rows, t[i].run, e ? e->msg : "passed");
+		if (!e)
+			prog_free(q);
+		err_free(e);
+		str_free(&s);
+	}
+}
+
 static void views(void **state)
 {
 	struct arena a;
@@ -176,7 +219,7 @@ int main(void)
 	}
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(text_comes_back), cmocka_unit_test(bytes_come_back), cmocka_unit_test(damage_is_an_error),
-		cmocka_unit_test(bad_text_is_an_error), cmocka_unit_test(views),
+		cmocka_unit_test(bad_text_is_an_error), cmocka_unit_test(bad_loans), cmocka_unit_test(views),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	str_free(&sample);

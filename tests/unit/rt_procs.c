@@ -210,30 +210,37 @@ static const int all[TOTAL] = { 0, 1, 2, 3, 4 };
 
 enum { BIG = 1 << 18 };           /* elements of what is read in place */
 
-/* A ring of all devices, a turn of a loop at a time; body: what a turn does with b1.  lends: nothing is copied by the permute. */
-static void rounds(const char *body, bool lends)
+/* A ring of all devices, a turn of a loop at a time: before the loop, body and after it bring what is in b0 to b1 of the device `links` further
+ * on in each turn.  lends: nothing is copied by the permute. */
+static void rounds(const char *before, const char *body, const char *after, int links, bool lends)
 {
 	struct str s = { 0 };
 	struct prog *p;
 	struct rt_exec *x;
-	int64_t copied, lent, turns = 40, none, before;
+	int64_t copied, lent, turns = 40, none, first, n4 = 4 * BIG;
 
-	str_addf(&s, "prog \"in_place\" devices %d registers 2 zone %d flops 0 fingerprint 02 comm 00\nsite 0 \"\"\n"
-	             "arg 0 f32[%d] bytes %d\nres 0 f32[%d] bytes %d\nbuf 0 arg 0 size %d\nbuf 1 out 0 size %d\n"
-	             "buf 2 temp at 0 size %d\nbuf 3 temp at %d size %d\n", TOTAL, 8 * BIG, BIG, 4 * BIG, BIG, 4 * BIG, 4 * BIG, 4 * BIG, 4 * BIG, 4 * BIG, 4 * BIG);
+	/* b2, b3: temporaries; b4, b5, b7: what loan 1 and 2 show, b4 in two halves; b6: a temporary in two halves. */
+	str_addf(&s, "prog \"in_place\" devices %d registers 3 zone %lld far %lld flops 0 fingerprint 02 comm 00\nsite 0 \"\"\n"
+	             "arg 0 f32[%d] bytes %lld\nres 0 f32[%d] bytes %lld\nbuf 0 arg 0 size %lld\nbuf 1 out 0 size %lld\nbuf 2 temp at 0 size %lld\n"
+	             "buf 3 temp at %lld size %lld\nbuf 4 lent 1 at %lld size %lld\nbuf 5 lent 2 at %lld size %lld\nbuf 6 temp at %lld size %lld\n"
+	             "buf 7 lent 1 at %lld size %lld\n", TOTAL, (long long)(4 * n4), (long long)(4 * n4), BIG, (long long)n4, BIG, (long long)n4, (long long)n4, (long long)n4,
+	         (long long)n4, (long long)n4, (long long)n4, (long long)(4 * n4), (long long)(2 * n4), (long long)(6 * n4), (long long)n4, (long long)(2 * n4),
+	         (long long)(2 * n4), (long long)(7 * n4), (long long)n4);
 	for (int k = 0; k < 2; k++) {
 		str_addf(&s, "table %d [", k);
 		for (int i = 0; i < TOTAL; i++)
 			str_addf(&s, "%s%d", i ? "," : "", (i + (k ? 1 : TOTAL - 1)) % TOTAL);
 		str_add(&s, "]\n");
 	}
-	str_addf(&s, "kern 0 copy (f32[%d]) -> (f32[%d])\ncoll 0 permute f32 n 1 algo direct pairs 0 redop add outer 1 inner %d\n"
-	             "run {\n kern 0 copy (b0) -> (b1)\n loop r1 < %d {\n %s\n }\n}\n", BIG, BIG, 4 * BIG, (int)turns, body);
+	str_addf(&s, "kern 0 copy (f32[%d]) -> (f32[%d])\n", BIG, BIG);
+	for (int k = 0; k < 3; k++)
+		str_addf(&s, "coll %d permute f32 n 1 algo %s pairs 0 redop add outer 1 inner %lld hops %d\n", k, k ? "auto" : "direct", (long long)n4, k ? TOTAL - 1 : 0);
+	str_addf(&s, "run {\n kern 0 copy (b0) -> (b1)\n%s loop r1 < %d {\n %s\n }\n%s}\n", before, (int)turns, body, after);
 	ok("parse", prog_parse(s.p, s.n, &p));
 	str_free(&s);
 	ok("check", prog_check(p));
 	ok("load", rt_exec_new(cl, p, all, &x));
-	rt_permuted(&none, &before);
+	rt_permuted(&none, &first);
 
 	struct rt_shape shape = { DT_f32, 1, { BIG } };
 	struct rt_buffer *a[TOTAL], *out[TOTAL];
@@ -250,7 +257,7 @@ static void rounds(const char *body, bool lends)
 		ok("launch", rt_event_wait(done[i]));
 		struct rt_event *got = rt_buffer_to_host(out[i], 0, 4 * BIG, v);
 		ok("read", rt_event_wait(got));
-		int from = (rt_exec_position(x, i) + TOTAL * 100 - (int)turns) % TOTAL;
+		int from = (rt_exec_position(x, i) + TOTAL * 100 - links * (int)turns) % TOTAL;
 		for (int k = 0; k < BIG; k++)
 			if (v[k] != (float)(from * 1000 + k % 1000))
 				die("in place", "wrong value");
@@ -260,18 +267,28 @@ static void rounds(const char *body, bool lends)
 		rt_buffer_unref(a[i]);
 	}
 	rt_permuted(&copied, &lent);
-	if (copied - none != (lends ? 0 : turns * n * 4 * BIG) || lent - before != (lends ? turns * n * 4 * BIG : 0))
+	if (copied - none != (lends ? 0 : links * turns * n * n4) || lent - first != (lends ? links * turns * n * n4 : 0))
 		die("in place", "bytes were copied");
 	free(v);
 	rt_exec_unref(x);
 }
 
-/* What the neighbour has, read twice where it lies, then one's own is written; and in one buffer, by all that are in the ring. */
+/* What the neighbour has, read twice where it lies, then one's own is written; lent on; lent once for all turns; written in two halves, while what
+ * the turn before has lent is still read; and in one buffer, by all that are in the ring. */
 static void in_place(int proc)
 {
-	rounds("coll 0 permute (b1) -> (b2)\n kern 0 copy (b2) -> (b3)\n kern 0 copy (b2) -> (b3)\n kern 0 copy (b3) -> (b1)", true);
-	rounds("coll 0 permute (b1) -> (b1)", false);
-	rounds("coll 0 permute (b1) -> (b1)\n kern 0 copy (b1) -> (b2)\n kern 0 copy (b2) -> (b1)", false);
+	static const char lend[] = "lend 1 (b1) next 1 (b1) -> (b7) ";
+	char text[400];
+
+	snprintf(text, sizeof text, "%s kern 0 copy (b7) -> (b3)\n kern 0 copy (b7) -> (b3) back 1 wait 1 kern 0 copy (b3) -> (b1)", lend);
+	rounds("", text, "", 1, true);
+	snprintf(text, sizeof text, "%s lend 2 (b7) next 2 (b7) -> (b5) kern 0 copy (b5) -> (b3) back 2 wait 2 back 1 wait 1 kern 0 copy (b3) -> (b1)", lend);
+	rounds("", text, "", 2, true);
+	rounds("lend 1 (b0) next 1 by 0 (b0) -> (b4)", "next 1 (b4) -> (b4)", "kern 0 copy (b4) -> (b1) back 1 wait 1", 1, true);
+	snprintf(text, sizeof text, "lend 1 (b6+r2*%d) next 1 (b6+r2*%d) -> (b7) wait 1 but 1 kern 0 copy (b7) -> (b6+%d+r2*-%d) back 1 mul r2 = r2 * -1 add r2 = r2 + r0 +1", 4 * BIG, 4 * BIG, 4 * BIG, 4 * BIG);
+	rounds("set r2 = 0 kern 0 copy (b0) -> (b6)", text, "kern 0 copy (b6) -> (b1) wait 1", 1, true);
+	rounds("", "coll 0 permute (b1) -> (b1)", "", 1, false);
+	rounds("", "coll 0 permute (b1) -> (b1)\n kern 0 copy (b1) -> (b2)\n kern 0 copy (b2) -> (b1)", "", 1, false);
 }
 
 static void death(int proc)
