@@ -66,7 +66,7 @@ def of_rondo(text):
                 turns.append(1)
         elif w and w[-1] == "{":
             turns.append(int(w[3]) if w[0] == "loop" else 1)
-        elif w[:1] == ["coll"]:
+        elif w[:1] == ["coll"] or (w[:1] == ["next"] and w[2] != "by"):      # what is read where it lies comes into the device as it is read
             sent[coll[w[1]]] += int(np.prod(turns))
     return sent
 
