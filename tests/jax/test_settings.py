@@ -201,6 +201,28 @@ jax.block_until_ready(g(x, jnp.ones((1024, 512))))
         assert all(sum_[3] <= p[3] and p[4] <= awaits[0][3] for p in products)
 
 
+def test_trace_of_permutes(tmp_path):
+    """What is read where it lies, and what is copied since it is a result."""
+    file = tmp_path / "all.json"
+    program = SHARDED + """
+ring = [(0, 1), (1, 0)]
+@jax.jit
+@partial(jax.shard_map, mesh=mesh, in_specs=P("d"), out_specs=(P("d"), P("d")))
+def g(x):
+    return jax.lax.ppermute(x, "d", ring), jax.lax.fori_loop(0, 5, lambda i, c: (jax.lax.ppermute(c[0], "d", ring), c[1] + c[0]), (x, x))[1]
+jax.block_until_ready(g(jnp.ones((2, 8192))))
+"""
+    code, _, _, err = run(program, RONDO_TRACE=str(file), RONDO_DEVICES="2")
+    assert code == 0, err
+    with open(file) as f:
+        events = [e for e in json.load(f)["traceEvents"] if e["ph"] == "X"]
+    for device in (0, 1):
+        said = [e["args"] for e in events if e["pid"] == device and "args" in e]
+        assert [a for a in said if "bytes copied" in a] == [{"bytes copied": 32768}]
+        assert [a for a in said if "bytes read in place" in a] == 5 * [{"bytes read in place": 32768}]
+        assert {"lend", "await"} <= {e["name"].split()[0] for e in events if e["pid"] == device}
+
+
 def test_trace_of_several_processes(tmp_path):
     program = "import rondo.early, jax, sys\njax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))" + TRACED
     with socket.create_server(("127.0.0.1", 0)) as s:

@@ -247,6 +247,7 @@ static void loans(void **state)
 	LOAN("lend 3 (b2) next 3 (b2) -> (b9) kern 0 copy (b9) -> (b1) back 3 wait 3", "b2 are read but were never written");
 	LOAN(OUT T "lend 3 (b2) next 3 (b0) -> (b9) back 3 wait 3", "b0 is not what was lent");
 	LOAN(OUT T "lend 3 (b2) next 3 (b3) -> (b9) back 3 wait 3", "b3 are read but were never written");
+	LOAN(OUT T "kern 0 copy (b0) -> (b13) lend 3 (b2) next 3 (b13) -> (b9) back 3 wait 3", "b13 is not what was lent");
 	LOAN(OUT T "next 3 (b2) -> (b9) back 3 wait 3", "nothing was lent");
 	LOAN(OUT T "next 3 by 0 (b2) -> (b9) next 3 (b9) -> (b10) back 3 wait 3", "b9 was shown, but not lent");
 	/* What is lent changes. */
@@ -298,7 +299,9 @@ static void loans(void **state)
 	LOAN(OUT T "lend 3 (b2) next 3 (b2) -> (b9) kern 0 copy (b9) -> (b3) lane 1 back 3 wait 3", "race: lane 1 reads");
 	LOAN(OUT T "mark 3 await 3 lane 1 lend 3 (b2) back 3 wait 3 kern 0 copy (b0) -> (b2) lane 1", "race: lane 1 writes");
 	LOAN(OUT T "mark 3 await 3 lane 1 lend 3 (b2) back 3 wait 3 mark 4 await 4 lane 1 kern 0 copy (b0) -> (b2) lane 1", NULL);
+	LOAN(OUT T "lend 3 (b2) back 3 mark 3 await 3 lane 1 wait 3 kern 0 copy (b0) -> (b2) lane 1", "race: lane 1 writes");
 	/* Devices that take different ways. */
+	LOAN(OUT "lend 3 (b0) table r1 = 2 case r1 { back 3 wait 3 coll 0 all_reduce (b0) -> (b2) } { coll 0 all_reduce (b0) -> (b2) back 3 wait 3 }", "waits for device 1, which stands at 'coll 0");
 	LOAN(OUT "table r1 = 2 case r1 { lend 3 (b0) back 3 wait 3 } { }", "waits for device 1, which has ended");
 	LOAN(OUT "table r1 = 2 lend 3 (b0) case r1 { next 3 (b0) -> (b9) } { } back 3 wait 3", "waits for device 1, which stands at 'wait 3'");
 #undef T
