@@ -27,7 +27,7 @@ $(B)/%.o: src/%.c
 	$(CC) $(CF) $(CF_$(notdir $(@D))) -MMD -MP -c $< -o $@
 
 CF_gen := $(shell $(LLVM) --cflags 2>/dev/null | tr ' ' '\n' | grep -E '^-I|^-D__STDC' | tr '\n' ' ')
-CF_kern := -O3 -fno-trapping-math
+CF_kern := $(if $(SAN),,-O3) -fno-trapping-math
 # What two cores exchange in under a microsecond must not depend on where the linker happens to put it (1 KB: 15 %).
 CF_sym := -falign-functions=64
 CF_coll := -falign-functions=64

@@ -16,11 +16,18 @@ show() {
 	grep -vE '^\[ (RUN|      OK)' "$1" | awk '++seen[$0] <= 2' | tail -n 60
 }
 
+# took NAME COMMAND ..: and note what time it takes, of the processors and by the clock
+took() {
+	local TIMEFORMAT="%U %S %R $1"
+	shift
+	{ time "$@" 2>&3; } 3>&2 2>>"$tmp/times"
+}
+
 # unit NAME [ISA]: a cmocka program, on all that this machine can do or on less: one result a test function.
 unit() {
 	local rc=0 p f log
 	log="$(mktemp -p "$tmp")"
-	env ${2:+RONDO_ISA="$2"} timeout 1200 "$build/unit/$1" >"$log" 2>&1 || rc=$?
+	took "$*" env ${2:+RONDO_ISA="$2"} timeout 1200 "$build/unit/$1" >"$log" 2>&1 || rc=$?
 	p="$(grep -c '^\[       OK \]' "$log")"
 	f="$(grep "^\[  FAILED  \].*[a-z]$" "$log" | sort -u | wc -l)"
 	if [ "$rc" != 0 ]; then
@@ -38,7 +45,7 @@ unit() {
 run() {
 	local log
 	log="$(mktemp -p "$tmp")"
-	if "$@" >"$log" 2>&1; then
+	if took "$*" "$@" >"$log" 2>&1; then
 		echo 1 0 >>"$tmp/counts"
 	else
 		echo 0 1 >>"$tmp/counts"
@@ -95,6 +102,7 @@ lane 2 "${waiting[@]}" &
 [ -z "${APART:-}" ] || wait
 lane "$(nproc)" "${long[@]}" "${short[@]}" &
 wait
+awk '{ cpu = $1 + $2; at = $3; $1 = $2 = $3 = ""; printf "%7.1f s of processors, %6.1f s: %s\n", cpu, at, $0 }' "$tmp/times" | sort -rn | head -n 10
 read -r passed failed < <(awk '{ p += $1; f += $2 } END { print p + 0, f + 0 }' "$tmp/counts")
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" = 0 ]

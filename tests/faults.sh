@@ -22,7 +22,7 @@ trap 'rm -f "$log" "$agent" "$prog"; rmdir "$group" "$pids" 2>/dev/null' EXIT
 works() {
 	local name="$1"
 	shift
-	timeout 60 "$@" >"$log" 2>&1
+	timeout 300 "$@" >"$log" 2>&1
 	verdict "$name" $?
 }
 
@@ -30,7 +30,7 @@ works() {
 fails() {
 	local name="$1" text="$2" rc
 	shift 2
-	timeout 60 "$@" >"$log" 2>&1
+	timeout 300 "$@" >"$log" 2>&1
 	rc=$?
 	[ "$rc" -gt 0 ] && [ "$rc" -lt 128 ] && grep -q "$text" "$log"
 	verdict "$name (exit $rc)" $?
@@ -56,16 +56,26 @@ works "an agent that passes no variables on" env JAX_MARK="a 'b" RONDO_TIMEOUT=7
 fails "a host without a name" "a host without a name" "$rondo" launch -n 2 --hosts a,,b "$procs" member 1 1
 fails "a process that cannot start tells the others" "could not join the job" \
 	bash -c "RONDO_JOIN_TIMEOUT=30 '$rondo' launch -n 2 --keep-going sh -c '[ \$RONDO_PROCESS = 1 ] && ulimit -f 1024; exec \"\$0\" member 1 1' '$procs'"
-"$rondo" launch -n 2 bash -c 'trap "" TERM; echo $$; exec sleep 30' >"$log" 2>&1 &
-for _ in {1..50}; do [ "$(wc -l <"$log")" = 2 ] || sleep 0.1; done
-kill -9 $!
-wait $! 2>/dev/null
-sleep 0.3
-! { sed 's|.*|/proc/&/exe|' "$log" | xargs readlink; } >/dev/null
+# awaits COMMAND ..: it succeeds, within half a minute
+awaits() {
+	local i
+	for ((i = 0; i < 300; i++)); do
+		! "$@" || return 0
+		sleep 0.1
+	done
+	return 1
+}
+lines() { [ "$(grep -c "$1" "$log")" = "$2" ]; }
+# shellcheck disable=SC2317
+ended() { ! { sed 's|.*|/proc/&/exe|' "$log" | xargs readlink; } >/dev/null; }
+"$rondo" launch -n 2 bash -c 'trap "" TERM; echo $$; exec sleep 300' >"$log" 2>&1 &
+awaits lines . 2
+{ kill -9 $!; wait $!; } 2>/dev/null
+awaits ended
 verdict "a launcher that is killed takes its processes with it" $?
 if script -qec true /dev/null >/dev/null 2>&1; then
-	(sleep 0.7; printf '\003'; sleep 1.5) | script -qec "'$rondo' launch -n 2 perl -e '\$SIG{INT} = sub { \$n++ }; select(undef, undef, undef, 0.1) for 1 .. 15; print \"times \$n\n\"'" /dev/null >"$log" 2>&1
-	[ "$(grep -c 'times 1' "$log")" = 2 ]
+	(awaits lines ready 2; printf '\003'; awaits lines times 2) | script -qec "'$rondo' launch -n 2 perl -e '\$| = 1; \$SIG{INT} = sub { \$n++ }; print \"ready\n\"; for (1 .. 300) { select(undef, undef, undef, 0.1); last if \$n && \$after++ > 10 } print \"times \$n\n\"'" /dev/null >"$log" 2>&1
+	lines 'times 1' 2
 	verdict "Ctrl-C reaches each process once" $?
 else
 	skip "Ctrl-C reaches each process once" "there is no 'script'"
@@ -89,7 +99,7 @@ if [ "$(id -u)" = 0 ] && mkdir "$group" 2>/dev/null && [ -w "$group/$knob" ]; th
 	# kernel would end last, fills the group until it ends one of them: what the job itself needs is not known.
 	# The launcher is none of those whom the kernel would end first: it tells.
 	# shellcheck disable=SC2016
-	timeout 60 bash -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' _ "$group" "$rondo" launch --keep-going -n 3 \
+	timeout 300 bash -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' _ "$group" "$rondo" launch --keep-going -n 3 \
 		bash -c 'echo 1000 >/proc/self/oom_score_adj; exec "$@"' _ "$rondo" bench coll --op all_gather --min 262144 --max 16777216 --rounds 101 --algorithm stage \
 		>"$log" 2>&1 &
 	job=$!

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two "hosts": network namespaces with a cable between them, and processes that reach each other over TCP: Rondo's own road, and UCX's.
 #     tests/net.sh BUILD
-# RONDO_NET=tcp: only that one.  Needs root, or namespaces in which one is.  The last line is "N passed, N failed".
+# Both at once, since they mostly wait; RONDO_NET=tcp: only that one.  Needs root, or namespaces in which one is.  The last line is "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 member=("$PWD/$1/unit/sym_procs" member)
@@ -11,6 +11,18 @@ levels=("$PWD/$1/unit/coll_levels" member)
 # shellcheck source=tests/verdict.sh
 . tests/verdict.sh
 tmp="$(mktemp -d)"
+if [ -z "${RONDO_NET:-}" ]; then
+	trap 'rm -rf "$tmp"' EXIT
+	for road in tcp ucx; do RONDO_NET="$road" tests/net.sh "$@" >"$tmp/$road" 2>&1 & done
+	wait
+	for road in tcp ucx; do
+		sed '$d' "$tmp/$road"
+		read -r p _ f _ < <(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$tmp/$road" || echo 0 passed, 1 failed)
+		passed=$((passed + p)) failed=$((failed + f))
+	done
+	result
+	exit
+fi
 a="rondo-a-$$" b="rondo-b-$$"
 port=$((10000 + $$ % 20000))
 
@@ -75,7 +87,7 @@ start() {
 	# A shell between says who was killed, not this one.
 	(
 		RONDO_NET="$road" RONDO_PROCESS="$i" RONDO_PROCESSES="$n" RONDO_RENDEZVOUS="tcp://10.77.0.1:$port" RONDO_TOKEN="t$$" \
-			ip netns exec "$host" timeout 60 "$@"
+			ip netns exec "$host" timeout 300 "$@"
 		exit
 	) >"$tmp/$i" 2>&1 &
 	pid[i]=$!
@@ -184,20 +196,21 @@ suite() {
 	ends 2 "a process of the other host stopped for a while"
 
 	# It is stopped for longer than a host may be silent, with more under way to it than there is room for.
-	both "${parcel[@]}" 3 64
+	both "${parcel[@]}" "$tmp/go" 64
 	joined
-	sleep 1.5
 	ip netns pids "$b" | xargs kill -STOP
+	touch "$tmp/go"
 	sleep 26
 	ip netns pids "$b" | xargs kill -CONT
 	ends 2 "a process of the other host stopped while much was sent to it"
 
 	# Who is told not to wait for ever (RONDO_TIMEOUT) does not, whatever is under way.
 	if [ "$road" = tcp ]; then
-		both env RONDO_TIMEOUT=3 "${parcel[@]}" 3 64
+		rm "$tmp/go"
+		both env RONDO_TIMEOUT=10 "${parcel[@]}" "$tmp/go" 64
 		joined
-		sleep 1.5
 		ip netns pids "$b" | xargs kill -STOP
+		touch "$tmp/go"
 		wait "${pid[0]}"
 		[ $? = 1 ] && grep -q "process 1: .*(RONDO_TIMEOUT)" "$tmp/0"
 		verdict "$road: a process of the other host that does not go on" $?
@@ -222,13 +235,13 @@ suite() {
 	joined
 	sleep 1
 	ip netns pids "$b" | xargs kill -9
-	mourn "a death among three" 2000 2 0 1
+	mourn "a death among three" 15000 2 0 1
 
 	both "${member[@]}" 1 100000000 "$road"
 	joined
 	sleep 1
 	ip netns pids "$b" | xargs kill -9
-	mourn "a death on the other host" 2000 1 0
+	mourn "a death on the other host" 15000 1 0
 
 	# The other host is off the network for good.
 	[ "$road" = tcp ] || return 0
@@ -236,20 +249,22 @@ suite() {
 	joined
 	sleep 1
 	ip -n "$a" link set wire down
-	mourn "a host that has vanished" 30000 1 0
+	mourn "a host that has vanished" 100000 1 0
 	ip -n "$a" link set wire up
 	plugged
 
 	# What is sent into the silence does not make it begin anew.
-	both "${parcel[@]}" 17 1
+	rm "$tmp/go"
+	both "${parcel[@]}" "$tmp/go" 1
 	joined
 	sleep 1
+	(sleep 16; touch "$tmp/go") &
 	ip -n "$a" link set wire down
-	mourn "a host that has vanished while nothing was sent to it" 30000 1 0
+	mourn "a host that has vanished while nothing was sent to it" 100000 1 0
 	ip -n "$a" link set wire up
 	plugged
 }
 
-for road in ${RONDO_NET:-tcp ucx}; do suite "$road"; done
+suite "$RONDO_NET"
 
 result

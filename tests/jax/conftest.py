@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 os.environ.setdefault("RONDO_CACHE", "")
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")      # XLA:CPU is asked what is right, and compiles in half the time so
 HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE.parents[1] / "python"), str(HERE / "discover")]
 

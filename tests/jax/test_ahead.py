@@ -120,7 +120,7 @@ print('hit' if any('cache_hits' in h for h in hits) else 'miss')
 
 
 def child(code, **env):
-    run = subprocess.run([sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr
     return run.stdout.split(), run.stderr
 

@@ -74,7 +74,7 @@ def test_propagation(stock, rondo):
         name = file.name.removesuffix(".in.mlirbc")
         text = []
         for how, which in ((["--propagate"], file), ([], file.with_name(name + ".out.mlirbc"))):
-            done = subprocess.run([rondo, "opt", "-L", *how, which], capture_output=True, text=True, timeout=60)
+            done = subprocess.run([rondo, "opt", "-L", *how, which], capture_output=True, text=True, timeout=600)
             assert done.returncode == 0, (which.name, done.stderr)
             text.append(done.stdout)
         axes = {k: int(v) for line in text[1].splitlines() if line.startswith("mesh") for k, v in re.findall(r'"?(\w+)"?=(\d+)', line)}

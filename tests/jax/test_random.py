@@ -80,7 +80,7 @@ def test_judgement(name, both, monkeypatch):
 @pytest.mark.parametrize("n", [1000, 1 << 17, 1 << 18])
 def test_copied_while_donated(n):
     """A copy to the host in one thread, a launch that may take the same array in another: all of the copy is old, or there is none."""
-    rng, turn = np.random.default_rng(int.from_bytes(os.urandom(4), "little")), threading.Barrier(2, timeout=60)
+    rng, turn = np.random.default_rng(int.from_bytes(os.urandom(4), "little")), threading.Barrier(2, timeout=600)
     f, state, wrong = jax.jit(lambda x: -x, donate_argnums=0), {}, []
 
     def copies():

@@ -13,7 +13,7 @@ def digests(processes, devices, **env):
     cmd = [sys.executable, str(SOAK), "--steps", "200"]
     if processes > 1:
         cmd = [str(RONDO), "launch", "-n", str(processes), *cmd]
-    out = subprocess.run(cmd, env={**os.environ, "RONDO_DEVICES": str(devices), **env}, timeout=120, check=True, capture_output=True, text=True).stdout
+    out = subprocess.run(cmd, env={**os.environ, "RONDO_DEVICES": str(devices), **env}, timeout=600, check=True, capture_output=True, text=True).stdout
     found = re.findall(r"losses ([0-9a-f]{16}), last", out)       # lines of several processes may run into each other
     assert len(found) == processes
     return set(found)

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "coll/coll.h"
+#include "draws.h"
 
 enum { MAXP = 8, ROUNDS = 60 };
 
@@ -450,7 +451,7 @@ static void run(int n, int rounds, bool chaos, uint64_t seed, int fail_dev, int 
 static void plain(void **state)
 {
 	for (int n = 1; n <= MAXP; n = n < 4 ? n + 1 : n + 2)
-		run(n, ROUNDS, false, 77 + (uint64_t)n, -1, -1);
+		run(n, draws(ROUNDS), false, 77 + (uint64_t)n, -1, -1);
 }
 
 /* Of those under way one fails: those before it have ended, those behind it, though they need nobody, are not begun. */
@@ -512,9 +513,9 @@ static void broken(void **state)
 
 static void chaotic(void **state)
 {
-	run(2, ROUNDS, true, 5, -1, -1);
-	run(3, ROUNDS / 2, true, 6, -1, -1);
-	run(8, ROUNDS / 3, true, 7, -1, -1);
+	run(2, draws(ROUNDS), true, 5, -1, -1);
+	run(3, draws(ROUNDS / 2), true, 6, -1, -1);
+	run(8, draws(ROUNDS / 3), true, 7, -1, -1);
 }
 
 static void failing(void **state)

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "draws.h"
 #include "thread_check.h"
 
 #include "coll/coll.h"
@@ -151,7 +152,7 @@ static void reductions(struct dev *d, struct coll *c, char *x, char *y)
 
 	for (int dt = 1; dt < DT_COUNT; dt++)
 		for (int op = 0; op < RED_fn; op++) {
-			if (!has((enum redop)op, (enum dtype)dt) || (d->chaos && (dt != DT_bf16 || op != RED_add)))
+			if (!has((enum redop)op, (enum dtype)dt) || (d->chaos ? dt != DT_bf16 || op != RED_add : !drawn((uint64_t)(dt * RED_fn + op + 1000 * d->n))))
 				continue;
 			struct coll_red r = { (enum redop)op, (enum dtype)dt, NULL };
 			int64_t es = dtype_info[dt].bytes;
@@ -260,7 +261,7 @@ static void groups(struct dev *d, struct coll *c, char *x, char *y)
 {
 	uint64_t s = d->seed * 77 + 1;
 
-	for (uint32_t round = 1; round < (d->chaos ? 40 : 400) && !d->err; round++) {
+	for (uint32_t round = 1; round < (uint32_t)draws(d->chaos ? 40 : 400) && !d->err; round++) {
 		int pe[MAXP], n = 0, me = -1;
 		for (int i = 0; i < d->n; i++)
 			pe[i] = i;

@@ -38,7 +38,7 @@ static void each_of(int n, void *(*fn)(void *))
 
 static void reach(int p)
 {
-	for (double t = clock_s(); atomic_load(&phase) < p && clock_s() - t < 20;)
+	for (double t = clock_s(); atomic_load(&phase) < p && clock_s() - t < 100;)
 		nanosleep(&(struct timespec){ 0, 200000 }, NULL);
 	CHECK(atomic_load(&phase) >= p);
 }
@@ -207,7 +207,7 @@ static void test_end(void **state)
 		double t0 = clock_s();
 		sym_end(sym_ep_of(w, A), why);
 		assert_true(clock_s() - t0 >= (k ? 0.02 : 0.9));
-		assert_true(clock_s() - t0 < 30);
+		assert_true(clock_s() - t0 < 100);
 		if (k)
 			pthread_join(t, NULL);
 		sym_close(w);

@@ -60,7 +60,7 @@ static void run(const struct scene *s)
 	fflush(NULL);
 	for (int i = 0; i < NPROC; i++)
 		if (!fork()) {
-			alarm(30);
+			alarm(200);
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			member(s, i);
 			leave(0);

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <setjmp.h>
 #include <cmocka.h>
+#include "draws.h"
 #include "gen_run.h"
 
 static const int types[] = { DT_pred, DT_i4, DT_u4, DT_i8, DT_u8, DT_i16, DT_u16, DT_i32, DT_u32, DT_i64, DT_u64, DT_bf16, DT_f16, DT_f32, DT_f64 };
@@ -224,8 +225,8 @@ static const struct { enum elem k; double (*f)(double, double); double most; } m
 static bool accuracy(void)
 {
 	bool ok = true;
-	enum { N = 1 << 17 };
-	float *x = malloc(N * 4), *y = malloc(N * 4), *z = malloc(N * 4);
+	const int N = draws(1 << 17);
+	float *x = malloc((size_t)N * 4), *y = malloc((size_t)N * 4), *z = malloc((size_t)N * 4);
 	for (size_t i = 0; i < NELEM(maths); i++) {
 		struct one o;
 		if (!one_new(&o, maths[i].k, DT_f32, N))
@@ -290,7 +291,7 @@ static bool same_bits(void)
 		struct one o;
 		if (!one_new(&o, k, dt, N))
 			return false;
-		for (int turn = 0, turns = b == 2 && o.nin == 1 ? 1 : whole && o.nin == 1 ? 1 << 16 : whole ? 1 << 12 : 24; turn < turns; turn++) {
+		for (int turn = 0, turns = b == 2 && o.nin == 1 ? 1 : whole && o.nin == 1 ? 1 << 16 : whole ? 1 << 12 : draws(24); turn < turns; turn++) {
 			for (uint32_t j = 0; j < N; j++) {
 				uint32_t u = turns == 1 << 16 ? (uint32_t)turn << 16 | j : b == 2 ? j : (uint32_t)rng(), v = (uint32_t)rng();
 				if (b == 2)

@@ -1236,7 +1236,7 @@ static bool over(void)
 {
 	bool ok = many("over", 400000, 80, build_over);
 	printf("over: %d pairs were one array\n", case_shared);
-	return ok && (case_shared >= 20 || getenv("SEED") || getenv("COUNT"));
+	return ok && (case_shared >= draws(20) || getenv("SEED") || getenv("COUNT"));
 }
 static bool loops(void) { return many("loop", 300000, 60, build_loop); }
 

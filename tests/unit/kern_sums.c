@@ -1,6 +1,6 @@
 /* Long sums of floats: the error against f64 stays at the level of rounding, however many elements there are.  Contracted
  * and reduced dimensions walk over the same numbers again and again (stride 0), so that millions of terms take little
- * memory. */
+ * memory; DRAWS percent of them. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "draws.h"
 #include "kern/matmul.h"
 
 /* The error of a sum of positive numbers, in parts of it.  Half a unit of the last place is 6e-8; since the numbers come
@@ -77,6 +78,7 @@ enum { SAME = 1024 };       /* different numbers along a contracted dimension */
 static void product(enum dtype dt, int64_t m, int64_t n, int64_t times, int how)
 {
 	static char name[100];
+	times = draws((int)times);
 	snprintf(name, sizeof name, "product of %s %lldx%lldx%lld, layout %d, %s", dtype_info[dt].name, (long long)m, (long long)(times * SAME), (long long)n, how,
 	         matmul_force ? matmul_force->name : "chosen");
 	what = name;
@@ -159,6 +161,7 @@ static void squares(void **state)
 static void reduction(enum dtype dt, int64_t times, int64_t n, bool rows)
 {
 	static char name[80];
+	times = draws((int)times);
 	snprintf(name, sizeof name, "sum of %s %lldx%lld%s", dtype_info[dt].name, (long long)(times * SAME), (long long)n, rows ? ", rows" : "");
 	what = name;
 	char *x = numbers(dt, SAME * n), init[16] = { 0 }, *o = malloc((size_t)n * 16);
@@ -192,6 +195,7 @@ static void reductions(void **state)
 static void window(int64_t times, int64_t n)
 {
 	what = "reduce_window";
+	times = draws((int)times);
 	char *x = numbers(DT_f32, SAME * n), init[4] = { 0 }, *o = malloc((size_t)n * 4);
 	int64_t dim[3] = { times, SAME, n }, st[3] = { 0, n, 1 }, one = 1, od[3] = { 1, 1, n }, os[3] = { n, n, 1 };
 	int64_t attr[] = { times, SAME, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, RED_add };
@@ -220,6 +224,7 @@ static void windows(void **state)
 static void running(int64_t m, int64_t n, bool columns, bool reverse)
 {
 	static char name[80];
+	n = draws((int)n);
 	snprintf(name, sizeof name, "running sum of %lldx%lld%s", (long long)m, (long long)n, columns ? ", columns" : "");
 	what = name;
 	char *x = numbers(DT_f32, m * n), *o = malloc((size_t)(m * n) * 4);
@@ -257,6 +262,7 @@ static void running_sums(void **state)
 static void convolution(enum dtype dt, int64_t times, int64_t in, int64_t out, int64_t groups)
 {
 	static char name[80];
+	times = draws((int)times);
 	snprintf(name, sizeof name, "convolution of %s, window %lld, %lld to %lld features", dtype_info[dt].name, (long long)(times * SAME), (long long)in, (long long)out);
 	what = name;
 	int64_t nif = in / groups;

@@ -89,7 +89,7 @@ static void end(void)
 
 	rt_client_free(cl);
 	sym_boot_free(kv);
-	if (clock_s() - t > 20)
+	if (clock_s() - t > 60)
 		die("close", "it took too long");
 	leave(0);
 }
@@ -303,7 +303,7 @@ static void death(int proc)
 	}
 	double t = clock_s();
 	SAYS(launch(x, v), UNAVAILABLE, "process 2 (pid ", "has died", "train.py:", "program 'ring'");
-	if (clock_s() - t > 15)
+	if (clock_s() - t > 60)
 		die("death", "was noticed late");
 	/* The others can go on without it. */
 	static const int rest[3] = { 2, 1, 0 };
@@ -352,18 +352,16 @@ static void unheld(int proc)
 	p->comm_hash = prog_comm_hash(p);
 	ok("load", rt_exec_new(cl, p, all, &x));
 	if (proc) {
-		sleep(2);
+		ok("the first goes on alone", kv->get(kv->user, "alone", 100000, &one));
 		SAYS(launch(x, v), ABORTED, "it was to fail");
 	} else {
-		double t = clock_s();
 		SAYS(launch(x, v), INTERNAL, "it was to fail");
 		rt_custom_register("stumbles", passes, NULL);
 		str_addf(&one, text, 1, "00", "", "");
 		ok("parse", prog_parse(one.p, one.n, &p));
 		ok("load", rt_exec_new(cl, p, mine, &alone));
 		ok("alone", launch(alone, v));
-		if (clock_s() - t > 1.5)
-			die("the next launch", "was held up");
+		ok("alone", kv->put(kv->user, "alone", "1", 1));
 		rt_exec_unref(alone);
 		rt_exec_unref(x);
 		str_free(&one);
@@ -423,7 +421,7 @@ static void with(void (*fn)(int proc), int victim)
 	for (int i = 0; i < 3; i++)
 		if (!(pid[i] = fork())) {
 			if (i != victim)
-				alarm(100);
+				alarm(300);
 			start(dir, i, 3);
 			fn(i);
 			end();

@@ -77,7 +77,7 @@ int main(void)
 	snprintf(dir, sizeof dir, "/tmp/rondo-entry-XXXXXX");
 	if (!mkdtemp(dir))
 		return 1;
-	alarm(20);
+	alarm(200);
 	int failed = cmocka_run_group_tests(t, NULL, NULL);
 	rmdir(dir);
 	return failed;

@@ -1123,7 +1123,7 @@ static void start(struct job *j, const struct shape *s, void (*fn)(const struct 
 	fflush(NULL);
 	for (int i = 0; i < s->nproc; i++)
 		if (!(j->pid[i] = fork())) {
-			alarm(120);
+			alarm(300);
 			fn(s, i);
 		}
 }
@@ -1244,7 +1244,7 @@ static void orphan(const struct shape *s, int i)
 		FAILS(sym_team_sync(p->all), UNAVAILABLE);
 	FAILS(sym_ctx_quiet(p->cx), UNAVAILABLE);
 	OK(sym_ctx_quiet(p->cx));
-	CHECK(clock_s() - t < 2);
+	CHECK(clock_s() - t < 15);        /* a network that says nothing is given up after 20 s */
 	sym_stream_free(st);
 	sym_mem_free(m);
 	sym_ctx_free(p->cx);

@@ -146,7 +146,7 @@ static void gives_up(void **state)
 	assert_int_equal(s[1].e->code, ERR_INTERNAL);
 	says(s, 0, "process 1 could not join the job: joining the job, process 1: the store is broken");
 	leave_all(s, 2);
-	assert_true(clock_s() - since < 5);
+	assert_true(clock_s() - since < 60);
 }
 
 /* One that says goodbye has left, and has not died. */

@@ -151,7 +151,7 @@ static int run(const struct job *j, void (*fn)(const struct job *, int), int *st
 	fflush(NULL);
 	for (int i = 0; i < j->nproc; i++)
 		if (!(pid[i] = fork())) {
-			alarm(60);
+			alarm(300);
 			fn(j, i);
 		}
 	for (int i = 0; i < j->nproc; i++) {
@@ -286,12 +286,11 @@ static void no_store(void **state)
 	assert_non_null(e);
 	assert_int_equal(e->code, ERR_UNAVAILABLE);
 	assert_non_null(strstr(e->msg, "has not answered for 1 s"));
-	assert_true(clock_s() - t < 5);
+	assert_true(clock_s() - t < 60);
 	err_free(e);
-	t = clock_s();                    /* it is not asked for as long again */
 	e = kv->put(kv->user, "token", "x", 1);
 	assert_non_null(e);
-	assert_true(clock_s() - t < 0.9);
+	assert_non_null(strstr(e->msg, "has gone"));      /* it is not asked again */
 	err_free(e);
 	sym_boot_free(kv);
 	close(s);
@@ -471,7 +470,7 @@ static void launchers(void **state)
 			if ((pid[k][i] = fork()))
 				continue;
 			struct sym_world *w = NULL;
-			alarm(60);
+			alarm(300);
 			say_as(k, i);
 			struct err *e = sym_boot_env(&kv);
 			if (!e)
@@ -556,7 +555,7 @@ static void with_victim(const struct job *j, int i)
 	uint64_t now = clock_ns();
 	pthread_join(watcher, NULL);
 	double late = ((double)now - (double)seen) / 1e9;
-	if (late > 2)
+	if (late > 15)
 		say("the error came late", ERR(INTERNAL, "%.1f s after the death", late));
 	sym_close(w);
 	sym_boot_free(kv);
@@ -717,7 +716,7 @@ static void absent(void **state)
 		assert_int_equal(e->code, ERR_UNAVAILABLE);
 		assert_non_null(strstr(e->msg, "process 1 (pid "));
 		assert_non_null(strstr(e->msg, "has died before it joined the job"));
-		assert_true(clock_s() - since < 10);
+		assert_true(clock_s() - since < 60);
 		err_free(e);
 		sym_boot_free(kv);
 		drop_dir();
@@ -792,7 +791,7 @@ static int member_main(int argc, char **argv)
 	return 0;
 }
 
-/* As one process of such a job: sym_procs parcel SECONDS MEGABYTES: the first sends as much to the last after so long a silence. */
+/* As one process of such a job: sym_procs parcel FILE MEGABYTES: the first sends as much to the last when there is such a file. */
 static int parcel_main(char **argv)
 {
 	size_t n = (size_t)atoi(argv[3]) << 20;
@@ -814,7 +813,8 @@ static int parcel_main(char **argv)
 	fflush(stdout);
 	if (sym_proc(w) == 0) {
 		memset(at, 7, n);
-		sleep((unsigned)atoi(argv[2]));
+		while (access(argv[2], F_OK))
+			usleep(5000);
 		sym_ctx_put(c, m, 0, at, n, sym_npe(w) - 1);
 		if ((e = sym_ctx_quiet(c)))
 			say("quiet", e);

@@ -16,8 +16,8 @@
 #include "sym/sym.h"
 #include "thread_check.h"
 
-/* MUCH is more than both sockets hold.  What UCX has begun it does not give back for two seconds. */
-enum { MUCH = 48 << 20, AFTER_MS = 200, PROMPT_S = 4, SITE = 1, YIELDED = 7, KEPT = 9 };
+/* MUCH is more than both sockets hold.  Who is not prompt waits for the other process, which does not move before. */
+enum { MUCH = 48 << 20, AFTER_MS = 200, PROMPT_S = 30, SITE = 1, YIELDED = 7, KEPT = 9 };
 
 /* act NULL: one_sided.  goes_on: another launch succeeds. */
 struct scene { const char *road; bool chaos; void (*act)(struct sym_world *w, struct sym_ep *ep, size_t off); bool goes_on; };
@@ -271,7 +271,7 @@ static void run(const struct scene *s)
 			other = pid[i];
 			continue;
 		}
-		alarm(15);
+		alarm(200);
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		leave(!s->act ? one_sided(s, i) : i ? second(s) : first(s));
 	}

@@ -12,7 +12,7 @@
 
 #include "sym/impl.h"
 
-enum { MOST = 64, SECONDS = 30 };
+enum { MOST = 64, SECONDS = 100 };
 
 /* Seconds until yields are (not) answered so; less than 0: never. */
 static double until(bool yields)

@@ -83,7 +83,7 @@ try:
         y = f(f(y))
         while not os.path.exists(file):
             time.sleep(0.01)
-        time.sleep(1)
+        time.sleep(3)
         print("went on", flush=True)
         sys.exit(0)
     elif what == "sum":
