@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs unit tests, golden tests and those of layers and order with the tools of a build folder.
-#     tests/check.sh BUILD [unit test ...]        APART=1: what waits, and judges how long, has the machine to itself
+#     tests/check.sh BUILD [unit test ...]
 # With names, only those unit tests.  Prints one line a failure and one for what was skipped, then "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -99,7 +99,6 @@ if [ $# = 0 ]; then
 fi
 # What takes long begins first; what mostly waits takes little of the machine.
 lane 2 "${waiting[@]}" &
-[ -z "${APART:-}" ] || wait
 lane "$(nproc)" "${long[@]}" "${short[@]}" &
 wait
 awk '{ cpu = $1 + $2; at = $3; $1 = $2 = $3 = ""; printf "%7.1f s of processors, %6.1f s: %s\n", cpu, at, $0 }' "$tmp/times" | sort -rn | head -n 10

@@ -52,7 +52,7 @@ static struct err *load(void)
 	if (!lib) {
 		lib = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
 		const char *missing = NULL;
-		void *f;
+		void *f = NULL;
 #define X(name) \
 		if (lib && !(f = dlsym(lib, #name))) \
 			missing = #name; \
