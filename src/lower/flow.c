@@ -232,6 +232,7 @@ static struct err *lower_results(struct lw *w, struct frame *b, struct place *co
 	TRY(lower_ops(w, b));
 	for (uint32_t k = 0; k < n; k++)
 		mv[k] = (struct move){ b->at[b->fn->result.p[k]], want[k] };
+	lw_loans_moves(w, b, mv, (int)n);
 	lw_move_all(w, mv, (int)n);
 	lw_land_since(w, flights);
 	lw_loans_after(w, b, INT_MAX);

@@ -123,8 +123,7 @@ bool lw_same_index(const struct lw *w, const struct ir_fn *g, uint32_t k)
 	return true;
 }
 
-/* Does src already lie where dst wants it?  An argument donated to an output does. */
-static bool same_place(const struct lw *w, const struct place *a, const struct place *b)
+bool lw_same_place(const struct lw *w, const struct place *a, const struct place *b)
 {
 	return (a->store == b->store || w->store.p[a->store].donated_to == b->store) && a->off == b->off && lw_place_dense(a) && lw_place_dense(b) &&
 	       a->reg[0] == b->reg[0] && a->reg[1] == b->reg[1] && a->mul[0] == b->mul[0] && a->mul[1] == b->mul[1];
@@ -173,7 +172,7 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 			if ((q = lw_steal(w, f, i, x)) && f->target[v] && q->store != f->target[v]->store && (p || lw_free_at(w, f, i, f->target[v])))
 				q = NULL;
 			/* A permute whose result is wanted elsewhere had better be read where it comes from. */
-			if (q && o->kind == IR_collective_permute && (!f->target[v] || !same_place(w, q, f->target[v])))
+			if (q && o->kind == IR_collective_permute && (!f->target[v] || !lw_same_place(w, q, f->target[v])))
 				q = NULL;
 			if (q && (!p || f->target[v])) {
 				p = lw_place_like(w, q);
@@ -238,12 +237,12 @@ void lw_move_all(struct lw *w, struct move *mv, int n)
 {
 	for (int i = 0; i < n; i++)
 		for (int j = 0; j <= i; j++)
-			if (!same_place(w, mv[i].src, mv[i].dst) && !same_place(w, mv[j].src, mv[j].dst) &&
+			if (!lw_same_place(w, mv[i].src, mv[i].dst) && !lw_same_place(w, mv[j].src, mv[j].dst) &&
 			    lw_shares(w, mv[j].dst->store, mv[i].src->store)) {
 				mv[i].src = lw_copy(w, mv[i].src);
 				break;
 			}
 	for (int i = 0; i < n; i++)
-		if (!same_place(w, mv[i].src, mv[i].dst))
+		if (!lw_same_place(w, mv[i].src, mv[i].dst))
 			lw_emit_copy(w, mv[i].src, mv[i].dst);
 }

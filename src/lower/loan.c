@@ -138,7 +138,10 @@ static void plan_loop(struct lw *w, struct frame *f, int i)
 		if (!goes_round(w, &l, x, root, last, &is))
 			continue;
 		ir_val after = o->out + (uint32_t)x->result;
-		if (MAX(i, f->last[after]) > until(f, x->v))
+		bool shown = false;                  /* another carry goes on with the same: that one shows it, this one has a copy */
+		for (const struct loan *y = f->loan; y; y = y->next)
+			shown |= y->kind != LOAN_once && y->loop == i && y->y == is.y;
+		if (shown || MAX(i, f->last[after]) > until(f, x->v))
 			continue;
 		struct loan *n = f->lent[after] = loan_new(w, f, l.body, is.y, is.kind, x->v, MAX(i, f->last[after]));
 		n->loop = i;
@@ -408,6 +411,23 @@ void lw_loans_enter(struct lw *w, struct frame *f)
 	for (struct loan *l = f->ring; l; l = l->peer)
 		if (l->before)
 			lw_loan_await_turn(w, l);
+}
+
+void lw_loans_moves(struct lw *w, struct frame *f, struct move *mv, int n)
+{
+	bool met = false;
+	for (int k = 0; k < n; k++)
+		for (size_t i = 0; i < w->open.n && !lw_same_place(w, mv[k].src, mv[k].dst); i++) {
+			const struct loan *l = w->open.p[i];
+			for (int j = 0; j < l->nin; j++)
+				met |= l->held && mv[k].dst->store != l->other && lw_shares(w, mv[k].dst->store, l->in[j]);
+		}
+	for (int k = 0; k < n && met; k++)
+		if (lw_is_lent(w, mv[k].src) && !lw_same_place(w, mv[k].src, mv[k].dst))
+			mv[k].src = lw_copy(w, mv[k].src);
+	for (struct loan *l = f->loan; l && met; l = l->next)
+		if (l->held)
+			back(w, l);
 }
 
 void lw_loans_close(struct lw *w, struct frame *f)

@@ -201,6 +201,7 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, s
 		struct move *mv = ARENA_NEW(&tmp, struct move, p->nres);
 		for (uint32_t r = 0; r < p->nres; r++)
 			mv[r] = (struct move){ f.at[fn->result.p[r]], res[r] };
+		lw_loans_moves(&w, &f, mv, (int)p->nres);
 		lw_move_all(&w, mv, (int)p->nres);
 		lw_land_since(&w, 0);
 		lw_loans_close(&w, &f);

@@ -193,6 +193,9 @@ void lw_loans_over(struct lw *w, struct frame *f, int i, struct frame *body);   
 void lw_loans_after(struct lw *w, struct frame *f, int i);          /* behind op i: what goes back, or on; INT_MAX: behind the results */
 void lw_loans_settle(struct lw *w, struct frame *f);                /* before a collective: awaits what its storage is wanted from */
 void lw_loans_enter(struct lw *w, struct frame *f);                 /* before another block: awaits what is back */
+/* Before the results of f's block move to their places: if one of these is lent still, as what a carry or a donated argument was, what is shown
+ * is copied first, and goes back. */
+void lw_loans_moves(struct lw *w, struct frame *f, struct move *mv, int n);
 void lw_loans_close(struct lw *w, struct frame *f);                 /* at the end of f's block: all goes back, and is awaited */
 
 /* --- steps.c, group.c, flow.c: op i of f --- */
@@ -228,6 +231,8 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v);
 void lw_target(struct lw *w, struct frame *f, ir_val v, struct place *t);
 /* Push the wish for a place backwards through updates in place. */
 void lw_targets_back(struct frame *f);
+/* Does src already lie where dst wants it?  An argument donated to an output does. */
+bool lw_same_place(const struct lw *w, const struct place *a, const struct place *b);
 /* Copies that happen at once: a source that an earlier one overwrites (or its own, when they overlap) goes to a
  * temporary first. */
 void lw_move_all(struct lw *w, struct move *mv, int n);

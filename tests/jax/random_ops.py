@@ -903,8 +903,8 @@ class Draw:
         if whole and self.odds(0.5):
             extra, self.quiet = f" & ((s[{self.pick(whole) + 1}].ravel()[0] > 0) | (s[0] != np.{dt}({lo})))", True
         b, new = self.body([i, *ps], self.int(1, 5), sig="s", unpack=f"({', '.join([i.name] + [p.name for p in ps])},) = s", ops=self.loop_body(i))
-        self.quiet = quiet
         self.settle(b, new, ps, t)
+        self.quiet = quiet
         nxt = Step([self.name()], f"$0 + np.{dt}({st})" if info.min <= st <= info.max else f"$0 - np.{dt}({-st})", [i.name])
         b.steps.append(nxt)
         b.results.insert(0, nxt.out[0])
