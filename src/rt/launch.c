@@ -410,8 +410,9 @@ static struct err *arguments(struct rt_exec *x, struct rt_buffer *const *arg, bo
 	}
 	for (int64_t k = 0; k < x->narg; k++) {
 		int32_t r = x->taker[k];
-		took[k] = donate && x->p->arg[k].alias != -1 && (r < 0 || arg[k]->mem == x->resmem[r]) && !kept(k, no_donate, nkeep) && buffer_take(arg[k], mark, &st[k]);
-		if (!took[k])
+		bool given = donate && x->p->arg[k].alias != -1 && (r < 0 || arg[k]->mem == x->resmem[r]) && !kept(k, no_donate, nkeep);
+		took[k] = given && buffer_take(arg[k], mark, &st[k]);
+		if (!given)
 			st[k] = buffer_store(arg[k]);
 		if (!st[k]) {
 			arguments_back(x, arg, st, took, k);
