@@ -8,8 +8,9 @@
 
 #include <cmocka.h>
 
-enum { NDEV = 4, ARGS = 70, WARM = 300, LAUNCHES = 2500 };
+enum { NDEV = 4, ARGS = 70, WARM = 100, LAUNCHES = 1500 };
 #include "rt_help.h"
+#include "draws.h"
 
 /* Every allocation of the process.  Sanitizers have an allocator of their own. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -98,7 +99,7 @@ static void steady(int n)
 	for (int d = 0; d < n; d++)
 		for (int i = 0; i < NOUT; i++)
 			a[d * NOUT + i] = vec(d, i < ARGS ? 1024 : 65536, v);
-	for (int k = 0; k < WARM + LAUNCHES; k++) {
+	for (int k = 0; k < WARM + draws(LAUNCHES); k++) {
 		if (k == WARM)
 			before = atomic_load(&taken);
 		ok(rt_exec_run(x, a, NULL, 0, k, out, done));
