@@ -32,7 +32,7 @@ turns = 10**6
 
 
 def permutes(x):
-    return lax.fori_loop(0, turns, lambda i, x: lax.ppermute(x, "x", ring), x)
+    return lax.fori_loop(0, turns, lambda i, x: lax.ppermute(x + 1, "x", ring), x)     # anew in each turn, or one loan would do for all
 
 
 def sums(x):
