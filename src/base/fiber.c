@@ -166,26 +166,20 @@ static void exchange_guards(struct fiber *f)
 	f->top = t;
 }
 
-void fiber_enter(struct fiber *f)
+/* To the other side: 1 the fiber, 0 who entered it; comes back when that one does the same. */
+static void cross(struct fiber *f, int to)
 {
+	context *from = to ? &f->caller : &f->own, *there = to ? &f->own : &f->caller;
+
 	exchange_guards(f);
-	leaving(f, 1);
+	leaving(f, to);
 #ifdef __x86_64__
-	fiber_switch(&f->caller, f->own, f);
+	fiber_switch(from, *there, f);
 #else
-	swapcontext(&f->caller, &f->own);
+	swapcontext(from, there);
 #endif
-	arrived(f, 0);
+	arrived(f, !to);
 }
 
-void fiber_leave(struct fiber *f)
-{
-	exchange_guards(f);
-	leaving(f, 0);
-#ifdef __x86_64__
-	fiber_switch(&f->own, f->caller, f);
-#else
-	swapcontext(&f->own, &f->caller);
-#endif
-	arrived(f, 1);
-}
+void fiber_enter(struct fiber *f) { cross(f, 1); }
+void fiber_leave(struct fiber *f) { cross(f, 0); }
