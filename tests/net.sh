@@ -187,6 +187,16 @@ suite() {
 	ip -n "$a" link set wire up
 	ends 2 "joining while the cable is out"
 
+	# The cable is in, and the interface does not say yet that it runs.
+	ip -n "$a" link set wire mode dormant
+	ip -n "$a" link set wire state dormant
+	start "$a" 0 2 env -u UCX_NET_DEVICES "${member[@]}" 1 50 "$road"
+	start "$b" 1 2 env -u UCX_NET_DEVICES "${member[@]}" 2 50 "$road"
+	sleep 1
+	ip -n "$a" link set wire mode default
+	ip -n "$a" link set wire state up
+	ends 2 "joining while the cable is being noticed"
+
 	both "${member[@]}" 1 8s "$road"
 	joined
 	sleep 1

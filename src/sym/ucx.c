@@ -14,7 +14,9 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <ifaddrs.h>
 #include <math.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -24,7 +26,8 @@
 
 #include <ucp/api/ucp.h>
 
-enum { COPY = 16 << 10, HEAD = 32 << 10, WHOLE = 72 << 10, ADDRESS = 1 << 16, REST_NS = 200000, PARTING_S = 2, LOOK_MS = 50 };
+enum { COPY = 16 << 10, HEAD = 32 << 10, WHOLE = 72 << 10, ADDRESS = 1 << 16, REST_NS = 200000, PARTING_S = 2, LOOK_MS = 50, SETTLE_S = 5 };
+#define PLUGGED 0x10000 /* IFF_LOWER_UP, which only linux/if.h has */
 enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, HELLO, BYE };
 
 /* --- the library ------------------------------------------------------------------------------ */
@@ -716,8 +719,26 @@ static void tune(ucp_config_t *conf)
 	}
 }
 
+/* An interface whose cable was just put in: the kernel takes up to a second to say that it runs, and until then UCX neither
+ * takes it nor looks again. */
+static bool settling(void)
+{
+	struct ifaddrs *all = NULL;
+	bool yes = false;
+
+	if (getifaddrs(&all))
+		return false;
+	for (struct ifaddrs *i = all; i && !yes; i = i->ifa_next)
+		yes = i->ifa_addr && (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6) &&
+		      (i->ifa_flags & (IFF_UP | IFF_RUNNING | PLUGGED)) == (IFF_UP | PLUGGED);
+	freeifaddrs(all);
+	return yes;
+}
+
 static struct err *start(struct ucx *x)
 {
+	for (double until = clock_s() + SETTLE_S; settling() && clock_s() < until;)
+		nanosleep(&(struct timespec){ 0, 20 * REST_NS }, NULL);
 	ucp_config_t *conf;
 	ucs_status_t s = u.ucp_config_read(NULL, NULL, &conf);
 
