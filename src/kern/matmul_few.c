@@ -1,0 +1,314 @@
+/* Products of very few rows: each number of rhs is read once, where it lies. */
+#include "matmul_impl.h"
+
+#include <immintrin.h>
+#include <stdlib.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* 16 elements of a row, those of m. */
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+INLINE __m512 load16(enum dtype dt, const char *row, int64_t at, __mmask16 m)
+{
+	if (dt == DT_f32)
+		return _mm512_maskz_loadu_ps(m, row + 4 * at);
+	__m256i h = _mm256_maskz_loadu_epi16(m, row + 2 * at);
+	return dt == DT_f16 ? _mm512_cvtph_ps(h) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+/* A loop for each type of rows. */
+#define BY_TYPE(f, dt, ...) (dt == DT_f32 ? f(__VA_ARGS__, DT_f32) : dt == DT_f16 ? f(__VA_ARGS__, DT_f16) : f(__VA_ARGS__, DT_bf16))
+
+/* Of n columns the sum over 8 rows of x[r] * row[r][0..n), rows of dt: four products add up first, and four more.  It goes to acc, or is added to
+ * what is there; or, if there is one, acc and it are added to wide.  next, if it is not NULL, are 8 rows to fetch meanwhile, one after the other. */
+struct eight { const float *x; const char *const *row, *const *next; float *acc; bool first; double *wide; };
+
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+INLINE void eight_512_as(int64_t n, struct eight e, enum dtype dt)
+{
+	const float *x = e.x;
+	int row = 0, es = dt == DT_f32 ? 4 : 2, lines = 2 * es;
+	const char *at = e.next ? e.next[0] : NULL, *end = at + n * es;
+	for (int64_t i = 0; i < n; i += 16) {
+		__mmask16 m = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
+		for (int j = 0; j < lines && at; j++, at += 64)
+			_mm_prefetch(at, _MM_HINT_T1);
+		if (at && at >= end) {
+			row++;
+			at = row < 8 ? e.next[row] : NULL;
+			end = at + n * es;
+		}
+		__m512 s = _mm512_mul_ps(_mm512_set1_ps(x[0]), load16(dt, e.row[0], i, m)), t = _mm512_mul_ps(_mm512_set1_ps(x[4]), load16(dt, e.row[4], i, m));
+#pragma GCC unroll 4
+		for (int j = 1; j < 4; j++) {
+			s = _mm512_fmadd_ps(_mm512_set1_ps(x[j]), load16(dt, e.row[j], i, m), s);
+			t = _mm512_fmadd_ps(_mm512_set1_ps(x[4 + j]), load16(dt, e.row[4 + j], i, m), t);
+		}
+		s = _mm512_add_ps(s, t);
+		if (!e.first)
+			s = _mm512_add_ps(_mm512_maskz_loadu_ps(m, e.acc + i), s);
+		if (!e.wide) {
+			_mm512_mask_storeu_ps(e.acc + i, m, s);
+			continue;
+		}
+		__m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(s)), high = _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(s), 1)));
+		_mm512_mask_storeu_pd(e.wide + i, (__mmask8)m, _mm512_add_pd(_mm512_maskz_loadu_pd((__mmask8)m, e.wide + i), low));
+		_mm512_mask_storeu_pd(e.wide + i + 8, (__mmask8)(m >> 8), _mm512_add_pd(_mm512_maskz_loadu_pd((__mmask8)(m >> 8), e.wide + i + 8), high));
+	}
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+static void eight_512(int64_t n, const struct eight *e, enum dtype dt)
+{
+	BY_TYPE(eight_512_as, dt, n, *e);
+}
+
+/* Whoever has AVX2 has F16C. */
+__attribute__((target("avx2,fma,f16c")))
+INLINE __m256 load8(enum dtype dt, const char *p)
+{
+	return dt == DT_f32 ? _mm256_loadu_ps((const float *)(const void *)p)
+	     : dt == DT_f16 ? _mm256_cvtph_ps(_mm_loadu_si128((const void *)p))
+	     : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
+}
+
+__attribute__((target("avx2,fma,f16c")))
+INLINE void eight_256_as(int64_t n, struct eight e, enum dtype dt)
+{
+	int es = dtype_info[dt].bytes;
+	for (int64_t i = 0; i < n; i += 8) {
+		int m = (int)MIN(8, n - i);
+		_Alignas(32) float last[8] = { 0 };
+		__m256 s[2];
+		if (m == 8) {
+			for (int h = 0; h < 2; h++) {
+				s[h] = _mm256_mul_ps(_mm256_set1_ps(e.x[4 * h]), load8(dt, e.row[4 * h] + i * es));
+				for (int j = 4 * h + 1; j < 4 * h + 4; j++)
+					s[h] = _mm256_fmadd_ps(_mm256_set1_ps(e.x[j]), load8(dt, e.row[j] + i * es), s[h]);
+			}
+			s[0] = _mm256_add_ps(s[0], s[1]);
+			if (!e.first)
+				s[0] = _mm256_add_ps(_mm256_loadu_ps(e.acc + i), s[0]);
+			if (!e.wide) {
+				_mm256_storeu_ps(e.acc + i, s[0]);
+				continue;
+			}
+			_mm256_store_ps(last, s[0]);
+		} else {
+			for (int c = 0; c < m; c++) {
+				float t[2];
+				for (int h = 0; h < 2; h++) {
+					t[h] = e.x[4 * h] * matmul_load(dt, e.row[4 * h] + (i + c) * es);
+					for (int j = 4 * h + 1; j < 4 * h + 4; j++)
+						t[h] = __builtin_fmaf(e.x[j], matmul_load(dt, e.row[j] + (i + c) * es), t[h]);
+				}
+				last[c] = t[0] + t[1] + (e.first ? 0 : e.acc[i + c]);
+			}
+		}
+		for (int c = 0; c < m; c++)
+			if (e.wide)
+				e.wide[i + c] += last[c];
+			else
+				e.acc[i + c] = last[c];
+	}
+}
+
+__attribute__((target("avx2,fma,f16c")))
+static void eight_256(int64_t n, const struct eight *e, enum dtype dt)
+{
+	BY_TYPE(eight_256_as, dt, n, *e);
+}
+
+static void eight_any(int64_t n, const struct eight *e, enum dtype dt)
+{
+	if (cpu_get()->avx512)
+		eight_512(n, e, dt);
+	else if (cpu_get()->avx2)
+		eight_256(n, e, dt);
+	else
+		for (int64_t i = 0; i < n; i++) {
+			float s[2] = { 0 };
+			for (int j = 0; j < 8; j++)
+				s[j / 4] += e->x[j] * matmul_load(dt, e->row[j] + i * dtype_info[dt].bytes);
+			s[0] += s[1] + (e->first ? 0 : e->acc[i]);
+			if (e->wide)
+				e->wide[i] += s[0];
+			else
+				e->acc[i] = s[0];
+		}
+}
+
+/* The same of integers, modulo 2^32. */
+static void eight_ints(int64_t n, const struct eight *e, enum dtype dt)
+{
+	if (e->first)
+		memset(e->acc, 0, sizeof *e->acc * (size_t)n);
+	for (int h = 0; h < 8; h += 4)
+		kern_isa_get()->axpy4_int[kern_nat(dt)](n, (const uint32_t *)(const void *)e->x + h, e->row + h, (uint32_t *)(void *)e->acc);
+}
+
+enum { DOT_RUN = 512 };       /* so many products add up in f32, and their sums in f64 */
+
+/* Sum of x[i] * row[i], in 4 vector sums for each run. */
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+INLINE float dot_512_as(int64_t n, const float *x, const char *row, enum dtype dt)
+{
+	__m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
+	for (int64_t r = 0; r < n; r += DOT_RUN) {
+		int64_t end = MIN(n, r + DOT_RUN);
+		__m512 c[4] = { _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps() };
+		for (int64_t i = r; i < end; i += 64)
+			for (int j = 0; j < 4 && i + 16 * j < end; j++) {
+				int64_t at = i + 16 * j;
+				__mmask16 m = end - at >= 16 ? 0xffff : (__mmask16)((1u << (end - at)) - 1);
+				c[j] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, x + at), load16(dt, row, at, m), c[j]);
+			}
+		__m512 sum = _mm512_add_ps(_mm512_add_ps(c[0], c[1]), _mm512_add_ps(c[2], c[3]));
+		low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(sum)));
+		high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(sum), 1))));
+	}
+	return (float)_mm512_reduce_add_pd(_mm512_add_pd(low, high));
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+static float dot_512(int64_t n, const float *x, const char *row, enum dtype dt)
+{
+	return BY_TYPE(dot_512_as, dt, n, x, row);
+}
+
+/* One number of 4 bytes to out. */
+static void dot_any(int64_t n, const void *px, const char *row, enum dtype dt, void *out)
+{
+	const float *x = px;
+	if (!matmul_float(dt)) {
+		uint32_t r = kern_isa_get()->dot_int[kern_nat(dt)](n, px, row);
+		memcpy(out, &r, 4);
+		return;
+	}
+	if (cpu_get()->avx512) {
+		float c = dot_512(n, x, row, dt);
+		memcpy(out, &c, 4);
+		return;
+	}
+	enum { SUMS = 64 };      /* as many */
+	double all[SUMS] = {0};
+	float y[SUMS];
+	kern_strip *widen = kern_elem(ELEM_convert, dt, DT_f32);
+	for (int64_t r = 0; r < n; r += DOT_RUN) {
+		float c[SUMS] = {0};
+		for (int64_t i = r; i < MIN(n, r + DOT_RUN); i += SUMS) {
+			int64_t m = MIN(SUMS, n - i);
+			widen(m, y, row + i * dtype_info[dt].bytes, NULL, NULL);
+			for (int64_t j = 0; j < m; j++)
+				c[j] += x[i + j] * y[j];
+		}
+		for (int j = 0; j < SUMS; j++)
+			all[j] += c[j];
+	}
+	for (int w = SUMS / 2; w; w /= 2)
+		for (int j = 0; j < w; j++)
+			all[j] += all[j + w];
+	float sum = (float)all[0];
+	memcpy(out, &sum, 4);
+}
+
+/* Columns n0 .. n0 + nn of kn neighbours each, to kn rows. */
+static void turn(const struct matmul_side *r, const char *base, int64_t n0, int64_t nn, int64_t kn, char *out)
+{
+	int64_t room[MATMUL_PANEL];
+	int es = r->es;
+	if (r->free.even) {
+		kern_isa_get()->transpose[es == 4 ? 2 : es - 1](nn, kn, base + n0 * r->free.step * es, r->free.step, out, nn);
+		return;
+	}
+	for (int64_t n = 0; n < nn; n += MATMUL_PANEL) {
+		int64_t m = MIN(MATMUL_PANEL, nn - n);
+		const int64_t *f = matmul_some(&r->free, n0 + n, m, room);
+		for (int64_t j = 0; j < kn; j++)
+			for (int64_t i = 0; i < m; i++)
+				memcpy(out + (j * nn + n + i) * es, base + (f[i] + j) * es, (size_t)es);
+	}
+}
+
+/* Each tile its columns, for all of k: blocks of k, of which each gives one number for an element of the result.  Floats are added up in f64. */
+void matmul_run_few(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
+{
+	const struct matmul *p = s->priv;
+	char *laid = p->lay ? matmul_align(ptr[k->nin + k->nout]) : NULL;
+	if (p->lay && phase == 0) {
+		p->lay(k, p->lay_arg, ptr, laid, t0, t1, s->tiles);
+		return;
+	}
+	const char *l = p->lay && p->lay_of == p->il ? laid : view_at(k, ptr, p->il), *r = p->lay && p->lay_of == p->ir ? laid : view_at(k, ptr, p->ir);
+	bool there = p->l.es == 4 && p->l.k_unit;     /* lhs is read where it lies */
+	bool floats = p->sum == DT_f32;
+	kern_strip *as_sum = kern_elem(ELEM_convert, p->l.dt, p->sum);
+	float *made = (float *)matmul_align(scratch);
+	for (int64_t t = t0; t < t1; t++) {
+		int64_t b = t / p->nblk, n0 = t % p->nblk * p->nb, nn = MIN(p->nb, p->n - n0), count = p->m * nn;
+		const char *lb = l + matmul_at(&p->l.batch, b) * p->l.es, *rb = r + matmul_at(&p->r.batch, b) * p->r.es;
+		char *out = view_at(k, ptr, k->nin) + matmul_at(&p->ob, b) * p->oes;
+		char *sums = matmul_align(made + (there ? 0 : p->m * p->kc));
+		double *wide = p->sum == DT_f32 && p->kc < p->k ? (double *)(void *)sums : NULL;      /* where there are several blocks */
+		float *c = (float *)(void *)(sums + (wide ? sizeof *wide * (size_t)count : 0));
+		if (wide)
+			memset(wide, 0, sizeof *wide * (size_t)count);
+		for (int64_t k0 = 0; k0 < p->k; k0 += p->kc) {
+			int64_t kn = MIN(p->kc, p->k - k0);
+			const float *x[MATMUL_FEW];
+			for (int64_t i = 0; i < p->m; i++) {
+				x[i] = there ? (const float *)(const void *)(lb + (matmul_at(&p->l.free, i) + k0) * 4) : made + i * p->kc;
+				const char *row = lb + matmul_at(&p->l.free, i) * p->l.es;
+				if (there)
+					continue;
+				if (p->l.k_unit)
+					as_sum(kn, made + i * p->kc, row + k0 * p->l.es, NULL, NULL);
+				else
+					for (int64_t j = 0; j < kn; j += MATMUL_PANEL) {
+						char apart[MATMUL_PANEL * 4];
+						int64_t some = MIN(MATMUL_PANEL, kn - j);
+						for (int64_t q = 0; q < some; q++)
+							memcpy(apart + q * p->l.es, row + matmul_k(&p->l, k0 + j + q) * p->l.es, (size_t)p->l.es);
+						as_sum(some, made + i * p->kc + j, apart, NULL, NULL);
+					}
+			}
+			if (p->few == BY_DOTS) {
+				for (int64_t n = 0; n < nn; n++)
+					for (int64_t i = 0; i < p->m; i++) {
+						uint32_t had = 0, sum;
+						if (!floats && k0)
+							memcpy(&had, &c[i * nn + n], 4);
+						dot_any(kn, x[i], rb + (matmul_at(&p->r.free, n0 + n) + k0) * p->r.es, p->r.dt, &sum);
+						sum += had;
+						memcpy(&c[i * nn + n], &sum, 4);
+					}
+			} else {
+				static const char zero_row[MATMUL_FEW_COLS * 4];
+				char *turned = (char *)(c + count);
+				if (p->few == BY_TURNED)
+					turn(&p->r, rb + k0 * p->r.es, n0, nn, kn, turned);
+				for (int64_t j = 0; j < kn; j += 8) {
+					const char *row[8], *next[8];
+					bool more = p->few == BY_ROWS && k0 + j + 16 <= p->k;
+					for (int q = 0; q < 8 && more; q++)
+						next[q] = rb + (matmul_k(&p->r, k0 + j + 8 + q) + n0) * p->r.es;
+					for (int q = 0; q < 8; q++)
+						row[q] = j + q >= kn ? zero_row : p->few == BY_TURNED ? turned + (j + q) * nn * p->r.es : rb + (matmul_k(&p->r, k0 + j + q) + n0) * p->r.es;
+					for (int64_t i = 0; i < p->m; i++) {
+						float last[8] = { 0 };
+						for (int64_t q = 0; q < kn - j && kn - j < 8; q++)
+							memcpy(&last[q], &x[i][j + q], 4);       /* whatever type the four bytes are of */
+						struct eight e = { kn - j < 8 ? last : x[i] + j, row, more && !i ? next : NULL, c + i * nn, j == 0 && (floats || k0 == 0),
+						                   j + 8 >= kn && wide ? wide + i * nn : NULL };
+						(floats ? eight_any : eight_ints)(nn, &e, p->r.dt);
+					}
+				}
+			}
+			for (int64_t i = 0; i < count && wide && p->few == BY_DOTS; i++)
+				wide[i] += c[i];
+		}
+		if (wide)
+			kern_elem(ELEM_convert, DT_f64, DT_f32)(count, c, wide, NULL, NULL);
+		matmul_store(p, out, 0, p->m, n0, nn, c, nn);
+	}
+}
