@@ -411,6 +411,9 @@ static struct err *one_of(const char *setting, const char *word, const char *con
 	return e;
 }
 
+/* Is no memory to be mapped, whoever is on this host? */
+static bool apart(const char *road) { return !strcmp(road, "tcp") || !strcmp(road, "ucx"); }
+
 static struct err *net_here(const char *road, char *out)
 {
 	static const char *const roads[] = { "auto", "shm", "pidfd", "tcp", "ucx" }, *const nets[] = { "auto", "tcp", "ucx" };
@@ -418,7 +421,7 @@ static struct err *net_here(const char *road, char *out)
 
 	TRY(one_of("RONDO_TRANSPORT", road, roads, NELEM(roads)));
 	TRY(one_of("RONDO_NET", net, nets, NELEM(nets)));
-	if (!strcmp(road, "tcp") || !strcmp(road, "ucx"))
+	if (apart(road))
 		net = road;
 	*out = !strcmp(net, "tcp") ? NET_TCP : !strcmp(net, "ucx") ? NET_UCX : sym_ucx_fabric() ? NET_FABRIC : NET_PLAIN;
 	return NULL;
@@ -441,71 +444,88 @@ static struct err *net_of_all(const struct sym_world *w, bool *ucx)
 	return NULL;
 }
 
-struct err *sym_join(struct sym_world *w, const struct kv *kv)
+/* One joining: what its steps hand on. */
+struct joining {
+	struct sym_world *w;
+	const struct kv *kv;
+	const char *road;       /* RONDO_TRANSPORT */
+	double until;
+	struct record me;
+	char sock[TOKEN + 1];   /* where this process listens */
+	char *row;              /* [i][k], k < i: process i reached k */
+	bool *far;              /* over the network */
+	int *group;             /* of each process: those who map each other */
+};
+
+/* Of another process, or of this one. */
+static struct err *fetch(const struct joining *g, const char *what, int k, struct str *s)
 {
-	struct join *j = mem_alloc(sizeof *j);
-	const char *road = conf_str(CONF_TRANSPORT);
-	double until = clock_s() + (double)conf_int(CONF_JOIN_TIMEOUT);
-	struct record me = { RONDO_VERSION, w->nlocal, getpid(), w->threads, cpu_get()->cores, !w->fence, NET_PLAIN, "", "", "", "" };
-	bool apart = !strcmp(road, "tcp") || !strcmp(road, "ucx"), ucx = false;
-	char key[32], sock[TOKEN + 1], *row = mem_alloc((size_t)kv->nprocess * (size_t)kv->nprocess);
-	int three[3], *group = mem_alloc((size_t)kv->nprocess * sizeof *group);
-	bool *far = mem_alloc((size_t)kv->nprocess * sizeof *far);
+	char key[32];
+
+	str_free(s);
+	snprintf(key, sizeof key, "%s/%d", what, k);
+	return sym_fetch(g->w, g->kv, key, k, g->until, s);
+}
+
+/* Process 0 draws the job's token, the others learn it. */
+static struct err *agree_token(struct joining *g)
+{
+	struct join *j = g->w->join;
+	struct str s = { 0 };
+
+	if (g->w->proc == 0) {
+		draw(j->token);
+		return sym_claim(g->kv, "token", j->token, TOKEN);
+	}
+	struct err *e = sym_fetch(g->w, g->kv, "token", 0, g->until, &s);
+	if (!e)
+		snprintf(j->token, sizeof j->token, "%s", s.p);
+	str_free(&s);
+	return e;
+}
+
+/* The token, then the watcher, then the record: whoever reads it may connect at once. */
+static struct err *announce(struct joining *g)
+{
+	struct sym_world *w = g->w;
+	struct join *j = w->join;
+	struct record *me = &g->me;
+	struct str s = { 0 };
+	char key[32];
+
+	draw(me->nonce);
+	memcpy(((struct sym_control *)w->region.base)->nonce, me->nonce, TOKEN);
+	TRY(agree_token(g));
+	j->mine = (struct hello){ HELLO, RONDO_VERSION, w->proc, getpid(), w->region.fd, w->nlocal, w->region.each, "", "", 0 };
+	memcpy(j->mine.token, j->token, sizeof j->token);
+	memcpy(j->mine.nonce, me->nonce, sizeof me->nonce);
+	int r = pthread_create(&j->thread, NULL, watch, w);
+	if (r)
+		return ERR(EXHAUSTED, "cannot start a thread: %s", strerror(r));
+	j->started = true;
+	mask_text(me->mask);
+	if (gethostname(me->host, sizeof me->host - 1) || !me->host[0])
+		snprintf(me->host, sizeof me->host, "unknown");
+	str_addf(&s, "rondo %d %d %d %d %d %d %c rondo-%s %s %s %s", me->version, me->npe, me->pid, me->threads, me->cores, me->barrier, me->net, g->sock,
+	         me->nonce, me->host, me->mask);
+	snprintf(key, sizeof key, "process/%d", w->proc);
+	struct err *e = sym_claim(g->kv, key, s.p, s.n);
+	str_free(&s);
+	return e;
+}
+
+/* Who the others are; from then on the network may bring something for the PEs of this process. */
+static struct err *learn(struct joining *g)
+{
+	struct sym_world *w = g->w;
+	struct join *j = w->join;
 	struct str s = { 0 };
 	struct err *e = NULL;
 
-	w->join = j;
-	w->shared = true;
-	j->listen = j->stop = -1;
-	pthread_mutex_init(&j->lock, NULL);
-	pthread_cond_init(&j->cond, NULL);
-	w->nproc = kv->nprocess;
-	w->proc = kv->process;
-	w->process = mem_alloc((size_t)w->nproc * sizeof *w->process);
-	j->rec = mem_alloc((size_t)w->nproc * sizeof *j->rec);
-	for (int k = 0; k < w->nproc; k++)
-		w->process[k].fd = w->process[k].pidfd = w->process[k].region.fd = -1;
-	sym_here(kv);
-	TRY_GOTO(e, net_here(road, &me.net), out);
-	j->pass = strcmp(road, "pidfd") != 0;
-	if (!j->pass)
-		prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
-	j->stop = eventfd(0, EFD_CLOEXEC);
-	TRY_GOTO(e, listen_on(j, sock), out);
-
-	/* The token, then the watcher, then the record: whoever reads it may connect at once. */
-	draw(me.nonce);
-	memcpy(((struct sym_control *)w->region.base)->nonce, me.nonce, TOKEN);
-	if (w->proc == 0) {
-		draw(j->token);
-		TRY_GOTO(e, sym_claim(kv, "token", j->token, TOKEN), out);
-	} else {
-		TRY_GOTO(e, sym_fetch(w, kv, "token", 0, until, &s), out);
-		snprintf(j->token, sizeof j->token, "%s", s.p);
-		str_free(&s);
-	}
-	j->mine = (struct hello){ HELLO, RONDO_VERSION, w->proc, getpid(), w->region.fd, w->nlocal, w->region.each, "", "", 0 };
-	memcpy(j->mine.token, j->token, sizeof j->token);
-	memcpy(j->mine.nonce, me.nonce, sizeof me.nonce);
-	int r = pthread_create(&j->thread, NULL, watch, w);
-	if (r) {
-		e = ERR(EXHAUSTED, "cannot start a thread: %s", strerror(r));
-		goto out;
-	}
-	j->started = true;
-	mask_text(me.mask);
-	if (gethostname(me.host, sizeof me.host - 1) || !me.host[0])
-		snprintf(me.host, sizeof me.host, "unknown");
-	str_addf(&s, "rondo %d %d %d %d %d %d %c rondo-%s %s %s %s", me.version, me.npe, me.pid, me.threads, me.cores, me.barrier, me.net, sock, me.nonce, me.host, me.mask);
-	snprintf(key, sizeof key, "process/%d", w->proc);
-	TRY_GOTO(e, sym_claim(kv, key, s.p, s.n), out);
-	str_free(&s);
 	for (int k = 0; k < w->nproc; k++) {
-		snprintf(key, sizeof key, "process/%d", k);
-		TRY_GOTO(e, sym_fetch(w, kv, key, k, until, &s), out);
-		TRY_GOTO(e, record_read(s.p, k, &j->rec[k]), out);
-		str_free(&s);
 		struct sym_process *p = &w->process[k];
+		TRY_GOTO(e, fetch(g, "process", k, &s), out);
+		TRY_GOTO(e, record_read(s.p, k, &j->rec[k]), out);
 		pthread_mutex_lock(&j->lock);
 		p->first = w->npe;
 		p->npe = j->rec[k].npe;
@@ -517,73 +537,141 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	}
 	w->first = w->process[w->proc].first;
 	w->peer = mem_alloc((size_t)w->npe * sizeof *w->peer);
-	peers(w, w->proc, true);          /* the network may bring something for them from now on */
+	peers(w, w->proc, true);
 	atomic_store(&j->joined, true);
-
-	for (int k = 0; k < w->proc && !apart; k++) {
-		bool reached = false;
-		TRY_GOTO(e, greet(w, k, &reached), out);
-		row[w->proc * w->nproc + k] = reached;
-	}
-	for (int k = 0; k < w->nproc; k++)
-		str_addf(&s, "%d", row[w->proc * w->nproc + k]);
-	snprintf(key, sizeof key, "reached/%d", w->proc);
-	TRY_GOTO(e, kv->put(kv->user, key, s.p, s.n), out);
+out:
 	str_free(&s);
-	for (int k = 0; k < w->nproc; k++) {
-		if (k == w->proc)
+	return e;
+}
+
+/* Until process k, which says that it reached this one, has said hello here too. */
+static struct err *greeted(struct joining *g, int k)
+{
+	struct join *j = g->w->join;
+	struct sym_coming coming = { 0 };
+	struct err *e = NULL;
+
+	pthread_mutex_lock(&j->lock);
+	while (g->w->process[k].fd < 0 && !e) {
+		struct timespec t;
+		clock_gettime(CLOCK_MONOTONIC, &t);
+		t.tv_sec++;
+		if (!pthread_cond_clockwait(&j->cond, &j->lock, CLOCK_MONOTONIC, &t))
 			continue;
-		snprintf(key, sizeof key, "reached/%d", k);
-		TRY_GOTO(e, sym_fetch(w, kv, key, k, until, &s), out);
-		for (int i = 0; i < k && i < (int)s.n; i++)
-			row[k * w->nproc + i] = s.p[i] == '1';
-		str_free(&s);
-		bool reached = k > w->proc && row[k * w->nproc + w->proc];
-		struct sym_coming coming = { 0 };
-		pthread_mutex_lock(&j->lock);
-		while (reached && w->process[k].fd < 0 && !e) {
-			struct timespec t;
-			clock_gettime(CLOCK_MONOTONIC, &t);
-			t.tv_sec++;
-			if (!pthread_cond_clockwait(&j->cond, &j->lock, CLOCK_MONOTONIC, &t))
-				continue;
-			pthread_mutex_unlock(&j->lock);
-			e = sym_joins(w, kv, k, until, &coming);
-			pthread_mutex_lock(&j->lock);
-		}
 		pthread_mutex_unlock(&j->lock);
-		TRY_GOTO(e, e, out);
+		e = sym_joins(g->w, g->kv, k, g->until, &coming);
+		pthread_mutex_lock(&j->lock);
 	}
-	bool any = false, pieces = in_pieces(row, w->nproc, group, three);
+	pthread_mutex_unlock(&j->lock);
+	return e;
+}
+
+/* Each process tries to map those before it, and all learn who reached whom. */
+static struct err *map_others(struct joining *g)
+{
+	struct sym_world *w = g->w;
+	int n = w->nproc, me = w->proc;
+	struct str s = { 0 };
+	struct err *e = NULL;
+	char key[32];
+
+	for (int k = 0; k < me && !apart(g->road); k++) {
+		bool reached = false;
+		TRY(greet(w, k, &reached));
+		g->row[me * n + k] = reached;
+	}
+	for (int k = 0; k < n; k++)
+		str_addf(&s, "%d", g->row[me * n + k]);
+	snprintf(key, sizeof key, "reached/%d", me);
+	TRY_GOTO(e, g->kv->put(g->kv->user, key, s.p, s.n), out);
+	for (int k = 0; k < n; k++) {
+		if (k == me)
+			continue;
+		TRY_GOTO(e, fetch(g, "reached", k, &s), out);
+		for (int i = 0; i < k && i < (int)s.n; i++)
+			g->row[k * n + i] = s.p[i] == '1';
+		if (k > me && g->row[k * n + me])
+			TRY_GOTO(e, greeted(g, k), out);
+	}
+out:
+	str_free(&s);
+	return e;
+}
+
+/* Whom this process does not map, it reaches over the network, which all choose alike. */
+static struct err *choose_roads(struct joining *g)
+{
+	struct sym_world *w = g->w;
+	bool any = false, ucx = false;
+	int three[3];
+	bool pieces = in_pieces(g->row, w->nproc, g->group, three);
+
 	if (pieces && !w->proc)
 		log_line(LOG_WARN, "processes %d, %d and %d do not all map each other's memory: every process of the job uses the network for all others", three[0], three[1], three[2]);
 	for (int k = 0; k < w->nproc; k++)
-		any |= far[k] = k != w->proc && (pieces || w->process[k].fd < 0);
-	if (any && (!strcmp(road, "shm") || !strcmp(road, "pidfd"))) {
-		e = ERR(UNAVAILABLE, "process %d on host '%s' cannot map the memory of all others, and RONDO_TRANSPORT is '%s'", w->proc, me.host, road);
-		goto out;
-	}
+		any |= g->far[k] = k != w->proc && (pieces || w->process[k].fd < 0);
+	if (any && (!strcmp(g->road, "shm") || !strcmp(g->road, "pidfd")))
+		return ERR(UNAVAILABLE, "process %d on host '%s' cannot map the memory of all others, and RONDO_TRANSPORT is '%s'", w->proc, g->me.host, g->road);
 	if (any) {
-		TRY_GOTO(e, net_of_all(w, &ucx), out);
-		TRY_GOTO(e, (ucx ? sym_ucx_open : sym_tcp_open)(w, kv, j->token, far, until), out);
+		TRY(net_of_all(w, &ucx));
+		TRY((ucx ? sym_ucx_open : sym_tcp_open)(w, g->kv, w->join->token, g->far, g->until));
 		w->net = ucx ? &sym_ucx : &sym_tcp;
 	}
 	for (int k = 0; k < w->nproc; k++)
 		if (k != w->proc)
-			peers(w, k, !far[k]);
+			peers(w, k, !g->far[k]);
 	for (int pe = 0; pe < w->npe; pe++)
-		w->peer[pe].host = group[w->peer[pe].proc];
+		w->peer[pe].host = g->group[w->peer[pe].proc];
+	return NULL;
+}
+
+static struct err *join_job(struct joining *g)
+{
+	struct sym_world *w = g->w;
+	struct join *j = w->join;
+
+	sym_here(g->kv);
+	TRY(net_here(g->road, &g->me.net));
+	j->pass = strcmp(g->road, "pidfd") != 0;
+	if (!j->pass)
+		prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+	j->stop = eventfd(0, EFD_CLOEXEC);
+	TRY(listen_on(j, g->sock));
+	TRY(announce(g));
+	TRY(learn(g));
+	TRY(map_others(g));
+	TRY(choose_roads(g));
 	/* All have come: nobody else is let in. */
 	pthread_mutex_lock(&j->lock);
 	close(j->listen);
 	j->listen = -1;
 	pthread_mutex_unlock(&j->lock);
 	w->spins = sym_spins(crowded(w) ? INT_MAX : 0);
-out:
-	free(row);
-	free(far);
-	free(group);
-	str_free(&s);
+	return NULL;
+}
+
+struct err *sym_join(struct sym_world *w, const struct kv *kv)
+{
+	size_t n = (size_t)kv->nprocess;
+	struct joining g = { .w = w, .kv = kv, .road = conf_str(CONF_TRANSPORT), .until = clock_s() + (double)conf_int(CONF_JOIN_TIMEOUT),
+	                     .me = { RONDO_VERSION, w->nlocal, getpid(), w->threads, cpu_get()->cores, !w->fence, NET_PLAIN, "", "", "", "" },
+	                     .row = mem_alloc(n * n), .far = mem_alloc(n * sizeof *g.far), .group = mem_alloc(n * sizeof *g.group) };
+	struct join *j = w->join = mem_alloc(sizeof *j);
+
+	w->shared = true;
+	w->nproc = kv->nprocess;
+	w->proc = kv->process;
+	w->process = mem_alloc(n * sizeof *w->process);
+	j->rec = mem_alloc(n * sizeof *j->rec);
+	j->listen = j->stop = -1;
+	pthread_mutex_init(&j->lock, NULL);
+	pthread_cond_init(&j->cond, NULL);
+	for (int k = 0; k < w->nproc; k++)
+		w->process[k].fd = w->process[k].pidfd = w->process[k].region.fd = -1;
+	struct err *e = join_job(&g);
+	free(g.row);
+	free(g.far);
+	free(g.group);
 	return e;
 }
 
