@@ -1,311 +1,7 @@
 /* Endpoints: messages over pair channels.  A wait is for a word that one peer writes: in the waiter's own heap, but for posts. */
-#include <sched.h>
 #include <stdlib.h>
 
-#include "impl.h"
-
-enum { WARN_S = 20, APART_S = 2 };
-
-/* name: of the program, if it is known. */
-static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site, const char *name)
-{
-	if (ep->l.describe && ep->l.describe(ep->l.user, prog, site, s))
-		return;
-	str_addf(s, "command %u of program ", site);
-	if (name && *name)
-		str_addf(s, "'%s'", name);
-	else
-		str_addf(s, "%08x", prog);
-}
-
-/* --- waiting --------------------------------------------------------------- */
-
-/* Where the peers of an endpoint show something, in their control zones. */
-#define SEAT(ep, field) (offsetof(struct sym_control, seat) + (size_t)(ep)->lane * sizeof(struct sym_seat) + offsetof(struct sym_seat, field))
-
-/* A word of pe's control zone, which pe may be writing; with it, what pe wrote before.  0 if pe has gone. */
-static uint64_t shown(struct sym_ep *ep, int pe, size_t off)
-{
-	uint64_t v = 0;
-
-	if (ep->world->peer[pe].direct)
-		return atomic_load_explicit((_Atomic uint64_t *)(void *)(ep->world->peer[pe].base + off), memory_order_acquire);
-	VIA(ep, ep->world->tr->amo(ep->world, ep->pe, pe, SYM_FETCH, sizeof v, off, 0, 0, &v));
-	return v;
-}
-
-/* A text of it, of n bytes at most, which are whole words. */
-static void text_of(struct sym_ep *ep, int pe, size_t off, char *out, size_t n)
-{
-	for (size_t k = 0; k < n; k += sizeof(uint64_t)) {
-		uint64_t v = shown(ep, pe, off + k);
-		memcpy(out + k, &v, sizeof v);
-		if (memchr(out + k, '\0', sizeof v))
-			return;
-	}
-	out[n - 1] = '\0';
-}
-
-static uint64_t status_of(struct sym_ep *ep, int pe) { return shown(ep, pe, SEAT(ep, status)); }
-
-/* The status of a peer that is in this launch of the two, but in another program; 0: it is not, or not yet. */
-static uint64_t apart(struct sym_ep *ep, int pe)
-{
-	struct chan *c = &ep->chan[pe];
-
-	if (CHAN_LOAD(&c->ret->closed) != c->epoch - 1)
-		return 0;
-	uint64_t st = status_of(ep, pe);     /* all launches before this are closed there: it is in this one, or in one without this PE */
-	if (!st || st >> 32 == ep->l.prog)
-		return 0;
-	uint64_t with = shown(ep, pe, sym_with_off(ep->world->npe, ep->lane) + (size_t)ep->pe / 64 * sizeof with);
-	return with >> ep->pe % 64 & 1 ? st : 0;
-}
-
-/* Where the peer is. */
-static void whereabouts(struct sym_ep *ep, int pe, struct str *s)
-{
-	uint64_t st = status_of(ep, pe);
-	char text[256];
-
-	if (st) {
-		text_of(ep, pe, SEAT(ep, name), text, sizeof ep->seat->name);
-		str_add(s, "at ");
-		where(ep, s, (uint32_t)(st >> 32), (uint32_t)st, text);
-		return;
-	}
-	text_of(ep, ep->world->process[ep->world->peer[pe].proc].first, offsetof(struct sym_control, phase), text, sizeof text);
-	str_add(s, text[0] ? text : "outside every program");
-}
-
-static struct err *late(struct sym_ep *ep, int peer, uint32_t site, double waited, bool fail)
-{
-	struct str mine = { 0 }, its = { 0 };
-	struct err *e = NULL;
-
-	where(ep, &mine, ep->l.prog, site, ep->l.name);
-	whereabouts(ep, peer, &its);
-	if (fail)
-		e = ERR(DEADLINE, "device %d has waited %.0f s at %s for device %d, which is %s", ep->pe, waited, mine.p, peer, its.p);
-	else
-		log_line(LOG_WARN, "device %d has waited %.0f s at %s for device %d, which is %s", ep->pe, waited, mine.p, peer, its.p);
-	str_free(&mine);
-	str_free(&its);
-	return e;
-}
-
-static const char *end_of(struct sym_world *w, int proc) { return atomic_load(&w->process[proc].life) == SYM_DEAD ? "has died" : "has left the job"; }
-
-/* The peer's process is no more: dead, or gone in order. */
-static struct err *peer_gone(struct sym_ep *ep, int peer, uint32_t site)
-{
-	struct sym_world *w = ep->world;
-	int proc = w->peer[peer].proc;
-	struct sym_process *p = &w->process[proc];
-	struct str mine = { 0 };
-
-	where(ep, &mine, ep->l.prog, site, ep->l.name);
-	struct err *e = ERR(UNAVAILABLE, "process %d (pid %d) %s: device %d waited for its device %d at %s", proc, p->pid, end_of(w, proc), ep->pe, peer, mine.p);
-	str_free(&mine);
-	return e;
-}
-
-/* Is this PE not to wait any more, for whomever? */
-static struct err *halted(struct sym_ep *ep)
-{
-	if (ep->l.stop && atomic_load_explicit(ep->l.stop, memory_order_acquire))
-		return ERR(ABORTED, "launch aborted");
-	if (sym_stop && atomic_load_explicit(sym_stop, memory_order_acquire))
-		return ERR(CANCELLED, "device %d was cancelled", ep->pe);
-	if (atomic_load_explicit(&ep->world->gone, memory_order_acquire) < 0)
-		return ERR(CANCELLED, "device %d was cancelled, as all of its world", ep->pe);
-	return NULL;
-}
-
-/* Is there a reason to wait no more? */
-static struct err *hopeless(struct sym_ep *ep, int peer, uint32_t site)
-{
-	struct sym_world *w = ep->world;
-	int gone = atomic_load_explicit(&w->gone, memory_order_acquire);
-
-	TRY(halted(ep));
-	if (gone && atomic_load(&w->process[w->peer[peer].proc].life) != SYM_HERE)
-		return peer_gone(ep, peer, site);
-	return NULL;
-}
-
-/* A message to or from a PE that has none in this launch. */
-static struct err *stranger(const struct sym_ep *ep, int pe) { return ERR(INVALID, "device %d exchanges no messages with device %d in this launch", ep->pe, pe); }
-
-static inline bool is_pe(const struct sym_ep *ep, int pe) { return (unsigned)pe < (unsigned)ep->world->npe; }
-
-static inline struct err *are_pes(const struct sym_ep *ep, const int *pe, int n)
-{
-	for (int i = 0; i < n; i++)
-		if (__builtin_expect(!is_pe(ep, pe[i]), 0))
-			return stranger(ep, pe[i]);
-	return NULL;
-}
-
-static struct err *absent(struct sym_ep *ep, int pe, uint32_t site);
-
-struct err *sym_check(struct sym_ep *ep, int pe, uint32_t site, double waited)
-{
-	struct sym_world *w = ep->world;
-	TRY(are_pes(ep, &pe, 1));
-	struct chan *c = &ep->chan[pe];
-	bool left = chan_left(c), well = left && atomic_load_explicit(&c->ret->failed, memory_order_acquire) < c->epoch;
-	struct err *e = hopeless(ep, pe, site);
-
-	/* Who has left the launch well has done its part, and may have left the job since; who has failed has said why. */
-	if (e && e->code == ERR_UNAVAILABLE && left && (!well || atomic_load(&w->process[w->peer[pe].proc].life) == SYM_LEFT)) {
-		err_free(e);
-		e = NULL;
-	}
-	TRY(e);
-	if (left && !well)
-		return absent(ep, pe, site);
-	return w->patience && waited > w->patience ? late(ep, pe, site, waited, true) : NULL;
-}
-
-/* More threads than cores. */
-static inline bool crowd(const struct sym_world *w) { return w->spins < SYM_BRISK && !w->net; }
-
-/* Was the peer seen last on the core that this thread runs on? */
-static inline bool beside(const struct sym_ep *ep, int pe)
-{
-	const struct sym_control *its = ep->to[pe].control;
-
-	return its && atomic_load_explicit(&its->cpu[ep->lane], memory_order_relaxed) == ep->cpu;
-}
-
-static inline void show_cpu(struct sym_ep *ep)
-{
-	int cpu = sched_getcpu() + 1;
-
-	if (cpu != ep->cpu)
-		atomic_store_explicit(&ep->me->cpu[ep->lane], ep->cpu = cpu, memory_order_relaxed);
-}
-
-/* In a crowd: who waits for a thread of its own core gives way to it at once; for one of another core it polls for about
- * as long as giving way takes, each time anew. */
-static bool poll_in_crowd(struct sym_ep *ep, struct sym_wait *w, int peer)
-{
-	enum { BRISK = 10, POLLS = 40 };
-
-	if (!beside(ep, peer) && w->polls++ < POLLS) {
-		if (w->polls > BRISK)
-			sym_pause();
-		return true;
-	}
-	w->polls = 0;
-	w->n = MAX(w->n + 1, ep->world->spins);
-	return false;
-}
-
-void sym_away(struct sym_ep *ep, bool (*away)(void *user), void *user)
-{
-	ep->away = away;
-	ep->away_user = user;
-}
-
-static void word_write(struct sym_ep *ep, int pe, size_t off, uint64_t v);
-
-/* What this PE writes in the control zone of another. */
-#define FROM_ME(ep, field) ((ep)->mine + offsetof(struct sym_from, field))
-#define WORD_OF_ME(ep, field) ((ep)->words + offsetof(struct sym_ret, field))
-
-/* Who goes to sleep tells of all that it has returned: what others wait for in turn may be waiting for room. */
-static void tell_returns(struct sym_ep *ep)
-{
-	for (int i = 0; i < ep->l.npeer; i++) {
-		struct chan *c = &ep->chan[ep->l.peer[i]];
-		if (chan_owes(c))
-			word_write(ep, ep->l.peer[i], WORD_OF_ME(ep, returned), chan_tick(c, c->done));
-	}
-}
-
-static inline struct sym_line *post_at(struct sym_control *c, int lane, uint64_t tick) { return &c->post[lane][tick % SYM_POSTS]; }
-
-/* What pe posts when this PE has made as many as now. */
-static inline uint64_t post_tick(const struct sym_ep *ep, int pe) { return ep->post[pe] + ep->posts; }
-
-static inline bool posted(const struct sym_ep *ep, int pe, uint64_t tick)
-{
-	return atomic_load_explicit(&post_at(ep->to[pe].control, ep->lane, tick)->first, memory_order_acquire) == tick;
-}
-
-/* The peer's next post, if it has made it: it waits for this PE's. */
-static const struct sym_line *ahead(const struct sym_ep *ep, int pe)
-{
-	uint64_t tick = ep->met ? post_tick(ep, pe) + 1 : 0;
-
-	return ep->met && posted(ep, pe, tick) ? post_at(ep->to[pe].control, ep->lane, tick) : NULL;
-}
-
-static struct err *diverged(struct sym_ep *ep, int pe, uint32_t site, const struct sym_line *l);
-
-/* After a look in vain: pass the time until the next one. */
-static struct err *pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, uint32_t site)
-{
-	struct sym_world *world = ep->world;
-	bool many = crowd(world);
-
-	if (ep->away && ep->away(ep->away_user))
-		return NULL;
-	if (many ? poll_in_crowd(ep, w, peer) : sym_wait_poll(w, &ep->spins, world->spins))
-		return NULL;
-	TRY(hopeless(ep, peer, site));
-	if (ep->l.help && ep->l.help(ep->l.user)) {
-		sym_wait_again(ep->me, w);
-		return NULL;
-	}
-	double waited = sym_wait_rest(world, ep->me, w);
-	if (w->armed)
-		tell_returns(ep);
-	if (many)
-		show_cpu(ep);
-	const struct sym_line *post = waited > 0 ? ahead(ep, peer) : NULL;
-	if (post)
-		return diverged(ep, peer, site, post);
-	if (ep->most && waited > ep->most)        /* where the peer is is not asked: it may not answer */
-		return ERR(DEADLINE, "device %d has not done for %.0f s with what device %d has sent it", peer, waited, ep->pe);
-	if (waited > APART_S && waited > w->look) {
-		uint64_t st = apart(ep, peer);
-		if (st && st == w->apart)         /* seen twice, since it may have changed between two words that were read */
-			return diverged(ep, peer, site, &(struct sym_line){ .what = st >> 32 << 32 | (st & 0xffffff) << 8 });
-		w->apart = st;
-		w->look = waited + 1;
-	}
-	if (world->patience && waited > world->patience)
-		return late(ep, peer, site, waited, true);
-	if (waited > WARN_S && !w->warned) {
-		w->warned = true;
-		late(ep, peer, site, waited, false);
-	}
-	return NULL;
-}
-
-/* Wait for cond, which says in `peer` for whom.  Where there seems to be no hope for that peer, it may have done its part after
- * the last look; then another one is waited for, if any. */
-#define WAIT(e, cond, peer, site) do { \
-		if (cond) \
-			break; \
-		struct sym_wait w_ = { 0 }; \
-		while (!(cond)) { \
-			int of_ = (peer); \
-			if (!((e) = pass_time(ep, &w_, of_, (site)))) \
-				continue; \
-			bool met_ = (cond); \
-			if (!met_ && of_ == (peer)) \
-				break; \
-			err_free(e); \
-			(e) = NULL; \
-			if (met_) \
-				break; \
-		} \
-		sym_wait_over(ep->me, &w_, &ep->spins, ep->world->spins); \
-	} while (0)
+#include "ep.h"
 
 /* --- lines -------------------------------------------------------------------- */
 
@@ -362,76 +58,6 @@ void sym_lost_data(struct sym_world *w, int from, int proc)
 		atomic_store(&w->ep[lane * w->nlocal + from - w->first].lost, proc + 1);
 }
 
-struct err *sym_lost(struct sym_ep *ep)
-{
-	int proc = atomic_load_explicit(&ep->lost, memory_order_relaxed) - 1;
-
-	if (proc < -1) {
-		struct err *e = halted(ep);
-		return e ? e : ERR(ABORTED, "launch aborted");
-	}
-	return proc < 0 ? NULL : ERR(UNAVAILABLE, "process %d (pid %d) %s: device %d did not get all data from it", proc, ep->world->process[proc].pid, end_of(ep->world, proc), ep->pe);
-}
-
-static void word_write(struct sym_ep *ep, int pe, size_t off, uint64_t v)
-{
-	const struct sym_peer *p = &ep->world->peer[pe];
-
-	if (p->direct) {
-		atomic_store_explicit((_Atomic uint64_t *)(p->base + off), v, memory_order_release);
-		sym_notify(ep->world, pe);
-	} else
-		VIA(ep, ep->world->tr->line(ep->world, ep->pe, pe, off, &v, 1));
-}
-
-/* The peer is elsewhere: say where both are. */
-static struct err *diverged(struct sym_ep *ep, int pe, uint32_t site, const struct sym_line *l)
-{
-	struct str mine = { 0 }, its = { 0 };
-	char name[sizeof ep->seat->name];
-
-	where(ep, &mine, ep->l.prog, site, ep->l.name);
-	if (l) {
-		text_of(ep, pe, SEAT(ep, name), name, sizeof name);
-		where(ep, &its, (uint32_t)(l->what >> 32), (uint32_t)(l->what >> 8) & 0xffffff, name);
-	} else
-		str_add(&its, "the end of the program");
-	struct err *e = ERR(INTERNAL, "devices have diverged: device %d is at %s, device %d at %s", ep->pe, mine.p, pe, its.p);
-	str_free(&mine);
-	str_free(&its);
-	return e;
-}
-
-/* The peer gives other bytes where all give the same. */
-static struct err *other_size(struct sym_ep *ep, int pe, uint32_t site, size_t its, size_t n)
-{
-	struct str mine = { 0 };
-
-	where(ep, &mine, ep->l.prog, site, ep->l.name);
-	struct err *e = ERR(INTERNAL, "devices have diverged: at %s device %d gives %zu bytes, device %d %zu", mine.p, ep->pe, n, pe, its);
-	str_free(&mine);
-	return e;
-}
-
-/* The peer has left the launch and will do no more of it. */
-static struct err *absent(struct sym_ep *ep, int pe, uint32_t site)
-{
-	struct chan *c = &ep->chan[pe];
-	char why[sizeof ep->seat->why];
-
-	if (ep->l.stop && atomic_load(ep->l.stop))
-		return ERR(ABORTED, "launch aborted");
-	if (atomic_load_explicit(&c->ret->failed, memory_order_acquire) < c->epoch)      /* later ones may have failed since */
-		return diverged(ep, pe, site, NULL);
-	if (ep->world->peer[pe].direct)
-		text_of(ep, pe, SEAT(ep, why), why, sizeof why);
-	else
-		memcpy(why, ep->from[pe].why, sizeof why);
-	why[sizeof why - 1] = '\0';
-	/* One that heard it from a third says so itself. */
-	return strstr(why, "device ") == why ? ERR(ABORTED, "%s", why) : ERR(ABORTED, "device %d failed: %s", pe, why);
-}
-
 static bool named(const struct sym_ep *ep, int pe)
 {
 	for (int i = 0; i < ep->l.npeer; i++)
@@ -447,20 +73,20 @@ static struct err *credit_wait(struct sym_ep *ep, int pe)
 	struct err *e = NULL;
 
 	if (!c->open && !named(ep, pe))
-		return stranger(ep, pe);
+		return ep_stranger(ep, pe);
 	uint32_t site = (uint32_t)atomic_load_explicit(&ep->seat->status, memory_order_relaxed);
 	if (c->tx == UINT32_MAX)
 		return ERR(EXHAUSTED, "more than 2^32 messages between two devices in one launch");
 	if (chan_may_send(c))
 		return NULL;
 	WAIT(e, chan_may_send(c) || chan_left(c), pe, site);
-	return e || chan_may_send(c) ? e : absent(ep, pe, site);
+	return e || chan_may_send(c) ? e : ep_absent(ep, pe, site);
 }
 
 static inline struct err *credit(struct sym_ep *ep, int pe)
 {
-	if (__builtin_expect(!is_pe(ep, pe), 0))
-		return stranger(ep, pe);
+	if (__builtin_expect(!ep_is_pe(ep, pe), 0))
+		return ep_stranger(ep, pe);
 	const struct chan *c = &ep->chan[pe];
 
 	return __builtin_expect(c->open && c->tx - c->acked < CHAN_RING && c->tx != UINT32_MAX, 1) ? NULL : credit_wait(ep, pe);
@@ -609,7 +235,7 @@ void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
 
 struct err *sym_slot_put(struct sym_ep *ep, int pe, uint32_t site, const void *src, size_t n)
 {
-	bool direct = is_pe(ep, pe) && ep->to[pe].from;
+	bool direct = ep_is_pe(ep, pe) && ep->to[pe].from;
 	void *room;
 
 	if (n > SYM_SLOT || (n && !src))
@@ -695,7 +321,7 @@ static inline __attribute__((always_inline)) int due_of(struct sym_ep *ep, const
 			continue;
 		}
 		who = pe[i];
-		if (beside(ep, who))
+		if (ep_beside(ep, who))
 			break;
 	}
 	return who;
@@ -729,7 +355,7 @@ struct err *sym_expect(struct sym_ep *ep, const int *pe, int n, uint32_t site)
 {
 	bool all;
 
-	TRY(are_pes(ep, pe, n));
+	TRY(ep_are_pes(ep, pe, n));
 	return expect(ep, pe, n, site, &all);
 }
 
@@ -741,7 +367,7 @@ static inline struct err *take(struct sym_ep *ep, int pe, uint32_t site, enum sy
 	struct sym_line *l = chan_take(c);
 
 	if (__builtin_expect(l->what != want, 0))
-		return diverged(ep, pe, site, l);
+		return ep_diverged(ep, pe, site, l);
 	if (l->n & IN_PIECES)
 		return pieces_read(ep, pe, site, &ep->in[pe][slot], l, l->n & ~IN_PIECES, chan_tick(c, c->rx), out);
 	out->off = l->w[0];
@@ -752,8 +378,8 @@ static inline struct err *take(struct sym_ep *ep, int pe, uint32_t site, enum sy
 
 struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, struct sym_msg *out)
 {
-	if (!is_pe(ep, pe))
-		return stranger(ep, pe);
+	if (!ep_is_pe(ep, pe))
+		return ep_stranger(ep, pe);
 	struct chan *c = &ep->chan[pe];
 	bool left = false;
 	struct err *e = NULL;
@@ -764,13 +390,13 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 	ep->asked = false;
 	if (!chan_arrived(c)) {
 		if (!named(ep, pe))
-			return stranger(ep, pe);
+			return ep_stranger(ep, pe);
 		/* A peer that has left the launch sends nothing more; what it sent before is there by then. */
 		WAIT(e, chan_arrived(c) || (left && !chan_arrived(c)) || ((left = chan_left(c)) && false), pe, site);
 		if (e)
 			return e;
 		if (!chan_arrived(c))
-			return absent(ep, pe, site);
+			return ep_absent(ep, pe, site);
 	}
 	return take(ep, pe, site, v, want, out);
 }
@@ -787,32 +413,32 @@ struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, 
 static inline enum due post_due(struct sym_ep *ep, int pe)
 {
 	const struct chan *c = &ep->chan[pe];
-	uint64_t tick = post_tick(ep, pe);
+	uint64_t tick = ep_post_tick(ep, pe);
 
-	return posted(ep, pe, tick) ? HERE : chan_left(c) || (chan_arrived(c) && !posted(ep, pe, tick)) ? NEVER : DUE;
+	return ep_posted(ep, pe, tick) ? HERE : chan_left(c) || (chan_arrived(c) && !ep_posted(ep, pe, tick)) ? NEVER : DUE;
 }
 
 static struct err *post_missing(struct sym_ep *ep, int pe, uint32_t site)
 {
 	const struct chan *c = &ep->chan[pe];
 
-	return chan_arrived(c) ? diverged(ep, pe, site, &c->in[chan_slot(c->rx + 1)]) : absent(ep, pe, site);
+	return chan_arrived(c) ? ep_diverged(ep, pe, site, &c->in[chan_slot(c->rx + 1)]) : ep_absent(ep, pe, site);
 }
 
 static struct err *post_exchange(struct sym_ep *ep, const int *pe, int npe, uint32_t site, const char *src, size_t n, struct sym_msg *out)
 {
 	uint64_t what = at_site(ep, site, SYM_SLOT_MSG), tick = ++ep->posts;
-	struct sym_line *l = post_at(ep->me, ep->lane, tick);
+	struct sym_line *l = ep_post_at(ep->me, ep->lane, tick);
 	struct err *e = NULL;
 	int who = REST;
 
 	short_fill(l, tick, what, 0, src, n);
 	if (n > SYM_INLINE)
 		pieces_fill(l, tick, src, n);
-	own_line(ep, post_at(ep->me, ep->lane, tick + AHEAD));
+	own_line(ep, ep_post_at(ep->me, ep->lane, tick + AHEAD));
 	for (int k = 0; k < npe; k++) {
 		struct sym_control *its = ep->to[pe[k]].control;
-		__builtin_prefetch(post_at(its, ep->lane, post_tick(ep, pe[k])));      /* on their way together */
+		__builtin_prefetch(ep_post_at(its, ep->lane, ep_post_tick(ep, pe[k])));      /* on their way together */
 		if (pe[k] != ep->pe)
 			sym_notify_at(ep->world, pe[k], its);
 	}
@@ -822,12 +448,12 @@ static struct err *post_exchange(struct sym_ep *ep, const int *pe, int npe, uint
 	ep->met = true;
 	TRY(e);
 	for (int k = 0; k < npe; k++) {
-		tick = post_tick(ep, pe[k]);
-		l = post_at(ep->to[pe[k]].control, ep->lane, tick);
-		if (__builtin_expect(who == REST, 0) && !posted(ep, pe[k], tick))
+		tick = ep_post_tick(ep, pe[k]);
+		l = ep_post_at(ep->to[pe[k]].control, ep->lane, tick);
+		if (__builtin_expect(who == REST, 0) && !ep_posted(ep, pe[k], tick))
 			return post_missing(ep, pe[k], site);
 		if (__builtin_expect(l->what != what || (l->n & ~IN_PIECES) != n, 0))
-			return l->what != what ? diverged(ep, pe[k], site, l) : other_size(ep, pe[k], site, l->n & ~IN_PIECES, n);
+			return l->what != what ? ep_diverged(ep, pe[k], site, l) : ep_other_size(ep, pe[k], site, l->n & ~IN_PIECES, n);
 		if (n > SYM_INLINE && pe[k] != ep->pe)
 			TRY(pieces_read(ep, pe[k], site, &ep->in[pe[k]][SYM_RING + tick % SYM_POSTS], l, l->n & ~IN_PIECES, tick, &out[k]));
 		else
@@ -845,7 +471,7 @@ static struct err *pair_exchange(struct sym_ep *ep, const int *pe, int npe, int 
 		return ERR(INVALID, "an exchange of %d PEs of which PE %d is not number %d", npe, ep->pe, me);
 	for (int i = 1; i < npe; i++) {
 		int to = pe[me + i < npe ? me + i : me + i - npe];
-		if (n <= SYM_SHORT && is_pe(ep, to) && ep->to[to].from) {
+		if (n <= SYM_SHORT && ep_is_pe(ep, to) && ep->to[to].from) {
 			TRY(credit(ep, to));
 			short_write(ep, to, what, src, n);
 		} else
@@ -859,7 +485,7 @@ static struct err *pair_exchange(struct sym_ep *ep, const int *pe, int npe, int 
 			TRY(all ? take(ep, pe[k], site, SYM_SLOT_MSG, what, &out[k]) : sym_recv(ep, pe[k], site, SYM_SLOT_MSG, &out[k]));
 	for (int k = 0; k < npe; k++)
 		if (__builtin_expect(out[k].n != n, 0))
-			return other_size(ep, pe[k], site, out[k].n, n);
+			return ep_other_size(ep, pe[k], site, out[k].n, n);
 	for (int k = 0; k < npe; k++)     /* now that nothing is waited for: who waits tells of returns */
 		if (k != me)
 			chan_done(&ep->chan[pe[k]]);
@@ -886,14 +512,14 @@ void sym_return(struct sym_ep *ep, int pe, bool now)
 	struct chan *c = &ep->chan[pe];
 
 	if (chan_return(c, now))
-		word_write(ep, pe, WORD_OF_ME(ep, returned), chan_tick(c, c->done));
+		ep_word(ep, pe, WORD_OF_ME(ep, returned), chan_tick(c, c->done));
 }
 
 uint64_t sym_sent(const struct sym_ep *ep, int pe) { return chan_sent(&ep->chan[pe]); }
 
 struct err *sym_await(struct sym_ep *ep, int pe, uint64_t line)
 {
-	TRY(are_pes(ep, &pe, 1));
+	TRY(ep_are_pes(ep, &pe, 1));
 	struct chan *c = &ep->chan[pe];
 	uint32_t site = (uint32_t)atomic_load_explicit(&ep->seat->status, memory_order_relaxed);
 	uint32_t n = chan_within(c, line);
@@ -926,12 +552,12 @@ struct err *sym_settle(struct sym_ep *ep, const int *pe, int n)
 	struct err *e = NULL;
 	int who = -1;
 
-	TRY(are_pes(ep, pe, n));
+	TRY(ep_are_pes(ep, pe, n));
 	WAIT(e, (who = due_of(ep, pe, n, return_due)) < 0, who, site);
 	return e;
 }
 
-void sym_count(struct sym_ep *ep, int pe, size_t off, uint64_t v) { word_write(ep, pe, off, v); }
+void sym_count(struct sym_ep *ep, int pe, size_t off, uint64_t v) { ep_word(ep, pe, off, v); }
 
 /* A PE whose word is less, if possible of this core; -1: none. */
 static int owing(struct sym_ep *ep, const int *pe, int n, const _Atomic uint64_t *word, uint64_t v)
@@ -942,7 +568,7 @@ static int owing(struct sym_ep *ep, const int *pe, int n, const _Atomic uint64_t
 		if (atomic_load_explicit(&word[k], memory_order_acquire) >= v || chan_left(&ep->chan[pe[k]]))
 			continue;
 		who = pe[k];
-		if (beside(ep, who))
+		if (ep_beside(ep, who))
 			break;
 	}
 	return who;
@@ -955,7 +581,7 @@ struct err *sym_counted(struct sym_ep *ep, const int *pe, int n, size_t off, uin
 	struct err *e = NULL;
 	int who = -1;
 
-	TRY(are_pes(ep, pe, n));
+	TRY(ep_are_pes(ep, pe, n));
 	WAIT(e, (who = owing(ep, pe, n, word, v)) < 0, who, site);
 	return e;
 }
@@ -1018,8 +644,8 @@ void sym_begin(struct sym_ep *ep, const struct sym_launch *l)
 	ep->met = false;
 	atomic_store_explicit(&ep->seat->posts, ep->posts, memory_order_relaxed);
 	atomic_store_explicit(&ep->seat->status, (uint64_t)l->prog << 32, memory_order_release);
-	if (crowd(ep->world))
-		show_cpu(ep);
+	if (ep_crowd(ep->world))
+		ep_show_cpu(ep);
 }
 
 /* The launch is over for this PE. */
@@ -1032,7 +658,7 @@ static void close_with(struct sym_ep *ep, int pe)
 			for (int i = 0; i < SYM_PIECES; i++)
 				CHAN_WIPE(&c->in[k].piece[i].tick);
 	c->open = false;
-	word_write(ep, pe, WORD_OF_ME(ep, closed), c->epoch);
+	ep_word(ep, pe, WORD_OF_ME(ep, closed), c->epoch);
 }
 
 /* Why the launch failed goes ahead of the word that says so, to whom cannot read it here: this process may have ended before it is asked.
@@ -1058,7 +684,7 @@ static void leave(struct sym_ep *ep, const struct err *why)
 		if (why) {
 			tell_why(ep, pe);
 			ep->swap[pe].failed = ep->chan[pe].epoch;
-			word_write(ep, pe, WORD_OF_ME(ep, failed), ep->chan[pe].epoch);
+			ep_word(ep, pe, WORD_OF_ME(ep, failed), ep->chan[pe].epoch);
 		}
 		close_with(ep, pe);
 	}

@@ -4,7 +4,7 @@
  * PEs are threads of one process or of several, on one host or on many: the *world* knows how to reach each.
  * A *heap* per PE: a large sparse region of which blocks are handed out; other PEs know it by number and
  * address bytes in it by offset, never by pointer.  Above it are two ways to communicate.  *Channels*: an
- * endpoint per PE, whose messages grant, lend and carry memory, used by one thread at a time (ep.c).
+ * endpoint per PE, whose messages grant, lend and carry memory, used by one thread at a time (ep.c, ep_wait.c).
  * *One-sided*: teams of PEs, symmetric memory of a team, contexts that put, get, signal and wait, and streams that do
  * so while the caller goes on (team.c, rma.c, stream.c).  docs/sym.md describes the protocols and the memory model.
  *
@@ -116,7 +116,7 @@ struct sym_stats sym_heap_stats(struct sym_heap *h);
 void sym_heap_clear_stats(struct sym_heap *h);               /* peak = in_use; gives unused pages back */
 int64_t sym_guard_broken(void);                              /* blocks found written outside, by all heaps so far */
 
-/* --- ep.c ---------------------------------------------------------------- */
+/* --- ep.c, ep_wait.c ------------------------------------------------------ */
 
 /* Messages between two PEs travel in order through a channel: a ring of 8 lines of 64 bytes in the
  * receiver's heap; who sends waits while 8 of them are not returned.  Three verbs move data:

@@ -1,0 +1,285 @@
+/* What an endpoint does while it waits, and what it says of a peer that does not come. */
+#include <stdlib.h>
+
+#include "ep.h"
+
+enum { WARN_S = 20, APART_S = 2 };
+
+/* name: of the program, if it is known. */
+static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site, const char *name)
+{
+	if (ep->l.describe && ep->l.describe(ep->l.user, prog, site, s))
+		return;
+	str_addf(s, "command %u of program ", site);
+	if (name && *name)
+		str_addf(s, "'%s'", name);
+	else
+		str_addf(s, "%08x", prog);
+}
+
+/* A word of pe's control zone, which pe may be writing; with it, what pe wrote before.  0 if pe has gone. */
+static uint64_t shown(struct sym_ep *ep, int pe, size_t off)
+{
+	uint64_t v = 0;
+
+	if (ep->world->peer[pe].direct)
+		return atomic_load_explicit((_Atomic uint64_t *)(void *)(ep->world->peer[pe].base + off), memory_order_acquire);
+	VIA(ep, ep->world->tr->amo(ep->world, ep->pe, pe, SYM_FETCH, sizeof v, off, 0, 0, &v));
+	return v;
+}
+
+/* A text of it, of n bytes at most, which are whole words. */
+static void text_of(struct sym_ep *ep, int pe, size_t off, char *out, size_t n)
+{
+	for (size_t k = 0; k < n; k += sizeof(uint64_t)) {
+		uint64_t v = shown(ep, pe, off + k);
+		memcpy(out + k, &v, sizeof v);
+		if (memchr(out + k, '\0', sizeof v))
+			return;
+	}
+	out[n - 1] = '\0';
+}
+
+static uint64_t status_of(struct sym_ep *ep, int pe) { return shown(ep, pe, SEAT(ep, status)); }
+
+/* The status of a peer that is in this launch of the two, but in another program; 0: it is not, or not yet. */
+static uint64_t apart(struct sym_ep *ep, int pe)
+{
+	struct chan *c = &ep->chan[pe];
+
+	if (CHAN_LOAD(&c->ret->closed) != c->epoch - 1)
+		return 0;
+	uint64_t st = status_of(ep, pe);     /* all launches before this are closed there: it is in this one, or in one without this PE */
+	if (!st || st >> 32 == ep->l.prog)
+		return 0;
+	uint64_t with = shown(ep, pe, sym_with_off(ep->world->npe, ep->lane) + (size_t)ep->pe / 64 * sizeof with);
+	return with >> ep->pe % 64 & 1 ? st : 0;
+}
+
+/* Where the peer is. */
+static void whereabouts(struct sym_ep *ep, int pe, struct str *s)
+{
+	uint64_t st = status_of(ep, pe);
+	char text[256];
+
+	if (st) {
+		text_of(ep, pe, SEAT(ep, name), text, sizeof ep->seat->name);
+		str_add(s, "at ");
+		where(ep, s, (uint32_t)(st >> 32), (uint32_t)st, text);
+		return;
+	}
+	text_of(ep, ep->world->process[ep->world->peer[pe].proc].first, offsetof(struct sym_control, phase), text, sizeof text);
+	str_add(s, text[0] ? text : "outside every program");
+}
+
+static struct err *late(struct sym_ep *ep, int peer, uint32_t site, double waited, bool fail)
+{
+	struct str mine = { 0 }, its = { 0 };
+	struct err *e = NULL;
+
+	where(ep, &mine, ep->l.prog, site, ep->l.name);
+	whereabouts(ep, peer, &its);
+	if (fail)
+		e = ERR(DEADLINE, "device %d has waited %.0f s at %s for device %d, which is %s", ep->pe, waited, mine.p, peer, its.p);
+	else
+		log_line(LOG_WARN, "device %d has waited %.0f s at %s for device %d, which is %s", ep->pe, waited, mine.p, peer, its.p);
+	str_free(&mine);
+	str_free(&its);
+	return e;
+}
+
+static const char *end_of(struct sym_world *w, int proc) { return atomic_load(&w->process[proc].life) == SYM_DEAD ? "has died" : "has left the job"; }
+
+/* The peer's process is no more: dead, or gone in order. */
+static struct err *peer_gone(struct sym_ep *ep, int peer, uint32_t site)
+{
+	struct sym_world *w = ep->world;
+	int proc = w->peer[peer].proc;
+	struct sym_process *p = &w->process[proc];
+	struct str mine = { 0 };
+
+	where(ep, &mine, ep->l.prog, site, ep->l.name);
+	struct err *e = ERR(UNAVAILABLE, "process %d (pid %d) %s: device %d waited for its device %d at %s", proc, p->pid, end_of(w, proc), ep->pe, peer, mine.p);
+	str_free(&mine);
+	return e;
+}
+
+struct err *ep_halted(const struct sym_ep *ep)
+{
+	if (ep->l.stop && atomic_load_explicit(ep->l.stop, memory_order_acquire))
+		return ERR(ABORTED, "launch aborted");
+	if (sym_stop && atomic_load_explicit(sym_stop, memory_order_acquire))
+		return ERR(CANCELLED, "device %d was cancelled", ep->pe);
+	if (atomic_load_explicit(&ep->world->gone, memory_order_acquire) < 0)
+		return ERR(CANCELLED, "device %d was cancelled, as all of its world", ep->pe);
+	return NULL;
+}
+
+/* Is there a reason to wait no more? */
+static struct err *hopeless(struct sym_ep *ep, int peer, uint32_t site)
+{
+	struct sym_world *w = ep->world;
+	int gone = atomic_load_explicit(&w->gone, memory_order_acquire);
+
+	TRY(ep_halted(ep));
+	if (gone && atomic_load(&w->process[w->peer[peer].proc].life) != SYM_HERE)
+		return peer_gone(ep, peer, site);
+	return NULL;
+}
+
+struct err *ep_stranger(const struct sym_ep *ep, int pe) { return ERR(INVALID, "device %d exchanges no messages with device %d in this launch", ep->pe, pe); }
+
+struct err *ep_diverged(struct sym_ep *ep, int pe, uint32_t site, const struct sym_line *l)
+{
+	struct str mine = { 0 }, its = { 0 };
+	char name[sizeof ep->seat->name];
+
+	where(ep, &mine, ep->l.prog, site, ep->l.name);
+	if (l) {
+		text_of(ep, pe, SEAT(ep, name), name, sizeof name);
+		where(ep, &its, (uint32_t)(l->what >> 32), (uint32_t)(l->what >> 8) & 0xffffff, name);
+	} else
+		str_add(&its, "the end of the program");
+	struct err *e = ERR(INTERNAL, "devices have diverged: device %d is at %s, device %d at %s", ep->pe, mine.p, pe, its.p);
+	str_free(&mine);
+	str_free(&its);
+	return e;
+}
+
+struct err *ep_other_size(struct sym_ep *ep, int pe, uint32_t site, size_t its, size_t n)
+{
+	struct str mine = { 0 };
+
+	where(ep, &mine, ep->l.prog, site, ep->l.name);
+	struct err *e = ERR(INTERNAL, "devices have diverged: at %s device %d gives %zu bytes, device %d %zu", mine.p, ep->pe, n, pe, its);
+	str_free(&mine);
+	return e;
+}
+
+struct err *ep_absent(struct sym_ep *ep, int pe, uint32_t site)
+{
+	struct chan *c = &ep->chan[pe];
+	char why[sizeof ep->seat->why];
+
+	if (ep->l.stop && atomic_load(ep->l.stop))
+		return ERR(ABORTED, "launch aborted");
+	if (atomic_load_explicit(&c->ret->failed, memory_order_acquire) < c->epoch)      /* later ones may have failed since */
+		return ep_diverged(ep, pe, site, NULL);
+	if (ep->world->peer[pe].direct)
+		text_of(ep, pe, SEAT(ep, why), why, sizeof why);
+	else
+		memcpy(why, ep->from[pe].why, sizeof why);
+	why[sizeof why - 1] = '\0';
+	/* One that heard it from a third says so itself. */
+	return strstr(why, "device ") == why ? ERR(ABORTED, "%s", why) : ERR(ABORTED, "device %d failed: %s", pe, why);
+}
+
+struct err *sym_check(struct sym_ep *ep, int pe, uint32_t site, double waited)
+{
+	struct sym_world *w = ep->world;
+	TRY(ep_are_pes(ep, &pe, 1));
+	struct chan *c = &ep->chan[pe];
+	bool left = chan_left(c), well = left && atomic_load_explicit(&c->ret->failed, memory_order_acquire) < c->epoch;
+	struct err *e = hopeless(ep, pe, site);
+
+	/* Who has left the launch well has done its part, and may have left the job since; who has failed has said why. */
+	if (e && e->code == ERR_UNAVAILABLE && left && (!well || atomic_load(&w->process[w->peer[pe].proc].life) == SYM_LEFT)) {
+		err_free(e);
+		e = NULL;
+	}
+	TRY(e);
+	if (left && !well)
+		return ep_absent(ep, pe, site);
+	return w->patience && waited > w->patience ? late(ep, pe, site, waited, true) : NULL;
+}
+
+struct err *sym_lost(struct sym_ep *ep)
+{
+	int proc = atomic_load_explicit(&ep->lost, memory_order_relaxed) - 1;
+
+	if (proc < -1) {
+		struct err *e = ep_halted(ep);
+		return e ? e : ERR(ABORTED, "launch aborted");
+	}
+	return proc < 0 ? NULL : ERR(UNAVAILABLE, "process %d (pid %d) %s: device %d did not get all data from it", proc, ep->world->process[proc].pid, end_of(ep->world, proc), ep->pe);
+}
+
+/* In a crowd: who waits for a thread of its own core gives way to it at once; for one of another core it polls for about
+ * as long as giving way takes, each time anew. */
+static bool poll_in_crowd(struct sym_ep *ep, struct sym_wait *w, int peer)
+{
+	enum { BRISK = 10, POLLS = 40 };
+
+	if (!ep_beside(ep, peer) && w->polls++ < POLLS) {
+		if (w->polls > BRISK)
+			sym_pause();
+		return true;
+	}
+	w->polls = 0;
+	w->n = MAX(w->n + 1, ep->world->spins);
+	return false;
+}
+
+void sym_away(struct sym_ep *ep, bool (*away)(void *user), void *user)
+{
+	ep->away = away;
+	ep->away_user = user;
+}
+
+/* Who goes to sleep tells of all that it has returned: what others wait for in turn may be waiting for room. */
+static void tell_returns(struct sym_ep *ep)
+{
+	for (int i = 0; i < ep->l.npeer; i++) {
+		struct chan *c = &ep->chan[ep->l.peer[i]];
+		if (chan_owes(c))
+			ep_word(ep, ep->l.peer[i], WORD_OF_ME(ep, returned), chan_tick(c, c->done));
+	}
+}
+
+/* The peer's next post, if it has made it: it waits for this PE's. */
+static const struct sym_line *ahead(const struct sym_ep *ep, int pe)
+{
+	uint64_t tick = ep->met ? ep_post_tick(ep, pe) + 1 : 0;
+
+	return ep->met && ep_posted(ep, pe, tick) ? ep_post_at(ep->to[pe].control, ep->lane, tick) : NULL;
+}
+
+struct err *ep_pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, uint32_t site)
+{
+	struct sym_world *world = ep->world;
+	bool many = ep_crowd(world);
+
+	if (ep->away && ep->away(ep->away_user))
+		return NULL;
+	if (many ? poll_in_crowd(ep, w, peer) : sym_wait_poll(w, &ep->spins, world->spins))
+		return NULL;
+	TRY(hopeless(ep, peer, site));
+	if (ep->l.help && ep->l.help(ep->l.user)) {
+		sym_wait_again(ep->me, w);
+		return NULL;
+	}
+	double waited = sym_wait_rest(world, ep->me, w);
+	if (w->armed)
+		tell_returns(ep);
+	if (many)
+		ep_show_cpu(ep);
+	const struct sym_line *post = waited > 0 ? ahead(ep, peer) : NULL;
+	if (post)
+		return ep_diverged(ep, peer, site, post);
+	if (ep->most && waited > ep->most)        /* where the peer is is not asked: it may not answer */
+		return ERR(DEADLINE, "device %d has not done for %.0f s with what device %d has sent it", peer, waited, ep->pe);
+	if (waited > APART_S && waited > w->look) {
+		uint64_t st = apart(ep, peer);
+		if (st && st == w->apart)         /* seen twice, since it may have changed between two words that were read */
+			return ep_diverged(ep, peer, site, &(struct sym_line){ .what = st >> 32 << 32 | (st & 0xffffff) << 8 });
+		w->apart = st;
+		w->look = waited + 1;
+	}
+	if (world->patience && waited > world->patience)
+		return late(ep, peer, site, waited, true);
+	if (waited > WARN_S && !w->warned) {
+		w->warned = true;
+		late(ep, peer, site, waited, false);
+	}
+	return NULL;
+}
