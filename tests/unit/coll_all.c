@@ -44,14 +44,14 @@ static int pes[MAXP] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 static int32_t val(int round, int pos, int64_t i) { return (int32_t)(round * 7919 + pos * 104729 + i * 31 + (i >> 5)); }
 
 /* What follows a sum: z += 3 * sum (over the sum: z = 3 * sum); or, of the sum alone, z = 3 * sum + i. */
-struct after { int32_t *z; bool pure, over; int64_t done; bool odd; };
+struct after { int32_t *z; bool pure, over; int64_t unit, all, done; bool odd; };
 static void after(void *v, const char *at, char *to, int64_t lo, int64_t hi)
 {
 	struct after *u = v;
 	const int32_t *s = (const int32_t *)(const void *)at;
 	int32_t *z = to ? (int32_t *)(void *)to : u->z + lo / 4;
 
-	u->odd |= lo % 4096 != 0 || (to != NULL) != u->pure || hi <= lo;
+	u->odd |= lo % u->unit != 0 || (hi % u->unit && hi != u->all) || (to != NULL) != u->pure || hi <= lo;
 	u->done += hi - lo;
 	for (int64_t i = 0; i < (hi - lo) / 4; i++)
 		z[i] = (int32_t)((u->pure ? (uint32_t)(lo / 4 + i) : u->over ? 0 : (uint32_t)z[i]) + 3 * (uint32_t)s[i]);
@@ -258,8 +258,9 @@ static void *device(void *v)
 		/* z: of its own, where the operand lies, or where the result does */
 		uint64_t way = rnd(&s);
 		bool part = c.kind == COLL_reduce_scatter;
-		struct after u = { .pure = way & 1 && !part };
-		struct coll_then then = { .run = after, .user = &u, .unit = 4096 }, *t = (c.kind == COLL_all_reduce || part) && way & 2 ? &then : NULL;
+		struct after u = { .pure = way & 1 && !part, .all = ny * 4 };
+		u.unit = u.pure ? (int64_t[]){ 4096, 64, COLL_UNIT }[(way >> 8) % 3] : (int64_t[]){ 4096, 64, 1200, 36, 24576, 100000 }[(way >> 8) % 6];
+		struct coll_then then = { .run = after, .user = &u, .unit = u.unit }, *t = (c.kind == COLL_all_reduce || part) && way & 2 ? &then : NULL;
 		int64_t mine = part && outer == 1 ? me * inner : 0;
 		if (part && outer > 1 && (way >> 2) % 3 == 1)
 			way -= 4;
@@ -268,7 +269,6 @@ static void *device(void *v)
 			then.alone = part && u.z != y && way & 128;
 			then.out = u.pure ? (char *)u.z : NULL;
 			u.over = u.z == y;
-			then.late = !u.pure && (way >> 6) % 4 == 0;
 			for (int64_t i = 0; i < ny && (way >> 2) % 3 == 0; i++)
 				u.z[i] = (int32_t)i;
 		}
