@@ -54,18 +54,14 @@ static bool begin_alike(const struct prog *p, const struct prog_opnd *x, const s
 	return prog_same_opnd(&u, &v);
 }
 
-/* Do peers that are still at collective r and parts of kernel command c leave each other alone? */
+/* Do parts of kernel command c leave the operand of collective r alone, which peers may still read? */
 static bool clear(const struct prog *p, const struct prog_cmd *r, const struct prog_cmd *c)
 {
 	const struct prog_kern *k = &p->kern[c->id];
-	const struct prog_opnd *x = &p->opnd[r->opnd], *o = &p->opnd[c->opnd];
-	for (uint32_t i = 0; i < k->nin; i++)
-		if (!prog_same_opnd(&o[i], x + 1) && meet(p, o[i].buf, x[1].buf))
-			return false;
+	const struct prog_opnd *x = &p->opnd[r->opnd], *z = &p->opnd[c->opnd + k->nin];
 	for (uint32_t i = 0; i < k->nout; i++)
-		for (int which = 0; which < 2; which++)
-			if (meet(p, o[k->nin + i].buf, x[which].buf) && !(begin_alike(p, &o[k->nin + i], &x[which]) && prog_then_over(p, r, c, i, which)))
-				return false;
+		if (meet(p, z[i].buf, x->buf) && !(begin_alike(p, &z[i], x) && prog_then_over(p, r, c, i)))
+			return false;
 	return true;
 }
 

@@ -132,29 +132,22 @@ static struct err *run_coll(struct check *ck, int d, const struct prog_cmd *c)
 	return NULL;
 }
 
-/* Kernel command c goes on part by part while peers may still read parts of the operand of the sum before it, and write parts of the sum. */
+/* Kernel command c goes on part by part while peers may still read parts of the operand of the sum before it.  (What lies over the sum is over an
+ * operand of the kernel, or has no value.) */
 static struct err *run_then(struct check *ck, int d, const struct prog_cmd *c, const struct prog_kern *k)
 {
 	const struct prog_coll *red = &ck->p->coll[c[-1].id];
 	const struct prog_group *g = &ck->p->group[red->group];
-	const struct prog_opnd *o = &ck->p->opnd[c->opnd], *x = &ck->p->opnd[c[-1].opnd], *y = x + 1;
-	const struct reach *r = ck->kern[c->id];
-	struct device *dv = &ck->dev[d];
-	int64_t n = red->outer * red->inner, nx = red->kind == COLL_reduce_scatter && g->row[d] >= 0 ? n * group_size(g, g->row[d]) : n;
-	struct reach rx = {0, nx, 1, {0}, nx}, ry = {0, n, 1, {0}, n};
+	const struct prog_opnd *z = &ck->p->opnd[c->opnd + k->nin], *x = &ck->p->opnd[c[-1].opnd], *y = x + 1;
+	int64_t n = red->outer * red->inner * (red->kind == COLL_reduce_scatter && g->row[d] >= 0 ? group_size(g, g->row[d]) : 1);
+	struct reach rx = {0, n, 1, {0}, n};
 	bool equal, over = false;
-	for (uint32_t i = 0; i < k->nin; i++)
-		if (!prog_same_opnd(&o[i], y) && ck_meet(ck, dv, &o[i], &r[i], y, &ry, &equal))
-			return ERR(PRECONDITION, "operand b%u lies over the sum b%u, which is not all there when a part of it follows", o[i].buf, y->buf);
 	for (uint32_t i = 0; i < k->nout; i++) {
-		const struct prog_opnd *z = &o[k->nin + i];
-		if (ck_meet(ck, dv, z, &r[k->nin + i], x, &rx, &equal) && (!equal || !prog_then_over(ck->p, &c[-1], c, i, 0)))
-			return ERR(PRECONDITION, "result b%u lies over b%u, of which peers may read other parts when a part follows", z->buf, x->buf);
-		if (ck_meet(ck, dv, z, &r[k->nin + i], y, &ry, &equal) && (!equal || !prog_then_over(ck->p, &c[-1], c, i, 1)))
-			return ERR(PRECONDITION, "result b%u lies over the sum b%u, which is not all there when a part of it follows", z->buf, y->buf);
-		over |= prog_same_opnd(z, y);
+		if (ck_meet(ck, &ck->dev[d], &z[i], &ck->kern[c->id][k->nin + i], x, &rx, &equal) && !(equal && prog_then_over(ck->p, &c[-1], c, i)))
+			return ERR(PRECONDITION, "result b%u lies over b%u, of which peers may read other parts when a part follows", z[i].buf, x->buf);
+		over |= prog_same_opnd(&z[i], y);
 	}
-	return c->imm == THEN_all && !over ? ck_forget(ck, dv, d, y->buf, c->lane) : NULL;
+	return c->imm == THEN_all && !over ? ck_forget(ck, &ck->dev[d], d, y->buf, c->lane) : NULL;
 }
 
 static struct range type_range(enum dtype dt)

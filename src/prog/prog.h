@@ -126,9 +126,8 @@ enum prog_op {
 };
 
 /* A kernel may follow the all_reduce or reduce_scatter that is the command before it part by part: each tile when what it reads of the sum is
- * there, while peers may still read other parts of the operand and write other parts of the sum.  So what it makes lies apart from both, or,
- * part for part, where one of them lies; repetitions of a block that was scattered, one for each member, may lie over the operand.  It makes what
- * it makes without that, but with THEN_all the sum itself has no value any more, unless the result lies there: behind an all_reduce who has
+ * there, while peers may still read other parts of the operand of that.  So what it makes lies apart from the operand, or over it part for
+ * part; repetitions of a block that was scattered, one for each member, may lie over it, too.  It makes what it makes without that, but with THEN_all the sum itself has no value any more, unless the result lies there: behind an all_reduce who has
  * reduced a part runs it for all; other operands are constants then. */
 enum prog_then { THEN_none, THEN_each, THEN_all };
 /* Bytes that parts of a sum consist of, where one device makes them for all: a multiple of what a tile of THEN_all makes. */
@@ -278,9 +277,8 @@ bool prog_same_opnd(const struct prog_opnd *a, const struct prog_opnd *b);
 /* Why kernel command c cannot follow command r part by part, as far as the two say where nothing overlaps (prog_check looks at that): a static
  * text; NULL: it can.  Both are sound by themselves. */
 const char *prog_follows_not(const struct prog *p, const struct prog_cmd *r, const struct prog_cmd *c, enum prog_then how);
-/* If result i of such a c begins where the operand (which 0) or the result (1) of r begins: does each part that it makes lie over one that nobody
- * looks at any more? */
-bool prog_then_over(const struct prog *p, const struct prog_cmd *r, const struct prog_cmd *c, uint32_t i, int which);
+/* If result i of such a c begins where the operand of r begins: does each part that it makes lie over one that peers do not read any more? */
+bool prog_then_over(const struct prog *p, const struct prog_cmd *r, const struct prog_cmd *c, uint32_t i);
 /* The piece of storage that holds a buffer, and the byte where the buffer begins in it: -1 the constants, 0 the zone, then arguments, then results
  * that lie in no argument. */
 int prog_space(const struct prog *p, uint32_t buf, int64_t *base);

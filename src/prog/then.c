@@ -43,16 +43,15 @@ const char *prog_follows_not(const struct prog *p, const struct prog_cmd *r, con
 	return NULL;
 }
 
-bool prog_then_over(const struct prog *p, const struct prog_cmd *r, const struct prog_cmd *c, uint32_t i, int which)
+bool prog_then_over(const struct prog *p, const struct prog_cmd *r, const struct prog_cmd *c, uint32_t i)
 {
 	const struct prog_coll *red = &p->coll[r->id];
 	const struct prog_kern *k = &p->kern[c->id];
 	const struct prog_view *v = &k->v[k->nin + i];
-	int64_t es = dtype_info[red->dtype].bytes, n = red->outer * red->inner;
-	bool own = red->kind == COLL_reduce_scatter && which == 0;
-	if (own)
-		n *= group_size(&p->group[red->group], 0);
-	if (v->off || !prog_view_dense(v) || dtype_info[v->dtype].bytes != es || prog_view_count(v) * es != n)
+	int64_t es = dtype_info[red->dtype].bytes, n = red->outer * red->inner / es;
+	if (v->off || !prog_view_dense(v) || dtype_info[v->dtype].bytes != es)
 		return false;
-	return !own || (red->outer == 1 && k->times > 1 && k->times == group_size(&p->group[red->group], 0));
+	if (red->kind == COLL_all_reduce)
+		return prog_view_count(v) == n;
+	return red->outer == 1 && k->times > 1 && k->times == group_size(&p->group[red->group], 0) && prog_view_count(v) == n * k->times;
 }
