@@ -144,6 +144,7 @@ ROWS = {
     "two readers": lambda s, x, r, g: (normed(s + r, g), s * 0.25 - r),
     "another type": lambda s, x, r, g: (s.astype(jnp.bfloat16).astype(s.dtype) * 0.5, normed(s.astype(jnp.float32) + r).astype(s.dtype)),
     "a number of each row": lambda s, x, r, g: (s * 0.5 + r, r + jnp.abs(s).max(-1, keepdims=True)),
+    "and the next row": lambda s, x, r, g: (normed(r + s + jnp.pad(s[1:], ((0, 1), (0, 0))), g), r),
     "and the row before": lambda s, x, r, g: (normed(s + jnp.roll(s, 1, 0), g), r + s),
     "and the first row": lambda s, x, r, g: (normed(s + s[:1] + r, g), r),
     "columns": lambda s, x, r, g: (s / (1 + jnp.abs(s).max(0, keepdims=True)), r + s),
