@@ -382,7 +382,7 @@ def after_a_sum(rows, dtype, devices):
 
 
 for _devices in (2, 4):
-    for _rows, _dtype, _name in ((1, bf16, "bf16"), (32, bf16, "bf16"), (32, np.float32, "f32")):
+    for _rows, _dtype, _name in ((1, bf16, "bf16"), (32, bf16, "bf16"), (32, np.float32, "f32"), (1024, np.float32, "f32")):
         row(f"sum, residual, RMSNorm of {_rows} x 4096 {_name}, {_devices} devices", devices=_devices, tol=0.05 if _dtype is bf16 else 1e-3)(
             functools.partial(after_a_sum, _rows, _dtype, _devices))
 

@@ -181,6 +181,19 @@ def test_rows_that_follow_psum(name, shape, dtype):
         np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=1e-5 if dtype == "float32" else 4e-2, atol=1e-5 if dtype == "float32" else 4e-2)
 
 
+@pytest.mark.parametrize("n", [2, 100, 1024])
+def test_short_sums_are_followed(n):
+    """In the slot road, of any size: what is generated for a loop of many turns."""
+    from rondo import library
+
+    x = np.random.default_rng(n).integers(-8, 8, (N * n,)).astype(np.float32)
+    f = sharded(lambda x: lax.fori_loop(0, 1000, lambda i, v: lax.psum(v, "x") * np.float32(1 / N) + 1, x))
+    before = library.followed()
+    got = np.asarray(f(x))
+    assert library.followed() - before == 1000 * N * n * 4
+    np.testing.assert_allclose(got.reshape(N, n), np.tile(x.reshape(N, n).mean(0) + 1000, (N, 1)), rtol=1e-6)
+
+
 def test_two_axes():
     m = mesh(2, 2, names=("a", "b"))
     f = jax.jit(jax.shard_map(lambda x: (lax.psum(x, "a"), lax.psum(x, "b"), lax.psum(x, ("a", "b")), lax.axis_index("a")[None]),
