@@ -26,7 +26,7 @@ struct rt_buffer *buffer_init(struct rt_buffer *b, struct rt_device *d, int mem,
 	b->mem = mem;
 	b->dev = d;
 	b->st = st;
-	b->held = NULL;
+	b->held = b->late = NULL;
 	b->nheld = 0;
 	b->ready = ready;
 	b->mark = b->twice = 0;
@@ -49,12 +49,32 @@ struct rt_buffer *buffer_new(struct rt_device *d, int mem, enum dtype dt, int ra
 
 static struct rt_event *failed(struct err *e);
 
-static void store_drop(struct store *s)
+static void late(struct err *e, void *user)
 {
-	if (s) {
-		atomic_fetch_sub(&s->handles, 1);
-		store_unref(s);
+	struct rt_buffer *b = user;
+
+	err_free(e);
+	store_unref(b->late);
+	b->late = NULL;
+	rt_buffer_unref(b);
+}
+
+/* s, which b showed until now, is let go of.  False: when b is ready; until then b has one reference more. */
+static bool store_drop(struct rt_buffer *b, struct store *s)
+{
+	if (!s)
+		return true;
+	atomic_fetch_sub(&s->handles, 1);
+	if (!rt_event_ready(b->ready)) {
+		b->late = s;
+		b->then = (struct callback){ .fn = late, .user = b, .lent = true };
+		rt_buffer_ref(b);
+		if (event_then(b->ready, &b->then))
+			return false;
+		atomic_fetch_sub_explicit(&b->ref, 1, memory_order_relaxed);
 	}
+	store_unref(s);
+	return true;
 }
 
 struct store *buffer_store(struct rt_buffer *b)
@@ -99,10 +119,13 @@ struct rt_buffer *rt_buffer_ref(struct rt_buffer *b)
 
 void rt_buffer_unref(struct rt_buffer *b)
 {
-	if (!b || atomic_fetch_sub_explicit(&b->ref, 1, memory_order_acq_rel) > 1)
+	if (!b || !ref_drop(&b->ref))
+		return;
+	struct store *s = b->st;
+	b->st = NULL;
+	if (!store_drop(b, s))
 		return;
 	rt_event_unref(b->ready);
-	store_drop(b->st);
 	store_unref(b->held);
 	spare_give(&buffers, b);
 }
@@ -120,7 +143,7 @@ void rt_buffer_delete(struct rt_buffer *b)
 	b->st = NULL;
 	atomic_store(&b->deleted, true);
 	spin_unlock(&b->lock);
-	store_drop(s);
+	store_drop(b, s);
 }
 
 void rt_buffer_hold(struct rt_buffer *b)

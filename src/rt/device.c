@@ -140,7 +140,7 @@ struct err *store_alloc_idle(struct store *s, const char *what, int index)
 
 void store_unref(struct store *s)
 {
-	if (!s || atomic_fetch_sub_explicit(&s->ref, 1, memory_order_acq_rel) > 1)
+	if (!s || !ref_drop(&s->ref))
 		return;
 	struct rt_client *c = s->dev->c;
 	if (s->block)

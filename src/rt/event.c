@@ -1,11 +1,5 @@
 #include "impl.h"
 
-struct callback {
-	struct callback *next;
-	void (*fn)(struct err *e, void *user);
-	void *user;
-};
-
 /* Most events are born ready with success: they share one that is never freed. */
 struct rt_event event_ok = { .ref = 1, .state = 1, .lock = ATOMIC_FLAG_INIT };
 /* And those for which there was no memory. */
@@ -45,7 +39,7 @@ struct rt_event *rt_event_ref(struct rt_event *e) { return event_refs(e, 1); }
 
 void rt_event_unref(struct rt_event *e)
 {
-	if (!e || shared(e) || atomic_fetch_sub_explicit(&e->ref, 1, memory_order_acq_rel) > 1)
+	if (!e || shared(e) || !ref_drop(&e->ref))
 		return;
 	/* Callbacks hold a reference, so none is left here. */
 	err_free(e->err);
@@ -72,8 +66,10 @@ void rt_event_set(struct rt_event *e, struct err *error)
 	}
 	for (; turn; turn = next) {
 		next = turn->next;
+		bool lent = turn->lent;
 		turn->fn(err_copy(e->err), turn->user);
-		spare_give(&callbacks, turn);
+		if (!lent)
+			spare_give(&callbacks, turn);
 		rt_event_unref(e);
 	}
 }
@@ -124,23 +120,30 @@ struct err *event_wait(struct rt_event *e)
 	return event_error(e);
 }
 
+bool event_then(struct rt_event *e, struct callback *cb)
+{
+	if (rt_event_ready(e))
+		return false;
+	spin_lock(&e->lock);
+	bool pending = !atomic_load(&e->state);
+	if (pending) {
+		rt_event_ref(e);
+		cb->next = e->cb;
+		e->cb = cb;
+	}
+	spin_unlock(&e->lock);
+	return pending;
+}
+
 bool rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *user), void *user)
 {
 	if (!rt_event_ready(e)) {
 		struct callback *cb = spare_take(&callbacks);
 		if (!cb)
 			return false;
-		cb->fn = fn;
-		cb->user = user;
-		spin_lock(&e->lock);
-		if (!atomic_load(&e->state)) {
-			rt_event_ref(e);
-			cb->next = e->cb;
-			e->cb = cb;
-			spin_unlock(&e->lock);
+		*cb = (struct callback){ .fn = fn, .user = user };
+		if (event_then(e, cb))
 			return true;
-		}
-		spin_unlock(&e->lock);
 		spare_give(&callbacks, cb);
 	}
 	fn(event_error(e), user);

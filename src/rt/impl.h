@@ -177,6 +177,14 @@ static inline char *store_enter(struct store *s)       /* as code on the device 
 	return s->mem ? s->host : s->dev->ops->enter(s->dev, s->addr);
 }
 
+/* What is called when an event is made ready.  lent: the room for it is not the event's. */
+struct callback {
+	struct callback *next;
+	void (*fn)(struct err *e, void *user);
+	void *user;
+	bool lent;
+};
+
 struct rt_buffer {
 	_Atomic int ref;
 	atomic_flag lock;             /* guards st */
@@ -184,10 +192,11 @@ struct rt_buffer {
 	int mem;
 	struct rt_device *dev;
 	struct store *st;             /* NULL once deleted */
-	struct store *held; int nheld;            /* what external references show; also under lock */
-	struct rt_event *ready;       /* owned */
+	struct rt_event *ready;       /* owned.  Until then nobody frees st: what makes it need not hold it */
 	int64_t bytes;
 	uint64_t mark, twice;         /* the last launch that was given it, and given it more than once; under the launch lock */
+	struct store *held; int nheld;            /* what external references show; also under lock */
+	struct store *late; struct callback then;            /* st of one that went before it was ready, until it is */
 	struct rt_shape shape;
 };
 /* A handle; st and ready are taken. */
@@ -203,6 +212,15 @@ struct rt_buffer *buffer_init(struct rt_buffer *b, struct rt_device *d, int mem,
 bool buffer_take(struct rt_buffer *b, uint64_t mark, struct store **out);
 void buffer_untake(struct rt_buffer *b, struct store *s);           /* as if it had not been taken */
 
+/* One reference less.  True: that was the last.  Who has the only one need not tell the other cores. */
+static inline bool ref_drop(_Atomic int *ref)
+{
+	if (atomic_load_explicit(ref, memory_order_acquire) != 1)
+		return atomic_fetch_sub_explicit(ref, 1, memory_order_acq_rel) == 1;
+	atomic_store_explicit(ref, 0, memory_order_relaxed);
+	return true;
+}
+
 extern struct rt_event event_ok, event_none;                       /* always ready, never freed */
 struct rt_event {
 	_Atomic int ref;
@@ -215,6 +233,8 @@ struct rt_event {
 };
 struct rt_event *event_refs(struct rt_event *e, int n);            /* n references */
 struct err *event_wait(struct rt_event *e);            /* rt_event_wait for one who passes the error on */
+/* As rt_event_on_ready, with room for it, which is lent: it lives until fn is called.  False: the event is ready, and fn is not called. */
+bool event_then(struct rt_event *e, struct callback *cb);
 
 static inline void spin_lock(atomic_flag *f)
 {
@@ -322,13 +342,14 @@ void ctx_fini(struct ctx *c);
 struct made { struct rt_buffer **buf; struct store **st; size_t nst; };
 
 struct part {
-	struct store **arg;           /* narg references; of those that a result has taken it has the only one */
+	struct store **arg;           /* narg references, but of those that a result has taken */
 	struct rt_event **wait;       /* events of arguments that were not ready */
 	uint32_t nwait;
-	struct store **out;           /* nres references */
+	struct store **out;           /* nres, of the results, which hold them until this is done; where peers may touch them longer, references */
+	bool kept;                    /* they are */
 	uint8_t *took;                /* narg: its storage was given away */
 	struct made made;
-	struct store *zone;           /* of a launch that failed, if peers may touch it */
+	struct store *zone;           /* if kept */
 	struct rt_event *done;
 	struct launch *l;
 };

@@ -152,14 +152,12 @@ static bool describe(void *user, uint32_t ident, uint32_t site, struct str *s)
 /* A waiting device works for the others: their kernels may be what it waits for. */
 static bool help(void *device) { return pool_help_others(device); }
 
-/* What a launch holds of one device's arguments and results. */
-static void unref_all(struct rt_exec *x, struct store *const *arg, const uint8_t *took, struct store *const *out)
+/* What a launch holds of one device's arguments. */
+static void unref_arguments(struct rt_exec *x, struct store *const *arg, const uint8_t *took)
 {
 	for (int64_t k = 0; k < x->narg; k++)
 		if (!took[k] || x->taker[k] < 0)
 			store_unref(arg[k]);
-	for (int64_t r = 0; r < x->nres; r++)
-		store_unref(out[r]);
 }
 
 /* No peer touches the memory of this part any more. */
@@ -168,7 +166,9 @@ static void part_over(void *user)
 	struct part *p = user;
 	struct launch *l = p->l;
 
-	unref_all(l->x, p->arg, p->took, p->out);
+	unref_arguments(l->x, p->arg, p->took);
+	for (int64_t r = 0; r < l->x->nres && p->kept; r++)
+		store_unref(p->out[r]);
 	store_unref(p->zone);
 	launch_unref(l);
 }
@@ -218,9 +218,12 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 		sym_end(d->ep, NULL);
 	struct rt_event *done = p->done;
 	p->zone = NULL;
+	p->kept = why != NULL;
 	if (why) {                        /* peers may read what was lent, and write what was granted: it is kept until they have left */
 		p->zone = room->zone;
 		room->zone = NULL;
+		for (int64_t r = 0; r < x->nres; r++)
+			store_ref(p->out[r]);
 		sym_quit(d->ep, why, part_over, p);
 		err_free(why);
 	} else
@@ -445,11 +448,9 @@ static struct err *results(struct rt_exec *x, int i, struct made *m, struct stor
 	for (int64_t r = 0; r < x->nres; r++) {
 		const struct prog_arg *a = &x->p->res[r];
 		if (took_over(x, took, r)) {
-			out[r] = st[x->donor[r]];
-			store_ref(out[r]);               /* what the argument had goes to the result; this is the launch's */
+			out[r] = st[x->donor[r]];        /* what the argument had goes to the result */
 		} else {
 			out[r] = store_init(m->st[--m->nst], d, x->resmem[r], (size_t)a->bytes);
-			atomic_store_explicit(&out[r]->ref, 2, memory_order_relaxed);
 			atomic_store_explicit(&out[r]->handles, 1, memory_order_relaxed);
 		}
 		res[r] = buffer_init(m->buf[r], d, x->resmem[r], a->dtype, a->rank, a->dim, out[r], ready);
@@ -463,10 +464,10 @@ static struct err *results(struct rt_exec *x, int i, struct made *m, struct stor
 static void undo(const struct rt_exec *x, struct rt_buffer *const *arg, struct store *const *st, const uint8_t *took, struct store *const *out, struct rt_buffer *const *res)
 {
 	for (int64_t r = 0; r < x->nres; r++) {
-		if (took_over(x, took, r))
-			res[r]->st = NULL;               /* it is the argument's again */
+		res[r]->st = NULL;
 		rt_buffer_unref(res[r]);
-		store_unref(out[r]);
+		if (!took_over(x, took, r))              /* else it is the argument's again */
+			store_unref(out[r]);
 	}
 	arguments_back(x, arg, st, took, x->narg);
 }
@@ -513,7 +514,7 @@ static bool run_inline(struct rt_exec *x, struct rt_buffer *const *arg, const in
 	atomic_fetch_and(&d->state, ~STATE_INLINE);
 	*err = e;
 	if (got)
-		unref_all(x, as, took, os);
+		unref_arguments(x, as, took);
 	for (int64_t r = 0; r < x->nres && got && e; r++)
 		rt_buffer_unref(out[r]);
 	*done = e ? NULL : &event_ok;
@@ -621,8 +622,8 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		struct part *p = &l->part[i];
 		struct rt_buffer *const *a = arg + narg * i;
 		for (int64_t k = 0; k < narg; k++)
-			if (atomic_load_explicit(&a[k]->ready->state, memory_order_acquire) != 1)
-				p->wait[p->nwait++] = rt_event_ref(a[k]->ready);
+			if (atomic_load_explicit(&a[k]->ready->state, memory_order_acquire) != 1 && (!p->nwait || p->wait[p->nwait - 1] != a[k]->ready))
+				p->wait[p->nwait++] = rt_event_ref(a[k]->ready);      /* those of one launch have one */
 		done[i] = rt_event_ref(p->done);
 	}
 	for (int i = 0; i < x->nlocal && !nested; i++)
