@@ -71,7 +71,7 @@ int main(int argc, char **argv)
 	struct pjrt_Client_Compile k = { .struct_size = sizeof k, .client = c.client, .program = &p, .compile_options = options, .compile_options_size = noptions };
 	ok(api->Client_Compile(&k));
 
-	struct pjrt_buffer ***in = calloc(ndev, sizeof *in), ***out = calloc(ndev, sizeof *out);
+	struct rt_buffer ***in = calloc(ndev, sizeof *in), ***out = calloc(ndev, sizeof *out);
 	struct rt_event **done = calloc(ndev, sizeof *done);
 	float *data = calloc((size_t)elements, sizeof *data);
 	for (size_t i = 0; i < ndev; i++) {
@@ -96,7 +96,7 @@ int main(int argc, char **argv)
 			for (size_t i = 0; i < ndev; i++) {
 				for (size_t j = 0; j < narg; j++)
 					ok(api->Buffer_Destroy(CALL(Buffer_Destroy, .buffer = in[i][j])));
-				struct pjrt_buffer **was = in[i];
+				struct rt_buffer **was = in[i];
 				in[i] = out[i];
 				out[i] = was;
 			}

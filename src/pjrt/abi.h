@@ -3,7 +3,7 @@
  * Written from the interface's documented layout (version 0.112; a newer jaxlib looks at the table's version
  * and asks for no more); tests/unit/abi.c checks sizes and offsets.  A function takes one pointer to its arguments and returns an error (struct err, which is
  * PJRT_Error) or NULL.  What a function fills comes last in its struct, except where the interface grew.
- * Opaque objects are the plug-in's own types: PJRT_Event is struct rt_event, PJRT_Executable and
+ * Opaque objects are the plug-in's own types: PJRT_Event is struct rt_event, PJRT_Buffer is struct rt_buffer, PJRT_Executable and
  * PJRT_LoadedExecutable are both struct pjrt_exec, PJRT_DeviceDescription is struct pjrt_device and
  * PJRT_TopologyDescription struct pjrt_client. */
 #ifndef RONDO_PJRT_ABI_H
@@ -14,7 +14,7 @@
 
 enum { PJRT_MAJOR = 0, PJRT_MINOR = 112 };
 
-struct pjrt_client; struct pjrt_device; struct pjrt_memory; struct pjrt_buffer; struct pjrt_exec;
+struct pjrt_client; struct pjrt_device; struct pjrt_memory; struct pjrt_exec;
 
 #define HEAD size_t struct_size; void *extension_start
 
@@ -109,7 +109,7 @@ ARGS(Client_BufferFromHostBuffer, struct pjrt_client *client; const void *data; 
 	const int64_t *dims; size_t num_dims; const int64_t *byte_strides; size_t num_byte_strides;
 	int host_buffer_semantics; struct pjrt_device *device; struct pjrt_memory *memory;
 	const struct pjrt_layout *device_layout; struct rt_event *done_with_host_buffer;
-	struct pjrt_buffer *buffer;)
+	struct rt_buffer *buffer;)
 ARGS(DeviceDescription_Id, struct pjrt_device *device_description; int id;)
 ARGS(DeviceDescription_ProcessIndex, struct pjrt_device *device_description; int process_index;)
 ARGS(DeviceDescription_Attributes, struct pjrt_device *device_description; size_t num_attributes;
@@ -162,8 +162,8 @@ ARGS(LoadedExecutable_AddressableDevices, struct pjrt_exec *executable;
 ARGS(LoadedExecutable_Delete, struct pjrt_exec *executable;)
 ARGS(LoadedExecutable_IsDeleted, struct pjrt_exec *executable; bool is_deleted;)
 ARGS(LoadedExecutable_Execute, struct pjrt_exec *executable; struct pjrt_execute_options *options;
-	struct pjrt_buffer *const *const *argument_lists; size_t num_devices, num_args;
-	struct pjrt_buffer **const *output_lists; struct rt_event **device_complete_events;
+	struct rt_buffer *const *const *argument_lists; size_t num_devices, num_args;
+	struct rt_buffer **const *output_lists; struct rt_event **device_complete_events;
 	struct pjrt_device *execute_device;)
 ARGS(Executable_DeserializeAndLoad, struct pjrt_client *client; const char *serialized_executable;
 	size_t serialized_executable_size; struct pjrt_exec *loaded_executable;
@@ -171,29 +171,29 @@ ARGS(Executable_DeserializeAndLoad, struct pjrt_client *client; const char *seri
 	void *load_options;)
 ARGS(LoadedExecutable_Fingerprint, struct pjrt_exec *executable; const char *executable_fingerprint;
 	size_t executable_fingerprint_size;)
-ARGS(Buffer_Destroy, struct pjrt_buffer *buffer;)
-ARGS(Buffer_ElementType, struct pjrt_buffer *buffer; int type;)
-ARGS(Buffer_Dimensions, struct pjrt_buffer *buffer; const int64_t *dims; size_t num_dims;)
-ARGS(Buffer_UnpaddedDimensions, struct pjrt_buffer *buffer; const int64_t *unpadded_dims;
+ARGS(Buffer_Destroy, struct rt_buffer *buffer;)
+ARGS(Buffer_ElementType, struct rt_buffer *buffer; int type;)
+ARGS(Buffer_Dimensions, struct rt_buffer *buffer; const int64_t *dims; size_t num_dims;)
+ARGS(Buffer_UnpaddedDimensions, struct rt_buffer *buffer; const int64_t *unpadded_dims;
 	size_t num_dims;)
-ARGS(Buffer_DynamicDimensionIndices, struct pjrt_buffer *buffer; const size_t *dynamic_dim_indices;
+ARGS(Buffer_DynamicDimensionIndices, struct rt_buffer *buffer; const size_t *dynamic_dim_indices;
 	size_t num_dynamic_dims;)
-ARGS(Buffer_GetMemoryLayout, struct pjrt_buffer *buffer; struct pjrt_layout layout;)
-ARGS(Buffer_OnDeviceSizeInBytes, struct pjrt_buffer *buffer; size_t on_device_size_in_bytes;)
-ARGS(Buffer_Device, struct pjrt_buffer *buffer; struct pjrt_device *device;)
-ARGS(Buffer_Memory, struct pjrt_buffer *buffer; struct pjrt_memory *memory;)
-ARGS(Buffer_Delete, struct pjrt_buffer *buffer;)
-ARGS(Buffer_IsDeleted, struct pjrt_buffer *buffer; bool is_deleted;)
-ARGS(Buffer_CopyToDevice, struct pjrt_buffer *buffer; struct pjrt_device *dst_device;
-	struct pjrt_buffer *dst_buffer;)
-ARGS(Buffer_ToHostBuffer, struct pjrt_buffer *src; const struct pjrt_layout *host_layout; void *dst;
+ARGS(Buffer_GetMemoryLayout, struct rt_buffer *buffer; struct pjrt_layout layout;)
+ARGS(Buffer_OnDeviceSizeInBytes, struct rt_buffer *buffer; size_t on_device_size_in_bytes;)
+ARGS(Buffer_Device, struct rt_buffer *buffer; struct pjrt_device *device;)
+ARGS(Buffer_Memory, struct rt_buffer *buffer; struct pjrt_memory *memory;)
+ARGS(Buffer_Delete, struct rt_buffer *buffer;)
+ARGS(Buffer_IsDeleted, struct rt_buffer *buffer; bool is_deleted;)
+ARGS(Buffer_CopyToDevice, struct rt_buffer *buffer; struct pjrt_device *dst_device;
+	struct rt_buffer *dst_buffer;)
+ARGS(Buffer_ToHostBuffer, struct rt_buffer *src; const struct pjrt_layout *host_layout; void *dst;
 	size_t dst_size; struct rt_event *event;)
-ARGS(Buffer_IsOnCpu, struct pjrt_buffer *buffer; bool is_on_cpu;)
-ARGS(Buffer_ReadyEvent, struct pjrt_buffer *buffer; struct rt_event *event;)
-ARGS(Buffer_UnsafePointer, struct pjrt_buffer *buffer; size_t buffer_pointer;)
-ARGS(Buffer_IncreaseExternalReferenceCount, struct pjrt_buffer *buffer;)
-ARGS(Buffer_DecreaseExternalReferenceCount, struct pjrt_buffer *buffer;)
-ARGS(Buffer_OpaqueDeviceMemoryDataPointer, struct pjrt_buffer *buffer; void *device_memory_ptr;)
+ARGS(Buffer_IsOnCpu, struct rt_buffer *buffer; bool is_on_cpu;)
+ARGS(Buffer_ReadyEvent, struct rt_buffer *buffer; struct rt_event *event;)
+ARGS(Buffer_UnsafePointer, struct rt_buffer *buffer; size_t buffer_pointer;)
+ARGS(Buffer_IncreaseExternalReferenceCount, struct rt_buffer *buffer;)
+ARGS(Buffer_DecreaseExternalReferenceCount, struct rt_buffer *buffer;)
+ARGS(Buffer_OpaqueDeviceMemoryDataPointer, struct rt_buffer *buffer; void *device_memory_ptr;)
 ARGS(TopologyDescription_Create, const char *topology_name; size_t topology_name_size;
 	const struct pjrt_value *create_options; size_t num_options; struct pjrt_client *topology;)
 ARGS(TopologyDescription_Destroy, struct pjrt_client *topology;)
@@ -213,19 +213,19 @@ ARGS(Executable_OutputElementTypes, struct pjrt_exec *executable; int *output_ty
 	size_t num_output_types;)
 ARGS(Executable_OutputDimensions, struct pjrt_exec *executable; size_t num_outputs; const int64_t *dims;
 	const size_t *dim_sizes;)
-ARGS(Buffer_CopyToMemory, struct pjrt_buffer *buffer; struct pjrt_memory *dst_memory;
-	struct pjrt_buffer *dst_buffer;)
+ARGS(Buffer_CopyToMemory, struct rt_buffer *buffer; struct pjrt_memory *dst_memory;
+	struct rt_buffer *dst_buffer;)
 ARGS(Client_CreateViewOfDeviceBuffer, struct pjrt_client *client; void *device_buffer_ptr;
 	const int64_t *dims; size_t num_dims; int element_type; const struct pjrt_layout *layout;
 	struct pjrt_device *device; void (*on_delete_callback)(void *, void *); void *on_delete_callback_arg;
-	size_t stream; struct pjrt_buffer *buffer; struct pjrt_memory *memory;)
+	size_t stream; struct rt_buffer *buffer; struct pjrt_memory *memory;)
 ARGS(Executable_Fingerprint, struct pjrt_exec *executable; const char *executable_fingerprint;
 	size_t executable_fingerprint_size;)
 ARGS(Client_TopologyDescription, struct pjrt_client *client; struct pjrt_client *topology;)
 ARGS(Executable_GetCompiledMemoryStats, struct pjrt_exec *executable;
 	int64_t generated_code_size_in_bytes, argument_size_in_bytes, output_size_in_bytes, alias_size_in_bytes, temp_size_in_bytes, host_generated_code_size_in_bytes, host_argument_size_in_bytes, host_output_size_in_bytes, host_alias_size_in_bytes, host_temp_size_in_bytes, peak_memory_in_bytes, total_size_in_bytes, total_allocation_bytes, indefinite_allocations, peak_unpadded_heap_bytes;)
 ARGS(Memory_Kind_Id, struct pjrt_memory *memory; int kind_id;)
-ARGS(Buffer_CopyRawToHost, struct pjrt_buffer *buffer; void *dst; int64_t offset, transfer_size;
+ARGS(Buffer_CopyRawToHost, struct rt_buffer *buffer; void *dst; int64_t offset, transfer_size;
 	struct rt_event *event;)
 ARGS(Client_CreateBuffersForAsyncHostToDevice, struct pjrt_client *client;
 	const struct pjrt_shape_spec *shape_specs; size_t num_shape_specs;
@@ -233,7 +233,7 @@ ARGS(Client_CreateBuffersForAsyncHostToDevice, struct pjrt_client *client;
 	void *transfer_manager;)
 ARGS(Client_CreateUninitializedBuffer, struct pjrt_client *client; const int64_t *shape_dims;
 	size_t shape_num_dims; int shape_element_type; const struct pjrt_layout *shape_layout;
-	struct pjrt_device *device; struct pjrt_memory *memory; struct pjrt_buffer *buffer;)
+	struct pjrt_device *device; struct pjrt_memory *memory; struct rt_buffer *buffer;)
 ARGS(Client_UpdateGlobalProcessInfo, struct pjrt_client *client;
 	const struct pjrt_process_info *process_infos; size_t num_process_infos;)
 ARGS(TopologyDescription_Deserialize, const char *serialized_topology; size_t serialized_topology_size;
@@ -243,7 +243,7 @@ ARGS(LoadedExecutable_GetDeviceAssignment, struct pjrt_exec *executable; const c
 	void (*serialized_device_assignment_deleter)(void *);)
 ARGS(Client_CreateErrorBuffer, struct pjrt_client *client; int error_code; const char *error_message;
 	size_t error_message_size; const int64_t *shape_dims; size_t shape_num_dims; int shape_element_type;
-	const struct pjrt_layout *shape_layout; struct pjrt_memory *memory; struct pjrt_buffer *buffer;
+	const struct pjrt_layout *shape_layout; struct pjrt_memory *memory; struct rt_buffer *buffer;
 	void *payload; size_t num_payload;)
 ARGS(Executable_GetCompileOptions, struct pjrt_exec *executable; const char *serialized_bytes;
 	size_t serialized_bytes_size; void *serialized_compile_options;
@@ -255,8 +255,8 @@ ARGS(Client_Load, struct pjrt_client *client; struct pjrt_exec *executable; cons
 ARGS(LoadedExecutable_AddressableDeviceLogicalIds, struct pjrt_exec *executable;
 	const struct pjrt_logical_id *addressable_device_logical_ids;
 	size_t num_addressable_device_logical_ids;)
-ARGS(Buffer_Bitcast, struct pjrt_buffer *buffer; int element_type; const int64_t *dims; size_t num_dims;
-	const struct pjrt_layout *device_layout; struct pjrt_buffer *out_buffer;)
+ARGS(Buffer_Bitcast, struct rt_buffer *buffer; int element_type; const int64_t *dims; size_t num_dims;
+	const struct pjrt_layout *device_layout; struct rt_buffer *out_buffer;)
 ARGS(Error_ForEachPayload, struct err *error; void *visitor; void *user_arg;)
 ARGS(TopologyDescription_Fingerprint, struct pjrt_client *topology; int64_t fingerprint;)
 ARGS(Executable_ParameterMemoryKinds, struct pjrt_exec *executable; size_t num_parameters;
@@ -350,7 +350,7 @@ ARGS(layout_destroy, struct pjrt_layout_text *layout;)
 ARGS(layout_serialize, struct pjrt_layout_text *layout; const char *bytes; size_t size; void *handle;
 	void (*deleter)(void *);)
 ARGS(layout_default, void *owner; int type; const int64_t *dims; size_t num_dims; struct pjrt_layout_text *layout;)
-ARGS(layout_buffer, struct pjrt_buffer *buffer; struct pjrt_layout_text *layout;)
+ARGS(layout_buffer, struct rt_buffer *buffer; struct pjrt_layout_text *layout;)
 ARGS(layout_exec, struct pjrt_exec *executable; size_t n; struct pjrt_layout_text *const *layouts;)
 struct pjrt_layouts_ext {
 	struct pjrt_extension base;

@@ -1,25 +1,5 @@
-/* Buffers: thin handles on the runtime's. */
-#include <stdlib.h>
-
+/* Buffers: those of the runtime. */
 #include "impl.h"
-
-static struct spare handles = SPARE(sizeof(struct pjrt_buffer));
-
-bool pjrt_handles(size_t n, struct pjrt_buffer **out) { return spare_take_all(&handles, n, (void **)out); }
-void pjrt_handle_drop(struct pjrt_buffer *b) { spare_give(&handles, b); }
-
-/* b is taken, also on failure; NULL: there was no memory for it. */
-static struct err *wrap(struct pjrt_memory *m, struct rt_buffer *b, struct pjrt_buffer **out)
-{
-	struct pjrt_buffer *p;
-	if (!b || !pjrt_handles(1, &p)) {
-		rt_buffer_unref(b);
-		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", sizeof *p);
-	}
-	*p = (struct pjrt_buffer){ b, m };
-	*out = p;
-	return NULL;
-}
 
 static struct err *shape_of(struct rt_shape *s, int type, const int64_t *dims, size_t rank)
 {
@@ -75,11 +55,10 @@ struct err *pjrt_Client_BufferFromHostBuffer(struct pjrt_Client_BufferFromHostBu
 	TRY(check_layout(a->device_layout, a->num_dims, "a buffer"));
 	if (a->num_byte_strides && a->num_byte_strides != a->num_dims)
 		return ERR(INVALID, "%zu byte strides for %zu dimensions", a->num_byte_strides, a->num_dims);
-	struct rt_buffer *b;
-	TRY(rt_buffer_from_host(m->device->rt, m->mem, &s, a->data, a->num_byte_strides ? a->byte_strides : NULL, &b));
+	TRY(rt_buffer_from_host(m->device->rt, m->mem, &s, a->data, a->num_byte_strides ? a->byte_strides : NULL, &a->buffer));
 	/* The data has been copied, whatever the semantics asked for: the caller has it back. */
 	a->done_with_host_buffer = rt_event_done();
-	return wrap(m, b, &a->buffer);
+	return NULL;
 }
 
 struct err *pjrt_Client_CreateUninitializedBuffer(struct pjrt_Client_CreateUninitializedBuffer *a)
@@ -89,9 +68,7 @@ struct err *pjrt_Client_CreateUninitializedBuffer(struct pjrt_Client_CreateUnini
 	struct rt_shape s;
 	TRY(shape_of(&s, a->shape_element_type, a->shape_dims, a->shape_num_dims));
 	TRY(check_layout(a->shape_layout, a->shape_num_dims, "a buffer"));
-	struct rt_buffer *b;
-	TRY(rt_buffer_uninit(m->device->rt, m->mem, &s, &b));
-	return wrap(m, b, &a->buffer);
+	return rt_buffer_uninit(m->device->rt, m->mem, &s, &a->buffer);
 }
 
 struct err *pjrt_Client_CreateErrorBuffer(struct pjrt_Client_CreateErrorBuffer *a)
@@ -104,7 +81,8 @@ struct err *pjrt_Client_CreateErrorBuffer(struct pjrt_Client_CreateErrorBuffer *
 	TRY(shape_of(&s, a->shape_element_type, a->shape_dims, a->shape_num_dims));
 	struct err *e = err_new((enum err_code)a->error_code, __FILE__, __LINE__, "%.*s",
 	                        (int)a->error_message_size, a->error_message);
-	return wrap(m, rt_buffer_error(m->device->rt, m->mem, &s, e), &a->buffer);
+	a->buffer = rt_buffer_error(m->device->rt, m->mem, &s, e);
+	return a->buffer ? NULL : ERR(EXHAUSTED, "out of host memory for a buffer");
 }
 
 /* A view of memory that somebody else owns becomes a copy, so that donation and deletion know only one
@@ -119,9 +97,7 @@ struct err *pjrt_Client_CreateViewOfDeviceBuffer(struct pjrt_Client_CreateViewOf
 	struct rt_shape s;
 	TRY(shape_of(&s, a->element_type, a->dims, a->num_dims));
 	TRY(check_layout(a->layout, a->num_dims, "a view"));
-	struct rt_buffer *b;
-	TRY(rt_buffer_from_host(m->device->rt, m->mem, &s, a->device_buffer_ptr, NULL, &b));
-	TRY(wrap(m, b, &a->buffer));
+	TRY(rt_buffer_from_host(m->device->rt, m->mem, &s, a->device_buffer_ptr, NULL, &a->buffer));
 	if (a->on_delete_callback)
 		a->on_delete_callback(a->device_buffer_ptr, a->on_delete_callback_arg);
 	return NULL;
@@ -129,22 +105,19 @@ struct err *pjrt_Client_CreateViewOfDeviceBuffer(struct pjrt_Client_CreateViewOf
 
 struct err *pjrt_Buffer_Destroy(struct pjrt_Buffer_Destroy *a)
 {
-	if (!a->buffer)
-		return NULL;
-	rt_buffer_unref(a->buffer->rt);
-	pjrt_handle_drop(a->buffer);
+	rt_buffer_unref(a->buffer);
 	return NULL;
 }
 
 struct err *pjrt_Buffer_ElementType(struct pjrt_Buffer_ElementType *a)
 {
-	a->type = rt_buffer_shape(a->buffer->rt)->dtype;
+	a->type = rt_buffer_shape(a->buffer)->dtype;
 	return NULL;
 }
 
 struct err *pjrt_Buffer_Dimensions(struct pjrt_Buffer_Dimensions *a)
 {
-	const struct rt_shape *s = rt_buffer_shape(a->buffer->rt);
+	const struct rt_shape *s = rt_buffer_shape(a->buffer);
 	a->dims = s->dim;
 	a->num_dims = (size_t)s->rank;
 	return NULL;
@@ -152,7 +125,7 @@ struct err *pjrt_Buffer_Dimensions(struct pjrt_Buffer_Dimensions *a)
 
 struct err *pjrt_Buffer_UnpaddedDimensions(struct pjrt_Buffer_UnpaddedDimensions *a)
 {
-	const struct rt_shape *s = rt_buffer_shape(a->buffer->rt);
+	const struct rt_shape *s = rt_buffer_shape(a->buffer);
 	a->unpadded_dims = s->dim;
 	a->num_dims = (size_t)s->rank;
 	return NULL;
@@ -170,7 +143,7 @@ struct err *pjrt_Buffer_GetMemoryLayout(struct pjrt_Buffer_GetMemoryLayout *a)
 	static const int64_t order[MAX_RANK] = { 63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48,
 		47, 46, 45, 44, 43, 42, 41, 40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16,
 		15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0 };
-	int rank = rt_buffer_shape(a->buffer->rt)->rank;
+	int rank = rt_buffer_shape(a->buffer)->rank;
 	memset(&a->layout, 0, sizeof a->layout);
 	a->layout.struct_size = sizeof a->layout;
 	a->layout.type = LAYOUT_TILED;
@@ -182,31 +155,31 @@ struct err *pjrt_Buffer_GetMemoryLayout(struct pjrt_Buffer_GetMemoryLayout *a)
 
 struct err *pjrt_Buffer_OnDeviceSizeInBytes(struct pjrt_Buffer_OnDeviceSizeInBytes *a)
 {
-	a->on_device_size_in_bytes = (size_t)rt_shape_bytes(rt_buffer_shape(a->buffer->rt));
+	a->on_device_size_in_bytes = (size_t)rt_shape_bytes(rt_buffer_shape(a->buffer));
 	return NULL;
 }
 
 struct err *pjrt_Buffer_Device(struct pjrt_Buffer_Device *a)
 {
-	a->device = a->buffer->memory->device;
+	a->device = pjrt_memory_of(a->buffer)->device;
 	return NULL;
 }
 
 struct err *pjrt_Buffer_Memory(struct pjrt_Buffer_Memory *a)
 {
-	a->memory = a->buffer->memory;
+	a->memory = pjrt_memory_of(a->buffer);
 	return NULL;
 }
 
 struct err *pjrt_Buffer_Delete(struct pjrt_Buffer_Delete *a)
 {
-	rt_buffer_delete(a->buffer->rt);
+	rt_buffer_delete(a->buffer);
 	return NULL;
 }
 
 struct err *pjrt_Buffer_IsDeleted(struct pjrt_Buffer_IsDeleted *a)
 {
-	a->is_deleted = rt_buffer_deleted(a->buffer->rt);
+	a->is_deleted = rt_buffer_deleted(a->buffer);
 	return NULL;
 }
 
@@ -214,24 +187,20 @@ struct err *pjrt_Buffer_IsDeleted(struct pjrt_Buffer_IsDeleted *a)
 struct err *pjrt_Buffer_CopyToMemory(struct pjrt_Buffer_CopyToMemory *a)
 {
 	struct pjrt_memory *m;
-	struct rt_buffer *b;
 	TRY(place(a->dst_memory, NULL, "a copy", &m));
-	TRY(rt_buffer_copy(a->buffer->rt, m->device->rt, m->mem, &b));
-	return wrap(m, b, &a->dst_buffer);
+	return rt_buffer_copy(a->buffer, m->device->rt, m->mem, &a->dst_buffer);
 }
 
 struct err *pjrt_Buffer_CopyToDevice(struct pjrt_Buffer_CopyToDevice *a)
 {
 	struct pjrt_memory *m;
-	struct rt_buffer *b;
 	TRY(place(NULL, a->dst_device, "a copy", &m));
-	TRY(rt_buffer_copy(a->buffer->rt, m->device->rt, m->mem, &b));
-	return wrap(m, b, &a->dst_buffer);
+	return rt_buffer_copy(a->buffer, m->device->rt, m->mem, &a->dst_buffer);
 }
 
 struct err *pjrt_Buffer_ToHostBuffer(struct pjrt_Buffer_ToHostBuffer *a)
 {
-	const struct rt_shape *s = rt_buffer_shape(a->src->rt);
+	const struct rt_shape *s = rt_buffer_shape(a->src);
 	int64_t n = rt_shape_bytes(s);
 	if (!a->dst) {
 		a->dst_size = (size_t)n;
@@ -240,42 +209,42 @@ struct err *pjrt_Buffer_ToHostBuffer(struct pjrt_Buffer_ToHostBuffer *a)
 	TRY(check_layout(a->host_layout, (size_t)s->rank, "a copy to the host"));
 	if (a->dst_size < (size_t)n)
 		return ERR(INVALID, "destination of %zu bytes for an array of %lld", a->dst_size, (long long)n);
-	a->event = rt_buffer_to_host(a->src->rt, 0, n, a->dst);
+	a->event = rt_buffer_to_host(a->src, 0, n, a->dst);
 	return NULL;
 }
 
 struct err *pjrt_Buffer_CopyRawToHost(struct pjrt_Buffer_CopyRawToHost *a)
 {
-	int64_t n = rt_shape_bytes(rt_buffer_shape(a->buffer->rt));
+	int64_t n = rt_shape_bytes(rt_buffer_shape(a->buffer));
 	if (a->offset < 0 || a->transfer_size < 0 || a->offset > n || a->transfer_size > n - a->offset)
 		return ERR(INVALID, "bytes %lld + %lld of an array of %lld", (long long)a->offset, (long long)a->transfer_size, (long long)n);
-	a->event = rt_buffer_to_host(a->buffer->rt, a->offset, a->transfer_size, a->dst);
+	a->event = rt_buffer_to_host(a->buffer, a->offset, a->transfer_size, a->dst);
 	return NULL;
 }
 
 struct err *pjrt_Buffer_IsOnCpu(struct pjrt_Buffer_IsOnCpu *a)
 {
-	a->is_on_cpu = a->buffer->memory->device->client->host_memory;
+	a->is_on_cpu = pjrt_memory_of(a->buffer)->device->client->host_memory;
 	return NULL;
 }
 
 struct err *pjrt_Buffer_ReadyEvent(struct pjrt_Buffer_ReadyEvent *a)
 {
-	a->event = rt_event_ref(rt_buffer_ready(a->buffer->rt));
+	a->event = rt_event_ref(rt_buffer_ready(a->buffer));
 	rt_event_ask(a->event);
 	return NULL;
 }
 
-static struct err *await(struct pjrt_buffer *b)
+static struct err *await(struct rt_buffer *b)
 {
-	struct rt_event *e = rt_buffer_ready(b->rt);
+	struct rt_event *e = rt_buffer_ready(b);
 	return rt_event_ready(e) ? rt_event_error(e) : rt_event_wait(e);
 }
 
 struct err *pjrt_Buffer_UnsafePointer(struct pjrt_Buffer_UnsafePointer *a)
 {
 	TRY(await(a->buffer));
-	a->buffer_pointer = (uintptr_t)rt_buffer_addr(a->buffer->rt);
+	a->buffer_pointer = (uintptr_t)rt_buffer_addr(a->buffer);
 	return NULL;
 }
 
@@ -284,22 +253,22 @@ struct err *pjrt_Buffer_UnsafePointer(struct pjrt_Buffer_UnsafePointer *a)
 struct err *pjrt_Buffer_IncreaseExternalReferenceCount(struct pjrt_Buffer_IncreaseExternalReferenceCount *a)
 {
 	TRY(await(a->buffer));
-	rt_buffer_hold(a->buffer->rt);
+	rt_buffer_hold(a->buffer);
 	return NULL;
 }
 
 struct err *pjrt_Buffer_DecreaseExternalReferenceCount(struct pjrt_Buffer_DecreaseExternalReferenceCount *a)
 {
-	rt_buffer_release(a->buffer->rt);
+	rt_buffer_release(a->buffer);
 	return NULL;
 }
 
 struct err *pjrt_Buffer_OpaqueDeviceMemoryDataPointer(struct pjrt_Buffer_OpaqueDeviceMemoryDataPointer *a)
 {
 	TRY(await(a->buffer));
-	if (rt_buffer_deleted(a->buffer->rt))
+	if (rt_buffer_deleted(a->buffer))
 		return ERR(INVALID, "the array has been deleted or donated");
-	a->device_memory_ptr = (void *)(uintptr_t)rt_buffer_addr(a->buffer->rt);
+	a->device_memory_ptr = (void *)(uintptr_t)rt_buffer_addr(a->buffer);
 	return NULL;
 }
 
@@ -308,7 +277,5 @@ struct err *pjrt_Buffer_Bitcast(struct pjrt_Buffer_Bitcast *a)
 	struct rt_shape s;
 	TRY(shape_of(&s, a->element_type, a->dims, a->num_dims));
 	TRY(check_layout(a->device_layout, a->num_dims, "a buffer"));
-	struct rt_buffer *b;
-	TRY(rt_buffer_bitcast(a->buffer->rt, &s, &b));
-	return wrap(a->buffer->memory, b, &a->out_buffer);
+	return rt_buffer_bitcast(a->buffer, &s, &a->out_buffer);
 }

@@ -68,6 +68,8 @@ static void describe(struct pjrt_client *c, int i)
 	d->local = p->local;
 	d->process = p->process;
 	d->self = d;
+	if (local)
+		rt_device_tag(d->rt, d);
 	c->devices[i] = d;
 	snprintf(d->kind, sizeof d->kind, "%s", p->kind);
 	snprintf(d->text, sizeof d->text, "RondoDevice(id=%d)", d->id);

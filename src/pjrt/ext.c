@@ -90,7 +90,7 @@ static struct err *layout_default(struct pjrt_layout_default *a)
 
 static struct err *layout_buffer(struct pjrt_layout_buffer *a)
 {
-	a->layout = &layout[rt_buffer_shape(a->buffer->rt)->rank];
+	a->layout = &layout[rt_buffer_shape(a->buffer)->rank];
 	return NULL;
 }
 

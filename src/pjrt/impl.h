@@ -42,10 +42,6 @@ struct pjrt_client {
 	struct pjrt_store store;
 	char version[160], topology[160];
 };
-struct pjrt_buffer {
-	struct rt_buffer *rt;
-	struct pjrt_memory *memory;
-};
 
 /* PJRT_Executable and PJRT_LoadedExecutable: two handles, one counted object.  Everything that JAX asks
  * for at each call or compile is laid out when it is made. */
@@ -74,9 +70,13 @@ struct pjrt_exec {
 	struct pjrt_exec *next, *prev;      /* all that live */
 };
 
-/* n handles that are none yet; false: no memory. */
-bool pjrt_handles(size_t n, struct pjrt_buffer **out);
-void pjrt_handle_drop(struct pjrt_buffer *b);
+/* Where an array of this process lies. */
+static inline struct pjrt_memory *pjrt_memory_of(const struct rt_buffer *b)
+{
+	struct pjrt_device *d = rt_device_user(rt_buffer_device(b));
+
+	return &d->memory[rt_buffer_mem(b)];
+}
 
 struct pjrt_layout_text *pjrt_layout_of(int rank);     /* static */
 

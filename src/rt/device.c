@@ -56,6 +56,8 @@ const struct rt_device_ops *rt_device_ops_find(const char *name)
 
 int rt_device_id(const struct rt_device *d) { return d->id; }
 int rt_device_local(const struct rt_device *d) { return d->local; }
+void rt_device_tag(struct rt_device *d, void *user) { d->user = user; }
+void *rt_device_user(const struct rt_device *d) { return d->user; }
 
 struct rt_stats rt_device_stats(struct rt_device *d)
 {

@@ -74,6 +74,7 @@ struct worker {
 
 struct rt_device {
 	struct rt_client *c;
+	void *user;
 	int id, local;
 	const struct rt_device_ops *ops;
 	struct sym_heap *heap;

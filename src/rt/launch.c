@@ -351,6 +351,15 @@ static bool kept(int64_t k, const int64_t *no_donate, size_t nkeep)
 
 static struct err *gone(const struct rt_exec *x, int64_t k) { return ERR(INVALID, "parameter %lld of '%s' has been deleted or donated", (long long)k, x->p->name); }
 
+static bool suits(const struct rt_shape *s, const struct prog_arg *a)
+{
+	bool same = s->dtype == a->dtype && s->rank == a->rank;
+
+	for (int i = 0; i < a->rank && same; i++)
+		same = s->dim[i] == a->dim[i];
+	return same || a->dtype == DT_token;         /* a token arrives as an empty array of pred */
+}
+
 /* Can the program be launched with these?  Nothing is held. */
 static struct err *check_arguments(const struct rt_exec *x, int i, struct rt_buffer *const *arg)
 {
@@ -358,11 +367,11 @@ static struct err *check_arguments(const struct rt_exec *x, int i, struct rt_buf
 
 	for (int64_t k = 0; k < x->narg; k++) {
 		if (arg[k]->dev != d)
-			return ERR(INVALID, "parameter %lld of '%s' lies on device %d, not %d", (long long)k, x->p->name, arg[k]->dev->id, d->id);
+			return ERR(INVALID, "parameter %lld of '%s' lies on device %d, not on device %d", (long long)k, x->p->name, arg[k]->dev->id, d->id);
 		if (rt_buffer_deleted(arg[k]))
 			return gone(x, k);
-		if (arg[k]->bytes != x->p->arg[k].bytes)
-			return ERR(INVALID, "parameter %lld of '%s' has %lld bytes, not %lld", (long long)k, x->p->name, (long long)arg[k]->bytes, (long long)x->p->arg[k].bytes);
+		if (!suits(&arg[k]->shape, &x->p->arg[k]))
+			return ERR(INVALID, "parameter %lld of '%s' has another shape or element type than what is given for it", (long long)k, x->p->name);
 	}
 	return NULL;
 }

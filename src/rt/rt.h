@@ -43,6 +43,9 @@ void rt_client_busy(struct rt_client *c, const char *text);
 struct plan_on rt_client_plan(const struct rt_client *c, int n, const int *device, int *host);
 int rt_device_id(const struct rt_device *d);               /* global id */
 int rt_device_local(const struct rt_device *d);            /* index in this process */
+/* What its user knows it by; NULL at first.  Set before others see the device. */
+void rt_device_tag(struct rt_device *d, void *user);
+void *rt_device_user(const struct rt_device *d);
 struct rt_stats { int64_t in_use, peak, limit, allocs, largest_alloc, reserved; };   /* bytes, but allocs */
 struct rt_stats rt_device_stats(struct rt_device *d);
 void rt_device_clear_stats(struct rt_device *d);

@@ -64,7 +64,7 @@ static struct pjrt_memory *memory(struct pjrt_device *d, int k)
 	return a.memories[k];
 }
 
-static struct pjrt_buffer *put(struct pjrt_device *d, const float *x, const int64_t *dims, size_t rank, const int64_t *strides)
+static struct rt_buffer *put(struct pjrt_device *d, const float *x, const int64_t *dims, size_t rank, const int64_t *strides)
 {
 	struct pjrt_Client_BufferFromHostBuffer a = { .struct_size = sizeof a, .client = client, .data = x, .type = 11,
 		.dims = dims, .num_dims = rank, .byte_strides = strides, .num_byte_strides = strides ? rank : 0,
@@ -76,7 +76,7 @@ static struct pjrt_buffer *put(struct pjrt_device *d, const float *x, const int6
 	return a.buffer;
 }
 
-static void get(struct pjrt_buffer *b, float *out, size_t n)
+static void get(struct rt_buffer *b, float *out, size_t n)
 {
 	struct pjrt_Buffer_ToHostBuffer a = { .struct_size = sizeof a, .src = b };
 	ok(api->Buffer_ToHostBuffer(&a));
@@ -87,12 +87,12 @@ static void get(struct pjrt_buffer *b, float *out, size_t n)
 	ok(api->Event_Destroy(CALL(Event_Destroy, .event = a.event)));
 }
 
-static void drop(struct pjrt_buffer *b)
+static void drop(struct rt_buffer *b)
 {
 	ok(api->Buffer_Destroy(CALL(Buffer_Destroy, .buffer = b)));
 }
 
-static bool deleted(struct pjrt_buffer *b)
+static bool deleted(struct rt_buffer *b)
 {
 	struct pjrt_Buffer_IsDeleted a = { .buffer = b };
 	ok(api->Buffer_IsDeleted(&a));
@@ -129,7 +129,7 @@ static void buffers(void **state)
 {
 	float r[6];
 	static const int64_t strides[2] = { 4, 12 };         /* the transpose */
-	struct pjrt_buffer *b = put(device[0], six, three_two, 2, strides);
+	struct rt_buffer *b = put(device[0], six, three_two, 2, strides);
 	get(b, r, 6);
 	assert_true(r[0] == 1 && r[1] == 4 && r[2] == 2 && r[5] == 6);
 	struct pjrt_Buffer_CopyToMemory c = { .buffer = b, .dst_memory = memory(device[1], 1) };
@@ -221,10 +221,10 @@ static struct pjrt_exec *compile(void)
 	return c.executable;
 }
 
-static struct pjrt_buffer *run(struct pjrt_exec *x, struct pjrt_buffer *a, struct pjrt_buffer *b)
+static struct rt_buffer *run(struct pjrt_exec *x, struct rt_buffer *a, struct rt_buffer *b)
 {
-	struct pjrt_buffer *args[2] = { a, b }, *out[1], **outs[1] = { out };
-	struct pjrt_buffer *const *lists[1] = { args };
+	struct rt_buffer *args[2] = { a, b }, *out[1], **outs[1] = { out };
+	struct rt_buffer *const *lists[1] = { args };
 	struct rt_event *done[1];
 	struct pjrt_execute_options o = { .struct_size = sizeof o };
 	struct pjrt_LoadedExecutable_Execute e = { .struct_size = sizeof e, .executable = x, .options = &o, .argument_lists = lists,
@@ -239,8 +239,8 @@ static struct pjrt_buffer *run(struct pjrt_exec *x, struct pjrt_buffer *a, struc
 static void check_run(struct pjrt_exec *x)
 {
 	float r[6];
-	struct pjrt_buffer *a = put(device[1], six, two_three, 2, NULL), *b = put(device[1], six, two_three, 2, NULL);
-	struct pjrt_buffer *c = run(x, a, b);
+	struct rt_buffer *a = put(device[1], six, two_three, 2, NULL), *b = put(device[1], six, two_three, 2, NULL);
+	struct rt_buffer *c = run(x, a, b);
 	assert_true(deleted(a));
 	assert_false(deleted(b));
 	get(c, r, 6);
@@ -250,12 +250,12 @@ static void check_run(struct pjrt_exec *x)
 	ok(api->Buffer_IncreaseExternalReferenceCount(CALL(Buffer_IncreaseExternalReferenceCount, .buffer = b)));
 	struct pjrt_Buffer_OpaqueDeviceMemoryDataPointer p = { .buffer = b };
 	ok(api->Buffer_OpaqueDeviceMemoryDataPointer(&p));
-	struct pjrt_buffer *d = run(x, b, c);
+	struct rt_buffer *d = run(x, b, c);
 	get(d, r, 6);
 	assert_true(r[5] == 42 && ((float *)p.device_memory_ptr)[5] == 6);
 	ok(api->Buffer_DecreaseExternalReferenceCount(CALL(Buffer_DecreaseExternalReferenceCount, .buffer = b)));
 	/* The same buffer twice, once donated. */
-	struct pjrt_buffer *e = run(x, d, d);
+	struct rt_buffer *e = run(x, d, d);
 	get(e, r, 6);
 	assert_true(r[5] == 126);
 	drop(a), drop(b), drop(c), drop(d), drop(e);
@@ -272,9 +272,9 @@ static void execute(void **state)
 	assert_ptr_equal(d.addressable_devices[0], device[1]);
 	check_run(x);
 
-	struct pjrt_buffer *a = put(device[0], six, two_three, 2, NULL);
-	struct pjrt_buffer *args[2] = { a, a }, *out[1], **outs[1] = { out };
-	struct pjrt_buffer *const *lists[1] = { args };
+	struct rt_buffer *a = put(device[0], six, two_three, 2, NULL);
+	struct rt_buffer *args[2] = { a, a }, *out[1], **outs[1] = { out };
+	struct rt_buffer *const *lists[1] = { args };
 	struct pjrt_execute_options o = { .struct_size = sizeof o };
 	struct pjrt_LoadedExecutable_Execute e = { .struct_size = sizeof e, .executable = x, .options = &o, .argument_lists = lists,
 		.num_devices = 1, .num_args = 2, .output_lists = outs };
@@ -360,10 +360,10 @@ static void nonsense(void **state)
 	fails(try_compile(program, sizeof program, (char[]){ 3 << 3 | 2, 2, 5 << 3, 0 }, 4, &x), ERR_INVALID, "0 partitions");
 }
 
-static struct err *launch(struct pjrt_exec *x, struct pjrt_buffer *a, struct pjrt_buffer *b, struct pjrt_buffer **out)
+static struct err *launch(struct pjrt_exec *x, struct rt_buffer *a, struct rt_buffer *b, struct rt_buffer **out)
 {
-	struct pjrt_buffer *args[2] = { a, b }, **outs[1] = { out };
-	struct pjrt_buffer *const *lists[1] = { args };
+	struct rt_buffer *args[2] = { a, b }, **outs[1] = { out };
+	struct rt_buffer *const *lists[1] = { args };
 	struct pjrt_execute_options o = { .struct_size = sizeof o };
 	struct pjrt_LoadedExecutable_Execute e = { .struct_size = sizeof e, .executable = x, .options = &o, .argument_lists = lists,
 		.num_devices = 1, .num_args = 2, .output_lists = outs };
@@ -373,11 +373,11 @@ static struct err *launch(struct pjrt_exec *x, struct pjrt_buffer *a, struct pjr
 static void wrong_arguments(void **state)
 {
 	struct pjrt_exec *x = compile();
-	struct pjrt_buffer *a = put(device[1], six, two_three, 2, NULL), *b = put(device[1], six, three_two, 2, NULL), *c;
-	fails(launch(x, a, b, &c), ERR_INVALID, "argument 1 has another shape");
+	struct rt_buffer *a = put(device[1], six, two_three, 2, NULL), *b = put(device[1], six, three_two, 2, NULL), *c;
+	fails(launch(x, a, b, &c), ERR_INVALID, "parameter 1 of 'jit__lambda' has another shape");
 	assert_false(deleted(a));
 	ok(api->Buffer_Delete(CALL(Buffer_Delete, .buffer = b)));
-	fails(launch(x, a, b, &c), ERR_INVALID, "argument 1 has been deleted");
+	fails(launch(x, a, b, &c), ERR_INVALID, "parameter 1 of 'jit__lambda' has been deleted");
 	assert_false(deleted(a));
 	ok(launch(x, a, a, &c));                              /* donated, and read by the same call */
 	drop(c);
@@ -405,7 +405,7 @@ static bool refuse(size_t n)
 static struct err *journey(void)
 {
 	struct pjrt_exec *x = NULL, *y = NULL;
-	struct pjrt_buffer *a = NULL, *b = NULL, *c = NULL;
+	struct rt_buffer *a = NULL, *b = NULL, *c = NULL;
 	struct rt_event *done = NULL;
 	struct err *e = try_compile(program, sizeof program, options, sizeof options, &x);
 	if (e)
