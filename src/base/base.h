@@ -134,6 +134,7 @@ void *spare_take(struct spare *s);           /* not zeroed; NULL: no memory */
 bool spare_take_all(struct spare *s, size_t n, void **out);    /* false: no memory for n, none is taken */
 void spare_give(struct spare *s, void *p);   /* what was taken from s */
 void spare_fini(struct spare *s);            /* those that it keeps are freed */
+bool spare_keeps(void);                      /* false: nothing is kept, of what size ever */
 
 /* --- fiber.c ------------------------------------------------------------- */
 

@@ -19,6 +19,8 @@
 
 enum { MOST_BYTES = 4 << 20 };        /* kept of each size */
 
+bool spare_keeps(void) { return !SPARE_NONE && !mem_refuses(); }
+
 static void hold(struct spare *s)
 {
 	while (atomic_flag_test_and_set_explicit(&s->lock, memory_order_acquire))
@@ -42,7 +44,7 @@ bool spare_take_all(struct spare *s, size_t n, void **out)
 {
 	size_t k = 0;
 
-	if (!SPARE_NONE && !mem_refuses()) {
+	if (spare_keeps()) {
 		hold(s);
 		while (k < n && (out[k] = pop(s)))
 			k++;
@@ -68,7 +70,7 @@ void spare_give(struct spare *s, void *p)
 {
 	bool keep = false;
 
-	if (!SPARE_NONE && !mem_refuses()) {
+	if (spare_keeps()) {
 		hold(s);
 		keep = s->n * s->size < MOST_BYTES;
 		if (keep) {

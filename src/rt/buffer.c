@@ -26,6 +26,7 @@ struct rt_buffer *buffer_init(struct rt_buffer *b, struct rt_device *d, int mem,
 	b->mem = mem;
 	b->dev = d;
 	b->st = st;
+	b->of = NULL;
 	b->held = b->late = NULL;
 	b->nheld = 0;
 	b->ready = ready;
@@ -65,11 +66,11 @@ static bool store_drop(struct rt_buffer *b, struct store *s)
 	if (!s)
 		return true;
 	atomic_fetch_sub(&s->handles, 1);
-	if (!rt_event_ready(b->ready)) {
+	if (!rt_event_ready(buffer_ready(b))) {
 		b->late = s;
 		b->then = (struct callback){ .fn = late, .user = b, .lent = true };
 		rt_buffer_ref(b);
-		if (event_then(b->ready, &b->then))
+		if (event_then(buffer_ready(b), &b->then))
 			return false;
 		atomic_fetch_sub_explicit(&b->ref, 1, memory_order_relaxed);
 	}
@@ -77,26 +78,43 @@ static bool store_drop(struct rt_buffer *b, struct store *s)
 	return true;
 }
 
+/* What st is about is under this lock. */
+static void lock(struct rt_buffer *b) { spin_lock(b->of ? &b->of->lock : &b->lock); }
+static void unlock(struct rt_buffer *b) { spin_unlock(b->of ? &b->of->lock : &b->lock); }
+
+static struct store *shown(const struct rt_buffer *b)
+{
+	return b->of && atomic_load_explicit(&b->of->gone, memory_order_acquire) ? NULL : b->st;
+}
+
+/* From now on b is not as the others of its relay. */
+static void differ(struct rt_buffer *b)
+{
+	if (b->of)
+		b->of->odd = true;
+}
+
 struct store *buffer_store(struct rt_buffer *b)
 {
-	spin_lock(&b->lock);
-	struct store *s = b->st;
+	lock(b);
+	struct store *s = shown(b);
 	if (s)
 		store_ref(s);
-	spin_unlock(&b->lock);
+	unlock(b);
 	return s;
 }
 
 /* The same for a copy that begins: nobody takes the storage before it is done.  Pairs with copied. */
 static struct store *store_to_copy(struct rt_buffer *b)
 {
-	spin_lock(&b->lock);
-	struct store *s = b->st;
+	lock(b);
+	struct store *s = shown(b);
 	if (s) {
 		store_ref(s);
 		atomic_fetch_add(&s->hold, 1);
+		differ(b);
 	}
-	spin_unlock(&b->lock);
+	unlock(b);
 	return s;
 }
 
@@ -121,35 +139,49 @@ void rt_buffer_unref(struct rt_buffer *b)
 {
 	if (!b || !ref_drop(&b->ref))
 		return;
-	struct store *s = b->st;
+	struct store *s = shown(b);
 	b->st = NULL;
 	if (!store_drop(b, s))
 		return;
-	rt_event_unref(b->ready);
 	store_unref(b->held);
-	spare_give(&buffers, b);
+	if (!b->of) {
+		rt_event_unref(b->ready);
+		spare_give(&buffers, b);
+		return;
+	}
+	b->held = NULL;
+	b->nheld = 0;
+	atomic_store_explicit(&b->deleted, false, memory_order_relaxed);
+	atomic_store_explicit(&b->ref, 1, memory_order_relaxed);
+	relay_left(b->of);
 }
 
 const struct rt_shape *rt_buffer_shape(const struct rt_buffer *b) { return &b->shape; }
 struct rt_device *rt_buffer_device(const struct rt_buffer *b) { return b->dev; }
 int rt_buffer_mem(const struct rt_buffer *b) { return b->mem; }
-struct rt_event *rt_buffer_ready(struct rt_buffer *b) { return b->ready; }
-bool rt_buffer_deleted(const struct rt_buffer *b) { return atomic_load_explicit(&b->deleted, memory_order_acquire); }
+struct rt_event *rt_buffer_ready(struct rt_buffer *b) { return buffer_ready(b); }
+
+bool rt_buffer_deleted(const struct rt_buffer *b)
+{
+	return atomic_load_explicit(&b->deleted, memory_order_acquire) || (b->of && atomic_load_explicit(&b->of->gone, memory_order_acquire));
+}
 
 void rt_buffer_delete(struct rt_buffer *b)
 {
-	spin_lock(&b->lock);
-	struct store *s = b->st;
-	b->st = NULL;
+	lock(b);
+	struct store *s = shown(b);
+	if (s)
+		b->st = NULL;
 	atomic_store(&b->deleted, true);
-	spin_unlock(&b->lock);
+	differ(b);
+	unlock(b);
 	store_drop(b, s);
 }
 
 void rt_buffer_hold(struct rt_buffer *b)
 {
-	spin_lock(&b->lock);
-	if (b->st && !b->nheld) {
+	lock(b);
+	if (shown(b) && !b->nheld) {
 		b->held = b->st;
 		store_ref(b->held);
 	}
@@ -157,14 +189,15 @@ void rt_buffer_hold(struct rt_buffer *b)
 		b->nheld++;
 		atomic_fetch_add(&b->held->hold, 1);
 	}
-	spin_unlock(&b->lock);
+	differ(b);
+	unlock(b);
 }
 
 void rt_buffer_release(struct rt_buffer *b)
 {
 	struct store *s = NULL;
 
-	spin_lock(&b->lock);
+	lock(b);
 	if (b->nheld) {
 		atomic_fetch_sub(&b->held->hold, 1);
 		if (!--b->nheld) {
@@ -172,47 +205,49 @@ void rt_buffer_release(struct rt_buffer *b)
 			b->held = NULL;
 		}
 	}
-	spin_unlock(&b->lock);
+	unlock(b);
 	store_unref(s);
 }
 
 bool buffer_take(struct rt_buffer *b, uint64_t mark, struct store **out)
 {
-	spin_lock(&b->lock);
-	struct store *s = b->st;
+	lock(b);
+	struct store *s = shown(b);
 	bool ok = s && b->twice != mark && !atomic_load(&s->hold) && atomic_load(&s->handles) == 1;
 	if (ok) {
 		b->st = NULL;
 		atomic_store_explicit(&b->deleted, true, memory_order_release);
+		differ(b);
 	} else if (s)
 		store_ref(s);
-	spin_unlock(&b->lock);
+	unlock(b);
 	*out = s;
 	return ok;
 }
 
 void buffer_untake(struct rt_buffer *b, struct store *s)
 {
-	spin_lock(&b->lock);
+	lock(b);
 	b->st = s;
 	atomic_store_explicit(&b->deleted, false, memory_order_release);
-	spin_unlock(&b->lock);
+	unlock(b);
 }
 
 void *rt_buffer_host_ptr(struct rt_buffer *b)
 {
-	spin_lock(&b->lock);
-	struct store *s = b->st;
+	lock(b);
+	struct store *s = shown(b);
 	void *p = !s || !s->addr ? NULL : s->mem ? s->host : s->dev->ops->direct ? (void *)(uintptr_t)s->addr : NULL;
-	spin_unlock(&b->lock);
+	unlock(b);
 	return p;
 }
 
 uint64_t rt_buffer_addr(struct rt_buffer *b)
 {
-	spin_lock(&b->lock);
-	uint64_t a = b->st ? b->st->addr : 0;
-	spin_unlock(&b->lock);
+	lock(b);
+	struct store *s = shown(b);
+	uint64_t a = s ? s->addr : 0;
+	unlock(b);
 	return a;
 }
 
@@ -371,7 +406,7 @@ static void copy_ready(struct err *e, void *user)
 /* src: of store_to_copy; taken. */
 static struct rt_event *copy_start(struct rt_buffer *b, struct store *src, size_t off, size_t n, struct store *dst, void *p)
 {
-	struct rt_event *r = b->ready;
+	struct rt_event *r = buffer_ready(b);
 
 	if (atomic_load_explicit(&r->state, memory_order_acquire) == 1 && n <= SMALL_COPY) {
 		if (dst)
@@ -421,7 +456,7 @@ struct rt_event *rt_buffer_to_host(struct rt_buffer *b, int64_t off, int64_t n, 
 		copied(s);
 		return failed(ERR(OUT_OF_RANGE, "bytes %lld..%lld of a buffer of %lld bytes", (long long)off, (long long)(off + n), (long long)rt_shape_bytes(&b->shape)));
 	}
-	rt_event_ask(b->ready);
+	rt_event_ask(buffer_ready(b));
 	return copy_start(b, s, (size_t)off, (size_t)n, NULL, dst);
 }
 
@@ -452,12 +487,17 @@ struct err *rt_buffer_bitcast(struct rt_buffer *b, const struct rt_shape *s, str
 	TRY(shape_check(s));
 	if (rt_shape_bytes(s) != rt_shape_bytes(&b->shape))
 		return ERR(INVALID, "bitcast of %lld bytes to %lld bytes", (long long)rt_shape_bytes(&b->shape), (long long)rt_shape_bytes(s));
-	struct store *st = buffer_store(b);
+	lock(b);
+	struct store *st = shown(b);
+	if (st)
+		store_ref(st);
+	differ(b);
+	unlock(b);
 	if (!st)
 		return deleted_error(b);
-	if (!(*out = buffer_new(b->dev, b->mem, s->dtype, s->rank, s->dim, st, rt_event_ref(b->ready)))) {
+	if (!(*out = buffer_new(b->dev, b->mem, s->dtype, s->rank, s->dim, st, rt_event_ref(buffer_ready(b))))) {
 		store_unref(st);
-		rt_event_unref(b->ready);
+		rt_event_unref(buffer_ready(b));
 		return no_room(sizeof **out);
 	}
 	return NULL;

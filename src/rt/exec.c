@@ -368,6 +368,36 @@ static struct err *buffers(struct rt_exec *x)
 	return NULL;
 }
 
+/* Where each result that has a parameter's storage could be that parameter of the next launch. */
+static void relays(struct rt_exec *x)
+{
+	const struct prog *p = x->p;
+	int64_t n = 0;
+
+	for (uint32_t r = 0; r < p->nres; r++) {
+		const struct prog_arg *to = &p->res[r], *from = x->donor[r] < 0 ? NULL : &p->arg[x->donor[r]];
+		if (!from)
+			continue;
+		if (x->taker[x->donor[r]] != (int32_t)r || to->dtype != from->dtype || to->rank != from->rank || memcmp(to->dim, from->dim, sizeof *to->dim * to->rank))
+			return;
+		n++;
+	}
+	if (!n)
+		return;
+	x->given = mem_alloc(sizeof *x->given * (size_t)n);
+	x->rest = mem_alloc(sizeof *x->rest * (size_t)MAX(p->narg, 1));
+	n = 0;
+	for (uint32_t r = 0; r < p->nres; r++)
+		if (x->donor[r] >= 0)
+			x->given[n++] = x->donor[r];
+	for (uint32_t k = 0; k < p->narg; k++)
+		if (x->taker[k] < 0)
+			x->rest[x->nrest++] = (int32_t)k;
+	x->relays = mem_alloc(sizeof *x->relays * (size_t)MAX(x->nlocal, 1));
+	for (int i = 0; i < x->nlocal; i++)
+		x->relays[i] = relays_new(n);
+}
+
 static void exec_free(void *v)
 {
 	struct rt_exec *x = v;
@@ -411,6 +441,11 @@ static void exec_free(void *v)
 	free(x->lodger);
 	free(x->donor);
 	free(x->taker);
+	for (int i = 0; i < x->nlocal && x->relays; i++)
+		relays_close(x->relays[i]);
+	free(x->relays);
+	free(x->given);
+	free(x->rest);
 	spare_fini(&x->launches);
 	free(x->resmem);
 	free(x->pos);
@@ -481,12 +516,13 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	loans(x);
 	TRY_GOTO(e, kernels(x, c->ndev > 1 || c->dev[0].nworker > 0), out);
 	TRY_GOTO(e, buffers(x), out);
+	relays(x);
 	x->launches = (struct spare)SPARE(launch_bytes(x));
 	decode(x);
 	wakes(x);
 	for (uint32_t i = 0; i < p->ncoll; i++)
 		TRY_GOTO(e, coll_check(p, &p->coll[i]), out);
-	x->inlined = p->ndev == 1 && x->nlocal && !p->ncoll && p->narg <= INLINE_ARGS && p->nres <= INLINE_ARGS && block_ns(&c->here, p, 0, 0) < (c->ndev == 1 ? ALONE_NS : INLINE_NS);
+	x->inlined = p->ndev == 1 && x->nlocal && !p->ncoll && block_ns(&c->here, p, 0, 0) < (c->ndev == 1 ? ALONE_NS : INLINE_NS);
 	x->data = mem_alloc(sizeof *x->data * (size_t)x->nlocal);
 	x->ctx = mem_alloc(sizeof *x->ctx * (size_t)x->nlocal);
 	for (int i = 0; i < x->nlocal; i++) {

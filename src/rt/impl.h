@@ -193,6 +193,7 @@ struct rt_buffer {
 	int mem;
 	struct rt_device *dev;
 	struct store *st;             /* NULL once deleted */
+	struct relay *of;             /* it is a part of this, whose are lock and ready; or NULL */
 	struct rt_event *ready;       /* owned.  Until then nobody frees st: what makes it need not hold it */
 	int64_t bytes;
 	uint64_t mark, twice;         /* the last launch that was given it, and given it more than once; under the launch lock */
@@ -200,8 +201,33 @@ struct rt_buffer {
 	struct store *late; struct callback then;            /* st of one that went before it was ready, until it is */
 	struct rt_shape shape;
 };
-/* A handle; st and ready are taken. */
-/* NULL: no room. */
+/* --- relay.c ------------------------------------------------------------------- */
+
+/* The relays of a program on a device, counted: by the program and by each that is not free. */
+struct relays { _Atomic int ref; atomic_flag lock; bool closed; int made; int64_t n; struct relay *free; };
+struct relay {
+	struct relays *home;
+	struct relay *next;           /* free as well */
+	atomic_flag lock;
+	_Atomic bool gone;            /* a launch has taken the storage of all: they are deleted, what their st says is nobody's business */
+	bool odd;                     /* one was deleted, held, copied, or is shown by another: they are no longer alike.  Under lock */
+	bool made;                    /* b has been filled in, but for st */
+	_Atomic int64_t live;         /* of b, those that somebody has */
+	uint64_t bound;               /* relays of a device with the same one have the same storage in the same order */
+	struct rt_event *ready;       /* owned; set by who takes the relay */
+	struct rt_buffer b[];         /* home->n */
+};
+struct relays *relays_new(int64_t n);                  /* of n buffers each; without memory as mem_alloc */
+void relays_close(struct relays *h);                   /* its program is gone; NULL is fine */
+struct relay *relay_take(struct relays *h);            /* NULL: as many as there may be have live buffers, or no memory */
+void relay_spare(struct relay *r);                     /* nobody has any of its buffers */
+void relay_left(struct relay *r);                      /* nobody has one more */
+bool relay_pass(struct relay *r);                      /* all storage is the caller's; false: nothing is */
+void relay_back(struct relay *r);                      /* as if it had not been */
+
+static inline struct rt_event *buffer_ready(const struct rt_buffer *b) { return b->of ? b->of->ready : b->ready; }
+
+/* A handle; st and ready are taken.  NULL: no room. */
 struct rt_buffer *buffer_new(struct rt_device *d, int mem, enum dtype dt, int rank, const int64_t *dim, struct store *st, struct rt_event *ready);
 struct store *buffer_store(struct rt_buffer *b);       /* a reference, or NULL if deleted */
 bool buffer_spares(size_t n, struct rt_buffer **out);               /* as store_spares */
@@ -298,6 +324,7 @@ struct ctx {
 	struct coll_loan **loan;      /* of each collective that is one; owned by the executable */
 	int *hop;                     /* of each buffer that shows what is lent: from how many links away */
 	char *zone;                   /* for which base was filled */
+	uint64_t bound;               /* the same of parameters and results of a relay; 0: of none */
 };
 
 struct rt_exec {
@@ -329,27 +356,34 @@ struct rt_exec {
 	uint32_t nlodger, *lodger;    /* temporaries that lie in results */
 	int32_t *donor, *taker;       /* result -> parameter whose storage it takes, -1; parameter -> result, -1 */
 	int64_t ndonor;
+	struct relays **relays;       /* per local device; NULL: what a launch makes of its parameters is not what the next one wants */
+	int32_t *given, *rest;        /* if not NULL: the donors by result; the other parameters */
+	int64_t nrest;
 	struct spare launches;
 	uint8_t *resmem;              /* memory kind of each result */
 	int64_t narg, nres;
 };
-enum { INLINE_ARGS = 64 };        /* a program with more parameters or results is queued */
 void ctx_init(struct ctx *c, const struct rt_exec *x);
 void ctx_fini(struct ctx *c);
 
 /* --- launches ---------------------------------------------------------------- */
 
-/* What the results are made of, before anything is begun: handles, and stores for those that take no argument's. */
-struct made { struct rt_buffer **buf; struct store **st; size_t nst; };
-
+/* A launch on one device. */
 struct part {
+	struct relay *passed;         /* the arguments are all of this; until the launch is queued */
 	struct store **arg;           /* narg references, but of those that a result has taken */
 	struct rt_event **wait;       /* events of arguments that were not ready */
 	uint32_t nwait;
 	struct store **out;           /* nres, of the results, which hold them until this is done; where peers may touch them longer, references */
 	bool kept;                    /* they are */
 	uint8_t *took;                /* narg: its storage was given away */
-	struct made made;
+	struct rt_buffer **res;       /* nres, the caller's */
+	/* What the results are made of, before anything is begun: the first nbuf of res, and if not NULL a relay for those that have a donor, and
+	 * storage without memory for the others. */
+	size_t nbuf, nst;
+	struct store **st;            /* room for nres */
+	struct relay *relay;
+	uint64_t bound;               /* of the relay that the results are; 0: they are none */
 	struct store *zone;           /* if kept */
 	struct rt_event *done;
 	struct launch *l;
@@ -372,6 +406,21 @@ static inline size_t launch_each(const struct rt_exec *x)
 
 	return (n + 15) & ~(size_t)15;
 }
+/* --- args.c -------------------------------------------------------------------- */
+
+/* In this order; i: the local device, arg: the caller's arguments on it.  What fails leaves all as it was, but what part_spare has taken:
+ * that is for part_drop. */
+struct err *part_check(struct part *p, struct rt_exec *x, int i, struct rt_buffer *const *arg);      /* can the program be launched with these? */
+struct err *part_spare(struct part *p, struct rt_exec *x, int i, bool donate, struct rt_buffer **out);      /* what the results are made of; if it fails, nothing */
+void part_drop(struct part *p);
+/* References to the arguments' storage; what is donated is taken, if nobody else shows or reads it.  Where the program donates, or
+ * another may, under the launch lock, in which the launch is appended, too: whoever holds storage before it is taken runs before. */
+struct err *part_take(struct part *p, struct rt_exec *x, struct rt_buffer *const *arg, bool donate, const int64_t *no_donate, size_t nkeep);
+/* The results; those whose donor was taken have its storage.  If it fails, the arguments are given back. */
+struct err *part_make(struct part *p, struct rt_exec *x, int i, struct rt_buffer *const *arg, struct rt_event *ready);
+void part_undo(struct part *p, const struct rt_exec *x, struct rt_buffer *const *arg);      /* as if the last two had not been */
+void part_wait_for(struct part *p, const struct rt_exec *x, struct rt_buffer *const *arg);      /* events of arguments that are not ready */
+
 static inline size_t launch_bytes(const struct rt_exec *x) { return sizeof(struct launch) + (size_t)x->nlocal * (sizeof(struct part) + launch_each(x)); }
 
 /* --- then.c ------------------------------------------------------------------ */

@@ -37,11 +37,11 @@ static struct err *launch_fail(struct launch *l, struct err *e)
 }
 
 /* Memory for the outputs that have none yet, and the program zone. */
-static struct err *take_memory(struct rt_exec *x, struct rt_device *d, struct store **out, struct store **zone)
+static struct err *take_memory(struct rt_exec *x, struct rt_device *d, struct part *p, struct store **zone)
 {
 	for (int64_t r = 0; r < x->nres; r++)
-		if (!out[r]->addr)
-			TRY(store_alloc(out[r], x->what, (int)r));
+		if ((!p->bound || x->donor[r] < 0) && !p->out[r]->addr)
+			TRY(store_alloc(p->out[r], x->what, (int)r));
 	if (!*zone || (*zone)->bytes < x->zone) {
 		store_unref(*zone);
 		*zone = store_new(d, 0, x->zone);
@@ -56,10 +56,11 @@ static struct err *take_memory(struct rt_exec *x, struct rt_device *d, struct st
 }
 
 /* Where every buffer lies. */
-static void bind(struct rt_exec *x, int i, struct ctx *c, struct store *const *arg, struct store *const *out, struct store *zone)
+static void bind(struct rt_exec *x, int i, struct ctx *c, const struct part *l, struct store *zone)
 {
 	const struct prog *p = x->p;
 	char *z = store_enter(zone), *data = x->data[i] ? store_enter(x->data[i]) : NULL;
+	bool same = l->bound && c->bound == l->bound;        /* what goes by relay lies where it did */
 
 	if (c->zone != z) {
 		for (uint32_t b = 0; b < p->nbuf; b++)
@@ -70,21 +71,18 @@ static void bind(struct rt_exec *x, int i, struct ctx *c, struct store *const *a
 		c->zone = z;
 	}
 	for (int64_t k = 0; k < x->narg; k++)
-		if (x->argbuf[k] >= 0)
-			c->base[x->argbuf[k]] = store_enter(arg[k]);
+		if (x->argbuf[k] >= 0 && (!same || x->taker[k] < 0))
+			c->base[x->argbuf[k]] = store_enter(l->arg[k]);
 	for (int64_t k = 0; k < x->nres; k++)
-		if (x->outbuf[k] >= 0)
-			c->base[x->outbuf[k]] = store_enter(out[k]);
+		if (x->outbuf[k] >= 0 && (!same || x->donor[k] < 0))
+			c->base[x->outbuf[k]] = store_enter(l->out[k]);
 	for (uint32_t k = 0; k < x->nlodger; k++)
 		c->base[x->lodger[k]] = c->base[p->buf[x->lodger[k]].alias] + p->buf[x->lodger[k]].off;
+	c->bound = l->bound;
 }
 
 /* Start and walk.  The caller owns the device. */
-struct go {
-	struct rt_exec *x; int i; struct ctx *c;
-	struct store *const *arg; struct store **out; const uint8_t *took;
-	struct room *room; struct launch *l; int32_t id;
-};
+struct go { struct rt_exec *x; int i; struct ctx *c; struct part *part; struct room *room; struct launch *l; int32_t id; };
 
 static struct err *started(void *v)
 {
@@ -92,25 +90,24 @@ static struct err *started(void *v)
 	struct rt_exec *x = g->x;
 	int i = g->i;
 	struct ctx *c = g->c;
-	struct store *const *arg = g->arg, **out = g->out;
-	const uint8_t *took = g->took;
+	struct part *p = g->part;
 	struct room *room = g->room;
 	struct launch *l = g->l;
 	int32_t id = g->id;
 	struct rt_device *d = x->dev[i];
 	struct store **zone = &room->zone;
-	struct err *e = take_memory(x, d, out, zone);
+	struct err *e = take_memory(x, d, p, zone);
 
 	if (e && e->code == ERR_EXHAUSTED && *zone && (*zone)->bytes > x->zone) {
 		/* The zone has the size of the largest program so far: this one can do with less. */
 		store_unref(*zone);
 		*zone = NULL;
 		err_free(e);
-		e = take_memory(x, d, out, zone);
+		e = take_memory(x, d, p, zone);
 	}
 	if (e && e->code == ERR_EXHAUSTED && zones_drop(d->c)) {
 		err_free(e);
-		e = take_memory(x, d, out, zone);
+		e = take_memory(x, d, p, zone);
 	}
 	if (e && e->code == ERR_EXHAUSTED && room == &d->room && !sym_clear(d->ep, false)) {       /* launches that failed keep some */
 		struct err *no = sym_clear_wait(d->ep);
@@ -119,14 +116,14 @@ static struct err *started(void *v)
 			return no;
 		}
 		err_free(e);
-		e = take_memory(x, d, out, zone);
+		e = take_memory(x, d, p, zone);
 	}
 	if (e)
 		return e;
 	for (int64_t r = 0; r < x->nres; r++)
-		if (x->donor[r] >= 0 && !(took[x->donor[r]] && x->taker[x->donor[r]] == r))
-			store_copy(out[r], 0, arg[x->donor[r]], 0, (size_t)x->p->buf[x->outbuf[r]].size);
-	bind(x, i, c, arg, out, *zone);
+		if (x->donor[r] >= 0 && !(p->took[x->donor[r]] && x->taker[x->donor[r]] == r))
+			store_copy(p->out[r], 0, p->arg[x->donor[r]], 0, (size_t)x->p->buf[x->outbuf[r]].size);
+	bind(x, i, c, p, *zone);
 	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->coll, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = room != &d->room, .stop = l ? &l->stop : NULL };
 	f.work = c->zone + x->work;
 	f.lane = x->nflown ? d->lane : NULL;
@@ -134,10 +131,9 @@ static struct err *started(void *v)
 }
 
 /* Nothing allocates while a program runs; but handlers of custom calls, messages and some collectives do. */
-static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct store *const *arg, struct store **out, const uint8_t *took,
-                      struct room *room, struct launch *l, int32_t id)
+static struct err *go(struct rt_exec *x, int i, struct ctx *c, struct part *p, struct room *room, struct launch *l, int32_t id)
 {
-	struct go g = { x, i, c, arg, out, took, room, l, id };
+	struct go g = { x, i, c, p, room, l, id };
 
 	return mem_guard(started, &g, false);
 }
@@ -205,7 +201,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 		sym_begin(d->ep, &s);
 	}
 	if (!e)
-		e = go(x, i, c, p->arg, p->out, p->took, room, l, l->id);
+		e = go(x, i, c, p, room, l, l->id);
 	if (!e && x->comm)
 		e = sym_lost(d->ep);
 	struct err *why = NULL;
@@ -339,191 +335,72 @@ static void append(struct rt_device *d, struct launch *l, int i)
 		sym_wake(&d->bell, 1);
 }
 
-/* --- arguments and results --------------------------------------------------------------- */
-
-static bool kept(int64_t k, const int64_t *no_donate, size_t nkeep)
-{
-	for (size_t i = 0; i < nkeep; i++)
-		if (no_donate[i] == k)
-			return true;
-	return false;
-}
-
-static struct err *gone(const struct rt_exec *x, int64_t k) { return ERR(INVALID, "parameter %lld of '%s' has been deleted or donated", (long long)k, x->p->name); }
-
-static bool suits(const struct rt_shape *s, const struct prog_arg *a)
-{
-	bool same = s->dtype == a->dtype && s->rank == a->rank;
-
-	for (int i = 0; i < a->rank && same; i++)
-		same = s->dim[i] == a->dim[i];
-	return same || a->dtype == DT_token;         /* a token arrives as an empty array of pred */
-}
-
-/* Can the program be launched with these?  Nothing is held. */
-static struct err *check_arguments(const struct rt_exec *x, int i, struct rt_buffer *const *arg)
-{
-	const struct rt_device *d = x->dev[i];
-
-	for (int64_t k = 0; k < x->narg; k++) {
-		if (arg[k]->dev != d)
-			return ERR(INVALID, "parameter %lld of '%s' lies on device %d, not on device %d", (long long)k, x->p->name, arg[k]->dev->id, d->id);
-		if (rt_buffer_deleted(arg[k]))
-			return gone(x, k);
-		if (!suits(&arg[k]->shape, &x->p->arg[k]))
-			return ERR(INVALID, "parameter %lld of '%s' has another shape or element type than what is given for it", (long long)k, x->p->name);
-	}
-	return NULL;
-}
-
-static struct err *results_spare(const struct rt_exec *x, struct made *m)
-{
-	m->nst = (size_t)x->nres - (size_t)x->ndonor;
-	if (!buffer_spares((size_t)x->nres, m->buf))
-		return no_room(sizeof **m->buf);
-	if (store_spares(m->nst, m->st))
-		return NULL;
-	for (int64_t r = 0; r < x->nres; r++)
-		buffer_spare(m->buf[r]);
-	return no_room(sizeof **m->st);
-}
-
-static void results_drop(const struct rt_exec *x, struct made *m)
-{
-	for (int64_t r = 0; r < x->nres; r++)
-		buffer_spare(m->buf[r]);
-	while (m->nst > 0)
-		store_spare(m->st[--m->nst]);
-}
-
-/* The launch is not to be: what was taken is its owner's again. */
-static void arguments_back(const struct rt_exec *x, struct rt_buffer *const *arg, struct store *const *st, const uint8_t *took, int64_t n)
-{
-	for (int64_t k = 0; k < n; k++)
-		if (took[k])
-			buffer_untake(arg[k], st[k]);
-		else
-			store_unref(st[k]);
-}
-
-/* References to the arguments' storage; what is donated is taken, if nobody else shows or reads it.  On failure nothing is held.  Where the
- * program donates, or another may, under the launch lock, in which the launch is appended, too: whoever holds storage before it is taken runs before. */
-static struct err *arguments(struct rt_exec *x, struct rt_buffer *const *arg, bool donate, const int64_t *no_donate, size_t nkeep, struct store **st, uint8_t *took)
-{
-	uint64_t mark = 0;
-
-	donate &= x->donates;
-	if (donate) {
-		mark = ++x->c->mark;
-		for (int64_t k = 0; k < x->narg; k++) {
-			arg[k]->twice = arg[k]->mark == mark ? mark : arg[k]->twice;
-			arg[k]->mark = mark;
-		}
-	}
-	for (int64_t k = 0; k < x->narg; k++) {
-		int32_t r = x->taker[k];
-		bool given = donate && x->p->arg[k].alias != -1 && (r < 0 || arg[k]->mem == x->resmem[r]) && !kept(k, no_donate, nkeep);
-		took[k] = given && buffer_take(arg[k], mark, &st[k]);
-		if (!given)
-			st[k] = buffer_store(arg[k]);
-		if (!st[k]) {
-			arguments_back(x, arg, st, took, k);
-			return gone(x, k);
-		}
-	}
-	return NULL;
-}
-
-/* Has result r the storage of its donor? */
-static bool took_over(const struct rt_exec *x, const uint8_t *took, int64_t r)
-{
-	int32_t k = x->donor[r];
-
-	return k >= 0 && took[k] && x->taker[k] == r;
-}
-
-/* The results of device i; those whose donor was taken have its storage.  On failure nothing has changed. */
-static struct err *results(struct rt_exec *x, int i, struct made *m, struct store *const *st, const uint8_t *took, struct rt_event *ready,
-                           struct store **out, struct rt_buffer **res)
-{
-	struct rt_device *d = x->dev[i];
-	size_t most = m->nst, n = 0;
-
-	for (int64_t r = 0; r < x->nres; r++)
-		n += !took_over(x, took, r);
-	if (n > most && !store_spares(n - most, m->st + most))
-		return no_room(sizeof **m->st);
-	m->nst = MAX(n, most);
-	for (int64_t r = 0; r < x->nres; r++) {
-		const struct prog_arg *a = &x->p->res[r];
-		if (took_over(x, took, r)) {
-			out[r] = st[x->donor[r]];        /* what the argument had goes to the result */
-		} else {
-			out[r] = store_init(m->st[--m->nst], d, x->resmem[r], (size_t)a->bytes);
-			atomic_store_explicit(&out[r]->handles, 1, memory_order_relaxed);
-		}
-		res[r] = buffer_init(m->buf[r], d, x->resmem[r], a->dtype, a->rank, a->dim, out[r], ready);
-	}
-	assert(!m->nst);
-	event_refs(ready, (int)x->nres);
-	return NULL;
-}
-
-/* As if neither had been. */
-static void undo(const struct rt_exec *x, struct rt_buffer *const *arg, struct store *const *st, const uint8_t *took, struct store *const *out, struct rt_buffer *const *res)
-{
-	for (int64_t r = 0; r < x->nres; r++) {
-		res[r]->st = NULL;
-		rt_buffer_unref(res[r]);
-		if (!took_over(x, took, r))              /* else it is the argument's again */
-			store_unref(out[r]);
-	}
-	arguments_back(x, arg, st, took, x->narg);
-}
-
 /* --- launching ------------------------------------------------------------------------ */
+
+/* Room for a launch.  NULL: there is none. */
+static struct launch *launch_new(struct rt_exec *x, int32_t id)
+{
+	struct launch *l = spare_take(&x->launches);
+	size_t each = launch_each(x);
+
+	if (!l)
+		return NULL;
+	atomic_init(&l->ref, x->nlocal);
+	l->x = x;
+	l->id = id;
+	atomic_init(&l->stop, 0);
+	atomic_flag_clear(&l->lock);
+	l->err = NULL;
+	for (int i = 0; i < x->nlocal; i++) {
+		struct part *p = &l->part[i];
+		p->arg = (struct store **)((char *)l + sizeof *l + (size_t)x->nlocal * sizeof *p + each * (size_t)i);
+		p->wait = (struct rt_event **)(p->arg + x->narg);
+		p->out = (struct store **)(p->wait + x->narg);
+		p->st = p->out + x->nres;
+		p->took = (uint8_t *)(p->st + x->nres);
+		p->l = l;
+	}
+	return l;
+}
 
 /* On the caller's thread.  Gives false if the device is busy or an argument is not ready. */
 static bool run_inline(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep, int32_t id,
                        struct rt_buffer **out, struct rt_event **done, struct err **err)
 {
 	struct rt_device *d = x->dev[0];
-	struct store *as[INLINE_ARGS], *os[INLINE_ARGS], *fresh[INLINE_ARGS];
-	uint8_t took[INLINE_ARGS];
 	uint32_t idle = 0;
-	struct err *e;
 
 	for (int64_t k = 0; k < x->narg; k++)
-		if (atomic_load_explicit(&arg[k]->ready->state, memory_order_acquire) != 1)
+		if (atomic_load_explicit(&buffer_ready(arg[k])->state, memory_order_acquire) != 1)
 			return false;
 	if (!atomic_compare_exchange_strong(&d->state, &idle, STATE_INLINE))
 		return false;
-	struct made m = { out, fresh, 0 };
-	e = check_arguments(x, 0, arg);
-	bool made = !e && !(e = results_spare(x, &m)), had = false, got = false;
-	if (made) {
+	struct launch *l = launch_new(x, id);
+	struct part *p = l ? &l->part[0] : NULL;
+	struct err *e = l ? part_check(p, x, 0, arg) : no_room(x->launches.size);
+	bool got = false;
+	if (!e && !(e = part_spare(p, x, 0, true, out))) {
 		if (x->donates)
 			pthread_mutex_lock(&x->c->launch);
 		/* Who was queued meanwhile may read what is donated, and runs behind this one. */
 		bool alone = atomic_load(&d->state) == STATE_INLINE;
-		had = !(e = arguments(x, arg, alone, no_donate, nkeep, as, took));
-		got = had && !(e = results(x, 0, &m, as, took, &event_ok, os, out));
-		if (had && !got)
-			arguments_back(x, arg, as, took, x->narg);
+		got = !(e = part_take(p, x, arg, alone, no_donate, nkeep)) && !(e = part_make(p, x, 0, arg, &event_ok));
 		if (x->donates)
 			pthread_mutex_unlock(&x->c->launch);
 		if (!got)
-			results_drop(x, &m);
+			part_drop(p);
 	}
 	if (got) {
 		unsigned fp = cpu_set_ftz();
-		e = go(x, 0, &x->ctx[0], as, os, took, &d->room, NULL, id);
+		e = go(x, 0, &x->ctx[0], p, &d->room, NULL, id);
 		cpu_restore_fp(fp);
 	}
 	atomic_fetch_and(&d->state, ~STATE_INLINE);
 	*err = e;
 	if (got)
-		unref_arguments(x, as, took);
+		unref_arguments(x, p->arg, p->took);
+	if (l)
+		spare_give(&x->launches, l);
 	for (int64_t r = 0; r < x->nres && got && e; r++)
 		rt_buffer_unref(out[r]);
 	*done = e ? NULL : &event_ok;
@@ -561,36 +438,22 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	for (int i = 0; i < x->nlocal && inside; i++)
 		self |= x->dev[i] == walking;
 	for (int64_t k = 0; k < narg && inside && x->nlocal == 1; k++)
-		ready &= rt_event_ready(arg[k]->ready);
+		ready &= rt_event_ready(buffer_ready(arg[k]));
 	bool nested = inside && x->nlocal == 1 && !x->comm && ready;
 	if (self && x->nlocal > 1)
 		return ERR(PRECONDITION, "a host callback of device %d cannot launch a program on this and other devices", walking->id);
 	if (self && !nested)
 		return ERR(PRECONDITION, "a host callback of device %d cannot wait for what the device has yet to compute", walking->id);
-	struct launch *l = spare_take(&x->launches);
+	struct launch *l = launch_new(x, launch_id);
 	if (!l)
 		return no_room(x->launches.size);
-	size_t each = launch_each(x);
-	atomic_init(&l->ref, x->nlocal);
-	l->x = x;
-	l->id = launch_id;
-	atomic_init(&l->stop, 0);
-	atomic_flag_clear(&l->lock);
-	l->err = NULL;
 	int ok = 0;
 	for (; ok < x->nlocal && !e; ok += !e) {
 		struct part *p = &l->part[ok];
-		p->arg = (struct store **)((char *)l + sizeof *l + (size_t)x->nlocal * sizeof *p + each * (size_t)ok);
-		p->wait = (struct rt_event **)(p->arg + narg);
-		p->out = (struct store **)(p->wait + narg);
-		p->made = (struct made){ out + nres * ok, p->out + nres, 0 };
-		p->took = (uint8_t *)(p->made.st + nres);
-		p->nwait = 0;
-		p->l = l;
-		e = check_arguments(x, ok, arg + narg * ok);
+		e = part_check(p, x, ok, arg + narg * ok);
 		p->done = e ? NULL : rt_event_new();
 		if (!e)
-			e = p->done ? results_spare(x, &p->made) : no_room(sizeof *p->done);
+			e = p->done ? part_spare(p, x, ok, !nested, out + nres * ok) : no_room(sizeof *p->done);
 		if (e)
 			rt_event_unref(p->done);
 	}
@@ -606,13 +469,13 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	int had = 0;
 	for (; had < x->nlocal && !e; had += !e) {
 		struct part *p = &l->part[had];
-		e = arguments(x, arg + narg * had, !nested, no_donate, nkeep, p->arg, p->took);
-		if (!e && (e = results(x, had, &p->made, p->arg, p->took, p->done, p->out, out + nres * had)))
-			arguments_back(x, arg + narg * had, p->arg, p->took, narg);
+		e = part_take(p, x, arg + narg * had, !nested, no_donate, nkeep);
+		if (!e)
+			e = part_make(p, x, had, arg + narg * had, p->done);
 	}
 	if (e) {
 		for (int i = 0; i < had; i++)
-			undo(x, arg + narg * i, l->part[i].arg, l->part[i].took, l->part[i].out, out + nres * i);
+			part_undo(&l->part[i], x, arg + narg * i);
 		if (queued) {
 			places_back(x, c->ndev);
 			pthread_mutex_unlock(&c->launch);
@@ -620,7 +483,7 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		ctx_fini(&in.c);
 		for (int i = 0; i < ok; i++) {
 			if (i >= had)
-				results_drop(x, &l->part[i].made);
+				part_drop(&l->part[i]);
 			rt_event_unref(l->part[i].done);
 		}
 		spare_give(&x->launches, l);
@@ -629,10 +492,7 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	rt_exec_ref(x);
 	for (int i = 0; i < x->nlocal; i++) {
 		struct part *p = &l->part[i];
-		struct rt_buffer *const *a = arg + narg * i;
-		for (int64_t k = 0; k < narg; k++)
-			if (atomic_load_explicit(&a[k]->ready->state, memory_order_acquire) != 1 && (!p->nwait || p->wait[p->nwait - 1] != a[k]->ready))
-				p->wait[p->nwait++] = rt_event_ref(a[k]->ready);      /* those of one launch have one */
+		part_wait_for(p, x, arg + narg * i);
 		done[i] = rt_event_ref(p->done);
 	}
 	for (int i = 0; i < x->nlocal && !nested; i++)

@@ -13,6 +13,7 @@ void ctx_init(struct ctx *c, const struct rt_exec *x)
 	c->hop = mem_lines(sizeof *c->hop * (size_t)MAX(x->p->nbuf, 1));
 	c->loan = NULL;
 	c->zone = NULL;
+	c->bound = 0;
 }
 
 void ctx_fini(struct ctx *c)
