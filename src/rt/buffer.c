@@ -487,18 +487,21 @@ struct err *rt_buffer_bitcast(struct rt_buffer *b, const struct rt_shape *s, str
 	TRY(shape_check(s));
 	if (rt_shape_bytes(s) != rt_shape_bytes(&b->shape))
 		return ERR(INVALID, "bitcast of %lld bytes to %lld bytes", (long long)rt_shape_bytes(&b->shape), (long long)rt_shape_bytes(s));
+	struct rt_buffer *n = spare_take(&buffers);
+	if (!n)
+		return no_room(sizeof *n);
 	lock(b);
 	struct store *st = shown(b);
-	if (st)
+	if (st) {
 		store_ref(st);
-	differ(b);
-	unlock(b);
-	if (!st)
-		return deleted_error(b);
-	if (!(*out = buffer_new(b->dev, b->mem, s->dtype, s->rank, s->dim, st, rt_event_ref(buffer_ready(b))))) {
-		store_unref(st);
-		rt_event_unref(buffer_ready(b));
-		return no_room(sizeof **out);
+		atomic_fetch_add(&st->handles, 1);       /* from here on no launch takes it */
+		differ(b);
 	}
+	unlock(b);
+	if (!st) {
+		buffer_spare(n);
+		return deleted_error(b);
+	}
+	*out = buffer_init(n, b->dev, b->mem, s->dtype, s->rank, s->dim, st, rt_event_ref(buffer_ready(b)));
 	return NULL;
 }
