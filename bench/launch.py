@@ -89,8 +89,8 @@ def main():
     a.add_argument("--only", default=",".join(ROWS), help="some of " + ", ".join(ROWS))
     a.add_argument("--devices", default="1,2")
     a.add_argument("--arrays", type=int, default=300)
-    a.add_argument("--rounds", type=int, default=21)
-    a.add_argument("--calls", type=int, default=200)
+    a.add_argument("--rounds", type=int, default=101)
+    a.add_argument("--calls", type=int, default=20)
     a.add_argument("--inside", help=argparse.SUPPRESS)
     o = a.parse_args()
     if o.inside:

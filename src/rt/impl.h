@@ -83,7 +83,7 @@ struct rt_device {
 	pthread_mutex_t lock;
 	pthread_cond_t space;
 	struct { struct launch *l; int i; } q[RT_RING];
-	int taken;                    /* places of the queue that are given or promised; under lock */
+	int taken; bool full;         /* places of the queue that are given or promised; there were none, and half of it is yet to go; under lock */
 	_Atomic unsigned head, tail;  /* tail changes under lock, head by the walker */
 	_Alignas(64) _Atomic uint32_t bell;       /* changes when the walker has something to do */
 	_Atomic int asleep;           /* the walker sleeps on bell */

@@ -233,6 +233,16 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 
 /* --- the queue --------------------------------------------------------------------- */
 
+/* Under the device's lock.  Who waits for a place is woken when there are many: a call takes less than to be woken. */
+static void place_back(struct rt_device *d)
+{
+	d->taken--;
+	if (d->full && d->taken <= RT_QUEUE / 2) {
+		d->full = false;
+		pthread_cond_broadcast(&d->space);
+	}
+}
+
 void *walker_main(void *v)
 {
 	struct rt_device *d = v;
@@ -249,8 +259,7 @@ void *walker_main(void *v)
 			int i = d->q[head % RT_RING].i;
 			pthread_mutex_lock(&d->lock);
 			atomic_store(&d->head, head + 1);
-			d->taken--;
-			pthread_cond_signal(&d->space);
+			place_back(d);
 			pthread_mutex_unlock(&d->lock);
 			for (int k = 0; atomic_load(&d->state) & STATE_INLINE; k++)
 				k < c->spins ? sym_pause() : (void)sched_yield();
@@ -288,8 +297,7 @@ static void places_back(struct rt_exec *x, int n)
 		if (d->local >= n)
 			continue;
 		pthread_mutex_lock(&d->lock);
-		d->taken--;
-		pthread_cond_signal(&d->space);
+		place_back(d);
 		pthread_mutex_unlock(&d->lock);
 	}
 }
@@ -309,7 +317,7 @@ static struct err *places(struct rt_exec *x, bool inside)
 		if (!mine)
 			continue;
 		pthread_mutex_lock(&d->lock);
-		while (d->taken >= RT_QUEUE && !inside)
+		for (d->full |= d->taken >= RT_QUEUE; d->full && !inside; d->full |= d->taken >= RT_QUEUE)
 			pthread_cond_wait(&d->space, &d->lock);
 		full = d->taken >= RT_RING;
 		if (!full)
