@@ -6,7 +6,8 @@
 
 jax      the same function on Rondo and on XLA:CPU, in one process, in turns; the ratio is the median of each round's time over that of XLA:CPU in
          the same round.  Calls follow each other without waiting; the last one is waited for.
-execute  the same program at PJRT's Execute (bench/launch.c), per device: all of a call with the end of the handles that it has used up, and what of that is within Execute."""
+execute  the same program at PJRT's Execute (bench/launch.c), us a device: all of a call with the end of the buffers that it has used up, and what of
+         that is within Execute; in turns with calls that find one array shown twice, and take all others one by one."""
 
 import argparse
 import os
@@ -57,7 +58,6 @@ def through_jax(n, arrays, rounds, calls):
 
 
 def at_execute(n, arrays, rounds, calls):
-    """Two numbers a round, us of all devices: a launch, and what of it is within Execute."""
     import jax
     import numpy as np
     from jax._src import compiler
@@ -77,8 +77,9 @@ def at_execute(n, arrays, rounds, calls):
         plugin = os.environ.get("RONDO_LIBRARY") or HERE.parent / "build" / "librondo.so"
         out = subprocess.run([temp / "launch", plugin, temp / "program", temp / "options", *map(str, (n, arrays, ELEMENTS, calls, rounds))],
                              capture_output=True, text=True, check=True).stdout
-    whole, within = zip(*(map(float, line.split()) for line in out.splitlines()), strict=True)
-    print(f"execute, {n} devices, {arrays} donated: {statistics.median(whole) / n:8.2f} us a device, within Execute {statistics.median(within) / n:.2f}", flush=True)
+    columns = zip(*(map(float, line.split()) for line in out.splitlines()), strict=True)
+    again, inside, apart, inside_apart = (statistics.median(c) / n for c in columns)
+    print(f"execute, {n} devices, {arrays} donated: {again:8.2f} us a device, within Execute {inside:.2f}; one by one {apart:.2f}, within Execute {inside_apart:.2f}", flush=True)
 
 
 ROWS = {"jax": through_jax, "execute": at_execute}
