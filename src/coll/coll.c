@@ -447,6 +447,35 @@ struct err *coll_check(const struct prog *p, const struct prog_coll *c)
 	return NULL;
 }
 
+int64_t coll_own(const struct coll_cx *cx)
+{
+	int64_t ring = 0, most[2] = { 0 };
+
+	for (uint32_t i = 0; i < cx->p->ncoll; i++) {
+		const struct prog_coll *c = &cx->p->coll[i];
+		enum coll_kind k = (enum coll_kind)c->kind;
+		bool sum = k == COLL_all_reduce || k == COLL_reduce_scatter || k == COLL_scan;
+		struct coll_red r = { (enum redop)c->redop, (enum dtype)c->dtype, c->expr };
+		int64_t n = c->outer * c->inner;
+		int pe[MAX_ROW] = { 0 };
+		struct coll_group g = { 2, 0, pe };
+		if (k == COLL_barrier || c->nbox || c->hops)
+			continue;
+		if (k != COLL_permute)
+			group_of(cx, c, pe, &g);
+		if (k == COLL_all_to_all)
+			n = exchange_of(g.n, c->outer, c->inner, c->inner2).n;
+		if (g.n == 1 || !n)
+			continue;
+		struct call q = call_of(cx->c, &g, 0, k, sum ? &r : NULL, n, c->algo);
+		if (q.algo == COLL_stage)
+			ring = cx->c->table.ring;
+		else if (sum)
+			most[q.algo == COLL_push] = MAX(most[q.algo == COLL_push], reduce_own(&q, &r, n));
+	}
+	return ring + most[0] + most[1];
+}
+
 int coll_peers(const struct prog *p, const int *pe, int pos, int *out)
 {
 	bool *seen = mem_alloc((size_t)MAX(p->ndev, 1));

@@ -108,6 +108,9 @@ struct coll_cx {
 };
 /* Can the collective be done?  INVALID or UNIMPLEMENTED, for use when a program is loaded. */
 struct err *coll_check(const struct prog *p, const struct prog_coll *c);
+/* The most bytes of the device's heap that collectives of the program take beside its zone, within a host: staging and partial results, of which some
+ * stay with the device for the next ones. */
+int64_t coll_own(const struct coll_cx *cx);
 /* PEs that position pos exchanges messages with in any collective of p, without itself: into out (ndev entries),
  * each once.  Returns their number. */
 int coll_peers(const struct prog *p, const int *pe, int pos, int *out);

@@ -184,6 +184,8 @@ struct err *levels_blocks(const struct call *q, const struct acc *a, int64_t out
 /* --- reduce.c, move.c --------------------------------------------------------------- */
 
 struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t count, const char *x, char *y, const struct coll_then *t);
+/* Bytes of the heap that a reduction of n bytes takes, beside the staging ring. */
+int64_t reduce_own(const struct call *q, const struct coll_red *r, int64_t n);
 /* The operand is [outer][n] rows of inner bytes, the result [outer] of them. */
 struct err *reduce_blocks(const struct call *q, const struct coll_red *r, int64_t outer, int64_t inner, const char *x, char *y, const struct coll_then *t);
 struct err *reduce_scan(const struct call *q, const struct coll_red *r, bool exclusive, int64_t count, const char *x, char *y);

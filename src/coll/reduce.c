@@ -216,16 +216,20 @@ static struct err *pushed_step(struct pushed *p, int64_t t, int64_t chunks)
 	return pushed_ready(p, true);
 }
 
+enum { PUSH_MOST = 4 << 20 };
+
+/* Bytes of the slice that each member reduces of so many. */
+static int64_t push_slice(const struct call *q, int64_t chunk, int64_t elem) { return ((chunk / elem + q->n - 1) / q->n * elem + 63) / 64 * 64; }
+
 static struct err *all_push(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)
 {
-	enum { MOST = 4 << 20 };
 	struct pushed p = { .q = q, .a = a, .x = x, .n = n };
 	struct sym_block **inbox = &q->c->inbox;
 	struct loan g = { 0 };
 	struct err *e = NULL;
 
-	p.chunk = MIN(n, MOST) / a->elem * a->elem;
-	p.slice = ((p.chunk / a->elem + q->n - 1) / q->n * a->elem + 63) / 64 * 64;
+	p.chunk = MIN(n, PUSH_MOST) / a->elem * a->elem;
+	p.slice = push_slice(q, p.chunk, a->elem);
 	if (!*inbox || (int64_t)(*inbox)->bytes < 2 * p.slice * q->n) {
 		sym_free(*inbox);
 		*inbox = NULL;
@@ -361,6 +365,14 @@ static struct err *chain_round(struct chain *c, int64_t i)
 	sym_get(q->ep, below, sym_ep_base(q->ep) + off, m.off, (size_t)chunk_len(c, i));
 	sym_return(q->ep, below, true);
 	return q->me < q->n - 2 ? sym_tell(q->ep, q->pe[q->me + 1], q->site, SYM_LEND, off, (size_t)chunk_len(c, i)) : NULL;
+}
+
+int64_t reduce_own(const struct call *q, const struct coll_red *r, int64_t n)
+{
+	int64_t elem = dtype_info[r->dtype].bytes;
+
+	return q->algo == COLL_push ? 2 * q->n * push_slice(q, MIN(n, PUSH_MOST), elem)
+	     : q->algo == COLL_ring ? DEPTH * (q->c->table.chunk / elem * elem) * acc_spread(r, q->n) : 0;
 }
 
 static struct err *all_ring(const struct call *q, const struct acc *a, const char *x, char *y, int64_t n)

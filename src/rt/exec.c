@@ -522,6 +522,8 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	wakes(x);
 	for (uint32_t i = 0; i < p->ncoll; i++)
 		TRY_GOTO(e, coll_check(p, &p->coll[i]), out);
+	for (int i = 0; i < x->nlocal && p->ncoll; i++)
+		x->own = MAX(x->own, coll_own(&(struct coll_cx){ x->dev[i]->coll, p, x->id, x->pos[i] }));
 	x->inlined = p->ndev == 1 && x->nlocal && !p->ncoll && block_ns(&c->here, p, 0, 0) < (c->ndev == 1 ? ALONE_NS : INLINE_NS);
 	x->data = mem_alloc(sizeof *x->data * (size_t)x->nlocal);
 	x->ctx = mem_alloc(sizeof *x->ctx * (size_t)x->nlocal);
@@ -578,7 +580,7 @@ void rt_exec_unref(struct rt_exec *x)
 }
 
 const struct prog *rt_exec_prog(const struct rt_exec *x) { return x->p; }
-int64_t rt_exec_zone(const struct rt_exec *x) { return (int64_t)x->zone; }
+int64_t rt_exec_zone(const struct rt_exec *x) { return (int64_t)x->zone + x->own; }
 int rt_exec_nlocal(const struct rt_exec *x) { return x->nlocal; }
 struct rt_device *rt_exec_device(const struct rt_exec *x, int i) { return x->dev[i]; }
 int rt_exec_position(const struct rt_exec *x, int i) { return x->pos[i]; }

@@ -351,6 +351,7 @@ struct rt_exec {
 	int **peer, *npeer;           /* per local device: PEs it exchanges messages with */
 	struct rt_exec *next;         /* in c->execs */
 	size_t words, work, zone;     /* where loans' words begin in the zone, kernels' scratch (all kernels have it in turn); bytes of all */
+	int64_t own;                  /* bytes that its collectives may take beside that */
 	bool inlined, comm, donates;  /* donates: some parameter is given away */
 	int32_t *argbuf, *outbuf;     /* buffer of each parameter and result, -1 if unused */
 	uint32_t nlodger, *lodger;    /* temporaries that lie in results */

@@ -109,7 +109,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 struct rt_exec *rt_exec_ref(struct rt_exec *x);
 void rt_exec_unref(struct rt_exec *x);
 const struct prog *rt_exec_prog(const struct rt_exec *x);
-int64_t rt_exec_zone(const struct rt_exec *x);             /* bytes of temporary memory on each device: values and scratch */
+int64_t rt_exec_zone(const struct rt_exec *x);             /* bytes of temporary memory on each device: values, scratch, and what collectives stage */
 int rt_exec_nlocal(const struct rt_exec *x);               /* local devices, in order of position */
 struct rt_device *rt_exec_device(const struct rt_exec *x, int i);
 int rt_exec_position(const struct rt_exec *x, int i);      /* position of local device i */
