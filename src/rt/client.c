@@ -28,13 +28,16 @@ static size_t room_for_threads(int ndev)
 	return threads * (known ? (size_t)stack.rlim_cur : STACK) + MIN(threads, ARENAS * cores) * ARENA;
 }
 
-struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
+struct making { const struct rt_opts *o; struct rt_client *c; };
+
+static struct err *make(void *v)
 {
+	struct making *m = v;
+	const struct rt_opts *o = m->o;
 	const struct rt_device_ops *ops = rt_device_ops_find(conf_str(CONF_DEVICE));
 	struct rt_client *c = mem_alloc(sizeof *c);
-	struct err *e = NULL;
 
-	*out = NULL;
+	m->c = c;
 	client_begin(c);
 	c->ndev = devices_wanted(o);
 	pthread_mutex_init(&c->launch, NULL);
@@ -42,15 +45,13 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 	pthread_mutex_init(&c->kv_lock, NULL);
 	pthread_cond_init(&c->side_cond, NULL);
 	c->side_tail = &c->side_head;
-	if (!ops) {
-		e = ERR(INVALID, "RONDO_DEVICE is '%s', not cpu or far", conf_str(CONF_DEVICE));
-		goto out;
-	}
-	TRY_GOTO(e, plan_table_get(&c->here), out);
+	if (!ops)
+		return ERR(INVALID, "RONDO_DEVICE is '%s', not cpu or far", conf_str(CONF_DEVICE));
+	TRY(plan_table_get(&c->here));
 	c->plan = c->here;
 	coll_table_from(&c->table, c->plan.rule);
-	TRY_GOTO(e, job_join(c, o->boot), out);
-	TRY_GOTO(e, job_table(c), out);
+	TRY(job_join(c, o->boot));
+	TRY(job_table(c));
 	c->table.cores = c->cores;
 	int nworker = MAX(cpu_get()->cores / c->sharers - 1, 0);
 	c->spins = sym_spins(c->sharers * (1 + nworker));
@@ -66,13 +67,11 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 	so.limit = conf_int(CONF_MEMORY) > 0 ? conf_int(CONF_MEMORY) : cpu_get()->ram / 10 * 9 / c->housemates * c->ndev;
 	if (so.limit > cpu_get()->ram)
 		conf_useless(CONF_MEMORY, "more than the %lld bytes that this process may use", (long long)cpu_get()->ram);
-	TRY_GOTO(e, sym_open(&so, &c->world), out);
+	TRY(sym_open(&so, &c->world));
 	if (coll_table_has(&c->table, COLL_mpi)) {
 		struct err *no = coll_mpi_open(c->world);
-		if (no && strstr(conf_str(CONF_COLL), "mpi")) {
-			e = err_wrap(no, "RONDO_COLL");
-			goto out;
-		}
+		if (no && strstr(conf_str(CONF_COLL), "mpi"))
+			return err_wrap(no, "RONDO_COLL");
 		err_free(no);
 	}
 	c->dev = mem_lines(sizeof *c->dev * (size_t)c->ndev);
@@ -107,19 +106,28 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 				c->dev[k].nworker = 0;
 			if (!d->started)
 				d->nworker = 0;
-			e = ERR(EXHAUSTED, "cannot start a thread for device %d: %s", d->id, strerror(r));
-			goto out;
+			return ERR(EXHAUSTED, "cannot start a thread for device %d: %s", d->id, strerror(r));
 		}
 	}
 	log_line(LOG_INFO, "%d %s device%s, %d worker%s each, %lld bytes", c->ndev, ops->name, c->ndev > 1 ? "s" : "", nworker,
 	         nworker == 1 ? "" : "s", (long long)so.limit);
-out:
-	if (e && o->boot && !c->world)
+	return NULL;
+}
+
+struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
+{
+	struct making m = { o, NULL };
+	/* Without memory, too, the others hear of it; what threads of the join may know stays. */
+	struct err *e = mem_guard(make, &m, false);
+
+	*out = e ? NULL : m.c;
+	if (e && o->boot && (!m.c || !m.c->world)) {
 		job_refuse(o->boot, e);
+		if (o->boot->nprocess > 1)
+			sym_give_up(o->boot, e);
+	}
 	if (e)
-		rt_client_free(c);
-	else
-		*out = c;
+		rt_client_free(m.c);
 	return e;
 }
 
@@ -150,7 +158,8 @@ void rt_client_free(struct rt_client *c)
 			pthread_join(d->worker[k].thread, NULL);
 		store_unref(d->room.zone);
 		d->room.zone = NULL;
-		sym_clear(d->ep, true);           /* what peers may still read stays as it is: nobody takes memory here any more */
+		if (d->ep)
+			sym_clear(d->ep, true);   /* what peers may still read stays as it is: nobody takes memory here any more */
 	}
 	if (trace_on())
 		trace_write();

@@ -373,8 +373,6 @@ void sym_gone(struct sym_world *w, int proc, enum sym_life how);
 struct err *sym_joins(struct sym_world *w, const struct kv *kv, int who, double until, struct sym_coming *c);
 /* A key that process who is to write, by the time until; says for whom it waits. */
 struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out);
-/* This process cannot join: the others need not wait. */
-void sym_give_up(const struct kv *kv, const struct err *why);
 
 /* --- join.c: how processes come to know each other --------------------------------------- */
 

@@ -51,6 +51,8 @@ struct sym_opts {
  * EXHAUSTED if the address space cannot be had; PRECONDITION if a process is of another version; UNAVAILABLE if a process cannot be reached,
  * or did not come within RONDO_JOIN_TIMEOUT seconds. */
 struct err *sym_open(const struct sym_opts *o, struct sym_world **out);   /* owned */
+/* This process of a job will not open, and has not tried to: the others, which wait for it, hear why.  sym_open that fails does so itself. */
+void sym_give_up(const struct kv *kv, const struct err *why);
 /* Leave.  Not collective: peers that still wait for this process get an error that says it has left.  NULL is
  * fine; no endpoint may be in use. */
 void sym_close(struct sym_world *w);

@@ -1,10 +1,13 @@
-/* There is no memory at the k-th allocation, for every k: compile, load and launch give an error that says so, nothing is
+/* There is no memory at the k-th allocation, for every k: compile, load, launch and join give an error that says so, nothing is
  * held any more (the leak sanitizer looks), and the next attempt works. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <pthread.h>
+#include <unistd.h>
+
 #include <cmocka.h>
 
 #include "ir/ir.h"
@@ -243,6 +246,179 @@ static void two_devices(void **state)
 	one(gather, 2, TIER_AUTO, 2048);
 }
 
+/* --- donated states: what goes from launch to launch together -------------------------------- */
+
+static const char states[] =
+	"module @states partitions=1 replicas=1\n"
+	"fn @main(%1: f32[2048] alias=0, %2: f32[2048] alias=1, %3: f32[2048]) -> (f32[2048], f32[2048]) {\n"
+	"  %4 = add %1, %3 : f32[2048]\n"
+	"  %5 = add %2, %4 : f32[2048]\n"
+	"  return %4, %5\n"
+	"}\n";
+
+/* A launch that could not be leaves the states as they were, and the next one takes them. */
+static void donates(void **state)
+{
+	static const float one[2048] = { 1, 1 };
+	const struct rt_shape s = { DT_f32, 1, { 2048 } };
+
+	for (int rest = 0; rest < 2; rest++) {
+		struct task t = { states, 1, TIER_REF, NULL, NULL };
+		ok(mem_guard(compile, &t, true));
+		ok(mem_guard(load_it, &t, true));
+		for (long k = 1, whole = 0; !whole; k++) {
+			struct rt_buffer *arg[3], *out[2];
+			struct rt_event *done;
+			float x[2];
+			int refused = 0;
+			for (int i = 0; i < 3; i++)
+				ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, one, NULL, &arg[i]));
+			atomic_store(&all, rest);
+			refuse_from(k);
+			for (int turn = 0; turn < 4; turn++) {
+				struct err *e = rt_exec_run(t.x, arg, NULL, 0, turn, out, &done);
+				if (e) {
+					mem_refuse(NULL);
+					says_so(e, k);
+					assert_false(rt_buffer_deleted(arg[0]) || rt_buffer_deleted(arg[1]) || refused++);
+					turn--;
+					continue;
+				}
+				ok(rt_event_wait(done));
+				rt_event_unref(done);
+				for (int i = 0; i < 2; i++) {
+					assert_true(rt_buffer_deleted(arg[i]));
+					rt_buffer_unref(arg[i]);
+					arg[i] = out[i];
+				}
+			}
+			whole = allow();
+			ok(get(arg[1], 2, x));
+			assert_true(x[0] == 15 && x[1] == 15);
+			for (int i = 0; i < 3; i++)
+				rt_buffer_unref(arg[i]);
+			if (whole)
+				counted("states", k);
+		}
+		rt_exec_unref(t.x);
+	}
+}
+
+/* --- joining -------------------------------------------------------------------------------- */
+
+/* Two processes, here threads, of which the second has no memory.  The store is theirs. */
+static pthread_mutex_t store = PTHREAD_MUTEX_INITIALIZER;
+static struct { char key[64]; struct str value; } pair[256];
+static int npair;
+static _Thread_local bool poor;
+
+static bool refuse_poor(size_t n) { return poor && refuse(n); }
+
+static struct str *find(const char *key)
+{
+	for (int i = 0; i < npair; i++)
+		if (!strcmp(pair[i].key, key))
+			return &pair[i].value;
+	return NULL;
+}
+
+static struct err *kv_put(void *user, const char *key, const void *value, size_t n)
+{
+	bool was = poor;
+
+	poor = false;
+	pthread_mutex_lock(&store);
+	bool old = find(key);
+	if (!old && npair < (int)NELEM(pair)) {
+		snprintf(pair[npair].key, sizeof pair->key, "%s", key);
+		bool stays = mem_persist(true);
+		str_addn(&pair[npair++].value, value, n);
+		mem_persist(stays);
+	}
+	pthread_mutex_unlock(&store);
+	poor = was;
+	return old ? ERR(ALREADY_EXISTS, "'%s'", key) : NULL;
+}
+
+static struct err *kv_get(void *user, const char *key, int ms, struct str *out)
+{
+	double until = clock_s() + ms / 1e3;
+	struct str v = { 0 };
+	bool found;
+
+	do {
+		pthread_mutex_lock(&store);
+		struct str *at = find(key);
+		if ((found = at))
+			v = *at;              /* it stays, and where it is */
+		pthread_mutex_unlock(&store);
+		if (!found)
+			usleep(200);
+	} while (!found && clock_s() < until);
+	if (!found)
+		return ERR(DEADLINE, "nobody has written '%s'", key);
+	str_addn(out, v.p, v.n);
+	return NULL;
+}
+
+struct side { pthread_t t; struct kv kv; struct rt_client *c; struct err *e; };
+
+static struct err *joins_it(void *v)
+{
+	struct side *s = v;
+
+	return rt_client_new(&(struct rt_opts){ .ndev = 1, .boot = &s->kv }, &s->c);
+}
+
+static void *side_main(void *v)
+{
+	struct side *s = v;
+
+	poor = s->kv.process == 1;
+	s->e = mem_guard(joins_it, s, false);
+	poor = false;
+	return NULL;
+}
+
+/* It says so, and the other hears of it at once. */
+static void joins(void **state)
+{
+	double since = clock_s();
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	skip();                               /* what threads of a join may know stays when it fails, which the leak sanitizer would find */
+#endif
+	atomic_store(&all, false);
+	for (long k = 1, whole = 0; !whole; k++) {
+		struct side s[2];
+		refuse_from(k);
+		mem_refuse(refuse_poor);
+		for (int i = 0; i < 2; i++) {
+			s[i] = (struct side){ .kv = { i, 2, NULL, kv_put, kv_get } };
+			assert_int_equal(pthread_create(&s[i].t, NULL, side_main, &s[i]), 0);
+		}
+		for (int i = 0; i < 2; i++)
+			pthread_join(s[i].t, NULL);
+		whole = allow();
+		if (whole) {
+			ok(s[0].e);
+			ok(s[1].e);
+			counted("join", k);
+		} else if (s[1].e)
+			says_so(s[1].e, k);
+		if (s[0].e) {
+			if (s[0].e->code != ERR_UNAVAILABLE || !strstr(s[0].e->msg, "memory"))
+				fail_msg("allocation %ld: the other process: %s", k, s[0].e->msg);
+			err_free(s[0].e);
+		}
+		rt_client_free(s[1].c);
+		rt_client_free(s[0].c);
+		while (npair > 0)
+			str_free(&pair[--npair].value);
+	}
+	assert_true(clock_s() - since < 300);
+}
+
 static struct err *client_new(void *v)
 {
 	struct rt_opts o = { .ndev = NDEV };
@@ -260,7 +436,7 @@ static int start(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(one_device), cmocka_unit_test(two_devices) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(one_device), cmocka_unit_test(two_devices), cmocka_unit_test(donates), cmocka_unit_test(joins) };
 
 	return cmocka_run_group_tests(t, start, teardown);
 }
