@@ -13,7 +13,7 @@ import warnings
 from . import callback, library
 
 NAME = "rondo"
-OLDEST = (0, 10, 2)     # of JAX; as pyproject.toml has it
+OLDEST, NEWEST = (0, 10, 2), (0, 12)     # of JAX; as pyproject.toml has it
 
 
 def say(text):

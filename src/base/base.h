@@ -237,6 +237,9 @@ bool conf_is_set(enum conf_id id);
 void conf_useless(enum conf_id id, const char *fmt, ...) PRINTF(2, 3);
 struct err *conf_set(const char *name, const char *value);   /* as by the environment; for options of a client */
 void conf_help(FILE *f);
+/* What was wrong with settings so far, a line each; borrowed.  conf_quietly, before the first of these functions: it is only kept, not printed. */
+const char *conf_complaints(void);
+void conf_quietly(void);
 /* The folder of RONDO_CACHE and a '/', added to s.  make: make it if it is not there.  false: none is wanted, or it cannot be had. */
 bool conf_cache(struct str *s, bool make);
 
