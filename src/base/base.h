@@ -192,6 +192,13 @@ struct err *str_write_file(const char *path, const void *p, size_t n);
 struct err *str_read_entry(struct str *s, const char *path, int64_t most);
 struct err *str_write_entry(const char *path, const void *p, size_t n);
 
+/* --- cache.c ------------------------------------------------------------- */
+
+/* The same for entries of the folder of RONDO_CACHE, which RONDO_CACHE_SIZE bounds: what was not used for longest goes.  Its names are
+ * gen-<16 digits> and <32 digits>.rondo; what else lies there is left alone. */
+struct err *cache_read(struct str *s, const char *path, int64_t most);
+struct err *cache_write(const char *path, const void *p, size_t n);
+
 /* --- map.c ------------------------------------------------------------- */
 
 /* Hash map from a byte string (copied) to a 64-bit value. */

@@ -121,7 +121,7 @@ static struct entry *disk_read(uint64_t key, uint64_t check)
 	struct str path = { 0 }, data = { 0 };
 	struct entry *x = NULL;
 	if (disk_path(&path, key, false)) {
-		struct err *e = str_read_entry(&data, path.p, MOST);
+		struct err *e = cache_read(&data, path.p, MOST);
 		struct header h;
 		if (!e && data.n >= sizeof h) {
 			memcpy(&h, data.p, sizeof h);
@@ -149,7 +149,7 @@ static void disk_write(const struct entry *x, uint64_t check)
 		str_addn(&data, x->obj, x->nobj);
 		h.sum = hash_bytes(data.p + sizeof h, data.n - sizeof h, 7);
 		memcpy(data.p, &h, sizeof h);
-		struct err *e = str_write_entry(path.p, data.p, data.n);
+		struct err *e = cache_write(path.p, data.p, data.n);
 		if (e && conf_is_set(CONF_CACHE))                       /* a cache that cannot be written is no error */
 			conf_useless(CONF_CACHE, "generated code is not kept: %s", e->msg);
 		err_free(e);

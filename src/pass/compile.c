@@ -301,7 +301,7 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 		a = hash_bytes(kern_isa(), strlen(kern_isa()), hash_bytes(c->name, strlen(c->name), a));
 		str_addf(&path, "%016llx%016llx.rondo", (unsigned long long)a, (unsigned long long)b);
 		if (!access(path.p, R_OK)) {
-			struct err *e = str_read_entry(&bytes, path.p, CACHE_MOST);
+			struct err *e = cache_read(&bytes, path.p, CACHE_MOST);
 			if (!e)
 				e = prog_load(bytes.p, bytes.n, out);
 			str_free(&bytes);
@@ -327,7 +327,7 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 	ir_module_free(m);
 	if (!e && use) {
 		prog_save(&bytes, *out);
-		struct err *we = str_write_entry(path.p, bytes.p, bytes.n);
+		struct err *we = cache_write(path.p, bytes.p, bytes.n);
 		if (we && conf_is_set(CONF_CACHE))
 			conf_useless(CONF_CACHE, "compiled programs are not kept: %s", we->msg);
 		else if (we)

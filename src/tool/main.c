@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-const struct command *const commands[] = {&cmd_info, &cmd_doctor, &cmd_opt, &cmd_run, &cmd_explain, &cmd_prog, &cmd_bench, &cmd_launch, &cmd_completion, NULL};
-enum { COMMANDS = NELEM(commands) - 1 };
+static const struct command *const all[] = {&cmd_info, &cmd_doctor, &cmd_opt, &cmd_run, &cmd_explain, &cmd_prog, &cmd_bench, &cmd_launch, &cmd_completion, NULL};
+enum { COMMANDS = NELEM(all) - 1 };
 
 static void overview(FILE *f)
 {
@@ -80,6 +80,7 @@ static struct err *run(void *v)
 int main(int argc, char **argv)
 {
 	struct line line = { argc, argv, 0 };
+	commands = all;
 	if (argc > 1 && strcmp(argv[1], "doctor") == 0)
 		conf_quietly();                   /* it tells by itself */
 	signal(SIGXFSZ, SIG_IGN);                 /* what is more than files may be is an error of the write */

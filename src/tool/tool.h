@@ -25,8 +25,8 @@ struct command {
 	struct err *(*run)(char **file, int nfile, int *status);
 	const char *words;             /* what the first FILE can be, if it is one of some words */
 };
-/* All of them, in the order of the help; NULL behind the last. */
-extern const struct command *const commands[];
+/* All of them, in the order of the help; NULL behind the last.  main sets it. */
+extern const struct command *const *commands;
 extern const struct command cmd_info, cmd_doctor, cmd_opt, cmd_run, cmd_explain, cmd_prog, cmd_bench, cmd_launch, cmd_completion;
 
 struct err *args_parse(const struct command *c, int argc, char **argv, char **file, int *nfile);   /* file: room for argc + 1; NULL behind the last */
