@@ -396,17 +396,14 @@ static bool in_pieces(const char *row, int n, int *group, int three[3])
 /* What a process says of it: the setting names it, or does not and there is, or is not, a network that UCX knows better. */
 enum net { NET_TCP = 't', NET_UCX = 'u', NET_FABRIC = 'f', NET_PLAIN = 'p' };
 
-static struct err *net_here(const char *road, char *out)
-{
-	static const char *const roads[] = { "auto", "shm", "pidfd", "tcp", "ucx" }, *const nets[] = { "auto", "tcp", "ucx" };
-	const char *net = conf_str(CONF_NET);
+/* Is no memory to be mapped, whoever is on this host? */
+static bool apart(const char *road) { return !strcmp(road, "tcp") || !strcmp(road, "ucx"); }
 
-	TRY(one_of("RONDO_TRANSPORT", road, roads, NELEM(roads)));
-	TRY(one_of("RONDO_NET", net, nets, NELEM(nets)));
-	if (apart(road))
-		net = road;
-	*out = !strcmp(net, "tcp") ? NET_TCP : !strcmp(net, "ucx") ? NET_UCX : sym_ucx_fabric() ? NET_FABRIC : NET_PLAIN;
-	return NULL;
+static char net_here(const char *road)
+{
+	const char *net = apart(road) ? road : conf_str(CONF_NET);
+
+	return !strcmp(net, "tcp") ? NET_TCP : !strcmp(net, "ucx") ? NET_UCX : sym_ucx_fabric() ? NET_FABRIC : NET_PLAIN;
 }
 
 /* The same on all processes, for all have the same records: what a setting says anywhere; else UCX if all have a fabric. */
