@@ -214,6 +214,8 @@ struct rt_event {
 	struct callback *cb;
 };
 struct rt_event *event_refs(struct rt_event *e, int n);            /* n references */
+enum { EVENT_ASK_NS = 100000000 };                      /* how often who waits is asked whether it gives up */
+bool event_gives_up(void);
 struct err *event_wait(struct rt_event *e);            /* rt_event_wait for one who passes the error on */
 
 static inline void spin_lock(atomic_flag *f)
