@@ -261,6 +261,16 @@ def test_checkify():
     assert "must be positive" in err.get()
 
 
+def test_spsolve():
+    """jax.experimental.sparse asks jax.interpreters.mlir for callbacks."""
+    from jax.experimental import sparse
+    from jax.experimental.sparse.linalg import spsolve
+    m = np.eye(5, dtype=np.float32) * 3 + np.diag(np.ones(4, np.float32), 1)
+    a, b = sparse.BCSR.fromdense(m), np.arange(5, dtype=np.float32)
+    for solve in (spsolve, jax.jit(spsolve)):
+        np.testing.assert_allclose(solve(a.data, a.indices, a.indptr, b), np.linalg.solve(m, b), rtol=1e-5)
+
+
 INTERRUPTED = """
 import os, signal, sys, threading, time, jax, jax.numpy as jnp, numpy as np
 kind, ready = sys.argv[1], threading.Event()
