@@ -289,7 +289,7 @@ def persistent_cache():
 def dlpack():
     """Arrays lie in host memory; numpy and others take them through a copy on the host.  What comes from others goes to the default device,
     unless it shall not be copied: then it is cpu's, and shared."""
-    import jax.dlpack
+    import jax
     from jax._src import array
     from jax._src import dlpack as jax_dlpack
     from jax._src.dlpack import DLDeviceType
@@ -308,19 +308,16 @@ def dlpack():
         return jax.device_put(self, jax.local_devices(backend="cpu")[0]).__dlpack__(**kwargs)
 
     array.ArrayImpl.__dlpack_device__, array.ArrayImpl.__dlpack__ = dlpack_device, to_dlpack
-    original_from = jax_dlpack.from_dlpack
+    place = jax_dlpack._place_array             # the last step of from_dlpack
 
-    @functools.wraps(original_from)
-    def from_dlpack(external_array, device=None, copy=None):
-        if device is None and isinstance(external_array, array.ArrayImpl) and ours(external_array):
-            return jax.numpy.array(external_array, copy=bool(copy))
-        x = original_from(external_array, device=device, copy=copy)
-        if device is not None or copy is False or x.platform() != "cpu" or isinstance(external_array, array.ArrayImpl):
-            return x
+    @functools.wraps(place)
+    def place_array(x, device, dlpack_device, copy):
+        x = place(x, device, dlpack_device, copy)
         default = jax.config.jax_default_device or jax.local_devices()[0]
-        return jax.device_put(x, default) if getattr(default, "platform", default) == NAME else x
+        here = device is None and copy is None and x.platform() == "cpu" and getattr(default, "platform", default) == NAME
+        return jax.device_put(x, default) if here else x
 
-    jax_dlpack.from_dlpack = jax.dlpack.from_dlpack = from_dlpack
+    jax_dlpack._place_array = place_array
 
 
 def program_text():
