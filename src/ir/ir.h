@@ -416,6 +416,9 @@ void ir_print_fn(struct str *s, const struct ir_module *m, const struct ir_fn *f
 void ir_print_op(struct str *s, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
 void ir_print_type(struct str *s, const struct ir_module *m, ir_type t);
 void ir_print_shard(struct str *s, const struct ir_module *m, ir_shard h);
+/* As jax.sharding.PartitionSpec prints it: P('d', None); and axes of a mesh as there. */
+void ir_print_spec(struct str *s, const struct ir_module *m, ir_shard h);
+void ir_print_axes(struct str *s, const struct ir_module *m, const struct ir_mesh *mesh, int n, const struct ir_axis_ref *r);
 /* Text that does not depend on names, locations, value numbering of dead code or function ids:
  * two functions with equal canonical text compute the same.  Used as cache key for groups. */
 void ir_print_canonical(struct str *s, const struct ir_module *m, const struct ir_fn *fn);
