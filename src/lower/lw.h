@@ -32,12 +32,13 @@ struct store {
 	bool far;                /* what is lent: needed only where it is copied */
 };
 
-/* What is lent and shown (loan.c): a permute, others of the same links that go on from it, or the carry of a loop. */
-enum loan_kind { LOAN_once, LOAN_round, LOAN_made };
+/* What is lent and shown (loan.c): a permute, others of the same links that go on from it; an all_gather, whose parts are shown each by itself, in rank
+ * order; or the carry of a loop. */
+enum loan_kind { LOAN_once, LOAN_all, LOAN_round, LOAN_made };
 struct loan {
 	enum loan_kind kind;
 	struct loan *next;       /* of its frame, the one before */
-	const struct ir_fn *fn;  /* where its permute is: the frame's, or the body of the loop */
+	const struct ir_fn *fn;  /* where its op is: the frame's, or the body of the loop */
 	ir_val y, x;             /* what that makes; what is lent, or shown in the first turn, of the frame */
 	int hops, last;          /* from how far it is read; the op of the frame behind which it goes back */
 	uint32_t coll;
@@ -198,10 +199,17 @@ void lw_loans_enter(struct lw *w, struct frame *f);                 /* before an
 void lw_loans_moves(struct lw *w, struct frame *f, struct move *mv, int n);
 void lw_loans_close(struct lw *w, struct frame *f);                 /* at the end of f's block: all goes back, and is awaited */
 
+/* --- gather.c --- */
+/* Per value: is it an all_gather's result that is read where it lies? */
+bool *lw_gathers(struct lw *w, const struct frame *f);
+/* If o is an attention that reads such: kernel k, and its places, of all the arrays that they are. */
+void lw_in_pieces(struct lw *w, struct frame *f, const struct ir_op *o, struct prog_kern *k, struct place ***pl);
+
 /* --- steps.c, group.c, flow.c: op i of f --- */
 struct err *lower_steps(struct lw *w, struct frame *f, int i);        /* as eval does it, kernel by kernel */
 struct err *lower_constant(struct lw *w, struct frame *f, const struct ir_op *o);
 struct err *lower_coll(struct lw *w, struct frame *f, int i);
+uint32_t lw_group(struct lw *w, ir_group id);                        /* of the program */
 struct err *lower_custom(struct lw *w, struct frame *f, int i);
 struct err *lower_scalar(struct lw *w, struct frame *f, int i);       /* tokens, and the number of the device */
 struct err *lower_fused(struct lw *w, struct frame *f, int i);

@@ -53,6 +53,7 @@ struct err *lower_steps(struct lw *w, struct frame *f, int i)
 				p = lw_dense(w, f, v);
 			pl[a] = p;
 		}
+		lw_in_pieces(w, f, o, k, &pl);
 		lw_emit_kern(w, k, pl);
 	}
 	return NULL;
@@ -88,7 +89,7 @@ struct err *lower_constant(struct lw *w, struct frame *f, const struct ir_op *o)
 	return NULL;
 }
 
-static uint32_t group_new(struct lw *w, ir_group id)
+uint32_t lw_group(struct lw *w, ir_group id)
 {
 	struct prog_group g = {0};
 	int nd = w->p->ndev;
@@ -148,7 +149,7 @@ struct err *lower_coll(struct lw *w, struct frame *f, int i)
 		c.redop = RED_add;
 		c.inner = c.inner2 = t->bytes;
 		if (ir_has_attr(o->kind, AT_group))
-			c.group = group_new(w, (ir_group)ir_attr(fn, o, AT_group));
+			c.group = lw_group(w, (ir_group)ir_attr(fn, o, AT_group));
 		if (ir_has_attr(o->kind, AT_redop))
 			c.redop = (uint8_t)ir_attr(fn, o, AT_redop);
 		switch (o->kind) {

@@ -1,0 +1,125 @@
+/* All_gathers that are read where they lie: keys and values of an attention.
+ *
+ * The kernels of attention read keys and values in as many arrays as there are (docs/attention.md: pieces), so those of other devices need not
+ * come together first: each is lent to all of the group (loan.c), and what no query counts is never read.  That is so where nothing else
+ * reads the result, the devices of each group are on one host, and the attention reads both keys and values so.  All this is decided by the ops
+ * and the machine table alone: it is the same in all processes. */
+#include "lw.h"
+
+#include <limits.h>
+
+enum { LEAST = 16 << 10 };      /* bytes of a device that are worth it */
+
+/* Dimension d of op o's operand as one of its result, a view; -1: it is none by itself. */
+static int through(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o, int d)
+{
+	const struct ir_type_info *t = ir_vtype(w->m, fn, ir_in(fn, o, 0)), *rt = ir_vtype(w->m, fn, o->out);
+	int64_t before = 1, part = 1;
+	int n;
+	if (o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint)
+		return d;
+	if (o->kind == IR_transpose) {
+		const int64_t *perm = ir_attrs(fn, o, AT_perm, &n);
+		for (int k = 0; k < n; k++)
+			if (perm[k] == d)
+				return k;
+	}
+	if (o->kind != IR_reshape)
+		return -1;
+	for (int k = 0; k < d; k++)
+		before *= t->dim[k];
+	for (int k = 0; k < rt->rank && part <= before; part *= rt->dim[k++])
+		if (part == before && rt->dim[k] == t->dim[d])
+			return k;
+	return -1;
+}
+
+/* Keys or values of an attention, by operand; 0: neither. */
+static bool is_keys(const struct ir_op *o, uint32_t k) { return (o->kind == IR_attention || o->kind == IR_attention_part || o->kind == IR_attention_grad) && (k == 1 || k == 2); }
+
+static bool may(struct lw *w, const struct frame *f, const struct ir_op *o, uint32_t k)
+{
+	uint32_t group = lw_group(w, (ir_group)ir_attr(f->fn, o, AT_group));
+	const struct prog_group *g = &w->group.p[group];
+	ir_val y = o->out + k;
+	if (f->root[y] != y || f->last[y] < 0 || f->last[y] == INT_MAX || ir_vtype(w->m, f->fn, ir_in(f->fn, o, k))->bytes < LEAST)
+		return false;
+	for (int d = 0; d < w->p->ndev; d++)
+		if (g->row[d] < 0)
+			return false;
+	return g->ncol > 1 && g->nrow * g->ncol == w->p->ndev && plan_groups_of(w->opts->plan, g->nrow, g->ncol, g->id).hosts == 1;
+}
+
+bool *lw_gathers(struct lw *w, const struct frame *f)
+{
+	const struct ir_fn *fn = f->fn;
+	bool *yes = ARENA_NEW(w->tmp, bool, fn->val.n), again = false;
+	int *dim = ARENA_NEW(w->tmp, int, fn->val.n);
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *o = &fn->op.p[i];
+		for (uint32_t k = 0; k < o->nin && o->kind == IR_all_gather; k++)
+			if (may(w, f, o, k)) {
+				yes[o->out + k] = again = true;
+				dim[o->out + k] = (int)ir_attr(fn, o, AT_dim);
+			}
+		for (uint32_t k = 0; k < o->nin && again; k++) {
+			ir_val v = ir_in(fn, o, k), y = f->root[v];
+			int d = dim[v];
+			if (!yes[y] || (is_keys(o, k) && d == ir_vtype(w->m, fn, v)->rank - 2))
+				continue;
+			if (o->nin == 1 && lw_is_alias(w, fn, o) && (d = through(w, fn, o, d)) >= 0)
+				dim[o->out] = d;
+			else
+				yes[y] = false;
+		}
+	}
+	while (again) {                          /* keys and values both, in as many parts */
+		again = false;
+		for (size_t i = 0; i < fn->op.n; i++) {
+			const struct ir_op *o = &fn->op.p[i];
+			if (!is_keys(o, 1))
+				continue;
+			ir_val a = f->root[ir_in(fn, o, 1)], b = f->root[ir_in(fn, o, 2)];
+			if (yes[a] != yes[b] || (yes[a] && ir_attr(fn, ir_def(fn, a), AT_group) != ir_attr(fn, ir_def(fn, b), AT_group))) {
+				yes[a] = yes[b] = false;
+				again = true;
+			}
+		}
+	}
+	return yes;
+}
+
+void lw_in_pieces(struct lw *w, struct frame *f, const struct ir_op *o, struct prog_kern *k, struct place ***pl)
+{
+	const struct loan *l[3] = { 0 };
+	for (int a = 1; a < 3 && f->lent && is_keys(o, 1); a++)
+		l[a] = f->lent[f->root[ir_in(f->fn, o, (uint32_t)a)]];
+	if (!l[1] || l[1]->kind != LOAN_all)
+		return;
+	int n = l[1]->nshown, nin = k->nin, more = 2 * (n - 1);
+	struct prog_view *v = ARENA_NEW(&w->p->arena, struct prog_view, nin + more + k->nout);
+	struct place **p = ARENA_NEW(w->tmp, struct place *, nin + more + k->nout);
+	memcpy(v, k->v, sizeof *v * (size_t)nin);
+	memcpy(v + nin + more, k->v + nin, sizeof *v * (size_t)k->nout);
+	memcpy(p, *pl, sizeof *p * (size_t)nin);
+	memcpy(p + nin + more, *pl + nin, sizeof **pl * (size_t)k->nout);
+	for (int a = 1; a < 3; a++) {
+		struct prog_view is = v[a];
+		int64_t *dim = arena_copy(&w->p->arena, is.dim, sizeof *dim * is.rank);
+		dim[is.rank - 2] /= n;
+		is.dim = dim;
+		is.stride = arena_copy(&w->p->arena, p[a]->stride, sizeof *p[a]->stride * is.rank);
+		for (int x = 0; x < n; x++) {
+			int at = x ? nin + (a - 1) * (n - 1) + x - 1 : a;
+			v[at] = is;
+			p[at] = lw_place_like(w, p[a]);
+			p[at]->store = l[a]->shown[x];
+			p[at]->dim = dim;
+		}
+	}
+	k->nin = (uint16_t)(nin + more);
+	k->v = v;
+	k->attr = arena_copy(&w->p->arena, &(int64_t){ n }, sizeof(int64_t));
+	k->nattr = 1;
+	*pl = p;
+}
