@@ -1,5 +1,5 @@
 /* Inside lower.  In the order of who uses whom: choose.c (which groups become code), place.c (places and views of them), cmd.c (commands), frame.c (where the values of a
- * function may lie), loan.c (permutes that are read in place), lane.c (what is done beside computing), steps.c (single ops), group.c (fused groups) and flow.c (loops and branches), whose functions' ops lower.c walks;
+ * function may lie), loan.c (what is read in place on other devices), gather.c (all_gathers that are), lane.c (what is done beside computing), steps.c (single ops), group.c (fused groups) and flow.c (loops and branches), whose functions' ops lower.c walks;
  * then memory.c (offsets) and code.c (machine code). */
 #ifndef RONDO_LOWER_LW_H
 #define RONDO_LOWER_LW_H

@@ -136,8 +136,7 @@ static struct cost price(struct query *q, const struct axes *f)
 			local /= (double)ir_shard_parts(p->m, h, d);
 		c.ns += plan_part_time(p->plan->table, DT_f32, 0, local);   /* memory is read and written */
 		if (t < x->nin) {
-			const struct ir_op *def = ir_def(fn, v);
-			bool same = part_copy(q->v, v, h) != 0 || (def && def->kind == IR_iota);       /* counted where it is read */
+			bool same = part_copy(q->v, v, h) != 0 || part_counts(p, fn, v, h);       /* counted where it is read */
 			for (int i = 0; i < t && !same; i++)
 				same = ir_in(fn, q->o, (uint32_t)i) == v && part_shard(p, x, i, q->mesh, f) == h;
 			if (!same)
