@@ -1,5 +1,5 @@
 /* Inside lower.  In the order of who uses whom: choose.c (which groups become code), place.c (places and views of them), cmd.c (commands), frame.c (where the values of a
- * function may lie), loan.c (what is read in place on other devices), gather.c (all_gathers that are), lane.c (what is done beside computing), steps.c (single ops), group.c (fused groups) and flow.c (loops and branches), whose functions' ops lower.c walks;
+ * function may lie), gather.c (all_gathers that are read in place), loan.c (their commands, and permutes that are), lane.c (what is done beside computing), steps.c (single ops), group.c (fused groups) and flow.c (loops and branches), whose functions' ops lower.c walks;
  * then memory.c (offsets) and code.c (machine code). */
 #ifndef RONDO_LOWER_LW_H
 #define RONDO_LOWER_LW_H
@@ -137,6 +137,7 @@ struct err *lower_ops(struct lw *w, struct frame *f);                 /* all of 
 struct prog_cmd *lw_cmd(struct lw *w, enum prog_op op);               /* the next command; valid until the next one */
 uint32_t lw_opnds(struct lw *w, struct prog_cmd *c, int n, struct place *const *pl);      /* c's operands */
 uint16_t lw_reg_new(struct lw *w);
+uint32_t lw_group(struct lw *w, ir_group id);                         /* the program's group; 0: of all */
 /* What this lane has done and knows of, for a lane that awaits it. */
 int lw_mark(struct lw *w);
 void lw_await(struct lw *w, int mark);
@@ -209,7 +210,6 @@ void lw_in_pieces(struct lw *w, struct frame *f, const struct ir_op *o, struct p
 struct err *lower_steps(struct lw *w, struct frame *f, int i);        /* as eval does it, kernel by kernel */
 struct err *lower_constant(struct lw *w, struct frame *f, const struct ir_op *o);
 struct err *lower_coll(struct lw *w, struct frame *f, int i);
-uint32_t lw_group(struct lw *w, ir_group id);                        /* of the program */
 struct err *lower_custom(struct lw *w, struct frame *f, int i);
 struct err *lower_scalar(struct lw *w, struct frame *f, int i);       /* tokens, and the number of the device */
 struct err *lower_fused(struct lw *w, struct frame *f, int i);

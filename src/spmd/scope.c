@@ -33,24 +33,6 @@ static const struct values *scope_values(struct scope *s)
 	return &s->v;
 }
 
-bool part_counts(const struct part *p, const struct ir_fn *fn, ir_val v, ir_shard h)
-{
-	bool whole = true;
-	for (int d = 0; d < ir_vtype(p->m, fn, v)->rank; d++)
-		whole &= ir_shard_parts(p->m, h, d) == 1;
-	for (int k = 0; k < 8; k++) {
-		const struct ir_op *o = ir_def(fn, v);
-		if (!o || (k && !whole))
-			return false;
-		if (o->kind == IR_iota)
-			return true;
-		if (o->kind != IR_reshape && o->kind != IR_transpose && o->kind != IR_broadcast && o->kind != IR_convert)
-			return false;
-		v = ir_in(fn, o, 0);
-	}
-	return false;
-}
-
 static ir_val scope_bring(struct part *p, struct scope *s, ir_val x, ir_shard to);
 
 /* What o, which counts along a dimension, is as `to`: nothing travels.  Views of that are made anew where they are wanted whole. */

@@ -219,7 +219,7 @@ static void rounds(const char *before, const char *body, const char *after, int 
 	struct str s = { 0 };
 	struct prog *p;
 	struct rt_exec *x;
-	int64_t copied, lent, turns = 40, none, first, n4 = 4 * BIG;
+	int64_t copied, lent, turns = 42, none, first, n4 = 4 * BIG;
 
 	/* b2, b3: temporaries; b4, b5, b7: what loan 1 and 2 show, b4 in two halves; b6: a temporary in two halves; b8 ..: what all lend by loan 3. */
 	str_addf(&s, "prog \"in_place\" devices %d registers 3 zone %lld far %lld flops 0 fingerprint 02 comm 00\nsite 0 \"\"\n"
