@@ -10,30 +10,6 @@
 
 enum { LEAST = 16 << 10 };      /* bytes of a device that are worth it */
 
-/* Dimension d of op o's operand as one of its result, a view; -1: it is none by itself. */
-static int through(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o, int d)
-{
-	const struct ir_type_info *t = ir_vtype(w->m, fn, ir_in(fn, o, 0)), *rt = ir_vtype(w->m, fn, o->out);
-	int64_t before = 1, part = 1;
-	int n;
-	if (o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint)
-		return d;
-	if (o->kind == IR_transpose) {
-		const int64_t *perm = ir_attrs(fn, o, AT_perm, &n);
-		for (int k = 0; k < n; k++)
-			if (perm[k] == d)
-				return k;
-	}
-	if (o->kind != IR_reshape)
-		return -1;
-	for (int k = 0; k < d; k++)
-		before *= t->dim[k];
-	for (int k = 0; k < rt->rank && part <= before; part *= rt->dim[k++])
-		if (part == before && rt->dim[k] == t->dim[d])
-			return k;
-	return -1;
-}
-
 /* Operands that may be in pieces together: keys and values, queries and cotangents. */
 static const uint32_t pair[2][2] = { { 1, 2 }, { 0, 4 } };
 
@@ -77,7 +53,7 @@ bool *lw_gathers(struct lw *w, const struct frame *f)
 			int d = dim[v];
 			if (!yes[y] || (in_pair(o, k) && d == ir_vtype(w->m, fn, v)->rank - 2))
 				continue;
-			if (o->nin == 1 && lw_is_alias(w, fn, o) && (d = through(w, fn, o, d)) >= 0)
+			if (o->nin == 1 && lw_is_alias(w, fn, o) && (d = ir_view_dim(w->m, fn, o, d)) >= 0)
 				dim[o->out] = d;
 			else
 				yes[y] = false;
