@@ -8,7 +8,9 @@
  * each other's memory (lower/loan.c). */
 #include "passes.h"
 
-enum { LEAST = 256, MOST_VIEWS = 8, MOST_IN = 64 };      /* queries of a device; views between a gather and its reader; operands */
+/* Queries of a device, and devices: of fewer the blocks that go round, the sums of two turns, are no less than all of dq.  Views between a gather and its
+ * reader; operands. */
+enum { LEAST = 256, DEVICES = 4, MOST_VIEWS = 8, MOST_IN = 64 };
 enum { Q, K, V, L, D_O, DELTA, EXTRA };                  /* operands of attention_grad */
 
 /* How an operand is on each device: the same in all turns, gathered from blocks, or of all queries anyhow. */
@@ -113,7 +115,7 @@ static bool find(const struct pass_opts *o, const struct ir_module *m, const str
 	r->grad = g;
 	r->group = (ir_group)ir_attr(fn, r->from[Q].end, AT_group);
 	const struct ir_group_info *i = &m->group.p[r->group];
-	if (!covers(m, r->group) || ir_attr(fn, r->to.end, AT_group) != r->group || all / i->ncol < LEAST || plan_groups_of(&o->plan, i->nrow, i->ncol, i->id).hosts > 1)
+	if (!covers(m, r->group) || i->ncol < DEVICES || ir_attr(fn, r->to.end, AT_group) != r->group || all / i->ncol < LEAST || plan_groups_of(&o->plan, i->nrow, i->ncol, i->id).hosts > 1)
 		return false;
 	r->members = i->ncol;
 	r->len = all / i->ncol;
