@@ -1,6 +1,6 @@
 /* Inside lower.  In the order of who uses whom: choose.c (which groups become code), place.c (places and views of them), cmd.c (commands), frame.c (where the values of a
  * function may lie), gather.c (all_gathers that are read in place), loan.c (their commands, and permutes that are), lane.c (what is done beside computing), steps.c (single ops), group.c (fused groups) and flow.c (loops and branches), whose functions' ops lower.c walks;
- * then memory.c (offsets) and code.c (machine code). */
+ * then memory.c (offsets), code.c (machine code) and follow.c (kernels that follow a sum). */
 #ifndef RONDO_LOWER_LW_H
 #define RONDO_LOWER_LW_H
 
@@ -263,6 +263,10 @@ struct place *lw_place_reshape(struct lw *w, const struct place *p, enum dtype d
 /* Offsets of the TEMP buffers in the program zone, or in results that are not begun yet: of two that overlap, one is not made before all
  * lanes are known to be done with the other.  Sets p->zone. */
 void lw_memory_plan(struct lw *w);
+
+/* --- follow.c --- */
+/* Which kernels of p, whose code is there, follow what is before them. */
+void lw_follow(struct arena *tmp, struct prog *p);
 
 /* --- code.c --- */
 /* The code of all that is pending.  *again: the generator refused some, which are marked: the program must be laid out anew. */

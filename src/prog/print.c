@@ -141,6 +141,8 @@ static void kern(struct str *s, uint32_t i, const struct prog_kern *k)
 		str_addf(s, " tiles %ld", (long)k->tiles);
 	if (k->block)
 		str_addf(s, " of %ld", (long)k->block);
+	if (k->times > 1)
+		str_addf(s, " times %ld", (long)k->times);
 	if (k->flops)
 		str_addf(s, " flops %ld", (long)k->flops);
 	if (k->bytes)
@@ -198,7 +200,7 @@ void print_cmd(struct str *s, const struct prog *p, const struct prog_cmd *c)
 {
 	switch (c->op) {
 	case CMD_KERN:
-		str_addf(s, "kern %u %s", c->id, prog_kern_name[p->kern[c->id].id]);
+		str_addf(s, "%s %u %s", c->imm == THEN_all ? "then all" : c->imm ? "then" : "kern", c->id, prog_kern_name[p->kern[c->id].id]);
 		opnds(s, p, c, p->kern[c->id].nin);
 		break;
 	case CMD_COLL:

@@ -224,6 +224,15 @@ static struct err *valid_loan(const struct prog *p, const struct prog_cmd *c, ui
 	return NULL;
 }
 
+static struct err *valid_then(const struct prog *p, uint32_t b, uint32_t i)
+{
+	const struct prog_cmd *c = &p->block[b].cmd[i];
+	if (c->imm < 0 || c->imm > THEN_all)
+		return ERR(INVALID, "command %u of block %u follows in the unknown way %ld", i, b, (long)c->imm);
+	const char *why = i ? prog_follows_not(p, c - 1, c, (enum prog_then)c->imm) : "nothing is before it";
+	return why ? ERR(INVALID, "command %u of block %u cannot follow part by part: %s", i, b, why) : NULL;
+}
+
 static struct err *valid_cmd(const struct prog *p, uint32_t b, uint32_t i)
 {
 	const struct prog_cmd *c = &p->block[b].cmd[i];
@@ -265,6 +274,8 @@ static struct err *valid_cmd(const struct prog *p, uint32_t b, uint32_t i)
 		return ERR(INVALID, "command %u of block %u has %u operands instead of %u", i, b, c->nopnd, nopnd);
 	if (is_loan(c->op))
 		TRY(valid_loan(p, c, b, i));
+	else if (c->op == CMD_KERN && c->imm)
+		TRY(valid_then(p, b, i));
 	else if (c->op == CMD_COLL && p->coll[c->id].hops)
 		return ERR(INVALID, "command %u of block %u runs collective %u, which is a loan", i, b, c->id);
 	if (c->nblock < least || c->nblock > most)
@@ -336,8 +347,10 @@ struct err *valid_prog(const struct prog *p)
 		const struct prog_kern *k = &p->kern[i];
 		if (k->id >= KERN_COUNT)
 			return ERR(INVALID, "kernel %u has the unknown kind %d", i, k->id);
-		if (k->code < -1 || (k->code >= 0 && (uint32_t)k->code >= p->ncode) || (k->id == KERN_gen && k->code < 0) || k->tiles < 0 || k->block < 0)
+		if (k->code < -1 || (k->code >= 0 && (uint32_t)k->code >= p->ncode) || (k->id == KERN_gen && k->code < 0) || k->tiles < 0)
 			return ERR(INVALID, "kernel %u has code %d of %u", i, k->code, p->ncode);
+		if (k->block < 0 || k->times < 0 || !k->block != !k->times)
+			return ERR(INVALID, "kernel %u has tiles of %ld elements, %ld times", i, (long)k->block, (long)k->times);
 		for (uint32_t j = 0; j < kern_nopnd(k); j++)
 			TRY(valid_view(&k->v[j], "kernel", i));
 		TRY(valid_expr(k->expr, "kernel", i));
