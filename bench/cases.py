@@ -361,6 +361,32 @@ for _op, _step in COLLECTIVES.items():
                 functools.partial(collective, _step, _devices, _size, _trips))
 
 
+def after_a_sum(rows, dtype, devices):
+    """What follows the sum over devices in each layer: the residual is added, and its rows are normalised."""
+    m, width, layers, turns = mesh(tp=devices), 4096, 4, 10
+
+    @jax.jit
+    @functools.partial(jax.shard_map, mesh=m, in_specs=(P("tp"), P(), P()), out_specs=(P(), P("tp")), check_vma=False)
+    def f(x, h, g):
+        def turn(_, c):
+            x, h = c
+            for _ in range(layers):
+                h = h * 0.5 + lax.psum(x, "tp")
+                x = rmsnorm(h) * g
+            return x, h
+        x, h = lax.fori_loop(0, turns, turn, (x[0], h))
+        return h, x[None]
+
+    args = normal(devices, rows, width, dtype=dtype), normal(rows, width, seed=1, dtype=dtype), normal(width, seed=2, dtype=dtype)
+    return Case(f, tuple(place(a, m, s) for a, s in zip(args, (P("tp"), P(), P()))), units=layers * turns)
+
+
+for _devices in (2, 4):
+    for _rows, _dtype, _name in ((1, bf16, "bf16"), (32, bf16, "bf16"), (32, np.float32, "f32"), (1024, np.float32, "f32")):
+        row(f"sum, residual, RMSNorm of {_rows} x 4096 {_name}, {_devices} devices", devices=_devices, tol=0.05 if _dtype is bf16 else 1e-3)(
+            functools.partial(after_a_sum, _rows, _dtype, _devices))
+
+
 @row("decode, 64 calls in flight, 2 devices", devices=2, alone=True, timeout=150)
 def decode_async():
     """A small tensor-parallel step, called again and again with its own result, waited for at the end."""

@@ -114,12 +114,13 @@ int coll_peers(const struct prog *p, const int *pe, int pos, int *out);
 /* What follows an all_reduce or a reduce_scatter at once, part by part while it is in the caches.  run is called once for each part of
  * the result, with the bytes [lo, hi) of it, which lie at `at`; lo is a multiple of unit, hi too but at the end.  Nobody
  * looks at these bytes of the operand (of a reduce_scatter: of this member's block of it) or of the result any more: what run writes
- * may lie exactly where one of them lies, or apart from both.  late: one call, when all is done.
+ * may lie exactly where one of them lies, or apart from both.  unit: any number of bytes; of parts that one makes for all, a divisor of
+ * COLL_UNIT.
  * alone: nobody but run wants the result of a reduce_scatter; it may be nowhere else.
  * out: run depends on the result alone, and puts as many bytes at `to`.  In the end they are in out, whoever made
  * them; what is where the result should be is undefined.  All members must say the same. */
-enum { COLL_UNIT = 16384 };   /* what unit must divide */
-struct coll_then { void (*run)(void *user, const char *at, char *to, int64_t lo, int64_t hi); void *user; int64_t unit; char *out; bool late, alone; };
+enum { COLL_UNIT = PROG_UNIT };
+struct coll_then { void (*run)(void *user, const char *at, char *to, int64_t lo, int64_t hi); void *user; int64_t unit; char *out; bool alone; };
 /* Take part in c.  ptr: addresses of the operands, then of the results.  in_place: they are the same, on all devices
  * (prog_in_place).  then: NULL, or what follows. */
 struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr, bool in_place, const struct coll_then *then);
@@ -139,6 +140,9 @@ struct err *coll_lend(struct coll_cx *cx, struct coll_loan *l, uint32_t site, co
 /* *at: where what the PE `hop` links away has lent can be read; 0: this one.  Where it is copied *at is own, with what the PE one link away
  * has at src: all of them call it then, in step, and own is apart from src. */
 struct err *coll_next(struct coll_cx *cx, struct coll_loan *l, uint32_t site, int hop, const void *src, char *own, char **at);
+/* The same of an all_gather: at[k] is where what the one of rank k in the group has lent can be read, this PE's at src; own[k]: where it is
+ * copied, if it must be. */
+struct err *coll_all(struct coll_cx *cx, struct coll_loan *l, uint32_t site, char *src, char *const *own, char **at);
 void coll_show(struct coll_loan *l, const void *src);        /* instead of coll_lend: to nobody; after it nothing, src is what was lent */
 void coll_back(struct coll_cx *cx, struct coll_loan *l);
 /* Wait until what was lent has come back, but for the last `but` times. */

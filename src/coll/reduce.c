@@ -78,11 +78,13 @@ static struct err *all_two_shot(const struct call *q, const struct acc *a, const
 	enum { ELSEWHERE = -1, LITTLE = 192 << 10 };
 	_Alignas(64) char sum[COLL_UNIT];
 	bool whole = n >= q->n * 4 * COLL_UNIT, near = true;      /* slices of whole units */
-	int64_t unit = whole ? COLL_UNIT : 64, slice = ((n / a->elem + q->n - 1) / q->n * a->elem + unit - 1) / unit * unit, step = t ? MAX(PIECE, t->unit) : PIECE;
+	int64_t unit = whole ? COLL_UNIT : 64, slice = ((n / a->elem + q->n - 1) / q->n * a->elem + unit - 1) / unit * unit;
 	int64_t lo = MIN(q->me * slice, n), hi = MIN(lo + slice, n);
 	bool made = t && t->out && whole;                         /* all get what is made of the sum */
+	/* What follows each has done of it; the first unit that begins in this slice. */
+	int64_t step = made ? MAX(PIECE, t->unit) : PIECE, first = t ? MIN((lo + t->unit - 1) / t->unit * t->unit, n) : 0, done = first;
 	char *res = made ? t->out : y;
-	bool here = loan_here(q, x) && loan_here(q, res), later = t && (t->late || !whole);
+	bool here = loan_here(q, x) && loan_here(q, res), later = t && t->out && !whole;
 	size_t at[MAX_ROW], to[MAX_ROW];
 	struct where w[MAX_ROW];
 	struct loan l = { 0 }, out = { 0 };
@@ -117,15 +119,17 @@ static struct err *all_two_shot(const struct call *q, const struct acc *a, const
 			int j = rank_after(q, i);
 			sym_put(q->ep, q->pe[j], to[j] + (size_t)o, dst + o, (size_t)k);
 		}
-		if (t && !made && !later)
-			t->run(t->user, part, NULL, o, o + k);
+		int64_t end = t && o + k < n ? (o + k) / t->unit * t->unit : n;
+		if (t && !made && !later && end > done) {
+			t->run(t->user, dst + done, NULL, done, end);
+			done = end;
+		}
 	}
 	TRY_GOTO(e, ready_all(q), out);
-	for (int k = 1; k < q->n && t && !made && !later; k++) {
-		int64_t o = MIN(rank_after(q, k) * slice, n), end = MIN(o + slice, n);
-		if (o < end)
-			t->run(t->user, dst + o, NULL, o, end);
-	}
+	if (t && !made && !later && first > 0)
+		t->run(t->user, dst, NULL, 0, first);
+	if (t && !made && !later && done < n)
+		t->run(t->user, dst + done, NULL, done, n);
 out:
 	loan_end(q, &l, e);
 	e = grant_end(q, &out, res, n, e);
@@ -470,8 +474,8 @@ static struct err *part_loan(const struct call *q, const struct acc *a, int64_t 
 {
 	_Alignas(64) char sum[COLL_UNIT];
 	enum { SOON = 2048 };
-	bool parts = *t && !(*t)->late && outer == 1;
-	int64_t step = parts ? MAX(PIECE, (*t)->unit) : inner;
+	bool parts = *t && outer == 1;
+	int64_t step = parts ? (PIECE + (*t)->unit - 1) / (*t)->unit * (*t)->unit : inner;
 	int64_t n = outer * inner * q->n;
 	struct where w[MAX_ROW];
 	size_t at[MAX_ROW];
@@ -488,7 +492,7 @@ static struct err *part_loan(const struct call *q, const struct acc *a, int64_t 
 		acc_all(a, q->ep, w, q->n, o * inner * q->n + q->me * inner, y + o * inner, inner);
 	for (int64_t o = 0; o < inner && parts; o += step) {
 		int64_t k = MIN(inner - o, step);
-		char *part = (*t)->alone ? sum : y + o;
+		char *part = (*t)->alone && k <= COLL_UNIT ? sum : y + o;
 		acc_all(a, q->ep, w, q->n, q->me * inner + o, part, k);
 		for (int j = 0; j < q->n && o + k + SOON <= inner; j++) {      /* the first lines of the others' next part come meanwhile */
 			const char *next = sym_at(q->ep, q->pe[j], at[j] + (size_t)(q->me * inner + o + k), SOON, NULL);

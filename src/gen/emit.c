@@ -925,7 +925,8 @@ static struct err *group(struct arena *a, const struct gen_target *t, const stru
 	         (clock_s() - c2) * 1e3, out->nobj);
 	out->symbol = GEN_SYMBOL;
 	out->tiles = tiny ? 1 : s->tiles;
-	out->block = !tiny && (s->linear || s->repeats) ? s->block : 0;
+	out->block = tiny ? 0 : s->linear || s->repeats ? s->block : s->rows;
+	out->times = out->block && s->repeats ? s->var[s->order[0]].ext : out->block > 0;
 	out->under = s && s->under ? arena_copy(a, s->under, sizeof *s->under * fn->nparam) : ARENA_NEW(a, int64_t, fn->nparam);
 	mem_done(&undo);
 	llvm_end(&l);

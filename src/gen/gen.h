@@ -15,7 +15,7 @@ struct gen_out {
 	const void *obj; size_t nobj;    /* as the target's loader in rt takes it */
 	uint64_t key;            /* of the canonical text, the target and the generator's version */
 	int64_t tiles;           /* grid; one call may do any range of tiles */
-	int64_t block;           /* as of struct prog_kern */
+	int64_t block, times;    /* as of struct prog_kern */
 	const int64_t *under;    /* per operand: as the attributes of KERN_gen */
 };
 

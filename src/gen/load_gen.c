@@ -81,12 +81,12 @@ static void make_key(struct str *s, const struct gen_target *t, const struct ir_
 
 /* --- caches ------------------------------------------------------------- */
 
-struct entry { int64_t tiles, block; uint64_t key; size_t nobj, nunder; void *obj; int64_t *under; };
+struct entry { int64_t tiles, block, times; uint64_t key; size_t nobj, nunder; void *obj; int64_t *under; };
 static struct map memory;                         /* key text -> struct entry *; entries live as long as the process */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-struct header { char magic[8]; uint64_t key, check; int64_t tiles, block; uint64_t nunder, nobj, sum; };    /* then nunder words, and the object */
-static const char magic[8] = "rondog4";
+struct header { char magic[8]; uint64_t key, check; int64_t tiles, block, times; uint64_t nunder, nobj, sum; };    /* then nunder words, and the object */
+static const char magic[8] = "rondog5";
 
 static bool disk_path(struct str *s, uint64_t key, bool make)
 {
@@ -128,7 +128,7 @@ static struct entry *disk_read(uint64_t key, uint64_t check)
 			if (!memcmp(h.magic, magic, sizeof magic) && h.key == key && h.check == check && h.nunder <= (data.n - sizeof h) / sizeof *x->under &&
 			    h.nobj == data.n - sizeof h - h.nunder * sizeof *x->under && h.sum == hash_bytes(data.p + sizeof h, data.n - sizeof h, 7)) {
 				const char *under = data.p + sizeof h, *obj = under + h.nunder * sizeof *x->under;
-				x = entry_new(&(struct entry){ h.tiles, h.block, key, h.nobj, h.nunder, NULL, NULL }, (const int64_t *)(const void *)under, obj);
+				x = entry_new(&(struct entry){ h.tiles, h.block, h.times, key, h.nobj, h.nunder, NULL, NULL }, (const int64_t *)(const void *)under, obj);
 			}
 		}
 		err_free(e);
@@ -142,7 +142,7 @@ static void disk_write(const struct entry *x, uint64_t check)
 {
 	struct str path = { 0 }, data = { 0 };
 	if (disk_path(&path, x->key, true)) {
-		struct header h = { .key = x->key, .check = check, .tiles = x->tiles, .block = x->block, .nunder = x->nunder, .nobj = x->nobj };
+		struct header h = { .key = x->key, .check = check, .tiles = x->tiles, .block = x->block, .times = x->times, .nunder = x->nunder, .nobj = x->nobj };
 		memcpy(h.magic, magic, sizeof magic);
 		str_addn(&data, (const char *)&h, sizeof h);
 		str_addn(&data, (const char *)x->under, sizeof *x->under * x->nunder);
@@ -238,7 +238,7 @@ struct err *gen_group_for(const struct gen_target *t, const struct ir_module *m,
 			if (!error)
 				error = api->group(&tmp, t, m, fn, view, &made);
 			if (!error) {
-				x = entry_new(&(struct entry){ made.tiles, made.block, key, made.nobj, fn->nparam, NULL, NULL }, made.under, made.obj);
+				x = entry_new(&(struct entry){ made.tiles, made.block, made.times, key, made.nobj, fn->nparam, NULL, NULL }, made.under, made.obj);
 				disk_write(x, check);
 			}
 			arena_fini(&tmp);
@@ -268,6 +268,7 @@ struct err *gen_group_for(const struct gen_target *t, const struct ir_module *m,
 		out->key = key;
 		out->tiles = x->tiles;
 		out->block = x->block;
+		out->times = x->times;
 		out->under = x->under;
 	}
 	str_free(&text);

@@ -11,7 +11,7 @@
 #include "gen.h"
 #include "target.h"
 
-enum { GEN_VERSION = 6, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32 };
+enum { GEN_VERSION = 7, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32 };
 #define GEN_SYMBOL "rondo_kernel"     /* of the function in the code */
 
 /* c + sum k[i] * variable i + sum tk[j] * node tn[j] (i64) */
@@ -91,6 +91,8 @@ struct gen_sched {
 	int64_t block, tiles;
 	bool repeats;                     /* linear, and all of it several times over: tile t * times + k is tile t of repetition k */
 	bool linear;                      /* tile t: elements [t * block, (t + 1) * block) of all operands and results that have more than one */
+	int64_t rows;                     /* tile t: so many elements, rows, of all operands and results that have as many as the largest, and of
+	                                   * other results the same part; smaller operands as it likes.  0: no such rule */
 	int nbody; struct gen_body *body;
 	struct gen_node *node; uint32_t nnode;
 	struct gen_lin *lin; uint32_t nlin;

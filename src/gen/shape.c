@@ -332,6 +332,44 @@ static bool is_var(const struct gen_sched *s, const struct gen_lin *l, int v, in
 	return ok;
 }
 
+/* Does l go through a buffer of so many elements row by row: in each turn of v, of ext turns, through its own part? */
+static bool by_rows(const struct gen_sched *s, const struct gen_lin *l, int v, int64_t count)
+{
+	int64_t row = count / s->var[v].ext, lo = l->c, hi = l->c;
+	for (int j = 0; j < GEN_NT; j++)
+		if (l->tk[j])
+			return false;
+	for (int i = 0; i < s->nvar; i++)
+		if (i != v)
+			*(l->k[i] < 0 ? &lo : &hi) += l->k[i] * (s->var[i].ext - 1);
+	return count % s->var[v].ext == 0 && l->k[v] == row && lo >= 0 && hi < row;
+}
+
+/* Tiles that are rows: elements of the largest array in each; 0: they are not.  A smaller operand may be read as it likes, one of as many
+ * elements only in the tile's own rows. */
+static int64_t rows(struct arena *a, const struct gen_sched *s)
+{
+	int v = s->norder ? s->order[0] : -1;
+	int64_t all = 0;
+	if (v < 0 || s->nbody != 1 || s->split || s->across >= 0 || v == s->lane || s->body[0].lo[v] || s->body[0].hi[v] != s->var[v].ext)
+		return 0;
+	for (int b = 0; b < s->nbuf; b++)
+		all = MAX(all, s->buf[b].data ? 0 : s->buf[b].count);
+	bool *used = ARENA_NEW(a, bool, s->nnode), ok = all > 0 && all % s->var[v].ext == 0;
+	gen_body_nodes(s, &s->body[0], used);
+	for (uint32_t i = 0; i < s->nnode && ok; i++) {
+		const struct gen_node *n = &s->node[i];
+		if (used[i] && n->kind == GN_LOAD && !s->buf[n->a[0]].data && s->buf[n->a[0]].count == all)
+			ok = by_rows(s, &s->lin[n->lin], v, all);
+	}
+	for (int i = 0; i < s->body[0].nnest && ok; i++)
+		for (int k = 0; k < s->body[0].nest[i].nst && ok; k++) {
+			const struct gen_store *st = &s->body[0].nest[i].st[k];
+			ok = by_rows(s, &s->lin[st->lin], v, s->buf[s->fn->nparam + (uint32_t)st->res].count);
+		}
+	return ok ? s->block * (all / s->var[v].ext) : 0;
+}
+
 /* Is element i of every result made of elements i of the operands alone (and of operands of one element)?  times >= 0: the
  * results are that, once for each turn of this variable. */
 static bool linear(const struct gen_sched *s, int times)
@@ -540,6 +578,7 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 		s->block = t->chunk;
 		s->tiles = (s->var[s->lane].ext + t->chunk - 1) / t->chunk;
 	}
+	s->rows = s->linear || s->repeats ? 0 : rows(a, s);
 	int64_t written = 0;
 	for (int b = 0; b < s->nbuf; b++) {
 		if (s->buf[b].count == 0 && s->buf[b].result)

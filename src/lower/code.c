@@ -12,6 +12,7 @@ static void fill(struct lw *w, struct prog_kern *k, const struct gen_out *out)
 	k->code = (int32_t)*id - 1;
 	k->tiles = out->tiles;
 	k->block = out->block;
+	k->times = out->times;
 	k->nattr = k->nin;
 	k->attr = arena_copy(a, out->under, sizeof *out->under * k->nin);
 }

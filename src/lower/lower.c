@@ -232,6 +232,7 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, s
 			memcpy(d, w.data.p, w.data.n);
 		p->data = d;
 		p->flops = (int64_t)MIN(ir_cost_of_fn(m, fn).flops, 9e18);
+		lw_follow(&tmp, p);
 		p->comm_hash = prog_comm_hash(p);
 		if (w.nreg > 65000)
 			e = ERR(UNIMPLEMENTED, "the program needs %d registers, of 65000", w.nreg);

@@ -28,6 +28,7 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "canon2",    pass_canon,  NO_CALL, 0 },
 	{ "cse2",      pass_cse,    0, 0 },
 	{ "attention2",pass_attention, NO_CALL, 0 },            /* what the bodies of shard_map, which are in line now, show together */
+	{ "ring",      pass_ring,   NO_CALL | LOCAL, 0 },       /* gradients of queries that are gathered -> a loop round the devices */
 	{ "combine",   pass_combine,NO_CALL | LOCAL | NO_JOINT, 0 }, /* small sums of one group -> one exchange */
 	{ "fuse",      pass_fuse,   NO_CALL | LOCAL, 0 },       /* groups that become one kernel */
 	{ "share",     pass_share,  NO_CALL | LOCAL, 0 },       /* groups alike but for constants -> one kernel, the constants operands */

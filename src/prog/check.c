@@ -132,6 +132,24 @@ static struct err *run_coll(struct check *ck, int d, const struct prog_cmd *c)
 	return NULL;
 }
 
+/* Kernel command c goes on part by part while peers may still read parts of the operand of the sum before it.  (What lies over the sum is over an
+ * operand of the kernel, or has no value.) */
+static struct err *run_then(struct check *ck, int d, const struct prog_cmd *c, const struct prog_kern *k)
+{
+	const struct prog_coll *red = &ck->p->coll[c[-1].id];
+	const struct prog_group *g = &ck->p->group[red->group];
+	const struct prog_opnd *z = &ck->p->opnd[c->opnd + k->nin], *x = &ck->p->opnd[c[-1].opnd], *y = x + 1;
+	int64_t n = red->outer * red->inner * (red->kind == COLL_reduce_scatter && g->row[d] >= 0 ? group_size(g, g->row[d]) : 1);
+	struct reach rx = {0, n, 1, {0}, n};
+	bool equal, over = false;
+	for (uint32_t i = 0; i < k->nout; i++) {
+		if (ck_meet(ck, &ck->dev[d], &z[i], &ck->kern[c->id][k->nin + i], x, &rx, &equal) && !(equal && prog_then_over(ck->p, &c[-1], c, i)))
+			return ERR(PRECONDITION, "result b%u lies over b%u, of which peers may read other parts when a part follows", z[i].buf, x->buf);
+		over |= prog_same_opnd(&z[i], y);
+	}
+	return c->imm == THEN_all && !over ? ck_forget(ck, &ck->dev[d], d, y->buf, c->lane) : NULL;
+}
+
 static struct range type_range(enum dtype dt)
 {
 	int bits = dtype_info[dt].bits;
@@ -163,7 +181,8 @@ static struct err *run_plain(struct check *ck, int d, const struct prog_cmd *c)
 	switch (c->op) {
 	case CMD_KERN: {
 		const struct prog_kern *k = &ck->p->kern[c->id];
-		return run_views(ck, d, c, k->nin, k->nout, k->v, ck->kern[c->id], k);
+		TRY(run_views(ck, d, c, k->nin, k->nout, k->v, ck->kern[c->id], k));
+		return c->imm ? run_then(ck, d, c, k) : NULL;
 	}
 	case CMD_CUSTOM: {
 		const struct prog_custom *k = &ck->p->custom[c->id];

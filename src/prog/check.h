@@ -80,8 +80,6 @@ void ck_worlds_take(const struct check *ck, struct worlds *w, struct worlds *fro
 /* Registers that nothing reads from position at on are no difference. */
 void ck_worlds_merge(const struct check *ck, struct worlds *w, uint32_t at);
 
-/* The piece of storage that holds a buffer (-1: the constants), and where in it the buffer begins. */
-int ck_space_of(const struct check *ck, uint32_t buf, int64_t *base);
 /* Touch bytes lo .. hi-1 of the buffer's storage on device d.  PRECONDITION: a race, or no value to read. */
 struct err *ck_touch(struct check *ck, struct device *dv, int d, int64_t lo, int64_t hi, const struct access *x);
 

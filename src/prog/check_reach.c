@@ -164,7 +164,7 @@ struct err *ck_where(const struct check *ck, const struct device *dv, const stru
 	int64_t base;
 	struct range at;
 	TRY(address(dv, o, &at));
-	x->space = ck_space_of(ck, o->buf, &base);
+	x->space = prog_space(ck->p, o->buf, &base);
 	x->lo = base + at.lo;
 	x->hi = base + at.hi + n;
 	x->many = at.lo != at.hi;
@@ -181,7 +181,7 @@ bool ck_meet(const struct check *ck, const struct device *dv, const struct prog_
 	*equal = false;
 	if (ck->p->buf[a->buf].kind == BUF_CONST || ck->p->buf[b->buf].kind == BUF_CONST)
 		return false;
-	if (x.lo != x.hi || y.lo != y.hi || ck_space_of(ck, a->buf, &bx) != ck_space_of(ck, b->buf, &by))
+	if (x.lo != x.hi || y.lo != y.hi || prog_space(ck->p, a->buf, &bx) != prog_space(ck->p, b->buf, &by))
 		return false;
 	bx += x.lo;
 	by += y.lo;

@@ -272,23 +272,6 @@ void ck_worlds_merge(const struct check *ck, struct worlds *w, uint32_t at)
 
 /* --- storage --------------------------------------------------------------- */
 
-int ck_space_of(const struct check *ck, uint32_t buf, int64_t *base)
-{
-	const struct prog_buf *b = &ck->p->buf[buf];
-	*base = b->kind == BUF_CONST ? b->off : 0;
-	if (b->kind == BUF_CONST)
-		return -1;
-	if (b->kind == BUF_TEMP || b->kind == BUF_LENT) {
-		*base = b->off;
-		if (b->alias < 0)
-			return 0;
-		b = &ck->p->buf[b->alias];
-	}
-	if (b->kind == BUF_OUT && b->alias >= 0)
-		b = &ck->p->buf[b->alias];
-	return 1 + (int)b->index + (b->kind == BUF_OUT ? (int)ck->p->narg : 0);
-}
-
 static size_t seg_find(const struct space *s, int64_t at)
 {
 	size_t lo = 0, hi = s->seg.n;
@@ -365,7 +348,7 @@ static void cut(struct space *s, int64_t lo, int64_t hi, size_t *first, size_t *
 struct err *ck_touch(struct check *ck, struct device *dv, int d, int64_t lo, int64_t hi, const struct access *x)
 {
 	int64_t base;
-	int space = ck_space_of(ck, x->buf, &base);
+	int space = prog_space(ck->p, x->buf, &base);
 	struct space *s = &dv->s->space[space];
 	uint32_t mine = ck->owner[x->buf], donor = donor_of(ck, mine);
 	lo += base;
@@ -431,7 +414,7 @@ struct err *ck_touch(struct check *ck, struct device *dv, int d, int64_t lo, int
 struct err *ck_forget(struct check *ck, struct device *dv, int d, uint32_t b, int lane)
 {
 	int64_t lo, hi;
-	int space = ck_space_of(ck, b, &lo);
+	int space = prog_space(ck->p, b, &lo);
 	struct space *s = &dv->s->space[space];
 	struct access x = {.buf = b, .write = true, .lane = lane};
 	hi = lo + ck->p->buf[b].size;

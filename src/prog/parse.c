@@ -444,6 +444,7 @@ static struct prog_kern kern(struct in *in)
 		k.tiles = number(in);
 	if (have(in, "of"))
 		k.block = number(in);
+	k.times = have(in, "times") ? number(in) : k.block > 0;
 	if (have(in, "flops"))
 		k.flops = number(in);
 	if (have(in, "bytes"))
@@ -462,8 +463,15 @@ static struct prog_coll coll(struct in *in)
 	c.nin = (uint16_t)ranged(in, 0, UINT16_MAX / 2);
 	want(in, "algo");
 	c.algo = (uint8_t)pick(in, "algorithm", prog_algo_name, COLL_ALGOS);
-	want(in, c.kind == COLL_permute ? "pairs" : "group");
-	*(c.kind == COLL_permute ? &c.pairs : &c.group) = (uint32_t)ranged(in, 0, UINT32_MAX);
+	if (c.kind != COLL_permute) {
+		want(in, "group");
+		c.group = (uint32_t)ranged(in, 0, UINT32_MAX);
+	}
+	if (c.kind == COLL_permute || have(in, "pairs")) {
+		if (c.kind == COLL_permute)
+			want(in, "pairs");
+		c.pairs = (uint32_t)ranged(in, 0, UINT32_MAX);
+	}
 	want(in, "redop");
 	c.redop = (uint8_t)pick(in, "reduction", redop_name, RED_COUNT);
 	want(in, "outer");
@@ -561,11 +569,14 @@ static uint32_t block(struct in *in);
 static struct prog_cmd cmd(struct in *in)
 {
 	static const char *const op[] = {"kern", "set", "add", "mul", "min", "max", "ld", "st", "table", "loop", "while", "case",
-	                                 "coll", "custom", "mark", "await", "lend", "next", "back", "wait"};
+	                                 "coll", "custom", "mark", "await", "lend", "next", "back", "wait", "then"};
 	static const uint8_t code[] = {CMD_KERN, CMD_SET, CMD_ADD, CMD_MUL, CMD_MIN, CMD_MAX, CMD_LD, CMD_ST, CMD_TABLE, CMD_LOOP,
-	                               CMD_WHILE, CMD_CASE, CMD_COLL, CMD_CUSTOM, CMD_MARK, CMD_AWAIT, CMD_LEND, CMD_NEXT, CMD_BACK, CMD_WAIT};
+	                               CMD_WHILE, CMD_CASE, CMD_COLL, CMD_CUSTOM, CMD_MARK, CMD_AWAIT, CMD_LEND, CMD_NEXT, CMD_BACK, CMD_WAIT, CMD_KERN};
 	struct prog_cmd c = {0};
-	c.op = code[pick(in, "command", op, NELEM(op))];
+	unsigned word = pick(in, "command", op, NELEM(op));
+	c.op = code[word];
+	if (word == NELEM(op) - 1)
+		c.imm = have(in, "all") ? THEN_all : THEN_each;
 	bool sets = c.op >= CMD_SET && c.op <= CMD_TABLE && c.op != CMD_ST;
 	if (sets) {
 		c.reg[0] = (uint16_t)name(in, 'r');

@@ -141,6 +141,8 @@ static void kern(struct str *s, uint32_t i, const struct prog_kern *k)
 		str_addf(s, " tiles %ld", (long)k->tiles);
 	if (k->block)
 		str_addf(s, " of %ld", (long)k->block);
+	if (k->times > 1)
+		str_addf(s, " times %ld", (long)k->times);
 	if (k->flops)
 		str_addf(s, " flops %ld", (long)k->flops);
 	if (k->bytes)
@@ -153,7 +155,10 @@ static void kern(struct str *s, uint32_t i, const struct prog_kern *k)
 static void coll(struct str *s, uint32_t i, const struct prog_coll *c)
 {
 	str_addf(s, "coll %u %s %s n %u algo %s", i, prog_coll_name[c->kind], dtype(c->dtype), c->nin, prog_algo_name[c->algo]);
-	str_addf(s, c->kind == COLL_permute ? " pairs %u" : " group %u", c->kind == COLL_permute ? c->pairs : c->group);
+	if (c->kind != COLL_permute)
+		str_addf(s, " group %u", c->group);
+	if (prog_has_links(c))
+		str_addf(s, " pairs %u", c->pairs);
 	str_addf(s, " redop %s outer %ld inner %ld", redop_name[c->redop], (long)c->outer, (long)c->inner);
 	if (c->outer2 || c->inner2)
 		str_addf(s, " to %ld %ld", (long)c->outer2, (long)c->inner2);
@@ -195,7 +200,7 @@ void print_cmd(struct str *s, const struct prog *p, const struct prog_cmd *c)
 {
 	switch (c->op) {
 	case CMD_KERN:
-		str_addf(s, "kern %u %s", c->id, prog_kern_name[p->kern[c->id].id]);
+		str_addf(s, "%s %u %s", c->imm == THEN_all ? "then all" : c->imm ? "then" : "kern", c->id, prog_kern_name[p->kern[c->id].id]);
 		opnds(s, p, c, p->kern[c->id].nin);
 		break;
 	case CMD_COLL:

@@ -49,6 +49,14 @@ int64_t prog_view_bytes(const struct prog_view *v)
 	return span * dtype_info[v->dtype].bytes;
 }
 
+int64_t prog_view_count(const struct prog_view *v)
+{
+	int64_t n = 1;
+	for (int d = 0; d < v->rank; d++)
+		n *= v->dim[d];
+	return n;
+}
+
 bool prog_view_dense(const struct prog_view *v)
 {
 	int64_t want = 1;
@@ -128,6 +136,8 @@ static uint64_t hash_block(const struct prog *p, uint32_t b, uint64_t h)
 			h = hash_coll(p, &p->coll[c->id], add(h, c->lane));
 		if (is_loan(c->op))
 			h = add(add(add(h, c->op), c->imm), p->coll[c->id].hops);
+		if (c->op == CMD_KERN && c->imm == THEN_all && p->coll[c[-1].id].kind == COLL_all_reduce)      /* who makes what */
+			h = add(add(h, CMD_KERN), p->kern[c->id].block);
 		uint64_t in = h;
 		for (uint32_t k = 0; k < c->nblock; k++) {
 			uint64_t one = hash_block(p, p->sub[c->block + k], h);
@@ -140,17 +150,37 @@ static uint64_t hash_block(const struct prog *p, uint32_t b, uint64_t h)
 	return h;
 }
 
+int prog_space(const struct prog *p, uint32_t buf, int64_t *base)
+{
+	const struct prog_buf *b = &p->buf[buf];
+	*base = b->kind == BUF_CONST ? b->off : 0;
+	if (b->kind == BUF_CONST)
+		return -1;
+	if (b->kind == BUF_TEMP || b->kind == BUF_LENT) {
+		*base = b->off;
+		if (b->alias < 0)
+			return 0;
+		b = &p->buf[b->alias];
+	}
+	if (b->kind == BUF_OUT && b->alias >= 0)
+		b = &p->buf[b->alias];
+	return 1 + (int)b->index + (b->kind == BUF_OUT ? (int)p->narg : 0);
+}
+
+bool prog_same_opnd(const struct prog_opnd *a, const struct prog_opnd *b)
+{
+	return a->buf == b->buf && a->off == b->off && a->reg[0] == b->reg[0] && a->reg[1] == b->reg[1] && (!a->reg[0] || a->mul[0] == b->mul[0]) &&
+	       (!a->reg[1] || a->mul[1] == b->mul[1]);
+}
+
 bool prog_in_place(const struct prog *p, const struct prog_cmd *c)
 {
 	uint32_t n = p->coll[c->id].nin;
 
 	for (uint32_t i = 0; i < n; i++) {
 		const struct prog_opnd *a = &p->opnd[c->opnd + i], *b = &p->opnd[c->opnd + n + i];
-		if (a->buf != b->buf || a->off != b->off)
+		if (!prog_same_opnd(a, b))
 			return false;
-		for (int k = 0; k < 2; k++)
-			if (a->reg[k] != b->reg[k] || (a->reg[k] && a->mul[k] != b->mul[k]))
-				return false;
 	}
 	return true;
 }

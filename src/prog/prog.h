@@ -58,9 +58,10 @@ struct prog_kern {
 	uint8_t imm[16];          /* fill's element */
 	int32_t code;             /* gen: index into prog->code, else -1 */
 	int64_t tiles;            /* gen: size of the grid; 0 else (kern_tiles decides) */
-	int64_t block;            /* gen: tile t makes elements [t * block, (t + 1) * block) of each result (dense, as the operands) from the
-	                           * same elements of the operands, and from operands of one element.  Results that are R times as
-	                           * large are R times the same: tile t * R + k makes tile t of repetition k.  0: no such rule */
+	int64_t block, times;     /* gen: of operands that have as many elements as the largest array, or, of what is made several times over, as the
+	                           * largest operand, tile t reads elements [t * block, (t + 1) * block) alone, and it makes these of each
+	                           * result, or of a smaller one the same part, all dense.  Smaller operands it may read as it likes.  times > 1:
+	                           * results are so many times the same, tile t * times + k makes tile t of repetition k.  0: no such rule */
 	int64_t flops, bytes;     /* estimate of the work: additions, of a product additions and multiplications; bytes read and written at least */
 };
 
@@ -89,14 +90,15 @@ struct prog_opnd { uint32_t buf; int64_t off; uint16_t reg[2]; int64_t mul[2]; }
 
 /* --- commands ------------------------------------------------------------ */
 
-/* Loans.  A permute (coll) whose `hops` is not 0 is no command CMD_COLL but these, in this order; what moves is read where it lies on
- * devices that map each other's memory, and is copied elsewhere: the program is the same.
+/* Loans.  A permute or an all_gather (coll) whose `hops` is not 0 is no command CMD_COLL but these, in this order; what moves is read where
+ * it lies on devices that map each other's memory, and is copied elsewhere: the program is the same.
  *
  *   lend coll (X)                X may be read by the next `hops` devices along the permute's links, and those before this one lend theirs.
  *   next coll by K (A) -> (B)    B, a LENT buffer of coll, is what the device that this one receives from has in A; zeros if it receives
  *                                from nobody.  A is what was lent, or a LENT buffer of coll, also B itself.  By 0: B is A of this
  *                                device; what is no LENT buffer need not be lent then, but is to be returned.  A LENT buffer that is
  *                                both, or another one is it by 0, has two halves, each of a multiple of 64 bytes.
+ *   next coll (A) -> (B0, ..)    of an all_gather: each B, a LENT buffer of coll, is what one of the group has lent, in rank order.
  *   back coll                    This device has read what it was lent: the LENT buffers of coll have no value any more.
  *   wait coll but K              What this device lent has come back, but for the last K times (0 or 1): it may be written.
  *
@@ -104,7 +106,7 @@ struct prog_opnd { uint32_t buf; int64_t off; uint16_t reg[2]; int64_t mul[2]; }
  * back, and at most once more before the wait.  Of what was returned each waits for what comes before it in the program alone: back before
  * wait.  So whoever is at the earliest command of all can go on, and nobody waits for ever. */
 enum prog_op {
-	CMD_KERN,      /* id = kernel; opnd: its operands then its results */
+	CMD_KERN,      /* id = kernel; opnd: its operands then its results; imm: enum prog_then */
 	CMD_SET,       /* reg[0] = imm */
 	CMD_ADD,       /* reg[0] = reg[1] + reg[2] + imm */
 	CMD_MUL,       /* reg[0] = reg[1] * imm */
@@ -119,19 +121,27 @@ enum prog_op {
 	CMD_CUSTOM,    /* host code: custom; opnd: operands then results */
 	CMD_MARK, CMD_AWAIT,   /* across lanes: AWAIT imm on a lane comes after MARK imm on another */
 	CMD_LEND,      /* id = coll; opnd: X */
-	CMD_NEXT,      /* id = coll, imm 1 or 0: by; opnd: A then B */
+	CMD_NEXT,      /* id = coll, imm 1 or 0: by; opnd: A then B, or of an all_gather as many as are in the group */
 	CMD_BACK,      /* id = coll */
 	CMD_WAIT,      /* id = coll, imm 0 or 1: but */
 };
+
+/* A kernel may follow the all_reduce or reduce_scatter that is the command before it part by part: each tile when what it reads of the sum is
+ * there, while peers may still read other parts of the operand of that.  So what it makes lies apart from the operand, or over it part for
+ * part; repetitions of a block that was scattered, one for each member, may lie over it, too.  It makes what it makes without that, but with THEN_all the sum itself has no value any more, unless the result lies there: behind an all_reduce who has
+ * reduced a part runs it for all; other operands are constants then. */
+enum prog_then { THEN_none, THEN_each, THEN_all };
+/* Bytes that parts of a sum consist of, where one device makes them for all: a multiple of what a tile of THEN_all makes. */
+enum { PROG_UNIT = 16384 };
 
 struct prog_coll {
 	uint8_t kind;             /* enum coll_kind */
 	uint8_t algo;             /* enum coll_algo; COLL_auto: the machine's table decides when it runs */
 	uint8_t dtype, redop;     /* element type; reduction */
 	uint16_t nin;             /* operands (each with its result): reduced or moved together */
-	uint16_t hops;            /* permute: a loan, of which so many devices along the links read what each lends; 0: it is none */
+	uint16_t hops;            /* a loan, of which so many devices along the links read what each lends; of an all_gather all others; 0: it is none */
 	uint32_t group;           /* table index; permute: unused */
-	uint32_t pairs;           /* permute: index into prog->table of "receive from" (-1 none), +1 of "send to" */
+	uint32_t pairs;           /* permute, loan: index into prog->table of "receive from" (-1 none), +1 of "send to"; of an all_gather the group as a ring */
 	struct prog_expr *expr;   /* redop fn: (acc, x) -> acc */
 	/* all_gather: operand is [outer] rows of inner bytes, result [outer][n] of them.  reduce_scatter: the
 	 * reverse.  all_to_all: operand [outer][n] of inner bytes -> block j; result [outer2][n] of inner2
@@ -264,6 +274,16 @@ struct prog *prog_new(void);
 void prog_free(struct prog *p);              /* NULL is fine */
 /* Does each result of this collective command lie where its operand lies, on all devices? */
 bool prog_in_place(const struct prog *p, const struct prog_cmd *c);
+bool prog_same_opnd(const struct prog_opnd *a, const struct prog_opnd *b);
+/* Why kernel command c cannot follow command r part by part, as far as the two say where nothing overlaps (prog_check looks at that): a static
+ * text; NULL: it can.  Both are sound by themselves. */
+const char *prog_follows_not(const struct prog *p, const struct prog_cmd *r, const struct prog_cmd *c, enum prog_then how);
+/* If result i of such a c begins where the operand of r begins: does each part that it makes lie over one that peers do not read any more? */
+bool prog_then_over(const struct prog *p, const struct prog_cmd *r, const struct prog_cmd *c, uint32_t i);
+/* The piece of storage that holds a buffer, and the byte where the buffer begins in it: -1 the constants, 0 the zone, then arguments, then results
+ * that lie in no argument. */
+int prog_space(const struct prog *p, uint32_t buf, int64_t *base);
+int64_t prog_view_count(const struct prog_view *v);          /* elements */
 /* The positions that a permute (its two tables) links with pos, in the order of sending, equal for all of them; open: the
  * first receives nothing.  Returns their number; 0 if there are more than COLL_CYCLE. */
 enum { COLL_CYCLE = 8 };

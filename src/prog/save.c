@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { VERSION = 7, HEAD = 32 };
+enum { VERSION = 8, HEAD = 32 };
 static const char magic[8] = "RONDOPRG";
 
 struct io {
@@ -168,6 +168,7 @@ static void visit_kern(struct io *io, struct prog_kern *k)
 	N(k->code);
 	N(k->tiles);
 	N(k->block);
+	N(k->times);
 	N(k->flops);
 	N(k->bytes);
 }

@@ -115,7 +115,7 @@ static void decode_cmd(struct rt_exec *x, const struct prog_cmd *c, struct ins *
 	bool next = c->op == CMD_NEXT && c->imm;
 	if (trace_on() && (c->op == CMD_KERN || c->op == CMD_COLL || c->op == CMD_CUSTOM || c->op == CMD_LEND || c->op == CMD_WAIT || next))
 		o->name = label(x->p, c);
-	x->maxptr = MAX(x->maxptr, c->nopnd);
+	x->maxptr = MAX(x->maxptr, c->op == CMD_NEXT ? 2 * c->nopnd : c->nopnd);      /* of an all_gather two for each */
 	if (c->op == CMD_KERN) {
 		const struct kernel *k = &x->kern[c->id];
 		o->ref = k;
@@ -147,32 +147,31 @@ static void decode_cmd(struct rt_exec *x, const struct prog_cmd *c, struct ins *
 	}
 }
 
-enum { THEN_DONE = 1 };           /* a command that has run with an earlier one */
+/* Does kernel c run inside the collective before it?  Where some memory is not mapped it comes behind it, all of it.  So it does with threads
+ * that share its work, whose pass is shorter than what the walk alone would take; but who makes a part for all is agreed. */
+static bool then_here(const struct rt_exec *x, const struct prog_cmd *c, bool mapped)
+{
+	bool agreed = c->imm == THEN_all && x->p->coll[c[-1].id].kind == COLL_all_reduce;
+	return mapped && !c->lane && (agreed || !x->dev[0]->nworker || x->kern[c->id].tiles <= 1);
+}
 
 /* Commands -> instructions. */
 static void decode(struct rt_exec *x)
 {
 	struct prog *p = x->p;
 	size_t n = 0;
+	bool mapped = x->nlocal > 0;
 
+	for (int i = 0; i < p->ndev; i++)
+		mapped &= sym_mapped(x->c->world, x->id[i]);
 	for (uint32_t b = 0; b < p->nblock; b++)
 		n += p->block[b].n + 1;
-	uint8_t *marks = mem_alloc(n), **mark = mem_alloc(sizeof *mark * (size_t)MAX(p->nblock, 1));
-	for (uint32_t b = 0, at = 0; b < p->nblock; at += p->block[b++].n + 1)
-		mark[b] = marks + at;
-	uint32_t *follower = mem_alloc(n * sizeof *follower);      /* of a command: number of the one that runs with it, + 1 */
-	struct then *then = mem_alloc(n * sizeof *then);
 	n *= 2;
 	x->ins = mem_alloc(n * sizeof *x->ins);      /* before a command there may be a wait for other lanes */
 	x->comm_ins = mem_alloc(n * sizeof *x->comm_ins);
 	x->start = mem_alloc((size_t)p->nblock * sizeof *x->start);
 	n = 0;
-	for (uint32_t b = 0, at = 0; b < p->nblock; at += p->block[b++].n + 1) {
-		for (uint32_t i = 0, k; i < p->block[b].n; i++)
-			if (then_plan(x, b, i, &k, &then[at + i], &x->agreed) && !(mark[b][k] & THEN_DONE)) {
-				follower[at + i] = k + 1;
-				mark[b][k] |= THEN_DONE;
-			}
+	for (uint32_t b = 0; b < p->nblock; b++) {
 		x->start[b] = (uint32_t)n;
 		for (uint32_t i = 0; i < p->block[b].n; i++) {
 			const struct prog_cmd *c = &p->block[b].cmd[i];
@@ -183,27 +182,18 @@ static void decode(struct rt_exec *x)
 				x->nmark = MAX(x->nmark, (uint32_t)c->imm + 1);
 			} else if (c->lane && !orders && c->op != CMD_COLL)
 				x->ins[n++] = (struct ins){ .op = I_AWAIT, .r0 = 1 };
-			if (!(mark[b][i] & THEN_DONE) && !orders) {
-				struct ins *o = &x->ins[n++];
-				decode_cmd(x, c, o);
-				if (follower[at + i]) {
-					const struct then *t = &then[at + i];
-					o->op = I_THEN;
-					struct ins *q = &x->ins[n++];
-					decode_cmd(x, &p->block[b].cmd[follower[at + i] - 1], q);
-					q->imm = (int64_t)t->sums;
-					q->r0 = t->pure;
-					q->r1 = t->times;
-					x->maxptr = MAX(x->maxptr, o->nopnd + q->nopnd);
-				}
+			if (orders)
+				continue;
+			struct ins *o = &x->ins[n++];
+			decode_cmd(x, c, o);
+			if (c->op == CMD_KERN && c->imm && then_here(x, c, mapped)) {
+				o[-1].op = I_THEN;
+				then_init(p, c - 1, c, o);
+				x->maxptr = MAX(x->maxptr, o[-1].nopnd + o->nopnd);
 			}
 		}
 		x->ins[n++].op = I_END;
 	}
-	free(then);
-	free(follower);
-	free(mark);
-	free(marks);
 }
 
 /* Generated code that is mapped: programs that hold the same group share it. */

@@ -300,7 +300,7 @@ struct rt_exec {
 	uint32_t ident;               /* of the program, equal on all devices */
 	uint32_t nloan, *loans;       /* collectives that are loans */
 	struct coll_loan **loan;      /* of each of them, by collective, for one local device after the other */
-	uint64_t agreed;              /* decisions that all devices share: of then_plan, permutes in place */
+	uint64_t agreed;              /* decisions that all devices share: permutes in place */
 	uint32_t ncomm, *comm_ins;    /* its collectives in textual order: equal on all devices, however each compiled it */
 	int **peer, *npeer;           /* per local device: PEs it exchanges messages with */
 	struct rt_exec *next;         /* in c->execs */
@@ -356,10 +356,9 @@ static inline size_t launch_bytes(const struct rt_exec *x) { return sizeof(struc
 
 /* --- then.c ------------------------------------------------------------------ */
 
-/* How a kernel follows an all_reduce or a reduce_scatter: mask of its operands that are the result. */
-struct then { uint64_t sums; bool pure; uint16_t times; };      /* pure: it reads nothing else but constants; times: it makes the same so often */
-/* Does the command after i of block b follow collective i at once?  *hash takes what all devices must agree on. */
-bool then_plan(const struct rt_exec *x, uint32_t b, uint32_t i, uint32_t *at, struct then *out, uint64_t *hash);
+/* Kernel command c follows collective command r: its instruction gets the mask of the operands that are the sum (imm), and whether one device
+ * makes it for all (r0). */
+void then_init(const struct prog *p, const struct prog_cmd *r, const struct prog_cmd *c, struct ins *i);
 static inline char *opnd_at(const struct prog_opnd *o, char *const *base, const int64_t *reg)
 {
 	return base[o->buf] + o->off + reg[o->reg[0]] * o->mul[0] + reg[o->reg[1]] * o->mul[1];

@@ -346,6 +346,7 @@ class Draw:
         "along": "unary 1.5 binary 3 keep 3 shift 6 reverse 1 slice 1.5 pad 2 concat 1.5 window 4 conv 1.5 cum 3 argmax 2 sort 2 dslice 4 reduce 1.5 where 1 dot 0.5 transpose 0.5 "
                  "fori 0.7 scan 0.5 switch 0.3 grad 1",
         "rings": "unary 1 binary 3 keep 2 fori 3 while_ 1.5 scan 4 handed 4 reduce 1 slice 1 transpose 0.5 concat 0.5 where 1 dot 0.5 grad 0.5 switch 1 norm 0.5 cast 0.5",
+        "sums": "after 6 unary 1 binary 2 keep 1 fori 2 scan 1 norm 1 cast 1 reduce 1 transpose 0.5 where 0.5 grad 0.5",
         "small": "unary 2 binary 3 keep 2 reduce 2 transpose 2 reshape 2 slice 2 pad 2 concat 1 broadcast 1 dot 1 take 1 sort 1 argmax 1 where 1 cast 3 dslice 1 scan 1 fori 1 bitcast 1 switch 1",
     }
 
@@ -360,7 +361,7 @@ class Draw:
             self.weights = (names, w / w.sum()) if w.sum() else (["keep"], np.ones(1))
         names, w = self.weights
         g = str(self.rng.choice(names, p=w))
-        if g in ("fori", "while_", "scan", "switch", "map_", "template", "grad", "accumulate", "handed") and self.depth >= 2 or g in ("coll", "handed") and self.quiet:
+        if g in ("fori", "while_", "scan", "switch", "map_", "template", "grad", "accumulate", "handed") and self.depth >= 2 or g in ("coll", "handed", "after") and self.quiet:
             raise Skip
         getattr(self, g)()
 
@@ -1121,6 +1122,36 @@ class Draw:
                 pass
 
     # --- communication, written by hand
+
+    def after(self):
+        """A sum over devices and what reads it next, element by element, row by row or in another order; what that makes is read, too."""
+        n, x = self.devices, self.val(lambda v: v.kind == "f" and v.rank and v.size and v.dtype not in SMALL)
+        part = x.shape[0] % n == 0 and self.odds(0.3)
+        s = self.step(f"sum:{n}", "lax.psum_scatter($0, 'd', scatter_dimension=0, tiled=True)" if part else "lax.psum($0, 'd')", x)
+        for _ in range(self.pick([1, 1, 2, 3, 4])):
+            f = self.pick(["residual", "residual", "scale", "step", "cast", "rows", "rows", "norm", "turned", "stats", "again"])
+            if f == "residual":
+                h = self.step("approx", "$0 + $1", self.partner(s), s)
+                s = h if self.odds(0.6) else s
+            elif f == "scale":
+                self.step("approx", self.pick([f"$0 * {1 / n}", "$0 * 0.25 + 1", "jnp.tanh($0)", "jnp.maximum($0, 0)"]), s)
+            elif f == "step":
+                self.step("approx", "$0 - 0.25 * $1" if s.shape != x.shape or self.odds(0.5) else "$0 * 0.5 - 0.125 * $1", x if s.shape == x.shape and self.odds(0.6) else self.partner(s), s)
+            elif f == "cast":
+                s = self.step("approx", f"$0.astype(jnp.{self.pick(['bfloat16', 'float32', 'float16'])})", s)
+            elif f == "rows":
+                g = self.input(s.shape[-1:], s.dtype, "normal")
+                y = self.step("approx", "($0 * lax.rsqrt(jnp.mean(jnp.square($0.astype(jnp.float32)), -1, keepdims=True) + 1e-3).astype($0.dtype)) * $1", s, g)
+                s = y if self.odds(0.3) else s
+            elif f == "norm":
+                self.norm(s)
+            elif f == "turned":
+                self.step("approx", self.pick(["$0.T * 0.5", "$0[::-1] + $0", "jnp.roll($0, 1, 0) * 2", "$0 - $0[:1]"]), s)
+            elif f == "stats":
+                self.step("approx", self.pick(["jnp.mean(jnp.square($0), -1)", "jnp.max(jnp.abs($0), -1, keepdims=True)", "jnp.mean($0, 0)"]), s)
+            elif s.shape == x.shape:
+                s = self.step(f"sum:{n}", f"lax.psum($0 * {1 / n}, 'd')", s)
+        return s
 
     def coll(self):
         n, x = self.devices, self.val()

@@ -132,6 +132,9 @@ def draw(seed, devices=1, how="plain", mode=None):
         d.palette += [devices, 2 * devices]
         if mode == "rings" or mode is None and d.odds(0.35):      # arrays of some KB, which are worth a loan
             d.mode, d.most, d.palette = "rings", 20000, [16, 24, 32, 64, d.pick([1, 3, 128])]
+        elif mode == "sums" or mode is None and d.odds(0.35):     # of some KB to some 100, whose sums go by one way or another
+            d.mode, d.most, d.types = "sums", d.pick([8000, 50000, 200000]), ["float32", "float32", "bfloat16", "float16"]
+            d.palette = [devices, 2 * devices, d.pick([1, 3, 8, 33]), d.pick([64, 100, 128, 1000]), d.pick([128, 1024, 2048, 4096])]
     length = d.int(1, 14) if how == "sharded" else d.int(3, 16)
     import jax
     with jax.enable_x64(d.x64):

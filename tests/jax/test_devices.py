@@ -131,6 +131,69 @@ def test_what_follows_psum_scatter(name, size):
     np.testing.assert_allclose(np.reshape(got[1], t.shape), t, rtol=1e-6)
 
 
+def normed(x, g=1):
+    return (x * lax.rsqrt((x.astype(jnp.float32) ** 2).mean(-1, keepdims=True) + 1e-3).astype(x.dtype)) * g
+
+
+# s: a sum over devices, x: what this one has added, r and g: the residual and a row of factors.
+ROWS = {
+    "norm": lambda s, x, r, g: (normed(r + s, g), r + s),
+    "norm over the operand": lambda s, x, r, g: (normed(x + s, g), r),
+    "of the sum alone": lambda s, x, r, g: (normed(s), r + 1),
+    "softmax": lambda s, x, r, g: (jax.nn.softmax(s * 0.1 + r, axis=-1), r),
+    "two readers": lambda s, x, r, g: (normed(s + r, g), s * 0.25 - r),
+    "another type": lambda s, x, r, g: (s.astype(jnp.bfloat16).astype(s.dtype) * 0.5, normed(s.astype(jnp.float32) + r).astype(s.dtype)),
+    "a number of each row": lambda s, x, r, g: (s * 0.5 + r, r + jnp.abs(s).max(-1, keepdims=True)),
+    "and the next row": lambda s, x, r, g: (normed(r + s + jnp.pad(s[1:], ((0, 1), (0, 0))), g), r),
+    "and the row before": lambda s, x, r, g: (normed(s + jnp.roll(s, 1, 0), g), r + s),
+    "and the first row": lambda s, x, r, g: (normed(s + s[:1] + r, g), r),
+    "columns": lambda s, x, r, g: (s / (1 + jnp.abs(s).max(0, keepdims=True)), r + s),
+    "by turns": lambda s, x, r, g: (normed(s[::-1] + r, g), r),
+}
+
+
+@pytest.mark.parametrize("shape,dtype", [((64, 1024), "float32"), ((33, 1000), "float32"), ((512, 256), "bfloat16"), ((3, 70001), "float32"), ((1, 4096), "bfloat16")])
+@pytest.mark.parametrize("name", list(ROWS))
+def test_rows_that_follow_psum(name, shape, dtype):
+    from rondo import library
+
+    follow, (rows, cols) = ROWS[name], shape
+
+    def turn(i, c):
+        x, r, g = c
+        return *follow(lax.psum(x, "x"), x, r, g), g
+
+    rng = np.random.default_rng(rows)
+    x, r = (np.asarray(rng.integers(-3, 4, (N, rows, cols)), np.float32) for _ in range(2))
+    g = jnp.asarray(rng.integers(1, 4, (cols,)), dtype)
+    flat = [jnp.asarray(v.reshape(N * rows, cols), dtype) for v in (x, r)]
+    turns = sharded(lambda x, r, g: lax.fori_loop(0, 2, turn, (x, r, g))[:2], ins=(P("x"), P("x"), P()))
+    before = library.followed()
+    got = jax.block_until_ready(turns(*flat, g))
+    took = library.followed() - before
+    if name in ("norm", "a number of each row") and shape == (64, 1024):
+        assert took == 2 * N * 4 * rows * cols
+    alone = sharded(lambda s, x, r, g: follow(s, x, r, g), ins=(P("x"), P("x"), P("x"), P()))
+    total = sharded(lambda x: lax.psum(x, "x"))
+    for _ in range(2):
+        flat = alone(total(flat[0]), *flat, g)
+    for a, b in zip(got, flat):
+        np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=1e-5 if dtype == "float32" else 4e-2, atol=1e-5 if dtype == "float32" else 4e-2)
+
+
+@pytest.mark.parametrize("n", [2, 100, 1024])
+def test_short_sums_are_followed(n):
+    """In the slot road, of any size: what is generated for a loop of many turns."""
+    from rondo import library
+
+    x = np.random.default_rng(n).integers(-8, 8, (N * n,)).astype(np.float32)
+    f = sharded(lambda x: lax.fori_loop(0, 1000, lambda i, v: lax.psum(v, "x") * np.float32(1 / N) + 1, x))
+    before = library.followed()
+    got = np.asarray(f(x))
+    assert library.followed() - before == 1000 * N * n * 4
+    np.testing.assert_allclose(got.reshape(N, n), np.tile(x.reshape(N, n).mean(0) + 1000, (N, 1)), rtol=1e-6)
+
+
 def test_two_axes():
     m = mesh(2, 2, names=("a", "b"))
     f = jax.jit(jax.shard_map(lambda x: (lax.psum(x, "a"), lax.psum(x, "b"), lax.psum(x, ("a", "b")), lax.axis_index("a")[None]),

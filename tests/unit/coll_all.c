@@ -44,14 +44,14 @@ static int pes[MAXP] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 static int32_t val(int round, int pos, int64_t i) { return (int32_t)(round * 7919 + pos * 104729 + i * 31 + (i >> 5)); }
 
 /* What follows a sum: z += 3 * sum (over the sum: z = 3 * sum); or, of the sum alone, z = 3 * sum + i. */
-struct after { int32_t *z; bool pure, over; int64_t done; bool odd; };
+struct after { int32_t *z; bool pure, over; int64_t unit, all, done; bool odd; };
 static void after(void *v, const char *at, char *to, int64_t lo, int64_t hi)
 {
 	struct after *u = v;
 	const int32_t *s = (const int32_t *)(const void *)at;
 	int32_t *z = to ? (int32_t *)(void *)to : u->z + lo / 4;
 
-	u->odd |= lo % 4096 != 0 || (to != NULL) != u->pure || hi <= lo;
+	u->odd |= lo % u->unit != 0 || (hi % u->unit && hi != u->all) || (to != NULL) != u->pure || hi <= lo;
 	u->done += hi - lo;
 	for (int64_t i = 0; i < (hi - lo) / 4; i++)
 		z[i] = (int32_t)((u->pure ? (uint32_t)(lo / 4 + i) : u->over ? 0 : (uint32_t)z[i]) + 3 * (uint32_t)s[i]);
@@ -258,8 +258,9 @@ static void *device(void *v)
 		/* z: of its own, where the operand lies, or where the result does */
 		uint64_t way = rnd(&s);
 		bool part = c.kind == COLL_reduce_scatter;
-		struct after u = { .pure = way & 1 && !part };
-		struct coll_then then = { .run = after, .user = &u, .unit = 4096 }, *t = (c.kind == COLL_all_reduce || part) && way & 2 ? &then : NULL;
+		struct after u = { .pure = way & 1 && !part, .all = ny * 4 };
+		u.unit = u.pure ? (int64_t[]){ 4096, 64, COLL_UNIT }[(way >> 8) % 3] : (int64_t[]){ 4096, 64, 1200, 36, 24576, 100000 }[(way >> 8) % 6];
+		struct coll_then then = { .run = after, .user = &u, .unit = u.unit }, *t = (c.kind == COLL_all_reduce || part) && way & 2 ? &then : NULL;
 		int64_t mine = part && outer == 1 ? me * inner : 0;
 		if (part && outer > 1 && (way >> 2) % 3 == 1)
 			way -= 4;
@@ -268,7 +269,6 @@ static void *device(void *v)
 			then.alone = part && u.z != y && way & 128;
 			then.out = u.pure ? (char *)u.z : NULL;
 			u.over = u.z == y;
-			then.late = !u.pure && (way >> 6) % 4 == 0;
 			for (int64_t i = 0; i < ny && (way >> 2) % 3 == 0; i++)
 				u.z[i] = (int32_t)i;
 		}
@@ -446,6 +446,83 @@ static void run(int n, int rounds, bool chaos, uint64_t seed, int fail_dev, int 
 	}
 	sym_close(t);
 	prog_free(p);
+}
+
+/* Parts of a sum, of any number of bytes, that follow when they are there, though others have reduced some of it: looked at as they come, and
+ * written over where they lie. */
+struct parts { pthread_t t; struct sym_world *team; struct prog *p; int pos; int32_t *sum; int64_t n, unit, done; int round; bool odd; struct err *err; };
+
+static void part_there(void *v, const char *at, char *to, int64_t lo, int64_t hi)
+{
+	struct parts *d = v;
+	const int32_t *s = (const int32_t *)(const void *)at;
+	d->odd |= lo % d->unit || (hi % d->unit && hi != d->n) || hi <= lo || to;
+	d->done += hi - lo;
+	for (int64_t i = 0; i < (hi - lo) / 4; i++) {
+		uint32_t want = 0;
+		for (int q = 0; q < d->p->ndev; q++)
+			want += (uint32_t)val(d->round, q, lo / 4 + i);
+		d->odd |= (uint32_t)s[i] != want;
+		d->sum[lo / 4 + i] = -1;
+	}
+}
+
+static void *parts_of(void *v)
+{
+	static const int64_t sizes[] = { 40000, 131072, 400004, 1200000 }, units[] = { 36, 1200, 24576, 100000 };
+	struct parts *d = v;
+	struct sym_ep *ep = sym_ep_of(d->team, d->pos);
+	struct coll *cc = coll_new(d->team, d->pos, NULL);
+	int peer[MAXP];
+	struct sym_launch l = { .prog = 45, .peer = peer, .npeer = coll_peers(d->p, pes, d->pos, peer) };
+	struct coll_cx cx = { cc, d->p, pes, d->pos };
+	struct sym_block *b;
+
+	assert_null(sym_alloc(sym_heap_of(d->team, d->pos), 2400000, NULL, -1, &b));
+	int32_t *x = (int32_t *)(void *)(sym_base(sym_heap_of(d->team, d->pos)) + b->off);
+	sym_begin(ep, &l);
+	for (d->round = 0; d->round < 32 && !d->err; d->round++) {
+		d->n = sizes[d->round % 4];
+		d->unit = units[d->round / 4 % 4];
+		d->done = 0;
+		d->sum = d->round < 16 ? x : x + 300000;
+		for (int64_t i = 0; i < d->n / 4; i++)
+			x[i] = val(d->round, d->pos, i);
+		struct prog_coll c = { .kind = COLL_all_reduce, .algo = COLL_two_shot, .dtype = DT_i32, .nin = 1, .redop = RED_add, .outer = 1, .inner = d->n };
+		struct coll_then t = { .run = part_there, .user = d, .unit = d->unit };
+		d->err = coll_run(&cx, &c, (uint32_t)d->round + 1, (char *[]){ (char *)x, (char *)d->sum }, d->sum == x, &t);
+		for (int64_t i = 0; i < d->n / 4 && !d->err; i++)
+			if (d->sum[i] != -1)
+				d->err = ERR(INTERNAL, "element %lld was written after what follows", (long long)i);
+		if (!d->err && (d->odd || d->done != d->n))
+			d->err = ERR(INTERNAL, "round %d: a part of %lld bytes was not there, or %lld of %lld were", d->round, (long long)d->unit, (long long)d->done, (long long)d->n);
+	}
+	sym_end(ep, d->err);
+	coll_free(cc);
+	sym_free(b);
+	return NULL;
+}
+
+static void parts(void **state)
+{
+	for (int n = 2; n <= 5; n++) {
+		struct parts d[MAXP];
+		struct prog *p = make_prog(n);
+		struct sym_world *t;
+		struct sym_opts o = { .nlocal = n, .threads = n };
+		assert_null(sym_open(&o, &t));
+		for (int i = 0; i < n; i++) {
+			d[i] = (struct parts){ .team = t, .p = p, .pos = i };
+			pthread_create(&d[i].t, NULL, parts_of, &d[i]);
+		}
+		for (int i = 0; i < n; i++)
+			pthread_join(d[i].t, NULL);
+		for (int i = 0; i < n; i++)
+			if (d[i].err)
+				fail_msg("%d devices, device %d: %s", n, i, d[i].err->msg);
+		sym_close(t);
+		prog_free(p);
+	}
 }
 
 static void plain(void **state)
@@ -877,7 +954,7 @@ static void choice(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(plain), cmocka_unit_test(many), cmocka_unit_test(broken), cmocka_unit_test(chaotic), cmocka_unit_test(failing), cmocka_unit_test(divergence), cmocka_unit_test(divergence_of_three), cmocka_unit_test(ahead_of_others), cmocka_unit_test(puts_), cmocka_unit_test(reductions), cmocka_unit_test(caches), cmocka_unit_test(choice),
+		cmocka_unit_test(parts), cmocka_unit_test(plain), cmocka_unit_test(many), cmocka_unit_test(broken), cmocka_unit_test(chaotic), cmocka_unit_test(failing), cmocka_unit_test(divergence), cmocka_unit_test(divergence_of_three), cmocka_unit_test(ahead_of_others), cmocka_unit_test(puts_), cmocka_unit_test(reductions), cmocka_unit_test(caches), cmocka_unit_test(choice),
 	};
 
 	return cmocka_run_group_tests(t, NULL, NULL);

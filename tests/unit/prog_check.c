@@ -231,6 +231,43 @@ static void collectives(void **state)
 }
 
 /* b9, b10: what loan 3 shows; b11: in two halves; b12: what loan 4 shows; b13: a temporary in two halves. */
+/* What follows a sum part by part: what it makes leaves alone what peers still read of the operand; a sum that only it has read is gone. */
+static void followers(void **state)
+{
+	static const char more[] = "buf 9 temp at 1024 size 512\ncode 0 \"f\" key 00\n"
+		"kern 7 gen (f32[16,4]) -> (f32[16,4]) attr [1] code 0 tiles 4 of 16\nkern 8 gen (f32[16,4]) -> (i16[16,4]) attr [0] code 0 tiles 4 of 16\n"
+		"kern 9 gen (f32[8,4]) -> (f32[16,4]) attr [0] code 0 tiles 4 of 16 times 2\nkern 10 gen (f32[16,4]) -> (f32[8,4]) attr [0] code 0 tiles 8 of 8\n"
+		"coll 3 reduce_scatter f32 n 1 algo auto group 0 redop add outer 1 inner 128\ncoll 4 reduce_scatter f32 n 1 algo auto group 0 redop add outer 2 inner 64\n";
+#define SUM "kern 0 copy (b0) -> (b9) coll 0 all_reduce (b9) -> (b2) "
+#define PART "kern 0 copy (b0) -> (b9) coll 3 reduce_scatter (b9) -> (b2) "
+	static const struct { const char *run, *wrong; } t[] = {
+		{ SUM "then 7 gen (b2) -> (b1)", NULL },
+		{ SUM "then 7 gen (b2) -> (b2) kern 0 copy (b2) -> (b1)", NULL },
+		{ SUM "then 7 gen (b2) -> (b9) kern 0 copy (b9) -> (b1)", NULL },
+		{ SUM "then 7 gen (b2) -> (b3) kern 0 copy (b2) -> (b1)", NULL },
+		{ "coll 0 all_reduce (b7) -> (b2) then 7 gen (b2) -> (b8) " OUT, NULL },
+		{ "kern 0 copy (b0) -> (b2) coll 0 all_reduce (b2) -> (b2) then 7 gen (b2) -> (b2) kern 0 copy (b2) -> (b1)", NULL },
+		{ SUM "kern 7 gen (b2) -> (b9+64) kern 0 copy (b9+64) -> (b1)", NULL },
+		{ SUM "then 7 gen (b2) -> (b9+64) kern 0 copy (b9+64) -> (b1)", "result b9 lies over b9, of which peers may read other parts when a part follows" },
+		{ SUM "then 8 gen (b2) -> (b9) " OUT, "lies over b9, of which peers may read" },
+		{ SUM "then 10 gen (b2) -> (b9) " OUT, "lies over b9, of which peers may read" },
+		{ "set r1 = 1 " SUM "then 7 gen (b2) -> (b9+r1*64) " OUT, "lies over b9, of which peers may read" },
+		{ "set r1 = 4 " SUM "then 7 gen (b2) -> (b9+r1*64) " OUT, NULL },
+		{ PART "then 9 gen (b2) -> (b9) kern 0 copy (b9) -> (b1)", NULL },
+		{ PART "then 9 gen (b2) -> (b9+64) kern 0 copy (b9+64) -> (b1)", "lies over b9, of which peers may read" },
+		{ PART "then 9 gen (b2) -> (b9+256) kern 0 copy (b9+256) -> (b1)", NULL },
+		{ "kern 0 copy (b0) -> (b9) coll 4 reduce_scatter (b9) -> (b2) then 9 gen (b2) -> (b9) " OUT, "lies over b9, of which peers may read" },
+		{ SUM "then all 7 gen (b2) -> (b1)", NULL },
+		{ SUM "then all 7 gen (b2) -> (b2) kern 0 copy (b2) -> (b1)", NULL },
+		{ SUM "then all 7 gen (b2) -> (b3) kern 0 copy (b2) -> (b1)", "of b2 are read but were never written" },
+		{ PART "then all 9 gen (b2) -> (b3) kern 1 copy (b2) -> (b3) " OUT, "never written" },
+	};
+#undef PART
+#undef SUM
+	for (size_t i = 0; i < NELEM(t); i++)
+		check_rows(more, t[i].run, t[i].wrong);
+}
+
 static void loans(void **state)
 {
 	const char *rows = "buf 9 lent 3 at 1024 size 256\nbuf 10 lent 3 at 1280 size 256\nbuf 11 lent 3 at 2048 size 512\nbuf 12 lent 4 at 3072 size 256\n"
@@ -304,6 +341,20 @@ static void loans(void **state)
 	LOAN(OUT "lend 3 (b0) table r1 = 2 case r1 { back 3 wait 3 coll 0 all_reduce (b0) -> (b2) } { coll 0 all_reduce (b0) -> (b2) back 3 wait 3 }", "waits for device 1, which stands at 'coll 0");
 	LOAN(OUT "table r1 = 2 case r1 { lend 3 (b0) back 3 wait 3 } { }", "waits for device 1, which has ended");
 	LOAN(OUT "table r1 = 2 lend 3 (b0) case r1 { next 3 (b0) -> (b9) } { } back 3 wait 3", "waits for device 1, which stands at 'wait 3'");
+	/* What all lend to all: b9 and b10, in rank order. */
+	const char *gather = "buf 9 lent 3 at 1024 size 256\nbuf 10 lent 3 at 1280 size 256\ncoll 3 all_gather f32 n 1 algo auto group 0 pairs 0 redop add outer 1 inner 256 hops 1\n";
+#define ALL(body, wrong) check_rows(gather, body, wrong)
+	ALL(T "lend 3 (b2) next 3 (b2) -> (b9, b10) kern 0 copy (b9) -> (b1) kern 0 copy (b10) -> (b1) back 3 wait 3", NULL);
+	ALL(OUT T "next 3 (b2) -> (b9, b10) back 3 wait 3", "nothing was lent");
+	ALL(OUT T "lend 3 (b2) next 3 (b0) -> (b9, b10) back 3 wait 3", "b0 is not what was lent");
+	ALL(T "lend 3 (b2) next 3 (b2) -> (b9, b10) back 3 kern 0 copy (b10) -> (b1) wait 3", "b10 are read but were never written");
+	ALL(OUT T "lend 3 (b2) next 3 (b2) -> (b9, b10) back 3 kern 0 copy (b0) -> (b2) wait 3", "b2 changes while collective 3 lends bytes of it");
+	ALL(OUT T "lend 3 (b2) next 3 (b2) -> (b9, b10) kern 0 copy (b0) -> (b10) back 3 wait 3", "writes b10, which is lent");
+	ALL(OUT T "lend 3 (b2) next 3 (b2) -> (b9, b10) back 3", "what collective 3 lends is not awaited");
+	ALL(OUT T "lend 3 (b2) next 3 (b2) -> (b9, b10) mark 1 await 1 lane 1 kern 0 copy (b10) -> (b3) lane 1 back 3 wait 3", "race: lane 0 writes");
+	ALL(OUT T "loop r1 < 5 { lend 3 (b2) next 3 (b2) -> (b9, b10) kern 0 copy (b9) -> (b3) back 3 wait 3 kern 0 copy (b3) -> (b2) }", NULL);
+	ALL(OUT T "table r1 = 2 lend 3 (b2) case r1 { next 3 (b2) -> (b9, b10) } { } back 3 wait 3", "waits for device 1, which stands at 'wait 3'");
+#undef ALL
 #undef T
 #undef LOAN
 }
@@ -378,7 +429,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows), cmocka_unit_test(addresses), cmocka_unit_test(lifetimes), cmocka_unit_test(overlaps), cmocka_unit_test(control), cmocka_unit_test(halves),
-		cmocka_unit_test(lanes), cmocka_unit_test(collectives), cmocka_unit_test(loans), cmocka_unit_test(hops), cmocka_unit_test(fast),
+		cmocka_unit_test(lanes), cmocka_unit_test(collectives), cmocka_unit_test(followers), cmocka_unit_test(loans), cmocka_unit_test(hops), cmocka_unit_test(fast),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -153,6 +153,7 @@ static void bad_text_is_an_error(void **state)
 /* What no loan can be. */
 static void bad_loans(void **state)
 {
+#define GATHER(hops) "buf 4 lent 2 at 0 size 64\nbuf 5 lent 2 at 64 size 64\ngroup 0 1 2 [0,1]\ncoll 2 all_gather f32 n 1 algo auto group 0 pairs 0 redop add outer 1 inner 64 " hops "\n"
 	static const struct { const char *rows, *run, *wrong; } t[] = {
 		{ "", "lend 1 (b0) next 1 by 0 (b0) -> (b2) next 1 (b2) -> (b2) next 1 (b2) -> (b3) next 1 by 0 (b2) -> (b3) back 1 wait 1 but 1", NULL },
 		{ "buf 4 lent 0 at 0 size 64\n", "", "buffer 4 of 64 bytes is for what collective 0 lends, which is no loan" },
@@ -162,7 +163,17 @@ static void bad_loans(void **state)
 		{ "buf 4 temp at 128 size 64\n", "", "outside the 64 bytes of the zone" },
 		{ "coll 2 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 64 hops 2\n", "", "lends 1 operands to 2 devices of 2" },
 		{ "coll 2 permute f32 n 2 algo auto pairs 0 redop add outer 1 inner 64 hops 1\n", "", "lends 2 operands" },
-		{ "group 0 1 2 [0,1]\ncoll 2 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 64 hops 1\n", "", "group 0 of 1" },
+		{ "group 0 1 2 [0,1]\ncoll 2 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 64 hops 1\n", "", "of 2 members lends to 1 of them" },
+		{ GATHER("hops 1"), "lend 2 (b0) next 2 (b0) -> (b4, b5) back 2 wait 2", NULL },
+		{ GATHER(""), "", "buffer 4 of 64 bytes is for what collective 2 lends, which is no loan" },
+		{ GATHER("hops 1"), "lend 2 (b0) next 2 (b0) -> (b4) back 2 wait 2", "has 2 operands instead of 3" },
+		{ GATHER("hops 1"), "lend 2 (b0) next 2 (b0) -> (b4, b4) back 2 wait 2", "shows two things in b4" },
+		{ GATHER("hops 1"), "lend 2 (b0) next 2 (b0) -> (b4, b2) back 2 wait 2", "shows in b2 what is lent, which is no buffer for that" },
+		{ GATHER("hops 1"), "next 2 by 0 (b0) -> (b4, b5)", "goes on with what all have lent" },
+		{ GATHER("hops 1"), "lend 2 (b0) next 2 (b4) -> (b4, b5)", "goes on with what all have lent" },
+		{ "group 0 1 2 [1,0]\ntable 2 [0,1]\ntable 3 [0,1]\ncoll 2 all_gather f32 n 1 algo auto group 0 pairs 2 redop add outer 1 inner 64 hops 1\n", "", "which is not its neighbour in the group" },
+		{ "group 0 2 1 [0,1]\ncoll 2 all_gather f32 n 1 algo auto group 0 pairs 0 redop add outer 1 inner 64 hops 1\n", "", "of 1 members lends to 1 of them" },
+		{ "group 0 1 2 [0,1]\ncoll 2 all_reduce f32 n 1 algo auto group 0 pairs 0 redop add outer 1 inner 64 hops 1\n", "", "of 2 members lends to 1 of them" },
 		{ "", "coll 1 permute (b0) -> (b1)", "runs collective 1, which is a loan" },
 		{ "", "lend 0 (b0)", "collective 0, which is no loan" },
 		{ "", "lend 9 (b0)", "names entry 9" },
@@ -182,6 +193,65 @@ static void bad_loans(void **state)
 		str_addf(&s, "prog \"t\" devices 2 registers 1 zone 64 far 192 flops 0 fingerprint 00 comm 00\narg 0 f32[16] bytes 64\nres 0 f32[16] bytes 64\nbuf 0 arg 0 size 64\n"
 		             "buf 1 out 0 size 64\nbuf 2 lent 1 at 64 size 128\nbuf 3 lent 1 at 192 size 64\ntable 0 [1,0]\ntable 1 [1,0]\n"
 		             "coll 0 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 64\ncoll 1 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 64 hops 1\n"
+		             "%srun { %s }", t[i].rows, t[i].run);
+		struct err *e = prog_parse(s.p, s.n, &q);
+		if ((e == NULL) != (t[i].wrong == NULL) || (e && !strstr(e->msg, t[i].wrong)))
+			fail_msg("%s %s: %s", t[i].rows, t[i].run, e ? e->msg : "passed");
+		if (!e)
+			prog_free(q);
+		err_free(e);
+		str_free(&s);
+	}
+}
+
+/* What cannot follow a sum. */
+static void bad_followers(void **state)
+{
+#define SUM "coll 0 all_reduce (b0) -> (b2) "
+	static const struct { const char *rows, *run, *wrong; } t[] = {
+		{ "", SUM "then 0 gen (b2) -> (b1)", NULL },
+		{ "", SUM "then all 0 gen (b2) -> (b1)", NULL },
+		{ "", SUM "then all 2 gen (b2, b4) -> (b1)", NULL },
+		{ "", SUM "then 11 gen (b2) -> (b1)", NULL },
+		{ "", "coll 2 reduce_scatter (b3) -> (b2) then 6 gen (b2) -> (b3)", NULL },
+		{ "", "coll 2 reduce_scatter (b3) -> (b2) then all 2 gen (b2, b0) -> (b1)", NULL },
+		{ "", "then 0 gen (b2) -> (b1)", "command 0 of block 0 cannot follow part by part: nothing is before it" },
+		{ "", SUM "loop r1 < 2 { then 0 gen (b2) -> (b1) }", "nothing is before it" },
+		{ "", SUM "kern 1 copy (b2) -> (b3) then 0 gen (b2) -> (b1)", "no collective of its lane" },
+		{ "", "coll 0 all_reduce (b0) -> (b2) lane 1 then 0 gen (b2) -> (b1)", "no collective of its lane" },
+		{ "", "coll 1 all_gather (b0) -> (b2) then 0 gen (b2) -> (b1)", "no all_reduce or reduce_scatter" },
+		{ "", "coll 3 all_reduce (b0, b0) -> (b2, b3) then 0 gen (b2) -> (b1)", "of one array" },
+		{ "", SUM "then 1 copy (b2) -> (b1)", "its tiles are not parts of arrays" },
+		{ "", SUM "then 3 gen (b2) -> (b1)", "its tiles are not parts of arrays" },
+		{ "", SUM "then 0 gen (b3) -> (b1)", "it does not read the sum" },
+		{ "", SUM "then 2 gen (b2, b2+64) -> (b1)", "the storage of the sum in another way" },
+		{ "", SUM "then 4 gen (b2) -> (b1)", "in another type or order" },
+		{ "", SUM "then 5 gen (b2) -> (b1)", "in another type or order" },
+		{ "", SUM "then 7 gen (b2) -> (b1)", "in another type or order" },
+		{ "", SUM "then 8 gen (b2) -> (b3)", "the sum is not its largest array" },
+		{ "", SUM "then 6 gen (b2) -> (b3)", "several times the same" },
+		{ "", SUM "then all 2 gen (b2, b0) -> (b1)", "more than the sum and constants" },
+		{ "", SUM "then all 9 gen (b2) -> (b1, b3)", "not like the sum" },
+		{ "", SUM "then all 10 gen (b2) -> (b1)", "not like the sum" },
+		{ "", SUM "then all 11 gen (b2) -> (b1)", "end within a line" },
+		{ "kern 12 gen (f32[16]) -> (f32[16]) code 0 tiles 1 of 16 times 0\n", "", "kernel 12 has tiles of 16 elements, 0 times" },
+		{ "kern 12 gen (f32[16]) -> (f32[16]) code 0 tiles 1 times 2\n", "", "kernel 12 has tiles of 0 elements, 2 times" },
+	};
+#undef SUM
+	for (size_t i = 0; i < NELEM(t); i++) {
+		struct str s = {0};
+		struct prog *q;
+		str_addf(&s, "prog \"t\" devices 2 registers 2 zone 512 flops 0 fingerprint 00 comm 00\narg 0 f32[16] bytes 64\nres 0 f32[16] bytes 64\nbuf 0 arg 0 size 64\n"
+		             "buf 1 out 0 size 64\nbuf 2 temp at 0 size 256\nbuf 3 temp at 256 size 256\nbuf 4 const at 0 size 64\ndata 64\n"
+		             "  0000000000000000000000000000000000000000000000000000000000000000\n  0000000000000000000000000000000000000000000000000000000000000000\n"
+		             "group 0 1 2 [0,1]\ncode 0 \"f\" key 00\n"
+		             "kern 0 gen (f32[16]) -> (f32[16]) code 0 tiles 1 of 16\nkern 1 copy (f32[16]) -> (f32[16])\nkern 2 gen (f32[16], f32[16]) -> (f32[16]) code 0 tiles 1 of 16\n"
+		             "kern 3 gen (f32[16]) -> (f32[16]) code 0 tiles 1\nkern 4 gen (i32[16]) -> (f32[16]) code 0 tiles 1 of 16\nkern 5 gen (f32[8]) -> (f32[16]) code 0 tiles 1 of 16\n"
+		             "kern 6 gen (f32[16]) -> (f32[32]) code 0 tiles 2 of 16 times 2\nkern 7 gen (f32[16]:[-1]@15) -> (f32[16]) code 0 tiles 1 of 16\n"
+		             "kern 8 gen (f32[16]) -> (f32[64]) code 0 tiles 4 of 16\nkern 9 gen (f32[16]) -> (f32[16], f32[16]) code 0 tiles 1 of 16\n"
+		             "kern 10 gen (f32[16]) -> (bf16[16]) code 0 tiles 1 of 16\nkern 11 gen (f32[16]) -> (f32[16]) code 0 tiles 2 of 8\n"
+		             "coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 64\ncoll 1 all_gather f32 n 1 algo auto group 0 redop add outer 1 inner 64\n"
+		             "coll 2 reduce_scatter f32 n 1 algo auto group 0 redop add outer 1 inner 64\ncoll 3 all_reduce f32 n 2 algo auto group 0 redop add outer 1 inner 64\n"
 		             "%srun { %s }", t[i].rows, t[i].run);
 		struct err *e = prog_parse(s.p, s.n, &q);
 		if ((e == NULL) != (t[i].wrong == NULL) || (e && !strstr(e->msg, t[i].wrong)))
@@ -219,7 +289,7 @@ int main(void)
 	}
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(text_comes_back), cmocka_unit_test(bytes_come_back), cmocka_unit_test(damage_is_an_error),
-		cmocka_unit_test(bad_text_is_an_error), cmocka_unit_test(bad_loans), cmocka_unit_test(views),
+		cmocka_unit_test(bad_text_is_an_error), cmocka_unit_test(bad_loans), cmocka_unit_test(bad_followers), cmocka_unit_test(views),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	str_free(&sample);
