@@ -39,11 +39,14 @@ $(B)/librondo.a: $(OBJ)
 $(B)/librondo.so: $(OBJ) src/pjrt/exports.map
 	$(CC) -shared $(LDF) -Wl,--version-script=src/pjrt/exports.map -Wl,-z,defs -o $@ $(OBJ) $(LIBS)
 
+# LLVM and what it needs are taken in: only what is used of them, for this kind of machine, found without a library of the system.
+GEN_LIBS = $(shell $(LLVM) --ldflags --link-static --libs x86codegen passes 2>/dev/null) -Wl,-Bstatic -lstdc++ -lzstd -lz -Wl,-Bdynamic
+
 $(B)/librondo_gen.so: $(GEN) $(B)/librondo.a src/gen/exports.map
-	$(CC) -shared $(LDF) -Wl,--version-script=src/gen/exports.map -o $@ $(GEN) $(B)/librondo.a $(shell $(LLVM) --ldflags 2>/dev/null) -lLLVM-19 $(LIBS)
+	$(CC) -shared $(LDF) -Wl,--version-script=src/gen/exports.map -Wl,--gc-sections -Wl,-z,defs -o $@ $(GEN) $(B)/librondo.a $(GEN_LIBS) $(LIBS)
 
 $(B)/rondo: $(TOOL) $(B)/librondo.a
-	$(CC) $(LDF) -rdynamic -o $@ $(TOOL) -Wl,--whole-archive $(B)/librondo.a -Wl,--no-whole-archive $(LIBS) -lz
+	$(CC) $(LDF) -rdynamic -o $@ $(TOOL) -Wl,--whole-archive $(B)/librondo.a -Wl,--no-whole-archive $(LIBS) -Wl,-Bstatic -lz -Wl,-Bdynamic
 
 $(B)/unit/%: tests/unit/%.c $(B)/librondo.a
 	@mkdir -p $(@D)
@@ -79,6 +82,17 @@ $(B)/librondo_sym.a: $(B)/rondo_sym.o
 
 $(B)/librondo_sym.so: $(SYM_PUB) $(SYM_OWN) $(B)/sym.map
 	$(CC) -shared $(LDF) -Wl,-soname,librondo_sym.so.$(SYM_VER) -Wl,--version-script=$(B)/sym.map -Wl,-z,defs -o $@ $(SYM_PUB) $(SYM_OWN) $(LIBS)
+
+# Completions of shells, written by the command from its own tables.
+share: $(B)/share/bash-completion/completions/rondo $(B)/share/zsh/site-functions/_rondo
+
+$(B)/share/bash-completion/completions/rondo: $(B)/rondo
+	@mkdir -p $(@D)
+	$(B)/rondo completion bash >$@
+
+$(B)/share/zsh/site-functions/_rondo: $(B)/rondo
+	@mkdir -p $(@D)
+	$(B)/rondo completion zsh >$@
 
 sym: $(B)/librondo_sym.so $(B)/librondo_sym.a
 
@@ -135,8 +149,9 @@ check-corpus: all
 
 PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
-install: all install-sym
+install: all share install-sym
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(LIBDIR)
+	for f in bash-completion/completions/rondo zsh/site-functions/_rondo; do install -D -m 644 $(B)/share/$$f $(DESTDIR)$(PREFIX)/share/$$f || exit 1; done
 	install $(B)/rondo $(DESTDIR)$(PREFIX)/bin/
 	install $(B)/librondo.so $(B)/librondo_gen.so $(DESTDIR)$(LIBDIR)/
 
@@ -155,5 +170,5 @@ install-sym: sym $(B)/rondo
 clean:
 	rm -rf build build-*
 
-.PHONY: all unit sym install-sym check check-san check-model check-jax check-net check-faults check-mutants check-corpus bench fuzz install clean
+.PHONY: all unit sym share install-sym check check-san check-model check-jax check-net check-faults check-mutants check-corpus bench fuzz install clean
 -include $(OBJ:.o=.d) $(SYM_PUB:.o=.d) $(TOOL:.o=.d) $(GEN:.o=.d) $(UNIT:=.d)

@@ -1,5 +1,4 @@
-"""Build step of the wheel: runs make and takes the libraries in, with those they need and that not every
-system has (LLVM, ...), found again through $ORIGIN."""
+"""Build step of the wheel: runs make, takes in libraries, command, manual and completions, and tags the wheel by what its files need."""
 import os
 import pathlib
 import re
@@ -15,40 +14,36 @@ except ImportError:
     from wheel.bdist_wheel import bdist_wheel
 
 ROOT = pathlib.Path(__file__).parent.resolve()
-OWN = ["librondo.so", "librondo_gen.so"]
-# Part of every system that runs JAX itself.
-SYSTEM = re.compile(r"(ld-linux.*|linux-vdso|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|z|util|resolv))\.so.*")
+OWN = ["librondo.so", "librondo_gen.so", "rondo"]
+# What the manylinux rules (PEP 600) let a wheel take from the system, of all that is theirs to give.
+SYSTEM = re.compile(r"(ld-linux-x86-64\.so\.2|lib(c|m|dl|rt|pthread)\.so\.\d|libgcc_s\.so\.1)")
+SHARE = {"share/man/man1": ["docs/man/rondo.1", "docs/man/rondo-launch.1"],
+         "share/bash-completion/completions": ["build/share/bash-completion/completions/rondo"],
+         "share/zsh/site-functions": ["build/share/zsh/site-functions/_rondo"]}
 
 
-def needed(path):
-    """Libraries that path needs, all levels: name -> file."""
-    out = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
-    found = {}
-    for line in out.splitlines():
-        m = re.match(r"\s*(\S+) => (\S+|not found)", line)
-        if m and not SYSTEM.fullmatch(m[1]) and m[1] not in OWN:
-            if not m[2].startswith("/"):
-                raise RuntimeError(f"{path} needs {m[1]}, which is not on this machine")
-            found[m[1]] = m[2]
-    return found
+def glibc():
+    """The oldest 2.N of glibc that has all that the files need; what no wheel may need is an error."""
+    least = 17
+    for lib in OWN:
+        needs = subprocess.run(["readelf", "-dVW", ROOT / "build" / lib], capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"}).stdout
+        for name in re.findall(r"\(NEEDED\).*\[(.*)\]", needs):
+            if not SYSTEM.fullmatch(name):
+                raise RuntimeError(f"build/{lib} needs {name}, which not every system has")
+        least = max([least, *map(int, re.findall(r"Name: GLIBC_2\.(\d+)", needs))])
+    return least
 
 
 class Build(build_py):
     def run(self):
         super().run()
         jobs = len(os.sched_getaffinity(0))
-        subprocess.run(["make", f"-j{jobs}", *(f"build/{lib}" for lib in OWN)], cwd=ROOT, check=True)
+        subprocess.run(["make", f"-j{jobs}", *(f"build/{lib}" for lib in OWN), "share"], cwd=ROOT, check=True)
         target = pathlib.Path(self.build_lib) / "rondo"
         target.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / "python" / "rondo.pth", self.build_lib)
-        carried = {}
         for lib in OWN:
-            shutil.copy2(ROOT / "build" / lib, target / lib)
-            carried |= needed(ROOT / "build" / lib)
-        for name, path in carried.items():
-            shutil.copyfile(path, target / name)
-        for lib in [*OWN, *carried]:
-            subprocess.run(["patchelf", "--set-rpath", "$ORIGIN", target / lib], check=True)
+            subprocess.run(["strip", "-o", target / lib, ROOT / "build" / lib], check=True)
 
 
 class Binary(Distribution):
@@ -58,7 +53,7 @@ class Binary(Distribution):
 
 class Wheel(bdist_wheel):
     def get_tag(self):
-        return "py3", "none", super().get_tag()[2]
+        return "py3", "none", super().get_tag()[2].replace("linux", f"manylinux_2_{glibc()}")
 
 
-setup(distclass=Binary, cmdclass={"build_py": Build, "bdist_wheel": Wheel})
+setup(distclass=Binary, cmdclass={"build_py": Build, "bdist_wheel": Wheel}, data_files=list(SHARE.items()))

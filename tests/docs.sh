@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tests/docs.sh BUILD [-u]: the list of operations in docs/ir.md is what the tool prints, examples between <!-- FILE [WORD] --> and
+# tests/docs.sh BUILD [-u]: the list of operations in docs/ir.md is what the tool prints, the commands and settings in rondo(1) as well, examples between <!-- FILE [WORD] --> and
 # <!-- / --> are what a golden test prints, from the line WORD on (-u writes both anew), and the version is one.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -18,6 +18,14 @@ awk '
 				print line == "" ? line : "    " line
 		close($2)
 	}' "$page" >"$want"
+if [ "${2:-}" = -u ]; then
+	cp "$want" "$page"
+else
+	diff -u "$page" "$want" || { echo "$page is stale: tests/docs.sh $1 -u"; exit 1; }
+fi
+page=docs/man/rondo.1
+made="$("$1/rondo" completion man)" || exit 1
+made="$made" awk '/^\.\\" end/ { skip = 0 } !skip { print } /^\.\\" made of/ { skip = 1; print ENVIRON["made"] }' "$page" >"$want"
 if [ "${2:-}" = -u ]; then
 	cp "$want" "$page"
 else

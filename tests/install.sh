@@ -47,7 +47,7 @@ gcc -std=c17 $(pkg-config --cflags rondo-sym) -aux-info calls -S -o h.s h.c
 grep -E '^(sym|coll)_' usr/share/man/man3/rondo-sym.3 | tr ' ' '\n' | sort -u >named
 comm -23 named static | none 'in the manual, but not there'
 grep -E '^(sym|coll)_' static | comm -23 - named | none 'not in the manual'
-for m in usr/share/man/man1/rondo-launch.1 usr/share/man/man3/rondo-sym.3; do
+for m in usr/share/man/man1/rondo.1 usr/share/man/man1/rondo-launch.1 usr/share/man/man3/rondo-sym.3; do
 	if command -v man >/dev/null; then
 		LC_ALL=C.UTF-8 MANWIDTH=200 man --warnings -l "$m" 2>&1 >/dev/null | none "$m"
 	fi

@@ -13,6 +13,11 @@ RESOLVE = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 _library = None
 
 
+class Python(ctypes.Structure):
+    """What Ctrl-C needs of CPython (src/pjrt/pjrt.h)."""
+    _fields_ = [*((name, ctypes.c_void_p) for name in ("ensure", "release", "check", "occurred", "clear", "raise_")), ("main", ctypes.c_ulong)]
+
+
 def load(path):
     global _library
     lib = ctypes.CDLL(str(path))
@@ -22,6 +27,8 @@ def load(path):
     lib.rondo_get_option.argtypes = [ctypes.c_char_p]
     lib.rondo_set_callback.restype = None
     lib.rondo_set_callback.argtypes = [CALLBACK, COUNT]
+    lib.rondo_set_python.restype = None
+    lib.rondo_set_python.argtypes = [ctypes.POINTER(Python)]
     lib.rondo_set_resolver.restype = None
     lib.rondo_set_resolver.argtypes = [RESOLVE]
     lib.rondo_set_portable.restype = None

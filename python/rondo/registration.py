@@ -13,7 +13,7 @@ import warnings
 from . import callback, library
 
 NAME = "rondo"
-OLDEST = (0, 10, 2)     # of JAX; as pyproject.toml has it
+OLDEST, NEWEST = (0, 10, 2), (0, 12)     # of JAX; as pyproject.toml has it
 
 
 def say(text):
@@ -87,8 +87,29 @@ def pallas(default):
     return pallas_call
 
 
-# Rules for what is not imported before it is used, made of JAX's own.
-LATER = {"pallas_call": pallas}
+def choice(default):
+    """platform_dependent: where nothing is said of Rondo, what is said of cpu holds."""
+    def rule(ctx, *operands, **how):
+        for name in ("platforms", "branches_platforms"):
+            lists = how.get(name)
+            if lists is not None and not any(NAME in some for some in lists if some is not None):
+                how[name] = tuple(some and tuple(q for p in some for q in ((p, NAME) if p == "cpu" else (p,))) for some in lists)
+        return default(ctx, *operands, **how)
+    return rule
+
+
+def exported(default):
+    """What was exported for cpu runs as cpu's would."""
+    def call_exported(ctx, *operands, exported):
+        if NAME not in exported.platforms and tuple(ctx.module_context.platforms) == (NAME,):
+            import dataclasses
+            exported = dataclasses.replace(exported, platforms=tuple(NAME if p == "cpu" else p for p in exported.platforms))
+        return default(ctx, *operands, exported=exported)
+    return call_exported
+
+
+# Rules made of JAX's own when they are used first: some are of what is not imported before.
+LATER = {"pallas_call": pallas, "platform_index": choice, "cond": choice, "call_exported": exported}
 # What JAX has no rule for but for GPUs, of plain StableHLO.
 PLAIN = {"pbroadcast", "pbroadcast_dynamic"}
 
@@ -146,6 +167,8 @@ def callbacks():
         return callback.emit(ctx, function, token, list(operands), operand_avals, result_avals, has_side_effect, partitioned, sharding)
 
     jax_callback.emit_python_callback = emit
+    from jax.interpreters import mlir           # the same function for others, jax.experimental.sparse among them
+    mlir.emit_python_callback = emit
 
 
 # --- custom calls -----------------------------------------------------------
@@ -264,8 +287,11 @@ def persistent_cache():
 
 
 def dlpack():
-    """Arrays lie in host memory; numpy and others take them through a copy on the host."""
+    """Arrays lie in host memory; numpy and others take them through a copy on the host.  What comes from others goes to the default device,
+    unless it shall not be copied: then it is cpu's, and shared."""
+    import jax
     from jax._src import array
+    from jax._src import dlpack as jax_dlpack
     from jax._src.dlpack import DLDeviceType
     original_device, original = array.ArrayImpl.__dlpack_device__, array.ArrayImpl.__dlpack__
 
@@ -282,6 +308,16 @@ def dlpack():
         return jax.device_put(self, jax.local_devices(backend="cpu")[0]).__dlpack__(**kwargs)
 
     array.ArrayImpl.__dlpack_device__, array.ArrayImpl.__dlpack__ = dlpack_device, to_dlpack
+    place = jax_dlpack._place_array             # the last step of from_dlpack
+
+    @functools.wraps(place)
+    def place_array(x, device, dlpack_device, copy):
+        x = place(x, device, dlpack_device, copy)
+        default = jax.config.jax_default_device or jax.local_devices()[0]
+        here = device is None and copy is None and x.platform() == "cpu" and getattr(default, "platform", default) == NAME
+        return jax.device_put(x, default) if here else x
+
+    jax_dlpack._place_array = place_array
 
 
 def program_text():

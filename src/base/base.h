@@ -193,6 +193,13 @@ struct err *str_write_file(const char *path, const void *p, size_t n);
 struct err *str_read_entry(struct str *s, const char *path, int64_t most);
 struct err *str_write_entry(const char *path, const void *p, size_t n);
 
+/* --- cache.c ------------------------------------------------------------- */
+
+/* The same for entries of the folder of RONDO_CACHE, which RONDO_CACHE_SIZE bounds: what was not used for longest goes.  Its names are
+ * gen-<16 digits> and <32 digits>.rondo; what else lies there is left alone. */
+struct err *cache_read(struct str *s, const char *path, int64_t most);
+struct err *cache_write(const char *path, const void *p, size_t n);
+
 /* --- map.c ------------------------------------------------------------- */
 
 /* Hash map from a byte string (copied) to a 64-bit value. */
@@ -238,6 +245,9 @@ bool conf_is_set(enum conf_id id);
 void conf_useless(enum conf_id id, const char *fmt, ...) PRINTF(2, 3);
 struct err *conf_set(const char *name, const char *value);   /* as by the environment; for options of a client */
 void conf_help(FILE *f);
+/* What was wrong with settings so far, a line each; borrowed.  conf_quietly, before the first of these functions: it is only kept, not printed. */
+const char *conf_complaints(void);
+void conf_quietly(void);
 /* The folder of RONDO_CACHE and a '/', added to s.  make: make it if it is not there.  false: none is wanted, or it cannot be had. */
 bool conf_cache(struct str *s, bool make);
 

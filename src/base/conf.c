@@ -13,6 +13,8 @@ const struct conf_row conf_row[CONF_COUNT] = {
 };
 static struct conf_value { int64_t num; char *text; bool set; } own[CONF_COUNT], *value = own;
 static struct mem_once once;
+static bool quiet;
+static char complaints[4096];
 extern char **environ;
 
 /* Which of the words it is, from 1 on; 0: none. */
@@ -103,11 +105,25 @@ const char *conf_nearest(const char *name)
 /* Other parts of Rondo that read a variable of their own. */
 static bool foreign(const char *name, size_t n)
 {
-	static const char *const known[] = { "GEN_PATH", "CORPUS", "JAX_SRC", "BENCH_OUT", "LIBRARY" };
+	static const char *const known[] = { "CORPUS", "JAX_SRC", "BENCH_OUT", "LIBRARY", "PYTHON" };
 	for (size_t i = 0; i < NELEM(known); i++)
 		if (strlen(known[i]) == n && !memcmp(known[i], name, n))
 			return true;
 	return false;
+}
+
+static void PRINTF(1, 2) complain(const char *fmt, ...)
+{
+	char text[1024];
+	size_t have = strlen(complaints);
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text - 1, fmt, ap);
+	va_end(ap);
+	if (!quiet)
+		fprintf(stderr, "rondo: %s\n", text);
+	if (have + strlen(text) + 2 <= sizeof complaints)
+		snprintf(complaints + have, sizeof complaints - have, "%s\n", text);
 }
 
 static void read_env(void)
@@ -127,12 +143,12 @@ static void read_env(void)
 			char text[64];
 			snprintf(text, sizeof text, "%.*s", (int)(eq - name), name);
 			const char *near = conf_nearest(text);
-			fprintf(stderr, "rondo: unknown setting 'RONDO_%s'%s%s%s\n", text, near ? ", did you mean 'RONDO_" : "",
+			complain("unknown setting 'RONDO_%s'%s%s%s", text, near ? ", did you mean 'RONDO_" : "",
 			        near ? near : "", near ? "'" : "");
 		} else if (i >= 0 && !eq[1] && (conf_row[i].kind != KIND_STR || *conf_row[i].accepted)) {
 			continue;
 		} else if (i >= 0 && !conf_reads(&conf_row[i], eq + 1, &num)) {
-			fprintf(stderr, "rondo: setting 'RONDO_%s' cannot be '%s', which is ignored: %s%s%s\n", conf_row[i].name, eq + 1, conf_row[i].accepted,
+			complain("setting 'RONDO_%s' cannot be '%s', which is ignored: %s%s%s", conf_row[i].name, eq + 1, conf_row[i].accepted,
 			        *conf_row[i].accepted ? "; " : "", conf_row[i].help);
 		} else if (i >= 0 && !conf_put(i, eq + 1, true)) {
 			mem_new(SIZE_MAX);
@@ -151,6 +167,8 @@ void conf_join(struct conf_value *v)
 void conf_init(void) { mem_once(&once, read_env); }
 int64_t conf_int(enum conf_id id) { conf_init(); return value[id].num; }
 int64_t conf_number(const char *name) { conf_init(); int i = conf_find(name, strlen(name)); return i < 0 ? 0 : value[i].num; }
+const char *conf_complaints(void) { conf_init(); return complaints; }
+void conf_quietly(void) { quiet = true; }
 const char *conf_str(enum conf_id id) { conf_init(); return value[id].text; }
 bool conf_is_set(enum conf_id id) { conf_init(); return value[id].set; }
 

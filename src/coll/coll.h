@@ -143,6 +143,9 @@ struct err *coll_lend(struct coll_cx *cx, struct coll_loan *l, uint32_t site, co
 /* *at: where what the PE `hop` links away has lent can be read; 0: this one.  Where it is copied *at is own, with what the PE one link away
  * has at src: all of them call it then, in step, and own is apart from src. */
 struct err *coll_next(struct coll_cx *cx, struct coll_loan *l, uint32_t site, int hop, const void *src, char *own, char **at);
+/* The same of an all_gather: at[k] is where what the one of rank k in the group has lent can be read, this PE's at src; own[k]: where it is
+ * copied, if it must be. */
+struct err *coll_all(struct coll_cx *cx, struct coll_loan *l, uint32_t site, char *src, char *const *own, char **at);
 void coll_show(struct coll_loan *l, const void *src);        /* instead of coll_lend: to nobody; after it nothing, src is what was lent */
 void coll_back(struct coll_cx *cx, struct coll_loan *l);
 /* Wait until what was lent has come back, but for the last `but` times. */

@@ -1,4 +1,4 @@
-/* Permutes whose result is read where it lies.
+/* Permutes, and all_gathers, whose result is read where it lies.
  *
  * Who lends tells each PE that reads it where it is; the line is returned at once.  The loan itself goes back by a count of its own, a word
  * in the lender's heap for each reader: so loans may be open while other messages come and go, may be many at once, and may be
@@ -67,9 +67,10 @@ struct coll_loan *coll_loan_new(const struct coll_cx *cx, const struct prog_coll
 	l->around = from[cx->pos] < 0 || prog_link(from, cx->pos, n) != cx->pos ? 0 : n;
 	l->nsource = along(cx, from, c->hops, l->source);
 	l->nreader = along(cx, to, c->hops, l->reader);
-	if (c->hops > 1 && !near(cx, from, to))
+	bool pair = c->hops == 1 && c->kind == COLL_permute;
+	if (!pair && !near(cx, from, to))
 		l->nsource = l->nreader = 0;
-	if (c->hops == 1) {
+	if (pair) {
 		l->nsource -= l->nsource && !sym_mapped(cx->c->world, l->source[0]);
 		l->nreader -= l->nreader && !sym_mapped(cx->c->world, l->reader[0]);
 	}
@@ -183,6 +184,21 @@ struct err *coll_next(struct coll_cx *cx, struct coll_loan *l, uint32_t site, in
 		memset(own, 0, (size_t)n);
 	else
 		*at = (char *)(uintptr_t)(k ? l->seen[k - 1].at : l->own);
+	return NULL;
+}
+
+struct err *coll_all(struct coll_cx *cx, struct coll_loan *l, uint32_t site, char *src, char *const *own, char **at)
+{
+	int64_t bytes = l->c->outer * l->c->inner;
+	int n = l->around, rank = cx->p->group[l->c->group].rank[cx->pos];
+
+	at[rank] = src;
+	for (int k = 1, j, before = rank; k < n; k++, before = j) {
+		j = (rank - k + n) % n;
+		at[j] = l->nsource ? (char *)(uintptr_t)l->seen[k - 1].at : own[j];
+		if (!l->nsource)              /* round the ring */
+			TRY(coll_permute_by(cx->c, site, l->c->algo, l->from, l->to, bytes, at[before], own[j], NULL, false));
+	}
 	return NULL;
 }
 

@@ -4,6 +4,9 @@
 
 #include <llvm-c/Target.h>
 #include <pthread.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 static LV I(LV x, int64_t v) { return em_ki(LLVMTypeOf(x), v); }
 static LV bits(struct em *e, LV x, LT t) { return LLVMBuildBitCast(e->b, x, em_like(x, t), ""); }
@@ -119,6 +122,13 @@ static LV constant(struct em *e, const void *p, size_t n)
 static void fence(struct em *e) { em_call(e, "llvm.x86.sse.sfence", e->vd, 0, NULL); }
 
 /* --- the object ------------------------------------------------------------ */
+
+/* For LLVM's names of temporary files, which are not made here: glibc has it from 2.36 on, and a wheel is for 2.34. */
+uint32_t arc4random(void)
+{
+	uint32_t n = 0;
+	return getrandom(&n, sizeof n, 0) == sizeof n ? n : (uint32_t)getpid();
+}
 
 static void llvm_init(void)
 {

@@ -3,30 +3,42 @@
 #include "sched.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* --- key: everything that the code depends on ---------------------------- */
 
 static void put(struct str *s, const void *p, size_t n) { str_addn(s, p, n); }
 static void put_i(struct str *s, int64_t v) { put(s, &v, sizeof v); }
 
-/* Where it may be: where the setting says; else beside this code's file, or one folder up (the tests'
- * programs).  false: no such place. */
+/* Where it may be: where the setting says; else beside this code's file, one folder up (the tests' programs), or in lib beside
+ * that folder (make install).  false: no such place. */
 static bool candidate(struct str *s, int i)
 {
+	static const char *const where[] = { "", "../", "../lib/" };
 	const char *set = conf_str(CONF_GEN_PATH);
+	char exe[PATH_MAX];
 	Dl_info here;
 	s->n = 0;
 	if (*set) {
 		str_add(s, set);
 		return i == 0;
 	}
-	const char *slash = dladdr((void *)(uintptr_t)gen_can, &here) && here.dli_fname ? strrchr(here.dli_fname, '/') : NULL;
-	str_addf(s, "%.*s%slibrondo_gen.so", slash ? (int)(slash - here.dli_fname + 1) : 0, slash ? here.dli_fname : "", i ? "../" : "");
-	return i < 2;
+	if (i == NELEM(where))
+		return false;
+	const char *file = dladdr((void *)(uintptr_t)gen_can, &here) && here.dli_fname ? here.dli_fname : "";
+	if (!strchr(file, '/')) {        /* a program is called as whoever starts it likes */
+		ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+		exe[MAX(n, 0)] = '\0';
+		file = exe;
+	}
+	const char *slash = strrchr(file, '/');
+	str_addf(s, "%.*s%slibrondo_gen.so", slash ? (int)(slash - file + 1) : 0, file, where[i]);
+	return true;
 }
 
 /* Tells one build of the generator from another without loading it. */
@@ -109,7 +121,7 @@ static struct entry *disk_read(uint64_t key, uint64_t check)
 	struct str path = { 0 }, data = { 0 };
 	struct entry *x = NULL;
 	if (disk_path(&path, key, false)) {
-		struct err *e = str_read_entry(&data, path.p, MOST);
+		struct err *e = cache_read(&data, path.p, MOST);
 		struct header h;
 		if (!e && data.n >= sizeof h) {
 			memcpy(&h, data.p, sizeof h);
@@ -137,7 +149,7 @@ static void disk_write(const struct entry *x, uint64_t check)
 		str_addn(&data, x->obj, x->nobj);
 		h.sum = hash_bytes(data.p + sizeof h, data.n - sizeof h, 7);
 		memcpy(data.p, &h, sizeof h);
-		struct err *e = str_write_entry(path.p, data.p, data.n);
+		struct err *e = cache_write(path.p, data.p, data.n);
 		if (e && conf_is_set(CONF_CACHE))                       /* a cache that cannot be written is no error */
 			conf_useless(CONF_CACHE, "generated code is not kept: %s", e->msg);
 		err_free(e);

@@ -265,6 +265,8 @@ int64_t ir_key_add(struct ir_module *m, const void *p, size_t n);       /* copie
 const void *ir_splat(const struct ir_module *m, const struct ir_fn *fn, ir_val v);
 /* v is a constant or a chain of broadcast/reshape/convert of integers that gives one integer, which an int64_t holds: true. */
 bool ir_const_int(const struct ir_module *m, const struct ir_fn *fn, ir_val v, int64_t *out);
+/* Dimension d of the operand of o, a view that leaves it whole, as one of its result; -1: it is none by itself. */
+int ir_view_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, int d);
 /* The view op o (broadcast, transpose, reverse, slice) in strides: its element at (i ..) is the operand's element at
  * *off + sum i * out[..], where the operand has strides in.  False: o is none of these. */
 bool ir_view(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, const int64_t *in, int64_t *off, int64_t *out);
@@ -416,6 +418,9 @@ void ir_print_fn(struct str *s, const struct ir_module *m, const struct ir_fn *f
 void ir_print_op(struct str *s, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
 void ir_print_type(struct str *s, const struct ir_module *m, ir_type t);
 void ir_print_shard(struct str *s, const struct ir_module *m, ir_shard h);
+/* As jax.sharding.PartitionSpec prints it: P('d', None); and axes of a mesh as there. */
+void ir_print_spec(struct str *s, const struct ir_module *m, ir_shard h);
+void ir_print_axes(struct str *s, const struct ir_module *m, const struct ir_mesh *mesh, int n, const struct ir_axis_ref *r);
 /* Text that does not depend on names, locations, value numbering of dead code or function ids:
  * two functions with equal canonical text compute the same.  Used as cache key for groups. */
 void ir_print_canonical(struct str *s, const struct ir_module *m, const struct ir_fn *fn);

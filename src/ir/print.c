@@ -209,6 +209,45 @@ void ir_print_shard(struct str *s, const struct ir_module *m, ir_shard h)
 	add_shard(s, &(struct ctx){ .m = m }, h);
 }
 
+static void axis(struct str *s, const struct ir_module *m, const struct ir_mesh *mesh, struct ir_axis_ref r)
+{
+	const struct ir_mesh_axis *x = &mesh->axis[r.axis];
+	str_addf(s, "'%s'", ir_text(m, x->name));
+	if (r.size != x->size)
+		str_addf(s, ":(%lld)%lld", (long long)r.pre, (long long)r.size);
+}
+
+void ir_print_axes(struct str *s, const struct ir_module *m, const struct ir_mesh *mesh, int n, const struct ir_axis_ref *r)
+{
+	for (int i = 0; i < n; i++) {
+		str_add(s, i ? ", " : "");
+		axis(s, m, mesh, r[i]);
+	}
+}
+
+void ir_print_spec(struct str *s, const struct ir_module *m, ir_shard h)
+{
+	const struct ir_shard_info *i = &m->shard.p[h];
+	const struct ir_mesh *mesh = h ? &m->mesh.p[i->mesh] : NULL;
+	bool some = false;
+	for (int d = 0; h && d < i->rank; d++)
+		some |= i->dim[d].naxis > 0;
+	str_add(s, "P(");
+	for (int d = 0; some && d < i->rank; d++) {
+		int n = i->dim[d].naxis;
+		str_add(s, d ? ", " : "");
+		str_add(s, n > 1 ? "(" : n ? "" : "None");
+		ir_print_axes(s, m, mesh, n, i->dim[d].axis);
+		str_add(s, n > 1 ? ")" : "");
+	}
+	if (h && i->npart) {
+		str_add(s, some ? ", unreduced={" : "unreduced={");
+		ir_print_axes(s, m, mesh, i->npart, i->part);
+		str_add(s, "}");
+	}
+	str_add(s, ")");
+}
+
 static void add_group(struct str *s, const struct ir_module *m, ir_group g)
 {
 	if (!g) {

@@ -729,3 +729,26 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 		return NULL;
 	}
 }
+
+int ir_view_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, int d)
+{
+	int64_t before = 1, part = 1;
+	int n;
+	if (o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint)
+		return d;
+	if (o->kind == IR_transpose) {
+		const int64_t *perm = ir_attrs(fn, o, AT_perm, &n);
+		for (int k = 0; k < n; k++)
+			if (perm[k] == d)
+				return k;
+	}
+	if (o->kind != IR_reshape)
+		return -1;
+	const struct ir_type_info *t = ir_vtype(m, fn, ir_in(fn, o, 0)), *rt = ir_vtype(m, fn, o->out);
+	for (int k = 0; k < d; k++)
+		before *= t->dim[k];
+	for (int k = 0; k < rt->rank && part <= before; part *= rt->dim[k++])
+		if (part == before && rt->dim[k] == t->dim[d])
+			return k;
+	return -1;
+}

@@ -43,9 +43,18 @@ static void load_key(const struct prog_kern *k, const struct ref *r, char *const
 {
 	const struct attention *x = &r->x;
 	const struct prog_view *v = &k->v[i];
-	int64_t row;
-	const char *base = attention_piece(k, ptr, x, i, b, j, &row);
+	int64_t row, left;
+	const char *base = attention_piece(k, ptr, x, i, b, j, &row, &left);
 	load(k, i, base + row * v->stride[x->nb] * dt_bytes(v->dtype), 0, i == ATT_K ? x->d : x->e, mem + r->raw, out);
+}
+
+/* The same of row (g, t) of ATT_Q or ATT_DO. */
+static void load_row(const struct prog_kern *k, const struct ref *r, char *const *ptr, int i, int64_t b, int64_t g, int64_t t, char *mem, double *out)
+{
+	const struct attention *x = &r->x;
+	int64_t row, left, len = x->rows.n > 1 ? x->rows.len : x->t;
+	char *base = attention_piece(k, ptr, x, i, b, g * x->t + t, &row, &left);
+	load(k, i, row_at(k, x, i, base, row / len, row % len), 0, i == ATT_Q ? x->d : x->e, mem + r->raw, out);
 }
 
 /* Scores of row (g, t) of batch b, and what else the function gives, as f64. */
@@ -53,7 +62,7 @@ static void scores(const struct prog_kern *k, const struct ref *r, char *const *
 {
 	const struct attention *x = &r->x;
 	double *q = (double *)(mem + r->q), *kv = (double *)(mem + r->kv), *out[3] = { (double *)(mem + r->row) };
-	load(k, ATT_Q, row_at(k, x, ATT_Q, attention_at(k, ptr, x, ATT_Q, b), g, t), 0, x->d, mem + r->raw, q);
+	load_row(k, r, ptr, ATT_Q, b, g, t, mem, q);
 	for (int i = 1; i < x->nout; i++)
 		out[i] = (double *)(mem + (x->grad && i == 1 ? r->slope : r->weight));
 	for (int64_t s0 = 0; s0 < x->s; s0 += KERN_STRIP) {
@@ -137,7 +146,7 @@ static void run_ref_grad(const struct prog_kern *k, const struct kern_state *s, 
 			for (int64_t t = 0; t < x->t; t++) {
 				double l = one(k, x, ptr, ATT_L, b, g, t), delta = one(k, x, ptr, ATT_DELTA, b, g, t);
 				scores(k, r, ptr, b, g, t, mem);
-				load(k, ATT_DO, row_at(k, x, ATT_DO, attention_at(k, ptr, x, ATT_DO, b), g, t), 0, x->e, mem + r->raw, d_o);
+				load_row(k, r, ptr, ATT_DO, b, g, t, mem, d_o);
 				memset(dq, 0, sizeof *dq * (size_t)x->d);
 				for (int64_t j = 0; j < x->s; j++) {
 					double weight = x->weighted ? w[j] : 1, e = p[j] == -INFINITY ? 0 : exp(p[j] - l), y = 0;

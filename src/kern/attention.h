@@ -10,8 +10,7 @@ struct attention {
 	bool grad, part;                 /* part: results are o, m and z, else o and l */
 	int nb;                          /* batch dimensions, of every view the first ones */
 	int64_t batch, g, t, s, d, e;    /* batch: product of the batch dimensions */
-	int pieces;                      /* keys and values lie in so many arrays, one after the other */
-	int64_t len;                     /* keys of each */
+	struct { int n; int64_t len; } keys, rows;      /* keys and values, and of a gradient q and do, lie in so many arrays, one after the other, of len each */
 	enum dtype sum;                  /* f32 or f64 */
 	int first, nextra;               /* the first operand that scores are made from, and how many */
 	int nout;                        /* results of the function: score, slope if grad, weight if it has one */
@@ -22,8 +21,9 @@ struct attention {
 struct err *attention_make(const struct prog_kern *k, struct arena *a, struct attention *x);
 /* Of batch b of view i: where its element 0 .. 0 of the other dimensions lies. */
 char *attention_at(const struct prog_kern *k, char *const *ptr, const struct attention *x, int i, int64_t b);
-/* The same of the piece of view i, ATT_K or ATT_V, that has row j; *row: which of its rows that is. */
-char *attention_piece(const struct prog_kern *k, char *const *ptr, const struct attention *x, int i, int64_t b, int64_t j, int64_t *row);
+/* The same of the piece of view i, which is ATT_K, ATT_V, ATT_Q or, of a gradient, ATT_DO, that has row j (key j; query j % t of group j / t).
+ * *row: which of its rows that is, counted in the same way; *left: of how many rows from there on that is so. */
+char *attention_piece(const struct prog_kern *k, char *const *ptr, const struct attention *x, int i, int64_t b, int64_t j, int64_t *row, int64_t *left);
 
 /* Fill s if a fast form exists for k's types and shapes (x is k's); false: the reference does it. */
 bool attention_forward(const struct prog_kern *k, const struct attention *x, struct kern_state *s);
@@ -156,8 +156,8 @@ size_t att_fetch_bytes(const struct att_plan *p);
 /* As att_fetch, but rows that are such stay where they are; ld_bytes apart. */
 const char *att_take(const struct att_plan *p, const struct att_rows *r, const char *base, int64_t r0, int64_t n, char *dense, int64_t ld, char *tmp,
                      int64_t *ld_bytes);
-/* The same of keys or values (view) of batch b, of one piece or of several; dense: att_dense_rows rows. */
-const char *att_take_keys(const struct att_plan *p, const struct att_rows *r, const struct prog_kern *k, char *const *ptr, int view, int64_t b, int64_t r0, int64_t n,
+/* The same of a view that may be in pieces, of batch b; dense: att_dense_rows rows. */
+const char *att_take_from(const struct att_plan *p, const struct att_rows *r, const struct prog_kern *k, char *const *ptr, int view, int64_t b, int64_t r0, int64_t n,
                           char *dense, int64_t ld, char *tmp, int64_t *ld_bytes);
 int64_t att_dense_rows(const struct att_plan *p);
 /* Panel whose columns are those ATT_FETCH rows: steps words of each. */

@@ -77,10 +77,10 @@ static void pack_keys(const struct bwd *f, const struct prog_kern *k, char *cons
 	*bad = 0;
 	for (int64_t i = 0; i < f->kb; i += ATT_FETCH) {
 		int64_t some = MIN(ATT_FETCH, f->kb - i), have = MIN(MAX(n - i, 0), some), ld;
-		const char *rows = att_take_keys(p, &f->k, k, ptr, ATT_K, b, k0 + i, have, dense, p->dc, tmp, &ld);
+		const char *rows = att_take_from(p, &f->k, k, ptr, ATT_K, b, k0 + i, have, dense, p->dc, tmp, &ld);
 		copy_rows(rows, ld, some, to + f->k_row + (size_t)(i * p->dc * es), p->dc * es);
 		turn((int)es, some, p->x.d, rows, ld / es, to + f->k_turned + (size_t)(i * es), f->kpad);
-		rows = att_take_keys(p, &f->v, k, ptr, ATT_V, b, k0 + i, have, dense, p->ec, tmp, &ld);
+		rows = att_take_from(p, &f->v, k, ptr, ATT_V, b, k0 + i, have, dense, p->ec, tmp, &ld);
 		copy_rows(rows, ld, some, to + f->v_row + (size_t)(i * p->ec * es), p->ec * es);
 		*bad |= att_not_finite((int)es, to + f->v_row + (size_t)(i * p->ec * es), some * p->ec);
 	}
@@ -121,15 +121,14 @@ static void pack_rows(const struct bwd *f, const struct prog_kern *k, char *cons
 	const struct att_plan *p = &f->p;
 	int64_t es = p->v->es, r0 = blk * BLOCK, n = MIN(BLOCK, p->rows - r0);
 	char *dense = mem + f->dense_at, *tmp = mem + f->tmp_at;
-	const char *q = attention_at(k, ptr, &p->x, ATT_Q, b), *d_o = attention_at(k, ptr, &p->x, ATT_DO, b);
 	for (int64_t i = 0; i < BLOCK; i += ATT_FETCH) {
 		int64_t have = MIN(MAX(n - i, 0), ATT_FETCH), ld;
-		const char *rows = att_take(p, &f->q, q, r0 + i, have, dense, p->dc, tmp, &ld);
+		const char *rows = att_take_from(p, &f->q, k, ptr, ATT_Q, b, r0 + i, have, dense, p->dc, tmp, &ld);
 		att_columns(rows, ld, p->dk * es / 4, to + f->q_col + (size_t)(i * p->dk * es));
 		att_steps((int)es, rows, ld, p->dc, to + f->q_step + (size_t)(i * ATT_COLS * es), (size_t)(BLOCK * ATT_COLS * es));
 		if (f->norms)
 			((float *)(void *)(to + f->r_norm))[i / ATT_FETCH] = att_longest(p, rows, have, ld);
-		rows = att_take(p, &f->d_o, d_o, r0 + i, have, dense, p->ec, tmp, &ld);
+		rows = att_take_from(p, &f->d_o, k, ptr, ATT_DO, b, r0 + i, have, dense, p->ec, tmp, &ld);
 		att_columns(rows, ld, p->ek * es / 4, to + f->o_col + (size_t)(i * p->ek * es));
 		att_steps((int)es, rows, ld, p->ec, to + f->o_step + (size_t)(i * ATT_COLS * es), (size_t)(BLOCK * ATT_COLS * es));
 	}

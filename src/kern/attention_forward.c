@@ -25,11 +25,11 @@ static void pack_block(const struct fwd *f, const struct prog_kern *k, char *con
 	char *dense = mem + f->dense_at, *tmp = mem + f->tmp_at;
 	for (int64_t i = 0; i < n; i += ATT_COLS) {
 		int64_t some = MIN(ATT_COLS, n - i), tile = i / ATT_COLS, ld;
-		const char *rows = att_take_keys(p, &f->k, k, ptr, ATT_K, b, k0 + i, some, dense, p->dc, tmp, &ld);
+		const char *rows = att_take_from(p, &f->k, k, ptr, ATT_K, b, k0 + i, some, dense, p->dc, tmp, &ld);
 		att_columns(rows, ld, p->dk * es / 4, to + f->kb_k + (size_t)(i * p->dk * es));
 		if (f->norms)
 			((float *)(void *)(to + f->kb_norm))[tile] = att_longest(p, rows, some, ld);
-		rows = att_take_keys(p, &f->v, k, ptr, ATT_V, b, k0 + i, some, dense, p->ec, tmp, &ld);
+		rows = att_take_from(p, &f->v, k, ptr, ATT_V, b, k0 + i, some, dense, p->ec, tmp, &ld);
 		to[f->kb_bad + (size_t)tile] = !att_steps(es, rows, ld, p->ec, to + f->kb_v + (size_t)(i * ATT_COLS * es), (size_t)(CK * ATT_COLS * es));
 	}
 	att_side_bounds(p, k, ptr, b, true, k0, n, ATT_COLS, (double *)(void *)(to + f->kb_lo), (double *)(void *)(to + f->kb_hi), TILES);

@@ -10,7 +10,8 @@ void att_rows_make(const struct att_plan *p, const struct prog_kern *k, int view
 	bool keys = view == ATT_K || view == ATT_V || (p->x.grad && view > k->nin), width = keys || v->rank == p->x.nb + 3;
 	int64_t es = dt_bytes(v->dtype);
 	const int64_t *st = v->stride + p->x.nb, *dim = v->dim + p->x.nb;
-	*r = (struct att_rows){ .es = (int)es, .dt = v->dtype, .inner = MAX(keys ? p->x.s : p->x.t, 1) };
+	bool part = view == ATT_Q || (p->x.grad && view == ATT_DO);
+	*r = (struct att_rows){ .es = (int)es, .dt = v->dtype, .inner = MAX(keys ? p->x.s : part ? p->x.rows.len : p->x.t, 1) };
 	if (keys) {
 		r->step = dim[0] == 1 ? 0 : st[0] * es;
 	} else {
@@ -76,18 +77,18 @@ const char *att_take(const struct att_plan *p, const struct att_rows *r, const c
 	return at;
 }
 
-int64_t att_dense_rows(const struct att_plan *p) { return p->x.pieces > 1 ? 2 * ATT_FETCH : ATT_FETCH; }
+int64_t att_dense_rows(const struct att_plan *p) { return p->x.keys.n > 1 || p->x.rows.n > 1 ? 2 * ATT_FETCH : ATT_FETCH; }
 
-const char *att_take_keys(const struct att_plan *p, const struct att_rows *r, const struct prog_kern *k, char *const *ptr, int view, int64_t b, int64_t r0, int64_t n,
+const char *att_take_from(const struct att_plan *p, const struct att_rows *r, const struct prog_kern *k, char *const *ptr, int view, int64_t b, int64_t r0, int64_t n,
                           char *dense, int64_t ld, char *tmp, int64_t *ld_bytes)
 {
-	int64_t row, some;
-	const char *base = attention_piece(k, ptr, &p->x, view, b, r0, &row);
-	if (p->x.pieces == 1 || !n || row + n <= p->x.len)
+	int64_t row, left, some;
+	const char *base = attention_piece(k, ptr, &p->x, view, b, r0, &row, &left);
+	if (n <= left)
 		return att_take(p, r, base, row, n, dense, ld, tmp, ld_bytes);
 	for (int64_t i = 0; i < n; i += some) {      /* each part's zeros below are overwritten by the next */
-		base = attention_piece(k, ptr, &p->x, view, b, r0 + i, &row);
-		some = MIN(n - i, p->x.len - row);
+		base = attention_piece(k, ptr, &p->x, view, b, r0 + i, &row, &left);
+		some = MIN(n - i, left);
 		att_fetch(p, r, base, row, some, dense + i * ld * p->v->es, ld, tmp);
 	}
 	*ld_bytes = ld * p->v->es;

@@ -5,14 +5,27 @@
 
 long long att_tiles_done, att_tiles_left;
 
+/* Views of what is in pieces: the first ones stand as ever, the others behind the operands of scores, those of a view side by side. */
+static int first_piece(const struct attention *x, int i)
+{
+	int at = x->first + x->nextra, keys = x->keys.n - 1, rows = x->rows.n - 1;
+	return at + (i == ATT_K ? 0 : i == ATT_V ? keys : i == ATT_Q ? 2 * keys : 2 * keys + rows);
+}
+
+/* Of which view operand i is a piece. */
+static int piece_of(const struct attention *x, int i)
+{
+	return i < first_piece(x, ATT_V) ? ATT_K : i < first_piece(x, ATT_Q) ? ATT_V : i < first_piece(x, ATT_DO) ? ATT_Q : ATT_DO;
+}
+
 struct err *attention_make(const struct prog_kern *k, struct arena *a, struct attention *x)
 {
 	bool grad = k->id == KERN_attention_grad;
 	int first = grad ? ATT_GRAD_EXTRA : ATT_EXTRA, least = grad ? 2 : 1;
-	int64_t pieces = k->nattr ? k->attr[0] : 1, nextra = k->nin - first - 2 * (pieces - 1);
-	if (pieces < 1 || pieces > k->nin)
-		return ERR(INVALID, "kernel '%s' of %lld pieces", prog_kern_name[k->id], (long long)pieces);
-	*x = (struct attention){ .grad = grad, .part = !grad && k->nout == 3, .first = first, .nextra = (int)nextra, .pieces = (int)pieces, .sum = DT_f32 };
+	int64_t keys = k->nattr > 0 ? k->attr[0] : 1, rows = k->nattr > 1 ? k->attr[1] : 1, nextra = k->nin - first - 2 * (keys - 1) - 2 * (rows - 1);
+	if (keys < 1 || keys > k->nin || rows < 1 || rows > k->nin || (!grad && rows > 1))
+		return ERR(INVALID, "kernel '%s' of %lld and %lld pieces", prog_kern_name[k->id], (long long)keys, (long long)rows);
+	*x = (struct attention){ .grad = grad, .part = !grad && k->nout == 3, .first = first, .nextra = (int)nextra, .sum = DT_f32 };
 	if (nextra < 0 || (k->nout != 3 && (grad || k->nout != 2)) || !k->expr || k->expr->nin != 1 + nextra || k->expr->nout < least || k->expr->nout > least + 1)
 		return ERR(INVALID, "kernel '%s' with %d operands, %d results and no function for them", prog_kern_name[k->id], k->nin, k->nout);
 	const struct prog_view *q = &k->v[ATT_Q], *key = &k->v[ATT_K], *v = &k->v[ATT_V];
@@ -25,15 +38,18 @@ struct err *attention_make(const struct prog_kern *k, struct arena *a, struct at
 	for (int d = 0; d < x->nb; d++)
 		x->batch *= q->dim[d];
 	x->g = q->dim[x->nb];
-	x->t = q->dim[x->nb + 1];
+	x->rows.n = (int)rows;
+	x->rows.len = q->dim[x->nb + 1];
+	x->t = x->rows.len * rows;
 	x->d = q->dim[x->nb + 2];
-	x->len = key->dim[x->nb];
-	x->s = x->len * pieces;
+	x->keys.n = (int)keys;
+	x->keys.len = key->dim[x->nb];
+	x->s = x->keys.len * keys;
 	x->e = v->dim[x->nb + 1];
 	for (int i = 0; i < 3; i++)
 		x->sum = k->v[i].dtype == DT_f64 ? DT_f64 : x->sum;
 	for (int i = first + x->nextra; i < k->nin; i++) {
-		const struct prog_view *p = &k->v[i], *as = i < first + x->nextra + pieces - 1 ? key : v;
+		const struct prog_view *p = &k->v[i], *as = &k->v[piece_of(x, i)];
 		size_t n = sizeof *p->dim * (size_t)as->rank;
 		if (p->dtype != as->dtype || p->rank != as->rank || memcmp(p->dim, as->dim, n) || memcmp(p->stride, as->stride, n))
 			return ERR(INVALID, "kernel '%s' of pieces that are not alike", prog_kern_name[k->id]);
@@ -51,11 +67,19 @@ char *attention_at(const struct prog_kern *k, char *const *ptr, const struct att
 	return ptr[i] + at * dt_bytes(v->dtype);
 }
 
-char *attention_piece(const struct prog_kern *k, char *const *ptr, const struct attention *x, int i, int64_t b, int64_t j, int64_t *row)
+char *attention_piece(const struct prog_kern *k, char *const *ptr, const struct attention *x, int i, int64_t b, int64_t j, int64_t *row, int64_t *left)
 {
-	int64_t at = x->pieces > 1 ? MIN(j / x->len, x->pieces - 1) : 0;
-	*row = j - at * x->len;
-	return attention_at(k, ptr, x, !at ? i : x->first + x->nextra + (i == ATT_V) * (x->pieces - 1) + (int)at - 1, b);
+	bool keys = i == ATT_K || i == ATT_V;
+	int64_t n = keys ? x->keys.n : x->rows.n, len = keys ? x->keys.len : x->rows.len, all = keys ? x->s : x->t, at, in;
+	*row = j;
+	*left = INT64_MAX;
+	if (n == 1 || !len)
+		return attention_at(k, ptr, x, i, b);
+	at = MIN(j % all / len, n - 1);
+	in = j % all - at * len;
+	*row = j / all * len + in;
+	*left = len - in;
+	return attention_at(k, ptr, x, at ? first_piece(x, i) + (int)at - 1 : i, b);
 }
 
 /* --- fast kernels -------------------------------------------------------------------- */

@@ -244,3 +244,37 @@ struct place *lw_temp(struct lw *w, enum dtype dt, int rank, const int64_t *dim)
 		n *= dim[i];
 	return lw_place_new(w, lw_store_new(w, BUF_TEMP, n, 0), dt, rank, dim);
 }
+
+uint32_t lw_group(struct lw *w, ir_group id)
+{
+	struct prog_group g = {0};
+	int nd = w->p->ndev;
+	int64_t *all = ARENA_NEW(w->tmp, int64_t, nd);
+	const struct ir_group_info everyone = { 1, nd, all }, *i = &w->m->group.p[id];
+	if (!id || !i->nrow) {
+		for (int d = 0; d < nd; d++)
+			all[d] = d;
+		i = &everyone;
+	}
+	g.nrow = i->nrow;
+	g.ncol = i->ncol;
+	g.id = arena_copy(&w->p->arena, i->id, sizeof *g.id * (size_t)(g.nrow * g.ncol));
+	g.row = ARENA_NEW(&w->p->arena, int32_t, nd);
+	g.rank = ARENA_NEW(&w->p->arena, int32_t, nd);
+	for (int d = 0; d < nd; d++)
+		g.row[d] = g.rank[d] = -1;
+	for (int r = 0; r < g.nrow; r++)
+		for (int c = 0; c < g.ncol; c++) {
+			int64_t d = g.id[r * g.ncol + c];
+			if (d >= 0 && d < nd) {
+				g.row[d] = r;
+				g.rank[d] = c;
+			}
+		}
+	for (size_t k = 0; k < w->group.n; k++)
+		if (w->group.p[k].nrow == g.nrow && w->group.p[k].ncol == g.ncol &&
+		    !memcmp(w->group.p[k].id, g.id, sizeof *g.id * (size_t)(g.nrow * g.ncol)))
+			return (uint32_t)k;
+	arr_push(&w->group, g);
+	return (uint32_t)w->group.n - 1;
+}

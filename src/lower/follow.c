@@ -12,7 +12,7 @@ enum { FAR = 256 };                  /* commands that are looked at */
 static void cmd_operands(const struct prog *p, const struct prog_cmd *c, uint32_t *nin, uint32_t *nout)
 {
 	*nout = c->op == CMD_KERN ? p->kern[c->id].nout : c->op == CMD_COLL ? p->coll[c->id].nin : c->op == CMD_CUSTOM ? p->custom[c->id].nout
-	      : c->op == CMD_ST || c->op == CMD_NEXT;
+	      : c->op == CMD_NEXT ? c->nopnd - 1 : c->op == CMD_ST;
 	*nin = c->nopnd - *nout;
 }
 

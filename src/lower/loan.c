@@ -1,4 +1,4 @@
-/* Permutes that are read where they lie: which ones, and their commands (prog.h: loans).
+/* Permutes that are read where they lie: which ones; their commands (prog.h: loans), and those of all_gathers that are (gather.c).
  *
  * A permute of enough bytes is lent unless its result has to be in memory of its own: because it is a result of the function, or what a
  * collective reads.  Permutes by the same links of what was permuted are one loan, read from further away.  What is lent stays as it is up to
@@ -140,7 +140,7 @@ static void plan_loop(struct lw *w, struct frame *f, int i)
 		ir_val after = o->out + (uint32_t)x->result;
 		bool shown = false;                  /* another carry goes on with the same: that one shows it, this one has a copy */
 		for (const struct loan *y = f->loan; y; y = y->next)
-			shown |= y->kind != LOAN_once && y->loop == i && y->y == is.y;
+			shown |= y->kind > LOAN_all && y->loop == i && y->y == is.y;
 		if (shown || MAX(i, f->last[after]) > until(f, x->v))
 			continue;
 		struct loan *n = f->lent[after] = loan_new(w, f, l.body, is.y, is.kind, x->v, MAX(i, f->last[after]));
@@ -155,22 +155,29 @@ static void plan_loop(struct lw *w, struct frame *f, int i)
 	}
 }
 
-/* Permutes that are worth a loan: those whose results are read by no collective that needs them where peers can see them. */
-static bool *plan_permutes(struct lw *w, const struct frame *f)
+/* What is worth a loan: of permutes those whose results are read by no collective that needs them where peers can see them. */
+static bool *worth(struct lw *w, const struct frame *f)
 {
 	const struct ir_fn *fn = f->fn;
-	bool *read = ARENA_NEW(w->tmp, bool, fn->val.n), *lend = ARENA_NEW(w->tmp, bool, fn->val.n), closed;
+	bool *read = ARENA_NEW(w->tmp, bool, fn->val.n), *lend = lw_gathers(w, f), closed;
 	for (size_t i = fn->op.n; i-- > 0;) {
 		const struct ir_op *o = &fn->op.p[i];
 		for (uint32_t k = 0; k < o->nin && ir_info(o->kind)->flags & IR_COLL; k++) {
 			ir_val y = o->out + k;
 			bool kept = f->last[y] < 0 || f->last[y] == INT_MAX || read[y];
 			ir_val x = f->root[ir_in(fn, o, k)];
-			lend[y] = o->kind == IR_collective_permute && (f->lent[y] || (bytes_of(w, fn, y) >= (x <= fn->nparam ? ROUND : ONCE) && !kept && links(w, fn, o, &closed)));
+			lend[y] |= o->kind == IR_collective_permute && (f->lent[y] || (bytes_of(w, fn, y) >= (x <= fn->nparam ? ROUND : ONCE) && !kept && links(w, fn, o, &closed)));
 			read[x] |= !lend[y];
 		}
 	}
 	return lend;
+}
+
+static void plan_all(struct lw *w, struct frame *f, const struct ir_op *o, uint32_t k)
+{
+	ir_val y = o->out + k, x = ir_in(f->fn, o, k);
+	if (f->last[y] <= until(f, x))
+		f->lent[y] = loan_new(w, f, f->fn, y, LOAN_all, x, f->last[y]);
 }
 
 static void plan_once(struct lw *w, struct frame *f, const struct ir_op *o, uint32_t k, int *hop)
@@ -189,14 +196,36 @@ static void plan_once(struct lw *w, struct frame *f, const struct ir_op *o, uint
 	f->lent[y] = l;
 }
 
+/* An all_gather: its group, as a ring. */
+static void ring(struct lw *w, struct loan *l, const struct ir_op *o, struct prog_coll *c)
+{
+	c->kind = COLL_all_gather;
+	c->group = lw_group(w, (ir_group)ir_attr(l->fn, o, AT_group));
+	const struct prog_group *g = &w->group.p[c->group];
+	c->hops = (uint16_t)(g->ncol - 1);
+	c->pairs = lw_table_new(w);
+	lw_table_new(w);
+	int64_t *from = w->table.p[c->pairs].v, *to = w->table.p[c->pairs + 1].v;
+	for (int d = 0; d < w->p->ndev; d++) {
+		const int64_t *row = g->id + (int64_t)g->row[d] * g->ncol;
+		from[d] = row[(g->rank[d] + g->ncol - 1) % g->ncol];
+		to[d] = row[(g->rank[d] + 1) % g->ncol];
+	}
+	l->closed = true;
+}
+
 /* The collective that a loan is to the program. */
 static void declare(struct lw *w, struct loan *l)
 {
 	const struct ir_op *o = ir_def(l->fn, l->y);
-	const struct ir_type_info *t = ir_vtype(w->m, l->fn, l->y);
+	const struct ir_type_info *t = ir_vtype(w->m, l->fn, l->kind == LOAN_all ? l->x : l->y);
 	struct prog_coll c = { .nin = 1, .dtype = t->dtype, .redop = RED_add, .outer = 1, .inner = t->bytes, .outer2 = 1, .inner2 = t->bytes, .hops = (uint16_t)l->hops };
-	links(w, l->fn, o, &l->closed);
-	err_free(lw_permute(w, l->fn, o, &c));       /* its links are there */
+	if (l->kind == LOAN_all)
+		ring(w, l, o, &c);
+	else {
+		links(w, l->fn, o, &l->closed);
+		err_free(lw_permute(w, l->fn, o, &c));       /* its links are there */
+	}
 	arr_push(&w->coll, c);
 	l->coll = (uint32_t)w->coll.n - 1;
 }
@@ -206,19 +235,23 @@ void lw_loans_plan(struct lw *w, struct frame *f)
 	const struct ir_fn *fn = f->fn;
 	bool any = false;
 	for (size_t i = 0; i < fn->op.n; i++)
-		any |= fn->op.p[i].kind == IR_collective_permute || fn->op.p[i].kind == IR_loop;
+		any |= fn->op.p[i].kind == IR_collective_permute || fn->op.p[i].kind == IR_all_gather || fn->op.p[i].kind == IR_loop;
 	if (w->p->ndev < 2 || !any)
 		return;
 	f->lent = f->lent ? f->lent : ARENA_NEW(w->tmp, struct loan *, fn->val.n);
-	const bool *lend = plan_permutes(w, f);
+	const bool *lend = worth(w, f);
 	int *hop = ARENA_NEW(w->tmp, int, fn->val.n);
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		if (o->kind == IR_loop)
 			plan_loop(w, f, (int)i);
-		for (uint32_t k = 0; k < o->nin && o->kind == IR_collective_permute; k++)
-			if (lend[o->out + k] && !f->lent[o->out + k])
-				plan_once(w, f, o, k, hop);
+		for (uint32_t k = 0; k < o->nin && (o->kind == IR_collective_permute || o->kind == IR_all_gather); k++)
+			if (lend[o->out + k] && !f->lent[o->out + k]) {
+				if (o->kind == IR_all_gather)
+					plan_all(w, f, o, k);
+				else
+					plan_once(w, f, o, k, hop);
+			}
 	}
 	for (struct loan *l = f->loan; l; l = l->next) {     /* the last one first: what is lent on goes back after what it is lent by */
 		ir_val x = f->root[l->x];
@@ -232,7 +265,7 @@ void lw_loans_plan(struct lw *w, struct frame *f)
 void lw_rings(struct lw *w, struct frame *f, int i, struct frame *body)
 {
 	for (struct loan *l = f->loan; l; l = l->next)
-		if (l->kind != LOAN_once && l->loop == i) {
+		if (l->kind > LOAN_all && l->loop == i) {
 			body->lent = body->lent ? body->lent : ARENA_NEW(w->tmp, struct loan *, body->fn->val.n);
 			body->lent[l->y] = l;
 			l->peer = body->ring;
@@ -294,13 +327,43 @@ static struct place *shown_at(struct lw *w, struct loan *l, const struct ir_type
 
 bool lw_is_lent(const struct lw *w, const struct place *p) { return w->buf.p[w->store.p[p->store].buf].kind == BUF_LENT; }
 
-/* A dense place of v that peers can see. */
-static struct place *for_peers(struct lw *w, struct frame *f, ir_val v)
+/* A place whose bytes peers can see: p, or a copy. */
+static struct place *for_peers(struct lw *w, struct place *p)
 {
-	struct place *p = lw_dense(w, f, v);
 	const struct prog_buf *b = &w->buf.p[w->store.p[p->store].buf];
 	const char *memory = b->kind == BUF_ARG ? w->p->arg[b->index].memory_kind : b->kind == BUF_OUT ? w->p->res[b->index].memory_kind : NULL;
 	return memory && strcmp(memory, "device") ? lw_copy(w, p) : p;
+}
+
+/* Are its elements, in whatever order, all of a block of memory? */
+static bool is_block(const struct lw *w, const struct place *p)
+{
+	int64_t n = 1, all = lw_place_bytes(p) / dtype_info[p->dtype].bytes;
+	for (int k = 0; k < p->rank; k++)        /* dimensions from the nearest on */
+		for (int d = 0; d < p->rank; d++)
+			if (p->dim[d] != 1 && p->stride[d] == n && n < all) {
+				n *= p->dim[d];
+				break;
+			}
+	return n == all;
+}
+
+/* What all of the group lend, as one value: its place is that of the first part, with the parts' strides. */
+static struct place *lend_all(struct lw *w, struct frame *f, struct loan *l)
+{
+	const struct ir_type_info *t = ir_vtype(w->m, f->fn, l->x), *rt = ir_vtype(w->m, f->fn, l->y);
+	int n = w->coll.p[l->coll].hops + 1;
+	struct place **pl = ARENA_NEW(w->tmp, struct place *, n + 1), *p = f->at[l->x];
+	lw_loans_settle(w, f);
+	pl[0] = for_peers(w, is_block(w, p) ? p : lw_dense(w, f, l->x));
+	lend(w, l, pl[0]);
+	opened(w, l, pl[0]->store);
+	for (int k = 1; k <= n; k++)
+		pl[k] = shown_at(w, l, t, false);
+	lw_opnds(w, lw_loan_cmd(w, l, CMD_NEXT, 1), n + 1, pl);
+	p = lw_place_like(w, pl[0]);
+	*p = (struct place){ .store = pl[1]->store, .rank = rt->rank, .dtype = rt->dtype, .dim = rt->dim, .stride = p->stride };
+	return p;
 }
 
 struct place *lw_loan(struct lw *w, struct frame *f, int i, uint32_t k)
@@ -308,6 +371,8 @@ struct place *lw_loan(struct lw *w, struct frame *f, int i, uint32_t k)
 	const struct ir_op *o = &f->fn->op.p[i];
 	struct loan *l = f->lent[o->out + k];
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, o->out + k);
+	if (l->kind == LOAN_all)
+		return lend_all(w, f, l);
 	if (l->kind != LOAN_once) {
 		if (l->two)
 			next(w, l, 1, l->at, l->beyond);
@@ -316,7 +381,7 @@ struct place *lw_loan(struct lw *w, struct frame *f, int i, uint32_t k)
 	struct place *a = f->at[ir_in(f->fn, o, k)];
 	if (!l->held) {
 		lw_loans_settle(w, f);
-		a = for_peers(w, f, l->x);
+		a = for_peers(w, lw_dense(w, f, l->x));
 		lend(w, l, a);
 		opened(w, l, a->store);
 	}
@@ -329,7 +394,7 @@ struct place *lw_ring_begin(struct lw *w, struct frame *f, struct loan *l, struc
 {
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, l->x);
 	lw_loans_settle(w, f);
-	struct place *x = for_peers(w, f, l->x);
+	struct place *x = for_peers(w, lw_dense(w, f, l->x));
 	l->at = shown_at(w, l, t, l->kind == LOAN_round && !l->two);
 	if (l->two)
 		l->beyond = shown_at(w, l, t, true);

@@ -1,5 +1,5 @@
 /* Inside lower.  In the order of who uses whom: choose.c (which groups become code), place.c (places and views of them), cmd.c (commands), frame.c (where the values of a
- * function may lie), loan.c (permutes that are read in place), lane.c (what is done beside computing), steps.c (single ops), group.c (fused groups) and flow.c (loops and branches), whose functions' ops lower.c walks;
+ * function may lie), gather.c (all_gathers that are read in place), loan.c (their commands, and permutes that are), lane.c (what is done beside computing), steps.c (single ops), group.c (fused groups) and flow.c (loops and branches), whose functions' ops lower.c walks;
  * then memory.c (offsets), code.c (machine code) and follow.c (kernels that follow a sum). */
 #ifndef RONDO_LOWER_LW_H
 #define RONDO_LOWER_LW_H
@@ -32,12 +32,13 @@ struct store {
 	bool far;                /* what is lent: needed only where it is copied */
 };
 
-/* What is lent and shown (loan.c): a permute, others of the same links that go on from it, or the carry of a loop. */
-enum loan_kind { LOAN_once, LOAN_round, LOAN_made };
+/* What is lent and shown (loan.c): a permute, others of the same links that go on from it; an all_gather, whose parts are shown each by itself, in rank
+ * order; or the carry of a loop. */
+enum loan_kind { LOAN_once, LOAN_all, LOAN_round, LOAN_made };
 struct loan {
 	enum loan_kind kind;
 	struct loan *next;       /* of its frame, the one before */
-	const struct ir_fn *fn;  /* where its permute is: the frame's, or the body of the loop */
+	const struct ir_fn *fn;  /* where its op is: the frame's, or the body of the loop */
 	ir_val y, x;             /* what that makes; what is lent, or shown in the first turn, of the frame */
 	int hops, last;          /* from how far it is read; the op of the frame behind which it goes back */
 	uint32_t coll;
@@ -136,6 +137,7 @@ struct err *lower_ops(struct lw *w, struct frame *f);                 /* all of 
 struct prog_cmd *lw_cmd(struct lw *w, enum prog_op op);               /* the next command; valid until the next one */
 uint32_t lw_opnds(struct lw *w, struct prog_cmd *c, int n, struct place *const *pl);      /* c's operands */
 uint16_t lw_reg_new(struct lw *w);
+uint32_t lw_group(struct lw *w, ir_group id);                         /* the program's group; 0: of all */
 /* What this lane has done and knows of, for a lane that awaits it. */
 int lw_mark(struct lw *w);
 void lw_await(struct lw *w, int mark);
@@ -197,6 +199,12 @@ void lw_loans_enter(struct lw *w, struct frame *f);                 /* before an
  * is copied first, and goes back. */
 void lw_loans_moves(struct lw *w, struct frame *f, struct move *mv, int n);
 void lw_loans_close(struct lw *w, struct frame *f);                 /* at the end of f's block: all goes back, and is awaited */
+
+/* --- gather.c --- */
+/* Per value: is it an all_gather's result that is read where it lies? */
+bool *lw_gathers(struct lw *w, const struct frame *f);
+/* If o is an attention that reads such: kernel k, and its places, of all the arrays that they are. */
+void lw_in_pieces(struct lw *w, struct frame *f, const struct ir_op *o, struct prog_kern *k, struct place ***pl);
 
 /* --- steps.c, group.c, flow.c: op i of f --- */
 struct err *lower_steps(struct lw *w, struct frame *f, int i);        /* as eval does it, kernel by kernel */

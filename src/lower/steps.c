@@ -53,6 +53,7 @@ struct err *lower_steps(struct lw *w, struct frame *f, int i)
 				p = lw_dense(w, f, v);
 			pl[a] = p;
 		}
+		lw_in_pieces(w, f, o, k, &pl);
 		lw_emit_kern(w, k, pl);
 	}
 	return NULL;
@@ -88,40 +89,6 @@ struct err *lower_constant(struct lw *w, struct frame *f, const struct ir_op *o)
 	return NULL;
 }
 
-static uint32_t group_new(struct lw *w, ir_group id)
-{
-	struct prog_group g = {0};
-	int nd = w->p->ndev;
-	int64_t *all = ARENA_NEW(w->tmp, int64_t, nd);
-	const struct ir_group_info everyone = { 1, nd, all }, *i = &w->m->group.p[id];
-	if (!id || !i->nrow) {
-		for (int d = 0; d < nd; d++)
-			all[d] = d;
-		i = &everyone;
-	}
-	g.nrow = i->nrow;
-	g.ncol = i->ncol;
-	g.id = arena_copy(&w->p->arena, i->id, sizeof *g.id * (size_t)(g.nrow * g.ncol));
-	g.row = ARENA_NEW(&w->p->arena, int32_t, nd);
-	g.rank = ARENA_NEW(&w->p->arena, int32_t, nd);
-	for (int d = 0; d < nd; d++)
-		g.row[d] = g.rank[d] = -1;
-	for (int r = 0; r < g.nrow; r++)
-		for (int c = 0; c < g.ncol; c++) {
-			int64_t d = g.id[r * g.ncol + c];
-			if (d >= 0 && d < nd) {
-				g.row[d] = r;
-				g.rank[d] = c;
-			}
-		}
-	for (size_t k = 0; k < w->group.n; k++)
-		if (w->group.p[k].nrow == g.nrow && w->group.p[k].ncol == g.ncol &&
-		    !memcmp(w->group.p[k].id, g.id, sizeof *g.id * (size_t)(g.nrow * g.ncol)))
-			return (uint32_t)k;
-	arr_push(&w->group, g);
-	return (uint32_t)w->group.n - 1;
-}
-
 static int64_t product(const int64_t *d, int n)
 {
 	int64_t p = 1;
@@ -148,7 +115,7 @@ struct err *lower_coll(struct lw *w, struct frame *f, int i)
 		c.redop = RED_add;
 		c.inner = c.inner2 = t->bytes;
 		if (ir_has_attr(o->kind, AT_group))
-			c.group = group_new(w, (ir_group)ir_attr(fn, o, AT_group));
+			c.group = lw_group(w, (ir_group)ir_attr(fn, o, AT_group));
 		if (ir_has_attr(o->kind, AT_redop))
 			c.redop = (uint8_t)ir_attr(fn, o, AT_redop);
 		switch (o->kind) {

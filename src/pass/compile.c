@@ -28,6 +28,7 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "canon2",    pass_canon,  NO_CALL, 0 },
 	{ "cse2",      pass_cse,    0, 0 },
 	{ "attention2",pass_attention, NO_CALL, 0 },            /* what the bodies of shard_map, which are in line now, show together */
+	{ "ring",      pass_ring,   NO_CALL | LOCAL, 0 },       /* gradients of queries that are gathered -> a loop round the devices */
 	{ "combine",   pass_combine,NO_CALL | LOCAL | NO_JOINT, 0 }, /* small sums of one group -> one exchange */
 	{ "fuse",      pass_fuse,   NO_CALL | LOCAL, 0 },       /* groups that become one kernel */
 	{ "share",     pass_share,  NO_CALL | LOCAL, 0 },       /* groups alike but for constants -> one kernel, the constants operands */
@@ -301,7 +302,7 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 		a = hash_bytes(kern_isa(), strlen(kern_isa()), hash_bytes(c->name, strlen(c->name), a));
 		str_addf(&path, "%016llx%016llx.rondo", (unsigned long long)a, (unsigned long long)b);
 		if (!access(path.p, R_OK)) {
-			struct err *e = str_read_entry(&bytes, path.p, CACHE_MOST);
+			struct err *e = cache_read(&bytes, path.p, CACHE_MOST);
 			if (!e)
 				e = prog_load(bytes.p, bytes.n, out);
 			str_free(&bytes);
@@ -327,7 +328,7 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 	ir_module_free(m);
 	if (!e && use) {
 		prog_save(&bytes, *out);
-		struct err *we = str_write_entry(path.p, bytes.p, bytes.n);
+		struct err *we = cache_write(path.p, bytes.p, bytes.n);
 		if (we && conf_is_set(CONF_CACHE))
 			conf_useless(CONF_CACHE, "compiled programs are not kept: %s", we->msg);
 		else if (we)

@@ -87,6 +87,9 @@ struct err *pass_joint(const struct pass_opts *o, struct ir_module *m);
 /* Attention, forward and backward, however it is written, becomes the ops attention and attention_grad, where both agree on samples.  What is not
  * recognised stays. */
 struct err *pass_attention(const struct pass_opts *o, struct ir_module *m);
+/* Gradients of an attention whose queries are gathered, and whose dq is scattered, become a loop whose turns are one device's queries each.  Sums
+ * of dq go in the order of the ring, those of dk and dv in f32. */
+struct err *pass_ring(const struct pass_opts *o, struct ir_module *m);
 /* Small sums over one group that do not need each other become one, of their operands side by side, where that is cheaper. */
 struct err *pass_combine(const struct pass_opts *o, struct ir_module *m);
 /* Groups of ops that become one kernel: fused ops.  Ops that are in no group stay as they are; the order of effects stays. */

@@ -11,46 +11,6 @@ struct told { struct str *s; struct arena *a; const struct ir_module *m; const s
 
 /* --- words --------------------------------------------------------------------------- */
 
-static void axis(struct str *s, const struct ir_module *m, const struct ir_mesh *mesh, struct ir_axis_ref r)
-{
-	const struct ir_mesh_axis *x = &mesh->axis[r.axis];
-	str_addf(s, "'%s'", ir_text(m, x->name));
-	if (r.size != x->size)
-		str_addf(s, ":(%lld)%lld", (long long)r.pre, (long long)r.size);
-}
-
-static void axes(struct str *s, const struct ir_module *m, const struct ir_mesh *mesh, int n, const struct ir_axis_ref *r)
-{
-	for (int i = 0; i < n; i++) {
-		str_add(s, i ? ", " : "");
-		axis(s, m, mesh, r[i]);
-	}
-}
-
-/* As jax.sharding.PartitionSpec prints it. */
-static void spec(struct str *s, const struct ir_module *m, ir_shard h)
-{
-	const struct ir_shard_info *i = &m->shard.p[h];
-	const struct ir_mesh *mesh = h ? &m->mesh.p[i->mesh] : NULL;
-	bool some = false;
-	for (int d = 0; h && d < i->rank; d++)
-		some |= i->dim[d].naxis > 0;
-	str_add(s, "P(");
-	for (int d = 0; some && d < i->rank; d++) {
-		int n = i->dim[d].naxis;
-		str_add(s, d ? ", " : "");
-		str_add(s, n > 1 ? "(" : n ? "" : "None");
-		axes(s, m, mesh, n, i->dim[d].axis);
-		str_add(s, n > 1 ? ")" : "");
-	}
-	if (h && i->npart) {
-		str_add(s, some ? ", unreduced={" : "unreduced={");
-		axes(s, m, mesh, i->npart, i->part);
-		str_add(s, "}");
-	}
-	str_add(s, ")");
-}
-
 /* File without its folder, and line. */
 static void line(struct str *s, const struct ir_module *m, ir_loc l)
 {
@@ -195,14 +155,14 @@ static void because(struct str *s, const struct told *t, const struct spmd_value
 				before.n = 0;
 				str_addn(&before, now.p, now.n);
 			}
-			axis(s, t->m, &t->m->mesh.p[h->mesh], h->dim[d].axis[i]);
+			ir_print_axes(s, t->m, &t->m->mesh.p[h->mesh], 1, &h->dim[d].axis[i]);
 			any = true;
 		}
 	if (any)
 		str_addf(s, " from %s", before.p);
 	if (v->lies != v->said) {
 		str_add(s, any ? "; as it is made, annotations say " : "as it is made, annotations say ");
-		spec(s, t->m, v->said);
+		ir_print_spec(s, t->m, v->said);
 	}
 	str_free(&before);
 	str_free(&now);
@@ -271,7 +231,7 @@ static void value(const struct told *t, const struct spmd_value *v)
 	size_t n = s->n;
 	pass_add_bytes(s, local_bytes(t->m, v->type, v->lies));
 	tab(s, n, 10);
-	spec(s, t->m, v->lies);
+	ir_print_spec(s, t->m, v->lies);
 	const char *name = v->op ? scope(t->m, v->loc, 40) : "";
 	if (*name && s->n - from + strlen(name) + 2 < WIDTH)
 		str_addf(s, "  %s", name);
@@ -495,7 +455,7 @@ static void reason(struct str *s, const struct told *t, const struct spmd_move *
 	}
 	if (sum) {
 		str_add(s, ": parts of a sum over ");
-		axes(s, t->m, &t->m->mesh.p[h->mesh], h->npart, h->part);
+		ir_print_axes(s, t->m, &t->m->mesh.p[h->mesh], h->npart, h->part);
 		if (q->maker) {
 			str_add(s, ", made by ");
 			op_at(s, t->m, q->maker, q->maker_loc);
@@ -504,10 +464,10 @@ static void reason(struct str *s, const struct told *t, const struct spmd_move *
 		str_addf(s, "%s%s are added, to ", of_gradient ? ", a gradient" : "", of_gradient || q->maker ? "," : "");
 	} else {
 		str_add(s, ": from ");
-		spec(s, t->m, q->from);
+		ir_print_spec(s, t->m, q->from);
 		str_add(s, " to ");
 	}
-	spec(s, t->m, q->to);
+	ir_print_spec(s, t->m, q->to);
 	if (q->cannot >= 0)
 		str_addf(s, "; it is not done in parts along dimension %d", q->cannot);
 }
@@ -565,7 +525,7 @@ static void trip(const struct told *t, const struct trip *q, int rank)
 		str_add(&why, " as ");
 		for (int i = 0; i < w->n; i++) {
 			str_add(&why, i == w->nin ? " -> " : i ? ", " : "");
-			spec(&why, t->m, w->lies[i]);
+			ir_print_spec(&why, t->m, w->lies[i]);
 		}
 		wrapped(s, why.p, 6);
 	}
@@ -615,9 +575,9 @@ static int warnings(const struct told *t, const struct trip *q, size_t n)
 			if (runs[i] != 1)
 				str_addf(&w, " x%.4g", runs[i]);
 			str_addf(&w, " go into each device to have operand %d as ", x->k);
-			spec(&w, t->m, x->to);
+			ir_print_spec(&w, t->m, x->to);
 			str_add(&w, "; avoided by jax.lax.with_sharding_constraint(operand, ");
-			spec(&w, t->m, x->advice);
+			ir_print_spec(&w, t->m, x->advice);
 			str_add(&w, ") where it is made");
 		} else if (x->need >= 0 && moved[i] > x->need * 1.01) {
 			reason(&w, t, x);
@@ -626,7 +586,7 @@ static int warnings(const struct told *t, const struct trip *q, size_t n)
 			str_add(&w, " where ");
 			pass_add_bytes(&w, x->need);
 			str_addf(&w, " would do; avoided by jax.lax.with_sharding_constraint(%s, ", x->reason == SPMD_OPERAND ? "operand" : "result");
-			spec(&w, t->m, x->to);
+			ir_print_spec(&w, t->m, x->to);
 			str_add(&w, ") where it is made");
 		} else {
 			continue;
@@ -641,11 +601,11 @@ static int warnings(const struct told *t, const struct trip *q, size_t n)
 		str_add(&w, "the ");
 		op_at(&w, t->m, IR_sharding_constraint, u->loc);
 		str_add(&w, " asks for ");
-		spec(&w, t->m, u->asked);
+		ir_print_spec(&w, t->m, u->asked);
 		str_add(&w, ", into whose parts ");
 		ir_print_type(&w, t->m, u->type);
 		str_add(&w, " does not divide: it lies as ");
-		spec(&w, t->m, u->lies);
+		ir_print_spec(&w, t->m, u->lies);
 		str_add(&w, "; avoided by padding it, or by another dimension");
 		if (!found++)
 			str_add(t->s, "warnings\n");

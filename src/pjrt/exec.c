@@ -355,7 +355,7 @@ struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *
 	TRY_GOTO(e, rt_exec_run(x->x, arg, o->non_donatable_input_indices, o->num_non_donatable_input_indices,
 	                        o->launch_id, out, done), out);
 	/* What a Python function raises is raised by the call, as on JAX's cpu. */
-	if (x->python && n == 1 && (e = rt_event_wait(done[0]))) {
+	if (x->python && n == 1 && rt_event_wait_or(done[0]) && (e = rt_event_wait(done[0]))) {
 		for (size_t i = 0; i < nres; i++)
 			rt_buffer_unref(out[i]);
 		rt_event_unref(done[0]);

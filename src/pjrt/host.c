@@ -38,6 +38,51 @@ static _Atomic(rondo_callback *) callback;
 static _Atomic(rondo_count *) count;
 static _Atomic(rondo_resolve *) resolver;
 
+/* --- Ctrl-C ------------------------------------------------------------------ */
+
+static struct rondo_python python;
+static atomic_bool has_python;
+static _Atomic unsigned long calling[64];         /* threads in Python functions; those beyond are not interrupted */
+
+static _Atomic unsigned long *called(void)
+{
+	for (size_t i = 0; i < NELEM(calling); i++) {
+		unsigned long none = 0;
+		if (atomic_compare_exchange_strong(&calling[i], &none, (unsigned long)pthread_self()))
+			return &calling[i];
+	}
+	return NULL;
+}
+
+static bool interrupted(void)
+{
+	if (!atomic_load(&has_python) || (unsigned long)pthread_self() != python.main)
+		return false;
+	int state = python.ensure();
+	bool yes = python.check() != 0;
+	if (yes) {
+		void *type = python.occurred();
+		python.raise(python.main, type);
+		for (size_t i = 0; i < NELEM(calling); i++)
+			if (atomic_load(&calling[i]))
+				python.raise(atomic_load(&calling[i]), type);
+		python.clear();
+	}
+	python.release(state);
+	return yes;
+}
+
+EXPORT void rondo_set_python(const struct rondo_python *p)
+{
+	atomic_store(&has_python, false);
+	if (p)
+		python = *p;
+	atomic_store(&has_python, p != NULL);
+	rt_set_give_up(p ? interrupted : NULL);
+}
+
+/* --- calls ------------------------------------------------------------------- */
+
 static struct err *no_room(size_t n) { return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", n); }
 
 static bool find_u64(const struct prog_custom *c, const char *name, uint64_t *v)
@@ -85,7 +130,10 @@ static struct err *call_python(void *user, const struct rt_custom_call *call)
 	const int64_t **dim = (const int64_t **)(p + n);
 	size_t nin = arrays(call->in, c->v, c->nin, p, dim);
 	arrays(call->out, c->v + c->nin, c->nout, p + nin, dim + nin);
+	_Atomic unsigned long *here = called();
 	int rc = fn(id, p, p + nin, dim, rt_device_id(call->device), msg, sizeof msg);
+	if (here)
+		atomic_store(here, 0);
 	if (p != small)
 		free(p);
 	return rc ? ERR(INTERNAL, "CpuCallback error calling callback: %s", msg) : NULL;

@@ -27,6 +27,20 @@ typedef int rondo_callback(uint64_t id, void *const *in, void *const *out, const
 typedef void rondo_count(uint64_t id, int change);
 void rondo_set_callback(rondo_callback *fn, rondo_count *count);      /* NULL: calls fail from now on */
 
+/* What Ctrl-C needs of CPython: addresses of PyGILState_Ensure, PyGILState_Release, PyErr_CheckSignals, PyErr_Occurred, PyErr_Clear and
+ * PyThreadState_SetAsyncExc, and the main thread's id.  A wait of the main thread then looks for signals, is given up if a handler raises, and
+ * the same is raised there when it is back in Python, and in callbacks that run.  NULL: no more. */
+struct rondo_python {
+	int (*ensure)(void);
+	void (*release)(int state);
+	int (*check)(void);
+	void *(*occurred)(void);
+	void (*clear)(void);
+	int (*raise)(unsigned long thread, void *type);
+	unsigned long main;
+};
+void rondo_set_python(const struct rondo_python *p);
+
 /* Called for every custom-call target of a program before it is loaded, so that handlers can be
  * registered when they are wanted first. */
 typedef void rondo_resolve(const char *target);

@@ -374,7 +374,7 @@ struct err *plan_table_get(struct plan_table *t)
 
 	*t = *plan_default();
 	if (*name && strcmp(name, "default")) {
-		TRY(err_wrap(from_file(t, name, false), "RONDO_TABLE, '%s'", name));
+		TRY(err_wrap(from_file(t, name, false), "RONDO_TABLE is '%s', not default nor a file that rondo info --table wrote", name));
 		t->source = PLAN_FILE;
 	} else if (!*name) {
 		struct str path = { 0 };

@@ -62,6 +62,27 @@ static struct err *use(struct check *ck, int d, const struct prog_cmd *c, int k,
 	return ck_use(ck, d, c, &ck->p->opnd[c->opnd + (uint32_t)k], &all, write, false);
 }
 
+/* Is what a shows what this device lends now? */
+static struct err *is_lent(struct check *ck, struct device *dv, const struct prog_cmd *c, const struct prog_opnd *a, const struct lent *x)
+{
+	struct lent is;
+	if (dv->s->held[c->id] != HELD || !x)
+		return ERR(PRECONDITION, "nothing was lent%s", dv->s->held[c->id] ? " on some path" : "");
+	if (c->imm && !x->told)
+		return ERR(PRECONDITION, "b%u was shown, but not lent", a->buf);
+	if (ck->p->buf[a->buf].kind == BUF_LENT && ck->p->buf[a->buf].index == c->id)
+		return NULL;
+	TRY(ck_where(ck, dv, a, loan_bytes(&ck->p->coll[c->id]), &is));
+	return is.space == x->space && is.lo == x->lo && is.hi == x->hi ? NULL : ERR(PRECONDITION, "b%u is not what was lent", a->buf);
+}
+
+/* Buffer b shows what is so many links away. */
+static struct err *show(struct check *ck, int d, const struct prog_cmd *c, const struct prog_opnd *b, int64_t hop)
+{
+	ck->dev[d].s->hop[b->buf] = (int32_t)hop;
+	return ck_use(ck, d, c, b, &(struct reach){0, ck->p->buf[b->buf].size, 1, {0}, ck->p->buf[b->buf].size}, true, false);
+}
+
 static struct err *run_next(struct check *ck, int d, const struct prog_cmd *c, int64_t times)
 {
 	struct device *dv = &ck->dev[d];
@@ -73,26 +94,30 @@ static struct err *run_next(struct check *ck, int d, const struct prog_cmd *c, i
 	TRY(use(ck, d, c, 0, false));
 	if (!c->imm && !shown && !s->held[c->id])
 		TRY(begin(ck, d, c, false));
-	struct lent *x = newest(s, c->id), is;
-	if (s->held[c->id] != HELD || !x)
-		return ERR(PRECONDITION, "nothing was lent%s", s->held[c->id] ? " on some path" : "");
-	if (!shown) {
-		TRY(ck_where(ck, dv, a, loan_bytes(l), &is));
-		if (is.space != x->space || is.lo != x->lo || is.hi != x->hi)
-			return ERR(PRECONDITION, "b%u is not what was lent", a->buf);
-	}
+	TRY(is_lent(ck, dv, c, a, newest(s, c->id)));
 	if (!c->imm && shown)
 		hop = s->hop[a->buf];
 	if (c->imm) {
-		if (!x->told)
-			return ERR(PRECONDITION, "b%u was shown, but not lent", a->buf);
 		hop = MIN((shown ? s->hop[a->buf] : 0) + (a->buf == b->buf ? MIN(times, FAR_AWAY) : 1), FAR_AWAY);
 		int64_t need = reach_of(ck, l, d, hop);
 		if (need > l->hops)
 			return ERR(PRECONDITION, "b%u is what is %ld links away, but it is lent to %u", b->buf, (long)need, l->hops);
 	}
-	s->hop[b->buf] = (int32_t)hop;
-	return ck_use(ck, d, c, b, &(struct reach){0, ck->p->buf[b->buf].size, 1, {0}, ck->p->buf[b->buf].size}, true, false);
+	return show(ck, d, c, b, hop);
+}
+
+/* What all of the group have lent. */
+static struct err *run_all(struct check *ck, int d, const struct prog_cmd *c)
+{
+	struct device *dv = &ck->dev[d];
+	const struct prog_coll *l = &ck->p->coll[c->id];
+	const struct prog_opnd *a = &ck->p->opnd[c->opnd];
+	int n = l->hops + 1, rank = ck->p->group[l->group].rank[d];
+	TRY(use(ck, d, c, 0, false));
+	TRY(is_lent(ck, dv, c, a, newest(dv->s, c->id)));
+	for (int k = 0; k < n; k++)
+		TRY(show(ck, d, c, a + 1 + k, (rank - k + n) % n));
+	return NULL;
 }
 
 static struct err *run_back(struct check *ck, int d, const struct prog_cmd *c)
@@ -132,7 +157,7 @@ struct err *ck_loan(struct check *ck, int d, const struct prog_cmd *c, int64_t t
 	case CMD_LEND:
 		TRY(use(ck, d, c, 0, false));
 		return begin(ck, d, c, true);
-	case CMD_NEXT: return run_next(ck, d, c, times);
+	case CMD_NEXT: return ck->p->coll[c->id].kind == COLL_permute ? run_next(ck, d, c, times) : run_all(ck, d, c);
 	case CMD_BACK: return run_back(ck, d, c);
 	default: return run_wait(ck, d, c);
 	}

@@ -19,6 +19,10 @@ static inline uint32_t kern_nopnd(const struct prog_kern *k) { return (uint32_t)
 static inline uint32_t custom_nopnd(const struct prog_custom *c) { return (uint32_t)c->nin + c->nout; }
 static inline bool is_loan(unsigned op) { return op >= CMD_LEND && op <= CMD_WAIT; }
 /* Bytes that permute c moves; of one of the two halves of a buffer for it. */
+/* Of which position its links say who gives to whom. */
+static inline bool prog_has_links(const struct prog_coll *c) { return c->kind == COLL_permute || c->hops; }
+/* Buffers that a `next` of a loan shows it in. */
+static inline uint32_t loan_shows(const struct prog *p, const struct prog_coll *c) { return c->kind == COLL_permute ? 1 : (uint32_t)p->group[c->group].ncol; }
 static inline int64_t loan_bytes(const struct prog_coll *c) { return c->outer * c->inner; }
 static inline int64_t loan_half(const struct prog_coll *c) { return (loan_bytes(c) + 63) & ~(int64_t)63; }
 static inline int64_t group_size(const struct prog_group *g, int row)

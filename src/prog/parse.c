@@ -463,8 +463,15 @@ static struct prog_coll coll(struct in *in)
 	c.nin = (uint16_t)ranged(in, 0, UINT16_MAX / 2);
 	want(in, "algo");
 	c.algo = (uint8_t)pick(in, "algorithm", prog_algo_name, COLL_ALGOS);
-	want(in, c.kind == COLL_permute ? "pairs" : "group");
-	*(c.kind == COLL_permute ? &c.pairs : &c.group) = (uint32_t)ranged(in, 0, UINT32_MAX);
+	if (c.kind != COLL_permute) {
+		want(in, "group");
+		c.group = (uint32_t)ranged(in, 0, UINT32_MAX);
+	}
+	if (c.kind == COLL_permute || have(in, "pairs")) {
+		if (c.kind == COLL_permute)
+			want(in, "pairs");
+		c.pairs = (uint32_t)ranged(in, 0, UINT32_MAX);
+	}
 	want(in, "redop");
 	c.redop = (uint8_t)pick(in, "reduction", redop_name, RED_COUNT);
 	want(in, "outer");

@@ -155,7 +155,10 @@ static void kern(struct str *s, uint32_t i, const struct prog_kern *k)
 static void coll(struct str *s, uint32_t i, const struct prog_coll *c)
 {
 	str_addf(s, "coll %u %s %s n %u algo %s", i, prog_coll_name[c->kind], dtype(c->dtype), c->nin, prog_algo_name[c->algo]);
-	str_addf(s, c->kind == COLL_permute ? " pairs %u" : " group %u", c->kind == COLL_permute ? c->pairs : c->group);
+	if (c->kind != COLL_permute)
+		str_addf(s, " group %u", c->group);
+	if (prog_has_links(c))
+		str_addf(s, " pairs %u", c->pairs);
 	str_addf(s, " redop %s outer %ld inner %ld", redop_name[c->redop], (long)c->outer, (long)c->inner);
 	if (c->outer2 || c->inner2)
 		str_addf(s, " to %ld %ld", (long)c->outer2, (long)c->inner2);

@@ -90,14 +90,15 @@ struct prog_opnd { uint32_t buf; int64_t off; uint16_t reg[2]; int64_t mul[2]; }
 
 /* --- commands ------------------------------------------------------------ */
 
-/* Loans.  A permute (coll) whose `hops` is not 0 is no command CMD_COLL but these, in this order; what moves is read where it lies on
- * devices that map each other's memory, and is copied elsewhere: the program is the same.
+/* Loans.  A permute or an all_gather (coll) whose `hops` is not 0 is no command CMD_COLL but these, in this order; what moves is read where
+ * it lies on devices that map each other's memory, and is copied elsewhere: the program is the same.
  *
  *   lend coll (X)                X may be read by the next `hops` devices along the permute's links, and those before this one lend theirs.
  *   next coll by K (A) -> (B)    B, a LENT buffer of coll, is what the device that this one receives from has in A; zeros if it receives
  *                                from nobody.  A is what was lent, or a LENT buffer of coll, also B itself.  By 0: B is A of this
  *                                device; what is no LENT buffer need not be lent then, but is to be returned.  A LENT buffer that is
  *                                both, or another one is it by 0, has two halves, each of a multiple of 64 bytes.
+ *   next coll (A) -> (B0, ..)    of an all_gather: each B, a LENT buffer of coll, is what one of the group has lent, in rank order.
  *   back coll                    This device has read what it was lent: the LENT buffers of coll have no value any more.
  *   wait coll but K              What this device lent has come back, but for the last K times (0 or 1): it may be written.
  *
@@ -120,7 +121,7 @@ enum prog_op {
 	CMD_CUSTOM,    /* host code: custom; opnd: operands then results */
 	CMD_MARK, CMD_AWAIT,   /* across lanes: AWAIT imm on a lane comes after MARK imm on another */
 	CMD_LEND,      /* id = coll; opnd: X */
-	CMD_NEXT,      /* id = coll, imm 1 or 0: by; opnd: A then B */
+	CMD_NEXT,      /* id = coll, imm 1 or 0: by; opnd: A then B, or of an all_gather as many as are in the group */
 	CMD_BACK,      /* id = coll */
 	CMD_WAIT,      /* id = coll, imm 0 or 1: but */
 };
@@ -138,9 +139,9 @@ struct prog_coll {
 	uint8_t algo;             /* enum coll_algo; COLL_auto: the machine's table decides when it runs */
 	uint8_t dtype, redop;     /* element type; reduction */
 	uint16_t nin;             /* operands (each with its result): reduced or moved together */
-	uint16_t hops;            /* permute: a loan, of which so many devices along the links read what each lends; 0: it is none */
+	uint16_t hops;            /* a loan, of which so many devices along the links read what each lends; of an all_gather all others; 0: it is none */
 	uint32_t group;           /* table index; permute: unused */
-	uint32_t pairs;           /* permute: index into prog->table of "receive from" (-1 none), +1 of "send to" */
+	uint32_t pairs;           /* permute, loan: index into prog->table of "receive from" (-1 none), +1 of "send to"; of an all_gather the group as a ring */
 	struct prog_expr *expr;   /* redop fn: (acc, x) -> acc */
 	/* all_gather: operand is [outer] rows of inner bytes, result [outer][n] of them.  reduce_scatter: the
 	 * reverse.  all_to_all: operand [outer][n] of inner bytes -> block j; result [outer2][n] of inner2

@@ -150,23 +150,39 @@ static struct err *valid_boxes(const struct prog *p, const struct prog_coll *c, 
 	return bad ? ERR(INVALID, "collective %u moves boxes that are not in its arrays, or not between members of a group", i) : NULL;
 }
 
+static struct err *valid_links(const struct prog *p, const struct prog_coll *c, uint32_t i)
+{
+	if (c->pairs >= p->ntable || p->ntable - c->pairs < 2)
+		return ERR(INVALID, "collective %u has pairs in table %u of %u", i, c->pairs, p->ntable);
+	const int64_t *from = p->table[c->pairs].v, *to = p->table[c->pairs + 1].v;
+	for (int d = 0; d < p->ndev; d++)
+		if (from[d] < -1 || from[d] >= p->ndev || to[d] < -1 || to[d] >= p->ndev)
+			return ERR(INVALID, "collective %u pairs position %d with one outside 0..%d", i, d, p->ndev - 1);
+	if (c->hops && (c->nin != 1 || c->hops >= p->ndev))
+		return ERR(INVALID, "collective %u lends %u operands to %u devices of %d", i, c->nin, c->hops, p->ndev);
+	if (c->kind == COLL_permute)
+		return NULL;
+	const struct prog_group *g = &p->group[c->group];
+	if (c->kind != COLL_all_gather || c->hops != g->ncol - 1)
+		return ERR(INVALID, "collective %u of %d members lends to %u of them", i, g->ncol, c->hops);
+	for (int d = 0; d < p->ndev; d++)
+		for (int way = 0; way < 2; way++) {
+			int64_t want = g->row[d] < 0 ? -1 : g->id[(int64_t)g->row[d] * g->ncol + (g->rank[d] + (way ? 1 : g->ncol - 1)) % g->ncol];
+			if (want < 0 || (way ? to : from)[d] != want)
+				return ERR(INVALID, "collective %u pairs position %d with %ld, which is not its neighbour in the group", i, d, (long)(way ? to : from)[d]);
+		}
+	return NULL;
+}
+
 static struct err *valid_coll(const struct prog *p, uint32_t i)
 {
 	const struct prog_coll *c = &p->coll[i];
 	if (c->kind >= COLL_COUNT || c->algo >= COLL_ALGOS || !is_dtype(c->dtype) || c->redop >= RED_softmax)
 		return ERR(INVALID, "collective %u has an unknown kind, algorithm, type or reduction", i);
-	if (c->kind == COLL_permute) {
-		if (c->pairs >= p->ntable || p->ntable - c->pairs < 2)
-			return ERR(INVALID, "collective %u has pairs in table %u of %u", i, c->pairs, p->ntable);
-		const int64_t *from = p->table[c->pairs].v, *to = p->table[c->pairs + 1].v;
-		for (int d = 0; d < p->ndev; d++)
-			if (from[d] < -1 || from[d] >= p->ndev || to[d] < -1 || to[d] >= p->ndev)
-				return ERR(INVALID, "collective %u pairs position %d with one outside 0..%d", i, d, p->ndev - 1);
-		if (c->hops && (c->nin != 1 || c->hops >= p->ndev))
-			return ERR(INVALID, "collective %u lends %u operands to %u devices of %d", i, c->nin, c->hops, p->ndev);
-	} else if (c->group >= p->ngroup || c->hops) {
+	if (c->kind != COLL_permute && c->group >= p->ngroup)
 		return ERR(INVALID, "collective %u has group %u of %u", i, c->group, p->ngroup);
-	}
+	if (prog_has_links(c))
+		TRY(valid_links(p, c, i));
 	int64_t one, two;
 	if (c->outer < 0 || c->inner < 0 || c->outer2 < 0 || c->inner2 < 0 || __builtin_mul_overflow(c->outer, c->inner, &one) ||
 	    __builtin_mul_overflow(c->outer2, c->inner2, &two) || one > INT64_MAX / 65536 || two > INT64_MAX / 65536)
@@ -194,8 +210,15 @@ static struct err *valid_loan(const struct prog *p, const struct prog_cmd *c, ui
 	bool own = c->op == CMD_LEND || c->op == CMD_NEXT, lent = own && p->buf[o->buf].kind == BUF_LENT && p->buf[o->buf].index == c->id;
 	if (lent && (c->op == CMD_LEND || !lent_whole(p, c, 0)))
 		return ERR(INVALID, "command %u of block %u takes b%u, which the loan itself shows, or a part of it", i, b, o->buf);
-	if (c->op == CMD_NEXT && !lent_whole(p, c, 1))
-		return ERR(INVALID, "command %u of block %u shows in b%u what is lent, which is no buffer for that", i, b, o[1].buf);
+	for (uint32_t k = 1; c->op == CMD_NEXT && k < c->nopnd; k++) {
+		if (!lent_whole(p, c, k))
+			return ERR(INVALID, "command %u of block %u shows in b%u what is lent, which is no buffer for that", i, b, o[k].buf);
+		for (uint32_t j = 1; j < k; j++)
+			if (o[j].buf == o[k].buf)
+				return ERR(INVALID, "command %u of block %u shows two things in b%u", i, b, o[k].buf);
+	}
+	if (c->op == CMD_NEXT && l->kind != COLL_permute && (lent || !c->imm))
+		return ERR(INVALID, "command %u of block %u goes on with what all have lent", i, b);
 	if (c->op == CMD_NEXT && lent && (o[0].buf == o[1].buf || !c->imm) && p->buf[o->buf].size < 2 * loan_half(l))
 		return ERR(INVALID, "command %u of block %u goes on in b%u, which has no two halves", i, b, o->buf);
 	return NULL;
@@ -240,7 +263,7 @@ static struct err *valid_cmd(const struct prog *p, uint32_t b, uint32_t i)
 			return ERR(INVALID, "command %u of block %u is about mark %ld of %d", i, b, (long)c->imm, PROG_MARKS);
 		break;
 	case CMD_LEND: ids = p->ncoll; nopnd = 1; break;
-	case CMD_NEXT: ids = p->ncoll; nopnd = 2; break;
+	case CMD_NEXT: ids = p->ncoll; nopnd = c->id < ids ? 1 + loan_shows(p, &p->coll[c->id]) : 0; break;
 	case CMD_BACK: case CMD_WAIT: ids = p->ncoll; break;
 	case CMD_SET: case CMD_ADD: case CMD_MUL: case CMD_MIN: case CMD_MAX: break;
 	default: return ERR(INVALID, "command %u of block %u has the unknown operation %d", i, b, c->op);

@@ -107,6 +107,31 @@ struct err *rt_event_wait(struct rt_event *e)
 	return error;
 }
 
+static _Atomic(rt_give_up *) give_up;
+
+void rt_set_give_up(rt_give_up *fn) { atomic_store(&give_up, fn); }
+
+bool event_gives_up(void)
+{
+	rt_give_up *fn = atomic_load(&give_up);
+	return fn && fn();
+}
+
+bool rt_event_wait_or(struct rt_event *e)
+{
+	bool ready, gave_up = false;
+
+	for (int i = 0; i < 200 && !rt_event_ready(e); i++)
+		sym_pause();
+	atomic_fetch_add(&e->waiters, 1);
+	while (!(ready = atomic_load(&e->state)) && !gave_up) {
+		sym_sleep(&e->state, 0, EVENT_ASK_NS);
+		gave_up = !atomic_load(&e->state) && event_gives_up();
+	}
+	atomic_fetch_sub(&e->waiters, 1);
+	return ready;
+}
+
 struct err *event_wait(struct rt_event *e)
 {
 	for (int i = 0; i < 200 && !rt_event_ready(e); i++)

@@ -115,7 +115,7 @@ static void decode_cmd(struct rt_exec *x, const struct prog_cmd *c, struct ins *
 	bool next = c->op == CMD_NEXT && c->imm;
 	if (trace_on() && (c->op == CMD_KERN || c->op == CMD_COLL || c->op == CMD_CUSTOM || c->op == CMD_LEND || c->op == CMD_WAIT || next))
 		o->name = label(x->p, c);
-	x->maxptr = MAX(x->maxptr, c->nopnd);
+	x->maxptr = MAX(x->maxptr, c->op == CMD_NEXT ? 2 * c->nopnd : c->nopnd);      /* of an all_gather two for each */
 	if (c->op == CMD_KERN) {
 		const struct kernel *k = &x->kern[c->id];
 		o->ref = k;

@@ -259,6 +259,8 @@ struct rt_event {
 	struct callback *cb;
 };
 struct rt_event *event_refs(struct rt_event *e, int n);            /* n references */
+enum { EVENT_ASK_NS = 100000000 };                      /* how often who waits is asked whether it gives up */
+bool event_gives_up(void);
 struct err *event_wait(struct rt_event *e);            /* rt_event_wait for one who passes the error on */
 /* As rt_event_on_ready, with room for it, which is lent: it lives until fn is called.  False: the event is ready, and fn is not called. */
 bool event_then(struct rt_event *e, struct callback *cb);

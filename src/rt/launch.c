@@ -3,6 +3,9 @@
  * A launch is appended to the queues of all its local devices under the client's launch lock, so all devices
  * see one order.  Each queue is walked by one thread, unless it is empty and the program is small: then the
  * caller's thread takes the device for a moment (waking a thread costs more than the work). */
+#include <errno.h>
+#include <time.h>
+
 #include "impl.h"
 
 enum { LINGER_NS = 100000, SHORT_NAP_NS = 100000, LONG_NAP_NS = 50000000 };
@@ -317,8 +320,19 @@ static struct err *places(struct rt_exec *x, bool inside)
 		if (!mine)
 			continue;
 		pthread_mutex_lock(&d->lock);
-		for (d->full |= d->taken >= RT_QUEUE; d->full && !inside; d->full |= d->taken >= RT_QUEUE)
-			pthread_cond_wait(&d->space, &d->lock);
+		bool given_up = false;
+		while ((d->full |= d->taken >= RT_QUEUE) && !inside && !given_up) {
+			struct timespec until;
+			clock_gettime(CLOCK_MONOTONIC, &until);
+			until.tv_nsec += EVENT_ASK_NS;
+			until.tv_sec += until.tv_nsec / 1000000000;
+			until.tv_nsec %= 1000000000;
+			if (pthread_cond_clockwait(&d->space, &d->lock, CLOCK_MONOTONIC, &until) == ETIMEDOUT) {
+				pthread_mutex_unlock(&d->lock);
+				given_up = event_gives_up();
+				pthread_mutex_lock(&d->lock);
+			}
+		}
 		full = d->taken >= RT_RING;
 		if (!full)
 			d->taken++;

@@ -62,6 +62,11 @@ void rt_event_set(struct rt_event *e, struct err *error);  /* error is taken; NU
 bool rt_event_ready(const struct rt_event *e);
 struct err *rt_event_error(const struct rt_event *e);      /* fresh copy; NULL = success (or not ready) */
 struct err *rt_event_wait(struct rt_event *e);             /* blocks; fresh copy of the error */
+/* Who waits may want to give up, as after Ctrl-C: fn is asked ten times a second by the thread that waits, in rt_event_wait_or and in a launch
+ * that waits for its turn in a queue, which is then longer.  NULL: nobody asks. */
+typedef bool rt_give_up(void);
+void rt_set_give_up(rt_give_up *fn);
+bool rt_event_wait_or(struct rt_event *e);                 /* until it is ready; false: gave up before that */
 /* The error of a launch is logged when the last event that holds it, or an error that comes of it, goes and nobody has
  * waited, looked, read an array, or asked: a callback by itself is no asking. */
 void rt_event_ask(struct rt_event *e);

@@ -127,7 +127,7 @@ static struct { _Alignas(64) _Atomic int64_t copied, lent, followed; } count[16]
 static void moved(struct frame *f, const struct prog_coll *c, bool lent)
 {
 	unsigned k = (unsigned)f->d->local % NELEM(count);
-	int64_t n = f->x->p->table[c->pairs].v[f->pos] < 0 ? 0 : c->nin * c->outer * c->inner;
+	int64_t n = f->x->p->table[c->pairs].v[f->pos] < 0 ? 0 : c->nin * c->outer * c->inner * (c->kind == COLL_permute ? 1 : c->hops);
 
 	atomic_fetch_add_explicit(lent ? &count[k].lent : &count[k].copied, n, memory_order_relaxed);
 	f->permuted = lent ? -n : n;
@@ -140,6 +140,28 @@ void rt_permuted(int64_t *copied, int64_t *in_place)
 		*copied += atomic_load(&count[i].copied);
 		*in_place += atomic_load(&count[i].lent);
 	}
+}
+
+/* What all of the group have lent; in the buffers' own storage only where it must be copied. */
+static bool all(struct frame *f, const struct ins *i)
+{
+	const struct prog *p = f->x->p;
+	const struct prog_coll *c = i->ref;
+	const struct prog_opnd *o = p->opnd + i->opnd;
+	struct coll_loan *l = f->c->loan[i->block];
+	char **own = f->c->ptr, **at = own + i->nopnd;
+
+	if (coll_loan_copies(l) && !landed(f, UINT64_MAX))
+		return false;
+	for (uint32_t k = 1; k < i->nopnd; k++)
+		own[k - 1] = f->c->zone + p->buf[o[k].buf].off;
+	f->err = coll_all(&f->coll, l, (uint32_t)i->imm, opnd_at(o, f->c->base, f->c->reg), own, at);
+	if (f->err)
+		return failed(f, i);
+	for (uint32_t k = 1; k < i->nopnd; k++)
+		f->c->base[o[k].buf] = at[k - 1];
+	moved(f, c, !coll_loan_copies(l));
+	return true;
 }
 
 /* What the next device of a loan has; in the buffer's own storage only where it must be copied, in the half that is not read. */
@@ -310,7 +332,7 @@ static bool run(struct frame *f, const struct ins *i)
 			continue;
 		}
 		case I_NEXT:
-			if (!next(f, i))
+			if (!(((const struct prog_coll *)i->ref)->kind == COLL_permute ? next : all)(f, i))
 				return false;
 			continue;
 		case I_BACK:

@@ -65,6 +65,24 @@ ir_val part_copy(const struct values *v, ir_val x, ir_shard h)
 	return 0;
 }
 
+bool part_counts(const struct part *p, const struct ir_fn *fn, ir_val v, ir_shard h)
+{
+	bool whole = true;
+	for (int d = 0; d < ir_vtype(p->m, fn, v)->rank; d++)
+		whole &= ir_shard_parts(p->m, h, d) == 1;
+	for (int k = 0; k < 8; k++) {
+		const struct ir_op *o = ir_def(fn, v);
+		if (!o || (k && !whole))
+			return false;
+		if (o->kind == IR_iota)
+			return true;
+		if (o->kind != IR_reshape && o->kind != IR_transpose && o->kind != IR_broadcast && o->kind != IR_convert)
+			return false;
+		v = ir_in(fn, o, 0);
+	}
+	return false;
+}
+
 /* What is asked about an op.  ahead: results cost what their readers take, else what bringing them to where propagation has them does. */
 enum { KNOWN = 24 };
 struct query {
@@ -136,8 +154,7 @@ static struct cost price(struct query *q, const struct axes *f)
 			local /= (double)ir_shard_parts(p->m, h, d);
 		c.ns += plan_part_time(p->plan->table, DT_f32, 0, local);   /* memory is read and written */
 		if (t < x->nin) {
-			const struct ir_op *def = ir_def(fn, v);
-			bool same = part_copy(q->v, v, h) != 0 || (def && def->kind == IR_iota);       /* counted where it is read */
+			bool same = part_copy(q->v, v, h) != 0 || part_counts(p, fn, v, h);       /* counted where it is read */
 			for (int i = 0; i < t && !same; i++)
 				same = ir_in(fn, q->o, (uint32_t)i) == v && part_shard(p, x, i, q->mesh, f) == h;
 			if (!same)

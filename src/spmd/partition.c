@@ -18,13 +18,13 @@ static struct err *check(struct part *p, ir_shard h, const struct ir_type_info *
 	const struct ir_mesh *mesh = &p->m->mesh.p[i->mesh];
 	struct err *e = NULL;
 	struct str s = {0};
-	ir_print_shard(&s, p->m, h);
+	ir_print_spec(&s, p->m, h);
 	if (!mesh->naxis && mesh->id && even)
 		e = ERR(UNIMPLEMENTED, "%s is on device %lld alone", what, (long long)mesh->id[0]);
 	else if (mesh->naxis && i->rank != t->rank)
 		e = ERR(INVALID, "%s is of rank %d, its sharding %s is not", what, t->rank, s.p);
 	else if (i->npart && i->part_op != RED_add && i->part_op != RED_softmax)
-		e = ERR(UNIMPLEMENTED, "%s has the unreduced sharding %s", what, s.p);
+		e = ERR(UNIMPLEMENTED, "%s has the sharding %s, by %s", what, s.p, redop_name[i->part_op]);
 	else if (mesh->naxis && mesh->ndev != p->ndev && mesh->ndev != 1)
 		e = ERR(UNIMPLEMENTED, "%s is sharded over a mesh of %lld devices, the program has %d", what, (long long)mesh->ndev, p->ndev);
 	for (int d = 0; !e && even && d < t->rank; d++)

@@ -33,20 +33,22 @@ static const struct values *scope_values(struct scope *s)
 	return &s->v;
 }
 
-/* What o, which counts along a dimension, is as `to`: nothing travels. */
+static ir_val scope_bring(struct part *p, struct scope *s, ir_val x, ir_shard to);
+
+/* What o, which counts along a dimension, is as `to`: nothing travels.  Views of that are made anew where they are wanted whole. */
 static ir_val counted(struct part *p, struct scope *s, const struct ir_op *o, ir_shard to)
 {
 	const struct ir_axes *x = part_op_axes(p, &s->v, o);
 	struct factor_axes *seen = ARENA_NEW(&p->a, struct factor_axes, x->nfactor + 1);
 	struct axes *f = ARENA_NEW(&p->a, struct axes, x->nfactor + 1);
 	uint32_t mesh = to ? p->m->shard.p[to].mesh : 0;
-	factors_of(&p->a, p->m, x, 0, to, seen);
+	factors_of(&p->a, p->m, x, x->nin, to, seen);
 	for (int i = 0; i < x->nfactor; i++)
 		f[i] = seen[i].axes;
-	if (part_shard(p, x, 0, mesh, f) != to)
+	if (part_shard(p, x, x->nin, mesh, f) != to)
 		return 0;
-	ir_val v;
-	part_emit(p, &s->b, s->from, o, x, mesh, f, NULL, &v);
+	ir_val v, in = o->nin ? scope_bring(p, s, ir_in(s->from, o, 0), part_shard(p, x, 0, mesh, f)) : 0;
+	part_emit(p, &s->b, s->from, o, x, mesh, f, &in, &v);
 	return v;
 }
 
@@ -58,7 +60,7 @@ static ir_val scope_bring(struct part *p, struct scope *s, ir_val x, ir_shard to
 	if (v)
 		return v;
 	record_about(p, s->from, x);
-	if (o && o->kind == IR_iota && s->sh[x] != to)
+	if (s->sh[x] != to && part_counts(p, s->from, x, to))
 		v = counted(p, s, o, to);
 	if (!v)
 		v = part_reshard(p, &s->b, s->map[x], s->sh[x], to);

@@ -242,26 +242,47 @@ static struct block *extend(struct sym_heap *h, size_t size)
 	return b;
 }
 
+static void amount(struct str *s, uint64_t n)
+{
+	if (n >= 1000000)
+		str_addf(s, "%.1f MB", (double)n / 1e6);
+	else
+		str_addf(s, "%llu bytes", (unsigned long long)n);
+}
+
+/* Blocks of one size and one origin are told once, with how many they are. */
 static void largest(struct sym_heap *h, struct str *s)
 {
-	struct block *top[5] = { 0 };
+	struct { const struct block *b; int n; } top[5] = { 0 };
+	int used = 0;
 
-	for (struct block *b = h->last; b; b = b->prev) {
-		struct block *x = b->free ? NULL : b;
-		for (int i = 0; i < 5 && x; i++)
-			if (!top[i] || x->pub.bytes > top[i]->pub.bytes) {
-				struct block *y = top[i];
-				top[i] = x;
-				x = y;
-			}
+	for (const struct block *b = h->last; b; b = b->prev) {
+		int i = 0;
+		if (b->free || !b->pub.bytes)
+			continue;
+		while (i < used && (top[i].b->pub.bytes > b->pub.bytes || (top[i].b->pub.bytes == b->pub.bytes && (top[i].b->what != b->what || top[i].b->index != b->index))))
+			i++;
+		if (i < used && top[i].b->pub.bytes == b->pub.bytes) {
+			top[i].n++;
+			continue;
+		}
+		if (i == NELEM(top))
+			continue;
+		used = MIN(used + 1, (int)NELEM(top));
+		memmove(top + i + 1, top + i, sizeof *top * (size_t)(used - 1 - i));
+		top[i].b = b;
+		top[i].n = 1;
 	}
-	for (int i = 0; i < 5 && top[i]; i++) {
-		str_addf(s, "%s%zu bytes", i ? ", " : "; largest live buffers: ", top[i]->pub.bytes);
-		if (top[i]->what)
-			str_addf(s, " (%s", top[i]->what);
-		if (top[i]->what && top[i]->index >= 0)
-			str_addf(s, " %d", top[i]->index);
-		if (top[i]->what)
+	for (int i = 0; i < used; i++) {
+		str_add(s, i ? ", " : "; largest live buffers: ");
+		if (top[i].n > 1)
+			str_addf(s, "%d of ", top[i].n);
+		amount(s, top[i].b->pub.bytes);
+		if (top[i].b->what)
+			str_addf(s, " (%s", top[i].b->what);
+		if (top[i].b->what && top[i].b->index >= 0)
+			str_addf(s, " %d", top[i].b->index);
+		if (top[i].b->what)
 			str_add(s, ")");
 	}
 }
@@ -301,10 +322,17 @@ struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *wh
 		mem_unlock(&u);
 		bool space = holes || !limit;
 		int64_t room = space ? (int64_t)(h->reserve - h->top) : MAX(limit - total, 0);
-		struct err *e = ERR(EXHAUSTED, "out of memory: device %d was asked for %zu bytes%s%s, %lld of %lld bytes%s are free%s%s", h->world->first + h->i, n,
-		                    what ? " for " : "", what ? what : "", (long long)room, (long long)(space ? (int64_t)h->reserve : limit),
-		                    space ? " of the address space of its heap" : "", space && w->narrow ? ", for which the process has little (ulimit -v)" : "",
-		                    s.p ? s.p : "");
+		struct str t = { 0 };
+		str_addf(&t, "out of memory: device %d was asked for ", h->world->first + h->i);
+		amount(&t, n);
+		str_addf(&t, "%s%s, ", what ? " for " : "", what ? what : "");
+		amount(&t, (uint64_t)room);
+		str_add(&t, " of ");
+		amount(&t, space ? h->reserve : (uint64_t)limit);
+		str_addf(&t, "%s are free%s%s; %s", space ? " of the address space of its heap" : "", space && w->narrow ? ", for which the process has little (ulimit -v)" : "",
+		         s.p ? s.p : "", space ? "what is deleted or donated makes room" : "what is deleted or donated makes room, and RONDO_MEMORY says how much there is");
+		struct err *e = ERR(EXHAUSTED, "%s", t.p);
+		str_free(&t);
 		str_free(&s);
 		return e;
 	}

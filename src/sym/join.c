@@ -396,35 +396,14 @@ static bool in_pieces(const char *row, int n, int *group, int three[3])
 /* What a process says of it: the setting names it, or does not and there is, or is not, a network that UCX knows better. */
 enum net { NET_TCP = 't', NET_UCX = 'u', NET_FABRIC = 'f', NET_PLAIN = 'p' };
 
-/* A setting that is one of n words. */
-static struct err *one_of(const char *setting, const char *word, const char *const *name, size_t n)
-{
-	struct str s = { 0 };
-
-	for (size_t i = 0; i < n; i++)
-		if (!strcmp(word, name[i]))
-			return NULL;
-	str_words(&s, name, n);
-	const char *near = str_nearest(word, name, n);
-	struct err *e = ERR(INVALID, "%s is '%s', not %s%s%s%s", setting, word, s.p, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-	str_free(&s);
-	return e;
-}
-
 /* Is no memory to be mapped, whoever is on this host? */
 static bool apart(const char *road) { return !strcmp(road, "tcp") || !strcmp(road, "ucx"); }
 
-static struct err *net_here(const char *road, char *out)
+static char net_here(const char *road)
 {
-	static const char *const roads[] = { "auto", "shm", "pidfd", "tcp", "ucx" }, *const nets[] = { "auto", "tcp", "ucx" };
-	const char *net = conf_str(CONF_NET);
+	const char *net = apart(road) ? road : conf_str(CONF_NET);
 
-	TRY(one_of("RONDO_TRANSPORT", road, roads, NELEM(roads)));
-	TRY(one_of("RONDO_NET", net, nets, NELEM(nets)));
-	if (apart(road))
-		net = road;
-	*out = !strcmp(net, "tcp") ? NET_TCP : !strcmp(net, "ucx") ? NET_UCX : sym_ucx_fabric() ? NET_FABRIC : NET_PLAIN;
-	return NULL;
+	return !strcmp(net, "tcp") ? NET_TCP : !strcmp(net, "ucx") ? NET_UCX : sym_ucx_fabric() ? NET_FABRIC : NET_PLAIN;
 }
 
 /* The same on all processes, for all have the same records: what a setting says anywhere; else UCX if all have a fabric. */
@@ -631,7 +610,7 @@ static struct err *join_job(struct joining *g)
 	struct join *j = w->join;
 
 	sym_here(g->kv);
-	TRY(net_here(g->road, &g->me.net));
+	g->me.net = net_here(g->road);
 	j->pass = strcmp(g->road, "pidfd") != 0;
 	if (!j->pass)
 		prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);

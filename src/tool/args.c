@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+const struct command *const *commands;
+
 const char *args_hint(const char *word, const char *const *cand, size_t n)
 {
 	static char text[128];

@@ -346,4 +346,4 @@ static struct err *run(char **file, int nfile, int *status)
 	return NULL;
 }
 
-const struct command cmd_bench = {"bench", "kern|coll|peak|machine [options]", "time kernels, collectives, or what the machine can do at most; measure the machine table", opts, NELEM(opts), 1, 1, run};
+const struct command cmd_bench = {"bench", "kern|coll|peak|machine [options]", "time kernels, collectives, or what the machine can do at most; measure the machine table", opts, NELEM(opts), 1, 1, run, "kern coll peak machine"};

@@ -6,14 +6,16 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static const struct command *const command[] = {&cmd_info, &cmd_opt, &cmd_run, &cmd_explain, &cmd_prog, &cmd_bench, &cmd_launch};
+static const struct command *const all[] = {&cmd_info, &cmd_doctor, &cmd_opt, &cmd_run, &cmd_explain, &cmd_prog, &cmd_bench, &cmd_launch, &cmd_completion, NULL};
+enum { COMMANDS = NELEM(all) - 1 };
 
 static void overview(FILE *f)
 {
 	fprintf(f, "rondo: compiler and runtime for JAX programs\n\n");
-	for (size_t i = 0; i < NELEM(command); i++)
-		fprintf(f, "  rondo %-8s %-34s %s\n", command[i]->name, command[i]->args, command[i]->help);
-	fprintf(f, "  rondo %-8s %-34s %s\n\n", "help", "[COMMAND | settings]", "this text, a command's options, the settings");
+	for (size_t i = 0; i < COMMANDS; i++)
+		fprintf(f, "  rondo %-10s %-34s %s\n", commands[i]->name, commands[i]->args, commands[i]->help);
+	fprintf(f, "  rondo %-10s %-34s %s\n", "help", "[COMMAND | settings]", "this text, a command's options, the settings");
+	fprintf(f, "  rondo %-10s %-34s %s\n\n", "--version", "", "version of this build");
 	fprintf(f, "FILE is StableHLO portable bytecode or the text that 'rondo opt' prints.\n");
 }
 
@@ -27,15 +29,15 @@ static struct err *help(int argc, char **argv)
 		conf_help(stdout);
 		return NULL;
 	}
-	const char *name[NELEM(command) + 1];
-	for (size_t i = 0; i < NELEM(command); i++) {
-		name[i] = command[i]->name;
+	const char *name[COMMANDS + 1];
+	for (size_t i = 0; i < COMMANDS; i++) {
+		name[i] = commands[i]->name;
 		if (strcmp(argv[0], name[i]) == 0) {
-			args_help(stdout, command[i]);
+			args_help(stdout, commands[i]);
 			return NULL;
 		}
 	}
-	name[NELEM(command)] = "settings";
+	name[COMMANDS] = "settings";
 	return ERR(INVALID, "no help on '%s'%s", argv[0], args_hint(argv[0], name, NELEM(name)));
 }
 
@@ -46,15 +48,15 @@ static struct err *run(void *v)
 	struct line *line = v;
 	int argc = line->argc, *status = &line->status;
 	char **argv = line->argv;
-	const char *name[NELEM(command) + 1];
+	const char *name[COMMANDS + 1];
 	if (argc < 2 || strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
 		return help(argc - 2, argv + 2);
 	if (strcmp(argv[1], "--version") == 0) {
 		printf("rondo %s\n", RONDO_RELEASE);
 		return NULL;
 	}
-	for (size_t i = 0; i < NELEM(command); i++) {
-		const struct command *c = command[i];
+	for (size_t i = 0; i < COMMANDS; i++) {
+		const struct command *c = commands[i];
 		name[i] = c->name;
 		if (strcmp(argv[1], c->name) != 0)
 			continue;
@@ -71,13 +73,16 @@ static struct err *run(void *v)
 		free(file);
 		return e;
 	}
-	name[NELEM(command)] = "help";
+	name[COMMANDS] = "help";
 	return ERR(INVALID, "no command '%s'%s; see 'rondo help'", argv[1], args_hint(argv[1], name, NELEM(name)));
 }
 
 int main(int argc, char **argv)
 {
 	struct line line = { argc, argv, 0 };
+	commands = all;
+	if (argc > 1 && strcmp(argv[1], "doctor") == 0)
+		conf_quietly();                   /* it tells by itself */
 	signal(SIGXFSZ, SIG_IGN);                 /* what is more than files may be is an error of the write */
 	struct err *e = mem_guard(run, &line, false);
 	if ((fflush(stdout) || ferror(stdout)) && !e)

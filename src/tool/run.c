@@ -22,6 +22,7 @@ static const struct opt opts[] = {
 };
 
 struct job {
+	const char *path, *text;     /* where the program is, or the program itself */
 	struct ir_module *m;
 	int np, ndev;                /* devices the program is for; devices there are */
 	struct array *arg, *res;
@@ -141,13 +142,18 @@ static struct err *launch(struct job *j, struct rt_exec *x, int turn, struct arr
 	return e;
 }
 
-static struct err *run_set(struct job *j, struct rt_client *c, const struct pass_opts *o, const char *path, int first, int64_t times, struct array *res)
+static struct err *read_job(const struct job *j, struct ir_module **out)
+{
+	return j->text ? ir_parse(j->text, strlen(j->text), out) : source_read(j->path, out);
+}
+
+static struct err *run_set(struct job *j, struct rt_client *c, const struct pass_opts *o, int first, int64_t times, struct array *res)
 {
 	struct prog *p;
 	struct rt_exec *x;
 	struct ir_module *m = NULL;
 	double t = clock_s();
-	TRY(source_read(path, &m));
+	TRY(read_job(j, &m));
 	j->read_s = clock_s() - t;
 	t = clock_s();
 	struct err *e = pass_compile(o, m, &p);
@@ -184,17 +190,17 @@ static struct err *same_everywhere(struct job *j, const struct array *again, int
 	return NULL;
 }
 
-static struct err *run_compiled(struct job *j, const struct pass_opts *o, const char *path, int64_t times)
+static struct err *run_compiled(struct job *j, const struct pass_opts *o, int64_t times)
 {
 	struct rt_client *c;
 	struct rt_opts ro = { .ndev = j->ndev };
 	TRY(rt_client_new(&ro, &c));
-	struct err *e = run_set(j, c, o, path, 0, times, j->res);
+	struct err *e = run_set(j, c, o, 0, times, j->res);
 	for (int first = j->np; first + j->np <= j->ndev && !e; first += j->np) {
 		struct array *a, *again;
 		int na, nr;
 		arrays_of(j->m, j->np, &a, &na, &again, &nr);
-		e = run_set(j, c, o, path, first, 1, again);
+		e = run_set(j, c, o, first, 1, again);
 		if (!e)
 			e = same_everywhere(j, again, first);
 		arrays_free(a, na);
@@ -314,7 +320,7 @@ static struct err *save(struct job *j)
 	return e;
 }
 
-static struct err *work(struct job *j, const char *path, int *status)
+static struct err *work(struct job *j, int *status)
 {
 	struct pass_opts o;
 	int64_t n = 0, times = 1;
@@ -330,7 +336,7 @@ static struct err *work(struct job *j, const char *path, int *status)
 	if (oracle)
 		TRY(run_oracle(j, &o));
 	else
-		TRY(run_compiled(j, &o, path, times));
+		TRY(run_compiled(j, &o, times));
 	if (!quiet) {
 		for (int i = 0; i < j->nres; i++) {
 			char name[32];
@@ -350,15 +356,51 @@ static struct err *work(struct job *j, const char *path, int *status)
 	return NULL;
 }
 
+struct err *run_check(const char *text, enum lower_tier t, double *run_s)
+{
+	struct job j = {.text = text};
+	struct pass_opts o;
+	struct array *arg, *want;
+	int narg, nres;
+	TRY(read_job(&j, &j.m));
+	struct err *e = source_opts(NULL, NULL, NULL, j.m, &o);
+	o.tier = t;
+	j.np = j.ndev = MAX(j.m->num_partitions, 1);
+	arrays_of(j.m, j.np, &j.arg, &j.narg, &j.res, &j.nres);
+	arrays_of(j.m, j.np, &arg, &narg, &want, &nres);
+	if (!e)
+		e = inputs(&j);
+	if (!e)
+		e = run_compiled(&j, &o, 1);
+	*run_s = j.run_s;
+	struct array *got = j.res;
+	j.res = want;
+	if (!e)
+		e = run_oracle(&j, &o);
+	for (int i = 0; i < nres && !e; i++) {
+		struct npy all = {.kind = 'f', .item = 4, .rank = want[i].rank, .p = want[i].p, .bytes = want[i].bytes};
+		memcpy(all.dim, want[i].dim, sizeof all.dim);
+		struct verdict v = array_compare(&got[i], &all, NULL, 1e-4, 0);
+		if (!v.ok)
+			e = ERR(INTERNAL, "result %d is wrong by %.1e of its size", i, v.error);
+	}
+	arrays_free(j.arg, j.narg);
+	arrays_free(got, nres);
+	arrays_free(arg, narg);
+	arrays_free(want, nres);
+	ir_module_free(j.m);
+	return e;
+}
+
 static struct err *run(char **file, int nfile, int *status)
 {
-	struct job j = {0};
+	struct job j = {.path = file[0]};
 	enum lower_tier t;
 	if ((tol || atol_) && !check_path)
 		return ERR(INVALID, "option '%s' is for --check, which is not given", tol ? "tol" : "atol");
 	TRY(arg_tier(tier, &t));
-	TRY(source_read(file[0], &j.m));
-	struct err *e = work(&j, file[0], status);
+	TRY(read_job(&j, &j.m));
+	struct err *e = work(&j, status);
 	arrays_free(j.arg, j.narg);
 	arrays_free(j.res, j.nres);
 	ir_module_free(j.m);

@@ -23,8 +23,11 @@ struct command {
 	size_t nopt;
 	int nfile_min, nfile_max;      /* nfile_max -1: options end at the first file; all that follows is handed on */
 	struct err *(*run)(char **file, int nfile, int *status);
+	const char *words;             /* what the first FILE can be, if it is one of some words */
 };
-extern const struct command cmd_info, cmd_opt, cmd_run, cmd_explain, cmd_prog, cmd_bench, cmd_launch;
+/* All of them, in the order of the help; NULL behind the last.  main sets it. */
+extern const struct command *const *commands;
+extern const struct command cmd_info, cmd_doctor, cmd_opt, cmd_run, cmd_explain, cmd_prog, cmd_bench, cmd_launch, cmd_completion;
 
 struct err *args_parse(const struct command *c, int argc, char **argv, char **file, int *nfile);   /* file: room for argc + 1; NULL behind the last */
 void args_help(FILE *f, const struct command *c);
@@ -41,6 +44,12 @@ struct err *source_read(const char *path, struct ir_module **out);
 /* Any of them compiled, or a compiled program in text or binary form as it is. */
 struct err *source_prog(const char *path, const struct pass_opts *o, struct prog **out);
 struct err *source_opts(const char *tier, const char *devices, const char *hosts, const struct ir_module *m, struct pass_opts *o);
+
+/* --- run.c ------------------------------------------------------------------ */
+
+/* Compiles a program, our text with results of f32, and runs it once on as many devices as it is for, with inputs that are made up; what
+ * comes must be what the oracle says.  *run_s: what it took. */
+struct err *run_check(const char *text, enum lower_tier tier, double *run_s);
 
 /* --- npz.c ------------------------------------------------------------------ */
 

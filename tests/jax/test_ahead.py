@@ -91,6 +91,40 @@ def test_export(platform):
     np.testing.assert_allclose(again.call(A, B), np.sin(A) @ B, rtol=1e-6)
 
 
+@pytest.mark.parametrize("platforms", [["cpu"], ["cpu", "tpu"], ["tpu", "cpu"]])
+def test_export_for_cpu(platforms):
+    """What was exported for cpu runs as cpu's would: LAPACK, and a choice of platforms that was left open."""
+    def g(x):
+        return jnp.linalg.det(x) + jax.lax.platform_dependent(x, cpu=lambda x: x.sum(), tpu=lambda x: x.sum() * 1000)
+    e = jax.export.export(jax.jit(g), platforms=platforms)(jax.ShapeDtypeStruct((4, 4), np.float32)) if "tpu" not in platforms else \
+        jax.export.export(jax.jit(lambda x: jax.lax.platform_dependent(x, cpu=lambda x: x.sum() + 1, tpu=lambda x: x.sum() * 1000)), platforms=platforms)(jax.ShapeDtypeStruct((4, 4), np.float32))
+    x = 2 * np.eye(4, dtype=np.float32)
+    again = jax.export.deserialize(e.serialize())
+    assert float(again.call(x)) == (24 if "tpu" not in platforms else 9)
+    assert float(jax.jit(lambda x: again.call(x) + 1)(x)) == (25 if "tpu" not in platforms else 10)
+
+
+def test_export_for_another_platform():
+    e = jax.export.export(jax.jit(f), platforms=["tpu"])(A, B)
+    with pytest.raises(ValueError, match="was exported for platforms '..tpu',.'"):
+        e.call(A, B)
+
+
+def test_platform_dependent(platform):
+    """cpu's branch is taken where there is none of Rondo's own; gradients, batches, and what is chosen in a loop."""
+    x = np.arange(4, dtype=np.float32)
+
+    def g(x, **branches):
+        return jax.lax.platform_dependent(x, cpu=lambda x: jnp.sin(x) * 2, **branches)
+    for branches in ({}, {"tpu": lambda x: x}, {"default": lambda x: x * 7}):
+        np.testing.assert_allclose(jax.jit(lambda x: g(x, **branches))(x), np.sin(x) * 2, rtol=1e-6)
+        np.testing.assert_allclose(jax.grad(lambda x: g(x, **branches).sum())(x), np.cos(x) * 2, rtol=1e-6)
+        np.testing.assert_allclose(jax.vmap(lambda x: g(x, **branches))(x), np.sin(x) * 2, rtol=1e-6)
+        np.testing.assert_allclose(jax.lax.fori_loop(0, 3, lambda i, x: g(x, **branches), x), np.sin(np.sin(np.sin(x) * 2) * 2) * 2, rtol=1e-5)
+    assert float(jax.jit(lambda x: jax.lax.platform_dependent(x, cpu=lambda x: x, rondo=lambda x: x + 1))(np.float32(1))) == (2 if platform == "rondo" else 1)
+    np.testing.assert_allclose(jax.jit(lambda i, x: jax.lax.switch(i, [jnp.sin, jnp.cos], x))(1, x), np.cos(x), rtol=1e-6)
+
+
 def test_export_any_size():
     n, = jax.export.symbolic_shape("n")
     e = jax.export.export(jax.jit(lambda x: x.sum() * x.shape[0]))(jax.ShapeDtypeStruct((n,), np.float32))

@@ -200,3 +200,22 @@ def test_powers_of_two_have_no_zero():
     x = np.array([12, 3, 0.75, 1.5, 1.49, 6, 0, -0.0, -1, 2.0**-127, 1.25 * 2.0**-127, 2.0**-149, 1.5 * 2.0**127, np.inf, np.nan], np.float32)
     y = jax.jit(lambda x: x.astype(jnp.float8_e8m0fnu))(x)
     np.testing.assert_array_equal(np.asarray(y).view(np.uint8), x.astype(ml_dtypes.float8_e8m0fnu).view(np.uint8))
+
+
+def test_dlpack():
+    """What others hold goes to the default device, or stays where it is if it shall not be copied; what others take is shared."""
+    x = np.arange(4096, dtype=np.float32)
+    y = jnp.from_dlpack(x)
+    assert y.devices() == {jax.devices()[0]} and jax.dlpack.from_dlpack(x).devices() == {jax.devices()[0]}
+    np.testing.assert_array_equal(y, x)
+    assert jnp.from_dlpack(y).devices() == y.devices()
+    if jax.devices()[0].platform == "rondo":
+        assert jnp.from_dlpack(x, copy=True).devices() == {jax.devices()[0]}
+        room = np.zeros(4096 + 16, np.float32)
+        x = room[-room.ctypes.data // 4 % 16:][:4096]                  # where JAX's cpu can have it
+        assert jnp.from_dlpack(x, copy=False).devices() == {jax.local_devices(backend="cpu")[0]}
+    host = jax.local_devices(backend="cpu")[0]
+    assert jnp.from_dlpack(x, device=host).devices() == {host}
+    with jax.default_device(host):
+        assert jnp.from_dlpack(x).devices() == {host}
+    assert np.from_dlpack(y).ctypes.data == np.asarray(y).ctypes.data == y.unsafe_buffer_pointer()

@@ -583,6 +583,23 @@ def test_memory(name, dtype, t):
             assert total <= (1.2 if t == 65536 else 1.35) * least, (d, again, total / least)
 
 
+@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("name", ["jax_nn", "grouped", "first_heads"])
+def test_no_device_holds_all_keys(name, n):
+    """A sequence that is cut: what is gathered for attention is read where it lies, forward and back."""
+    f, heads, first = SPELLINGS[name]
+    t, d = 8192, 64
+    (sharding,) = lies({"x": n}, P(None, None, "x") if first else P(None, "x"))
+    q, k = (jax.ShapeDtypeStruct((1, h, t, d) if first else (1, t, h, d), bf16, sharding=sharding) for h in (4, heads))
+    def loss(q, k, v, w): return jnp.sum((f(q, k, v) * w).astype(f32))
+    forward = jax.jit(f, out_shardings=sharding).lower(q, k, k).compile()
+    grad = jax.jit(jax.grad(loss, (0, 1, 2)), out_shardings=sharding).lower(q, k, k, q).compile()
+    for c in forward, grad:
+        shown = re.findall(r"^  next \d+ \(b\d+\) -> \((.*)\)", c.as_text(), re.M)
+        assert shown and all(len(s.split(", ")) == n for s in shown)
+        assert not re.search(r"^coll \d+ all_gather bf16 .* inner \d+ to \d+ \d+$", c.as_text(), re.M)
+
+
 # --- blocks of keys --------------------------------------------------------------------------------------------------------------------
 
 BLOCKS = {}

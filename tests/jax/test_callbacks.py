@@ -1,5 +1,7 @@
 """Python called from programs."""
 import gc
+import subprocess
+import sys
 import threading
 
 import jax
@@ -257,3 +259,71 @@ def test_checkify():
 
     err, _ = jax.jit(checkify.checkify(f))(-1.0)
     assert "must be positive" in err.get()
+
+
+def test_spsolve():
+    """jax.experimental.sparse asks jax.interpreters.mlir for callbacks."""
+    from jax.experimental import sparse
+    from jax.experimental.sparse.linalg import spsolve
+    m = np.eye(5, dtype=np.float32) * 3 + np.diag(np.ones(4, np.float32), 1)
+    a, b = sparse.BCSR.fromdense(m), np.arange(5, dtype=np.float32)
+    for solve in (spsolve, jax.jit(spsolve)):
+        np.testing.assert_allclose(solve(a.data, a.indices, a.indptr, b), np.linalg.solve(m, b), rtol=1e-5)
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time, jax, jax.numpy as jnp, numpy as np
+kind, ready = sys.argv[1], threading.Event()
+x = np.ones(64, np.float32)
+
+def slow(x):                     # Python that goes on until it is interrupted
+    ready.set()
+    for _ in range(3000): time.sleep(.02)
+    return x
+
+def deaf(x):                     # Python that nothing interrupts before it ends
+    ready.set()
+    time.sleep(6)
+    return x
+
+def call(f):
+    return jax.jit(lambda x: jax.pure_callback(f, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+
+turns = jax.jit(lambda x, n: jax.lax.fori_loop(0, n, lambda i, x: jnp.sin(x + i), x))
+turns(x, 1).block_until_ready()
+
+def interrupt():
+    global sent
+    ready.wait()
+    time.sleep(.3)
+    sent = time.time()
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    if kind in ("slow", "deaf"):
+        call(slow if kind == "slow" else deaf)(x).block_until_ready()
+    elif kind == "wait":         # for a program that takes a minute or so if nobody ends it
+        ready.set()
+        turns(x, 4000000).block_until_ready()
+    else:                        # for a place in the queue of a device
+        y = turns(x, 200000)
+        ready.set()
+        while True: y = turns(y, 200000)
+    print("not interrupted")
+except KeyboardInterrupt:
+    print("interrupted", time.time() - sent)
+print(float(jnp.sum(jax.jit(lambda x: x + 1)(x))))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.only_rondo("XLA:CPU calls Python on the caller's thread")
+@pytest.mark.parametrize("kind", ["slow", "deaf", "wait", "queue"])
+def test_interrupted(kind):
+    """Ctrl-C is KeyboardInterrupt at once, wherever the main thread waits; in Python functions that run as well; and programs run on behind it."""
+    r = subprocess.run([sys.executable, "-c", INTERRUPTED, kind], capture_output=True, text=True, timeout=300)
+    out = r.stdout.split()
+    assert r.returncode == 0 and out[0] == "interrupted" and float(out[1]) < 3 and out[2] == "128.0", (r.stdout, r.stderr)
+    assert kind != "slow" or "KeyboardInterrupt" in r.stderr

@@ -10,6 +10,7 @@ import sys
 import jax
 import pytest
 
+ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = pytest.mark.only_rondo("settings of Rondo")
 
 PROGRAM = "import jax, jax.numpy as jnp; print(len(jax.devices()), float(jax.jit(lambda x: jnp.sin(x * 2).sum())(jnp.ones((512, 512)))))"
@@ -42,6 +43,70 @@ def test_useless(setting, value, text):
     assert len(lines) == 1 and "RONDO_" + setting in lines[0] and value in lines[0] and text in lines[0], lines
 
 
+# Imports JAX once; each case is a child of its own, in which Rondo begins.
+CASES = """
+import json, os, sys, warnings
+import jax, jax.numpy as jnp, numpy as np
+warnings.simplefilter("ignore")
+for name, value in json.loads(sys.argv[1]):
+    r, w = os.pipe()
+    sys.stdout.flush()
+    if not (pid := os.fork()):
+        os.dup2(w, 1); os.dup2(w, 2)
+        os.environ["RONDO_" + name] = value
+        code = 0
+        try:
+            print("=", float(jax.jit(lambda x: (jnp.sin(x * 2) * jnp.cos(x) + jnp.exp(x)).sum())(np.ones((64, 64), np.float32))), flush=True)
+        except BaseException as e:
+            print("! " + " ".join(str(e).split()), flush=True)
+            code = 1
+        sys.stdout.flush()
+        os._exit(code)
+    os.close(w)
+    with os.fdopen(r) as f: said = f.read()
+    print(json.dumps([name, value, os.waitpid(pid, 0)[1], said]), flush=True)
+"""
+TEXT = "module @m\n\nfn @main(%1: f32[64,64]) -> (f32[64,64]) {\n  %2 = tanh %1 : f32[64,64]\n  %3 = add %2, %1 : f32[64,64]\n" \
+       "  %4 = sine %3 : f32[64,64]\n  %5 = multiply %4, %3 : f32[64,64]\n  %6 = add %5, %1 : f32[64,64]\n  return %6\n}\n"
+VALUES = {"empty": "", "nonsense": "nonsense", "huge": "9" * 30, "negative": "-1", "folder": "folder", "denied": "/sys/denied/x.txt"}
+# Settings that are text, and which of these values mean something there: names of files and folders, and what is not looked at in a job of one process.
+ANY = set(VALUES)
+MEANT = {"DUMP": ANY - {"denied"}, "CACHE": ANY - {"denied"}, "TRACE": ANY - {"denied"}, "EXPLAIN": {"empty"}, "COLL": {"empty"}, "TABLE": {"empty"},
+         "GEN_PATH": {"empty"}, "RENDEZVOUS": ANY, "TOKEN": ANY}
+
+
+def test_all_settings(tmp_path):
+    """All of them with values of no use, through JAX and through the command: one line that names the setting and the value, or an error that does; no crash."""
+    rows = re.findall(r'^CONF\((\w+), (\w+), "([^"]*)", "([^"]*)"', (ROOT / "src/base/conf.def").read_text(), re.M)
+    assert len(rows) > 25 and set(MEANT) == {name for name, kind, _, accepted in rows if kind == "STR" and not accepted}
+    cases = [(name, kind) for name, _, _, _ in rows for kind in VALUES]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RONDO_") or k == "RONDO_LIBRARY"} | {"RONDO_CACHE": str(tmp_path / "cache"), "RONDO_DEVICES": "1"}
+    answers = []
+    for name, kind in cases:
+        where = tmp_path / "tool" / f"{name}-{kind}"
+        (where / "folder").mkdir(parents=True)
+        (where / "m.txt").write_text(TEXT)
+        r = subprocess.run([ROOT / "build/rondo", "run", "--quiet", "m.txt"], cwd=where, env=env | {"RONDO_" + name: VALUES[kind]}, capture_output=True, text=True, timeout=60)
+        answers.append((name, kind, r.returncode, r.stderr, "rondo: error: "))
+    # What is refused when settings are read is the same for all of them: one of each is enough there.
+    short = [(name, kind) for name, kind in cases if name in MEANT or kind in ("empty", "nonsense")]
+    (tmp_path / "folder").mkdir()
+    r = subprocess.run([sys.executable, "-c", CASES, json.dumps([(name, VALUES[kind]) for name, kind in short])], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
+    said = [json.loads(line) for line in r.stdout.splitlines()]
+    assert len(said) == len(short), r.stderr
+    for (name, kind), (_, _, status, text) in zip(short, said):
+        assert os.WIFEXITED(status), (name, kind, text)
+        answers.append((name, kind, os.WEXITSTATUS(status), text, "! "))
+        assert os.WEXITSTATUS(status) == 1 or abs(float(re.search("^= (.*)", text, re.M)[1]) / 4096 - 3.2096) < 1e-3, text
+    for name, kind, status, text, error in answers:
+        meant = kind == "empty" or kind in MEANT.get(name, ())
+        lines = [line for line in text.splitlines() if line.startswith(("rondo: ", error))]
+        what = f"RONDO_{name}={VALUES[kind]}: {status} {text}"
+        assert len(lines) == (0 if meant else 1), what
+        assert status == (0 if meant or not lines[0].startswith(error) else 2 if error.startswith("rondo") else 1), what
+        assert meant or ("RONDO_" + name in lines[0] and VALUES[kind] in lines[0] and len(lines[0]) < 500), what
+
+
 def test_dump_nowhere():
     code, _, _, err = run(RONDO_DUMP="/proc/nowhere")
     assert code == 1 and "RONDO_DUMP" in err and "/proc/nowhere" in err
@@ -51,7 +116,9 @@ def test_too_old():
     """A JAX that is too old is refused by name; the package says so as well."""
     code, _, lines, err = run("import jax; jax.__version__, jax.__version_info__ = '0.9.2', (0, 9, 2); jax.devices()")
     assert code == 1 and len(lines) == 1 and "JAX 0.9.2 is older than 0.10.2" in lines[0], err
-    assert 'dependencies = ["jax>=0.10.2"]' in (pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text()
+    from rondo.registration import NEWEST, OLDEST
+    oldest, newer = ".".join(map(str, OLDEST)), f"{NEWEST[0]}.{NEWEST[1] + 1}"
+    assert f'dependencies = ["jax>={oldest},<{newer}"]' in (ROOT / "pyproject.toml").read_text()
 
 
 EXPLAINED = """

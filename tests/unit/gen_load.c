@@ -25,7 +25,7 @@ static bool has_llvm(void)
 {
 	struct str s = { 0 };
 	struct err *e = str_read_file(&s, "/proc/self/maps");
-	bool yes = e || strstr(s.p, "libLLVM");
+	bool yes = e || strstr(s.p, "librondo_gen.so");
 	err_free(e);
 	str_free(&s);
 	return yes;

@@ -483,55 +483,58 @@ static void all(bool grad, int most)
 static void forward(void **state) { all(false, 160); }
 static void backward(void **state) { all(true, 100); }
 
-/* b is a, but keys and values lie in so many pieces, in memory of their own. */
-static void split(const struct att *a, int pieces, struct att *b)
+/* b is a, but keys and values, and q and do, lie in so many pieces, in memory of their own. */
+static void split(const struct att *a, int keys, int rows, struct att *b)
 {
-	int n = a->k.nin, more = 2 * (pieces - 1);
-	static int64_t attr[1];
+	int n = a->k.nin, nk = keys - 1, nr = rows - 1, more = 2 * nk + 2 * nr;
+	static int64_t attr[2];
 	*b = *a;
 	b->k.v = b->v;
 	b->k.nin = (uint16_t)(n + more);
-	b->k.nattr = 1;
+	b->k.nattr = rows > 1 ? 2 : 1;
 	b->k.attr = attr;
-	attr[0] = pieces;
+	attr[0] = keys;
+	attr[1] = rows;
 	for (int i = 0; i < n + a->k.nout + more; i++) {
-		int from = i < n ? i : i >= n + more ? i - more : i < n + more / 2 ? ATT_K : ATT_V;
-		int64_t piece = i < n ? 0 : (i - n) % MAX(more / 2, 1) + 1, *dim = b->dim[i];
+		int j = i - n, from = i < n ? i : j >= more ? i - more : j < nk ? ATT_K : j < 2 * nk ? ATT_V : j < 2 * nk + nr ? ATT_Q : ATT_DO;
+		bool key = from == ATT_K || from == ATT_V, row = from == ATT_Q || (from == ATT_DO && a->k.id == KERN_attention_grad);
+		int at = key ? 2 : 3, parts = key ? keys : rows;
+		int64_t piece = i < n ? 0 : (key ? j % MAX(nk, 1) : (j - 2 * nk) % MAX(nr, 1)) + 1, *dim = b->dim[i];
 		b->v[i] = a->v[from];
 		b->v[i].dim = memcpy(dim, a->dim[from], sizeof a->dim[from]);
 		b->v[i].stride = memcpy(b->stride[i], a->stride[from], sizeof a->stride[from]);
 		b->bytes[i] = a->bytes[from];
 		b->mem[i] = malloc(a->bytes[from]);
 		memcpy(b->mem[i], a->mem[from], a->bytes[from]);
-		if (from != ATT_K && from != ATT_V)
+		if (from >= n || !(key || row))
 			continue;
 		memset(b->mem[i], 0x7f, b->bytes[i]);    /* garbage where the rows of others lie */
-		dim[2] /= pieces;
-		for (int64_t c = count(&b->v[i]), j = 0; j < c; j++) {
+		dim[at] /= parts;
+		for (int64_t c = count(&b->v[i]), e = 0; e < c; e++) {
 			int64_t ix[RANK];
-			index_of(RANK - 1, dim, j, ix);
-			ix[2] += piece * dim[2];
-			memcpy(element(b, i, j), a->mem[from] + (a->v[from].off + offset_of(RANK - 1, a->stride[from], ix)) * dt_bytes(a->v[from].dtype), (size_t)dt_bytes(a->v[from].dtype));
+			index_of(RANK - 1 + (b->v[i].rank == RANK), dim, e, ix);
+			ix[at] += piece * dim[at];
+			memcpy(element(b, i, e), a->mem[from] + (a->v[from].off + offset_of(b->v[i].rank, a->stride[from], ix)) * dt_bytes(a->v[from].dtype), (size_t)dt_bytes(a->v[from].dtype));
 		}
 	}
 }
 
-/* Keys and values in pieces give the bits that whole ones give. */
+/* What is in pieces gives the bits that whole arrays give. */
 static void in_pieces(void **state)
 {
-	static const int64_t len[] = { 32, 64, 96, 128, 320, 7, 33 };
+	static const int64_t len[] = { 32, 64, 96, 128, 320, 7, 33 }, few[] = { 1, 8, 32, 48, 100 };
 	for (int i = 0; i < draws(120); i++) {
 		struct att *a = calloc(1, sizeof *a), *b = calloc(1, sizeof *b);
 		bool grad = rnd(2);
-		int pieces = 1 + (int)rnd(4);
-		int64_t each = len[rnd(NELEM(len))];
+		int keys = 1 + (int)rnd(4), rows = grad && rnd(2) ? 1 + (int)rnd(4) : 1;
 		double *want[3], *got[3];
-		want_s = each * pieces;
+		want_s = len[rnd(NELEM(len))] * keys;
+		want_t = rows > 1 ? few[rnd(NELEM(few))] * rows : 0;
 		make(a, grad, rnd(2) ? DT_f32 : DT_bf16);
-		want_s = 0;
+		want_s = want_t = 0;
 		if (grad)
 			forward_of(a);
-		split(a, pieces, b);
+		split(a, keys, rows, b);
 		const struct att_variant *v = rnd(8) ? NULL : &att_reference;
 		bool fast = run(a, v, 1, want);
 		assert_true(run(b, v, 2, got) == fast);
@@ -540,10 +543,10 @@ static void in_pieces(void **state)
 			free(got[k]);
 			free(want[k]);
 		}
-		b->v[b->k.nin - 1].dim[1] += pieces > 1;
+		b->v[b->k.nin - 1].dim[rows > 1 ? 3 : 1] += keys > 1 || rows > 1;
 		struct kern_state *s;
-		struct err *e = pieces > 1 ? kern_prepare(&b->k, &s) : NULL;
-		assert_true(pieces == 1 || e);
+		struct err *e = keys > 1 || rows > 1 ? kern_prepare(&b->k, &s) : NULL;
+		assert_true((keys == 1 && rows == 1) || e);
 		err_free(e);
 		release(a);
 		release(b);

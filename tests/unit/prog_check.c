@@ -341,6 +341,20 @@ static void loans(void **state)
 	LOAN(OUT "lend 3 (b0) table r1 = 2 case r1 { back 3 wait 3 coll 0 all_reduce (b0) -> (b2) } { coll 0 all_reduce (b0) -> (b2) back 3 wait 3 }", "waits for device 1, which stands at 'coll 0");
 	LOAN(OUT "table r1 = 2 case r1 { lend 3 (b0) back 3 wait 3 } { }", "waits for device 1, which has ended");
 	LOAN(OUT "table r1 = 2 lend 3 (b0) case r1 { next 3 (b0) -> (b9) } { } back 3 wait 3", "waits for device 1, which stands at 'wait 3'");
+	/* What all lend to all: b9 and b10, in rank order. */
+	const char *gather = "buf 9 lent 3 at 1024 size 256\nbuf 10 lent 3 at 1280 size 256\ncoll 3 all_gather f32 n 1 algo auto group 0 pairs 0 redop add outer 1 inner 256 hops 1\n";
+#define ALL(body, wrong) check_rows(gather, body, wrong)
+	ALL(T "lend 3 (b2) next 3 (b2) -> (b9, b10) kern 0 copy (b9) -> (b1) kern 0 copy (b10) -> (b1) back 3 wait 3", NULL);
+	ALL(OUT T "next 3 (b2) -> (b9, b10) back 3 wait 3", "nothing was lent");
+	ALL(OUT T "lend 3 (b2) next 3 (b0) -> (b9, b10) back 3 wait 3", "b0 is not what was lent");
+	ALL(T "lend 3 (b2) next 3 (b2) -> (b9, b10) back 3 kern 0 copy (b10) -> (b1) wait 3", "b10 are read but were never written");
+	ALL(OUT T "lend 3 (b2) next 3 (b2) -> (b9, b10) back 3 kern 0 copy (b0) -> (b2) wait 3", "b2 changes while collective 3 lends bytes of it");
+	ALL(OUT T "lend 3 (b2) next 3 (b2) -> (b9, b10) kern 0 copy (b0) -> (b10) back 3 wait 3", "writes b10, which is lent");
+	ALL(OUT T "lend 3 (b2) next 3 (b2) -> (b9, b10) back 3", "what collective 3 lends is not awaited");
+	ALL(OUT T "lend 3 (b2) next 3 (b2) -> (b9, b10) mark 1 await 1 lane 1 kern 0 copy (b10) -> (b3) lane 1 back 3 wait 3", "race: lane 0 writes");
+	ALL(OUT T "loop r1 < 5 { lend 3 (b2) next 3 (b2) -> (b9, b10) kern 0 copy (b9) -> (b3) back 3 wait 3 kern 0 copy (b3) -> (b2) }", NULL);
+	ALL(OUT T "table r1 = 2 lend 3 (b2) case r1 { next 3 (b2) -> (b9, b10) } { } back 3 wait 3", "waits for device 1, which stands at 'wait 3'");
+#undef ALL
 #undef T
 #undef LOAN
 }

@@ -153,6 +153,7 @@ static void bad_text_is_an_error(void **state)
 /* What no loan can be. */
 static void bad_loans(void **state)
 {
+#define GATHER(hops) "buf 4 lent 2 at 0 size 64\nbuf 5 lent 2 at 64 size 64\ngroup 0 1 2 [0,1]\ncoll 2 all_gather f32 n 1 algo auto group 0 pairs 0 redop add outer 1 inner 64 " hops "\n"
 	static const struct { const char *rows, *run, *wrong; } t[] = {
 		{ "", "lend 1 (b0) next 1 by 0 (b0) -> (b2) next 1 (b2) -> (b2) next 1 (b2) -> (b3) next 1 by 0 (b2) -> (b3) back 1 wait 1 but 1", NULL },
 		{ "buf 4 lent 0 at 0 size 64\n", "", "buffer 4 of 64 bytes is for what collective 0 lends, which is no loan" },
@@ -162,7 +163,17 @@ static void bad_loans(void **state)
 		{ "buf 4 temp at 128 size 64\n", "", "outside the 64 bytes of the zone" },
 		{ "coll 2 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 64 hops 2\n", "", "lends 1 operands to 2 devices of 2" },
 		{ "coll 2 permute f32 n 2 algo auto pairs 0 redop add outer 1 inner 64 hops 1\n", "", "lends 2 operands" },
-		{ "group 0 1 2 [0,1]\ncoll 2 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 64 hops 1\n", "", "group 0 of 1" },
+		{ "group 0 1 2 [0,1]\ncoll 2 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 64 hops 1\n", "", "of 2 members lends to 1 of them" },
+		{ GATHER("hops 1"), "lend 2 (b0) next 2 (b0) -> (b4, b5) back 2 wait 2", NULL },
+		{ GATHER(""), "", "buffer 4 of 64 bytes is for what collective 2 lends, which is no loan" },
+		{ GATHER("hops 1"), "lend 2 (b0) next 2 (b0) -> (b4) back 2 wait 2", "has 2 operands instead of 3" },
+		{ GATHER("hops 1"), "lend 2 (b0) next 2 (b0) -> (b4, b4) back 2 wait 2", "shows two things in b4" },
+		{ GATHER("hops 1"), "lend 2 (b0) next 2 (b0) -> (b4, b2) back 2 wait 2", "shows in b2 what is lent, which is no buffer for that" },
+		{ GATHER("hops 1"), "next 2 by 0 (b0) -> (b4, b5)", "goes on with what all have lent" },
+		{ GATHER("hops 1"), "lend 2 (b0) next 2 (b4) -> (b4, b5)", "goes on with what all have lent" },
+		{ "group 0 1 2 [1,0]\ntable 2 [0,1]\ntable 3 [0,1]\ncoll 2 all_gather f32 n 1 algo auto group 0 pairs 2 redop add outer 1 inner 64 hops 1\n", "", "which is not its neighbour in the group" },
+		{ "group 0 2 1 [0,1]\ncoll 2 all_gather f32 n 1 algo auto group 0 pairs 0 redop add outer 1 inner 64 hops 1\n", "", "of 1 members lends to 1 of them" },
+		{ "group 0 1 2 [0,1]\ncoll 2 all_reduce f32 n 1 algo auto group 0 pairs 0 redop add outer 1 inner 64 hops 1\n", "", "of 2 members lends to 1 of them" },
 		{ "", "coll 1 permute (b0) -> (b1)", "runs collective 1, which is a loan" },
 		{ "", "lend 0 (b0)", "collective 0, which is no loan" },
 		{ "", "lend 9 (b0)", "names entry 9" },

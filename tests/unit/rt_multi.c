@@ -472,7 +472,7 @@ static void memory(void **state)
 		struct err *e = rt_event_wait(done[i]);
 		assert_non_null(e);
 		assert_int_equal(e->code, ERR_EXHAUSTED);
-		assert_non_null(strstr(e->msg, "4398046511104 bytes"));
+		assert_non_null(strstr(e->msg, "4398046.5 MB"));
 		err_free(e);
 		rt_event_unref(done[i]);
 		rt_buffer_unref(out[i]);

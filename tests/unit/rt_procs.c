@@ -210,22 +210,26 @@ static const int all[TOTAL] = { 0, 1, 2, 3, 4 };
 
 enum { BIG = 1 << 18 };           /* elements of what is read in place */
 
+static const char *road;          /* RONDO_TRANSPORT, or NULL */
+
 /* A ring of all devices, a turn of a loop at a time: before the loop, body and after it bring what is in b0 to b1 of the device `links` further
- * on in each turn.  lends: nothing is copied by the permute. */
-static void rounds(const char *before, const char *body, const char *after, int links, bool lends)
+ * on in each turn, reading what `shown` others have.  lends: nothing is copied for that where devices map each other. */
+static void rounds(const char *before, const char *body, const char *after, int links, int shown, bool lends)
 {
 	struct str s = { 0 };
 	struct prog *p;
 	struct rt_exec *x;
-	int64_t copied, lent, turns = 40, none, first, n4 = 4 * BIG;
+	int64_t copied, lent, turns = 42, none, first, n4 = 4 * BIG;
 
-	/* b2, b3: temporaries; b4, b5, b7: what loan 1 and 2 show, b4 in two halves; b6: a temporary in two halves. */
+	/* b2, b3: temporaries; b4, b5, b7: what loan 1 and 2 show, b4 in two halves; b6: a temporary in two halves; b8 ..: what all lend by loan 3. */
 	str_addf(&s, "prog \"in_place\" devices %d registers 3 zone %lld far %lld flops 0 fingerprint 02 comm 00\nsite 0 \"\"\n"
-	             "arg 0 f32[%d] bytes %lld\nres 0 f32[%d] bytes %lld\nbuf 0 arg 0 size %lld\nbuf 1 out 0 size %lld\nbuf 2 temp at 0 size %lld\n"
+	             "group 0 1 5 [0,1,2,3,4]\narg 0 f32[%d] bytes %lld\nres 0 f32[%d] bytes %lld\nbuf 0 arg 0 size %lld\nbuf 1 out 0 size %lld\nbuf 2 temp at 0 size %lld\n"
 	             "buf 3 temp at %lld size %lld\nbuf 4 lent 1 at %lld size %lld\nbuf 5 lent 2 at %lld size %lld\nbuf 6 temp at %lld size %lld\n"
-	             "buf 7 lent 1 at %lld size %lld\n", TOTAL, (long long)(4 * n4), (long long)(4 * n4), BIG, (long long)n4, BIG, (long long)n4, (long long)n4, (long long)n4,
+	             "buf 7 lent 1 at %lld size %lld\n", TOTAL, (long long)(4 * n4), (long long)(9 * n4), BIG, (long long)n4, BIG, (long long)n4, (long long)n4, (long long)n4,
 	         (long long)n4, (long long)n4, (long long)n4, (long long)(4 * n4), (long long)(2 * n4), (long long)(6 * n4), (long long)n4, (long long)(2 * n4),
 	         (long long)(2 * n4), (long long)(7 * n4), (long long)n4);
+	for (int k = 0; k < TOTAL; k++)
+		str_addf(&s, "buf %d lent 3 at %lld size %lld\n", 8 + k, (long long)((8 + k) * n4), (long long)n4);
 	for (int k = 0; k < 2; k++) {
 		str_addf(&s, "table %d [", k);
 		for (int i = 0; i < TOTAL; i++)
@@ -235,6 +239,7 @@ static void rounds(const char *before, const char *body, const char *after, int 
 	str_addf(&s, "kern 0 copy (f32[%d]) -> (f32[%d])\n", BIG, BIG);
 	for (int k = 0; k < 3; k++)
 		str_addf(&s, "coll %d permute f32 n 1 algo %s pairs 0 redop add outer 1 inner %lld hops %d\n", k, k ? "auto" : "direct", (long long)n4, k ? TOTAL - 1 : 0);
+	str_addf(&s, "coll 3 all_gather f32 n 1 algo auto group 0 pairs 0 redop add outer 1 inner %lld hops %d\n", (long long)n4, TOTAL - 1);
 	str_addf(&s, "run {\n kern 0 copy (b0) -> (b1)\n%s loop r1 < %d {\n %s\n }\n%s}\n", before, (int)turns, body, after);
 	ok("parse", prog_parse(s.p, s.n, &p));
 	str_free(&s);
@@ -267,7 +272,8 @@ static void rounds(const char *before, const char *body, const char *after, int 
 		rt_buffer_unref(a[i]);
 	}
 	rt_permuted(&copied, &lent);
-	if (copied - none != (lends ? 0 : links * turns * n * n4) || lent - first != (lends ? links * turns * n * n4 : 0))
+	lends &= !road;
+	if (copied - none != (lends ? 0 : shown * turns * n * n4) || lent - first != (lends ? shown * turns * n * n4 : 0))
 		die("in place", "bytes were copied");
 	free(v);
 	rt_exec_unref(x);
@@ -278,17 +284,20 @@ static void rounds(const char *before, const char *body, const char *after, int 
 static void in_place(int proc)
 {
 	static const char lend[] = "lend 1 (b1) next 1 (b1) -> (b7) ";
-	char text[400];
+	char text[700];
 
 	snprintf(text, sizeof text, "%s kern 0 copy (b7) -> (b3)\n kern 0 copy (b7) -> (b3) back 1 wait 1 kern 0 copy (b3) -> (b1)", lend);
-	rounds("", text, "", 1, true);
+	rounds("", text, "", 1, 1, true);
 	snprintf(text, sizeof text, "%s lend 2 (b7) next 2 (b7) -> (b5) kern 0 copy (b5) -> (b3) back 2 wait 2 back 1 wait 1 kern 0 copy (b3) -> (b1)", lend);
-	rounds("", text, "", 2, true);
-	rounds("lend 1 (b0) next 1 by 0 (b0) -> (b4)", "next 1 (b4) -> (b4)", "kern 0 copy (b4) -> (b1) back 1 wait 1", 1, true);
+	rounds("", text, "", 2, 2, true);
+	rounds("lend 1 (b0) next 1 by 0 (b0) -> (b4)", "next 1 (b4) -> (b4)", "kern 0 copy (b4) -> (b1) back 1 wait 1", 1, 1, true);
 	snprintf(text, sizeof text, "lend 1 (b6+r2*%d) next 1 (b6+r2*%d) -> (b7) wait 1 but 1 kern 0 copy (b7) -> (b6+%d+r2*-%d) back 1 mul r2 = r2 * -1 add r2 = r2 + r0 +1", 4 * BIG, 4 * BIG, 4 * BIG, 4 * BIG);
-	rounds("set r2 = 0 kern 0 copy (b0) -> (b6)", text, "kern 0 copy (b6) -> (b1) wait 1", 1, true);
-	rounds("", "coll 0 permute (b1) -> (b1)", "", 1, false);
-	rounds("", "coll 0 permute (b1) -> (b1)\n kern 0 copy (b1) -> (b2)\n kern 0 copy (b2) -> (b1)", "", 1, false);
+	rounds("set r2 = 0 kern 0 copy (b0) -> (b6)", text, "kern 0 copy (b6) -> (b1) wait 1", 1, 1, true);
+	/* All lend to all: the one before in rank order. */
+	rounds("table r2 = 0", "lend 3 (b1) next 3 (b1) -> (b8, b9, b10, b11, b12) case r2 { kern 0 copy (b8) -> (b3) } { kern 0 copy (b9) -> (b3) } { kern 0 copy (b10) -> (b3) } "
+	       "{ kern 0 copy (b11) -> (b3) } { kern 0 copy (b12) -> (b3) } back 3 wait 3 kern 0 copy (b3) -> (b1)", "", 1, TOTAL - 1, true);
+	rounds("", "coll 0 permute (b1) -> (b1)", "", 1, 1, false);
+	rounds("", "coll 0 permute (b1) -> (b1)\n kern 0 copy (b1) -> (b2)\n kern 0 copy (b2) -> (b1)", "", 1, 1, false);
 }
 
 static void death(int proc)
@@ -422,6 +431,8 @@ static void with(void (*fn)(int proc), int victim)
 		if (!(pid[i] = fork())) {
 			if (i != victim)
 				alarm(300);
+			if (road)
+				setenv("RONDO_TRANSPORT", road, 1);
 			start(dir, i, 3);
 			fn(i);
 			end();
@@ -451,6 +462,12 @@ static void refused(int proc)
 
 static void test_together(void **state) { with(together, -1); }
 static void test_in_place(void **state) { with(in_place, -1); }
+static void test_far(void **state)
+{
+	road = "tcp";
+	with(in_place, -1);
+	road = NULL;
+}
 static void test_refused(void **state)
 {
 	refusing = true;
@@ -490,7 +507,7 @@ static void test_apart(void **state) { with(apart, -1); }
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_together), cmocka_unit_test(test_tabled), cmocka_unit_test(test_in_place), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_unheld), cmocka_unit_test(test_taken), cmocka_unit_test(test_apart), cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_together), cmocka_unit_test(test_tabled), cmocka_unit_test(test_in_place), cmocka_unit_test(test_far), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_unheld), cmocka_unit_test(test_taken), cmocka_unit_test(test_apart), cmocka_unit_test(test_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,11 @@
 /* What may lie where a cache looks: none of it is read without end, waited for, or written into; and what is written takes its place. */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -50,6 +52,63 @@ static void entries(void **state)
 	fresh();
 }
 
+/* An entry of the cache of so many bytes that was used so long ago. */
+static void kept(const char *name, size_t n, long seconds_ago)
+{
+	char at[128], *bytes = mem_alloc(n);
+	struct timespec t[2] = { { .tv_sec = time(NULL) - seconds_ago }, { .tv_sec = time(NULL) - seconds_ago } };
+
+	snprintf(at, sizeof at, "%s/%s", dir, name);
+	assert_null(cache_write(at, bytes, n));
+	assert_int_equal(utimensat(AT_FDCWD, at, t, 0), 0);
+	free(bytes);
+}
+
+static bool there(const char *name)
+{
+	char at[128];
+	snprintf(at, sizeof at, "%s/%s", dir, name);
+	return !access(at, F_OK);
+}
+
+/* The folder has a bound: what was not used for longest goes, and nothing that is not ours. */
+static void bound(void **state)
+{
+	static const char *const name[] = { "00000000000000000000000000000001.rondo", "gen-0000000000000002", "00000000000000000000000000000003.rondo",
+	                                    "00000000000000000000000000000004.rondo", "00000000000000000000000000000005.rondo" };
+	static const char *const other[] = { "gen-2", "0000000000000000000000000000001.rondo", "machine-x.table", "00000000000000000000000000000001.rondo.bak" };
+	struct str s = { 0 };
+	char at[128];
+
+	assert_null(conf_set("CACHE_SIZE", "100K"));
+	for (size_t i = 0; i < NELEM(other); i++)
+		kept(other[i], 60000, 900000);
+	kept("gen-0000000000000009.7.ab.tmp", 10, 900000);             /* whoever wrote it has died */
+	kept("gen-0000000000000008.7.ab.tmp", 10, 10);
+	for (size_t i = 0; i < 4; i++)
+		kept(name[i], 25000, 90000 - 10000 * (long)i);
+	for (size_t i = 0; i < 4; i++)
+		assert_true(there(name[i]));                           /* 100,000 of 102,400 bytes */
+	snprintf(at, sizeof at, "%s/%s", dir, name[0]);
+	assert_null(cache_read(&s, at, 1 << 20));                      /* the first is used again */
+	assert_int_equal(s.n, 25000);
+	kept(name[4], 25000, 0);                                       /* 125,000: two go, until an eighth is free */
+	assert_true(there(name[0]) && !there(name[1]) && !there(name[2]) && there(name[3]) && there(name[4]));
+	for (size_t i = 0; i < NELEM(other); i++)
+		assert_true(there(other[i]));
+	assert_false(there("gen-0000000000000009.7.ab.tmp"));
+	assert_true(there("gen-0000000000000008.7.ab.tmp"));
+	assert_null(conf_set("CACHE_SIZE", "0"));                      /* none */
+	for (size_t i = 0; i < NELEM(name); i++)
+		kept(name[i], 80000, 10);
+	for (size_t i = 0; i < NELEM(name); i++)
+		assert_true(there(name[i]));
+	assert_null(conf_set("CACHE_SIZE", "4G"));
+	str_free(&s);
+	snprintf(at, sizeof at, "rm -f %s/*", dir);
+	assert_int_equal(system(at), 0);
+}
+
 /* The machine table, which is read when a client is made. */
 static void table(void **state)
 {
@@ -72,7 +131,7 @@ static void table(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(entries), cmocka_unit_test(table) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(entries), cmocka_unit_test(bound), cmocka_unit_test(table) };
 
 	snprintf(dir, sizeof dir, "/tmp/rondo-entry-XXXXXX");
 	if (!mkdtemp(dir))

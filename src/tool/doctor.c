@@ -1,0 +1,199 @@
+/* rondo doctor: what was found here, whether it works, and what to do about what does not. */
+#include "tool.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../gen/gen.h"
+#include "../kern/kern.h"
+#include "../plan/plan.h"
+
+static const char *no_jax;
+
+static const struct opt opts[] = {
+	{"no-jax", NULL, "look at the machine alone, not at Python and JAX", &no_jax},
+};
+
+static int complaints;
+
+/* One thing that was found; python/rondo/doctor.py writes such lines, too. */
+static void PRINTF(3, 4) found(bool good, const char *what, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	printf("  %-5s  %-14s ", good ? "ok" : "BAD", what);
+	vprintf(fmt, ap);
+	printf("\n");
+	va_end(ap);
+	complaints += !good;
+	fflush(stdout);
+}
+
+static void todo(const char *what) { printf("         %-14s -> %s\n", "", what); }
+
+static void machine(void)
+{
+	const struct cpu_info *c = cpu_get();
+	long online = sysconf(_SC_NPROCESSORS_ONLN);
+	found(c->avx2, "processor", "%s, %d of %ld cores usable, kernels use %s", c->name, c->cores, online, kern_isa());
+	if (!c->avx2)
+		todo("without AVX2 everything runs in plain C code, which is slow: use a processor from 2013 or later, or a virtual machine that shows what it has");
+	found(true, "caches", "%zu KB first, %zu KB second, %.1f MB last", c->l1 >> 10, c->l2 >> 10, (double)c->l3 / (1 << 20));
+	bool enough = c->ram >= (int64_t)1 << 30;
+	found(enough, "memory", "%.1f GB that this process may use", (double)c->ram / (1 << 30));
+	if (!enough)
+		todo("give the container or the job at least 1 GB (docker run --memory, Slurm --mem)");
+	struct statvfs v;
+	if (statvfs("/dev/shm", &v) == 0)
+		found(true, "/dev/shm", "%.1f GB free; only UCX uses it, devices share memory without", (double)v.f_bavail * (double)v.f_frsize / (1 << 30));
+	else
+		found(true, "/dev/shm", "not there; only UCX would use it, devices share memory without");
+	struct rlimit r;
+	if (getrlimit(RLIMIT_AS, &r) == 0 && r.rlim_cur != RLIM_INFINITY) {
+		bool wide = r.rlim_cur >= (rlim_t)16 << 30;
+		found(wide, "address space", "limited to %.1f GB", (double)r.rlim_cur / (1 << 30));
+		if (!wide)
+			todo("ulimit -v unlimited: heaps of devices take address space long before they take memory");
+	}
+}
+
+static void settings(void)
+{
+	const char *bad = conf_complaints();
+	if (!*bad)
+		found(true, "settings", "RONDO_..: none is unknown or out of its range");
+	for (const char *end; *bad; bad = end + 1) {
+		end = strchr(bad, '\n');
+		found(false, "settings", "%.*s", (int)(end - bad), bad);
+		todo("'rondo help settings' lists them all");
+	}
+}
+
+static void cache(void)
+{
+	struct str s = {0};
+	if (!*conf_str(CONF_CACHE)) {
+		found(true, "cache", "none is kept, as RONDO_CACHE says");
+	} else if (!conf_cache(&s, true) || access(s.p, W_OK)) {
+		found(false, "cache", "'%s' cannot be written: every program is compiled anew", s.p ? s.p : conf_str(CONF_CACHE));
+		todo("set RONDO_CACHE to a folder of yours, or empty for none");
+	} else {
+		found(true, "cache", "%s", s.p);
+	}
+	str_free(&s);
+}
+
+/* Can programs be compiled? */
+static bool tables(void)
+{
+	struct plan_table *t = mem_alloc(sizeof *t);
+	struct str s = {0};
+	struct err *e = plan_table_get(t);
+	if (e) {
+		found(false, "machine table", "%s", e->msg);
+		todo("unset RONDO_TABLE, or 'rondo bench machine' measures a new one");
+	} else {
+		plan_table_where(&s, t);
+		found(true, "machine table", "%s", s.p);
+	}
+	bool good = !e;
+	err_free(e);
+	str_free(&s);
+	free(t);
+	return good;
+}
+
+static void generator(void)
+{
+	struct err *e = gen_load();
+	if (e) {
+		found(false, "code generator", "%s", e->msg);
+		todo("install the package again, or unset RONDO_GEN_PATH; until then reference kernels run, which are slow");
+	} else {
+		found(true, "code generator", "LLVM 19 loads");
+	}
+	err_free(e);
+}
+
+/* The tail of the product is generated code; the collective goes over two devices. */
+static const char product[] =
+	"module @product\n\nfn @main(%1: f32[192,256], %2: f32[256,128]) -> (f32[192,128]) {\n"
+	"  %3 = dot %1, %2 lc=[1] rc=[0] components=1 : f32[192,128]\n  %4 = tanh %3 : f32[192,128]\n  %5 = add %4, %3 : f32[192,128]\n  return %5\n}\n";
+static const char collective[] =
+	"module @collective partitions=2\n\nfn @main(%1: f32[4096]) -> (f32[4096]) {\n"
+	"  %2 = all_reduce %1 group=[[0,1]] redop=add : f32[4096]\n  return %2\n}\n";
+
+static void self_test(const char *what, const char *text, enum lower_tier t)
+{
+	double s;
+	struct err *e = run_check(text, t, &s);
+	if (e) {
+		found(false, "self-test", "%s: %s", what, e->msg);
+		todo(e->code != ERR_INTERNAL ? "see what the message names" : "run it again with RONDO_ISA=avx2: if that is right, what is wrong is the kernels for this processor; please report both outputs");
+	} else {
+		found(true, "self-test", "%s: as the oracle has it, %.0f us", what, s * 1e6);
+	}
+	err_free(e);
+}
+
+/* Python and JAX are for Python to look at; what it writes is taken over. */
+static struct err *python(void)
+{
+	const char *python = getenv("RONDO_PYTHON");
+	struct str s = {0};
+	str_addf(&s, "'%s' -m rondo.doctor %s 2>&1", python && *python && !strchr(python, '\'') ? python : "python3", RONDO_RELEASE);
+	fflush(stdout);
+	FILE *f = popen(s.p, "r");
+	str_free(&s);
+	if (!f)
+		return ERR(UNAVAILABLE, "no process can be started");
+	char line[1024], last[1024] = "";
+	bool all = false;
+	while (fgets(line, sizeof line, f)) {
+		int n;
+		if (sscanf(line, "complaints %d", &n) == 1) {
+			complaints += n;
+			all = true;
+		} else if (line[0] == ' ' && line[1] == ' ') {
+			fputs(line, stdout);
+		} else {
+			line[strcspn(line, "\n")] = '\0';
+			snprintf(last, sizeof last, "%s", line);
+		}
+	}
+	pclose(f);
+	if (!all) {
+		found(false, "Python", "%s could not look at JAX: %s", python && *python ? python : "python3", *last ? last : "it ended");
+		todo("in the environment that is meant: pip install rondo (from a checkout: pip install .), and run its own 'rondo doctor'");
+	}
+	return NULL;
+}
+
+static struct err *run(char **file, int nfile, int *status)
+{
+	printf("rondo %s\n", RONDO_RELEASE);
+	machine();
+	settings();
+	if (!conf_is_set(CONF_LOG))
+		TRY(conf_set("LOG", "0"));            /* what a warning would say is said here */
+	cache();
+	bool compiles = tables();
+	generator();
+	if (compiles) {
+		self_test("a product and what follows", product, TIER_GEN);
+		self_test("a sum over two devices", collective, TIER_AUTO);
+	}
+	struct err *e = no_jax ? NULL : python();
+	if (!e && complaints)
+		printf("%d complaint%s\n", complaints, complaints > 1 ? "s" : "");
+	else if (!e)
+		printf("all is well\n");
+	*status = complaints > 0;
+	return e;
+}
+
+const struct command cmd_doctor = {"doctor", "[options]", "what was found here, whether it works, and what to do about what does not", opts, NELEM(opts), 0, 0, run};

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# tests/tool.sh BUILD: what the command says of this machine and of settings, and what completes it in a shell.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+rondo="$(realpath "$1")/rondo"
+dir="$(mktemp -d)"
+trap 'rm -rf "$dir"' EXIT
+fail() { echo "$*"; cat "$dir/out" "$dir/err"; exit 1; }
+
+# doctor STATUS COMPLAINTS NAME=VALUE ..
+doctor() {
+	local rc=0 want="$1" bad="$2"
+	shift 2
+	env RONDO_CACHE="$dir/cache" "$@" "$rondo" doctor --no-jax >"$dir/out" 2>"$dir/err" || rc=$?
+	[ "$rc" = "$want" ] || fail "doctor ends with $rc: $*"
+	[ "$(grep -c '^  BAD' "$dir/out")" = "$bad" ] || fail "not $bad complaints: $*"
+	[ "$(grep -c '^ *-> ' "$dir/out")" = "$bad" ] || fail "a complaint that does not say what to do: $*"
+	[ ! -s "$dir/err" ] || fail "something on standard error: $*"
+}
+# said WORDS: a complaint has them
+said() { grep -q "^  BAD .*$1" "$dir/out" || fail "no complaint '$1'"; }
+
+doctor 0 0 A=
+grep -q '^all is well$' "$dir/out" || fail "no end"
+[ "$(grep -c 'self-test.*as the oracle has it' "$dir/out")" = 2 ] || fail "no self-test"
+doctor 1 2 RONDO_TIER=fast RONDO_DEVCES=2
+said "RONDO_TIER' cannot be 'fast'.*auto, ref, gen"
+said "unknown setting 'RONDO_DEVCES', did you mean 'RONDO_DEVICES'"
+doctor 1 1 RONDO_CACHE=/proc/nowhere
+said "cache .*/proc/nowhere"
+doctor 1 1 RONDO_GEN_PATH=/nowhere/gen.so
+said "code generator .*/nowhere/gen.so"
+doctor 1 1 RONDO_TABLE=/nowhere/table
+said "machine table .*/nowhere/table"
+# The generator is found by a command that is called by its name alone, and by one that was installed.
+built="${rondo%/*}"
+PATH="$built:$PATH" rondo=rondo doctor 0 0 A=
+mkdir "$dir/bin" "$dir/lib"
+ln "$rondo" "$dir/bin/rondo" 2>/dev/null || cp "$rondo" "$dir/bin/rondo"
+ln -s "$built/librondo_gen.so" "$dir/lib"
+rondo="$dir/bin/rondo" doctor 0 0 A=
+# Python that has no package.
+env RONDO_CACHE="$dir/cache" RONDO_PYTHON=/nowhere/python "$rondo" doctor >"$dir/out" 2>"$dir/err" && fail "doctor is content without Python"
+said "Python .*/nowhere/python"
+
+# complete WORD ..: what bash offers for the last of them
+complete_bash() {
+	# shellcheck disable=SC2016
+	bash -c 'source <("$1" completion bash); shift; COMP_WORDS=(rondo "$@"); COMP_CWORD=$#; _rondo; echo "${COMPREPLY[*]}"' - "$rondo" "$@" >"$dir/out" 2>"$dir/err"
+	[ ! -s "$dir/err" ] || fail "completion of $*"
+	cat "$dir/out"
+}
+all="$("$rondo" help | sed -n 's/^  rondo \([^ ]*\) .*/\1/p' | tr '\n' ' ')"
+[ "$(complete_bash '')" = "${all% }" ] || fail "not all commands: $all"
+[ "$(complete_bash run --t)" = "--tol --tier" ] || fail "options of run"
+[ "$(complete_bash bench '')" = "kern coll peak machine" ] || fail "what bench has"
+[ -z "$(complete_bash run x)" ] || fail "a file is for bash itself"
+[ "$(complete_bash help se)" = "settings" ] || fail "help on settings"
+if command -v zsh >/dev/null; then
+	"$rondo" completion zsh >"$dir/_rondo"
+	zsh -f -c "fpath=($dir \$fpath); autoload -Uz compinit; compinit -u -d $dir/dump; source $dir/_rondo; whence -v _rondo; print \$_comps[rondo]" >"$dir/out" 2>"$dir/err" || fail "zsh does not take it"
+	grep -qx _rondo "$dir/out" || fail "zsh does not know it"
+	[ ! -s "$dir/err" ] || fail "zsh complains"
+fi
