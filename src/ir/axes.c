@@ -455,10 +455,10 @@ static void dot(struct rule *r)
 		both(r, 0, (int)gone[0][i], 1, (int)gone[1][i], FACTOR_SUM);
 }
 
-/* What scores are made from, operands from on, shares the factors of [B.., G, T, S] along which it is not the same. */
-static void score_operands(struct rule *r, int from, const int *f)
+/* What scores are made from, operands from .. to - 1, shares the factors of [B.., G, T, S] along which it is not the same. */
+static void score_operands(struct rule *r, int from, int to, const int *f)
 {
-	for (int i = from; i < r->x->nin; i++)
+	for (int i = from; i < to; i++)
 		for (int d = 0; d < r->x->rank[i]; d++)
 			if (in_t(r, i)->dim[d] != 1)
 				put(r, i, d, f[d]);
@@ -466,14 +466,14 @@ static void score_operands(struct rule *r, int from, const int *f)
 
 /* Batch and heads one by one; queries one by one, too, but a gradient of keys and values is the sum over them; sums over keys are parts by
  * the joint reducer softmax, or, of the gradient of queries, plain ones; a part of an attention is not cut further. */
-static void attention_axes(struct rule *r, bool grad, bool part)
+static void attention_axes(struct rule *r, bool grad, bool part, bool add)
 {
-	int nb = r->x->rank[0] - 3, f[IR_MAX_RANK], t = nb + 1, q[] = { 0, grad ? 3 : res(r, 0), grad ? 4 : res(r, 1), part ? res(r, 2) : 5, res(r, 0) }, kv[] = { 1, 2, res(r, 1), res(r, 2) };
+	int nb = r->x->rank[0] - 3, f[IR_MAX_RANK], t = nb + 1, q[] = { 0, grad ? 3 : res(r, 0), grad ? 4 : res(r, 1), part ? res(r, 2) : 5, res(r, 0) }, kv[] = { 1, 2, res(r, 1), res(r, 2), r->x->nin - 2, r->x->nin - 1 };
 	for (int d = 0; d < nb + 2; d++) {
 		f[d] = alone(r, 0, d, !grad || d < nb ? FACTOR_EACH : FACTOR_SUM);
 		for (int i = 1; i < (grad ? 5 : part ? 4 : 3); i++)
 			put(r, q[i], d, f[d]);
-		for (int i = 0; d < nb && i < (grad ? 4 : 2); i++)
+		for (int i = 0; d < nb && i < (add ? 6 : grad ? 4 : 2); i++)
 			put(r, kv[i], d, f[d]);
 	}
 	f[t + 1] = both(r, 1, nb, 2, nb, part ? FACTOR_WHOLE : FACTOR_SUM);
@@ -486,12 +486,17 @@ static void attention_axes(struct rule *r, bool grad, bool part)
 		put(r, res(r, 1), nb + 1, inner);
 		put(r, res(r, 2), nb + 1, value);
 	}
-	score_operands(r, grad ? 6 : 3, f);
+	for (int i = 4; i < 6 && add; i++) {
+		put(r, kv[i], nb, f[t + 1]);
+		put(r, kv[i], nb + 1, i == 4 ? inner : value);
+	}
+	score_operands(r, grad ? 6 : 3, r->x->nin - 2 * add, f);
 }
 
-static void attention(struct rule *r) { attention_axes(r, false, false); }
-static void attention_part(struct rule *r) { attention_axes(r, false, true); }
-static void attention_grad(struct rule *r) { attention_axes(r, true, false); }
+static void attention(struct rule *r) { attention_axes(r, false, false, false); }
+static void attention_part(struct rule *r) { attention_axes(r, false, true, false); }
+static void attention_grad(struct rule *r) { attention_axes(r, true, false, false); }
+static void attention_grad_add(struct rule *r) { attention_axes(r, true, false, true); }
 
 /* A spatial dimension of the operand is cut along the windows or inside of them, the larger of the two is the major factor. */
 static void spatial(struct rule *r, int in, int kernel, int out)

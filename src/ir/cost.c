@@ -205,7 +205,7 @@ static void products(struct rule *r)
 /* Two products of each query and key, or five, and what the function of scores and the exponential take. */
 static void attended(struct rule *r)
 {
-	bool grad = r->o->kind == IR_attention_grad;
+	bool grad = r->o->kind == IR_attention_grad || r->o->kind == IR_attention_grad_add;
 	const struct ir_type_info *q = in_t(r, 0), *k = in_t(r, 1), *v = in_t(r, 2);
 	double d = (double)q->dim[q->rank - 1], e = (double)v->dim[v->rank - 1], pairs = (double)k->dim[k->rank - 2];
 	for (int i = 0; i < q->rank - 1; i++)

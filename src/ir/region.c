@@ -189,9 +189,10 @@ static struct err *as_queries(const struct at *a, uint32_t i, int64_t last, cons
 
 struct err *ru_attention(const struct at *a)
 {
-	bool grad = a->o->kind == IR_attention_grad;
+	bool add = a->o->kind == IR_attention_grad_add, grad = add || a->o->kind == IR_attention_grad;
 	uint32_t first = grad ? 6 : 3, n = a->o->nin;
-	NEED(n >= first, "it has %u operands", n);
+	NEED(n >= first + 2 * add, "it has %u operands", n);
+	n -= 2 * add;
 	const struct ir_type_info *q = a->in[0], *k = a->in[1], *v = a->in[2];
 	int nb = q->rank - 3;
 	NEED(nb >= 0 && k->rank == nb + 2 && v->rank == nb + 2, "q, k and v of rank %d, %d and %d", q->rank, k->rank, v->rank);
@@ -227,6 +228,11 @@ struct err *ru_attention(const struct at *a)
 			NEED(t->dim[d] == 1 || t->dim[d] == (d < nb + 2 ? q->dim[d] : k->dim[nb]), "dimension %d of operand %u is %lld", d, i, (long long)t->dim[d]);
 		NEED(ru_scalar_of(a, ru_param_t(a, f, 1 + i - first), (enum dtype)t->dtype), "function '%s' takes no scalar of operand %u's type",
 		     ir_text(a->m, a->m->fn.p[f]->name), i);
+	}
+	for (uint32_t i = 1; i < 3 && add; i++) {
+		const struct ir_type_info *t = operand(a, n + i - 1);
+		NEED(cls(t) == DT_FLOAT && t->rank == a->in[i]->rank && !memcmp(t->dim, a->in[i]->dim, sizeof *t->dim * t->rank) && (result_t(a, i) == 0 || a->m->type.p[result_t(a, i)].dtype == t->dtype),
+		     "operand %u is not what result %u is added to", n + i - 1, i);
 	}
 	for (uint32_t i = 1; i < a->o->nout && !grad; i++)
 		NEED(result_t(a, i) == 0 || a->m->type.p[result_t(a, i)].dtype == sum, "result %u is not of %s", i, dtype_info[sum].name);

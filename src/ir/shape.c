@@ -387,7 +387,7 @@ static struct err *sh_dot(const struct at *a, struct shape *s)
 
 static void sh_attention(const struct at *a, uint32_t i, struct shape *s)
 {
-	bool grad = a->o->kind == IR_attention_grad;
+	bool grad = a->o->kind == IR_attention_grad || a->o->kind == IR_attention_grad_add;
 	like(s, operand(a, grad ? i : 0));
 	if (!grad && i)
 		s->rank--;
@@ -640,7 +640,7 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 	case IR_convolution:
 		*known = false;
 		return sh_convolution(a, s);
-	case IR_attention: case IR_attention_part: case IR_attention_grad:
+	case IR_attention: case IR_attention_part: case IR_attention_grad: case IR_attention_grad_add:
 		TRY(i ? NULL : ru_attention(a));
 		*known = false;
 		sh_attention(a, i, s);

@@ -170,7 +170,13 @@ static void run_ref_grad(const struct prog_kern *k, const struct kern_state *s, 
 			for (int64_t j = 0; j < x->s; j++) {
 				const struct prog_view *v = &k->v[k->nin + out];
 				char *to = attention_at(k, ptr, x, k->nin + out, b) + j * v->stride[x->nb] * dt_bytes(v->dtype);
-				store(k, k->nin + out, to, out == 1 ? x->d : x->e, mem + r->raw, out == 1 ? dk + j * x->d : dv + j * x->e);
+				int64_t n = out == 1 ? x->d : x->e;
+				double *sum = out == 1 ? dk + j * n : dv + j * n;
+				if (x->add)
+					load(k, k->nin + out, to, 0, n, mem + r->raw, kv);
+				for (int64_t i = 0; x->add && i < n; i++)
+					sum[i] += kv[i];
+				store(k, k->nin + out, to, n, mem + r->raw, sum);
 			}
 	}
 }
@@ -208,4 +214,5 @@ static struct err *make(const struct prog_kern *k, struct kern_state *s)
 }
 
 struct err *kern_make_attention(const struct prog_kern *k, struct kern_state *s) { return make(k, s); }
+struct err *kern_make_attention_grad_add(const struct prog_kern *k, struct kern_state *s) { return make(k, s); }
 struct err *kern_make_attention_grad(const struct prog_kern *k, struct kern_state *s) { return make(k, s); }

@@ -7,7 +7,7 @@
 /* Operands and results by name; what scores are made from begins at ATT_EXTRA or ATT_GRAD_EXTRA. */
 enum { ATT_Q, ATT_K, ATT_V, ATT_EXTRA, ATT_L = 3, ATT_DO, ATT_DELTA, ATT_GRAD_EXTRA };
 struct attention {
-	bool grad, part;                 /* part: results are o, m and z, else o and l */
+	bool grad, add, part;            /* add: dk and dv are added to what is there; part: results are o, m and z, else o and l */
 	int nb;                          /* batch dimensions, of every view the first ones */
 	int64_t batch, g, t, s, d, e;    /* batch: product of the batch dimensions */
 	struct { int n; int64_t len; } keys, rows;      /* keys and values, and of a gradient q and do, lie in so many arrays, one after the other, of len each */
@@ -168,6 +168,8 @@ bool att_steps(int es, const char *rows, int64_t ld_bytes, int64_t w, char *pane
 float att_longest(const struct att_plan *p, const char *rows, int64_t n, int64_t ld_bytes);
 /* Is one of n numbers infinite or NaN? */
 bool att_not_finite(int es, const char *x, int64_t n);
+/* The numbers of a row of a result are added to x; tmp: 8 w elements. */
+void att_add(const struct att_rows *r, const char *base, int64_t row, float *x, char *tmp);
 /* Numbers to a row of a result; tmp: w elements. */
 void att_store(const struct att_rows *r, char *base, int64_t row, const float *x, char *tmp);
 

@@ -303,6 +303,8 @@ static void store_keys(const struct run *r, const struct att_rows *to, int out, 
 	for (int64_t i = 0; i < f->kb && k0 + i < f->p.x.s; i++) {
 		for (int64_t e = 0; e < panels; e++)
 			memcpy(row + e * ATT_COLS, acc + ((i / mr * panels + e) * mr + i % mr) * ATT_COLS, sizeof *row * ATT_COLS);
+		if (f->p.x.add)
+			att_add(to, base, k0 + i, row, r->mem + f->tmp_at);
 		att_store(to, base, k0 + i, row, r->mem + f->tmp_at);
 	}
 }

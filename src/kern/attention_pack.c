@@ -158,6 +158,25 @@ static void to_bf16_512(int64_t n, const float *x, char *to)
 	}
 }
 
+void att_add(const struct att_rows *r, const char *base, int64_t row, float *x, char *tmp)
+{
+	const char *at = base + row / r->inner * r->outer + row % r->inner * r->step;
+	char *raw = tmp + (size_t)r->w * sizeof *x;
+	if (r->unit != r->es) {
+		move_strided(r->es, r->w, raw, r->es, at, r->unit);
+		at = raw;
+	}
+	if (r->dt != DT_f32) {
+		kern_elem(ELEM_convert, r->dt, DT_f32)(r->w, tmp, at, NULL, NULL);
+		at = tmp;
+	}
+	for (int64_t i = 0; i < r->w; i++) {
+		float was;
+		memcpy(&was, at + i * (int64_t)sizeof was, sizeof was);
+		x[i] += was;
+	}
+}
+
 void att_store(const struct att_rows *r, char *base, int64_t row, const float *x, char *tmp)
 {
 	char *to = base + row / r->inner * r->outer + row % r->inner * r->step;

@@ -19,7 +19,7 @@ typedef struct err *kern_make(const struct prog_kern *k, struct kern_state *s);
 kern_make kern_make_elem, kern_make_copy, kern_make_fill, kern_make_iota, kern_make_dynamic_slice,
           kern_make_dynamic_update, kern_make_pad, kern_make_gather, kern_make_scatter, kern_make_reduce,
           kern_make_reduce_window, kern_make_select_and_scatter, kern_make_sort, kern_make_top_k,
-          kern_make_cumulative, kern_make_dot, kern_make_attention, kern_make_attention_grad, kern_make_convolution, kern_make_cholesky,
+          kern_make_cumulative, kern_make_dot, kern_make_attention, kern_make_attention_grad, kern_make_attention_grad_add, kern_make_convolution, kern_make_cholesky,
           kern_make_triangular_solve, kern_make_fft, kern_make_rng_bits, kern_make_rng,
           kern_make_reduce_precision;
 

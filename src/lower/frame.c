@@ -189,7 +189,7 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 }
 
 /* May op o leave its results at any strides? */
-static bool makes_strides(const struct ir_op *o) { return o->kind == IR_attention || o->kind == IR_attention_grad; }
+static bool makes_strides(const struct ir_op *o) { return o->kind == IR_attention || o->kind == IR_attention_grad || o->kind == IR_attention_grad_add; }
 
 void lw_target(struct lw *w, struct frame *f, ir_val v, struct place *t)
 {

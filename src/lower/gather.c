@@ -13,7 +13,7 @@ enum { LEAST = 16 << 10 };      /* bytes of a device that are worth it */
 /* Operands that may be in pieces together: keys and values, queries and cotangents. */
 static const uint32_t pair[2][2] = { { 1, 2 }, { 0, 4 } };
 
-static int npair(const struct ir_op *o) { return o->kind == IR_attention || o->kind == IR_attention_part ? 1 : o->kind == IR_attention_grad ? 2 : 0; }
+static int npair(const struct ir_op *o) { return o->kind == IR_attention || o->kind == IR_attention_part ? 1 : o->kind == IR_attention_grad || o->kind == IR_attention_grad_add ? 2 : 0; }
 
 static bool in_pair(const struct ir_op *o, uint32_t k)
 {

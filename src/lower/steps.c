@@ -4,7 +4,7 @@
 static bool takes_strides(enum kern_id k)
 {
 	return k == KERN_elem || k == KERN_copy || k == KERN_dot || k == KERN_reduce || k == KERN_dynamic_slice ||
-	       k == KERN_dynamic_update || k == KERN_pad || k == KERN_attention || k == KERN_attention_grad;
+	       k == KERN_dynamic_update || k == KERN_pad || k == KERN_attention || k == KERN_attention_grad || k == KERN_attention_grad_add;
 }
 
 static bool full_view(const struct prog_view *v, const struct place *p)

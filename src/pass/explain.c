@@ -72,7 +72,7 @@ static const char *kind_of(const struct prog_kern *k)
 {
 	switch (k->id) {
 	case KERN_gen: return "generated code";
-	case KERN_dot: case KERN_convolution: case KERN_attention: case KERN_attention_grad: return "matrix kernel";
+	case KERN_dot: case KERN_convolution: case KERN_attention: case KERN_attention_grad: case KERN_attention_grad_add: return "matrix kernel";
 	case KERN_copy: case KERN_fill: case KERN_iota: case KERN_pad: case KERN_dynamic_slice: case KERN_dynamic_update: return "data movement";
 	case KERN_elem: return "strips of vector code";
 	default: return "kernel of its own";

@@ -256,18 +256,19 @@ static ir_val emit(void *user, struct ir_b *b, int k, const ir_val *in)
 	own = whole ? ir_loop_add(&l, own_number(b, r), ROLE_CONST) : -1;
 	ir_loop_open(&l, b, r->members, "round", NULL);
 	struct ir_b body = { b->m, l.body, b->loc };
-	ir_val x[MOST_IN], which = whole ? whose(&body, r, l.x.p[own].param, IR_LOOP_TURN) : 0;
+	ir_val x[MOST_IN + 2], which = whole ? whose(&body, r, l.x.p[own].param, IR_LOOP_TURN) : 0;
+	for (int i = 1; i < 3; i++)
+		x[g->nin + (uint32_t)i - 1] = l.x.p[sum[i]].param;
 	for (uint32_t i = 0; i < g->nin; i++) {
 		x[i] = l.x.p[at[i]].param;
 		if (r->way[i] == WHOLE)
 			x[i] = block_of(&body, r, x[i], rank - 2, which);
 	}
 	int64_t f = ir_attr(fn, g, AT_fn);
-	ir_val d = ir_emit_raw(&body, IR_attention_grad, g->nin, x, 3, part, &f, 1);
-	for (int i = 0; i < 3; i++) {
-		ir_val v = ir_bin(&body, ELEM_add, l.x.p[sum[i]].param, d + (uint32_t)i);
-		ir_loop_give(&l, sum[i], i ? v : hand_on(&body, r, v));
-	}
+	ir_val d = ir_emit_raw(&body, IR_attention_grad_add, g->nin + 2, x, 3, part, &f, 1);
+	ir_loop_give(&l, sum[0], hand_on(&body, r, ir_bin(&body, ELEM_add, l.x.p[sum[0]].param, d)));
+	for (int i = 1; i < 3; i++)
+		ir_loop_give(&l, sum[i], d + (uint32_t)i);
 	for (uint32_t i = 0; i < g->nin; i++)
 		if (r->way[i] == ROUND)
 			ir_loop_give(&l, at[i], hand_on(&body, r, l.x.p[at[i]].param));

@@ -60,7 +60,7 @@ static double product_rate(enum dtype dt)
 static double kern_time(const struct plan_table *t, const struct prog_kern *k, bool near)
 {
 	struct plan_work w = { .adds = (double)k->flops, .bytes = (double)k->bytes, .ops = 1 };
-	bool multiplies = (k->id == KERN_dot || k->id == KERN_convolution || k->id == KERN_attention || k->id == KERN_attention_grad) && k->nin;
+	bool multiplies = (k->id == KERN_dot || k->id == KERN_convolution || k->id == KERN_attention || k->id == KERN_attention_grad || k->id == KERN_attention_grad_add) && k->nin;
 	double ns = 0;
 
 	for (int i = 0; !k->bytes && i < k->nin + k->nout; i++)

@@ -272,6 +272,9 @@ static void function(struct att *a)
 /* --- running ------------------------------------------------------------------------------ */
 
 /* With a variant, tiles in parts calls, from the last to the first; results to out, as f64.  False: the reference did it. */
+/* What dk and dv are added to. */
+static double there(int64_t j) { return (double)(j % 7) - 3; }
+
 static bool run(struct att *a, const struct att_variant *v, int parts, double **out)
 {
 	struct kern_state *s;
@@ -288,6 +291,9 @@ static bool run(struct att *a, const struct att_variant *v, int parts, double **
 	for (int i = a->k.nin; i < n; i++)
 		memset(a->mem[i], 0x7f, a->bytes[i]);
 	a->mem[n] = shared;
+	for (int i = a->k.nin + 1; i < n && a->k.id == KERN_attention_grad_add; i++)
+		for (int64_t c = count(&a->v[i]), j = 0; j < c; j++)
+			set(a, i, j, there(j));
 	for (int p = 0; p < kern_phases(&a->k, s); p++) {
 		int64_t tiles = kern_tiles(&a->k, s);
 		for (int i = parts; i-- > 0;)
@@ -555,6 +561,34 @@ static void in_pieces(void **state)
 	}
 }
 
+/* dk and dv are added to what is there, rounded once; dq is what it is. */
+static void adds(void **state)
+{
+	for (int i = 0; i < draws(60); i++) {
+		struct att *a = calloc(1, sizeof *a);
+		double *want[3], *got[3];
+		make(a, true, rnd(2) ? DT_f32 : DT_bf16);
+		forward_of(a);
+		const struct att_variant *v = rnd(8) ? NULL : &att_reference;
+		run(a, v, 1, want);
+		a->k.id = KERN_attention_grad_add;
+		run(a, v, 2, got);
+		for (int k = 0; k < 3; k++) {
+			const struct prog_view *view = &a->v[a->k.nin + k];
+			double ulp = ldexp(1, view->dtype == DT_f32 ? -23 : view->dtype == DT_f16 ? -10 : -7);
+			for (int64_t c = count(view), j = 0; j < c; j++) {
+				double sum = want[k][j] + (k ? there(j) : 0), most = k ? ulp * (fabs(want[k][j]) + fabs(sum)) : 0;
+				if (!(fabs(got[k][j] - sum) <= most) && !(isnan(got[k][j]) && isnan(sum)) && got[k][j] != sum)
+					fail_msg("result %d, element %lld: %g, not %g", k, (long long)j, got[k][j], sum);
+			}
+			free(want[k]);
+			free(got[k]);
+		}
+		release(a);
+		free(a);
+	}
+}
+
 /* Few queries, many keys: parts of keys, and where whole parts are masked. */
 static void decode(void **state)
 {
@@ -670,7 +704,7 @@ static void not_numbers(void **state)
 int main(void)
 {
 	cpu_set_ftz();
-	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(faint),
+	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(faint),
 	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
