@@ -529,6 +529,56 @@ def test_cut(name, cut):
     compare(g(*x), on_cpu(back(f), *args()), 1e-4)
 
 
+def drawn(rng):
+    """A sequence that is cut, anyhow: text for who looks at it, function, operands, mesh and how they lie."""
+    pick = lambda *of: of[rng.integers(len(of))]
+    first, causal_, window, fill = rng.integers(2), rng.integers(2), pick(0, 0, 100), pick(-np.inf, -1e30)
+    t, d = pick(64, 96, 256, 1024, 1024, 1040, 1280, 2048), pick(8, 16, 64)
+    s = t if causal_ or rng.integers(3) else pick(64, 1024, 1536)
+    b, (h, kv) = pick(1, 2), pick((1, 1), (2, 2), (4, 2), (4, 1))
+    dtype, extra, again = pick(f32, f32, bf16), pick("", "", "segments", "bias", "lengths"), rng.integers(2)
+    mesh, seq, batch = pick(({"x": 4}, "x", None), ({"x": 2, "y": 2}, "x", "y" if b == 2 else None), ({"x": 2, "y": 2}, ("x", "y"), None), ({"x": 2, "y": 2}, "y", None))
+    shape = lambda n, heads: (b, heads, n, d) if first else (b, n, heads, d)
+    lay = lambda dims: P(dims[0], None, dims[1]) if first else P(dims[0], dims[1])
+    specs = [lay((batch, seq)), lay((batch, seq)), lay((batch, seq)), pick(lay((batch, seq)), None)]
+    args = [(rng.standard_normal(shape(n, heads)) * 2 ** rng.uniform(-1, 1)).astype(np.float32) for n, heads in ((t, h), (s, kv), (s, kv))]
+    more = {"": [], "segments": [np.sort(rng.integers(0, 4, (b, n))).astype(np.int32) for n in (t, s)], "bias": [rng.standard_normal((h, 1, s)).astype(np.float32)],
+            "lengths": [rng.integers(1, s + 1, b).astype(np.int32)]}[extra]
+
+    def f(q, k, v, *m):
+        k, v = (jnp.repeat(x, h // kv, 1 if first else 2) for x in (k, v))
+        x = jnp.einsum("bhtd,bhsd->bhts" if first else "bthd,bshd->bhts", q, k, preferred_element_type=f32) / d ** 0.5
+        i, j = jnp.arange(t)[:, None], jnp.arange(s)[None]
+        if extra == "bias":
+            x = x + m[0]
+        keep = (i >= j if causal_ else i >= 0) & (abs(i - j) < window if window and t == s else True)
+        if extra == "segments" and t == s:
+            keep = keep & (m[0][:, None, :, None] == m[0][:, None, None])
+        if extra == "lengths":
+            keep = keep & (j < m[0][:, None, None, None]) | (j == 0)
+        p = jax.nn.softmax(jnp.where(keep, x, fill), -1).astype(v.dtype)
+        return jnp.einsum("bhts,bhsd->bhtd" if first else "bhts,bshd->bthd", p, v)
+
+    text = f"{t=} {s=} {d=} {b=} {h=} {kv=} {dtype.dtype.name} {extra=} {causal_=} {window=} {fill=} {first=} {again=} {mesh} {specs}"
+    return text, jax.checkpoint(f) if again else f, [a.astype(dtype) for a in args] + more, mesh, specs
+
+
+@pytest.mark.parametrize("k", range(8))
+def test_cut_as_drawn(k):
+    """Shapes from a few queries a device to many, whose gradients go round the devices."""
+    seed = int.from_bytes(os.urandom(4), "little")
+    text, f, args, mesh, specs = drawn(np.random.default_rng(seed))
+    print(f"{seed=} {text}")
+    lie = lies(mesh, *specs)
+    x = [jax.device_put(a, s) for a, s in zip(args[:3], lie)] + args[3:]
+    with jax.default_matmul_precision("highest"):
+        got = jax.jit(f, out_shardings=lie[3])(*x), jax.jit(back(f))(*x)
+    wide = [a.astype(np.float32) if a.dtype == jnp.bfloat16 else a for a in args]
+    tol = 3e-2 if args[0].dtype == jnp.bfloat16 else 1e-4
+    want = on_cpu(back(f), *wide)
+    compare(got, (want[0], want), tol)
+
+
 CUT_FORMS = {
     "jax_nn_rows_without_keys": (lambda q, k, v: values(jax.nn.softmax(jnp.where((jnp.arange(T)[:, None] % 3 > 0) & causal(), scores(q, k), FILL)), v), qkv, {}),
     "squared": (lambda q, k, v: dpa(q, k, v, is_causal=True) ** 2, qkv, {}),
