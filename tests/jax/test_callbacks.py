@@ -274,6 +274,7 @@ def test_spsolve():
 INTERRUPTED = """
 import os, signal, sys, threading, time, jax, jax.numpy as jnp, numpy as np
 kind, ready = sys.argv[1], threading.Event()
+signal.signal(signal.SIGINT, signal.default_int_handler)         # what a shell has begun in the background ignores it
 x = np.ones(64, np.float32)
 
 def slow(x):                     # Python that goes on until it is interrupted
