@@ -130,6 +130,22 @@ static struct err *lower_apart(struct lw *w, struct frame *f, int i, const struc
 	return NULL;
 }
 
+/* Is there a loop of which only data tell how often it turns? */
+static bool is_open(const struct lw *w, const struct ir_fn *g)
+{
+	for (size_t i = 0; i < g->op.n; i++) {
+		const struct ir_op *o = &g->op.p[i];
+		ir_fnid held[64];
+		int n = ir_regions(g, o, held, NELEM(held));
+		if (n == NELEM(held) || (o->kind == IR_loop && ir_attr(g, o, AT_trip) < 0))
+			return true;
+		while (n--)
+			if (is_open(w, ir_fn_of(w->m, held[n])))
+				return true;
+	}
+	return false;
+}
+
 struct err *lower_fused(struct lw *w, struct frame *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
@@ -140,7 +156,7 @@ struct err *lower_fused(struct lw *w, struct frame *f, int i)
 		return lower_apart(w, f, i, g);
 	}
 	int n = (int)(o->nin + o->nout);
-	struct prog_kern k = { .id = KERN_gen, .nin = (uint16_t)o->nin, .nout = (uint16_t)o->nout, .code = -1,
+	struct prog_kern k = { .id = KERN_gen, .nin = (uint16_t)o->nin, .nout = (uint16_t)o->nout, .code = -1, .open = is_open(w, g),
 	                       .flops = (int64_t)MIN(w->choice[g->id].work.adds, 9e18), .bytes = (int64_t)MIN(w->choice[g->id].work.bytes, 9e18) };
 	k.v = ARENA_NEW(&w->p->arena, struct prog_view, n);
 	struct place **pl = ARENA_NEW(w->tmp, struct place *, n);

@@ -445,6 +445,7 @@ static struct prog_kern kern(struct in *in)
 	if (have(in, "of"))
 		k.block = number(in);
 	k.times = have(in, "times") ? number(in) : k.block > 0;
+	k.open = have(in, "open");
 	if (have(in, "flops"))
 		k.flops = number(in);
 	if (have(in, "bytes"))

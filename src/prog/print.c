@@ -143,6 +143,8 @@ static void kern(struct str *s, uint32_t i, const struct prog_kern *k)
 		str_addf(s, " of %ld", (long)k->block);
 	if (k->times > 1)
 		str_addf(s, " times %ld", (long)k->times);
+	if (k->open)
+		str_add(s, " open");
 	if (k->flops)
 		str_addf(s, " flops %ld", (long)k->flops);
 	if (k->bytes)

@@ -62,6 +62,7 @@ struct prog_kern {
 	                           * largest operand, tile t reads elements [t * block, (t + 1) * block) alone, and it makes these of each
 	                           * result, or of a smaller one the same part, all dense.  Smaller operands it may read as it likes.  times > 1:
 	                           * results are so many times the same, tile t * times + k makes tile t of repetition k.  0: no such rule */
+	bool open;                /* gen: how often a loop in it turns only data tell; flops and bytes are a guess then */
 	int64_t flops, bytes;     /* estimate of the work: additions, of a product additions and multiplications; bytes read and written at least */
 };
 

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { VERSION = 8, HEAD = 32 };
+enum { VERSION = 9, HEAD = 32 };
 static const char magic[8] = "RONDOPRG";
 
 struct io {
@@ -169,6 +169,7 @@ static void visit_kern(struct io *io, struct prog_kern *k)
 	N(k->tiles);
 	N(k->block);
 	N(k->times);
+	N(k->open);
 	N(k->flops);
 	N(k->bytes);
 }

@@ -40,7 +40,7 @@ static double block_ns(const struct plan_table *plan, const struct prog *p, uint
 			sub = MAX(sub, ns);
 		}
 		switch (c->op) {
-		case CMD_KERN: t += plan_kern_time(plan, &p->kern[c->id]); break;
+		case CMD_KERN: t += p->kern[c->id].open ? 1e18 : plan_kern_time(plan, &p->kern[c->id]); break;
 		case CMD_LOOP: t += c->imm < 0 ? 1e18 : sub * (double)c->imm; break;
 		case CMD_CUSTOM: t += custom_ns(&p->custom[c->id]); break;
 		case CMD_WHILE: case CMD_COLL: case CMD_LEND: t += 1e18; break;

@@ -304,9 +304,9 @@ threading.Thread(target=interrupt, daemon=True).start()
 try:
     if kind in ("slow", "deaf"):
         call(slow if kind == "slow" else deaf)(x).block_until_ready()
-    elif kind == "wait":         # for a program that takes a minute or so if nobody ends it
+    elif kind == "wait":         # for a program that takes seconds
         ready.set()
-        turns(x, 4000000).block_until_ready()
+        turns(x, 80000000).block_until_ready()
     else:                        # for a place in the queue of a device
         y = turns(x, 200000)
         ready.set()
