@@ -10,6 +10,8 @@
 void form_strip(struct cand *c, ir_val *v, int *lab)
 {
 	for (const struct ir_op *o; (o = ir_def(c->fn, *v)); ) {
+		if (o->kind == IR_sharding_constraint && !cand_is_region(c, lab_of(c, *lab)->set))
+			return;                          /* how an operand lies is said before it */
 		if (o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint) {
 			*v = ir_in(c->fn, o, *v - o->out);
 			continue;

@@ -109,6 +109,9 @@ static bool leaves(struct need *n, ir_val v)
 	/* Rows are exits themselves, not views of them: one that others are made from must be the exit, for the check. */
 	if ((o->kind == IR_broadcast || o->kind == IR_reshape || o->kind == IR_transpose) && !(lab_of(c, c->of[v])->set & 1) && c->of[ir_in(c->fn, o, 0)])
 		return false;
+	/* How a result lies is said behind it. */
+	if (o->kind == IR_sharding_constraint && c->of[ir_in(c->fn, o, 0)])
+		return false;
 	if (!match_exit(n->m, v, c->of[v], &x))
 		return false;
 	if (!emit_leaves(n->m, &x, push_leaf, n))

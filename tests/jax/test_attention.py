@@ -529,6 +529,28 @@ def test_cut(name, cut):
     compare(g(*x), on_cpu(back(f), *args()), 1e-4)
 
 
+@pytest.mark.parametrize("where", ["q", "qkv", "out", "all", "heads then sequence"])
+@pytest.mark.parametrize("args", ["whole", "sequence", "heads"])
+@pytest.mark.parametrize("f", [lambda q, k, v: dpa(q, k, v, is_causal=True), lambda q, k, v: values(jax.nn.softmax(jnp.where(causal(), scores(q, k), FILL)), v) * 2], ids=["nn", "einsum"])
+def test_constraints_around(f, args, where):
+    """What a program says of how operands and results lie holds, though both become those of one operation."""
+    sequence, heads, whole = lies(X, P(None, "x"), P(None, None, "x"), P())
+    lay = {"whole": whole, "sequence": sequence, "heads": heads}[args]
+    before, behind = {"q": (sequence, None), "qkv": (sequence, None), "out": (None, sequence), "all": (sequence, sequence), "heads then sequence": (heads, sequence)}[where]
+    def said(x, s): return x if s is None else jax.lax.with_sharding_constraint(x, s)
+    def g(q, k, v): return said(f(said(q, before), said(k, before if where != "q" else None), said(v, before if where != "q" else None)), behind)
+    x = [jax.device_put(a, lay) for a in qkv()]
+    c = jax.jit(g).lower(*x).compile()
+    o = c(*x)
+    assert re.search(r"^ +kern \d+ attention \(", c.as_text(), re.M)
+    if behind:
+        assert o.sharding.is_equivalent_to(behind, o.ndim), o.sharding
+    elif args == "whole":
+        assert o.sharding.is_equivalent_to(before, o.ndim), o.sharding
+    compare(o, on_cpu(f, *qkv()), 5e-5)
+    compare(jax.jit(back(g))(*x), on_cpu(back(f), *qkv()), 1e-4)
+
+
 def drawn(rng):
     """A sequence that is cut, anyhow: text for who looks at it, function, operands, mesh and how they lie."""
     pick = lambda *of: of[rng.integers(len(of))]
