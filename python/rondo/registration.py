@@ -29,7 +29,7 @@ def register(path):
     xb._nonexperimental_plugins.add(NAME)
     xb.register_plugin(NAME, priority=500, library_path=path, options=client_options, make_topology=no_topology)
     for step in (platforms, donation, lowerings, callbacks, foreign_functions, custom_calls,
-                 partitioners, persistent_cache, dlpack, program_text):
+                 partitioners, persistent_cache, dlpack, reading, program_text):
         try:
             step()
         except Exception as e:  # noqa: BLE001  (whatever the change in JAX is, the platform stays usable)
@@ -318,6 +318,19 @@ def dlpack():
         return jax.device_put(x, default) if here else x
 
     jax_dlpack._place_array = place_array
+
+
+def reading():
+    """np.asarray(x), float(x) and the like wait as x.block_until_ready() does, which Ctrl-C ends."""
+    from jax._src import array
+    value = array.ArrayImpl._value
+
+    def waited(self):
+        if self._npy_value is None and not self.is_deleted() and self.platform() == NAME and not self.is_ready():
+            self.block_until_ready()
+        return value.fget(self)
+
+    array.ArrayImpl._value = property(waited, doc=value.__doc__)
 
 
 def program_text():

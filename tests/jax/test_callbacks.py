@@ -307,6 +307,9 @@ try:
     elif kind == "wait":         # for a program that takes seconds
         ready.set()
         turns(x, 80000000).block_until_ready()
+    elif kind == "read":
+        ready.set()
+        float(turns(x, 80000000)[0])
     else:                        # for a place in the queue of a device
         y = turns(x, 200000)
         ready.set()
@@ -321,7 +324,7 @@ os._exit(0)
 
 
 @pytest.mark.only_rondo("XLA:CPU calls Python on the caller's thread")
-@pytest.mark.parametrize("kind", ["slow", "deaf", "wait", "queue"])
+@pytest.mark.parametrize("kind", ["slow", "deaf", "wait", "read", "queue"])
 def test_interrupted(kind):
     """Ctrl-C is KeyboardInterrupt at once, wherever the main thread waits; in Python functions that run as well; and programs run on behind it."""
     r = subprocess.run([sys.executable, "-c", INTERRUPTED, kind], capture_output=True, text=True, timeout=300)
