@@ -8,12 +8,12 @@ import sys
 _complaints = 0
 
 
-def found(good, what, text, todo=None):
+def found(good, what, text, advice=None):
     global _complaints
     _complaints += not good
     print(f"  {'ok' if good else 'BAD':5}  {what:14} {text}", flush=True)
     if not good:
-        print(f"         {'':14} -> {todo}", flush=True)
+        print(f"         {'':14} -> {advice}", flush=True)
     return good
 
 

@@ -33,7 +33,7 @@ static void PRINTF(3, 4) found(bool good, const char *what, const char *fmt, ...
 	fflush(stdout);
 }
 
-static void todo(const char *what) { printf("         %-14s -> %s\n", "", what); }
+static void advise(const char *what) { printf("         %-14s -> %s\n", "", what); }
 
 static void machine(void)
 {
@@ -41,12 +41,12 @@ static void machine(void)
 	long online = sysconf(_SC_NPROCESSORS_ONLN);
 	found(c->avx2, "processor", "%s, %d of %ld cores usable, kernels use %s", c->name, c->cores, online, kern_isa());
 	if (!c->avx2)
-		todo("without AVX2 everything runs in plain C code, which is slow: use a processor from 2013 or later, or a virtual machine that shows what it has");
+		advise("without AVX2 everything runs in plain C code, which is slow: use a processor from 2013 or later, or a virtual machine that shows what it has");
 	found(true, "caches", "%zu KB first, %zu KB second, %.1f MB last", c->l1 >> 10, c->l2 >> 10, (double)c->l3 / (1 << 20));
 	bool enough = c->ram >= (int64_t)1 << 30;
 	found(enough, "memory", "%.1f GB that this process may use", (double)c->ram / (1 << 30));
 	if (!enough)
-		todo("give the container or the job at least 1 GB (docker run --memory, Slurm --mem)");
+		advise("give the container or the job at least 1 GB (docker run --memory, Slurm --mem)");
 	struct statvfs v;
 	if (statvfs("/dev/shm", &v) == 0)
 		found(true, "/dev/shm", "%.1f GB free; only UCX uses it, devices share memory without", (double)v.f_bavail * (double)v.f_frsize / (1 << 30));
@@ -57,7 +57,7 @@ static void machine(void)
 		bool wide = r.rlim_cur >= (rlim_t)16 << 30;
 		found(wide, "address space", "limited to %.1f GB", (double)r.rlim_cur / (1 << 30));
 		if (!wide)
-			todo("ulimit -v unlimited: heaps of devices take address space long before they take memory");
+			advise("ulimit -v unlimited: heaps of devices take address space long before they take memory");
 	}
 }
 
@@ -69,7 +69,7 @@ static void settings(void)
 	for (const char *end; *bad; bad = end + 1) {
 		end = strchr(bad, '\n');
 		found(false, "settings", "%.*s", (int)(end - bad), bad);
-		todo("'rondo help settings' lists them all");
+		advise("'rondo help settings' lists them all");
 	}
 }
 
@@ -80,7 +80,7 @@ static void cache(void)
 		found(true, "cache", "none is kept, as RONDO_CACHE says");
 	} else if (!conf_cache(&s, true) || access(s.p, W_OK)) {
 		found(false, "cache", "'%s' cannot be written: every program is compiled anew", s.p ? s.p : conf_str(CONF_CACHE));
-		todo("set RONDO_CACHE to a folder of yours, or empty for none");
+		advise("set RONDO_CACHE to a folder of yours, or empty for none");
 	} else {
 		found(true, "cache", "%s", s.p);
 	}
@@ -95,7 +95,7 @@ static bool tables(void)
 	struct err *e = plan_table_get(t);
 	if (e) {
 		found(false, "machine table", "%s", e->msg);
-		todo("unset RONDO_TABLE, or 'rondo bench machine' measures a new one");
+		advise("unset RONDO_TABLE, or 'rondo bench machine' measures a new one");
 	} else {
 		plan_table_where(&s, t);
 		found(true, "machine table", "%s", s.p);
@@ -112,7 +112,7 @@ static void generator(void)
 	struct err *e = gen_load();
 	if (e) {
 		found(false, "code generator", "%s", e->msg);
-		todo("install the package again, or unset RONDO_GEN_PATH; until then reference kernels run, which are slow");
+		advise("install the package again, or unset RONDO_GEN_PATH; until then reference kernels run, which are slow");
 	} else {
 		found(true, "code generator", "LLVM 19 loads");
 	}
@@ -133,7 +133,7 @@ static void self_test(const char *what, const char *text, enum lower_tier t)
 	struct err *e = run_check(text, t, &s);
 	if (e) {
 		found(false, "self-test", "%s: %s", what, e->msg);
-		todo(e->code != ERR_INTERNAL ? "see what the message names" : "run it again with RONDO_ISA=avx2: if that is right, what is wrong is the kernels for this processor; please report both outputs");
+		advise(e->code != ERR_INTERNAL ? "see what the message names" : "run it again with RONDO_ISA=avx2: if that is right, what is wrong is the kernels for this processor; please report both outputs");
 	} else {
 		found(true, "self-test", "%s: as the oracle has it, %.0f us", what, s * 1e6);
 	}
@@ -168,7 +168,7 @@ static struct err *python(void)
 	pclose(f);
 	if (!all) {
 		found(false, "Python", "%s could not look at JAX: %s", python && *python ? python : "python3", *last ? last : "it ended");
-		todo("in the environment that is meant: pip install rondo (from a checkout: pip install .), and run its own 'rondo doctor'");
+		advise("in the environment that is meant: pip install rondo (from a checkout: pip install .), and run its own 'rondo doctor'");
 	}
 	return NULL;
 }

@@ -150,6 +150,20 @@ static void bad_text_is_an_error(void **state)
 	err_free(e);
 }
 
+/* The text s, of these rows and commands, is a program, or what is wrong with it is said.  Frees s. */
+static void parses(struct str *s, const char *rows, const char *run, const char *wrong)
+{
+	struct prog *q;
+	struct err *e = prog_parse(s->p, s->n, &q);
+
+	if ((e == NULL) != (wrong == NULL) || (e && !strstr(e->msg, wrong)))
+		fail_msg("%s %s: %s", rows, run, e ? e->msg : "passed");
+	if (!e)
+		prog_free(q);
+	err_free(e);
+	str_free(s);
+}
+
 /* What no loan can be. */
 static void bad_loans(void **state)
 {
@@ -189,18 +203,11 @@ static void bad_loans(void **state)
 	};
 	for (size_t i = 0; i < NELEM(t); i++) {
 		struct str s = {0};
-		struct prog *q;
 		str_addf(&s, "prog \"t\" devices 2 registers 1 zone 64 far 192 flops 0 fingerprint 00 comm 00\narg 0 f32[16] bytes 64\nres 0 f32[16] bytes 64\nbuf 0 arg 0 size 64\n"
 		             "buf 1 out 0 size 64\nbuf 2 lent 1 at 64 size 128\nbuf 3 lent 1 at 192 size 64\ntable 0 [1,0]\ntable 1 [1,0]\n"
 		             "coll 0 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 64\ncoll 1 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 64 hops 1\n"
 		             "%srun { %s }", t[i].rows, t[i].run);
-		struct err *e = prog_parse(s.p, s.n, &q);
-		if ((e == NULL) != (t[i].wrong == NULL) || (e && !strstr(e->msg, t[i].wrong)))
-			fail_msg("%s %s: %s", t[i].rows, t[i].run, e ? e->msg : "passed");
-		if (!e)
-			prog_free(q);
-		err_free(e);
-		str_free(&s);
+		parses(&s, t[i].rows, t[i].run, t[i].wrong);
 	}
 }
 
@@ -240,7 +247,6 @@ static void bad_followers(void **state)
 #undef SUM
 	for (size_t i = 0; i < NELEM(t); i++) {
 		struct str s = {0};
-		struct prog *q;
 		str_addf(&s, "prog \"t\" devices 2 registers 2 zone 512 flops 0 fingerprint 00 comm 00\narg 0 f32[16] bytes 64\nres 0 f32[16] bytes 64\nbuf 0 arg 0 size 64\n"
 		             "buf 1 out 0 size 64\nbuf 2 temp at 0 size 256\nbuf 3 temp at 256 size 256\nbuf 4 const at 0 size 64\ndata 64\n"
 		             "  0000000000000000000000000000000000000000000000000000000000000000\n  0000000000000000000000000000000000000000000000000000000000000000\n"
@@ -253,13 +259,7 @@ static void bad_followers(void **state)
 		             "coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 64\ncoll 1 all_gather f32 n 1 algo auto group 0 redop add outer 1 inner 64\n"
 		             "coll 2 reduce_scatter f32 n 1 algo auto group 0 redop add outer 1 inner 64\ncoll 3 all_reduce f32 n 2 algo auto group 0 redop add outer 1 inner 64\n"
 		             "%srun { %s }", t[i].rows, t[i].run);
-		struct err *e = prog_parse(s.p, s.n, &q);
-		if ((e == NULL) != (t[i].wrong == NULL) || (e && !strstr(e->msg, t[i].wrong)))
-			fail_msg("%s %s: %s", t[i].rows, t[i].run, e ? e->msg : "passed");
-		if (!e)
-			prog_free(q);
-		err_free(e);
-		str_free(&s);
+		parses(&s, t[i].rows, t[i].run, t[i].wrong);
 	}
 }
 

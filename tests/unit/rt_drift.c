@@ -18,32 +18,11 @@
 enum { NDEV = 2, LONG = 256, WIDE = 64, STATES = 4, ALL = STATES + 4 };
 #include "rt_help.h"
 #include "draws.h"
+#include "counted.h"
 
-/* What the process has from the C library.  Sanitizers have an allocator of their own. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define COUNTED 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define COUNTED 0
-#endif
-#endif
-#ifndef COUNTED
-#define COUNTED 1
-#endif
-
+/* What the process has from the C library. */
 static _Atomic int64_t bytes, blocks;
 #if COUNTED
-#undef malloc
-#undef calloc
-#undef realloc
-#undef aligned_alloc
-#undef posix_memalign
-#undef free
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t k, size_t n);
-void *__libc_realloc(void *p, size_t n);
-void *__libc_memalign(size_t align, size_t n);
-void __libc_free(void *p);
 
 static void *more(void *p)
 {

@@ -10,31 +10,12 @@
 
 enum { NDEV = 4, ARGS = 70, WARM = 100, LAUNCHES = 1500 };
 #include "rt_help.h"
+#include "counted.h"
 #include "draws.h"
 
-/* Every allocation of the process.  Sanitizers have an allocator of their own. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define COUNTED 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define COUNTED 0
-#endif
-#endif
-#ifndef COUNTED
-#define COUNTED 1
-#endif
-
+/* Every allocation of the process. */
 static _Atomic long taken;
 #if COUNTED
-#undef malloc
-#undef calloc
-#undef realloc
-#undef aligned_alloc
-#undef posix_memalign
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t k, size_t n);
-void *__libc_realloc(void *p, size_t n);
-void *__libc_memalign(size_t align, size_t n);
 void *malloc(size_t n) { atomic_fetch_add(&taken, 1); return __libc_malloc(n); }
 void *calloc(size_t k, size_t n) { atomic_fetch_add(&taken, 1); return __libc_calloc(k, n); }
 void *realloc(void *p, size_t n) { atomic_fetch_add(&taken, 1); return __libc_realloc(p, n); }

@@ -1,0 +1,32 @@
+/* For tests that stand in for the allocator: COUNTED, whether they can, and what is beneath it.  Sanitizers have one of their own. */
+#ifndef RONDO_TESTS_COUNTED_H
+#define RONDO_TESTS_COUNTED_H
+
+#include <stddef.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define COUNTED 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define COUNTED 0
+#endif
+#endif
+#ifndef COUNTED
+#define COUNTED 1
+#endif
+
+#if COUNTED
+#undef malloc
+#undef calloc
+#undef realloc
+#undef aligned_alloc
+#undef posix_memalign
+#undef free
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t k, size_t n);
+void *__libc_realloc(void *p, size_t n);
+void *__libc_memalign(size_t align, size_t n);
+void __libc_free(void *p);
+#endif
+
+#endif
