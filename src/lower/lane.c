@@ -17,6 +17,26 @@ double lower_op_time(const struct plan_table *t, const struct ir_module *m, cons
 	return plan_time(t, &(struct plan_work){ c.flops, c.adds, c.bytes, c.ops }, PLAN_gen);
 }
 
+/* Permutes that go into one host from others; none: between two devices of one. */
+static struct plan_group across(const struct plan_on *p, const int64_t *pair, int n)
+{
+	int most = 0;
+	for (int k = 1; p->host && k < n; k += 2) {
+		int same = 0;
+		for (int j = 1; j < n; j += 2)
+			same += p->host[pair[j]] == p->host[pair[k]] && p->host[pair[j - 1]] != p->host[pair[j]];
+		most = MAX(most, same);
+	}
+	return most ? (struct plan_group){ 2, 2, most, 0 } : (struct plan_group){ 2, 1, 2, 0 };
+}
+
+bool lower_between_hosts(const struct plan_on *p, const struct ir_fn *fn, const struct ir_op *o)
+{
+	int n;
+	const int64_t *pair = ir_attrs(fn, o, AT_pairs, &n);
+	return across(p, pair, n).hosts > 1;
+}
+
 double lower_coll_time(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
 {
 	double in = 0, out = 0;
@@ -24,13 +44,15 @@ double lower_coll_time(const struct plan_on *p, const struct ir_module *m, const
 		in += (double)ir_vtype(m, fn, ir_in(fn, o, k))->bytes;
 		out += (double)ir_vtype(m, fn, o->out + k)->bytes;
 	}
+	int n = 0;
+	const int64_t *pair = o->kind == IR_collective_permute ? ir_attrs(fn, o, AT_pairs, &n) : NULL;
 	const struct ir_group_info *i = ir_has_attr(o->kind, AT_group) ? &m->group.p[ir_attr(fn, o, AT_group)] : NULL;
 	struct plan_group g = i && i->nrow ? plan_groups_of(p, i->nrow, i->ncol, i->id) : (struct plan_group){ MAX(p->ndev, 2), 1, MAX(p->ndev, 2), 0 };
 	switch ((enum ir_kind)o->kind) {
 	case IR_all_reduce: return plan_sum_time(p, g, in);
 	case IR_reduce_scatter: return plan_move_time(p, COLL_reduce_scatter, g, out);
 	case IR_all_gather: return plan_move_time(p, COLL_all_gather, g, out);
-	case IR_collective_permute: return plan_move_time(p, COLL_permute, (struct plan_group){ 2, 1, 2, 0 }, in);
+	case IR_collective_permute: return plan_move_time(p, COLL_permute, across(p, pair, n), in);
 	default: return plan_move_time(p, COLL_all_to_all, g, out);
 	}
 }

@@ -1,7 +1,7 @@
 /* Permutes that are read where they lie: which ones; their commands (prog.h: loans), and those of all_gathers that are (gather.c).
  *
  * A permute of enough bytes is lent unless its result has to be in memory of its own: because it is a result of the function, or what a
- * collective reads.  Permutes by the same links of what was permuted are one loan, read from further away.  What is lent stays as it is up to
+ * collective reads, or comes from another host (lane.c: such a one is under way beside computing).  Permutes by the same links of what was permuted are one loan, read from further away.  What is lent stays as it is up to
  * the last reader of what comes instead, on all devices at the same place of the program, goes back behind that, and is awaited
  * before something writes it, before the next communication or block if its storage is wanted for other things, at the latest at the
  * end of its block.
@@ -12,7 +12,7 @@
  * A carry that a turn reads from the neighbour before it makes its own next value is in two halves in the same way (flow.c): what was
  * lent in the turn before must be back when its half is written, no sooner.
  *
- * All this is decided by the ops alone, not by what becomes of them: it is the same in all processes. */
+ * All this is decided by the ops and the hosts alone, not by what becomes of them: it is the same in all processes. */
 #include "lw.h"
 
 #include <assert.h>
@@ -41,7 +41,7 @@ struct err *lw_permute(struct lw *w, const struct ir_fn *fn, const struct ir_op 
 	return NULL;
 }
 
-/* Are all that permute o names there; does every device receive something? */
+/* Are all that permute o names there, and on one host; does every device receive something? */
 static bool links(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o, bool *closed)
 {
 	int n, ndev = w->p->ndev;
@@ -50,7 +50,7 @@ static bool links(const struct lw *w, const struct ir_fn *fn, const struct ir_op
 		if (p[k] < 0 || p[k] >= ndev)
 			return false;
 	*closed = n == 2 * ndev;             /* nobody receives twice */
-	return true;
+	return !lower_between_hosts(w->opts->plan, fn, o);
 }
 
 static bool same_links(const struct ir_fn *fn, const struct ir_op *a, const struct ir_op *b)
@@ -335,19 +335,6 @@ static struct place *for_peers(struct lw *w, struct place *p)
 	return memory && strcmp(memory, "device") ? lw_copy(w, p) : p;
 }
 
-/* Are its elements, in whatever order, all of a block of memory? */
-static bool is_block(const struct lw *w, const struct place *p)
-{
-	int64_t n = 1, all = lw_place_bytes(p) / dtype_info[p->dtype].bytes;
-	for (int k = 0; k < p->rank; k++)        /* dimensions from the nearest on */
-		for (int d = 0; d < p->rank; d++)
-			if (p->dim[d] != 1 && p->stride[d] == n && n < all) {
-				n *= p->dim[d];
-				break;
-			}
-	return n == all;
-}
-
 /* What all of the group lend, as one value: its place is that of the first part, with the parts' strides. */
 static struct place *lend_all(struct lw *w, struct frame *f, struct loan *l)
 {
@@ -355,7 +342,7 @@ static struct place *lend_all(struct lw *w, struct frame *f, struct loan *l)
 	int n = w->coll.p[l->coll].hops + 1;
 	struct place **pl = ARENA_NEW(w->tmp, struct place *, n + 1), *p = f->at[l->x];
 	lw_loans_settle(w, f);
-	pl[0] = for_peers(w, is_block(w, p) ? p : lw_dense(w, f, l->x));
+	pl[0] = for_peers(w, lw_place_block(p) ? p : lw_dense(w, f, l->x));
 	lend(w, l, pl[0]);
 	opened(w, l, pl[0]->store);
 	for (int k = 1; k <= n; k++)

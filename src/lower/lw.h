@@ -252,6 +252,7 @@ void lw_store_touch(struct lw *w, int store);                       /* read or w
 struct place *lw_place_new(struct lw *w, int store, enum dtype dt, int rank, const int64_t *dim);    /* dense, off 0 */
 struct place *lw_place_like(struct lw *w, const struct place *p);
 bool lw_place_dense(const struct place *p);                         /* row-major without gaps; registers may be set */
+bool lw_place_block(const struct place *p);                         /* the same, dimensions in any order: all of a block of memory */
 int64_t lw_place_bytes(const struct place *p);
 struct prog_opnd lw_place_opnd(struct lw *w, const struct place *p);
 /* The view op o of operand place p as a place on the same storage; NULL if strides cannot say it. */

@@ -74,6 +74,18 @@ bool lw_place_dense(const struct place *p)
 	return true;
 }
 
+bool lw_place_block(const struct place *p)
+{
+	int64_t n = 1, all = lw_place_bytes(p) / dtype_info[p->dtype].bytes;
+	for (int k = 0; k < p->rank; k++)        /* dimensions from the nearest on */
+		for (int d = 0; d < p->rank; d++)
+			if (p->dim[d] != 1 && p->stride[d] == n && n < all) {
+				n *= p->dim[d];
+				break;
+			}
+	return n == all;
+}
+
 int64_t lw_place_bytes(const struct place *p)
 {
 	int64_t n = dtype_info[p->dtype].bytes;

@@ -172,9 +172,15 @@ struct err *lower_coll(struct lw *w, struct frame *f, int i)
 		}
 		if (c.redop == RED_fn)
 			TRY(eval_expr(&w->p->arena, w->m, (ir_fnid)ir_attr(fn, o, AT_fn), &c.expr));
-		struct place *in = lw_dense(w, f, ir_in(fn, o, k));
+		struct place *in = f->at[ir_in(fn, o, k)], *out = NULL;
+		if (o->kind == IR_collective_permute && !f->target[o->out + k] && t->bytes && lw_place_block(in) && !lw_place_dense(in)) {
+			out = f->at[o->out + k] = lw_temp(w, rt->dtype, rt->rank, rt->dim);     /* what is received lies as what is sent */
+			out->stride = in->stride;
+		}
+		in = out ? in : lw_dense(w, f, ir_in(fn, o, k));
 		in = lw_is_lent(w, in) ? lw_copy(w, in) : in;
-		struct place *out = f->at[o->out + k] = lw_result_at(w, f, i, o->out + k);
+		if (!out)
+			out = f->at[o->out + k] = lw_result_at(w, f, i, o->out + k);
 		if (lw_place_bytes(out) == 0 && lw_place_bytes(in) == 0)
 			continue;
 		if (w->store.p[in->store].donated_to == out->store && in->off == out->off)

@@ -840,6 +840,21 @@ static ir_val one_loop(void *user, struct ir_b *b, const struct ir_op *o, const 
 	return tiny_loop(f, o) && try_loop(f, b, o, in, &v) ? v : 0;
 }
 
+/* Per op with an effect: the one before it; -1: none, or no effect.  *last: the last one, -1 none. */
+static int *effects(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, int *last)
+{
+	int *before = ARENA_NEW(a, int, fn->op.n + 1);
+	*last = -1;
+	for (size_t i = 0; i < fn->op.n; i++) {
+		before[i] = -1;
+		if (ir_effect(m, fn, &fn->op.p[i])) {
+			before[i] = *last;
+			*last = (int)i;
+		}
+	}
+	return before;
+}
+
 static struct ir_fn *fuse_fn(struct fuse *f)
 {
 	const struct ir_fn *fn = f->fn;
@@ -858,7 +873,7 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 	f->round = f->turn = 0;
 	f->g.n = 0;
 	int effect;
-	f->before = pass_effects(f->a, f->m, fn, &effect);
+	f->before = effects(f->a, f->m, fn, &effect);
 	for (int i = 0; i < n; i++) {
 		f->grp[i] = f->next_member[i] = f->after[i] = -1;
 		f->over[i] = i;

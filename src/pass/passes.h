@@ -48,10 +48,9 @@ struct region_change {
 };
 /* A new function like fn, with each region as what change makes of it.  Needs: regions share no op, no path leads out of one and back in,
  * and what is read of its results from outside is in out.  Gives: effects in the order of before, each op after what it reads, nothing
- * that no result and no effect needs.  The caller puts it in fn's place. */
+ * that no result and no effect needs.  The caller puts it in fn's place.  Regions may hold effects themselves: those that come instead stand where the region
+ * does. */
 struct ir_fn *pass_replace_regions(struct ir_module *m, struct arena *a, const struct ir_fn *fn, const struct region *r, int n, const struct region_change *c);
-/* Per op with an effect: the one before it; -1: none, or no effect.  *last: the last one, -1 none.  The array is the arena's. */
-int *pass_effects(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, int *last);
 
 /* --- stage.c --- */
 
@@ -87,8 +86,8 @@ struct err *pass_joint(const struct pass_opts *o, struct ir_module *m);
 /* Attention, forward and backward, however it is written, becomes the ops attention and attention_grad, where both agree on samples.  What is not
  * recognised stays. */
 struct err *pass_attention(const struct pass_opts *o, struct ir_module *m);
-/* Gradients of an attention whose queries are gathered, and whose dq is scattered, become a loop whose turns are one device's queries each.  Sums
- * of dq go in the order of the ring, those of dk and dv in f32. */
+/* Attention whose keys are gathered, and its gradients, go round in turns: of one host's blocks each where there are several hosts, of gradients of one device's
+ * in a loop where it is one.  Sums go in the order of the turns, in f32 or f64. */
 struct err *pass_ring(const struct pass_opts *o, struct ir_module *m);
 /* Small sums over one group that do not need each other become one, of their operands side by side, where that is cheaper. */
 struct err *pass_combine(const struct pass_opts *o, struct ir_module *m);
@@ -99,6 +98,12 @@ struct err *pass_share(const struct pass_opts *o, struct ir_module *m);
 /* Collectives begin early and what reads them comes late, so that work lies between; effects keep their order, and a function takes an
  * eighth more memory than before at most.  No number changes. */
 struct err *pass_schedule(const struct pass_opts *o, struct ir_module *m);
+
+/* --- joint.c --- */
+
+/* The parts (o, l) of a softmax over keys and over more keys become those over all: arrays in the type of the sums, l with o's dimensions but the last.
+ * What has no keys counts nothing. */
+void pass_soft_add(struct ir_b *b, ir_val *part, const ir_val *more);
 
 /* --- words.c: numbers and places as a person reads them --- */
 

@@ -1,19 +1,7 @@
 /* Regions: ops of a function that give way to others. */
 #include "passes.h"
 
-int *pass_effects(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, int *last)
-{
-	int *before = ARENA_NEW(a, int, fn->op.n + 1);
-	*last = -1;
-	for (size_t i = 0; i < fn->op.n; i++) {
-		before[i] = -1;
-		if (ir_effect(m, fn, &fn->op.p[i])) {
-			before[i] = *last;
-			*last = (int)i;
-		}
-	}
-	return before;
-}
+#include <limits.h>
 
 /* What is emitted: an op, or a region as a whole. */
 struct walk {
@@ -72,6 +60,26 @@ static void emit(struct walk *w, int i)
 	w->done[i] = 1;
 }
 
+/* Effects that give way keep no order with the others: a region comes as a whole, behind the effects before its first op, and what it reads may
+ * need some that lie between its own. */
+static int *effects(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const int *of, int n, int *last)
+{
+	int *before = ARENA_NEW(a, int, fn->op.n + 1), *begun = ARENA_NEW(a, int, n + 1);
+	*last = -1;
+	for (int k = 0; k < n; k++)
+		begun[k] = INT_MAX;
+	for (size_t i = 0; i < fn->op.n; i++) {
+		before[i] = -1;
+		if (of[i] >= 0) {
+			before[i] = begun[of[i]] = MIN(begun[of[i]], *last);
+		} else if (ir_effect(m, fn, &fn->op.p[i])) {
+			before[i] = *last;
+			*last = (int)i;
+		}
+	}
+	return before;
+}
+
 /* Whatever is needed for what is wanted, is. */
 static void want_all(const struct walk *w, int nop, uint8_t *wanted, int *stack)
 {
@@ -95,14 +103,15 @@ static void want_all(const struct walk *w, int nop, uint8_t *wanted, int *stack)
 struct ir_fn *pass_replace_regions(struct ir_module *m, struct arena *a, const struct ir_fn *fn, const struct region *r, int n, const struct region_change *c)
 {
 	int nop = (int)fn->op.n, last, *stack = ARENA_NEW(a, int, (int)fn->ref.n + nop + 16);
-	uint8_t *wanted = ARENA_NEW(a, uint8_t, nop + 1);
-	struct walk w = { .b = { m, ir_fn_new(m, ""), 0 }, .a = a, .fn = fn, .r = r, .of = ARENA_NEW(a, int, nop + 1), .before = pass_effects(a, m, fn, &last),
+	uint8_t *wanted = ARENA_NEW(a, uint8_t, nop + 1), *asked = ARENA_NEW(a, uint8_t, n + 1);
+	struct walk w = { .b = { m, ir_fn_new(m, ""), 0 }, .a = a, .fn = fn, .r = r, .of = ARENA_NEW(a, int, nop + 1),
 	                  .map = ARENA_NEW(a, ir_val, fn->val.n), .done = ARENA_NEW(a, uint8_t, nop + 1), .c = c };
 	for (int i = 0; i < nop; i++)
 		w.of[i] = -1;
 	for (int k = 0; k < n; k++)
 		for (int j = 0; j < r[k].nop; j++)
 			w.of[r[k].op[j]] = k;
+	w.before = effects(a, m, fn, w.of, n, &last);
 	for (uint32_t i = 1; i <= fn->nparam; i++) {
 		w.map[i] = ir_param(w.b.fn, fn->val.p[i].type);
 		ir_shard_set(w.b.fn, i, ir_shard_of(fn, i));
@@ -115,9 +124,12 @@ struct ir_fn *pass_replace_regions(struct ir_module *m, struct arena *a, const s
 			wanted[fn->val.p[fn->result.p[i]].def] = 1;
 	if (c->in_order)
 		want_all(&w, nop, wanted, stack);
+	for (int i = 0; i < nop; i++)
+		if (w.of[i] >= 0)
+			asked[w.of[i]] |= wanted[i];
 	for (int start = 0; start < nop; start++) {
-		int sp = 0;
-		if (wanted[start])
+		int sp = 0, k = w.of[start];
+		if (k < 0 ? wanted[start] : asked[k] && start == r[k].op[r[k].nop - 1])
 			stack[sp++] = start;
 		while (sp) {                     /* a stack of our own, since programs are long */
 			int i = stack[sp - 1], need = w.done[i] ? -1 : missing(&w, i);

@@ -1,39 +1,39 @@
-/* Gradients of an attention whose queries are gathered go round the ring of those who have them.
+/* Attention over a sharded sequence goes round.
  *
- * The partitioner gathers queries, cotangents and what belongs to them, and adds up parts of dq as long as all queries.  Here each turn of a loop
- * is one device's queries: they go on to the neighbour, and with them goes the sum of their dq, to which each device adds what its keys
- * give; after as many turns as there are devices it is where the queries are at home.  So a device has two blocks of queries and of dq, and what
- * is added to a block is added in the order in which it comes round.  (Liu, Zaharia, Abbeel, Ring Attention with Blockwise Transformers, 2023,
- * with queries in place of keys: dq alone travels as a sum, not dk and dv.)  Queries are only handed on, so nothing moves where devices map
- * each other's memory (lower/loan.c). */
-#include "passes.h"
+ * The partitioner gathers what the devices have of the keys, or of a gradient's queries, and scatters sums of what each gives for all of them.
+ * Here each turn has a part of that, which goes on to the next: the blocks of one device (ring_loop.c), or of one host (ring_hosts.c). */
+#include "ring.h"
 
-/* Queries of a device, and devices: of fewer the blocks that go round, the sums of two turns, are no less than all of dq.  Views between a gather and its
- * reader; operands. */
-enum { LEAST = 256, DEVICES = 4, MOST_VIEWS = 8, MOST_IN = 64 };
-enum { Q, K, V, L, D_O, DELTA, EXTRA };                  /* operands of attention_grad */
+enum { Q, K, V, L, D_O, DELTA, EXTRA };                  /* operands of attention_grad; of attention Q, K, V alone */
 
-/* How an operand is on each device: the same in all turns, gathered from blocks, or of all queries anyhow. */
-enum way { FIXED, ROUND, WHOLE };
-struct chain { const struct ir_op *end; int n; const struct ir_op *view[MOST_VIEWS]; };     /* from the collective on, or up to it, in order */
-struct ring {
-	int op[(MOST_IN + 1) * (MOST_VIEWS + 1) + 1], nop;
-	ir_group group;
-	int64_t members, len;
-	const struct ir_op *grad;
-	enum way way[MOST_IN];
-	struct chain from[MOST_IN], to;      /* to: dq's */
-	ir_val in[MOST_IN], out[3];
-};
+static bool grad(const struct ring *r) { return r->att->kind != IR_attention; }
+static uint32_t first_extra(const struct ring *r) { return grad(r) ? EXTRA : L; }
+static bool adds(const struct ring *r) { return r->att->kind == IR_attention_grad_add; }
 
 static int rank_of(const struct ir_module *m, const struct ir_fn *fn, ir_val v) { return ir_vtype(m, fn, v)->rank; }
 
-/* The all_gather along dimension d that v shows; false: there is none. */
-static bool gathered(const struct ir_module *m, const struct ir_fn *fn, ir_val v, int d, struct chain *c)
+/* The dimension of operand k that is the side; -1: none. */
+static int side_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, uint32_t k)
 {
-	const struct ir_op *view[MOST_VIEWS], *o;
+	int rank = rank_of(m, fn, ir_in(fn, r->att, Q));
+	if (adds(r) && k + 2 >= r->att->nin)                 /* sums of dk and dv */
+		return r->side == RING_KEYS ? rank_of(m, fn, ir_in(fn, r->att, K)) - 2 : -1;
+	if (r->side == RING_QUERIES)
+		return k == K || k == V ? -1 : rank - 2;
+	return k == K || k == V ? rank_of(m, fn, ir_in(fn, r->att, k)) - 2 : k >= first_extra(r) ? rank - 1 : -1;
+}
+
+int ring_result_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int k)
+{
+	return !grad(r) || (k == Q) != (r->side == RING_QUERIES) ? -1 : rank_of(m, fn, r->att->out + (ir_val)k) - 2;
+}
+
+/* The all_gather along dimension d that v shows; false: there is none. */
+static bool gathered(const struct ir_module *m, const struct ir_fn *fn, ir_val v, int d, struct ring_chain *c)
+{
+	const struct ir_op *view[RING_VIEWS], *o;
 	int n = 0;
-	while ((o = ir_def(fn, v)) && o->kind != IR_all_gather && n < MOST_VIEWS && (o->kind == IR_reshape || o->kind == IR_transpose)) {
+	while ((o = ir_def(fn, v)) && o->kind != IR_all_gather && n < RING_VIEWS && (o->kind == IR_reshape || o->kind == IR_transpose)) {
 		view[n++] = o;
 		v = ir_in(fn, o, 0);
 	}
@@ -50,15 +50,15 @@ static bool gathered(const struct ir_module *m, const struct ir_fn *fn, ir_val v
 }
 
 /* The reduce_scatter along dimension d that alone reads v. */
-static bool scattered(const struct ir_module *m, const struct ir_fn *fn, ir_val v, int d, struct chain *c)
+static bool scattered(const struct ir_module *m, const struct ir_fn *fn, ir_val v, int d, struct ring_chain *c)
 {
-	for (c->n = 0; d >= 0 && c->n <= MOST_VIEWS && fn->val.p[v].nuse == 1 && ir_use_first(fn, v);) {
+	for (c->n = 0; d >= 0 && c->n <= RING_VIEWS && fn->val.p[v].nuse == 1 && ir_use_first(fn, v);) {
 		const struct ir_op *o = &fn->op.p[ir_use_op(fn, ir_use_first(fn, v))];
 		if (o->kind == IR_reduce_scatter) {
 			c->end = o;
 			return o->nin == 1 && (enum redop)ir_attr(fn, o, AT_redop) == RED_add && (int)ir_attr(fn, o, AT_dim) == d;
 		}
-		if ((o->kind != IR_reshape && o->kind != IR_transpose) || c->n == MOST_VIEWS)
+		if ((o->kind != IR_reshape && o->kind != IR_transpose) || c->n == RING_VIEWS)
 			return false;
 		d = ir_view_dim(m, fn, o, d);
 		c->view[c->n++] = o;
@@ -105,50 +105,55 @@ static void take_unread(const struct ir_fn *fn, struct ring *r, const struct ir_
 		take(r, (int)(o - fn->op.p));
 }
 
-static bool find(const struct pass_opts *o, const struct ir_module *m, const struct ir_fn *fn, int at, struct ring *r)
+bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct ring *r)
 {
-	const struct ir_op *g = &fn->op.p[at];
-	int rank = rank_of(m, fn, ir_in(fn, g, Q));
-	int64_t all = ir_vtype(m, fn, ir_in(fn, g, Q))->dim[rank - 2];
-	if (g->nin > MOST_IN || !gathered(m, fn, ir_in(fn, g, Q), rank - 2, &r->from[Q]) || !scattered(m, fn, g->out, rank - 2, &r->to))
+	const struct ir_op *o = &fn->op.p[i];
+	*r = (struct ring){ .att = o, .side = RING_KEYS, .nres = o->kind == IR_attention ? 2 : 3 };
+	if ((o->kind != IR_attention && o->kind != IR_attention_grad && o->kind != IR_attention_grad_add) || o->nin > RING_IN)
 		return false;
-	r->grad = g;
-	r->group = (ir_group)ir_attr(fn, r->from[Q].end, AT_group);
-	const struct ir_group_info *i = &m->group.p[r->group];
-	if (!covers(m, r->group) || i->ncol < DEVICES || ir_attr(fn, r->to.end, AT_group) != r->group || all / i->ncol < LEAST || plan_groups_of(&o->plan, i->nrow, i->ncol, i->id).hosts > 1)
-		return false;
-	r->members = i->ncol;
-	r->len = all / i->ncol;
-	for (uint32_t k = 0; k < g->nin; k++) {
-		ir_val v = ir_in(fn, g, k);
-		int d = k == Q || k == D_O || k >= EXTRA ? rank - 2 : k == L || k == DELTA ? rank - 2 : -1;
-		r->way[k] = d < 0 || ir_vtype(m, fn, v)->dim[d] == 1 ? FIXED : gathered(m, fn, v, d, &r->from[k]) && (ir_group)ir_attr(fn, r->from[k].end, AT_group) == r->group ? ROUND : WHOLE;
-		if (r->way[k] == WHOLE && k < EXTRA)
+	if (!gathered(m, fn, ir_in(fn, o, K), side_dim(m, fn, r, K), &r->from[K])) {
+		r->side = RING_QUERIES;
+		if (!grad(r) || !gathered(m, fn, ir_in(fn, o, Q), side_dim(m, fn, r, Q), &r->from[Q]))
 			return false;
-		r->in[k] = r->way[k] == ROUND ? ir_in(fn, r->from[k].end, 0) : v;
 	}
-	take(r, at);
-	for (int k = 0; k < r->to.n; k++)
-		take(r, (int)(r->to.view[k] - fn->op.p));
-	take(r, (int)(r->to.end - fn->op.p));
-	for (uint32_t k = 0; k < g->nin; k++)
-		if (r->way[k] == ROUND) {
+	uint32_t main = r->side == RING_KEYS ? K : Q;
+	r->group = (ir_group)ir_attr(fn, r->from[main].end, AT_group);
+	r->members = m->group.p[r->group].ncol;
+	if (!covers(m, r->group))
+		return false;
+	r->len = ir_vtype(m, fn, ir_in(fn, o, main))->dim[side_dim(m, fn, r, main)] / r->members;
+	for (uint32_t k = 0; k < o->nin; k++) {
+		ir_val v = ir_in(fn, o, k);
+		int d = r->dim[k] = side_dim(m, fn, r, k);
+		r->way[k] = d < 0 || ir_vtype(m, fn, v)->dim[d] == 1 ? RING_FIXED : gathered(m, fn, v, d, &r->from[k]) && (ir_group)ir_attr(fn, r->from[k].end, AT_group) == r->group ? RING_ROUND : RING_WHOLE;
+		if (r->way[k] == RING_WHOLE && k < first_extra(r))
+			return false;
+		r->in[k] = r->way[k] == RING_ROUND ? ir_in(fn, r->from[k].end, 0) : v;
+	}
+	take(r, i);
+	for (int k = 0; k < r->nres; k++) {
+		int d = ring_result_dim(m, fn, r, k);
+		if (d >= 0 && (!scattered(m, fn, o->out + (ir_val)k, d, &r->to[k]) || (ir_group)ir_attr(fn, r->to[k].end, AT_group) != r->group))
+			return false;
+		r->out[k] = d < 0 ? o->out + (ir_val)k : r->to[k].end->out;
+		for (int j = 0; d >= 0 && j < r->to[k].n; j++)
+			take(r, (int)(r->to[k].view[j] - fn->op.p));
+		if (d >= 0)
+			take(r, (int)(r->to[k].end - fn->op.p));
+	}
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (r->way[k] == RING_ROUND) {
 			for (int j = r->from[k].n; j-- > 0;)
 				take_unread(fn, r, r->from[k].view[j]);
 			take_unread(fn, r, r->from[k].end);
 		}
-	r->out[0] = r->to.end->out;
-	r->out[1] = g->out + 1;
-	r->out[2] = g->out + 2;
 	return true;
 }
 
-/* --- the loop ------------------------------------------------------------------------- */
-
-struct rings { const struct pass_opts *o; const struct ir_fn *fn; struct ring *r; };
+/* --- what both emit ------------------------------------------------------------------- */
 
 /* x through views of a whole array, of which it is one of n blocks along dimension d. */
-static ir_val viewed(struct ir_b *b, const struct ir_fn *fn, const struct chain *c, ir_val x, int d, int64_t n)
+static ir_val viewed(struct ir_b *b, const struct ir_fn *fn, const struct ring_chain *c, ir_val x, int d, int64_t n)
 {
 	for (int k = 0; k < c->n; k++) {
 		const struct ir_op *o = c->view[k];
@@ -168,30 +173,40 @@ static ir_val viewed(struct ir_b *b, const struct ir_fn *fn, const struct chain 
 	return x;
 }
 
-/* The number in the ring of whose queries come in this turn. */
-static ir_val whose(struct ir_b *b, const struct ring *r, ir_val own, ir_val turn)
+ir_val ring_read(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, int k, ir_val x, int64_t n)
+{
+	return viewed(b, fn, &r->from[k], x, (int)ir_attr(fn, r->from[k].end, AT_dim), n);
+}
+
+ir_val ring_give(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, int k, ir_val x, int64_t n)
+{
+	if (r->to[k].end)
+		x = viewed(b, fn, &r->to[k], x, ring_result_dim(b->m, fn, r, k), n);
+	return ir_convert(b, x, ir_vtype(b->m, fn, r->out[k])->dtype);
+}
+
+ir_val ring_whose(struct ir_b *b, ir_val own, ir_val turn, int64_t members)
 {
 	ir_type t = ir_scalar(b->m, DT_i32);
-	ir_val n = ir_const_i(b, t, r->members), at = ir_bin(b, ELEM_add, own, turn), over = ir_bin(b, ELEM_compare_ge, at, n);
+	ir_val n = ir_const_i(b, t, members), at = ir_bin(b, ELEM_add, own, turn), over = ir_bin(b, ELEM_compare_ge, at, n);
 	return ir_select(b, over, ir_bin(b, ELEM_subtract, at, n), at);
 }
 
-static ir_val block_of(struct ir_b *b, const struct ring *r, ir_val x, int d, ir_val which)
+ir_val ring_block(struct ir_b *b, ir_val x, int d, int64_t len, ir_val which)
 {
 	const struct ir_type_info *t = ir_vtype(b->m, b->fn, x);
 	int rank = t->rank;
 	int64_t attr[1 + IR_MAX_RANK] = { rank };
 	memcpy(attr + 1, t->dim, sizeof *attr * (size_t)rank);
-	attr[1 + d] = r->len;
+	attr[1 + d] = len;
 	ir_type to = ir_tensor(b->m, t->dtype, rank, attr + 1), i = ir_scalar(b->m, DT_i32);
 	ir_val in[1 + IR_MAX_RANK] = { x };
 	for (int k = 0; k < rank; k++)
-		in[1 + k] = k == d ? ir_bin(b, ELEM_multiply, which, ir_const_i(b, i, r->len)) : ir_const_i(b, i, 0);
+		in[1 + k] = k == d ? ir_bin(b, ELEM_multiply, which, ir_const_i(b, i, len)) : ir_const_i(b, i, 0);
 	return ir_emit(b, IR_dynamic_slice, (uint32_t)rank + 1, in, to, attr, (uint32_t)rank + 1);
 }
 
-/* x goes to the one before. */
-static ir_val hand_on(struct ir_b *b, const struct ring *r, ir_val x)
+ir_val ring_hand_on(struct ir_b *b, const struct ring *r, ir_val x, int by)
 {
 	const struct ir_group_info *g = &b->m->group.p[r->group];
 	int n = g->nrow * g->ncol;
@@ -200,22 +215,21 @@ static ir_val hand_on(struct ir_b *b, const struct ring *r, ir_val x)
 	attr[0] = 2 * n;
 	for (int k = 0; k < n; k++) {
 		attr[1 + 2 * k] = g->id[k];
-		attr[2 + 2 * k] = g->id[k / g->ncol * g->ncol + (k + g->ncol - 1) % g->ncol];
+		attr[2 + 2 * k] = g->id[k / g->ncol * g->ncol + (k % g->ncol + g->ncol - by) % g->ncol];
 	}
 	ir_val v = ir_emit_raw(b, IR_collective_permute, 1, &x, 1, &t, attr, (uint32_t)(2 * n + 1));
 	mem_free(attr);
 	return v;
 }
 
-/* This device's number in the ring. */
-static ir_val own_number(struct ir_b *b, const struct ring *r)
+ir_val ring_own(struct ir_b *b, const struct ring *r, int by)
 {
 	const struct ir_group_info *g = &b->m->group.p[r->group];
 	int n = b->m->num_partitions;
 	int32_t *table = mem_alloc(sizeof *table * (size_t)n);
 	int64_t dim = n, one = 1, size[2] = { 1, 1 };
 	for (int k = 0; k < n; k++)
-		table[g->id[k]] = k % g->ncol;
+		table[g->id[k]] = k % g->ncol / by;
 	ir_val all = ir_const(b, ir_tensor(b->m, DT_i32, 1, &dim), table, sizeof *table * (size_t)n);
 	mem_free(table);
 	ir_val id = ir_convert(b, ir_emit(b, IR_partition_id, 0, NULL, ir_scalar(b->m, DT_u32), NULL, 0), DT_i32);
@@ -223,88 +237,67 @@ static ir_val own_number(struct ir_b *b, const struct ring *r)
 	return ir_reshape(b, v, 0, NULL);
 }
 
-/* The result, as what it was: dq's block, then dk and dv, which are side by side in no op: a barrier makes them so. */
+ir_val ring_side_by_side(struct ir_b *b, ir_val *v, int n)
+{
+	ir_type t[3];
+	for (int k = 0; k < n; k++)
+		t[k] = b->fn->val.p[v[k]].type;
+	return ir_emit_raw(b, IR_optimization_barrier, (uint32_t)n, v, (uint32_t)n, t, NULL, 0);
+}
+
+ir_type ring_sum_type(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, ir_val v, int d, int64_t n)
+{
+	const struct ir_type_info *t = ir_vtype(b->m, fn, v);
+	int64_t dim[IR_MAX_RANK];
+	int rank = t->rank;
+	bool wide = false;
+	for (uint32_t k = 0; k < L; k++)
+		wide |= ir_vtype(b->m, fn, ir_in(fn, r->att, k))->dtype == DT_f64;
+	memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
+	if (d >= 0)
+		dim[d] = n;
+	return ir_tensor(b->m, wide ? DT_f64 : DT_f32, rank, dim);
+}
+
+/* --- the pass ------------------------------------------------------------------------- */
+
+struct rings { const struct pass_opts *o; const struct ir_fn *fn; struct ring *const *r; bool hosts; };
+
 static ir_val emit(void *user, struct ir_b *b, int k, const ir_val *in)
 {
 	const struct rings *s = user;
-	const struct ring *r = &s->r[k];
-	const struct ir_fn *fn = s->fn;
-	const struct ir_op *g = r->grad;
-	int rank = rank_of(b->m, fn, ir_in(fn, g, Q)), at[MOST_IN], sum[3], made[MOST_IN + 4], own;
-	struct ir_loop_new l = { 0 };
-	b->loc = g->loc;
-	bool wide = false, whole = false;
-	for (int i = 0; i < 3; i++)
-		wide |= ir_vtype(b->m, fn, ir_in(fn, g, (uint32_t)i))->dtype == DT_f64;
-	ir_type st[3], part[3];
-	for (int i = 0; i < 3; i++) {
-		const struct ir_type_info *t = ir_vtype(b->m, fn, g->out + (uint32_t)i);
-		int64_t dim[IR_MAX_RANK];
-		int n = t->rank;
-		memcpy(dim, t->dim, sizeof *dim * (size_t)n);
-		if (!i)
-			dim[n - 2] = r->len;
-		st[i] = part[i] = ir_tensor(b->m, wide ? DT_f64 : DT_f32, n, dim);
-	}
-	for (uint32_t i = 0; i < g->nin; i++) {
-		ir_val x = r->way[i] == ROUND ? viewed(b, fn, &r->from[i], in[i], (int)ir_attr(fn, r->from[i].end, AT_dim), r->members) : in[i];
-		at[i] = ir_loop_add(&l, x, r->way[i] == ROUND ? ROLE_CARRY : ROLE_CONST);
-		whole |= r->way[i] == WHOLE;
-	}
-	for (int i = 0; i < 3; i++)
-		sum[i] = ir_loop_add(&l, ir_const_f(b, st[i], 0), ROLE_CARRY);
-	own = whole ? ir_loop_add(&l, own_number(b, r), ROLE_CONST) : -1;
-	ir_loop_open(&l, b, r->members, "round", NULL);
-	struct ir_b body = { b->m, l.body, b->loc };
-	ir_val x[MOST_IN + 2], which = whole ? whose(&body, r, l.x.p[own].param, IR_LOOP_TURN) : 0;
-	for (int i = 1; i < 3; i++)
-		x[g->nin + (uint32_t)i - 1] = l.x.p[sum[i]].param;
-	for (uint32_t i = 0; i < g->nin; i++) {
-		x[i] = l.x.p[at[i]].param;
-		if (r->way[i] == WHOLE)
-			x[i] = block_of(&body, r, x[i], rank - 2, which);
-	}
-	int64_t f = ir_attr(fn, g, AT_fn);
-	ir_val d = ir_emit_raw(&body, IR_attention_grad_add, g->nin + 2, x, 3, part, &f, 1);
-	ir_loop_give(&l, sum[0], hand_on(&body, r, ir_bin(&body, ELEM_add, l.x.p[sum[0]].param, d)));
-	for (int i = 1; i < 3; i++)
-		ir_loop_give(&l, sum[i], d + (uint32_t)i);
-	for (uint32_t i = 0; i < g->nin; i++)
-		if (r->way[i] == ROUND)
-			ir_loop_give(&l, at[i], hand_on(&body, r, l.x.p[at[i]].param));
-	ir_val first = ir_loop_close(&l, made), out[3];
-	ir_type t[3];
-	for (int i = 0; i < 3; i++) {
-		out[i] = first + (uint32_t)made[sum[i]];
-		if (!i)
-			out[i] = viewed(b, fn, &r->to, out[i], rank - 2, r->members);
-		out[i] = ir_convert(b, out[i], ir_vtype(b->m, fn, r->out[i])->dtype);
-		t[i] = b->fn->val.p[out[i]].type;
-	}
-	return ir_emit_raw(b, IR_optimization_barrier, 3, out, 3, t, NULL, 0);
+	b->loc = s->r[k]->att->loc;
+	return s->hosts ? ring_turns(s->o, b, s->fn, s->r[k], in) : ring_loop(b, s->fn, s->r[k], in);
+}
+
+/* Those for which it pays are done: in turns of hosts, or in loops over devices. */
+static void replace(const struct pass_opts *o, struct ir_module *m, struct arena *a, ir_fnid f, bool hosts)
+{
+	const struct ir_fn *fn = ir_fn_of(m, f);
+	struct ring **r = ARENA_NEW(a, struct ring *, fn->op.n + 1), *at = ARENA_NEW(a, struct ring, 1);
+	struct region *g = ARENA_NEW(a, struct region, fn->op.n + 1);
+	int n = 0;
+	for (size_t i = 0; i < fn->op.n; i++)
+		if (ring_find(m, fn, (int)i, at) && (hosts ? ring_hosts(o, m, fn, at) : ring_loops(o, m, at))) {
+			g[n] = (struct region){ .op = at->op, .nop = at->nop, .in = at->in, .nin = at->att->nin, .out = at->out, .nout = (size_t)at->nres };
+			r[n++] = at;
+			at = ARENA_NEW(a, struct ring, 1);
+		}
+	if (n)
+		pass_replace(m, f, ir_rebuild(m, pass_replace_regions(m, a, fn, g, n, &(struct region_change){ .region = emit, .user = &(struct rings){ o, fn, r, hosts }, .in_order = true })));
 }
 
 struct err *pass_ring(const struct pass_opts *o, struct ir_module *m)
 {
 	struct arena a;
 	int n;
-	if (!pass_has(m, IR_attention_grad) || !pass_has(m, IR_all_gather))
+	if (!pass_has(m, IR_all_gather) || (!pass_has(m, IR_attention) && !pass_has(m, IR_attention_grad)))
 		return NULL;
 	arena_init(&a);
 	const ir_fnid *f = ir_reachable(&a, m, &n);
-	for (int k = 0; k < n; k++) {
-		const struct ir_fn *fn = ir_fn_of(m, f[k]);
-		struct ring *r = ARENA_NEW(&a, struct ring, fn->op.n + 1);
-		struct region *g = ARENA_NEW(&a, struct region, fn->op.n + 1);
-		int found = 0;
-		for (size_t i = 0; i < fn->op.n; i++)
-			if (fn->op.p[i].kind == IR_attention_grad && find(o, m, fn, (int)i, &r[found])) {
-				g[found] = (struct region){ .op = r[found].op, .nop = r[found].nop, .in = r[found].in, .nin = fn->op.p[i].nin, .out = r[found].out, .nout = 3 };
-				found++;
-			}
-		if (found)
-			pass_replace(m, f[k], ir_rebuild(m, pass_replace_regions(m, &a, fn, g, found, &(struct region_change){ .region = emit, .user = &(struct rings){ o, fn, r }, .in_order = true })));
-	}
+	for (int k = 0; k < n; k++)
+		for (int hosts = 1; hosts >= 0; hosts--)
+			replace(o, m, &a, f[k], hosts);
 	arena_fini(&a);
 	return NULL;
 }

@@ -2,9 +2,12 @@
  * do while it is under way (src/lower/lane.c).
  *
  * What a collective needs moves before what it does not need, back to the effect before it; what reads its result moves behind what does
- * not, up to the first effect that needs it.  Effects, collectives among them, keep their order, which is that of all devices.  Ops
- * keep theirs on either side.  Values that live longer for it may take little more memory than the function takes at its peak anyway. */
+ * not, up to the first effect that needs it, unless that is a collective that takes less time (the gather within a host of what comes from another).  Effects, collectives among them, keep their order, which is that of all devices.  Ops
+ * keep theirs on either side.  Values that live longer for it may take little more memory than the function takes at its peak anyway, and
+ * what comes from other hosts as much as two such values. */
 #include "passes.h"
+
+#include <math.h>
 
 /* Work that is enough: times what the collective takes by itself, beside the ns that another device may be late; ops it is looked for in; what it
  * is divided by when it takes too much memory; the part of the function's memory that it may take beyond that. */
@@ -75,6 +78,19 @@ static void unwind(struct order *s, const int *op, int n)
 		freed(s, &s->fn->op.p[op[i]], -1);
 }
 
+/* Of what comes from other hosts the two largest values, keys and values of a ring: they have places of their own while those before are read. */
+static int64_t arriving(const struct order *s)
+{
+	int64_t two[2] = { 0 };
+	for (int i = 0; i < s->n; i++) {
+		const struct ir_op *o = at(s, i);
+		int64_t n = o->kind == IR_collective_permute && lower_between_hosts(s->plan, s->fn, o) ? made(s, o) : 0;
+		two[1] = MAX(two[1], MIN(two[0], n));
+		two[0] = MAX(two[0], n);
+	}
+	return two[0] + two[1];
+}
+
 static void prepare(struct order *s, struct arena *a)
 {
 	const struct ir_fn *fn = s->fn;
@@ -102,7 +118,7 @@ static void prepare(struct order *s, struct arena *a)
 	for (size_t i = 0; i < fn->result.n; i++)
 		s->uses[s->root[fn->result.p[i]]]++;
 	s->most = most(s, s->op, s->n, 0, s->live);
-	s->most += s->most / MORE;
+	s->most += s->most / MORE + arriving(s);
 	unwind(s, s->op, s->n);
 }
 
@@ -160,14 +176,26 @@ static bool reads_marked(const struct order *s, const struct ir_op *o)
 	return false;
 }
 
-/* A carry that is permuted lies in one place if nothing reads it behind that. */
+/* A carry that is permuted lies in one place if nothing reads it behind that; what comes from another host takes longer than a copy. */
 static bool reads_carry(const struct order *s, const struct ir_op *coll, const struct ir_op *o)
 {
-	ir_val carry = coll->kind == IR_collective_permute ? s->root[ir_in(s->fn, coll, 0)] : 0;
+	ir_val carry = coll->kind == IR_collective_permute && !lower_between_hosts(s->plan, s->fn, coll) ? s->root[ir_in(s->fn, coll, 0)] : 0;
 	bool reads = false;
 	for (uint32_t k = 0; k < o->nin; k++)
 		reads |= carry && !ir_def(s->fn, carry) && s->root[ir_in(s->fn, o, k)] == carry;
 	return reads;
+}
+
+/* Is o a collective that reads what another makes that takes longer?  That one has the work between the two. */
+static bool waits(const struct order *s, const struct ir_op *o)
+{
+	bool yes = false;
+	double takes = ir_info(o->kind)->flags & IR_COLL ? lower_coll_time(s->plan, s->m, s->fn, o) : INFINITY;
+	for (uint32_t k = 0; k < o->nin; k++) {
+		const struct ir_op *def = ir_def(s->fn, s->root[ir_in(s->fn, o, k)]);
+		yes |= def && ir_info(def->kind)->flags & IR_COLL && lower_coll_time(s->plan, s->m, s->fn, def) > takes;
+	}
+	return yes;
 }
 
 /* What the collective at place c needs goes before what it does not need.  False if that takes too much memory. */
@@ -194,15 +222,20 @@ static bool end_late(struct order *s, int c, double enough)
 {
 	double other = 0;
 	int hi = c + 1;
+	bool late = false;               /* an effect is among those that go behind: so are all after it */
 	s->stamp++;
 	mark(s, s->op[c]);
-	for (; hi < s->n && hi - c < FAR && other < enough; hi++)
-		if (!reads_marked(s, at(s, hi)))
-			other += s->time[s->op[hi]];
-		else if (s->effect[s->op[hi]])
+	for (; hi < s->n && hi - c < FAR && other < enough; hi++) {
+		int op = s->op[hi];
+		bool reads = reads_marked(s, at(s, hi));
+		if (s->effect[op] && reads && !late && !waits(s, at(s, hi)))
 			break;
+		if (reads || (s->effect[op] && late))
+			mark(s, op);
 		else
-			mark(s, s->op[hi]);
+			other += s->time[op];
+		late |= s->effect[op] && reads;
+	}
 	return other <= 0 || part(s, c + 1, hi, true);
 }
 
@@ -223,7 +256,7 @@ static bool begin(struct rewrite *r)
 		double least = lower_coll_time(s->plan, r->m, r->from, o), enough = ENOUGH * least + LATE;
 		while (s->op[i] != (int)id)
 			i++;
-		for (double e = enough; e > least && !begin_early(s, (int)i, e); e /= LESS) { }
+		for (double e = waits(s, o) ? 0 : enough; e > least && !begin_early(s, (int)i, e); e /= LESS) { }
 		while (s->op[i] != (int)id)
 			i--;
 		for (double e = enough; e > least && !end_late(s, (int)i, e); e /= LESS) { }

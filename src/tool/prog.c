@@ -1,7 +1,7 @@
 /* rondo prog: the compiled program: its text, its check, its sizes. */
 #include "tool.h"
 
-static const char *tier, *devices, *check, *stats, *save, *plain;
+static const char *tier, *devices, *hosts, *check, *stats, *save, *plain;
 
 static const struct opt opts[] = {
 	{"check", NULL, "only check addresses, lifetimes and races", &check},
@@ -9,6 +9,7 @@ static const struct opt opts[] = {
 	{"L", NULL, "leave out where commands come from and what they cost", &plain},
 	{"save", "FILE", "write the binary form", &save},
 	{"devices", "N", "partitions; the program says by itself", &devices},
+	{"hosts", "N", "as many hosts, which have equal parts of the devices one after the other (1)", &hosts},
 	{"tier", "T", "ref, gen or auto", &tier},
 };
 
@@ -68,7 +69,7 @@ static struct err *run(char **file, int nfile, int *status)
 	struct prog *p;
 	struct pass_opts o;
 	struct str s = {0};
-	TRY(source_opts(tier, devices, NULL, NULL, &o));
+	TRY(source_opts(tier, devices, hosts, NULL, &o));
 	o.check = false;
 	TRY(source_prog(file[0], &o, &p));
 	struct err *e = NULL;

@@ -6,7 +6,7 @@
 #include "../eval/eval.h"
 #include "../rt/rt.h"
 
-static const char *in_path, *out_path, *check_path, *tier, *devices, *oracle, *repeat, *quiet, *tol, *atol_;
+static const char *in_path, *out_path, *check_path, *tier, *devices, *hosts, *oracle, *repeat, *quiet, *tol, *atol_;
 
 static const struct opt opts[] = {
 	{"in", "X.npz", "inputs in0, in1, ..; made up if not given", &in_path},
@@ -15,6 +15,7 @@ static const struct opt opts[] = {
 	{"tol", "E", "error allowed, as part of the largest expected value (1e-4)", &tol},
 	{"atol", "E", "error allowed in any case", &atol_},
 	{"devices", "N", "devices to have; a program of fewer runs on each set of them in turn", &devices},
+	{"hosts", "N", "compile as for so many hosts, which have equal parts of the devices one after the other (1)", &hosts},
 	{"tier", "T", "ref (reference kernels), gen (generated code) or auto", &tier},
 	{"eval", NULL, "walk the operations one by one with reference kernels, nothing compiled", &oracle},
 	{"repeat", "N", "run N times and give the fastest", &repeat},
@@ -325,7 +326,7 @@ static struct err *work(struct job *j, int *status)
 	struct pass_opts o;
 	int64_t n = 0, times = 1;
 	j->np = MAX(j->m->num_partitions, 1);
-	TRY(source_opts(tier, NULL, NULL, j->m, &o));
+	TRY(source_opts(tier, NULL, hosts, j->m, &o));
 	TRY(arg_int("--devices", devices, 1, 4096, &n));
 	TRY(arg_int("--repeat", repeat, 1, 1000000, &times));
 	if (devices && n < j->np)

@@ -10,6 +10,7 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from drawn_attention import back, drawn, lies  # noqa: E402
 from jax import lax  # noqa: E402
 
 B, T, H, D = 2, 40, 4, 16
@@ -453,17 +454,6 @@ def compare(got, want, tol):
         np.testing.assert_allclose(g, w, rtol=tol, atol=tol * max(scale, 1e-6))
 
 
-def back(f):
-    """Floats among the arguments, and cotangents -> output and gradients."""
-    def g(*args):
-        diff = [i for i, a in enumerate(args) if jnp.issubdtype(a.dtype, jnp.floating)]
-        put = lambda x: f(*[x[diff.index(i)] if i in diff else a for i, a in enumerate(args)])
-        out, pull = jax.vjp(put, [args[i] for i in diff])
-        ct = jax.tree.map(lambda o: jnp.cos(jnp.arange(o.size, dtype=f32)).reshape(o.shape).astype(o.dtype), out)
-        return out, pull(ct)
-    return g
-
-
 @functools.cache
 def wanted(name):
     """Output and gradients of a form, by XLA:CPU."""
@@ -502,11 +492,6 @@ CUTS = {       # the mesh; how [B, T, H, D] of queries, keys and values, and of 
     "sequence_by_both": (XY, P(None, ("x", "y")), P(None, ("y", "x")), None),
     "vectors": (X, P(None, None, None, "x"), P(None, None, None, "x"), None),
 }
-
-
-def lies(mesh, *specs):
-    m = jax.make_mesh(tuple(mesh.values()), tuple(mesh), axis_types=(jax.sharding.AxisType.Auto,) * len(mesh))
-    return [s if s is None else jax.sharding.NamedSharding(m, s) for s in specs]
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -549,40 +534,6 @@ def test_constraints_around(f, args, where):
         assert o.sharding.is_equivalent_to(before, o.ndim), o.sharding
     compare(o, on_cpu(f, *qkv()), 5e-5)
     compare(jax.jit(back(g))(*x), on_cpu(back(f), *qkv()), 1e-4)
-
-
-def drawn(rng):
-    """A sequence that is cut, anyhow: text for who looks at it, function, operands, mesh and how they lie."""
-    pick = lambda *of: of[rng.integers(len(of))]
-    first, causal_, window, fill = rng.integers(2), rng.integers(2), pick(0, 0, 100), pick(-np.inf, -1e30)
-    t, d = pick(64, 96, 256, 1024, 1024, 1040, 1280, 2048), pick(8, 16, 64)
-    s = t if causal_ or rng.integers(3) else pick(64, 1024, 1536)
-    b, (h, kv) = pick(1, 2), pick((1, 1), (2, 2), (4, 2), (4, 1))
-    dtype, extra, again = pick(f32, f32, bf16), pick("", "", "segments", "bias", "lengths"), rng.integers(2)
-    mesh, seq, batch = pick(({"x": 4}, "x", None), ({"x": 2, "y": 2}, "x", "y" if b == 2 else None), ({"x": 2, "y": 2}, ("x", "y"), None), ({"x": 2, "y": 2}, "y", None))
-    shape = lambda n, heads: (b, heads, n, d) if first else (b, n, heads, d)
-    lay = lambda dims: P(dims[0], None, dims[1]) if first else P(dims[0], dims[1])
-    specs = [lay((batch, seq)), lay((batch, seq)), lay((batch, seq)), pick(lay((batch, seq)), None)]
-    args = [(rng.standard_normal(shape(n, heads)) * 2 ** rng.uniform(-1, 1)).astype(np.float32) for n, heads in ((t, h), (s, kv), (s, kv))]
-    more = {"": [], "segments": [np.sort(rng.integers(0, 4, (b, n))).astype(np.int32) for n in (t, s)], "bias": [rng.standard_normal((h, 1, s)).astype(np.float32)],
-            "lengths": [rng.integers(1, s + 1, b).astype(np.int32)]}[extra]
-
-    def f(q, k, v, *m):
-        k, v = (jnp.repeat(x, h // kv, 1 if first else 2) for x in (k, v))
-        x = jnp.einsum("bhtd,bhsd->bhts" if first else "bthd,bshd->bhts", q, k, preferred_element_type=f32) / d ** 0.5
-        i, j = jnp.arange(t)[:, None], jnp.arange(s)[None]
-        if extra == "bias":
-            x = x + m[0]
-        keep = (i >= j if causal_ else i >= 0) & (abs(i - j) < window if window and t == s else True)
-        if extra == "segments" and t == s:
-            keep = keep & (m[0][:, None, :, None] == m[0][:, None, None])
-        if extra == "lengths":
-            keep = keep & (j < m[0][:, None, None, None]) | (j == 0)
-        p = jax.nn.softmax(jnp.where(keep, x, fill), -1).astype(v.dtype)
-        return jnp.einsum("bhts,bhsd->bhtd" if first else "bhts,bshd->bthd", p, v)
-
-    text = f"{t=} {s=} {d=} {b=} {h=} {kv=} {dtype.dtype.name} {extra=} {causal_=} {window=} {fill=} {first=} {again=} {mesh} {specs}"
-    return text, jax.checkpoint(f) if again else f, [a.astype(dtype) for a in args] + more, mesh, specs
 
 
 @pytest.mark.parametrize("k", range(8))

@@ -117,6 +117,14 @@ def test_rings_whose_memory_is_not_mapped():
         assert code == 0 and "failed" not in out, out + err
 
 
+@pytest.mark.parametrize("processes, devices", [(4, 1), (2, 2)])
+def test_attention_between_hosts(processes, devices):
+    seed = int.from_bytes(os.urandom(4), "little")
+    print(f"{seed=}")
+    for code, out, err in run(processes, devices, "attention", seed, 6, RONDO_TRANSPORT="tcp", RONDO_ATTENTION="on", RONDO_CHECK="1"):
+        assert code == 0 and "failed" not in out, out + err
+
+
 def test_instruction_sets_differ():
     for code, out, err in run(2, 1, "everything", RONDO_ISA=["", "avx2"], RONDO_CACHE=""):
         assert code == 0, out + err

@@ -1,0 +1,61 @@
+/* An attention whose operands are gathered from the members of a group, so that it can be done in turns: for ring.c, ring_loop.c, ring_hosts.c. */
+#ifndef RONDO_PASS_RING_H
+#define RONDO_PASS_RING_H
+
+#include "passes.h"
+
+/* Views between a gather and its reader; operands. */
+enum { RING_VIEWS = 8, RING_IN = 64 };
+
+/* What is gathered: keys, values and what is theirs; or queries and what is theirs, of a gradient. */
+enum ring_side { RING_KEYS, RING_QUERIES };
+/* How an operand is on each device: the same in all turns, gathered from blocks, or of the whole side anyhow. */
+enum ring_way { RING_FIXED, RING_ROUND, RING_WHOLE };
+/* From the collective on, or up to it, in order. */
+struct ring_chain { const struct ir_op *end; int n; const struct ir_op *view[RING_VIEWS]; };
+
+struct ring {
+	int op[(RING_IN + 4) * (RING_VIEWS + 1) + 1], nop;   /* that give way */
+	const struct ir_op *att;             /* attention, attention_grad, attention_grad_add */
+	enum ring_side side;
+	ir_group group;
+	int64_t members, len;                /* of a row of the group; of the side that each has */
+	enum ring_way way[RING_IN];
+	int dim[RING_IN];                    /* the operand's dimension that is the side; -1: none */
+	struct ring_chain from[RING_IN];     /* of what is gathered */
+	struct ring_chain to[3];             /* of results that are scattered; no end: the others */
+	int nres;
+	ir_val in[RING_IN], out[3];          /* what the region reads and gives */
+};
+
+/* The attention that op i is, if all that is gathered for it, and scattered of it, is so among the rows of one group that has every device.
+ * *r is big: the caller's, on no stack. */
+bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct ring *r);
+
+/* Emits at b, of fn's ops: x, one of n equal blocks of what is gathered for operand k, as the attention reads it. */
+ir_val ring_read(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, int k, ir_val x, int64_t n);
+/* x, one of n equal blocks of result k, in the type that its reader wants. */
+ir_val ring_give(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, int k, ir_val x, int64_t n);
+/* Block `which` (a scalar, i32) of len along dimension d of x. */
+ir_val ring_block(struct ir_b *b, ir_val x, int d, int64_t len, ir_val which);
+/* The number in its row of the device that runs it, over `by`; and (own + turn) modulo n. */
+ir_val ring_own(struct ir_b *b, const struct ring *r, int by);
+ir_val ring_whose(struct ir_b *b, ir_val own, ir_val turn, int64_t n);
+/* x goes to the member of the row that is `by` before, cyclically. */
+ir_val ring_hand_on(struct ir_b *b, const struct ring *r, ir_val x, int by);
+/* Results side by side, which are those of no op: a barrier makes them so. */
+ir_val ring_side_by_side(struct ir_b *b, ir_val *v, int n);
+/* The type in which results are added up: as that of an op's value v, f64 if the attention has such an operand, else f32; its dimension d, if any, is n. */
+ir_type ring_sum_type(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, ir_val v, int d, int64_t n);
+/* Dimension of result k that is the side; -1: none. */
+int ring_result_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int k);
+
+/* ring_loop.c: turns of one device's block each, in a loop; where devices map each other's memory. */
+bool ring_loops(const struct pass_opts *o, const struct ir_module *m, const struct ring *r);
+ir_val ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in);
+
+/* ring_hosts.c: turns of one host's blocks each. */
+bool ring_hosts(const struct pass_opts *o, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r);
+ir_val ring_turns(const struct pass_opts *o, struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in);
+
+#endif

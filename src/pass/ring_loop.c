@@ -1,0 +1,59 @@
+/* Gradients of an attention whose queries are gathered go round the ring of those who have them.
+ *
+ * Each turn of a loop is one device's queries: they go on to the neighbour, and with them goes the sum of their dq, to which each device adds
+ * what its keys give; after as many turns as there are devices it is where the queries are at home.  So a device has two blocks of queries and
+ * of dq, and what is added to a block is added in the order in which it comes round.  (Liu, Zaharia, Abbeel, Ring Attention with Blockwise
+ * Transformers, 2023, with queries in place of keys: dq alone travels as a sum, not dk and dv.)  Queries are only handed on, so nothing moves
+ * where devices map each other's memory (lower/loan.c). */
+#include "ring.h"
+
+/* Queries of a device, and devices: of fewer the blocks that go round, the sums of two turns, are no less than all of dq. */
+enum { LEAST = 256, DEVICES = 4 };
+
+bool ring_loops(const struct pass_opts *o, const struct ir_module *m, const struct ring *r)
+{
+	const struct ir_group_info *i = &m->group.p[r->group];
+	return r->side == RING_QUERIES && r->members >= DEVICES && r->len >= LEAST && plan_groups_of(&o->plan, i->nrow, i->ncol, i->id).hosts == 1;
+}
+
+ir_val ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in)
+{
+	const struct ir_op *g = r->att;
+	uint32_t n = g->kind == IR_attention_grad_add ? g->nin - 2 : g->nin;     /* behind them: sums of dk and dv */
+	int at[RING_IN], sum[3], made[RING_IN + 4], own;
+	struct ir_loop_new l = { 0 };
+	bool whole = false;
+	ir_type part[3];
+	for (int i = 0; i < 3; i++)
+		part[i] = ring_sum_type(b, fn, r, g->out + (ir_val)i, i ? -1 : ring_result_dim(b->m, fn, r, 0), r->len);
+	for (uint32_t i = 0; i < n; i++) {
+		bool round = r->way[i] == RING_ROUND;
+		at[i] = ir_loop_add(&l, round ? ring_read(b, fn, r, (int)i, in[i], r->members) : in[i], round ? ROLE_CARRY : ROLE_CONST);
+		whole |= r->way[i] == RING_WHOLE;
+	}
+	for (uint32_t i = 0; i < 3; i++)
+		sum[i] = ir_loop_add(&l, i && n < g->nin ? in[n + i - 1] : ir_const_f(b, part[i], 0), ROLE_CARRY);
+	own = whole ? ir_loop_add(&l, ring_own(b, r, 1), ROLE_CONST) : -1;
+	ir_loop_open(&l, b, r->members, "round", NULL);
+	struct ir_b body = { b->m, l.body, b->loc };
+	ir_val x[RING_IN + 2], which = whole ? ring_whose(&body, l.x.p[own].param, IR_LOOP_TURN, r->members) : 0;
+	for (uint32_t i = 1; i < 3; i++)
+		x[n + i - 1] = l.x.p[sum[i]].param;
+	for (uint32_t i = 0; i < n; i++) {
+		x[i] = l.x.p[at[i]].param;
+		if (r->way[i] == RING_WHOLE)
+			x[i] = ring_block(&body, x[i], r->dim[i], r->len, which);
+	}
+	int64_t f = ir_attr(fn, g, AT_fn);
+	ir_val d = ir_emit_raw(&body, IR_attention_grad_add, n + 2, x, 3, part, &f, 1);
+	ir_loop_give(&l, sum[0], ring_hand_on(&body, r, ir_bin(&body, ELEM_add, l.x.p[sum[0]].param, d), 1));
+	for (int i = 1; i < 3; i++)
+		ir_loop_give(&l, sum[i], d + (ir_val)i);
+	for (uint32_t i = 0; i < n; i++)
+		if (r->way[i] == RING_ROUND)
+			ir_loop_give(&l, at[i], ring_hand_on(&body, r, l.x.p[at[i]].param, 1));
+	ir_val first = ir_loop_close(&l, made), out[3];
+	for (int i = 0; i < 3; i++)
+		out[i] = ring_give(b, fn, r, i, first + (ir_val)made[sum[i]], r->members);
+	return ring_side_by_side(b, out, 3);
+}

@@ -1,0 +1,77 @@
+"""Attention over a sequence that hosts share: each turn has what one host has of the keys, or of a gradient's queries."""
+import pathlib
+import re
+import sys
+
+from common import ALL, DEVICES, ME, N, case, end
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from drawn_attention import back, drawn, f32, lies  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
+
+SEED, COUNT = map(int, sys.argv[1:])
+
+
+def there(x, how):
+    return jax.make_array_from_callback(x.shape, how, lambda i: x[i], dtype=x.dtype)
+
+
+def alike(got, want, tolerance):
+    """The shards of this process are those of want; so are their NaNs."""
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        w = np.asarray(w).astype(np.float32)
+        scale = max(np.nanmax(np.abs(w)) if w.size else 0, 1e-6)
+        for s in g.addressable_shards:
+            np.testing.assert_allclose(np.asarray(s.data).astype(np.float32), w[s.index], rtol=tolerance, atol=tolerance * scale)
+
+
+def checked(f, args, mesh, specs):
+    """Output and gradients are those of XLA:CPU on one device; gives the two compiled programs."""
+    *lie, out = lies(mesh, *specs)
+    x = [there(a, s) for a, s in zip(args, lie)] + [there(a, lies(mesh, P())[0]) for a in args[3:]]
+    wide = [a.astype(np.float32) if a.dtype == jnp.bfloat16 else a for a in args]
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        want = jax.jit(back(f))(*wide)
+    with jax.default_matmul_precision("highest"):
+        compiled = [jax.jit(f, out_shardings=out).lower(*x).compile(), jax.jit(back(f)).lower(*x).compile()]
+        got = [c(*x) for c in compiled]
+    tolerance = 3e-2 if args[0].dtype == jnp.bfloat16 else 1e-4
+    alike(got[0], want[0], tolerance)
+    alike(got[1], want, tolerance)
+    return compiled
+
+
+@case
+def as_drawn():
+    for seed in range(SEED, SEED + COUNT):
+        text, f, args, mesh, specs = drawn(np.random.default_rng(seed))
+        if np.prod(list(mesh.values())) == N:
+            print(f"{seed=} {text}", flush=True)
+            checked(f, args, mesh, specs)
+
+
+def lines(program, kind):
+    return re.findall(rf"^ +kern \d+ {kind} \(.*|^coll \d+ {kind} .*", program.as_text(), re.M)
+
+
+@case
+def in_turns():
+    """Keys go round, or queries where keys are as many; what one host has is gathered there alone; and all of it is beside computing."""
+    q, k, v = (np.random.default_rng(i).normal(size=(1, 2048, h, 64)).astype(np.float32) for i, h in enumerate((4, 1, 1)))
+    for kv in (1, 4):
+        forward, backward = checked(lambda *x: jax.nn.dot_product_attention(*x, is_causal=True), [q, np.repeat(k, kv, 2), np.repeat(v, kv, 2)], {"x": N}, [P(None, "x")] * 4)
+        assert len(lines(forward, "attention")) == ALL and len(lines(backward, "attention")) == ALL
+        assert len(lines(backward, r"attention_grad(?:_add)?")) == ALL or DEVICES > 3
+        for p in (forward, backward):
+            sent = lines(p, "permute")
+            assert len(sent) >= 2 * (ALL - 1) and not re.search(r"hops", "".join(sent)), p.as_text()
+            assert len(lines(p, "all_gather")) == 0 or DEVICES > 1
+            assert re.search(r"^ +coll \d+ permute .* lane 1", p.as_text(), re.M)
+
+
+if __name__ == "__main__":
+    end()
