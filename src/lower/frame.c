@@ -196,8 +196,9 @@ void lw_target(struct lw *w, struct frame *f, ir_val v, struct place *t)
 	const struct ir_fn *fn = f->fn;
 	ir_val r = f->root[v];
 	const struct ir_op *def = ir_def(fn, r);
-	if (!def || f->target[r] || (v != r && !makes_strides(def)))
+	if (!def || f->target[r])
 		return;
+	bool any = v == r || makes_strides(def);
 	while (t && v != r) {
 		const struct ir_op *o = ir_def(fn, v);
 		ir_val x = ir_in(fn, o, v - o->out);
@@ -217,7 +218,8 @@ void lw_target(struct lw *w, struct frame *f, ir_val v, struct place *t)
 		}
 		v = x;
 	}
-	f->target[r] = t;
+	if (t && (any || lw_place_dense(t)))
+		f->target[r] = t;
 }
 
 void lw_targets_back(struct frame *f)

@@ -103,11 +103,31 @@ static void operands(const struct turns *t, const ir_val *x, int turn, ir_val *i
 			in[k] = r->way[k] == RING_WHOLE ? ring_block(t->b, x[k], r->dim[k], r->len * t->d, which) : x[k];
 }
 
-/* What travels, one host further. */
-static void hand_on(const struct turns *t, const ir_val *x, ir_val *next)
+/* What travels, one host further: not before the n values of `made` are there, which what comes later reads behind that.  So the blocks of two turns
+ * are there at once, not those of all. */
+static void hand_on(const struct turns *t, const ir_val *x, ir_val *made, uint32_t n, ir_val *next)
 {
+	ir_val v[RING_IN + 3];
+	ir_type type[RING_IN + 3] = { 0 };
+	uint32_t round = 0;
 	for (uint32_t k = 0; k < t->r->att->nin; k++)
-		next[k] = t->r->way[k] == RING_ROUND ? ring_hand_on(t->b, t->r, x[k], t->d) : x[k];
+		if (t->r->way[k] == RING_ROUND)
+			v[round++] = x[k];
+	for (uint32_t k = 0; k < n; k++)
+		v[round + k] = made[k];
+	for (uint32_t k = 0; k < round + n; k++)
+		type[k] = t->b->fn->val.p[v[k]].type;
+	ir_val first = n ? ir_emit_raw(t->b, IR_optimization_barrier, round + n, v, round + n, type, NULL, 0) : 0;
+	for (uint32_t k = 0; k < n; k++)
+		made[k] = first + round + k;
+	round = 0;
+	for (uint32_t k = 0; k < t->r->att->nin; k++)
+		if (t->r->way[k] == RING_ROUND) {
+			next[k] = ring_hand_on(t->b, t->r, n ? first + round : v[round], t->d);
+			round++;
+		} else {
+			next[k] = x[k];
+		}
 }
 
 static ir_val forward(const struct turns *t)
@@ -120,7 +140,7 @@ static ir_val forward(const struct turns *t)
 	for (int turn = 0; turn < t->h; turn++) {
 		operands(t, x[turn % 2], turn, in);
 		if (turn + 1 < t->h)
-			hand_on(t, x[turn % 2], x[(turn + 1) % 2]);
+			hand_on(t, x[turn % 2], out, turn ? 2 : 0, x[(turn + 1) % 2]);
 		ir_val v = ir_emit_raw(t->b, IR_attention, r->att->nin, in, 2, type, &f, 1);
 		if (!turn)
 			out[0] = v, out[1] = v + 1;
@@ -139,16 +159,17 @@ static ir_val backward(const struct turns *t)
 	uint32_t n = r->att->nin;
 	ir_val x[2][RING_IN], in[RING_IN + 2], sum[3] = { 0 };
 	bool adds = r->side == RING_QUERIES;     /* dk and dv stay, and can be added to in place */
+	uint32_t stays = adds ? 1 : 0, nstay = adds ? 2 : 1;
 	ir_type type[3];
 	int64_t f = ir_attr(t->fn, r->att, AT_fn);
 	for (int k = 0; k < 3; k++)
 		type[k] = ring_sum_type(b, t->fn, r, r->att->out + (ir_val)k, ring_result_dim(b->m, t->fn, r, k), r->len * t->d);
-	hand_on(t, t->own, x[0]);
+	hand_on(t, t->own, NULL, 0, x[0]);
 	for (int turn = 1; turn <= t->h; turn++) {
 		const ir_val *now = turn < t->h ? x[(turn - 1) % 2] : t->own;
 		operands(t, now, turn % t->h, in);
 		if (turn + 1 < t->h)
-			hand_on(t, now, x[turn % 2]);
+			hand_on(t, now, turn > 1 ? sum + stays : NULL, turn > 1 ? nstay : 0, x[turn % 2]);
 		for (uint32_t k = 1; adds && turn > 1 && k < 3; k++)
 			in[n + k - 1] = sum[k];
 		bool add = adds && turn > 1;
