@@ -1,4 +1,4 @@
-/* An attention whose operands are gathered from the members of a group, so that it can be done in turns: for ring.c, ring_loop.c, ring_hosts.c. */
+/* An attention whose operands are gathered from the members of a group, so that it can be done in turns: for ring_find.c, ring_loop.c, ring_hosts.c, ring.c. */
 #ifndef RONDO_PASS_RING_H
 #define RONDO_PASS_RING_H
 

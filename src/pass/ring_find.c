@@ -1,0 +1,257 @@
+/* Attention that can be done in turns: which it is, and what both ways of turns emit. */
+#include "ring.h"
+
+enum { Q, K, V, L, D_O, DELTA, EXTRA };                  /* operands of attention_grad; of attention Q, K, V alone */
+
+static bool grad(const struct ring *r) { return r->att->kind != IR_attention; }
+static uint32_t first_extra(const struct ring *r) { return grad(r) ? EXTRA : L; }
+static bool adds(const struct ring *r) { return r->att->kind == IR_attention_grad_add; }
+
+static int rank_of(const struct ir_module *m, const struct ir_fn *fn, ir_val v) { return ir_vtype(m, fn, v)->rank; }
+
+/* The dimension of operand k that is the side; -1: none. */
+static int side_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, uint32_t k)
+{
+	int rank = rank_of(m, fn, ir_in(fn, r->att, Q));
+	if (adds(r) && k + 2 >= r->att->nin)                 /* sums of dk and dv */
+		return r->side == RING_KEYS ? rank_of(m, fn, ir_in(fn, r->att, K)) - 2 : -1;
+	if (r->side == RING_QUERIES)
+		return k == K || k == V ? -1 : rank - 2;
+	return k == K || k == V ? rank_of(m, fn, ir_in(fn, r->att, k)) - 2 : k >= first_extra(r) ? rank - 1 : -1;
+}
+
+int ring_result_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int k)
+{
+	return !grad(r) || (k == Q) != (r->side == RING_QUERIES) ? -1 : rank_of(m, fn, r->att->out + (ir_val)k) - 2;
+}
+
+/* The all_gather along dimension d that v shows; false: there is none. */
+static bool gathered(const struct ir_module *m, const struct ir_fn *fn, ir_val v, int d, struct ring_chain *c)
+{
+	const struct ir_op *view[RING_VIEWS], *o;
+	int n = 0;
+	while ((o = ir_def(fn, v)) && o->kind != IR_all_gather && n < RING_VIEWS && (o->kind == IR_reshape || o->kind == IR_transpose)) {
+		view[n++] = o;
+		v = ir_in(fn, o, 0);
+	}
+	if (!o || o->kind != IR_all_gather || o->nin != 1)
+		return false;
+	int at = (int)ir_attr(fn, o, AT_dim);
+	c->end = o;
+	c->n = n;
+	for (int k = 0; k < n && at >= 0; k++) {
+		c->view[k] = view[n - 1 - k];
+		at = ir_view_dim(m, fn, c->view[k], at);
+	}
+	return at == d;
+}
+
+/* The reduce_scatter along dimension d that alone reads v. */
+static bool scattered(const struct ir_module *m, const struct ir_fn *fn, ir_val v, int d, struct ring_chain *c)
+{
+	for (c->n = 0; d >= 0 && c->n <= RING_VIEWS && fn->val.p[v].nuse == 1 && ir_use_first(fn, v);) {
+		const struct ir_op *o = &fn->op.p[ir_use_op(fn, ir_use_first(fn, v))];
+		if (o->kind == IR_reduce_scatter) {
+			c->end = o;
+			return o->nin == 1 && (enum redop)ir_attr(fn, o, AT_redop) == RED_add && (int)ir_attr(fn, o, AT_dim) == d;
+		}
+		if ((o->kind != IR_reshape && o->kind != IR_transpose) || c->n == RING_VIEWS)
+			return false;
+		d = ir_view_dim(m, fn, o, d);
+		c->view[c->n++] = o;
+		v = o->out;
+	}
+	return false;
+}
+
+/* Is every device of the program in a row of the group? */
+static bool covers(const struct ir_module *m, ir_group g)
+{
+	const struct ir_group_info *i = &m->group.p[g];
+	bool all = i->nrow * i->ncol == m->num_partitions && i->ncol > 1;
+	for (int k = 0; all && k < m->num_partitions; k++)
+		all = i->id[k] >= 0;
+	return all;
+}
+
+static bool taken(const struct ring *r, int op)
+{
+	int k = 0;
+	while (k < r->nop && r->op[k] != op)
+		k++;
+	return k < r->nop;
+}
+
+static void take(struct ring *r, int op)
+{
+	int k = r->nop++;
+	for (; k && r->op[k - 1] > op; k--)
+		r->op[k] = r->op[k - 1];
+	r->op[k] = op;
+}
+
+/* o, if only what is taken reads it. */
+static void take_unread(const struct ir_fn *fn, struct ring *r, const struct ir_op *o)
+{
+	uint32_t n = 0;
+	if (taken(r, (int)(o - fn->op.p)))
+		return;
+	for (uint32_t u = ir_use_first(fn, o->out); u; u = ir_use_next(fn, u))
+		n += taken(r, (int)ir_use_op(fn, u));
+	if (n == fn->val.p[o->out].nuse)
+		take(r, (int)(o - fn->op.p));
+}
+
+bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct ring *r)
+{
+	const struct ir_op *o = &fn->op.p[i];
+	*r = (struct ring){ .att = o, .side = RING_KEYS, .nres = o->kind == IR_attention ? 2 : 3 };
+	if ((o->kind != IR_attention && o->kind != IR_attention_grad && o->kind != IR_attention_grad_add) || o->nin > RING_IN)
+		return false;
+	if (!gathered(m, fn, ir_in(fn, o, K), side_dim(m, fn, r, K), &r->from[K])) {
+		r->side = RING_QUERIES;
+		if (!grad(r) || !gathered(m, fn, ir_in(fn, o, Q), side_dim(m, fn, r, Q), &r->from[Q]))
+			return false;
+	}
+	uint32_t main = r->side == RING_KEYS ? K : Q;
+	r->group = (ir_group)ir_attr(fn, r->from[main].end, AT_group);
+	r->members = m->group.p[r->group].ncol;
+	if (!covers(m, r->group))
+		return false;
+	r->len = ir_vtype(m, fn, ir_in(fn, o, main))->dim[side_dim(m, fn, r, main)] / r->members;
+	for (uint32_t k = 0; k < o->nin; k++) {
+		ir_val v = ir_in(fn, o, k);
+		int d = r->dim[k] = side_dim(m, fn, r, k);
+		r->way[k] = d < 0 || ir_vtype(m, fn, v)->dim[d] == 1 ? RING_FIXED : gathered(m, fn, v, d, &r->from[k]) && (ir_group)ir_attr(fn, r->from[k].end, AT_group) == r->group ? RING_ROUND : RING_WHOLE;
+		if (r->way[k] == RING_WHOLE && k < first_extra(r))
+			return false;
+		r->in[k] = r->way[k] == RING_ROUND ? ir_in(fn, r->from[k].end, 0) : v;
+	}
+	take(r, i);
+	for (int k = 0; k < r->nres; k++) {
+		int d = ring_result_dim(m, fn, r, k);
+		if (d >= 0 && (!scattered(m, fn, o->out + (ir_val)k, d, &r->to[k]) || (ir_group)ir_attr(fn, r->to[k].end, AT_group) != r->group))
+			return false;
+		r->out[k] = d < 0 ? o->out + (ir_val)k : r->to[k].end->out;
+		for (int j = 0; d >= 0 && j < r->to[k].n; j++)
+			take(r, (int)(r->to[k].view[j] - fn->op.p));
+		if (d >= 0)
+			take(r, (int)(r->to[k].end - fn->op.p));
+	}
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (r->way[k] == RING_ROUND) {
+			for (int j = r->from[k].n; j-- > 0;)
+				take_unread(fn, r, r->from[k].view[j]);
+			take_unread(fn, r, r->from[k].end);
+		}
+	return true;
+}
+
+/* --- what both emit ------------------------------------------------------------------- */
+
+/* x through views of a whole array, of which it is one of n blocks along dimension d. */
+static ir_val viewed(struct ir_b *b, const struct ir_fn *fn, const struct ring_chain *c, ir_val x, int d, int64_t n)
+{
+	for (int k = 0; k < c->n; k++) {
+		const struct ir_op *o = c->view[k];
+		int some;
+		int to = ir_view_dim(b->m, fn, o, d);
+		if (o->kind == IR_transpose) {
+			x = ir_transpose(b, x, ir_attrs(fn, o, AT_perm, &some));
+		} else {
+			const struct ir_type_info *t = ir_vtype(b->m, fn, o->out);
+			int64_t dim[IR_MAX_RANK];
+			memcpy(dim, t->dim, sizeof *dim * (size_t)t->rank);
+			dim[to] /= n;
+			x = ir_reshape(b, x, t->rank, dim);
+		}
+		d = to;
+	}
+	return x;
+}
+
+ir_val ring_read(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, int k, ir_val x, int64_t n)
+{
+	return viewed(b, fn, &r->from[k], x, (int)ir_attr(fn, r->from[k].end, AT_dim), n);
+}
+
+ir_val ring_give(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, int k, ir_val x, int64_t n)
+{
+	if (r->to[k].end)
+		x = viewed(b, fn, &r->to[k], x, ring_result_dim(b->m, fn, r, k), n);
+	return ir_convert(b, x, ir_vtype(b->m, fn, r->out[k])->dtype);
+}
+
+ir_val ring_whose(struct ir_b *b, ir_val own, ir_val turn, int64_t members)
+{
+	ir_type t = ir_scalar(b->m, DT_i32);
+	ir_val n = ir_const_i(b, t, members), at = ir_bin(b, ELEM_add, own, turn), over = ir_bin(b, ELEM_compare_ge, at, n);
+	return ir_select(b, over, ir_bin(b, ELEM_subtract, at, n), at);
+}
+
+ir_val ring_block(struct ir_b *b, ir_val x, int d, int64_t len, ir_val which)
+{
+	const struct ir_type_info *t = ir_vtype(b->m, b->fn, x);
+	int rank = t->rank;
+	int64_t attr[1 + IR_MAX_RANK] = { rank };
+	memcpy(attr + 1, t->dim, sizeof *attr * (size_t)rank);
+	attr[1 + d] = len;
+	ir_type to = ir_tensor(b->m, t->dtype, rank, attr + 1), i = ir_scalar(b->m, DT_i32);
+	ir_val in[1 + IR_MAX_RANK] = { x };
+	for (int k = 0; k < rank; k++)
+		in[1 + k] = k == d ? ir_bin(b, ELEM_multiply, which, ir_const_i(b, i, len)) : ir_const_i(b, i, 0);
+	return ir_emit(b, IR_dynamic_slice, (uint32_t)rank + 1, in, to, attr, (uint32_t)rank + 1);
+}
+
+ir_val ring_hand_on(struct ir_b *b, const struct ring *r, ir_val x, int by)
+{
+	const struct ir_group_info *g = &b->m->group.p[r->group];
+	int n = g->nrow * g->ncol;
+	ir_type t = b->fn->val.p[x].type;
+	int64_t *attr = mem_alloc(sizeof *attr * (size_t)(2 * n + 1));
+	attr[0] = 2 * n;
+	for (int k = 0; k < n; k++) {
+		attr[1 + 2 * k] = g->id[k];
+		attr[2 + 2 * k] = g->id[k / g->ncol * g->ncol + (k % g->ncol + g->ncol - by) % g->ncol];
+	}
+	ir_val v = ir_emit_raw(b, IR_collective_permute, 1, &x, 1, &t, attr, (uint32_t)(2 * n + 1));
+	mem_free(attr);
+	return v;
+}
+
+ir_val ring_own(struct ir_b *b, const struct ring *r, int by)
+{
+	const struct ir_group_info *g = &b->m->group.p[r->group];
+	int n = b->m->num_partitions;
+	int32_t *table = mem_alloc(sizeof *table * (size_t)n);
+	int64_t dim = n, one = 1, size[2] = { 1, 1 };
+	for (int k = 0; k < n; k++)
+		table[g->id[k]] = k % g->ncol / by;
+	ir_val all = ir_const(b, ir_tensor(b->m, DT_i32, 1, &dim), table, sizeof *table * (size_t)n);
+	mem_free(table);
+	ir_val id = ir_convert(b, ir_emit(b, IR_partition_id, 0, NULL, ir_scalar(b->m, DT_u32), NULL, 0), DT_i32);
+	ir_val v = ir_emit(b, IR_dynamic_slice, 2, (ir_val[]){ all, id }, ir_tensor(b->m, DT_i32, 1, &one), size, 2);
+	return ir_reshape(b, v, 0, NULL);
+}
+
+ir_val ring_side_by_side(struct ir_b *b, ir_val *v, int n)
+{
+	ir_type t[3];
+	for (int k = 0; k < n; k++)
+		t[k] = b->fn->val.p[v[k]].type;
+	return ir_emit_raw(b, IR_optimization_barrier, (uint32_t)n, v, (uint32_t)n, t, NULL, 0);
+}
+
+ir_type ring_sum_type(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, ir_val v, int d, int64_t n)
+{
+	const struct ir_type_info *t = ir_vtype(b->m, fn, v);
+	int64_t dim[IR_MAX_RANK];
+	int rank = t->rank;
+	bool wide = false;
+	for (uint32_t k = 0; k < L; k++)
+		wide |= ir_vtype(b->m, fn, ir_in(fn, r->att, k))->dtype == DT_f64;
+	memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
+	if (d >= 0)
+		dim[d] = n;
+	return ir_tensor(b->m, wide ? DT_f64 : DT_f32, rank, dim);
+}
