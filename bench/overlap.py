@@ -9,6 +9,8 @@ late    a sum over two devices, for which device 0 comes N products late, while 
 uneven  four devices, of which one has four times the work of the others, then a sum.  The limit is the same work cut evenly for as many devices as there are cores.
 link    two processes on two hosts (network namespaces, root) with a cable of few Mb/s: each gathers what the other has beside products that take
         about as long.  The limit is the longer of the two by itself.
+ring    the same hosts: attention, and its gradient, over a sequence that they share.  The limit is the longer of the same attention with all keys there,
+        and of what a host needs of the other: keys and values; of the gradient these, queries and cotangents, and sums of one of the pairs.
 
 Rows take turns; a figure is the median over rounds, the ratio is the median of each round's time over that of the limit in the same round."""
 
@@ -21,7 +23,7 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROWS = {"late": 2, "uneven": 4, "link": 1}
+ROWS = {"late": 2, "uneven": 4, "link": 1, "ring": 1}
 
 
 def turns(rounds, rows, limit):
@@ -83,6 +85,10 @@ def work(what, rounds):
         cores = min(len(os.sched_getaffinity(0)), ndev)
         return lax.psum(products(x, w, jnp.where(lax.axis_index("i") < cores, (3 + ndev) * turn // cores, 0)), "i")
 
+    def silent():
+        if jax.process_index():
+            sys.stdout = open(os.devnull, "w")
+
     def call(f, out, *args):
         f = over(f, out)
         return lambda: jax.block_until_ready(f(*args))
@@ -92,6 +98,32 @@ def work(what, rounds):
                        "late: sum last": call(last, (P(), P("i")), x, x, w)}, ["late: products alone"])
     elif what == "uneven":
         turns(rounds, {"uneven: cut evenly": call(even, P(), x, x, w), "uneven: one has four times": call(uneven, P(), x, x, w)}, ["uneven: cut evenly"])
+    elif what == "ring":
+        rows, heads, depth = 8192, 4, 64
+        q, k, v, ct = (put(np.random.default_rng(i).normal(size=(1, rows, heads, depth)).astype(jnp.bfloat16), P(None, "i")) for i in range(4))
+        every = [put(np.asarray(np.random.default_rng(i).normal(size=(1, rows, heads, depth)), jnp.bfloat16), P()) for i in (1, 2)]
+        cut = NamedSharding(mesh, P(None, "i"))
+
+        def attention(q, k, v):
+            return jax.nn.dot_product_attention(q, k, v)
+
+        def gradient(q, k, v, ct):
+            return jax.vjp(attention, q, k, v)[1](ct)
+
+        def jitted(f, *args, out=cut):
+            f = jax.jit(f, out_shardings=out)
+            return lambda: jax.block_until_ready(f(*args))
+
+        def travels(n):
+            return jax.jit(jax.shard_map(lambda *x: [lax.ppermute(a, "i", [(0, 1), (1, 0)]) for a in x], mesh=mesh, in_specs=(P(None, "i"),) * n, out_specs=[P(None, "i")] * n))
+
+        pair, all_ = travels(2), travels(6)            # a sum in f32 is as long as two of the others
+        silent()
+        turns(rounds, {"ring: computed alone": jitted(attention, q, *every), "ring: sent alone": lambda: jax.block_until_ready(pair(k, v)), "ring: attention": jitted(attention, q, k, v)},
+              ["ring: computed alone", "ring: sent alone"])
+        here = jax.jit(jax.shard_map(gradient, mesh=mesh, in_specs=(P(None, "i"), P(), P(), P(None, "i")), out_specs=(P(None, "i"),) * 3, check_vma=False))
+        turns(rounds, {"ring: gradient alone": lambda: jax.block_until_ready(here(q, *every, ct)), "ring: its bytes alone": lambda: jax.block_until_ready(all_(k, v, q, ct, q, ct)),
+                       "ring: gradient": jitted(gradient, q, k, v, ct, out=(cut,) * 3)}, ["ring: gradient alone", "ring: its bytes alone"])
     else:
         big = put(np.ones((ndev * 1024, 2048), np.float32), P("i"))      # 8 MB a device
 
@@ -118,23 +150,22 @@ def work(what, rounds):
             from jax.experimental import multihost_utils
             took = np.asarray(multihost_utils.broadcast_one_to_all(took))
         both.turns = max(1, int(8 * took[0] / took[1]))
-        if jax.process_index():
-            sys.stdout = open(os.devnull, "w")
+        silent()
         turns(rounds, {"link: gather alone": travels, "link: products alone": call(alone, P("i"), big, x, w), "link: both": call(both, (P(), P("i")), big, x, w)},
               ["link: gather alone", "link: products alone"])
 
 
-def link(rounds, env, rate):
+def hosts_apart(what, rounds, env, rate):
     sys.path.insert(0, str(HERE))
     from net import ADDRESS, Hosts
 
     with Hosts() as hosts:
         for name in hosts.name:
             subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", "wire", "root", "tbf", "rate", rate, "burst", "256kb", "latency", "200ms"], check=True)
-        jobs = [subprocess.Popen(["ip", "netns", "exec", hosts.name[i], "taskset", "-c", str(i), sys.executable, __file__, "--inside", "link", "--rounds", str(rounds),
+        jobs = [subprocess.Popen(["ip", "netns", "exec", hosts.name[i], "taskset", "-c", str(i), sys.executable, __file__, "--inside", what, "--rounds", str(rounds),
                                   "--process", str(i), "--address", f"{ADDRESS[0]}:24681"], env=env) for i in (0, 1)]
         if any(j.wait(timeout=900) for j in jobs):
-            sys.exit("link: a process failed")
+            sys.exit(f"{what}: a process failed")
 
 
 def main():
@@ -157,8 +188,8 @@ def main():
         if what not in ROWS:
             a.error(f"no row '{what}': it is one of {', '.join(ROWS)}")
         env = dict(os.environ, JAX_PLATFORMS=os.environ.get("JAX_PLATFORMS", "rondo,cpu"), RONDO_DEVICES=str(ROWS[what]))
-        if what == "link":
-            link(o.rounds, env, o.rate)
+        if ROWS[what] == 1:
+            hosts_apart(what, o.rounds, env, o.rate)
         else:
             subprocess.run([sys.executable, __file__, "--inside", what, "--rounds", str(o.rounds)], env=env, check=True)
 

@@ -41,8 +41,8 @@ ir_val ring_block(struct ir_b *b, ir_val x, int d, int64_t len, ir_val which);
 /* The number in its row of the device that runs it, over `by`; and (own + turn) modulo n. */
 ir_val ring_own(struct ir_b *b, const struct ring *r, int by);
 ir_val ring_whose(struct ir_b *b, ir_val own, ir_val turn, int64_t n);
-/* x goes to the member of the row that is `by` before, cyclically. */
-ir_val ring_hand_on(struct ir_b *b, const struct ring *r, ir_val x, int by);
+/* x goes to the member of the row that is `by` before, cyclically; loc: of the collective that it stands for, by which rondo explain knows what that is. */
+ir_val ring_hand_on(struct ir_b *b, const struct ring *r, ir_val x, int by, ir_loc loc);
 /* Results side by side, which are those of no op: a barrier makes them so. */
 ir_val ring_side_by_side(struct ir_b *b, ir_val *v, int n);
 /* The type in which results are added up: as that of an op's value v, f64 if the attention has such an operand, else f32; its dimension d, if any, is n. */

@@ -203,7 +203,7 @@ ir_val ring_block(struct ir_b *b, ir_val x, int d, int64_t len, ir_val which)
 	return ir_emit(b, IR_dynamic_slice, (uint32_t)rank + 1, in, to, attr, (uint32_t)rank + 1);
 }
 
-ir_val ring_hand_on(struct ir_b *b, const struct ring *r, ir_val x, int by)
+ir_val ring_hand_on(struct ir_b *b, const struct ring *r, ir_val x, int by, ir_loc loc)
 {
 	const struct ir_group_info *g = &b->m->group.p[r->group];
 	int n = g->nrow * g->ncol;
@@ -214,7 +214,7 @@ ir_val ring_hand_on(struct ir_b *b, const struct ring *r, ir_val x, int by)
 		attr[1 + 2 * k] = g->id[k];
 		attr[2 + 2 * k] = g->id[k / g->ncol * g->ncol + (k % g->ncol + g->ncol - by) % g->ncol];
 	}
-	ir_val v = ir_emit_raw(b, IR_collective_permute, 1, &x, 1, &t, attr, (uint32_t)(2 * n + 1));
+	ir_val v = ir_emit_raw(&(struct ir_b){ b->m, b->fn, loc }, IR_collective_permute, 1, &x, 1, &t, attr, (uint32_t)(2 * n + 1));
 	mem_free(attr);
 	return v;
 }

@@ -77,7 +77,7 @@ struct turns {
 };
 
 /* What all of this host has of x, side by side along dimension dim; or of a sum, its block. */
-static ir_val in_host(const struct turns *t, enum ir_kind kind, ir_val x, int dim)
+static ir_val in_host(const struct turns *t, enum ir_kind kind, ir_val x, int dim, ir_loc loc)
 {
 	const struct ir_type_info *i = ir_vtype(t->b->m, t->b->fn, x);
 	int64_t to[IR_MAX_RANK], attr[4] = { dim, t->host, RED_add, 0 };
@@ -88,7 +88,7 @@ static ir_val in_host(const struct turns *t, enum ir_kind kind, ir_val x, int di
 	memcpy(to, i->dim, sizeof *to * (size_t)rank);
 	to[dim] = kind == IR_all_gather ? to[dim] * t->d : to[dim] / t->d;
 	ir_type type = ir_tensor(t->b->m, dt, rank, to);
-	return ir_emit_raw(t->b, kind, 1, &x, 1, &type, attr, kind == IR_all_gather ? 2 : 4);
+	return ir_emit_raw(&(struct ir_b){ t->b->m, t->b->fn, loc }, kind, 1, &x, 1, &type, attr, kind == IR_all_gather ? 2 : 4);
 }
 
 /* Operands of the turn with what is `turn` hosts away; x: the blocks that came for it. */
@@ -98,7 +98,7 @@ static void operands(const struct turns *t, const ir_val *x, int turn, ir_val *i
 	ir_val which = t->number ? ring_whose(t->b, t->number, ir_const_i(t->b, ir_scalar(t->b->m, DT_i32), turn), t->h) : 0;
 	for (uint32_t k = 0; k < r->att->nin; k++)
 		if (r->way[k] == RING_ROUND)
-			in[k] = ring_read(t->b, t->fn, r, (int)k, in_host(t, IR_all_gather, x[k], (int)ir_attr(t->fn, r->from[k].end, AT_dim)), t->h);
+			in[k] = ring_read(t->b, t->fn, r, (int)k, in_host(t, IR_all_gather, x[k], (int)ir_attr(t->fn, r->from[k].end, AT_dim), r->from[k].end->loc), t->h);
 		else
 			in[k] = r->way[k] == RING_WHOLE ? ring_block(t->b, x[k], r->dim[k], r->len * t->d, which) : x[k];
 }
@@ -123,7 +123,7 @@ static void hand_on(const struct turns *t, const ir_val *x, ir_val *made, uint32
 	round = 0;
 	for (uint32_t k = 0; k < t->r->att->nin; k++)
 		if (t->r->way[k] == RING_ROUND) {
-			next[k] = ring_hand_on(t->b, t->r, n ? first + round : v[round], t->d);
+			next[k] = ring_hand_on(t->b, t->r, n ? first + round : v[round], t->d, t->r->from[k].end->loc);
 			round++;
 		} else {
 			next[k] = x[k];
@@ -177,10 +177,10 @@ static ir_val backward(const struct turns *t)
 		for (int k = 0; k < 3; k++) {
 			ir_val d = v + (ir_val)k;
 			if (r->to[k].end)
-				d = in_host(t, IR_reduce_scatter, d, ring_result_dim(b->m, t->fn, r, k));
+				d = in_host(t, IR_reduce_scatter, d, ring_result_dim(b->m, t->fn, r, k), r->to[k].end->loc);
 			sum[k] = turn == 1 || (k && add) ? d : ir_bin(b, ELEM_add, sum[k], d);
 			if (r->to[k].end && turn < t->h)
-				sum[k] = ring_hand_on(b, r, sum[k], t->d);
+				sum[k] = ring_hand_on(b, r, sum[k], t->d, r->to[k].end->loc);
 		}
 	}
 	for (int k = 0; k < 3; k++)

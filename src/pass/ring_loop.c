@@ -46,12 +46,12 @@ ir_val ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, c
 	}
 	int64_t f = ir_attr(fn, g, AT_fn);
 	ir_val d = ir_emit_raw(&body, IR_attention_grad_add, n + 2, x, 3, part, &f, 1);
-	ir_loop_give(&l, sum[0], ring_hand_on(&body, r, ir_bin(&body, ELEM_add, l.x.p[sum[0]].param, d), 1));
+	ir_loop_give(&l, sum[0], ring_hand_on(&body, r, ir_bin(&body, ELEM_add, l.x.p[sum[0]].param, d), 1, r->to[0].end->loc));
 	for (int i = 1; i < 3; i++)
 		ir_loop_give(&l, sum[i], d + (ir_val)i);
 	for (uint32_t i = 0; i < n; i++)
 		if (r->way[i] == RING_ROUND)
-			ir_loop_give(&l, at[i], ring_hand_on(&body, r, l.x.p[at[i]].param, 1));
+			ir_loop_give(&l, at[i], ring_hand_on(&body, r, l.x.p[at[i]].param, 1, r->from[i].end->loc));
 	ir_val first = ir_loop_close(&l, made), out[3];
 	for (int i = 0; i < 3; i++)
 		out[i] = ring_give(b, fn, r, i, first + (ir_val)made[sum[i]], r->members);
