@@ -457,6 +457,9 @@ static struct err *sh_fft(const struct at *a, struct shape *s)
 	return NULL;
 }
 
+/* Devices that the program is for. */
+static int64_t devices(const struct at *a) { return (int64_t)a->m->num_partitions * a->m->num_replicas; }
+
 /* Device positions of its group: each at most once, -1 fills up. */
 static struct err *group_ok(const struct at *a)
 {
@@ -464,7 +467,7 @@ static struct err *group_ok(const struct at *a)
 	NEED(num(a, AT_group) && g->nrow >= 0 && g->ncol > 0, "it has no groups");
 	int64_t n = (int64_t)g->nrow * g->ncol, most = -1;
 	for (int64_t i = 0; i < n; i++) {
-		NEED(g->id[i] >= -1 && g->id[i] < 1 << 20, "device position %lld", (long long)g->id[i]);
+		NEED(g->id[i] >= -1 && g->id[i] < devices(a), "a group names device %lld of %lld", (long long)g->id[i], (long long)devices(a));
 		most = MAX(most, g->id[i]);
 	}
 	uint8_t *seen = mem_alloc((size_t)most + 1);
@@ -527,7 +530,7 @@ static struct err *permute(const struct at *a)
 	NEED(n % 2 == 0, "an odd number of device positions");
 	int64_t most = -1;
 	for (int i = 0; i < n; i++) {
-		NEED(p[i] >= 0 && p[i] < FAR, "device position %lld", (long long)p[i]);
+		NEED(p[i] >= 0 && p[i] < devices(a), "a pair names device %lld of %lld", (long long)p[i], (long long)devices(a));
 		most = MAX(most, p[i]);
 	}
 	struct map seen = {0};
