@@ -87,10 +87,10 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 		e = ERR(EXHAUSTED, "%d devices are more than heaps of %zu bytes can serve", w->npe, w->region.each);
 		goto out;
 	}
-	/* Of many pairs each uses little, which lies apart. */
+	/* Of many pairs each uses little, which lies apart; so may the first arrays of many devices. */
 	for (int i = 0; i < w->npe && w->npe > MANY; i++)
 		if (w->peer[i].base)
-			madvise(w->peer[i].base, control, MADV_NOHUGEPAGE);
+			madvise(w->peer[i].base, control + LARGE_PAGE, MADV_NOHUGEPAGE);
 	for (int i = 0; i < w->nlocal; i++)
 		sym_heap_init(&w->heap[i], w, i, control);
 	w->ep = mem_lines((size_t)o->nlocal * SYM_LANES * sizeof *w->ep);

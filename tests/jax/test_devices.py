@@ -1,5 +1,9 @@
 """Several devices: programs whose communication is written by hand."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +27,21 @@ X = np.random.default_rng(0).normal(size=(8, 8, 3)).astype(np.float32)
 
 def pieces(x):
     return np.split(x, N)
+
+
+@pytest.mark.only_rondo("other platforms share the host's memory")
+def test_many_devices_of_small_arrays():
+    """Little memory is touched for them, and none of it in large pages."""
+    program = """
+import jax, numpy as np
+def resident(): return int(open("/proc/self/statm").read().split()[1]) * 4096
+devices = jax.devices()
+before = resident()
+held = [jax.block_until_ready(jax.device_put(np.ones(4, np.float32), d)) for d in devices]
+print(len(devices), resident() - before)"""
+    out = subprocess.run([sys.executable, "-c", program], env={**os.environ, "RONDO_DEVICES": "128"}, capture_output=True, text=True, check=True, timeout=300)
+    n, grown = map(int, out.stdout.split())
+    assert n == 128 and grown < 64 << 20, grown
 
 
 def test_there_are_four():

@@ -119,7 +119,7 @@ static void canonical_text(void **state)
 	same(t[0], t[2], false);
 }
 
-#define OP(params, op) "fn @main(" params ") -> () {\n  %9 = " op "\n  return\n}\n"
+#define OP(params, op) "module @m partitions=4\nfn @main(" params ") -> () {\n  %9 = " op "\n  return\n}\n"
 
 static void refused_operations(void **state)
 {
