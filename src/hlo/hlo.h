@@ -10,5 +10,7 @@
 /* Decode n bytes.  ERR_INVALID (with the byte offset) for what is malformed, ERR_UNIMPLEMENTED naming op,
  * type or attribute for what Rondo does not have.  Never crashes, whatever the bytes. */
 struct err *hlo_read(const void *p, size_t n, struct ir_module **out);
+/* The same, of a device's part of a program for so many partitions, whatever it says itself. */
+struct err *hlo_read_part(const void *p, size_t n, int partitions, struct ir_module **out);
 
 #endif

@@ -171,7 +171,8 @@ static struct err *read_module(struct hlo *h)
 		}
 	}
 	static const char *const counts[2] = { "mhlo.num_partitions", "mhlo.num_replicas" };
-	for (int i = 0; i < 2; i++) {
+	h->m->num_partitions = MAX(h->part_of, 1);
+	for (int i = h->part_of > 0; i < 2; i++) {
 		uint32_t attr;
 		int64_t v;
 		TRY(op_discardable(h, top, counts[i], &attr));
@@ -229,7 +230,12 @@ static struct err *read_module(struct hlo *h)
 
 struct err *hlo_read(const void *p, size_t n, struct ir_module **out)
 {
-	struct hlo h = { .p = p, .n = n };
+	return hlo_read_part(p, n, 0, out);
+}
+
+struct err *hlo_read_part(const void *p, size_t n, int partitions, struct ir_module **out)
+{
+	struct hlo h = { .p = p, .n = n, .part_of = partitions };
 	*out = NULL;
 	arena_init(&h.a);
 	h.m = ir_module_new();

@@ -92,6 +92,7 @@ struct capture { const struct ir_fn *fn, *up; ir_val param, from; };
 struct hlo {
 	const uint8_t *p;
 	size_t n;
+	int part_of;                 /* partitions of the program that this is a device's part of; 0: of none */
 	struct arena a;
 	uint32_t nstr; struct span *str;
 	uint32_t nattr, ntype; struct entry *attr, *type;

@@ -60,8 +60,8 @@ static void emit(struct walk *w, int i)
 	w->done[i] = 1;
 }
 
-/* Effects that give way keep no order with the others: a region comes as a whole, behind the effects before its first op, and what it reads may
- * need some that lie between its own. */
+/* Effects that give way keep no order with the others: a region that has any comes as a whole, behind the effects before the first of them, and what
+ * it reads may need some that lie between its own. */
 static int *effects(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const int *of, int n, int *last)
 {
 	int *before = ARENA_NEW(a, int, fn->op.n + 1), *begun = ARENA_NEW(a, int, n + 1);
@@ -70,9 +70,11 @@ static int *effects(struct arena *a, const struct ir_module *m, const struct ir_
 		begun[k] = INT_MAX;
 	for (size_t i = 0; i < fn->op.n; i++) {
 		before[i] = -1;
+		if (!ir_effect(m, fn, &fn->op.p[i]))
+			continue;
 		if (of[i] >= 0) {
 			before[i] = begun[of[i]] = MIN(begun[of[i]], *last);
-		} else if (ir_effect(m, fn, &fn->op.p[i])) {
+		} else {
 			before[i] = *last;
 			*last = (int)i;
 		}

@@ -91,7 +91,7 @@ static void drop(void *t)
 }
 
 /* The passes before partition have run on it: on a device's program they would find no whole to cut. */
-static struct err *read_local(struct pjrt_bytes module, struct ir_module **out)
+static struct err *read_local(struct pjrt_bytes module, int partitions, struct ir_module **out)
 {
 	rondo_portable *fn = atomic_load(&portable);
 	struct taken t = {0};
@@ -102,7 +102,7 @@ static struct err *read_local(struct pjrt_bytes module, struct ir_module **out)
 		return ERR(UNIMPLEMENTED, "a partitioned custom call without Rondo's Python package");
 	mem_undo(&u, drop, &t);
 	struct err *e = fn(module.p, module.n, take, &t, msg, sizeof msg) ? ERR(INTERNAL, "the partitioned program cannot be read: %s", msg)
-	              : t.p ? hlo_read(t.p, t.n, out) : ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", t.n);
+	              : t.p ? hlo_read_part(t.p, t.n, partitions, out) : ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", t.n);
 	mem_done(&u);
 	drop(&t);
 	TRY(e);
@@ -129,7 +129,7 @@ static struct err *answers(const struct pjrt_partition *a, struct spmd_call *c)
 	for (uint32_t i = 0; i < c->nin; i++)
 		TRY(pjrt_shardings_read((struct span){ a->args_sharding[i].p, a->args_sharding[i].n }, c->a, &c->tiles[i], 1));
 	TRY(pjrt_shardings_read((struct span){ a->result_sharding.p, a->result_sharding.n }, c->a, &c->tiles[c->nin], c->n - c->nin));
-	return read_local(a->module, &c->local);
+	return read_local(a->module, c->m->num_partitions, &c->local);
 }
 
 static struct pjrt_bytes kept(struct arena *a, struct str *s)
