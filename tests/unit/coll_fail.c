@@ -182,6 +182,49 @@ static void test_quit(void **state)
 	err_free(why);
 }
 
+/* A lender does not wait for what a reader that has left will not give back, be it that it failed; for one that is there it does. */
+static void test_counted(void **state)
+{
+	static const int others[] = { B, C }, lends = A;
+	struct sym_launch a = { .prog = 7, .name = "p", .peer = others, .npeer = 2 }, b = { .prog = 7, .name = "p", .peer = &lends, .npeer = 1 };
+	struct err *why = ERR(INTERNAL, "C fails"), *e;
+	struct sym_block *words;
+
+	ok(conf_set("TIMEOUT", "1"));
+	ok(sym_open(&(struct sym_opts){ .nlocal = NPE, .threads = NPE }, &w));
+	ok(conf_set("TIMEOUT", "0"));
+	ok(sym_alloc(sym_heap_of(w, A), 2 * sizeof(uint64_t), "words", -1, &words));
+	struct sym_ep *x = sym_ep_of(w, A), *y = sym_ep_of(w, B), *z = sym_ep_of(w, C);
+	memset(sym_ep_base(x) + words->off, 0, words->bytes);
+	for (uint64_t k = 1; k < 4; k++) {
+		sym_begin(x, &a);
+		sym_begin(y, &b);
+		sym_begin(z, &b);
+		sym_count(y, A, words->off, k);
+		if (k == 2)
+			sym_count(z, A, words->off + sizeof(uint64_t), k);
+		else if (k == 1)
+			sym_quit(z, why, NULL, NULL);
+		ok(k == 3 ? NULL : sym_counted(x, others, 2, words->off, k));
+		if (k == 3) {
+			e = sym_counted(x, others, 2, words->off, k);
+			assert_non_null(e);
+			assert_int_equal(e->code, ERR_DEADLINE);
+			err_free(e);
+		}
+		sym_end(y, NULL);
+		if (k != 1)
+			sym_end(z, NULL);
+		if (k == 3)                       /* it has left, and all is well */
+			ok(sym_counted(x, others, 2, words->off, k));
+		sym_end(x, NULL);
+	}
+	ok(sym_clear_wait(z));
+	sym_free(words);
+	sym_close(w);
+	err_free(why);
+}
+
 static void *cancel(void *v)
 {
 	nanosleep(&(struct timespec){ 0, 50000000 }, NULL);
@@ -247,7 +290,7 @@ static void test_crowd(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(test_lent), cmocka_unit_test(test_quit), cmocka_unit_test(test_end), cmocka_unit_test(test_crowd) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(test_lent), cmocka_unit_test(test_quit), cmocka_unit_test(test_counted), cmocka_unit_test(test_end), cmocka_unit_test(test_crowd) };
 
 	return cmocka_run_group_tests(t, NULL, NULL);
 }

@@ -153,6 +153,11 @@ static void control(void **state)
 	TWO("case r1 { set r2 = 1 } { set r2 = 4 } " OUT "kern 1 copy (b0+r2*80) -> (b2)", "reads bytes 320..336");
 	check("set r1 = 7 case r1 { } { kern 0 copy (b0) -> (b1) }", NULL);
 	check("set r1 = 0 case r1 { } { kern 0 copy (b0) -> (b1) }", "never written");
+	/* An index below the first block takes the last: here no path but that of 0 writes.  The case before it is not gone into. */
+#define INDEX "set r2 = 0 ld r1 = i32 b6 min r1 = r1, 0 max r1 = r1, -1 case r2 { } { kern 0 copy (b0) -> (b1) } case r1 { kern 0 copy (b0) -> (b1) } "
+	check(INDEX "{ }", "not every path");
+	check(INDEX "{ kern 0 copy (b7) -> (b1) }", NULL);
+#undef INDEX
 	/* A carry that keeps its storage; one whose storage the body gives away. */
 	check("kern 5 fill () -> (b1) while r1 { ld r1 = pred b6 } { kern 0 copy (b1) -> (b2) kern 0 copy (b2) -> (b1) }", NULL);
 	check("kern 5 fill () -> (b2) while r1 { ld r1 = pred b6 } { kern 0 copy (b2) -> (b3) kern 0 copy (b0) -> (b4) } kern 0 copy (b2) -> (b1)", "overwritten");

@@ -215,6 +215,7 @@ static void bad_loans(void **state)
 static void bad_followers(void **state)
 {
 #define SUM "coll 0 all_reduce (b0) -> (b2) "
+#define LONG "kern 12 gen (f32[48]) -> (f32[48]) code 0 tiles 1 of 48\ncoll 4 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 192\n"
 	static const struct { const char *rows, *run, *wrong; } t[] = {
 		{ "", SUM "then 0 gen (b2) -> (b1)", NULL },
 		{ "", SUM "then all 0 gen (b2) -> (b1)", NULL },
@@ -241,9 +242,12 @@ static void bad_followers(void **state)
 		{ "", SUM "then all 9 gen (b2) -> (b1, b3)", "not like the sum" },
 		{ "", SUM "then all 10 gen (b2) -> (b1)", "not like the sum" },
 		{ "", SUM "then all 11 gen (b2) -> (b1)", "end within a line" },
+		{ LONG, "coll 4 all_reduce (b3) -> (b2) then 12 gen (b2) -> (b3)", NULL },
+		{ LONG, "coll 4 all_reduce (b3) -> (b2) then all 12 gen (b2) -> (b3)", "not like the sum" },      /* a unit is no whole number of its parts */
 		{ "kern 12 gen (f32[16]) -> (f32[16]) code 0 tiles 1 of 16 times 0\n", "", "kernel 12 has tiles of 16 elements, 0 times" },
 		{ "kern 12 gen (f32[16]) -> (f32[16]) code 0 tiles 1 times 2\n", "", "kernel 12 has tiles of 0 elements, 2 times" },
 	};
+#undef LONG
 #undef SUM
 	for (size_t i = 0; i < NELEM(t); i++) {
 		struct str s = {0};
