@@ -320,6 +320,49 @@ static void beside(void **state)
 		rt_buffer_unref(a[i]);
 }
 
+/* What stands between two devices is in one order: a collective of lane 0 comes behind those that are under way, be they of arrays of their own. */
+static void behind(void **state)
+{
+	static const char text[] =
+		"prog \"behind\" devices 2 registers 1 zone 256 flops 0 fingerprint 12 comm 00\n"
+		"site 0 \"\"\nsite 1 \"train.py:7 psum\"\nsite 2 \"train.py:8 pmax\"\n"
+		"arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\n"
+		"buf 2 temp at 0 size 16\nbuf 3 temp at 64 size 16\nbuf 4 temp at 128 size 16\nbuf 5 temp at 192 size 16\n"
+		"group 0 1 2 [0,1]\n"
+		"kern 0 elem (f32[4], f32[4]) -> (f32[4]) expr (f32, f32) { %2 = add f32 %0 %1 -> f32 } (%2)\n"
+		"custom 0 \"gate\" api 4 (f32[4]) -> (f32[4])\n"
+		"custom 1 \"opens\" api 4 (f32[4]) -> (f32[4])\n"
+		"coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 16\n"
+		"coll 1 all_reduce f32 n 1 algo auto group 0 redop max outer 1 inner 16\n"
+		"run {\n custom 0 \"gate\" (b0) -> (b2)\n mark 0\n await 0 lane 1\n coll 0 all_reduce (b2) -> (b3) lane 1 site 1\n mark 1 lane 1\n"
+		" custom 1 \"opens\" (b0) -> (b4)\n coll 1 all_reduce (b0) -> (b5) site 2\n await 1\n kern 0 elem (b3, b5) -> (b1)\n}\n";
+	int dev[2] = { 0, 1 }, nobody = -1;
+	struct prog *p;
+	struct rt_exec *x;
+	struct rt_buffer *a[2] = { four(0, 1), four(1, 2) }, *out[2];
+	struct rt_event *done[2];
+	float v;
+
+	ok(prog_parse(text, strlen(text), &p));
+	ok(prog_check(p));
+	rt_custom_register("gate", gate, NULL);
+	rt_custom_register("opens", opens, &nobody);
+	ok(rt_exec_new(cl, p, dev, &x));
+	for (int k = 0; k < 20; k++) {
+		atomic_store(&gone_on, 0);
+		ok(rt_exec_run(x, a, NULL, 0, k, out, done));
+		for (int i = 0; i < 2; i++) {
+			ok(one_of(out[i], &v));
+			assert_true(v == 3 + 2);
+			rt_event_unref(done[i]);
+			rt_buffer_unref(out[i]);
+		}
+	}
+	rt_exec_unref(x);
+	for (int i = 0; i < 2; i++)
+		rt_buffer_unref(a[i]);
+}
+
 /* --- waiting -------------------------------------------------------------------- */
 
 static struct err *slow(void *user, const struct rt_custom_call *c)
@@ -481,6 +524,62 @@ static void memory(void **state)
 	rt_exec_unref(x);
 }
 
+/* Device 0 fails at once; device 1 stays in the launch. */
+static struct err *fails_or_stays(void *user, const struct rt_custom_call *c)
+{
+	enum { PATIENCE_S = 100 };
+
+	if (c->position == 0)
+		return ERR(DATA_LOSS, "device 0 gives up");
+	for (double t = clock_s(); !atomic_load((atomic_bool *)user) && clock_s() - t < PATIENCE_S;)
+		usleep(200);
+	memcpy(c->out[0], c->in[0], 16);
+	return NULL;
+}
+
+/* Results of a device that has failed are there until its peers, which may still read or write them, have left, though nobody holds
+ * them any more; and then they go. */
+static void results_stay(void **state)
+{
+	static const char text[] =
+		"prog \"stays\" devices 2 registers 1 zone 64 flops 0 fingerprint 13 comm 00\n"
+		"arg 0 f32[4] bytes 16\nres 0 f32[4194304] bytes 16777216\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16777216\nbuf 2 temp at 0 size 16\n"
+		"group 0 1 2 [0,1]\n"
+		"kern 0 fill () -> (f32[4194304]) imm 00000000\n"
+		"custom 0 \"stays\" api 4 (f32[4]) -> (f32[4])\n"
+		"coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 16\n"
+		"run {\n custom 0 \"stays\" (b0) -> (b2)\n coll 0 all_reduce (b2) -> (b2)\n kern 0 fill () -> (b1)\n}\n";
+	enum { BYTES = 16777216 };
+	int dev[2] = { 0, 1 };
+	struct rt_exec *x = load(text, dev);
+	struct rt_buffer *a[2] = { four(0, 1), four(1, 1) }, *out[2];
+	struct rt_event *done[2];
+	atomic_bool leave = false;
+	struct rt_device *failed = rt_client_device(cl, 0);
+	int64_t before = rt_device_stats(failed).in_use;
+
+	rt_custom_register("stays", fails_or_stays, &leave);
+	ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
+	struct err *e = rt_event_wait(done[0]);
+	assert_non_null(e);
+	assert_int_equal(e->code, ERR_DATA_LOSS);
+	err_free(e);
+	rt_buffer_unref(out[0]);
+	int64_t kept = rt_device_stats(failed).in_use;
+	atomic_store(&leave, true);
+	err_free(rt_event_wait(done[1]));
+	rt_buffer_unref(out[1]);
+	assert_true(kept >= BYTES);
+	for (double t = clock_s(); rt_device_stats(failed).in_use > before && clock_s() - t < 100;)
+		usleep(1000);
+	assert_true(rt_device_stats(failed).in_use <= before);
+	for (int i = 0; i < 2; i++) {
+		rt_event_unref(done[i]);
+		rt_buffer_unref(a[i]);
+	}
+	rt_exec_unref(x);
+}
+
 static void nested_call(void *user, float *v)
 {
 	struct rt_exec *x = user;
@@ -549,7 +648,7 @@ int main(void)
 {
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(ring), cmocka_unit_test(overlapping), cmocka_unit_test(failure), cmocka_unit_test(diverging), cmocka_unit_test(idle), cmocka_unit_test(patience), cmocka_unit_test(helping),
-		cmocka_unit_test(beside), cmocka_unit_test(memory), cmocka_unit_test(nested),
+		cmocka_unit_test(beside), cmocka_unit_test(behind), cmocka_unit_test(memory), cmocka_unit_test(results_stay), cmocka_unit_test(nested),
 	};
 
 	return cmocka_run_group_tests(t, setup, teardown);
