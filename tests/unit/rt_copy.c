@@ -16,9 +16,10 @@ enum { NDEV = 1 };
 
 static const int dev0[] = { 0 };
 
-/* -x of n elements, into the argument's storage. */
-static struct rt_exec *negate(int64_t n)
+/* -x of n elements, into the argument's storage.  *p, borrowed: the program. */
+static struct rt_exec *negate(int64_t n, struct prog **p)
 {
+	struct rt_exec *x;
 	char text[1000];
 
 	snprintf(text, sizeof text,
@@ -26,12 +27,14 @@ static struct rt_exec *negate(int64_t n)
 	         "arg 0 f32[%1$lld] bytes %2$lld alias 0\nres 0 f32[%1$lld] bytes %2$lld\nbuf 0 arg 0 size %2$lld\nbuf 1 out 0 size %2$lld alias 0\n"
 	         "kern 0 elem (f32[%1$lld]) -> (f32[%1$lld]) expr (f32) { %%1 = negate f32 %%0 -> f32 } (%%1)\nrun {\n kern 0 elem (b0) -> (b1)\n}\n",
 	         (long long)n, (long long)n * 4);
-	return load(text, dev0);
+	ok(prog_parse(text, strlen(text), p));
+	ok(rt_exec_new(cl, *p, dev0, &x));
+	return x;
 }
 
 /* --- a copy that is stopped in its middle ------------------------------------------------- */
 
-static char *room;                     /* where the host wants the copy: its second half cannot be written until `let` */
+static char *room;                     /* its second half, where something is wanted, cannot be read or written until `let` */
 static size_t half;
 static _Atomic bool stuck, let;
 
@@ -58,7 +61,8 @@ static void *copying(void *v)
 /* n elements are copied; when half of them are there, a launch that may take the array runs.  What was copied is of one time. */
 static void beside_launch(int64_t n)
 {
-	struct rt_exec *x = negate(n);
+	struct prog *p;
+	struct rt_exec *x = negate(n, &p);
 	float *v = malloc((size_t)n * 4);
 	pthread_t t;
 
@@ -101,6 +105,67 @@ static void torn(void **state)
 	beside_launch(1 << 14);               /* done by who asks for it */
 	beside_launch(1 << 20);               /* on the side lane */
 	sigaction(SIGSEGV, &old, NULL);
+}
+
+struct launching { struct rt_exec *x; struct rt_buffer *b, *out; struct rt_event *done; struct err *err; };
+
+static void *launching(void *v)
+{
+	struct launching *l = v;
+
+	l->err = rt_exec_run(l->x, &l->b, NULL, 0, 0, &l->out, &l->done);
+	return NULL;
+}
+
+/* A launch on its caller's thread has the device, and is stopped where it looks at the shapes of its arguments.  One that is queued
+ * meanwhile, and so runs behind it, reads what the first may take: it finds what was there. */
+static void overtaken(void **state)
+{
+	enum { N = 8 };
+	static const char text[] =
+		"prog \"same\" devices 1 registers 1 zone 0 flops 0 fingerprint 02 comm 00\n"
+		"arg 0 f32[8] bytes 32\nres 0 f32[8] bytes 32\nbuf 0 arg 0 size 32\nbuf 1 out 0 size 32\n"
+		"kern 0 copy (f32[8]) -> (f32[8])\nrun {\n kern 0 copy (b0) -> (b1)\n}\n";
+	struct sigaction a = { .sa_handler = on_fault }, old;
+	float v[N] = { 1, 2, 3, 4, 5, 6, 7, 8 }, r[N];
+	struct rt_buffer *same;
+	struct rt_event *done;
+	struct prog *p;
+	pthread_t t;
+
+	half = 1 << 16;
+	room = mmap(NULL, 2 * half, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(room != MAP_FAILED);
+	struct launching l = { .x = negate(N, &p), .b = vec(0, N, v) };
+	struct rt_exec *y = load(text, dev0);
+	ok(rt_event_wait(rt_buffer_ready(l.b)));
+	p->arg = memcpy(room + half, p->arg, sizeof *p->arg * p->narg);
+	assert_int_equal(mprotect(room + half, half, PROT_NONE), 0);
+	atomic_store(&stuck, false);
+	atomic_store(&let, false);
+	sigaction(SIGSEGV, &a, &old);
+	pthread_create(&t, NULL, launching, &l);
+	while (!atomic_load(&stuck))
+		sched_yield();
+	ok(rt_exec_run(y, &l.b, NULL, 0, 0, &same, &done));
+	assert_false(rt_event_ready(done));
+	atomic_store(&let, true);
+	pthread_join(t, NULL);
+	sigaction(SIGSEGV, &old, NULL);
+	ok(l.err);
+	ok(get(same, N, r));
+	assert_memory_equal(r, v, sizeof v);
+	ok(get(l.out, N, r));
+	for (int i = 0; i < N; i++)
+		assert_true(r[i] == -v[i]);
+	rt_event_unref(done);
+	rt_event_unref(l.done);
+	rt_buffer_unref(same);
+	rt_buffer_unref(l.out);
+	rt_buffer_unref(l.b);
+	rt_exec_unref(l.x);
+	rt_exec_unref(y);
+	munmap(room, 2 * half);
 }
 
 /* --- the end of the client ------------------------------------------------------------------ */
@@ -173,7 +238,7 @@ static void closed(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(torn), cmocka_unit_test(closed) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(torn), cmocka_unit_test(overtaken), cmocka_unit_test(closed) };
 
 	return cmocka_run_group_tests(t, setup, teardown);
 }
