@@ -577,6 +577,82 @@ static void death(void **state)
 	}
 }
 
+/* What is to be read from a process that has died is not there, and the launch says so, though it waits for nothing more; the next one
+ * knows nothing of it. */
+static void with_lender(const struct job *j, int i)
+{
+	enum { N = 4096 };
+	struct sym_launch l = { .prog = 7, .name = "p", .peer = &(const int){ !i }, .npeer = 1 };
+	struct sym_block *b;
+	struct sym_world *w;
+	struct sym_msg m = { 0 };
+	struct kv *kv;
+	char got[N], who[40];
+	double t = clock_s();
+
+	world_open(j, i, &kv, &w);
+	struct sym_ep *ep = sym_ep_of(w, i);
+	struct err *e = sym_alloc(sym_heap_of(w, i), N, "lent", -1, &b);
+	sym_begin(ep, &l);
+	if (i == j->victim) {
+		memset(sym_ep_base(ep) + b->off, 5, N);
+		if (!e)
+			e = sym_tell(ep, !i, 1, SYM_LEND, b->off, N);
+		if (!e)
+			e = sym_recv(ep, !i, 2, SYM_SLOT_MSG, &m);
+		if (e)
+			say("the lender", e);
+		raise(SIGKILL);
+	}
+	if (!e)
+		e = sym_recv(ep, !i, 1, SYM_LEND, &m);
+	if (!e)
+		sym_get(ep, !i, got, m.off, N);
+	if (!e)
+		e = sym_lost(ep);
+	for (int k = 0; k < N && !e; k++)
+		if (got[k] != 5)
+			say("what was lent", NULL);
+	if (!e)
+		e = sym_slot_put(ep, !i, 2, "now", 3);
+	if (e)
+		say("before the death", e);
+	while (!(e = sym_check(ep, !i, 3, 0)))
+		if (clock_s() - t > 100)
+			say("nobody has died", NULL);
+	err_free(e);
+	if ((e = sym_lost(ep)))
+		say("nothing was asked for since", e);
+	sym_get(ep, !i, got, m.off, N);
+	snprintf(who, sizeof who, "process %d (pid", j->victim);
+	e = sym_lost(ep);
+	if (!e || e->code != ERR_UNAVAILABLE || !strstr(e->msg, who) || !strstr(e->msg, "did not get all data from it"))
+		say("no error that names whose data is lost", e);
+	sym_end(ep, e);
+	err_free(e);
+	sym_begin(ep, &(struct sym_launch){ .prog = 8, .name = "q" });
+	if ((e = sym_lost(ep)))
+		say("the next launch", e);
+	sym_end(ep, NULL);
+	sym_free(b);
+	sym_close(w);
+	sym_boot_free(kv);
+	leave(0);
+}
+
+static void lost(void **state)
+{
+	static const struct job row[] = { { 2, { 1, 1 }, "tcp", 0, 1 }, { 2, { 1, 1 }, "ucx", 0, 1 } };
+
+	for (size_t i = 0; i < NELEM(row); i++) {
+		int st[MAXP];
+		fresh_dir();
+		assert_int_equal(run(&row[i], with_lender, st), 1);
+		assert_true(WIFSIGNALED(st[row[i].victim]));
+		drop_dir();
+	}
+}
+
 /* A process that is stopped for a while is only slow. */
 static void stopped(const struct job *j, int i)
 {
@@ -840,7 +916,7 @@ int main(int argc, char **argv)
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(shapes), cmocka_unit_test(over_tcp), cmocka_unit_test(ended_before_it_spoke), cmocka_unit_test(death), cmocka_unit_test(slow), cmocka_unit_test(strangers), cmocka_unit_test(absent),
+		cmocka_unit_test(shapes), cmocka_unit_test(over_tcp), cmocka_unit_test(ended_before_it_spoke), cmocka_unit_test(death), cmocka_unit_test(lost), cmocka_unit_test(slow), cmocka_unit_test(strangers), cmocka_unit_test(absent),
 		cmocka_unit_test(crowd), cmocka_unit_test(no_store), cmocka_unit_test(twice_in_one_folder), cmocka_unit_test(worlds),
 		cmocka_unit_test(launchers),
 	};
