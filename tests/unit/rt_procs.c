@@ -382,6 +382,48 @@ static void unheld(int proc)
 	str_free(&together_);
 }
 
+static struct err *stumbles(void *user, const struct rt_custom_call *c)
+{
+	memcpy(c->out[0], c->in[0], 16);
+	return user ? fails(NULL, c) : NULL;
+}
+
+/* A device fails before it has given back what it was lent: who lent it does not wait for that, and all others have what they want. */
+static void kept(int proc)
+{
+	enum { LIMIT_S = 60 };
+	struct str s = { 0 };
+	struct prog *p;
+	struct rt_exec *x;
+	float v[TOTAL];
+
+	alarm(LIMIT_S);
+	rt_custom_register("stumbles", stumbles, proc == 1 ? &s : NULL);
+	str_addf(&s, "prog \"kept\" devices %d registers 1 zone 192 flops 0 fingerprint 04 comm 00\n"
+	             "arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\nbuf 2 temp at 0 size 16\nbuf 3 lent 0 at 64 size 16\nbuf 4 temp at 128 size 16\n"
+	             "table 0 [4,0,1,2,3]\ntable 1 [1,2,3,4,0]\nkern 0 copy (f32[4]) -> (f32[4])\ncustom 0 \"stumbles\" api 4 (f32[4]) -> (f32[4])\n"
+	             "coll 0 permute f32 n 1 algo auto pairs 0 redop add outer 1 inner 16 hops 1\n"
+	             "run {\n kern 0 copy (b0) -> (b2)\n lend 0 (b2)\n next 0 (b2) -> (b3)\n custom 0 \"stumbles\" (b3) -> (b4)\n back 0\n wait 0\n"
+	             " kern 0 copy (b4) -> (b1)\n}\n", TOTAL);
+	ok("parse", prog_parse(s.p, s.n, &p));
+	p->comm_hash = prog_comm_hash(p);
+	ok("check", prog_check(p));
+	ok("load", rt_exec_new(cl, p, all, &x));
+	struct err *e = launch(x, v);
+	if (proc == 1)
+		SAYS(e, INTERNAL, "it was to fail");
+	else
+		ok("the others", e);
+	for (int i = 0; i < rt_exec_nlocal(x) && proc != 1; i++)
+		if (v[i] != (float)((rt_exec_position(x, i) + TOTAL - 1) % TOTAL))
+			die("kept", "wrong value");
+	rt_exec_unref(x);
+	x = ring(TOTAL, 10, all, false, 0);
+	ok("afterwards", launch(x, v));
+	rt_exec_unref(x);
+	str_free(&s);
+}
+
 static void apart(int proc)
 {
 	float v[TOTAL];
@@ -502,12 +544,13 @@ static void test_taken(void **state)
 }
 
 static void test_unheld(void **state) { with(unheld, -1); }
+static void test_kept(void **state) { with(kept, -1); }
 static void test_apart(void **state) { with(apart, -1); }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_together), cmocka_unit_test(test_tabled), cmocka_unit_test(test_in_place), cmocka_unit_test(test_far), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_unheld), cmocka_unit_test(test_taken), cmocka_unit_test(test_apart), cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_together), cmocka_unit_test(test_tabled), cmocka_unit_test(test_in_place), cmocka_unit_test(test_far), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_unheld), cmocka_unit_test(test_kept), cmocka_unit_test(test_taken), cmocka_unit_test(test_apart), cmocka_unit_test(test_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
