@@ -1,8 +1,6 @@
 /* Regions: ops of a function that give way to others. */
 #include "passes.h"
 
-#include <limits.h>
-
 /* What is emitted: an op, or a region as a whole. */
 struct walk {
 	struct ir_b b;
@@ -60,21 +58,15 @@ static void emit(struct walk *w, int i)
 	w->done[i] = 1;
 }
 
-/* Effects that give way keep no order with the others: a region that has any comes as a whole, behind the effects before the first of them, and what
- * it reads may need some that lie between its own. */
-static int *effects(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const int *of, int n, int *last)
+/* Per op with an effect: the one before it; -1: none, or no effect.  Those that give way are not among them: what comes instead stands where its region
+ * does, and may need effects that lie between those of the region. */
+static int *effects(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const int *of, int *last)
 {
-	int *before = ARENA_NEW(a, int, fn->op.n + 1), *begun = ARENA_NEW(a, int, n + 1);
+	int *before = ARENA_NEW(a, int, fn->op.n + 1);
 	*last = -1;
-	for (int k = 0; k < n; k++)
-		begun[k] = INT_MAX;
 	for (size_t i = 0; i < fn->op.n; i++) {
 		before[i] = -1;
-		if (!ir_effect(m, fn, &fn->op.p[i]))
-			continue;
-		if (of[i] >= 0) {
-			before[i] = begun[of[i]] = MIN(begun[of[i]], *last);
-		} else {
+		if (of[i] < 0 && ir_effect(m, fn, &fn->op.p[i])) {
 			before[i] = *last;
 			*last = (int)i;
 		}
@@ -113,7 +105,7 @@ struct ir_fn *pass_replace_regions(struct ir_module *m, struct arena *a, const s
 	for (int k = 0; k < n; k++)
 		for (int j = 0; j < r[k].nop; j++)
 			w.of[r[k].op[j]] = k;
-	w.before = effects(a, m, fn, w.of, n, &last);
+	w.before = effects(a, m, fn, w.of, &last);
 	for (uint32_t i = 1; i <= fn->nparam; i++) {
 		w.map[i] = ir_param(w.b.fn, fn->val.p[i].type);
 		ir_shard_set(w.b.fn, i, ir_shard_of(fn, i));
