@@ -57,19 +57,34 @@ static double product_rate(enum dtype dt)
 	return dt == DT_bf16 && c->amx_bf16 ? 600 : dt == DT_f32 || dt == DT_bf16 ? c->avx512 ? 100 : 50 : 10;
 }
 
+static bool is_product(const struct prog_kern *k)
+{
+	return (k->id == KERN_dot || k->id == KERN_convolution || k->id == KERN_attention || k->id == KERN_attention_grad || k->id == KERN_attention_grad_add) && k->nin;
+}
+
+static double of_product(const struct plan_table *t, enum dtype dt)
+{
+	double measured = product(t, dt);
+	return measured > 0 ? measured : 1 / product_rate(dt);
+}
+
+static double bytes_of(const struct prog_kern *k)
+{
+	double n = (double)k->bytes;
+	for (int i = 0; !k->bytes && i < k->nin + k->nout; i++)
+		n += (double)prog_view_bytes(&k->v[i]);
+	return n;
+}
+
 static double kern_time(const struct plan_table *t, const struct prog_kern *k, bool near)
 {
-	struct plan_work w = { .adds = (double)k->flops, .bytes = (double)k->bytes, .ops = 1 };
-	bool multiplies = (k->id == KERN_dot || k->id == KERN_convolution || k->id == KERN_attention || k->id == KERN_attention_grad || k->id == KERN_attention_grad_add) && k->nin;
+	struct plan_work w = { .adds = (double)k->flops, .bytes = bytes_of(k), .ops = 1 };
+	bool multiplies = is_product(k);
 	double ns = 0;
 
-	for (int i = 0; !k->bytes && i < k->nin + k->nout; i++)
-		w.bytes += (double)prog_view_bytes(&k->v[i]);
 	if (multiplies) {
-		enum dtype dt = (enum dtype)k->v[0].dtype;
-		double measured = product(t, dt);
 		w.adds = 0;
-		ns = (double)k->flops * (measured > 0 ? measured : 1 / product_rate(dt));
+		ns = (double)k->flops * of_product(t, (enum dtype)k->v[0].dtype);
 	}
 	near = near && (multiplies || k->id == KERN_gen) && w.bytes <= (double)cpu_get()->l2;
 	return plan_time(t, &w, near ? PLAN_gen : PLAN_cold) + ns;
@@ -77,6 +92,26 @@ static double kern_time(const struct plan_table *t, const struct prog_kern *k, b
 
 double plan_kern_time(const struct plan_table *t, const struct prog_kern *k) { return kern_time(t, k, false); }
 double plan_kern_near(const struct plan_table *t, const struct prog_kern *k) { return kern_time(t, k, true); }
+
+double plan_kern_limit(const struct plan_table *t, const struct prog_kern *k)
+{
+	const double *gen = of(t)->way[PLAN_gen];
+	double bytes = bytes_of(k);
+	double moved = bytes * (bytes > (double)cpu_get()->l2 ? of(t)->rate[PLAN_own_byte] : gen[4]);
+	double done = (double)k->flops * (is_product(k) ? of_product(t, (enum dtype)k->v[0].dtype) : gen[3]);
+	return MAX(moved, done);
+}
+
+double plan_peak_flops(const struct plan_table *t)
+{
+	static const enum dtype fast[] = { DT_f32, DT_bf16, DT_i8 };
+	double most = 0;
+	for (size_t i = 0; i < NELEM(fast); i++)
+		most = MAX(most, 1 / of_product(t, fast[i]));
+	return most;
+}
+
+double plan_peak_bytes(const struct plan_table *t) { return 1 / of(t)->rate[PLAN_own_byte]; }
 
 /* --- several devices ------------------------------------------------------------------- */
 
@@ -190,6 +225,8 @@ static double scaled(const struct plan_table *t, enum coll_topo topo, enum coll_
 	double ns = plan_curve(t, topo, k, a, b), start = MIN(plan_curve(t, topo, k, a, 0), ns), n0 = MAX(t->members[topo], 2), moved = into_device(k, n0, 1);
 	return start * waits(k, g.n) / waits(k, n0) + (moved > 0 ? (ns - start) * into_device(k, g.n, 1) / moved : ns - start);
 }
+
+double plan_coll_bytes(enum coll_kind k, int n, double bytes) { return n > 1 ? into_device(k, n, bytes) : 0; }
 
 double plan_coll_time(const struct plan_on *p, enum coll_kind k, struct plan_group g, double bytes, enum coll_algo a)
 {

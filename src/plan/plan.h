@@ -117,6 +117,13 @@ double plan_kern_time(const struct plan_table *t, const struct prog_kern *k);
 /* The same where they are in caches near, if that is known of its kind and they fit in there: what a second core can take over at least. */
 double plan_kern_near(const struct plan_table *t, const struct prog_kern *k);
 
+/* What one core takes for a kernel at least, at the rates of the table: its operations, or its bytes, whichever takes longer.  0: nobody knows. */
+double plan_kern_limit(const struct plan_table *t, const struct prog_kern *k);
+/* The most that one core does in a nanosecond: operations of the type that goes fastest; bytes of the memory.  A product that was not measured
+ * has the rate of this machine's instruction set. */
+double plan_peak_flops(const struct plan_table *t);
+double plan_peak_bytes(const struct plan_table *t);
+
 /* The members of a group: how many, on how many hosts, and on the host that has most of them; levels: bit k: by algorithm levels fewer bytes go
  * between hosts (prog_topo_far, of sums that need no more room on their way). */
 struct plan_group { int n, hosts, most; uint32_t levels; };
@@ -125,6 +132,8 @@ struct plan_group plan_groups_of(const struct plan_on *p, int rows, int n, const
 /* A collective among such a group.  bytes: as struct coll_rule has them.  By the algorithm that is taken (COLL_auto), or by a; 0: by that it was
  * not measured. */
 double plan_coll_time(const struct plan_on *p, enum coll_kind k, struct plan_group g, double bytes, enum coll_algo a);
+/* Bytes that come into each of n devices of one host by it. */
+double plan_coll_bytes(enum coll_kind k, int n, double bytes);
 /* The algorithm that is taken, and of the others that were measured the best; COLL_auto: there is none. */
 enum coll_algo plan_coll_algo(const struct plan_on *p, enum coll_kind k, struct plan_group g, double bytes);
 enum coll_algo plan_coll_other(const struct plan_on *p, enum coll_kind k, struct plan_group g, double bytes);

@@ -74,6 +74,7 @@ static struct err *make(void *v)
 			return err_wrap(no, "RONDO_COLL");
 		err_free(no);
 	}
+	timeline_begin();
 	c->dev = mem_lines(sizeof *c->dev * (size_t)c->ndev);
 	for (int i = 0; i < c->ndev; i++) {
 		struct rt_device *d = &c->dev[i];
@@ -82,7 +83,7 @@ static struct err *make(void *v)
 		d->id = sym_first(c->world) + i;
 		d->ops = ops;
 		d->heap = sym_heap_of(c->world, d->id);
-		d->trace = trace_on() ? trace_new(d->id) : NULL;
+		d->trace = trace_device_new(d->id);
 		d->ep = sym_ep_of(c->world, d->id);
 		d->coll = coll_new(c->world, d->id, &c->table);
 		d->nworker = nworker;
@@ -161,8 +162,7 @@ void rt_client_free(struct rt_client *c)
 		if (d->ep)
 			sym_clear(d->ep, true);   /* what peers may still read stays as it is: nobody takes memory here any more */
 	}
-	if (trace_on())
-		trace_write();
+	timeline_write();
 	pthread_mutex_lock(&c->side_lock);
 	bool side = c->side_started;
 	c->side_over = true;              /* once it has done what the walkers gave it; from now on who asks for a copy does it */

@@ -95,26 +95,11 @@ static const char *intern(const char *text)
 	return r;
 }
 
-static const char *label(const struct prog *p, const struct prog_cmd *c)
-{
-	const char *what = c->op == CMD_KERN ? prog_kern_name[p->kern[c->id].id] : c->op == CMD_CUSTOM ? p->custom[c->id].target
-	                 : c->op == CMD_LEND ? "lend" : c->op == CMD_WAIT ? "await loan" : prog_coll_name[p->coll[c->id].kind];
-	const struct prog_site none = { .text = "" }, *site = c->site < p->nsite ? &p->site[c->site] : &none;
-	char s[300];
-
-	if (c->op == CMD_KERN && p->kern[c->id].code >= 0)
-		what = p->code[p->kern[c->id].code].symbol;
-	snprintf(s, sizeof s, site->scope ? "%.100s %.90s %.100s" : "%.100s %.90s", what, site->text, site->scope);
-	return intern(s);
-}
-
 static void decode_cmd(struct rt_exec *x, const struct prog_cmd *c, struct ins *o)
 {
 	*o = (struct ins){ .op = c->op == CMD_KERN ? I_KERN : op_of[c->op], .dtype = c->dtype, .r0 = c->reg[0], .r1 = c->reg[1], .r2 = c->reg[2],
 	                   .opnd = c->opnd, .nopnd = c->nopnd, .block = c->block, .nblock = c->nblock, .site = c->site, .imm = c->imm };
 	bool next = c->op == CMD_NEXT && c->imm;
-	if (trace_on() && (c->op == CMD_KERN || c->op == CMD_COLL || c->op == CMD_CUSTOM || c->op == CMD_LEND || c->op == CMD_WAIT || next))
-		o->name = label(x->p, c);
 	x->maxptr = MAX(x->maxptr, c->op == CMD_NEXT ? 2 * c->nopnd : c->nopnd);      /* of an all_gather two for each */
 	if (c->op == CMD_KERN) {
 		const struct kernel *k = &x->kern[c->id];
@@ -178,7 +163,7 @@ static void decode(struct rt_exec *x)
 			/* What lane 0 has done is known wherever the walk is; the other lanes are one, whose collectives follow each other. */
 			bool orders = c->op == CMD_MARK || c->op == CMD_AWAIT;
 			if (orders && (c->op == CMD_MARK) == (c->lane > 0)) {
-				x->ins[n++] = (struct ins){ .op = c->op == CMD_MARK ? I_MARK : I_AWAIT, .imm = c->imm, .name = trace_on() && c->op == CMD_AWAIT ? "await" : NULL };
+				x->ins[n++] = (struct ins){ .op = c->op == CMD_MARK ? I_MARK : I_AWAIT, .site = c->site, .imm = c->imm };
 				x->nmark = MAX(x->nmark, (uint32_t)c->imm + 1);
 			} else if (c->lane && !orders && c->op != CMD_COLL)
 				x->ins[n++] = (struct ins){ .op = I_AWAIT, .r0 = 1 };
@@ -194,6 +179,7 @@ static void decode(struct rt_exec *x)
 		}
 		x->ins[n++].op = I_END;
 	}
+	x->nins = (uint32_t)n;
 }
 
 /* Generated code that is mapped: programs that hold the same group share it. */
@@ -451,14 +437,13 @@ static void exec_free(void *v)
 	free(x->pos);
 	free(x->id);
 	free(x->dev);
+	trace_prog_gone(x->said);
 	prog_free(x->p);
 	client_unref(x->c);
 	free(x);
 }
 
 static void drop_prog(void *p) { prog_free(p); }
-
-static void ended(void *trace, const void *what, uint64_t t0, uint64_t t1) { trace_add(trace, TRACE_BESIDE, ((const struct ins *)what)->name, t0, t1, 0); }
 
 /* The device has a lane from now on. */
 static struct err *device_lane(struct rt_device *d)
@@ -468,8 +453,6 @@ static struct err *device_lane(struct rt_device *d)
 	if (atomic_load(&d->lane))
 		return NULL;
 	TRY(coll_lane_new(d->coll, &l));
-	if (d->trace)
-		coll_lane_watch(l, ended, d->trace);
 	if (!atomic_compare_exchange_strong(&d->lane, &none, l))
 		coll_lane_free(l);
 	return NULL;

@@ -94,7 +94,7 @@ struct rt_device {
 	const struct rt_exec *now;    /* the program that communicates now; of the walker */
 	struct coll *coll;
 	struct coll_lane *_Atomic lane;           /* made when a program that needs it is loaded */
-	struct trace *trace;          /* NULL: off */
+	struct trace_device *trace;   /* NULL: there was no memory for it */
 	/* workers */
 	int nworker; struct worker *worker;
 	_Alignas(64) _Atomic uint32_t jobbell;
@@ -272,15 +272,29 @@ static inline void spin_lock(atomic_flag *f)
 }
 static inline void spin_unlock(atomic_flag *f) { atomic_flag_clear_explicit(f, memory_order_release); }
 
-/* --- trace.c ----------------------------------------------------------------- */
+/* --- trace.c, said.c, timeline.c ------------------------------------------------ */
 
-enum trace_kind { TRACE_LAUNCH, TRACE_KERNEL, TRACE_COLL, TRACE_HOST, TRACE_BESIDE /* under way, whatever the device does */, TRACE_KINDS };
-struct trace;
-bool trace_on(void);                                   /* RONDO_TRACE is set */
-struct trace *trace_new(int device);                   /* lives for ever */
-/* From t0 to t1, in ns; name lives for ever.  permuted: bytes that a permute has copied, or, negative, that are read where they lie. */
-void trace_add(struct trace *t, enum trace_kind k, const char *name, uint64_t t0, uint64_t t1, int64_t permuted);
-void trace_write(void);
+struct trace_device;
+/* A program as recordings know it; it outlives the program as long as they want it. */
+struct trace_prog {
+	struct rt_trace_prog p;
+	struct trace_prog *next; bool gone;       /* of trace.c */
+	struct arena arena;           /* has all of it */
+	struct rt_trace_op *op;
+	uint32_t *of;                 /* of each instruction: its op, 0 if it has none */
+};
+extern _Atomic int trace_running;                      /* windows that are open */
+static inline bool trace_on(void) { return __builtin_expect(atomic_load_explicit(&trace_running, memory_order_relaxed) > 0, 0); }
+struct trace_device *trace_device_new(int id);         /* NULL: no memory */
+void trace_device_gone(struct trace_device *d);        /* NULL is fine; what it has recorded stays */
+void trace_prog_keep(struct trace_prog *p);            /* taken, from mem_malloc */
+void trace_prog_gone(struct trace_prog *p);            /* nobody will record more of it; NULL is fine */
+void trace_add(struct trace_device *d, const struct rt_trace_event *e);
+void trace_lost(void);                                 /* one that could not be recorded */
+const struct trace_prog *exec_said(struct rt_exec *x); /* made when it is first asked for; NULL: no memory */
+/* RONDO_TRACE: what there is so far, if it is set; the first call begins it. */
+void timeline_begin(void);
+void timeline_write(void);
 
 /* --- executables ----------------------------------------------------------- */
 
@@ -313,7 +327,6 @@ struct ins {
 	uint32_t site;
 	int64_t imm;                  /* of a collective: its number among them, from 1 */
 	const void *ref;              /* kernel, collective, custom call, table */
-	const char *name;             /* in a timeline; NULL when there is none */
 };
 
 /* What a walk of one program on one device needs; kept between launches. */
@@ -333,13 +346,14 @@ struct rt_exec {
 	_Atomic int ref;
 	struct rt_client *c;
 	struct prog *p;
+	struct trace_prog *_Atomic said;          /* NULL: nobody has asked */
 	const char *what;             /* "program 'name', result", for the heap */
 	const char *name;
 	int nlocal, *pos, *id;
 	struct rt_device **dev;
 	struct code **code;           /* loaded objects */
 	struct kernel *kern;
-	struct ins *ins;
+	struct ins *ins; uint32_t nins;
 	uint32_t *start;              /* of each block: index of its first instruction */
 	struct store **data;          /* constants, per local device */
 	struct ctx *ctx;              /* per local device */
@@ -451,7 +465,10 @@ struct frame {
 	_Atomic int *stop;            /* set when the launch is aborted; may be NULL */
 	struct coll_cx coll;
 	struct coll_lane *lane;       /* NULL: the program has none */
-	int64_t permuted;             /* by the last permute, for its event in the timeline */
+	struct trace_device *trace;   /* NULL: nothing is recorded */
+	const struct trace_prog *said;            /* if it is */
+	struct { const struct ins *i; uint32_t op; uint64_t t0; } now;        /* what is to be recorded when it ends; 0: nothing */
+	int64_t permuted;             /* by the last permute, for its event */
 	struct err *err;
 };
 /* Run all commands.  The error is that of this device; an aborted launch gives ABORTED. */

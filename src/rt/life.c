@@ -25,6 +25,7 @@ void client_unref(struct rt_client *c)
 	for (int i = 0; i < c->ndev && c->dev; i++) {
 		struct rt_device *d = &c->dev[i];
 		free(d->worker);
+		trace_device_gone(d->trace);
 		coll_lane_free(d->lane);
 		coll_free(d->coll);
 	}

@@ -131,6 +131,51 @@ void rt_permuted(int64_t *copied, int64_t *in_place);
 int64_t rt_followed(void);
 int64_t rt_helped(void);                       /* how often a device that waited has worked for another one */
 
+/* --- trace.c: what ran, and when --------------------------------------------------- */
+
+/* Lanes of a device: launches; what its thread does, one after the other, in three sorts; what goes on beside that. */
+enum rt_lane { RT_LANE_LAUNCH, RT_LANE_COMPUTE, RT_LANE_COMM, RT_LANE_HOST, RT_LANE_BESIDE, RT_LANES };
+struct rt_trace_prog { const char *name; uint64_t id; uint32_t nop; };       /* id: not 0, below 2^63; equal in all processes where they can know it */
+/* A command of a program; number 0 is the launch. */
+struct rt_trace_op {
+	const struct rt_trace_prog *prog;
+	uint32_t number;
+	const char *name;         /* what runs: a kernel, the symbol of machine code, a collective, a custom call's target */
+	const char *sort;         /* XLA's word for it ("all-reduce"), or the kernel's */
+	const char *site;         /* "train.py:31 dot", or "" */
+	const char *scope;        /* as JAX has it, "jit(step)/block/dot_general"; NULL: none */
+	const char *const *peer;  /* of what communicates, by local device of the program: "0,1,2,3", "from 3 to 1"; NULL: it does not */
+	int64_t flops, bytes;     /* of one run, by the compiler's estimate: operations; bytes read and written, or that come from other devices */
+	double limit_ns;          /* what it takes at least by the machine table's rates; 0: nobody knows */
+};
+struct rt_trace_event {
+	const struct rt_trace_op *op;
+	uint64_t t0, t1;          /* clock_ns */
+	int64_t moved;            /* bytes that a permute has copied, or, negative, that are read where they lie */
+	uint32_t step;            /* a step begins with each launch of the program that took most time; 0: before the first */
+	uint16_t local;           /* device among those of the program */
+	uint8_t lane;             /* enum rt_lane */
+	bool begins;              /* a launch that begins a step */
+};
+/* A window of time in what all devices of this process record, which they do while at least one is open.  Any thread. */
+struct rt_trace;
+struct err *rt_trace_new(struct rt_trace **out);           /* owned */
+/* From now on, until then.  Once each, PRECONDITION says so.  Launches that are under way when it starts are not recorded. */
+struct err *rt_trace_start(struct rt_trace *t);
+struct err *rt_trace_stop(struct rt_trace *t);
+void rt_trace_free(struct rt_trace *t);                    /* NULL is fine */
+/* What is in it so far, by device, in order of begin, what holds others before them; ops live as long as t.  Under a guard. */
+struct rt_trace_device { int id; size_t n; struct rt_trace_event *ev; };
+struct rt_trace_read {
+	uint64_t t0, t1;          /* the window */
+	int64_t wall;             /* ns since 1970 at t0 */
+	uint64_t lost;            /* events that found no room: a device keeps a million */
+	double flops, bytes;      /* what a device can do at most by the machine table, in a nanosecond; 0: nobody knows */
+	size_t ndev; struct rt_trace_device *dev;
+};
+void rt_trace_read(struct rt_trace *t, struct rt_trace_read *out);      /* owned */
+void rt_trace_read_free(struct rt_trace_read *r);
+
 /* --- host.c: code outside Rondo ------------------------------------------ */
 
 /* A handler of a CMD_CUSTOM target.  in, out: host addresses of dense arrays; runs on the device's thread

@@ -1,134 +1,294 @@
-/* RONDO_TRACE=file: a timeline of commands for Perfetto (the JSON form of Chrome's tracer); a folder gets a file of each process.
+/* What devices have run, and when: one recording, which a timeline (timeline.c) and profilers (rt_trace_*) are windows of.
  *
- * Each device records into its own list; the file is written when a client is closed and when the process
- * ends.  A program with very many commands fills the list: what comes later is only counted. */
-#include <errno.h>
-#include <fcntl.h>
+ * Each device records into its own list, in pieces that are never moved; a list has a bound, and what comes later is counted.  Nothing is
+ * kept once nobody needs it. */
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <time.h>
 
 #include "impl.h"
 
-enum { MAX_EVENTS = 1 << 20 };
+enum { PIECE = 4096 /* events */, MOST = 1 << 20 /* of a device */ };
 
-struct event { const char *name; uint64_t t0, t1; int64_t permuted; uint32_t kind; };
-struct trace { struct event *ev; size_t n, cap; uint64_t lost; int id; struct trace *next; };
+struct piece { struct piece *next; size_t n; struct rt_trace_event ev[PIECE]; };
+struct trace_device {
+	struct trace_device *next;
+	int id;
+	bool gone;                        /* its client is; under the lock below */
+	atomic_flag lock;                 /* guards what follows */
+	bool on;
+	size_t n;
+	struct piece *first, *last;
+};
+struct rt_trace {
+	bool started, stopped;
+	uint64_t t0, t1, lost0, lost1;
+	int64_t wall;
+};
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct trace *traces;
-static char *path;
-static uint64_t start;
+_Atomic int trace_running;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;      /* guards what follows */
+static int users;                         /* that have begun, and still want what was recorded */
+static struct trace_device *devices;
+static struct trace_prog *progs;
+static _Atomic uint64_t lost;
 
-static void trace_flush(void) { trace_write(); }
-
-static void trace_init(void)
+static void pieces_free(struct trace_device *d)
 {
-	const char *p = conf_str(CONF_TRACE);
-
-	if (!*p)
-		return;
-	struct str s = { 0 };
-	struct stat st;
-	str_add(&s, p);
-	if (!stat(p, &st) && S_ISDIR(st.st_mode))      /* each process of a job has a file of its own there */
-		str_addf(&s, "/rondo-%d.json", (int)getpid());
-	int fd = open(s.p, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
-	if (fd < 0) {
-		conf_useless(CONF_TRACE, "there will be no timeline, since the file cannot be written: %s", strerror(errno));
-		str_free(&s);
-		return;
+	for (struct piece *p = d->first, *next; p; p = next) {
+		next = p->next;
+		mem_free(p);
 	}
-	close(fd);
-	start = clock_ns();
-	path = s.p;
-	atexit(trace_flush);
+	d->first = d->last = NULL;
+	d->n = 0;
 }
 
-bool trace_on(void)
+static void prog_drop(struct trace_prog *p)
 {
-	static struct mem_once once;
-
-	mem_once(&once, trace_init);
-	return path != NULL;
+	arena_fini(&p->arena);
+	mem_free(p);
 }
 
-struct trace *trace_new(int device)
+/* Under the lock: all lists are on, or off and empty; what is left of devices and programs that are gone goes. */
+static void set_on(bool on)
 {
-	struct trace *t = mem_alloc(sizeof *t);
+	for (struct trace_device **q = &devices, *d; (d = *q);) {
+		spin_lock(&d->lock);
+		d->on = on;
+		if (!on)
+			pieces_free(d);
+		spin_unlock(&d->lock);
+		if (!on && d->gone) {
+			*q = d->next;
+			mem_free(d);
+		} else
+			q = &d->next;
+	}
+	for (struct trace_prog **q = &progs, *p; !on && (p = *q);)
+		if (p->gone) {
+			*q = p->next;
+			prog_drop(p);
+		} else
+			q = &p->next;
+}
 
-	t->id = device;
+/* --- of devices and programs ------------------------------------------------------ */
+
+struct trace_device *trace_device_new(int id)
+{
+	struct trace_device *d = mem_malloc(sizeof *d);
+
+	if (!d)
+		return NULL;
+	*d = (struct trace_device){ .id = id, .lock = ATOMIC_FLAG_INIT };
 	pthread_mutex_lock(&lock);
-	t->next = traces;
-	traces = t;
+	d->on = users > 0;
+	d->next = devices;
+	devices = d;
 	pthread_mutex_unlock(&lock);
-	return t;
+	return d;
 }
 
-void trace_add(struct trace *t, enum trace_kind k, const char *name, uint64_t t0, uint64_t t1, int64_t permuted)
+void trace_device_gone(struct trace_device *d)
+{
+	if (!d)
+		return;
+	pthread_mutex_lock(&lock);
+	d->gone = true;
+	if (!users)
+		set_on(false);
+	pthread_mutex_unlock(&lock);
+}
+
+void trace_prog_keep(struct trace_prog *p)
 {
 	pthread_mutex_lock(&lock);
-	if (t->n == MAX_EVENTS)
-		t->lost++;
+	p->next = progs;
+	progs = p;
+	pthread_mutex_unlock(&lock);
+}
+
+void trace_prog_gone(struct trace_prog *p)
+{
+	if (!p)
+		return;
+	pthread_mutex_lock(&lock);
+	p->gone = true;
+	if (!users)
+		set_on(false);
+	pthread_mutex_unlock(&lock);
+}
+
+void trace_add(struct trace_device *d, const struct rt_trace_event *e)
+{
+	spin_lock(&d->lock);
+	struct piece *p = d->last;
+	if (d->on && d->n < MOST && (!p || p->n == PIECE) && (p = mem_malloc(sizeof *p))) {
+		p->next = NULL;
+		p->n = 0;
+		*(d->last ? &d->last->next : &d->first) = p;
+		d->last = p;
+	}
+	if (d->on && d->n < MOST && p) {
+		p->ev[p->n++] = *e;
+		d->n++;
+	} else if (d->on)
+		atomic_fetch_add_explicit(&lost, 1, memory_order_relaxed);
+	spin_unlock(&d->lock);
+}
+
+void trace_lost(void) { atomic_fetch_add_explicit(&lost, 1, memory_order_relaxed); }
+
+/* --- windows -------------------------------------------------------------------------- */
+
+struct err *rt_trace_new(struct rt_trace **out)
+{
+	*out = mem_malloc(sizeof **out);
+	if (!*out)
+		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", sizeof **out);
+	**out = (struct rt_trace){ 0 };
+	return NULL;
+}
+
+struct err *rt_trace_start(struct rt_trace *t)
+{
+	struct timespec w;
+	struct err *e = NULL;
+
+	pthread_mutex_lock(&lock);
+	if (t->started)
+		e = ERR(PRECONDITION, "this trace was started before%s", t->stopped ? ", and stopped" : "");
 	else {
-		if (t->n == t->cap) {
-			struct event *more = realloc(t->ev, MAX(2 * t->cap, 1024) * sizeof *t->ev);
-			t->ev = more ? more : t->ev;
-			t->cap = more ? MAX(2 * t->cap, 1024) : t->cap;
-		}
-		if (t->n < t->cap)
-			t->ev[t->n++] = (struct event){ name, t0, t1, permuted, k };
-		else
-			t->lost++;
+		clock_gettime(CLOCK_REALTIME, &w);
+		t->wall = (int64_t)w.tv_sec * 1000000000 + w.tv_nsec;
+		t->started = true;
+		t->lost0 = atomic_load(&lost);
+		if (!users++)
+			set_on(true);
+		t->t0 = clock_ns();
+		atomic_fetch_add(&trace_running, 1);
 	}
 	pthread_mutex_unlock(&lock);
+	return e;
 }
 
-static void text(struct str *s, const char *p)
+struct err *rt_trace_stop(struct rt_trace *t)
 {
-	for (; *p; p++) {
-		if (*p == '"' || *p == '\\')
-			str_add(s, "\\");
-		if ((unsigned char)*p < 32)
-			str_addf(s, "\\u%04x", *p);
-		else
-			str_addn(s, p, 1);
-	}
-}
+	struct err *e = NULL;
 
-void trace_write(void)
-{
-	static const char *const lane[TRACE_KINDS] = { "launches", "compute", "communication", "host", "under way" };
-	struct str s = { 0 };
-	uint64_t lost = 0;
-
-	if (!path)
-		return;
 	pthread_mutex_lock(&lock);
-	str_add(&s, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
-	for (struct trace *t = traces; t; t = t->next) {
-		str_addf(&s, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"device %d\"}},\n", t->id, t->id);
-		for (int k = 0; k < TRACE_KINDS; k++)
-			str_addf(&s, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", t->id, k, lane[k]);
-		for (size_t i = 0; i < t->n; i++) {
-			const struct event *e = &t->ev[i];
-			str_addf(&s, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"", t->id, e->kind,
-			         (double)(e->t0 - start) / 1e3, (double)(e->t1 - e->t0) / 1e3);
-			text(&s, e->name);
-			if (e->permuted)
-				str_addf(&s, "\",\"args\":{\"%s\":%lld}},\n", e->permuted > 0 ? "bytes copied" : "bytes read in place", llabs((long long)e->permuted));
-			else
-				str_add(&s, "\"},\n");
-		}
-		lost += t->lost;
+	if (!t->started || t->stopped)
+		e = ERR(PRECONDITION, "this trace was %s", t->stopped ? "stopped before" : "never started");
+	else {
+		t->stopped = true;
+		t->t1 = clock_ns();
+		t->lost1 = atomic_load(&lost);
+		atomic_fetch_sub(&trace_running, 1);
 	}
 	pthread_mutex_unlock(&lock);
-	str_addf(&s, "{\"ph\":\"M\",\"name\":\"lost\",\"pid\":0,\"args\":{\"events\":%llu}}]}\n", (unsigned long long)lost);
-	struct err *e = str_write_file(path, s.p, s.n);
-	static bool said;
-	if (e && !said)                       /* it is tried as clients end, and at the end */
-		log_line(LOG_WARN, "no timeline: %s", e->msg);
-	said |= e != NULL;
-	err_free(e);
-	str_free(&s);
+	return e;
+}
+
+void rt_trace_free(struct rt_trace *t)
+{
+	if (!t)
+		return;
+	if (t->started && !t->stopped)
+		err_free(rt_trace_stop(t));
+	pthread_mutex_lock(&lock);
+	if (t->started && !--users)
+		set_on(false);
+	pthread_mutex_unlock(&lock);
+	mem_free(t);
+}
+
+/* In order of their begin; who holds others before them. */
+static int by_begin(const void *a, const void *b)
+{
+	const struct rt_trace_event *x = a, *y = b;
+
+	if (x->t0 != y->t0)
+		return x->t0 < y->t0 ? -1 : 1;
+	return x->t1 == y->t1 ? 0 : x->t1 > y->t1 ? -1 : 1;
+}
+
+/* The program that has run longest makes the steps: one begins with each of its launches. */
+static void steps(struct rt_trace_read *r)
+{
+	struct of { uint64_t id, ns; };
+	ARR(struct of) all = { 0 };
+	struct of *most = NULL;
+
+	for (size_t i = 0; i < r->ndev; i++)
+		for (size_t k = 0; k < r->dev[i].n; k++) {
+			const struct rt_trace_event *e = &r->dev[i].ev[k];
+			size_t j = 0;
+			if (e->lane != RT_LANE_LAUNCH)
+				continue;
+			while (j < all.n && all.p[j].id != e->op->prog->id)
+				j++;
+			if (j == all.n)
+				arr_push(&all, ((struct of){ .id = e->op->prog->id }));
+			all.p[j].ns += e->t1 - e->t0;
+		}
+	for (size_t j = 0; j < all.n; j++)
+		if (!most || all.p[j].ns > most->ns)
+			most = &all.p[j];
+	for (size_t i = 0; i < r->ndev; i++) {
+		uint32_t step = 0;
+		for (size_t k = 0; k < r->dev[i].n; k++) {
+			struct rt_trace_event *e = &r->dev[i].ev[k];
+			e->begins = most && e->lane == RT_LANE_LAUNCH && e->op->prog->id == most->id;
+			e->step = step += e->begins;
+		}
+	}
+	arr_free(&all);
+}
+
+void rt_trace_read(struct rt_trace *t, struct rt_trace_read *out)
+{
+	struct mem_undo u;
+	struct { size_t n, cap; struct rt_trace_device *p; } all = { 0 };
+
+	mem_lock(&u, &lock);
+	*out = (struct rt_trace_read){ .t0 = t->t0, .t1 = t->stopped ? t->t1 : clock_ns(), .wall = t->wall };
+	out->lost = (t->stopped ? t->lost1 : atomic_load(&lost)) - t->lost0;
+	for (struct trace_device *d = devices; d && t->started; d = d->next) {
+		size_t i = 0, n;
+		while (i < all.n && all.p[i].id != d->id)
+			i++;
+		if (i == all.n)
+			arr_push(&all, ((struct rt_trace_device){ .id = d->id }));
+		struct rt_trace_device *o = &all.p[i];
+		spin_lock(&d->lock);
+		n = d->n;
+		struct piece *p = d->first;
+		spin_unlock(&d->lock);
+		/* What is there stays as it is while there are users, of whom this is one. */
+		o->ev = mem_grow(o->ev, MAX(o->n + n, 1) * sizeof *o->ev);
+		for (size_t k = 0; k < n; k++) {
+			p = k && k % PIECE == 0 ? p->next : p;
+			if (p->ev[k % PIECE].t0 >= out->t0 && p->ev[k % PIECE].t1 <= out->t1)
+				o->ev[o->n++] = p->ev[k % PIECE];
+		}
+	}
+	mem_unlock(&u);
+	out->ndev = all.n;
+	out->dev = all.p;
+	for (size_t i = 0; i < all.n; i++)
+		qsort(all.p[i].ev, all.p[i].n, sizeof *all.p[i].ev, by_begin);
+	for (size_t i = 1; i < all.n; i++)
+		for (size_t k = i; k && all.p[k].id < all.p[k - 1].id; k--) {
+			struct rt_trace_device d = all.p[k];
+			all.p[k] = all.p[k - 1];
+			all.p[k - 1] = d;
+		}
+	steps(out);
+}
+
+void rt_trace_read_free(struct rt_trace_read *r)
+{
+	for (size_t i = 0; i < r->ndev; i++)
+		mem_free(r->dev[i].ev);
+	mem_free(r->dev);
+	*r = (struct rt_trace_read){ 0 };
 }

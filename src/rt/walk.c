@@ -199,14 +199,71 @@ int64_t rt_followed(void)
 	return n;
 }
 
-/* Of the timeline. */
-static enum trace_kind lane_of(unsigned op)
+/* --- recording ---------------------------------------------------------------- */
+
+static enum rt_lane lane_of(unsigned op)
 {
 	switch (op) {
-	case I_COLL: case I_THEN: case I_LEND: case I_NEXT: case I_WAIT: case I_BEGIN: case I_AWAIT: return TRACE_COLL;
-	case I_CUSTOM: return TRACE_HOST;
-	default: return TRACE_KERNEL;
+	case I_COLL: case I_THEN: case I_LEND: case I_NEXT: case I_WAIT: case I_BEGIN: case I_AWAIT: return RT_LANE_COMM;
+	case I_CUSTOM: return RT_LANE_HOST;
+	default: return RT_LANE_COMPUTE;
 	}
+}
+
+static void record(struct frame *f, uint32_t op, enum rt_lane lane, uint64_t t0, uint64_t t1)
+{
+	const struct rt_trace_event e = { &f->said->op[op], t0, t1, f->permuted, 0, (uint16_t)f->local, (uint8_t)lane, false };
+
+	trace_add(f->trace, &e);
+	f->permuted = 0;
+}
+
+/* The walk is at instruction i, or at its end: what it was at before has ended. */
+static __attribute__((noinline)) void look(struct frame *f, const struct ins *i)
+{
+	uint32_t op = i ? f->said->of[i - f->x->ins] : 0;
+
+	if (!op && !f->now.op)
+		return;
+	uint64_t t = clock_ns();
+	if (f->now.op)
+		record(f, f->now.op, lane_of(f->now.i->op), f->now.t0, t);
+	f->now.i = i;
+	f->now.op = op;
+	f->now.t0 = t;
+}
+
+/* Something that went on beside has ended. */
+static void ended(void *frame, const void *what, uint64_t t0, uint64_t t1)
+{
+	struct frame *f = frame;
+	int64_t permuted = f->permuted;
+
+	f->permuted = 0;
+	record(f, f->said->of[(const struct ins *)what - f->x->ins], RT_LANE_BESIDE, t0, t1);
+	f->permuted = permuted;
+}
+
+static void record_begin(struct frame *f)
+{
+	f->trace = f->d->trace;
+	f->said = f->trace ? exec_said(f->x) : NULL;
+	f->now.op = 0;
+	f->permuted = 0;
+	if (!f->said) {
+		f->trace = NULL;
+		trace_lost();
+	} else if (f->lane)
+		coll_lane_watch(f->lane, ended, f);
+}
+
+static void record_end(struct frame *f, uint64_t t0)
+{
+	look(f, NULL);                    /* what has failed */
+	f->permuted = 0;
+	record(f, 0, RT_LANE_LAUNCH, t0, clock_ns());
+	if (f->lane)
+		coll_lane_watch(f->lane, NULL, NULL);
 }
 
 /* False if the device failed or the launch was aborted. */
@@ -215,19 +272,11 @@ static bool run(struct frame *f, const struct ins *i)
 	const struct prog_opnd *opnd = f->x->p->opnd;
 	char *const *base = f->c->base, **ptr = f->c->ptr;
 	int64_t *reg = f->c->reg;
-	const struct ins *timed = NULL;
-	uint64_t t0 = 0;
 
 	for (;; i++) {
 		const struct prog_opnd *o = opnd + i->opnd;
-		if (__builtin_expect(f->d->trace != NULL, 0)) {
-			if (timed)
-				trace_add(f->d->trace, lane_of(timed->op), timed->name, t0, clock_ns(), f->permuted);
-			timed = i->name ? i : NULL;
-			f->permuted = 0;
-			if (timed)
-				t0 = clock_ns();
-		}
+		if (__builtin_expect(f->trace != NULL, 0))
+			look(f, i);
 		switch ((enum ins_op)i->op) {
 		case I_END:
 			return true;
@@ -365,17 +414,18 @@ static bool run(struct frame *f, const struct ins *i)
 
 struct err *walk(struct frame *f)
 {
-	uint64_t t0 = f->d->trace ? clock_ns() : 0;
-
 	f->err = NULL;
+	if (trace_on())
+		record_begin(f);
+	uint64_t t0 = f->trace ? clock_ns() : 0;
 	char *words = f->c->zone + f->x->words;
 	for (uint32_t k = 0; k < f->x->nloan; k++) {
 		coll_loan_begin(f->c->loan[f->x->loans[k]], words);
 		words += coll_loan_words(&f->x->p->coll[f->x->loans[k]]);
 	}
 	bool ok = run(f, f->x->ins + f->x->start[0]);
-	if (f->d->trace)
-		trace_add(f->d->trace, TRACE_LAUNCH, f->x->name, t0, clock_ns(), 0);
+	if (f->trace)
+		record_end(f, t0);
 	if (!ok && !f->err)
 		return ERR(ABORTED, "launch aborted");
 	return f->err;
