@@ -323,7 +323,7 @@ PJRT_MEMBERS(API)
 #undef API
 
 struct pjrt_extension { size_t struct_size; int type; struct pjrt_extension *next; };
-enum { EXT_PARTITIONER = 2, EXT_LAYOUTS = 4, EXT_SHARDINGS = 19 };
+enum { EXT_PROFILER = 1, EXT_PARTITIONER = 2, EXT_LAYOUTS = 4, EXT_SHARDINGS = 19 };
 
 struct pjrt_api {
 	size_t struct_size;
@@ -398,6 +398,29 @@ struct pjrt_partitioner_ext {
 /* The configuration of a call "InspectSharding" is a pjrt_inspector. */
 struct pjrt_inspect { const char *sharding; size_t size; const char *error; void *scratch; void (*free_error)(struct pjrt_inspect *); };
 struct pjrt_inspector { void (*call)(void *data, struct pjrt_inspect *); void *data; };
+
+/* PLUGIN_Profiler: a table of its own, whose errors are struct err as well. */
+struct pjrt_profiler;
+struct pjrt_profiler_destroy_error { size_t struct_size; void *priv; struct err *error; };
+struct pjrt_profiler_message { size_t struct_size; void *priv; const struct err *error; const char *message; size_t message_size; };
+struct pjrt_profiler_code { size_t struct_size; void *priv; const struct err *error; int code; };
+struct pjrt_profiler_create { size_t struct_size; const char *options; size_t options_size; struct pjrt_profiler *profiler; };
+struct pjrt_profiler_args { size_t struct_size; struct pjrt_profiler *profiler; };
+/* Without a buffer: size, and a buffer that the profiler keeps.  The next call may be with one of that size, to be filled. */
+struct pjrt_profiler_collect { size_t struct_size; struct pjrt_profiler *profiler; uint8_t *buffer; size_t buffer_size_in_bytes; };
+struct pjrt_profiler_api {
+	size_t struct_size;
+	void *priv;
+	void (*error_destroy)(struct pjrt_profiler_destroy_error *);
+	void (*error_message)(struct pjrt_profiler_message *);
+	struct err *(*error_code)(struct pjrt_profiler_code *);
+	struct err *(*create)(struct pjrt_profiler_create *);
+	struct err *(*destroy)(struct pjrt_profiler_args *);
+	struct err *(*start)(struct pjrt_profiler_args *);
+	struct err *(*stop)(struct pjrt_profiler_args *);
+	struct err *(*collect)(struct pjrt_profiler_collect *);
+};
+struct pjrt_profiler_ext { struct pjrt_extension base; const struct pjrt_profiler_api *api; int64_t context; };
 
 #undef ARGS
 #undef HEAD

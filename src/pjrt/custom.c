@@ -48,7 +48,7 @@ static struct err *register_batches(struct pjrt_register_batches *a)
 }
 
 struct pjrt_partitioner_ext pjrt_partitioners = {
-	.base = { .struct_size = sizeof pjrt_partitioners, .type = EXT_PARTITIONER },
+	.base = { .struct_size = sizeof pjrt_partitioners, .type = EXT_PARTITIONER, .next = &pjrt_profilers.base },
 	.partitioner = register_partitioner,
 	.batches = register_batches,
 };

@@ -91,6 +91,13 @@ struct pjrt_options {
 	ARR(int) device;            /* replicas * partitions global ids, replica-major; empty if not given */
 	struct span assignment;     /* DeviceAssignmentProto, inside the given bytes */
 };
+/* Fields, added: the number or length as a varint, an integer, a double, bytes. */
+void pjrt_put(struct str *s, uint64_t v);
+void pjrt_put_int(struct str *s, int field, uint64_t v);
+void pjrt_put_real(struct str *s, int field, double v);
+void pjrt_put_bytes(struct str *s, int field, const void *p, size_t n);
+/* Does a tensorflow.ProfileOptions ask for devices?  Nothing does. */
+bool pjrt_profile_devices(struct span s);
 /* Fails with INVALID for malformed bytes or an unknown option of the user. */
 struct err *pjrt_options_read(const void *p, size_t n, struct pjrt_options *out);
 void pjrt_options_free(struct pjrt_options *o);
@@ -100,6 +107,11 @@ void pjrt_shape_write(struct str *s, const struct ir_module *m, const ir_type *t
 void pjrt_shardings_write(struct str *s, const struct ir_blob_info *one, size_t n);
 struct err *pjrt_shardings_read(struct span s, struct arena *a, struct spmd_tiles *out, size_t n);
 void pjrt_assignment_write(struct str *s, int64_t replicas, int64_t partitions, const int *dev);
+
+/* --- xspace.c: profiles ------------------------------------------------------ */
+
+/* tensorflow.profiler.XSpace: a plane for each device that has run something; nothing if none has. */
+void pjrt_xspace_write(struct str *s, const struct rt_trace_read *r);
 
 /* --- host.c --------------------------------------------------------------- */
 
@@ -119,6 +131,7 @@ PJRT_MEMBERS(API)
 extern struct pjrt_shardings_ext pjrt_shardings;
 extern struct pjrt_layouts_ext pjrt_layouts;
 extern struct pjrt_partitioner_ext pjrt_partitioners;
+extern struct pjrt_profiler_ext pjrt_profilers;
 
 /* --- custom.c -------------------------------------------------------------- */
 

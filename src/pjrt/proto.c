@@ -59,6 +59,18 @@ static bool next(struct reader *r, struct field *f)
 	return true;
 }
 
+/* ProfileOptions: 3 device_tracer_level. */
+bool pjrt_profile_devices(struct span s)
+{
+	struct reader r = reader(s);
+	struct field f;
+	bool on = !s.n;
+
+	while (next(&r, &f))
+		on |= f.id == 3 && f.v;
+	return on || r.bad;
+}
+
 enum { MOST_DEVICES = 65536 };
 
 static struct err *malformed(const char *what)
@@ -305,7 +317,7 @@ struct err *pjrt_shardings_read(struct span s, struct arena *a, struct spmd_tile
 
 /* --- writing -------------------------------------------------------------- */
 
-static void put(struct str *s, uint64_t v)
+void pjrt_put(struct str *s, uint64_t v)
 {
 	char b[10];
 	size_t n = 0;
@@ -316,10 +328,28 @@ static void put(struct str *s, uint64_t v)
 	str_addn(s, b, n);
 }
 
-static void put_bytes(struct str *s, int field, const void *p, size_t n)
+void pjrt_put_int(struct str *s, int field, uint64_t v)
 {
-	put(s, (uint64_t)field << 3 | 2);
-	put(s, n);
+	pjrt_put(s, (uint64_t)field << 3);
+	pjrt_put(s, v);
+}
+
+void pjrt_put_real(struct str *s, int field, double v)
+{
+	uint64_t bits;
+	char b[8];
+
+	memcpy(&bits, &v, sizeof bits);
+	for (int i = 0; i < 8; i++)
+		b[i] = (char)(bits >> 8 * i);
+	pjrt_put(s, (uint64_t)field << 3 | 1);
+	str_addn(s, b, sizeof b);
+}
+
+void pjrt_put_bytes(struct str *s, int field, const void *p, size_t n)
+{
+	pjrt_put(s, (uint64_t)field << 3 | 2);
+	pjrt_put(s, n);
 	str_addn(s, p, n);
 }
 
@@ -328,26 +358,26 @@ void pjrt_shape_write(struct str *s, const struct ir_module *m, const ir_type *t
 {
 	enum { TUPLE = 13 };
 	struct str part = {0};
-	put(s, 2 << 3);
+	pjrt_put(s, 2 << 3);
 	if (n != 1) {
-		put(s, TUPLE);
+		pjrt_put(s, TUPLE);
 		for (size_t i = 0; i < n; i++) {
 			part.n = 0;
 			pjrt_shape_write(&part, m, &t[i], 1);
-			put_bytes(s, 4, part.p, part.n);
+			pjrt_put_bytes(s, 4, part.p, part.n);
 		}
 		str_free(&part);
 		return;
 	}
 	const struct ir_type_info *i = ir_type_of(m, *t);
-	put(s, (uint64_t)dtype_xla((enum dtype)i->dtype));
+	pjrt_put(s, (uint64_t)dtype_xla((enum dtype)i->dtype));
 	for (int d = 0; d < i->rank; d++)
-		put(&part, (uint64_t)i->dim[d]);
-	put_bytes(s, 3, part.p ? part.p : "", part.n);
+		pjrt_put(&part, (uint64_t)i->dim[d]);
+	pjrt_put_bytes(s, 3, part.p ? part.p : "", part.n);
 	part.n = 0;
 	for (int d = 0; d < i->rank; d++)
-		put(&part, 0);
-	put_bytes(s, 6, part.p ? part.p : "", part.n);
+		pjrt_put(&part, 0);
+	pjrt_put_bytes(s, 6, part.p ? part.p : "", part.n);
 	str_free(&part);
 }
 
@@ -359,27 +389,27 @@ void pjrt_shardings_write(struct str *s, const struct ir_blob_info *one, size_t 
 		str_addn(s, one->p, one->n);
 		return;
 	}
-	put(s, 1 << 3);
-	put(s, TUPLE);
+	pjrt_put(s, 1 << 3);
+	pjrt_put(s, TUPLE);
 	for (size_t i = 0; i < n; i++)
-		put_bytes(s, 5, one[i].p, one[i].n);
+		pjrt_put_bytes(s, 5, one[i].p, one[i].n);
 }
 
 void pjrt_assignment_write(struct str *s, int64_t replicas, int64_t partitions, const int *dev)
 {
-	put(s, 1 << 3);
-	put(s, (uint64_t)replicas);
-	put(s, 2 << 3);
-	put(s, (uint64_t)partitions);
+	pjrt_put(s, 1 << 3);
+	pjrt_put(s, (uint64_t)replicas);
+	pjrt_put(s, 2 << 3);
+	pjrt_put(s, (uint64_t)partitions);
 	for (int64_t i = 0; i < partitions; i++) {
 		struct str ids = { 0 }, entry = { 0 };
 		for (int64_t r = 0; r < replicas; r++)
-			put(&ids, (uint64_t)dev[r * partitions + i]);
-		put(&entry, 1 << 3 | 2);
-		put(&entry, ids.n);
+			pjrt_put(&ids, (uint64_t)dev[r * partitions + i]);
+		pjrt_put(&entry, 1 << 3 | 2);
+		pjrt_put(&entry, ids.n);
 		str_addn(&entry, ids.p, ids.n);
-		put(s, 3 << 3 | 2);
-		put(s, entry.n);
+		pjrt_put(s, 3 << 3 | 2);
+		pjrt_put(s, entry.n);
 		str_addn(s, entry.p, entry.n);
 		str_free(&ids);
 		str_free(&entry);

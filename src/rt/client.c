@@ -83,7 +83,7 @@ static struct err *make(void *v)
 		d->id = sym_first(c->world) + i;
 		d->ops = ops;
 		d->heap = sym_heap_of(c->world, d->id);
-		d->trace = trace_device_new(d->id);
+		d->trace = trace_device_new(d->id, &c->here, 1 + nworker);
 		d->ep = sym_ep_of(c->world, d->id);
 		d->coll = coll_new(c->world, d->id, &c->table);
 		d->nworker = nworker;

@@ -163,7 +163,7 @@ static void decode(struct rt_exec *x)
 			/* What lane 0 has done is known wherever the walk is; the other lanes are one, whose collectives follow each other. */
 			bool orders = c->op == CMD_MARK || c->op == CMD_AWAIT;
 			if (orders && (c->op == CMD_MARK) == (c->lane > 0)) {
-				x->ins[n++] = (struct ins){ .op = c->op == CMD_MARK ? I_MARK : I_AWAIT, .site = c->site, .imm = c->imm };
+				x->ins[n++] = (struct ins){ .op = c->op == CMD_MARK ? I_MARK : I_AWAIT, .imm = c->imm };
 				x->nmark = MAX(x->nmark, (uint32_t)c->imm + 1);
 			} else if (c->lane && !orders && c->op != CMD_COLL)
 				x->ins[n++] = (struct ins){ .op = I_AWAIT, .r0 = 1 };

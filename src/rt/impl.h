@@ -285,7 +285,7 @@ struct trace_prog {
 };
 extern _Atomic int trace_running;                      /* windows that are open */
 static inline bool trace_on(void) { return __builtin_expect(atomic_load_explicit(&trace_running, memory_order_relaxed) > 0, 0); }
-struct trace_device *trace_device_new(int id);         /* NULL: no memory */
+struct trace_device *trace_device_new(int id, const struct plan_table *plan, int cores);         /* NULL: no memory */
 void trace_device_gone(struct trace_device *d);        /* NULL is fine; what it has recorded stays */
 void trace_prog_keep(struct trace_prog *p);            /* taken, from mem_malloc */
 void trace_prog_gone(struct trace_prog *p);            /* nobody will record more of it; NULL is fine */

@@ -165,12 +165,15 @@ struct err *rt_trace_start(struct rt_trace *t);
 struct err *rt_trace_stop(struct rt_trace *t);
 void rt_trace_free(struct rt_trace *t);                    /* NULL is fine */
 /* What is in it so far, by device, in order of begin, what holds others before them; ops live as long as t.  Under a guard. */
-struct rt_trace_device { int id; size_t n; struct rt_trace_event *ev; };
+struct rt_trace_device {
+	int id;
+	double flops, bytes;      /* what it can do in a nanosecond at most by the machine table */
+	size_t n; struct rt_trace_event *ev;
+};
 struct rt_trace_read {
 	uint64_t t0, t1;          /* the window */
 	int64_t wall;             /* ns since 1970 at t0 */
 	uint64_t lost;            /* events that found no room: a device keeps a million */
-	double flops, bytes;      /* what a device can do at most by the machine table, in a nanosecond; 0: nobody knows */
 	size_t ndev; struct rt_trace_device *dev;
 };
 void rt_trace_read(struct rt_trace *t, struct rt_trace_read *out);      /* owned */

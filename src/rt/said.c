@@ -109,6 +109,17 @@ static void communicates(struct rt_trace_op *o, struct arena *a, const struct rt
 	o->limit_ns = plan_coll_time(on, (enum coll_kind)c->kind, g, each, COLL_auto);
 }
 
+/* What a wait is for: the collective before the mark; NULL: for all there are. */
+static const struct ins *waited_for(const struct rt_exec *x, const struct ins *i)
+{
+	for (const struct ins *m = x->ins; m < x->ins + x->nins && !i->r0; m++)
+		if (m->op == I_MARK && m->imm == i->imm)
+			while (m-- > x->ins)
+				if (m->op == I_BEGIN)
+					return m;
+	return NULL;
+}
+
 /* --- all ------------------------------------------------------------------------------- */
 
 static void computes(struct rt_trace_op *o, const struct rt_exec *x, const struct kernel *k)
@@ -144,12 +155,12 @@ static struct err *make(void *v)
 	t->op = ARENA_NEW(a, struct rt_trace_op, n);
 	t->op[0] = (struct rt_trace_op){ .prog = &t->p, .name = t->p.name, .sort = "launch", .site = "", .flops = x->p->flops };
 	for (uint32_t i = 0; i < x->nins; i++) {
-		const struct ins *is = &x->ins[i];
+		const struct ins *is = &x->ins[i], *of = is->op == I_AWAIT ? waited_for(x, is) : is;
 		struct rt_trace_op *o = &t->op[t->of[i]];
 		if (!t->of[i])
 			continue;
-		const struct prog_site *site = is->site < x->p->nsite ? &x->p->site[is->site] : NULL;
-		*o = (struct rt_trace_op){ .prog = &t->p, .number = t->of[i], .name = kept(a, name_of(x->p, is)), .sort = sort_of(is),
+		const struct prog_site *site = of && of->site < x->p->nsite ? &x->p->site[of->site] : NULL;
+		*o = (struct rt_trace_op){ .prog = &t->p, .number = t->of[i], .name = kept(a, name_of(x->p, is)), .sort = sort_of(of ? of : is),
 		                           .site = kept(a, site ? site->text : ""), .scope = site && site->scope ? kept(a, site->scope) : NULL };
 		if (kernel_of(is))
 			computes(o, x, kernel_of(is));

@@ -13,6 +13,7 @@ struct piece { struct piece *next; size_t n; struct rt_trace_event ev[PIECE]; };
 struct trace_device {
 	struct trace_device *next;
 	int id;
+	double flops, bytes;              /* in a nanosecond at most */
 	bool gone;                        /* its client is; under the lock below */
 	atomic_flag lock;                 /* guards what follows */
 	bool on;
@@ -73,13 +74,13 @@ static void set_on(bool on)
 
 /* --- of devices and programs ------------------------------------------------------ */
 
-struct trace_device *trace_device_new(int id)
+struct trace_device *trace_device_new(int id, const struct plan_table *plan, int cores)
 {
 	struct trace_device *d = mem_malloc(sizeof *d);
 
 	if (!d)
 		return NULL;
-	*d = (struct trace_device){ .id = id, .lock = ATOMIC_FLAG_INIT };
+	*d = (struct trace_device){ .id = id, .flops = cores * plan_peak_flops(plan), .bytes = cores * plan_peak_bytes(plan), .lock = ATOMIC_FLAG_INIT };
 	pthread_mutex_lock(&lock);
 	d->on = users > 0;
 	d->next = devices;
@@ -183,6 +184,8 @@ struct err *rt_trace_stop(struct rt_trace *t)
 		t->t1 = clock_ns();
 		t->lost1 = atomic_load(&lost);
 		atomic_fetch_sub(&trace_running, 1);
+		if (t->lost1 > t->lost0)
+			log_line(LOG_WARN, "the trace lacks %llu events: a device keeps the first %d", (unsigned long long)(t->lost1 - t->lost0), MOST);
 	}
 	pthread_mutex_unlock(&lock);
 	return e;
@@ -257,7 +260,7 @@ void rt_trace_read(struct rt_trace *t, struct rt_trace_read *out)
 		while (i < all.n && all.p[i].id != d->id)
 			i++;
 		if (i == all.n)
-			arr_push(&all, ((struct rt_trace_device){ .id = d->id }));
+			arr_push(&all, ((struct rt_trace_device){ .id = d->id, .flops = d->flops, .bytes = d->bytes }));
 		struct rt_trace_device *o = &all.p[i];
 		spin_lock(&d->lock);
 		n = d->n;

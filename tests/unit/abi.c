@@ -58,6 +58,14 @@ static void extensions(void **state)
 	assert_int_equal(END(pjrt_layout_default, layout), 56);
 	assert_int_equal(sizeof(struct pjrt_partitioner_ext), 40);
 	assert_int_equal(sizeof(struct pjrt_register_partitioner), 32);
+	assert_int_equal(sizeof(struct pjrt_profiler_ext), 40);
+	assert_int_equal(sizeof(struct pjrt_profiler_api), 80);
+	assert_int_equal(offsetof(struct pjrt_profiler_api, create), 40);
+	assert_int_equal(END(pjrt_profiler_message, message_size), 40);
+	assert_int_equal(END(pjrt_profiler_code, code), 28);
+	assert_int_equal(END(pjrt_profiler_create, profiler), 32);
+	assert_int_equal(offsetof(struct pjrt_profiler_collect, buffer), 16);
+	assert_int_equal(END(pjrt_profiler_collect, buffer_size_in_bytes), 32);
 	assert_int_equal(sizeof(struct pjrt_partitioner), 56);
 	assert_int_equal(sizeof(struct pjrt_aval), 40);
 	assert_int_equal(offsetof(struct pjrt_partition, nargs), 48);

@@ -1,0 +1,237 @@
+/* What devices have run, as the protocol buffers that XProf reads (tensorflow.profiler.XSpace).
+ *
+ * XProf knows two kinds of devices by the names of their planes, and takes flops, bytes, lines and scopes from what a trace says only
+ * of one of them: so planes are called /device:TPU:N, and say in words what the device is.  A plane has the lines that XProf looks for
+ * there: steps, launches, what the device's thread did one after the other, and what went on beside that.
+ *
+ * XSpace: 1 planes.  XPlane: 1 id, 2 name, 3 lines, 4 and 5 metadata of events and stats (maps), 6 stats.  XLine: 1 id, 2 name,
+ * 3 timestamp_ns, 4 events.  XEvent: 1 metadata_id, 2 offset_ps, 3 duration_ps, 4 stats.  XStat: 1 metadata_id, 2 double, 3 uint64,
+ * 4 int64, 5 text.  XEventMetadata: 1 id, 2 name, 4 display_name, 5 stats.  XStatMetadata: 1 id, 2 name. */
+#include "impl.h"
+
+/* Facts by the names that XProf gives them; those from peers on are ours. */
+#define STATS(S) \
+	S(group_id, "group_id") S(program_id, "program_id") S(symbol_id, "symbol_id") S(category, "hlo_category") S(op, "hlo_op") S(module, "hlo_module") \
+	S(scope, "tf_op") S(source, "source") S(flops, "flops") S(model_flops, "model_flops") S(bytes, "bytes_accessed") \
+	S(device, "device_type_string") S(peak_flops, "peak_teraflops_per_second") S(peak_bytes, "peak_hbm_bw_gigabytes_per_second") S(dropped, "dropped_traces") \
+	S(peers, "peers") S(limit, "limit_ps") S(copied, "bytes_copied") S(in_place, "bytes_read_in_place")
+enum stat {
+	STAT_NONE,
+#define S(id, name) STAT_##id,
+	STATS(S)
+#undef S
+	STAT_COUNT
+};
+
+static void stat_int(struct str *s, int field, enum stat id, uint64_t v)
+{
+	struct str x = { 0 };
+
+	pjrt_put_int(&x, 1, id);
+	pjrt_put_int(&x, 3, v);
+	pjrt_put_bytes(s, field, x.p, x.n);
+	str_free(&x);
+}
+
+static void stat_real(struct str *s, int field, enum stat id, double v)
+{
+	struct str x = { 0 };
+
+	pjrt_put_int(&x, 1, id);
+	pjrt_put_real(&x, 2, v);
+	pjrt_put_bytes(s, field, x.p, x.n);
+	str_free(&x);
+}
+
+static void stat_text(struct str *s, int field, enum stat id, const char *text, size_t n)
+{
+	struct str x = { 0 };
+
+	pjrt_put_int(&x, 1, id);
+	pjrt_put_bytes(&x, 5, text, n);
+	pjrt_put_bytes(s, field, x.p, x.n);
+	str_free(&x);
+}
+
+/* --- what is said once --------------------------------------------------------------- */
+
+/* Metadata of events: an id for each command that ran, and for each step. */
+struct plane { struct str meta; struct map of_op; uint64_t n; };
+
+static void meta_add(struct plane *p, const struct str *x)
+{
+	struct str entry = { 0 };
+
+	pjrt_put_int(&entry, 1, p->n);
+	pjrt_put_bytes(&entry, 2, x->p, x->n);
+	pjrt_put_bytes(&p->meta, 4, entry.p, entry.n);
+	str_free(&entry);
+}
+
+static uint64_t meta_named(struct plane *p, const char *name)
+{
+	struct str x = { 0 };
+
+	pjrt_put_int(&x, 1, ++p->n);
+	pjrt_put_bytes(&x, 2, name, strlen(name));
+	meta_add(p, &x);
+	str_free(&x);
+	return p->n;
+}
+
+/* JAX's scope is XLA's op_name; its type is what it ends with. */
+static void scope(struct str *x, const char *text)
+{
+	struct str s = { 0 };
+	const char *last = strrchr(text, '/');
+
+	str_addf(&s, "%s:%s", text, last ? last + 1 : text);
+	stat_text(x, 5, STAT_scope, s.p, s.n);
+	str_free(&s);
+}
+
+static uint64_t meta_of(struct plane *p, const struct rt_trace_event *e)
+{
+	const struct rt_trace_op *o = e->op;
+	uint64_t *id = map_put(&p->of_op, &o, sizeof o);
+	struct str x = { 0 }, name = { 0 };
+
+	if (*id)
+		return *id;
+	*id = ++p->n;
+	pjrt_put_int(&x, 1, *id);
+	stat_int(&x, 5, STAT_program_id, o->prog->id);
+	stat_text(&x, 5, STAT_module, o->prog->name, strlen(o->prog->name));
+	if (!o->number)
+		str_addf(&name, "%s(%llu)", o->prog->name, (unsigned long long)o->prog->id);
+	else {
+		str_addf(&name, "%s.%u", o->name, o->number);
+		pjrt_put_bytes(&x, 4, name.p, name.n);
+		stat_text(&x, 5, STAT_op, name.p, name.n);
+		str_addf(&name, "%s%s%s%s", *o->site ? " " : "", o->site, o->scope ? " " : "", o->scope ? o->scope : "");
+		stat_int(&x, 5, STAT_symbol_id, o->number);
+		stat_text(&x, 5, STAT_category, o->sort, strlen(o->sort));
+		stat_int(&x, 5, STAT_bytes, (uint64_t)o->bytes);
+	}
+	pjrt_put_bytes(&x, 2, name.p, name.n);
+	stat_int(&x, 5, STAT_flops, (uint64_t)o->flops);
+	stat_int(&x, 5, STAT_model_flops, (uint64_t)o->flops);
+	if (o->limit_ns > 0)
+		stat_int(&x, 5, STAT_limit, (uint64_t)(o->limit_ns * 1e3));
+	if (o->scope)
+		scope(&x, o->scope);
+	size_t n = strcspn(o->site, " ");         /* file and line; the op's name follows */
+	if (n && o->site[n])
+		stat_text(&x, 5, STAT_source, o->site, n);
+	if (o->peer)
+		stat_text(&x, 5, STAT_peers, o->peer[e->local], strlen(o->peer[e->local]));
+	meta_add(p, &x);
+	str_free(&x);
+	str_free(&name);
+	return *id;
+}
+
+/* --- lines ----------------------------------------------------------------------------- */
+
+static void event(struct str *line, uint64_t meta, uint64_t from, uint64_t to, uint64_t step, int64_t moved)
+{
+	struct str x = { 0 };
+
+	pjrt_put_int(&x, 1, meta);
+	pjrt_put_int(&x, 2, from * 1000);
+	pjrt_put_int(&x, 3, (to - from) * 1000);
+	if (step)
+		stat_int(&x, 4, STAT_group_id, step);
+	if (moved)
+		stat_int(&x, 4, moved > 0 ? STAT_copied : STAT_in_place, (uint64_t)(moved > 0 ? moved : -moved));
+	pjrt_put_bytes(line, 4, x.p, x.n);
+	str_free(&x);
+}
+
+static void line_begin(struct str *s, int id, const char *name, int64_t wall)
+{
+	pjrt_put_int(s, 1, (uint64_t)id);
+	pjrt_put_bytes(s, 2, name, strlen(name));
+	pjrt_put_int(s, 3, (uint64_t)wall);
+}
+
+enum { STEPS, MODULES, OPS, BESIDE, LINES };
+
+/* Steps: each until the next one begins; the last until its launch ends. */
+static void steps(struct str *line, struct plane *p, const struct rt_trace_read *r, const struct rt_trace_device *d)
+{
+	const struct rt_trace_event *last = NULL;
+
+	for (size_t i = 0; i <= d->n; i++) {
+		const struct rt_trace_event *e = i < d->n ? &d->ev[i] : NULL;
+		if (e && !e->begins)
+			continue;
+		if (last) {
+			char name[16];
+			snprintf(name, sizeof name, "%u", last->step);
+			event(line, meta_named(p, name), last->t0 - r->t0, (e ? e->t0 : last->t1) - r->t0, last->step, 0);
+		}
+		last = e;
+	}
+}
+
+static void device(struct str *space, const struct rt_trace_read *r, const struct rt_trace_device *d)
+{
+	static const char *const name[LINES] = { "Steps", "XLA Modules", "XLA Ops", "Async XLA Ops" };
+	struct str s = { 0 }, line[LINES] = { 0 };
+	struct plane p = { 0 };
+	bool beside = false;
+
+	str_addf(&s, "/device:TPU:%d", d->id);
+	struct str plane = { 0 };
+	pjrt_put_int(&plane, 1, (uint64_t)d->id);
+	pjrt_put_bytes(&plane, 2, s.p, s.n);
+	for (int k = 0; k < LINES; k++)
+		line_begin(&line[k], k + 1, name[k], r->wall);
+	steps(&line[STEPS], &p, r, d);
+	for (size_t i = 0; i < d->n; i++) {
+		const struct rt_trace_event *e = &d->ev[i];
+		int k = e->lane == RT_LANE_LAUNCH ? MODULES : e->lane == RT_LANE_BESIDE ? BESIDE : OPS;
+		beside |= k == BESIDE;
+		event(&line[k], meta_of(&p, e), e->t0 - r->t0, e->t1 - r->t0, e->step, e->moved);
+	}
+	for (int k = 0; k < LINES; k++) {
+		if (k != BESIDE || beside)
+			pjrt_put_bytes(&plane, 3, line[k].p, line[k].n);
+		str_free(&line[k]);
+	}
+	str_addn(&plane, p.meta.p, p.meta.n);
+	static const char *const stat[STAT_COUNT] = {
+#define S(id, text) [STAT_##id] = text,
+		STATS(S)
+#undef S
+	};
+	for (int k = 1; k < STAT_COUNT; k++) {
+		struct str entry = { 0 };
+		s.n = 0;
+		pjrt_put_int(&s, 1, (uint64_t)k);
+		pjrt_put_bytes(&s, 2, stat[k], strlen(stat[k]));
+		pjrt_put_int(&entry, 1, (uint64_t)k);
+		pjrt_put_bytes(&entry, 2, s.p, s.n);
+		pjrt_put_bytes(&plane, 5, entry.p, entry.n);
+		str_free(&entry);
+	}
+	s.n = 0;
+	str_addf(&s, "Rondo on %s", cpu_get()->name);
+	stat_text(&plane, 6, STAT_device, s.p, s.n);
+	stat_real(&plane, 6, STAT_peak_flops, d->flops / 1e3);
+	stat_real(&plane, 6, STAT_peak_bytes, d->bytes);
+	stat_int(&plane, 6, STAT_dropped, r->lost);
+	pjrt_put_bytes(space, 1, plane.p, plane.n);
+	str_free(&plane);
+	str_free(&s);
+	str_free(&p.meta);
+	map_free(&p.of_op);
+}
+
+void pjrt_xspace_write(struct str *s, const struct rt_trace_read *r)
+{
+	for (size_t i = 0; i < r->ndev; i++)
+		if (r->dev[i].n)
+			device(s, r, &r->dev[i]);
+}
