@@ -140,7 +140,7 @@ struct rt_trace_prog { const char *name; uint64_t id; uint32_t nop; };       /* 
 struct rt_trace_op {
 	const struct rt_trace_prog *prog;
 	uint32_t number;
-	const char *name;         /* what runs: a kernel, the symbol of machine code, a collective, a custom call's target */
+	const char *name;         /* what runs: a kernel, "fused" machine code, a collective, a custom call's target */
 	const char *sort;         /* XLA's word for it ("all-reduce"), or the kernel's */
 	const char *site;         /* "train.py:31 dot", or "" */
 	const char *scope;        /* as JAX has it, "jit(step)/block/dot_general"; NULL: none */

@@ -9,7 +9,7 @@ static const struct kernel *kernel_of(const struct ins *i)
 
 static bool exchanges(const struct ins *i)
 {
-	return i->op == I_COLL || i->op == I_THEN || i->op == I_BEGIN || i->op == I_LEND || i->op == I_WAIT || (i->op == I_NEXT && i->r0);
+	return i->op == I_COLL || i->op == I_THEN || i->op == I_BEGIN || i->op == I_LEND || i->op == I_BACK || i->op == I_WAIT || (i->op == I_NEXT && i->r0);
 }
 
 static bool takes_time(const struct ins *i) { return kernel_of(i) || exchanges(i) || i->op == I_CUSTOM || i->op == I_AWAIT; }
@@ -31,16 +31,17 @@ static const char *sort_of(const struct ins *i)
 	return i->op == I_CUSTOM ? "custom-call" : "async-done";
 }
 
-static const char *name_of(const struct prog *p, const struct ins *i)
+static const char *name_of(const struct ins *i)
 {
 	const struct kernel *k = kernel_of(i);
 
 	if (k)
-		return k->k->code >= 0 ? p->code[k->k->code].symbol : prog_kern_name[k->k->id];
+		return k->k->code >= 0 ? "fused" : prog_kern_name[k->k->id];
 	switch (i->op) {
 	case I_CUSTOM: return ((const struct prog_custom *)i->ref)->target;
 	case I_AWAIT: return "await";
 	case I_LEND: return "lend";
+	case I_BACK: return "give back";
 	case I_WAIT: return "await loan";
 	default: return prog_coll_name[((const struct prog_coll *)i->ref)->kind];
 	}
@@ -101,7 +102,7 @@ static void communicates(struct rt_trace_op *o, struct arena *a, const struct rt
 	}
 	str_free(&s);
 	o->peer = peer;
-	if (i->op == I_LEND || i->op == I_WAIT)
+	if (i->op == I_LEND || i->op == I_BACK || i->op == I_WAIT)
 		return;
 	int n = permute ? 2 : members(x->p, c, x->pos[0], room);
 	struct plan_group g = permute ? (struct plan_group){ 2, 1, 2, 0 } : plan_groups_of(on, 1, n, room);
@@ -160,7 +161,7 @@ static struct err *make(void *v)
 		if (!t->of[i])
 			continue;
 		const struct prog_site *site = of && of->site < x->p->nsite ? &x->p->site[of->site] : NULL;
-		*o = (struct rt_trace_op){ .prog = &t->p, .number = t->of[i], .name = kept(a, name_of(x->p, is)), .sort = sort_of(of ? of : is),
+		*o = (struct rt_trace_op){ .prog = &t->p, .number = t->of[i], .name = kept(a, name_of(is)), .sort = sort_of(of ? of : is),
 		                           .site = kept(a, site ? site->text : ""), .scope = site && site->scope ? kept(a, site->scope) : NULL };
 		if (kernel_of(is))
 			computes(o, x, kernel_of(is));

@@ -204,7 +204,7 @@ int64_t rt_followed(void)
 static enum rt_lane lane_of(unsigned op)
 {
 	switch (op) {
-	case I_COLL: case I_THEN: case I_LEND: case I_NEXT: case I_WAIT: case I_BEGIN: case I_AWAIT: return RT_LANE_COMM;
+	case I_COLL: case I_THEN: case I_LEND: case I_NEXT: case I_BACK: case I_WAIT: case I_BEGIN: case I_AWAIT: return RT_LANE_COMM;
 	case I_CUSTOM: return RT_LANE_HOST;
 	default: return RT_LANE_COMPUTE;
 	}
