@@ -122,10 +122,6 @@ static struct err *make(void *v)
 				str_add(s, " ");
 				text(s, e->op->site);
 			}
-			if (e->op->scope) {
-				str_add(s, " ");
-				text(s, e->op->scope);
-			}
 			facts(s, e);
 		}
 	}

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static const struct command *const all[] = {&cmd_info, &cmd_doctor, &cmd_opt, &cmd_run, &cmd_explain, &cmd_prog, &cmd_bench, &cmd_launch, &cmd_completion, NULL};
+static const struct command *const all[] = {&cmd_info, &cmd_doctor, &cmd_opt, &cmd_run, &cmd_explain, &cmd_prog, &cmd_bench, &cmd_launch, &cmd_trace, &cmd_completion, NULL};
 enum { COMMANDS = NELEM(all) - 1 };
 
 static void overview(FILE *f)

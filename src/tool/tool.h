@@ -27,7 +27,7 @@ struct command {
 };
 /* All of them, in the order of the help; NULL behind the last.  main sets it. */
 extern const struct command *const *commands;
-extern const struct command cmd_info, cmd_doctor, cmd_opt, cmd_run, cmd_explain, cmd_prog, cmd_bench, cmd_launch, cmd_completion;
+extern const struct command cmd_info, cmd_doctor, cmd_opt, cmd_run, cmd_explain, cmd_prog, cmd_bench, cmd_launch, cmd_trace, cmd_completion;
 
 struct err *args_parse(const struct command *c, int argc, char **argv, char **file, int *nfile);   /* file: room for argc + 1; NULL behind the last */
 void args_help(FILE *f, const struct command *c);
@@ -50,6 +50,11 @@ struct err *source_opts(const char *tier, const char *devices, const char *hosts
 /* Compiles a program, our text with results of f32, and runs it once on as many devices as it is for, with inputs that are made up; what
  * comes must be what the oracle says.  *run_s: what it took. */
 struct err *run_check(const char *text, enum lower_tier tier, double *run_s);
+
+/* --- trace_table.c ------------------------------------------------------------ */
+
+/* Prints what timelines of one job say of a step: each list has at most top lines. */
+struct err *trace_table(char *const *file, size_t nfile, int64_t top);
 
 /* --- npz.c ------------------------------------------------------------------ */
 
