@@ -96,8 +96,6 @@ void pjrt_put(struct str *s, uint64_t v);
 void pjrt_put_int(struct str *s, int field, uint64_t v);
 void pjrt_put_real(struct str *s, int field, double v);
 void pjrt_put_bytes(struct str *s, int field, const void *p, size_t n);
-/* Does a tensorflow.ProfileOptions ask for devices?  Nothing does. */
-bool pjrt_profile_devices(struct span s);
 /* Fails with INVALID for malformed bytes or an unknown option of the user. */
 struct err *pjrt_options_read(const void *p, size_t n, struct pjrt_options *out);
 void pjrt_options_free(struct pjrt_options *o);

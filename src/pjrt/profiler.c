@@ -5,7 +5,6 @@
 
 struct pjrt_profiler {
 	struct rt_trace *trace;
-	bool devices;                     /* the options ask for them */
 	bool collected;
 	struct str data;
 };
@@ -24,6 +23,7 @@ static struct err *error_code(struct pjrt_profiler_code *a)
 	return NULL;
 }
 
+/* The options are jaxlib's defaults, whatever its user has asked for. */
 static struct err *create(struct pjrt_profiler_create *a)
 {
 	struct pjrt_profiler *p = calloc(1, sizeof *p);
@@ -33,7 +33,6 @@ static struct err *create(struct pjrt_profiler_create *a)
 		free(p);
 		return e;
 	}
-	p->devices = pjrt_profile_devices((struct span){ a->options, a->options_size });
 	a->profiler = p;
 	return NULL;
 }
@@ -48,8 +47,8 @@ static struct err *destroy(struct pjrt_profiler_args *a)
 	return NULL;
 }
 
-static struct err *start(struct pjrt_profiler_args *a) { return a->profiler->devices ? rt_trace_start(a->profiler->trace) : NULL; }
-static struct err *stop(struct pjrt_profiler_args *a) { return a->profiler->devices ? rt_trace_stop(a->profiler->trace) : NULL; }
+static struct err *start(struct pjrt_profiler_args *a) { return rt_trace_start(a->profiler->trace); }
+static struct err *stop(struct pjrt_profiler_args *a) { return rt_trace_stop(a->profiler->trace); }
 
 static struct err *make(void *v)
 {
@@ -69,7 +68,7 @@ static struct err *collect(struct pjrt_profiler_collect *a)
 {
 	struct pjrt_profiler *p = a->profiler;
 
-	if (p->devices && !p->collected)
+	if (!p->collected)
 		TRY(mem_guard(make, p, true));
 	if (a->buffer && a->buffer_size_in_bytes < p->data.n)
 		return ERR(INVALID, "a buffer of %zu bytes for a profile of %zu", a->buffer_size_in_bytes, p->data.n);

@@ -59,18 +59,6 @@ static bool next(struct reader *r, struct field *f)
 	return true;
 }
 
-/* ProfileOptions: 3 device_tracer_level. */
-bool pjrt_profile_devices(struct span s)
-{
-	struct reader r = reader(s);
-	struct field f;
-	bool on = !s.n;
-
-	while (next(&r, &f))
-		on |= f.id == 3 && f.v;
-	return on || r.bad;
-}
-
 enum { MOST_DEVICES = 65536 };
 
 static struct err *malformed(const char *what)

@@ -87,8 +87,8 @@ static void peers(struct str *s, const struct rt_exec *x, const struct prog_coll
 		str_addf(s, ",.. (%d)", n);
 }
 
-/* on: for prices; room: an entry for each position. */
-static void communicates(struct rt_trace_op *o, struct arena *a, const struct rt_exec *x, const struct ins *i, const struct plan_on *on, int64_t *room)
+/* on: for prices; room: an entry for each position; waits: for what moves meanwhile. */
+static void communicates(struct rt_trace_op *o, struct arena *a, const struct rt_exec *x, const struct ins *i, bool waits, const struct plan_on *on, int64_t *room)
 {
 	const struct prog_coll *c = i->ref;
 	const char **peer = ARENA_NEW(a, const char *, x->nlocal);
@@ -102,7 +102,7 @@ static void communicates(struct rt_trace_op *o, struct arena *a, const struct rt
 	}
 	str_free(&s);
 	o->peer = peer;
-	if (i->op == I_LEND || i->op == I_BACK || i->op == I_WAIT)
+	if (i->op == I_LEND || i->op == I_BACK || i->op == I_WAIT || waits)
 		return;
 	int n = permute ? 2 : members(x->p, c, x->pos[0], room);
 	struct plan_group g = permute ? (struct plan_group){ 2, 1, 2, 0 } : plan_groups_of(on, 1, n, room);
@@ -165,8 +165,8 @@ static struct err *make(void *v)
 		                           .site = kept(a, site ? site->text : ""), .scope = site && site->scope ? kept(a, site->scope) : NULL };
 		if (kernel_of(is))
 			computes(o, x, kernel_of(is));
-		else if (exchanges(is))
-			communicates(o, a, x, is, &on, room);
+		else if (of && exchanges(of))
+			communicates(o, a, x, of, of != is, &on, room);
 		if (is->op == I_THEN)         /* what follows is done within */
 			o->flops = kernel_of(is + 1)->k->flops;
 	}

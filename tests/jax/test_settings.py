@@ -261,8 +261,8 @@ jax.block_until_ready(g(x, jnp.ones((1024, 512))))
     ran = [(e["pid"], lanes[e["pid"], e["tid"]], e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X"]
     for device in (0, 1):
         [sum_] = [e for e in ran if e[0] == device and e[1] == "under way"]
-        assert "psum" in sum_[2]
-        awaits = [e for e in ran if e[0] == device and e[2] == "await"]
+        assert "all_reduce" in sum_[2]
+        awaits = [e for e in ran if e[0] == device and e[2].split()[0] == "await"]
         products = [e for e in ran if e[0] == device and e[1] == "compute" and "dot" in e[2]]
         assert len(products) == 2 and len(awaits) == 1
         assert all(sum_[3] <= p[3] and p[4] <= awaits[0][3] for p in products)

@@ -111,10 +111,11 @@ static void filled(void **state)
 	int types[8], n = 0;
 	for (const struct pjrt_extension *e = api->extension_start; e; e = e->next)
 		types[n++] = e->type;
-	assert_int_equal(n, 3);
+	assert_int_equal(n, 4);
 	assert_int_equal(types[0], EXT_SHARDINGS);
 	assert_int_equal(types[1], EXT_LAYOUTS);
 	assert_int_equal(types[2], EXT_PARTITIONER);
+	assert_int_equal(types[3], EXT_PROFILER);
 }
 
 /* What is not supported says its name. */

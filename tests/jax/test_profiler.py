@@ -1,0 +1,411 @@
+"""jax.profiler on Rondo, and `rondo trace`: what devices ran is there, with names, lines, work and peers, and nothing that did not."""
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+from xspace import device_planes
+
+HERE = pathlib.Path(__file__).parent
+pytestmark = pytest.mark.only_rondo("what Rondo's devices run")
+RING = [(0, 1), (1, 2), (2, 3), (3, 0)]
+N = 256
+
+
+def sharded():
+    """A step of products, a sum and a permute over 4 devices, and what it takes; the lines of this file where they are."""
+    mesh = Mesh(jax.devices()[:4], "d")
+    x = jax.device_put(np.ones((4 * N, N), np.float32), NamedSharding(mesh, P("d")))
+
+    @jax.jit
+    @partial(jax.shard_map, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    def step(x):
+        with jax.named_scope("layer"):
+            y = jnp.sin(x @ x)
+        return y / 1e3 + jax.lax.psum(x, "d") * 1e-3 + jax.lax.ppermute(x, "d", RING) * 1e-3
+
+    jax.block_until_ready(step(x))
+    return step, x
+
+
+def line_of(text):
+    """Where it is in `sharded`: the first line of this file that has it."""
+    return next(i for i, line in enumerate(pathlib.Path(__file__).read_text().splitlines(), 1) if text in line)
+
+
+def inside(a, b):
+    return b.begin <= a.begin and a.end <= b.end
+
+
+def test_what_ran(tmp_path):
+    step, x = sharded()
+    before = time.time_ns()
+    with jax.profiler.trace(tmp_path):
+        for _ in range(5):
+            x = step(x)
+        jax.block_until_ready(x)
+    took = time.time_ns() - before
+    planes = device_planes(tmp_path)
+    assert sorted(planes) == [0, 1, 2, 3]
+    here = "test_profiler.py:"
+    for device, (said, lines) in planes.items():
+        assert said["device_type_string"].startswith("Rondo on ") and said["dropped_traces"] == 0
+        assert said["peak_teraflops_per_second"] > 0 and said["peak_hbm_bw_gigabytes_per_second"] > 0
+        steps, launches, ops = lines["Steps"], lines["XLA Modules"], lines["XLA Ops"]
+        assert [s.name for s in steps] == list("12345") == [str(s.stats["group_id"]) for s in steps]
+        assert len(launches) == 5 and len({m.name for m in launches}) == 1 and launches[0].name.startswith("jit_step(")
+        assert all(inside(m, s) and m.stats["group_id"] == s.stats["group_id"] for m, s in zip(launches, steps))
+        assert all(a.end <= b.begin for a, b in zip(steps, steps[1:]))
+        # One after the other, each in its launch, which they fill.
+        assert all(a.end <= b.begin + 0.002 for a, b in zip(ops, ops[1:]))
+        filled = []
+        for s, m in zip(steps, launches):
+            mine = [o for o in ops if o.stats["group_id"] == s.stats["group_id"]]
+            assert mine and all(inside(o, m) for o in mine)
+            filled.append(sum(o.end - o.begin for o in mine) / (m.end - m.begin))
+        assert 0.95 <= sorted(filled)[2] and max(filled) <= 1.000001, filled
+        assert steps[-1].end - steps[0].begin <= took
+        # What they are.
+        dots = [o for o in ops if o.stats["hlo_category"] == "dot"]
+        assert len(dots) == 5
+        [at] = {o.stats["source"] for o in dots}
+        assert at == here + str(line_of("y = jnp.sin(x @ x)"))
+        assert all(o.stats["flops"] == 2 * N ** 3 and o.stats["bytes_accessed"] >= 3 * 4 * N * N and o.stats["limit_ps"] > 0 for o in dots)
+        assert all("/layer/dot_general" in o.stats["tf_op"] and o.display == o.stats["hlo_op"] and o.stats["hlo_module"] == "jit_step" for o in dots)
+        moved = [o for o in ops if o.stats["hlo_category"] == "collective-permute" and o.stats["bytes_accessed"]]
+        assert len(moved) == 5
+        assert {o.stats["peers"] for o in moved} == {f"from {(device - 1) % 4} to {(device + 1) % 4}"}
+        assert {o.stats["bytes_accessed"] for o in moved} == {4 * N * N}
+        assert all(o.stats.get("bytes_read_in_place", 0) + o.stats.get("bytes_copied", 0) == 4 * N * N for o in moved)
+        sums = [o for o in ops if o.stats["hlo_category"] == "all-reduce"] + lines.get("Async XLA Ops", [])
+        assert {o.stats["peers"] for o in sums} == {"0,1,2,3"}
+        assert {o.stats["source"] for o in sums} == {here + str(line_of('jax.lax.psum(x, "d") * 1e-3'))}
+        assert max(o.stats["bytes_accessed"] for o in sums) == 2 * 3 * 4 * N * N // 4
+
+
+def test_jaxlib_reads_it(tmp_path):
+    step, x = sharded()
+    with jax.profiler.trace(tmp_path):
+        jax.block_until_ready(step(x))
+    [file] = tmp_path.glob("plugins/profile/*/*.xplane.pb")
+    mine = device_planes(tmp_path)
+    theirs = {p.name: {line.name: list(line.events) for line in p.lines} for p in jax.profiler.ProfileData.from_file(str(file)).planes}
+    for device, (_, lines) in mine.items():
+        for name, events in lines.items():
+            got = theirs[f"/device:TPU:{device}"][name]
+            assert [e.name for e in got] == [e.name for e in events]
+            assert [e.duration_ns for e in got] == pytest.approx([e.end - e.begin for e in events], abs=0.01)
+
+
+def test_only_what_ran_meanwhile(tmp_path):
+    f, g, h = (jax.jit(lambda x, k=k: jnp.cos(x * k)) for k in (2.0, 3.0, 4.0))
+    x = jnp.ones((64, 64))
+    jax.block_until_ready([f(x), g(x), h(x)])
+    f(x).block_until_ready()
+    with jax.profiler.trace(tmp_path / "a"):
+        jax.block_until_ready([g(x), g(x)])
+    h(x).block_until_ready()
+    with jax.profiler.trace(tmp_path / "b"):
+        h(x).block_until_ready()
+    with jax.profiler.trace(tmp_path / "c"):
+        pass
+    assert [len(device_planes(tmp_path / d)[0][1]["XLA Modules"]) for d in "ab"] == [2, 1]
+    assert device_planes(tmp_path / "c") == {}
+
+
+def test_steps_are_those_of_the_program_that_takes_longest(tmp_path):
+    large, small = jax.jit(lambda x: x @ x @ x / 1e6), jax.jit(lambda x: x + 1)
+    x = jnp.ones((512, 512))
+    jax.block_until_ready([large(x), small(x)])
+    with jax.profiler.trace(tmp_path):
+        small(x).block_until_ready()
+        for _ in range(3):
+            large(x).block_until_ready()
+            small(x).block_until_ready()
+            small(x).block_until_ready()
+    _, lines = device_planes(tmp_path)[0]
+    assert [m.stats.get("group_id", 0) for m in lines["XLA Modules"]] == [0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert len(lines["Steps"]) == 3
+
+
+def test_started_twice_and_stopped_twice(tmp_path):
+    x = jnp.ones(8)
+    with jax.profiler.trace(tmp_path):
+        with pytest.raises(RuntimeError):
+            jax.profiler.start_trace(tmp_path / "other")
+        (x + 1).block_until_ready()
+    with pytest.raises(RuntimeError):
+        jax.profiler.stop_trace()
+    assert device_planes(tmp_path)[0][1]["XLA Modules"]
+
+
+def test_a_program_that_fails(tmp_path):
+    def fails(x):
+        raise ValueError("no")
+
+    f = jax.jit(lambda x: jax.pure_callback(fails, jax.ShapeDtypeStruct(x.shape, x.dtype), x @ x) + 1)
+    g = jax.jit(lambda x: x * 3)
+    x = jnp.ones((128, 128))
+    g(x).block_until_ready()
+    with jax.profiler.trace(tmp_path):
+        with pytest.raises(Exception, match="no"):
+            f(x).block_until_ready()
+        g(x).block_until_ready()
+    _, lines = device_planes(tmp_path)[0]
+    assert len(lines["XLA Modules"]) == 2
+    # The call that has failed is the last of its launch.
+    mine = [o for o in lines["XLA Ops"] if inside(o, lines["XLA Modules"][0])]
+    assert mine[-1].stats["hlo_category"] == "custom-call" and any(o.stats["hlo_category"] == "dot" for o in mine)
+
+
+def test_threads(tmp_path):
+    """Programs of several threads on several devices, some of which begin before the trace, and end after it."""
+    stop = threading.Event()
+    f = jax.jit(lambda x: jnp.tanh(x @ x / 100))
+    xs = [jax.device_put(np.ones((96, 96), np.float32), d) for d in jax.devices()[:4]]
+    jax.block_until_ready([f(x) for x in xs])
+    done = []
+
+    def go(x):
+        n = 0
+        while not stop.is_set():
+            f(x).block_until_ready()
+            n += 1
+        done.append(n)
+
+    threads = [threading.Thread(target=go, args=(x,)) for x in xs for _ in range(2)]
+    for t in threads:
+        t.start()
+    for k in range(5):
+        begin = time.time_ns()
+        with jax.profiler.trace(tmp_path / str(k)):
+            time.sleep(0.1)
+        took = time.time_ns() - begin
+        for said, lines in device_planes(tmp_path / str(k)).values():
+            events = [e for line in lines.values() for e in line]
+            assert max(e.end for e in events) - min(e.begin for e in events) <= took
+            assert all(a.end <= b.begin + 0.002 for a, b in zip(lines["XLA Modules"], lines["XLA Modules"][1:]))
+    stop.set()
+    for t in threads:
+        t.join()
+    assert sum(done) > 0
+
+
+def child(program, *args, **env):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RONDO_") or k in ("RONDO_LIBRARY", "RONDO_CACHE")} | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])} | env
+    r = subprocess.run([sys.executable, "-c", program, *map(str, args)], env=env, capture_output=True, text=True, timeout=600)
+    assert r.returncode == 0, r.stderr
+    return r
+
+
+def test_across_clear_backends(tmp_path):
+    child("""
+import sys, jax, jax.numpy as jnp
+import jax.extend.backend
+jax.jit(lambda x: x * 2)(jnp.ones(8)).block_until_ready()
+jax.profiler.start_trace(sys.argv[1])
+jax.jit(lambda x: x * 3)(jnp.ones(8)).block_until_ready()
+jax.extend.backend.clear_backends()
+def again(x):
+    return x * 5
+jax.jit(again)(jnp.ones(8)).block_until_ready()
+jax.profiler.stop_trace()
+jax.extend.backend.clear_backends()
+jax.profiler.start_trace(sys.argv[1] + "/more")
+jax.jit(again)(jnp.ones(8)).block_until_ready()
+jax.profiler.stop_trace()
+""", tmp_path)
+    for folder, names in (tmp_path, {"jit__lambda", "jit_again"}), (tmp_path / "more", {"jit_again"}):
+        _, lines = device_planes(folder)[0]
+        ran = {re.sub(r"\(\d+\)$", "", m.name).rstrip("_") for m in lines["XLA Modules"]}
+        assert names <= ran and (len(names) == 2 or "jit__lambda" not in ran), ran
+
+
+def test_more_than_there_is_room_for(tmp_path):
+    """A million events of a device are kept; how many were not is known to one."""
+    r = child("""
+import sys, jax, jax.numpy as jnp, xspace
+f = jax.jit(lambda n, x: jax.lax.fori_loop(0, n, lambda i, x: jnp.sin(x) @ x / 8, x))
+x = jnp.ones((2, 2))
+f(1, x).block_until_ready()
+for k, n in enumerate((1000, 2000, 600000)):
+    n = jnp.int32(n)
+    with jax.profiler.trace(f"{sys.argv[1]}/{k}"):
+        f(n, x).block_until_ready()
+    said, lines = xspace.device_planes(f"{sys.argv[1]}/{k}")[0]
+    print(sum(map(len, lines.values())) - len(lines["Steps"]), said["dropped_traces"])
+with jax.profiler.trace(f"{sys.argv[1]}/after"):
+    f(1000, x).block_until_ready()
+said, lines = xspace.device_planes(f"{sys.argv[1]}/after")[0]
+print(sum(map(len, lines.values())) - len(lines["Steps"]), said["dropped_traces"])
+""", tmp_path, RONDO_TIER="ref", RONDO_DEVICES="1")
+    (a, none), (b, also_none), (most, dropped), again = [tuple(map(int, line.split())) for line in r.stdout.splitlines()]
+    assert none == also_none == 0 and most == 1 << 20
+    assert most + dropped == a + (b - a) * (600000 - 1000) // 1000
+    assert again == (a, 0)                               # there is room again
+    assert f"rondo: the trace lacks {dropped} events" in r.stderr
+
+
+def test_beside_a_timeline(tmp_path):
+    child("""
+import sys, jax, jax.numpy as jnp
+f = jax.jit(lambda x: jnp.sin(x) * 2)
+x = jnp.ones(8)
+f(x).block_until_ready()
+with jax.profiler.trace(sys.argv[1]):
+    f(x).block_until_ready()
+f(x).block_until_ready()
+""", tmp_path, RONDO_TRACE=str(tmp_path / "all.json"), RONDO_DEVICES="1")
+    events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+    launches = [e for e in events if e["ph"] == "X" and e["tid"] == 0 and "lambda" in e["name"]]
+    assert len(launches) == 3 and len(device_planes(tmp_path)[0][1]["XLA Modules"]) == 1
+
+
+def test_several_processes(tmp_path):
+    program = """
+import rondo.early, jax, sys
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+import jax.numpy as jnp, numpy as np
+from functools import partial
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(jax.devices(), "d")
+f = jax.jit(jax.shard_map(lambda x: jax.lax.psum(jnp.sin(x), "d"), mesh=mesh, in_specs=P("d"), out_specs=P()))
+x = jax.make_array_from_callback((8, 16), NamedSharding(mesh, P("d")), lambda i: np.ones((8, 16), np.float32)[i])
+f(x).block_until_ready()
+with jax.profiler.trace(sys.argv[3] + "/" + sys.argv[2]):
+    f(x).block_until_ready()
+"""
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+    env = {**os.environ, "RONDO_DEVICES": "1"}
+    all_ = [subprocess.Popen([sys.executable, "-c", program, f"127.0.0.1:{port}", str(i), str(tmp_path)], env=env) for i in range(2)]
+    assert [p.wait(timeout=600) for p in all_] == [0, 0]
+    ids = set()
+    for i in range(2):
+        [(device, (_, lines))] = device_planes(tmp_path / str(i)).items()
+        assert device == i
+        assert {o.stats["peers"] for o in lines["XLA Ops"] if "peers" in o.stats} == {"0,1"}
+        ids |= {m.stats["program_id"] for m in lines["XLA Modules"]}
+    assert len(ids) == 1                                 # one program
+
+
+# --- rondo trace -----------------------------------------------------------------
+
+SCRIPT = """
+import sys, jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(jax.devices(), "d")
+x = jax.device_put(np.ones((512, 256), np.float32), NamedSharding(mesh, P("d")))
+f = jax.jit(jax.shard_map(lambda x: x @ x / 256 + jax.lax.psum(x, "d"), mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+for _ in range(6):
+    x = jax.block_until_ready(f(x) / 8)
+print("the script's own", sys.argv[1:])
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def trace(rondo, tmp_path, *args, **env):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RONDO_") or k in ("RONDO_LIBRARY", "RONDO_CACHE")} | {"RONDO_PYTHON": sys.executable, "COLUMNS": "90", "RONDO_DEVICES": "2"} | env
+    r = subprocess.run([rondo, "trace", *map(str, args)], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    return r.returncode, r.stdout, r.stderr
+
+
+def test_command(rondo, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    code, out, err = trace(rondo, tmp_path, "--top", "3", "train.py", "0", "--flag")
+    assert code == 0, err
+    assert out.startswith("the script's own ['0', '--flag']\n")
+    assert re.search(r"^jit_\S+: 6 steps on 2 devices, [\d.]+ ms each", out, re.M), out
+    assert re.search(r"^ +[\d.]+ +[\d.]+ +1 +\d+ %  dot  train.py:6  .*dot_general$", out, re.M), out
+    exposed = out[out.index("exposed communication"):out.index("operations of a step, by time")]
+    assert "train.py:6" in exposed
+    assert max(map(len, out.splitlines())) <= 150 and all(len(line) <= 90 for line in re.findall(r"^ +\d.*", out, re.M))
+    parts = re.search(r"computes for ([\d.]+) %.*communication for ([\d.]+) %.*host for ([\d.]+) %.*do for ([\d.]+) %", out)
+    assert sum(map(float, parts.groups())) == pytest.approx(100, abs=0.3)
+    assert out.endswith("ui.perfetto.dev opens rondo-trace.json\n")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["rondo-trace.json", "train.py"]
+    assert json.loads((tmp_path / "rondo-trace.json").read_text())["traceEvents"]
+    # A timeline that is there is read again.
+    again = trace(rondo, tmp_path, "--top", "3", "rondo-trace.json")
+    assert again == (0, out[out.index("jit_"):out.index("\nui.perfetto")], "")
+
+
+def test_command_of_several_processes(rondo, tmp_path):
+    (tmp_path / "train.py").write_text("import rondo.early, jax\njax.distributed.initialize()\n" + SCRIPT.replace("jax.device_put(np.ones((512, 256), np.float32), NamedSharding(mesh, P('d')))", "").replace(
+        'jax.device_put(np.ones((512, 256), np.float32), NamedSharding(mesh, P("d")))',
+        'jax.make_array_from_callback((512, 256), NamedSharding(mesh, P("d")), lambda i: np.ones((512, 256), np.float32)[i])'))
+    code, out, err = trace(rondo, tmp_path, "--out", "t.json", rondo, "launch", "-n", "2", sys.executable, "train.py", "0", RONDO_DEVICES="1")
+    assert code == 0, err
+    assert "6 steps on 2 devices" in out and out.endswith("opens t-0.json, t-1.json\n")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t-0.json", "t-1.json", "train.py"]
+
+
+@pytest.mark.parametrize("script, args, code, words", [
+    (SCRIPT, ["7"], 7, "steps on 2 devices"),            # what it has run is told all the same
+    ("raise ValueError('early')", [], 1, "ValueError: early"),
+    ("print('no JAX here')", [], 2, "has run nothing on Rondo"),
+    ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", [], 137, "ended by signal 9"),
+])
+def test_command_of_a_script_that(script, args, code, words, rondo, tmp_path):
+    (tmp_path / "train.py").write_text(script)
+    got, out, err = trace(rondo, tmp_path, "train.py", *args)
+    assert got == code and words in out + err, (got, out, err)
+    assert {p.name for p in tmp_path.iterdir()} <= {"train.py", "rondo-trace.json"}
+
+
+def test_command_that_cannot(rondo, tmp_path):
+    (tmp_path / "other.json").write_text("{}")
+    (tmp_path / "train.py").write_text(SCRIPT)
+    for args, words in (["other.json"], "is no timeline"), (["none.json"], "cannot open 'none.json'"), (["--out", "/nowhere/t.json", "train.py", "0"], "cannot write beside '/nowhere/t.json'"), (["./nothing"], "cannot run './nothing'"):
+        code, out, err = trace(rondo, tmp_path, *args)
+        assert code in (2, 127) and words in err, (args, code, err)
+
+
+# --- XProf ---------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("xprof"), reason="xprof is not installed")
+def test_xprof_reads_it(tmp_path):
+    step, x = sharded()
+    with jax.profiler.trace(tmp_path):
+        for _ in range(5):
+            x = step(x)
+        jax.block_until_ready(x)
+    r = child("""
+import glob, json, sys
+from xprof.convert import raw_to_tool_data
+files = glob.glob(sys.argv[1] + "/plugins/profile/*/*.xplane.pb")
+def tool(name):
+    data = raw_to_tool_data.xspace_to_tool_data(files, name, {})[0]
+    return json.loads(data)
+def rows(table):
+    ids = [c["id"] for c in table["cols"]]
+    return [dict(zip(ids, [c["v"] for c in r["c"]])) for r in table["rows"]]
+overview = tool("overview_page")
+print(json.dumps([rows(tool("hlo_stats")), rows(tool("framework_op_stats")[0]), overview]))
+""", tmp_path)
+    ops, framework, overview = json.loads(r.stdout.splitlines()[-1])
+    [dot] = [o for o in ops if o["category"] == "dot"]
+    assert dot["occurrences"] == 20 and f"test_profiler.py:{line_of('y = jnp.sin(x @ x)')}" in dot["source_info"] and "/layer/dot_general" in dot["tf_op_name"]
+    assert dot["model_flop_rate"] == pytest.approx(20 * 2 * N ** 3 / dot["total_self_time"] / 1e3, rel=0.01)
+    assert {"all-reduce", "collective-permute", "dot"} <= {o["category"] for o in ops}
+    assert any("/layer/dot_general" in o["operation"] for o in framework)
+    # All of them together are the launches.
+    said = device_planes(tmp_path)
+    launches = sum(m.end - m.begin for _, lines in said.values() for m in lines["XLA Modules"]) / 1e3
+    assert sum(o["total_self_time"] for o in ops if o["category"] != "IDLE") == pytest.approx(launches, rel=0.05)
+    step_ms = [t["p"]["steptime_ms_average"] for t in overview if "steptime_ms_average" in t.get("p", {})]
+    assert step_ms and float(step_ms[0]) > 0
