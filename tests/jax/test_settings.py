@@ -265,7 +265,7 @@ jax.block_until_ready(g(x, jnp.ones((1024, 512))))
         awaits = [e for e in ran if e[0] == device and e[2].split()[0] == "await"]
         products = [e for e in ran if e[0] == device and e[1] == "compute" and "dot" in e[2]]
         assert len(products) == 2 and len(awaits) == 1
-        assert all(sum_[3] <= p[3] and p[4] <= awaits[0][3] for p in products)
+        assert all(sum_[3] <= p[3] and p[4] <= awaits[0][3] + 0.01 for p in products)       # what follows begins where that ends
 
 
 def test_trace_of_permutes(tmp_path):
@@ -284,9 +284,9 @@ jax.block_until_ready(g(jnp.ones((2, 8192))))
     with open(file) as f:
         events = [e for e in json.load(f)["traceEvents"] if e["ph"] == "X"]
     for device in (0, 1):
-        said = [e["args"] for e in events if e["pid"] == device and "args" in e]
-        assert [a for a in said if "bytes copied" in a] == [{"bytes copied": 32768}]
-        assert [a for a in said if "bytes read in place" in a] == 5 * [{"bytes read in place": 32768}]
+        said = [e["args"] for e in events if e["pid"] == device]
+        assert [a["bytes copied"] for a in said if "bytes copied" in a] == [32768]
+        assert [a["bytes read in place"] for a in said if "bytes read in place" in a] == 5 * [32768]
         assert {"lend", "await"} <= {e["name"].split()[0] for e in events if e["pid"] == device}
 
 
