@@ -6,23 +6,24 @@ cd "$(dirname "$0")/.." || exit 1
 want="$(mktemp)"
 trap 'rm -f "$want"' EXIT
 
-page=docs/explain.md
-awk '
-	/^<!-- \/ -->$/ { skip = 0 }
-	!skip { print }
-	/^<!-- tests\/[^ ]*( [^ ]*)? -->$/ {
-		skip = 1
-		from = $3 == "-->"
-		while ((getline line < $2) > 0)
-			if (from = from || line == $3)
-				print line == "" ? line : "    " line
-		close($2)
-	}' "$page" >"$want"
-if [ "${2:-}" = -u ]; then
-	cp "$want" "$page"
-else
-	diff -u "$page" "$want" || { echo "$page is stale: tests/docs.sh $1 -u"; exit 1; }
-fi
+for page in docs/explain.md docs/profile.md; do
+	awk '
+		/^<!-- \/ -->$/ { skip = 0 }
+		!skip { print }
+		/^<!-- tests\/[^ ]*( [^ ]*)? -->$/ {
+			skip = 1
+			from = $3 == "-->"
+			while ((getline line < $2) > 0)
+				if (from = from || line == $3)
+					print line == "" ? line : "    " line
+			close($2)
+		}' "$page" >"$want"
+	if [ "${2:-}" = -u ]; then
+		cp "$want" "$page"
+	else
+		diff -u "$page" "$want" || { echo "$page is stale: tests/docs.sh $1 -u"; exit 1; }
+	fi
+done
 page=docs/man/rondo.1
 made="$("$1/rondo" completion man)" || exit 1
 made="$made" awk '/^\.\\" end/ { skip = 0 } !skip { print } /^\.\\" made of/ { skip = 1; print ENVIRON["made"] }' "$page" >"$want"

@@ -235,15 +235,15 @@ static void summary(struct table *t, double n, double step)
 			lane[k] += t->dev.p[i].lane[k] / n;
 	for (int k = COMPUTE; k < BESIDE; k++)
 		all += lane[k];
-	printf("%s: %.0f steps on %zu device%s, %.3f ms each", t->program, n / (double)t->dev.n, t->dev.n, t->dev.n > 1 ? "s" : "", step / 1e3);
+	printf("%s: %.0f steps on %zu device%s, %.3f ms each\n", t->program, n / (double)t->dev.n, t->dev.n, t->dev.n > 1 ? "s" : "", step / 1e3);
 	if (t->step.n) {
 		qsort(t->step.p, t->step.n, sizeof *t->step.p, by_value);
-		printf(" (from %.3f to %.3f, half of them below %.3f)", t->step.p[0] / 1e3, t->step.p[t->step.n - 1] / 1e3, t->step.p[t->step.n / 2] / 1e3);
+		printf("from %.3f to %.3f ms, half of them below %.3f\n", t->step.p[0] / 1e3, t->step.p[t->step.n - 1] / 1e3, t->step.p[t->step.n / 2] / 1e3);
 	}
-	printf("\na device computes for %.1f %% of that, waits for communication for %.1f %%, calls the host for %.1f %%, has nothing to do for %.1f %%\n",
+	printf("\nof that a device\n%7.1f %%  computes\n%7.1f %%  waits for communication\n%7.1f %%  calls the host\n%7.1f %%  has nothing to do\n",
 	       100 * lane[COMPUTE] / step, 100 * lane[COMM] / step, 100 * lane[HOST] / step, MAX(100 - 100 * all / step, 0));
 	if (lane[BESIDE] > 0)
-		printf("%.1f %% of it has communication beside computing\n", 100 * lane[BESIDE] / step);
+		printf("%7.1f %%  has communication under way beside computing\n", 100 * lane[BESIDE] / step);
 	if (t->lost > 0)
 		printf("%.0f events found no room and are missing here\n", t->lost);
 }
@@ -268,7 +268,7 @@ struct err *trace_table(char *const *file, size_t nfile, int64_t top)
 		if (t.line.r.n)
 			list(&t.line, by_time, "exposed communication of a step, by line", "line", n, step, top);
 		list(&t.op, by_time, "operations of a step, by time", "operation, line, scope", n, step, top);
-		list(&t.op, by_distance, "operations of a step, by what they take beyond the limit that the machine table sets", "operation, line, scope", n, step, top);
+		list(&t.op, by_distance, "operations of a step, by time beyond the limit of the machine table", "operation, line, scope", n, step, top);
 	}
 	for (struct rows *r = &t.op; r; r = r == &t.op ? &t.line : NULL) {
 		for (size_t i = 0; i < r->r.n; i++) {
