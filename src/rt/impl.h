@@ -338,6 +338,7 @@ struct ctx {
 	uint64_t *mark;               /* collectives of lane 1 that were begun then */
 	struct coll_loan **loan;      /* of each collective that is one; owned by the executable */
 	int *hop;                     /* of each buffer that shows what is lent: from how many links away */
+	uint32_t launches;            /* so far: the same on all devices */
 	char *zone;                   /* for which base was filled */
 	uint64_t bound;               /* the same of parameters and results of a relay; 0: of none */
 };

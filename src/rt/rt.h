@@ -152,7 +152,8 @@ struct rt_trace_event {
 	const struct rt_trace_op *op;
 	uint64_t t0, t1;          /* clock_ns */
 	int64_t moved;            /* bytes that a permute has copied, or, negative, that are read where they lie */
-	uint32_t step;            /* a step begins with each launch of the program that took most time; 0: before the first */
+	uint32_t step;            /* one begins with each launch of the program that took most time: how many launches it has had, the same on
+	                           * all devices; 0: before the first */
 	uint16_t local;           /* device among those of the program */
 	uint8_t lane;             /* enum rt_lane */
 	bool begins;              /* a launch that begins a step */

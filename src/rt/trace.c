@@ -214,7 +214,7 @@ static int by_begin(const void *a, const void *b)
 	return x->t1 == y->t1 ? 0 : x->t1 > y->t1 ? -1 : 1;
 }
 
-/* The program that has run longest makes the steps: one begins with each of its launches. */
+/* The program that has run longest makes the steps: one begins with each of its launches, and has its number. */
 static void steps(struct rt_trace_read *r)
 {
 	struct of { uint64_t id, ns; };
@@ -241,7 +241,8 @@ static void steps(struct rt_trace_read *r)
 		for (size_t k = 0; k < r->dev[i].n; k++) {
 			struct rt_trace_event *e = &r->dev[i].ev[k];
 			e->begins = most && e->lane == RT_LANE_LAUNCH && e->op->prog->id == most->id;
-			e->step = step += e->begins;
+			step = e->begins ? e->step : step;
+			e->step = step;
 		}
 	}
 	arr_free(&all);

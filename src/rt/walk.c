@@ -13,6 +13,7 @@ void ctx_init(struct ctx *c, const struct rt_exec *x)
 	c->hop = mem_lines(sizeof *c->hop * (size_t)MAX(x->p->nbuf, 1));
 	c->loan = NULL;
 	c->zone = NULL;
+	c->launches = 0;
 	c->bound = 0;
 }
 
@@ -212,7 +213,7 @@ static enum rt_lane lane_of(unsigned op)
 
 static void record(struct frame *f, uint32_t op, enum rt_lane lane, uint64_t t0, uint64_t t1)
 {
-	const struct rt_trace_event e = { &f->said->op[op], t0, t1, f->permuted, 0, (uint16_t)f->local, (uint8_t)lane, false };
+	const struct rt_trace_event e = { &f->said->op[op], t0, t1, f->permuted, f->c->launches, (uint16_t)f->local, (uint8_t)lane, false };
 
 	trace_add(f->trace, &e);
 	f->permuted = 0;
@@ -415,6 +416,7 @@ static bool run(struct frame *f, const struct ins *i)
 struct err *walk(struct frame *f)
 {
 	f->err = NULL;
+	f->c->launches++;
 	if (trace_on())
 		record_begin(f);
 	uint64_t t0 = f->trace ? clock_ns() : 0;

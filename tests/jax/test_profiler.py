@@ -65,7 +65,7 @@ def test_what_ran(tmp_path):
         assert said["device_type_string"].startswith("Rondo on ") and said["dropped_traces"] == 0
         assert said["peak_teraflops_per_second"] > 0 and said["peak_hbm_bw_gigabytes_per_second"] > 0
         steps, launches, ops = lines["Steps"], lines["XLA Modules"], lines["XLA Ops"]
-        assert [s.name for s in steps] == list("12345") == [str(s.stats["group_id"]) for s in steps]
+        assert [s.name for s in steps] == list("23456") == [str(s.stats["group_id"]) for s in steps]
         assert len(launches) == 5 and len({m.name for m in launches}) == 1 and launches[0].name.startswith("jit_step(")
         assert all(inside(m, s) and m.stats["group_id"] == s.stats["group_id"] for m, s in zip(launches, steps))
         assert all(a.end <= b.begin for a, b in zip(steps, steps[1:]))
@@ -129,7 +129,7 @@ def test_only_what_ran_meanwhile(tmp_path):
 def test_steps_are_those_of_the_program_that_takes_longest(tmp_path):
     large, small = jax.jit(lambda x: x @ x @ x / 1e6), jax.jit(lambda x: x + 1)
     x = jnp.ones((512, 512))
-    jax.block_until_ready([large(x), small(x)])
+    jax.block_until_ready([large(x), large(x), small(x)])
     with jax.profiler.trace(tmp_path):
         small(x).block_until_ready()
         for _ in range(3):
@@ -137,8 +137,26 @@ def test_steps_are_those_of_the_program_that_takes_longest(tmp_path):
             small(x).block_until_ready()
             small(x).block_until_ready()
     _, lines = device_planes(tmp_path)[0]
-    assert [m.stats.get("group_id", 0) for m in lines["XLA Modules"]] == [0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert [m.stats.get("group_id", 0) for m in lines["XLA Modules"]] == [0, 3, 3, 3, 4, 4, 4, 5, 5, 5]      # its third launch and those after it
     assert len(lines["Steps"]) == 3
+
+
+def test_it_begins_while_devices_run(tmp_path):
+    """Some have begun a launch then, some have not: steps are numbered alike all the same."""
+    step, x = sharded()
+    for _ in range(20):
+        x = step(x)
+    with jax.profiler.trace(tmp_path):
+        for _ in range(20):
+            x = step(x)
+    jax.block_until_ready(x)
+    begun = {}
+    for _, lines in device_planes(tmp_path).values():
+        for m in lines["XLA Modules"]:
+            begun.setdefault(m.stats["group_id"], []).append(m)
+    assert begun
+    for launches in begun.values():                      # those of one number are one launch: they wait for each other
+        assert max(m.begin for m in launches) <= min(m.end for m in launches)
 
 
 def test_started_twice_and_stopped_twice(tmp_path):
