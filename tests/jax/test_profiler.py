@@ -252,31 +252,6 @@ jax.profiler.stop_trace()
         assert names <= ran and (len(names) == 2 or "jit__lambda" not in ran), ran
 
 
-def test_more_than_there_is_room_for(tmp_path):
-    """A million events of a device are kept; how many were not is known to one."""
-    r = child("""
-import sys, jax, jax.numpy as jnp, xspace
-f = jax.jit(lambda n, x: jax.lax.fori_loop(0, n, lambda i, x: jnp.sin(x) @ x / 8, x))
-x = jnp.ones((2, 2))
-f(1, x).block_until_ready()
-for k, n in enumerate((1000, 2000, 600000)):
-    n = jnp.int32(n)
-    with jax.profiler.trace(f"{sys.argv[1]}/{k}"):
-        f(n, x).block_until_ready()
-    said, lines = xspace.device_planes(f"{sys.argv[1]}/{k}")[0]
-    print(sum(map(len, lines.values())) - len(lines["Steps"]), said["dropped_traces"])
-with jax.profiler.trace(f"{sys.argv[1]}/after"):
-    f(1000, x).block_until_ready()
-said, lines = xspace.device_planes(f"{sys.argv[1]}/after")[0]
-print(sum(map(len, lines.values())) - len(lines["Steps"]), said["dropped_traces"])
-""", tmp_path, RONDO_TIER="ref", RONDO_DEVICES="1")
-    (a, none), (b, also_none), (most, dropped), again = [tuple(map(int, line.split())) for line in r.stdout.splitlines()]
-    assert none == also_none == 0 and most == 1 << 20
-    assert most + dropped == a + (b - a) * (600000 - 1000) // 1000
-    assert again == (a, 0)                               # there is room again
-    assert f"rondo: the trace lacks {dropped} events" in r.stderr
-
-
 def test_beside_a_timeline(tmp_path):
     child("""
 import sys, jax, jax.numpy as jnp
