@@ -5,16 +5,17 @@
  * there: steps, launches, what the device's thread did one after the other, and what went on beside that.
  *
  * XSpace: 1 planes.  XPlane: 1 id, 2 name, 3 lines, 4 and 5 metadata of events and stats (maps), 6 stats.  XLine: 1 id, 2 name,
- * 3 timestamp_ns, 4 events.  XEvent: 1 metadata_id, 2 offset_ps, 3 duration_ps, 4 stats.  XStat: 1 metadata_id, 2 double, 3 uint64,
- * 4 int64, 5 text.  XEventMetadata: 1 id, 2 name, 4 display_name, 5 stats.  XStatMetadata: 1 id, 2 name. */
+ * 3 timestamp_ns, 4 events.  XEvent: 1 metadata_id, 2 offset_ps, 3 duration_ps, 4 stats.  XStat: 1 metadata_id, 2 double, 4 int64,
+ * 5 text.  XEventMetadata: 1 id, 2 name, 4 display_name, 5 stats.  XStatMetadata: 1 id, 2 name. */
 #include "impl.h"
 
-/* Facts by the names that XProf gives them; those from peers on are ours. */
+/* Facts by the names that XProf gives them; those from step on are ours: XProf groups by itself what has no
+ * "group_id", and what has one not as a whole. */
 #define STATS(S) \
-	S(group_id, "group_id") S(program_id, "program_id") S(symbol_id, "symbol_id") S(category, "hlo_category") S(op, "hlo_op") S(module, "hlo_module") \
+	S(program_id, "program_id") S(symbol_id, "symbol_id") S(category, "hlo_category") S(op, "hlo_op") S(module, "hlo_module") \
 	S(scope, "tf_op") S(source, "source") S(flops, "flops") S(model_flops, "model_flops") S(bytes, "bytes_accessed") \
 	S(device, "device_type_string") S(peak_flops, "peak_teraflops_per_second") S(peak_bytes, "peak_hbm_bw_gigabytes_per_second") S(dropped, "dropped_traces") \
-	S(peers, "peers") S(limit, "limit_ps") S(copied, "bytes_copied") S(in_place, "bytes_read_in_place")
+	S(step, "step") S(peers, "peers") S(limit, "limit_ps") S(copied, "bytes_copied") S(in_place, "bytes_read_in_place")
 enum stat {
 	STAT_NONE,
 #define S(id, name) STAT_##id,
@@ -28,7 +29,7 @@ static void stat_int(struct str *s, int field, enum stat id, uint64_t v)
 	struct str x = { 0 };
 
 	pjrt_put_int(&x, 1, id);
-	pjrt_put_int(&x, 3, v);
+	pjrt_put_int(&x, 4, v);
 	pjrt_put_bytes(s, field, x.p, x.n);
 	str_free(&x);
 }
@@ -141,7 +142,7 @@ static void event(struct str *line, uint64_t meta, uint64_t from, uint64_t to, u
 	pjrt_put_int(&x, 2, from * 1000);
 	pjrt_put_int(&x, 3, (to - from) * 1000);
 	if (step)
-		stat_int(&x, 4, STAT_group_id, step);
+		stat_int(&x, 4, STAT_step, step);
 	if (moved)
 		stat_int(&x, 4, moved > 0 ? STAT_copied : STAT_in_place, (uint64_t)(moved > 0 ? moved : -moved));
 	pjrt_put_bytes(line, 4, x.p, x.n);

@@ -121,7 +121,7 @@ static void is_stat(struct msg plane, struct msg m, uint32_t id, const char *nam
 	if (find(s, 5, 0, &f))
 		text(s, 5, is);
 	else
-		snprintf(is, sizeof is, "%llu", (unsigned long long)number(s, 3));
+		snprintf(is, sizeof is, "%llu", (unsigned long long)number(s, 4));
 	assert_string_equal(is, want);
 }
 
@@ -172,7 +172,7 @@ static void written(void **state)
 	assert_true(find(ops, 4, 0, &e));
 	assert_int_equal(number(e.m, 2), 300000);             /* ps from the begin of the window */
 	assert_int_equal(number(e.m, 3), 800000);
-	is_stat(plane, e.m, 4, "group_id", "1");
+	is_stat(plane, e.m, 4, "step", "1");
 	struct msg dot = entry(plane, 4, number(e.m, 1));
 	text(dot, 2, is);
 	assert_string_equal(is, "dot.1 train.py:31 dot jit(step)/block/dot_general");
