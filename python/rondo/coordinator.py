@@ -6,14 +6,17 @@ process: one that was stopped could not go on.  So the frames go through this pr
 itself; whether a client still lives it learns from heartbeats, as before.
 
 A process that may die before it has said anything to the service has a connection of its own here (early.py), on which it says its
-number and then nothing more: when it ends, all others are told on theirs, "gone <number>", one a line.  If some have not come for long,
-the first that has is told which: "missing <number> ..".
+number, of how many, of which job, and who it is, and then nothing more.  It is answered "here", or "taken <why>" if the number is that of
+another one that lives, or the job is another: the service would take it for the same one, restarted, and end the one that it has.  When
+a process ends, or `rondo launch` has seen one end that has not come, all others are told, "gone <number>", one a line.  If some have not
+come for long, the first that has is told which: "missing <number> ..".
 
     python coordinator.py <address> <processes> [listener=<descriptor>] [option=value ..]
 
 Process 0 listens at the address already, where it hands on the descriptor.  The first line that is printed is "ready", or what went wrong.
 """
 import errno
+import hashlib
 import os
 import signal
 import socket
@@ -25,6 +28,7 @@ PREFACE, HEADER = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 9       # what a client b
 HERE = b"RONDO HERE "                         # what a process begins with that says its number, in as many bytes
 SETTINGS, PING, ACK = 4, 6, 1                 # types, and a flag
 PATIENCE_S, MOST = 20, 16                     # who has not come by then is named, so many at most
+ASK_S = 0.5                                   # between two questions to the launcher
 STAY_S = 20                                   # if process 0 has ended before it was here: to tell those who come
 GREET_S = 5                                   # who does not begin like a client by then is cut off, or would keep this process from leaving
 
@@ -67,8 +71,39 @@ def frames(source):
         yield head[3], head[4], head + body
 
 
-# Connections of processes; numbers of those who have had one, and of those whose has ended.
-lock, present, came, gone = threading.Lock(), [], set(), []
+def who(pid):
+    return f"pid {pid} on host {socket.gethostname()}"
+
+
+def job():
+    """What tells a job from others where the launcher has given it a token, which is not shown to whoever has the address."""
+    token = os.environ.get("RONDO_TOKEN", "")
+    return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()[:16] if token else "-"
+
+
+def hello(process, processes):
+    """What a process begins with on the connection of its own."""
+    return HERE + b"%012d\n" % process + f"{processes} {job()} {who(os.getpid())}\n".encode(errors="replace")
+
+
+def ended(numbers, process, processes):
+    """Those of the processes that `rondo launch` has seen end (the store of src/sym/boot.c); asked by one of as many."""
+    where, token = os.environ.get("RONDO_RENDEZVOUS", ""), os.environ.get("RONDO_TOKEN", "")
+    if not where.startswith("tcp://") or not token or (os.environ.get("RONDO_PROCESS"), os.environ.get("RONDO_PROCESSES")) != (str(process), str(processes)):
+        return []
+    try:
+        host, port = where.removeprefix("tcp://").rstrip("/").rsplit(":", 1)
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=5) as s:
+            s.sendall("".join([f"rondo {token}\n", *(f"get gone/{n} 0\n" for n in numbers)]).encode())
+            answers = s.makefile("rb")
+            return [n for n in numbers if answers.readline().startswith(b"value")]
+    except (OSError, ValueError):
+        return []
+
+
+# Connections of processes and who they are, by number; numbers of those who have had one, and of those whose has ended.
+lock, present, came, gone = threading.Lock(), {}, set(), []
+zero = None                                   # who is process 0: who started this one
 
 
 def tell(client, number):
@@ -80,7 +115,7 @@ def tell(client, number):
 
 def has_gone(number):
     gone.append(number)
-    for other in present:
+    for other, _ in present.values():
         tell(other, number)
 
 
@@ -89,17 +124,40 @@ def remind(processes):
     with lock:
         missing = [n for n in range(processes) if n not in came]
         if present and missing:
-            present[0].sendall(b"missing %s\n" % b" ".join(b"%d" % n for n in missing[:MOST]))
+            next(iter(present.values()))[0].sendall(b"missing %s\n" % b" ".join(b"%d" % n for n in missing[:MOST]))
 
 
-def watch(client, number):
+def ask(processes):
+    """The launcher, about those who have not come."""
+    while missing := [n for n in range(processes) if n not in came]:
+        for n in ended(missing, 0, processes):
+            with lock:
+                if n not in came:
+                    came.add(n)
+                    has_gone(n)
+        time.sleep(ASK_S)
+
+
+def refusal(number, processes, its, whose):
+    """Why a process cannot be the one that it says it is, or None.  Under the lock."""
+    if zero and (processes, its) != (zero[0], job()):
+        return f"another job has it, of {zero[0]} process{'' if zero[0] == 1 else 'es'}, whose process 0 is {zero[1]}"
+    other = present[number][1] if number in present else zero[1] if zero and not number and zero[1] != whose else None
+    return other and f"process {number} is there already, {other}: another job has it, or two processes have one number"
+
+
+def watch(client, number, processes, its, whose):
     """A process is there until its connection ends: at once when it does, or 20 s after its host is off the network."""
     client.settimeout(None)
     for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
         client.setsockopt(socket.IPPROTO_TCP, option, value)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     with lock:
-        present.append(client)
+        why = refusal(number, processes, its, whose)
+        client.sendall(f"taken {why}\n".encode() if why else b"here\n")
+        if why:
+            return
+        present[number] = client, whose
         came.add(number)
         for n in gone:
             tell(client, n)
@@ -109,7 +167,7 @@ def watch(client, number):
     except OSError:
         pass
     with lock:
-        present.remove(client)
+        del present[number]
         has_gone(number)
 
 
@@ -121,7 +179,8 @@ def greet(client, path):
         while len(begin) < len(PREFACE) and (more := client.recv(len(PREFACE) - len(begin))):
             begin += more
         if begin.startswith(HERE):
-            watch(client, int(begin[len(HERE):]))
+            processes, its, whose = client.makefile("rb").readline(1024).decode(errors="replace").rstrip("\n").split(" ", 2)
+            watch(client, int(begin[len(HERE):]), int(processes), its, whose)
         elif begin == PREFACE:
             relay(client, path)
     except (OSError, ValueError):
@@ -191,19 +250,22 @@ def accept(listener, path):
 
 
 def main():
+    global zero
     for s in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):     # meant for the group: process 0 says when it is over
         signal.signal(s, signal.SIG_IGN)
     address, processes, *words = sys.argv[1:]
     options = dict(w.split("=", 1) for w in words)
     options = {k: v == "True" if v in ("True", "False") else int(v) for k, v in options.items()}
     inherited = options.pop("listener", None)
+    zero = int(processes), who(os.getppid())
     path = f"rondo-coordinator-{os.getpid()}"                     # of an abstract socket: nothing is left of it
     try:
         listener = listen(address) if inherited is None else socket.socket(fileno=inherited)
         from jaxlib import _jax
         service = _jax.get_distributed_runtime_service(f"unix-abstract:{path}", int(processes), **options)
         threading.Thread(target=accept, args=(listener, "\0" + path), daemon=True).start()
-        threading.Thread(target=remind, args=(int(processes),), daemon=True).start()
+        for other in (remind, ask):
+            threading.Thread(target=other, args=(int(processes),), daemon=True).start()
     except Exception as e:  # noqa: BLE001  (process 0 raises it)
         print(" ".join(str(e).split()), flush=True)
         return

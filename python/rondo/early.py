@@ -130,59 +130,93 @@ def service(address, num_nodes, **options):
     return None
 
 
+def _greet(address, process, processes):
+    """A connection to the coordinator on which has been said who this is."""
+    import socket
+    from . import coordinator
+    host, port = address.rsplit(":", 1)
+    s = socket.create_connection((host.strip("[]"), int(port)), timeout=5)
+    s.settimeout(None)
+    s.sendall(coordinator.hello(process, processes))
+    return s
+
+
+def _taken(address, why):
+    return f"the coordinator's address {address} is taken: {why}"
+
+
+def _whose(address, processes):
+    """Why process 0 cannot have the address: what another coordinator there says, or None."""
+    try:
+        with _greet(address, 0, processes) as s:
+            s.settimeout(5)
+            word, _, why = s.makefile("rb").readline(1024).decode(errors="replace").strip().partition(" ")
+            return _taken(address, why) if word == "taken" else None
+    except OSError:
+        return None
+
+
 class _Presence:
-    """A connection to the coordinator that ends with this process, and on which it says whose others have ended."""
+    """A connection to the coordinator that ends with this process, and on which it says whose others have ended.
+
+    said: jaxlib's client may connect, unless there is a reason why not (refused); or nothing is to be heard, for the service is another one."""
 
     PATIENCE_S = 20                        # who has not come after that is named: here process 0, by the coordinator the others
+    ASK_S = 1                              # between two questions to the launcher
 
-    def __init__(self, address, process):
+    def __init__(self, address, process, processes, limit):
         import threading
-        self.address, self.process = address, process
+        self.address, self.process, self.processes, self.limit = address, process, processes, limit
         self.lock, self.said, self.news = threading.Lock(), threading.Event(), threading.Event()
-        self.client, self.gone, self.socket, self.closed = None, [], None, False
+        self.client, self.gone, self.socket, self.closed, self.refused = None, [], None, False, None
         threading.Thread(target=self.run, daemon=True).start()
         self.said.wait(5)                  # else the coordinator is not there yet
 
     def connect(self):
-        import socket
         import time
-        host, port = self.address.rsplit(":", 1)
-        since, said = time.monotonic(), False
-        for n in range(3000):
-            if self.closed:
-                return None
-            if not said and time.monotonic() - since >= self.PATIENCE_S:
-                said = True
+        from . import coordinator
+        since = asked = time.monotonic()
+        patience = since + self.PATIENCE_S
+        while not self.closed and time.monotonic() < since + self.limit:
+            now = time.monotonic()
+            if now >= patience:
+                patience = since + self.limit
                 print(f"rondo: jax.distributed.initialize waits for process 0, which has not come: nobody answers at {self.address}", file=sys.stderr)
             try:
-                s = socket.create_connection((host.strip("[]"), int(port)), timeout=5)
-                s.settimeout(None)
-                s.sendall(b"RONDO HERE %012d\n" % self.process)
-                return s
+                return _greet(self.address, self.process, self.processes)
             except OSError:
-                time.sleep(min(0.01 * (n + 1), 0.1))
+                time.sleep(min(0.01 + (now - since) / 10, 0.1))
+            if now - asked >= self.ASK_S and not self.gone:
+                asked = now
+                if coordinator.ended([0], self.process, self.processes):
+                    self.has_gone(0)
         return None
+
+    def has_gone(self, number):
+        with self.lock:
+            self.gone.append(number)
+            self.tell()
+        self.news.set()
 
     def run(self):
         try:
             self.socket = self.connect()
-            self.said.set()
-            if self.socket is None:
-                return
-            for line in self.socket.makefile("rb"):
-                word, *number = line.split()
-                if word == b"missing":
-                    one = len(number) == 1
-                    print(f"rondo: jax.distributed.initialize waits for process{'' if one else 'es'} {', '.join(n.decode() for n in number)}", file=sys.stderr)
-                    continue
-                if word != b"gone":
+            for line in self.socket.makefile("rb") if self.socket else ():
+                word, _, rest = line.decode(errors="replace").strip().partition(" ")
+                if word == "here":
+                    self.said.set()
+                elif word == "taken":
+                    self.refused = _taken(self.address, rest)
+                    break
+                elif word == "missing":
+                    print(f"rondo: jax.distributed.initialize waits for process{'es' if ' ' in rest else ''} {rest.replace(' ', ', ')}", file=sys.stderr)
+                elif word == "gone":
+                    self.has_gone(int(rest))
+                else:
                     break                  # it is somebody else's service
-                with self.lock:
-                    self.gone.append(int(number[0]))
-                    self.tell()
-                self.news.set()
         except Exception:  # noqa: BLE001  (it says what it can)
             pass
+        self.said.set()
 
     def tell(self):
         """Say it in the job's store, where src/sym/here.c looks."""
@@ -214,41 +248,46 @@ class _Presence:
 
 
 class _Client:
-    """jaxlib's client, until it is connected: it waits for all processes, and does not hear that one of them has ended."""
+    """jaxlib's client, until it is connected: it waits for all processes, and does not hear that one of them has ended.
+
+    make(seconds): jaxlib's, which waits so long."""
 
     PATIENCE_S = 3                         # for one that has ended when all had come: those that are slower have only to be told
 
-    def __init__(self, client, presence, state):
-        self.client, self.presence, self.state = client, presence, state
-
-    def __getattr__(self, name):
-        return getattr(self.client, name)
+    def __init__(self, make, presence, state):
+        self.make, self.presence, self.state = make, presence, state
 
     def connect(self):
         import threading
         import time
-        news, ended, end = self.presence.news, [], None
+        presence, client, ended, end = self.presence, [], [], None
+        limit = time.monotonic() + presence.limit
 
         def run():
             try:
-                ended.append(self.client.connect())
+                presence.said.wait(presence.limit)      # before that jaxlib must not know of this process
+                if presence.closed or presence.refused:
+                    raise RuntimeError(presence.refused)
+                client.append(self.make(max(int(limit - time.monotonic()), 1)))
+                ended.append(client[0].connect())
             except BaseException as e:  # noqa: BLE001  (it is raised where it was asked for)
                 ended.append(e)
-            news.set()
+            presence.news.set()
 
         threading.Thread(target=run, daemon=True).start()
         while not ended:
-            news.wait(max(end - time.monotonic(), 0) if end else None)
-            news.clear()
-            who = self.presence.whose()
+            presence.news.wait(max(end - time.monotonic(), 0) if end else None)
+            presence.news.clear()
+            who = presence.whose()
             if end is None and who is not None:
                 end = time.monotonic() + self.PATIENCE_S
             if not ended and end is not None and time.monotonic() >= end:
                 self.state.client = None
                 raise RuntimeError(f"process {who} has ended before jax.distributed.initialize was done")
         if isinstance(ended[0], BaseException):
+            self.state.client = None
             raise ended[0]
-        self.state.client = self.client
+        self.state.client = client[0]
 
 
 class _Jaxlib:
@@ -261,12 +300,18 @@ class _Jaxlib:
         return getattr(self.module, name)
 
     def get_distributed_runtime_service(self, address, num_nodes, **options):
-        return service(address, num_nodes, **options) or self.module.get_distributed_runtime_service(address, num_nodes, **options)
+        try:
+            return service(address, num_nodes, **options) or self.module.get_distributed_runtime_service(address, num_nodes, **options)
+        except RuntimeError as e:
+            raise RuntimeError(_whose(self.state.coordinator_address, num_nodes) or str(e)) from e
 
-    def get_distributed_runtime_client(self, address, node_id, **options):
+    def get_distributed_runtime_client(self, address, node_id, init_timeout=300, **options):
         """A process that dies from here on is missed (what it says of itself by here() comes later)."""
-        self.presence = _Presence(address, node_id)
-        return _Client(self.module.get_distributed_runtime_client(address, node_id, **options), self.presence, self.state)
+        def make(seconds):
+            return self.module.get_distributed_runtime_client(address, node_id, init_timeout=seconds, **options)
+
+        self.presence = _Presence(address, node_id, self.state.num_processes, init_timeout)
+        return _Client(make, self.presence, self.state)
 
 
 def here(client, process):

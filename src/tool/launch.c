@@ -3,7 +3,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -185,51 +184,13 @@ static void kill_all(struct child *c, int n, int sig)
 			kill(c[i].pid, sig);
 }
 
-/* jaxlib's coordinator is told of processes that have ended, as if they had come to it (python/rondo/coordinator.py): those that wait for one
- * that never came to it hear of it from there. */
-struct teller { const char *at; int who[MAXPROC], n, fd; };
-
-static void tell(struct teller *t)
-{
-	if (t->fd < 0 && t->n) {
-		const char *colon = strrchr(t->at, ':');
-		char host[256];
-		struct addrinfo *a = NULL, hint = { .ai_socktype = SOCK_STREAM };
-		if (!colon || colon - t->at >= (ptrdiff_t)sizeof host) {
-			t->n = 0;
-			return;
-		}
-		bool bracket = *t->at == '[' && colon > t->at && colon[-1] == ']';
-		snprintf(host, sizeof host, "%.*s", (int)(colon - t->at) - 2 * bracket, t->at + bracket);
-		if (getaddrinfo(host, colon + 1, &hint, &a))
-			return;
-		t->fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-		if (t->fd >= 0 && connect(t->fd, a->ai_addr, a->ai_addrlen) && errno != EINPROGRESS) {
-			close(t->fd);
-			t->fd = -1;
-		}
-		freeaddrinfo(a);
-	}
-	if (t->fd < 0)
-		return;
-	char line[40];
-	int n = snprintf(line, sizeof line, "RONDO HERE %012d\n", t->who[t->n - 1]);
-	ssize_t sent = send(t->fd, line, (size_t)n, MSG_NOSIGNAL);
-	if (sent < 0 && errno == EAGAIN)
-		return;                           /* not connected yet */
-	t->n -= sent == n;
-	close(t->fd);
-	t->fd = -1;
-}
-
 /* Until all have ended: the first exit status that is not 0, or 128 and the signal. */
-static int attend(struct child *c, int n, struct sym_server *server, const char *coordinator)
+static int attend(struct child *c, int n, struct sym_server *server)
 {
 	struct pollfd f[MAXPROC];
 	int left = n, status = 0;
 	double since = 0;
 	bool killed = false;
-	struct teller t = { .at = coordinator, .fd = -1 };
 
 	while (left) {
 		int st, nf = 0, who[MAXPROC];
@@ -256,7 +217,6 @@ static int attend(struct child *c, int n, struct sym_server *server, const char 
 				c[i].out = -1;
 				left--;
 				sym_server_gone(server, i);
-				t.who[t.n++] = i;
 				if (!code || since)
 					continue;
 				if (WIFSIGNALED(st))
@@ -267,7 +227,6 @@ static int attend(struct child *c, int n, struct sym_server *server, const char 
 				if (!going)
 					caught = caught ? caught : SIGTERM;
 			}
-		tell(&t);
 		if (caught && !since) {
 			if (!told)
 				kill_all(c, n, caught);
@@ -279,8 +238,6 @@ static int attend(struct child *c, int n, struct sym_server *server, const char 
 			killed = true;
 		}
 	}
-	if (t.fd >= 0)
-		close(t.fd);
 	return status;
 }
 
@@ -322,7 +279,7 @@ static struct err *run(char **file, int nfile, int *status)
 		e = start(&c[started], started, (int)n, where, token, coordinator, file);
 	if (e)
 		caught = SIGTERM;
-	int st = attend(c, started - (e ? 1 : 0), server, getenv("JAX_COORDINATOR_ADDRESS") ? getenv("JAX_COORDINATOR_ADDRESS") : coordinator);
+	int st = attend(c, started - (e ? 1 : 0), server);
 	*status = st;
 out:
 	sym_server_free(server);

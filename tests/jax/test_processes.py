@@ -283,22 +283,114 @@ def test_launch_ends_a_job_of_which_one_ends_before_it_connects():
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
-def test_launch_says_that_one_has_ended_before_it_connects():
+@pytest.mark.parametrize("victim, how", [(1, "os._exit(0)"), (0, "os._exit(0)"), (0, "os.kill(os.getpid(), 9)")])
+def test_launch_says_that_one_has_ended_before_it_connects(victim, how):
+    """Also process 0, which would have started the coordinator: jaxlib would wait for it for five minutes."""
     rondo = pathlib.Path(os.environ.get("RONDO_LIBRARY", HERE.parents[1] / "build" / "librondo.so")).parent / "rondo"
-    program = """if 1:
+    program = f"""if 1:
         import os, rondo.early, jax
-        if os.environ["RONDO_PROCESS"] == "1":
-            os._exit(0)
+        if os.environ["RONDO_PROCESS"] == "{victim}":
+            {how}
         jax.distributed.initialize()"""
-    out = subprocess.run([rondo, "launch", "--keep-going", "-n", "3", sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert out.stderr.count("process 1 has ended before jax.distributed.initialize was done") == 2, out.stderr
+    out = subprocess.run([rondo, "launch", "--keep-going", "-n", "3", sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
+    assert out.stderr.count(f"process {victim} has ended before jax.distributed.initialize was done") == 2, out.stderr
 
 
-def test_an_address_that_another_job_has():
+def test_an_address_that_something_else_has():
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as s:
         address = f"[::]:{s.getsockname()[1]}"
         out = subprocess.run([sys.executable, coordinator_module().__file__, address, "2"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
     assert "is taken: another job has it" in out.stdout
+
+
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+def test_an_address_that_another_job_has():
+    """Nobody of the second job gets in, nobody of the first is harmed: jaxlib would end its process 1 for the one that comes."""
+    program = """if 1:
+        import sys, rondo.early, jax
+        from jax.experimental import multihost_utils
+        jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+        print(len(jax.devices()), flush=True)
+        sys.stdin.read()
+        print(multihost_utils.process_allgather(jax.numpy.ones(3)).sum())"""
+    address, all_ = f"127.0.0.1:{free_port()}", []
+
+    def job():
+        two = [subprocess.Popen([sys.executable, "-c", program, address, str(i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env={**os.environ, "RONDO_DEVICES": "1"}) for i in range(2)]
+        all_.extend(two)
+        return two
+
+    try:
+        first = job()
+        for p in first:
+            assert p.stdout.readline() == "2\n", p.communicate()
+        since = time.monotonic()
+        for i, p in enumerate(job()):
+            error = p.communicate(timeout=200)[1]
+            assert p.returncode == 1 and f"RuntimeError: the coordinator's address {address} is taken: process {i} is there already, pid {first[i].pid} on host {socket.gethostname()}" in error, error
+        assert time.monotonic() - since < 200
+        for p in first:
+            p.stdin.close()
+        for p in first:
+            p.stdin = None
+            text, error = p.communicate(timeout=200)
+            assert p.returncode == 0 and text == "6.0\n", error
+    finally:
+        for p in all_:
+            p.kill()
+            p.wait()
+
+
+def reach(address):
+    host, port = address.split(":")
+    for _ in range(300):
+        try:
+            return socket.create_connection((host, int(port)), timeout=100)
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(f"nobody answers at {address}")
+
+
+def test_who_may_come(monkeypatch):
+    """A number is given once while its process lives, and to processes of the same job."""
+    coordinator = coordinator_module()
+    address = f"127.0.0.1:{free_port()}"
+
+    def comes(number, processes, token, pid):
+        monkeypatch.setenv("RONDO_TOKEN", token)
+        monkeypatch.setattr(coordinator.os, "getpid", lambda: pid)
+        s = reach(address)
+        s.sendall(coordinator.hello(number, processes))
+        monkeypatch.undo()
+        return s, s.makefile("rb").readline().decode()
+
+    service = subprocess.Popen([sys.executable, coordinator.__file__, address, "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "RONDO_TOKEN": "ours"})
+    on = f"on host {socket.gethostname()}"
+    all_ = []
+    try:
+        for number, processes, token, pid, answer in (
+                (0, 2, "ours", 7, f"taken process 0 is there already, pid {os.getpid()} {on}: "),         # it has not come, but has started the coordinator
+                (0, 2, "ours", os.getpid(), "here"),
+                (1, 2, "theirs", 8, f"taken another job has it, of 2 processes, whose process 0 is pid {os.getpid()} {on}"),
+                (1, 2, "", 8, "taken another job has it"),
+                (1, 3, "ours", 8, "taken another job has it"),
+                (1, 2, "ours", 9, "here"),
+                (1, 2, "ours", 8, f"taken process 1 is there already, pid 9 {on}: another job has it, or two processes have one number\n")):
+            s, said = comes(number, processes, token, pid)
+            all_.append(s)
+            assert said.startswith(answer), (said, answer)
+        all_[5].shutdown(socket.SHUT_RDWR)
+        all_[1].settimeout(100)
+        assert all_[1].recv(64) == b"gone 1\n"
+        s, said = comes(1, 2, "ours", 8)
+        all_.append(s)
+        assert said == "here\n"
+    finally:
+        for s in all_:
+            s.close()
+        service.kill()
+        service.communicate()
 
 
 def test_process_0_ends_before_anybody_comes():
@@ -306,34 +398,30 @@ def test_process_0_ends_before_anybody_comes():
     service = subprocess.Popen([sys.executable, coordinator_module().__file__, address, "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     service.stdin.close()
     service.stdout.close()
-    host, port = address.split(":")
     try:
-        for _ in range(300):
-            try:
-                s = socket.create_connection((host, int(port)), timeout=100)
-                break
-            except OSError:
-                time.sleep(0.1)
-        with s:
-            s.sendall(b"RONDO HERE %012d\n" % 1)
-            assert s.recv(64) == b"gone 0\n"
+        with reach(address) as s:
+            s.sendall(coordinator_module().hello(1, 2))
+            lines = s.makefile("rb")
+            assert [lines.readline(), lines.readline()] == [b"here\n", b"gone 0\n"]
     finally:
         service.kill()
         service.wait()
 
 
 def test_a_process_that_ends_is_told_of():
+    coordinator = coordinator_module()
     with socket.create_server(("127.0.0.1", 0)) as outside:
-        threading.Thread(target=coordinator_module().accept, args=(outside, "no service is asked"), daemon=True).start()
+        threading.Thread(target=coordinator.accept, args=(outside, "no service is asked"), daemon=True).start()
 
         def come(number):
             s = socket.create_connection(outside.getsockname(), timeout=100)
-            s.sendall(b"RONDO HERE %012d\n" % number)
+            s.sendall(coordinator.hello(number, 3))
+            assert s.recv(5) == b"here\n"
             return s
 
         with come(0) as first:
             with come(1):
-                time.sleep(0.2)
+                pass
             assert first.recv(64) == b"gone 1\n"
             with come(2) as late:
                 assert late.recv(64) == b"gone 1\n"
@@ -345,9 +433,8 @@ def test_who_has_not_come_is_named():
     with socket.create_server(("127.0.0.1", 0)) as outside:
         threading.Thread(target=coordinator.accept, args=(outside, "no service is asked"), daemon=True).start()
         with socket.create_connection(outside.getsockname(), timeout=100) as s:
-            s.sendall(b"RONDO HERE %012d\n" % 1)
-            while not coordinator.came:
-                time.sleep(0.01)
+            s.sendall(coordinator.hello(1, 4))
+            assert s.recv(5) == b"here\n"
             threading.Thread(target=coordinator.remind, args=(4,), daemon=True).start()
             assert s.recv(64) == b"missing 0 2 3\n"
 
@@ -371,7 +458,7 @@ def test_that_process_0_has_not_come_is_said_once(capfd):
 
     late = threading.Thread(target=comes_late)
     late.start()
-    presence = Hasty(f"127.0.0.1:{port}", 1)
+    presence = Hasty(f"127.0.0.1:{port}", 1, 2, 100)
     late.join()
     while not presence.socket:
         time.sleep(0.01)
