@@ -314,13 +314,12 @@ struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *wh
 	if (!b) {
 		struct str s = { 0 };
 		atomic_fetch_sub(&w->in_use, (int64_t)size);
-		bool holes = n <= h->reserve && (!limit || total <= limit);      /* there is memory, but no address space in one piece */
 		total -= (int64_t)size;
+		bool space = !limit || MAX(n, size) <= (uint64_t)MAX(limit - total, 0);      /* there is memory, but no address space in one piece */
 		struct mem_undo u;
 		mem_locked(&u, &h->lock);
 		largest(h, &s);
 		mem_unlock(&u);
-		bool space = holes || !limit;
 		int64_t room = space ? (int64_t)(h->reserve - h->top) : MAX(limit - total, 0);
 		struct str t = { 0 };
 		str_addf(&t, "out of memory: device %d was asked for ", h->world->first + h->i);
@@ -330,7 +329,7 @@ struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *wh
 		str_add(&t, " of ");
 		amount(&t, space ? h->reserve : (uint64_t)limit);
 		str_addf(&t, "%s are free%s%s; %s", space ? " of the address space of its heap" : "", space && w->narrow ? ", for which the process has little (ulimit -v)" : "",
-		         s.p ? s.p : "", space ? "what is deleted or donated makes room" : "what is deleted or donated makes room, and RONDO_MEMORY says how much there is");
+		         s.p ? s.p : "", !space ? "what is deleted or donated makes room, and RONDO_MEMORY says how much there is" : n > h->reserve ? "the heap is too small for this" : "what is deleted or donated makes room");
 		struct err *e = ERR(EXHAUSTED, "%s", t.p);
 		str_free(&t);
 		str_free(&s);

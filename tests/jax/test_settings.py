@@ -200,6 +200,24 @@ def test_address_space_that_is_full():
     assert code == 0 and "RESOURCE_EXHAUSTED" in text and "address space of its heap are free" in text and "(ulimit -v)" in text, (out, err)
 
 
+TOO_LARGE = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_AS, (int(os.environ["LIMIT_MB"]) << 20,) * 2)
+import jax, jax.numpy as jnp
+for n in (1 << 30, 1 << 40):
+    try: jax.block_until_ready(jax.jit(lambda: jnp.zeros(n, jnp.uint8))())
+    except jax.errors.JaxRuntimeError as e: print(e, end="; ")
+"""
+
+
+def test_address_space_that_is_too_small_for_one_array():
+    """There is memory for the first: not that is short, but the second is more than there is."""
+    code, out, _, err = run(TOO_LARGE, LIMIT_MB="2900", RONDO_TIER="ref", RONDO_MEMORY="2G")
+    first, second = re.findall("asked for.*?(?=RESOURCE|$)", " ".join(out))
+    assert code == 0 and "1073.7 MB" in first and "address space of its heap are free" in first and "(ulimit -v)" in first and "RONDO_MEMORY" not in first, (out, err)
+    assert "of 2147.5 MB are free" in second and "RONDO_MEMORY" in second and "address space" not in second, (out, err)
+
+
 @pytest.mark.parametrize("megabytes", [1800, 2400])
 def test_address_space_that_is_limited_from_the_start(megabytes):
     """It is enough, or an error says what to raise: jaxlib, which ends the process when no thread can be started, has what it needs."""
