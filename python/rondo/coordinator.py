@@ -29,6 +29,7 @@ HERE = b"RONDO HERE "                         # what a process begins with that 
 SETTINGS, PING, ACK = 4, 6, 1                 # types, and a flag
 PATIENCE_S, MOST = 20, 16                     # who has not come by then is named, so many at most
 ASK_S = 0.5                                   # between two questions to the launcher
+LEAVE_S = 1                                   # for one that is ending, before another one with its number is refused
 STAY_S = 20                                   # if process 0 has ended before it was here: to tell those who come
 GREET_S = 5                                   # who does not begin like a client by then is cut off, or would keep this process from leaving
 
@@ -102,7 +103,7 @@ def ended(numbers, process, processes):
 
 
 # Connections of processes and who they are, by number; numbers of those who have had one, and of those whose has ended.
-lock, present, came, gone = threading.Lock(), {}, set(), []
+lock, present, came, gone = threading.Condition(), {}, set(), []
 zero = None                                   # who is process 0: who started this one
 
 
@@ -153,6 +154,7 @@ def watch(client, number, processes, its, whose):
         client.setsockopt(socket.IPPROTO_TCP, option, value)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     with lock:
+        lock.wait_for(lambda: number not in present, LEAVE_S)
         why = refusal(number, processes, its, whose)
         client.sendall(f"taken {why}\n".encode() if why else b"here\n")
         if why:
@@ -168,6 +170,7 @@ def watch(client, number, processes, its, whose):
         pass
     with lock:
         del present[number]
+        lock.notify_all()
         has_gone(number)
 
 

@@ -303,7 +303,9 @@ class _Jaxlib:
         try:
             return service(address, num_nodes, **options) or self.module.get_distributed_runtime_service(address, num_nodes, **options)
         except RuntimeError as e:
-            raise RuntimeError(_whose(self.state.coordinator_address, num_nodes) or str(e)) from e
+            if why := _whose(self.state.coordinator_address, num_nodes):
+                raise RuntimeError(why) from e
+            raise
 
     def get_distributed_runtime_client(self, address, node_id, init_timeout=300, **options):
         """A process that dies from here on is missed (what it says of itself by here() comes later)."""
