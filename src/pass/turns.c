@@ -67,6 +67,10 @@ static ir_val in_a_row(struct known *s, const struct ir_fn *fn, ir_val v)
 		x = ir_iota(&s->b, row, 0);
 	} else if (o->kind == IR_reshape || o->kind == IR_broadcast) {
 		x = fit(s, in_a_row(s, fn, ir_in(fn, o, 0)), n);
+	} else if (o->kind == IR_optimization_barrier) {
+		x = in_a_row(s, fn, ir_in(fn, o, v - o->out));
+	} else if (o->kind == IR_reverse && t.rank == 1) {
+		x = backwards(s, in_a_row(s, fn, ir_in(fn, o, 0)));
 	} else if (ir_is_elem(o->kind)) {
 		ir_val *in = ARENA_NEW(s->a, ir_val, o->nin + 1);
 		for (uint32_t k = 0; k < o->nin; k++)
@@ -106,8 +110,8 @@ static ir_val in_turns(struct known *s, const struct ir_fn *outer, const struct 
 	}
 	if (o->kind == IR_constant)
 		return fit(s, in_a_row(s, fn, v), l->trip);
-	if (o->kind == IR_reshape || o->kind == IR_broadcast)
-		return in_turns(s, outer, l, ir_in(fn, o, 0));
+	if (o->kind == IR_reshape || o->kind == IR_broadcast || o->kind == IR_optimization_barrier)
+		return in_turns(s, outer, l, ir_in(fn, o, v - o->out));
 	if (!ir_is_elem(o->kind))
 		return 0;
 	ir_val *in = ARENA_NEW(s->a, ir_val, o->nin + 1);

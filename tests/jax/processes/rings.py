@@ -40,8 +40,9 @@ def nothing_copied(moved, read=None):
 # --- attention
 
 
-def attention(turns, first, stacked, remat, q, k, v):
-    def step(c, _):
+def attention(turns, first, stacked, remat, q, k, v, save=None):
+    """save: hands k and v on in all turns but one, a function of the turn's number as well."""
+    def step(c, i):
         k, v, m, l, o = c
         if first:
             k, v = on(k), on(v)
@@ -50,7 +51,9 @@ def attention(turns, first, stacked, remat, q, k, v):
         most = jnp.maximum(m, s.max(-1))
         p, scale = jnp.exp(s - most[..., None]), jnp.exp(m - most)
         o = o * scale[..., None] + jnp.einsum("hqk,hkd->hqd", p.astype(b.dtype), b)
-        if not first:
+        if save:
+            k, v = save(i, k, v)
+        elif not first:
             k, v = on(k), on(v)
         return (k, v, most, l * scale + p.sum(-1), o), None
 
@@ -62,6 +65,14 @@ def attention(turns, first, stacked, remat, q, k, v):
 
 def scanned(step, c):
     return lax.scan(step, c, None, length=N)[0]
+
+
+def numbered(step, c):
+    return lax.scan(step, c, jnp.arange(N))[0]
+
+
+def counted(step, c):
+    return lax.fori_loop(0, N, lambda i, c: step(c, i)[0], c)
 
 
 def unrolled(step, c):
@@ -89,10 +100,10 @@ def whole(x):
     return spread(x, spec=P(None, "x"))
 
 
-def rings(turns, first, stacked=False, remat=False, dtype="float32", copies=False):
+def rings(turns, first, stacked=False, remat=False, dtype="float32", copies=False, save=None):
     q, k, v = (drawn(i, dtype) for i in range(3))
     w = drawn(3)
-    f = sharded(functools.partial(attention, turns, first, stacked, remat), P(None, "x"), P(None, "x"))
+    f = sharded(functools.partial(attention, turns, first, stacked, remat, save=save), P(None, "x"), P(None, "x"))
     want = reference(q, k, v, w)
     tolerance = 2e-5 if dtype == "float32" else 2e-2
     args = whole(q), whole(k), whole(v)
@@ -130,6 +141,16 @@ def attention_with_keys_and_values_in_one():
 @case
 def attention_recomputed():
     rings(scanned, True, remat=True)
+
+
+@case
+def attention_that_saves_the_last_turn():
+    """The last permute is saved by a cond, however it is spelled: it is none."""
+    both, neither = (lambda k, v: (on(k), on(v))), (lambda k, v: (k, v))
+    rings(numbered, False, save=lambda i, k, v: lax.cond(i < N - 1, both, neither, k, v))
+    rings(counted, False, save=lambda i, k, v: lax.cond(i != N - 1, both, neither, k, v))
+    rings(numbered, False, remat=True, save=lambda i, k, v: lax.cond(i == N - 1, neither, both, k, v))
+    rings(counted, False, save=lambda i, k, v: tuple(lax.switch(jnp.clip(i - N + 2, 0, 1), [on, lambda x: x], x) for x in (k, v)))
 
 
 @case
@@ -183,6 +204,29 @@ def fewer_and_more_turns_than_devices():
         same(k, turns_of(NUMBERS, t), what=f"{t} turns")
         same(o, sum(turns_of(NUMBERS, i) * (i + 1) for i in range(t)), what=f"sum of {t} turns")
         nothing_copied(moved, t * 4096 * DEVICES)
+
+
+@case
+def turns_that_are_told_apart():
+    """A cond that all turns but one decide alike is one still where somebody sees what that turn gives."""
+    x = spread(NUMBERS)
+    for t in sorted({0, 1, 2, N, N + 3}):
+        for but, at in ((0, "first"), (t - 1, "last")):
+            for seen in (False, True):
+                def turn(c, i, but=but):
+                    k, o = c
+                    if but == 0:
+                        k = lax.cond(i != but, on, lambda k: k, k)
+                    o = o + k * (i + 1)
+                    if but:
+                        k = lax.cond(i != but, on, lambda k: k, k)
+                    return (k, o), None
+
+                f = sharded(lambda x, turn=turn, t=t, seen=seen: lax.scan(turn, (x, x * 0), jnp.arange(t))[0][0 if seen else 1:], outs=(P("x"),) * (1 + seen))
+                got = f(x)
+                same(got[-1], sum((turns_of(NUMBERS, i) * (i + 1) for i in range(t)), NUMBERS * 0), what=f"sum of {t} turns, the {at} one saved")
+                if seen:
+                    same(got[0], turns_of(NUMBERS, max(t - 1, 0)), what=f"{t} turns, the {at} one saved")
 
 
 @case
