@@ -311,7 +311,7 @@ struct err *pass_turns(const struct pass_opts *o, struct ir_module *m)
 		return NULL;
 	struct turns s = { o, false };
 	pass_rewrite(m, on_op, NULL, &s);
-	if (s.any)
-		pass_drop_operands(m);         /* stacks of indices */
+	for (int i = 0; i < 2 && s.any; i++)   /* stacks of indices; then who made them */
+		pass_drop_operands(m);
 	return NULL;
 }
