@@ -15,7 +15,9 @@ enum { MOST_TURNS = 1 << 14, MOST_OPS = 64 };
 
 /* --- what follows from the turn ------------------------------------------------------ */
 
-struct known { struct ir_module *m; struct arena *a; struct ir_b b; int left; };    /* b: a scratch function without parameters */
+/* held: per function, of which loop it is the body; b: a scratch function without parameters. */
+struct held { ir_fnid fn; uint32_t op; };
+struct known { struct ir_module *m; struct arena *a; const struct held *held; struct ir_b b; int left; };
 
 /* x, of one element or n, as n. */
 static ir_val fit(struct known *s, ir_val x, int64_t n)
@@ -49,14 +51,31 @@ static ir_val elementwise(struct known *s, const struct ir_fn *fn, const struct 
 
 static ir_val in_turns(struct known *s, const struct ir_fn *outer, const struct ir_loop *l, ir_val v);
 
+/* Whose parameter of the body v is; NULL: the number of the turn. */
+static const struct ir_loop_operand *operand_of(const struct ir_loop *l, ir_val v)
+{
+	int k = 0;
+	while (k < l->n && l->x[k].param != v)
+		k++;
+	return k < l->n ? &l->x[k] : NULL;
+}
+
 /* The elements of v, of fn, in one row; 0: not known. */
 static ir_val in_a_row(struct known *s, const struct ir_fn *fn, ir_val v)
 {
 	const struct ir_op *o = ir_def(fn, v);
 	const struct ir_type_info t = *ir_vtype(s->m, fn, v);
 	int64_t n = t.count;
-	if (!o || n < 1 || n > MOST_TURNS || s->left-- <= 0)
+	if (n < 1 || n > MOST_TURNS || s->left-- <= 0)
 		return 0;
+	if (!o) {                              /* what does not change in the loop around this one */
+		const struct ir_fn *outer = ir_fn_of(s->m, s->held[fn->id].fn);
+		if (!outer)
+			return 0;
+		const struct ir_loop l = ir_loop_view(s->a, s->m, outer, &outer->op.p[s->held[fn->id].op]);
+		const struct ir_loop_operand *x = operand_of(&l, v);
+		return x && x->role == ROLE_CONST ? in_a_row(s, outer, x->v) : 0;
+	}
 	ir_type row = ir_tensor(s->m, (enum dtype)t.dtype, 1, &n);
 	ir_val x = 0;
 	if (o->kind == IR_constant) {
@@ -98,9 +117,7 @@ static ir_val in_turns(struct known *s, const struct ir_fn *outer, const struct 
 	if (v == IR_LOOP_TURN)
 		return ir_iota(&s->b, ir_tensor(s->m, DT_i32, 1, &l->trip), 0);
 	if (!o) {
-		const struct ir_loop_operand *x = l->x;
-		while (x->param != v)
-			x++;
+		const struct ir_loop_operand *x = operand_of(l, v);
 		ir_val all = x->role == ROLE_CARRY ? 0 : in_a_row(s, outer, x->v);
 		if (!all || x->role == ROLE_CONST)
 			return fit(s, all, l->trip);
@@ -120,10 +137,12 @@ static ir_val in_turns(struct known *s, const struct ir_fn *outer, const struct 
 	return elementwise(s, fn, o, in, l->trip);
 }
 
+struct turns { const struct pass_opts *opts; const struct held *held; bool any; };
+
 /* The branch that case c of the body takes in each turn; NULL: not known. */
 static const int *taken(struct rewrite *r, const struct ir_loop *l, const struct ir_op *c)
 {
-	struct known s = { r->m, r->a, { r->m, ir_fn_new(r->m, ""), 0 }, MOST_OPS };
+	struct known s = { r->m, r->a, ((const struct turns *)r->user)->held, { r->m, ir_fn_new(r->m, ""), 0 }, MOST_OPS };
 	ir_val v = in_turns(&s, r->from, l, ir_in(l->body, c, 0));
 	int branches = (int)ir_attrs_n(l->body, c, AT_branch), *branch = NULL;
 	if (v) {
@@ -196,13 +215,11 @@ static const char *at_first(const struct rewrite *r, const struct ir_loop *l, co
 		v = shown(r->m, fn, ir_in(fn, c, v), &zeros);
 	}
 	if (fn == l->body && !ir_def(fn, v)) {
-		int k = 0;
-		while (k < l->n && (l->x[k].param != v || l->x[k].role > ROLE_CONST))
-			k++;
-		if (k == l->n)
+		const struct ir_loop_operand *x = operand_of(l, v);
+		if (!x || ir_role_is_stack(x->role))
 			return NULL;
 		fn = r->from;
-		v = shown(r->m, fn, l->x[k].v, &zeros);
+		v = shown(r->m, fn, x->v, &zeros);
 	}
 	const char *p = ir_splat(r->m, fn, v);
 	for (int i = 0; p && zeros && i < dtype_info[ir_vtype(r->m, fn, v)->dtype].bytes; i++)
@@ -222,7 +239,6 @@ static bool same_at_first(const struct rewrite *r, const struct ir_loop *l, cons
 
 /* --- the branch ---------------------------------------------------------------------- */
 
-struct turns { const struct pass_opts *opts; bool any; };
 
 /* Which branch stands for case c; 0: none.  live: of the body's values, those that are seen behind the loop, or whose effects are. */
 static ir_fnid stands(struct rewrite *r, const struct ir_loop *l, const struct ir_op *c, const uint8_t *live)
@@ -309,9 +325,17 @@ struct err *pass_turns(const struct pass_opts *o, struct ir_module *m)
 {
 	if (!pass_has(m, IR_loop) || !pass_has(m, IR_case))
 		return NULL;
-	struct turns s = { o, false };
+	struct arena a;
+	arena_init(&a);
+	struct held *held = ARENA_NEW(&a, struct held, m->fn.n);
+	for (ir_fnid f = 1; f < m->fn.n; f++)
+		for (size_t i = 0; i < ir_fn_of(m, f)->op.n; i++)
+			if (ir_fn_of(m, f)->op.p[i].kind == IR_loop)
+				held[ir_attr(ir_fn_of(m, f), &ir_fn_of(m, f)->op.p[i], AT_body)] = (struct held){ f, (uint32_t)i };
+	struct turns s = { o, held, false };
 	pass_rewrite(m, on_op, NULL, &s);
 	for (int i = 0; i < 2 && s.any; i++)   /* stacks of indices; then who made them */
 		pass_drop_operands(m);
+	arena_fini(&a);
 	return NULL;
 }
