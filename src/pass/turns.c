@@ -15,8 +15,8 @@ enum { MOST_TURNS = 1 << 14, MOST_OPS = 64 };
 
 /* --- what follows from the turn ------------------------------------------------------ */
 
-/* held: per function, of which loop it is the body; b: a scratch function without parameters. */
-struct held { ir_fnid fn; uint32_t op; };
+/* held: per function, of which loop it is the body, if of one alone; b: a scratch function without parameters. */
+struct held { ir_fnid fn; uint32_t op, times; };
 struct known { struct ir_module *m; struct arena *a; const struct held *held; struct ir_b b; int left; };
 
 /* x, of one element or n, as n. */
@@ -328,10 +328,15 @@ struct err *pass_turns(const struct pass_opts *o, struct ir_module *m)
 	struct arena a;
 	arena_init(&a);
 	struct held *held = ARENA_NEW(&a, struct held, m->fn.n);
-	for (ir_fnid f = 1; f < m->fn.n; f++)
-		for (size_t i = 0; i < ir_fn_of(m, f)->op.n; i++)
-			if (ir_fn_of(m, f)->op.p[i].kind == IR_loop)
-				held[ir_attr(ir_fn_of(m, f), &ir_fn_of(m, f)->op.p[i], AT_body)] = (struct held){ f, (uint32_t)i };
+	for (ir_fnid f = 1; f < m->fn.n; f++) {
+		const struct ir_fn *fn = ir_fn_of(m, f);
+		for (size_t i = 0; i < fn->op.n; i++) {
+			if (fn->op.p[i].kind != IR_loop)
+				continue;
+			struct held *h = &held[ir_attr(fn, &fn->op.p[i], AT_body)];
+			*h = (struct held){ h->times ? 0 : f, (uint32_t)i, h->times + 1 };
+		}
+	}
 	struct turns s = { o, held, false };
 	pass_rewrite(m, on_op, NULL, &s);
 	for (int i = 0; i < 2 && s.any; i++)   /* stacks of indices; then who made them */
