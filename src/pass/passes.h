@@ -87,7 +87,8 @@ struct err *pass_joint(const struct pass_opts *o, struct ir_module *m);
  * recognised stays. */
 struct err *pass_attention(const struct pass_opts *o, struct ir_module *m);
 /* A case in a counted loop whose index follows from the turn, and is the same in all turns, becomes the branch that it takes; so does one that takes
- * another only in the last turn, where nobody sees what it gives, or only in the first, where both give the same. */
+ * another only in the last turn, where nobody sees what it gives, or only in the first, where both give the same.  If only the first or the last turn is
+ * another, and both branches do no more than permute, the case leaves the loop. */
 struct err *pass_turns(const struct pass_opts *o, struct ir_module *m);
 /* Attention whose keys are gathered, and its gradients, go round in turns: of one host's blocks each where there are several hosts, of gradients of one device's
  * in a loop where it is one.  Sums go in the order of the turns, in f32 or f64. */

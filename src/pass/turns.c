@@ -1,13 +1,16 @@
 /* Cases that the turn of a loop decides: the branch that they take stands in their place.
  *
- * A ring of n devices that saves its last permute, cond(i < n - 1, permute, same), hides from everybody behind this pass that its blocks go round:
- * they would be copied, and in the gradient as well, whose loop gets the index that each turn had as a stack.  What an index is in each turn is
+ * A ring of n devices that saves a permute, cond(i < n - 1, permute, same), hides from everybody behind this pass that its blocks go round: they
+ * would be copied, and in the gradient as well, whose loop gets the index that each turn had as a stack.  What an index is in each turn is
  * calculated from what follows from the turn's number alone, wherever it was stacked.  A branch that all turns take is taken.  One that all take
- * but one is too, if nobody can tell:
+ * but the first or the last is too, if nobody can tell:
  *   the last turn   what the case gives is neither stacked nor read behind the loop in any way;
  *   the first turn  both branches give the same: what starts as zeros is zeros after a permute.
- * It then runs once more than the program says, so it may hold nothing that costs: permutes within a host, whose blocks are read where they lie
- * (lower/loan.c), and views.  All devices take the same branches, so collectives in them stay in step. */
+ * Else the case moves into the turn before, or into the next one, and the branch that one turn alone takes out of the loop:
+ *   the first turn  it takes what the turn gets, which nobody else reads: before the loop, and at the end of each turn;
+ *   the last turn   it gives what the turn hands on, which starts as what a permute leaves as it is: at the start of each turn, and behind the loop.
+ * The branch of all other turns then runs once more than the program says, so it may hold nothing that costs: permutes within a host, whose blocks
+ * are read where they lie (lower/loan.c), and views.  All devices take the same branches, so collectives in them stay in step. */
 #include "passes.h"
 
 /* Turns that are looked at; ops that an index is made of. */
@@ -237,34 +240,179 @@ static bool same_at_first(const struct rewrite *r, const struct ir_loop *l, cons
 	return same;
 }
 
-/* --- the branch ---------------------------------------------------------------------- */
+/* --- what becomes of a case ---------------------------------------------------------- */
 
+/* TAKEN: branch most stands for it.  LATER, EARLIER: once is the branch of the first turn, or of the last, most that of all others, and the case
+ * goes to the end of the turn before, or to the start of the next one. */
+enum way { STAYS, TAKEN, LATER, EARLIER };
+struct plan {
+	enum way way;
+	ir_fnid most, once;
+	int *at;                 /* LATER: per operand of a branch the loop's operand; EARLIER: per result */
+	const char **start;      /* EARLIER: per operand of a branch the element that it has everywhere */
+	int added;               /* the first of the loop's new operands: LATER: per result; EARLIER: per operand of a branch */
+};
 
-/* Which branch stands for case c; 0: none.  live: of the body's values, those that are seen behind the loop, or whose effects are. */
-static ir_fnid stands(struct rewrite *r, const struct ir_loop *l, const struct ir_op *c, const uint8_t *live)
+/* It takes operands of the loop that nobody else reads, in the body or behind the loop. */
+static bool later(const struct rewrite *r, const struct ir_op *o, const struct ir_loop *l, const struct ir_op *c, struct plan *p)
 {
+	p->at = ARENA_NEW(r->a, int, c->nin);
+	for (uint32_t q = 1; q < c->nin; q++) {
+		ir_val v = ir_in(l->body, c, q);
+		const struct ir_loop_operand *x = ir_def(l->body, v) ? NULL : operand_of(l, v);
+		if (!x || ir_role_is_stack(x->role) || (x->role == ROLE_CARRY && (l->body->val.p[v].nuse != 1 || r->live[o->out + (ir_val)x->result] & 1)))
+			return false;
+		p->at[q - 1] = (int)(x - l->x);
+	}
+	return true;
+}
+
+/* What it gives are carries, and read by nobody else in the turn; they start with what branch most makes of something. */
+static bool earlier(const struct rewrite *r, const struct ir_loop *l, const struct ir_op *c, struct plan *p)
+{
+	const struct ir_fn *most = ir_fn_of(r->m, p->most);
+	p->at = ARENA_NEW(r->a, int, c->nout + 1);
+	p->start = ARENA_NEW(r->a, const char *, c->nin);
+	for (uint32_t j = 0; j < c->nout; j++) {
+		bool zeros = false;
+		int k = 0;
+		while (k < l->ncarry && l->body->result.p[k] != c->out + j)
+			k++;
+		if (k == l->ncarry || l->body->val.p[c->out + j].nuse != 1)
+			return false;
+		p->at[j] = l->made[k];
+		ir_val q = shown(r->m, most, most->result.p[j], &zeros), v = l->x[p->at[j]].v;
+		const char *e = ir_splat(r->m, r->from, v);
+		size_t bytes = (size_t)dtype_info[ir_vtype(r->m, r->from, v)->dtype].bytes;
+		for (size_t i = 0; e && zeros && i < bytes; i++)
+			e = e[i] ? NULL : e;
+		if (!e || ir_def(most, q) || (p->start[q - 1] && memcmp(p->start[q - 1], e, bytes)))
+			return false;
+		p->start[q - 1] = e;
+	}
+	for (uint32_t q = 1; q < c->nin; q++)
+		if (!p->start[q - 1])
+			return false;
+	return true;
+}
+
+/* live: of the body's values, those that are seen behind the loop o, or whose effects are. */
+static struct plan planned(struct rewrite *r, const struct ir_op *o, const struct ir_loop *l, const struct ir_op *c, const uint8_t *live)
+{
+	const struct pass_opts *opts = ((const struct turns *)r->user)->opts;
+	struct plan p = { .way = STAYS };
 	int n;
 	const int64_t *branch = ir_attrs(l->body, c, AT_branch, &n);
 	const int *by = taken(r, l, c);
 	int64_t turns = l->trip, same = 1, as_last = 1;
+	bool seen = false;
 	if (!by)
-		return 0;
+		return p;
 	while (same < turns && by[same] == by[0])
 		same++;
 	while (as_last < turns && by[turns - 1 - as_last] == by[turns - 1])
 		as_last++;
 	ir_fnid first = (ir_fnid)branch[by[0]], last = (ir_fnid)branch[by[turns - 1]];
-	if (same == turns)
-		return first;
-	const struct pass_opts *opts = ((struct turns *)r->user)->opts;
-	bool seen = false;
 	for (uint32_t j = 0; j < c->nout; j++)
 		seen |= live[c->out + j] & 1;
-	if (same == turns - 1 && !seen && costs_nothing(opts, r->m, first) && missed_by_nobody(r->m, last))
-		return first;
-	if (as_last == turns - 1 && costs_nothing(opts, r->m, last) && missed_by_nobody(r->m, first) && same_at_first(r, l, c, first, last))
-		return last;
-	return 0;
+	if (same == turns) {
+		p.way = TAKEN;
+		p.most = first;
+	}
+	if (!p.way && same == turns - 1 && costs_nothing(opts, r->m, first)) {
+		p.most = first;
+		p.once = last;
+		p.way = !seen && missed_by_nobody(r->m, last) ? TAKEN : costs_nothing(opts, r->m, last) && earlier(r, l, c, &p) ? EARLIER : STAYS;
+	}
+	if (!p.way && as_last == turns - 1 && costs_nothing(opts, r->m, last)) {
+		p.most = last;
+		p.once = first;
+		p.way = missed_by_nobody(r->m, first) && same_at_first(r, l, c, first, last) ? TAKEN
+		      : costs_nothing(opts, r->m, first) && later(r, o, l, c, &p) ? LATER : STAYS;
+	}
+	return p;
+}
+
+/* --- the loop ------------------------------------------------------------------------ */
+
+/* Operands that the loop has more than before. */
+static void add_operands(struct rewrite *r, const struct ir_loop *l, const struct ir_op *c, struct plan *p, const ir_val *in, struct ir_loop_new *g)
+{
+	ir_val *x = ARENA_NEW(r->a, ir_val, c->nin + 1), *out = ARENA_NEW(r->a, ir_val, c->nout + 1);
+	p->added = (int)g->x.n;
+	for (uint32_t q = 1; q < c->nin; q++)
+		if (p->way == LATER) {
+			x[q - 1] = in[p->at[q - 1]];
+		} else if (p->way == EARLIER) {
+			ir_type t = l->body->val.p[ir_in(l->body, c, q)].type;
+			ir_loop_add(g, ir_const(&r->b, t, p->start[q - 1], (size_t)dtype_info[ir_type_of(r->m, t)->dtype].bytes), ROLE_CARRY);
+		}
+	if (p->way != LATER)
+		return;
+	ir_inline(&r->b, p->once, x, out);
+	for (uint32_t j = 0; j < c->nout; j++)
+		ir_loop_add(g, out[j], ROLE_CARRY);
+}
+
+/* The ops of the body but cases that went.  map: its values in the new one. */
+static void refill(struct rewrite *r, const struct ir_loop *l, const struct plan *plan, struct ir_loop_new *g, ir_val *map)
+{
+	const struct ir_fn *fn = l->body;
+	struct ir_b b = { r->m, g->body, 0 };
+	map[IR_LOOP_TURN] = IR_LOOP_TURN;
+	for (int k = 0; k < l->n; k++)
+		if (l->x[k].param)
+			map[l->x[k].param] = g->x.p[k].param;
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *c = &fn->op.p[i];
+		if (plan[i].way != EARLIER)
+			continue;
+		ir_val *x = ARENA_NEW(r->a, ir_val, c->nin + 1), *out = ARENA_NEW(r->a, ir_val, c->nout + 1);
+		for (uint32_t q = 1; q < c->nin; q++)
+			x[q - 1] = g->x.p[plan[i].added + (int)q - 1].param;
+		b.loc = c->loc;
+		ir_inline(&b, plan[i].most, x, out);
+		for (uint32_t j = 0; j < c->nout; j++) {
+			map[l->x[plan[i].at[j]].param] = out[j];
+			map[c->out + j] = out[j];          /* the old carry is read by nobody any more */
+		}
+	}
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *o = &fn->op.p[i];
+		ir_val *x = ARENA_NEW(r->a, ir_val, o->nin + 1), *out = ARENA_NEW(r->a, ir_val, o->nout + 1);
+		for (uint32_t k = 0; k < o->nin; k++)
+			x[k] = map[ir_in(fn, o, k)];
+		b.loc = o->loc;
+		if (plan[i].way == EARLIER)
+			continue;
+		if (plan[i].way == TAKEN) {
+			ir_inline(&b, plan[i].most, x + 1, out);
+		} else {
+			ir_val v = plan[i].way == LATER ? g->x.p[plan[i].added].param : ir_clone(&b, fn, o, x);
+			for (uint32_t j = 0; j < o->nout; j++)
+				out[j] = v + j;
+		}
+		for (uint32_t j = 0; j < o->nout; j++)
+			map[o->out + j] = out[j];
+	}
+	for (int j = 0; j < l->nmade; j++)
+		ir_loop_give(g, l->made[j], map[fn->result.p[j]]);
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *c = &fn->op.p[i];
+		ir_val *x = ARENA_NEW(r->a, ir_val, c->nin + 1), *out = ARENA_NEW(r->a, ir_val, c->nout + 1);
+		b.loc = c->loc;
+		for (uint32_t q = 1; q < c->nin && plan[i].way == EARLIER; q++)
+			ir_loop_give(g, plan[i].added + (int)q - 1, map[ir_in(fn, c, q)]);
+		if (plan[i].way != LATER)
+			continue;
+		for (uint32_t q = 1; q < c->nin; q++) {
+			const struct ir_loop_operand *k = &l->x[plan[i].at[q - 1]];
+			x[q - 1] = k->role == ROLE_CARRY ? map[fn->result.p[k->result]] : map[k->param];
+		}
+		ir_inline(&b, plan[i].most, x, out);
+		for (uint32_t j = 0; j < c->nout; j++)
+			ir_loop_give(g, plan[i].added + (int)j, out[j]);
+	}
 }
 
 static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
@@ -273,9 +421,9 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 		return 0;
 	const struct ir_loop l = ir_loop_view(r->a, r->m, r->from, o);
 	const struct ir_fn *fn = l.body;
-	ir_fnid *branch = ARENA_NEW(r->a, ir_fnid, fn->op.n + 1);
+	struct plan *plan = ARENA_NEW(r->a, struct plan, fn->op.n + 1);
 	uint8_t *live = NULL;
-	bool any = false;
+	bool has[EARLIER + 1] = { 0 };
 	for (size_t i = 0; i < fn->op.n && l.trip > 0 && l.trip <= MOST_TURNS; i++)
 		if (fn->op.p[i].kind == IR_case) {
 			if (!live) {
@@ -284,41 +432,37 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 					wanted[j] = r->live[o->out + (ir_val)j] & 1;
 				live = ir_live(r->a, r->m, fn, wanted);
 			}
-			branch[i] = stands(r, &l, &fn->op.p[i], live);
-			any |= branch[i] != 0;
+			plan[i] = planned(r, o, &l, &fn->op.p[i], live);
+			if ((plan[i].way == EARLIER && has[LATER]) || (plan[i].way == LATER && has[EARLIER]))
+				plan[i].way = STAYS;               /* one would have to come before the other, and behind it */
+			has[plan[i].way] = true;
 		}
-	if (!any)
+	if (!has[TAKEN] && !has[LATER] && !has[EARLIER])
 		return 0;
 	((struct turns *)r->user)->any = true;
-	struct ir_b b = { r->m, ir_fn_new(r->m, ir_text(r->m, fn->name)), 0 };
-	ir_val *map = ARENA_NEW(r->a, ir_val, fn->val.n);
-	for (uint32_t k = 1; k <= fn->nparam; k++)
-		map[k] = ir_param(b.fn, fn->val.p[k].type);
+	struct ir_loop_new g = { 0 };
+	for (int k = 0; k < l.n; k++)
+		ir_loop_add(&g, in[k], l.x[k].role);
+	for (size_t i = 0; i < fn->op.n; i++)
+		add_operands(r, &l, &fn->op.p[i], &plan[i], in, &g);
+	int *result = ARENA_NEW(r->a, int, g.x.n + 1);
+	ir_loop_open(&g, &r->b, l.trip, ir_text(r->m, fn->name), NULL);
+	refill(r, &l, plan, &g, ARENA_NEW(r->a, ir_val, fn->val.n));
+	ir_val v = ir_loop_close(&g, result);
+	for (int j = 0; j < l.nmade; j++)
+		r->map[o->out + (ir_val)j] = v + (ir_val)result[l.made[j]];
 	for (size_t i = 0; i < fn->op.n; i++) {
-		const struct ir_op *p = &fn->op.p[i];
-		ir_val *x = ARENA_NEW(r->a, ir_val, p->nin + 1), *out = ARENA_NEW(r->a, ir_val, p->nout + 1);
-		for (uint32_t k = 0; k < p->nin; k++)
-			x[k] = map[ir_in(fn, p, k)];
-		b.loc = p->loc;
-		if (branch[i]) {
-			ir_inline(&b, branch[i], x + 1, out);
-		} else {
-			ir_val v = ir_clone(&b, fn, p, x);
-			for (uint32_t k = 0; k < p->nout; k++)
-				out[k] = v + k;
-		}
-		for (uint32_t k = 0; k < p->nout; k++)
-			map[p->out + k] = out[k];
+		const struct ir_op *c = &fn->op.p[i];
+		if (plan[i].way != EARLIER)
+			continue;
+		ir_val *x = ARENA_NEW(r->a, ir_val, c->nin + 1), *out = ARENA_NEW(r->a, ir_val, c->nout + 1);
+		for (uint32_t q = 1; q < c->nin; q++)
+			x[q - 1] = v + (ir_val)result[plan[i].added + (int)q - 1];
+		ir_inline(&r->b, plan[i].once, x, out);
+		for (uint32_t j = 0; j < c->nout; j++)
+			r->map[o->out + (ir_val)l.x[plan[i].at[j]].result] = out[j];
 	}
-	for (size_t k = 0; k < fn->result.n; k++)
-		ir_result(b.fn, map[fn->result.p[k]]);
-	uint32_t words;
-	int64_t *w = ir_attr_copy(r->a, r->from, o, &words);
-	*ir_attr_word(IR_loop, w, AT_body) = b.fn->id;
-	ir_type *t = ARENA_NEW(r->a, ir_type, o->nout + 1);
-	for (uint32_t k = 0; k < o->nout; k++)
-		t[k] = r->from->val.p[o->out + k].type;
-	return ir_emit_raw(&r->b, IR_loop, o->nin, in, o->nout, t, w, words);
+	return REWRITE_MAPPED;
 }
 
 struct err *pass_turns(const struct pass_opts *o, struct ir_module *m)

@@ -45,16 +45,14 @@ def attention(turns, first, stacked, remat, q, k, v, save=None):
     def step(c, i):
         k, v, m, l, o = c
         if first:
-            k, v = on(k), on(v)
+            k, v = save(i, k, v) if save else (on(k), on(v))
         a, b = (k[0], k[1]) if stacked else (k, v)
         s = jnp.einsum("hqd,hkd->hqk", q, a).astype(np.float32)
         most = jnp.maximum(m, s.max(-1))
         p, scale = jnp.exp(s - most[..., None]), jnp.exp(m - most)
         o = o * scale[..., None] + jnp.einsum("hqk,hkd->hqd", p.astype(b.dtype), b)
-        if save:
-            k, v = save(i, k, v)
-        elif not first:
-            k, v = on(k), on(v)
+        if not first:
+            k, v = save(i, k, v) if save else (on(k), on(v))
         return (k, v, most, l * scale + p.sum(-1), o), None
 
     k, v = (jnp.stack([k, v]), jnp.zeros((1,))) if stacked else (k, v)
@@ -144,12 +142,14 @@ def attention_recomputed():
 
 
 @case
-def attention_that_saves_the_last_turn():
-    """The last permute is saved by a cond, however it is spelled: it is none."""
+def attention_that_saves_a_turn():
+    """One permute of N is saved by a cond, however it is spelled: it is none."""
     both, neither = (lambda k, v: (on(k), on(v))), (lambda k, v: (k, v))
     rings(numbered, False, save=lambda i, k, v: lax.cond(i < N - 1, both, neither, k, v))
     rings(counted, False, save=lambda i, k, v: lax.cond(i != N - 1, both, neither, k, v))
     rings(numbered, False, remat=True, save=lambda i, k, v: lax.cond(i == N - 1, neither, both, k, v))
+    rings(numbered, True, save=lambda i, k, v: lax.cond(i > 0, both, neither, k, v))
+    rings(counted, True, save=lambda i, k, v: lax.cond(i == 0, neither, both, k, v))
     rings(counted, False, save=lambda i, k, v: tuple(lax.switch(jnp.clip(i - N + 2, 0, 1), [on, lambda x: x], x) for x in (k, v)))
 
 
@@ -227,6 +227,14 @@ def turns_that_are_told_apart():
                 same(got[-1], sum((turns_of(NUMBERS, i) * (i + 1) for i in range(t)), NUMBERS * 0), what=f"sum of {t} turns, the {at} one saved")
                 if seen:
                     same(got[0], turns_of(NUMBERS, max(t - 1, 0)), what=f"{t} turns, the {at} one saved")
+        f = sharded(lambda x, t=t: lax.fori_loop(0, t, lambda i, a: lax.cond(i < t - 1, on, lambda a: a, a + x * (i + 1)), jnp.zeros(x.shape)))
+        got, moved = permuted(f, x)
+        want = NUMBERS * 0
+        for i in range(t):
+            want = turns_of(want, 1) + NUMBERS * (i + 1)
+        same(got, want, what=f"{t} turns that add, the last one saved")
+        if t > 1:
+            nothing_copied(moved)
 
 
 @case
