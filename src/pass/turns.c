@@ -172,14 +172,9 @@ static bool costs_nothing(const struct pass_opts *opts, const struct ir_module *
 	const struct ir_fn *fn = ir_fn_of(m, f);
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
-		int n;
-		if (o->kind == IR_collective_permute) {
-			const int64_t *pair = ir_attrs(fn, o, AT_pairs, &n);
-			if (plan_groups_of(&opts->plan, n / 2, 2, pair).hosts > 1)
-				return false;
-		} else if (o->kind != IR_constant && o->kind != IR_optimization_barrier && !(ir_info(o->kind)->flags & IR_VIEW)) {
+		bool free = o->kind == IR_constant || o->kind == IR_optimization_barrier || ir_info(o->kind)->flags & IR_VIEW;
+		if (o->kind == IR_collective_permute ? lower_between_hosts(&opts->plan, fn, o) : !free)
 			return false;
-		}
 	}
 	return true;
 }
