@@ -6,7 +6,7 @@
  * but the first or the last is too, if nobody can tell:
  *   the last turn   what the case gives is neither stacked nor read behind the loop in any way;
  *   the first turn  both branches give the same: what starts as zeros is zeros after a permute.
- * Else the case moves into the turn before, or into the next one, and the branch that one turn alone takes out of the loop:
+ * Else a case that permutes moves into the turn before, or into the next one, and the branch that one turn alone takes out of the loop:
  *   the first turn  it takes what the turn gets, which nobody else reads: before the loop, and at the end of each turn;
  *   the last turn   it gives what the turn hands on, which starts as what a permute leaves as it is: at the start of each turn, and behind the loop.
  * The branch of all other turns then runs once more than the program says, so it may hold nothing that costs: permutes within a host, whose blocks
@@ -179,6 +179,15 @@ static bool costs_nothing(const struct pass_opts *opts, const struct ir_module *
 	return true;
 }
 
+static bool permutes(const struct ir_module *m, ir_fnid f)
+{
+	const struct ir_fn *fn = ir_fn_of(m, f);
+	bool any = false;
+	for (size_t i = 0; i < fn->op.n; i++)
+		any |= fn->op.p[i].kind == IR_collective_permute;
+	return any;
+}
+
 /* No effect but collectives. */
 static bool missed_by_nobody(const struct ir_module *m, ir_fnid f)
 {
@@ -251,6 +260,8 @@ struct plan {
 /* It takes operands of the loop that nobody else reads, in the body or behind the loop. */
 static bool later(const struct rewrite *r, const struct ir_op *o, const struct ir_loop *l, const struct ir_op *c, struct plan *p)
 {
+	if (!permutes(r->m, p->most))
+		return false;
 	p->at = ARENA_NEW(r->a, int, c->nin);
 	for (uint32_t q = 1; q < c->nin; q++) {
 		ir_val v = ir_in(l->body, c, q);
@@ -266,6 +277,8 @@ static bool later(const struct rewrite *r, const struct ir_op *o, const struct i
 static bool earlier(const struct rewrite *r, const struct ir_loop *l, const struct ir_op *c, struct plan *p)
 {
 	const struct ir_fn *most = ir_fn_of(r->m, p->most);
+	if (!permutes(r->m, p->most))
+		return false;
 	p->at = ARENA_NEW(r->a, int, c->nout + 1);
 	p->start = ARENA_NEW(r->a, const char *, c->nin);
 	for (uint32_t j = 0; j < c->nout; j++) {
