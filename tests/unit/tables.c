@@ -120,7 +120,7 @@ static struct ir_module *example(int kind)
 	int n = 0;
 	for (const char *c = strstr(x->op, " : "); c && *c; c++)    /* results: commas outside brackets */
 		n += c[0] == ']' ? (c[1] == ',' || !c[1]) : strncmp(c, "token", 5) == 0;
-	str_addf(&s, "module @m\nmesh @x = [\"x\"=2]\nfn @main(%s) -> () {\n  ", x->params);
+	str_addf(&s, "module @m partitions=4\nmesh @x = [\"x\"=2]\nfn @main(%s) -> () {\n  ", x->params);
 	for (int i = 0; i < n; i++)
 		str_addf(&s, i ? ", %%%d" : "%%%d", 9 + i);
 	str_addf(&s, "%s%s\n  return\n}\n%s", n ? " = " : "", x->op, x->extra);
@@ -172,7 +172,7 @@ static struct ir_module *elem_module(enum elem e, enum dtype from, enum dtype to
 	struct str s = {0};
 	const char *f = dtype_info[from].name;
 	int n = elem_info[e].nin;
-	str_add(&s, "module @m\nfn @main(");
+	str_add(&s, "module @m partitions=4\nfn @main(");
 	for (int i = 0; i < n; i++)
 		str_addf(&s, "%s%%%d: %s[3]", i ? ", " : "", i + 1, e == ELEM_select && i == 0 ? "pred" : f);
 	str_addf(&s, ") -> () {\n  %%9 = %s", elem_info[e].name);
