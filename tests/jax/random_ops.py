@@ -329,7 +329,10 @@ class Draw:
                 pass
         made = [o for s in self.steps for o in s.out]
         if not made:
-            made = [self.step("pure", "jnp.abs($0)" if self.scope[-1].kind not in "b" else "jnp.logical_not($0)", self.scope[-1]).name]
+            try:
+                made = [self.step("pure", "jnp.abs($0)" if self.scope[-1].kind not in "b" else "jnp.logical_not($0)", self.scope[-1]).name]
+            except Skip:
+                made = [self.scope[-1].name]
         keep = [n for n in made if self.rng.random() < min(0.4, 6 / len(made))]
         return list(dict.fromkeys(keep + [made[-1]]))
 

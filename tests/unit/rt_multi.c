@@ -524,15 +524,20 @@ static void memory(void **state)
 	rt_exec_unref(x);
 }
 
-/* Device 0 fails at once; device 1 stays in the launch. */
+/* Device 0 fails when device 1 is in the launch, which stays there. */
+struct stays { atomic_bool in, leave; };
+
 static struct err *fails_or_stays(void *user, const struct rt_custom_call *c)
 {
 	enum { PATIENCE_S = 100 };
+	struct stays *s = user;
 
+	if (c->position == 1)
+		atomic_store(&s->in, true);
+	for (double t = clock_s(); !atomic_load(c->position ? &s->leave : &s->in) && clock_s() - t < PATIENCE_S;)
+		usleep(200);
 	if (c->position == 0)
 		return ERR(DATA_LOSS, "device 0 gives up");
-	for (double t = clock_s(); !atomic_load((atomic_bool *)user) && clock_s() - t < PATIENCE_S;)
-		usleep(200);
 	memcpy(c->out[0], c->in[0], 16);
 	return NULL;
 }
@@ -554,11 +559,11 @@ static void results_stay(void **state)
 	struct rt_exec *x = load(text, dev);
 	struct rt_buffer *a[2] = { four(0, 1), four(1, 1) }, *out[2];
 	struct rt_event *done[2];
-	atomic_bool leave = false;
+	struct stays s = { false, false };
 	struct rt_device *failed = rt_client_device(cl, 0);
 	int64_t before = rt_device_stats(failed).in_use;
 
-	rt_custom_register("stays", fails_or_stays, &leave);
+	rt_custom_register("stays", fails_or_stays, &s);
 	ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
 	struct err *e = rt_event_wait(done[0]);
 	assert_non_null(e);
@@ -566,7 +571,7 @@ static void results_stay(void **state)
 	err_free(e);
 	rt_buffer_unref(out[0]);
 	int64_t kept = rt_device_stats(failed).in_use;
-	atomic_store(&leave, true);
+	atomic_store(&s.leave, true);
 	err_free(rt_event_wait(done[1]));
 	rt_buffer_unref(out[1]);
 	assert_true(kept >= BYTES);
