@@ -239,10 +239,10 @@ static void bf16_model_in_place(const struct matmul_part *q) { bf16_model_of(q, 
 
 /* --- AMX --------------------------------------------------------------------------- */
 
-/* The loop of both kinds of products. */
+/* The loop of both kinds of products, of one or two tiles of rows: few rows leave the second unused. */
 #define TILES(name, product) \
 __attribute__((target("amx-tile,amx-bf16,amx-int8"))) \
-static void name(const struct matmul_part *q) \
+INLINE void name##_rows(const struct matmul_part *q, bool two) \
 { \
 	const char *a = q->a, *b = q->b; \
 	float *c = q->c; \
@@ -250,8 +250,10 @@ static void name(const struct matmul_part *q) \
 	if (q->add) { \
 		_tile_loadd(0, c, ldc * 4); \
 		_tile_loadd(1, c + 16, ldc * 4); \
-		_tile_loadd(2, c + 16 * ldc, ldc * 4); \
-		_tile_loadd(3, c + 16 * ldc + 16, ldc * 4); \
+		if (two) { \
+			_tile_loadd(2, c + 16 * ldc, ldc * 4); \
+			_tile_loadd(3, c + 16 * ldc + 16, ldc * 4); \
+		} \
 	} else { \
 		_tile_zero(0); \
 		_tile_zero(1); \
@@ -264,18 +266,31 @@ static void name(const struct matmul_part *q) \
 		_tile_loadd(4, a, 64); \
 		_tile_stream_loadd(7, b + 1024, 64); \
 		product(0, 4, 6); \
-		_tile_loadd(5, a + 1024, 64); \
+		if (two) \
+			_tile_loadd(5, a + 1024, 64); \
 		product(1, 4, 7); \
 		fetch(&q->next, k); \
-		product(2, 5, 6); \
-		product(3, 5, 7); \
+		if (two) { \
+			product(2, 5, 6); \
+			product(3, 5, 7); \
+		} \
 		a += 2048; \
 		b += 2048; \
 	} \
 	_tile_stored(0, c, ldc * 4); \
 	_tile_stored(1, c + 16, ldc * 4); \
-	_tile_stored(2, c + 16 * ldc, ldc * 4); \
-	_tile_stored(3, c + 16 * ldc + 16, ldc * 4); \
+	if (two) { \
+		_tile_stored(2, c + 16 * ldc, ldc * 4); \
+		_tile_stored(3, c + 16 * ldc + 16, ldc * 4); \
+	} \
+} \
+__attribute__((target("amx-tile,amx-bf16,amx-int8"))) \
+static void name(const struct matmul_part *q) \
+{ \
+	if (q->rows > 16) \
+		name##_rows(q, true); \
+	else \
+		name##_rows(q, false); \
 }
 TILES(amx, _tile_dpbf16ps)
 TILES(amx_i8, _tile_dpbssd)
