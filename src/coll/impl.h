@@ -158,7 +158,8 @@ struct flow {
 	int64_t bytes;
 	bool each;
 	void (*fill)(void *user, int j, int64_t o, int64_t n, char *to);
-	const char *from_here;            /* all bytes, where they lie in one piece and are the same for all; or NULL */
+	const char *from_here;            /* what goes to rank j lies in one piece, apart * j behind this; NULL: it does not */
+	int64_t apart;                    /* 0: the same for all */
 	void (*take)(void *user, const struct where *w, int64_t at, int64_t o, int64_t n);
 	void *user;
 	const int *to, *from;             /* ranks to send to and to receive from, each other one if NULL */

@@ -125,8 +125,10 @@ struct err *move_blocks(const struct call *q, const struct blocks *b)
 	struct moving u = { q, b };
 	struct flow f = { .bytes = b->n, .each = b->send != 0, .fill = blocks_fill, .take = blocks_take, .user = &u };
 
-	if (!f.each)                      /* an all_gather's operand lies in one piece */
+	if (!f.each || b->from.inner >= b->n) {       /* an all_gather's operand lies in one piece, or blocks do */
 		f.from_here = b->x;
+		f.apart = b->send;
+	}
 	if (q->algo == COLL_direct && !f.each && !q->c->far) {
 		bool done;
 		TRY(gather_push(q, b, &done));

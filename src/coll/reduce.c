@@ -18,14 +18,14 @@ static void all_take(void *v, const struct where *w, int64_t at, int64_t o, int6
 	acc_all(u->a, u->q->ep, w, u->q->n, at, u->y + o, n);
 }
 
-/* One message to each of the others, or to all of them. */
-static struct err *all_slot(const struct call *q, const struct coll_red *r, const char *x, char *y, int64_t count, int64_t n)
+/* One message to each of the others, or to all of them: rank j gets what is at x + j * step. */
+static struct err *sum_slot(const struct call *q, const struct coll_red *r, const char *x, int64_t step, char *y, int64_t count, int64_t n)
 {
 	struct sym_msg m[MAX_ROW];
 	kern_strip *pair = acc_pair(q->c, r, q->n);
 	char sum[SYM_SHORT];
 
-	TRY(sym_exchange(q->ep, q->pe, q->n, q->me, q->site, x, (size_t)n, m));
+	TRY(sym_exchange(q->ep, q->pe, q->n, q->me, q->site, x, (size_t)step, (size_t)n, m));
 	if (pair && n <= SYM_SHORT) {
 		const void *left = m[0].data;
 		for (int j = 1; j < q->n; j++, left = sum)
@@ -426,7 +426,7 @@ struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t c
 	struct err *e;
 
 	if (q->algo == COLL_slot && n <= SYM_SLOT) {
-		TRY(all_slot(q, r, x, y, count, n));
+		TRY(sum_slot(q, r, x, 0, y, count, n));
 		if (t)
 			t->run(t->user, y, t->out, 0, n);
 		return NULL;
@@ -523,16 +523,23 @@ out:
 
 struct err *reduce_blocks(const struct call *q, const struct coll_red *r, int64_t outer, int64_t inner, const char *x, char *y, const struct coll_then *t)
 {
+	int64_t n = outer * inner;
 	struct acc a;
 
+	if (q->algo == COLL_slot && outer == 1 && n <= SYM_SLOT) {
+		TRY(sum_slot(q, r, x, n, y, n / dtype_info[r->dtype].bytes, n));
+		if (t)
+			t->run(t->user, y, NULL, 0, n);
+		return NULL;
+	}
 	acc_init(&a, r, q->n);
 	struct part u = { q, &a, x, y, inner, inner * q->n };
-	struct flow f = { .bytes = outer * inner, .each = true, .fill = part_fill, .take = part_take, .user = &u };
+	struct flow f = { .bytes = n, .each = true, .fill = part_fill, .take = part_take, .user = &u };
 	struct err *e = q->algo == COLL_slot ? flow_slot(q, &f) : q->algo == COLL_loan ? part_loan(q, &a, outer, inner, x, y, &t)
 	              : q->algo == COLL_mpi ? mpi_flow(q, &f) : q->algo == COLL_levels ? levels_blocks(q, &a, outer, inner, x, y) : flow_stage(q, &f);
 	acc_fini(&a);
 	if (!e && t)
-		t->run(t->user, y, NULL, 0, outer * inner);
+		t->run(t->user, y, NULL, 0, n);
 	return e;
 }
 

@@ -254,10 +254,10 @@ struct err *flow_slot(const struct call *q, const struct flow *f)
 	int64_t taken = 0;
 	void *room;
 
-	if (f->from_here && !f->to && !f->from && f->bytes <= SYM_SLOT) {       /* all tell all the same */
+	if (f->from_here && !f->to && !f->from && f->bytes <= SYM_SLOT) {       /* all tell all */
 		struct sym_msg m[MAX_ROW];
 		struct where w[MAX_ROW];
-		TRY(sym_exchange(q->ep, q->pe, q->n, q->me, q->site, f->from_here, (size_t)f->bytes, m));
+		TRY(sym_exchange(q->ep, q->pe, q->n, q->me, q->site, f->from_here, (size_t)f->apart, (size_t)f->bytes, m));
 		for (int j = 0; j < q->n; j++)
 			w[j] = (struct where){ m[j].data, q->pe[j], 0 };
 		f->take(f->user, w, 0, 0, f->bytes);
@@ -273,7 +273,7 @@ struct err *flow_slot(const struct call *q, const struct flow *f)
 		for (int k = 0; k < to; k++) {
 			int j = to_rank(q, f, k);
 			if (f->from_here && (n <= SYM_SHORT || !sym_direct(q->ep, q->pe[j]))) {
-				TRY(sym_slot_put(q->ep, q->pe[j], q->site, f->from_here + o, (size_t)n));
+				TRY(sym_slot_put(q->ep, q->pe[j], q->site, f->from_here + j * f->apart + o, (size_t)n));
 				continue;
 			}
 			TRY(sym_slot_room(q->ep, q->pe[j], (size_t)n, &room));

@@ -59,7 +59,7 @@ static struct err *tell_all(const struct call *q, const void *src, size_t n, str
 	struct coll *c = q->c;
 
 	if (!in_rounds(q))
-		return sym_exchange(q->ep, q->pe, q->n, q->me, q->site, src, n, m);
+		return sym_exchange(q->ep, q->pe, q->n, q->me, q->site, src, 0, n, m);
 	if (!n)
 		return meet_in_rounds(q);
 	if (c->nheard < n * (size_t)q->n) {

@@ -462,7 +462,10 @@ static struct err *post_exchange(struct sym_ep *ep, const int *pe, int npe, uint
 	return NULL;
 }
 
-static struct err *pair_exchange(struct sym_ep *ep, const int *pe, int npe, int me, uint32_t site, const void *src, size_t n, struct sym_msg *out)
+/* What is for the k-th of them. */
+static inline const char *part(const char *src, int k, size_t step) { return step ? src + (size_t)k * step : src; }
+
+static struct err *pair_exchange(struct sym_ep *ep, const int *pe, int npe, int me, uint32_t site, const char *src, size_t step, size_t n, struct sym_msg *out)
 {
 	uint64_t what = at_site(ep, site, SYM_SLOT_MSG);
 	bool all = false;
@@ -470,16 +473,16 @@ static struct err *pair_exchange(struct sym_ep *ep, const int *pe, int npe, int 
 	if ((unsigned)me >= (unsigned)npe || pe[me] != ep->pe)
 		return ERR(INVALID, "an exchange of %d PEs of which PE %d is not number %d", npe, ep->pe, me);
 	for (int i = 1; i < npe; i++) {
-		int to = pe[me + i < npe ? me + i : me + i - npe];
+		int k = me + i < npe ? me + i : me + i - npe, to = pe[k];
 		if (n <= SYM_SHORT && ep_is_pe(ep, to) && ep->to[to].from) {
 			TRY(credit(ep, to));
-			short_write(ep, to, what, src, n);
+			short_write(ep, to, what, part(src, k, step), n);
 		} else
-			TRY(sym_slot_put(ep, to, site, src, n));
+			TRY(sym_slot_put(ep, to, site, part(src, k, step), n));
 	}
 	if (npe > 2)
 		TRY(expect(ep, pe, npe, site, &all));
-	out[me] = (struct sym_msg){ 0, n, src };
+	out[me] = (struct sym_msg){ 0, n, part(src, me, step) };
 	for (int k = 0; k < npe; k++)
 		if (k != me)
 			TRY(all ? take(ep, pe[k], site, SYM_SLOT_MSG, what, &out[k]) : sym_recv(ep, pe[k], site, SYM_SLOT_MSG, &out[k]));
@@ -492,15 +495,15 @@ static struct err *pair_exchange(struct sym_ep *ep, const int *pe, int npe, int 
 	return NULL;
 }
 
-struct err *sym_exchange(struct sym_ep *ep, const int *pe, int npe, int me, uint32_t site, const void *src, size_t n, struct sym_msg *out)
+struct err *sym_exchange(struct sym_ep *ep, const int *pe, int npe, int me, uint32_t site, const void *src, size_t step, size_t n, struct sym_msg *out)
 {
-	bool posts = npe > 2 && npe == ep->world->npe && n <= SYM_SHORT && !ep->world->tr;
+	bool posts = !step && npe > 2 && npe == ep->world->npe && n <= SYM_SHORT && !ep->world->tr;
 
 	if (n && !src)
 		return no_message(n);
 	if (posts && ep->met)
 		return post_exchange(ep, pe, npe, site, src, n, out);
-	TRY(pair_exchange(ep, pe, npe, me, site, src, n, out));
+	TRY(pair_exchange(ep, pe, npe, me, site, src, step, n, out));
 	for (int k = 0; k < npe && posts; k++)
 		ep->post[pe[k]] = atomic_load_explicit(&ep->to[pe[k]].control->seat[ep->lane].posts, memory_order_relaxed) - ep->posts;
 	ep->met |= posts;

@@ -183,10 +183,10 @@ struct err *sym_expect(struct sym_ep *ep, const int *pe, int n, uint32_t site);
 /* The next line from pe, which must be of this site and verb. */
 struct sym_msg { size_t off, n; const void *data; };         /* data: of a slot message, valid until returned */
 struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, struct sym_msg *out);
-/* n bytes at src to all others of npe PEs, of which pe[me] is this one, and what each of them sends: out[k] from pe[k].  All of
- * them call it, with the same n, and send before they wait for anything: who returns knows that all have come so far.  What out
+/* n bytes at src + k * step to each other pe[k] of npe PEs, of which pe[me] is this one, and what each of them sends: out[k] from pe[k],
+ * out[me] what this one has for itself.  step 0: the same to all.  All of them call it, with the same n and step, and send before they wait for anything: who returns knows that all have come so far.  What out
  * shows stays until this PE next sends something or waits; nothing is to be returned.  INVALID where pe[me] is another. */
-struct err *sym_exchange(struct sym_ep *ep, const int *pe, int npe, int me, uint32_t site, const void *src, size_t n, struct sym_msg *out);
+struct err *sym_exchange(struct sym_ep *ep, const int *pe, int npe, int me, uint32_t site, const void *src, size_t step, size_t n, struct sym_msg *out);
 /* Everything received from pe so far may be overwritten.  now: the sender is waiting for it (a loan). */
 void sym_return(struct sym_ep *ep, int pe, bool now);
 /* Wait until each of n PEs has returned everything sent to it, in this launch and before. */

@@ -660,13 +660,13 @@ static void *strayed(void *v)
 
 	sym_begin(ep, &l);
 	for (int i = 0; i < 5 && !d->err; i++)
-		d->err = sym_exchange(ep, pes, 3, d->pe, 4, &i, sizeof i, m);
+		d->err = sym_exchange(ep, pes, 3, d->pe, 4, &i, 0, sizeof i, m);
 	if (!d->err && d->pe == 2 && d->how == STRAY_LINE)
 		d->err = sym_tell(ep, 0, 6, SYM_LEND, 0, 0);
 	if (!d->err && d->pe == 2 && d->how != STRAY_LEAVE)
-		d->err = d->how == STRAY_WAIT || d->how == STRAY_LINE ? sym_recv(ep, 1, 6, SYM_LEND, m) : sym_exchange(ep, pes, 3, d->pe, 6, "", 0, m);
+		d->err = d->how == STRAY_WAIT || d->how == STRAY_LINE ? sym_recv(ep, 1, 6, SYM_LEND, m) : sym_exchange(ep, pes, 3, d->pe, 6, "", 0, 0, m);
 	else if (!d->err && d->pe < 2)
-		d->err = sym_exchange(ep, pes, 3, d->pe, 5, "", 0, m);
+		d->err = sym_exchange(ep, pes, 3, d->pe, 5, "", 0, 0, m);
 	sym_end(ep, d->err);
 	return NULL;
 }
@@ -712,7 +712,7 @@ static void *early(void *v)
 
 	sym_begin(ep, &l);
 	for (int i = 0; i < 3 && !d->err; i++)
-		d->err = sym_exchange(ep, pes, 3, d->pe, 4, &i, sizeof i, m);
+		d->err = sym_exchange(ep, pes, 3, d->pe, 4, &i, 0, sizeof i, m);
 	for (int i = 0; i < 3 && !d->err; i++) {
 		if (!d->pe)
 			d->err = sym_expect(ep, (int[]){ 2, 1 }, 2, 5);
@@ -726,7 +726,7 @@ static void *early(void *v)
 		for (int k = d->pe ? 2 : 1; k < (d->pe == 2 ? 0 : 3) && !d->err; k++)
 			if (!(d->err = sym_recv(ep, k, 5, SYM_SLOT_MSG, m)))
 				sym_return(ep, k, false);
-		d->err = d->err ? d->err : sym_exchange(ep, pes, 3, d->pe, 6, &i, sizeof i, m);
+		d->err = d->err ? d->err : sym_exchange(ep, pes, 3, d->pe, 6, &i, 0, sizeof i, m);
 		for (int k = 0; k < 3 && !d->err; k++)
 			assert_int_equal(*(const int *)m[k].data, i);
 	}

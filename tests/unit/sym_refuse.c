@@ -268,8 +268,8 @@ static void messages(void **state)
 			REFUSED(INVALID, sym_slot_put(ep, pe, 1, buf, 8));
 			REFUSED(INVALID, sym_tell(ep, pe, 1, SYM_LEND, 0, 0));
 			REFUSED(INVALID, sym_recv(ep, pe, 1, SYM_LEND, &m));
-			REFUSED(INVALID, sym_exchange(ep, (int[]){ 0, pe }, 2, 0, 1, buf, 8, two));
-			REFUSED(INVALID, sym_exchange(ep, (int[]){ 0, 1 }, 2, pe, 1, buf, 8, two));
+			REFUSED(INVALID, sym_exchange(ep, (int[]){ 0, pe }, 2, 0, 1, buf, 0, 8, two));
+			REFUSED(INVALID, sym_exchange(ep, (int[]){ 0, 1 }, 2, pe, 1, buf, 0, 8, two));
 		}
 		REFUSED(INVALID, sym_expect(ep, (int[]){ 5 }, 1, 1));
 		REFUSED(INVALID, sym_settle(ep, (int[]){ -1 }, 1));
@@ -279,8 +279,8 @@ static void messages(void **state)
 		REFUSED(INVALID, sym_slot_room(ep, 1, SYM_SLOT + 1, &room));
 		REFUSED(INVALID, sym_slot_put(ep, 1, 1, buf, (size_t)SYM_SLOT + 1));
 		REFUSED(INVALID, sym_slot_put(ep, 1, 1, NULL, 8));
-		REFUSED(INVALID, sym_exchange(ep, (int[]){ 0, 1 }, 2, 0, 1, NULL, 8, two));
-		REFUSED(INVALID, sym_exchange(ep, (int[]){ 0, 1 }, 2, 1, 1, buf, 8, two));
+		REFUSED(INVALID, sym_exchange(ep, (int[]){ 0, 1 }, 2, 0, 1, NULL, 0, 8, two));
+		REFUSED(INVALID, sym_exchange(ep, (int[]){ 0, 1 }, 2, 1, 1, buf, 0, 8, two));
 		if (!launch)
 			sym_end(ep, NULL);
 	}
