@@ -86,9 +86,9 @@ static struct err *make(void *v)
 		d->trace = trace_device_new(d->id, &c->here, 1 + nworker);
 		d->ep = sym_ep_of(c->world, d->id);
 		d->coll = coll_new(c->world, d->id, &c->table);
-		d->nworker = nworker;
 		d->places = MIN(1 + nworker + MIN(c->ndev - 1, MAX(cpu_get()->cores - 1 - nworker, 1)), 64);
 		d->worker = mem_alloc(sizeof *d->worker * (size_t)MAX(nworker, 1));
+		d->nworker = nworker;
 		pthread_mutex_init(&d->lock, NULL);
 		pthread_cond_init(&d->space, NULL);
 	}
@@ -99,16 +99,10 @@ static struct err *make(void *v)
 		for (int k = 0; k < nworker && !r; k++) {
 			d->worker[k].d = d;
 			r = pthread_create(&d->worker[k].thread, NULL, worker_main, &d->worker[k]);
-			if (r)
-				d->nworker = k;
+			d->worker[k].started = !r;
 		}
-		if (r) {
-			for (int k = i + 1; k < c->ndev; k++)
-				c->dev[k].nworker = 0;
-			if (!d->started)
-				d->nworker = 0;
+		if (r)
 			return ERR(EXHAUSTED, "cannot start a thread for device %d: %s", d->id, strerror(r));
-		}
 	}
 	log_line(LOG_INFO, "%d %s device%s, %d worker%s each, %lld bytes", c->ndev, ops->name, c->ndev > 1 ? "s" : "", nworker,
 	         nworker == 1 ? "" : "s", (long long)so.limit);
@@ -156,7 +150,8 @@ void rt_client_free(struct rt_client *c)
 		atomic_fetch_add(&d->jobbell, 1);
 		sym_wake(&d->jobbell, INT32_MAX);
 		for (int k = 0; k < d->nworker; k++)
-			pthread_join(d->worker[k].thread, NULL);
+			if (d->worker[k].started)
+				pthread_join(d->worker[k].thread, NULL);
 		store_unref(d->room.zone);
 		d->room.zone = NULL;
 		if (d->ep)

@@ -68,6 +68,7 @@ struct room {
 struct worker {
 	pthread_t thread;
 	struct rt_device *d;
+	bool started;
 };
 
 #define STATE_INLINE (1u << 30)   /* the owner is a caller's thread */

@@ -367,7 +367,7 @@ static struct err *joins_it(void *v)
 {
 	struct side *s = v;
 
-	return rt_client_new(&(struct rt_opts){ .ndev = 1, .boot = &s->kv }, &s->c);
+	return rt_client_new(&(struct rt_opts){ .ndev = 2, .boot = &s->kv }, &s->c);
 }
 
 static void *side_main(void *v)
@@ -430,6 +430,7 @@ static int start(void **state)
 {
 	conf_init();
 	err_free(conf_set("CACHE", ""));
+	err_free(conf_set("CORES", "12"));     /* devices with workers, on a small machine, too */
 	ok(mem_guard(client_new, &cl, false));
 	return 0;
 }
