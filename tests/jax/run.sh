@@ -11,7 +11,7 @@ trap 'rm -f "$log" "$counts"' EXIT
 # A file's tests one after the other, as many files at once as there are cores, large ones first.  What its last line counts goes to counts.
 tests() {
 	local out line rc p n e
-	out="$("$py" -m pytest -q -rs -p no:cacheprovider "$1" 2>&1)"
+	out="$("$py" -m pytest -q -rs --durations=6 --durations-min=4 -p no:cacheprovider "$1" 2>&1)"
 	rc=$?
 	out="$(sed -E 's/^SKIPPED \[[0-9]+\] /SKIP /' <<<"$out")"
 	line="${out##*$'\n'}"
