@@ -153,7 +153,8 @@ class Model:
                 s = [[y if c else x for c, x, y in zip(on, old, v)] for old, v in zip(s, new)]
             return s
         if name == "scan":
-            nk, nc, made = p["num_consts"], p["num_carry"], []
+            nk, nc = (p["num_consts"], p["num_carry"]) if "num_consts" in p else (len(list(x)) for x in p["ft_in"].unpack()[:2])       # JAX 0.11 and later
+            made = []
             s, rows = args[nk:nk + nc], [[np.asarray(x) for x in a] for a in args[nk + nc:]]
             for i in reversed(range(p["length"])) if p["reverse"] else range(p["length"]):
                 r = self.run(p["jaxpr"], [*args[:nk], *s, *[[x[i] for x in a] for a in rows]])
