@@ -1,19 +1,20 @@
-/* Gradients of an attention whose queries are gathered go round the ring of those who have them.
+/* Gradients of an attention whose keys, or queries, are gathered go round the ring of those who have them.
  *
- * Each turn of a loop is one device's queries: they go on to the neighbour, and with them goes the sum of their dq, to which each device adds
- * what its keys give; after as many turns as there are devices it is where the queries are at home.  So a device has two blocks of queries and
- * of dq, and what is added to a block is added in the order in which it comes round.  (Liu, Zaharia, Abbeel, Ring Attention with Blockwise
- * Transformers, 2023, with queries in place of keys: dq alone travels as a sum, not dk and dv.)  Queries are only handed on, so nothing moves
- * where devices map each other's memory (lower/loan.c). */
+ * Each turn of a loop is one device's block: it goes on to the neighbour, and with it goes the sum of its dk and dv, or dq, to which each device
+ * adds what its own queries, or keys, give; after as many turns as there are devices it is where the block is at home.  So a device has two
+ * blocks of what travels and of the sums, and what is added to a block is added in the order in which it comes round.  (Liu, Zaharia,
+ * Abbeel, Ring Attention with Blockwise Transformers, 2023.)  Blocks are only handed on, so nothing moves where devices map each other's
+ * memory (lower/loan.c). */
 #include "ring.h"
 
-/* Queries of a device, and devices: of fewer the blocks that go round, the sums of two turns, are no less than all of dq. */
+/* Rows of a device, and devices: of fewer the blocks that go round, the sums of two turns, are no less than all of them. */
 enum { LEAST = 256, DEVICES = 4 };
 
 bool ring_loops(const struct pass_opts *o, const struct ir_module *m, const struct ring *r)
 {
 	const struct ir_group_info *i = &m->group.p[r->group];
-	return r->side == RING_QUERIES && r->members >= DEVICES && r->len >= LEAST && plan_groups_of(&o->plan, i->nrow, i->ncol, i->id).hosts == 1;
+	bool own = r->att->kind == IR_attention_grad || (r->att->kind == IR_attention_grad_add && r->side == RING_QUERIES);
+	return own && r->members >= DEVICES && r->len >= LEAST && plan_groups_of(&o->plan, i->nrow, i->ncol, i->id).hosts == 1;
 }
 
 ir_val ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in)
@@ -25,7 +26,7 @@ ir_val ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, c
 	bool whole = false;
 	ir_type part[3];
 	for (int i = 0; i < 3; i++)
-		part[i] = ring_sum_type(b, fn, r, g->out + (ir_val)i, i ? -1 : ring_result_dim(b->m, fn, r, 0), r->len);
+		part[i] = ring_sum_type(b, fn, r, g->out + (ir_val)i, ring_result_dim(b->m, fn, r, i), r->len);
 	for (uint32_t i = 0; i < n; i++) {
 		bool round = r->way[i] == RING_ROUND;
 		at[i] = ir_loop_add(&l, round ? ring_read(b, fn, r, (int)i, in[i], r->members) : in[i], round ? ROLE_CARRY : ROLE_CONST);
@@ -46,9 +47,10 @@ ir_val ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, c
 	}
 	int64_t f = ir_attr(fn, g, AT_fn);
 	ir_val d = ir_emit_raw(&body, IR_attention_grad_add, n + 2, x, 3, part, &f, 1);
-	ir_loop_give(&l, sum[0], ring_hand_on(&body, r, ir_bin(&body, ELEM_add, l.x.p[sum[0]].param, d), 1, r->to[0].end->loc));
-	for (int i = 1; i < 3; i++)
-		ir_loop_give(&l, sum[i], d + (ir_val)i);
+	for (int i = 0; i < 3; i++) {
+		ir_val v = i ? d + (ir_val)i : ir_bin(&body, ELEM_add, l.x.p[sum[0]].param, d);
+		ir_loop_give(&l, sum[i], r->to[i].end ? ring_hand_on(&body, r, v, 1, r->to[i].end->loc) : v);
+	}
 	for (uint32_t i = 0; i < n; i++)
 		if (r->way[i] == RING_ROUND)
 			ir_loop_give(&l, at[i], ring_hand_on(&body, r, l.x.p[at[i]].param, 1, r->from[i].end->loc));
