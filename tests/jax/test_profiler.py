@@ -379,10 +379,11 @@ def test_xprof_reads_it(tmp_path):
         jax.block_until_ready(x)
     r = child("""
 import glob, json, sys
-from xprof.convert import raw_to_tool_data
+from xprof.convert._pywrap_profiler_plugin import xspace_to_tools_data
 files = glob.glob(sys.argv[1] + "/plugins/profile/*/*.xplane.pb")
 def tool(name):
-    data = raw_to_tool_data.xspace_to_tool_data(files, name, {})[0]
+    data, good = xspace_to_tools_data(files, name)
+    assert good, name
     return json.loads(data)
 def rows(table):
     ids = [c["id"] for c in table["cols"]]
