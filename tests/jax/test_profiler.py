@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -267,6 +268,42 @@ f(x).block_until_ready()
     assert len(launches) == 3 and len(device_planes(tmp_path)[0][1]["XLA Modules"]) == 1
 
 
+def test_a_child_that_ends_leaves_the_timeline_alone(tmp_path):
+    """It ends last, by exit() of C: Python's way waits for ever in jaxlib for threads that it does not have."""
+    child("""
+import ctypes, os, time, jax, jax.numpy as jnp
+f = jax.jit(lambda x: jnp.sin(x) * 2)
+x = jnp.ones(8)
+f(x).block_until_ready()
+parent = os.getpid()
+if not os.fork():
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    ctypes.CDLL(None).exit(0)
+f(x).block_until_ready()
+f(x).block_until_ready()
+""", RONDO_TRACE=str(tmp_path / "all.json"), RONDO_DEVICES="1")
+    events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+    assert len([e for e in events if e["ph"] == "X" and e["tid"] == 0 and "lambda" in e["name"]]) == 3
+
+
+@pytest.mark.skipif(not shutil.which("localedef") or not pathlib.Path("/usr/share/i18n/locales/de_DE").exists(), reason="no locales can be made here")
+def test_numbers_have_a_point_in_any_language(tmp_path):
+    """Timelines, machine tables and programs are texts that are read back."""
+    subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", str(tmp_path / "de_DE.UTF-8")], capture_output=True)
+    r = child("""
+import locale, jax, jax.numpy as jnp
+locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
+assert locale.str(0.5) == "0,5"
+y = jax.jit(lambda x: jnp.exp(x * 0.75) @ x.T + 1.5)(jnp.ones((64, 64)))
+print(float(y[0, 0]))
+assert locale.str(0.5) == "0,5"
+""", LOCPATH=str(tmp_path), RONDO_MEMORY="1.5G", RONDO_TRACE=str(tmp_path / "all.json"), RONDO_TABLE=str(HERE.parent / "golden/tool/machine.txt"), RONDO_DEVICES="1")
+    assert float(r.stdout) == pytest.approx(64 * np.exp(0.75) + 1.5) and not r.stderr
+    events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+    assert {e["ph"] for e in events} == {"M", "X"} and all(e["dur"] > 0 for e in events if e["ph"] == "X" and e["tid"] == 0)
+
+
 def test_several_processes(tmp_path):
     program = """
 import rondo.early, jax, sys
@@ -362,7 +399,7 @@ def test_command_of_a_script_that(script, args, code, words, rondo, tmp_path):
 def test_command_that_cannot(rondo, tmp_path):
     (tmp_path / "other.json").write_text("{}")
     (tmp_path / "train.py").write_text(SCRIPT)
-    for args, words in (["other.json"], "is no timeline"), (["none.json"], "cannot open 'none.json'"), (["--out", "/nowhere/t.json", "train.py", "0"], "cannot write beside '/nowhere/t.json'"), (["./nothing"], "cannot run './nothing'"):
+    for args, words in (["other.json"], "is no timeline"), (["none.json"], "cannot open 'none.json'"), (["--out", "/nowhere/t.json", "train.py", "0"], "cannot write beside '/nowhere/t.json'"), (["./nothing"], "cannot run './nothing'"), (["--out", ".", "train.py", "0"], "cannot write '.': it is a folder"):
         code, out, err = trace(rondo, tmp_path, *args)
         assert code in (2, 127) and words in err, (args, code, err)
 
