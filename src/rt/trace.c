@@ -46,6 +46,8 @@ static struct rt_trace *opened;           /* those that are open */
 static struct trace_device *devices;
 static struct trace_prog *progs;
 
+static struct err *no_memory(size_t n) { return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", n); }
+
 /* Under the lock: nobody adds anything. */
 static void hold(void)
 {
@@ -91,7 +93,7 @@ static struct err *list_new(struct rt_trace *t, struct trace_device *d)
 	struct list *l = mem_malloc(sizeof *l);
 
 	if (!l)
-		return no_room(sizeof *l);
+		return no_memory(sizeof *l);
 	*l = (struct list){ .of = t, .next = t->list, .from = d, .id = d->id, .flops = d->flops, .bytes = d->bytes };
 	t->list = l;
 	return NULL;
@@ -121,7 +123,7 @@ struct err *trace_device_new(int id, const struct plan_table *plan, int cores, s
 	struct err *e = NULL;
 
 	if (!d)
-		return no_room(sizeof *d);
+		return no_memory(sizeof *d);
 	*d = (struct trace_device){ .id = id, .flops = cores * plan_peak_flops(plan), .bytes = cores * plan_peak_bytes(plan), .lock = ATOMIC_FLAG_INIT };
 	pthread_mutex_lock(&lock);
 	d->next = devices;
@@ -223,7 +225,7 @@ void trace_add(struct trace_device *d, struct trace_prog *p, const struct rt_tra
 struct err *rt_trace_new(struct rt_trace **out)
 {
 	*out = mem_calloc(1, sizeof **out);
-	return *out ? NULL : no_room(sizeof **out);
+	return *out ? NULL : no_memory(sizeof **out);
 }
 
 struct err *rt_trace_start(struct rt_trace *t)
