@@ -377,12 +377,12 @@ void rt_trace_read(struct rt_trace *t, struct rt_trace_read *out)
 		if (l->from)
 			spin_lock(&l->from->lock);
 		size_t n = l->n;
+		struct piece *p = l->first;
 		o->lost += l->lost;
 		if (l->from)
 			spin_unlock(&l->from->lock);
 		/* What is there stays as it is. */
 		o->ev = mem_grow(o->ev, MAX(o->n + n, 1) * sizeof *o->ev);
-		struct piece *p = l->first;
 		for (size_t k = 0, m; k < n; k += m, p = k < n ? p->next : NULL) {
 			m = MIN(n - k, PIECE);
 			memcpy(o->ev + o->n, p->ev, m * sizeof *o->ev);
