@@ -36,6 +36,14 @@ static void begin(void)
 		str_free(&s);
 		return;
 	}
+	char *at = s.p[0] == '/' ? NULL : getcwd(NULL, 0);             /* the program may go elsewhere */
+	if (at) {
+		struct str whole = { 0 };
+		str_addf(&whole, "%s/%s", at, s.p);
+		str_free(&s);
+		s = whole;
+		free(at);
+	}
 	path = s.p;
 	atexit(timeline_write);
 }

@@ -22,6 +22,10 @@ static bool ends(const char *s, const char *with)
 	return n >= k && !strcmp(s + n - k, with);
 }
 
+static pid_t child;
+
+static void forward(int sig) { kill(child, sig); }
+
 /* Its exit status, or 128 and the signal. */
 static struct err *ran(char **argv, const char *folder, int *status)
 {
@@ -35,9 +39,10 @@ static struct err *ran(char **argv, const char *folder, int *status)
 		arr_push(&all, *argv);
 	while (*argv++);
 	fflush(stdout);
-	pid_t pid = fork();
+	pid_t pid = child = fork();
 	if (!pid) {
-		setenv("RONDO_TRACE", folder, 1);
+		char *whole = realpath(folder, NULL);          /* the program may go elsewhere */
+		setenv("RONDO_TRACE", whole ? whole : folder, 1);
 		signal(SIGXFSZ, SIG_DFL);
 		execvp(all.p[0], all.p);
 		fprintf(stderr, "rondo trace: cannot run '%s': %s\n", all.p[0], strerror(errno));
@@ -48,11 +53,15 @@ static struct err *ran(char **argv, const char *folder, int *status)
 		return ERR(EXHAUSTED, "fork: %s", strerror(errno));
 	signal(SIGINT, SIG_IGN);                  /* the terminal tells the program, too, which writes what it has */
 	signal(SIGQUIT, SIG_IGN);
+	signal(SIGTERM, forward);
+	signal(SIGHUP, forward);
 	while (waitpid(pid, &st, 0) < 0)
 		if (errno != EINTR)
 			return ERR(INTERNAL, "waitpid: %s", strerror(errno));
 	signal(SIGINT, SIG_DFL);
 	signal(SIGQUIT, SIG_DFL);
+	signal(SIGTERM, SIG_DFL);
+	signal(SIGHUP, SIG_DFL);
 	*status = WIFEXITED(st) ? WEXITSTATUS(st) : 128 + WTERMSIG(st);
 	if (WIFSIGNALED(st))
 		fprintf(stderr, "rondo trace: the program was ended by signal %d (%s), and has written no timeline\n", WTERMSIG(st), strsignal(WTERMSIG(st)));

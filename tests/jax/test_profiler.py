@@ -396,6 +396,29 @@ def test_command_of_a_script_that(script, args, code, words, rondo, tmp_path):
     assert {p.name for p in tmp_path.iterdir()} <= {"train.py", "rondo-trace.json"}
 
 
+def test_a_program_that_goes_to_another_folder(rondo, tmp_path):
+    (tmp_path / "other").mkdir()
+    go = "import os\nos.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'other'))\n"
+    (tmp_path / "early.py").write_text(go + SCRIPT)
+    code, out, err = trace(rondo, tmp_path, "early.py", "0")
+    assert code == 0 and "6 steps on 2 devices" in out, err
+    (tmp_path / "late.py").write_text(SCRIPT.replace("print(", go + "print("))
+    r = subprocess.run([sys.executable, "late.py", "0"], cwd=tmp_path, capture_output=True, text=True, timeout=600, env=os.environ | {"RONDO_TRACE": "late.json", "RONDO_DEVICES": "2"})
+    assert r.returncode == 0, r.stderr
+    assert json.loads((tmp_path / "late.json").read_text())["traceEvents"] and not list((tmp_path / "other").iterdir())
+
+
+def test_command_that_is_ended(rondo, tmp_path):
+    """The program is told, and nothing is left."""
+    (tmp_path / "wait.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)")
+    p = subprocess.Popen([rondo, "trace", sys.executable, "wait.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "here\n"
+    p.terminate()
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 143 and "ended by signal 15" in err
+    assert [f.name for f in tmp_path.iterdir()] == ["wait.py"]
+
+
 def test_command_that_cannot(rondo, tmp_path):
     (tmp_path / "other.json").write_text("{}")
     (tmp_path / "train.py").write_text(SCRIPT)
