@@ -430,7 +430,33 @@ def test_command_that_cannot(rondo, tmp_path):
 # --- XProf ---------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("xprof"), reason="xprof is not installed")
+needs_xprof = pytest.mark.skipif(not importlib.util.find_spec("xprof"), reason="xprof is not installed (requirements-alone.txt)")
+
+
+@needs_xprof
+def test_a_server_that_is_asked(tmp_path):
+    """As `python -m jax.collect_profile` does, while programs run."""
+    f = jax.jit(lambda x: jnp.sin(x @ x) / 100)
+    x = jnp.ones((128, 128))
+    f(x).block_until_ready()
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+    jax.profiler.start_server(port)
+    asks = subprocess.Popen([sys.executable, "-c", """
+import sys
+from xprof.convert import _pywrap_profiler_plugin
+_pywrap_profiler_plugin.trace("localhost:" + sys.argv[1], sys.argv[2], "", True, 300, 3, {"host_tracer_level": 2, "device_tracer_level": 1, "python_tracer_level": 0})
+""", str(port), str(tmp_path)])
+    while asks.poll() is None:
+        f(x).block_until_ready()
+    jax.profiler.stop_server()
+    assert asks.returncode == 0
+    _, lines = device_planes(tmp_path)[0]
+    launches = lines["XLA Modules"]
+    assert launches and len([o for o in lines["XLA Ops"] if o.stats["hlo_category"] == "dot"]) == len(launches)      # whole ones
+
+
+@needs_xprof
 def test_xprof_reads_it(tmp_path):
     step, x = sharded()
     with jax.profiler.trace(tmp_path):
