@@ -1,8 +1,9 @@
 /* What devices have run, as the protocol buffers that XProf reads (tensorflow.profiler.XSpace).
  *
- * XProf knows kinds of devices by the names of their planes.  It shows /device:CUSTOM:.. in the viewer alone; only of /device:TPU:N does it
- * take flops, bytes, lines and scopes from the trace itself: so planes are called that, and say in words what the device is.  A plane has the lines that XProf looks for
- * there: steps, launches, what the device's thread did one after the other, and what went on beside that.
+ * XProf knows kinds of devices by the names of their planes.  Only of /device:TPU:N does it take flops, bytes, lines and
+ * scopes from the trace itself (tables of /device:CUSTOM:.. are empty): so planes are called that, and say in words what the device is.  A
+ * plane has the lines that XProf looks for there: steps, launches, what the device's thread did one after the other, and what went on
+ * beside that.
  *
  * XSpace: 1 planes.  XPlane: 1 id, 2 name, 3 lines, 4 and 5 metadata of events and stats (maps), 6 stats.  XLine: 1 id, 2 name,
  * 3 timestamp_ns, 4 events.  XEvent: 1 metadata_id, 2 offset_ps, 3 duration_ps, 4 stats.  XStat: 1 metadata_id, 2 double, 4 int64,
@@ -51,25 +52,26 @@ static void stat(struct str *s, int field, enum stat id, struct value v)
 /* Metadata of events: an id for each command that ran, and for each step. */
 struct plane { struct str meta; struct map of_op; uint64_t n; };
 
-static void meta_add(struct plane *p, const struct str *x)
+/* An entry of a map: x by its id, as field `field` of s. */
+static void entry(struct str *s, int field, uint64_t id, const struct str *x)
 {
-	struct str entry = { 0 };
+	struct str e = { 0 };
 
-	pjrt_put_int(&entry, 1, p->n);
-	pjrt_put_bytes(&entry, 2, x->p, x->n);
-	pjrt_put_bytes(&p->meta, 4, entry.p, entry.n);
-	str_free(&entry);
+	pjrt_put_int(&e, 1, id);
+	pjrt_put_bytes(&e, 2, x->p, x->n);
+	pjrt_put_bytes(s, field, e.p, e.n);
+	str_free(&e);
 }
 
-static uint64_t meta_named(struct plane *p, const char *name)
+/* What is no more than a name. */
+static void named(struct str *s, int field, uint64_t id, const char *name)
 {
 	struct str x = { 0 };
 
-	pjrt_put_int(&x, 1, ++p->n);
+	pjrt_put_int(&x, 1, id);
 	pjrt_put_bytes(&x, 2, name, strlen(name));
-	meta_add(p, &x);
+	entry(s, field, id, &x);
 	str_free(&x);
-	return p->n;
 }
 
 static uint64_t meta_of(struct plane *p, const struct rt_trace_event *e)
@@ -114,7 +116,7 @@ static uint64_t meta_of(struct plane *p, const struct rt_trace_event *e)
 	}
 	if (o->peer)
 		stat(&x, 5, STAT_peers, TEXT(o->peer[e->local]));
-	meta_add(p, &x);
+	entry(&p->meta, 4, *id, &x);
 	str_free(&x);
 	str_free(&name);
 	return *id;
@@ -158,7 +160,8 @@ static void steps(struct str *line, struct plane *p, const struct rt_trace_read 
 		if (last) {
 			char name[16];
 			snprintf(name, sizeof name, "%u", last->step);
-			event(line, meta_named(p, name), last->t0 - r->t0, (e ? e->t0 : last->t1) - r->t0, last->step, 0);
+			named(&p->meta, 4, ++p->n, name);
+			event(line, p->n, last->t0 - r->t0, (e ? e->t0 : last->t1) - r->t0, last->step, 0);
 		}
 		last = e;
 	}
@@ -190,21 +193,13 @@ static void device(struct str *space, const struct rt_trace_read *r, const struc
 		str_free(&line[k]);
 	}
 	str_addn(&plane, p.meta.p, p.meta.n);
-	static const char *const named[STAT_COUNT] = {
+	static const char *const fact[STAT_COUNT] = {
 #define S(id, text) [STAT_##id] = text,
 		STATS(S)
 #undef S
 	};
-	for (int k = 1; k < STAT_COUNT; k++) {
-		struct str entry = { 0 };
-		s.n = 0;
-		pjrt_put_int(&s, 1, (uint64_t)k);
-		pjrt_put_bytes(&s, 2, named[k], strlen(named[k]));
-		pjrt_put_int(&entry, 1, (uint64_t)k);
-		pjrt_put_bytes(&entry, 2, s.p, s.n);
-		pjrt_put_bytes(&plane, 5, entry.p, entry.n);
-		str_free(&entry);
-	}
+	for (int k = 1; k < STAT_COUNT; k++)
+		named(&plane, 5, (uint64_t)k, fact[k]);
 	s.n = 0;
 	str_addf(&s, "Rondo on %s", cpu_get()->name);
 	stat(&plane, 6, STAT_device, TEXT(s.p));
