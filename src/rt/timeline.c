@@ -164,7 +164,7 @@ static struct err *make(void *v)
 	for (size_t i = 0; i < w.r.ndev; i++)
 		w.lost += w.r.dev[i].lost;
 	if (w.lost && !warned)
-		log_line(LOG_WARN, "the timeline '%s' ends before the program: %llu events found no room", path, (unsigned long long)w.lost);
+		log_line(LOG_WARN, "the timeline '%s' lacks %llu events, which found no room", path, (unsigned long long)w.lost);
 	warned |= w.lost > 0;
 	struct err *e = str_write_parts(path, next, &w);
 	str_free(&w.s);
