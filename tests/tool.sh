@@ -32,6 +32,18 @@ doctor 1 1 RONDO_GEN_PATH=/nowhere/gen.so
 said "code generator .*/nowhere/gen.so"
 doctor 1 1 RONDO_TABLE=/nowhere/table
 said "machine table .*/nowhere/table"
+# What is to be written: it is tried, nothing is left of that, and the self-test adds nothing.
+echo old >"$dir/t.json"
+doctor 0 0 RONDO_TRACE="$dir/t.json" RONDO_EXPLAIN="$dir/why.txt" RONDO_DUMP="$dir/texts"
+[ "$(grep -c '^  ok .*RONDO_\(TRACE\|EXPLAIN\|DUMP\) ' "$dir/out")" = 3 ] || fail "not all that is to be written"
+[ "$(cat "$dir/t.json")" = old ] || fail "doctor writes a timeline"
+for f in why.txt texts; do [ ! -e "$dir/$f" ] || fail "doctor leaves $f"; done
+doctor 0 0 RONDO_TRACE="$dir" RONDO_EXPLAIN=1
+doctor 1 3 RONDO_TRACE=/nowhere/t.json RONDO_EXPLAIN=yes RONDO_DUMP="$dir/t.json"
+said "RONDO_TRACE .*/nowhere/t.json.*No such file"
+said "RONDO_EXPLAIN .*'yes'.*neither 0, nor 1"
+said "RONDO_DUMP .*t.json.*Not a directory"
+doctor 1 2 RONDO_TRACE=/proc/nowhere RONDO_DUMP=/proc/nowhere
 # The generator is found by a command that is called by its name alone, and by one that was installed.
 built="${rondo%/*}"
 PATH="$built:$PATH" rondo=rondo doctor 0 0 A=

@@ -188,6 +188,8 @@ void str_progress(FILE *f, const char *what, double done);
 struct err *str_read_file(struct str *s, const char *path);
 /* Write atomically: a temporary file beside it, then rename; but into a device or a pipe. */
 struct err *str_write_file(const char *path, const void *p, size_t n);
+/* The same of parts: next gives one after the other, borrowed until it is called again, then false. */
+struct err *str_write_parts(const char *path, bool (*next)(void *arg, const void **p, size_t *n), void *arg);
 /* The same for folders in which anybody may have put anything: a regular file of at most so many bytes is read, at once; else
  * DATA_LOSS.  Whatever is there is replaced. */
 struct err *str_read_entry(struct str *s, const char *path, int64_t most);
@@ -250,6 +252,8 @@ const char *conf_complaints(void);
 void conf_quietly(void);
 /* The folder of RONDO_CACHE and a '/', added to s.  make: make it if it is not there.  false: none is wanted, or it cannot be had. */
 bool conf_cache(struct str *s, bool make);
+/* The file that a setting names: its path or, where that is a folder, one of this process in it, BASE-PID.EXT. */
+void conf_file(enum conf_id id, struct str *s, const char *base, const char *ext);
 
 /* --- kv ----------------------------------------------------------------- */
 

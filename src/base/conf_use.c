@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 struct err *conf_set(const char *name, const char *text)
 {
@@ -56,4 +57,13 @@ bool conf_cache(struct str *s, bool make)
 		*p = '/';
 	}
 	return made;
+}
+
+void conf_file(enum conf_id id, struct str *s, const char *base, const char *ext)
+{
+	struct stat st;
+
+	str_add(s, conf_str(id));
+	if (!stat(s->p, &st) && S_ISDIR(st.st_mode))
+		str_addf(s, "/%s-%d.%s", base, (int)getpid(), ext);
 }

@@ -58,17 +58,35 @@ struct err *str_read_entry(struct str *s, const char *path, int64_t most)
 	return e ? e : read_all(s, path, f);
 }
 
-static struct err *write_all(const char *path, const void *p, size_t n, bool device)
+struct writing { FILE *f; const char *unlink; };
+
+/* No memory for a part. */
+static void give_up(void *v)
+{
+	struct writing *w = v;
+	fclose(w->f);
+	if (w->unlink)
+		unlink(w->unlink);
+}
+
+static struct err *write_all(const char *path, bool (*next)(void *, const void **, size_t *), void *arg, bool device)
 {
 	struct str tmp = {0};
 	str_addf(&tmp, "%s.%d.%llx.tmp", path, (int)getpid(), (unsigned long long)clock_ns());
 	struct err *e = NULL;
-	FILE *f = fopen(device ? path : tmp.p, "wb");
-	if (!f) {
+	struct writing w = { fopen(device ? path : tmp.p, "wb"), device ? NULL : tmp.p };
+	if (!w.f) {
 		e = ERR(UNAVAILABLE, "cannot create '%s': %s", path, strerror(errno));
 	} else {
-		bool ok = fwrite(p, 1, n, f) == n;
-		ok = fclose(f) == 0 && ok;
+		const void *p;
+		size_t n;
+		bool ok = true;
+		struct mem_undo u;
+		mem_undo(&u, give_up, &w);
+		while (ok && next(arg, &p, &n))
+			ok = fwrite(p, 1, n, w.f) == n;
+		mem_done(&u);
+		ok = fclose(w.f) == 0 && ok;
 		if (!ok || (!device && rename(tmp.p, path) != 0)) {
 			e = ERR(UNAVAILABLE, "cannot write '%s': %s", path, strerror(errno));
 			if (!device)
@@ -79,10 +97,23 @@ static struct err *write_all(const char *path, const void *p, size_t n, bool dev
 	return e;
 }
 
-struct err *str_write_file(const char *path, const void *p, size_t n)
+struct err *str_write_parts(const char *path, bool (*next)(void *arg, const void **p, size_t *n), void *arg)
 {
 	struct stat st;
-	return write_all(path, p, n, stat(path, &st) == 0 && !S_ISREG(st.st_mode));      /* a device, or a pipe, stays */
+	return write_all(path, next, arg, stat(path, &st) == 0 && !S_ISREG(st.st_mode));      /* a device, or a pipe, stays */
 }
 
-struct err *str_write_entry(const char *path, const void *p, size_t n) { return write_all(path, p, n, false); }
+struct whole { const void *p; size_t n; bool done; };
+
+static bool once(void *v, const void **p, size_t *n)
+{
+	struct whole *w = v;
+	bool more = !w->done;
+	*p = w->p;
+	*n = w->n;
+	w->done = true;
+	return more;
+}
+
+struct err *str_write_file(const char *path, const void *p, size_t n) { return str_write_parts(path, once, &(struct whole){ p, n, false }); }
+struct err *str_write_entry(const char *path, const void *p, size_t n) { return write_all(path, once, &(struct whole){ p, n, false }, false); }

@@ -12,11 +12,15 @@ struct err *mem_guard(struct err *(*fn)(void *), void *arg, bool frees)
 	g.persist = false;
 	g.held = NULL;
 	g.n = g.cap = 0;
-	if (_setjmp(g.at))
+	locale_t was = mem_plainly(0);
+	if (_setjmp(g.at)) {
+		mem_plainly(was);
 		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", g.asked);
+	}
 	*top = &g;
 	struct err *e = fn(arg);
 	*top = g.outer;
 	mem_let_go(&g);
+	mem_plainly(was);
 	return e;
 }

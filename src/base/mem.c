@@ -183,6 +183,17 @@ void mem_keep(const void *p)
 	holder(p);
 }
 
+static locale_t plain;
+static void plain_make(void) { plain = newlocale(LC_ALL_MASK, "C", 0); }
+
+locale_t mem_plainly(locale_t back)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, plain_make);
+	return uselocale(back ? back : plain);
+}
+
 void mem_once(struct mem_once *o, void (*fn)(void))
 {
 	static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -193,7 +204,9 @@ void mem_once(struct mem_once *o, void (*fn)(void))
 	mem_lock(&u, &lock);
 	if (!atomic_load(&o->done)) {
 		bool was = mem_persist(true);
+		locale_t spoken = mem_plainly(0);
 		fn();
+		mem_plainly(spoken);
 		mem_persist(was);
 		atomic_store(&o->done, true);
 	}

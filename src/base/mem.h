@@ -4,6 +4,7 @@
 
 #include "base.h"
 
+#include <locale.h>
 #include <setjmp.h>
 
 enum { MEM_FEW = 512 };
@@ -21,5 +22,8 @@ struct mem_guard {
 
 struct mem_guard **mem_top(void);              /* the one that was put up last on this thread; NULL: none */
 void mem_let_go(struct mem_guard *g);          /* forget what it holds */
+/* Numbers have a point in here, whatever language the program has set: texts of ours are read back.  This thread's locale becomes C's, or
+ * the one given; returns the one before. */
+locale_t mem_plainly(locale_t back);
 
 #endif

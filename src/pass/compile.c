@@ -223,14 +223,10 @@ static int explain_where(void)
 /* One program's text, behind those of others.  What cannot be written is said once, and stops nothing. */
 static void explain_write(const struct str *s)
 {
-	const char *to = conf_str(CONF_EXPLAIN);
 	struct str path = {0};
-	struct stat st;
 	int fd = 2;
 	if (explain_where() == 2) {
-		str_add(&path, to);
-		if (!stat(to, &st) && S_ISDIR(st.st_mode))     /* each process of a job has a file of its own there */
-			str_addf(&path, "/rondo-explain-%d.txt", (int)getpid());
+		conf_file(CONF_EXPLAIN, &path, "rondo-explain", "txt");
 		fd = open(path.p, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
 	}
 	ssize_t n = 0;

@@ -1,8 +1,9 @@
 /* What devices have run, as the protocol buffers that XProf reads (tensorflow.profiler.XSpace).
  *
- * XProf knows two kinds of devices by the names of their planes, and takes flops, bytes, lines and scopes from what a trace says only
- * of one of them: so planes are called /device:TPU:N, and say in words what the device is.  A plane has the lines that XProf looks for
- * there: steps, launches, what the device's thread did one after the other, and what went on beside that.
+ * XProf knows kinds of devices by the names of their planes.  Only of /device:TPU:N does it take flops, bytes, lines and
+ * scopes from the trace itself (tables of /device:CUSTOM:.. are empty): so planes are called that, and say in words what the device is.  A
+ * plane has the lines that XProf looks for there: steps, launches, what the device's thread did one after the other, and what went on
+ * beside that.
  *
  * XSpace: 1 planes.  XPlane: 1 id, 2 name, 3 lines, 4 and 5 metadata of events and stats (maps), 6 stats.  XLine: 1 id, 2 name,
  * 3 timestamp_ns, 4 events.  XEvent: 1 metadata_id, 2 offset_ps, 3 duration_ps, 4 stats.  XStat: 1 metadata_id, 2 double, 4 int64,
@@ -24,32 +25,24 @@ enum stat {
 	STAT_COUNT
 };
 
-static void stat_int(struct str *s, int field, enum stat id, uint64_t v)
+/* A text, a real number that is not 0, or a whole one: a stat has one of them. */
+struct value { const char *text; double real; uint64_t whole; };
+#define TEXT(p) (struct value){ .text = (p) }
+#define REAL(x) (struct value){ .real = (x) }
+#define WHOLE(n) (struct value){ .whole = (uint64_t)(n) }
+
+/* As field `field` of s. */
+static void stat(struct str *s, int field, enum stat id, struct value v)
 {
 	struct str x = { 0 };
 
 	pjrt_put_int(&x, 1, id);
-	pjrt_put_int(&x, 4, v);
-	pjrt_put_bytes(s, field, x.p, x.n);
-	str_free(&x);
-}
-
-static void stat_real(struct str *s, int field, enum stat id, double v)
-{
-	struct str x = { 0 };
-
-	pjrt_put_int(&x, 1, id);
-	pjrt_put_real(&x, 2, v);
-	pjrt_put_bytes(s, field, x.p, x.n);
-	str_free(&x);
-}
-
-static void stat_text(struct str *s, int field, enum stat id, const char *text, size_t n)
-{
-	struct str x = { 0 };
-
-	pjrt_put_int(&x, 1, id);
-	pjrt_put_bytes(&x, 5, text, n);
+	if (v.text)
+		pjrt_put_bytes(&x, 5, v.text, strlen(v.text));
+	else if (v.real != 0)
+		pjrt_put_real(&x, 2, v.real);
+	else
+		pjrt_put_int(&x, 4, v.whole);
 	pjrt_put_bytes(s, field, x.p, x.n);
 	str_free(&x);
 }
@@ -59,36 +52,26 @@ static void stat_text(struct str *s, int field, enum stat id, const char *text, 
 /* Metadata of events: an id for each command that ran, and for each step. */
 struct plane { struct str meta; struct map of_op; uint64_t n; };
 
-static void meta_add(struct plane *p, const struct str *x)
+/* An entry of a map: x by its id, as field `field` of s. */
+static void entry(struct str *s, int field, uint64_t id, const struct str *x)
 {
-	struct str entry = { 0 };
+	struct str e = { 0 };
 
-	pjrt_put_int(&entry, 1, p->n);
-	pjrt_put_bytes(&entry, 2, x->p, x->n);
-	pjrt_put_bytes(&p->meta, 4, entry.p, entry.n);
-	str_free(&entry);
+	pjrt_put_int(&e, 1, id);
+	pjrt_put_bytes(&e, 2, x->p, x->n);
+	pjrt_put_bytes(s, field, e.p, e.n);
+	str_free(&e);
 }
 
-static uint64_t meta_named(struct plane *p, const char *name)
+/* What is no more than a name. */
+static void named(struct str *s, int field, uint64_t id, const char *name)
 {
 	struct str x = { 0 };
 
-	pjrt_put_int(&x, 1, ++p->n);
+	pjrt_put_int(&x, 1, id);
 	pjrt_put_bytes(&x, 2, name, strlen(name));
-	meta_add(p, &x);
+	entry(s, field, id, &x);
 	str_free(&x);
-	return p->n;
-}
-
-/* JAX's scope is XLA's op_name; its type is what it ends with. */
-static void scope(struct str *x, const char *text)
-{
-	struct str s = { 0 };
-	const char *last = strrchr(text, '/');
-
-	str_addf(&s, "%s:%s", text, last ? last + 1 : text);
-	stat_text(x, 5, STAT_scope, s.p, s.n);
-	str_free(&s);
 }
 
 static uint64_t meta_of(struct plane *p, const struct rt_trace_event *e)
@@ -101,32 +84,39 @@ static uint64_t meta_of(struct plane *p, const struct rt_trace_event *e)
 		return *id;
 	*id = ++p->n;
 	pjrt_put_int(&x, 1, *id);
-	stat_int(&x, 5, STAT_program_id, o->prog->id);
-	stat_text(&x, 5, STAT_module, o->prog->name, strlen(o->prog->name));
+	stat(&x, 5, STAT_program_id, WHOLE(o->prog->id));
+	stat(&x, 5, STAT_module, TEXT(o->prog->name));
 	if (!o->number)
 		str_addf(&name, "%s(%llu)", o->prog->name, (unsigned long long)o->prog->id);
 	else {
 		str_addf(&name, "%s.%u", o->name, o->number);
 		pjrt_put_bytes(&x, 4, name.p, name.n);
-		stat_text(&x, 5, STAT_op, name.p, name.n);
+		stat(&x, 5, STAT_op, TEXT(name.p));
 		str_addf(&name, "%s%s%s%s", *o->site ? " " : "", o->site, o->scope ? " " : "", o->scope ? o->scope : "");
-		stat_int(&x, 5, STAT_symbol_id, o->number);
-		stat_text(&x, 5, STAT_category, o->sort, strlen(o->sort));
-		stat_int(&x, 5, STAT_bytes, (uint64_t)o->bytes);
+		stat(&x, 5, STAT_symbol_id, WHOLE(o->number));
+		stat(&x, 5, STAT_category, TEXT(o->sort));
+		stat(&x, 5, STAT_bytes, WHOLE(o->bytes));
 	}
 	pjrt_put_bytes(&x, 2, name.p, name.n);
-	stat_int(&x, 5, STAT_flops, (uint64_t)o->flops);
-	stat_int(&x, 5, STAT_model_flops, (uint64_t)o->flops);
+	stat(&x, 5, STAT_flops, WHOLE(o->flops));
+	stat(&x, 5, STAT_model_flops, WHOLE(o->flops));
 	if (o->limit_ns > 0)
-		stat_int(&x, 5, STAT_limit, (uint64_t)(o->limit_ns * 1e3));
-	if (o->scope)
-		scope(&x, o->scope);
-	size_t n = strcspn(o->site, " ");         /* file and line; the op's name follows */
-	if (n && o->site[n])
-		stat_text(&x, 5, STAT_source, o->site, n);
+		stat(&x, 5, STAT_limit, WHOLE(o->limit_ns * 1e3));
+	if (o->scope) {                   /* XLA's op_name, and its type, which is what that ends with */
+		const char *last = strrchr(o->scope, '/');
+		name.n = 0;
+		str_addf(&name, "%s:%s", o->scope, last ? last + 1 : o->scope);
+		stat(&x, 5, STAT_scope, TEXT(name.p));
+	}
+	const char *end = strrchr(o->site, ' ');           /* file and line; the op's name follows */
+	if (end) {
+		name.n = 0;
+		str_addn(&name, o->site, (size_t)(end - o->site));
+		stat(&x, 5, STAT_source, TEXT(name.p));
+	}
 	if (o->peer)
-		stat_text(&x, 5, STAT_peers, o->peer[e->local], strlen(o->peer[e->local]));
-	meta_add(p, &x);
+		stat(&x, 5, STAT_peers, TEXT(o->peer[e->local]));
+	entry(&p->meta, 4, *id, &x);
 	str_free(&x);
 	str_free(&name);
 	return *id;
@@ -142,9 +132,9 @@ static void event(struct str *line, uint64_t meta, uint64_t from, uint64_t to, u
 	pjrt_put_int(&x, 2, from * 1000);
 	pjrt_put_int(&x, 3, (to - from) * 1000);
 	if (step)
-		stat_int(&x, 4, STAT_step, step);
+		stat(&x, 4, STAT_step, WHOLE(step));
 	if (moved)
-		stat_int(&x, 4, moved > 0 ? STAT_copied : STAT_in_place, (uint64_t)(moved > 0 ? moved : -moved));
+		stat(&x, 4, moved > 0 ? STAT_copied : STAT_in_place, WHOLE(moved > 0 ? moved : -moved));
 	pjrt_put_bytes(line, 4, x.p, x.n);
 	str_free(&x);
 }
@@ -170,7 +160,8 @@ static void steps(struct str *line, struct plane *p, const struct rt_trace_read 
 		if (last) {
 			char name[16];
 			snprintf(name, sizeof name, "%u", last->step);
-			event(line, meta_named(p, name), last->t0 - r->t0, (e ? e->t0 : last->t1) - r->t0, last->step, 0);
+			named(&p->meta, 4, ++p->n, name);
+			event(line, p->n, last->t0 - r->t0, (e ? e->t0 : last->t1) - r->t0, last->step, 0);
 		}
 		last = e;
 	}
@@ -202,27 +193,19 @@ static void device(struct str *space, const struct rt_trace_read *r, const struc
 		str_free(&line[k]);
 	}
 	str_addn(&plane, p.meta.p, p.meta.n);
-	static const char *const stat[STAT_COUNT] = {
+	static const char *const fact[STAT_COUNT] = {
 #define S(id, text) [STAT_##id] = text,
 		STATS(S)
 #undef S
 	};
-	for (int k = 1; k < STAT_COUNT; k++) {
-		struct str entry = { 0 };
-		s.n = 0;
-		pjrt_put_int(&s, 1, (uint64_t)k);
-		pjrt_put_bytes(&s, 2, stat[k], strlen(stat[k]));
-		pjrt_put_int(&entry, 1, (uint64_t)k);
-		pjrt_put_bytes(&entry, 2, s.p, s.n);
-		pjrt_put_bytes(&plane, 5, entry.p, entry.n);
-		str_free(&entry);
-	}
+	for (int k = 1; k < STAT_COUNT; k++)
+		named(&plane, 5, (uint64_t)k, fact[k]);
 	s.n = 0;
 	str_addf(&s, "Rondo on %s", cpu_get()->name);
-	stat_text(&plane, 6, STAT_device, s.p, s.n);
-	stat_real(&plane, 6, STAT_peak_flops, d->flops / 1e3);
-	stat_real(&plane, 6, STAT_peak_bytes, d->bytes);
-	stat_int(&plane, 6, STAT_dropped, r->lost);
+	stat(&plane, 6, STAT_device, TEXT(s.p));
+	stat(&plane, 6, STAT_peak_flops, REAL(d->flops / 1e3));
+	stat(&plane, 6, STAT_peak_bytes, REAL(d->bytes));
+	stat(&plane, 6, STAT_dropped, WHOLE(d->lost));
 	pjrt_put_bytes(space, 1, plane.p, plane.n);
 	str_free(&plane);
 	str_free(&s);

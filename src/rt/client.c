@@ -83,7 +83,7 @@ static struct err *make(void *v)
 		d->id = sym_first(c->world) + i;
 		d->ops = ops;
 		d->heap = sym_heap_of(c->world, d->id);
-		d->trace = trace_device_new(d->id, &c->here, 1 + nworker);
+		TRY(trace_device_new(d->id, &c->here, 1 + nworker, &d->trace));
 		d->ep = sym_ep_of(c->world, d->id);
 		d->coll = coll_new(c->world, d->id, &c->table);
 		d->places = MIN(1 + nworker + MIN(c->ndev - 1, MAX(cpu_get()->cores - 1 - nworker, 1)), 64);

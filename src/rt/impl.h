@@ -95,7 +95,7 @@ struct rt_device {
 	const struct rt_exec *now;    /* the program that communicates now; of the walker */
 	struct coll *coll;
 	struct coll_lane *_Atomic lane;           /* made when a program that needs it is loaded */
-	struct trace_device *trace;   /* NULL: there was no memory for it */
+	struct trace_device *trace;
 	/* workers */
 	int nworker; struct worker *worker;
 	_Alignas(64) _Atomic uint32_t jobbell;
@@ -280,22 +280,26 @@ struct trace_device;
 struct trace_prog {
 	struct rt_trace_prog p;
 	struct trace_prog *next; bool gone;       /* of trace.c */
+	_Atomic bool used;            /* something of it was recorded */
 	struct arena arena;           /* has all of it */
 	struct rt_trace_op *op;
 	uint32_t *of;                 /* of each instruction: its op, 0 if it has none */
 };
 extern _Atomic int trace_running;                      /* windows that are open */
 static inline bool trace_on(void) { return __builtin_expect(atomic_load_explicit(&trace_running, memory_order_relaxed) > 0, 0); }
-struct trace_device *trace_device_new(int id, const struct plan_table *plan, int cores);         /* NULL: no memory */
-void trace_device_gone(struct trace_device *d);        /* NULL is fine; what it has recorded stays */
+struct err *trace_device_new(int id, const struct plan_table *plan, int cores, struct trace_device **out);
+void trace_device_gone(struct trace_device *d);        /* it adds no more; NULL is fine; what it has recorded stays */
 void trace_prog_keep(struct trace_prog *p);            /* taken, from mem_malloc */
 void trace_prog_gone(struct trace_prog *p);            /* nobody will record more of it; NULL is fine */
-void trace_add(struct trace_device *d, const struct rt_trace_event *e);
-void trace_lost(void);                                 /* one that could not be recorded */
-const struct trace_prog *exec_said(struct rt_exec *x); /* made when it is first asked for; NULL: no memory */
-/* RONDO_TRACE: what there is so far, if it is set; the first call begins it. */
+/* For the windows that were open when its launch, of p, began; e NULL: there was one, of which nothing is known. */
+void trace_add(struct trace_device *d, struct trace_prog *p, const struct rt_trace_event *e, uint64_t began);
+void trace_hold(void);                                 /* nothing is recorded, and no window changes, until: */
+void trace_release(void);
+struct trace_prog *exec_said(struct rt_exec *x);       /* made when it is first asked for; NULL: no memory */
+/* RONDO_TRACE: what there is so far, if it is set; the first call begins it.  In a child that was forked there is none. */
 void timeline_begin(void);
 void timeline_write(void);
+void timeline_disown(void);
 
 /* --- executables ----------------------------------------------------------- */
 
@@ -468,7 +472,8 @@ struct frame {
 	struct coll_cx coll;
 	struct coll_lane *lane;       /* NULL: the program has none */
 	struct trace_device *trace;   /* NULL: nothing is recorded */
-	const struct trace_prog *said;            /* if it is */
+	struct trace_prog *said;      /* if it is */
+	uint64_t began;               /* likewise */
 	struct { const struct ins *i; uint32_t op; uint64_t t0; } now;        /* what is to be recorded when it ends; 0: nothing */
 	int64_t permuted;             /* by the last permute, for its event */
 	struct err *err;

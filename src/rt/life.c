@@ -3,8 +3,13 @@
 
 /* Threads do not survive a fork: a child may free what it has, and is told so if it asks for more. */
 static _Atomic unsigned forks;
-static void in_child(void) { atomic_fetch_add(&forks, 1); }
-static void fork_watch(void) { pthread_atfork(NULL, NULL, in_child); }
+static void in_child(void)
+{
+	trace_release();
+	timeline_disown();
+	atomic_fetch_add(&forks, 1);
+}
+static void fork_watch(void) { pthread_atfork(trace_hold, trace_release, in_child); }
 
 void client_begin(struct rt_client *c)
 {

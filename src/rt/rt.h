@@ -158,10 +158,10 @@ struct rt_trace_event {
 	uint8_t lane;             /* enum rt_lane */
 	bool begins;              /* a launch that begins a step */
 };
-/* A window of time in what all devices of this process record, which they do while at least one is open.  Any thread. */
+/* A window of time, in which all devices of this process record.  Any thread. */
 struct rt_trace;
 struct err *rt_trace_new(struct rt_trace **out);           /* owned */
-/* From now on, until then.  Once each, PRECONDITION says so.  Launches that are under way when it starts are not recorded. */
+/* From now on, until then.  Once each, PRECONDITION says so.  Launches that are under way when it starts or stops are not in it. */
 struct err *rt_trace_start(struct rt_trace *t);
 struct err *rt_trace_stop(struct rt_trace *t);
 void rt_trace_free(struct rt_trace *t);                    /* NULL is fine */
@@ -169,12 +169,12 @@ void rt_trace_free(struct rt_trace *t);                    /* NULL is fine */
 struct rt_trace_device {
 	int id;
 	double flops, bytes;      /* what it can do in a nanosecond at most by the machine table */
+	uint64_t lost;            /* events that found no room: a window has a million of a device, 16 million in all */
 	size_t n; struct rt_trace_event *ev;
 };
 struct rt_trace_read {
 	uint64_t t0, t1;          /* the window */
 	int64_t wall;             /* ns since 1970 at t0 */
-	uint64_t lost;            /* events that found no room: a device keeps a million */
 	size_t ndev; struct rt_trace_device *dev;
 };
 void rt_trace_read(struct rt_trace *t, struct rt_trace_read *out);      /* owned */

@@ -113,7 +113,7 @@ static void communicates(struct rt_trace_op *o, struct arena *a, const struct rt
 
 	for (int k = 0; k < x->nlocal; k++) {
 		peers(&s, x, c, x->pos[k], room);
-		peer[k] = arena_str(a, s.p, s.n);
+		peer[k] = k && !strcmp(peer[k - 1], s.p) ? peer[k - 1] : arena_str(a, s.p, s.n);
 	}
 	str_free(&s);
 	o->peer = peer;
@@ -125,17 +125,6 @@ static void communicates(struct rt_trace_op *o, struct arena *a, const struct rt
 		each = boxes_into(c, x->pos[0]) * c->nin / MAX(n - 1, 1);
 	o->bytes = (int64_t)plan_coll_bytes((enum coll_kind)c->kind, n, each);
 	o->limit_ns = plan_coll_time(on, (enum coll_kind)c->kind, g, each, COLL_auto);
-}
-
-/* What a wait is for: the collective before the mark; NULL: for all there are. */
-static const struct ins *waited_for(const struct rt_exec *x, const struct ins *i)
-{
-	for (const struct ins *m = x->ins; m < x->ins + x->nins && !i->r0; m++)
-		if (m->op == I_MARK && m->imm == i->imm)
-			while (m-- > x->ins)
-				if (m->op == I_BEGIN)
-					return m;
-	return NULL;
 }
 
 /* --- all ------------------------------------------------------------------------------- */
@@ -161,19 +150,24 @@ static struct err *make(void *v)
 	int64_t *room = mem_alloc((size_t)MAX(x->p->ndev, 1) * sizeof *room);
 	int *host = mem_alloc((size_t)MAX(x->p->ndev, 1) * sizeof *host);
 	struct plan_on on = rt_client_plan(x->c, x->p->ndev, x->id, host);
+	const struct ins **begun = mem_alloc((size_t)MAX(x->nmark, 1) * sizeof *begun), *last = NULL;       /* the collective before each mark */
 	uint32_t n = 1;
 
 	arena_init(a);
 	t->of = ARENA_NEW(a, uint32_t, x->nins);
-	for (uint32_t i = 0; i < x->nins; i++)
+	for (uint32_t i = 0; i < x->nins; i++) {
 		if (takes_time(&x->ins[i]) && !(i && x->ins[i - 1].op == I_THEN))
 			t->of[i] = n++;
+		last = x->ins[i].op == I_BEGIN ? &x->ins[i] : last;
+		if (x->ins[i].op == I_MARK)
+			begun[x->ins[i].imm] = last;
+	}
 	id = id ? hash_bytes(x->name, strlen(x->name), id) : atomic_fetch_add(&serial, 1) + 1;
 	t->p = (struct rt_trace_prog){ kept(a, x->name), id << 1 >> 1 ? id << 1 >> 1 : 1, n };
 	t->op = ARENA_NEW(a, struct rt_trace_op, n);
 	t->op[0] = (struct rt_trace_op){ .prog = &t->p, .name = t->p.name, .sort = "launch", .site = "", .flops = x->p->flops };
 	for (uint32_t i = 0; i < x->nins; i++) {
-		const struct ins *is = &x->ins[i], *of = is->op == I_AWAIT ? waited_for(x, is) : is;
+		const struct ins *is = &x->ins[i], *of = is->op != I_AWAIT ? is : is->r0 ? NULL : begun[is->imm];
 		struct rt_trace_op *o = &t->op[t->of[i]];
 		if (!t->of[i])
 			continue;
@@ -189,6 +183,7 @@ static struct err *make(void *v)
 	}
 	mem_free(room);
 	mem_free(host);
+	mem_free(begun);
 	struct trace_prog *first = NULL;
 	if (atomic_compare_exchange_strong(&x->said, &first, t))
 		trace_prog_keep(t);
@@ -199,9 +194,9 @@ static struct err *make(void *v)
 	return NULL;
 }
 
-const struct trace_prog *exec_said(struct rt_exec *x)
+struct trace_prog *exec_said(struct rt_exec *x)
 {
-	const struct trace_prog *t = atomic_load(&x->said);
+	struct trace_prog *t = atomic_load(&x->said);
 
 	if (!t)
 		err_free(mem_guard(make, x, true));

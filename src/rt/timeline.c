@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "impl.h"
@@ -15,15 +14,11 @@ static struct rt_trace *all;              /* since the first client began */
 
 static void begin(void)
 {
-	const char *p = conf_str(CONF_TRACE);
-
-	if (!*p)
-		return;
 	struct str s = { 0 };
-	struct stat st;
-	str_add(&s, p);
-	if (!stat(p, &st) && S_ISDIR(st.st_mode))      /* each process of a job has a file of its own there */
-		str_addf(&s, "/rondo-%d.json", (int)getpid());
+
+	if (!*conf_str(CONF_TRACE))
+		return;
+	conf_file(CONF_TRACE, &s, "rondo", "json");
 	int fd = open(s.p, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
 	if (fd < 0) {
 		conf_useless(CONF_TRACE, "there will be no timeline, since the file cannot be written: %s", strerror(errno));
@@ -37,8 +32,17 @@ static void begin(void)
 	if (e) {
 		log_line(LOG_WARN, "no timeline: %s", e->msg);
 		err_free(e);
+		rt_trace_free(all);
 		str_free(&s);
 		return;
+	}
+	char *at = s.p[0] == '/' ? NULL : getcwd(NULL, 0);             /* the program may go elsewhere */
+	if (at) {
+		struct str whole = { 0 };
+		str_addf(&whole, "%s/%s", at, s.p);
+		str_free(&s);
+		s = whole;
+		free(at);
 	}
 	path = s.p;
 	atexit(timeline_write);
@@ -50,6 +54,8 @@ void timeline_begin(void)
 
 	mem_once(&once, begin);
 }
+
+void timeline_disown(void) { path = NULL; }
 
 static void text(struct str *s, const char *p)
 {
@@ -100,49 +106,84 @@ static void facts(struct str *s, const struct rt_trace_event *e)
 	str_add(s, "}},\n");
 }
 
-static struct err *make(void *v)
+static void event(struct str *s, int device, const struct rt_trace_event *e, uint64_t t0)
 {
-	static const char *const lane[RT_LANES] = { "launches", "compute", "communication", "host", "under way" };
-	struct str *s = v;
-	struct rt_trace_read r;
+	str_addf(s, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"", device, e->lane,
+	         (double)(e->t0 - t0) / 1e3, (double)(e->t1 - e->t0) / 1e3);
+	text(s, e->op->name);
+	if (*e->op->site) {
+		str_add(s, " ");
+		text(s, e->op->site);
+	}
+	facts(s, e);
+}
 
-	rt_trace_read(all, &r);
-	str_add(s, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
-	for (size_t i = 0; i < r.ndev; i++) {
-		const struct rt_trace_device *d = &r.dev[i];
-		str_addf(s, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"device %d\"}},\n", d->id, d->id);
-		for (int k = 0; k < RT_LANES; k++)
-			str_addf(s, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", d->id, k, lane[k]);
-		for (size_t k = 0; k < d->n; k++) {
-			const struct rt_trace_event *e = &d->ev[k];
-			str_addf(s, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"", d->id, e->lane,
-			         (double)(e->t0 - r.t0) / 1e3, (double)(e->t1 - e->t0) / 1e3);
-			text(s, e->op->name);
-			if (*e->op->site) {
-				str_add(s, " ");
-				text(s, e->op->site);
-			}
-			facts(s, e);
+struct writing { struct rt_trace_read r; size_t dev, ev; uint64_t lost; bool begun; struct str s; };
+
+/* The next part of the file: what is there would take several times its own memory as a whole. */
+static bool next(void *v, const void **p, size_t *n)
+{
+	enum { SOME = 1 << 16 };
+	static const char *const lane[RT_LANES] = { "launches", "compute", "communication", "host", "under way" };
+	struct writing *w = v;
+	struct str *s = &w->s;
+
+	s->n = 0;
+	if (!w->begun)
+		str_add(s, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
+	w->begun = true;
+	for (; s->n < SOME && w->dev < w->r.ndev; w->ev++) {
+		const struct rt_trace_device *d = &w->r.dev[w->dev];
+		if (w->ev == 0) {
+			str_addf(s, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"device %d\"}},\n", d->id, d->id);
+			for (int k = 0; k < RT_LANES; k++)
+				str_addf(s, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", d->id, k, lane[k]);
+		}
+		if (w->ev < d->n)
+			event(s, d->id, &d->ev[w->ev], w->r.t0);
+		else {
+			w->dev++;
+			w->ev = (size_t)-1;
 		}
 	}
-	str_addf(s, "{\"ph\":\"M\",\"name\":\"lost\",\"pid\":0,\"args\":{\"events\":%llu}}]}\n", (unsigned long long)r.lost);
-	rt_trace_read_free(&r);
-	return NULL;
+	if (w->dev == w->r.ndev) {
+		str_addf(s, "{\"ph\":\"M\",\"name\":\"lost\",\"pid\":0,\"args\":{\"events\":%llu}}]}\n", (unsigned long long)w->lost);
+		w->dev++;
+	}
+	*p = s->p;
+	*n = s->n;
+	return s->n;
+}
+
+static struct err *make(void *v)
+{
+	static bool warned;
+	struct writing w = { 0 };
+
+	rt_trace_read(all, &w.r);
+	for (size_t i = 0; i < w.r.ndev; i++)
+		w.lost += w.r.dev[i].lost;
+	if (w.lost && !warned)
+		log_line(LOG_WARN, "the timeline '%s' lacks %llu events, which found no room", path, (unsigned long long)w.lost);
+	warned |= w.lost > 0;
+	struct err *e = str_write_parts(path, next, &w);
+	str_free(&w.s);
+	rt_trace_read_free(&w.r);
+	return e;
 }
 
 void timeline_write(void)
 {
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static bool told;                     /* it is tried as clients end, and at the end */
-	struct str s = { 0 };
 
 	if (!path)
 		return;
-	struct err *e = mem_guard(make, &s, false);
-	if (!e)
-		e = str_write_file(path, s.p, s.n);
+	pthread_mutex_lock(&lock);
+	struct err *e = mem_guard(make, NULL, true);
 	if (e && !told)
 		log_line(LOG_WARN, "no timeline: %s", e->msg);
 	told |= e != NULL;
+	pthread_mutex_unlock(&lock);
 	err_free(e);
-	str_free(&s);
 }

@@ -215,7 +215,7 @@ static void record(struct frame *f, uint32_t op, enum rt_lane lane, uint64_t t0,
 {
 	const struct rt_trace_event e = { &f->said->op[op], t0, t1, f->permuted, f->c->launches, (uint16_t)f->local, (uint8_t)lane, false };
 
-	trace_add(f->trace, &e);
+	trace_add(f->trace, f->said, &e, f->began);
 	f->permuted = 0;
 }
 
@@ -247,22 +247,24 @@ static void ended(void *frame, const void *what, uint64_t t0, uint64_t t1)
 
 static void record_begin(struct frame *f)
 {
-	f->trace = f->d->trace;
-	f->said = f->trace ? exec_said(f->x) : NULL;
+	f->said = exec_said(f->x);
 	f->now.op = 0;
 	f->permuted = 0;
+	f->began = clock_ns();
 	if (!f->said) {
-		f->trace = NULL;
-		trace_lost();
-	} else if (f->lane)
+		trace_add(f->d->trace, NULL, NULL, f->began);
+		return;
+	}
+	f->trace = f->d->trace;
+	if (f->lane)
 		coll_lane_watch(f->lane, ended, f);
 }
 
-static void record_end(struct frame *f, uint64_t t0)
+static void record_end(struct frame *f)
 {
 	look(f, NULL);                    /* what has failed */
 	f->permuted = 0;
-	record(f, 0, RT_LANE_LAUNCH, t0, clock_ns());
+	record(f, 0, RT_LANE_LAUNCH, f->began, clock_ns());
 	if (f->lane)
 		coll_lane_watch(f->lane, NULL, NULL);
 }
@@ -419,7 +421,6 @@ struct err *walk(struct frame *f)
 	f->c->launches++;
 	if (trace_on())
 		record_begin(f);
-	uint64_t t0 = f->trace ? clock_ns() : 0;
 	char *words = f->c->zone + f->x->words;
 	for (uint32_t k = 0; k < f->x->nloan; k++) {
 		coll_loan_begin(f->c->loan[f->x->loans[k]], words);
@@ -427,7 +428,7 @@ struct err *walk(struct frame *f)
 	}
 	bool ok = run(f, f->x->ins + f->x->start[0]);
 	if (f->trace)
-		record_end(f, t0);
+		record_end(f);
 	if (!ok && !f->err)
 		return ERR(ABORTED, "launch aborted");
 	return f->err;

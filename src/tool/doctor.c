@@ -1,9 +1,12 @@
 /* rondo doctor: what was found here, whether it works, and what to do about what does not. */
 #include "tool.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -85,6 +88,56 @@ static void cache(void)
 		found(true, "cache", "%s", s.p);
 	}
 	str_free(&s);
+}
+
+/* Can what a setting names be written?  It is tried, and nothing is left of that.  NULL: yes. */
+static const char *unwritable(const char *path, bool folder)
+{
+	struct str s = {0};
+	struct stat st;
+	bool there = !stat(path, &st), dir = there && S_ISDIR(st.st_mode);
+
+	if (folder && !there)
+		return mkdir(path, 0777) || rmdir(path) ? strerror(errno) : NULL;
+	if (folder && !dir)
+		return strerror(ENOTDIR);
+	str_add(&s, path);
+	if (dir)
+		str_addf(&s, "/rondo-doctor-%d", (int)getpid());
+	int fd = open(s.p, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
+	const char *why = fd < 0 ? strerror(errno) : NULL;
+	if (fd >= 0)
+		close(fd);
+	if (fd >= 0 && (dir || !there))
+		unlink(s.p);
+	str_free(&s);
+	return why;
+}
+
+/* What is written on the way, which the self-test is not to add to. */
+static struct err *outputs(void)
+{
+	static const struct { const char *name; enum conf_id id; bool folder; } out[] = {
+		{ "TRACE", CONF_TRACE, false }, { "EXPLAIN", CONF_EXPLAIN, false }, { "DUMP", CONF_DUMP, true },
+	};
+
+	for (size_t i = 0; i < NELEM(out); i++) {
+		const char *to = conf_str(out[i].id), *why = NULL;
+		bool path = out[i].id != CONF_EXPLAIN || strpbrk(to, "/.");
+		if (*to && path)
+			why = unwritable(to, out[i].folder);
+		else if (*to && strcmp(to, "0") && strcmp(to, "1"))
+			why = "that is neither 0, nor 1, nor a path, which has a / or a . in it";
+		if (*to) {
+			char name[20];
+			snprintf(name, sizeof name, "RONDO_%s", out[i].name);
+			found(!why, name, why ? "'%s' cannot be written: %s" : "%s", to, why);
+			if (why)
+				advise(out[i].folder ? "name a folder of yours; it is made if what is above it is there" : "name a file that can be made, or a folder that is there");
+			TRY(conf_set(out[i].name, ""));
+		}
+	}
+	return NULL;
 }
 
 /* Can programs be compiled? */
@@ -181,6 +234,7 @@ static struct err *run(char **file, int nfile, int *status)
 	if (!conf_is_set(CONF_LOG))
 		TRY(conf_set("LOG", "0"));            /* what a warning would say is said here */
 	cache();
+	TRY(outputs());
 	bool compiles = tables();
 	generator();
 	if (compiles) {

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,13 +16,15 @@ static const struct opt opts[] = {
 	{"top", "N", "lines of each list (10)", &top},
 };
 
-enum { FILES = 4096 };
-
 static bool ends(const char *s, const char *with)
 {
 	size_t n = strlen(s), k = strlen(with);
 	return n >= k && !strcmp(s + n - k, with);
 }
+
+static pid_t child;
+
+static void forward(int sig) { kill(child, sig); }
 
 /* Its exit status, or 128 and the signal. */
 static struct err *ran(char **argv, const char *folder, int *status)
@@ -36,9 +39,10 @@ static struct err *ran(char **argv, const char *folder, int *status)
 		arr_push(&all, *argv);
 	while (*argv++);
 	fflush(stdout);
-	pid_t pid = fork();
+	pid_t pid = child = fork();
 	if (!pid) {
-		setenv("RONDO_TRACE", folder, 1);
+		char *whole = realpath(folder, NULL);          /* the program may go elsewhere */
+		setenv("RONDO_TRACE", whole ? whole : folder, 1);
 		signal(SIGXFSZ, SIG_DFL);
 		execvp(all.p[0], all.p);
 		fprintf(stderr, "rondo trace: cannot run '%s': %s\n", all.p[0], strerror(errno));
@@ -49,48 +53,61 @@ static struct err *ran(char **argv, const char *folder, int *status)
 		return ERR(EXHAUSTED, "fork: %s", strerror(errno));
 	signal(SIGINT, SIG_IGN);                  /* the terminal tells the program, too, which writes what it has */
 	signal(SIGQUIT, SIG_IGN);
+	signal(SIGTERM, forward);
+	signal(SIGHUP, forward);
 	while (waitpid(pid, &st, 0) < 0)
 		if (errno != EINTR)
 			return ERR(INTERNAL, "waitpid: %s", strerror(errno));
 	signal(SIGINT, SIG_DFL);
 	signal(SIGQUIT, SIG_DFL);
+	signal(SIGTERM, SIG_DFL);
+	signal(SIGHUP, SIG_DFL);
 	*status = WIFEXITED(st) ? WEXITSTATUS(st) : 128 + WTERMSIG(st);
 	if (WIFSIGNALED(st))
 		fprintf(stderr, "rondo trace: the program was ended by signal %d (%s), and has written no timeline\n", WTERMSIG(st), strsignal(WTERMSIG(st)));
 	return NULL;
 }
 
-static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+/* Processes in the order of their numbers. */
+static int by_name(const void *a, const void *b)
+{
+	const char *x = *(char *const *)a, *y = *(char *const *)b;
+	size_t n = strlen(x), k = strlen(y);
+	return n != k ? (n > k) - (n < k) : strcmp(x, y);
+}
 
-/* The timelines of a folder, which are moved to where they shall be; their names.  The folder is gone then. */
-static struct err *fetch(const char *folder, const char *to, char **file, size_t *n)
+struct files { size_t n, cap; char **p; };
+
+/* The timelines of a folder, which are moved to where they shall be; their names.  The folder is gone then, unless they cannot be moved. */
+static struct err *fetch(const char *folder, const char *to, struct files *file)
 {
 	DIR *d = opendir(folder);
 	struct err *e = NULL;
-	struct str s = {0};
 
-	*n = 0;
-	for (struct dirent *i; d && (i = readdir(d));)
-		if (ends(i->d_name, ".json") && *n < FILES) {
-			s = (struct str){0};
-			str_addf(&s, "%s/%s", folder, i->d_name);
-			file[(*n)++] = s.p;
+	for (struct dirent *i; d && (i = readdir(d));) {
+		struct str s = {0};
+		str_addf(&s, "%s/%s", folder, i->d_name);
+		if (ends(i->d_name, ".json")) {
+			arr_push(file, s.p);
+			continue;
 		}
+		unlink(s.p);              /* one that was not finished */
+		str_free(&s);
+	}
 	if (d)
 		closedir(d);
-	qsort(file, *n, sizeof *file, by_name);
-	for (size_t k = 0; k < *n; k++) {
-		s = (struct str){0};
-		if (*n == 1)
+	if (file->n)
+		qsort(file->p, file->n, sizeof *file->p, by_name);
+	for (size_t k = 0; k < file->n; k++) {
+		struct str s = {0};
+		if (file->n == 1)
 			str_add(&s, to);
 		else
 			str_addf(&s, "%.*s-%zu.json", (int)(strlen(to) - (ends(to, ".json") ? 5 : 0)), to, k);
-		if (rename(file[k], s.p) && !e)
-			e = ERR(UNAVAILABLE, "cannot write '%s': %s", s.p, strerror(errno));
-		if (e)
-			unlink(file[k]);
-		free(file[k]);
-		file[k] = s.p;
+		if (rename(file->p[k], s.p) && !e)
+			e = ERR(UNAVAILABLE, "cannot write '%s': %s; what there is stays in '%s'", s.p, strerror(errno), folder);
+		free(file->p[k]);
+		file->p[k] = s.p;
 	}
 	rmdir(folder);
 	return e;
@@ -100,44 +117,42 @@ static struct err *run(char **argv, int nfile, int *status)
 {
 	int64_t lines = 10;
 	const char *to = out ? out : "rondo-trace.json";
-	char **file = NULL;
-	size_t n = 0;
+	struct files file = {0};
+	struct stat st;
 	struct err *e = NULL;
 
 	TRY(arg_int("top", top, 1, 1000000, &lines));
 	if (ends(argv[0], ".json"))
 		return trace_table(argv, (size_t)nfile, lines);
+	if (!stat(to, &st) && S_ISDIR(st.st_mode))
+		return ERR(INVALID, "cannot write '%s': it is a folder", to);
 	struct str folder = {0};
 	str_addf(&folder, "%s.XXXXXX", to);       /* beside it: a name is all that changes then */
 	if (!mkdtemp(folder.p)) {
 		e = ERR(UNAVAILABLE, "cannot write beside '%s': %s", to, strerror(errno));
 		goto no;
 	}
-	file = mem_alloc((FILES + 1) * sizeof *file);
 	e = ran(argv, folder.p, status);
-	struct err *lost = fetch(folder.p, to, file, &n);
+	struct err *lost = fetch(folder.p, to, &file);
 	if (e)
 		err_free(lost);
 	else
 		e = lost;
-	if (!e && !n && !*status)
+	if (!e && !file.n && !*status)
 		e = ERR(NOT_FOUND, "the program has run nothing on Rondo%s", getenv("JAX_PLATFORMS") ? "" : ": JAX_PLATFORMS=rondo,cpu chooses it");
-	if (!e && n) {
+	if (!e && file.n) {
 		printf("\n");
-		e = trace_table(file, n, lines);
+		e = trace_table(file.p, file.n, lines);
+		for (size_t k = 0; k < file.n && !e; k++)
+			printf("%s%s%s", k ? ", " : "\nui.perfetto.dev opens ", file.p[k], k + 1 < file.n ? "" : "\n");
 		if (e && *status) {               /* the program has said why */
 			err_free(e);
 			e = NULL;
-			n = 0;
 		}
-		if (!e && n)
-			printf("\nui.perfetto.dev opens ");
-		for (size_t k = 0; k < n && !e; k++)
-			printf("%s%s", file[k], k + 1 < n ? ", " : "\n");
 	}
-	for (size_t k = 0; file[k]; k++)
-		free(file[k]);
-	free(file);
+	for (size_t k = 0; k < file.n; k++)
+		free(file.p[k]);
+	arr_free(&file);
 no:
 	str_free(&folder);
 	return e;

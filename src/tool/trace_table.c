@@ -46,6 +46,7 @@ struct device { int id; bool begun; double steps, first, end, last; double lane[
 struct table {
 	struct rows op, line;
 	ARR(struct device) dev;
+	size_t dev0;                      /* the first of this file: processes that are no job have devices of the same numbers */
 	ARR(double) step;                 /* durations, us */
 	char *program;                    /* whose launches begin steps */
 	double lost;
@@ -81,7 +82,7 @@ static void row_add(struct row *r, const char *line, double us, bool comm)
 
 static struct device *device_of(struct table *t, int id)
 {
-	for (size_t i = 0; i < t->dev.n; i++)
+	for (size_t i = t->dev0; i < t->dev.n; i++)
 		if (t->dev.p[i].id == id)
 			return &t->dev.p[i];
 	arr_push(&t->dev, ((struct device){ .id = id }));
@@ -125,7 +126,8 @@ static void event(struct table *t, const char *line, struct str *s, struct str *
 	str_addf(key, "%s#%d", s->p, (int)number(line, "number"));
 	text(s, line, "source");
 	char where[200], name[300];
-	snprintf(where, sizeof where, "%.*s", (int)strcspn(s->p, " "), strchr(s->p, ' ') ? s->p : "(no line)");
+	const char *end = strrchr(s->p, ' ');      /* the op's name follows */
+	snprintf(where, sizeof where, "%.*s", end ? (int)(end - s->p) : 9, end ? s->p : "(no line)");
 	text(s, line, "what");
 	snprintf(name, sizeof name, "%.80s  %s", s->p, where);
 	text(s, line, "scope");
@@ -144,6 +146,7 @@ static struct err *read_one(struct table *t, const char *path)
 
 	if (!f)
 		return ERR(NOT_FOUND, "cannot open '%s': %s", path, strerror(errno));
+	t->dev0 = t->dev.n;
 	while (getline(&line, &cap, f) > 0) {
 		if (first)
 			ours = !strncmp(line, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[", 39);

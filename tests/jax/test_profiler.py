@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -267,6 +268,42 @@ f(x).block_until_ready()
     assert len(launches) == 3 and len(device_planes(tmp_path)[0][1]["XLA Modules"]) == 1
 
 
+def test_a_child_that_ends_leaves_the_timeline_alone(tmp_path):
+    """It ends last, by exit() of C: Python's way waits for ever in jaxlib for threads that it does not have."""
+    child("""
+import ctypes, os, time, jax, jax.numpy as jnp
+f = jax.jit(lambda x: jnp.sin(x) * 2)
+x = jnp.ones(8)
+f(x).block_until_ready()
+parent = os.getpid()
+if not os.fork():
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    ctypes.CDLL(None).exit(0)
+f(x).block_until_ready()
+f(x).block_until_ready()
+""", RONDO_TRACE=str(tmp_path / "all.json"), RONDO_DEVICES="1")
+    events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+    assert len([e for e in events if e["ph"] == "X" and e["tid"] == 0 and "lambda" in e["name"]]) == 3
+
+
+@pytest.mark.skipif(not shutil.which("localedef") or not pathlib.Path("/usr/share/i18n/locales/de_DE").exists(), reason="no locales can be made here")
+def test_numbers_have_a_point_in_any_language(tmp_path):
+    """Timelines, machine tables and programs are texts that are read back."""
+    subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", str(tmp_path / "de_DE.UTF-8")], capture_output=True)
+    r = child("""
+import locale, jax, jax.numpy as jnp
+locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
+assert locale.str(0.5) == "0,5"
+y = jax.jit(lambda x: jnp.exp(x * 0.75) @ x.T + 1.5)(jnp.ones((64, 64)))
+print(float(y[0, 0]))
+assert locale.str(0.5) == "0,5"
+""", LOCPATH=str(tmp_path), RONDO_MEMORY="1.5G", RONDO_TRACE=str(tmp_path / "all.json"), RONDO_TABLE=str(HERE.parent / "golden/tool/machine.txt"), RONDO_DEVICES="1")
+    assert float(r.stdout) == pytest.approx(64 * np.exp(0.75) + 1.5) and not r.stderr
+    events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+    assert {e["ph"] for e in events} == {"M", "X"} and all(e["dur"] > 0 for e in events if e["ph"] == "X" and e["tid"] == 0)
+
+
 def test_several_processes(tmp_path):
     program = """
 import rondo.early, jax, sys
@@ -359,10 +396,33 @@ def test_command_of_a_script_that(script, args, code, words, rondo, tmp_path):
     assert {p.name for p in tmp_path.iterdir()} <= {"train.py", "rondo-trace.json"}
 
 
+def test_a_program_that_goes_to_another_folder(rondo, tmp_path):
+    (tmp_path / "other").mkdir()
+    go = "import os\nos.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'other'))\n"
+    (tmp_path / "early.py").write_text(go + SCRIPT)
+    code, out, err = trace(rondo, tmp_path, "early.py", "0")
+    assert code == 0 and "6 steps on 2 devices" in out, err
+    (tmp_path / "late.py").write_text(SCRIPT.replace("print(", go + "print("))
+    r = subprocess.run([sys.executable, "late.py", "0"], cwd=tmp_path, capture_output=True, text=True, timeout=600, env=os.environ | {"RONDO_TRACE": "late.json", "RONDO_DEVICES": "2"})
+    assert r.returncode == 0, r.stderr
+    assert json.loads((tmp_path / "late.json").read_text())["traceEvents"] and not list((tmp_path / "other").iterdir())
+
+
+def test_command_that_is_ended(rondo, tmp_path):
+    """The program is told, and nothing is left."""
+    (tmp_path / "wait.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)")
+    p = subprocess.Popen([rondo, "trace", sys.executable, "wait.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "here\n"
+    p.terminate()
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 143 and "ended by signal 15" in err
+    assert [f.name for f in tmp_path.iterdir()] == ["wait.py"]
+
+
 def test_command_that_cannot(rondo, tmp_path):
     (tmp_path / "other.json").write_text("{}")
     (tmp_path / "train.py").write_text(SCRIPT)
-    for args, words in (["other.json"], "is no timeline"), (["none.json"], "cannot open 'none.json'"), (["--out", "/nowhere/t.json", "train.py", "0"], "cannot write beside '/nowhere/t.json'"), (["./nothing"], "cannot run './nothing'"):
+    for args, words in (["other.json"], "is no timeline"), (["none.json"], "cannot open 'none.json'"), (["--out", "/nowhere/t.json", "train.py", "0"], "cannot write beside '/nowhere/t.json'"), (["./nothing"], "cannot run './nothing'"), (["--out", ".", "train.py", "0"], "cannot write '.': it is a folder"):
         code, out, err = trace(rondo, tmp_path, *args)
         assert code in (2, 127) and words in err, (args, code, err)
 
@@ -370,7 +430,33 @@ def test_command_that_cannot(rondo, tmp_path):
 # --- XProf ---------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("xprof"), reason="xprof is not installed")
+needs_xprof = pytest.mark.skipif(not importlib.util.find_spec("xprof"), reason="xprof is not installed (requirements-alone.txt)")
+
+
+@needs_xprof
+def test_a_server_that_is_asked(tmp_path):
+    """As `python -m jax.collect_profile` does, while programs run."""
+    f = jax.jit(lambda x: jnp.sin(x @ x) / 100)
+    x = jnp.ones((128, 128))
+    f(x).block_until_ready()
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+    jax.profiler.start_server(port)
+    asks = subprocess.Popen([sys.executable, "-c", """
+import sys
+from xprof.convert import _pywrap_profiler_plugin
+_pywrap_profiler_plugin.trace("localhost:" + sys.argv[1], sys.argv[2], "", True, 300, 3, {"host_tracer_level": 2, "device_tracer_level": 1, "python_tracer_level": 0})
+""", str(port), str(tmp_path)])
+    while asks.poll() is None:
+        f(x).block_until_ready()
+    jax.profiler.stop_server()
+    assert asks.returncode == 0
+    _, lines = device_planes(tmp_path)[0]
+    launches = lines["XLA Modules"]
+    assert launches and len([o for o in lines["XLA Ops"] if o.stats["hlo_category"] == "dot"]) == len(launches)      # whole ones
+
+
+@needs_xprof
 def test_xprof_reads_it(tmp_path):
     step, x = sharded()
     with jax.profiler.trace(tmp_path):
@@ -379,10 +465,11 @@ def test_xprof_reads_it(tmp_path):
         jax.block_until_ready(x)
     r = child("""
 import glob, json, sys
-from xprof.convert import raw_to_tool_data
+from xprof.convert._pywrap_profiler_plugin import xspace_to_tools_data
 files = glob.glob(sys.argv[1] + "/plugins/profile/*/*.xplane.pb")
 def tool(name):
-    data = raw_to_tool_data.xspace_to_tool_data(files, name, {})[0]
+    data, good = xspace_to_tools_data(files, name)
+    assert good, name
     return json.loads(data)
 def rows(table):
     ids = [c["id"] for c in table["cols"]]

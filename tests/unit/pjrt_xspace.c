@@ -133,7 +133,7 @@ static void written(void **state)
 	static const char *const peer[2] = { "from 1 to 1", "from 0 to 0" };
 	static const struct rt_trace_op op[4] = {
 		{ .prog = &prog, .number = 0, .name = "jit_step", .sort = "launch", .site = "", .flops = 5 },
-		{ .prog = &prog, .number = 1, .name = "dot", .sort = "dot", .site = "train.py:31 dot", .scope = "jit(step)/block/dot_general", .flops = 300, .bytes = 400, .limit_ns = 2.5 },
+		{ .prog = &prog, .number = 1, .name = "dot", .sort = "dot", .site = "my train.py:31 dot", .scope = "jit(step)/block/dot_general", .flops = 300, .bytes = 400, .limit_ns = 2.5 },
 		{ .prog = &prog, .number = 2, .name = "permute", .sort = "collective-permute", .site = "collective_permute", .peer = peer, .bytes = 1 << 20 },
 		{ .prog = &prog, .number = 3, .name = "all_reduce", .sort = "all-reduce", .site = "", .peer = peer },
 	};
@@ -145,8 +145,8 @@ static void written(void **state)
 		{ &op[0], 7000, 9000, 0, 2, 1, RT_LANE_LAUNCH, true },
 		{ &op[1], 7100, 7300, 0, 2, 1, RT_LANE_COMPUTE, false },
 	};
-	struct rt_trace_device dev[2] = { { .id = 2, .flops = 50, .bytes = 20 }, { .id = 5, .flops = 50, .bytes = 20, .n = NELEM(ev), .ev = ev } };
-	struct rt_trace_read r = { .t0 = 900, .t1 = 10000, .wall = 1700000000000000000, .lost = 3, .ndev = 2, .dev = dev };
+	struct rt_trace_device dev[2] = { { .id = 2, .flops = 50, .bytes = 20 }, { .id = 5, .flops = 50, .bytes = 20, .lost = 3, .n = NELEM(ev), .ev = ev } };
+	struct rt_trace_read r = { .t0 = 900, .t1 = 10000, .wall = 1700000000000000000, .ndev = 2, .dev = dev };
 	struct str s = { 0 };
 	struct field f, e;
 	char is[300];
@@ -175,11 +175,11 @@ static void written(void **state)
 	is_stat(plane, e.m, 4, "step", "1");
 	struct msg dot = entry(plane, 4, number(e.m, 1));
 	text(dot, 2, is);
-	assert_string_equal(is, "dot.1 train.py:31 dot jit(step)/block/dot_general");
+	assert_string_equal(is, "dot.1 my train.py:31 dot jit(step)/block/dot_general");
 	text(dot, 4, is);
 	assert_string_equal(is, "dot.1");
 	is_stat(plane, dot, 5, "tf_op", "jit(step)/block/dot_general:dot_general");
-	is_stat(plane, dot, 5, "source", "train.py:31");
+	is_stat(plane, dot, 5, "source", "my train.py:31");
 	is_stat(plane, dot, 5, "flops", "300");
 	is_stat(plane, dot, 5, "bytes_accessed", "400");
 	is_stat(plane, dot, 5, "limit_ps", "2500");
