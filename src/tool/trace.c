@@ -64,7 +64,7 @@ static struct err *ran(char **argv, const char *folder, int *status)
 	signal(SIGHUP, SIG_DFL);
 	*status = WIFEXITED(st) ? WEXITSTATUS(st) : 128 + WTERMSIG(st);
 	if (WIFSIGNALED(st))
-		fprintf(stderr, "rondo trace: the program was ended by signal %d (%s), and has written no timeline\n", WTERMSIG(st), strsignal(WTERMSIG(st)));
+		fprintf(stderr, "rondo trace: the program was ended by signal %d (%s)\n", WTERMSIG(st), strsignal(WTERMSIG(st)));
 	return NULL;
 }
 
@@ -78,20 +78,22 @@ static int by_name(const void *a, const void *b)
 
 struct files { size_t n, cap; char **p; };
 
-/* The timelines of a folder, which are moved to where they shall be; their names.  The folder is gone then, unless they cannot be moved. */
-static struct err *fetch(const char *folder, const char *to, struct files *file)
+/* The timelines of a folder, which are moved to where they shall be; their names.  The folder is gone then, unless they cannot be moved.
+ * *begun: there are some of which nothing was written. */
+static struct err *fetch(const char *folder, const char *to, struct files *file, bool *begun)
 {
 	DIR *d = opendir(folder);
 	struct err *e = NULL;
+	struct stat st;
 
 	for (struct dirent *i; d && (i = readdir(d));) {
 		struct str s = {0};
 		str_addf(&s, "%s/%s", folder, i->d_name);
-		if (ends(i->d_name, ".json")) {
+		if (ends(i->d_name, ".json") && !stat(s.p, &st) && st.st_size) {
 			arr_push(file, s.p);
 			continue;
 		}
-		unlink(s.p);              /* one that was not finished */
+		*begun |= !unlink(s.p);   /* one that was not finished */
 		str_free(&s);
 	}
 	if (d)
@@ -120,6 +122,7 @@ static struct err *run(char **argv, int nfile, int *status)
 	struct files file = {0};
 	struct stat st;
 	struct err *e = NULL;
+	bool begun = false;
 
 	TRY(arg_int("top", top, 1, 1000000, &lines));
 	if (ends(argv[0], ".json"))
@@ -133,12 +136,17 @@ static struct err *run(char **argv, int nfile, int *status)
 		goto no;
 	}
 	e = ran(argv, folder.p, status);
-	struct err *lost = fetch(folder.p, to, &file);
+	struct err *lost = fetch(folder.p, to, &file, &begun);
 	if (e)
 		err_free(lost);
 	else
 		e = lost;
-	if (!e && !file.n && !*status)
+	const char *none = "ended without writing a timeline: it is written as a process ends by itself, not by a signal or by _exit";
+	if (!e && begun && !file.n && !*status)
+		e = ERR(NOT_FOUND, "the program has %s", none);
+	else if (!e && begun)
+		fprintf(stderr, "rondo trace: a process has %s\n", none);
+	else if (!e && !file.n && !*status)
 		e = ERR(NOT_FOUND, "the program has run nothing on Rondo%s", getenv("JAX_PLATFORMS") ? "" : ": JAX_PLATFORMS=rondo,cpu chooses it");
 	if (!e && file.n) {
 		printf("\n");

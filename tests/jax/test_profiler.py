@@ -388,11 +388,15 @@ def test_command_of_several_processes(rondo, tmp_path):
     ("raise ValueError('early')", [], 1, "ValueError: early"),
     ("print('no JAX here')", [], 2, "has run nothing on Rondo"),
     ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", [], 137, "ended by signal 9"),
+    (SCRIPT.replace("sys.exit", "import os; os._exit"), ["0"], 2, "the program has ended without writing a timeline"),
+    (SCRIPT.replace("sys.exit", "import os, signal; os.kill(os.getpid(), signal.SIGINT) ;"), ["0"], 130, "steps on 2 devices"),
 ])
 def test_command_of_a_script_that(script, args, code, words, rondo, tmp_path):
     (tmp_path / "train.py").write_text(script)
+    (tmp_path / "rondo-trace.json").write_text("earlier")
     got, out, err = trace(rondo, tmp_path, "train.py", *args)
     assert got == code and words in out + err, (got, out, err)
+    assert ((tmp_path / "rondo-trace.json").read_text() == "earlier") == ("steps on 2 devices" not in out)
     assert {p.name for p in tmp_path.iterdir()} <= {"train.py", "rondo-trace.json"}
 
 
