@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).parent
 HEADS, SHARED, SIZE = 2, 2, 64
 
 
-def inside(devices, lengths, calls):
+def inside(devices, lengths, calls, most):
     """One process: a JSON line for each length."""
     import time
 
@@ -56,7 +56,7 @@ def inside(devices, lengths, calls):
         shapes = [jax.ShapeDtypeStruct(s, jnp.bfloat16, sharding=split) for s in (rows, keys, keys, rows)]
         f = jax.jit(both).lower(*shapes).compile()
         line = {"length": n, "bytes": f.memory_analysis().temp_size_in_bytes}
-        if calls:
+        if calls and n <= most:
             args = [jax.make_array_from_callback(s.shape, split, part(s.shape, i)) for i, s in enumerate(shapes)]
             jax.block_until_ready(f(*args))
             best = 1e30
@@ -68,13 +68,13 @@ def inside(devices, lengths, calls):
         print(json.dumps(line), flush=True)
 
 
-def measure(platform, devices, lengths, calls):
+def measure(platform, devices, lengths, calls, most):
     env = dict(os.environ, JAX_PLATFORMS=f"{platform},cpu" if platform != "cpu" else "cpu", TF_CPP_MIN_LOG_LEVEL="3", RONDO_CACHE="", RONDO_DEVICES=str(devices),
                XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}")
     if platform != "cpu":
         env["PYTHONPATH"] = f"{HERE.parent / 'python'}:{HERE.parent / 'tests' / 'jax' / 'discover'}"
         env.setdefault("RONDO_LIBRARY", str(HERE.parent / "build" / "librondo.so"))
-    command = [sys.executable, __file__, "--inside", str(devices), "--calls", str(calls), "--lengths", *map(str, lengths)]
+    command = [sys.executable, __file__, "--inside", str(devices), "--calls", str(calls), "--most", str(most), "--lengths", *map(str, lengths)]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     if done.returncode:
         print(f"{platform}, {devices} devices: {next((x for x in reversed(done.stderr.splitlines()) if 'rror' in x), '?')[:200]}", file=sys.stderr)
@@ -114,12 +114,13 @@ def main():
     p.add_argument("--only", choices=["memory"])
     p.add_argument("--calls", type=int, default=3)
     p.add_argument("--rounds", type=int, default=2)
+    p.add_argument("--most", type=int, default=1 << 40, help="the longest that runs; of longer ones memory is shown")
     p.add_argument("--gb", type=float, default=2, help="the largest scores of XLA:CPU")
     p.add_argument("--svg", type=pathlib.Path, default=HERE / "out" / "long.svg")
     p.add_argument("--inside", type=int, help=argparse.SUPPRESS)
     a = p.parse_args()
     if a.inside:
-        return inside(a.inside, a.lengths, a.calls)
+        return inside(a.inside, a.lengths, a.calls, a.most)
     calls, curves = 0 if a.only else a.calls, {}
     sides = [(platform, n) for platform in ("rondo", "cpu") for n in a.devices]
     rounds = 1 if a.only else a.rounds
@@ -128,7 +129,7 @@ def main():
             if sys.stderr.isatty():
                 print(f"\r[{r * len(sides) + k}/{rounds * len(sides)}] {platform}, {n}\033[K", end="", file=sys.stderr)
             fit = [x for x in a.lengths if platform == "rondo" or 4 * HEADS * SHARED * x * x <= a.gb * 2**30]
-            for line in measure(platform, n, fit, calls):
+            for line in measure(platform, n, fit, calls, a.most):
                 at = curves.setdefault((platform, n), {}).setdefault(line["length"], line)
                 if "seconds" in line:
                     at["seconds"] = min(at["seconds"], line["seconds"])
