@@ -63,6 +63,17 @@ static const struct ir_loop_operand *operand_of(const struct ir_loop *l, ir_val 
 	return k < l->n ? &l->x[k] : NULL;
 }
 
+/* Are the elements of broadcast o those of its operand, in its order, or all one? */
+static bool keeps_order(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
+{
+	int n;
+	const int64_t *dim = ir_attrs(fn, o, AT_dims, &n);
+	int k = 1;
+	while (k < n && dim[k] > dim[k - 1])
+		k++;
+	return k >= n || ir_vtype(m, fn, ir_in(fn, o, 0))->count == 1;
+}
+
 /* The elements of v, of fn, in one row; 0: not known. */
 static ir_val in_a_row(struct known *s, const struct ir_fn *fn, ir_val v)
 {
@@ -87,7 +98,7 @@ static ir_val in_a_row(struct known *s, const struct ir_fn *fn, ir_val v)
 		x = ir_const(&s->b, row, p, bytes);
 	} else if (o->kind == IR_iota && t.dim[ir_attr(fn, o, AT_dim)] == n) {
 		x = ir_iota(&s->b, row, 0);
-	} else if (o->kind == IR_reshape || o->kind == IR_broadcast) {
+	} else if (o->kind == IR_reshape || (o->kind == IR_broadcast && keeps_order(s->m, fn, o))) {
 		x = fit(s, in_a_row(s, fn, ir_in(fn, o, 0)), n);
 	} else if (o->kind == IR_optimization_barrier) {
 		x = in_a_row(s, fn, ir_in(fn, o, v - o->out));
