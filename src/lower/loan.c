@@ -369,6 +369,10 @@ struct place *lw_loan(struct lw *w, struct frame *f, int i, uint32_t k)
 	if (!l->held) {
 		lw_loans_settle(w, f);
 		a = for_peers(w, lw_dense(w, f, l->x));
+		if (l->other >= 0 && w->store.p[a->store].buf != w->store.p[l->other].buf) {      /* a copy is lent, which has no halves */
+			l->other = -1;
+			l->before = false;
+		}
 		lend(w, l, a);
 		opened(w, l, a->store);
 	}
