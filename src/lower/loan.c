@@ -433,7 +433,7 @@ static void go_round(struct lw *w, struct frame *b, struct loan *l)
 
 void lw_loans_after(struct lw *w, struct frame *f, int i)
 {
-	for (struct loan *l = f->loan; l && i < INT_MAX; l = l->next)
+	for (struct loan *l = f->loan; l; l = l->next)
 		if (l->held && l->last == i)
 			back(w, l);
 	for (struct loan *l = f->ring; l; l = l->peer)
