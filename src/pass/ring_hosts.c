@@ -20,9 +20,11 @@ static int per_host(const struct pass_opts *o, const struct ir_module *m, const 
 		return 0;
 	while (d < g->ncol && host[g->id[d]] == host[g->id[0]])
 		d++;
-	for (int k = 0; k < g->nrow * g->ncol; k++)
-		if (host[g->id[k]] != host[g->id[k / g->ncol * g->ncol + k % g->ncol / d * d]])
+	for (int k = 0; k < g->nrow * g->ncol; k++) {      /* it is that of the one before, but for the first of d */
+		int at = k % g->ncol;
+		if (at && (at % d != 0) != (host[g->id[k]] == host[g->id[k - 1]]))
 			return 0;
+	}
 	return g->ncol % d ? 0 : d;
 }
 
