@@ -162,12 +162,19 @@ class Loops:
     def loop(self, f, values, depth):
         r, n = self.rng, self.devices
         trip = r.choice([0, 1, 2, 3, 4, n - 1, n, n, n + 1])
+        asks = r.random() < 0.15                         # a while, whose turns nobody counts
         ncarry, nconst, nin, nout = r.randint(1, 4), r.randint(0, 2), r.randint(0, 2), r.randint(0, 1) if trip else 0
+        nin, nout = (0, 0) if asks else (nin, nout)
         rows_of = shape("f32", trip, *self.dim)
         operands = [r.choice(values) if r.random() < 0.7 else f.op(f"constant data={r.choice([0, 0, 1])}", self.t) for _ in range(ncarry)]
         operands += [r.choice(values) for _ in range(nconst)] + [self.counted(f, trip) for _ in range(nin)] + [f.op("constant data=0", rows_of) for _ in range(nout)]
         role = ["carry"] * ncarry + ["const"] * nconst + [r.choice(["in", "in_rev"]) for _ in range(nin)] + [r.choice(["out", "out_rev"]) for _ in range(nout)]
-        g = Fn(self.module, self.name("body"), ["i32[]"] + [self.t] * (ncarry + nconst) + ["i32[]"] * nin)
+        turns = f"trip={trip}"
+        if asks:
+            operands, role = operands + [f.op("constant data=1", "i32[]")], role + ["carry"]
+            c = Fn(self.module, self.name("asks"), [self.t] * (ncarry + nconst) + ["i32[]"])
+            turns = "trip=-1 cond=@" + c.end(c.op(f"compare_lt {c.params[-1]}, " + c.op(f"constant data={1 << trip}", "i32[]"), "pred[]"))
+        g = Fn(self.module, self.name("body"), ["i32[]"] + [self.t] * (ncarry + nconst) + ["i32[]"] * (nin + asks))
         old, counts = g.params[1:1 + ncarry + nconst], g.params[1 + ncarry + nconst:]
         new = list(old)
         for _ in range(r.randint(1, 6)):
@@ -188,12 +195,13 @@ class Loops:
                 new += self.loop(g, new, depth + 1)
             else:
                 new.append(self.mixed(g, x, r.choice(new)))
-        g.end(*[r.choice(new[ncarry:] or new) if r.random() < 0.8 else r.choice(new) for _ in range(ncarry)], *[r.choice(new) for _ in range(nout)])
+        g.end(*[r.choice(new[ncarry:] or new) if r.random() < 0.8 else r.choice(new) for _ in range(ncarry)], *[g.op(f"add {x}, {x}", "i32[]") for x in counts * asks],
+              *[r.choice(new) for _ in range(nout)])
         got = []
         for _ in range(r.choice([1, 1, 1, 2])):          # loops may share a body
-            made = f.ops(f"loop {', '.join(operands)} trip={trip} body=@{g.name} role=[{words(role)}]", *[self.t] * ncarry, *[rows_of] * nout)
+            made = f.ops(f"loop {', '.join(operands)} {turns} body=@{g.name} role=[{words(role)}]", *[self.t] * ncarry, *["i32[]"] * asks, *[rows_of] * nout)
             got += made[:ncarry]
-            for x in made[ncarry:]:
+            for x in made[ncarry + asks:]:
                 at = r.randrange(trip)
                 x = f.op(f"slice {x} start=[{at},0,0] limit=[{at + 1},{self.dim[0]},{self.dim[1]}] stride=[1,1,1]", shape("f32", 1, *self.dim))
                 got.append(f.op(f"reshape {x}", self.t))
