@@ -421,9 +421,6 @@ static void go_round(struct lw *w, struct frame *b, struct loan *l)
 		next(w, l, !l->two, l->two ? l->beyond : l->at, l->at);
 		return;
 	}
-	struct place *z = b->at[l->z];
-	if (z->store != l->half->store)
-		lw_emit_copy(w, z, half_for(w, b, l));
 	back(w, l);
 	lw_loans_settle(w, b);
 	lend(w, l, l->half);
@@ -433,6 +430,9 @@ static void go_round(struct lw *w, struct frame *b, struct loan *l)
 
 void lw_loans_after(struct lw *w, struct frame *f, int i)
 {
+	for (struct loan *l = f->ring; l; l = l->peer)        /* what is made may be shown by what goes back */
+		if (l->step == i && l->kind == LOAN_made && f->at[l->z]->store != l->half->store)
+			lw_emit_copy(w, f->at[l->z], half_for(w, f, l));
 	for (struct loan *l = f->loan; l; l = l->next)
 		if (l->held && l->last == i)
 			back(w, l);
