@@ -255,8 +255,9 @@ void lw_loans_plan(struct lw *w, struct frame *f)
 	}
 	for (struct loan *l = f->loan; l; l = l->next) {     /* the last one first: what is lent on goes back after what it is lent by */
 		ir_val x = f->root[l->x];
-		if (f->lent[x] && f->lent[x] != l)
-			f->lent[x]->last = MAX(f->lent[x]->last, l->last);
+		struct loan *by = f->lent[x];
+		if (by && by != l && (by->kind <= LOAN_all || by->fn != fn))     /* a ring's that goes round here is the frame's around: it is back at the end of this one anyway */
+			by->last = MAX(by->last, l->last);
 		f->last[x] = MAX(f->last[x], l->last < INT_MAX ? l->last + 1 : INT_MAX);
 		declare(w, l);
 	}
