@@ -109,12 +109,19 @@ static bool goes_round(const struct lw *w, const struct ir_loop *l, const struct
 	return true;
 }
 
-/* What of v's bytes is lent is to be back behind this op of f: when they go on to the next device. */
+/* What of v's bytes is lent is to be back behind this op of f: when they go on to the next device.  What v shows of others is lent as long, too. */
 static int until(const struct frame *f, ir_val v)
 {
-	for (const struct loan *l = f->ring; l; l = l->peer)
-		if (l->param == f->root[v])
-			return l->step;
+	while (f->ring) {
+		ir_val root = f->root[v];
+		const struct loan *by = f->lent[root];
+		for (const struct loan *l = f->ring; l; l = l->peer)
+			if (l->param == root)
+				return l->step;
+		if (!by || by->kind > LOAN_all)
+			break;
+		v = by->x;
+	}
 	return INT_MAX;
 }
 
