@@ -109,6 +109,9 @@ static bool goes_round(const struct lw *w, const struct ir_loop *l, const struct
 	return true;
 }
 
+/* Is l a ring's that goes round in fn?  It is of the frame around, and is shown in this one. */
+static bool around(const struct ir_fn *fn, const struct loan *l) { return l->kind > LOAN_all && l->fn == fn; }
+
 /* What of v's bytes is lent is to be back behind this op of f: when they go on to the next device.  What v shows of others is lent as long, too. */
 static int until(const struct frame *f, ir_val v)
 {
@@ -118,7 +121,7 @@ static int until(const struct frame *f, ir_val v)
 		for (const struct loan *l = f->ring; l; l = l->peer)
 			if (l->param == root)
 				return l->step;
-		if (!by || by->kind > LOAN_all)
+		if (!by || around(f->fn, by))
 			break;
 		v = by->x;
 	}
@@ -263,7 +266,7 @@ void lw_loans_plan(struct lw *w, struct frame *f)
 	for (struct loan *l = f->loan; l; l = l->next) {     /* the last one first: what is lent on goes back after what it is lent by */
 		ir_val x = f->root[l->x];
 		struct loan *by = f->lent[x];
-		if (by && by != l && (by->kind <= LOAN_all || by->fn != fn))     /* a ring's that goes round here is the frame's around: it is back at the end of this one anyway */
+		if (by && by != l && !around(fn, by))
 			by->last = MAX(by->last, l->last);
 		f->last[x] = MAX(f->last[x], l->last < INT_MAX ? l->last + 1 : INT_MAX);
 		declare(w, l);
