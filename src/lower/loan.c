@@ -439,11 +439,18 @@ static void go_round(struct lw *w, struct frame *b, struct loan *l)
 	l->held = true;
 }
 
-void lw_loans_after(struct lw *w, struct frame *f, int i)
+/* What is made up to op i goes to its half, before what may show it goes back. */
+static void made(struct lw *w, struct frame *f, int i)
 {
-	for (struct loan *l = f->ring; l; l = l->peer)        /* what is made may be shown by what goes back */
+	for (struct loan *l = f->ring; l; l = l->peer)
 		if (l->step == i && l->kind == LOAN_made && f->at[l->z]->store != l->half->store)
 			lw_emit_copy(w, f->at[l->z], half_for(w, f, l));
+}
+
+void lw_loans_after(struct lw *w, struct frame *f, int i)
+{
+	if (i < INT_MAX)                     /* else it was before the results moved */
+		made(w, f, i);
 	for (struct loan *l = f->loan; l; l = l->next)
 		if (l->held && l->last == i)
 			back(w, l);
@@ -483,6 +490,7 @@ void lw_loans_enter(struct lw *w, struct frame *f)
 void lw_loans_moves(struct lw *w, struct frame *f, struct move *mv, int n)
 {
 	bool met = false;
+	made(w, f, INT_MAX);
 	for (int k = 0; k < n; k++)
 		for (size_t i = 0; i < w->open.n && !lw_same_place(w, mv[k].src, mv[k].dst); i++) {
 			const struct loan *l = w->open.p[i];
