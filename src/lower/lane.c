@@ -17,24 +17,30 @@ double lower_op_time(const struct plan_table *t, const struct ir_module *m, cons
 	return plan_time(t, &(struct plan_work){ c.flops, c.adds, c.bytes, c.ops }, PLAN_gen);
 }
 
+static bool far(const struct plan_on *p, const int64_t *pair) { return p->host && p->host[pair[0]] != p->host[pair[1]]; }
+
 /* Permutes that go into one host from others; none: between two devices of one. */
 static struct plan_group across(const struct plan_on *p, const int64_t *pair, int n)
 {
-	int most = 0;
-	for (int k = 1; p->host && k < n; k += 2) {
-		int same = 0;
-		for (int j = 1; j < n; j += 2)
-			same += p->host[pair[j]] == p->host[pair[k]] && p->host[pair[j - 1]] != p->host[pair[j]];
-		most = MAX(most, same);
-	}
+	int most = 0, hosts = 0;
+	for (int k = 0; k < n; k += 2)
+		hosts = far(p, pair + k) ? MAX(hosts, p->host[pair[k + 1]] + 1) : hosts;
+	int *into = mem_alloc(sizeof *into * (size_t)(hosts + 1));
+	for (int k = 0; k < n; k += 2)
+		if (far(p, pair + k))
+			most = MAX(most, ++into[p->host[pair[k + 1]]]);
+	mem_free(into);
 	return most ? (struct plan_group){ 2, 2, most, 0 } : (struct plan_group){ 2, 1, 2, 0 };
 }
 
 bool lower_between_hosts(const struct plan_on *p, const struct ir_fn *fn, const struct ir_op *o)
 {
+	bool yes = false;
 	int n;
 	const int64_t *pair = ir_attrs(fn, o, AT_pairs, &n);
-	return across(p, pair, n).hosts > 1;
+	for (int k = 0; k < n && !yes; k += 2)
+		yes = far(p, pair + k);
+	return yes;
 }
 
 double lower_coll_time(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)

@@ -109,12 +109,22 @@ static bool goes_round(const struct lw *w, const struct ir_loop *l, const struct
 	return true;
 }
 
-/* What of v's bytes is lent is to be back behind this op of f: when they go on to the next device. */
+/* Is l a ring's that goes round in fn?  It is of the frame around, and is shown in this one. */
+static bool around(const struct ir_fn *fn, const struct loan *l) { return l->kind > LOAN_all && l->fn == fn; }
+
+/* What of v's bytes is lent is to be back behind this op of f: when they go on to the next device.  What v shows of others is lent as long, too. */
 static int until(const struct frame *f, ir_val v)
 {
-	for (const struct loan *l = f->ring; l; l = l->peer)
-		if (l->param == f->root[v])
-			return l->step;
+	while (f->ring) {
+		ir_val root = f->root[v];
+		const struct loan *by = f->lent[root];
+		for (const struct loan *l = f->ring; l; l = l->peer)
+			if (l->param == root)
+				return l->step;
+		if (!by || around(f->fn, by))
+			break;
+		v = by->x;
+	}
 	return INT_MAX;
 }
 
@@ -255,8 +265,9 @@ void lw_loans_plan(struct lw *w, struct frame *f)
 	}
 	for (struct loan *l = f->loan; l; l = l->next) {     /* the last one first: what is lent on goes back after what it is lent by */
 		ir_val x = f->root[l->x];
-		if (f->lent[x] && f->lent[x] != l)
-			f->lent[x]->last = MAX(f->lent[x]->last, l->last);
+		struct loan *by = f->lent[x];
+		if (by && by != l && !around(fn, by))
+			by->last = MAX(by->last, l->last);
 		f->last[x] = MAX(f->last[x], l->last < INT_MAX ? l->last + 1 : INT_MAX);
 		declare(w, l);
 	}
@@ -369,6 +380,10 @@ struct place *lw_loan(struct lw *w, struct frame *f, int i, uint32_t k)
 	if (!l->held) {
 		lw_loans_settle(w, f);
 		a = for_peers(w, lw_dense(w, f, l->x));
+		if (l->other >= 0 && w->store.p[a->store].buf != w->store.p[l->other].buf) {      /* a copy is lent, which has no halves */
+			l->other = -1;
+			l->before = false;
+		}
 		lend(w, l, a);
 		opened(w, l, a->store);
 	}
@@ -417,9 +432,6 @@ static void go_round(struct lw *w, struct frame *b, struct loan *l)
 		next(w, l, !l->two, l->two ? l->beyond : l->at, l->at);
 		return;
 	}
-	struct place *z = b->at[l->z];
-	if (z->store != l->half->store)
-		lw_emit_copy(w, z, half_for(w, b, l));
 	back(w, l);
 	lw_loans_settle(w, b);
 	lend(w, l, l->half);
@@ -427,9 +439,19 @@ static void go_round(struct lw *w, struct frame *b, struct loan *l)
 	l->held = true;
 }
 
+/* What is made up to op i goes to its half, before what may show it goes back. */
+static void made(struct lw *w, struct frame *f, int i)
+{
+	for (struct loan *l = f->ring; l; l = l->peer)
+		if (l->step == i && l->kind == LOAN_made && f->at[l->z]->store != l->half->store)
+			lw_emit_copy(w, f->at[l->z], half_for(w, f, l));
+}
+
 void lw_loans_after(struct lw *w, struct frame *f, int i)
 {
-	for (struct loan *l = f->loan; l && i < INT_MAX; l = l->next)
+	if (i < INT_MAX)                     /* else it was before the results moved */
+		made(w, f, i);
+	for (struct loan *l = f->loan; l; l = l->next)
 		if (l->held && l->last == i)
 			back(w, l);
 	for (struct loan *l = f->ring; l; l = l->peer)
@@ -468,6 +490,7 @@ void lw_loans_enter(struct lw *w, struct frame *f)
 void lw_loans_moves(struct lw *w, struct frame *f, struct move *mv, int n)
 {
 	bool met = false;
+	made(w, f, INT_MAX);
 	for (int k = 0; k < n; k++)
 		for (size_t i = 0; i < w->open.n && !lw_same_place(w, mv[k].src, mv[k].dst); i++) {
 			const struct loan *l = w->open.p[i];

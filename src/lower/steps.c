@@ -173,7 +173,7 @@ struct err *lower_coll(struct lw *w, struct frame *f, int i)
 		if (c.redop == RED_fn)
 			TRY(eval_expr(&w->p->arena, w->m, (ir_fnid)ir_attr(fn, o, AT_fn), &c.expr));
 		struct place *in = f->at[ir_in(fn, o, k)], *out = NULL;
-		if (o->kind == IR_collective_permute && !f->target[o->out + k] && t->bytes && lw_place_block(in) && !lw_place_dense(in)) {
+		if (o->kind == IR_collective_permute && !f->target[o->out + k] && t->bytes && lw_place_block(in) && !lw_place_dense(in) && !lw_is_lent(w, in)) {
 			out = f->at[o->out + k] = lw_temp(w, rt->dtype, rt->rank, rt->dim);     /* what is received lies as what is sent */
 			out->stride = in->stride;
 		}

@@ -47,7 +47,7 @@ struct region_change {
 	bool in_order;         /* all ops outside stay in their order as far as that goes; else each comes when it is needed */
 };
 /* A new function like fn, with each region as what change makes of it.  Needs: regions share no op, no path leads out of one and back in,
- * and what is read of its results from outside is in out.  Gives: effects in the order of before, each op after what it reads, nothing
+ * and what is read of its results by ops that stay, or as what another region reads, is in out.  Gives: effects in the order of before, each op after what it reads, nothing
  * that no result and no effect needs.  The caller puts it in fn's place.  Regions may hold effects themselves: those that come instead stand where the region
  * does. */
 struct ir_fn *pass_replace_regions(struct ir_module *m, struct arena *a, const struct ir_fn *fn, const struct region *r, int n, const struct region_change *c);

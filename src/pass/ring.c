@@ -1,7 +1,8 @@
 /* Attention over a sharded sequence goes round.
  *
  * The partitioner gathers what the devices have of the keys, or of a gradient's queries, and scatters sums of what each gives for all of them.
- * Here each turn has a part of that, which goes on to the next: the blocks of one device (ring_loop.c), or of one host (ring_hosts.c). */
+ * Here each turn has a part of that, which goes on to the next: the blocks of one device (ring_loop.c), or of one host (ring_hosts.c).  What is gathered for
+ * several attentions, forward and backward for one, goes round for each of them if it is gathered for nobody else: else it is there anyway. */
 #include "ring.h"
 
 struct rings { const struct pass_opts *o; const struct ir_fn *fn; struct ring *const *r; bool hosts; };
@@ -13,19 +14,82 @@ static ir_val emit(void *user, struct ir_b *b, int k, const ir_val *in)
 	return s->hosts ? ring_turns(s->o, b, s->fn, s->r[k], in) : ring_loop(b, s->fn, s->r[k], in);
 }
 
+/* Per op: in a chain of what goes round, read by others as well; by nobody but what gives way. */
+enum { STAYS, MAY_GO, GOES };
+
+static void follow(const struct ir_fn *fn, struct ring *const *r, int n, uint8_t *is)
+{
+	memset(is, STAYS, fn->op.n);
+	for (int i = 0; i < n; i++) {
+		for (uint32_t k = 0; k < r[i]->att->nin; k++)
+			if (r[i]->way[k] == RING_ROUND) {
+				const struct ring_chain *c = &r[i]->from[k];
+				for (int j = 0; j < c->n; j++)
+					is[c->view[j] - fn->op.p] = MAY_GO;
+				is[c->end - fn->op.p] = MAY_GO;
+			}
+		for (int j = 0; j < r[i]->nop; j++)
+			is[r[i]->op[j]] = GOES;
+	}
+	for (size_t i = fn->op.n; i-- > 0;) {        /* readers first */
+		uint32_t by = 0;
+		if (is[i] != MAY_GO)
+			continue;
+		for (uint32_t u = ir_use_first(fn, fn->op.p[i].out); u; u = ir_use_next(fn, u))
+			by += is[ir_use_op(fn, u)] == GOES;
+		is[i] = by == fn->val.p[fn->op.p[i].out].nuse ? GOES : STAYS;
+	}
+}
+
+/* Those of n whose keys or queries are gathered for nobody but them, who take what gathers; what only scores are made from, and is there whole for
+ * others, is cut.  is: a word per op. */
+static int alone(const struct ir_fn *fn, struct ring **r, int n, uint8_t *is)
+{
+	for (bool more = n > 0; more;) {
+		int left = 0;
+		more = false;
+		follow(fn, r, n, is);
+		for (int i = 0; i < n; i++) {
+			bool stays = false;
+			for (uint32_t k = 0; k < r[i]->att->nin; k++)
+				if (r[i]->way[k] == RING_ROUND && is[r[i]->from[k].end - fn->op.p] != GOES) {
+					more = true;
+					stays |= k < r[i]->nmust;
+					r[i]->way[k] = RING_WHOLE;
+					r[i]->in[k] = ir_in(fn, r[i]->att, k);
+				}
+			if (!stays)
+				r[left++] = r[i];
+		}
+		n = left;
+	}
+	for (int i = 0; i < n; i++)
+		for (uint32_t k = 0; k < r[i]->att->nin; k++)
+			for (int j = 0; r[i]->way[k] == RING_ROUND && j <= r[i]->from[k].n; j++) {
+				const struct ring_chain *c = &r[i]->from[k];
+				int op = (int)((j < c->n ? c->view[j] : c->end) - fn->op.p);
+				if (is[op] == GOES)
+					ring_take(r[i], op);
+				is[op] = STAYS;              /* the first of them has taken it */
+			}
+	return n;
+}
+
 /* Those for which it pays are done: in turns of hosts, or in loops over devices. */
 static void replace(const struct pass_opts *o, struct ir_module *m, struct arena *a, ir_fnid f, bool hosts)
 {
 	const struct ir_fn *fn = ir_fn_of(m, f);
 	struct ring **r = ARENA_NEW(a, struct ring *, fn->op.n + 1), *at = ARENA_NEW(a, struct ring, 1);
-	struct region *g = ARENA_NEW(a, struct region, fn->op.n + 1);
 	int n = 0;
 	for (size_t i = 0; i < fn->op.n; i++)
 		if (ring_find(m, fn, (int)i, at) && (hosts ? ring_hosts(o, m, fn, at) : ring_loops(o, m, at))) {
-			g[n] = (struct region){ .op = at->op, .nop = at->nop, .in = at->in, .nin = at->att->nin, .out = at->out, .nout = (size_t)at->nres };
 			r[n++] = at;
 			at = ARENA_NEW(a, struct ring, 1);
 		}
+	n = alone(fn, r, n, ARENA_NEW(a, uint8_t, fn->op.n + 1));
+	struct region *g = ARENA_NEW(a, struct region, n + 1);
+	for (int i = 0; i < n; i++)
+		g[i] = (struct region){ .op = r[i]->op, .nop = r[i]->nop, .in = r[i]->in, .nin = r[i]->att->nin, .out = r[i]->out, .nout = (size_t)r[i]->nres };
 	if (n)
 		pass_replace(m, f, ir_rebuild(m, pass_replace_regions(m, a, fn, g, n, &(struct region_change){ .region = emit, .user = &(struct rings){ o, fn, r, hosts }, .in_order = true })));
 }

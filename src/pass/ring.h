@@ -15,11 +15,12 @@ enum ring_way { RING_FIXED, RING_ROUND, RING_WHOLE };
 struct ring_chain { const struct ir_op *end; int n; const struct ir_op *view[RING_VIEWS]; };
 
 struct ring {
-	int op[(RING_IN + 4) * (RING_VIEWS + 1) + 1], nop;   /* that give way */
+	int op[(RING_IN + 4) * (RING_VIEWS + 1) + 1], nop;   /* that give way, in order */
 	const struct ir_op *att;             /* attention, attention_grad, attention_grad_add */
 	enum ring_side side;
 	ir_group group;
 	int64_t members, len;                /* of a row of the group; of the side that each has */
+	uint32_t nmust;                      /* operands of which none may be there whole: all but those that scores are made from */
 	enum ring_way way[RING_IN];
 	int dim[RING_IN];                    /* the operand's dimension that is the side; -1: none */
 	struct ring_chain from[RING_IN];     /* of what is gathered */
@@ -29,8 +30,10 @@ struct ring {
 };
 
 /* The attention that op i is, if all that is gathered for it, and scattered of it, is so among the rows of one group that has every device.
- * *r is big: the caller's, on no stack. */
+ * It gives way, and what scatters; not yet what gathers, which others may read.  *r is big: the caller's, on no stack. */
 bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct ring *r);
+/* Op gives way as well; of its operands' chains. */
+void ring_take(struct ring *r, int op);
 
 /* Emits at b, of fn's ops: x, one of n equal blocks of what is gathered for operand k, as the attention reads it. */
 ir_val ring_read(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, int k, ir_val x, int64_t n);

@@ -74,40 +74,24 @@ static bool covers(const struct ir_module *m, ir_group g)
 	return all;
 }
 
-static bool taken(const struct ring *r, int op)
+void ring_take(struct ring *r, int op)
 {
 	int k = 0;
-	while (k < r->nop && r->op[k] != op)
+	while (k < r->nop && r->op[k] < op)
 		k++;
-	return k < r->nop;
-}
-
-static void take(struct ring *r, int op)
-{
-	int k = r->nop++;
-	for (; k && r->op[k - 1] > op; k--)
-		r->op[k] = r->op[k - 1];
-	r->op[k] = op;
-}
-
-/* o, if only what is taken reads it. */
-static void take_unread(const struct ir_fn *fn, struct ring *r, const struct ir_op *o)
-{
-	uint32_t n = 0;
-	if (taken(r, (int)(o - fn->op.p)))
+	if (k < r->nop && r->op[k] == op)
 		return;
-	for (uint32_t u = ir_use_first(fn, o->out); u; u = ir_use_next(fn, u))
-		n += taken(r, (int)ir_use_op(fn, u));
-	if (n == fn->val.p[o->out].nuse)
-		take(r, (int)(o - fn->op.p));
+	memmove(r->op + k + 1, r->op + k, sizeof *r->op * (size_t)(r->nop++ - k));
+	r->op[k] = op;
 }
 
 bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct ring *r)
 {
 	const struct ir_op *o = &fn->op.p[i];
-	*r = (struct ring){ .att = o, .side = RING_KEYS, .nres = o->kind == IR_attention ? 2 : 3 };
 	if ((o->kind != IR_attention && o->kind != IR_attention_grad && o->kind != IR_attention_grad_add) || o->nin > RING_IN)
 		return false;
+	*r = (struct ring){ .att = o, .side = RING_KEYS, .nres = o->kind == IR_attention ? 2 : 3 };
+	r->nmust = first_extra(r);
 	if (!gathered(m, fn, ir_in(fn, o, K), side_dim(m, fn, r, K), &r->from[K])) {
 		r->side = RING_QUERIES;
 		if (!grad(r) || !gathered(m, fn, ir_in(fn, o, Q), side_dim(m, fn, r, Q), &r->from[Q]))
@@ -123,27 +107,21 @@ bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct 
 		ir_val v = ir_in(fn, o, k);
 		int d = r->dim[k] = side_dim(m, fn, r, k);
 		r->way[k] = d < 0 || ir_vtype(m, fn, v)->dim[d] == 1 ? RING_FIXED : gathered(m, fn, v, d, &r->from[k]) && (ir_group)ir_attr(fn, r->from[k].end, AT_group) == r->group ? RING_ROUND : RING_WHOLE;
-		if (r->way[k] == RING_WHOLE && k < first_extra(r))
+		if (r->way[k] == RING_WHOLE && k < r->nmust)
 			return false;
 		r->in[k] = r->way[k] == RING_ROUND ? ir_in(fn, r->from[k].end, 0) : v;
 	}
-	take(r, i);
+	ring_take(r, i);
 	for (int k = 0; k < r->nres; k++) {
 		int d = ring_result_dim(m, fn, r, k);
 		if (d >= 0 && (!scattered(m, fn, o->out + (ir_val)k, d, &r->to[k]) || (ir_group)ir_attr(fn, r->to[k].end, AT_group) != r->group))
 			return false;
 		r->out[k] = d < 0 ? o->out + (ir_val)k : r->to[k].end->out;
 		for (int j = 0; d >= 0 && j < r->to[k].n; j++)
-			take(r, (int)(r->to[k].view[j] - fn->op.p));
+			ring_take(r, (int)(r->to[k].view[j] - fn->op.p));
 		if (d >= 0)
-			take(r, (int)(r->to[k].end - fn->op.p));
+			ring_take(r, (int)(r->to[k].end - fn->op.p));
 	}
-	for (uint32_t k = 0; k < o->nin; k++)
-		if (r->way[k] == RING_ROUND) {
-			for (int j = r->from[k].n; j-- > 0;)
-				take_unread(fn, r, r->from[k].view[j]);
-			take_unread(fn, r, r->from[k].end);
-		}
 	return true;
 }
 

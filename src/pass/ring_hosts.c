@@ -20,10 +20,21 @@ static int per_host(const struct pass_opts *o, const struct ir_module *m, const 
 		return 0;
 	while (d < g->ncol && host[g->id[d]] == host[g->id[0]])
 		d++;
-	for (int k = 0; k < g->nrow * g->ncol; k++)
-		if (host[g->id[k]] != host[g->id[k / g->ncol * g->ncol + k % g->ncol / d * d]])
+	for (int k = 0; k < g->nrow * g->ncol; k++) {      /* it is that of the one before, but for the first of d */
+		int at = k % g->ncol;
+		if (at && (at % d != 0) != (host[g->id[k]] == host[g->id[k - 1]]))
 			return 0;
+	}
 	return g->ncol % d ? 0 : d;
+}
+
+/* How many read what is gathered for an operand, which pay for it together. */
+static double readers(const struct ir_fn *fn, const struct ring_chain *c)
+{
+	double n = fn->val.p[c->end->out].nuse;
+	for (int k = 0; k < c->n; k++)
+		n *= fn->val.p[c->view[k]->out].nuse;
+	return n;
 }
 
 /* Bytes of a device's blocks of what travels: operands, and of sums. */
@@ -48,7 +59,7 @@ bool ring_hosts(const struct pass_opts *o, const struct ir_module *m, const stru
 	double gathered = 0, work = lower_op_time(o->plan.table, m, fn, r->att) / h, in, out, exposed = 0;
 	for (uint32_t k = 0; k < r->att->nin; k++)
 		if (r->way[k] == RING_ROUND)
-			gathered += lower_coll_time(&o->plan, m, fn, r->from[k].end);
+			gathered += lower_coll_time(&o->plan, m, fn, r->from[k].end) / readers(fn, &r->from[k]);
 	for (int k = 0; k < r->nres; k++)
 		if (r->to[k].end)
 			gathered += lower_coll_time(&o->plan, m, fn, r->to[k].end);

@@ -22,13 +22,14 @@ struct order {
 	int *uses;                   /* per root: readers that have not come yet; of results one more */
 	int64_t *live;               /* before the op at each place: bytes of values */
 	int64_t most;                /* that may be */
-	double *time;                /* per op, ns */
+	double *time, *takes;        /* per op, ns: of work; of a collective */
 	uint8_t *effect;             /* per op */
 	int *mark, stamp;            /* per op: that of the window in which it was marked last */
 	int *window;
 	int cur;                     /* the place before which uses is as it stands */
 };
 
+static bool is_coll(const struct ir_op *o) { return ir_info(o->kind)->flags & IR_COLL; }
 static const struct ir_op *at(const struct order *s, int i) { return &s->fn->op.p[s->op[i]]; }
 
 static bool shows(const struct ir_op *o)
@@ -101,6 +102,7 @@ static void prepare(struct order *s, struct arena *a)
 	s->uses = ARENA_NEW(a, int, fn->val.n);
 	s->live = ARENA_NEW(a, int64_t, s->n);
 	s->time = ARENA_NEW(a, double, s->n);
+	s->takes = ARENA_NEW(a, double, s->n);
 	s->effect = ARENA_NEW(a, uint8_t, s->n);
 	s->mark = ARENA_NEW(a, int, s->n);
 	for (size_t v = 0; v < fn->val.n; v++)
@@ -109,6 +111,7 @@ static void prepare(struct order *s, struct arena *a)
 		const struct ir_op *o = &fn->op.p[i];
 		s->op[i] = i;
 		s->time[i] = lower_op_time(s->plan->table, s->m, fn, o);
+		s->takes[i] = is_coll(o) ? lower_coll_time(s->plan, s->m, fn, o) : INFINITY;
 		s->effect[i] = ir_effect(s->m, fn, o);
 		for (uint32_t k = 0; k < o->nout && k < o->nin && shows(o); k++)
 			s->root[o->out + k] = s->root[ir_in(fn, o, k)];
@@ -176,24 +179,29 @@ static bool reads_marked(const struct order *s, const struct ir_op *o)
 	return false;
 }
 
-/* A carry that is permuted lies in one place if nothing reads it behind that; what comes from another host takes longer than a copy. */
-static bool reads_carry(const struct order *s, const struct ir_op *coll, const struct ir_op *o)
+/* A carry that is permuted lies in one place if nothing reads it behind that; what comes from another host takes longer than a copy.  0: none. */
+static ir_val carry_of(const struct order *s, const struct ir_op *coll)
 {
-	ir_val carry = coll->kind == IR_collective_permute && !lower_between_hosts(s->plan, s->fn, coll) ? s->root[ir_in(s->fn, coll, 0)] : 0;
-	bool reads = false;
-	for (uint32_t k = 0; k < o->nin; k++)
-		reads |= carry && !ir_def(s->fn, carry) && s->root[ir_in(s->fn, o, k)] == carry;
-	return reads;
+	ir_val x = coll->kind == IR_collective_permute && !lower_between_hosts(s->plan, s->fn, coll) ? s->root[ir_in(s->fn, coll, 0)] : 0;
+	return x && !ir_def(s->fn, x) ? x : 0;
 }
 
-/* Is o a collective that reads what another makes that takes longer?  That one has the work between the two. */
-static bool waits(const struct order *s, const struct ir_op *o)
+static bool reads(const struct order *s, const struct ir_op *o, ir_val root)
 {
+	uint32_t k = 0;
+	while (k < o->nin && s->root[ir_in(s->fn, o, k)] != root)
+		k++;
+	return k < o->nin;
+}
+
+/* Is op a collective that reads what another makes that takes longer?  That one has the work between the two. */
+static bool waits(const struct order *s, int op)
+{
+	const struct ir_op *o = &s->fn->op.p[op];
 	bool yes = false;
-	double takes = ir_info(o->kind)->flags & IR_COLL ? lower_coll_time(s->plan, s->m, s->fn, o) : INFINITY;
 	for (uint32_t k = 0; k < o->nin; k++) {
 		const struct ir_op *def = ir_def(s->fn, s->root[ir_in(s->fn, o, k)]);
-		yes |= def && ir_info(def->kind)->flags & IR_COLL && lower_coll_time(s->plan, s->m, s->fn, def) > takes;
+		yes |= def && is_coll(def) && s->takes[def - s->fn->op.p] > s->takes[op];
 	}
 	return yes;
 }
@@ -206,9 +214,9 @@ static bool begin_early(struct order *s, int c, double enough)
 	s->stamp++;
 	mark(s, s->op[c]);
 	mark_needs(s, at(s, c));
-	const struct ir_op *coll = at(s, c);
+	ir_val carry = carry_of(s, at(s, c));
 	for (; lo > 0 && c - lo < FAR && other < enough && !s->effect[s->op[lo - 1]]; lo--)
-		if (reads_carry(s, coll, at(s, lo - 1)))
+		if (carry && reads(s, at(s, lo - 1), carry))
 			break;
 		else if (marked(s, s->op[lo - 1]))
 			mark_needs(s, at(s, lo - 1));
@@ -227,14 +235,14 @@ static bool end_late(struct order *s, int c, double enough)
 	mark(s, s->op[c]);
 	for (; hi < s->n && hi - c < FAR && other < enough; hi++) {
 		int op = s->op[hi];
-		bool reads = reads_marked(s, at(s, hi));
-		if (s->effect[op] && reads && !late && !waits(s, at(s, hi)))
+		bool needs = reads_marked(s, at(s, hi));
+		if (s->effect[op] && needs && !late && !waits(s, op))
 			break;
-		if (reads || (s->effect[op] && late))
+		if (needs || (s->effect[op] && late))
 			mark(s, op);
 		else
 			other += s->time[op];
-		late |= s->effect[op] && reads;
+		late |= s->effect[op] && needs;
 	}
 	return other <= 0 || part(s, c + 1, hi, true);
 }
@@ -244,19 +252,18 @@ static bool begin(struct rewrite *r)
 	struct order *s = r->user;
 	bool any = false, moved = false;
 	for (size_t i = 0; i < r->from->op.n && !any; i++)
-		any = ir_info(r->from->op.p[i].kind)->flags & IR_COLL;
+		any = is_coll(&r->from->op.p[i]);
 	if (!any)
 		return false;
 	*s = (struct order){ .plan = s->plan, .m = r->m, .fn = r->from };
 	prepare(s, r->a);
 	for (size_t id = 0, i = 0; id < r->from->op.n; id++) {
-		const struct ir_op *o = &r->from->op.p[id];
-		if (!(ir_info(o->kind)->flags & IR_COLL))
+		if (!is_coll(&r->from->op.p[id]))
 			continue;
-		double least = lower_coll_time(s->plan, r->m, r->from, o), enough = ENOUGH * least + LATE;
+		double least = s->takes[id], enough = ENOUGH * least + LATE;
 		while (s->op[i] != (int)id)
 			i++;
-		for (double e = waits(s, o) ? 0 : enough; e > least && !begin_early(s, (int)i, e); e /= LESS) { }
+		for (double e = waits(s, (int)id) ? 0 : enough; e > least && !begin_early(s, (int)i, e); e /= LESS) { }
 		while (s->op[i] != (int)id)
 			i--;
 		for (double e = enough; e > least && !end_late(s, (int)i, e); e /= LESS) { }

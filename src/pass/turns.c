@@ -63,6 +63,17 @@ static const struct ir_loop_operand *operand_of(const struct ir_loop *l, ir_val 
 	return k < l->n ? &l->x[k] : NULL;
 }
 
+/* Are the elements of broadcast o those of its operand, in its order, or all one? */
+static bool keeps_order(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
+{
+	int n;
+	const int64_t *dim = ir_attrs(fn, o, AT_dims, &n);
+	int k = 1;
+	while (k < n && dim[k] > dim[k - 1])
+		k++;
+	return k >= n || ir_vtype(m, fn, ir_in(fn, o, 0))->count == 1;
+}
+
 /* The elements of v, of fn, in one row; 0: not known. */
 static ir_val in_a_row(struct known *s, const struct ir_fn *fn, ir_val v)
 {
@@ -87,7 +98,7 @@ static ir_val in_a_row(struct known *s, const struct ir_fn *fn, ir_val v)
 		x = ir_const(&s->b, row, p, bytes);
 	} else if (o->kind == IR_iota && t.dim[ir_attr(fn, o, AT_dim)] == n) {
 		x = ir_iota(&s->b, row, 0);
-	} else if (o->kind == IR_reshape || o->kind == IR_broadcast) {
+	} else if (o->kind == IR_reshape || (o->kind == IR_broadcast && keeps_order(s->m, fn, o))) {
 		x = fit(s, in_a_row(s, fn, ir_in(fn, o, 0)), n);
 	} else if (o->kind == IR_optimization_barrier) {
 		x = in_a_row(s, fn, ir_in(fn, o, v - o->out));
@@ -255,6 +266,7 @@ struct plan {
 	int *at;                 /* LATER: per operand of a branch the loop's operand; EARLIER: per result */
 	const char **start;      /* EARLIER: per operand of a branch the element that it has everywhere */
 	int added;               /* the first of the loop's new operands: LATER: per result; EARLIER: per operand of a branch */
+	ir_val *x;               /* room for the operands of a branch */
 };
 
 /* It takes operands of the loop that nobody else reads, in the body or behind the loop. */
@@ -263,6 +275,7 @@ static bool later(const struct rewrite *r, const struct ir_op *o, const struct i
 	if (!permutes(r->m, p->most))
 		return false;
 	p->at = ARENA_NEW(r->a, int, c->nin);
+	p->x = ARENA_NEW(r->a, ir_val, c->nin);
 	for (uint32_t q = 1; q < c->nin; q++) {
 		ir_val v = ir_in(l->body, c, q);
 		const struct ir_loop_operand *x = ir_def(l->body, v) ? NULL : operand_of(l, v);
@@ -281,6 +294,7 @@ static bool earlier(const struct rewrite *r, const struct ir_loop *l, const stru
 		return false;
 	p->at = ARENA_NEW(r->a, int, c->nout + 1);
 	p->start = ARENA_NEW(r->a, const char *, c->nin);
+	p->x = ARENA_NEW(r->a, ir_val, c->nin);
 	for (uint32_t j = 0; j < c->nout; j++) {
 		bool zeros = false;
 		int k = 0;
@@ -343,22 +357,27 @@ static struct plan planned(struct rewrite *r, const struct ir_op *o, const struc
 
 /* --- the loop ------------------------------------------------------------------------ */
 
+/* What branch f of case c makes of p's operands, at b. */
+static const ir_val *branch(struct rewrite *r, const struct ir_b *b, const struct ir_op *c, const struct plan *p, ir_fnid f)
+{
+	ir_val *out = ARENA_NEW(r->a, ir_val, c->nout + 1);
+	ir_inline(&(struct ir_b){ b->m, b->fn, c->loc }, f, p->x, out);
+	return out;
+}
+
 /* Operands that the loop has more than before. */
 static void add_operands(struct rewrite *r, const struct ir_loop *l, const struct ir_op *c, struct plan *p, const ir_val *in, struct ir_loop_new *g)
 {
-	ir_val *x = ARENA_NEW(r->a, ir_val, c->nin + 1), *out = ARENA_NEW(r->a, ir_val, c->nout + 1);
 	p->added = (int)g->x.n;
 	for (uint32_t q = 1; q < c->nin; q++)
 		if (p->way == LATER) {
-			x[q - 1] = in[p->at[q - 1]];
+			p->x[q - 1] = in[p->at[q - 1]];
 		} else if (p->way == EARLIER) {
 			ir_type t = l->body->val.p[ir_in(l->body, c, q)].type;
 			ir_loop_add(g, ir_const(&r->b, t, p->start[q - 1], (size_t)dtype_info[ir_type_of(r->m, t)->dtype].bytes), ROLE_CARRY);
 		}
-	if (p->way != LATER)
-		return;
-	ir_inline(&r->b, p->once, x, out);
-	for (uint32_t j = 0; j < c->nout; j++)
+	const ir_val *out = p->way == LATER ? branch(r, &r->b, c, p, p->once) : NULL;
+	for (uint32_t j = 0; out && j < c->nout; j++)
 		ir_loop_add(g, out[j], ROLE_CARRY);
 }
 
@@ -373,17 +392,14 @@ static void refill(struct rewrite *r, const struct ir_loop *l, const struct plan
 			map[l->x[k].param] = g->x.p[k].param;
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *c = &fn->op.p[i];
-		if (plan[i].way != EARLIER)
+		const struct plan *p = &plan[i];
+		if (p->way != EARLIER)
 			continue;
-		ir_val *x = ARENA_NEW(r->a, ir_val, c->nin + 1), *out = ARENA_NEW(r->a, ir_val, c->nout + 1);
 		for (uint32_t q = 1; q < c->nin; q++)
-			x[q - 1] = g->x.p[plan[i].added + (int)q - 1].param;
-		b.loc = c->loc;
-		ir_inline(&b, plan[i].most, x, out);
-		for (uint32_t j = 0; j < c->nout; j++) {
-			map[l->x[plan[i].at[j]].param] = out[j];
-			map[c->out + j] = out[j];          /* the old carry is read by nobody any more */
-		}
+			p->x[q - 1] = g->x.p[p->added + (int)q - 1].param;
+		const ir_val *out = branch(r, &b, c, p, p->most);
+		for (uint32_t j = 0; j < c->nout; j++)
+			map[l->x[p->at[j]].param] = map[c->out + j] = out[j];          /* the old carry is read by nobody any more */
 	}
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
@@ -407,19 +423,17 @@ static void refill(struct rewrite *r, const struct ir_loop *l, const struct plan
 		ir_loop_give(g, l->made[j], map[fn->result.p[j]]);
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *c = &fn->op.p[i];
-		ir_val *x = ARENA_NEW(r->a, ir_val, c->nin + 1), *out = ARENA_NEW(r->a, ir_val, c->nout + 1);
-		b.loc = c->loc;
-		for (uint32_t q = 1; q < c->nin && plan[i].way == EARLIER; q++)
-			ir_loop_give(g, plan[i].added + (int)q - 1, map[ir_in(fn, c, q)]);
-		if (plan[i].way != LATER)
-			continue;
-		for (uint32_t q = 1; q < c->nin; q++) {
-			const struct ir_loop_operand *k = &l->x[plan[i].at[q - 1]];
-			x[q - 1] = k->role == ROLE_CARRY ? map[fn->result.p[k->result]] : map[k->param];
-		}
-		ir_inline(&b, plan[i].most, x, out);
-		for (uint32_t j = 0; j < c->nout; j++)
-			ir_loop_give(g, plan[i].added + (int)j, out[j]);
+		const struct plan *p = &plan[i];
+		for (uint32_t q = 1; q < c->nin; q++)
+			if (p->way == EARLIER) {
+				ir_loop_give(g, p->added + (int)q - 1, map[ir_in(fn, c, q)]);
+			} else if (p->way == LATER) {
+				const struct ir_loop_operand *k = &l->x[p->at[q - 1]];
+				p->x[q - 1] = map[k->role == ROLE_CARRY ? fn->result.p[k->result] : k->param];
+			}
+		const ir_val *out = p->way == LATER ? branch(r, &b, c, p, p->most) : NULL;
+		for (uint32_t j = 0; out && j < c->nout; j++)
+			ir_loop_give(g, p->added + (int)j, out[j]);
 	}
 }
 
@@ -461,14 +475,12 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 		r->map[o->out + (ir_val)j] = v + (ir_val)result[l.made[j]];
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *c = &fn->op.p[i];
-		if (plan[i].way != EARLIER)
-			continue;
-		ir_val *x = ARENA_NEW(r->a, ir_val, c->nin + 1), *out = ARENA_NEW(r->a, ir_val, c->nout + 1);
-		for (uint32_t q = 1; q < c->nin; q++)
-			x[q - 1] = v + (ir_val)result[plan[i].added + (int)q - 1];
-		ir_inline(&r->b, plan[i].once, x, out);
-		for (uint32_t j = 0; j < c->nout; j++)
-			r->map[o->out + (ir_val)l.x[plan[i].at[j]].result] = out[j];
+		const struct plan *p = &plan[i];
+		for (uint32_t q = 1; q < c->nin && p->way == EARLIER; q++)
+			p->x[q - 1] = v + (ir_val)result[p->added + (int)q - 1];
+		const ir_val *out = p->way == EARLIER ? branch(r, &r->b, c, p, p->once) : NULL;
+		for (uint32_t j = 0; out && j < c->nout; j++)
+			r->map[o->out + (ir_val)l.x[p->at[j]].result] = out[j];
 	}
 	return REWRITE_MAPPED;
 }

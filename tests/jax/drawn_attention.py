@@ -53,5 +53,7 @@ def drawn(rng):
         p = jax.nn.softmax(jnp.where(keep, x, fill), -1).astype(v.dtype)
         return jnp.einsum("bhts,bhsd->bhtd" if first else "bhts,bshd->bthd", p, v)
 
-    text = f"{t=} {s=} {d=} {b=} {h=} {kv=} {dtype.dtype.name} {extra=} {causal_=} {window=} {fill=} {first=} {again=} {mesh} {specs}"
-    return text, jax.checkpoint(f) if again else f, [a.astype(dtype) for a in args] + more, mesh, specs
+    deep = t == s and rng.integers(4) == 0
+    g = (lambda q, k, v, *m: f(f(q, k, v, *m), k * 2, v + 1, *m)) if deep else f
+    text = f"{t=} {s=} {d=} {b=} {h=} {kv=} {dtype.dtype.name} {extra=} {causal_=} {window=} {fill=} {first=} {again=} {deep=} {mesh} {specs}"
+    return text, jax.checkpoint(g) if again else g, [a.astype(dtype) for a in args] + more, mesh, specs

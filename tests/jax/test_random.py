@@ -28,6 +28,18 @@ def test_random(devices, how, seconds, tmp_path):
     print(programs("--seed", seed, "--seconds", seconds, "--devices", devices, "--how", how, "--jobs", 2, "--found", tmp_path, "--most", 1).splitlines()[-1])
 
 
+@pytest.mark.only_rondo
+@pytest.mark.parametrize("how", ["loops", "rings"])
+def test_turns(how, rondo, tmp_path):
+    """What goes round, as programs of a device: one host or several, run beside the oracle."""
+    seed = int.from_bytes(os.urandom(4), "little")
+    print(f"seed={seed}")
+    done = subprocess.run([sys.executable, str(HERE / "random_turns.py"), "--seed", str(seed), "--seconds", "15", "--how", how, "--keep", str(tmp_path)],
+                          env={**os.environ, "RONDO_LIBRARY": str(rondo.parent / "librondo.so")}, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:] + "".join(f"{f.name}\n{f.read_text()}" for f in list(tmp_path.glob("*.in"))[:1])
+    print(done.stdout.splitlines()[-1])
+
+
 def test_found():
     programs("--replay", *sorted(HERE.glob("found/*.py")))
 
