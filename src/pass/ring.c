@@ -1,8 +1,9 @@
 /* Attention over a sharded sequence goes round.
  *
  * The partitioner gathers what the devices have of the keys, or of a gradient's queries, and scatters sums of what each gives for all of them.
- * Here each turn has a part of that, which goes on to the next: the blocks of one device (ring_loop.c), or of one host (ring_hosts.c).  What is gathered for
- * several attentions, forward and backward for one, goes round for each of them if it is gathered for nobody else: else it is there anyway. */
+ * Here each turn has a part of that, which goes on to the next: the blocks of one device (ring_loop.c), or of one host (ring_hosts.c).  Between hosts,
+ * what is gathered for several attentions, forward and backward for one, goes round for each of them if it is gathered for nobody else: else it is there
+ * anyway.  On one host who reads a gather reads it where it lies (lower/gather.c), and it may stay for others. */
 #include "ring.h"
 
 struct rings { const struct pass_opts *o; const struct ir_fn *fn; struct ring *const *r; bool hosts; };
@@ -41,8 +42,8 @@ static void follow(const struct ir_fn *fn, struct ring *const *r, int n, uint8_t
 	}
 }
 
-/* Those of n whose keys or queries are gathered for nobody but them, who take what gathers; what only scores are made from, and is there whole for
- * others, is cut.  is: a word per op. */
+/* Those of n whose keys or queries are gathered for nobody but them; what only scores are made from, and is there whole for others, is cut.  is: a word
+ * per op. */
 static int alone(const struct ir_fn *fn, struct ring **r, int n, uint8_t *is)
 {
 	for (bool more = n > 0; more;) {
@@ -63,6 +64,13 @@ static int alone(const struct ir_fn *fn, struct ring **r, int n, uint8_t *is)
 		}
 		n = left;
 	}
+	return n;
+}
+
+/* They take what gathers for nobody else. */
+static void take(const struct ir_fn *fn, struct ring **r, int n, uint8_t *is)
+{
+	follow(fn, r, n, is);
 	for (int i = 0; i < n; i++)
 		for (uint32_t k = 0; k < r[i]->att->nin; k++)
 			for (int j = 0; r[i]->way[k] == RING_ROUND && j <= r[i]->from[k].n; j++) {
@@ -72,7 +80,6 @@ static int alone(const struct ir_fn *fn, struct ring **r, int n, uint8_t *is)
 					ring_take(r[i], op);
 				is[op] = STAYS;              /* the first of them has taken it */
 			}
-	return n;
 }
 
 /* Those for which it pays are done: in turns of hosts, or in loops over devices. */
@@ -86,7 +93,9 @@ static void replace(const struct pass_opts *o, struct ir_module *m, struct arena
 			r[n++] = at;
 			at = ARENA_NEW(a, struct ring, 1);
 		}
-	n = alone(fn, r, n, ARENA_NEW(a, uint8_t, fn->op.n + 1));
+	uint8_t *is = ARENA_NEW(a, uint8_t, fn->op.n + 1);
+	n = hosts ? alone(fn, r, n, is) : n;
+	take(fn, r, n, is);
 	struct region *g = ARENA_NEW(a, struct region, n + 1);
 	for (int i = 0; i < n; i++)
 		g[i] = (struct region){ .op = r[i]->op, .nop = r[i]->nop, .in = r[i]->in, .nin = r[i]->att->nin, .out = r[i]->out, .nout = (size_t)r[i]->nres };
