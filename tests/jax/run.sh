@@ -8,7 +8,8 @@ export JAX_PLATFORMS="${JAX_PLATFORMS:-rondo,cpu}" PYTHONPATH="$PWD/python:$PWD/
 log="$(mktemp)" counts="$(mktemp)"
 trap 'rm -f "$log" "$counts"' EXIT
 
-# A file's tests one after the other, as many files at once as there are cores: large ones first, before them random programs, which take a time of their own.  What its last line counts goes to counts.
+# A file's tests one after the other, as many files at once as there are cores: large ones first, before them random programs, which take a time of
+# their own.  What its last line counts goes to counts.
 tests() {
 	local out line rc p n e
 	out="$("$py" -m pytest -q -rs --durations=6 --durations-min=4 -p no:cacheprovider "$1" 2>&1)"
@@ -25,7 +26,7 @@ tests() {
 while IFS= read -r f; do
 	while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
 	tests "$f" &
-done < <(if [ $# -gt 0 ]; then ls -S "$@"; else ls tests/jax/test_random.py && ls -S tests/jax/test_*.py | grep -v random; fi)
+done < <(if [ $# -gt 0 ]; then ls -S "$@"; else ls tests/jax/test_random.py && ls -S tests/jax/test_[!r]*.py; fi)
 wait
 read -r passed failed < <(awk '{ p += $1; n += $2 } END { print p + 0, n + 0 }' "$counts")
 [ "$passed" != 0 ] || [ "$failed" != 0 ] || failed=1
