@@ -30,7 +30,7 @@ struct ring {
 };
 
 /* The attention that op i is, if all that is gathered for it, and scattered of it, is so among the rows of one group that has every device.
- * It gives way, and what scatters; not yet what gathers, which others may read.  *r is big: the caller's, on no stack. */
+ * In r->op are it and what scatters; what gathers, which others may read, is added by ring_take where nobody does.  *r is big: the caller's, on no stack. */
 bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct ring *r);
 /* Op gives way as well; of its operands' chains. */
 void ring_take(struct ring *r, int op);

@@ -47,6 +47,19 @@ static struct rt_buffer *vec(int d, int64_t n, const float *v)
 	return b;
 }
 
+/* x, of one argument and one result, runs once on device 0, and is waited for. */
+static inline void once(struct rt_exec *x, int64_t n, const float *v)
+{
+	struct rt_buffer *a = vec(0, n, v), *out;
+	struct rt_event *done;
+
+	ok(rt_exec_run(x, &a, NULL, 0, 0, &out, &done));
+	ok(rt_event_wait(done));
+	rt_event_unref(done);
+	rt_buffer_unref(out);
+	rt_buffer_unref(a);
+}
+
 static struct err *get(struct rt_buffer *b, int64_t n, float *v)
 {
 	struct rt_event *e = rt_buffer_to_host(b, 0, n * 4, v);

@@ -369,14 +369,8 @@ static void threads(void **state)
 	struct thread t[4];
 	struct rt_exec *x = load(add1, dev0);
 	float one[4] = { 1, 1, 1, 1 };
-	struct rt_buffer *a = vec(0, 4, one), *out;
-	struct rt_event *done;
 
-	ok(rt_exec_run(x, &a, NULL, 0, 0, &out, &done));
-	ok(rt_event_wait(done));
-	rt_event_unref(done);
-	rt_buffer_unref(a);
-	rt_buffer_unref(out);
+	once(x, 4, one);
 	int64_t zone = rt_device_stats(rt_client_device(cl, 0)).in_use;      /* which stays */
 	for (int i = 0; i < 4; i++) {
 		t[i] = (struct thread){ .x = x, .seed = i };

@@ -253,13 +253,7 @@ static void under_way(void **state)
 	within.stops = begun();
 	ok(rt_trace_new(&within.starts));
 	launch(x, 0, 3);
-	struct rt_buffer *a = vec(0, 4, v), *out;
-	struct rt_event *done;
-	ok(rt_exec_run(y, &a, NULL, 0, 0, &out, &done));
-	ok(rt_event_wait(done));
-	rt_event_unref(done);
-	rt_buffer_unref(out);
-	rt_buffer_unref(a);
+	once(y, 4, v);
 	launch(x, 0, 4);
 	ok(rt_trace_stop(within.starts));
 	struct { struct rt_trace *t; size_t n; } of[3] = { { around, 6 + 4 + 7 }, { within.stops, 6 }, { within.starts, 7 } };
