@@ -5,12 +5,16 @@
 
 enum { PARTING_S = 20 };
 
+static void gone(void *c) { coll_free(c); }
+
 static struct coll *new(struct sym_world *w, int pe, const struct coll_table *table, struct sym_ep *ep)
 {
 	if (!ep)
 		return NULL;
 	struct coll *c = mem_lines(sizeof *c);
+	struct mem_undo u;
 
+	mem_undo(&u, gone, c);
 	c->ep = ep;
 	c->heap = sym_heap_of(w, pe);
 	if (table)
@@ -23,6 +27,7 @@ static struct coll *new(struct sym_world *w, int pe, const struct coll_table *ta
 	c->far = !sym_near(w);
 	c->lent = mem_lines(((size_t)c->npe + 63) / 64 * 8);
 	c->line = mem_lines((size_t)c->npe * 8);
+	mem_done(&u);
 	return c;
 }
 

@@ -30,6 +30,19 @@ static size_t room_for_threads(int ndev)
 
 struct making { const struct rt_opts *o; struct rt_client *c; };
 
+/* With whom, and what is known of this machine. */
+static struct err *meet(void *v)
+{
+	struct making *m = v;
+	struct rt_client *c = m->c;
+
+	TRY(plan_table_get(&c->here));
+	c->plan = c->here;
+	coll_table_from(&c->table, c->plan.rule);
+	TRY(job_join(c, m->o->boot));
+	return job_table(c);
+}
+
 static struct err *make(void *v)
 {
 	struct making *m = v;
@@ -47,11 +60,7 @@ static struct err *make(void *v)
 	c->side_tail = &c->side_head;
 	if (!ops)
 		return ERR(INVALID, "RONDO_DEVICE is '%s', not cpu or far", conf_str(CONF_DEVICE));
-	TRY(plan_table_get(&c->here));
-	c->plan = c->here;
-	coll_table_from(&c->table, c->plan.rule);
-	TRY(job_join(c, o->boot));
-	TRY(job_table(c));
+	TRY(mem_guard(meet, m, true));
 	c->table.cores = c->cores;
 	int nworker = MAX(cpu_get()->cores / c->sharers - 1, 0);
 	c->spins = sym_spins(c->sharers * (1 + nworker));
@@ -112,15 +121,12 @@ static struct err *make(void *v)
 struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 {
 	struct making m = { o, NULL };
-	/* Without memory, too, the others hear of it; what threads of the join may know stays. */
+	/* Without memory, too, the others hear of it. */
 	struct err *e = mem_guard(make, &m, false);
 
 	*out = e ? NULL : m.c;
-	if (e && o->boot && (!m.c || !m.c->world)) {
-		job_refuse(o->boot, e);
-		if (o->boot->nprocess > 1)
-			sym_give_up(o->boot, e);
-	}
+	if (e && o->boot && o->boot->nprocess > 1 && (!m.c || !m.c->world))
+		sym_give_up(o->boot, e);
 	if (e)
 		rt_client_free(m.c);
 	return e;

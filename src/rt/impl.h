@@ -139,8 +139,6 @@ struct rt_client {
 
 /* Learn who the processes of the job are, and what they have. */
 struct err *job_join(struct rt_client *c, const struct kv *boot);
-/* This process will not join: let the others know, if they do not know it yet. */
-void job_refuse(const struct kv *boot, const struct err *why);
 /* c->table and c->plan are this process'; afterwards those of process 0. */
 struct err *job_table(struct rt_client *c);
 /* Let the other processes know what x sends and receives, for messages. */

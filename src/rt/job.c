@@ -70,20 +70,6 @@ static struct err *fetch(const struct kv *kv, int who, const char *key, struct s
 	}
 }
 
-/* Instead of a card, from a process that fails before it has one. */
-static const char sorry[] = "failed: ";
-
-void job_refuse(const struct kv *boot, const struct err *why)
-{
-	struct str s = { 0 };
-	char key[32];
-
-	snprintf(key, sizeof key, "card/%d", boot->process);
-	str_addf(&s, "%s%s", sorry, why->msg);
-	err_free(boot->put(boot->user, key, s.p, s.n));         /* there may be a card */
-	str_free(&s);
-}
-
 static struct err *card_get(const struct kv *kv, int who, struct card *out)
 {
 	struct str s = { 0 };
@@ -92,8 +78,6 @@ static struct err *card_get(const struct kv *kv, int who, struct card *out)
 	snprintf(key, sizeof key, "card/%d", who);
 	struct err *e = fetch(kv, who, key, &s);
 
-	if (!e && s.n > sizeof sorry - 1 && !memcmp(s.p, sorry, sizeof sorry - 1))
-		e = ERR(UNAVAILABLE, "process %d could not join the job: %s", who, s.p + sizeof sorry - 1);
 	if (!e && (s.n < 2 * sizeof(uint32_t) || memcmp(s.p, &(uint32_t){ CARD }, sizeof(uint32_t))))
 		e = ERR(PRECONDITION, "what process %d wrote into the job's store is no card of Rondo's", who);
 	uint32_t version = 0;
@@ -147,6 +131,7 @@ struct err *job_join(struct rt_client *c, const struct kv *boot)
 	}
 	c->nplace = total;
 	c->place = mem_alloc(sizeof *c->place * (size_t)total);
+	mem_keep(c->place);
 	for (int i = 0, id = 0; i < n; i++)
 		for (int k = 0; k < card[i].ndev; k++, id++) {
 			struct rt_place *p = &c->place[id];

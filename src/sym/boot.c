@@ -397,8 +397,13 @@ static struct err *tcp_get(void *user, const char *key, int ms, struct str *out)
 		return no_answer(b);
 	if (sscanf(line, "value %zu", &n) != 1 || n > VALUE)
 		return ERR(DEADLINE, "nobody has written '%s'", key);
-	char *p = mem_grow(NULL, n + 1);
-	bool ok = recv_all(b->fd, p, n);
+	char some[256], *p = mem_try(n + 1);
+	bool ok = true;
+	for (size_t left = n, k; ok && !p && left; left -= k)        /* what was answered is taken all the same: others will ask */
+		ok = recv_all(b->fd, some, k = MIN(left, sizeof some));
+	if (ok && !p)
+		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", n + 1);
+	ok = ok && recv_all(b->fd, p, n);
 	if (ok)
 		str_addn(out, p, n);
 	free(p);

@@ -120,7 +120,9 @@ struct call {
 	const char *token;
 	const bool *reach;
 	int *fd;                          /* nproc: what has come of it */
+	bool all_here;
 	int listen;
+	struct ifaddrs *addresses;
 	struct dial *dial;                /* nproc */
 	struct guest guest[GUESTS];
 	int nguest;
@@ -517,26 +519,50 @@ static struct err *hopeless(struct call *c, const struct kv *kv, double until)
 	return NULL;
 }
 
+/* What is open, but what was meant to be. */
+static void call_over(void *v)
+{
+	struct call *c = v;
+
+	for (int k = 0; k < c->w->nproc; k++) {
+		if (c->dial[k].fd >= 0 && c->dial[k].at != DONE)
+			close(c->dial[k].fd);
+		if (!c->all_here && c->fd[k] >= 0) {
+			close(c->fd[k]);
+			c->fd[k] = -1;
+		}
+		free(c->dial[k].place);
+	}
+	while (c->nguest)
+		show_out(c, c->nguest - 1, NULL);
+	if (c->listen >= 0)
+		close(c->listen);
+	if (c->addresses)
+		freeifaddrs(c->addresses);
+	free(c->dial);
+}
+
 struct err *sym_dial(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until, int *fd)
 {
 	struct call c = { .w = w, .token = token, .reach = reach, .fd = fd, .listen = -1 };
 	struct pollfd *f = mem_alloc((size_t)(w->nproc + GUESTS + 1) * sizeof *f);
-	struct ifaddrs *all = NULL;
 	struct str s = { 0 };
 	struct err *e = NULL;
+	struct mem_undo u;
 	char key[32];
 	int port = 0;
 
 	c.dial = mem_alloc((size_t)w->nproc * sizeof *c.dial);
 	for (int k = 0; k < w->nproc; k++)
 		fd[k] = c.dial[k].fd = -1;
+	mem_undo(&u, call_over, &c);
 	TRY_GOTO(e, listening(&c.listen, &port), out);
-	if (getifaddrs(&all)) {
+	if (getifaddrs(&c.addresses)) {
 		e = ERR(EXHAUSTED, "cannot list the addresses of this host: %s", strerror(errno));
 		goto out;
 	}
 	str_addf(&s, "%d", port);
-	addresses(&s, all);
+	addresses(&s, c.addresses);
 	snprintf(key, sizeof key, "tcp/%d", w->proc);
 	TRY_GOTO(e, kv->put(kv->user, key, s.p, s.n), out);
 	/* When all have written theirs, all are about to call and to listen. */
@@ -547,7 +573,7 @@ struct err *sym_dial(struct sym_world *w, const struct kv *kv, const char *token
 		snprintf(key, sizeof key, "tcp/%d", k);
 		TRY_GOTO(e, sym_fetch(w, kv, key, k, until, &s), out);
 		if (k < w->proc)
-			TRY_GOTO(e, places(&c.dial[k], k, s.p, all), out);
+			TRY_GOTO(e, places(&c.dial[k], k, s.p, c.addresses), out);
 	}
 	while (!turn(&c, f))
 		if ((e = hopeless(&c, kv, until))) {
@@ -561,23 +587,10 @@ struct err *sym_dial(struct sym_world *w, const struct kv *kv, const char *token
 		if (fd[k] >= 0)
 			control(fd[k]);
 out:
-	for (int k = 0; k < w->nproc; k++) {
-		if (c.dial[k].fd >= 0 && c.dial[k].at != DONE)
-			close(c.dial[k].fd);
-		if (e && fd[k] >= 0) {
-			close(fd[k]);
-			fd[k] = -1;
-		}
-		free(c.dial[k].place);
-	}
-	while (c.nguest)
-		show_out(&c, c.nguest - 1, NULL);
-	if (c.listen >= 0)
-		close(c.listen);
-	if (all)
-		freeifaddrs(all);
+	c.all_here = !e;
+	mem_done(&u);
+	call_over(&c);
 	str_free(&s);
-	free(c.dial);
 	free(f);
 	return e;
 }

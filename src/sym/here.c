@@ -5,7 +5,7 @@
  *     PID START BOOT NAMESPACE      /proc/PID/stat (22), /proc/sys/kernel/random/boot_id, /proc/self/ns/pid
  *
  * Of any machine, and from before it has said so: "gone/<process>" is there once it has ended, where somebody watches
- * (python/rondo/coordinator.py). */
+ * (python/rondo/coordinator.py).  One that cannot join says why under "gave_up/<process>". */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -70,12 +70,34 @@ struct err *sym_claim(const struct kv *kv, const char *key, const void *value, s
 	return e && e->code == ERR_ALREADY_EXISTS ? err_wrap(e, "there is a process %d already: another job has this address, or two processes have one number", kv->process) : e;
 }
 
+void sym_give_up(const struct kv *kv, const struct err *why)
+{
+	char key[32];
+
+	snprintf(key, sizeof key, "gave_up/%d", kv->process);
+	err_free(kv->put(kv->user, key, why->msg, strlen(why->msg)));      /* it may have said so */
+}
+
+struct err *sym_gave_up(const struct kv *kv, int who)
+{
+	struct str s = { 0 };
+	char key[32];
+
+	snprintf(key, sizeof key, "gave_up/%d", who);
+	struct err *e = kv->get(kv->user, key, 1, &s);
+	struct err *why = e ? NULL : ERR(UNAVAILABLE, "process %d could not join the job: %.*s", who, (int)s.n, s.p);
+	err_free(e);
+	str_free(&s);
+	return why;
+}
+
 struct err *sym_missing(const struct kv *kv, int who)
 {
 	struct here mine, its = { 0 };
 	struct str s = { 0 };
 	char key[32];
 
+	TRY(sym_gave_up(kv, who));
 	snprintf(key, sizeof key, "gone/%d", who);
 	struct err *e = kv->get(kv->user, key, 1, &s);
 	bool dead = !e;

@@ -10,7 +10,6 @@
  * all have come. */
 #include <errno.h>
 #include <limits.h>
-#include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -261,8 +260,8 @@ static void *watch(void *v)
 {
 	struct sym_world *w = v;
 	struct join *j = w->join;
-	struct pollfd *f = mem_alloc((size_t)(2 + PENDING + 2 * w->nproc) * sizeof *f);
-	int *who = mem_alloc((size_t)(2 + PENDING + 2 * w->nproc) * sizeof *who);
+	struct pollfd *f = j->poll;
+	int *who = j->polled;
 
 	for (;;) {
 		int n = 0;
@@ -319,8 +318,6 @@ static void *watch(void *v)
 				close(s);
 		}
 	}
-	free(f);
-	free(who);
 	return NULL;
 }
 
@@ -635,13 +632,16 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 	struct joining g = { .w = w, .kv = kv, .road = conf_str(CONF_TRANSPORT), .until = clock_s() + (double)conf_int(CONF_JOIN_TIMEOUT),
 	                     .me = { RONDO_VERSION, w->nlocal, getpid(), w->threads, cpu_get()->cores, !w->fence, NET_PLAIN, "", "", "", "" },
 	                     .row = mem_alloc(n * n), .far = mem_alloc(n * sizeof *g.far), .group = mem_alloc(n * sizeof *g.group) };
-	struct join *j = w->join = mem_alloc(sizeof *j);
+	struct join *j = mem_alloc(sizeof *j);
 
+	w->process = mem_alloc(n * sizeof *w->process);
+	j->rec = mem_alloc(n * sizeof *j->rec);
+	j->poll = mem_alloc((2 + PENDING + 2 * n) * sizeof *j->poll);
+	j->polled = mem_alloc((2 + PENDING + 2 * n) * sizeof *j->polled);
 	w->shared = true;
 	w->nproc = kv->nprocess;
 	w->proc = kv->process;
-	w->process = mem_alloc(n * sizeof *w->process);
-	j->rec = mem_alloc(n * sizeof *j->rec);
+	w->join = j;
 	j->listen = j->stop = -1;
 	pthread_mutex_init(&j->lock, NULL);
 	pthread_cond_init(&j->cond, NULL);
@@ -685,6 +685,8 @@ void sym_part(struct sym_world *w)
 	pthread_mutex_destroy(&j->lock);
 	pthread_cond_destroy(&j->cond);
 	free(j->rec);
+	free(j->poll);
+	free(j->polled);
 	free(j);
 	w->join = NULL;
 }

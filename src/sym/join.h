@@ -2,6 +2,8 @@
 #ifndef RONDO_SYM_JOIN_H
 #define RONDO_SYM_JOIN_H
 
+#include <poll.h>
+
 #include "impl.h"
 
 enum { TOKEN = 32, MASK = 1024, PENDING = 64 };
@@ -30,6 +32,7 @@ struct join {
 	bool pass;                        /* pass descriptors; else the other side fetches them */
 	struct hello mine;
 	struct record *rec;               /* nproc */
+	struct pollfd *poll; int *polled; /* the watcher's: what it looks at, and whose that is */
 	struct { int fd; double since; bool maps; int proc; } pending[PENDING];
 	int npending;
 };

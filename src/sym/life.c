@@ -1,12 +1,16 @@
 /* What a process of a job hears of another: the keys that it writes, why it writes none, and its end. */
 #include "join.h"
 
-enum { SLICE_MS = 250, FAILED = '!' };      /* FAILED begins a value: why its writer gave up */
+enum { SLICE_MS = 250 };
 
 struct err *sym_joins(struct sym_world *w, const struct kv *kv, int who, double until, struct sym_coming *c)
 {
-	if (atomic_load(&w->process[who].life) != SYM_HERE)
-		return ERR(UNAVAILABLE, "process %d (pid %d) has died while it joined the job", who, w->process[who].pid);
+	int life = atomic_load(&w->process[who].life);
+
+	if (life != SYM_HERE) {
+		TRY(sym_gave_up(kv, who));
+		return ERR(UNAVAILABLE, "process %d (pid %d) has %s while it joined the job", who, w->process[who].pid, life == SYM_LEFT ? "left" : "died");
+	}
 	return sym_coming(kv, who, until, c);
 }
 
@@ -18,30 +22,11 @@ struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key,
 		double left = until - clock_s();
 		int ms = (int)MIN(MAX(left * 1000, 1), SLICE_MS);
 		struct err *e = kv->get(kv->user, key, ms, out);
-		if (!e && out->n && out->p[0] == FAILED)
-			return ERR(UNAVAILABLE, "process %d could not join the job: %s", who, out->p + 1);
 		if (!e || (e->code != ERR_DEADLINE && e->code != ERR_NOT_FOUND))
 			return e ? err_wrap(e, "joining the job, process %d", kv->process) : NULL;
 		err_free(e);
 		TRY(sym_joins(w, kv, who, until, &c));
 	}
-}
-
-/* Every key that they may wait for says why. */
-void sym_give_up(const struct kv *kv, const struct err *why)
-{
-	static const char *const name[] = { "process", "reached", "tcp", "ucx" };
-	struct str s = { 0 };
-	char key[32];
-
-	str_addf(&s, "%c%s", FAILED, why->msg);
-	if (kv->process == 0)
-		err_free(kv->put(kv->user, "token", s.p, s.n));
-	for (size_t i = 0; i < NELEM(name); i++) {
-		snprintf(key, sizeof key, "%s/%d", name[i], kv->process);
-		err_free(kv->put(kv->user, key, s.p, s.n));      /* it may be there */
-	}
-	str_free(&s);
 }
 
 void sym_gone(struct sym_world *w, int proc, enum sym_life how)

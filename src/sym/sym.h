@@ -86,8 +86,9 @@ void sym_boot_free(struct kv *k);                            /* NULL is fine */
 void sym_here(const struct kv *kv);
 /* Write what is this process' alone.  ALREADY_EXISTS: another one has this number, most likely of another job that has the address. */
 struct err *sym_claim(const struct kv *kv, const char *key, const void *value, size_t n);
-/* Process who does not write what is waited for: UNAVAILABLE if it has said where it is, which is here, and is no more. */
+/* Process who does not write what is waited for: UNAVAILABLE if it has given up, or has ended. */
 struct err *sym_missing(const struct kv *kv, int who);
+struct err *sym_gave_up(const struct kv *kv, int who);       /* UNAVAILABLE, with its reason, if process who has given up */
 /* One wait for a process while a job is joined; starts as zeros.  A look from time to time, while what is waited for is not there:
  * sym_missing, an error at the time until (INFINITY: never), and a line after 20 s that says for whom. */
 struct sym_coming { double since; bool said; };

@@ -89,6 +89,7 @@ struct tcp {
 	struct sym_world *w;
 	struct link *link;                /* nproc */
 	int *proc, nlink;                 /* those that have one */
+	struct pollfd *poll;              /* the thread's */
 	_Atomic uint32_t *open;           /* nlocal: what of a PE has a `left` that is not down yet */
 	int stop;                         /* eventfd: the thread has to look, or to end */
 	_Atomic bool asleep, over;
@@ -573,7 +574,7 @@ static void listen_for(struct tcp *x)
 static void *progress_main(void *v)
 {
 	struct tcp *x = v;
-	struct pollfd *f = mem_alloc((size_t)(x->nlink + 1) * sizeof *f);
+	struct pollfd *f = x->poll;
 	uint64_t listened = clock_ns();
 
 	while (!atomic_load(&x->over)) {
@@ -597,7 +598,6 @@ static void *progress_main(void *v)
 		if (f[0].revents)
 			eventfd_read(x->stop, &n);
 	}
-	free(f);
 	return NULL;
 }
 
@@ -849,7 +849,7 @@ static void tcp_close(struct sym_world *w)
 		pthread_join(x->thread, NULL);
 		part(x);
 	}
-	for (int k = 0; k < w->nproc; k++) {
+	for (int k = 0; k < w->nproc && x->link; k++) {
 		struct link *l = &x->link[k];
 		if (l->fd < 0)
 			continue;
@@ -870,24 +870,30 @@ static void tcp_close(struct sym_world *w)
 		close(x->stop);
 	free(x->link);
 	free(x->proc);
+	free(x->poll);
 	free(x->open);
 	free(x);
 	w->net_data = NULL;
 }
+
+static void closed(void *w) { tcp_close(w); }
 
 struct err *sym_tcp_open(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until)
 {
 	struct tcp *x = mem_alloc(sizeof *x);
 	int *fd = mem_alloc((size_t)w->nproc * sizeof *fd);
 	struct err *e = NULL;
+	struct mem_undo u;
 
 	w->net_data = x;
 	x->w = w;
+	x->stop = -1;
+	mem_undo(&u, closed, w);
 	x->link = mem_lines((size_t)w->nproc * sizeof *x->link);
-	x->proc = mem_alloc((size_t)w->nproc * sizeof *x->proc);
-	x->open = mem_alloc((size_t)w->nlocal * sizeof *x->open);
 	for (int k = 0; k < w->nproc; k++)
 		x->link[k].fd = -1;
+	x->proc = mem_alloc((size_t)w->nproc * sizeof *x->proc);
+	x->open = mem_alloc((size_t)w->nlocal * sizeof *x->open);
 	x->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (x->stop < 0) {
 		e = ERR(EXHAUSTED, "eventfd: %s", strerror(errno));
@@ -900,18 +906,21 @@ struct err *sym_tcp_open(struct sym_world *w, const struct kv *kv, const char *t
 			continue;
 		l->fd = fd[k];
 		l->proc = k;
-		l->in.buf = mem_lines(ROOM);
 		pthread_mutex_init(&l->in.lock, NULL);
 		pthread_mutex_init(&l->out.lock, NULL);
 		pthread_mutex_init(&l->ask.lock, NULL);
 		x->proc[x->nlink++] = k;
 	}
+	for (int i = 0; i < x->nlink; i++)
+		x->link[x->proc[i]].in.buf = mem_lines(ROOM);
+	x->poll = mem_alloc((size_t)(x->nlink + 1) * sizeof *x->poll);
 	int r = pthread_create(&x->thread, NULL, progress_main, x);
 	if (r)
 		e = ERR(EXHAUSTED, "cannot start a thread: %s", strerror(r));
 	else
 		x->started = true;
 out:
+	mem_done(&u);
 	free(fd);
 	if (e)
 		tcp_close(w);

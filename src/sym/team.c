@@ -172,7 +172,8 @@ void sym_sides_free(struct sym_world *w)
 {
 	for (int i = 0; i < w->nlocal && w->side; i++) {
 		struct sym_side *s = &w->side[i];
-		drop(s->world);
+		if (s->world)
+			drop(s->world);
 		map_free(&s->made);
 		free(s->mail);
 		pthread_mutex_destroy(&s->lock);

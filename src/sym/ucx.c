@@ -837,6 +837,7 @@ struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *t
 	struct err *e = NULL;
 	double look = 0;
 	char key[32];
+	bool was = mem_persist(true);         /* messages may be freed by the thread, while others of this one's join go on */
 
 	w->net_data = x;
 	x->w = w;
@@ -910,6 +911,7 @@ struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *t
 	else
 		x->started = true;
 out:
+	mem_persist(was);
 	str_free(&s);
 	if (e)
 		ucx_close(w);

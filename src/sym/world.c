@@ -49,20 +49,41 @@ static void alone(struct sym_world *w)
 		w->peer[i] = (struct sym_peer){ w->region.base + (size_t)i * w->region.each, true, 0, 0 };
 }
 
-struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
+struct opening { const struct sym_opts *o; struct sym_world *w; };
+
+static bool of_others(const struct sym_opts *o) { return o->boot && o->boot->nprocess > 1; }
+
+/* The others, who see it leave, ask why. */
+static void given_up(const struct opening *g, struct sym_world *w, const struct err *why)
 {
-	bool others = o->boot && o->boot->nprocess > 1;
+	if (of_others(g->o))
+		sym_give_up(g->o->boot, why);
+	sym_close(w);
+}
+
+static void closed(void *v)
+{
+	struct opening *g = v;
+	struct err poor = { .code = ERR_EXHAUSTED, .msg = (char[]){ "out of host memory" } };
+
+	given_up(g, g->w, &poor);
+}
+
+static struct err *opened(void *v)
+{
+	struct opening *g = v;
+	const struct sym_opts *o = g->o;
+	bool others = of_others(o);
 	struct err *e = NULL;
+	struct mem_undo u;
 
-	*out = NULL;
-	if (o->nlocal < 1 || o->nlocal > MOST_LOCAL) {
-		e = ERR(INVALID, "a process has 1 to %d PEs, not %d", MOST_LOCAL, o->nlocal);
-		if (others)
-			sym_give_up(o->boot, e);
-		return e;
-	}
-	struct sym_world *w = mem_alloc(sizeof *w);
+	if (o->nlocal < 1 || o->nlocal > MOST_LOCAL)
+		return ERR(INVALID, "a process has 1 to %d PEs, not %d", MOST_LOCAL, o->nlocal);
+	struct sym_world *w = g->w = mem_alloc(sizeof *w);
 
+	w->region.fd = -1;
+	mem_undo(&u, closed, g);              /* before what it has is freed: threads look at it */
+	w->heap = mem_alloc((size_t)o->nlocal * sizeof *w->heap);
 	w->nlocal = o->nlocal;
 	w->limit = o->limit;
 	w->guard = o->guard;
@@ -72,8 +93,6 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 	w->pause = sym_pause_s();
 	w->fence = !sym_barrier_init(others);
 	w->patience = (double)conf_int(CONF_TIMEOUT);
-	w->region.fd = -1;
-	w->heap = mem_alloc((size_t)o->nlocal * sizeof *w->heap);
 	/* Four times the RAM a heap, so that holes between buffers never matter; but no more than 32 TB in all. */
 	size_t heaps = (size_t)o->nlocal * (size_t)(others ? o->boot->nprocess : 1), want = MIN((size_t)cpu_get()->ram * 4, ((size_t)32 << 40) / heaps);
 	TRY_GOTO(e, within_limit(heaps, o->room, &want, &w->narrow), out);
@@ -139,13 +158,20 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 				w->ep[k].to[j] = (struct sym_to){ (struct sym_from *)(w->peer[j].base + w->ep[k].mine), sym_control_of(w, j) };
 	TRY_GOTO(e, sym_sides(w), out);
 out:
-	if (e && others)
+	mem_done(&u);
+	if (e)
+		given_up(g, w, e);
+	return e;
+}
+
+struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
+{
+	struct opening g = { o, NULL };
+	struct err *e = mem_guard(opened, &g, true);
+
+	*out = e ? NULL : g.w;
+	if (e && of_others(o))                /* so far it may have been silent */
 		sym_give_up(o->boot, e);
-	if (e) {
-		sym_close(w);
-		w = NULL;
-	}
-	*out = w;
 	return e;
 }
 
