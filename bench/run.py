@@ -6,8 +6,9 @@
     bench/run.py --rows 'sort*'     some rows
     bench/run.py --before FOLDER    beside Rondo as it is built in another clone, instead of XLA:CPU
 
-A time is the median over rounds of the median within a process; the ratio is Rondo's time over the peer's: below 1
-Rondo is faster.  Results are compared at fixed places.  Rows that Rondo loses or that miss what is wanted of them are
+XLA:CPU is that of the JAX that runs this, and, if `scripts/newest true` has made build/newest, that of the newest JAX, too: the
+peer of a row is the faster of the two.  A time is the median over rounds of the median within a process; the ratio is Rondo's
+time over the peer's: below 1 Rondo is faster.  Results are compared at fixed places.  Rows that Rondo loses or that miss what is wanted of them are
 marked and counted, failures named.  The table, the machine and a plot go to bench/out/ as well.
 """
 
@@ -36,9 +37,20 @@ class Side:
     label: str
     platform: str
     clone: pathlib.Path = HERE.parent
+    python: pathlib.Path = pathlib.Path(sys.executable)
 
 
 OURS = Side("Rondo", "rondo")
+NEWEST = HERE.parent / "build" / "newest" / "venv" / "bin" / "python"
+
+
+def xla_cpus():
+    """Those that Rondo is compared with, the newest last."""
+    def side(python):
+        ask = "import jaxlib.version; print(jaxlib.version.__version__)"
+        return Side("XLA:CPU " + subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip(), "cpu", python=python)
+
+    return [side(p) for p in (pathlib.Path(sys.executable), NEWEST) if p.exists()]
 
 
 def environment(side, devices):
@@ -62,7 +74,7 @@ def turn(side, rows, verbose):
     while left:
         with tempfile.TemporaryDirectory() as temp:
             path = pathlib.Path(temp) / "samples.npz"
-            command = [sys.executable, str(HERE / "worker.py"), side.platform, str(path), *(r.name for r in left)]
+            command = [str(side.python), str(HERE / "worker.py"), side.platform, str(path), *(r.name for r in left)]
             error = None if verbose else subprocess.PIPE
             process = subprocess.Popen(command, env=environment(side, left[0].devices), stdout=subprocess.PIPE, stderr=error, text=True)
             try:
@@ -148,27 +160,49 @@ def share(least, ours):
     return "" if math.isnan(least) or math.isnan(ours) else f"{100 * least / ours:.2g} %" if least < 0.995 * ours else "100 %"
 
 
-def markdown(table, about, rounds, load, beside):
+@dataclasses.dataclass
+class Line:
+    """What is known of a row: microseconds and MB of each peer and of Rondo, the largest difference, the least time."""
+    row: object  # cases.Row
+    peers: list
+    ours: float
+    peers_mb: list
+    ours_mb: float
+    error: float
+    least: float
+
+    def __post_init__(self):
+        known = [x for x in self.peers if not math.isnan(x)]
+        self.ratio = self.ours / min(known) if known else math.nan
+        self.missed = self.ours > self.row.most if self.row.most else self.ratio > self.row.floor > 0
+
+    def memory(self):
+        mb = [*self.peers_mb, self.ours_mb]
+        return "" if all(map(math.isnan, mb)) else " / ".join("-" if math.isnan(x) else f"{x:.0f}" for x in mb)
+
+
+def markdown(table, about, rounds, load, peers):
     """The table as README.md shows it."""
-    lines = [("", beside, "Rondo", "ratio", "wanted", "share of the limit", "memory, MB")]
-    for r, peer, ours, mb0, mb1, _, ratio, least in table:
-        miss = ours > r.most if r.most else ratio > (r.floor or 1)
-        memory = "" if math.isnan(mb0) or math.isnan(mb1) else f"{mb0:.0f} / {mb1:.0f}"
-        shown = number(ratio)
-        wanted = f"<= {duration(r.most)}" if r.most else f"<= {r.floor:g}" if r.floor else ""
-        lines.append((r.name, duration(peer), duration(ours), f"**{shown}**" if miss else shown, wanted, share(least, ours), memory))
+    labels = [p.label for p in peers]
+    beside = " and ".join(labels) if len(labels) < 2 else "the faster of " + " and ".join(labels)
+    lines = [("", *labels, "Rondo", "ratio", "wanted", "share of the limit", "memory, MB")]
+    for x in table:
+        shown = number(x.ratio)
+        wanted = f"<= {duration(x.row.most)}" if x.row.most else f"<= {x.row.floor:g}" if x.row.floor else ""
+        lines.append((x.row.name, *map(duration, x.peers), duration(x.ours), f"**{shown}**" if x.missed or x.ratio > 1 else shown, wanted,
+                      share(x.least, x.ours), x.memory()))
     wide = [max(len(x[i]) for x in lines) for i in range(len(lines[0]))]
     fit = [[c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(x, wide))] for x in lines]
     text = ["| " + " | ".join(x) + " |" for x in fit]
     text.insert(1, "| " + " | ".join("-" * w if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(wide)) + " |")
-    ratios = [x[6] for x in table if math.isfinite(x[6])]
+    ratios = [x.ratio for x in table if math.isfinite(x.ratio)]
     lost = sum(x > 1 for x in ratios)
-    missed = sum(x[2] > x[0].most if x[0].most else x[6] > x[0].floor > 0 for x in table)
+    missed = sum(x.missed for x in table)
     mean = math.exp(statistics.mean(map(math.log, ratios))) if ratios else math.nan
-    foot = (f"Ratio: Rondo's time over that of {beside}. Geometric mean {mean:.2f} over {len(ratios)} rows; {lost} slower than {beside}, {missed} above what is "
+    foot = (f"Ratio: Rondo's time over that of {beside}. Geometric mean {mean:.2f} over {len(ratios)} rows; {lost} slower, {missed} above what is "
             f"wanted (both bold). Share of the limit: the least time in which this machine could do what the row must do (operations, bytes moved "
             f"in memory or between cores, as measured on all its cores in the same run), over Rondo's time; empty where no limit means something. "
-            f"Memory: peak beyond the inputs, {beside} / Rondo.")
+            f"Memory: peak beyond the inputs, {' / '.join(labels)} / Rondo.")
     return "\n".join([f"{about}; medians of {rounds} round{'s' * (rounds > 1)}, {load}.", "", *text, "", foot])
 
 
@@ -181,7 +215,7 @@ def into_readme(text):
     path.write_text(f"{head}{begin}\n{text}\n{end}{tail}")
 
 
-def plot(table, path, beside):
+def plot(table, path, peers):
     try:
         import matplotlib
 
@@ -189,7 +223,7 @@ def plot(table, path, beside):
         import matplotlib.pyplot as plt
     except ImportError:
         return
-    rows = [(x[0].name, x[6]) for x in table if math.isfinite(x[6]) and x[6] > 0]
+    rows = [(x.row.name, x.ratio) for x in table if math.isfinite(x.ratio) and x.ratio > 0]
     if not rows:
         return
     rows.sort(key=lambda x: -x[1])
@@ -198,7 +232,7 @@ def plot(table, path, beside):
     ax.barh([n for n, _ in rows], [r for _, r in rows], color=colors, left=0)
     ax.axvline(1, color="black", lw=0.8)
     ax.set_xscale("log")
-    ax.set_xlabel(f"time of Rondo / time of {beside} (log; left of 1: Rondo is faster)")
+    ax.set_xlabel(f"time of Rondo / time of {' or '.join(p.label for p in peers)} (log; left of 1: Rondo is faster)")
     ax.tick_params(labelsize=7)
     fig.tight_layout()
     fig.savefig(path, dpi=130)
@@ -226,7 +260,8 @@ def main():
         p.error(f"--before {a.before}: it has no build/librondo.so (make)")
     if a.before and a.readme:
         p.error("README.md shows Rondo beside XLA:CPU: --before does not go with --readme")
-    beside = Side("before", "rondo", a.before.resolve()) if a.before else Side("XLA:CPU", "cpu")
+    peers = [Side("before", "rondo", a.before.resolve())] if a.before else xla_cpus()
+    sides = [*peers, OURS]
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["BENCH_FIRST"] = "1" if a.first else ""
     import cases
@@ -240,37 +275,38 @@ def main():
         sys.exit(f"no row fits {' '.join(a.rows)}")
     rounds = a.rounds or (1 if a.quick else 3)
     batches = list(groups(chosen))
-    got = {(s, r.name): [] for s in (beside, OURS) for r in chosen}
+    got = {(s, r.name): [] for s in sides for r in chosen}
     errors = {}
     load = [os.getloadavg()[0]]
-    step, steps = 0, 2 * rounds * len(batches)
+    step, steps = 0, len(sides) * rounds * len(batches)
     for k in range(rounds):
         for batch in batches:
             samples = {}
             most.measure()
-            for side in (beside, OURS) if k % 2 == 0 else (OURS, beside):
+            for side in sides[k % len(sides):] + sides[:k % len(sides)]:
                 progress(step, steps, f"{side.label}: {batch[0].name}")
                 records, samples[side] = turn(side, batch, a.verbose)
                 for r in batch:
                     got[side, r.name].append(records.get(r.name, {"failed": "no answer"}))
                 step += 1
             for r in batch:
-                e = differs(samples[OURS].get(r.name), samples[beside].get(r.name))
-                if not math.isnan(e):
-                    errors[r.name] = max(errors.get(r.name, 0), e)
+                for peer in peers:
+                    e = differs(samples[OURS].get(r.name), samples[peer].get(r.name))
+                    if not math.isnan(e):
+                        errors[r.name] = max(errors.get(r.name, 0), e)
     progress(steps, steps, "done")
 
     load.append(os.getloadavg()[0])
     about = machine()
     table, failed, wrong = [], [], []
     for r in chosen:
-        peer, ours = (middle(got[s, r.name], "us") for s in (beside, OURS))
-        table.append((r, peer, ours, middle(got[beside, r.name], "mb"), middle(got[OURS, r.name], "mb"), errors.get(r.name, math.nan), ours / peer, most.least(r.work)))
-        for s in beside, OURS:
+        us, mb = ([middle(got[s, r.name], key) for s in sides] for key in ("us", "mb"))
+        table.append(Line(r, us[:-1], us[-1], mb[:-1], mb[-1], errors.get(r.name, math.nan), most.least(r.work)))
+        for s in sides:
             failed += [f"{s.label}: {r.name}: {x['failed']}" for x in got[s, r.name][-1:] if "failed" in x]
         if errors.get(r.name, 0) > r.tol:
             wrong.append(f"{r.name}: differs by {errors[r.name]:.1e}, {r.tol:.1e} allowed")
-    text = markdown(table, about, rounds, f"load {load[0]:.1f} before, {load[1]:.1f} after" + (", timed loops before other work" if a.first else ""), beside.label)
+    text = markdown(table, about, rounds, f"load {load[0]:.1f} before, {load[1]:.1f} after" + (", timed loops before other work" if a.first else ""), peers)
     print(text)
     for line in failed + wrong:
         print(f"! {line}")
@@ -278,10 +314,12 @@ def main():
         into_readme(text)
     a.out.mkdir(parents=True, exist_ok=True)
     with open(a.out / "bench.tsv", "w") as f:
-        f.write(f"# {about}; {rounds} rounds\nrow\tpeer_us\trondo_us\tratio\tpeer_mb\trondo_mb\terror\tleast_us\n")
-        for r, peer, ours, mb0, mb1, error, ratio, least in table:
-            f.write(f"{r.name}\t{peer:.5g}\t{ours:.5g}\t{ratio:.4g}\t{mb0:.4g}\t{mb1:.4g}\t{error:.2g}\t{least:.5g}\n")
-    plot(table, a.out / "bench.png", beside.label)
+        columns = ["row", *(f"{s.label} {unit}" for unit in ("us", "MB") for s in sides), "ratio", "error", "least us"]
+        f.write(f"# {about}; {rounds} rounds\n" + "\t".join(columns) + "\n")
+        for x in table:
+            values = [*x.peers, x.ours, *x.peers_mb, x.ours_mb, x.ratio, x.error, x.least]
+            f.write("\t".join([x.row.name, *(f"{v:.5g}" for v in values)]) + "\n")
+    plot(table, a.out / "bench.png", peers)
     sys.exit(any(x.startswith(OURS.label) for x in failed) or bool(wrong))
 
 
