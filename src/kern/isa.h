@@ -699,7 +699,55 @@ TRANSPOSE(uint16_t, 8, 3, IL8L, IL8H)
 #if ISA_LEVEL >= 4
 TRANSPOSE(uint32_t, 16, 4, IL16L, IL16H)
 TRANSPOSE(uint64_t, 8, 3, IL8L, IL8H)
+
+/* 16 rows of nj words that lie behind each other are nj vectors, from which nj - 1 permutations of two gather a column. */
+enum { NARROW = 8 };                          /* from there on squares cost less */
+static inline __attribute__((always_inline)) int64_t narrow(int64_t ni, const int nj, const uint32_t *in, uint32_t *out, int64_t os)
+{
+	__m512i pick[NARROW - 1][NARROW - 2], v[NARROW - 1];
+	int64_t i;
+
+	for (int j = 0; j < nj; j++)
+		for (int q = 1; q < nj; q++) {
+			uint32_t at[16];      /* of vectors 0 and 1; then of what there is, and vector q */
+			for (int r = 0; r < 16; r++) {
+				int from = r * nj + j;
+				at[r] = (uint32_t)(q == 1 ? from % 32 : from / 16 == q ? 16 + from % 16 : r);
+			}
+			memcpy(&pick[j][q - 1], at, sizeof at);
+		}
+	for (i = 0; i + 16 <= ni; i += 16) {
+		_Pragma("GCC unroll 8") for (int q = 0; q < nj; q++)
+			v[q] = _mm512_loadu_si512(in + i * nj + 16 * q);
+		_Pragma("GCC unroll 8") for (int j = 0; j < nj; j++) {
+			__m512i x = _mm512_permutex2var_epi32(v[0], pick[j][0], v[1]);
+			_Pragma("GCC unroll 8") for (int q = 2; q < nj; q++)
+				x = _mm512_permutex2var_epi32(x, pick[j][q - 1], v[q]);
+			_mm512_storeu_si512(out + j * os + i, x);
+		}
+	}
+	return i;
+}
+
+static void transpose_words(int64_t ni, int64_t nj, const void *in_, int64_t is, void *out_, int64_t os)
+{
+	const uint32_t *in = in_;
+	uint32_t *out = out_;
+	int64_t i = 0;
+
+	if (is == nj)
+		switch (nj) {
+		case 2: i = narrow(ni, 2, in, out, os); break;
+		case 3: i = narrow(ni, 3, in, out, os); break;
+		case 4: i = narrow(ni, 4, in, out, os); break;
+		case 5: i = narrow(ni, 5, in, out, os); break;
+		case 6: i = narrow(ni, 6, in, out, os); break;
+		case 7: i = narrow(ni, 7, in, out, os); break;
+		}
+	CAT3(transpose, uint32_t, h)(ni - i, nj, in + i * is, is, out + i, os);
+}
 #else
+#define transpose_words CAT3(transpose, uint32_t, h)
 TRANSPOSE(uint32_t, 8, 3, IL8L, IL8H)
 TRANSPOSE(uint64_t, 4, 2, IL4L, IL4H)
 #endif
@@ -926,7 +974,7 @@ const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 	[ELEM_multiply] = P##_multiply_s, [ELEM_complex] = P##_complex_s, [ELEM_real] = P##_real_s, [ELEM_imag] = P##_imag_s
 	.on_complex = { { COMPLEX_ROWS(c64), [ELEM_abs] = c64_abs_s, [ELEM_divide] = c64_divide_s }, { COMPLEX_ROWS(c128) } },
 	.keys32 = keys_32_h, .small = small_f8_h, .philox = philox_4x32_h, .threefry = threefry_2x32_h,
-	.transpose = { transpose_uint8_t_h, transpose_uint16_t_h, transpose_uint32_t_h, transpose_uint64_t_h },
+	.transpose = { transpose_uint8_t_h, transpose_uint16_t_h, transpose_words, transpose_uint64_t_h },
 };
 
 #if ISA_LEVEL >= 3

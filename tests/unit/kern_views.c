@@ -293,12 +293,15 @@ static void copies(void **state)
 	}
 }
 
-/* Rows of the result a whole number of pages apart. */
+/* Rows of the result a whole number of pages apart, and others; few of them, and many. */
 static void turned(void **state)
 {
-	for (int es = 1; es <= 8; es *= 2) {
+	static const int64_t width[] = { 4096, 4099, 33, 16, 7 };
+	for (int es = 1; es <= 8; es *= 2)
+	for (int64_t rows = 1; rows <= 150; rows += rows < 18 ? 1 : 132)
+	for (size_t w = 0; w < NELEM(width); w++) {
 		enum dtype dt = es == 1 ? DT_u8 : es == 2 ? DT_u16 : es == 4 ? DT_u32 : DT_u64;
-		int64_t dim[] = { 150, 4096, 0 }, from[] = { 1, 150 };
+		int64_t dim[] = { rows, width[w], 0 }, from[] = { 1, rows };
 		arena_reset(&A);
 		arr[0] = make(dt, 2, dim, true, true);
 		arr[1] = make(dt, 2, dim, true, false);
@@ -307,7 +310,7 @@ static void turned(void **state)
 		run(1, 1);
 		for (int64_t i = 0; i < dim[0]; i++)
 			for (int64_t j = 0; j < dim[1]; j++)
-				assert_memory_equal(arr[1].base + (arr[1].v.off + i * dim[1] + j) * es, arr[0].base + (arr[0].v.off + j * 150 + i) * es, (size_t)es);
+				assert_memory_equal(arr[1].base + (arr[1].v.off + i * dim[1] + j) * es, arr[0].base + (arr[0].v.off + j * rows + i) * es, (size_t)es);
 	}
 }
 
