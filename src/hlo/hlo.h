@@ -7,6 +7,9 @@
 #include "../base/base.h"
 #include "../ir/ir.h"
 
+/* The newest StableHLO that is read: jaxlib writes its bytecode for this version or for its own, whichever is older. */
+enum { HLO_MAJOR = 1, HLO_MINOR = 20 };
+
 /* Decode n bytes.  ERR_INVALID (with the byte offset) for what is malformed, ERR_UNIMPLEMENTED naming op,
  * type or attribute for what Rondo does not have.  Never crashes, whatever the bytes. */
 struct err *hlo_read(const void *p, size_t n, struct ir_module **out);

@@ -187,12 +187,15 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 	str_addf(s, "'%s' for %d device%s\n", ir_text(m, m->name), o->ndev, o->ndev > 1 ? "s" : "");
 	pass_explain_sharded(s, &a, m, &r, o, flags & PASS_ALL);
 	struct lower_choice *choice = lower_choices(&a, o->tier, o->plan.table, m);
+	struct pass_account account;
 	e = pass_lower(&mine, m, choice, &p);
+	if (!e)
+		pass_account(&a, p, &o->plan, &account);
 	if (!e && flags & PASS_SHARDED) {
-		pass_explain_memory(s, &a, m, p);
+		pass_explain_memory(s, m, &account);
 	} else if (!e) {
 		pass_explain_attention(s, m, &attention);
-		pass_explain_compiled(s, &a, m, o->plan.table, choice, p);
+		pass_explain_compiled(s, &a, m, o->plan.table, choice, &account);
 	} else if (flags & PASS_SHARDED) {       /* what lies where is known all the same */
 		str_addf(s, "memory of a device: not known, %s\n", e->msg);
 		err_free(e);
@@ -209,46 +212,49 @@ out:
 	return e;
 }
 
-/* What RONDO_EXPLAIN asks for: 0 nothing, 1 standard error, 2 a path. */
-static int explain_where(void)
+/* What RONDO_EXPLAIN asks for. */
+static enum where { NOWHERE, STDERR, TO_FILE, TO_FOLDER } explain_where(void)
 {
 	const char *t = conf_str(CONF_EXPLAIN);
+	struct stat st;
 	if (!*t || !strcmp(t, "0"))
-		return 0;
-	if (strcmp(t, "1") && !strpbrk(t, "/."))
+		return NOWHERE;
+	if (!strcmp(t, "1"))
+		return STDERR;
+	if (!strpbrk(t, "/.")) {
 		conf_useless(CONF_EXPLAIN, "nothing is explained, since it is neither 0, nor 1 (standard error), nor a path, which has a / or a . in it");
-	return !strcmp(t, "1") ? 1 : strpbrk(t, "/.") ? 2 : 0;
+		return NOWHERE;
+	}
+	return !stat(t, &st) && S_ISDIR(st.st_mode) ? TO_FOLDER : TO_FILE;
 }
 
 /* One program's text, behind those of others.  What cannot be written is said once, and stops nothing. */
-static void explain_write(const struct str *s)
+static void explain_write(const struct str *s, enum where where, const struct plan_on *on, struct prog *p)
 {
-	struct str path = {0};
-	int fd = 2;
-	if (explain_where() == 2) {
-		conf_file(CONF_EXPLAIN, &path, "rondo-explain", "txt");
-		fd = open(path.p, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-	}
+	const char *t = conf_str(CONF_EXPLAIN);
+	struct err *e = where == TO_FOLDER ? pass_told_write(t, s, on, p) : NULL;
+	int fd = where == TO_FILE ? open(t, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : 2;
 	ssize_t n = 0;
-	for (size_t at = 0; fd >= 0 && n >= 0 && at < s->n; at += (size_t)MAX(n, 0))
+	for (size_t at = 0; where != TO_FOLDER && fd >= 0 && n >= 0 && at < s->n; at += (size_t)MAX(n, 0))
 		n = write(fd, s->p + at, s->n - at);
-	if (fd < 0 || n < 0)
-		conf_useless(CONF_EXPLAIN, "what was decided cannot be written: %s", strerror(errno));
+	if (e || fd < 0 || n < 0)
+		conf_useless(CONF_EXPLAIN, "what was decided cannot be written: %s", e ? e->msg : strerror(errno));
+	err_free(e);
 	if (fd > 2)
 		close(fd);
-	str_free(&path);
 }
 
-/* Programs that JAX makes of one call, of which there are hundreds, are not worth an explanation. */
+/* Programs that JAX makes of one call, of which there are hundreds, are not worth a text that somebody reads. */
 enum { EAGER = 4 };
 
 struct err *pass_compile(const struct pass_opts *o, struct ir_module *m, struct prog **out)
 {
-	if (explain_where() && (o->ndev > 1 || ir_main(m)->op.n > EAGER)) {
+	enum where where = explain_where();
+	if (where == TO_FOLDER || (where && (o->ndev > 1 || ir_main(m)->op.n > EAGER))) {
 		struct str s = {0};
 		struct err *bad = pass_explain(&s, o, m, 0, out);
 		if (!bad)
-			explain_write(&s);
+			explain_write(&s, where, &o->plan, *out);
 		str_free(&s);
 		TRY(bad);
 	} else {

@@ -2,8 +2,6 @@
  * the last pass and off the prog. */
 #include "passes.h"
 
-#include <stdlib.h>
-
 /* --- loops ------------------------------------------------------------------- */
 
 static void loop(struct str *s, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, const char *how)
@@ -50,74 +48,42 @@ static void loops(struct str *s, struct arena *a, const struct ir_module *m)
 
 /* --- kernels ------------------------------------------------------------------- */
 
-struct use { const struct prog_kern *k; uint32_t site; int64_t runs; double ns; };
-
-static void uses(const struct plan_table *t, const struct prog *p, const int64_t *runs, struct use *use)
-{
-	for (uint32_t i = 0; i < p->nkern; i++)
-		use[i] = (struct use){ .k = &p->kern[i], .runs = runs[i], .ns = (double)runs[i] * plan_kern_time(t, &p->kern[i]) };
-	for (uint32_t b = 0; b < p->nblock; b++)
-		for (uint32_t i = 0; i < p->block[b].n; i++)
-			if (p->block[b].cmd[i].op == CMD_KERN)
-				use[p->block[b].cmd[i].id].site = p->block[b].cmd[i].site;
-}
-
-static int heavier(const void *a, const void *b)
-{
-	const struct use *x = a, *y = b;
-	return x->ns < y->ns ? 1 : x->ns > y->ns ? -1 : x->k < y->k ? -1 : x->k > y->k;
-}
-
-static const char *kind_of(const struct prog_kern *k)
-{
-	switch (k->id) {
-	case KERN_gen: return "generated code";
-	case KERN_dot: case KERN_convolution: case KERN_attention: case KERN_attention_grad: case KERN_attention_grad_add: return "matrix kernel";
-	case KERN_copy: case KERN_fill: case KERN_iota: case KERN_pad: case KERN_dynamic_slice: case KERN_dynamic_update: return "data movement";
-	case KERN_elem: return "strips of vector code";
-	default: return "kernel of its own";
-	}
-}
-
 /* Where it comes from, and its name there. */
-static void site(struct str *s, const struct prog *p, uint32_t i)
+static void site(struct str *s, const struct prog_site *x)
 {
-	const struct prog_site *x = i < p->nsite && p->site[i].text[0] ? &p->site[i] : NULL;
+	x = x && x->text[0] ? x : NULL;
 	str_addf(s, x && x->scope ? "%s  %s\n" : "%s\n", x ? x->text : "(no line)", x ? x->scope : NULL);
 }
 
-static void kernels(struct str *s, const struct prog *p, struct use *use)
+static void kernels(struct str *s, const struct pass_account *t)
 {
 	enum { MOST = 24 };
-	int64_t count = 0;
-	double total = 0;
-	qsort(use, p->nkern, sizeof *use, heavier);
-	for (uint32_t i = 0; i < p->nkern; i++) {
-		total += use[i].ns;
-		count += use[i].runs;
-	}
-	str_addf(s, "kernels: %ld runs of %u, on one core with all operands in memory about ", (long)count, p->nkern);
+	double total = t->ns[PASS_COMPUTES], count = 0;
+	int n = 0, left = 0;
+	for (size_t i = 0; i < t->n; i++)
+		count += t->cost[i].sort == PASS_COMPUTES ? t->cost[i].times : 0;
+	str_addf(s, "kernels: %.0f runs of %u, on one core with all operands in memory about ", count, t->p->nkern);
 	pass_add_time(s, total);
 	str_add(s, "; the heaviest first\n");
-	for (uint32_t i = 0; i < p->nkern && i < MOST && use[i].runs; i++) {
-		const struct use *u = &use[i];
+	for (size_t i = 0; i < t->n; i++) {
+		const struct pass_cost *u = &t->cost[i];
 		size_t from = s->n;
+		if (u->sort != PASS_COMPUTES)
+			continue;
+		if (++n > MOST) {
+			left++;
+			continue;
+		}
 		str_addf(s, "  %5.1f %%  ", total > 0 ? 100 * u->ns / total : 0);
 		pass_add_time(s, u->ns);
-		str_addf(s, "%*s%-22s x%-6ld ", (int)MAX(22 - (int)(s->n - from), 1), "", kind_of(u->k), (long)u->runs);
-		str_addf(s, "%-16s ", prog_kern_name[u->k->id]);
-		if (u->k->nout) {
-			const struct prog_view *v = &u->k->v[u->k->nin];
-			str_addf(s, "%s[", dtype_info[v->dtype].name);
-			for (int d = 0; d < v->rank; d++)
-				str_addf(s, "%s%ld", d ? "," : "", (long)v->dim[d]);
-			str_add(s, "]");
-		}
+		str_addf(s, "%*s%-22s x%-6.0f ", (int)MAX(22 - (int)(s->n - from), 1), "", u->work, u->times);
+		str_addf(s, "%-16s ", u->name);
+		pass_add_shape(s, u->made);
 		str_add(s, "  ");
-		site(s, p, u->site);
+		site(s, u->site);
 	}
-	if (p->nkern > MOST)
-		str_addf(s, "  and %u lighter ones\n", p->nkern - MOST);
+	if (left)
+		str_addf(s, "  and %d lighter ones\n", left);
 }
 
 /* --- groups ------------------------------------------------------------------------ */
@@ -167,14 +133,10 @@ static void groups(struct str *s, struct arena *a, const struct plan_table *tabl
 	str_free(&t);
 }
 
-void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_module *m, const struct plan_table *t, const struct lower_choice *choice, const struct prog *p)
+void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_module *m, const struct plan_table *t, const struct lower_choice *choice, const struct pass_account *account)
 {
-	struct use *use = ARENA_NEW(a, struct use, p->nkern + 1);
-	int64_t *kern = ARENA_NEW(a, int64_t, p->nkern + 1);
-	prog_runs(p, IR_TURNS, kern, NULL);
-	uses(t, p, kern, use);
 	loops(s, a, m);
 	groups(s, a, t, m, choice);
-	kernels(s, p, use);
-	pass_explain_memory(s, a, m, p);
+	kernels(s, account);
+	pass_explain_memory(s, m, account);
 }

@@ -49,4 +49,52 @@ enum {
  * Compiles m, as pass_compile; out: NULL: the prog is not kept.  pass_compile writes the same where RONDO_EXPLAIN says. */
 struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_module *m, unsigned flags, struct prog **out);
 
+/* --- account.c: what a launch of a compiled program is expected to take ----------------- */
+
+enum pass_sort { PASS_COMPUTES, PASS_MOVES, PASS_CALLS, PASS_SORTS };       /* kernels, collectives, host code: what that takes nobody knows */
+/* Commands that run the same from the same line, in all of a launch, on one device. */
+struct pass_cost {
+	enum pass_sort sort;
+	const char *name, *work;         /* the kernel or collective; what that is, in words */
+	const struct prog_site *site;    /* NULL: no line */
+	const struct prog_view *made;    /* a kernel's first result; NULL: none */
+	bool in_place;                   /* what moves is read where it lies: bytes are not copied */
+	double times, ns, limit;         /* ns at the rates of the machine table, on one core, operands in memory; limit: by operations or bytes alone */
+	double flops, bytes;             /* bytes read and written, or that a device gets */
+};
+struct pass_held { int64_t first, last; uint32_t site; };        /* a buffer: from which command to which it is needed; whose it is */
+struct pass_like { int64_t bytes, n; const char *site; };        /* n temporaries of so many bytes each, from one line */
+struct pass_account {
+	const struct prog *p;            /* borrowed */
+	double ns[PASS_SORTS];           /* in all */
+	bool guessed;                    /* a loop turns until a condition holds: IR_TURNS times are assumed */
+	struct pass_cost *cost;          /* the heaviest first */
+	size_t n;
+	int64_t arg, res, shared;        /* bytes of arguments, results, of those in the storage of arguments */
+	int64_t ncmd, *live;             /* commands, in their order, those of a loop once; bytes of temporaries during each */
+	int64_t peak, most;              /* the command with most of them; how many */
+	struct pass_held *held;          /* by buffer; first -1: never */
+	struct pass_like *like;          /* alive at the peak, the largest first */
+	size_t nlike;
+};
+void pass_account(struct arena *a, const struct prog *p, const struct plan_on *on, struct pass_account *to);
+static inline int64_t pass_account_bytes(const struct pass_account *t) { return t->arg + t->res - t->shared + t->p->zone; }       /* of a device, at most */
+
+/* --- told.c: what RONDO_EXPLAIN leaves of each program in a folder ------------------------------ */
+
+/* A file NAME.why, or NAME.2.why, .. if there is one: the words of pass_explain, the program, what it was compiled for.  Launches of p are counted
+ * there from now on.  UNAVAILABLE names the file. */
+struct err *pass_told_write(const char *folder, const struct str *text, const struct plan_on *on, struct prog *p);
+struct pass_told { struct prog *prog; struct str text; int64_t launches, process; int cores, *host; };      /* owned; host: by position, NULL: all on one */
+bool pass_told_is(const void *p, size_t n);          /* is it such a file? */
+struct err *pass_told_read(const void *p, size_t n, struct pass_told *out);       /* DATA_LOSS; *out is empty then */
+void pass_told_free(struct pass_told *t);
+
+/* --- words.c: numbers as a person reads them ------------------------------------------------ */
+
+void pass_add_bytes(struct str *s, double n);
+void pass_add_time(struct str *s, double ns);
+void pass_add_shape(struct str *s, const struct prog_view *v);       /* f32[8,16]; nothing of NULL */
+void pass_add_like(struct str *s, const struct pass_like *x);        /* 1.0 MB x12 */
+
 #endif

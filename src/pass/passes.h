@@ -109,10 +109,8 @@ struct err *pass_schedule(const struct pass_opts *o, struct ir_module *m);
  * What has no keys counts nothing. */
 void pass_soft_add(struct ir_b *b, ir_val *part, const ir_val *more);
 
-/* --- words.c: numbers and places as a person reads them --- */
+/* --- words.c --- */
 
-void pass_add_bytes(struct str *s, double n);
-void pass_add_time(struct str *s, double ns);
 void pass_add_place(struct str *s, const struct ir_module *m, ir_loc l);     /* file:line */
 
 /* --- sharded.c --- */
@@ -126,12 +124,12 @@ void pass_explain_sharded(struct str *s, struct arena *a, const struct ir_module
 
 /* Memory of a device: what JAX's memory_analysis says, but for what kernels work in, which depends on the machine; and the temporaries that
  * are alive when most is needed, with the lines that they come from. */
-void pass_explain_memory(struct str *s, struct arena *a, const struct ir_module *m, const struct prog *p);
+void pass_explain_memory(struct str *s, const struct ir_module *m, const struct pass_account *t);
 
 /* --- explain.c --- */
 
-/* Loops, groups, kernels, memory: of m after all passes, choice as the groups were lowered, p. */
-void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_module *m, const struct plan_table *t, const struct lower_choice *choice, const struct prog *p);
+/* Loops, groups, kernels, memory: of m after all passes, choice as the groups were lowered, account of the program. */
+void pass_explain_compiled(struct str *s, struct arena *a, const struct ir_module *m, const struct plan_table *t, const struct lower_choice *choice, const struct pass_account *account);
 
 /* --- loops.c --- */
 

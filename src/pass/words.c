@@ -23,3 +23,20 @@ void pass_add_place(struct str *s, const struct ir_module *m, ir_loc l)
 	else
 		str_add(s, "(no line)");
 }
+
+void pass_add_shape(struct str *s, const struct prog_view *v)
+{
+	if (!v)
+		return;
+	str_addf(s, "%s[", dtype_info[v->dtype].name);
+	for (int d = 0; d < v->rank; d++)
+		str_addf(s, "%s%ld", d ? "," : "", (long)v->dim[d]);
+	str_add(s, "]");
+}
+
+void pass_add_like(struct str *s, const struct pass_like *x)
+{
+	pass_add_bytes(s, (double)x->bytes);
+	if (x->n > 1)
+		str_addf(s, " x%lld", (long long)x->n);
+}

@@ -1,6 +1,7 @@
 /* The table itself, errors, events, the plug-in's attributes, and what is not supported. */
 #include <stdlib.h>
 
+#include "../hlo/hlo.h"
 #include "impl.h"
 #include "pjrt.h"
 
@@ -34,8 +35,7 @@ struct err *pjrt_Plugin_Initialize(struct pjrt_Plugin_Initialize *a)
 
 struct err *pjrt_Plugin_Attributes(struct pjrt_Plugin_Attributes *a)
 {
-	/* The newest StableHLO that src/hlo reads: jaxlib writes its bytecode for this version or for its own, whichever is older. */
-	static const int64_t version[3] = { 1, 20, 0 };
+	static const int64_t version[3] = { HLO_MAJOR, HLO_MINOR, 0 };
 	static const struct pjrt_value attr[] = { {
 		.struct_size = sizeof(struct pjrt_value), .name = "stablehlo_current_version", .name_size = 25,
 		.type = VALUE_INTS, .is = version, .value_size = 3,

@@ -261,3 +261,52 @@ double plan_move_time(const struct plan_on *p, enum coll_kind k, struct plan_gro
 }
 
 double plan_sum_time(const struct plan_on *p, struct plan_group g, double bytes) { return plan_coll_time(p, COLL_all_reduce, g, bytes, COLL_auto); }
+
+/* Bytes of an all_to_all of boxes that come to a position from others. */
+static double boxes_into(const struct prog_coll *c, int pos)
+{
+	int64_t rank = c->box[0];
+	double bytes = 0;
+
+	for (const int64_t *r = c->box + 1 + 2 * rank; r < c->box + c->nbox; r += 2 + 3 * rank) {
+		double n = dtype_info[c->dtype].bytes;
+		for (int64_t d = 0; d < rank; d++)
+			n *= (double)r[2 + 2 * rank + d];
+		bytes += r[0] == pos && r[1] != pos ? n : 0;
+	}
+	return bytes;
+}
+
+/* The group of a collective that pos is in; of a permute the pair that it receives from. */
+static struct plan_group group_at(const struct plan_on *on, const struct prog *p, const struct prog_coll *c, int pos)
+{
+	int64_t id[COLL_ROW] = { pos, pos };
+	int n = 0;
+
+	if (c->kind == COLL_permute) {
+		int64_t from = p->table[c->pairs].v[pos];
+		id[0] = from >= 0 ? from : pos;
+		return plan_groups_of(on, 1, 2, id);
+	}
+	const struct prog_group *g = &p->group[c->group];
+	const int64_t *row = g->id + (int64_t)MAX(g->row[pos], 0) * g->ncol;
+	for (int k = 0; k < g->ncol && g->row[pos] >= 0; k++)
+		if (row[k] >= 0 && n++ < COLL_ROW)
+			id[n - 1] = row[k];
+	struct plan_group is = plan_groups_of(on, 1, MIN(MAX(n, 1), COLL_ROW), id);
+	is.n = MAX(n, 1);
+	is.most = is.hosts < 2 ? is.n : is.most;
+	return is;
+}
+
+double plan_prog_coll(const struct plan_on *on, const struct prog *p, const struct prog_coll *c, int pos, double *bytes, bool *in_place)
+{
+	struct plan_group g = group_at(on, p, c, pos);
+	double each = (double)c->outer * (double)c->inner * c->nin;
+
+	if (c->nbox)                      /* as plan_coll_bytes has it */
+		each = boxes_into(c, pos) * c->nin / MAX(g.n - 1, 1);
+	*in_place = c->hops && g.hosts < 2;
+	*bytes = plan_coll_bytes((enum coll_kind)c->kind, g.n, each);
+	return plan_coll_time(on, (enum coll_kind)c->kind, g, *in_place ? 0 : each, COLL_auto);
+}

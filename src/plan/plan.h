@@ -141,5 +141,8 @@ enum coll_algo plan_coll_other(const struct plan_on *p, enum coll_kind k, struct
 double plan_move_time(const struct plan_on *p, enum coll_kind k, struct plan_group g, double bytes);
 /* What each has, of that many bytes, is summed for all. */
 double plan_sum_time(const struct plan_on *p, struct plan_group g, double bytes);
+/* One run of a collective of a compiled program at a position: about what it takes where nobody is late, and the bytes that that device gets.
+ * *in_place: it is a loan within a host, whose readers read these bytes where they lie: nothing is copied, and what it takes is the waits. */
+double plan_prog_coll(const struct plan_on *on, const struct prog *p, const struct prog_coll *c, int pos, double *bytes, bool *in_place);
 
 #endif

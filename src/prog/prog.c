@@ -2,6 +2,7 @@
 #include "impl.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
 const char *const prog_kern_name[KERN_COUNT] = {
 #define KERN(id, operands, attrs, meaning) [KERN_##id] = #id,
@@ -34,6 +35,8 @@ void prog_free(struct prog *p)
 {
 	if (!p)
 		return;
+	if (p->launches.map)
+		munmap(p->launches.map, p->launches.size);
 	arena_fini(&p->arena);
 	free(p);
 }

@@ -243,6 +243,9 @@ struct prog_arg {
 	char *memory_kind;        /* "device" if NULL */
 };
 
+/* Where launches are counted, in a mapping that prog_free ends; zeros: nowhere. */
+struct prog_count { _Atomic int64_t *n; void *map; size_t size; };
+
 struct prog {
 	struct arena arena;       /* everything below lives here */
 	char *name;
@@ -267,6 +270,7 @@ struct prog {
 	int64_t flops;            /* operations on elements of a launch */
 	uint64_t fingerprint;     /* of the program's source, equal in all processes */
 	uint64_t comm_hash;       /* of its communication commands */
+	struct prog_count launches;
 };
 
 /* How often a launch runs each kernel, each collective (NULL: not asked), where a while is taken to make so many turns. */

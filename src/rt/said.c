@@ -87,29 +87,14 @@ static void peers(struct str *s, const struct rt_exec *x, const struct prog_coll
 		str_addf(s, ",.. (%d)", n);
 }
 
-/* Bytes of an all_to_all of boxes that come to a position from others. */
-static double boxes_into(const struct prog_coll *c, int pos)
-{
-	int64_t rank = c->box[0];
-	double bytes = 0;
-
-	for (const int64_t *r = c->box + 1 + 2 * rank; r < c->box + c->nbox; r += 2 + 3 * rank) {
-		double n = dtype_info[c->dtype].bytes;
-		for (int64_t d = 0; d < rank; d++)
-			n *= (double)r[2 + 2 * rank + d];
-		bytes += r[0] == pos && r[1] != pos ? n : 0;
-	}
-	return bytes;
-}
-
 /* on: for prices; room: an entry for each position; waits: for what moves meanwhile. */
 static void communicates(struct rt_trace_op *o, struct arena *a, const struct rt_exec *x, const struct ins *i, bool waits, const struct plan_on *on, int64_t *room)
 {
 	const struct prog_coll *c = i->ref;
 	const char **peer = ARENA_NEW(a, const char *, x->nlocal);
 	struct str s = { 0 };
-	double each = (double)c->outer * (double)c->inner * c->nin;
-	bool permute = c->kind == COLL_permute;
+	double bytes;
+	bool in_place;
 
 	for (int k = 0; k < x->nlocal; k++) {
 		peers(&s, x, c, x->pos[k], room);
@@ -119,12 +104,8 @@ static void communicates(struct rt_trace_op *o, struct arena *a, const struct rt
 	o->peer = peer;
 	if (i->op == I_LEND || i->op == I_BACK || i->op == I_WAIT || waits)
 		return;
-	int n = permute ? 2 : members(x->p, c, x->pos[0], room);
-	struct plan_group g = permute ? (struct plan_group){ 2, 1, 2, 0 } : plan_groups_of(on, 1, n, room);
-	if (c->nbox)                      /* as plan_coll_bytes has it */
-		each = boxes_into(c, x->pos[0]) * c->nin / MAX(n - 1, 1);
-	o->bytes = (int64_t)plan_coll_bytes((enum coll_kind)c->kind, n, each);
-	o->limit_ns = plan_coll_time(on, (enum coll_kind)c->kind, g, each, COLL_auto);
+	o->limit_ns = plan_prog_coll(on, x->p, c, x->pos[0], &bytes, &in_place);
+	o->bytes = (int64_t)bytes;
 }
 
 /* --- all ------------------------------------------------------------------------------- */

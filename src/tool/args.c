@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 const struct command *const *commands;
 
@@ -34,6 +36,35 @@ static struct err *unknown(const struct command *c, const char *word)
 	return ERR(INVALID, "rondo %s has no option '%s'; see 'rondo help %s'", c->name, word, c->name);
 }
 
+bool args_ends(const char *s, const char *with)
+{
+	size_t n = strlen(s), k = strlen(with);
+	return n >= k && !strcmp(s + n - k, with);
+}
+
+static bool executable(const char *path)
+{
+	struct stat st;
+	return !access(path, X_OK) && !stat(path, &st) && S_ISREG(st.st_mode);
+}
+
+bool args_runs(const char *file)
+{
+	const char *at = getenv("PATH");
+	bool found = args_ends(file, ".py") || executable(file);
+	for (; at && *at && !found && !strchr(file, '/'); at += *at == ':') {
+		struct str s = {0};
+		size_t n = strcspn(at, ":");
+		str_addf(&s, "%.*s/%s", (int)n, at, file);
+		found = executable(s.p);
+		str_free(&s);
+		at += n;
+	}
+	return found;
+}
+
+bool args_hands_on(const struct command *c, const char *file) { return c->nfile_max == -1 || (c->nfile_max == ARGS_SCRIPT && args_runs(file)); }
+
 struct err *args_parse(const struct command *c, int argc, char **argv, char **file, int *nfile)
 {
 	bool over = false;        /* no more options: "--" */
@@ -48,7 +79,7 @@ struct err *args_parse(const struct command *c, int argc, char **argv, char **fi
 			if (*nfile == c->nfile_max)
 				return ERR(INVALID, "rondo %s does not know what to do with '%s'", c->name, w);
 			file[(*nfile)++] = w;
-			while (c->nfile_max < 0 && ++i < argc)
+			while ((over ? c->nfile_max < 0 : args_hands_on(c, file[0])) && ++i < argc)
 				file[(*nfile)++] = argv[i];
 			continue;
 		}

@@ -81,6 +81,8 @@ static void zsh(void)
 		printf(" \\\n		'--help[options of this command]'");
 		if ((*c)->words)
 			printf(" '1:what:(%s)'", (*c)->words);
+		else if ((*c)->nfile_max == ARGS_SCRIPT)
+			printf(" '1:program:_files' '*::argument:_files'");
 		else if ((*c)->nfile_max < 0)
 			printf(" '1:program:_command_names -e' '*::argument:_normal'");
 		else if ((*c)->nfile_max > 0)

@@ -60,7 +60,7 @@ static struct err *run(void *v)
 		name[i] = c->name;
 		if (strcmp(argv[1], c->name) != 0)
 			continue;
-		for (int k = 2; k < argc && (c->nfile_max >= 0 || argv[k][0] == '-'); k++)
+		for (int k = 2; k < argc && (argv[k][0] == '-' || !args_hands_on(c, argv[k])); k++)
 			if (strcmp(argv[k], "--help") == 0 || strcmp(argv[k], "-h") == 0) {
 				args_help(stdout, c);
 				return NULL;

@@ -5,30 +5,55 @@
 
 enum { MOST_DEVICES = 1 << 16 };
 
-enum form { BYTECODE, TEXT, PROG_TEXT, PROG_BINARY };
+enum form { BYTECODE, TEXT, PROG_TEXT, PROG_BINARY, TOLD, HLO_TEXT, OF_JAX };
+
+static bool begins(const char *s, size_t n, const char *with) { return n >= strlen(with) && !memcmp(s, with, strlen(with)); }
 
 static enum form form_of(const struct str *s)
 {
-	if (s->n >= 4 && memcmp(s->p, "ML\xefR", 4) == 0)
+	if (begins(s->p, s->n, "ML\xefR"))
 		return BYTECODE;
-	if (s->n >= 8 && memcmp(s->p, "RONDOPRG", 8) == 0)
+	if (begins(s->p, s->n, "RONDOPRG"))
 		return PROG_BINARY;
+	if (pass_told_is(s->p, s->n))
+		return TOLD;
 	size_t i = 0;
-	while (i < s->n && s->p[i] == '#') {      /* comment lines */
+	while (i < s->n && s->p[i] == '#') {      /* comment lines; of MLIR what stands for locations */
 		const char *nl = memchr(s->p + i, '\n', s->n - i);
 		i = nl ? (size_t)(nl - s->p) + 1 : s->n;
 	}
-	return s->n - i >= 5 && memcmp(s->p + i, "prog ", 5) == 0 ? PROG_TEXT : TEXT;
+	if (begins(s->p + i, s->n - i, "prog "))
+		return PROG_TEXT;
+	if (begins(s->p + i, s->n - i, "HloModule"))
+		return HLO_TEXT;
+	return memchr(s->p, '\0', s->n) || memmem(s->p, s->n, "func.func", 9) ? OF_JAX : TEXT;
 }
 
-static struct err *read_module(const struct str *s, struct ir_module **out)
+static struct err *of_jax(const char *path, struct ir_module **out)
+{
+	struct str s = {0}, version = {0};
+	int status = 0;
+	str_addf(&version, "%d.%d.0", HLO_MAJOR, HLO_MINOR);
+	struct err *e = script_output((char *[]){ (char *)script_python(), "-m", "rondo.portable", version.p, (char *)path, NULL }, &s, &status);
+	if (!e && status == 1 && s.n)
+		e = ERR(INVALID, "%s", s.p);
+	else if (!e && status)
+		e = ERR(UNAVAILABLE, "this is for JAX to read, and '%s -m rondo.portable' cannot: in the environment that has JAX and rondo, run its own 'rondo'", script_python());
+	if (!e)
+		e = hlo_read(s.p, s.n, out);
+	str_free(&s);
+	str_free(&version);
+	return e;
+}
+
+static struct err *read_module(const char *path, const struct str *s, struct ir_module **out)
 {
 	switch (form_of(s)) {
 	case BYTECODE: return hlo_read(s->p, s->n, out);
-	case TEXT:
-		if (s->n > 7 && memcmp(s->p, "module ", 7) == 0 && memmem(s->p, s->n, "stablehlo.", 10))
-			return ERR(INVALID, "this is MLIR text; give the portable bytecode (.mlirbc) instead");
-		return ir_parse(s->p, s->n, out);
+	case TEXT: return ir_parse(s->p, s->n, out);
+	case OF_JAX: return of_jax(path, out);
+	case HLO_TEXT: return ERR(INVALID, "this is HLO; what is read is StableHLO: lowered.as_text() writes it");
+	case TOLD: return ERR(INVALID, "this is what RONDO_EXPLAIN leaves of a program that was compiled; 'rondo explain' and 'rondo prog' show it");
 	default: return ERR(INVALID, "this is a compiled program, which has no operations any more; 'rondo prog' shows it");
 	}
 }
@@ -40,7 +65,19 @@ struct err *source_read(const char *path, struct ir_module **out)
 	if (!e && !s.n)
 		e = ERR(INVALID, "'%s' is empty", path);
 	if (!e)
-		e = err_wrap(read_module(&s, out), "%s", path);
+		e = err_wrap(read_module(path, &s, out), "%s", path);
+	str_free(&s);
+	return e;
+}
+
+struct err *source_told(const char *path, struct pass_told *out)
+{
+	struct str s = {0};
+	struct err *e = str_read_file(&s, path);
+	bool is = !e && pass_told_is(s.p, s.n);
+	*out = (struct pass_told){ .prog = NULL };
+	if (is)
+		e = err_wrap(pass_told_read(s.p, s.n, out), "%s", path);
 	str_free(&s);
 	return e;
 }
@@ -57,9 +94,15 @@ struct err *source_prog(const char *path, const struct pass_opts *o, struct prog
 		e = prog_parse(s.p, s.n, out);
 	} else if (f == PROG_BINARY) {
 		e = prog_load(s.p, s.n, out);
+	} else if (f == TOLD) {
+		struct pass_told t;
+		e = pass_told_read(s.p, s.n, &t);
+		*out = t.prog;
+		t.prog = NULL;
+		pass_told_free(&t);
 	} else {
 		struct pass_opts mine = *o;
-		e = read_module(&s, &m);
+		e = read_module(path, &s, &m);
 		if (!e) {
 			mine.ndev = mine.ndev > 1 ? mine.ndev : MAX(m->num_partitions, 1);
 			e = pass_compile(&mine, m, out);

@@ -21,7 +21,7 @@ struct command {
 	const char *name, *args, *help;
 	const struct opt *opt;
 	size_t nopt;
-	int nfile_min, nfile_max;      /* nfile_max -1: options end at the first file; all that follows is handed on */
+	int nfile_min, nfile_max;      /* nfile_max -1: options end at the first file, all that follows is handed on; ARGS_SCRIPT: they do if that is run */
 	struct err *(*run)(char **file, int nfile, int *status);
 	const char *words;             /* what the first FILE can be, if it is one of some words */
 };
@@ -29,6 +29,10 @@ struct command {
 extern const struct command *const *commands;
 extern const struct command cmd_info, cmd_doctor, cmd_opt, cmd_run, cmd_explain, cmd_prog, cmd_bench, cmd_launch, cmd_trace, cmd_completion;
 
+enum { ARGS_SCRIPT = -2 };
+bool args_runs(const char *file);      /* is it a script (.py), or a program, also one in PATH? */
+bool args_hands_on(const struct command *c, const char *file);       /* is what follows that first file handed on? */
+bool args_ends(const char *s, const char *with);
 struct err *args_parse(const struct command *c, int argc, char **argv, char **file, int *nfile);   /* file: room for argc + 1; NULL behind the last */
 void args_help(FILE *f, const struct command *c);
 /* "did you mean 'x'" for a word that is none of cand, "" if nothing is near.  Static storage. */
@@ -39,8 +43,10 @@ struct err *arg_tier(const char *s, enum lower_tier *out);
 
 /* --- source.c --------------------------------------------------------------- */
 
-/* Bytecode or our text, told by the first bytes. */
+/* Bytecode or our text, told by the first bytes; what only JAX can read (MLIR as text, exports of jax.export) goes through python/rondo/portable.py. */
 struct err *source_read(const char *path, struct ir_module **out);
+/* If the file is one that RONDO_EXPLAIN has left; else out->prog is NULL. */
+struct err *source_told(const char *path, struct pass_told *out);
 /* Any of them compiled, or a compiled program in text or binary form as it is. */
 struct err *source_prog(const char *path, const struct pass_opts *o, struct prog **out);
 struct err *source_opts(const char *tier, const char *devices, const char *hosts, const struct ir_module *m, struct pass_opts *o);
@@ -50,6 +56,22 @@ struct err *source_opts(const char *tier, const char *devices, const char *hosts
 /* Compiles a program, our text with results of f32, and runs it once on as many devices as it is for, with inputs that are made up; what
  * comes must be what the oracle says.  *run_s: what it took. */
 struct err *run_check(const char *text, enum lower_tier tier, double *run_s);
+
+/* --- script.c --------------------------------------------------------------- */
+
+/* Runs a script (.py), or any program, with its arguments and RONDO_<setting> as a folder; *status as a shell has it: 128 and the signal. */
+struct err *script_run(const char *command, char **argv, const char *setting, const char *folder, int *status);
+/* Runs argv and takes what it writes to standard output, added to *to. */
+struct err *script_output(char *const *argv, struct str *to, int *status);
+struct err *script_nothing(void);      /* the error of a program that ran nothing on Rondo */
+const char *script_python(void);       /* RONDO_PYTHON or python3 */
+
+/* --- screen.c ----------------------------------------------------------------- */
+
+/* Columns of standard output: COLUMNS, or the terminal's, or dflt. */
+int screen_width(int dflt);
+enum ink { INK_END, INK_HEAD, INK_DIM, INK_HOT, INK_WARM, INK_MOVE };
+const char *screen_ink(enum ink ink);  /* "" unless standard output is a terminal with colours (NO_COLOR: without) */
 
 /* --- trace_table.c ------------------------------------------------------------ */
 

@@ -3,10 +3,8 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static const char *out, *top;
@@ -15,58 +13,6 @@ static const struct opt opts[] = {
 	{"out", "FILE", "where the timeline goes, of several processes FILE with a number each (rondo-trace.json)", &out},
 	{"top", "N", "lines of each list (10)", &top},
 };
-
-static bool ends(const char *s, const char *with)
-{
-	size_t n = strlen(s), k = strlen(with);
-	return n >= k && !strcmp(s + n - k, with);
-}
-
-static pid_t child;
-
-static void forward(int sig) { kill(child, sig); }
-
-/* Its exit status, or 128 and the signal. */
-static struct err *ran(char **argv, const char *folder, int *status)
-{
-	const char *python = getenv("RONDO_PYTHON");
-	ARR(char *) all = {0};
-	int st;
-
-	if (ends(argv[0], ".py"))
-		arr_push(&all, (char *)(python && *python ? python : "python3"));
-	do
-		arr_push(&all, *argv);
-	while (*argv++);
-	fflush(stdout);
-	pid_t pid = child = fork();
-	if (!pid) {
-		char *whole = realpath(folder, NULL);          /* the program may go elsewhere */
-		setenv("RONDO_TRACE", whole ? whole : folder, 1);
-		signal(SIGXFSZ, SIG_DFL);
-		execvp(all.p[0], all.p);
-		fprintf(stderr, "rondo trace: cannot run '%s': %s\n", all.p[0], strerror(errno));
-		_exit(127);
-	}
-	arr_free(&all);
-	if (pid < 0)
-		return ERR(EXHAUSTED, "fork: %s", strerror(errno));
-	signal(SIGINT, SIG_IGN);                  /* the terminal tells the program, too, which writes what it has */
-	signal(SIGQUIT, SIG_IGN);
-	signal(SIGTERM, forward);
-	signal(SIGHUP, forward);
-	while (waitpid(pid, &st, 0) < 0)
-		if (errno != EINTR)
-			return ERR(INTERNAL, "waitpid: %s", strerror(errno));
-	signal(SIGINT, SIG_DFL);
-	signal(SIGQUIT, SIG_DFL);
-	signal(SIGTERM, SIG_DFL);
-	signal(SIGHUP, SIG_DFL);
-	*status = WIFEXITED(st) ? WEXITSTATUS(st) : 128 + WTERMSIG(st);
-	if (WIFSIGNALED(st))
-		fprintf(stderr, "rondo trace: the program was ended by signal %d (%s)\n", WTERMSIG(st), strsignal(WTERMSIG(st)));
-	return NULL;
-}
 
 /* Processes in the order of their numbers. */
 static int by_name(const void *a, const void *b)
@@ -89,7 +35,7 @@ static struct err *fetch(const char *folder, const char *to, struct files *file,
 	for (struct dirent *i; d && (i = readdir(d));) {
 		struct str s = {0};
 		str_addf(&s, "%s/%s", folder, i->d_name);
-		if (ends(i->d_name, ".json") && !stat(s.p, &st) && st.st_size) {
+		if (args_ends(i->d_name, ".json") && !stat(s.p, &st) && st.st_size) {
 			arr_push(file, s.p);
 			continue;
 		}
@@ -105,7 +51,7 @@ static struct err *fetch(const char *folder, const char *to, struct files *file,
 		if (file->n == 1)
 			str_add(&s, to);
 		else
-			str_addf(&s, "%.*s-%zu.json", (int)(strlen(to) - (ends(to, ".json") ? 5 : 0)), to, k);
+			str_addf(&s, "%.*s-%zu.json", (int)(strlen(to) - (args_ends(to, ".json") ? 5 : 0)), to, k);
 		if (rename(file->p[k], s.p) && !e)
 			e = ERR(UNAVAILABLE, "cannot write '%s': %s; what there is stays in '%s'", s.p, strerror(errno), folder);
 		free(file->p[k]);
@@ -125,7 +71,7 @@ static struct err *run(char **argv, int nfile, int *status)
 	bool begun = false;
 
 	TRY(arg_int("top", top, 1, 1000000, &lines));
-	if (ends(argv[0], ".json"))
+	if (args_ends(argv[0], ".json"))
 		return trace_table(argv, (size_t)nfile, lines);
 	if (!stat(to, &st) && S_ISDIR(st.st_mode))
 		return ERR(INVALID, "cannot write '%s': it is a folder", to);
@@ -135,7 +81,7 @@ static struct err *run(char **argv, int nfile, int *status)
 		e = ERR(UNAVAILABLE, "cannot write beside '%s': %s", to, strerror(errno));
 		goto no;
 	}
-	e = ran(argv, folder.p, status);
+	e = script_run("trace", argv, "RONDO_TRACE", folder.p, status);
 	struct err *lost = fetch(folder.p, to, &file, &begun);
 	if (e)
 		err_free(lost);
@@ -147,7 +93,7 @@ static struct err *run(char **argv, int nfile, int *status)
 	else if (!e && begun)
 		fprintf(stderr, "rondo trace: a process has %s\n", none);
 	else if (!e && !file.n && !*status)
-		e = ERR(NOT_FOUND, "the program has run nothing on Rondo%s", getenv("JAX_PLATFORMS") ? "" : ": JAX_PLATFORMS=rondo,cpu chooses it");
+		e = script_nothing();
 	if (!e && file.n) {
 		printf("\n");
 		e = trace_table(file.p, file.n, lines);

@@ -3,8 +3,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 /* --- reading -------------------------------------------------------------- */
 
@@ -185,19 +183,9 @@ static int by_value(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static int width(void)
-{
-	struct winsize w;
-	const char *c = getenv("COLUMNS");
-	int n = c ? atoi(c) : !ioctl(1, TIOCGWINSZ, &w) ? w.ws_col : 0;
-
-	return n > 0 ? MAX(n, 60) : 100;
-}
-
 static void head(const char *text, int columns)
 {
-	bool tty = isatty(1);
-	printf("\n%s%.*s%s\n", tty ? "\033[1m" : "", columns, text, tty ? "\033[0m" : "");
+	printf("\n%s%.*s%s\n", screen_ink(INK_HEAD), columns, text, screen_ink(INK_END));
 }
 
 /* Per step of a device: n of all devices' steps. */
@@ -217,7 +205,7 @@ static void print(const struct row *r, double n, double step, int columns, doubl
 
 static void list(struct rows *t, int (*order)(const void *, const void *), const char *title, const char *what, double n, double step, int64_t top)
 {
-	int columns = width();
+	int columns = screen_width(100);
 
 	qsort(t->r.p, t->r.n, sizeof *t->r.p, order);
 	head(title, columns);

@@ -141,7 +141,7 @@ def test_explained_while_it_runs(tmp_path):
     assert re.search(r"argument 1 x +f32\[8,16\] +128 B +P\(\('data', 'model'\), None\)", step), step
     assert re.search(r"1\. 768 B +all_reduce f32\[16,8\] over 'data', 'model' +<string>:6", step), step
     assert re.search(r" by \w+; result 0: parts of a sum over 'data', 'model', made by dot at <string>:6", step), step
-    assert run(EXPLAINED, RONDO_EXPLAIN=str(tmp_path), RONDO_DEVICES="4")[1] == out and len(list(tmp_path.glob("rondo-explain-*.txt"))) == 1
+    assert run(EXPLAINED, RONDO_EXPLAIN=str(tmp_path), RONDO_DEVICES="4")[1] == out and (tmp_path / "jit_loss.why").stat().st_size > 1000
 
 
 LIMITED = """

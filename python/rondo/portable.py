@@ -1,0 +1,46 @@
+"""What JAX writes of programs, as the portable bytecode that the command `rondo` reads, to standard output; or why that cannot be, and status 1.
+
+    python -m rondo.portable <newest StableHLO that is read> <file>
+
+The file: text of `lowered.as_text()` or of JAX_DUMP_IR_TO, or what `jax.export.export(..)(..).serialize()` gives.
+"""
+import pathlib
+import sys
+
+
+def module_of(data):
+    """The bytecode or text of an export's program, else what is there."""
+    if b"func.func" in data:
+        return data.decode()
+    from jax import export
+    try:
+        exported = export.deserialize(bytearray(data))
+    except Exception as e:
+        raise ValueError("this is neither StableHLO, as text or bytecode, nor what jax.export serializes") from e
+    for k, aval in enumerate(exported.in_avals):
+        if not all(isinstance(n, int) for n in aval.shape):
+            raise ValueError(f"argument {k} of this export is {aval}, of any size: export it with numbers")
+    return exported.mlir_module()
+
+
+def portable(data, newest):
+    from jax._src.interpreters import mlir
+    from jaxlib import _jax
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+    text = module_of(data)
+    with mlir.make_ir_context():
+        module = ir.Module.parse(text)
+        return _jax.mlir.serialize_portable_artifact(mlir.module_to_bytecode(module), stablehlo.get_smaller_version(newest, stablehlo.get_current_version()), True)
+
+
+def main(newest, file):
+    try:
+        sys.stdout.buffer.write(portable(pathlib.Path(file).read_bytes(), newest))
+    except BaseException as e:  # noqa: BLE001  (whatever it is, the command tells it)
+        sys.stdout.write(" ".join(f"{'' if isinstance(e, ValueError) else type(e).__name__ + ': '}{e}".split())[:500])
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,232 @@
+"""`rondo explain`: a script is run and what it compiled is told, the costliest first; whatever JAX writes of a program is taken; one file to look at."""
+import html.parser
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+pytestmark = pytest.mark.only_rondo("a command of Rondo")
+
+SCRIPT = """
+import os, sys, jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(jax.devices(), "d")
+x = jax.device_put(np.ones((512, 256), np.float32), NamedSharding(mesh, P("d")))
+def step(x):
+    x = x @ x / 256 + jax.lax.psum(x, "d")          # line 7
+    return jax.lax.while_loop(lambda x: x.sum() > 1e9, lambda x: x / 2, x) / 8
+step = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+other = jax.jit(lambda x: jax.pure_callback(lambda x: np.asarray(x) + 1, jax.ShapeDtypeStruct((8,), np.float32), x))
+for _ in range(6):
+    x = jax.block_until_ready(step(x))
+other(np.ones(8, np.float32)).block_until_ready()
+print("the script's own", sys.argv[1:], flush=True)
+os._exit(int(sys.argv[1]))
+"""
+
+
+def call(rondo, where, *args, **env):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RONDO_") or k in ("RONDO_LIBRARY", "RONDO_CACHE")} | \
+        {"RONDO_PYTHON": sys.executable, "COLUMNS": "80", "RONDO_DEVICES": "2"} | env
+    r = subprocess.run([rondo, *map(str, args)], env=env, cwd=where, capture_output=True, text=True, timeout=600)
+    return r.returncode, r.stdout, r.stderr
+
+
+class Page(html.parser.HTMLParser):
+    """Tables as lists of rows of texts, by class; headings; every attribute."""
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.heads, self.attrs, self.cell, self.open, self.in_head, self.pre = {}, [], [], None, [], False, ""
+        self.feed(text)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.attrs += [(tag, *a) for a in attrs]
+        if tag not in ("meta", "rect", "line", "html"):
+            self.open.append(tag)
+        if tag == "table":
+            self.table = self.tables.setdefault(dict(attrs)["class"], [])
+        if tag == "tr":
+            self.table.append([])
+        if tag in ("td", "th"):
+            self.table[-1].append("")
+        if tag in ("h2", "h3"):
+            self.heads.append("")
+
+    def handle_endtag(self, tag):
+        if tag not in ("html", "rect", "line"):
+            assert self.open.pop() == tag, tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("h2", "h3"):
+            self.heads[-1] += data
+        if "td" in self.open or "th" in self.open:
+            self.table[-1][-1] += data
+        if self.open and self.open[-1] == "pre":
+            self.pre += data
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """The script has run once, and ended without leaving Python in order."""
+    where = tmp_path_factory.mktemp("ran")
+    (where / "train.py").write_text(SCRIPT)
+    rondo = os.path.join(os.path.dirname(os.environ.get("RONDO_LIBRARY", os.path.join(os.path.dirname(__file__), "../../build/librondo.so"))), "rondo")
+    (where / "rondo-explain").mkdir()
+    for name in ("earlier.why", "mine.txt"):
+        (where / "rondo-explain" / name).write_text("what was there")
+    return rondo, where, call(rondo, where, "explain", "--html", "why.html", "train.py", "0", "--flag")
+
+
+def test_script(ran):
+    rondo, where, (code, out, err) = ran
+    assert code == 0, err
+    assert out.startswith("the script's own ['0', '--flag']\n\ntrain.py: ")
+    screen = out.split("\n", 1)[1]
+    assert len(screen.splitlines()) <= 23 and max(map(len, screen.splitlines())) <= 80, screen
+    assert re.search(r"^ +[\d.]+ +[\d.]+ .s +6 +[\d.]+ .s  jit_step$", screen, re.M), screen          # the costliest is the first, and was launched so often
+    assert re.search(r"^jit_step, on 2 devices: 6 launches of about [\d.]+ .s, [\d.]+ .s of it communication$", screen, re.M), screen
+    assert re.search(r"^ +[\d.]+ +[\d.]+ .s +1 +\d+ %  train\.py:7 dot f32\[256,256\]", screen, re.M), screen
+    assert re.search(r"^ +[\d.]+ +[\d.]+ .s +1 +train\.py:7 all_reduce 256\.0 KB", screen, re.M), screen
+    assert "a loop turns until a condition holds: 100 turns are assumed\n" in screen
+    assert re.search(r"^memory: [\d.]+ MB; arguments 256\.0 KB, results 256\.0 KB, temporary ", screen, re.M), screen
+    there = {p.name for p in (where / "rondo-explain").iterdir()}
+    assert {"jit_step.why", "mine.txt"} < there and "earlier.why" not in there
+    assert {p.name for p in where.iterdir()} == {"train.py", "why.html", "rondo-explain"}
+
+
+def test_what_is_told_leads_on(ran):
+    """Each command that the screen names works, and numbers are the same."""
+    rondo, where, (_, out, _) = ran
+    again = call(rondo, where, "explain", "rondo-explain")[1]
+    assert again.split("\n", 1)[1].split("\nrondo ")[0] == out.split("\n", 3)[3].split("\nrondo ")[0]
+    one = re.search(r"^rondo (explain rondo-explain/jit_step\.why --full)  ", out, re.M)[1]
+    code, full, err = call(rondo, where, *one.split())
+    assert code == 0 and full.startswith("'jit_step' for 2 devices\n") and "\ncommunication: " in full and "\nkernels: " in full, err
+    code, html_, err = call(rondo, where, *re.search(r"^rondo (explain rondo-explain --html why\.html)  ", again, re.M)[1].split())
+    assert code == 0 and "why.html is written" in html_, err
+    code, alone, err = call(rondo, where, "explain", "rondo-explain/jit_step.why", COLUMNS="120")
+    assert code == 0 and alone.startswith("jit_step, on 2 devices") and max(map(len, alone.splitlines())) <= 120, err
+    code, prog, err = call(rondo, where, "prog", "rondo-explain/jit_step.why")
+    assert code == 0 and prog.startswith("prog "), err
+
+
+def test_page(ran):
+    """The file to look at is whole, loads nothing, and has the numbers of the text."""
+    rondo, where, (_, out, _) = ran
+    text = (where / "why.html").read_text()
+    page = Page(text)
+    assert all(name not in ("src", "data", "action", "srcset") and (name != "href" or value.startswith("#")) for _, name, value in page.attrs)
+    assert "url(" not in text and "@import" not in text and "http" not in text and "<script" not in text
+    programs = [row[4] for row in page.tables["programs"][1:]]
+    assert programs[0] == "jit_step" and len(programs) == int(re.search(r"^train\.py: (\d+) programs", out, re.M)[1])
+    # What the screen says of a row, the page says, too.
+    rows = {(r[6].split(" jit(")[0], r[1]): r for r in page.tables["ops"][1:]}
+    shown = re.findall(r"^ +([\d.]+) +([\d.]+ .s) +(\d+) +(\d+ %)?  (train\.py:\d+ \S+ [^ ]+(?: KB| B)?)", out, re.M)
+    assert len(shown) >= 4
+    for percent, time, times, share, what in shown:
+        row = rows[what, time]
+        assert row[0] == percent and row[2] == times and row[3] == share, (row, what)
+    program = re.search(r"^jit_step, on 2 devices: .*, ([\d.]+ .s) of it communication$", out, re.M)
+    assert page.heads[0] == program[0]
+    assert page.heads[2].endswith(f"about {program[1]}") and page.heads[2].startswith("communication of a launch: ")
+    assert "memory of a device: " + re.search(r"^memory: ([\d.]+ MB);", out, re.M)[1] + " at most" == page.heads[3]
+    full = call(rondo, where, "explain", "rondo-explain/jit_step.why", "--full")[1]
+    assert full.strip() in page.pre
+    held = dict.fromkeys(tuple(row) for row in page.tables["held"][1:])
+    for size, what in re.findall(r"^    ([\d.]+ KB(?: x\d+)?) +(train\.py:\d+ \w+)$", full, re.M):
+        assert (size, what) in held
+
+
+def test_colours(ran):
+    rondo, where, _ = ran
+
+    def on_terminal(**env):
+        main, sub = pty.openpty()
+        subprocess.run([rondo, "explain", "rondo-explain"], cwd=where, env=os.environ | {"TERM": "xterm"} | env, stdout=sub, timeout=60, check=True)
+        os.close(sub)
+        text = b""
+        try:
+            while part := os.read(main, 1 << 16):
+                text += part
+        except OSError:
+            pass
+        os.close(main)
+        return text
+    assert b"\x1b[31m" in on_terminal() and b"\x1b[" not in on_terminal(NO_COLOR="1") and b"\x1b[" not in on_terminal(TERM="dumb")
+    assert b"\x1b[" not in call(rondo, where, "explain", "rondo-explain")[1].encode()
+
+
+def test_several_processes(rondo, tmp_path):
+    """A program that all processes of a job have compiled is told once."""
+    (tmp_path / "train.py").write_text("import jax, numpy as np\njax.distributed.initialize()\n" + SCRIPT.replace("os._exit(int(sys.argv[1]))", "").replace("other(np", "0 and other(np")
+                                       .replace("jax.device_put(np.ones((512, 256), np.float32), NamedSharding(mesh, P(\"d\")))",
+                                                "jax.make_array_from_callback((512, 256), NamedSharding(mesh, P('d')), lambda i: np.ones((512, 256), np.float32)[i])"))
+    code, out, err = call(rondo, tmp_path, "explain", rondo, "launch", "-n", "2", sys.executable, "train.py", RONDO_DEVICES="1")
+    assert code == 0, err
+    assert len(list((tmp_path / "rondo-explain").glob("jit_step*.why"))) == 2
+    assert re.search(r"^jit_step, on 2 devices: 6 launches of ", out, re.M) and "jit_step.2" not in out, out
+
+
+@pytest.mark.parametrize("script, code, words", [
+    ("print('nothing')", 2, "the program has run nothing on Rondo"),
+    ("raise SystemExit(3)", 3, ""),
+    ("import jax; jax.numpy.ones(3) + 1; raise ValueError('mine')", 1, "ValueError: mine"),
+])
+def test_scripts_that(script, code, words, rondo, tmp_path):
+    (tmp_path / "train.py").write_text(script)
+    got, out, err = call(rondo, tmp_path, "explain", "--out", "there", "train.py")
+    assert got == code and words in err, (out, err)
+    assert ("jit_" in out) == ("ones" in script), out
+    assert {p.name for p in tmp_path.iterdir()} == {"train.py"} | ({"there"} if "ones" in script else set())
+
+
+def test_what_jax_writes(rondo, tmp_path):
+    """Text with lines and without, exports, JAX_DUMP_IR_TO: explain, opt and run take them; what cannot be is named."""
+    from jax import export
+    f = jax.jit(lambda w, x: jnp.tanh(x @ w).sum(axis=0))
+    args = jax.ShapeDtypeStruct((64, 32), jnp.float32), jax.ShapeDtypeStruct((16, 64), jnp.float32)
+    low = f.lower(*args)
+    any_ = export.export(f)(args[0], jax.ShapeDtypeStruct(export.symbolic_shape("b, 64"), jnp.float32))
+    (tmp_path / "dump.py").write_text("import jax, jax.numpy as jnp\njax.jit(lambda w, x: jnp.tanh(x @ w))(jnp.ones((64, 32)), jnp.ones((16, 64)))\n")
+    env = os.environ | {"JAX_DUMP_IR_TO": str(tmp_path)}
+    subprocess.run([sys.executable, "dump.py"], cwd=tmp_path, env=env, check=True, timeout=600)
+    dumped, = (p.name for p in tmp_path.glob("*lambda*.mlir"))
+    for name, text in (("plain.mlir", low.as_text()), ("debug.mlir", low.as_text(debug_info=True)), ("hlo.txt", low.as_text(dialect="hlo")), ("bad.mlir", low.as_text()[:-20])):
+        (tmp_path / name).write_text(text)
+    for name, data in (("f.export", export.export(f)(*args).serialize()), ("any.export", any_.serialize()), ("junk.bin", b"\0" * 64)):
+        (tmp_path / name).write_bytes(data)
+    for name, line in (("plain.mlir", None), ("debug.mlir", r"test_explain\.py:\d+"), ("f.export", r"test_explain\.py:\d+"), (dumped, r"dump\.py:2")):
+        code, out, err = call(rondo, tmp_path, "explain", name)
+        assert code == 0 and re.search(rf"{line or '-:.'} dot f32\[16,32\]", out), (name, out, err)
+    for command in (["opt", "f.export"], ["run", "--quiet", "plain.mlir"]):
+        code, out, err = call(rondo, tmp_path, *command)
+        assert code == 0 and ("dot" in out) == (command[0] == "opt"), (command, out, err)
+    for name, words in (("hlo.txt", "lowered.as_text()"), ("any.export", "argument 1 of this export is float32[b,64]"), ("junk.bin", "neither StableHLO"), ("bad.mlir", "bad.mlir: ")):
+        code, out, err = call(rondo, tmp_path, "explain", name)
+        assert code == 2 and words in err and err.count("\n") == 1, (name, err)
+    code, out, err = call(rondo, tmp_path, "explain", "plain.mlir", RONDO_PYTHON="/nowhere/python")
+    assert code == 2 and "'/nowhere/python -m rondo.portable' cannot" in err
+
+
+def test_cannot(ran, tmp_path):
+    rondo, where, _ = ran
+    whole = (where / "rondo-explain" / "jit_step.why").read_bytes()
+    for n in (8, 63, 64, 100, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "cut.why").write_bytes(whole[:n])
+        code, out, err = call(rondo, tmp_path, "explain", "cut.why")
+        assert code == 2 and "cut.why: " in err and not out, (n, err)
+    changed = bytearray(whole)
+    changed[24:32] = b"\xff" * 8
+    (tmp_path / "cut.why").write_bytes(bytes(changed[:32] + b"\xff" * 32 + changed[64:]))
+    assert call(rondo, tmp_path, "explain", "cut.why")[0] == 2
+    for args, words in ((["--full", "rondo-explain"], "for one program"), (["--hosts", "2", "rondo-explain"], "'--hosts'"), (["--out", "x", "rondo-explain"], "'--out'"),
+                        (["--tier", "ref", "rondo-explain/jit_step.why"], "'--tier'"), (["--html", "/nowhere/x.html", "rondo-explain"], "/nowhere/x.html"), (["."], "has no program in it"),
+                        (["--out", "train.py", "train.py"], "'train.py': it is no folder")):
+        code, out, err = call(rondo, where, "explain", *args)
+        assert code == 2 and words in err and not out, (args, err)
