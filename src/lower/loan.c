@@ -70,6 +70,8 @@ static ir_val whole(const struct ir_fn *fn, ir_val v)
 
 static int64_t bytes_of(const struct lw *w, const struct ir_fn *fn, ir_val v) { return ir_vtype(w->m, fn, v)->bytes; }
 
+struct lent_key { const struct ir_fn *fn; uint64_t v; };      /* of struct lower_opts.lent: no padding */
+
 /* --- which -------------------------------------------------------------------------- */
 
 static struct loan *loan_new(struct lw *w, struct frame *f, const struct ir_fn *fn, ir_val y, enum loan_kind kind, ir_val x, int last)
@@ -271,6 +273,14 @@ void lw_loans_plan(struct lw *w, struct frame *f)
 		f->last[x] = MAX(f->last[x], l->last < INT_MAX ? l->last + 1 : INT_MAX);
 		declare(w, l);
 	}
+	for (ir_val v = 1; v < fn->val.n && w->opts->lent; v++)
+		if (f->lent[v])
+			*map_put(w->opts->lent, &(struct lent_key){ fn, v }, sizeof(struct lent_key)) = 1;
+}
+
+bool lower_is_lent(const struct map *lent, const struct ir_fn *fn, ir_val v)
+{
+	return map_get(lent, &(struct lent_key){ fn, v }, sizeof(struct lent_key)) != NULL;
 }
 
 void lw_rings(struct lw *w, struct frame *f, int i, struct frame *body)

@@ -13,7 +13,11 @@ struct lower_opts {
 	enum lower_tier tier;        /* what groups become: whatever pays, reference kernels, generated code */
 	uint64_t fingerprint;        /* of the program, the same in all processes of a job */
 	bool (*custom_known)(const char *target);   /* NULL: every custom call is accepted and resolved at run time */
+	struct map *lent;            /* gets those results of collectives that are read where they lie (lower_is_lent); NULL: nobody asks */
 };
+
+/* Is result v of an op of fn, which lower_module has seen, read where it lies? */
+bool lower_is_lent(const struct map *lent, const struct ir_fn *fn, ir_val v);
 
 /* How a group runs, and why. */
 struct lower_choice {

@@ -162,9 +162,9 @@ static uint64_t meaning(const struct ir_module *m)
 	return h;
 }
 
-struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct lower_choice *choice, struct prog **out)
+struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct lower_choice *choice, struct map *lent, struct prog **out)
 {
-	struct lower_opts l = { .plan = &o->plan, .ndev = o->ndev, .tier = o->tier, .fingerprint = o->fingerprint, .custom_known = o->custom_known };
+	struct lower_opts l = { .plan = &o->plan, .ndev = o->ndev, .tier = o->tier, .fingerprint = o->fingerprint, .custom_known = o->custom_known, .lent = lent };
 	if (m->key.n)                  /* what its maker has answered is part of what it says */
 		l.fingerprint = hash_bytes(&l.fingerprint, sizeof l.fingerprint, meaning(m));
 	return lower_module(&l, m, choice, out);
@@ -175,6 +175,7 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 	struct pass_opts mine = *o;
 	struct spmd_record r;
 	struct attn_record attention = {0};
+	struct map lent = {0};
 	struct arena a;
 	struct prog *p = NULL;
 	struct err *e;
@@ -185,10 +186,10 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 	mine.attention = &attention;
 	TRY_GOTO(e, pass_run(&mine, m), out);
 	str_addf(s, "'%s' for %d device%s\n", ir_text(m, m->name), o->ndev, o->ndev > 1 ? "s" : "");
-	pass_explain_sharded(s, &a, m, &r, o, flags & PASS_ALL);
 	struct lower_choice *choice = lower_choices(&a, o->tier, o->plan.table, m);
 	struct pass_account account;
-	e = pass_lower(&mine, m, choice, &p);
+	e = pass_lower(&mine, m, choice, &lent, &p);
+	pass_explain_sharded(s, &a, m, &r, o, e ? NULL : &lent, flags & PASS_ALL);
 	if (!e)
 		pass_account(&a, p, &o->plan, &account);
 	if (!e && flags & PASS_SHARDED) {
@@ -202,6 +203,7 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 		e = NULL;
 	}
 out:
+	map_free(&lent);
 	arena_fini(&a);
 	spmd_record_fini(&r);
 	arr_free(&attention.said);
@@ -259,7 +261,7 @@ struct err *pass_compile(const struct pass_opts *o, struct ir_module *m, struct 
 		TRY(bad);
 	} else {
 		TRY(pass_run(o, m));
-		TRY(pass_lower(o, m, NULL, out));
+		TRY(pass_lower(o, m, NULL, NULL, out));
 	}
 	struct err *e = NULL;
 	if (o->dump) {

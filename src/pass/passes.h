@@ -117,8 +117,9 @@ void pass_add_place(struct str *s, const struct ir_module *m, ir_loc l);     /* 
 
 /* Bytes that come into a device by collective o, at least. */
 double pass_coll_bytes(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
-/* What lies where, why, and what travels: m is the program after all passes, r the partitioner's record of it. */
-void pass_explain_sharded(struct str *s, struct arena *a, const struct ir_module *m, const struct spmd_record *r, const struct pass_opts *o, bool all);
+/* What lies where, why, and what travels: m is the program after all passes, r the partitioner's record of it; of: what is read in place
+ * (struct lower_opts.lent), NULL if that is not known. */
+void pass_explain_sharded(struct str *s, struct arena *a, const struct ir_module *m, const struct spmd_record *r, const struct pass_opts *o, const struct map *of, bool all);
 
 /* --- held.c --- */
 
@@ -159,6 +160,7 @@ void pass_keep_outputs(struct ir_module *m);
 void pass_explain_attention(struct str *s, const struct ir_module *m, const struct attn_record *r);
 
 /* --- compile.c --- */
-struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct lower_choice *choice, struct prog **out);      /* what follows the passes: lower_module */
+/* What follows the passes: lower_module; lent as there. */
+struct err *pass_lower(const struct pass_opts *o, struct ir_module *m, struct lower_choice *choice, struct map *lent, struct prog **out);
 
 #endif

@@ -7,7 +7,7 @@
 
 enum { WIDTH = 120, MOST = 40 };     /* of a section's entries, the heaviest are shown */
 
-struct told { struct str *s; struct arena *a; const struct ir_module *m; const struct spmd_record *r; const struct pass_opts *o; bool all; };
+struct told { struct str *s; struct arena *a; const struct ir_module *m; const struct spmd_record *r; const struct pass_opts *o; const struct map *lent; bool all; };
 
 /* --- words --------------------------------------------------------------------------- */
 
@@ -268,8 +268,8 @@ static void values(const struct told *t)
 
 /* --- what travels ------------------------------------------------------------------------ */
 
-/* One collective of the program: what comes into a device each time, and how often a launch does it. */
-struct trip { const struct ir_fn *fn; const struct ir_op *o; double bytes, runs; uint32_t move; };
+/* One collective of the program: what a device gets each time, and how often a launch does it; lent: who wants that reads it where it lies. */
+struct trip { const struct ir_fn *fn; const struct ir_op *o; double bytes, runs; uint32_t move; bool lent; };
 
 static enum coll_kind kind_of(const struct ir_op *o)
 {
@@ -330,6 +330,14 @@ double pass_coll_bytes(const struct ir_module *m, const struct ir_fn *fn, const 
 	}
 }
 
+static bool lent(const struct told *t, const struct ir_fn *fn, const struct ir_op *o)
+{
+	bool all = t->lent;
+	for (uint32_t k = 0; k < o->nout && all; k++)
+		all = lower_is_lent(t->lent, fn, o->out + k);
+	return all;
+}
+
 static struct trip *trips(const struct told *t, size_t *n)
 {
 	int nfn;
@@ -341,7 +349,7 @@ static struct trip *trips(const struct told *t, size_t *n)
 		for (size_t k = 0; k < fn->op.n; k++) {
 			const struct ir_op *o = &fn->op.p[k];
 			if (ir_info((enum ir_kind)o->kind)->flags & IR_COLL)
-				arr_push(&all, ((struct trip){ fn, o, pass_coll_bytes(t->m, fn, o), runs[f[i]], spmd_move_of(t->r, o->loc) }));
+				arr_push(&all, ((struct trip){ fn, o, pass_coll_bytes(t->m, fn, o), runs[f[i]], spmd_move_of(t->r, o->loc), lent(t, fn, o) }));
 		}
 	}
 	*n = all.n;
@@ -364,6 +372,11 @@ static double per_run(const struct told *t, const struct trip *q, enum coll_algo
 		n = plan_groups_of(p, nid / 2, 2, id);
 	}
 	double all = (double)ir_vtype(t->m, q->fn, k == COLL_reduce_scatter ? q->o->out : ir_in(q->fn, q->o, 0))->bytes;
+	if (q->lent) {                   /* the waits alone */
+		*how = COLL_auto;
+		*other = 0;
+		return plan_coll_time(p, k, n, 0, COLL_auto);
+	}
 	double unit = k == COLL_all_to_all && n.n ? (q->o->kind == IR_redistribute && n.n > 1 ? q->bytes / (n.n - 1) : all / n.n) : all;
 	*by = plan_coll_algo(p, k, n, unit);
 	*how = plan_coll_other(p, k, n, unit);
@@ -501,7 +514,10 @@ static void trip(const struct told *t, const struct trip *q, int rank)
 	enum coll_algo by, how;
 	double other;
 	pass_add_time(&why, per_run(t, q, &by, &other, &how) * q->runs);
-	str_addf(&why, " by %s", prog_algo_name[by]);
+	if (q->lent)
+		str_add(&why, " of waits: it is read where it lies, nothing is copied");
+	else
+		str_addf(&why, " by %s", prog_algo_name[by]);
 	if (how) {
 		str_add(&why, " (next best: ");
 		pass_add_time(&why, other * q->runs);
@@ -534,22 +550,25 @@ static void trip(const struct told *t, const struct trip *q, int rank)
 
 static void totals(const struct told *t, const struct trip *q, size_t n)
 {
-	double bytes[COLL_COUNT] = {0}, count[COLL_COUNT] = {0};
+	double bytes[2][COLL_COUNT] = {0}, count[2][COLL_COUNT] = {0};
 	const char *name[COLL_COUNT];
 	bool first = true;
 	for (size_t i = 0; i < n; i++) {
-		bytes[kind_of(q[i].o)] += q[i].bytes * q[i].runs;
-		count[kind_of(q[i].o)] += q[i].runs;
+		bytes[q[i].lent][kind_of(q[i].o)] += q[i].bytes * q[i].runs;
+		count[q[i].lent][kind_of(q[i].o)] += q[i].runs;
 		name[kind_of(q[i].o)] = ir_info((enum ir_kind)q[i].o->kind)->name;
 	}
 	struct str s = {0};
 	str_add(&s, "in all");
-	for (int k = 0; k < COLL_COUNT; k++)
-		if (count[k] > 0) {
-			str_addf(&s, "%s %.4g %s ", first ? ":" : ",", count[k], name[k]);
-			pass_add_bytes(&s, bytes[k]);
+	for (int k = 0; k < 2 * COLL_COUNT; k++) {
+		int l = k / COLL_COUNT, kind = k % COLL_COUNT;
+		if (count[l][kind] > 0) {
+			str_addf(&s, "%s %.4g %s ", first ? ":" : ",", count[l][kind], name[kind]);
+			pass_add_bytes(&s, bytes[l][kind]);
+			str_add(&s, l ? " read in place" : "");
 			first = false;
 		}
+	}
 	wrapped(t->s, s.p, 2);
 	str_free(&s);
 }
@@ -562,7 +581,7 @@ static int warnings(const struct told *t, const struct trip *q, size_t n)
 	struct str w = {0};
 	double *moved = ARENA_NEW(t->a, double, t->r->move.n + 1), *runs = ARENA_NEW(t->a, double, t->r->move.n + 1);
 	for (size_t i = 0; i < n; i++) {
-		moved[q[i].move] += q[i].bytes;
+		moved[q[i].move] += q[i].lent ? 0 : q[i].bytes;
 		runs[q[i].move] = q[i].runs;
 	}
 	for (uint32_t i = 1; i < t->r->move.n; i++) {
@@ -619,12 +638,12 @@ static void communication(const struct told *t)
 {
 	size_t n;
 	const struct trip *q = trips(t, &n);
-	double all = 0, ns = 0, other;
+	double all[2] = {0}, ns = 0, other;
 	enum coll_algo by, how;
 	struct weight *w = ARENA_NEW(t->a, struct weight, n + 1);
 	for (size_t i = 0; i < n; i++) {
 		w[i] = (struct weight){ (uint32_t)i, q[i].bytes * q[i].runs };
-		all += w[i].n;
+		all[q[i].lent] += w[i].n;
 		ns += per_run(t, &q[i], &by, &other, &how) * q[i].runs;
 	}
 	qsort(w, n, sizeof *w, heavier);
@@ -632,8 +651,13 @@ static void communication(const struct told *t)
 		str_add(t->s, "communication: none\n");
 	} else {
 		str_add(t->s, "communication: ");
-		pass_add_bytes(t->s, all);
-		str_addf(t->s, " into each device, about ");
+		pass_add_bytes(t->s, all[0]);
+		str_add(t->s, " into each device, ");
+		if (all[1] > 0) {
+			pass_add_bytes(t->s, all[1]);
+			str_add(t->s, " read in place, ");
+		}
+		str_add(t->s, "about ");
 		pass_add_time(t->s, ns);
 		str_add(t->s, "; the heaviest first\n");
 	}
@@ -661,9 +685,9 @@ static void meshes(const struct told *t)
 	str_add(t->s, any ? "\n" : "");
 }
 
-void pass_explain_sharded(struct str *s, struct arena *a, const struct ir_module *m, const struct spmd_record *r, const struct pass_opts *o, bool all)
+void pass_explain_sharded(struct str *s, struct arena *a, const struct ir_module *m, const struct spmd_record *r, const struct pass_opts *o, const struct map *of, bool all)
 {
-	struct told t = { s, a, m, r, o, all };
+	struct told t = { s, a, m, r, o, of, all };
 	bool cut = false;
 	for (uint32_t i = 1; i < r->value.n; i++)
 		cut |= r->value.p[i].lies != 0;

@@ -6,7 +6,11 @@ enum { ROOM = 512, PROGRAMS = 5, LEAST_ROWS = 3 };
 void explain_what(struct str *s, const struct pass_cost *c)
 {
 	bool line = c->site && c->site->text[0];
-	str_add(s, line ? c->site->text : c->name);
+	const char *op = line ? strrchr(c->site->text, ' ') : NULL;
+	if (c->in_place)                 /* it is shown behind another operation, whose line that is */
+		str_addf(s, "%.*s%s%s", op ? (int)(op - c->site->text) : 0, op ? c->site->text : "", op ? " " : "", c->name);
+	else
+		str_add(s, line ? c->site->text : c->name);
 	if (c->made) {
 		str_add(s, " ");
 		pass_add_shape(s, c->made);
