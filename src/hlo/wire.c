@@ -494,13 +494,26 @@ static int dtype_of_code(bool vhlo, uint32_t code)
 	return 0;
 }
 
+/* "f32[8,16]" */
+static const char *shape(struct hlo *h, enum dtype dt, int rank, const int64_t *dim)
+{
+	struct str s = {0};
+	str_addf(&s, "%s[", dtype_info[dt].name);
+	for (int i = 0; i < rank; i++)
+		str_addf(&s, dim[i] == INT64_MIN ? "%s?" : "%s%lld", i ? "," : "", (long long)dim[i]);
+	str_add(&s, "]");
+	const char *text = arena_str(&h->a, s.p, s.n);
+	str_free(&s);
+	return text;
+}
+
 struct err *type_make(struct hlo *h, size_t at, enum dtype dt, int rank, const int64_t *dim, ir_type *out)
 {
 	int64_t most = (int64_t)1 << 48;
 	bool zero = false;
 	for (int i = 0; i < rank; i++) {
 		if (dim[i] == INT64_MIN)
-			return ERR(UNIMPLEMENTED, "dynamic dimension %d of a tensor type at byte %zu", i, at);
+			return no_op(h, "%s, an array whose dimension %d is dynamic", shape(h, dt, rank, dim), i);
 		if (dim[i] < 0)
 			return bad_at(at, "extent %lld of a tensor", (long long)dim[i]);
 		zero |= dim[i] == 0;
@@ -509,7 +522,7 @@ struct err *type_make(struct hlo *h, size_t at, enum dtype dt, int rank, const i
 	for (int i = 0; i < rank; i++) {
 		int64_t d = zero ? MAX(dim[i], 1) : dim[i];
 		if (d > most / n)
-			return ERR(UNIMPLEMENTED, "tensor of more than 2^48 elements at byte %zu", at);
+			return no_op(h, "%s, an array of more than 2^48 elements", shape(h, dt, rank, dim));
 		n *= d;
 	}
 	*out = ir_tensor(h->m, dt, rank, dim);

@@ -7,11 +7,9 @@
 struct walk {
 	const struct prog *p;
 	const struct plan_on *on;
-	struct arena *a;
 	struct pass_account *to;
 	struct map seen;         /* rows by kernel or collective, and site */
 	ARR(struct pass_cost) cost;
-	int64_t now;
 };
 
 static const char *work_of(const struct prog_kern *k)
@@ -24,8 +22,6 @@ static const char *work_of(const struct prog_kern *k)
 	default: return "kernel of its own";
 	}
 }
-
-/* --- time --------------------------------------------------------------------------- */
 
 /* The row of a command: one for all of the same kernel, collective or call from the same line. */
 static struct pass_cost *row(struct walk *w, const struct prog_cmd *c, enum pass_sort sort)
@@ -103,97 +99,14 @@ static int heavier(const void *a, const void *b)
 	return x->ns < y->ns ? 1 : x->ns > y->ns ? -1 : (x->site > y->site) - (x->site < y->site);
 }
 
-/* --- memory ---------------------------------------------------------------------------- */
-
-static void touch(struct walk *w, const struct prog_cmd *c)
-{
-	for (uint32_t k = 0; k < c->nopnd; k++) {
-		struct pass_held *h = &w->to->held[w->p->opnd[c->opnd + k].buf];
-		if (h->first < 0)
-			*h = (struct pass_held){ w->now, w->now, c->site };
-		h->last = w->now;
-	}
-}
-
-/* What was there before a loop and is used in it is there until it ends. */
-static void lives(struct walk *w, uint32_t b)
-{
-	for (uint32_t i = 0; i < w->p->block[b].n; i++) {
-		const struct prog_cmd *c = &w->p->block[b].cmd[i];
-		int64_t begin = w->now++;
-		touch(w, c);
-		for (uint32_t k = 0; k < c->nblock; k++)
-			lives(w, w->p->sub[c->block + k]);
-		for (uint32_t k = 0; k < w->p->nbuf && (c->op == CMD_LOOP || c->op == CMD_WHILE); k++)
-			if (w->to->held[k].first >= 0 && w->to->held[k].first <= begin && w->to->held[k].last > begin)
-				w->to->held[k].last = w->now - 1;
-	}
-}
-
-static bool temporary(const struct walk *w, uint32_t k) { return w->p->buf[k].kind == BUF_TEMP && w->p->buf[k].alias < 0 && w->to->held[k].first >= 0; }
-
-/* Temporary bytes by command, and the command with most of them. */
-static void bytes(struct walk *w)
-{
-	struct pass_account *to = w->to;
-	int64_t sum = 0, *more = ARENA_NEW(w->a, int64_t, w->now + 2);
-	to->ncmd = w->now;
-	to->live = more;
-	for (uint32_t k = 0; k < w->p->nbuf; k++)
-		if (temporary(w, k)) {
-			more[to->held[k].first] += w->p->buf[k].size;
-			more[to->held[k].last + 1] -= w->p->buf[k].size;
-		}
-	for (int64_t i = 0; i < w->now; i++) {
-		more[i] = sum += more[i];
-		if (sum > to->most) {
-			to->most = sum;
-			to->peak = i;
-		}
-	}
-}
-
-static const char *site(const struct prog *p, uint32_t s) { return s < p->nsite && p->site[s].text[0] ? p->site[s].text : "(no line)"; }
-
-static int larger(const void *x, const void *y)
-{
-	const struct pass_like *a = x, *b = y;
-	int64_t m = a->bytes * a->n, n = b->bytes * b->n;
-	int by_site = strcmp(a->site, b->site);
-	return m != n ? (m < n) - (m > n) : by_site ? by_site : (a->bytes < b->bytes) - (a->bytes > b->bytes);
-}
-
-/* Those that are alive at the peak; such of one size from one line are one entry. */
-static void alive(struct walk *w)
-{
-	struct pass_account *to = w->to;
-	struct pass_like *x = to->like = ARENA_NEW(w->a, struct pass_like, w->p->nbuf + 1);
-	for (uint32_t k = 0; k < w->p->nbuf; k++) {
-		const struct pass_held *h = &to->held[k];
-		if (!temporary(w, k) || h->first > to->peak || h->last < to->peak || !w->p->buf[k].size)
-			continue;
-		size_t j = 0;
-		while (j < to->nlike && (x[j].bytes != w->p->buf[k].size || strcmp(x[j].site, site(w->p, h->site))))
-			j++;
-		x[j] = (struct pass_like){ w->p->buf[k].size, x[j].n + 1, site(w->p, h->site) };
-		to->nlike += j == to->nlike;
-	}
-	qsort(x, to->nlike, sizeof *x, larger);
-}
-
 void pass_account(struct arena *a, const struct prog *p, const struct plan_on *on, struct pass_account *to)
 {
-	struct walk w = { .p = p, .on = on, .a = a, .to = to };
-	*to = (struct pass_account){ .p = p, .held = ARENA_NEW(a, struct pass_held, p->nbuf + 1) };
-	for (uint32_t k = 0; k < p->nbuf; k++)
-		to->held[k].first = -1;
+	struct walk w = { .p = p, .on = on, .to = to };
+	*to = (struct pass_account){ .p = p };
 	prog_sizes(p, &to->arg, &to->res, &to->shared);
-	if (p->nblock) {
+	prog_live(a, p, &to->live);
+	if (p->nblock)
 		costs(&w, 0, 1);
-		lives(&w, 0);
-	}
-	bytes(&w);
-	alive(&w);
 	to->n = w.cost.n;
 	to->cost = arena_copy(a, w.cost.p, sizeof *to->cost * w.cost.n);
 	qsort(to->cost, to->n, sizeof *to->cost, heavier);

@@ -6,13 +6,13 @@ enum { MOST = 8 };
 static void alive(struct str *s, const struct pass_account *t)
 {
 	int64_t rest = 0;
-	if (!t->nlike)
+	if (!t->live.nlike)
 		return;
 	str_add(s, "  temporaries alive at the peak: ");
-	pass_add_bytes(s, (double)t->most);
+	pass_add_bytes(s, (double)t->live.most);
 	str_add(s, "\n");
-	for (size_t i = 0; i < t->nlike; i++) {
-		const struct pass_like *x = &t->like[i];
+	for (size_t i = 0; i < t->live.nlike; i++) {
+		const struct prog_like *x = &t->live.like[i];
 		if (i >= MOST) {
 			rest += x->bytes * x->n;
 			continue;

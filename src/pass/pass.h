@@ -62,8 +62,6 @@ struct pass_cost {
 	double times, ns, limit;         /* ns at the rates of the machine table, on one core, operands in memory; limit: by operations or bytes alone */
 	double flops, bytes;             /* bytes read and written, or that a device gets */
 };
-struct pass_held { int64_t first, last; uint32_t site; };        /* a buffer: from which command to which it is needed; whose it is */
-struct pass_like { int64_t bytes, n; const char *site; };        /* n temporaries of so many bytes each, from one line */
 struct pass_account {
 	const struct prog *p;            /* borrowed */
 	double ns[PASS_SORTS];           /* in all */
@@ -71,11 +69,7 @@ struct pass_account {
 	struct pass_cost *cost;          /* the heaviest first */
 	size_t n;
 	int64_t arg, res, shared;        /* bytes of arguments, results, of those in the storage of arguments */
-	int64_t ncmd, *live;             /* commands, in their order, those of a loop once; bytes of temporaries during each */
-	int64_t peak, most;              /* the command with most of them; how many */
-	struct pass_held *held;          /* by buffer; first -1: never */
-	struct pass_like *like;          /* alive at the peak, the largest first */
-	size_t nlike;
+	struct prog_live live;
 };
 void pass_account(struct arena *a, const struct prog *p, const struct plan_on *on, struct pass_account *to);
 static inline int64_t pass_account_bytes(const struct pass_account *t) { return t->arg + t->res - t->shared + t->p->zone; }       /* of a device, at most */
@@ -95,6 +89,6 @@ void pass_told_free(struct pass_told *t);
 void pass_add_bytes(struct str *s, double n);
 void pass_add_time(struct str *s, double ns);
 void pass_add_shape(struct str *s, const struct prog_view *v);       /* f32[8,16]; nothing of NULL */
-void pass_add_like(struct str *s, const struct pass_like *x);        /* 1.0 MB x12 */
+void pass_add_like(struct str *s, const struct prog_like *x);        /* 1.0 MB x12 */
 
 #endif

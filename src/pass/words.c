@@ -34,7 +34,7 @@ void pass_add_shape(struct str *s, const struct prog_view *v)
 	str_add(s, "]");
 }
 
-void pass_add_like(struct str *s, const struct pass_like *x)
+void pass_add_like(struct str *s, const struct prog_like *x)
 {
 	pass_add_bytes(s, (double)x->bytes);
 	if (x->n > 1)

@@ -273,6 +273,20 @@ struct prog {
 	struct prog_count launches;
 };
 
+/* --- live.c: memory of a device, command by command ---------------------------- */
+
+struct prog_held { int64_t first, last; uint32_t site; };        /* a buffer: from which command to which it is needed; whose it is */
+struct prog_like { int64_t bytes, n; const char *site; };        /* n temporaries of so many bytes each, from one line */
+struct prog_live {
+	int64_t ncmd, *live;      /* commands, in their order, those of a loop once; bytes of temporaries during each */
+	int64_t peak, most;       /* the command with most of them; how many */
+	struct prog_held *held;   /* by buffer; first -1: never */
+	struct prog_like *like;   /* alive at the peak, the largest first */
+	size_t nlike;
+};
+void prog_live(struct arena *a, const struct prog *p, struct prog_live *to);       /* arrays are the arena's, texts p's */
+const char *prog_site_text(const struct prog *p, uint32_t site);         /* "(no line)" if it has none */
+
 /* How often a launch runs each kernel, each collective (NULL: not asked), where a while is taken to make so many turns. */
 void prog_runs(const struct prog *p, int64_t turns, int64_t *kern, int64_t *coll);
 struct prog *prog_new(void);

@@ -125,6 +125,7 @@ bool zones_drop(struct rt_client *c)
 		any |= d->room.zone != NULL;
 		store_unref(d->room.zone);
 		d->room.zone = NULL;
+		atomic_store(&d->zoned, 0);
 		atomic_fetch_and(&d->state, ~STATE_INLINE);
 	}
 	return any;

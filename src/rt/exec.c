@@ -499,6 +499,8 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	loans(x);
 	TRY_GOTO(e, kernels(x, c->ndev > 1 || c->dev[0].nworker > 0), out);
 	TRY_GOTO(e, buffers(x), out);
+	for (int64_t r = 0; r < x->nres; r++)
+		x->results += x->donor[r] < 0 && !x->resmem[r] ? p->res[r].bytes : 0;
 	relays(x);
 	x->launches = (struct spare)SPARE(launch_bytes(x));
 	decode(x);

@@ -90,6 +90,7 @@ struct rt_device {
 	_Atomic int asleep;           /* the walker sleeps on bell */
 	pthread_t walker; bool started;
 	struct room room;             /* owned by whoever owns the device */
+	_Atomic size_t zoned;         /* bytes of its zone */
 	int places;                   /* threads that may work on one kernel at once: walker, workers, walkers of other devices */
 	struct sym_ep *ep;
 	const struct rt_exec *now;    /* the program that communicates now; of the walker */
@@ -110,6 +111,7 @@ struct rt_client {
 	struct rt_device *dev;
 	struct sym_world *world;
 	pthread_mutex_t launch;       /* the launch lock */
+	_Atomic int64_t promised;     /* bytes that queued launches may yet take */
 	_Atomic int idle;             /* walkers that sleep and may be called to help */
 	uint64_t mark;
 	_Atomic bool stop;
@@ -370,6 +372,7 @@ struct rt_exec {
 	uint32_t ncomm, *comm_ins;    /* its collectives in textual order: equal on all devices, however each compiled it */
 	int **peer, *npeer;           /* per local device: PEs it exchanges messages with */
 	struct rt_exec *next;         /* in c->execs */
+	int64_t results;              /* bytes of those in device memory that have no donor */
 	size_t words, work, zone;     /* where loans' words begin in the zone, kernels' scratch (all kernels have it in turn); bytes of all */
 	int64_t own;                  /* bytes that its collectives may take beside that */
 	bool inlined, comm, donates;  /* donates: some parameter is given away */
@@ -406,6 +409,7 @@ struct part {
 	struct relay *relay;
 	uint64_t bound;               /* of the relay that the results are; 0: they are none */
 	struct store *zone;           /* if kept */
+	int64_t promised;             /* of client.promised */
 	struct rt_event *done;
 	struct launch *l;
 };

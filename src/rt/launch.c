@@ -54,8 +54,56 @@ static struct err *take_memory(struct rt_exec *x, struct rt_device *d, struct pa
 			*zone = NULL;
 			return e;
 		}
+		if (zone == &d->room.zone)
+			atomic_store(&d->zoned, x->zone);
 	}
 	return NULL;
+}
+
+static void amount(struct str *s, int64_t n)
+{
+	if (n >= 1000000)
+		str_addf(s, "%.1f MB", (double)n / 1e6);
+	else
+		str_addf(s, "%lld bytes", (long long)n);
+}
+
+/* e, by which there is no memory for a launch, with the program, and the line or the lines that want most of it. */
+static struct err *short_of(const struct rt_exec *x, const struct part *p, struct err *e)
+{
+	enum { MOST = 4 };
+	struct str s = { 0 };
+	struct arena a;
+	struct prog_live v;
+	int64_t r = 0;
+
+	arena_init(&a);
+	prog_live(&a, x->p, &v);
+	str_addf(&s, "program '%s'", x->name);
+	while (r < x->nres && ((p->bound && x->donor[r] >= 0) || !p->out[r] || p->out[r]->addr))
+		r++;
+	if (r < x->nres) {
+		str_addf(&s, ", result %lld", (long long)r);
+		if (x->outbuf[r] >= 0 && v.held[x->outbuf[r]].first >= 0)
+			str_addf(&s, ", made at %s", prog_site_text(x->p, v.held[x->outbuf[r]].site));
+	}
+	for (size_t i = 0; r == x->nres && i < v.nlike && i < MOST; i++) {
+		str_add(&s, i ? ", " : ", whose largest temporaries are ");
+		if (v.like[i].n > 1)
+			str_addf(&s, "%lld of ", (long long)v.like[i].n);
+		amount(&s, v.like[i].bytes);
+		str_addf(&s, " (%s)", v.like[i].site);
+	}
+	int64_t work = (int64_t)x->zone - x->p->zone;
+	if (r == x->nres && work > x->p->zone / 8) {
+		str_add(&s, ", and whose kernels work in ");
+		amount(&s, work);
+	}
+	struct err *n = ERR(EXHAUSTED, "%s: %s%s", s.p, e->msg, r == x->nres ? "; a smaller batch, jax.checkpoint, or more devices to cut it for need less" : "");
+	err_free(e);
+	str_free(&s);
+	arena_fini(&a);
+	return n;
 }
 
 /* Where every buffer lies. */
@@ -105,6 +153,8 @@ static struct err *started(void *v)
 		/* The zone has the size of the largest program so far: this one can do with less. */
 		store_unref(*zone);
 		*zone = NULL;
+		if (room == &d->room)
+			atomic_store(&d->zoned, 0);
 		err_free(e);
 		e = take_memory(x, d, p, zone);
 	}
@@ -122,7 +172,7 @@ static struct err *started(void *v)
 		e = take_memory(x, d, p, zone);
 	}
 	if (e)
-		return e;
+		return e->code == ERR_EXHAUSTED ? short_of(x, p, e) : e;
 	for (int64_t r = 0; r < x->nres; r++)
 		if (x->donor[r] >= 0 && !(p->took[x->donor[r]] && x->taker[x->donor[r]] == r))
 			store_copy(p->out[r], 0, p->arg[x->donor[r]], 0, (size_t)x->p->buf[x->outbuf[r]].size);
@@ -205,6 +255,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	}
 	if (!e)
 		e = go(x, i, c, p, room, l, l->id);
+	atomic_fetch_sub_explicit(&x->c->promised, p->promised, memory_order_relaxed);
 	if (!e && x->comm)
 		e = sym_lost(d->ep);
 	struct err *why = NULL;
@@ -221,6 +272,8 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	if (why) {                        /* peers may read what was lent, and write what was granted: it is kept until they have left */
 		p->zone = room->zone;
 		room->zone = NULL;
+		if (room == &d->room)
+			atomic_store(&d->zoned, 0);
 		for (int64_t r = 0; r < x->nres; r++)
 			store_ref(p->out[r]);
 		sym_quit(d->ep, why, part_over, p);
@@ -380,6 +433,7 @@ static struct launch *launch_new(struct rt_exec *x, int32_t id)
 		p->out = (struct store **)(p->wait + x->narg);
 		p->st = p->out + x->nres;
 		p->took = (uint8_t *)(p->st + x->nres);
+		p->promised = 0;
 		p->l = l;
 	}
 	return l;
@@ -438,6 +492,39 @@ static struct err *inner_init(void *v)
 
 	ctx_init(&in->c, in->x);
 	return NULL;
+}
+
+/* What the launch may take on its devices is promised to it, under the launch lock.  Is that more than there is room for, as far as is known now? */
+static bool promise(struct rt_exec *x, struct launch *l)
+{
+	int64_t all = 0, before;
+
+	for (int i = 0; i < x->nlocal; i++) {
+		l->part[i].promised = x->results + (x->zone > atomic_load(&x->dev[i]->zoned) ? (int64_t)x->zone : 0);
+		all += l->part[i].promised;
+	}
+	before = atomic_fetch_add_explicit(&x->c->promised, all, memory_order_relaxed);
+	return all && all > sym_room(x->c->world) - before;
+}
+
+/* Where memory is short a launch is waited for, and what it lacked is an error of the call that made it.  What was to come of it is then dropped. */
+static struct err *waited(struct rt_exec *x, struct rt_buffer **out, struct rt_event **done)
+{
+	struct err *e = NULL;
+
+	for (int i = 0; i < x->nlocal; i++) {
+		struct err *w = rt_event_wait_or(done[i]) ? rt_event_wait(done[i]) : NULL;
+		if (e)
+			err_free(w);
+		else
+			e = w;
+	}
+	for (int i = 0; i < x->nlocal && e; i++) {
+		for (int64_t r = 0; r < x->nres; r++)
+			rt_buffer_unref(out[x->nres * i + r]);
+		rt_event_unref(done[i]);
+	}
+	return e;
 }
 
 struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep,
@@ -517,6 +604,7 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		part_wait_for(p, x, arg + narg * i);
 		done[i] = rt_event_ref(p->done);
 	}
+	bool tight = !nested && promise(x, l);
 	for (int i = 0; i < x->nlocal && !nested; i++)
 		append(x->dev[i], l, i);
 	if (!nested)
@@ -529,5 +617,6 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		ctx_fini(&in.c);
 		store_unref(room.zone);
 	}
-	return NULL;
+	/* Other processes may begin theirs only when this call is back, and callbacks hold up their device. */
+	return tight && !inside && x->nlocal == x->p->ndev ? waited(x, out, done) : NULL;
 }

@@ -287,6 +287,11 @@ static void largest(struct sym_heap *h, struct str *s)
 	}
 }
 
+int64_t sym_room(struct sym_world *w)
+{
+	return w->limit ? w->limit - atomic_load_explicit(&w->in_use, memory_order_relaxed) : INT64_MAX;
+}
+
 struct err *sym_alloc(struct sym_heap *h, size_t n, const char *what, int index, struct sym_block **out) { return sym_take(h, n, h->world->limit, what, index, out); }
 
 struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *what, int index, struct sym_block **out)

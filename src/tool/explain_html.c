@@ -112,19 +112,19 @@ static void communication(struct str *s, const struct pass_account *a)
 /* Arguments and results are there all the time; above them temporaries by command, of several that share a point the most. */
 static void drawing(struct str *s, const struct pass_account *a)
 {
-	int64_t base = a->arg + a->res - a->shared, top = MAX(base + MAX(a->p->zone, a->most), 1);
-	int n = (int)MIN(a->ncmd, (int64_t)POINTS);
+	int64_t base = a->arg + a->res - a->shared, top = MAX(base + MAX(a->p->zone, a->live.most), 1);
+	int n = (int)MIN(a->live.ncmd, (int64_t)POINTS);
 	double x = 0, scale = (double)HIGH / (double)top;
 	str_addf(s, "<svg viewBox=\"0 0 %d %d\" role=img><title>bytes of a device, command by command</title>", WIDE, HIGH + 4);
 	str_addf(s, "<rect class=base x=0 y=%.1f width=%d height=%.1f><title>arguments and results: ", HIGH - (double)base * scale, WIDE, (double)base * scale);
 	pass_add_bytes(s, (double)base);
 	str_add(s, "</title></rect>\n");
 	for (int i = 0; i < n; i++) {
-		int64_t from = a->ncmd * i / n, to = a->ncmd * (i + 1) / n, most = 0;
+		int64_t from = a->live.ncmd * i / n, to = a->live.ncmd * (i + 1) / n, most = 0;
 		double wide = (double)WIDE / n;
 		for (int64_t k = from; k < to; k++)
-			most = MAX(most, a->live[k]);
-		str_addf(s, "<rect class=%s x=%.1f y=%.1f width=%.2f height=%.1f><title>command %lld: ", a->peak >= from && a->peak < to ? "peak" : "temp", x,
+			most = MAX(most, a->live.live[k]);
+		str_addf(s, "<rect class=%s x=%.1f y=%.1f width=%.2f height=%.1f><title>command %lld: ", a->live.peak >= from && a->live.peak < to ? "peak" : "temp", x,
 		         HIGH - (double)(base + most) * scale, wide + .05, (double)most * scale, (long long)from);
 		pass_add_bytes(s, (double)most);
 		str_add(s, "</title></rect>");
@@ -145,18 +145,18 @@ static void memory(struct str *s, const struct pass_account *a)
 	pass_add_bytes(s, (double)a->shared);
 	str_add(s, "), temporary ");
 	pass_add_bytes(s, (double)a->p->zone);
-	str_addf(s, "; over the %lld commands of the program, those of a loop once:</p>\n", (long long)a->ncmd);
+	str_addf(s, "; over the %lld commands of the program, those of a loop once:</p>\n", (long long)a->live.ncmd);
 	drawing(s, a);
-	if (!a->nlike)
+	if (!a->live.nlike)
 		return;
 	str_add(s, "<p>temporaries alive at the peak: ");
-	pass_add_bytes(s, (double)a->most);
-	str_addf(s, ", at command %lld</p>\n<table class=held><tr><th>bytes</th><th class=what>line and operation</th></tr>\n", (long long)a->peak);
-	for (size_t i = 0; i < a->nlike && i < LARGEST; i++) {
+	pass_add_bytes(s, (double)a->live.most);
+	str_addf(s, ", at command %lld</p>\n<table class=held><tr><th>bytes</th><th class=what>line and operation</th></tr>\n", (long long)a->live.peak);
+	for (size_t i = 0; i < a->live.nlike && i < LARGEST; i++) {
 		str_add(s, "<tr><td>");
-		pass_add_like(s, &a->like[i]);
+		pass_add_like(s, &a->live.like[i]);
 		str_add(s, "</td><td class=what>");
-		text(s, a->like[i].site);
+		text(s, a->live.like[i].site);
 		str_add(s, "</td></tr>\n");
 	}
 	str_add(s, "</table>\n");

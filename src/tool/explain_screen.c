@@ -104,11 +104,11 @@ static void peak(const struct pass_account *a, int columns)
 {
 	struct str s = {0}, one = {0};
 	str_add(&s, "  at the peak: ");
-	for (size_t i = 0; i < a->nlike; i++) {
+	for (size_t i = 0; i < a->live.nlike; i++) {
 		one.n = 0;
 		str_add(&one, i ? ", " : "");
-		pass_add_like(&one, &a->like[i]);
-		str_addf(&one, " %s", a->like[i].site);
+		pass_add_like(&one, &a->live.like[i]);
+		str_addf(&one, " %s", a->live.like[i].site);
 		if (i && s.n + one.n > (size_t)columns)
 			break;
 		str_addn(&s, one.p, one.n);
@@ -128,7 +128,7 @@ static void program(const struct explained *x, int lines, int columns)
 
 	explain_head(&u, x);
 	line(columns, INK_HEAD, "%s", u.p);
-	lines -= 3 + (a->nlike > 0) + (x->warnings > 0) + a->guessed;
+	lines -= 3 + (a->live.nlike > 0) + (x->warnings > 0) + a->guessed;
 	for (size_t i = 0; i < a->n; i++)
 		calls += a->cost[i].sort == PASS_CALLS;
 	lines -= calls > 0;
@@ -167,7 +167,7 @@ static void program(const struct explained *x, int lines, int columns)
 	str_add(&u, ", temporary ");
 	pass_add_bytes(&u, (double)a->p->zone);
 	line(columns, INK_HEAD, "%s", u.p);
-	if (a->nlike)
+	if (a->live.nlike)
 		peak(a, columns);
 	if (x->warnings)
 		line(columns, INK_WARM, x->warnings > 1 ? "%d warnings of what travels without need: --full says which" : "%d warning of what travels without need: --full says which", x->warnings);

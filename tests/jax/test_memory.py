@@ -1,0 +1,90 @@
+"""Out of memory: the call that asked gets the exception, which names program, line, the largest values, and what to do; what is too large for any memory is named, too."""
+import os
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+pytestmark = pytest.mark.only_rondo("Rondo's memory")
+
+# Each case is called, not waited for: the line of the call is in the traceback.
+PROGRAM = """
+import sys, traceback
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+def tell(f):
+    try:
+        r = f()
+    except Exception as e:
+        print(f.__name__, "@", [t.lineno for t in traceback.extract_tb(e.__traceback__) if t.filename == __file__][-1], "@", " ".join(str(e).split()))
+    else:
+        print(f.__name__, "@ none @", jax.block_until_ready(r) is not None)
+x = jnp.ones((1024, 1024))                                      # 4.2 MB
+big = jax.jit(lambda x: jnp.sort(
+    x[:, None, :64] * 2 + x[None, :, :64],                      # at product: 268.4 MB
+    axis=0).sum())
+grows = jax.jit(lambda x: jnp.broadcast_to(x @ x, (64, 1024, 1024)))        # at grows
+def temporaries():
+    return big(x)                                               # at temporaries
+def result():
+    return grows(x)                                             # at result
+def result_again():
+    return grows(x)                                             # at result_again
+def held():
+    keep = []
+    for i in range(64):
+        keep.append(jnp.sort(x + i, axis=0))                    # at held
+    return keep
+def drops():
+    for i in range(64):                                         # as much, but never at once
+        y = jnp.sort(x + i, axis=0)
+    return y
+def several():
+    return spread(y)                                            # at several
+mesh = jax.make_mesh((len(jax.devices()),), ("d",))
+y = jax.device_put(np.ones((1024, 1024), np.float32), NamedSharding(mesh, P("d")))
+spread = jax.jit(jax.shard_map(lambda y: jnp.broadcast_to(y + jax.lax.psum(y, "d"), (64,) + y.shape),         # at spread
+                               mesh=mesh, in_specs=P("d"), out_specs=P(None, "d")))
+for f in temporaries, result, result_again, held, drops, several, drops:
+    tell(f)
+print("runs @ none @", float((x + 1)[0, 0]))
+"""
+
+LINE = {m[1]: i for i, row in enumerate(PROGRAM.splitlines(), 1) if (m := re.search(r"# at (\w+)", row))}
+
+
+@pytest.fixture(scope="module", params=["1", "2"])
+def told(request, tmp_path_factory):
+    where = tmp_path_factory.mktemp("memory")
+    (where / "train.py").write_text(PROGRAM)
+    env = os.environ | {"RONDO_MEMORY": "128M", "RONDO_DEVICES": request.param, "RONDO_CACHE": ""}
+    r = subprocess.run([sys.executable, "train.py"], cwd=where, env=env, capture_output=True, text=True, timeout=600)
+    assert r.returncode == 0 and "rondo" not in r.stderr, r.stderr          # nor a warning of an error that nobody reads
+    return {name: (line, text) for name, line, text in (row.split(" @ ", 2) for row in r.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("name, of, words", [
+    ("temporaries", "product", r"program 'jit__lambda', whose largest temporaries are 268\.4 MB \(train\.py:\d+ sort\), 268\.4 MB \(train\.py:LINE fused\): .*asked for \d+\.\d MB for the program zone.*a smaller batch, jax\.checkpoint"),
+    ("result", "grows", r"program 'jit__lambda', result 0, made at train\.py:LINE \w+: .*asked for 268\.4 MB for program 'jit__lambda', result"),
+    ("result_again", "grows", r"program 'jit__lambda', result 0, made at train\.py:LINE "),
+    ("held", "held", r"program 'jit_sort', result 0, made at train\.py:LINE sort: .*largest live buffers: \d+ of 4\.2 MB \(program 'jit_sort', result 0\)"),
+    ("several", "spread", r"program 'jit__lambda', result 0, made at train\.py:LINE "),
+])
+def test_the_call_that_asks(told, name, of, words):
+    line, text = told[name]
+    assert line == str(LINE[name]), (line, text)
+    assert text.startswith("RESOURCE_EXHAUSTED: ") and re.search(words.replace("LINE", str(LINE[of])), text) and "what is deleted or donated makes room" in text, text
+
+
+def test_what_fits_runs(told):
+    assert told["drops"] == ("none", "True") and told["runs"] == ("none", "2.0")
+
+
+def test_too_large_for_anything():
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"'broadcast_in_dim\w*' at byte \d+ \(.*test_memory\.py:\d+\): f32\[562949953421312\], an array of more than 2\^48 elements"):
+        jnp.zeros(1 << 49, jnp.float32)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"\(.*test_memory\.py:\d+\): i8\[1048576,1073741824\], an array of more than 2\^48 elements"):
+        jax.jit(lambda x: jnp.broadcast_to(x, (1 << 20, 1 << 30)))(jnp.int8(1))
