@@ -145,7 +145,7 @@ static void memory(struct str *s, const struct pass_account *a)
 	pass_add_bytes(s, (double)a->shared);
 	str_add(s, "), temporary ");
 	pass_add_bytes(s, (double)a->p->zone);
-	str_addf(s, "; over the %lld commands of the program, those of a loop once:</p>\n", (long long)a->live.ncmd);
+	str_addf(s, ". Below, over the %lld commands of the program, those of a loop once: grey arguments and results, blue temporaries, red where they are most, dashed what is laid out.</p>\n", (long long)a->live.ncmd);
 	drawing(s, a);
 	if (!a->live.nlike)
 		return;

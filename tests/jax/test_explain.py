@@ -138,6 +138,13 @@ def test_page(ran):
     assert "memory of a device: " + re.search(r"^memory: ([\d.]+ MB);", out, re.M)[1] + " at most" == page.heads[3]
     full = call(rondo, where, "explain", "rondo-explain/jit_step.why", "--full")[1]
     assert full.strip() in page.pre
+    # The drawing: as high as the plan, and its peak where the words have it.
+    drawn = text[text.index("<svg"):text.index("</svg>")]
+    red, = re.findall(r'<rect class=peak .*? height=([\d.]+)><title>command (\d+): ([^<]+)<', drawn)
+    most = re.search(r"temporaries alive at the peak: ([^,\n]+)", full)[1]
+    assert red[2] == most and f"temporaries alive at the peak: {most}, at command {red[1]}<" in text
+    temps = [float(h) for h in re.findall(r"<rect class=temp .*? height=([\d.]+)>", drawn)]
+    assert float(red[0]) >= max(temps) and len(temps) + 1 == int(re.search(r"over the (\d+) commands", text)[1])
     held = dict.fromkeys(tuple(row) for row in page.tables["held"][1:])
     for size, what in re.findall(r"^    ([\d.]+ KB(?: x\d+)?) +(train\.py:\d+ \w+)$", full, re.M):
         assert (size, what) in held
