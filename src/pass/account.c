@@ -99,6 +99,41 @@ static int heavier(const void *a, const void *b)
 	return x->ns < y->ns ? 1 : x->ns > y->ns ? -1 : (x->site > y->site) - (x->site < y->site);
 }
 
+static bool same_shape(const struct prog_view *a, const struct prog_view *b)
+{
+	return a && b && a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->dim, b->dim, sizeof *a->dim * a->rank);
+}
+
+/* Rows of one operation of one line are one, without a scope where theirs differ. */
+static void lines(struct arena *a, struct pass_account *to)
+{
+	struct map seen = {0};
+	to->line = ARENA_NEW(a, struct pass_cost, to->n);
+	for (size_t i = 0; i < to->n; i++) {
+		const struct pass_cost *c = &to->cost[i];
+		struct str key = {0};
+		str_addf(&key, "%d%d %s %s", c->sort, c->in_place, c->site && c->site->text[0] ? c->site->text : c->name, c->sort == PASS_COMPUTES ? "" : c->name);
+		uint64_t *at = map_put(&seen, key.p, key.n);
+		str_free(&key);
+		if (!*at) {
+			*at = ++to->nline;
+			to->line[*at - 1] = *c;
+			continue;
+		}
+		struct pass_cost *l = &to->line[*at - 1];
+		l->made = same_shape(l->made, c->made) ? l->made : NULL;
+		if (l->site && l->site->scope && (!c->site->scope || strcmp(l->site->scope, c->site->scope)))
+			l->site = arena_copy(a, &(struct prog_site){ l->site->text, NULL }, sizeof *l->site);
+		l->times += c->times;
+		l->ns += c->ns;
+		l->limit += c->limit;
+		l->flops += c->flops;
+		l->bytes += c->bytes;
+	}
+	map_free(&seen);
+	qsort(to->line, to->nline, sizeof *to->line, heavier);
+}
+
 void pass_account(struct arena *a, const struct prog *p, const struct plan_on *on, struct pass_account *to)
 {
 	struct walk w = { .p = p, .on = on, .to = to };
@@ -112,6 +147,7 @@ void pass_account(struct arena *a, const struct prog *p, const struct plan_on *o
 	qsort(to->cost, to->n, sizeof *to->cost, heavier);
 	for (size_t i = 0; i < to->n; i++)
 		to->ns[to->cost[i].sort] += to->cost[i].ns;
+	lines(a, to);
 	arr_free(&w.cost);
 	map_free(&w.seen);
 }

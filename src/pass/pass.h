@@ -66,8 +66,8 @@ struct pass_account {
 	const struct prog *p;            /* borrowed */
 	double ns[PASS_SORTS];           /* in all */
 	bool guessed;                    /* a loop turns until a condition holds: IR_TURNS times are assumed */
-	struct pass_cost *cost;          /* the heaviest first */
-	size_t n;
+	struct pass_cost *cost, *line;   /* the heaviest first; of one line and operation together, where shapes differ without one */
+	size_t n, nline;
 	int64_t arg, res, shared;        /* bytes of arguments, results, of those in the storage of arguments */
 	struct prog_live live;
 };

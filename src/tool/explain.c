@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SCREEN = 24, COLUMNS = 80 };
+enum { SCREEN = 24, COLUMNS = 80, ROUND = 6 };       /* of a terminal without a size; lines around: a blank one and what leads on, the shell's */
 
 static const char *tier, *devices, *hosts, *all, *sharded, *full, *html, *out;
 
@@ -72,7 +72,7 @@ static struct err *shows(struct programs *p, const char *title, const char *how)
 {
 	if (html)
 		TRY(explain_html(html, p->x.p, p->x.n, title));
-	explain_screen(p->x.p, p->x.n, title, SCREEN - 2 - 4, screen_width(COLUMNS));
+	explain_screen(p->x.p, p->x.n, title, screen_height(SCREEN) - ROUND, screen_width(COLUMNS));
 	printf("\n%s", how);
 	if (html)
 		printf("%s is written, to be looked at\n", html);
@@ -248,7 +248,7 @@ static struct err *script(struct programs *p, char **argv, int *status)
 		e = move(folder.p, to);
 		printf("\n");
 		if (!e)
-			e = of_folder(p, to, argv[0]);
+			e = of_folder(p, to, strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0]);
 	} else if (!e && !*status) {
 		e = script_nothing();
 	}

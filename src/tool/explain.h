@@ -19,10 +19,11 @@ static inline double explained_all(const struct explained *x) { return explained
 /* The costliest programs, and of the first of them what takes its time and memory; of one program that alone.  At most `lines` lines, for a
  * terminal of so many columns. */
 void explain_screen(const struct explained *x, size_t n, const char *title, int lines, int columns);
-/* "jit_step, on 2 devices: 6 launches of about 1.2 ms, 30.1 us of it communication" */
+/* "jit_step on 2 devices: 6 launches of 1.2 ms, 30.1 us of it communication" */
 void explain_head(struct str *s, const struct explained *x);
-/* What a row says besides numbers: line and operation, shape, bytes that travel.  Shared by all that shows rows. */
-void explain_what(struct str *s, const struct pass_cost *c);
+/* What a row says besides numbers: line and operation, bytes that travel each time, and the shape if it has no more than so many letters then.  Shared by
+ * all that shows rows. */
+void explain_what(struct str *s, const struct pass_cost *c, int room);
 /* "98 %": how near it is to the limit of the machine table, if that is known. */
 void explain_share(struct str *s, const struct pass_cost *c);
 /* All programs in one file of HTML that needs nothing else. */

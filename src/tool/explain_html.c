@@ -1,6 +1,8 @@
 /* Programs in one file of HTML, which needs no other: what `rondo explain` says, all of it, and memory over time as a drawing. */
 #include "explain.h"
 
+#include <limits.h>
+
 enum { ROWS = 200, LARGEST = 40, WIDE = 720, HIGH = 160, POINTS = 360 };
 
 static void text(struct str *s, const char *t)
@@ -32,7 +34,7 @@ static void bytes_cell(struct str *s, double n)
 static void what_cell(struct str *s, const struct pass_cost *c)
 {
 	struct str t = {0};
-	explain_what(&t, c);
+	explain_what(&t, c, INT_MAX);
 	str_add(s, "<td class=what>");
 	text(s, t.p);
 	if (c->site && c->site->scope) {
@@ -63,19 +65,19 @@ static void operation(struct str *s, const struct pass_cost *c, double all)
 	str_free(&share);
 }
 
-static void operations(struct str *s, const struct pass_account *a, double all)
+static void operations(struct str *s, const struct pass_cost *c, size_t n, double all, const char *class)
 {
 	double rest = 0;
-	str_add(s, "<h3>operations of a launch</h3>\n<table class=ops><tr><th>%</th><th>time</th><th>times</th><th>of limit</th><th>bytes</th><th class=what>what</th><th class=what>line and operation</th></tr>\n");
-	for (size_t i = 0; i < a->n; i++)
+	str_addf(s, "<table class=%s><tr><th>%%</th><th>time</th><th>times</th><th>of limit</th><th>bytes</th><th class=what>what</th><th class=what>line and operation</th></tr>\n", class);
+	for (size_t i = 0; i < n; i++)
 		if (i < ROWS)
-			operation(s, &a->cost[i], all);
+			operation(s, &c[i], all);
 		else
-			rest += a->cost[i].ns;
-	if (a->n > ROWS) {
+			rest += c[i].ns;
+	if (n > ROWS) {
 		str_addf(s, "<tr><td>%.1f</td>", all > 0 ? 100 * rest / all : 0);
 		time_cell(s, rest);
-		str_addf(s, "<td></td><td></td><td></td><td></td><td class=what>%zu lighter ones</td></tr>\n", a->n - ROWS);
+		str_addf(s, "<td></td><td></td><td></td><td></td><td class=what>%zu others</td></tr>\n", n - ROWS);
 	}
 	str_add(s, "</table>\n");
 }
@@ -173,7 +175,11 @@ static void program(struct str *s, const struct explained *x, size_t i)
 	str_add(s, "</h2>\n");
 	if (a->guessed)
 		str_addf(s, "<p>A loop turns until a condition holds: %d turns are assumed.</p>\n", IR_TURNS);
-	operations(s, a, explained_ns(x));
+	str_add(s, "<h3>operations of a launch, by line</h3>\n");
+	operations(s, a->line, a->nline, explained_ns(x), "ops");
+	str_add(s, "<details><summary>one by one</summary>\n");
+	operations(s, a->cost, a->n, explained_ns(x), "\"ops each\"");
+	str_add(s, "</details>\n");
 	communication(s, a);
 	memory(s, a);
 	if (x->text && *x->text) {

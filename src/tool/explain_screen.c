@@ -3,7 +3,7 @@
 
 enum { ROOM = 512, PROGRAMS = 5, LEAST_ROWS = 3 };
 
-void explain_what(struct str *s, const struct pass_cost *c)
+void explain_what(struct str *s, const struct pass_cost *c, int room)
 {
 	bool line = c->site && c->site->text[0];
 	const char *op = line ? strrchr(c->site->text, ' ') : NULL;
@@ -12,8 +12,11 @@ void explain_what(struct str *s, const struct pass_cost *c)
 	else
 		str_add(s, line ? c->site->text : c->name);
 	if (c->made) {
+		size_t n = s->n;
 		str_add(s, " ");
 		pass_add_shape(s, c->made);
+		s->n = s->n > (size_t)room ? n : s->n;
+		s->p[s->n] = '\0';
 	}
 	if (c->sort == PASS_MOVES) {
 		str_add(s, " ");
@@ -33,10 +36,9 @@ void explain_share(struct str *s, const struct pass_cost *c)
 void explain_head(struct str *s, const struct explained *x)
 {
 	const struct pass_account *a = &x->account;
-	str_addf(s, "%s, on %d device%s: ", x->name, a->p->ndev, a->p->ndev > 1 ? "s" : "");
+	str_addf(s, "%s on %d device%s: ", x->name, a->p->ndev, a->p->ndev > 1 ? "s" : "");
 	if (x->launches >= 0)
 		str_addf(s, "%.0f launch%s of ", x->launches, x->launches == 1 ? "" : "es");
-	str_add(s, "about ");
 	pass_add_time(s, explained_ns(x));
 	str_add(s, x->launches < 0 ? " a launch" : "");
 	if (a->ns[PASS_MOVES] > 0) {
@@ -82,9 +84,9 @@ static void row(const struct pass_cost *c, double all, int columns)
 	char left[ROOM];
 	double percent = all > 0 ? 100 * c->ns / all : 0;
 	explain_share(&share, c);
-	explain_what(&what, c);
 	snprintf(left, sizeof left, "%6.1f  %9s %7.6g %8s  ", percent, c->sort == PASS_CALLS ? "?" : time_of(&t, c->ns), c->times, share.n ? share.p : "");
 	int room = put(columns, heat(percent), left);
+	explain_what(&what, c, room);
 	room = put(room, c->sort == PASS_MOVES ? INK_MOVE : INK_END, what.p);
 	const char *scope = c->site && c->site->scope ? c->site->scope : "", *inner = strchr(scope, '/'), *last = strrchr(scope, '/');
 	if (inner && last > inner && !strncmp(scope, "jit(", 4) && room > 6) {      /* without the jit around, and the op's name; its end tells most */
@@ -129,23 +131,23 @@ static void program(const struct explained *x, int lines, int columns)
 	explain_head(&u, x);
 	line(columns, INK_HEAD, "%s", u.p);
 	lines -= 3 + (a->live.nlike > 0) + (x->warnings > 0) + a->guessed;
-	for (size_t i = 0; i < a->n; i++)
-		calls += a->cost[i].sort == PASS_CALLS;
+	for (size_t i = 0; i < a->nline; i++)
+		calls += a->line[i].sort == PASS_CALLS;
 	lines -= calls > 0;
 	line(columns, INK_DIM, "%6s  %9s %7s %8s  %s", "%", "time", "times", "of limit", "line and operation");
 	lines = MAX(lines, LEAST_ROWS);
-	size_t most = a->n - calls > (size_t)lines ? (size_t)lines - 1 : (size_t)lines, move = 0;
-	while (move < a->n && a->cost[move].sort != PASS_MOVES)
+	size_t most = a->nline - calls > (size_t)lines ? (size_t)lines - 1 : (size_t)lines, move = 0;
+	while (move < a->nline && a->line[move].sort != PASS_MOVES)
 		move++;
-	for (size_t i = 0; i < a->n; i++) {       /* the costliest, and of what travels the costliest in any case */
-		bool keep = move < a->n && i < move && n + 1 >= most;
-		if (a->cost[i].sort == PASS_CALLS)
+	for (size_t i = 0; i < a->nline; i++) {       /* the costliest, and of what travels the costliest in any case */
+		bool keep = move < a->nline && i < move && n + 1 >= most;
+		if (a->line[i].sort == PASS_CALLS)
 			continue;
 		if (n < most && !keep) {
-			row(&a->cost[i], all, columns);
+			row(&a->line[i], all, columns);
 			n++;
 		} else {
-			left += a->cost[i].ns;
+			left += a->line[i].ns;
 			lighter++;
 		}
 	}
@@ -186,7 +188,7 @@ void explain_screen(const struct explained *x, size_t n, const char *title, int 
 		launches += MAX(x[i].launches, 0);
 	}
 	if (n > 1) {
-		line(columns, INK_HEAD, "%s: %zu programs, %.0f launches, about %s on one core", title, n, launches, time_of(&t, all));
+		line(columns, INK_HEAD, "%s: %zu programs, %.0f launches, %s on one core", title, n, launches, time_of(&t, all));
 		line(columns, INK_DIM, "%6s  %9s %9s %9s  %s", "%", "time", "launches", "each", "program");
 		for (size_t i = 0; i < n; i++) {
 			double percent = all > 0 ? 100 * explained_all(&x[i]) / all : 0;

@@ -5,14 +5,17 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-int screen_width(int dflt)
+static int size(const char *name, int dflt, int least, bool rows)
 {
 	struct winsize w;
-	const char *c = getenv("COLUMNS");
-	int n = c ? atoi(c) : !ioctl(1, TIOCGWINSZ, &w) ? w.ws_col : 0;
+	const char *c = getenv(name);
+	int n = c ? atoi(c) : !ioctl(1, TIOCGWINSZ, &w) ? (rows ? w.ws_row : w.ws_col) : 0;
 
-	return n > 0 ? MAX(n, 60) : dflt;
+	return n > 0 ? MAX(n, least) : dflt;
 }
+
+int screen_width(int dflt) { return size("COLUMNS", dflt, 60, false); }
+int screen_height(int dflt) { return size("LINES", dflt, dflt, true); }
 
 const char *screen_ink(enum ink ink)
 {

@@ -68,8 +68,9 @@ const char *script_python(void);       /* RONDO_PYTHON or python3 */
 
 /* --- screen.c ----------------------------------------------------------------- */
 
-/* Columns of standard output: COLUMNS, or the terminal's, or dflt. */
+/* Columns of standard output: COLUMNS, or the terminal's, or dflt; lines: the same with LINES, not less than dflt. */
 int screen_width(int dflt);
+int screen_height(int dflt);
 enum ink { INK_END, INK_HEAD, INK_DIM, INK_HOT, INK_WARM, INK_MOVE };
 const char *screen_ink(enum ink ink);  /* "" unless standard output is a terminal with colours (NO_COLOR: without) */
 
