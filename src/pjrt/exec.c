@@ -354,8 +354,6 @@ struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *
 		memcpy(arg + d * narg, a->argument_lists[d], narg * sizeof *arg);
 	TRY_GOTO(e, rt_exec_run(x->x, arg, o->non_donatable_input_indices, o->num_non_donatable_input_indices,
 	                        o->launch_id, out, done), out);
-	if (x->prog->launches.n)
-		atomic_fetch_add_explicit(x->prog->launches.n, 1, memory_order_relaxed);
 	/* What a Python function raises is raised by the call, as on JAX's cpu. */
 	if (x->python && n == 1 && rt_event_wait_or(done[0]) && (e = rt_event_wait(done[0]))) {
 		for (size_t i = 0; i < nres; i++)

@@ -537,6 +537,8 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		return NULL;
 	if (client_forked(c))
 		return ERR(PRECONDITION, "this process was forked from the one that started the devices");
+	if (x->p->launches.n)
+		atomic_fetch_add_explicit(x->p->launches.n, 1, memory_order_relaxed);
 	if (x->inlined && run_inline(x, arg, no_donate, nkeep, launch_id, out, done, &e))
 		return e;
 
