@@ -255,7 +255,8 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	}
 	if (!e)
 		e = go(x, i, c, p, room, l, l->id);
-	atomic_fetch_sub_explicit(&x->c->promised, p->promised, memory_order_relaxed);
+	if (p->promised)
+		atomic_fetch_sub_explicit(&x->c->promised, p->promised, memory_order_relaxed);
 	if (!e && x->comm)
 		e = sym_lost(d->ep);
 	struct err *why = NULL;
@@ -503,8 +504,10 @@ static bool promise(struct rt_exec *x, struct launch *l)
 		l->part[i].promised = x->results + (x->zone > atomic_load(&x->dev[i]->zoned) ? (int64_t)x->zone : 0);
 		all += l->part[i].promised;
 	}
+	if (!all)
+		return false;
 	before = atomic_fetch_add_explicit(&x->c->promised, all, memory_order_relaxed);
-	return all && all > sym_room(x->c->world) - before;
+	return all > sym_room(x->c->world) - before;
 }
 
 /* Where memory is short a launch is waited for, and what it lacked is an error of the call that made it.  What was to come of it is then dropped. */

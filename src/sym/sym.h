@@ -113,9 +113,9 @@ void sym_free(struct sym_block *b);                          /* NULL is fine */
 char *sym_base(const struct sym_heap *h);                    /* where this process sees the heap */
 size_t sym_span(const struct sym_heap *h);                   /* bytes of its region */
 
-/* Bytes, but allocs.  reserved: of the region, up to the end of the last block there ever was; not all of it holds pages. */
 /* Bytes that the limit of w leaves, as it is now; INT64_MAX without one. */
 int64_t sym_room(struct sym_world *w);
+/* Bytes, but allocs.  reserved: of the region, up to the end of the last block there ever was; not all of it holds pages. */
 struct sym_stats { int64_t in_use, peak, limit, allocs, largest, reserved; };
 struct sym_stats sym_heap_stats(struct sym_heap *h);
 void sym_heap_clear_stats(struct sym_heap *h);               /* peak = in_use; gives unused pages back */
