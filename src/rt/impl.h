@@ -112,6 +112,7 @@ struct rt_client {
 	struct sym_world *world;
 	pthread_mutex_t launch;       /* the launch lock */
 	_Atomic int64_t promised;     /* bytes that queued launches may yet take */
+	_Atomic int owed;             /* failed launches of whose memory peers may still read: it is not free yet */
 	_Atomic int idle;             /* walkers that sleep and may be called to help */
 	uint64_t mark;
 	_Atomic bool stop;

@@ -8,7 +8,7 @@
 
 #include "impl.h"
 
-enum { LINGER_NS = 100000, SHORT_NAP_NS = 100000, LONG_NAP_NS = 50000000 };
+enum { LINGER_NS = 100000, SHORT_NAP_NS = 100000, LONG_NAP_NS = 50000000, ROOM_NAP_NS = 50000, ASK_NAPS = EVENT_ASK_NS / ROOM_NAP_NS };
 
 static void launch_unref(struct launch *l)
 {
@@ -39,6 +39,8 @@ static struct err *launch_fail(struct launch *l, struct err *e)
 	return why;
 }
 
+/* --- memory ------------------------------------------------------------------------ */
+
 /* Memory for the outputs that have none yet, and the program zone. */
 static struct err *take_memory(struct rt_exec *x, struct rt_device *d, struct part *p, struct store **zone)
 {
@@ -68,26 +70,23 @@ static void amount(struct str *s, int64_t n)
 		str_addf(s, "%lld bytes", (long long)n);
 }
 
-/* e, by which there is no memory for a launch, with the program, and the line or the lines that want most of it. */
-static struct err *short_of(const struct rt_exec *x, const struct part *p, struct err *e)
+/* e, by which there is no memory for result r of a launch, or for its zone (-1), with the program, and the line or the lines that want most of it. */
+static struct err *short_of(const struct rt_exec *x, int64_t r, struct err *e)
 {
 	enum { MOST = 4 };
 	struct str s = { 0 };
 	struct arena a;
 	struct prog_live v;
-	int64_t r = 0;
 
 	arena_init(&a);
 	prog_live(&a, x->p, &v);
 	str_addf(&s, "program '%s'", x->name);
-	while (r < x->nres && ((p->bound && x->donor[r] >= 0) || !p->out[r] || p->out[r]->addr))
-		r++;
-	if (r < x->nres) {
+	if (r >= 0) {
 		str_addf(&s, ", result %lld", (long long)r);
 		if (x->outbuf[r] >= 0 && v.held[x->outbuf[r]].first >= 0)
 			str_addf(&s, ", made at %s", prog_site_text(x->p, v.held[x->outbuf[r]].site));
 	}
-	for (size_t i = 0; r == x->nres && i < v.nlike && i < MOST; i++) {
+	for (size_t i = 0; r < 0 && i < v.nlike && i < MOST; i++) {
 		str_add(&s, i ? ", " : ", whose largest temporaries are ");
 		if (v.like[i].n > 1)
 			str_addf(&s, "%lld of ", (long long)v.like[i].n);
@@ -95,15 +94,23 @@ static struct err *short_of(const struct rt_exec *x, const struct part *p, struc
 		str_addf(&s, " (%s)", v.like[i].site);
 	}
 	int64_t work = (int64_t)x->zone - x->p->zone;
-	if (r == x->nres && work > x->p->zone / 8) {
-		str_add(&s, ", and whose kernels work in ");
+	if (r < 0 && work > x->p->zone / 8) {
+		str_addf(&s, ",%s whose kernels work in ", v.nlike ? " and" : "");
 		amount(&s, work);
 	}
-	struct err *n = ERR(EXHAUSTED, "%s: %s%s", s.p, e->msg, r == x->nres ? "; a smaller batch, jax.checkpoint, or more devices to cut it for need less" : "");
+	struct err *n = ERR(EXHAUSTED, "%s: %s%s", s.p, e->msg, r < 0 ? "; a smaller batch, jax.checkpoint, or more devices to cut it for need less" : "");
 	err_free(e);
 	str_free(&s);
 	arena_fini(&a);
 	return n;
+}
+
+/* It has it, or will not. */
+static void promise_over(struct rt_exec *x, struct part *p)
+{
+	if (p->promised)
+		atomic_fetch_sub_explicit(&x->c->promised, p->promised, memory_order_relaxed);
+	p->promised = 0;
 }
 
 /* Where every buffer lies. */
@@ -171,8 +178,13 @@ static struct err *started(void *v)
 		err_free(e);
 		e = take_memory(x, d, p, zone);
 	}
-	if (e)
-		return e->code == ERR_EXHAUSTED ? short_of(x, p, e) : e;
+	promise_over(x, p);
+	if (e) {
+		int64_t r = 0;
+		while (r < x->nres && ((p->bound && x->donor[r] >= 0) || !p->out[r] || p->out[r]->addr))
+			r++;
+		return e->code == ERR_EXHAUSTED ? short_of(x, r < x->nres ? r : -1, e) : e;
+	}
 	for (int64_t r = 0; r < x->nres; r++)
 		if (x->donor[r] >= 0 && !(p->took[x->donor[r]] && x->taker[x->donor[r]] == r))
 			store_copy(p->out[r], 0, p->arg[x->donor[r]], 0, (size_t)x->p->buf[x->outbuf[r]].size);
@@ -219,6 +231,8 @@ static void part_over(void *user)
 	for (int64_t r = 0; r < l->x->nres && p->kept; r++)
 		store_unref(p->out[r]);
 	store_unref(p->zone);
+	if (p->kept)
+		atomic_fetch_sub(&l->x->c->owed, 1);
 	launch_unref(l);
 }
 
@@ -255,8 +269,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	}
 	if (!e)
 		e = go(x, i, c, p, room, l, l->id);
-	if (p->promised)
-		atomic_fetch_sub_explicit(&x->c->promised, p->promised, memory_order_relaxed);
+	promise_over(x, p);
 	if (!e && x->comm)
 		e = sym_lost(d->ep);
 	struct err *why = NULL;
@@ -277,6 +290,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 			atomic_store(&d->zoned, 0);
 		for (int64_t r = 0; r < x->nres; r++)
 			store_ref(p->out[r]);
+		atomic_fetch_add(&x->c->owed, 1);
 		sym_quit(d->ep, why, part_over, p);
 		err_free(why);
 	} else
@@ -411,6 +425,79 @@ static void append(struct rt_device *d, struct launch *l, int i)
 		sym_wake(&d->bell, 1);
 }
 
+/* --- is there memory? ------------------------------------------------------------------ */
+
+/* Bytes that a launch takes on local device i. */
+static int64_t wants(const struct rt_exec *x, int i)
+{
+	return x->results + (x->zone > atomic_load_explicit(&x->dev[i]->zoned, memory_order_relaxed) ? (int64_t)x->zone : 0);
+}
+
+/* What a queued launch will take is not for others. */
+static void promise(struct rt_exec *x, struct part *p, int i)
+{
+	if ((p->promised = wants(x, i)))
+		atomic_fetch_add_explicit(&x->c->promised, p->promised, memory_order_relaxed);
+}
+
+/* All that a launch takes, and back again. */
+static struct err *tried(struct rt_exec *x)
+{
+	size_t n = 0, most = (size_t)x->nlocal * (size_t)(x->nres + 1);
+	struct store **got = malloc(most * sizeof(struct store *));
+	struct err *e = got ? NULL : no_room(most * sizeof(struct store *));
+
+	for (int i = 0; i < x->nlocal && !e; i++) {
+		struct rt_device *d = x->dev[i];
+		for (int64_t r = -1; r < x->nres && !e; r++) {
+			bool zone = r < 0;
+			if (zone ? x->zone <= atomic_load(&d->zoned) : x->donor[r] >= 0 || x->resmem[r])
+				continue;
+			got[n] = store_new(d, 0, zone ? x->zone : (size_t)x->p->res[r].bytes);
+			e = store_alloc(got[n++], zone ? "the program zone" : x->what, (int)r);
+			if (e && e->code == ERR_EXHAUSTED && got[n - 1])
+				e = short_of(x, r, e);
+		}
+	}
+	while (n)
+		store_unref(got[--n]);
+	free(got);
+	return e;
+}
+
+/* Where memory is short, what was queued before is waited for, and what is lacking then is an error of this call, which has taken nothing from anybody.
+ * Of several processes one that waits here might keep what it waits for from beginning in another. */
+static struct err *room_for(struct rt_exec *x)
+{
+	struct rt_client *c = x->c;
+
+	for (int k = 1;; k++) {
+		int64_t all = 0;
+		bool idle = true;
+		for (int i = 0; i < x->nlocal; i++)
+			all += wants(x, i);
+		if (!all || all <= sym_room(c->world) - atomic_load_explicit(&c->promised, memory_order_relaxed))
+			return NULL;
+		for (int i = 0; i < c->ndev; i++)
+			idle &= !atomic_load(&c->dev[i].state);
+		if (idle)
+			break;
+		if (c->nprocess > 1 || (k % ASK_NAPS == 0 && event_gives_up()))
+			return NULL;
+		nanosleep(&(struct timespec){ 0, ROOM_NAP_NS }, NULL);
+	}
+	struct err *e = tried(x);
+	if (e && zones_drop(c)) {
+		err_free(e);
+		e = tried(x);
+	}
+	if (e && atomic_load(&c->owed)) {     /* the device waits for that, if it comes to it */
+		err_free(e);
+		e = NULL;
+	}
+	return e;
+}
+
 /* --- launching ------------------------------------------------------------------------ */
 
 /* Room for a launch.  NULL: there is none. */
@@ -495,41 +582,6 @@ static struct err *inner_init(void *v)
 	return NULL;
 }
 
-/* What the launch may take on its devices is promised to it, under the launch lock.  Is that more than there is room for, as far as is known now? */
-static bool promise(struct rt_exec *x, struct launch *l)
-{
-	int64_t all = 0, before;
-
-	for (int i = 0; i < x->nlocal; i++) {
-		l->part[i].promised = x->results + (x->zone > atomic_load(&x->dev[i]->zoned) ? (int64_t)x->zone : 0);
-		all += l->part[i].promised;
-	}
-	if (!all)
-		return false;
-	before = atomic_fetch_add_explicit(&x->c->promised, all, memory_order_relaxed);
-	return all > sym_room(x->c->world) - before;
-}
-
-/* Where memory is short a launch is waited for, and what it lacked is an error of the call that made it.  What was to come of it is then dropped. */
-static struct err *waited(struct rt_exec *x, struct rt_buffer **out, struct rt_event **done)
-{
-	struct err *e = NULL;
-
-	for (int i = 0; i < x->nlocal; i++) {
-		struct err *w = rt_event_wait_or(done[i]) ? rt_event_wait(done[i]) : NULL;
-		if (e)
-			err_free(w);
-		else
-			e = w;
-	}
-	for (int i = 0; i < x->nlocal && e; i++) {
-		for (int64_t r = 0; r < x->nres; r++)
-			rt_buffer_unref(out[x->nres * i + r]);
-		rt_event_unref(done[i]);
-	}
-	return e;
-}
-
 struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep,
                         int32_t launch_id, struct rt_buffer **out, struct rt_event **done)
 {
@@ -542,13 +594,15 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		return ERR(PRECONDITION, "this process was forked from the one that started the devices");
 	if (x->p->launches.n)
 		atomic_fetch_add_explicit(x->p->launches.n, 1, memory_order_relaxed);
+	bool inside = walking && walking->c == c, self = false, ready = true;
+	if (!inside && x->nlocal == x->p->ndev)
+		TRY(room_for(x));
 	if (x->inlined && run_inline(x, arg, no_donate, nkeep, launch_id, out, done, &e))
 		return e;
 
 	/* A call from inside a host callback cannot wait for its own device, nor for one that may be waiting for it in
 	 * a collective: it runs here and now, and takes no storage, which queued programs may still read. */
 	int64_t narg = x->narg, nres = x->nres;
-	bool inside = walking && walking->c == c, self = false, ready = true;
 	for (int i = 0; i < x->nlocal && inside; i++)
 		self |= x->dev[i] == walking;
 	for (int64_t k = 0; k < narg && inside && x->nlocal == 1; k++)
@@ -609,9 +663,10 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		part_wait_for(p, x, arg + narg * i);
 		done[i] = rt_event_ref(p->done);
 	}
-	bool tight = !nested && promise(x, l);
-	for (int i = 0; i < x->nlocal && !nested; i++)
+	for (int i = 0; i < x->nlocal && !nested; i++) {
+		promise(x, &l->part[i], i);
 		append(x->dev[i], l, i);
+	}
 	if (!nested)
 		pthread_mutex_unlock(&c->launch);
 	else {
@@ -622,6 +677,5 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		ctx_fini(&in.c);
 		store_unref(room.zone);
 	}
-	/* Other processes may begin theirs only when this call is back, and callbacks hold up their device. */
-	return tight && !inside && x->nlocal == x->p->ndev ? waited(x, out, done) : NULL;
+	return NULL;
 }

@@ -120,8 +120,8 @@ struct rt_device *rt_exec_device(const struct rt_exec *x, int i);
 int rt_exec_position(const struct rt_exec *x, int i);      /* position of local device i */
 /* Launch on all local devices.  arg[i * narg + k], borrowed; no_donate: nkeep parameter indices whose
  * donation is refused.  out[i * nres + k] are made (owned by the caller); done[i] likewise.  Returns an error
- * if nothing was launched; later failures are in done and in the outputs' events.  Where all devices are local, and what the launch may take is
- * more than there is room for, the call waits for it, and its failure is that of the call: nothing is made then.
+ * if nothing was launched, and nothing was taken then; later failures are in done and in the outputs' events.  Where all devices are local and
+ * memory is short, the call waits for what was launched before, and says what is lacking then.
  * A small program without communication, with ready arguments and an idle queue runs on the caller's thread. */
 struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep,
                         int32_t launch_id, struct rt_buffer **out, struct rt_event **done);

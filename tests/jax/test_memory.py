@@ -44,11 +44,28 @@ def drops():
     return y
 def several():
     return spread(y)                                            # at several
+def donated():
+    s = jnp.full((1024, 1024), 2.0)
+    try:
+        both(s)                                                 # a result beside the donated one, which does not fit
+    except Exception as e:
+        assert "RESOURCE_EXHAUSTED" in str(e) and not s.is_deleted(), e
+    else:
+        raise AssertionError("it fits")
+    y = s + 1
+    del s
+    return y if float(y[3, 3]) == 3 else None
+both = jax.jit(lambda s: (s + 1, jnp.broadcast_to(s, (64, 1024, 1024))), donate_argnums=0)
+def behind():                                                   # each has a third of the memory, and is gone when the next but one begins
+    for i in range(24):
+        y = third(x)
+    return y
+third = jax.jit(lambda x: jnp.sort(jnp.broadcast_to(x, (8, 1024, 1024)), axis=1) + 1)
 mesh = jax.make_mesh((len(jax.devices()),), ("d",))
 y = jax.device_put(np.ones((1024, 1024), np.float32), NamedSharding(mesh, P("d")))
 spread = jax.jit(jax.shard_map(lambda y: jnp.broadcast_to(y + jax.lax.psum(y, "d"), (64,) + y.shape),         # at spread
                                mesh=mesh, in_specs=P("d"), out_specs=P(None, "d")))
-for f in temporaries, result, result_again, held, drops, several, drops:
+for f in temporaries, result, result_again, held, drops, several, drops, donated, behind:
     tell(f)
 print("runs @ none @", float((x + 1)[0, 0]))
 """
@@ -81,6 +98,14 @@ def test_the_call_that_asks(told, name, of, words):
 
 def test_what_fits_runs(told):
     assert told["drops"] == ("none", "True") and told["runs"] == ("none", "2.0")
+
+
+def test_a_launch_waits_for_those_before_it(told):
+    assert told["behind"] == ("none", "True")
+
+
+def test_what_was_donated_is_there(told):
+    assert told["donated"] == ("none", "True")
 
 
 def test_too_large_for_anything():
