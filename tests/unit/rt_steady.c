@@ -8,10 +8,12 @@
 
 #include <cmocka.h>
 
-enum { NDEV = 4, ARGS = 70, DEEP = 16, ROUNDS = 12, WARM = DEEP * ROUNDS, TURN = 7, LAUNCHES = 1500 };
+enum { NDEV = 4, ARGS = 70, DEEP = 16, TURN = 7, LAUNCHES = 1500 };
 #include "rt_help.h"
 #include "counted.h"
 #include "draws.h"
+
+enum { ROUNDS = COUNTED ? 12 : 1, WARM = DEEP * ROUNDS };      /* of a warm-up, which is for the count */
 
 /* Every allocation of the process. */
 static _Atomic long taken;
