@@ -25,6 +25,15 @@ struct err *eval_expr(struct arena *a, const struct ir_module *m, ir_fnid f, str
  * of a reducer, comparator or scatter element by element where this is false. */
 bool eval_has_kernel(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
 
+/* What values of function fn can be on position dev, by intervals, as far as that follows from constants, indices and the number of the position.
+ * param: of fn's parameters; NULL: they can be anything.  known: eval_known's; NULL: all is looked at, of a function that is short.  work: steps that may
+ * be made, counted down; after the last one everything can be anything. */
+struct eval_bounds { const struct ir_module *m; const struct ir_fn *fn; int dev; const struct kern_bound *param; const uint8_t *known; int64_t *work; };
+/* Elements of v at indices lo[k] .. hi[k] - 1 of each dimension k; there is one at least. */
+struct kern_bound eval_bound(const struct eval_bounds *c, ir_val v, const int64_t *lo, const int64_t *hi);
+/* Per value: 0 where it depends on something else, or on very many ops one after the other.  Array of fn->val.n, owned by the arena. */
+uint8_t *eval_known(struct arena *a, const struct ir_fn *fn);
+
 struct eval_array { enum dtype dtype; int rank; int64_t dim[IR_MAX_RANK]; void *p; size_t bytes; };   /* dense; p owned, malloc */
 void eval_array_free(struct eval_array *a);
 

@@ -236,6 +236,39 @@ static bool function(const struct prog_ins *x, int n, const struct att_bound *a,
 	return arithmetic(x->fn, x->from, n, a, b, o);
 }
 
+/* --- one by one ---------------------------------------------------------------------- */
+
+static struct kern_bound first(const struct att_bound *b) { return (struct kern_bound){ b->lo[0], b->hi[0], b->nan & 1 }; }
+
+struct kern_bound kern_bound_any(enum dtype dt)
+{
+	struct att_bound b;
+	att_bound_any(dt, &b);
+	return first(&b);
+}
+
+struct kern_bound kern_bound_of(enum dtype dt, const void *p)
+{
+	struct att_bound b = { 0 };
+	double v;
+	if (!att_number(dt, p, &v))
+		return kern_bound_any(dt);
+	settle(dt, &b, 0, v, v);
+	return first(&b);
+}
+
+struct kern_bound kern_bound(const struct prog_ins *x, const struct kern_bound *in)
+{
+	struct att_bound of[3] = { 0 }, out = { 0 };
+	int nin = elem_info[x->fn].nin;
+	for (int i = 0; i < nin; i++) {
+		of[i].lo[0] = in[i].lo;
+		of[i].hi[0] = in[i].hi;
+		of[i].nan = in[i].nan;
+	}
+	return nin && function(x, 1, &of[0], nin > 1 ? &of[1] : NULL, nin > 2 ? &of[2] : NULL, &out) ? first(&out) : kern_bound_any((enum dtype)x->to);
+}
+
 /* --- a score function --------------------------------------------------------------------- */
 
 static bool constant(const struct prog_expr *e, int r, double *v)

@@ -49,6 +49,13 @@ void kern_combine(enum redop r, enum dtype dt, int64_t n, void *acc, const void 
 /* The value that changes nothing under r: its element bytes into out (16). */
 void kern_identity(enum redop r, enum dtype dt, void *out);
 
+/* What a number can be: it lies in lo .. hi, or is NaN. */
+struct kern_bound { double lo, hi; bool nan; };
+struct kern_bound kern_bound_any(enum dtype dt);                    /* any of the type */
+struct kern_bound kern_bound_of(enum dtype dt, const void *p);      /* the one at p */
+/* What the elementwise function that x is (fn, from, to: no EXPR_*) gives of such operands.  Bounds are those of what the program's own arithmetic gives. */
+struct kern_bound kern_bound(const struct prog_ins *x, const struct kern_bound *in);
+
 const char *kern_isa(void);      /* "amx", "avx512_bf16", "avx512", "avx2" or "base": what fast kernels use */
 
 #endif

@@ -1,4 +1,4 @@
-/* An attention whose operands are gathered from the members of a group, so that it can be done in turns: for ring_find.c, ring_loop.c, ring_hosts.c, ring.c. */
+/* An attention whose operands are gathered from the members of a group, so that it can be done in turns: for ring_find.c, ring_seen.c, ring_loop.c, ring_hosts.c, ring.c. */
 #ifndef RONDO_PASS_RING_H
 #define RONDO_PASS_RING_H
 
@@ -26,12 +26,15 @@ struct ring {
 	struct ring_chain from[RING_IN];     /* of what is gathered */
 	struct ring_chain to[3];             /* of results that are scattered; no end: the others */
 	int nres;
+	const int *hop[2];                   /* between hosts: of each member's block, how far it goes to hosts before its own, and to those behind (ring_hosts) */
 	ir_val in[RING_IN], out[3];          /* what the region reads and gives */
 };
 
 /* The attention that op i is, if all that is gathered for it, and scattered of it, is so among the rows of one group that has every device.
  * In r->op are it and what scatters; what gathers, which others may read, is added by ring_take where nobody does.  *r is big: the caller's, on no stack. */
 bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct ring *r);
+/* The operand that the second parameter of the score function is. */
+uint32_t ring_first_extra(const struct ring *r);
 /* Op gives way as well; of its operands' chains. */
 void ring_take(struct ring *r, int op);
 
@@ -44,8 +47,9 @@ ir_val ring_block(struct ir_b *b, ir_val x, int d, int64_t len, ir_val which);
 /* The number in its row of the device that runs it, over `by`; and (own + turn) modulo n. */
 ir_val ring_own(struct ir_b *b, const struct ring *r, int by);
 ir_val ring_whose(struct ir_b *b, ir_val own, ir_val turn, int64_t n);
-/* x goes to the member of the row that is `by` before, cyclically; loc: of the collective that it stands for, by which rondo explain knows what that is. */
-ir_val ring_hand_on(struct ir_b *b, const struct ring *r, ir_val x, int by, ir_loc loc);
+/* x goes from each member k of a row to member to[k], from which none if that is negative; 0: from none at all.  loc: of the collective that it stands for,
+ * by which rondo explain knows what that is. */
+ir_val ring_send(struct ir_b *b, const struct ring *r, ir_val x, const int *to, ir_loc loc);
 /* Results side by side, which are those of no op: a barrier makes them so. */
 ir_val ring_side_by_side(struct ir_b *b, ir_val *v, int n);
 /* The type in which results are added up: as that of an op's value v, f64 if the attention has such an operand, else f32; its dimension d, if any, is n. */
@@ -57,8 +61,12 @@ int ring_result_dim(const struct ir_module *m, const struct ir_fn *fn, const str
 bool ring_loops(const struct pass_opts *o, const struct ir_module *m, const struct ring *r);
 ir_val ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in);
 
-/* ring_hosts.c: turns of one host's blocks each. */
-bool ring_hosts(const struct pass_opts *o, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r);
+/* ring_seen.c: per member i of a row and member b: can anything that i calculates depend on what is gathered from b?  Yes in one row of the group is yes;
+ * owned by the arena. */
+bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r);
+
+/* ring_hosts.c: turns of one host's blocks each.  What ring_hosts fills in, r->hop, is owned by the arena. */
+bool ring_hosts(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r);
 ir_val ring_turns(const struct pass_opts *o, struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in);
 
 #endif

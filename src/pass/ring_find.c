@@ -4,7 +4,7 @@
 enum { Q, K, V, L, D_O, DELTA, EXTRA };                  /* operands of attention_grad; of attention Q, K, V alone */
 
 static bool grad(const struct ring *r) { return r->att->kind != IR_attention; }
-static uint32_t first_extra(const struct ring *r) { return grad(r) ? EXTRA : L; }
+uint32_t ring_first_extra(const struct ring *r) { return grad(r) ? EXTRA : L; }
 static bool adds(const struct ring *r) { return r->att->kind == IR_attention_grad_add; }
 
 static int rank_of(const struct ir_module *m, const struct ir_fn *fn, ir_val v) { return ir_vtype(m, fn, v)->rank; }
@@ -17,7 +17,7 @@ static int side_dim(const struct ir_module *m, const struct ir_fn *fn, const str
 		return r->side == RING_KEYS ? rank_of(m, fn, ir_in(fn, r->att, K)) - 2 : -1;
 	if (r->side == RING_QUERIES)
 		return k == K || k == V ? -1 : rank - 2;
-	return k == K || k == V ? rank_of(m, fn, ir_in(fn, r->att, k)) - 2 : k >= first_extra(r) ? rank - 1 : -1;
+	return k == K || k == V ? rank_of(m, fn, ir_in(fn, r->att, k)) - 2 : k >= ring_first_extra(r) ? rank - 1 : -1;
 }
 
 int ring_result_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int k)
@@ -91,7 +91,7 @@ bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct 
 	if ((o->kind != IR_attention && o->kind != IR_attention_grad && o->kind != IR_attention_grad_add) || o->nin > RING_IN)
 		return false;
 	*r = (struct ring){ .att = o, .side = RING_KEYS, .nres = o->kind == IR_attention ? 2 : 3 };
-	r->nmust = first_extra(r);
+	r->nmust = ring_first_extra(r);
 	if (!gathered(m, fn, ir_in(fn, o, K), side_dim(m, fn, r, K), &r->from[K])) {
 		r->side = RING_QUERIES;
 		if (!grad(r) || !gathered(m, fn, ir_in(fn, o, Q), side_dim(m, fn, r, Q), &r->from[Q]))
@@ -181,18 +181,19 @@ ir_val ring_block(struct ir_b *b, ir_val x, int d, int64_t len, ir_val which)
 	return ir_emit(b, IR_dynamic_slice, (uint32_t)rank + 1, in, to, attr, (uint32_t)rank + 1);
 }
 
-ir_val ring_hand_on(struct ir_b *b, const struct ring *r, ir_val x, int by, ir_loc loc)
+ir_val ring_send(struct ir_b *b, const struct ring *r, ir_val x, const int *to, ir_loc loc)
 {
 	const struct ir_group_info *g = &b->m->group.p[r->group];
 	int n = g->nrow * g->ncol;
 	ir_type t = b->fn->val.p[x].type;
-	int64_t *attr = mem_alloc(sizeof *attr * (size_t)(2 * n + 1));
-	attr[0] = 2 * n;
-	for (int k = 0; k < n; k++) {
-		attr[1 + 2 * k] = g->id[k];
-		attr[2 + 2 * k] = g->id[k / g->ncol * g->ncol + (k % g->ncol + g->ncol - by) % g->ncol];
-	}
-	ir_val v = ir_emit_raw(&(struct ir_b){ b->m, b->fn, loc }, IR_collective_permute, 1, &x, 1, &t, attr, (uint32_t)(2 * n + 1));
+	int64_t *attr = mem_alloc(sizeof *attr * (size_t)(2 * n + 1)), *at = attr + 1;
+	for (int k = 0; k < n; k++)
+		if (to[k % g->ncol] >= 0) {
+			*at++ = g->id[k];
+			*at++ = g->id[k / g->ncol * g->ncol + to[k % g->ncol]];
+		}
+	attr[0] = at - attr - 1;
+	ir_val v = attr[0] ? ir_emit_raw(&(struct ir_b){ b->m, b->fn, loc }, IR_collective_permute, 1, &x, 1, &t, attr, (uint32_t)(at - attr)) : 0;
 	mem_free(attr);
 	return v;
 }

@@ -1,12 +1,15 @@
 /* Attention whose keys, or queries of a gradient, are gathered from several hosts goes round these hosts.
  *
  * Each turn has what one host's devices have.  Each of them sends its block on to its like on the next host, and calculates with its own host's meanwhile,
- * which it reads where that lies (lower/gather.c): a host receives each block of the others once, and no device holds more than two.  Of
+ * which it reads where that lies (lower/gather.c): a host receives each block of the others once, and no device holds more than two.  A block goes no further
+ * than there is somebody whom the mask lets see it (ring_seen.c), to the hosts before its own, to those behind, or both ways; a turn that nobody needs is none.  Of
  * keys the turns give parts (o, l) of a softmax, which are put together one by one; of a gradient the sums of what was gathered (dq, or
- * dk and dv) travel with it, and begin beside home, so that the last turn, at home, ends them.  (Liu, Zaharia, Abbeel, Ring Attention with
+ * dk and dv) travel with it, begin beside home, and from the last of these hosts go home, where the last turn ends them.  (Liu, Zaharia, Abbeel, Ring Attention with
  * Blockwise Transformers, 2023; two levels: Li et al., DistFlashAttn, 2024, section 3.)  There are few hosts, so the turns are written one by one,
  * and the schedule sees what can be under way beside what. */
 #include "ring.h"
+
+#include <math.h>
 
 enum { LEAST = 64, HOSTS = 64 };     /* rows of a turn; hosts at most */
 
@@ -49,7 +52,84 @@ static void travels(const struct ir_module *m, const struct ir_fn *fn, const str
 			*out += 4 * (double)ir_vtype(m, fn, r->to[k].end->out)->count;
 }
 
-bool ring_hosts(const struct pass_opts *o, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r)
+/* --- who needs what ------------------------------------------------------------------------ */
+
+enum { BEFORE, BEHIND };             /* the two ways round, cyclically */
+struct step { int way, t; };         /* of a turn: what is t hosts away that way came from there, hop by hop */
+
+static int wrapped(int i, int n) { return (i % n + n) % n; }
+
+/* The member whose block is at member c after t hops of d; and where member b's block is then. */
+static int block_at(const struct ring *r, int d, struct step s, int c) { return wrapped(s.way == BEFORE ? c + s.t * d : c - s.t * d, (int)r->members); }
+static int place_of(const struct ring *r, int d, struct step s, int b) { return wrapped(s.way == BEFORE ? b - s.t * d : b + s.t * d, (int)r->members); }
+
+/* How far block b goes in each way to come to all hosts of h that see any of it: round, but for the longest way between two of them; of such equally long ones the
+ * first or the last. */
+static void reach(const struct ring *r, const bool *seen, int d, int h, int b, bool last, int *before, int *behind)
+{
+	int n = (int)r->members, from = 0, longest = 0;
+	for (int k = 1; k <= h; k++) {
+		bool needs = k == h;
+		for (int i = 0; i < d && !needs; i++)
+			needs = seen[wrapped(b / d + k, h) * d * n + i * n + b];
+		if (!needs)
+			continue;
+		if (k - from > longest || (last && k - from == longest)) {
+			longest = k - from;
+			*behind = from;
+			*before = h - k;
+		}
+		from = k;
+	}
+}
+
+/* The turns beside that at home, in order: at most 2 h. */
+static int steps(const struct ring *r, struct step *s)
+{
+	int n = 0;
+	for (int way = BEFORE; way <= BEHIND; way++)
+		for (int t = 1, more = 1; more; t++) {
+			more = 0;
+			for (int b = 0; b < r->members; b++)
+				more |= r->hop[way][b] >= t;
+			if (more)
+				s[n++] = (struct step){ way, t };
+		}
+	return n;
+}
+
+/* r->hop, so that as few blocks as can be travel, and in as few turns. */
+static void find_hops(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, int d, int h)
+{
+	const bool *seen = ring_seen(a, m, fn, r);
+	struct step s[2 * HOSTS];
+	int *hop[2][2], turns[2];
+	for (int last = 0; last < 2; last++) {
+		for (int way = 0; way < 2; way++)
+			r->hop[way] = hop[last][way] = ARENA_NEW(a, int, r->members);
+		for (int b = 0; b < r->members; b++)
+			reach(r, seen, d, h, b, last, &hop[last][BEFORE][b], &hop[last][BEHIND][b]);
+		turns[last] = steps(r, s);
+	}
+	for (int way = 0; way < 2; way++)
+		r->hop[way] = hop[turns[1] < turns[0]][way];
+}
+
+/* Blocks that come to the host to which most of them do, of d: those of a turn; or sums behind a turn, from which they go on, or home. */
+static double busiest(const struct ring *r, int d, struct step s, bool sums)
+{
+	double most = 0;
+	for (int host = 0; host < r->members / d; host++) {
+		int n = 0;
+		struct step next = { s.way, s.t + 1 };
+		for (int c = host * d; c < (host + 1) * d; c++)
+			n += sums ? (r->hop[s.way][block_at(r, d, next, c)] > s.t) + (r->hop[s.way][c] == s.t) : r->hop[s.way][block_at(r, d, s, c)] >= s.t;
+		most = MAX(most, n);
+	}
+	return most / d;
+}
+
+bool ring_hosts(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r)
 {
 	int d = per_host(o, m, r), h = d ? (int)r->members / d : 0;
 	if (h < 2 || h > HOSTS || r->len * d < LEAST || r->att->kind == IR_attention_grad_add)
@@ -57,6 +137,7 @@ bool ring_hosts(const struct pass_opts *o, const struct ir_module *m, const stru
 	const struct ir_group_info *i = &m->group.p[r->group];
 	struct plan_group far = plan_groups_of(&o->plan, i->nrow, i->ncol, i->id);
 	double gathered = 0, work = lower_op_time(o->plan.table, m, fn, r->att) / h, in, out, exposed = 0;
+	struct step s[2 * HOSTS];
 	for (uint32_t k = 0; k < r->att->nin; k++)
 		if (r->way[k] == RING_ROUND)
 			gathered += lower_coll_time(&o->plan, m, fn, r->from[k].end) / readers(fn, &r->from[k]);
@@ -64,13 +145,18 @@ bool ring_hosts(const struct pass_opts *o, const struct ir_module *m, const stru
 		if (r->to[k].end)
 			gathered += lower_coll_time(&o->plan, m, fn, r->to[k].end);
 	travels(m, fn, r, &in, &out);
-	in = plan_move_time(&o->plan, COLL_permute, far, in);
-	out = out > 0 ? plan_move_time(&o->plan, COLL_permute, far, out) : 0;
-	if (r->att->kind == IR_attention) {      /* what is received beside the turn before, and putting together */
-		double o_bytes = 4 * (double)ir_vtype(m, fn, r->att->out)->count;
-		exposed = (h - 1) * (MAX(0, in - work) + plan_part_time(o->plan.table, DT_f32, 0, 3 * o_bytes));
-	} else {                                 /* the first comes before there is work */
-		exposed = in + (h - 1) * MAX(0, in + out - work);
+	find_hops(a, m, fn, r, d, h);
+	int n = steps(r, s);
+	double join = plan_part_time(o->plan.table, DT_f32, 0, 12 * (double)ir_vtype(m, fn, r->att->out)->count);
+	for (int k = 0; k <= n; k++) {           /* beside turn k, of which there is none at first */
+		double comes = k < n ? plan_move_time(&o->plan, COLL_permute, far, in * busiest(r, d, s[k], false)) : 0;
+		double goes = k && out > 0 ? plan_move_time(&o->plan, COLL_permute, far, out * busiest(r, d, s[k - 1], true)) : 0;
+		if (r->att->kind == IR_attention)    /* what is received beside the turn before, and putting together */
+			exposed += MAX(0, comes - work) + (k ? join : 0);
+		else if (!k)                         /* the first comes before there is work */
+			exposed += comes;
+		else
+			exposed += MAX(0, comes + goes - work);
 	}
 	return exposed <= gathered;
 }
@@ -82,9 +168,12 @@ struct turns {
 	const struct ir_fn *fn;
 	const struct ring *r;
 	const ir_val *own;           /* operands, as they are on this device */
-	int d, h;
+	int d, h, n;
+	struct step step[2 * HOSTS]; /* n of them */
 	ir_group host;               /* the rows of the group, a host each */
-	ir_val number;               /* of this host, if something is cut by it */
+	ir_val number;               /* of this host, if something is cut by it, or some hosts have no part in a turn */
+	ir_fnid some;                /* the score function where not all blocks are there; 0: not made yet */
+	int *to;                     /* per member: scratch */
 };
 
 /* What all of this host has of x, side by side along dimension dim; or of a sum, its block. */
@@ -102,25 +191,101 @@ static ir_val in_host(const struct turns *t, enum ir_kind kind, ir_val x, int di
 	return ir_emit_raw(&(struct ir_b){ t->b->m, t->b->fn, loc }, kind, 1, &x, 1, &type, attr, kind == IR_all_gather ? 2 : 4);
 }
 
-/* Operands of the turn with what is `turn` hosts away; x: the blocks that came for it. */
-static void operands(const struct turns *t, const ir_val *x, int turn, ir_val *in)
+/* --- where blocks are missing --- */
+
+static bool comes(const struct turns *t, struct step s, int c) { return t->r->hop[s.way][block_at(t->r, t->d, s, c)] >= s.t; }
+
+/* Have all devices a block in the turn; are those of each host alike? */
+static bool all_come(const struct turns *t, struct step s, bool *alike)
+{
+	bool all = true;
+	*alike = true;
+	for (int c = 0; c < t->r->members; c++) {
+		all &= comes(t, s, c);
+		*alike &= comes(t, s, c) == comes(t, s, c / t->d * t->d);
+	}
+	return all;
+}
+
+/* What is there of what the turn has, as an operand of the score function: one word for the whole of it, or one for each of its queries or keys. */
+static ir_val there(const struct turns *t, struct step s, bool alike)
+{
+	struct ir_b *b = t->b;
+	int rank = ir_vtype(b->m, t->fn, ir_in(t->fn, t->r->att, 0))->rank, side = t->r->side == RING_KEYS ? rank - 1 : rank - 2, per = alike ? 1 : t->d;
+	int64_t n = t->h * per, dim[IR_MAX_RANK], size = per, shape[2] = { per, t->r->len };
+	bool *is = mem_alloc(sizeof *is * (size_t)n);
+	for (int k = 0; k < n; k++)
+		is[k] = comes(t, s, alike ? k * t->d : k);
+	ir_val all = ir_const(b, ir_tensor(b->m, DT_pred, 1, &n), is, sizeof *is * (size_t)n);
+	mem_free(is);
+	ir_val first = ir_bin(b, ELEM_multiply, t->number, ir_const_i(b, ir_scalar(b->m, DT_i32), per));
+	ir_val x = ir_emit(b, IR_dynamic_slice, 2, (ir_val[]){ all, first }, ir_tensor(b->m, DT_pred, 1, &size), (int64_t[]){ 1, per }, 2);
+	for (int k = 0; k < rank; k++)
+		dim[k] = 1;
+	if (!alike) {
+		x = ir_broadcast(b, x, ir_tensor(b->m, DT_pred, 2, shape), &(int64_t){ 0 });
+		dim[side] = per * t->r->len;
+	}
+	return ir_reshape(b, x, rank, dim);
+}
+
+/* The score function with one more parameter: where that is false, the score is -inf and its slope 0. */
+static ir_fnid where_there(struct turns *t)
+{
+	struct ir_module *m = t->b->m;
+	ir_fnid of = (ir_fnid)ir_attr(t->fn, t->r->att, AT_fn);
+	if (t->some)
+		return t->some;
+	struct ir_fn *f = ir_fn_new(m, "there");
+	struct ir_b b = { m, f, t->b->loc };
+	uint32_t n = ir_fn_of(m, of)->nparam;
+	size_t nout = ir_fn_of(m, of)->result.n;
+	ir_val in[RING_IN + 1], out[3];
+	for (uint32_t k = 0; k < n; k++)
+		in[k] = ir_param(f, ir_fn_of(m, of)->val.p[1 + k].type);
+	ir_val is = ir_param(f, ir_scalar(m, DT_pred));
+	ir_inline(&b, of, in, out);
+	for (int k = 0; k < (t->r->att->kind == IR_attention ? 1 : 2); k++)
+		out[k] = ir_select(&b, is, out[k], ir_const_f(&b, f->val.p[out[k]].type, k ? 0 : -INFINITY));
+	for (size_t k = 0; k < nout; k++)
+		ir_result(f, out[k]);
+	return t->some = f->id;
+}
+
+/* --- what all turns have --- */
+
+/* Operands of a turn, and their number; x: the blocks that came for it; its score function. */
+static uint32_t operands(struct turns *t, const ir_val *x, struct step s, ir_val *in, int64_t *f)
 {
 	const struct ring *r = t->r;
-	ir_val which = t->number ? ring_whose(t->b, t->number, ir_const_i(t->b, ir_scalar(t->b->m, DT_i32), turn), t->h) : 0;
-	for (uint32_t k = 0; k < r->att->nin; k++)
+	uint32_t n = r->att->nin;
+	bool alike;
+	ir_val which = t->number ? ring_whose(t->b, t->number, ir_const_i(t->b, ir_scalar(t->b->m, DT_i32), s.way == BEFORE ? s.t : t->h - s.t), t->h) : 0;
+	for (uint32_t k = 0; k < n; k++)
 		if (r->way[k] == RING_ROUND)
 			in[k] = ring_read(t->b, t->fn, r, (int)k, in_host(t, IR_all_gather, x[k], (int)ir_attr(t->fn, r->from[k].end, AT_dim), r->from[k].end->loc), t->h);
 		else
 			in[k] = r->way[k] == RING_WHOLE ? ring_block(t->b, x[k], r->dim[k], r->len * t->d, which) : x[k];
+	*f = ir_attr(t->fn, r->att, AT_fn);
+	if (all_come(t, s, &alike))
+		return n;
+	in[n] = there(t, s, alike);
+	*f = where_there(t);
+	return n + 1;
 }
 
-/* What travels, one host further: not before the n values of `made` are there, which what comes later reads behind that.  So the blocks of two turns
+/* Blocks x go on into a turn: not before the n values of `made` are there, which what comes later reads behind that.  So the blocks of two turns
  * are there at once, not those of all. */
-static void hand_on(const struct turns *t, const ir_val *x, ir_val *made, uint32_t n, ir_val *next)
+static void hand_on(const struct turns *t, const ir_val *x, struct step s, ir_val *made, uint32_t n, ir_val *next)
 {
 	ir_val v[RING_IN + 3];
 	ir_type type[RING_IN + 3] = { 0 };
 	uint32_t round = 0;
+	for (int c = 0; c < t->r->members; c++) {
+		struct step old = { s.way, s.t - 1 };
+		int b = block_at(t->r, t->d, old, c);
+		t->to[c] = t->r->hop[s.way][b] >= s.t ? place_of(t->r, t->d, s, b) : -1;
+	}
 	for (uint32_t k = 0; k < t->r->att->nin; k++)
 		if (t->r->way[k] == RING_ROUND)
 			v[round++] = x[k];
@@ -134,26 +299,28 @@ static void hand_on(const struct turns *t, const ir_val *x, ir_val *made, uint32
 	round = 0;
 	for (uint32_t k = 0; k < t->r->att->nin; k++)
 		if (t->r->way[k] == RING_ROUND) {
-			next[k] = ring_hand_on(t->b, t->r, n ? first + round : v[round], t->d, t->r->from[k].end->loc);
+			next[k] = ring_send(t->b, t->r, n ? first + round : v[round], t->to, t->r->from[k].end->loc);
 			round++;
 		} else {
 			next[k] = x[k];
 		}
 }
 
-static ir_val forward(const struct turns *t)
+/* --- forward, backward --- */
+
+static ir_val forward(struct turns *t)
 {
 	const struct ring *r = t->r;
-	ir_val x[2][RING_IN], in[RING_IN], out[2] = { 0 };
+	ir_val x[2][RING_IN], in[RING_IN + 1], out[2] = { 0 };
 	ir_type type[2] = { ring_sum_type(t->b, t->fn, r, r->att->out, -1, 0), ring_sum_type(t->b, t->fn, r, r->att->out + 1, -1, 0) };
-	int64_t f = ir_attr(t->fn, r->att, AT_fn);
+	int64_t f;
 	memcpy(x[0], t->own, sizeof *t->own * r->att->nin);
-	for (int turn = 0; turn < t->h; turn++) {
-		operands(t, x[turn % 2], turn, in);
-		if (turn + 1 < t->h)
-			hand_on(t, x[turn % 2], out, turn ? 2 : 0, x[(turn + 1) % 2]);
-		ir_val v = ir_emit_raw(t->b, IR_attention, r->att->nin, in, 2, type, &f, 1);
-		if (!turn)
+	for (int k = 0; k <= t->n; k++) {        /* the first one is at home */
+		uint32_t n = operands(t, x[k % 2], k ? t->step[k - 1] : (struct step){ BEFORE, 0 }, in, &f);
+		if (k < t->n)
+			hand_on(t, t->step[k].t > 1 ? x[k % 2] : t->own, t->step[k], out, k ? 2 : 0, x[(k + 1) % 2]);
+		ir_val v = ir_emit_raw(t->b, IR_attention, n, in, 2, type, &f, 1);
+		if (!k)
 			out[0] = v, out[1] = v + 1;
 		else
 			pass_soft_add(t->b, out, (ir_val[]){ v, v + 1 });
@@ -163,35 +330,59 @@ static ir_val forward(const struct turns *t)
 	return ring_side_by_side(t->b, out, 2);
 }
 
-static ir_val backward(const struct turns *t)
+/* Sums of result k behind a turn: those that the next one adds to go on, the others home, where they are added up. */
+static void send_sums(const struct turns *t, struct step s, int k, ir_val *sum, ir_val *home)
+{
+	const struct ring *r = t->r;
+	struct step next = { s.way, s.t + 1 };
+	ir_val x = *sum;
+	for (int c = 0; c < r->members; c++) {
+		int b = block_at(r, t->d, s, c);
+		t->to[c] = r->hop[s.way][b] > s.t ? place_of(r, t->d, next, b) : -1;
+	}
+	*sum = ring_send(t->b, r, x, t->to, r->to[k].end->loc);
+	for (int c = 0; c < r->members; c++) {
+		int b = block_at(r, t->d, s, c);
+		t->to[c] = r->hop[s.way][b] == s.t ? b : -1;
+	}
+	ir_val came = ring_send(t->b, r, x, t->to, r->to[k].end->loc);
+	*home = *home && came ? ir_bin(t->b, ELEM_add, *home, came) : came ? came : *home;
+}
+
+static ir_val backward(struct turns *t)
 {
 	const struct ring *r = t->r;
 	struct ir_b *b = t->b;
-	uint32_t n = r->att->nin;
-	ir_val x[2][RING_IN], in[RING_IN + 2], sum[3] = { 0 };
+	ir_val x[2][RING_IN], in[RING_IN + 3], sum[3] = { 0 }, home[3] = { 0 };
 	bool adds = r->side == RING_QUERIES;     /* dk and dv stay, and can be added to in place */
 	uint32_t stays = adds ? 1 : 0, nstay = adds ? 2 : 1;
 	ir_type type[3];
-	int64_t f = ir_attr(t->fn, r->att, AT_fn);
+	int64_t f;
 	for (int k = 0; k < 3; k++)
 		type[k] = ring_sum_type(b, t->fn, r, r->att->out + (ir_val)k, ring_result_dim(b->m, t->fn, r, k), r->len * t->d);
-	hand_on(t, t->own, NULL, 0, x[0]);
-	for (int turn = 1; turn <= t->h; turn++) {
-		const ir_val *now = turn < t->h ? x[(turn - 1) % 2] : t->own;
-		operands(t, now, turn % t->h, in);
-		if (turn + 1 < t->h)
-			hand_on(t, now, turn > 1 ? sum + stays : NULL, turn > 1 ? nstay : 0, x[turn % 2]);
-		for (uint32_t k = 1; adds && turn > 1 && k < 3; k++)
+	if (t->n)
+		hand_on(t, t->own, t->step[0], NULL, 0, x[0]);
+	for (int turn = 0; turn <= t->n; turn++) {       /* the last one is at home */
+		struct step s = turn < t->n ? t->step[turn] : (struct step){ BEFORE, 0 };
+		const ir_val *now = s.t ? x[turn % 2] : t->own;
+		uint32_t n = operands(t, now, s, in, &f);
+		bool add = adds && turn;
+		if (turn + 1 < t->n)
+			hand_on(t, t->step[turn + 1].t > 1 ? now : t->own, t->step[turn + 1], turn ? sum + stays : NULL, turn ? nstay : 0, x[(turn + 1) % 2]);
+		for (uint32_t k = 1; add && k < 3; k++)
 			in[n + k - 1] = sum[k];
-		bool add = adds && turn > 1;
 		ir_val v = ir_emit_raw(b, add ? IR_attention_grad_add : IR_attention_grad, add ? n + 2 : n, in, 3, type, &f, 1);
 		for (int k = 0; k < 3; k++) {
 			ir_val d = v + (ir_val)k;
-			if (r->to[k].end)
+			if (r->to[k].end) {
+				ir_val old = s.t == 0 ? home[k] : s.t > 1 ? sum[k] : 0;
 				d = in_host(t, IR_reduce_scatter, d, ring_result_dim(b->m, t->fn, r, k), r->to[k].end->loc);
-			sum[k] = turn == 1 || (k && add) ? d : ir_bin(b, ELEM_add, sum[k], d);
-			if (r->to[k].end && turn < t->h)
-				sum[k] = ring_hand_on(b, r, sum[k], t->d, r->to[k].end->loc);
+				sum[k] = old ? ir_bin(b, ELEM_add, old, d) : d;
+				if (s.t)
+					send_sums(t, s, k, &sum[k], &home[k]);
+			} else {
+				sum[k] = !turn || (k && add) ? d : ir_bin(b, ELEM_add, sum[k], d);
+			}
 		}
 	}
 	for (int k = 0; k < 3; k++)
@@ -203,11 +394,18 @@ ir_val ring_turns(const struct pass_opts *o, struct ir_b *b, const struct ir_fn 
 {
 	const struct ir_group_info *g = &b->m->group.p[r->group];
 	int d = per_host(o, b->m, r);
-	struct turns t = { .b = b, .fn = fn, .r = r, .own = in, .d = d, .h = (int)r->members / d };
+	struct turns t = { .b = b, .fn = fn, .r = r, .own = in, .d = d, .h = (int)r->members / d, .to = mem_alloc(sizeof *t.to * (size_t)r->members) };
+	bool cut = false, alike;
 	if (d > 1)
 		t.host = ir_group_add(b->m, g->nrow * t.h, d, g->id);
 	for (uint32_t k = 0; k < r->att->nin; k++)
-		if (r->way[k] == RING_WHOLE && !t.number)
-			t.number = ring_own(b, r, d);
-	return r->att->kind == IR_attention ? forward(&t) : backward(&t);
+		cut |= r->way[k] == RING_WHOLE;
+	t.n = steps(r, t.step);
+	for (int k = 0; k < t.n; k++)
+		cut |= !all_come(&t, t.step[k], &alike);
+	if (cut)
+		t.number = ring_own(b, r, d);
+	ir_val v = r->att->kind == IR_attention ? forward(&t) : backward(&t);
+	mem_free(t.to);
+	return v;
 }

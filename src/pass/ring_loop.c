@@ -17,6 +17,17 @@ bool ring_loops(const struct pass_opts *o, const struct ir_module *m, const stru
 	return own && r->members >= DEVICES && r->len >= LEAST && plan_groups_of(&o->plan, i->nrow, i->ncol, i->id).hosts == 1;
 }
 
+/* x goes to the neighbour before; loc: of the collective that it stands for. */
+static ir_val hand_on(struct ir_b *b, const struct ring *r, ir_val x, ir_loc loc)
+{
+	int *to = mem_alloc(sizeof *to * (size_t)r->members);
+	for (int k = 0; k < r->members; k++)
+		to[k] = k ? k - 1 : (int)r->members - 1;
+	ir_val v = ring_send(b, r, x, to, loc);
+	mem_free(to);
+	return v;
+}
+
 ir_val ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in)
 {
 	const struct ir_op *g = r->att;
@@ -49,11 +60,11 @@ ir_val ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, c
 	ir_val d = ir_emit_raw(&body, IR_attention_grad_add, n + 2, x, 3, part, &f, 1);
 	for (int i = 0; i < 3; i++) {
 		ir_val v = i ? d + (ir_val)i : ir_bin(&body, ELEM_add, l.x.p[sum[0]].param, d);
-		ir_loop_give(&l, sum[i], r->to[i].end ? ring_hand_on(&body, r, v, 1, r->to[i].end->loc) : v);
+		ir_loop_give(&l, sum[i], r->to[i].end ? hand_on(&body, r, v, r->to[i].end->loc) : v);
 	}
 	for (uint32_t i = 0; i < n; i++)
 		if (r->way[i] == RING_ROUND)
-			ir_loop_give(&l, at[i], ring_hand_on(&body, r, l.x.p[at[i]].param, 1, r->from[i].end->loc));
+			ir_loop_give(&l, at[i], hand_on(&body, r, l.x.p[at[i]].param, r->from[i].end->loc));
 	ir_val first = ir_loop_close(&l, made), out[3];
 	for (int i = 0; i < 3; i++)
 		out[i] = ring_give(b, fn, r, i, first + (ir_val)made[sum[i]], r->members);

@@ -1,0 +1,104 @@
+/* Which blocks a mask lets a device see, of those that an attention gathers: of a triangle, a window, or whatever else follows from indices alone.
+ *
+ * A block is not seen if all its scores are -inf, whatever the products are.  It is not seen either if a large negative number is written over all of
+ * them, and each row has a key whose score is far above that number whatever the product is, up to SANE: then their weights are 0.  All that is looked
+ * at is bounds of the score function for a block of queries and one of keys (eval_bound). */
+#include "ring.h"
+
+#include <math.h>
+
+enum { WORK = 1 << 22 };              /* steps for one attention; behind them everything is seen */
+#define SANE 1e38                     /* products beyond are on the verge of what f32 can hold */
+#define APART 1e3                     /* of such scores the lower one has no weight in any type */
+
+struct look {
+	const struct ring *r;
+	struct eval_bounds at, score;
+	uint32_t first;                   /* operand that is the second one of the score function */
+	int rank;                         /* of the operands behind it */
+	int64_t t, s;                     /* queries and keys as the attention sees them on a device */
+	const int64_t *row;               /* devices of the row of the group that is looked at */
+	struct kern_bound bound[RING_IN];
+};
+
+/* What scores of queries t0 .. and keys s0 .. are on a device, where products are as x. */
+static struct kern_bound score(struct look *l, int64_t dev, int64_t t0, int64_t t1, int64_t s0, int64_t s1, struct kern_bound x)
+{
+	const struct ir_module *m = l->at.m;
+	const struct ir_fn *fn = l->at.fn;
+	l->at.dev = (int)dev;
+	l->bound[0] = x;
+	for (uint32_t k = l->first; k < l->r->att->nin; k++) {
+		ir_val v = ir_in(fn, l->r->att, k);
+		const struct ir_type_info *t = ir_vtype(m, fn, v);
+		int64_t lo[IR_MAX_RANK] = { 0 }, hi[IR_MAX_RANK];
+		memcpy(hi, t->dim, sizeof *hi * (size_t)t->rank);
+		if (hi[l->rank - 2] > 1)
+			lo[l->rank - 2] = t0, hi[l->rank - 2] = t1;
+		if (hi[l->rank - 1] > 1)
+			lo[l->rank - 1] = s0, hi[l->rank - 1] = s1;
+		l->bound[1 + k - l->first] = eval_bound(&l->at, v, lo, hi);
+	}
+	return eval_bound(&l->score, l->score.fn->result.p[0], NULL, NULL);
+}
+
+/* Is there, on a device, some of the keys whose scores for all of the queries are at least `least`?  Fewer than an eighth as many keys as queries are
+ * not looked for: fewer queries are asked for then. */
+static bool has(struct look *l, int64_t dev, int64_t t0, int64_t t1, int64_t s0, int64_t s1, double least)
+{
+	struct kern_bound b = score(l, dev, t0, t1, s0, s1, (struct kern_bound){ -SANE, SANE, false });
+	int64_t mid = s0 + (s1 - s0) / 2;
+	if (!b.nan && b.lo >= least)
+		return true;
+	if (*l->at.work < 0 || (!b.nan && b.hi < least) || s1 - s0 < 2 || s1 - s0 < (t1 - t0) / 4)
+		return false;
+	return has(l, dev, t0, t1, s0, mid, least) || has(l, dev, t0, t1, mid, s1, least);
+}
+
+/* Has each of the queries such a key?  dev: who has them, -1: all have, each some of the keys. */
+static bool all_have(struct look *l, int64_t dev, int64_t t0, int64_t t1, double least)
+{
+	int64_t mid = t0 + (t1 - t0) / 2;
+	for (int64_t k = 0; k < (dev < 0 ? l->r->members : 1); k++)
+		if (has(l, dev < 0 ? l->row[k] : dev, t0, t1, 0, l->s, least))
+			return true;
+	return t1 - t0 > 1 && *l->at.work >= 0 && all_have(l, dev, t0, mid, least) && all_have(l, dev, mid, t1, least);
+}
+
+bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r)
+{
+	const struct ir_group_info *g = &m->group.p[r->group];
+	int n = (int)r->members;
+	bool *seen = ARENA_NEW(a, bool, n * n);
+	int64_t work = WORK;
+	const struct ir_type_info *q = ir_vtype(m, fn, ir_in(fn, r->att, 0)), *k = ir_vtype(m, fn, ir_in(fn, r->att, 1));
+	const struct ir_fn *of = ir_fn_of(m, (ir_fnid)ir_attr(fn, r->att, AT_fn));
+	struct look *l = ARENA_NEW(a, struct look, 1);
+	*l = (struct look){ .r = r, .at = { m, fn, 0, NULL, eval_known(a, fn), &work }, .score = { m, of, 0, l->bound, NULL, &work }, .first = ring_first_extra(r),
+	                    .rank = q->rank, .t = q->dim[q->rank - 2], .s = k->dim[k->rank - 2] };
+	struct kern_bound x = kern_bound_any(ir_vtype(m, of, 1)->dtype);
+	double *most = ARENA_NEW(a, double, n * n), filled = -INFINITY;
+	for (int i = 0; i < n * n; i++)
+		most[i] = -INFINITY;
+	for (int row = 0; row < g->nrow; row++)
+		for (int i = 0; i < n; i++)
+			for (int b = 0; b < n; b++) {
+				int64_t from = b * r->len, to = from + r->len;
+				struct kern_bound is = r->side == RING_KEYS ? score(l, g->id[row * n + i], 0, l->t, from, to, x) : score(l, g->id[row * n + i], from, to, 0, l->s, x);
+				most[i * n + b] = MAX(most[i * n + b], is.nan ? INFINITY : is.hi);
+			}
+	for (int i = 0; i < n * n; i++)
+		if (most[i] < -APART)
+			filled = MAX(filled, most[i]);
+	bool rows = filled > -INFINITY;
+	for (int row = 0; row < g->nrow && rows; row++) {
+		l->row = g->id + row * n;
+		if (r->side == RING_QUERIES)
+			rows = all_have(l, -1, 0, l->t, filled + APART + fabs(filled) * 1e-6);
+		for (int i = 0; i < n && rows && r->side == RING_KEYS; i++)
+			rows = all_have(l, l->row[i], 0, l->t, filled + APART + fabs(filled) * 1e-6);
+	}
+	for (int i = 0; i < n * n; i++)
+		seen[i] = work < 0 || !(most[i] == -INFINITY || (rows && most[i] < -APART));
+	return seen;
+}
