@@ -45,29 +45,34 @@ static ir_val weighed(struct ir_b *b, ir_val x, ir_val w)
 	return ir_select(b, none, one_of(b, x, 0), y);
 }
 
-/* o = sum / weights, 0 where there is none; l = most + log(weights). */
-static void ended(struct ir_b *b, ir_val sum, ir_val weights, ir_val most, ir_val *o, ir_val *l)
+/* sum / weights, 0 where there is none. */
+static ir_val over_weights(struct ir_b *b, ir_val sum, ir_val weights)
 {
 	ir_val all = over(b, weights, b->fn->val.p[sum].type, 0);
 	ir_val none = ir_bin(b, ELEM_compare_eq, all, one_of(b, all, 0)), v = ir_bin(b, ELEM_divide, sum, all);
-	*o = ir_select(b, none, one_of(b, sum, 0), v);
-	*l = ir_bin(b, ELEM_add, most, ir_un(b, ELEM_log, weights));
+	return ir_select(b, none, one_of(b, sum, 0), v);
 }
+
+ir_val pass_soft_log(struct ir_b *b, ir_val most, ir_val weights) { return ir_bin(b, ELEM_add, most, ir_un(b, ELEM_log, weights)); }
 
 /* In the types of the op's results. */
 static void finish(struct rewrite *r, const struct ir_op *op, uint32_t k, ir_val sum, ir_val weights, ir_val most)
 {
 	ir_val v[2];
-	ended(&r->b, sum, weights, most, &v[0], &v[1]);
+	v[0] = over_weights(&r->b, sum, weights);
+	v[1] = pass_soft_log(&r->b, most, weights);
 	for (uint32_t j = 0; j < 2; j++)
 		r->map[op->out + k + j] = ir_convert(&r->b, v[j], ir_vtype(r->m, r->from, op->out + k + j)->dtype);
 }
 
 void pass_soft_add(struct ir_b *b, ir_val *part, const ir_val *more)
 {
-	ir_val most = ir_bin(b, ELEM_maximum, part[1], more[1]), w = weight(b, part[1], most), x = weight(b, more[1], most);
-	ir_val sum = ir_bin(b, ELEM_add, weighed(b, part[0], w), weighed(b, more[0], x));
-	ended(b, sum, ir_bin(b, ELEM_add, w, x), most, &part[0], &part[1]);
+	ir_val most = ir_bin(b, ELEM_maximum, part[1], more[1]);
+	ir_val w = ir_bin(b, ELEM_multiply, weight(b, part[1], most), part[2]), x = ir_bin(b, ELEM_multiply, weight(b, more[1], most), more[2]);
+	ir_val o = weighed(b, part[0], w), p = weighed(b, more[0], x), sum = ir_bin(b, ELEM_add, o, p);
+	part[1] = most;
+	part[2] = ir_bin(b, ELEM_add, w, x);
+	part[0] = over_weights(b, sum, part[2]);
 }
 
 static void by_gather(struct rewrite *r, const struct ir_op *op, uint32_t k, const ir_val *in, ir_group group, int64_t n)

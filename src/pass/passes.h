@@ -105,9 +105,11 @@ struct err *pass_schedule(const struct pass_opts *o, struct ir_module *m);
 
 /* --- joint.c --- */
 
-/* The parts (o, l) of a softmax over keys and over more keys become those over all: arrays in the type of the sums, l with o's dimensions but the last.
- * What has no keys counts nothing. */
+/* The parts (o, m, z) of a softmax over keys and over more keys, those of attention_part, become those over all: arrays in the type of the sums, m and z with
+ * o's dimensions but the last.  What has no keys counts nothing.  A logarithm instead of m and z would not do: beside a large number that a mask
+ * fills in it does not hold how many keys there were.  pass_soft_log: m + log z, which is l. */
 void pass_soft_add(struct ir_b *b, ir_val *part, const ir_val *more);
+ir_val pass_soft_log(struct ir_b *b, ir_val m, ir_val z);
 
 /* --- words.c --- */
 

@@ -3,7 +3,7 @@
  * Each turn has what one host's devices have.  Each of them sends its block on to its like on the next host, and calculates with its own host's meanwhile,
  * which it reads where that lies (lower/gather.c): a host receives each block of the others once, and no device holds more than two.  A block goes no further
  * than there is somebody whom the mask lets see it (ring_seen.c), to the hosts before its own, to those behind, or both ways; a turn that nobody needs is none.  Of
- * keys the turns give parts (o, l) of a softmax, which are put together one by one; of a gradient the sums of what was gathered (dq, or
+ * keys the turns give parts (o, m, z) of a softmax, which are put together one by one; of a gradient the sums of what was gathered (dq, or
  * dk and dv) travel with it, begin beside home, and from the last of these hosts go home, where the last turn ends them.  (Liu, Zaharia, Abbeel, Ring Attention with
  * Blockwise Transformers, 2023; two levels: Li et al., DistFlashAttn, 2024, section 3.)  There are few hosts, so the turns are written one by one,
  * and the schedule sees what can be under way beside what. */
@@ -311,23 +311,26 @@ static void hand_on(const struct turns *t, const ir_val *x, struct step s, ir_va
 static ir_val forward(struct turns *t)
 {
 	const struct ring *r = t->r;
-	ir_val x[2][RING_IN], in[RING_IN + 1], out[2] = { 0 };
-	ir_type type[2] = { ring_sum_type(t->b, t->fn, r, r->att->out, -1, 0), ring_sum_type(t->b, t->fn, r, r->att->out + 1, -1, 0) };
+	struct ir_b *b = t->b;
+	ir_val x[2][RING_IN], in[RING_IN + 1], out[3] = { 0 };
+	ir_type l = ring_sum_type(b, t->fn, r, r->att->out + 1, -1, 0), type[3] = { ring_sum_type(b, t->fn, r, r->att->out, -1, 0), l, l };
 	int64_t f;
 	memcpy(x[0], t->own, sizeof *t->own * r->att->nin);
 	for (int k = 0; k <= t->n; k++) {        /* the first one is at home */
 		uint32_t n = operands(t, x[k % 2], k ? t->step[k - 1] : (struct step){ BEFORE, 0 }, in, &f);
 		if (k < t->n)
-			hand_on(t, t->step[k].t > 1 ? x[k % 2] : t->own, t->step[k], out, k ? 2 : 0, x[(k + 1) % 2]);
-		ir_val v = ir_emit_raw(t->b, IR_attention, n, in, 2, type, &f, 1);
-		if (!k)
-			out[0] = v, out[1] = v + 1;
-		else
-			pass_soft_add(t->b, out, (ir_val[]){ v, v + 1 });
+			hand_on(t, t->step[k].t > 1 ? x[k % 2] : t->own, t->step[k], out, k ? 3 : 0, x[(k + 1) % 2]);
+		ir_val v = ir_emit_raw(b, t->n ? IR_attention_part : IR_attention, n, in, t->n ? 3 : 2, type, &f, 1);
+		if (k)
+			pass_soft_add(b, out, (ir_val[]){ v, v + 1, v + 2 });
+		for (int j = 0; !k && j < 3; j++)
+			out[j] = v + (ir_val)j;
 	}
+	if (t->n)
+		out[1] = pass_soft_log(b, out[1], out[2]);
 	for (int k = 0; k < 2; k++)
-		out[k] = ring_give(t->b, t->fn, r, k, out[k], 1);
-	return ring_side_by_side(t->b, out, 2);
+		out[k] = ring_give(b, t->fn, r, k, out[k], 1);
+	return ring_side_by_side(b, out, 2);
 }
 
 /* Sums of result k behind a turn: those that the next one adds to go on, the others home, where they are added up. */

@@ -213,11 +213,12 @@ class Loops:
 
 
 class Rings:
-    """One attention or two of the same keys, a gradient, or both, with a mask by positions and a bias; gathered as they are, through views, for others as well."""
+    """One attention or two of the same keys, a gradient, or both, with a mask by positions (a triangle, a window, either aside of the diagonal) and a bias; gathered as
+    they are, through views, for others as well."""
 
     def __init__(self, seed):
         self.rng = r = random.Random(seed)
-        n, hosts = r.choice([(2, 2), (4, 1), (4, 2), (4, 4), (5, 1), (6, 2), (6, 3), (8, 2), (8, 4)])
+        n, hosts = r.choice([(2, 2), (3, 3), (4, 1), (4, 2), (4, 4), (5, 1), (6, 2), (6, 3), (8, 2), (8, 4)])
         self.devices, self.hosts, self.module, self.dtype = n, {hosts}, [], r.choice(["f32", "f32", "bf16", "f64"])
         self.group = self.rows(n, n // hosts)
         self.acc = "f64" if self.dtype == "f64" else "f32"
@@ -301,17 +302,59 @@ class Rings:
     def scores(self, queries):
         """What scores are made from: positions of queries and of keys, a bias."""
         r, f, (batch, heads, t, s) = self.rng, self.f, self.full
-        self.causal, self.bias, self.fill, more = r.random() < 0.5, r.random() < 0.4, r.choice(["-inf", "-1e30"]), []
-        if self.causal:
-            at = [f.op("iota dim=2", f"i32[1,1,{t},1]"), f.op("iota dim=3", f"i32[1,1,1,{s}]")]
-            first = f.op(f"multiply {f.op(f'convert {f.id}', 'i32[]')}, {f.op(f'constant data={s if queries else t}', 'i32[]')}", "i32[]")
-            x = at[queries]
-            at[queries] = f.op(f"add {x}, {f.op(f'broadcast {first} dims=[]', f.type[x])}", f.type[x])
+        self.mask, self.bias, self.fill, more = self.edges(), r.random() < 0.3, r.choice(["-inf", "-inf", "-2.38e38", "-1e30"]), []
+        if self.mask:
+            types, moves = [f"i32[1,1,{t},1]", f"i32[1,1,1,{s}]"], 0 if queries else 1
+            at = [f.op(f"iota dim={k + 2}", types[k]) for k in range(2)]
+            x = self.placed(at[1 - moves], types[1 - moves])
+            if r.random() < 0.3:                     # positions that are gathered, too
+                dim = self.dims(at[moves])
+                dim[2 + moves] //= len(self.group[0])
+                y = f.op(f"iota dim={2 + moves}", shape("i32", *dim))
+                at[moves] = self.gathered(self.placed(y, f.type[y]), 2 + moves)
+            at[1 - moves] = x
             more += at
         if self.bias:
             part, dim = ((1, heads, self.q[2], 1), 2) if queries else ((batch, 1, 1, self.k[1]), 3)
             more.append(self.gathered(self.own("f32", part), dim) if r.random() < 0.5 else self.own("f32", (1, heads, r.choice([1, t]), r.choice([1, s]))))
         return more
+
+    def edges(self):
+        """How far the key is behind the query, and before it, at most: nowhere, inside of blocks, at their ends, beyond all."""
+        r, each = self.rng, (self.q[2], self.k[1])
+        blocks = r.choice(each) * r.choice([1, 1, 2, len(self.group[0]) // len(self.hosts)])
+        far = lambda: r.choice([0, 0, 1, r.randint(0, 2 * max(each)), blocks, blocks - 1, blocks + 1, 2 * blocks, -r.randint(1, max(each)), 1 << 20])
+        kind = r.random()
+        return {} if kind < 0.3 else {"before": 0} if kind < 0.5 else {k: far() for k in r.choice([["before"], ["behind"], ["before", "behind"], ["before", "behind"]])}
+
+    def placed(self, x, t):
+        """Positions of a device, which are its number's."""
+        f, len_of = self.f, max(self.dims(x))
+        if self.rng.random() < 0.3:
+            n = self.devices * len_of
+            every = f.op(f"constant data=[{words(range(n))}]", f"i32[{n}]")
+            of = f.op(f"dynamic_slice {every}, {self.first(len_of)} size=[{len_of}]", f"i32[{len_of}]")
+            return f.op(f"reshape {of}", t)
+        return f.op(f"add {x}, {f.op(f'broadcast {self.first(len_of)} dims=[]', t)}", t)
+
+    def first(self, each):
+        number = self.f.op(f"convert {self.f.op('partition_id', 'u32[]')}", "i32[]")
+        return self.f.op(f"multiply {number}, {self.f.op(f'constant data={each}', 'i32[]')}", "i32[]")
+
+    def keeps(self, f, t, s):
+        """Is the key s one that the query t sees?"""
+        keep, number = [], lambda n: f.op(f"constant data={n}", "i32[]")
+        for k, n in self.mask.items():
+            a, b = (s, t) if k == "before" else (t, s)
+            way = self.rng.random()
+            if way < 0.4:
+                keep.append(f.op(f"compare_le {a}, {f.op(f'add {b}, {number(n)}', 'i32[]')}", "pred[]"))
+            elif way < 0.8:
+                keep.append(f.op(f"compare_lt {f.op(f'subtract {a}, {b}', 'i32[]')}, {number(n + 1)}", "pred[]"))
+            else:
+                less = f.op(f"subtract {a}, {number(n)}", "i32[]")
+                keep.append(f.op(f"not {f.op(f'compare_gt {less}, {b}', 'pred[]')}", "pred[]"))
+        return keep[0] if len(keep) == 1 else f.op(f"and {keep[0]}, {keep[1]}", "pred[]")
 
     def score(self, more, grad):
         f = Fn(self.module, f"score{len(self.module)}", [f"{self.acc}[]"] + [self.f.type[x].split("[")[0] + "[]" for x in more])
@@ -321,8 +364,8 @@ class Rings:
         x = f.op(f"multiply {x}, {slope}", one)
         if self.bias:
             x = f.op(f"add {x}, {f.op(f'convert {more[-1]}', one) if self.acc != 'f32' else more[-1]}", one)
-        if self.causal:
-            keep = f.op(f"compare_ge {more[0]}, {more[1]}", "pred[]")
+        if self.mask:
+            keep = self.keeps(f, *more[:2])
             x = f.op(f"select {keep}, {x}, {f.op(f'constant data={self.fill}', one)}", one)
             slope = f.op(f"select {keep}, {slope}, {f.op('constant data=0', one)}", one)
         return f.end(*([x, slope] if grad else [x]))

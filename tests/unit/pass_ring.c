@@ -1,4 +1,6 @@
-/* Attention over hosts goes round these where each has as many devices, one after the other, in the order of the group. */
+/* Attention over hosts goes round these where each has as many devices, one after the other, in the order of the group; what a mask of positions hides from
+ * all of a host does not come to it; and numbers are those of the program that gathers. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "eval/eval.h"
 #include "parsed.h"
 #include "pass/pass.h"
 
@@ -60,8 +63,167 @@ static void hosts(void **state)
 	assert_int_equal(permutes(4, NULL, 0), 0);
 }
 
+/* --- masks ------------------------------------------------------------------------------------- */
+
+enum { ROWS = 64, DEEP = 32, ARGS = 6 };
+enum what { FORWARD, KEYS, QUERIES };       /* an attention; a gradient whose keys, or queries, are gathered */
+struct mask { int before, behind; };        /* a query t sees the keys t - behind .. t + before */
+
+static bool sees(struct mask x, int t, int s) { return s <= t + x.before && s >= t - x.behind; }
+
+/* The program of n devices; far: positions of what is gathered are gathered, too. */
+static void write_program(struct str *s, enum what what, int n, struct mask x, const char *fill, bool far)
+{
+	struct str group = {0};
+	int t = what == QUERIES ? n * ROWS : ROWS, k = what == QUERIES ? ROWS : n * ROWS, at = what == FORWARD ? 4 : 7;
+	for (int i = 0; i < n; i++)
+		str_addf(&group, "%s%d", i ? "," : "", i);
+	str_addf(s, "module @m partitions=%d replicas=1\nfn @main(%%1: f32[1,1,%d,%d], %%2: f32[1,%d,%d], %%3: f32[1,%d,%d]", n, ROWS, DEEP, ROWS, DEEP, ROWS, DEEP);
+	if (what != FORWARD)
+		str_addf(s, ", %%4: f32[1,1,%d], %%5: f32[1,1,%d,%d], %%6: f32[1,1,%d]", ROWS, ROWS, DEEP, ROWS);
+	str_addf(s, ") -> (f32[1,1,%d,%d], %s) {\n", ROWS, DEEP, what == FORWARD ? "f32[1,1,64]" : "f32[1,64,32], f32[1,64,32]");
+	/* at: the device's first position; its positions as queries and as keys; those of all */
+	str_addf(s, "  %%%d = partition_id : u32[]\n  %%%d = convert %%%d : i32[]\n  %%%d = constant data=%d : i32[]\n  %%%d = multiply %%%d, %%%d : i32[]\n", at, at + 1, at, at + 2, ROWS,
+	         at + 3, at + 1, at + 2);
+	str_addf(s, "  %%%d = iota dim=0 : i32[%d]\n  %%%d = broadcast %%%d dims=[] : i32[%d]\n  %%%d = add %%%d, %%%d : i32[%d]\n", at + 4, ROWS, at + 5, at + 3, ROWS, at + 6, at + 4, at + 5, ROWS);
+	if (far)
+		str_addf(s, "  %%%d = all_gather %%%d dim=0 group=[[%s]] : i32[%d]\n", at + 7, at + 6, group.p, n * ROWS);
+	else
+		str_addf(s, "  %%%d = iota dim=0 : i32[%d]\n", at + 7, n * ROWS);
+	str_addf(s, "  %%%d = reshape %%%d : i32[1,1,%d,1]\n  %%%d = reshape %%%d : i32[1,1,1,%d]\n", at + 8, what == QUERIES ? at + 7 : at + 6, t, at + 9, what == QUERIES ? at + 6 : at + 7, k);
+	int from = at + 10, in[ARGS] = { 1, 2, 3, 4, 5, 6 };
+	for (int i = 0; i < (what == FORWARD ? 3 : ARGS); i++) {
+		bool key = i == 1 || i == 2;
+		if (key == (what == QUERIES))
+			continue;
+		str_addf(s, "  %%%d = all_gather %%%d dim=%d group=[[%s]] : f32[1,%s%d%s]\n", from, i + 1, key ? 1 : 2, group.p, key ? "" : "1,", n * ROWS, i == 3 || i == 5 ? "" : ",32");
+		in[i] = from++;
+	}
+	str_addf(s, "  %%%d, %%%d", from, from + 1);
+	if (what == FORWARD) {
+		str_addf(s, " = attention %%%d, %%%d, %%%d, %%%d, %%%d fn=@score : f32[1,1,%d,%d], f32[1,1,%d]\n  return %%%d, %%%d\n}\n", in[0], in[1], in[2], at + 8, at + 9, t, DEEP, t, from, from + 1);
+	} else {
+		str_addf(s, ", %%%d = attention_grad %%%d, %%%d, %%%d, %%%d, %%%d, %%%d, %%%d, %%%d fn=@score : f32[1,1,%d,%d], f32[1,%d,%d], f32[1,%d,%d]\n", from + 2, in[0], in[1], in[2], in[3], in[4],
+		         in[5], at + 8, at + 9, t, DEEP, k, DEEP, k, DEEP);
+		if (what == QUERIES)
+			str_addf(s, "  %%%d = reduce_scatter %%%d dim=2 group=[[%s]] redop=add : f32[1,1,%d,%d]\n  return %%%d, %%%d, %%%d\n}\n", from + 3, from, group.p, ROWS, DEEP, from + 3, from + 1, from + 2);
+		else
+			str_addf(s, "  %%%d = reduce_scatter %%%d dim=1 group=[[%s]] redop=add : f32[1,%d,%d]\n  %%%d = reduce_scatter %%%d dim=1 group=[[%s]] redop=add : f32[1,%d,%d]\n  return %%%d, %%%d, %%%d\n}\n",
+			         from + 3, from + 1, group.p, ROWS, DEEP, from + 4, from + 2, group.p, ROWS, DEEP, from, from + 3, from + 4);
+	}
+	str_addf(s, "fn @score(%%1: f32[], %%2: i32[], %%3: i32[]) -> (f32[]%s) {\n  %%4 = constant data=%d : i32[]\n  %%5 = constant data=%d : i32[]\n", what == FORWARD ? "" : ", f32[]", x.before, x.behind);
+	str_addf(s, "  %%6 = add %%2, %%4 : i32[]\n  %%7 = compare_le %%3, %%6 : pred[]\n  %%8 = subtract %%2, %%3 : i32[]\n  %%9 = compare_le %%8, %%5 : pred[]\n  %%10 = and %%7, %%9 : pred[]\n");
+	str_addf(s, "  %%11 = constant data=0.25 : f32[]\n  %%12 = multiply %%1, %%11 : f32[]\n  %%13 = constant data=%s : f32[]\n  %%14 = select %%10, %%12, %%13 : f32[]\n", fill);
+	if (what != FORWARD)
+		str_addf(s, "  %%15 = constant data=0 : f32[]\n  %%16 = select %%10, %%11, %%15 : f32[]\n");
+	str_addf(s, "  return %s\n}\n", what == FORWARD ? "%14" : "%14, %16");
+	str_free(&group);
+}
+
+/* How often a block goes over to another host at least, by what each pair of positions sees: as often do sums go back. */
+static int least(enum what what, int n, int hosts, struct mask x)
+{
+	int d = n / hosts, count = 0;
+	for (int b = 0; b < n; b++)
+		for (int h = 0; h < hosts; h++) {
+			bool any = false;
+			for (int i = 0; i < d * ROWS && h != b / d; i++)
+				for (int j = 0; j < ROWS && !any; j++) {
+					int other = h * d * ROWS + i, one = b * ROWS + j;
+					any = what == QUERIES ? sees(x, one, other) : sees(x, other, one);
+				}
+			count += any;
+		}
+	return count;
+}
+
+/* Pairs of permutes of floats of rank r. */
+static int moved(const struct ir_module *m, int rank)
+{
+	const struct ir_fn *fn = ir_main(m);
+	int n = 0, words;
+	for (size_t i = 0; i < fn->op.n; i++)
+		if (fn->op.p[i].kind == IR_collective_permute && ir_vtype(m, fn, fn->op.p[i].out)->rank == rank && ir_vtype(m, fn, fn->op.p[i].out)->dtype == DT_f32) {
+			ir_attrs(fn, &fn->op.p[i], AT_pairs, &words);
+			n += words / 2;
+		}
+	return n;
+}
+
+static void values(const struct ir_module *m, int n, struct eval_array *res)
+{
+	static float data[MOST][ARGS][ROWS * DEEP];
+	const struct ir_fn *fn = ir_main(m);
+	struct eval_array a[MOST * ARGS];
+	uint32_t seed = 1;
+	for (int d = 0; d < n; d++)
+		for (uint32_t k = 0; k < fn->nparam; k++) {
+			const struct ir_type_info *t = ir_vtype(m, fn, 1 + k);
+			for (int i = 0; i < t->count; i++) {
+				seed = seed * 1664525u + 1013904223u;
+				data[d][k][i] = (float)(seed >> 8) / (1 << 23) - 1;
+			}
+			a[(uint32_t)d * fn->nparam + k] = (struct eval_array){ .dtype = DT_f32, .rank = t->rank, .p = data[d][k], .bytes = (size_t)t->bytes };
+			memcpy(a[(uint32_t)d * fn->nparam + k].dim, t->dim, sizeof *t->dim * (size_t)t->rank);
+		}
+	struct err *e = eval_main(m, &(struct eval_opts){ .ndev = n }, a, res);
+	if (e)
+		fail_msg("%s", e->msg);
+}
+
+/* all: even what the mask hides travels. */
+static void masked(enum what what, int n, int hosts, struct mask x, const char *fill, bool far, bool all)
+{
+	struct str s = {0};
+	struct eval_array want[MOST * 3], got[MOST * 3];
+	int host[MOST], results = what == FORWARD ? 2 : 3, blocks = all ? n * (hosts - 1) : least(what, n, hosts, x);
+	for (int i = 0; i < n; i++)
+		host[i] = i / (n / hosts);
+	write_program(&s, what, n, x, fill, far);
+	struct ir_module *m = parsed(s.p);
+	values(m, n, want);
+	struct pass_opts o = { .ndev = n, .plan = { .ndev = n, .host = host }, .stop = "ring", .check = true };
+	assert_null(pass_run(&o, m));
+	/* keys and values, and their sums, have three dimensions; queries, cotangents and dq four */
+	int have = moved(m, what == QUERIES ? 4 : 3), should = (what == FORWARD ? 2 : what == KEYS ? 4 : 3) * blocks;
+	if (have != should)
+		fail_msg("%d blocks go over, not %d (before %d, behind %d, %s)\n%s", have, should, x.before, x.behind, fill, s.p);
+	values(m, n, got);
+	for (int k = 0; k < n * results; k++) {
+		for (size_t i = 0; i < want[k].bytes / 4; i++) {
+			float a = ((float *)want[k].p)[i], b = ((float *)got[k].p)[i];
+			if (!(a == b || fabsf(a - b) <= 1e-4f * fmaxf(1, fabsf(a))))
+				fail_msg("device %d, result %d, element %zu: %g, not %g (before %d, behind %d, %s)\n%s", k / results, k % results, i, (double)b, (double)a, x.before, x.behind, fill, s.p);
+		}
+		eval_array_free(&want[k]);
+		eval_array_free(&got[k]);
+	}
+	ir_module_free(m);
+	str_free(&s);
+}
+
+static void masks(void **state)
+{
+	enum { FAR = 1 << 20 };
+	static const struct mask is[] = {
+		{ 0, FAR }, { 0, 0 }, { 0, 1 }, { 0, 10 }, { 0, ROWS - 1 }, { 0, ROWS }, { 0, ROWS + 1 }, { 0, 2 * ROWS }, { FAR, 0 }, { 7, 7 }, { ROWS, ROWS }, { FAR, FAR },
+		{ 100, FAR }, { -1, FAR }, { -ROWS, FAR }, { -ROWS - 1, 3 * ROWS }, { FAR, 1 },
+	};
+	static const int on[][2] = { { 2, 2 }, { 4, 2 }, { 3, 3 }, { 4, 4 }, { 8, 4 } };
+	for (size_t i = 0; i < NELEM(is); i++)
+		for (size_t k = 0; k < NELEM(on); k++)
+			for (enum what w = FORWARD; w <= QUERIES; w++) {
+				int n = on[k][0], hosts = on[k][1];
+				bool empty = is[i].before < 0;           /* rows without any key: their weights are not 0 where a number is filled in */
+				masked(w, n, hosts, is[i], "-inf", (i + k) % 2, false);
+				masked(w, n, hosts, is[i], "-2.3819763e+38", (i + k) % 2, empty);
+				if (k == 2)
+					masked(w, n, hosts, is[i], "-1e30", false, true);
+			}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(hosts) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(hosts), cmocka_unit_test(masks) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
