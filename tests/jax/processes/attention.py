@@ -1,4 +1,5 @@
 """Attention over a sequence that hosts share: each turn has what one host has of the keys, or of a gradient's queries."""
+import functools
 import pathlib
 import re
 import sys
@@ -71,6 +72,27 @@ def in_turns():
             assert len(sent) >= 2 * (ALL - 1) and not re.search(r"hops", "".join(sent)), p.as_text()
             assert len(lines(p, "all_gather")) == 0 or DEVICES > 1
             assert re.search(r"^ +coll \d+ permute .* lane 1", p.as_text(), re.M)
+
+
+@case
+def in_a_window():
+    """What no query of a host sees does not come to it: of a window that reaches into the block before there is one turn beside that at home, of two blocks two."""
+    q, k, v = (np.random.default_rng(i).normal(size=(1, 2048, h, 64)).astype(np.float32) for i, h in enumerate((4, 1, 1)))
+    host = 2048 // ALL
+
+    def attention(wide, q, k, v):
+        x = jnp.einsum("bthd,bshd->bhts", q, jnp.repeat(k, 4 // k.shape[2], 2)) / 8
+        behind = jnp.arange(2048)[:, None] - jnp.arange(2048)[None]
+        p = jax.nn.softmax(jnp.where((behind >= 0) & (behind < wide), x, -jnp.inf), -1)
+        return jnp.einsum("bhts,bshd->bthd", p, jnp.repeat(v, 4 // v.shape[2], 2))
+
+    for wide in (100, host + 1, host + 2):
+        for kv in (1, 4):
+            programs = checked(functools.partial(attention, wide), [q, np.repeat(k, kv, 2), np.repeat(v, kv, 2)], {"x": N}, [P(None, "x")] * 4)
+            for program, what in zip(programs, ("attention", r"attention(?:_grad(?:_add)?)?")):
+                there = len(lines(program, what))
+                turns = min(ALL, 2 + (wide > host + 1))
+                assert there == turns if what == "attention" else there == 2 * turns or DEVICES > 3, program.as_text()
 
 
 if __name__ == "__main__":
