@@ -25,12 +25,18 @@ int ring_result_dim(const struct ir_module *m, const struct ir_fn *fn, const str
 	return !grad(r) || (k == Q) != (r->side == RING_QUERIES) ? -1 : rank_of(m, fn, r->att->out + (ir_val)k) - 2;
 }
 
-/* The all_gather along dimension d that v shows; false: there is none. */
+/* Dimension d of the operand of o, a view that leaves it whole, as one of its result; -1: it is none by itself. */
+static int shown_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, int d)
+{
+	return o->kind != IR_slice ? ir_view_dim(m, fn, o, d) : ir_vtype(m, fn, o->out)->dim[d] == ir_vtype(m, fn, ir_in(fn, o, 0))->dim[d] ? d : -1;
+}
+
+/* The all_gather along dimension d that v shows, or a part of: of keys and values in one array, for one; false: there is none. */
 static bool gathered(const struct ir_module *m, const struct ir_fn *fn, ir_val v, int d, struct ring_chain *c)
 {
 	const struct ir_op *view[RING_VIEWS], *o;
 	int n = 0;
-	while ((o = ir_def(fn, v)) && o->kind != IR_all_gather && n < RING_VIEWS && (o->kind == IR_reshape || o->kind == IR_transpose)) {
+	while ((o = ir_def(fn, v)) && o->kind != IR_all_gather && n < RING_VIEWS && (o->kind == IR_reshape || o->kind == IR_transpose || o->kind == IR_slice)) {
 		view[n++] = o;
 		v = ir_in(fn, o, 0);
 	}
@@ -41,7 +47,7 @@ static bool gathered(const struct ir_module *m, const struct ir_fn *fn, ir_val v
 	c->n = n;
 	for (int k = 0; k < n && at >= 0; k++) {
 		c->view[k] = view[n - 1 - k];
-		at = ir_view_dim(m, fn, c->view[k], at);
+		at = shown_dim(m, fn, c->view[k], at);
 	}
 	return at == d;
 }
@@ -133,8 +139,13 @@ static ir_val viewed(struct ir_b *b, const struct ir_fn *fn, const struct ring_c
 	for (int k = 0; k < c->n; k++) {
 		const struct ir_op *o = c->view[k];
 		int some;
-		int to = ir_view_dim(b->m, fn, o, d);
-		if (o->kind == IR_transpose) {
+		int to = shown_dim(b->m, fn, o, d);
+		if (o->kind == IR_slice) {
+			int64_t limit[IR_MAX_RANK];
+			memcpy(limit, ir_attrs(fn, o, AT_limit, &some), sizeof *limit * (size_t)ir_vtype(b->m, fn, o->out)->rank);
+			limit[d] = ir_vtype(b->m, b->fn, x)->dim[d];
+			x = ir_slice(b, x, ir_attrs(fn, o, AT_start, &some), limit, ir_attrs(fn, o, AT_stride, &some));
+		} else if (o->kind == IR_transpose) {
 			x = ir_transpose(b, x, ir_attrs(fn, o, AT_perm, &some));
 		} else {
 			const struct ir_type_info *t = ir_vtype(b->m, fn, o->out);

@@ -40,12 +40,21 @@ static double readers(const struct ir_fn *fn, const struct ring_chain *c)
 	return n;
 }
 
+/* The first operand that is made from what goes round for operand k: keys and values may be one array. */
+static uint32_t same(const struct ring *r, const ir_val *in, uint32_t k)
+{
+	uint32_t j = 0;
+	while (r->way[j] != RING_ROUND || in[j] != in[k])
+		j++;
+	return j;
+}
+
 /* Bytes of a device's blocks of what travels: operands, and of sums. */
 static void travels(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, double *in, double *out)
 {
 	*in = *out = 0;
 	for (uint32_t k = 0; k < r->att->nin; k++)
-		if (r->way[k] == RING_ROUND)
+		if (r->way[k] == RING_ROUND && same(r, r->in, k) == k)
 			*in += (double)ir_vtype(m, fn, r->in[k])->bytes;
 	for (int k = 0; k < r->nres; k++)
 		if (r->to[k].end)
@@ -260,12 +269,18 @@ static uint32_t operands(struct turns *t, const ir_val *x, struct step s, ir_val
 	const struct ring *r = t->r;
 	uint32_t n = r->att->nin;
 	bool alike;
-	ir_val which = t->number ? ring_whose(t->b, t->number, ir_const_i(t->b, ir_scalar(t->b->m, DT_i32), s.way == BEFORE ? s.t : t->h - s.t), t->h) : 0;
-	for (uint32_t k = 0; k < n; k++)
-		if (r->way[k] == RING_ROUND)
-			in[k] = ring_read(t->b, t->fn, r, (int)k, in_host(t, IR_all_gather, x[k], (int)ir_attr(t->fn, r->from[k].end, AT_dim), r->from[k].end->loc), t->h);
-		else
+	ir_val all[RING_IN], which = t->number ? ring_whose(t->b, t->number, ir_const_i(t->b, ir_scalar(t->b->m, DT_i32), s.way == BEFORE ? s.t : t->h - s.t), t->h) : 0;
+	for (uint32_t k = 0; k < n; k++) {
+		uint32_t j = r->way[k] == RING_ROUND ? same(r, t->own, k) : k;
+		if (r->way[k] != RING_ROUND) {
 			in[k] = r->way[k] == RING_WHOLE ? ring_block(t->b, x[k], r->dim[k], r->len * t->d, which) : x[k];
+			continue;
+		}
+		const struct ir_op *g = r->from[k].end;
+		int dim = (int)ir_attr(t->fn, g, AT_dim);
+		all[k] = j < k && dim == ir_attr(t->fn, r->from[j].end, AT_dim) ? all[j] : in_host(t, IR_all_gather, x[k], dim, g->loc);
+		in[k] = ring_read(t->b, t->fn, r, (int)k, all[k], t->h);
+	}
 	*f = ir_attr(t->fn, r->att, AT_fn);
 	if (all_come(t, s, &alike))
 		return n;
@@ -278,16 +293,17 @@ static uint32_t operands(struct turns *t, const ir_val *x, struct step s, ir_val
  * are there at once, not those of all. */
 static void hand_on(const struct turns *t, const ir_val *x, struct step s, ir_val *made, uint32_t n, ir_val *next)
 {
+	const struct ring *r = t->r;
 	ir_val v[RING_IN + 3];
 	ir_type type[RING_IN + 3] = { 0 };
 	uint32_t round = 0;
-	for (int c = 0; c < t->r->members; c++) {
+	for (int c = 0; c < r->members; c++) {
 		struct step old = { s.way, s.t - 1 };
-		int b = block_at(t->r, t->d, old, c);
-		t->to[c] = t->r->hop[s.way][b] >= s.t ? place_of(t->r, t->d, s, b) : -1;
+		int b = block_at(r, t->d, old, c);
+		t->to[c] = r->hop[s.way][b] >= s.t ? place_of(r, t->d, s, b) : -1;
 	}
-	for (uint32_t k = 0; k < t->r->att->nin; k++)
-		if (t->r->way[k] == RING_ROUND)
+	for (uint32_t k = 0; k < r->att->nin; k++)
+		if (r->way[k] == RING_ROUND && same(r, t->own, k) == k)
 			v[round++] = x[k];
 	for (uint32_t k = 0; k < n; k++)
 		v[round + k] = made[k];
@@ -297,13 +313,17 @@ static void hand_on(const struct turns *t, const ir_val *x, struct step s, ir_va
 	for (uint32_t k = 0; k < n; k++)
 		made[k] = first + round + k;
 	round = 0;
-	for (uint32_t k = 0; k < t->r->att->nin; k++)
-		if (t->r->way[k] == RING_ROUND) {
-			next[k] = ring_send(t->b, t->r, n ? first + round : v[round], t->to, t->r->from[k].end->loc);
-			round++;
-		} else {
+	for (uint32_t k = 0; k < r->att->nin; k++) {
+		uint32_t j = r->way[k] == RING_ROUND ? same(r, t->own, k) : 0;
+		if (r->way[k] != RING_ROUND) {
 			next[k] = x[k];
+		} else if (j < k) {
+			next[k] = next[j];
+		} else {
+			next[k] = ring_send(t->b, r, n ? first + round : v[round], t->to, r->from[k].end->loc);
+			round++;
 		}
+	}
 }
 
 /* --- forward, backward --- */

@@ -228,12 +228,17 @@ class Rings:
         self.q, self.k, self.v, self.l = (batch, heads, t, d), (batch, s, d), (batch, s, e), (batch, heads, t)
         o, queries = (batch, heads, t, e), kind == "queries"
         q, k, v = (self.own(self.dtype, x) for x in (self.q, self.k, self.v))
-        v = k if d == e and r.random() < 0.1 else v
+        v = k if d == e and r.random() < 0.2 else v
         if queries:
             q, t = self.gathered(q, 2), t * members
         else:
-            same, k, s = v is k and r.random() < 0.5, self.gathered(k, 1), s * members
-            v = k if same else self.gathered(v, 1)
+            one = r.random()                         # one array, or both in one, that is gathered
+            if one < 0.15:
+                k, v = self.parts(self.gathered(self.own(self.dtype, (batch, s, d + e)), 1), d)
+            else:
+                same, k = v is k and one < 0.6, self.gathered(k, 1)
+                v = k if same else self.gathered(v, 1)
+            s *= members
         self.full = batch, heads, t, s
         more, grad = self.scores(queries), kind in ("keys", "queries")
         score = self.score(more, grad)
@@ -295,6 +300,12 @@ class Rings:
 
     def gathered(self, x, dim):
         return self.moved("all_gather", x, dim, "")
+
+    def parts(self, x, at):
+        """The first ones along the last dimension, and the others."""
+        *dim, n = self.dims(x)
+        cut = lambda a, b: self.f.op(f"slice {x} start=[{words([0] * len(dim) + [a])}] limit=[{words(dim + [b])}] stride=[{words([1] * len(dim) + [1])}]", self.typed(x, [*dim, b - a]))
+        return cut(0, at), cut(at, n)
 
     def scattered(self, x, dim):
         return self.moved("reduce_scatter", x, dim, " redop=add")
