@@ -207,6 +207,9 @@ static bool arithmetic(int fn, int dt, int n, const struct att_bound *a, const s
 	case ELEM_multiply: multiply(dt, n, a, b, o); break;
 	case ELEM_minimum: LANES settle(dt, o, i, lo_of(a->lo[i], b->lo[i]), lo_of(a->hi[i], b->hi[i])); break;
 	case ELEM_maximum: LANES settle(dt, o, i, hi_of(a->lo[i], b->lo[i]), hi_of(a->hi[i], b->hi[i])); break;
+	case ELEM_abs:
+		LANES settle(dt, o, i, a->lo[i] > 0 ? a->lo[i] : a->hi[i] < 0 ? -a->hi[i] : 0, hi_of(-a->lo[i], a->hi[i]));
+		break;
 	case ELEM_negate: LANES settle(dt, o, i, -a->hi[i], -a->lo[i]); break;
 	default: return false;
 	}

@@ -336,6 +336,8 @@ class Rings:
         blocks = r.choice(each) * r.choice([1, 1, 2, len(self.group[0]) // len(self.hosts)])
         far = lambda: r.choice([0, 0, 1, r.randint(0, 2 * max(each)), blocks, blocks - 1, blocks + 1, 2 * blocks, -r.randint(1, max(each)), 1 << 20])
         kind = r.random()
+        if kind > 0.9:
+            return dict.fromkeys(("before", "behind"), abs(far()))
         return {} if kind < 0.3 else {"before": 0} if kind < 0.5 else {k: far() for k in r.choice([["before"], ["behind"], ["before", "behind"], ["before", "behind"]])}
 
     def placed(self, x, t):
@@ -355,6 +357,9 @@ class Rings:
     def keeps(self, f, t, s):
         """Is the key s one that the query t sees?"""
         keep, number = [], lambda n: f.op(f"constant data={n}", "i32[]")
+        if len(self.mask) == 2 and self.mask["before"] == self.mask["behind"] and self.rng.random() < 0.7:
+            apart = f.op(f"subtract {t}, {s}", "i32[]")
+            return f.op(f"compare_le {f.op(f'abs {apart}', 'i32[]')}, {number(self.mask['before'])}", "pred[]")
         for k, n in self.mask.items():
             a, b = (s, t) if k == "before" else (t, s)
             way = self.rng.random()

@@ -156,6 +156,12 @@ def test_two_hosts(hosts, tmp_path):
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+def test_bytes_of_attention_into_a_host(hosts):
+    for code, out, err in run(2, 2, "attention", 0, 0, hosts=hosts, FAR="1", RONDO_ATTENTION="on", RONDO_NET="tcp"):
+        assert code == 0 and "passed bytes_into_a_host" in out and "failed" not in out, out + err
+
+
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 @pytest.mark.parametrize("what, victim", [("permute", 1), ("sum", 0), ("compile", 2), ("between", 1)])
 def test_death(what, victim, tmp_path):
     """Every survivor hears who has died, in which program and line, before a silence would tell, and ends in order."""

@@ -1,5 +1,6 @@
 """Attention over a sequence that hosts share: each turn has what one host has of the keys, or of a gradient's queries."""
 import functools
+import os
 import pathlib
 import re
 import sys
@@ -12,6 +13,7 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from drawn_attention import back, drawn, f32, lies  # noqa: E402
+from jax.experimental import multihost_utils  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 SEED, COUNT = map(int, sys.argv[1:])
@@ -95,5 +97,39 @@ def in_a_window():
                 assert there == turns if what == "attention" else there == 2 * turns or DEVICES > 3, program.as_text()
 
 
+def received():
+    return int(pathlib.Path("/sys/class/net/wire/statistics/rx_bytes").read_text())
+
+
+def bytes_into_a_host():
+    """Two hosts of two devices, over a cable of their own: what comes through it is each block that somebody on the other side sees, once, and the sums of its gradients,
+    once; forward and backward send keys and values for themselves."""
+    times, block = 20, 512 * 64 * 4
+    q, k, v = (np.random.default_rng(i).normal(size=(1, 2048, h, 64)).astype(np.float32) for i, h in enumerate((4, 1, 1)))
+    *lie, out = lies({"x": N}, *[P(None, "x")] * 4)
+    # blocks of keys and values into host 0 and into host 1
+    for what, keep, blocks in (("all", None, (2, 2)), ("causal", lambda d: d >= 0, (0, 2)), ("window", lambda d: (d >= 0) & (d < 100), (0, 1)),
+                               ("both sides", lambda d: abs(d) < 100, (1, 1))):
+        def f(q, k, v, keep=keep):
+            x = jnp.einsum("bthd,bskd->bhts", q, k) / 8
+            if keep:
+                x = jnp.where(keep(jnp.arange(2048)[:, None] - jnp.arange(2048)[None]), x, -jnp.inf)
+            return jnp.einsum("bhts,bskd->bthd", jax.nn.softmax(x, -1), v)
+
+        x = [there(a, s) for a, s in zip((q, k, v), lie)]
+        for g, into in ((jax.jit(f, out_shardings=out), 2 * blocks[ME]), (jax.jit(back(f)), 4 * blocks[ME] + 2 * blocks[1 - ME])):
+            jax.block_until_ready(g(*x))
+            multihost_utils.sync_global_devices("begin")
+            before = received()
+            for _ in range(times):
+                jax.block_until_ready(g(*x))
+            multihost_utils.sync_global_devices("end")
+            each = (received() - before) / times / block
+            print(f"{what}: {each:.3f} blocks into host {ME}, of {into}", flush=True)
+            assert into <= each <= 1.1 * into + 0.2
+
+
 if __name__ == "__main__":
+    if os.environ.get("FAR"):
+        case(bytes_into_a_host)
     end()
