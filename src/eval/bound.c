@@ -1,7 +1,7 @@
 /* What values can be, without running anything: who asks wants to know whether a mask hides all of a block. */
 #include "eval.h"
 
-enum { MOST = 200 };         /* ops one after the other */
+enum { MOST = 100, SORTED = 128 };      /* ops one after the other; of a constant: none of its elements is less than the one before */
 
 /* Elements of an operand. */
 struct box { int64_t lo[IR_MAX_RANK], hi[IR_MAX_RANK]; };
@@ -29,17 +29,19 @@ static struct kern_bound constant(const struct eval_bounds *c, const struct ir_o
 		i[k] = lo[k];
 		count *= hi[k] - lo[k];
 	}
-	if (n < es * (size_t)t->count)           /* a splat */
-		count = 1;
-	*c->work -= count;
+	bool ends = c->known && (c->known[o->out] & SORTED), splat = n < es * (size_t)t->count;
+	count = splat ? 1 : count;
+	*c->work -= ends ? 0 : count / 8;
 	if (*c->work < 0 || n < es)
 		return kern_bound_any(t->dtype);
 	struct kern_bound out = { 0 };
 	for (int64_t done = 0; done < count; done++) {
 		int64_t flat = 0;
-		for (int k = 0; k < t->rank && n > es; k++)
+		for (int k = 0; k < t->rank && !splat; k++)
 			flat = flat * t->dim[k] + i[k];
 		struct kern_bound one = kern_bound_of(t->dtype, p + (size_t)flat * es);
+		if (ends)
+			return both(one, kern_bound_of(t->dtype, p + (size_t)(flat + count - 1) * es));
 		out = done ? both(out, one) : one;
 		for (int k = t->rank; k-- > 0 && ++i[k] == hi[k];)
 			i[k] = lo[k];
@@ -173,7 +175,24 @@ static bool looked_through(enum ir_kind k)
 	}
 }
 
-uint8_t *eval_known(struct arena *a, const struct ir_fn *fn)
+/* Does the constant go up along its only dimension of more than one element? */
+static bool sorted(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
+{
+	const struct ir_type_info *t = ir_vtype(m, fn, o->out);
+	size_t n, es = dtype_info[t->dtype].bytes;
+	const char *p = ir_blob_data(m, (ir_blob)ir_attr(fn, o, AT_data), &n);
+	int long_ones = 0;
+	for (int k = 0; k < t->rank; k++)
+		long_ones += t->dim[k] > 1;
+	bool up = long_ones == 1 && n >= es * (size_t)t->count;
+	for (int64_t i = 1; i < t->count && up; i++) {
+		struct kern_bound a = kern_bound_of(t->dtype, p + (size_t)(i - 1) * es), b = kern_bound_of(t->dtype, p + (size_t)i * es);
+		up = !a.nan && !b.nan && a.hi <= b.lo;
+	}
+	return up;
+}
+
+uint8_t *eval_known(struct arena *a, const struct ir_module *m, const struct ir_fn *fn)
 {
 	uint8_t *known = ARENA_NEW(a, uint8_t, fn->val.n + 1);
 	memset(known, 0, fn->val.n + 1);
@@ -181,11 +200,11 @@ uint8_t *eval_known(struct arena *a, const struct ir_fn *fn)
 		const struct ir_op *o = &fn->op.p[i];
 		int high = looked_through(o->kind) ? 1 : 0;
 		for (uint32_t k = 0; k < o->nin && high; k++) {
-			int of = known[ir_in(fn, o, k)];
+			int of = known[ir_in(fn, o, k)] & ~SORTED;
 			high = of && of < MOST ? MAX(high, of + 1) : 0;
 		}
 		for (uint32_t k = 0; k < o->nout; k++)
-			known[o->out + k] = (uint8_t)high;
+			known[o->out + k] = (uint8_t)(high | (o->kind == IR_constant && sorted(m, fn, o) ? SORTED : 0));
 	}
 	return known;
 }

@@ -31,8 +31,8 @@ bool eval_has_kernel(const struct ir_module *m, const struct ir_fn *fn, const st
 struct eval_bounds { const struct ir_module *m; const struct ir_fn *fn; int dev; const struct kern_bound *param; const uint8_t *known; int64_t *work; };
 /* Elements of v at indices lo[k] .. hi[k] - 1 of each dimension k; there is one at least. */
 struct kern_bound eval_bound(const struct eval_bounds *c, ir_val v, const int64_t *lo, const int64_t *hi);
-/* Per value: 0 where it depends on something else, or on very many ops one after the other.  Array of fn->val.n, owned by the arena. */
-uint8_t *eval_known(struct arena *a, const struct ir_fn *fn);
+/* Per value, for eval_bound: 0 where it depends on something else, or on very many ops one after the other.  Array of fn->val.n, owned by the arena. */
+uint8_t *eval_known(struct arena *a, const struct ir_module *m, const struct ir_fn *fn);
 
 struct eval_array { enum dtype dtype; int rank; int64_t dim[IR_MAX_RANK]; void *p; size_t bytes; };   /* dense; p owned, malloc */
 void eval_array_free(struct eval_array *a);

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-enum { WORK = 1 << 22 };              /* steps for one attention; behind them everything is seen */
+enum { WORK = 1 << 24 };              /* steps for one attention; behind them everything is seen */
 #define SANE 1e38                     /* products beyond are on the verge of what f32 can hold */
 #define APART 1e3                     /* of such scores the lower one has no weight in any type */
 
@@ -74,7 +74,7 @@ bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *
 	const struct ir_type_info *q = ir_vtype(m, fn, ir_in(fn, r->att, 0)), *k = ir_vtype(m, fn, ir_in(fn, r->att, 1));
 	const struct ir_fn *of = ir_fn_of(m, (ir_fnid)ir_attr(fn, r->att, AT_fn));
 	struct look *l = ARENA_NEW(a, struct look, 1);
-	*l = (struct look){ .r = r, .at = { m, fn, 0, NULL, eval_known(a, fn), &work }, .score = { m, of, 0, l->bound, NULL, &work }, .first = ring_first_extra(r),
+	*l = (struct look){ .r = r, .at = { m, fn, 0, NULL, eval_known(a, m, fn), &work }, .score = { m, of, 0, l->bound, NULL, &work }, .first = ring_first_extra(r),
 	                    .rank = q->rank, .t = q->dim[q->rank - 2], .s = k->dim[k->rank - 2] };
 	struct kern_bound x = kern_bound_any(ir_vtype(m, of, 1)->dtype);
 	double *most = ARENA_NEW(a, double, n * n), filled = -INFINITY;
