@@ -89,7 +89,7 @@ static void replace(const struct pass_opts *o, struct ir_module *m, struct arena
 	struct ring **r = ARENA_NEW(a, struct ring *, fn->op.n + 1), *at = ARENA_NEW(a, struct ring, 1);
 	int n = 0;
 	for (size_t i = 0; i < fn->op.n; i++)
-		if (ring_find(m, fn, (int)i, at) && (hosts ? ring_hosts(o, a, m, fn, at) : ring_loops(o, m, at))) {
+		if (ring_find(m, fn, (int)i, at) && (hosts ? ring_hosts(o, a, m, fn, at) : ring_loops(o, a, m, fn, at))) {
 			r[n++] = at;
 			at = ARENA_NEW(a, struct ring, 1);
 		}

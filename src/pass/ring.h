@@ -11,6 +11,8 @@ enum { RING_VIEWS = 8, RING_IN = 64 };
 enum ring_side { RING_KEYS, RING_QUERIES };
 /* How an operand is on each device: the same in all turns, gathered from blocks, or of the whole side anyhow. */
 enum ring_way { RING_FIXED, RING_ROUND, RING_WHOLE };
+/* The two ways round, to those before in a row and to those behind, cyclically. */
+enum ring_round { RING_BEFORE, RING_BEHIND };
 /* From the collective on, or up to it, in order. */
 struct ring_chain { const struct ir_op *end; int n; const struct ir_op *view[RING_VIEWS]; };
 
@@ -26,7 +28,7 @@ struct ring {
 	struct ring_chain from[RING_IN];     /* of what is gathered */
 	struct ring_chain to[3];             /* of results that are scattered; no end: the others */
 	int nres;
-	const int *hop[2];                   /* between hosts: of each member's block, how far it goes to hosts before its own, and to those behind (ring_hosts) */
+	const int *hop[2];                   /* of each member's block, how far it goes each way (ring_reach) */
 	ir_val in[RING_IN], out[3];          /* what the region reads and gives */
 };
 
@@ -57,15 +59,16 @@ ir_type ring_sum_type(struct ir_b *b, const struct ir_fn *fn, const struct ring 
 /* Dimension of result k that is the side; -1: none. */
 int ring_result_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int k);
 
+/* ring_seen.c: fills in r->hop, owned by the arena, where places have d members each: to all places that see any of a block, by as few hops as can be, and of such
+ * ways one in as few turns as can be, to places before its own where that is the same. */
+void ring_reach(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, int d);
+int ring_far(const struct ring *r, int way);             /* the most hops */
+
 /* ring_loop.c: turns of one device's block each, in a loop; where devices map each other's memory. */
-bool ring_loops(const struct pass_opts *o, const struct ir_module *m, const struct ring *r);
+bool ring_loops(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r);
 ir_val ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in);
 
-/* ring_seen.c: per member i of a row and member b: can anything that i calculates depend on what is gathered from b?  Yes in one row of the group is yes;
- * owned by the arena. */
-bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r);
-
-/* ring_hosts.c: turns of one host's blocks each.  What ring_hosts fills in, r->hop, is owned by the arena. */
+/* ring_hosts.c: turns of one host's blocks each. */
 bool ring_hosts(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r);
 ir_val ring_turns(const struct pass_opts *o, struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in);
 

@@ -61,67 +61,24 @@ static void travels(const struct ir_module *m, const struct ir_fn *fn, const str
 			*out += 4 * (double)ir_vtype(m, fn, r->to[k].end->out)->count;
 }
 
-/* --- who needs what ------------------------------------------------------------------------ */
+/* --- what goes where ------------------------------------------------------------------------ */
 
-enum { BEFORE, BEHIND };             /* the two ways round, cyclically */
-struct step { int way, t; };         /* of a turn: what is t hosts away that way came from there, hop by hop */
+struct step { int way, t; };         /* of a turn: what came by t hops that way */
 
 static int wrapped(int i, int n) { return (i % n + n) % n; }
 
 /* The member whose block is at member c after t hops of d; and where member b's block is then. */
-static int block_at(const struct ring *r, int d, struct step s, int c) { return wrapped(s.way == BEFORE ? c + s.t * d : c - s.t * d, (int)r->members); }
-static int place_of(const struct ring *r, int d, struct step s, int b) { return wrapped(s.way == BEFORE ? b - s.t * d : b + s.t * d, (int)r->members); }
-
-/* How far block b goes in each way to come to all hosts of h that see any of it: round, but for the longest way between two of them; of such equally long ones the
- * first or the last. */
-static void reach(const struct ring *r, const bool *seen, int d, int h, int b, bool last, int *before, int *behind)
-{
-	int n = (int)r->members, from = 0, longest = 0;
-	for (int k = 1; k <= h; k++) {
-		bool needs = k == h;
-		for (int i = 0; i < d && !needs; i++)
-			needs = seen[wrapped(b / d + k, h) * d * n + i * n + b];
-		if (!needs)
-			continue;
-		if (k - from > longest || (last && k - from == longest)) {
-			longest = k - from;
-			*behind = from;
-			*before = h - k;
-		}
-		from = k;
-	}
-}
+static int block_at(const struct ring *r, int d, struct step s, int c) { return wrapped(s.way == RING_BEFORE ? c + s.t * d : c - s.t * d, (int)r->members); }
+static int place_of(const struct ring *r, int d, struct step s, int b) { return wrapped(s.way == RING_BEFORE ? b - s.t * d : b + s.t * d, (int)r->members); }
 
 /* The turns beside that at home, in order: at most 2 h. */
 static int steps(const struct ring *r, struct step *s)
 {
 	int n = 0;
-	for (int way = BEFORE; way <= BEHIND; way++)
-		for (int t = 1, more = 1; more; t++) {
-			more = 0;
-			for (int b = 0; b < r->members; b++)
-				more |= r->hop[way][b] >= t;
-			if (more)
-				s[n++] = (struct step){ way, t };
-		}
-	return n;
-}
-
-/* r->hop, so that as few blocks as can be travel, and in as few turns. */
-static void find_hops(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, int d, int h)
-{
-	const bool *seen = ring_seen(a, m, fn, r);
-	struct step s[2 * HOSTS];
-	int *hop[2][2], turns[2];
-	for (int last = 0; last < 2; last++) {
-		for (int way = 0; way < 2; way++)
-			r->hop[way] = hop[last][way] = ARENA_NEW(a, int, r->members);
-		for (int b = 0; b < r->members; b++)
-			reach(r, seen, d, h, b, last, &hop[last][BEFORE][b], &hop[last][BEHIND][b]);
-		turns[last] = steps(r, s);
-	}
 	for (int way = 0; way < 2; way++)
-		r->hop[way] = hop[turns[1] < turns[0]][way];
+		for (int t = 1; t <= ring_far(r, way); t++)
+			s[n++] = (struct step){ way, t };
+	return n;
 }
 
 /* Blocks that come to the host to which most of them do, of d: those of a turn; or sums behind a turn, from which they go on, or home. */
@@ -154,7 +111,7 @@ bool ring_hosts(const struct pass_opts *o, struct arena *a, const struct ir_modu
 		if (r->to[k].end)
 			gathered += lower_coll_time(&o->plan, m, fn, r->to[k].end);
 	travels(m, fn, r, &in, &out);
-	find_hops(a, m, fn, r, d, h);
+	ring_reach(a, m, fn, r, d);
 	int n = steps(r, s);
 	double join = plan_part_time(o->plan.table, DT_f32, 0, 12 * (double)ir_vtype(m, fn, r->att->out)->count);
 	for (int k = 0; k <= n; k++) {           /* beside turn k, of which there is none at first */
@@ -269,7 +226,7 @@ static uint32_t operands(struct turns *t, const ir_val *x, struct step s, ir_val
 	const struct ring *r = t->r;
 	uint32_t n = r->att->nin;
 	bool alike;
-	ir_val all[RING_IN], which = t->number ? ring_whose(t->b, t->number, ir_const_i(t->b, ir_scalar(t->b->m, DT_i32), s.way == BEFORE ? s.t : t->h - s.t), t->h) : 0;
+	ir_val all[RING_IN], which = t->number ? ring_whose(t->b, t->number, ir_const_i(t->b, ir_scalar(t->b->m, DT_i32), s.way == RING_BEFORE ? s.t : t->h - s.t), t->h) : 0;
 	for (uint32_t k = 0; k < n; k++) {
 		uint32_t j = r->way[k] == RING_ROUND ? same(r, t->own, k) : k;
 		if (r->way[k] != RING_ROUND) {
@@ -337,7 +294,7 @@ static ir_val forward(struct turns *t)
 	int64_t f;
 	memcpy(x[0], t->own, sizeof *t->own * r->att->nin);
 	for (int k = 0; k <= t->n; k++) {        /* the first one is at home */
-		uint32_t n = operands(t, x[k % 2], k ? t->step[k - 1] : (struct step){ BEFORE, 0 }, in, &f);
+		uint32_t n = operands(t, x[k % 2], k ? t->step[k - 1] : (struct step){ RING_BEFORE, 0 }, in, &f);
 		if (k < t->n)
 			hand_on(t, t->step[k].t > 1 ? x[k % 2] : t->own, t->step[k], out, k ? 3 : 0, x[(k + 1) % 2]);
 		ir_val v = ir_emit_raw(b, t->n ? IR_attention_part : IR_attention, n, in, t->n ? 3 : 2, type, &f, 1);
@@ -386,7 +343,7 @@ static ir_val backward(struct turns *t)
 	if (t->n)
 		hand_on(t, t->own, t->step[0], NULL, 0, x[0]);
 	for (int turn = 0; turn <= t->n; turn++) {       /* the last one is at home */
-		struct step s = turn < t->n ? t->step[turn] : (struct step){ BEFORE, 0 };
+		struct step s = turn < t->n ? t->step[turn] : (struct step){ RING_BEFORE, 0 };
 		const ir_val *now = s.t ? x[turn % 2] : t->own;
 		uint32_t n = operands(t, now, s, in, &f);
 		bool add = adds && turn;

@@ -1,4 +1,5 @@
-/* Which blocks a mask lets a device see, of those that an attention gathers: of a triangle, a window, or whatever else follows from indices alone.
+/* Which blocks a mask lets a device see, of those that an attention gathers: of a triangle, a window, or whatever else follows from indices alone; and how far
+ * these go for that.
  *
  * A block is not seen if all its scores are -inf, whatever the products are.  It is not seen either if a large negative number is written over all of
  * them, and each row has a key whose score is far above that number whatever the product is, up to SANE: then their weights are 0.  All that is looked
@@ -65,7 +66,8 @@ static bool all_have(struct look *l, int64_t dev, int64_t t0, int64_t t1, double
 	return t1 - t0 > 1 && *l->at.work >= 0 && all_have(l, dev, t0, mid, least) && all_have(l, dev, mid, t1, least);
 }
 
-bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r)
+/* Per member i of a row and member b: can anything that i calculates depend on what is gathered from b?  Yes in one row of the group is yes. */
+static bool *find_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r)
 {
 	const struct ir_group_info *g = &m->group.p[r->group];
 	int n = (int)r->members;
@@ -101,4 +103,47 @@ bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *
 	for (int i = 0; i < n * n; i++)
 		seen[i] = work < 0 || !(most[i] == -INFINITY || (rows && most[i] < -APART));
 	return seen;
+}
+
+/* Hops of block b each way, to come to all of h places, d members each, that see any of it: round, but for the longest way between two of them; of such equally
+ * long ones the first or the last. */
+static void reach(const bool *seen, int n, int d, int b, bool last, int *before, int *behind)
+{
+	int h = n / d, from = 0, longest = 0;
+	for (int k = 1; k <= h; k++) {
+		bool needs = k == h;
+		for (int i = 0; i < d && !needs; i++)
+			needs = seen[((b / d + k) % h * d + i) * n + b];
+		if (!needs)
+			continue;
+		if (k - from > longest || (last && k - from == longest)) {
+			longest = k - from;
+			*behind = from;
+			*before = h - k;
+		}
+		from = k;
+	}
+}
+
+int ring_far(const struct ring *r, int way)
+{
+	int far = 0;
+	for (int b = 0; b < r->members; b++)
+		far = MAX(far, r->hop[way][b]);
+	return far;
+}
+
+void ring_reach(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, int d)
+{
+	const bool *seen = find_seen(a, m, fn, r);
+	int *hop[2][2], turns[2], n = (int)r->members;
+	for (int last = 0; last < 2; last++) {
+		for (int way = 0; way < 2; way++)
+			r->hop[way] = hop[last][way] = ARENA_NEW(a, int, n);
+		for (int b = 0; b < n; b++)
+			reach(seen, n, d, b, last, &hop[last][RING_BEFORE][b], &hop[last][RING_BEHIND][b]);
+		turns[last] = ring_far(r, RING_BEFORE) + ring_far(r, RING_BEHIND);
+	}
+	for (int way = 0; way < 2; way++)
+		r->hop[way] = hop[turns[1] < turns[0]][way];
 }
