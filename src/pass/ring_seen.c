@@ -2,14 +2,15 @@
  * these go for that.
  *
  * A block is not seen if all its scores are -inf, whatever the products are.  It is not seen either if a large negative number is written over all of
- * them, and each row has a key whose score is far above that number whatever the product is, up to SANE: then their weights are 0.  All that is looked
+ * them, and each row has a key whose score is far above that number whatever the product is, but for those that are about to overflow: then their weights are 0.  All that is looked
  * at is bounds of the score function for a block of queries and one of keys (eval_bound). */
 #include "ring.h"
 
 #include <math.h>
 
 enum { WORK = 1 << 24 };              /* steps for one attention; behind them everything is seen */
-#define SANE 1e38                     /* products beyond are on the verge of what f32 can hold */
+#define F32_MOST 1e38                 /* products beyond are on the verge of what the type can hold */
+#define F64_MOST 1e300
 #define APART 1e3                     /* of such scores the lower one has no weight in any type */
 
 struct look {
@@ -19,6 +20,7 @@ struct look {
 	int rank;                         /* of the operands behind it */
 	int64_t t, s;                     /* queries and keys as the attention sees them on a device */
 	const int64_t *row;               /* devices of the row of the group that is looked at */
+	struct kern_bound finite;         /* products that do not overflow */
 	struct kern_bound bound[RING_IN];
 };
 
@@ -47,7 +49,7 @@ static struct kern_bound score(struct look *l, int64_t dev, int64_t t0, int64_t 
  * not looked for: fewer queries are asked for then. */
 static bool has(struct look *l, int64_t dev, int64_t t0, int64_t t1, int64_t s0, int64_t s1, double least)
 {
-	struct kern_bound b = score(l, dev, t0, t1, s0, s1, (struct kern_bound){ -SANE, SANE, false });
+	struct kern_bound b = score(l, dev, t0, t1, s0, s1, l->finite);
 	int64_t mid = s0 + (s1 - s0) / 2;
 	if (!b.nan && b.lo >= least)
 		return true;
@@ -79,6 +81,8 @@ static bool *find_seen(struct arena *a, const struct ir_module *m, const struct 
 	*l = (struct look){ .r = r, .at = { m, fn, 0, NULL, eval_known(a, m, fn), &work }, .score = { m, of, 0, l->bound, NULL, &work }, .first = ring_first_extra(r),
 	                    .rank = q->rank, .t = q->dim[q->rank - 2], .s = k->dim[k->rank - 2] };
 	struct kern_bound x = kern_bound_any(ir_vtype(m, of, 1)->dtype);
+	double finite = ir_vtype(m, of, 1)->dtype == DT_f64 ? F64_MOST : F32_MOST;
+	l->finite = (struct kern_bound){ -finite, finite, false };
 	double *most = ARENA_NEW(a, double, n * n), filled = -INFINITY;
 	for (int i = 0; i < n * n; i++)
 		most[i] = -INFINITY;
