@@ -210,6 +210,7 @@ static bool arithmetic(int fn, int dt, int n, const struct att_bound *a, const s
 	case ELEM_abs:
 		LANES settle(dt, o, i, a->lo[i] > 0 ? a->lo[i] : a->hi[i] < 0 ? -a->hi[i] : 0, hi_of(-a->lo[i], a->hi[i]));
 		break;
+	case ELEM_tanh: LANES settle(dt, o, i, -1.001, 1.001); break;      /* of a soft cap; an approximation may be above 1 */
 	case ELEM_negate: LANES settle(dt, o, i, -a->hi[i], -a->lo[i]); break;
 	default: return false;
 	}

@@ -378,6 +378,8 @@ class Rings:
         x, *more = f.params
         slope = f.op("constant data=0.25", one)
         x = f.op(f"multiply {x}, {slope}", one)
+        if self.rng.random() < 0.2:
+            x = f.op(f"add {x}, {f.op(f'tanh {x}', one)}", one) if self.rng.random() < 0.3 else f.op(f"tanh {x}", one)
         if self.bias:
             x = f.op(f"add {x}, {f.op(f'convert {more[-1]}', one) if self.acc != 'f32' else more[-1]}", one)
         if self.mask:
