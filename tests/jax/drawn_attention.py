@@ -23,6 +23,22 @@ def lies(mesh, *specs):
     return [s if s is None else jax.sharding.NamedSharding(m, s) for s in specs]
 
 
+def wanted(f, args):
+    """Output and gradients as XLA:CPU gives them in f32; and of each array how far its own result in the operands' type is off, twice, or 3e-2 of the largest number if
+    that is more; in f32 1e-4 of it."""
+    low = args[0].dtype == bf16
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        want = jax.jit(back(f))(*[a.astype(np.float32) if a.dtype == bf16 else a for a in args])
+        own = jax.jit(back(f))(*args) if low else want
+
+    def allowed(w, o):
+        if not w.size:
+            return 0
+        w, o = (np.asarray(a).astype(np.float32) for a in (w, o))
+        return max((3e-2 if low else 1e-4) * max(np.nanmax(np.abs(w)), 1e-6), 2 * np.nanmax(np.abs(o - w)))
+    return want, jax.tree.map(allowed, want, own)
+
+
 def drawn(rng):
     """A sequence that is cut, anyhow: text for who looks at it, function, operands, mesh and how they lie."""
     pick = lambda *of: of[rng.integers(len(of))]
