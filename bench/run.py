@@ -8,7 +8,7 @@
 
 XLA:CPU is that of the JAX that runs this, and, if `scripts/newest true` has made build/newest, that of the newest JAX, too: the
 peer of a row is the faster of the two.  A time is the median over rounds of the median within a process; the ratio is Rondo's
-time over the peer's: below 1 Rondo is faster.  Results are compared at fixed places.  Rows that Rondo loses or that miss what is wanted of them are
+time over the peer's: below 1 Rondo is faster.  Results are compared at fixed places, with those of the same Python.  Rows that Rondo loses or that miss what is wanted of them are
 marked and counted, failures named.  The table, the machine and a plot go to bench/out/ as well.
 """
 
@@ -290,7 +290,7 @@ def main():
                     got[side, r.name].append(records.get(r.name, {"failed": "no answer"}))
                 step += 1
             for r in batch:
-                for peer in peers:
+                for peer in (p for p in peers if p.python == OURS.python):      # another numpy draws other numbers
                     e = differs(samples[OURS].get(r.name), samples[peer].get(r.name))
                     if not math.isnan(e):
                         errors[r.name] = max(errors.get(r.name, 0), e)
