@@ -240,7 +240,7 @@ static void explain_write(const struct str *s, enum where where, const struct pl
 	for (size_t at = 0; where != TO_FOLDER && fd >= 0 && n >= 0 && at < s->n; at += (size_t)MAX(n, 0))
 		n = write(fd, s->p + at, s->n - at);
 	if (e || fd < 0 || n < 0)
-		conf_useless(CONF_EXPLAIN, "what was decided cannot be written: %s", e ? e->msg : strerror(errno));
+		conf_useless(CONF_EXPLAIN, "what was decided cannot be written: %s", e ? e->msg : *t && t[strlen(t) - 1] == '/' ? "there is no such folder" : strerror(errno));
 	err_free(e);
 	if (fd > 2)
 		close(fd);

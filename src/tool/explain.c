@@ -183,12 +183,17 @@ static struct err *of_folder(struct programs *p, const char *folder, const char 
 	struct err *e = list(folder, &f);
 	for (size_t i = 0; i < f.n && !e; i++) {
 		struct pass_told t;
-		e = source_told(f.p[i], &t);
-		struct explained *x = e || !t.prog ? NULL : same(p, &t);
+		struct err *bad = source_told(f.p[i], &t);
+		if (bad || !t.prog)           /* the others are shown all the same */
+			fprintf(stderr, "rondo explain: %s%s\n", bad ? bad->msg : f.p[i], bad ? "" : " is nothing that RONDO_EXPLAIN has written");
+		if (bad)
+			t.prog = NULL;
+		err_free(bad);
+		struct explained *x = !t.prog ? NULL : same(p, &t);
 		if (x) {
 			x->launches = MAX(x->launches, (double)t.launches);
 			pass_told_free(&t);
-		} else if (!e && t.prog) {
+		} else if (t.prog) {
 			add_told(p, &t, f.p[i]);
 		}
 	}
