@@ -50,6 +50,14 @@ void str_addf(struct str *s, const char *fmt, ...)
 	va_end(ap);
 }
 
+void str_bytes(struct str *s, uint64_t n)
+{
+	if (n >= 1000000)
+		str_addf(s, "%.1f MB", (double)n / 1e6);
+	else
+		str_addf(s, "%llu bytes", (unsigned long long)n);
+}
+
 void str_free(struct str *s)
 {
 	free(s->p);

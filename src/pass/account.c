@@ -122,7 +122,7 @@ static void lines(struct arena *a, struct pass_account *to)
 		}
 		struct pass_cost *l = &to->line[*at - 1];
 		l->made = same_shape(l->made, c->made) ? l->made : NULL;
-		if (l->site && l->site->scope && (!c->site->scope || strcmp(l->site->scope, c->site->scope)))
+		if (l->site && l->site->scope && (!c->site || !c->site->scope || strcmp(l->site->scope, c->site->scope)))
 			l->site = arena_copy(a, &(struct prog_site){ l->site->text, NULL }, sizeof *l->site);
 		l->times += c->times;
 		l->ns += c->ns;

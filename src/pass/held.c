@@ -29,21 +29,27 @@ static void alive(struct str *s, const struct pass_account *t)
 	}
 }
 
-void pass_explain_memory(struct str *s, const struct ir_module *m, const struct pass_account *t)
+void pass_add_memory(struct str *s, const struct pass_account *t)
 {
-	const struct prog *p = t->p;
-	str_add(s, "memory of a device: ");
-	pass_add_bytes(s, (double)pass_account_bytes(t));
-	str_add(s, " at most\n  arguments ");
+	str_add(s, "arguments ");
 	pass_add_bytes(s, (double)t->arg);
 	str_add(s, ", results ");
 	pass_add_bytes(s, (double)t->res);
 	str_add(s, " (in the storage of donated arguments: ");
 	pass_add_bytes(s, (double)t->shared);
 	str_add(s, "), temporary ");
-	pass_add_bytes(s, (double)p->zone);
+	pass_add_bytes(s, (double)t->p->zone);
 	str_add(s, ", constants ");
-	pass_add_bytes(s, (double)p->ndata);
+	pass_add_bytes(s, (double)t->p->ndata);
+}
+
+void pass_explain_memory(struct str *s, const struct ir_module *m, const struct pass_account *t)
+{
+	const struct prog *p = t->p;
+	str_add(s, "memory of a device: ");
+	pass_add_bytes(s, (double)pass_account_bytes(t));
+	str_add(s, " at most\n  ");
+	pass_add_memory(s, t);
 	str_add(s, "\n");
 	alive(s, t);
 	for (uint32_t i = 0; i < p->narg; i++)

@@ -90,5 +90,6 @@ void pass_add_bytes(struct str *s, double n);
 void pass_add_time(struct str *s, double ns);
 void pass_add_shape(struct str *s, const struct prog_view *v);       /* f32[8,16]; nothing of NULL */
 void pass_add_like(struct str *s, const struct prog_like *x);        /* 1.0 MB x12 */
+void pass_add_memory(struct str *s, const struct pass_account *t);   /* arguments 1.0 MB, results .., constants .. */
 
 #endif

@@ -62,14 +62,6 @@ static struct err *take_memory(struct rt_exec *x, struct rt_device *d, struct pa
 	return NULL;
 }
 
-static void amount(struct str *s, int64_t n)
-{
-	if (n >= 1000000)
-		str_addf(s, "%.1f MB", (double)n / 1e6);
-	else
-		str_addf(s, "%lld bytes", (long long)n);
-}
-
 /* e, by which there is no memory for result r of a launch, or for its zone (-1), with the program, and the line or the lines that want most of it. */
 static struct err *short_of(const struct rt_exec *x, int64_t r, struct err *e)
 {
@@ -90,13 +82,13 @@ static struct err *short_of(const struct rt_exec *x, int64_t r, struct err *e)
 		str_add(&s, i ? ", " : ", whose largest temporaries are ");
 		if (v.like[i].n > 1)
 			str_addf(&s, "%lld of ", (long long)v.like[i].n);
-		amount(&s, v.like[i].bytes);
+		str_bytes(&s, (uint64_t)v.like[i].bytes);
 		str_addf(&s, " (%s)", v.like[i].site);
 	}
 	int64_t work = (int64_t)x->zone - x->p->zone;
 	if (r < 0 && work > x->p->zone / 8) {
 		str_addf(&s, ",%s whose kernels work in ", v.nlike ? " and" : "");
-		amount(&s, work);
+		str_bytes(&s, (uint64_t)work);
 	}
 	struct err *n = ERR(EXHAUSTED, "%s: %s%s", s.p, e->msg, r < 0 ? "; a smaller batch, jax.checkpoint, or more devices to cut it for need less" : "");
 	err_free(e);

@@ -242,14 +242,6 @@ static struct block *extend(struct sym_heap *h, size_t size)
 	return b;
 }
 
-static void amount(struct str *s, uint64_t n, bool exact)
-{
-	if (n >= 1000000 && !exact)
-		str_addf(s, "%.1f MB", (double)n / 1e6);
-	else
-		str_addf(s, "%llu bytes", (unsigned long long)n);
-}
-
 /* Blocks of one size and one origin are told once, with how many they are. */
 static void largest(struct sym_heap *h, struct str *s)
 {
@@ -277,7 +269,7 @@ static void largest(struct sym_heap *h, struct str *s)
 		str_add(s, i ? ", " : "; largest live buffers: ");
 		if (top[i].n > 1)
 			str_addf(s, "%d of ", top[i].n);
-		amount(s, top[i].b->pub.bytes, false);
+		str_bytes(s, top[i].b->pub.bytes);
 		if (top[i].b->what)
 			str_addf(s, " (%s", top[i].b->what);
 		if (top[i].b->what && top[i].b->index >= 0)
@@ -329,11 +321,17 @@ struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *wh
 		bool near = llabs((int64_t)n - room) < 100000;       /* in MB they would be the same */
 		struct str t = { 0 };
 		str_addf(&t, "out of memory: device %d was asked for ", h->world->first + h->i);
-		amount(&t, n, near);
+		if (near)
+			str_addf(&t, "%zu bytes", n);
+		else
+			str_bytes(&t, n);
 		str_addf(&t, "%s%s, ", what ? " for " : "", what ? what : "");
-		amount(&t, (uint64_t)room, near);
+		if (near)
+			str_addf(&t, "%lld bytes", (long long)room);
+		else
+			str_bytes(&t, (uint64_t)room);
 		str_add(&t, " of ");
-		amount(&t, space ? h->reserve : (uint64_t)limit, false);
+		str_bytes(&t, space ? h->reserve : (uint64_t)limit);
 		str_addf(&t, "%s are free%s%s; %s", space ? " of the address space of its heap" : "", space && w->narrow ? ", for which the process has little (ulimit -v)" : "",
 		         s.p ? s.p : "", !space ? "what is deleted or donated makes room, and RONDO_MEMORY says how much there is" : n > h->reserve ? "the heap is too small for this" : "what is deleted or donated makes room");
 		struct err *e = ERR(EXHAUSTED, "%s", t.p);

@@ -139,14 +139,8 @@ static void memory(struct str *s, const struct pass_account *a)
 {
 	str_add(s, "<h3>memory of a device: ");
 	pass_add_bytes(s, (double)pass_account_bytes(a));
-	str_add(s, " at most</h3>\n<p>arguments ");
-	pass_add_bytes(s, (double)a->arg);
-	str_add(s, ", results ");
-	pass_add_bytes(s, (double)a->res);
-	str_add(s, " (in the storage of donated arguments: ");
-	pass_add_bytes(s, (double)a->shared);
-	str_add(s, "), temporary ");
-	pass_add_bytes(s, (double)a->p->zone);
+	str_add(s, " at most</h3>\n<p>");
+	pass_add_memory(s, a);
 	str_addf(s, ". Below, over the %lld commands of the program, those of a loop once: grey arguments and results, blue temporaries, red where they are most, dashed what is laid out.</p>\n", (long long)a->live.ncmd);
 	drawing(s, a);
 	if (!a->live.nlike)
