@@ -9,7 +9,7 @@
 
 #include "impl.h"
 
-enum { CARD = 0x44524352, SLICE_MS = 250, ASK_MS = 300, MASK_WORDS = 16 };
+enum { CARD = 0x44524352, ASK_MS = 300, MASK_WORDS = 16 };
 
 struct card {
 	uint32_t magic, version;
@@ -62,7 +62,7 @@ static struct err *fetch(const struct kv *kv, int who, const char *key, struct s
 	struct sym_coming c = { 0 };
 
 	for (;;) {
-		struct err *e = kv->get(kv->user, key, (int)MAX(MIN((until - clock_s()) * 1000, SLICE_MS), 1), out);
+		struct err *e = kv->get(kv->user, key, sym_slice(&c, until), out);
 		if (!e || (e->code != ERR_DEADLINE && e->code != ERR_NOT_FOUND))
 			return err_wrap(e, "joining the job, process %d of %d", kv->process, kv->nprocess);
 		err_free(e);

@@ -13,7 +13,7 @@
 
 #include "impl.h"
 
-enum { STATUS_S = 20 };
+enum { STATUS_S = 20, SLICE_MS = 8, SLICE_MOST_MS = 250 };
 
 struct here { int pid; unsigned long long start; char boot[40], space[40]; };
 
@@ -117,6 +117,12 @@ struct err *sym_missing(const struct kv *kv, int who)
 		return NULL;
 	return said ? ERR(UNAVAILABLE, "process %d (pid %d) has died before it joined the job", who, its.pid)
 	            : ERR(UNAVAILABLE, "process %d has died before it joined the job", who);
+}
+
+int sym_slice(struct sym_coming *c, double until)
+{
+	c->ms = c->ms ? MIN(2 * c->ms, SLICE_MOST_MS) : SLICE_MS;
+	return (int)MAX(MIN((until - clock_s()) * 1000, c->ms), 1);
 }
 
 struct err *sym_coming(const struct kv *kv, int who, double until, struct sym_coming *c)

@@ -531,7 +531,9 @@ static struct err *greeted(struct joining *g, int k)
 	while (g->w->process[k].fd < 0 && !e) {
 		struct timespec t;
 		clock_gettime(CLOCK_MONOTONIC, &t);
-		t.tv_sec++;
+		int64_t ns = t.tv_nsec + (int64_t)sym_slice(&coming, g->until) * 1000000;
+		t.tv_sec += ns / 1000000000;
+		t.tv_nsec = ns % 1000000000;
 		if (!pthread_cond_clockwait(&j->cond, &j->lock, CLOCK_MONOTONIC, &t))
 			continue;
 		pthread_mutex_unlock(&j->lock);

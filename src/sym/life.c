@@ -1,8 +1,6 @@
 /* What a process of a job hears of another: the keys that it writes, why it writes none, and its end. */
 #include "join.h"
 
-enum { SLICE_MS = 250 };
-
 struct err *sym_joins(struct sym_world *w, const struct kv *kv, int who, double until, struct sym_coming *c)
 {
 	int life = atomic_load(&w->process[who].life);
@@ -19,9 +17,7 @@ struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key,
 	struct sym_coming c = { 0 };
 
 	for (;;) {
-		double left = until - clock_s();
-		int ms = (int)MIN(MAX(left * 1000, 1), SLICE_MS);
-		struct err *e = kv->get(kv->user, key, ms, out);
+		struct err *e = kv->get(kv->user, key, sym_slice(&c, until), out);
 		if (!e || (e->code != ERR_DEADLINE && e->code != ERR_NOT_FOUND))
 			return e ? err_wrap(e, "joining the job, process %d", kv->process) : NULL;
 		err_free(e);

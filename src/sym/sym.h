@@ -90,8 +90,10 @@ struct err *sym_claim(const struct kv *kv, const char *key, const void *value, s
 struct err *sym_missing(const struct kv *kv, int who);
 struct err *sym_gave_up(const struct kv *kv, int who);       /* UNAVAILABLE, with its reason, if process who has given up */
 /* One wait for a process while a job is joined; starts as zeros.  A look from time to time, while what is waited for is not there:
- * sym_missing, an error at the time until (INFINITY: never), and a line after 20 s that says for whom. */
-struct sym_coming { double since; bool said; };
+ * sym_missing, an error at the time until (INFINITY: never), and a line after 20 s that says for whom.  sym_slice: how many ms to wait before
+ * the next look, few at first, and not beyond until. */
+struct sym_coming { double since; int ms; bool said; };
+int sym_slice(struct sym_coming *c, double until);
 struct err *sym_coming(const struct kv *kv, int who, double until, struct sym_coming *c);
 /* Serve a store at host:port (port 0: any free one, written back) until freed; to those who show the token. */
 struct sym_server;

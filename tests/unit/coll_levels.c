@@ -145,7 +145,8 @@ static void *device(void *v)
 			sym_end(ep, NULL);
 			sym_begin(ep, &l);
 		}
-		if (d->job->end != WELL && round == (d->job->nproc == 2 ? 60 : 34) && d->pe == n - 1) {
+		uint32_t end = d->job->nproc == 2 ? 60 : 34;          /* from there on nothing is left out: somebody waits for the last one */
+		if (d->job->end != WELL && round == end && d->pe == n - 1) {
 			if (d->job->end == DIES)
 				raise(SIGKILL);
 			d->err = ERR(CANCELLED, "on purpose");
@@ -156,7 +157,7 @@ static void *device(void *v)
 		for (size_t k = 0; k < NELEM(reds) && !d->err; k++) {
 			int64_t count = sizes[round / 3 / GROUPS], nx, ny;
 			seed++;
-			if ((count > 10000 && k != round * 5 / 3 % NELEM(reds)) || !drawn(seed))        /* of much data one type */
+			if ((count > 10000 && k != round * 5 / 3 % NELEM(reds)) || !(drawn(seed) || (d->job->end != WELL && round >= end)))        /* of much data one type */
 				continue;
 			c.outer = c.kind == COLL_all_reduce ? 1 : 1 + (int64_t)(seed % 3);
 			c.redop = (uint8_t)reds[k].op;
