@@ -270,6 +270,10 @@ struct kv {
 
 /* --- clock.c, cpu.c ---------------------------------------------------- */
 
+/* memmove into memory that other cores may have read, by the way that is faster between this thread's core and theirs (copy.c).  What is
+ * stored with release order after it is seen after it.  From any thread. */
+void copy_shared(void *to, const void *from, size_t n);
+void copy_past(void *to, const void *from, size_t n);        /* memcpy past the caches, and that promise */
 double clock_s(void);                        /* monotonic seconds */
 uint64_t clock_ns(void);                     /* monotonic nanoseconds */
 

@@ -1,0 +1,90 @@
+/* Copies into memory that other cores read.
+ *
+ * A line that another core has read must be taken from it before it is written again.  How long that takes depends on where the two
+ * cores are: a few nanoseconds inside a cluster that shares a cache, 27 a line between two clusters of Zen 4, one line after the other
+ * whatever is fetched ahead (2.4 GB/s; stores past the caches, which take nothing from anybody, reach 28 there).  Inside a cluster the
+ * others are faster, as they leave in the cache what is read next.  Threads move, and virtual machines move their cores: so each thread
+ * learns for a few sizes which way is faster, by trying both from time to time, and when its copies begin to take another time. */
+#include "base.h"
+
+#if defined __x86_64__
+#include <emmintrin.h>
+#endif
+
+enum { LINE = 64, LEAST = 4 << 10, SIZES = 4, TRIES = 3, TIMED = 16, AGAIN = 1024 };
+/* A time so many times another is not that one with noise.  What goes past the caches comes back from memory: it must be worth that. */
+static const float CHANGED = 1.6f, WORTH = 0.25f;
+
+enum way { PLAIN, PAST, WAYS };
+
+/* What a thread knows of copies of one size. */
+static _Thread_local struct pace {
+	uint32_t n;              /* copies since the last trial */
+	uint8_t way, trial;      /* copies of the trial that are left, by turns */
+	uint8_t odd;             /* timed copies in a row that took another time than in the trial */
+	float takes[WAYS];       /* seconds a byte, at best */
+} paces[SIZES];
+
+void copy_past(void *dst, const void *src, size_t n)
+{
+	char *to = dst;
+	const char *from = src;
+#if defined __x86_64__
+	size_t head = MIN(-(uintptr_t)to & (LINE - 1), n);
+
+	memcpy(to, from, head);
+	to += head, from += head, n -= head;
+	for (; n >= LINE; to += LINE, from += LINE, n -= LINE) {
+		const __m128i *x = (const __m128i *)(const void *)from;
+		__m128i *y = (__m128i *)(void *)to, a = _mm_loadu_si128(x), b = _mm_loadu_si128(x + 1), c = _mm_loadu_si128(x + 2), d = _mm_loadu_si128(x + 3);
+		_mm_stream_si128(y, a);
+		_mm_stream_si128(y + 1, b);
+		_mm_stream_si128(y + 2, c);
+		_mm_stream_si128(y + 3, d);
+	}
+	_mm_sfence();            /* what is told after this copy is told after its stores */
+#endif
+	memcpy(to, from, n);
+}
+
+static void by(enum way w, void *to, const void *from, size_t n)
+{
+	if (w == PAST)
+		copy_past(to, from, n);
+	else
+		memcpy(to, from, n);
+}
+
+void copy_shared(void *to, const void *from, size_t n)
+{
+	if ((uintptr_t)to - (uintptr_t)from < n || (uintptr_t)from - (uintptr_t)to < n) {
+		memmove(to, from, n);
+		return;
+	}
+	if (n < LEAST) {
+		memcpy(to, from, n);
+		return;
+	}
+	struct pace *p = &paces[MIN((63 - __builtin_clzll(n / LEAST)) / 3, SIZES - 1)];
+	if (p->n++ % AGAIN == 0 || p->odd >= TRIES) {
+		p->trial = 2 * TRIES;
+		p->takes[PLAIN] = p->takes[PAST] = 1;
+		p->n = 1;
+		p->odd = 0;
+	}
+	enum way w = p->trial ? (enum way)(p->trial % WAYS) : (enum way)p->way;
+	if (!p->trial && p->n % TIMED) {
+		by(w, to, from, n);
+		return;
+	}
+	double t = clock_s();
+	by(w, to, from, n);
+	float s = (float)((clock_s() - t) / (double)n);
+	if (!p->trial)
+		p->odd = s > CHANGED * p->takes[w] || s < p->takes[w] / CHANGED ? p->odd + 1 : 0;
+	else {
+		p->takes[w] = MIN(p->takes[w], s);
+		if (!--p->trial)
+			p->way = p->takes[PAST] < WORTH * p->takes[PLAIN];
+	}
+}
