@@ -11,7 +11,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { LINE = 64, LEAST = 4 << 10, SIZES = 4, TRIES = 3, TIMED = 16, AGAIN = 1024 };
+enum { LINE = 64, LEAST = 4 << 10, LONG = 64 << 10, SIZES = 4, TRIES = 3, TIMED = 8, AGAIN = 1024 };
 /* A time so many times another is not that one with noise.  What goes past the caches comes back from memory: it must be worth that. */
 static const float CHANGED = 1.6f, WORTH = 0.25f;
 
@@ -20,7 +20,7 @@ enum way { PLAIN, PAST, WAYS };
 /* What a thread knows of copies of one size. */
 static _Thread_local struct pace {
 	uint32_t n;              /* copies since the last trial */
-	uint8_t way, trial;      /* copies of the trial that are left, by turns */
+	uint8_t way, trial;      /* copies of the trial that are left: first plain ones, for lines that went past the caches nobody has read */
 	uint8_t odd;             /* timed copies in a row that took another time than in the trial */
 	float takes[WAYS];       /* seconds a byte, at best */
 } paces[SIZES];
@@ -72,8 +72,8 @@ void copy_shared(void *to, const void *from, size_t n)
 		p->n = 1;
 		p->odd = 0;
 	}
-	enum way w = p->trial ? (enum way)(p->trial % WAYS) : (enum way)p->way;
-	if (!p->trial && p->n % TIMED) {
+	enum way w = p->trial ? p->trial > TRIES ? PLAIN : PAST : (enum way)p->way;
+	if (!p->trial && n < LONG && p->n % TIMED) {
 		by(w, to, from, n);
 		return;
 	}
