@@ -2,7 +2,8 @@
 
 `rondo bench peak` measures, with all cores at once and between the rows: multiply-adds (vector f32; the fastest of the
 instructions for bf16 and i8), memory read, filled and copied at several sizes, a neighbour's memory, and how long a line of
-cache takes from core to core.  Each is the best of all that were taken in a run, as the machine is shared.
+cache takes from core to core.  Each is the best of all that were taken in a run, as the machine is shared; how far that line's time
+went is told, since cores of a virtual machine may come to share a cache, or to share none, while a run lasts.
 """
 
 import math
@@ -11,7 +12,7 @@ import subprocess
 
 class Limits:
     def __init__(self, tool):
-        self.tool, self.peak, self.sizes = tool, {}, {}
+        self.tool, self.peak, self.sizes, self.exchanges = tool, {}, {}, []
 
     def measure(self):
         """Once more; better values replace those there are."""
@@ -21,11 +22,17 @@ class Limits:
         for line in text.splitlines():
             name, value, *_ = line.split("\t")
             better = min if name == "exchange" else max
+            if name == "exchange":
+                self.exchanges.append(float(value))
             self.peak[name] = better(float(value), self.peak.get(name, float(value)))
         for name in self.peak:
             kind, _, size = name.partition(" ")
             if size:
                 self.sizes[kind, int(size)] = self.peak[name]
+
+    def between(self):
+        """Nanoseconds of a line from core to core, as text; none on one core."""
+        return f"a line from core to core in {min(self.exchanges):.0f} to {max(self.exchanges):.0f} ns" if self.exchanges else ""
 
     def rate(self, kind, size):
         """Bytes a microsecond, where that many bytes in all are in use: of the measured size that is nearest."""

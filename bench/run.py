@@ -298,7 +298,7 @@ def main():
     progress(steps, steps, "done")
 
     load.append(os.getloadavg()[0])
-    about = machine()
+    about = "; ".join(x for x in (machine(), most.between()) if x)
     table, failed, wrong = [], [], []
     for r in chosen:
         us, mb = ([middle(got[s, r.name], key) for s in sides] for key in ("us", "mb"))
