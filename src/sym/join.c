@@ -540,8 +540,11 @@ static struct err *greeted(struct joining *g, int k)
 		e = sym_joins(g->w, g->kv, k, g->until, &coming);
 		pthread_mutex_lock(&j->lock);
 	}
+	bool done = g->w->process[k].fd >= 0;
 	pthread_mutex_unlock(&j->lock);
-	return e;
+	if (done)                             /* it may have ended after that */
+		err_free(e);
+	return done ? NULL : e;
 }
 
 /* Each process tries to map those before it, and all learn who reached whom. */

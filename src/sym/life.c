@@ -15,13 +15,17 @@ struct err *sym_joins(struct sym_world *w, const struct kv *kv, int who, double 
 struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key, int who, double until, struct str *out)
 {
 	struct sym_coming c = { 0 };
+	struct err *why = NULL;
 
 	for (;;) {
-		struct err *e = kv->get(kv->user, key, sym_slice(&c, until), out);
-		if (!e || (e->code != ERR_DEADLINE && e->code != ERR_NOT_FOUND))
-			return e ? err_wrap(e, "joining the job, process %d", kv->process) : NULL;
+		struct err *e = kv->get(kv->user, key, why ? 1 : sym_slice(&c, until), out);
+		bool there = !e || (e->code != ERR_DEADLINE && e->code != ERR_NOT_FOUND);
+		if (there || why) {
+			err_free(there ? why : e);
+			return !there ? why : e ? err_wrap(e, "joining the job, process %d", kv->process) : NULL;
+		}
 		err_free(e);
-		TRY(sym_joins(w, kv, who, until, &c));
+		why = sym_joins(w, kv, who, until, &c);          /* it may have ended after it had done its part: a last look */
 	}
 }
 

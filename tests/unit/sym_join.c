@@ -16,9 +16,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct { char key[32]; struct str value; } pair[KEYS];
 static int npair;
 
-/* What one process does not find as it is.  lies_to: it is told of a wrong socket of the process about; fails: its read of that key. */
+/* What one process does not find as it is.  lies_to: it is told of a wrong socket of the process about; fails: its read of that key;
+ * late: a key that is written late, and who asks for it before hears that it is not there when it is. */
 static int lies_to, about;
 static struct { int who; const char *key; } fails;
+static const char *late;
 
 static struct str *find(const char *key)
 {
@@ -30,6 +32,7 @@ static struct str *find(const char *key)
 
 static struct err *put(void *user, const char *key, const void *value, size_t n)
 {
+	usleep(late && !strcmp(key, late) ? 20000 : 0);
 	pthread_mutex_lock(&lock);
 	bool old = find(key);
 	CHECK(npair < KEYS);
@@ -59,8 +62,10 @@ static struct err *get(void *user, const char *key, int ms, struct str *out)
 			break;
 		usleep(500);
 	}
-	if (!v)
+	if (!v) {
+		usleep(late && !strcmp(key, late) ? 100000 : 0);
 		return ERR(DEADLINE, "nobody has written '%s'", key);
+	}
 	snprintf(record, sizeof record, "process/%d", about);
 	char *sock = kv->process == lies_to && !strcmp(key, record) ? strstr(out->p, " rondo-") : NULL;
 	if (sock)
@@ -68,21 +73,25 @@ static struct err *get(void *user, const char *key, int ms, struct str *out)
 	return NULL;
 }
 
-struct side { pthread_t t; struct kv kv; int nlocal; struct sym_world *w; struct err *e; };
+struct side { pthread_t t; struct kv kv; int nlocal; bool leaves; struct sym_world *w; struct err *e; };
 
 static void *opens(void *v)
 {
 	struct side *s = v;
 
 	s->e = sym_open(&(struct sym_opts){ .nlocal = s->nlocal, .boot = &s->kv, .threads = 1, .seed = 1 }, &s->w);
+	if (s->leaves) {
+		sym_close(s->w);
+		s->w = NULL;
+	}
 	return NULL;
 }
 
-/* n processes join; nlocal: devices of the last one, 1 of the others. */
+/* n processes join; nlocal: devices of the last one, 1 of the others.  Where a key is late the last one leaves at once. */
 static void join(struct side *s, int n, int nlocal)
 {
 	for (int i = 0; i < n; i++) {
-		s[i] = (struct side){ .kv = { i, n, &s[i].kv, put, get }, .nlocal = i == n - 1 ? nlocal : 1 };
+		s[i] = (struct side){ .kv = { i, n, &s[i].kv, put, get }, .nlocal = i == n - 1 ? nlocal : 1, .leaves = late && i == n - 1 };
 		assert_int_equal(pthread_create(&s[i].t, NULL, opens, &s[i]), 0);
 	}
 	for (int i = 0; i < n; i++)
@@ -98,7 +107,7 @@ static void leave_all(struct side *s, int n)
 	while (npair)
 		str_free(&pair[--npair].value);
 	lies_to = about = -1;
-	fails.key = NULL;
+	fails.key = late = NULL;
 }
 
 /* Two of them cannot map each other, though a third maps both: all use the network for all, for the members of a group must take
@@ -147,6 +156,24 @@ static void gives_up(void **state)
 	says(s, 0, "process 1 could not join the job: joining the job, process 1: the store is broken");
 	leave_all(s, 2);
 	assert_true(clock_s() - since < 60);
+}
+
+/* Who has done all that others need of it may leave before they have seen that. */
+static void leaves_first(void **state)
+{
+	static const char *const row[][2] = { { "shm", "reached/1" }, { "tcp", "tcp/1" } };
+	struct side s[2];
+
+	for (size_t k = 0; k < NELEM(row); k++) {
+		assert_null(conf_set("TRANSPORT", row[k][0]));
+		late = row[k][1];
+		join(s, 2, 1);
+		for (int i = 0; i < 2; i++)
+			if (s[i].e)
+				fail_msg("%s, process %d: %s", row[k][0], i, s[i].e->msg);
+		leave_all(s, 2);
+	}
+	assert_null(conf_set("TRANSPORT", "auto"));
 }
 
 /* One that says goodbye has left, and has not died. */
@@ -211,7 +238,7 @@ static void last_words(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(in_pieces), cmocka_unit_test(gives_up), cmocka_unit_test(goodbye), cmocka_unit_test(last_words) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(in_pieces), cmocka_unit_test(gives_up), cmocka_unit_test(leaves_first), cmocka_unit_test(goodbye), cmocka_unit_test(last_words) };
 
 	lies_to = about = -1;
 	return cmocka_run_group_tests(t, NULL, NULL);
