@@ -383,7 +383,8 @@ void sym_part(struct sym_world *w);                  /* say goodbye */
 
 /* --- tcp.c, dial.c, ucx.c: between hosts -------------------------------------------------------- */
 
-/* Open the road to the processes in reach[nproc]; sets w->net_data.  Collective over them. */
+/* Open the road to the processes in reach[nproc]; sets w->net and its w->net_data, which are closed with the world also if this fails,
+ * or memory runs out in it: by then the others can ask why.  Collective over them. */
 struct err *sym_tcp_open(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until);
 struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until);
 /* fd[nproc]: a connection to each process in reach, -1 for the others; its other end has the job's token.  Nonblocking. */

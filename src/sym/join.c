@@ -596,7 +596,6 @@ static struct err *choose_roads(struct joining *g)
 	if (any) {
 		TRY(net_of_all(w, &ucx));
 		TRY((ucx ? sym_ucx_open : sym_tcp_open)(w, g->kv, w->join->token, g->far, g->until));
-		w->net = ucx ? &sym_ucx : &sym_tcp;
 	}
 	for (int k = 0; k < w->nproc; k++)
 		if (k != w->proc)

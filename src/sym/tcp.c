@@ -843,6 +843,8 @@ static void tcp_close(struct sym_world *w)
 {
 	struct tcp *x = of(w);
 
+	if (!x)
+		return;
 	if (x->started) {
 		atomic_store(&x->over, true);
 		eventfd_write(x->stop, 1);
@@ -876,19 +878,15 @@ static void tcp_close(struct sym_world *w)
 	w->net_data = NULL;
 }
 
-static void closed(void *w) { tcp_close(w); }
-
 struct err *sym_tcp_open(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until)
 {
-	struct tcp *x = mem_alloc(sizeof *x);
 	int *fd = mem_alloc((size_t)w->nproc * sizeof *fd);
 	struct err *e = NULL;
-	struct mem_undo u;
 
-	w->net_data = x;
+	w->net = &sym_tcp;
+	struct tcp *x = w->net_data = mem_alloc(sizeof *x);
 	x->w = w;
 	x->stop = -1;
-	mem_undo(&u, closed, w);
 	x->link = mem_lines((size_t)w->nproc * sizeof *x->link);
 	for (int k = 0; k < w->nproc; k++)
 		x->link[k].fd = -1;
@@ -920,10 +918,7 @@ struct err *sym_tcp_open(struct sym_world *w, const struct kv *kv, const char *t
 	else
 		x->started = true;
 out:
-	mem_done(&u);
 	free(fd);
-	if (e)
-		tcp_close(w);
 	return e;
 }
 

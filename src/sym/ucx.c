@@ -94,8 +94,7 @@ struct link {
 	ucp_ep_h ep;
 	uint64_t sent;                    /* numbers given */
 	uint64_t next;                    /* the first that is not done here */
-	ARR(uint64_t) early;              /* done, but not all before it */
-	struct waiting *line;
+	struct waiting *line;             /* what came, but not all before it */
 	bool greeted;
 };
 
@@ -109,14 +108,15 @@ struct ucx {
 	ucp_worker_h worker;
 	pthread_mutex_t lock;             /* of all below, and of every call into the library */
 	struct link *link;                /* nproc */
-	ARR(struct fetch) get;            /* by cookie - 1; left NULL: free */
+	struct fetch *get;                /* nget, by cookie - 1; left NULL: free */
+	size_t nget;
 	_Atomic uint32_t *open;           /* nlocal: what of a PE has a `left` that is not down yet */
 	struct msg *lent;                 /* messages with a left */
 	_Atomic uint32_t nobody;
 	int efd, stop, flying;            /* flying: messages under way */
 	_Atomic uint64_t polled;          /* when somebody who waits last made progress, ns */
 	pthread_t thread;
-	bool started;
+	bool started, poor;               /* poor: there was no memory for a message */
 	char token[64];
 };
 
@@ -148,7 +148,7 @@ static void down(struct ucx *x, int from, _Atomic uint32_t *left)
 /* The answer with this cookie has come, or will not. */
 static void fetched(struct ucx *x, uint64_t cookie, bool lost)
 {
-	struct fetch *f = &x->get.p[cookie - 1];
+	struct fetch *f = &x->get[cookie - 1];
 	_Atomic uint32_t *left = f->left;
 
 	f->left = NULL;
@@ -161,11 +161,34 @@ static void fetched(struct ucx *x, uint64_t cookie, bool lost)
 	down(x, f->from, left);
 }
 
-/* A line or an atomic whose turn has come. */
+/* No answers will come from proc any more. */
+static void forsake(struct ucx *x, int proc, enum sym_life how)
+{
+	sym_gone(x->w, proc, how);
+	for (size_t i = 0; i < x->nget; i++) {
+		struct fetch *f = &x->get[i];
+		if (f->left && f->proc == proc && !f->busy)
+			fetched(x, i + 1, true);
+		else if (f->left && f->proc == proc)
+			f->lost = true;           /* the library ends what it has begun */
+	}
+}
+
+/* There was no memory for a message of proc, or to it.  A jump to a guard would leave the lock closed, and pass the library. */
+static void give_up(struct ucx *x, int proc)
+{
+	log_line(LOG_WARN, "out of host memory: messages between this process and process %d are lost", proc);
+	x->poor = true;
+	forsake(x, proc, SYM_DEAD);
+}
+
+/* What changes memory, and whose turn has come.  What a PUT brought is in its place already. */
 static void act(struct ucx *x, const struct head *h)
 {
 	struct head l = *h;
 
+	if (h->kind == PUT)
+		return;
 	if (h->kind == PUT_LINE)
 		l.off = h->cookie;
 	char *at = place(x, &l, h->kind == AMO ? h->n : h->n * 8);
@@ -187,13 +210,6 @@ static void advance(struct ucx *x, struct link *l)
 {
 	for (bool more = true; more;) {
 		more = false;
-		for (size_t i = 0; i < l->early.n; i++)
-			if (l->early.p[i] == l->next) {
-				l->early.p[i] = l->early.p[--l->early.n];
-				l->next++;
-				more = true;
-				break;
-			}
 		for (struct waiting **q = &l->line; *q; q = &(*q)->next)
 			if ((*q)->h.seq == l->next) {
 				struct waiting *v = *q;
@@ -207,15 +223,6 @@ static void advance(struct ucx *x, struct link *l)
 	}
 }
 
-static void done(struct ucx *x, struct link *l, uint64_t seq)
-{
-	if (seq == l->next) {
-		l->next++;
-		advance(x, l);
-	} else
-		arr_push(&l->early, seq);
-}
-
 static void in_turn(struct ucx *x, struct link *l, const struct head *h)
 {
 	if (h->seq == l->next) {
@@ -224,7 +231,11 @@ static void in_turn(struct ucx *x, struct link *l, const struct head *h)
 		advance(x, l);
 		return;
 	}
-	struct waiting *v = mem_alloc(sizeof *v);
+	struct waiting *v = malloc(sizeof *v);
+	if (!v) {
+		give_up(x, h->from);
+		return;
+	}
 	v->h = *h;
 	v->next = l->line;
 	l->line = v;
@@ -234,12 +245,10 @@ static void landed(void *request, ucs_status_t status, size_t n, void *user)
 {
 	struct landing *g = user;
 
-	if (g->h.kind == PUT_LINE && status == UCS_OK)
-		in_turn(g->x, &g->x->link[g->h.from], &g->h);
-	if (g->h.kind == PUT && status == UCS_OK)
-		done(g->x, &g->x->link[g->h.from], g->h.seq);
 	if (g->h.kind == DATA)
 		fetched(g->x, g->h.cookie, status != UCS_OK);
+	else if (status == UCS_OK)
+		in_turn(g->x, &g->x->link[g->h.from], &g->h);
 	free(g);
 	if (request)
 		u.ucp_request_free(request);
@@ -247,23 +256,10 @@ static void landed(void *request, ucs_status_t status, size_t n, void *user)
 
 static struct fetch *asked(struct ucx *x, const struct head *h, size_t n)
 {
-	if (h->cookie == 0 || h->cookie > x->get.n)
+	if (h->cookie == 0 || h->cookie > x->nget)
 		return NULL;
-	struct fetch *f = &x->get.p[h->cookie - 1];
+	struct fetch *f = &x->get[h->cookie - 1];
 	return f->left && f->n == n && f->proc == h->from ? f : NULL;
-}
-
-/* No answers will come from proc any more. */
-static void forsake(struct ucx *x, int proc, enum sym_life how)
-{
-	sym_gone(x->w, proc, how);
-	for (size_t i = 0; i < x->get.n; i++) {
-		struct fetch *f = &x->get.p[i];
-		if (f->left && f->proc == proc && !f->busy)
-			fetched(x, i + 1, true);
-		else if (f->left && f->proc == proc)
-			f->lost = true;           /* the library ends what it has begun */
-	}
 }
 
 static ucs_status_t receive(void *user, const void *header, size_t nheader, void *data, size_t n, const ucp_am_recv_param_t *p)
@@ -316,13 +312,17 @@ static ucs_status_t receive(void *user, const void *header, size_t nheader, void
 		memcpy(to, data, n);
 		if (f)
 			fetched(x, h.cookie, false);
-		else if (h.kind == PUT_LINE)
-			in_turn(x, l, &h);
 		else
-			done(x, l, h.seq);
+			in_turn(x, l, &h);
 		return UCS_OK;
 	}
-	struct landing *g = mem_alloc(sizeof *g);
+	struct landing *g = malloc(sizeof *g);
+	if (!g) {
+		if (f)
+			fetched(x, h.cookie, true);
+		give_up(x, h.from);
+		return UCS_OK;
+	}
 	*g = (struct landing){ x, h };
 	if (f)
 		f->busy = true;
@@ -354,8 +354,14 @@ static void sent(void *request, ucs_status_t status, void *user)
 static void post(struct ucx *x, int proc, const struct head *h, const void *data, size_t n, bool copy, int from, _Atomic uint32_t *left)
 {
 	struct link *l = &x->link[proc];
-	struct msg *m = mem_grow(NULL, sizeof *m + (copy ? n : 0));
+	struct msg *m = malloc(sizeof *m + (copy ? n : 0));
 
+	if (!m) {
+		if (left)
+			down(x, from, left);
+		give_up(x, proc);
+		return;
+	}
 	m->h = *h;
 	m->x = x;
 	m->left = left;
@@ -437,11 +443,21 @@ static void ask(struct ucx *x, int from, int proc, struct head *h, void *dst, si
 {
 	size_t slot = 0;
 
-	while (slot < x->get.n && x->get.p[slot].left)
+	while (slot < x->nget && x->get[slot].left)
 		slot++;
-	if (slot == x->get.n)
-		arr_push(&x->get, ((struct fetch){ 0 }));
-	x->get.p[slot] = (struct fetch){ dst, n, left, proc, from, false, false };
+	if (slot == x->nget) {
+		struct fetch *more = realloc(x->get, (slot + 1) * sizeof *more);
+		if (!more) {
+			memset(dst, 0, n);
+			sym_lost_data(x->w, from, proc);
+			atomic_fetch_sub_explicit(left, 1, memory_order_release);
+			give_up(x, proc);
+			return;
+		}
+		x->get = more;
+		x->nget++;
+	}
+	x->get[slot] = (struct fetch){ dst, n, left, proc, from, false, false };
 	h->cookie = slot + 1;
 	atomic_fetch_add(&x->open[from - x->w->first], 1);
 	if (x->link[proc].ep && atomic_load(&x->w->process[proc].life) == SYM_HERE)
@@ -515,8 +531,8 @@ static void ucx_forget(struct sym_world *w, _Atomic uint32_t *left)
 	double until = clock_s() + PARTING_S;
 
 	pthread_mutex_lock(&x->lock);
-	for (size_t i = 0; i < x->get.n; i++) {
-		struct fetch *f = &x->get.p[i];
+	for (size_t i = 0; i < x->nget; i++) {
+		struct fetch *f = &x->get[i];
 		if (f->left != left || f->busy)
 			continue;
 		memset(f->dst, 0, f->n);
@@ -526,9 +542,9 @@ static void ucx_forget(struct sym_world *w, _Atomic uint32_t *left)
 	}
 	for (bool late = false; atomic_load_explicit(left, memory_order_acquire); late = clock_s() > until) {
 		bool hold = false;
-		for (size_t i = 0; late && i < x->get.n; i++)
-			if (x->get.p[i].left == left && x->link[x->get.p[i].proc].ep) {
-				cut(x, x->get.p[i].proc);
+		for (size_t i = 0; late && i < x->nget; i++)
+			if (x->get[i].left == left && x->link[x->get[i].proc].ep) {
+				cut(x, x->get[i].proc);
 				hold = true;
 			}
 		for (struct msg *m = late ? x->lent : NULL; m && !hold; m = m->next)
@@ -656,6 +672,8 @@ static void ucx_close(struct sym_world *w)
 {
 	struct ucx *x = of(w);
 
+	if (!x)
+		return;
 	if (x->started) {
 		eventfd_write(x->stop, 1);
 		pthread_join(x->thread, NULL);
@@ -684,7 +702,6 @@ static void ucx_close(struct sym_world *w)
 			next = v->next;
 			free(v);
 		}
-		arr_free(&l->early);
 	}
 	pthread_mutex_unlock(&x->lock);
 	if (x->worker)
@@ -693,7 +710,7 @@ static void ucx_close(struct sym_world *w)
 		u.ucp_cleanup(x->ctx);
 	if (x->stop >= 0)
 		close(x->stop);
-	arr_free(&x->get);
+	free(x->get);
 	pthread_mutex_destroy(&x->lock);
 	free(x->link);
 	free(x->open);
@@ -831,35 +848,37 @@ bool sym_ucx_fabric(void)
 
 struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *token, const bool *reach, double until)
 {
-	struct ucx *x = mem_alloc(sizeof *x);
 	struct sym_coming coming = { 0 };
 	struct str s = { 0 };
 	struct err *e = NULL;
 	double look = 0;
 	char key[32];
-	bool was = mem_persist(true);         /* messages may be freed by the thread, while others of this one's join go on */
 
-	w->net_data = x;
+	w->net = &sym_ucx;
+	struct ucx *x = w->net_data = mem_alloc(sizeof *x);
 	x->w = w;
 	x->stop = x->efd = -1;
 	pthread_mutex_init(&x->lock, NULL);
-	TRY_GOTO(e, load(), out);
-	TRY_GOTO(e, start(x), out);
+	TRY(load());
+	TRY(start(x));
 	snprintf(x->token, sizeof x->token, "%s", token);
 	x->open = mem_alloc((size_t)w->nlocal * sizeof *x->open);
 	x->link = mem_alloc((size_t)w->nproc * sizeof *x->link);
 	ucp_address_t *a;
 	size_t n;
 	ucs_status_t st = u.ucp_worker_get_address(x->worker, &a, &n);
-	if (st != UCS_OK) {
-		e = fail("address", st);
-		goto out;
-	}
-	for (size_t i = 0; i < n; i++)
-		str_addf(&s, "%02x", ((const unsigned char *)a)[i]);
+	if (st != UCS_OK)
+		return fail("address", st);
+	char *hex = mem_try(2 * n + 1);
+	for (size_t i = 0; i < n && hex; i++)
+		snprintf(hex + 2 * i, 3, "%02x", ((const unsigned char *)a)[i]);
 	u.ucp_worker_release_address(x->worker, a);
+	if (!hex)
+		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", 2 * n + 1);
 	snprintf(key, sizeof key, "ucx/%d", w->proc);
-	TRY_GOTO(e, kv->put(kv->user, key, s.p, s.n), out);
+	e = kv->put(kv->user, key, hex, 2 * n);
+	free(hex);
+	TRY(e);
 	for (int k = 0; k < w->nproc; k++) {
 		if (!reach[k])
 			continue;
@@ -880,7 +899,9 @@ struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *t
 		st = u.ucp_ep_create(x->worker, &p, &x->link[k].ep);
 		if (st != UCS_OK) {
 			x->link[k].ep = NULL;
-			e = err_wrap(fail("endpoint", st), "process %d on host '%s'", k, w->process[k].host);
+			e = sym_joins(w, kv, k, INFINITY, &coming);      /* it may have said why */
+			if (!e)
+				e = err_wrap(fail("endpoint", st), "process %d on host '%s'", k, w->process[k].host);
 			goto out;
 		}
 		struct head h = { .kind = HELLO, .from = w->proc };
@@ -888,10 +909,10 @@ struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *t
 		post(x, k, &h, NULL, 0, true, 0, NULL);
 	}
 	for (int k = 0; k < w->nproc; k++)
-		while (reach[k] && !x->link[k].greeted) {
+		while (reach[k] && !x->link[k].greeted && !x->poor) {
 			if (!turn(x))
 				nanosleep(&(struct timespec){ 0, 200000 }, NULL);
-			if (x->link[k].ep && clock_s() >= look) {
+			if (!x->link[k].ep || clock_s() >= look) {
 				e = sym_joins(w, kv, k, INFINITY, &coming);
 				look = clock_s() + LOOK_MS / 1e3;
 				while (e && turn(x)) { }
@@ -900,21 +921,22 @@ struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *t
 				err_free(e);      /* it has ended, but after it had done its part */
 				e = NULL;
 			}
-			if (!x->link[k].ep || clock_s() > until) {
+			if (clock_s() > until) {
 				e = ERR(UNAVAILABLE, "process %d on host '%s' cannot be reached through the network", k, w->process[k].host);
 				goto out;
 			}
 		}
-	int r = pthread_create(&x->thread, NULL, progress_main, x);
+	int r = x->poor ? 0 : pthread_create(&x->thread, NULL, progress_main, x);
 	if (r)
 		e = ERR(EXHAUSTED, "cannot start a thread: %s", strerror(r));
 	else
-		x->started = true;
+		x->started = !x->poor;
 out:
-	mem_persist(was);
 	str_free(&s);
-	if (e)
-		ucx_close(w);
+	if (x->poor) {                        /* which is why others seem to be dead */
+		err_free(e);
+		e = ERR(EXHAUSTED, "out of host memory for messages");
+	}
 	return e;
 }
 

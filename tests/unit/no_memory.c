@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <pthread.h>
 #include <dirent.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -305,6 +306,44 @@ static void donates(void **state)
 	}
 }
 
+/* --- saying so ----------------------------------------------------------------------------------- */
+
+/* What is said on stderr: text, cut off behind `most` bytes and the name. */
+static void said(const char *text, size_t most)
+{
+	char got[2048];
+	int old = dup(2), f = memfd_create("said", 0);
+	size_t n = strlen(text);
+
+	assert_true(old >= 0 && f >= 0 && dup2(f, 2) == 2);
+	log_line(LOG_WARN, "%s %d", text, 7);
+	dup2(old, 2);
+	close(old);
+	ssize_t k = pread(f, got, sizeof got, 0);
+	close(f);
+	n = MIN(n + 2, most);
+	assert_int_equal(k, (ssize_t)(n + strlen("rondo: \n")));
+	assert_memory_equal(got, "rondo: ", 7);
+	assert_memory_equal(got + 7, text, MIN(n, strlen(text)));
+	assert_int_equal(got[k - 1], '\n');
+}
+
+/* A line of the log is said without memory as well, a long one as far as it goes; and nothing is jumped over. */
+static void says(void **state)
+{
+	char text[1200];
+
+	memset(text, 'x', sizeof text - 1);
+	for (size_t n = sizeof text - 1; n > 480; n -= n > 530 ? 100 : 1) {
+		text[n] = '\0';
+		said(text, n + 2);
+		atomic_store(&all, true);
+		refuse_from(1);
+		said(text, 504);
+		mem_refuse(NULL);
+	}
+}
+
 /* --- joining -------------------------------------------------------------------------------- */
 
 /* Two processes, here threads, of which the second has no memory.  The store is theirs. */
@@ -394,15 +433,16 @@ static int entries(const char *path)
 	return n;
 }
 
-/* It says so, the other hears of it at once, and nothing is left of either. */
+/* It says so, the other hears of it at once, and nothing is left of either.  What a library keeps for itself is there after a join that had
+ * all memory (k 0). */
 static void join_by(const char *road, bool rest)
 {
 	ok(conf_set("TRANSPORT", road));
 	atomic_store(&all, rest);
-	for (long k = 1, whole = 0; !whole; k++) {
+	for (long k = 0, over = 0; !over; k++) {
 		int threads = entries("/proc/self/task"), open = entries("/proc/self/fd");
 		struct side s[2];
-		refuse_from(k);
+		refuse_from(k ? k : 1L << 30);
 		mem_refuse(refuse_poor);
 		for (int i = 0; i < 2; i++) {
 			s[i] = (struct side){ .kv = { i, 2, NULL, kv_put, kv_get } };
@@ -410,11 +450,18 @@ static void join_by(const char *road, bool rest)
 		}
 		for (int i = 0; i < 2; i++)
 			pthread_join(s[i].t, NULL);
-		whole = allow();
-		if (whole) {
+		bool whole = allow();
+		over = k && whole;
+		if (!k && s[1].e && (s[1].e->code == ERR_UNIMPLEMENTED || strstr(s[1].e->msg, "cannot load UCX"))) {
+			print_message("SKIP joins by %s: %s\n", road, s[1].e->msg);
+			err_free(s[1].e);
+			err_free(s[0].e);
+			over = 1;
+		} else if (whole) {
 			ok(s[0].e);
 			ok(s[1].e);
-			counted(road, k);
+			if (k)
+				counted(road, k);
 		} else if (s[1].e)
 			says_so(s[1].e, k);
 		if (s[0].e) {
@@ -429,8 +476,8 @@ static void join_by(const char *road, bool rest)
 		int t = 0, f = 0;
 		for (int i = 0; i < 2000 && (!i || t || f); i++) {       /* a thread that was joined may be seen for a moment */
 			usleep(i ? 1000 : 0);
-			t = entries("/proc/self/task") - threads;
-			f = entries("/proc/self/fd") - open;
+			t = k ? entries("/proc/self/task") - threads : 0;
+			f = k ? entries("/proc/self/fd") - open : 0;
 		}
 		if (t || f)
 			fail_msg("%s, allocation %ld: %d threads and %d descriptors more than before", road, k, t, f);
@@ -438,13 +485,13 @@ static void join_by(const char *road, bool rest)
 	ok(conf_set("TRANSPORT", "auto"));
 }
 
-/* By mapped memory and by the network; only that allocation, and all that follow. */
+/* By mapped memory and by each of the networks; only that allocation, and all that follow. */
 static void joins(void **state)
 {
 	double since = clock_s();
 
-	for (int i = 0; i < 4; i++)
-		join_by(i / 2 ? "tcp" : "shm", i % 2);
+	for (int i = 0; i < 6; i++)
+		join_by((const char *const[]){ "shm", "tcp", "ucx" }[i / 2], i % 2);
 	assert_true(clock_s() - since < 300);
 }
 
@@ -458,6 +505,7 @@ static struct err *client_new(void *v)
 static int start(void **state)
 {
 	conf_init();
+	setenv("UCX_LOG_LEVEL", "fatal", 0);   /* it says that the other side has gone */
 	err_free(conf_set("CACHE", ""));
 	err_free(conf_set("CORES", "12"));     /* devices with workers, on a small machine, too */
 	ok(mem_guard(client_new, &cl, false));
@@ -466,7 +514,7 @@ static int start(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(one_device), cmocka_unit_test(two_devices), cmocka_unit_test(donates), cmocka_unit_test(joins) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(one_device), cmocka_unit_test(two_devices), cmocka_unit_test(donates), cmocka_unit_test(says), cmocka_unit_test(joins) };
 
 	return cmocka_run_group_tests(t, start, teardown);
 }
