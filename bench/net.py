@@ -4,11 +4,13 @@
     bench/net.py                     1 KB to 16 MB
     bench/net.py --only tcp,openmpi  not over UCX
     bench/net.py --rounds 15 --max 65536
+    bench/net.py --before FOLDER     beside Rondo as it is built in another clone, instead of Open MPI
     bench/net.py --markdown          the table as Markdown
 
 Needs root, and Debian's openmpi-bin and libopenmpi-dev.  Each side runs on a core of its own.  Jobs take turns; a figure is
 the median over rounds; the ratio is Open MPI's time over that of Rondo over TCP: above 1 Rondo is faster.  put_signal is one way; Open MPI's
-is that of a message.
+is that of a message.  With --before the ratio is that of each road before to now, with the least and the most that it was in a round: what
+lies within is noise.
 """
 
 import argparse
@@ -21,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+from mpi import before_of, beside
 
 HERE = pathlib.Path(__file__).resolve().parent
 ADDRESS = ("10.79.0.1", "10.79.0.2")
@@ -88,37 +92,51 @@ def main():
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--algorithm", default="auto", help="of Rondo")
     p.add_argument("--only", default="tcp,ucx,openmpi", help="of tcp and ucx (Rondo's roads) and openmpi")
+    p.add_argument("--before", metavar="FOLDER", type=pathlib.Path, help="a clone whose build/ has another rondo, the peer instead of Open MPI")
     p.add_argument("--markdown", action="store_true")
     p.add_argument("--rondo", default=str(HERE.parent / "build" / "rondo"))
     a = p.parse_args()
     if os.geteuid():
         sys.exit("network namespaces need root")
+    old = a.before and before_of(p, a.before)
+    roads = [x for x in a.only.split(",") if not old or x != "openmpi"]
+    jobs = [job for x in roads for job in [(x, x, a.rondo), (f"{x} before", x, old)][:2 if old else 1]]
     env = dict(os.environ, UCX_TLS="tcp", UCX_NET_DEVICES="wire", UCX_WARN_UNUSED_ENV_VARS="n", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     seen, port = {}, itertools.count(21000)
     with tempfile.TemporaryDirectory() as temp, Hosts() as hosts:
         program = [f"{temp}/mpi", str(a.min), str(a.max), "7", a.ops]
-        command = [a.rondo, "bench", "coll", "--op", a.ops, "--algorithm", a.algorithm, "--min", str(a.min), "--max", str(a.max), "--rounds", "7"]
+        command = ["bench", "coll", "--op", a.ops, "--algorithm", a.algorithm, "--min", str(a.min), "--max", str(a.max), "--rounds", "7"]
         agent = pathlib.Path(temp) / "agent"
         agent.write_text(f'#!/bin/sh\nshift\nexec ip netns exec {hosts.name[1]} unshare -u sh -c "hostname other; $*"\n')
         agent.chmod(0o755)
-        subprocess.run(["mpicc.openmpi", "-O2", "-o", program[0], str(HERE / "mpi.c")], check=True)
+        if "openmpi" in roads:
+            subprocess.run(["mpicc.openmpi", "-O2", "-o", program[0], str(HERE / "mpi.c")], check=True)
         for k in range(a.rounds):
-            for name in a.only.split(","):
+            for name, road, tool in jobs[::(-1) ** k]:
                 if sys.stderr.isatty():
                     print(f"\rround {k + 1} of {a.rounds}: {name:10}", end="", file=sys.stderr, flush=True)
-                out = openmpi(hosts, program, env, str(agent)) if name == "openmpi" else rondo(hosts, command, dict(env, RONDO_NET=name), next(port))
+                out = openmpi(hosts, program, env, str(agent)) if name == "openmpi" else rondo(hosts, [tool, *command], dict(env, RONDO_NET=road), next(port))
                 for line in out.splitlines():
                     if line and not line.startswith("#") and not line.startswith("collective"):
                         op, size, algorithm, us, _ = line.split("\t")
-                        label = name if algorithm in ("auto", "mpi") else algorithm
+                        label = name if algorithm in ("auto", "mpi") else name.replace(road, algorithm)
                         seen.setdefault((op, int(size)), {}).setdefault(label, []).append(float(us))
     if sys.stderr.isatty():
         print(file=sys.stderr)
     names = sorted({n for row in seen.values() for n in row}, key=lambda n: (n != "tcp", n == "openmpi", n))
     bar = " | " if a.markdown else "\t"
-    ratio = ["openmpi/tcp"] if {"tcp", "openmpi"} <= set(names) else []
-    for i, cells in enumerate([["operation", "bytes", *(f"{x} us" for x in names), *ratio], *([op, str(size), *(f"{statistics.median(row[x]):.1f}" if x in row else "" for x in names),
-                              *(f"{statistics.median(row['openmpi']) / statistics.median(row['tcp']):.2f}" for _ in ratio)] for (op, size), row in seen.items())]):
+    head, pairs = [], [(x, f"{x} before") for x in names if f"{x} before" in names]
+    for now, was in pairs:
+        head += [f"before/{now}", "of rounds"]
+    if {"tcp", "openmpi"} <= set(names):
+        head += ["openmpi/tcp"]
+    table = [["operation", "bytes", *(f"{x} us" for x in names), *head]]
+    for (op, size), row in seen.items():
+        ratios = [x for now, was in pairs for x in (beside(row[was], row[now]) if now in row and was in row else ("", ""))]
+        if "openmpi/tcp" in head:
+            ratios.append(f"{statistics.median(row['openmpi']) / statistics.median(row['tcp']):.2f}")
+        table.append([op, str(size), *(f"{statistics.median(row[x]):.1f}" if x in row else "" for x in names), *ratios])
+    for i, cells in enumerate(table):
         print(("| " if a.markdown else "") + bar.join(cells) + (" |" if a.markdown else ""))
         if a.markdown and not i:
             print("|" + " --- |" * len(cells))
