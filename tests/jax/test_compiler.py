@@ -1,4 +1,6 @@
 """What the compiler may not lose: branches apart from each other, places in the source, dimensions."""
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -159,3 +161,29 @@ def test_offsets_that_are_computed(dtype):
         same(lambda c, d: jnp.einsum("ij,ji->", c, d), (c * d.T).sum(), c, d)
         x, w = r.integers(-3, 4, (2, 3, 20000)), r.integers(-3, 4, (4, 3, 3))
         same(lambda x, w: lax.conv(x, w, (1,), "VALID"), sum(np.einsum("bct,oc->bot", x[:, :, k : 19998 + k], w[:, :, k]) for k in range(3)), x, w)
+
+
+@pytest.mark.parametrize("norm", ["rms", "mean", "none"])
+def test_what_reads_a_sum_follows_it_in_one_pass(norm, platform):
+    """The residual and its norm, which needs a row: part by part, while what was summed is in the caches."""
+    m = jax.make_mesh((2,), ("x",), devices=jax.devices()[:2], axis_types=(AxisType.Auto,))
+    rng = np.random.default_rng(0)
+    x, h, w, g = (rng.standard_normal(s, np.float32) for s in ((256, 512), (256, 128), (128, 512), (512,)))
+
+    def layer(x, h, w, g):
+        r = x + lax.psum(h @ w, "x")
+        c = r - r.mean(-1, keepdims=True) if norm == "mean" else r
+        n = c * lax.rsqrt((c * c).mean(-1, keepdims=True) + 1e-6) if norm != "none" else jnp.maximum(r, 0)
+        return r, n * g
+
+    f = jax.jit(jax.shard_map(layer, mesh=m, in_specs=(P(), P(None, "x"), P("x"), P()), out_specs=P(), check_vma=False))
+    made = f.lower(x, h, w, g).compile()
+    if platform == "rondo":
+        followers = [line for line in made.as_text().splitlines() if re.match(r" *then ", line)]
+        assert len(followers) == 1 and re.search(r"-> \(b\d+, b\d+\)", followers[0]), made.as_text()
+    r, n = made(x, h, w, g)
+    want = x + h @ w
+    c = want - want.mean(-1, keepdims=True) if norm == "mean" else want
+    c = c / np.sqrt((c * c).mean(-1, keepdims=True) + 1e-6) if norm != "none" else np.maximum(want, 0)
+    np.testing.assert_allclose(r, want, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(n, c * g, rtol=1e-3, atol=1e-3)
