@@ -424,9 +424,9 @@ static void backward(struct env *e, int i)
 			ir_val more = rows(e, w->rest, sums);
 			in[5] = ir_bin(b, ELEM_subtract, in[5], more);
 		}
-		if (s.fill) {
+		if (score_hides(&s.fill)) {
 			int64_t dim[ATOMS], nb = extents(e, dim);
-			ir_val part = score_dead(b, in[3], sums, s.fill, dim[nb + 2]);
+			ir_val part = score_dead(b, in[3], sums, &s.fill, dim[nb + 2]);
 			in[5] = ir_bin(b, ELEM_multiply, in[5], part);
 		}
 	}
@@ -536,7 +536,7 @@ static void leaf_fac(const struct cand *c, int f, const struct seen *s)
 		s->leaf(s->user, (ir_val)fac_of(c, f)->a, fac_of(c, f)->b);
 }
 
-static bool leaves(struct match *m, int fwd, int slope, const struct seen *s)
+static bool leaves(struct match *m, int fwd, int slope, bool given, const struct seen *s)
 {
 	struct cand *c = m->c;
 	const struct fac x = *fac_of(c, m->x);
@@ -545,7 +545,7 @@ static bool leaves(struct match *m, int fwd, int slope, const struct seen *s)
 	leaf_fac(c, x.a, s);
 	leaf_fac(c, x.b, s);
 	leaf_fac(c, m->fwd.p[fwd].v, s);
-	if (!score_function(&e, &m->fwd.p[fwd], slope, false, &f)) {
+	if (!score_function(&e, &m->fwd.p[fwd], slope, given, &f)) {
 		cand_fail(c, ir_def(c->fn, c->seed)->loc, f.why);
 		return false;
 	}
@@ -571,11 +571,11 @@ bool emit_leaves(struct match *m, const struct exit *x, void (*leaf)(void *user,
 	leaf_poly(m->c, x->coef, &s);
 	leaf_poly(m->c, x->lift, &s);
 	if (x->kind < EXIT_DELTA)
-		return leaves(m, x->op, 0, &s);
+		return leaves(m, x->op, 0, false, &s);
 	const struct bwd *w = &m->bwd.p[x->op];
 	leaf_fac(m->c, w->d_o, &s);
 	leaf_poly(m->c, w->rest, &s);
 	leaf_poly(m->c, w->less, &s);
 	leaf_poly(m->c, w->r, &s);
-	return (w->given || leaves(m, w->fwd, 0, &s)) && (x->kind == EXIT_DELTA || leaves(m, w->fwd, w->slope ? w->slope : poly_const(m->c, 1), &s));
+	return (w->given || leaves(m, w->fwd, 0, false, &s)) && (x->kind == EXIT_DELTA || leaves(m, w->fwd, w->slope ? w->slope : poly_const(m->c, 1), w->given, &s));
 }

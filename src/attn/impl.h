@@ -139,6 +139,7 @@ struct match {
 	int x;                   /* the product, a factor */
 	bool widen;              /* vectors in the type of the sums */
 	int empty;               /* what is NaN in rows without any key */
+	double added;            /* of fills */
 	int t;                   /* axis of the queries; those of its side but it are heads */
 };
 bool match_exit(struct match *m, ir_val v, int lab, struct exit *out);
@@ -163,10 +164,12 @@ struct env {
 };
 
 enum { MOST_EXTRA = 24, MOST_NODE = 400 };
-enum { FILL = 10000, ABSORBS = 1 << 20 };      /* constants from which on a score is a mask's; scores beside which the logarithm of a number of keys is lost */
+enum { FILL = 10000, MOST_FILL = 4 };      /* constants from which on a score is a mask's, and of them in one score */
+/* What hides keys: numbers that take a score's place; the largest that is added to one, and the largest that an operand may add; 0: none. */
+struct fills { double put[MOST_FILL], added, brought; int n; };
 
 /* A function of scalars in the making. */
-struct extra { ir_val v; int lab; bool index, sums; int n; uint8_t axis[LAB_ATOMS]; };      /* index: that along these axes; sums: the l of the rows */
+struct extra { ir_val v; int lab; bool index, sums; int n; uint8_t axis[LAB_ATOMS]; ir_val at; };      /* index: that along these axes; sums: the l of the rows; at: while they are found, what stands for it */
 struct scalar {
 	struct env *e;
 	struct cand *c;
@@ -178,14 +181,15 @@ struct scalar {
 	int nnode;
 	const char *why;
 	bool infinite;           /* -inf is among what scores are made from */
-	double fill;             /* the greatest of the large negative numbers among it; 0: there is none */
+	struct fills fill;
 };
 enum dtype score_sums(const struct env *e);    /* the type of the sums */
 /* A new function of e's module for f's scores; slope: a polynomial, or 0: none is asked for.  s gets the extras, in order of parameters.
- * With a slope, where s->fill is not 0, rows that have no other scores weigh score_dead of l, unless that is given by the program: one part in S. */
+ * With a slope, where scores are filled, weights are score_dead of l, unless that is given by the program. */
 ir_fnid score_function(struct env *e, const struct fwd *f, int slope, bool given, struct scalar *s);      /* 0: s->why */
-/* Where l, of type t, is such a large negative number that the logarithm of a number of keys is lost in it, 1 / keys, else 1. */
-ir_val score_dead(struct ir_b *b, ir_val l, ir_type t, double fill, int64_t keys);
+bool score_hides(const struct fills *f);
+/* What exp(score - l) is multiplied with, of a row's l, of type t: the reciprocal of its sum over the keys of a row that a mask fills, else 1. */
+ir_val score_dead(struct ir_b *b, ir_val l, ir_type t, const struct fills *f, int64_t keys);
 ir_val score_power(struct ir_b *b, ir_val x, int pow, bool *below);      /* x times itself, |pow| of them; below: pow is negative */
 
 ir_val emit_exit(struct env *e, const struct exit *x, ir_type t);

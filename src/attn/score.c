@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+enum { STEPS = 1000 };                /* looked at for what fills a score */
+
 enum dtype score_sums(const struct env *e)
 {
 	const struct cand *c = e->m->c;
@@ -47,11 +49,12 @@ static ir_val param(struct scalar *s, const struct extra *x)
 		s->extra[s->nextra++] = *x;
 	}
 	enum dtype dt = x->index ? DT_i32 : (enum dtype)ir_vtype(s->c->m, s->c->fn, x->v)->dtype;
-	if (dtype_info[dt].cls == DT_FLOAT && !s->fill)
-		s->fill = -2 * ABSORBS;
 	if (s->e->wide != DT_token && dtype_info[dt].cls == DT_FLOAT)
 		dt = s->e->wide;
-	ir_val p = s->list ? ir_const_i(&s->b, ir_scalar(s->c->m, dt), 0) : (ir_val)(2 + i);
+	ir_type t = ir_scalar(s->c->m, dt);
+	ir_val p = s->list ? ir_const_i(&s->b, t, 0) : (ir_val)(2 + i);
+	if (s->list)                             /* not a constant */
+		p = s->extra[i].at = s->extra[i].at ? s->extra[i].at : ir_emit_raw(&s->b, IR_optimization_barrier, 1, &p, 1, &t, NULL, 0);
 	return dtype_info[dt].cls == DT_FLOAT ? ir_convert(&s->b, p, score_sums(s->e)) : p;
 }
 
@@ -88,8 +91,6 @@ static ir_val make(struct scalar *s, ir_val v, int lab)
 	if (p) {
 		double x = dtype_real(dt, p);
 		s->infinite |= isinf(x);
-		if (dtype_info[dt].cls == DT_FLOAT && isfinite(x) && fabs(x) >= FILL)
-			s->fill = s->fill ? fmax(s->fill, -fabs(x)) : -fabs(x);
 		return dtype_info[dt].cls == DT_FLOAT ? ir_const_f(&s->b, ir_scalar(c->m, score_sums(s->e)), x) : ir_const(&s->b, ir_scalar(c->m, dt), p, dtype_info[dt].bytes);
 	}
 	struct extra x = { .v = v, .lab = lab };
@@ -221,13 +222,103 @@ static ir_val polynomial(struct scalar *s, int p)
 	return sum ? sum : ir_const_f(&s->b, ir_scalar(s->c->m, score_sums(s->e)), 0);
 }
 
-/* Rows of which all scores are a large negative number that masks fill in: l is that number, in which the logarithm of the number of keys is lost,
- * and exp(score - l) is 1, not one part in S. */
-ir_val score_dead(struct ir_b *b, ir_val l, ir_type t, double fill, int64_t keys)
+/* --- rows that are filled --- */
+
+/* Numbers beside which the logarithm of a number of keys is lost: half a unit of them is more than it. */
+static double absorbs(enum dtype dt) { return dt == DT_f64 ? 0x1p57 : 0x1p28; }
+/* Added numbers beside which l is within a hundredth of what it should be. */
+static double harmless(enum dtype dt) { return dt == DT_f64 ? 0x1p46 : 0x1p17; }
+
+static bool between(double x, enum dtype dt) { return x > harmless(dt) && x < absorbs(dt); }
+
+static bool is_const(const struct ir_module *m, const struct ir_fn *fn, ir_val v, double *k)
 {
-	ir_val least = ir_const_f(b, t, fmax(fill / 2, -ABSORBS)), one = ir_const_f(b, t, 1), part = ir_const_f(b, t, 1 / (double)MAX(keys, 1));
-	ir_val dead = ir_bin(b, ELEM_compare_lt, l, least);
-	return ir_select(b, dead, part, one);
+	const void *p = ir_splat(m, fn, v);
+	if (p)
+		*k = dtype_real((enum dtype)ir_vtype(m, fn, v)->dtype, p);
+	return p != NULL;
+}
+
+/* x takes the place of a score, if put, or is added to one. */
+static void fill_with(struct fills *f, double x, bool put, bool inside)
+{
+	int i = 0;
+	if (fabs(x) < FILL || (put && x > 0))
+		return;
+	while (i < f->n && f->put[i] != x)
+		i++;
+	if (!put || !inside || i == MOST_FILL)
+		*(inside ? &f->added : &f->brought) = fmax(inside ? f->added : f->brought, fabs(x));
+	else if (i == f->n)
+		f->put[f->n++] = x;
+}
+
+/* What v, k times which is a score (put), or is added to one, fills it with.  Of the function itself (fn is s->b.fn), where operands are what barriers give, or of an operand. */
+static void find_fills(struct scalar *s, const struct ir_fn *fn, ir_val v, double k, bool put, int *steps)
+{
+	const struct ir_module *m = s->c->m;
+	const struct ir_op *o = ir_def(fn, v);
+	bool inside = fn == s->b.fn, is_float = dtype_info[ir_vtype(m, fn, v)->dtype].cls == DT_FLOAT;
+	const struct extra *x = s->extra;
+	double c;
+	if (inside && v == 1)
+		return;
+	if (is_const(m, fn, v, &c)) {
+		c = ir_vtype(m, fn, v)->dtype == DT_f64 ? c * k : (float)(c * k);
+		fill_with(&s->fill, isfinite(c) ? c : 0, put, inside);
+		return;
+	}
+	if (!is_float) {                         /* a mask, as a number */
+		fill_with(&s->fill, k, false, inside);
+		return;
+	}
+	switch ((*steps)-- > 0 && o ? o->kind : IR_COUNT) {
+	case IR_select: case IR_add: case IR_subtract: case IR_maximum: case IR_minimum: case IR_convert: case IR_negate:
+		for (uint32_t i = o->kind == IR_select ? 1 : 0; i < o->nin; i++)
+			find_fills(s, fn, ir_in(fn, o, i), o->kind == IR_negate || (o->kind == IR_subtract && i) ? -k : k, put && o->kind != IR_add && o->kind != IR_subtract, steps);
+		return;
+	case IR_multiply: case IR_divide:
+		for (uint32_t i = 0; i < 2; i++)
+			if ((i || o->kind == IR_multiply) && is_const(m, fn, ir_in(fn, o, i), &c)) {
+				find_fills(s, fn, ir_in(fn, o, 1 - i), o->kind == IR_multiply ? k * c : k / c, put, steps);
+				return;
+			}
+		for (uint32_t i = 0; i < 2; i++)
+			find_fills(s, fn, ir_in(fn, o, i), k, false, steps);
+		return;
+	case IR_broadcast: case IR_reshape: case IR_transpose:
+		find_fills(s, fn, ir_in(fn, o, 0), k, put, steps);
+		return;
+	case IR_optimization_barrier:
+		while (inside && x->at != v)
+			x++;
+		if (!inside || !x->index)
+			find_fills(s, s->c->fn, inside ? x->v : ir_in(fn, o, v - o->out), k, put && !inside, steps);
+		return;
+	default:                                 /* anything */
+		if (!inside || *steps <= 0)
+			s->fill.brought = INFINITY;
+	}
+}
+
+bool score_hides(const struct fills *f) { return f->n || f->added > 0 || f->brought > 0; }
+
+/* l = log(sum over keys of exp(score)) is too coarse a number where scores are large.  Where one number c is all that a row has, exp(c - l) exp(l - c) / keys is what each
+ * key weighs, whatever became of l.  Where it is added to scores, it is either so large that nothing is left of them, nor of the logarithm of the number of keys, or l will do. */
+ir_val score_dead(struct ir_b *b, ir_val l, ir_type t, const struct fills *f, int64_t keys)
+{
+	double most = absorbs(ir_type_of(b->m, t)->dtype);
+	keys = MAX(keys, 1);
+	ir_val least = ir_const_f(b, t, -most), one = ir_const_f(b, t, 1), part = ir_const_f(b, t, 1 / (double)keys);
+	ir_val dead = ir_bin(b, ELEM_compare_lt, l, least), w = ir_select(b, dead, part, one);
+	for (int i = 0; i < f->n; i++) {
+		if (f->put[i] < -most)
+			continue;
+		ir_val c = ir_const_f(b, t, f->put[i]), off = ir_bin(b, ELEM_subtract, l, c), far = ir_un(b, ELEM_abs, off);
+		ir_val near = ir_const_f(b, t, log((double)keys) + 1 - f->put[i] * 0x1p-20), here = ir_bin(b, ELEM_compare_le, far, near), up = ir_un(b, ELEM_exponential, off);
+		w = ir_select(b, here, ir_bin(b, ELEM_multiply, up, part), w);
+	}
+	return w;
 }
 
 static void body(struct scalar *s, const struct fwd *f, int slope)
@@ -249,7 +340,7 @@ static void body(struct scalar *s, const struct fwd *f, int slope)
 	if (score && (d || !slope) && !poly_is_one(s->c, f->weight))
 		w = polynomial(s, f->weight);
 	if (d && !s->list && s->nextra && s->extra[s->nextra - 1].sums) {
-		ir_val part = score_dead(b, (ir_val)(1 + s->nextra), ir_scalar(b->m, score_sums(s->e)), s->fill, keys_of(s));
+		ir_val part = score_dead(b, (ir_val)(1 + s->nextra), ir_scalar(b->m, score_sums(s->e)), &s->fill, keys_of(s));
 		w = w ? ir_bin(b, ELEM_multiply, w, part) : part;
 	}
 	if (s->why)
@@ -265,13 +356,19 @@ static void body(struct scalar *s, const struct fwd *f, int slope)
 ir_fnid score_function(struct env *e, const struct fwd *f, int slope, bool given, struct scalar *s)
 {
 	struct ir_module *m = e->b.m;
+	int steps = STEPS;
 	*s = (struct scalar){ .e = e, .c = e->m->c, .b = { m, ir_fn_new(m, "score"), e->b.loc }, .list = true };
 	ir_param(s->b.fn, ir_scalar(m, score_sums(e)));
 	body(s, f, slope);
+	if (!s->why)
+		find_fills(s, s->b.fn, s->b.fn->result.p[0], 1, true, &steps);
 	ir_fn_drop(m);
+	bool dead = slope && score_hides(&s->fill) && !given;
+	e->m->added = s->fill.added;
+	if (dead && e->wide == DT_token && (between(s->fill.added, score_sums(e)) || between(s->fill.brought, score_sums(e))))
+		s->why = "what is added to its scores to hide keys neither absorbs them nor leaves their sums as they are";
 	if (s->why)
 		return 0;
-	bool dead = slope && s->fill && !given;
 	if (dead && s->nextra == MOST_EXTRA) {
 		s->why = "its scores are made from too many values";
 		return 0;

@@ -92,6 +92,12 @@ def jax_nn_bias(q, k, v, bias): return dpa(q, k, v, lax.stop_gradient(bias), is_
 def jax_nn_window(q, k, v): return dpa(q, k, v, local_window_size=(6, 2))
 
 
+@form(lambda: qkv(b=1, t=64, d=32))
+def jax_nn_causal_window(q, k, v):
+    """Its rows have few keys, of which a program makes dq nearer than a rounding of what it is the sum of."""
+    return dpa(q, k, v, is_causal=True, local_window_size=(100, 0))
+
+
 @form()
 def jax_nn_lengths(q, k, v):
     n = np.array([30, 17], np.int32)
@@ -450,7 +456,7 @@ def compare(got, want, tol):
     for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         g, w = (np.asarray(x).astype(np.float32) for x in (g, w))
         np.testing.assert_array_equal(np.isnan(g), np.isnan(w))
-        scale = np.nanmax(np.abs(w)) if w.size else 0
+        scale = np.nanmax(np.abs(w), initial=0)
         np.testing.assert_allclose(g, w, rtol=tol, atol=tol * max(scale, 1e-6))
 
 
@@ -475,6 +481,38 @@ def test_gradient(name):
     c, n, grads = compiled(back(f), *args())
     assert n >= how.get("count", 1) and grads >= how.get("count", 1)
     compare(c(*args()), wanted(name), how.get("tol", 5e-5))
+
+
+def filled(how, fill):
+    """Rows without a key: some of all batches, or all of one."""
+    kept = {"rows": np.broadcast_to(np.arange(T)[:, None] % 5 > 0, (B, T, T)) & (np.arange(T) < 30), "batch": np.broadcast_to([[[False]], [[True]]], (B, 1, T)) & (np.arange(T) < 30)}
+    lengths = lambda: (jnp.arange(T) < np.array([0, 30])[:, None])[:, None]
+    return {
+        "put": (lambda q, k, v, keep: values(jax.nn.softmax(jnp.where(keep[:, None], scores(q, k), fill)), v), kept["rows"]),
+        "put batch": (lambda q, k, v, keep: values(jax.nn.softmax(jnp.where(keep[:, None], scores(q, k), fill)), v), kept["batch"]),
+        "put lengths": (lambda q, k, v, n: values(jax.nn.softmax(jnp.where((jnp.arange(T) < n[:, None])[:, None, None], scores(q, k), fill)), v), np.array([0, 30], np.int32)),
+        "put, scaled": (lambda q, k, v, keep: values(jax.nn.softmax(jnp.where(keep[:, None], jnp.einsum("bthd,bshd->bhts", q, k), 2 * fill) * 0.5), v), kept["rows"]),
+        "added": (lambda q, k, v, keep: values(jax.nn.softmax(scores(q, k) + jnp.where(keep[:, None], 0, fill)), v), kept["rows"]),
+        "added batch": (lambda q, k, v, keep: values(jax.nn.softmax(scores(q, k) + jnp.where(keep[:, None], 0, fill)), v), kept["batch"]),
+        "added floats": (lambda q, k, v, keep: values(jax.nn.softmax(scores(q, k) + (1 - lax.stop_gradient(keep))[:, None] * fill), v), kept["batch"].astype(np.float32)),
+        "added numbers": (lambda q, k, v, bias: values(jax.nn.softmax(scores(q, k) + lax.stop_gradient(bias)[:, None]), v), np.where(kept["batch"], 0, fill).astype(np.float32)),
+    }[how]
+
+
+@pytest.mark.parametrize("fill", [-1e3, -1e4, -1e5, -1e6, -1e7, -1e8, -1e9, -1e20, FILL, -np.inf])
+@pytest.mark.parametrize("how", ["put", "put batch", "put lengths", "put, scaled", "added", "added batch", "added floats", "added numbers"])
+def test_rows_that_are_filled(how, fill):
+    """A number that a mask fills in may be of any size: the gradients of rows that have nothing else are right.  What is added to scores leaves more or less of them: of a row
+    whose sum of exponentials is lost in it, while they are not, nothing is made but what the program says."""
+    (f, mask), x = filled(how, fill), qkv()
+    if how == "put, scaled" and fill < -1e37 or how == "added floats" and np.isinf(fill):
+        pytest.skip("no program: 2 fill, 0 fill is no number")
+    c, n, grads = compiled(back(f), *x, mask)
+    lost = "added" in how and 2e5 < -fill < 2e8
+    if how == "added numbers" and lost:
+        pytest.skip("nobody says that there are any")
+    assert n == grads == (not lost), (n, grads)
+    compare(c(*x, mask), on_cpu(back(f), *x, mask), max(5e-5, 1e-7 * -fill) if "added" in how and not lost and -fill < 2e5 else 5e-5)
 
 
 # --- on several devices ------------------------------------------------------------------------------------------
