@@ -66,6 +66,14 @@ static bool may_vanish(const struct match *m, ir_val v, const struct lab *l)
 	return true;
 }
 
+static bool is_endless(const struct match *m, ir_val v)
+{
+	for (int i = 0; i < MOST_FILL && m->endless[i]; i++)
+		if (m->endless[i] == v)
+			return true;
+	return false;
+}
+
 /* An element of a leaf.  dead: some rows are to have no key that counts; zero: by numbers that are 0, too. */
 static double element(const struct sample *s, struct rng *r, enum dtype dt, const struct lab *l, const struct eval_array *x, int64_t i, bool dead, bool zero)
 {
@@ -101,6 +109,7 @@ static void fill(const struct sample *s, const struct ir_fn *fn, bool dead, stru
 		for (int64_t k = 0; k < t->count; k++) {
 			char buf[16], *to = (char *)out[i].p + (size_t)k * dtype_info[dt].bytes;
 			double v = element(s, &r, own, lab_of(c, s->leaf[i].lab), &out[i], k, dead, zero);
+			v = dead && v == 0 && is_endless(s->m, s->leaf[i].v) ? -INFINITY : v;
 			kern_elem(ELEM_convert, DT_f64, own)(1, buf, &v, NULL, NULL);
 			kern_elem(ELEM_convert, own, dt)(1, to, buf, NULL, NULL);
 		}
@@ -240,6 +249,7 @@ static void key_of(struct sample *s, struct str *key)
 		const struct lab *l = lab_of(c, s->leaf[i].lab);
 		str_addn(key, (const char *)l, sizeof *l);
 		str_addn(key, (const char *)&ir_vtype(c->m, c->fn, s->leaf[i].v)->dtype, 1);
+		str_addf(key, "%d", is_endless(m, s->leaf[i].v));
 	}
 	for (int i = 0; i < c->naxis; i++) {
 		str_addn(key, (const char *)&s->size[i], sizeof s->size[i]);

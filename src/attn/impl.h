@@ -131,6 +131,7 @@ struct bwd { int fwd, d_o, slope, rest; bool given; int less, r; };
 struct exit { enum exit_kind kind; ir_val v; int lab, op; int coef, lift, pow; double value; };
 /* What the program makes NaN of where a row has no key: the row of o, of l, of dq, and all of dk and dv. */
 enum { EMPTY_O = 1, EMPTY_L = 2, EMPTY_DQ = 4, EMPTY_DK = 8, EMPTY_DV = 16 };
+enum { FILL = 10000, MOST_FILL = 4 };      /* constants from which on a score is a mask's, and of them in one score */
 struct match {
 	struct cand *c;
 	ARR(struct fwd) fwd;
@@ -140,6 +141,7 @@ struct match {
 	bool widen;              /* vectors in the type of the sums */
 	int empty;               /* what is NaN in rows without any key */
 	double added;            /* of fills */
+	ir_val endless[MOST_FILL];                 /* operands of scores that are made of -inf; 0: no more */
 	int t;                   /* axis of the queries; those of its side but it are heads */
 };
 bool match_exit(struct match *m, ir_val v, int lab, struct exit *out);
@@ -164,9 +166,9 @@ struct env {
 };
 
 enum { MOST_EXTRA = 24, MOST_NODE = 400 };
-enum { FILL = 10000, MOST_FILL = 4 };      /* constants from which on a score is a mask's, and of them in one score */
-/* What hides keys: numbers that take a score's place; the largest that is added to one, and the largest that an operand may add; 0: none. */
-struct fills { double put[MOST_FILL], added, brought; int n; };
+/* What hides keys: numbers that take a score's place; the largest that is added to one, and the largest that operands are made of (0: none); any: an operand is
+ * what nobody knows. */
+struct fills { double put[MOST_FILL], added, brought; int n; bool any; };
 
 /* A function of scalars in the making. */
 struct extra { ir_val v; int lab; bool index, sums; int n; uint8_t axis[LAB_ATOMS]; ir_val at; };      /* index: that along these axes; sums: the l of the rows; at: while they are found, what stands for it */

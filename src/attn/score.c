@@ -253,8 +253,20 @@ static void fill_with(struct fills *f, double x, bool put, bool inside)
 		f->put[f->n++] = x;
 }
 
-/* What v, k times which is a score (put), or is added to one, fills it with.  Of the function itself (fn is s->b.fn), where operands are what barriers give, or of an operand. */
-static void find_fills(struct scalar *s, const struct ir_fn *fn, ir_val v, double k, bool put, int *steps)
+static void endless(struct scalar *s, ir_val of)
+{
+	ir_val *have = s->e->m->endless;
+	int i = 0;
+	while (i < MOST_FILL && have[i] && have[i] != of)
+		i++;
+	if (i < MOST_FILL)
+		have[i] = of;
+	s->infinite = true;
+}
+
+/* What v, k times which is a score (put), or is added to one, fills it with.  Of the function itself (fn is s->b.fn), where operands are what barriers give, or of such
+ * an operand, `of`. */
+static void find_fills(struct scalar *s, const struct ir_fn *fn, ir_val v, double k, bool put, ir_val of, int *steps)
 {
 	const struct ir_module *m = s->c->m;
 	const struct ir_op *o = ir_def(fn, v);
@@ -266,6 +278,8 @@ static void find_fills(struct scalar *s, const struct ir_fn *fn, ir_val v, doubl
 	if (is_const(m, fn, v, &c)) {
 		c = ir_vtype(m, fn, v)->dtype == DT_f64 ? c * k : (float)(c * k);
 		fill_with(&s->fill, isfinite(c) ? c : 0, put, inside);
+		if (of && c == -INFINITY)
+			endless(s, of);
 		return;
 	}
 	if (!is_float) {                         /* a mask, as a number */
@@ -275,33 +289,33 @@ static void find_fills(struct scalar *s, const struct ir_fn *fn, ir_val v, doubl
 	switch ((*steps)-- > 0 && o ? o->kind : IR_COUNT) {
 	case IR_select: case IR_add: case IR_subtract: case IR_maximum: case IR_minimum: case IR_convert: case IR_negate:
 		for (uint32_t i = o->kind == IR_select ? 1 : 0; i < o->nin; i++)
-			find_fills(s, fn, ir_in(fn, o, i), o->kind == IR_negate || (o->kind == IR_subtract && i) ? -k : k, put && o->kind != IR_add && o->kind != IR_subtract, steps);
+			find_fills(s, fn, ir_in(fn, o, i), o->kind == IR_negate || (o->kind == IR_subtract && i) ? -k : k, put && o->kind != IR_add && o->kind != IR_subtract, of, steps);
 		return;
 	case IR_multiply: case IR_divide:
 		for (uint32_t i = 0; i < 2; i++)
 			if ((i || o->kind == IR_multiply) && is_const(m, fn, ir_in(fn, o, i), &c)) {
-				find_fills(s, fn, ir_in(fn, o, 1 - i), o->kind == IR_multiply ? k * c : k / c, put, steps);
+				find_fills(s, fn, ir_in(fn, o, 1 - i), o->kind == IR_multiply ? k * c : k / c, put, of, steps);
 				return;
 			}
 		for (uint32_t i = 0; i < 2; i++)
-			find_fills(s, fn, ir_in(fn, o, i), k, false, steps);
+			find_fills(s, fn, ir_in(fn, o, i), k, false, of, steps);
 		return;
 	case IR_broadcast: case IR_reshape: case IR_transpose:
-		find_fills(s, fn, ir_in(fn, o, 0), k, put, steps);
+		find_fills(s, fn, ir_in(fn, o, 0), k, put, of, steps);
 		return;
 	case IR_optimization_barrier:
 		while (inside && x->at != v)
 			x++;
 		if (!inside || !x->index)
-			find_fills(s, s->c->fn, inside ? x->v : ir_in(fn, o, v - o->out), k, put && !inside, steps);
+			find_fills(s, s->c->fn, inside ? x->v : ir_in(fn, o, v - o->out), k, put && !inside, inside ? x->v : of, steps);
 		return;
 	default:                                 /* anything */
 		if (!inside || *steps <= 0)
-			s->fill.brought = INFINITY;
+			s->fill.any = true;
 	}
 }
 
-bool score_hides(const struct fills *f) { return f->n || f->added > 0 || f->brought > 0; }
+bool score_hides(const struct fills *f) { return f->n || f->added > 0 || f->brought > 0 || f->any; }
 
 /* l = log(sum over keys of exp(score)) is too coarse a number where scores are large.  Where one number c is all that a row has, exp(c - l) exp(l - c) / keys is what each
  * key weighs, whatever became of l.  Where it is added to scores, it is either so large that nothing is left of them, nor of the logarithm of the number of keys, or l will do. */
@@ -361,7 +375,7 @@ ir_fnid score_function(struct env *e, const struct fwd *f, int slope, bool given
 	ir_param(s->b.fn, ir_scalar(m, score_sums(e)));
 	body(s, f, slope);
 	if (!s->why)
-		find_fills(s, s->b.fn, s->b.fn->result.p[0], 1, true, &steps);
+		find_fills(s, s->b.fn, s->b.fn->result.p[0], 1, true, 0, &steps);
 	ir_fn_drop(m);
 	bool dead = slope && score_hides(&s->fill) && !given;
 	e->m->added = s->fill.added;

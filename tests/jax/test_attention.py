@@ -509,8 +509,8 @@ def test_rows_that_are_filled(how, fill):
         pytest.skip("no program: 2 fill, 0 fill is no number")
     c, n, grads = compiled(back(f), *x, mask)
     lost = "added" in how and 2e5 < -fill < 2e8
-    if how == "added numbers" and lost:
-        pytest.skip("nobody says that there are any")
+    if how == "added numbers" and (lost or np.isinf(fill)):
+        pytest.skip("what operands are is not known")
     assert n == grads == (not lost), (n, grads)
     compare(c(*x, mask), on_cpu(back(f), *x, mask), max(5e-5, 1e-7 * -fill) if "added" in how and not lost and -fill < 2e5 else 5e-5)
 
