@@ -42,7 +42,7 @@ def wanted(f, args):
 def drawn(rng):
     """A sequence that is cut, anyhow: text for who looks at it, function, operands, mesh and how they lie."""
     pick = lambda *of: of[rng.integers(len(of))]
-    first, causal_, window, fill = rng.integers(2), rng.integers(2), pick(0, 0, 100), pick(-np.inf, -1e30)
+    first, causal_, window, fill = rng.integers(2), rng.integers(2), pick(0, 0, 100), pick(-np.inf, -1e30, -1e9, -1e6, -1e4)
     t, d = pick(64, 96, 256, 1024, 1024, 1040, 1280, 2048), pick(8, 16, 64)
     s = t if causal_ or rng.integers(3) else pick(64, 1024, 1536)
     b, (h, kv) = pick(1, 2), pick((1, 1), (2, 2), (4, 2), (4, 1))
@@ -53,7 +53,7 @@ def drawn(rng):
     specs = [lay((batch, seq)), lay((batch, seq)), lay((batch, seq)), pick(lay((batch, seq)), None)]
     args = [(rng.standard_normal(shape(n, heads)) * 2 ** rng.uniform(-1, 1)).astype(np.float32) for n, heads in ((t, h), (s, kv), (s, kv))]
     more = {"": [], "segments": [np.sort(rng.integers(0, 4, (b, n))).astype(np.int32) for n in (t, s)], "bias": [rng.standard_normal((h, 1, s)).astype(np.float32)],
-            "lengths": [rng.integers(1, s + 1, b).astype(np.int32)]}[extra]
+            "lengths": [rng.integers(np.isinf(fill), s + 1, b).astype(np.int32) * (rng.integers(4, size=b) > 0 if np.isfinite(fill) else 1)]}[extra]
 
     def f(q, k, v, *m):
         k, v = (jnp.repeat(x, h // kv, 1 if first else 2) for x in (k, v))
@@ -65,7 +65,7 @@ def drawn(rng):
         if extra == "segments" and t == s:
             keep = keep & (m[0][:, None, :, None] == m[0][:, None, None])
         if extra == "lengths":
-            keep = keep & (j < m[0][:, None, None, None]) | (j == 0)
+            keep = keep & (j < m[0][:, None, None, None]) | (j == (0 if np.isinf(fill) else -1))
         p = jax.nn.softmax(jnp.where(keep, x, fill), -1).astype(v.dtype)
         return jnp.einsum("bhts,bhsd->bhtd" if first else "bhts,bshd->bthd", p, v)
 
