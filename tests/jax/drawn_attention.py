@@ -29,7 +29,12 @@ def wanted(f, args):
     low = args[0].dtype == bf16
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         want = jax.jit(back(f))(*[a.astype(np.float32) if a.dtype == bf16 else a for a in args])
-        own = jax.jit(back(f))(*args) if low else want
+        try:
+            own = jax.block_until_ready(jax.jit(back(f))(*args)) if low else want
+        except jax.errors.JaxRuntimeError as e:          # XLA:CPU has no small products of bf16 whose result is f32
+            if "UNIMPLEMENTED" not in str(e):
+                raise
+            own = want
 
     def allowed(w, o):
         if not w.size:
