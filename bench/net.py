@@ -126,13 +126,13 @@ def main():
     names = sorted({n for row in seen.values() for n in row}, key=lambda n: (n != "tcp", n == "openmpi", n))
     bar = " | " if a.markdown else "\t"
     head, pairs = [], [(x, f"{x} before") for x in names if f"{x} before" in names]
-    for now, was in pairs:
-        head += [f"before/{now}", "of rounds"]
+    for ours, old in pairs:
+        head += [f"before/{ours}", "of rounds"]
     if {"tcp", "openmpi"} <= set(names):
         head += ["openmpi/tcp"]
     table = [["operation", "bytes", *(f"{x} us" for x in names), *head]]
     for (op, size), row in seen.items():
-        ratios = [x for now, was in pairs for x in (beside(row[was], row[now]) if now in row and was in row else ("", ""))]
+        ratios = [x for ours, old in pairs for x in (beside(row[old], row[ours]) if ours in row and old in row else ("", ""))]
         if "openmpi/tcp" in head:
             ratios.append(f"{statistics.median(row['openmpi']) / statistics.median(row['tcp']):.2f}")
         table.append([op, str(size), *(f"{statistics.median(row[x]):.1f}" if x in row else "" for x in names), *ratios])

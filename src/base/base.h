@@ -268,12 +268,15 @@ struct kv {
 	struct err *(*get)(void *user, const char *key, int ms, struct str *out);
 };
 
-/* --- clock.c, cpu.c ---------------------------------------------------- */
+/* --- copy.c ------------------------------------------------------------ */
 
-/* memmove into memory that other cores may have read, by the way that is faster between this thread's core and theirs (copy.c).  What is
+/* memmove into memory that other cores may have read, by the way that is faster between this thread's core and theirs.  What is
  * stored with release order after it is seen after it.  From any thread. */
 void copy_shared(void *to, const void *from, size_t n);
 void copy_past(void *to, const void *from, size_t n);        /* memcpy past the caches, and that promise */
+
+/* --- clock.c, cpu.c ---------------------------------------------------- */
+
 double clock_s(void);                        /* monotonic seconds */
 uint64_t clock_ns(void);                     /* monotonic nanoseconds */
 
