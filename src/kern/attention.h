@@ -59,6 +59,31 @@ typedef bool att_fused(int64_t steps, const void *a, int64_t lda, const void *b,
                        float (*top)[ATT_LANES]);
 extern att_fused att_fused_bf16_512, att_fused_f32_512;
 
+/* What a variant for tiles does at once, each part or none: a product c = a b, as micro does it; the exponentials of a tile of products that was
+ * made before, as forward makes them of s c2 - m2 (top is raised, if it is there), to p, after raise was called if a row of s is above most; and panels
+ * of values, vp times each panel from v on, added to o.  Meanwhile lines of memory are fetched. */
+struct att_step {
+	int64_t steps, lda;              /* words of the contraction, 0: no product */
+	const char *a, *b;
+	float *c;
+	const float *s, *most, *m2;      /* s NULL: no exponentials */
+	void (*raise)(void *of);
+	void *of;
+	float c2, (*l)[ATT_LANES], (*top)[ATT_LANES];
+	char *p;
+	int64_t ldp;                     /* bytes between rows, of vp, too */
+	int panels;
+	int64_t words;                   /* of the contraction with values */
+	const char *vp, *v;
+	int64_t v_bytes;                 /* between panels of values; those of o lie side by side */
+	float *o;
+	const char *fetch, *fetch_end;
+};
+typedef void att_stream(const struct att_step *q);
+typedef void att_micro(int64_t steps, const void *a, int64_t lda, const void *b, float *c, bool add);
+extern att_micro att_amx_micro, att_model_micro;
+extern att_stream att_amx_stream, att_model_stream;
+
 struct att_variant {
 	const char *name;
 	int es;                  /* bytes of a packed element: 4 f32, 2 bf16 */
@@ -66,11 +91,12 @@ struct att_variant {
 	bool (*has)(void);       /* can this machine run it */
 	bool (*best)(void);      /* is it the one to choose here, asked in order of the table */
 	/* c = or += a b: mr rows of a, lda bytes apart, times a panel.  The product is one sum, which is then added. */
-	void (*micro)(int64_t steps, const void *a, int64_t lda, const void *b, float *c, bool add);
+	att_micro *micro;
 	const struct att_soft *soft;
 	void (*begin)(void);     /* per thread and run, or NULL */
 	void (*end)(void);
 	att_fused *fused;        /* or NULL */
+	att_stream *stream;      /* or NULL */
 };
 extern const struct att_variant att_variant[];
 extern const int att_nvariant;

@@ -3,6 +3,7 @@
 #define RONDO_KERN_ATTENTION_512_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -18,6 +19,33 @@
 /* 32 results as bf16, as f32. */
 #define STORE_PAIRS(p, x, y) _mm512_store_si512(p, (__m512i)_mm512_cvtne2ps_pbh(y, x))
 #define STORE_FLOATS(p, x, y) (_mm512_store_ps(p, x), _mm512_store_ps((p) + 64, y))
+
+/* f of 0 .. 1 and the whole number below: vreduceps gives 0 for -inf, of which vscalefps, which takes the whole number itself, makes 0. */
+IN512 __m512 exp2_short(__m512 x)
+{
+	__m512 f = _mm512_reduce_ps(x, 9);
+	__m512 p = _mm512_fmadd_ps(f, K512(0x1.bb7cd4p-7f), K512(0x1.aa13f0p-5f));
+	p = _mm512_fmadd_ps(f, p, K512(0x1.ee798ap-3f));
+	p = _mm512_fmadd_ps(f, p, K512(0x1.62d166p-1f));
+	p = _mm512_fmadd_ps(f, p, K512(0x1.00002cp+0f));
+	return _mm512_scalef_ps(p, x);
+}
+
+/* Is a score of row r above most[r]? */
+IN512 bool over_rows(int rows, const float *s, const float *most)
+{
+	__mmask16 any = 0;
+	for (int r = 0; r < rows; r += 8) {
+		__m512 x = K512(-1);
+		int n = MIN(8, rows - r);
+		for (int i = r; i < r + n; i++) {
+			__m512 up = _mm512_max_ps(_mm512_load_ps(s + i * ATT_COLS), _mm512_load_ps(s + i * ATT_COLS + 16));
+			x = _mm512_max_ps(_mm512_sub_ps(up, K512(most[i])), x);
+		}
+		any |= _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ);
+	}
+	return any != 0;
+}
 
 enum { M512 = 8 };      /* rows of a product */
 

@@ -62,20 +62,36 @@ static void pack_all(const struct fwd *f, const struct prog_kern *k, const struc
 
 /* --- a tile -------------------------------------------------------------------------------------- */
 
+static void find_block(struct run *r, int64_t blk)
+{
+	const struct fwd *f = r->f;
+	if (f->lazy)
+		pack_block(f, r->k, r->ptr, r->b, blk, r->mem + f->kb_at, r->mem);
+	r->at->kb = f->lazy ? r->mem + f->kb_at : r->ptr[r->k->nin + r->k->nout] + (size_t)(distinct_of(f, r->k, r->b) % f->some * f->nkb + blk) * f->kb_bytes;
+	r->at->k0 = blk * CK;
+	r->at->nt = (int)((MIN(CK, f->p.x.s - r->at->k0) + ATT_COLS - 1) / ATT_COLS);
+	att_ask(r);
+}
+
 static void keys(struct run *r, int64_t part)
 {
 	const struct fwd *f = r->f;
 	int64_t lo = f->nkb * part / f->parts, hi = f->nkb * (part + 1) / f->parts;
-	for (int64_t blk = lo; blk < hi; blk++) {
-		if (f->lazy)
-			pack_block(f, r->k, r->ptr, r->b, blk, r->mem + f->kb_at, r->mem);
-		r->kb = f->lazy ? r->mem + f->kb_at : r->ptr[r->k->nin + r->k->nout] + (size_t)(distinct_of(f, r->k, r->b) % f->some * f->nkb + blk) * f->kb_bytes;
-		r->k0 = blk * CK;
-		r->nt = (int)((MIN(CK, f->p.x.s - r->k0) + ATT_COLS - 1) / ATT_COLS);
-		att_ask(r);
+	for (int64_t blk = lo; blk < hi; blk += f->near) {
+		struct block *end = r->block + MIN(f->near, hi - blk);
+		for (r->at = r->block; r->at < end; r->at++)
+			find_block(r, blk + (r->at - r->block));
+		/* keys that other threads have packed are far */
+		int64_t next = f->lazy ? 0 : MIN(f->near, MAX(hi - blk - f->near, 0));
+		r->fetch = r->block[0].kb + (size_t)f->near * f->kb_bytes;
+		r->fetch_end = r->fetch + (size_t)next * f->kb_bytes;
 		for (int64_t row = 0; row < r->nr; row += f->rq)
-			att_item(r, row);
+			for (r->at = r->block; r->at < end; r->at++)
+				att_item(r, row);
+		if (f->lazy)
+			att_settle(r);
 	}
+	att_settle(r);
 }
 
 /* Rows and what is known of them. */
@@ -375,7 +391,7 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->q_at = att_room(n, att_pad(f->qb, ATT_FETCH) * p->dc * es + ATT_FETCH * p->dc * es);
 	f->o_at = att_room(n, f->qb * p->ec * 4);
 	f->p_at = att_room(n, f->rq * CK * es);
-	f->s_at = att_room(n, ATT_MOST_MR * ATT_COLS * 4);
+	f->s_at = att_room(n, 2 * ATT_MOST_MR * ATT_COLS * 4);
 	f->w_at = att_room(n, ATT_MOST_MR * ATT_COLS * 4);
 	f->l_at = att_room(n, f->qb * ATT_LANES * 4);
 	f->top_at = att_room(n, p->x.part ? f->qb * ATT_LANES * 4 : 0);
@@ -411,7 +427,7 @@ bool attention_forward(const struct prog_kern *k, const struct attention *x, str
 	f->rq = ITEM / mr * mr;
 	f->nkb = (x->s + CK - 1) / CK;
 	/* tiles enough for many cores, from shapes alone */
-	f->qb = 4 * f->rq;
+	f->qb = (f->p.v->stream ? 16 : 4) * f->rq;
 	while (f->qb > f->rq && (x->batch * ((f->p.rows + f->qb - 1) / f->qb) < MANY || f->qb / 2 >= f->p.rows))
 		f->qb /= 2;
 	f->qb = MAX(f->qb, f->rq);
@@ -425,6 +441,7 @@ bool attention_forward(const struct prog_kern *k, const struct attention *x, str
 	if (!f->p.range.plain)
 		f->p.range.c = 1;
 	f->lazy = f->nblk == 1 && f->distinct == x->batch;
+	f->near = f->p.v->stream && !f->lazy ? NEAR : 1;
 	f->norms = !f->p.range.plain && x->nextra;
 	f->bounds = !f->p.range.always && (f->p.range.plain || x->nextra > 0);
 	/* as many batches at once as give tiles enough */

@@ -4,7 +4,7 @@
 
 #include "attention.h"
 
-enum { CK = 256, TILES = CK / ATT_COLS, ITEM = 32 };
+enum { CK = 256, TILES = CK / ATT_COLS, ITEM = 32, NEAR = 4, HALF = TILES / 2 };
 #define NOTHING (-104.0f)            /* exp of less is 0 */
 #define FILL (-1e9)                  /* scores that a mask makes, not a product */
 #define LOG2E 1.4426950408889634f
@@ -13,6 +13,7 @@ struct fwd {
 	struct att_plan p;
 	struct att_rows q, k, v, o, l, z;      /* l: or m */
 	int64_t rq, qb, nblk, nkb, parts;      /* rows of an item and of a tile; blocks of rows and of keys; parts of keys */
+	int64_t near;                          /* so many blocks of keys meet the rows of an item one after the other: its sums stay near */
 	bool lazy, bounds, norms;              /* keys are packed where they are read; scores have bounds; by the lengths of q and k */
 	int64_t distinct, *same;               /* batches whose keys differ; of each batch dimension the factor of the index, 0: same */
 	int64_t some;                          /* of those, how many are packed at once */
@@ -30,6 +31,23 @@ struct fwd {
 /* A row's reference, in scores, in products, and as an exponent of 2; what exceeds most makes it be raised. */
 struct ref { float *m, *mx, *m2, *most, *mostx; };
 
+/* A packed block of keys, and what is known of all rows with it. */
+struct block {
+	const char *kb;
+	int64_t k0;
+	int nt;                          /* its tiles */
+	bool clear;                      /* there is no more to know */
+	struct att_known known;
+	struct att_bound score;
+};
+
+/* Tiles t0 .. t0 + HALF of rows i0 on with a block: their p, and values times which sum up to o. */
+struct half { int64_t i0; int t0; char *p; const char *v; float *o; };
+
+/* What waits to be done beside the products of the next tile: the exponentials of the one before, s, tile t of half now, and what is left of the
+ * panels of values of the half before. */
+struct waits { const float *s; int t, left; struct half now, before; };
+
 struct run {
 	const struct fwd *f;
 	const struct prog_kern *k;
@@ -37,16 +55,14 @@ struct run {
 	char *mem;
 	int64_t b, r0, nr;               /* batch and rows of the tile */
 	char *to_o, *to_l, *to_z;        /* results of the batch */
-	const char *kb;                  /* the block of keys */
-	int64_t k0;
-	int nt;                          /* its tiles */
+	struct block block[NEAR], *at;   /* of keys; the one that an item meets */
+	const char *fetch, *fetch_end;   /* of the blocks that come next, what is not fetched yet */
+	struct waits waits;
 	struct ref ref;
 	float *s, *o;
 	float (*l)[ATT_LANES], (*top)[ATT_LANES];      /* sums, and the highest scores, if they are asked for, in parts of a row */
 	bool second;
 	float low;                       /* the highest score that was left out for being low */
-	bool clear;                      /* of all rows with the block of keys is known what there is to know */
-	struct att_known known;
 	long long done, left;
 };
 
@@ -54,6 +70,8 @@ enum kind { NONE, PLAIN, SCORE };
 
 /* Rows row .. of the tile, at most rq, with the block of keys. */
 void att_item(struct run *r, int64_t row);
+/* What waits is done. */
+void att_settle(struct run *r);
 /* Of all rows with a new block of keys: what is known. */
 void att_ask(struct run *r);
 /* The reference of row i: m in scores, mx in products. */

@@ -14,21 +14,21 @@ static struct att_known known_of(const struct run *r, int64_t g0, int64_t ng)
 	int mr = p->v->mr;
 	struct att_bound *reg = (struct att_bound *)(void *)(r->mem + f->fn_at + p->fn_reg);
 	const double *rlo = (const double *)(const void *)(r->mem + f->lo_at), *rhi = (const double *)(const void *)(r->mem + f->hi_at);
-	const float *norm = (const float *)(const void *)(r->mem + f->norm_at), *knorm = (const float *)(const void *)(r->kb + f->kb_norm);
+	const float *norm = (const float *)(const void *)(r->mem + f->norm_at), *knorm = (const float *)(const void *)(r->at->kb + f->kb_norm);
 	int64_t groups = f->qb / mr;
 	att_bound_any(DT_f32, &reg[0]);
 	if (f->norms)
-		att_norm_bounds(norm + g0, ng, knorm, r->nt, &reg[0]);
+		att_norm_bounds(norm + g0, ng, knorm, r->at->nt, &reg[0]);
 	for (int x = 0; x < p->x.nextra; x++) {
 		const struct att_extra *e = &p->extra[x];
-		const double *klo = (const double *)(const void *)(r->kb + f->kb_lo) + x * TILES, *khi = (const double *)(const void *)(r->kb + f->kb_hi) + x * TILES;
+		const double *klo = (const double *)(const void *)(r->at->kb + f->kb_lo) + x * TILES, *khi = (const double *)(const void *)(r->at->kb + f->kb_hi) + x * TILES;
 		if (e->by_row && !e->by_key)
-			att_bound_one(e->dt, rlo + x * groups + g0, rhi + x * groups + g0, ng, r->nt, &reg[1 + x]);
+			att_bound_one(e->dt, rlo + x * groups + g0, rhi + x * groups + g0, ng, r->at->nt, &reg[1 + x]);
 		else if (e->by_key && !e->by_row)
-			att_bound_each(e->dt, klo, khi, r->nt, &reg[1 + x]);
+			att_bound_each(e->dt, klo, khi, r->at->nt, &reg[1 + x]);
 	}
-	att_tile_bounds(p, r->r0 + g0 * mr, (int)MIN(ng * mr, r->nr - g0 * mr), r->k0, p->x.s, r->nt, r->mem + f->fn_at, reg);
-	return att_range_run(&p->range, r->nt, reg);
+	att_tile_bounds(p, r->r0 + g0 * mr, (int)MIN(ng * mr, r->nr - g0 * mr), r->at->k0, p->x.s, r->at->nt, r->mem + f->fn_at, reg);
+	return att_range_run(&p->range, r->at->nt, reg);
 }
 
 /* Is a score of at most up beside row i's reference nothing? */
@@ -42,7 +42,7 @@ static void kinds_of(struct run *r, const struct att_known *known, int64_t g, ui
 {
 	int mr = r->f->p.v->mr;
 	int64_t i0 = g * mr, n = MIN(mr, r->nr - i0);
-	for (int i = 0; i < r->nt; i++) {
+	for (int i = 0; i < r->at->nt; i++) {
 		double up = known->score->nan >> i & 1 ? INFINITY : known->score->hi[i];
 		bool low = up <= FILL, none = low != r->second;
 		if (low && !r->second)
@@ -60,9 +60,11 @@ static void kinds_of(struct run *r, const struct att_known *known, int64_t g, ui
 static bool ask(struct run *r, int64_t g0, int64_t ng)
 {
 	bool clear = true;
-	r->known = known_of(r, g0, ng);
-	for (int i = 0; i < r->nt; i++)
-		clear &= r->known.plain >> i & 1 || (!(r->known.score->nan >> i & 1) && r->known.score->hi[i] <= FILL);
+	r->at->known = known_of(r, g0, ng);
+	r->at->score = *r->at->known.score;
+	r->at->known.score = &r->at->score;
+	for (int i = 0; i < r->at->nt; i++)
+		clear &= r->at->known.plain >> i & 1 || (!(r->at->known.score->nan >> i & 1) && r->at->known.score->hi[i] <= FILL);
 	return clear;
 }
 
@@ -70,7 +72,7 @@ void att_ask(struct run *r)
 {
 	const struct fwd *f = r->f;
 	int64_t mr = f->p.v->mr;
-	r->clear = f->bounds && r->nr > f->rq && ask(r, 0, (r->nr + mr - 1) / mr);
+	r->at->clear = f->bounds && r->nr > f->rq && ask(r, 0, (r->nr + mr - 1) / mr);
 }
 
 /* Kinds of all tiles of an item: as the block's where that said it all. */
@@ -82,15 +84,15 @@ static void classify(struct run *r, int64_t g0, int64_t ng, uint8_t (*kind)[TILE
 			memset(kind[g], r->second ? NONE : f->p.range.plain ? PLAIN : SCORE, TILES);
 		return;
 	}
-	if (r->clear && !r->second && r->known.plain == (1u << r->nt) - 1) {
+	if (r->at->clear && !r->second && r->at->known.plain == (1u << r->at->nt) - 1) {
 		for (int64_t g = 0; g < ng; g++)
 			memset(kind[g], PLAIN, TILES);
 		return;
 	}
-	if (!r->clear)
+	if (!r->at->clear)
 		ask(r, g0, ng);
 	for (int64_t g = 0; g < ng; g++)
-		kinds_of(r, &r->known, g0 + g, kind[g]);
+		kinds_of(r, &r->at->known, g0 + g, kind[g]);
 }
 
 /* --- an item --------------------------------------------------------------------------------- */
@@ -102,11 +104,24 @@ static float *o_at(const struct run *r, int64_t g, int64_t panel)
 	return r->o + (g * (r->f->p.ec / ATT_COLS) + panel) * mr * ATT_COLS;
 }
 
-/* All that row i (of the tile; of the item row at) has so far, of which p are n, times x. */
-static void rescale(const struct run *r, int64_t i, int64_t at, int64_t n, float x)
+/* n numbers of a row's p, times x. */
+static void rescale_p(const struct run *r, char *p, int64_t n, float x)
+{
+	float some[CK], *all = r->f->p.v->es == 2 ? some : (float *)(void *)p;
+	if (r->f->p.v->es == 2)
+		kern_isa_get()->bf16_f32(n, some, p, NULL, NULL);
+	for (int64_t j = 0; j < n; j++)
+		all[j] *= x;
+	if (r->f->p.v->es == 2)
+		kern_isa_get()->f32_bf16(n, p, some, NULL, NULL);
+}
+
+/* All that row i (of the tile; of the item row at) has so far, of which p of tiles t0 .. t1 are not in its sums yet, times x. */
+static void rescale(const struct run *r, int64_t i, int64_t at, int t0, int t1, float x)
 {
 	const struct fwd *f = r->f;
-	int mr = f->p.v->mr;
+	int mr = f->p.v->mr, es = f->p.v->es;
+	const struct waits *w = &r->waits;
 	for (int j = 0; j < ATT_LANES; j++)
 		r->l[i][j] *= x;
 	for (int64_t e = 0; e < f->p.ec / ATT_COLS; e++) {
@@ -114,14 +129,9 @@ static void rescale(const struct run *r, int64_t i, int64_t at, int64_t n, float
 		for (int j = 0; j < ATT_COLS; j++)
 			o[j] *= x;
 	}
-	float some[CK], *p = (float *)(void *)p_at(r, at);
-	if (f->p.v->es == 2)
-		kern_isa_get()->bf16_f32(n, some, p, NULL, NULL);
-	float *all = f->p.v->es == 2 ? some : p;
-	for (int64_t j = 0; j < n; j++)
-		all[j] *= x;
-	if (f->p.v->es == 2)
-		kern_isa_get()->f32_bf16(n, p, some, NULL, NULL);
+	rescale_p(r, p_at(r, at) + t0 * ATT_COLS * es, (t1 - t0) * ATT_COLS, x);
+	if (w->left && w->before.i0 == i / mr * mr)
+		rescale_p(r, w->before.p + at * f->p_row, HALF * ATT_COLS, x);
 }
 
 static float at_least(float x) { return x < -FLT_MAX ? -FLT_MAX : x; }
@@ -136,12 +146,12 @@ void att_set_ref(const struct run *r, int64_t i, float m, float mx)
 	r->ref.mostx[i] = at_least(r->ref.mx[i] + ATT_LAZY / c);
 }
 
-/* Some row's scores (products, if plain) exceed what it allows. */
+/* Some row's scores s (products, if plain) exceed what it allows; p of tiles t0 .. t1 are not in its sums yet. */
 __attribute__((noinline, cold))
-static void raise_refs(const struct run *r, int64_t i0, int64_t at, int rows, int64_t n, bool plain)
+static void raise_refs(const struct run *r, const float *s, int64_t i0, int64_t at, int rows, int t0, int t1, bool plain)
 {
 	float c = r->f->p.range.c, tops[ATT_MOST_MR];
-	r->f->p.v->soft->tops(rows, r->s, tops);
+	r->f->p.v->soft->tops(rows, s, tops);
 	for (int i = 0; i < rows; i++) {
 		float top = tops[i];
 		int64_t x = i0 + i;
@@ -149,7 +159,7 @@ static void raise_refs(const struct run *r, int64_t i0, int64_t at, int rows, in
 			continue;
 		float old = r->ref.m[x], m = plain ? top * c : top;
 		if (r->ref.most[x] > -INFINITY)
-			rescale(r, x, at + i, n, exp2f((old - m) * LOG2E));
+			rescale(r, x, at + i, t0, t1, exp2f((old - m) * LOG2E));
 		att_set_ref(r, x, m, plain ? top : m / c);
 	}
 }
@@ -161,20 +171,20 @@ static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain,
 	const struct fwd *f = r->f;
 	const struct att_plan *p = &f->p;
 	const struct att_variant *v = p->v;
-	int mr = v->mr, n1 = (int)MIN(ATT_COLS, p->x.s - r->k0 - t * ATT_COLS);
+	int mr = v->mr, n1 = (int)MIN(ATT_COLS, p->x.s - r->at->k0 - t * ATT_COLS);
 	float *w = NULL, *rest[2] = { NULL, NULL };
 	v->micro(f->steps, a, f->q_row, b, r->s, false);
 	if (!plain) {
 		if (p->x.weighted)
 			w = rest[1] = (float *)(void *)(r->mem + f->w_at);
-		att_score(p, r->r0 + i0, mr, r->k0 + t * ATT_COLS, n1, r->s, rest, r->mem + f->fn_at);
+		att_score(p, r->r0 + i0, mr, r->at->k0 + t * ATT_COLS, n1, r->s, rest, r->mem + f->fn_at);
 	} else if (n1 < ATT_COLS) {
 		for (int i = 0; i < mr; i++)
 			for (int j = n1; j < ATT_COLS; j++)
 				r->s[i * ATT_COLS + j] = -INFINITY;
 	}
 	if (v->soft->over(mr, r->s, (plain ? r->ref.mostx : r->ref.most) + i0))
-		raise_refs(r, i0, at * mr, mr, t * ATT_COLS, plain);
+		raise_refs(r, r->s, i0, at * mr, mr, v->stream ? t / HALF * HALF : 0, t, plain);
 	if (r->top)
 		v->soft->raise(mr, r->s, plain ? p->range.c : 1, r->top + i0);
 	v->soft->forward(mr, r->s, (plain ? r->ref.mx : r->ref.m) + i0, plain ? f->c2 : LOG2E, w, to, f->p_row, r->l + i0);
@@ -195,9 +205,9 @@ static void scores(struct run *r, int64_t g0, int64_t ng, int t, uint8_t (*kind)
 	const struct fwd *f = r->f;
 	const struct att_variant *v = f->p.v;
 	int64_t mr = v->mr, i0 = g0 * mr;
-	const char *a = r->mem + f->q_at + (size_t)(i0 * f->q_row), *b = r->kb + f->kb_k + (size_t)(t * f->k_tile);
+	const char *a = r->mem + f->q_at + (size_t)(i0 * f->q_row), *b = r->at->kb + f->kb_k + (size_t)(t * f->k_tile);
 	char *to = r->mem + f->p_at + (size_t)(t * ATT_COLS * v->es);
-	bool whole = r->k0 + (t + 1) * ATT_COLS <= f->p.x.s;
+	bool whole = r->at->k0 + (t + 1) * ATT_COLS <= f->p.x.s;
 	for (int64_t g = 0; g < ng; g++, i0 += mr, a += mr * f->q_row, to += mr * f->p_row) {
 		if (kind[g][t] == NONE) {
 			r->left++;
@@ -218,7 +228,7 @@ static void careful(const struct run *r, int64_t g, int64_t at, int t)
 	const struct fwd *f = r->f;
 	int es = f->p.v->es, mr = f->p.v->mr, words = 4 / es;
 	for (int64_t e = 0; e < f->p.ec / ATT_COLS; e++) {
-		const char *v = r->kb + f->kb_v + (size_t)((e * CK + t * ATT_COLS) * ATT_COLS * es);
+		const char *v = r->at->kb + f->kb_v + (size_t)((e * CK + t * ATT_COLS) * ATT_COLS * es);
 		for (int i = 0; i < mr; i++)
 			for (int k = 0; k < ATT_COLS; k++) {
 				const char *pp = p_at(r, at * mr + i) + (t * ATT_COLS + k) * es, *row = v + k / words * 128 + k % words * es;
@@ -230,30 +240,139 @@ static void careful(const struct run *r, int64_t g, int64_t at, int t)
 	}
 }
 
-/* Runs of tiles of one group whose p are made, times values. */
-static void values(struct run *r, int64_t g0, int64_t ng, uint8_t (*kind)[TILES])
+/* Runs of tiles t0 .. t1 of groups whose p are made, times values. */
+static void values(struct run *r, int64_t g0, int64_t ng, int t0, int t1, uint8_t (*kind)[TILES])
 {
 	const struct fwd *f = r->f;
 	const struct att_variant *v = f->p.v;
 	int es = v->es, mr = v->mr;
-	const char *bad = r->kb + f->kb_bad;
+	const char *bad = r->at->kb + f->kb_bad;
 	for (int64_t e = 0; e < f->p.ec / ATT_COLS; e++) {
-		const char *v_at = r->kb + f->kb_v + (size_t)(e * CK * ATT_COLS * es), *p = r->mem + f->p_at;
+		const char *v_at = r->at->kb + f->kb_v + (size_t)(e * CK * ATT_COLS * es), *p = r->mem + f->p_at;
 		float *o = o_at(r, g0, e);
 		for (int64_t g = 0; g < ng; g++, p += mr * f->p_row, o += mr * f->p.ec)
-			for (int t = 0, to; t < r->nt; t = to) {
+			for (int t = t0, to; t < t1; t = to) {
 				to = t + 1;
 				if (kind[g][t] == NONE || bad[t])
 					continue;
-				while (to < r->nt && kind[g][to] != NONE && !bad[to])
+				while (to < t1 && kind[g][to] != NONE && !bad[to])
 					to++;
 				v->micro((to - t) * ATT_COLS * es / 4, p + t * ATT_COLS * es, f->p_row, v_at + (size_t)(t * ATT_COLS * ATT_COLS * es), o, true);
 			}
 	}
-	for (int t = 0; t < r->nt; t++)
+	for (int t = t0; t < t1; t++)
 		for (int64_t g = 0; g < ng && bad[t]; g++)
 			if (kind[g][t] != NONE)
 				careful(r, g0 + g, g, t);
+}
+
+/* --- tiles: half an item at a time --------------------------------------------------------- */
+
+static int64_t panels_of(const struct run *r) { return r->f->p.ec / ATT_COLS; }
+
+/* Of the panels of values that wait at most n, into q. */
+static void take_values(struct run *r, int64_t n, struct att_step *q)
+{
+	const struct fwd *f = r->f;
+	struct waits *w = &r->waits;
+	int64_t done = panels_of(r) - w->left;
+	q->panels = (int)MIN(n, w->left);
+	q->words = HALF * ATT_COLS * f->p.v->es / 4;
+	q->vp = w->before.p;
+	q->ldp = f->p_row;
+	q->v_bytes = CK * ATT_COLS * f->p.v->es;
+	q->v = w->before.v + done * q->v_bytes;
+	q->o = w->before.o + done * f->p.v->mr * ATT_COLS;
+	w->left -= q->panels;
+}
+
+/* Values that are left are added from then on. */
+static void raise_waiting(void *of)
+{
+	struct run *r = of;
+	const struct waits *w = &r->waits;
+	raise_refs(r, w->s, w->now.i0, 0, r->f->p.v->mr, w->now.t0, w->t, true);
+}
+
+/* The products of tile t of a half (none: NULL), beside what waits; then they wait. */
+static void step(struct run *r, const struct half *h, int t)
+{
+	const struct fwd *f = r->f;
+	const struct att_variant *v = f->p.v;
+	struct waits *w = &r->waits;
+	int64_t i0 = w->now.i0, n = (panels_of(r) + HALF - 1) / HALF;
+	struct att_step q = { .lda = f->q_row, .raise = raise_waiting, .of = r, .fetch = r->fetch, .fetch_end = r->fetch_end };
+	int left = w->left;
+	take_values(r, n, &q);
+	w->left = left;          /* until they are added */
+	if (w->s) {
+		q.s = w->s;
+		q.most = r->ref.mostx + i0;
+		q.m2 = r->ref.m2 + i0;
+		q.c2 = f->c2;
+		q.l = r->l + i0;
+		q.top = r->top ? r->top + i0 : NULL;
+		q.p = w->now.p + (w->t - w->now.t0) * ATT_COLS * v->es;
+	}
+	if (h) {
+		q.steps = f->steps;
+		q.a = r->mem + f->q_at + (size_t)(h->i0 * f->q_row);
+		q.b = r->at->kb + f->kb_k + (size_t)(t * f->k_tile);
+		q.c = r->s + (t & 1) * v->mr * ATT_COLS;
+	}
+	v->stream(&q);
+	r->fetch += (q.steps + q.panels * q.words) / 4 * 64;
+	w->left -= q.panels;
+	if (w->s && w->t == w->now.t0 + HALF - 1) {
+		w->before = w->now;
+		w->left = (int)panels_of(r);
+	}
+	w->s = q.c;
+	w->t = t;
+	if (h)
+		w->now = *h;
+}
+
+void att_settle(struct run *r)
+{
+	struct waits *w = &r->waits;
+	if (w->s)
+		step(r, NULL, 0);
+	struct att_step q = { 0 };
+	take_values(r, w->left, &q);
+	if (q.panels)
+		r->f->p.v->stream(&q);
+}
+
+/* Tiles t0 .. t0 + HALF of the group: true if all are alike, so that each can be made beside the one before. */
+static bool flows(const struct run *r, int t0, const uint8_t *kind)
+{
+	const char *bad = r->at->kb + r->f->kb_bad;
+	bool all = r->at->k0 + (t0 + HALF) * ATT_COLS <= r->f->p.x.s;
+	for (int t = t0; all && t < t0 + HALF; t++)
+		all &= kind[t] == PLAIN && !bad[t];
+	return all;
+}
+
+/* Tiles of the item's one group. */
+static void stream(struct run *r, int64_t g, uint8_t (*kind)[TILES])
+{
+	const struct fwd *f = r->f;
+	int64_t es = f->p.v->es, i0 = g * f->p.v->mr;
+	for (int t0 = 0; t0 < r->at->nt; t0 += HALF) {
+		if (!flows(r, t0, kind[0])) {
+			int t1 = MIN(t0 + HALF, r->at->nt);
+			att_settle(r);
+			for (int t = t0; t < t1; t++)
+				scores(r, g, 1, t, kind);
+			values(r, g, 1, t0, t1, kind);
+			continue;
+		}
+		struct half h = { i0, t0, p_at(r, 0) + t0 * ATT_COLS * es, r->at->kb + f->kb_v + (size_t)(t0 * ATT_COLS * ATT_COLS * es), o_at(r, g, 0) };
+		r->done += HALF;
+		for (int t = t0; t < t0 + HALF; t++)
+			step(r, &h, t);
+	}
 }
 
 void att_item(struct run *r, int64_t row)
@@ -264,13 +383,17 @@ void att_item(struct run *r, int64_t row)
 	bool any = false;
 	classify(r, g0, ng, kind);
 	for (int64_t g = 0; g < ng; g++)
-		for (int t = 0; t < r->nt; t++)
+		for (int t = 0; t < r->at->nt; t++)
 			any |= kind[g][t] != NONE;
 	if (!any) {
-		r->left += ng * r->nt;
+		r->left += ng * r->at->nt;
 		return;
 	}
-	for (int t = 0; t < r->nt; t++)
+	if (r->f->p.v->stream) {
+		stream(r, g0, kind);
+		return;
+	}
+	for (int t = 0; t < r->at->nt; t++)
 		scores(r, g0, ng, t, kind);
-	values(r, g0, ng, kind);
+	values(r, g0, ng, 0, r->at->nt, kind);
 }

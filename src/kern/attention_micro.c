@@ -8,7 +8,7 @@
 
 const struct att_variant *att_force, att_reference = { .name = "reference" };
 
-enum { M256 = 6, MAMX = 32 };
+enum { M256 = 6, MAMX = ATT_MOST_MR };
 
 /* --- vectors ----------------------------------------------------------------------- */
 
@@ -93,54 +93,18 @@ static void bf16_model(int64_t steps, const void *a, int64_t lda, const void *b,
 	model(M512, true, steps, a, lda, b, c, add);
 }
 
-/* --- tiles ---------------------------------------------------------------------------- */
-
-/* Steps are words, 16 of them an instruction: 16 rows of the panel of 16 pairs are a tile. */
-__attribute__((target("amx-tile,amx-bf16,avx512f")))
-static void amx(int64_t steps, const void *pa, int64_t lda, const void *pb, float *c, bool add)
-{
-	const char *a = pa, *b = pb;
-	float old[MAMX * ATT_COLS] __attribute__((aligned(64)));
-	float *to = add ? old : c;
-	_tile_zero(0);
-	_tile_zero(1);
-	_tile_zero(2);
-	_tile_zero(3);
-	for (int64_t k = 0; k < steps; k += 16) {
-		_tile_loadd(6, b + 128 * k, 128);
-		_tile_loadd(4, a + 4 * k, lda);
-		_tile_loadd(7, b + 128 * k + 64, 128);
-		_tile_dpbf16ps(0, 4, 6);
-		_tile_loadd(5, a + 16 * lda + 4 * k, lda);
-		_tile_dpbf16ps(1, 4, 7);
-		_tile_dpbf16ps(2, 5, 6);
-		_tile_dpbf16ps(3, 5, 7);
-	}
-	_tile_stored(0, to, 128);
-	_tile_stored(1, to + 16, 128);
-	_tile_stored(2, to + 16 * ATT_COLS, 128);
-	_tile_stored(3, to + 16 * ATT_COLS + 16, 128);
-	for (int i = 0; add && i < MAMX * ATT_COLS; i += 16)
-		_mm512_store_ps(c + i, _mm512_add_ps(_mm512_load_ps(c + i), _mm512_load_ps(old + i)));
-}
-
-static void amx_model(int64_t steps, const void *a, int64_t lda, const void *b, float *c, bool add)
-{
-	model(MAMX, true, steps, a, lda, b, c, add);
-}
-
 /* --- which run here --------------------------------------------------------------------- */
 
 /* Exponentials are stored by vector instructions of bf16. */
 static bool has_amx(void) { return micro_bf16() && micro_amx(); }
 
 const struct att_variant att_variant[] = {
-	{ "amx",         2, MAMX, 32, has_amx,      micro_always,    amx,        &att_soft_512_bf16,   micro_tiles_begin, micro_tiles_end, NULL },
-	{ "avx512_bf16", 2, M512, 2,  micro_bf16,   micro_bf16_pays, bf16_512,   &att_soft_512_bf16,   NULL,              NULL,            att_fused_bf16_512 },
-	{ "avx512",      4, M512, 1,  micro_avx512, micro_always,    f32_512,    &att_soft_512,        NULL,              NULL,            att_fused_f32_512 },
-	{ "avx2",        4, M256, 1,  micro_avx2,   micro_always,    f32_256,    &att_soft_256,        NULL,              NULL,            NULL },
-	{ "amx_model",   2, MAMX, 32, micro_always, micro_never,     amx_model,  &att_soft_bf16_model, NULL,              NULL,            NULL },
-	{ "bf16_model",  2, M512, 2,  micro_always, micro_never,     bf16_model, &att_soft_bf16_model, NULL,              NULL,            NULL },
-	{ "f32_model",   4, M256, 1,  micro_always, micro_never,     f32_model,  &att_soft_f32_model,  NULL,              NULL,            NULL },
+	{ "amx",         2, MAMX, 32, has_amx,      micro_always,    att_amx_micro,   &att_soft_512_bf16,   micro_tiles_begin, micro_tiles_end, NULL, att_amx_stream },
+	{ "avx512_bf16", 2, M512, 2,  micro_bf16,   micro_bf16_pays, bf16_512,        &att_soft_512_bf16,   NULL,              NULL,            att_fused_bf16_512, NULL },
+	{ "avx512",      4, M512, 1,  micro_avx512, micro_always,    f32_512,         &att_soft_512,        NULL,              NULL,            att_fused_f32_512, NULL },
+	{ "avx2",        4, M256, 1,  micro_avx2,   micro_always,    f32_256,         &att_soft_256,        NULL,              NULL,            NULL, NULL },
+	{ "amx_model",   2, MAMX, 32, micro_bf16,   micro_never,     att_model_micro, &att_soft_512_bf16,   NULL,              NULL,            NULL, att_model_stream },
+	{ "bf16_model",  2, M512, 2,  micro_always, micro_never,     bf16_model,      &att_soft_bf16_model, NULL,              NULL,            NULL, NULL },
+	{ "f32_model",   4, M256, 1,  micro_always, micro_never,     f32_model,       &att_soft_f32_model,  NULL,              NULL,            NULL, NULL },
 };
 const int att_nvariant = NELEM(att_variant);

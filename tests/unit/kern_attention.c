@@ -624,6 +624,31 @@ static void large(void **state)
 	want_b = want_t = want_s = want_g = want_d = 0;
 }
 
+/* Many keys, all alike, in several blocks; they grow, so that what exponentials are relative to is raised again and again, also where some of the
+ * sums before are still to be made. */
+static void grows(void **state)
+{
+	static const int64_t width[] = { 64, 128, 16, 0, 96, 128, 256, 0 };
+	static const int mask[] = { NO_MASK, CAUSAL, NO_MASK, SEGMENTS, CAUSAL, NO_MASK, LENGTHS, NO_MASK };
+	want_b = want_g = 1;
+	for (int i = 0; i < (int)NELEM(width); i++) {
+		if (!drawn((uint64_t)i))
+			continue;
+		struct att *a = calloc(1, sizeof *a);
+		want_t = 33 + 31 * (i & 1);
+		want_s = 640 + 500 * (i >> 1 & 1);
+		want_d = width[i];
+		want_mask = mask[i];
+		make(a, false, DT_bf16);
+		for (int64_t n = count(&a->v[ATT_K]), j = 0; j < n; j++)
+			set(a, ATT_K, j, get(a, ATT_K, j) * (1 + (double)(j / a->d % a->s) / 64));
+		compare(a, false, true);
+		free(a);
+	}
+	want_b = want_g = want_t = want_s = want_d = 0;
+	want_mask = -1;
+}
+
 /* Keys that count little beside those before them, but count. */
 static void faint(void **state)
 {
@@ -704,7 +729,7 @@ static void not_numbers(void **state)
 int main(void)
 {
 	cpu_set_ftz();
-	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(faint),
+	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(grows), cmocka_unit_test(faint),
 	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
