@@ -233,18 +233,18 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 					pack_lhs(p, w->l, w->b, row, o0 + x, kn, made);
 				a = made;
 			}
-			struct matmul_ahead ahead = { 0 };
+			/* one part, of which some fields change: a copy of it would be read wider than it was just written, and wait for all stores before */
+			struct matmul_part q = { .steps = steps, .chain = p->chain, .a = a, .b = rp + (size_t)(x * v->nr) * es, .c = c, .add = add, .rows = (int)rows };
 			if (x + kn < on)
-				ahead = ahead_of(p, w->l, w->packed, w->b, row, o0 + x + kn, MIN(p->kc, on - x - kn), nj);
+				q.next = ahead_of(p, w->l, w->packed, w->b, row, o0 + x + kn, MIN(p->kc, on - x - kn), nj);
 			else if (i + 1 < w->ni)
-				ahead = ahead_of(p, w->l, w->packed, w->b, row + 1, o0, MIN(p->kc, on), nj);
-			for (int64_t j = 0; j < nj; j++) {
-				float *cj = c + (p->kc < p->k ? j * block : 0);
-				v->micro(&(struct matmul_part){ .steps = steps, .chain = p->chain, .a = a, .b = rp + (size_t)j * bp + (size_t)(x * v->nr) * es,
-				                                .c = cj, .add = add, .rows = (int)rows, .cols = (int)MIN(v->nr, cn - j * v->nr), .next = ahead });
+				q.next = ahead_of(p, w->l, w->packed, w->b, row + 1, o0, MIN(p->kc, on), nj);
+			for (int64_t j = 0; j < nj; j++, q.b += bp, q.c += p->kc < p->k ? block : 0) {
+				q.cols = (int)MIN(v->nr, cn - j * v->nr);
+				v->micro(&q);
 				if (last)
-					matmul_store(p, w->out, w->m0 + i * v->mr, rows, n0 + j * v->nr, MIN(v->nr, cn - j * v->nr), cj, v->nr);
-				ahead.row += ahead.stride * ahead.rows;
+					matmul_store(p, w->out, w->m0 + i * v->mr, rows, n0 + j * v->nr, q.cols, q.c, v->nr);
+				q.next.row += q.next.stride * q.next.rows;
 			}
 		}
 	}
