@@ -1,5 +1,6 @@
 /* Products of very few rows: each number of rhs is read once, where it lies. */
 #include "matmul_impl.h"
+#include "micro.h"
 
 #include <immintrin.h>
 #include <stdlib.h>
@@ -176,6 +177,41 @@ static float dot_512(int64_t n, const float *x, const char *row, enum dtype dt)
 	return BY_TYPE(dot_512_as, dt, n, x, row);
 }
 
+/* The same of bytes, modulo 2^32, where both operands are such.  The instruction multiplies unsigned by signed bytes: if neither is what it wants, one has
+ * 128 more or less, and 128 times the sum of the other is taken away again. */
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
+INLINE uint32_t dot_bytes_as(int64_t n, const char *x, const char *row, bool xs, bool rs)
+{
+	const __m512i top = _mm512_set1_epi8((char)0x80), one = _mm512_set1_epi8(1);
+	__m512i c[4] = { _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512() }, more[4] = { c[0], c[0], c[0], c[0] };
+	for (int64_t i = 0; i < n; i += 256)
+#pragma GCC unroll 4
+		for (int j = 0; j < 4; j++) {
+			int64_t at = i + 64 * j, left = n - at;
+			__mmask64 m = left >= 64 ? ~(__mmask64)0 : left > 0 ? ((__mmask64)1 << left) - 1 : 0;
+			__m512i a = _mm512_maskz_loadu_epi8(m, x + at), b = _mm512_maskz_loadu_epi8(m, row + at);
+			if (xs != rs) {
+				c[j] = xs ? _mm512_dpbusd_epi32(c[j], b, a) : _mm512_dpbusd_epi32(c[j], a, b);
+			} else if (rs) {
+				c[j] = _mm512_dpbusd_epi32(c[j], _mm512_xor_si512(b, top), a);
+				more[j] = _mm512_dpbusd_epi32(more[j], one, a);
+			} else {
+				c[j] = _mm512_dpbusd_epi32(c[j], b, _mm512_xor_si512(a, top));
+				more[j] = _mm512_dpbusd_epi32(more[j], b, one);
+			}
+		}
+	__m512i sum = _mm512_add_epi32(_mm512_add_epi32(c[0], c[1]), _mm512_add_epi32(c[2], c[3]));
+	uint32_t rest = (uint32_t)_mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_add_epi32(more[0], more[1]), _mm512_add_epi32(more[2], more[3]))) * 128;
+	return (uint32_t)_mm512_reduce_add_epi32(sum) + (rs ? -rest : rest);
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
+static uint32_t dot_bytes(int64_t n, const char *x, const char *row, bool xs, bool rs)
+{
+	return xs ? rs ? dot_bytes_as(n, x, row, true, true) : dot_bytes_as(n, x, row, true, false)
+	          : rs ? dot_bytes_as(n, x, row, false, true) : dot_bytes_as(n, x, row, false, false);
+}
+
 /* One number of 4 bytes to out. */
 static void dot_any(int64_t n, const void *px, const char *row, enum dtype dt, void *out)
 {
@@ -240,36 +276,43 @@ void matmul_run_few(const struct prog_kern *k, const struct kern_state *s, int p
 		return;
 	}
 	const char *l = p->lay && p->lay_of == p->il ? laid : view_at(k, ptr, p->il), *r = p->lay && p->lay_of == p->ir ? laid : view_at(k, ptr, p->ir);
-	bool there = p->l.es == 4 && p->l.k_unit;     /* lhs is read where it lies */
+	bool bytes = p->few == BY_DOTS && p->l.es == 1 && p->r.es == 1 && micro_vnni();      /* both operands stay bytes */
+	bool there = (bytes || p->l.es == 4) && p->l.k_unit;     /* lhs is read where it lies */
+	bool xs = dtype_info[p->l.dt].cls == DT_INT, rs = dtype_info[p->r.dt].cls == DT_INT;
 	bool floats = p->sum == DT_f32;
 	kern_strip *as_sum = kern_elem(ELEM_convert, p->l.dt, p->sum);
-	float *made = (float *)matmul_align(scratch);
+	char *made = matmul_align(scratch);
+	int xes = bytes ? 1 : 4;
 	for (int64_t t = t0; t < t1; t++) {
 		int64_t b = t / p->nblk, n0 = t % p->nblk * p->nb, nn = MIN(p->nb, p->n - n0), count = p->m * nn;
 		const char *lb = l + matmul_at(&p->l.batch, b) * p->l.es, *rb = r + matmul_at(&p->r.batch, b) * p->r.es;
 		char *out = view_at(k, ptr, k->nin) + matmul_at(&p->ob, b) * p->oes;
-		char *sums = matmul_align(made + (there ? 0 : p->m * p->kc));
+		char *sums = matmul_align(made + (there ? 0 : p->m * p->kc * xes));
 		double *wide = p->sum == DT_f32 && p->kc < p->k ? (double *)(void *)sums : NULL;      /* where there are several blocks */
 		float *c = (float *)(void *)(sums + (wide ? sizeof *wide * (size_t)count : 0));
 		if (wide)
 			memset(wide, 0, sizeof *wide * (size_t)count);
 		for (int64_t k0 = 0; k0 < p->k; k0 += p->kc) {
 			int64_t kn = MIN(p->kc, p->k - k0);
-			const float *x[MATMUL_FEW];
+			const char *x[MATMUL_FEW];
 			for (int64_t i = 0; i < p->m; i++) {
-				x[i] = there ? (const float *)(const void *)(lb + (matmul_at(&p->l.free, i) + k0) * 4) : made + i * p->kc;
+				char *to = made + i * p->kc * xes;
 				const char *row = lb + matmul_at(&p->l.free, i) * p->l.es;
+				x[i] = there ? row + k0 * xes : to;
 				if (there)
 					continue;
 				if (p->l.k_unit)
-					as_sum(kn, made + i * p->kc, row + k0 * p->l.es, NULL, NULL);
+					as_sum(kn, to, row + k0 * p->l.es, NULL, NULL);
+				else if (bytes)
+					for (int64_t j = 0; j < kn; j++)
+						to[j] = row[matmul_k(&p->l, k0 + j)];
 				else
 					for (int64_t j = 0; j < kn; j += MATMUL_PANEL) {
 						char apart[MATMUL_PANEL * 4];
 						int64_t some = MIN(MATMUL_PANEL, kn - j);
 						for (int64_t q = 0; q < some; q++)
 							memcpy(apart + q * p->l.es, row + matmul_k(&p->l, k0 + j + q) * p->l.es, (size_t)p->l.es);
-						as_sum(some, made + i * p->kc + j, apart, NULL, NULL);
+						as_sum(some, to + j * 4, apart, NULL, NULL);
 					}
 			}
 			if (p->few == BY_DOTS) {
@@ -278,7 +321,11 @@ void matmul_run_few(const struct prog_kern *k, const struct kern_state *s, int p
 						uint32_t had = 0, sum;
 						if (!floats && k0)
 							memcpy(&had, &c[i * nn + n], 4);
-						dot_any(kn, x[i], rb + (matmul_at(&p->r.free, n0 + n) + k0) * p->r.es, p->r.dt, &sum);
+						const char *col = rb + (matmul_at(&p->r.free, n0 + n) + k0) * p->r.es;
+						if (bytes)
+							sum = dot_bytes(kn, x[i], col, xs, rs);
+						else
+							dot_any(kn, x[i], col, p->r.dt, &sum);
 						sum += had;
 						memcpy(&c[i * nn + n], &sum, 4);
 					}
@@ -297,8 +344,8 @@ void matmul_run_few(const struct prog_kern *k, const struct kern_state *s, int p
 					for (int64_t i = 0; i < p->m; i++) {
 						float last[8] = { 0 };
 						for (int64_t q = 0; q < kn - j && kn - j < 8; q++)
-							memcpy(&last[q], &x[i][j + q], 4);       /* whatever type the four bytes are of */
-						struct eight e = { kn - j < 8 ? last : x[i] + j, row, more && !i ? next : NULL, c + i * nn, j == 0 && (floats || k0 == 0),
+							memcpy(&last[q], x[i] + (j + q) * 4, 4);       /* whatever type the four bytes are of */
+						struct eight e = { kn - j < 8 ? last : (const float *)(const void *)x[i] + j, row, more && !i ? next : NULL, c + i * nn, j == 0 && (floats || k0 == 0),
 						                   j + 8 >= kn && wide ? wide + i * nn : NULL };
 						(floats ? eight_any : eight_ints)(nn, &e, p->r.dt);
 					}

@@ -189,3 +189,18 @@ def test_products_of_any_types(left):
             np.testing.assert_array_equal(got, want, err_msg=f"{left} {right} {to}")
             runs += 1
     assert runs > 10
+
+
+@pytest.mark.parametrize("left, right", itertools.product(["int8", "uint8"], repeat=2))
+def test_products_of_bytes(left, right):
+    """Of few rows or columns, of all numbers there are, modulo what the result holds; each operand may lie along the contraction or across."""
+    rng = np.random.default_rng(1)
+
+    def numbers(shape, dtype):
+        return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
+    for (m, k, n), over, to in itertools.product([(1, 2048, 300), (3, 1000, 70), (8, 257, 33), (2, 64, 513), (5, 300, 1), (1, 20000, 9)],
+                                                 [(1, 1), (1, 0), (0, 1)], ["int32", "uint8", "int8"]):
+        x, y = numbers((m, k) if over[0] else (k, m), left), numbers((n, k) if over[1] else (k, n), right)
+        got = jax.jit(lambda x, y, over=over, to=to: jax.lax.dot_general(x, y, (((over[0],), (over[1],)), ((), ())), preferred_element_type=to))(x, y)
+        want = (x if over[0] else x.T).astype(np.int64) @ (y.T if over[1] else y).astype(np.int64)
+        np.testing.assert_array_equal(got, want.astype(to), err_msg=f"{m} {k} {n} {over} {to}")
