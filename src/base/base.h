@@ -270,9 +270,11 @@ struct kv {
 
 /* --- copy.c ------------------------------------------------------------ */
 
-/* memmove into memory that other cores may have read, by the way that is faster between this thread's core and theirs.  What is
- * stored with release order after it is seen after it.  From any thread. */
-void copy_shared(void *to, const void *from, size_t n);
+/* memmove into memory that other cores may have read, by the way that is faster between this thread's core and theirs, which is learned for each
+ * use by itself, of copies of COPY_LEAST bytes and more.  What is stored with release order after it is seen after it.  From any thread. */
+enum copy_use { COPY_MESSAGE, COPY_PACKED /* of what was just made, near */, COPY_USES };
+enum { COPY_LEAST = 4 << 10 };
+void copy_shared(enum copy_use use, void *to, const void *from, size_t n);
 void copy_past(void *to, const void *from, size_t n);        /* memcpy past the caches, and that promise */
 
 /* --- clock.c, cpu.c ---------------------------------------------------- */

@@ -11,19 +11,19 @@
 #include <emmintrin.h>
 #endif
 
-enum { LINE = 64, LEAST = 4 << 10, LONG = 64 << 10, SIZES = 4, TRIES = 3, TIMED = 8, AGAIN = 1024 };
+enum { LINE = 64, LONG = 64 << 10, SIZES = 4, TRIES = 3, TIMED = 8, AGAIN = 1024 };
 /* A time so many times another is not that one with noise.  What goes past the caches comes back from memory: it must be worth that. */
 static const float CHANGED = 1.6f, WORTH = 0.25f;
 
 enum way { PLAIN, PAST, WAYS };
 
-/* What a thread knows of copies of one size. */
+/* What a thread knows of copies of one use and size. */
 static _Thread_local struct pace {
 	uint32_t n;              /* copies since the last trial */
 	uint8_t way, trial;      /* copies of the trial that are left: first plain ones, for lines that went past the caches nobody has read */
 	uint8_t odd;             /* timed copies in a row that took another time than in the trial */
 	float takes[WAYS];       /* seconds a byte, at best */
-} paces[SIZES];
+} paces[COPY_USES][SIZES];
 
 void copy_past(void *dst, const void *src, size_t n)
 {
@@ -55,17 +55,17 @@ static void by(enum way w, void *to, const void *from, size_t n)
 		memcpy(to, from, n);
 }
 
-void copy_shared(void *to, const void *from, size_t n)
+void copy_shared(enum copy_use use, void *to, const void *from, size_t n)
 {
 	if ((uintptr_t)to - (uintptr_t)from < n || (uintptr_t)from - (uintptr_t)to < n) {
 		memmove(to, from, n);
 		return;
 	}
-	if (n < LEAST) {
+	if (n < COPY_LEAST) {
 		memcpy(to, from, n);
 		return;
 	}
-	struct pace *p = &paces[MIN((63 - __builtin_clzll(n / LEAST)) / 3, SIZES - 1)];
+	struct pace *p = &paces[use][MIN((63 - __builtin_clzll(n / COPY_LEAST)) / 3, SIZES - 1)];
 	if (p->n++ % AGAIN == 0 || p->odd >= TRIES) {
 		p->trial = 2 * TRIES;
 		p->takes[PLAIN] = p->takes[PAST] = 1;

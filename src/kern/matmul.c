@@ -27,12 +27,27 @@ static void pack_lhs(const struct matmul *p, const char *base, int64_t b, int64_
 	matmul_pack_lhs(p->v, &p->l, base + matmul_at(&p->l.batch, b) * p->l.es, i0, (int)MIN(p->v->mr, p->m - i0), k0, kn, out);
 }
 
+/* What other cores will read is made near and copied, since they may have read what was there before (copy.c): in pieces of as many steps as fit. */
+enum { PIECE = 16 << 10 };
+static void pack_shared(const struct matmul *p, matmul_pack *pack, const struct matmul_side *o, const char *base, int64_t i0, int w, int width, int64_t k0,
+                        int64_t kn, char *out)
+{
+	char piece[PIECE] __attribute__((aligned(64)));
+	int64_t es = (int64_t)matmul_es(p), most = PIECE / (width * es) / p->v->kstep * p->v->kstep;
+	for (int64_t x = 0; x < kn; x += most) {
+		int64_t some = MIN(most, kn - x);
+		pack(p->v, o, base, i0, w, k0 + x, some, piece);
+		copy_shared(COPY_PACKED, out + x * width * es, piece, (size_t)(matmul_pad(some, p->v->kstep) * width * es));
+	}
+}
+
 /* Columns n0 .. n0 + nn, k0 .. k0 + kn of rhs, panels bytes apart.  Of rows some at a time, of which panels are made while the next are fetched,
  * row by row, as memory is read fastest. */
-static void pack_block(const struct matmul *p, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t kn, char *out, size_t bytes)
+static void pack_block(const struct matmul *p, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t kn, char *out, size_t bytes, bool shared)
 {
 	const struct matmul_variant *v = p->v;
-	int64_t slab = MAX(MATMUL_SLAB, v->kstep), step = p->r.free_unit && kn > slab ? slab : kn, panels = (nn + v->nr - 1) / v->nr;
+	int64_t least = MAX(MATMUL_SLAB, v->kstep), slab = shared ? MAX(least, COPY_LEAST / (v->nr * (int64_t)matmul_es(p))) : least;
+	int64_t step = p->r.free_unit && kn > slab ? slab : kn, panels = (nn + v->nr - 1) / v->nr;
 	for (int64_t x = 0; x < kn; x += step) {
 		int64_t next = MIN(step, kn - x - step), each = (next + panels - 1) / panels;
 		for (int64_t j = 0; j < panels; j++) {
@@ -41,8 +56,12 @@ static void pack_block(const struct matmul *p, const char *base, int64_t n0, int
 				for (int64_t at = 0; at < nn * p->r.es; at += 64)
 					_mm_prefetch(row + at, _MM_HINT_T1);
 			}
-			matmul_pack_rhs(v, &p->r, base, n0 + j * v->nr, (int)MIN(v->nr, nn - j * v->nr), k0 + x, MIN(step, kn - x),
-			                out + (size_t)j * bytes + (size_t)(x * v->nr) * matmul_es(p));
+			char *to = out + (size_t)j * bytes + (size_t)(x * v->nr) * matmul_es(p);
+			int w = (int)MIN(v->nr, nn - j * v->nr);
+			if (shared)
+				pack_shared(p, matmul_pack_rhs, &p->r, base, n0 + j * v->nr, w, v->nr, k0 + x, MIN(step, kn - x), to);
+			else
+				matmul_pack_rhs(v, &p->r, base, n0 + j * v->nr, w, k0 + x, MIN(step, kn - x), to);
 		}
 	}
 }
@@ -126,7 +145,8 @@ static void pack_all(const struct matmul *p, int64_t tiles, const char *l, const
 	int64_t lo, hi, panels = p->lazy ? 0 : p->b * p->npanel;
 	part(panels, tiles, t0, t1, &lo, &hi);
 	for (int64_t i = lo; i < hi; i++)
-		pack_lhs(p, l, i / p->npanel, i % p->npanel, 0, p->k, packed + (size_t)i * p->panel);
+		pack_shared(p, matmul_pack_lhs, &p->l, l + matmul_at(&p->l.batch, i / p->npanel) * p->l.es, i % p->npanel * p->v->mr,
+		            (int)MIN(p->v->mr, p->m - i % p->npanel * p->v->mr), p->v->mr, 0, p->k, packed + (size_t)i * p->panel);
 	packed += (size_t)panels * p->panel;
 	if (!p->share_rhs)
 		return;
@@ -136,7 +156,7 @@ static void pack_all(const struct matmul *p, int64_t tiles, const char *l, const
 	for (int64_t i = lo; i < hi; i++) {
 		int64_t b = i / pieces, j = i % pieces * per, n0 = j * p->v->nr;
 		pack_block(p, r + matmul_at(&p->r.batch, b) * p->r.es, n0, MIN(per * p->v->nr, p->n - n0), 0, p->k,
-		           packed + (size_t)(b * p->npanel_r + j) * p->rpanel, p->rpanel);
+		           packed + (size_t)(b * p->npanel_r + j) * p->rpanel, p->rpanel, true);
 	}
 }
 
@@ -207,7 +227,7 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 		bp = p->rpanel;
 		rp = w->shared_rhs + (size_t)(w->b * p->npanel_r + n0 / v->nr) * bp + (size_t)(o0 * v->nr) * es;
 	} else if (w->b != w->had_b || n0 != w->had_n || o0 != w->had_o) {
-		pack_block(p, w->rb, n0, cn, o0, on, w->bbuf, bp);
+		pack_block(p, w->rb, n0, cn, o0, on, w->bbuf, bp, false);
 		w->had_b = w->b;
 		w->had_n = n0;
 		w->had_o = o0;

@@ -21,7 +21,7 @@ void sym_get(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n)
 	const struct sym_peer *p = &ep->world->peer[pe];
 
 	if (p->direct)
-		copy_shared(dst, p->base + off, n);
+		copy_shared(COPY_MESSAGE, dst, p->base + off, n);
 	else
 		VIA(ep, ep->world->tr->get(ep->world, ep->pe, pe, dst, off, n));
 }
@@ -31,7 +31,7 @@ void sym_get_nb(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n, _Ato
 	const struct sym_peer *p = &ep->world->peer[pe];
 
 	if (p->direct) {
-		copy_shared(dst, p->base + off, n);
+		copy_shared(COPY_MESSAGE, dst, p->base + off, n);
 		return;
 	}
 	atomic_fetch_add_explicit(left, 1, memory_order_relaxed);
@@ -74,7 +74,7 @@ void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n)
 	const struct sym_peer *p = &ep->world->peer[pe];
 
 	if (p->direct) {
-		copy_shared(p->base + off, src, n);
+		copy_shared(COPY_MESSAGE, p->base + off, src, n);
 		return;
 	}
 	const struct sym_transport *tr = sym_road_to(ep, pe);
@@ -86,7 +86,7 @@ void sym_put_nb(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n
 	const struct sym_peer *p = &ep->world->peer[pe];
 
 	if (p->direct) {
-		copy_shared(p->base + off, src, n);
+		copy_shared(COPY_MESSAGE, p->base + off, src, n);
 		return;
 	}
 	atomic_fetch_add_explicit(left, 1, memory_order_relaxed);

@@ -155,7 +155,7 @@ static inline void copy_to(char *at, const void *src, size_t n)
 		memcpy(&v, src, n);       /* the order of bytes is little-endian on all machines that this runs on */
 		store(at, v, (int)n);
 	} else if (n)
-		copy_shared(at, src, n);
+		copy_shared(COPY_MESSAGE, at, src, n);
 }
 
 static inline void copy_from(void *dst, const char *at, size_t n)

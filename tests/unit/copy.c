@@ -13,9 +13,11 @@
 enum { ROOM = 160 << 10, TURNS = 1000, BLOCK = 8 << 10 };
 static char from[ROOM], to[ROOM], want[ROOM];
 
+static void shared(void *dst, const void *src, size_t n) { copy_shared(COPY_MESSAGE, dst, src, n); }
+
 static void every_size(void **state)
 {
-	void (*const copy[])(void *, const void *, size_t) = { copy_shared, copy_past };
+	void (*const copy[])(void *, const void *, size_t) = { shared, copy_past };
 	static const size_t size[] = { 0, 1, 63, 64, 65, 127, 128, 129, 4095, 4096, 4097, 4159, 4160, 4161, 12345, 32768, 65535, 131072 };
 
 	for (size_t i = 0; i < sizeof from; i++)
@@ -43,7 +45,7 @@ static void over_itself(void **state)
 				memcpy(to, from, 20000 + by[k]);
 				memcpy(want, from, 20000 + by[k]);
 				memmove(want + (up ? by[k] : 0), want + (up ? 0 : by[k]), 20000);
-				copy_shared(to + (up ? by[k] : 0), to + (up ? 0 : by[k]), 20000);
+				shared(to + (up ? by[k] : 0), to + (up ? 0 : by[k]), 20000);
 				assert_memory_equal(to, want, 20000 + by[k]);
 			}
 }
