@@ -56,7 +56,9 @@ static void pack_all(const struct fwd *f, const struct prog_kern *k, const struc
 			left -= ix[d] * f->same[d];
 			b = b * k->v[ATT_Q].dim[d] + ix[d];
 		}
-		pack_block(f, k, ptr, b, i % f->nkb, to + (size_t)i * f->kb_bytes, mem);
+		/* other cores may have read what was there */
+		pack_block(f, k, ptr, b, i % f->nkb, mem + f->kb_at, mem);
+		copy_shared(COPY_PACKED, to + (size_t)i * f->kb_bytes, mem + f->kb_at, f->kb_bytes);
 	}
 }
 
@@ -403,7 +405,7 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->dense_at = att_room(n, att_dense_rows(p) * MAX(p->dc, p->ec) * es);
 	f->tmp_at = att_room(n, (int64_t)att_fetch_bytes(p));
 	f->fn_at = att_room(n, (int64_t)p->fn_bytes);
-	f->kb_at = att_room(n, f->lazy ? (int64_t)f->kb_bytes : 0);
+	f->kb_at = att_room(n, (int64_t)f->kb_bytes);
 	n = &f->part_bytes;
 	att_room(n, f->qb * p->ec * 4);
 	f->part_m = att_room(n, f->qb * 8);
