@@ -11,6 +11,10 @@
  * roundings add up along them, and sums of blocks go through levels (SUM_RADIX), so that a long contraction is as exact as a short one.  What would take more than MATMUL_PACK_MOST packed is not
  * packed as a whole: a tile packs rows for its own columns, some thousands of them.
  *
+ * Complex products are such of floats (enum matmul_parts).  Where few numbers stand beside many whose parts lie along the contraction, the many are
+ * read where they lie, and the few are packed twice, the second time times i.  Else parts are rows and columns of their own, packed as the pairs that
+ * they are, and put together where the result is stored: nothing is taken apart first.
+ *
  * Packing must be paid for by many products; where there are few, an operand is read where it lies, if its type and order allow it:
  *   few rows (decode): bound by reading rhs, of which a slab of rows is taken at a time, packed in L1 or as it lies (in_place);
  *   few columns, or few rows by columns that are rows in memory: numbers of the long operand are broadcast from where they are (tall);
@@ -102,17 +106,42 @@ static void store_apart(const struct matmul *p, int64_t n, char *out, const int6
 	}
 }
 
-void matmul_store(const struct matmul *p, char *out, int64_t m0, int64_t mn, int64_t n0, int64_t nn, const float *c, int64_t ldc)
+/* Rows of n floats, which are parts in turn: y times i is added to x. */
+__attribute__((target("avx512f")))
+static void add_i_512(int64_t n, float *x, const float *y)
 {
-	int64_t room[MATMUL_PANEL], place[MATMUL_PANEL];
+	for (int64_t j = 0; j < n; j += 16) {
+		__mmask16 m = n - j >= 16 ? 0xffff : (__mmask16)((1u << (n - j)) - 1);
+		__m512 turned = _mm512_permute_ps(_mm512_maskz_loadu_ps(m, y + j), 0xb1), sum = _mm512_maskz_loadu_ps(m, x + j);
+		_mm512_mask_storeu_ps(x + j, m, _mm512_mask_sub_ps(_mm512_add_ps(sum, turned), 0x5555, sum, turned));
+	}
+}
+
+static void add_i(int64_t n, float *x, const float *y)
+{
+	if (cpu_get()->avx512) {
+		add_i_512(n, x, y);
+		return;
+	}
+	for (int64_t j = 0; j < n; j += 2) {
+		x[j] -= y[j + 1];
+		x[j + 1] += y[j];
+	}
+}
+
+void matmul_store(const struct matmul *p, char *out, int64_t m0, int64_t mn, int64_t n0, int64_t nn, float *c, int64_t ldc)
+{
+	int64_t room[MATMUL_PANEL], place[MATMUL_PANEL], step = p->l.parts == MATMUL_PARTS ? 2 : 1;
 	const int64_t *om = matmul_some(&p->om, m0, mn, room);
 	bool dense = p->on_unit;
+	for (int64_t i = 0; i < mn && step == 2; i += 2)
+		add_i(nn, c + i * ldc, c + (i + 1) * ldc);
 	kern_strip *narrow = dense && p->oes < 4 && !(p->out == DT_bf16 && cpu_get()->avx512_bf16) ? kern_elem(ELEM_convert, p->sum, p->out) : NULL;
 	if (dense && p->out == DT_bf16 && nn == 32 && cpu_get()->avx512_bf16) {
 		rows_bf16_512(mn, c, ldc, om, out + n0 * 2);
 		return;
 	}
-	for (int64_t i = 0; i < mn && dense; i++) {
+	for (int64_t i = 0; i < mn && dense; i += step) {
 		char *q = out + (om[i] + n0) * p->oes;
 		const float *s = c + i * ldc;
 		if (p->oes == 4)
@@ -125,7 +154,7 @@ void matmul_store(const struct matmul *p, char *out, int64_t m0, int64_t mn, int
 	for (int64_t j = 0; j < nn && !dense; j += MATMUL_PANEL) {
 		int64_t some = MIN(MATMUL_PANEL, nn - j);
 		const int64_t *on = matmul_some(&p->on, n0 + j, some, place);
-		for (int64_t i = 0; i < mn; i++)
+		for (int64_t i = 0; i < mn; i += step)
 			store_apart(p, some, out + om[i] * p->oes, on, c + i * ldc + j);
 	}
 }

@@ -17,10 +17,17 @@ static inline int64_t matmul_at(const struct matmul_axis *x, int64_t i) { return
 /* Of positions i0 .. i0 + n, at most MATMUL_PANEL; perhaps in room. */
 const int64_t *matmul_some(const struct matmul_axis *x, int64_t i0, int64_t n, int64_t *room);
 
+/* A complex product is one of floats, of which offsets are then of; how an operand's numbers are that, MATMUL_WHOLE being of floats as they are.
+ *   PARTS by PARTS: a number's parts are two positions of a free axis.  Of what the product gives, the second of two rows, times i, is added to the
+ *     first (matmul_store).
+ *   WHOLE by TIMES_I: the first has the parts of a number along k, the second has position 2 j + 1 of k for number j times i.  Only real parts are
+ *     in its table of k, one for each number. */
+enum matmul_parts { MATMUL_WHOLE, MATMUL_PARTS, MATMUL_TIMES_I };
+
 /* One operand: element (free i, k j, batch b) lies at the sum of three offsets, in elements.  free: rows of lhs, columns of
  * rhs.  k: of all positions, or, k_even, of the first MATMUL_K of more, which are all k_step apart.  es, units and run are filled
- * by matmul_plan; run[i]: k's 32 i .. 32 i + 31 are neighbours. */
-struct matmul_side { enum dtype dt; int es; struct matmul_axis free, batch; const int64_t *k; int64_t k_step; bool k_even, k_unit, free_unit; const uint8_t *run; };
+ * by matmul_plan; run[i]: k's 32 i .. 32 i + 31 are neighbours, of PARTS as numbers. */
+struct matmul_side { enum dtype dt; int es; enum matmul_parts parts; struct matmul_axis free, batch; const int64_t *k; int64_t k_step; bool k_even, k_unit, free_unit; const uint8_t *run; };
 enum { MATMUL_K = 1 << 14 };
 static inline int64_t matmul_k(const struct matmul_side *o, int64_t k) { return o->k_even ? k * o->k_step : o->k[k]; }
 
@@ -85,6 +92,8 @@ extern const int matmul_nvariant;
 typedef void matmul_pack(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t i0, int w, int64_t k0, int64_t kn,
                          char *out);
 matmul_pack matmul_pack_lhs, matmul_pack_rhs;
+/* Position i of free of an operand that is TIMES_I, k0 .. k0 + kn, both even. */
+void matmul_times_i(const struct matmul_side *o, const char *base, int64_t i, int64_t k0, int64_t kn, float *out);
 /* Columns n0 .. n0 + nn of few rows, panels bytes apart. */
 void matmul_pack_slab(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t kn,
                       char *out, size_t bytes);

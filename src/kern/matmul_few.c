@@ -301,7 +301,9 @@ void matmul_run_few(const struct prog_kern *k, const struct kern_state *s, int p
 				x[i] = there ? row + k0 * xes : to;
 				if (there)
 					continue;
-				if (p->l.k_unit)
+				if (p->l.parts == MATMUL_TIMES_I)
+					matmul_times_i(&p->l, lb, i, k0, kn, (float *)(void *)to);
+				else if (p->l.k_unit)
 					as_sum(kn, to, row + k0 * p->l.es, NULL, NULL);
 				else if (bytes)
 					for (int64_t j = 0; j < kn; j++)

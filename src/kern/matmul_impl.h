@@ -43,8 +43,8 @@ struct matmul {
 
 void matmul_run_few(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch);
 void matmul_run_packed(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch);
-/* c, rows of ldc numbers, to rows m0 .. m0 + mn and columns n0 .. n0 + nn of a batch's result. */
-void matmul_store(const struct matmul *p, char *out, int64_t m0, int64_t mn, int64_t n0, int64_t nn, const float *c, int64_t ldc);
+/* c, rows of ldc numbers, to rows m0 .. m0 + mn and columns n0 .. n0 + nn of a batch's result.  Of PARTS it is written over. */
+void matmul_store(const struct matmul *p, char *out, int64_t m0, int64_t mn, int64_t n0, int64_t nn, float *c, int64_t ldc);
 
 static inline bool matmul_float(enum dtype dt) { return dt == DT_f32 || dt == DT_bf16 || dt == DT_f16; }
 static inline int64_t matmul_pad(int64_t n, int64_t a) { return (n + a - 1) / a * a; }

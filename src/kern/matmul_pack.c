@@ -77,6 +77,61 @@ static int64_t turn_512(const int64_t *f, int es, const char *base, int64_t w, i
 	return x;
 }
 
+/* 8 rows of 8 words of 64 bits, transposed: row j to out + j * step, the first ones of m. */
+__attribute__((target("avx512f")))
+static void transpose8_512(const char *const *in, __mmask8 m, char *out, int64_t step)
+{
+	__m512i r[8], t[8];
+	for (int i = 0; i < 8; i++)
+		r[i] = _mm512_loadu_si512((const void *)in[i]);
+	for (int i = 0; i < 4; i++) {
+		t[2 * i] = _mm512_unpacklo_epi64(r[2 * i], r[2 * i + 1]);
+		t[2 * i + 1] = _mm512_unpackhi_epi64(r[2 * i], r[2 * i + 1]);
+	}
+	for (int i = 0; i < 2; i++) {       /* words i, 4 + i and 2 + i, 6 + i of rows 0-3, of rows 4-7 */
+		r[i] = _mm512_shuffle_i64x2(t[i], t[2 + i], 0x88);
+		r[2 + i] = _mm512_shuffle_i64x2(t[i], t[2 + i], 0xdd);
+		r[4 + i] = _mm512_shuffle_i64x2(t[4 + i], t[6 + i], 0x88);
+		r[6 + i] = _mm512_shuffle_i64x2(t[4 + i], t[6 + i], 0xdd);
+	}
+	for (int i = 0; i < 4; i++) {
+		_mm512_mask_storeu_epi64(out + i * step, m, _mm512_shuffle_i64x2(r[i], r[4 + i], 0x88));
+		_mm512_mask_storeu_epi64(out + (4 + i) * step, m, _mm512_shuffle_i64x2(r[i], r[4 + i], 0xdd));
+	}
+}
+
+/* Pairs of floats: w / 2 rows of them become columns of a panel. */
+static void pack_parts(const struct matmul_side *o, const char *base, const int64_t *f, int w, int pw, int64_t k0, int64_t kn, float *out)
+{
+	const int64_t *k = o->k + k0;
+	bool wide = cpu_get()->avx512;
+	for (int64_t x = 0, n; x < kn; x += n) {
+		int64_t done = 0;
+		n = MIN(32 - (k0 + x) % 32, kn - x);
+		for (; wide && n == 32 && o->run[(k0 + x) / 32] && done < n; done += 8)
+			for (int i = 0; i < w; i += 16) {
+				const char *row[8];
+				for (int j = 0; j < 8; j++)
+					row[j] = base + (f[MIN(i + 2 * j, w - 2)] + k[x + done]) * 4;
+				transpose8_512(row, (__mmask8)((1u << MIN(8, (w - i) / 2)) - 1), (char *)(out + (x + done) * pw + i), pw * 4);
+			}
+		for (int i = 0; i < w; i += 2)
+			for (int64_t y = x + done; y < x + n; y++)
+				memcpy(out + y * pw + i, base + (f[i] + k[y]) * 4, 8);
+	}
+}
+
+void matmul_times_i(const struct matmul_side *o, const char *base, int64_t i, int64_t k0, int64_t kn, float *out)
+{
+	const char *p = base + matmul_at(&o->free, i & ~(int64_t)1) * 4;
+	for (int64_t x = 0; x < kn; x += 2) {
+		float z[2];
+		memcpy(z, p + matmul_k(o, (k0 + x) / 2) * 4, sizeof z);
+		out[x] = z[i & 1];
+		out[x + 1] = i & 1 ? z[0] : -z[1];
+	}
+}
+
 static bool together(const int64_t *o, int64_t n)
 {
 	for (int64_t i = 1; i < n; i++)
@@ -89,23 +144,27 @@ static bool together(const int64_t *o, int64_t n)
 static void pack_f32(const struct matmul_side *o, const char *base, int64_t i0, int w, int pw, int64_t k0, int64_t kn, float *out)
 {
 	int64_t room[MATMUL_PANEL];
-	const int64_t *f = matmul_some(&o->free, i0, w, room), *k = o->k + k0;
+	bool wide = cpu_get()->avx512, times_i = o->parts == MATMUL_TIMES_I;
+	const int64_t *f = matmul_some(&o->free, i0, w, room), *k = times_i ? NULL : o->k + k0;
 	int seg[65], nseg = segments(f, w, seg);
-	bool wide = cpu_get()->avx512;
 	if (w < pw)
 		memset(out, 0, sizeof *out * (size_t)(kn * pw));
-	if (o->dt == DT_f32 && nseg == 1 && w == 32) {
+	if (!times_i && o->dt == DT_f32 && nseg == 1 && w == 32) {
 		for (int64_t x = 0; x < kn; x++)
 			memcpy(out + x * pw, base + (f[0] + k[x]) * 4, 32 * sizeof *out);
 		return;
 	}
-	if (o->dt == DT_f32 && (nseg == 1 || 4 * nseg <= w)) {
+	if (!times_i && o->dt == DT_f32 && (nseg == 1 || 4 * nseg <= w)) {
 		for (int64_t x = 0; x < kn; x++)
 			for (int i = 0; i < nseg; i++)
 				memcpy(out + x * pw + seg[i], base + (f[seg[i]] + k[x]) * 4, sizeof *out * (size_t)(seg[i + 1] - seg[i]));
 		return;
 	}
-	if (o->dt == DT_f32) {
+	if (o->parts == MATMUL_PARTS) {
+		pack_parts(o, base, f, w, pw, k0, kn, out);
+		return;
+	}
+	if (!times_i && o->dt == DT_f32) {
 		for (int64_t x = 0, n; x < kn; x += n) {
 			n = o->k_unit ? kn : MIN(32 - (k0 + x) % 32, kn - x);
 			int64_t done = 0;
@@ -130,19 +189,22 @@ static void pack_f32(const struct matmul_side *o, const char *base, int64_t i0, 
 		return;
 	}
 	kern_strip *widen = kern_elem(ELEM_convert, o->dt, DT_f32);
-	if (nseg == 1) {
+	if (!times_i && nseg == 1) {
 		for (int64_t x = 0; x < kn; x++)
 			widen(w, out + x * pw, base + (f[0] + k[x]) * 2, NULL, NULL);
 		return;
 	}
-	if (o->k_unit) {
+	if (o->k_unit || times_i) {
 		enum { ROWS = 16, RUN = 64 };
 		for (int i = 0; i < w; i += ROWS)
 			for (int64_t x = 0; x < kn; x += RUN) {
 				float side[ROWS][RUN];
 				int64_t at[ROWS], n = MIN(RUN, kn - x), rows = MIN(ROWS, w - i);
 				for (int j = 0; j < rows; j++) {
-					widen(n, side[j], base + (f[i + j] + k[x]) * 2, NULL, NULL);
+					if (times_i)
+						matmul_times_i(o, base, i0 + i + j, k0 + x, n, side[j]);
+					else
+						widen(n, side[j], base + (f[i + j] + k[x]) * 2, NULL, NULL);
 					at[j] = RUN * j;
 				}
 				int64_t done = wide ? turn_512(at, 4, (const char *)side, rows, pw, n, out + x * pw + i) : 0;
@@ -426,7 +488,7 @@ static bool from_first(const struct matmul_side *o, const char **base, int64_t *
 {
 	if (!o->k_even)
 		return false;
-	*base += *k0 * o->k_step * o->es;
+	*base += (o->parts == MATMUL_TIMES_I ? *k0 / 2 : *k0) * o->k_step * o->es;
 	*k0 = 0;
 	return kn > MATMUL_K;
 }

@@ -2,6 +2,7 @@
 #include "matmul_impl.h"
 
 enum { FEW_COLS = 512, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, LONG_COLS = 1024,
+       FEW_BYTES = 1 << 18, MOST_BESIDE = 16,
        SHORT_COLS = 256, BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, PAIRS_SUM = 256, RUNS_IN_ROW = 4,
        SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, TILE_SLAB = 256, STORE_APART = 100 };
 
@@ -98,7 +99,7 @@ static bool narrow(const struct matmul *p)
 static bool reads_in_place(struct matmul *p)
 {
 	const struct matmul_variant *v = p->v;
-	if (!v || !v->in_place || p->m > FEW_ROWS || p->n < v->nr || p->k % v->kstep || !p->r.free_unit || p->r.dt != (v->es == 4 ? DT_f32 : DT_bf16))
+	if (!v || !v->in_place || p->r.parts == MATMUL_TIMES_I || p->m > FEW_ROWS || p->n < v->nr || p->k % v->kstep || !p->r.free_unit || p->r.dt != (v->es == 4 ? DT_f32 : DT_bf16))
 		return false;
 	int64_t far = p->k > 1 ? p->r.k[1] - p->r.k[0] : p->n;
 	p->ldb = far * p->r.es;
@@ -119,18 +120,19 @@ static bool stands_tall(const struct matmul *p, const struct matmul_side *l, int
 /* What is asked about an operand's offsets again and again. */
 static void look_at(struct arena *a, struct matmul_side *o, int64_t k)
 {
-	int64_t known = o->k_even ? MATMUL_K : k;
+	bool times_i = o->parts == MATMUL_TIMES_I;
+	int64_t known = o->k_even ? MATMUL_K : times_i ? k / 2 : k, next = o->parts == MATMUL_PARTS ? 2 : 1;
 	uint8_t *run = arena_alloc(a, (size_t)(known / 32 + 1));
 
 	for (int64_t x = 0; x + 32 <= known; x += 32) {
 		run[x / 32] = 1;
 		for (int64_t y = x + 1; y < x + 32; y++)
-			run[x / 32] &= o->k[y] == o->k[y - 1] + 1;
+			run[x / 32] &= o->k[y] == o->k[y - 1] + next;
 	}
 	o->es = dtype_info[o->dt].bytes;
 	o->run = run;
-	o->k_unit = unit(o->k, known);
-	o->free_unit = unit_axis(&o->free);
+	o->k_unit = !times_i && unit(o->k, known);
+	o->free_unit = !times_i && unit_axis(&o->free);
 }
 
 /* Few columns, or rows of the result that lie side by side: the transposed problem.  Sets tall. */
@@ -140,7 +142,8 @@ static void orient(struct matmul *p)
 	bool across = !starts_unit(&p->on, MIN(p->n, 16)) && p->m >= 16 && starts_unit(&p->om, 16);
 
 	p->tall = tall || turned;
-	if (!turned && (tall || !((p->n < p->m && p->n <= MATMUL_FEW) || across || narrow(p))))
+	bool few = p->n <= MATMUL_FEW && (p->r.parts == MATMUL_TIMES_I || (p->n < p->m && p->l.parts != MATMUL_TIMES_I));
+	if (!turned && (tall || !(few || across || narrow(p))))
 		return;
 	struct matmul_side side = p->l;
 	struct matmul_axis axis = p->om;
@@ -158,11 +161,13 @@ static void orient(struct matmul *p)
 /* Few rows: long runs of each row, and tiles for all. */
 static void plan_few(struct matmul *p, struct kern_state *s)
 {
-	p->nb = MAX(FEW_COLS, MIN(MATMUL_FEW_COLS, (p->n / 8 + 63) / 64 * 64));
-	p->nblk = (p->n + p->nb - 1) / p->nb;
-	p->nb = MIN(p->nb, p->n);
 	bool short_rows = p->n < 16 && p->r.k_unit;
 	p->few = p->r.free_unit && !short_rows ? BY_ROWS : p->k < FEW_TURN && !short_rows ? BY_TURNED : BY_DOTS;
+	p->nb = MAX(FEW_COLS, MIN(MATMUL_FEW_COLS, (p->n / 8 + 63) / 64 * 64));
+	if (p->few == BY_DOTS)       /* each is read by itself */
+		p->nb = MIN(p->nb, MAX(1, FEW_BYTES / (p->k * p->r.es)));
+	p->nblk = (p->n + p->nb - 1) / p->nb;
+	p->nb = MIN(p->nb, p->n);
 	bool one = p->few == BY_DOTS && p->m == 1 && p->n == 1 && p->l.es == 4 && p->l.k_unit;      /* number, nothing is read twice */
 	p->kc = one ? p->k : MIN(p->k, p->few == BY_ROWS ? FEW_K : FEW_DOT);
 	s->tiles = p->b * p->nblk;
@@ -321,6 +326,56 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	return true;
 }
 
+struct group { int n; int64_t dim[64], stride[64]; };
+static void group_add(struct group *g, int64_t dim, int64_t stride)
+{
+	g->dim[g->n] = dim;
+	g->stride[g->n++] = stride;
+}
+static int64_t group_count(const struct group *g)
+{
+	int64_t n = 1;
+	for (int i = 0; i < g->n; i++)
+		n *= g->dim[i];
+	return n;
+}
+/* Are its positions neighbours? */
+static bool group_unit(const struct group *g)
+{
+	int64_t next = 1;
+	for (int i = g->n; i-- > 0; next *= g->dim[i])
+		if (g->dim[i] != 1 && g->stride[i] != next)
+			return false;
+	return true;
+}
+static struct matmul_axis group_axis(struct arena *a, const struct group *g) { return matmul_axis_make(a, g->n, g->dim, g->stride); }
+
+/* Complex numbers as floats.  Which operand's parts lie along the contraction, beside few of the other; -1: none.  Of as many the right one, since
+ * few rows are taken by dots. */
+static void as_floats(struct group *batch, struct group *free, struct group *con, struct group *res, struct group *ob, struct matmul_side *const *side)
+{
+	int64_t n[2] = { group_count(&free[0]), group_count(&free[1]) };
+	int along = -1;
+	for (int q = 0; q < 2; q++)
+		if (group_unit(&con[q]) && n[q] >= n[!q] && n[!q] <= MOST_BESIDE)
+			along = q;
+	for (int q = 0; q < 2; q++) {
+		struct group *all[] = { &batch[q], &free[q], &con[q], &res[q] };
+		for (int g = 0; g < 4; g++)
+			for (int i = 0; i < all[g]->n; i++)
+				all[g]->stride[i] *= 2;
+		side[q]->parts = along < 0 ? MATMUL_PARTS : along == q ? MATMUL_WHOLE : MATMUL_TIMES_I;
+		if (along == q) {
+			group_add(&con[q], 2, 1);
+		} else {
+			group_add(&free[q], 2, 1);
+			group_add(&res[q], 2, 1);
+		}
+	}
+	for (int i = 0; i < ob->n; i++)
+		ob->stride[i] *= 2;
+}
+
 bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 {
 	const struct prog_view *v[2] = { &k->v[0], &k->v[1] }, *o = &k->v[2];
@@ -329,64 +384,59 @@ bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
 	const int64_t *batch[2] = { a + 1, a + 1 + nb };
 	a += 1 + 2 * nb;
 	int nc = (int)a[0];
-	const int64_t *con[2] = { a + 1, a + 1 + nc };
+	const int64_t *contract[2] = { a + 1, a + 1 + nc };
 	a += 1 + 2 * nc;
 	enum dtype acc = (enum dtype)a[1], ltype = (enum dtype)a[2], rtype = (enum dtype)a[3];
 	bool i8 = v[0]->dtype == DT_i8 && v[1]->dtype == DT_i8 && (o->dtype == DT_i32 || o->dtype == DT_i8);
 	bool ints = !i8 && int_ok(v[0]->dtype) && int_ok(v[1]->dtype) && int_ok(o->dtype);
-	if (a[4] > 1 || (!i8 && !ints && (!matmul_float(v[0]->dtype) || !matmul_float(v[1]->dtype) || !matmul_float(o->dtype) || (acc != DT_f32 && acc != DT_token))))
+	bool complex = v[0]->dtype == DT_c64 && v[1]->dtype == DT_c64 && o->dtype == DT_c64;
+	if (a[4] > 1 || (!i8 && !ints && !complex && (!matmul_float(v[0]->dtype) || !matmul_float(v[1]->dtype) || !matmul_float(o->dtype) || (acc != DT_f32 && acc != DT_token))))
 		return false;
 	if (!i8 && !ints && ((ltype != DT_token && ltype != DT_bf16 && ltype != DT_f32) || (rtype != DT_token && rtype != DT_bf16 && rtype != DT_f32)))
 		return false;
 	bool b0 = v[0]->dtype == DT_bf16 || ltype == DT_bf16, b1 = v[1]->dtype == DT_bf16 || rtype == DT_bf16;
 	bool rounds = (ltype == DT_bf16 && v[0]->dtype != DT_bf16) || (rtype == DT_bf16 && v[1]->dtype != DT_bf16);
 
-	struct matmul_tables p[1] = { { .least = SMALL, .out = o->dtype, .i8 = i8, .ints = ints, .bf16 = b0 && b1, .rounds = rounds } };
+	struct matmul_tables p[1] = { { .least = SMALL, .out = complex ? DT_f32 : o->dtype, .i8 = i8, .ints = ints, .bf16 = b0 && b1, .rounds = rounds } };
 	struct matmul_side *side[2] = { &p->l, &p->r };
-	int64_t con_n = 1, od[64], os[64];
+	struct group ob = { 0 }, many[2] = { 0 }, free[2] = { 0 }, con[2] = { 0 }, res[2] = { 0 };
 	int at = nb;
-	for (int x = 0; x < nb; x++) {
-		od[x] = o->dim[x];
-		os[x] = o->stride[x];
-	}
-	p->ob = matmul_axis_make(&s->a, nb, od, os);
-	struct matmul_axis res[2];
+	for (int x = 0; x < nb; x++)
+		group_add(&ob, o->dim[x], o->stride[x]);
 	for (int q = 0; q < 2; q++) {
-		int64_t fd[64], fs[64], cd[64], cs[64], bd[64], bs[64], rd[64], rs[64];
-		int nf = 0;
 		for (int d = 0; d < v[q]->rank; d++) {
 			bool used = false;
 			for (int x = 0; x < nb; x++)
 				used |= batch[q][x] == d;
 			for (int x = 0; x < nc; x++)
-				used |= con[q][x] == d;
+				used |= contract[q][x] == d;
 			if (used)
 				continue;
-			fd[nf] = v[q]->dim[d];
-			fs[nf] = v[q]->stride[d];
-			rd[nf] = o->dim[at];
-			rs[nf++] = o->stride[at++];
+			group_add(&free[q], v[q]->dim[d], v[q]->stride[d]);
+			group_add(&res[q], o->dim[at], o->stride[at]);
+			at++;
 		}
-		for (int x = 0; x < nc; x++) {
-			cd[x] = v[q]->dim[con[q][x]];
-			cs[x] = v[q]->stride[con[q][x]];
-		}
-		for (int x = 0; x < nb; x++) {
-			bd[x] = v[q]->dim[batch[q][x]];
-			bs[x] = v[q]->stride[batch[q][x]];
-		}
-		side[q]->dt = v[q]->dtype;
-		side[q]->free = matmul_axis_make(&s->a, nf, fd, fs);
-		if (!contracted(&s->a, nc, cd, cs, &con_n, side[q]))
-			return false;
-		side[q]->batch = matmul_axis_make(&s->a, nb, bd, bs);
-		res[q] = matmul_axis_make(&s->a, nf, rd, rs);
+		for (int x = 0; x < nc; x++)
+			group_add(&con[q], v[q]->dim[contract[q][x]], v[q]->stride[contract[q][x]]);
+		for (int x = 0; x < nb; x++)
+			group_add(&many[q], v[q]->dim[batch[q][x]], v[q]->stride[batch[q][x]]);
 	}
+	if (complex)
+		as_floats(many, free, con, res, &ob, side);
+	for (int q = 0; q < 2; q++) {
+		side[q]->dt = complex ? DT_f32 : v[q]->dtype;
+		side[q]->free = group_axis(&s->a, &free[q]);
+		if (!contracted(&s->a, con[q].n, con[q].dim, con[q].stride, &p->k, side[q]))
+			return false;
+		if (side[q]->parts == MATMUL_TIMES_I)
+			p->k *= 2;
+		side[q]->batch = group_axis(&s->a, &many[q]);
+	}
+	p->ob = group_axis(&s->a, &ob);
+	p->om = group_axis(&s->a, &res[0]);
+	p->on = group_axis(&s->a, &res[1]);
 	p->b = p->ob.n;
-	p->m = res[0].n;
-	p->n = res[1].n;
-	p->k = con_n;
-	p->om = res[0];
-	p->on = res[1];
+	p->m = p->om.n;
+	p->n = p->on.n;
 	return matmul_plan(k, p, s);
 }
