@@ -20,7 +20,7 @@ struct dot {
 	kern_gemm_nt *gemm_nt;
 	int64_t mb, nb;
 	int levels;                  /* of long sums */
-	size_t sums;                 /* bytes of them in scratch */
+	size_t sums, a_bytes, b_bytes;   /* of scratch: those of sums, of packed blocks */
 	kern_strip *add;             /* NULL: one level */
 };
 /* The type products of l and r are summed in. */

@@ -21,6 +21,9 @@ static void put(enum dtype dt, char *p, float x)
 {
 	if (dt == DT_f32) {
 		memcpy(p, &x, 4);
+	} else if (dt == DT_c64) {
+		put(DT_f32, p, x);
+		put(DT_f32, p + 4, ((float)rnd(2001) - 1000) * 1e-3f);
 	} else if (dt == DT_i8) {
 		*p = (char)(int)(x * 128);
 	} else {
@@ -93,16 +96,26 @@ static int64_t at(const struct shape *s, const int64_t *ix)
 
 enum { B, M, M2, N, K, K2, ALL };
 
-/* What is contracted for one result, to `to`; its end. */
-static double *along(enum dtype dt, const char *p, const struct shape *s, const int64_t *ix, const int64_t *size, double *to)
+/* What is contracted for one result, to `to`; its end.  Of complex numbers both parts, or, for the real part of a product with these or the imaginary
+ * one, what they are multiplied with. */
+enum use { PLAIN, FOR_REAL, FOR_IMAG };
+static double *along(enum dtype dt, const char *p, const struct shape *s, const int64_t *ix, const int64_t *size, enum use use, double *to)
 {
 	int64_t step[ALL];
 	for (int i = 0; i < s->rank; i++)
 		step[s->role[i]] = s->stride[i];
 	p += at(s, ix) * dtype_info[dt].bytes;
 	for (int64_t k = 0; k < size[K]; k++)
-		for (int64_t k2 = 0; k2 < size[K2]; k2++)
-			*to++ = get(dt, p + (k * step[K] + k2 * step[K2]) * dtype_info[dt].bytes);
+		for (int64_t k2 = 0; k2 < size[K2]; k2++) {
+			const char *e = p + (k * step[K] + k2 * step[K2]) * dtype_info[dt].bytes;
+			if (dt != DT_c64) {
+				*to++ = get(dt, e);
+				continue;
+			}
+			double re = get(DT_f32, e), im = get(DT_f32, e + 4);
+			*to++ = use == FOR_IMAG ? im : re;
+			*to++ = use == FOR_IMAG ? re : use == FOR_REAL ? -im : im;
+		}
 	return to;
 }
 
@@ -187,7 +200,10 @@ static void one(const struct matmul_variant *v, int *ran)
 		lt = rt = DT_i8;
 		ot = rnd(4) ? DT_i32 : DT_i8;
 	}
-	char *pl = calloc(ln + 64, 4), *pr = calloc(rn + 64, 4), *po = calloc(on + 64, 4);
+	bool complex = !i8 && (!v || v->es == 4) && rnd(3) == 0;
+	if (complex)
+		lt = rt = ot = DT_c64;
+	char *pl = calloc(ln + 64, 8), *pr = calloc(rn + 64, 8), *po = calloc(on + 64, 8);
 	for (size_t i = 0; i < ln; i++)
 		put(lt, pl + i * dtype_info[lt].bytes, ((float)rnd(2001) - 1000) * 1e-3f);
 	for (size_t i = 0; i < rn; i++)
@@ -225,24 +241,26 @@ static void one(const struct matmul_variant *v, int *ran)
 			s.run(&k, &s, p, ptr, 0, half, scratch);
 		}
 		/* The numbers as doubles, the contracted ones of each result side by side. */
-		int64_t ix[ALL] = { 0 }, nk = size[K] * size[K2], rows = size[B] * size[M] * size[M2], cols = size[B] * size[N];
+		int64_t ix[ALL] = { 0 }, parts = complex ? 2 : 1, nk = size[K] * size[K2] * parts, rows = size[B] * size[M] * size[M2], cols = size[B] * size[N] * parts;
 		double *dl = malloc(sizeof *dl * (size_t)(rows * nk)), *dr = malloc(sizeof *dr * (size_t)(cols * nk)), *x = dl, *y = dr;
 		for (ix[B] = 0; ix[B] < size[B]; ix[B]++) {
 			for (ix[M] = 0; ix[M] < size[M]; ix[M]++)
 				for (ix[M2] = 0; ix[M2] < size[M2]; ix[M2]++)
-					x = along(lt, pl, &l, ix, size, x);
+					x = along(lt, pl, &l, ix, size, PLAIN, x);
 			for (ix[N] = 0; ix[N] < size[N]; ix[N]++)
-				y = along(rt, pr, &r, ix, size, y);
+				for (int q = 0; q < parts; q++)
+					y = along(rt, pr, &r, ix, size, FOR_REAL + q, y);
 		}
 		double tol = ot == DT_bf16 ? 0.01 : ot == DT_f16 ? 2e-3 : 2e-5;
 		for (ix[B] = 0; ix[B] < size[B]; ix[B]++)
 			for (ix[M] = 0; ix[M] < size[M]; ix[M]++)
 				for (ix[M2] = 0; ix[M2] < size[M2]; ix[M2]++)
-					for (ix[N] = large ? rnd(300) : 0; ix[N] < size[N]; ix[N] += large ? 1 + rnd(9000) : 1) {
-						double mag, want = dot(dl + ((ix[B] * size[M] + ix[M]) * size[M2] + ix[M2]) * nk, dr + (ix[B] * size[N] + ix[N]) * nk, nk, &mag);
+					for (int64_t j = large ? rnd(300) : 0; j < size[N] * parts; j += large ? 1 + rnd(9000) : 1) {
+						ix[N] = j / parts;
+						double mag, want = dot(dl + ((ix[B] * size[M] + ix[M]) * size[M2] + ix[M2]) * nk, dr + (ix[B] * size[N] * parts + j) * nk, nk, &mag);
 						if (ot == DT_i8)
 							want = (int8_t)(int64_t)want;
-						double got = get(ot, po + at(&o, ix) * dtype_info[ot].bytes);
+						double got = get(complex ? DT_f32 : ot, po + at(&o, ix) * dtype_info[ot].bytes + j % parts * 4);
 						if (i8 ? got != want : fabs(got - want) > tol * (mag + 1e-3))
 							fail_msg("%s %s x %s -> %s b%d m%d,%d n%d k%d,%d: %g, not %g", v ? v->name : "chosen", dtype_info[lt].name,
 							         dtype_info[rt].name, dtype_info[ot].name, (int)size[B], (int)size[M], (int)size[M2], (int)size[N],

@@ -126,6 +126,15 @@ static void set(const struct ar *a, const int64_t *ix, double v)
 	kern_elem(ELEM_convert, DT_f64, a->v.dtype)(1, t, &v, NULL, NULL);
 	memcpy(p, t, dtype_info[a->v.dtype].bytes);
 }
+/* The imaginary part, which set leaves 0. */
+static void set_imag(const struct ar *a, const int64_t *ix, double v)
+{
+	float f = (float)v;
+	if (a->v.dtype == DT_c64)
+		memcpy(at(a, ix) + 4, &f, 4);
+	else
+		memcpy(at(a, ix) + 8, &v, 8);
+}
 static int64_t count(const struct ar *a)
 {
 	int64_t n = 1;
@@ -924,8 +933,10 @@ static void narrow_products(void **state)
 			bool as = i && below(3);
 			ty[i] = as ? ty[0] : cls == 0 ? ints[below(NELEM(ints))] : cls == 1 ? floats[below(NELEM(floats))] : DT_c64;
 		}
-		if (cls == 2 && below(4) == 0)
+		if (cls == 2 && below(3) == 0)
 			ty[2] = DT_c128;
+		if (ty[2] == DT_c128 && below(2))
+			ty[0] = ty[1] = DT_c128;
 		bool wide = cls == 0 && dtype_info[ty[2]].bits == 64, swap = below(2), turn = below(2);
 		int64_t few = below(8) ? range(1, 10) : range(0, 40), many = below(3) ? range(1, 300) : range(300, 1200), b = below(3) ? 1 : range(0, 4);
 		int64_t m = swap ? many : few, n = swap ? few : below(4) ? many : range(0, 3), k = below(8) ? range(1, 90) : below(3) ? range(90, 600) : range(0, 1);
@@ -939,10 +950,13 @@ static void narrow_products(void **state)
 		arr[2] = make(ty[2], 3, od, below(2), false);
 		for (int i = 0; i < 2 && cls; i++) {
 			fill(&arr[i], -3, 3);
+			if (cls == 2)
+				EACH(&arr[i], ix)
+					set_imag(&arr[i], ix, (double)range(-3, 3));
 			int64_t ix[8] = { 0 };
 			if (count(&arr[i]) && below(3) == 0) {
 				index_at(3, arr[i].v.dim, below(count(&arr[i])), ix);
-				set(&arr[i], ix, below(2) ? INFINITY : NAN);
+				(cls == 2 && below(2) ? set_imag : set)(&arr[i], ix, below(2) ? INFINITY : NAN);
 			}
 		}
 		run(2, 1);
@@ -958,7 +972,7 @@ static void narrow_products(void **state)
 					else if (cls == 1)
 						set(&part[i][q], ix, get(&arr[i], ix));
 					else
-						set(&part[i][q], ix, (double)((const float *)(const void *)p)[q]);
+						set(&part[i][q], ix, ty[i] == DT_c64 ? (double)((const float *)(const void *)p)[q] : ((const double *)(const void *)p)[q]);
 				}
 			}
 		EACH(&arr[2], ox) {
