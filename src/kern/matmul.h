@@ -26,7 +26,7 @@ enum matmul_parts { MATMUL_WHOLE, MATMUL_PARTS, MATMUL_TIMES_I };
 
 /* One operand: element (free i, k j, batch b) lies at the sum of three offsets, in elements.  free: rows of lhs, columns of
  * rhs.  k: of all positions, or, k_even, of the first MATMUL_K of more, which are all k_step apart.  es, units and run are filled
- * by matmul_plan; run[i]: k's 32 i .. 32 i + 31 are neighbours, of PARTS as numbers. */
+ * by matmul_plan; run[i]: k's 32 i .. 32 i + 31 are neighbours, as numbers where k's are of numbers. */
 struct matmul_side { enum dtype dt; int es; enum matmul_parts parts; struct matmul_axis free, batch; const int64_t *k; int64_t k_step; bool k_even, k_unit, free_unit; const uint8_t *run; };
 enum { MATMUL_K = 1 << 14 };
 static inline int64_t matmul_k(const struct matmul_side *o, int64_t k) { return o->k_even ? k * o->k_step : o->k[k]; }

@@ -124,11 +124,19 @@ static void pack_parts(const struct matmul_side *o, const char *base, const int6
 void matmul_times_i(const struct matmul_side *o, const char *base, int64_t i, int64_t k0, int64_t kn, float *out)
 {
 	const char *p = base + matmul_at(&o->free, i & ~(int64_t)1) * 4;
-	for (int64_t x = 0; x < kn; x += 2) {
-		float z[2];
-		memcpy(z, p + matmul_k(o, (k0 + x) / 2) * 4, sizeof z);
-		out[x] = z[i & 1];
-		out[x + 1] = i & 1 ? z[0] : -z[1];
+	for (int64_t j = k0 / 2, end = (k0 + kn) / 2, n; j < end; j += n, out += 2 * n) {
+		n = MIN(32 - j % 32, end - j);
+		bool near = o->k_even ? o->k_step == 2 : n == 32 && o->run[j / 32];
+		const float *z = (const float *)(const void *)(p + matmul_k(o, j) * 4);
+		for (int64_t x = 0; x < n && near; x++) {
+			out[2 * x] = i & 1 ? z[2 * x + 1] : z[2 * x];
+			out[2 * x + 1] = i & 1 ? z[2 * x] : -z[2 * x + 1];
+		}
+		for (int64_t x = 0; x < n && !near; x++) {
+			z = (const float *)(const void *)(p + matmul_k(o, j + x) * 4);
+			out[2 * x] = z[i & 1];
+			out[2 * x + 1] = i & 1 ? z[0] : -z[1];
+		}
 	}
 }
 

@@ -121,7 +121,7 @@ static bool stands_tall(const struct matmul *p, const struct matmul_side *l, int
 static void look_at(struct arena *a, struct matmul_side *o, int64_t k)
 {
 	bool times_i = o->parts == MATMUL_TIMES_I;
-	int64_t known = o->k_even ? MATMUL_K : times_i ? k / 2 : k, next = o->parts == MATMUL_PARTS ? 2 : 1;
+	int64_t known = o->k_even ? MATMUL_K : times_i ? k / 2 : k, next = o->parts == MATMUL_WHOLE ? 1 : 2;
 	uint8_t *run = arena_alloc(a, (size_t)(known / 32 + 1));
 
 	for (int64_t x = 0; x + 32 <= known; x += 32) {
@@ -307,7 +307,7 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	orient(p);
 	p->on_unit = unit_axis(&p->on);
 	p->in_place = !p->tall && reads_in_place(p);
-	int64_t few = p->in_place ? p->v->es == 4 : p->v && p->v->es <= 2 ? 2 : MATMUL_FEW;      /* one row of f32 is summed in f64 */
+	int64_t few = p->in_place ? (p->v->es != 4 ? 0 : p->l.parts == MATMUL_PARTS ? 2 : 1) : p->v && p->v->es <= 2 ? 2 : MATMUL_FEW;      /* one row of f32 is summed in f64 */
 	if (p->m <= few && !t->rounds && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
 		plan_few(p, s);
 		return true;
