@@ -235,7 +235,9 @@ def register_ops():
         x = np.random.default_rng(7).integers(0, 9, (2048, 2048)).astype(dtype)
         add(f"matrix times vector {tag} 2048", lambda x=x: simple(lambda x: x @ x[0], x), tol=1e-2 if tag == "f16" else 0, floor=2, work=moves(x.nbytes, 0))
     add("matmul c64 1024x1024x8", lambda: simple(lambda a, b: a @ b, normal(1024, 1024, seed=1) + 1j * normal(1024, 1024, seed=2), normal(1024, 8, seed=3) + 1j * normal(1024, 8, seed=4)),
-        floor=2, work=moves(8 << 20, 0))
+        floor=1, work=moves(8 << 20, 0))
+    add("matmul c64 512", lambda: simple(lambda a, b: a @ b, normal(512, 512, seed=1) + 1j * normal(512, 512, seed=2), normal(512, 512, seed=3) + 1j * normal(512, 512, seed=4)),
+        work=product(512, 1024, 1024, "f32"))
     for dtype, tag in (np.float32, "f32"), (bf16, "bf16"):
         add(f"convolution 3x3 8x56x56x64 {tag}", lambda d=dtype: simple(
             lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),

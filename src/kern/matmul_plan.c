@@ -169,7 +169,8 @@ static void plan_few(struct matmul *p, struct kern_state *s)
 	p->nblk = (p->n + p->nb - 1) / p->nb;
 	p->nb = MIN(p->nb, p->n);
 	bool one = p->few == BY_DOTS && p->m == 1 && p->n == 1 && p->l.es == 4 && p->l.k_unit;      /* number, nothing is read twice */
-	p->kc = one ? p->k : MIN(p->k, p->few == BY_ROWS ? FEW_K : FEW_DOT);
+	bool once = p->n == 1 && p->l.parts == MATMUL_TIMES_I;      /* what is made of lhs is read once, and so near */
+	p->kc = one ? p->k : MIN(p->k, p->few == BY_ROWS ? FEW_K : once ? FEW_DOT / 8 : FEW_DOT);
 	s->tiles = p->b * p->nblk;
 	s->phases = p->lay ? 2 : 1;
 	s->shared = p->lay ? p->lay_bytes + 64 : 0;

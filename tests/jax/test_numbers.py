@@ -164,6 +164,30 @@ def test_sums_are_as_exact_as_xla(name, rows, columns, numbers):
     assert error[0] <= 1.3 ** 2 * error[1]
 
 
+SPELLED = {
+    "plain": lambda np, a, b: a @ b,
+    "adjoint": lambda np, a, b: a.T.conj().T @ b,
+    "turned": lambda np, a, b: np.einsum("ij,kj->ki", a, b.T),
+    "many": lambda np, a, b: np.einsum("gij,gjk->gik", np.stack([a, a + 1]), np.stack([b, b - 1])),
+    "vdot": lambda np, a, b: np.vdot(a, a + 1j),
+}
+
+
+@pytest.mark.parametrize("m,k,n", [(64, 64, 64), (200, 300, 8), (1, 300, 200), (3, 700, 100), (100, 50, 1), (1, 5000, 1), (5, 6, 7)])
+def test_complex_products(m, k, n):
+    """However they are written, no less exact than XLA:CPU's."""
+    rng = np.random.default_rng(0)
+    a, b = ((rng.standard_normal(s) + 1j * rng.standard_normal(s)).astype(np.complex64) for s in ((m, k), (k, n)))
+    for name, f in SPELLED.items():
+        if name == "vdot" and m > 1:
+            continue
+        want = f(np, a.astype(np.complex128), b.astype(np.complex128))
+        got = [np.asarray(jax.jit(lambda a, b: f(jax.numpy, a, b))(*jax.device_put((a, b), d))) for d in (jax.devices()[0], jax.devices("cpu")[0])]
+        error = [np.sqrt(np.mean(np.abs(x - want) ** 2)) for x in got]
+        assert got[0].dtype == np.complex64
+        assert error[0] <= max(1.3 * error[1], 1e-7 * np.abs(want).max()), name
+
+
 WIDTHS = ["float32", "float64", "complex64", "complex128", "int32", "int8", "bfloat16", "float16"]
 
 
