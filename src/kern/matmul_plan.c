@@ -99,7 +99,7 @@ static bool narrow(const struct matmul *p)
 static bool reads_in_place(struct matmul *p)
 {
 	const struct matmul_variant *v = p->v;
-	if (!v || !v->in_place || p->r.parts == MATMUL_TIMES_I || p->m > FEW_ROWS || p->n < v->nr || p->k % v->kstep || !p->r.free_unit || p->r.dt != (v->es == 4 ? DT_f32 : DT_bf16))
+	if (!v || !v->in_place || p->m > FEW_ROWS || p->n < v->nr || p->k % v->kstep || !p->r.free_unit || p->r.dt != (v->es == 4 ? DT_f32 : DT_bf16))
 		return false;
 	int64_t far = p->k > 1 ? p->r.k[1] - p->r.k[0] : p->n;
 	p->ldb = far * p->r.es;
@@ -164,8 +164,8 @@ static void plan_few(struct matmul *p, struct kern_state *s)
 	bool short_rows = p->n < 16 && p->r.k_unit;
 	p->few = p->r.free_unit && !short_rows ? BY_ROWS : p->k < FEW_TURN && !short_rows ? BY_TURNED : BY_DOTS;
 	p->nb = MAX(FEW_COLS, MIN(MATMUL_FEW_COLS, (p->n / 8 + 63) / 64 * 64));
-	if (p->few == BY_DOTS)       /* each is read by itself */
-		p->nb = MIN(p->nb, MAX(1, FEW_BYTES / (p->k * p->r.es)));
+	if (p->few == BY_DOTS)       /* each is read by itself: several tiles for each core, if they are no short ones */
+		p->nb = MIN(p->nb, MAX(MAX(1, FEW_BYTES / (p->k * p->r.es)), p->b * p->n / (4 * cpu_get()->cores)));
 	p->nblk = (p->n + p->nb - 1) / p->nb;
 	p->nb = MIN(p->nb, p->n);
 	bool one = p->few == BY_DOTS && p->m == 1 && p->n == 1 && p->l.es == 4 && p->l.k_unit;      /* number, nothing is read twice */
