@@ -2,9 +2,9 @@
 #include "matmul_impl.h"
 
 enum { FEW_COLS = 512, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, LONG_COLS = 1024,
-       FEW_BYTES = 1 << 18, MOST_BESIDE = 16,
        SHORT_COLS = 256, BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, PAIRS_SUM = 256, RUNS_IN_ROW = 4,
-       SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, TILE_SLAB = 256, STORE_APART = 100 };
+       SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, TILE_SLAB = 256, STORE_APART = 100,
+       FEW_BYTES = 1 << 18, BESIDE = 16 };
 
 const struct matmul_variant *matmul_force;
 
@@ -358,7 +358,7 @@ static void as_floats(struct group *batch, struct group *free, struct group *con
 	int64_t n[2] = { group_count(&free[0]), group_count(&free[1]) };
 	int along = -1;
 	for (int q = 0; q < 2; q++)
-		if (group_unit(&con[q]) && n[q] >= n[!q] && n[!q] <= MOST_BESIDE)
+		if (group_unit(&con[q]) && n[q] >= n[!q] && n[!q] <= BESIDE)
 			along = q;
 	for (int q = 0; q < 2; q++) {
 		struct group *all[] = { &batch[q], &free[q], &con[q], &res[q] };
