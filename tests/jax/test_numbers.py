@@ -185,7 +185,8 @@ def test_complex_products(m, k, n):
         got = [np.asarray(jax.jit(lambda a, b: f(jax.numpy, a, b))(*jax.device_put((a, b), d))) for d in (jax.devices()[0], jax.devices("cpu")[0])]
         error = [np.sqrt(np.mean(np.abs(x - want) ** 2)) for x in got]
         assert got[0].dtype == np.complex64
-        assert error[0] <= max(1.3 * error[1], 1e-7 * np.abs(want).max()), name
+        most = np.abs(f(np, np.abs(a), np.abs(b))).max()      # one number may be exact by chance
+        assert error[0] <= max(1.3 * error[1], 2e-8 * most), name
 
 
 WIDTHS = ["float32", "float64", "complex64", "complex128", "int32", "int8", "bfloat16", "float16"]
