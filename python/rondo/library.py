@@ -41,6 +41,8 @@ def load(path):
     lib.rondo_permuted.argtypes = [ctypes.POINTER(ctypes.c_int64)] * 2
     lib.rondo_followed.restype = ctypes.c_int64
     lib.rondo_followed.argtypes = []
+    lib.rondo_keep_client.restype = ctypes.c_int
+    lib.rondo_keep_client.argtypes = []
     lib.rondo_free.restype = None
     lib.rondo_free.argtypes = [ctypes.c_void_p]
     _library = lib
@@ -85,3 +87,8 @@ def permuted():
 def followed():
     """Bytes of sums over devices that what is made of them took part by part, as they came, on this process' devices."""
     return _library.rondo_followed()
+
+
+def keep_client():
+    """Whether numpy has views of arrays, whose client must stay; it leaves its job when the process ends, then."""
+    return bool(_library.rondo_keep_client())

@@ -29,7 +29,7 @@ def register(path):
     xb._nonexperimental_plugins.add(NAME)
     xb.register_plugin(NAME, priority=500, library_path=path, options=client_options, make_topology=no_topology)
     for step in (platforms, donation, lowerings, callbacks, foreign_functions, custom_calls,
-                 partitioners, persistent_cache, dlpack, reading, program_text):
+                 partitioners, persistent_cache, dlpack, reading, views, program_text):
         try:
             step()
         except Exception as e:  # noqa: BLE001  (whatever the change in JAX is, the platform stays usable)
@@ -331,6 +331,22 @@ def reading():
         return value.fget(self)
 
     array.ArrayImpl._value = property(waited, doc=value.__doc__)
+
+
+def views():
+    """np.asarray(x) is a view of x where it lies.  When that goes jaxlib tells x's client, which it does not keep: Python frees both in
+    any order at its end, and jax.clear_backends does not look for views.  So a client stays if there are any."""
+    import jax._src.xla_bridge as xb
+    clear = xb._clear_backends
+
+    @functools.wraps(clear)
+    def cleared():
+        client = xb._backends.get(NAME)
+        if client is not None and library.keep_client():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+        clear()
+
+    xb._clear_backends = cleared
 
 
 def program_text():

@@ -248,18 +248,24 @@ struct err *pjrt_Buffer_UnsafePointer(struct pjrt_Buffer_UnsafePointer *a)
 	return NULL;
 }
 
+static atomic_llong views;          /* without a copy, that are there */
+
+bool pjrt_viewed(void) { return atomic_load_explicit(&views, memory_order_relaxed) > 0; }
+
 /* The start of a view without a copy: from here on the storage is never donated, and the view may be
  * read at once, so this waits for the array. */
 struct err *pjrt_Buffer_IncreaseExternalReferenceCount(struct pjrt_Buffer_IncreaseExternalReferenceCount *a)
 {
 	TRY(await(a->buffer));
 	rt_buffer_hold(a->buffer);
+	atomic_fetch_add_explicit(&views, 1, memory_order_relaxed);
 	return NULL;
 }
 
 struct err *pjrt_Buffer_DecreaseExternalReferenceCount(struct pjrt_Buffer_DecreaseExternalReferenceCount *a)
 {
 	rt_buffer_release(a->buffer);
+	atomic_fetch_sub_explicit(&views, 1, memory_order_relaxed);
 	return NULL;
 }
 

@@ -1,8 +1,13 @@
 /* The client, its devices and their memories.  A device's description is the device, and the topology of
  * a client is the client: all live as long as the client. */
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "impl.h"
+#include "pjrt.h"
+
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pjrt_client *open_clients;
 
 const char *const pjrt_mem_kind[NMEM] = { "device", "pinned_host", "unpinned_host" };
 
@@ -173,11 +178,34 @@ static struct err *client_create(void *v)
 	/* No word here may be the name of another platform: JAX's tests search the text for them. */
 	snprintf(c->version, sizeof c->version, "rondo " RONDO_RELEASE " (%s)", cpu_get()->name);
 	snprintf(c->topology, sizeof c->topology, "rondo %d x %s", c->ndev, cpu_get()->name);
+	pthread_mutex_lock(&open_lock);
+	c->next = open_clients;
+	open_clients = c;
+	pthread_mutex_unlock(&open_lock);
 	a->client = c;
 	return NULL;
 out:
 	free(c);
 	return e;
+}
+
+/* jaxlib's client asks for the end of a view when that goes, but lives no longer for it: while there are views the client must stay, for ever. */
+static void end_all(void)
+{
+	for (struct pjrt_client *c = open_clients; c; c = c->next)
+		rt_client_end(c->rt);
+}
+
+static void end_at_exit(void) { atexit(end_all); }
+
+__attribute__((visibility("default"))) int rondo_keep_client(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	if (!pjrt_viewed())
+		return 0;
+	pthread_once(&once, end_at_exit);
+	return 1;
 }
 
 /* What a client that could not be made has begun stays: its threads may know it. */
@@ -191,6 +219,13 @@ struct err *pjrt_Client_Destroy(struct pjrt_Client_Destroy *a)
 	struct pjrt_client *c = a->client;
 	if (!c)
 		return NULL;
+	pthread_mutex_lock(&open_lock);
+	struct pjrt_client **at = &open_clients;
+	while (*at && *at != c)
+		at = &(*at)->next;
+	if (*at)
+		*at = c->next;
+	pthread_mutex_unlock(&open_lock);
 	rt_client_free(c->rt);
 	free(c->memories);
 	free(c->devices);

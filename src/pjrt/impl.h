@@ -41,6 +41,7 @@ struct pjrt_client {
 	struct pjrt_memory **memories;              /* of local devices */
 	struct pjrt_store store;
 	char version[160], topology[160];
+	struct pjrt_client *next;                   /* all that are open */
 };
 
 /* PJRT_Executable and PJRT_LoadedExecutable: two handles, one counted object.  Everything that JAX asks
@@ -69,6 +70,8 @@ struct pjrt_exec {
 	struct spare lists;                 /* of a call's arguments, results and events */
 	struct pjrt_exec *next, *prev;      /* all that live */
 };
+
+bool pjrt_viewed(void);              /* are there views of arrays? */
 
 /* Where an array of this process lies. */
 static inline struct pjrt_memory *pjrt_memory_of(const struct rt_buffer *b)

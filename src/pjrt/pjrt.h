@@ -58,6 +58,9 @@ void rondo_ffi_register(const char *target, void *handler);
 void rondo_permuted(int64_t *copied, int64_t *in_place);
 int64_t rondo_followed(void);
 
+/* 1: numpy has views of arrays, so jaxlib's client, and this, must not be freed any more; it leaves its job when the process ends. */
+int rondo_keep_client(void);
+
 /* Text of the compiled program with this fingerprint while an executable of it lives, else NULL.  Free
  * with rondo_free. */
 char *rondo_text(const char *fingerprint);

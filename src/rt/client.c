@@ -175,5 +175,14 @@ void rt_client_free(struct rt_client *c)
 	client_unref(c);
 }
 
+void rt_client_end(struct rt_client *c)
+{
+	if (client_forked(c))
+		return;
+	client_ref(c);
+	rt_client_free(c);
+	sym_leave_job(c->world);
+}
+
 int rt_client_ndev(const struct rt_client *c) { return c->ndev; }
 struct rt_device *rt_client_device(const struct rt_client *c, int i) { return &c->dev[i]; }

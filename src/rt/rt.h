@@ -28,6 +28,8 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out);    /
 /* Waits for what is queued, but for no other process once a launch has failed; stops the threads.  Safe at exit
  * and after fork (then it only frees). */
 void rt_client_free(struct rt_client *c);
+/* The process ends and arrays may still be read: stops the threads and leaves the job, as if nobody had any array, but nothing is freed. */
+void rt_client_end(struct rt_client *c);
 int rt_client_ndev(const struct rt_client *c);             /* of this process */
 struct rt_device *rt_client_device(const struct rt_client *c, int i);
 int rt_client_process(const struct rt_client *c);

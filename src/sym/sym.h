@@ -56,6 +56,9 @@ void sym_give_up(const struct kv *kv, const struct err *why);
 /* Leave.  Not collective: peers that still wait for this process get an error that says it has left.  NULL is
  * fine; no endpoint may be in use. */
 void sym_close(struct sym_world *w);
+/* The first half of it, where the process ends and something may still read the heaps of its own PEs: the others hear that it has left. Nothing may
+ * be called for w after that. */
+void sym_leave_job(struct sym_world *w);
 int sym_npe(const struct sym_world *w);                      /* of all processes */
 int sym_first(const struct sym_world *w);                    /* the first local PE; local ones follow each other */
 int sym_nproc(const struct sym_world *w);

@@ -175,15 +175,20 @@ struct err *sym_open(const struct sym_opts *o, struct sym_world **out)
 	return e;
 }
 
-void sym_close(struct sym_world *w)
+void sym_leave_job(struct sym_world *w)
 {
-	if (!w)
-		return;
 	if (w->tr && w->tr != w->net)
 		w->tr->close(w);
 	if (w->net)
 		w->net->close(w);
 	sym_part(w);
+}
+
+void sym_close(struct sym_world *w)
+{
+	if (!w)
+		return;
+	sym_leave_job(w);
 	sym_sides_free(w);
 	for (int i = 0; i < w->nlocal * SYM_LANES && w->ep; i++) {
 		if (w->ep[i].world)

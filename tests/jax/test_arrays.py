@@ -1,5 +1,8 @@
 """Arrays between host and devices: types, strides, copies, donation, deletion, memories."""
 import gc
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -219,3 +222,15 @@ def test_dlpack():
     with jax.default_device(host):
         assert jnp.from_dlpack(x).devices() == {host}
     assert np.from_dlpack(y).ctypes.data == np.asarray(y).ctypes.data == y.unsafe_buffer_pointer()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_view_outlives_the_client(dtype):
+    """Python may free the client at its end before what numpy still has of its arrays; memory that is freed is overwritten here."""
+    program = f"""
+import jax, jax.numpy as jnp, numpy as np
+x = np.asarray(jax.jit(lambda a: a * 2)(jnp.ones((300, 300), jnp.{dtype})))
+"""
+    r = subprocess.run([sys.executable, "-c", program], env=os.environ | {"MALLOC_PERTURB_": "85", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"},
+                       capture_output=True, text=True, timeout=600)
+    assert r.returncode == 0, (r.returncode, r.stderr)
