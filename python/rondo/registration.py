@@ -116,9 +116,12 @@ PLAIN = {"pbroadcast", "pbroadcast_dynamic"}
 
 def lowerings():
     """The rules of JAX's cpu, those registered later included: LAPACK, callbacks, checks.  Not its threefry,
-    a loop that is there to keep XLA's compile time down; the default is straight-line code."""
+    a loop that is there to keep XLA's compile time down; the default is straight-line code.  Nor its products, which
+    refuse what XLA:CPU cannot, sums of f16 in f32 for one, which jax.nn.dot_product_attention asks for."""
     from jax._src.interpreters import mlir
+    from jax._src.lax import lax
     from jax._src.random import threefry2x32
+    default_ones = {threefry2x32.threefry2x32_p, lax.dot_general_p}
     cpu, gpu = mlir._platform_specific_lowerings["cpu"], mlir._platform_specific_lowerings["cuda"]
     own = {}
 
@@ -127,7 +130,7 @@ def lowerings():
 
     class Rules(dict):
         def __contains__(self, primitive):
-            return primitive in own or primitive.name in LATER or (primitive in rules(primitive) and primitive is not threefry2x32.threefry2x32_p)
+            return primitive in own or primitive.name in LATER or (primitive in rules(primitive) and primitive not in default_ones)
 
         def __getitem__(self, primitive):
             if primitive not in own and primitive.name in LATER:

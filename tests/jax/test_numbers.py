@@ -229,3 +229,26 @@ def test_products_of_bytes(left, right):
         got = jax.jit(lambda x, y, over=over, to=to: jax.lax.dot_general(x, y, (((over[0],), (over[1],)), ((), ())), preferred_element_type=to))(x, y)
         want = (x if over[0] else x.T).astype(np.int64) @ (y.T if over[1] else y).astype(np.int64)
         np.testing.assert_array_equal(got, want.astype(to), err_msg=f"{m} {k} {n} {over} {to}")
+
+
+@pytest.mark.parametrize("name", ["F16_F16_F32", "BF16_BF16_F32", "BF16_BF16_BF16", "BF16_BF16_F32_X9", "TF32_TF32_F32", "F64_F64_F64"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_products_as_told(name, dtype):
+    """JAX's rule for its cpu refuses some of these; jax.nn.dot_product_attention says the first for f16."""
+    r = np.random.default_rng(5)
+    a, b = (np.asarray(jax.numpy.asarray(r.standard_normal((33, 700)), dtype)) for _ in "ab")
+    got = jax.jit(lambda a, b: jax.lax.dot_general(a, b, (((1,), (1,)), ((), ())), precision=jax.lax.DotAlgorithmPreset[name],
+                                                   preferred_element_type=np.float32))(a, b)
+    want = a.astype(np.float64) @ b.astype(np.float64).T
+    exact = name[:4] in ("TF32", "F64_") or name.endswith("X9") or (name, dtype) in (("F16_F16_F32", "float16"), ("BF16_BF16_F32", "bfloat16"))
+    assert got.dtype == np.float32 and np.abs(np.asarray(got) - want).max() < (1e-6 if exact else 1e-2) * np.abs(want).max()
+
+
+def test_attention_of_halves():
+    r = np.random.default_rng(6)
+    q, k, v = (r.standard_normal((1, 64, 2, 16)).astype(np.float16) for _ in "qkv")
+    got = jax.jit(lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True))(q, k, v)
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    s = np.where(np.tril(np.ones((64, 64), bool)), np.einsum("bthd,bshd->bhts", q, k) / 4, -np.inf)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    np.testing.assert_allclose(np.asarray(got, np.float64), np.einsum("bhts,bshd->bthd", p / p.sum(-1, keepdims=True), v), atol=3e-3)
