@@ -578,8 +578,9 @@ def test_users_who_decide_differently(tmp_path):
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
-def test_a_process_that_leaves(tmp_path):
-    out = run(2, 1, "faults", "leave", 1, tmp_path / "none")
+@pytest.mark.parametrize("how", ["leave", "viewed"])
+def test_a_process_that_leaves(how, tmp_path):
+    out = run(2, 1, "faults", how, 1, tmp_path / "none")
     assert "process 1" in out[0][1] and "has left the job" in out[0][1], out
     assert [code for code, _, _ in out] == [0, 0]
 
