@@ -35,7 +35,7 @@ enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, HELLO, BYE };
 #define UCP(X) \
 	X(ucp_init_version) X(ucp_cleanup) X(ucp_config_read) X(ucp_config_modify) X(ucp_config_release) X(ucp_worker_create) \
 	X(ucp_worker_destroy) X(ucp_worker_get_address) X(ucp_worker_release_address) X(ucp_worker_progress) X(ucp_worker_get_efd) \
-	X(ucp_worker_arm) X(ucp_worker_set_am_recv_handler) X(ucp_ep_create) X(ucp_ep_close_nbx) X(ucp_am_send_nbx) \
+	X(ucp_worker_arm) X(ucp_worker_set_am_recv_handler) X(ucp_ep_create) X(ucp_ep_flush_nbx) X(ucp_ep_close_nbx) X(ucp_am_send_nbx) \
 	X(ucp_am_recv_data_nbx) X(ucp_request_free) X(ucp_request_check_status) X(ucp_get_version) X(ucp_context_print_info)
 
 static struct {
@@ -116,7 +116,7 @@ struct ucx {
 	int efd, stop, flying;            /* flying: messages under way */
 	_Atomic uint64_t polled;          /* when somebody who waits last made progress, ns */
 	pthread_t thread;
-	bool started, poor;               /* poor: there was no memory for a message */
+	bool met, started, poor;          /* met: progress has begun; poor: there was no memory for a message */
 	char token[64];
 };
 
@@ -396,27 +396,35 @@ static bool turn(struct ucx *x)
 }
 
 /* Nothing goes to proc any more, or comes from it. */
-static void cut(struct ucx *x, int proc)
+static void end(struct ucx *x, int proc)
 {
 	ucp_ep_h ep = x->link[proc].ep;
 	ucp_request_param_t q = { .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE };
 
-	if (!ep)
-		return;
 	x->link[proc].ep = NULL;
-	ucs_status_ptr_t r = u.ucp_ep_close_nbx(ep, &q);
+	ucs_status_ptr_t r = ep ? u.ucp_ep_close_nbx(ep, &q) : NULL;
 	if (UCS_PTR_IS_PTR(r))
 		u.ucp_request_free(r);
+}
+
+/* The same, since proc takes nothing. */
+static void cut(struct ucx *x, int proc)
+{
+	end(x, proc);
 	forsake(x, proc, SYM_DEAD);
 }
 
+/* The library has ended what was under way.  The endpoint goes with the worker: a request to connect that is still on its way
+ * finds it (start). */
 static void lost(void *user, ucp_ep_h ep, ucs_status_t s)
 {
 	struct ucx *x = user;
 
 	for (int k = 0; k < x->w->nproc; k++)
-		if (x->link[k].ep == ep)
-			cut(x, k);
+		if (x->link[k].ep == ep) {
+			x->link[k].ep = NULL;
+			forsake(x, k, SYM_DEAD);
+		}
 }
 
 /* --- the calls of a transport ------------------------------------------------------------------------------ */
@@ -668,6 +676,29 @@ static void *progress_main(void *v)
 	}
 }
 
+/* All that was sent leaves, and who connects has connected, as far as others do their part. */
+static void part(struct ucx *x)
+{
+	ucp_request_param_t q = { 0 };
+	int n = x->w->nproc;
+
+	for (int k = 0; k < n && x->started; k++)
+		if (x->link[k].ep) {
+			struct head h = { .kind = BYE, .from = x->w->proc };
+			post(x, k, &h, NULL, 0, true, 0, NULL);
+		}
+	for (double until = clock_s() + PARTING_S; x->started && x->flying && clock_s() < until;)
+		turn(x);
+	double until = clock_s() + PARTING_S;
+	for (int k = 0; k < n; k++) {
+		ucs_status_ptr_t r = x->link[k].ep ? u.ucp_ep_flush_nbx(x->link[k].ep, &q) : NULL;
+		while (UCS_PTR_IS_PTR(r) && u.ucp_request_check_status(r) == UCS_INPROGRESS && clock_s() < until)
+			turn(x);
+		if (UCS_PTR_IS_PTR(r))
+			u.ucp_request_free(r);
+	}
+}
+
 static void ucx_close(struct sym_world *w)
 {
 	struct ucx *x = of(w);
@@ -679,26 +710,11 @@ static void ucx_close(struct sym_world *w)
 		pthread_join(x->thread, NULL);
 	}
 	pthread_mutex_lock(&x->lock);
-	for (int k = 0; k < w->nproc && x->link; k++)
-		if (x->link[k].ep && x->started) {
-			struct head h = { .kind = BYE, .from = w->proc };
-			post(x, k, &h, NULL, 0, true, 0, NULL);
-		}
-	for (double t = clock_s(); x->flying && clock_s() - t < 2;)
-		turn(x);
+	if (x->met)
+		part(x);
 	for (int k = 0; k < w->nproc && x->link; k++) {
-		struct link *l = &x->link[k];
-		if (l->ep) {
-			ucp_request_param_t q = { 0 };
-			ucp_ep_h ep = l->ep;
-			l->ep = NULL;
-			ucs_status_ptr_t r = u.ucp_ep_close_nbx(ep, &q);
-			for (double t = clock_s(); UCS_PTR_IS_PTR(r) && u.ucp_request_check_status(r) == UCS_INPROGRESS && clock_s() - t < 2;)
-				turn(x);
-			if (UCS_PTR_IS_PTR(r))
-				u.ucp_request_free(r);
-		}
-		for (struct waiting *v = l->line, *next; v; v = next) {
+		end(x, k);
+		for (struct waiting *v = x->link[k].line, *next; v; v = next) {
 			next = v->next;
 			free(v);
 		}
@@ -722,7 +738,8 @@ static void ucx_close(struct sym_world *w)
  * received where they go.  What the environment says is left alone. */
 static void tune(ucp_config_t *conf)
 {
-	static const char *const row[][2] = { { "TCP_TX_SEG_SIZE", "256k" }, { "TCP_RX_SEG_SIZE", "256k" }, { "RNDV_THRESH", "72k" }, { "RNDV_SCHEME", "put_zcopy" } };
+	static const char *const row[][2] = { { "TCP_TX_SEG_SIZE", "256k" }, { "TCP_RX_SEG_SIZE", "256k" }, { "RNDV_THRESH", "72k" }, { "RNDV_SCHEME", "put_zcopy" },
+		{ "TCP_CONN_NB", "y" } };
 	unsigned major, minor, release;
 	char name[64];
 
@@ -761,6 +778,10 @@ static struct err *start(struct ucx *x)
 
 	if (s != UCS_OK)
 		return fail("configuration", s);
+	/* The answer to a request to connect can be taken back on an endpoint of ours that has asked, too; that on one which has not, or
+	 * which the library made for want of ours, is what 1.13 aborts for when the other process is gone or the worker goes.  So each
+	 * asks at once, whatever the environment says, and no progress is made without an endpoint for everybody. */
+	u.ucp_config_modify(conf, "RESOLVE_REMOTE_EP_ID", "y");
 	/* What is gone is found by asking, where nothing is on its way to it. */
 	if (!getenv("UCX_KEEPALIVE_INTERVAL"))
 		u.ucp_config_modify(conf, "KEEPALIVE_INTERVAL", "1s");
@@ -908,6 +929,7 @@ struct err *sym_ucx_open(struct sym_world *w, const struct kv *kv, const char *t
 		memcpy(h.word, x->token, sizeof h.word);
 		post(x, k, &h, NULL, 0, true, 0, NULL);
 	}
+	x->met = !x->poor;
 	for (int k = 0; k < w->nproc; k++)
 		while (reach[k] && !x->link[k].greeted && !x->poor) {
 			if (!turn(x))
