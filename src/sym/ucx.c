@@ -414,8 +414,8 @@ static void cut(struct ucx *x, int proc)
 	forsake(x, proc, SYM_DEAD);
 }
 
-/* The library has ended what was under way.  The endpoint goes with the worker: a request to connect that is still on its way
- * finds it (start). */
+/* The library has ended what was under way.  The endpoint stays until the worker goes, for a request to connect that is still on its
+ * way (start). */
 static void lost(void *user, ucp_ep_h ep, ucs_status_t s)
 {
 	struct ucx *x = user;
@@ -676,7 +676,8 @@ static void *progress_main(void *v)
 	}
 }
 
-/* All that was sent leaves, and who connects has connected, as far as others do their part. */
+/* All that was sent leaves, and who connects has connected, as far as others do their part: 1.13 may abort in another process when this
+ * one goes in the midst of that. */
 static void part(struct ucx *x)
 {
 	ucp_request_param_t q = { 0 };
@@ -735,7 +736,8 @@ static void ucx_close(struct sym_world *w)
 }
 
 /* Over TCP a message that fills a slot goes and comes in one piece.  Longer ones are asked for by who receives them, and
- * received where they go.  What the environment says is left alone. */
+ * received where they go.  It is progress that connects, so nobody has to answer who leaves before he has made any.  What the
+ * environment says is left alone. */
 static void tune(ucp_config_t *conf)
 {
 	static const char *const row[][2] = { { "TCP_TX_SEG_SIZE", "256k" }, { "TCP_RX_SEG_SIZE", "256k" }, { "RNDV_THRESH", "72k" }, { "RNDV_SCHEME", "put_zcopy" },
@@ -778,9 +780,9 @@ static struct err *start(struct ucx *x)
 
 	if (s != UCS_OK)
 		return fail("configuration", s);
-	/* The answer to a request to connect can be taken back on an endpoint of ours that has asked, too; that on one which has not, or
-	 * which the library made for want of ours, is what 1.13 aborts for when the other process is gone or the worker goes.  So each
-	 * asks at once, whatever the environment says, and no progress is made without an endpoint for everybody. */
+	/* 1.13 aborts for an answer to a request to connect that is not sent yet when the other process or the worker goes, but on an
+	 * endpoint that has asked itself.  So ours ask at once, whatever the environment says; and no progress is made before all are
+	 * there, for whoever asks for one that is not gets one that the library makes. */
 	u.ucp_config_modify(conf, "RESOLVE_REMOTE_EP_ID", "y");
 	/* What is gone is found by asking, where nothing is on its way to it. */
 	if (!getenv("UCX_KEEPALIVE_INTERVAL"))

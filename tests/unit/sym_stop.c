@@ -43,17 +43,22 @@ static void *soon(void *v)
 }
 
 /* Until no thread of it runs. */
-static void other_stops(void)
+static void other_stopped(void)
 {
 	char path[40], line[200] = "";
 
-	kill(other, SIGSTOP);
 	snprintf(path, sizeof path, "/proc/%d/stat", other);
 	while (!strstr(line, ") T ")) {
 		FILE *f = fopen(path, "r");
 		CHECK(f && fgets(line, sizeof line, f));
 		fclose(f);
 	}
+}
+
+static void other_stops(void)
+{
+	kill(other, SIGSTOP);
+	other_stopped();
 }
 
 /* Stop the other process, wait for it by x, and be stopped. */
@@ -256,6 +261,47 @@ static int one_sided(const struct scene *s, int i)
 	return 0;
 }
 
+/* One stops when it has asked for much, for good, and the one that it asked leaves: the answer is taken back. */
+static void asks(struct sym_world *w, struct sym_ep *ep, size_t off)
+{
+	_Atomic uint32_t left = 0;
+
+	sym_get_nb(ep, 0, filled(1), off, MUCH, &left);
+	raise(SIGSTOP);
+}
+
+static int asked(const struct scene *s, int i)
+{
+	struct sym_world *w;
+	struct sym_block *b;
+	struct sym_msg m;
+	struct kv *kv;
+	int peer = !i;
+
+	world_open(s, i, &kv, &w);
+	struct sym_ep *ep = sym_ep_of(w, i);
+	sym_begin(ep, &(struct sym_launch){ .prog = 1, .name = "one", .peer = &peer, .npeer = 1 });
+	if (i) {
+		CHECK_OK(sym_recv(ep, 0, SITE, SYM_GRANT, &m));
+		s->act(w, ep, m.off);
+		return 1;
+	}
+	CHECK_OK(sym_alloc(sym_heap_of(w, 0), MUCH, "block", -1, &b));
+	CHECK_OK(sym_tell(ep, 1, SITE, SYM_GRANT, b->off, MUCH));
+	other_stopped();
+	nanosleep(&(struct timespec){ 0, AFTER_MS * 1000000 }, NULL);
+	struct err *e = ERR(ABORTED, "it leaves");
+	sym_quit(ep, e, NULL, NULL);
+	err_free(e);
+	sym_free(b);
+	double since = clock_s();
+	sym_close(w);
+	CHECK(clock_s() - since < PROMPT_S);
+	sym_boot_free(kv);
+	kill(other, SIGKILL);
+	return 0;
+}
+
 static void run(const struct scene *s)
 {
 	char cmd[100];
@@ -273,15 +319,18 @@ static void run(const struct scene *s)
 		}
 		alarm(200);
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		leave(!s->act ? one_sided(s, i) : i ? second(s) : first(s));
+		leave(s->act == asks ? asked(s, i) : !s->act ? one_sided(s, i) : i ? second(s) : first(s));
 	}
 	assert_int_equal(waitpid(pid[0], &st, 0), pid[0]);
 	bad += st;
 	if (st) {                                 /* it may be stopped */
 		kill(pid[1], SIGKILL);
 		waitpid(pid[1], &st, 0);
-	} else
+	} else {
 		assert_int_equal(waitpid(pid[1], &st, 0), pid[1]);
+		if (s->act == asks)
+			st = !WIFSIGNALED(st) || WTERMSIG(st) != SIGKILL;
+	}
 	snprintf(cmd, sizeof cmd, "rm -r %s", dir);
 	assert_int_equal(system(cmd), 0);
 	assert_int_equal(bad + st, 0);
@@ -295,6 +344,7 @@ static void tcp(void **state)
 	run(&(struct scene){ "tcp", false, reads_on, true });
 	run(&(struct scene){ "tcp", false, writes, true });
 	run(&(struct scene){ "tcp", false, writes_and_tells, true });
+	run(&(struct scene){ "tcp", false, asks, false });
 }
 
 static void chaos(void **state)
@@ -311,6 +361,8 @@ static void ucx(void **state)
 	run(&(struct scene){ "ucx", false, NULL, true });
 	run(&(struct scene){ "ucx", false, reads_nb, true });
 	run(&(struct scene){ "ucx", false, writes, false });
+	for (int i = 0; i < 3; i++)
+		run(&(struct scene){ "ucx", false, asks, false });
 }
 
 int main(int argc, char **argv)
