@@ -164,29 +164,29 @@ static void gives_up(void **state)
 static void unmet(void **state)
 {
 	char key[32], why[96];
-	struct side s[3];
+	struct side s[N];
 
 	assert_null(conf_set("TRANSPORT", "ucx"));
 	atomic_store(&slow_send, 2000);
-	for (int i = 0; i < 12; i++) {
-		int who = i % 3, missing = (who + 1 + i / 3 % 2) % 3;
+	for (int i = 0; i < 32; i++) {
+		int who = i % N, first = who == 0, second = who <= 1 ? 2 : 1, missing = i / N % 4 ? second : first;
 		snprintf(key, sizeof key, "ucx/%d", missing);
 		fails.who = who;
 		fails.key = key;
-		join(s, 3, 1);
+		join(s, N, 1);
 		struct err *e = s[who].e;
 		assert_non_null(e);
 		if (e->code == ERR_UNIMPLEMENTED || strstr(e->msg, "cannot load UCX")) {
 			print_message("SKIP unmet: %s\n", e->msg);
-			i = 12;
+			i = 32;
 		} else {
 			assert_int_equal(e->code, ERR_INTERNAL);
 			snprintf(why, sizeof why, "process %d could not join the job: joining the job, process %d: the store is broken", who, who);
-			for (int k = 0; k < 3; k++)
+			for (int k = 0; k < N; k++)
 				if (k != who && (k >= missing || s[k].e))
 					says(s, k, why);
 		}
-		leave_all(s, 3);
+		leave_all(s, N);
 	}
 	atomic_store(&slow_send, 0);
 	assert_null(conf_set("TRANSPORT", "auto"));
