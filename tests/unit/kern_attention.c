@@ -640,6 +640,9 @@ static void grows(void **state)
 		want_d = width[i];
 		want_mask = mask[i];
 		make(a, false, DT_bf16);
+		double less = 1.6 / (a->scale * a->size * sqrt((double)a->d));      /* scores of some tens at most, beside which f32 is exact enough */
+		for (int64_t n = count(&a->v[ATT_Q]), j = 0; j < n; j++)
+			set(a, ATT_Q, j, get(a, ATT_Q, j) * less);
 		for (int64_t n = count(&a->v[ATT_K]), j = 0; j < n; j++)
 			set(a, ATT_K, j, get(a, ATT_K, j) * (1 + (double)(j / a->d % a->s) / 64));
 		compare(a, false, true);
@@ -675,6 +678,7 @@ static void skipped(void **state)
 			struct att *a = calloc(1, sizeof *a);
 			bool grad = i & 1;
 			double *out[3];
+			seed = 1;      /* how many depends on what is drawn */
 			want_t = want_s = 1024;
 			want_g = 1;
 			want_mask = cases[i / 2].mask;
