@@ -9,26 +9,6 @@
 enum { MAMX = ATT_MOST_MR };
 #define ON_TILES __attribute__((target("amx-tile,amx-bf16,avx512f,avx512dq,avx512bw,avx512vl,avx512bf16")))
 
-_Thread_local unsigned char tiles_model[8][16][64];
-
-void model_bf16(int c, int a, int b)
-{
-	for (int i = 0; i < 16; i++)
-		for (int j = 0; j < 16; j++) {
-			float sum, even = 0, odd = 0;
-			uint16_t x[2], y[2];
-			for (int k = 0; k < 16; k++) {
-				memcpy(x, &tiles_model[a][i][4 * k], 4);
-				memcpy(y, &tiles_model[b][k][4 * j], 4);
-				even += bf16_to_f32(x[0]) * bf16_to_f32(y[0]);
-				odd += bf16_to_f32(x[1]) * bf16_to_f32(y[1]);
-			}
-			memcpy(&sum, &tiles_model[c][i][4 * j], 4);
-			sum += even + odd;
-			memcpy(&tiles_model[c][i][4 * j], &sum, 4);
-		}
-}
-
 /* Rows r and r + 1 of a tile. */
 INBF16 void exps(const struct att_step *q, int r)
 {
@@ -37,10 +17,8 @@ INBF16 void exps(const struct att_step *q, int r)
 	for (int i = r; i < r + 2; i++) {
 		const float *s = q->s + i * ATT_COLS;
 		__m512 m = K512(q->m2[i]), x = _mm512_fmsub_ps(_mm512_load_ps(s), c, m), y = _mm512_fmsub_ps(_mm512_load_ps(s + 16), c, m);
-		if (q->top) {
-			__m512 x2 = _mm512_add_ps(_mm512_max_ps(x, y), m);
-			_mm512_store_ps(q->top[i], _mm512_max_ps(_mm512_mul_ps(x2, K512(0.693147181f)), _mm512_load_ps(q->top[i])));
-		}
+		if (q->top)
+			raise_top(q->top[i], x, y, m);
 		x = exp2_short(x);
 		y = exp2_short(y);
 		_mm512_store_ps(q->l[i], _mm512_add_ps(_mm512_load_ps(q->l[i]), _mm512_add_ps(x, y)));

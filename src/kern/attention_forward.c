@@ -90,10 +90,8 @@ static void keys(struct run *r, int64_t part)
 		for (int64_t row = 0; row < r->nr; row += f->rq)
 			for (r->at = r->block; r->at < end; r->at++)
 				att_item(r, row);
-		if (f->lazy)
-			att_settle(r);
+		att_settle(r);
 	}
-	att_settle(r);
 }
 
 /* Rows and what is known of them. */

@@ -270,20 +270,20 @@ static void values(struct run *r, int64_t g0, int64_t ng, int t0, int t1, uint8_
 
 static int64_t panels_of(const struct run *r) { return r->f->p.ec / ATT_COLS; }
 
-/* Of the panels of values that wait at most n, into q. */
-static void take_values(struct run *r, int64_t n, struct att_step *q)
+/* Of the panels of values that wait at most n, into q; they are left until they are added. */
+static void take_values(const struct run *r, int64_t n, struct att_step *q)
 {
 	const struct fwd *f = r->f;
-	struct waits *w = &r->waits;
+	const struct waits *w = &r->waits;
 	int64_t done = panels_of(r) - w->left;
+	if (!w->left)
+		return;
 	q->panels = (int)MIN(n, w->left);
 	q->words = HALF * ATT_COLS * f->p.v->es / 4;
 	q->vp = w->before.p;
-	q->ldp = f->p_row;
 	q->v_bytes = CK * ATT_COLS * f->p.v->es;
 	q->v = w->before.v + done * q->v_bytes;
 	q->o = w->before.o + done * f->p.v->mr * ATT_COLS;
-	w->left -= q->panels;
 }
 
 /* Values that are left are added from then on. */
@@ -300,11 +300,9 @@ static void step(struct run *r, const struct half *h, int t)
 	const struct fwd *f = r->f;
 	const struct att_variant *v = f->p.v;
 	struct waits *w = &r->waits;
-	int64_t i0 = w->now.i0, n = (panels_of(r) + HALF - 1) / HALF;
-	struct att_step q = { .lda = f->q_row, .raise = raise_waiting, .of = r, .fetch = r->fetch, .fetch_end = r->fetch_end };
-	int left = w->left;
-	take_values(r, n, &q);
-	w->left = left;          /* until they are added */
+	int64_t i0 = w->now.i0;
+	struct att_step q = { .lda = f->q_row, .ldp = f->p_row, .raise = raise_waiting, .of = r, .fetch = r->fetch, .fetch_end = r->fetch_end };
+	take_values(r, (panels_of(r) + HALF - 1) / HALF, &q);
 	if (w->s) {
 		q.s = w->s;
 		q.most = r->ref.mostx + i0;
@@ -321,7 +319,7 @@ static void step(struct run *r, const struct half *h, int t)
 		q.c = r->s + (t & 1) * v->mr * ATT_COLS;
 	}
 	v->stream(&q);
-	r->fetch += (q.steps + q.panels * q.words) / 4 * 64;
+	r->fetch += MIN((q.steps + q.panels * q.words) / 4 * 64, r->fetch_end - r->fetch);
 	w->left -= q.panels;
 	if (w->s && w->t == w->now.t0 + HALF - 1) {
 		w->before = w->now;
@@ -338,10 +336,11 @@ void att_settle(struct run *r)
 	struct waits *w = &r->waits;
 	if (w->s)
 		step(r, NULL, 0);
-	struct att_step q = { 0 };
+	struct att_step q = { .ldp = r->f->p_row };
 	take_values(r, w->left, &q);
-	if (q.panels)
+	if (w->left)
 		r->f->p.v->stream(&q);
+	w->left = 0;
 }
 
 /* Tiles t0 .. t0 + HALF of the group: true if all are alike, so that each can be made beside the one before. */

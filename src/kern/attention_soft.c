@@ -77,10 +77,8 @@ isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const 
 	if (__builtin_expect(_mm512_cmp_ps_mask(most, K512(ATT_LAZY * 1.44269504f), _CMP_GT_OQ) != 0, 0)) \
 		return true; \
 	_Pragma("GCC unroll 8") \
-	for (int i = 0; top && i < M512; i++) { \
-		__m512 x2 = _mm512_add_ps(_mm512_max_ps(x[i][0], x[i][1]), K512(m2[i])); \
-		_mm512_store_ps(top[i], _mm512_max_ps(_mm512_mul_ps(x2, K512(0.693147181f)), _mm512_load_ps(top[i]))); \
-	} \
+	for (int i = 0; top && i < M512; i++) \
+		raise_top(top[i], x[i][0], x[i][1], K512(m2[i])); \
 	_Pragma("GCC unroll 8") \
 	for (int i = 0; i < M512; i++) { \
 		__m512 e0 = exp2(x[i][0]), e1 = exp2(x[i][1]); \

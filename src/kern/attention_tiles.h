@@ -40,9 +40,10 @@ ON_TILES void VARIANT(micro)(int64_t steps, const void *pa, int64_t lda, const v
 
 /* Beside a product: a line of memory, and pairs of rows of exponentials, as evenly as they come out. */
 #define BESIDE() do { \
-	if (fetch < q->fetch_end) \
+	if (fetch < q->fetch_end) { \
 		_mm_prefetch(fetch, _MM_HINT_T1); \
-	fetch += 64; \
+		fetch += 64; \
+	} \
 	for (due += each; due >= MAMX && r < MAMX; due -= MAMX, r += 2) \
 		exps(q, r); \
 } while (0)

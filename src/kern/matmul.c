@@ -24,25 +24,30 @@
 #include <immintrin.h>
 #include <stdlib.h>
 
-/* lhs panel number i of batch b, k0 .. k0 + kn. */
-static void pack_lhs(const struct matmul *p, const char *base, int64_t b, int64_t i, int64_t k0, int64_t kn, char *out)
+/* A panel of an operand: w of its `width` positions from i0 on.  What other cores will read is made near and copied, since they may have read what was
+ * there before (copy.c): in pieces of as many steps as fit. */
+static void pack_panel(const struct matmul *p, matmul_pack *pack, const struct matmul_side *o, const char *base, int64_t i0, int w, int width, int64_t k0,
+                       int64_t kn, char *out, bool shared)
 {
-	int64_t i0 = i * p->v->mr;
-	matmul_pack_lhs(p->v, &p->l, base + matmul_at(&p->l.batch, b) * p->l.es, i0, (int)MIN(p->v->mr, p->m - i0), k0, kn, out);
-}
-
-/* What other cores will read is made near and copied, since they may have read what was there before (copy.c): in pieces of as many steps as fit. */
-enum { PIECE = 16 << 10 };
-static void pack_shared(const struct matmul *p, matmul_pack *pack, const struct matmul_side *o, const char *base, int64_t i0, int w, int width, int64_t k0,
-                        int64_t kn, char *out)
-{
+	enum { PIECE = 16 << 10 };
 	char piece[PIECE] __attribute__((aligned(64)));
 	int64_t es = (int64_t)matmul_es(p), most = PIECE / (width * es) / p->v->kstep * p->v->kstep;
+	if (!shared) {
+		pack(p->v, o, base, i0, w, k0, kn, out);
+		return;
+	}
 	for (int64_t x = 0; x < kn; x += most) {
 		int64_t some = MIN(most, kn - x);
 		pack(p->v, o, base, i0, w, k0 + x, some, piece);
 		copy_shared(COPY_PACKED, out + x * width * es, piece, (size_t)(matmul_pad(some, p->v->kstep) * width * es));
 	}
+}
+
+/* lhs panel number i of batch b, k0 .. k0 + kn. */
+static void pack_lhs(const struct matmul *p, const char *base, int64_t b, int64_t i, int64_t k0, int64_t kn, char *out, bool shared)
+{
+	int64_t i0 = i * p->v->mr;
+	pack_panel(p, matmul_pack_lhs, &p->l, base + matmul_at(&p->l.batch, b) * p->l.es, i0, (int)MIN(p->v->mr, p->m - i0), p->v->mr, k0, kn, out, shared);
 }
 
 /* Columns n0 .. n0 + nn, k0 .. k0 + kn of rhs, panels bytes apart.  Of rows some at a time, of which panels are made while the next are fetched,
@@ -60,12 +65,8 @@ static void pack_block(const struct matmul *p, const char *base, int64_t n0, int
 				for (int64_t at = 0; at < nn * p->r.es; at += 64)
 					_mm_prefetch(row + at, _MM_HINT_T1);
 			}
-			char *to = out + (size_t)j * bytes + (size_t)(x * v->nr) * matmul_es(p);
-			int w = (int)MIN(v->nr, nn - j * v->nr);
-			if (shared)
-				pack_shared(p, matmul_pack_rhs, &p->r, base, n0 + j * v->nr, w, v->nr, k0 + x, MIN(step, kn - x), to);
-			else
-				matmul_pack_rhs(v, &p->r, base, n0 + j * v->nr, w, k0 + x, MIN(step, kn - x), to);
+			pack_panel(p, matmul_pack_rhs, &p->r, base, n0 + j * v->nr, (int)MIN(v->nr, nn - j * v->nr), v->nr, k0 + x, MIN(step, kn - x),
+			           out + (size_t)j * bytes + (size_t)(x * v->nr) * matmul_es(p), shared);
 		}
 	}
 }
@@ -174,8 +175,7 @@ static void pack_all(const struct matmul *p, int64_t tiles, const char *l, const
 	int64_t lo, hi, panels = p->lazy ? 0 : p->b * p->npanel;
 	part(panels, tiles, t0, t1, &lo, &hi);
 	for (int64_t i = lo; i < hi; i++)
-		pack_shared(p, matmul_pack_lhs, &p->l, l + matmul_at(&p->l.batch, i / p->npanel) * p->l.es, i % p->npanel * p->v->mr,
-		            (int)MIN(p->v->mr, p->m - i % p->npanel * p->v->mr), p->v->mr, 0, p->k, packed + (size_t)i * p->panel);
+		pack_lhs(p, l, i / p->npanel, i % p->npanel, 0, p->k, packed + (size_t)i * p->panel, true);
 	packed += (size_t)panels * p->panel;
 	if (!p->share_rhs)
 		return;
@@ -279,7 +279,7 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 			if (p->lazy) {
 				char *made = w->abuf + (p->keep ? (size_t)i * p->apanel + (size_t)(x * v->mr) * es : 0);
 				if (!p->keep || c0 == 0)
-					pack_lhs(p, w->l, w->b, row, o0 + x, kn, made);
+					pack_lhs(p, w->l, w->b, row, o0 + x, kn, made, false);
 				a = made;
 			}
 			/* one part, of which some fields change: a copy of it would be read wider than it was just written, and wait for all stores before */
