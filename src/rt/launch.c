@@ -316,6 +316,7 @@ void *walker_main(void *v)
 	walking = d;
 	for (;;) {
 		uint32_t seen = atomic_load(&d->bell);
+		bool last = atomic_load(&c->stop);        /* before the look at the queue: what is in it by then is run */
 		unsigned head = atomic_load_explicit(&d->head, memory_order_relaxed);
 		if (atomic_load(&d->tail) != head) {
 			struct launch *l = d->q[head % RT_RING].l;
@@ -329,7 +330,7 @@ void *walker_main(void *v)
 			part_run(l, i, &l->x->ctx[i], &d->room);
 			continue;
 		}
-		if (atomic_load(&c->stop))
+		if (last)
 			return NULL;
 		/* The next launch of a loop in Python is some tens of microseconds away, less than waking up takes; so is the next kernel of a
 		 * device that works.  The thread that will make it needs a core, perhaps this one: yield, do not poll. */

@@ -268,11 +268,12 @@ static void *stream_main(void *v)
 	sym_stop = &s->cancelled;
 	for (int idle = 0;;) {
 		uint32_t seen = atomic_load(&s->work);
+		bool last = atomic_load(&s->stop);        /* before the look at the queue: what is in it by then is done */
 		struct op *o = next(s);
 		if (o) {
 			step(s, o, ++number);
 			idle = 0;
-		} else if (atomic_load(&s->stop))
+		} else if (last)
 			break;
 		else if (++idle < s->w->spins / 4)
 			sym_pause();

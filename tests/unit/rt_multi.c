@@ -646,11 +646,39 @@ static void nested(void **state)
 	str_free(&fixed);
 }
 
+/* A client that is closed runs what was launched before. */
+static void closed(void **state)
+{
+	enum { CLIENTS = 10 };
+	int dev[2] = { 0, 1 };
+	struct rt_client *all = cl;
+	char *text = ring_text(2, 1);
+
+	for (int i = 0; i < CLIENTS; i++) {
+		ok(rt_client_new(&(struct rt_opts){ .ndev = NDEV }, &cl));
+		struct rt_exec *x = load(text, dev);
+		struct rt_buffer *a[2] = { four(0, 1), four(1, 2) }, *out[2];
+		struct rt_event *done[2];
+		ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
+		rt_client_free(cl);
+		for (int k = 0; k < 2; k++) {
+			assert_true(rt_event_ready(done[k]));
+			ok(rt_event_wait(done[k]));
+			rt_event_unref(done[k]);
+			rt_buffer_unref(out[k]);
+			rt_buffer_unref(a[k]);
+		}
+		rt_exec_unref(x);
+	}
+	free(text);
+	cl = all;
+}
+
 int main(void)
 {
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(ring), cmocka_unit_test(overlapping), cmocka_unit_test(failure), cmocka_unit_test(diverging), cmocka_unit_test(idle), cmocka_unit_test(patience), cmocka_unit_test(helping),
-		cmocka_unit_test(beside), cmocka_unit_test(behind), cmocka_unit_test(memory), cmocka_unit_test(results_stay), cmocka_unit_test(nested),
+		cmocka_unit_test(beside), cmocka_unit_test(behind), cmocka_unit_test(memory), cmocka_unit_test(results_stay), cmocka_unit_test(nested), cmocka_unit_test(closed),
 	};
 
 	return cmocka_run_group_tests(t, setup, teardown);

@@ -766,6 +766,29 @@ static void streams(struct pe *p)
 	sym_mem_free(m);
 }
 
+static struct err *counted(void *v)
+{
+	++*(int *)v;
+	return NULL;
+}
+
+/* Whose stream is freed has had all of it done, though the thread was about to sleep. */
+static void streams_freed(struct pe *p)
+{
+	enum { STREAMS = 20, CALLS = 3 };
+	struct sym_stream *s;
+	int count = 0;
+
+	for (int i = 0; i < STREAMS; i++) {
+		OK(sym_stream_new(p->w, p->me, "freed", &s));
+		OK(sym_stream_sync(s));
+		for (int k = 0; k < CALLS; k++)
+			sym_stream_call(s, "count", counted, &count);
+		sym_stream_free(s);
+	}
+	CHECK(count == STREAMS * CALLS);
+}
+
 /* Collectives on two streams of each PE, in one order over both, while the PE itself is in others of the same team. */
 enum { SUMS = 10, WORDS = 3000 };
 struct sums { int64_t in[SUMS][WORDS], out[SUMS][WORDS], own[WORDS], all[WORDS * MAXP]; };
@@ -1018,7 +1041,8 @@ static const struct { const char *name; void (*fn)(struct pe *); } cases[] = {
 	{ "teams", teams }, { "teams at once", teams_at_once }, { "syncs", syncs }, { "memory", symmetric_memory }, { "put and get", put_get },
 	{ "many nbi", many_nbi }, { "strided", strided }, { "elements", elements }, { "put and signal", put_signal }, { "fences", fences },
 	{ "store buffering", store_buffering }, { "atomics", atomics }, { "waits", waits }, { "idle", idle }, { "contexts", contexts },
-	{ "streams", streams }, { "collectives on streams", stream_collectives }, { "kinds on streams", stream_kinds },
+	{ "streams", streams }, { "streams that are freed", streams_freed },
+	{ "collectives on streams", stream_collectives }, { "kinds on streams", stream_kinds },
 	{ "a collective is cancelled", stream_cancelled }, { "channels", channels },
 	{ "late", late },
 };
@@ -1072,12 +1096,23 @@ static struct sym_world *join(const struct shape *s, int i, struct kv **kv)
 	return w;
 }
 
+/* What does not come to its end says where. */
+static struct pe all_pe[MAXP];
+static void hangs(int sig)
+{
+	for (int k = 0; k < MAXP && all_pe[k].w; k++)
+		dprintf(2, "%s: PE %d of %d has not come to the end of case '%s'\n", shape_name, all_pe[k].me, all_pe[k].n, all_pe[k].name);
+	signal(sig, SIG_DFL);
+	raise(sig);
+}
+
 /* Every case, on the n PEs of this process. */
 static void all_cases(struct sym_world *w, int n, bool slow)
 {
-	struct pe p[MAXP];
+	struct pe *p = all_pe;
 	pthread_t t[MAXP];
 
+	signal(SIGALRM, hangs);
 	for (int k = 0; k < n; k++) {
 		p[k] = (struct pe){ .w = w, .me = sym_first(w) + k, .n = sym_npe(w), .slow = slow };
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
