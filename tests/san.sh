@@ -32,7 +32,7 @@ export ASAN_OPTIONS=detect_leaks=1 LSAN_OPTIONS="suppressions=$PWD/tests/lsan.su
 export UCX_MEM_EVENTS=n         # UCX's hooks in malloc and the thread sanitizer's do not go together
 # UCX patches mmap and its kin, and so does the thread sanitizer.
 export UCX_MEM_MMAP_HOOK_MODE=none
-export DRAWS=25                 # how many cases are right is not asked here
+export DRAWS=10                 # how many cases are right is not asked here
 part address,undefined "${all[@]}"
 part thread "${threads[@]}"
 printf '%d passed, %d failed\n' "$passed" "$failed"
