@@ -1,4 +1,5 @@
-/* An attention whose operands are gathered from the members of a group, so that it can be done in turns: for ring_find.c, ring_seen.c, ring_loop.c, ring_hosts.c, ring.c. */
+/* An attention whose operands are gathered from the members of a group, so that it can be done in turns: for ring_find.c, ring_seen.c, ring_loop.c,
+ * ring_hosts.c, ring.c, balance.c. */
 #ifndef RONDO_PASS_RING_H
 #define RONDO_PASS_RING_H
 
@@ -58,8 +59,14 @@ ir_val ring_side_by_side(struct ir_b *b, ir_val *v, int n);
 ir_type ring_sum_type(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, ir_val v, int d, int64_t n);
 /* Dimension of result k that is the side; -1: none. */
 int ring_result_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int k);
+/* Dimension of operand k, of result k, that is the other side, of which each device has its own: queries where keys are gathered; -1: none. */
+int ring_own_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, uint32_t k);
+int ring_own_result_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int k);
 
-/* ring_seen.c: fills in r->hop, owned by the arena, where places have d members each: to all places that see any of a block, by as few hops as can be, and of such
+/* ring_seen.c: of part i of member k and part j of member b, of as many parts of what each has, at [k * parts + i][b * parts + j]: can anything that is calculated with
+ * the former, on k, depend on the latter, which is gathered from b?  Yes in one row of the group is yes.  Owned by the arena. */
+const bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int parts);
+/* Fills in r->hop, owned by the arena, where places have d members each: to all places that see any of a block, by as few hops as can be, and of such
  * ways one in as few turns as can be, to places before its own where that is the same. */
 void ring_reach(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, int d);
 int ring_far(const struct ring *r, int way);             /* the most hops */

@@ -20,6 +20,21 @@ static int side_dim(const struct ir_module *m, const struct ir_fn *fn, const str
 	return k == K || k == V ? rank_of(m, fn, ir_in(fn, r->att, k)) - 2 : k >= ring_first_extra(r) ? rank - 1 : -1;
 }
 
+int ring_own_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, uint32_t k)
+{
+	int rank = rank_of(m, fn, ir_in(fn, r->att, Q));
+	if (r->side == RING_KEYS)
+		return k == K || k == V ? -1 : rank - 2;
+	return k == K || k == V ? rank_of(m, fn, ir_in(fn, r->att, k)) - 2 : k >= ring_first_extra(r) ? rank - 1 : -1;
+}
+
+int ring_own_result_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int k)
+{
+	if (r->side == RING_KEYS)
+		return !grad(r) || k == Q ? rank_of(m, fn, ir_in(fn, r->att, Q)) - 2 : -1;
+	return k == K || k == V ? rank_of(m, fn, ir_in(fn, r->att, (uint32_t)k)) - 2 : -1;
+}
+
 int ring_result_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int k)
 {
 	return !grad(r) || (k == Q) != (r->side == RING_QUERIES) ? -1 : rank_of(m, fn, r->att->out + (ir_val)k) - 2;

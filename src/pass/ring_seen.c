@@ -68,12 +68,14 @@ static bool all_have(struct look *l, int64_t dev, int64_t t0, int64_t t1, double
 	return t1 - t0 > 1 && *l->at.work >= 0 && all_have(l, dev, t0, mid, least) && all_have(l, dev, mid, t1, least);
 }
 
-/* Per member i of a row and member b: can anything that i calculates depend on what is gathered from b?  Yes in one row of the group is yes. */
-static bool *find_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r)
+/* Where part i of `parts` of n begins. */
+static int64_t cut(int64_t n, int i, int parts) { return n * i / parts; }
+
+const bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int parts)
 {
 	const struct ir_group_info *g = &m->group.p[r->group];
-	int n = (int)r->members;
-	bool *seen = ARENA_NEW(a, bool, n * n);
+	int n = (int)r->members, all = n * parts;
+	bool *seen = ARENA_NEW(a, bool, all * all);
 	int64_t work = WORK;
 	const struct ir_type_info *q = ir_vtype(m, fn, ir_in(fn, r->att, 0)), *k = ir_vtype(m, fn, ir_in(fn, r->att, 1));
 	const struct ir_fn *of = ir_fn_of(m, (ir_fnid)ir_attr(fn, r->att, AT_fn));
@@ -83,17 +85,21 @@ static bool *find_seen(struct arena *a, const struct ir_module *m, const struct 
 	struct kern_bound x = kern_bound_any(ir_vtype(m, of, 1)->dtype);
 	double finite = ir_vtype(m, of, 1)->dtype == DT_f64 ? F64_MOST : F32_MOST;
 	l->finite = (struct kern_bound){ -finite, finite, false };
-	double *most = ARENA_NEW(a, double, n * n), filled = -INFINITY;
-	for (int i = 0; i < n * n; i++)
+	double *most = ARENA_NEW(a, double, all * all), filled = -INFINITY;
+	for (int i = 0; i < all * all; i++)
 		most[i] = -INFINITY;
 	for (int row = 0; row < g->nrow; row++)
-		for (int i = 0; i < n; i++)
-			for (int b = 0; b < n; b++) {
-				int64_t from = b * r->len, to = from + r->len;
-				struct kern_bound is = r->side == RING_KEYS ? score(l, g->id[row * n + i], 0, l->t, from, to, x) : score(l, g->id[row * n + i], from, to, 0, l->s, x);
-				most[i * n + b] = MAX(most[i * n + b], is.nan ? INFINITY : is.hi);
+		for (int i = 0; i < all; i++)
+			for (int b = 0; b < all; b++) {
+				int64_t dev = g->id[row * n + i / parts], own = r->side == RING_KEYS ? l->t : l->s;
+				int64_t at = cut(own, i % parts, parts), end = cut(own, i % parts + 1, parts);
+				int64_t from = b / parts * r->len + cut(r->len, b % parts, parts), to = b / parts * r->len + cut(r->len, b % parts + 1, parts);
+				if (at == end || from == to)
+					continue;
+				struct kern_bound is = r->side == RING_KEYS ? score(l, dev, at, end, from, to, x) : score(l, dev, from, to, at, end, x);
+				most[i * all + b] = MAX(most[i * all + b], is.nan ? INFINITY : is.hi);
 			}
-	for (int i = 0; i < n * n; i++)
+	for (int i = 0; i < all * all; i++)
 		if (most[i] < -APART)
 			filled = MAX(filled, most[i]);
 	bool rows = filled > -INFINITY;
@@ -104,7 +110,7 @@ static bool *find_seen(struct arena *a, const struct ir_module *m, const struct 
 		for (int i = 0; i < n && rows && r->side == RING_KEYS; i++)
 			rows = all_have(l, l->row[i], 0, l->t, filled + APART + fabs(filled) * 1e-6);
 	}
-	for (int i = 0; i < n * n; i++)
+	for (int i = 0; i < all * all; i++)
 		seen[i] = work < 0 || !(most[i] == -INFINITY || (rows && most[i] < -APART));
 	return seen;
 }
@@ -139,7 +145,7 @@ int ring_far(const struct ring *r, int way)
 
 void ring_reach(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, int d)
 {
-	const bool *seen = find_seen(a, m, fn, r);
+	const bool *seen = ring_seen(a, m, fn, r, 1);
 	int *hop[2][2], turns[2], n = (int)r->members;
 	for (int last = 0; last < 2; last++) {
 		for (int way = 0; way < 2; way++)

@@ -71,8 +71,8 @@ struct mask { int before, behind; };        /* a query t sees the keys t - behin
 
 static bool sees(struct mask x, int t, int s) { return s <= t + x.before && s >= t - x.behind; }
 
-/* The program of n devices; far: positions of what is gathered are gathered, too. */
-static void write_program(struct str *s, enum what what, int n, struct mask x, const char *fill, bool far)
+/* The program of n devices; far: positions of what is gathered are gathered, too; apart: where a device's own begin is an operand beside where they are in it. */
+static void write_program(struct str *s, enum what what, int n, struct mask x, const char *fill, bool far, bool apart)
 {
 	struct str group = {0};
 	int t = what == QUERIES ? n * ROWS : ROWS, k = what == QUERIES ? ROWS : n * ROWS, at = what == FORWARD ? 4 : 7;
@@ -90,8 +90,14 @@ static void write_program(struct str *s, enum what what, int n, struct mask x, c
 		str_addf(s, "  %%%d = all_gather %%%d dim=0 group=[[%s]] : i32[%d]\n", at + 7, at + 6, group.p, n * ROWS);
 	else
 		str_addf(s, "  %%%d = iota dim=0 : i32[%d]\n", at + 7, n * ROWS);
-	str_addf(s, "  %%%d = reshape %%%d : i32[1,1,%d,1]\n  %%%d = reshape %%%d : i32[1,1,1,%d]\n", at + 8, what == QUERIES ? at + 7 : at + 6, t, at + 9, what == QUERIES ? at + 6 : at + 7, k);
+	int own = apart ? at + 4 : at + 6;
+	str_addf(s, "  %%%d = reshape %%%d : i32[1,1,%d,1]\n  %%%d = reshape %%%d : i32[1,1,1,%d]\n", at + 8, what == QUERIES ? at + 7 : own, t, at + 9, what == QUERIES ? own : at + 7, k);
 	int from = at + 10, in[ARGS] = { 1, 2, 3, 4, 5, 6 };
+	char more[16] = "";
+	if (apart) {
+		str_addf(s, "  %%%d = reshape %%%d : i32[1,1,1,1]\n", from, at + 3);
+		snprintf(more, sizeof more, ", %%%d", from++);
+	}
 	for (int i = 0; i < (what == FORWARD ? 3 : ARGS); i++) {
 		bool key = i == 1 || i == 2;
 		if (key == (what == QUERIES))
@@ -101,18 +107,22 @@ static void write_program(struct str *s, enum what what, int n, struct mask x, c
 	}
 	str_addf(s, "  %%%d, %%%d", from, from + 1);
 	if (what == FORWARD) {
-		str_addf(s, " = attention %%%d, %%%d, %%%d, %%%d, %%%d fn=@score : f32[1,1,%d,%d], f32[1,1,%d]\n  return %%%d, %%%d\n}\n", in[0], in[1], in[2], at + 8, at + 9, t, DEEP, t, from, from + 1);
+		str_addf(s, " = attention %%%d, %%%d, %%%d, %%%d, %%%d%s fn=@score : f32[1,1,%d,%d], f32[1,1,%d]\n  return %%%d, %%%d\n}\n", in[0], in[1], in[2], at + 8, at + 9, more, t, DEEP, t, from, from + 1);
 	} else {
-		str_addf(s, ", %%%d = attention_grad %%%d, %%%d, %%%d, %%%d, %%%d, %%%d, %%%d, %%%d fn=@score : f32[1,1,%d,%d], f32[1,%d,%d], f32[1,%d,%d]\n", from + 2, in[0], in[1], in[2], in[3], in[4],
-		         in[5], at + 8, at + 9, t, DEEP, k, DEEP, k, DEEP);
+		str_addf(s, ", %%%d = attention_grad %%%d, %%%d, %%%d, %%%d, %%%d, %%%d, %%%d, %%%d%s fn=@score : f32[1,1,%d,%d], f32[1,%d,%d], f32[1,%d,%d]\n", from + 2, in[0], in[1], in[2], in[3], in[4],
+		         in[5], at + 8, at + 9, more, t, DEEP, k, DEEP, k, DEEP);
 		if (what == QUERIES)
 			str_addf(s, "  %%%d = reduce_scatter %%%d dim=2 group=[[%s]] redop=add : f32[1,1,%d,%d]\n  return %%%d, %%%d, %%%d\n}\n", from + 3, from, group.p, ROWS, DEEP, from + 3, from + 1, from + 2);
 		else
 			str_addf(s, "  %%%d = reduce_scatter %%%d dim=1 group=[[%s]] redop=add : f32[1,%d,%d]\n  %%%d = reduce_scatter %%%d dim=1 group=[[%s]] redop=add : f32[1,%d,%d]\n  return %%%d, %%%d, %%%d\n}\n",
 			         from + 3, from + 1, group.p, ROWS, DEEP, from + 4, from + 2, group.p, ROWS, DEEP, from, from + 3, from + 4);
 	}
-	str_addf(s, "fn @score(%%1: f32[], %%2: i32[], %%3: i32[]) -> (f32[]%s) {\n  %%4 = constant data=%d : i32[]\n  %%5 = constant data=%d : i32[]\n", what == FORWARD ? "" : ", f32[]", x.before, x.behind);
-	str_addf(s, "  %%6 = add %%2, %%4 : i32[]\n  %%7 = compare_le %%3, %%6 : pred[]\n  %%8 = subtract %%2, %%3 : i32[]\n  %%9 = compare_le %%8, %%5 : pred[]\n  %%10 = and %%7, %%9 : pred[]\n");
+	int q = apart && what != QUERIES ? 21 : 2, key = apart && what == QUERIES ? 21 : 3;
+	str_addf(s, "fn @score(%%1: f32[], %%2: i32[], %%3: i32[]%s) -> (f32[]%s) {\n", apart ? ", %20: i32[]" : "", what == FORWARD ? "" : ", f32[]");
+	if (apart)
+		str_addf(s, "  %%21 = add %%%d, %%20 : i32[]\n", what == QUERIES ? 3 : 2);
+	str_addf(s, "  %%4 = constant data=%d : i32[]\n  %%5 = constant data=%d : i32[]\n", x.before, x.behind);
+	str_addf(s, "  %%6 = add %%%d, %%4 : i32[]\n  %%7 = compare_le %%%d, %%6 : pred[]\n  %%8 = subtract %%%d, %%%d : i32[]\n  %%9 = compare_le %%8, %%5 : pred[]\n  %%10 = and %%7, %%9 : pred[]\n", q, key, q, key);
 	str_addf(s, "  %%11 = constant data=0.25 : f32[]\n  %%12 = multiply %%1, %%11 : f32[]\n  %%13 = constant data=%s : f32[]\n  %%14 = select %%10, %%12, %%13 : f32[]\n", fill);
 	if (what != FORWARD)
 		str_addf(s, "  %%15 = constant data=0 : f32[]\n  %%16 = select %%10, %%11, %%15 : f32[]\n");
@@ -171,15 +181,31 @@ static void values(const struct ir_module *m, int n, struct eval_array *res)
 		fail_msg("%s", e->msg);
 }
 
+/* m gives what it gave, n * results arrays, which are freed. */
+static void gives(const struct ir_module *m, int n, int results, struct eval_array *want, const char *text)
+{
+	struct eval_array got[MOST * 3];
+	values(m, n, got);
+	for (int k = 0; k < n * results; k++) {
+		for (size_t i = 0; i < want[k].bytes / 4; i++) {
+			float a = ((float *)want[k].p)[i], b = ((float *)got[k].p)[i];
+			if (!(a == b || fabsf(a - b) <= 1e-4f * fmaxf(1, fabsf(a))))
+				fail_msg("device %d, result %d, element %zu: %g, not %g\n%s", k / results, k % results, i, (double)b, (double)a, text);
+		}
+		eval_array_free(&want[k]);
+		eval_array_free(&got[k]);
+	}
+}
+
 /* all: even what the mask hides travels. */
 static void masked(enum what what, int n, int hosts, struct mask x, const char *fill, bool far, bool all)
 {
 	struct str s = {0};
-	struct eval_array want[MOST * 3], got[MOST * 3];
+	struct eval_array want[MOST * 3];
 	int host[MOST], results = what == FORWARD ? 2 : 3, blocks = all ? n * (hosts - 1) : least(what, n, hosts, x);
 	for (int i = 0; i < n; i++)
 		host[i] = i / (n / hosts);
-	write_program(&s, what, n, x, fill, far);
+	write_program(&s, what, n, x, fill, far, false);
 	struct ir_module *m = parsed(s.p);
 	values(m, n, want);
 	struct pass_opts o = { .ndev = n, .plan = { .ndev = n, .host = host }, .stop = "ring", .check = true };
@@ -188,16 +214,7 @@ static void masked(enum what what, int n, int hosts, struct mask x, const char *
 	int have = moved(m, what == QUERIES ? 4 : 3), should = (what == FORWARD ? 2 : what == KEYS ? 4 : 3) * blocks;
 	if (have != should)
 		fail_msg("%d blocks go over, not %d (before %d, behind %d, %s)\n%s", have, should, x.before, x.behind, fill, s.p);
-	values(m, n, got);
-	for (int k = 0; k < n * results; k++) {
-		for (size_t i = 0; i < want[k].bytes / 4; i++) {
-			float a = ((float *)want[k].p)[i], b = ((float *)got[k].p)[i];
-			if (!(a == b || fabsf(a - b) <= 1e-4f * fmaxf(1, fabsf(a))))
-				fail_msg("device %d, result %d, element %zu: %g, not %g (before %d, behind %d, %s)\n%s", k / results, k % results, i, (double)b, (double)a, x.before, x.behind, fill, s.p);
-		}
-		eval_array_free(&want[k]);
-		eval_array_free(&got[k]);
-	}
+	gives(m, n, results, want, s.p);
 	ir_module_free(m);
 	str_free(&s);
 }
@@ -222,8 +239,71 @@ static void masks(void **state)
 			}
 }
 
+/* --- work that a mask deals unevenly ---------------------------------------------------------- */
+
+/* Of what each of n devices calculates, the most over the mean: in hundredths. */
+static int uneven(int n, struct mask x, bool shared)
+{
+	int64_t work[MOST] = { 0 }, most = 0, all = 0;
+	for (int t = 0; t < n * ROWS; t++)
+		for (int s = 0; s < n * ROWS; s++)
+			work[shared && t % ROWS >= ROWS / 2 ? n - 1 - t / ROWS : t / ROWS] += sees(x, t, s);
+	for (int k = 0; k < n; k++) {
+		most = MAX(most, work[k]);
+		all += work[k];
+	}
+	return (int)(100 * n * most / MAX(all, 1));
+}
+
+/* On one host with `cores`; gives how many permutes there are. */
+static int balanced(enum what what, int n, int cores, struct mask x, const char *fill, bool far, bool apart)
+{
+	struct str s = {0};
+	struct eval_array want[MOST * 3];
+	int found = 0;
+	write_program(&s, what, n, x, fill, far, apart);
+	struct ir_module *m = parsed(s.p);
+	values(m, n, want);
+	struct pass_opts o = { .ndev = n, .plan = { .ndev = n, .cores = cores }, .stop = "balance", .check = true };
+	assert_null(pass_run(&o, m));
+	for (size_t i = 0; i < ir_main(m)->op.n; i++)
+		found += ir_main(m)->op.p[i].kind == IR_collective_permute;
+	gives(m, n, what == FORWARD ? 2 : 3, want, s.p);
+	ir_module_free(m);
+	str_free(&s);
+	return found;
+}
+
+/* What goes over: of a forward pass queries and their positions, o and l; of a gradient queries, l, do, delta, positions and dq, or keys, values, positions,
+ * dk and dv. */
+static void halves(void **state)
+{
+	enum { FAR = 1 << 20 };
+	static const struct { struct mask mask; bool goes; } is[] = {
+		{ { 0, FAR }, true }, { { FAR, 0 }, true }, { { FAR, FAR }, false }, { { -1, FAR }, true }, { { ROWS / 2, FAR }, true },
+	};
+	static const int permutes[] = { [FORWARD] = 4, [KEYS] = 6, [QUERIES] = 5 };
+	assert_null(conf_set("ATTENTION", "on"));    /* where something is gained, however small it is */
+	for (size_t i = 0; i < NELEM(is); i++)
+		for (int n = 2; n <= MOST; n += 1 + (n > 3))
+			for (enum what w = FORWARD; w <= QUERIES; w++)
+				for (int apart = 0; apart < 2; apart++) {
+					bool far = (i + (size_t)n) % 2;
+					assert_int_equal(balanced(w, n, 0, is[i].mask, "-inf", far, apart), is[i].goes ? permutes[w] + apart : 0);
+				}
+	/* A window is even but for its end; devices that share cores take from each other what there is. */
+	balanced(FORWARD, 4, 0, (struct mask){ 0, 10 }, "-inf", false, false);
+	balanced(QUERIES, 4, 0, (struct mask){ 0, 2 * ROWS }, "-inf", false, false);
+	assert_int_equal(balanced(FORWARD, 4, 2, (struct mask){ 0, FAR }, "-inf", false, false), 0);
+	assert_int_equal(balanced(FORWARD, 4, 3, (struct mask){ 0, FAR }, "-inf", false, false), permutes[FORWARD]);
+	assert_null(conf_set("ATTENTION", "auto"));
+	assert_int_equal(balanced(FORWARD, 4, 0, (struct mask){ 0, FAR }, "-inf", false, false), 0);
+	for (int n = 2; n <= MOST; n++)
+		assert_in_range(uneven(n, (struct mask){ 0, FAR }, true), 100, 100);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(hosts), cmocka_unit_test(masks) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(hosts), cmocka_unit_test(masks), cmocka_unit_test(halves) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
