@@ -102,7 +102,7 @@ static bool pays(const struct pass_opts *o, struct arena *a, const struct ir_mod
 			return false;
 	struct work *w = ARENA_NEW(a, struct work, n);
 	const bool *seen = ring_seen(a, m, fn, r, parts);
-	double cell = lower_op_time(o->plan.table, m, fn, r->att) / parts / all;
+	double cell = plan_part_time(o->plan.table, ir_vtype(m, fn, ir_in(fn, r->att, 0))->dtype, ir_cost_of(m, fn, r->att).flops, 0) / parts / all;
 	memset(w, 0, sizeof *w * (size_t)n);
 	for (int i = 0; i < all; i++)
 		for (int b = 0; b < all; b++)
@@ -167,14 +167,14 @@ static ir_val attention(struct rewrite *w, const struct ir_op *o, const ir_val *
 		int d = ring_own_dim(w->m, fn, r, k);
 		enum own what;
 		operand(w->m, fn, r, k, &what);
-		x[k] = what == STAYS ? in[k] : shared(&w->b, r, what == EACH ? for_each(&w->b, in[k], d, own) : in[k], d, o->loc);
+		x[k] = what == STAYS ? in[k] : shared(&w->b, r, what == EACH ? for_each(&w->b, in[k], d, own) : in[k], d, spmd_shared(s->o->record, w->m, o, SPMD_SHARED, (int)k));
 	}
 	for (uint32_t k = 0; k < o->nout; k++)
 		type[k] = fn->val.p[o->out + k].type;
 	ir_val v = ir_emit_raw(&w->b, o->kind, o->nin, x, o->nout, type, &f, 1);
 	for (int k = 0; k < r->nres; k++) {
-		int d = ring_own_result_dim(w->m, fn, r, k);
-		w->map[o->out + (ir_val)k] = d < 0 ? v + (ir_val)k : shared(&w->b, r, v + (ir_val)k, d, o->loc);
+		int d = w->live[o->out + (ir_val)k] ? ring_own_result_dim(w->m, fn, r, k) : -1;
+		w->map[o->out + (ir_val)k] = d < 0 ? v + (ir_val)k : shared(&w->b, r, v + (ir_val)k, d, spmd_shared(s->o->record, w->m, o, SPMD_RETURNED, k));
 	}
 	return REWRITE_MAPPED;
 }

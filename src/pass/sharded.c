@@ -450,6 +450,16 @@ static void reason(struct str *s, const struct told *t, const struct spmd_move *
 		op_at(s, t->m, q->op, q->loc);
 		str_add(s, q->op == IR_rng ? "" : ", of which each device does a part");
 		return;
+	case SPMD_SHARED:
+		str_addf(s, "half of operand %d of ", q->k);
+		op_at(s, t->m, q->op, q->loc);
+		str_add(s, ": a mask leaves some devices more work than others, who take it over");
+		return;
+	case SPMD_RETURNED:
+		str_addf(s, "half of result %d of ", q->k);
+		op_at(s, t->m, q->op, q->loc);
+		str_add(s, ", from the device that has taken the work over");
+		return;
 	case SPMD_OPERAND:
 		str_addf(s, q->op == IR_sharding_constraint ? "the " : "operand %d of ", q->k);
 		op_at(s, t->m, q->op, q->loc);

@@ -41,6 +41,8 @@ enum spmd_reason {
 	SPMD_ENTERS,             /* parameter k of a loop's body or a branch shall lie so */
 	SPMD_LEAVES,             /* result k of one; of main: op is 0 */
 	SPMD_LOCAL,              /* so an op does its part where dimensions are cut */
+	SPMD_SHARED,             /* half of operand k of an op, which gives its device more work than others */
+	SPMD_RETURNED,           /* half of result k of one, whose device has done it for another */
 };
 /* One value brought from one sharding to another, or summed: it may take several collectives, or none. */
 struct spmd_move {
@@ -80,6 +82,9 @@ void spmd_record_init(struct spmd_record *r);
 void spmd_record_fini(struct spmd_record *r);
 /* The move that a collective at loc is of, or 0. */
 uint32_t spmd_move_of(const struct spmd_record *r, ir_loc loc);
+/* The place in the source for a collective that takes halves of operand or result k of o from device to device; why: SPMD_SHARED, SPMD_RETURNED.  r NULL:
+ * o's. */
+ir_loc spmd_shared(struct spmd_record *r, struct ir_module *m, const struct ir_op *o, enum spmd_reason why, int k);
 /* What the collective at `other` is of, travels with what the one at loc is of. */
 void spmd_went_with(struct spmd_record *r, ir_loc loc, ir_loc other);
 /* Where dimension dim has axis (or a part of it) from, among the origins from newest on; 0: not known. */

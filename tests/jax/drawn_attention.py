@@ -52,7 +52,8 @@ def drawn(rng):
     s = t if causal_ or rng.integers(3) else pick(64, 1024, 1536)
     b, (h, kv) = pick(1, 2), pick((1, 1), (2, 2), (4, 2), (4, 1))
     dtype, extra, again = pick(f32, f32, bf16), pick("", "", "segments", "bias", "lengths"), rng.integers(2)
-    mesh, seq, batch = pick(({"x": 4}, "x", None), ({"x": 2, "y": 2}, "x", "y" if b == 2 else None), ({"x": 2, "y": 2}, ("x", "y"), None), ({"x": 2, "y": 2}, "y", None))
+    mesh, seq, batch = pick(({"x": 4}, "x", None), ({"x": 2, "y": 2}, "x", "y" if b == 2 else None), ({"x": 2, "y": 2}, ("x", "y"), None), ({"x": 2, "y": 2}, "y", None),
+                            ({"x": 2}, "x", None))
     shape = lambda n, heads: (b, heads, n, d) if first else (b, n, heads, d)
     lay = lambda dims: P(dims[0], None, dims[1]) if first else P(dims[0], dims[1])
     specs = [lay((batch, seq)), lay((batch, seq)), lay((batch, seq)), pick(lay((batch, seq)), None)]

@@ -595,6 +595,36 @@ def test_cut_as_drawn(k):
         np.testing.assert_allclose(np.asarray(g).astype(np.float32), np.asarray(w).astype(np.float32), rtol=3e-2 if args[0].dtype == bf16 else 1e-4, atol=most)
 
 
+@pytest.mark.only_rondo("how it is cut is Rondo's")
+@pytest.mark.parametrize("kv", [1, 4])
+@pytest.mark.parametrize("dtype", [f32, bf16])
+@pytest.mark.parametrize("mask", ["causal", "later", "slopes", "none"])
+def test_dealt_evenly(mask, dtype, kv):
+    """Two devices, of which a mask gives one most of the work, exchange halves of that, forward and backward; also where each has numbers of its own for all its rows."""
+    t = 1024
+    draw = np.random.default_rng(kv)
+    args = [draw.standard_normal((1, t, h, 64)).astype(np.float32).astype(dtype) for h in (4, kv, kv)]
+
+    def f(q, k, v):
+        x = jnp.einsum("bthd,bshd->bhts", q, jnp.repeat(k, 4 // kv, 2), preferred_element_type=f32) / 8
+        d = jnp.arange(t)[:, None] - jnp.arange(t)[None]
+        if mask == "slopes":
+            x = x - d * 2.0 ** -jnp.arange(4, 8)[:, None, None]
+        p = jax.nn.softmax(jnp.where(d <= 0 if mask == "later" else (d >= 0) | (mask == "none"), x, -jnp.inf), -1).astype(v.dtype)
+        return jnp.einsum("bhts,bshd->bthd", p, jnp.repeat(v, 4 // kv, 2))
+
+    *lie, out = lies({"x": 2}, *[P(None, "x")] * 4)
+    x = [jax.device_put(a, s) for a, s in zip(args, lie)]
+    with jax.default_matmul_precision("highest"):
+        compiled = [jax.jit(f, out_shardings=out).lower(*x).compile(), jax.jit(back(f)).lower(*x).compile()]
+        got = [c(*x) for c in compiled]
+    for c in compiled:
+        assert bool(re.search("^coll .* permute ", c.as_text(), re.M)) == (mask != "none"), c.as_text()
+    want, allowed = wanted_drawn(f, args)
+    for g, w, most in zip(*map(jax.tree.leaves, (got, (want[0], want), (allowed[0], allowed))), strict=True):
+        np.testing.assert_allclose(np.asarray(g).astype(np.float32), np.asarray(w).astype(np.float32), rtol=3e-2 if dtype == bf16 else 1e-4, atol=most)
+
+
 CUT_FORMS = {
     "jax_nn_rows_without_keys": (lambda q, k, v: values(jax.nn.softmax(jnp.where((jnp.arange(T)[:, None] % 3 > 0) & causal(), scores(q, k), FILL)), v), qkv, {}),
     "squared": (lambda q, k, v: dpa(q, k, v, is_causal=True) ** 2, qkv, {}),

@@ -146,8 +146,10 @@ def test_it_begins_while_devices_run(tmp_path):
     for _ in range(20):
         x = step(x)
     with jax.profiler.trace(tmp_path):
-        for _ in range(20):
+        for k in range(20):
             x = step(x)
+            some = x if k < 5 else some
+        jax.block_until_ready(some)                      # what is whole in it is seen: some are, however busy the machine is
     jax.block_until_ready(x)
     begun = {}
     for _, lines in device_planes(tmp_path).values():
