@@ -41,6 +41,8 @@ bool *lw_gathers(struct lw *w, const struct frame *f)
 	const struct ir_fn *fn = f->fn;
 	bool *yes = ARENA_NEW(w->tmp, bool, fn->val.n), again = false;
 	int *dim = ARENA_NEW(w->tmp, int, fn->val.n);
+	if (w->opts->plan->ring >= PLAN_RING_GATHER)
+		return yes;
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		for (uint32_t k = 0; k < o->nin && o->kind == IR_all_gather; k++)

@@ -103,7 +103,6 @@ static bool pays(const struct pass_opts *o, struct arena *a, const struct ir_mod
 	struct work *w = ARENA_NEW(a, struct work, n);
 	const bool *seen = ring_seen(a, m, fn, r, parts);
 	double cell = plan_part_time(o->plan.table, ir_vtype(m, fn, ir_in(fn, r->att, 0))->dtype, ir_cost_of(m, fn, r->att).flops, 0) / parts / all;
-	memset(w, 0, sizeof *w * (size_t)n);
 	for (int i = 0; i < all; i++)
 		for (int b = 0; b < all; b++)
 			w[i / parts].half[i % parts * 2 / parts] += seen[i * all + b] ? cell : 0;
@@ -181,7 +180,7 @@ static ir_val attention(struct rewrite *w, const struct ir_op *o, const ir_val *
 
 struct err *pass_balance(const struct pass_opts *o, struct ir_module *m)
 {
-	if (!pass_has(m, IR_all_gather) || (!pass_has(m, IR_attention) && !pass_has(m, IR_attention_grad)))
+	if (o->plan.ring == PLAN_RING_IN_ORDER || !pass_has(m, IR_all_gather) || (!pass_has(m, IR_attention) && !pass_has(m, IR_attention_grad)))
 		return NULL;
 	struct arena a;
 	arena_init(&a);

@@ -107,12 +107,12 @@ struct err *pass_ring(const struct pass_opts *o, struct ir_module *m)
 {
 	struct arena a;
 	int n;
-	if (!pass_has(m, IR_all_gather) || (!pass_has(m, IR_attention) && !pass_has(m, IR_attention_grad)))
+	if (o->plan.ring == PLAN_RING_GATHER || !pass_has(m, IR_all_gather) || (!pass_has(m, IR_attention) && !pass_has(m, IR_attention_grad)))
 		return NULL;
 	arena_init(&a);
 	const ir_fnid *f = ir_reachable(&a, m, &n);
 	for (int k = 0; k < n; k++)
-		for (int hosts = 1; hosts >= 0; hosts--)
+		for (int hosts = 1; hosts >= (o->plan.ring >= PLAN_RING_SENT); hosts--)
 			replace(o, m, &a, f[k], hosts);
 	arena_fini(&a);
 	return NULL;

@@ -13,12 +13,14 @@
 
 enum { LEAST = 64, HOSTS = 64 };     /* rows of a turn; hosts at most */
 
-/* Devices of the group on each host, if all rows have as many of each, side by side; 0: they have not, or there is one host. */
+/* Devices of the group on each host, if all rows have as many of each, side by side; 0: they have not, or there is one host.  One, wherever they are, where all is sent. */
 static int per_host(const struct pass_opts *o, const struct ir_module *m, const struct ring *r)
 {
 	const struct ir_group_info *g = &m->group.p[r->group];
 	const int *host = o->plan.host;
 	int d = 1;
+	if (o->plan.ring >= PLAN_RING_SENT)
+		return 1;
 	if (!host || plan_groups_of(&o->plan, g->nrow, g->ncol, g->id).hosts < 2)
 		return 0;
 	while (d < g->ncol && host[g->id[d]] == host[g->id[0]])
@@ -98,7 +100,13 @@ static double busiest(const struct ring *r, int d, struct step s, bool sums)
 bool ring_hosts(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r)
 {
 	int d = per_host(o, m, r), h = d ? (int)r->members / d : 0;
-	if (h < 2 || h > HOSTS || r->len * d < LEAST || r->att->kind == IR_attention_grad_add)
+	if (h < 2 || h > HOSTS || r->att->kind == IR_attention_grad_add)
+		return false;
+	if (o->plan.ring >= PLAN_RING_SENT) {
+		ring_reach(a, m, fn, r, d);
+		return true;
+	}
+	if (r->len * d < LEAST)
 		return false;
 	const struct ir_group_info *i = &m->group.p[r->group];
 	struct plan_group far = plan_groups_of(&o->plan, i->nrow, i->ncol, i->id);
@@ -139,6 +147,7 @@ struct turns {
 	ir_group host;               /* the rows of the group, a host each */
 	ir_val number;               /* of this host, if something is cut by it, or some hosts have no part in a turn */
 	ir_fnid some;                /* the score function where not all blocks are there; 0: not made yet */
+	bool barrier;                /* all wait for all behind every hop */
 	int *to;                     /* per member: scratch */
 };
 
@@ -246,6 +255,25 @@ static uint32_t operands(struct turns *t, const ir_val *x, struct step s, ir_val
 	return n + 1;
 }
 
+/* Until all have what came for them, x. */
+static void meet(const struct turns *t, ir_val *x, uint32_t n)
+{
+	struct ir_b *b = t->b;
+	ir_val v[RING_IN + 1], one;
+	ir_type type[RING_IN + 1], word = ir_scalar(b->m, DT_f32);
+	int64_t lo[IR_MAX_RANK] = { 0 }, hi[IR_MAX_RANK], attr[3] = { t->r->group, RED_add, 0 };
+	for (int k = 0; k < IR_MAX_RANK; k++)
+		hi[k] = 1;
+	one = ir_convert(b, ir_reshape(b, ir_slice(b, x[0], lo, hi, hi), 0, NULL), DT_f32);
+	for (uint32_t k = 0; k <= n; k++) {
+		v[k] = k < n ? x[k] : ir_emit_raw(b, IR_all_reduce, 1, &one, 1, &word, attr, 3);
+		type[k] = b->fn->val.p[v[k]].type;
+	}
+	ir_val first = ir_emit_raw(b, IR_optimization_barrier, n + 1, v, n + 1, type, NULL, 0);
+	for (uint32_t k = 0; k < n; k++)
+		x[k] = first + k;
+}
+
 /* Blocks x go on into a turn: not before the n values of `made` are there, which what comes later reads behind that.  So the blocks of two turns
  * are there at once, not those of all. */
 static void hand_on(const struct turns *t, const ir_val *x, struct step s, ir_val *made, uint32_t n, ir_val *next)
@@ -269,17 +297,17 @@ static void hand_on(const struct turns *t, const ir_val *x, struct step s, ir_va
 	ir_val first = n ? ir_emit_raw(t->b, IR_optimization_barrier, round + n, v, round + n, type, NULL, 0) : 0;
 	for (uint32_t k = 0; k < n; k++)
 		made[k] = first + round + k;
-	round = 0;
-	for (uint32_t k = 0; k < r->att->nin; k++) {
-		uint32_t j = r->way[k] == RING_ROUND ? same(r, t->own, k) : 0;
-		if (r->way[k] != RING_ROUND) {
-			next[k] = x[k];
-		} else if (j < k) {
-			next[k] = next[j];
-		} else {
-			next[k] = ring_send(t->b, r, n ? first + round : v[round], t->to, r->from[k].end->loc);
-			round++;
+	ir_val sent[RING_IN];
+	for (uint32_t k = 0, i = 0; k < r->att->nin; k++)
+		if (r->way[k] == RING_ROUND && same(r, t->own, k) == k) {
+			sent[i] = ring_send(t->b, r, n ? first + i : v[i], t->to, r->from[k].end->loc);
+			i++;
 		}
+	if (t->barrier)
+		meet(t, sent, round);
+	for (uint32_t k = 0, i = 0; k < r->att->nin; k++) {
+		uint32_t j = r->way[k] == RING_ROUND ? same(r, t->own, k) : k;
+		next[k] = r->way[k] != RING_ROUND ? x[k] : j < k ? next[j] : sent[i++];
 	}
 }
 
@@ -374,7 +402,7 @@ ir_val ring_turns(const struct pass_opts *o, struct ir_b *b, const struct ir_fn 
 {
 	const struct ir_group_info *g = &b->m->group.p[r->group];
 	int d = per_host(o, b->m, r);
-	struct turns t = { .b = b, .fn = fn, .r = r, .own = in, .d = d, .h = (int)r->members / d, .to = mem_alloc(sizeof *t.to * (size_t)r->members) };
+	struct turns t = { .b = b, .fn = fn, .r = r, .own = in, .d = d, .h = (int)r->members / d, .barrier = o->plan.ring == PLAN_RING_BARRIER, .to = mem_alloc(sizeof *t.to * (size_t)r->members) };
 	bool cut = false, alike;
 	if (d > 1)
 		t.host = ir_group_add(b->m, g->nrow * t.h, d, g->id);

@@ -88,11 +88,16 @@ struct err *plan_table_store(struct plan_table *t, const struct plan_gauge *g, s
 
 /* --- plan.c: prices ---------------------------------------------------------------- */
 
+/* How an attention over a sequence that devices share gets what the others have, by RONDO_RING: in order of its words. */
+enum plan_ring { PLAN_RING_AUTO, PLAN_RING_IN_ORDER, PLAN_RING_GATHER, PLAN_RING_SENT, PLAN_RING_BARRIER };
+enum plan_ring plan_ring(void);
+
 /* What a program is compiled for.  Zeros: one device, or any number on one host with a core each. */
 struct plan_on {
 	const struct plan_table *table;
 	int ndev, cores;          /* devices of the job; cores of all its hosts, 0: as many as devices */
 	const int *host;          /* by position: which host it is on; NULL: all on one */
+	enum plan_ring ring;
 };
 uint64_t plan_hash(const struct plan_on *p, int npos);          /* of all that a choice may depend on; npos: positions of the program */
 

@@ -201,7 +201,7 @@ struct plan_on rt_client_plan(const struct rt_client *c, int n, const int *devic
 		host[i] = sym_host_of(c->world, device[i]);
 		far |= host[i] != host[0];
 	}
-	return (struct plan_on){ &c->plan, sym_npe(c->world), c->cores, far ? host : NULL };
+	return (struct plan_on){ &c->plan, sym_npe(c->world), c->cores, far ? host : NULL, plan_ring() };
 }
 
 /* --- what a process does outside programs ------------------------------------------- */

@@ -122,7 +122,7 @@ static void add_told(struct programs *p, struct pass_told *t, const char *path)
 {
 	struct str name = {0};
 	arr_push(&p->told, *t);
-	struct plan_on on = { p->table, t->prog->ndev, t->cores, t->host };
+	struct plan_on on = { p->table, t->prog->ndev, t->cores, t->host, plan_ring() };
 	stem(&name, path);
 	add(p, name.p, t->prog, &on, (double)t->launches, t->text.p);
 	str_free(&name);

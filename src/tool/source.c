@@ -127,6 +127,6 @@ struct err *source_opts(const char *tier, const char *devices, const char *hosts
 	for (int64_t i = 0; i < n; i++)
 		host[i] = (int)(i / (n / nhost));
 	o->ndev = (int)n;
-	o->plan = (struct plan_on){ &table, (int)n, (int)nhost * cpu_get()->cores, nhost > 1 ? host : NULL };
+	o->plan = (struct plan_on){ &table, (int)n, (int)nhost * cpu_get()->cores, nhost > 1 ? host : NULL, plan_ring() };
 	return arg_tier(tier, &o->tier);
 }

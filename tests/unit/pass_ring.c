@@ -255,23 +255,29 @@ static int uneven(int n, struct mask x, bool shared)
 	return (int)(100 * n * most / MAX(all, 1));
 }
 
-/* On one host with `cores`; gives how many permutes there are. */
-static int balanced(enum what what, int n, int cores, struct mask x, const char *fill, bool far, bool apart)
+/* Up to a pass, as this plan says; gives how many ops of this kind there are then. */
+static int become(const char *pass, const struct plan_on *on, enum ir_kind kind, enum what what, struct mask x, const char *fill, bool far, bool apart)
 {
 	struct str s = {0};
 	struct eval_array want[MOST * 3];
-	int found = 0;
+	int found = 0, n = on->ndev;
 	write_program(&s, what, n, x, fill, far, apart);
 	struct ir_module *m = parsed(s.p);
 	values(m, n, want);
-	struct pass_opts o = { .ndev = n, .plan = { .ndev = n, .cores = cores }, .stop = "balance", .check = true };
+	struct pass_opts o = { .ndev = n, .plan = *on, .stop = pass, .check = true };
 	assert_null(pass_run(&o, m));
 	for (size_t i = 0; i < ir_main(m)->op.n; i++)
-		found += ir_main(m)->op.p[i].kind == IR_collective_permute;
+		found += ir_main(m)->op.p[i].kind == kind;
 	gives(m, n, what == FORWARD ? 2 : 3, want, s.p);
 	ir_module_free(m);
 	str_free(&s);
 	return found;
+}
+
+/* On one host with `cores`; gives how many permutes there are. */
+static int balanced(enum what what, int n, int cores, struct mask x, const char *fill, bool far, bool apart)
+{
+	return become("balance", &(struct plan_on){ .ndev = n, .cores = cores }, IR_collective_permute, what, x, fill, far, apart);
 }
 
 /* What goes over: of a forward pass queries and their positions, o and l; of a gradient queries, l, do, delta, positions and dq, or keys, values, positions,
@@ -302,8 +308,29 @@ static void halves(void **state)
 		assert_in_range(uneven(n, (struct mask){ 0, FAR }, true), 100, 100);
 }
 
+/* RONDO_RING: what is gathered comes from neighbour to neighbour, with or without a barrier behind each hop; or all of it before. */
+static void asked(void **state)
+{
+	enum { FAR = 1 << 20 };
+	static const struct mask is[] = { { 0, FAR }, { FAR, FAR }, { 0, 10 }, { 0, ROWS + 1 } };
+	for (size_t i = 0; i < NELEM(is); i++)
+		for (int n = 2; n <= 5; n++)
+			for (enum what w = FORWARD; w <= QUERIES; w++)
+				for (enum plan_ring how = PLAN_RING_GATHER; how <= PLAN_RING_BARRIER; how++) {
+					struct plan_on on = { .ndev = n, .ring = how };
+					int left = become("ring", &on, IR_all_gather, w, is[i], "-inf", false, false), hops = 0;
+					assert_int_equal(left, how == PLAN_RING_GATHER ? w == QUERIES ? 4 : 2 : 0);
+					int sent = become("ring", &on, IR_collective_permute, w, is[i], "-inf", false, false);
+					assert_int_equal(sent > 0, how != PLAN_RING_GATHER);
+					int met = become("ring", &on, IR_all_reduce, w, is[i], "-inf", false, false);
+					for (int t = 1; t < n; t++)                      /* after t hops somebody sees what came */
+						hops += is[i].before == FAR || is[i].behind > (t - 1) * ROWS;
+					assert_int_equal(met, how == PLAN_RING_BARRIER ? hops : 0);
+				}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(hosts), cmocka_unit_test(masks), cmocka_unit_test(halves) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(hosts), cmocka_unit_test(masks), cmocka_unit_test(halves), cmocka_unit_test(asked) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
