@@ -180,7 +180,7 @@ static ir_val attention(struct rewrite *w, const struct ir_op *o, const ir_val *
 
 struct err *pass_balance(const struct pass_opts *o, struct ir_module *m)
 {
-	if (o->plan.ring == PLAN_RING_IN_ORDER || !pass_has(m, IR_all_gather) || (!pass_has(m, IR_attention) && !pass_has(m, IR_attention_grad)))
+	if ((o->plan.ring != PLAN_RING_AUTO && o->plan.ring != PLAN_RING_GATHER) || !pass_has(m, IR_all_gather) || (!pass_has(m, IR_attention) && !pass_has(m, IR_attention_grad)))
 		return NULL;
 	struct arena a;
 	arena_init(&a);

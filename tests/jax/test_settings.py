@@ -372,3 +372,31 @@ print(jax.jit(f).lower(q).compile().as_text().count(" attention ("))
         rc, out, _, err = run(program, RONDO_CACHE=str(tmp_path), RONDO_ATTENTION=setting)
         assert rc == 0 and (int(out[0]) > 0) == some, err
         assert len(list(tmp_path.glob("*.rondo"))) == min(kept + 1, 2)
+
+
+def test_a_kept_program_is_that_of_the_road(tmp_path):
+    """So are RONDO_RING, and the cores that there are, by which work is shared out or not."""
+    program = """
+import jax, jax.numpy as jnp, re
+from jax.sharding import NamedSharding, PartitionSpec as P
+how = NamedSharding(jax.sharding.Mesh(jax.devices(), "x"), P(None, "x"))
+q = jax.ShapeDtypeStruct((1, 1024, 4, 64), jnp.float32, sharding=how)
+def f(q, k, v):
+    for i in range(6):
+        q = jax.nn.dot_product_attention(q, k, v * jnp.sin(v) + jnp.cos(k) * i, is_causal=True, scale=.5 + i)
+        q = jax.lax.with_sharding_constraint(q, how)
+    return q
+text = jax.jit(f).lower(q, q, q).compile().as_text()
+print(*[len(re.findall("^ +coll .* " + c, text, re.M)) for c in ("all_gather", "permute", "all_reduce")], len(re.findall("^ +lend ", text, re.M)))
+"""
+    made = {}
+    for setting, cores in (("auto", 2), ("in_order", 2), ("gather", 2), ("sent", 2), ("barrier", 2), ("auto", 1), ("auto", 2), ("barrier", 2)):
+        rc, out, _, err = run(program, RONDO_CACHE=str(tmp_path), RONDO_DEVICES="2", RONDO_RING=setting, RONDO_CORES=str(cores))
+        assert rc == 0, err
+        how = list(map(int, out))
+        assert made.setdefault((setting, cores), how) == how
+        assert len(list(tmp_path.glob("*.rondo"))) == len(made), made
+    auto, in_order, gather, sent, barrier, alone = (made[k] for k in (("auto", 2), ("in_order", 2), ("gather", 2), ("sent", 2), ("barrier", 2), ("auto", 1)))
+    assert auto[0] == in_order[0] == sent[0] == barrier[0] < gather[0], made
+    assert alone == in_order and 0 == in_order[1] < min(auto[1], sent[1]) and sent[1] == barrier[1], made
+    assert auto[2] == in_order[2] == gather[2] == sent[2] < barrier[2] and 0 == sent[3] == barrier[3] < in_order[3] < auto[3], made
