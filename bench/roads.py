@@ -115,7 +115,8 @@ class Job:
             if road == "mpi":
                 self.all.append(subprocess.Popen([*MPIRUN, "-n", str(a.processes), *command], env={**env, "PROCESS": "0"}, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
             for i in range(0 if road == "mpi" else a.processes):
-                on = ["ip", "netns", "exec", hosts.name[i * 2 // a.processes]] if hosts else []
+                host = i * 2 // a.processes                 # gloo goes by what the host's name means
+                on = ["ip", "netns", "exec", hosts.name[host], "unshare", "--uts", "sh", "-c", f'hostname {ADDRESS[host]}; exec "$@"', "sh"] if hosts else []
                 self.all.append(subprocess.Popen([*on, *command], env={**env, "PROCESS": str(i)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
         self.line, self.log = [], at + ".log"
         listen.settimeout(1)
