@@ -9,6 +9,8 @@
  * how many processes the devices are in decides nothing here, so that a program gives the same bits in all of them. */
 #include "ring.h"
 
+#include <math.h>
+
 /* Parts in which a member's work is looked at: even, and fewer where there are many members; rows of a half. */
 enum { PARTS = 4, MANY = 32, LEAST = 64 };
 
@@ -55,10 +57,25 @@ static bool operand(const struct ir_module *m, const struct ir_fn *fn, const str
 
 /* --- does it pay? --------------------------------------------------------------------------- */
 
-/* Nanoseconds for the halves that go over, and what comes back: 0 if there are none. */
-static double price(const struct pass_opts *o, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int64_t own)
+/* Devices that exchange halves at the same time, of all rows of the group: how many of them go into one host from others. */
+static struct plan_group pairs(const struct plan_on *p, struct arena *a, const struct ir_group_info *g)
 {
-	const struct plan_group two = { 2, 1, 2, 0 };
+	int n = g->nrow * g->ncol, hosts = 1, most = 0;
+	for (int k = 0; k < n && p->host; k++)
+		hosts = MAX(hosts, p->host[g->id[k]] + 1);
+	int *into = ARENA_NEW(a, int, hosts);
+	for (int k = 0; k < n && p->host; k++) {
+		int64_t other = g->id[k / g->ncol * g->ncol + g->ncol - 1 - k % g->ncol];
+		most = p->host[g->id[k]] == p->host[other] ? most : MAX(most, ++into[p->host[g->id[k]]]);
+	}
+	return most ? (struct plan_group){ 2, 2, most, 0 } : (struct plan_group){ 2, 1, 2, 0 };
+}
+
+/* Nanoseconds for the halves that go over, and what comes back.  Between hosts all of what is gathered, and of sums that are scattered, goes to all hosts then: as
+ * if nothing of it had done so before, or were beside computing. */
+static double price(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int64_t own, bool far)
+{
+	const struct plan_group two = pairs(&o->plan, a, &m->group.p[r->group]);
 	double ns = 0;
 	for (uint32_t k = 0; k < r->att->nin + (uint32_t)r->nres; k++) {
 		bool in = k < r->att->nin;
@@ -67,6 +84,9 @@ static double price(const struct pass_opts *o, const struct ir_module *m, const 
 			operand(m, fn, r, k, &what);
 		else if (ring_own_result_dim(m, fn, r, (int)(k - r->att->nin)) < 0)
 			what = STAYS;
+		const struct ring_chain *c = in ? &r->from[k] : &r->to[k - r->att->nin];
+		if (far && (in ? r->way[k] == RING_ROUND : c->end != NULL))
+			ns += lower_coll_time(&o->plan, m, fn, c->end);
 		if (what == STAYS)
 			continue;
 		double bytes = (double)ir_vtype(m, fn, in ? ir_in(fn, r->att, k) : r->att->out + k - r->att->nin)->bytes * (double)(what == EACH ? own : 1);
@@ -88,26 +108,27 @@ static double longest(const struct pass_opts *o, const struct ir_group_info *g, 
 	return MAX(most, o->plan.cores ? all * g->nrow / o->plan.cores : 0);
 }
 
-static bool pays(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r)
+/* *hidden: as ring_seen gives it. */
+static bool pays(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, bool far, double *hidden)
 {
 	const struct ir_group_info *g = &m->group.p[r->group];
 	int n = (int)r->members, parts = n > MANY ? 2 : PARTS, all = n * parts;
 	uint32_t main = r->side == RING_KEYS ? 0 : 1;
 	int64_t own = ir_vtype(m, fn, ir_in(fn, r->att, main))->dim[ring_own_dim(m, fn, r, main)];
 	enum own what;
-	if (own % 2 || (own / 2 < LEAST && !forced()) || r->att->kind == IR_attention_grad_add || plan_groups_of(&o->plan, g->nrow, g->ncol, g->id).hosts > 1)
+	if (own % 2 || (own / 2 < LEAST && !forced()) || r->att->kind == IR_attention_grad_add)
 		return false;
 	for (uint32_t k = 0; k < r->att->nin; k++)
 		if (!operand(m, fn, r, k, &what))
 			return false;
 	struct work *w = ARENA_NEW(a, struct work, n);
-	const bool *seen = ring_seen(a, m, fn, r, parts);
+	const bool *seen = ring_seen(a, m, fn, r, parts, hidden);
 	double cell = plan_part_time(o->plan.table, ir_vtype(m, fn, ir_in(fn, r->att, 0))->dtype, ir_cost_of(m, fn, r->att).flops, 0) / parts / all;
 	for (int i = 0; i < all; i++)
 		for (int b = 0; b < all; b++)
 			w[i / parts].half[i % parts * 2 / parts] += seen[i * all + b] ? cell : 0;
 	double gain = longest(o, g, w, false) - longest(o, g, w, true);
-	return gain > (forced() ? 0 : price(o, m, fn, r, own));
+	return gain > (forced() ? 0 : price(o, a, m, fn, r, own, far));
 }
 
 /* --- the halves ------------------------------------------------------------------------------- */
@@ -156,12 +177,19 @@ static ir_val attention(struct rewrite *w, const struct ir_op *o, const ir_val *
 	const struct balance *s = w->user;
 	struct ring *r = s->r;
 	const struct ir_fn *fn = w->from;
-	if (!ring_find(w->m, fn, (int)(o - fn->op.p), r) || !pays(s->o, w->a, w->m, fn, r))
+	double hidden;
+	if (!ring_find(w->m, fn, (int)(o - fn->op.p), r))
+		return 0;
+	const struct ir_group_info *g = &w->m->group.p[r->group];
+	bool far = plan_groups_of(&s->o->plan, g->nrow, g->ncol, g->id).hosts > 1;
+	if (!pays(s->o, w->a, w->m, fn, r, far, &hidden))
 		return 0;
 	uint32_t main = r->side == RING_KEYS ? 0 : 1;
 	int64_t own = ir_vtype(w->m, fn, ir_in(fn, o, main))->dim[ring_own_dim(w->m, fn, r, main)], f = ir_attr(fn, o, AT_fn);
 	ir_val x[RING_IN];
 	ir_type type[3];
+	if (far && hidden > -INFINITY)           /* a turn of which a row sees nothing else could not leave it out */
+		f = ring_masked(&w->b, fn, r, false, hidden);
 	for (uint32_t k = 0; k < o->nin; k++) {
 		int d = ring_own_dim(w->m, fn, r, k);
 		enum own what;

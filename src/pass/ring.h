@@ -53,6 +53,8 @@ ir_val ring_whose(struct ir_b *b, ir_val own, ir_val turn, int64_t n);
 /* x goes from each member k of a row to member to[k], from which none if that is negative; 0: from none at all.  loc: of the collective that it stands for,
  * by which rondo explain knows what that is. */
 ir_val ring_send(struct ir_b *b, const struct ring *r, ir_val x, const int *to, ir_loc loc);
+/* The score function with -inf, and a slope of 0, where one more parameter is false (there), or where a score is no more than `hidden`. */
+ir_fnid ring_masked(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, bool there, double hidden);
 /* Results side by side, which are those of no op: a barrier makes them so. */
 ir_val ring_side_by_side(struct ir_b *b, ir_val *v, int n);
 /* The type in which results are added up: as that of an op's value v, f64 if the attention has such an operand, else f32; its dimension d, if any, is n. */
@@ -64,8 +66,9 @@ int ring_own_dim(const struct ir_module *m, const struct ir_fn *fn, const struct
 int ring_own_result_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int k);
 
 /* ring_seen.c: of part i of member k and part j of member b, of as many parts of what each has, at [k * parts + i][b * parts + j]: can anything that is calculated with
- * the former, on k, depend on the latter, which is gathered from b?  Yes in one row of the group is yes.  Owned by the arena. */
-const bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int parts);
+ * the former, on k, depend on the latter, which is gathered from b?  Yes in one row of the group is yes.  Owned by the arena.  hidden: gets a number such that scores up
+ * to it might as well be -inf; -INFINITY: there is none. */
+const bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int parts, double *hidden);
 /* Fills in r->hop, owned by the arena, where places have d members each: to all places that see any of a block, by as few hops as can be, and of such
  * ways one in as few turns as can be, to places before its own where that is the same. */
 void ring_reach(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, int d);

@@ -1,6 +1,8 @@
 /* Attention that can be done in turns: which it is, and what both ways of turns emit. */
 #include "ring.h"
 
+#include <math.h>
+
 enum { Q, K, V, L, D_O, DELTA, EXTRA };                  /* operands of attention_grad; of attention Q, K, V alone */
 
 static bool grad(const struct ring *r) { return r->att->kind != IR_attention; }
@@ -237,6 +239,50 @@ ir_val ring_own(struct ir_b *b, const struct ring *r, int by)
 	ir_val id = ir_convert(b, ir_emit(b, IR_partition_id, 0, NULL, ir_scalar(b->m, DT_u32), NULL, 0), DT_i32);
 	ir_val v = ir_emit(b, IR_dynamic_slice, 2, (ir_val[]){ all, id }, ir_tensor(b->m, DT_i32, 1, &one), size, 2);
 	return ir_reshape(b, v, 0, NULL);
+}
+
+/* v with -inf in the place of numbers up to `hidden` that are chosen for it; *any: there is one. */
+static ir_val hide(struct ir_b *b, ir_val v, double hidden, bool *any)
+{
+	const struct ir_op *o = ir_def(b->fn, v);
+	const struct ir_type_info *t = ir_vtype(b->m, b->fn, v);
+	const void *one = o && o->kind == IR_constant ? ir_splat(b->m, b->fn, v) : NULL;
+	struct kern_bound is = one ? kern_bound_of(t->dtype, one) : kern_bound_any(t->dtype);
+	if (!is.nan && is.hi <= hidden) {
+		*any = true;
+		return ir_const_f(b, b->fn->val.p[v].type, -INFINITY);
+	}
+	if (!o || o->kind != IR_select)
+		return v;
+	ir_val c = ir_in(b->fn, o, 0), x = ir_in(b->fn, o, 1), y = ir_in(b->fn, o, 2);
+	x = hide(b, x, hidden, any);
+	y = hide(b, y, hidden, any);
+	return ir_select(b, c, x, y);
+}
+
+ir_fnid ring_masked(struct ir_b *at, const struct ir_fn *fn, const struct ring *r, bool there, double hidden)
+{
+	struct ir_module *m = at->m;
+	ir_fnid of = (ir_fnid)ir_attr(fn, r->att, AT_fn);
+	struct ir_fn *f = ir_fn_new(m, there ? "there" : "hidden");
+	struct ir_b b = { m, f, at->loc };
+	uint32_t n = ir_fn_of(m, of)->nparam;
+	size_t nout = ir_fn_of(m, of)->result.n;
+	ir_val in[RING_IN + 1], out[3];
+	for (uint32_t k = 0; k < n; k++)
+		in[k] = ir_param(f, ir_fn_of(m, of)->val.p[1 + k].type);
+	ir_val is = there ? ir_param(f, ir_scalar(m, DT_pred)) : 0;
+	ir_inline(&b, of, in, out);
+	bool chosen = false;
+	if (!there)
+		out[0] = hide(&b, out[0], hidden, &chosen);
+	if (!there && !chosen)           /* a NaN is not hidden */
+		is = ir_un(&b, ELEM_not, ir_bin(&b, ELEM_compare_le, out[0], ir_const_f(&b, f->val.p[out[0]].type, hidden)));
+	for (int k = 0; k < (chosen ? 0 : grad(r) ? 2 : 1); k++)
+		out[k] = ir_select(&b, is, out[k], ir_const_f(&b, f->val.p[out[k]].type, k ? 0 : -INFINITY));
+	for (size_t k = 0; k < nout; k++)
+		ir_result(f, out[k]);
+	return f->id;
 }
 
 ir_val ring_side_by_side(struct ir_b *b, ir_val *v, int n)

@@ -204,29 +204,6 @@ static ir_val there(const struct turns *t, struct step s, bool alike)
 	return ir_reshape(b, x, rank, dim);
 }
 
-/* The score function with one more parameter: where that is false, the score is -inf and its slope 0. */
-static ir_fnid where_there(struct turns *t)
-{
-	struct ir_module *m = t->b->m;
-	ir_fnid of = (ir_fnid)ir_attr(t->fn, t->r->att, AT_fn);
-	if (t->some)
-		return t->some;
-	struct ir_fn *f = ir_fn_new(m, "there");
-	struct ir_b b = { m, f, t->b->loc };
-	uint32_t n = ir_fn_of(m, of)->nparam;
-	size_t nout = ir_fn_of(m, of)->result.n;
-	ir_val in[RING_IN + 1], out[3];
-	for (uint32_t k = 0; k < n; k++)
-		in[k] = ir_param(f, ir_fn_of(m, of)->val.p[1 + k].type);
-	ir_val is = ir_param(f, ir_scalar(m, DT_pred));
-	ir_inline(&b, of, in, out);
-	for (int k = 0; k < (t->r->att->kind == IR_attention ? 1 : 2); k++)
-		out[k] = ir_select(&b, is, out[k], ir_const_f(&b, f->val.p[out[k]].type, k ? 0 : -INFINITY));
-	for (size_t k = 0; k < nout; k++)
-		ir_result(f, out[k]);
-	return t->some = f->id;
-}
-
 /* --- what all turns have --- */
 
 /* Operands of a turn, and their number; x: the blocks that came for it; its score function. */
@@ -251,7 +228,7 @@ static uint32_t operands(struct turns *t, const ir_val *x, struct step s, ir_val
 	if (all_come(t, s, &alike))
 		return n;
 	in[n] = there(t, s, alike);
-	*f = where_there(t);
+	*f = t->some = t->some ? t->some : ring_masked(t->b, t->fn, r, true, 0);
 	return n + 1;
 }
 

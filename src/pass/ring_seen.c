@@ -71,7 +71,7 @@ static bool all_have(struct look *l, int64_t dev, int64_t t0, int64_t t1, double
 /* Where part i of `parts` of n begins. */
 static int64_t cut(int64_t n, int i, int parts) { return n * i / parts; }
 
-const bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int parts)
+const bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int parts, double *hidden)
 {
 	const struct ir_group_info *g = &m->group.p[r->group];
 	int n = (int)r->members, all = n * parts;
@@ -112,6 +112,7 @@ const bool *ring_seen(struct arena *a, const struct ir_module *m, const struct i
 	}
 	for (int i = 0; i < all * all; i++)
 		seen[i] = work < 0 || !(most[i] == -INFINITY || (rows && most[i] < -APART));
+	*hidden = work < 0 || !rows ? -INFINITY : filled;
 	return seen;
 }
 
@@ -145,7 +146,8 @@ int ring_far(const struct ring *r, int way)
 
 void ring_reach(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, int d)
 {
-	const bool *seen = ring_seen(a, m, fn, r, 1);
+	double hidden;
+	const bool *seen = ring_seen(a, m, fn, r, 1, &hidden);
 	int *hop[2][2], turns[2], n = (int)r->members;
 	for (int last = 0; last < 2; last++) {
 		for (int way = 0; way < 2; way++)

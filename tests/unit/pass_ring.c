@@ -302,6 +302,19 @@ static void halves(void **state)
 	balanced(QUERIES, 4, 0, (struct mask){ 0, 2 * ROWS }, "-inf", false, false);
 	assert_int_equal(balanced(FORWARD, 4, 2, (struct mask){ 0, FAR }, "-inf", false, false), 0);
 	assert_int_equal(balanced(FORWARD, 4, 3, (struct mask){ 0, FAR }, "-inf", false, false), permutes[FORWARD]);
+	/* Between hosts, then round these; a number that might stand in a row alone, -1e30, hides nothing. */
+	static const int on[][2] = { { 2, 2 }, { 4, 2 }, { 3, 3 }, { 4, 4 }, { 8, 4 } };
+	static const char *const fill[] = { "-inf", "-2.3819763e+38", "-1e30" };
+	for (size_t i = 0; i < NELEM(on) * NELEM(fill) * 3; i++) {
+		int n = on[i % NELEM(on)][0], host[MOST], way = (int)(i / NELEM(on) % 3);
+		enum what w = (enum what)(i / NELEM(on) / 3);
+		for (int k = 0; k < n; k++)
+			host[k] = k / (n / on[i % NELEM(on)][1]);
+		struct plan_on far = { .ndev = n, .host = host };
+		struct mask causal = { 0, FAR };
+		assert_int_equal(become("balance", &far, IR_collective_permute, w, causal, fill[way], false, false), way < 2 ? permutes[w] : 0);
+		become("ring", &far, IR_collective_permute, w, causal, fill[way], i % 2, i / 2 % 2);
+	}
 	assert_null(conf_set("ATTENTION", "auto"));
 	assert_int_equal(balanced(FORWARD, 4, 0, (struct mask){ 0, FAR }, "-inf", false, false), 0);
 	for (int n = 2; n <= MOST; n++)
