@@ -13,6 +13,9 @@
 
 /* Parts in which a member's work is looked at: even, and fewer where there are many members; rows of a half. */
 enum { PARTS = 4, MANY = 32, LEAST = 64 };
+/* Between hosts, where little is known of the link: nanoseconds of an operation of a product at most, and how many times its price an exchange must save. */
+#define FAST 0.005
+#define SURE 4
 
 static bool forced(void) { return !strcmp(conf_str(CONF_ATTENTION), "on"); }
 
@@ -123,12 +126,13 @@ static bool pays(const struct pass_opts *o, struct arena *a, const struct ir_mod
 			return false;
 	struct work *w = ARENA_NEW(a, struct work, n);
 	const bool *seen = ring_seen(a, m, fn, r, parts, hidden);
-	double cell = plan_part_time(o->plan.table, ir_vtype(m, fn, ir_in(fn, r->att, 0))->dtype, ir_cost_of(m, fn, r->att).flops, 0) / parts / all;
+	double flop = plan_part_time(o->plan.table, ir_vtype(m, fn, ir_in(fn, r->att, 0))->dtype, 1, 0);
+	double cell = (far ? MIN(flop, FAST) : flop) * ir_cost_of(m, fn, r->att).flops / parts / all;
 	for (int i = 0; i < all; i++)
 		for (int b = 0; b < all; b++)
 			w[i / parts].half[i % parts * 2 / parts] += seen[i * all + b] ? cell : 0;
 	double gain = longest(o, g, w, false) - longest(o, g, w, true);
-	return gain > (forced() ? 0 : price(o, a, m, fn, r, own, far));
+	return gain > (forced() ? 0 : (far ? SURE : 1) * price(o, a, m, fn, r, own, far));
 }
 
 /* --- the halves ------------------------------------------------------------------------------- */
