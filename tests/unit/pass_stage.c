@@ -226,14 +226,18 @@ static void tables(void **state)
 		str_add(&s, "# nothing but a remark\n");
 	str_add(&s, "module @m partitions=2\nfn @main(%1: f32[8]) -> (f32[8]) {\n  %2 = sine %1 : f32[8]\n  return %2\n}\n");
 	*t = *plan_default();
-	uint64_t one = fingerprint(s.p), same = fingerprint_by((struct plan_on){ t, 2, 2, NULL }, s.p);
+	uint64_t one = fingerprint(s.p), same = fingerprint_by((struct plan_on){ .table = t }, s.p);
 	assert_true(one == same && entries(dir) == 1);
 	t->rate[PLAN_wait] *= 2;
-	uint64_t other = fingerprint_by((struct plan_on){ t, 2, 2, NULL }, s.p);
-	assert_true(other != one && entries(dir) == 2);
-	uint64_t apart = fingerprint_by((struct plan_on){ NULL, 2, 2, host }, s.p);
-	assert_true(apart != one && apart != other && entries(dir) == 3);
-	assert_true(fingerprint(s.p) == one && entries(dir) == 3);
+	const struct plan_on on[] = { { .table = t }, { .host = host }, { .cores = 2 }, { .ndev = 2 }, { .ring = PLAN_RING_SENT } };
+	uint64_t other[NELEM(on)];
+	for (size_t i = 0; i < NELEM(on); i++) {
+		other[i] = fingerprint_by(on[i], s.p);
+		assert_true(other[i] != one && entries(dir) == (int)i + 2);
+		for (size_t k = 0; k < i; k++)
+			assert_true(other[i] != other[k]);
+	}
+	assert_true(fingerprint(s.p) == one && entries(dir) == (int)NELEM(on) + 1);
 	conf_set("CACHE", "");
 	snprintf(cmd, sizeof cmd, "rm -r %s", dir);
 	assert_int_equal(system(cmd), 0);
