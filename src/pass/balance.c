@@ -11,8 +11,8 @@
 
 #include <math.h>
 
-/* Parts in which a member's work is looked at: even, and fewer where there are many members; rows of a half. */
-enum { PARTS = 4, MANY = 32, LEAST = 64 };
+/* Parts in which a member's work is looked at: even, and fewer where there are many members; members beyond which looking takes too long; rows of a half. */
+enum { PARTS = 4, MANY = 32, MOST = 128, LEAST = 64 };
 /* Between hosts, where little is known of the link: nanoseconds of an operation of a product at most, and how many times its price an exchange must save. */
 #define FAST 0.005
 #define SURE 4
@@ -119,7 +119,7 @@ static bool pays(const struct pass_opts *o, struct arena *a, const struct ir_mod
 	uint32_t main = r->side == RING_KEYS ? 0 : 1;
 	int64_t own = ir_vtype(m, fn, ir_in(fn, r->att, main))->dim[ring_own_dim(m, fn, r, main)];
 	enum own what;
-	if (own % 2 || (own / 2 < LEAST && !forced()) || r->att->kind == IR_attention_grad_add)
+	if (own % 2 || n > MOST || (own / 2 < LEAST && !forced()) || r->att->kind == IR_attention_grad_add)
 		return false;
 	for (uint32_t k = 0; k < r->att->nin; k++)
 		if (!operand(m, fn, r, k, &what))
