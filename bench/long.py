@@ -21,6 +21,19 @@ HERE = pathlib.Path(__file__).parent
 HEADS, SHARED, SIZE = 2, 2, 64
 
 
+def drawn(shape, split, seed):
+    """A global array of bf16: each block by the seed and where it begins along the sequence, whoever has it."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    def of(index):
+        n = [len(range(*i.indices(d))) for i, d in zip(index, shape, strict=True)]
+        return np.random.default_rng((seed, index[1].start or 0)).standard_normal(n, np.float32).astype(jnp.bfloat16)
+
+    return jax.make_array_from_callback(shape, split, of)
+
+
 def inside(devices, lengths, calls, most):
     """One process: a JSON line for each length."""
     import time
@@ -44,20 +57,13 @@ def inside(devices, lengths, calls, most):
         o, back = jax.vjp(attention, q, k, v)
         return o, back(do)
 
-    def part(shape, seed):
-        def of(index):
-            n = [len(range(*i.indices(d))) for i, d in zip(index, shape, strict=True)]
-            return np.random.default_rng((seed, index[1].start or 0)).standard_normal(n, np.float32).astype(jnp.bfloat16)
-
-        return of
-
     for n in lengths:
         rows, keys = (1, n, HEADS, SHARED, SIZE), (1, n, HEADS, SIZE)
         shapes = [jax.ShapeDtypeStruct(s, jnp.bfloat16, sharding=split) for s in (rows, keys, keys, rows)]
         f = jax.jit(both).lower(*shapes).compile()
         line = {"length": n, "bytes": f.memory_analysis().temp_size_in_bytes}
         if calls and n <= most:
-            args = [jax.make_array_from_callback(s.shape, split, part(s.shape, i)) for i, s in enumerate(shapes)]
+            args = [drawn(s.shape, split, i) for i, s in enumerate(shapes)]
             jax.block_until_ready(f(*args))
             best = 1e30
             for _ in range(calls):

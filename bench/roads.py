@@ -31,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 
+from long import drawn
 from net import ADDRESS, Hosts
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -54,7 +55,6 @@ def worker(at, road, heads, keys, size):
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     if n > 1:
         jax.distributed.initialize(os.environ["COORDINATOR"], n, me)
-    import jax.numpy as jnp
     import numpy as np
     from jax.sharding import Mesh, NamedSharding
     from jax.sharding import PartitionSpec as P
@@ -69,13 +69,6 @@ def worker(at, road, heads, keys, size):
         o, back = jax.vjp(attention, q, k, v)
         return o, back(do)
 
-    def part(shape, seed):
-        def of(index):
-            dims = [len(range(*i.indices(d))) for i, d in zip(index, shape, strict=True)]
-            return np.random.default_rng((seed, index[1].start or 0)).standard_normal(dims, np.float32).astype(jnp.bfloat16)
-
-        return jax.make_array_from_callback(shape, split, of)
-
     line = socket.socket(socket.AF_UNIX)
     line.connect(at)
     line = line.makefile("rw")
@@ -85,7 +78,7 @@ def worker(at, road, heads, keys, size):
         if (what, length) not in made:
             made.clear()
             rows, few = (1, int(length), heads, size), (1, int(length), keys, size)
-            args = [part(s, i) for i, s in enumerate((rows, few, few, rows)[:3 if what == "forward" else 4])]
+            args = [drawn(s, split, i) for i, s in enumerate((rows, few, few, rows)[:3 if what == "forward" else 4])]
             f = jax.jit(attention if what == "forward" else gradient).lower(*args).compile()
             made[what, length] = f, args, f.memory_analysis().temp_size_in_bytes
             jax.block_until_ready(f(*args))
@@ -177,8 +170,8 @@ def compare(a, jobs, what):
         hop = 4 * length // (a.processes * a.devices) * a.keys * a.size
         parts = [(name, m[x] - m[y]) for name, x, y in (("barriers", "barrier", "sent"), ("turns and copies", "sent", "in order"), ("uneven work", "in order", "symmetric"),
                                                           ("the gather", "gather", "symmetric")) if x in m and y in m]
-        said = ", ".join(f"{name} {100 * t / m['symmetric']:+.0f} %" for name, t in parts)
-        print(f"{length // 1024}K: {hop / 2**20:.2f} MB a hop; of the symmetric time: {said}; temporary MB: " + ", ".join(f"{k} {b / 2**20:.1f}" for k, b in held.items()), flush=True)
+        said = "".join(f"{name} {100 * t / m['symmetric']:+.0f} % of the symmetric time; " for name, t in parts)
+        print(f"{length // 1024}K: {hop / 2**20:.2f} MB a hop; {said}temporary MB: " + ", ".join(f"{k} {b / 2**20:.1f}" for k, b in held.items()), flush=True)
     print()
 
 

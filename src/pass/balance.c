@@ -35,65 +35,83 @@ static bool same_for_all(const struct ir_module *m, const struct ir_fn *fn, ir_g
 	return true;
 }
 
-/* What happens to an operand. */
+/* What happens to an operand or result. */
 enum own { STAYS, HALF, EACH };      /* as it is; the second half goes over; that, once it is written for each row of what is the device's own */
 
-/* false: of that operand it is not known what it is on another member. */
-static bool operand(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, uint32_t k, enum own *what)
+/* An attention that is looked at. */
+struct look {
+	const struct pass_opts *o;
+	struct arena *a;
+	const struct ir_module *m;
+	const struct ir_fn *fn;
+	const struct ring *r;
+	const struct ir_group_info *g;
+	int64_t own;                 /* rows of each device */
+	bool far;                    /* the group is on several hosts */
+	enum own in[RING_IN], out[3];
+	double hidden;               /* as ring_seen gives it */
+};
+
+/* false: of some operand it is not known what it is on another device. */
+static bool find_own(struct look *l)
 {
 	enum { DEEP = 12 };
-	ir_val v = ir_in(fn, r->att, k);
-	int d = ring_own_dim(m, fn, r, k);
-	const struct ir_type_info *t = ir_vtype(m, fn, v);
-	*what = STAYS;
-	if (k < ring_first_extra(r)) {
-		*what = d < 0 ? STAYS : HALF;
-		return true;
+	const struct ring *r = l->r;
+	for (uint32_t k = 0; k < r->att->nin; k++) {
+		ir_val v = ir_in(l->fn, r->att, k);
+		int d = ring_own_dim(l->m, l->fn, r, k);
+		const struct ir_type_info *t = ir_vtype(l->m, l->fn, v);
+		bool score = k >= ring_first_extra(r), each = score && t->dim[d] == 1 && !same_for_all(l->m, l->fn, r->group, v, DEEP);
+		if (each && r->dim[k] >= 0 && t->dim[r->dim[k]] > 1)      /* it has an element for each of what is gathered */
+			return false;
+		l->in[k] = each ? EACH : d >= 0 && t->dim[d] > 1 ? HALF : STAYS;
 	}
-	bool whole = r->dim[k] >= 0 && t->dim[r->dim[k]] > 1;        /* it has an element for each of what is gathered */
-	if (t->dim[d] > 1)
-		*what = HALF;
-	else if (!same_for_all(m, fn, r->group, v, DEEP))
-		*what = EACH;
-	return !whole || *what != EACH;
+	for (int k = 0; k < r->nres; k++)
+		l->out[k] = ring_own_result_dim(l->m, l->fn, r, k) >= 0 ? HALF : STAYS;
+	return true;
 }
 
 /* --- does it pay? --------------------------------------------------------------------------- */
 
 /* Devices that exchange halves at the same time, of all rows of the group: how many of them go into one host from others. */
-static struct plan_group pairs(const struct plan_on *p, struct arena *a, const struct ir_group_info *g)
+static struct plan_group pairs(const struct look *l)
 {
+	const struct ir_group_info *g = l->g;
+	const int *host = l->o->plan.host;
 	int n = g->nrow * g->ncol, hosts = 1, most = 0;
-	for (int k = 0; k < n && p->host; k++)
-		hosts = MAX(hosts, p->host[g->id[k]] + 1);
-	int *into = ARENA_NEW(a, int, hosts);
-	for (int k = 0; k < n && p->host; k++) {
+	for (int k = 0; k < n && host; k++)
+		hosts = MAX(hosts, host[g->id[k]] + 1);
+	int *into = ARENA_NEW(l->a, int, hosts);
+	for (int k = 0; k < n && host; k++) {
 		int64_t other = g->id[k / g->ncol * g->ncol + g->ncol - 1 - k % g->ncol];
-		most = p->host[g->id[k]] == p->host[other] ? most : MAX(most, ++into[p->host[g->id[k]]]);
+		most = host[g->id[k]] == host[other] ? most : MAX(most, ++into[host[g->id[k]]]);
 	}
 	return most ? (struct plan_group){ 2, 2, most, 0 } : (struct plan_group){ 2, 1, 2, 0 };
 }
 
+/* Nanoseconds for half of v to go over, and to be put beside the other. */
+static double half_time(const struct look *l, struct plan_group two, ir_val v, enum own what)
+{
+	double bytes = (double)ir_vtype(l->m, l->fn, v)->bytes * (double)(what == EACH ? l->own : 1);
+	return what == STAYS ? 0 : plan_move_time(&l->o->plan, COLL_permute, two, bytes / 2) + plan_part_time(l->o->plan.table, DT_f32, 0, bytes * 2);
+}
+
 /* Nanoseconds for the halves that go over, and what comes back.  Between hosts all of what is gathered, and of sums that are scattered, goes to all hosts then: as
  * if nothing of it had done so before, or were beside computing. */
-static double price(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int64_t own, bool far)
+static double price(const struct look *l)
 {
-	const struct plan_group two = pairs(&o->plan, a, &m->group.p[r->group]);
+	const struct ring *r = l->r;
+	const struct plan_group two = pairs(l);
 	double ns = 0;
-	for (uint32_t k = 0; k < r->att->nin + (uint32_t)r->nres; k++) {
-		bool in = k < r->att->nin;
-		enum own what = HALF;
-		if (in)
-			operand(m, fn, r, k, &what);
-		else if (ring_own_result_dim(m, fn, r, (int)(k - r->att->nin)) < 0)
-			what = STAYS;
-		const struct ring_chain *c = in ? &r->from[k] : &r->to[k - r->att->nin];
-		if (far && (in ? r->way[k] == RING_ROUND : c->end != NULL))
-			ns += lower_coll_time(&o->plan, m, fn, c->end);
-		if (what == STAYS)
-			continue;
-		double bytes = (double)ir_vtype(m, fn, in ? ir_in(fn, r->att, k) : r->att->out + k - r->att->nin)->bytes * (double)(what == EACH ? own : 1);
-		ns += plan_move_time(&o->plan, COLL_permute, two, bytes / 2) + plan_part_time(o->plan.table, DT_f32, 0, bytes * 2);
+	for (uint32_t k = 0; k < r->att->nin; k++) {
+		ns += half_time(l, two, ir_in(l->fn, r->att, k), l->in[k]);
+		if (l->far && r->way[k] == RING_ROUND)
+			ns += lower_coll_time(&l->o->plan, l->m, l->fn, r->from[k].end);
+	}
+	for (int k = 0; k < r->nres; k++) {
+		ns += half_time(l, two, r->att->out + (ir_val)k, l->out[k]);
+		if (l->far && r->to[k].end)
+			ns += lower_coll_time(&l->o->plan, l->m, l->fn, r->to[k].end);
 	}
 	return ns;
 }
@@ -101,38 +119,42 @@ static double price(const struct pass_opts *o, struct arena *a, const struct ir_
 struct work { double half[2]; };
 
 /* Nanoseconds of the member with most work, where the halves of each member's take these; cores may be fewer than members. */
-static double longest(const struct pass_opts *o, const struct ir_group_info *g, const struct work *w, bool shared)
+static double longest(const struct look *l, const struct work *w, bool shared)
 {
 	double most = 0, all = 0;
-	for (int k = 0; k < g->ncol; k++) {
-		most = MAX(most, w[k].half[0] + w[shared ? g->ncol - 1 - k : k].half[1]);
+	for (int k = 0; k < l->g->ncol; k++) {
+		most = MAX(most, w[k].half[0] + w[shared ? l->g->ncol - 1 - k : k].half[1]);
 		all += w[k].half[0] + w[k].half[1];
 	}
-	return MAX(most, o->plan.cores ? all * g->nrow / o->plan.cores : 0);
+	return MAX(most, l->o->plan.cores ? all * l->g->nrow / l->o->plan.cores : 0);
 }
 
-/* *hidden: as ring_seen gives it. */
-static bool pays(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, bool far, double *hidden)
+static bool pays(struct look *l)
 {
-	const struct ir_group_info *g = &m->group.p[r->group];
+	const struct ring *r = l->r;
 	int n = (int)r->members, parts = n > MANY ? 2 : PARTS, all = n * parts;
-	uint32_t main = r->side == RING_KEYS ? 0 : 1;
-	int64_t own = ir_vtype(m, fn, ir_in(fn, r->att, main))->dim[ring_own_dim(m, fn, r, main)];
-	enum own what;
-	if (own % 2 || n > MOST || (own / 2 < LEAST && !forced()) || r->att->kind == IR_attention_grad_add)
-		return false;
-	for (uint32_t k = 0; k < r->att->nin; k++)
-		if (!operand(m, fn, r, k, &what))
-			return false;
-	struct work *w = ARENA_NEW(a, struct work, n);
-	const bool *seen = ring_seen(a, m, fn, r, parts, hidden);
-	double flop = plan_part_time(o->plan.table, ir_vtype(m, fn, ir_in(fn, r->att, 0))->dtype, 1, 0);
-	double cell = (far ? MIN(flop, FAST) : flop) * ir_cost_of(m, fn, r->att).flops / parts / all;
+	struct work *w = ARENA_NEW(l->a, struct work, n);
+	const bool *seen = ring_seen(l->a, l->m, l->fn, r, parts, &l->hidden);
+	double flop = plan_part_time(l->o->plan.table, ir_vtype(l->m, l->fn, ir_in(l->fn, r->att, 0))->dtype, 1, 0);
+	double cell = (l->far ? MIN(flop, FAST) : flop) * ir_cost_of(l->m, l->fn, r->att).flops / parts / all;
 	for (int i = 0; i < all; i++)
 		for (int b = 0; b < all; b++)
 			w[i / parts].half[i % parts * 2 / parts] += seen[i * all + b] ? cell : 0;
-	double gain = longest(o, g, w, false) - longest(o, g, w, true);
-	return gain > (forced() ? 0 : (far ? SURE : 1) * price(o, a, m, fn, r, own, far));
+	double gain = longest(l, w, false) - longest(l, w, true);
+	return gain > (forced() ? 0 : (l->far ? SURE : 1) * price(l));
+}
+
+/* Is op i of fn an attention for which it is done? */
+static bool look(struct look *l, struct ring *r, int i)
+{
+	if (!ring_find(l->m, l->fn, i, r))
+		return false;
+	uint32_t main = r->side == RING_KEYS ? 0 : 1;
+	l->r = r;
+	l->g = &l->m->group.p[r->group];
+	l->own = ir_vtype(l->m, l->fn, ir_in(l->fn, r->att, main))->dim[ring_own_dim(l->m, l->fn, r, main)];
+	l->far = plan_groups_of(&l->o->plan, l->g->nrow, l->g->ncol, l->g->id).hosts > 1;
+	return l->own % 2 == 0 && l->own > 0 && r->members <= MOST && (l->own / 2 >= LEAST || forced()) && r->att->kind != IR_attention_grad_add && find_own(l) && pays(l);
 }
 
 /* --- the halves ------------------------------------------------------------------------------- */
@@ -179,40 +201,35 @@ struct balance { const struct pass_opts *o; struct ring *r; };
 static ir_val attention(struct rewrite *w, const struct ir_op *o, const ir_val *in)
 {
 	const struct balance *s = w->user;
-	struct ring *r = s->r;
 	const struct ir_fn *fn = w->from;
-	double hidden;
-	if (!ring_find(w->m, fn, (int)(o - fn->op.p), r))
+	const struct ring *r = s->r;
+	struct look l = { .o = s->o, .a = w->a, .m = w->m, .fn = fn };
+	if (!look(&l, s->r, (int)(o - fn->op.p)))
 		return 0;
-	const struct ir_group_info *g = &w->m->group.p[r->group];
-	bool far = plan_groups_of(&s->o->plan, g->nrow, g->ncol, g->id).hosts > 1;
-	if (!pays(s->o, w->a, w->m, fn, r, far, &hidden))
-		return 0;
-	uint32_t main = r->side == RING_KEYS ? 0 : 1;
-	int64_t own = ir_vtype(w->m, fn, ir_in(fn, o, main))->dim[ring_own_dim(w->m, fn, r, main)], f = ir_attr(fn, o, AT_fn);
 	ir_val x[RING_IN];
 	ir_type type[3];
-	if (far && hidden > -INFINITY)           /* a turn of which a row sees nothing else could not leave it out */
-		f = ring_masked(&w->b, fn, r, false, hidden);
+	int64_t f = ir_attr(fn, o, AT_fn);
+	if (l.far && l.hidden > -INFINITY)       /* a turn of which a row sees nothing else could not leave it out */
+		f = ring_hidden(&w->b, fn, r, l.hidden);
 	for (uint32_t k = 0; k < o->nin; k++) {
 		int d = ring_own_dim(w->m, fn, r, k);
-		enum own what;
-		operand(w->m, fn, r, k, &what);
-		x[k] = what == STAYS ? in[k] : shared(&w->b, r, what == EACH ? for_each(&w->b, in[k], d, own) : in[k], d, spmd_shared(s->o->record, w->m, o, SPMD_SHARED, (int)k));
+		x[k] = l.in[k] == EACH ? for_each(&w->b, in[k], d, l.own) : in[k];
+		if (l.in[k] != STAYS)
+			x[k] = shared(&w->b, r, x[k], d, spmd_shared(s->o->record, w->m, o, SPMD_SHARED, (int)k));
 	}
 	for (uint32_t k = 0; k < o->nout; k++)
 		type[k] = fn->val.p[o->out + k].type;
 	ir_val v = ir_emit_raw(&w->b, o->kind, o->nin, x, o->nout, type, &f, 1);
-	for (int k = 0; k < r->nres; k++) {
-		int d = w->live[o->out + (ir_val)k] ? ring_own_result_dim(w->m, fn, r, k) : -1;
-		w->map[o->out + (ir_val)k] = d < 0 ? v + (ir_val)k : shared(&w->b, r, v + (ir_val)k, d, spmd_shared(s->o->record, w->m, o, SPMD_RETURNED, k));
+	for (int k = 0; k < r->nres; k++, v++) {
+		ir_val y = o->out + (ir_val)k;
+		w->map[y] = l.out[k] == HALF && w->live[y] ? shared(&w->b, r, v, ring_own_result_dim(w->m, fn, r, k), spmd_shared(s->o->record, w->m, o, SPMD_RETURNED, k)) : v;
 	}
 	return REWRITE_MAPPED;
 }
 
 struct err *pass_balance(const struct pass_opts *o, struct ir_module *m)
 {
-	if ((o->plan.ring != PLAN_RING_AUTO && o->plan.ring != PLAN_RING_GATHER) || !pass_has(m, IR_all_gather) || (!pass_has(m, IR_attention) && !pass_has(m, IR_attention_grad)))
+	if ((o->plan.ring != PLAN_RING_AUTO && o->plan.ring != PLAN_RING_GATHER) || !ring_any(m))
 		return NULL;
 	struct arena a;
 	arena_init(&a);

@@ -90,8 +90,8 @@ struct err *pass_attention(const struct pass_opts *o, struct ir_module *m);
  * another only in the last turn, where nobody sees what it gives, or only in the first, where both give the same.  If only the first or the last turn is
  * another, and both branches do no more than permute, the case leaves the loop. */
 struct err *pass_turns(const struct pass_opts *o, struct ir_module *m);
-/* Attention of one host over a sequence that it is sharded along: where a mask gives some devices more work than others, pairs of them exchange halves, and what
- * comes of these.  Sums of gradients are added in another order then. */
+/* Attention over a sequence that devices share: where a mask gives some of them more work than others, and it pays, pairs exchange halves, and what comes of
+ * these.  Sums of gradients are added in another order then. */
 struct err *pass_balance(const struct pass_opts *o, struct ir_module *m);
 /* Attention whose keys are gathered, and its gradients, go round in turns: of one host's blocks each where there are several hosts, of gradients of one device's
  * in a loop where it is one.  Sums go in the order of the turns, in f32 or f64. */

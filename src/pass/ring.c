@@ -107,7 +107,7 @@ struct err *pass_ring(const struct pass_opts *o, struct ir_module *m)
 {
 	struct arena a;
 	int n;
-	if (o->plan.ring == PLAN_RING_GATHER || !pass_has(m, IR_all_gather) || (!pass_has(m, IR_attention) && !pass_has(m, IR_attention_grad)))
+	if (o->plan.ring == PLAN_RING_GATHER || !ring_any(m))
 		return NULL;
 	arena_init(&a);
 	const ir_fnid *f = ir_reachable(&a, m, &n);

@@ -36,6 +36,8 @@ struct ring {
 /* The attention that op i is, if all that is gathered for it, and scattered of it, is so among the rows of one group that has every device.
  * In r->op are it and what scatters; what gathers, which others may read, is added by ring_take where nobody does.  *r is big: the caller's, on no stack. */
 bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct ring *r);
+/* Has a program any at all? */
+bool ring_any(const struct ir_module *m);
 /* The operand that the second parameter of the score function is. */
 uint32_t ring_first_extra(const struct ring *r);
 /* Op gives way as well; of its operands' chains. */
@@ -53,8 +55,10 @@ ir_val ring_whose(struct ir_b *b, ir_val own, ir_val turn, int64_t n);
 /* x goes from each member k of a row to member to[k], from which none if that is negative; 0: from none at all.  loc: of the collective that it stands for,
  * by which rondo explain knows what that is. */
 ir_val ring_send(struct ir_b *b, const struct ring *r, ir_val x, const int *to, ir_loc loc);
-/* The score function with -inf, and a slope of 0, where one more parameter is false (there), or where a score is no more than `hidden`. */
-ir_fnid ring_masked(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, bool there, double hidden);
+/* The score function with -inf, and a slope of 0, where one more parameter is false. */
+ir_fnid ring_there(struct ir_b *b, const struct ir_fn *fn, const struct ring *r);
+/* The same where a score is no more than `hidden`. */
+ir_fnid ring_hidden(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, double hidden);
 /* Results side by side, which are those of no op: a barrier makes them so. */
 ir_val ring_side_by_side(struct ir_b *b, ir_val *v, int n);
 /* The type in which results are added up: as that of an op's value v, f64 if the attention has such an operand, else f32; its dimension d, if any, is n. */

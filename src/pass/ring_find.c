@@ -108,6 +108,8 @@ void ring_take(struct ring *r, int op)
 	r->op[k] = op;
 }
 
+bool ring_any(const struct ir_module *m) { return pass_has(m, IR_all_gather) && (pass_has(m, IR_attention) || pass_has(m, IR_attention_grad)); }
+
 bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct ring *r)
 {
 	const struct ir_op *o = &fn->op.p[i];
@@ -241,6 +243,43 @@ ir_val ring_own(struct ir_b *b, const struct ring *r, int by)
 	return ir_reshape(b, v, 0, NULL);
 }
 
+/* A new function to which b points then, with the score function's parameters and perhaps one more, *is; what that gives for them: score, slope and weight. */
+static void score_begin(struct ir_b *b, const char *name, const struct ir_fn *fn, const struct ring *r, ir_val *is, ir_val *out)
+{
+	ir_fnid of = (ir_fnid)ir_attr(fn, r->att, AT_fn);
+	struct ir_fn *f = b->fn = ir_fn_new(b->m, name);
+	ir_val in[RING_IN];
+	for (uint32_t k = 0; k < ir_fn_of(b->m, of)->nparam; k++)
+		in[k] = ir_param(f, ir_fn_of(b->m, of)->val.p[1 + k].type);
+	if (is)
+		*is = ir_param(f, ir_scalar(b->m, DT_pred));
+	ir_inline(b, of, in, out);
+}
+
+static ir_fnid score_end(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *out)
+{
+	size_t n = ir_fn_of(b->m, (ir_fnid)ir_attr(fn, r->att, AT_fn))->result.n;
+	for (size_t k = 0; k < n; k++)
+		ir_result(b->fn, out[k]);
+	return b->fn->id;
+}
+
+/* Score and slope where `is`. */
+static void only_where(struct ir_b *b, const struct ring *r, ir_val is, ir_val *out)
+{
+	for (int k = 0; k < (grad(r) ? 2 : 1); k++)
+		out[k] = ir_select(b, is, out[k], ir_const_f(b, b->fn->val.p[out[k]].type, k ? 0 : -INFINITY));
+}
+
+ir_fnid ring_there(struct ir_b *at, const struct ir_fn *fn, const struct ring *r)
+{
+	struct ir_b b = *at;
+	ir_val is, out[3];
+	score_begin(&b, "there", fn, r, &is, out);
+	only_where(&b, r, is, out);
+	return score_end(&b, fn, r, out);
+}
+
 /* v with -inf in the place of numbers up to `hidden` that are chosen for it; *any: there is one. */
 static ir_val hide(struct ir_b *b, ir_val v, double hidden, bool *any)
 {
@@ -260,29 +299,19 @@ static ir_val hide(struct ir_b *b, ir_val v, double hidden, bool *any)
 	return ir_select(b, c, x, y);
 }
 
-ir_fnid ring_masked(struct ir_b *at, const struct ir_fn *fn, const struct ring *r, bool there, double hidden)
+/* Where it is a number that the program chooses, the score stays a plain product elsewhere, which kernels know. */
+ir_fnid ring_hidden(struct ir_b *at, const struct ir_fn *fn, const struct ring *r, double hidden)
 {
-	struct ir_module *m = at->m;
-	ir_fnid of = (ir_fnid)ir_attr(fn, r->att, AT_fn);
-	struct ir_fn *f = ir_fn_new(m, there ? "there" : "hidden");
-	struct ir_b b = { m, f, at->loc };
-	uint32_t n = ir_fn_of(m, of)->nparam;
-	size_t nout = ir_fn_of(m, of)->result.n;
-	ir_val in[RING_IN + 1], out[3];
-	for (uint32_t k = 0; k < n; k++)
-		in[k] = ir_param(f, ir_fn_of(m, of)->val.p[1 + k].type);
-	ir_val is = there ? ir_param(f, ir_scalar(m, DT_pred)) : 0;
-	ir_inline(&b, of, in, out);
+	struct ir_b b = *at;
 	bool chosen = false;
-	if (!there)
-		out[0] = hide(&b, out[0], hidden, &chosen);
-	if (!there && !chosen)           /* a NaN is not hidden */
-		is = ir_un(&b, ELEM_not, ir_bin(&b, ELEM_compare_le, out[0], ir_const_f(&b, f->val.p[out[0]].type, hidden)));
-	for (int k = 0; k < (chosen ? 0 : grad(r) ? 2 : 1); k++)
-		out[k] = ir_select(&b, is, out[k], ir_const_f(&b, f->val.p[out[k]].type, k ? 0 : -INFINITY));
-	for (size_t k = 0; k < nout; k++)
-		ir_result(f, out[k]);
-	return f->id;
+	ir_val out[3];
+	score_begin(&b, "hidden", fn, r, NULL, out);
+	ir_val score = hide(&b, out[0], hidden, &chosen);
+	if (chosen)                      /* with a weight of 0, whatever its slope */
+		out[0] = score;
+	else                             /* a NaN is not hidden */
+		only_where(&b, r, ir_un(&b, ELEM_not, ir_bin(&b, ELEM_compare_le, out[0], ir_const_f(&b, b.fn->val.p[out[0]].type, hidden))), out);
+	return ir_rebuild(b.m, ir_fn_of(b.m, score_end(&b, fn, r, out)))->id;      /* without the number */
 }
 
 ir_val ring_side_by_side(struct ir_b *b, ir_val *v, int n)

@@ -228,7 +228,7 @@ static uint32_t operands(struct turns *t, const ir_val *x, struct step s, ir_val
 	if (all_come(t, s, &alike))
 		return n;
 	in[n] = there(t, s, alike);
-	*f = t->some = t->some ? t->some : ring_masked(t->b, t->fn, r, true, 0);
+	*f = t->some = t->some ? t->some : ring_there(t->b, t->fn, r);
 	return n + 1;
 }
 

@@ -115,20 +115,13 @@ double plan_peak_bytes(const struct plan_table *t) { return 1 / of(t)->rate[PLAN
 
 /* --- several devices ------------------------------------------------------------------- */
 
-enum plan_ring plan_ring(void)
-{
-	static const char *const word[] = { "auto", "in_order", "gather", "sent", "barrier" };
-	const char *is = conf_str(CONF_RING);
-	int k = PLAN_RING_BARRIER;
-	while (k > 0 && strcmp(is, word[k]))
-		k--;
-	return (enum plan_ring)k;
-}
+enum plan_ring plan_ring(void) { return (enum plan_ring)(conf_int(CONF_RING) - 1); }
 
 uint64_t plan_hash(const struct plan_on *p, int npos)
 {
 	int32_t v[3] = { p->ndev, p->cores, p->ring };
-	uint64_t h = hash_bytes(v, sizeof v, plan_table_hash(of(p->table)));
+	uint64_t h = plan_table_hash(of(p->table));
+	h = npos > 1 ? hash_bytes(v, sizeof v, h) : h;   /* of one position nothing goes by them */
 	return p->host ? hash_bytes(p->host, sizeof *p->host * (size_t)npos, h) : h;
 }
 

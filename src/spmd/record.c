@@ -208,10 +208,10 @@ uint32_t spmd_move_of(const struct spmd_record *r, ir_loc loc)
 
 ir_loc spmd_shared(struct spmd_record *r, struct ir_module *m, const struct ir_op *o, enum spmd_reason why, int k)
 {
-	struct ir_loc_info l = m->loc.p[o->loc];
-	ir_loc at = (ir_loc)m->loc.n;
 	if (!r)
 		return o->loc;
+	struct ir_loc_info l = m->loc.p[o->loc];
+	ir_loc at = (ir_loc)m->loc.n;
 	arr_push(&m->loc, l);
 	arr_push(&r->comm, ((struct spmd_comm){ at, (uint32_t)r->move.n }));
 	arr_push(&r->move, ((struct spmd_move){ .reason = (uint8_t)why, .op = o->kind, .k = k, .loc = o->loc, .need = -1, .cannot = -1 }));

@@ -691,8 +691,9 @@ def test_no_device_holds_all_keys(name, n):
     forward = jax.jit(f, out_shardings=sharding).lower(q, k, k).compile()
     grad = jax.jit(jax.grad(loss, (0, 1, 2)), out_shardings=sharding).lower(q, k, k, q).compile()
     for c in forward, grad:
-        shown = [len(s.split(", ")) for s in re.findall(r"^  next \d+ \(b\d+\) -> \((.*)\)", c.as_text(), re.M)]
-        assert shown.count(n) >= 2 and set(shown) <= {1, n}, c.as_text()             # pieces of what is gathered; halves that go over
+        kind = dict(re.findall(r"^coll (\d+) (\w+)", c.as_text(), re.M))
+        shown = [(kind[k], len(s.split(", "))) for k, s in re.findall(r"^  next (\d+) \(b\d+\) -> \((.*)\)", c.as_text(), re.M)]
+        assert ("all_gather", n) in shown and set(shown) <= {("all_gather", n), ("permute", 1)}, c.as_text()         # pieces; halves that go over
         assert not re.search(r"^coll \d+ all_gather bf16 .* inner \d+ to \d+ \d+$", c.as_text(), re.M)
 
 
