@@ -14,7 +14,7 @@ logs=("$dir/log") lines=20
 check() {
 	local name="$1" want="$2" errors
 	shift 2
-	(cd "$dir" && spin "$@" -a "$OLDPWD/tests/model/$name.pml" && ${CC:-cc} -O2 -w -DSAFETY -DCOLLAPSE -DVECTORSZ=4096 -DMEMLIM=4096 -o pan pan.c &&
+	(cd "$dir" && spin "$@" -a "$OLDPWD/tests/model/$name.pml" && ${CC:-cc} -O0 -w -DSAFETY -DCOLLAPSE -DVECTORSZ=4096 -DMEMLIM=4096 -o pan pan.c &&
 		./pan -m200000 -w21) >"${logs[0]}" 2>&1
 	errors="$(sed -n 's/.*errors: \([0-9]*\).*/\1/p' "${logs[0]}")"
 	[ -n "$errors" ] && [ $((errors > 0)) = "$want" ] &&

@@ -1,6 +1,8 @@
 """Tests through the plug-in: JAX_PLATFORMS says which platform (rondo,cpu by run.sh); they pass on cpu as well."""
+import gc
 import os
 import pathlib
+import random
 import subprocess
 import sys
 
@@ -15,14 +17,29 @@ jax.config.update("jax_num_cpu_devices", 4)
 
 import pytest  # noqa: E402
 
+gc.freeze()       # what is imported stays
+DRAWS, SEED = int(os.environ.get("DRAWS", 100)), os.environ.setdefault("SEED", str(int.from_bytes(os.urandom(4), "little")))
+
+
+def leave(config, items, out):
+    config.hook.pytest_deselected(items=out)
+    out = set(out)
+    items[:] = [i for i in items if i not in out]
+
 
 def pytest_collection_modifyitems(config, items):
-    """What only Rondo promises is not asked of another platform."""
-    if (jax.config.jax_platforms or "rondo").startswith("rondo"):
-        return
-    theirs = [i for i in items if i.get_closest_marker("only_rondo")]
-    config.hook.pytest_deselected(items=theirs)
-    items[:] = [i for i in items if i not in theirs]
+    """What only Rondo promises is not asked of another platform.  Of files marked `many`, DRAWS percent of the cases are run, drawn by SEED."""
+    if not (jax.config.jax_platforms or "rondo").startswith("rondo"):
+        leave(config, items, [i for i in items if i.get_closest_marker("only_rondo")])
+    many = [i for i in items if i.get_closest_marker("many")]
+    if many and DRAWS < 100:
+        number = random.Random(SEED).random
+        leave(config, items, [i for i in many if number() * 100 >= DRAWS])
+
+
+def pytest_terminal_summary(terminalreporter):
+    if DRAWS < 100:
+        terminalreporter.write_line(f"of what has many cases: DRAWS={DRAWS} SEED={SEED}")
 
 
 @pytest.fixture

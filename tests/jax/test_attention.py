@@ -16,7 +16,7 @@ from jax import lax  # noqa: E402
 B, T, H, D = 2, 40, 4, 16
 FILL = -0.7 * float(np.finfo(np.float32).max)
 bf16, f32 = jnp.bfloat16, jnp.float32
-pytestmark = pytest.mark.only_rondo
+pytestmark = [pytest.mark.only_rondo, pytest.mark.many]
 
 
 def normal(*shape, seed=0, dtype=np.float32):

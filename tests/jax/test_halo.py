@@ -8,6 +8,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import bytes_moved
 
+pytestmark = pytest.mark.many
+
 
 def mesh(*shape):
     n = int(np.prod(shape))

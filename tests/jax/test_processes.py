@@ -121,7 +121,7 @@ def test_rings_whose_memory_is_not_mapped():
 def test_attention_between_hosts(processes, devices):
     seed = int.from_bytes(os.urandom(4), "little")
     print(f"{seed=}")
-    for code, out, err in run(processes, devices, "attention", seed, 2, RONDO_TRANSPORT="tcp", RONDO_ATTENTION="on", RONDO_CHECK="1"):
+    for code, out, err in run(processes, devices, "attention", seed, 1, RONDO_TRANSPORT="tcp", RONDO_ATTENTION="on", RONDO_CHECK="1"):
         assert code == 0 and "failed" not in out, out + err
 
 

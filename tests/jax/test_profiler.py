@@ -399,7 +399,7 @@ def test_command_of_several_processes(rondo, tmp_path):
     ("print('no JAX here')", [], 2, "has run nothing on Rondo"),
     ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", [], 137, "ended by signal 9"),
     (SCRIPT.replace("sys.exit", "import os; os._exit"), ["0"], 2, "the program has ended without writing a timeline"),
-    (SCRIPT.replace("sys.exit", "import os, signal; os.kill(os.getpid(), signal.SIGINT) ;"), ["0"], 130, "steps on 2 devices"),
+    (SCRIPT.replace("sys.exit", "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), signal.SIGINT) ;"), ["0"], 130, "steps on 2 devices"),
 ])
 def test_command_of_a_script_that(script, args, code, words, rondo, tmp_path):
     (tmp_path / "train.py").write_text(script)
