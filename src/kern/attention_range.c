@@ -154,6 +154,53 @@ static void multiply(int dt, int n, const struct att_bound *a, const struct att_
 	}
 }
 
+/* Not of what may be 0. */
+static inline bool divides(const struct att_bound *b, int i) { return b->lo[i] > 0 || b->hi[i] < 0; }
+
+/* Whole numbers below 2^53: a quotient that is rounded does not pass the whole number next to it. */
+static void divide(int dt, int n, const struct att_bound *a, const struct att_bound *b, struct att_bound *o)
+{
+	bool whole = !is_float(dt);
+	LANES {
+		if (!divides(b, i)) {
+			settle(dt, o, i, whole ? -INFINITY : NAN, INFINITY);
+			continue;
+		}
+		double x = a->lo[i] / b->lo[i], y = a->lo[i] / b->hi[i], z = a->hi[i] / b->lo[i], w = a->hi[i] / b->hi[i];
+		double lo = lo_of(lo_of(x, y), lo_of(z, w)), hi = hi_of(hi_of(x, y), hi_of(z, w));
+		if (isnan(x + y + z + w))
+			lo = hi = whole ? INFINITY : NAN;
+		settle(dt, o, i, whole ? trunc(lo) : lo, whole ? trunc(hi) : hi);
+	}
+}
+
+/* Of whole numbers: with the sign of a, and where all of a has the same quotient, so far from there. */
+static void remain(int dt, int n, const struct att_bound *a, const struct att_bound *b, struct att_bound *o)
+{
+	LANES {
+		double al = a->lo[i], ah = a->hi[i], most = hi_of(fabs(b->lo[i]), fabs(b->hi[i])) - 1;
+		if (!divides(b, i)) {
+			settle(dt, o, i, -INFINITY, INFINITY);
+			continue;
+		}
+		double q = trunc(al / b->lo[i]);
+		if (b->lo[i] == b->hi[i] && isfinite(q) && q == trunc(ah / b->lo[i]))
+			settle(dt, o, i, al - q * b->lo[i], ah - q * b->lo[i]);
+		else
+			settle(dt, o, i, al < 0 ? hi_of(al, -most) : 0, ah > 0 ? lo_of(ah, most) : 0);
+	}
+}
+
+/* By a number of bits that is known: a division that rounds down. */
+static void shift_right(int fn, int dt, int n, const struct att_bound *a, const struct att_bound *b, struct att_bound *o)
+{
+	LANES {
+		bool known = b->lo[i] == b->hi[i] && b->lo[i] >= 0 && b->lo[i] < dtype_info[dt].bits && (fn == ELEM_shift_right_arithmetic ? dtype_info[dt].cls == DT_INT : a->lo[i] >= 0);
+		double by = known ? ldexp(1, -(int)b->lo[i]) : 0;
+		settle(dt, o, i, known ? floor(a->lo[i] * by) : -INFINITY, known ? floor(a->hi[i] * by) : INFINITY);
+	}
+}
+
 static bool logic(int fn, int n, const struct att_bound *a, const struct att_bound *b, struct att_bound *o)
 {
 	LANES
@@ -192,9 +239,12 @@ static bool convert(int from, int to, int n, const struct att_bound *a, struct a
 	return true;
 }
 
+static inline double sign(double v) { return (v > 0) - (v < 0); }
+
 /* Numbers of one type; false: no bounds. */
 static bool arithmetic(int fn, int dt, int n, const struct att_bound *a, const struct att_bound *b, struct att_bound *o)
 {
+	bool whole = !is_float(dt);
 	switch (fn) {
 	case ELEM_add: LANES settle(dt, o, i, a->lo[i] + b->lo[i], a->hi[i] + b->hi[i]);
 		if (is_float(dt))
@@ -205,6 +255,14 @@ static bool arithmetic(int fn, int dt, int n, const struct att_bound *a, const s
 			LANES o->nan |= (unsigned)((isinf(a->lo[i]) || isinf(a->hi[i])) && (isinf(b->lo[i]) || isinf(b->hi[i]))) << i;
 		break;
 	case ELEM_multiply: multiply(dt, n, a, b, o); break;
+	case ELEM_divide: divide(dt, n, a, b, o); break;
+	case ELEM_remainder:
+		if (!whole)
+			return false;
+		remain(dt, n, a, b, o);
+		break;
+	case ELEM_shift_right_arithmetic: case ELEM_shift_right_logical: shift_right(fn, dt, n, a, b, o); break;
+	case ELEM_sign: LANES settle(dt, o, i, sign(a->lo[i]), sign(a->hi[i])); break;
 	case ELEM_minimum: LANES settle(dt, o, i, lo_of(a->lo[i], b->lo[i]), lo_of(a->hi[i], b->hi[i])); break;
 	case ELEM_maximum: LANES settle(dt, o, i, hi_of(a->lo[i], b->lo[i]), hi_of(a->hi[i], b->hi[i])); break;
 	case ELEM_abs:

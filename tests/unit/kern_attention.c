@@ -32,7 +32,7 @@ struct att {
 	char *mem[MOST_VIEWS + 1];       /* where the views' memory begins: base of all their elements */
 	size_t bytes[MOST_VIEWS];
 	int64_t g, t, s, d, e_;
-	enum { NO_MASK, CAUSAL, WINDOW, SEGMENTS, DENSE, BIAS, LENGTHS, SOFTCAP, ALIBI, FALLS, WEIGHTS, DEAD_ROWS, CUT, MASKS } mask;
+	enum { NO_MASK, CAUSAL, WINDOW, SEGMENTS, DENSE, BIAS, LENGTHS, SOFTCAP, ALIBI, FALLS, WEIGHTS, DEAD_ROWS, CUT, CHUNKS, MASKS } mask;
 	float scale, fill, size;      /* size: of queries, at most */
 };
 
@@ -117,6 +117,15 @@ static uint16_t whole(struct att *a, int32_t x)
 	return r;
 }
 
+/* x // c, as jax.numpy writes it. */
+static uint16_t floor_divide(struct att *a, int x, int c)
+{
+	uint16_t by = whole(a, c), down = put(a, ELEM_divide, DT_i32, DT_i32, x, by, 0), rest = put(a, ELEM_remainder, DT_i32, DT_i32, x, by, 0);
+	uint16_t apart = put(a, ELEM_compare_ne, DT_i32, DT_pred, put(a, ELEM_sign, DT_i32, DT_i32, x, 0, 0), put(a, ELEM_sign, DT_i32, DT_i32, by, 0, 0), 0);
+	uint16_t odd = put(a, ELEM_and, DT_pred, DT_pred, apart, put(a, ELEM_compare_ne, DT_i32, DT_pred, rest, whole(a, 0), 0), 0);
+	return put(a, ELEM_select, DT_i32, DT_i32, odd, put(a, ELEM_subtract, DT_i32, DT_i32, down, whole(a, 1), 0), down);
+}
+
 /* An operand that scores are made from: by g, t, s where the letters say so. */
 static int extra(struct att *a, enum dtype dt, bool g, bool t, bool s)
 {
@@ -151,7 +160,7 @@ static void function(struct att *a)
 	a->e.nin = 1;
 	a->mask = a->mask == CUT && grad ? NO_MASK : a->mask;
 	switch (a->mask) {
-	case CAUSAL: case WINDOW: case SOFTCAP:
+	case CAUSAL: case WINDOW: case SOFTCAP: case CHUNKS:
 		p = extra(a, DT_i32, false, true, false);
 		q = extra(a, DT_i32, false, false, true);
 		count_up(a, p, 3, (int)rnd(9) - 4);
@@ -233,6 +242,7 @@ static void function(struct att *a)
 		break;
 	}
 	case SEGMENTS: mask = put(a, ELEM_compare_eq, DT_i32, DT_pred, p, q, 0); break;
+	case CHUNKS: mask = put(a, ELEM_compare_eq, DT_i32, DT_pred, floor_divide(a, p, 128), put(a, ELEM_shift_right_arithmetic, DT_i32, DT_i32, q, whole(a, 7), 0), 0); break;
 	case DENSE: case DEAD_ROWS: mask = (uint16_t)p; break;
 	case CUT: {      /* with a bend at 0, where a slope would depend on roundings */
 		uint16_t up = put(a, ELEM_compare_ge, DT_f32, DT_pred, 0, number(a, 0), 0), half = put(a, ELEM_multiply, DT_f32, DT_f32, score, number(a, 0.5f), 0);
@@ -323,6 +333,7 @@ static int64_t want_b, want_t, want_s, want_g, want_d;
 
 static const int64_t extents[] = { 1, 2, 8, 16, 32, 63, 64, 65, 127, 128, 129, 256, 300 };
 static int64_t extent(uint32_t most) { return extents[rnd(MIN(most, NELEM(extents)))]; }
+
 
 /* Operands but those of scores, and results; shapes of the case. */
 static void make(struct att *a, bool grad, enum dtype dt)
@@ -670,7 +681,7 @@ static void faint(void **state)
 /* Tiles that no query counts are left out: of all, so many thousandths at most are made. */
 static void skipped(void **state)
 {
-	static const struct { int mask; int most; } cases[] = { { CAUSAL, 560 }, { WINDOW, 150 }, { SEGMENTS, 290 }, { FALLS, 870 }, { NO_MASK, 1000 } };
+	static const struct { int mask; int most; } cases[] = { { CAUSAL, 560 }, { WINDOW, 150 }, { SEGMENTS, 290 }, { CHUNKS, 260 }, { FALLS, 870 }, { NO_MASK, 1000 } };
 	for (int v = 0; v < variants(); v++)
 		for (int i = 0; i < 2 * (int)NELEM(cases) && att_variant[v].has() && !is_model(&att_variant[v]); i++) {
 			if (!drawn((uint64_t)(100 * v + i)))
@@ -730,10 +741,83 @@ static void not_numbers(void **state)
 	want_mask = -1;
 }
 
+/* Bounds hold: of operands between two numbers each, what a function gives lies in its bounds. */
+static double drawn_number(enum dtype dt, const double *lo, const double *hi)
+{
+	static const double some[] = { 0, 1, -1, 2, 3, 7, 63, 64, 65, 127, 128, 1000, 2147483647, -2147483648.0, 1e6, 0.5, 1e-40, 1e30 };
+	double x = rnd(3) ? some[rnd(NELEM(some))] : (double)rnd(400) - 200;
+	x = rnd(4) ? x : -x;
+	if (lo)
+		x = rnd(3) == 0 ? *lo : rnd(2) ? *hi : *lo + (*hi - *lo) * rnd(1001) / 1000;
+	union { char p[16]; } u = { { 0 } };
+	kern_elem(ELEM_convert, DT_f64, dt)(1, &u, &x, NULL, NULL);
+	att_number(dt, u.p, &x);
+	return x;
+}
+
+static void bounds(void **state)
+{
+	static const uint8_t fns[] = { ELEM_divide, ELEM_remainder, ELEM_sign, ELEM_shift_right_arithmetic, ELEM_shift_right_logical, ELEM_add, ELEM_subtract, ELEM_multiply,
+		ELEM_minimum, ELEM_maximum, ELEM_abs, ELEM_negate, ELEM_compare_eq, ELEM_compare_ne, ELEM_compare_lt, ELEM_compare_ge };
+	static const uint8_t types[] = { DT_i8, DT_u8, DT_i16, DT_i32, DT_u32, DT_i64, DT_f32, DT_f64 };
+	int exact = 0;
+	for (int i = 0; i < draws(200000); i++) {
+		enum elem fn = (enum elem)fns[rnd(NELEM(fns))];
+		enum dtype dt = (enum dtype)types[rnd(NELEM(types))];
+		bool pred = fn == ELEM_compare_eq || fn == ELEM_compare_ne || fn == ELEM_compare_lt || fn == ELEM_compare_ge, whole = dtype_info[dt].cls != DT_FLOAT;
+		enum dtype to = pred ? DT_pred : dt;
+		if (!kern_elem(fn, dt, to))
+			continue;
+		struct prog_ins x = { .fn = fn, .from = (uint8_t)dt, .to = (uint8_t)to };
+		struct kern_bound in[2];
+		double end[2][2];
+		for (int k = 0; k < 2; k++) {
+			double a = drawn_number(dt, NULL, NULL), b = rnd(3) ? drawn_number(dt, NULL, NULL) : a;
+			end[k][0] = fmin(a, b);
+			end[k][1] = fmax(a, b);
+			char p[2][16];
+			for (int m = 0; m < 2; m++)
+				kern_elem(ELEM_convert, DT_f64, dt)(1, p[m], &end[k][m], NULL, NULL);
+			struct kern_bound l = kern_bound_of(dt, p[0]), h = kern_bound_of(dt, p[1]);
+			in[k] = (struct kern_bound){ l.lo, h.hi, l.nan || h.nan };
+		}
+		struct kern_bound out = kern_bound(&x, in);
+		exact += whole && out.lo == out.hi;
+		for (int turn = 0; turn < 8; turn++) {
+			char p[3][16];
+			double v[3];
+			for (int k = 0; k < 2; k++) {
+				v[k] = drawn_number(dt, &end[k][0], &end[k][1]);
+				kern_elem(ELEM_convert, DT_f64, dt)(1, p[k], &v[k], NULL, NULL);
+				att_number(dt, p[k], &v[k]);
+			}
+			if (v[0] < end[0][0] || v[0] > end[0][1] || v[1] < end[1][0] || v[1] > end[1][1])
+				continue;                        /* rounded out of it */
+			kern_elem(fn, dt, to)(1, p[2], p[0], p[1], NULL);
+			if (att_number(to, p[2], &v[2]) && !(isnan(v[2]) ? out.nan : v[2] >= out.lo && v[2] <= out.hi))
+				fail_msg("%s of %s: %g, %g give %.17g, which is not in %.17g .. %.17g of [%g, %g] and [%g, %g]", elem_info[fn].name, dtype_info[dt].name, v[0], v[1], v[2], out.lo, out.hi,
+				         end[0][0], end[0][1], end[1][0], end[1][1]);
+		}
+	}
+	assert_true(exact > draws(200000) / 20);       /* and say something */
+	const struct { enum elem fn; struct kern_bound a, b; double lo, hi; } tight[] = {
+		{ ELEM_divide, { 64, 127, false }, { 64, 64, false }, 1, 1 }, { ELEM_divide, { -63, 63, false }, { 64, 64, false }, 0, 0 }, { ELEM_divide, { 10, 20, false }, { -3, -2, false }, -10, -3 },
+		{ ELEM_remainder, { 130, 140, false }, { 64, 64, false }, 2, 12 }, { ELEM_remainder, { 60, 70, false }, { 64, 64, false }, 0, 63 }, { ELEM_remainder, { -5, 2, false }, { 64, 64, false }, -5, 2 },
+		{ ELEM_sign, { -3, 0, false }, { 0, 0, false }, -1, 0 }, { ELEM_shift_right_arithmetic, { -1, 128, false }, { 7, 7, false }, -1, 1 },
+		{ ELEM_shift_right_logical, { 128, 255, false }, { 7, 7, false }, 1, 1 },
+	};
+	for (size_t i = 0; i < NELEM(tight); i++) {
+		struct prog_ins x = { .fn = tight[i].fn, .from = DT_i32, .to = DT_i32 };
+		struct kern_bound in[2] = { tight[i].a, tight[i].b }, out = kern_bound(&x, in);
+		if (out.lo != tight[i].lo || out.hi != tight[i].hi || out.nan)
+			fail_msg("%zu: %g .. %g", i, out.lo, out.hi);
+	}
+}
+
 int main(void)
 {
 	cpu_set_ftz();
 	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(grows), cmocka_unit_test(faint),
-	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers) };
+	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers), cmocka_unit_test(bounds) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
