@@ -8,6 +8,7 @@ base="${in%.in}"
 read -r args <"$in"
 case "$args" in "# RUN: "*) args="${args#"# RUN: "}" ;; *) args='' ;; esac
 [ -n "$args" ] || { echo "$in: the first line is not '# RUN: ...'"; exit 1; }
+export RONDO_TABLE=default
 read -ra words <<<"${args//%s/$in}"
 while [[ "${words[0]}" == [A-Z]*=* ]]; do
 	export "${words[0]}"

@@ -30,42 +30,28 @@ bool plan_worth_compiling(const struct plan_table *t, const struct plan_work *w,
 	return runs * (plan_time(t, w, otherwise) - plan_time(t, w, PLAN_gen)) > plan_compile_time(t, nops, adds);
 }
 
-/* An operation of a product; 0: not measured. */
-static double product(const struct plan_table *t, enum dtype dt)
+/* An operation of a product of such elements. */
+static double of_product(const struct plan_table *t, enum dtype dt)
 {
+	static const double OTHER = 0.1;         /* of what has no rate of its own */
 	const double *r = of(t)->rate;
 	switch (dt) {
 	case DT_f32: return r[PLAN_dot_f32];
 	case DT_bf16: return r[PLAN_dot_bf16];
 	case DT_i8: case DT_u8: return r[PLAN_dot_i8];
 	case DT_f64: return r[PLAN_dot_f64];
-	default: return 0;
+	default: return OTHER;
 	}
 }
 
 double plan_part_time(const struct plan_table *t, enum dtype dt, double products, double bytes)
 {
-	static const double PRODUCT = 0.05;      /* between what instruction sets have */
-	double of_product = product(t, dt);
-	return (of_product > 0 ? of_product : PRODUCT) * products + of(t)->rate[PLAN_own_byte] * bytes;
-}
-
-/* Multiplications and additions a nanosecond, of the micro-kernels of src/kern. */
-static double product_rate(enum dtype dt)
-{
-	const struct cpu_info *c = cpu_get();
-	return dt == DT_bf16 && c->amx_bf16 ? 600 : dt == DT_f32 || dt == DT_bf16 ? c->avx512 ? 100 : 50 : 10;
+	return of_product(t, dt) * products + of(t)->rate[PLAN_own_byte] * bytes;
 }
 
 static bool is_product(const struct prog_kern *k)
 {
 	return (k->id == KERN_dot || k->id == KERN_convolution || k->id == KERN_attention || k->id == KERN_attention_grad || k->id == KERN_attention_grad_add) && k->nin;
-}
-
-static double of_product(const struct plan_table *t, enum dtype dt)
-{
-	double measured = product(t, dt);
-	return measured > 0 ? measured : 1 / product_rate(dt);
 }
 
 static double bytes_of(const struct prog_kern *k)

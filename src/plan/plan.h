@@ -2,7 +2,7 @@
  *
  * All numbers come from one *machine table*.  Process 0 reads its own and publishes it, so that the processes of a job choose alike;
  * what is chosen depends on the program, the devices and that table: the same in all processes and runs, whatever is in a cache.
- * What is given a table or a struct plan_on looks at nothing else, but for plan_kern_time; a table of NULL is plan_default().
+ * What is given a table or a struct plan_on looks at nothing else; a table of NULL is plan_default().
  *
  * Times are estimates in nanoseconds of one core. */
 #ifndef RONDO_PLAN_H
@@ -46,8 +46,8 @@ struct plan_table {
 };
 /* Where nothing was measured; lives for ever. */
 const struct plan_table *plan_default(void);
-/* The table that this process would use if it were alone: the file that RONDO_TABLE names; else what was measured on a machine like this one,
- * if it was; else the default.  A file of the cache folder that is no table, or of another machine, is not used, and a line says why; one that the user
+/* The table that this process would use if it were alone: the file that RONDO_TABLE names, or the default; else what was measured on a machine like
+ * this one, if it was; else the default with the products of this machine's instruction set.  A file of the cache folder that is no table, or of another machine, is not used, and a line says why; one that the user
  * names is an error then, and its machine may be another.  Then RONDO_COLL.  INVALID names setting and line. */
 struct err *plan_table_get(struct plan_table *t);
 /* What a text says: version, machine, rates, curves; *t stays as it is if it fails.  INVALID names the line; PRECONDITION if here and the
@@ -116,16 +116,14 @@ double plan_launches(double ns, double ops);
 bool plan_worth_compiling(const struct plan_table *t, const struct plan_work *w, enum plan_way otherwise, double nops, double adds, double runs);
 /* Work of a part of an op, apart from where it runs: operations of a product of such elements, bytes that are read or written. */
 double plan_part_time(const struct plan_table *t, enum dtype dt, double products, double bytes);
-/* One run of a kernel whose operands are in no cache, for who splits or sends away what takes long: it may be much faster.  A matrix
- * product that was not measured takes what the instruction set of this machine needs: no choice that must agree between processes asks. */
+/* One run of a kernel whose operands are in no cache, for who splits or sends away what takes long: it may be much faster. */
 double plan_kern_time(const struct plan_table *t, const struct prog_kern *k);
 /* The same where they are in caches near, if that is known of its kind and they fit in there: what a second core can take over at least. */
 double plan_kern_near(const struct plan_table *t, const struct prog_kern *k);
 
 /* What one core takes for a kernel at least, at the rates of the table: its operations, or its bytes, whichever takes longer.  0: nobody knows. */
 double plan_kern_limit(const struct plan_table *t, const struct prog_kern *k);
-/* The most that one core does in a nanosecond: operations of the type that goes fastest; bytes of the memory.  A product that was not measured
- * has the rate of this machine's instruction set. */
+/* The most that one core does in a nanosecond: operations of the type that goes fastest; bytes of the memory. */
 double plan_peak_flops(const struct plan_table *t);
 double plan_peak_bytes(const struct plan_table *t);
 

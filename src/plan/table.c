@@ -227,9 +227,7 @@ static struct err *rate(struct reader *r)
 	if (i < 0 || r->rate[i])
 		return odd(r, i < 0 ? "no such rate" : "a rate for the second time");
 	r->rate[i] = true;
-	TRY(number(r, limits[i].dflt > 0 ? limits[i].least : 0, limits[i].most, &there, &r->t->rate[i]));
-	if (r->t->rate[i] > 0 && r->t->rate[i] < limits[i].least)
-		return ERR(INVALID, "line %d: rate %s is 0 or a number from %g to %g", r->line, plan_rate_name[i], limits[i].least, limits[i].most);
+	TRY(number(r, limits[i].least, limits[i].most, &there, &r->t->rate[i]));
 	return there ? NULL : odd(r, "a rate has a number");
 }
 
@@ -368,6 +366,25 @@ static struct err *from_file(struct plan_table *t, const char *path, bool here)
 	return e;
 }
 
+/* Products at the rates of the micro-kernels of src/kern that this machine runs. */
+static void products_here(struct plan_table *t)
+{
+	const struct cpu_info *c = cpu_get();
+
+	if (!c->avx512) {
+		t->rate[PLAN_dot_f32] *= 2;
+		t->rate[PLAN_dot_f64] *= 2;
+	}
+	if (!c->avx512_bf16)
+		t->rate[PLAN_dot_bf16] = t->rate[PLAN_dot_f32];
+	if (!c->avx512)
+		t->rate[PLAN_dot_i8] = t->rate[PLAN_dot_f32];
+	if (c->amx_bf16)
+		t->rate[PLAN_dot_bf16] = 0.0017;
+	if (c->amx_int8)
+		t->rate[PLAN_dot_i8] = 0.0009;
+}
+
 struct err *plan_table_get(struct plan_table *t)
 {
 	const char *name = conf_str(CONF_TABLE);
@@ -378,6 +395,7 @@ struct err *plan_table_get(struct plan_table *t)
 		t->source = PLAN_FILE;
 	} else if (!*name) {
 		struct str path = { 0 };
+		products_here(t);
 		plan_table_path(&path, false);
 		if (path.n && !access(path.p, R_OK)) {
 			struct err *e = from_file(t, path.p, true);

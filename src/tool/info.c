@@ -55,8 +55,7 @@ static struct err *table(void)
 			printf("  %-14s %.4g ns, %.4g an op, %.4g an element's operation, %.4g an addition, %.4g a byte: %s\n", plan_way_name[i], t->way[i][0], t->way[i][1], t->way[i][2],
 			       t->way[i][3], t->way[i][4], plan_way_meaning[i]);
 		for (int i = 0; i < PLAN_RATES; i++)
-			if (t->rate[i] > 0)
-				printf("  %-14s %.4g ns: %s\n", plan_rate_name[i], t->rate[i], plan_rate_meaning[i]);
+			printf("  %-14s %.4g ns: %s\n", plan_rate_name[i], t->rate[i], plan_rate_meaning[i]);
 		for (int i = 0; i < COLL_TOPOS; i++)
 			if (t->members[i])
 				printf("  collectives among %d devices (%s) were measured\n", t->members[i], prog_topo_name[i]);
