@@ -128,8 +128,8 @@ void acc_more(const struct acc *a, struct sym_ep *ep, const char *before, const 
 static void combine_far(const struct acc *a, struct sym_ep *ep, const struct where *w, int n, int64_t off, char *dst, int64_t bytes, int nfar)
 {
 	int64_t piece = MIN(bytes, FETCH);
-	char *room = mem_grow(NULL, (size_t)(2 * nfar * piece));
-	struct where *here = mem_alloc((size_t)n * sizeof *here);
+	struct where *here = mem_grow(NULL, (size_t)n * sizeof *here + (size_t)(2 * nfar * piece));
+	char *room = (char *)(here + n);
 	_Atomic uint32_t left[2] = { 0, 0 };
 
 	for (int64_t o = -piece; o < bytes; o += piece) {
@@ -147,7 +147,6 @@ static void combine_far(const struct acc *a, struct sym_ep *ep, const struct whe
 		acc_more(a, ep, NULL, here, n, off + o, MIN(piece, bytes - o), NULL, dst + o);
 	}
 	free(here);
-	free(room);
 }
 
 void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int n, int64_t off, char *dst, int64_t bytes)

@@ -25,7 +25,7 @@
 
 #include "impl.h"
 
-enum { ROOM = 8 << 10, BRIEF = 2 << 10, PART = 256 << 10, TURN = 256 << 10, PIECES = 32, DIRECT = 4, AT_ONCE = 64, QUEUE = 4096, STAMP = 16, REST_NS = 500000, PARTING_S = 2 };
+enum { ROOM = 8 << 10, BRIEF = 2 << 10, PART = 256 << 10, TURN = 256 << 10, PIECES = 32, DIRECT = 4, AT_ONCE = 64, QUEUE = 4096, STAMP = 16, RESERVE = 32, REST_NS = 500000, PARTING_S = 2 };
 /* A host that is off the network is found after this: seconds, not the minutes of TCP; a cable that is out for a moment is not. */
 enum { SILENT_MS = 20000, LISTEN_MS = 1000 };
 enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, BYE };
@@ -41,7 +41,7 @@ enum { WORDS = 8 };
 
 /* What did not go out at once. */
 struct msg {
-	struct msg *next;
+	struct msg *next, **home;         /* the list that it goes back to */
 	size_t nhead, n;                  /* bytes of head that are left; of data */
 	const char *data;
 	_Atomic uint32_t *left;           /* of PE from: counted down when the data is out; may be NULL */
@@ -51,7 +51,7 @@ struct msg {
 	char head[sizeof(struct head) + WORDS * 8];
 };
 
-/* An answer that is waited for: n bytes to dst.  Answers come in the order in which they were asked for.  left NULL: it was
+/* An answer that is waited for: n bytes to dst, or to nowhere (NULL).  Answers come in the order in which they were asked for.  left NULL: it was
  * forgotten, and what comes is dropped. */
 struct fetch { struct fetch *next; void *dst; uint64_t n, proves; _Atomic uint32_t *left; int from; bool value; };
 
@@ -73,7 +73,8 @@ struct link {
 	} in;
 	struct {
 		_Alignas(64) pthread_mutex_t lock;
-		struct msg *first, *last;
+		struct msg *first, *last, *spare, *reserve;     /* queued; for what is begun here, and for answers: not in use */
+		struct fetch *idle;       /* another that asks has one */
 		int n;
 		_Atomic bool some, broken;        /* there are messages; nothing can be written: whether it has left or died says what can be read */
 		uint64_t done;            /* messages so far that change memory */
@@ -91,6 +92,7 @@ struct tcp {
 	int *proc, nlink;                 /* those that have one */
 	struct pollfd *poll;              /* the thread's */
 	_Atomic uint32_t *open;           /* nlocal: what of a PE has a `left` that is not down yet */
+	_Atomic uint32_t *quiet;          /* nlocal: whom it has asked whether all is done there, and who has not answered */
 	int stop;                         /* eventfd: the thread has to look, or to end */
 	_Atomic bool asleep, over;
 	_Atomic uint64_t polled;          /* when somebody who waits last made progress, ns */
@@ -99,6 +101,7 @@ struct tcp {
 };
 
 static struct tcp *of(struct sym_world *w) { return w->net_data; }
+static bool tcp_poll(struct sym_world *w);
 
 /* That something comes after what another thread has sent, since a third process was told of it in between, is more than the
  * thread sanitizer can see: for it alone, what goes and what comes is in one order. */
@@ -122,22 +125,34 @@ static void down(struct tcp *x, int from, _Atomic uint32_t *left)
 	atomic_fetch_sub_explicit(&x->open[from - x->w->first], 1, memory_order_release);
 }
 
-static void fetched(struct tcp *x, struct link *l, struct fetch *f, bool lost)
+static void lost(struct tcp *x, struct link *l, int from, void *dst, size_t n, _Atomic uint32_t *left)
 {
-	if (lost && f->left) {
-		memset(f->dst, 0, f->n);
-		sym_lost_data(x->w, f->from, l->proc);
-	}
-	down(x, f->from, f->left);
-	free(f);
+	if (dst)
+		memset(dst, 0, n);
+	sym_lost_data(x->w, from, l->proc);
+	down(x, from, left);
 }
 
-/* Its data may be written again. */
+/* Under in.lock, and no other: it has come, or never will. */
+static void fetched(struct tcp *x, struct link *l, struct fetch *f, bool ever)
+{
+	if (!ever && f->left)
+		lost(x, l, f->from, f->dst, f->n, f->left);
+	else
+		down(x, f->from, f->left);
+	pthread_mutex_lock(&l->out.lock);
+	f->next = l->out.idle;
+	l->out.idle = f;
+	pthread_mutex_unlock(&l->out.lock);
+}
+
+/* Under out.lock: its data may be written again. */
 static void msg_over(struct tcp *x, struct msg *m)
 {
 	down(x, m->from, m->left);
 	free(m->own);
-	free(m);
+	m->next = *m->home;
+	*m->home = m;
 }
 
 /* Under out.lock: nothing more can be written. */
@@ -169,7 +184,7 @@ static void forsake(struct tcp *x, struct link *l, enum sym_life how)
 	pthread_mutex_unlock(&l->ask.lock);
 	for (; f; f = next) {
 		next = f->next;
-		fetched(x, l, f, true);
+		fetched(x, l, f, false);
 	}
 }
 
@@ -229,9 +244,32 @@ static size_t flush(struct tcp *x, struct link *l)
 	return went;
 }
 
-/* Send h, its words and n bytes of data, or queue what does not go at once, and all but `first` bytes; under out.lock.  left, if
- * any, of PE from is counted down when the data may be written again; without it the data has to stay. */
-static void put_out(struct tcp *x, struct link *l, const struct head *h, const uint64_t *word, const void *data, size_t n, size_t first, int from, _Atomic uint32_t *left)
+/* Is there a message to queue with, and something to ask by?  Under out.lock. */
+static bool spare(struct link *l, bool asks)
+{
+	if (!l->out.spare && (l->out.spare = mem_try(sizeof *l->out.spare)))
+		l->out.spare->next = NULL;
+	if (asks && !l->out.idle && (l->out.idle = mem_try(sizeof *l->out.idle)))
+		l->out.idle->next = NULL;
+	return l->out.spare && (!asks || l->out.idle);
+}
+
+/* Take out.lock, with what `spare` says unless l is dead.  Without memory, until some of what is under way has arrived: nothing here gives up
+ * halfway, when others know of what it has begun. */
+static void begin(struct tcp *x, struct link *l, bool asks)
+{
+	pthread_mutex_lock(&l->out.lock);
+	while (!atomic_load(&l->dead) && !spare(l, asks)) {
+		pthread_mutex_unlock(&l->out.lock);
+		if (!tcp_poll(x->w))
+			sched_yield();
+		pthread_mutex_lock(&l->out.lock);
+	}
+}
+
+/* Send h, its words and n bytes of data, or queue what does not go at once, and all but `first` bytes, with a message of the list home, which has one
+ * unless the link is dead; under out.lock.  left, if any, of PE from is counted down when the data may be written again; without it the data has to stay. */
+static void put_out(struct tcp *x, struct link *l, struct msg **home, const struct head *h, const uint64_t *word, const void *data, size_t n, size_t first, int from, _Atomic uint32_t *left)
 {
 	char head[sizeof *h + WORDS * 8 + BRIEF];
 	size_t nhead = sizeof *h + h->words * 8u, went = 0;
@@ -251,8 +289,9 @@ static void put_out(struct tcp *x, struct link *l, const struct head *h, const u
 		return;
 	}
 	size_t a = MIN(went, nhead);
-	struct msg *m = mem_grow(NULL, sizeof *m);
-	*m = (struct msg){ .nhead = nhead - a, .n = n - (went - a), .data = n ? (const char *)data + (went - a) : NULL, .left = left, .from = from };
+	struct msg *m = *home;
+	*home = m->next;
+	*m = (struct msg){ .home = home, .nhead = nhead - a, .n = n - (went - a), .data = n ? (const char *)data + (went - a) : NULL, .left = left, .from = from };
 	memcpy(m->head, head, nhead);
 	m->at = m->head + a;
 	if (l->out.last)
@@ -266,11 +305,18 @@ static void put_out(struct tcp *x, struct link *l, const struct head *h, const u
 		eventfd_write(x->stop, 1);
 }
 
+/* Under in.lock, where what goes out cannot be waited for. */
 static void answer(struct tcp *x, struct link *l, const struct head *h, const uint64_t *word, const void *data, size_t n)
 {
 	pthread_mutex_lock(&l->out.lock);
-	put_out(x, l, h, word, data, n, PART, 0, NULL);
+	bool room = l->out.reserve || spare(l, false);
+	if (room)
+		put_out(x, l, l->out.reserve ? &l->out.reserve : &l->out.spare, h, word, data, n, PART, 0, NULL);
 	pthread_mutex_unlock(&l->out.lock);
+	if (!room) {
+		log_line(LOG_WARN, "process %d: there is no memory for the answers that it waits for", l->proc);
+		forsake(x, l, SYM_DEAD);
+	}
 }
 
 /* --- reading: under in.lock ---------------------------------------------------------------------------------- */
@@ -302,7 +348,7 @@ static void arrived(struct tcp *x, struct link *l)
 		l->ask.last = NULL;
 	l->ask.proven = MAX(l->ask.proven, f->proves);
 	pthread_mutex_unlock(&l->ask.lock);
-	fetched(x, l, f, false);
+	fetched(x, l, f, true);
 }
 
 /* A message whose data, if any, has come. */
@@ -322,7 +368,7 @@ static void complete(struct tcp *x, struct link *l)
 		arrived(x, l);
 		break;
 	case VALUE:
-		if (l->ask.first->left)
+		if (l->ask.first->left && l->ask.first->dst)
 			memcpy(l->ask.first->dst, l->in.word, 8);
 		arrived(x, l);
 		break;
@@ -638,9 +684,9 @@ static void post(struct sym_world *w, int from, int pe, struct head h, const uin
 	h.pe = pe;
 	if (left)
 		atomic_fetch_add(&x->open[from - w->first], 1);
-	pthread_mutex_lock(&l->out.lock);
+	begin(x, l, false);
 	l->out.done++;
-	put_out(x, l, &h, word, data, n, first, from, left);
+	put_out(x, l, &l->out.spare, &h, word, data, n, first, from, left);
 	bool busy = l->out.n > QUEUE || atomic_load_explicit(&l->out.broken, memory_order_relaxed);
 	pthread_mutex_unlock(&l->out.lock);
 	if (busy)
@@ -652,17 +698,17 @@ static void ask(struct sym_world *w, int from, int pe, struct head h, const uint
 {
 	struct tcp *x = of(w);
 	struct link *l = link_of(w, pe);
-	struct fetch *f = mem_grow(NULL, sizeof *f);
 
 	h.pe = pe;
-	*f = (struct fetch){ .dst = dst, .n = n, .left = left, .from = from, .value = h.kind == AMO };
 	atomic_fetch_add(&x->open[from - w->first], 1);
-	pthread_mutex_lock(&l->out.lock);
+	begin(x, l, true);
 	l->out.done += h.kind == AMO && h.n;
-	f->proves = l->out.done;
 	pthread_mutex_lock(&l->ask.lock);
 	bool dead = atomic_load(&l->dead);
 	if (!dead) {
+		struct fetch *f = l->out.idle;
+		l->out.idle = f->next;
+		*f = (struct fetch){ .dst = dst, .n = n, .proves = l->out.done, .left = left, .from = from, .value = h.kind == AMO };
 		if (l->ask.last)
 			l->ask.last->next = f;
 		else
@@ -671,11 +717,11 @@ static void ask(struct sym_world *w, int from, int pe, struct head h, const uint
 	}
 	pthread_mutex_unlock(&l->ask.lock);
 	if (!dead)
-		put_out(x, l, &h, word, NULL, 0, 0, 0, NULL);
+		put_out(x, l, &l->out.spare, &h, word, NULL, 0, 0, 0, NULL);
 	bool broken = atomic_load_explicit(&l->out.broken, memory_order_relaxed);
 	pthread_mutex_unlock(&l->out.lock);
 	if (dead)
-		fetched(x, l, f, true);
+		lost(x, l, from, dst, n, left);
 	else if (broken)
 		given(x, l);
 }
@@ -703,7 +749,8 @@ static void forget_asked(struct tcp *x, struct link *l, const _Atomic uint32_t *
 		if (f->left == left) {
 			if (l->in.busy && l->in.h.kind == DATA && f == l->ask.first)
 				l->in.to = NULL;
-			memset(f->dst, 0, f->n);
+			if (f->dst)
+				memset(f->dst, 0, f->n);
 			down(x, f->from, f->left);
 			f->left = NULL;
 		}
@@ -793,8 +840,7 @@ static void tcp_quiet(struct sym_world *w, int from)
 {
 	static const uint64_t nothing[2];
 	struct tcp *x = of(w);
-	uint64_t *was = mem_alloc((size_t)x->nlink * sizeof *was);
-	_Atomic uint32_t left = 0;
+	_Atomic uint32_t *left = &x->quiet[from - w->first];
 
 	/* Ask those that do not know yet whether all was done: an atomic on no bytes. */
 	for (int i = 0; i < x->nlink; i++) {
@@ -806,11 +852,10 @@ static void tcp_quiet(struct sym_world *w, int from)
 		pthread_mutex_unlock(&l->out.lock);
 		if (known)
 			continue;
-		atomic_fetch_add(&left, 1);
-		ask(w, from, w->process[l->proc].first, (struct head){ .kind = AMO, .words = 2, .loff = 1 }, nothing, &was[i], 8, &left);
+		atomic_fetch_add(left, 1);
+		ask(w, from, w->process[l->proc].first, (struct head){ .kind = AMO, .words = 2, .loff = 1 }, nothing, NULL, 8, left);
 	}
-	await(w, &left);
-	free(was);
+	await(w, left);
 	sym_net_await(w, &x->open[from - w->first]);      /* each is somebody's, who waits for it or has it forgotten */
 }
 
@@ -821,8 +866,8 @@ static void part(struct tcp *x)
 
 	for (int i = 0; i < x->nlink; i++) {
 		struct link *l = &x->link[x->proc[i]];
-		pthread_mutex_lock(&l->out.lock);
-		put_out(x, l, &(struct head){ .kind = BYE }, NULL, NULL, 0, 0, 0, NULL);
+		begin(x, l, false);
+		put_out(x, l, &l->out.spare, &(struct head){ .kind = BYE }, NULL, NULL, 0, 0, 0, NULL);
 		pthread_mutex_unlock(&l->out.lock);
 	}
 	for (int open = 1; open && clock_s() < until;) {
@@ -836,6 +881,14 @@ static void part(struct tcp *x)
 		}
 		if (open && !some)
 			nanosleep(&(struct timespec){ 0, REST_NS }, NULL);
+	}
+}
+
+static void messages_free(struct msg *m)
+{
+	for (struct msg *next; m; m = next) {
+		next = m->next;
+		free(m);
 	}
 }
 
@@ -862,6 +915,12 @@ static void tcp_close(struct sym_world *w)
 			next = f->next;
 			free(f);
 		}
+		for (struct fetch *f = l->out.idle, *next; f; f = next) {
+			next = f->next;
+			free(f);
+		}
+		messages_free(l->out.spare);
+		messages_free(l->out.reserve);
 		close(l->fd);
 		free(l->in.buf);
 		pthread_mutex_destroy(&l->in.lock);
@@ -874,6 +933,7 @@ static void tcp_close(struct sym_world *w)
 	free(x->proc);
 	free(x->poll);
 	free(x->open);
+	free(x->quiet);
 	free(x);
 	w->net_data = NULL;
 }
@@ -892,6 +952,7 @@ struct err *sym_tcp_open(struct sym_world *w, const struct kv *kv, const char *t
 		x->link[k].fd = -1;
 	x->proc = mem_alloc((size_t)w->nproc * sizeof *x->proc);
 	x->open = mem_alloc((size_t)w->nlocal * sizeof *x->open);
+	x->quiet = mem_alloc((size_t)w->nlocal * sizeof *x->quiet);
 	x->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (x->stop < 0) {
 		e = ERR(EXHAUSTED, "eventfd: %s", strerror(errno));
@@ -909,8 +970,17 @@ struct err *sym_tcp_open(struct sym_world *w, const struct kv *kv, const char *t
 		pthread_mutex_init(&l->ask.lock, NULL);
 		x->proc[x->nlink++] = k;
 	}
-	for (int i = 0; i < x->nlink; i++)
-		x->link[x->proc[i]].in.buf = mem_lines(ROOM);
+	for (int i = 0; i < x->nlink; i++) {
+		struct link *l = &x->link[x->proc[i]];
+		l->in.buf = mem_lines(ROOM);
+		l->out.spare = mem_alloc(sizeof *l->out.spare);
+		l->out.idle = mem_alloc(sizeof *l->out.idle);
+		for (int n = 0; n < RESERVE; n++) {
+			struct msg *m = mem_alloc(sizeof *m);
+			m->next = l->out.reserve;
+			l->out.reserve = m;
+		}
+	}
 	x->poll = mem_alloc((size_t)(x->nlink + 1) * sizeof *x->poll);
 	int r = pthread_create(&x->thread, NULL, progress_main, x);
 	if (r)

@@ -288,6 +288,49 @@ static void many_nbi(struct pe *p)
 	sym_mem_free(m);
 }
 
+static bool refuse(size_t n) { return true; }
+
+/* Without memory: what does not go at once waits for what has gone before. */
+static void poor(struct pe *p)
+{
+	enum { N = 30, EACH = 40000 };
+	if (strstr(shape_name, "chaos") || strstr(shape_name, "ucx"))
+		return;
+	struct sym_mem *m = memory(p, p->all, (size_t)p->n * N * EACH), *count = memory(p, p->all, 8);
+	char *src = malloc((size_t)p->n * N * EACH), *back = malloc((size_t)p->n * EACH);
+
+	memset(sym_mem_at(count), 0, 8);
+	for (int r = 0; r < p->n; r++)
+		for (int k = 0; k < N; k++)
+			fill(src + ((size_t)r * N + (size_t)k) * EACH, EACH, (uint64_t)(r * 100 + p->me) << 20 | (uint64_t)k << 8);
+	OK(sym_team_barrier(p->all));
+	mem_refuse(refuse);
+	for (int k = 0; k < N; k++)
+		for (int r = 0; r < p->n; r++) {
+			sym_ctx_put_nbi(p->cx, m, ((size_t)p->me * N + (size_t)k) * EACH, src + ((size_t)r * N + (size_t)k) * EACH, EACH, r);
+			sym_ctx_amo_post(p->cx, count, 0, 8, SYM_ADD, 1, r);
+		}
+	OK(sym_ctx_quiet(p->cx));
+	for (int r = 0; r < p->n; r++)
+		sym_ctx_get_nbi(p->cx, back + (size_t)r * EACH, m, ((size_t)p->me * N + N - 1) * EACH, EACH, r);
+	OK(sym_ctx_quiet(p->cx));
+	mem_refuse(NULL);
+	OK(sym_team_barrier(p->all));
+	for (int r = 0; r < p->n; r++) {
+		CHECK(!memcmp(back + (size_t)r * EACH, src + ((size_t)r * N + N - 1) * EACH, EACH));
+		for (int k = 0; k < N; k++)
+			CHECK(filled((char *)sym_mem_at(m) + ((size_t)r * N + (size_t)k) * EACH, EACH, (uint64_t)(p->me * 100 + r) << 20 | (uint64_t)k << 8));
+	}
+	uint64_t got;
+	memcpy(&got, sym_mem_at(count), 8);
+	CHECK(got == (uint64_t)(N * p->n));
+	OK(sym_team_sync(p->all));
+	free(src);
+	free(back);
+	sym_mem_free(count);
+	sym_mem_free(m);
+}
+
 static void strided(struct pe *p)
 {
 	enum { N = 20 };
@@ -1047,7 +1090,7 @@ static void late(struct pe *p)
 
 static const struct { const char *name; void (*fn)(struct pe *); } cases[] = {
 	{ "teams", teams }, { "teams at once", teams_at_once }, { "syncs", syncs }, { "memory", symmetric_memory }, { "put and get", put_get },
-	{ "many nbi", many_nbi }, { "strided", strided }, { "elements", elements }, { "put and signal", put_signal }, { "fences", fences },
+	{ "many nbi", many_nbi }, { "without memory", poor }, { "strided", strided }, { "elements", elements }, { "put and signal", put_signal }, { "fences", fences },
 	{ "store buffering", store_buffering }, { "atomics", atomics }, { "waits", waits }, { "idle", idle }, { "contexts", contexts },
 	{ "streams", streams }, { "streams that are freed", streams_freed },
 	{ "collectives on streams", stream_collectives }, { "kinds on streams", stream_kinds },
