@@ -14,6 +14,7 @@ import jax
 import pytest
 
 HERE = pathlib.Path(__file__).parent
+MANY = ("everything", "rings")      # of their cases a share will do
 
 
 def free_port():
@@ -30,6 +31,8 @@ class Job:
         base = {**os.environ, "PROCESSES": str(processes), "DEVICES": str(devices),
                 "COORDINATOR": f"{hosts[0][1] if hosts else '127.0.0.1'}:{port}",
                 "RONDO_DEVICES": "0", "TF_CPP_MIN_LOG_LEVEL": "2", **env}
+        if program not in MANY:
+            base["DRAWS"] = "100"
         on = [["ip", "netns", "exec", hosts[i * len(hosts) // processes][0]] if hosts else [] for i in range(processes)]
         self.tag = f"rondo-job-{os.getpid()}-{port}"
         own = [{k: v[i] if isinstance(v, list) else v for k, v in base.items()} for i in range(processes)]
