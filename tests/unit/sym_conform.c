@@ -294,8 +294,10 @@ static bool refuse(size_t n) { return true; }
 static void poor(struct pe *p)
 {
 	enum { N = 30, EACH = 40000 };
-	if (strstr(shape_name, "chaos") || strstr(shape_name, "ucx"))
-		return;
+
+	for (int r = 0; r < p->n; r++)
+		if (!strcmp(sym_road(p->w, r), "ucx") || !strcmp(sym_road(p->w, r), "chaos") || strstr(shape_name, "chaos"))
+			return;              /* UCX says that it has none, and has lost something */
 	struct sym_mem *m = memory(p, p->all, (size_t)p->n * N * EACH), *count = memory(p, p->all, 8);
 	char *src = malloc((size_t)p->n * N * EACH), *back = malloc((size_t)p->n * EACH);
 
