@@ -7,6 +7,10 @@
 
 struct rng { uint64_t s; };
 
+/* What leaves are filled with: anything, or such that the second row, or all of the second batch (of one: the first), or half of the keys, or all (NONE), do not count,
+ * since what is compared is less than all others, or more. */
+enum mode { ALIVE, LOW, HIGH, NONE };
+
 static uint64_t draw(struct rng *r)
 {
 	r->s = r->s * 6364136223846793005u + 1442695040888963407u;
@@ -43,6 +47,32 @@ static int64_t along(const struct sample *s, const struct lab *l, const struct e
 	return at;
 }
 
+/* Element i of leaf k, x, if it follows from indices alone: what it is in the program, then, on the first device, or the last. */
+static bool follows(const struct sample *s, int k, const struct eval_array *x, int64_t i, enum mode mode, double *v)
+{
+	const struct cand *c = s->m->c;
+	const struct lab *l = lab_of(c, s->leaf[k].lab);
+	const struct ir_type_info *t = ir_vtype(c->m, c->fn, s->leaf[k].v);
+	int64_t lo[IR_MAX_RANK], hi[IR_MAX_RANK], work = 1 << 12;
+	for (int d = t->rank - 1; d >= 0; d--) {
+		int64_t j = i % x->dim[d], by = 1;
+		i /= x->dim[d];
+		lo[d] = 0;
+		for (int n = l->n[d] - 1; n >= 0; n--) {
+			int a = l->axis[d][n];
+			int64_t size = a == VEC ? x->dim[d] : s->size[a];
+			lo[d] += (a == VEC ? j % size : s->index[a][j % size]) * by;
+			by *= a == VEC ? t->dim[d] : c->axis[a].size;
+			j /= size;
+		}
+		hi[d] = lo[d] + 1;
+	}
+	struct eval_bounds b = { c->m, c->fn, mode == HIGH ? MAX(1, c->m->num_partitions) - 1 : 0, NULL, s->known, &work };
+	struct kern_bound is = eval_bound(&b, s->leaf[k].v, lo, hi);
+	*v = is.lo;
+	return !is.nan && is.lo == is.hi;
+}
+
 static bool in_poly(const struct cand *c, int p, ir_val v)
 {
 	for (int i = 0; p > 0 && i < poly_of(c, p)->n; i++)
@@ -74,29 +104,33 @@ static bool is_endless(const struct match *m, ir_val v)
 	return false;
 }
 
-/* An element of a leaf.  dead: some rows are to have no key that counts; zero: by numbers that are 0, too. */
-static double element(const struct sample *s, struct rng *r, enum dtype dt, const struct lab *l, const struct eval_array *x, int64_t i, bool dead, bool zero)
+/* An element of a leaf of n.  zero: rows may be without keys by numbers that are 0, too. */
+static double element(const struct sample *s, struct rng *r, enum dtype dt, const struct lab *l, const struct eval_array *x, int64_t i, int64_t n, enum mode mode, bool zero)
 {
 	const struct cand *c = s->m->c;
-	bool rows = l->set & c->left, mine = dead && along(s, l, x, i, rows ? c->left : c->batch) == 1, first = along(s, l, x, i, c->right) == 0;
+	bool rows = l->set & c->left, dead = mode != ALIVE;
+	int64_t key = along(s, l, x, i, c->right), at = along(s, l, x, i, rows ? c->left : c->batch);
+	bool one = at < 0 && key < 0;                     /* for all rows */
+	bool half = !rows && key >= 0 && (mode == NONE || (2 * key <= along(s, l, x, n - 1, c->right)) == (mode == LOW));      /* of the keys */
+	bool mine = dead && (one || half || (at >= 0 && at == MIN(1, along(s, l, x, n - 1, rows ? c->left : c->batch))));
 	switch (dtype_info[dt].cls) {
 	case DT_PRED:
-		return mine ? 0 : first && !dead ? 1 : draw(r) % 10 < 7;
+		return mine ? one && mode == HIGH : key == 0 && !dead ? 1 : draw(r) % 10 < 7;
 	case DT_INT: case DT_UINT:
 		if (dtype_info[dt].cls == DT_UINT && dtype_info[dt].bytes >= 4)      /* random bits, mostly */
 			return (double)(draw(r) & 0xffffffff);
-		if (mine && !rows)                       /* a length, say */
-			return dtype_info[dt].cls == DT_UINT ? 0 : -1;
-		return mine ? 9 : dead && draw(r) % 2 ? (double)(draw(r) % 40) : (double)(draw(r) % 4);
+		if (mine)                                /* a position, a segment, a length */
+			return mode == HIGH ? dtype_info[dt].bytes >= 4 ? 1 << 24 : 99 : half || dtype_info[dt].cls == DT_UINT ? 0 : -1;
+		return dead && draw(r) % 2 ? (double)(draw(r) % 40) : (double)(draw(r) % 4);
 	default: {
 		double v = normal(r);
-		return l->set & 1 || !dead || !zero ? v : mine || draw(r) % 2 ? 0 : v;
+		return l->set & 1 || !dead || !zero ? v : (mine && !one) || draw(r) % 2 ? 0 : v;
 	}
 	}
 }
 
 /* Arrays for all leaves, in the program's types, or all floats, with the same values, in f64. */
-static void fill(const struct sample *s, const struct ir_fn *fn, bool dead, struct eval_array *out)
+static void fill(const struct sample *s, const struct ir_fn *fn, enum mode mode, struct eval_array *out)
 {
 	const struct cand *c = s->m->c;
 	struct rng r = { 42 };
@@ -108,8 +142,8 @@ static void fill(const struct sample *s, const struct ir_fn *fn, bool dead, stru
 		bool zero = may_vanish(s->m, s->leaf[i].v, lab_of(c, s->leaf[i].lab));
 		for (int64_t k = 0; k < t->count; k++) {
 			char buf[16], *to = (char *)out[i].p + (size_t)k * dtype_info[dt].bytes;
-			double v = element(s, &r, own, lab_of(c, s->leaf[i].lab), &out[i], k, dead, zero);
-			v = dead && v == 0 && is_endless(s->m, s->leaf[i].v) ? -INFINITY : v;
+			double v = element(s, &r, own, lab_of(c, s->leaf[i].lab), &out[i], k, t->count, mode, zero), known;
+			v = mode != ALIVE && follows(s, i, &out[i], k, mode, &known) ? known : mode != ALIVE && v == 0 && is_endless(s->m, s->leaf[i].v) ? -INFINITY : v;
 			kern_elem(ELEM_convert, DT_f64, own)(1, buf, &v, NULL, NULL);
 			kern_elem(ELEM_convert, own, dt)(1, to, buf, NULL, NULL);
 		}
@@ -121,12 +155,12 @@ static void fill(const struct sample *s, const struct ir_fn *fn, bool dead, stru
 struct run { int n; double **v; int64_t *count; };
 
 /* The results of fn as f64, in the candidate's arena. */
-static struct err *results(const struct sample *s, const struct ir_fn *fn, bool dead, struct run *out)
+static struct err *results(const struct sample *s, const struct ir_fn *fn, enum mode mode, struct run *out)
 {
 	const struct cand *c = s->m->c;
 	struct eval_array *in = mem_alloc(sizeof *in * (size_t)(s->nleaf + 1)), *res = mem_alloc(sizeof *res * (fn->result.n + 1));
 	memset(res, 0, sizeof *res * (fn->result.n + 1));
-	fill(s, fn, dead, in);
+	fill(s, fn, mode, in);
 	struct err *e = eval_fn(c->m, fn, in, res);
 	out->n = (int)fn->result.n;
 	out->v = ARENA_NEW(c->a, double *, out->n + 1);
@@ -147,15 +181,15 @@ static struct err *results(const struct sample *s, const struct ir_fn *fn, bool 
 }
 
 /* Both functions, made and dropped. */
-static struct err *both(struct sample *s, bool wide, bool dead, struct run *was, struct run *is)
+static struct err *both(struct sample *s, bool wide, enum mode mode, struct run *was, struct run *is)
 {
 	struct ir_module *m = s->m->c->m;
 	size_t have = m->fn.n;
 	s->wide = wide;
 	struct ir_fn *a = sample_old(s), *b = s->why ? NULL : sample_new(s);
-	struct err *e = s->why ? ERR(INTERNAL, "%s", s->why) : results(s, a, dead, was);
+	struct err *e = s->why ? ERR(INTERNAL, "%s", s->why) : results(s, a, mode, was);
 	if (!e)
-		e = results(s, b, dead, is);
+		e = results(s, b, mode, is);
 	while (m->fn.n > have)
 		ir_fn_drop(m);
 	return e;
@@ -197,19 +231,18 @@ static const char *equal(struct match *m, const struct run *was, const struct ru
 }
 
 /* Finds out what the program makes of rows without any key: each kind of exit is NaN there, or is not. */
-static struct err *try_empty(struct sample *s, const char **bad)
+static struct err *try_empty(struct sample *s, enum mode mode, const char **bad)
 {
 	static const int bit[] = { [EXIT_O] = EMPTY_O, [EXIT_L] = EMPTY_L, [EXIT_DQ] = EMPTY_DQ, [EXIT_DK] = EMPTY_DK, [EXIT_DV] = EMPTY_DV };
 	struct match *m = s->m;
 	struct run was, is;
-	int tried = 0, odd = -1;
+	int odd = -1;
 	for (;;) {
-		TRY(both(s, true, true, &was, &is));
+		TRY(both(s, true, mode, &was, &is));
 		*bad = equal(m, &was, &is, true, &odd);
 		int b = *bad && odd >= 0 ? bit[m->exit.p[odd].kind] : 0;
-		if (!b || tried & b)
+		if (!b || m->empty & b)
 			return NULL;
-		tried |= b;
 		m->empty |= b;
 	}
 }
@@ -250,6 +283,13 @@ static void key_of(struct sample *s, struct str *key)
 		str_addn(key, (const char *)l, sizeof *l);
 		str_addn(key, (const char *)&ir_vtype(c->m, c->fn, s->leaf[i].v)->dtype, 1);
 		str_addf(key, "%d", is_endless(m, s->leaf[i].v));
+		const struct ir_type_info *t = ir_type_of(c->m, sample_type(s, s->leaf[i].v, s->leaf[i].lab));
+		struct eval_array x = { .rank = t->rank };
+		memcpy(x.dim, t->dim, sizeof *t->dim * (size_t)t->rank);
+		double v;
+		for (enum mode mode = LOW; mode <= HIGH; mode++)
+			for (int64_t n = 0; n < t->count && follows(s, i, &x, n, mode, &v); n++)
+				str_addn(key, (const char *)&v, sizeof v);
 	}
 	for (int i = 0; i < c->naxis; i++) {
 		str_addn(key, (const char *)&s->size[i], sizeof s->size[i]);
@@ -269,16 +309,17 @@ static const char *compared(struct sample *s)
 	int odd;
 	const char *bad = NULL;
 	struct err *e = NULL;
-	TRY_GOTO(e, try_empty(s, &bad), out);
+	for (enum mode mode = LOW; mode <= NONE && !bad; mode++)
+		TRY_GOTO(e, try_empty(s, mode, &bad), out);
 	if (bad)
 		return bad;
-	TRY_GOTO(e, both(s, true, false, &was, &is), out);
+	TRY_GOTO(e, both(s, true, ALIVE, &was, &is), out);
 	bad = equal(m, &was, &is, false, &odd);
 	if (bad)
 		return bad;
 	for (int k = 0; k < 2; k++) {    /* in the types of what is read, if that will do */
 		m->widen = k || m->c->wide;
-		TRY_GOTO(e, both(s, false, false, &own[0], &own[1]), out);
+		TRY_GOTO(e, both(s, false, ALIVE, &own[0], &own[1]), out);
 		bad = precise(m, &own[0], &own[1], &was);
 		if (!bad || m->widen)
 			break;

@@ -205,6 +205,7 @@ struct sample {
 	int64_t size[ATOMS], *index[ATOMS];        /* of each axis: samples, and which indices they are */
 	struct { ir_val v; int lab; } leaf[SAMPLE_LEAVES];            /* what both functions read: their parameters */
 	int nleaf;
+	const uint8_t *known;    /* of the program's values (eval_known) */
 	bool list, wide;
 	int turn, depth;
 	ir_val root;             /* the exit that is made: not read, though others may read it */
@@ -212,6 +213,7 @@ struct sample {
 	const char *why;
 };
 void sample_start(struct sample *s, struct match *m);
+ir_type sample_type(const struct sample *s, ir_val v, int lab);      /* of the samples of v */
 bool sample_leaves(struct sample *s);          /* false: s->why */
 /* New functions of the module, for the caller to drop: the region, and the ops in its place; wide: all floats are f64. */
 struct ir_fn *sample_old(struct sample *s);

@@ -23,7 +23,7 @@ void sample_start(struct sample *s, struct match *m)
 	struct cand *c = m->c;
 	uint64_t seed = 1;
 	int nright = 0;
-	*s = (struct sample){ .m = m };
+	*s = (struct sample){ .m = m, .known = eval_known(c->a, c->m, c->fn) };
 	for (int i = 1; i < c->naxis; i++)
 		nright += c->right >> i & 1;
 	for (int i = 1; i < c->naxis; i++) {
@@ -33,7 +33,7 @@ void sample_start(struct sample *s, struct match *m)
 	}
 }
 
-static ir_type type_of(const struct sample *s, ir_val v, int lab)
+ir_type sample_type(const struct sample *s, ir_val v, int lab)
 {
 	const struct cand *c = s->m->c;
 	const struct ir_type_info *t = ir_vtype(c->m, c->fn, v);
@@ -166,7 +166,7 @@ static ir_val make(struct sample *s, ir_val v, int lab)
 {
 	struct cand *c = s->m->c;
 	const struct ir_op *o = ir_def(c->fn, v);
-	ir_type t = type_of(s, v, lab);
+	ir_type t = sample_type(s, v, lab);
 	const void *p = ir_splat(c->m, c->fn, v);
 	int l[66] = {0}, leaf = v == s->root ? -1 : find(s, v, lab);
 	if (p && s->list)
@@ -271,7 +271,7 @@ static struct ir_fn *begin(struct sample *s, const char *name)
 {
 	struct ir_fn *fn = ir_fn_new(s->m->c->m, name);
 	for (int i = 0; i < s->nleaf; i++)
-		ir_param(fn, type_of(s, s->leaf[i].v, s->leaf[i].lab));
+		ir_param(fn, sample_type(s, s->leaf[i].v, s->leaf[i].lab));
 	s->b = (struct ir_b){ s->m->c->m, fn, 0 };
 	s->turn++;
 	return fn;
@@ -307,6 +307,6 @@ struct ir_fn *sample_new(struct sample *s)
 	e.o = (ir_val (*)[4])ARENA_NEW(m->c->a, ir_val, 4 * m->fwd.n + 4);
 	e.d = (ir_val (*)[4])ARENA_NEW(m->c->a, ir_val, 4 * m->bwd.n + 4);
 	for (size_t i = 0; i < m->exit.n; i++)
-		ir_result(fn, emit_exit(&e, &m->exit.p[i], type_of(s, m->exit.p[i].v, m->exit.p[i].lab)));
+		ir_result(fn, emit_exit(&e, &m->exit.p[i], sample_type(s, m->exit.p[i].v, m->exit.p[i].lab)));
 	return fn;
 }

@@ -1353,3 +1353,48 @@ def test_not(name):
     """Recognised or not: the values are the program's."""
     f = back(MUTANTS[name])
     compare(jax.jit(f)(*qkv()), on_cpu(f, *qkv()), 1e-4)
+
+
+def i32(*x):
+    return np.array(x, np.int32)
+
+
+def positions(n, by=1, plus=0):
+    return np.tile(np.arange(n, dtype=np.int32) // by + plus, (2, 1))
+
+
+# Masks whose rows see no key at some places: keep(i, j, data), data, batch, queries, keys.
+EMPTY = {
+    "behind": (lambda i, j: i <= j, [], 2, 64, 32),
+    "before_bottom": (lambda i, j: i - 32 >= j, [], 2, 64, 32),
+    "strictly_before": (lambda i, j: j < i, [], 2, 64, 64),
+    "every_fourth": (lambda i, j: (j > i) & (j % 4 == 0), [], 2, 64, 64),
+    "left_pad": (lambda i, j, p: (i >= j) & (j >= p[:, None, None, None]), [i32(5, 0)], 2, 64, 64),
+    "left_pad_of_one": (lambda i, j, p: (i >= j) & (j >= p[:, None, None, None]), [i32(5)], 1, 64, 64),
+    "left_pad_scalar": (lambda i, j, p: (i >= j) & (j >= p), [np.int32(5)], 1, 64, 64),
+    "window_and_length": (lambda i, j, p: (i >= j) & (i - j < 10) & (j < p[:, None, None, None]), [i32(32, 64)], 2, 64, 64),
+    "window_and_length_of_one": (lambda i, j, p: (i >= j) & (i - j < 10) & (j < p[:, None, None, None]), [i32(32)], 1, 64, 64),
+    "length_of_one": (lambda i, j, p: j < p[:, None, None, None], [i32(0)], 1, 64, 64),
+    "positions": (lambda i, j, p, k: (p[:, :, None] >= k[:, None])[:, None], [positions(64), positions(64, 1, 32)], 2, 64, 64),
+    "segments": (lambda i, j, p, k: (p[:, :, None] == k[:, None])[:, None], [positions(64, 16), positions(64, 16, 1)], 2, 64, 64),
+    "keys_and_causal": (lambda i, j, k: (i >= j) & k[:, None, None], [np.arange(64)[None] > 7], 1, 64, 64),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_rows_without_keys_are_nan(name):
+    """-inf over all of a row is 0 / 0, forward, whether the program says that of indices, positions, lengths or segments."""
+    keep, data, b, t, s = EMPTY[name]
+    args = [normal(b, n, H, D, seed=i) for i, n in enumerate((t, s, s))]
+
+    def f(q, k, v, *data):
+        x = jnp.einsum("bthd,bshd->bhts", q, k) / D ** 0.5
+        x = jnp.where(keep(jnp.arange(t)[:, None], jnp.arange(s)[None], *data), x, -jnp.inf)
+        return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(x, -1), v)
+
+    p = jax.jit(f).lower(*args, *data).compile()
+    assert re.search(r"^ +kern \d+ attention \(", p.as_text(), re.M), "attention is not one operation"
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        want = jax.jit(f)(*args, *data)
+    assert np.isnan(want).any()
+    np.testing.assert_allclose(p(*args, *data), want, rtol=1e-4, atol=1e-5)
