@@ -1,9 +1,9 @@
 /* Stores for processes that JAX does not start: a server on a socket, or files in a folder.
  *
  * The server speaks lines: the client shows "rondo <token>", then "put <key> <n>" and n bytes (answer "ok" or
- * "exists"), or "get <key> <ms>" (answer "value <n>" and n bytes, or "late").  One thread a connection; whoever
- * does not show the token within a few seconds is cut off, earlier if many others wait to be heard: strangers may not
- * take the descriptors that the process needs itself. */
+ * "exists"), or "get <key> <ms>" (answer "value <n>" and n bytes, or "late").  One thread serves all; whoever does
+ * not show the token within a few seconds is cut off, earlier if many others wait to be heard: strangers may not take the
+ * descriptors that the process needs itself. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -49,13 +50,10 @@ static ssize_t recv_some(int s, char *p, size_t n) { return recv(s, p, n, 0); }
 static bool send_all(int s, const void *p, size_t n) { return carry(s, (char *)(uintptr_t)p, n, send_some); }
 static bool recv_all(int s, void *p, size_t n) { return carry(s, p, n, recv_some); }
 
-/* A line of less than n bytes, without its end, that has come by the time until (0: whenever it comes). */
-static bool recv_line(int s, char *out, size_t n, double until)
+/* A line of less than n bytes, without its end. */
+static bool recv_line(int s, char *out, size_t n)
 {
 	for (size_t k = 0; k + 1 < n; k++) {
-		struct pollfd f = { s, POLLIN, 0 };
-		if (until && poll(&f, 1, (int)(MAX(until - clock_s(), 0) * 1000)) <= 0)
-			return false;
 		if (!recv_all(s, out + k, 1))
 			return false;
 		if (out[k] == '\n') {
@@ -76,51 +74,71 @@ static void limit_waits(int s, double seconds)
 
 /* --- the server ---------------------------------------------------------------------------- */
 
-struct pair { struct pair *next; char key[KEY]; size_t n; char value[]; };
+struct pair { struct pair *next; size_t n; char key[KEY], value[]; };
 
-struct sym_server {
+/* Whoever has come: what it has said, what it waits for, what is to be sent to it.  It is asked for more only when it has its answer. */
+struct client {
 	int fd;
-	pthread_t thread;
-	pthread_mutex_t lock;
-	pthread_cond_t cond;              /* a key was put, a client left */
-	struct pair *all;
-	char *token;
-	struct { int fd; bool heard; double since; } *client;     /* in the order in which they came; heard: has shown the token */
-	int nclient;
-	unsigned strangers;               /* so far */
-	bool stop;
+	bool heard;                       /* has shown the token */
+	double since;
+	char line[KEY + 64];              /* nline bytes of it have come */
+	size_t nline, got;
+	struct pair *put;                 /* whose value comes, got bytes so far; NULL: a line comes */
+	double until;                     /* key is asked for until then; 0: nothing is */
+	char key[KEY];
+	struct pair *seen;                /* it is not this one nor any that was there before */
+	char *out;                        /* sent of nout bytes are sent; NULL: nothing is to be sent */
+	size_t nout, sent;
 };
 
-static struct pair *find(struct sym_server *v, const char *key)
-{
-	struct pair *p = v->all;
+/* One thread does it all; a client for whom there is no memory is cut off. */
+struct sym_server {
+	int fd, wake;                     /* wake: an eventfd; somebody else has changed what is under the lock */
+	pthread_t thread;
+	pthread_mutex_t lock;             /* of all and stop */
+	struct pair *all;                 /* the newest first; they stay while the server lives */
+	bool stop;
+	char want[KEY + 64];              /* the first line of whoever is no stranger */
+	struct client **client;           /* CLIENTS, in the order in which they came */
+	struct pollfd *poll;              /* of wake, fd and each client */
+	int nclient;
+	double deaf;                      /* nobody is taken until then */
+	unsigned strangers;               /* so far */
+};
 
-	while (p && strcmp(p->key, key))
-		p = p->next;
+static struct pair *newest(struct sym_server *v)
+{
+	pthread_mutex_lock(&v->lock);
+	struct pair *p = v->all;
+	pthread_mutex_unlock(&v->lock);
 	return p;
 }
 
-static bool serve_put(struct sym_server *v, int s, const char *key, size_t n)
+static struct pair *find(struct pair *p, const struct pair *before, const char *key)
 {
-	struct pair *p = mem_grow(NULL, sizeof *p + n);
+	while (p != before && strcmp(p->key, key))
+		p = p->next;
+	return p == before ? NULL : p;
+}
 
-	if (!recv_all(s, p->value, n)) {
-		free(p);
-		return false;
-	}
-	snprintf(p->key, sizeof p->key, "%s", key);
-	p->n = n;
+/* Keeps p, unless there is one of its key; false: there is, and p is not kept. */
+static bool keep(struct sym_server *v, struct pair *p)
+{
 	pthread_mutex_lock(&v->lock);
-	bool old = find(v, key);
-	if (!old) {
+	bool is_new = !find(v->all, NULL, p->key);
+	if (is_new) {
 		p->next = v->all;
 		v->all = p;
-		pthread_cond_broadcast(&v->cond);
 	}
 	pthread_mutex_unlock(&v->lock);
-	if (old)
-		free(p);
-	return old ? send_all(s, "exists\n", 7) : send_all(s, "ok\n", 3);
+	return is_new;
+}
+
+static void wake(struct sym_server *v)
+{
+	uint64_t one = 1;
+
+	while (write(v->wake, &one, sizeof one) < 0 && errno == EINTR) { }
 }
 
 void sym_server_gone(struct sym_server *v, int process)
@@ -129,141 +147,216 @@ void sym_server_gone(struct sym_server *v, int process)
 
 	snprintf(p->key, sizeof p->key, "gone/%d", process);
 	p->n = 0;
-	pthread_mutex_lock(&v->lock);
-	if (find(v, p->key)) {
+	if (keep(v, p))
+		wake(v);
+	else
 		free(p);
-	} else {
-		p->next = v->all;
-		v->all = p;
-		pthread_cond_broadcast(&v->cond);
+}
+
+static bool later(ssize_t r) { return r < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR); }
+
+/* To be sent: a line and n bytes.  False: there is no memory. */
+static bool reply(struct client *c, const char *line, const void *p, size_t n)
+{
+	size_t k = strlen(line);
+
+	if (!(c->out = mem_try(k + n)))
+		return false;
+	memcpy(c->out, line, k);
+	if (n)
+		memcpy(c->out + k, p, n);
+	c->nout = k + n;
+	c->sent = 0;
+	return true;
+}
+
+/* Sends what can be sent now.  False: it has gone. */
+static bool send_more(struct client *c)
+{
+	while (c->out) {
+		ssize_t r = send(c->fd, c->out + c->sent, c->nout - c->sent, MSG_NOSIGNAL);
+		if (r < 0)
+			return later(r);
+		if ((c->sent += (size_t)r) == c->nout) {
+			free(c->out);
+			c->out = NULL;
+		}
 	}
-	pthread_mutex_unlock(&v->lock);
+	return true;
 }
 
-static bool serve_get(struct sym_server *v, int s, const char *key, int ms)
+/* A line has come; false: nobody who knows us says that. */
+static bool understand(struct sym_server *v, struct client *c)
 {
-	struct timespec until;
-	struct pair *p;
-	char line[40];
+	long long n;
 
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += ms / 1000;
-	until.tv_nsec += (long)(ms % 1000) * 1000000;
-	if (until.tv_nsec >= 1000000000)
-		until.tv_sec++, until.tv_nsec -= 1000000000;
-	pthread_mutex_lock(&v->lock);
-	while (!(p = find(v, key)) && !v->stop && pthread_cond_clockwait(&v->cond, &v->lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT) { }
-	pthread_mutex_unlock(&v->lock);
-	if (!p)
-		return send_all(s, "late\n", 5);
-	snprintf(line, sizeof line, "value %zu\n", p->n);
-	return send_all(s, line, strlen(line)) && send_all(s, p->value, p->n);     /* pairs stay while the server lives */
+	if (!c->heard)
+		return c->heard = !strcmp(c->line, v->want);
+	if (sscanf(c->line, "put %127s %lld", c->key, &n) == 2 && n >= 0 && n <= VALUE) {
+		if (!(c->put = mem_try(sizeof *c->put + (size_t)n)))
+			return false;
+		memcpy(c->put->key, c->key, sizeof c->key);
+		c->put->n = (size_t)n;
+		c->got = 0;
+		return true;
+	}
+	if (sscanf(c->line, "get %127s %lld", c->key, &n) == 2 && n >= 0 && n <= INT32_MAX) {
+		c->until = clock_s() + (double)n / 1e3;
+		c->seen = NULL;
+		return true;
+	}
+	return false;
 }
 
-struct client { struct sym_server *v; int fd; };
-
-/* Under the lock. */
-static void forget(struct sym_server *v, int fd)
+/* What it says, up to its next question.  False: it has gone, or speaks nonsense. */
+static bool hear(struct sym_server *v, struct client *c)
 {
-	for (int i = 0; i < v->nclient; i++)
-		if (v->client[i].fd == fd) {
-			memmove(v->client + i, v->client + i + 1, (size_t)(--v->nclient - i) * sizeof *v->client);
+	while (!c->out && !c->until) {
+		if (c->put && c->got == c->put->n) {
+			bool kept = keep(v, c->put);
+			if (!kept)
+				free(c->put);
+			c->put = NULL;
+			if (!reply(c, kept ? "ok\n" : "exists\n", NULL, 0))
+				return false;
 			break;
 		}
-	close(fd);
+		char *to = c->put ? c->put->value + c->got : c->line + c->nline;
+		ssize_t r = recv(c->fd, to, c->put ? c->put->n - c->got : 1, 0);
+		if (r <= 0)
+			return later(r);
+		if (c->put) {
+			c->got += (size_t)r;
+		} else if (*to == '\n') {
+			*to = '\0';
+			c->nline = 0;
+			if (!understand(v, c))
+				return false;
+		} else if (++c->nline == sizeof c->line) {
+			return false;
+		}
+	}
+	return true;
 }
 
-static void *client_main(void *u)
+/* What can be done for it now.  False: it is to be cut off. */
+static bool attend(struct sym_server *v, struct client *c, short events, double now)
 {
-	struct client *c = u;
-	struct sym_server *v = c->v;
-	char line[KEY + 64], key[KEY], want[KEY + 64];
-	long long n;
-	int s = c->fd;
+	char line[40];
 
+	if (c->until) {
+		struct pair *all = newest(v), *p = find(all, c->seen, c->key);
+		c->seen = all;
+		if (!p && now < c->until)
+			return !events;           /* it has gone */
+		c->until = 0;
+		snprintf(line, sizeof line, "value %zu\n", p ? p->n : 0);
+		return (p ? reply(c, line, p->value, p->n) : reply(c, "late\n", NULL, 0)) && send_more(c);
+	}
+	if (events && !(send_more(c) && hear(v, c) && send_more(c)))
+		return false;
+	return c->heard || now < c->since + GREET_S;
+}
+
+static void let_go(struct client *c)
+{
+	close(c->fd);
+	free(c->put);
+	free(c->out);
 	free(c);
-	snprintf(want, sizeof want, "rondo %s", v->token);
-	bool ok = recv_line(s, line, sizeof line, clock_s() + GREET_S) && !strcmp(line, want);
-	pthread_mutex_lock(&v->lock);
-	unsigned which = ok || v->stop ? 0 : ++v->strangers;
+}
+
+static void cut_off(struct sym_server *v, struct client *c)
+{
+	unsigned which = c->heard ? 0 : ++v->strangers;
+
 	if (which && !(which & (which - 1)))         /* one more line for twice as many */
 		log_line(LOG_WARN, which > 1 ? "%u strangers so far were cut off from the job's store" : "%u stranger was cut off from the job's store", which);
-	for (int i = 0; i < v->nclient; i++)
-		v->client[i].heard |= ok && v->client[i].fd == s;
-	pthread_mutex_unlock(&v->lock);
-	while (ok && recv_line(s, line, sizeof line, 0))
-		if (sscanf(line, "put %127s %lld", key, &n) == 2 && n >= 0 && n <= VALUE)
-			ok = serve_put(v, s, key, (size_t)n);
-		else if (sscanf(line, "get %127s %lld", key, &n) == 2 && n >= 0 && n <= INT32_MAX)
-			ok = serve_get(v, s, key, (int)n);
-		else
-			ok = false;
-	pthread_mutex_lock(&v->lock);
-	forget(v, s);
-	pthread_cond_broadcast(&v->cond);
-	pthread_mutex_unlock(&v->lock);
-	return NULL;
+	let_go(c);
 }
 
-/* Is there room for one more who has not shown the token?  Makes some for the next time. */
-static bool room(struct sym_server *v)
+/* One more client.  Whoever was too fast for us, or took all descriptors, may be gone soon. */
+static void take(struct sym_server *v, double now)
 {
-	int unheard = 0, oldest = -1;
+	int s = accept4(v->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), one = 1;
+	struct client *c = s < 0 ? NULL : mem_try(sizeof *c);
 
-	pthread_mutex_lock(&v->lock);
-	for (int i = v->nclient; i-- > 0;)
-		if (!v->client[i].heard) {
-			unheard++;
-			oldest = i;
-		}
-	bool full = unheard >= UNHEARD;
-	if (full && clock_s() - v->client[oldest].since > UNHEARD_MS / 1e3)
-		shutdown(v->client[oldest].fd, SHUT_RDWR);      /* its thread does the rest */
-	full &= !v->stop;                 /* accept says then that it is over */
-	pthread_mutex_unlock(&v->lock);
-	return !full;
+	if (c && v->nclient < CLIENTS) {
+		setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+		*c = (struct client){ .fd = s, .since = now };
+		v->client[v->nclient++] = c;
+		return;
+	}
+	if (s >= 0 || (!later(s) && errno != ECONNABORTED))
+		v->deaf = now + RETRY_MS / 1e3;
+	if (s >= 0)
+		close(s);
+	free(c);
 }
 
 static void *server_main(void *u)
 {
 	struct sym_server *v = u;
-	int s, one = 1;
+	struct pollfd *f = v->poll;
+	uint64_t many;
 
 	for (;;) {
-		struct client *c;
-		pthread_t t;
-		if (!room(v)) {
-			nanosleep(&(struct timespec){ 0, RETRY_MS * 1000000 }, NULL);
-			continue;
-		}
-		if ((s = accept4(v->fd, NULL, NULL, SOCK_CLOEXEC)) < 0) {
-			if (errno == EINVAL || errno == EBADF)         /* shut down */
-				return NULL;
-			/* Whoever was too fast for us, or took all descriptors, may be gone soon. */
-			if (errno != EINTR && errno != ECONNABORTED)
-				nanosleep(&(struct timespec){ 0, RETRY_MS * 1000000 }, NULL);
-			continue;
-		}
-		setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 		pthread_mutex_lock(&v->lock);
-		bool taken = v->nclient < CLIENTS && !v->stop;
-		if (taken) {
-			v->client[v->nclient].fd = s;
-			v->client[v->nclient].heard = false;
-			v->client[v->nclient++].since = clock_s();
-		}
+		bool stop = v->stop;
+		const struct pair *all = v->all;
 		pthread_mutex_unlock(&v->lock);
-		c = mem_alloc(sizeof *c);
-		*c = (struct client){ v, s };
-		if (taken && !pthread_create(&t, NULL, client_main, c)) {
-			pthread_detach(t);
-			continue;
+		if (stop)
+			return NULL;
+		double now = clock_s(), next = now + STATUS_S;
+		struct client *oldest = NULL;
+		int unheard = 0, n = 0;
+		for (int i = 0; i < v->nclient; i++) {
+			struct client *c = v->client[i];
+			f[2 + i] = (struct pollfd){ c->fd, (short)(c->until ? POLLRDHUP : c->out ? POLLOUT : POLLIN), 0 };
+			if (c->until)
+				next = c->seen != all ? now : MIN(next, c->until);
+			if (!c->heard && !unheard++)
+				next = MIN(next, c->since + GREET_S), oldest = c;
 		}
-		free(c);
-		pthread_mutex_lock(&v->lock);
-		forget(v, s);
-		pthread_mutex_unlock(&v->lock);
+		bool full = unheard >= UNHEARD;
+		f[0] = (struct pollfd){ v->wake, POLLIN, 0 };
+		f[1] = (struct pollfd){ full || now < v->deaf ? -1 : v->fd, POLLIN, 0 };
+		if (full)
+			next = MIN(next, oldest->since + UNHEARD_MS / 1e3);
+		else if (now < v->deaf)
+			next = MIN(next, v->deaf);
+		poll(f, (nfds_t)v->nclient + 2, (int)(MAX(next - now, 0) * 1e3) + (next > now));
+		now = clock_s();
+		while (f[0].revents && read(v->wake, &many, sizeof many) > 0) { }
+		for (int i = 0; i < v->nclient; i++) {
+			struct client *c = v->client[i];
+			if (attend(v, c, f[2 + i].revents, now) && !(full && c == oldest && !c->heard && now > c->since + UNHEARD_MS / 1e3))
+				v->client[n++] = c;
+			else
+				cut_off(v, c);
+		}
+		v->nclient = n;
+		if (f[1].revents)
+			take(v, now);
 	}
+}
+
+/* All of it but its thread, which is not there or no more. */
+static void server_drop(struct sym_server *v)
+{
+	for (int i = 0; i < v->nclient; i++)
+		let_go(v->client[i]);
+	for (struct pair *p = v->all, *q; p; p = q) {
+		q = p->next;
+		free(p);
+	}
+	close(v->fd);
+	if (v->wake >= 0)
+		close(v->wake);
+	pthread_mutex_destroy(&v->lock);
+	free(v->client);
+	free(v->poll);
+	free(v);
 }
 
 static struct err *resolve(const char *host, int port, bool passive, struct addrinfo **out)
@@ -308,16 +401,15 @@ struct err *sym_server_new(const char *host, int *port, const char *token, struc
 	struct sym_server *v = mem_alloc(sizeof *v);
 	v->fd = s;
 	v->client = mem_alloc(CLIENTS * sizeof *v->client);
-	v->token = text_copy(token);
+	v->poll = mem_alloc((CLIENTS + 2) * sizeof *v->poll);
+	snprintf(v->want, sizeof v->want, "rondo %s", token);
 	pthread_mutex_init(&v->lock, NULL);
-	pthread_cond_init(&v->cond, NULL);
-	int r = pthread_create(&v->thread, NULL, server_main, v);
+	v->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	fcntl(s, F_SETFL, O_NONBLOCK);
+	int r = v->wake < 0 ? errno : pthread_create(&v->thread, NULL, server_main, v);
 	if (r) {
-		e = ERR(EXHAUSTED, "cannot start a thread: %s", strerror(r));
-		close(s);
-		free(v->client);
-		free(v->token);
-		free(v);
+		e = ERR(EXHAUSTED, "cannot serve the job's store: %s", strerror(r));
+		server_drop(v);
 		return e;
 	}
 	*out = v;
@@ -330,24 +422,10 @@ void sym_server_free(struct sym_server *v)
 		return;
 	pthread_mutex_lock(&v->lock);
 	v->stop = true;
-	shutdown(v->fd, SHUT_RDWR);
-	for (int i = 0; i < v->nclient; i++)
-		shutdown(v->client[i].fd, SHUT_RDWR);
-	pthread_cond_broadcast(&v->cond);
-	while (v->nclient)
-		pthread_cond_wait(&v->cond, &v->lock);
 	pthread_mutex_unlock(&v->lock);
+	wake(v);
 	pthread_join(v->thread, NULL);
-	close(v->fd);
-	for (struct pair *p = v->all, *q; p; p = q) {
-		q = p->next;
-		free(p);
-	}
-	pthread_mutex_destroy(&v->lock);
-	pthread_cond_destroy(&v->cond);
-	free(v->client);
-	free(v->token);
-	free(v);
+	server_drop(v);
 }
 
 /* --- clients ---------------------------------------------------------------------------------- */
@@ -380,7 +458,7 @@ static struct err *tcp_put(void *user, const char *key, const void *value, size_
 
 	errno = 0;
 	snprintf(line, sizeof line, "put %s%s %zu\n", b->prefix, key, n);
-	if (!send_all(b->fd, line, strlen(line)) || !send_all(b->fd, value, n) || !recv_line(b->fd, line, sizeof line, 0))
+	if (!send_all(b->fd, line, strlen(line)) || !send_all(b->fd, value, n) || !recv_line(b->fd, line, sizeof line))
 		return no_answer(b);
 	return strcmp(line, "ok") ? ERR(ALREADY_EXISTS, "the job's store has a key '%s' already: is the process number taken?", key) : NULL;
 }
@@ -393,7 +471,7 @@ static struct err *tcp_get(void *user, const char *key, int ms, struct str *out)
 
 	errno = 0;
 	snprintf(line, sizeof line, "get %s%s %d\n", b->prefix, key, ms);
-	if (!send_all(b->fd, line, strlen(line)) || !recv_line(b->fd, line, sizeof line, 0))
+	if (!send_all(b->fd, line, strlen(line)) || !recv_line(b->fd, line, sizeof line))
 		return no_answer(b);
 	if (sscanf(line, "value %zu", &n) != 1 || n > VALUE)
 		return ERR(DEADLINE, "nobody has written '%s'", key);

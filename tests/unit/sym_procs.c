@@ -21,7 +21,7 @@
 #include "leave.h"
 #include "sym/sym.h"
 
-enum { MAXP = 8 };
+enum { MAXP = 8, BIG = 1 << 20 };
 static char dir[64];
 
 /* What the children of one test share.  lone: a process, not the first or last, that maps nobody's memory though the others would. */
@@ -390,6 +390,38 @@ static void over_tcp(void **state)
 	conf_set("TOKEN", "");
 }
 
+static void *nothing(void *u) { return u; }
+
+/* A store that is gone has left no thread behind, however many came to it: whoever unloads the library then, or forks (which
+ * ThreadSanitizer looks at), does so alone. */
+static void nobody_stays(void **state)
+{
+	for (int k = 0; k < 20; k++) {
+		struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+		struct sym_server *v;
+		pthread_t t;
+		int s[8], port = 0, st;
+		assert_null(sym_server_new("127.0.0.1", &port, "secret", &v));
+		a.sin_port = htons((uint16_t)port);
+		for (size_t i = 0; i < NELEM(s); i++) {
+			s[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+			assert_int_equal(connect(s[i], (struct sockaddr *)&a, sizeof a), 0);
+			assert_int_equal(send(s[i], "rondo secret\n", 13, MSG_NOSIGNAL), 13);
+		}
+		for (size_t i = 0; i < NELEM(s) / 2; i++)
+			close(s[i]);
+		sym_server_free(v);
+		fflush(NULL);
+		pid_t pid = fork();
+		if (!pid)
+			_exit(pthread_create(&t, NULL, nothing, NULL) || pthread_join(t, NULL));
+		for (size_t i = NELEM(s) / 2; i < NELEM(s); i++)
+			close(s[i]);
+		assert_int_equal(waitpid(pid, &st, 0), pid);
+		assert_int_equal(st, 0);
+	}
+}
+
 /* Who serves the store knows which processes have ended: nobody waits for one of them, though it never spoke. */
 static void ended_before_it_spoke(void **state)
 {
@@ -405,6 +437,23 @@ static void ended_before_it_spoke(void **state)
 	conf_set("PROCESSES", "2");
 	conf_set("PROCESS", "0");
 	assert_null(sym_boot_env(&kv));
+	/* As much as a value may be, more than a socket takes at once; a second value is refused; what is not there is late. */
+	char *big = mem_new(BIG);
+	for (size_t i = 0; i < BIG; i++)
+		big[i] = (char)(i * 7 >> 3);
+	struct str got = { 0 };
+	assert_null(kv->put(kv->user, "big", big, BIG));
+	assert_null(kv->get(kv->user, "big", 1000, &got));
+	assert_int_equal(got.n, BIG);
+	assert_memory_equal(got.p, big, BIG);
+	str_free(&got);
+	mem_free(big);
+	struct err *late = kv->get(kv->user, "absent", 20, &got);
+	assert_non_null(late);
+	err_free(late);
+	assert_null(kv->put(kv->user, "empty", "", 0));
+	assert_null(kv->get(kv->user, "empty", 1000, &got));
+	assert_int_equal(got.n, 0);
 	assert_null(sym_missing(kv, 1));
 	sym_server_gone(v, 1);
 	sym_server_gone(v, 1);
@@ -916,7 +965,7 @@ int main(int argc, char **argv)
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(shapes), cmocka_unit_test(over_tcp), cmocka_unit_test(ended_before_it_spoke), cmocka_unit_test(death), cmocka_unit_test(lost), cmocka_unit_test(slow), cmocka_unit_test(strangers), cmocka_unit_test(absent),
+		cmocka_unit_test(shapes), cmocka_unit_test(over_tcp), cmocka_unit_test(nobody_stays), cmocka_unit_test(ended_before_it_spoke), cmocka_unit_test(death), cmocka_unit_test(lost), cmocka_unit_test(slow), cmocka_unit_test(strangers), cmocka_unit_test(absent),
 		cmocka_unit_test(crowd), cmocka_unit_test(no_store), cmocka_unit_test(twice_in_one_folder), cmocka_unit_test(worlds),
 		cmocka_unit_test(launchers),
 	};
