@@ -130,10 +130,7 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 	x->replicas = o->replicas;
 	x->partitions = o->partitions;
 	str_addn(&x->options, options, noptions);
-	if (o->assignment.p)
-		str_addn(&x->assignment, o->assignment.p, o->assignment.n);
-	else
-		pjrt_assignment_write(&x->assignment, o->replicas, o->partitions, o->device.p);
+	pjrt_assignment_write(&x->assignment, o->replicas, o->partitions, o->device.p);
 	x->nlocal = rt_exec_nlocal(rx);
 	x->device = mem_alloc(sizeof *x->device * (size_t)MAX(x->nlocal, 1));
 	x->logical = mem_alloc(sizeof *x->logical * (size_t)MAX(x->nlocal, 1));
@@ -568,9 +565,9 @@ __attribute__((visibility("default"))) void rondo_free(void *p)
 
 /* --- serialise -------------------------------------------------------------- */
 
-/* A word, the bytes of the compile options, the program. */
-struct saved { char magic[8]; uint64_t noptions; };
-static const char saved_magic[8] = "RONDOX1";
+/* A word, the compile options, the program.  JAX takes options that we hand back for whole: a damaged byte in them is found here. */
+struct saved { char magic[8]; uint64_t noptions, hash; };
+static const char saved_magic[8] = "RONDOX2";
 
 static void free_bytes(void *p)
 {
@@ -583,7 +580,7 @@ static struct err *executable_serialize(void *v)
 {
 	struct pjrt_Executable_Serialize *a = v;
 	struct pjrt_exec *x = a->executable;
-	struct saved h = { .noptions = x->options.n };
+	struct saved h = { .noptions = x->options.n, .hash = hash_bytes(x->options.p, x->options.n, 0) };
 	memcpy(h.magic, saved_magic, sizeof h.magic);
 	struct str *s = mem_alloc(sizeof *s);
 	str_addn(s, (char *)&h, sizeof h);
@@ -610,9 +607,11 @@ static struct err *executable_deserializeandload(void *v)
 	if (n < sizeof h)
 		return ERR(DATA_LOSS, "a serialized executable of %zu bytes", n);
 	memcpy(&h, p, sizeof h);
-	if (memcmp(h.magic, saved_magic, sizeof h.magic) || h.noptions > n - sizeof h)
-		return ERR(DATA_LOSS, "these bytes are no serialized executable");
 	const char *options = p + sizeof h;
+	if (memcmp(h.magic, saved_magic, sizeof h.magic))
+		return ERR(DATA_LOSS, "these bytes are no serialized executable of this version of Rondo");
+	if (h.noptions > n - sizeof h || hash_bytes(options, h.noptions, 0) != h.hash)
+		return ERR(DATA_LOSS, "the compile options of a serialized executable are damaged");
 	size_t noptions = h.noptions;
 	const char *code = options + h.noptions;
 	if (a->overridden_serialized_compile_options_size) {

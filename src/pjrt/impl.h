@@ -57,7 +57,7 @@ struct pjrt_exec {
 	int nlocal;
 	struct pjrt_device **device;        /* nlocal */
 	struct pjrt_logical_id *logical;    /* nlocal */
-	struct str options, assignment;     /* as given, as DeviceAssignmentProto */
+	struct str options, assignment;     /* as given; as DeviceAssignmentProto, our own writing */
 	char fingerprint[32];
 	struct pjrt_side {                  /* of the parameters, of the results */
 		size_t n;
@@ -92,7 +92,6 @@ struct span { const char *p; size_t n; };
 struct pjrt_options {
 	int64_t replicas, partitions;
 	ARR(int) device;            /* replicas * partitions global ids, replica-major; empty if not given */
-	struct span assignment;     /* DeviceAssignmentProto, inside the given bytes */
 };
 /* Fields, added: the number or length as a varint, an integer, a double, bytes. */
 void pjrt_put(struct str *s, uint64_t v);

@@ -29,7 +29,7 @@ static struct reader reader(struct span s)
 	return (struct reader){ (const uint8_t *)s.p, (const uint8_t *)s.p + s.n, false };
 }
 
-/* The next field; false at the end or where the bytes are malformed (r->bad). */
+/* The next field; false at the end or where the bytes are malformed (r->bad).  Fields have numbers from 1 to 2^29 - 1. */
 static bool next(struct reader *r, struct field *f)
 {
 	if (r->bad || r->p == r->end)
@@ -50,7 +50,7 @@ static bool next(struct reader *r, struct field *f)
 		n = (size_t)varint(r);
 	else
 		r->bad = true;
-	if (r->bad || n > (size_t)(r->end - r->p)) {
+	if (r->bad || !f->id || key >> 32 || n > (size_t)(r->end - r->p)) {
 		r->bad = true;
 		return false;
 	}
@@ -110,7 +110,6 @@ static struct err *read_assignment(struct span s, struct pjrt_options *o)
 		return malformed("device assignment");
 	o->replicas = replicas;
 	o->partitions = partitions;
-	o->assignment = s;
 	return NULL;
 }
 

@@ -336,10 +336,9 @@ void prog_save(struct str *s, const struct prog *p)
 	/* The visitors write through their pointers only when reading. */
 	visit_prog(&io, (struct prog *)p);
 	uint8_t head[HEAD] = {0};
-	uint32_t version = VERSION;
-	uint64_t n = body.n, hash = hash_bytes(body.p, body.n, VERSION);
+	uint64_t version = VERSION, n = body.n, hash = hash_bytes(body.p, body.n, VERSION);
 	memcpy(head, magic, 8);
-	memcpy(head + 8, &version, 4);
+	memcpy(head + 8, &version, 8);
 	memcpy(head + 16, &n, 8);
 	memcpy(head + 24, &hash, 8);
 	str_addn(s, (char *)head, HEAD);
@@ -350,16 +349,15 @@ void prog_save(struct str *s, const struct prog *p)
 struct err *prog_load(const void *data, size_t n, struct prog **out)
 {
 	const uint8_t *b = data;
-	uint32_t version;
-	uint64_t len, hash;
+	uint64_t version, len, hash;
 	*out = NULL;
 	if (n < HEAD || memcmp(b, magic, 8) != 0)
 		return ERR(DATA_LOSS, "%zu bytes are no compiled program", n);
-	memcpy(&version, b + 8, 4);
+	memcpy(&version, b + 8, 8);
 	memcpy(&len, b + 16, 8);
 	memcpy(&hash, b + 24, 8);
 	if (version != VERSION)
-		return ERR(DATA_LOSS, "a compiled program of version %u, this is version %d", version, VERSION);
+		return ERR(DATA_LOSS, "a compiled program of version %llu, this is version %d", (unsigned long long)version, VERSION);
 	if (len != n - HEAD || hash_bytes(b + HEAD, len, VERSION) != hash)
 		return ERR(DATA_LOSS, "a compiled program was cut or changed: %zu bytes of %zu, checksum differs", n - HEAD, (size_t)len);
 	struct prog *p = prog_new();

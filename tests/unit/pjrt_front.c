@@ -291,6 +291,21 @@ static void execute(void **state)
 	struct err *bad = api->Executable_DeserializeAndLoad(&l);
 	assert_non_null(bad);
 	err_free(bad);
+	/* Wherever a byte is damaged. */
+	char *b = mem_new(s.serialized_bytes_size);
+	memcpy(b, s.serialized_bytes, s.serialized_bytes_size);
+	l.serialized_executable = b;
+	l.serialized_executable_size += 5;
+	for (size_t i = 0; i < s.serialized_bytes_size; i++)
+		for (int k = 0; k < 3; k++) {
+			char was = b[i];
+			b[i] = k == 0 ? (char)(was ^ 1) : k == 1 ? (char)(was ^ 64) : (char)~was;
+			bad = api->Executable_DeserializeAndLoad(&l);
+			b[i] = was;
+			assert_non_null(bad);
+			err_free(bad);
+		}
+	mem_free(b);
 	s.serialized_executable_deleter(s.serialized_executable);
 	ok(api->LoadedExecutable_Destroy(CALL(LoadedExecutable_Destroy, .executable = x)));
 	check_run(again);
