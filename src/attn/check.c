@@ -7,8 +7,8 @@
 
 struct rng { uint64_t s; };
 
-/* What leaves are filled with: anything, or such that the second row, or all of the second batch (of one: the first), or half of the keys, or all (NONE), do not count,
- * since what is compared is less than all others, or more. */
+/* What leaves are filled with: anything, or such that the second row, or all of the second batch (of one: the first), or half of the keys,
+ * or all (NONE), do not count, since what is compared is less than all others, or more. */
 enum mode { ALIVE, LOW, HIGH, NONE };
 
 static uint64_t draw(struct rng *r)
@@ -26,51 +26,73 @@ static double normal(struct rng *r)
 	return s - 6;
 }
 
-
 /* --- data ------------------------------------------------------------------------------ */
 
-/* How far element i of a leaf is along the axes of a set: 0 at the begin of all; -1: the leaf has none of them. */
-static int64_t along(const struct sample *s, const struct lab *l, const struct eval_array *x, int64_t i, uint64_t axes)
+static int64_t size_of(const struct sample *s, int axis, int64_t extent) { return axis == VEC ? extent : s->size[axis]; }
+
+/* Where element i of a leaf of such extents is along axis k of dimension d. */
+static int64_t place(const struct sample *s, const struct lab *l, const int64_t *dim, int64_t i, int d, int k)
+{
+	for (int e = l->rank - 1; e > d; e--)
+		i /= dim[e];
+	i %= dim[d];
+	for (int j = l->n[d] - 1; j > k; j--)
+		i /= size_of(s, l->axis[d][j], dim[d]);
+	return i % size_of(s, l->axis[d][k], dim[d]);
+}
+
+/* How far it is along the axes of a set: 0 at the begin of all; -1: the leaf has none of them. */
+static int64_t along(const struct sample *s, const struct lab *l, const int64_t *dim, int64_t i, uint64_t axes)
 {
 	int64_t at = -1;
-	for (int d = l->rank - 1; d >= 0; d--) {
-		int64_t j = i % x->dim[d];
-		i /= x->dim[d];
-		for (int k = l->n[d] - 1; k >= 0; k--) {
-			int a = l->axis[d][k];
-			int64_t size = a == VEC ? x->dim[d] : s->size[a];
-			if (axes >> a & 1)
-				at = MAX(at, 0) + j % size;
-			j /= size;
-		}
-	}
+	for (int d = 0; d < l->rank; d++)
+		for (int k = 0; k < l->n[d]; k++)
+			if (axes >> l->axis[d][k] & 1)
+				at = MAX(at, 0) + place(s, l, dim, i, d, k);
 	return at;
 }
 
-/* Element i of leaf k, x, if it follows from indices alone: what it is in the program, then, on the first device, or the last. */
-static bool follows(const struct sample *s, int k, const struct eval_array *x, int64_t i, enum mode mode, double *v)
+/* What element i of leaf n is in the program on a device, if it follows from indices alone; NaN: it does not. */
+static double follows(const struct sample *s, int n, const int64_t *dim, int64_t i, int64_t device)
 {
 	const struct cand *c = s->m->c;
-	const struct lab *l = lab_of(c, s->leaf[k].lab);
-	const struct ir_type_info *t = ir_vtype(c->m, c->fn, s->leaf[k].v);
+	const struct lab *l = lab_of(c, s->leaf[n].lab);
+	const struct ir_type_info *t = ir_vtype(c->m, c->fn, s->leaf[n].v);
 	int64_t lo[IR_MAX_RANK], hi[IR_MAX_RANK], work = 1 << 12;
-	for (int d = t->rank - 1; d >= 0; d--) {
-		int64_t j = i % x->dim[d], by = 1;
-		i /= x->dim[d];
+	for (int d = 0; d < t->rank; d++) {
 		lo[d] = 0;
-		for (int n = l->n[d] - 1; n >= 0; n--) {
-			int a = l->axis[d][n];
-			int64_t size = a == VEC ? x->dim[d] : s->size[a];
-			lo[d] += (a == VEC ? j % size : s->index[a][j % size]) * by;
-			by *= a == VEC ? t->dim[d] : c->axis[a].size;
-			j /= size;
+		for (int k = 0; k < l->n[d]; k++) {
+			int a = l->axis[d][k];
+			int64_t at = place(s, l, dim, i, d, k);
+			lo[d] = lo[d] * (a == VEC ? t->dim[d] : c->axis[a].size) + (a == VEC ? at : s->index[a][at]);
 		}
 		hi[d] = lo[d] + 1;
 	}
-	struct eval_bounds b = { c->m, c->fn, mode == HIGH ? MAX(1, c->m->num_partitions) - 1 : 0, NULL, s->known, &work };
-	struct kern_bound is = eval_bound(&b, s->leaf[k].v, lo, hi);
-	*v = is.lo;
-	return !is.nan && is.lo == is.hi;
+	struct eval_bounds b = { c->m, c->fn, device, NULL, s->known, &work };
+	struct kern_bound is = eval_bound(&b, s->leaf[n].v, lo, hi);
+	return is.nan || is.lo != is.hi ? NAN : is.lo;
+}
+
+/* Finds out what follows from indices.  Returns how many modes there are to rows without keys: one, if nothing that a mask is made of is drawn
+ * and there is one device. */
+static enum mode learn(struct sample *s)
+{
+	const struct cand *c = s->m->c;
+	int64_t last = MAX(1, c->m->num_partitions) - 1;
+	bool drawn = false;
+	for (int i = 0; i < s->nleaf; i++) {
+		const struct ir_type_info *t = ir_type_of(c->m, sample_type(s, s->leaf[i].v, s->leaf[i].lab));
+		const struct lab *l = lab_of(c, s->leaf[i].lab);
+		bool vector = l->set & 1 && dtype_info[t->dtype].cls == DT_FLOAT;
+		for (int k = 0; k < 2; k++) {
+			double *is = s->leaf[i].is[k] = k && !last ? s->leaf[i].is[0] : ARENA_NEW(c->a, double, t->count + 1);
+			for (int64_t n = 0; n < t->count; n++) {
+				is[n] = vector ? NAN : follows(s, i, t->dim, n, k ? last : 0);
+				drawn |= !vector && isnan(is[n]);
+			}
+		}
+	}
+	return drawn ? NONE : last ? HIGH : LOW;
 }
 
 static bool in_poly(const struct cand *c, int p, ir_val v)
@@ -109,10 +131,12 @@ static double element(const struct sample *s, struct rng *r, enum dtype dt, cons
 {
 	const struct cand *c = s->m->c;
 	bool rows = l->set & c->left, dead = mode != ALIVE;
-	int64_t key = along(s, l, x, i, c->right), at = along(s, l, x, i, rows ? c->left : c->batch);
+	uint64_t those = rows ? c->left : c->batch;
+	int64_t key = along(s, l, x->dim, i, c->right), at = along(s, l, x->dim, i, those);
+	int64_t last_key = along(s, l, x->dim, n - 1, c->right), last = along(s, l, x->dim, n - 1, those);
 	bool one = at < 0 && key < 0;                     /* for all rows */
-	bool half = !rows && key >= 0 && (mode == NONE || (2 * key <= along(s, l, x, n - 1, c->right)) == (mode == LOW));      /* of the keys */
-	bool mine = dead && (one || half || (at >= 0 && at == MIN(1, along(s, l, x, n - 1, rows ? c->left : c->batch))));
+	bool half = !rows && key >= 0 && (mode == NONE || (2 * key <= last_key) == (mode == LOW));      /* of the keys */
+	bool mine = dead && (one || half || (at >= 0 && at == MIN(1, last)));
 	switch (dtype_info[dt].cls) {
 	case DT_PRED:
 		return mine ? one && mode == HIGH : key == 0 && !dead ? 1 : draw(r) % 10 < 7;
@@ -142,8 +166,12 @@ static void fill(const struct sample *s, const struct ir_fn *fn, enum mode mode,
 		bool zero = may_vanish(s->m, s->leaf[i].v, lab_of(c, s->leaf[i].lab));
 		for (int64_t k = 0; k < t->count; k++) {
 			char buf[16], *to = (char *)out[i].p + (size_t)k * dtype_info[dt].bytes;
-			double v = element(s, &r, own, lab_of(c, s->leaf[i].lab), &out[i], k, t->count, mode, zero), known;
-			v = mode != ALIVE && follows(s, i, &out[i], k, mode, &known) ? known : mode != ALIVE && v == 0 && is_endless(s->m, s->leaf[i].v) ? -INFINITY : v;
+			double v = mode == ALIVE ? NAN : s->leaf[i].is[mode == HIGH][k];
+			if (isnan(v)) {
+				v = element(s, &r, own, lab_of(c, s->leaf[i].lab), &out[i], k, t->count, mode, zero);
+				if (mode != ALIVE && v == 0 && is_endless(s->m, s->leaf[i].v))
+					v = -INFINITY;
+			}
 			kern_elem(ELEM_convert, DT_f64, own)(1, buf, &v, NULL, NULL);
 			kern_elem(ELEM_convert, own, dt)(1, to, buf, NULL, NULL);
 		}
@@ -284,12 +312,8 @@ static void key_of(struct sample *s, struct str *key)
 		str_addn(key, (const char *)&ir_vtype(c->m, c->fn, s->leaf[i].v)->dtype, 1);
 		str_addf(key, "%d", is_endless(m, s->leaf[i].v));
 		const struct ir_type_info *t = ir_type_of(c->m, sample_type(s, s->leaf[i].v, s->leaf[i].lab));
-		struct eval_array x = { .rank = t->rank };
-		memcpy(x.dim, t->dim, sizeof *t->dim * (size_t)t->rank);
-		double v;
-		for (enum mode mode = LOW; mode <= HIGH; mode++)
-			for (int64_t n = 0; n < t->count && follows(s, i, &x, n, mode, &v); n++)
-				str_addn(key, (const char *)&v, sizeof v);
+		for (int k = 0; k < 2; k++)
+			str_addn(key, (const char *)s->leaf[i].is[k], sizeof *s->leaf[i].is[k] * (size_t)t->count);
 	}
 	for (int i = 0; i < c->naxis; i++) {
 		str_addn(key, (const char *)&s->size[i], sizeof s->size[i]);
@@ -302,14 +326,15 @@ static void key_of(struct sample *s, struct str *key)
 	str_addn(key, (const char *)&c->wide, sizeof c->wide);
 }
 
-static const char *compared(struct sample *s)
+/* empty: the last mode of rows without keys. */
+static const char *compared(struct sample *s, enum mode empty)
 {
 	struct match *m = s->m;
 	struct run was, is, own[2];
 	int odd;
 	const char *bad = NULL;
 	struct err *e = NULL;
-	for (enum mode mode = LOW; mode <= NONE && !bad; mode++)
+	for (enum mode mode = LOW; mode <= empty && !bad; mode++)
 		TRY_GOTO(e, try_empty(s, mode, &bad), out);
 	if (bad)
 		return bad;
@@ -338,6 +363,7 @@ const char *check_match(struct match *m)
 	sample_start(&s, m);
 	if (!sample_leaves(&s))
 		return s.why;
+	enum mode empty = learn(&s);
 	key_of(&s, &key);
 	uint64_t *at = s.why ? NULL : map_put(&m->c->room->checked, key.p, key.n);
 	struct verdict *v = at ? (struct verdict *)(uintptr_t)*at : NULL;
@@ -347,7 +373,7 @@ const char *check_match(struct match *m)
 	if (!v) {
 		v = ARENA_NEW(m->c->a, struct verdict, 1);
 		*at = (uintptr_t)v;
-		v->why = compared(&s);
+		v->why = compared(&s, empty);
 		v->empty = m->empty;
 		v->widen = m->widen;
 	}

@@ -203,7 +203,7 @@ enum { SAMPLE_LEAVES = 64 };
 struct sample {
 	struct match *m;
 	int64_t size[ATOMS], *index[ATOMS];        /* of each axis: samples, and which indices they are */
-	struct { ir_val v; int lab; } leaf[SAMPLE_LEAVES];            /* what both functions read: their parameters */
+	struct { ir_val v; int lab; double *is[2]; } leaf[SAMPLE_LEAVES];      /* what both functions read: their parameters (is: see check.c) */
 	int nleaf;
 	const uint8_t *known;    /* of the program's values (eval_known) */
 	bool list, wide;

@@ -36,7 +36,7 @@ static double of_product(const struct plan_table *t, enum dtype dt)
 	static const double OTHER = 0.1;         /* of what has no rate of its own */
 	const double *r = of(t)->rate;
 	switch (dt) {
-	case DT_f32: return r[PLAN_dot_f32];
+	case DT_f32: case DT_f16: return r[PLAN_dot_f32];         /* f16 is multiplied as f32 */
 	case DT_bf16: return r[PLAN_dot_bf16];
 	case DT_i8: case DT_u8: return r[PLAN_dot_i8];
 	case DT_f64: return r[PLAN_dot_f64];

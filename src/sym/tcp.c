@@ -892,6 +892,14 @@ static void messages_free(struct msg *m)
 	}
 }
 
+static void fetches_free(struct fetch *f)
+{
+	for (struct fetch *next; f; f = next) {
+		next = f->next;
+		free(f);
+	}
+}
+
 static void tcp_close(struct sym_world *w)
 {
 	struct tcp *x = of(w);
@@ -911,14 +919,8 @@ static void tcp_close(struct sym_world *w)
 		pthread_mutex_lock(&l->out.lock);
 		drop_all(x, l);
 		pthread_mutex_unlock(&l->out.lock);
-		for (struct fetch *f = l->ask.first, *next; f; f = next) {
-			next = f->next;
-			free(f);
-		}
-		for (struct fetch *f = l->out.idle, *next; f; f = next) {
-			next = f->next;
-			free(f);
-		}
+		fetches_free(l->ask.first);
+		fetches_free(l->out.idle);
 		messages_free(l->out.spare);
 		messages_free(l->out.reserve);
 		close(l->fd);
