@@ -454,6 +454,7 @@ static void ended_before_it_spoke(void **state)
 	assert_null(kv->put(kv->user, "empty", "", 0));
 	assert_null(kv->get(kv->user, "empty", 1000, &got));
 	assert_int_equal(got.n, 0);
+	str_free(&got);
 	assert_null(sym_missing(kv, 1));
 	sym_server_gone(v, 1);
 	sym_server_gone(v, 1);
