@@ -210,12 +210,13 @@ struct scatter {
 	int nop;
 	kern_strip *f;               /* one operand, known function; NULL with no plan: overwrite */
 	struct plan *p;
-	kern_each *each;             /* the same, single elements; NULL: by f */
+	bool together;               /* one operand, each row's elements lie behind each other in it and in the updates: */
+	kern_each *each;             /* then the same, of short rows; NULL: by f */
 	enum redop op;
 	int64_t cut;                 /* columns of a tile: tiles share the rows, each has its part of every window */
 	size_t lists;
 };
-enum { SINGLES = 256 };
+enum { ROWS = 256, SHORT_ROW = 64, SHARED = 65536 };     /* rows whose places are found at once; bytes of a short one; elements for threads */
 
 /* A strip of one window: n elements in steps of st, su bytes. */
 static void scatter_strip(const struct scatter *q, const struct prog_kern *k, int64_t n, char *const *to, const int64_t *st,
@@ -261,8 +262,8 @@ static void scatter_strip(const struct scatter *q, const struct prog_kern *k, in
 	}
 }
 
-/* Where in the operand n <= SINGLES rows have their element, in bytes, from row i0 of the last row dimension on, or KERN_NOWHERE. */
-static void single_at(const struct walk *w, int64_t i0, int64_t n, const char *idx, int es, int64_t *at)
+/* Where in the operand n <= ROWS rows have their window, in bytes, from row i0 of the last row dimension on, or KERN_NOWHERE. */
+static void rows_at(const struct walk *w, int64_t i0, int64_t n, const char *idx, int es, int64_t *at)
 {
 	int bl = w->nb - 1;
 	int64_t di = w->bidx[bl] * w->isize, dp = w->bop[bl] * es;
@@ -275,7 +276,7 @@ static void single_at(const struct walk *w, int64_t i0, int64_t n, const char *i
 		const char *p = idx + i0 * di + c * w->comp_stride * w->isize;
 		int64_t most = w->cmax[c], cs = w->cstride[c] * es;
 		if (w->itype == DT_i32) {
-			int32_t beside[SINGLES];
+			int32_t beside[ROWS];
 			if (di != 4)
 				move_strided(4, n, (char *)beside, 4, p, di);
 			kern_isa_get()->place_i32(n, di == 4 ? (const int32_t *)(const void *)p : beside, most, cs, at);
@@ -288,20 +289,26 @@ static void single_at(const struct walk *w, int64_t i0, int64_t n, const char *i
 	}
 }
 
-/* One element a row, along the last row dimension. */
-static void scatter_single(const struct scatter *q, const struct walk *w, int es, int64_t rows, const char *idx, char *op, const char *up)
+/* Rows that lie together, along the last row dimension: n elements of each. */
+static void scatter_rows(const struct scatter *q, const struct walk *w, int es, int64_t n, const char *idx, char *op, const char *up)
 {
-	int64_t at[SINGLES], us = w->brow[w->nb - 1] * es;
-	for (int64_t i0 = 0; i0 < rows; i0 += SINGLES) {
-		int64_t n = MIN(SINGLES, rows - i0);
+	int64_t at[ROWS], us = w->brow[w->nb - 1] * es, rows = w->bdim[w->nb - 1];
+	for (int64_t i0 = 0; i0 < rows; i0 += ROWS) {
+		int64_t some = MIN(ROWS, rows - i0);
 		const char *y = up + i0 * us;
-		single_at(w, i0, n, idx, es, at);
-		if (q->each)
-			q->each(n, op, at, y, us);
-		else
-			for (int64_t i = 0; i < n; i++, y += us)
-				if (at[i] >= KERN_NOWHERE / 2)
-					q->f(1, op + at[i], op + at[i], y, NULL);
+		rows_at(w, i0, some, idx, es, at);
+		if (q->each && n * es <= SHORT_ROW) {
+			q->each(some, n, op, at, y, us);
+			continue;
+		}
+		for (int64_t i = 0; i < some; i++, y += us) {
+			if (at[i] < KERN_NOWHERE / 2)
+				continue;
+			if (q->f)
+				q->f(n, op + at[i], op + at[i], y, NULL);
+			else
+				memcpy(op + at[i], y, (size_t)(n * es));
+		}
 	}
 }
 
@@ -317,12 +324,12 @@ static void scatter_run(const struct prog_kern *k, const struct kern_state *s, i
 	const char *idx = view_at(k, ptr, 0);
 	if (q->p)
 		plan_start(q->p, scratch);
-	if (nop == 1 && w->wcount == 1 && w->nb >= 1 && !q->p) {
-		int es = dt_bytes(k->v[1].dtype), bl = w->nb - 1;
+	if (q->together) {
+		int es = dt_bytes(k->v[1].dtype);
 		do
-			scatter_single(q, w, es, w->bdim[bl], idx + offset_of(w->nb, w->bidx, ix) * w->isize,
-			               view_at(k, ptr, 2) + offset_of(w->nb, w->bop, ix) * es, view_at(k, ptr, 1) + offset_of(w->nb, w->brow, ix) * es);
-		while (index_next(bl, w->bdim, ix));
+			scatter_rows(q, w, es, c1 - c0, idx + offset_of(w->nb, w->bidx, ix) * w->isize,
+			             view_at(k, ptr, 2) + (offset_of(w->nb, w->bop, ix) + c0) * es, view_at(k, ptr, 1) + (offset_of(w->nb, w->brow, ix) + c0) * es);
+		while (index_next(w->nb - 1, w->bdim, ix));
 		return;
 	}
 	for (int64_t row = 0; row < w->rows; row++, index_next(w->nb, w->bdim, ix)) {
@@ -412,10 +419,11 @@ struct err *kern_make_scatter(const struct prog_kern *k, struct kern_state *s)
 	int es = dt_bytes(up->dtype);
 	const struct kern_isa *isa = kern_isa_get();
 	q->each = q->op == RED_fn ? isa->put[es == 16 ? 4 : es == 8 ? 3 : es == 4 ? 2 : es - 1] : isa->each[q->op][up->dtype];
-	int64_t n = l0->dim[l0->rank - 1];
+	int64_t n = l0->dim[l0->rank - 1], line = 64 / es;
+	q->together = q->nop == 1 && !q->p && q->w->nb >= 1 && l0->rank == 1 && (n == 1 || (l0->stride[0][0] == es && l0->stride[1][0] == es));
 	q->cut = n;
-	if (q->w->rows * q->w->wcount > 65536 && n >= 128)
-		q->cut = MAX(64, (n / 16 + 63) / 64 * 64);
+	if (q->w->rows * q->w->wcount > SHARED && n >= 2 * line)
+		q->cut = MAX(line, (n / 16 + line - 1) / line * line);
 	bool none = !q->w->rows || !q->w->wcount;
 	s->tiles = none ? 0 : (n + q->cut - 1) / q->cut;
 	size_t base = q->p ? (q->p->scratch + 63) & ~(size_t)63 : 0;

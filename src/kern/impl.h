@@ -37,8 +37,9 @@ typedef void kern_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t l
 /* c[m][n] += a[m][k] b[n][k]^T. */
 typedef kern_gemm kern_gemm_nt;
 
-/* to[at[i]] = f(to[at[i]], up[i]) for n elements in order: at in bytes, KERN_NOWHERE for what is dropped; updates lie us bytes apart. */
-typedef void kern_each(int64_t n, char *to, const int64_t *at, const char *up, int64_t us);
+/* to[at[i]] = f(to[at[i]], up[i]) for n rows of w elements in order: at in bytes, KERN_NOWHERE for what is dropped; updates lie us bytes
+ * apart, a row's elements behind each other. */
+typedef void kern_each(int64_t n, int64_t w, char *to, const int64_t *at, const char *up, int64_t us);
 #define KERN_NOWHERE (INT64_MIN / 2)             /* and what is added to it: anything below half of it */
 
 /* A float format of at most 8 bits, for conversion from f32: codes of what is not a plain number. */

@@ -371,7 +371,7 @@ enum { FOLD_LANES = 64, FOLD_BLOCK = 4096 };
 #define FOLD(R, N, T, ID, e) FOLD_AS(R, N, T, T, (T), (T), ID, e)
 /* Of numbers that are load(x), from which last() makes the result. */
 #define FOLD_AS(R, N, X, T, load, last, ID, e)                                                        \
-	static inline T CAT3(R, N, lanes)(int64_t n, const X *x, int lanes)                               \
+	static inline __attribute__((always_inline)) T CAT3(R, N, lanes)(int64_t n, const X *x, int lanes)                               \
 	{                                                                                                 \
 		T acc[FOLD_LANES];                                                                            \
 		int64_t i = 0;                                                                                \
@@ -382,7 +382,7 @@ enum { FOLD_LANES = 64, FOLD_BLOCK = 4096 };
 				T a = acc[j], b = load(x[i + j]);                                                     \
 				acc[j] = (T)(e);                                                                      \
 			}                                                                                         \
-		for (int j = 0; i < n; i++, j++) {                                                            \
+		for (int j = 0; i < n && j < lanes; i++, j++) {                                                            \
 			T a = acc[j], b = load(x[i]);                                                             \
 			acc[j] = (T)(e);                                                                          \
 		}                                                                                             \
@@ -430,7 +430,7 @@ FOLD(mul, f64, double, 1, a * b)
 FOLD_AS(min, f64, double, int64_t, CAT3(up, f64, h), CAT3(unup, f64, h), INT64_MAX, a < b ? a : b)
 FOLD_AS(max, f64, double, int64_t, CAT3(down, f64, h), CAT3(undown, f64, h), INT64_MIN, a > b ? a : b)
 
-/* --- single elements ------------------------------------------------------ */
+/* --- here and there ------------------------------------------------------- */
 
 /* at[i] += idx[i] * step, or KERN_NOWHERE where idx[i] is not 0 .. most. */
 static void CAT3(place, i32, h)(int64_t n, const int32_t *idx, int64_t most, int64_t step, int64_t *at)
@@ -438,19 +438,38 @@ static void CAT3(place, i32, h)(int64_t n, const int32_t *idx, int64_t most, int
 	EACH at[i] = idx[i] < 0 || idx[i] > most ? KERN_NOWHERE : at[i] + idx[i] * step;
 }
 
-/* Here and there, one after the other: as the strip of the type has it, element by element. */
-#define EACH_FN(R, N, X, T, load, last, e)                                                            \
-	static void CAT3(R, N, each)(int64_t n, char *to, const int64_t *at, const char *up, int64_t us)  \
+/* One row after the other: as the strip of the type has it, element by element, four at once where there are as many. */
+#define EACH_FN(R, N, X, T, load, last, e) EACH_SOME(R, N, X, T, load, last, e) EACH_ROWS(R, N, X)
+#define EACH_SOME(R, N, X, T, load, last, e)                                                          \
+	static inline void CAT3(R, N, some)(int k, char *to, const char *up)                              \
 	{                                                                                                 \
+		X p[4], q[4];                                                                                 \
+		memcpy(p, to, sizeof *p * (size_t)k);                                                         \
+		memcpy(q, up, sizeof *q * (size_t)k);                                                         \
+		for (int j = 0; j < k; j++) {                                                                 \
+			UNUSED T x = load(p[j]), y = load(q[j]);                                                  \
+			p[j] = last((T)(e));                                                                      \
+		}                                                                                             \
+		memcpy(to, p, sizeof *p * (size_t)k);                                                         \
+	}
+#define EACH_ROWS(R, N, X)                                                                            \
+	static void CAT3(R, N, each)(int64_t n, int64_t w, char *to, const int64_t *at, const char *up, int64_t us) \
+	{                                                                                                 \
+		if (w == 1) {                                                                                 \
+			for (int64_t i = 0; i < n; i++, up += us)                                                 \
+				if (at[i] >= KERN_NOWHERE / 2)                                                        \
+					CAT3(R, N, some)(1, to + at[i], up);                                              \
+			return;                                                                                   \
+		}                                                                                             \
 		for (int64_t i = 0; i < n; i++, up += us) {                                                   \
-			X p, q;                                                                                   \
+			char *p = to + at[i];                                                                     \
+			int64_t j = 0;                                                                            \
 			if (at[i] < KERN_NOWHERE / 2)                                                             \
 				continue;                                                                             \
-			memcpy(&p, to + at[i], sizeof p);                                                         \
-			memcpy(&q, up, sizeof q);                                                                 \
-			UNUSED T x = load(p), y = load(q);                                                        \
-			p = last((T)(e));                                                                         \
-			memcpy(to + at[i], &p, sizeof p);                                                         \
+			for (; j + 4 <= w; j += 4)                                                                \
+				CAT3(R, N, some)(4, p + j * (int64_t)sizeof(X), up + j * (int64_t)sizeof(X));         \
+			for (; j < w; j++)                                                                        \
+				CAT3(R, N, some)(1, p + j * (int64_t)sizeof(X), up + j * (int64_t)sizeof(X));         \
 		}                                                                                             \
 	}
 #define EACH_SELF(x) (x)
@@ -461,27 +480,58 @@ static void CAT3(place, i32, h)(int64_t n, const int32_t *idx, int64_t most, int
 	EACH_FN(xor, N, T, T, EACH_SELF, EACH_SELF, x ^ y)
 #define EACH_FLOAT(N, X, T, H, load, last)                                                            \
 	EACH_FN(add, N, X, T, load, last, x + y) EACH_FN(mul, N, X, T, load, last, x * y)                 \
-	EACH_FN(min, N, X, T, load, last, CAT3(eachmin, H, h)(x, y)) EACH_FN(max, N, X, T, load, last, CAT3(eachmax, H, h)(x, y))
+	EACH_LIMIT(min, N, X, H, load, last) EACH_LIMIT(max, N, X, H, load, last)
 /* min_1 and max_1 with no branch on which is the larger, since nobody guesses that: the instructions give y if neither is.
- * Zeros, subnormals and NaN are rare. */
+ * Zeros, subnormals and NaN are rare: of four elements with one of them false is said, and nothing done. */
 #if defined(__x86_64__)
 #define LIMIT_f32(R, x, y, op) _mm_cvtss_f32(_mm_##R##_ss(_mm_set_ss(x), _mm_set_ss(y)))
 #define LIMIT_f64(R, x, y, op) _mm_cvtsd_f64(_mm_##R##_sd(_mm_set_sd(x), _mm_set_sd(y)))
+#define LIMIT_FOUR(R)                                                                                 \
+	static inline bool CAT3(four, R, f32)(char *to, const char *up)                                   \
+	{                                                                                                 \
+		__m128 x = _mm_loadu_ps((const float *)(const void *)to), z = _mm_##R##_ps(x, _mm_loadu_ps((const float *)(const void *)up)); \
+		__m128 tiny = _mm_cmpnge_ps(_mm_andnot_ps(_mm_set1_ps(-0.f), z), _mm_set1_ps(0x1p-126f));     \
+		if (_mm_movemask_ps(_mm_or_ps(tiny, _mm_cmpunord_ps(x, x))))                                  \
+			return false;                                                                             \
+		_mm_storeu_ps((float *)(void *)to, z);                                                        \
+		return true;                                                                                  \
+	}
 #else
 #define LIMIT_f32(R, x, y, op) (x op y ? x : y)
 #define LIMIT_f64(R, x, y, op) (x op y ? x : y)
+#define LIMIT_FOUR(R) static inline bool CAT3(four, R, f32)(char *to, const char *up) { return false; }
 #endif
-#define EACH_LIMIT(R, H, T, FABS, LEAST, op)                                                          \
+#define LIMIT_ONE(R, H, T, FABS, LEAST, op)                                                           \
 	__attribute__((noinline, cold)) static T CAT3(rare##R, H, h)(T x, T y) { return CAT3(R##_1, H, h)(x, y); } \
 	static inline T CAT3(each##R, H, h)(T x, T y)                                                     \
 	{                                                                                                 \
 		T r = LIMIT_##H(R, x, y, op);                                                                 \
 		return __builtin_expect(x == x && FABS(r) >= LEAST, 1) ? r : CAT3(rare##R, H, h)(x, y);       \
 	}
-EACH_LIMIT(min, f32, float, __builtin_fabsf, 0x1p-126f, <)
-EACH_LIMIT(max, f32, float, __builtin_fabsf, 0x1p-126f, >)
-EACH_LIMIT(min, f64, double, __builtin_fabs, 0x1p-1022, <)
-EACH_LIMIT(max, f64, double, __builtin_fabs, 0x1p-1022, >)
+LIMIT_ONE(min, f32, float, __builtin_fabsf, 0x1p-126f, <)
+LIMIT_ONE(max, f32, float, __builtin_fabsf, 0x1p-126f, >)
+LIMIT_ONE(min, f64, double, __builtin_fabs, 0x1p-1022, <)
+LIMIT_ONE(max, f64, double, __builtin_fabs, 0x1p-1022, >)
+LIMIT_FOUR(min)
+LIMIT_FOUR(max)
+#define FOUR_f32(R, to, up) CAT3(four, R, f32)(to, up)
+#define FOUR_f64(R, to, up) false
+#define FOUR_bf16(R, to, up) false
+#define FOUR_f16(R, to, up) false
+#define EACH_LIMIT(R, N, X, H, load, last)                                                            \
+	static inline void CAT3(R, N, some)(int k, char *to, const char *up)                              \
+	{                                                                                                 \
+		if (k == 4 && FOUR_##N(R, to, up))                                                            \
+			return;                                                                                   \
+		for (int j = 0; j < k; j++) {                                                                 \
+			X p, q;                                                                                   \
+			memcpy(&p, to + j * (int)sizeof p, sizeof p);                                             \
+			memcpy(&q, up + j * (int)sizeof q, sizeof q);                                             \
+			p = last(CAT3(each##R, H, h)(load(p), load(q)));                                          \
+			memcpy(to + j * (int)sizeof p, &p, sizeof p);                                             \
+		}                                                                                             \
+	}                                                                                                 \
+	EACH_ROWS(R, N, X)
 EACH_INT(i8, int8_t, uint32_t) EACH_INT(i16, int16_t, uint32_t) EACH_INT(i32, int32_t, uint32_t) EACH_INT(i64, int64_t, uint64_t)
 EACH_INT(u8, uint8_t, uint32_t) EACH_INT(u16, uint16_t, uint32_t) EACH_INT(u32, uint32_t, uint32_t) EACH_INT(u64, uint64_t, uint64_t)
 EACH_FLOAT(f32, float, float, f32, EACH_SELF, EACH_SELF)

@@ -1123,7 +1123,7 @@ static void gathers(void **state)
 {
 	TIMES(400) {
 		/* operand [D0][D1][D2], indices [..batch..][ncomp], windows over some dimensions */
-		int64_t od[8] = { range(1, 6), range(1, 6), range(1, 6) }, size[3], bd[8], nbatch = range(0, 2), ncomp = range(1, 3);
+		int64_t od[8] = { range(1, 6), range(1, 6), below(4) ? range(1, 6) : range(15, 70) }, size[3], bd[8], nbatch = range(0, 2), ncomp = range(1, 3);
 		bool collapsed[3];
 		int64_t w[64], map[3] = { 0, 1, 2 };
 		for (int i = 2; i > 0; i--) {
@@ -1179,7 +1179,8 @@ static void gathers(void **state)
 		for (int i = 0; i < ncomp; i++)
 			w[nw++] = map[i];
 		w[nw++] = ivd;
-		enum dtype dt = below(2) ? DT_f32 : DT_i32, it = below(2) ? DT_i32 : DT_u8;
+		static const enum dtype types[] = { DT_f32, DT_i32, DT_f64, DT_i64, DT_i16, DT_bf16, DT_f16 };
+		enum dtype dt = types[below(NELEM(types))], it = below(2) ? DT_i32 : DT_u8;
 		enum redop op = (enum redop[]){ RED_add, RED_fn, RED_max, RED_min }[below(4)];
 		if (scatter) {
 			w[nw++] = 0;
