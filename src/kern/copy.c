@@ -1,12 +1,12 @@
 /* Kernels that move elements: copy, fill, iota, dynamic_slice, dynamic_update, pad.
  *
  * All but iota are lists of boxes: a strided copy from one view to another of equal shape.  A box runs as
- * memcpy of rows, as blocked transposes, or as strided moves along its best dimension. */
+ * memcpy of rows, as blocked transposes, as repeats of each element, or as strided moves along its best dimension. */
 #include <stdlib.h>
 
 #include "copy.h"
 
-enum { UNIT_BYTES = 65536, TILE_BYTES = 262144 };
+enum { UNIT_BYTES = 65536, TILE_BYTES = 262144, REPEAT_BYTES = 64 };
 
 void box_make(struct arena *a, struct box *b, const struct prog_view *in, const struct prog_view *out)
 {
@@ -55,7 +55,10 @@ void box_make(struct arena *a, struct box *b, const struct prog_view *in, const 
 				os[r - 2] = o;
 				break;
 			}
-	if (b->mode != BOX_TRANSPOSE && r > 1 && l->dim[r - 1] < 8 && l->dim[r - 1] * es < 32 && l->dim[r - 2] > 2 * l->dim[r - 1]) {
+	if (r > 1 && os[r - 1] == es && !is[r - 1] && l->dim[r - 1] * es <= REPEAT_BYTES && l->dim[r - 1] <= l->dim[r - 2])
+		b->mode = BOX_REPEAT;
+	bool two = b->mode == BOX_TRANSPOSE || b->mode == BOX_REPEAT;         /* the last two dimensions at once */
+	if (!two && r > 1 && l->dim[r - 1] < 8 && l->dim[r - 1] * es < 32 && l->dim[r - 2] > 2 * l->dim[r - 1]) {
 		/* short rows: walk across them */
 		int64_t *p[3] = { l->dim, is, os };
 		for (int i = 0; i < 3; i++) {
@@ -65,11 +68,11 @@ void box_make(struct arena *a, struct box *b, const struct prog_view *in, const 
 		}
 		b->mode = BOX_STRIDED;
 	}
-	b->outer = r - (b->mode == BOX_TRANSPOSE ? 2 : 1);
-	int64_t rows = 1, cut = b->mode == BOX_TRANSPOSE ? r - 2 : r - 1;
+	int cut = b->outer = r - (two ? 2 : 1);
+	int64_t rows = 1;
 	for (int d = 0; d < b->outer; d++)
 		rows *= l->dim[d];
-	int64_t row_bytes = es * l->dim[r - 1] * (b->mode == BOX_TRANSPOSE ? l->dim[r - 2] : 1);
+	int64_t row_bytes = es * l->dim[r - 1] * (two ? l->dim[r - 2] : 1);
 	b->seg = l->dim[cut];
 	if (row_bytes > UNIT_BYTES)
 		b->seg = MAX(16, (l->dim[cut] * UNIT_BYTES / row_bytes + 15) / 16 * 16);
@@ -79,10 +82,30 @@ void box_make(struct arena *a, struct box *b, const struct prog_view *in, const 
 	b->tiles = (b->units + b->per_tile - 1) / b->per_tile;
 }
 
+/* Each of n elements k times. */
+#define REPEAT(T, K)                                                                \
+	for (int64_t i = 0; i < n; i++, src += ss, dst += ds) {                         \
+		T t;                                                                        \
+		memcpy(&t, src, sizeof t);                                                  \
+		for (int64_t j = 0; j < (K); j++)                                           \
+			memcpy(dst + j * (int64_t)sizeof t, &t, sizeof t);                      \
+	}
+#define REPEATS(T) if (k == 2) REPEAT(T, 2) else if (k == 4) REPEAT(T, 4) else if (k == 8) REPEAT(T, 8) else REPEAT(T, k)
+static void repeat_each(int es, int64_t n, int64_t k, char *dst, int64_t ds, const char *src, int64_t ss)
+{
+	switch (es) {
+	case 1: REPEATS(uint8_t) break;
+	case 2: REPEATS(uint16_t) break;
+	case 4: REPEATS(uint32_t) break;
+	case 8: REPEATS(uint64_t) break;
+	default: REPEATS(w16) break;
+	}
+}
+
 void box_run(const struct box *b, char *out, const char *in, int64_t t0, int64_t t1)
 {
 	const struct loop *l = &b->l;
-	int r = l->rank, es = b->es, cut = b->mode == BOX_TRANSPOSE ? r - 2 : r - 1;
+	int r = l->rank, es = b->es, cut = b->outer;
 	const int64_t *is = l->stride[0], *os = l->stride[1];
 	int64_t u = t0 * b->per_tile, u1 = MIN(t1 * b->per_tile, b->units), ix[LOOP_RANK];
 	if (u >= u1)
@@ -100,6 +123,9 @@ void box_run(const struct box *b, char *out, const char *in, int64_t t0, int64_t
 			break;
 		case BOX_TRANSPOSE:
 			isa->transpose[es == 1 ? 0 : es == 2 ? 1 : es == 4 ? 2 : 3](l->dim[r - 1], n, src, is[r - 1] / es, dst, os[r - 2] / es);
+			break;
+		case BOX_REPEAT:
+			repeat_each(es, n, l->dim[r - 1], dst, os[r - 2], src, is[r - 2]);
 			break;
 		default:
 			move_strided(es, n, dst, os[r - 1], src, is[r - 1]);

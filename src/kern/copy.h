@@ -4,7 +4,7 @@
 
 #include "impl.h"
 
-enum box_mode { BOX_RUN, BOX_TRANSPOSE, BOX_STRIDED };
+enum box_mode { BOX_RUN, BOX_TRANSPOSE, BOX_REPEAT, BOX_STRIDED };     /* REPEAT: each element a few times */
 struct box {
 	struct loop l;           /* stride[0] of the source, [1] of the destination */
 	enum box_mode mode;

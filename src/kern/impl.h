@@ -118,6 +118,7 @@ static inline bool index_next(int rank, const int64_t *dim, int64_t *ix)
 }
 enum { LOOP_RANK = MAX_RANK };
 
+typedef struct { uint64_t a, b; } w16;       /* an element of 16 bytes */
 /* n elements of es bytes from stride ss to stride ds (bytes). */
 void move_strided(int es, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss);
 void fill_bytes(int es, int64_t n, char *dst, const void *value);   /* contiguous */

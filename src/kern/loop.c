@@ -79,7 +79,6 @@ void sum_close(int64_t blocks, kern_strip *add, int64_t n, int bytes, char *leve
 	}
 }
 
-typedef struct { uint64_t a, b; } w16;
 #define MOVE(T)                                                                     \
 	for (int64_t i = 0; i < n; i++, dst += ds, src += ss) {                         \
 		T t;                                                                        \

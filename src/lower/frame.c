@@ -196,14 +196,13 @@ void lw_target(struct lw *w, struct frame *f, ir_val v, struct place *t)
 	const struct ir_fn *fn = f->fn;
 	ir_val r = f->root[v];
 	const struct ir_op *def = ir_def(fn, r);
-	if (!def || f->target[r])
-		return;
-	bool any = v == r || makes_strides(def);
+	bool any = v == r || (def && makes_strides(def));
 	while (t && v != r) {
 		const struct ir_op *o = ir_def(fn, v);
 		ir_val x = ir_in(fn, o, v - o->out);
 		const struct ir_type_info *have = ir_vtype(w->m, fn, x);
 		if (o->kind == IR_reshape) {
+			f->target[v] = f->target[v] ? f->target[v] : t;
 			t = lw_place_reshape(w, t, have->dtype, have->rank, have->dim);
 		} else if (o->kind == IR_transpose) {
 			int n;
@@ -218,8 +217,23 @@ void lw_target(struct lw *w, struct frame *f, ir_val v, struct place *t)
 		}
 		v = x;
 	}
-	if (t && (any || lw_place_dense(t)))
+	if (t && def && !f->target[r] && (any || lw_place_dense(t)))
 		f->target[r] = t;
+}
+
+bool lw_reshape_into(struct lw *w, struct frame *f, int i)
+{
+	const struct ir_op *o = &f->fn->op.p[i];
+	ir_val x = ir_in(f->fn, o, 0);
+	const struct ir_type_info *have = ir_vtype(w->m, f->fn, x);
+	struct place *t = f->target[o->out], *to = t && o->kind == IR_reshape ? lw_place_reshape(w, t, have->dtype, have->rank, have->dim) : NULL;
+	if (!to || !lw_free_at(w, f, i, t))
+		return false;
+	lw_emit_copy(w, f->at[x], to);
+	f->at[o->out] = t;
+	f->last[o->out] = f->last[f->root[o->out]];
+	f->root[o->out] = o->out;
+	return true;
 }
 
 void lw_targets_back(struct frame *f)

@@ -19,7 +19,7 @@ static struct err *lower_op(struct lw *w, struct frame *f, int i)
 			ir_val x = ir_in(fn, o, k);
 			if (o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint) {
 				f->at[o->out + k] = f->at[x];
-			} else if (!(f->at[o->out] = lw_place_view(w, fn, o, f->at[x]))) {
+			} else if (!(f->at[o->out] = lw_place_view(w, fn, o, f->at[x])) && !lw_reshape_into(w, f, i)) {
 				f->at[o->out] = lw_place_view(w, fn, o, lw_dense(w, f, x));
 				f->root[o->out] = f->root[x];
 			}

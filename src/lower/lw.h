@@ -237,6 +237,8 @@ bool lw_in_place(const struct lw *w, const struct ir_fn *fn, const struct ir_op 
 struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v);
 /* Value v of f is wanted at t: what makes it, behind views that strides can say, leaves it there if it can.  A wish that is there stays. */
 void lw_target(struct lw *w, struct frame *f, ir_val v, struct place *t);
+/* Op i, a reshape that strides cannot say: a copy where it is wanted, its own.  False: it is not, or that is not free. */
+bool lw_reshape_into(struct lw *w, struct frame *f, int i);
 /* Push the wish for a place backwards through updates in place. */
 void lw_targets_back(struct frame *f);
 /* Does src already lie where dst wants it?  An argument donated to an output does. */
