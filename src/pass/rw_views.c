@@ -247,6 +247,21 @@ ir_val rw_update_of_all(struct rewrite *r, const struct ir_op *o, const ir_val *
 	return r->b.fn->val.p[in[0]].type == r->b.fn->val.p[in[1]].type ? in[1] : 0;
 }
 
+ir_val rw_reduce_of_one(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_type_info *t = result_type(r, o), *from = ir_vtype(r->m, r->b.fn, in[0]);
+	enum elem e = redop_elem[ir_attr(r->from, o, AT_redop)];
+	int n;
+	const int64_t *dims = ir_attrs(r->from, o, AT_dims, &n);
+	if (o->nout != 1 || e == ELEM_COUNT)
+		return 0;
+	for (int i = 0; i < n; i++)
+		if (from->dim[dims[i]] != 1)
+			return 0;
+	ir_val start = ir_splat_of(&r->b, in[1], r->from->val.p[o->out].type);
+	return ir_bin(&r->b, e, start, ir_reshape(&r->b, in[0], t->rank, t->dim));
+}
+
 ir_val rw_iota_of_one(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	const struct ir_type_info *t = result_type(r, o);
