@@ -955,61 +955,73 @@ struct err *attr_ints(struct hlo *h, uint32_t attr, int *n, int64_t **out)
 	return attr_ints2(h, attr, n, out, &rank, dim);
 }
 
-/* The user's innermost line and the outermost name: NameLoc(op name, CallSite(callee, caller)). */
+/* Is it a file of an installed package? */
+static bool of_library(const struct hlo *h, struct span s)
+{
+	static const char *const part[] = { "/site-packages/", "/dist-packages/" };
+	for (size_t i = 0; i < NELEM(part); i++)
+		if (memmem(h->p + s.at, s.n, part[i], strlen(part[i])))
+			return true;
+	return false;
+}
+
+/* The innermost line that is no library's (if all are, of those) and the outermost name: NameLoc(op name, CallSite(callee, caller)). */
 ir_loc loc_get(struct hlo *h, uint32_t attr)
 {
+	enum { MOST = 64 };
 	if (attr >= h->nattr)
 		return 0;
 	if (h->loc[attr])
 		return h->loc[attr] - 1;
 	ir_str file = 0, name = 0;
 	int64_t line = 0;
-	uint32_t at = attr;
-	for (int step = 0; step < 64; step++) {
+	uint32_t next[MOST] = { attr };
+	int n = 1;
+	for (int step = 0; step < MOST && n; step++) {
 		struct cur c;
 		struct span s;
 		int d, code;
-		struct err *e = attr_open(h, at, &c, &d, &code);
+		struct err *e = attr_open(h, next[--n], &c, &d, &code);
 		if (e || d != D_BUILTIN) {
 			err_free(e);
-			break;
+			continue;
 		}
 		if (code == 11 || code == 22) {
 			uint32_t f = cur_index(&c, h->nattr);
 			if (code == 22 && cur_count(&c) == 0)
-				break;
+				continue;
 			uint64_t l = cur_varint(&c);
-			if (c.bad)
-				break;
-			e = attr_str(h, f, &s);
-			if (!e) {
+			e = c.bad ? NULL : attr_str(h, f, &s);
+			if (c.bad || e) {
+				err_free(e);
+				continue;
+			}
+			bool library = of_library(h, s);
+			if (!library || !file) {
 				file = span_intern(h, s);
 				line = l > INT32_MAX ? 0 : (int64_t)l;
 			}
-			err_free(e);
-			break;
-		}
-		if (code == 14) {
-			uint32_t n = cur_index(&c, h->nattr);
-			at = cur_index(&c, h->nattr);
-			if (c.bad)
+			if (!library)
 				break;
-			e = attr_str(h, n, &s);
+		} else if (code == 14) {
+			uint32_t text = cur_index(&c, h->nattr), of = cur_index(&c, h->nattr);
+			if (c.bad)
+				continue;
+			next[n++] = of;
+			e = attr_str(h, text, &s);
 			if (!e && !name)
 				name = span_intern(h, s);
 			err_free(e);
 		} else if (code == 10) {
-			at = cur_index(&c, h->nattr);
-			if (c.bad)
-				break;
-		} else if (code == 12 || code == 13) {
-			if (cur_count(&c) == 0)
-				break;
-			at = cur_index(&c, h->nattr);
-			if (c.bad)
-				break;
-		} else {
-			break;
+			uint32_t callee = cur_index(&c, h->nattr), caller = cur_index(&c, h->nattr);
+			if (!c.bad && n + 2 <= MOST) {
+				next[n++] = caller;
+				next[n++] = callee;
+			}
+		} else if ((code == 12 || code == 13) && cur_count(&c)) {
+			uint32_t first = cur_index(&c, h->nattr);
+			if (!c.bad)
+				next[n++] = first;
 		}
 	}
 	h->loc[attr] = ir_loc_add(h->m, file, (int)line, name) + 1;

@@ -8,6 +8,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.only_rondo("a command of Rondo")
@@ -237,3 +238,13 @@ def test_cannot(ran, tmp_path):
                         (["--out", "train.py", "train.py"], "'train.py': it is no folder")):
         code, out, err = call(rondo, where, "explain", *args)
         assert code == 2 and words in err and not out, (args, err)
+
+
+def test_lines_are_the_users():
+    """An operation of an installed package is at the line that called it; one of packages alone at its own."""
+    library = {"jnp": jnp}
+    exec(compile("def half(x):\n    return jnp.sin(x) / 2\n\ndef apply(f, x):\n    return f(x)\n", "/opt/lib/site-packages/halves/core.py", "exec"), library)
+    own = {"half": library["half"]}
+    exec(compile("\n\ndef step(x):\n    return half(x) * 3\n", "/home/me/train.py", "exec"), own)
+    text = jax.jit(own["step"]).lower(np.ones(4, np.float32)).compile().as_text()
+    assert "train.py:4" in text and "core.py" not in text
