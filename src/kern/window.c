@@ -18,7 +18,7 @@ struct window {
 	kern_strip *f, *load, *store;
 	struct plan *p;
 	enum dtype acc;
-	int64_t rows, per_tile, nw;
+	int64_t units, strip, nstrip, per_tile, nw;      /* units: strips of outputs of all rows; cells of one; strips of a row */
 	size_t slot, lists, level;   /* level: where those of long sums lie in the scratch, 0: there are none */
 	uint8_t none[16];            /* what changes no sum */
 };
@@ -75,11 +75,11 @@ static void move_cells(int es, int64_t c, int64_t n, char *dst, int64_t ds, cons
 static void progression(int64_t n, int64_t stride, int64_t at, int64_t dim, int64_t base,
                         int64_t *j0, int64_t *dj, int64_t *cnt, int64_t *e0, int64_t *de)
 {
-	int64_t g = gcd_of(stride, base), step = base / g, j = at < 0 ? (-at + stride - 1) / stride : 0, tries = 0;
+	int64_t g = base > 1 ? gcd_of(stride, base) : 1, step = base / g, j = at < 0 ? (-at + stride - 1) / stride : 0, tries = 0;
 	*cnt = 0;
 	*dj = step;
 	*de = stride * step / base;
-	while (tries < step && ((j * stride + at) % base) != 0) {
+	while (base > 1 && tries < step && ((j * stride + at) % base) != 0) {
 		j++;
 		tries++;
 	}
@@ -90,7 +90,9 @@ static void progression(int64_t n, int64_t stride, int64_t at, int64_t dim, int6
 		return;
 	*j0 = j;
 	*e0 = e;
-	*cnt = MIN((n - 1 - j) / step + 1, *de ? (dim - 1 - e) / *de + 1 : INT64_MAX);
+	*cnt = step > 1 ? (n - 1 - j) / step + 1 : n - j;
+	if (e + (*cnt - 1) * *de >= dim)
+		*cnt = (dim - 1 - e) / *de + 1;
 }
 
 static void window_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
@@ -106,89 +108,96 @@ static void window_run(const struct prog_kern *k, const struct kern_state *s, in
 	for (int d = 0; d < r; d++)
 		odim[d] = d == L || (q->cell > 1 && d == r - 1) ? 1 : out->dim[d];
 	int as = dt_bytes(q->acc);
-	int64_t C = q->cell, strip = KERN_STRIP / C;
-	for (int64_t row = t0 * q->per_tile; row < MIN(t1 * q->per_tile, q->rows); row++) {
-		index_of(r, odim, row, ox);
-		for (int64_t c0 = 0; c0 < n; c0 += strip) {
-			int64_t m = MIN(n - c0, strip);
-			char *acc[MAX_OPS], *x[MAX_OPS], *sub[MAX_OPS];
-			for (int i = 0; i < nop; i++) {
-				const char *v = view_at(k, ptr, nop + i);
-				char init[16];
-				acc[i] = bufs + (size_t)i * 3 * KERN_STRIP * 16;
-				x[i] = acc[i] + KERN_STRIP * 16;
-				if (q->load)
-					q->load(1, init, v, NULL, NULL);
-				else
-					memcpy(init, v, (size_t)dt_bytes(k->v[i].dtype));
-				fill_bytes(q->load ? as : dt_bytes(k->v[i].dtype), m * C, acc[i], init);
-			}
-			char *first = acc[0];
-			int64_t at = 0;          /* positions so far */
-			if (q->level)
-				acc[0] = scratch + q->level;
-			memset(wx, 0, sizeof *wx * (size_t)(r + 1));
-			do {
-				/* where in the operand this position of the window is, but for the lane */
-				int64_t off[MAX_OPS] = { 0 };
-				bool inside = true;
-				for (int d = 0; d < r && inside; d++) {
-					if (d == L)
-						continue;
-					int64_t p = ox[d] * q->stride[d] + wx[d] * q->dil[d] - q->low[d];
-					inside = p >= 0 && p % q->base[d] == 0 && p / q->base[d] < in->dim[d];
-					for (int i = 0; i < nop && inside; i++)
-						off[i] += p / q->base[d] * k->v[i].stride[d];
+	int64_t C = q->cell;
+	for (int64_t u = t0 * q->per_tile; u < MIN(t1 * q->per_tile, q->units); u++) {
+		int64_t c0 = u % q->nstrip * q->strip, m = MIN(n - c0, q->strip);
+		index_of(r, odim, u / q->nstrip, ox);
+		char *acc[MAX_OPS], *x[MAX_OPS], *y[MAX_OPS], *sub[MAX_OPS];       /* y: what is combined, x or the operand itself */
+		for (int i = 0; i < nop; i++) {
+			const char *v = view_at(k, ptr, nop + i);
+			char init[16];
+			acc[i] = bufs + (size_t)i * 3 * KERN_STRIP * 16;
+			x[i] = acc[i] + KERN_STRIP * 16;
+			if (q->load)
+				q->load(1, init, v, NULL, NULL);
+			else
+				memcpy(init, v, (size_t)dt_bytes(k->v[i].dtype));
+			fill_bytes(q->load ? as : dt_bytes(k->v[i].dtype), m * C, acc[i], init);
+		}
+		char *first = acc[0];
+		int64_t at = 0;          /* positions so far */
+		if (q->level)
+			acc[0] = scratch + q->level;
+		memset(wx, 0, sizeof *wx * (size_t)(r + 1));
+		do {
+			/* where in the operand this position of the window is, but for the lane */
+			int64_t off[MAX_OPS];
+			bool inside = true;
+			memset(off, 0, sizeof *off * (size_t)nop);
+			for (int d = 0; d < r && inside; d++) {
+				if (d == L)
+					continue;
+				int64_t p = ox[d] * q->stride[d] + wx[d] * q->dil[d] - q->low[d];
+				inside = p >= 0;
+				if (q->base[d] > 1) {
+					inside &= p % q->base[d] == 0;
+					p /= q->base[d];
 				}
-				if (!inside)
-					continue;
-				int64_t j0 = 0, dj = 1, cnt = 1, e0 = 0, de = 0;
-				if (r)
-					progression(m, q->stride[L], c0 * q->stride[L] + wx[L] * q->dil[L] - q->low[L], in->dim[L], q->base[L],
-					            &j0, &dj, &cnt, &e0, &de);
-				if (cnt <= 0)
-					continue;
-				if (q->level && sum_starts(at))
-					fill_bytes(as, m * C, acc[0], q->none);
-				for (int i = 0; i < nop; i++) {
-					int es = dt_bytes(k->v[i].dtype), ws = q->load ? as : es;
-					int64_t st = r ? k->v[i].stride[L] : 0;
-					const char *src = view_at(k, ptr, i) + (off[i] + e0 * st) * es;
+				inside &= p < in->dim[d];
+				for (int i = 0; i < nop && inside; i++)
+					off[i] += p * k->v[i].stride[d];
+			}
+			if (!inside)
+				continue;
+			int64_t j0 = 0, dj = 1, cnt = 1, e0 = 0, de = 0;
+			if (r)
+				progression(m, q->stride[L], c0 * q->stride[L] + wx[L] * q->dil[L] - q->low[L], in->dim[L], q->base[L],
+				            &j0, &dj, &cnt, &e0, &de);
+			if (cnt <= 0)
+				continue;
+			if (q->level && sum_starts(at))
+				fill_bytes(as, m * C, acc[0], q->none);
+			for (int i = 0; i < nop; i++) {
+				int es = dt_bytes(k->v[i].dtype), ws = q->load ? as : es;
+				int64_t st = r ? k->v[i].stride[L] : 0;
+				const char *src = view_at(k, ptr, i) + (off[i] + e0 * st) * es;
+				y[i] = de * st == C && !q->load ? (char *)(uintptr_t)src : x[i];
+				if (y[i] == x[i]) {
 					char *raw = q->load ? x[i] + KERN_STRIP * 16 : x[i];
 					move_cells(es, C, cnt, raw, es * C, src, de * st * es);
 					if (q->load)
 						q->load(cnt * C, x[i], raw, NULL, NULL);
-					sub[i] = acc[i] + j0 * ws * C;
-					if (dj != 1) {
-						sub[i] = x[i] + KERN_STRIP * 16;
-						move_cells(ws, C, cnt, sub[i], ws * C, acc[i] + j0 * ws * C, dj * ws * C);
-					}
 				}
-				combine(q, k, cnt * C, sub, x, scratch);
-				if (dj != 1)
-					for (int i = 0; i < nop; i++) {
-						int ws = q->load ? as : dt_bytes(k->v[i].dtype);
-						move_cells(ws, C, cnt, acc[i] + j0 * ws * C, dj * ws * C, sub[i], ws * C);
-					}
-				if (q->level)
-					sum_carry(at++, q->f, m * C, as, acc[0], KERN_STRIP * 16);
-			} while (index_next(r, q->size, wx));
-			if (q->level && at) {
-				sum_close(at, q->f, m * C, as, acc[0], KERN_STRIP * 16);
-				q->f(m * C, first, first, acc[0], NULL);
-			}
-			acc[0] = first;
-			for (int i = 0; i < nop; i++) {
-				const struct prog_view *o = &k->v[2 * nop + i];
-				int es = dt_bytes(o->dtype);
-				char *from = acc[i];
-				if (q->store) {
-					q->store(m * C, x[i], acc[i], NULL, NULL);
-					from = x[i];
+				sub[i] = acc[i] + j0 * ws * C;
+				if (dj != 1) {
+					sub[i] = x[i] + KERN_STRIP * 16;
+					move_cells(ws, C, cnt, sub[i], ws * C, acc[i] + j0 * ws * C, dj * ws * C);
 				}
-				int64_t st = r ? o->stride[L] : 1;
-				move_cells(es, C, m, view_at(k, ptr, 2 * nop + i) + (offset_of(r, o->stride, ox) + c0 * st) * es, st * es, from, es * C);
 			}
+			combine(q, k, cnt * C, sub, y, scratch);
+			if (dj != 1)
+				for (int i = 0; i < nop; i++) {
+					int ws = q->load ? as : dt_bytes(k->v[i].dtype);
+					move_cells(ws, C, cnt, acc[i] + j0 * ws * C, dj * ws * C, sub[i], ws * C);
+				}
+			if (q->level)
+				sum_carry(at++, q->f, m * C, as, acc[0], KERN_STRIP * 16);
+		} while (index_next(r, q->size, wx));
+		if (q->level && at) {
+			sum_close(at, q->f, m * C, as, acc[0], KERN_STRIP * 16);
+			q->f(m * C, first, first, acc[0], NULL);
+		}
+		acc[0] = first;
+		for (int i = 0; i < nop; i++) {
+			const struct prog_view *o = &k->v[2 * nop + i];
+			int es = dt_bytes(o->dtype);
+			char *from = acc[i];
+			if (q->store) {
+				q->store(m * C, x[i], acc[i], NULL, NULL);
+				from = x[i];
+			}
+			int64_t st = r ? o->stride[L] : 1;
+			move_cells(es, C, m, view_at(k, ptr, 2 * nop + i) + (offset_of(r, o->stride, ox) + c0 * st) * es, st * es, from, es * C);
 		}
 	}
 }
@@ -241,13 +250,15 @@ struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state
 			q->lane = r - 2;
 		}
 	}
-	int64_t n = view_count(out), lane = r ? out->dim[q->lane] * q->cell : 1;
+	int64_t n = view_count(out), lane = r ? out->dim[q->lane] : 1;
 	q->nw = 1;
 	for (int d = 0; d < r; d++)
 		q->nw *= q->size[d];
-	q->rows = lane ? n / lane : 0;
-	q->per_tile = MAX(1, 65536 / MAX(1, lane * q->nw));
-	s->tiles = (q->rows + q->per_tile - 1) / q->per_tile;
+	q->strip = KERN_STRIP / q->cell;
+	q->nstrip = MAX(1, (lane + q->strip - 1) / q->strip);
+	q->units = n ? n / (lane * q->cell) * q->nstrip : 0;
+	q->per_tile = MAX(1, 65536 / MAX(1, MIN(lane, q->strip) * q->cell * q->nw));
+	s->tiles = (q->units + q->per_tile - 1) / q->per_tile;
 	q->lists = q->p ? (q->p->scratch + 63) & ~(size_t)63 : 0;
 	q->slot = (q->lists + (size_t)q->nop * 4 * sizeof(void *) + 63) & ~(size_t)63;
 	s->scratch = q->slot + (size_t)q->nop * KERN_STRIP * 16 * 4;
