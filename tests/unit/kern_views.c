@@ -640,10 +640,12 @@ static void windows(void **state)
 		int64_t dim[8], out[8] = { 0 }, w[64];
 		shape(&r, dim, 9);
 		r = MIN(r, 3);
-		bool ok = true;
+		bool ok = true, wide = false;
+		int longest = r && r <= 2 && below(5) == 0 ? (int)below(r) : -1;          /* more than a strip */
 		for (int d = 0; d < r; d++) {
-			dim[d] = MIN(dim[d], 12);
-			w[d] = range(1, 3);
+			dim[d] = d == longest ? range(200, 600) : MIN(dim[d], 12);
+			wide |= d == longest && below(2);
+			w[d] = d == longest && wide ? range(50, 90) : range(1, 3);
 			w[r + d] = range(1, 2);
 			w[2 * r + d] = below(4) ? 1 : range(1, 3);
 			w[3 * r + d] = below(4) ? 1 : 2;
@@ -660,7 +662,7 @@ static void windows(void **state)
 		if (!ok)
 			continue;
 		static const enum dtype t[] = { DT_f32, DT_i32, DT_bf16, DT_u8 };
-		enum dtype dt = t[below(4)];
+		enum dtype dt = t[below(wide ? 2 : 4)];
 		enum redop op = below(2) ? RED_add : RED_max;
 		w[6 * r] = op;
 		begin(KERN_reduce_window);
