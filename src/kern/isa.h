@@ -462,10 +462,10 @@ static void CAT3(place, i32, h)(int64_t n, const int32_t *idx, int64_t most, int
 			return;                                                                                   \
 		}                                                                                             \
 		for (int64_t i = 0; i < n; i++, up += us) {                                                   \
-			char *p = to + at[i];                                                                     \
 			int64_t j = 0;                                                                            \
 			if (at[i] < KERN_NOWHERE / 2)                                                             \
 				continue;                                                                             \
+			char *p = to + at[i];                                                                     \
 			for (; j + 4 <= w; j += 4)                                                                \
 				CAT3(R, N, some)(4, p + j * (int64_t)sizeof(X), up + j * (int64_t)sizeof(X));         \
 			for (; j < w; j++)                                                                        \

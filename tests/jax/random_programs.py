@@ -343,9 +343,9 @@ def run_on(where, c, values):
     return once
 
 
-def judge(c, known=None, theirs=False):
+def judge(c, known=None, theirs=False, ran=lambda: None):
     """(kind, why): ok, skip (XLA:CPU cannot), theirs (XLA:CPU is wrong), ill, wrong, error.  What XLA:CPU gives is kept in the file
-    `known` for the next tier; theirs: nothing else is done."""
+    `known` for the next tier; theirs: nothing else is done.  ran is called when both have run."""
     import jax
     with warnings.catch_warnings(), jax.enable_x64(c.x64):
         warnings.simplefilter("ignore")
@@ -367,6 +367,7 @@ def judge(c, known=None, theirs=False):
             got = [np.asarray(x) for x in out]
         except Exception as e:
             return "error", f"{type(e).__name__}: {str(e)[:600]}"
+        ran()
         why = compare(got, want, c.good)
         if why:
             own = model(c)
@@ -418,7 +419,7 @@ class Worker:
             self.pid = None
 
     def ask(self, job):
-        """The child's answer.  A crash or a hang is one, too, unless XLA:CPU alone does the same."""
+        """The child's answer.  A crash or a hang is one, too, unless XLA:CPU alone does the same; that the model, in numpy, is slow to judge is none."""
         r = self.answer(job)
         if r["kind"] in ("crash", "hang"):
             t = self.answer(["theirs", *job[:2]])
@@ -437,12 +438,12 @@ class Worker:
             self.to.flush()
         except BrokenPipeError:
             pass
-        end, got = time.monotonic() + self.a.limit, b""
+        end, got, ran = time.monotonic() + self.a.limit, b"", False
         while not got.endswith(b"\n"):
             left = end - time.monotonic()
             if left <= 0 or not select.select([self.back], [], [], left)[0]:
                 self.stop()
-                return {"kind": "hang", "why": f"no answer in {self.a.limit} s"}
+                return {"kind": "skip", "why": "the model has not judged it"} if ran else {"kind": "hang", "why": f"no answer in {self.a.limit} s"}
             part = os.read(self.back, 1 << 16)
             if not part:
                 _, status = os.waitpid(self.pid, 0)
@@ -451,6 +452,8 @@ class Worker:
                 os.close(self.back)
                 return {"kind": "crash", "why": signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"}
             got += part
+            if got.startswith(b"ran\n"):
+                got, end, ran = got[4:], time.monotonic() + 5 * self.a.limit, True
         return json.loads(got)
 
 
@@ -458,13 +461,17 @@ def serve(a, tier, asks, answers):
     os.environ.update({"RONDO_TIER": tier, "RONDO_CACHE": "", "RONDO_CHECK": "" if a.no_check else "1"})
     import jax
     jax.config.update("jax_num_cpu_devices", a.devices)
+
+    def ran():
+        answers.write("ran\n")
+        answers.flush()
     for k, line in enumerate(asks):
         job = json.loads(line)
         try:
             theirs = job[0] == "theirs"
             job = job[theirs:]
             c, known = draw(job[1], a.devices, a.how, a.mode) if job[0] == "seed" else Case.load(job[1]), job[2] if len(job) > 2 else None
-            kind, why = judge(c, known, theirs)
+            kind, why = judge(c, known, theirs, ran)
             answers.write(json.dumps({"kind": kind, "why": why, "text": c.text() if known else ""}) + "\n")
         except BaseException as e:
             import traceback
