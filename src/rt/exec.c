@@ -524,10 +524,11 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 		}
 	}
 	if (p->ncoll && x->nlocal) {
-		/* What devices must agree on, and no more: how a process computes (instruction set, what it does in place) is its
-		 * own affair.  Host callbacks are known by numbers that each process gives: such a program has no common
-		 * fingerprint. */
-		uint64_t h = hash_bytes(x->name, strlen(x->name), (p->ncustom ? 0 : p->fingerprint) ^ prog_comm_hash(p) ^ x->agreed);
+		/* What devices must agree on, and no more: what is done, on which devices, what travels; how a process computes
+		 * (instruction set, what it does in place) is its own affair.  Host callbacks are known by numbers that each
+		 * process gives: such a program has no common fingerprint. */
+		uint64_t h = hash_bytes(x->id, sizeof *x->id * (size_t)p->ndev, (p->ncustom ? 0 : p->fingerprint) ^ prog_comm_hash(p) ^ x->agreed);
+		h = hash_bytes(x->name, strlen(x->name), h);
 		x->ident = (uint32_t)(h >> 32) | 1;
 		x->peer = mem_alloc(sizeof *x->peer * (size_t)x->nlocal);
 		x->npeer = mem_alloc(sizeof *x->npeer * (size_t)x->nlocal);

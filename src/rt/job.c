@@ -236,12 +236,16 @@ static void add_peers(struct str *s, const struct prog *p, const struct prog_col
 	str_add(s, n > MOST ? " .." : "");
 }
 
-/* What the commands of a program send and receive: a line each, of place, what, and whom it talks to, with tabs between. */
+/* A program's name and the devices that it runs on, in its order; then a line for each command that sends and receives, of place, what, and
+ * whom it talks to.  There are tabs between. */
 static void list(struct str *s, const struct rt_exec *x)
 {
 	const struct prog *p = x->p;
 
-	str_addf(s, "%s\n", x->name);
+	str_addf(s, "%s\t", x->name);
+	for (int i = 0; i < p->ndev; i++)
+		str_addf(s, " %d", x->id[i]);
+	str_add(s, "\n");
 	for (uint32_t i = 1; i <= x->ncomm; i++) {
 		const struct ins *k = &x->ins[x->comm_ins[i]];
 		const struct prog_coll *c = k->ref;
@@ -272,7 +276,25 @@ void job_publish(struct rt_exec *x)
 	str_free(&s);
 }
 
-/* Line k of a list: 0 is the name. */
+/* Where the devices of two lists part; false: nowhere. */
+static bool elsewhere(const char *own, const char *its, struct str *s)
+{
+	own += strcspn(own, "\t\n");
+	its += strcspn(its, "\t\n");
+	for (int i = 0; *own && *own != '\n' && *its && *its != '\n'; i++) {
+		char *a, *b;
+		long here = strtol(own + 1, &a, 10), there = strtol(its + 1, &b, 10);
+		if (here != there) {
+			str_addf(s, " (whose mesh has other devices, or these in another order: at position %d here device %ld, there %ld)", i, here, there);
+			return true;
+		}
+		own = a;
+		its = b;
+	}
+	return false;
+}
+
+/* Line k of a list. */
 static bool line_of(const char *text, uint32_t k, char *out, size_t n)
 {
 	for (; k; k--) {
@@ -308,6 +330,7 @@ bool job_describe(struct rt_client *c, const struct rt_exec *mine, uint32_t iden
 		err_free(e);
 	}
 	if (found && line_of(its.p, 0, name, sizeof name)) {
+		name[strcspn(name, "\t")] = '\0';
 		if (!site || !line_of(its.p, site, line, sizeof line))
 			line[0] = '\0';
 		if (site) {
@@ -326,7 +349,7 @@ bool job_describe(struct rt_client *c, const struct rt_exec *mine, uint32_t iden
 		/* The same program by name, but not in what it says: where do they part? */
 		if (mine && mine->ident != ident && !strcmp(mine->name, name)) {
 			list(&own, mine);
-			for (uint32_t k = 1;; k++) {
+			for (uint32_t k = 1; !elsewhere(own.p, its.p, s); k++) {
 				bool a = line_of(own.p, k, line, sizeof line), b = line_of(its.p, k, other, sizeof other);
 				if (a && b && !strcmp(line, other))
 					continue;

@@ -53,14 +53,19 @@ const struct ir_axes *part_op_axes(struct part *p, const struct values *v, const
 	return *x ? *x : (*x = part_rule(p, v->fn, o));
 }
 
+static bool is_move(const struct values *v, const struct move *m, ir_val x, ir_shard h)
+{
+	return m->from == v->map[x] && m->lay == v->sh[x] && m->t == v->fn->val.p[x].type && m->sh == h;
+}
+
 ir_val part_copy(const struct values *v, ir_val x, ir_shard h)
 {
 	if (!v->map[x])
 		return 0;
-	if (v->kept[x].from == v->map[x] && v->kept[x].sh == h)
+	if (is_move(v, &v->kept[x], x, h))
 		return v->kept[x].to;
 	for (int i = 0; i < v->nmoved; i++)
-		if (v->moved[i].from == v->map[x] && v->moved[i].sh == h && v->moved[i].at + PART_NEAR > v->at)
+		if (is_move(v, &v->moved[i], x, h) && v->moved[i].at + PART_NEAR > v->at)
 			return v->moved[i].to;
 	return 0;
 }

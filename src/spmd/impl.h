@@ -169,7 +169,9 @@ void why_cut(struct part *p, const struct ir_fn *fn, const struct ir_op *o, cons
 /* --- choose.c --------------------------------------------------------------------------- */
 
 enum { PART_ANY = -1, PART_NEAR = 32 };    /* operations: what is gathered again later than that would be kept all the time */
-struct move { ir_val from, to; ir_shard sh; size_t at; };
+/* A part that lay as `lay` of a tensor of type t, and what it is as sh.  Not the part alone: values of different shapes, cut differently, may
+ * have one part. */
+struct move { ir_val from, to; ir_type t; ir_shard lay, sh; size_t at; };
 /* A function on its way, by its values: their parts (0: not made yet) and how these lie, where propagation has them, and where results of
  * the function must lie (PART_ANY: no result, or anywhere). */
 struct values {

@@ -67,7 +67,7 @@ static ir_val scope_bring(struct part *p, struct scope *s, ir_val x, ir_shard to
 	ir_type t = s->from->val.p[x].type;
 	if (v != s->map[x]) {
 		struct move *m = part_local(p, t, to) <= part_local(p, t, s->sh[x]) ? &s->kept[x] : &s->moved[s->last++ % (int)NELEM(s->moved)];
-		*m = (struct move){ s->map[x], v, to, s->b.fn->op.n };
+		*m = (struct move){ s->map[x], v, t, s->sh[x], to, s->b.fn->op.n };
 	}
 	return v;
 }

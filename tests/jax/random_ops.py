@@ -338,16 +338,16 @@ class Draw:
 
     GROUPS = {
         "any": "unary 3 binary 4 keep 5 where 1 cast 2 reduce 4 reshape 2 transpose 2 slice 2 pad 2 concat 1 broadcast 1 dot 2 conv 0.5 take 1 scatter 1 "
-               "sort 1 cum 1 window 1 dslice 1 fori 1 while_ 1 scan 1 switch 1 grad 1 norm 2 iota 0.5 argmax 1 bitcast 0.5 fft 0.3 random 0.3 template 0.7 map_ 0.4",
+               "sort 1 cum 1 window 1 dslice 1 fori 1 while_ 1 scan 1 switch 1 grad 1 norm 2 iota 0.5 argmax 1 bitcast 0.5 fft 0.3 random 0.3 template 0.7 map_ 0.4 tile 0.5",
         "loops": "unary 1 binary 2 keep 4 reduce 2 transpose 1 slice 1 pad 1 fori 5 while_ 4 scan 4 switch 1 dslice 1 concat 1 norm 1",
         "branches": "unary 1 binary 2 keep 4 reduce 2 slice 1 pad 1 switch 7 fori 1 scan 1 dslice 1 concat 1 broadcast 1",
         "views": "unary 1 binary 1 keep 1 reshape 3 transpose 3 slice 4 pad 3 concat 2 broadcast 2 reverse 4 dslice 2 cast 1 bitcast 1.5 reduce 0.5",
         "norms": "unary 1 binary 2 reduce 5 transpose 3 norm 5 template 4 reshape 1 broadcast 1 dot 2 keep 1 where 1 cum 1",
         "exact": "unary 1 binary 3 keep 4 reduce 4 transpose 2 reshape 2 slice 2 pad 2 concat 1 broadcast 1 dot 4 take 1 scatter 1 sort 2 argmax 2 where 2 cum 1 window 1 dslice 1 cast 2 conv 1 switch 1",
         "special": "unary 6 binary 2 keep 1 reduce 1 transpose 1 slice 1 pad 1 concat 1 broadcast 1 sort 1 argmax 1 where 2 cast 1",
-        "sharded": "unary 3 binary 4 keep 0.5 reduce 4 pad 4 dot 3 broadcast 2 reshape 1 transpose 2 where 1 cast 1 norm 2 iota 0.5 fori 0.5 random 0.7 slice 0.5 narrow 2 grad 0.5 accumulate 1.5",
+        "sharded": "unary 3 binary 4 keep 0.5 reduce 4 pad 4 dot 3 broadcast 2 reshape 1 transpose 2 where 1 cast 1 norm 2 iota 0.5 fori 0.5 random 0.7 slice 0.5 narrow 2 grad 0.5 accumulate 1.5 tile 3",
         "along": "unary 1.5 binary 3 keep 3 shift 6 reverse 1 slice 1.5 pad 2 concat 1.5 window 4 conv 1.5 cum 3 argmax 2 sort 2 dslice 4 reduce 1.5 where 1 dot 0.5 transpose 0.5 "
-                 "fori 0.7 scan 0.5 switch 0.3 grad 1",
+                 "fori 0.7 scan 0.5 switch 0.3 grad 1 tile 1",
         "rings": "unary 1 binary 3 keep 2 fori 3 while_ 1.5 scan 4 handed 4 reduce 1 slice 1 transpose 0.5 concat 0.5 where 1 dot 0.5 grad 0.5 switch 1 norm 0.5 cast 0.5",
         "sums": "after 6 unary 1 binary 2 keep 1 fori 2 scan 1 norm 1 cast 1 reduce 1 transpose 0.5 where 0.5 grad 0.5",
         "small": "unary 2 binary 3 keep 2 reduce 2 transpose 2 reshape 2 slice 2 pad 2 concat 1 broadcast 1 dot 1 take 1 sort 1 argmax 1 where 1 cast 3 dslice 1 scan 1 fori 1 bitcast 1 switch 1",
@@ -573,6 +573,12 @@ class Draw:
         x = self.val()
         at, d = self.int(0, x.rank + 1), self.pick(self.palette)
         return self.step("move", f"jnp.broadcast_to(jnp.expand_dims($0, {at}), {x.shape[:at] + (d,) + x.shape[at:]})", x)
+
+    def tile(self):
+        """Copies behind one another, or of each element: parts of a value, reshaped to more than all of it."""
+        x = self.val(lambda v: v.rank and v.size)
+        n, d = self.pick([2, 2, 3, 4]), self.int(0, x.rank)
+        return self.step("move", self.pick([f"jnp.tile($0, {tuple(n if e == d else 1 for e in range(x.rank))})", f"jnp.repeat($0, {n}, axis={d})"]), x)
 
     def dslice(self):
         x = self.val(lambda v: v.rank and v.size)

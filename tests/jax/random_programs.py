@@ -123,7 +123,7 @@ def draw(seed, devices=1, how="plain", mode=None):
     d = Draw(seed, devices if how == "manual" else 1, mode)
     if how == "sharded":
         d.most, d.mode = 20000, mode or d.pick(["sharded", "sharded", "sharded", "along", "along", "along", "exact", "any", "any", "loops", "branches", "views", "norms"])
-        d.palette = [d.pick([1, 3, 8, 16, 64, 128]) for _ in range(2)] + [devices, 2 * devices, 8]
+        d.palette = [d.pick([1, 3, 8, 10, 16, 30, 64, 128]) for _ in range(2)] + [devices, 2 * devices, 8]
         if d.mode == "along":
             d.palette = [d.pick([1, 3, 8]), devices, 2 * devices, 3 * devices, 12, 24]
         d.x64, d.types = False, ["float32", "float32", "int32", "bfloat16"]
@@ -151,10 +151,11 @@ def draw(seed, devices=1, how="plain", mode=None):
         c.out_specs = [spec_of(d.rng, d.vals[n].shape, axes) for n in keep] if d.odds(0.6) else None
         for k in range(len(d.steps) - 1, -1, -1):
             s = d.steps[k]
-            if d.odds(0.2) and len(s.out) == 1:
+            shapes = any(w in s.text for w in ("tile", "repeat", "reshape", "broadcast"))      # parts of one value of different shapes
+            if d.odds(0.5 if shapes else 0.2) and len(s.out) == 1:
                 own = s.out[0] + "_"
                 s.out[0], old = own, s.out[0]
-                d.steps.insert(k + 1, Step([old], f"shard($0, *{spec_of(d.rng, d.vals[old].shape, axes, d.odds(0.7))!r})", [own]))
+                d.steps.insert(k + 1, Step([old], f"shard($0, *{spec_of(d.rng, d.vals[old].shape, axes, d.odds(0.4 if shapes else 0.7))!r})", [own]))
     elif how == "plain" and d.odds(0.25):
         c.donate = sorted(k for k in range(len(c.inputs)) if d.odds(0.5))
     loose = follows(d.steps, set())

@@ -575,6 +575,16 @@ def test_programs_that_differ_in_whom_they_talk_to(tmp_path):
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+@pytest.mark.parametrize("what, processes, devices", [("order", 2, 2), ("order", 3, 1), ("order_pairs", 3, 1), ("order_pairs", 2, 3)])
+def test_one_mesh_in_two_orders(what, processes, devices, tmp_path):
+    out = run(processes, devices, "faults", what, 1, tmp_path / "none")
+    text = "".join(t for _, t, _ in out)
+    assert "devices have diverged" in text and "nothing happened" not in out[1][1], text
+    assert what == "order_pairs" or "nothing happened" not in text, text      # one may have got what it was to have, from its like
+    assert re.search(r"whose mesh has other devices, or these in another order: at position 0 here device \d, there \d", text), text
+
+
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 def test_users_who_decide_differently(tmp_path):
     text = "".join(t for _, t, _ in run(2, 1, "faults", "decided", 1, tmp_path / "none"))
     assert "devices have diverged" in text and "differs from this device's, though not in what is communicated" in text, text

@@ -439,6 +439,23 @@ static void apart(int proc)
 	rt_exec_unref(x);
 }
 
+/* One process has two devices the other way round. */
+static void turned(int proc)
+{
+	static const int other[TOTAL] = { 1, 0, 2, 3, 4 };
+	float v[TOTAL];
+	struct rt_exec *x = ring(TOTAL, 10, proc == 2 ? other : all, false, 0);
+	struct err *e = launch(x, v);
+
+	if (!e)
+		die("turned", "went well");
+	if (e->code == ERR_INTERNAL)
+		SAYS(e, INTERNAL, "devices have diverged", "these in another order: at position 0 here device");
+	else
+		SAYS(e, ABORTED, "devices have diverged");
+	rt_exec_unref(x);
+}
+
 /* The three have tables that differ: all go by that of process 0. */
 static void tabled(int proc)
 {
@@ -546,11 +563,12 @@ static void test_taken(void **state)
 static void test_unheld(void **state) { with(unheld, -1); }
 static void test_kept(void **state) { with(kept, -1); }
 static void test_apart(void **state) { with(apart, -1); }
+static void test_turned(void **state) { with(turned, -1); }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_together), cmocka_unit_test(test_tabled), cmocka_unit_test(test_in_place), cmocka_unit_test(test_far), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_unheld), cmocka_unit_test(test_kept), cmocka_unit_test(test_taken), cmocka_unit_test(test_apart), cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_together), cmocka_unit_test(test_tabled), cmocka_unit_test(test_in_place), cmocka_unit_test(test_far), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_unheld), cmocka_unit_test(test_kept), cmocka_unit_test(test_taken), cmocka_unit_test(test_apart), cmocka_unit_test(test_turned), cmocka_unit_test(test_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,6 +129,11 @@ try:
     elif what == "pairs":             # the same name, the ring the other way round: two wait for each other, and no message tells
         way = [(b, a) for a, b in ring] if ME == victim else ring
         sharded(lambda x: lax.ppermute(x, "x", way))(x).block_until_ready()
+    elif what in ("order", "order_pairs"):        # the same program, over a mesh whose devices one process has the other way round
+        turned = jax.sharding.Mesh(np.array(jax.devices()[::-1 if ME == victim else 1]), "x")
+        x = jax.make_array_from_callback((4 * N,), NamedSharding(turned, P("x")), lambda at: np.arange(4.0 * N, dtype=np.float32)[at])
+        pairs = jax.shard_map(lambda x: lax.ppermute(x, "x", ring), mesh=turned, in_specs=P("x"), out_specs=P("x"))
+        jax.jit(jax.numpy.sum if what == "order" else pairs)(x).block_until_ready()
     elif what == "decided":           # who is asked how an operation is cut answers otherwise in one process
         from jax.experimental.custom_partitioning import custom_partitioning
         total = custom_partitioning(lambda a: a.sum(0))
@@ -143,4 +148,4 @@ except Exception as e:  # noqa: BLE001
     if what in ("permute", "sum", "compile"):
         with open(file) as t:
             began = float(t.read())
-    print(f"after {time.time() - began if what not in ('swapped', 'leave', 'viewed', 'diverged', 'pairs', 'decided') else 0:.3f} s: {type(e).__name__}: {e}", flush=True)
+    print(f"after {time.time() - began if what not in ('swapped', 'leave', 'viewed', 'diverged', 'pairs', 'order', 'order_pairs', 'decided') else 0:.3f} s: {type(e).__name__}: {e}", flush=True)
