@@ -73,8 +73,8 @@ static double follows(const struct sample *s, int n, const int64_t *dim, int64_t
 	return is.nan || is.lo != is.hi ? NAN : is.lo;
 }
 
-/* Finds out what follows from indices.  Returns how many modes there are to rows without keys: one, if nothing that a mask is made of is drawn
- * and there is one device. */
+/* Finds out what follows from indices, on the first device and on the last.  Returns the last mode of rows without keys that there is to try: the
+ * first one, if nothing that a mask is made of is drawn and there is one device. */
 static enum mode learn(struct sample *s)
 {
 	const struct cand *c = s->m->c;
@@ -84,13 +84,15 @@ static enum mode learn(struct sample *s)
 		const struct ir_type_info *t = ir_type_of(c->m, sample_type(s, s->leaf[i].v, s->leaf[i].lab));
 		const struct lab *l = lab_of(c, s->leaf[i].lab);
 		bool vector = l->set & 1 && dtype_info[t->dtype].cls == DT_FLOAT;
-		for (int k = 0; k < 2; k++) {
-			double *is = s->leaf[i].is[k] = k && !last ? s->leaf[i].is[0] : ARENA_NEW(c->a, double, t->count + 1);
+		for (int k = 0; k < (last ? 2 : 1); k++) {
+			double *is = s->leaf[i].is[k] = ARENA_NEW(c->a, double, t->count + 1);
 			for (int64_t n = 0; n < t->count; n++) {
 				is[n] = vector ? NAN : follows(s, i, t->dim, n, k ? last : 0);
 				drawn |= !vector && isnan(is[n]);
 			}
 		}
+		if (!last)
+			s->leaf[i].is[1] = s->leaf[i].is[0];
 	}
 	return drawn ? NONE : last ? HIGH : LOW;
 }

@@ -93,13 +93,7 @@ void box_make(struct arena *a, struct box *b, const struct prog_view *in, const 
 #define REPEATS(T) if (k == 2) REPEAT(T, 2) else if (k == 4) REPEAT(T, 4) else if (k == 8) REPEAT(T, 8) else REPEAT(T, k)
 static void repeat_each(int es, int64_t n, int64_t k, char *dst, int64_t ds, const char *src, int64_t ss)
 {
-	switch (es) {
-	case 1: REPEATS(uint8_t) break;
-	case 2: REPEATS(uint16_t) break;
-	case 4: REPEATS(uint32_t) break;
-	case 8: REPEATS(uint64_t) break;
-	default: REPEATS(w16) break;
-	}
+	BY_SIZE(es, REPEATS)
 }
 
 void box_run(const struct box *b, char *out, const char *in, int64_t t0, int64_t t1)

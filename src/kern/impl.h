@@ -119,6 +119,15 @@ static inline bool index_next(int rank, const int64_t *dim, int64_t *ix)
 enum { LOOP_RANK = MAX_RANK };
 
 typedef struct { uint64_t a, b; } w16;       /* an element of 16 bytes */
+/* M(T) for elements of es bytes, T of their size. */
+#define BY_SIZE(es, M)                 \
+	switch (es) {                      \
+	case 1: M(uint8_t) break;          \
+	case 2: M(uint16_t) break;         \
+	case 4: M(uint32_t) break;         \
+	case 8: M(uint64_t) break;         \
+	default: M(w16) break;             \
+	}
 /* n elements of es bytes from stride ss to stride ds (bytes). */
 void move_strided(int es, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss);
 void fill_bytes(int es, int64_t n, char *dst, const void *value);   /* contiguous */

@@ -98,21 +98,9 @@ void move_strided(int es, int64_t n, char *dst, int64_t ds, const char *src, int
 	} else if (ds == es && ss == 0) {
 		fill_bytes(es, n, dst, src);
 	} else if (ds == es) {
-		switch (es) {
-		case 1: MOVE_OUT(uint8_t) break;
-		case 2: MOVE_OUT(uint16_t) break;
-		case 4: MOVE_OUT(uint32_t) break;
-		case 8: MOVE_OUT(uint64_t) break;
-		default: MOVE_OUT(w16) break;
-		}
+		BY_SIZE(es, MOVE_OUT)
 	} else {
-		switch (es) {
-		case 1: MOVE(uint8_t) break;
-		case 2: MOVE(uint16_t) break;
-		case 4: MOVE(uint32_t) break;
-		case 8: MOVE(uint64_t) break;
-		default: MOVE(w16) break;
-		}
+		BY_SIZE(es, MOVE)
 	}
 }
 
@@ -125,13 +113,7 @@ void move_strided(int es, int64_t n, char *dst, int64_t ds, const char *src, int
 	}
 void fill_bytes(int es, int64_t n, char *dst, const void *value)
 {
-	switch (es) {
-	case 1: memset(dst, *(const uint8_t *)value, (size_t)n); break;
-	case 2: FILL(uint16_t) break;
-	case 4: FILL(uint32_t) break;
-	case 8: FILL(uint64_t) break;
-	default: FILL(w16) break;
-	}
+	BY_SIZE(es, FILL)
 }
 
 int64_t load_int(enum dtype dt, const void *p)

@@ -294,10 +294,37 @@ static void take(struct sym_server *v, double now)
 	free(c);
 }
 
+/* Wait until there is something to do: for a client, whose place in v->poll is 2 behind its own, or by time, all pairs being as seen.  Returns
+ * who must go if it says nothing now: the oldest of too many that have not said who they are, NULL: nobody. */
+static const struct client *await(struct sym_server *v, const struct pair *seen)
+{
+	double now = clock_s(), next = now + STATUS_S;
+	struct pollfd *f = v->poll;
+	const struct client *oldest = NULL;
+	int unheard = 0;
+
+	for (int i = 0; i < v->nclient; i++) {
+		const struct client *c = v->client[i];
+		f[2 + i] = (struct pollfd){ c->fd, (short)(c->until ? POLLRDHUP : c->out ? POLLOUT : POLLIN), 0 };
+		if (c->until)
+			next = c->seen != seen ? now : MIN(next, c->until);
+		if (!c->heard && !unheard++)
+			next = MIN(next, c->since + GREET_S), oldest = c;
+	}
+	bool full = unheard >= UNHEARD;
+	f[0] = (struct pollfd){ v->wake, POLLIN, 0 };
+	f[1] = (struct pollfd){ full || now < v->deaf ? -1 : v->fd, POLLIN, 0 };
+	if (full)
+		next = MIN(next, oldest->since + UNHEARD_MS / 1e3);
+	else if (now < v->deaf)
+		next = MIN(next, v->deaf);
+	poll(f, (nfds_t)v->nclient + 2, (int)(MAX(next - now, 0) * 1e3) + (next > now));
+	return full ? oldest : NULL;
+}
+
 static void *server_main(void *u)
 {
 	struct sym_server *v = u;
-	struct pollfd *f = v->poll;
 	uint64_t many;
 
 	for (;;) {
@@ -307,36 +334,19 @@ static void *server_main(void *u)
 		pthread_mutex_unlock(&v->lock);
 		if (stop)
 			return NULL;
-		double now = clock_s(), next = now + STATUS_S;
-		struct client *oldest = NULL;
-		int unheard = 0, n = 0;
+		const struct client *oldest = await(v, all);
+		double now = clock_s();
+		while (v->poll[0].revents && read(v->wake, &many, sizeof many) > 0) { }
+		int n = 0;
 		for (int i = 0; i < v->nclient; i++) {
 			struct client *c = v->client[i];
-			f[2 + i] = (struct pollfd){ c->fd, (short)(c->until ? POLLRDHUP : c->out ? POLLOUT : POLLIN), 0 };
-			if (c->until)
-				next = c->seen != all ? now : MIN(next, c->until);
-			if (!c->heard && !unheard++)
-				next = MIN(next, c->since + GREET_S), oldest = c;
-		}
-		bool full = unheard >= UNHEARD;
-		f[0] = (struct pollfd){ v->wake, POLLIN, 0 };
-		f[1] = (struct pollfd){ full || now < v->deaf ? -1 : v->fd, POLLIN, 0 };
-		if (full)
-			next = MIN(next, oldest->since + UNHEARD_MS / 1e3);
-		else if (now < v->deaf)
-			next = MIN(next, v->deaf);
-		poll(f, (nfds_t)v->nclient + 2, (int)(MAX(next - now, 0) * 1e3) + (next > now));
-		now = clock_s();
-		while (f[0].revents && read(v->wake, &many, sizeof many) > 0) { }
-		for (int i = 0; i < v->nclient; i++) {
-			struct client *c = v->client[i];
-			if (attend(v, c, f[2 + i].revents, now) && !(full && c == oldest && !c->heard && now > c->since + UNHEARD_MS / 1e3))
+			if (attend(v, c, v->poll[2 + i].revents, now) && !(c == oldest && !c->heard && now > c->since + UNHEARD_MS / 1e3))
 				v->client[n++] = c;
 			else
 				cut_off(v, c);
 		}
 		v->nclient = n;
-		if (f[1].revents)
+		if (v->poll[1].revents)
 			take(v, now);
 	}
 }
