@@ -345,6 +345,17 @@ uint8_t f32_to_f8(enum dtype dt, float x);
  * beyond 2^53. */
 double dtype_real(enum dtype dt, const void *p);
 
+/* --- layout.c ------------------------------------------------------------ */
+
+/* How the elements of an array lie, if not row-major (NULL): minor[k] is the dimension that is the k-th from the innermost; in XLA's words "{0,1}" for
+ * columns one after the other.  Layouts live for ever, and equal ones are one pointer. */
+struct layout { const char *text; int rank; int64_t minor[]; };
+/* False: minor is not each of the rank dimensions. */
+bool layout_new(int rank, const int64_t *minor, const struct layout **out);
+/* What JAX says in mhlo.layout_mode, but for "auto".  False: it is no layout of an array of that rank, or one with tiles. */
+bool layout_read(const char *text, int rank, const struct layout **out);
+const struct layout *layout_rows(int rank);    /* row-major, for who wants it in words */
+
 /* --- redop.def, elem.def ------------------------------------------------ */
 
 enum redop {

@@ -135,6 +135,9 @@ static struct err *read_args(struct hlo *h, uint32_t attr, uint32_t n, bool para
 			} else if (span_is(h, s, "mhlo.memory_kind")) {
 				TRY(attr_str(h, kv[2 * j + 1], &s));
 				out[i].memory_kind = span_intern(h, s);
+			} else if (span_is(h, s, "mhlo.layout_mode")) {
+				TRY(attr_str(h, kv[2 * j + 1], &s));
+				out[i].layout = span_intern(h, s);
 			} else if (!param && span_is(h, s, "jax.result_info")) {
 				TRY(attr_str(h, kv[2 * j + 1], &s));
 				out[i].name = span_intern(h, s);
@@ -151,6 +154,19 @@ static struct err *read_args(struct hlo *h, uint32_t attr, uint32_t n, bool para
 			}
 		}
 	}
+	return NULL;
+}
+
+/* How a lies in memory is said in words of this compiler, or refused. */
+static struct err *read_layout(struct hlo *h, struct ir_arg *a, int rank, const char *what, uint32_t i)
+{
+	const char *text = ir_text(h->m, a->layout);
+	const struct layout *l;
+	if (!a->layout || !strcmp(text, "auto"))
+		return NULL;
+	if (!layout_read(text, rank, &l))
+		return ERR(UNIMPLEMENTED, "%s %u of rank %d has the layout '%s': only those that order the dimensions are known, without tiles", what, i, rank, text);
+	a->layout = l ? ir_intern(h->m, l->text, strlen(l->text)) : 0;
 	return NULL;
 }
 
@@ -216,6 +232,10 @@ static struct err *read_module(struct hlo *h)
 	h->m->res = ARENA_NEW(&h->m->arena, struct ir_arg, w->nout + 1);
 	TRY(read_args(h, f->arg_attrs, w->nin, true, h->m->arg));
 	TRY(read_args(h, f->res_attrs, w->nout, false, h->m->res));
+	for (uint32_t i = 0; i < w->nin; i++)
+		TRY(read_layout(h, &h->m->arg[i], ir_vtype(h->m, fn, i + 1)->rank, "argument", i));
+	for (uint32_t i = 0; i < w->nout; i++)
+		TRY(read_layout(h, &h->m->res[i], ir_vtype(h->m, fn, fn->result.p[i])->rank, "result", i));
 	const struct wregion *r = &h->region.p[h->op.p[f->op].region];
 	for (uint32_t i = 0; i < w->nin && i < r->narg; i++) {
 		uint32_t at = h->argloc.p[r->loc + i];

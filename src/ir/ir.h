@@ -127,6 +127,7 @@ struct ir_arg {
 	int32_t alias;           /* parameter: donated to this output, -1 if not */
 	bool donor;              /* parameter: donated, any output may take it */
 	ir_str memory_kind;
+	ir_str layout;           /* how it lies in memory (base.h), or "auto": as the compiler likes it; empty: row-major */
 	ir_str name;             /* what the program calls it: "params['w1']"; empty if nothing */
 };
 

@@ -838,6 +838,9 @@ static struct err *argument(struct ps *s, struct ir_arg *a)
 		} else if (accept(s, "memory")) {
 			TRY(expect(s, "="));
 			TRY(string(s, &a->memory_kind));
+		} else if (accept(s, "layout")) {
+			TRY(expect(s, "="));
+			TRY(string(s, &a->layout));
 		} else if (accept(s, "name")) {
 			TRY(expect(s, "="));
 			TRY(string(s, &a->name));

@@ -450,14 +450,12 @@ static void add_arg(struct str *s, const struct ctx *c, const struct ir_arg *a)
 	}
 	if (a->donor)
 		str_add(s, " donor");
-	if (a->memory_kind) {
-		str_add(s, " memory=");
-		add_quoted(s, ir_text(c->m, a->memory_kind), strlen(ir_text(c->m, a->memory_kind)));
-	}
-	if (a->name) {
-		str_add(s, " name=");
-		add_quoted(s, ir_text(c->m, a->name), strlen(ir_text(c->m, a->name)));
-	}
+	const struct { const char *what; ir_str text; } said[] = { { "memory", a->memory_kind }, { "layout", a->layout }, { "name", a->name } };
+	for (size_t i = 0; i < NELEM(said); i++)
+		if (said[i].text) {
+			str_addf(s, " %s=", said[i].what);
+			add_quoted(s, ir_text(c->m, said[i].text), strlen(ir_text(c->m, said[i].text)));
+		}
 }
 
 static void add_function(struct str *s, const struct ctx *c, const struct ir_fn *fn)

@@ -423,10 +423,10 @@ struct err *ir_verify(const struct ir_module *m)
 	TRY(acyclic(m));
 	const struct ir_fn *fn = ir_main(m);
 	for (uint32_t i = 0; i < fn->nparam && m->arg; i++) {
-		NEED(m->arg[i].shard < m->shard.n && m->arg[i].memory_kind < m->str.n && m->arg[i].name < m->str.n, "argument %u", i);
+		NEED(m->arg[i].shard < m->shard.n && m->arg[i].memory_kind < m->str.n && m->arg[i].layout < m->str.n && m->arg[i].name < m->str.n, "argument %u", i);
 		NEED(m->arg[i].alias < (int64_t)fn->result.n, "argument %u aliases output %d of %zu", i, m->arg[i].alias, fn->result.n);
 	}
 	for (size_t i = 0; i < fn->result.n && m->res; i++)
-		NEED(m->res[i].shard < m->shard.n && m->res[i].memory_kind < m->str.n && m->res[i].name < m->str.n, "result %zu", i);
+		NEED(m->res[i].shard < m->shard.n && m->res[i].memory_kind < m->str.n && m->res[i].layout < m->str.n && m->res[i].name < m->str.n, "result %zu", i);
 	return NULL;
 }

@@ -101,7 +101,14 @@ static void describe(struct lw *w, struct prog_arg *a, const struct ir_type_info
 	a->rank = t->rank;
 	a->bytes = t->bytes;
 	a->dim = arena_copy(pa, t->dim, sizeof *t->dim * t->rank);
-	a->global_dim = arena_copy(pa, t->dim, sizeof *t->dim * t->rank);
+	if (i->layout) {                         /* t is as it lies */
+		const struct layout *l;
+		layout_read(ir_text(w->m, i->layout), t->rank, &l);
+		a->layout = arena_str(pa, l->text, strlen(l->text));
+		for (int k = 0; k < t->rank; k++)
+			a->dim[l->minor[k]] = t->dim[t->rank - 1 - k];
+	}
+	a->global_dim = arena_copy(pa, a->dim, sizeof *a->dim * t->rank);
 	for (int d = 0; d < t->rank; d++)
 		a->global_dim[d] *= ir_shard_parts(w->m, i->shard, d);
 	a->alias = -1;

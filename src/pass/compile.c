@@ -25,6 +25,7 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "unroll",    pass_unroll, NO_CALL, 0 },               /* short elementwise loops over large arrays -> straight-line code */
 	{ "partition", partition,   NO_CALL, LOCAL },           /* whole arrays -> one device's shards */
 	{ "joint",     pass_joint,  NO_CALL | LOCAL, NO_JOINT },/* joint reducers -> the collectives that there are */
+	{ "layouts",   pass_layouts,NO_CALL | LOCAL, 0 },       /* arguments and results as they lie in memory */
 	{ "canon2",    pass_canon,  NO_CALL, 0 },
 	{ "cse2",      pass_cse,    0, 0 },
 	{ "turns",     pass_turns,  NO_CALL | LOCAL, 0 },       /* cases that the turn of a loop decides -> the branch that they take */

@@ -345,13 +345,12 @@ struct pjrt_shardings_ext {
 	struct err *(*outputs)(struct pjrt_shardings_args *);
 };
 
-struct pjrt_layout_text;            /* PJRT_Layouts_MemoryLayout: XLA's text of a layout */
-ARGS(layout_destroy, struct pjrt_layout_text *layout;)
-ARGS(layout_serialize, struct pjrt_layout_text *layout; const char *bytes; size_t size; void *handle;
+ARGS(layout_destroy, const struct layout *layout;)
+ARGS(layout_serialize, const struct layout *layout; const char *bytes; size_t size; void *handle;
 	void (*deleter)(void *);)
-ARGS(layout_default, void *owner; int type; const int64_t *dims; size_t num_dims; struct pjrt_layout_text *layout;)
-ARGS(layout_buffer, struct rt_buffer *buffer; struct pjrt_layout_text *layout;)
-ARGS(layout_exec, struct pjrt_exec *executable; size_t n; struct pjrt_layout_text *const *layouts;)
+ARGS(layout_default, void *owner; int type; const int64_t *dims; size_t num_dims; const struct layout *layout;)
+ARGS(layout_buffer, struct rt_buffer *buffer; const struct layout *layout;)
+ARGS(layout_exec, struct pjrt_exec *executable; size_t n; const struct layout *const *layouts;)
 struct pjrt_layouts_ext {
 	struct pjrt_extension base;
 	struct err *(*destroy)(struct pjrt_layout_destroy *);

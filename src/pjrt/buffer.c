@@ -1,10 +1,25 @@
 /* Buffers: those of the runtime. */
 #include "impl.h"
 
-static struct err *shape_of(struct rt_shape *s, int type, const int64_t *dims, size_t rank)
+/* l: NULL is row-major.  The inner struct_size may be garbage, so it is not read. */
+static struct err *layout_of(const struct pjrt_layout *l, size_t rank, const char *what, const struct layout **out)
+{
+	*out = NULL;
+	if (!l)
+		return NULL;
+	if (l->type != LAYOUT_TILED)
+		return ERR(UNIMPLEMENTED, "%s with a layout given by strides", what);
+	if (l->tiled.num_tiles)
+		return ERR(UNIMPLEMENTED, "%s with a tiled layout", what);
+	if (l->tiled.minor_to_major_size != rank || !layout_new((int)rank, l->tiled.minor_to_major, out))
+		return ERR(INVALID, "%s of rank %zu with a layout that does not order its dimensions", what, rank);
+	return NULL;
+}
+
+static struct err *shape_of(struct rt_shape *s, int type, const int64_t *dims, size_t rank, const struct pjrt_layout *layout, const char *what)
 {
 	if (type <= 0 || type >= DT_COUNT || !dtype_info[type].name)
-		return ERR(UNIMPLEMENTED, "buffers of element type %d", type);
+		return ERR(UNIMPLEMENTED, "%s of element type %d", what, type);
 	if (rank > NELEM(s->dim))
 		return ERR(UNIMPLEMENTED, "arrays of rank %zu", rank);
 	s->dtype = (enum dtype)type;
@@ -16,23 +31,7 @@ static struct err *shape_of(struct rt_shape *s, int type, const int64_t *dims, s
 			return ERR(INVALID, "dimension %zu of a buffer is %lld", i, (long long)dims[i]);
 		n *= MAX(dims[i], 1);
 	}
-	return NULL;
-}
-
-/* Only dense row-major layouts: no tiles, dimensions from major to minor.  The inner struct_size may be
- * garbage, so it is not read. */
-static struct err *check_layout(const struct pjrt_layout *l, size_t rank, const char *what)
-{
-	if (!l)
-		return NULL;
-	if (l->type != LAYOUT_TILED)
-		return ERR(UNIMPLEMENTED, "%s with a layout given by strides", what);
-	if (l->tiled.num_tiles)
-		return ERR(UNIMPLEMENTED, "%s with a tiled layout", what);
-	for (size_t i = 0; i < l->tiled.minor_to_major_size; i++)
-		if (l->tiled.minor_to_major[i] != (int64_t)(rank - 1 - i))
-			return ERR(UNIMPLEMENTED, "%s with a layout other than row-major", what);
-	return NULL;
+	return layout_of(layout, rank, what, &s->layout);
 }
 
 /* Arrays are made in memory of this process only. */
@@ -51,8 +50,7 @@ struct err *pjrt_Client_BufferFromHostBuffer(struct pjrt_Client_BufferFromHostBu
 	struct pjrt_memory *m;
 	TRY(place(a->memory, a->device, "a buffer", &m));
 	struct rt_shape s;
-	TRY(shape_of(&s, a->type, a->dims, a->num_dims));
-	TRY(check_layout(a->device_layout, a->num_dims, "a buffer"));
+	TRY(shape_of(&s, a->type, a->dims, a->num_dims, a->device_layout, "a buffer"));
 	if (a->num_byte_strides && a->num_byte_strides != a->num_dims)
 		return ERR(INVALID, "%zu byte strides for %zu dimensions", a->num_byte_strides, a->num_dims);
 	TRY(rt_buffer_from_host(m->device->rt, m->mem, &s, a->data, a->num_byte_strides ? a->byte_strides : NULL, &a->buffer));
@@ -66,8 +64,7 @@ struct err *pjrt_Client_CreateUninitializedBuffer(struct pjrt_Client_CreateUnini
 	struct pjrt_memory *m;
 	TRY(place(a->memory, a->device, "a buffer", &m));
 	struct rt_shape s;
-	TRY(shape_of(&s, a->shape_element_type, a->shape_dims, a->shape_num_dims));
-	TRY(check_layout(a->shape_layout, a->shape_num_dims, "a buffer"));
+	TRY(shape_of(&s, a->shape_element_type, a->shape_dims, a->shape_num_dims, a->shape_layout, "a buffer"));
 	return rt_buffer_uninit(m->device->rt, m->mem, &s, &a->buffer);
 }
 
@@ -78,7 +75,7 @@ struct err *pjrt_Client_CreateErrorBuffer(struct pjrt_Client_CreateErrorBuffer *
 	if (a->error_code <= 0 || a->error_code > 16)
 		return ERR(INVALID, "%d is no error code", a->error_code);
 	struct rt_shape s;
-	TRY(shape_of(&s, a->shape_element_type, a->shape_dims, a->shape_num_dims));
+	TRY(shape_of(&s, a->shape_element_type, a->shape_dims, a->shape_num_dims, a->shape_layout, "a buffer"));
 	struct err *e = err_new((enum err_code)a->error_code, __FILE__, __LINE__, "%.*s",
 	                        (int)a->error_message_size, a->error_message);
 	a->buffer = rt_buffer_error(m->device->rt, m->mem, &s, e);
@@ -95,9 +92,10 @@ struct err *pjrt_Client_CreateViewOfDeviceBuffer(struct pjrt_Client_CreateViewOf
 	if (!m->device->client->host_memory)
 		return ERR(UNIMPLEMENTED, "views of memory that the host cannot read");
 	struct rt_shape s;
-	TRY(shape_of(&s, a->element_type, a->dims, a->num_dims));
-	TRY(check_layout(a->layout, a->num_dims, "a view"));
-	TRY(rt_buffer_from_host(m->device->rt, m->mem, &s, a->device_buffer_ptr, NULL, &a->buffer));
+	int64_t stride[MAX_RANK];
+	TRY(shape_of(&s, a->element_type, a->dims, a->num_dims, a->layout, "a view"));
+	rt_shape_strides(&s, stride);
+	TRY(rt_buffer_from_host(m->device->rt, m->mem, &s, a->device_buffer_ptr, stride, &a->buffer));
 	if (a->on_delete_callback)
 		a->on_delete_callback(a->device_buffer_ptr, a->on_delete_callback_arg);
 	return NULL;
@@ -140,16 +138,13 @@ struct err *pjrt_Buffer_DynamicDimensionIndices(struct pjrt_Buffer_DynamicDimens
 
 struct err *pjrt_Buffer_GetMemoryLayout(struct pjrt_Buffer_GetMemoryLayout *a)
 {
-	static const int64_t order[MAX_RANK] = { 63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48,
-		47, 46, 45, 44, 43, 42, 41, 40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16,
-		15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0 };
-	int rank = rt_buffer_shape(a->buffer)->rank;
+	const struct rt_shape *s = rt_buffer_shape(a->buffer);
 	memset(&a->layout, 0, sizeof a->layout);
 	a->layout.struct_size = sizeof a->layout;
 	a->layout.type = LAYOUT_TILED;
 	a->layout.tiled.struct_size = sizeof a->layout.tiled;
-	a->layout.tiled.minor_to_major = order + NELEM(order) - rank;
-	a->layout.tiled.minor_to_major_size = (size_t)rank;
+	a->layout.tiled.minor_to_major = pjrt_layout(s->layout, s->rank)->minor;
+	a->layout.tiled.minor_to_major_size = (size_t)s->rank;
 	return NULL;
 }
 
@@ -206,10 +201,11 @@ struct err *pjrt_Buffer_ToHostBuffer(struct pjrt_Buffer_ToHostBuffer *a)
 		a->dst_size = (size_t)n;
 		return NULL;
 	}
-	TRY(check_layout(a->host_layout, (size_t)s->rank, "a copy to the host"));
+	const struct layout *wanted;
+	TRY(layout_of(a->host_layout, (size_t)s->rank, "a copy to the host", &wanted));
 	if (a->dst_size < (size_t)n)
 		return ERR(INVALID, "destination of %zu bytes for an array of %lld", a->dst_size, (long long)n);
-	a->event = rt_buffer_to_host(a->src, 0, n, a->dst);
+	a->event = rt_buffer_read(a->src, wanted, a->dst);
 	return NULL;
 }
 
@@ -281,7 +277,6 @@ struct err *pjrt_Buffer_OpaqueDeviceMemoryDataPointer(struct pjrt_Buffer_OpaqueD
 struct err *pjrt_Buffer_Bitcast(struct pjrt_Buffer_Bitcast *a)
 {
 	struct rt_shape s;
-	TRY(shape_of(&s, a->element_type, a->dims, a->num_dims));
-	TRY(check_layout(a->device_layout, a->num_dims, "a buffer"));
+	TRY(shape_of(&s, a->element_type, a->dims, a->num_dims, a->device_layout, "a buffer"));
 	return rt_buffer_bitcast(a->buffer, &s, &a->out_buffer);
 }

@@ -33,7 +33,9 @@ static void side_init(struct pjrt_side *s, const struct prog_arg *a, size_t n)
 		s->sharding_size[i] = a[i].sharding ? a[i].nsharding : 0;
 		s->kind[i] = a[i].memory_kind && *a[i].memory_kind ? a[i].memory_kind : pjrt_mem_kind[0];
 		s->kind_size[i] = strlen(s->kind[i]);
-		s->layout[i] = pjrt_layout_of(a[i].rank);
+		if (a[i].layout)
+			layout_read(a[i].layout, a[i].rank, &s->layout[i]);
+		s->layout[i] = pjrt_layout(s->layout[i], a[i].rank);
 		s->type[i] = a[i].dtype;
 		s->rank[i] = a[i].rank;
 		for (int d = 0; d < a[i].rank; d++)

@@ -1,4 +1,4 @@
-/* Extensions: Shardings and Layouts.  Every array is dense row-major, so a layout is its rank. */
+/* Extensions: Shardings and Layouts. */
 #include "impl.h"
 
 /* --- shardings -------------------------------------------------------------- */
@@ -28,39 +28,7 @@ struct pjrt_shardings_ext pjrt_shardings = {
 
 /* --- layouts ---------------------------------------------------------------- */
 
-struct pjrt_layout_text { const char *text; size_t n; };
-#define L(s) { s, sizeof s - 1 }
-static struct pjrt_layout_text layout[MAX_RANK + 1] = {
-	L("{}"), L("{0}"), L("{1,0}"), L("{2,1,0}"), L("{3,2,1,0}"), L("{4,3,2,1,0}"), L("{5,4,3,2,1,0}"),
-	L("{6,5,4,3,2,1,0}"), L("{7,6,5,4,3,2,1,0}"), L("{8,7,6,5,4,3,2,1,0}"),
-#define T9 "9,8,7,6,5,4,3,2,1,0}"
-	L("{" T9), L("{10," T9), L("{11,10," T9), L("{12,11,10," T9), L("{13,12,11,10," T9),
-#define T14 "14,13,12,11,10," T9
-	L("{" T14), L("{15," T14), L("{16,15," T14), L("{17,16,15," T14), L("{18,17,16,15," T14),
-#define T19 "19,18,17,16,15," T14
-	L("{" T19), L("{20," T19), L("{21,20," T19), L("{22,21,20," T19), L("{23,22,21,20," T19),
-#define T24 "24,23,22,21,20," T19
-	L("{" T24), L("{25," T24), L("{26,25," T24), L("{27,26,25," T24), L("{28,27,26,25," T24),
-#define T29 "29,28,27,26,25," T24
-	L("{" T29), L("{30," T29), L("{31,30," T29), L("{32,31,30," T29), L("{33,32,31,30," T29),
-#define T34 "34,33,32,31,30," T29
-	L("{" T34), L("{35," T34), L("{36,35," T34), L("{37,36,35," T34), L("{38,37,36,35," T34),
-#define T39 "39,38,37,36,35," T34
-	L("{" T39), L("{40," T39), L("{41,40," T39), L("{42,41,40," T39), L("{43,42,41,40," T39),
-#define T44 "44,43,42,41,40," T39
-	L("{" T44), L("{45," T44), L("{46,45," T44), L("{47,46,45," T44), L("{48,47,46,45," T44),
-#define T49 "49,48,47,46,45," T44
-	L("{" T49), L("{50," T49), L("{51,50," T49), L("{52,51,50," T49), L("{53,52,51,50," T49),
-#define T54 "54,53,52,51,50," T49
-	L("{" T54), L("{55," T54), L("{56,55," T54), L("{57,56,55," T54), L("{58,57,56,55," T54),
-#define T59 "59,58,57,56,55," T54
-	L("{" T59), L("{60," T59), L("{61,60," T59), L("{62,61,60," T59), L("{63,62,61,60," T59),
-};
-
-struct pjrt_layout_text *pjrt_layout_of(int rank)
-{
-	return &layout[rank];
-}
+const struct layout *pjrt_layout(const struct layout *l, int rank) { return l ? l : layout_rows(rank); }
 
 static struct err *layout_destroy(struct pjrt_layout_destroy *a)
 {
@@ -74,23 +42,23 @@ static void keep(void *p)
 static struct err *layout_serialize(struct pjrt_layout_serialize *a)
 {
 	a->bytes = a->layout->text;
-	a->size = a->layout->n;
-	a->handle = a->layout;
+	a->size = strlen(a->layout->text);
+	a->handle = NULL;              /* layouts live for ever */
 	a->deleter = keep;
 	return NULL;
 }
 
 static struct err *layout_default(struct pjrt_layout_default *a)
 {
-	if (a->num_dims >= NELEM(layout))
+	if (a->num_dims > MAX_RANK)
 		return ERR(UNIMPLEMENTED, "arrays of rank %zu", a->num_dims);
-	a->layout = &layout[a->num_dims];
+	a->layout = layout_rows((int)a->num_dims);
 	return NULL;
 }
 
 static struct err *layout_buffer(struct pjrt_layout_buffer *a)
 {
-	a->layout = &layout[rt_buffer_shape(a->buffer)->rank];
+	a->layout = pjrt_layout(rt_buffer_shape(a->buffer)->layout, rt_buffer_shape(a->buffer)->rank);
 	return NULL;
 }
 

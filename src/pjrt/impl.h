@@ -63,7 +63,7 @@ struct pjrt_exec {
 		size_t n;
 		const char **sharding; size_t *sharding_size;      /* max(n, 1) of them */
 		const char **kind; size_t *kind_size;
-		struct pjrt_layout_text **layout;
+		const struct layout **layout;
 		int *type; int64_t *dim; size_t *rank;
 	} arg, res;
 	struct pjrt_value cost[2];
@@ -81,7 +81,7 @@ static inline struct pjrt_memory *pjrt_memory_of(const struct rt_buffer *b)
 	return &d->memory[rt_buffer_mem(b)];
 }
 
-struct pjrt_layout_text *pjrt_layout_of(int rank);     /* static */
+const struct layout *pjrt_layout(const struct layout *l, int rank);      /* in words, row-major too */
 
 int pjrt_mem_by_kind(const char *kind);            /* -1 if there is no such memory; NULL is the default */
 

@@ -369,6 +369,8 @@ static struct prog_arg arg(struct in *in)
 		a.sharding = bytes(in, &a.nsharding);
 	if (have(in, "memory"))
 		a.memory_kind = string(in);
+	if (have(in, "layout"))
+		a.layout = string(in);
 	return a;
 }
 

@@ -120,6 +120,10 @@ static void arg(struct str *s, const char *what, uint32_t i, const struct prog_a
 		str_add(s, " memory ");
 		quote(s, a->memory_kind);
 	}
+	if (a->layout) {
+		str_add(s, " layout ");
+		quote(s, a->layout);
+	}
 	str_add(s, "\n");
 }
 

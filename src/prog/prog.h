@@ -241,6 +241,7 @@ struct prog_arg {
 	int32_t alias;            /* parameter: result it is donated to, -1; -2 donated to none in particular */
 	void *sharding; size_t nsharding;     /* serialized xla.OpSharding */
 	char *memory_kind;        /* "device" if NULL */
+	char *layout;             /* how it lies (base.h); row-major if NULL */
 };
 
 /* Where launches are counted, in a mapping that prog_free ends; zeros: nowhere. */

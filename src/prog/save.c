@@ -271,6 +271,7 @@ static void visit_arg(struct io *io, struct prog_arg *a)
 	N(a->alias);
 	a->sharding = blob(io, a->sharding, &a->nsharding, 16);
 	text(io, &a->memory_kind);
+	text(io, &a->layout);
 }
 
 static void visit_prog(struct io *io, struct prog *p)

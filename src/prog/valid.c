@@ -76,6 +76,9 @@ static struct err *valid_arg(const struct prog *p, const struct prog_arg *a, con
 		return ERR(INVALID, "%s %u has an unknown type", what, i);
 	if (!is_shape(a->rank, a->dim, dtype_info[a->dtype].bytes) || (a->global_dim && !is_shape(a->rank, a->global_dim, dtype_info[a->dtype].bytes)))
 		return ERR(INVALID, "%s %u has an impossible extent", what, i);
+	const struct layout *layout;
+	if (a->layout && !layout_read(a->layout, a->rank, &layout))
+		return ERR(INVALID, "%s %u has the layout '%s', which arrays of rank %d have not", what, i, a->layout, a->rank);
 	if (a->bytes < 0 || a->alias < -2 || (a->alias >= 0 && (uint32_t)a->alias >= nalias))
 		return ERR(INVALID, "%s %u has alias %d, %ld bytes", what, i, a->alias, (long)a->bytes);
 	return NULL;
@@ -177,7 +180,7 @@ static struct err *valid_links(const struct prog *p, const struct prog_coll *c, 
 static struct err *valid_coll(const struct prog *p, uint32_t i)
 {
 	const struct prog_coll *c = &p->coll[i];
-	if (c->kind >= COLL_COUNT || c->algo >= COLL_ALGOS || !is_dtype(c->dtype) || c->redop >= RED_softmax)
+	if (c->kind >= COLL_COUNT || c->algo >= COLL_ALGOS || !is_dtype(c->dtype) || !dtype_info[c->dtype].bytes || c->redop >= RED_softmax)
 		return ERR(INVALID, "collective %u has an unknown kind, algorithm, type or reduction", i);
 	if (c->kind != COLL_permute && c->group >= p->ngroup)
 		return ERR(INVALID, "collective %u has group %u of %u", i, c->group, p->ngroup);

@@ -15,6 +15,8 @@ static bool suits(const struct rt_shape *s, const struct prog_arg *a)
 	return same || a->dtype == DT_token;         /* a token arrives as an empty array of pred */
 }
 
+static const char *words(const struct layout *l, int rank) { return (l ? l : layout_rows(rank))->text; }
+
 /* Is a relay of the program among its arguments, and nothing else of that? */
 static struct relay *relay_among(const struct rt_exec *x, int i, struct rt_buffer *const *arg)
 {
@@ -42,8 +44,12 @@ struct err *part_check(struct part *p, struct rt_exec *x, int i, struct rt_buffe
 			return ERR(INVALID, "parameter %lld of '%s' lies on device %d, not on device %d", (long long)k, x->p->name, arg[k]->dev->id, d->id);
 		if (rt_buffer_deleted(arg[k]))
 			return gone(x, k);
-		if (!suits(&arg[k]->shape, &x->p->arg[k]))
+		const struct rt_shape *s = &arg[k]->shape;
+		if (!suits(s, &x->p->arg[k]))
 			return ERR(INVALID, "parameter %lld of '%s' has another shape or element type than what is given for it", (long long)k, x->p->name);
+		if (s->layout != x->layout[k])           /* jit looks at the layout of committed arrays alone */
+			return ERR(INVALID, "parameter %lld of '%s' lies in memory as %s, the program wants it as %s: jax.device_put(x, x.sharding) makes an array whose layout jit asks for",
+			           (long long)k, x->p->name, words(s->layout, s->rank), words(x->layout[k], s->rank));
 	}
 	return NULL;
 }
@@ -187,11 +193,11 @@ struct err *part_make(struct part *p, struct rt_exec *x, int i, struct rt_buffer
 			atomic_store_explicit(&p->out[r]->handles, 1, memory_order_relaxed);
 		}
 		if (!y || !over)
-			p->res[r] = buffer_init(p->res[--p->nbuf], d, x->resmem[r], a->dtype, a->rank, a->dim, p->out[r], ready);
+			p->res[r] = buffer_init(p->res[--p->nbuf], d, x->resmem[r], a->dtype, x->layout[x->narg + r], a->rank, a->dim, p->out[r], ready);
 		else if (p->res[r] = &y->b[--j], y->made)
 			y->b[j].st = p->out[r];
 		else {
-			buffer_init(&y->b[j], d, x->resmem[r], a->dtype, a->rank, a->dim, p->out[r], NULL);
+			buffer_init(&y->b[j], d, x->resmem[r], a->dtype, x->layout[x->narg + r], a->rank, a->dim, p->out[r], NULL);
 			y->b[j].of = y;
 		}
 	}

@@ -18,7 +18,7 @@ static struct spare buffers = SPARE(sizeof(struct rt_buffer));
 bool buffer_spares(size_t n, struct rt_buffer **out) { return spare_take_all(&buffers, n, (void **)out); }
 void buffer_spare(struct rt_buffer *b) { spare_give(&buffers, b); }
 
-struct rt_buffer *buffer_init(struct rt_buffer *b, struct rt_device *d, int mem, enum dtype dt, int rank, const int64_t *dim, struct store *st, struct rt_event *ready)
+struct rt_buffer *buffer_init(struct rt_buffer *b, struct rt_device *d, int mem, enum dtype dt, const struct layout *layout, int rank, const int64_t *dim, struct store *st, struct rt_event *ready)
 {
 	atomic_init(&b->ref, 1);
 	atomic_flag_clear_explicit(&b->lock, memory_order_relaxed);
@@ -33,19 +33,20 @@ struct rt_buffer *buffer_init(struct rt_buffer *b, struct rt_device *d, int mem,
 	b->mark = b->twice = 0;
 	b->shape.dtype = dt;
 	b->shape.rank = rank;
+	b->shape.layout = layout;
 	b->bytes = dtype_info[dt].bytes;
 	for (int i = 0; i < rank; i++)
 		b->bytes *= b->shape.dim[i] = dim[i];
 	return b;
 }
 
-struct rt_buffer *buffer_new(struct rt_device *d, int mem, enum dtype dt, int rank, const int64_t *dim, struct store *st, struct rt_event *ready)
+struct rt_buffer *buffer_new(struct rt_device *d, int mem, const struct rt_shape *s, struct store *st, struct rt_event *ready)
 {
 	struct rt_buffer *b = spare_take(&buffers);
 
 	if (b && st)
 		atomic_fetch_add_explicit(&st->handles, 1, memory_order_relaxed);
-	return b ? buffer_init(b, d, mem, dt, rank, dim, st, ready) : NULL;
+	return b ? buffer_init(b, d, mem, s->dtype, s->layout, s->rank, s->dim, st, ready) : NULL;
 }
 
 static struct rt_event *failed(struct err *e);
@@ -253,10 +254,24 @@ uint64_t rt_buffer_addr(struct rt_buffer *b)
 
 /* --- from the host ---------------------------------------------------------- */
 
-/* Gather a strided array into dense dst. */
+/* n runs of so many bytes, from stride ss to stride ds. */
+static void move(size_t run, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss)
+{
+	switch (run) {
+	case 1: for (; n-- > 0; src += ss, dst += ds) *dst = *src; break;
+	case 2: for (; n-- > 0; src += ss, dst += ds) memcpy(dst, src, 2); break;
+	case 4: for (; n-- > 0; src += ss, dst += ds) memcpy(dst, src, 4); break;
+	case 8: for (; n-- > 0; src += ss, dst += ds) memcpy(dst, src, 8); break;
+	default: for (; n-- > 0; src += ss, dst += ds) memcpy(dst, src, run); break;
+	}
+}
+
+/* Gather a strided array into dense dst.  Where a dimension lies closer together in the source than the last one, these two go by blocks whose lines
+ * stay in the cache. */
 static void gather(char *dst, const char *src, size_t elem, int rank, const int64_t *dim, const int64_t *stride)
 {
-	int64_t idx[MAX_RANK] = { 0 };
+	enum { BLOCK = 64 };
+	int64_t idx[MAX_RANK] = { 0 }, to[MAX_RANK];
 
 	/* Trailing dimensions that lie dense in the source are one run. */
 	size_t run = elem;
@@ -266,28 +281,48 @@ static void gather(char *dst, const char *src, size_t elem, int rank, const int6
 		memcpy(dst, src, run);
 		return;
 	}
-	int64_t n = dim[rank - 1], step = stride[rank - 1];
+	int last = rank - 1, near = last;
+	to[last] = (int64_t)run;
+	for (int d = last; d-- > 0;) {
+		to[d] = to[d + 1] * dim[d + 1];
+		if (dim[d] > 1 && llabs(stride[d]) < llabs(stride[near]))
+			near = d;
+	}
+	int64_t n = dim[last], m = near < last ? dim[near] : 1, block = near < last ? BLOCK : n;
 	for (;;) {
-		const char *p = src;
-		switch (run) {
-		case 1: for (int64_t i = 0; i < n; i++, p += step, dst += 1) *dst = *p; break;
-		case 2: for (int64_t i = 0; i < n; i++, p += step, dst += 2) memcpy(dst, p, 2); break;
-		case 4: for (int64_t i = 0; i < n; i++, p += step, dst += 4) memcpy(dst, p, 4); break;
-		case 8: for (int64_t i = 0; i < n; i++, p += step, dst += 8) memcpy(dst, p, 8); break;
-		default: for (int64_t i = 0; i < n; i++, p += step, dst += run) memcpy(dst, p, run); break;
-		}
-		int k = rank - 2;
+		for (int64_t i0 = 0; i0 < m; i0 += BLOCK)
+			for (int64_t j = 0; j < n; j += block)
+				for (int64_t i = i0; i < MIN(i0 + BLOCK, m); i++)
+					move(run, MIN(block, n - j), dst + i * to[near] * (near < last) + j * to[last], to[last], src + i * stride[near] * (near < last) + j * stride[last], stride[last]);
+		int k = last - 1;
 		for (; k >= 0; k--) {
+			if (k == near)
+				continue;
 			src += stride[k];
+			dst += to[k];
 			if (++idx[k] < dim[k])
 				break;
 			src -= stride[k] * dim[k];
+			dst -= to[k] * dim[k];
 			idx[k] = 0;
 		}
 		if (k < 0)
 			return;
 	}
 }
+
+/* The dimension that is the k-th from the outermost. */
+static int lies(const struct layout *l, int rank, int k) { return l ? (int)l->minor[rank - 1 - k] : k; }
+
+static void strides(const struct rt_shape *s, const struct layout *l, int64_t *stride)
+{
+	int64_t step = dtype_info[s->dtype].bytes;
+
+	for (int k = s->rank; k-- > 0; step *= s->dim[lies(l, s->rank, k)])
+		stride[lies(l, s->rank, k)] = step;
+}
+
+void rt_shape_strides(const struct rt_shape *s, int64_t *stride) { strides(s, s->layout, stride); }
 
 static struct err *shape_check(const struct rt_shape *s)
 {
@@ -311,7 +346,7 @@ struct err *rt_buffer_uninit(struct rt_device *d, int mem, const struct rt_shape
 		store_unref(st);
 		return e;
 	}
-	if (!(*out = buffer_new(d, mem, s->dtype, s->rank, s->dim, st, &event_ok))) {
+	if (!(*out = buffer_new(d, mem, s, st, &event_ok))) {
 		store_unref(st);
 		return no_room(sizeof **out);
 	}
@@ -324,26 +359,32 @@ struct err *rt_buffer_from_host(struct rt_device *d, int mem, const struct rt_sh
 	TRY(rt_buffer_uninit(d, mem, s, out));
 	struct store *st = (*out)->st;
 	size_t n = st->bytes, elem = dtype_info[s->dtype].bytes;
+	int64_t from[MAX_RANK], to[MAX_RANK], dim[MAX_RANK], step[MAX_RANK];
 	bool dense = true;
 
 	if (!n)
 		return NULL;
-	int64_t want = (int64_t)elem;
-	for (int i = s->rank; byte_stride && i-- > 0;) {
-		dense &= s->dim[i] == 1 || byte_stride[i] == want;
-		want *= s->dim[i];
+	strides(s, NULL, from);
+	strides(s, s->layout, to);
+	if (byte_stride)
+		memcpy(from, byte_stride, sizeof *from * (size_t)s->rank);
+	for (int k = 0; k < s->rank; k++) {
+		int at = lies(s->layout, s->rank, k);
+		dim[k] = s->dim[at];
+		step[k] = from[at];
+		dense &= s->dim[at] == 1 || from[at] == to[at];
 	}
 	if (dense)
 		store_upload(st, 0, data, n);
 	else if (st->mem || d->ops->direct)
-		gather(store_enter(st), data, elem, s->rank, s->dim, byte_stride);
+		gather(store_enter(st), data, elem, s->rank, dim, step);
 	else {
 		char *tmp = malloc(n);
 		if (!tmp) {
 			rt_buffer_unref(*out);
 			return no_room(n);
 		}
-		gather(tmp, data, elem, s->rank, s->dim, byte_stride);
+		gather(tmp, data, elem, s->rank, dim, step);
 		store_upload(st, 0, tmp, n);
 		free(tmp);
 	}
@@ -354,7 +395,7 @@ struct rt_buffer *rt_buffer_error(struct rt_device *d, int mem, const struct rt_
 {
 	struct rt_event *ev = failed(e ? e : ERR(INTERNAL, "buffer without content"));
 	struct store *st = store_new(d, mem, (size_t)rt_shape_bytes(s));
-	struct rt_buffer *b = st ? buffer_new(d, mem, s->dtype, s->rank, s->dim, st, ev) : NULL;
+	struct rt_buffer *b = st ? buffer_new(d, mem, s, st, ev) : NULL;
 
 	if (!b) {
 		store_unref(st);
@@ -369,21 +410,51 @@ struct copy {
 	struct store *src, *dst;      /* dst NULL: to host memory at p */
 	size_t off, n;
 	void *p;
+	const struct rt_shape *whole; /* all of it, which lies as this says, is to lie as `as`; NULL: bytes as they are */
+	const struct layout *as;
 	struct rt_event *done;
 	struct err *err;
 	struct rt_client *c;
 };
 
+static struct err *read_as(struct store *src, const struct rt_shape *s, const struct layout *as, char *to)
+{
+	int64_t from[MAX_RANK], dim[MAX_RANK], step[MAX_RANK];
+	bool direct = src->mem || src->dev->ops->direct;
+	char *tmp = direct ? NULL : malloc(src->bytes);
+
+	if (!direct && !tmp)
+		return no_room(src->bytes);
+	if (!direct)
+		store_download(src, 0, tmp, src->bytes);
+	rt_shape_strides(s, from);
+	for (int k = 0; k < s->rank; k++) {
+		dim[k] = s->dim[lies(as, s->rank, k)];
+		step[k] = from[lies(as, s->rank, k)];
+	}
+	if (src->bytes)
+		gather(to, direct ? store_enter(src) : tmp, dtype_info[s->dtype].bytes, s->rank, dim, step);
+	free(tmp);
+	return NULL;
+}
+
+static struct err *copy_now(const struct copy *k)
+{
+	if (k->whole)
+		return read_as(k->src, k->whole, k->as, k->p);
+	if (k->dst)
+		store_copy(k->dst, 0, k->src, k->off, k->n);
+	else
+		store_download(k->src, k->off, k->p, k->n);
+	return NULL;
+}
+
 static void copy_do(void *user)
 {
 	struct copy *k = user;
 
-	if (!k->err) {
-		if (k->dst)
-			store_copy(k->dst, 0, k->src, k->off, k->n);
-		else
-			store_download(k->src, k->off, k->p, k->n);
-	}
+	if (!k->err)
+		k->err = copy_now(k);
 	copied(k->src);
 	store_unref(k->dst);
 	rt_event_set(k->done, k->err);
@@ -403,30 +474,31 @@ static void copy_ready(struct err *e, void *user)
 		client_side(k->c, copy_do, k);
 }
 
-/* src: of store_to_copy; taken. */
-static struct rt_event *copy_start(struct rt_buffer *b, struct store *src, size_t off, size_t n, struct store *dst, void *p)
+/* what: of b, its src of store_to_copy, and taken; the event and what follows are filled in here. */
+static struct rt_event *copy_start(struct rt_buffer *b, struct copy what)
 {
 	struct rt_event *r = buffer_ready(b);
 
-	if (atomic_load_explicit(&r->state, memory_order_acquire) == 1 && n <= SMALL_COPY) {
-		if (dst)
-			store_copy(dst, 0, src, off, n);
-		else
-			store_download(src, off, p, n);
-		copied(src);
-		return &event_ok;
+	if (atomic_load_explicit(&r->state, memory_order_acquire) == 1 && what.n <= SMALL_COPY) {
+		struct err *e = copy_now(&what);
+		copied(what.src);
+		return e ? failed(e) : &event_ok;
 	}
-	struct copy *k = malloc(sizeof *k);
+	struct copy *k = malloc(sizeof *k + (what.whole ? sizeof *what.whole : 0));
 	struct rt_event *end = rt_event_new();
 	if (!k || !end) {
 		free(k);
 		rt_event_unref(end);
-		copied(src);
+		copied(what.src);
 		return &event_none;
 	}
-	*k = (struct copy){ src, dst, off, n, p, end, NULL, b->dev->c };
-	if (dst)
-		store_ref(dst);
+	*k = what;
+	k->done = end;
+	k->c = b->dev->c;
+	if (k->whole)
+		k->whole = memcpy(k + 1, k->whole, sizeof *k->whole);
+	if (k->dst)
+		store_ref(k->dst);
 	client_ref(k->c);
 	struct rt_event *done = rt_event_ref(k->done);
 	if (!rt_event_on_ready(r, copy_ready, k))
@@ -457,7 +529,18 @@ struct rt_event *rt_buffer_to_host(struct rt_buffer *b, int64_t off, int64_t n, 
 		return failed(ERR(OUT_OF_RANGE, "bytes %lld..%lld of a buffer of %lld bytes", (long long)off, (long long)(off + n), (long long)rt_shape_bytes(&b->shape)));
 	}
 	rt_event_ask(buffer_ready(b));
-	return copy_start(b, s, (size_t)off, (size_t)n, NULL, dst);
+	return copy_start(b, (struct copy){ .src = s, .off = (size_t)off, .n = (size_t)n, .p = dst });
+}
+
+struct rt_event *rt_buffer_read(struct rt_buffer *b, const struct layout *as, void *dst)
+{
+	if (b->shape.layout == as)
+		return rt_buffer_to_host(b, 0, rt_shape_bytes(&b->shape), dst);
+	struct store *s = store_to_copy(b);
+	if (!s)
+		return failed(deleted_error(b));
+	rt_event_ask(buffer_ready(b));
+	return copy_start(b, (struct copy){ .src = s, .n = s->bytes, .p = dst, .whole = &b->shape, .as = as });
 }
 
 struct err *rt_buffer_copy(struct rt_buffer *b, struct rt_device *d, int mem, struct rt_buffer **out)
@@ -473,8 +556,8 @@ struct err *rt_buffer_copy(struct rt_buffer *b, struct rt_device *d, int mem, st
 		copied(s);
 		return e;
 	}
-	struct rt_event *ready = copy_start(b, s, 0, s->bytes, dst, NULL);
-	if (!(*out = buffer_new(d, mem, b->shape.dtype, b->shape.rank, b->shape.dim, dst, ready))) {
+	struct rt_event *ready = copy_start(b, (struct copy){ .src = s, .dst = dst, .n = s->bytes });
+	if (!(*out = buffer_new(d, mem, &b->shape, dst, ready))) {
 		store_unref(dst);
 		rt_event_unref(ready);
 		return no_room(sizeof **out);
@@ -502,6 +585,6 @@ struct err *rt_buffer_bitcast(struct rt_buffer *b, const struct rt_shape *s, str
 		buffer_spare(n);
 		return deleted_error(b);
 	}
-	*out = buffer_init(n, b->dev, b->mem, s->dtype, s->rank, s->dim, st, rt_event_ref(buffer_ready(b)));
+	*out = buffer_init(n, b->dev, b->mem, s->dtype, s->layout, s->rank, s->dim, st, rt_event_ref(buffer_ready(b)));
 	return NULL;
 }

@@ -324,6 +324,12 @@ static struct err *buffers(struct rt_exec *x)
 	x->donor = mem_alloc(sizeof *x->donor * (size_t)MAX(p->nres, 1));
 	x->taker = mem_alloc(sizeof *x->taker * (size_t)MAX(p->narg, 1));
 	x->resmem = mem_alloc((size_t)MAX(p->nres, 1));
+	x->layout = mem_alloc(sizeof *x->layout * (size_t)MAX(p->narg + p->nres, 1));
+	for (uint32_t i = 0; i < p->narg + p->nres; i++) {
+		const struct prog_arg *a = i < p->narg ? &p->arg[i] : &p->res[i - p->narg];
+		if (a->layout)
+			layout_read(a->layout, a->rank, &x->layout[i]);
+	}
 	for (uint32_t i = 0; i < p->nres; i++) {
 		const char *m = p->res[i].memory_kind;
 		x->resmem[i] = !m || !strcmp(m, "device") ? 0 : !strcmp(m, "pinned_host") ? 1 : 2;
@@ -434,6 +440,7 @@ static void exec_free(void *v)
 	free(x->rest);
 	spare_fini(&x->launches);
 	free(x->resmem);
+	free(x->layout);
 	free(x->pos);
 	free(x->id);
 	free(x->dev);

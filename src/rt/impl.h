@@ -230,12 +230,12 @@ void relay_back(struct relay *r);                      /* as if it had not been 
 static inline struct rt_event *buffer_ready(const struct rt_buffer *b) { return b->of ? b->of->ready : b->ready; }
 
 /* A handle; st and ready are taken.  NULL: no room. */
-struct rt_buffer *buffer_new(struct rt_device *d, int mem, enum dtype dt, int rank, const int64_t *dim, struct store *st, struct rt_event *ready);
+struct rt_buffer *buffer_new(struct rt_device *d, int mem, const struct rt_shape *s, struct store *st, struct rt_event *ready);
 struct store *buffer_store(struct rt_buffer *b);       /* a reference, or NULL if deleted */
 bool buffer_spares(size_t n, struct rt_buffer **out);               /* as store_spares */
 void buffer_spare(struct rt_buffer *b);
 /* st counts it among its handles already. */
-struct rt_buffer *buffer_init(struct rt_buffer *b, struct rt_device *d, int mem, enum dtype dt, int rank, const int64_t *dim, struct store *st, struct rt_event *ready);
+struct rt_buffer *buffer_init(struct rt_buffer *b, struct rt_device *d, int mem, enum dtype dt, const struct layout *layout, int rank, const int64_t *dim, struct store *st, struct rt_event *ready);
 /* If nobody else shows or reads the storage of b, and launch mark was given it once: true, b is deleted, and the caller has what b had of it, its
  * reference and its place among the handles.  Else the caller has a reference.  *out: NULL if b has been deleted. */
 bool buffer_take(struct rt_buffer *b, uint64_t mark, struct store **out);
@@ -386,6 +386,7 @@ struct rt_exec {
 	int64_t nrest;
 	struct spare launches;
 	uint8_t *resmem;              /* memory kind of each result */
+	const struct layout **layout; /* of each argument, then of each result */
 	int64_t narg, nres;
 };
 void ctx_init(struct ctx *c, const struct rt_exec *x);

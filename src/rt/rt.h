@@ -77,8 +77,9 @@ bool rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *u
 
 /* --- buffer.c ----------------------------------------------------------- */
 
-/* An array on one device.  Its storage is counted: whoever reads or has yet to write it holds it. */
-struct rt_shape { enum dtype dtype; int rank; int64_t dim[MAX_RANK]; };
+/* An array on one device, which lies there as layout says (base.h).  Its storage is counted: whoever reads or has yet to write it holds it. */
+struct rt_shape { enum dtype dtype; int rank; int64_t dim[MAX_RANK]; const struct layout *layout; };
+void rt_shape_strides(const struct rt_shape *s, int64_t *stride);      /* bytes from one to the next along each dimension, as it lies */
 int64_t rt_shape_bytes(const struct rt_shape *s);
 /* From host memory with byte strides (NULL: dense row-major; may be 0 or negative).  The data is copied
  * before it returns.  mem: 0 "device", 1 "pinned_host", 2 "unpinned_host". */
@@ -94,7 +95,9 @@ const struct rt_shape *rt_buffer_shape(const struct rt_buffer *b);
 struct rt_device *rt_buffer_device(const struct rt_buffer *b);
 int rt_buffer_mem(const struct rt_buffer *b);
 struct rt_event *rt_buffer_ready(struct rt_buffer *b);     /* borrowed */
-/* Asynchronous copy of bytes [off, off + n) to dst; the event is owned by the caller. */
+/* Asynchronous copies; the event is owned by the caller.  All of it to dst, to lie there as it says (NULL: row-major). */
+struct rt_event *rt_buffer_read(struct rt_buffer *b, const struct layout *as, void *dst);
+/* Bytes [off, off + n), as they lie, to dst. */
 struct rt_event *rt_buffer_to_host(struct rt_buffer *b, int64_t off, int64_t n, void *dst);
 /* Asynchronous copy to another device or memory of this client. */
 struct err *rt_buffer_copy(struct rt_buffer *b, struct rt_device *d, int mem, struct rt_buffer **out);

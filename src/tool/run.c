@@ -65,10 +65,12 @@ static void seen_free(struct job *j, uint8_t **seen)
 
 /* --- the runtime -------------------------------------------------------------- */
 
-static struct err *upload(struct job *j, struct rt_device *d, int pos, struct rt_buffer **buf)
+static struct err *upload(struct job *j, const struct prog *prog, struct rt_device *d, int pos, struct rt_buffer **buf)
 {
 	for (int i = 0; i < j->narg; i++) {
 		struct rt_shape s = {.dtype = j->arg[i].dtype, .rank = j->arg[i].rank};
+		if (prog->arg[i].layout)
+			layout_read(prog->arg[i].layout, s.rank, &s.layout);
 		memcpy(s.dim, j->arg[i].local, sizeof *s.dim * (size_t)s.rank);
 		char *p = mem_alloc(j->arg[i].local_bytes);
 		array_cut(&j->arg[i], pos, p);
@@ -91,7 +93,7 @@ static struct err *download(struct job *j, int pos, struct rt_buffer **buf, stru
 			e = ERR(INTERNAL, "result %d has %ld bytes on a device instead of %zu", i, (long)have, res[i].local_bytes);
 			break;
 		}
-		struct rt_event *ev = rt_buffer_to_host(buf[i], 0, have, part[i]);
+		struct rt_event *ev = rt_buffer_read(buf[i], NULL, part[i]);
 		e = rt_event_wait(ev);
 		rt_event_unref(ev);
 	}
@@ -111,7 +113,7 @@ static struct err *launch(struct job *j, struct rt_exec *x, int turn, struct arr
 	uint8_t **seen = seen_new(j, res);
 	struct err *e = NULL;
 	for (int k = 0; k < j->np && !e; k++)
-		e = upload(j, rt_exec_device(x, k), rt_exec_position(x, k), in + k * j->narg);
+		e = upload(j, rt_exec_prog(x), rt_exec_device(x, k), rt_exec_position(x, k), in + k * j->narg);
 	if (!e) {
 		double t = clock_s();
 		e = rt_exec_run(x, in, NULL, 0, turn, out, done);

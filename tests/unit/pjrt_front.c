@@ -153,11 +153,19 @@ static void buffers(void **state)
 
 static void refused(void **state)
 {
-	int64_t order[2] = { 0, 1 };
+	int64_t order[2] = { 0, 0 };
 	struct pjrt_layout l = { .type = LAYOUT_TILED, .tiled = { .minor_to_major = order, .minor_to_major_size = 2 } };
 	struct pjrt_Client_BufferFromHostBuffer a = { .struct_size = sizeof a, .client = client, .data = six, .type = 11,
 		.dims = two_three, .num_dims = 2, .memory = memory(device[0], 0), .device_layout = &l };
-	fails(api->Client_BufferFromHostBuffer(&a), ERR_UNIMPLEMENTED, "row-major");
+	fails(api->Client_BufferFromHostBuffer(&a), ERR_INVALID, "does not order its dimensions");
+	order[1] = 2;
+	fails(api->Client_BufferFromHostBuffer(&a), ERR_INVALID, "does not order its dimensions");
+	l.tiled.minor_to_major_size = 1;
+	fails(api->Client_BufferFromHostBuffer(&a), ERR_INVALID, "does not order its dimensions");
+	l.tiled.num_tiles = 1;
+	fails(api->Client_BufferFromHostBuffer(&a), ERR_UNIMPLEMENTED, "tiled");
+	l.type = LAYOUT_STRIDES;
+	fails(api->Client_BufferFromHostBuffer(&a), ERR_UNIMPLEMENTED, "strides");
 	a.device_layout = NULL;
 	a.type = 99;
 	fails(api->Client_BufferFromHostBuffer(&a), ERR_UNIMPLEMENTED, "99");
