@@ -2,13 +2,16 @@
  *
  * A row of outputs along one dimension is made at once: for each position of the window, the outputs whose
  * element there is inside the operand form an arithmetic progression, and so do the elements, so the row is
- * combined strip by strip.  A short last dimension without window (channels) goes along as whole cells.  Sums over wide
- * windows go through levels. */
+ * combined strip by strip.  A short last dimension without window (channels) goes along as whole cells.
+ *
+ * Of a known operation the rows that a window reaches over are combined first, as they lie, and then what is left along the
+ * row: of 3 x 3 elements, three and three.  Where the operand has gaps, or the window is of several arrays, each position is combined on its own; sums over
+ * windows that are wide even so go through levels. */
 #include <stdlib.h>
 
 #include "impl.h"
 
-enum { MAX_OPS = 64, WIDE = 64 };
+enum { MAX_OPS = 64, WIDE = 64, ROW = 2048, APART = 5 * 64 };      /* APART: rows that are read beside one that is written do not begin alike in a page */
 
 struct window {
 	int rank, nop, lane;         /* lane: the dimension rows run along */
@@ -93,6 +96,93 @@ static void progression(int64_t n, int64_t stride, int64_t at, int64_t dim, int6
 	*cnt = step > 1 ? (n - 1 - j) / step + 1 : n - j;
 	if (e + (*cnt - 1) * *de >= dim)
 		*cnt = (dim - 1 - e) / *de + 1;
+}
+
+/* One row of a known operation, strip by strip: what the window holds across the row, then along it. */
+static void rows_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
+                     int64_t t0, int64_t t1, void *scratch)
+{
+	const struct window *q = s->priv;
+	const struct prog_view *in = &k->v[0], *out = &k->v[2];
+	int r = q->rank, L = q->lane, es = dt_bytes(in->dtype), as = dt_bytes(q->acc), os = dt_bytes(out->dtype);
+	char *row = scratch, *x = row + ROW * as + APART, *aside = x + ROW * as + APART, *inits = aside + ROW * as + APART;
+	int64_t C = q->cell, n = r ? out->dim[L] : 1, dim = r ? in->dim[L] : 1, st = r ? in->stride[L] : 0, so = r ? out->stride[L] : 0;
+	int64_t size = r ? q->size[L] : 1, stride = r ? q->stride[L] : 1, dil = r ? q->dil[L] : 1, low = r ? q->low[L] : 0;
+	int64_t odim[LOOP_RANK], across[LOOP_RANK], ox[LOOP_RANK], wx[LOOP_RANK] = { 0 };
+	char init[16];
+
+	for (int d = 0; d < r; d++) {
+		odim[d] = d == L || (C > 1 && d == r - 1) ? 1 : out->dim[d];
+		across[d] = d == L ? 1 : q->size[d];
+	}
+	if (q->load)
+		q->load(1, init, view_at(k, ptr, 1), NULL, NULL);
+	else
+		memcpy(init, view_at(k, ptr, 1), (size_t)es);
+	fill_bytes(as, MIN(n, q->strip) * C, inits, init);
+	for (int64_t u = t0 * q->per_tile; u < MIN(t1 * q->per_tile, q->units); u++) {
+		int64_t c0 = u % q->nstrip * q->strip, m = MIN(n - c0, q->strip);
+		int64_t lo = MAX(0, c0 * stride - low), len = MIN(dim, (c0 + m - 1) * stride - low + (size - 1) * dil + 1) - lo;
+		const char *have = NULL;         /* of the row, len cells from lo on */
+		index_of(r, odim, u / q->nstrip, ox);
+		char *to = view_at(k, ptr, 2) + (offset_of(r, out->stride, ox) + c0 * so) * os, *acc = so == C && !q->store ? to : aside;
+		do {
+			int64_t off = lo * st;
+			bool inside = len > 0;
+			for (int d = 0; d < r && inside; d++) {
+				if (d == L)
+					continue;
+				int64_t p = ox[d] * q->stride[d] + wx[d] * q->dil[d] - q->low[d];
+				inside = p >= 0 && p % q->base[d] == 0 && (p /= q->base[d]) < in->dim[d];
+				off += p * in->stride[d];
+			}
+			if (!inside)
+				continue;
+			const char *y = view_at(k, ptr, 0) + off * es;
+			char *in_row = have ? x : row, *raw = q->load ? aside : in_row;
+			if (st != C) {
+				move_cells(es, C, len, raw, es * C, y, st * es);
+				y = raw;
+			}
+			if (q->load) {
+				q->load(len * C, in_row, y, NULL, NULL);
+				y = in_row;
+			}
+			if (have)
+				q->f(len * C, row, have, y, NULL);
+			have = have ? row : y;
+		} while (index_next(r, across, wx));
+		bool begun = false;
+		for (int64_t w = 0; w < size && have; w++) {
+			int64_t j, dj, cnt, e, de;
+			progression(m, stride, c0 * stride + w * dil - low, dim, 1, &j, &dj, &cnt, &e, &de);
+			if (cnt <= 0)
+				continue;
+			const char *y = have + (e - lo) * C * as;
+			char *a = acc + j * as * C, *b = a;
+			if (!begun && cnt == m)
+				b = inits;
+			else if (!begun)
+				memcpy(acc, inits, (size_t)(m * C * as));
+			begun = true;
+			if (de != 1 && C * as >= 64) {
+				for (int64_t i = 0; i < cnt; i++, a += as * C, b += as * C, y += de * as * C)
+					q->f(C, a, b, y, NULL);
+				continue;
+			}
+			if (de != 1) {
+				move_cells(as, C, cnt, x, as * C, y, de * as * C);
+				y = x;
+			}
+			q->f(cnt * C, a, b, y, NULL);
+		}
+		if (!begun)
+			memcpy(acc, inits, (size_t)(m * C * as));
+		if (q->store)
+			q->store(m * C, x, acc, NULL, NULL);
+		if (acc != to)
+			move_cells(os, C, m, to, so * os, q->store ? x : acc, os * C);
+	}
 }
 
 static void window_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
@@ -234,10 +324,10 @@ struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state
 		TRY(plan_make(&s->a, k->expr, &q->p));
 	}
 	/* rows along the last dimension, or along a longer one where that is short */
-	const struct prog_view *out = &k->v[2 * q->nop];
+	const struct prog_view *out = &k->v[2 * q->nop], *row = q->f ? &k->v[0] : out;
 	q->lane = MAX(0, r - 1);
 	for (int d = r - 1; d >= 0; d--)
-		if (out->dim[q->lane] < 16 && out->dim[d] > 4 * out->dim[q->lane])
+		if (row->dim[q->lane] < 16 && row->dim[d] > 4 * row->dim[q->lane])
 			q->lane = d;
 	q->cell = 1;
 	if (r > 1 && out->dim[r - 1] > 1 && out->dim[r - 1] <= KERN_STRIP / 4 && q->size[r - 1] == 1 && q->stride[r - 1] == 1 && q->base[r - 1] == 1 &&
@@ -254,7 +344,13 @@ struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state
 	q->nw = 1;
 	for (int d = 0; d < r; d++)
 		q->nw *= q->size[d];
-	q->strip = KERN_STRIP / q->cell;
+	/* the lane's own positions, and those across: sums of at most WIDE of each need no levels */
+	int64_t along = r ? q->size[q->lane] : 1, reach = r ? (along - 1) * q->dil[q->lane] + 1 : 1, step = r ? q->stride[q->lane] : 1;
+	int cls = dtype_info[q->acc].cls, as = dt_bytes(q->acc);
+	bool sums = q->op == RED_add && (cls == DT_FLOAT || cls == DT_COMPLEX), rows = q->f && (!r || q->base[q->lane] == 1) && reach <= ROW / q->cell / 2;
+	rows &= !sums || (along <= WIDE && q->nw / MAX(along, 1) <= WIDE);
+	q->strip = rows ? MAX(1, (ROW / q->cell - reach) / step + 1) : KERN_STRIP / q->cell;
+	q->strip = MIN(q->strip, ROW / q->cell);
 	q->nstrip = MAX(1, (lane + q->strip - 1) / q->strip);
 	q->units = n ? n / (lane * q->cell) * q->nstrip : 0;
 	q->per_tile = MAX(1, 65536 / MAX(1, MIN(lane, q->strip) * q->cell * q->nw));
@@ -262,8 +358,9 @@ struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state
 	q->lists = q->p ? (q->p->scratch + 63) & ~(size_t)63 : 0;
 	q->slot = (q->lists + (size_t)q->nop * 4 * sizeof(void *) + 63) & ~(size_t)63;
 	s->scratch = q->slot + (size_t)q->nop * KERN_STRIP * 16 * 4;
-	int cls = dtype_info[q->acc].cls, as = dt_bytes(q->acc);
-	if (q->op == RED_add && (cls == DT_FLOAT || cls == DT_COMPLEX) && q->nw > WIDE) {
+	if (rows)
+		s->scratch = 4 * (size_t)(ROW * as + APART);
+	else if (sums && q->nw > WIDE) {
 		q->level = s->scratch;
 		s->scratch += (size_t)sum_levels(q->nw) * KERN_STRIP * 16;
 		q->none[as - 1] = 0x80;        /* -0 */
@@ -271,7 +368,7 @@ struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state
 			q->none[as / 2 - 1] = 0x80;
 	}
 	s->priv = q;
-	s->run = window_run;
+	s->run = rows ? rows_run : window_run;
 	return NULL;
 }
 
