@@ -95,7 +95,7 @@ if [ $# = 0 ]; then
 	done
 	for isa in "${products[@]}"; do long+=("unit kern_sums $isa" "unit kern_matmul $isa" "unit kern_attention $isa"); done
 	long+=(golden "run tests/bench.sh $build")
-	short+=("run tests/layers.sh" "run tests/order.sh $build" "run tests/docs.sh $build" "run tests/install.sh $build" "run tests/tool.sh $build" "run tests/fences.sh")
+	short+=("run tests/layers.sh" "run tests/clang.sh" "run tests/order.sh $build" "run tests/docs.sh $build" "run tests/install.sh $build" "run tests/tool.sh $build" "run tests/fences.sh")
 fi
 # What takes long begins first; what mostly waits takes little of the machine.
 lane 2 "${waiting[@]}" &

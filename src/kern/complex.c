@@ -142,7 +142,7 @@ static inline float hypot_f(float x, float y)
 {
 	double a = x, b = y;
 	float r = (float)__builtin_sqrt(a * a + b * b), u = __builtin_fabsf(x), v = __builtin_fabsf(y), inf = __builtin_inff();
-	return (u == inf) | (v == inf) ? inf : r;
+	return ((u == inf) | (v == inf)) ? inf : r;
 }
 
 #define COMPLEX_FNS(P, T, HYPOT)                                                                  \

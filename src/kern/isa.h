@@ -91,13 +91,13 @@ INT_HELP(u64, uint64_t, int64_t, uint64_t, uint64_t, 64, 0, uint128)
 	/* the larger of 0 and -0 is 0; on bits, which compilers do not compute twice */                  \
 	static inline T CAT3(max_1, N, h)(T x, T y)                                                       \
 	{                                                                                                 \
-		K u = CAT3(bits, N, h)(x), v = CAT3(bits, N, h)(y), r = (x > y) | (x != x) ? u : v;           \
+		K u = CAT3(bits, N, h)(x), v = CAT3(bits, N, h)(y), r = ((x > y) | (x != x)) ? u : v;         \
 		r = x == y ? u & v : r;                                                                       \
 		return CAT3(from, N, h)(r & INF ? r : r & SIGN);                                              \
 	}                                                                                                 \
 	static inline T CAT3(min_1, N, h)(T x, T y)                                                       \
 	{                                                                                                 \
-		K u = CAT3(bits, N, h)(x), v = CAT3(bits, N, h)(y), r = (x < y) | (x != x) ? u : v;           \
+		K u = CAT3(bits, N, h)(x), v = CAT3(bits, N, h)(y), r = ((x < y) | (x != x)) ? u : v;         \
 		r = x == y ? u | v : r;                                                                       \
 		return CAT3(from, N, h)(r & INF ? r : r & SIGN);                                              \
 	}                                                                                                 \

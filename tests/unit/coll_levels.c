@@ -297,7 +297,7 @@ static void ends(void **state)
 static int member(int ndev)
 {
 	static const struct job j = { .end = WELL };
-	struct sym_world *w;
+	struct sym_world *w = NULL;
 	struct kv *kv;
 	struct err *e = sym_boot_env(&kv);
 
