@@ -27,6 +27,7 @@ class _Entry:
     function: object
     operands: list      # (rank, dtype) of what is no token
     results: list       # (shape, dtype)
+    aliases: tuple = None       # (operand, result) pairs of a function that writes its results; None: it returns them
     uses: int = 1
 
 
@@ -51,10 +52,54 @@ def _array(address, shape, dtype):
     return out
 
 
+class Buffer(np.ndarray):
+    """An operand or a result where it lies, while the callback runs."""
+
+    writeable = property(lambda self: self.flags.writeable)
+
+
+def _view(address, shape, dtype, writeable):
+    n = int(np.prod(shape)) * dtype.itemsize
+    out = np.frombuffer((ctypes.c_char * n).from_address(address), dtype).reshape(shape) if n else np.empty(shape, dtype)
+    out.flags.writeable = writeable
+    return out.view(Buffer)
+
+
+class _Context:
+    """What a buffer_callback is told of the launch."""
+
+    @property
+    def stage(self):
+        from jax.experimental.buffer_callback import ExecutionStage
+        return ExecutionStage.EXECUTE
+
+    @property
+    def stream(self):
+        import jax
+        raise jax.errors.JaxRuntimeError("XLA FFI GPU context is not available: this device is no GPU")
+
+
+def _in_place(entry, operands, results, extents):
+    into = dict(entry.aliases)
+    outs = [_view(results[i], shape, dtype, True) for i, (shape, dtype) in enumerate(entry.results)]
+    ins = []
+    for i, (rank, dtype) in enumerate(entry.operands):
+        x = _view(operands[i], extents[i][:rank], dtype, False)
+        if i in into:
+            outs[into[i]][...] = x
+            x = outs[into[i]].view()
+            x.flags.writeable = False
+        ins.append(x)
+    _run(entry.function, (_Context(), *ins, *outs))
+
+
 def _call(number, operands, results, extents, device, message, capacity):
     try:
         with _lock:
             entry = _table[number]
+        if entry.aliases is not None:
+            _in_place(entry, operands, results, extents)
+            return 0
         args = [_array(operands[i], extents[i][:rank], dtype) for i, (rank, dtype) in enumerate(entry.operands)]
         values = _run(entry.function, args)
         for i, (value, (shape, dtype)) in enumerate(zip(values, entry.results)):
@@ -122,16 +167,17 @@ def _checked(function, avals):
     return call
 
 
-def emit(ctx, function, token, operands, operand_avals, result_avals, has_side_effect, partitioned, sharding):
-    """Lower a callback for Rondo: (results, token, object to keep)."""
+def emit(ctx, function, token, operands, operand_avals, result_avals, has_side_effect, partitioned, sharding, aliases=None):
+    """Lower a callback for Rondo: (results, token, object to keep).  With aliases it writes its results, and is called with a context before
+    its operands and with them behind."""
     from jax._src import core, ffi
     from jax._src.interpreters import mlir
     from jax._src.sharding_impls import SdyArray, SdyArrayList
 
     number = next(_numbers)
     with _lock:
-        _table[number] = _Entry(_checked(function, result_avals), [(len(a.shape), _spec(a)[1]) for a in operand_avals],
-                                [_spec(a) for a in result_avals])
+        _table[number] = _Entry(_checked(function, result_avals) if aliases is None else function, [(len(a.shape), _spec(a)[1]) for a in operand_avals],
+                                [_spec(a) for a in result_avals], aliases)
     keep = _Keep()
     weakref.finalize(keep, _count, number, -1).atexit = False
     ctx.module_context.add_keepalive(keep)

@@ -108,8 +108,26 @@ def exported(default):
     return call_exported
 
 
+def buffers(default):
+    """jax.experimental.buffer_callback: the function writes the results where they lie."""
+    from jax._src import tree_util
+    emit = callback.emit
+
+    def rule(ctx, *args, callback, in_tree, out_tree, has_side_effect, input_output_aliases, **how):
+        if len(ctx.module_context.platforms) > 1:
+            raise NotImplementedError("multi-platform lowering for buffer_callback")
+
+        def function(context, *flat):
+            n = in_tree.num_leaves
+            some, named = tree_util.tree_unflatten(in_tree, flat[:n])
+            if callback(context, tree_util.tree_unflatten(out_tree, flat[n:]), *some, **named) is not None:
+                raise ValueError("buffer_callback callback must not return any values.")
+        return emit(ctx, function, None, list(args), ctx.avals_in, ctx.avals_out, has_side_effect, False, None, tuple(input_output_aliases))[0]
+    return rule
+
+
 # Rules made of JAX's own when they are used first: some are of what is not imported before.
-LATER = {"pallas_call": pallas, "platform_index": choice, "cond": choice, "call_exported": exported}
+LATER = {"buffer_callback": buffers, "pallas_call": pallas, "platform_index": choice, "cond": choice, "call_exported": exported}
 # What JAX has no rule for but for GPUs, of plain StableHLO.
 PLAIN = {"pbroadcast", "pbroadcast_dynamic"}
 

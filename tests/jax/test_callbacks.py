@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import io_callback
+from jax.experimental import buffer_callback, io_callback
 from jax.sharding import PartitionSpec as P
 
 
@@ -331,3 +331,58 @@ def test_interrupted(kind):
     out = r.stdout.split()
     assert r.returncode == 0 and out[0] == "interrupted" and float(out[1]) < 3 and out[2] == "128.0", (r.stdout, r.stderr)
     assert kind != "slow" or "KeyboardInterrupt" in r.stderr
+
+
+# --- in place ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool", "complex64"])
+@pytest.mark.parametrize("shape", [(), (3, 4), (0, 2), (1000,)])
+def test_buffers(shape, dtype):
+    """A function that writes its results where they lie."""
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape).astype(jnp.dtype(dtype))
+
+    def twice(ctx, out, a, *, b):
+        assert ctx.stage == buffer_callback.ExecutionStage.EXECUTE and out[0].writeable and not a.writeable
+        assert (a.shape, a.dtype, b.shape) == (x.shape, x.dtype, ())
+        np.asarray(out[0])[...] = np.asarray(a)
+        np.asarray(out[1])[...] = np.asarray(b) + 1
+
+    f = buffer_callback.buffer_callback(twice, [jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct((), "int32")])
+    for g in (f, jax.jit(f)):
+        got, one = g(x, b=jnp.int32(6))
+        np.testing.assert_array_equal(np.asarray(got), x)
+        assert one == 7
+
+
+def test_buffers_that_an_operand_has():
+    def add(ctx, out, a, b):
+        assert np.asarray(a).ctypes.data == np.asarray(out).ctypes.data
+        np.asarray(out)[...] += np.asarray(b)
+
+    x = jnp.arange(6.0)
+    f = buffer_callback.buffer_callback(add, jax.ShapeDtypeStruct.like(x), input_output_aliases={0: 0})
+    np.testing.assert_array_equal(jax.jit(lambda x: f(x + 1, x) + x)(x), 3 * np.arange(6.0) + 1)
+    np.testing.assert_array_equal(x, np.arange(6.0))
+
+
+def test_buffers_of_many():
+    def scaled(ctx, out, a):
+        np.asarray(out)[...] = np.asarray(a) * 2
+
+    f = buffer_callback.buffer_callback(scaled, jax.ShapeDtypeStruct((4,), jnp.float32), vmap_method="sequential")
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    np.testing.assert_array_equal(jax.vmap(f)(x), x * 2)
+    np.testing.assert_array_equal(jax.jit(lambda x: jax.lax.scan(lambda c, r: (c + f(r), f(c)), x[0] * 0, x)[0])(x), 2 * x.sum(0))
+
+
+def test_buffers_of_an_error():
+    def returns(ctx, out):
+        return 1
+
+    def raises(ctx, out):
+        raise KeyError("no such thing")
+
+    for f, text in ((returns, "must not return any values"), (raises, "no such thing")):
+        with pytest.raises(Exception, match=text):
+            jax.block_until_ready(jax.jit(buffer_callback.buffer_callback(f, jax.ShapeDtypeStruct((), jnp.float32), has_side_effect=True))())
