@@ -482,6 +482,16 @@ static const char *human(int64_t n, char text[16])
 	return text;
 }
 
+/* 0: none was measured */
+static int fastest(const double *s)
+{
+	int best = 0;
+	for (int a = 1; a < COLL_ALGOS; a++)
+		if (s[a] > 0 && (!best || s[a] < s[best]))
+			best = a;
+	return best;
+}
+
 static void print_results(const struct bench *b, bool tty)
 {
 	char text[16];
@@ -490,10 +500,7 @@ static void print_results(const struct bench *b, bool tty)
 	for (int k = 0; k < OPS; k++)
 		for (int i = 0; b->op[k] && i < (one_size(k) ? 1 : b->nsize); i++) {
 			const double *s = b->r->s[k][i];
-			int best = 0;
-			for (int a = 1; a < COLL_ALGOS; a++)
-				if (s[a] > 0 && (!best || s[a] < s[best]))
-					best = a;
+			int best = fastest(s);
 			for (int a = 0; a < COLL_ALGOS; a++) {
 				int64_t n = one_size(k) ? 0 : b->size[i];
 				if (s[a] <= 0)
@@ -511,36 +518,48 @@ static void print_results(const struct bench *b, bool tty)
 
 static const char *const colour[COLL_ALGOS] = { "#888", "#1f77b4", "#2ca02c", "#ff7f0e", "#d62728", "#9467bd", "#8c564b", "#17becf", "#bcbd22", "#e377c2", "#7f7f00", "#000" };
 
-/* One panel a collective, time over bytes, both logarithmic. */
+/* One panel a collective, time over bytes, both logarithmic, each as high as its own times; a ring on the fastest road at each size, which a table
+ * written of it takes.  Dashed: a line there and back, and a read of so many bytes that a peer has just written, if that was measured; no road that moves
+ * them once is faster. */
 static void plot(struct str *s, const struct bench *b)
 {
-	enum { W = 360, H = 240, LEFT = 52, TOP = 34, RIGHT = 14, BOTTOM = 36, COLUMNS = 3 };
+	enum { W = 360, H = 250, LEFT = 66, TOP = 34, RIGHT = 14, BOTTOM = 50, COLUMNS = 3, HEAD = 30 };
+	const char *dashed = "fill=\"none\" stroke=\"#444\" stroke-dasharray=\"4 3\"";
+	double floor_s = b->nfloor ? b->floor[MIN(b->nfloor, MAX_ROUNDS) / 2] : 0;
+	bool used[COLL_ALGOS] = { false };
 	int panels = 0;
-	double lo = 1e9, hi = 0;
 	char text[16];
 
-	for (int k = 0; k < OPS; k++) {
+	for (int k = 0; k < OPS; k++)
 		panels += b->op[k] && !one_size(k);
-		for (int i = 0; i < b->nsize && b->op[k] && !one_size(k); i++)
-			for (int a = 0; a < COLL_ALGOS; a++)
-				if (b->r->s[k][i][a] > 0)
-					lo = fmin(lo, b->r->s[k][i][a]), hi = fmax(hi, b->r->s[k][i][a]);
-	}
-	if (!panels || hi <= 0)
+	if (!panels)
 		return;
-	double y0 = floor(log10(lo)), y1 = ceil(log10(hi)), x0 = log2((double)b->size[0]), x1 = fmax(log2((double)b->size[b->nsize - 1]), x0 + 1);
+	double x0 = log2((double)b->size[0]), x1 = fmax(log2((double)b->size[b->nsize - 1]), x0 + 1);
 	int columns = MIN(panels, COLUMNS), rows = (panels + columns - 1) / columns, at = 0;
 	str_addf(s, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"11\">\n"
-	         "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<text x=\"12\" y=\"20\" font-size=\"13\">%s, %d PEs: microseconds a turn over bytes</text>\n",
-	         columns * W + 10, rows * H + 60, cpu_get()->name, b->npe);
+	         "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<text x=\"12\" y=\"20\" font-size=\"13\">%s, %d PEs</text>\n",
+	         columns * W + 10, rows * H + HEAD + 44, cpu_get()->name, b->npe);
 	for (int k = 0; k < OPS; k++) {
 		if (!b->op[k] || one_size(k))
 			continue;
-		double left = at % columns * W + LEFT, top = at / columns * H + 30 + TOP, w = W - LEFT - RIGHT, h = H - TOP - BOTTOM;
+		const double *read = b->r->s[OP_PLAIN_READ][0] + COLL_auto;
+		double lo = 1e9, hi = 0;
+		for (int i = 0; i < b->nsize; i++)
+			for (int a = 0; a < COLL_ALGOS; a++)
+				if (b->r->s[k][i][a] > 0)
+					lo = fmin(lo, b->r->s[k][i][a]), hi = fmax(hi, b->r->s[k][i][a]);
+		lo = floor_s > 0 ? fmin(lo, floor_s) : lo;
+		double y0 = floor(log10(lo)), y1 = fmax(ceil(log10(hi)), y0 + 1), left = at % columns * W + LEFT, top = at / columns * H + HEAD + TOP, w = W - LEFT - RIGHT, h = H - TOP - BOTTOM;
 		at++;
 #define X(v) (left + w * (log2((double)(v)) - x0) / (x1 - x0))
 #define Y(v) (top + h * (1 - (log10(v) - y0) / (y1 - y0)))
 		str_addf(s, "<text x=\"%.1f\" y=\"%.1f\" font-weight=\"bold\">%s</text>\n", left, top - 8, op_name[k]);
+		if (hi <= 0) {
+			str_addf(s, "<text x=\"%.1f\" y=\"%.1f\">not measured</text>\n", left, top + h / 2);
+			continue;
+		}
+		str_addf(s, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" fill=\"#555\">bytes</text>\n", left + w / 2, top + h + 30);
+		str_addf(s, "<text transform=\"translate(%.1f %.1f) rotate(-90)\" text-anchor=\"middle\" fill=\"#555\">microseconds a turn</text>\n", left - 52, top + h / 2);
 		for (double d = y0; d <= y1; d++)
 			str_addf(s, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\" fill=\"#555\">%g</text>\n", left, left + w,
 			         Y(pow(10, d)), Y(pow(10, d)), left - 5, Y(pow(10, d)) + 4, pow(10, d + 6));
@@ -548,25 +567,41 @@ static void plot(struct str *s, const struct bench *b)
 			if (i % MAX(b->nsize / 6, 1) == 0)
 				str_addf(s, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#eee\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" fill=\"#555\">%s</text>\n", X(b->size[i]),
 				         X(b->size[i]), top, top + h, X(b->size[i]), top + h + 15, human(b->size[i], text));
+		if (floor_s > 0)
+			str_addf(s, "<path %s d=\"M%.1f %.1f H%.1f\"/>\n", dashed, left, Y(floor_s), left + w);
+		str_addf(s, "<polyline %s points=\"", dashed);
+		for (int i = 0; i < b->nsize; i++, read += COLL_ALGOS)
+			if (*read > 0 && log10(*read) > y0 && log10(*read) < y1)
+				str_addf(s, "%.1f,%.1f ", X(b->size[i]), Y(*read));
+		str_add(s, "\"/>\n");
 		for (int a = 0; a < COLL_ALGOS; a++) {
 			bool any = false;
 			for (int i = 0; i < b->nsize; i++)
 				any |= b->r->s[k][i][a] > 0;
 			if (!any)
 				continue;
+			used[a] = true;
 			str_addf(s, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\" points=\"", colour[a]);
 			for (int i = 0; i < b->nsize; i++)
 				if (b->r->s[k][i][a] > 0)
 					str_addf(s, "%.1f,%.1f ", X(b->size[i]), Y(b->r->s[k][i][a]));
 			str_add(s, "\"/>\n");
 		}
+		for (int i = 0; i < b->nsize; i++) {
+			int best = fastest(b->r->s[k][i]);
+			if (best)
+				str_addf(s, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"white\" stroke=\"%s\" stroke-width=\"1.6\"/>\n", X(b->size[i]), Y(b->r->s[k][i][best]), colour[best]);
+		}
 	}
 #undef X
 #undef Y
-	for (int a = 1, x = 14; a < COLL_ALGOS; a++, x += 90)
-		str_addf(s, "<line x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\" stroke=\"%s\" stroke-width=\"3\"/><text x=\"%d\" y=\"%d\">%s</text>\n", x, x + 18, rows * H + 46, rows * H + 46, colour[a], x + 23,
-		         rows * H + 50, prog_algo_name[a]);
-	str_add(s, "</svg>\n");
+	int x = 14, y = rows * H + HEAD + 24;
+	for (int a = 0; a < COLL_ALGOS; a++)
+		if (used[a]) {
+			str_addf(s, "<line x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\" stroke=\"%s\" stroke-width=\"3\"/><text x=\"%d\" y=\"%d\">%s</text>\n", x, x + 18, y - 4, y - 4, colour[a], x + 23, y, prog_algo_name[a]);
+			x += 90;
+		}
+	str_addf(s, "<text x=\"14\" y=\"%d\" fill=\"#555\">ring: the fastest; dashed: a line there and back%s</text>\n</svg>\n", y + 16, b->op[OP_PLAIN_READ] ? ", a read of so many bytes of a peer" : "");
 }
 
 /* --- the command --------------------------------------------------------------------------- */
