@@ -9,9 +9,9 @@ import sys
 
 
 def module_of(data):
-    """The bytecode or text of an export's program, else what is there."""
+    """The bytecode or text of an export's program, else what is there; the platforms of an export."""
     if b"func.func" in data:
-        return data.decode()
+        return data.decode(), ()
     from jax import export
     try:
         exported = export.deserialize(bytearray(data))
@@ -20,7 +20,29 @@ def module_of(data):
     for k, aval in enumerate(exported.in_avals):
         if not all(isinstance(n, int) for n in aval.shape):
             raise ValueError(f"argument {k} of this export is {aval}, of any size: export it with numbers")
-    return exported.mlir_module()
+    return exported.mlir_module(), exported.platforms
+
+
+def here(module, platforms):
+    """Where a program of several platforms asks which one it is on: on Rondo, or on what is said of cpu."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+    main = next(op for op in module.body.operations if op.operation.name == "func.func" and op.name.value == "main")
+    attrs, kind = list(main.arg_attrs), main.type
+    asks = [i for i, a in enumerate(attrs) if "jax.global_constant" in a and ir.StringAttr(a["jax.global_constant"]).value == "_platform_index"]
+    if not asks or not platforms:
+        return
+    mine = next((p for p in ("rondo", "cpu") if p in platforms), None)
+    if mine is None:
+        raise ValueError(f"this export is for {', '.join(platforms)}: export it for rondo, or for cpu")
+    at, block = asks[0], main.entry_block
+    with ir.InsertionPoint.at_block_begin(block), ir.Location.unknown():
+        number = ir.IntegerAttr.get(ir.RankedTensorType(kind.inputs[at]).element_type, platforms.index(mine))
+        which = stablehlo.constant(ir.DenseElementsAttr.get_splat(kind.inputs[at], number))
+    block.arguments[at].replace_all_uses_with(which)
+    block.erase_argument(at)
+    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get([t for i, t in enumerate(kind.inputs) if i != at], kind.results))
+    main.arg_attrs = ir.ArrayAttr.get([a for i, a in enumerate(attrs) if i != at])
 
 
 def portable(data, newest):
@@ -28,9 +50,10 @@ def portable(data, newest):
     from jaxlib import _jax
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
-    text = module_of(data)
+    text, platforms = module_of(data)
     with mlir.make_ir_context():
         module = ir.Module.parse(text)
+        here(module, platforms)
         return _jax.mlir.serialize_portable_artifact(mlir.module_to_bytecode(module), stablehlo.get_smaller_version(newest, stablehlo.get_current_version()), True)
 
 

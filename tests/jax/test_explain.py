@@ -222,6 +222,18 @@ def test_what_jax_writes(rondo, tmp_path):
     assert code == 2 and "'/nowhere/python -m rondo.portable' cannot" in err
 
 
+def test_export_for_several_platforms(rondo, tmp_path):
+    """A program that asks which platform it is on is Rondo's, or cpu's; that is no argument."""
+    f = jax.jit(lambda x: jax.lax.platform_dependent(x, rondo=lambda x: x * 2, cpu=lambda x: x * 3, default=lambda x: x * 5))
+    np.savez(tmp_path / "in.npz", in0=np.arange(4, dtype=np.float32))
+    for platforms, factor in ((["cpu", "rondo"], 2), (["tpu", "rondo", "cpu"], 2), (["tpu", "cpu"], 3), (["cuda", "tpu"], 0)):
+        (tmp_path / "f.export").write_bytes(jax.export.export(f, platforms=platforms)(jax.ShapeDtypeStruct((4,), jnp.float32)).serialize())
+        np.savez(tmp_path / "want.npz", out0=np.arange(4, dtype=np.float32) * factor)
+        code, out, err = call(rondo, tmp_path, "run", "f.export", "--in", "in.npz", "--check", "want.npz")
+        assert (code == 0) == (factor != 0), (platforms, out, err)
+        assert factor or "this export is for cuda, tpu: export it for rondo, or for cpu" in err, err
+
+
 def test_cannot(ran, tmp_path):
     rondo, where, _ = ran
     whole = (where / "rondo-explain" / "jit_step.why").read_bytes()
