@@ -5,8 +5,8 @@
  * combined strip by strip.  A short last dimension without window (channels) goes along as whole cells.
  *
  * Of a known operation the rows that a window reaches over are combined first, as they lie, and then what is left along the
- * row: of 3 x 3 elements, three and three.  Where the operand has gaps, or the window is of several arrays, each position is combined on its own; sums over
- * windows that are wide even so go through levels. */
+ * row: of 3 x 3 elements, three and three.  Where the window is of several arrays each position is combined on its own; sums over windows that
+ * are wide even so go through levels. */
 #include <stdlib.h>
 
 #include "impl.h"
@@ -105,9 +105,9 @@ static void rows_run(const struct prog_kern *k, const struct kern_state *s, int 
 	const struct window *q = s->priv;
 	const struct prog_view *in = &k->v[0], *out = &k->v[2];
 	int r = q->rank, L = q->lane, es = dt_bytes(in->dtype), as = dt_bytes(q->acc), os = dt_bytes(out->dtype);
-	char *row = scratch, *x = row + ROW * as + APART, *aside = x + ROW * as + APART, *inits = aside + ROW * as + APART;
+	char *row = scratch, *x = row + ROW * as + APART, *aside = x + ROW * as + APART, *inits = aside + ROW * as + APART, *part = inits + ROW * as + APART;
 	int64_t C = q->cell, n = r ? out->dim[L] : 1, dim = r ? in->dim[L] : 1, st = r ? in->stride[L] : 0, so = r ? out->stride[L] : 0;
-	int64_t size = r ? q->size[L] : 1, stride = r ? q->stride[L] : 1, dil = r ? q->dil[L] : 1, low = r ? q->low[L] : 0;
+	int64_t size = r ? q->size[L] : 1, stride = r ? q->stride[L] : 1, dil = r ? q->dil[L] : 1, low = r ? q->low[L] : 0, base = r ? q->base[L] : 1;
 	int64_t odim[LOOP_RANK], across[LOOP_RANK], ox[LOOP_RANK], wx[LOOP_RANK] = { 0 };
 	char init[16];
 
@@ -122,7 +122,8 @@ static void rows_run(const struct prog_kern *k, const struct kern_state *s, int 
 	fill_bytes(as, MIN(n, q->strip) * C, inits, init);
 	for (int64_t u = t0 * q->per_tile; u < MIN(t1 * q->per_tile, q->units); u++) {
 		int64_t c0 = u % q->nstrip * q->strip, m = MIN(n - c0, q->strip);
-		int64_t lo = MAX(0, c0 * stride - low), len = MIN(dim, (c0 + m - 1) * stride - low + (size - 1) * dil + 1) - lo;
+		int64_t first = c0 * stride - low, last = first + (m - 1) * stride + (size - 1) * dil;
+		int64_t lo = MAX(0, first + base - 1) / base, len = last < 0 ? 0 : MIN(dim, last / base + 1) - lo;
 		const char *have = NULL;         /* of the row, len cells from lo on */
 		index_of(r, odim, u / q->nstrip, ox);
 		char *to = view_at(k, ptr, 2) + (offset_of(r, out->stride, ox) + c0 * so) * os, *acc = so == C && !q->store ? to : aside;
@@ -155,7 +156,7 @@ static void rows_run(const struct prog_kern *k, const struct kern_state *s, int 
 		bool begun = false;
 		for (int64_t w = 0; w < size && have; w++) {
 			int64_t j, dj, cnt, e, de;
-			progression(m, stride, c0 * stride + w * dil - low, dim, 1, &j, &dj, &cnt, &e, &de);
+			progression(m, stride, first + w * dil, dim, base, &j, &dj, &cnt, &e, &de);
 			if (cnt <= 0)
 				continue;
 			const char *y = have + (e - lo) * C * as;
@@ -165,8 +166,8 @@ static void rows_run(const struct prog_kern *k, const struct kern_state *s, int 
 			else if (!begun)
 				memcpy(acc, inits, (size_t)(m * C * as));
 			begun = true;
-			if (de != 1 && C * as >= 64) {
-				for (int64_t i = 0; i < cnt; i++, a += as * C, b += as * C, y += de * as * C)
+			if ((de != 1 || dj != 1) && C * as >= 64) {
+				for (int64_t i = 0; i < cnt; i++, a += dj * as * C, b += dj * as * C, y += de * as * C)
 					q->f(C, a, b, y, NULL);
 				continue;
 			}
@@ -174,7 +175,13 @@ static void rows_run(const struct prog_kern *k, const struct kern_state *s, int 
 				move_cells(as, C, cnt, x, as * C, y, de * as * C);
 				y = x;
 			}
-			q->f(cnt * C, a, b, y, NULL);
+			if (dj != 1) {
+				move_cells(as, C, cnt, part, as * C, b, dj * as * C);
+				b = part;
+			}
+			q->f(cnt * C, dj == 1 ? a : part, b, y, NULL);
+			if (dj != 1)
+				move_cells(as, C, cnt, a, dj * as * C, part, as * C);
 		}
 		if (!begun)
 			memcpy(acc, inits, (size_t)(m * C * as));
@@ -346,11 +353,11 @@ struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state
 		q->nw *= q->size[d];
 	/* the lane's own positions, and those across: sums of at most WIDE of each need no levels */
 	int64_t along = r ? q->size[q->lane] : 1, reach = r ? (along - 1) * q->dil[q->lane] + 1 : 1, step = r ? q->stride[q->lane] : 1;
+	int64_t room = ROW / q->cell, spread = r ? room * q->base[q->lane] : room;       /* cells of a strip; positions that they reach over */
 	int cls = dtype_info[q->acc].cls, as = dt_bytes(q->acc);
-	bool sums = q->op == RED_add && (cls == DT_FLOAT || cls == DT_COMPLEX), rows = q->f && (!r || q->base[q->lane] == 1) && reach <= ROW / q->cell / 2;
+	bool sums = q->op == RED_add && (cls == DT_FLOAT || cls == DT_COMPLEX), rows = q->f && reach <= spread / 2;
 	rows &= !sums || (along <= WIDE && q->nw / MAX(along, 1) <= WIDE);
-	q->strip = rows ? MAX(1, (ROW / q->cell - reach) / step + 1) : KERN_STRIP / q->cell;
-	q->strip = MIN(q->strip, ROW / q->cell);
+	q->strip = rows ? MIN(room, (spread - reach) / step + 1) : KERN_STRIP / q->cell;
 	q->nstrip = MAX(1, (lane + q->strip - 1) / q->strip);
 	q->units = n ? n / (lane * q->cell) * q->nstrip : 0;
 	q->per_tile = MAX(1, 65536 / MAX(1, MIN(lane, q->strip) * q->cell * q->nw));
@@ -359,7 +366,7 @@ struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state
 	q->slot = (q->lists + (size_t)q->nop * 4 * sizeof(void *) + 63) & ~(size_t)63;
 	s->scratch = q->slot + (size_t)q->nop * KERN_STRIP * 16 * 4;
 	if (rows)
-		s->scratch = 4 * (size_t)(ROW * as + APART);
+		s->scratch = 5 * (size_t)(ROW * as + APART);
 	else if (sums && q->nw > WIDE) {
 		q->level = s->scratch;
 		s->scratch += (size_t)sum_levels(q->nw) * KERN_STRIP * 16;
