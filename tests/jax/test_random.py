@@ -21,7 +21,7 @@ def programs(*args):
     return done.stdout
 
 
-@pytest.mark.parametrize("devices,how,seconds", [(1, "plain", 24), (4, "manual", 12), (4, "sharded", 12)])
+@pytest.mark.parametrize("devices,how,seconds", [(1, "plain", 18), (4, "manual", 10), (4, "sharded", 10)])
 def test_random(devices, how, seconds, tmp_path):
     seed = int.from_bytes(os.urandom(4), "little")
     print(f"seed={seed}")
@@ -34,7 +34,7 @@ def test_turns(how, rondo, tmp_path):
     """What goes round, as programs of a device: one host or several, run beside the oracle."""
     seed = int.from_bytes(os.urandom(4), "little")
     print(f"seed={seed}")
-    done = subprocess.run([sys.executable, str(HERE / "random_turns.py"), "--seed", str(seed), "--seconds", "8", "--how", how, "--keep", str(tmp_path)],
+    done = subprocess.run([sys.executable, str(HERE / "random_turns.py"), "--seed", str(seed), "--seconds", "6", "--how", how, "--keep", str(tmp_path)],
                           env={**os.environ, "RONDO_LIBRARY": str(rondo.parent / "librondo.so")}, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:] + "".join(f"{f.name}\n{f.read_text()}" for f in list(tmp_path.glob("*.in"))[:1])
     print(done.stdout.splitlines()[-1])
