@@ -236,8 +236,30 @@ static void add_peers(struct str *s, const struct prog *p, const struct prog_col
 	str_add(s, n > MOST ? " .." : "");
 }
 
+static void add_dims(struct str *s, int rank, const int64_t *dim)
+{
+	for (int d = 0; d < rank; d++)
+		str_addf(s, "%c%lld", d ? ',' : '[', (long long)dim[d]);
+	str_add(s, rank ? "]" : "[]");
+}
+
+/* What a device has of them, and of what. */
+static void add_sides(struct str *s, const char *what, uint32_t n, const struct prog_arg *a)
+{
+	enum { MOST = 256 };
+	for (uint32_t i = 0; i < MIN(n, MOST); i++) {
+		str_addf(s, "=%s %u\t%s", what, i, dtype_info[a[i].dtype].name ? dtype_info[a[i].dtype].name : "?");
+		add_dims(s, a[i].rank, a[i].dim);
+		if (a[i].global_dim && a[i].rank && memcmp(a[i].dim, a[i].global_dim, sizeof *a[i].dim * a[i].rank)) {
+			str_add(s, " of ");
+			add_dims(s, a[i].rank, a[i].global_dim);
+		}
+		str_add(s, "\n");
+	}
+}
+
 /* A program's name and the devices that it runs on, in its order; then a line for each command that sends and receives, of place, what, and
- * whom it talks to.  There are tabs between. */
+ * whom it talks to; then one for each argument and result.  There are tabs between. */
 static void list(struct str *s, const struct rt_exec *x)
 {
 	const struct prog *p = x->p;
@@ -254,6 +276,8 @@ static void list(struct str *s, const struct rt_exec *x)
 		add_peers(s, p, c);
 		str_add(s, "\n");
 	}
+	add_sides(s, "argument", p->narg, p->arg);
+	add_sides(s, "result", p->nres, p->res);
 }
 
 void job_publish(struct rt_exec *x)
@@ -308,10 +332,39 @@ static bool line_of(const char *text, uint32_t k, char *out, size_t n)
 	return len > 0;
 }
 
+/* Two programs have one name, and do not say the same: where do they part? */
+static void differs(const char *own, const char *its, struct str *s)
+{
+	char here[400], there[400];
+	bool a, b;
+	uint32_t k = 0;
+
+	if (elsewhere(own, its, s))
+		return;
+	do {
+		k++;
+		a = line_of(own, k, here, sizeof here);
+		b = line_of(its, k, there, sizeof there);
+	} while (a && b && !strcmp(here, there));
+	bool command = (a && *here != '=') || (b && *there != '=');
+	size_t n = strcspn(here, "\t");
+	str_add(s, " (which differs from this device's");
+	if (command)
+		str_addf(s, " first in command %u: here %s, there %s)", k, a && *here != '=' ? here : "none", b && *there != '=' ? there : "none");
+	else if (!a && !b)
+		str_add(s, ", though not in what is communicated, nor in arguments and results: in constants, or in what a device does by itself)");
+	else if (a && b && !strncmp(here, there, n + 1))
+		str_addf(s, ", though not in what is communicated, in %.*s: here %s, there %s)", (int)n - 1, here + 1, here + n + 1, there + n + 1);
+	else
+		str_add(s, ", though not in what is communicated, in the number of arguments or results)");
+	for (char *t = s->p; (t = strchr(t, '\t'));)
+		*t = ' ';
+}
+
 bool job_describe(struct rt_client *c, const struct rt_exec *mine, uint32_t ident, uint32_t site, struct str *s)
 {
 	struct str its = { 0 }, own = { 0 };
-	char name[200], line[400], other[400], key[32];
+	char name[200], line[400], key[32];
 	bool found = false;
 
 	pthread_mutex_lock(&c->side_lock);
@@ -346,21 +399,9 @@ bool job_describe(struct rt_client *c, const struct rt_exec *mine, uint32_t iden
 			str_addf(s, "command %u of program '%s'", site, name);
 		} else
 			str_addf(s, "the start of program '%s'", name);
-		/* The same program by name, but not in what it says: where do they part? */
 		if (mine && mine->ident != ident && !strcmp(mine->name, name)) {
 			list(&own, mine);
-			for (uint32_t k = 1; !elsewhere(own.p, its.p, s); k++) {
-				bool a = line_of(own.p, k, line, sizeof line), b = line_of(its.p, k, other, sizeof other);
-				if (a && b && !strcmp(line, other))
-					continue;
-				if (!a && !b)
-					str_add(s, " (which differs from this device's, though not in what is communicated)");
-				else
-					str_addf(s, " (which differs from this device's first in command %u: here %s, there %s)", k, a ? line : "none", b ? other : "none");
-				break;
-			}
-			for (char *t = s->p; (t = strchr(t, '\t'));)
-				*t = ' ';
+			differs(own.p, its.p, s);
 		}
 	}
 	str_free(&its);

@@ -134,6 +134,9 @@ try:
         x = jax.make_array_from_callback((4 * N,), NamedSharding(turned, P("x")), lambda at: np.arange(4.0 * N, dtype=np.float32)[at])
         pairs = jax.shard_map(lambda x: lax.ppermute(x, "x", ring), mesh=turned, in_specs=P("x"), out_specs=P("x"))
         jax.jit(jax.numpy.sum if what == "order" else pairs)(x).block_until_ready()
+    elif what in ("sides", "constant"):           # what is communicated is the same
+        x = spread(np.ones((N, N), np.float32), spec=P("x") if what == "constant" or ME != victim else P(None, "x"))
+        jax.jit(lambda x: x.sum() * (2 if what == "constant" and ME == victim else 3))(x).block_until_ready()
     elif what == "decided":           # who is asked how an operation is cut answers otherwise in one process
         from jax.experimental.custom_partitioning import custom_partitioning
         total = custom_partitioning(lambda a: a.sum(0))
@@ -148,4 +151,4 @@ except Exception as e:  # noqa: BLE001
     if what in ("permute", "sum", "compile"):
         with open(file) as t:
             began = float(t.read())
-    print(f"after {time.time() - began if what not in ('swapped', 'leave', 'viewed', 'diverged', 'pairs', 'order', 'order_pairs', 'decided') else 0:.3f} s: {type(e).__name__}: {e}", flush=True)
+    print(f"after {time.time() - began if what not in ('swapped', 'leave', 'viewed', 'diverged', 'pairs', 'order', 'order_pairs', 'sides', 'constant', 'decided') else 0:.3f} s: {type(e).__name__}: {e}", flush=True)
