@@ -252,6 +252,16 @@ def register_ops():
         return lax.reduce_window(x, -np.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
 
     add("gradient of max-pool 8x112x112x64", lambda: simple(jax.grad(lambda x: (pool(x) ** 2).sum()), normal(8, 112, 112, 64)), work=moves(4 * 8 * 112 * 112 * 64, 4 * 8 * 112 * 112 * 64))
+    windows = {"max 2x2/2 NCHW": (lax.max, -np.inf, (1, 1, 2, 2), (1, 1, 2, 2), "VALID"), "max 2x2/2 NHWC": (lax.max, -np.inf, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"),
+               "max 3x3/2 NCHW": (lax.max, -np.inf, (1, 1, 3, 3), (1, 1, 2, 2), "SAME"), "sum 3x3 NCHW": (lax.add, 0., (1, 1, 3, 3), (1, 1, 1, 1), "SAME"),
+               "sum 3x3 NHWC": (lax.add, 0., (1, 3, 3, 1), (1, 1, 1, 1), "SAME")}
+    for name, (op, start, window, step, how) in windows.items():
+        shape = (16, 64, 112, 112) if "NCHW" in name else (16, 112, 112, 64)
+        add(f"pool {name} 16x64x112x112", lambda o=op, s=start, w=window, t=step, h=how, d=shape: simple(lambda x: lax.reduce_window(x, np.float32(s), o, w, t, h), normal(*d)),
+            work=moves(4 * 16 * 64 * 112 * 112, 4 * 16 * 64 * 112 * 112 // step[1 if "NHWC" in name else 2] ** 2))
+    add("box filter 15x15 of 8x512x512", lambda: simple(lambda x: lax.reduce_window(x, np.float32(0), lax.add, (1, 15, 15), (1, 1, 1), "SAME"), normal(8, 512, 512)), work=moves(8 << 20, 8 << 20))
+    add("gradient of avg-pool 2x2 8x56x56x64", lambda: simple(jax.grad(lambda x: (lax.reduce_window(x, np.float32(0), lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") ** 2).sum()), normal(8, 56, 56, 64)),
+        work=moves(4 * 8 * 56 * 56 * 64, 4 * 8 * 56 * 56 * 64))
     add("bincount 4M into 1024", lambda: simple(lambda x: jnp.bincount(x, length=1024), np.random.default_rng(1).integers(0, 1024, 1 << 22).astype(np.int32)), tol=0, work=moves(16 << 20, 0))
     add("argmax 8x128256", lambda: simple(lambda x: jnp.argmax(x, -1), normal(8, 128256)), tol=0, work=moves(4 * 8 * 128256, 0))
     add("dot f32 4M", lambda: simple(jnp.dot, normal(1 << 22), normal(1 << 22, seed=1)), work=moves(32 << 20, 0))
@@ -280,6 +290,14 @@ def register_ops():
     for mode, dtype, tag in ("multiply", np.float32, "f32"), ("max", np.float32, "f32"), ("add", bf16, "bf16"), ("set", np.float16, "f16"):
         add(f"scatter-{mode} {tag} 256K of 256K", lambda m=mode, d=dtype: simple(lambda x, i: getattr(x.at[i], m)(x), normal(1 << 18, dtype=d), places),
             tol=0 if mode == "set" else 2e-2, floor=2)
+    some = np.random.default_rng(0).integers(0, 4096, 1 << 16).astype(np.int32)
+    for width in 8, 64:
+        for name, op in ("sum", jax.ops.segment_sum), ("max", jax.ops.segment_max):
+            add(f"segment_{name} 64K rows of {width} into 4096", lambda o=op, w=width: simple(lambda x, i: o(x, i, 4096), normal(1 << 16, w), some), tol=1e-3 if name == "sum" else 0,
+                work=moves(4 * width << 16, 4 * width << 12))
+    add("take_along_axis 4096x256 of 4096x1000", lambda: simple(lambda x, i: jnp.take_along_axis(x, i, 1), normal(4096, 1000), np.random.default_rng(1).integers(0, 1000, (4096, 256))), tol=0,
+        work=moves(4 * 4096 * 256, 4 * 4096 * 256))
+    add("repeat 1M by 8", lambda: simple(lambda x: jnp.repeat(x, 8), normal(1 << 20)), tol=0, work=moves(4 << 20, 32 << 20))
     add("sort 1M", lambda: simple(jnp.sort, normal(1 << 20)), tol=0, quick=True, floor=0.5, work=moves(4 << 20, 4 << 20))
     add("argsort 8x128256", lambda: simple(jnp.argsort, normal(8, 128256)), tol=0, floor=0.5, work=moves(4 * 8 * 128256, 4 * 8 * 128256))
     add("top-k 64 of 8x128256", lambda: simple(lambda x: lax.top_k(x, 64)[0], normal(8, 128256)), tol=0, work=moves(4 * 8 * 128256, 0))

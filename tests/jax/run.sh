@@ -8,8 +8,8 @@ export JAX_PLATFORMS="${JAX_PLATFORMS:-rondo,cpu}" PYTHONPATH="$PWD/python:$PWD/
 log="$(mktemp)" counts="$(mktemp)"
 trap 'rm -f "$log" "$counts"' EXIT
 
-# A file's tests one after the other, as many files at once as there are cores: large ones first, before them random programs, which take a time of
-# their own.  What its last line counts goes to counts.
+# A file's tests one after the other, as many files at once as there are cores: large ones first, before them the two that take longest, whatever their
+# size.  What its last line counts goes to counts.
 tests() {
 	local out line rc p n e
 	out="$("$py" -m pytest -q -rs --durations=6 --durations-min=4 -p no:cacheprovider "$1" 2>&1)"
@@ -23,10 +23,13 @@ tests() {
 	[ "$rc" = 0 ] || [ "$n" != 0 ] || n=1
 	echo "${p:-0} $n" >>"$counts"
 }
+declare -A seen
 while IFS= read -r f; do
+	[ -z "${seen[$f]:-}" ] || continue
+	seen[$f]=1
 	while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
 	tests "$f" &
-done < <(if [ $# -gt 0 ]; then ls -S "$@"; else ls tests/jax/test_random.py && ls -S tests/jax/test_[!r]*.py; fi)
+done < <(if [ $# -gt 0 ]; then ls -S "$@"; else ls tests/jax/test_{processes,random}.py && ls -S tests/jax/test_*.py; fi)
 wait
 read -r passed failed < <(awk '{ p += $1; n += $2 } END { print p + 0, n + 0 }' "$counts")
 [ "$passed" != 0 ] || [ "$failed" != 0 ] || failed=1
