@@ -8,7 +8,7 @@ export JAX_PLATFORMS="${JAX_PLATFORMS:-rondo,cpu}" PYTHONPATH="$PWD/python:$PWD/
 log="$(mktemp)" counts="$(mktemp)"
 trap 'rm -f "$log" "$counts"' EXIT
 
-# A file's tests one after the other, as many files at once as there are cores: large ones first, before them the two that take longest, whatever their
+# A file's tests one after the other, one more file at once than there are cores, since they wait for processes at times: large ones first, before them the two that take longest, whatever their
 # size.  What its last line counts goes to counts.
 tests() {
 	local out line rc p n e
@@ -27,7 +27,7 @@ declare -A seen
 while IFS= read -r f; do
 	[ -z "${seen[$f]:-}" ] || continue
 	seen[$f]=1
-	while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
+	while [ "$(jobs -rp | wc -l)" -gt "$(nproc)" ]; do wait -n; done
 	tests "$f" &
 done < <(if [ $# -gt 0 ]; then ls -S "$@"; else ls tests/jax/test_{processes,random}.py && ls -S tests/jax/test_*.py; fi)
 wait
