@@ -228,6 +228,41 @@ ir_val rw_pad_twice(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	return ir_emit(&r->b, IR_pad, 2, (ir_val[]){ ir_in(r->b.fn, d, 0), in[1] }, r->from->val.p[o->out].type, w, (uint32_t)(q - w));
 }
 
+/* Does it change nothing to combine v once more with a result that began with it? */
+static bool counts_once(enum redop op, enum dtype dt, const void *v)
+{
+	static const char zeros[16];
+	char id[16];
+	kern_identity(op, dt, id);
+	return !memcmp(v, id, dtype_info[dt].bytes) || op == RED_max || op == RED_min || op == RED_and || op == RED_or ||
+	       (op == RED_add && !memcmp(v, zeros, dtype_info[dt].bytes));
+}
+
+ir_val rw_window_of_pad(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_op *d = made_by(r, in[0], IR_pad);
+	enum redop op = (enum redop)ir_attr(r->from, o, AT_redop);
+	if (!d || o->nin != 2 || op == RED_fn || r->from->val.p[ir_in(r->from, o, 0)].nuse != 1)
+		return 0;
+	const struct ir_type_info *t = type_of(r, in[0]), *of = type_of(r, ir_in(r->b.fn, d, 0));
+	const void *pad = ir_splat(r->m, r->b.fn, ir_in(r->b.fn, d, 1)), *init = ir_splat(r->m, r->b.fn, in[1]);
+	if (!pad || !init || !of->count || memcmp(pad, init, dtype_info[t->dtype].bytes) || !counts_once(op, (enum dtype)t->dtype, init))
+		return 0;
+	int rank;
+	const int64_t *low = ir_attrs(r->b.fn, d, AT_low, &rank), *high = ir_attrs(r->b.fn, d, AT_high, &rank), *gap = ir_attrs(r->b.fn, d, AT_interior, &rank);
+	uint32_t n;
+	int64_t *w = ir_attr_copy(r->a, r->from, o, &n);
+	int64_t *base = ir_attr_word(IR_reduce_window, w, AT_base_dilation) + 1, *before = ir_attr_word(IR_reduce_window, w, AT_low) + 1, *after = ir_attr_word(IR_reduce_window, w, AT_high) + 1;
+	for (int i = 0; i < rank; i++) {
+		if (low[i] < 0 || high[i] < 0)
+			return 0;
+		before[i] += low[i] * base[i];
+		after[i] += high[i] * base[i];
+		base[i] *= gap[i] + 1;
+	}
+	return ir_emit(&r->b, IR_reduce_window, 2, (ir_val[]){ ir_in(r->b.fn, d, 0), in[1] }, r->from->val.p[o->out].type, w, n);
+}
+
 ir_val rw_static_slice(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	const struct ir_type_info *t = type_of(r, in[0]), *rt = result_type(r, o);

@@ -260,6 +260,8 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 		return false;
 	if ((o->kind == IR_gather && !of_batch(s, o, x, f)) || (o->kind == IR_dynamic_update_slice && ir_axes_find(x, 1, f) < 0))
 		return false;                        /* places would be clamped at another end */
+	if (o->kind == IR_convolution && (ir_attr(s->from, o, AT_batch_groups) > 1 || (ir_attr(s->from, o, AT_feature_groups) > 1 && ir_axes_find(x, 1, f) >= 0)))
+		return false;                        /* there would be more groups */
 	for (int t = 0; t < x->nin + x->nout; t++)
 		for (int e = 0; e < x->rank[t]; e++)
 			for (int i = 0; i < x->dim[t][e].n; i++)
