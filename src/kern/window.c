@@ -11,7 +11,7 @@
 
 #include "impl.h"
 
-enum { MAX_OPS = 64, WIDE = 64, ROW = 2048, APART = 5 * 64 };      /* APART: rows that are read beside one that is written do not begin alike in a page */
+enum { MAX_OPS = 64, WIDE = 64, ROW = 2048, BLOCK = 8, APART = 5 * 64 };      /* APART: rows that are read beside one that is written do not begin alike in a page */
 
 struct window {
 	int rank, nop, lane;         /* lane: the dimension rows run along */
@@ -23,6 +23,7 @@ struct window {
 	enum dtype acc;
 	int64_t units, strip, nstrip, per_tile, nw;      /* units: strips of outputs of all rows; cells of one; strips of a row */
 	size_t slot, lists, level;   /* level: where those of long sums lie in the scratch, 0: there are none */
+	bool sums;                   /* of numbers that round: blocks of BLOCK rows, and of so many positions, are added up by themselves */
 	uint8_t none[16];            /* what changes no sum */
 };
 
@@ -105,7 +106,7 @@ static void rows_run(const struct prog_kern *k, const struct kern_state *s, int 
 	const struct window *q = s->priv;
 	const struct prog_view *in = &k->v[0], *out = &k->v[2];
 	int r = q->rank, L = q->lane, es = dt_bytes(in->dtype), as = dt_bytes(q->acc), os = dt_bytes(out->dtype);
-	char *row = scratch, *x = row + ROW * as + APART, *aside = x + ROW * as + APART, *inits = aside + ROW * as + APART, *part = inits + ROW * as + APART;
+	char *row = scratch, *x = row + ROW * as + APART, *aside = x + ROW * as + APART, *inits = aside + ROW * as + APART, *part = inits + ROW * as + APART, *blocks = part + ROW * as + APART;
 	int64_t C = q->cell, n = r ? out->dim[L] : 1, dim = r ? in->dim[L] : 1, st = r ? in->stride[L] : 0, so = r ? out->stride[L] : 0;
 	int64_t size = r ? q->size[L] : 1, stride = r ? q->stride[L] : 1, dil = r ? q->dil[L] : 1, low = r ? q->low[L] : 0, base = r ? q->base[L] : 1;
 	int64_t odim[LOOP_RANK], across[LOOP_RANK], ox[LOOP_RANK], wx[LOOP_RANK] = { 0 };
@@ -125,6 +126,7 @@ static void rows_run(const struct prog_kern *k, const struct kern_state *s, int 
 		int64_t first = c0 * stride - low, last = first + (m - 1) * stride + (size - 1) * dil;
 		int64_t lo = MAX(0, first + base - 1) / base, len = last < 0 ? 0 : MIN(dim, last / base + 1) - lo;
 		const char *have = NULL;         /* of the row, len cells from lo on */
+		int64_t nrow = 0, nblock = 0;
 		index_of(r, odim, u / q->nstrip, ox);
 		char *to = view_at(k, ptr, 2) + (offset_of(r, out->stride, ox) + c0 * so) * os, *acc = so == C && !q->store ? to : aside;
 		do {
@@ -139,6 +141,14 @@ static void rows_run(const struct prog_kern *k, const struct kern_state *s, int 
 			}
 			if (!inside)
 				continue;
+			if (q->sums && nrow && nrow % BLOCK == 0) {
+				if (nblock++)
+					q->f(len * C, blocks, blocks, have, NULL);
+				else
+					memcpy(blocks, have, (size_t)(len * C * as));
+				have = NULL;
+			}
+			nrow++;
 			const char *y = view_at(k, ptr, 0) + off * es;
 			char *in_row = have ? x : row, *raw = q->load ? aside : in_row;
 			if (st != C) {
@@ -153,8 +163,21 @@ static void rows_run(const struct prog_kern *k, const struct kern_state *s, int 
 				q->f(len * C, row, have, y, NULL);
 			have = have ? row : y;
 		} while (index_next(r, across, wx));
-		bool begun = false;
+		if (nblock) {
+			q->f(len * C, blocks, blocks, have, NULL);
+			have = blocks;
+		}
+		bool begun = false, deep = q->sums && size > 2 * BLOCK;
+		char *whole = acc;
+		if (deep)
+			acc = have == blocks ? row : blocks;
 		for (int64_t w = 0; w < size && have; w++) {
+			if (deep && w % BLOCK == 0) {
+				if (w)
+					q->f(m * C, whole, w == BLOCK ? inits : whole, acc, NULL);
+				fill_bytes(as, m * C, acc, q->none);
+				begun = true;
+			}
 			int64_t j, dj, cnt, e, de;
 			progression(m, stride, first + w * dil, dim, base, &j, &dj, &cnt, &e, &de);
 			if (cnt <= 0)
@@ -183,6 +206,9 @@ static void rows_run(const struct prog_kern *k, const struct kern_state *s, int 
 			if (dj != 1)
 				move_cells(as, C, cnt, a, dj * as * C, part, as * C);
 		}
+		if (deep && have)
+			q->f(m * C, whole, whole, acc, NULL);
+		acc = whole;
 		if (!begun)
 			memcpy(acc, inits, (size_t)(m * C * as));
 		if (q->store)
@@ -355,8 +381,13 @@ struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state
 	int64_t along = r ? q->size[q->lane] : 1, reach = r ? (along - 1) * q->dil[q->lane] + 1 : 1, step = r ? q->stride[q->lane] : 1;
 	int64_t room = ROW / q->cell, spread = r ? room * q->base[q->lane] : room;       /* cells of a strip; positions that they reach over */
 	int cls = dtype_info[q->acc].cls, as = dt_bytes(q->acc);
-	bool sums = q->op == RED_add && (cls == DT_FLOAT || cls == DT_COMPLEX), rows = q->f && reach <= spread / 2;
-	rows &= !sums || (along <= WIDE && q->nw / MAX(along, 1) <= WIDE);
+	q->sums = q->op == RED_add && (cls == DT_FLOAT || cls == DT_COMPLEX);
+	bool rows = q->f && reach <= spread / 2 && (!q->sums || (along <= WIDE && q->nw / MAX(along, 1) <= WIDE));
+	if (q->sums) {
+		q->none[as - 1] = 0x80;        /* -0 */
+		if (cls == DT_COMPLEX)
+			q->none[as / 2 - 1] = 0x80;
+	}
 	q->strip = rows ? MIN(room, (spread - reach) / step + 1) : KERN_STRIP / q->cell;
 	q->nstrip = MAX(1, (lane + q->strip - 1) / q->strip);
 	q->units = n ? n / (lane * q->cell) * q->nstrip : 0;
@@ -366,13 +397,10 @@ struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state
 	q->slot = (q->lists + (size_t)q->nop * 4 * sizeof(void *) + 63) & ~(size_t)63;
 	s->scratch = q->slot + (size_t)q->nop * KERN_STRIP * 16 * 4;
 	if (rows)
-		s->scratch = 5 * (size_t)(ROW * as + APART);
-	else if (sums && q->nw > WIDE) {
+		s->scratch = 6 * (size_t)(ROW * as + APART);
+	else if (q->sums && q->nw > WIDE) {
 		q->level = s->scratch;
 		s->scratch += (size_t)sum_levels(q->nw) * KERN_STRIP * 16;
-		q->none[as - 1] = 0x80;        /* -0 */
-		if (cls == DT_COMPLEX)
-			q->none[as / 2 - 1] = 0x80;
 	}
 	s->priv = q;
 	s->run = rows ? rows_run : window_run;
