@@ -643,9 +643,9 @@ static void windows(void **state)
 		bool ok = true, wide = false;
 		int longest = r && r <= 2 && below(5) == 0 ? (int)below(r) : -1;          /* more than a strip */
 		for (int d = 0; d < r; d++) {
-			dim[d] = d == longest ? range(200, 600) : MIN(dim[d], 12);
 			wide |= d == longest && below(2);
-			w[d] = d == longest && wide ? range(50, 90) : range(1, 3);
+			dim[d] = d != longest ? MIN(dim[d], 12) : wide || below(2) ? range(200, 600) : range(2000, 4500);
+			w[d] = d == longest && wide ? range(50, 90) : range(1, below(5) ? 3 : 11);        /* 9 and more: several blocks of sums */
 			w[r + d] = range(1, 2);
 			w[2 * r + d] = below(4) ? 1 : range(1, 3);
 			w[3 * r + d] = below(4) ? 1 : 2;
