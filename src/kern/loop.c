@@ -85,12 +85,24 @@ void sum_close(int64_t blocks, kern_strip *add, int64_t n, int bytes, char *leve
 		memcpy(&t, src, sizeof t);                                                  \
 		memcpy(dst, &t, sizeof t);                                                  \
 	}
-#define MOVE_OUT(T)                                                                 \
+/* Dense in dst.  Of each so many, few enough, in vectors. */
+#define EVERY(T, K)                                                                 \
+	for (int64_t i = 0; i < n; i++) {                                               \
+		T t;                                                                        \
+		memcpy(&t, src + i * (K) * (int64_t)sizeof t, sizeof t);                    \
+		memcpy(dst + i * (int64_t)sizeof t, &t, sizeof t);                          \
+	}
+#define EACH_OF(T) if (ss == 2 * es) { EVERY(T, 2) } else if (ss == 3 * es) { EVERY(T, 3) } else if (ss == 4 * es) { EVERY(T, 4) } else \
 	for (int64_t i = 0; i < n; i++, src += ss) {                                    \
 		T t;                                                                        \
 		memcpy(&t, src, sizeof t);                                                  \
 		memcpy(dst + i * (int64_t)sizeof t, &t, sizeof t);                          \
 	}
+static void move_out(int es, int64_t n, char *restrict dst, const char *restrict src, int64_t ss)
+{
+	BY_SIZE(es, EACH_OF)
+}
+
 void move_strided(int es, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss)
 {
 	if (ds == es && ss == es) {
@@ -98,7 +110,7 @@ void move_strided(int es, int64_t n, char *dst, int64_t ds, const char *src, int
 	} else if (ds == es && ss == 0) {
 		fill_bytes(es, n, dst, src);
 	} else if (ds == es) {
-		BY_SIZE(es, MOVE_OUT)
+		move_out(es, n, dst, src, ss);
 	} else {
 		BY_SIZE(es, MOVE)
 	}
