@@ -370,7 +370,8 @@ static void relays(struct rt_exec *x)
 		const struct prog_arg *to = &p->res[r], *from = x->donor[r] < 0 ? NULL : &p->arg[x->donor[r]];
 		if (!from)
 			continue;
-		if (x->taker[x->donor[r]] != (int32_t)r || to->dtype != from->dtype || to->rank != from->rank || memcmp(to->dim, from->dim, sizeof *to->dim * to->rank))
+		if (x->taker[x->donor[r]] != (int32_t)r || to->dtype != from->dtype || to->rank != from->rank || memcmp(to->dim, from->dim, sizeof *to->dim * to->rank) ||
+		    x->layout[x->donor[r]] != x->layout[p->narg + r])
 			return;
 		n++;
 	}

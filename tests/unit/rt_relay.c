@@ -453,9 +453,38 @@ static void threads(void **state)
 	}
 }
 
+/* What has the storage of a parameter, but lies otherwise than that shall, is refused for it. */
+static void lies_otherwise(void **state)
+{
+	static const int dev[1] = { 0 };
+	struct rt_exec *x = load("prog \"turns\" devices 1 registers 1 zone 0 flops 0 fingerprint 26 comm 00\narg 0 f32[2,4] bytes 32 alias 0\n"
+	                         "res 0 f32[2,4] bytes 32 alias 0 layout \"{0,1}\"\nbuf 0 arg 0 size 32\nbuf 1 out 0 size 32 alias 0\n"
+	                         "kern 0 elem (f32[8]) -> (f32[8]) expr (f32) { %1 = negate f32 %0 -> f32 } (%1)\nrun {\n kern 0 elem (b0) -> (b1)\n}\n", dev);
+	struct rt_shape s = { DT_f32, 2, { 2, 4 } };
+	struct rt_buffer *a, *out, *none;
+	struct rt_event *done;
+	float v[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, got[8];
+
+	ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, v, NULL, &a));
+	ok(rt_exec_run(x, &a, NULL, 0, 0, &out, &done));
+	ok(rt_event_wait(done));
+	rt_event_unref(done);
+	done = rt_buffer_read(out, NULL, got);
+	ok(rt_event_wait(done));
+	rt_event_unref(done);
+	assert_true(got[0] == -1 && got[1] == -3 && got[3] == -7 && got[4] == -2 && got[7] == -8);      /* as it lies, by columns: 1 2, 3 4, .. */
+	struct err *e = rt_exec_run(x, &out, NULL, 0, 0, &none, &done);
+	assert_non_null(e);
+	assert_non_null(strstr(e->msg, "lies in memory as {0,1}, the program wants it as {1,0}"));
+	err_free(e);
+	rt_buffer_unref(a);
+	rt_buffer_unref(out);
+	rt_exec_unref(x);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(turns_one), cmocka_unit_test(turns_two), cmocka_unit_test(kept), cmocka_unit_test(outlives),
-		cmocka_unit_test(dropped), cmocka_unit_test(two_chains), cmocka_unit_test(singles), cmocka_unit_test(fails), cmocka_unit_test(threads) };
+		cmocka_unit_test(dropped), cmocka_unit_test(two_chains), cmocka_unit_test(singles), cmocka_unit_test(fails), cmocka_unit_test(threads), cmocka_unit_test(lies_otherwise) };
 	return cmocka_run_group_tests(tests, setup, teardown);
 }
