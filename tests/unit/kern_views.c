@@ -822,11 +822,12 @@ static void dots(void **state)
 			md[i] = range(1, i ? 4 : big);
 			nd[i] = range(1, i ? 4 : big);
 		}
-		if (below(12) == 0) {                /* no elements, beside many */
-			int64_t *of[] = { bd, cd, md, nd }, *none = of[below(4)];
-			int i = (int)below(2);
-			none[i] = 0;
-			none[1 - i] = range(1, 20000);
+		int64_t *of[] = { bd, cd, md, nd };
+		int which = (int)below(4), has[] = { nb, nc, nm, nn };
+		if (below(12) == 0 && has[which]) {  /* no elements, beside many of the same kind */
+			int i = (int)below(has[which]);
+			of[which][i] = 0;
+			of[which][1 - i] = range(1, 20000);
 		}
 		/* shuffle dimension kinds of each side */
 		int lk[6], rk[6], nl = 0, nr = 0;
