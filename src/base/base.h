@@ -213,6 +213,8 @@ void map_keep(const struct map *m);           /* mem_keep of all that it has */
 uint64_t *map_get(const struct map *m, const void *key, size_t n);
 /* Pointer to the value of key, which is added (as 0) if absent. */
 uint64_t *map_put(struct map *m, const void *key, size_t n);
+/* A copy of n bytes that lives for ever, the same one for equal bytes; aligned for anything.  Any thread. */
+const void *map_intern(const void *p, size_t n);
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);   /* stable over runs and machines */
 
 /* --- log.c ------------------------------------------------------------- */
@@ -354,7 +356,7 @@ struct layout { const char *text; int rank; int64_t minor[]; };
 bool layout_new(int rank, const int64_t *minor, const struct layout **out);
 /* What JAX says in mhlo.layout_mode, but for "auto".  False: it is no layout of an array of that rank, or one with tiles. */
 bool layout_read(const char *text, int rank, const struct layout **out);
-const struct layout *layout_rows(int rank);    /* row-major, for who wants it in words */
+const struct layout *layout_of(const struct layout *l, int rank);      /* l, or what is row-major of that rank, for who wants it in words */
 
 /* --- redop.def, elem.def ------------------------------------------------ */
 

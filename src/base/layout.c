@@ -1,42 +1,20 @@
 #include "base.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
-/* The layout of that text, which is valid. */
-static const struct layout *known(const char *text, int rank, const int64_t *minor)
+static const struct layout *made(int rank, const int64_t *minor)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static struct map all;
-	struct mem_undo u;
-	bool was = mem_persist(true);
-
-	mem_lock(&u, &lock);
-	uint64_t *v = map_put(&all, text, strlen(text));
-	if (!*v) {
-		size_t n = strlen(text) + 1;
-		struct layout *l = mem_new(sizeof *l + sizeof *minor * (size_t)rank + n);
-		l->rank = rank;
-		memcpy(l->minor, minor, sizeof *minor * (size_t)rank);
-		l->text = memcpy(l->minor + rank, text, n);
-		*v = (uint64_t)(uintptr_t)l;
-	}
-	const struct layout *l = (const struct layout *)(uintptr_t)*v;
-	mem_unlock(&u);
-	mem_persist(was);
-	return l;
-}
-
-static const struct layout *of(int rank, const int64_t *minor)
-{
+	union { struct layout l; char room[sizeof(struct layout) + sizeof(int64_t) * MAX_RANK]; } u = { .room = { 0 } };
 	struct str s = { 0 };
 
 	for (int k = 0; k < rank; k++)
 		str_addf(&s, "%c%d", k ? ',' : '{', (int)minor[k]);
 	str_add(&s, rank ? "}" : "{}");
-	const struct layout *l = known(s.p, rank, minor);
+	u.l.text = map_intern(s.p, s.n + 1);
+	u.l.rank = rank;
+	memcpy(u.room + sizeof u.l, minor, sizeof *minor * (size_t)rank);
 	str_free(&s);
-	return l;
+	return map_intern(&u, sizeof u.l + sizeof *minor * (size_t)rank);
 }
 
 bool layout_new(int rank, const int64_t *minor, const struct layout **out)
@@ -51,7 +29,7 @@ bool layout_new(int rank, const int64_t *minor, const struct layout **out)
 		rows &= minor[k] == rank - 1 - k;
 	}
 	if (!rows)
-		*out = of(rank, minor);
+		*out = made(rank, minor);
 	return true;
 }
 
@@ -72,16 +50,17 @@ bool layout_read(const char *text, int rank, const struct layout **out)
 	return n == rank && !strcmp(text, "}") && layout_new(rank, d, out);
 }
 
-const struct layout *layout_rows(int rank)
+const struct layout *layout_of(const struct layout *l, int rank)
 {
 	static _Atomic(const struct layout *) rows[MAX_RANK + 1];
-	const struct layout *l = atomic_load_explicit(&rows[rank], memory_order_acquire);
 	int64_t minor[MAX_RANK];
 
+	if (!l)
+		l = atomic_load_explicit(&rows[rank], memory_order_acquire);
 	if (!l) {
 		for (int k = 0; k < rank; k++)
 			minor[k] = rank - 1 - k;
-		atomic_store_explicit(&rows[rank], l = of(rank, minor), memory_order_release);
+		atomic_store_explicit(&rows[rank], l = made(rank, minor), memory_order_release);
 	}
 	return l;
 }

@@ -1,6 +1,7 @@
 /* Open addressing with linear probing; keys are copied.  Never more than 3/4 full. */
 #include "base.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 struct map_slot { uint64_t hash; void *key; size_t n; uint64_t value; };
@@ -86,4 +87,21 @@ uint64_t *map_put(struct map *m, const void *key, size_t n)
 		m->n++;
 	}
 	return &s->value;
+}
+
+const void *map_intern(const void *p, size_t n)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static struct map all;
+	struct mem_undo u;
+	bool was = mem_persist(true);
+
+	mem_lock(&u, &lock);
+	uint64_t *v = map_put(&all, p, n);
+	if (!*v)
+		*v = (uint64_t)(uintptr_t)memcpy(mem_new(n), p, n);
+	const void *r = (const void *)(uintptr_t)*v;
+	mem_unlock(&u);
+	mem_persist(was);
+	return r;
 }

@@ -2,7 +2,7 @@
 #include "impl.h"
 
 /* l: NULL is row-major.  The inner struct_size may be garbage, so it is not read. */
-static struct err *layout_of(const struct pjrt_layout *l, size_t rank, const char *what, const struct layout **out)
+static struct err *read_layout(const struct pjrt_layout *l, size_t rank, const char *what, const struct layout **out)
 {
 	*out = NULL;
 	if (!l)
@@ -31,7 +31,7 @@ static struct err *shape_of(struct rt_shape *s, int type, const int64_t *dims, s
 			return ERR(INVALID, "dimension %zu of a buffer is %lld", i, (long long)dims[i]);
 		n *= MAX(dims[i], 1);
 	}
-	return layout_of(layout, rank, what, &s->layout);
+	return read_layout(layout, rank, what, &s->layout);
 }
 
 /* Arrays are made in memory of this process only. */
@@ -143,7 +143,7 @@ struct err *pjrt_Buffer_GetMemoryLayout(struct pjrt_Buffer_GetMemoryLayout *a)
 	a->layout.struct_size = sizeof a->layout;
 	a->layout.type = LAYOUT_TILED;
 	a->layout.tiled.struct_size = sizeof a->layout.tiled;
-	a->layout.tiled.minor_to_major = pjrt_layout(s->layout, s->rank)->minor;
+	a->layout.tiled.minor_to_major = layout_of(s->layout, s->rank)->minor;
 	a->layout.tiled.minor_to_major_size = (size_t)s->rank;
 	return NULL;
 }
@@ -202,7 +202,7 @@ struct err *pjrt_Buffer_ToHostBuffer(struct pjrt_Buffer_ToHostBuffer *a)
 		return NULL;
 	}
 	const struct layout *wanted;
-	TRY(layout_of(a->host_layout, (size_t)s->rank, "a copy to the host", &wanted));
+	TRY(read_layout(a->host_layout, (size_t)s->rank, "a copy to the host", &wanted));
 	if (a->dst_size < (size_t)n)
 		return ERR(INVALID, "destination of %zu bytes for an array of %lld", a->dst_size, (long long)n);
 	a->event = rt_buffer_read(a->src, wanted, a->dst);

@@ -35,7 +35,7 @@ static void side_init(struct pjrt_side *s, const struct prog_arg *a, size_t n)
 		s->kind_size[i] = strlen(s->kind[i]);
 		if (a[i].layout)
 			layout_read(a[i].layout, a[i].rank, &s->layout[i]);
-		s->layout[i] = pjrt_layout(s->layout[i], a[i].rank);
+		s->layout[i] = layout_of(s->layout[i], a[i].rank);
 		s->type[i] = a[i].dtype;
 		s->rank[i] = a[i].rank;
 		for (int d = 0; d < a[i].rank; d++)

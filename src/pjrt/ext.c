@@ -28,8 +28,6 @@ struct pjrt_shardings_ext pjrt_shardings = {
 
 /* --- layouts ---------------------------------------------------------------- */
 
-const struct layout *pjrt_layout(const struct layout *l, int rank) { return l ? l : layout_rows(rank); }
-
 static struct err *layout_destroy(struct pjrt_layout_destroy *a)
 {
 	return NULL;
@@ -52,13 +50,13 @@ static struct err *layout_default(struct pjrt_layout_default *a)
 {
 	if (a->num_dims > MAX_RANK)
 		return ERR(UNIMPLEMENTED, "arrays of rank %zu", a->num_dims);
-	a->layout = layout_rows((int)a->num_dims);
+	a->layout = layout_of(NULL, (int)a->num_dims);
 	return NULL;
 }
 
 static struct err *layout_buffer(struct pjrt_layout_buffer *a)
 {
-	a->layout = pjrt_layout(rt_buffer_shape(a->buffer)->layout, rt_buffer_shape(a->buffer)->rank);
+	a->layout = layout_of(rt_buffer_shape(a->buffer)->layout, rt_buffer_shape(a->buffer)->rank);
 	return NULL;
 }
 

@@ -81,8 +81,6 @@ static inline struct pjrt_memory *pjrt_memory_of(const struct rt_buffer *b)
 	return &d->memory[rt_buffer_mem(b)];
 }
 
-const struct layout *pjrt_layout(const struct layout *l, int rank);      /* in words, row-major too */
-
 int pjrt_mem_by_kind(const char *kind);            /* -1 if there is no such memory; NULL is the default */
 
 /* --- proto.c: protocol buffers ------------------------------------------- */

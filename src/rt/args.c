@@ -15,8 +15,6 @@ static bool suits(const struct rt_shape *s, const struct prog_arg *a)
 	return same || a->dtype == DT_token;         /* a token arrives as an empty array of pred */
 }
 
-static const char *words(const struct layout *l, int rank) { return (l ? l : layout_rows(rank))->text; }
-
 /* Is a relay of the program among its arguments, and nothing else of that? */
 static struct relay *relay_among(const struct rt_exec *x, int i, struct rt_buffer *const *arg)
 {
@@ -49,7 +47,7 @@ struct err *part_check(struct part *p, struct rt_exec *x, int i, struct rt_buffe
 			return ERR(INVALID, "parameter %lld of '%s' has another shape or element type than what is given for it", (long long)k, x->p->name);
 		if (s->layout != x->layout[k])           /* jit looks at the layout of committed arrays alone */
 			return ERR(INVALID, "parameter %lld of '%s' lies in memory as %s, the program wants it as %s: jax.device_put(x, x.sharding) makes an array whose layout jit asks for",
-			           (long long)k, x->p->name, words(s->layout, s->rank), words(x->layout[k], s->rank));
+			           (long long)k, x->p->name, layout_of(s->layout, s->rank)->text, layout_of(x->layout[k], s->rank)->text);
 	}
 	return NULL;
 }

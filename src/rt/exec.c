@@ -75,25 +75,7 @@ static const uint8_t op_of[] = {
 	[CMD_LEND] = I_LEND, [CMD_NEXT] = I_NEXT, [CMD_BACK] = I_BACK, [CMD_WAIT] = I_WAIT, [CMD_TABLE] = I_TABLE, [CMD_LOOP] = I_LOOP, [CMD_WHILE] = I_WHILE, [CMD_CASE] = I_CASE, [CMD_COLL] = I_COLL, [CMD_CUSTOM] = I_CUSTOM,
 };
 
-/* A name that lives for ever. */
-static const char *intern(const char *text)
-{
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static struct map names;
-
-	struct mem_undo u;
-	bool was = mem_persist(true);
-	mem_lock(&u, &lock);
-	uint64_t *v = map_put(&names, text, strlen(text));
-	if (!*v) {
-		size_t n = strlen(text) + 1;
-		*v = (uint64_t)(uintptr_t)memcpy(mem_new(n), text, n);
-	}
-	const char *r = (const char *)(uintptr_t)*v;
-	mem_unlock(&u);
-	mem_persist(was);
-	return r;
-}
+static const char *intern(const char *name) { return map_intern(name, strlen(name) + 1); }
 
 static void decode_cmd(struct rt_exec *x, const struct prog_cmd *c, struct ins *o)
 {
