@@ -3,6 +3,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from oracle import on_cpu
 
 bf16, f32 = jnp.bfloat16, jnp.float32
 
@@ -27,14 +28,13 @@ def wanted(f, args):
     """Output and gradients as XLA:CPU gives them in f32; and of each array how far its own result in the operands' type is off, twice, or 3e-2 of the largest number if
     that is more; in f32 1e-4 of it."""
     low = args[0].dtype == bf16
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        want = jax.jit(back(f))(*[a.astype(np.float32) if a.dtype == bf16 else a for a in args])
-        try:
-            own = jax.block_until_ready(jax.jit(back(f))(*args)) if low else want
-        except jax.errors.JaxRuntimeError as e:          # XLA:CPU has no small products of bf16 whose result is f32
-            if "UNIMPLEMENTED" not in str(e):
-                raise
-            own = want
+    want = on_cpu(back(f), *[a.astype(np.float32) if a.dtype == bf16 else a for a in args])
+    try:
+        own = jax.block_until_ready(on_cpu(back(f), *args)) if low else want
+    except jax.errors.JaxRuntimeError as e:              # XLA:CPU has no small products of bf16 whose result is f32
+        if "UNIMPLEMENTED" not in str(e):
+            raise
+        own = want
 
     def allowed(w, o):
         if not w.size:

@@ -16,8 +16,6 @@ another: Rondo may be FACTOR times as far from f64 as they are.  Sums of many el
 """
 import argparse
 import collections
-import contextlib
-import functools
 import json
 import os
 import pathlib
@@ -42,8 +40,6 @@ from random_ops import GOOD, Draw, Step, free, namespace, render  # noqa: E402
 FACTOR = 8
 EXTREME = re.compile(r"\.(arg|cum|p)?(max|min)\(|reduce_window|softmax|logsumexp")       # of many elements
 FINE = ("ok", "skip", "theirs", "ill")
-FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True, "xla_cpu_use_fusion_emitters": False,
-        "xla_cpu_parallel_codegen_split_count": 1}            # a quarter of the time to compile
 
 
 def fill(how, seed, dtype, shape):
@@ -298,23 +294,12 @@ def lost(c, got):
     return None
 
 
-@functools.cache
-def fast(cpu):
-    """Those of FAST that this XLA:CPU knows."""
-    import jax
-    known = {}
-    for k, v in FAST.items():
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            jax.jit(lambda x: x).lower(jax.device_put(np.float32(0), cpu)).compile(compiler_options={k: v})
-            known[k] = v
-    return known
-
-
 def run_on(where, c, values):
     import jax
+    import oracle
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
     slow = any(i[3] == "unit" or i[1].endswith("int4") for i in c.inputs)         # 4 bits: what is compiled ahead refuses them
-    opts = {"compiler_options": fast(where[0])} if where[0].platform == "cpu" and not slow else None
+    opts = {"compiler_options": oracle.options(where[0])} if where[0].platform == "cpu" and not slow else None
     ours = where[0].platform != "cpu"
     if c.how == "manual":
         mesh, n = Mesh(np.array(where[:c.devices]), ("d",)), c.devices

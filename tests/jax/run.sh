@@ -5,6 +5,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 py="${PY:-python3}"
 export JAX_PLATFORMS="${JAX_PLATFORMS:-rondo,cpu}" PYTHONPATH="$PWD/python:$PWD/tests/jax/discover${PYTHONPATH:+:$PYTHONPATH}"
+export OPENBLAS_NUM_THREADS="${OPENBLAS_NUM_THREADS:-1}"      # numpy's threads wait with a core each
 log="$(mktemp)" counts="$(mktemp)"
 trap 'rm -f "$log" "$counts"' EXIT
 

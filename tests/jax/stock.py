@@ -6,7 +6,7 @@ import sys
 
 OUT = pathlib.Path(sys.argv[1])
 PART, PARTS = [int(n) for n in sys.argv[2:4]] or (0, 1)
-os.environ["XLA_FLAGS"] = ("--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
+os.environ["XLA_FLAGS"] = ("--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
                            f"--xla_dump_to={OUT}/dump{PART} --xla_dump_hlo_pass_re=.*shardy.*")
 os.environ["JAX_PLATFORMS"] = "cpu"
 

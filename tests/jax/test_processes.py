@@ -121,10 +121,10 @@ def test_rings_whose_memory_is_not_mapped():
 
 
 @pytest.mark.parametrize("processes, devices", [(4, 1), (2, 2)])
-def test_attention_between_hosts(processes, devices):
+def test_attention_between_hosts(processes, devices, tmp_path):
     seed = int.from_bytes(os.urandom(4), "little")
     print(f"{seed=}")
-    for code, out, err in run(processes, devices, "attention", seed, 1, RONDO_TRANSPORT="tcp", RONDO_ATTENTION="on", RONDO_CHECK="1"):
+    for code, out, err in run(processes, devices, "attention", seed, 1, tmp_path, RONDO_TRANSPORT="tcp", RONDO_ATTENTION="on", RONDO_CHECK="1"):
         assert code == 0 and "failed" not in out, out + err
 
 
@@ -159,8 +159,8 @@ def test_two_hosts(hosts, tmp_path):
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
-def test_bytes_of_attention_into_a_host(hosts):
-    for code, out, err in run(2, 2, "attention", 0, 0, hosts=hosts, FAR="1", RONDO_ATTENTION="on", RONDO_NET="tcp"):
+def test_bytes_of_attention_into_a_host(hosts, tmp_path):
+    for code, out, err in run(2, 2, "attention", 0, 0, tmp_path, hosts=hosts, FAR="1", RONDO_ATTENTION="on", RONDO_NET="tcp"):
         assert code == 0 and "passed bytes_into_a_host" in out and "failed" not in out, out + err
 
 

@@ -21,7 +21,7 @@ def programs(*args):
     return done.stdout
 
 
-@pytest.mark.parametrize("devices,how,seconds", [(1, "plain", 18), (4, "manual", 10), (4, "sharded", 10)])
+@pytest.mark.parametrize("devices,how,seconds", [(1, "plain", 15), (4, "manual", 8), (4, "sharded", 8)])
 def test_random(devices, how, seconds, tmp_path):
     seed = int.from_bytes(os.urandom(4), "little")
     print(f"seed={seed}")
