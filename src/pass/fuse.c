@@ -742,60 +742,82 @@ static const struct ir_op *made_by(const struct ir_fn *g, ir_val v, enum ir_kind
 	return o && o->kind == k && (!a || ir_in(g, o, 0) == a) && (!b || ir_in(g, o, 1) == b) ? o : NULL;
 }
 
-/* The function takes, of two elements and their indices, the greater element (or the smaller one), NaN before all, of equal ones
- * that with the lower index: which is compared first? */
-static bool finds_place(const struct ir_fn *g, enum redop *op)
+/* The function takes, of two elements and their indices, the greater element (or the smaller one), NaN before all if they are floats, of equal
+ * ones that with the lower index; its first result is that element, if it shall be: which is compared first? */
+static bool finds_place(const struct ir_fn *g, bool floats, bool element, enum redop *op)
 {
-	const struct ir_op *s = g->nparam == 4 ? ir_def(g, g->result.p[1]) : NULL, *first, *tie, *before;
+	const struct ir_op *s = g->nparam == 4 ? ir_def(g, g->result.p[1]) : NULL, *first, *tie, *before, *e;
 	if (!s || s->kind != IR_select || ir_in(g, s, 1) != 2 || ir_in(g, s, 2) != 4 || !(s = made_by(g, ir_in(g, s, 0), IR_or, 0, 0)))
 		return false;
-	if (!(first = made_by(g, ir_in(g, s, 0), IR_or, 0, 0)) || !made_by(g, ir_in(g, first, 1), IR_compare_ne, 1, 1))
+	ir_val greater = ir_in(g, s, 0);
+	if (element && (!(e = made_by(g, g->result.p[0], IR_select, greater, 1)) || ir_in(g, e, 2) != 3))
 		return false;
-	before = ir_def(g, ir_in(g, first, 0));
+	if (floats) {
+		if (!(first = made_by(g, greater, IR_or, 0, 0)) || !made_by(g, ir_in(g, first, 1), IR_compare_ne, 1, 1))
+			return false;
+		greater = ir_in(g, first, 0);
+	}
+	before = ir_def(g, greater);
 	*op = before && before->kind == IR_compare_gt ? RED_max : RED_min;
-	if (!made_by(g, ir_in(g, first, 0), *op == RED_max ? IR_compare_gt : IR_compare_lt, 1, 3))
+	if (!made_by(g, greater, *op == RED_max ? IR_compare_gt : IR_compare_lt, 1, 3))
 		return false;
 	tie = made_by(g, ir_in(g, s, 1), IR_and, 0, 0);
 	return tie && made_by(g, ir_in(g, tie, 0), IR_compare_eq, 1, 3) && made_by(g, ir_in(g, tie, 1), IR_compare_lt, 2, 4);
 }
 
-/* The index of x where it is the extreme m, or NaN; elsewhere none. */
-static ir_val at_extreme(struct ir_b *b, ir_val x, ir_val m, ir_val index, ir_val none)
+/* x is the extreme m, or NaN. */
+static ir_val is_extreme(struct ir_b *b, ir_val x, ir_val m)
 {
 	ir_val here = ir_bin(b, ELEM_compare_eq, x, m);
 	if (dtype_info[ir_vtype(b->m, b->fn, x)->dtype].cls == DT_FLOAT)
 		here = ir_bin(b, ELEM_or, here, ir_bin(b, ELEM_compare_ne, x, x));
-	return ir_select(b, here, index, none);
+	return here;
 }
 
-/* The index of the extreme of very many elements, of which the value is not asked for: the least index where an element equals
- * the extreme.  Both reductions compile, with what their operands are computed from. */
+/* What changes no result of op, everywhere. */
+static ir_val neutral(struct ir_b *b, enum redop op, ir_type t)
+{
+	enum dtype dt = ir_type_of(b->m, t)->dtype;
+	char e[16];
+	kern_identity(op, dt, e);
+	return ir_const(b, t, e, dtype_info[dt].bytes);
+}
+
+/* An extreme and its index, the least one where an element equals the extreme: both reductions compile, with what their operands are computed
+ * from, and no list of indices is made. */
 static ir_val split_place(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
-	enum { MANY = 1 << 18 };
 	enum redop op;
 	struct ir_b *b = &r->b;
-	if (o->kind != IR_reduce || o->nout != 2 || ir_attr(r->from, o, AT_redop) != RED_fn || (r->live[o->out] & 1))
+	if (o->kind != IR_reduce || o->nout != 2 || ir_attr(r->from, o, AT_redop) != RED_fn)
 		return 0;
-	const struct ir_type_info *t = ir_vtype(r->m, b->fn, in[0]), *it = ir_vtype(r->m, b->fn, in[1]);
-	enum dtype_class c = dtype_info[t->dtype].cls, ic = dtype_info[it->dtype].cls;
-	bool index = ic == DT_INT || ic == DT_UINT, real = (c == DT_INT || c == DT_UINT || c == DT_FLOAT) && dtype_info[t->dtype].bits >= (c == DT_FLOAT ? 16 : 8);
-	if (t->count < MANY || ir_vtype(r->m, r->from, o->out)->rank || !index || !real ||
-	    !finds_place(ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, AT_fn)), &op))
+	const struct ir_type_info *t = ir_vtype(r->m, b->fn, in[0]);
+	enum dtype dt = t->dtype, it = ir_vtype(r->m, b->fn, in[1])->dtype;
+	enum dtype_class c = dtype_info[dt].cls, ic = dtype_info[it].cls;
+	bool index = ic == DT_INT || ic == DT_UINT, real = (c == DT_INT || c == DT_UINT || c == DT_FLOAT) && dtype_info[dt].bits >= (c == DT_FLOAT ? 16 : 8);
+	bool element = r->live[o->out] & 1;
+	if (!index || !real || !finds_place(ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, AT_fn)), c == DT_FLOAT, element, &op))
 		return 0;
-	enum dtype idt = it->dtype;
 	ir_type whole = r->from->val.p[ir_in(r->from, o, 0)].type, places = r->from->val.p[ir_in(r->from, o, 1)].type;
-	int n;
-	int64_t dims[IR_MAX_RANK];
+	ir_type out = r->from->val.p[o->out].type, place = r->from->val.p[o->out + 1].type;
+	int n, nkept = 0;
+	int64_t dims[IR_MAX_RANK], kept[IR_MAX_RANK];
 	const int64_t *d = ir_attrs(r->from, o, AT_dims, &n);
-	char last[16];
 	memcpy(dims, d, sizeof *d * (size_t)n);
-	kern_identity(RED_min, idt, last);
-	ir_val none = ir_const(b, ir_scalar(r->m, idt), last, dtype_info[idt].bytes);
+	for (int k = 0; k < t->rank; k++) {
+		bool gone = false;
+		for (int i = 0; i < n; i++)
+			gone |= dims[i] == k;
+		if (!gone)
+			kept[nkept++] = k;
+	}
 	ir_val m = ir_reduce1(b, op, in[0], in[2], n, dims);
-	ir_val everywhere = ir_splat_of(b, m, whole), nowhere = ir_const(b, places, last, dtype_info[idt].bytes);
-	ir_val all = at_extreme(b, in[0], everywhere, in[1], nowhere);
-	r->map[o->out + 1] = ir_reduce1(b, RED_min, all, at_extreme(b, in[2], m, in[3], none), n, dims);
+	ir_val here = is_extreme(b, in[0], ir_broadcast(b, m, whole, kept));
+	ir_val first = ir_reduce1(b, RED_min, ir_select(b, here, in[1], neutral(b, RED_min, places)), neutral(b, RED_min, ir_scalar(r->m, it)), n, dims);
+	ir_val begin = ir_select(b, is_extreme(b, ir_splat_of(b, in[2], out), m), ir_splat_of(b, in[3], place), neutral(b, RED_min, place));
+	r->map[o->out + 1] = ir_bin(b, ELEM_minimum, first, begin);
+	if (element)
+		r->map[o->out] = m;
 	return REWRITE_MAPPED;
 }
 

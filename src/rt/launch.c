@@ -47,7 +47,7 @@ static struct err *take_memory(struct rt_exec *x, struct rt_device *d, struct pa
 	for (int64_t r = 0; r < x->nres; r++)
 		if ((!p->bound || x->donor[r] < 0) && !p->out[r]->addr)
 			TRY(store_alloc(p->out[r], x->what, (int)r));
-	if (!*zone || (*zone)->bytes < x->zone) {
+	if (*zone ? (*zone)->bytes < x->zone : x->zone > 0) {
 		store_unref(*zone);
 		*zone = store_new(d, 0, x->zone);
 		struct err *e = store_alloc(*zone, "the program zone", -1);
@@ -105,11 +105,12 @@ static void promise_over(struct rt_exec *x, struct part *p)
 	p->promised = 0;
 }
 
-/* Where every buffer lies. */
+/* Where every buffer lies; no zone: none is needed. */
 static void bind(struct rt_exec *x, int i, struct ctx *c, const struct part *l, struct store *zone)
 {
+	static char nothing[1];
 	const struct prog *p = x->p;
-	char *z = store_enter(zone), *data = x->data[i] ? store_enter(x->data[i]) : NULL;
+	char *z = zone ? store_enter(zone) : nothing, *data = x->data[i] ? store_enter(x->data[i]) : NULL;
 	bool same = l->bound && c->bound == l->bound;        /* what goes by relay lies where it did */
 
 	if (c->zone != z) {

@@ -104,6 +104,13 @@ def test_a_launch_waits_for_those_before_it(told):
     assert told["behind"] == ("none", "True")
 
 
+def test_what_fits_exactly_runs():
+    """Where an argument and a result are all of the memory, what the program needs besides is nothing."""
+    r = subprocess.run([sys.executable, "-c", "import jax, jax.numpy as jnp; jax.block_until_ready(jax.jit(lambda x: x + 1)(jnp.ones(8 << 20))); print('done')"],
+                       env=os.environ | {"RONDO_MEMORY": str(64 << 20), "RONDO_CACHE": ""}, capture_output=True, text=True, timeout=300)
+    assert r.stdout == "done\n", r.stderr
+
+
 def test_what_was_donated_is_there(told):
     assert told["donated"] == ("none", "True")
 
