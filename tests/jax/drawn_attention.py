@@ -3,7 +3,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
-from oracle import on_cpu
+from xla_cpu import on_cpu
 
 bf16, f32 = jnp.bfloat16, jnp.float32
 

@@ -296,10 +296,10 @@ def lost(c, got):
 
 def run_on(where, c, values):
     import jax
-    import oracle
+    import xla_cpu
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
     slow = any(i[3] == "unit" or i[1].endswith("int4") for i in c.inputs)         # 4 bits: what is compiled ahead refuses them
-    opts = {"compiler_options": oracle.options(where[0])} if where[0].platform == "cpu" and not slow else None
+    opts = {"compiler_options": xla_cpu.options(where[0])} if where[0].platform == "cpu" and not slow else None
     ours = where[0].platform != "cpu"
     if c.how == "manual":
         mesh, n = Mesh(np.array(where[:c.devices]), ("d",)), c.devices

@@ -12,7 +12,7 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from drawn_attention import back, drawn, lies, wanted as wanted_drawn  # noqa: E402
 from jax import lax  # noqa: E402
-from oracle import on_cpu  # noqa: E402
+from xla_cpu import on_cpu  # noqa: E402
 
 B, T, H, D = 2, 40, 4, 16
 FILL = -0.7 * float(np.finfo(np.float32).max)
