@@ -14,6 +14,23 @@ static struct err no_memory(void)
 	return (struct err){ .code = ERR_EXHAUSTED, .file = __FILE__, .line = __LINE__, .msg = text, .fixed = true };
 }
 
+/* What is no UTF-8 (RFC 3629, section 4), and control characters but ends of lines and tabs, become '?': a damaged file's names come to
+ * terminals so, and to Python, which takes no other text. */
+static void readable(char *s)
+{
+	for (unsigned char *p = (unsigned char *)s; *p;) {
+		unsigned char c = *p, d = p[1];
+		int n = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
+		bool good = n > 1 ? !(c == 0xe0 && d < 0xa0) && !(c == 0xed && d > 0x9f) && !(c == 0xf0 && d < 0x90) && !(c == 0xf4 && d > 0x8f)
+		                  : n == 1 && ((c >= ' ' && c != 0x7f) || c == '\n' || c == '\t');
+		for (int i = 1; i < n && good; i++)
+			good = (p[i] & 0xc0) == 0x80;
+		if (!good)
+			*p = '?';
+		p += good ? n : 1;
+	}
+}
+
 /* "<text><tail>"; NULL if there is no memory. */
 static char *vtext(const char *fmt, va_list ap, const char *tail)
 {
@@ -25,6 +42,7 @@ static char *vtext(const char *fmt, va_list ap, const char *tail)
 	if (p) {
 		vsnprintf(p, head + 1, fmt, again);
 		memcpy(p + head, tail, more + 1);
+		readable(p);
 	}
 	va_end(again);
 	return p;
