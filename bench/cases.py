@@ -264,6 +264,7 @@ def register_ops():
         work=moves(4 * 8 * 56 * 56 * 64, 4 * 8 * 56 * 56 * 64))
     add("bincount 4M into 1024", lambda: simple(lambda x: jnp.bincount(x, length=1024), np.random.default_rng(1).integers(0, 1024, 1 << 22).astype(np.int32)), tol=0, work=moves(16 << 20, 0))
     add("argmax 8x128256", lambda: simple(lambda x: jnp.argmax(x, -1), normal(8, 128256)), tol=0, work=moves(4 * 8 * 128256, 0))
+    add("jax.random.categorical 8x128256", lambda: simple(jax.random.categorical, jax.random.key(0), normal(8, 128256)), tol=0, work=moves(4 * 8 * 128256, 0))
     add("argmax 100000x10", lambda: simple(lambda x: jnp.argmax(x, -1), normal(100000, 10)), tol=0, work=moves(4 * 1000000, 0))
     add("dot f32 4M", lambda: simple(jnp.dot, normal(1 << 22), normal(1 << 22, seed=1)), work=moves(32 << 20, 0))
     add("matmul f32 1Mx3x1", lambda: simple(jnp.matmul, normal(1 << 20, 3), normal(3, seed=1)), work=moves(12 << 20, 4 << 20))

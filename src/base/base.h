@@ -38,6 +38,15 @@ static inline int64_t gcd_of(int64_t a, int64_t b)
 	return a;
 }
 
+/* Is v one of the n numbers? */
+static inline bool in_list(const int64_t *list, int64_t n, int64_t v)
+{
+	for (int64_t i = 0; i < n; i++)
+		if (list[i] == v)
+			return true;
+	return false;
+}
+
 /* --- err.c ------------------------------------------------------------- */
 
 /* The numbers are PJRT's (absl's) error codes, so the border needs no table. */

@@ -68,9 +68,7 @@ static struct err *reduce(struct walk *w, const struct ir_fn *fn, const struct i
 			int64_t ix[IR_MAX_RANK], lin = 0;
 			unflatten(t->rank, t->dim, e, ix);
 			for (int d = 0; d < t->rank; d++) {
-				bool red = false;
-				for (int k = 0; k < nd; k++)
-					red |= dims[k] == d;
+				bool red = in_list(dims, nd, d);
 				if (!red)
 					lin = lin * t->dim[d] + ix[d];
 			}
@@ -121,14 +119,6 @@ static struct err *window(struct walk *w, const struct ir_fn *fn, const struct i
 	return NULL;
 }
 
-static bool among(const int64_t *l, int n, int64_t v)
-{
-	for (int i = 0; i < n; i++)
-		if (l[i] == v)
-			return true;
-	return false;
-}
-
 static int64_t integer(const struct ir_type_info *t, const char *p)
 {
 	int64_t v;
@@ -152,7 +142,7 @@ static struct err *scatter(struct walk *w, const struct ir_fn *fn, const struct 
 		int nb = 0, wd = 0;
 		unflatten(u->rank, u->dim, k, ux);
 		for (int d = 0; d < u->rank; d++)
-			if (!among(win, nwin, d))
+			if (!in_list(win, nwin, d))
 				bx[nb++] = ux[d];
 		for (int c = 0; c < nmap; c++) {
 			int64_t lin = 0;
@@ -162,12 +152,12 @@ static struct err *scatter(struct walk *w, const struct ir_fn *fn, const struct 
 		}
 		for (int d = 0; d < t->rank; d++) {
 			ext[d] = 1;
-			if (among(ins, nins, d))
+			if (in_list(ins, nins, d))
 				continue;
 			for (int b = 0; b < nib; b++)
 				if (ib[b] == d)
 					start[d] = bx[sb[b] - (ivd < sb[b])];
-			if (!among(ib, nib, d)) {
+			if (!in_list(ib, nib, d)) {
 				ext[d] = u->dim[win[wd]];
 				full[d] = ux[win[wd++]];
 			}

@@ -239,10 +239,7 @@ static void reduce(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o
 	int nk = 0, nr = 0;
 	gen_strides(ti->rank, ti->dim, st);
 	for (int d = 0; d < ti->rank; d++) {
-		bool red = false;
-		for (int i = 0; i < nd; i++)
-			red |= dims[i] == d;
-		if (red) {
+		if (in_list(dims, nd, d)) {
 			rs[nr] = st[d];
 			rd[nr++] = ti->dim[d];
 			R *= ti->dim[d];

@@ -29,6 +29,8 @@ bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why
 struct err *gen_group(const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out);
 /* The same for any target, whether its code runs here or not. */
 struct err *gen_group_for(const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out);
+/* Bytes of a row's dear values that a kernel keeps from one pass over the row to the next; what is longer it computes anew. */
+int64_t gen_keeps(void);
 /* Load the generator now (gen_group does on its first use).  UNAVAILABLE says what is missing. */
 struct err *gen_load(void);
 

@@ -275,6 +275,11 @@ struct err *gen_group_for(const struct gen_target *t, const struct ir_module *m,
 	return error;
 }
 
+int64_t gen_keeps(void)
+{
+	return gen_target_get()->kept;
+}
+
 struct err *gen_group(const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out)
 {
 	return gen_group_for(gen_target_get(), m, fn, view, out);

@@ -35,9 +35,7 @@ static int anchor_runs(const struct cx *cx, int64_t *ext, bool *reduced)
 	int nd, n = 0;
 	const int64_t *dims = ir_attrs(cx->fn, cx->anchor, AT_dims, &nd);
 	for (int d = 0; d < t->rank; d++) {
-		bool r = false;
-		for (int i = 0; i < nd; i++)
-			r |= dims[i] == d;
+		bool r = in_list(dims, nd, d);
 		if (t->dim[d] == 1)
 			continue;
 		if (n && reduced[n - 1] == r) {

@@ -213,12 +213,7 @@ APART static uint32_t want_gather(struct cx *cx, const struct ir_op *o, uint32_t
 	bool is_off[IR_MAX_RANK] = { 0 };
 	int k = 0;
 	for (int d = 0; d < ti->rank; d++) {
-		bool skip = false;
-		for (int i = 0; i < ncol; i++)
-			skip |= col[i] == d;
-		for (int i = 0; i < nob; i++)
-			skip |= ob[i] == d;
-		if (!skip && k < noff) {
+		if (!in_list(col, ncol, d) && !in_list(ob, nob, d) && k < noff) {
 			st[off[k]] = os[d];
 			is_off[off[k++]] = true;
 		}
@@ -332,10 +327,7 @@ static int reduced_runs(struct cx *cx, const struct ir_op *o, int64_t *ext, int6
 	gen_strides(ti->rank, ti->dim, os);
 	int last = -2;
 	for (int d = 0; d < ti->rank; d++) {
-		bool red = false;
-		for (int i = 0; i < nd; i++)
-			red |= dims[i] == d;
-		if (!red) {
+		if (!in_list(dims, nd, d)) {
 			kept_stride[kept++] = os[d];
 			continue;
 		}

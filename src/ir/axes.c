@@ -81,14 +81,6 @@ static int both(struct rule *r, int t, int d, int u, int e, enum ir_factor_kind 
 	return f;
 }
 
-static bool has(const int64_t *p, int n, int64_t v)
-{
-	for (int i = 0; i < n; i++)
-		if (p[i] == v)
-			return true;
-	return false;
-}
-
 /* --- rows ----------------------------------------------------------------------- */
 
 static void none(struct rule *r) { (void)r; }
@@ -240,7 +232,7 @@ static void reverse(struct rule *r)
 	int n;
 	const int64_t *dims = ir_attrs(r->fn, r->o, AT_dims, &n);
 	for (int d = 0; d < out_t(r, 0)->rank; d++)
-		both(r, 0, d, res(r, 0), d, has(dims, n, d) ? FACTOR_MOVED : FACTOR_EACH);
+		both(r, 0, d, res(r, 0), d, in_list(dims, n, d) ? FACTOR_MOVED : FACTOR_EACH);
 }
 
 /* Operand 0 and the result, of one rank: dimensions of another extent are of kind. */
@@ -316,8 +308,8 @@ static void indexed(struct rule *r, bool scatter, enum ir_at offset_at, enum ir_
 	struct { int in, index, slice; int64_t size; enum ir_factor_kind kind; bool blocked; } f[3 * IR_MAX_RANK];
 	int nf = 0;
 	for (int k = 0; k < s->rank; k++) {
-		if (has(off, noff, k)) {
-			while (has(gone, ngone, d) || has(batch, nbatch, d))
+		if (in_list(off, noff, k)) {
+			while (in_list(gone, ngone, d) || in_list(batch, nbatch, d))
 				d++;
 			bool all = x->dim[d] == s->dim[k], one = s->dim[k] == 1;
 			if (all || (!scatter && !one)) {
@@ -372,7 +364,7 @@ static void reduce(struct rule *r)
 	int n, to = 0;
 	const int64_t *dims = ir_attrs(r->fn, r->o, AT_dims, &n);
 	for (int d = 0; d < in_t(r, 0)->rank; d++) {
-		bool gone = has(dims, n, d);
+		bool gone = in_list(dims, n, d);
 		int f = factor(r, in_t(r, 0)->dim[d], gone ? FACTOR_SUM : FACTOR_EACH);
 		for (int i = 0; i < r->x->nout; i++) {
 			put(r, i, d, f);
@@ -449,7 +441,7 @@ static void dot(struct rule *r)
 	}
 	for (int s = 0; s < 2; s++)
 		for (int d = 0; d < in_t(r, s)->rank; d++)
-			if (!has(batch[s], nb, d) && !has(gone[s], nc, d))
+			if (!in_list(batch[s], nb, d) && !in_list(gone[s], nc, d))
 				both(r, s, d, res(r, 0), to++, FACTOR_EACH);
 	for (int i = 0; i < nc; i++)
 		both(r, 0, (int)gone[0][i], 1, (int)gone[1][i], FACTOR_SUM);

@@ -314,13 +314,9 @@ ir_val ir_reduce1(struct ir_b *b, enum redop r, ir_val x, ir_val init, int n, co
 	const struct ir_type_info *t = ir_vtype(b->m, b->fn, x);
 	int64_t w[IR_MAX_RANK + 3] = { n }, dim[IR_MAX_RANK];
 	int rank = 0;
-	for (int d = 0; d < t->rank; d++) {
-		bool gone = false;
-		for (int i = 0; i < n; i++)
-			gone |= dims[i] == d;
-		if (!gone)
+	for (int d = 0; d < t->rank; d++)
+		if (!in_list(dims, n, d))
 			dim[rank++] = t->dim[d];
-	}
 	if (n)
 		memcpy(w + 1, dims, sizeof *w * (size_t)n);
 	w[n + 1] = r;

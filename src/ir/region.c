@@ -134,7 +134,7 @@ static struct err *local_of(const struct at *a, ir_type global, ir_type local, i
 	for (int d = 0; d < g->rank; d++) {
 		int64_t cut = 1;
 		for (int k = 0; h && d < s->rank && k < s->dim[d].naxis; k++)
-			if (has(list(a, AT_axes), count(a, AT_axes), s->dim[d].axis[k].axis))
+			if (in_list(list(a, AT_axes), count(a, AT_axes), s->dim[d].axis[k].axis))
 				cut *= s->dim[d].axis[k].size;
 		NEED(g->dim[d] == l->dim[d] * cut, "%s %u: dimension %d is %lld outside and %lld inside, cut in %lld", what, i, d,
 		     (long long)g->dim[d], (long long)l->dim[d], (long long)cut);

@@ -71,20 +71,12 @@ static inline const int64_t *list(const struct at *a, enum ir_at k)
 	return a->w[k] + 1;
 }
 
-static inline bool has(const int64_t *p, int n, int64_t v)
-{
-	for (int i = 0; i < n; i++)
-		if (p[i] == v)
-			return true;
-	return false;
-}
-
 /* List k holds different numbers below limit. */
 static inline struct err *axes(const struct at *a, enum ir_at k, int limit)
 {
 	const int64_t *p = list(a, k);
 	for (int i = 0; i < count(a, k); i++)
-		NEED(p[i] >= 0 && p[i] < limit && !has(p, i, p[i]), "%s: %lld is out of [0, %d) or there twice",
+		NEED(p[i] >= 0 && p[i] < limit && !in_list(p, i, p[i]), "%s: %lld is out of [0, %d) or there twice",
 		     ir_at_name[k], (long long)p[i], limit);
 	return NULL;
 }

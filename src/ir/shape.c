@@ -176,7 +176,7 @@ static struct err *batched(const struct at *a, const struct ir_type_info *x, con
 	for (int k = 0; k < count(a, of_x); k++) {
 		int64_t d = list(a, of_x)[k], e = list(a, of_i)[k];
 		NEED(e != num(a, AT_index_dim) && x->dim[d] == i->dim[e], "batch dimension %lld does not fit the indices", (long long)d);
-		NEED(!has(list(a, dropped), count(a, dropped), d) && !has(list(a, map), count(a, map), d), "dimension %lld is batched and indexed",
+		NEED(!in_list(list(a, dropped), count(a, dropped), d) && !in_list(list(a, map), count(a, map), d), "dimension %lld is batched and indexed",
 		     (long long)d);
 	}
 	return NULL;
@@ -207,14 +207,14 @@ static struct err *sh_gather(const struct at *a, struct shape *s)
 	int n = 0;
 	for (int d = 0; d < x->rank; d++) {
 		int64_t z = list(a, AT_size)[d];
-		bool gone = has(list(a, AT_collapsed), count(a, AT_collapsed), d) || has(list(a, AT_obatch), count(a, AT_obatch), d);
+		bool gone = in_list(list(a, AT_collapsed), count(a, AT_collapsed), d) || in_list(list(a, AT_obatch), count(a, AT_obatch), d);
 		NEED(z >= 0 && z <= x->dim[d] && (!gone || z <= 1), "size %lld of dimension %d", (long long)z, d);
 		if (!gone)
 			size[n++] = z;
 	}
 	n = 0;
 	for (int r = 0, k = 0; r < s->rank; r++) {
-		if (has(list(a, AT_offset_dims), offset, r)) {
+		if (in_list(list(a, AT_offset_dims), offset, r)) {
 			s->dim[r] = size[n++];
 			continue;
 		}
@@ -243,8 +243,8 @@ struct err *ru_scatter(const struct at *a)
 	NEED(count(a, AT_window_dims) + count(a, AT_inserted) + count(a, AT_ibatch) == x->rank, "windows of another rank than the operand");
 	NEED(u->rank == count(a, AT_window_dims) + i->rank - (ivd < i->rank), "updates of rank %d", u->rank);
 	for (int r = 0, k = 0, d = 0; r < u->rank; r++) {
-		if (has(list(a, AT_window_dims), count(a, AT_window_dims), r)) {
-			while (has(list(a, AT_inserted), count(a, AT_inserted), d) || has(list(a, AT_ibatch), count(a, AT_ibatch), d))
+		if (in_list(list(a, AT_window_dims), count(a, AT_window_dims), r)) {
+			while (in_list(list(a, AT_inserted), count(a, AT_inserted), d) || in_list(list(a, AT_ibatch), count(a, AT_ibatch), d))
 				d++;
 			NEED(u->dim[r] <= x->dim[d], "the update's window is larger in dimension %d", d);
 			d++;
@@ -281,7 +281,7 @@ static struct err *sh_reduce(const struct at *a, uint32_t i, struct shape *s)
 	s->dtype = t->dtype;
 	s->rank = 0;
 	for (int d = 0; d < t->rank; d++)
-		if (!has(list(a, AT_dims), count(a, AT_dims), d))
+		if (!in_list(list(a, AT_dims), count(a, AT_dims), d))
 			s->dim[s->rank++] = t->dim[d];
 	return NULL;
 }
@@ -364,7 +364,7 @@ static struct err *sh_dot(const struct at *a, struct shape *s)
 	TRY(length(a, AT_rc, count(a, AT_lc)));
 	for (int side = 0; side < 2; side++)
 		for (int i = 0; i < count(a, batch[side]); i++)
-			NEED(!has(list(a, gone[side]), count(a, gone[side]), list(a, batch[side])[i]), "dimension %lld is batch and contracted",
+			NEED(!in_list(list(a, gone[side]), count(a, gone[side]), list(a, batch[side])[i]), "dimension %lld is batch and contracted",
 			     (long long)list(a, batch[side])[i]);
 	s->rank = 0;
 	NEED(x->rank + y->rank - count(a, AT_lb) - 2 * count(a, AT_lc) <= IR_MAX_RANK, "result of too high a rank");
@@ -378,7 +378,7 @@ static struct err *sh_dot(const struct at *a, struct shape *s)
 	for (int side = 0; side < 2; side++) {
 		const struct ir_type_info *t = side ? y : x;
 		for (int d = 0; d < t->rank; d++)
-			if (!has(list(a, batch[side]), count(a, batch[side]), d) && !has(list(a, gone[side]), count(a, gone[side]), d))
+			if (!in_list(list(a, batch[side]), count(a, batch[side]), d) && !in_list(list(a, gone[side]), count(a, gone[side]), d))
 				s->dim[s->rank++] = t->dim[d];
 	}
 	TRY(within(a, AT_precision, 0, 2));

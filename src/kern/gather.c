@@ -19,14 +19,6 @@ struct walk {
 	int isize;
 };
 
-static bool has(const int64_t *l, int64_t n, int64_t v)
-{
-	for (int64_t i = 0; i < n; i++)
-		if (l[i] == v)
-			return true;
-	return false;
-}
-
 /* A list inside attributes: count, then items. */
 struct list { int64_t n; const int64_t *p; };
 static struct err *list_at(const struct prog_kern *k, uint32_t *at, struct list *l)
@@ -54,7 +46,7 @@ static struct err *walk_make(struct arena *a, struct walk *w, const struct prog_
 	w->rows = 1;
 	int id = 0;
 	for (int d = 0; d < side->rank; d++) {
-		if (has(window_dims.p, window_dims.n, d))
+		if (in_list(window_dims.p, window_dims.n, d))
 			continue;
 		if (id == index_dim)
 			id++;
@@ -84,7 +76,7 @@ static struct err *walk_make(struct arena *a, struct walk *w, const struct prog_
 	vs.stride = ARENA_NEW(a, int64_t, op->rank + 1);
 	vo.rank = 0;
 	for (int d = 0; d < op->rank; d++) {
-		if (has(dropped.p, dropped.n, d) || has(obatch.p, obatch.n, d))
+		if (in_list(dropped.p, dropped.n, d) || in_list(obatch.p, obatch.n, d))
 			continue;
 		if (vo.rank >= window_dims.n)
 			return ERR(INVALID, "gather or scatter has fewer window dimensions than its operand");
@@ -381,7 +373,7 @@ struct err *kern_make_scatter(const struct prog_kern *k, struct kern_state *s)
 	int64_t size[LOOP_RANK];
 	int wd = 0;
 	for (int d = 0; d < op->rank; d++) {
-		bool out = has(inserted.p, inserted.n, d) || has(ibatch.p, ibatch.n, d);
+		bool out = in_list(inserted.p, inserted.n, d) || in_list(ibatch.p, ibatch.n, d);
 		if (!out && wd >= window.n)
 			return ERR(INVALID, "scatter has too few window dimensions");
 		size[d] = out ? 1 : up->dim[window.p[wd++]];

@@ -40,12 +40,14 @@ struct fuse {
 	const double *runs;      /* per function: how often all launches run it */
 	int *over;               /* per op: the last member of any group that has one here or before */
 	int *seen, *work, round; /* of path_outside */
+	int *pass, *above;       /* of passes_of */
+	uint32_t *passes;
 	uint8_t *links;          /* per value: views between it and what is none; 0: it is none, or stands for itself */
 	ir_val *map;             /* per value: the one in the group being outlined, if mapped[v] == turn */
 	int *mapped, turn;
 };
 
-enum { MOST_WORK = 512, MOST_VIEWS = 32 };
+enum { MOST_WORK = 512, MOST_VIEWS = 32, DEAR = 32, CHEAP = 8 };   /* times in additions */
 
 /* --- what an op is to a group ---------------------------------------------------- */
 
@@ -274,6 +276,97 @@ static int group_new(struct fuse *f, int i)
 	return (int)f->g.n - 1;
 }
 
+/* The op, not a free one, that operand k of o is a copy of. */
+static const struct ir_op *maker(const struct fuse *f, const struct ir_op *o, uint32_t k)
+{
+	const struct ir_op *d = ir_def(f->fn, ir_in(f->fn, o, k));
+	while (d && d->nin && free_op(f, d))
+		d = ir_def(f->fn, ir_in(f->fn, d, 0));
+	return d;
+}
+
+static bool one_for_one(const struct fuse *f, const struct ir_op *o, const struct ir_op *d)
+{
+	return d && d->nout == 1 && ir_vtype(f->m, f->fn, d->out)->count == ir_vtype(f->m, f->fn, o->out)->count;
+}
+
+/* Time of an element of what o makes from arrays and reductions, in additions; from most on, no more is counted. */
+static int time_of(const struct fuse *f, const struct ir_op *o, int most)
+{
+	if (!ir_is_elem(o->kind) && o->kind != IR_reduce_precision)
+		return 0;
+	int t = weight(f, o);
+	for (uint32_t k = 0; k < o->nin && t < most; k++) {
+		const struct ir_op *d = maker(f, o, k);
+		t += one_for_one(f, o, d) ? time_of(f, d, most - t) : 0;
+	}
+	return t;
+}
+
+/* Members of row group g: in which passes over the rows each is computed, if of a row's shape (a reduction is made in one, and what
+ * depends on it in a later one; a bit each), and how long it takes to compute from it what else is of that shape. */
+static void passes_of(struct fuse *f, int g)
+{
+	int n = 0;
+	for (int k = f->g.p[g].first; k >= 0; k = f->next_member[k]) {
+		const struct ir_op *o = &f->fn->op.p[k];
+		f->work[n++] = k;
+		f->pass[k] = f->above[k] = 0;
+		f->passes[k] = 0;
+		for (uint32_t j = 0; j < o->nin; j++) {
+			const struct ir_op *d = maker(f, o, j);
+			int q = d ? (int)(d - f->fn->op.p) : -1;
+			if (q >= 0 && f->grp[q] == g)
+				f->pass[k] = MIN(MAX(f->pass[k], f->pass[q] + (d->kind == IR_reduce)), 31);
+		}
+	}
+	while (n) {
+		int k = f->work[--n];
+		const struct ir_op *o = &f->fn->op.p[k];
+		bool reduce = o->kind == IR_reduce;
+		if (reduce || !f->passes[k])
+			f->passes[k] = 1u << f->pass[k];
+		for (uint32_t j = 0; j < o->nin; j++) {
+			const struct ir_op *d = maker(f, o, j);
+			int q = d ? (int)(d - f->fn->op.p) : -1;
+			if (q < 0 || f->grp[q] != g)
+				continue;
+			f->passes[q] |= f->passes[k];
+			if (!reduce)
+				f->above[q] = MAX(f->above[q], f->above[k] + weight(f, o));
+		}
+	}
+}
+
+/* Is what op i would make in row group g rather stored, since several passes over a long row would compute it anew each?  Of a dear
+ * chain, what is cheap at its end is. */
+static bool rather_stored(struct fuse *f, int i, int g, const struct reader *r, int n)
+{
+	const struct group *gr = &f->g.p[g];
+	const struct ir_op *o = &f->fn->op.p[i];
+	int64_t row = dtype_info[ir_vtype(f->m, f->fn, o->out)->dtype].bytes;
+	for (int k = gr->kept; k < gr->rank; k++)
+		row *= gr->dim[k];
+	if (row <= gen_keeps() || time_of(f, o, DEAR) < DEAR)
+		return false;
+	uint32_t passes = 0;
+	int above = weight(f, o), dear = 0;
+	passes_of(f, g);
+	for (int k = 0; k < n; k++)
+		if (r[k].op >= 0 && f->grp[r[k].op] == g) {
+			passes |= f->passes[r[k].op];
+			if (f->fn->op.p[r[k].op].kind != IR_reduce)
+				above = MAX(above, weight(f, o) + f->above[r[k].op] + weight(f, &f->fn->op.p[r[k].op]));
+		}
+	if (!(passes & (passes - 1)))
+		return false;
+	for (uint32_t k = 0; k < o->nin; k++) {
+		const struct ir_op *d = maker(f, o, k);
+		dear += one_for_one(f, o, d) && time_of(f, d, DEAR) >= DEAR - CHEAP;
+	}
+	return above > CHEAP || dear != 1;
+}
+
 /* May op i, whose readers are given, join group g? */
 static bool admits(struct fuse *f, int i, int g, const struct reader *r, int n, bool others)
 {
@@ -337,7 +430,7 @@ static bool admits(struct fuse *f, int i, int g, const struct reader *r, int n, 
 			return false;
 		return !spread || weight(f, o) <= 1;
 	case ROW:
-		return plain && !moved && (whole || row) && !(others && !whole && !row);
+		return plain && !moved && (row || (whole && !rather_stored(f, i, g, r, n)));
 	case COLUMN:
 		return plain && !moved && whole && !spread && !others;
 	}
@@ -351,15 +444,13 @@ static void consider(struct fuse *f, int i)
 		return;
 	struct reader r[64];
 	int n = o->nout == 1 ? readers(f, o->out, r, NELEM(r)) : -1;
-	int tried[8], nt = 0;
+	int64_t tried[8];
+	int nt = 0;
 	for (int k = 0; k < n; k++) {
 		if (r[k].op < 0)
 			continue;
 		int g = f->grp[r[k].op];
-		bool again = false;
-		for (int j = 0; j < nt; j++)
-			again |= tried[j] == g;
-		if (again || nt == (int)NELEM(tried))
+		if (in_list(tried, nt, g) || nt == (int)NELEM(tried))
 			continue;
 		tried[nt++] = g;
 		if (f->g.p[g].strips ? !complex_op(f, o) && !part_op(f, o) : complex_op(f, o))
@@ -804,13 +895,9 @@ static ir_val split_place(struct rewrite *r, const struct ir_op *o, const ir_val
 	int64_t dims[IR_MAX_RANK], kept[IR_MAX_RANK];
 	const int64_t *d = ir_attrs(r->from, o, AT_dims, &n);
 	memcpy(dims, d, sizeof *d * (size_t)n);
-	for (int k = 0; k < t->rank; k++) {
-		bool gone = false;
-		for (int i = 0; i < n; i++)
-			gone |= dims[i] == k;
-		if (!gone)
+	for (int k = 0; k < t->rank; k++)
+		if (!in_list(dims, n, k))
 			kept[nkept++] = k;
-	}
 	ir_val m = ir_reduce1(b, op, in[0], in[2], n, dims);
 	ir_val here = is_extreme(b, in[0], ir_broadcast(b, m, whole, kept));
 	ir_val first = ir_reduce1(b, RED_min, ir_select(b, here, in[1], neutral(b, RED_min, places)), neutral(b, RED_min, ir_scalar(r->m, it)), n, dims);
@@ -888,6 +975,9 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 	f->seen = ARENA_NEW(f->a, int, n);
 	f->over = ARENA_NEW(f->a, int, n);
 	f->work = ARENA_NEW(f->a, int, n);
+	f->pass = ARENA_NEW(f->a, int, n);
+	f->above = ARENA_NEW(f->a, int, n);
+	f->passes = ARENA_NEW(f->a, uint32_t, n);
 	f->links = ARENA_NEW(f->a, uint8_t, nv);
 	f->map = ARENA_NEW(f->a, ir_val, nv);
 	f->mapped = ARENA_NEW(f->a, int, nv);

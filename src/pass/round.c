@@ -25,9 +25,7 @@ static ir_val windows(struct rewrite *r, ir_val x, ir_val init, int nd, const in
 	int64_t *w = ARENA_NEW(r->a, int64_t, 6 * (n + 1) + 2), *size = w + 1, *step = size + n + 1, *base = step + n + 1, *dilation = base + n + 1,
 		*low = dilation + n + 1, *high = low + n + 1, dim[IR_MAX_RANK];
 	for (int d = 0; d < n; d++) {
-		bool reduced = false;
-		for (int i = 0; i < nd; i++)
-			reduced |= dims[i] == d;
+		bool reduced = in_list(dims, nd, d);
 		size[d] = step[d] = reduced ? MIN(t.dim[d], WINDOW) : 1;
 		base[d] = dilation[d] = 1;
 		dim[d] = (t.dim[d] + size[d] - 1) / size[d];

@@ -189,13 +189,9 @@ static ir_val gather(struct part *p, struct ir_b *b, const struct ir_fn *fn, con
 	const int64_t *off = ir_attrs(fn, o, AT_offset_dims, &n);
 	int64_t dim[IR_MAX_RANK], to[IR_MAX_RANK];
 	memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
-	for (int d = 0; d < rank; d++) {
-		bool window = false;
-		for (int i = 0; i < n; i++)
-			window |= off[i] == d;
-		if (!window)
+	for (int d = 0; d < rank; d++)
+		if (!in_list(off, n, d))
 			to[k++] = d;
-	}
 	ir_type vt = b->fn->val.p[v].type;
 	ir_val here = ir_broadcast(b, mine, ir_tensor(p->m, DT_pred, rank, dim), to), none = ir_const_i(b, vt, 0);
 	v = ir_select(b, here, v, none);

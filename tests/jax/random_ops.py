@@ -1092,7 +1092,9 @@ class Draw:
         self.most = 2_000_000
         self.palette = [1, 2, 3]
         big = x.shape.index(max(x.shape))
-        f = self.pick(["sum", "sum", "sumsq", "mean", "var", "dot", "dot2", "window", "cumsum", "norm", "segment", "all", "lse", "softmax", "scan"])
+        f = self.pick(["sum", "sum", "sumsq", "mean", "var", "dot", "dot2", "window", "cumsum", "norm", "segment", "all", "lse", "softmax", "standard", "scan"])
+        if f in ("var", "norm", "lse", "softmax", "standard") and self.odds(0.5):        # computed once, and read in each pass
+            x = self.step("approx", self.pick(["jnp.tanh(jnp.log($0 * $0 + 1))", "jnp.sin($0) * jax.nn.gelu($0) * 0.5", "jnp.log1p(jnp.exp($0)) * 0.5 - $0"]), x)
         if f in ("window", "cumsum") and x.dtype != "float32":
             f = "sum"
         if f == "dot":
@@ -1106,7 +1108,7 @@ class Draw:
             return self.step("approx", f"jax.ops.segment_sum(jnp.moveaxis($0, {big}, 0).astype(jnp.float32), jnp.arange({max(x.shape)}) % 3, 3)", x)
         t = {"sum": f"jnp.sum($0, {big})", "sumsq": f"jnp.sum($0.astype(jnp.float32) ** 2, {big})", "mean": f"jnp.mean($0, {big})", "var": f"jnp.var($0, {big})", "cumsum": f"lax.cumsum($0, {big})",
              "norm": "jnp.sqrt(jnp.sum($0 * $0))", "all": "jnp.sum($0)", "lse": f"jax.nn.logsumexp($0, {big})", "softmax": f"jax.nn.softmax($0, {big})",
-             "scan": f"jnp.sum(jnp.moveaxis($0, {big}, 0) * 0.5, 0)"}[f]
+             "standard": f"($0 - jnp.mean($0, {big}, keepdims=True)) / jnp.sqrt(jnp.var($0, {big}, keepdims=True) + 1)", "scan": f"jnp.sum(jnp.moveaxis($0, {big}, 0) * 0.5, 0)"}[f]
         return self.step("approx", t, x)
 
     # --- linear algebra, of small and of empty matrices

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from xla_cpu import on_cpu
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float8_e4m3fn])
@@ -84,6 +85,16 @@ def test_long_reductions_with_what_they_are_computed_from():
     value, place = both(x)
     assert (value, place) == (x.max(), x.argmax())
     assert tuple(both(x - 20)) == (-9, -1)
+
+
+@pytest.mark.parametrize("shape", [(1, 50257), (5, 32000), (3, 2, 25001)])
+def test_what_several_passes_over_long_rows_read(shape):
+    x, key = np.random.default_rng(0).standard_normal(shape).astype(np.float32), jax.random.key(7)
+    for f in [lambda x: jax.nn.softmax(30 * jnp.tanh(jnp.log1p(x * x) / 30)), lambda x: (lambda y: (y - y.mean(-1, keepdims=True)) * lax.rsqrt(y.var(-1, keepdims=True)))(jnp.exp(jnp.sin(x))),
+              lambda x: (lambda y: (y, jax.nn.log_softmax(y), y.max(-1)))(jnp.tanh(jnp.exp(x)))]:
+        for got, want in zip(jax.tree.leaves(jax.jit(f)(x)), jax.tree.leaves(on_cpu(f, x))):
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-6)
+    np.testing.assert_array_equal(jax.jit(jax.random.categorical)(key, x), on_cpu(jax.random.categorical, key, x))
 
 
 def test_few_of_many_elements():
