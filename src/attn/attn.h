@@ -2,7 +2,7 @@
  *
  * A candidate is a product q . k of which something like an exponential is summed over keys.  axes.c says which dimensions of the values around
  * it are queries and keys, poly.c and form.c bring them into a normal form, match.c reads off it what leaves the region, region.c asks
- * that nothing else does, emit.c writes the ops, check.c runs both on samples.  No templates: what is not arithmetic in the normal form is
+ * that nothing else does, emit.c writes the ops, parts.c keeps o precise for gradients, check.c runs both on samples.  No templates: what is not arithmetic in the normal form is
  * an unknown, and a program that cannot be brought to the ops' form stays as it is. */
 #ifndef RONDO_ATTN_H
 #define RONDO_ATTN_H
@@ -30,5 +30,14 @@ void attn_find(struct arena *a, struct ir_module *m, const struct ir_fn *fn, boo
 void attn_plan_free(struct attn_plan *p);
 /* Emits exit x: in are x->in in the new function.  Exits of a plan are emitted into one function, in an order in which each one's values are there. */
 ir_val attn_emit(const struct attn_exit *x, struct ir_b *b, const ir_val *in);
+
+/* --- parts.c --- */
+/* o, of f32, as bf16 and a byte of what that lacks; and the sum of the two. */
+ir_val attn_two_parts(struct ir_b *b, ir_val o, ir_val *below);
+ir_val attn_whole(struct ir_b *b, ir_val high, ir_val below);
+enum { ATTN_BETWEEN = 8 };
+/* The op that gives the two parts of o's first result if o is an attention and nothing else reads that; NULL: there is none.  between: the ops
+ * that make them, which nothing else reads either. */
+const struct ir_op *attn_parts_of(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, int between[ATTN_BETWEEN]);
 
 #endif

@@ -224,11 +224,15 @@ static void forward(struct env *e, int i)
 		in[3 + k] = extra(e, &s.extra[k], i);
 	ir_type t[3];
 	dim[nb + 2] = ir_vtype(e->b.m, e->b.fn, in[2])->dim[nb + 1];
-	t[0] = ir_tensor(e->b.m, given_as(e, EXIT_O, i, (enum dtype)ir_vtype(e->b.m, e->b.fn, in[0])->dtype), (int)nb + 3, dim);
+	enum dtype ot = given_as(e, EXIT_O, i, (enum dtype)ir_vtype(e->b.m, e->b.fn, in[0])->dtype);
+	bool apart = ot == DT_bf16 && !f->part;      /* pass_attention puts it together again where no gradient asks for more */
+	t[0] = ir_tensor(e->b.m, apart ? DT_f32 : ot, (int)nb + 3, dim);
 	t[1] = t[2] = ir_tensor(e->b.m, score_sums(e), (int)nb + 2, dim);
 	ir_val o = ir_emit_raw(&e->b, f->part ? IR_attention_part : IR_attention, (uint32_t)(3 + s.nextra), in, f->part ? 3 : 2, t, &fn, 1);
 	e->o[i][0] = o;
 	e->o[i][1] = o + 1;
+	if (apart)
+		e->o[i][0] = attn_two_parts(&e->b, o, &e->o[i][4]);
 	e->infinite |= s.infinite;
 	if (f->part) {
 		e->o[i][2] = o + 1;
@@ -380,7 +384,9 @@ static ir_val delta_of(struct env *e, int i, ir_val *d_o)
 	struct ir_b *b = &e->b;
 	forward(e, w->fwd);
 	*d_o = vectors(e, w->d_o, true);
-	ir_val wide = ir_convert(b, *d_o, score_sums(e)), o = ir_convert(b, e->o[w->fwd][0], score_sums(e)), y = ir_bin(b, ELEM_multiply, wide, o);
+	ir_val wide = ir_convert(b, *d_o, score_sums(e)), o = e->o[w->fwd][0], below = e->o[w->fwd][4], y;
+	o = below ? attn_whole(b, o, below) : ir_convert(b, o, score_sums(e));
+	y = ir_bin(b, ELEM_multiply, wide, o);
 	int64_t last = ir_vtype(b->m, b->fn, y)->rank - 1;
 	ir_val zero = ir_const_f(b, ir_scalar(b->m, score_sums(e)), 0);
 	return ir_reduce1(b, RED_add, y, zero, 1, &last);

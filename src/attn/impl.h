@@ -161,7 +161,7 @@ struct env {
 	struct { int fwd, coef, lift, pow; ir_val v; } lifted[4];
 	int nlifted;
 	bool infinite;                             /* scores may be -inf */
-	ir_val (*o)[4];                            /* per fwd: o, l, m, z; of the last two those that there are */
+	ir_val (*o)[5];                            /* per fwd: o, l, m, z, what o's own type lacks for delta; of the last three those that there are */
 	ir_val (*d)[4];                            /* per bwd: dq, dk, dv, and l if it makes NaN where it is -inf */
 };
 

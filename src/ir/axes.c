@@ -460,10 +460,10 @@ static void score_operands(struct rule *r, int from, int to, const int *f)
  * the joint reducer softmax, or, of the gradient of queries, plain ones; a part of an attention is not cut further. */
 static void attention_axes(struct rule *r, bool grad, bool part, bool add)
 {
-	int nb = r->x->rank[0] - 3, f[IR_MAX_RANK], t = nb + 1, q[] = { 0, grad ? 3 : res(r, 0), grad ? 4 : res(r, 1), part ? res(r, 2) : 5, res(r, 0) }, kv[] = { 1, 2, res(r, 1), res(r, 2), r->x->nin - 2, r->x->nin - 1 };
+	int nb = r->x->rank[0] - 3, f[IR_MAX_RANK], t = nb + 1, last = part || r->x->nout > 2 ? res(r, 2) : 0, q[] = { 0, grad ? 3 : res(r, 0), grad ? 4 : res(r, 1), grad ? 5 : last, res(r, 0) }, kv[] = { 1, 2, res(r, 1), res(r, 2), r->x->nin - 2, r->x->nin - 1 };
 	for (int d = 0; d < nb + 2; d++) {
 		f[d] = alone(r, 0, d, !grad || d < nb ? FACTOR_EACH : FACTOR_SUM);
-		for (int i = 1; i < (grad ? 5 : part ? 4 : 3); i++)
+		for (int i = 1; i < (grad ? 5 : last ? 4 : 3); i++)
 			put(r, q[i], d, f[d]);
 		for (int i = 0; d < nb && i < (add ? 6 : grad ? 4 : 2); i++)
 			put(r, kv[i], d, f[d]);
@@ -471,6 +471,8 @@ static void attention_axes(struct rule *r, bool grad, bool part, bool add)
 	f[t + 1] = both(r, 1, nb, 2, nb, part ? FACTOR_WHOLE : FACTOR_SUM);
 	int inner = both(r, 0, t + 1, 1, nb + 1, FACTOR_WHOLE), value = alone(r, 2, nb + 1, grad ? FACTOR_WHOLE : FACTOR_EACH);
 	put(r, grad ? 4 : res(r, 0), t + 1, value);
+	if (last && !part && !grad)
+		put(r, last, t + 1, value);
 	if (grad) {
 		put(r, res(r, 1), nb, f[t + 1]);
 		put(r, res(r, 2), nb, f[t + 1]);

@@ -205,6 +205,11 @@ ir_val ir_convert(struct ir_b *b, ir_val x, enum dtype dt)
 	return ir_emit(b, IR_convert, 1, &x, retype(b, x, dt), NULL, 0);
 }
 
+ir_val ir_bitcast(struct ir_b *b, ir_val x, enum dtype dt)
+{
+	return ir_emit(b, IR_bitcast, 1, &x, retype(b, x, dt), NULL, 0);
+}
+
 ir_val ir_const(struct ir_b *b, ir_type t, const void *p, size_t n)
 {
 	int64_t w = ir_blob_add(b->m, p, n);

@@ -304,6 +304,7 @@ ir_val ir_un(struct ir_b *b, enum elem e, ir_val x);                 /* type of 
 ir_val ir_bin(struct ir_b *b, enum elem e, ir_val x, ir_val y);
 ir_val ir_select(struct ir_b *b, ir_val c, ir_val x, ir_val y);
 ir_val ir_convert(struct ir_b *b, ir_val x, enum dtype dt);
+ir_val ir_bitcast(struct ir_b *b, ir_val x, enum dtype dt);          /* dt as wide as x's */
 ir_val ir_const(struct ir_b *b, ir_type t, const void *p, size_t n);   /* n = bytes of all, or of one element (splat) */
 ir_val ir_const_i(struct ir_b *b, ir_type t, int64_t v);             /* splat, converted to t's dtype */
 ir_val ir_const_f(struct ir_b *b, ir_type t, double v);

@@ -192,6 +192,7 @@ struct err *ru_attention(const struct at *a)
 	bool add = a->o->kind == IR_attention_grad_add, grad = add || a->o->kind == IR_attention_grad;
 	uint32_t first = grad ? 6 : 3, n = a->o->nin;
 	NEED(n >= first + 2 * add, "it has %u operands", n);
+	NEED(a->o->nout == 3 || (a->o->nout == 2 && a->o->kind == IR_attention), "it has %u results", a->o->nout);
 	n -= 2 * add;
 	const struct ir_type_info *q = a->in[0], *k = a->in[1], *v = a->in[2];
 	int nb = q->rank - 3;
@@ -234,7 +235,9 @@ struct err *ru_attention(const struct at *a)
 		NEED(cls(t) == DT_FLOAT && t->rank == a->in[i]->rank && !memcmp(t->dim, a->in[i]->dim, sizeof *t->dim * t->rank) && (result_t(a, i) == 0 || a->m->type.p[result_t(a, i)].dtype == t->dtype),
 		     "operand %u is not what result %u is added to", n + i - 1, i);
 	}
-	for (uint32_t i = 1; i < a->o->nout && !grad; i++)
+	bool parts = a->o->kind == IR_attention && a->o->nout == 3;
+	NEED(!parts || result_t(a, 0) == 0 || a->m->type.p[result_t(a, 0)].dtype == DT_bf16, "o in two parts of another type than bf16");
+	for (uint32_t i = 1; i < (parts ? 2 : a->o->nout) && !grad; i++)
 		NEED(result_t(a, i) == 0 || a->m->type.p[result_t(a, i)].dtype == sum, "result %u is not of %s", i, dtype_info[sum].name);
 	return NULL;
 }

@@ -387,9 +387,9 @@ static struct err *sh_dot(const struct at *a, struct shape *s)
 
 static void sh_attention(const struct at *a, uint32_t i, struct shape *s)
 {
-	bool grad = a->o->kind == IR_attention_grad || a->o->kind == IR_attention_grad_add;
+	bool grad = a->o->kind == IR_attention_grad || a->o->kind == IR_attention_grad_add, o = i == 0 || (i == 2 && a->o->kind == IR_attention);
 	like(s, operand(a, grad ? i : 0));
-	if (!grad && i)
+	if (!grad && !o)
 		s->rank--;
 	else if (!grad)
 		s->dim[s->rank - 1] = a->in[2]->dim[a->in[2]->rank - 1];
@@ -645,8 +645,10 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 		return sh_convolution(a, s);
 	case IR_attention: case IR_attention_part: case IR_attention_grad: case IR_attention_grad_add:
 		TRY(i ? NULL : ru_attention(a));
-		*known = false;
+		*known = o->kind == IR_attention && i == 2;
 		sh_attention(a, i, s);
+		if (*known)
+			s->dtype = DT_i8;
 		return NULL;
 	case IR_cholesky:
 		TRY(square(a->in[0]));

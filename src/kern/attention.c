@@ -31,6 +31,17 @@ static void store(const struct prog_kern *k, int i, char *p, int64_t n, char *ra
 	move_strided(es, n, p, v->stride[v->rank - 1] * es, raw, es);
 }
 
+/* What o, of bf16, which is there, lacks of n numbers. */
+static void store_below(const struct prog_kern *k, const char *o, char *p, int64_t n, const double *in)
+{
+	const struct prog_view *high = &k->v[k->nin], *v = high + 2;
+	for (int64_t i = 0; i < n; i++) {
+		uint16_t h;
+		memcpy(&h, o + i * high->stride[high->rank - 1] * (int64_t)sizeof h, sizeof h);
+		p[i * v->stride[v->rank - 1]] = (char)att_below((float)in[i], h);
+	}
+}
+
 /* Where row (g, t) of view i lies, from that of its batch on. */
 static char *row_at(const struct prog_kern *k, const struct attention *x, int i, char *base, int64_t g, int64_t t)
 {
@@ -118,9 +129,12 @@ static void run_ref(const struct prog_kern *k, const struct kern_state *s, int p
 		}
 		row[0] = x->part || most == -INFINITY ? most : most + log(sum);
 		row[1] = sum;
-		store(k, k->nin, row_at(k, x, k->nin, attention_at(k, ptr, x, k->nin, b), g, t), x->e, mem + r->raw, o);
-		for (int i = 1; i < k->nout; i++)
+		char *to = row_at(k, x, k->nin, attention_at(k, ptr, x, k->nin, b), g, t);
+		store(k, k->nin, to, x->e, mem + r->raw, o);
+		for (int i = 1; i < k->nout - x->below; i++)
 			kern_elem(ELEM_convert, DT_f64, x->sum)(1, row_at(k, x, k->nin + i, attention_at(k, ptr, x, k->nin + i, b), g, t), &row[i - 1], NULL, NULL);
+		if (x->below)
+			store_below(k, to, row_at(k, x, k->nin + 2, attention_at(k, ptr, x, k->nin + 2, b), g, t), x->e, o);
 	}
 }
 

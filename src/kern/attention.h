@@ -7,7 +7,7 @@
 /* Operands and results by name; what scores are made from begins at ATT_EXTRA or ATT_GRAD_EXTRA. */
 enum { ATT_Q, ATT_K, ATT_V, ATT_EXTRA, ATT_L = 3, ATT_DO, ATT_DELTA, ATT_GRAD_EXTRA };
 struct attention {
-	bool grad, add, part;            /* add: dk and dv are added to what is there; part: results are o, m and z, else o and l */
+	bool grad, add, part, below;     /* add: dk and dv are added to what is there; part: results are o, m and z, else o and l; below: and what o lacks */
 	int nb;                          /* batch dimensions, of every view the first ones */
 	int64_t batch, g, t, s, d, e;    /* batch: product of the batch dimensions */
 	struct { int n; int64_t len; } keys, rows;      /* keys and values, and of a gradient q and do, lie in so many arrays, one after the other, of len each */
@@ -174,6 +174,7 @@ void att_norm_bounds(const float *rows, int64_t n, const float *cols, int lanes,
 
 /* Rows of an operand or a result: row r lies at r / inner * outer + r % inner * step bytes. */
 struct att_rows { int es; enum dtype dt; int64_t w, inner, outer, step, unit; kern_strip *in, *out; };
+static inline int64_t att_row(const struct att_rows *r, int64_t row) { return row / r->inner * r->outer + row % r->inner * r->step; }    /* bytes */
 void att_rows_make(const struct att_plan *p, const struct prog_kern *k, int view, struct att_rows *r);
 enum { ATT_FETCH = 32 };
 /* n <= ATT_FETCH rows from r0 on as rows of ld elements of the variant's type, zeros to the right and below, up to ATT_FETCH rows.  tmp: att_fetch_bytes. */
@@ -198,6 +199,16 @@ bool att_not_finite(int es, const char *x, int64_t n);
 void att_add(const struct att_rows *r, const char *base, int64_t row, float *x, char *tmp);
 /* Numbers to a row of a result; tmp: w elements. */
 void att_store(const struct att_rows *r, char *base, int64_t row, const float *x, char *tmp);
+/* What the bf16 that o has at high lacks of the numbers, a byte each (src/attn/parts.c), to a row of i8. */
+void att_store_below(const struct att_rows *o, const char *high, const struct att_rows *r, char *base, int64_t row, const float *x);
+/* That of one number: the bits by which it differs from high, without the lower 8. */
+static inline int8_t att_below(float x, uint16_t high)
+{
+	int32_t all;
+	memcpy(&all, &x, sizeof all);
+	int32_t d = (int32_t)((uint32_t)all - ((uint32_t)high << 16)) >> 8;
+	return (int8_t)(d < INT8_MAX ? d : INT8_MAX);
+}
 
 static inline int64_t att_pad(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static inline size_t att_room(size_t *at, int64_t bytes)

@@ -92,7 +92,7 @@ static void pack_keys(const struct bwd *f, const struct prog_kern *k, char *cons
 static float number_of(const struct att_rows *r, const char *base, int64_t row)
 {
 	float x;
-	memcpy(&x, base + row / r->inner * r->outer + row % r->inner * r->step, sizeof x);
+	memcpy(&x, base + att_row(r, row), sizeof x);
 	return x;
 }
 

@@ -172,6 +172,8 @@ static void finish(const struct run *r, int64_t i, const float *row, float m, fl
 	att_store(&f->l, r->to_l, r->r0 + i, &l, r->mem + f->tmp_at);
 	if (f->p.x.part)
 		att_store(&f->z, r->to_z, r->r0 + i, &z, r->mem + f->tmp_at);
+	if (f->p.x.below)
+		att_store_below(&f->o, r->to_o, &f->z, r->to_z, r->r0 + i, row);
 }
 
 /* Rows whose reference is so low that what was left out counts. */
@@ -297,7 +299,7 @@ static void tile(struct run *r, enum what what, int64_t at)
 	r->nr = MIN(f->qb, f->p.rows - r->r0);
 	r->to_o = attention_at(r->k, r->ptr, &f->p.x, r->k->nin, r->b);
 	r->to_l = attention_at(r->k, r->ptr, &f->p.x, r->k->nin + 1, r->b);
-	if (f->p.x.part)
+	if (f->p.x.part || f->p.x.below)
 		r->to_z = attention_at(r->k, r->ptr, &f->p.x, r->k->nin + 2, r->b);
 	att_extra_start(&f->p, r->k, r->ptr, r->b, r->mem + f->fn_at);
 	if (what == SECOND) {

@@ -160,7 +160,7 @@ static void to_bf16_512(int64_t n, const float *x, char *to)
 
 void att_add(const struct att_rows *r, const char *base, int64_t row, float *x, char *tmp)
 {
-	const char *at = base + row / r->inner * r->outer + row % r->inner * r->step;
+	const char *at = base + att_row(r, row);
 	char *raw = tmp + (size_t)r->w * sizeof *x;
 	if (r->unit != r->es) {
 		move_strided(r->es, r->w, raw, r->es, at, r->unit);
@@ -179,7 +179,7 @@ void att_add(const struct att_rows *r, const char *base, int64_t row, float *x, 
 
 void att_store(const struct att_rows *r, char *base, int64_t row, const float *x, char *tmp)
 {
-	char *to = base + row / r->inner * r->outer + row % r->inner * r->step;
+	char *to = base + att_row(r, row);
 	if (r->unit == r->es) {
 		if (r->dt == DT_f32)
 			memcpy(to, x, (size_t)r->w * 4);
@@ -191,6 +191,17 @@ void att_store(const struct att_rows *r, char *base, int64_t row, const float *x
 	}
 	r->out(r->w, tmp, x, NULL, NULL);
 	move_strided(r->es, r->w, to, r->unit, tmp, r->es);
+}
+
+void att_store_below(const struct att_rows *o, const char *high, const struct att_rows *r, char *base, int64_t row, const float *x)
+{
+	const char *from = high + att_row(o, row);
+	char *to = base + att_row(r, row);
+	for (int64_t j = 0; j < r->w; j++) {
+		uint16_t h;
+		memcpy(&h, from + j * o->unit, sizeof h);
+		to[j * r->unit] = (char)att_below(x[j], h);
+	}
 }
 
 float att_longest(const struct att_plan *p, const char *rows, int64_t n, int64_t ld_bytes)

@@ -25,7 +25,7 @@ struct err *attention_make(const struct prog_kern *k, struct arena *a, struct at
 	int64_t keys = k->nattr > 0 ? k->attr[0] : 1, rows = k->nattr > 1 ? k->attr[1] : 1, nextra = k->nin - first - 2 * (keys - 1) - 2 * (rows - 1);
 	if (keys < 1 || keys > k->nin || rows < 1 || rows > k->nin || (!grad && rows > 1))
 		return ERR(INVALID, "kernel '%s' of %lld and %lld pieces", prog_kern_name[k->id], (long long)keys, (long long)rows);
-	*x = (struct attention){ .grad = grad, .add = add, .part = !grad && k->nout == 3, .first = first, .nextra = (int)nextra, .sum = DT_f32 };
+	*x = (struct attention){ .grad = grad, .add = add, .part = !grad && k->nout == 3 && k->v[k->nin + 2].dtype != DT_i8, .below = !grad && k->nout == 3 && k->v[k->nin + 2].dtype == DT_i8, .first = first, .nextra = (int)nextra, .sum = DT_f32 };
 	if (nextra < 0 || (k->nout != 3 && (grad || k->nout != 2)) || !k->expr || k->expr->nin != 1 + nextra || k->expr->nout < least || k->expr->nout > least + 1)
 		return ERR(INVALID, "kernel '%s' with %d operands, %d results and no function for them", prog_kern_name[k->id], k->nin, k->nout);
 	const struct prog_view *q = &k->v[ATT_Q], *key = &k->v[ATT_K], *v = &k->v[ATT_V];
@@ -34,6 +34,8 @@ struct err *attention_make(const struct prog_kern *k, struct arena *a, struct at
 	x->weighted = x->nout > least;
 	if (x->nb < 0 || key->rank != x->nb + 2 || v->rank != x->nb + 2)
 		return ERR(INVALID, "kernel '%s' of ranks %d, %d and %d", prog_kern_name[k->id], q->rank, key->rank, v->rank);
+	if (x->below && k->v[k->nin].dtype != DT_bf16)
+		return ERR(INVALID, "kernel '%s' of o in two parts, whose upper one is no bf16", prog_kern_name[k->id]);
 	x->batch = 1;
 	for (int d = 0; d < x->nb; d++)
 		x->batch *= q->dim[d];
@@ -113,7 +115,7 @@ static bool types_fit(const struct prog_kern *k, const struct attention *x)
 			return false;
 	for (int i = 0; i < k->nin + k->nout; i++) {
 		enum dtype dt = (enum dtype)k->v[i].dtype;
-		bool other = i >= x->first && i < x->first + x->nextra;
+		bool other = (i >= x->first && i < x->first + x->nextra) || (x->below && i == k->nin + 2);
 		if (other ? dt_bytes(dt) > 8 : dtype_info[dt].cls != DT_FLOAT || !kern_elem(ELEM_convert, dt, DT_f32) || !kern_elem(ELEM_convert, DT_f32, dt))
 			return false;
 	}

@@ -59,6 +59,67 @@ static void in_module(struct ir_module *m, bool all, struct attn_record *rec)
 	arena_fini(&a);
 }
 
+/* --- o in two parts ---------------------------------------------------------------------- */
+
+struct parted {
+	bool late;               /* the op gives both parts, where both are read */
+	const struct ir_op **part;                 /* per op: what gives the two parts of this attention; NULL: it stays */
+	bool *between;           /* per op: the new op does what it did */
+	ir_val *given;           /* per value of the old function that is one of two parts: the new one */
+};
+
+static bool find_parts(struct rewrite *r)
+{
+	struct parted *p = r->user;
+	const struct ir_fn *fn = r->from;
+	bool any = false;
+	p->part = ARENA_NEW(r->a, const struct ir_op *, fn->op.n);
+	p->between = ARENA_NEW(r->a, bool, fn->op.n);
+	p->given = ARENA_NEW(r->a, ir_val, fn->val.n);
+	for (size_t i = 0; i < fn->op.n; i++) {
+		int between[ATTN_BETWEEN];
+		const struct ir_op *part = fn->op.p[i].kind == IR_attention ? attn_parts_of(r->m, fn, &fn->op.p[i], between) : NULL;
+		if (!part || (!p->late && fn->val.p[part->out + 1].nuse))
+			continue;
+		any = true;
+		p->part[i] = part;
+		p->between[part - fn->op.p] = true;
+		for (int k = 0; k < ATTN_BETWEEN; k++)
+			p->between[between[k]] = true;
+	}
+	return any;
+}
+
+static ir_val put_parts(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	struct parted *p = r->user;
+	size_t i = (size_t)(o - r->from->op.p);
+	if (p->between[i]) {
+		for (uint32_t k = 0; k < o->nout; k++)
+			r->map[o->out + k] = p->given[o->out + k];
+		return REWRITE_MAPPED;
+	}
+	if (!p->part[i])
+		return 0;
+	const struct ir_op *part = p->part[i];
+	const struct ir_value *v = r->from->val.p;
+	ir_val y = ir_emit_raw(&r->b, IR_attention, o->nin, in, v[part->out + 1].nuse ? 3 : 2, (ir_type[]){ v[part->out].type, v[o->out + 1].type, v[part->out + 1].type },
+	                       r->from->attr.p + o->attr, ir_attr_words(r->from, o));
+	p->given[part->out] = y;
+	p->given[part->out + 1] = y + 2;
+	r->map[o->out] = 0;
+	r->map[o->out + 1] = y + 1;
+	return REWRITE_MAPPED;
+}
+
+void pass_attention_parts(struct ir_module *m, bool late)
+{
+	if (!pass_has(m, IR_attention))
+		return;
+	pass_rewrite(m, put_parts, find_parts, &(struct parted){ .late = late });
+	pass_drop(m);
+}
+
 /* What was left as it is is looked at again. */
 static void forget_left(struct attn_record *r)
 {
@@ -84,6 +145,7 @@ struct err *pass_attention(const struct pass_opts *o, struct ir_module *m)
 	if (pass_recompute_undo(m, &again))
 		in_module(m, all, o->attention);      /* the loops that are back */
 	pass_keep_outputs(m);
+	pass_attention_parts(m, false);
 	return NULL;
 }
 

@@ -1045,15 +1045,11 @@ static struct ir_fn *fuse_fn(struct fuse *f)
 	return out;
 }
 
-static ir_val nothing(struct rewrite *r, const struct ir_op *o, const ir_val *in)
-{
-	return 0;
-}
-
 struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 {
 	if (o->tier == TIER_REF)
 		return NULL;
+	pass_attention_parts(m, true);
 	if (pass_has(m, IR_slice))
 		pass_rewrite(m, few_of, NULL, NULL);
 	if (pass_has(m, IR_reduce)) {
@@ -1092,7 +1088,7 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 	}
 	arr_free(&work);
 	arr_free(&z.g);
-	pass_rewrite(m, nothing, NULL, NULL);       /* drops what only groups read */
+	pass_drop(m);               /* what only groups read */
 	arena_fini(&a);
 	arena_fini(&order);
 	return NULL;

@@ -26,7 +26,9 @@ typedef ir_val rewrite_op(struct rewrite *r, const struct ir_op *o, const ir_val
 /* Before a function's ops (NULL = nothing to prepare).  False: the function stays as it is; b.fn is not to be used. */
 typedef bool rewrite_begin(struct rewrite *r);
 void pass_rewrite(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, void *user);
-/* The same, users before regions: those that op makes are rewritten too. */
+/* All stays but what nothing reads. */
+void pass_drop(struct ir_module *m);
+/* The same as pass_rewrite, users before regions: those that op makes are rewritten too. */
 void pass_rewrite_down(struct ir_module *m, rewrite_op *op);
 /* Some function of m has an op of this kind: most programs need not be rebuilt by passes that look for few kinds. */
 bool pass_has(const struct ir_module *m, enum ir_kind k);
@@ -160,6 +162,8 @@ void pass_recompute(struct ir_module *m, bool all, struct recomputed *done);
 bool pass_recompute_undo(struct ir_module *m, struct recomputed *done);
 /* An attention op that a later loop does again with operands that an earlier one has stacked: its results are stacked as well. */
 void pass_keep_outputs(struct ir_module *m);
+/* Attention whose o is in two parts (src/attn/parts.c): o itself where only it is read; late: the op gives both where they are. */
+void pass_attention_parts(struct ir_module *m, bool late);
 
 /* --- attention.c --- */
 

@@ -23,6 +23,7 @@ struct edit {
 	struct from *from;       /* per value of the first loop's body */
 	bool *gone;              /* per operand: not read any more */
 	ARR(struct swap) swap;   /* values of this body, and those of the first one's body that they are */
+	bool *drop;              /* per op of this body: all it gives is swapped or read by such ops; NULL: none */
 };
 
 struct edits { struct arena *a; struct ir_module *m; const struct ir_fn *fn; struct edit **of; bool any; };     /* of: per op */
@@ -373,21 +374,21 @@ static void fill(struct making *g, const int *slot, ir_val *map)
 	}
 	for (size_t i = 0; i < body->op.n; i++) {
 		const struct ir_op *o = &body->op.p[i];
+		if (e->drop && e->drop[i]) {
+			for (uint32_t k = 0; k < o->nout; k++)
+				map[o->out + k] = swapped(g, o->out + k);
+			continue;
+		}
 		if (o->kind == IR_optimization_barrier) {
 			g->b.loc = o->loc;
 			barrier(g, o, map, made);
 			continue;
 		}
-		ir_val *in = ARENA_NEW(g->w->a, ir_val, o->nin + 1), s = 0, v;
+		ir_val *in = ARENA_NEW(g->w->a, ir_val, o->nin + 1), v;
 		for (uint32_t k = 0; k < o->nin; k++) {
 			in[k] = map[ir_in(body, o, k)];
 			made[o->out] |= is_view((enum ir_kind)o->kind) && made[ir_in(body, o, k)];
 		}
-		for (uint32_t k = 0; k < o->nout && e->swap.n; k++)
-			if ((s = swapped(g, o->out + k)))
-				map[o->out + k] = s;
-		if (s && o->kind == IR_attention)      /* both results are there */
-			continue;
 		g->b.loc = o->loc;
 		v = ir_clone(&g->b, body, o, in);
 		for (uint32_t k = 0; k < o->nout; k++)
@@ -585,6 +586,18 @@ static bool same_attention(struct edits *w, struct edit *e, struct edit *f, cons
 	return true;
 }
 
+/* v of e's body is `by` of f's, which f stacks. */
+static void take(struct edits *w, struct edit *e, struct edit *f, ir_val v, ir_val by)
+{
+	int r = stacked(w, f, by);
+	e->from[by] = r >= 0 ? (struct from){ RESULT, r } : (struct from){ ADDED, (int)f->out.n };
+	if (r < 0)
+		arr_push(&f->out, by);
+	arr_reserve(&e->swap, 1);
+	e->swap.p[e->swap.n].v = v;
+	e->swap.p[e->swap.n++].by = by;
+}
+
 /* Loop e does attention o of its body, which loop f has done. */
 static void keep(struct edits *w, struct edit *e, struct edit *f, const struct ir_op *o)
 {
@@ -592,15 +605,23 @@ static void keep(struct edits *w, struct edit *e, struct edit *f, const struct i
 		const struct ir_op *p = &f->l.body->op.p[i];
 		if (p->kind != IR_attention || !same_attention(w, e, f, o, p))
 			continue;
-		for (uint32_t k = 0; k < 2; k++) {
-			int r = stacked(w, f, p->out + k);
-			e->from[p->out + k] = r >= 0 ? (struct from){ RESULT, r } : (struct from){ ADDED, (int)f->out.n };
-			if (r < 0)
-				arr_push(&f->out, p->out + k);
-			arr_reserve(&e->swap, 1);
-			e->swap.p[e->swap.n].v = o->out + k;
-			e->swap.p[e->swap.n++].by = p->out + k;
+		int here[ATTN_BETWEEN], there[ATTN_BETWEEN];
+		const struct ir_op *parts = attn_parts_of(w->m, e->l.body, o, here), *made = attn_parts_of(w->m, f->l.body, p, there);
+		if (!parts != !made)
+			continue;
+		if (!e->drop)
+			e->drop = ARENA_NEW(w->a, bool, e->l.body->op.n);
+		e->drop[o - e->l.body->op.p] = true;
+		for (int k = 0; parts && k < ATTN_BETWEEN; k++)
+			e->drop[here[k]] = true;
+		if (parts) {
+			e->drop[parts - e->l.body->op.p] = true;
+			take(w, e, f, parts->out, made->out);
+			take(w, e, f, parts->out + 1, made->out + 1);
+		} else {
+			take(w, e, f, o->out, p->out);
 		}
+		take(w, e, f, o->out + 1, p->out + 1);
 		w->any = true;
 		return;
 	}

@@ -73,6 +73,16 @@ void pass_rewrite(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, voi
 	arena_fini(&order);
 }
 
+static ir_val nothing(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	return 0;
+}
+
+void pass_drop(struct ir_module *m)
+{
+	pass_rewrite(m, nothing, NULL, NULL);
+}
+
 void pass_rewrite_down(struct ir_module *m, rewrite_op *op)
 {
 	struct arena order, a;

@@ -572,6 +572,49 @@ static void in_pieces(void **state)
 	}
 }
 
+/* o of bf16 and the byte below it are o of f32 without its last bits: as many as the byte leaves, or one bit more where it cannot say that o lies in the middle. */
+static void in_two_parts(void **state)
+{
+	for (int i = 0; i < draws(120); i++) {
+		struct att *a = calloc(1, sizeof *a);
+		double *part[3], *whole[2];
+		int n;
+		make(a, false, DT_bf16);
+		n = a->k.nin;
+		struct att *b = malloc(sizeof *b);
+		*b = *a;
+		b->k.v = b->v;
+		int64_t o[] = { a->dim[n][0], a->dim[n][1], a->g, a->t, a->e_ };
+		if (a->k.nout == 3)
+			free(a->mem[n + 2]);
+		view(a, n + 2, DT_i8, RANK, o, (int)rnd(2), 0);
+		a->k.nout = 3;
+		view(b, n, DT_f32, RANK, o, 0, 0);
+		b->k.nout = 2;
+		const struct att_variant *v = rnd(4) ? NULL : &att_reference;
+		bool fast = run(a, v, 2, part);
+		assert_true(run(b, v, 1, whole) == fast);
+		for (int64_t c = count(&b->v[n]), j = 0; j < c; j++) {
+			float x = (float)whole[0][j], high = (float)part[0][j];
+			int32_t all, near;
+			memcpy(&all, &x, sizeof all);
+			memcpy(&near, &high, sizeof near);
+			int64_t left = (int64_t)all - near - (int64_t)part[2][j] * 256;
+			if (!isnan(x) && (left < 0 || left > (part[2][j] == 127 ? 256 : 255)))
+				fail_msg("%g of %g and %g: %lld", x, high, part[2][j], (long long)left);
+			assert_true(!isnan(x) || isnan(high));
+		}
+		for (int k = 0; k < 3; k++)
+			free(part[k]);
+		free(whole[0]);
+		free(whole[1]);
+		free(b->mem[n]);
+		release(a);
+		free(a);
+		free(b);
+	}
+}
+
 /* dk and dv are added to what is there, rounded once; dq is what it is. */
 static void adds(void **state)
 {
@@ -817,7 +860,7 @@ static void bounds(void **state)
 int main(void)
 {
 	cpu_set_ftz();
-	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(grows), cmocka_unit_test(faint),
+	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(grows), cmocka_unit_test(faint),
 	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers), cmocka_unit_test(bounds) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
