@@ -11,8 +11,9 @@ enum { CUT = 8 };
 ir_val attn_two_parts(struct ir_b *b, ir_val o, ir_val *below)
 {
 	ir_val high = ir_convert(b, o, DT_bf16), all = ir_bitcast(b, o, DT_i32), near = ir_bitcast(b, ir_convert(b, high, DT_f32), DT_i32);
-	ir_type t = b->fn->val.p[all].type;
-	ir_val d = ir_bin(b, ELEM_shift_right_arithmetic, ir_bin(b, ELEM_subtract, all, near), ir_const_i(b, t, CUT));
+	ir_val d = ir_bin(b, ELEM_subtract, all, near);
+	ir_type t = b->fn->val.p[d].type;
+	d = ir_bin(b, ELEM_shift_right_arithmetic, d, ir_const_i(b, t, CUT));
 	d = ir_convert(b, ir_bin(b, ELEM_minimum, d, ir_const_i(b, t, INT8_MAX)), DT_i8);
 	/* made here, so that nothing wider stays */
 	ir_val part = ir_emit_raw(b, IR_optimization_barrier, 2, (ir_val[]){ high, d }, 2, (ir_type[]){ b->fn->val.p[high].type, b->fn->val.p[d].type }, NULL, 0);

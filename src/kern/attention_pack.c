@@ -193,10 +193,25 @@ void att_store(const struct att_rows *r, char *base, int64_t row, const float *x
 	move_strided(r->es, r->w, to, r->unit, tmp, r->es);
 }
 
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+static void below_512(int64_t n, const float *x, const char *high, char *to)
+{
+	for (int64_t i = 0; i < n; i += 16) {
+		__mmask16 some = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : 0xffff;
+		__m512i h = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, high + 2 * i)), 16);
+		__m512i d = _mm512_srai_epi32(_mm512_sub_epi32(_mm512_castps_si512(_mm512_maskz_loadu_ps(some, x + i)), h), 8);
+		_mm512_mask_cvtepi32_storeu_epi8(to + i, some, _mm512_min_epi32(d, _mm512_set1_epi32(INT8_MAX)));
+	}
+}
+
 void att_store_below(const struct att_rows *o, const char *high, const struct att_rows *r, char *base, int64_t row, const float *x)
 {
 	const char *from = high + att_row(o, row);
 	char *to = base + att_row(r, row);
+	if (o->unit == 2 && r->unit == 1 && cpu_get()->avx512) {
+		below_512(r->w, x, from, to);
+		return;
+	}
 	for (int64_t j = 0; j < r->w; j++) {
 		uint16_t h;
 		memcpy(&h, from + j * o->unit, sizeof h);
