@@ -234,8 +234,12 @@ struct gen_sched *gen_schedule(struct arena *a, const struct gen_target *t, cons
 	}
 	if (cx.anchor) {
 		const struct ir_type_info *ti = ir_vtype(m, fn, ir_in(fn, cx.anchor, 0)), *to = ir_vtype(m, fn, cx.anchor->out);
-		if (ti->count > 1 << 20 && to->count < 64) {
-			*why = "more than a million elements reduced into fewer than 64: one thread would do it all";
+		int64_t ext[IR_MAX_RANK];
+		bool reduced[IR_MAX_RANK];
+		int n = anchor_runs(&cx, ext, reduced);
+		/* tiles are rows, or lie side by side where vectors go across */
+		if (ti->count > 1 << 20 && to->count < (n && reduced[n - 1] ? 4 : 64)) {
+			*why = "more than a million elements reduced into very few: one thread would do it all";
 			goto done;
 		}
 	}

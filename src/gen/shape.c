@@ -15,7 +15,10 @@ int gen_node_cost(const struct gen_node *n)
 
 /* --- the lane ------------------------------------------------------------- */
 
-struct score { const struct gen_sched *s; uint32_t *seen; uint32_t stamp; int lane; double mem, ops; int64_t bytes; };
+/* once: what an operation is worth that is the same in all of the lane */
+struct score { const struct gen_sched *s; uint32_t *seen; uint32_t stamp; int lane; bool loops; double mem, ops, once; int64_t bytes; };
+
+enum { FAR = 4096 };         /* bytes */
 
 static void score_node(struct score *c, uint32_t id);
 
@@ -30,6 +33,9 @@ static void score_access(struct score *c, uint32_t lin, int dt, int strided)
 		}
 	int64_t k = c->lane >= 0 ? l->k[c->lane] : 0;
 	double w = (double)dtype_info[dt].bytes / 4 + 0.5;
+	/* rows as lanes: their lines do not stay in the first cache from turn to turn where they lie far apart, and perhaps in one set of it */
+	if (c->loops && llabs(k) * dtype_info[dt].bytes >= FAR)
+		strided *= 4;
 	c->mem += c->lane < 0 ? w : vec ? strided : k == 0 ? 0.2 : k == 1 ? w : k == -1 ? w + 0.5 : strided;
 	c->bytes += dtype_info[dt].bytes;
 }
@@ -40,7 +46,7 @@ static void score_node(struct score *c, uint32_t id)
 		return;
 	c->seen[id] = c->stamp;
 	const struct gen_node *n = &c->s->node[id];
-	c->ops += gen_node_cost(n);
+	c->ops += gen_node_cost(n) * (c->lane >= 0 && !(n->mask >> c->lane & 1) ? c->once : 1);
 	switch (n->kind) {
 	case GN_LOAD:
 		score_access(c, n->lin, n->dtype, c->s->t->gather_cost);
@@ -79,8 +85,15 @@ static void score_nest(struct score *c, const struct gen_nest *x)
 /* The variable that should be the lane of nest x, inside or outside. */
 static double lane_cost(struct score *c, const struct gen_nest *x, int lane, int width)
 {
+	/* a short one takes fewer registers, and what is the same in it is made, as a scalar, for few */
+	int64_t ext = lane >= 0 ? c->s->var[lane].ext : 1, w = width, one = width / c->s->t->vectors;
+	while (w > 4 && w / 2 >= ext)
+		w /= 2;
+	int64_t turns = (ext + w - 1) / w;
 	c->lane = lane;
+	c->loops = x->vars != 0;
 	c->mem = c->ops = 0;
+	c->once = turns < 3 ? 3.0 / (double)turns : 1;
 	c->bytes = 0;
 	score_nest(c, x);
 	double e = 1;
@@ -89,8 +102,7 @@ static double lane_cost(struct score *c, const struct gen_nest *x, int lane, int
 			e *= (double)(x->hi[v] - x->lo[v]);
 	if (lane < 0)
 		return e * (c->mem * 8 + c->ops * (x->vars ? 8 : 1));
-	int64_t ext = c->s->var[lane].ext;
-	double use = (double)ext / (double)((ext + width - 1) / width * width);
+	double use = (double)ext / (double)(turns * MAX(w, one));
 	return e * (c->mem + c->ops * 0.5) / use;
 }
 

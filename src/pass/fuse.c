@@ -631,6 +631,14 @@ static bool from_nothing(const struct rewrite *r, ir_val v, int *left)
 	return o->kind != IR_broadcast || ir_vtype(r->m, r->from, ir_in(r->from, o, 0))->count == 1;
 }
 
+static bool one_reads(const struct ir_fn *fn, ir_val v)
+{
+	uint32_t first = ir_use_first(fn, v), n = 0;
+	for (uint32_t u = first; u && ir_use_op(fn, u) == ir_use_op(fn, first); u = ir_use_next(fn, u))
+		n++;
+	return n == fn->val.p[v].nuse;
+}
+
 static ir_val part_of(struct part *p, ir_val v);
 
 static ir_val part_made(struct part *p, ir_val v)
@@ -659,7 +667,7 @@ static ir_val part_made(struct part *p, ir_val v)
 	}
 	if (o && o->kind == IR_broadcast && ir_vtype(r->m, r->from, ir_in(r->from, o, 0))->rank == 0)
 		return ir_splat_of(b, r->map[ir_in(r->from, o, 0)], t);
-	if (o && ir_is_elem(o->kind) && o->nout == 1 && o->nin <= 3 && --p->left >= 0 && (r->from->val.p[v].nuse == 1 || from_nothing(r, v, &left))) {
+	if (o && ir_is_elem(o->kind) && o->nout == 1 && o->nin <= 3 && --p->left >= 0 && (one_reads(r->from, v) || from_nothing(r, v, &left))) {
 		ir_val in[3];
 		for (uint32_t k = 0; k < o->nin; k++)
 			in[k] = part_of(p, ir_in(r->from, o, k));
@@ -676,12 +684,96 @@ static ir_val part_of(struct part *p, ir_val v)
 	return p->done[v];
 }
 
+/* Rows start .. of v, whose first dimension is cut into blocks, or stays one (blocks 0); as part_of. */
+struct rows { struct rewrite *r; ir_val *done; int64_t start, count, blocks; int left; };
+
+static ir_val rows_of(struct rows *p, ir_val v);
+
+static ir_val rows_made(struct rows *p, ir_val v)
+{
+	struct rewrite *r = p->r;
+	struct ir_b *b = &r->b;
+	const struct ir_op *o = ir_def(r->from, v);
+	struct ir_type_info t = *ir_vtype(r->m, r->from, v);
+	int64_t dim[IR_MAX_RANK], dims[IR_MAX_RANK], lo[IR_MAX_RANK] = {0}, hi[IR_MAX_RANK], one[IR_MAX_RANK];
+	int more = p->blocks > 0, n, left = 16;
+	for (int d = 0; d < t.rank; d++) {
+		dim[d + more] = hi[d] = t.dim[d];
+		one[d] = 1;
+	}
+	dim[0] = p->blocks;
+	dim[more] = p->count / MAX(p->blocks, 1);
+	ir_type to = ir_tensor(r->m, t.dtype, t.rank + more, dim);
+	const void *splat = ir_splat(r->m, r->from, v);
+	if (splat) {
+		char e[16];
+		memcpy(e, splat, (size_t)dtype_info[t.dtype].bytes);
+		return ir_const(b, to, e, dtype_info[t.dtype].bytes);
+	}
+	const int64_t *at = o && o->kind == IR_broadcast ? ir_attrs(r->from, o, AT_dims, &n) : NULL;
+	bool alike = at != NULL;             /* all rows */
+	for (int d = 0; alike && d < n; d++) {
+		alike = at[d] != 0 || ir_vtype(r->m, r->from, ir_in(r->from, o, 0))->dim[d] == 1;
+		dims[d] = at[d] ? at[d] + more : 0;
+	}
+	if (alike)
+		return ir_broadcast(b, r->map[ir_in(r->from, o, 0)], to, dims);
+	if (o && ir_is_elem(o->kind) && o->nout == 1 && o->nin <= 3 && --p->left >= 0 && (one_reads(r->from, v) || from_nothing(r, v, &left))) {
+		ir_val in[3];
+		for (uint32_t k = 0; k < o->nin; k++)
+			in[k] = ir_vtype(r->m, r->from, ir_in(r->from, o, k))->rank == t.rank ? rows_of(p, ir_in(r->from, o, k)) : r->map[ir_in(r->from, o, k)];
+		return ir_emit_raw(b, (enum ir_kind)o->kind, o->nin, in, 1, &to, r->from->attr.p + o->attr, ir_attr_words(r->from, o));
+	}
+	lo[0] = p->start;
+	hi[0] = p->start + p->count;
+	return ir_reshape(b, ir_slice(b, r->map[v], lo, hi, one), t.rank + more, dim);
+}
+
+static ir_val rows_of(struct rows *p, ir_val v)
+{
+	if (!p->done[v])
+		p->done[v] = rows_made(p, v);
+	return p->done[v];
+}
+
+/* Columns of very many rows, of which there are few: some of the reduced dimensions stay at first, or rows are cut into blocks. */
+static ir_val split_columns(struct rewrite *r, const struct ir_op *o, const ir_val *in, enum redop op, ir_val start)
+{
+	enum { MANY = 1 << 20, COLUMNS = 1024, PARTS = 16, BLOCKS = 64, MOST = 64 };
+	struct ir_b *b = &r->b;
+	struct ir_type_info t = *ir_vtype(r->m, b->fn, in[0]);
+	int n, k = 0;
+	int64_t dims[IR_MAX_RANK], parts = 1, zero = 0;
+	const int64_t *given = ir_attrs(r->from, o, AT_dims, &n);
+	memcpy(dims, given, sizeof *dims * (size_t)n);
+	bool rising = true;
+	for (int i = 1; i < n; i++)
+		rising &= dims[i] > dims[i - 1];
+	if (t.count < MANY || ir_vtype(r->m, r->from, o->out)->count >= COLUMNS || !rising || !n)
+		return 0;
+	while (k < n && parts < PARTS)
+		parts *= t.dim[dims[k++]];
+	if (k < n)
+		return ir_reduce1(b, op, ir_reduce1(b, op, in[0], start, n - k, dims + k), in[1], k, dims);
+	int64_t all = t.dim[0], rows = all / BLOCKS * BLOCKS;
+	if (n != 1 || dims[0] != 0 || t.rank == IR_MAX_RANK || rows < BLOCKS * PARTS || redop_elem[op] == ELEM_COUNT)
+		return 0;
+	struct rows p = { r, ARENA_NEW(r->a, ir_val, r->from->val.n), 0, rows, BLOCKS, MOST };
+	ir_val x = ir_reduce1(b, op, rows_of(&p, ir_in(r->from, o, 0)), start, 1, (int64_t[]){ 1 });
+	x = ir_reduce1(b, op, x, in[1], 1, &zero);
+	if (rows == all)
+		return x;
+	p = (struct rows){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), rows, all - rows, 0, MOST };
+	ir_val rest = ir_reduce1(b, op, rows_of(&p, ir_in(r->from, o, 0)), start, 1, &zero);
+	return ir_bin(b, redop_elem[op], x, rest);
+}
+
 /* reduce of very many elements to very few: first over blocks, so that tiles can share the work. */
 static ir_val split_reduce(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	enum { MANY = 1 << 16, BLOCKS = 64, UNEVEN = 1024, MOST = 64 };
 	const struct ir_type_info *t, *rt = ir_vtype(r->m, r->from, o->out);
-	if (o->kind != IR_reduce || o->nout != 1 || rt->count >= BLOCKS || ir_attr(r->from, o, AT_redop) == RED_fn)
+	if (o->kind != IR_reduce || o->nout != 1 || ir_attr(r->from, o, AT_redop) == RED_fn)
 		return 0;
 	t = ir_vtype(r->m, r->b.fn, in[0]);
 	if (t->count < MANY)
@@ -694,6 +786,10 @@ static ir_val split_reduce(struct rewrite *r, const struct ir_op *o, const ir_va
 	char id[16];
 	kern_identity(op, dt, id);
 	ir_val start = ir_const(&r->b, ir_scalar(r->m, dt), id, dtype_info[dt].bytes);
+	if (!in_list(dims, n, rank - 1))
+		return split_columns(r, o, in, op, start);
+	if (rt->count >= BLOCKS)
+		return 0;
 	if (all && rank == 1) {
 		int64_t blocks = UNEVEN;
 		for (int64_t b = 4096; b >= BLOCKS; b /= 2)
@@ -710,12 +806,8 @@ static ir_val split_reduce(struct rewrite *r, const struct ir_op *o, const ir_va
 		return ir_reduce1(&r->b, op, part_of(&p, ir_in(r->from, o, 0)), x, 1, (int64_t[]){ 0 });
 	}
 	/* the last reduced dimension goes first */
-	int64_t last[1] = { rank - 1 };
-	bool has = false;
-	for (int i = 0; i < n; i++)
-		has |= dims[i] == last[0];
-	int64_t left = rank ? count / MAX(wide, 1) : 0;
-	if (!has || n < 2 || left < BLOCKS || wide < 16)
+	int64_t last[1] = { rank - 1 }, left = count / MAX(wide, 1);
+	if (n < 2 || left < BLOCKS || wide < 16)
 		return 0;
 	int64_t rest[IR_MAX_RANK];
 	int c = 0;
@@ -856,6 +948,69 @@ static bool finds_place(const struct ir_fn *g, bool floats, bool element, enum r
 	return tie && made_by(g, ir_in(g, tie, 0), IR_compare_eq, 1, 3) && made_by(g, ir_in(g, tie, 1), IR_compare_lt, 2, 4);
 }
 
+/* The greatest number of a constant of whole numbers, -1 if it is none or some are negative. */
+static int64_t greatest(const struct ir_module *m, const struct ir_fn *fn, ir_val v)
+{
+	const struct ir_op *o = ir_def(fn, v);
+	const struct ir_type_info *t = ir_vtype(m, fn, v);
+	int64_t most = -1, x;
+	size_t n;
+	if (ir_const_int(m, fn, v, &x))
+		return x;
+	if (!o || o->kind != IR_constant || t->dtype != DT_i32)
+		return -1;
+	const int32_t *p = ir_blob_data(m, (ir_blob)ir_attr(fn, o, AT_data), &n);
+	for (size_t i = 0; i < n / sizeof *p; i++) {
+		if (p[i] < 0)
+			return -1;
+		most = MAX(most, p[i]);
+	}
+	return most;
+}
+
+/* Whole numbers that are nowhere negative, at most *most, and do not fall along dimension d (-1: which is none). */
+static bool rises(const struct ir_module *m, const struct ir_fn *fn, ir_val v, int d, int64_t *most, int depth)
+{
+	const struct ir_op *o = ir_def(fn, v);
+	const struct ir_type_info *t = ir_vtype(m, fn, v);
+	bool is_int = dtype_info[t->dtype].cls == DT_INT, yes = false;
+	if ((!is_int && dtype_info[t->dtype].cls != DT_UINT) || depth > 8)
+		return false;
+	int64_t room = (int64_t)(UINT64_MAX >> (65 - dtype_info[t->dtype].bits)), more = 0;     /* u8, too, up to 127 */
+	if ((*most = greatest(m, fn, v)) >= 0)
+		return d < 0 || ir_splat(m, fn, v);
+	if (!o)
+		return false;
+	const struct ir_type_info *x = o->nin ? ir_vtype(m, fn, ir_in(fn, o, 0)) : NULL;
+	int n, k = 0;
+	switch (o->kind) {
+	case IR_iota:
+		*most = t->dim[ir_attr(fn, o, AT_dim)] - 1;
+		yes = true;
+		break;
+	case IR_broadcast: {
+		const int64_t *dims = ir_attrs(fn, o, AT_dims, &n);
+		while (k < n && (d < 0 || dims[k] != d || x->dim[k] == 1))
+			k++;
+		yes = rises(m, fn, ir_in(fn, o, 0), k < n ? k : -1, most, depth + 1);
+		break;
+	}
+	case IR_reshape: case IR_dynamic_slice:
+		yes = d < 0 && rises(m, fn, ir_in(fn, o, 0), -1, most, depth + 1);
+		break;
+	case IR_convert:
+		yes = rises(m, fn, ir_in(fn, o, 0), d, most, depth + 1);
+		break;
+	case IR_add:
+		yes = rises(m, fn, ir_in(fn, o, 0), d, most, depth + 1) && rises(m, fn, ir_in(fn, o, 1), d, &more, depth + 1) && *most <= room - more;
+		*most += more;
+		break;
+	default:
+		break;
+	}
+	return yes && *most <= room;
+}
+
 /* x is the extreme m, or NaN. */
 static ir_val is_extreme(struct ir_b *b, ir_val x, ir_val m)
 {
@@ -888,6 +1043,12 @@ static ir_val split_place(struct rewrite *r, const struct ir_op *o, const ir_val
 	bool index = ic == DT_INT || ic == DT_UINT, real = (c == DT_INT || c == DT_UINT || c == DT_FLOAT) && dtype_info[dt].bits >= (c == DT_FLOAT ? 16 : 8);
 	bool element = r->live[o->out] & 1;
 	if (!index || !real || !finds_place(ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, AT_fn)), c == DT_FLOAT, element, &op))
+		return 0;
+	/* of more than one NaN the first is meant, whatever its index: it has the lowest one */
+	int nd;
+	int64_t most;
+	const int64_t *along = ir_attrs(r->from, o, AT_dims, &nd);
+	if (c == DT_FLOAT && (nd != 1 || !rises(r->m, r->from, ir_in(r->from, o, 1), (int)along[0], &most, 0)))
 		return 0;
 	ir_type whole = r->from->val.p[ir_in(r->from, o, 0)].type, places = r->from->val.p[ir_in(r->from, o, 1)].type;
 	ir_type out = r->from->val.p[o->out].type, place = r->from->val.p[o->out + 1].type;

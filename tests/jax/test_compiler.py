@@ -87,6 +87,28 @@ def test_long_reductions_with_what_they_are_computed_from():
     assert tuple(both(x - 20)) == (-9, -1)
 
 
+@pytest.mark.parametrize("index", [np.int32, np.uint32, np.int8])
+@pytest.mark.parametrize("order", ["rising", "falling", "mixed", "added", "constant"])
+def test_which_nan_is_first(order, index):
+    """The greatest and its place, by a reducer as argmax has it: equal elements are told apart by the index, NaN by their order."""
+    def reducer(a, b):
+        first = (a[0] > b[0]) | (a[0] != a[0])
+        return lax.select(first, a[0], b[0]), lax.select(first | ((a[0] == b[0]) & (a[1] < b[1])), a[1], b[1])
+
+    n = 100 if index is np.int8 else 300
+    x = np.random.default_rng(0).integers(0, 9, (40, n)).astype(np.float32)
+    x[::2, ::7] = np.nan
+    mixed = np.random.default_rng(1).permutation(n).astype(index)
+
+    def f(x, shift):
+        i = lax.broadcasted_iota(index, x.shape, 1)
+        i = {"rising": i, "falling": lax.sub(lax.full_like(i, n - 1), i), "mixed": jnp.broadcast_to(jnp.asarray(mixed), x.shape), "added": i + lax.full_like(i, 27), "constant": i * 0 + shift}[order]
+        return lax.reduce((x, i), (np.float32(-np.inf), index(np.iinfo(index).max)), reducer, (1,))
+
+    for got, want in zip(jax.jit(f)(x, index(3)), on_cpu(f, x, index(3))):
+        np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("shape", [(1, 50257), (5, 32000), (3, 2, 25001)])
 def test_what_several_passes_over_long_rows_read(shape):
     x, key = np.random.default_rng(0).standard_normal(shape).astype(np.float32), jax.random.key(7)
