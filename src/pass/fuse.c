@@ -614,9 +614,9 @@ static bool try_loop(struct fuse *f, struct ir_b *b, const struct ir_op *o, cons
 
 /* --- large full reductions in two steps ------------------------------------------------------ */
 
-/* Elements start .. of the vector v of the function that is rewritten, as an array of two dimensions at most.  What is computed
- * element by element for nobody else, or from nothing that is read, is computed for them alone. */
-struct part { struct rewrite *r; ir_val *done; int64_t start, count; int rank; int64_t dim[2]; int left; };
+/* Elements start .. along the first dimension of arrays of this rank of the function that is rewritten; that dimension as two, of blocks and of
+ * what each has, or as one (blocks 0).  What is computed element by element for nobody else, or from nothing that is read, is computed for them alone. */
+struct part { struct rewrite *r; ir_val *done; int rank; int64_t start, count, blocks; int left; };
 
 static bool from_nothing(const struct rewrite *r, ir_val v, int *left)
 {
@@ -646,57 +646,11 @@ static ir_val part_made(struct part *p, ir_val v)
 	struct rewrite *r = p->r;
 	struct ir_b *b = &r->b;
 	const struct ir_op *o = ir_def(r->from, v);
-	enum dtype dt = ir_vtype(r->m, r->from, v)->dtype;
-	bool whole = ir_vtype(r->m, r->from, v)->rank == 1, number = dtype_info[dt].cls == DT_INT || dtype_info[dt].cls == DT_UINT;
-	ir_type t = ir_tensor(r->m, dt, p->rank, p->dim);
-	int left = 16;
-	if (!whole)
-		return r->map[v];                    /* one for all */
-	const void *splat = ir_splat(r->m, r->from, v);
-	if (splat) {
-		char one[16];
-		memcpy(one, splat, (size_t)dtype_info[dt].bytes);
-		return ir_const(b, t, one, dtype_info[dt].bytes);
-	}
-	if (o && o->kind == IR_iota && number) {
-		ir_val i = ir_iota(b, t, p->rank - 1), from = ir_const_i(b, t, p->start), x = ir_bin(b, ELEM_add, i, from);
-		if (p->rank == 1)
-			return x;
-		ir_val row = ir_iota(b, t, 0), length = ir_const_i(b, t, p->dim[1]);
-		return ir_bin(b, ELEM_add, ir_bin(b, ELEM_multiply, row, length), x);
-	}
-	if (o && o->kind == IR_broadcast && ir_vtype(r->m, r->from, ir_in(r->from, o, 0))->rank == 0)
-		return ir_splat_of(b, r->map[ir_in(r->from, o, 0)], t);
-	if (o && ir_is_elem(o->kind) && o->nout == 1 && o->nin <= 3 && --p->left >= 0 && (one_reads(r->from, v) || from_nothing(r, v, &left))) {
-		ir_val in[3];
-		for (uint32_t k = 0; k < o->nin; k++)
-			in[k] = part_of(p, ir_in(r->from, o, k));
-		return ir_emit_raw(b, (enum ir_kind)o->kind, o->nin, in, 1, &t, r->from->attr.p + o->attr, ir_attr_words(r->from, o));
-	}
-	int64_t end = p->start + p->count, step = 1;
-	return ir_reshape(b, ir_slice(b, r->map[v], &p->start, &end, &step), p->rank, p->dim);
-}
-
-static ir_val part_of(struct part *p, ir_val v)
-{
-	if (!p->done[v])
-		p->done[v] = part_made(p, v);
-	return p->done[v];
-}
-
-/* Rows start .. of v, whose first dimension is cut into blocks, or stays one (blocks 0); as part_of. */
-struct rows { struct rewrite *r; ir_val *done; int64_t start, count, blocks; int left; };
-
-static ir_val rows_of(struct rows *p, ir_val v);
-
-static ir_val rows_made(struct rows *p, ir_val v)
-{
-	struct rewrite *r = p->r;
-	struct ir_b *b = &r->b;
-	const struct ir_op *o = ir_def(r->from, v);
 	struct ir_type_info t = *ir_vtype(r->m, r->from, v);
 	int64_t dim[IR_MAX_RANK], dims[IR_MAX_RANK], lo[IR_MAX_RANK] = {0}, hi[IR_MAX_RANK], one[IR_MAX_RANK];
 	int more = p->blocks > 0, n, left = 16;
+	if (t.rank != p->rank)
+		return r->map[v];                    /* one for all */
 	for (int d = 0; d < t.rank; d++) {
 		dim[d + more] = hi[d] = t.dim[d];
 		one[d] = 1;
@@ -710,8 +664,20 @@ static ir_val rows_made(struct rows *p, ir_val v)
 		memcpy(e, splat, (size_t)dtype_info[t.dtype].bytes);
 		return ir_const(b, to, e, dtype_info[t.dtype].bytes);
 	}
+	if (o && o->kind == IR_iota && (dtype_info[t.dtype].cls == DT_INT || dtype_info[t.dtype].cls == DT_UINT)) {
+		int along = (int)ir_attr(r->from, o, AT_dim);
+		ir_val x = ir_iota(b, to, along + more);
+		if (along)
+			return x;
+		ir_val from = ir_const_i(b, to, p->start);
+		x = ir_bin(b, ELEM_add, x, from);
+		if (!more)
+			return x;
+		ir_val block = ir_iota(b, to, 0), length = ir_const_i(b, to, dim[1]);
+		return ir_bin(b, ELEM_add, ir_bin(b, ELEM_multiply, block, length), x);
+	}
 	const int64_t *at = o && o->kind == IR_broadcast ? ir_attrs(r->from, o, AT_dims, &n) : NULL;
-	bool alike = at != NULL;             /* all rows */
+	bool alike = at != NULL;             /* all along the first dimension */
 	for (int d = 0; alike && d < n; d++) {
 		alike = at[d] != 0 || ir_vtype(r->m, r->from, ir_in(r->from, o, 0))->dim[d] == 1;
 		dims[d] = at[d] ? at[d] + more : 0;
@@ -721,7 +687,7 @@ static ir_val rows_made(struct rows *p, ir_val v)
 	if (o && ir_is_elem(o->kind) && o->nout == 1 && o->nin <= 3 && --p->left >= 0 && (one_reads(r->from, v) || from_nothing(r, v, &left))) {
 		ir_val in[3];
 		for (uint32_t k = 0; k < o->nin; k++)
-			in[k] = ir_vtype(r->m, r->from, ir_in(r->from, o, k))->rank == t.rank ? rows_of(p, ir_in(r->from, o, k)) : r->map[ir_in(r->from, o, k)];
+			in[k] = part_of(p, ir_in(r->from, o, k));
 		return ir_emit_raw(b, (enum ir_kind)o->kind, o->nin, in, 1, &to, r->from->attr.p + o->attr, ir_attr_words(r->from, o));
 	}
 	lo[0] = p->start;
@@ -729,10 +695,10 @@ static ir_val rows_made(struct rows *p, ir_val v)
 	return ir_reshape(b, ir_slice(b, r->map[v], lo, hi, one), t.rank + more, dim);
 }
 
-static ir_val rows_of(struct rows *p, ir_val v)
+static ir_val part_of(struct part *p, ir_val v)
 {
 	if (!p->done[v])
-		p->done[v] = rows_made(p, v);
+		p->done[v] = part_made(p, v);
 	return p->done[v];
 }
 
@@ -758,13 +724,13 @@ static ir_val split_columns(struct rewrite *r, const struct ir_op *o, const ir_v
 	int64_t all = t.dim[0], rows = all / BLOCKS * BLOCKS;
 	if (n != 1 || dims[0] != 0 || t.rank == IR_MAX_RANK || rows < BLOCKS * PARTS || redop_elem[op] == ELEM_COUNT)
 		return 0;
-	struct rows p = { r, ARENA_NEW(r->a, ir_val, r->from->val.n), 0, rows, BLOCKS, MOST };
-	ir_val x = ir_reduce1(b, op, rows_of(&p, ir_in(r->from, o, 0)), start, 1, (int64_t[]){ 1 });
+	struct part p = { r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, 0, rows, BLOCKS, MOST };
+	ir_val x = ir_reduce1(b, op, part_of(&p, ir_in(r->from, o, 0)), start, 1, (int64_t[]){ 1 });
 	x = ir_reduce1(b, op, x, in[1], 1, &zero);
 	if (rows == all)
 		return x;
-	p = (struct rows){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), rows, all - rows, 0, MOST };
-	ir_val rest = ir_reduce1(b, op, rows_of(&p, ir_in(r->from, o, 0)), start, 1, &zero);
+	p = (struct part){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, rows, all - rows, 0, MOST };
+	ir_val rest = ir_reduce1(b, op, part_of(&p, ir_in(r->from, o, 0)), start, 1, &zero);
 	return ir_bin(b, redop_elem[op], x, rest);
 }
 
@@ -797,12 +763,12 @@ static ir_val split_reduce(struct rewrite *r, const struct ir_op *o, const ir_va
 				blocks = b;
 				break;
 			}
-		struct part p = { r, ARENA_NEW(r->a, ir_val, r->from->val.n), 0, count / blocks * blocks, 2, { blocks, count / blocks }, MOST };
+		struct part p = { r, ARENA_NEW(r->a, ir_val, r->from->val.n), 1, 0, count / blocks * blocks, blocks, MOST };
 		ir_val x = ir_reduce1(&r->b, op, part_of(&p, ir_in(r->from, o, 0)), start, 1, (int64_t[]){ 1 });
 		x = ir_reduce1(&r->b, op, x, in[1], 1, (int64_t[]){ 0 });
 		if (p.count == count)
 			return x;
-		p = (struct part){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), p.count, count - p.count, 1, { count - p.count }, MOST };
+		p = (struct part){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), 1, p.count, count - p.count, 0, MOST };
 		return ir_reduce1(&r->b, op, part_of(&p, ir_in(r->from, o, 0)), x, 1, (int64_t[]){ 0 });
 	}
 	/* the last reduced dimension goes first */
