@@ -717,21 +717,23 @@ static ir_val split_columns(struct rewrite *r, const struct ir_op *o, const ir_v
 		rising &= dims[i] > dims[i - 1];
 	if (t.count < MANY || ir_vtype(r->m, r->from, o->out)->count >= COLUMNS || !rising || !n)
 		return 0;
+	int64_t all = t.dim[0], rows = all / BLOCKS * BLOCKS;
+	if (dims[0] == 0 && t.rank < IR_MAX_RANK && rows >= BLOCKS * PARTS && redop_elem[op] != ELEM_COUNT) {
+		int64_t in_blocks[IR_MAX_RANK];
+		for (int i = 0; i < n; i++)
+			in_blocks[i] = dims[i] + 1;
+		struct part p = { r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, 0, rows, BLOCKS, MOST };
+		ir_val x = ir_reduce1(b, op, part_of(&p, ir_in(r->from, o, 0)), start, n, in_blocks);
+		x = ir_reduce1(b, op, x, in[1], 1, &zero);
+		if (rows == all)
+			return x;
+		p = (struct part){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, rows, all - rows, 0, MOST };
+		ir_val rest = ir_reduce1(b, op, part_of(&p, ir_in(r->from, o, 0)), start, n, dims);
+		return ir_bin(b, redop_elem[op], x, rest);
+	}
 	while (k < n && parts < PARTS)
 		parts *= t.dim[dims[k++]];
-	if (k < n)
-		return ir_reduce1(b, op, ir_reduce1(b, op, in[0], start, n - k, dims + k), in[1], k, dims);
-	int64_t all = t.dim[0], rows = all / BLOCKS * BLOCKS;
-	if (n != 1 || dims[0] != 0 || t.rank == IR_MAX_RANK || rows < BLOCKS * PARTS || redop_elem[op] == ELEM_COUNT)
-		return 0;
-	struct part p = { r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, 0, rows, BLOCKS, MOST };
-	ir_val x = ir_reduce1(b, op, part_of(&p, ir_in(r->from, o, 0)), start, 1, (int64_t[]){ 1 });
-	x = ir_reduce1(b, op, x, in[1], 1, &zero);
-	if (rows == all)
-		return x;
-	p = (struct part){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, rows, all - rows, 0, MOST };
-	ir_val rest = ir_reduce1(b, op, part_of(&p, ir_in(r->from, o, 0)), start, 1, &zero);
-	return ir_bin(b, redop_elem[op], x, rest);
+	return k < n ? ir_reduce1(b, op, ir_reduce1(b, op, in[0], start, n - k, dims + k), in[1], k, dims) : 0;
 }
 
 /* reduce of very many elements to very few: first over blocks, so that tiles can share the work. */
