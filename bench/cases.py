@@ -265,6 +265,7 @@ def register_ops():
     add("bincount 4M into 1024", lambda: simple(lambda x: jnp.bincount(x, length=1024), np.random.default_rng(1).integers(0, 1024, 1 << 22).astype(np.int32)), tol=0, work=moves(16 << 20, 0))
     add("argmax 8x128256", lambda: simple(lambda x: jnp.argmax(x, -1), normal(8, 128256)), tol=0, work=moves(4 * 8 * 128256, 0))
     add("jax.random.categorical 8x128256", lambda: simple(jax.random.categorical, jax.random.key(0), normal(8, 128256)), tol=0, work=moves(4 * 8 * 128256, 0))
+    add("argmax of 1M pred", lambda: simple(jnp.argmax, normal(1 << 20) > 9), tol=0, work=moves(1 << 20, 0))
     add("argmax 32x128256", lambda: simple(lambda x: jnp.argmax(x, -1), normal(32, 128256)), tol=0, work=moves(4 * 32 * 128256, 0))
     add("batch norm 64x56x56x16", lambda: simple(lambda x: (x - x.mean((0, 1, 2))) * lax.rsqrt(x.var((0, 1, 2)) + 1e-5), normal(64, 56, 56, 16)), work=moves(4 * 64 * 56 * 56 * 16, 4 * 64 * 56 * 56 * 16))
     add("mean and variance of columns 1Mx8", lambda: simple(lambda x: (x.mean(0), x.var(0)), normal(1 << 20, 8)), work=moves(32 << 20, 0))

@@ -1005,35 +1005,32 @@ static ir_val split_place(struct rewrite *r, const struct ir_op *o, const ir_val
 	struct ir_b *b = &r->b;
 	if (o->kind != IR_reduce || o->nout != 2 || ir_attr(r->from, o, AT_redop) != RED_fn)
 		return 0;
-	const struct ir_type_info *t = ir_vtype(r->m, b->fn, in[0]);
-	enum dtype dt = t->dtype, it = ir_vtype(r->m, b->fn, in[1])->dtype;
+	enum dtype dt = ir_vtype(r->m, b->fn, in[0])->dtype, it = ir_vtype(r->m, b->fn, in[1])->dtype;
 	enum dtype_class c = dtype_info[dt].cls, ic = dtype_info[it].cls;
-	bool index = ic == DT_INT || ic == DT_UINT, real = (c == DT_INT || c == DT_UINT || c == DT_FLOAT) && dtype_info[dt].bits >= (c == DT_FLOAT ? 16 : 8);
+	bool index = ic == DT_INT || ic == DT_UINT, real = c == DT_PRED || ((c == DT_INT || c == DT_UINT || c == DT_FLOAT) && dtype_info[dt].bits >= (c == DT_FLOAT ? 16 : 8));
 	bool element = r->live[o->out] & 1;
 	if (!index || !real || !finds_place(ir_fn_of(r->m, (ir_fnid)ir_attr(r->from, o, AT_fn)), c == DT_FLOAT, element, &op))
 		return 0;
 	/* of more than one NaN the first is meant, whatever its index: it has the lowest one */
-	int nd;
-	int64_t most;
-	const int64_t *along = ir_attrs(r->from, o, AT_dims, &nd);
-	if (c == DT_FLOAT && (nd != 1 || !rises(r->m, r->from, ir_in(r->from, o, 1), (int)along[0], &most, 0)))
-		return 0;
-	ir_type whole = r->from->val.p[ir_in(r->from, o, 0)].type, places = r->from->val.p[ir_in(r->from, o, 1)].type;
-	ir_type out = r->from->val.p[o->out].type, place = r->from->val.p[o->out + 1].type;
-	int n, nkept = 0;
-	int64_t dims[IR_MAX_RANK], kept[IR_MAX_RANK];
+	int n, nkept = 0, rank = ir_vtype(r->m, b->fn, in[0])->rank;
+	int64_t dims[IR_MAX_RANK], kept[IR_MAX_RANK], most;
 	const int64_t *d = ir_attrs(r->from, o, AT_dims, &n);
+	if (c == DT_FLOAT && (n != 1 || !rises(r->m, r->from, ir_in(r->from, o, 1), (int)d[0], &most, 0)))
+		return 0;
 	memcpy(dims, d, sizeof *d * (size_t)n);
-	for (int k = 0; k < t->rank; k++)
+	for (int k = 0; k < rank; k++)
 		if (!in_list(dims, n, k))
 			kept[nkept++] = k;
-	ir_val m = ir_reduce1(b, op, in[0], in[2], n, dims);
-	ir_val here = is_extreme(b, in[0], ir_broadcast(b, m, whole, kept));
+	ir_type places = r->from->val.p[ir_in(r->from, o, 1)].type, place = r->from->val.p[o->out + 1].type;
+	enum dtype as = c == DT_PRED ? DT_u8 : dt;
+	ir_val x = ir_convert(b, in[0], as), start = ir_convert(b, in[2], as);
+	ir_val m = ir_reduce1(b, op, x, start, n, dims);
+	ir_val here = is_extreme(b, x, ir_broadcast(b, m, b->fn->val.p[x].type, kept));
 	ir_val first = ir_reduce1(b, RED_min, ir_select(b, here, in[1], neutral(b, RED_min, places)), neutral(b, RED_min, ir_scalar(r->m, it)), n, dims);
-	ir_val begin = ir_select(b, is_extreme(b, ir_splat_of(b, in[2], out), m), ir_splat_of(b, in[3], place), neutral(b, RED_min, place));
+	ir_val begin = ir_select(b, is_extreme(b, ir_splat_of(b, start, b->fn->val.p[m].type), m), ir_splat_of(b, in[3], place), neutral(b, RED_min, place));
 	r->map[o->out + 1] = ir_bin(b, ELEM_minimum, first, begin);
 	if (element)
-		r->map[o->out] = m;
+		r->map[o->out] = ir_convert(b, m, dt);
 	return REWRITE_MAPPED;
 }
 

@@ -87,6 +87,14 @@ def test_long_reductions_with_what_they_are_computed_from():
     assert tuple(both(x - 20)) == (-9, -1)
 
 
+@pytest.mark.parametrize("axis", [0, 1, None])
+@pytest.mark.parametrize("part", [0, 0.0005, 0.5, 0.9995, 1])
+def test_the_first_that_is_true_or_false(part, axis):
+    x = np.random.default_rng(0).random((70, 5000)) < part
+    for f in "argmax", "argmin":
+        np.testing.assert_array_equal(jax.jit(lambda x: getattr(jnp, f)(x, axis))(x), getattr(x, f)(axis))
+
+
 @pytest.mark.parametrize("index", [np.int32, np.uint32, np.int8])
 @pytest.mark.parametrize("order", ["rising", "falling", "mixed", "added", "constant"])
 def test_which_nan_is_first(order, index):
