@@ -702,14 +702,24 @@ static ir_val part_of(struct part *p, ir_val v)
 	return p->done[v];
 }
 
-/* Columns of very many rows, of which there are few: some of the reduced dimensions stay at first, or rows are cut into blocks. */
-static ir_val split_columns(struct rewrite *r, const struct ir_op *o, const ir_val *in, enum redop op, ir_val start)
+/* What changes no result of op, everywhere. */
+static ir_val neutral(struct ir_b *b, enum redop op, ir_type t)
+{
+	enum dtype dt = ir_type_of(b->m, t)->dtype;
+	char e[16];
+	kern_identity(op, dt, e);
+	return ir_const(b, t, e, dtype_info[dt].bytes);
+}
+
+/* Columns of very many rows, of which there are few: rows are cut into blocks, or some of the reduced dimensions stay at first.  Parts of a sum are of
+ * f32 at least, and are added in f64: there are not so many that their roundings would even out. */
+static ir_val split_columns(struct rewrite *r, const struct ir_op *o, const ir_val *in, enum redop op)
 {
 	enum { MANY = 1 << 20, COLUMNS = 1024, PARTS = 16, BLOCKS = 64, MOST = 64 };
 	struct ir_b *b = &r->b;
 	struct ir_type_info t = *ir_vtype(r->m, b->fn, in[0]);
 	int n, k = 0;
-	int64_t dims[IR_MAX_RANK], parts = 1, zero = 0;
+	int64_t dims[IR_MAX_RANK], in_blocks[IR_MAX_RANK], parts = 1;
 	const int64_t *given = ir_attrs(r->from, o, AT_dims, &n);
 	memcpy(dims, given, sizeof *dims * (size_t)n);
 	bool rising = true;
@@ -717,23 +727,39 @@ static ir_val split_columns(struct rewrite *r, const struct ir_op *o, const ir_v
 		rising &= dims[i] > dims[i - 1];
 	if (t.count < MANY || ir_vtype(r->m, r->from, o->out)->count >= COLUMNS || !rising || !n)
 		return 0;
+	bool sum = dtype_info[t.dtype].cls == DT_FLOAT && (op == RED_add || op == RED_mul);
+	enum dtype part = sum && dtype_info[t.dtype].bits < 32 ? DT_f32 : t.dtype, wide = sum ? DT_f64 : t.dtype;
 	int64_t all = t.dim[0], rows = all / BLOCKS * BLOCKS;
+	ir_val start = neutral(b, op, ir_scalar(r->m, part)), x, rest = 0;
 	if (dims[0] == 0 && t.rank < IR_MAX_RANK && rows >= BLOCKS * PARTS && redop_elem[op] != ELEM_COUNT) {
-		int64_t in_blocks[IR_MAX_RANK];
 		for (int i = 0; i < n; i++)
 			in_blocks[i] = dims[i] + 1;
 		struct part p = { r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, 0, rows, BLOCKS, MOST };
-		ir_val x = ir_reduce1(b, op, part_of(&p, ir_in(r->from, o, 0)), start, n, in_blocks);
-		x = ir_reduce1(b, op, x, in[1], 1, &zero);
-		if (rows == all)
-			return x;
-		p = (struct part){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, rows, all - rows, 0, MOST };
-		ir_val rest = ir_reduce1(b, op, part_of(&p, ir_in(r->from, o, 0)), start, n, dims);
-		return ir_bin(b, redop_elem[op], x, rest);
+		x = ir_convert(b, part_of(&p, ir_in(r->from, o, 0)), part);
+		x = ir_reduce1(b, op, x, start, n, in_blocks);
+		if (rows < all) {
+			p = (struct part){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, rows, all - rows, 0, MOST };
+			rest = ir_convert(b, part_of(&p, ir_in(r->from, o, 0)), part);
+			rest = ir_reduce1(b, op, rest, start, n, dims);
+		}
+		n = 1;
+		dims[0] = 0;
+	} else {
+		while (k < n && parts < PARTS)
+			parts *= t.dim[dims[k++]];
+		if (k == n)
+			return 0;
+		x = ir_reduce1(b, op, ir_convert(b, in[0], part), start, n - k, dims + k);
+		n = k;
 	}
-	while (k < n && parts < PARTS)
-		parts *= t.dim[dims[k++]];
-	return k < n ? ir_reduce1(b, op, ir_reduce1(b, op, in[0], start, n - k, dims + k), in[1], k, dims) : 0;
+	x = ir_convert(b, x, wide);
+	ir_val first = ir_convert(b, in[1], wide);
+	x = ir_reduce1(b, op, x, first, n, dims);
+	if (rest) {
+		rest = ir_convert(b, rest, wide);
+		x = ir_bin(b, redop_elem[op], x, rest);
+	}
+	return ir_convert(b, x, t.dtype);
 }
 
 /* reduce of very many elements to very few: first over blocks, so that tiles can share the work. */
@@ -751,13 +777,11 @@ static ir_val split_reduce(struct rewrite *r, const struct ir_op *o, const ir_va
 	bool all = rt->count == 1;
 	enum redop op = (enum redop)ir_attr(r->from, o, AT_redop);
 	enum dtype dt = t->dtype;
-	char id[16];
-	kern_identity(op, dt, id);
-	ir_val start = ir_const(&r->b, ir_scalar(r->m, dt), id, dtype_info[dt].bytes);
 	if (!in_list(dims, n, rank - 1))
-		return split_columns(r, o, in, op, start);
+		return split_columns(r, o, in, op);
 	if (rt->count >= BLOCKS)
 		return 0;
+	ir_val start = neutral(&r->b, op, ir_scalar(r->m, dt));
 	if (all && rank == 1) {
 		int64_t blocks = UNEVEN;
 		for (int64_t b = 4096; b >= BLOCKS; b /= 2)
@@ -986,15 +1010,6 @@ static ir_val is_extreme(struct ir_b *b, ir_val x, ir_val m)
 	if (dtype_info[ir_vtype(b->m, b->fn, x)->dtype].cls == DT_FLOAT)
 		here = ir_bin(b, ELEM_or, here, ir_bin(b, ELEM_compare_ne, x, x));
 	return here;
-}
-
-/* What changes no result of op, everywhere. */
-static ir_val neutral(struct ir_b *b, enum redop op, ir_type t)
-{
-	enum dtype dt = ir_type_of(b->m, t)->dtype;
-	char e[16];
-	kern_identity(op, dt, e);
-	return ir_const(b, t, e, dtype_info[dt].bytes);
 }
 
 /* An extreme and its index, the least one where an element equals the extreme: both reductions compile, with what their operands are computed
