@@ -11,7 +11,7 @@ enum { CK = 256, TILES = CK / ATT_COLS, ITEM = 32, NEAR = 4, HALF = TILES / 2 };
 
 struct fwd {
 	struct att_plan p;
-	struct att_rows q, k, v, o, l, z;      /* l: or m */
+	struct att_rows q, k, v, o, l, z;      /* l: or m; z: or what o lacks */
 	int64_t rq, qb, nblk, nkb, parts;      /* rows of an item and of a tile; blocks of rows and of keys; parts of keys */
 	int64_t near;                          /* so many blocks of keys meet the rows of an item one after the other: its sums stay near */
 	bool lazy, bounds, norms;              /* keys are packed where they are read; scores have bounds; by the lengths of q and k */
