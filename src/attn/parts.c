@@ -1,7 +1,7 @@
 /* o of an attention in two parts, the bf16 that the program has of it and what that lacks.
  *
  * Delta of a gradient is the sum of do o, and is subtracted from y = do . v.  Where values have a mean both are much larger than their
- * difference, and most of it would be the rounding of o to bf16 (measured: four times the error of a program that keeps its weights).  So the
+ * difference, and most of it would be the rounding of o to bf16 (docs/attention.md).  So the
  * op gives o in f32, which is taken apart where it is made: a number's bits as an integer are those of the bf16 next to it, and a
  * difference of 16 bits, of which the upper 8 are kept.  Delta has 16 bits of o's mantissa then, for a byte more. */
 #include "attn.h"
