@@ -158,6 +158,7 @@ static ir_val extra(struct env *e, const struct extra *x, int fwd)
 		int rank = t->rank;
 		memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
 		dim[rank] = 1;
+		l = ir_convert(&e->b, l, x->as);
 		return ir_reshape(&e->b, l, rank + 1, dim);
 	}
 	if (!x->index)
@@ -227,7 +228,7 @@ static void forward(struct env *e, int i)
 	enum dtype ot = given_as(e, EXIT_O, i, (enum dtype)ir_vtype(e->b.m, e->b.fn, in[0])->dtype);
 	bool apart = ot == DT_bf16 && !f->part;      /* pass_attention puts it together again where no gradient asks for more */
 	t[0] = ir_tensor(e->b.m, apart ? DT_f32 : ot, (int)nb + 3, dim);
-	t[1] = t[2] = ir_tensor(e->b.m, score_sums(e), (int)nb + 2, dim);
+	t[1] = t[2] = ir_tensor(e->b.m, f->part ? score_sums(e) : DT_f64, (int)nb + 2, dim);
 	ir_val o = ir_emit_raw(&e->b, f->part ? IR_attention_part : IR_attention, (uint32_t)(3 + s.nextra), in, f->part ? 3 : 2, t, &fn, 1);
 	e->o[i][0] = o;
 	e->o[i][1] = o + 1;
@@ -237,8 +238,8 @@ static void forward(struct env *e, int i)
 	if (f->part) {
 		e->o[i][2] = o + 1;
 		e->o[i][3] = o + 2;
-		ir_val log = ir_un(&e->b, ELEM_log, o + 2);
-		e->o[i][1] = ir_bin(&e->b, ELEM_add, o + 1, log);
+		ir_val m = ir_convert(&e->b, o + 1, DT_f64), z = ir_convert(&e->b, o + 2, DT_f64);
+		e->o[i][1] = ir_bin(&e->b, ELEM_add, m, ir_un(&e->b, ELEM_log, z));
 	}
 }
 
@@ -430,9 +431,9 @@ static void backward(struct env *e, int i)
 			ir_val more = rows(e, w->rest, sums);
 			in[5] = ir_bin(b, ELEM_subtract, in[5], more);
 		}
-		if (score_hides(&s.fill)) {
+		if (score_hides(&s.fill, score_sums(e))) {
 			int64_t dim[ATOMS], nb = extents(e, dim);
-			ir_val part = score_dead(b, in[3], sums, &s.fill, dim[nb + 2]);
+			ir_val part = score_dead(b, in[3], score_sums(e), &s.fill, dim[nb + 2]);
 			in[5] = ir_bin(b, ELEM_multiply, in[5], part);
 		}
 	}

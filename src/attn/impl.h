@@ -171,7 +171,7 @@ enum { MOST_EXTRA = 24, MOST_NODE = 400 };
 struct fills { double put[MOST_FILL], added, brought; int n; bool any; };
 
 /* A function of scalars in the making. */
-struct extra { ir_val v; int lab; bool index, sums; int n; uint8_t axis[LAB_ATOMS]; ir_val at; };      /* index: that along these axes; sums: the l of the rows; at: while they are found, what stands for it */
+struct extra { ir_val v; int lab; bool index, sums; enum dtype as; int n; uint8_t axis[LAB_ATOMS]; ir_val at; };      /* index: that along these axes; sums: the l of the rows, as such; at: while they are found, what stands for it */
 struct scalar {
 	struct env *e;
 	struct cand *c;
@@ -189,9 +189,10 @@ enum dtype score_sums(const struct env *e);    /* the type of the sums */
 /* A new function of e's module for f's scores; slope: a polynomial, or 0: none is asked for.  s gets the extras, in order of parameters.
  * With a slope, where scores are filled, weights are score_dead of l, unless that is given by the program. */
 ir_fnid score_function(struct env *e, const struct fwd *f, int slope, bool given, struct scalar *s);      /* 0: s->why */
-bool score_hides(const struct fills *f);
-/* What exp(score - l) is multiplied with, of a row's l, of type t: the reciprocal of its sum over the keys of a row that a mask fills, else 1. */
-ir_val score_dead(struct ir_b *b, ir_val l, ir_type t, const struct fills *f, int64_t keys);
+/* May the keys of a row all be hidden by numbers beside which l says too little, for sums of type dt? */
+bool score_hides(const struct fills *f, enum dtype dt);
+/* What exp(score - l) is multiplied with, of a row's l, as dt: the reciprocal of its sum over the keys of a row that a mask fills, else 1. */
+ir_val score_dead(struct ir_b *b, ir_val l, enum dtype dt, const struct fills *f, int64_t keys);
 ir_val score_power(struct ir_b *b, ir_val x, int pow, bool *below);      /* x times itself, |pow| of them; below: pow is negative */
 
 ir_val emit_exit(struct env *e, const struct exit *x, ir_type t);

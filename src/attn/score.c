@@ -224,12 +224,14 @@ static ir_val polynomial(struct scalar *s, int p)
 
 /* --- rows that are filled --- */
 
-/* Numbers beside which the logarithm of a number of keys is lost: half a unit of them is more than it. */
-static double absorbs(enum dtype dt) { return dt == DT_f64 ? 0x1p57 : 0x1p28; }
-/* Added numbers beside which l is within a hundredth of what it should be. */
-static double harmless(enum dtype dt) { return dt == DT_f64 ? 0x1p46 : 0x1p17; }
+/* A number beside which the logarithm of a number of keys is lost in l, an f64: half a unit of it is more. */
+static const double absorbs = 0x1p57;
+/* Numbers beside which l is within 2^-13 of what it should be, as gradients in f32 are, at best, of such rows; added ones beside which it is within a hundredth, beside f64. */
+static double harmless(enum dtype dt) { return dt == DT_f64 ? 0x1p46 : 0x1p40; }
 
-static bool between(double x, enum dtype dt) { return x > harmless(dt) && x < absorbs(dt); }
+static bool between(double x, enum dtype dt) { return x > harmless(dt) && x < absorbs; }
+/* Of a number that takes a score's place the sum of exponentials is known, whatever became of l: what is more exact then. */
+static bool coarse(double x, enum dtype dt) { return x > -absorbs && (dt == DT_f64 || between(-x, dt)); }
 
 static bool is_const(const struct ir_module *m, const struct ir_fn *fn, ir_val v, double *k)
 {
@@ -315,24 +317,31 @@ static void find_fills(struct scalar *s, const struct ir_fn *fn, ir_val v, doubl
 	}
 }
 
-bool score_hides(const struct fills *f) { return f->n || f->added > 0 || f->brought > 0 || f->any; }
-
-/* l = log(sum over keys of exp(score)) is too coarse a number where scores are large.  Where one number c is all that a row has, exp(c - l) exp(l - c) / keys is what each
- * key weighs, whatever became of l.  Where it is added to scores, it is either so large that nothing is left of them, nor of the logarithm of the number of keys, or l will do. */
-ir_val score_dead(struct ir_b *b, ir_val l, ir_type t, const struct fills *f, int64_t keys)
+bool score_hides(const struct fills *f, enum dtype dt)
 {
-	double most = absorbs(ir_type_of(b->m, t)->dtype);
+	double least = dt == DT_f64 ? 0 : harmless(dt), most = fmax(f->added, f->brought);
+	for (int i = 0; i < f->n; i++)
+		most = fmax(most, fabs(f->put[i]));
+	return most > least || f->any;
+}
+
+/* l = log(sum over keys of exp(score)) is too coarse a number where scores are very large.  Where one number c is all that a row has, exp(c - l) exp(l - c) / keys is what each
+ * key weighs, whatever became of l.  Where it is added to scores, it is either so large that nothing is left of them, nor of the logarithm of the number of keys, or l will do. */
+ir_val score_dead(struct ir_b *b, ir_val l, enum dtype dt, const struct fills *f, int64_t keys)
+{
+	ir_type t = b->fn->val.p[l].type;
+	double eps = ir_type_of(b->m, t)->dtype == DT_f64 ? 0x1p-50 : 0x1p-20;
 	keys = MAX(keys, 1);
-	ir_val least = ir_const_f(b, t, -most), one = ir_const_f(b, t, 1), part = ir_const_f(b, t, 1 / (double)keys);
+	ir_val least = ir_const_f(b, t, -absorbs), one = ir_const_f(b, t, 1), part = ir_const_f(b, t, 1 / (double)keys);
 	ir_val dead = ir_bin(b, ELEM_compare_lt, l, least), w = ir_select(b, dead, part, one);
 	for (int i = 0; i < f->n; i++) {
-		if (f->put[i] < -most)
+		if (!coarse(f->put[i], dt))
 			continue;
 		ir_val c = ir_const_f(b, t, f->put[i]), off = ir_bin(b, ELEM_subtract, l, c), far = ir_un(b, ELEM_abs, off);
-		ir_val near = ir_const_f(b, t, log((double)keys) + 1 - f->put[i] * 0x1p-20), here = ir_bin(b, ELEM_compare_le, far, near), up = ir_un(b, ELEM_exponential, off);
+		ir_val near = ir_const_f(b, t, log((double)keys) + 1 - f->put[i] * eps), here = ir_bin(b, ELEM_compare_le, far, near), up = ir_un(b, ELEM_exponential, off);
 		w = ir_select(b, here, ir_bin(b, ELEM_multiply, up, part), w);
 	}
-	return w;
+	return ir_convert(b, w, dt);
 }
 
 static void body(struct scalar *s, const struct fwd *f, int slope)
@@ -354,7 +363,7 @@ static void body(struct scalar *s, const struct fwd *f, int slope)
 	if (score && (d || !slope) && !poly_is_one(s->c, f->weight))
 		w = polynomial(s, f->weight);
 	if (d && !s->list && s->nextra && s->extra[s->nextra - 1].sums) {
-		ir_val part = score_dead(b, (ir_val)(1 + s->nextra), ir_scalar(b->m, score_sums(s->e)), &s->fill, keys_of(s));
+		ir_val part = score_dead(b, (ir_val)(1 + s->nextra), score_sums(s->e), &s->fill, keys_of(s));
 		w = w ? ir_bin(b, ELEM_multiply, w, part) : part;
 	}
 	if (s->why)
@@ -377,7 +386,7 @@ ir_fnid score_function(struct env *e, const struct fwd *f, int slope, bool given
 	if (!s->why)
 		find_fills(s, s->b.fn, s->b.fn->result.p[0], 1, true, 0, &steps);
 	ir_fn_drop(m);
-	bool dead = slope && score_hides(&s->fill) && !given;
+	bool dead = slope && score_hides(&s->fill, score_sums(e)) && !given;
 	e->m->added = s->fill.added;
 	if (dead && e->wide == DT_token && (between(s->fill.added, score_sums(e)) || between(s->fill.brought, score_sums(e))))
 		s->why = "what is added to its scores to hide keys neither absorbs them nor leaves their sums as they are";
@@ -387,14 +396,17 @@ ir_fnid score_function(struct env *e, const struct fwd *f, int slope, bool given
 		s->why = "its scores are made from too many values";
 		return 0;
 	}
+	bool whole = false;
+	for (int i = 0; i < s->fill.n; i++)
+		whole |= coarse(s->fill.put[i], score_sums(e));
 	if (dead)
-		s->extra[s->nextra++] = (struct extra){ .sums = true };
+		s->extra[s->nextra++] = (struct extra){ .sums = true, .as = whole ? DT_f64 : score_sums(e) };
 	s->list = false;
 	s->nnode = 0;
 	s->b.fn = ir_fn_new(m, "score");
 	ir_param(s->b.fn, ir_scalar(m, score_sums(e)));
 	for (int i = 0; i < s->nextra; i++) {
-		enum dtype dt = s->extra[i].sums ? score_sums(e) : s->extra[i].index ? DT_i32 : (enum dtype)ir_vtype(m, s->c->fn, s->extra[i].v)->dtype;
+		enum dtype dt = s->extra[i].sums ? s->extra[i].as : s->extra[i].index ? DT_i32 : (enum dtype)ir_vtype(m, s->c->fn, s->extra[i].v)->dtype;
 		ir_param(s->b.fn, ir_scalar(m, e->wide != DT_token && dtype_info[dt].cls == DT_FLOAT ? e->wide : dt));
 	}
 	body(s, f, slope);

@@ -211,7 +211,7 @@ struct err *ru_attention(const struct at *a)
 		TRY(as_queries(a, 3, -1, "l"));
 		TRY(as_queries(a, 4, v->dim[nb + 1], "do"));
 		TRY(as_queries(a, 5, -1, "delta"));
-		NEED(cls(operand(a, 4)) == DT_FLOAT && operand(a, 3)->dtype == sum && operand(a, 5)->dtype == sum, "l, do and delta of %s, %s and %s",
+		NEED(cls(operand(a, 4)) == DT_FLOAT && (operand(a, 3)->dtype == sum || operand(a, 3)->dtype == DT_f64) && operand(a, 5)->dtype == sum, "l, do and delta of %s, %s and %s",
 		     dtype_info[operand(a, 3)->dtype].name, dtype_info[operand(a, 4)->dtype].name, dtype_info[operand(a, 5)->dtype].name);
 	}
 	int64_t f = num(a, AT_fn);
@@ -237,7 +237,9 @@ struct err *ru_attention(const struct at *a)
 	}
 	bool parts = a->o->kind == IR_attention && a->o->nout == 3;
 	NEED(!parts || result_t(a, 0) == 0 || a->m->type.p[result_t(a, 0)].dtype == DT_bf16, "o in two parts of another type than bf16");
-	for (uint32_t i = 1; i < (parts ? 2 : a->o->nout) && !grad; i++)
-		NEED(result_t(a, i) == 0 || a->m->type.p[result_t(a, i)].dtype == sum, "result %u is not of %s", i, dtype_info[sum].name);
+	for (uint32_t i = 1; i < (parts ? 2 : a->o->nout) && !grad; i++) {
+		bool l = a->o->kind == IR_attention && a->m->type.p[result_t(a, i)].dtype == DT_f64;
+		NEED(result_t(a, i) == 0 || l || a->m->type.p[result_t(a, i)].dtype == sum, "result %u is not of %s", i, dtype_info[sum].name);
+	}
 	return NULL;
 }

@@ -132,7 +132,7 @@ static void run_ref(const struct prog_kern *k, const struct kern_state *s, int p
 		char *to = row_at(k, x, k->nin, attention_at(k, ptr, x, k->nin, b), g, t);
 		store(k, k->nin, to, x->e, mem + r->raw, o);
 		for (int i = 1; i < k->nout - x->below; i++)
-			kern_elem(ELEM_convert, DT_f64, x->sum)(1, row_at(k, x, k->nin + i, attention_at(k, ptr, x, k->nin + i, b), g, t), &row[i - 1], NULL, NULL);
+			kern_elem(ELEM_convert, DT_f64, (enum dtype)k->v[k->nin + i].dtype)(1, row_at(k, x, k->nin + i, attention_at(k, ptr, x, k->nin + i, b), g, t), &row[i - 1], NULL, NULL);
 		if (x->below)
 			store_below(k, to, row_at(k, x, k->nin + 2, attention_at(k, ptr, x, k->nin + 2, b), g, t), x->e, o);
 	}

@@ -4,6 +4,8 @@
 
 #include "impl.h"
 
+#include <math.h>
+
 /* Operands and results by name; what scores are made from begins at ATT_EXTRA or ATT_GRAD_EXTRA. */
 enum { ATT_Q, ATT_K, ATT_V, ATT_EXTRA, ATT_L = 3, ATT_DO, ATT_DELTA, ATT_GRAD_EXTRA };
 struct attention {
@@ -43,30 +45,30 @@ struct att_soft {
 	void (*tops)(int rows, const float *s, float *top);
 	/* top[r] = the highest of itself and s[r] * c, lane by lane, of what are numbers; c is above 0. */
 	void (*raise)(int rows, const float *s, float c, float (*top)[ATT_LANES]);
-	/* p[r] = exp2((s[r] - m[r]) * c2), rows ldp bytes apart, times w if there is one; what p is before that is added to l[r]. */
-	void (*forward)(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES]);
-	/* Of the transposed tile, rows are keys, columns queries: p = exp2((s - l) * c2), dx = p (y w c - delta) slope; with no slope 1, no w 1.
+	/* p[r] = exp2((s[r] - m[r]) * c2 - less[r]), rows ldp bytes apart, times w if there is one; what p is before that is added to l[r]. */
+	void (*forward)(int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES]);
+	/* Of the transposed tile, rows are keys, columns queries: p = exp2((s - l) * c2 - less), dx = p (y w c - delta) slope; with no slope 1, no w 1.
 	 * p w and dx as rows ld bytes apart; dx as steps of a panel, too. */
-	void (*backward)(int rows, const float *s, const float *y, const float *l, float c2, const float *delta, float c, const float *slope, const float *w,
-	                 char *p, char *dx, int64_t ld, char *panel);
+	void (*backward)(int rows, const float *s, const float *y, const float *l, float c2, const float *less, const float *delta, float c, const float *slope,
+	                 const float *w, char *p, char *dx, int64_t ld, char *panel);
 };
 
 /* A row's reference is raised when a score exceeds it by so much: 2^8 about. */
 #define ATT_LAZY 5.5f
-/* micro and forward in one: p = exp2(x * c2 - m2), rows ldp bytes apart; raise, too, if top is not NULL, of scores that are exponents of e.
+/* micro and forward in one: p = exp2((x - m) * c2 - less), rows ldp bytes apart; raise, too, if top is not NULL, of scores that are exponents of e.
  * True: a score exceeds its row's reference by more than ATT_LAZY; nothing is written. */
-typedef bool att_fused(int64_t steps, const void *a, int64_t lda, const void *b, const float *m2, float c2, char *p, int64_t ldp, float (*l)[ATT_LANES],
-                       float (*top)[ATT_LANES]);
+typedef bool att_fused(int64_t steps, const void *a, int64_t lda, const void *b, const float *m, float c2, const float *less, char *p, int64_t ldp,
+                       float (*l)[ATT_LANES], float (*top)[ATT_LANES]);
 extern att_fused att_fused_bf16_512, att_fused_f32_512;
 
 /* What a variant for tiles does at once, each part or none: a product c = a b, as micro does it; the exponentials of a tile of products that was
- * made before, as forward makes them of s c2 - m2 (top is raised, if it is there), to p, after raise was called if a row of s is above most; and panels
+ * made before, as forward makes them (top is raised, if it is there), to p, after raise was called if a row of s is above most; and panels
  * of values, vp times each panel from v on, added to o.  Meanwhile lines of memory are fetched. */
 struct att_step {
 	int64_t steps, lda;              /* words of the contraction, 0: no product */
 	const char *a, *b;
 	float *c;
-	const float *s, *most, *m2;      /* s NULL: no exponentials */
+	const float *s, *most, *m, *less;      /* s NULL: no exponentials */
 	void (*raise)(void *of);
 	void *of;
 	float c2, (*l)[ATT_LANES], (*top)[ATT_LANES];
@@ -197,6 +199,13 @@ float att_longest(const struct att_plan *p, const char *rows, int64_t n, int64_t
 bool att_not_finite(int es, const char *x, int64_t n);
 /* The numbers of a row of a result are added to x; tmp: 8 w elements. */
 void att_add(const struct att_rows *r, const char *base, int64_t row, float *x, char *tmp);
+/* What (x - at) * c leaves of x - whole, as an exponent of 2: whole is a row's reference or logarithm, of which at, times c, is the nearest float. */
+static inline float att_less(double whole, double at, float c)
+{
+	double less = (whole - at * c) * 1.4426950408889634;
+	return isfinite(at) && isfinite(less) ? (float)less : 0;
+}
+
 /* Numbers to a row of a result; tmp: w elements. */
 void att_store(const struct att_rows *r, char *base, int64_t row, const float *x, char *tmp);
 /* What the bf16 that o has at high lacks of the numbers, a byte each (src/attn/parts.c), to a row of i8. */

@@ -31,10 +31,10 @@ IN512 __m512 exp2_short(__m512 x)
 	return _mm512_scalef_ps(p, x);
 }
 
-/* The highest score of a row is raised by x and y, which are exponents of 2 beside m. */
-IN512 void raise_top(float *top, __m512 x, __m512 y, __m512 m)
+/* The highest score of a row is raised by x and y, which are exponents of 2 beside m but for less. */
+IN512 void raise_top(float *top, __m512 x, __m512 y, float less, float m)
 {
-	__m512 x2 = _mm512_add_ps(_mm512_max_ps(x, y), m);
+	__m512 x2 = _mm512_add_ps(_mm512_add_ps(_mm512_max_ps(x, y), K512(less)), K512(m));
 	_mm512_store_ps(top, _mm512_max_ps(_mm512_mul_ps(x2, K512(0.693147181f)), _mm512_load_ps(top)));
 }
 

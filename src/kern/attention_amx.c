@@ -16,9 +16,10 @@ INBF16 void exps(const struct att_step *q, int r)
 #pragma GCC unroll 2
 	for (int i = r; i < r + 2; i++) {
 		const float *s = q->s + i * ATT_COLS;
-		__m512 m = K512(q->m2[i]), x = _mm512_fmsub_ps(_mm512_load_ps(s), c, m), y = _mm512_fmsub_ps(_mm512_load_ps(s + 16), c, m);
+		__m512 m = K512(q->m[i]), less = K512(q->less[i]), x = _mm512_fmsub_ps(_mm512_sub_ps(_mm512_load_ps(s), m), c, less),
+		       y = _mm512_fmsub_ps(_mm512_sub_ps(_mm512_load_ps(s + 16), m), c, less);
 		if (q->top)
-			raise_top(q->top[i], x, y, m);
+			raise_top(q->top[i], x, y, q->less[i], q->m[i] * q->c2);
 		x = exp2_short(x);
 		y = exp2_short(y);
 		_mm512_store_ps(q->l[i], _mm512_add_ps(_mm512_load_ps(q->l[i]), _mm512_add_ps(x, y)));

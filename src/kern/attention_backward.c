@@ -38,8 +38,8 @@ struct bwd {
 	size_t key_at, rows_at, s_at, y_at, slope_at, w_at, p_at, dx_at, panel_at, dq_tile, row_at, dense_at, tmp_at, fn_at;
 };
 
-/* Of each row of a block: l and delta for scores that are made by the function, and for products times c. */
-enum { L, LX, DELTA, DELTA_C, NUMBERS };
+/* Of each row of a block: l, what that float lacks, and delta, for scores that are made by the function, and for products times c. */
+enum { L, LX, LESS, LESSX, DELTA, DELTA_C, NUMBERS };
 enum kind { NONE, PLAIN, SCORE };
 
 struct run {
@@ -89,11 +89,23 @@ static void pack_keys(const struct bwd *f, const struct prog_kern *k, char *cons
 	att_side_bounds(p, k, ptr, b, true, k0, n, p->v->mr, (double *)(void *)(to + f->k_lo), (double *)(void *)(to + f->k_hi), f->groups);
 }
 
-static float number_of(const struct att_rows *r, const char *base, int64_t row)
+static double number_of(const struct att_rows *r, const char *base, int64_t row)
 {
-	float x;
-	memcpy(&x, base + att_row(r, row), sizeof x);
-	return x;
+	double x;
+	float narrow;
+	if (r->dt == DT_f64) {
+		memcpy(&x, base + att_row(r, row), sizeof x);
+		return x;
+	}
+	memcpy(&narrow, base + att_row(r, row), sizeof narrow);
+	return narrow;
+}
+
+/* The float below x. */
+static float below(double x)
+{
+	float y = (float)x;
+	return (double)y > x ? nextafterf(y, -INFINITY) : y;
 }
 
 /* Of a block of rows what tells which tiles count. */
@@ -105,13 +117,17 @@ static void pack_numbers(const struct bwd *f, const struct prog_kern *k, char *c
 	/* a row that is none, or has no keys, has p = 0 */
 	const char *l_at = attention_at(k, ptr, &p->x, ATT_L, b), *delta_at = attention_at(k, ptr, &p->x, ATT_DELTA, b);
 	for (int64_t i = 0; i < BLOCK; i++) {
-		float l = i < n ? number_of(&f->l, l_at, r0 + i) : INFINITY, delta = i < n ? number_of(&f->delta, delta_at, r0 + i) : 0;
+		double l = i < n ? number_of(&f->l, l_at, r0 + i) : INFINITY;
+		float delta = i < n ? (float)number_of(&f->delta, delta_at, r0 + i) : 0, lowest;
 		l = l == -INFINITY ? INFINITY : l;
-		num[L][i] = l;
-		num[LX][i] = l / c;
+		lowest = below(l);
+		num[L][i] = (float)l;
+		num[LX][i] = (float)(l / c);
+		num[LESS][i] = att_less(l, num[L][i], 1);
+		num[LESSX][i] = att_less(l, num[LX][i], c);
 		num[DELTA][i] = delta;
 		num[DELTA_C][i] = delta * c;
-		least[i / ATT_COLS] = i % ATT_COLS == 0 || l < least[i / ATT_COLS] || isnan(l) ? l : least[i / ATT_COLS];
+		least[i / ATT_COLS] = i % ATT_COLS == 0 || lowest < least[i / ATT_COLS] || isnan(lowest) ? lowest : least[i / ATT_COLS];
 	}
 	att_side_bounds(p, k, ptr, b, false, r0, n, ATT_COLS, (double *)(void *)(to + f->r_lo), (double *)(void *)(to + f->r_hi), PANELS);
 }
@@ -193,11 +209,11 @@ static bool classify(struct run *r, int64_t ng, int nt)
 
 /* --- an item: a block of keys with a block of rows ------------------------------------------- */
 
-/* Where p = exp2((s - l) * c2) is 0, values that are not finite do not count. */
-static void drop_dead(int rows, const float *s, float *y, const float *l, float c2)
+/* Where p = exp2((s - l) * c2 - less) is 0, values that are not finite do not count. */
+static void drop_dead(int rows, const float *s, float *y, const float *l, float c2, const float *less)
 {
 	for (int i = 0; i < rows * ATT_COLS; i++)
-		if ((s[i] - l[i % ATT_COLS]) * c2 < (float)NOTHING * LOG2E)
+		if ((s[i] - l[i % ATT_COLS]) * c2 - less[i % ATT_COLS] < (float)NOTHING * LOG2E)
 			y[i] = 0;
 }
 
@@ -222,11 +238,11 @@ static void tile(struct run *r, int64_t g, int t)
 	}
 	for (int64_t i = MAX(p->x.s - i0, 0) * ATT_COLS; i < mr * ATT_COLS; i++)      /* keys that are none */
 		s[i] = -INFINITY;
-	const float *l = num[plain ? LX : L] + t * ATT_COLS;
+	const float *l = num[plain ? LX : L] + t * ATT_COLS, *less = num[plain ? LESSX : LESS] + t * ATT_COLS;
 	if (r->key[f->k_bad])
-		drop_dead((int)mr, s, y, l, c * LOG2E);
+		drop_dead((int)mr, s, y, l, c * LOG2E, less);
 	int64_t ld = BLOCK * es, at = g * mr * ld + t * ATT_COLS * es;
-	v->soft->backward((int)mr, s, y, l, c * LOG2E, num[plain ? DELTA_C : DELTA] + t * ATT_COLS, c, slope, w, r->mem + f->p_at + at, r->mem + f->dx_at + at, ld,
+	v->soft->backward((int)mr, s, y, l, c * LOG2E, less, num[plain ? DELTA_C : DELTA] + t * ATT_COLS, c, slope, w, r->mem + f->p_at + at, r->mem + f->dx_at + at, ld,
 	                  r->mem + f->panel_at + (size_t)((t * f->kpad + g * mr) * ATT_COLS * es));
 	r->done++;
 }
@@ -534,8 +550,9 @@ bool attention_backward(const struct prog_kern *k, const struct attention *x, st
 	struct att_rows *rows[] = { &f->q, &f->k, &f->v, &f->l, &f->d_o, &f->delta, &f->dq, &f->dk, &f->dv };
 	for (int i = 0; i < (int)NELEM(rows); i++)
 		att_rows_make(&f->p, k, i < 6 ? i : k->nin + i - 6, rows[i]);
-	if (k->v[ATT_L].dtype != DT_f32 || k->v[ATT_DELTA].dtype != DT_f32)
-		return false;
+	for (int i = ATT_L; i <= ATT_DELTA; i += ATT_DELTA - ATT_L)
+		if (k->v[i].dtype != DT_f32 && k->v[i].dtype != DT_f64)
+			return false;
 	int64_t mr = f->p.v->mr;
 	f->groups = BLOCK / mr;
 	f->kb = f->groups * mr;

@@ -118,7 +118,7 @@ static void start_rows(struct run *r)
 		for (int j = 0; j < ATT_LANES; j++)
 			r->top[i][j] = -INFINITY;
 	for (int64_t i = 0; i < f->qb; i++) {
-		r->ref.m[i] = r->ref.mx[i] = r->ref.m2[i] = 0;
+		r->ref.whole[i] = r->ref.m[i] = r->ref.mx[i] = r->ref.less[i] = r->ref.lessx[i] = 0;
 		r->ref.most[i] = r->ref.mostx[i] = -INFINITY;
 	}
 	r->low = -INFINITY;
@@ -161,15 +161,26 @@ static float *row_of(const struct run *r, const float *o, int64_t i, float x)
 /* What a row is multiplied with in the end; of one without keys all is 0 already. */
 static float share(float sum) { return sum == 0 ? 0 : 1 / sum; }
 
-/* A row whose sum relative to m is this; top: the highest score. */
-static void finish(const struct run *r, int64_t i, const float *row, float m, float sum, float top)
+/* l is more exact than what a row of other results is made from. */
+static void store_log(const struct att_rows *r, char *base, int64_t row, double l, char *tmp)
+{
+	float narrow = (float)l;
+	if (r->dt == DT_f64)
+		memcpy(base + att_row(r, row), &l, sizeof l);
+	else
+		att_store(r, base, row, &narrow, tmp);
+}
+
+/* A row whose sum relative to ref is this; top: the highest score. */
+static void finish(const struct run *r, int64_t i, const float *row, double ref, float sum, float top)
 {
 	const struct fwd *f = r->f;
-	float l = sum == 0 ? -INFINITY : m + logf(sum), z = sum == 0 ? 0 : sum * exp2f((m - top) * LOG2E);
+	double l = sum == 0 ? -INFINITY : ref + log((double)sum);
+	float z = sum == 0 ? 0 : (float)(sum * exp(ref - top));
 	if (f->p.x.part)
 		l = isnan(sum) && top < INFINITY ? NAN : top;
 	att_store(&f->o, r->to_o, r->r0 + i, row, r->mem + f->tmp_at);
-	att_store(&f->l, r->to_l, r->r0 + i, &l, r->mem + f->tmp_at);
+	store_log(&f->l, r->to_l, r->r0 + i, l, r->mem + f->tmp_at);
 	if (f->p.x.part)
 		att_store(&f->z, r->to_z, r->r0 + i, &z, r->mem + f->tmp_at);
 	if (f->p.x.below)
@@ -194,10 +205,10 @@ static char *part_of(const struct run *r, int64_t blk, int64_t part)
 }
 
 /* Reference and sum of each row; a reference of -inf: none. */
-static void keep_refs(const struct run *r, float *to)
+static void keep_refs(const struct run *r, double *to)
 {
 	for (int64_t i = 0; i < r->nr; i++) {
-		to[2 * i] = r->ref.most[i] == -INFINITY ? -INFINITY : r->ref.m[i];
+		to[2 * i] = r->ref.most[i] == -INFINITY ? -INFINITY : r->ref.whole[i];
 		to[2 * i + 1] = sum_of(r, i);
 	}
 }
@@ -212,16 +223,16 @@ static void keep(const struct run *r, char *to)
 {
 	memcpy(to, r->o, sizeof *r->o * (size_t)(r->f->qb * r->f->p.ec));
 	memcpy(to + r->f->part_low, &r->low, sizeof r->low);
-	keep_refs(r, (float *)(void *)(to + r->f->part_m));
-	keep_refs(r, (float *)(void *)(to + r->f->part_m2));
+	keep_refs(r, (double *)(void *)(to + r->f->part_m));
+	keep_refs(r, (double *)(void *)(to + r->f->part_m2));
 	keep_tops(r, to);
 }
 
-static float top_of(const struct run *r, int64_t blk, int64_t i, size_t which)
+static double top_of(const struct run *r, int64_t blk, int64_t i, size_t which)
 {
-	float top = -INFINITY;
+	double top = -INFINITY;
 	for (int64_t x = 0; x < r->f->parts; x++)
-		top = fmaxf(top, ((const float *)(const void *)(part_of(r, blk, x) + which))[2 * i]);
+		top = fmax(top, ((const double *)(const void *)(part_of(r, blk, x) + which))[2 * i]);
 	return top;
 }
 
@@ -233,7 +244,7 @@ static void second_part(struct run *r, int64_t blk, int64_t part)
 	bool need = false;
 	memcpy(&r->low, mine + f->part_low, sizeof r->low);
 	for (int64_t i = 0; i < r->nr && r->low > -INFINITY && !need; i++) {
-		float top = top_of(r, blk, i, f->part_m);
+		double top = top_of(r, blk, i, f->part_m);
 		need = top == -INFINITY || r->low - top >= NOTHING;
 	}
 	if (!need)
@@ -243,19 +254,19 @@ static void second_part(struct run *r, int64_t blk, int64_t part)
 	load_rows(r);
 	memcpy(r->o, mine, sizeof *r->o * (size_t)(f->qb * f->p.ec));
 	for (int64_t i = 0; i < r->nr; i++) {
-		const float *m = (const float *)(const void *)(mine + f->part_m) + 2 * i;
-		r->l[i][0] = m[1];
+		const double *m = (const double *)(const void *)(mine + f->part_m) + 2 * i;
+		r->l[i][0] = (float)m[1];
 		if (r->top)
 			r->top[i][0] = ((const float *)(const void *)(mine + f->part_top))[i];
 		if (m[0] == -INFINITY)
 			continue;
-		att_set_ref(r, i, m[0], m[0] / f->p.range.c);
+		att_set_ref(r, i, m[0]);
 	}
 	r->second = true;
 	keys(r, part);
 	r->low = low;
 	memcpy(mine, r->o, sizeof *r->o * (size_t)(f->qb * f->p.ec));
-	keep_refs(r, (float *)(void *)(mine + f->part_m2));
+	keep_refs(r, (double *)(void *)(mine + f->part_m2));
 	keep_tops(r, mine);
 }
 
@@ -264,18 +275,19 @@ static void join_parts(struct run *r, int64_t blk)
 {
 	const struct fwd *f = r->f;
 	for (int64_t i = 0; i < r->nr; i++) {
-		float top = top_of(r, blk, i, f->part_m2), highest = -INFINITY, sum = 0, *all = r->o;
+		double top = top_of(r, blk, i, f->part_m2);
+		float highest = -INFINITY, sum = 0, *all = r->o;
 		memset(all, 0, sizeof *all * (size_t)f->p.ec);
 		for (int64_t x = 0; x < f->parts; x++) {
 			const char *from = part_of(r, blk, x);
-			const float *m = (const float *)(const void *)(from + f->part_m2) + 2 * i;
+			const double *m = (const double *)(const void *)(from + f->part_m2) + 2 * i;
 			if (r->top)
 				highest = fmaxf(highest, ((const float *)(const void *)(from + f->part_top))[i]);
-			float w = m[0] == -INFINITY ? isnan(m[1]) : exp2f((m[0] - top) * LOG2E);
+			float w = m[0] == -INFINITY ? isnan(m[1]) : (float)exp(m[0] - top);
 			if (w == 0)
 				continue;
 			const float *row = row_of(r, (const float *)(const void *)from, i, w);
-			sum += w * m[1];
+			sum += w * (float)m[1];
 			for (int64_t e = 0; e < f->p.ec; e++)
 				all[e] += row[e];
 		}
@@ -321,7 +333,7 @@ static void tile(struct run *r, enum what what, int64_t at)
 		}
 		for (int64_t i = 0; i < r->nr; i++) {
 			float sum = sum_of(r, i);
-			finish(r, i, row_of(r, r->o, i, share(sum)), r->ref.m[i], sum, top_of_row(r, i));
+			finish(r, i, row_of(r, r->o, i, share(sum)), r->ref.whole[i], sum, top_of_row(r, i));
 		}
 	}
 }
@@ -331,7 +343,7 @@ static void run(const struct prog_kern *k, const struct kern_state *s, int phase
 	const struct fwd *f = s->priv;
 	char *mem = scratch;
 	float *m = (float *)(void *)(mem + f->m_at);
-	struct run r = { .f = f, .k = k, .ptr = ptr, .mem = mem, .ref = { m, m + f->qb, m + 2 * f->qb, m + 3 * f->qb, m + 4 * f->qb },
+	struct run r = { .f = f, .k = k, .ptr = ptr, .mem = mem, .ref = { (double *)(void *)(mem + f->whole_at), m, m + f->qb, m + 2 * f->qb, m + 3 * f->qb, m + 4 * f->qb, m + 5 * f->qb },
 	                 .s = (float *)(void *)(mem + f->s_at), .o = (float *)(void *)(mem + f->o_at), .l = (float (*)[ATT_LANES])(void *)(mem + f->l_at),
 	                 .top = f->p.x.part ? (float (*)[ATT_LANES])(void *)(mem + f->top_at) : NULL };
 	/* keys of some batches are packed, then their tiles are made; parts are put together by who reads packed keys again, if at all */
@@ -397,7 +409,8 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->w_at = att_room(n, ATT_MOST_MR * ATT_COLS * 4);
 	f->l_at = att_room(n, f->qb * ATT_LANES * 4);
 	f->top_at = att_room(n, p->x.part ? f->qb * ATT_LANES * 4 : 0);
-	f->m_at = att_room(n, 5 * f->qb * 4);
+	f->m_at = att_room(n, 6 * f->qb * 4);
+	f->whole_at = att_room(n, f->qb * 8);
 	f->lo_at = att_room(n, extra * groups * 8);
 	f->hi_at = att_room(n, extra * groups * 8);
 	f->norm_at = att_room(n, groups * 4);
@@ -408,8 +421,8 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->kb_at = att_room(n, (int64_t)f->kb_bytes);
 	n = &f->part_bytes;
 	att_room(n, f->qb * p->ec * 4);
-	f->part_m = att_room(n, f->qb * 8);
-	f->part_m2 = att_room(n, f->qb * 8);
+	f->part_m = att_room(n, f->qb * 16);
+	f->part_m2 = att_room(n, f->qb * 16);
 	f->part_top = att_room(n, p->x.part ? f->qb * 4 : 0);
 	f->part_low = att_room(n, 4);
 	f->part_at = f->lazy ? 0 : (size_t)(f->some * f->nkb) * f->kb_bytes;

@@ -23,13 +23,13 @@ struct fwd {
 	/* a packed block of keys */
 	size_t kb_k, kb_v, kb_norm, kb_bad, kb_lo, kb_hi, kb_bytes;
 	/* scratch */
-	size_t q_at, o_at, p_at, s_at, w_at, l_at, top_at, m_at, lo_at, hi_at, norm_at, row_at, dense_at, tmp_at, fn_at, kb_at;
+	size_t q_at, o_at, p_at, s_at, w_at, l_at, top_at, m_at, whole_at, lo_at, hi_at, norm_at, row_at, dense_at, tmp_at, fn_at, kb_at;
 	/* shared: blocks of keys, then a state of each tile */
 	size_t part_at, part_bytes, part_m, part_m2, part_top, part_low;
 };
 
-/* A row's reference, in scores, in products, and as an exponent of 2; what exceeds most makes it be raised. */
-struct ref { float *m, *mx, *m2, *most, *mostx; };
+/* A row's reference: whole; the float next to it in scores and in products, and what they lack, as exponents of 2; what exceeds most makes it be raised. */
+struct ref { double *whole; float *m, *mx, *less, *lessx, *most, *mostx; };
 
 /* A packed block of keys, and what is known of all rows with it. */
 struct block {
@@ -74,7 +74,7 @@ void att_item(struct run *r, int64_t row);
 void att_settle(struct run *r);
 /* Of all rows with a new block of keys: what is known. */
 void att_ask(struct run *r);
-/* The reference of row i: m in scores, mx in products. */
-void att_set_ref(const struct run *r, int64_t i, float m, float mx);
+/* The reference of row i, in scores. */
+void att_set_ref(const struct run *r, int64_t i, double whole);
 
 #endif

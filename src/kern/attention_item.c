@@ -136,12 +136,14 @@ static void rescale(const struct run *r, int64_t i, int64_t at, int t0, int t1, 
 
 static float at_least(float x) { return x < -FLT_MAX ? -FLT_MAX : x; }
 
-void att_set_ref(const struct run *r, int64_t i, float m, float mx)
+void att_set_ref(const struct run *r, int64_t i, double whole)
 {
-	float c = r->f->p.range.c;
+	float c = r->f->p.range.c, m = (float)whole, mx = (float)(whole / c);
+	r->ref.whole[i] = whole;
 	r->ref.m[i] = m;
 	r->ref.mx[i] = at_least(mx);
-	r->ref.m2[i] = at_least(r->ref.mx[i] * (c * LOG2E));
+	r->ref.less[i] = att_less(whole, m, 1);
+	r->ref.lessx[i] = att_less(whole, mx, c);
 	r->ref.most[i] = at_least(m + ATT_LAZY);
 	r->ref.mostx[i] = at_least(r->ref.mx[i] + ATT_LAZY / c);
 }
@@ -157,10 +159,10 @@ static void raise_refs(const struct run *r, const float *s, int64_t i0, int64_t 
 		int64_t x = i0 + i;
 		if (!(top > (plain ? r->ref.mostx[x] : r->ref.most[x])))
 			continue;
-		float old = r->ref.m[x], m = plain ? top * c : top;
+		double old = r->ref.whole[x], whole = plain ? (double)top * c : top;
 		if (r->ref.most[x] > -INFINITY)
-			rescale(r, x, at + i, t0, t1, exp2f((old - m) * LOG2E));
-		att_set_ref(r, x, m, plain ? top : m / c);
+			rescale(r, x, at + i, t0, t1, (float)exp(old - whole));
+		att_set_ref(r, x, whole);
 	}
 }
 
@@ -187,7 +189,7 @@ static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain,
 		raise_refs(r, r->s, i0, at * mr, mr, v->stream ? t / HALF * HALF : 0, t, plain);
 	if (r->top)
 		v->soft->raise(mr, r->s, plain ? p->range.c : 1, r->top + i0);
-	v->soft->forward(mr, r->s, (plain ? r->ref.mx : r->ref.m) + i0, plain ? f->c2 : LOG2E, w, to, f->p_row, r->l + i0);
+	v->soft->forward(mr, r->s, (plain ? r->ref.mx : r->ref.m) + i0, plain ? f->c2 : LOG2E, (plain ? r->ref.lessx : r->ref.less) + i0, w, to, f->p_row, r->l + i0);
 }
 
 /* Have all rows of a group a reference? */
@@ -217,7 +219,7 @@ static void scores(struct run *r, int64_t g0, int64_t ng, int t, uint8_t (*kind)
 		bool plain = kind[g][t] == PLAIN;
 		/* not where the reference is still to come: products would be made twice */
 		if (!plain || !v->fused || !whole || !all_set(r->ref.most + i0, mr) ||
-		    v->fused(f->steps, a, f->q_row, b, r->ref.m2 + i0, f->c2, to, f->p_row, r->l + i0, r->top ? r->top + i0 : NULL))
+		    v->fused(f->steps, a, f->q_row, b, r->ref.mx + i0, f->c2, r->ref.lessx + i0, to, f->p_row, r->l + i0, r->top ? r->top + i0 : NULL))
 			score_tile(r, i0, g, t, plain, a, b, to);
 	}
 }
@@ -306,7 +308,8 @@ static void step(struct run *r, const struct half *h, int t)
 	if (w->s) {
 		q.s = w->s;
 		q.most = r->ref.mostx + i0;
-		q.m2 = r->ref.m2 + i0;
+		q.m = r->ref.mx + i0;
+		q.less = r->ref.lessx + i0;
 		q.c2 = f->c2;
 		q.l = r->l + i0;
 		q.top = r->top ? r->top + i0 : NULL;

@@ -40,14 +40,14 @@ T512 static void raise_512(int rows, const float *s, float c, float (*top)[ATT_L
 }
 
 #define FORWARD(name, isa, exp2, store) \
-isa static void name(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES]) \
+isa static void name(int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES]) \
 { \
 	__m512 c = K512(c2); \
 	_Pragma("GCC unroll 4") \
 	for (int r = 0; r < rows; r++, s += ATT_COLS) { \
-		__m512 ref = K512(m[r]); \
-		__m512 a = exp2(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(s), ref), c)); \
-		__m512 b = exp2(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(s + 16), ref), c)); \
+		__m512 ref = K512(m[r]), rest = K512(less[r]); \
+		__m512 a = exp2(_mm512_fmsub_ps(_mm512_sub_ps(_mm512_load_ps(s), ref), c, rest)); \
+		__m512 b = exp2(_mm512_fmsub_ps(_mm512_sub_ps(_mm512_load_ps(s + 16), ref), c, rest)); \
 		_mm512_store_ps(l[r], _mm512_add_ps(_mm512_load_ps(l[r]), _mm512_add_ps(a, b))); \
 		if (w) { \
 			a = _mm512_mul_ps(a, _mm512_load_ps(w + r * ATT_COLS)); \
@@ -61,24 +61,24 @@ FORWARD(forward_512, T512, exp2_long, STORE_FLOATS)
 
 /* Products of M512 rows and a panel as in attention_micro.c, and their exponentials before they are ever stored. */
 #define FUSED(name, isa, product, exp2, store) \
-isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const float *m2, float c2, char *p, int64_t ldp, float (*l)[ATT_LANES], \
-              float (*top)[ATT_LANES]) \
+isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const float *m, float c2, const float *less, char *p, int64_t ldp, \
+              float (*l)[ATT_LANES], float (*top)[ATT_LANES]) \
 { \
 	const char *a = pa, *b = pb; \
 	__m512 x[M512][2], c = K512(c2), most = K512(-1); \
 	PRODUCT_512(x, product, steps, a, lda, b); \
 	_Pragma("GCC unroll 8") \
 	for (int i = 0; i < M512; i++) { \
-		__m512 m = K512(m2[i]); \
-		x[i][0] = _mm512_fmsub_ps(x[i][0], c, m); \
-		x[i][1] = _mm512_fmsub_ps(x[i][1], c, m); \
+		__m512 ref = K512(m[i]), rest = K512(less[i]); \
+		x[i][0] = _mm512_fmsub_ps(_mm512_sub_ps(x[i][0], ref), c, rest); \
+		x[i][1] = _mm512_fmsub_ps(_mm512_sub_ps(x[i][1], ref), c, rest); \
 		most = _mm512_max_ps(x[i][1], _mm512_max_ps(x[i][0], most)); \
 	} \
 	if (__builtin_expect(_mm512_cmp_ps_mask(most, K512(ATT_LAZY * 1.44269504f), _CMP_GT_OQ) != 0, 0)) \
 		return true; \
 	_Pragma("GCC unroll 8") \
 	for (int i = 0; top && i < M512; i++) \
-		raise_top(top[i], x[i][0], x[i][1], K512(m2[i])); \
+		raise_top(top[i], x[i][0], x[i][1], less[i], m[i] * c2); \
 	_Pragma("GCC unroll 8") \
 	for (int i = 0; i < M512; i++) { \
 		__m512 e0 = exp2(x[i][0]), e1 = exp2(x[i][1]); \
@@ -91,10 +91,10 @@ FUSED(att_fused_bf16_512, TBF16, PAIRS, exp2_short, STORE_PAIRS)
 FUSED(att_fused_f32_512, T512, FLOATS, exp2_long, STORE_FLOATS)
 
 /* Half h of row r: p, and dx to *dx. */
-struct turned { const float *s, *y, *slope, *w; __m512 l[2], delta[2], c2, c; };
+struct turned { const float *s, *y, *slope, *w; __m512 l[2], less[2], delta[2], c2, c; };
 #define TURNED_HALF(exp2) \
 	int at = r * ATT_COLS + 16 * h; \
-	__m512 p = exp2(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(t->s + at), t->l[h]), t->c2)), y = _mm512_load_ps(t->y + at); \
+	__m512 p = exp2(_mm512_fmsub_ps(_mm512_sub_ps(_mm512_load_ps(t->s + at), t->l[h]), t->c2, t->less[h])), y = _mm512_load_ps(t->y + at); \
 	__m512 w = t->w ? _mm512_load_ps(t->w + at) : t->c; \
 	*dx = _mm512_mul_ps(p, _mm512_fmsub_ps(y, w, t->delta[h])); \
 	if (t->slope) \
@@ -103,7 +103,7 @@ struct turned { const float *s, *y, *slope, *w; __m512 l[2], delta[2], c2, c; };
 IN512 __m512 half_short(const struct turned *t, int r, int h, __m512 *dx) { TURNED_HALF(exp2_short) }
 IN512 __m512 half_long(const struct turned *t, int r, int h, __m512 *dx) { TURNED_HALF(exp2_long) }
 #define TURNED_HEAD struct turned t = { s, y, slope, w, { _mm512_load_ps(l), _mm512_load_ps(l + 16) }, \
-	{ _mm512_load_ps(delta), _mm512_load_ps(delta + 16) }, K512(c2), K512(c) }
+	{ _mm512_load_ps(less), _mm512_load_ps(less + 16) }, { _mm512_load_ps(delta), _mm512_load_ps(delta + 16) }, K512(c2), K512(c) }
 
 /* Two rows of 32 bf16 as 32 pairs. */
 static const uint16_t pair_low[32] __attribute__((aligned(64))) = {
@@ -126,7 +126,7 @@ INBF16 void rows_bf16(const struct turned *t, int rows, char *p, char *dx, int64
 	}
 }
 
-TBF16 static void backward_bf16(int rows, const float *s, const float *y, const float *l, float c2, const float *delta, float c, const float *slope,
+TBF16 static void backward_bf16(int rows, const float *s, const float *y, const float *l, float c2, const float *less, const float *delta, float c, const float *slope,
                                 const float *w, char *p, char *dx, int64_t ld, char *panel)
 {
 	TURNED_HEAD;
@@ -138,7 +138,7 @@ TBF16 static void backward_bf16(int rows, const float *s, const float *y, const 
 	rows_bf16(&t, rows, p, dx, ld, panel);
 }
 
-T512 static void backward_512(int rows, const float *s, const float *y, const float *l, float c2, const float *delta, float c, const float *slope,
+T512 static void backward_512(int rows, const float *s, const float *y, const float *l, float c2, const float *less, const float *delta, float c, const float *slope,
                               const float *w, char *p, char *dx, int64_t ld, char *panel)
 {
 	TURNED_HEAD;
@@ -208,24 +208,24 @@ T256 static void raise_256(int rows, const float *s, float c, float (*top)[ATT_L
 		}
 }
 
-T256 static void forward_256(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES])
+T256 static void forward_256(int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES])
 {
 	for (int r = 0; r < rows; r++)
 		for (int j = 0; j < ATT_COLS; j += 8) {
-			__m256 x = exp2_256(_mm256_mul_ps(_mm256_sub_ps(_mm256_load_ps(s + r * ATT_COLS + j), K256(m[r])), K256(c2)));
+			__m256 x = exp2_256(_mm256_fmsub_ps(_mm256_sub_ps(_mm256_load_ps(s + r * ATT_COLS + j), K256(m[r])), K256(c2), K256(less[r])));
 			float *sum = l[r] + j % ATT_LANES;
 			_mm256_store_ps(sum, _mm256_add_ps(_mm256_load_ps(sum), x));
 			_mm256_store_ps((float *)(void *)(p + r * ldp) + j, w ? _mm256_mul_ps(x, _mm256_load_ps(w + r * ATT_COLS + j)) : x);
 		}
 }
 
-T256 static void backward_256(int rows, const float *s, const float *y, const float *l, float c2, const float *delta, float c, const float *slope,
+T256 static void backward_256(int rows, const float *s, const float *y, const float *l, float c2, const float *less, const float *delta, float c, const float *slope,
                               const float *w, char *p, char *dx, int64_t ld, char *panel)
 {
 	for (int r = 0; r < rows; r++)
 		for (int j = 0; j < ATT_COLS; j += 8) {
 			int at = r * ATT_COLS + j;
-			__m256 e = exp2_256(_mm256_mul_ps(_mm256_sub_ps(_mm256_load_ps(s + at), _mm256_load_ps(l + j)), K256(c2)));
+			__m256 e = exp2_256(_mm256_fmsub_ps(_mm256_sub_ps(_mm256_load_ps(s + at), _mm256_load_ps(l + j)), K256(c2), _mm256_load_ps(less + j)));
 			__m256 f = w ? _mm256_load_ps(w + at) : K256(c);
 			__m256 x = _mm256_mul_ps(e, _mm256_fmsub_ps(_mm256_load_ps(y + at), f, _mm256_load_ps(delta + j)));
 			if (slope)
@@ -271,24 +271,24 @@ static void put(int es, char *p, float x)
 	memcpy(p, es == 2 ? (void *)&h : (void *)&x, (size_t)es);
 }
 
-static void forward_model(int es, int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES])
+static void forward_model(int es, int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES])
 {
 	for (int r = 0; r < rows; r++)
 		for (int j = 0; j < ATT_COLS; j++) {
-			float x = exp2f((s[r * ATT_COLS + j] - m[r]) * c2);
+			float x = exp2f((s[r * ATT_COLS + j] - m[r]) * c2 - less[r]);
 			l[r][j % ATT_LANES] += x;
 			put(es, p + r * ldp + j * es, w ? x * w[r * ATT_COLS + j] : x);
 		}
 }
 
-static void backward_model(int es, int rows, const float *s, const float *y, const float *l, float c2, const float *delta, float c, const float *slope,
+static void backward_model(int es, int rows, const float *s, const float *y, const float *l, float c2, const float *less, const float *delta, float c, const float *slope,
                            const float *w, char *p, char *dx, int64_t ld, char *panel)
 {
 	int words = 4 / es;
 	for (int r = 0; r < rows; r++)
 		for (int j = 0; j < ATT_COLS; j++) {
 			int at = r * ATT_COLS + j;
-			float e = exp2f((s[at] - l[j]) * c2), x = e * (y[at] * (w ? w[at] : c) - delta[j]) * (slope ? slope[at] : 1);
+			float e = exp2f((s[at] - l[j]) * c2 - less[j]), x = e * (y[at] * (w ? w[at] : c) - delta[j]) * (slope ? slope[at] : 1);
 			put(es, p + r * ld + j * es, w ? e * w[at] : e);
 			put(es, dx + r * ld + j * es, x);
 			put(es, panel + r / words * 128 + j * 4 + r % words * es, x);
@@ -296,11 +296,11 @@ static void backward_model(int es, int rows, const float *s, const float *y, con
 }
 
 #define MODEL(n, es) \
-static void forward_model_##n(int rows, const float *s, const float *m, float c2, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES]) \
-{ forward_model(es, rows, s, m, c2, w, p, ldp, l); } \
-static void backward_model_##n(int rows, const float *s, const float *y, const float *l, float c2, const float *delta, float c, const float *slope, \
+static void forward_model_##n(int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES]) \
+{ forward_model(es, rows, s, m, c2, less, w, p, ldp, l); } \
+static void backward_model_##n(int rows, const float *s, const float *y, const float *l, float c2, const float *less, const float *delta, float c, const float *slope, \
                                const float *w, char *p, char *dx, int64_t ld, char *panel) \
-{ backward_model(es, rows, s, y, l, c2, delta, c, slope, w, p, dx, ld, panel); } \
+{ backward_model(es, rows, s, y, l, c2, less, delta, c, slope, w, p, dx, ld, panel); } \
 const struct att_soft att_soft_##n##_model = { over_model, tops_model, raise_model, forward_model_##n, backward_model_##n };
 MODEL(bf16, 2)
 MODEL(f32, 4)

@@ -8,13 +8,8 @@
 
 enum { GATHER_BYTES = 32 << 10 };            /* gathered, on each device; above it the sums were faster on mapped memory, with 2, 4 and 8 devices */
 
-static enum dtype wider(const struct rewrite *r, const ir_val *in)
-{
-	bool f64 = false;
-	for (int k = 0; k < 2; k++)
-		f64 |= ir_vtype(r->m, r->b.fn, in[k])->dtype == DT_f64;
-	return f64 ? DT_f64 : DT_f32;
-}
+/* The type that o is added up in; logarithms are f64. */
+static enum dtype wider(const struct rewrite *r, const ir_val *in) { return ir_vtype(r->m, r->b.fn, in[0])->dtype == DT_f64 ? DT_f64 : DT_f32; }
 
 /* x, whose dimensions are those of t from first on, as many as it has. */
 static ir_val over(struct ir_b *b, ir_val x, ir_type t, int first)
@@ -53,7 +48,11 @@ static ir_val over_weights(struct ir_b *b, ir_val sum, ir_val weights)
 	return ir_select(b, none, one_of(b, sum, 0), v);
 }
 
-ir_val pass_soft_log(struct ir_b *b, ir_val most, ir_val weights) { return ir_bin(b, ELEM_add, most, ir_un(b, ELEM_log, weights)); }
+ir_val pass_soft_log(struct ir_b *b, ir_val most, ir_val weights)
+{
+	ir_val m = ir_convert(b, most, DT_f64), w = ir_convert(b, weights, DT_f64);
+	return ir_bin(b, ELEM_add, m, ir_un(b, ELEM_log, w));
+}
 
 /* In the types of the op's results. */
 static void finish(struct rewrite *r, const struct ir_op *op, uint32_t k, ir_val sum, ir_val weights, ir_val most)
@@ -92,10 +91,9 @@ static void by_gather(struct rewrite *r, const struct ir_op *op, uint32_t k, con
 		dim[0] = n;
 		all[j] = ir_tensor(r->m, own, rank + 1, dim);
 	}
-	ir_val v = ir_emit_raw(b, IR_all_gather, 2, one, 2, all, w, 2), o = ir_convert(b, v, dt), l = ir_convert(b, v + 1, dt);
-	ir_type scalar = ir_scalar(r->m, dt);
-	ir_val most = ir_reduce1(b, RED_max, l, ir_const_f(b, scalar, -INFINITY), 1, first);
-	ir_val each = weight(b, l, over(b, most, b->fn->val.p[l].type, 1)), zero = ir_const_f(b, scalar, 0);
+	ir_val v = ir_emit_raw(b, IR_all_gather, 2, one, 2, all, w, 2), o = ir_convert(b, v, dt), l = ir_convert(b, v + 1, DT_f64);
+	ir_val most = ir_reduce1(b, RED_max, l, ir_const_f(b, ir_scalar(r->m, DT_f64), -INFINITY), 1, first);
+	ir_val each = ir_convert(b, weight(b, l, over(b, most, b->fn->val.p[l].type, 1)), dt), zero = ir_const_f(b, ir_scalar(r->m, dt), 0);
 	ir_val weights = ir_reduce1(b, RED_add, each, zero, 1, first);
 	finish(r, op, k, ir_reduce1(b, RED_add, weighed(b, o, each), zero, 1, first), weights, most);
 }
@@ -105,11 +103,11 @@ static void by_sum(struct rewrite *r, const struct ir_op *op, uint32_t k, const 
 	struct ir_b *b = &r->b;
 	enum dtype dt = wider(r, in);
 	bool scatter = op->kind == IR_reduce_scatter;
-	ir_val o = ir_convert(b, in[0], dt), l = ir_convert(b, in[1], dt);
+	ir_val o = ir_convert(b, in[0], dt), l = ir_convert(b, in[1], DT_f64);
 	ir_type tl = b->fn->val.p[l].type, t[2];
 	int64_t w[3] = { group, RED_max, 0 }, ws[4] = { scatter ? ir_attr(r->from, op, AT_dim) : 0, group, RED_add, 0 };
 	ir_val most = ir_emit_raw(b, IR_all_reduce, 1, &l, 1, &tl, w, 3), part[2];
-	part[1] = weight(b, l, most);
+	part[1] = ir_convert(b, weight(b, l, most), dt);
 	part[0] = weighed(b, o, part[1]);
 	for (uint32_t j = 0; j < 2; j++) {
 		const struct ir_type_info *to = ir_vtype(r->m, r->from, op->out + k + j);
@@ -120,7 +118,8 @@ static void by_sum(struct rewrite *r, const struct ir_op *op, uint32_t k, const 
 	}
 	if (scatter) {                       /* each device's block of most */
 		ws[2] = RED_max;
-		most = ir_emit_raw(b, IR_reduce_scatter, 1, &l, 1, &t[1], ws, 4);
+		ir_type block = ir_tensor(r->m, DT_f64, ir_type_of(r->m, t[1])->rank, ir_type_of(r->m, t[1])->dim);
+		most = ir_emit_raw(b, IR_reduce_scatter, 1, &l, 1, &block, ws, 4);
 		ws[2] = RED_add;
 	}
 	w[1] = RED_add;

@@ -60,16 +60,17 @@ static const struct row { const char *name, *kern; double flops, bytes; enum { F
 #define ATT_ROWS(t, s, d) #t "[2,2," #s "," #d "]"
 #define ATT_KEYS(t, s, d) #t "[2," #s "," #d "]"
 #define ATT_SUMS(s) "f32[2,2," #s "]"
+#define ATT_LOGS(s) "f64[2,2," #s "]"
 #define ATT_PLACES(s) ", i32[1,1," #s ",1], i32[1,1,1," #s "]"
 #define ATT_IN(t, s, d) ATT_ROWS(t, s, d) ", " ATT_KEYS(t, s, d) ", " ATT_KEYS(t, s, d)
-#define ATT_GRAD_IN(t, s, d) ATT_IN(t, s, d) ", " ATT_SUMS(s) ", " ATT_ROWS(t, s, d) ", " ATT_SUMS(s)
+#define ATT_GRAD_IN(t, s, d) ATT_IN(t, s, d) ", " ATT_LOGS(s) ", " ATT_ROWS(t, s, d) ", " ATT_SUMS(s)
 #define ATT_EIGHTH(out) "expr (f32) { %1 = imm f32 -> f32 0000003e; %2 = multiply f32 %0 %1 -> f32 } (" out ")"
 #define ATT_TRIANGLE(more, out) "expr (f32, i32, i32) { %3 = imm f32 -> f32 0000003e; %4 = multiply f32 %0 %3 -> f32; " \
 	"%5 = compare_ge i32 %1 %2 -> pred; %6 = imm f32 -> f32 000080ff; %7 = select f32 %5 %4 %6 -> f32" more " } (" out ")"
 #define ATT_SLOPE "; %8 = imm f32 -> f32 00000000; %9 = select f32 %5 %3 %8 -> f32"
 #define ATT(t, s, d, bf) \
-	{"attention " #t " " #s "x" #d, "attention (" ATT_IN(t, s, d) ") -> (" ATT_ROWS(t, s, d) ", " ATT_SUMS(s) ") " ATT_EIGHTH("%2"), 16.0 * s * s * d, 0, bf}, \
-	{"attention causal " #t " " #s "x" #d, "attention (" ATT_IN(t, s, d) ATT_PLACES(s) ") -> (" ATT_ROWS(t, s, d) ", " ATT_SUMS(s) ") " ATT_TRIANGLE("", "%7"), \
+	{"attention " #t " " #s "x" #d, "attention (" ATT_IN(t, s, d) ") -> (" ATT_ROWS(t, s, d) ", " ATT_LOGS(s) ") " ATT_EIGHTH("%2"), 16.0 * s * s * d, 0, bf}, \
+	{"attention causal " #t " " #s "x" #d, "attention (" ATT_IN(t, s, d) ATT_PLACES(s) ") -> (" ATT_ROWS(t, s, d) ", " ATT_LOGS(s) ") " ATT_TRIANGLE("", "%7"), \
 	 8.0 * s * s * d, 0, bf}, \
 	{"attention_grad " #t " " #s "x" #d, "attention_grad (" ATT_GRAD_IN(t, s, d) ") -> (" ATT_IN(t, s, d) ") " ATT_EIGHTH("%2, %1"), 40.0 * s * s * d, 0, bf}, \
 	{"attention_grad causal " #t " " #s "x" #d, "attention_grad (" ATT_GRAD_IN(t, s, d) ATT_PLACES(s) ") -> (" ATT_IN(t, s, d) ") " ATT_TRIANGLE(ATT_SLOPE, "%7, %9"), \

@@ -495,7 +495,7 @@ def filled(how, fill):
     }[how]
 
 
-def lost(how, fill): return "added" in how and 2e5 < -fill < 2e8      # l is, while scores are not
+def lost(how, fill): return "added" in how and 2.0 ** 40 < -fill < 2.0 ** 57      # l is coarse, an f64, and what it should be is not known
 
 
 def means_something(how, fill):
@@ -503,7 +503,7 @@ def means_something(how, fill):
     return not (how == "put, scaled" and fill < -1e37 or how == "added floats" and np.isinf(fill) or how == "added numbers" and (lost(how, fill) or np.isinf(fill)))
 
 
-FILLS = [-1e3, -1e4, -1e5, -1e6, -1e7, -1e8, -1e9, -1e20, FILL, -np.inf]
+FILLS = [-1e3, -1e4, -1e5, -1e6, -1e7, -1e8, -1e9, -1e10, -1e12, -1e15, -1e20, FILL, -np.inf]
 FILLED = ["put", "put batch", "put lengths", "put, scaled", "added", "added batch", "added floats", "added numbers"]
 
 
@@ -609,6 +609,39 @@ def test_gradients_where_values_have_a_mean(name, lie):
     for g, w, o in zip(*map(jax.tree.leaves, (got, want, own)), strict=True):
         g, w, o = (np.asarray(a).astype(f32) for a in (g, w, o))
         assert np.sqrt(np.mean((g - w) ** 2)) <= 2 * np.sqrt(np.mean((o - w) ** 2))
+
+
+def exact_gradients(q, k, v, bias, w):
+    """Of sum(softmax(q k / 8 + bias) v w), in f64."""
+    q, k, v, w = (np.moveaxis(np.asarray(a, np.float64), 1, 2) for a in (q, k, v, w))
+    x = q @ k.swapaxes(2, 3) / 8 + bias
+    p = np.exp(x - x.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    y = w @ v.swapaxes(2, 3)
+    dx = p * (y - (p * y).sum(-1, keepdims=True)) / 8
+    return [np.moveaxis(a, 2, 1) for a in (dx @ k, dx.swapaxes(2, 3) @ q, p.swapaxes(2, 3) @ w)]
+
+
+BIASES = {"all": lambda t, c: np.full((t, t), c), "rows": lambda t, c: np.where(np.arange(t) % 3, 0, c)[:, None] * np.ones(t),
+          "rows and keys": lambda t, c: np.where((np.arange(t) % 3 == 0)[:, None] | (np.arange(t) % 5 == 0), c, 0)}
+
+
+@pytest.mark.parametrize("lie", [None, P(None, "x"), P(None, None, "x"), "keys"])
+@pytest.mark.parametrize("bias, offset", [("all", 100.0), ("all", 1400.0), ("all", 400000.0), ("rows", -10000.0), ("rows", 400000.0), ("rows and keys", -10000.0)])
+def test_gradients_beside_an_offset(bias, offset, lie):
+    """What is added to all scores of a row changes no weight: of scores that are exact nothing is lost, however large that is."""
+    t = 256
+    q, k, v, w = (normal(1, t, 4, 64, seed=s) for s in range(4))
+    q, k, b = np.round(q * 2), np.round(k), BIASES[bias](t, offset).astype(np.float32)
+    f = jax.grad(lambda q, k, v, b, w: (values(jax.nn.softmax(scores(q, k) + lax.stop_gradient(b)), v) * w).sum(), (0, 1, 2))
+    x = [q, k, v, b, w]
+    if lie == "keys":
+        mesh, = lies({"x": 4}, P(None, "x"))
+        x = [q, jax.device_put(k, mesh), jax.device_put(v, mesh), b, w]
+    elif lie:
+        x = [a if a is b else jax.device_put(a, lies({"x": 4}, lie)[0]) for a in x]
+    for g, want in zip(jax.jit(f)(*x), exact_gradients(*x), strict=True):
+        assert np.sqrt(np.mean((np.asarray(g) - want) ** 2)) <= 2e-6 * np.sqrt(np.mean(want ** 2))
 
 
 @pytest.mark.only_rondo("how it is cut is Rondo's")

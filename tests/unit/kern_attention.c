@@ -150,6 +150,7 @@ static void count_up(struct att *a, int i, int d, int first)
 
 static int want_mask = -1;
 static bool want_faint;      /* biases that fall slowly */
+static bool want_wide;       /* l in f64, scores by 1/8 */
 
 /* Operands first, then the function of them. */
 static void function(struct att *a)
@@ -353,7 +354,7 @@ static void make(struct att *a, bool grad, enum dtype dt)
 	a->g = g, a->t = t, a->s = s, a->d = d, a->e_ = e;
 	a->mask = want_mask < 0 ? (int)rnd(MASKS) : want_mask;
 	a->fill = (float[]){ -INFINITY, -1e9f, -0.7f * FLT_MAX, -FLT_MAX }[rnd(4)];
-	a->scale = rnd(4) ? 1 / sqrtf((float)d) : 1;
+	a->scale = want_wide ? 0.125f : rnd(4) ? 1 / sqrtf((float)d) : 1;
 	enum dtype other = rnd(8) ? dt : DT_f16;
 	unsigned same = rnd(6) ? 0 : 1 + rnd(3);
 	view(a, ATT_Q, dt, RANK, q, (int)rnd(2), 0);
@@ -365,7 +366,7 @@ static void make(struct att *a, bool grad, enum dtype dt)
 	fill_random(a, ATT_K, 1);
 	fill_random(a, ATT_V, 1);
 	if (grad) {
-		view(a, ATT_L, DT_f32, RANK - 1, l, (int)rnd(2), 0);
+		view(a, ATT_L, want_wide || rnd(3) ? DT_f64 : DT_f32, RANK - 1, l, (int)rnd(2), 0);
 		view(a, ATT_DO, dt, RANK, o, (int)rnd(2), 0);
 		view(a, ATT_DELTA, DT_f32, RANK - 1, l, (int)rnd(2), 0);
 		fill_random(a, ATT_DO, 1);
@@ -380,8 +381,8 @@ static void make(struct att *a, bool grad, enum dtype dt)
 		a->k.nout = 3;
 	} else {
 		view(a, n, dt, RANK, o, (int)rnd(2), 0);
-		view(a, n + 1, DT_f32, RANK - 1, l, (int)rnd(2), 0);
-		a->k.nout = (uint16_t)(2 + rnd(2));      /* l, or m and z */
+		a->k.nout = (uint16_t)(2 + (want_wide ? 0 : rnd(2)));      /* l, or m and z */
+		view(a, n + 1, want_wide || (a->k.nout == 2 && rnd(3)) ? DT_f64 : DT_f32, RANK - 1, l, (int)rnd(2), 0);
 		if (a->k.nout == 3)
 			view(a, n + 2, DT_f32, RANK - 1, l, (int)rnd(2), 0);
 	}
@@ -441,7 +442,7 @@ static void same(const struct att *a, const char *name, int i, const double *got
 	if (grad)
 		most = fmax(most, i == 2 ? 1 : a->scale * sqrt((double)a->e_));
 	else
-		most = i == 0 ? 1 : fmax(most, 1);
+		most = i == 0 || want_wide ? 1 : fmax(most, 1);
 	for (int64_t j = 0; j < n; j++)
 		if (!(fabs(got[j] - want[j]) <= tol * most) && !(got[j] == want[j]) && !(isnan(got[j]) && isnan(want[j])))
 			fail_msg("%s %s %s: most %g mask %d fill %g scale %g g%d t%d s%d d%d e%d: result %d element %d: %g, not %g", name, grad ? "backward" : "forward",
@@ -706,6 +707,35 @@ static void grows(void **state)
 	want_mask = -1;
 }
 
+/* What scores have in common, from products or a bias, takes nothing from them: all here are exact. */
+static void offset(void **state)
+{
+	want_b = 1;
+	want_t = 70;
+	want_s = 600;
+	want_d = 64;
+	want_wide = true;
+	for (int i = 0; i < 8; i++) {
+		if (!drawn((uint64_t)i))
+			continue;
+		struct att *a = calloc(1, sizeof *a);
+		bool grad = i & 1, bias = i & 2;
+		want_mask = bias ? BIAS : NO_MASK;
+		make(a, grad, i & 4 ? DT_bf16 : DT_f32);
+		int p = grad ? ATT_GRAD_EXTRA : ATT_EXTRA;
+		for (int x = ATT_Q; x <= ATT_K; x++)
+			for (int64_t n = count(&a->v[x]), j = 0; j < n; j++)
+				set(a, x, j, j % a->d || bias ? (double)rnd(7) - 3 : x == ATT_Q ? 4096 : 4);
+		for (int64_t n = bias ? count(&a->v[p]) : 0, j = 0; j < n; j++)
+			set(a, p, j, 131072);
+		compare(a, grad, true);
+		free(a);
+	}
+	want_b = want_t = want_s = want_d = 0;
+	want_mask = -1;
+	want_wide = false;
+}
+
 /* Keys that count little beside those before them, but count. */
 static void faint(void **state)
 {
@@ -860,7 +890,7 @@ static void bounds(void **state)
 int main(void)
 {
 	cpu_set_ftz();
-	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(grows), cmocka_unit_test(faint),
+	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(grows), cmocka_unit_test(offset), cmocka_unit_test(faint),
 	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers), cmocka_unit_test(bounds) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
