@@ -2,7 +2,7 @@
  *
  * A wait polls, then does other work, then yields, then sleeps on the PE's bell.  A writer looks for sleepers after it stored
  * its word; to keep a fence out of that path, the sleeper makes every running thread execute one (membarrier)
- * between raising its flag and its last look. */
+ * between raising its flag and its last look.  Where there are more threads than cores sleeping is what is common: the writer has the fence. */
 #include <limits.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>

@@ -142,6 +142,7 @@ static struct err *opened(void *v)
 		near += w->peer[pe].proc == w->proc || w->process[w->peer[pe].proc].region.base;
 	sym_share((double)MIN(cpu_get()->cores, near) * w->nlocal / near);
 	w->roomy = w->net && w->spins == sym_spins(0);
+	w->fence |= w->spins != sym_spins(0); /* who has no core of its own sleeps often */
 	if (w->net)                       /* a look costs more than a pause, and brings the message nearer */
 		w->spins = sym_spins(INT_MAX);
 	if (o->chaos) {
