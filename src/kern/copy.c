@@ -1,12 +1,13 @@
 /* Kernels that move elements: copy, fill, iota, dynamic_slice, dynamic_update, pad.
  *
  * All but iota are lists of boxes: a strided copy from one view to another of equal shape.  A box runs as
- * memcpy of rows, as blocked transposes, as repeats of each element, or as strided moves along its best dimension. */
+ * memcpy of rows, as blocked transposes, as repeats of each element, as strided moves of blocks whose lines stay in the cache, or as
+ * such along its best dimension. */
 #include <stdlib.h>
 
 #include "copy.h"
 
-enum { UNIT_BYTES = 65536, TILE_BYTES = 262144, REPEAT_BYTES = 64 };
+enum { UNIT_BYTES = 65536, TILE_BYTES = 262144, REPEAT_BYTES = 64, LINE = 64, BLOCK = 64 };
 
 void box_make(struct arena *a, struct box *b, const struct prog_view *in, const struct prog_view *out)
 {
@@ -39,25 +40,28 @@ void box_make(struct arena *a, struct box *b, const struct prog_view *in, const 
 	b->mode = BOX_STRIDED;
 	if (is[r - 1] == es && os[r - 1] == es)
 		b->mode = BOX_RUN;
-	else if (os[r - 1] == es && is[r - 1] && r > 1 && es <= 8 && is[r - 1] % es == 0)
-		for (int d = 0; d < r - 1; d++)
-			if (is[d] == es && l->dim[d] >= 4 && l->dim[r - 1] >= 4) {
-				b->mode = BOX_TRANSPOSE;
-				/* dimension d goes last but one */
-				int64_t n = l->dim[d], o = os[d];
-				for (int j = d; j < r - 2; j++) {
-					l->dim[j] = l->dim[j + 1];
-					is[j] = is[j + 1];
-					os[j] = os[j + 1];
-				}
-				l->dim[r - 2] = n;
-				is[r - 2] = es;
-				os[r - 2] = o;
-				break;
+	else if (r > 1 && is[r - 1] && l->dim[r - 1] >= 4) {
+		int d = r - 1;      /* where the source lies closest */
+		for (int j = 0; j < r - 1; j++)
+			if (is[j] && l->dim[j] >= 4 && llabs(is[j]) < llabs(is[d]))
+				d = j;
+		if (d < r - 1 && llabs(is[d]) < LINE) {
+			b->mode = is[d] == es && os[r - 1] == es && es <= 8 && is[r - 1] % es == 0 ? BOX_TRANSPOSE : BOX_BLOCKS;
+			/* dimension d goes last but one */
+			int64_t n = l->dim[d], i = is[d], o = os[d];
+			for (int j = d; j < r - 2; j++) {
+				l->dim[j] = l->dim[j + 1];
+				is[j] = is[j + 1];
+				os[j] = os[j + 1];
 			}
+			l->dim[r - 2] = n;
+			is[r - 2] = i;
+			os[r - 2] = o;
+		}
+	}
 	if (r > 1 && os[r - 1] == es && !is[r - 1] && l->dim[r - 1] * es <= REPEAT_BYTES && l->dim[r - 1] <= l->dim[r - 2])
 		b->mode = BOX_REPEAT;
-	bool two = b->mode == BOX_TRANSPOSE || b->mode == BOX_REPEAT;         /* the last two dimensions at once */
+	bool two = b->mode == BOX_TRANSPOSE || b->mode == BOX_REPEAT || b->mode == BOX_BLOCKS;         /* the last two dimensions at once */
 	if (!two && r > 1 && l->dim[r - 1] < 8 && l->dim[r - 1] * es < 32 && l->dim[r - 2] > 2 * l->dim[r - 1]) {
 		/* short rows: walk across them */
 		int64_t *p[3] = { l->dim, is, os };
@@ -74,8 +78,8 @@ void box_make(struct arena *a, struct box *b, const struct prog_view *in, const 
 		rows *= l->dim[d];
 	int64_t row_bytes = es * l->dim[r - 1] * (two ? l->dim[r - 2] : 1);
 	b->seg = l->dim[cut];
-	if (row_bytes > UNIT_BYTES)
-		b->seg = MAX(16, (l->dim[cut] * UNIT_BYTES / row_bytes + 15) / 16 * 16);
+	if (row_bytes > UNIT_BYTES)      /* whole blocks (isa.h) */
+		b->seg = MAX(BLOCK, (l->dim[cut] * UNIT_BYTES / row_bytes + 15) / 16 * 16);
 	b->nseg = l->dim[cut] ? (l->dim[cut] + b->seg - 1) / b->seg : 0;
 	b->units = l->count ? rows * b->nseg : 0;
 	b->per_tile = b->units ? MAX(1, TILE_BYTES / MAX(1, l->count * es / b->units)) : 1;
@@ -117,6 +121,11 @@ void box_run(const struct box *b, char *out, const char *in, int64_t t0, int64_t
 			break;
 		case BOX_TRANSPOSE:
 			isa->transpose[es == 1 ? 0 : es == 2 ? 1 : es == 4 ? 2 : 3](l->dim[r - 1], n, src, is[r - 1] / es, dst, os[r - 2] / es);
+			break;
+		case BOX_BLOCKS:
+			for (int64_t j = 0; j < l->dim[r - 1]; j += BLOCK)
+				for (int64_t i = 0; i < n; i++)
+					move_strided(es, MIN(BLOCK, l->dim[r - 1] - j), dst + i * os[cut] + j * os[r - 1], os[r - 1], src + i * is[cut] + j * is[r - 1], is[r - 1]);
 			break;
 		case BOX_REPEAT:
 			repeat_each(es, n, l->dim[r - 1], dst, os[r - 2], src, is[r - 2]);

@@ -745,8 +745,8 @@ FEW_INT(i8, int8_t) FEW_INT(i16, int16_t) FEW_INT(i32, int32_t) FEW_INT(u8, uint
 			}                                                                                         \
 	}
 TRANSPOSE(uint8_t, 16, 4, IL16L, IL16H)
-TRANSPOSE(uint16_t, 8, 3, IL8L, IL8H)
 #if ISA_LEVEL >= 4
+TRANSPOSE(uint16_t, 16, 4, IL16L, IL16H)
 TRANSPOSE(uint32_t, 16, 4, IL16L, IL16H)
 TRANSPOSE(uint64_t, 8, 3, IL8L, IL8H)
 
@@ -797,6 +797,7 @@ static void transpose_words(int64_t ni, int64_t nj, const void *in_, int64_t is,
 	CAT3(transpose, uint32_t, h)(ni - i, nj, in + i * is, is, out + i, os);
 }
 #else
+TRANSPOSE(uint16_t, 8, 3, IL8L, IL8H)
 #define transpose_words CAT3(transpose, uint32_t, h)
 TRANSPOSE(uint32_t, 8, 3, IL8L, IL8H)
 TRANSPOSE(uint64_t, 4, 2, IL4L, IL4H)

@@ -1,3 +1,4 @@
+#include "../kern/kern.h"
 #include "impl.h"
 
 /* Copies of at most this many bytes are done where they stand; larger ones go to the side lane, unless the
@@ -254,61 +255,38 @@ uint64_t rt_buffer_addr(struct rt_buffer *b)
 
 /* --- from the host ---------------------------------------------------------- */
 
-/* n runs of so many bytes, from stride ss to stride ds. */
-static void move(size_t run, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss)
+struct gathering { char *dst; const char *src; int es, rank; const int64_t *dim, *stride; };
+
+static struct err *gathered(void *user)
 {
-	switch (run) {
-	case 1: for (; n-- > 0; src += ss, dst += ds) *dst = *src; break;
-	case 2: for (; n-- > 0; src += ss, dst += ds) memcpy(dst, src, 2); break;
-	case 4: for (; n-- > 0; src += ss, dst += ds) memcpy(dst, src, 4); break;
-	case 8: for (; n-- > 0; src += ss, dst += ds) memcpy(dst, src, 8); break;
-	default: for (; n-- > 0; src += ss, dst += ds) memcpy(dst, src, run); break;
+	static const enum dtype by_bytes[] = { [1] = DT_u8, [2] = DT_u16, [4] = DT_u32, [8] = DT_u64, [16] = DT_c128 };
+	const struct gathering *g = user;
+	int64_t dim[MAX_RANK + 1], from[MAX_RANK + 1], to[MAX_RANK + 1], dense = 1;
+	int n = 0, unit = g->es;
+
+	for (int k = 0; k < g->rank; k++)
+		if (g->dim[k] != 1 && g->stride[k] % g->es)
+			unit = 1;                     /* elements that lie across each other's bounds are bytes */
+	for (int k = 0; k < g->rank; k++)
+		if (g->dim[k] != 1) {
+			dim[n] = g->dim[k];
+			from[n++] = g->stride[k] / unit;
+		}
+	if (unit != g->es) {
+		dim[n] = g->es;
+		from[n++] = 1;
 	}
+	for (int k = n; k-- > 0; dense *= dim[k])
+		to[k] = dense;
+	uint8_t dt = (uint8_t)by_bytes[unit], rank = (uint8_t)n;
+	struct prog_view v[2] = { { dt, rank, 0, dim, from }, { dt, rank, 0, dim, to } };
+	return kern_run_all(&(struct prog_kern){ .id = KERN_copy, .nin = 1, .nout = 1, .v = v, .code = -1 }, (char *[]){ (char *)(uintptr_t)g->src, g->dst });
 }
 
-/* Gather a strided array into dense dst.  Where a dimension lies closer together in the source than the last one, these two go by blocks whose lines
- * stay in the cache. */
-static void gather(char *dst, const char *src, size_t elem, int rank, const int64_t *dim, const int64_t *stride)
+/* A strided array, of elements of es bytes, becomes dense dst; strides in bytes, of any sign. */
+static struct err *gather(char *dst, const char *src, size_t es, int rank, const int64_t *dim, const int64_t *stride)
 {
-	enum { BLOCK = 64 };
-	int64_t idx[MAX_RANK] = { 0 }, to[MAX_RANK];
-
-	/* Trailing dimensions that lie dense in the source are one run. */
-	size_t run = elem;
-	while (rank && stride[rank - 1] == (int64_t)run)
-		run *= (size_t)dim[--rank];
-	if (!rank) {
-		memcpy(dst, src, run);
-		return;
-	}
-	int last = rank - 1, near = last;
-	to[last] = (int64_t)run;
-	for (int d = last; d-- > 0;) {
-		to[d] = to[d + 1] * dim[d + 1];
-		if (dim[d] > 1 && llabs(stride[d]) < llabs(stride[near]))
-			near = d;
-	}
-	int64_t n = dim[last], m = near < last ? dim[near] : 1, block = near < last ? BLOCK : n;
-	for (;;) {
-		for (int64_t i0 = 0; i0 < m; i0 += BLOCK)
-			for (int64_t j = 0; j < n; j += block)
-				for (int64_t i = i0; i < MIN(i0 + BLOCK, m); i++)
-					move(run, MIN(block, n - j), dst + i * to[near] * (near < last) + j * to[last], to[last], src + i * stride[near] * (near < last) + j * stride[last], stride[last]);
-		int k = last - 1;
-		for (; k >= 0; k--) {
-			if (k == near)
-				continue;
-			src += stride[k];
-			dst += to[k];
-			if (++idx[k] < dim[k])
-				break;
-			src -= stride[k] * dim[k];
-			dst -= to[k] * dim[k];
-			idx[k] = 0;
-		}
-		if (k < 0)
-			return;
-	}
+	return mem_guard(gathered, &(struct gathering){ dst, src, (int)es, rank, dim, stride }, true);
 }
 
 /* The dimension that is the k-th from the outermost. */
@@ -374,21 +352,17 @@ struct err *rt_buffer_from_host(struct rt_device *d, int mem, const struct rt_sh
 		step[k] = from[at];
 		dense &= s->dim[at] == 1 || from[at] == to[at];
 	}
-	if (dense)
-		store_upload(st, 0, data, n);
-	else if (st->mem || d->ops->direct)
-		gather(store_enter(st), data, elem, s->rank, dim, step);
-	else {
-		char *tmp = malloc(n);
-		if (!tmp) {
-			rt_buffer_unref(*out);
-			return no_room(n);
-		}
-		gather(tmp, data, elem, s->rank, dim, step);
-		store_upload(st, 0, tmp, n);
-		free(tmp);
-	}
-	return NULL;
+	bool direct = st->mem || d->ops->direct;
+	char *tmp = dense || direct ? NULL : malloc(n);
+	struct err *e = !dense && !direct && !tmp ? no_room(n) : NULL;
+	if (!dense && !e)
+		e = gather(direct ? store_enter(st) : tmp, data, elem, s->rank, dim, step);
+	if (!e && (dense || !direct))
+		store_upload(st, 0, dense ? data : tmp, n);
+	free(tmp);
+	if (e)
+		rt_buffer_unref(*out);
+	return e;
 }
 
 struct rt_buffer *rt_buffer_error(struct rt_device *d, int mem, const struct rt_shape *s, struct err *e)
@@ -432,10 +406,9 @@ static struct err *read_as(struct store *src, const struct rt_shape *s, const st
 		dim[k] = s->dim[lies(as, s->rank, k)];
 		step[k] = from[lies(as, s->rank, k)];
 	}
-	if (src->bytes)
-		gather(to, direct ? store_enter(src) : tmp, dtype_info[s->dtype].bytes, s->rank, dim, step);
+	struct err *e = src->bytes ? gather(to, direct ? store_enter(src) : tmp, dtype_info[s->dtype].bytes, s->rank, dim, step) : NULL;
 	free(tmp);
-	return NULL;
+	return e;
 }
 
 static struct err *copy_now(const struct copy *k)

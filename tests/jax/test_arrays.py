@@ -1,5 +1,6 @@
 """Arrays between host and devices: types, strides, copies, donation, deletion, memories."""
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -57,6 +58,29 @@ def test_strides():
     x = np.arange(24, dtype=np.float32).reshape(4, 6)
     for view in (x[::2], x[:, ::-1], x.T, x[1:, 2:4], np.broadcast_to(x[0], (3, 6)), x[::-2, ::-3]):
         np.testing.assert_array_equal(jnp.asarray(view), view)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "complex64", "uint32"])
+@pytest.mark.parametrize("shape", [(130, 70), (5, 200, 3), (67, 3, 130), (2, 65, 4, 33), (300, 301)])
+def test_views(shape, dtype):
+    """Dimensions in any order, with steps and backwards, from the host and inside a program: elements of all sizes, more than a block of them."""
+    x = np.random.default_rng(shape).integers(0, 100, shape).astype(dtype)
+    steps = (1,) * 4, (2, 1, 1, 1), (1, 2, -1, 3), (-3, 2, 2, 1)
+    for k, perm in enumerate(itertools.permutations(range(len(shape)))):
+        cut = tuple(slice(None, None, s) for s in steps[k % 4][: len(shape)])
+        want = x[cut].transpose(perm)
+        np.testing.assert_array_equal(jax.device_put(want), want)
+        if k % 5 < 2:
+            np.testing.assert_array_equal(jax.jit(lambda x: x[cut].transpose(perm))(x), want)
+
+
+def test_elements_of_records():
+    """They lie where no multiple of their size is."""
+    x = np.zeros((70, 66), [("tag", "u1"), ("value", "<f4"), ("more", "<i2")])
+    x["value"], x["more"] = np.arange(70 * 66).reshape(70, 66), -np.arange(70 * 66).reshape(70, 66)
+    for field in ("value", "more"):
+        for view in (x[field], x[field].T, x[field][::-2, 3:]):
+            np.testing.assert_array_equal(jax.device_put(view), view)
 
 
 def test_numpy_is_not_aliased_by_results():
