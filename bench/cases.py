@@ -326,6 +326,27 @@ def while_scalar():
     return Case(f, (jnp.int32(10**7),), units=10**7)
 
 
+@row("loop of 10^5 updates of an element", quick=True)
+def loop_of_updates():
+    f = jax.jit(lambda x: lax.fori_loop(0, 100000, lambda i, x: x.at[i].set(x[i - 1] * 0.9 + 1), x))
+    return Case(f, (np.zeros(100001, np.float32),))
+
+
+@row("shuffle of 10^4 by swaps")
+def shuffle():
+    def swap(i, p):
+        j = i + (p[i] * 7 + 3) % (10000 - i)
+        return p.at[i].set(p[j]).at[j].set(p[i])
+
+    return Case(jax.jit(lambda p: lax.fori_loop(0, 9999, swap, p)), (np.arange(10000, dtype=np.int32),))
+
+
+@row("scan over 20000x16, an average that moves")
+def moving_average():
+    f = jax.jit(lambda x: lax.scan(lambda s, t: (s * 0.9 + t, s), jnp.zeros(16), x))
+    return Case(f, (np.random.default_rng(1).normal(size=(20000, 16)).astype(np.float32),))
+
+
 @row("loop of 10^4 tiny turns", quick=True, floor=1.5)
 def loop_tiny():
     f = jax.jit(lambda x: lax.fori_loop(0, 10000, lambda i, x: jnp.sin(x) + i, x))

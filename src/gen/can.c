@@ -26,160 +26,293 @@ static bool elem_can(const struct ir_module *m, const struct ir_fn *fn, const st
 }
 
 
-static bool touches_large(const struct ir_fn *fn, const struct ir_op *o, const uint8_t *large)
+/* --- control flow ----------------------------------------------------------------------------
+ *
+ * A value of at most `most` elements is in registers.  A larger one is memory: a parameter, or what a loop makes of one.  An update
+ * writes that memory where it is, so whatever reads what it held before has to come before it; then there is one value in it at any time. */
+
+/* ops, work: operations, and vectors of values, seen so far; room: bytes on the stack. */
+struct tiny { const struct gen_target *t; const struct ir_module *m; struct arena *a; int64_t most, room; int ops, work; const char *why; };
+
+/* Of one function, per value: */
+struct held {
+	const struct ir_fn *fn;
+	bool *large;             /* it is memory: */
+	ir_val *root;            /* the value that this was first */
+	int *state;              /* how often it had been written when it was this value */
+	int *now;                /* of a root: how often so far */
+	bool *own;               /* of a root: may it be written? */
+};
+
+enum { MOST_ROWS = 8, SPACE = 1 << 16, SPACE_ALL = 1 << 18 };      /* places of an op; bytes of a value on the stack, and of all */
+
+static bool refuse(struct tiny *t, const char *why)
 {
-	for (uint32_t k = 0; k < o->nin; k++)
-		if (large[ir_in(fn, o, k)])
-			return true;
-	for (uint32_t k = 0; k < o->nout; k++)
-		if (large[o->out + k])
-			return true;
+	t->why = t->why ? t->why : why;
 	return false;
 }
 
-/* ops, work: operations, and vectors of values, seen so far. */
-struct tiny { const struct gen_target *t; const struct ir_module *m; int ops, work; const char *why; };
+static bool tiny_fn(struct tiny *t, const struct ir_fn *fn, int depth, const bool *own, ir_val *home, bool *wrote);
 
-static bool tiny_fn(struct tiny *t, const struct ir_fn *fn, int depth);
-
-static bool tiny_loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, int depth, const uint8_t *large)
+/* Is the memory of operand k one that o may write: ours, and no other operand's? */
+static bool alone(const struct held *h, const struct ir_op *o, uint32_t k)
 {
-	const struct ir_module *m = t->m;
-	struct arena a;
-	arena_init(&a);
-	struct ir_loop l = ir_loop_view(&a, m, fn, o);
-	bool ok = tiny_fn(t, l.body, depth + 1) && (!l.cond || tiny_fn(t, l.cond, depth + 1));
-	for (int k = 0; k < l.n && ok; k++) {
-		if (large[l.x[k].v] && !ir_role_is_stack(l.x[k].role)) {
-			t->why = "a loop over large values";
-			ok = false;
-		} else if (ir_role_is_out(l.x[k].role) && ir_vtype(m, fn, l.x[k].v)->bytes > 1 << 16) {
-			bool res = false;        /* has to be the function's result: nothing else has the room */
-			for (size_t r = 0; r < fn->result.n; r++)
-				res |= fn->result.p[r] == o->out + (ir_val)l.x[k].result;
-			if (!res || depth) {
-				t->why = "a large stack inside control flow";
-				ok = false;
-			}
-		}
+	ir_val r = h->root[ir_in(h->fn, o, k)];
+	for (uint32_t j = 0; j < o->nin; j++) {
+		ir_val v = ir_in(h->fn, o, j);
+		if (j != k && h->large[v] && h->root[v] == r)
+			return false;
 	}
-	arena_fini(&a);
-	return ok;
+	return h->own[r];
 }
 
-/* Control flow over small values. */
-static bool tiny_fn(struct tiny *t, const struct ir_fn *fn, int depth)
+/* v is what memory r holds from here on. */
+static void written(struct held *h, ir_val v, ir_val r)
+{
+	h->root[v] = r;
+	h->state[v] = ++h->now[r];
+}
+
+static bool tiny_loop(struct tiny *t, struct held *h, const struct ir_op *o, int depth)
 {
 	const struct ir_module *m = t->m;
-	if (depth > 12 || (t->ops += (int)fn->op.n) > 600) {
-		t->why = "control flow with too many operations";
-		return false;
+	const struct ir_fn *fn = h->fn;
+	struct ir_loop l = ir_loop_view(t->a, m, fn, o);
+	bool *own = ARENA_NEW(t->a, bool, l.body->nparam + 1), *wrote = ARENA_NEW(t->a, bool, MAX(l.body->nparam, l.n) + 1);
+	bool *none = ARENA_NEW(t->a, bool, l.n + 1);
+	ir_val *home = ARENA_NEW(t->a, ir_val, l.nmade + 2);
+	for (int k = 0; k < l.n; k++) {
+		ir_val v = l.x[k].v;
+		int64_t bytes = ir_vtype(m, fn, v)->bytes;
+		bool carry = l.x[k].role == ROLE_CARRY && h->large[v];
+		if (carry)
+			own[l.x[k].param] = true;
+		if (carry && depth && !alone(h, o, (uint32_t)k))
+			return refuse(t, "a loop over large values that something else reads");
+		if ((carry && !depth) || ir_role_is_out(l.x[k].role)) {
+			bool res = false;        /* is the function's result, or takes room on the stack */
+			for (size_t r = 0; r < fn->result.n; r++)
+				res |= fn->result.p[r] == o->out + (ir_val)l.x[k].result;
+			res &= !depth;
+			t->room += res ? 0 : bytes;
+			if (!res && (bytes > SPACE || t->room > SPACE_ALL))
+				return refuse(t, "a large stack inside control flow");
+		}
 	}
-	if (!gen_types(m, fn)) {
-		t->why = "an element type that generated code does not have";
+	if (!tiny_fn(t, l.body, depth + 1, own, home, wrote) || (l.cond && !tiny_fn(t, l.cond, depth + 1, none, home + l.nmade, wrote)))
 		return false;
+	for (int j = 0; j < l.nmade; j++) {
+		const struct ir_loop_operand *x = &l.x[l.made[j]];
+		if (ir_vtype(m, l.body, l.body->result.p[j])->count > t->most && (j >= l.ncarry || home[j] != x->param))
+			return refuse(t, "a loop over large values");
+		if (depth && j < l.ncarry && h->large[x->v])
+			written(h, o->out + (ir_val)j, h->root[x->v]);
 	}
-	/* large values may only be parameters that are passed on, stacks, or equal elements */
-	uint8_t large[4096];
-	if (fn->val.n > sizeof large) {
-		t->why = "control flow with too many operations";
-		return false;
+	return true;
+}
+
+/* Branches, or a call; operands from first on are the functions' parameters. */
+static bool tiny_branches(struct tiny *t, struct held *h, const struct ir_op *o, int n, const int64_t *f, uint32_t first, int depth)
+{
+	bool *own = ARENA_NEW(t->a, bool, o->nin + 1), *any = ARENA_NEW(t->a, bool, o->nin + 1), *wrote = ARENA_NEW(t->a, bool, o->nin + 1);
+	ir_val *home = ARENA_NEW(t->a, ir_val, o->nout + 1), *same = ARENA_NEW(t->a, ir_val, o->nout + 1);
+	for (uint32_t k = first; k < o->nin; k++)
+		own[k - first + 1] = h->large[ir_in(h->fn, o, k)] && alone(h, o, k);
+	for (int i = 0; i < n; i++) {
+		if (!tiny_fn(t, ir_fn_of(t->m, (ir_fnid)f[i]), depth + 1, own, home, wrote))
+			return false;
+		for (uint32_t k = 1; k + first <= o->nin; k++)
+			any[k] |= wrote[k];
+		for (uint32_t r = 0; r < o->nout; r++) {
+			if (i && same[r] != home[r])
+				return refuse(t, "branches that give different large values");
+			same[r] = home[r];
+		}
 	}
-	for (size_t v = 1; v < fn->val.n; v++)
-		large[v] = ir_vtype(m, fn, (ir_val)v)->count > t->t->tiny;
+	for (uint32_t k = first; k < o->nin; k++)
+		if (any[k - first + 1])
+			h->now[h->root[ir_in(h->fn, o, k)]]++;
+	for (uint32_t r = 0; r < o->nout; r++) {
+		if (!h->large[o->out + r])
+			continue;
+		ir_val x = h->root[ir_in(h->fn, o, same[r] - 1 + first)];
+		h->root[o->out + r] = x;
+		h->state[o->out + r] = h->now[x];
+	}
+	return true;
+}
+
+/* Rows of a gather or scatter are written out one by one. */
+static bool few_rows(struct tiny *t, const struct ir_fn *fn, ir_val index, int64_t index_dim, int64_t elements)
+{
+	const struct ir_type_info *ti = ir_vtype(t->m, fn, index);
+	int64_t rows = 1;
+	for (int d = 0; d < ti->rank; d++)
+		rows *= d == index_dim ? 1 : ti->dim[d];
+	t->work += (int)MIN(rows * 4 + elements, 4096);
+	return rows <= MOST_ROWS || refuse(t, "gather or scatter of many rows");
+}
+
+/* Control flow over values of which each is small, or memory that is read and written in small parts.  own, per parameter: may its
+ * memory be written?  home, per result: if it is large, the parameter whose memory it is; wrote, per parameter: has it been written? */
+static bool tiny_fn(struct tiny *t, const struct ir_fn *fn, int depth, const bool *own, ir_val *home, bool *wrote)
+{
+	const struct ir_module *m = t->m;
+	if (depth > 12 || (t->ops += (int)fn->op.n) > 600 || fn->val.n > 4096)
+		return refuse(t, "control flow with too many operations");
+	if (!gen_types(m, fn))
+		return refuse(t, "an element type that generated code does not have");
+	struct held *h = &(struct held){ .fn = fn };
+	h->large = ARENA_NEW(t->a, bool, fn->val.n);
+	h->root = ARENA_NEW(t->a, ir_val, fn->val.n);
+	h->state = ARENA_NEW(t->a, int, fn->val.n);
+	h->now = ARENA_NEW(t->a, int, fn->val.n);
+	h->own = ARENA_NEW(t->a, bool, fn->val.n);
+	for (ir_val v = 1; v < fn->val.n; v++) {
+		h->large[v] = ir_vtype(m, fn, v)->count > t->most;
+		h->root[v] = v;
+		h->own[v] = v <= fn->nparam && own && own[v];
+	}
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		const struct ir_type_info *to = o->nout ? ir_vtype(m, fn, o->out) : NULL;
 		int n;
-		t->work += to ? (int)((MIN(to->count, t->t->tiny) + 15) / 16) : 0;
-		if (t->work > 4000) {
-			t->why = "control flow with too many operations";
-			return false;
+		bool large_in = false, large_out = false;
+		t->work += to ? (int)((MIN(to->count, t->most) + 15) / 16) : 0;
+		if (t->work > 4000)
+			return refuse(t, "control flow with too many operations");
+		for (uint32_t k = 0; k < o->nin; k++) {
+			ir_val v = ir_in(fn, o, k);
+			large_in |= h->large[v];
+			if (h->large[v] && h->state[v] != h->now[h->root[v]])
+				return refuse(t, "a large value that is read after its update");
 		}
+		for (uint32_t k = 0; k < o->nout; k++)
+			large_out |= h->large[o->out + k];
 		switch (o->kind) {
-		case IR_loop: {
-			if (!tiny_loop(t, fn, o, depth, large))
+		case IR_loop:
+			if (!tiny_loop(t, h, o, depth))
 				return false;
 			continue;
-		}
 		case IR_case: {
 			const int64_t *f = ir_attrs(fn, o, AT_branch, &n);
-			for (int k = 0; k < n; k++)
-				if (!tiny_fn(t, ir_fn_of(m, (ir_fnid)f[k]), depth + 1))
-					return false;
-			if (touches_large(fn, o, large)) {
-				t->why = "a branch over large values";
+			if (!tiny_branches(t, h, o, n, f, 1, depth))
 				return false;
-			}
 			continue;
 		}
 		case IR_call:
-			if (!tiny_fn(t, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, AT_fn)), depth + 1))
+			if (!tiny_branches(t, h, o, 1, &(int64_t){ ir_attr(fn, o, AT_fn) }, 0, depth))
 				return false;
-			if (touches_large(fn, o, large)) {
-				t->why = "a call with large values";
-				return false;
-			}
 			continue;
 		case IR_constant: case IR_broadcast:
-			if (large[o->out] && (o->kind == IR_constant ? ir_splat(m, fn, o->out) != NULL : ir_vtype(m, fn, ir_in(fn, o, 0))->count == 1))
+			if (large_out && (o->kind == IR_constant ? ir_splat(m, fn, o->out) != NULL : ir_vtype(m, fn, ir_in(fn, o, 0))->count == 1))
 				continue;
 			break;
 		case IR_dynamic_slice: case IR_slice: case IR_transpose: case IR_reverse:
-			if (!large[o->out])
-				continue;             /* a part of a stack */
+			if (!large_out)
+				continue;             /* a part of what is in memory */
 			break;
+		case IR_gather:
+			if (!few_rows(t, fn, ir_in(fn, o, 1), ir_attr(fn, o, AT_index_dim), to->count))
+				return false;
+			if (!large_out && !h->large[ir_in(fn, o, 1)])
+				continue;
+			break;
+		case IR_reshape:
+			if (large_in && h->own[h->root[ir_in(fn, o, 0)]]) {      /* dense, as all that may be written */
+				h->root[o->out] = h->root[ir_in(fn, o, 0)];
+				h->state[o->out] = h->state[ir_in(fn, o, 0)];
+				continue;
+			}
+			break;
+		case IR_dynamic_update_slice: case IR_scatter: {
+			if (o->kind == IR_scatter) {
+				ir_fnid f = (ir_fnid)ir_attr(fn, o, AT_fn);
+				if (o->nin != 3)
+					return refuse(t, "a scatter of several operands");
+				if (!few_rows(t, fn, ir_in(fn, o, 1), ir_attr(fn, o, AT_index_dim), ir_vtype(m, fn, ir_in(fn, o, 2))->count))
+					return false;
+				if (f && !tiny_fn(t, ir_fn_of(m, f), depth + 1, NULL, (ir_val[2]){ 0 }, (bool[4]){ 0 }))
+					return false;
+				if (f)
+					t->work += 4 * (int)MIN(ir_vtype(m, fn, ir_in(fn, o, 2))->count, 4096);
+			}
+			bool parts = true;
+			for (uint32_t k = 1; k < o->nin; k++)
+				parts &= !h->large[ir_in(fn, o, k)];
+			if (large_in && parts && alone(h, o, 0)) {
+				written(h, o->out, h->root[ir_in(fn, o, 0)]);
+				continue;
+			}
+			break;
+		}
 		case IR_reduce: {
 			enum redop r = (enum redop)ir_attr(fn, o, AT_redop);
+			ir_val given[16] = { 0 };
+			bool put[32] = { 0 };
 			if (o->nin > 16)
-				t->why = "reduction of many operands";
-			else if (r == RED_lse || (r == RED_fn && !tiny_fn(t, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, AT_fn)), depth + 1)))
-				t->why = "a reducer that generated code does not have";
-			if (t->why)
-				return false;
+				return refuse(t, "reduction of many operands");
+			if (r == RED_lse || (r == RED_fn && !tiny_fn(t, ir_fn_of(m, (ir_fnid)ir_attr(fn, o, AT_fn)), depth + 1, NULL, given, put)))
+				return refuse(t, "a reducer that generated code does not have");
 			t->work += (int)ir_vtype(m, fn, ir_in(fn, o, 0))->count * (r == RED_fn ? 4 : 1);
 			break;
 		}
-		case IR_iota: case IR_reshape: case IR_concatenate: case IR_pad: case IR_reduce_precision:
-		case IR_sharding_constraint: case IR_dynamic_update_slice:
+		case IR_iota: case IR_concatenate: case IR_pad: case IR_reduce_precision: case IR_sharding_constraint:
 			break;
 		case IR_bitcast_convert:
 			if (ir_vtype(m, fn, ir_in(fn, o, 0))->count != to->count ||
-			    dtype_info[ir_vtype(m, fn, ir_in(fn, o, 0))->dtype].bits != dtype_info[to->dtype].bits) {
-				t->why = "bitcast_convert to another width";
-				return false;
-			}
+			    dtype_info[ir_vtype(m, fn, ir_in(fn, o, 0))->dtype].bits != dtype_info[to->dtype].bits)
+				return refuse(t, "bitcast_convert to another width");
 			break;
 		default:
 			if (ir_is_elem(o->kind) && elem_can(m, fn, o))
 				break;
-			t->why = "an operation that generated code does not have";
-			return false;
+			return refuse(t, "an operation that generated code does not have");
 		}
-		for (uint32_t k = 0; k < o->nout; k++)
-			if (large[o->out + k])
-				t->why = "control flow over large values";
-		for (uint32_t k = 0; k < o->nin; k++)
-			if (large[ir_in(fn, o, k)])
-				t->why = "control flow over large values";
-		if (t->why)
-			return false;
+		if (large_in || large_out)
+			return refuse(t, "control flow over large values");
 	}
-	/* a large result has to be a stack that a loop wrote, or a parameter */
-	for (size_t r = 0; r < fn->result.n; r++)
-		if (large[fn->result.p[r]] && depth) {
-			t->why = "control flow over large values";
-			return false;
-		}
+	for (ir_val v = 1; v <= fn->nparam; v++)
+		if (depth)
+			wrote[v] = h->now[v] > 0;
+	/* a large result has to be a parameter's memory; of the whole, what a loop made, or a parameter */
+	for (size_t r = 0; r < fn->result.n && depth; r++) {
+		ir_val v = fn->result.p[r], x = h->root[v];
+		home[r] = h->large[v] ? x : 0;
+		if (h->large[v] && (x > fn->nparam || h->state[v] != h->now[x]))
+			return refuse(t, "control flow over large values");
+	}
 	return true;
 }
 
-bool gen_tiny_can(const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn, const char **why)
+int64_t gen_tiny_most(const struct gen_target *g, const struct ir_module *m, const struct ir_fn *fn, const char **why)
 {
-	struct tiny x = { .t = t, .m = m };
-	bool ok = tiny_fn(&x, fn, 0);
-	*why = x.why;
-	return ok;
+	/* What is read and written in parts is better in memory, even where registers have room for it. */
+	const int64_t most[] = { MIN(16, g->tiny), g->tiny };
+	for (size_t i = 0; i < NELEM(most); i++) {
+		struct arena a;
+		arena_init(&a);
+		struct tiny x = { .t = g, .m = m, .a = &a, .most = most[i] };
+		bool ok = tiny_fn(&x, fn, 0, NULL, NULL, NULL);
+		*why = x.why;
+		arena_fini(&a);
+		if (ok)
+			return most[i];
+	}
+	return 0;
+}
+
+int gen_loop_over(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, uint32_t r)
+{
+	const struct ir_op *o = fn->op.n == 1 ? &fn->op.p[0] : NULL;
+	ir_val v = fn->result.p[r];
+	if (!o || o->kind != IR_loop || v < o->out || r > 62)
+		return -1;
+	for (size_t k = 0; k < fn->result.n; k++)
+		if (k != r && fn->result.p[k] == v)
+			return -1;
+	const struct ir_loop l = ir_loop_view(a, m, fn, o);
+	return (int)l.x[l.made[v - o->out]].v - 1;
 }
 
 bool gen_types(const struct ir_module *m, const struct ir_fn *fn)
@@ -204,7 +337,7 @@ bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why
 	if (*why)
 		return false;
 	if (gen_has_control(m, fn))
-		return gen_tiny_can(t, m, fn, why);
+		return gen_tiny_most(t, m, fn, why) > 0;
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		switch (o->kind) {

@@ -836,8 +836,9 @@ static struct err *group(struct arena *a, const struct gen_target *t, const stru
 	struct err *error = NULL;
 	const char *why = NULL;
 	bool tiny = gen_has_control(m, fn);
+	int64_t most = tiny ? gen_tiny_most(t, m, fn, &why) : 0;
 	struct gen_sched *s = tiny ? NULL : gen_schedule(&tmp, t, m, fn, view, &why);
-	if (tiny ? !gen_tiny_can(t, m, fn, &why) : !s) {
+	if (tiny ? !most : !s) {
 		arena_fini(&tmp);
 		return ERR(UNIMPLEMENTED, "group cannot be compiled: %s", why);
 	}
@@ -881,7 +882,7 @@ static struct err *group(struct arena *a, const struct gen_target *t, const stru
 
 	double c0 = clock_s();
 	if (tiny)
-		error = em_tiny(e, m, fn, view);
+		error = em_tiny(e, m, fn, most, view);
 	else
 		kernel(e);
 	double c1 = clock_s();
@@ -927,7 +928,13 @@ static struct err *group(struct arena *a, const struct gen_target *t, const stru
 	out->tiles = tiny ? 1 : s->tiles;
 	out->block = tiny ? 0 : s->linear || s->repeats ? s->block : s->rows;
 	out->times = out->block && s->repeats ? s->var[s->order[0]].ext : out->block > 0;
-	out->under = s && s->under ? arena_copy(a, s->under, sizeof *s->under * fn->nparam) : ARENA_NEW(a, int64_t, fn->nparam);
+	int64_t *over = ARENA_NEW(a, int64_t, fn->nparam);
+	for (uint32_t r = 0; tiny && r < fn->result.n; r++) {
+		int k = gen_loop_over(&tmp, m, fn, r);
+		if (k >= 0)
+			over[k] |= (int64_t)1 << r;
+	}
+	out->under = s && s->under ? arena_copy(a, s->under, sizeof *s->under * fn->nparam) : over;
 	mem_done(&undo);
 	llvm_end(&l);
 	free(e);

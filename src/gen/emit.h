@@ -124,8 +124,8 @@ void em_kept_store(struct em *e, uint32_t id, LV mem);       /* node id to this 
 
 /* --- emit_tiny.c --------------------------------------------------------- */
 
-/* Emit the body of a function with control flow: all of it, in the current block. */
-struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view);
+/* Emit the body of a function with control flow: all of it, in the current block.  most: as of gen_tiny_most. */
+struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn *fn, int64_t most, const struct prog_view *view);
 
 static inline LLVMBasicBlockRef em_block(struct em *e, const char *name) { return LLVMAppendBasicBlockInContext(e->c, e->f, name); }
 /* Go on in block bb, which becomes the current scope's. */

@@ -1,7 +1,8 @@
 /* Groups with control flow over small values: all of it becomes one piece of code.  A value is a scalar or
  * one vector that holds all its elements in row-major order, rounded up to a power of two.  What is in the
  * spare lanes does not matter, but it is a number: a division by one undefined lane is undefined as a whole.  Views are shuffles, carries of a loop are phis, so a turn of a small loop
- * costs a few instructions.  Stacks that a loop reads or writes slice by slice stay in memory. */
+ * costs a few instructions.  Stacks that a loop reads or writes slice by slice stay in memory, and so do larger carries, of which a
+ * turn reads and writes parts: an update writes where the value is (gen_tiny_most has seen to it that nothing reads the old one later). */
 #include "emit.h"
 
 #include <stdlib.h>
@@ -13,7 +14,7 @@ struct tv {
 	const int64_t *stride;   /* of ptr; NULL: dense */
 };
 
-struct tiny { struct em *e; const struct ir_module *m; struct arena a; int depth; };
+struct tiny { struct em *e; const struct ir_module *m; struct arena a; int64_t most; int depth; };
 
 static int lanes_of(int64_t n)
 {
@@ -69,9 +70,13 @@ static LV load_at(struct tiny *t, int dt, int64_t n, LV p, const int64_t *off)
 	struct em *e = t->e;
 	LT mt = em_mem(e, dt);
 	unsigned size = dtype_info[dt].bytes;
-	bool run = true;
-	for (int64_t i = 0; i < n; i++)
+	bool run = true, same = true;
+	for (int64_t i = 0; i < n; i++) {
 		run &= off[i] == off[0] + i;
+		same &= off[i] == off[0];
+	}
+	if (same && n > 1)
+		return em_splat(e, load_at(t, dt, 1, p, off), lanes_of(n));
 	if (n == 1 || (run && n > 1)) {
 		LV x = LLVMBuildLoad2(e->b, n == 1 ? mt : em_vec(mt, (int)n), em_gep(e, mt, p, em_ki(e->i64, off[0])), "");
 		LLVMSetAlignment(x, size);
@@ -137,7 +142,7 @@ static void spill(struct tiny *t, struct tv *v, const struct ir_type_info *ti, L
 	LT mt = em_mem(e, ti->dtype);
 	if (!ti->count)
 		return;
-	if (v->ssa || ti->count <= e->t->tiny) {
+	if (v->ssa || ti->count <= t->most) {
 		int64_t st[IR_MAX_RANK];
 		gen_strides(ti->rank, ti->dim, st);
 		store_at(t, ti->dtype, ti->count, p, positions(&t->a, ti->rank, ti->dim, st), ssa(t, v, ti));
@@ -199,6 +204,15 @@ static void region_scalar(struct tiny *t, ir_fnid f, int n, const LV *arg, LV *o
 		out[i] = r[i].ssa ? r[i].ssa : r[i].splat;
 }
 
+/* Is the function of scalars right for vectors of them? */
+static bool by_lanes(const struct ir_module *m, const struct ir_fn *fn)
+{
+	for (size_t i = 0; i < fn->op.n; i++)
+		if (!ir_is_elem(fn->op.p[i].kind) && fn->op.p[i].kind != IR_constant)
+			return false;
+	return true;
+}
+
 /* Combine two sets of n values (same shapes). */
 static void merge(struct tiny *t, enum redop rop, ir_fnid f, int n, const int *dt, LV *acc, const LV *x)
 {
@@ -207,9 +221,17 @@ static void merge(struct tiny *t, enum redop rop, ir_fnid f, int n, const int *d
 			acc[k] = em_redop(t->e, rop, dt[k], acc[k], x[k]);
 		return;
 	}
-	/* per lane: a reducer is scalar code */
 	int w = em_lanes(acc[0]);
 	LV arg[16], out[16], res[8];
+	if (by_lanes(t->m, ir_fn_of(t->m, f))) {
+		memcpy(arg, acc, sizeof *acc * (size_t)n);
+		memcpy(arg + n, x, sizeof *x * (size_t)n);
+		region_scalar(t, f, 2 * n, arg, out);
+		for (int k = 0; k < n; k++)
+			acc[k] = em_splat(t->e, out[k], w);
+		return;
+	}
+	/* per lane: the reducer is scalar code */
 	for (int i = 0; i < MAX(w, 1); i++) {
 		for (int k = 0; k < n; k++) {
 			arg[k] = lane_at(t->e, acc[k], i);
@@ -248,7 +270,7 @@ static void reduce(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o
 			kd[nk++] = ti->dim[d];
 		}
 	}
-	int64_t *kp = positions(&t->a, nk, kd, ks), *rp = positions(&t->a, nr, rd, rs), *idx = ARENA_NEW(&t->a, int64_t, to->count + 1);
+	int64_t *kp = positions(&t->a, nk, kd, ks), *rp = positions(&t->a, nr, rd, rs), *idx = ARENA_NEW(&t->a, int64_t, to->count + R + 1);
 	LV *part = ARENA_NEW(&t->a, LV, (R + 1) * n), init[8], x[8];
 	for (int k = 0; k < n; k++) {
 		const struct ir_type_info *tk = ir_vtype(t->m, fn, ir_in(fn, o, (uint32_t)k));
@@ -258,14 +280,35 @@ static void reduce(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o
 		if (!ti->count)
 			continue;
 		x[k] = ssa(t, &val[ir_in(fn, o, (uint32_t)k)], tk);
-		for (int64_t r = 0; r < R; r++) {
+		for (int64_t r = 0; r < R && to->count > 1; r++) {
 			for (int64_t i = 0; i < to->count; i++)
 				idx[i] = kp[i] + rp[r];
 			part[r * n + k] = pick(e, x[k], idx, to->count);
 		}
 	}
 	/* neighbours first, then their sums: a fixed tree */
-	for (int64_t left = ti->count ? R : 0; left > 1; left = (left + 1) / 2)
+	for (int64_t left = R; left > 1 && ti->count && to->count == 1; left = (left + 1) / 2) {
+		LV y[8];
+		for (int k = 0; k < n; k++) {
+			x[k] = pick(e, x[k], rp, left);
+			for (int64_t i = 0; i < left / 2; i++)
+				idx[i] = 2 * i;
+			part[k] = pick(e, x[k], idx, left / 2);
+			for (int64_t i = 0; i < left / 2; i++)
+				idx[i]++;
+			y[k] = pick(e, x[k], idx, left / 2);
+		}
+		merge(t, rop, f, n, at_, part, y);
+		for (int64_t i = 0; i < left; i++)
+			rp[i] = i;               /* from here on they are in order */
+		for (int k = 0; k < n; k++) {
+			LV last = left % 2 ? lane_at(e, x[k], left - 1) : NULL;
+			x[k] = last ? LLVMBuildInsertElement(e->b, pick(e, part[k], rp, left / 2 + 1), last, em_ki(e->i32, left / 2), "") : part[k];
+		}
+	}
+	for (int k = 0; k < n && ti->count && to->count == 1; k++)
+		part[k] = pick(e, x[k], rp, 1);
+	for (int64_t left = ti->count && to->count > 1 ? R : 0; left > 1; left = (left + 1) / 2)
 		for (int64_t i = 0; i < left / 2 || (i == left / 2 && left % 2); i++) {
 			if (2 * i + 1 < left)
 				merge(t, rop, f, n, at_, &part[2 * i * n], &part[(2 * i + 1) * n]);
@@ -387,6 +430,21 @@ static void dynamic_slice(struct tiny *t, const struct ir_fn *fn, const struct i
 	val[o->out].ssa = load_at(t, ti->dtype, to->count, em_gep(e, mt, p, base), positions(&t->a, to->rank, to->dim, from));
 }
 
+/* x with u as its element i. */
+static LV insert_at(struct em *e, LV x, LV u, LV i)
+{
+	int n = em_lanes(x);
+	if (!n)
+		return u;
+	if (n > 64)
+		return LLVMBuildInsertElement(e->b, x, u, i, "");
+	LV lane[64];
+	for (int k = 0; k < n; k++)
+		lane[k] = em_ki(e->i8, k);
+	LV here = LLVMBuildICmp(e->b, LLVMIntEQ, LLVMConstVector(lane, (unsigned)n), em_splat(e, LLVMBuildTrunc(e->b, i, e->i8, ""), n), "");
+	return em_sel(e, here, em_splat(e, u, n), x);
+}
+
 static void dynamic_update(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val)
 {
 	struct em *e = t->e;
@@ -394,9 +452,14 @@ static void dynamic_update(struct tiny *t, const struct ir_fn *fn, const struct 
 	int64_t st[IR_MAX_RANK];
 	gen_strides(ti->rank, ti->dim, st);
 	LV base = box_base(t, fn, o, 2, val, ti, tu->dim, st), u = ssa(t, &val[ir_in(fn, o, 1)], tu);
+	if (ti->count > t->most) {
+		LV p = val[ir_in(fn, o, 0)].ptr;
+		store_at(t, ti->dtype, tu->count, em_gep(e, em_mem(e, ti->dtype), p, base), positions(&t->a, tu->rank, tu->dim, st), u);
+		val[o->out].ptr = p;
+		return;
+	}
 	if (tu->count == 1) {
-		LV x = ssa(t, &val[ir_in(fn, o, 0)], ti);
-		val[o->out].ssa = em_lanes(x) ? LLVMBuildInsertElement(e->b, x, u, base, "") : u;
+		val[o->out].ssa = insert_at(e, ssa(t, &val[ir_in(fn, o, 0)], ti), u, base);
 		return;
 	}
 	LV p = spill_new(t, &val[ir_in(fn, o, 0)], ti);
@@ -404,6 +467,176 @@ static void dynamic_update(struct tiny *t, const struct ir_fn *fn, const struct 
 	store_at(t, ti->dtype, tu->count, em_gep(e, mt, p, base), positions(&t->a, tu->rank, tu->dim, st), u);
 	struct tv m = { .ptr = p };
 	val[o->out].ssa = ssa(t, &m, ti);
+}
+
+/* --- rows of a gather or scatter -------------------------------------------- */
+
+/* side: the result of a gather, the updates of a scatter.  A row is one index vector and the window that it leads to. */
+struct rows {
+	int64_t n, count;        /* rows; elements of a window */
+	int ncomp;
+	int64_t *index, *base;   /* [row * ncomp + i] positions in the indices; [row] where batch dimensions lead to, in the operand */
+	int64_t *side;           /* [row * count + i] positions in the side's elements */
+	int64_t *window;         /* the window's positions in the operand */
+	int64_t cs[IR_MAX_RANK], cmax[IR_MAX_RANK];
+};
+struct dims { const int64_t *p; int n; };
+
+static int index_of_dim(struct dims l, int64_t d)
+{
+	for (int i = 0; i < l.n; i++)
+		if (l.p[i] == d)
+			return i;
+	return -1;
+}
+
+/* st: strides of the operand.  dropped: its dimensions that are not in the window, batch ones apart. */
+static struct rows rows_of(struct tiny *t, const struct ir_type_info *op, const int64_t *st, const struct ir_type_info *idx, const struct ir_type_info *side,
+                           struct dims window, struct dims dropped, struct dims obatch, struct dims ibatch, struct dims map, int64_t index_dim, const int64_t *size)
+{
+	struct rows r = { .ncomp = map.n };
+	int64_t is[IR_MAX_RANK], ss[IR_MAX_RANK], dim[IR_MAX_RANK], wst[IR_MAX_RANK], wss[IR_MAX_RANK], wdim[IR_MAX_RANK], bi[IR_MAX_RANK], bo[IR_MAX_RANK], bs[IR_MAX_RANK];
+	int nb = 0, nw = 0, id = 0;
+	gen_strides(idx->rank, idx->dim, is);
+	gen_strides(side->rank, side->dim, ss);
+	for (int d = 0; d < side->rank; d++) {
+		if (index_of_dim(window, d) >= 0)
+			continue;
+		id += id == index_dim;
+		dim[nb] = side->dim[d];
+		bi[nb] = is[id];
+		bs[nb] = ss[d];
+		int k = index_of_dim(ibatch, id);
+		bo[nb++] = k < 0 ? 0 : st[obatch.p[k]];
+		id++;
+	}
+	for (int d = 0; d < op->rank; d++)
+		if (index_of_dim(dropped, d) < 0 && index_of_dim(obatch, d) < 0) {
+			wdim[nw] = size[d];
+			wst[nw] = st[d];
+			wss[nw] = ss[window.p[nw]];
+			nw++;
+		}
+	r.n = r.count = 1;
+	for (int d = 0; d < nb; d++)
+		r.n *= dim[d];
+	for (int d = 0; d < nw; d++)
+		r.count *= wdim[d];
+	r.base = positions(&t->a, nb, dim, bo);
+	r.window = positions(&t->a, nw, wdim, wst);
+	r.index = ARENA_NEW(&t->a, int64_t, r.n * map.n + 1);
+	r.side = ARENA_NEW(&t->a, int64_t, r.n * r.count + 1);
+	int64_t *from = positions(&t->a, nb, dim, bi), *to = positions(&t->a, nb, dim, bs), *in = positions(&t->a, nw, wdim, wss);
+	for (int64_t k = 0; k < r.n; k++) {
+		for (int i = 0; i < map.n; i++)
+			r.index[k * map.n + i] = from[k] + (index_dim < idx->rank ? i * is[index_dim] : 0);
+		for (int64_t i = 0; i < r.count; i++)
+			r.side[k * r.count + i] = to[k] + in[i];
+	}
+	for (int i = 0; i < map.n; i++) {
+		r.cs[i] = st[map.p[i]];
+		r.cmax[i] = op->dim[map.p[i]] - size[map.p[i]];
+	}
+	return r;
+}
+
+static struct dims dims_of(const struct ir_fn *fn, const struct ir_op *o, int at)
+{
+	struct dims l;
+	l.p = ir_attrs(fn, o, at, &l.n);
+	return l;
+}
+
+/* Where row k's window begins, in elements, clamped; *inside, if not NULL: whether it had to be. */
+static LV row_at(struct tiny *t, const struct rows *r, int64_t k, int dt, LV idx, LV *inside)
+{
+	struct em *e = t->e;
+	LV off = em_ki(e->i64, r->base[k]);
+	if (inside)
+		*inside = em_ki(e->i1, 1);
+	for (int i = 0; i < r->ncomp; i++) {
+		LV v = lane_at(e, idx, r->index[k * r->ncomp + i]), at_ = em_index(e, dt, v, r->cmax[i]);
+		off = LLVMBuildAdd(e->b, off, LLVMBuildMul(e->b, at_, em_ki(e->i64, r->cs[i]), ""), "");
+		if (!inside)
+			continue;
+		LV wide = dtype_info[dt].cls != DT_INT ? LLVMBuildZExt(e->b, v, e->i64, "") : LLVMBuildSExt(e->b, v, e->i64, "");
+		*inside = LLVMBuildAnd(e->b, *inside, LLVMBuildICmp(e->b, LLVMIntEQ, wide, at_, ""), "");
+	}
+	return off;
+}
+
+static void gather(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val)
+{
+	struct em *e = t->e;
+	struct tv *x = &val[ir_in(fn, o, 0)];
+	const struct ir_type_info *op = ir_vtype(t->m, fn, ir_in(fn, o, 0)), *ti = ir_vtype(t->m, fn, ir_in(fn, o, 1)), *to = ir_vtype(t->m, fn, o->out);
+	int64_t st[IR_MAX_RANK];
+	if (x->splat) {
+		val[o->out].ssa = em_splat(e, x->splat, lanes_of(to->count));
+		return;
+	}
+	gen_strides(op->rank, op->dim, st);
+	bool mem = op->count > t->most;
+	struct rows r = rows_of(t, op, mem && x->stride ? x->stride : st, ti, to, dims_of(fn, o, AT_offset_dims), dims_of(fn, o, AT_collapsed), dims_of(fn, o, AT_obatch),
+	                        dims_of(fn, o, AT_ibatch), dims_of(fn, o, AT_index_map), ir_attr(fn, o, AT_index_dim), dims_of(fn, o, AT_size).p);
+	LV idx = ssa(t, &val[ir_in(fn, o, 1)], ti), p = mem ? x->ptr : spill_new(t, x, op), out = NULL;
+	LT mt = em_mem(e, op->dtype);
+	for (int64_t k = 0; k < r.n; k++) {
+		LV y = load_at(t, op->dtype, r.count, em_gep(e, mt, p, row_at(t, &r, k, ti->dtype, idx, NULL)), r.window);
+		if (!out && r.n == 1) {          /* the window's elements are in the order of the result's */
+			out = y;
+			break;
+		}
+		out = out ? out : LLVMConstNull(reg_of(e, to));
+		for (int64_t i = 0; i < r.count; i++)
+			out = LLVMBuildInsertElement(e->b, out, lane_at(e, y, i), em_ki(e->i32, r.side[k * r.count + i]), "");
+	}
+	val[o->out].ssa = out;
+}
+
+static void scatter(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val)
+{
+	struct em *e = t->e;
+	struct tv *x = &val[ir_in(fn, o, 0)];
+	const struct ir_type_info *op = ir_vtype(t->m, fn, o->out), *ti = ir_vtype(t->m, fn, ir_in(fn, o, 1)), *tu = ir_vtype(t->m, fn, ir_in(fn, o, 2));
+	struct dims window = dims_of(fn, o, AT_window_dims), dropped = dims_of(fn, o, AT_inserted), obatch = dims_of(fn, o, AT_ibatch);
+	int64_t st[IR_MAX_RANK], size[IR_MAX_RANK];
+	int nw = 0;
+	gen_strides(op->rank, op->dim, st);
+	for (int d = 0; d < op->rank; d++)
+		size[d] = index_of_dim(dropped, d) >= 0 || index_of_dim(obatch, d) >= 0 ? 1 : tu->dim[window.p[nw++]];
+	struct rows r = rows_of(t, op, st, ti, tu, window, dropped, obatch, dims_of(fn, o, AT_sbatch), dims_of(fn, o, AT_to_operand), ir_attr(fn, o, AT_index_dim), size);
+	enum redop rop = (enum redop)ir_attr(fn, o, AT_redop);
+	ir_fnid f = (ir_fnid)ir_attr(fn, o, AT_fn);
+	int dt = op->dtype;
+	LV idx = ssa(t, &val[ir_in(fn, o, 1)], ti), u = ssa(t, &val[ir_in(fn, o, 2)], tu);
+	LT mt = em_mem(e, dt);
+	bool mem = op->count > t->most, one = !mem && r.count == 1, combines = rop != RED_fn || f;
+	LV p = mem ? x->ptr : one ? NULL : spill_new(t, x, op), all = one ? ssa(t, x, op) : NULL;
+	for (int64_t k = 0; k < r.n; k++) {
+		LV in, start = row_at(t, &r, k, ti->dtype, idx, &in), y = pick(e, u, r.side + k * r.count, r.count);
+		if (one) {
+			LV old = em_lanes(all) ? LLVMBuildExtractElement(e->b, all, start, "") : all, new = old;
+			if (combines)
+				merge(t, rop, f, 1, &dt, &new, &y);
+			else
+				new = y;
+			all = insert_at(e, all, em_sel(e, in, new, old), start);
+			continue;
+		}
+		LLVMBasicBlockRef put = em_block(e, "put"), past = em_block(e, "past");
+		LLVMBuildCondBr(e->b, in, put, past);
+		em_at(e, put);
+		LV to = em_gep(e, mt, p, start), new = combines ? load_at(t, dt, r.count, to, r.window) : y;
+		if (combines)
+			merge(t, rop, f, 1, &dt, &new, &y);
+		store_at(t, dt, r.count, to, r.window, new);
+		LLVMBuildBr(e->b, past);
+		em_at(e, past);
+	}
+	if (!mem && !one)
+		all = ssa(t, &(struct tv){ .ptr = p }, op);
+	val[o->out] = mem ? (struct tv){ .ptr = p } : (struct tv){ .ssa = all };
 }
 
 /* --- control flow --------------------------------------------------------- */
@@ -423,7 +656,7 @@ static void case_(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o,
 		if (!arg[i - 1].ptr && !arg[i - 1].splat)
 			continue;
 		const struct ir_type_info *ti = ir_vtype(t->m, fn, ir_in(fn, o, i));
-		if (ti->count <= e->t->tiny)
+		if (ti->count <= t->most)
 			arg[i - 1] = (struct tv){ .ssa = ssa(t, &val[ir_in(fn, o, i)], ti) };
 	}
 	LLVMBasicBlockRef end = em_block(e, "join"), *from = ARENA_NEW(&t->a, LLVMBasicBlockRef, n), *start = ARENA_NEW(&t->a, LLVMBasicBlockRef, n);
@@ -437,13 +670,20 @@ static void case_(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o,
 		em_at(e, start[i]);
 		struct tv *mine = arena_copy(&t->a, arg, sizeof *arg * o->nin);
 		function(t, ir_fn_of(t->m, (ir_fnid)f[i]), mine, res, NULL);
-		for (uint32_t k = 0; k < o->nout; k++)
-			in[k * (uint32_t)n + (uint32_t)i] = ssa(t, &res[k], ir_vtype(t->m, fn, o->out + k));
+		for (uint32_t k = 0; k < o->nout; k++) {
+			const struct ir_type_info *ti = ir_vtype(t->m, fn, o->out + k);
+			if (ti->count > t->most)         /* an operand's memory, of all branches the same */
+				val[o->out + k] = res[k];
+			else
+				in[k * (uint32_t)n + (uint32_t)i] = ssa(t, &res[k], ti);
+		}
 		from[i] = e->scope[e->cur].block;
 		LLVMBuildBr(e->b, end);
 	}
 	em_at(e, end);
 	for (uint32_t k = 0; k < o->nout; k++) {
+		if (ir_vtype(t->m, fn, o->out + k)->count > t->most)
+			continue;
 		LV phi = LLVMBuildPhi(e->b, reg_of(e, ir_vtype(t->m, fn, o->out + k)), "");
 		LLVMAddIncoming(phi, &in[k * (uint32_t)n], from, (unsigned)n);
 		val[o->out + k].ssa = phi;
@@ -463,7 +703,16 @@ static LV stack_slice(struct tiny *t, struct tv *x, const struct ir_type_info *t
 	return load_at(t, ti->dtype, n, p, positions(&t->a, ti->rank - 1, ti->dim + 1, s + 1));
 }
 
-/* out: where results of out operands should lie, NULL = here. */
+/* A copy of x at p; NULL: on the stack. */
+static struct tv place(struct tiny *t, struct tv *x, const struct ir_type_info *ti, LV p)
+{
+	if (!p)
+		return (struct tv){ .ptr = spill_new(t, x, ti) };
+	spill(t, x, ti, p);
+	return (struct tv){ .ptr = p };
+}
+
+/* out: where results that are memory should lie, NULL = here. */
 static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val, LV *out)
 {
 	struct em *e = t->e;
@@ -477,10 +726,13 @@ static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 		x[k] = val[l.x[k].v];
 		switch (l.x[k].role) {
 		case ROLE_CARRY:
-			x[k] = (struct tv){ .ssa = ssa(t, &x[k], ti[k]) };
+			if (ti[k]->count <= t->most)
+				x[k] = (struct tv){ .ssa = ssa(t, &x[k], ti[k]) };
+			else if (t->depth == 1)          /* in loops further in it is already where it may be written */
+				x[k] = place(t, &x[k], ti[k], out ? out[l.x[k].result] : NULL);
 			break;
 		case ROLE_CONST:
-			if (ti[k]->count <= e->t->tiny)
+			if (ti[k]->count <= t->most)
 				x[k] = (struct tv){ .ssa = ssa(t, &x[k], ti[k]) };
 			break;
 		case ROLE_IN: case ROLE_IN_REV:
@@ -489,11 +741,10 @@ static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 			break;
 		default: {
 			LV p = out ? out[l.x[k].result] : NULL;
-			if (p)
-				spill(t, &x[k], ti[k], p);
+			if (ti[k]->dim[0] == trip)       /* every row is written: what it starts with does not matter */
+				x[k] = (struct tv){ .ptr = p ? p : em_alloca(e, LLVMArrayType2(em_mem(e, ti[k]->dtype), (uint64_t)MAX(ti[k]->count, 1))) };
 			else
-				p = spill_new(t, &x[k], ti[k]);
-			x[k] = (struct tv){ .ptr = p };
+				x[k] = place(t, &x[k], ti[k], p);
 		}
 		}
 	}
@@ -502,14 +753,15 @@ static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 		init[c] = x[l.made[c]].ssa;
 	if (trip == 0) {
 		for (int k = 0; k < ncarry; k++)
-			val[o->out + k].ssa = init[k];
+			val[o->out + k] = x[l.made[k]];
 	} else {
 		LLVMBasicBlockRef from = e->scope[e->cur].block, head = em_block(e, "loop"), end = em_block(e, "end");
 		LLVMBuildBr(e->b, head);
 		em_at(e, head);
 		LV i = LLVMBuildPhi(e->b, e->i64, "");
 		for (int c = 0; c < ncarry; c++)
-			x[l.made[c]].ssa = phi[c] = LLVMBuildPhi(e->b, reg_of(e, ti[l.made[c]]), "");
+			if (!x[l.made[c]].ptr)
+				x[l.made[c]].ssa = phi[c] = LLVMBuildPhi(e->b, reg_of(e, ti[l.made[c]]), "");
 		if (trip < 0) {
 			struct tv *asked = ARENA_NEW(&t->a, struct tv, n + 1), go = { 0 };
 			for (int k = 0; k < n; k++)
@@ -547,7 +799,7 @@ static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 		}
 		LV *again = ARENA_NEW(&t->a, LV, ncarry + 1);
 		for (int k = 0; k < ncarry; k++)
-			again[k] = ssa(t, &res[k], ir_vtype(t->m, l.body, l.body->result.p[k]));
+			again[k] = phi[k] ? ssa(t, &res[k], ir_vtype(t->m, l.body, l.body->result.p[k])) : NULL;
 		next[0] = em_ki(e->i64, 0);
 		next[1] = LLVMBuildAdd(e->b, i, em_ki(e->i64, 1), "");
 		LLVMBasicBlockRef latch = e->scope[e->cur].block, ib[2] = { from, latch };
@@ -558,8 +810,11 @@ static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 		LLVMAddIncoming(i, next, ib, 2);
 		for (int k = 0; k < ncarry; k++) {
 			LV in[2] = { init[k], again[k] };
+			val[o->out + k] = x[l.made[k]];
+			if (!phi[k])
+				continue;
 			LLVMAddIncoming(phi[k], in, ib, 2);
-			val[o->out + k].ssa = trip < 0 ? phi[k] : again[k];
+			val[o->out + k] = (struct tv){ .ssa = trip < 0 ? phi[k] : again[k] };
 		}
 		em_at(e, end);
 	}
@@ -617,7 +872,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 	if (ti)
 		gen_strides(ti->rank, ti->dim, st);
 	if (x && x->splat && (ir_info(o->kind)->flags & IR_VIEW) && o->kind != IR_bitcast_convert) {
-		*r = (struct tv){ .splat = x->splat, .ssa = to->count <= e->t->tiny ? em_splat(e, x->splat, w) : NULL };
+		*r = (struct tv){ .splat = x->splat, .ssa = to->count <= t->most ? em_splat(e, x->splat, w) : NULL };
 		return;
 	}
 	switch (o->kind) {
@@ -627,7 +882,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 		int es = dtype_info[to->dtype].bytes;
 		if (nb == (size_t)es) {
 			r->splat = em_const(e, to->dtype, p, 0);
-			if (to->count <= e->t->tiny)
+			if (to->count <= t->most)
 				r->ssa = em_splat(e, r->splat, w);
 			return;
 		}
@@ -663,7 +918,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 	case IR_broadcast:
 		if (ti->count == 1) {
 			r->splat = lane_at(e, ssa(t, x, ti), 0);
-			if (to->count <= e->t->tiny)
+			if (to->count <= t->most)
 				r->ssa = em_splat(e, r->splat, w);
 			return;
 		}
@@ -679,6 +934,12 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 	case IR_dynamic_slice:
 		dynamic_slice(t, fn, o, val);
 		return;
+	case IR_gather:
+		gather(t, fn, o, val);
+		return;
+	case IR_scatter:
+		scatter(t, fn, o, val);
+		return;
 	case IR_dynamic_update_slice:
 		dynamic_update(t, fn, o, val);
 		return;
@@ -689,7 +950,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 	int64_t *p = positions(&t->a, to->rank, to->dim, ps);
 	for (int64_t i = 0; i < to->count; i++)
 		p[i] += base;
-	if (x->ptr && !x->ssa && ti->count > e->t->tiny) {         /* a part of a stack */
+	if (x->ptr && !x->ssa && ti->count > t->most) {         /* a part of a stack */
 		int64_t *q = ARENA_NEW(&t->a, int64_t, to->count + 1), ix[IR_MAX_RANK];
 		for (int64_t i = 0; i < to->count; i++) {
 			int64_t rest = p[i], off = 0;
@@ -709,6 +970,7 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 static void function(struct tiny *t, const struct ir_fn *fn, struct tv *arg, struct tv *res, LV *out_ptr)
 {
 	struct tv *val = ARENA_NEW(&t->a, struct tv, fn->val.n + 1);
+	t->depth++;
 	for (uint32_t i = 0; i < fn->nparam; i++)
 		val[i + 1] = arg[i];
 	for (size_t i = 0; i < fn->op.n; i++) {
@@ -728,11 +990,12 @@ static void function(struct tiny *t, const struct ir_fn *fn, struct tv *arg, str
 	}
 	for (size_t i = 0; i < fn->result.n; i++)
 		res[i] = val[fn->result.p[i]];
+	t->depth--;
 }
 
-struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view)
+struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn *fn, int64_t most, const struct prog_view *view)
 {
-	struct tiny t = { .e = e, .m = m };
+	struct tiny t = { .e = e, .m = m, .most = most };
 	arena_init(&t.a);
 	LLVMBasicBlockRef entry = em_block(e, "entry"), body = em_block(e, "body"), run = em_block(e, "run"), out = em_block(e, "out");
 	e->scope[0].block = entry;
@@ -758,10 +1021,16 @@ struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn 
 			continue;
 		}
 		arg[i].ptr = p;
-		if (v && !prog_view_dense(v))
+		if (v && !prog_view_dense(v)) {
 			arg[i].stride = v->stride;
+			bool one = true;
+			for (int d = 0; d < ti->rank; d++)
+				one &= !v->stride[d] || ti->dim[d] == 1;
+			if (one && ti->count > t.most)
+				arg[i] = (struct tv){ .splat = load_at(&t, ti->dtype, 1, p, &(int64_t){ 0 }) };
+		}
 		/* small ones are read before anything is written: results may take their storage */
-		if (ti->count && ti->count <= e->t->tiny)
+		if (ti->count && ti->count <= t.most)
 			arg[i] = (struct tv){ .ssa = ssa(&t, &arg[i], ti) };
 	}
 	/* only dense results can be written in place */
@@ -774,7 +1043,7 @@ struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn 
 		if (!ti->count || (res[i].ptr && res[i].ptr == rp[i]))
 			continue;
 		const struct prog_view *v = view ? &view[fn->nparam + i] : NULL;
-		if (v && !prog_view_dense(v) && ti->count <= e->t->tiny)
+		if (v && !prog_view_dense(v) && ti->count <= t.most)
 			store_at(&t, ti->dtype, ti->count, rp[i], positions(&t.a, ti->rank, ti->dim, v->stride), ssa(&t, &res[i], ti));
 		else
 			spill(&t, &res[i], ti, rp[i]);

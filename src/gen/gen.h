@@ -24,6 +24,8 @@ bool gen_types(const struct ir_module *m, const struct ir_fn *fn);
 /* Can group fn be compiled, as one kernel whose operands are dense (or the given views)?  Cheap: no LLVM.
  * On false, why (if not NULL) is a static text. */
 bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why);
+/* If group fn is a loop, and its result r (of the first 63) what becomes of operand k, the two may be one array: k; else -1. */
+int gen_loop_over(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, uint32_t r);
 /* Compile group fn.  in/out views: nparam then nresult, NULL = all dense; their rank and extents are the
  * parameters' and results', only off and stride are free.  Thread-safe. */
 struct err *gen_group(const struct ir_module *m, const struct ir_fn *fn, const struct prog_view *view, struct gen_out *out);

@@ -11,7 +11,7 @@
 #include "gen.h"
 #include "target.h"
 
-enum { GEN_VERSION = 7, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32 };
+enum { GEN_VERSION = 8, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32 };
 #define GEN_SYMBOL "rondo_kernel"     /* of the function in the code */
 
 /* c + sum k[i] * variable i + sum tk[j] * node tn[j] (i64) */
@@ -107,8 +107,9 @@ struct gen_sched {
 /* Schedule fn for target t.  On failure NULL, and why is a static text. */
 struct gen_sched *gen_schedule(struct arena *a, const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn,
                                const struct prog_view *view, const char **why);
-/* Is fn small enough, and made of the right operations, to be one piece of code with control flow? */
-bool gen_tiny_can(const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn, const char **why);
+/* Can fn be one piece of code with control flow?  Then, how many elements a value in registers has at most: larger ones are in
+ * memory.  0: no, and why is a static text. */
+int64_t gen_tiny_most(const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn, const char **why);
 bool gen_has_control(const struct ir_module *m, const struct ir_fn *fn);
 /* shape.c: choose the lane, the order of the loops and the tiles of s, whose nodes and nests are complete. */
 void gen_shape(struct arena *a, struct gen_sched *s);

@@ -61,6 +61,9 @@ static bool reads_late(struct lw *w, const struct frame *b, ir_val par, ir_val r
 		return lw_uses(b, o, par) != 1;
 	if (lw_in_place(w, g, o))
 		return ir_in(g, o, res - o->out) != par;
+	const int over = o->kind == IR_fused ? gen_loop_over(w->tmp, w->m, ir_fn_of(w->m, (ir_fnid)ir_attr(g, o, AT_fn)), res - o->out) : -1;
+	if (over >= 0)
+		return ir_in(g, o, (uint32_t)over) != par;
 	for (uint32_t k = 0; k < o->nin; k++)
 		if (ir_in(g, o, k) == par)       /* over itself, index by index */
 			return !(ir_is_elem(o->kind) || (o->kind == IR_fused && lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(g, o, AT_fn)), k)));
@@ -228,7 +231,7 @@ static struct err *lower_results(struct lw *w, struct frame *b, struct place *co
 	struct move *mv = ARENA_NEW(w->tmp, struct move, n);
 	for (uint32_t k = 0; k < n; k++)
 		lw_target(w, b, b->fn->result.p[k], want[k]);
-	lw_targets_back(b);
+	lw_targets_back(w, b);
 	TRY(lower_ops(w, b));
 	for (uint32_t k = 0; k < n; k++)
 		mv[k] = (struct move){ b->at[b->fn->result.p[k]], want[k] };

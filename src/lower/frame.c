@@ -159,15 +159,16 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, v);
 	struct place *p = NULL, *q;
 	bool pointwise = o->kind == IR_fused || ir_is_elem(o->kind), comm = lw_in_place(w, f->fn, o);   /* whose operands are apart from each other */
-	if ((pointwise && o->nout == 1) || comm)
+	const int over = o->kind == IR_fused ? gen_loop_over(w->tmp, w->m, ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, AT_fn)), v - o->out) : -1;
+	if ((pointwise && o->nout == 1) || comm || over >= 0)
 		for (uint32_t k = 0; k < o->nin && !(p && f->target[v] && p->store == f->target[v]->store); k++) {      /* best what lies where it is wanted */
 			ir_val x = ir_in(f->fn, o, k);
-			if (comm && o->out + k != v)
+			if ((comm && o->out + k != v) || (over >= 0 && (int)k != over))
 				continue;
 			const struct ir_type_info *xt = ir_vtype(w->m, f->fn, x);
 			if (xt->bytes != t->bytes || dtype_info[xt->dtype].bytes != dtype_info[t->dtype].bytes || !t->bytes)
 				continue;
-			if (o->kind == IR_fused && !lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, AT_fn)), k))
+			if (o->kind == IR_fused && over < 0 && !lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, AT_fn)), k))
 				continue;
 			if ((q = lw_steal(w, f, i, x)) && f->target[v] && q->store != f->target[v]->store && (p || lw_free_at(w, f, i, f->target[v])))
 				q = NULL;
@@ -236,16 +237,30 @@ bool lw_reshape_into(struct lw *w, struct frame *f, int i)
 	return true;
 }
 
-void lw_targets_back(struct frame *f)
+/* The operand of o that its result r is written over; -1: none. */
+static int updates(struct lw *w, const struct ir_fn *fn, const struct ir_op *o, uint32_t r)
+{
+	if (o->kind == IR_dynamic_update_slice || (o->kind == IR_scatter && o->nout == 1))
+		return 0;
+	if (o->kind == IR_fused)
+		return gen_loop_over(w->tmp, w->m, ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_fn)), r);
+	if (o->kind != IR_loop)
+		return -1;
+	const struct ir_loop l = ir_loop_view(w->tmp, w->m, fn, o);
+	return l.made[r];
+}
+
+void lw_targets_back(struct lw *w, struct frame *f)
 {
 	const struct ir_fn *fn = f->fn;
 	for (size_t i = fn->op.n; i-- > 0;) {
 		const struct ir_op *o = &fn->op.p[i];
-		if (o->kind != IR_dynamic_update_slice && !(o->kind == IR_scatter && o->nout == 1))
-			continue;
-		ir_val x = ir_in(fn, o, 0);
-		if (f->target[o->out] && !f->target[x] && f->root[x] == x && f->last[x] == (int)i && ir_def(fn, x))
-			f->target[x] = f->target[o->out];
+		for (uint32_t r = 0; r < o->nout; r++) {
+			int k = f->target[o->out + r] ? updates(w, fn, o, r) : -1;
+			ir_val x = k < 0 ? 0 : ir_in(fn, o, (uint32_t)k);
+			if (x && !f->target[x] && f->root[x] == x && f->last[x] == (int)i && ir_def(fn, x))
+				f->target[x] = f->target[o->out + r];
+		}
 	}
 }
 

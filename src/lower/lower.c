@@ -198,7 +198,7 @@ static struct err *lay_out(const struct lower_opts *opts, struct ir_module *m, s
 		}
 	for (uint32_t r = 0; r < p->nres; r++)
 		lw_target(&w, &f, fn->result.p[r], res[r]);
-	lw_targets_back(&f);
+	lw_targets_back(&w, &f);
 	lw_loans_plan(&w, &f);
 	cmd_list list;
 	void *saved;

@@ -240,7 +240,7 @@ void lw_target(struct lw *w, struct frame *f, ir_val v, struct place *t);
 /* Op i, a reshape that strides cannot say: a copy where it is wanted, its own.  False: it is not, or that is not free. */
 bool lw_reshape_into(struct lw *w, struct frame *f, int i);
 /* Push the wish for a place backwards through updates in place. */
-void lw_targets_back(struct frame *f);
+void lw_targets_back(struct lw *w, struct frame *f);
 /* Does src already lie where dst wants it?  An argument donated to an output does. */
 bool lw_same_place(const struct lw *w, const struct place *a, const struct place *b);
 /* Copies that happen at once: a source that an earlier one overwrites (or its own, when they overlap) goes to a

@@ -565,7 +565,8 @@ static void outline(struct fuse *f, int g, const int *mem, int n, struct outline
 
 /* --- tiny loops ----------------------------------------------------------------------------- */
 
-/* A loop whose values are all small: control flow and all in one kernel. */
+/* A loop whose turns handle few elements, be they parts of large values: control flow and all in one kernel.  What may be with a
+ * large value the generator knows; this is what is quickly seen. */
 static bool tiny_loop(const struct fuse *f, const struct ir_op *o)
 {
 	enum { MOST = 256, MOST_OPS = 200 };
@@ -573,15 +574,20 @@ static bool tiny_loop(const struct fuse *f, const struct ir_op *o)
 		return false;
 	int64_t ops = 0;
 	for (uint32_t k = 0; k < o->nin; k++)
-		if (ir_vtype(f->m, f->fn, ir_in(f->fn, o, k))->count > MOST || !type_ok(f, ir_in(f->fn, o, k)))
+		if (!type_ok(f, ir_in(f->fn, o, k)))
 			return false;
 	ir_fnid held[2];
 	for (int a = ir_regions(f->fn, o, held, 2); a-- > 0;) {
 		const struct ir_fn *g = ir_fn_of(f->m, held[a]);
 		ops += (int64_t)g->op.n;
-		for (size_t v = 1; v < g->val.n; v++)
-			if (ir_type_of(f->m, g->val.p[v].type)->count > MOST)
-				return false;
+		for (size_t i = 0; i < g->op.n; i++) {
+			const struct ir_op *q = &g->op.p[i];
+			bool may = q->kind == IR_dynamic_update_slice || q->kind == IR_scatter || q->kind == IR_loop || q->kind == IR_case || q->kind == IR_call ||
+			           (ir_info(q->kind)->flags & IR_VIEW) || q->kind == IR_constant;
+			for (uint32_t k = 0; k < q->nout && !may; k++)
+				if (ir_vtype(f->m, g, q->out + k)->count > MOST)
+					return false;
+		}
 	}
 	return ops <= MOST_OPS;
 }

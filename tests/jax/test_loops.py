@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from xla_cpu import on_cpu
 
 KINDS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 COMPARE = {"lt": lambda i, n: i < n, "le": lambda i, n: i <= n, "ne": lambda i, n: i != n, "gt": lambda i, n: n > i}
@@ -138,3 +139,104 @@ def test_fori_of_unsigned_indices_that_wrap():
 def test_fori_in_a_narrow_type(first, limit):
     f = lambda a: lax.fori_loop(jnp.int32(first), jnp.int32(limit), lambda i, a: a + i.astype(jnp.uint8).astype(jnp.int32), a)
     assert jax.jit(f)(jnp.int32(0)) == sum(i % 256 for i in range(first, limit))
+
+
+# --- loops that read and write parts of large values: one kernel, in which these are memory -----------
+
+TURNS = 700
+DTYPES = ["float32", "bfloat16", "float16", "int8", "uint8", "int32", "bool"]
+rng = np.random.default_rng(5)
+numbers = lambda *s: rng.normal(size=s).astype(np.float32)
+places = lambda high, *s: rng.integers(0, high, size=s).astype(np.int32)
+
+
+def same(f, *args):
+    """Bit for bit what XLA:CPU gives, but for which NaN."""
+    for got, want in zip(jax.tree.leaves(jax.jit(f)(*args)), jax.tree.leaves(on_cpu(f, *args))):
+        got, want = np.asarray(got), np.asarray(want)
+        assert got.dtype == want.dtype
+        if got.dtype.kind not in "biu":
+            nan = np.isnan(want.astype(np.float32))
+            np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), nan)
+            got, want = (np.where(nan, 0, a.view(f"u{a.itemsize}")) for a in (got, want))
+        np.testing.assert_array_equal(got, want)
+
+
+UPDATES = {
+    "set": lambda x, i, v: x.at[i].set(v),
+    "add": lambda x, i, v: x.at[i].add(v),
+    "max": lambda x, i, v: x.at[i].max(v),
+    "min": lambda x, i, v: x.at[i].min(v),
+    "drop": lambda x, i, v: x.at[i].set(v, mode="drop", wrap_negative_indices=False),
+    "get": lambda x, i, v: x.at[(i * 7) % x.shape[0]].set(x.at[i].get(mode="fill", fill_value=1)),
+    "apply": lambda x, i, v: x.at[i].apply(lambda t: t - t // 3 if t.dtype.kind in "iu" else t * t / (1 + t * t)),
+}
+
+
+@pytest.mark.parametrize("n", [1, 5, 16, 17, 100, 129, 1000])        # in a register, in several, in memory
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_updates_of_an_element(dtype, n):
+    """Places outside, too; values with NaN and -0."""
+    dt = jnp.dtype(dtype)
+    x, v = (numbers(n) * 10).astype(dt), (numbers(TURNS) * 5).astype(dt)
+    if dt.kind not in "biu":
+        v[::7], v[1::5], x[::3] = np.nan, -0.0, -0.0
+    at = rng.integers(-n - 3, n + 5, size=TURNS).astype(np.int32)
+    for name, update in UPDATES.items():
+        if dtype != "bool" or name in ("set", "drop", "get"):
+            same(lambda x, at, v: lax.fori_loop(0, TURNS, lambda i, x: update(x, at[i], v[i]), x), x, at, v)
+
+
+M, X = numbers(60, 70), numbers(1000)
+A, B, C = places(60, TURNS), places(70, TURNS), places(900, TURNS)
+loop = lambda body, x: lax.fori_loop(0, TURNS, body, x)
+PARTS = {
+    "rows": (lambda m, a, b: loop(lambda i, m: m.at[a[i]].set(m[b[i] % 60] * 0.5 + 1), m), M, A, B),
+    "columns": (lambda m, a, b: loop(lambda i, m: m.at[:, b[i]].set(m[:, a[i]] * 0.5 + 1), m), M, A, B),
+    "elements": (lambda m, a, b: loop(lambda i, m: m.at[a[i], b[i]].add(m[b[i] % 60, a[i]] * 0.5), m), M, A, B),
+    "boxes": (lambda m, a, b: loop(lambda i, m: lax.dynamic_update_slice(m, lax.dynamic_slice(m, (a[i], b[i]), (3, 5)) * 0.5, (b[i], a[i])), m), M, A, B),
+    "several rows": (lambda m, a: loop(lambda i, m: m.at[a[i]].add(1.5), m), M, places(60, TURNS, 4)),
+    "several elements": (lambda m, a, b: loop(lambda i, m: m.at[a[i], b[i]].add(m[b[i] % 60, a[i]]), m), M, places(60, TURNS, 4), places(70, TURNS, 4)),
+    "several taken": (lambda m, a: loop(lambda i, m: m.at[i % 60].set(m[a[i]].max(0) * 0.5), m), M, places(60, TURNS, 3)),
+    "both of two": (lambda x, y, c: loop(lambda i, s: (s[0].at[c[i]].set(s[1][c[i] + 1]), s[1].at[c[i] + 3].set(s[0][c[i]] * 0.5)), (x, y)), X, X * 2, C),
+    "both of one": (lambda x, c: loop(lambda i, s: (s[0].at[c[i]].set(s[1][c[i] + 1]), s[1].at[c[i] + 3].set(s[0][c[i]] * 0.5)), (x, x)), X, C),
+    "changing places": (lambda x, y, c: loop(lambda i, s: (s[1], s[0].at[c[i]].set(s[1][c[i]])), (x, y)), X, X * 2, C),
+    "and what it was": (lambda x, c: (loop(lambda i, y: y.at[c[i]].set(x[c[i] + 1] + y[c[i] + 2] * 0.5), x), x * 2), X, C),
+    "the old one read": (lambda x: loop(lambda i, s: (s[0].at[i].set(s[1]), s[0][(i * 3) % 1000]), (x, x[0])), X),
+    "of no avail": (lambda x: loop(lambda i, s: s + x.at[i].set(s)[3], x[0]), X),
+    "swapped": (lambda x, c: loop(lambda i, x: x.at[i].set(x[c[i]]).at[c[i]].set(x[i]), x), X, C),
+    "reshaped": (lambda m: loop(lambda i, m: m.reshape(-1).at[i].set(m[i % 60, 3]).reshape(m.shape), m), M),
+    "one branch": (lambda x, c: loop(lambda i, x: lax.cond(x[c[i]] > 0, lambda x: x.at[c[i]].set(-x[c[i] + 2]), lambda x: x, x), x), X, C),
+    "both branches": (lambda x, c: loop(lambda i, x: lax.cond(x[c[i]] > 0, lambda x: x.at[c[i]].set(-x[c[i] + 2]),
+                                                              lambda x: x.at[c[i]].add(1).at[c[i] + 1].set(x[5]), x), x), X, C),
+    "one of two": (lambda x, c: loop(lambda i, s: lax.switch(c[i] % 3, [lambda x, y: (x.at[c[i]].set(3.0), y), lambda x, y: (x, y.at[c[i]].set(x[c[i]])),
+                                                                        lambda x, y: (x, y)], *s), (x, x * 2)), X, C),
+    "crosswise": (lambda x, c: loop(lambda i, s: lax.switch(c[i] % 2, [lambda x, y: (y.at[c[i]].set(3.0), x), lambda x, y: (x, y)], *s), (x, x * 2)), X, C),
+    "loops in loops": (lambda m: lax.fori_loop(0, 20, lambda k, m: lax.fori_loop(0, 20, lambda i, m: lax.fori_loop(0, 20, lambda j, m: m.at[i, j].min(m[i, k] + m[k, j]), m), m), m), M),
+    "a row in turn": (lambda m: lax.fori_loop(1, 60, lambda i, m: m.at[i].set(lax.fori_loop(0, 70, lambda j, r: r.at[j].set(m[i - 1, 69 - j] + j), m[i])), m), M),
+    "wide outside": (lambda m: lax.fori_loop(0, 9, lambda i, m: lax.fori_loop(0, 500, lambda j, m: m.at[j % 60, j % 70].add(1.0), m * 0.5), m), M),
+    "wide beside": (lambda m: lax.fori_loop(0, 9, lambda i, m: m * 0.5 + lax.fori_loop(0, 500, lambda j, m: m.at[j % 60, j % 70].add(1.0), m), m), M),
+    "while": (lambda x: lax.while_loop(lambda s: (s[0] < 900) & (s[1][s[0]] > -9), lambda s: (s[0] + 1, s[1].at[s[0] + 1].add(s[1][s[0]] * 0.5)), (0, x)), X),
+    "from zeros": (lambda x: loop(lambda i, y: y.at[i % 500].add(x[i % 1000]), jnp.zeros(500)), X),
+    "rows out": (lambda x: lax.scan(lambda s, t: (s.at[jnp.int32(jnp.abs(t) * 100) % 300].add(t), (s[3], s[:2])), jnp.zeros(300), x), X),
+    "rows in and out": (lambda x: lax.scan(lambda s, t: (s * 0.5 + t, (s, s[:3])), jnp.zeros(40), x), numbers(500, 40)),
+    "backwards": (lambda x: lax.scan(lambda s, t: (s * 0.5 + t, (s, s * 2)), jnp.zeros(8), x, reverse=True), numbers(500, 8)),
+    "turned": (lambda x: lax.scan(lambda s, t: (s * 0.5 + t, s), jnp.zeros(8), x.T), numbers(8, 500)),
+    "many at once": (jax.vmap(lambda x, i: lax.fori_loop(0, 300, lambda t, x: x.at[(i * t) % 50].add(x[(i + t) % 50] * 0.5), x)), numbers(6, 50), places(50, 6)),
+    "narrow places": (lambda x, c: loop(lambda i, x: x.at[c[i]].add(1.0), x), X[:100], rng.integers(-128, 128, size=TURNS).astype(np.int8)),
+    "unsigned places": (lambda x, c: loop(lambda i, x: x.at[c[i]].add(1.0), x), X, rng.integers(0, 1100, size=TURNS).astype(np.uint32)),
+    "no turn": (lambda x: lax.fori_loop(0, 0, lambda i, x: x.at[i].set(1.0), x), X),
+    "so many turns": (lambda x, n: lax.fori_loop(0, n, lambda i, x: x.at[i].set(x[i - 1] * 0.5), x), X, np.int32(700)),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_large_values(name):
+    same(*PARTS[name])
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 16, 37, 100, 128])
+def test_reductions_in_a_loop(n):
+    x = (rng.integers(-8, 9, size=(300, n)) / 8).astype(np.float32)       # sums are exact in any order
+    x[5:9, n // 2] = np.nan
+    same(lambda x: lax.scan(lambda s, t: (s * 0.5, (jnp.argmax(t + s), jnp.max(t), jnp.min(t), t.sum(), jnp.argmin(t))), jnp.float32(0), x), x)
