@@ -135,8 +135,20 @@ static LV ssa(struct tiny *t, struct tv *v, const struct ir_type_info *ti)
 	return x;
 }
 
-/* Write the value to dense memory at p. */
-static void spill(struct tiny *t, struct tv *v, const struct ir_type_info *ti, LV p)
+/* Element i in row-major order of what has these strides. */
+static LV element(struct em *e, const struct ir_type_info *ti, const int64_t *stride, LV i)
+{
+	LV rest = i, off = em_ki(e->i64, 0);
+	for (int d = ti->rank - 1; d >= 0; d--) {
+		LV k = LLVMBuildURem(e->b, rest, em_ki(e->i64, ti->dim[d]), "");
+		rest = LLVMBuildUDiv(e->b, rest, em_ki(e->i64, ti->dim[d]), "");
+		off = LLVMBuildAdd(e->b, off, LLVMBuildMul(e->b, k, em_ki(e->i64, stride[d]), ""), "");
+	}
+	return off;
+}
+
+/* Write the value to memory at p, of these strides; NULL: dense. */
+static void spill(struct tiny *t, struct tv *v, const struct ir_type_info *ti, LV p, const int64_t *to)
 {
 	struct em *e = t->e;
 	LT mt = em_mem(e, ti->dtype);
@@ -145,31 +157,25 @@ static void spill(struct tiny *t, struct tv *v, const struct ir_type_info *ti, L
 	if (v->ssa || ti->count <= t->most) {
 		int64_t st[IR_MAX_RANK];
 		gen_strides(ti->rank, ti->dim, st);
-		store_at(t, ti->dtype, ti->count, p, positions(&t->a, ti->rank, ti->dim, st), ssa(t, v, ti));
+		store_at(t, ti->dtype, ti->count, p, positions(&t->a, ti->rank, ti->dim, to ? to : st), ssa(t, v, ti));
 		return;
 	}
-	if (v->ptr && !v->stride) {
+	if (v->ptr && !v->stride && !to) {
 		LV n = em_ki(e->i64, ti->bytes), a[3] = { p, v->ptr, n };
 		e->code->call(e, "memmove", e->ptr, 3, a);
 		return;
 	}
-	/* a loop over the elements: a splat, or a strided stack, whose last dimensions are walked by digits */
+	/* a loop over the elements: a splat, or one of the two is strided */
 	LLVMBasicBlockRef from = LLVMGetInsertBlock(e->b), loop = em_block(e, "fill"), out = em_block(e, "filled");
 	LV x = v->splat ? em_to_mem(e, ti->dtype, v->splat) : NULL;
 	LLVMBuildBr(e->b, loop);
 	LLVMPositionBuilderAtEnd(e->b, loop);
 	LV i = LLVMBuildPhi(e->b, e->i64, "");
 	if (!x) {
-		LV rest = i, off = em_ki(e->i64, 0);
-		for (int d = ti->rank - 1; d >= 0; d--) {
-			LV k = LLVMBuildURem(e->b, rest, em_ki(e->i64, ti->dim[d]), "");
-			rest = LLVMBuildUDiv(e->b, rest, em_ki(e->i64, ti->dim[d]), "");
-			off = LLVMBuildAdd(e->b, off, LLVMBuildMul(e->b, k, em_ki(e->i64, v->stride[d]), ""), "");
-		}
-		x = LLVMBuildLoad2(e->b, mt, em_gep(e, mt, v->ptr, off), "");
+		x = LLVMBuildLoad2(e->b, mt, em_gep(e, mt, v->ptr, v->stride ? element(e, ti, v->stride, i) : i), "");
 		LLVMSetAlignment(x, dtype_info[ti->dtype].bytes);
 	}
-	LLVMSetAlignment(LLVMBuildStore(e->b, x, em_gep(e, mt, p, i)), dtype_info[ti->dtype].bytes);
+	LLVMSetAlignment(LLVMBuildStore(e->b, x, em_gep(e, mt, p, to ? element(e, ti, to, i) : i)), dtype_info[ti->dtype].bytes);
 	LV next = LLVMBuildAdd(e->b, i, em_ki(e->i64, 1), "");
 	LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntULT, next, em_ki(e->i64, ti->count), ""), loop, out);
 	LV in[2] = { em_ki(e->i64, 0), next };
@@ -181,7 +187,7 @@ static void spill(struct tiny *t, struct tv *v, const struct ir_type_info *ti, L
 static LV spill_new(struct tiny *t, struct tv *v, const struct ir_type_info *ti)
 {
 	LV p = em_alloca(t->e, LLVMArrayType2(em_mem(t->e, ti->dtype), (uint64_t)MAX(ti->count, 1)));
-	spill(t, v, ti, p);
+	spill(t, v, ti, p, NULL);
 	return p;
 }
 
@@ -708,7 +714,7 @@ static struct tv place(struct tiny *t, struct tv *x, const struct ir_type_info *
 {
 	if (!p)
 		return (struct tv){ .ptr = spill_new(t, x, ti) };
-	spill(t, x, ti, p);
+	spill(t, x, ti, p, NULL);
 	return (struct tv){ .ptr = p };
 }
 
@@ -1043,10 +1049,7 @@ struct err *em_tiny(struct em *e, const struct ir_module *m, const struct ir_fn 
 		if (!ti->count || (res[i].ptr && res[i].ptr == rp[i]))
 			continue;
 		const struct prog_view *v = view ? &view[fn->nparam + i] : NULL;
-		if (v && !prog_view_dense(v) && ti->count <= t.most)
-			store_at(&t, ti->dtype, ti->count, rp[i], positions(&t.a, ti->rank, ti->dim, v->stride), ssa(&t, &res[i], ti));
-		else
-			spill(&t, &res[i], ti, rp[i]);
+		spill(&t, &res[i], ti, rp[i], v && !prog_view_dense(v) ? v->stride : NULL);
 	}
 	LLVMBuildBr(e->b, out);
 	em_at(e, out);
