@@ -208,7 +208,7 @@ struct scatter {
 	int64_t cut;                 /* columns of a tile: tiles share the rows, each has its part of every window */
 	size_t lists;
 };
-enum { ROWS = 256, SHORT_ROW = 64, SHARED = 65536 };     /* rows whose places are found at once; bytes of a short one; elements for threads */
+enum { ROWS = 256, SHORT_ROW = 1024, SHARED = 65536 };     /* rows whose places are found at once; bytes of a short one; elements for threads */
 
 /* A strip of one window: n elements in steps of st, su bytes. */
 static void scatter_strip(const struct scatter *q, const struct prog_kern *k, int64_t n, char *const *to, const int64_t *st,
@@ -414,8 +414,8 @@ struct err *kern_make_scatter(const struct prog_kern *k, struct kern_state *s)
 	int64_t n = l0->dim[l0->rank - 1], line = 64 / es;
 	q->together = q->nop == 1 && !q->p && q->w->nb >= 1 && l0->rank == 1 && (n == 1 || (l0->stride[0][0] == es && l0->stride[1][0] == es));
 	q->cut = n;
-	if (q->w->rows * q->w->wcount > SHARED && n >= 2 * line)
-		q->cut = MAX(line, (n / 16 + line - 1) / line * line);
+	if (q->w->rows * q->w->wcount > SHARED && n >= 4 * line)
+		q->cut = MAX(2 * line, (n / 16 + line - 1) / line * line);
 	bool none = !q->w->rows || !q->w->wcount;
 	s->tiles = none ? 0 : (n + q->cut - 1) / q->cut;
 	size_t base = q->p ? (q->p->scratch + 63) & ~(size_t)63 : 0;

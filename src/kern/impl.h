@@ -37,6 +37,9 @@ typedef void kern_gemm(int64_t m, int64_t n, int64_t k, const void *a, int64_t l
 /* c[m][n] += a[m][k] b[n][k]^T. */
 typedef kern_gemm kern_gemm_nt;
 
+/* To i16 in the order of the numbers, NaN beyond all on the side that is sought, 0 above -0; and back, with subnormals flushed. */
+typedef kern_strip *kern_key[2];
+
 /* to[at[i]] = f(to[at[i]], up[i]) for n rows of w elements in order: at in bytes, KERN_NOWHERE for what is dropped; updates lie us bytes
  * apart, a row's elements behind each other. */
 typedef void kern_each(int64_t n, int64_t w, char *to, const int64_t *at, const char *up, int64_t us);
@@ -60,6 +63,7 @@ struct kern_isa {
 	/* of integers, modulo 2^32; row of the type: sum of x[i] * row[i]; c[0..n) += sum over 4 rows of x[r] * row[r][0..n) */
 	uint32_t (*dot_int[NAT_COUNT])(int64_t n, const uint32_t *x, const void *row);
 	void (*axpy4_int[NAT_COUNT])(int64_t n, const uint32_t *x, const char *const *row, uint32_t *c);
+	kern_key key16[2][2];        /* for the larger, for the smaller of two; of bf16, of f16 */
 	/* n keys that sort as unsigned words; kind 0 unsigned, 1 signed, 2 float; at most 4 bytes each */
 	void (*keys32)(int kind, int es, uint32_t flip, int64_t n, const void *x, uint32_t *out);
 	void (*small)(const struct small_fmt *f, int64_t n, uint8_t *out, const float *in);

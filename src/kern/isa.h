@@ -438,12 +438,14 @@ static void CAT3(place, i32, h)(int64_t n, const int32_t *idx, int64_t most, int
 	EACH at[i] = idx[i] < 0 || idx[i] > most ? KERN_NOWHERE : at[i] + idx[i] * step;
 }
 
-/* One row after the other: as the strip of the type has it, element by element, four at once where there are as many. */
+/* One row after the other: as the strip of the type has it, element by element; a cache line at once, half of one, or four where
+ * there are as many.  Rows of a length that is known when this is compiled cost half. */
+#define LINE_OF(X) (int)(64 / sizeof(X))
 #define EACH_FN(R, N, X, T, load, last, e) EACH_SOME(R, N, X, T, load, last, e) EACH_ROWS(R, N, X)
 #define EACH_SOME(R, N, X, T, load, last, e)                                                          \
 	static inline void CAT3(R, N, some)(int k, char *to, const char *up)                              \
 	{                                                                                                 \
-		X p[4], q[4];                                                                                 \
+		X p[LINE_OF(X)], q[LINE_OF(X)];                                                               \
 		memcpy(p, to, sizeof *p * (size_t)k);                                                         \
 		memcpy(q, up, sizeof *q * (size_t)k);                                                         \
 		for (int j = 0; j < k; j++) {                                                                 \
@@ -453,12 +455,25 @@ static void CAT3(place, i32, h)(int64_t n, const int32_t *idx, int64_t most, int
 		memcpy(to, p, sizeof *p * (size_t)k);                                                         \
 	}
 #define EACH_ROWS(R, N, X)                                                                            \
+	static inline void CAT3(R, N, rows)(int k, int64_t n, char *to, const int64_t *at, const char *up, int64_t us) \
+	{                                                                                                 \
+		for (int64_t i = 0; i < n; i++, up += us)                                                     \
+			if (at[i] >= KERN_NOWHERE / 2)                                                            \
+				CAT3(R, N, some)(k, to + at[i], up);                                                  \
+	}                                                                                                 \
 	static void CAT3(R, N, each)(int64_t n, int64_t w, char *to, const int64_t *at, const char *up, int64_t us) \
 	{                                                                                                 \
+		enum { LINE = LINE_OF(X), B = sizeof(X) };                                                    \
 		if (w == 1) {                                                                                 \
-			for (int64_t i = 0; i < n; i++, up += us)                                                 \
-				if (at[i] >= KERN_NOWHERE / 2)                                                        \
-					CAT3(R, N, some)(1, to + at[i], up);                                              \
+			CAT3(R, N, rows)(1, n, to, at, up, us);                                                   \
+			return;                                                                                   \
+		}                                                                                             \
+		if (w == LINE) {                                                                              \
+			CAT3(R, N, rows)(LINE, n, to, at, up, us);                                                \
+			return;                                                                                   \
+		}                                                                                             \
+		if (w == LINE / 2) {                                                                          \
+			CAT3(R, N, rows)(LINE / 2, n, to, at, up, us);                                            \
 			return;                                                                                   \
 		}                                                                                             \
 		for (int64_t i = 0; i < n; i++, up += us) {                                                   \
@@ -466,10 +481,12 @@ static void CAT3(place, i32, h)(int64_t n, const int32_t *idx, int64_t most, int
 			if (at[i] < KERN_NOWHERE / 2)                                                             \
 				continue;                                                                             \
 			char *p = to + at[i];                                                                     \
+			for (; j + LINE <= w; j += LINE)                                                          \
+				CAT3(R, N, some)(LINE, p + j * B, up + j * B);                                        \
 			for (; j + 4 <= w; j += 4)                                                                \
-				CAT3(R, N, some)(4, p + j * (int64_t)sizeof(X), up + j * (int64_t)sizeof(X));         \
+				CAT3(R, N, some)(4, p + j * B, up + j * B);                                           \
 			for (; j < w; j++)                                                                        \
-				CAT3(R, N, some)(1, p + j * (int64_t)sizeof(X), up + j * (int64_t)sizeof(X));         \
+				CAT3(R, N, some)(1, p + j * B, up + j * B);                                           \
 		}                                                                                             \
 	}
 #define EACH_SELF(x) (x)
@@ -482,16 +499,19 @@ static void CAT3(place, i32, h)(int64_t n, const int32_t *idx, int64_t most, int
 	EACH_FN(add, N, X, T, load, last, x + y) EACH_FN(mul, N, X, T, load, last, x * y)                 \
 	EACH_LIMIT(min, N, X, H, load, last) EACH_LIMIT(max, N, X, H, load, last)
 /* min_1 and max_1 with no branch on which is the larger, since nobody guesses that: the instructions give y if neither is.
- * Zeros, subnormals and NaN are rare: of four elements with one of them false is said, and nothing done. */
+ * Of zeros that gives the one or the other, and both orders together the right one.  Subnormals and NaN are rare: of four elements with
+ * one of them false is said, and nothing done. */
 #if defined(__x86_64__)
 #define LIMIT_f32(R, x, y, op) _mm_cvtss_f32(_mm_##R##_ss(_mm_set_ss(x), _mm_set_ss(y)))
 #define LIMIT_f64(R, x, y, op) _mm_cvtsd_f64(_mm_##R##_sd(_mm_set_sd(x), _mm_set_sd(y)))
-#define LIMIT_FOUR(R)                                                                                 \
+#define LIMIT_FOUR(R, both)                                                                           \
 	static inline bool CAT3(four, R, f32)(char *to, const char *up)                                   \
 	{                                                                                                 \
-		__m128 x = _mm_loadu_ps((const float *)(const void *)to), z = _mm_##R##_ps(x, _mm_loadu_ps((const float *)(const void *)up)); \
-		__m128 tiny = _mm_cmpnge_ps(_mm_andnot_ps(_mm_set1_ps(-0.f), z), _mm_set1_ps(0x1p-126f));     \
-		if (_mm_movemask_ps(_mm_or_ps(tiny, _mm_cmpunord_ps(x, x))))                                  \
+		__m128 x = _mm_loadu_ps((const float *)(const void *)to), y = _mm_loadu_ps((const float *)(const void *)up); \
+		__m128 z = _mm_##both##_ps(_mm_##R##_ps(x, y), _mm_##R##_ps(y, x));                           \
+		__m128i t = _mm_sub_epi32(_mm_and_si128(_mm_castps_si128(z), _mm_set1_epi32(0x7fffffff)), _mm_set1_epi32(1)); \
+		__m128i small = _mm_and_si128(_mm_cmpgt_epi32(_mm_set1_epi32(0x7fffff), t), _mm_cmpgt_epi32(t, _mm_set1_epi32(-1))); \
+		if (_mm_movemask_ps(_mm_or_ps(_mm_castsi128_ps(small), _mm_cmpunord_ps(x, y))))               \
 			return false;                                                                             \
 		_mm_storeu_ps((float *)(void *)to, z);                                                        \
 		return true;                                                                                  \
@@ -499,7 +519,7 @@ static void CAT3(place, i32, h)(int64_t n, const int32_t *idx, int64_t most, int
 #else
 #define LIMIT_f32(R, x, y, op) (x op y ? x : y)
 #define LIMIT_f64(R, x, y, op) (x op y ? x : y)
-#define LIMIT_FOUR(R) static inline bool CAT3(four, R, f32)(char *to, const char *up) { return false; }
+#define LIMIT_FOUR(R, both) static inline bool CAT3(four, R, f32)(char *to, const char *up) { return false; }
 #endif
 #define LIMIT_ONE(R, H, T, FABS, LEAST, op)                                                           \
 	__attribute__((noinline, cold)) static T CAT3(rare##R, H, h)(T x, T y) { return CAT3(R##_1, H, h)(x, y); } \
@@ -512,16 +532,64 @@ LIMIT_ONE(min, f32, float, __builtin_fabsf, 0x1p-126f, <)
 LIMIT_ONE(max, f32, float, __builtin_fabsf, 0x1p-126f, >)
 LIMIT_ONE(min, f64, double, __builtin_fabs, 0x1p-1022, <)
 LIMIT_ONE(max, f64, double, __builtin_fabs, 0x1p-1022, >)
-LIMIT_FOUR(min)
-LIMIT_FOUR(max)
+LIMIT_FOUR(min, or)
+LIMIT_FOUR(max, and)
+/* min_1 and max_1 of half a line or a line: u and v are the bits of x and y. */
+#define LIMIT_WIDE(R, H, T, K, BITS, op, zero)                                                        \
+	static inline void CAT3(R##BITS, H, h)(char *to, const char *up)                                  \
+	{                                                                                                 \
+		typedef T fv __attribute__((vector_size(BITS / 8)));                                          \
+		typedef K uv __attribute__((vector_size(BITS / 8)));                                          \
+		fv x, y;                                                                                      \
+		memcpy(&x, to, sizeof x);                                                                     \
+		memcpy(&y, up, sizeof y);                                                                     \
+		uv u = (uv)x, v = (uv)y, first = (uv)((x op y) | (x != x)), same = (uv)(x == y), r = (u & first) | (v & ~first); \
+		r = (same & (u zero v)) | (r & ~same);                                                        \
+		r &= (uv)((r & (K)INF_##H) != 0) | (K)SIGN_##H;                                               \
+		memcpy(to, &r, sizeof r);                                                                     \
+	}
+#define INF_f32 0x7f800000u
+#define SIGN_f32 0x80000000u
+#define INF_f64 0x7ff0000000000000u
+#define SIGN_f64 0x8000000000000000u
+#define LIMIT_WIDES(R, op, zero)                                                                      \
+	LIMIT_WIDE(R, f32, float, uint32_t, 256, op, zero) LIMIT_WIDE(R, f32, float, uint32_t, 512, op, zero) \
+	LIMIT_WIDE(R, f64, double, uint64_t, 256, op, zero) LIMIT_WIDE(R, f64, double, uint64_t, 512, op, zero)
+LIMIT_WIDES(min, <, |)
+LIMIT_WIDES(max, >, &)
+#if defined(__x86_64__) && ISA_LEVEL >= 4
+#define LIMIT_LINE(R, both, W, P)                                                                     \
+	static inline void CAT3(line, R, W)(char *to, const char *up)                                     \
+	{                                                                                                 \
+		__m##W x = P##_loadu_ps((const float *)(const void *)to), y = P##_loadu_ps((const float *)(const void *)up); \
+		__m##W##i z = P##_##both##_si##W(P##_castps_si##W(P##_##R##_ps(x, y)), P##_castps_si##W(P##_##R##_ps(y, x))); \
+		__m##W##i t = P##_sub_epi32(P##_and_si##W(z, P##_set1_epi32(0x7fffffff)), P##_set1_epi32(1)); \
+		if (__builtin_expect(P##_cmplt_epu32_mask(t, P##_set1_epi32(0x7fffff)) | P##_cmp_ps_mask(x, y, _CMP_UNORD_Q), 0)) \
+			CAT3(R##W, f32, h)(to, up);                                                               \
+		else                                                                                          \
+			P##_storeu_ps((float *)(void *)to, P##_castsi##W##_ps(z));                                \
+	}
+LIMIT_LINE(min, or, 256, _mm256)
+LIMIT_LINE(max, and, 256, _mm256)
+LIMIT_LINE(min, or, 512, _mm512)
+LIMIT_LINE(max, and, 512, _mm512)
+#define WIDE_f32(R, k, to, up) (k == 16 ? CAT3(line, R, 512)(to, up) : CAT3(line, R, 256)(to, up), true)
+#else
+#define WIDE_f32(R, k, to, up) (k == 16 ? CAT3(R##512, f32, h)(to, up) : CAT3(R##256, f32, h)(to, up), true)
+#endif
+#define WIDE_f64(R, k, to, up) (CAT3(R##512, f64, h)(to, up), true)
+#define WIDE_bf16(R, k, to, up) false
+#define WIDE_f16(R, k, to, up) false
 #define FOUR_f32(R, to, up) CAT3(four, R, f32)(to, up)
-#define FOUR_f64(R, to, up) false
+#define FOUR_f64(R, to, up) (CAT3(R##256, f64, h)(to, up), true)
 #define FOUR_bf16(R, to, up) false
 #define FOUR_f16(R, to, up) false
 #define EACH_LIMIT(R, N, X, H, load, last)                                                            \
 	static inline void CAT3(R, N, some)(int k, char *to, const char *up)                              \
 	{                                                                                                 \
 		if (k == 4 && FOUR_##N(R, to, up))                                                            \
+			return;                                                                                   \
+		if (k > 4 && WIDE_##N(R, k, to, up))                                                          \
 			return;                                                                                   \
 		for (int j = 0; j < k; j++) {                                                                 \
 			X p, q;                                                                                   \
@@ -543,6 +611,28 @@ EACH_FN(put, 2, uint16_t, uint16_t, EACH_SELF, EACH_SELF, y)
 EACH_FN(put, 4, uint32_t, uint32_t, EACH_SELF, EACH_SELF, y)
 EACH_FN(put, 8, uint64_t, uint64_t, EACH_SELF, EACH_SELF, y)
 EACH_FN(put, 16, uint128, uint128, EACH_SELF, EACH_SELF, y)
+
+/* --- numbers of 16 bits as integers in their order ------------------------------ */
+
+#define KEY16(N, WAY, INF, BEYOND)                                                                    \
+	static void CAT3(key, N, WAY)(ARGS)                                                               \
+	{                                                                                                 \
+		const int16_t *a = a_;                                                                        \
+		int16_t *o = out;                                                                             \
+		EACH o[i] = (int16_t)((a[i] ^ ((a[i] >> 15) & 0x7fff)) + BEYOND);                             \
+	}                                                                                                 \
+	static void CAT3(unkey, N, WAY)(ARGS)                                                             \
+	{                                                                                                 \
+		const int16_t *a = a_;                                                                        \
+		uint16_t *o = out;                                                                            \
+		EACH {                                                                                        \
+			int16_t k = (int16_t)(a[i] - BEYOND);                                                     \
+			uint16_t u = (uint16_t)(k ^ ((k >> 15) & 0x7fff));                                        \
+			o[i] = u & INF ? u : u & 0x8000;                                                          \
+		}                                                                                             \
+	}
+KEY16(bf16, max, 0x7f80, -0x7f) KEY16(bf16, min, 0x7f80, 0x7f)
+KEY16(f16, max, 0x7c00, -0x3ff) KEY16(f16, min, 0x7c00, 0x3ff)
 
 /* --- products ------------------------------------------------------------ */
 
@@ -1013,6 +1103,7 @@ const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 		[RED_add] = EACH_ALL(add), [RED_mul] = EACH_ALL(mul), [RED_min] = EACH_ALL(min), [RED_max] = EACH_ALL(max),
 		[RED_and] = { EACH_INTS(and) }, [RED_or] = { EACH_INTS(or) }, [RED_xor] = { EACH_INTS(xor) },
 	},
+	.key16 = { { { key_bf16_max, unkey_bf16_max }, { key_f16_max, unkey_f16_max } }, { { key_bf16_min, unkey_bf16_min }, { key_f16_min, unkey_f16_min } } },
 	.place_i32 = place_i32_h, .put = { put_1_each, put_2_each, put_4_each, put_8_each, put_16_each },
 	.gemm_f32 = gemm_f32_h, .gemm_f64 = gemm_f64_h, .gemm_i32 = gemm_i32_h, .gemm_i64 = gemm_i64_h,
 	.gemm_nt_f32 = gemmnt_f32_h, .gemm_nt_f64 = gemmnt_f64_h, .gemm_nt_i32 = gemmnt_i32_h, .gemm_nt_i64 = gemmnt_i64_h,

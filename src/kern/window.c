@@ -343,11 +343,16 @@ struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state
 	if (q->nop < 1 || q->nop > MAX_OPS)
 		return ERR(UNIMPLEMENTED, "reduce_window of %d operands", q->nop);
 	if (q->op != RED_fn) {
-		q->acc = acc_type(dt);
+		const kern_key *key = q->op == RED_max || q->op == RED_min ? &kern_isa_get()->key16[q->op == RED_min][dt == DT_f16] : NULL;
+		bool keys = key && (dt == DT_bf16 || dt == DT_f16);       /* the largest of numbers is the largest of integers in their order */
+		q->acc = keys ? DT_i16 : acc_type(dt);
 		q->f = redop_elem[q->op] < ELEM_COUNT ? kern_elem(redop_elem[q->op], q->acc, q->acc) : NULL;
 		if (!q->f || q->nop != 1)
 			return ERR(UNIMPLEMENTED, "reduce_window '%s' of %d operands of '%s'", redop_name[q->op], q->nop, dtype_info[dt].name);
-		if (q->acc != dt) {
+		if (keys) {
+			q->load = (*key)[0];
+			q->store = (*key)[1];
+		} else if (q->acc != dt) {
 			q->load = kern_elem(ELEM_convert, dt, q->acc);
 			q->store = kern_elem(ELEM_convert, q->acc, dt);
 		}
