@@ -256,7 +256,7 @@ static void lane_loop(struct em *e, int v, LV lo, LV hi, int64_t known, bool ful
 
 /* Float sums add up a run of turns in one number.  Runs of f32 add up in f64, so that only the last rounding counts; those of f64 add up, as
  * many as there are turns in a run, in another number, and so on: errors grow with the logarithm of the length. */
-enum { SUM_RUN = 128, SUM_RUN_F32 = 32 };
+enum { SUM_RUN = 128, SUM_RUN_F32 = 16 };
 
 /* run: 0: there are no long sums; wide: f64 ones of f32; open: this is within a run of those. */
 struct nest_cx { const struct gen_body *b; const struct gen_nest *x; struct acc *acc; int64_t run; bool wide, open; };

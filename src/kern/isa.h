@@ -367,7 +367,7 @@ static void CAT3(cv, f32, f16)(ARGS)
 /* --- folds --------------------------------------------------------------- */
 
 /* A fixed tree: blocks of FOLD_BLOCK in FOLD_LANES running values each, blocks halved recursively. */
-enum { FOLD_LANES = 64, FOLD_BLOCK = 4096 };
+enum { FOLD_LANES = 64, FOLD_BLOCK = 1024 };
 #define FOLD(R, N, T, ID, e) FOLD_AS(R, N, T, T, (T), (T), ID, e)
 /* Of numbers that are load(x), from which last() makes the result. */
 #define FOLD_AS(R, N, X, T, load, last, ID, e)                                                        \

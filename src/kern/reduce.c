@@ -13,7 +13,7 @@
 
 #include "impl.h"
 
-enum { RUN = 32, ACROSS = 1024, FOLD_BUF = 4096, MAX_CHUNKS = 64, LANE_STEPS = 16 };
+enum { RUN = 16, ACROSS = 1024, FOLD_BUF = 4096, MAX_CHUNKS = 64, LANE_STEPS = 16 };
 
 struct dims { int n; int64_t dim[LOOP_RANK], in[LOOP_RANK], out[LOOP_RANK]; };   /* strides in elements */
 

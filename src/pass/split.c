@@ -103,103 +103,119 @@ static ir_val neutral(struct ir_b *b, enum redop op, ir_type t)
 	return ir_const(b, t, e, dtype_info[dt].bytes);
 }
 
-/* Columns of very many rows, of which there are few: rows are cut into blocks, or some of the reduced dimensions stay at first.  Parts of a sum are of
- * f32 at least, and are added in f64: there are not so many that their roundings would even out. */
-static ir_val split_columns(struct rewrite *r, const struct ir_op *o, const ir_val *in, enum redop op)
+/* What the parts of a reduction are calculated in, and what they are put together in: so that a result of few bits is rounded once, and that of many
+ * parts, which are not so many that their roundings would even out, about once.  Roundings of a product stay in it, however it is cut. */
+struct wider { enum dtype part, whole; };
+static struct wider wider(enum redop op, enum dtype dt)
 {
-	enum { MANY = 1 << 20, COLUMNS = 1024, PARTS = 16, BLOCKS = 64, MOST = 64 };
+	if (dtype_info[dt].cls != DT_FLOAT || (op != RED_add && op != RED_mul))
+		return (struct wider){ dt, dt };
+	return (struct wider){ dtype_info[dt].bits < (op == RED_mul ? 32 : 64) ? DT_f32 : DT_f64, DT_f64 };
+}
+
+static bool is_neutral(struct rewrite *r, enum redop op, ir_val v)
+{
+	enum dtype dt = ir_vtype(r->m, r->b.fn, v)->dtype;
+	const void *splat = ir_splat(r->m, r->b.fn, v);
+	char e[16];
+	kern_identity(op, dt, e);
+	return splat && !memcmp(splat, e, (size_t)dtype_info[dt].bytes);
+}
+
+/* x reduced as numbers of type in; start 0: from what changes nothing. */
+static ir_val reduced(struct rewrite *r, enum redop op, ir_val x, ir_val start, enum dtype in, int n, const int64_t *dims)
+{
+	struct ir_b *b = &r->b;
+	x = ir_convert(b, x, in);
+	start = start && !is_neutral(r, op, start) ? ir_convert(b, start, in) : neutral(b, op, ir_scalar(r->m, in));
+	return ir_reduce1(b, op, x, start, n, dims);
+}
+
+/* The dimensions dims of o's operand, the first among them, in so many blocks of it, of all elements but the last few. */
+static ir_val in_blocks(struct rewrite *r, const struct ir_op *o, const ir_val *in, enum redop op, int64_t blocks, int n, const int64_t *dims)
+{
+	enum { MOST = 64 };
 	struct ir_b *b = &r->b;
 	struct ir_type_info t = *ir_vtype(r->m, b->fn, in[0]);
-	int n, k = 0;
-	int64_t dims[IR_MAX_RANK], in_blocks[IR_MAX_RANK], parts = 1;
-	const int64_t *given = ir_attrs(r->from, o, AT_dims, &n);
-	memcpy(dims, given, sizeof *dims * (size_t)n);
-	bool rising = true;
-	for (int i = 1; i < n; i++)
-		rising &= dims[i] > dims[i - 1];
-	if (t.count < MANY || ir_vtype(r->m, r->from, o->out)->count >= COLUMNS || !rising || !n)
-		return 0;
-	bool sum = dtype_info[t.dtype].cls == DT_FLOAT && (op == RED_add || op == RED_mul);
-	enum dtype part = sum && dtype_info[t.dtype].bits < 32 ? DT_f32 : t.dtype, wide = sum ? DT_f64 : t.dtype;
-	int64_t all = t.dim[0], rows = all / BLOCKS * BLOCKS;
-	ir_val start = neutral(b, op, ir_scalar(r->m, part)), x, rest = 0;
-	if (dims[0] == 0 && t.rank < IR_MAX_RANK && rows >= BLOCKS * PARTS && redop_elem[op] != ELEM_COUNT) {
-		for (int i = 0; i < n; i++)
-			in_blocks[i] = dims[i] + 1;
-		struct part p = { r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, 0, rows, BLOCKS, MOST };
-		x = ir_convert(b, part_of(&p, ir_in(r->from, o, 0)), part);
-		x = ir_reduce1(b, op, x, start, n, in_blocks);
-		if (rows < all) {
-			p = (struct part){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, rows, all - rows, 0, MOST };
-			rest = ir_convert(b, part_of(&p, ir_in(r->from, o, 0)), part);
-			rest = ir_reduce1(b, op, rest, start, n, dims);
-		}
-		n = 1;
-		dims[0] = 0;
-	} else {
-		while (k < n && parts < PARTS)
-			parts *= t.dim[dims[k++]];
-		if (k == n)
-			return 0;
-		x = ir_reduce1(b, op, ir_convert(b, in[0], part), start, n - k, dims + k);
-		n = k;
-	}
-	x = ir_convert(b, x, wide);
-	ir_val first = ir_convert(b, in[1], wide);
-	x = ir_reduce1(b, op, x, first, n, dims);
-	if (rest) {
-		rest = ir_convert(b, rest, wide);
+	struct wider w = wider(op, t.dtype);
+	int64_t all = t.dim[0], most = all / blocks * blocks, within[IR_MAX_RANK], first = 0;
+	for (int i = 0; i < n; i++)
+		within[i] = dims[i] + 1;
+	struct part p = { r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, 0, most, blocks, MOST };
+	ir_val x = reduced(r, op, part_of(&p, ir_in(r->from, o, 0)), 0, w.part, n, within);
+	x = reduced(r, op, x, in[1], w.whole, 1, &first);
+	if (most < all) {
+		p = (struct part){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, most, all - most, 0, MOST };
+		ir_val rest = reduced(r, op, part_of(&p, ir_in(r->from, o, 0)), 0, w.part, n, dims);
+		rest = ir_convert(b, rest, w.whole);
 		x = ir_bin(b, redop_elem[op], x, rest);
 	}
 	return ir_convert(b, x, t.dtype);
 }
 
+/* Dimensions first of in[0] are reduced, and then those that are left of them. */
+static ir_val in_turn(struct rewrite *r, const ir_val *in, enum redop op, int n, const int64_t *first, int left, const int64_t *rest)
+{
+	enum dtype dt = ir_vtype(r->m, r->b.fn, in[0])->dtype;
+	struct wider w = wider(op, dt);
+	ir_val x = reduced(r, op, in[0], 0, w.part, n, first);
+	return ir_convert(&r->b, reduced(r, op, x, in[1], w.whole, left, rest), dt);
+}
+
+/* Columns of very many rows, of which there are few: rows are cut into blocks, or some of the reduced dimensions stay at first. */
+static ir_val split_columns(struct rewrite *r, const struct ir_op *o, const ir_val *in, enum redop op)
+{
+	enum { MANY = 1 << 20, COLUMNS = 1024, PARTS = 16, BLOCKS = 64 };
+	const struct ir_type_info *t = ir_vtype(r->m, r->b.fn, in[0]);
+	int n, k = 0;
+	int64_t parts = 1;
+	const int64_t *dims = ir_attrs(r->from, o, AT_dims, &n);
+	bool rising = true;
+	for (int i = 1; i < n; i++)
+		rising &= dims[i] > dims[i - 1];
+	if (t->count < MANY || ir_vtype(r->m, r->from, o->out)->count >= COLUMNS || !rising || !n)
+		return 0;
+	if (dims[0] == 0 && t->rank < IR_MAX_RANK && t->dim[0] >= BLOCKS * PARTS)
+		return in_blocks(r, o, in, op, BLOCKS, n, dims);
+	while (k < n && parts < PARTS)
+		parts *= t->dim[dims[k++]];
+	return k < n ? in_turn(r, in, op, n - k, dims + k, k, dims) : 0;
+}
+
 /* reduce of very many elements to very few: first over blocks, so that tiles can share the work. */
 static ir_val split_reduce(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
-	enum { MANY = 1 << 16, BLOCKS = 64, UNEVEN = 1024, MOST = 64 };
+	enum { MANY = 1 << 16, BLOCKS = 64, UNEVEN = 1024 };
 	const struct ir_type_info *t, *rt = ir_vtype(r->m, r->from, o->out);
-	if (o->kind != IR_reduce || o->nout != 1 || ir_attr(r->from, o, AT_redop) == RED_fn)
+	enum redop op = o->kind == IR_reduce ? (enum redop)ir_attr(r->from, o, AT_redop) : RED_fn;
+	if (o->nout != 1 || redop_elem[op] == ELEM_COUNT)
 		return 0;
 	t = ir_vtype(r->m, r->b.fn, in[0]);
 	if (t->count < MANY)
 		return 0;
-	int n, rank = t->rank;
+	int n, rank = t->rank, c = 0;
 	const int64_t *dims = ir_attrs(r->from, o, AT_dims, &n), count = t->count, wide = rank ? t->dim[rank - 1] : 1;
-	bool all = rt->count == 1;
-	enum redop op = (enum redop)ir_attr(r->from, o, AT_redop);
-	enum dtype dt = t->dtype;
 	if (!in_list(dims, n, rank - 1))
 		return split_columns(r, o, in, op);
 	if (rt->count >= BLOCKS)
 		return 0;
-	ir_val start = neutral(&r->b, op, ir_scalar(r->m, dt));
-	if (all && rank == 1) {
+	if (rt->count == 1 && rank == 1) {
 		int64_t blocks = UNEVEN;
 		for (int64_t b = 4096; b >= BLOCKS; b /= 2)
 			if (count % b == 0 && count / b >= 64) {
 				blocks = b;
 				break;
 			}
-		struct part p = { r, ARENA_NEW(r->a, ir_val, r->from->val.n), 1, 0, count / blocks * blocks, blocks, MOST };
-		ir_val x = ir_reduce1(&r->b, op, part_of(&p, ir_in(r->from, o, 0)), start, 1, (int64_t[]){ 1 });
-		x = ir_reduce1(&r->b, op, x, in[1], 1, (int64_t[]){ 0 });
-		if (p.count == count)
-			return x;
-		p = (struct part){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), 1, p.count, count - p.count, 0, MOST };
-		return ir_reduce1(&r->b, op, part_of(&p, ir_in(r->from, o, 0)), x, 1, (int64_t[]){ 0 });
+		return in_blocks(r, o, in, op, blocks, 1, dims);
 	}
 	/* the last reduced dimension goes first */
-	int64_t last[1] = { rank - 1 }, left = count / MAX(wide, 1);
-	if (n < 2 || left < BLOCKS || wide < 16)
+	int64_t last = rank - 1, rest[IR_MAX_RANK];
+	if (n < 2 || count / MAX(wide, 1) < BLOCKS || wide < 16)
 		return 0;
-	int64_t rest[IR_MAX_RANK];
-	int c = 0;
 	for (int i = 0; i < n; i++)
-		if (dims[i] != last[0])
+		if (dims[i] != last)
 			rest[c++] = dims[i];
-	ir_val y = ir_reduce1(&r->b, op, in[0], start, 1, last);
-	return ir_reduce1(&r->b, op, y, in[1], c, rest);
+	return in_turn(r, in, op, 1, &last, c, rest);
 }
 
 /* --- few of many elements ------------------------------------------------------------------------ */

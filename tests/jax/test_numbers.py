@@ -118,6 +118,44 @@ def test_sums_are_rounded_about_once(tier, platform):
         library.set_option("tier", "auto")
 
 
+LONG = {"vector": ((1 << 17,), (0,)), "uneven": (((1 << 16) + 77,), (0,)), "matrix": ((4096, 64), (0, 1)), "outer and inner": ((1024, 4, 64), (0, 2)),
+        "columns": ((1 << 18, 4), (0,)), "more columns": ((16, 1 << 14, 4), (0, 1))}
+
+
+@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("t", [jax.numpy.bfloat16, np.float16], ids=["bf16", "f16"])
+@pytest.mark.only_rondo("a bound that is below XLA:CPU's errors")
+def test_long_reductions_of_halves_are_rounded_once(t, name, platform):
+    """In the rms of all results of some draws; one rounding alone gives 0.42 of half an ulp of 1."""
+    shape, axis = LONG[name]
+    unit, n = float(jax.numpy.finfo(t).eps) / 2, np.prod([shape[d] for d in axis])
+    for op, identity, of in ((jax.lax.add, 0, np.sum), (jax.lax.mul, 1, np.prod)):
+        reduce, error = jax.jit(lambda x: jax.lax.reduce(x, np.array(identity, x.dtype), op, axis)), []
+        for seed in range(12):
+            rng = np.random.default_rng(seed)
+            x = rng.random(shape, np.float32) if of is np.sum else np.where(rng.random(shape) < 64 / n, rng.random(shape) + 0.5, 1)
+            x = np.asarray(x * (min(1, 30000 / n) if of is np.sum else 1), t)
+            want = of(x.astype(np.float64), axis)
+            error += list(np.ravel((np.asarray(reduce(x), np.float64) - want) / want))
+        assert np.sqrt(np.mean(np.square(error))) < 0.66 * unit, of
+
+
+@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("of", ["sum", "prod"])
+def test_long_reductions_are_as_exact_as_xla(of, name):
+    """Of f32, in the rms of all results of some draws."""
+    shape, axis = LONG[name]
+    n, error = np.prod([shape[d] for d in axis]), np.zeros(2)
+    for seed in range(48 if len(axis) == len(shape) else 12):
+        x = np.random.default_rng(seed).standard_normal(shape, np.float32)
+        x = x if of == "sum" else np.exp(x / np.float32(n ** 0.5))
+        want = getattr(np, of)(x.astype(np.float64), axis)
+        for i, where in enumerate((jax.devices()[0], jax.devices("cpu")[0])):
+            got = jax.jit(lambda x: getattr(jax.numpy, of)(x, axis))(jax.device_put(x, where))
+            error[i] += np.mean(((np.asarray(got, np.float64) - want) / (np.sqrt(n) if of == "sum" else want)) ** 2)
+    assert error[0] <= 1.2 ** 2 * error[1]
+
+
 @pytest.mark.parametrize("numbers", ["standard_normal", "random"])
 @pytest.mark.parametrize("rows,k,columns", [(256, 128, 256), (256, 640, 256), (1000, 1000, 1000), (512, 1280, 512), (4, 640, 640), (8, 640, 640), (16, 640, 640), (64, 640, 64), (16, 10000, 16),
                                             (1, 4096, 512), (512, 4096, 1), (8, 8, 4000), (100, 64, 100), (100, 100, 100), (32, 10000, 10), (512, 16384, 512), (64, 4096, 64)])
