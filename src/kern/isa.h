@@ -802,12 +802,24 @@ FEW_INT(i8, int8_t) FEW_INT(i16, int16_t) FEW_INT(i32, int32_t) FEW_INT(u8, uint
 		_Pragma("GCC unroll 16") for (int i = 0; i < N; i++)                                          \
 			memcpy(out + i * os, &a[i], sizeof a[i]);                                                 \
 	}                                                                                                 \
+	/* ni rows, one of each in turn */                                                                \
+	static inline __attribute__((always_inline)) void CAT3(in_turn, T, h)(const int ni, int64_t nj, const T *restrict in, int64_t is, T *restrict out) \
+	{                                                                                                 \
+		for (int64_t j = 0; j < nj; j++)                                                              \
+			_Pragma("GCC unroll 8") for (int i = 0; i < ni; i++)                                      \
+				out[j * ni + i] = in[i * is + j];                                                     \
+	}                                                                                                 \
 	/* squares go by blocks, so that both sides stay in whole cache lines and few pages */            \
 	static void CAT3(transpose, T, h)(int64_t ni, int64_t nj, const void *in_, int64_t is, void *out_, int64_t os) \
 	{                                                                                                 \
 		enum { B = 64 };                                                                              \
 		const T *in = in_;                                                                            \
 		T *out = out_;                                                                                \
+		switch (os == ni ? ni : 0) {                                                                  \
+		case 2: CAT3(in_turn, T, h)(2, nj, in, is, out); return;                                      \
+		case 3: CAT3(in_turn, T, h)(3, nj, in, is, out); return;                                      \
+		case 4: CAT3(in_turn, T, h)(4, nj, in, is, out); return;                                      \
+		}                                                                                             \
 		/* rows of the result fall into one set of a cache, and a square writes parts of lines: whole lines at once, then */ \
 		bool meet = N * sizeof(T) < 64 && os * (int64_t)sizeof(T) % 4096 == 0;                        \
 		T whole[B * B];                                                                               \

@@ -1,15 +1,16 @@
 /* cumulative: inclusive scans.
  *
- * Along a dimension that is not the densest, rows of outputs are carried forward strip by strip.  Along the
- * densest one a block of the row is laid out as LANES columns (transposed), scanned across, its column totals
- * scanned, and the offsets combined in.  A few long rows are cut into blocks that a second phase joins.  What comes before
+ * Along a dimension that is not the densest, rows of outputs are carried forward strip by strip.  So they are along the densest one if it is short
+ * or there are many rows, of which a few are transposed, a chunk of positions at a time; else a block of the row is laid out as LANES columns
+ * (transposed), scanned across, its column totals scanned, and the offsets combined in.  A few long rows are cut into blocks that a second phase joins.  What comes before
  * a block of a long scan is added up in levels, and of f32 in f64, and then to each of its elements: errors do not grow with the
  * distance. */
 #include <stdlib.h>
 
 #include "impl.h"
 
-enum { LANES = 64, STEPS = 64, BLOCK = LANES * STEPS, GROUP = 4 * BLOCK, WIDE = 512, DEEP = 12, FAR = 1024, ROWS = 64, ROWS_F32 = 16 };
+enum { LANES = 64, STEPS = 64, BLOCK = LANES * STEPS, GROUP = 4 * BLOCK, WIDE = 512, DEEP = 12, FAR = 1024, ROWS = 64, ROWS_F32 = 16,
+       CHUNK = 64, TURNED = 8192, SHORT = 64, FEW = 16, MANY = 512 };
 
 struct scan {
 	enum dtype dt, acc;
@@ -18,7 +19,9 @@ struct scan {
 	kern_strip *f, *load, *store;
 	kern_strip *fw, *widen, *narrow;     /* of what comes before a block; NULL: it is of the accumulator's type */
 	int64_t n, rows, width, nblock, per_tile;
+	int64_t ext[LOOP_RANK], in_stride[LOOP_RANK], out_stride[LOOP_RANK];     /* neighbours that both go through evenly are one */
 	int64_t in_step, out_step;   /* along dim, in scan order, elements */
+	int64_t wide, chunk;         /* across: lanes of a block; positions that are transposed at a time, 0: none are */
 	char init[16], init_wide[16];        /* what a scan begins with */
 	int run, levels;             /* across: rows after which a sum begins anew, levels of what comes before; 0: there are none */
 };
@@ -29,6 +32,16 @@ static void load(const struct scan *q, int64_t n, char *out, const char *src, in
 	move_strided(q->es, n, to, q->es, src, stride * q->es);
 	if (q->load)
 		q->load(n, out, raw, NULL, NULL);
+}
+
+/* m positions of n lanes, from the first one in memory on, to rows of n elements, and back. */
+static void turn(const struct scan *q, int64_t n, int64_t m, const char *in, int64_t stride, char *rows)
+{
+	kern_isa_get()->transpose[q->es == 1 ? 0 : q->es == 2 ? 1 : q->es == 4 ? 2 : 3](n, m, in, stride, rows, n);
+}
+static void turn_back(const struct scan *q, int64_t n, int64_t m, const char *rows, char *out, int64_t stride)
+{
+	kern_isa_get()->transpose[q->es == 1 ? 0 : q->es == 2 ? 1 : q->es == 4 ? 2 : 3](m, n, rows, n, out, stride);
 }
 static void store(const struct scan *q, int64_t n, const char *acc, char *to, int64_t stride, char *raw)
 {
@@ -119,12 +132,25 @@ static void before_sum(const struct scan *q, struct before b, char *out)
 static void scan_columns(const struct scan *q, int64_t n, const char *in, int64_t is, char *out, int64_t os, char *scratch)
 {
 	enum { ROW = WIDE * 16 };
-	char *x = scratch, *t = x + ROW, *raw = t + ROW, *base = raw + ROW, *wide = base + ROW, *level = wide + ROW, *sum = level + q->levels * ROW;
+	char *x = scratch, *t = x + ROW, *raw = t + ROW, *base = raw + ROW, *wide = base + ROW, *level = wide + ROW, *sum = level + q->levels * ROW,
+	     *turned = level + 2 * q->levels * ROW;
+	const char *acc = x;          /* the row before, or what a sum begins with */
+	bool direct = !q->load && (q->chunk || (is == 1 && os == 1));
 	for (int64_t i = 0; i < q->n; i++) {
+		const char *from = in + i * q->in_step * q->es;
+		char *to = out + i * q->out_step * q->es, *back = to;
+		int64_t j = q->chunk ? i % q->chunk : 0, m = MIN(q->chunk, q->n - i + j), ts = os;
+		if (q->chunk) {
+			if (!j)
+				turn(q, n, m, q->reverse ? from - (m - 1) * q->es : from, is, turned);
+			back = q->reverse ? to : to - j * q->es;
+			from = to = turned + (q->reverse ? m - 1 - j : j) * n * q->es;
+			ts = 1;
+		}
 		bool starts = q->run ? i % q->run == 0 : !i, behind = q->run && i >= q->run;
 		if (starts && i) {
 			int64_t b = i / q->run - 1;
-			widen(q, n, wide, x);
+			widen(q, n, wide, acc);
 			if (sum_starts(b) && (!b || !q->widen))
 				memcpy(level, wide, (size_t)(n * q->ws));
 			else
@@ -136,31 +162,47 @@ static void scan_columns(const struct scan *q, int64_t n, const char *in, int64_
 			}
 			narrow(q, n, base, q->widen ? level : sum);
 		}
-		if (starts)
+		if (starts) {
 			fill_bytes(q->as, n, x, q->init);
-		load(q, n, t, in + i * q->in_step * q->es, is, raw);
-		q->f(n, x, x, t, NULL);
-		if (behind)
-			q->f(n, t, base, x, NULL);
-		store(q, n, behind ? t : x, out + i * q->out_step * q->es, os, raw);
+			acc = x;
+		}
+		if (!direct) {
+			load(q, n, t, from, q->chunk ? 1 : is, raw);
+			q->f(n, x, x, t, NULL);
+			if (behind)
+				q->f(n, t, base, x, NULL);
+			store(q, n, behind ? t : x, to, ts, raw);
+		} else if (behind) {
+			q->f(n, x, acc, from, NULL);
+			q->f(n, to, base, x, NULL);
+			acc = x;
+		} else {
+			q->f(n, to, acc, from, NULL);
+			acc = to;
+		}
+		if (q->chunk && j == m - 1) {
+			if (acc != x && i + 1 < q->n)
+				memcpy(x, acc, (size_t)(n * q->as));
+			acc = x;
+			turn_back(q, n, m, turned, back, os);
+		}
 	}
 }
 
-static void row_of(const struct prog_kern *k, const struct scan *q, int64_t row, int64_t *in, int64_t *out, int skip)
+static void row_of(const struct scan *q, int64_t row, int64_t *in, int64_t *out)
 {
-	const struct prog_view *v = &k->v[0];
 	*in = *out = 0;
 	for (int d = q->rank; d-- > 0;) {
-		if (d == q->dim || d == skip)
+		if (d == q->dim || d == q->lane)
 			continue;
-		int64_t i = row % v->dim[d];
-		row /= v->dim[d];
-		*in += i * v->stride[d];
-		*out += i * k->v[1].stride[d];
+		int64_t i = row % q->ext[d];
+		row /= q->ext[d];
+		*in += i * q->in_stride[d];
+		*out += i * q->out_stride[d];
 	}
 	if (q->reverse) {
-		*in += (q->n - 1) * v->stride[q->dim];
-		*out += (q->n - 1) * k->v[1].stride[q->dim];
+		*in += (q->n - 1) * q->in_stride[q->dim];
+		*out += (q->n - 1) * q->out_stride[q->dim];
 	}
 }
 
@@ -175,13 +217,13 @@ static void scan_run(const struct prog_kern *k, const struct kern_state *s, int 
 	struct before before = { 0 };
 	for (int64_t u = t0 * q->per_tile; u < MIN(t1 * q->per_tile, q->rows * q->nblock); u++) {
 		if (q->across) {
-			int64_t c0 = u % q->nblock * WIDE, n = MIN(WIDE, q->width - c0);
-			row_of(k, q, u / q->nblock, &io, &oo, q->lane);
-			int64_t is = k->v[0].stride[q->lane], os = k->v[1].stride[q->lane];
+			int64_t c0 = u % q->nblock * q->wide, n = MIN(q->wide, q->width - c0);
+			row_of(q, u / q->nblock, &io, &oo);
+			int64_t is = q->in_stride[q->lane], os = q->out_stride[q->lane];
 			scan_columns(q, n, in + (io + c0 * is) * es, is, out + (oo + c0 * os) * es, os, scratch);
 			continue;
 		}
-		row_of(k, q, u / q->nblock, &io, &oo, -1);
+		row_of(q, u / q->nblock, &io, &oo);
 		int64_t b = u % q->nblock, lo = q->split ? b * GROUP : 0, hi = q->split ? MIN(lo + GROUP, q->n) : q->n;
 		char carry[16], base[16];
 		if (phase == 1) {
@@ -235,12 +277,10 @@ struct err *kern_make_cumulative(const struct prog_kern *k, struct kern_state *s
 	q->acc = acc_type(q->dt);
 	q->es = dt_bytes(q->dt);
 	q->as = dt_bytes(q->acc);
-	q->rank = in->rank;
-	q->dim = (int)k->attr[0];
 	q->reverse = k->attr[1] != 0;
 	enum redop r = (enum redop)k->attr[2];
-	if (q->dim < 0 || q->dim >= q->rank)
-		return ERR(INVALID, "cumulative along dimension %d of %d", q->dim, q->rank);
+	if (k->attr[0] < 0 || k->attr[0] >= in->rank)
+		return ERR(INVALID, "cumulative along dimension %d of %d", (int)k->attr[0], in->rank);
 	q->f = r < RED_COUNT && redop_elem[r] < ELEM_COUNT ? kern_elem(redop_elem[r], q->acc, q->acc) : NULL;
 	if (!q->f)
 		return ERR(UNIMPLEMENTED, "cumulative '%s' of '%s'", redop_name[r], dtype_info[q->dt].name);
@@ -257,19 +297,42 @@ struct err *kern_make_cumulative(const struct prog_kern *k, struct kern_state *s
 		q->load = kern_elem(ELEM_convert, q->dt, q->acc);
 		q->store = kern_elem(ELEM_convert, q->acc, q->dt);
 	}
-	q->n = in->dim[q->dim];
-	q->in_step = q->reverse ? -in->stride[q->dim] : in->stride[q->dim];
-	q->out_step = q->reverse ? -out->stride[q->dim] : out->stride[q->dim];
+	q->dim = -1;
+	for (int d = 0; d < in->rank; d++) {
+		int l = q->rank - 1;
+		if (d == k->attr[0])
+			q->dim = q->rank;
+		else if (in->dim[d] == 1)
+			continue;
+		else if (l >= 0 && l != q->dim && q->in_stride[l] == in->stride[d] * in->dim[d] && q->out_stride[l] == out->stride[d] * in->dim[d])
+			q->rank--;
+		q->ext[q->rank] = in->dim[d] * (q->rank == l ? q->ext[l] : 1);
+		q->in_stride[q->rank] = in->stride[d];
+		q->out_stride[q->rank++] = out->stride[d];
+	}
+	q->n = q->ext[q->dim];
+	q->in_step = q->reverse ? -q->in_stride[q->dim] : q->in_stride[q->dim];
+	q->out_step = q->reverse ? -q->out_stride[q->dim] : q->out_stride[q->dim];
 	int64_t count = view_count(in);
 	q->lane = -1;
+	q->wide = WIDE;
 	for (int d = 0; d < q->rank; d++)
-		if (d != q->dim && in->dim[d] >= 8 && llabs(in->stride[d]) < llabs(in->stride[q->dim]) &&
-		    (q->lane < 0 || llabs(in->stride[d]) < llabs(in->stride[q->lane])))
+		if (d != q->dim && q->ext[d] >= 8 && llabs(q->in_stride[d]) < llabs(q->in_stride[q->dim]) &&
+		    (q->lane < 0 || llabs(q->in_stride[d]) < llabs(q->in_stride[q->lane])))
 			q->lane = d;
+	if (q->lane < 0 && q->n > 1 && llabs(q->in_step) == 1 && q->in_step == q->out_step && q->es <= 8) {
+		for (int d = 0; d < q->rank; d++)
+			if (d != q->dim && q->ext[d] >= (q->n <= SHORT ? FEW : MANY) && (q->lane < 0 || q->ext[d] >= q->ext[q->lane]))
+				q->lane = d;
+		if (q->lane >= 0) {
+			q->chunk = MIN(q->n, CHUNK);
+			q->wide = MAX(CHUNK, MIN(WIDE, TURNED / q->chunk / CHUNK * CHUNK));
+		}
+	}
 	q->across = q->lane >= 0;
-	q->width = q->across ? in->dim[q->lane] : 1;
+	q->width = q->across ? q->ext[q->lane] : 1;
 	q->rows = q->n && count ? count / q->n / q->width : 0;
-	q->nblock = q->across ? (q->width + WIDE - 1) / WIDE : 1;
+	q->nblock = q->across ? (q->width + q->wide - 1) / q->wide : 1;
 	/* a second rounding would show in small floats: those are not cut */
 	if (!q->across && q->rows < 8 && q->n > 8 * BLOCK && !q->load) {
 		q->split = true;
@@ -285,7 +348,7 @@ struct err *kern_make_cumulative(const struct prog_kern *k, struct kern_state *s
 		q->run = q->widen ? ROWS_F32 : ROWS;
 		q->levels = q->widen ? 1 : sum_levels(q->n / ROWS);
 	}
-	s->scratch = MAX(3 * (size_t)BLOCK, (size_t)(5 + 2 * q->levels) * WIDE) * 16;
+	s->scratch = MAX(3 * (size_t)BLOCK, (size_t)(5 + 2 * q->levels) * WIDE) * 16 + (size_t)(q->wide * q->chunk * q->es);
 	s->priv = q;
 	s->run = scan_run;
 	return NULL;

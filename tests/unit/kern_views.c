@@ -773,6 +773,8 @@ static void scans(void **state)
 			r = 1, dim[0] = range(300, 100000);
 		else if (below(6) == 0)
 			r = 2, dim[0] = range(1, 20), dim[1] = range(1, 9000);
+		else if (below(6) == 0)
+			r = 2, dim[0] = range(16, 1200), dim[1] = range(1, 90);
 		static const enum dtype t[] = { DT_f32, DT_i32, DT_bf16, DT_i64, DT_f64, DT_i16 };
 		enum dtype dt = t[below(6)];
 		int64_t w[3] = { below(r), below(2), below(2) ? RED_add : RED_max };
