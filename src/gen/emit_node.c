@@ -287,7 +287,7 @@ static LV load(struct em *e, const struct gen_node *n)
 			idx[i] = e->width - 1 - i;
 		x = vload(e, t, size, p, 1 - e->width);
 		x = em_shuffle(e, x, NULL, idx, e->width);
-	} else if (!v && k >= 2 && k <= 4 && !e->rem) {
+	} else if (!v && k >= 2 && k <= 16 && !e->rem) {
 		x = strided(e, t, size, p, (int)k);
 	} else {
 		if (!v)

@@ -199,6 +199,22 @@ static bool attempt(struct cx *cx)
 	return !cx->stop;
 }
 
+/* Reductions of at most how many elements are straight-line code?  Of results of the rows beside results of the whole even a short one has to be a loop.
+ * Several of one row to results of the rows alone: each loop would begin and go across its lanes anew, straight-line code reads the row once. */
+static int64_t unroll_of(const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn, const uint8_t *live)
+{
+	int64_t results = ir_vtype(m, fn, fn->result.p[0])->count;
+	int n = 0;
+	for (size_t i = 1; i < fn->result.n; i++)
+		if (ir_vtype(m, fn, fn->result.p[i])->count != results)
+			return 1;
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *o = &fn->op.p[i];
+		n += o->kind == IR_reduce && o->nout == 1 && live[o->out] && ir_vtype(m, fn, o->out)->count == results;
+	}
+	return n > 1 ? t->unroll + t->unroll / 2 : t->unroll;
+}
+
 struct gen_sched *gen_schedule(struct arena *a, const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn,
                                const struct prog_view *view, const char **why)
 {
@@ -209,13 +225,9 @@ struct gen_sched *gen_schedule(struct arena *a, const struct gen_target *t, cons
 		struct gen_buf b = { ty->dtype, NULL, 0, ty->count, i >= fn->nparam };
 		arr_push(&cx.buf, b);
 	}
-	/* results of the rows beside results of the whole: even a short reduction has to be a loop */
-	cx.unroll = t->unroll;
-	for (size_t i = 1; i < fn->result.n; i++)
-		if (ir_vtype(m, fn, fn->result.p[i])->count != ir_vtype(m, fn, fn->result.p[0])->count)
-			cx.unroll = 1;
-	/* the largest reduction decides */
 	uint8_t *live = ir_live(a, m, fn, NULL);
+	cx.unroll = unroll_of(t, m, fn, live);
+	/* the largest reduction decides */
 	int64_t most = 0;
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];

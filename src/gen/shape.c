@@ -292,6 +292,13 @@ bool gen_across(const struct gen_sched *s, const struct gen_node *n)
 	return true;
 }
 
+/* What is saved where n, which depends on the lane, is made once for all turns of another loop; 0: too little to ask for another order. */
+static int node_dear(const struct gen_sched *s, const struct gen_node *n)
+{
+	int cost = n->kind == GN_LOAD && llabs(s->lin[n->lin].k[s->lane]) > 1 ? s->t->gather_cost : gen_node_cost(n);
+	return cost >= 6 ? cost : 0;
+}
+
 /* A variable that goes inside the lane loop: one along which transposed loads run, or one that dear values
  * do not depend on (the angles of a rotation that all heads share). */
 static int inside_lane(struct gen_sched *s)
@@ -324,7 +331,7 @@ static int inside_lane(struct gen_sched *s)
 		int g = 0;
 		for (uint32_t i = 1; i < s->nnode; i++)
 			if (s->node[i].mask >> s->lane & 1 && !(s->node[i].mask >> v & 1))
-				g += gen_node_cost(&s->node[i]) >= 6 ? gen_node_cost(&s->node[i]) : 0;
+				g += node_dear(s, &s->node[i]);
 		if (g > gain) {
 			gain = g;
 			best = v;
