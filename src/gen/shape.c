@@ -517,7 +517,7 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 		int ops = 0;
 		for (uint32_t i = 1; i < s->nnode; i++)
 			ops += s->node[i].mask >> s->lane & 1 ? gen_node_cost(&s->node[i]) : 0;
-		if (ops <= 10 && s->nbody == 1 && s->var[s->lane].ext >= 16 * s->width)
+		if (ops <= 10 && s->nbody == 1 && (s->var[s->lane].ext >= 16 * s->width || s->var[s->lane].ext % (s->width * t->columns) == 0))
 			s->width *= t->columns;
 	}
 	if (s->lane >= 0) {

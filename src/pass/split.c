@@ -7,8 +7,9 @@
 /* --- large full reductions in two steps ------------------------------------------------------ */
 
 /* Elements start .. along the first dimension of arrays of this rank of the function that is rewritten; that dimension as two, of blocks and of
- * what each has, or as one (blocks 0).  What is computed element by element for nobody else, or from nothing that is read, is computed for them alone. */
-struct part { struct rewrite *r; ir_val *done; int rank; int64_t start, count, blocks; int left; };
+ * what each has, or as one (blocks 0).  Of few columns (wide) so many elements, several rows of the dimensions from kept on, are one row: blocks, rows, wide.
+ * What is computed element by element for nobody else, or from nothing that is read, is computed for them alone. */
+struct part { struct rewrite *r; ir_val *done; int rank; int64_t start, count, blocks; int left; int kept; int64_t wide; };
 
 static bool from_nothing(const struct rewrite *r, ir_val v, int *left)
 {
@@ -33,6 +34,22 @@ static bool one_reads(const struct ir_fn *fn, ir_val v)
 
 static ir_val part_of(struct part *p, ir_val v);
 
+/* x has dimensions dims of those from p->kept on of arrays of type t: several rows of them side by side, in an array of their own, and that in each row of to. */
+static ir_val side_by_side(struct part *p, ir_val x, const struct ir_type_info *t, int n, const int64_t *dims, ir_type to)
+{
+	struct ir_b *b = &p->r->b;
+	int64_t dim[IR_MAX_RANK], at[IR_MAX_RANK], one = 1, last = 2;
+	for (int d = p->kept; d < t->rank; d++)
+		one *= dim[d - p->kept + 1] = t->dim[d];
+	dim[0] = p->wide / one;
+	for (int d = 0; d < n; d++)
+		at[d] = dims[d] - p->kept + 1;
+	ir_type many = ir_tensor(p->r->m, t->dtype, t->rank - p->kept + 1, dim);
+	x = ir_reshape(b, ir_broadcast(b, x, many, at), 1, &p->wide);
+	x = ir_emit(b, IR_optimization_barrier, 1, &x, b->fn->val.p[x].type, NULL, 0);
+	return ir_broadcast(b, x, to, &last);
+}
+
 static ir_val part_made(struct part *p, ir_val v)
 {
 	struct rewrite *r = p->r;
@@ -49,14 +66,23 @@ static ir_val part_made(struct part *p, ir_val v)
 	}
 	dim[0] = p->blocks;
 	dim[more] = p->count / MAX(p->blocks, 1);
-	ir_type to = ir_tensor(r->m, t.dtype, t.rank + more, dim);
+	int rank = p->wide ? 3 : t.rank + more;
+	if (p->wide) {
+		dim[1] = p->count * (t.count / t.dim[0]) / (p->blocks * p->wide);
+		dim[2] = p->wide;
+	}
+	ir_type to = ir_tensor(r->m, t.dtype, rank, dim);
 	const void *splat = ir_splat(r->m, r->from, v);
 	if (splat) {
 		char e[16];
 		memcpy(e, splat, (size_t)dtype_info[t.dtype].bytes);
 		return ir_const(b, to, e, dtype_info[t.dtype].bytes);
 	}
-	if (o && o->kind == IR_iota && (dtype_info[t.dtype].cls == DT_INT || dtype_info[t.dtype].cls == DT_UINT)) {
+	if (o && o->kind == IR_iota && p->wide && ir_attr(r->from, o, AT_dim) >= p->kept) {
+		int64_t along = ir_attr(r->from, o, AT_dim), ext = t.dim[along];
+		return side_by_side(p, ir_iota(b, ir_tensor(r->m, t.dtype, 1, &ext), 0), &t, 1, &along, to);
+	}
+	if (o && o->kind == IR_iota && !p->wide && (dtype_info[t.dtype].cls == DT_INT || dtype_info[t.dtype].cls == DT_UINT)) {
 		int along = (int)ir_attr(r->from, o, AT_dim);
 		ir_val x = ir_iota(b, to, along + more);
 		if (along)
@@ -70,8 +96,22 @@ static ir_val part_made(struct part *p, ir_val v)
 	}
 	const int64_t *at = o && o->kind == IR_broadcast ? ir_attrs(r->from, o, AT_dims, &n) : NULL;
 	bool alike = at != NULL;             /* all along the first dimension */
+	if (alike && p->wide && n) {
+		const struct ir_type_info *x = ir_vtype(r->m, r->from, ir_in(r->from, o, 0));
+		int64_t ext[IR_MAX_RANK];
+		int c = 0;
+		for (int d = 0; alike && d < n; d++)
+			if (at[d] >= p->kept) {
+				ext[c] = x->dim[d];
+				dims[c++] = at[d];
+			} else {
+				alike = x->dim[d] == 1;
+			}
+		if (alike)
+			return side_by_side(p, ir_reshape(b, r->map[ir_in(r->from, o, 0)], c, ext), &t, c, dims, to);
+	}
 	for (int d = 0; alike && d < n; d++) {
-		alike = at[d] != 0 || ir_vtype(r->m, r->from, ir_in(r->from, o, 0))->dim[d] == 1;
+		alike = (!p->wide && at[d] != 0) || ir_vtype(r->m, r->from, ir_in(r->from, o, 0))->dim[d] == 1;
 		dims[d] = at[d] ? at[d] + more : 0;
 	}
 	if (alike)
@@ -84,7 +124,7 @@ static ir_val part_made(struct part *p, ir_val v)
 	}
 	lo[0] = p->start;
 	hi[0] = p->start + p->count;
-	return ir_reshape(b, ir_slice(b, r->map[v], lo, hi, one), t.rank + more, dim);
+	return ir_reshape(b, ir_slice(b, r->map[v], lo, hi, one), rank, dim);
 }
 
 static ir_val part_of(struct part *p, ir_val v)
@@ -131,21 +171,33 @@ static ir_val reduced(struct rewrite *r, enum redop op, ir_val x, ir_val start, 
 	return ir_reduce1(b, op, x, start, n, dims);
 }
 
-/* The dimensions dims of o's operand, the first among them, in so many blocks of it, of all elements but the last few. */
-static ir_val in_blocks(struct rewrite *r, const struct ir_op *o, const ir_val *in, enum redop op, int64_t blocks, int n, const int64_t *dims)
+/* The dimensions dims of o's operand, the first among them, in so many blocks of it, of all elements but the last few; wide: see struct part. */
+static ir_val in_blocks(struct rewrite *r, const struct ir_op *o, const ir_val *in, enum redop op, int64_t blocks, int n, const int64_t *dims, int64_t wide)
 {
 	enum { MOST = 64 };
 	struct ir_b *b = &r->b;
 	struct ir_type_info t = *ir_vtype(r->m, b->fn, in[0]);
 	struct wider w = wider(op, t.dtype);
-	int64_t all = t.dim[0], most = all / blocks * blocks, within[IR_MAX_RANK], first = 0;
+	int64_t all = t.dim[0], each = t.count / all, most = all, within[IR_MAX_RANK], first = 0, second = 1;
+	while (wide ? most * each % (blocks * wide) : most % blocks)
+		most--;
 	for (int i = 0; i < n; i++)
 		within[i] = dims[i] + 1;
-	struct part p = { r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, 0, most, blocks, MOST };
-	ir_val x = reduced(r, op, part_of(&p, ir_in(r->from, o, 0)), 0, w.part, n, within);
+	struct part p = { r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, 0, most, blocks, MOST, n, wide };
+	ir_val x = part_of(&p, ir_in(r->from, o, 0));
+	if (wide) {
+		int64_t dim[IR_MAX_RANK], one = 1;
+		x = reduced(r, op, x, 0, w.part, 1, &second);
+		for (int d = n; d < t.rank; d++)
+			one *= dim[d - n + 1] = t.dim[d];
+		dim[0] = blocks * wide / one;
+		x = ir_reshape(b, x, t.rank - n + 1, dim);
+	} else {
+		x = reduced(r, op, x, 0, w.part, n, within);
+	}
 	x = reduced(r, op, x, in[1], w.whole, 1, &first);
 	if (most < all) {
-		p = (struct part){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, most, all - most, 0, MOST };
+		p = (struct part){ r, ARENA_NEW(r->a, ir_val, r->from->val.n), t.rank, most, all - most, 0, MOST, 0, 0 };
 		ir_val rest = reduced(r, op, part_of(&p, ir_in(r->from, o, 0)), 0, w.part, n, dims);
 		rest = ir_convert(b, rest, w.whole);
 		x = ir_bin(b, redop_elem[op], x, rest);
@@ -162,10 +214,23 @@ static ir_val in_turn(struct rewrite *r, const ir_val *in, enum redop op, int n,
 	return ir_convert(&r->b, reduced(r, op, x, in[1], w.whole, left, rest), dt);
 }
 
-/* Columns of very many rows, of which there are few: rows are cut into blocks, or some of the reduced dimensions stay at first. */
+/* Is v of single bytes, and what it is made from? */
+static bool of_bytes(const struct rewrite *r, ir_val v)
+{
+	const struct ir_op *o = ir_def(r->from, v);
+	bool is = dtype_info[ir_vtype(r->m, r->from, v)->dtype].bytes == 1;
+	for (uint32_t k = 0; o && k < o->nin; k++)
+		is &= dtype_info[ir_vtype(r->m, r->from, ir_in(r->from, o, k))->dtype].bytes == 1;
+	return is;
+}
+
+/* Columns of very many rows, of which there are few: rows are cut into blocks, or some of the reduced dimensions stay at first.  Of very few columns
+ * several rows side by side fill vectors: as many as stay in registers, or, where a block of bytes stays in the first caches, times that.  There are more
+ * blocks then, so that tiles are whole ones. */
 static ir_val split_columns(struct rewrite *r, const struct ir_op *o, const ir_val *in, enum redop op)
 {
-	enum { MANY = 1 << 20, COLUMNS = 1024, PARTS = 16, BLOCKS = 64 };
+	enum { MANY = 1 << 20, COLUMNS = 1024, PARTS = 16, BLOCKS = 64, NARROW = 16, WIDE = 128, ROWS = 8, BLOCK = 1 << 16,
+	       MOST_BLOCKS = 512 };
 	const struct ir_type_info *t = ir_vtype(r->m, r->b.fn, in[0]);
 	int n, k = 0;
 	int64_t parts = 1;
@@ -175,8 +240,16 @@ static ir_val split_columns(struct rewrite *r, const struct ir_op *o, const ir_v
 		rising &= dims[i] > dims[i - 1];
 	if (t->count < MANY || ir_vtype(r->m, r->from, o->out)->count >= COLUMNS || !rising || !n)
 		return 0;
+	int64_t columns = ir_vtype(r->m, r->from, o->out)->count, blocks = BLOCKS, wide = WIDE;
+	while (blocks < MOST_BLOCKS && t->count / blocks > BLOCK)
+		blocks *= 2;
+	while (wide % columns)
+		wide += WIDE;
+	if (dims[n - 1] == n - 1 && t->rank < IR_MAX_RANK && columns > 1 && columns <= NARROW && (wide == WIDE || of_bytes(r, ir_in(r->from, o, 0))) &&
+	    t->count >= blocks * wide * ROWS && (t->dim[0] >= blocks * wide || t->count % (blocks * wide) == 0))
+		return in_blocks(r, o, in, op, blocks, n, dims, wide);
 	if (dims[0] == 0 && t->rank < IR_MAX_RANK && t->dim[0] >= BLOCKS * PARTS)
-		return in_blocks(r, o, in, op, BLOCKS, n, dims);
+		return in_blocks(r, o, in, op, BLOCKS, n, dims, 0);
 	while (k < n && parts < PARTS)
 		parts *= t->dim[dims[k++]];
 	return k < n ? in_turn(r, in, op, n - k, dims + k, k, dims) : 0;
@@ -206,7 +279,7 @@ static ir_val split_reduce(struct rewrite *r, const struct ir_op *o, const ir_va
 				blocks = b;
 				break;
 			}
-		return in_blocks(r, o, in, op, blocks, 1, dims);
+		return in_blocks(r, o, in, op, blocks, 1, dims, 0);
 	}
 	/* the last reduced dimension goes first */
 	int64_t last = rank - 1, rest[IR_MAX_RANK];
