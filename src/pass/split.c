@@ -144,7 +144,8 @@ static ir_val neutral(struct ir_b *b, enum redop op, ir_type t)
 }
 
 /* What the parts of a reduction are calculated in, and what they are put together in: so that a result of few bits is rounded once, and that of many
- * parts, which are not so many that their roundings would even out, about once.  Roundings of a product stay in it, however it is cut. */
+ * parts, which are not so many that their roundings would even out, about once.  A product's roundings stay in it, however it is cut, and cut into lanes
+ * it loses what two deviations from 1 make together: it is f64 all along. */
 struct wider { enum dtype part, whole; };
 static struct wider wider(enum redop op, enum dtype dt)
 {
@@ -229,7 +230,7 @@ static bool of_bytes(const struct rewrite *r, ir_val v)
  * blocks then, so that tiles are whole ones. */
 static ir_val split_columns(struct rewrite *r, const struct ir_op *o, const ir_val *in, enum redop op)
 {
-	enum { MANY = 1 << 20, COLUMNS = 1024, PARTS = 16, BLOCKS = 64, NARROW = 16, WIDE = 128, ROWS = 8, BLOCK = 1 << 16,
+	enum { MANY = 1 << 20, COLUMNS = 1024, PARTS = 16, BLOCKS = 64, NARROW = 16, WIDE = 128, LINE = 64, ROWS = 8, BLOCK = 1 << 16,
 	       MOST_BLOCKS = 512 };
 	const struct ir_type_info *t = ir_vtype(r->m, r->b.fn, in[0]);
 	int n, k = 0;
@@ -240,12 +241,13 @@ static ir_val split_columns(struct rewrite *r, const struct ir_op *o, const ir_v
 		rising &= dims[i] > dims[i - 1];
 	if (t->count < MANY || ir_vtype(r->m, r->from, o->out)->count >= COLUMNS || !rising || !n)
 		return 0;
-	int64_t columns = ir_vtype(r->m, r->from, o->out)->count, blocks = BLOCKS, wide = WIDE;
+	int64_t columns = ir_vtype(r->m, r->from, o->out)->count, blocks = BLOCKS, bytes = dtype_info[t->dtype].bytes,
+	        least = dtype_info[wider(op, t->dtype).part].bytes == 8 ? WIDE / 2 : WIDE, wide = least;
 	while (blocks < MOST_BLOCKS && t->count / blocks > BLOCK)
 		blocks *= 2;
 	while (wide % columns)
-		wide += WIDE;
-	if (dims[n - 1] == n - 1 && t->rank < IR_MAX_RANK && columns > 1 && columns <= NARROW && (wide == WIDE || of_bytes(r, ir_in(r->from, o, 0))) &&
+		wide += least;
+	if (dims[n - 1] == n - 1 && t->rank < IR_MAX_RANK && columns > 1 && columns <= NARROW && columns * bytes < LINE && (wide == least || of_bytes(r, ir_in(r->from, o, 0))) &&
 	    t->count >= blocks * wide * ROWS && (t->dim[0] >= blocks * wide || t->count % (blocks * wide) == 0))
 		return in_blocks(r, o, in, op, blocks, n, dims, wide);
 	if (dims[0] == 0 && t->rank < IR_MAX_RANK && t->dim[0] >= BLOCKS * PARTS)
