@@ -226,12 +226,12 @@ static ir_val polynomial(struct scalar *s, int p)
 
 /* A number beside which the logarithm of a number of keys is lost in l, an f64: half a unit of it is more. */
 static const double absorbs = 0x1p57;
-/* Numbers beside which l is within 2^-13 of what it should be, as gradients in f32 are, at best, of such rows; added ones beside which it is within a hundredth, beside f64. */
+/* Added numbers beside which l is within 2^-13 of what it should be, or, beside f64, a hundredth. */
 static double harmless(enum dtype dt) { return dt == DT_f64 ? 0x1p46 : 0x1p40; }
 
 static bool between(double x, enum dtype dt) { return x > harmless(dt) && x < absorbs; }
 /* Of a number that takes a score's place the sum of exponentials is known, whatever became of l: what is more exact then. */
-static bool coarse(double x, enum dtype dt) { return x > -absorbs && (dt == DT_f64 || between(-x, dt)); }
+static bool coarse(double x, enum dtype dt) { return x > -absorbs && (dt == DT_f64 || x < -0x1p31); }
 
 static bool is_const(const struct ir_module *m, const struct ir_fn *fn, ir_val v, double *k)
 {
@@ -319,10 +319,10 @@ static void find_fills(struct scalar *s, const struct ir_fn *fn, ir_val v, doubl
 
 bool score_hides(const struct fills *f, enum dtype dt)
 {
-	double least = dt == DT_f64 ? 0 : harmless(dt), most = fmax(f->added, f->brought);
+	bool put = false;
 	for (int i = 0; i < f->n; i++)
-		most = fmax(most, fabs(f->put[i]));
-	return most > least || f->any;
+		put |= coarse(f->put[i], dt) || f->put[i] <= -absorbs;
+	return put || fmax(f->added, f->brought) > (dt == DT_f64 ? 0 : harmless(dt)) || f->any;
 }
 
 /* l = log(sum over keys of exp(score)) is too coarse a number where scores are very large.  Where one number c is all that a row has, exp(c - l) exp(l - c) / keys is what each

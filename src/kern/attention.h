@@ -41,6 +41,8 @@ enum { ATT_COLS = 32, ATT_LANES = 16, ATT_MOST_MR = 32 };
 struct att_soft {
 	/* Is a score of row r above most[r]? */
 	bool (*over)(int rows, const float *s, const float *most);
+	/* s[r] *= c. */
+	void (*scale)(int rows, float *s, float c);
 	/* The highest of each row's scores that are numbers. */
 	void (*tops)(int rows, const float *s, float *top);
 	/* top[r] = the highest of itself and s[r] * c, lane by lane, of what are numbers; c is above 0. */
@@ -55,9 +57,9 @@ struct att_soft {
 
 /* A row's reference is raised when a score exceeds it by so much: 2^8 about. */
 #define ATT_LAZY 5.5f
-/* micro and forward in one: p = exp2((x - m) * c2 - less), rows ldp bytes apart; raise, too, if top is not NULL, of scores that are exponents of e.
+/* micro and forward in one: p = exp2((x - m) * c2 - less), of products beside f32 p = exp2((x * by - m) * c2 - less), rows ldp bytes apart; raise, too, if top is not NULL, of scores that are exponents of e.
  * True: a score exceeds its row's reference by more than ATT_LAZY; nothing is written. */
-typedef bool att_fused(int64_t steps, const void *a, int64_t lda, const void *b, const float *m, float c2, const float *less, char *p, int64_t ldp,
+typedef bool att_fused(int64_t steps, const void *a, int64_t lda, const void *b, const float *m, float by, float c2, const float *less, char *p, int64_t ldp,
                        float (*l)[ATT_LANES], float (*top)[ATT_LANES]);
 extern att_fused att_fused_bf16_512, att_fused_f32_512;
 
@@ -144,6 +146,7 @@ struct att_plan {
 	struct attention x;
 	const struct att_variant *v;
 	bool turned;
+	bool raw;                /* of plain tiles products are compared, not scores: beside bf16; else both passes have each score as the program rounds it */
 	int64_t rows;            /* g * t */
 	int64_t dk, ek, dc, ec;  /* d and e padded to steps and to panels */
 	struct att_extra *extra;

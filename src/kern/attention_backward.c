@@ -35,7 +35,7 @@ struct bwd {
 	/* shared: sums of keys and values of a block, what is kept of those of queries */
 	size_t dkv_bytes, dq_at;
 	/* scratch */
-	size_t key_at, rows_at, s_at, y_at, slope_at, w_at, p_at, dx_at, panel_at, dq_tile, row_at, dense_at, tmp_at, fn_at;
+	size_t key_at, rows_at, s_at, y_at, slope_at, flat_at, w_at, p_at, dx_at, panel_at, dq_tile, row_at, dense_at, tmp_at, fn_at;
 };
 
 /* Of each row of a block: l, what that float lacks, and delta, for scores that are made by the function, and for products times c. */
@@ -225,11 +225,14 @@ static void tile(struct run *r, int64_t g, int t)
 	int64_t es = v->es, mr = v->mr, i0 = r->kb * f->kb + g * mr, j0 = r->rb * BLOCK + t * ATT_COLS;
 	float *s = (float *)(void *)(r->mem + f->s_at), *y = (float *)(void *)(r->mem + f->y_at), c = 1, *slope = NULL, *w = NULL;
 	const float (*num)[BLOCK] = (const float (*)[BLOCK])(const void *)(r->row + f->numbers);
-	bool plain = r->kind[g][t] == PLAIN;
+	bool plain = r->kind[g][t] == PLAIN, raw = plain && p->raw;
 	v->micro(p->dk * es / 4, r->key + f->k_row + (size_t)(g * mr * p->dc * es), p->dc * es, r->row + f->q_col + (size_t)(t * ATT_COLS * p->dk * es), s, false);
 	v->micro(p->ek * es / 4, r->key + f->v_row + (size_t)(g * mr * p->ec * es), p->ec * es, r->row + f->o_col + (size_t)(t * ATT_COLS * p->ek * es), y, false);
-	if (plain) {
+	if (raw) {
 		c = p->range.c;
+	} else if (plain) {
+		v->soft->scale((int)mr, s, p->range.c);
+		slope = (float *)(void *)(r->mem + f->flat_at);
 	} else {
 		float *rest[2] = { (float *)(void *)(r->mem + f->slope_at), p->x.weighted ? (float *)(void *)(r->mem + f->w_at) : NULL };
 		att_score(p, i0, (int)mr, j0, (int)MIN(ATT_COLS, p->rows - j0), s, rest, r->mem + f->fn_at);
@@ -238,11 +241,11 @@ static void tile(struct run *r, int64_t g, int t)
 	}
 	for (int64_t i = MAX(p->x.s - i0, 0) * ATT_COLS; i < mr * ATT_COLS; i++)      /* keys that are none */
 		s[i] = -INFINITY;
-	const float *l = num[plain ? LX : L] + t * ATT_COLS, *less = num[plain ? LESSX : LESS] + t * ATT_COLS;
+	const float *l = num[raw ? LX : L] + t * ATT_COLS, *less = num[raw ? LESSX : LESS] + t * ATT_COLS;
 	if (r->key[f->k_bad])
 		drop_dead((int)mr, s, y, l, c * LOG2E, less);
 	int64_t ld = BLOCK * es, at = g * mr * ld + t * ATT_COLS * es;
-	v->soft->backward((int)mr, s, y, l, c * LOG2E, less, num[plain ? DELTA_C : DELTA] + t * ATT_COLS, c, slope, w, r->mem + f->p_at + at, r->mem + f->dx_at + at, ld,
+	v->soft->backward((int)mr, s, y, l, c * LOG2E, less, num[raw ? DELTA_C : DELTA] + t * ATT_COLS, c, slope, w, r->mem + f->p_at + at, r->mem + f->dx_at + at, ld,
 	                  r->mem + f->panel_at + (size_t)((t * f->kpad + g * mr) * ATT_COLS * es));
 	r->done++;
 }
@@ -465,6 +468,9 @@ static void run(const struct prog_kern *k, const struct kern_state *s, int phase
 	att_range_start(&f->p.range, (struct att_bound *)(void *)(mem + f->fn_at + f->p.fn_reg));
 	/* of keys beyond the last group of an item nothing is written, but a step of the product may read it */
 	memset(mem + f->panel_at, 0, (size_t)(PANELS * f->kpad * ATT_COLS * f->p.v->es));
+	float *flat = (float *)(void *)(mem + f->flat_at);       /* the slope of plain tiles */
+	for (int i = 0; !f->p.raw && i < f->p.v->mr * ATT_COLS; i++)
+		flat[i] = f->p.range.c;
 	if (f->p.v->begin)
 		f->p.v->begin();
 	for (int64_t t = t0; t < t1; t++)
@@ -530,6 +536,7 @@ static void lay_out(struct bwd *f, struct kern_state *s)
 	f->s_at = att_room(n, numbers);
 	f->y_at = att_room(n, numbers);
 	f->slope_at = att_room(n, numbers);
+	f->flat_at = att_room(n, f->p.raw ? 0 : numbers);
 	f->w_at = att_room(n, numbers);
 	f->p_at = att_room(n, f->kb * BLOCK * es);
 	f->dx_at = att_room(n, f->kb * BLOCK * es);

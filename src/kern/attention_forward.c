@@ -393,7 +393,7 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->q_row = p->dc * es;
 	f->p_row = CK * es;
 	f->k_tile = ATT_COLS * p->dk * es;
-	f->c2 = p->range.c * LOG2E;
+	f->c2 = (p->raw ? p->range.c : 1) * LOG2E;
 	size_t *n = &f->kb_bytes;
 	f->kb_k = att_room(n, CK * p->dk * es);
 	f->kb_v = att_room(n, CK * p->ec * es);

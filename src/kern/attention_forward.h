@@ -17,7 +17,7 @@ struct fwd {
 	bool lazy, bounds, norms;              /* keys are packed where they are read; scores have bounds; by the lengths of q and k */
 	int64_t distinct, *same;               /* batches whose keys differ; of each batch dimension the factor of the index, 0: same */
 	int64_t some;                          /* of those, how many are packed at once */
-	/* steps of a product with keys; bytes of a row of q, a row of p, a tile of keys; exponents of 2 of a product */
+	/* steps of a product with keys; bytes of a row of q, a row of p, a tile of keys; exponents of 2 of what plain tiles compare */
 	int64_t steps, q_row, p_row, k_tile;
 	float c2;
 	/* a packed block of keys */

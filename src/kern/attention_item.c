@@ -148,18 +148,18 @@ void att_set_ref(const struct run *r, int64_t i, double whole)
 	r->ref.mostx[i] = at_least(r->ref.mx[i] + ATT_LAZY / c);
 }
 
-/* Some row's scores s (products, if plain) exceed what it allows; p of tiles t0 .. t1 are not in its sums yet. */
+/* Some row's scores s (products, if raw) exceed what it allows; p of tiles t0 .. t1 are not in its sums yet. */
 __attribute__((noinline, cold))
-static void raise_refs(const struct run *r, const float *s, int64_t i0, int64_t at, int rows, int t0, int t1, bool plain)
+static void raise_refs(const struct run *r, const float *s, int64_t i0, int64_t at, int rows, int t0, int t1, bool raw)
 {
 	float c = r->f->p.range.c, tops[ATT_MOST_MR];
 	r->f->p.v->soft->tops(rows, s, tops);
 	for (int i = 0; i < rows; i++) {
 		float top = tops[i];
 		int64_t x = i0 + i;
-		if (!(top > (plain ? r->ref.mostx[x] : r->ref.most[x])))
+		if (!(top > (raw ? r->ref.mostx[x] : r->ref.most[x])))
 			continue;
-		double old = r->ref.whole[x], whole = plain ? (double)top * c : top;
+		double old = r->ref.whole[x], whole = raw ? (double)top * c : top;
 		if (r->ref.most[x] > -INFINITY)
 			rescale(r, x, at + i, t0, t1, (float)exp(old - whole));
 		att_set_ref(r, x, whole);
@@ -175,21 +175,24 @@ static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain,
 	const struct att_variant *v = p->v;
 	int mr = v->mr, n1 = (int)MIN(ATT_COLS, p->x.s - r->at->k0 - t * ATT_COLS);
 	float *w = NULL, *rest[2] = { NULL, NULL };
+	bool raw = plain && p->raw;
 	v->micro(f->steps, a, f->q_row, b, r->s, false);
 	if (!plain) {
 		if (p->x.weighted)
 			w = rest[1] = (float *)(void *)(r->mem + f->w_at);
 		att_score(p, r->r0 + i0, mr, r->at->k0 + t * ATT_COLS, n1, r->s, rest, r->mem + f->fn_at);
-	} else if (n1 < ATT_COLS) {
+	} else {
+		if (!raw)
+			v->soft->scale(mr, r->s, p->range.c);
 		for (int i = 0; i < mr; i++)
 			for (int j = n1; j < ATT_COLS; j++)
 				r->s[i * ATT_COLS + j] = -INFINITY;
 	}
-	if (v->soft->over(mr, r->s, (plain ? r->ref.mostx : r->ref.most) + i0))
-		raise_refs(r, r->s, i0, at * mr, mr, v->stream ? t / HALF * HALF : 0, t, plain);
+	if (v->soft->over(mr, r->s, (raw ? r->ref.mostx : r->ref.most) + i0))
+		raise_refs(r, r->s, i0, at * mr, mr, v->stream ? t / HALF * HALF : 0, t, raw);
 	if (r->top)
-		v->soft->raise(mr, r->s, plain ? p->range.c : 1, r->top + i0);
-	v->soft->forward(mr, r->s, (plain ? r->ref.mx : r->ref.m) + i0, plain ? f->c2 : LOG2E, (plain ? r->ref.lessx : r->ref.less) + i0, w, to, f->p_row, r->l + i0);
+		v->soft->raise(mr, r->s, raw ? p->range.c : 1, r->top + i0);
+	v->soft->forward(mr, r->s, (raw ? r->ref.mx : r->ref.m) + i0, raw ? f->c2 : LOG2E, (raw ? r->ref.lessx : r->ref.less) + i0, w, to, f->p_row, r->l + i0);
 }
 
 /* Have all rows of a group a reference? */
@@ -216,10 +219,10 @@ static void scores(struct run *r, int64_t g0, int64_t ng, int t, uint8_t (*kind)
 			continue;
 		}
 		r->done++;
-		bool plain = kind[g][t] == PLAIN;
+		bool plain = kind[g][t] == PLAIN, raw = f->p.raw;
 		/* not where the reference is still to come: products would be made twice */
 		if (!plain || !v->fused || !whole || !all_set(r->ref.most + i0, mr) ||
-		    v->fused(f->steps, a, f->q_row, b, r->ref.mx + i0, f->c2, r->ref.lessx + i0, to, f->p_row, r->l + i0, r->top ? r->top + i0 : NULL))
+		    v->fused(f->steps, a, f->q_row, b, (raw ? r->ref.mx : r->ref.m) + i0, f->p.range.c, f->c2, (raw ? r->ref.lessx : r->ref.less) + i0, to, f->p_row, r->l + i0, r->top ? r->top + i0 : NULL))
 			score_tile(r, i0, g, t, plain, a, b, to);
 	}
 }

@@ -146,12 +146,7 @@ bool att_plan_make(const struct prog_kern *k, const struct attention *x, bool tu
 		e->by_key = e->ss != 0;
 	}
 	att_range_make(a, k->expr, x, &p->range);
-	int power;
-	if (x->grad && p->v->es == 4 && frexpf(p->range.c, &power) != 0.5f) {
-		/* l / c and delta c are rounded once more, which beside f32 is too much */
-		memset(p->range.is_slope, 0, (size_t)(k->expr->nin + k->expr->n));
-		p->range.always = false;
-	}
+	p->raw = p->v->es == 2;
 	p->fn_base = att_room(&p->fn_bytes, (int64_t)sizeof(void *) * (1 + x->nextra));
 	p->fn_have = att_room(&p->fn_bytes, 8);
 	p->fn_in = att_room(&p->fn_bytes, att_pad((int64_t)sizeof(void *) * (1 + x->nextra), 64) + x->nextra * KERN_STRIP * 8);

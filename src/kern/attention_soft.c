@@ -24,6 +24,12 @@ IN512 __m512 exp2_long(__m512 x)
 
 T512 static bool over_512(int rows, const float *s, const float *most) { return over_rows(rows, s, most); }
 
+T512 static void scale_512(int rows, float *s, float c)
+{
+	for (int i = 0; i < rows * ATT_COLS; i += 16)
+		_mm512_store_ps(s + i, _mm512_mul_ps(_mm512_load_ps(s + i), K512(c)));
+}
+
 T512 static void tops_512(int rows, const float *s, float *top)
 {
 	__m512 none = K512(-INFINITY);
@@ -60,8 +66,10 @@ FORWARD(forward_bf16, TBF16, exp2_short, STORE_PAIRS)
 FORWARD(forward_512, T512, exp2_long, STORE_FLOATS)
 
 /* Products of M512 rows and a panel as in attention_micro.c, and their exponentials before they are ever stored. */
-#define FUSED(name, isa, product, exp2, store) \
-isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const float *m, float c2, const float *less, char *p, int64_t ldp, \
+#define AS_IT_IS(x, c) x
+#define SCALED(x, c) _mm512_mul_ps(x, K512(c))
+#define FUSED(name, isa, product, scale, exp2, store) \
+isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const float *m, float by, float c2, const float *less, char *p, int64_t ldp, \
               float (*l)[ATT_LANES], float (*top)[ATT_LANES]) \
 { \
 	const char *a = pa, *b = pb; \
@@ -70,8 +78,8 @@ isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const 
 	_Pragma("GCC unroll 8") \
 	for (int i = 0; i < M512; i++) { \
 		__m512 ref = K512(m[i]), rest = K512(less[i]); \
-		x[i][0] = _mm512_fmsub_ps(_mm512_sub_ps(x[i][0], ref), c, rest); \
-		x[i][1] = _mm512_fmsub_ps(_mm512_sub_ps(x[i][1], ref), c, rest); \
+		x[i][0] = _mm512_fmsub_ps(_mm512_sub_ps(scale(x[i][0], by), ref), c, rest); \
+		x[i][1] = _mm512_fmsub_ps(_mm512_sub_ps(scale(x[i][1], by), ref), c, rest); \
 		most = _mm512_max_ps(x[i][1], _mm512_max_ps(x[i][0], most)); \
 	} \
 	if (__builtin_expect(_mm512_cmp_ps_mask(most, K512(ATT_LAZY * 1.44269504f), _CMP_GT_OQ) != 0, 0)) \
@@ -87,8 +95,8 @@ isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const 
 	} \
 	return false; \
 }
-FUSED(att_fused_bf16_512, TBF16, PAIRS, exp2_short, STORE_PAIRS)
-FUSED(att_fused_f32_512, T512, FLOATS, exp2_long, STORE_FLOATS)
+FUSED(att_fused_bf16_512, TBF16, PAIRS, AS_IT_IS, exp2_short, STORE_PAIRS)
+FUSED(att_fused_f32_512, T512, FLOATS, SCALED, exp2_long, STORE_FLOATS)
 
 /* Half h of row r: p, and dx to *dx. */
 struct turned { const float *s, *y, *slope, *w; __m512 l[2], less[2], delta[2], c2, c; };
@@ -152,8 +160,8 @@ T512 static void backward_512(int rows, const float *s, const float *y, const fl
 		}
 }
 
-const struct att_soft att_soft_512_bf16 = { over_512, tops_512, raise_512, forward_bf16, backward_bf16 },
-                      att_soft_512 = { over_512, tops_512, raise_512, forward_512, backward_512 };
+const struct att_soft att_soft_512_bf16 = { over_512, scale_512, tops_512, raise_512, forward_bf16, backward_bf16 },
+                      att_soft_512 = { over_512, scale_512, tops_512, raise_512, forward_512, backward_512 };
 
 /* --- AVX2 -------------------------------------------------------------------------------- */
 
@@ -185,6 +193,12 @@ T256 static bool over_256(int rows, const float *s, const float *most)
 		for (int j = 0; j < ATT_COLS; j += 8)
 			any = _mm256_or_ps(any, _mm256_cmp_ps(_mm256_load_ps(s + r * ATT_COLS + j), K256(most[r]), _CMP_GT_OQ));
 	return _mm256_movemask_ps(any) != 0;
+}
+
+T256 static void scale_256(int rows, float *s, float c)
+{
+	for (int i = 0; i < rows * ATT_COLS; i += 8)
+		_mm256_store_ps(s + i, _mm256_mul_ps(_mm256_load_ps(s + i), K256(c)));
 }
 
 T256 static void tops_256(int rows, const float *s, float *top)
@@ -236,7 +250,7 @@ T256 static void backward_256(int rows, const float *s, const float *y, const fl
 		}
 }
 
-const struct att_soft att_soft_256 = { over_256, tops_256, raise_256, forward_256, backward_256 };
+const struct att_soft att_soft_256 = { over_256, scale_256, tops_256, raise_256, forward_256, backward_256 };
 
 /* --- what they mean -------------------------------------------------------------------------- */
 
@@ -246,6 +260,12 @@ static bool over_model(int rows, const float *s, const float *most)
 	for (int i = 0; i < rows * ATT_COLS; i++)
 		any |= s[i] > most[i / ATT_COLS];
 	return any;
+}
+
+static void scale_model(int rows, float *s, float c)
+{
+	for (int i = 0; i < rows * ATT_COLS; i++)
+		s[i] *= c;
 }
 
 static void tops_model(int rows, const float *s, float *top)
@@ -301,6 +321,6 @@ static void forward_model_##n(int rows, const float *s, const float *m, float c2
 static void backward_model_##n(int rows, const float *s, const float *y, const float *l, float c2, const float *less, const float *delta, float c, const float *slope, \
                                const float *w, char *p, char *dx, int64_t ld, char *panel) \
 { backward_model(es, rows, s, y, l, c2, less, delta, c, slope, w, p, dx, ld, panel); } \
-const struct att_soft att_soft_##n##_model = { over_model, tops_model, raise_model, forward_model_##n, backward_model_##n };
+const struct att_soft att_soft_##n##_model = { over_model, scale_model, tops_model, raise_model, forward_model_##n, backward_model_##n };
 MODEL(bf16, 2)
 MODEL(f32, 4)

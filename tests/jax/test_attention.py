@@ -644,6 +644,19 @@ def test_gradients_beside_an_offset(bias, offset, lie):
         assert np.sqrt(np.mean((np.asarray(g) - want) ** 2)) <= 2e-6 * np.sqrt(np.mean(want ** 2))
 
 
+@pytest.mark.parametrize("lie", [None, P(None, "x")])
+@pytest.mark.parametrize("d", [32, 128])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("big", [1e1, 1e4, 1e5])
+def test_values_of_saturated_rows(big, causal, d, lie):
+    """A score is the same number in both passes, so that the weight of a row's one key is 1 in both."""
+    q, k, v, w = (normal(1, 128, 2, d, seed=s) for s in range(4))
+    f = jax.grad(lambda q, k, v, w: (dpa(q, k, v, is_causal=causal) * w).sum(), (0, 1, 2))
+    x = [q, k * np.float32(big), v, w]
+    got = jax.jit(f)(*(x if lie is None else [jax.device_put(a, lies({"x": 4}, lie)[0]) for a in x]))
+    np.testing.assert_allclose(got[2], on_cpu(f, *x)[2], rtol=1e-5, atol=1e-4 if big == 1e1 else 1e-5)
+
+
 @pytest.mark.only_rondo("how it is cut is Rondo's")
 @pytest.mark.parametrize("kv", [1, 4])
 @pytest.mark.parametrize("dtype", [f32, bf16])
