@@ -91,7 +91,7 @@ static struct err *opened(void *v)
 	w->threads = o->threads;
 	w->spins = sym_spins(o->threads);
 	w->pause = sym_pause_s();
-	w->fence = !sym_barrier_init(others);
+	w->fence = !sym_barrier_init(others) || (!others && o->threads > cpu_get()->cores);      /* who has no core of its own sleeps often */
 	w->patience = (double)conf_int(CONF_TIMEOUT);
 	/* Four times the RAM a heap, so that holes between buffers never matter; but no more than 32 TB in all. */
 	size_t heaps = (size_t)o->nlocal * (size_t)(others ? o->boot->nprocess : 1), want = MIN((size_t)cpu_get()->ram * 4, ((size_t)32 << 40) / heaps);
@@ -142,7 +142,6 @@ static struct err *opened(void *v)
 		near += w->peer[pe].proc == w->proc || w->process[w->peer[pe].proc].region.base;
 	sym_share((double)MIN(cpu_get()->cores, near) * w->nlocal / near);
 	w->roomy = w->net && w->spins == sym_spins(0);
-	w->fence |= w->spins != sym_spins(0); /* who has no core of its own sleeps often */
 	if (w->net)                       /* a look costs more than a pause, and brings the message nearer */
 		w->spins = sym_spins(INT_MAX);
 	if (o->chaos) {
