@@ -345,7 +345,7 @@ struct err *kern_make_cumulative(const struct prog_kern *k, struct kern_state *s
 	s->tiles = (units + q->per_tile - 1) / q->per_tile;
 	int cls = dtype_info[q->acc].cls;
 	if (q->across && r == RED_add && (cls == DT_FLOAT || cls == DT_COMPLEX) && q->n > (q->widen ? ROWS_F32 : FAR)) {
-		q->run = q->widen ? ROWS_F32 : ROWS;
+		q->run = !q->widen ? ROWS : q->n <= SHORT ? ROWS_F32 / 2 : ROWS_F32;      /* of a short one much of a running sum is not small beside what comes before */
 		q->levels = q->widen ? 1 : sum_levels(q->n / ROWS);
 	}
 	s->scratch = MAX(3 * (size_t)BLOCK, (size_t)(5 + 2 * q->levels) * WIDE) * 16 + (size_t)(q->wide * q->chunk * q->es);

@@ -54,11 +54,12 @@ ir_val pass_soft_log(struct ir_b *b, ir_val most, ir_val weights)
 	return ir_bin(b, ELEM_add, m, ir_un(b, ELEM_log, w));
 }
 
-/* In the types of the op's results. */
+/* In the types of the op's results; weights are f64. */
 static void finish(struct rewrite *r, const struct ir_op *op, uint32_t k, ir_val sum, ir_val weights, ir_val most)
 {
 	ir_val v[2];
-	v[0] = over_weights(&r->b, sum, weights);
+	ir_val shares = ir_convert(&r->b, weights, ir_vtype(r->m, r->b.fn, sum)->dtype);
+	v[0] = over_weights(&r->b, sum, shares);
 	v[1] = pass_soft_log(&r->b, most, weights);
 	for (uint32_t j = 0; j < 2; j++)
 		r->map[op->out + k + j] = ir_convert(&r->b, v[j], ir_vtype(r->m, r->from, op->out + k + j)->dtype);
@@ -93,9 +94,9 @@ static void by_gather(struct rewrite *r, const struct ir_op *op, uint32_t k, con
 	}
 	ir_val v = ir_emit_raw(b, IR_all_gather, 2, one, 2, all, w, 2), o = ir_convert(b, v, dt), l = ir_convert(b, v + 1, DT_f64);
 	ir_val most = ir_reduce1(b, RED_max, l, ir_const_f(b, ir_scalar(r->m, DT_f64), -INFINITY), 1, first);
-	ir_val each = ir_convert(b, weight(b, l, over(b, most, b->fn->val.p[l].type, 1)), dt), zero = ir_const_f(b, ir_scalar(r->m, dt), 0);
-	ir_val weights = ir_reduce1(b, RED_add, each, zero, 1, first);
-	finish(r, op, k, ir_reduce1(b, RED_add, weighed(b, o, each), zero, 1, first), weights, most);
+	ir_val each = weight(b, l, over(b, most, b->fn->val.p[l].type, 1)), shares = ir_convert(b, each, dt);
+	ir_val weights = ir_reduce1(b, RED_add, each, ir_const_f(b, ir_scalar(r->m, DT_f64), 0), 1, first), zero = ir_const_f(b, ir_scalar(r->m, dt), 0);
+	finish(r, op, k, ir_reduce1(b, RED_add, weighed(b, o, shares), zero, 1, first), weights, most);
 }
 
 static void by_sum(struct rewrite *r, const struct ir_op *op, uint32_t k, const ir_val *in, ir_group group)
@@ -107,19 +108,18 @@ static void by_sum(struct rewrite *r, const struct ir_op *op, uint32_t k, const 
 	ir_type tl = b->fn->val.p[l].type, t[2];
 	int64_t w[3] = { group, RED_max, 0 }, ws[4] = { scatter ? ir_attr(r->from, op, AT_dim) : 0, group, RED_add, 0 };
 	ir_val most = ir_emit_raw(b, IR_all_reduce, 1, &l, 1, &tl, w, 3), part[2];
-	part[1] = ir_convert(b, weight(b, l, most), dt);
-	part[0] = weighed(b, o, part[1]);
+	part[1] = weight(b, l, most);
+	part[0] = weighed(b, o, ir_convert(b, part[1], dt));
 	for (uint32_t j = 0; j < 2; j++) {
 		const struct ir_type_info *to = ir_vtype(r->m, r->from, op->out + k + j);
 		int64_t dim[IR_MAX_RANK];
 		int rank = to->rank;
 		memcpy(dim, to->dim, sizeof *dim * (size_t)rank);
-		t[j] = ir_tensor(r->m, dt, rank, dim);
+		t[j] = ir_tensor(r->m, j ? DT_f64 : dt, rank, dim);
 	}
 	if (scatter) {                       /* each device's block of most */
 		ws[2] = RED_max;
-		ir_type block = ir_tensor(r->m, DT_f64, ir_type_of(r->m, t[1])->rank, ir_type_of(r->m, t[1])->dim);
-		most = ir_emit_raw(b, IR_reduce_scatter, 1, &l, 1, &block, ws, 4);
+		most = ir_emit_raw(b, IR_reduce_scatter, 1, &l, 1, &t[1], ws, 4);
 		ws[2] = RED_add;
 	}
 	w[1] = RED_add;

@@ -107,7 +107,7 @@ static void one(void)
 	results(text.p, "joint", a, have);
 	for (int i = 0; i < DEVICES * 2 * pairs; i++) {
 		enum dtype t = dt[i % 2];
-		bool wide = dt[0] == DT_f64;         /* o is added up in f32 else, and so are its weights */
+		bool wide = dt[0] == DT_f64 || dt[1] == DT_f64;
 		double step = t == DT_bf16 ? 0x1p-7 : t == DT_f16 ? 0x1p-10 : t == DT_f64 ? 0x1p-40 : 0x1p-18;
 		if (!wide)
 			step = fmax(step, 0x1p-18);
