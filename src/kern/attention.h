@@ -57,6 +57,7 @@ struct att_soft {
 
 /* A row's reference is raised when a score exceeds it by so much: 2^8 about. */
 #define ATT_LAZY 5.5f
+#define LOG2E ((float)M_LOG2E)
 /* micro and forward in one: p = exp2((x - m) * c2 - less), of products beside f32 p = exp2((x * by - m) * c2 - less), rows ldp bytes apart; raise, too, if top is not NULL, of scores that are exponents of e.
  * True: a score exceeds its row's reference by more than ATT_LAZY; nothing is written. */
 typedef bool att_fused(int64_t steps, const void *a, int64_t lda, const void *b, const float *m, float by, float c2, const float *less, char *p, int64_t ldp,
@@ -205,7 +206,7 @@ void att_add(const struct att_rows *r, const char *base, int64_t row, float *x, 
 /* What (x - at) * c leaves of x - whole, as an exponent of 2: whole is a row's reference or logarithm, of which at, times c, is the nearest float. */
 static inline float att_less(double whole, double at, float c)
 {
-	double less = (whole - at * c) * 1.4426950408889634;
+	double less = (whole - at * c) * M_LOG2E;
 	return isfinite(at) && isfinite(less) ? (float)less : 0;
 }
 

@@ -14,7 +14,6 @@
 
 enum { BLOCK = 128, PANELS = BLOCK / ATT_COLS, GROUPS = BLOCK / 6, MANY = 32, FEW = 8, MOST_OWN = 4, OWN_BYTES = 1400 << 10 };
 #define NOTHING (-104.0)             /* exp of less is 0 */
-#define LOG2E 1.4426950408889634f
 
 /* Where a sum for queries is kept until it is complete: in the result; its upper half there, if that is bf16, and the lower one in shared
  * memory; all of it there. */

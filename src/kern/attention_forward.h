@@ -7,7 +7,6 @@
 enum { CK = 256, TILES = CK / ATT_COLS, ITEM = 32, NEAR = 4, HALF = TILES / 2 };
 #define NOTHING (-104.0f)            /* exp of less is 0 */
 #define FILL (-1e9)                  /* scores that a mask makes, not a product */
-#define LOG2E 1.4426950408889634f
 
 struct fwd {
 	struct att_plan p;

@@ -82,7 +82,7 @@ isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const 
 		x[i][1] = _mm512_fmsub_ps(_mm512_sub_ps(scale(x[i][1], by), ref), c, rest); \
 		most = _mm512_max_ps(x[i][1], _mm512_max_ps(x[i][0], most)); \
 	} \
-	if (__builtin_expect(_mm512_cmp_ps_mask(most, K512(ATT_LAZY * 1.44269504f), _CMP_GT_OQ) != 0, 0)) \
+	if (__builtin_expect(_mm512_cmp_ps_mask(most, K512(ATT_LAZY * LOG2E), _CMP_GT_OQ) != 0, 0)) \
 		return true; \
 	_Pragma("GCC unroll 8") \
 	for (int i = 0; top && i < M512; i++) \
