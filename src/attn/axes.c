@@ -205,6 +205,8 @@ static bool sums_well(struct cand *c, const struct ir_op *o, const int *lab)
 	for (uint32_t i = 0; i < o->nin; i++)
 		gone |= lab_of(c, lab[i])->set & ~stays;
 	uint64_t vec = (uint64_t)1 << VEC;
+	if (o->kind == IR_reduce && c->right && (gone & c->right) == c->right)
+		return !(gone & vec);
 	return !(gone & c->batch) && !(gone & ~vec && gone & vec) && !(gone & c->left && gone & c->right);
 }
 

@@ -263,7 +263,7 @@ static const char *equal(struct match *m, const struct run *was, const struct ru
 /* Finds out what the program makes of rows without any key: each kind of exit is NaN there, or is not. */
 static struct err *try_empty(struct sample *s, enum mode mode, const char **bad)
 {
-	static const int bit[] = { [EXIT_O] = EMPTY_O, [EXIT_L] = EMPTY_L, [EXIT_DQ] = EMPTY_DQ, [EXIT_DK] = EMPTY_DK, [EXIT_DV] = EMPTY_DV };
+	static const int bit[] = { [EXIT_O] = EMPTY_O, [EXIT_L] = EMPTY_L, [EXIT_DQ] = EMPTY_DQ, [EXIT_DK] = EMPTY_DK, [EXIT_DV] = EMPTY_DV, [EXIT_DX] = 0 };
 	struct match *m = s->m;
 	struct run was, is;
 	int odd = -1;
@@ -289,6 +289,7 @@ static const char *precise(struct match *m, const struct run *was, const struct 
 		differ(exact->v[i], is->v[i], was->count[i], true, &new, &most, &odd);
 		enum dtype dt = (enum dtype)ir_vtype(c->m, c->fn, m->exit.p[i].v)->dtype;
 		int some = dt == DT_f64 || dt == DT_f32 ? 16 : 2;        /* of sums: what they are made of may be larger than what is left of it */
+		some *= m->exit.p[i].kind == EXIT_DX ? 16 : 1;           /* all of the scores' */
 		double eps = dt == DT_f64 ? 0x1p-52 : dt == DT_f32 ? 0x1p-23 : dt == DT_bf16 ? 0x1p-8 : dt == DT_f16 ? 0x1p-10 : 0x1p-2;
 		if (odd || !(new <= 2 * old + some * eps * most))
 			return "an attention gives less exact values";

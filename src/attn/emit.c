@@ -193,7 +193,9 @@ static enum dtype given_as(const struct env *e, enum exit_kind kind, int op, enu
 	for (size_t i = 0; i < e->m->exit.n && e->wide == DT_token; i++) {
 		const struct exit *x = &e->m->exit.p[i];
 		enum dtype own = (enum dtype)ir_vtype(e->m->c->m, e->m->c->fn, x->v)->dtype;
-		if (x->kind == kind && x->op == op && (most == DT_token || dtype_info[own].bytes > dtype_info[most].bytes))
+		if (x->kind == EXIT_DX && kind == EXIT_DQ)
+			own = score_sums(e);             /* is summed on */
+		if ((x->kind == kind || (x->kind == EXIT_DX && kind == EXIT_DQ)) && x->op == op && (most == DT_token || dtype_info[own].bytes > dtype_info[most].bytes))
 			most = own;
 	}
 	return most == DT_token || dtype_info[most].bytes < dtype_info[dt].bytes ? dt : most;
@@ -288,7 +290,7 @@ static ir_val with_empty(struct env *e, const struct exit *x, int fwd, ir_val v)
 		ir_val gone = l ? ir_bin(&e->b, ELEM_compare_eq, l, none) : 0;
 		return !l ? v : x->kind == EXIT_DQ ? nan_where(e, gone, v) : nan_where_any(e, gone, v);
 	}
-	static const int bit[] = { [EXIT_O] = EMPTY_O, [EXIT_L] = EMPTY_L, [EXIT_DELTA] = 0, [EXIT_DQ] = EMPTY_DQ, [EXIT_DK] = EMPTY_DK, [EXIT_DV] = EMPTY_DV };
+	static const int bit[] = { [EXIT_O] = EMPTY_O, [EXIT_L] = EMPTY_L, [EXIT_DELTA] = 0, [EXIT_DQ] = EMPTY_DQ, [EXIT_DK] = EMPTY_DK, [EXIT_DV] = EMPTY_DV, [EXIT_DX] = 0 };
 	ir_val on = e->m->empty & bit[x->kind] ? empty_rows(e, fwd) : 0;
 	return !on ? v : x->kind == EXIT_DK || x->kind == EXIT_DV ? nan_where_any(e, on, v) : nan_where(e, on, v);
 }
@@ -457,13 +459,40 @@ static void backward(struct env *e, int i)
 	e->d[i][3] = w->given && s.infinite && poly_is_one(e->m->c, f->masks) ? in[3] : 0;
 }
 
+/* [B.., G, T]: the sum of q dq over the vectors. */
+static ir_val along_q(struct env *e, ir_val dq)
+{
+	struct ir_b *b = &e->b;
+	ir_val q = ir_convert(b, vectors(e, fac_of(e->m->c, e->m->x)->a, true), score_sums(e)), zero = ir_const_f(b, ir_scalar(b->m, score_sums(e)), 0);
+	int64_t last = ir_vtype(b->m, b->fn, q)->rank - 1;
+	dq = ir_convert(b, dq, score_sums(e));
+	return ir_reduce1(b, RED_add, ir_bin(b, ELEM_multiply, q, dq), zero, 1, &last);
+}
+
+/* v, [B.., G, T], summed over the axes that lab has not: in the order of those that it has. */
+static ir_val sum_to(struct env *e, ir_val v, int lab)
+{
+	struct ir_b *b = &e->b;
+	uint8_t axis[ATOMS];
+	int64_t dim[ATOMS], over[ATOMS];
+	int n = order(e->m, e->m->c->batch | e->m->c->left, axis), nover = 0;
+	for (int i = 0; i < n; i++) {
+		dim[i] = e->size[axis[i]];
+		if (!(lab_of(e->m->c, lab)->set >> axis[i] & 1))
+			over[nover++] = i;
+	}
+	v = ir_reshape(b, v, n, dim);
+	ir_val zero = ir_const_f(b, ir_scalar(b->m, score_sums(e)), 0);
+	return nover ? ir_reduce1(b, RED_add, v, zero, nover, over) : v;
+}
+
 /* v, [B.., G, T] or [B.., S] and a vector behind if lab has one, in the layout of lab and of type t. */
 static ir_val unplace(struct env *e, ir_val v, int lab, ir_type t)
 {
 	struct ir_b *b = &e->b;
 	const struct lab *l = lab_of(e->m->c, lab);
 	const struct ir_type_info *have = ir_vtype(b->m, b->fn, v);
-	int64_t dim[ATOMS], perm[ATOMS], vec = have->dim[have->rank - 1];
+	int64_t dim[ATOMS], perm[ATOMS], vec = have->rank ? have->dim[have->rank - 1] : 1;
 	uint8_t want[ATOMS];
 	int n = order(e->m, l->set, want), at[ATOMS], np = 0;
 	for (int i = 0; i < n; i++) {
@@ -512,6 +541,10 @@ ir_val emit_exit(struct env *e, const struct exit *x, ir_type t)
 		backward(e, x->op);
 		v = with_empty(e, x, e->m->bwd.p[x->op].fwd, e->d[x->op][x->kind - EXIT_DQ]);
 		break;
+	case EXIT_DX:
+		backward(e, x->op);
+		v = along_q(e, e->d[x->op][0]);
+		break;
 	default:
 		return ir_const_f(b, t, x->value);
 	}
@@ -530,6 +563,8 @@ ir_val emit_exit(struct env *e, const struct exit *x, ir_type t)
 		ir_val k = rows(e, x->coef, wide);
 		v = ir_bin(b, ELEM_multiply, v, k);
 	}
+	if (x->kind == EXIT_DX)
+		v = sum_to(e, v, x->lab);
 	return unplace(e, v, x->lab, t);
 }
 

@@ -222,7 +222,7 @@ static int operand(struct cand *c, ir_val v, int lab)
 	return p;
 }
 
-/* P v in f32: is v a narrower type that was converted? */
+/* P v, or P d_o, in f32: is v a narrower type that was converted? */
 static void wide_weights(struct cand *c, const struct ir_op *o, int p)
 {
 	const struct mono *m = &poly_of(c, p)->m[0];
@@ -255,13 +255,15 @@ static int added(struct cand *c, const struct ir_op *o, const int *lab)
 	} else if (lab_of(c, lab[o->nin])->set & 1) {
 		over &= ~(uint64_t)1;
 	}
-	if (o->kind == IR_dot && over && over == c->right && p > 0 && dtype_info[ir_vtype(c->m, c->fn, ir_in(c->fn, o, 0))->dtype].bytes >= 4)
+	if (o->kind == IR_dot && over && (over == c->right || over == c->left) && p > 0 && dtype_info[ir_vtype(c->m, c->fn, ir_in(c->fn, o, 0))->dtype].bytes >= 4)
 		wide_weights(c, o, p);
 	if (!over)
 		return p;
 	if (over == 1)
 		return poly_contract(c, p);
-	if (over & 1 || over & c->batch || (over & c->left && over & c->right) || (over & c->right && (over & c->right) != c->right))
+	if (over & 1 || (over & c->right && (over & c->right) != c->right) || (over & c->batch && !(over & c->right)))
+		return -1;
+	if (over & c->right && over != c->right && o->kind != IR_reduce)
 		return -1;
 	return poly_sum(c, p, over);
 }

@@ -121,7 +121,7 @@ int form_of(struct cand *c, ir_val v, int lab);                /* polynomial */
 void form_strip(struct cand *c, ir_val *v, int *lab);
 
 /* --- match.c --- */
-enum exit_kind { EXIT_NONE, EXIT_CONST, EXIT_O, EXIT_L, EXIT_M, EXIT_Z, EXIT_DELTA, EXIT_DQ, EXIT_DK, EXIT_DV };
+enum exit_kind { EXIT_NONE, EXIT_CONST, EXIT_O, EXIT_L, EXIT_M, EXIT_Z, EXIT_DELTA, EXIT_DQ, EXIT_DK, EXIT_DV, EXIT_DX };
 /* An attention: what its function is made of. */
 struct fwd { int score, masks, weight, v; bool part; };        /* polynomials; factor; part: m and z are wanted */
 /* index; factor; polynomials: rest is what is added to -delta.  given: the program gives -l, less, and rest is all of -delta; d_o is multiplied with r */

@@ -429,8 +429,42 @@ static int bwd_whole(struct match *m, struct bwd b)
 	return (int)i;
 }
 
-/* p = scale P (w y - delta + rest) slope: the attention it belongs to. */
-static bool scores(struct match *m, int p, int *op, double *scale)
+static bool take_all(struct mono *m, const struct mono *what)
+{
+	for (int i = 0; i < what->n; i++) {
+		int at = mono_find(m, what->f[i].f);
+		if (at < 0 || m->f[at].pow != what->f[i].pow)
+			return false;
+		mono_take(m, at);
+	}
+	return true;
+}
+
+/* Takes out of all of *p the unknowns that are the same for a whole batch, and gives them. */
+static int of_batch(struct cand *c, int *p)
+{
+	const struct poly x = *poly_of(c, *p);
+	struct mono out = { .c = 1 };
+	for (int k = 0; k < x.m[0].n; k++) {
+		const struct fac *f = fac_of(c, x.m[0].f[k].f);
+		bool all = f->kind == FAC_LEAF && !f->mask && !(f->set & (c->left | c->right | 1));
+		for (int i = 1; i < x.n && all; i++) {
+			int at = mono_find(&x.m[i], x.m[0].f[k].f);
+			all = at >= 0 && x.m[i].f[at].pow == x.m[0].f[k].pow;
+		}
+		if (all)
+			out.f[out.n++] = x.m[0].f[k];
+	}
+	for (int i = *p = 0; i < x.n; i++) {
+		struct mono t = x.m[i];
+		take_all(&t, &out);
+		*p = poly_add(c, *p, poly_mono(c, &t), 1);
+	}
+	return poly_mono(c, &out);
+}
+
+/* p = coef P (w y - delta + rest) slope: the attention it belongs to. */
+static bool scores(struct match *m, int p, int *op, int *coef)
 {
 	struct cand *c = m->c;
 	const struct poly x = *poly_of(c, p);
@@ -459,9 +493,8 @@ static bool scores(struct match *m, int p, int *op, double *scale)
 		return false;
 	int fwd = fwd_of(m, z, w, fac_of(c, y)->b, NULL);
 	int left = 64;
-	double own = poly_of(c, slope)->m[0].c, its = product_scale(c, m->fwd.p[fwd].score, m->x, &left);
-	*scale = its ? own / its : own;
-	*scale = fabs(*scale - 1) <= 1e-6 ? 1 : *scale;      /* constants are rounded to the program's types */
+	double own = poly_of(c, slope)->m[0].c, its = product_scale(c, m->fwd.p[fwd].score, m->x, &left), scale = its ? own / its : own;
+	scale = fabs(scale - 1) <= 1e-6 ? 1 : scale;         /* constants are rounded to the program's types */
 	for (int i = 0; i < poly_of(c, rest)->n; i++) {          /* a cotangent of l: the same for all keys */
 		struct mono t = poly_of(c, rest)->m[i];
 		const struct mono *q = &poly_of(c, slope)->m[0];
@@ -482,7 +515,8 @@ static bool scores(struct match *m, int p, int *op, double *scale)
 			return false;
 		more = poly_add(c, more, poly_mono(c, &t), 1);
 	}
-	slope = poly_mul(c, poly_const(c, 1 / *scale), slope);
+	slope = poly_mul(c, poly_const(c, 1 / scale), slope);
+	*coef = poly_mul(c, poly_const(c, scale), of_batch(c, &slope));
 	struct bwd b = { .fwd = fwd, .d_o = fac_of(c, y)->a, .slope = slope, .rest = more };
 	*op = bwd_whole(m, b);
 	return true;
@@ -518,17 +552,6 @@ static struct mono masks_of(const struct cand *c, const struct mono *a, const st
 		if (fac_of(c, a->f[i].f)->mask && mono_find(b, a->f[i].f) >= 0)
 			m.f[m.n++] = a->f[i];
 	return m;
-}
-
-static bool take_all(struct mono *m, const struct mono *what)
-{
-	for (int i = 0; i < what->n; i++) {
-		int at = mono_find(m, what->f[i].f);
-		if (at < 0 || m->f[at].pow != what->f[i].pow)
-			return false;
-		mono_take(m, at);
-	}
-	return true;
 }
 
 /* p = exp(score - l) w r d_o. */
@@ -602,8 +625,8 @@ static bool product(struct cand *c, int p, int *rows, int *keys)
 	return !poly_add(c, p, poly_mul(c, *rows, *keys), -1);
 }
 
-/* p = exp(score - l) (r w y - delta) slope. */
-static bool given_scores(struct match *m, int p, int *op, double *scale)
+/* p = coef exp(score - l) (r w y - delta) slope. */
+static bool given_scores(struct match *m, int p, int *op, int *coef)
 {
 	struct cand *c = m->c;
 	const struct poly x = *poly_of(c, p);
@@ -657,10 +680,11 @@ static bool given_scores(struct match *m, int p, int *op, double *scale)
 		w = slope == all ? poly_const(c, 1) : w;
 	}
 	struct mono first = poly_of(c, r)->m[0];
-	*scale = first.c;
+	double scale = first.c;
 	first.c = 1;
+	*coef = poly_mul(c, poly_const(c, scale), of_batch(c, &slope));
 	const struct fac *d = fac_of(c, y);
-	struct bwd b = { .d_o = d->a, .slope = slope, .rest = poly_mul(c, poly_const(c, 1 / *scale), rest), .given = true, .less = less, .r = poly_mono(c, &first) };
+	struct bwd b = { .d_o = d->a, .slope = slope, .rest = poly_mul(c, poly_const(c, 1 / scale), rest), .given = true, .less = less, .r = poly_mono(c, &first) };
 	if (w <= 0 || b.rest < 0 || !of_rows(c, b.rest) || !plain(c, &first, c->right))
 		return false;
 	b.fwd = fwd_add(m, (struct fwd){ score, poly_mono(c, &masks), w, d->b, false });
@@ -672,9 +696,8 @@ static bool gradient(struct match *m, int p, struct exit *out)
 {
 	struct cand *c = m->c;
 	const struct fac *x = fac_of(c, m->x);
-	int vec, op;
+	int vec, op, k;
 	uint64_t over = 0;
-	double k;
 	p = integrand(m, p, &vec, &over);
 	if (p <= 0)
 		return false;
@@ -684,8 +707,41 @@ static bool gradient(struct match *m, int p, struct exit *out)
 		return false;
 	if (vec != (over == c->right ? x->b : x->a) || (!scores(m, p, &op, &k) && !given_scores(m, p, &op, &k)))
 		return false;
-	*out = (struct exit){ .kind = over == c->right ? EXIT_DQ : EXIT_DK, .op = op, .coef = poly_const(c, k) };
+	*out = (struct exit){ .kind = over == c->right ? EXIT_DQ : EXIT_DK, .op = op, .coef = k };
 	return true;
+}
+
+/* The gradient of what q . k is multiplied with, of rows or of more than these together: p = sum over keys (and others) of a gradient of scores times q . k,
+ * which is the sum of q dq. */
+static bool factor(struct match *m, int p, struct exit *out)
+{
+	struct cand *c = m->c;
+	const struct poly x = *poly_of(c, p);
+	int all = 0;
+	uint64_t over = 0;
+	*out = (struct exit){ .kind = EXIT_DX };
+	for (int i = 0; i < x.n; i++) {
+		struct mono t = x.m[i], b;
+		int s = -1;
+		for (int k = 0; k < t.n; k++) {
+			const struct fac *f = fac_of(c, t.f[k].f);
+			if (t.f[k].pow == 1 && f->kind == FAC_SUM && f->over & c->right && !(f->set & 1) && mono_find(&poly_of(c, f->a)->m[0], m->x) >= 0)
+				s = k;
+		}
+		if (s < 0 || (i && over != fac_of(c, t.f[s].f)->over))
+			return false;
+		over = fac_of(c, t.f[s].f)->over;
+		b = poly_of(c, fac_of(c, t.f[s].f)->a)->m[0];
+		int at = mono_find(&b, m->x);
+		mono_take(&t, s);
+		if (b.f[at].pow != 1)
+			return false;
+		mono_take(&b, at);
+		if (!mono_mul(c, &t, &b, &t))
+			return false;
+		all = poly_add(c, all, poly_mono(c, &t), 1);
+	}
+	return all > 0 && (scores(m, all, &out->op, &out->coef) || given_scores(m, all, &out->op, &out->coef));
 }
 
 bool match_exit(struct match *m, ir_val v, int lab, struct exit *out)
@@ -707,7 +763,7 @@ bool match_exit(struct match *m, ir_val v, int lab, struct exit *out)
 		found = found || (p > 0 && (output(m, p, out) || gradient(m, p, out)));
 	} else if (!(lab_of(c, lab)->set & c->right)) {
 		const struct ir_op *o = ir_def(c->fn, v);
-		found = logarithm(m, p, out) || delta(m, p, out) || sum(m, p, out) || (o && o->kind == IR_reduce && highest(m, o, lab, out));
+		found = logarithm(m, p, out) || delta(m, p, out) || sum(m, p, out) || factor(m, p, out) || (o && o->kind == IR_reduce && highest(m, o, lab, out));
 	}
 	out->v = v;
 	out->lab = lab;

@@ -98,6 +98,17 @@ static void push(struct need *n, ir_val v)
 
 static void push_leaf(void *user, ir_val v, int lab) { push(user, v); }
 
+/* The operand of the region if o multiplies or divides one by a number from outside, not known here; 0: it does not. */
+static ir_val scaled(const struct cand *c, const struct ir_op *o)
+{
+	for (uint32_t k = 0; k < (o->kind == IR_multiply ? 2 : o->kind == IR_divide ? 1 : 0); k++) {
+		ir_val in = ir_in(c->fn, o, k), by = ir_in(c->fn, o, !k);
+		if (c->of[in] && !c->of[by] && !c->near[by] && !ir_splat(c->m, c->fn, by))
+			return in;
+	}
+	return 0;
+}
+
 /* The exit that v is; false: it is none. */
 static bool leaves(struct need *n, ir_val v)
 {
@@ -111,6 +122,10 @@ static bool leaves(struct need *n, ir_val v)
 		return false;
 	/* How a result lies is said behind it. */
 	if (o->kind == IR_sharding_constraint && c->of[ir_in(c->fn, o, 0)])
+		return false;
+	/* A gradient is one whatever it is multiplied with: the same op gives all of these. */
+	ir_val in = scaled(c, o);
+	if (in && match_exit(n->m, in, c->of[in], &x) && x.kind >= EXIT_DQ)
 		return false;
 	if (!match_exit(n->m, v, c->of[v], &x))
 		return false;

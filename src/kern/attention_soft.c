@@ -8,11 +8,14 @@
 #include <immintrin.h>
 #include <math.h>
 
+/* What of log2 e the float next to it lacks, as a part of it. */
+#define LOG2E_LACKS 0x1.cab1b8p-27f
+
 /* --- AVX-512 -------------------------------------------------------------------------- */
 
-IN512 __m512 exp2_long(__m512 x)
+/* 2^x, of which f is the fraction. */
+IN512 __m512 power_512(__m512 x, __m512 f)
 {
-	__m512 f = _mm512_reduce_ps(x, 9);
 	__m512 p = _mm512_fmadd_ps(f, K512(0x1.c72118p-13f), K512(0x1.461956p-10f));
 	p = _mm512_fmadd_ps(f, p, K512(0x1.3d2800p-7f));
 	p = _mm512_fmadd_ps(f, p, K512(0x1.c68500p-5f));
@@ -21,6 +24,22 @@ IN512 __m512 exp2_long(__m512 x)
 	p = _mm512_fmadd_ps(f, p, K512(1));
 	return _mm512_scalef_ps(p, x);
 }
+
+IN512 __m512 exp2_long(__m512 x) { return power_512(x, _mm512_reduce_ps(x, 9)); }
+
+/* 2^((s - l) c2 - less).  Beside log z, which is in l and not in s, difference and product are rounded by more than a small score has: what
+ * they lose, and c2 lacks, is added to the fraction.  (It is NaN beside infinite numbers, and anything where the result is 0.) */
+IN512 __m512 less_long(__m512 s, __m512 l, __m512 c2, __m512 less)
+{
+	__m512 d = _mm512_sub_ps(s, l), x = _mm512_fmsub_ps(d, c2, less), lost = _mm512_sub_ps(s, _mm512_add_ps(d, l));
+	lost = _mm512_fmadd_ps(lost, c2, _mm512_sub_ps(_mm512_fmsub_ps(d, c2, x), less));
+	lost = _mm512_fmadd_ps(x, K512(LOG2E_LACKS), lost);
+	lost = _mm512_min_ps(_mm512_max_ps(lost, K512(-1)), K512(1));
+	return power_512(x, _mm512_add_ps(_mm512_reduce_ps(x, 9), lost));
+}
+
+/* Beside bf16 nothing of that is seen. */
+IN512 __m512 less_short(__m512 s, __m512 l, __m512 c2, __m512 less) { return exp2_short(_mm512_fmsub_ps(_mm512_sub_ps(s, l), c2, less)); }
 
 T512 static bool over_512(int rows, const float *s, const float *most) { return over_rows(rows, s, most); }
 
@@ -100,16 +119,16 @@ FUSED(att_fused_f32_512, T512, FLOATS, SCALED, exp2_long, STORE_FLOATS)
 
 /* Half h of row r: p, and dx to *dx. */
 struct turned { const float *s, *y, *slope, *w; __m512 l[2], less[2], delta[2], c2, c; };
-#define TURNED_HALF(exp2) \
+#define TURNED_HALF(less_of) \
 	int at = r * ATT_COLS + 16 * h; \
-	__m512 p = exp2(_mm512_fmsub_ps(_mm512_sub_ps(_mm512_load_ps(t->s + at), t->l[h]), t->c2, t->less[h])), y = _mm512_load_ps(t->y + at); \
+	__m512 p = less_of(_mm512_load_ps(t->s + at), t->l[h], t->c2, t->less[h]), y = _mm512_load_ps(t->y + at); \
 	__m512 w = t->w ? _mm512_load_ps(t->w + at) : t->c; \
 	*dx = _mm512_mul_ps(p, _mm512_fmsub_ps(y, w, t->delta[h])); \
 	if (t->slope) \
 		*dx = _mm512_mul_ps(*dx, _mm512_load_ps(t->slope + at)); \
 	return t->w ? _mm512_mul_ps(p, w) : p;
-IN512 __m512 half_short(const struct turned *t, int r, int h, __m512 *dx) { TURNED_HALF(exp2_short) }
-IN512 __m512 half_long(const struct turned *t, int r, int h, __m512 *dx) { TURNED_HALF(exp2_long) }
+IN512 __m512 half_short(const struct turned *t, int r, int h, __m512 *dx) { TURNED_HALF(less_short) }
+IN512 __m512 half_long(const struct turned *t, int r, int h, __m512 *dx) { TURNED_HALF(less_long) }
 #define TURNED_HEAD struct turned t = { s, y, slope, w, { _mm512_load_ps(l), _mm512_load_ps(l + 16) }, \
 	{ _mm512_load_ps(less), _mm512_load_ps(less + 16) }, { _mm512_load_ps(delta), _mm512_load_ps(delta + 16) }, K512(c2), K512(c) }
 
@@ -169,13 +188,13 @@ const struct att_soft att_soft_512_bf16 = { over_512, scale_512, tops_512, raise
 #define IN256 __attribute__((target("avx2,fma"), always_inline)) static inline
 #define K256(x) _mm256_set1_ps(x)
 
-/* 0 below 2^-126; what is not a number stays so. */
-IN256 __m256 exp2_256(__m256 x)
+/* 2^x, with what x lacks; 0 below 2^-126; what is not a number stays so. */
+IN256 __m256 power_256(__m256 x, __m256 lost)
 {
 	__m256 live = _mm256_cmp_ps(x, K256(-126), _CMP_NLT_UQ);
 	x = _mm256_min_ps(K256(128), x);
 	x = _mm256_max_ps(K256(-127), x);
-	__m256 n = _mm256_round_ps(x, 8), f = _mm256_sub_ps(x, n);
+	__m256 n = _mm256_round_ps(x, 8), f = _mm256_add_ps(_mm256_sub_ps(x, n), lost);
 	__m256 p = _mm256_fmadd_ps(f, K256(0x1.41d334p-13f), K256(0x1.5f456ap-10f));
 	p = _mm256_fmadd_ps(f, p, K256(0x1.3b2dbcp-7f));
 	p = _mm256_fmadd_ps(f, p, K256(0x1.c6aed4p-5f));
@@ -184,6 +203,17 @@ IN256 __m256 exp2_256(__m256 x)
 	p = _mm256_fmadd_ps(f, p, K256(1));
 	__m256 scale = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
 	return _mm256_and_ps(live, _mm256_mul_ps(p, scale));
+}
+
+IN256 __m256 exp2_256(__m256 x) { return power_256(x, _mm256_setzero_ps()); }
+
+/* As less_long. */
+IN256 __m256 less_256(__m256 s, __m256 l, __m256 c2, __m256 less)
+{
+	__m256 d = _mm256_sub_ps(s, l), x = _mm256_fmsub_ps(d, c2, less), lost = _mm256_sub_ps(s, _mm256_add_ps(d, l));
+	lost = _mm256_fmadd_ps(lost, c2, _mm256_sub_ps(_mm256_fmsub_ps(d, c2, x), less));
+	lost = _mm256_fmadd_ps(x, K256(LOG2E_LACKS), lost);
+	return power_256(x, _mm256_min_ps(_mm256_max_ps(lost, K256(-1)), K256(1)));
 }
 
 T256 static bool over_256(int rows, const float *s, const float *most)
@@ -239,7 +269,7 @@ T256 static void backward_256(int rows, const float *s, const float *y, const fl
 	for (int r = 0; r < rows; r++)
 		for (int j = 0; j < ATT_COLS; j += 8) {
 			int at = r * ATT_COLS + j;
-			__m256 e = exp2_256(_mm256_fmsub_ps(_mm256_sub_ps(_mm256_load_ps(s + at), _mm256_load_ps(l + j)), K256(c2), _mm256_load_ps(less + j)));
+			__m256 e = less_256(_mm256_load_ps(s + at), _mm256_load_ps(l + j), K256(c2), _mm256_load_ps(less + j));
 			__m256 f = w ? _mm256_load_ps(w + at) : K256(c);
 			__m256 x = _mm256_mul_ps(e, _mm256_fmsub_ps(_mm256_load_ps(y + at), f, _mm256_load_ps(delta + j)));
 			if (slope)
@@ -308,7 +338,7 @@ static void backward_model(int es, int rows, const float *s, const float *y, con
 	for (int r = 0; r < rows; r++)
 		for (int j = 0; j < ATT_COLS; j++) {
 			int at = r * ATT_COLS + j;
-			float e = exp2f((s[at] - l[j]) * c2 - less[j]), x = e * (y[at] * (w ? w[at] : c) - delta[j]) * (slope ? slope[at] : 1);
+			float e = (float)exp2(((double)s[at] - l[j]) * c2 * (1 + (double)LOG2E_LACKS) - less[j]), x = e * (y[at] * (w ? w[at] : c) - delta[j]) * (slope ? slope[at] : 1);
 			put(es, p + r * ld + j * es, w ? e * w[at] : e);
 			put(es, dx + r * ld + j * es, x);
 			put(es, panel + r / words * 128 + j * 4 + r % words * es, x);

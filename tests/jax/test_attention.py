@@ -246,6 +246,56 @@ def segments(q, k, v, seg):
 def positions_as_data(q, k, v, p): return values(jax.nn.softmax(jnp.where(p[:, None] >= p, scores(q, k), FILL)), v)
 
 
+# --- a factor of the scores that is learned ----------------------------------------------------------------------------------
+
+@form(lambda: (*qkv(), 1 + 0.1 * normal(H)))
+def factor_of_heads(q, k, v, t): return values(jax.nn.softmax(jnp.where(causal(), scores(q, k) * t[:, None, None], FILL)), v)
+
+
+@form(lambda: (*qkv(), np.float32(1.3)))
+def factor_of_all(q, k, v, t): return values(jax.nn.softmax(jnp.where(causal(), jnp.einsum("bthd,bshd->bhts", q, k) * t, -jnp.inf)), v)
+
+
+@form(lambda: (*qkv(), np.float32(0)))
+def factor_of_nothing(q, k, v, t): return values(jax.nn.softmax(scores(q, k) * t), v)
+
+
+@form(lambda: (*qkv(), 2 + 0.1 * normal(H)))
+def divisor_of_heads(q, k, v, t): return values(jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) / t[:, None, None]), v)
+
+
+@form(lambda: (*qkv(), 1 + 0.1 * normal(B, H, T, 1)))
+def factor_of_rows(q, k, v, t): return values(jax.nn.softmax(scores(q, k) * t), v)
+
+
+@form(lambda: (*qkv(), 1 + 0.1 * normal(B, 1, 1, 1)))
+def factor_of_batches(q, k, v, t): return values(jax.nn.softmax(scores(q, k) * t), v)
+
+
+@form(lambda: (*qkv(k=2), 1 + 0.1 * normal(2, 2)))
+def factor_of_grouped_heads(q, k, v, t):
+    x = jnp.einsum("btkgd,bskd->bkgts", q.reshape(B, T, 2, 2, D), k) * t[:, :, None, None]
+    return jnp.einsum("bkgts,bskd->btkgd", jax.nn.softmax(jnp.where(causal(), x, FILL)), v).reshape(B, T, H, D)
+
+
+@form(lambda: (*qkv(), np.float32(1.3)))
+def factor_under_a_cap(q, k, v, t): return values(jax.nn.softmax(jnp.where(causal(), 5 * jnp.tanh(scores(q, k) * t / 5), FILL)), v)
+
+
+def length_one(x): return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+
+
+@form()
+def queries_and_keys_of_length_one(q, k, v):
+    return values(jax.nn.softmax(jnp.where(causal(), jnp.einsum("bthd,bshd->bhts", length_one(q), length_one(k)) * 10, -jnp.inf)), v)
+
+
+@form(lambda: (*qkv(), 2 + normal(H, 1, 1)))
+def cosines(q, k, v, t):
+    """Swin Transformer V2, section 3.2."""
+    return values(jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", length_one(q), length_one(k)) * jnp.exp(jnp.minimum(t, np.log(100)))), v)
+
+
 # --- exponentials and normalisers ---------------------------------------------------------------------------------------
 
 @form()
@@ -624,6 +674,31 @@ def exact_gradients(q, k, v, bias, w):
 
 BIASES = {"all": lambda t, c: np.full((t, t), c), "rows": lambda t, c: np.where(np.arange(t) % 3, 0, c)[:, None] * np.ones(t),
           "rows and keys": lambda t, c: np.where((np.arange(t) % 3 == 0)[:, None] | (np.arange(t) % 5 == 0), c, 0)}
+
+
+def off(got, want):
+    want = np.asarray(want)
+    return np.sqrt(np.mean((np.asarray(got, np.float64) - want) ** 2) / np.mean(want ** 2))
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_gradients_of_small_scores(narrow):
+    """Queries and keys of length one, and a factor: log z, which is in l, is larger than any score.  In bf16 weights are f32, as the program has them."""
+    t = 192
+    f = lambda q, k, v, a, w: (values(jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", length_one(q), length_one(k), preferred_element_type=f32 if q.dtype == bf16 else q.dtype)
+                                                     * jnp.exp(a)[:, None, None]), v) * w).sum()
+    g = jax.grad(f, (0, 1, 2, 3))
+    ours, theirs = [], []
+    for seed in range(0, 12, 4):
+        x = [normal(2, t, 4, 64, seed=seed + i) for i in range(3)] + [1.5 + 0.1 * normal(4, seed=seed), normal(2, t, 4, 64, seed=seed + 3)]
+        x = [a.astype(bf16) for a in x] if narrow else x
+        with jax.enable_x64(True):
+            want = on_cpu(g, *[np.asarray(a, np.float64) for a in x])
+        c, n, grads = compiled(g, *x)
+        assert grads == 1
+        ours.append([off(a, b) for a, b in zip(c(*x), want, strict=True)])
+        theirs.append([off(a, b) for a, b in zip(on_cpu(g, *x), want, strict=True)])
+    assert (np.sqrt(np.mean(np.square(ours), 0)) <= 2 * np.sqrt(np.mean(np.square(theirs), 0))).all()
 
 
 @pytest.mark.parametrize("lie", [None, P(None, "x"), P(None, None, "x"), "keys"])

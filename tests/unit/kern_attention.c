@@ -736,6 +736,54 @@ static void offset(void **state)
 	want_wide = false;
 }
 
+/* A gradient's weights are rounded but once, however much larger l is than the scores; and are what they should be beside numbers that are none. */
+static void weights(void **state)
+{
+	static const float special[][3] = {      /* score, l, weight */
+		{ -INFINITY, 1, 0 }, { -INFINITY, -2e30f, 0 }, { 1, INFINITY, 0 }, { -INFINITY, INFINITY, 0 }, { -1e30f, 5, 0 }, { -3e38f, 5, 0 }, { -3e38f, 3e38f, 0 },
+		{ -1e30f, -1e30f, 1 }, { 4e5f, 4e5f, 1 }, { NAN, 1, NAN }, { 1, NAN, NAN }, { INFINITY, 1, INFINITY }, { -200, 1, 0 },
+	};
+	static _Alignas(64) float s[16 * ATT_COLS], y[16 * ATT_COLS], l[ATT_COLS], less[ATT_COLS], delta[ATT_COLS], p[16 * ATT_COLS], dx[16 * ATT_COLS], panel[16 * ATT_COLS];
+	for (int v = 0; v < att_nvariant; v++) {
+		const struct att_variant *x = &att_variant[v];
+		if (!x->has() || x->es != 4)
+			continue;
+		double most = 0;
+		for (int turn = 0; turn < 200; turn++) {
+			for (int i = 0; i < 16 * ATT_COLS; i++) {
+				s[i] = (float)(turn % 5) * unit();
+				y[i] = unit();
+			}
+			double whole[ATT_COLS];
+			for (int i = 0; i < ATT_COLS; i++) {
+				whole[i] = rnd(12) + (double)unit();
+				l[i] = (float)whole[i];
+				less[i] = att_less(whole[i], l[i], 1);
+				delta[i] = unit();
+			}
+			x->soft->backward(16, s, y, l, (float)M_LOG2E, less, delta, 1, NULL, NULL, (char *)p, (char *)dx, sizeof *p * ATT_COLS, (char *)panel);
+			for (int i = 0; i < 16 * ATT_COLS; i++) {
+				double want = exp(s[i] - whole[i % ATT_COLS]);
+				most = fmax(most, fabs(p[i] - want) / want);
+			}
+		}
+		if (most > 0x1.4p-23)
+			fail_msg("%s: a weight is off by %g of itself", x->name, most);
+		for (int k = 0; k < (int)NELEM(special); k++) {
+			for (int i = 0; i < 16 * ATT_COLS; i++)
+				s[i] = special[k][0];
+			for (int i = 0; i < ATT_COLS; i++) {
+				l[i] = special[k][1];
+				less[i] = 0;
+			}
+			x->soft->backward(16, s, y, l, (float)M_LOG2E, less, delta, 1, NULL, NULL, (char *)p, (char *)dx, sizeof *p * ATT_COLS, (char *)panel);
+			for (int i = 0; i < 16 * ATT_COLS; i++)
+				if (isnan(special[k][2]) ? !isnan(p[i]) : p[i] != special[k][2])
+					fail_msg("%s: score %g, l %g: weight %g, not %g", x->name, special[k][0], special[k][1], p[i], special[k][2]);
+		}
+	}
+}
+
 /* Keys that count little beside those before them, but count. */
 static void faint(void **state)
 {
@@ -890,7 +938,7 @@ static void bounds(void **state)
 int main(void)
 {
 	cpu_set_ftz();
-	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(grows), cmocka_unit_test(offset), cmocka_unit_test(faint),
+	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(grows), cmocka_unit_test(offset), cmocka_unit_test(weights), cmocka_unit_test(faint),
 	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers), cmocka_unit_test(bounds) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
