@@ -57,6 +57,9 @@ static struct err *make(void *v)
 	pthread_mutex_init(&c->side_lock, NULL);
 	pthread_mutex_init(&c->kv_lock, NULL);
 	pthread_cond_init(&c->side_cond, NULL);
+	pthread_mutex_init(&c->relief_lock, NULL);
+	pthread_cond_init(&c->relief_cond, NULL);
+	c->pass = launch_pass;
 	c->side_tail = &c->side_head;
 	if (!ops)
 		return ERR(INVALID, "RONDO_DEVICE is '%s', not cpu or far", conf_str(CONF_DEVICE));
@@ -151,6 +154,7 @@ void rt_client_free(struct rt_client *c)
 	for (int i = 0; i < c->ndev && c->dev; i++)
 		if (c->dev[i].started)
 			pthread_join(c->dev[i].walker, NULL);
+	relief_close(c);
 	for (int i = 0; i < c->ndev && c->dev; i++) {
 		struct rt_device *d = &c->dev[i];
 		atomic_fetch_add(&d->jobbell, 1);

@@ -80,7 +80,12 @@ struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const
 	/* The handler's arithmetic is its own affair: denormals as the C library has them. */
 	unsigned fp = cpu_set_ftz();
 	cpu_restore_fp(fp & ~0x8040u);
-	e = t->fn ? t->fn(t->user, &call) : ffi_call(t->ffi, &t->checked, &call);
+	if (t->fn) {
+		relief_called(f->d);
+		e = t->fn(t->user, &call);
+		relief_back(f->d);
+	} else
+		e = ffi_call(t->ffi, &t->checked, &call);
 	cpu_restore_fp(fp);
 out:
 	for (int i = 0; tmp && i < n; i++) {

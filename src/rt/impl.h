@@ -89,6 +89,9 @@ struct rt_device {
 	_Alignas(64) _Atomic uint32_t bell;       /* changes when the walker has something to do */
 	_Atomic int asleep;           /* the walker sleeps on bell */
 	pthread_t walker; bool started;
+	_Atomic int called;           /* host callbacks that programs of its own are in */
+	_Atomic uint32_t calls;       /* those that there were */
+	uint32_t calls_seen;          /* of relief.c's thread */
 	struct room room;             /* owned by whoever owns the device */
 	_Atomic size_t zoned;         /* bytes of its zone */
 	int places;                   /* threads that may work on one kernel at once: walker, workers, walkers of other devices */
@@ -136,6 +139,11 @@ struct rt_client {
 	struct map published;         /* programs whose communication is in the store */
 	struct side *side_head, **side_tail;
 	pthread_t side_thread; bool side_started, side_over;
+	/* relief.c */
+	pthread_mutex_t relief_lock; pthread_cond_t relief_cond;
+	pthread_t relief_thread; bool relief_started, relief_over;
+	_Atomic int relief_awake;
+	bool (*pass)(struct rt_device *d);        /* launch_pass */
 };
 
 /* --- job.c ------------------------------------------------------------------ */
@@ -203,6 +211,15 @@ struct rt_buffer {
 	struct store *late; struct callback then;            /* st of one that went before it was ready, until it is */
 	struct rt_shape shape;
 };
+/* --- relief.c ------------------------------------------------------------------ */
+
+/* For programs with host callbacks, before the first is launched: starts a thread of the client, which relief_close ends. */
+void relief_start(struct rt_client *c);
+void relief_close(struct rt_client *c);
+/* A program of d is in a host callback, and no more. */
+void relief_called(struct rt_device *d);
+void relief_back(struct rt_device *d);
+
 /* --- relay.c ------------------------------------------------------------------- */
 
 /* The relays of a program on a device, counted: by the program and by each that is not free. */
@@ -412,6 +429,7 @@ struct part {
 	uint64_t bound;               /* of the relay that the results are; 0: they are none */
 	struct store *zone;           /* if kept */
 	int64_t promised;             /* of client.promised */
+	bool queued;                  /* it counts in the device's state */
 	struct rt_event *done;
 	struct launch *l;
 };
@@ -486,6 +504,9 @@ struct frame {
 struct err *walk(struct frame *f);
 extern _Thread_local struct rt_device *walking;        /* the device whose walker this thread is; NULL: none's */
 void *walker_main(void *device);                       /* launch.c */
+/* While a host callback runs on d: takes the first launch off its queue that may run before those before it, and runs it, with registers and memory of its
+ * own, on this thread.  False: there is none. */
+bool launch_pass(struct rt_device *d);
 
 /* --- pool.c -------------------------------------------------------------------- */
 

@@ -274,6 +274,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	} else if (x->comm)
 		sym_end(d->ep, NULL);
 	struct rt_event *done = p->done;
+	bool queued = p->queued;
 	p->zone = NULL;
 	p->kept = why != NULL;
 	if (why) {                        /* peers may read what was lent, and write what was granted: it is kept until they have left */
@@ -289,7 +290,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	} else
 		part_over(p);
 	/* The device is free before anybody hears that the launch is done: who waited may find it idle. */
-	if (room == &d->room)
+	if (queued)
 		atomic_fetch_sub(&d->state, 1);
 	rt_event_set(done, e);
 	rt_event_unref(done);
@@ -320,9 +321,9 @@ void *walker_main(void *v)
 		bool last = atomic_load(&c->stop);        /* before the look at the queue: what is in it by then is run */
 		unsigned head = atomic_load_explicit(&d->head, memory_order_relaxed);
 		if (atomic_load(&d->tail) != head) {
+			pthread_mutex_lock(&d->lock);
 			struct launch *l = d->q[head % RT_RING].l;
 			int i = d->q[head % RT_RING].i;
-			pthread_mutex_lock(&d->lock);
 			atomic_store(&d->head, head + 1);
 			place_back(d);
 			pthread_mutex_unlock(&d->lock);
@@ -352,6 +353,41 @@ void *walker_main(void *v)
 		atomic_fetch_sub(&c->idle, 1);
 		atomic_store(&d->asleep, 0);
 	}
+}
+
+/* May it run before what is queued before it?  If the order is nobody's business: it is a program of one device alone that does not communicate, its
+ * arguments are ready, and it writes to no storage that another launch may read. */
+static bool may_pass(const struct launch *l, int i)
+{
+	const struct rt_exec *x = l->x;
+	const struct part *p = &l->part[i];
+	bool may = x->nlocal == 1 && !x->comm;
+
+	for (int64_t k = 0; k < x->narg && may; k++)
+		may = !p->took[k] || atomic_load(&p->arg[k]->ref) == 1;
+	for (uint32_t k = 0; k < p->nwait && may; k++)
+		may = rt_event_ready(p->wait[k]);
+	return may;
+}
+
+/* Takes the first launch that may run off the queue. */
+static struct launch *passes(struct rt_device *d)
+{
+	struct launch *l = NULL;
+
+	pthread_mutex_lock(&d->lock);
+	unsigned head = atomic_load(&d->head), tail = atomic_load(&d->tail), k = head;
+	while (atomic_load(&d->called) && k != tail && !may_pass(d->q[k % RT_RING].l, d->q[k % RT_RING].i))
+		k++;
+	if (atomic_load(&d->called) && k != tail) {
+		l = d->q[k % RT_RING].l;
+		for (; k != head; k--)           /* those before it move up */
+			d->q[k % RT_RING] = d->q[(k - 1) % RT_RING];
+		atomic_store(&d->head, head + 1);
+		place_back(d);
+	}
+	pthread_mutex_unlock(&d->lock);
+	return l;
 }
 
 /* Give back what was promised on the first n devices of the client. */
@@ -409,6 +445,7 @@ static void append(struct rt_device *d, struct launch *l, int i)
 {
 	pthread_mutex_lock(&d->lock);
 	unsigned t = atomic_load(&d->tail);
+	l->part[i].queued = true;
 	d->q[t % RT_RING].l = l;
 	d->q[t % RT_RING].i = i;
 	atomic_fetch_add(&d->state, 1);
@@ -516,6 +553,7 @@ static struct launch *launch_new(struct rt_exec *x, int32_t id)
 		p->st = p->out + x->nres;
 		p->took = (uint8_t *)(p->st + x->nres);
 		p->promised = 0;
+		p->queued = false;
 		p->l = l;
 	}
 	return l;
@@ -574,6 +612,34 @@ static struct err *inner_init(void *v)
 
 	ctx_init(&in->c, in->x);
 	return NULL;
+}
+
+/* On this thread, beside what the device does. */
+static void run_aside(struct launch *l, struct inner *in)
+{
+	struct room room = { 0 };
+	unsigned fp = cpu_set_ftz();
+
+	part_run(l, 0, &in->c, &room);
+	cpu_restore_fp(fp);
+	ctx_fini(&in->c);
+	store_unref(room.zone);
+}
+
+bool launch_pass(struct rt_device *d)
+{
+	struct launch *l = passes(d);
+
+	if (!l)
+		return false;
+	struct inner in = { l->x, { 0 } };
+	struct err *e = mem_guard(inner_init, &in, true);
+	if (e)
+		err_free(launch_fail(l, e));
+	walking = d;                      /* its own callbacks are callbacks of the device */
+	run_aside(l, &in);
+	walking = NULL;
+	return true;
 }
 
 struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep,
@@ -663,13 +729,7 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	}
 	if (!nested)
 		pthread_mutex_unlock(&c->launch);
-	else {
-		struct room room = { 0 };
-		unsigned fp = cpu_set_ftz();
-		part_run(l, 0, &in.c, &room);
-		cpu_restore_fp(fp);
-		ctx_fini(&in.c);
-		store_unref(room.zone);
-	}
+	else
+		run_aside(l, &in);
 	return NULL;
 }

@@ -1,8 +1,10 @@
 """Python called from programs."""
 import gc
+import queue
 import subprocess
 import sys
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -386,3 +388,75 @@ def test_buffers_of_an_error():
     for f, text in ((returns, "must not return any values"), (raises, "no such thing")):
         with pytest.raises(Exception, match=text):
             jax.block_until_ready(jax.jit(buffer_callback.buffer_callback(f, jax.ShapeDtypeStruct((), jnp.float32), has_side_effect=True))())
+
+
+@pytest.mark.parametrize("donates", [False, True])
+@pytest.mark.parametrize("gives", ["numbers", "arrays"])
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_what_it_waits_for_is_queued_behind_it(when, gives, donates):
+    """Another thread fills a queue of batches: its programs run while the callback waits, also those that were launched before it was called."""
+    step = jax.jit(lambda x: x * 2 + 1, donate_argnums=(0,) if donates else ())
+    step(jnp.zeros(4)).block_until_ready()
+    q, begin = queue.Queue(), threading.Event()
+
+    def fill():
+        begin.wait(60)
+        time.sleep(0.02)                     # it computes by then, what is before the first call
+        for i in range(3):
+            y = step(step(jnp.full(4, float(i))))
+            q.put(np.asarray(y) if gives == "numbers" else y)
+
+    def batch(x):
+        if when == "during":
+            begin.set()
+        return np.asarray(q.get(timeout=60))
+
+    def f(x):
+        x = jax.lax.fori_loop(0, 8, lambda i, x: jnp.tanh(x @ x), x)
+        return jax.lax.scan(lambda c, i: (c + io_callback(batch, jax.ShapeDtypeStruct((4,), jnp.float32), c), None), x[0, :4] * 0, None, length=3)[0]
+
+    f = jax.jit(f).lower(jax.ShapeDtypeStruct((1024, 1024), jnp.float32)).compile()
+    t = threading.Thread(target=fill)
+    t.start()
+    x = jnp.ones((1024, 1024))
+    if when == "before":
+        begin.set()
+    r = f(x)
+    np.testing.assert_array_equal(r, np.full(4, 21.0))
+    t.join()
+
+
+def test_it_starts_a_thread_that_launches():
+    def later(v):
+        r = []
+        t = threading.Thread(target=lambda: r.append(np.asarray(jax.jit(lambda y: y + 5)(jnp.asarray(v)))))
+        t.start()
+        t.join(60)
+        return r[0]
+
+    np.testing.assert_array_equal(jax.jit(lambda x: jax.pure_callback(later, jax.ShapeDtypeStruct.like(x), x) * 2)(jnp.ones(4)), np.full(4, 12.0))
+
+
+def test_what_a_program_reads_is_not_overwritten_while_it_calls():
+    """A launch behind it donates its argument: that waits for the end of the program, whatever the callback does."""
+    n = 1 << 16
+    scale = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
+    scale(jnp.ones(n)).block_until_ready()
+    called, go = threading.Event(), threading.Event()
+
+    def wait():
+        called.set()
+        go.wait(60)
+        return np.float32(0)
+
+    f = jax.jit(lambda x: io_callback(wait, jax.ShapeDtypeStruct((), jnp.float32), ordered=True) + x.sum()).lower(jax.ShapeDtypeStruct((n,), jnp.float32)).compile()
+    x, r = jnp.ones(n), []
+    t = threading.Thread(target=lambda: r.append(f(x)))
+    t.start()
+    called.wait(60)
+    y = scale(x)
+    time.sleep(0.05)
+    go.set()
+    t.join()
+    assert float(r[0]) == n
+    np.testing.assert_array_equal(y, np.full(n, -1.0))
