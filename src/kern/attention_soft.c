@@ -31,7 +31,8 @@ IN512 __m512 exp2_long(__m512 x) { return power_512(x, _mm512_reduce_ps(x, 9)); 
  * they lose, and c2 lacks, is added to the fraction.  (It is NaN beside infinite numbers, and anything where the result is 0.) */
 IN512 __m512 less_long(__m512 s, __m512 l, __m512 c2, __m512 less)
 {
-	__m512 d = _mm512_sub_ps(s, l), x = _mm512_fmsub_ps(d, c2, less), lost = _mm512_sub_ps(s, _mm512_add_ps(d, l));
+	__m512 d = _mm512_sub_ps(s, l), x = _mm512_fmsub_ps(d, c2, less), b = _mm512_sub_ps(s, d);
+	__m512 lost = _mm512_add_ps(_mm512_sub_ps(s, _mm512_add_ps(d, b)), _mm512_sub_ps(b, l));      /* Shewchuk 1997, two-diff */
 	lost = _mm512_fmadd_ps(lost, c2, _mm512_sub_ps(_mm512_fmsub_ps(d, c2, x), less));
 	lost = _mm512_fmadd_ps(x, K512(LOG2E_LACKS), lost);
 	lost = _mm512_min_ps(_mm512_max_ps(lost, K512(-1)), K512(1));
@@ -210,7 +211,8 @@ IN256 __m256 exp2_256(__m256 x) { return power_256(x, _mm256_setzero_ps()); }
 /* As less_long. */
 IN256 __m256 less_256(__m256 s, __m256 l, __m256 c2, __m256 less)
 {
-	__m256 d = _mm256_sub_ps(s, l), x = _mm256_fmsub_ps(d, c2, less), lost = _mm256_sub_ps(s, _mm256_add_ps(d, l));
+	__m256 d = _mm256_sub_ps(s, l), x = _mm256_fmsub_ps(d, c2, less), b = _mm256_sub_ps(s, d);
+	__m256 lost = _mm256_add_ps(_mm256_sub_ps(s, _mm256_add_ps(d, b)), _mm256_sub_ps(b, l));
 	lost = _mm256_fmadd_ps(lost, c2, _mm256_sub_ps(_mm256_fmsub_ps(d, c2, x), less));
 	lost = _mm256_fmadd_ps(x, K256(LOG2E_LACKS), lost);
 	return power_256(x, _mm256_min_ps(_mm256_max_ps(lost, K256(-1)), K256(1)));
