@@ -92,6 +92,7 @@ struct rt_device {
 	_Atomic int called;           /* host callbacks that programs of its own are in */
 	_Atomic uint32_t calls;       /* those that there were */
 	uint32_t calls_seen;          /* of relief.c's thread */
+	_Atomic int aside;            /* that thread runs a launch that was queued here */
 	struct room room;             /* owned by whoever owns the device */
 	_Atomic size_t zoned;         /* bytes of its zone */
 	int places;                   /* threads that may work on one kernel at once: walker, workers, walkers of other devices */

@@ -308,6 +308,17 @@ static void place_back(struct rt_device *d)
 	}
 }
 
+/* Does it write to storage that another launch may read? */
+static bool overwrites(const struct launch *l, int i)
+{
+	const struct part *p = &l->part[i];
+	bool any = false;
+
+	for (int64_t k = 0; k < l->x->narg && !any; k++)
+		any = p->took[k] && atomic_load(&p->arg[k]->ref) > 1;
+	return any;
+}
+
 void *walker_main(void *v)
 {
 	struct rt_device *d = v;
@@ -329,6 +340,8 @@ void *walker_main(void *v)
 			pthread_mutex_unlock(&d->lock);
 			for (int k = 0; atomic_load(&d->state) & STATE_INLINE; k++)
 				k < c->spins ? sym_pause() : (void)sched_yield();
+			while (atomic_load(&d->aside) && overwrites(l, i))       /* what that runs was before this one */
+				nanosleep(&(struct timespec){ 0, ROOM_NAP_NS }, NULL);
 			part_run(l, i, &l->x->ctx[i], &d->room);
 			continue;
 		}
@@ -356,15 +369,13 @@ void *walker_main(void *v)
 }
 
 /* May it run before what is queued before it?  If the order is nobody's business: it is a program of one device alone that does not communicate, its
- * arguments are ready, and it writes to no storage that another launch may read. */
+ * arguments are ready, and it overwrites nothing. */
 static bool may_pass(const struct launch *l, int i)
 {
 	const struct rt_exec *x = l->x;
 	const struct part *p = &l->part[i];
-	bool may = x->nlocal == 1 && !x->comm;
+	bool may = x->nlocal == 1 && !x->comm && !overwrites(l, i);
 
-	for (int64_t k = 0; k < x->narg && may; k++)
-		may = !p->took[k] || atomic_load(&p->arg[k]->ref) == 1;
 	for (uint32_t k = 0; k < p->nwait && may; k++)
 		may = rt_event_ready(p->wait[k]);
 	return may;
@@ -384,6 +395,7 @@ static struct launch *passes(struct rt_device *d)
 		for (; k != head; k--)           /* those before it move up */
 			d->q[k % RT_RING] = d->q[(k - 1) % RT_RING];
 		atomic_store(&d->head, head + 1);
+		atomic_store(&d->aside, 1);
 		place_back(d);
 	}
 	pthread_mutex_unlock(&d->lock);
@@ -639,6 +651,7 @@ bool launch_pass(struct rt_device *d)
 	walking = d;                      /* its own callbacks are callbacks of the device */
 	run_aside(l, &in);
 	walking = NULL;
+	atomic_store(&d->aside, 0);
 	return true;
 }
 

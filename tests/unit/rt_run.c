@@ -272,7 +272,7 @@ static void customs(void **state)
 	rt_exec_unref(x);
 }
 
-static sem_t held, let_go;
+static sem_t held, let_go[2];
 
 static struct err *hold(void *user, const struct rt_custom_call *c)
 {
@@ -281,7 +281,7 @@ static struct err *hold(void *user, const struct rt_custom_call *c)
 	sem_post(&held);
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += 60;
-	if (sem_timedwait(&let_go, &until))
+	if (sem_timedwait(&let_go[(int)((const float *)c->in[0])[0]], &until))
 		return ERR(ABORTED, "nobody came");
 	memcpy(c->out[0], c->in[0], 16);
 	return NULL;
@@ -298,12 +298,13 @@ static const char holds[] =
 static void behind_a_call(void **state)
 {
 	sem_init(&held, 0, 0);
-	sem_init(&let_go, 0, 0);
+	sem_init(&let_go[0], 0, 0);
+	sem_init(&let_go[1], 0, 0);
 	rt_custom_register("hold", hold, NULL);
 	struct rt_exec *x = load(holds, dev0), *add = load(donate, dev0);
-	float v[4] = { 1, 2, 3, 4 }, r[4];
-	struct rt_buffer *a = vec(0, 4, v), *got, *one = vec(0, 4, v), *sum[9] = { vec(0, 4, v) }, *last;
-	struct rt_event *done, *added[8], *over;
+	float v[4] = { 1, 2, 3, 4 }, zero[4] = { 0 }, r[4];
+	struct rt_buffer *a = vec(0, 4, zero), *got, *one = vec(0, 4, v), *sum[9] = { vec(0, 4, v) }, *last, *b = vec(0, 4, v), *kept, *later;
+	struct rt_event *done, *added[8], *over, *read, *wrote;
 
 	ok(rt_exec_run(x, &a, NULL, 0, 0, &got, &done));
 	for (int i = 0; i < 8; i++) {
@@ -319,15 +320,29 @@ static void behind_a_call(void **state)
 	nanosleep(&(struct timespec){ 0, 20000000 }, NULL);
 	assert_false(rt_event_ready(done));
 	assert_false(rt_event_ready(over));
-	sem_post(&let_go);
+	/* One that runs beside it is read from until it has ended, also when what it ran beside has. */
+	ok(rt_exec_run(x, &b, NULL, 0, 0, &kept, &read));
+	sem_wait(&held);
+	ok(rt_exec_run(add, (struct rt_buffer *[]){ b, one }, NULL, 0, 0, &later, &wrote));
+	assert_true(rt_buffer_deleted(b));
+	sem_post(&let_go[0]);
 	ok(rt_event_wait(done));
 	ok(rt_event_wait(over));
-	ok(get(got, 4, r));
+	nanosleep(&(struct timespec){ 0, 20000000 }, NULL);
+	assert_false(rt_event_ready(wrote));
+	sem_post(&let_go[1]);
+	ok(rt_event_wait(read));
+	ok(rt_event_wait(wrote));
+	ok(get(kept, 4, r));
 	assert_true(r[0] == 1 && r[3] == 4);
+	ok(get(later, 4, r));
+	assert_true(r[0] == 2 && r[3] == 8);
+	ok(get(got, 4, r));
+	assert_true(r[0] == 0 && r[3] == 0);
 	ok(get(sum[8], 4, r));
 	assert_true(r[0] == 9 && r[3] == 36);
 	ok(get(last, 4, r));
-	assert_true(r[0] == 2 && r[3] == 8);
+	assert_true(r[0] == 1 && r[3] == 4);
 	for (int i = 0; i < 8; i++) {
 		rt_event_unref(added[i]);
 		rt_buffer_unref(sum[i]);
@@ -335,6 +350,11 @@ static void behind_a_call(void **state)
 	rt_buffer_unref(sum[8]);
 	rt_event_unref(done);
 	rt_event_unref(over);
+	rt_event_unref(read);
+	rt_event_unref(wrote);
+	rt_buffer_unref(b);
+	rt_buffer_unref(kept);
+	rt_buffer_unref(later);
 	rt_buffer_unref(a);
 	rt_buffer_unref(one);
 	rt_buffer_unref(got);
