@@ -500,6 +500,21 @@ def register_attention():
 register_attention()
 
 
+@row("cosine attention f32 2048x64, a learned factor, with gradient", tol=1e-3, timeout=200, work=Work(flops=2 * 2048 * 2048 * 64 * 4 * 7))
+def cosine_attention():
+    """Queries and keys of length one, the scores times a factor of each head (Swin Transformer V2)."""
+    q, k, v, w = (normal(1, 2048, 4, 64, seed=i) for i in range(4))
+
+    def one(x):
+        return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+
+    def loss(q, k, v, t, w):
+        x = jnp.einsum("bthd,bshd->bhts", one(q), one(k)) * jnp.exp(jnp.minimum(t, np.log(100)))[:, None, None]
+        return (jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(x), v) * w).sum()
+
+    return simple(jax.grad(loss, (0, 1, 2, 3)), q, k, v, np.full(4, 1.5, np.float32), w)
+
+
 # --- a train step -----------------------------------------------------------------------------------
 
 
