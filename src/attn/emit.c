@@ -193,9 +193,9 @@ static enum dtype given_as(const struct env *e, enum exit_kind kind, int op, enu
 	for (size_t i = 0; i < e->m->exit.n && e->wide == DT_token; i++) {
 		const struct exit *x = &e->m->exit.p[i];
 		enum dtype own = (enum dtype)ir_vtype(e->m->c->m, e->m->c->fn, x->v)->dtype;
-		if (x->kind == EXIT_DX && kind == EXIT_DQ)
-			own = score_sums(e);             /* is summed on */
-		if ((x->kind == kind || (x->kind == EXIT_DX && kind == EXIT_DQ)) && x->op == op && (most == DT_token || dtype_info[own].bytes > dtype_info[most].bytes))
+		bool summed = x->kind == EXIT_DX && kind == EXIT_DQ;
+		own = summed ? score_sums(e) : own;
+		if ((x->kind == kind || summed) && x->op == op && (most == DT_token || dtype_info[own].bytes > dtype_info[most].bytes))
 			most = own;
 	}
 	return most == DT_token || dtype_info[most].bytes < dtype_info[dt].bytes ? dt : most;

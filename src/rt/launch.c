@@ -308,7 +308,8 @@ static void place_back(struct rt_device *d)
 	}
 }
 
-/* Does it write to storage that another launch may read? */
+/* Does it write to storage that another launch may read?  References of launches behind it count as well, though those wait for it: what they read is not told from
+ * what those before it read. */
 static bool overwrites(const struct launch *l, int i)
 {
 	const struct part *p = &l->part[i];
