@@ -59,7 +59,7 @@ static struct err *make(void *v)
 	pthread_cond_init(&c->side_cond, NULL);
 	pthread_mutex_init(&c->relief_lock, NULL);
 	pthread_cond_init(&c->relief_cond, NULL);
-	c->pass = launch_pass;
+	c->relieve = launch_relieve;
 	c->side_tail = &c->side_head;
 	if (!ops)
 		return ERR(INVALID, "RONDO_DEVICE is '%s', not cpu or far", conf_str(CONF_DEVICE));

@@ -500,8 +500,9 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	for (int i = 0; i < x->nlocal && p->ncoll; i++)
 		x->own = MAX(x->own, coll_own(&(struct coll_cx){ x->dev[i]->coll, p, x->id, x->pos[i] }));
 	for (uint32_t i = 0; i < p->ncustom && x->nlocal; i++)
-		if (!custom_is_ffi(p->custom[i].target))
-			relief_start(c);
+		x->calls |= !custom_is_ffi(p->custom[i].target);
+	if (x->calls)
+		relief_start(c);
 	x->inlined = p->ndev == 1 && x->nlocal && !p->ncoll && block_ns(&c->here, p, 0, 0) < (c->ndev == 1 ? ALONE_NS : INLINE_NS);
 	x->data = mem_alloc(sizeof *x->data * (size_t)x->nlocal);
 	x->ctx = mem_alloc(sizeof *x->ctx * (size_t)x->nlocal);

@@ -85,14 +85,16 @@ struct rt_device {
 	pthread_cond_t space;
 	struct { struct launch *l; int i; } q[RT_RING];
 	int taken; bool full;         /* places of the queue that are given or promised; there were none, and half of it is yet to go; under lock */
-	_Atomic unsigned head, tail;  /* tail changes under lock, head by the walker */
+	_Atomic unsigned head, tail;  /* they change under lock */
 	_Alignas(64) _Atomic uint32_t bell;       /* changes when the walker has something to do */
 	_Atomic int asleep;           /* the walker sleeps on bell */
 	pthread_t walker; bool started;
 	_Atomic int called;           /* host callbacks that programs of its own are in */
 	_Atomic uint32_t calls;       /* those that there were */
 	uint32_t calls_seen;          /* of relief.c's thread */
-	_Atomic int aside;            /* that thread runs a launch that was queued here */
+	unsigned head_seen;           /* likewise */
+	struct part *under;           /* launches that run here: the walker's, those beside it; under lock */
+	_Atomic int beside;           /* those that are not the walker's: of relief.c, and of callbacks */
 	struct room room;             /* owned by whoever owns the device */
 	_Atomic size_t zoned;         /* bytes of its zone */
 	int places;                   /* threads that may work on one kernel at once: walker, workers, walkers of other devices */
@@ -143,8 +145,9 @@ struct rt_client {
 	/* relief.c */
 	pthread_mutex_t relief_lock; pthread_cond_t relief_cond;
 	pthread_t relief_thread; bool relief_started, relief_over;
+	int relief_threads;           /* of relief_more */
 	_Atomic int relief_awake;
-	bool (*pass)(struct rt_device *d);        /* launch_pass */
+	void (*relieve)(struct rt_device *d);     /* launch_relieve */
 };
 
 /* --- job.c ------------------------------------------------------------------ */
@@ -220,6 +223,8 @@ void relief_close(struct rt_client *c);
 /* A program of d is in a host callback, and no more. */
 void relief_called(struct rt_device *d);
 void relief_back(struct rt_device *d);
+/* fn(user) on a thread of its own, for whose end relief_close waits.  False: there is none to be had. */
+bool relief_more(struct rt_client *c, void (*fn)(void *user), void *user);
 
 /* --- relay.c ------------------------------------------------------------------- */
 
@@ -394,7 +399,7 @@ struct rt_exec {
 	int64_t results;              /* bytes of those in device memory that have no donor */
 	size_t words, work, zone;     /* where loans' words begin in the zone, kernels' scratch (all kernels have it in turn); bytes of all */
 	int64_t own;                  /* bytes that its collectives may take beside that */
-	bool inlined, comm, donates;  /* donates: some parameter is given away */
+	bool inlined, comm, donates, calls;       /* donates: some parameter is given away; calls: host callbacks */
 	int32_t *argbuf, *outbuf;     /* buffer of each parameter and result, -1 if unused */
 	uint32_t nlodger, *lodger;    /* temporaries that lie in results */
 	int32_t *donor, *taker;       /* result -> parameter whose storage it takes, -1; parameter -> result, -1 */
@@ -433,6 +438,7 @@ struct part {
 	bool queued;                  /* it counts in the device's state */
 	struct rt_event *done;
 	struct launch *l;
+	struct part *next;            /* of those that run on the device, under its lock */
 };
 
 struct launch {
@@ -505,9 +511,9 @@ struct frame {
 struct err *walk(struct frame *f);
 extern _Thread_local struct rt_device *walking;        /* the device whose walker this thread is; NULL: none's */
 void *walker_main(void *device);                       /* launch.c */
-/* While a host callback runs on d: takes the first launch off its queue that may run before those before it, and runs it, with registers and memory of its
- * own, on this thread.  False: there is none. */
-bool launch_pass(struct rt_device *d);
+/* Takes those launches off the queue of d that may run before those before them, and runs each, with registers and memory of its own, on this thread; what
+ * calls back itself on one of its own, since what it waits for may be next. */
+void launch_relieve(struct rt_device *d);
 
 /* --- pool.c -------------------------------------------------------------------- */
 

@@ -237,6 +237,18 @@ static void lane_clear(struct coll_lane *lane)
 	err_free(coll_lane_error(lane, &what));
 }
 
+/* It is not in d->under any more. */
+static void runs_no_more(struct rt_device *d, struct part *p)
+{
+	pthread_mutex_lock(&d->lock);
+	struct part **at = &d->under;
+	while (*at != p)
+		at = &(*at)->next;
+	*at = p->next;
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* The caller has put it into d->under. */
 static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 {
 	struct rt_exec *x = l->x;
@@ -275,6 +287,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 		sym_end(d->ep, NULL);
 	struct rt_event *done = p->done;
 	bool queued = p->queued;
+	runs_no_more(d, p);
 	p->zone = NULL;
 	p->kept = why != NULL;
 	if (why) {                        /* peers may read what was lent, and write what was granted: it is kept until they have left */
@@ -308,16 +321,49 @@ static void place_back(struct rt_device *d)
 	}
 }
 
-/* Does it write to storage that another launch may read?  References of launches behind it count as well, though those wait for it: what they read is not told from
- * what those before it read. */
-static bool overwrites(const struct launch *l, int i)
+/* Under the device's lock. */
+static void runs(struct rt_device *d, struct part *p)
 {
-	const struct part *p = &l->part[i];
+	p->next = d->under;
+	d->under = p;
+}
+
+static bool reads(const struct part *p, const struct store *s)
+{
 	bool any = false;
 
-	for (int64_t k = 0; k < l->x->narg && !any; k++)
-		any = p->took[k] && atomic_load(&p->arg[k]->ref) > 1;
+	for (int64_t k = 0; k < p->l->x->narg && !any; k++)
+		any = p->arg[k] == s;
 	return any;
+}
+
+/* Does p write to storage that a launch reads that runs, or is before place k of the queue?  Under the device's lock. */
+static bool overwrites(const struct rt_device *d, const struct part *p, unsigned k)
+{
+	bool any = false;
+
+	for (int64_t a = 0; a < p->l->x->narg && !any; a++) {
+		const struct store *s = p->arg[a];
+		if (!p->took[a] || atomic_load(&s->ref) == 1)
+			continue;
+		for (const struct part *q = d->under; q && !any; q = q->next)
+			any = q != p && reads(q, s);
+		for (unsigned h = atomic_load(&d->head); h != k && !any; h++)
+			any = reads(&d->q[h % RT_RING].l->part[d->q[h % RT_RING].i], s);
+	}
+	return any;
+}
+
+/* What runs beside the walker was before p, which is the walker's next. */
+static void wait_beside(struct rt_device *d, struct part *p)
+{
+	for (bool wait = true; wait && atomic_load(&d->beside);) {
+		pthread_mutex_lock(&d->lock);
+		wait = overwrites(d, p, atomic_load(&d->head));
+		pthread_mutex_unlock(&d->lock);
+		if (wait)
+			nanosleep(&(struct timespec){ 0, ROOM_NAP_NS }, NULL);
+	}
 }
 
 void *walker_main(void *v)
@@ -331,18 +377,22 @@ void *walker_main(void *v)
 	for (;;) {
 		uint32_t seen = atomic_load(&d->bell);
 		bool last = atomic_load(&c->stop);        /* before the look at the queue: what is in it by then is run */
-		unsigned head = atomic_load_explicit(&d->head, memory_order_relaxed);
-		if (atomic_load(&d->tail) != head) {
+		if (atomic_load(&d->tail) != atomic_load(&d->head)) {
 			pthread_mutex_lock(&d->lock);
-			struct launch *l = d->q[head % RT_RING].l;
+			unsigned head = atomic_load(&d->head);
+			struct launch *l = atomic_load(&d->tail) == head ? NULL : d->q[head % RT_RING].l;      /* relief.c may have had it */
 			int i = d->q[head % RT_RING].i;
-			atomic_store(&d->head, head + 1);
-			place_back(d);
+			if (l) {
+				atomic_store(&d->head, head + 1);
+				place_back(d);
+				runs(d, &l->part[i]);
+			}
 			pthread_mutex_unlock(&d->lock);
+			if (!l)
+				continue;
 			for (int k = 0; atomic_load(&d->state) & STATE_INLINE; k++)
 				k < c->spins ? sym_pause() : (void)sched_yield();
-			while (atomic_load(&d->aside) && overwrites(l, i))       /* what that runs was before this one */
-				nanosleep(&(struct timespec){ 0, ROOM_NAP_NS }, NULL);
+			wait_beside(d, &l->part[i]);
 			part_run(l, i, &l->x->ctx[i], &d->room);
 			continue;
 		}
@@ -369,34 +419,35 @@ void *walker_main(void *v)
 	}
 }
 
-/* May it run before what is queued before it?  If the order is nobody's business: it is a program of one device alone that does not communicate, its
- * arguments are ready, and it overwrites nothing. */
-static bool may_pass(const struct launch *l, int i)
+/* May what is at place k of the queue run before what is before it?  If the order is nobody's business: the program does not communicate, its arguments are
+ * ready, and it overwrites nothing. */
+static bool may_pass(const struct rt_device *d, unsigned k)
 {
-	const struct rt_exec *x = l->x;
-	const struct part *p = &l->part[i];
-	bool may = x->nlocal == 1 && !x->comm && !overwrites(l, i);
+	const struct part *p = &d->q[k % RT_RING].l->part[d->q[k % RT_RING].i];
+	bool may = !p->l->x->comm;
 
-	for (uint32_t k = 0; k < p->nwait && may; k++)
-		may = rt_event_ready(p->wait[k]);
-	return may;
+	for (uint32_t w = 0; w < p->nwait && may; w++)
+		may = rt_event_ready(p->wait[w]);
+	return may && !overwrites(d, p, k);
 }
 
-/* Takes the first launch that may run off the queue. */
-static struct launch *passes(struct rt_device *d)
+/* Takes the first such launch off the queue; *i: which of its parts is of d.  NULL: there is none. */
+static struct launch *passes(struct rt_device *d, int *i)
 {
 	struct launch *l = NULL;
 
 	pthread_mutex_lock(&d->lock);
 	unsigned head = atomic_load(&d->head), tail = atomic_load(&d->tail), k = head;
-	while (atomic_load(&d->called) && k != tail && !may_pass(d->q[k % RT_RING].l, d->q[k % RT_RING].i))
+	while (k != tail && !may_pass(d, k))
 		k++;
-	if (atomic_load(&d->called) && k != tail) {
+	if (k != tail && !(atomic_load(&d->state) & STATE_INLINE)) {
 		l = d->q[k % RT_RING].l;
+		*i = d->q[k % RT_RING].i;
 		for (; k != head; k--)           /* those before it move up */
 			d->q[k % RT_RING] = d->q[(k - 1) % RT_RING];
 		atomic_store(&d->head, head + 1);
-		atomic_store(&d->aside, 1);
+		atomic_fetch_add(&d->beside, 1);
+		runs(d, &l->part[*i]);
 		place_back(d);
 	}
 	pthread_mutex_unlock(&d->lock);
@@ -628,32 +679,55 @@ static struct err *inner_init(void *v)
 }
 
 /* On this thread, beside what the device does. */
-static void run_aside(struct launch *l, struct inner *in)
+static void run_aside(struct launch *l, int i, struct inner *in)
 {
+	struct rt_device *d = l->x->dev[i];
 	struct room room = { 0 };
 	unsigned fp = cpu_set_ftz();
 
-	part_run(l, 0, &in->c, &room);
+	part_run(l, i, &in->c, &room);
+	atomic_fetch_sub(&d->beside, 1);
 	cpu_restore_fp(fp);
 	ctx_fini(&in->c);
 	store_unref(room.zone);
 }
 
-bool launch_pass(struct rt_device *d)
+static void pass(struct launch *l, int i)
 {
-	struct launch *l = passes(d);
-
-	if (!l)
-		return false;
 	struct inner in = { l->x, { 0 } };
 	struct err *e = mem_guard(inner_init, &in, true);
+
 	if (e)
 		err_free(launch_fail(l, e));
-	walking = d;                      /* its own callbacks are callbacks of the device */
-	run_aside(l, &in);
+	walking = l->x->dev[i];           /* its own callbacks are callbacks of the device */
+	run_aside(l, i, &in);
 	walking = NULL;
-	atomic_store(&d->aside, 0);
-	return true;
+}
+
+struct passing { struct launch *l; int i; };
+
+static void pass_later(void *v)
+{
+	struct passing p = *(struct passing *)v;
+
+	free(v);
+	pass(p.l, p.i);
+}
+
+void launch_relieve(struct rt_device *d)
+{
+	int i;
+
+	for (struct launch *l; (l = passes(d, &i));) {
+		struct passing *p = l->x->calls ? malloc(sizeof *p) : NULL;
+		if (p)
+			*p = (struct passing){ l, i };
+		if (!p || !relief_more(d->c, pass_later, p)) {
+			free(p);
+			pass(l, i);
+		}
+	}
+	d->head_seen = atomic_load(&d->head);
 }
 
 struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep,
@@ -703,9 +777,11 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	bool queued = false;
 	if (!e)
 		e = nested ? mem_guard(inner_init, &in, true) : places(x, inside);
-	if (!e && !nested) {
-		queued = true;
+	bool locked = !e;
+	if (locked)
 		pthread_mutex_lock(&c->launch);
+	if (locked && !nested) {
+		queued = true;
 		e = atomic_load(&c->stop) ? ERR(CANCELLED, "the client is closed") : NULL;
 	}
 	int had = 0;
@@ -718,10 +794,10 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	if (e) {
 		for (int i = 0; i < had; i++)
 			part_undo(&l->part[i], x, arg + narg * i);
-		if (queued) {
+		if (queued)
 			places_back(x, c->ndev);
+		if (locked)
 			pthread_mutex_unlock(&c->launch);
-		}
 		ctx_fini(&in.c);
 		for (int i = 0; i < ok; i++) {
 			if (i >= had)
@@ -741,9 +817,17 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		promise(x, &l->part[i], i);
 		append(x->dev[i], l, i);
 	}
-	if (!nested)
-		pthread_mutex_unlock(&c->launch);
-	else
-		run_aside(l, &in);
+	if (nested) {                 /* who is queued from now on does not overwrite what it reads */
+		struct rt_device *d = x->dev[0];
+		pthread_mutex_lock(&d->lock);
+		l->part[0].queued = true;
+		atomic_fetch_add(&d->state, 1);
+		atomic_fetch_add(&d->beside, 1);
+		runs(d, &l->part[0]);
+		pthread_mutex_unlock(&d->lock);
+	}
+	pthread_mutex_unlock(&c->launch);
+	if (nested)
+		run_aside(l, 0, &in);
 	return NULL;
 }

@@ -390,7 +390,7 @@ def test_buffers_of_an_error():
             jax.block_until_ready(jax.jit(buffer_callback.buffer_callback(f, jax.ShapeDtypeStruct((), jnp.float32), has_side_effect=True))())
 
 
-@pytest.mark.parametrize("donates", [False, True])
+@pytest.mark.parametrize("donates", [False, True, "and reads"])
 @pytest.mark.parametrize("gives", ["numbers", "arrays"])
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_what_it_waits_for_is_queued_behind_it(when, gives, donates):
@@ -403,7 +403,10 @@ def test_what_it_waits_for_is_queued_behind_it(when, gives, donates):
         begin.wait(60)
         time.sleep(0.02)                     # it computes by then, what is before the first call
         for i in range(3):
-            y = step(step(jnp.full(4, float(i))))
+            y = step(jnp.full(4, float(i)))
+            seen = y.sum() if donates == "and reads" else None
+            y = step(y)
+            assert seen is None or float(seen) == 4 * (2 * i + 1)
             q.put(np.asarray(y) if gives == "numbers" else y)
 
     def batch(x):

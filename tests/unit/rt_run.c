@@ -1,6 +1,5 @@
 /* Programs on one device: buffers, events, donation, loops, errors, inline and queued. */
 #include <pthread.h>
-#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -272,97 +271,6 @@ static void customs(void **state)
 	rt_exec_unref(x);
 }
 
-static sem_t held, let_go[2];
-
-static struct err *hold(void *user, const struct rt_custom_call *c)
-{
-	struct timespec until;
-
-	sem_post(&held);
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += 60;
-	if (sem_timedwait(&let_go[(int)((const float *)c->in[0])[0]], &until))
-		return ERR(ABORTED, "nobody came");
-	memcpy(c->out[0], c->in[0], 16);
-	return NULL;
-}
-
-static const char holds[] =
-	"prog \"holds\" devices 1 registers 1 zone 0 flops 0 fingerprint 01 comm 00\n"
-	"arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\n"
-	"buf 0 arg 0 size 16\nbuf 1 out 0 size 16\n"
-	"custom 0 \"hold\" api 4 (f32[4]) -> (f32[4])\n"
-	"run {\n custom 0 \"hold\" (b0) -> (b1)\n}\n";
-
-/* What is queued behind host code that waits for it runs, but for what would write to what is read. */
-static void behind_a_call(void **state)
-{
-	sem_init(&held, 0, 0);
-	sem_init(&let_go[0], 0, 0);
-	sem_init(&let_go[1], 0, 0);
-	rt_custom_register("hold", hold, NULL);
-	struct rt_exec *x = load(holds, dev0), *add = load(donate, dev0);
-	float v[4] = { 1, 2, 3, 4 }, zero[4] = { 0 }, r[4];
-	struct rt_buffer *a = vec(0, 4, zero), *got, *one = vec(0, 4, v), *sum[9] = { vec(0, 4, v) }, *last, *b = vec(0, 4, v), *kept, *later;
-	struct rt_event *done, *added[8], *over, *read, *wrote;
-
-	ok(rt_exec_run(x, &a, NULL, 0, 0, &got, &done));
-	for (int i = 0; i < 8; i++) {
-		if (i == 4)
-			sem_wait(&held);         /* four before it is called, perhaps, and four behind */
-		ok(rt_exec_run(add, (struct rt_buffer *[]){ sum[i], one }, NULL, 0, i, &sum[i + 1], &added[i]));
-		assert_true(rt_buffer_deleted(sum[i]));
-	}
-	ok(rt_exec_run(add, (struct rt_buffer *[]){ a, one }, NULL, 0, 0, &last, &over));
-	assert_true(rt_buffer_deleted(a));
-	for (int i = 0; i < 8; i++)
-		ok(rt_event_wait(added[i]));
-	nanosleep(&(struct timespec){ 0, 20000000 }, NULL);
-	assert_false(rt_event_ready(done));
-	assert_false(rt_event_ready(over));
-	/* One that runs beside it is read from until it has ended, also when what it ran beside has. */
-	ok(rt_exec_run(x, &b, NULL, 0, 0, &kept, &read));
-	sem_wait(&held);
-	ok(rt_exec_run(add, (struct rt_buffer *[]){ b, one }, NULL, 0, 0, &later, &wrote));
-	assert_true(rt_buffer_deleted(b));
-	sem_post(&let_go[0]);
-	ok(rt_event_wait(done));
-	ok(rt_event_wait(over));
-	nanosleep(&(struct timespec){ 0, 20000000 }, NULL);
-	assert_false(rt_event_ready(wrote));
-	sem_post(&let_go[1]);
-	ok(rt_event_wait(read));
-	ok(rt_event_wait(wrote));
-	ok(get(kept, 4, r));
-	assert_true(r[0] == 1 && r[3] == 4);
-	ok(get(later, 4, r));
-	assert_true(r[0] == 2 && r[3] == 8);
-	ok(get(got, 4, r));
-	assert_true(r[0] == 0 && r[3] == 0);
-	ok(get(sum[8], 4, r));
-	assert_true(r[0] == 9 && r[3] == 36);
-	ok(get(last, 4, r));
-	assert_true(r[0] == 1 && r[3] == 4);
-	for (int i = 0; i < 8; i++) {
-		rt_event_unref(added[i]);
-		rt_buffer_unref(sum[i]);
-	}
-	rt_buffer_unref(sum[8]);
-	rt_event_unref(done);
-	rt_event_unref(over);
-	rt_event_unref(read);
-	rt_event_unref(wrote);
-	rt_buffer_unref(b);
-	rt_buffer_unref(kept);
-	rt_buffer_unref(later);
-	rt_buffer_unref(a);
-	rt_buffer_unref(one);
-	rt_buffer_unref(got);
-	rt_buffer_unref(last);
-	rt_exec_unref(x);
-	rt_exec_unref(add);
-}
-
 /* What a launch whose error reaches nobody leaves in the log: how many lines. */
 static int logged(void (*body)(struct rt_exec *x, struct rt_buffer *a), struct rt_exec *x, struct rt_buffer *a)
 {
@@ -570,7 +478,7 @@ int main(void)
 	ok(conf_set("CORES", "3"));              /* before the machine is looked at */
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(inline_run), cmocka_unit_test(queued), cmocka_unit_test(donation), cmocka_unit_test(strides),
-		cmocka_unit_test(errors), cmocka_unit_test(customs), cmocka_unit_test(behind_a_call), cmocka_unit_test(unheard), cmocka_unit_test(threads), cmocka_unit_test(workers), cmocka_unit_test(forked),
+		cmocka_unit_test(errors), cmocka_unit_test(customs), cmocka_unit_test(unheard), cmocka_unit_test(threads), cmocka_unit_test(workers), cmocka_unit_test(forked),
 	};
 
 	return cmocka_run_group_tests(t, setup, teardown);
