@@ -52,6 +52,36 @@ __attribute__((target("avx512f"), noinline)) static float fma512(void)
 	return _mm512_reduce_add_ps(x[0]);
 }
 
+/* Products of pairs of bf16, of fours of bytes. */
+__attribute__((target("avx512f,avx512bw,avx512bf16"), noinline)) static float pairs512(void)
+{
+	__m512 x[CHAINS];
+	__m512bh a = (__m512bh)_mm512_set1_epi16(0x3f7f), b = (__m512bh)_mm512_set1_epi16(0x3a83);
+	for (int i = 0; i < CHAINS; i++)
+		x[i] = _mm512_set1_ps((float)i);
+	for (int r = 0; r < ROUNDS; r++)
+#pragma GCC unroll 12
+		for (int i = 0; i < CHAINS; i++)
+			x[i] = _mm512_dpbf16_ps(x[i], a, b);
+	for (int i = 1; i < CHAINS; i++)
+		x[0] = _mm512_add_ps(x[0], x[i]);
+	return _mm512_reduce_add_ps(x[0]);
+}
+
+__attribute__((target("avx512f,avx512vnni"), noinline)) static float bytes512(void)
+{
+	__m512i x[CHAINS], a = _mm512_set1_epi32(0x01020304), b = _mm512_set1_epi32(0x01ff02fe);
+	for (int i = 0; i < CHAINS; i++)
+		x[i] = _mm512_set1_epi32(i);
+	for (int r = 0; r < ROUNDS; r++)
+#pragma GCC unroll 12
+		for (int i = 0; i < CHAINS; i++)
+			x[i] = _mm512_dpbusd_epi32(x[i], a, b);
+	for (int i = 1; i < CHAINS; i++)
+		x[0] = _mm512_add_epi32(x[0], x[i]);
+	return (float)_mm512_reduce_add_epi32(x[0]);
+}
+
 __attribute__((target("avx2,fma"), noinline)) static float fma256(void)
 {
 	__m256 x[CHAINS], a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
@@ -100,21 +130,28 @@ __attribute__((target("amx-tile,amx-bf16"), noinline)) static void amx_rounds(in
 
 static volatile float keep;
 
+/* Operations a second of `rounds`, an instruction of which does ops; NULL: none. */
+static double rate(float (*rounds)(void), double ops)
+{
+	double best = 0;
+	for (int k = 0; k < 5 && rounds; k++) {
+		double t = clock_s();
+		keep = rounds();
+		t = clock_s() - t;
+		best = fmax(best, ops * CHAINS * ROUNDS / t);
+	}
+	return best;
+}
+
 static struct bench_peak measure(void)
 {
 	struct bench_peak p = {0};
+#if defined(__x86_64__)
 	const struct cpu_info *c = cpu_get();
-	double width = c->avx512 ? 16 : c->avx2 ? 8 : 0;
-	for (int k = 0; k < 5 && width > 0; k++) {
-#if defined(__x86_64__)
-		double t = clock_s();
-		keep = c->avx512 ? fma512() : fma256();
-		t = clock_s() - t;
-		p.f32 = fmax(p.f32, 2.0 * width * CHAINS * ROUNDS / t);
-#endif
-	}
-	p.bf16 = c->avx512_bf16 ? 2 * p.f32 : p.f32;
-#if defined(__x86_64__)
+	p.f32 = c->avx512 ? rate(fma512, 32) : rate(c->avx2 ? fma256 : NULL, 16);
+	/* What has fewer bits may be computed as f32, which on some is faster. */
+	p.bf16 = fmax(p.f32, rate(c->avx512_bf16 ? pairs512 : NULL, 64));
+	p.i8 = fmax(p.f32, rate(c->avx512 && __builtin_cpu_supports("avx512vnni") ? bytes512 : NULL, 128));
 	enum { XCOMP_PERM = 0x1023, TILE_DATA = 18 };
 	if (c->amx_bf16 && syscall(SYS_arch_prctl, XCOMP_PERM, TILE_DATA) == 0)
 		for (int k = 0; k < 5; k++) {
@@ -123,9 +160,9 @@ static struct bench_peak measure(void)
 			t = clock_s() - t;
 			p.bf16 = fmax(p.bf16, 4.0 * 20000 * 16 * 16 * 32 * 2 / t);
 		}
+	if (c->amx_bf16 && c->amx_int8)
+		p.i8 = 2 * p.bf16;       /* by what the instructions hold */
 #endif
-	/* by what the instructions hold beside those measured */
-	p.i8 = c->amx_bf16 && c->amx_int8 ? 2 * p.bf16 : c->avx512 && __builtin_cpu_supports("avx512vnni") ? 4 * p.f32 : p.f32;
 	size_t n = (size_t)16 << 20;   /* what the rows move */
 	char *a = mem_alloc(n), *b = mem_alloc(n);
 	memset(a, 1, n);
