@@ -12,7 +12,7 @@
 #include <float.h>
 #include <math.h>
 
-enum { BLOCK = 128, PANELS = BLOCK / ATT_COLS, GROUPS = BLOCK / 6, MANY = 32, FEW = 8, MOST_OWN = 4, OWN_BYTES = 1400 << 10 };
+enum { BLOCK = 128, PANELS = BLOCK / ATT_COLS, GROUPS = BLOCK / 6, MANY = 32, FEW = 8, MOST_OWN = 4, MOST_OWN_F32 = 3, OWN_BYTES = 1400 << 10 };
 #define NOTHING (-104.0)             /* exp of less is 0 */
 
 /* Where a sum for queries is kept until it is complete: in the result; its upper half there, if that is bf16, and the lower one in shared
@@ -510,14 +510,15 @@ static void lay_out_blocks(struct bwd *f)
  * packed of rows and added to their sums is for all of them; fewer only where there would be few tiles, and never more tiles than many. */
 static void share_out(struct bwd *f)
 {
-	int64_t batch = f->p.x.batch, most = MIN(MAX(OWN_BYTES / (int64_t)(f->k_bytes + f->dkv_bytes), 1), MOST_OWN);
-	for (f->own = most;; f->own /= 2) {
+	int64_t batch = f->p.x.batch, most = MIN(MAX(OWN_BYTES / (int64_t)(f->k_bytes + f->dkv_bytes), 1), f->p.v->es == 4 ? MOST_OWN_F32 : MOST_OWN);
+	for (f->own = most;; f->own--) {
 		f->parts = MIN(MIN((f->nkb + f->own - 1) / f->own, MANY), f->nrb);
 		if (f->own == 1 || f->parts * batch >= FEW || f->parts == f->nrb)
 			break;
 	}
-	f->steps = (f->nkb + f->parts * f->own - 1) / (f->parts * f->own);
 	f->some = MIN((MANY + f->parts - 1) / f->parts, batch);
+	f->steps = (f->nkb + f->parts * f->own - 1) / (f->parts * f->own);
+	f->parts = (f->nkb + f->steps * f->own - 1) / (f->steps * f->own);       /* no step with less to do than the others, nor memory for more */
 	f->home = f->dq.unit != f->dq.es ? APART : f->dq.dt == DT_f32 ? THERE : f->dq.dt == DT_bf16 ? HALF : APART;
 }
 

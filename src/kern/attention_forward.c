@@ -3,7 +3,8 @@
  *
  * A tile of the grid owns a block of rows (queries of all groups that share keys) and goes over all keys, or, where there are few
  * rows and many keys, over a part of them; parts are put together in later phases.  Keys and values are packed once, before the
- * tiles that read them, those of a few batches at a time; unless only one tile reads them.  What a row's exponentials are relative to is
+ * tiles that read them, those of a few batches at a time; unless only one tile reads them.  Many whose type is half as wide as what is
+ * multiplied lie packed in their own: they are most of what the kernel works in.  What a row's exponentials are relative to is
  * raised only when a score exceeds it by ATT_LAZY: sums and products share it, so nothing is lost.  An item is so many rows and keys that
  * its p stays in L1.
  *
@@ -13,7 +14,7 @@
 
 #include <math.h>
 
-enum { MANY = 64, PART_LEAST = 512 };      /* tiles, keys of a part */
+enum { MANY = 64, PART_LEAST = 512, WIDE = 4 << 20 };      /* tiles; keys of a part; bytes of packed keys that are not worth narrowing */
 
 /* --- blocks of keys ----------------------------------------------------------------- */
 
@@ -33,6 +34,20 @@ static void pack_block(const struct fwd *f, const struct prog_kern *k, char *con
 		to[f->kb_bad + (size_t)tile] = !att_steps(es, rows, ld, p->ec, to + f->kb_v + (size_t)(i * ATT_COLS * es), (size_t)(CK * ATT_COLS * es));
 	}
 	att_side_bounds(p, k, ptr, b, true, k0, n, ATT_COLS, (double *)(void *)(to + f->kb_lo), (double *)(void *)(to + f->kb_hi), TILES);
+}
+
+/* A packed block as it lies for all threads, and back: each number is one of the narrow type, so nothing is rounded. */
+static void narrow(const struct fwd *f, char *to, const char *kb)
+{
+	f->k.out((int64_t)(f->kb_v / 4), to, kb, NULL, NULL);
+	f->v.out((int64_t)((f->kb_norm - f->kb_v) / 4), to + f->kb_v / 2, kb + f->kb_v, NULL, NULL);
+	memcpy(to + f->kb_norm / 2, kb + f->kb_norm, f->kb_bytes - f->kb_norm);
+}
+static void widen(const struct fwd *f, char *kb, const char *far)
+{
+	f->k.in((int64_t)(f->kb_v / 4), kb, far, NULL, NULL);
+	f->v.in((int64_t)((f->kb_norm - f->kb_v) / 4), kb + f->kb_v, far + f->kb_v / 2, NULL, NULL);
+	memcpy(kb + f->kb_norm, far + f->kb_norm / 2, f->kb_bytes - f->kb_norm);
 }
 
 static int64_t distinct_of(const struct fwd *f, const struct prog_kern *k, int64_t b)
@@ -58,7 +73,9 @@ static void pack_all(const struct fwd *f, const struct prog_kern *k, const struc
 		}
 		/* other cores may have read what was there */
 		pack_block(f, k, ptr, b, i % f->nkb, mem + f->kb_at, mem);
-		copy_shared(COPY_PACKED, to + (size_t)i * f->kb_bytes, mem + f->kb_at, f->kb_bytes);
+		if (f->narrow)
+			narrow(f, mem + f->far_at, mem + f->kb_at);
+		copy_shared(COPY_PACKED, to + (size_t)i * f->far_bytes, mem + (f->narrow ? f->far_at : f->kb_at), f->far_bytes);
 	}
 }
 
@@ -67,9 +84,13 @@ static void pack_all(const struct fwd *f, const struct prog_kern *k, const struc
 static void find_block(struct run *r, int64_t blk)
 {
 	const struct fwd *f = r->f;
+	char *own = r->mem + f->kb_at;
+	const char *far = r->ptr[r->k->nin + r->k->nout] + (size_t)(distinct_of(f, r->k, r->b) % f->some * f->nkb + blk) * f->far_bytes;
 	if (f->lazy)
-		pack_block(f, r->k, r->ptr, r->b, blk, r->mem + f->kb_at, r->mem);
-	r->at->kb = f->lazy ? r->mem + f->kb_at : r->ptr[r->k->nin + r->k->nout] + (size_t)(distinct_of(f, r->k, r->b) % f->some * f->nkb + blk) * f->kb_bytes;
+		pack_block(f, r->k, r->ptr, r->b, blk, own, r->mem);
+	else if (f->narrow)
+		widen(f, own, far);
+	r->at->kb = f->lazy || f->narrow ? own : far;
 	r->at->k0 = blk * CK;
 	r->at->nt = (int)((MIN(CK, f->p.x.s - r->at->k0) + ATT_COLS - 1) / ATT_COLS);
 	att_ask(r);
@@ -85,8 +106,8 @@ static void keys(struct run *r, int64_t part)
 			find_block(r, blk + (r->at - r->block));
 		/* keys that other threads have packed are far */
 		int64_t next = f->lazy ? 0 : MIN(f->near, MAX(hi - blk - f->near, 0));
-		r->fetch = r->block[0].kb + (size_t)f->near * f->kb_bytes;
-		r->fetch_end = r->fetch + (size_t)next * f->kb_bytes;
+		r->fetch = r->block[0].kb + (size_t)f->near * f->far_bytes;
+		r->fetch_end = r->fetch + (size_t)next * f->far_bytes;
 		for (int64_t row = 0; row < r->nr; row += f->rq)
 			for (r->at = r->block; r->at < end; r->at++)
 				att_item(r, row);
@@ -401,6 +422,8 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->kb_bad = att_room(n, TILES);
 	f->kb_lo = att_room(n, extra * TILES * 8);
 	f->kb_hi = att_room(n, extra * TILES * 8);
+	f->narrow &= (size_t)f->nkb * f->kb_bytes > WIDE;
+	f->far_bytes = f->kb_bytes - (f->narrow ? f->kb_norm / 2 : 0);
 	n = &s->scratch;
 	f->q_at = att_room(n, att_pad(f->qb, ATT_FETCH) * p->dc * es + ATT_FETCH * p->dc * es);
 	f->o_at = att_room(n, f->qb * p->ec * 4);
@@ -419,13 +442,14 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->tmp_at = att_room(n, (int64_t)att_fetch_bytes(p));
 	f->fn_at = att_room(n, (int64_t)p->fn_bytes);
 	f->kb_at = att_room(n, (int64_t)f->kb_bytes);
+	f->far_at = att_room(n, f->narrow ? (int64_t)f->far_bytes : 0);
 	n = &f->part_bytes;
 	att_room(n, f->qb * p->ec * 4);
 	f->part_m = att_room(n, f->qb * 16);
 	f->part_m2 = att_room(n, f->qb * 16);
 	f->part_top = att_room(n, p->x.part ? f->qb * 4 : 0);
 	f->part_low = att_room(n, 4);
-	f->part_at = f->lazy ? 0 : (size_t)(f->some * f->nkb) * f->kb_bytes;
+	f->part_at = f->lazy ? 0 : (size_t)(f->some * f->nkb) * f->far_bytes;
 	s->shared = f->part_at + (f->parts > 1 ? (size_t)(p->x.batch * f->nblk * f->parts) * f->part_bytes : 0);
 }
 
@@ -457,6 +481,7 @@ bool attention_forward(const struct prog_kern *k, const struct attention *x, str
 		f->p.range.c = 1;
 	f->lazy = f->nblk == 1 && f->distinct == x->batch;
 	f->near = f->p.v->stream && !f->lazy ? NEAR : 1;
+	f->narrow = !f->lazy && f->near == 1 && f->p.v->es == 4 && f->k.es == 2 && f->v.es == 2;
 	f->norms = !f->p.range.plain && x->nextra;
 	f->bounds = !f->p.range.always && (f->p.range.plain || x->nextra > 0);
 	/* as many batches at once as give tiles enough */

@@ -21,8 +21,11 @@ struct fwd {
 	float c2;
 	/* a packed block of keys */
 	size_t kb_k, kb_v, kb_norm, kb_bad, kb_lo, kb_hi, kb_bytes;
+	/* as it lies for all threads: as it is, or its numbers are of the operands' types, half as wide, and each tile widens them */
+	bool narrow;
+	size_t far_bytes;
 	/* scratch */
-	size_t q_at, o_at, p_at, s_at, w_at, l_at, top_at, m_at, whole_at, lo_at, hi_at, norm_at, row_at, dense_at, tmp_at, fn_at, kb_at;
+	size_t q_at, o_at, p_at, s_at, w_at, l_at, top_at, m_at, whole_at, lo_at, hi_at, norm_at, row_at, dense_at, tmp_at, fn_at, kb_at, far_at;
 	/* shared: blocks of keys, then a state of each tile */
 	size_t part_at, part_bytes, part_m, part_m2, part_top, part_low;
 };

@@ -3,6 +3,8 @@ alone or still right."""
 import functools
 import os
 import re
+import subprocess
+import sys
 
 os.environ["RONDO_ATTENTION"] = "on"
 
@@ -814,6 +816,12 @@ def test_memory(name, dtype, t):
             least = es * (3 * np.prod(rows) + 4 * np.prod(keys)) + 4 * np.prod(rows) // d
             total = m.argument_size_in_bytes + m.output_size_in_bytes + m.temp_size_in_bytes
             assert total <= (1.2 if t == 65536 else 1.35) * least, (d, again, total / least)
+
+
+def test_memory_without_bf16_products():
+    """The same where kernels multiply f32, whatever the operands are."""
+    code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import conftest, test_attention as t; [t.test_memory('grouped', t.bf16, n) for n in (16384, 65536)]"
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"RONDO_ISA": "avx2"}, check=True, timeout=300)
 
 
 @pytest.mark.parametrize("n", [2, 4])

@@ -676,6 +676,17 @@ static void large(void **state)
 	want_s = 1200;
 	all(false, 1);
 	all(true, 1);
+	/* more keys than lie packed as f32 where they are half as wide */
+	want_b = 1;
+	want_t = 70;
+	want_s = 4300;
+	want_d = 128;
+	for (int i = 0; i < 2; i++) {
+		struct att *a = calloc(1, sizeof *a);
+		make(a, false, i ? DT_f16 : DT_bf16);
+		compare(a, false, false);
+		free(a);
+	}
 	want_b = want_t = want_s = want_g = want_d = 0;
 }
 
