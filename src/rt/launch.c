@@ -679,28 +679,27 @@ static struct err *inner_init(void *v)
 }
 
 /* On this thread, beside what the device does. */
-static void run_aside(struct launch *l, int i, struct inner *in)
+static void run_aside(struct launch *l, int i)
 {
 	struct rt_device *d = l->x->dev[i];
+	struct inner in = { l->x, { 0 } };
 	struct room room = { 0 };
 	unsigned fp = cpu_set_ftz();
+	struct err *e = mem_guard(inner_init, &in, true);
 
-	part_run(l, i, &in->c, &room);
+	if (e)
+		err_free(launch_fail(l, e));
+	part_run(l, i, &in.c, &room);
 	atomic_fetch_sub(&d->beside, 1);
 	cpu_restore_fp(fp);
-	ctx_fini(&in->c);
+	ctx_fini(&in.c);
 	store_unref(room.zone);
 }
 
 static void pass(struct launch *l, int i)
 {
-	struct inner in = { l->x, { 0 } };
-	struct err *e = mem_guard(inner_init, &in, true);
-
-	if (e)
-		err_free(launch_fail(l, e));
 	walking = l->x->dev[i];           /* its own callbacks are callbacks of the device */
-	run_aside(l, i, &in);
+	run_aside(l, i);
 	walking = NULL;
 }
 
@@ -730,6 +729,17 @@ void launch_relieve(struct rt_device *d)
 	d->head_seen = atomic_load(&d->head);
 }
 
+/* Waits for what a callback is to compute with, which launches behind its program may make (relief.c).  False: the caller gives up. */
+static bool comes(struct rt_event *e)
+{
+	for (int k = 1; !rt_event_ready(e); k++) {
+		if (k % ASK_NAPS == 0 && event_gives_up())
+			return false;
+		nanosleep(&(struct timespec){ 0, ROOM_NAP_NS }, NULL);
+	}
+	return true;
+}
+
 struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep,
                         int32_t launch_id, struct rt_buffer **out, struct rt_event **done)
 {
@@ -748,18 +758,19 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	if (x->inlined && run_inline(x, arg, no_donate, nkeep, launch_id, out, done, &e))
 		return e;
 
-	/* A call from inside a host callback cannot wait for its own device, nor for one that may be waiting for it in
+	/* A call from inside a host callback cannot wait for its turn on its own device, nor on one that may be waiting for it in
 	 * a collective: it runs here and now, and takes no storage, which queued programs may still read. */
 	int64_t narg = x->narg, nres = x->nres;
 	for (int i = 0; i < x->nlocal && inside; i++)
 		self |= x->dev[i] == walking;
-	for (int64_t k = 0; k < narg && inside && x->nlocal == 1; k++)
-		ready &= rt_event_ready(buffer_ready(arg[k]));
-	bool nested = inside && x->nlocal == 1 && !x->comm && ready;
-	if (self && x->nlocal > 1)
-		return ERR(PRECONDITION, "a host callback of device %d cannot launch a program on this and other devices", walking->id);
+	bool here = !x->comm && (self || (inside && x->nlocal == 1));
+	for (int64_t k = 0; k < narg * x->nlocal && here; k++)
+		ready &= self ? comes(buffer_ready(arg[k])) : rt_event_ready(buffer_ready(arg[k]));
+	bool nested = here && ready;
+	if (self && x->comm)
+		return ERR(PRECONDITION, "a host callback of device %d cannot launch a program in which this device communicates with others", walking->id);
 	if (self && !nested)
-		return ERR(PRECONDITION, "a host callback of device %d cannot wait for what the device has yet to compute", walking->id);
+		return ERR(CANCELLED, "a host callback of device %d has given up waiting for what the device has yet to compute", walking->id);
 	struct launch *l = launch_new(x, launch_id);
 	if (!l)
 		return no_room(x->launches.size);
@@ -773,10 +784,9 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		if (e)
 			rt_event_unref(p->done);
 	}
-	struct inner in = { x, { 0 } };
 	bool queued = false;
-	if (!e)
-		e = nested ? mem_guard(inner_init, &in, true) : places(x, inside);
+	if (!e && !nested)
+		e = places(x, inside);
 	bool locked = !e;
 	if (locked)
 		pthread_mutex_lock(&c->launch);
@@ -798,7 +808,6 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 			places_back(x, c->ndev);
 		if (locked)
 			pthread_mutex_unlock(&c->launch);
-		ctx_fini(&in.c);
 		for (int i = 0; i < ok; i++) {
 			if (i >= had)
 				part_drop(&l->part[i]);
@@ -817,17 +826,17 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		promise(x, &l->part[i], i);
 		append(x->dev[i], l, i);
 	}
-	if (nested) {                 /* who is queued from now on does not overwrite what it reads */
-		struct rt_device *d = x->dev[0];
+	for (int i = 0; i < x->nlocal && nested; i++) {          /* who is queued from now on does not overwrite what it reads */
+		struct rt_device *d = x->dev[i];
 		pthread_mutex_lock(&d->lock);
-		l->part[0].queued = true;
+		l->part[i].queued = true;
 		atomic_fetch_add(&d->state, 1);
 		atomic_fetch_add(&d->beside, 1);
-		runs(d, &l->part[0]);
+		runs(d, &l->part[i]);
 		pthread_mutex_unlock(&d->lock);
 	}
 	pthread_mutex_unlock(&c->launch);
-	if (nested)
-		run_aside(l, 0, &in);
+	for (int i = 0; i < x->nlocal && nested; i++)
+		run_aside(l, i);
 	return NULL;
 }

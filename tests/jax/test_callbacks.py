@@ -463,3 +463,31 @@ def test_what_a_program_reads_is_not_overwritten_while_it_calls():
     t.join()
     assert float(r[0]) == n
     np.testing.assert_array_equal(y, np.full(n, -1.0))
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_it_launches_on_several_devices(queued):
+    """A callback's own program is sharded over its device and others; what it computes with is made by launches behind the one that called."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    along = jax.NamedSharding(mesh, jax.P("x"))
+    step, double = jax.jit(lambda x: x + 1, donate_argnums=0), jax.jit(lambda x: x * 2)
+    called, q = threading.Event(), queue.Queue()
+
+    def fill():
+        called.wait(60)
+        x = jax.device_put(jnp.arange(8.0), along)
+        for _ in range(5):
+            x = step(x)
+        q.put(x)
+
+    def use(v):
+        called.set()
+        x = q.get(timeout=60) if queued else jax.device_put(v, along)
+        y = double(x)
+        return np.asarray(y)
+
+    t = threading.Thread(target=fill)
+    t.start()
+    r = jax.jit(lambda x: io_callback(use, jax.ShapeDtypeStruct((8,), jnp.float32), x) + 1)(jnp.arange(8.0))
+    np.testing.assert_array_equal(r, np.arange(8.0) * 2 + 1 + 10 * queued)
+    t.join()

@@ -248,16 +248,24 @@ static void another_device_waits(void **state)
 }
 
 static struct rt_exec *inner;
-static struct rt_buffer *inner_arg, *inner_out;
+static int inner_n;
+static pthread_mutex_t all_queued = PTHREAD_MUTEX_INITIALIZER;
+static struct rt_buffer *inner_arg[NDEV], *inner_out[NDEV];
 
-/* A callback that launches a program of another device. */
+/* A callback that launches a program. */
 static struct err *nest(void *user, const struct rt_custom_call *c)
 {
-	struct rt_event *done;
+	struct rt_event *done[NDEV];
+	struct err *e = NULL;
 
-	TRY(rt_exec_run(inner, &inner_arg, NULL, 0, 0, &inner_out, &done));
-	struct err *e = rt_event_wait(done);
-	rt_event_unref(done);
+	pthread_mutex_lock(&all_queued);
+	pthread_mutex_unlock(&all_queued);
+	TRY(rt_exec_run(inner, inner_arg, NULL, 0, 0, inner_out, done));
+	for (int i = 0; i < inner_n; i++) {
+		struct err *w = rt_event_wait(done[i]);
+		rt_event_unref(done[i]);
+		e = e ? e : w;
+	}
 	memcpy(c->out[0], c->in[0], 16);
 	return e;
 }
@@ -277,25 +285,65 @@ static void within_a_call(void **state)
 	struct rt_event *done, *wrote, *added;
 
 	inner = load(holds, dev1);
-	inner_arg = vec(1, 4, v);
+	inner_n = 1;
+	inner_arg[0] = vec(1, 4, v);
 	ok(rt_exec_run(x, &a, NULL, 0, 0, &got, &done));
 	sem_wait(&held);
-	ok(rt_exec_run(plus, (struct rt_buffer *[]){ inner_arg, one }, NULL, 0, 0, &sum, &wrote));
+	ok(rt_exec_run(plus, (struct rt_buffer *[]){ inner_arg[0], one }, NULL, 0, 0, &sum, &wrote));
 	ok(rt_exec_run(plus, (struct rt_buffer *[]){ b, one }, NULL, 0, 0, &other, &added));
 	soon(added);
 	not_yet(wrote);
 	sem_post(&let_go[1]);
 	soon(wrote);
 	soon(done);
-	is(inner_out, 1, 4);
+	is(inner_out[0], 1, 4);
 	is(sum, 2, 8);
 	is(other, 2, 8);
 	is(got, 0, 0);
-	rt_buffer_unref(inner_arg);
+	rt_buffer_unref(inner_arg[0]);
 	rt_buffer_unref(a);
 	rt_buffer_unref(b);
 	rt_buffer_unref(one);
 	rt_exec_unref(inner);
+	rt_exec_unref(x);
+	rt_exec_unref(plus);
+}
+
+/* What it launches is of its own device and another one, and one of the arguments is made by a launch behind the program that calls. */
+static void with_what_is_behind(void **state)
+{
+	struct rt_exec *first = load(holds, dev0), *x = load(nests, dev0), *plus = load(add, dev0);
+	struct rt_buffer *a = vec(0, 4, zero), *kept, *got, *b = vec(0, 4, v), *sum;
+	struct rt_event *held_up, *done, *added, *made;
+
+	inner = load_twice(2, both);
+	inner_n = 2;
+	inner_arg[1] = vec(1, 4, v);
+	ok(rt_exec_run(first, &a, NULL, 0, 0, &kept, &held_up));      /* till all are queued */
+	sem_wait(&held);
+	pthread_mutex_lock(&all_queued);
+	ok(rt_exec_run(x, &a, NULL, 0, 0, &got, &done));
+	ok(rt_exec_run(first, &kept, NULL, 0, 0, &sum, &added));      /* it waits for the first one */
+	ok(rt_exec_run(plus, (struct rt_buffer *[]){ b, sum }, NULL, 0, 0, &inner_arg[0], &made));
+	pthread_mutex_unlock(&all_queued);
+	not_yet(done);
+	sem_post(&let_go[0]);
+	sem_post(&let_go[0]);
+	soon(held_up);
+	soon(added);
+	soon(made);
+	soon(done);
+	is(inner_out[0], 2, 8);
+	is(inner_out[1], 2, 8);
+	is(got, 0, 0);
+	rt_buffer_unref(kept);
+	rt_buffer_unref(sum);
+	rt_buffer_unref(inner_arg[0]);
+	rt_buffer_unref(inner_arg[1]);
+	rt_buffer_unref(a);
+	rt_buffer_unref(b);
+	rt_exec_unref(inner);
+	rt_exec_unref(first);
 	rt_exec_unref(x);
 	rt_exec_unref(plus);
 }
@@ -381,7 +429,8 @@ int main(void)
 	rt_custom_register("nest", nest, NULL);
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test_setup(behind_a_call, fresh), cmocka_unit_test_setup(read_between_steps, fresh), cmocka_unit_test_setup(several_calls, fresh),
-		cmocka_unit_test_setup(another_device_waits, fresh), cmocka_unit_test_setup(within_a_call, fresh), cmocka_unit_test_setup(many, fresh),
+		cmocka_unit_test_setup(another_device_waits, fresh), cmocka_unit_test_setup(within_a_call, fresh), cmocka_unit_test_setup(with_what_is_behind, fresh),
+		 cmocka_unit_test_setup(many, fresh),
 	};
 
 	return cmocka_run_group_tests(t, setup, teardown);
