@@ -146,13 +146,13 @@ def test_long_reductions_of_halves_are_rounded_once(t, name, platform):
 def test_long_reductions_are_as_exact_as_xla(of, name):
     """Of f32, in the rms of all results of some draws."""
     shape, axis = LONG[name]
-    n, error = np.prod([shape[d] for d in axis]), np.zeros(2)
+    n, error, reduce = np.prod([shape[d] for d in axis]), np.zeros(2), jax.jit(lambda x: getattr(jax.numpy, of)(x, axis))
     for seed in range(48 if len(axis) == len(shape) else 12):
         x = np.random.default_rng(seed).standard_normal(shape, np.float32)
         x = x if of == "sum" else np.exp(x / np.float32(n ** 0.5))
         want = getattr(np, of)(x.astype(np.float64), axis)
         for i, where in enumerate((jax.devices()[0], jax.devices("cpu")[0])):
-            got = jax.jit(lambda x: getattr(jax.numpy, of)(x, axis))(jax.device_put(x, where))
+            got = reduce(jax.device_put(x, where))
             error[i] += np.mean(((np.asarray(got, np.float64) - want) / (np.sqrt(n) if of == "sum" else want)) ** 2)
     assert error[0] <= 1.2 ** 2 * error[1]
 
@@ -173,11 +173,11 @@ def test_products_are_as_exact_as_xla(rows, k, columns, numbers):
 
 def test_a_product_of_vectors_is_as_exact_as_xla():
     rng = np.random.default_rng(3)
-    error = np.zeros((2, 20))
+    error, dot = np.zeros((2, 20)), jax.jit(lambda a, b: a @ b)
     for i in range(20):
         a, b = rng.standard_normal((2, 300_000)).astype(np.float32)
         for j, where in enumerate((jax.devices()[0], jax.devices("cpu")[0])):
-            error[j, i] = float(jax.jit(lambda a, b: a @ b)(jax.device_put(a, where), jax.device_put(b, where))) - a.astype(np.float64) @ b
+            error[j, i] = float(dot(jax.device_put(a, where), jax.device_put(b, where))) - a.astype(np.float64) @ b
     assert np.square(error[0]).sum() <= 1.2 * np.square(error[1]).sum()
 
 

@@ -102,6 +102,7 @@ def run(*args, seconds=300, **env):
     return out
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("processes, devices", [(2, 1), (2, 2), (4, 1), (1, 4)])
 def test_programs(processes, devices):
     for code, out, err in run(processes, devices, "everything"):
@@ -109,6 +110,7 @@ def test_programs(processes, devices):
         assert "passed" in out and "rondo:" not in err, out + err
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("processes, devices", [(1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4)])
 def test_rings(processes, devices):
     for code, out, err in run(processes, devices, "rings", RONDO_CHECK="1"):
@@ -120,6 +122,7 @@ def test_rings_whose_memory_is_not_mapped():
         assert code == 0 and "failed" not in out, out + err
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("processes, devices", [(4, 1), (2, 2)])
 def test_attention_between_hosts(processes, devices, tmp_path):
     seed = int.from_bytes(os.urandom(4), "little")
@@ -575,6 +578,7 @@ def test_programs_that_differ_in_whom_they_talk_to(tmp_path):
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+@pytest.mark.many
 @pytest.mark.parametrize("what, processes, devices", [("order", 2, 2), ("order", 3, 1), ("order_pairs", 3, 1), ("order_pairs", 2, 3)])
 def test_one_mesh_in_two_orders(what, processes, devices, tmp_path):
     out = run(processes, devices, "faults", what, 1, tmp_path / "none")
