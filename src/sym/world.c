@@ -85,7 +85,7 @@ static struct err *opened(void *v)
 	mem_undo(&u, closed, g);              /* before what it has is freed: threads look at it */
 	w->heap = mem_alloc((size_t)o->nlocal * sizeof *w->heap);
 	w->nlocal = o->nlocal;
-	w->limit = o->limit;
+	w->limit = w->memory = o->limit;
 	w->guard = o->guard;
 	w->seed = o->seed;
 	w->threads = o->threads;
@@ -112,6 +112,9 @@ static struct err *opened(void *v)
 			madvise(w->peer[i].base, control + LARGE_PAGE, MADV_NOHUGEPAGE);
 	for (int i = 0; i < w->nlocal; i++)
 		sym_heap_init(&w->heap[i], w, i, control);
+	int64_t space = (int64_t)((w->region.each - control) * (size_t)w->nlocal);
+	if (w->narrow && w->limit > space)
+		w->limit = space;
 	w->ep = mem_lines((size_t)o->nlocal * SYM_LANES * sizeof *w->ep);
 	for (int k = 0; k < w->nlocal * SYM_LANES; k++) {
 		struct sym_ep *ep = &w->ep[k];

@@ -186,6 +186,7 @@ import os, resource
 resource.setrlimit(resource.RLIMIT_AS, (int(os.environ["LIMIT_MB"]) << 20,) * 2)
 import jax, numpy as np
 kept = []
+assert jax.devices()[0].memory_stats()["bytes_limit"] < int(os.environ["LIMIT_MB"]) << 20
 try:
     for k in range(100): kept.append(jax.block_until_ready(jax.jit(lambda x: x + k)(np.zeros(8 << 20, np.float32))))
 except jax.errors.JaxRuntimeError as e:
