@@ -59,12 +59,12 @@ static struct err *place(char *list, int n, struct child *c)
 	for (char *p, *rest = list; (p = strsep(&rest, ","));) {
 		char *colon = strchr(p, ':');
 		int64_t slots = 1;
+		if (!*p || p == colon)
+			return ERR(INVALID, "option 'hosts' has a host without a name");
 		if (colon) {
 			TRY(arg_int("hosts", colon + 1, 1, MAXPROC, &slots));
 			*colon = '\0';
 		}
-		if (!*p)
-			return ERR(INVALID, "option 'hosts' has a host without a name");
 		for (int64_t k = 0; k < slots && nslot < MAXPROC; k++)
 			name[nslot++] = p;
 	}

@@ -25,6 +25,7 @@ static int small_type(void)
 }
 
 static ir_val make(int dt, int rank, const int64_t *dim, int depth);
+static int wide_ints;                /* converts of wide integers so far */
 
 static ir_val scalar_const(int dt)
 {
@@ -207,6 +208,7 @@ static ir_val make(int dt, int rank, const int64_t *dim, int depth)
 		int from = small_type();
 		if (dtype_info[from].cls == DT_FLOAT && dtype_info[dt].cls != DT_FLOAT)
 			break;
+		wide_ints += dtype_info[from].cls != DT_FLOAT && dtype_info[from].bits > 16;
 		return ir_convert(&b, make(from, rank, dim, depth - 1), (enum dtype)dt);
 	}
 	case 11: {             /* select of a comparison */
@@ -268,7 +270,13 @@ static ir_val make(int dt, int rank, const int64_t *dim, int depth)
 		enum redop op = dtype_info[dt].cls == DT_PRED ? RED_or : pick(2) ? RED_max : RED_add;
 		char id[16];
 		kern_identity(op, (enum dtype)dt, id);
-		return ir_reduce1(&b, op, make(dt, rank + 1, d2, depth - 1), ir_const(&b, ir_scalar(m, (enum dtype)dt), id, dtype_info[dt].bytes), 1, dims);
+		int had = wide_ints;
+		ir_val x = make(dt, rank + 1, d2, depth - 1);
+		if (op == RED_add && dtype_info[dt].cls == DT_FLOAT && wide_ints > had) {      /* sums of numbers near 2^31 that cancel are what the order makes them */
+			ir_type xt = fn->val.p[x].type;
+			x = ir_bin(&b, ELEM_maximum, ir_bin(&b, ELEM_minimum, x, ir_const_f(&b, xt, 32)), ir_const_f(&b, xt, -32));
+		}
+		return ir_reduce1(&b, op, x, ir_const(&b, ir_scalar(m, (enum dtype)dt), id, dtype_info[dt].bytes), 1, dims);
 	}
 	default:
 		break;
