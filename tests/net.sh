@@ -102,7 +102,7 @@ both() {
 # joined: all processes of the job have met
 joined() {
 	local i
-	for ((i = 0; i < 1200; i++)); do
+	for ((i = 0; i < 300; i++)); do
 		[ "$(grep -l joined "${logs[@]}" | wc -l)" != ${#logs[@]} ] || return
 		sleep 0.1
 	done

@@ -312,7 +312,7 @@ struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *wh
 		struct str s = { 0 };
 		atomic_fetch_sub(&w->in_use, (int64_t)size);
 		total -= (int64_t)size;
-		limit = limit == w->limit ? w->memory : limit;
+		limit = limit == w->limit ? w->memory : limit;       /* what is short is named: memory, or address space for it */
 		bool space = !limit || MAX(n, size) <= (uint64_t)MAX(limit - total, 0);      /* there is memory, but no address space in one piece */
 		struct mem_undo u;
 		mem_locked(&u, &h->lock);

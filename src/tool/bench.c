@@ -38,65 +38,26 @@ static const struct opt opts[] = {
 enum { CHAINS = 12, ROUNDS = 200000 };
 
 #if defined(__x86_64__)
-__attribute__((target("avx512f"), noinline)) static float fma512(void)
-{
-	__m512 x[CHAINS], a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
-	for (int i = 0; i < CHAINS; i++)
-		x[i] = _mm512_set1_ps((float)i);
-	for (int r = 0; r < ROUNDS; r++)
-#pragma GCC unroll 12
-		for (int i = 0; i < CHAINS; i++)
-			x[i] = _mm512_fmadd_ps(x[i], a, b);
-	for (int i = 1; i < CHAINS; i++)
-		x[0] = _mm512_add_ps(x[0], x[i]);
-	return _mm512_reduce_add_ps(x[0]);
-}
-
+/* So many independent chains of an instruction: what a register begins with, and what it is combined with each time. */
+#define CHAINED(name, isa, vec, operand, first, second, start, step) \
+	__attribute__((target(isa), noinline)) static float name(void) \
+	{ \
+		vec x[CHAINS]; \
+		operand a = (operand)first, b = (operand)second; \
+		for (int i = 0; i < CHAINS; i++) \
+			x[i] = start; \
+		for (int r = 0; r < ROUNDS; r++) \
+			_Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) \
+				x[i] = step(x[i], a, b); \
+		for (int i = 1; i < CHAINS; i++) \
+			x[0] += x[i]; \
+		return (float)(x[0][0] + x[0][1]); \
+	}
+CHAINED(fma256, "avx2,fma", __m256, __m256, _mm256_set1_ps(0.999f), _mm256_set1_ps(0.001f), _mm256_set1_ps((float)i), _mm256_fmadd_ps)
+CHAINED(fma512, "avx512f", __m512, __m512, _mm512_set1_ps(0.999f), _mm512_set1_ps(0.001f), _mm512_set1_ps((float)i), _mm512_fmadd_ps)
 /* Products of pairs of bf16, of fours of bytes. */
-__attribute__((target("avx512f,avx512bw,avx512bf16"), noinline)) static float pairs512(void)
-{
-	__m512 x[CHAINS];
-	__m512bh a = (__m512bh)_mm512_set1_epi16(0x3f7f), b = (__m512bh)_mm512_set1_epi16(0x3a83);
-	for (int i = 0; i < CHAINS; i++)
-		x[i] = _mm512_set1_ps((float)i);
-	for (int r = 0; r < ROUNDS; r++)
-#pragma GCC unroll 12
-		for (int i = 0; i < CHAINS; i++)
-			x[i] = _mm512_dpbf16_ps(x[i], a, b);
-	for (int i = 1; i < CHAINS; i++)
-		x[0] = _mm512_add_ps(x[0], x[i]);
-	return _mm512_reduce_add_ps(x[0]);
-}
-
-__attribute__((target("avx512f,avx512vnni"), noinline)) static float bytes512(void)
-{
-	__m512i x[CHAINS], a = _mm512_set1_epi32(0x01020304), b = _mm512_set1_epi32(0x01ff02fe);
-	for (int i = 0; i < CHAINS; i++)
-		x[i] = _mm512_set1_epi32(i);
-	for (int r = 0; r < ROUNDS; r++)
-#pragma GCC unroll 12
-		for (int i = 0; i < CHAINS; i++)
-			x[i] = _mm512_dpbusd_epi32(x[i], a, b);
-	for (int i = 1; i < CHAINS; i++)
-		x[0] = _mm512_add_epi32(x[0], x[i]);
-	return (float)_mm512_reduce_add_epi32(x[0]);
-}
-
-__attribute__((target("avx2,fma"), noinline)) static float fma256(void)
-{
-	__m256 x[CHAINS], a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
-	float out[8];
-	for (int i = 0; i < CHAINS; i++)
-		x[i] = _mm256_set1_ps((float)i);
-	for (int r = 0; r < ROUNDS; r++)
-#pragma GCC unroll 12
-		for (int i = 0; i < CHAINS; i++)
-			x[i] = _mm256_fmadd_ps(x[i], a, b);
-	for (int i = 1; i < CHAINS; i++)
-		x[0] = _mm256_add_ps(x[0], x[i]);
-	_mm256_storeu_ps(out, x[0]);
-	return out[0] + out[7];
-}
+CHAINED(pairs512, "avx512f,avx512bw,avx512bf16", __m512, __m512bh, _mm512_set1_epi16(0x3f7f), _mm512_set1_epi16(0x3a83), _mm512_set1_ps((float)i), _mm512_dpbf16_ps)
+CHAINED(bytes512, "avx512f,avx512vnni", __m512i, __m512i, _mm512_set1_epi32(0x01020304), _mm512_set1_epi32(0x01ff02fe), _mm512_set1_epi32(i), _mm512_dpbusd_epi32)
 
 /* Four independent tile products, as a matrix kernel has. */
 __attribute__((target("amx-tile,amx-bf16"), noinline)) static void amx_rounds(int n)

@@ -39,12 +39,19 @@ static struct err *hold(void *user, const struct rt_custom_call *c)
 	return NULL;
 }
 
-static const char holds[] =
-	"prog \"holds\" devices 1 registers 1 zone 0 flops 0 fingerprint 01 comm 00\n"
-	"arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\n"
-	"buf 0 arg 0 size 16\nbuf 1 out 0 size 16\n"
-	"custom 0 \"hold\" api 4 (f32[4]) -> (f32[4])\n"
-	"run {\n custom 0 \"hold\" (b0) -> (b1)\n}\n";
+/* The host code of that name, as a program of one device. */
+static struct rt_exec *load_call(const char *name, const int *dev)
+{
+	char text[512];
+
+	snprintf(text, sizeof text,
+	         "prog \"calls\" devices 1 registers 1 zone 0 flops 0 fingerprint 01 comm 00\n"
+	         "arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\n"
+	         "buf 0 arg 0 size 16\nbuf 1 out 0 size 16\n"
+	         "custom 0 \"%1$s\" api 4 (f32[4]) -> (f32[4])\n"
+	         "run {\n custom 0 \"%1$s\" (b0) -> (b1)\n}\n", name);
+	return load(text, dev);
+}
 
 static const char add[] =
 	"prog \"add\" devices 1 registers 1 zone 0 flops 0 fingerprint 01 comm 00\n"
@@ -99,7 +106,7 @@ static void is(struct rt_buffer *b, float first, float last)
 /* Steps that each donate what the last one made run; one that donates what the program reads that calls does not. */
 static void behind_a_call(void **state)
 {
-	struct rt_exec *x = load(holds, dev0), *plus = load(add, dev0);
+	struct rt_exec *x = load_call("hold", dev0), *plus = load(add, dev0);
 	struct rt_buffer *a = vec(0, 4, zero), *got, *one = vec(0, 4, v), *sum[9] = { vec(0, 4, v) }, *last, *b = vec(0, 4, v), *kept, *later;
 	struct rt_event *done, *added[8], *over, *read, *wrote;
 
@@ -146,7 +153,7 @@ static void behind_a_call(void **state)
 static void read_between_steps(void **state)
 {
 	enum { N = 12 };
-	struct rt_exec *x = load(holds, dev0), *plus = load(add, dev0), *two = load_twice(1, dev0);
+	struct rt_exec *x = load_call("hold", dev0), *plus = load(add, dev0), *two = load_twice(1, dev0);
 	struct rt_buffer *a = vec(0, 4, zero), *got, *one = vec(0, 4, v), *sum[N + 1] = { vec(0, 4, v) }, *seen[N];
 	struct rt_event *done, *added[N], *looked[N];
 
@@ -189,7 +196,7 @@ static void read_between_steps(void **state)
 /* Each of several callbacks waits for a launch behind all of them. */
 static void several_calls(void **state)
 {
-	struct rt_exec *x = load(holds, dev0), *plus = load(add, dev0);
+	struct rt_exec *x = load_call("hold", dev0), *plus = load(add, dev0);
 	struct rt_buffer *a[CALLS], *got[CALLS], *b = vec(0, 4, v), *one = vec(0, 4, v), *sum;
 	struct rt_event *done[CALLS], *added;
 
@@ -216,7 +223,7 @@ static void several_calls(void **state)
 /* A launch of another device waits for the result; what is behind that runs, of this device or of both. */
 static void another_device_waits(void **state)
 {
-	struct rt_exec *x = load(holds, dev0), *here = load_twice(1, dev1), *two = load_twice(2, both);
+	struct rt_exec *x = load_call("hold", dev0), *here = load_twice(1, dev1), *two = load_twice(2, both);
 	struct rt_buffer *a = vec(0, 4, zero), *b = vec(1, 4, v), *arg[2] = { vec(0, 4, v), vec(1, 4, v) }, *got, *there, *sum, *more, *out[2];
 	struct rt_event *done, *waits, *added, *each[2];
 
@@ -270,21 +277,14 @@ static struct err *nest(void *user, const struct rt_custom_call *c)
 	return e;
 }
 
-static const char nests[] =
-	"prog \"nests\" devices 1 registers 1 zone 0 flops 0 fingerprint 01 comm 00\n"
-	"arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\n"
-	"buf 0 arg 0 size 16\nbuf 1 out 0 size 16\n"
-	"custom 0 \"nest\" api 4 (f32[4]) -> (f32[4])\n"
-	"run {\n custom 0 \"nest\" (b0) -> (b1)\n}\n";
-
 /* What a callback launches on another device runs on the callback's thread: launches of that device overwrite nothing that it reads. */
 static void within_a_call(void **state)
 {
-	struct rt_exec *x = load(nests, dev0), *plus = load(add, dev1);
+	struct rt_exec *x = load_call("nest", dev0), *plus = load(add, dev1);
 	struct rt_buffer *a = vec(0, 4, zero), *got, *one = vec(1, 4, v), *sum, *b = vec(1, 4, v), *other;
 	struct rt_event *done, *wrote, *added;
 
-	inner = load(holds, dev1);
+	inner = load_call("hold", dev1);
 	inner_n = 1;
 	inner_arg[0] = vec(1, 4, v);
 	ok(rt_exec_run(x, &a, NULL, 0, 0, &got, &done));
@@ -312,7 +312,7 @@ static void within_a_call(void **state)
 /* What it launches is of its own device and another one, and one of the arguments is made by a launch behind the program that calls. */
 static void with_what_is_behind(void **state)
 {
-	struct rt_exec *first = load(holds, dev0), *x = load(nests, dev0), *plus = load(add, dev0);
+	struct rt_exec *first = load_call("hold", dev0), *x = load_call("nest", dev0), *plus = load(add, dev0);
 	struct rt_buffer *a = vec(0, 4, zero), *kept, *got, *b = vec(0, 4, v), *sum;
 	struct rt_event *held_up, *done, *added, *made;
 
@@ -407,7 +407,7 @@ static void many(void **state)
 
 	print_message("seed %u\n", seed);
 	for (int d = 0; d < NDEV; d++) {
-		calls_on[d] = load(holds, &d);
+		calls_on[d] = load_call("hold", &d);
 		add_on[d] = load(add, &d);
 		twice_on[d] = load_twice(1, &d);
 	}
