@@ -271,8 +271,10 @@ static void list(struct str *s, const struct rt_exec *x)
 	for (uint32_t i = 1; i <= x->ncomm; i++) {
 		const struct ins *k = &x->ins[x->comm_ins[i]];
 		const struct prog_coll *c = k->ref;
-		str_addf(s, "%s\t%s of %s, %lld bytes", k->site < p->nsite ? p->site[k->site].text : "", prog_coll_name[c->kind],
-		         dtype_info[c->dtype].name ? dtype_info[c->dtype].name : "?", (long long)(c->outer * c->inner));
+		bool reduces = c->kind == COLL_all_reduce || c->kind == COLL_reduce_scatter || c->kind == COLL_scan;
+		str_addf(s, "%s\t%s%s%s of %s, %lld bytes", k->site < p->nsite ? p->site[k->site].text : "", prog_coll_name[c->kind],
+		         reduces ? " by " : "", reduces ? redop_name[c->redop] : "", dtype_info[c->dtype].name ? dtype_info[c->dtype].name : "?",
+		         (long long)(c->outer * c->inner));
 		add_peers(s, p, c);
 		str_add(s, "\n");
 	}

@@ -194,13 +194,13 @@ SUMS = {
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_are_as_exact_as_xla(name, rows, columns, numbers):
     """In the rms of all results of some draws."""
-    error = np.zeros(2)
+    error, run = np.zeros(2), jax.jit(lambda a, v: SUMS[name](jax.numpy, a, v))
     for seed in range(6):
         rng = np.random.default_rng(seed)
         a, v = (getattr(rng, numbers)(shape).astype(np.float32) for shape in ((rows, columns), (rows,)))
         want = SUMS[name](np, a.astype(np.float64), v.astype(np.float64))
         for i, where in enumerate((jax.devices()[0], jax.devices("cpu")[0])):
-            got = jax.jit(lambda a, v: SUMS[name](jax.numpy, a, v))(jax.device_put(a, where), jax.device_put(v, where))
+            got = run(jax.device_put(a, where), jax.device_put(v, where))
             error[i] += np.mean((np.asarray(got, np.float64) - want) ** 2)
     assert error[0] <= 1.3 ** 2 * error[1]
 
@@ -243,17 +243,24 @@ def test_products_of_any_types(left):
         x = rng.integers(-3, 4, shape)
         return (x + 1j * rng.integers(-3, 4, shape) if dtype.startswith("c") else x).astype(jax.numpy.dtype(dtype))
     with jax.enable_x64(True):
-        for right, to in itertools.product(WIDTHS, WIDTHS):
-            def product(x, y):
+        for right in WIDTHS:
+            def product(x, y, to):
                 return jax.lax.dot_general(x, y, (((1,), (0,)), ((), ())), preferred_element_type=to)
             x, y = numbers((3, 4), left), numbers((4, 2), right)
-            try:
-                jax.eval_shape(product, x, y)
-            except TypeError:
-                continue
-            got, want = (np.asarray(z).astype(np.complex128) for z in (jax.jit(product)(x, y), on_cpu(product, x, y)))
-            np.testing.assert_array_equal(got, want, err_msg=f"{left} {right} {to}")
-            runs += 1
+            has = []
+            for to in WIDTHS:
+                try:
+                    jax.eval_shape(lambda x, y: product(x, y, to), x, y)
+                    has.append(to)
+                except TypeError:
+                    pass
+
+            def products(x, y):
+                return [product(x, y, to) for to in has]
+            for to, got, want in zip(has, jax.jit(products)(x, y), on_cpu(products, x, y)):
+                assert got.dtype == want.dtype == jax.numpy.dtype(to)
+                np.testing.assert_array_equal(np.asarray(got).astype(np.complex128), np.asarray(want).astype(np.complex128), err_msg=f"{left} {right} {to}")
+            runs += len(has)
     assert runs > 10
 
 

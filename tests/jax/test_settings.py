@@ -16,11 +16,53 @@ pytestmark = pytest.mark.only_rondo("settings of Rondo")
 PROGRAM = "import jax, jax.numpy as jnp; print(len(jax.devices()), float(jax.jit(lambda x: jnp.sin(x * 2).sum())(jnp.ones((512, 512)))))"
 
 
-def run(program=PROGRAM, **env):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RONDO_") or k in ("RONDO_LIBRARY", "RONDO_CACHE")} | env
-    r = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=600)
-    lines = [line for line in r.stderr.splitlines() if line.startswith("rondo:")]
-    return r.returncode, r.stdout.split(), lines, r.stderr
+# Imports JAX once; each program that it is given is a child of its own, in which Rondo begins.
+FORKS = """
+import json, os, sys, traceback, warnings
+import jax, jax.numpy, numpy
+warnings.simplefilter("ignore")
+for line in sys.stdin:
+    program, env, out, err = json.loads(line)
+    if not (pid := os.fork()):
+        for n, path in ((1, out), (2, err)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), n)
+        os.environ.clear()
+        os.environ.update(env)
+        code = 0
+        try:
+            exec(program, {"__name__": "__main__"})
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forks(tmp_path_factory):
+    global forked
+    where = tmp_path_factory.mktemp("forks")
+    with subprocess.Popen([sys.executable, "-c", FORKS], env=plain(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as p:
+        def forked(program, env):
+            out, err = where / "out", where / "err"
+            print(json.dumps([program, env, str(out), str(err)]), file=p.stdin, flush=True)
+            return int(p.stdout.readline()), out.read_text(), err.read_text()
+        yield
+
+
+def plain():
+    return {k: v for k, v in os.environ.items() if not k.startswith("RONDO_") or k in ("RONDO_LIBRARY", "RONDO_CACHE")}
+
+
+def run(program=PROGRAM, limited=False, **env):
+    """limited: its address space, also while it imports."""
+    if limited:
+        r = subprocess.run([sys.executable, "-c", program], env=plain() | env, capture_output=True, text=True, timeout=600)
+        code, out, err = r.returncode, r.stdout, r.stderr
+    else:
+        code, out, err = forked(program, plain() | env)
+    return code, out.split(), [line for line in err.splitlines() if line.startswith("rondo:")], err
 
 
 @pytest.mark.parametrize("setting, value, text", [
@@ -169,7 +211,7 @@ print("done")
 
 
 def test_address_space():
-    code, out, _, err = run(LIMITED, RONDO_TIER="gen")          # LLVM, which ends the process if it finds no memory, is not entered
+    code, out, _, err = run(LIMITED, limited=True, RONDO_TIER="gen")          # LLVM, which ends the process if it finds no memory, is not entered
     assert code == 0 and out[-1] == "done" and "failed" in out, (out, err)
 
 
@@ -196,7 +238,7 @@ except jax.errors.JaxRuntimeError as e:
 
 def test_address_space_that_is_full():
     """What is short is named: not memory, of which there is enough."""
-    code, out, _, err = run(FILLED, LIMIT_MB="2400", RONDO_TIER="ref")
+    code, out, _, err = run(FILLED, limited=True, LIMIT_MB="2400", RONDO_TIER="ref")
     text = " ".join(out)
     assert code == 0 and "RESOURCE_EXHAUSTED" in text and "address space of its heap are free" in text and "(ulimit -v)" in text, (out, err)
 
@@ -213,7 +255,7 @@ for n in (1 << 30, 1 << 40):
 
 def test_address_space_that_is_too_small_for_one_array():
     """There is memory for the first: not that is short, but the second is more than there is."""
-    code, out, _, err = run(TOO_LARGE, LIMIT_MB="2900", RONDO_TIER="ref", RONDO_MEMORY="2G")
+    code, out, _, err = run(TOO_LARGE, limited=True, LIMIT_MB="2900", RONDO_TIER="ref", RONDO_MEMORY="2G")
     first, second = re.findall("asked for.*?(?=RESOURCE|$)", " ".join(out))
     assert code == 0 and "1073.7 MB" in first and "address space of its heap are free" in first and "(ulimit -v)" in first and "RONDO_MEMORY" not in first, (out, err)
     assert "of 2147.5 MB are free" in second and "RONDO_MEMORY" in second and "address space" not in second, (out, err)
@@ -222,7 +264,7 @@ def test_address_space_that_is_too_small_for_one_array():
 @pytest.mark.parametrize("megabytes", [1800, 2400])
 def test_address_space_that_is_limited_from_the_start(megabytes):
     """It is enough, or an error says what to raise: jaxlib, which ends the process when no thread can be started, has what it needs."""
-    code, out, _, err = run(FROM_THE_START, LIMIT_MB=str(megabytes), RONDO_DEVICES="8")
+    code, out, _, err = run(FROM_THE_START, limited=True, LIMIT_MB=str(megabytes), RONDO_DEVICES="8")
     assert (code == 0 and out == ["20000.0"]) or (code == 1 and "no address space for 8 heaps" in err and "ulimit -v" in err), (code, out, err)
 
 

@@ -13,7 +13,7 @@ enum { NDEV = 4, ARGS = 70, DEEP = 16, TURN = 7, LAUNCHES = 1500 };
 #include "counted.h"
 #include "draws.h"
 
-enum { ROUNDS = COUNTED ? 12 : 1, WARM = DEEP * ROUNDS };      /* of a warm-up, which is for the count */
+enum { ROUNDS = COUNTED ? 12 : 1, WARM = DEEP * ROUNDS, SIDE = COUNTED ? 1024 : 256 };      /* of a warm-up, which is for the count; of a product that takes milliseconds */
 
 /* Every allocation of the process. */
 static _Atomic long taken;
@@ -70,16 +70,18 @@ static char *slow_text(int n)
 {
 	struct str s = { 0 };
 
-	str_addf(&s, "prog \"slow\" devices %d registers 1 zone 0 flops 2147483648 fingerprint 22 comm 00\n"
-	             "arg 0 f32[1024,1024] bytes 4194304\nres 0 f32[1024,1024] bytes 4194304\nbuf 0 arg 0 size 4194304\nbuf 1 out 0 size 4194304\n"
-	             "kern 0 dot (f32[1024,1024], f32[1024,1024]) -> (f32[1024,1024]) attr [0,1,1,0,0,23,23,23,1] flops 2147483648\n"
-	             "run {\n kern 0 dot (b0, b0) -> (b1)\n}\n", n);
+	str_addf(&s, "prog \"slow\" devices %d registers 1 zone 0 flops %ld fingerprint 22 comm 00\n", n, 2l * SIDE * SIDE * SIDE);
+	for (int i = 0; i < 2; i++)
+		str_addf(&s, "%s 0 f32[%d,%d] bytes %d\n", i ? "res" : "arg", SIDE, SIDE, 4 * SIDE * SIDE);
+	str_addf(&s, "buf 0 arg 0 size %d\nbuf 1 out 0 size %d\n", 4 * SIDE * SIDE, 4 * SIDE * SIDE);
+	str_addf(&s, "kern 0 dot (f32[%d,%d], f32[%d,%d]) -> (f32[%d,%d]) attr [0,1,1,0,0,23,23,23,1] flops %ld\nrun {\n kern 0 dot (b0, b0) -> (b1)\n}\n",
+	         SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, 2l * SIDE * SIDE * SIDE);
 	return s.p;
 }
 
 static void steady(int n)
 {
-	enum { NOUT = ARGS + 1, SIDE = 1024 };
+	enum { NOUT = ARGS + 1 };
 	static float v[SIDE * SIDE];
 	float last[1024];
 	int dev[NDEV] = { 0, 1, 2, 3 };
