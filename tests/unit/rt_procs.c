@@ -433,7 +433,7 @@ static void apart(int proc)
 	if (!e)
 		die("apart", "went well");
 	if (e->code == ERR_INTERNAL)
-		SAYS(e, INTERNAL, "devices have diverged", "differs from this device's first in command 1", "permute", "all_reduce by add of f32");
+		SAYS(e, INTERNAL, "devices have diverged", "differs from this device's first in command 1", "permute", "all_reduce by max of f32");
 	else
 		SAYS(e, ABORTED, "devices have diverged");
 	rt_exec_unref(x);
