@@ -177,6 +177,76 @@ static float dot_512(int64_t n, const float *x, const char *row, enum dtype dt)
 	return BY_TYPE(dot_512_as, dt, n, x, row);
 }
 
+/* The same of m rows x and c columns, each of which is read once: to out[i * ld + j].  A number is the same however many there are: DOTS_RUN
+ * products in 16 sums, which add up in f64 as 8. */
+enum { DOTS_RUN = 256, DOTS_COLS = 4 };
+
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+INLINE void dots_512_as(int64_t n, const float *const *x, const char *const *col, float *out, int64_t ld, int m, int c, enum dtype dt)
+{
+	__m512d wide[MATMUL_FEW * DOTS_COLS];
+#pragma GCC unroll 32
+	for (int q = 0; q < m * c; q++)
+		wide[q] = _mm512_setzero_pd();
+	for (int64_t r = 0; r < n; r += DOTS_RUN) {
+		int64_t end = MIN(n, r + DOTS_RUN);
+		__m512 sum[MATMUL_FEW * DOTS_COLS];
+#pragma GCC unroll 32
+		for (int q = 0; q < m * c; q++)
+			sum[q] = _mm512_setzero_ps();
+		for (int64_t at = r; at < end; at += 16) {
+			__mmask16 some = end - at >= 16 ? 0xffff : (__mmask16)((1u << (end - at)) - 1);
+			__m512 v[DOTS_COLS];
+#pragma GCC unroll 4
+			for (int j = 0; j < c; j++)
+				v[j] = load16(dt, col[j], at, some);
+#pragma GCC unroll 8
+			for (int i = 0; i < m; i++) {
+				__m512 y = _mm512_maskz_loadu_ps(some, x[i] + at);
+#pragma GCC unroll 4
+				for (int j = 0; j < c; j++)
+					sum[i * c + j] = _mm512_fmadd_ps(y, v[j], sum[i * c + j]);
+			}
+		}
+#pragma GCC unroll 32
+		for (int q = 0; q < m * c; q++) {
+			__m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(sum[q]), 1));
+			wide[q] = _mm512_add_pd(wide[q], _mm512_cvtps_pd(_mm256_add_ps(_mm512_castps512_ps256(sum[q]), high)));
+		}
+	}
+#pragma GCC unroll 32
+	for (int q = 0; q < m * c; q++)
+		out[q / c * ld + q % c] = (float)_mm512_reduce_add_pd(wide[q]);
+}
+
+#define DOTS(m, c)                                                                                                                     \
+	__attribute__((target("avx512f,avx512bw,avx512vl")))                                                                           \
+	static void dots_512_##m##_##c(int64_t n, const float *const *x, const char *const *col, float *out, int64_t ld, enum dtype dt) \
+	{                                                                                                                              \
+		if (dt == DT_f32) dots_512_as(n, x, col, out, ld, m, c, DT_f32);                                                       \
+		else if (dt == DT_f16) dots_512_as(n, x, col, out, ld, m, c, DT_f16);                                                  \
+		else dots_512_as(n, x, col, out, ld, m, c, DT_bf16);                                                                   \
+	}
+DOTS(2, 1) DOTS(3, 1) DOTS(4, 1) DOTS(5, 1) DOTS(6, 1) DOTS(7, 1) DOTS(8, 1)
+DOTS(2, 4) DOTS(3, 4) DOTS(4, 4) DOTS(5, 4) DOTS(6, 2) DOTS(7, 2) DOTS(8, 2)
+
+/* nn columns of r from n0 on, from k0 on, by m rows of n numbers, 2 or more; row i of out has nn. */
+static void dots_512(const struct matmul_side *r, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t n, int64_t m, const float *const *x, float *out)
+{
+	typedef void dots_fn(int64_t n, const float *const *x, const char *const *col, float *out, int64_t ld, enum dtype dt);
+	static const struct { dots_fn *one, *some; int c; } by_rows[MATMUL_FEW + 1] = {
+		[2] = { dots_512_2_1, dots_512_2_4, 4 }, [3] = { dots_512_3_1, dots_512_3_4, 4 }, [4] = { dots_512_4_1, dots_512_4_4, 4 }, [5] = { dots_512_5_1, dots_512_5_4, 4 },
+		[6] = { dots_512_6_1, dots_512_6_2, 2 }, [7] = { dots_512_7_1, dots_512_7_2, 2 }, [8] = { dots_512_8_1, dots_512_8_2, 2 },
+	};
+	for (int64_t j = 0, c; j < nn; j += c) {
+		const char *col[DOTS_COLS];
+		c = nn - j >= by_rows[m].c ? by_rows[m].c : 1;
+		for (int64_t q = 0; q < c; q++)
+			col[q] = base + (matmul_at(&r->free, n0 + j + q) + k0) * r->es;
+		(c > 1 ? by_rows[m].some : by_rows[m].one)(n, x, col, out + j, nn, r->dt);
+	}
+}
+
 /* The same of bytes, modulo 2^32, where both operands are such.  The instruction multiplies unsigned by signed bytes: if neither is what it wants, one has
  * 128 more or less, and 128 times the sum of the other is taken away again. */
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
@@ -295,11 +365,13 @@ void matmul_run_few(const struct prog_kern *k, const struct kern_state *s, int p
 		for (int64_t k0 = 0; k0 < p->k; k0 += p->kc) {
 			int64_t kn = MIN(p->kc, p->k - k0);
 			const char *x[MATMUL_FEW];
+			if (p->l_turn)
+				kern_isa_get()->transpose[2](kn, p->m, lb + (matmul_at(&p->l.free, 0) + matmul_k(&p->l, k0)) * 4, p->l_turn, made, p->kc);
 			for (int64_t i = 0; i < p->m; i++) {
 				char *to = made + i * p->kc * xes;
 				const char *row = lb + matmul_at(&p->l.free, i) * p->l.es;
 				x[i] = there ? row + k0 * xes : to;
-				if (there)
+				if (there || p->l_turn)
 					continue;
 				if (p->l.parts == MATMUL_TIMES_I)
 					matmul_times_i(&p->l, lb, i, k0, kn, (float *)(void *)to);
@@ -317,7 +389,9 @@ void matmul_run_few(const struct prog_kern *k, const struct kern_state *s, int p
 						as_sum(some, to + j * 4, apart, NULL, NULL);
 					}
 			}
-			if (p->few == BY_DOTS) {
+			if (p->few == BY_DOTS && floats && p->m > 1 && cpu_get()->avx512) {
+				dots_512(&p->r, rb, n0, nn, k0, kn, p->m, (const float *const *)(const void *)x, c);
+			} else if (p->few == BY_DOTS) {
 				for (int64_t n = 0; n < nn; n++)
 					for (int64_t i = 0; i < p->m; i++) {
 						uint32_t had = 0, sum;

@@ -26,6 +26,7 @@ struct matmul {
 	bool in_place;                   /* its rows are read where they lie, ldb bytes apart */
 	int64_t ldb;
 	bool tall;                       /* one panel of columns: rows of lhs are read where they lie */
+	int64_t l_turn;                  /* few rows, 4 bytes an element, lie side by side, and the next of the contraction so far on; 0: not so */
 	int64_t l_step;                  /* rows of lhs are so far apart, elements; 0: not evenly */
 	int64_t npanel_r;                /* rhs panels per batch */
 	size_t a_bytes, b_bytes, c_bytes;   /* per-thread blocks */

@@ -95,17 +95,24 @@ static bool narrow(const struct matmul *p)
 	return (as_is - turned) * p->k > STORE_APART * p->m * p->n;
 }
 
+/* What is from one element of the contraction to the next; 0: not the same everywhere. */
+static int64_t apart_k(const struct matmul_side *o, int64_t k, int64_t alone)
+{
+	int64_t far = k > 1 ? o->k[1] - o->k[0] : alone;
+	for (int64_t x = 1; x < (o->k_even ? MATMUL_K : k); x++)
+		if (o->k[x] != o->k[0] + x * far)
+			return 0;
+	return far;
+}
+
 /* Can whole panels of rhs be read where they lie?  Sets ldb. */
 static bool reads_in_place(struct matmul *p)
 {
 	const struct matmul_variant *v = p->v;
 	if (!v || !v->in_place || p->m > FEW_ROWS || p->n < v->nr || p->k % v->kstep || !p->r.free_unit || p->r.dt != (v->es == 4 ? DT_f32 : DT_bf16))
 		return false;
-	int64_t far = p->k > 1 ? p->r.k[1] - p->r.k[0] : p->n;
+	int64_t far = apart_k(&p->r, p->k, p->n);
 	p->ldb = far * p->r.es;
-	for (int64_t x = 1; x < (p->r.k_even ? MATMUL_K : p->k); x++)
-		if (p->r.k[x] != p->r.k[0] + x * far)
-			return false;
 	return far >= p->n;
 }
 
@@ -113,7 +120,7 @@ static bool reads_in_place(struct matmul *p)
 static bool stands_tall(const struct matmul *p, const struct matmul_side *l, int64_t m, int64_t n)
 {
 	const struct matmul_variant *v = p->v;
-	return v && v->tall && n >= (v->es == 2 ? 3 : MATMUL_FEW) && n <= v->nr && m >= 4 * v->mr && p->k % v->kstep == 0 && l->k_unit && l->free.even &&
+	return v && v->tall && n >= (v->es == 2 ? 3 : MATMUL_FEW + 1) && n <= v->nr && m >= 4 * v->mr && p->k % v->kstep == 0 && l->k_unit && l->free.even &&
 	       l->dt == (v->es == 4 ? DT_f32 : DT_bf16);
 }
 
@@ -171,6 +178,7 @@ static void plan_few(struct matmul *p, struct kern_state *s)
 	bool one = p->few == BY_DOTS && p->m == 1 && p->n == 1 && p->l.es == 4 && p->l.k_unit;      /* number, nothing is read twice */
 	bool once = p->n == 1 && p->l.parts == MATMUL_TIMES_I;      /* what is made of lhs is read once, and so near */
 	p->kc = one ? p->k : MIN(p->k, p->few == BY_ROWS ? FEW_K : once ? FEW_DOT / 8 : FEW_DOT);
+	p->l_turn = p->l.es == 4 && p->l.parts == MATMUL_WHOLE && p->m > 1 && p->l.free_unit && !p->l.k_unit ? apart_k(&p->l, p->k, 0) : 0;
 	s->tiles = p->b * p->nblk;
 	s->phases = p->lay ? 2 : 1;
 	s->shared = p->lay ? p->lay_bytes + 64 : 0;
