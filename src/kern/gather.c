@@ -206,9 +206,10 @@ struct scatter {
 	kern_each *each;             /* then the same, of short rows; NULL: by f */
 	enum redop op;
 	int64_t cut;                 /* columns of a tile: tiles share the rows, each has its part of every window */
-	size_t lists;
+	bool single;                 /* rows so short that elements of many are combined at once */
+	size_t lists, batch;
 };
-enum { ROWS = 256, SHORT_ROW = 1024, SHARED = 65536 };     /* rows whose places are found at once; bytes of a short one; elements for threads */
+enum { ROWS = 256, SHORT_ROW = 1024, SHARED = 65536, NARROW = 64, SLOTS = 4 * KERN_STRIP };     /* rows whose places are found at once; bytes of a short one; elements for threads; of a strip that is worth it */
 
 /* A strip of one window: n elements in steps of st, su bytes. */
 static void scatter_strip(const struct scatter *q, const struct prog_kern *k, int64_t n, char *const *to, const int64_t *st,
@@ -304,6 +305,103 @@ static void scatter_rows(const struct scatter *q, const struct walk *w, int es, 
 	}
 }
 
+/* Elements of several rows that await being combined, by an expression: no two of them go to the same place, so that what comes first there is
+ * first.  slot: a table of the places of operand 0. */
+struct batch {
+	int64_t n;
+	uint32_t turn;
+	struct { const char *to; uint32_t turn; } slot[SLOTS];
+	char *at[];                  /* of each operand KERN_STRIP places, then as many updates of each */
+};
+
+static void fetch(int es, int64_t n, char *dst, char *const *at)
+{
+	switch (es) {
+	case 1: for (int64_t i = 0; i < n; i++) dst[i] = *at[i]; break;
+	case 2: for (int64_t i = 0; i < n; i++) memcpy(dst + 2 * i, at[i], 2); break;
+	case 4: for (int64_t i = 0; i < n; i++) memcpy(dst + 4 * i, at[i], 4); break;
+	case 8: for (int64_t i = 0; i < n; i++) memcpy(dst + 8 * i, at[i], 8); break;
+	default: for (int64_t i = 0; i < n; i++) memcpy(dst + 16 * i, at[i], 16); break;
+	}
+}
+
+static void spread(int es, int64_t n, char *const *at, const char *src)
+{
+	switch (es) {
+	case 1: for (int64_t i = 0; i < n; i++) *at[i] = src[i]; break;
+	case 2: for (int64_t i = 0; i < n; i++) memcpy(at[i], src + 2 * i, 2); break;
+	case 4: for (int64_t i = 0; i < n; i++) memcpy(at[i], src + 4 * i, 4); break;
+	case 8: for (int64_t i = 0; i < n; i++) memcpy(at[i], src + 8 * i, 8); break;
+	default: for (int64_t i = 0; i < n; i++) memcpy(at[i], src + 16 * i, 16); break;
+	}
+}
+
+static void batch_done(const struct scatter *q, const struct prog_kern *k, struct batch *g, char *scratch)
+{
+	const void **in = (const void **)(void *)(scratch + q->lists), **res = in + 2 * q->nop;
+	char *buf = scratch + ((q->p->scratch + 63) & ~(size_t)63);
+	for (int j = 0; j < q->nop && g->n; j++) {
+		int es = dt_bytes(k->v[1 + j].dtype);
+		char *x = buf + (size_t)(2 * j) * KERN_STRIP * 16, *y = x + KERN_STRIP * 16;
+		fetch(es, g->n, x, g->at + j * KERN_STRIP);
+		fetch(es, g->n, y, g->at + (q->nop + j) * KERN_STRIP);
+		in[j] = x;
+		in[q->nop + j] = y;
+	}
+	if (g->n)
+		plan_run(q->p, g->n, in, NULL, res, scratch);
+	for (int j = 0; j < q->nop && g->n; j++)
+		spread(dt_bytes(k->v[1 + j].dtype), g->n, g->at + j * KERN_STRIP, res[j]);
+	g->n = 0;
+	g->turn++;
+}
+
+/* Is there something that goes to the same place?  From now on there is. */
+static bool batch_has(struct batch *g, const char *to)
+{
+	uint32_t h = (uint32_t)((uintptr_t)to * 0x9e3779b97f4a7c15u >> 32) % SLOTS;
+	for (; g->slot[h].turn == g->turn; h = (h + 1) % SLOTS)
+		if (g->slot[h].to == to)
+			return true;
+	g->slot[h].to = to;
+	g->slot[h].turn = g->turn;
+	return false;
+}
+
+/* n elements of a row. */
+static void batch_add(const struct scatter *q, const struct prog_kern *k, struct batch *g, int64_t n, char *const *to, const int64_t *st,
+                      char *const *up, const int64_t *su, char *scratch)
+{
+	for (int64_t i = 0; i < n; i++) {
+		if (g->n == KERN_STRIP)
+			batch_done(q, k, g, scratch);
+		if (batch_has(g, to[0] + i * st[0])) {
+			batch_done(q, k, g, scratch);
+			batch_has(g, to[0] + i * st[0]);
+		}
+		for (int j = 0; j < q->nop; j++) {
+			g->at[j * KERN_STRIP + g->n] = to[j] + i * st[j];
+			g->at[(q->nop + j) * KERN_STRIP + g->n] = up[j] + i * su[j];
+		}
+		g->n++;
+	}
+}
+
+/* Rows of one operand, along the last row dimension: n elements of each. */
+static void batch_rows(const struct scatter *q, const struct prog_kern *k, struct batch *g, int64_t n, const char *idx, char *op, char *up, char *scratch)
+{
+	const struct walk *w = q->w;
+	int es = dt_bytes(k->v[1].dtype);
+	int64_t at[ROWS], us = w->brow[w->nb - 1] * es, rows = w->bdim[w->nb - 1];
+	for (int64_t i0 = 0; i0 < rows; i0 += ROWS) {
+		int64_t some = MIN(ROWS, rows - i0);
+		rows_at(w, i0, some, idx, es, at);
+		for (int64_t i = 0; i < some; i++)
+			if (at[i] >= KERN_NOWHERE / 2)
+				batch_add(q, k, g, n, &(char *){ op + at[i] }, w->win.stride[0], &(char *){ up + (i0 + i) * us }, w->win.stride[1], scratch);
+	}
+}
+
 static void scatter_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
                         int64_t t0, int64_t t1, void *scratch_)
 {
@@ -322,6 +420,18 @@ static void scatter_run(const struct prog_kern *k, const struct kern_state *s, i
 			scatter_rows(q, w, es, c1 - c0, idx + offset_of(w->nb, w->bidx, ix) * w->isize,
 			             view_at(k, ptr, 2) + (offset_of(w->nb, w->bop, ix) + c0) * es, view_at(k, ptr, 1) + (offset_of(w->nb, w->brow, ix) + c0) * es);
 		while (index_next(w->nb - 1, w->bdim, ix));
+		return;
+	}
+	struct batch *g = q->single ? (struct batch *)(void *)(scratch + q->batch) : NULL;
+	if (g)
+		*g = (struct batch){ .turn = 1 };
+	if (g && nop == 1 && w->nb >= 1 && r == 1) {
+		int es = dt_bytes(k->v[1].dtype);
+		do
+			batch_rows(q, k, g, c1 - c0, idx + offset_of(w->nb, w->bidx, ix) * w->isize, view_at(k, ptr, 2) + offset_of(w->nb, w->bop, ix) * es + c0 * l->stride[0][0],
+			           view_at(k, ptr, 1) + offset_of(w->nb, w->brow, ix) * es + c0 * l->stride[1][0], scratch);
+		while (index_next(w->nb - 1, w->bdim, ix));
+		batch_done(q, k, g, scratch);
 		return;
 	}
 	for (int64_t row = 0; row < w->rows; row++, index_next(w->nb, w->bdim, ix)) {
@@ -346,9 +456,14 @@ static void scatter_run(const struct prog_kern *k, const struct kern_state *s, i
 				up[j] = view_at(k, ptr, 1 + j) + offset_of(v->nb, v->brow, ix) * es
 				      + offset_of(r - 1, v->win.stride[1], wx) + c0 * su[j];
 			}
-			scatter_strip(q, k, c1 - c0, to, st, up, su, scratch);
+			if (g)
+				batch_add(q, k, g, c1 - c0, to, st, up, su, scratch);
+			else
+				scatter_strip(q, k, c1 - c0, to, st, up, su, scratch);
 		} while (index_next(r - 1, l->dim, wx));
 	}
+	if (g)
+		batch_done(q, k, g, scratch);
 }
 
 struct err *kern_make_scatter(const struct prog_kern *k, struct kern_state *s)
@@ -420,7 +535,10 @@ struct err *kern_make_scatter(const struct prog_kern *k, struct kern_state *s)
 	s->tiles = none ? 0 : (n + q->cut - 1) / q->cut;
 	size_t base = q->p ? (q->p->scratch + 63) & ~(size_t)63 : 0;
 	q->lists = base + (size_t)q->nop * 2 * KERN_STRIP * 16;
-	s->scratch = q->lists + (size_t)q->nop * 4 * sizeof(void *);
+	s->scratch = q->batch = q->lists + (size_t)q->nop * 4 * sizeof(void *);
+	q->single = q->p && q->cut < NARROW;
+	if (q->single)
+		s->scratch += sizeof(struct batch) + (size_t)q->nop * 2 * KERN_STRIP * sizeof(char *);
 	s->priv = q;
 	s->run = scatter_run;
 	return NULL;

@@ -723,9 +723,11 @@ class Draw:
     def scatter(self):
         x = self.val(lambda v: v.rank and v.size and v.kind in "fi")
         where = self.rng.integers(0, x.shape[0], size=self.int(1, 6))
-        how = self.pick(["add", "max", "min", "set", "multiply"] if x.kind == "i" else ["add", "max", "min", "set"])
+        how = self.pick(["add", "max", "min", "set", "multiply", "apply"] if x.kind == "i" else ["add", "max", "min", "set", "apply"])
         if how == "set":
             where = np.unique(where)
+        if how == "apply":
+            return self.step("pure", f"$0.at[np.array({where.tolist()})].apply(lambda t: t + t)", x)
         return self.step("move" if how == "set" else "sum:8" if how == "add" else "pure", f"$0.at[np.array({where.tolist()})].{how}($0[{self.int(0, x.shape[0])}])", x)
 
     def large(self):

@@ -348,6 +348,25 @@ def test_rows_that_are_combined(dtype, width):
     bits(lambda x, i: [getattr(x[:30].at[i], name)(x) for name in ("max", "min", "add", "multiply")] + [x[:30].at[i].set(x).at[i].set(x)], x, ids)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "int8", "float64", "complex64"])
+@pytest.mark.parametrize("shape, places", [((1000,), 50), ((1000,), 1000), ((64, 3), 64), ((40, 70), 40), ((5, 30), 5), ((1,), 1)])
+def test_elements_that_are_changed(dtype, shape, places, x64):
+    """As often as they are named, one after the other, in whatever rows, columns or elements."""
+    rng = np.random.default_rng(places)
+    x = (rng.normal(size=shape) * 8).astype(jnp.dtype(dtype))
+    i = rng.integers(-2, places + 2, size=700).astype(np.int32)
+    change = (lambda t: t * 3 + 1) if "int" in dtype else (lambda t: t * -2)
+    few = i[:60]                        # of floats many times -2 is infinite, or not
+
+    def f(x, i):
+        ways = [x.at[i].apply(change), x.at[i[:20].reshape(4, 5)].apply(change)]
+        if x.ndim > 1:
+            ways += [x.at[:, i % x.shape[1]].apply(change), x.at[i, (i * 7) % x.shape[1]].apply(change), x.at[i, :2].apply(change)]
+        return ways
+    for g, w in zip(jax.jit(f)(x, few), host(f, x, few)):
+        np.testing.assert_array_equal(np.asarray(g), np.asarray(w))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("shape, window, stride", [((2, 9, 11, 5), (1, 2, 2, 1), (1, 2, 2, 1)), ((2, 13, 12, 64), (1, 3, 3, 1), (1, 2, 2, 1)), ((2, 3, 14, 14), (1, 1, 3, 3), (1, 1, 2, 2)),
                                                    ((2, 3, 28, 28), (1, 1, 2, 2), (1, 1, 2, 2)), ((3, 500), (1, 3), (1, 1)), ((3, 4000), (1, 2), (1, 2)), ((2, 100, 32), (1, 3, 1), (1, 1, 1))])
