@@ -9,6 +9,15 @@
 
 enum { UNIT_BYTES = 65536, TILE_BYTES = 262144, REPEAT_BYTES = 64, LINE = 64, BLOCK = 64 };
 
+/* Do two or three elements along dimension j, or the last one, lie in turn, for which transposes have a way of their own? */
+static bool in_turn(const struct loop *l, int j, int es)
+{
+	int last = l->rank - 1;
+	const int64_t *is = l->stride[0], *os = l->stride[1];
+
+	return es <= 4 && is[j] == es && os[last] == es && (is[last] == es * l->dim[j] || os[j] == es * l->dim[last]);
+}
+
 void box_make(struct arena *a, struct box *b, const struct prog_view *in, const struct prog_view *out)
 {
 	/* dimensions in the order of the result's strides, so that the last is the densest */
@@ -40,10 +49,10 @@ void box_make(struct arena *a, struct box *b, const struct prog_view *in, const 
 	b->mode = BOX_STRIDED;
 	if (is[r - 1] == es && os[r - 1] == es)
 		b->mode = BOX_RUN;
-	else if (r > 1 && is[r - 1] && l->dim[r - 1] >= 4) {
+	else if (r > 1 && is[r - 1]) {
 		int d = r - 1;      /* where the source lies closest */
 		for (int j = 0; j < r - 1; j++)
-			if (is[j] && l->dim[j] >= 4 && llabs(is[j]) < llabs(is[d]))
+			if (is[j] && (MIN(l->dim[j], l->dim[r - 1]) >= 4 || in_turn(l, j, es)) && llabs(is[j]) < llabs(is[d]))
 				d = j;
 		if (d < r - 1 && llabs(is[d]) < LINE) {
 			b->mode = is[d] == es && os[r - 1] == es && es <= 8 && is[r - 1] % es == 0 ? BOX_TRANSPOSE : BOX_BLOCKS;

@@ -848,6 +848,69 @@ FEW_INT(i8, int8_t) FEW_INT(i16, int16_t) FEW_INT(i32, int32_t) FEW_INT(u8, uint
 			}                                                                                         \
 	}
 TRANSPOSE(uint8_t, 16, 4, IL16L, IL16H)
+#if defined(__x86_64__) && ISA_LEVEL >= 3
+
+/* One byte of 16 of each of k vectors, chosen by what stands in pick, 0x80 for none. */
+static inline __attribute__((always_inline)) __m128i chosen(const int k, const __m128i *v, const __m128i *pick)
+{
+	__m128i x = _mm_shuffle_epi8(v[0], pick[0]);
+	_Pragma("GCC unroll 4") for (int q = 1; q < k; q++)
+		x = _mm_or_si128(x, _mm_shuffle_epi8(v[q], pick[q]));
+	return x;
+}
+
+/* k rows of elements of es bytes, one of each in turn, or (back) the rows of what lies so: as many as are in whole vectors, which is returned. */
+static inline __attribute__((always_inline)) int64_t woven(const bool back, const int k, const int es, int64_t n, const char *in, int64_t is, char *out, int64_t os)
+{
+	__m128i pick[4][4], v[4];
+	int64_t j;
+
+	for (int q = 0; q < k; q++)
+		for (int p = 0; p < k; p++) {
+			uint8_t at[16];
+			for (int b = 0; b < 16; b++) {
+				int el = b / es, whole = back ? (el * k + q) * es + b % es : q * 16 + b;      /* which byte of all in turn it comes from, or is */
+				bool mine = back ? whole / 16 == p : whole / es % k == p;
+				at[b] = (uint8_t)(!mine ? 0x80 : back ? whole % 16 : whole / es / k * es + b % es);
+			}
+			memcpy(&pick[q][p], at, sizeof at);
+		}
+	for (j = 0; j + 16 / es <= n; j += 16 / es) {
+		_Pragma("GCC unroll 4") for (int q = 0; q < k; q++)
+			v[q] = _mm_loadu_si128((const __m128i *)(const void *)(back ? in + j * k * es + 16 * q : in + (q * is + j) * es));
+		_Pragma("GCC unroll 4") for (int q = 0; q < k; q++)
+			_mm_storeu_si128((__m128i *)(void *)(back ? out + (q * os + j) * es : out + j * k * es + 16 * q), chosen(k, v, pick[q]));
+	}
+	return j;
+}
+
+#define WOVEN(T)                                                                                      \
+	static void CAT3(transpose_or_weave, T, h)(int64_t ni, int64_t nj, const void *in_, int64_t is, void *out_, int64_t os) \
+	{                                                                                                 \
+		const T *in = in_;                                                                            \
+		T *out = out_;                                                                                \
+		int64_t n = 0;                                                                                \
+		switch (os == ni ? ni : 0) {                                                                  \
+		case 2: n = woven(false, 2, sizeof(T), nj, in_, is, out_, 0); break;                          \
+		case 3: n = woven(false, 3, sizeof(T), nj, in_, is, out_, 0); break;                          \
+		case 4: n = woven(false, 4, sizeof(T), nj, in_, is, out_, 0); break;                          \
+		}                                                                                             \
+		if (n) {                                                                                      \
+			CAT3(transpose, T, h)(ni, nj - n, in + n, is, out + n * ni, os);                          \
+			return;                                                                                   \
+		}                                                                                             \
+		switch (is == nj ? nj : 0) {                                                                  \
+		case 2: n = woven(true, 2, sizeof(T), ni, in_, 0, out_, os); break;                           \
+		case 3: n = woven(true, 3, sizeof(T), ni, in_, 0, out_, os); break;                           \
+		case 4: n = woven(true, 4, sizeof(T), ni, in_, 0, out_, os); break;                           \
+		}                                                                                             \
+		CAT3(transpose, T, h)(ni - n, nj, in + n * is, is, out + n, os);                              \
+	}
+#else
+#define WOVEN(T)                                                                                      \
+	static void CAT3(transpose_or_weave, T, h)(int64_t ni, int64_t nj, const void *in, int64_t is, void *out, int64_t os) { CAT3(transpose, T, h)(ni, nj, in, is, out, os); }
+#endif
+WOVEN(uint8_t)
 #if ISA_LEVEL >= 4
 TRANSPOSE(uint16_t, 16, 4, IL16L, IL16H)
 TRANSPOSE(uint32_t, 16, 4, IL16L, IL16H)
@@ -882,12 +945,54 @@ static inline __attribute__((always_inline)) int64_t narrow(int64_t ni, const in
 	return i;
 }
 
+/* The other way: ni rows of words, one of each in turn. */
+static inline __attribute__((always_inline)) int64_t widened(const int ni, int64_t nj, const uint32_t *in, int64_t is, uint32_t *out)
+{
+	__m512i pick[NARROW][NARROW - 1], v[NARROW];
+	int64_t j;
+
+	for (int q = 0; q < ni; q++)
+		for (int i = 1; i < ni; i++) {
+			uint32_t at[16];      /* of rows 0 and 1; then of what there is, and row i */
+			for (int e = 0; e < 16; e++) {
+				int p = q * 16 + e, row = p % ni;
+				at[e] = (uint32_t)(row == i ? 16 + p / ni : i == 1 && row == 0 ? p / ni : e);
+			}
+			memcpy(&pick[q][i - 1], at, sizeof at);
+		}
+	for (j = 0; j + 16 <= nj; j += 16) {
+		_Pragma("GCC unroll 8") for (int i = 0; i < ni; i++)
+			v[i] = _mm512_loadu_si512(in + i * is + j);
+		_Pragma("GCC unroll 8") for (int q = 0; q < ni; q++) {
+			__m512i x = _mm512_permutex2var_epi32(v[0], pick[q][0], v[1]);
+			_Pragma("GCC unroll 8") for (int i = 2; i < ni; i++)
+				x = _mm512_permutex2var_epi32(x, pick[q][i - 1], v[i]);
+			_mm512_storeu_si512(out + j * ni + 16 * q, x);
+		}
+	}
+	return j;
+}
+
 static void transpose_words(int64_t ni, int64_t nj, const void *in_, int64_t is, void *out_, int64_t os)
 {
 	const uint32_t *in = in_;
 	uint32_t *out = out_;
-	int64_t i = 0;
+	int64_t i = 0, j = 0;
 
+	if (os == ni)
+		switch (ni) {
+		case 2: j = widened(2, nj, in, is, out); break;
+		case 3: j = widened(3, nj, in, is, out); break;
+		case 4: j = widened(4, nj, in, is, out); break;
+		case 5: j = widened(5, nj, in, is, out); break;
+		case 6: j = widened(6, nj, in, is, out); break;
+		case 7: j = widened(7, nj, in, is, out); break;
+		case 8: j = widened(8, nj, in, is, out); break;
+		}
+	if (j) {
+		CAT3(transpose, uint32_t, h)(ni, nj - j, in + j, is, out + j * ni, os);
+		return;
+	}
 	if (is == nj)
 		switch (nj) {
 		case 2: i = narrow(ni, 2, in, out, os); break;
@@ -905,6 +1010,7 @@ TRANSPOSE(uint16_t, 8, 3, IL8L, IL8H)
 TRANSPOSE(uint32_t, 8, 3, IL8L, IL8H)
 TRANSPOSE(uint64_t, 4, 2, IL4L, IL4H)
 #endif
+WOVEN(uint16_t)
 
 /* --- keys, small floats, random bits -------------------------------------- */
 
@@ -1129,7 +1235,7 @@ const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 	[ELEM_multiply] = P##_multiply_s, [ELEM_complex] = P##_complex_s, [ELEM_real] = P##_real_s, [ELEM_imag] = P##_imag_s
 	.on_complex = { { COMPLEX_ROWS(c64), [ELEM_abs] = c64_abs_s, [ELEM_divide] = c64_divide_s }, { COMPLEX_ROWS(c128) } },
 	.keys32 = keys_32_h, .small = small_f8_h, .philox = philox_4x32_h, .threefry = threefry_2x32_h,
-	.transpose = { transpose_uint8_t_h, transpose_uint16_t_h, transpose_words, transpose_uint64_t_h },
+	.transpose = { transpose_or_weave_uint8_t_h, transpose_or_weave_uint16_t_h, transpose_words, transpose_uint64_t_h },
 };
 
 #if ISA_LEVEL >= 3
