@@ -11,7 +11,7 @@
 #include "gen.h"
 #include "target.h"
 
-enum { GEN_VERSION = 9, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32 };
+enum { GEN_VERSION = 10, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32 };
 #define GEN_SYMBOL "rondo_kernel"     /* of the function in the code */
 
 /* c + sum k[i] * variable i + sum tk[j] * node tn[j] (i64) */

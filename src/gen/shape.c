@@ -16,9 +16,10 @@ int gen_node_cost(const struct gen_node *n)
 /* --- the lane ------------------------------------------------------------- */
 
 /* once: what an operation is worth that is the same in all of the lane */
-struct score { const struct gen_sched *s; uint32_t *seen; uint32_t stamp; int lane; bool loops; double mem, ops, once; int64_t bytes; };
+struct score { const struct gen_sched *s; uint32_t *seen; uint32_t stamp; int lane; bool loops; double mem, ops, once; int64_t bytes; int least; };      /* least: bytes of the narrowest element */
 
 enum { FAR = 4096 };         /* bytes */
+#define SHORT_USE 0.375      /* of dense rows of two or three elements memory takes part of the time */
 
 static void score_node(struct score *c, uint32_t id);
 
@@ -38,6 +39,7 @@ static void score_access(struct score *c, uint32_t lin, int dt, int strided)
 		strided *= 4;
 	c->mem += c->lane < 0 ? w : vec ? strided : k == 0 ? 0.2 : k == 1 ? w : k == -1 ? w + 0.5 : strided;
 	c->bytes += dtype_info[dt].bytes;
+	c->least = MIN(c->least, dtype_info[dt].bytes);
 }
 
 static void score_node(struct score *c, uint32_t id)
@@ -95,6 +97,7 @@ static double lane_cost(struct score *c, const struct gen_nest *x, int lane, int
 	c->mem = c->ops = 0;
 	c->once = turns < 3 ? 3.0 / (double)turns : 1;
 	c->bytes = 0;
+	c->least = 8;
 	score_nest(c, x);
 	double e = 1;
 	for (int v = 0; v < c->s->nvar; v++)
@@ -102,8 +105,8 @@ static double lane_cost(struct score *c, const struct gen_nest *x, int lane, int
 			e *= (double)(x->hi[v] - x->lo[v]);
 	if (lane < 0)
 		return e * (c->mem * 8 + c->ops * (x->vars ? 8 : 1));
-	double use = (double)ext / (double)(turns * MAX(w, one));
-	return e * (c->mem + c->ops * 0.5) / use;
+	double use = (double)ext / (double)(turns * MAX(w, one)), part = use < SHORT_USE && ext < 4 && c->least >= 4 ? SHORT_USE : use;
+	return e * (c->mem / part + c->ops * 0.5 / use);
 }
 
 int gen_nest_lane(const struct gen_sched *s, const struct gen_nest *x)

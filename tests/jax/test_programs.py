@@ -367,6 +367,20 @@ def test_elements_that_are_changed(dtype, shape, places, x64):
         np.testing.assert_array_equal(np.asarray(g), np.asarray(w))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "float64", "complex128"])
+@pytest.mark.parametrize("n", [1, 15, 16, 17, 64, 100, 1000, 40001])
+def test_few_rows_or_columns_change_places(n, dtype, x64):
+    """Of 2 to 9; also some of those that there are, and of several images."""
+    rng = np.random.default_rng(n)
+    x = [rng.integers(-100, 100, size=(2, k + 1, n)).astype(jnp.dtype(dtype)) for k in range(2, 10)]
+
+    def turned(np):
+        return lambda *x: [y for a in x for y in (a[0].T, a[:, :-1].swapaxes(1, 2), a[1, 1:].T[::2], a.swapaxes(1, 2), a[:, ::-1].swapaxes(1, 2),
+                                                  a.transpose(1, 2, 0), np.concatenate([a[0].T, a[1].T], 1))]
+    for g, w in zip(jax.jit(turned(jnp))(*x), turned(np)(*x)):
+        np.testing.assert_array_equal(np.asarray(g), w)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("shape, window, stride", [((2, 9, 11, 5), (1, 2, 2, 1), (1, 2, 2, 1)), ((2, 13, 12, 64), (1, 3, 3, 1), (1, 2, 2, 1)), ((2, 3, 14, 14), (1, 1, 3, 3), (1, 1, 2, 2)),
                                                    ((2, 3, 28, 28), (1, 1, 2, 2), (1, 1, 2, 2)), ((3, 500), (1, 3), (1, 1)), ((3, 4000), (1, 2), (1, 2)), ((2, 100, 32), (1, 3, 1), (1, 1, 1))])
