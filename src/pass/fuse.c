@@ -765,6 +765,7 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 	if (o->tier == TIER_REF)
 		return NULL;
 	pass_attention_parts(m, true);
+	pass_small(m);
 	pass_split(m);
 	struct arena a, order;
 	arena_init(&a);

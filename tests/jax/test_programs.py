@@ -381,6 +381,25 @@ def test_few_rows_or_columns_change_places(n, dtype, x64):
         np.testing.assert_array_equal(np.asarray(g), w)
 
 
+SMALL = ["bij,bjk->bik", "bij,bkj->bik", "bji,bjk->bki", "bij,bj->bi", "bi,bi->b", "ijb,jkb->ikb", "abij,abjk->abik", "bijk,bjkl->bil", "bij,bkji->bk", "bij,jk->bik", "bi,bj->bij"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "int32", "uint8", "complex64"])
+@pytest.mark.parametrize("batch", [31, 32, 100, 1000])
+def test_products_of_many_small_matrices(dtype, batch, x64):
+    """Of integers that all types hold, however they are written."""
+    rng = np.random.default_rng(batch)
+    size = [dict(zip("abijkl", e)) for e in ((2, batch, 3, 3, 3, 3), (1, batch, 2, 5, 1, 4), (3, batch, 4, 16, 2, 2), (2, batch, 1, 17, 3, 8))]
+    cases = [(how, *(rng.integers(0, 4, size=[n[c] for c in side]).astype(jnp.dtype(dtype)) for side in how.split("->")[0].split(","))) for how in SMALL for n in size]
+
+    def f(pairs):
+        return [jnp.einsum(how, *p) for (how, _, _), p in zip(cases, pairs)]
+    for (how, a, b), got in zip(cases, jax.jit(f)([c[1:] for c in cases])):
+        assert got.dtype == jnp.dtype(dtype)
+        want = np.einsum(how, a.astype(np.complex128), b.astype(np.complex128))
+        np.testing.assert_array_equal(np.asarray(got).astype(np.complex128), want.real % 256 if dtype == "uint8" else want, err_msg=how)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("shape, window, stride", [((2, 9, 11, 5), (1, 2, 2, 1), (1, 2, 2, 1)), ((2, 13, 12, 64), (1, 3, 3, 1), (1, 2, 2, 1)), ((2, 3, 14, 14), (1, 1, 3, 3), (1, 1, 2, 2)),
                                                    ((2, 3, 28, 28), (1, 1, 2, 2), (1, 1, 2, 2)), ((3, 500), (1, 3), (1, 1)), ((3, 4000), (1, 2), (1, 2)), ((2, 100, 32), (1, 3, 1), (1, 1, 1))])
