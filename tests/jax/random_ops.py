@@ -338,14 +338,14 @@ class Draw:
 
     GROUPS = {
         "any": "unary 3 binary 4 keep 5 where 1 cast 2 reduce 4 reshape 2 transpose 2 slice 2 pad 2 concat 1 broadcast 1 dot 2 conv 0.5 take 1 scatter 1 "
-               "sort 1 cum 1 window 1 dslice 1 fori 1 while_ 1 scan 1 switch 1 grad 1 norm 2 iota 0.5 argmax 1 bitcast 0.5 fft 0.3 random 0.3 template 0.7 map_ 0.4 tile 0.5",
+               "sort 1 cum 1 window 1 dslice 1 fori 1 while_ 1 scan 1 switch 1 grad 1 norm 2 iota 0.5 argmax 1 bitcast 0.5 fft 0.3 random 0.3 template 0.7 map_ 0.4 tile 0.5 matrices 0.5",
         "loops": "unary 1 binary 2 keep 4 reduce 2 transpose 1 slice 1 pad 1 fori 5 while_ 4 scan 4 switch 1 dslice 1 concat 1 norm 1",
         "branches": "unary 1 binary 2 keep 4 reduce 2 slice 1 pad 1 switch 7 fori 1 scan 1 dslice 1 concat 1 broadcast 1",
         "views": "unary 1 binary 1 keep 1 reshape 3 transpose 3 slice 4 pad 3 concat 2 broadcast 2 reverse 4 dslice 2 cast 1 bitcast 1.5 reduce 0.5",
         "norms": "unary 1 binary 2 reduce 5 transpose 3 norm 5 template 4 reshape 1 broadcast 1 dot 2 keep 1 where 1 cum 1",
         "exact": "unary 1 binary 3 keep 4 reduce 4 transpose 2 reshape 2 slice 2 pad 2 concat 1 broadcast 1 dot 4 take 1 scatter 1 sort 2 argmax 2 where 2 cum 1 window 1 dslice 1 cast 2 conv 1 switch 1",
         "special": "unary 6 binary 2 keep 1 reduce 1 transpose 1 slice 1 pad 1 concat 1 broadcast 1 sort 1 argmax 1 where 2 cast 1",
-        "sharded": "unary 3 binary 4 keep 0.5 reduce 4 pad 4 dot 3 broadcast 2 reshape 1 transpose 2 where 1 cast 1 norm 2 iota 0.5 fori 0.5 random 0.7 slice 0.5 narrow 2 grad 0.5 accumulate 1.5 tile 3",
+        "sharded": "unary 3 binary 4 keep 0.5 reduce 4 pad 4 dot 3 broadcast 2 reshape 1 transpose 2 where 1 cast 1 norm 2 iota 0.5 fori 0.5 random 0.7 slice 0.5 narrow 2 matrices 1 grad 0.5 accumulate 1.5 tile 3",
         "along": "unary 1.5 binary 3 keep 3 shift 6 reverse 1 slice 1.5 pad 2 concat 1.5 window 4 conv 1.5 cum 3 argmax 2 sort 2 dslice 4 reduce 1.5 where 1 dot 0.5 transpose 0.5 "
                  "fori 0.7 scan 0.5 switch 0.3 grad 1 tile 1",
         "rings": "unary 1 binary 3 keep 2 fori 3 while_ 1.5 scan 4 handed 4 reduce 1 slice 1 transpose 0.5 concat 0.5 where 1 dot 0.5 grad 0.5 switch 1 norm 0.5 cast 0.5",
@@ -759,6 +759,15 @@ class Draw:
             x = self.large()
             return self.step("approx", f"jnp.abs(jnp.fft.fft($0, axis={self.int(0, 2)})) / 100", x)
         return self.step("approx", "jnp.fft.rfft($0) / %d" % x.shape[-1] if x.kind == "f" else f"jnp.fft.{self.pick(['fft', 'ifft'])}($0) / {x.shape[-1]}", x)
+
+    def matrices(self):
+        """Products of many small ones."""
+        b, i, j, k = self.pick([31, 32, 64, 130]), *(self.pick([1, 2, 3, 4, 6, 8, 16, 17]) for _ in range(3))
+        dt = self.pick(["float32", "float32", "bfloat16", "float16"])
+        left, right, out = self.pick([("bij", "bjk", "bik"), ("bji", "bkj", "bik"), ("jbi", "bjk", "kbi"), ("bij", "bj", "bi"), ("bj", "bj", "b"), ("ibj", "jk", "bik")])
+        size = dict(zip("bijk", (b, i, j, k)))
+        x, y = (self.input(tuple(size[c] for c in side), dt, "normal") for side in (left, right))
+        return self.step("approx", f"jnp.einsum('{left},{right}->{out}', $0, $1) / {max(1, int(j ** 0.5))}", x, y)
 
     def narrow(self):
         """A product of bf16, rounded once."""

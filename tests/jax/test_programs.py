@@ -400,6 +400,14 @@ def test_products_of_many_small_matrices(dtype, batch, x64):
         np.testing.assert_array_equal(np.asarray(got).astype(np.complex128), want.real % 256 if dtype == "uint8" else want, err_msg=how)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_products_of_many_small_matrices_round_once(dtype):
+    a, b = (np.random.default_rng(0).normal(size=shape).astype(jnp.dtype(dtype)) for shape in ((100, 3, 16), (100, 16, 2)))
+    got = np.asarray(jax.jit(jnp.matmul)(a, b)).astype(np.float64)
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.max(np.abs(got - want) / np.maximum(np.abs(want), 1)) <= 0.51 * float(jnp.finfo(dtype).eps)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("shape, window, stride", [((2, 9, 11, 5), (1, 2, 2, 1), (1, 2, 2, 1)), ((2, 13, 12, 64), (1, 3, 3, 1), (1, 2, 2, 1)), ((2, 3, 14, 14), (1, 1, 3, 3), (1, 1, 2, 2)),
                                                    ((2, 3, 28, 28), (1, 1, 2, 2), (1, 1, 2, 2)), ((3, 500), (1, 3), (1, 1)), ((3, 4000), (1, 2), (1, 2)), ((2, 100, 32), (1, 3, 1), (1, 1, 1))])
