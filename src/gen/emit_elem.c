@@ -449,15 +449,14 @@ static LV float_to_int(struct em *e, int from, int to, LV x)
 		c = em_sel(e, fcmp(e, LLVMRealUNO, x, x), F(x, 0), c);
 		return trunc_to(e, LLVMBuildFPToSI(e->b, c, em_like(x, e->i32), ""), rt);
 	}
-	char name[64];
-	const char *fs = from == DT_f64 ? "f64" : "f32";
-	int n = em_lanes(x);
+	/* the least is a float, but the greatest is not: what is beyond that, or no number, is converted as 0, and chosen afterwards */
 	LT dst = em_like(x, rt);
-	if (n)
-		snprintf(name, sizeof name, "llvm.fpto%ci.sat.v%di%d.v%d%s", sig ? 's' : 'u', n, w, n, fs);
-	else
-		snprintf(name, sizeof name, "llvm.fpto%ci.sat.i%d.%s", sig ? 's' : 'u', w, fs);
-	return em_call(e, name, dst, 1, &x);
+	LV lo = F(x, sig ? -ldexp(1, w - 1) : 0), beyond = fcmp(e, LLVMRealOGE, x, F(x, ldexp(1, sig ? w - 1 : w)));
+	LV c = em_sel(e, fcmp(e, LLVMRealOLT, x, lo), lo, x);
+	c = em_sel(e, fcmp(e, LLVMRealUNO, x, x), F(x, 0), em_sel(e, beyond, F(x, 0), c));
+	LV r = sig ? LLVMBuildFPToSI(e->b, c, dst, "") : LLVMBuildFPToUI(e->b, c, dst, "");
+	LV most = LLVMConstInt(rt, sig ? (1ull << (w - 1)) - 1 : w == 64 ? UINT64_MAX : (1ull << w) - 1, false);
+	return em_sel(e, beyond, em_splat(e, most, em_lanes(x)), r);
 }
 
 static LV convert(struct em *e, int from, int to, LV x)

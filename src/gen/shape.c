@@ -105,7 +105,7 @@ static double lane_cost(struct score *c, const struct gen_nest *x, int lane, int
 			e *= (double)(x->hi[v] - x->lo[v]);
 	if (lane < 0)
 		return e * (c->mem * 8 + c->ops * (x->vars ? 8 : 1));
-	double use = (double)ext / (double)(turns * MAX(w, one)), part = use < SHORT_USE && ext < 4 && c->least >= 4 ? SHORT_USE : use;
+	double use = (double)ext / (double)(turns * MAX(w, one)), part = use < SHORT_USE && ext < 4 && c->least >= 4 && !x->nred ? SHORT_USE : use;
 	return e * (c->mem / part + c->ops * 0.5 / use);
 }
 
