@@ -9,6 +9,18 @@
 
 enum { UNIT_BYTES = 65536, TILE_BYTES = 262144, REPEAT_BYTES = 64, LINE = 64, BLOCK = 64 };
 
+static void last_but_one(struct loop *l, int d)
+{
+	int64_t *of[3] = { l->dim, l->stride[0], l->stride[1] };
+
+	for (int i = 0; i < 3; i++) {
+		int64_t t = of[i][d];
+		for (int j = d; j < l->rank - 2; j++)
+			of[i][j] = of[i][j + 1];
+		of[i][l->rank - 2] = t;
+	}
+}
+
 /* Do two or three elements along dimension j, or the last one, lie in turn, for which transposes have a way of their own? */
 static bool in_turn(const struct loop *l, int j, int es)
 {
@@ -48,7 +60,7 @@ void box_make(struct arena *a, struct box *b, const struct prog_view *in, const 
 	int64_t *is = l->stride[0], *os = l->stride[1];
 	b->mode = BOX_STRIDED;
 	if (is[r - 1] == es && os[r - 1] == es)
-		b->mode = BOX_RUN;
+		b->mode = r > 1 && l->dim[r - 1] > 1 && l->dim[r - 1] * es <= COPY_SHORT ? BOX_SHORT : BOX_RUN;
 	else if (r > 1 && is[r - 1]) {
 		int d = r - 1;      /* where the source lies closest */
 		for (int j = 0; j < r - 1; j++)
@@ -56,21 +68,15 @@ void box_make(struct arena *a, struct box *b, const struct prog_view *in, const 
 				d = j;
 		if (d < r - 1 && llabs(is[d]) < LINE) {
 			b->mode = is[d] == es && os[r - 1] == es && es <= 8 && is[r - 1] % es == 0 ? BOX_TRANSPOSE : BOX_BLOCKS;
-			/* dimension d goes last but one */
-			int64_t n = l->dim[d], i = is[d], o = os[d];
-			for (int j = d; j < r - 2; j++) {
-				l->dim[j] = l->dim[j + 1];
-				is[j] = is[j + 1];
-				os[j] = os[j + 1];
-			}
-			l->dim[r - 2] = n;
-			is[r - 2] = i;
-			os[r - 2] = o;
+			last_but_one(l, d);
 		}
 	}
+	for (int d = r - 3; b->mode == BOX_SHORT && d >= 0 && l->dim[r - 2] < 8; d--)      /* many at a time */
+		if (l->dim[d] > 2 * l->dim[r - 2])
+			last_but_one(l, d);
 	if (r > 1 && os[r - 1] == es && !is[r - 1] && l->dim[r - 1] * es <= REPEAT_BYTES && l->dim[r - 1] <= l->dim[r - 2])
 		b->mode = BOX_REPEAT;
-	bool two = b->mode == BOX_TRANSPOSE || b->mode == BOX_REPEAT || b->mode == BOX_BLOCKS;         /* the last two dimensions at once */
+	bool two = b->mode == BOX_SHORT || b->mode == BOX_TRANSPOSE || b->mode == BOX_REPEAT || b->mode == BOX_BLOCKS;         /* the last two dimensions at once */
 	if (!two && r > 1 && l->dim[r - 1] < 8 && l->dim[r - 1] * es < 32 && l->dim[r - 2] > 2 * l->dim[r - 1]) {
 		/* short rows: walk across them */
 		int64_t *p[3] = { l->dim, is, os };
@@ -127,6 +133,10 @@ void box_run(const struct box *b, char *out, const char *in, int64_t t0, int64_t
 		switch (b->mode) {
 		case BOX_RUN:
 			memcpy(dst, src, (size_t)(n * es));
+			break;
+		case BOX_SHORT:
+			for (int64_t i = 0; i < n; i++)
+				copy_short(dst + i * os[cut], src + i * is[cut], (size_t)(l->dim[r - 1] * es));
 			break;
 		case BOX_TRANSPOSE:
 			isa->transpose[es == 1 ? 0 : es == 2 ? 1 : es == 4 ? 2 : 3](l->dim[r - 1], n, src, is[r - 1] / es, dst, os[r - 2] / es);

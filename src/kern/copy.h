@@ -4,7 +4,8 @@
 
 #include "impl.h"
 
-enum box_mode { BOX_RUN, BOX_TRANSPOSE, BOX_REPEAT, BOX_BLOCKS, BOX_STRIDED };     /* REPEAT: each element a few times; BLOCKS: rows that share lines of the source */
+/* SHORT: rows of few bytes; REPEAT: each element a few times; BLOCKS: rows that share lines of the source */
+enum box_mode { BOX_RUN, BOX_SHORT, BOX_TRANSPOSE, BOX_REPEAT, BOX_BLOCKS, BOX_STRIDED };
 struct box {
 	struct loop l;           /* stride[0] of the source, [1] of the destination */
 	enum box_mode mode;

@@ -143,6 +143,9 @@ static void gather_run(const struct prog_kern *k, const struct kern_state *s, in
 		if (w->wcount == 1 && es == 4) {
 			for (int64_t j = 0; j < m; j++, i0 += di, p0 += dp, o0 += dout)
 				memcpy(o0, p0 + start_of(w, i0, &in) * 4, 4);
+		} else if (r == 1 && run && n * es <= COPY_SHORT) {
+			for (int64_t j = 0; j < m; j++, i0 += di, p0 += dp, o0 += dout)
+				copy_short(o0, p0 + start_of(w, i0, &in) * es, (size_t)(n * es));
 		} else {
 			for (int64_t j = 0; j < m; j++, i0 += di, p0 += dp, o0 += dout) {
 				const char *src = p0 + start_of(w, i0, &in) * es;
