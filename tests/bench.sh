@@ -20,6 +20,7 @@ refuses() {
 	fi
 }
 refuses "did you mean 'all_reduce'" --op all_reduc
+refuses "is of rondo bench kern" --only dot
 refuses "'--op' names nothing" --op ,
 refuses "did you mean 'ring'" --algorithm rnig
 refuses "'all_gather' cannot be done by 'loan'" --op all_gather --algorithm loan
@@ -49,3 +50,4 @@ grep -q '</svg>' "$dir/x.svg"
 refuses 'nothing is stored: the machine was not quiet' --op permute --write
 refuses "measures the sizes that the table has" --op permute --write --min 64
 [ -z "$(find "$RONDO_CACHE" -name 'machine-*')" ]
+! "$rondo" bench kern --only nosuch >"$dir/out" 2>&1 && grep -qF "no kernel's name contains 'nosuch'; they begin with dot, elem" "$dir/out" || { cat "$dir/out"; exit 1; }

@@ -35,7 +35,7 @@ def packages(release):
     oldest, newest = version(registration.OLDEST), version(registration.NEWEST)
     good = registration.OLDEST <= jax.__version_info__ and jax.__version_info__[:2] <= registration.NEWEST
     found(good, "JAX", f"{jax.__version__}, jaxlib {jaxlib.__version__}; {oldest} to {newest} are supported",
-          f"pip install 'jax>={oldest},<={newest}.*'")
+          f"pip install 'jax>={oldest},<{registration.NEWEST[0]}.{registration.NEWEST[1] + 1}'")
     return jax.__version_info__ >= registration.OLDEST
 
 

@@ -200,6 +200,16 @@ void array_print(FILE *f, const char *name, const struct array *a)
 
 /* --- comparison --------------------------------------------------------------- */
 
+/* Of re + i im.  hypot has a version of glibc 2.35 where that is what it is built with, and runs with no older one. */
+static double length_of(double re, double im)
+{
+	double most = fmax(fabs(re), fabs(im)), least = fmin(fabs(re), fabs(im));
+
+	if (isnan(re) || isnan(im))
+		return NAN;
+	return most == 0 || isinf(most) ? most : most * sqrt(1 + least / most * (least / most));
+}
+
 /* Largest difference over the largest finite expected value; infinite where NaN or infinity differ. */
 static double error_of(enum dtype gt, const void *got, enum dtype wt, const void *want, int64_t n, double *size)
 {
@@ -212,10 +222,10 @@ static double error_of(enum dtype gt, const void *got, enum dtype wt, const void
 				return *size = 1, INFINITY;
 			continue;
 		}
-		double d = hypot(gr - wr, gi - wi);
+		double d = length_of(gr - wr, gi - wi);
 		if (!(d <= most))
 			most = isnan(d) ? INFINITY : d;
-		scale = fmax(scale, hypot(wr, wi));
+		scale = fmax(scale, length_of(wr, wi));
 	}
 	*size = fmax(scale, 1e-30);
 	return most / *size;

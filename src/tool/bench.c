@@ -325,6 +325,8 @@ static struct err *run(char **file, int nfile, int *status)
 {
 	static const char *const kind[] = {"kern", "coll", "peak", "machine"};
 	int64_t hundredths = 10, n_core = 1;
+	if (only && strcmp(file[0], "kern") != 0)
+		return ERR(INVALID, "option '--only' is of rondo bench kern, not of rondo bench %s", file[0]);
 	if (strcmp(file[0], "coll") == 0)
 		return bench_coll(&coll);
 	if (strcmp(file[0], "machine") == 0)
@@ -339,6 +341,7 @@ static struct err *run(char **file, int nfile, int *status)
 		return ERR(INVALID, "rondo bench has no '%s'%s; there are: kern, coll, peak, machine", file[0], args_hint(file[0], kind, NELEM(kind)));
 	TRY(arg_int("--seconds", seconds, 0, 100000, &hundredths));
 	TRY(arg_int("--cores", cores, 1, BENCH_CORES, &n_core));
+	TRY(bench_kern_has(only));
 	const struct bench_peak p = measure();
 	bench_kern(only, (double)hundredths / 100, (int)n_core, &p);
 	return NULL;

@@ -17,6 +17,8 @@ struct err *bench_coll_curves(struct plan_table *t, struct plan_gauge *g, int pe
 struct bench_peak { double f32, bf16, i8, bytes; };
 enum { BENCH_CORES = 256 };
 void bench_kern(const char *only, double least, int n_core, const struct bench_peak *p);
+/* An error that says what there is, if there is none such. */
+struct err *bench_kern_has(const char *only);
 /* Memory as the runtime has it: large pages for what is large.  free(). */
 char *bench_room(size_t bytes);
 /* The machine table (bench_machine.c). */

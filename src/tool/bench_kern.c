@@ -231,6 +231,24 @@ struct err *bench_kernel(const char *text, int repeats, double least, double *sa
 	return NULL;
 }
 
+struct err *bench_kern_has(const char *only)
+{
+	struct str s = { 0 };
+
+	for (size_t i = 0; i < NELEM(rows); i++) {
+		if (!only || strstr(rows[i].name, only))
+			return str_free(&s), NULL;
+		size_t n = strcspn(rows[i].name, " "), k = 0;
+		while (n != strcspn(rows[k].name, " ") || memcmp(rows[i].name, rows[k].name, n))
+			k++;
+		if (k == i)
+			str_addf(&s, "%s%.*s", i ? ", " : "", (int)n, rows[i].name);
+	}
+	struct err *e = ERR(INVALID, "option '--only': no kernel's name contains '%s'; they begin with %s", only, s.p);
+	str_free(&s);
+	return e;
+}
+
 void bench_kern(const char *only, double least, int n_core, const struct bench_peak *p)
 {
 	bool tty = isatty(1);
