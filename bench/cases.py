@@ -272,6 +272,21 @@ def register_ops():
     add("argmax 100000x10", lambda: simple(lambda x: jnp.argmax(x, -1), normal(100000, 10)), tol=0, work=moves(4 * 1000000, 0))
     add("dot f32 4M", lambda: simple(jnp.dot, normal(1 << 22), normal(1 << 22, seed=1)), work=moves(32 << 20, 0))
     add("matmul f32 1Mx3x1", lambda: simple(jnp.matmul, normal(1 << 20, 3), normal(3, seed=1)), work=moves(12 << 20, 4 << 20))
+    for k in 3, 6:
+        add(f"matmul f32 2000x2000x{k}", lambda k=k: simple(jnp.matmul, normal(2000, 2000), normal(2000, k, seed=1)), work=moves(4 * 2000 * 2000, 4 * 2000 * k))
+    for k in 3, 4:
+        add(f"50000 products of {k}x{k}", lambda k=k: simple(jnp.matmul, normal(50000, k, k), normal(50000, k, k, seed=1)), work=moves(8 * 50000 * k * k, 4 * 50000 * k * k))
+        add(f"50000 products of {k}x{k} with vectors", lambda k=k: simple(lambda a, x: jnp.einsum("nij,nj->ni", a, x), normal(50000, k, k), normal(50000, k, seed=1)),
+            work=moves(4 * 50000 * k * (k + 1), 4 * 50000 * k))
+    bytes_ = np.random.default_rng(2).integers(0, 256, (8, 224, 224, 3)).astype(np.uint8)
+    add("images u8 8x224x224x3, channels first", lambda: simple(lambda x: x.transpose(0, 3, 1, 2), bytes_), tol=0, work=moves(bytes_.size, bytes_.size))
+    add("images u8 8x3x224x224, channels last", lambda: simple(lambda x: x.transpose(0, 2, 3, 1), bytes_.reshape(8, 3, 224, 224)), tol=0, work=moves(bytes_.size, bytes_.size))
+    add("space to depth f32 8x224x224x3", lambda: simple(lambda x: x.reshape(8, 112, 2, 112, 2, 3).transpose(0, 1, 3, 2, 4, 5).reshape(8, 112, 112, 12), bytes_.astype(np.float32)), tol=0,
+        work=moves(4 * bytes_.size, 4 * bytes_.size))
+    add("x + b of 400000x3", lambda: simple(jnp.add, normal(400000, 3), normal(3, seed=1)), work=moves(4800000, 4800000))
+    add("f32 to int32 4M", lambda: simple(lambda x: x.astype(jnp.int32), normal(1 << 22) * 100), tol=0, work=moves(16 << 20, 16 << 20))
+    add("x.at[i].apply, 200000 of 1M", lambda: simple(lambda x, i: x.at[i].apply(jnp.negative), normal(1 << 20), np.random.default_rng(3).integers(0, 1 << 20, 200000).astype(np.int32)), tol=0,
+        work=moves(4800000 + (4 << 20), 4 << 20))
     add("maximum of rows f32", lambda: simple(lambda x: x.max(-1), normal(*big)), tol=0, work=moves(64 << 20, 0))
     for dtype, tag in (np.float32, "f32"), (bf16, "bf16"):
         tol = 1e-3 if tag == "f32" else 3e-2
