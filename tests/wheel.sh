@@ -26,7 +26,7 @@ export RONDO_CACHE="$dir/cache" RONDO_DEVICES=2
 # Any Python 3, and systems as old as the tag says: of glibc nothing younger, of other libraries what all have.
 glibc="$(sed -nE 's/.*-py3-none-manylinux_2_([0-9]+)_x86_64\.whl/\1/p' <<<"$wheel")"
 [ -n "$glibc" ] || fail "tag of $wheel"
-promised="$(sed -nE 's/.*glibc 2\.([0-9]+).*/\1/p' docs/limits.md | head -n 1)"
+promised="$(sed -nE 's/.*glibc 2[.]([0-9]+).*/\1/p' docs/limits.md | head -n 1)"
 [ "$glibc" -le "$promised" ] || fail "the wheel needs glibc 2.$glibc, docs/limits.md promises 2.$promised"
 files=("$site"/rondo/*.so "$site/rondo/rondo")
 [ ${#files[@]} = 3 ] || fail "other libraries than its own: ${files[*]}"

@@ -14,7 +14,7 @@ def back(f):
         diff = [i for i, a in enumerate(args) if jnp.issubdtype(a.dtype, jnp.floating)]
         put = lambda x: f(*[x[diff.index(i)] if i in diff else a for i, a in enumerate(args)])
         out, pull = jax.vjp(put, [args[i] for i in diff])
-        ct = jax.tree.map(lambda o: jnp.cos(jnp.arange(o.size, dtype=f32)).reshape(o.shape).astype(bf16).astype(o.dtype), out)      # the same in any type
+        ct = jax.tree.map(lambda o: jnp.asarray(np.cos(np.arange(o.size)).astype(bf16).reshape(o.shape), o.dtype), out)      # the same in any type
         return out, pull(ct)
     return g
 

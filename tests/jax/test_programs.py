@@ -348,6 +348,7 @@ def test_rows_that_are_combined(dtype, width):
     bits(lambda x, i: [getattr(x[:30].at[i], name)(x) for name in ("max", "min", "add", "multiply")] + [x[:30].at[i].set(x).at[i].set(x)], x, ids)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "int8", "float64", "complex64"])
 @pytest.mark.parametrize("shape, places", [((1000,), 50), ((1000,), 1000), ((64, 3), 64), ((40, 70), 40), ((5, 30), 5), ((1,), 1)])
 def test_elements_that_are_changed(dtype, shape, places, x64):
@@ -367,6 +368,7 @@ def test_elements_that_are_changed(dtype, shape, places, x64):
         np.testing.assert_array_equal(np.asarray(g), np.asarray(w))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "float64", "complex128"])
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 64, 100, 1000, 40001])
 def test_few_rows_or_columns_change_places(n, dtype, x64):
@@ -384,6 +386,7 @@ def test_few_rows_or_columns_change_places(n, dtype, x64):
 SMALL = ["bij,bjk->bik", "bij,bkj->bik", "bji,bjk->bki", "bij,bj->bi", "bi,bi->b", "ijb,jkb->ikb", "abij,abjk->abik", "bijk,bjkl->bil", "bij,bkji->bk", "bij,jk->bik", "bi,bj->bij"]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "int32", "uint8", "complex64"])
 @pytest.mark.parametrize("batch", [31, 32, 100, 1000])
 def test_products_of_many_small_matrices(dtype, batch, x64):
