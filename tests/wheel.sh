@@ -16,6 +16,7 @@ fail() {
 "$py" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w "$dir" . || fail "no wheel"
 wheel="$(echo "$dir"/rondo-*.whl)"
 [ "$(stat -c %s "$wheel")" -le 30000000 ] || fail "$wheel is too large"
+promised="$(sed -nE 's/.*glibc 2[.]([0-9]+).*/\1/p' docs/limits.md | head -n 1)"
 "$py" -m venv "$dir/venv" || fail "no venv"
 "$dir/venv/bin/pip" install -q --disable-pip-version-check "$wheel" || fail "the wheel does not install"
 cd "$dir" || exit 1
@@ -26,7 +27,6 @@ export RONDO_CACHE="$dir/cache" RONDO_DEVICES=2
 # Any Python 3, and systems as old as the tag says: of glibc nothing younger, of other libraries what all have.
 glibc="$(sed -nE 's/.*-py3-none-manylinux_2_([0-9]+)_x86_64\.whl/\1/p' <<<"$wheel")"
 [ -n "$glibc" ] || fail "tag of $wheel"
-promised="$(sed -nE 's/.*glibc 2[.]([0-9]+).*/\1/p' docs/limits.md | head -n 1)"
 [ "$glibc" -le "$promised" ] || fail "the wheel needs glibc 2.$glibc, docs/limits.md promises 2.$promised"
 files=("$site"/rondo/*.so "$site/rondo/rondo")
 [ ${#files[@]} = 3 ] || fail "other libraries than its own: ${files[*]}"
