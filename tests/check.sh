@@ -76,7 +76,7 @@ waiting=() long=() short=()
 for t in "${names[@]}"; do
 	case "$t" in
 	sym_conform) waiting=("unit $t" "${waiting[@]}") ;;
-	coll_fail | coll_leave | rt_multi | rt_procs | sym_dial | sym_procs | sym_stop) waiting+=("unit $t") ;;
+	coll_fail | coll_leave | pjrt_watch | rt_multi | rt_procs | sym_dial | sym_procs | sym_stop) waiting+=("unit $t") ;;
 	gen_random) long=("unit $t" "${long[@]}") ;;
 	coll_* | gen_elem | kern_attention | kern_matmul | kern_sums | kern_views | pass_joint | pass_long) long+=("unit $t") ;;
 	*) short+=("unit $t") ;;

@@ -287,6 +287,26 @@ enum copy_use { COPY_MESSAGE, COPY_PACKED /* of what was just made, near */, COP
 enum { COPY_LEAST = 4 << 10 };
 void copy_shared(enum copy_use use, void *to, const void *from, size_t n);
 void copy_past(void *to, const void *from, size_t n);        /* memcpy past the caches, and that promise */
+/* n <= COPY_FEW bytes that do not overlap: a call of memcpy takes longer than the rest. */
+enum { COPY_FEW = 32 };
+static inline void copy_few(void *to, const void *from, size_t n)
+{
+	char *d = (char *)to;
+	const char *s = (const char *)from;
+
+	if (n >= 16) {
+		memcpy(d, s, 16);
+		memcpy(d + n - 16, s + n - 16, 16);
+	} else if (n >= 8) {
+		memcpy(d, s, 8);
+		memcpy(d + n - 8, s + n - 8, 8);
+	} else if (n >= 4) {
+		memcpy(d, s, 4);
+		memcpy(d + n - 4, s + n - 4, 4);
+	} else
+		for (; n; n--)
+			d[n - 1] = s[n - 1];
+}
 
 /* --- clock.c, cpu.c ---------------------------------------------------- */
 

@@ -9,6 +9,7 @@
 
 enum { UNIT_BYTES = 65536, TILE_BYTES = 262144, REPEAT_BYTES = 64, LINE = 64, BLOCK = 64 };
 
+/* Dimension d goes last but one. */
 static void last_but_one(struct loop *l, int d)
 {
 	int64_t *of[3] = { l->dim, l->stride[0], l->stride[1] };
@@ -60,7 +61,7 @@ void box_make(struct arena *a, struct box *b, const struct prog_view *in, const 
 	int64_t *is = l->stride[0], *os = l->stride[1];
 	b->mode = BOX_STRIDED;
 	if (is[r - 1] == es && os[r - 1] == es)
-		b->mode = r > 1 && l->dim[r - 1] > 1 && l->dim[r - 1] * es <= COPY_SHORT ? BOX_SHORT : BOX_RUN;
+		b->mode = r > 1 && l->dim[r - 1] > 1 && l->dim[r - 1] * es <= COPY_FEW ? BOX_SHORT : BOX_RUN;
 	else if (r > 1 && is[r - 1]) {
 		int d = r - 1;      /* where the source lies closest */
 		for (int j = 0; j < r - 1; j++)
@@ -136,7 +137,7 @@ void box_run(const struct box *b, char *out, const char *in, int64_t t0, int64_t
 			break;
 		case BOX_SHORT:
 			for (int64_t i = 0; i < n; i++)
-				copy_short(dst + i * os[cut], src + i * is[cut], (size_t)(l->dim[r - 1] * es));
+				copy_few(dst + i * os[cut], src + i * is[cut], (size_t)(l->dim[r - 1] * es));
 			break;
 		case BOX_TRANSPOSE:
 			isa->transpose[es == 1 ? 0 : es == 2 ? 1 : es == 4 ? 2 : 3](l->dim[r - 1], n, src, is[r - 1] / es, dst, os[r - 2] / es);

@@ -143,9 +143,9 @@ static void gather_run(const struct prog_kern *k, const struct kern_state *s, in
 		if (w->wcount == 1 && es == 4) {
 			for (int64_t j = 0; j < m; j++, i0 += di, p0 += dp, o0 += dout)
 				memcpy(o0, p0 + start_of(w, i0, &in) * 4, 4);
-		} else if (r == 1 && run && n * es <= COPY_SHORT) {
+		} else if (r == 1 && run && n * es <= COPY_FEW) {
 			for (int64_t j = 0; j < m; j++, i0 += di, p0 += dp, o0 += dout)
-				copy_short(o0, p0 + start_of(w, i0, &in) * es, (size_t)(n * es));
+				copy_few(o0, p0 + start_of(w, i0, &in) * es, (size_t)(n * es));
 		} else {
 			for (int64_t j = 0; j < m; j++, i0 += di, p0 += dp, o0 += dout) {
 				const char *src = p0 + start_of(w, i0, &in) * es;
@@ -212,7 +212,8 @@ struct scatter {
 	bool single;                 /* rows so short that elements of many are combined at once */
 	size_t lists, batch;
 };
-enum { ROWS = 256, SHORT_ROW = 1024, SHARED = 65536, NARROW = 64, SLOTS = 4 * KERN_STRIP };     /* rows whose places are found at once; bytes of a short one; elements for threads; of a strip that is worth it */
+/* rows whose places are found at once; bytes of a short one; elements for threads; of a row that is worth a strip of its own; of a table of places */
+enum { ROWS = 256, SHORT_ROW = 1024, SHARED = 65536, NARROW = 64, SLOTS = 4 * KERN_STRIP };
 
 /* A strip of one window: n elements in steps of st, su bytes. */
 static void scatter_strip(const struct scatter *q, const struct prog_kern *k, int64_t n, char *const *to, const int64_t *st,
@@ -317,33 +318,19 @@ struct batch {
 	char *at[];                  /* of each operand KERN_STRIP places, then as many updates of each */
 };
 
-static void fetch(int es, int64_t n, char *dst, char *const *at)
-{
-	switch (es) {
-	case 1: for (int64_t i = 0; i < n; i++) dst[i] = *at[i]; break;
-	case 2: for (int64_t i = 0; i < n; i++) memcpy(dst + 2 * i, at[i], 2); break;
-	case 4: for (int64_t i = 0; i < n; i++) memcpy(dst + 4 * i, at[i], 4); break;
-	case 8: for (int64_t i = 0; i < n; i++) memcpy(dst + 8 * i, at[i], 8); break;
-	default: for (int64_t i = 0; i < n; i++) memcpy(dst + 16 * i, at[i], 16); break;
-	}
-}
-
-static void spread(int es, int64_t n, char *const *at, const char *src)
-{
-	switch (es) {
-	case 1: for (int64_t i = 0; i < n; i++) *at[i] = src[i]; break;
-	case 2: for (int64_t i = 0; i < n; i++) memcpy(at[i], src + 2 * i, 2); break;
-	case 4: for (int64_t i = 0; i < n; i++) memcpy(at[i], src + 4 * i, 4); break;
-	case 8: for (int64_t i = 0; i < n; i++) memcpy(at[i], src + 8 * i, 8); break;
-	default: for (int64_t i = 0; i < n; i++) memcpy(at[i], src + 16 * i, 16); break;
-	}
-}
+/* n elements that lie anywhere, side by side; and back. */
+#define FETCH(T) for (int64_t i = 0; i < n; i++) memcpy(dst + i * (int64_t)sizeof(T), at[i], sizeof(T));
+#define SPREAD(T) for (int64_t i = 0; i < n; i++) memcpy(at[i], src + i * (int64_t)sizeof(T), sizeof(T));
+static void fetch(int es, int64_t n, char *dst, char *const *at) { BY_SIZE(es, FETCH) }
+static void spread(int es, int64_t n, char *const *at, const char *src) { BY_SIZE(es, SPREAD) }
 
 static void batch_done(const struct scatter *q, const struct prog_kern *k, struct batch *g, char *scratch)
 {
 	const void **in = (const void **)(void *)(scratch + q->lists), **res = in + 2 * q->nop;
 	char *buf = scratch + ((q->p->scratch + 63) & ~(size_t)63);
-	for (int j = 0; j < q->nop && g->n; j++) {
+	if (!g->n)
+		return;
+	for (int j = 0; j < q->nop; j++) {
 		int es = dt_bytes(k->v[1 + j].dtype);
 		char *x = buf + (size_t)(2 * j) * KERN_STRIP * 16, *y = x + KERN_STRIP * 16;
 		fetch(es, g->n, x, g->at + j * KERN_STRIP);
@@ -351,9 +338,8 @@ static void batch_done(const struct scatter *q, const struct prog_kern *k, struc
 		in[j] = x;
 		in[q->nop + j] = y;
 	}
-	if (g->n)
-		plan_run(q->p, g->n, in, NULL, res, scratch);
-	for (int j = 0; j < q->nop && g->n; j++)
+	plan_run(q->p, g->n, in, NULL, res, scratch);
+	for (int j = 0; j < q->nop; j++)
 		spread(dt_bytes(k->v[1 + j].dtype), g->n, g->at + j * KERN_STRIP, res[j]);
 	g->n = 0;
 	g->turn++;

@@ -134,24 +134,6 @@ typedef struct { uint64_t a, b; } w16;       /* an element of 16 bytes */
 	}
 /* n elements of es bytes from stride ss to stride ds (bytes). */
 void move_strided(int es, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss);
-/* n <= COPY_SHORT bytes that do not overlap, without a call. */
-enum { COPY_SHORT = 32 };
-static inline void copy_short(char *to, const char *from, size_t n)
-{
-	if (n > 16) {
-		memcpy(to, from, 16);
-		memcpy(to + n - 16, from + n - 16, 16);
-	} else if (n >= 8) {
-		memcpy(to, from, 8);
-		memcpy(to + n - 8, from + n - 8, 8);
-	} else if (n >= 4) {
-		memcpy(to, from, 4);
-		memcpy(to + n - 4, from + n - 4, 4);
-	} else {
-		for (size_t i = 0; i < n; i++)
-			to[i] = from[i];
-	}
-}
 void fill_bytes(int es, int64_t n, char *dst, const void *value);   /* contiguous */
 
 /* Reading an integer scalar of any type. */

@@ -81,21 +81,10 @@ ir_val rw_dot_as_multiply(struct rewrite *r, const struct ir_op *o, const ir_val
 			return 0;
 	ir_val x[2];
 	for (int s = 0; s < 2; s++) {
-		int rank = ir_vtype(m, r->b.fn, in[s])->rank;
 		int64_t dims[IR_MAX_RANK];
-		for (int d = 0; d < rank; d++)
+		for (int d = ir_vtype(m, r->b.fn, in[s])->rank; d-- > 0;)
 			dims[d] = ir_axes_find(ax, 2, ax->dim[s][d].factor[0]);
-		ir_val c = ir_convert(&r->b, in[s], dt);
-		/* broadcast wants its operand's dimensions in the order of the result's */
-		int64_t perm[IR_MAX_RANK], sorted[IR_MAX_RANK];
-		for (int d = 0; d < rank; d++) {
-			int at = 0;
-			for (int k = 0; k < rank; k++)
-				at += dims[k] < dims[d];
-			perm[at] = d;
-			sorted[at] = dims[d];
-		}
-		x[s] = ir_broadcast(&r->b, ir_transpose(&r->b, c, perm), t, sorted);
+		x[s] = pass_spread(&r->b, in[s], t, dims);
 	}
 	return ir_bin(&r->b, ELEM_multiply, x[0], x[1]);
 }

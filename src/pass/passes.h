@@ -26,6 +26,8 @@ typedef ir_val rewrite_op(struct rewrite *r, const struct ir_op *o, const ir_val
 /* Before a function's ops (NULL = nothing to prepare).  False: the function stays as it is; b.fn is not to be used. */
 typedef bool rewrite_begin(struct rewrite *r);
 void pass_rewrite(struct ir_module *m, rewrite_op *op, rewrite_begin *begin, void *user);
+/* x in the element type of t and spread to t, of which its dimension d is to[d], in whatever order. */
+ir_val pass_spread(struct ir_b *b, ir_val x, ir_type t, const int64_t *to);
 /* All stays but what nothing reads. */
 void pass_drop(struct ir_module *m);
 /* The same as pass_rewrite, users before regions: those that op makes are rewritten too. */

@@ -78,6 +78,21 @@ static ir_val nothing(struct rewrite *r, const struct ir_op *o, const ir_val *in
 	return 0;
 }
 
+ir_val pass_spread(struct ir_b *b, ir_val x, ir_type t, const int64_t *to)
+{
+	int64_t perm[IR_MAX_RANK], sorted[IR_MAX_RANK];      /* broadcast wants the dimensions in the order of the result's */
+	int rank = ir_vtype(b->m, b->fn, x)->rank;
+
+	for (int d = 0; d < rank; d++) {
+		int at = 0;
+		for (int k = 0; k < rank; k++)
+			at += to[k] < to[d];
+		perm[at] = d;
+		sorted[at] = to[d];
+	}
+	return ir_broadcast(b, ir_convert(b, ir_transpose(b, x, perm), (enum dtype)ir_type_of(b->m, t)->dtype), t, sorted);
+}
+
 void pass_drop(struct ir_module *m)
 {
 	pass_rewrite(m, nothing, NULL, NULL);

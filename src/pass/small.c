@@ -1,5 +1,5 @@
 /* Products of many matrices of a few elements each: a call of the product's kernel for each of them costs many times what is calculated.  They
- * become multiplications and short sums, which are one kernel, with what stands around them. */
+ * become multiplications and short sums, which are one kernel, with what stands around them.  There each product is rounded before it is added. */
 #include "passes.h"
 
 enum { LEAST_BATCH = 32, MOST_EXTENT = 16, MOST_WORK = 512 };
@@ -12,23 +12,6 @@ static enum dtype summed(enum dtype x, enum dtype t)
 	if (cls == DT_FLOAT && dtype_info[x].bits == 16 && dtype_info[x].cls == DT_FLOAT)
 		return t == x || t == DT_f32 ? DT_f32 : DT_token;
 	return x == t && dtype_info[t].bits >= 32 && (cls == DT_FLOAT || cls == DT_INT || cls == DT_UINT) ? t : DT_token;
-}
-
-/* Operand x, spread to t; its dimension d is to[d] there. */
-static ir_val spread(struct ir_b *b, ir_val x, ir_type t, const int64_t *to)
-{
-	const struct ir_type_info *info = ir_vtype(b->m, b->fn, x);
-	int64_t perm[IR_MAX_RANK], sorted[IR_MAX_RANK];
-	int rank = info->rank;
-
-	for (int d = 0; d < rank; d++) {
-		int at = 0;
-		for (int k = 0; k < rank; k++)
-			at += to[k] < to[d];
-		perm[at] = d;
-		sorted[at] = to[d];
-	}
-	return ir_broadcast(b, ir_convert(b, ir_transpose(b, x, perm), (enum dtype)ir_type_of(b->m, t)->dtype), t, sorted);
 }
 
 static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
@@ -65,7 +48,7 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 		for (int d = ir_vtype(r->m, r->b.fn, in[s])->rank; d-- > 0;)
 			to[s][d] = place[ax->dim[s][d].factor[0]];
 	ir_type all = ir_tensor(r->m, dt, n, dim);
-	ir_val p = ir_bin(&r->b, ELEM_multiply, spread(&r->b, in[0], all, to[0]), spread(&r->b, in[1], all, to[1]));
+	ir_val p = ir_bin(&r->b, ELEM_multiply, pass_spread(&r->b, in[0], all, to[0]), pass_spread(&r->b, in[1], all, to[1]));
 	return ir_convert(&r->b, ir_reduce1(&r->b, RED_add, p, ir_const_i(&r->b, ir_scalar(r->m, dt), 0), nsum, sum), (enum dtype)t.dtype);
 }
 

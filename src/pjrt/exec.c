@@ -1,9 +1,6 @@
 /* Executables: compile, load, execute, describe. */
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "../hlo/hlo.h"
 #include "../ir/ir.h"
@@ -178,67 +175,19 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 enum { BIG_PROGRAM = 4096, LEAST_STACK = 16 << 20, STACK_PER_BYTE = 128 };
 static const size_t big_stack = (size_t)1 << 30;
 
-/* Says on a terminal, once a second, what is compiled for longer than WATCH_S. */
-enum { WATCH_S = 5 };
-struct watch { pthread_t thread; pthread_mutex_t lock; pthread_cond_t bell; bool runs, done; char text[160]; };
-
-static void *watch_main(void *v)
-{
-	struct watch *w = v;
-	struct timespec at;
-	bool said = false;
-	int s = WATCH_S;
-
-	clock_gettime(CLOCK_MONOTONIC, &at);
-	at.tv_sec += WATCH_S;
-	pthread_mutex_lock(&w->lock);
-	while (!w->done)
-		if (pthread_cond_timedwait(&w->bell, &w->lock, &at) == ETIMEDOUT && !w->done) {
-			fprintf(stderr, "\rrondo: %s, %d s ", w->text, s++);
-			said = true;
-			at.tv_sec++;
-		}
-	pthread_mutex_unlock(&w->lock);
-	if (said)
-		fputs("\r\033[K", stderr);
-	return NULL;
-}
-
-static void watch_open(struct watch *w)
-{
-	pthread_condattr_t a;
-
-	*w = (struct watch){ .lock = PTHREAD_MUTEX_INITIALIZER, .text = "compiling" };
-	pthread_condattr_init(&a);
-	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-	pthread_cond_init(&w->bell, &a);
-	pthread_condattr_destroy(&a);
-	w->runs = isatty(STDERR_FILENO) && !pthread_create(&w->thread, NULL, watch_main, w);
-}
-
-static void watch_close(struct watch *w)
-{
-	pthread_mutex_lock(&w->lock);
-	w->done = true;
-	pthread_cond_signal(&w->bell);
-	pthread_mutex_unlock(&w->lock);
-	if (w->runs)
-		pthread_join(w->thread, NULL);
-	pthread_cond_destroy(&w->bell);
-}
-
-struct compile { struct watch watch; struct rt_client *rt; const struct pass_opts *po; const struct pjrt_program *src; bool busy; struct prog *p; struct err *e; };
+struct compile { struct rt_client *rt; const struct pass_opts *po; const struct pjrt_program *src; bool busy; struct watch watch; struct prog *p; struct err *e; };
 static _Thread_local struct compile *compiling;
 
 /* The name of the program is known when it has been read: peers that wait are told. */
 static struct err *read_program(const void *p, size_t n, struct ir_module **out)
 {
 	struct compile *c = compiling;
+	char text[160];
+
 	TRY(hlo_read(p, n, out));
-	pthread_mutex_lock(&c->watch.lock);
-	snprintf(c->watch.text, sizeof c->watch.text, "compiling '%.120s'", ir_text(*out, (*out)->name));
-	pthread_mutex_unlock(&c->watch.lock);
-	rt_client_busy(c->rt, c->watch.text);
+	snprintf(text, sizeof text, "compiling '%.120s'", ir_text(*out, (*out)->name));
+	watch_say(&c->watch, text);
+	rt_client_busy(c->rt, text);
 	c->busy = true;
 	return NULL;
 }

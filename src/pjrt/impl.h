@@ -2,6 +2,7 @@
 #ifndef RONDO_PJRT_IMPL_H
 #define RONDO_PJRT_IMPL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "../spmd/spmd.h"
@@ -130,6 +131,14 @@ extern struct pjrt_shardings_ext pjrt_shardings;
 extern struct pjrt_layouts_ext pjrt_layouts;
 extern struct pjrt_partitioner_ext pjrt_partitioners;
 extern struct pjrt_profiler_ext pjrt_profilers;
+
+/* --- watch.c --------------------------------------------------------------- */
+
+/* From open to close a terminal on standard error hears each second what goes on, from the fifth on; the line goes when it is over. */
+struct watch { pthread_t thread; pthread_mutex_t lock; pthread_cond_t bell; bool runs, done; char text[160]; };
+void watch_open(struct watch *w);
+void watch_close(struct watch *w);
+void watch_say(struct watch *w, const char *text);      /* copied */
 
 /* --- custom.c -------------------------------------------------------------- */
 

@@ -118,29 +118,10 @@ struct err *sym_slot_room(struct sym_ep *ep, int pe, size_t n, void **out)
 
 enum { IN_PIECES = 1u << 31 };    /* beside the bytes of a message */
 
-/* What fits a line: a call of memcpy takes as long as the rest of it. */
-static inline void few(void *to, const char *from, size_t n)
-{
-	char *d = to;
-
-	if (n >= 16) {
-		memcpy(d, from, 16);
-		memcpy(d + n - 16, from + n - 16, 16);
-	} else if (n >= 8) {
-		memcpy(d, from, 8);
-		memcpy(d + n - 8, from + n - 8, 8);
-	} else if (n >= 4) {
-		memcpy(d, from, 4);
-		memcpy(d + n - 4, from + n - 4, 4);
-	} else
-		for (; n; n--)
-			d[n - 1] = from[n - 1];
-}
-
 /* What a line says, and what there is beyond it.  The line goes first: its way and that of the pieces are one. */
 static inline void short_fill(struct sym_line *l, uint64_t tick, uint64_t what, uint32_t ack, const char *src, size_t n)
 {
-	few(l->w, src, MIN(n, SYM_INLINE));
+	copy_few(l->w, src, MIN(n, SYM_INLINE));
 	l->what = what;
 	l->ack = ack;
 	l->n = (uint32_t)n | (n > SYM_INLINE ? IN_PIECES : 0);
