@@ -383,7 +383,7 @@ def test_few_rows_or_columns_change_places(n, dtype, x64):
         np.testing.assert_array_equal(np.asarray(g), w)
 
 
-SMALL = ["bij,bjk->bik", "bij,bkj->bik", "bji,bjk->bki", "bij,bj->bi", "bi,bi->b", "ijb,jkb->ikb", "abij,abjk->abik", "bijk,bjkl->bil", "bij,bkji->bk", "bij,jk->bik", "bi,bj->bij"]
+SMALL = ["bij,bjk->bik", "bij,bjkl->bikl", "bjil,bjk->bilk", "bij,bkj->bik", "bji,bjk->bki", "bij,bj->bi", "bi,bi->b", "ijb,jkb->ikb", "abij,abjk->abik", "bijk,bjkl->bil", "bij,bkji->bk", "bij,jk->bik", "bi,bj->bij"]
 
 
 @pytest.mark.many
