@@ -678,7 +678,7 @@ static void large(void **state)
 	all(true, 1);
 	/* more keys than lie packed as f32 where they are half as wide */
 	want_b = 1;
-	want_t = 20;
+	want_t = 70;
 	want_s = 4300;
 	want_d = 128;
 	for (int i = 0; i < 2; i++) {
