@@ -8,7 +8,7 @@
 
 #include "impl.h"
 
-enum { LINGER_NS = 100000, SHORT_NAP_NS = 100000, LONG_NAP_NS = 50000000, ROOM_NAP_NS = 50000, ASK_NAPS = EVENT_ASK_NS / ROOM_NAP_NS };
+enum { LINGER_NS = 100000, SHORT_NAP_NS = 100000, LONG_NAP_NS = 50000000, ROOM_NAP_NS = 50000, ASK_NAPS = EVENT_ASK_NS / ROOM_NAP_NS, STILL_S = 3 };
 
 static void launch_unref(struct launch *l)
 {
@@ -272,7 +272,8 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 		d->now = x;
 		sym_begin(d->ep, &s);
 	}
-	if (!e)
+	bool began = !e;
+	if (began)
 		e = go(x, i, c, p, room, l, l->id);
 	promise_over(x, p);
 	if (!e && x->comm)
@@ -289,8 +290,8 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	bool queued = p->queued;
 	runs_no_more(d, p);
 	p->zone = NULL;
-	p->kept = why != NULL;
-	if (why) {                        /* peers may read what was lent, and write what was granted: it is kept until they have left */
+	p->kept = why && began;
+	if (p->kept) {                    /* peers may read what was lent, and write what was granted: it is kept until they have left */
 		p->zone = room->zone;
 		room->zone = NULL;
 		if (room == &d->room)
@@ -298,6 +299,8 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 		for (int64_t r = 0; r < x->nres; r++)
 			store_ref(p->out[r]);
 		atomic_fetch_add(&x->c->owed, 1);
+	}
+	if (why) {
 		sym_quit(d->ep, why, part_over, p);
 		err_free(why);
 	} else
@@ -560,8 +563,26 @@ static struct err *tried(struct rt_exec *x)
 	return e;
 }
 
+static bool spans(const struct rt_exec *x) { return x->nlocal < x->p->ndev; }
+
+/* Has a device waited long in a program that other processes have a part in? */
+static bool stuck(struct rt_client *c)
+{
+	bool any = false;
+
+	for (int i = 0; i < c->ndev && !any; i++) {
+		struct rt_device *d = &c->dev[i];
+		pthread_mutex_lock(&d->lock);
+		for (const struct part *p = d->under; p; p = p->next)
+			any |= p->l->x->comm && spans(p->l->x) && sym_waited(d->ep) > STILL_S;
+		pthread_mutex_unlock(&d->lock);
+	}
+	return any;
+}
+
 /* Where memory is short, what was queued before is waited for, and what is lacking then is an error of this call, which has taken nothing from anybody.
- * Of several processes one that waits here might keep what it waits for from beginning in another. */
+ * The processes of a job launch in one order, so what is waited for begins in all of them.  Where one does otherwise, or comes only after what this one does
+ * behind the call, there is an end to it: what is lacking is an error of the results then. */
 static struct err *room_for(struct rt_exec *x)
 {
 	struct rt_client *c = x->c;
@@ -577,7 +598,7 @@ static struct err *room_for(struct rt_exec *x)
 			idle &= !atomic_load(&c->dev[i].state);
 		if (idle)
 			break;
-		if (c->nprocess > 1 || (k % ASK_NAPS == 0 && event_gives_up()))
+		if (k % ASK_NAPS == 0 && (stuck(c) || event_gives_up()))
 			return NULL;
 		nanosleep(&(struct timespec){ 0, ROOM_NAP_NS }, NULL);
 	}
@@ -621,6 +642,40 @@ static struct launch *launch_new(struct rt_exec *x, int32_t id)
 		p->l = l;
 	}
 	return l;
+}
+
+/* The call fails with e.  The peers, which may have room, and have begun or will, hear of it as of a launch that failed here. */
+static struct err *refuse(struct rt_exec *x, int32_t id, struct err *e)
+{
+	struct launch *l = launch_new(x, id);
+	int n = 0;
+
+	while (l && n < x->nlocal && (l->part[n].done = rt_event_new()))
+		n++;
+	struct err *no = n == x->nlocal ? places(x, false) : no_room(x->launches.size);
+	if (no) {
+		err_free(no);
+		while (n)
+			rt_event_unref(l->part[--n].done);
+		if (l)
+			spare_give(&x->launches, l);
+		return e;
+	}
+	l->err = err_copy(e);
+	atomic_store(&l->stop, 1);
+	for (int i = 0; i < n; i++) {
+		struct part *p = &l->part[i];
+		memset(p->arg, 0, sizeof *p->arg * (size_t)x->narg);
+		memset(p->out, 0, sizeof *p->out * (size_t)x->nres);
+		memset(p->took, 0, (size_t)x->narg);
+		p->nwait = 0;
+	}
+	rt_exec_ref(x);
+	pthread_mutex_lock(&x->c->launch);
+	for (int i = 0; i < n; i++)
+		append(x->dev[i], l, i);
+	pthread_mutex_unlock(&x->c->launch);
+	return e;
 }
 
 /* On the caller's thread.  Gives false if the device is busy or an argument is not ready. */
@@ -753,8 +808,8 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	if (x->p->launches.n)
 		atomic_fetch_add_explicit(x->p->launches.n, 1, memory_order_relaxed);
 	bool inside = walking && walking->c == c, self = false, ready = true;
-	if (!inside && x->nlocal == x->p->ndev)
-		TRY(room_for(x));
+	if (!inside && (e = room_for(x)))
+		return x->comm && spans(x) ? refuse(x, launch_id, e) : e;
 	if (x->inlined && run_inline(x, arg, no_donate, nkeep, launch_id, out, done, &e))
 		return e;
 

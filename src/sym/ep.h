@@ -91,6 +91,8 @@ static inline bool ep_posted(const struct sym_ep *ep, int pe, uint64_t tick)
 				break; \
 		} \
 		sym_wait_over(ep->me, &w_, &ep->spins, ep->world->spins); \
+		if (w_.since) \
+			atomic_store_explicit(&ep->since, 0, memory_order_relaxed); \
 	} while (0)
 
 #endif

@@ -244,6 +244,12 @@ static const struct sym_line *ahead(const struct sym_ep *ep, int pe)
 	return ep->met && ep_posted(ep, pe, tick) ? ep_post_at(ep->to[pe].control, ep->lane, tick) : NULL;
 }
 
+double sym_waited(const struct sym_ep *ep)
+{
+	double since = atomic_load_explicit(&ep->since, memory_order_relaxed);
+	return since ? clock_s() - since : 0;
+}
+
 struct err *ep_pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, uint32_t site)
 {
 	struct sym_world *world = ep->world;
@@ -259,6 +265,8 @@ struct err *ep_pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, uint32
 		return NULL;
 	}
 	double waited = sym_wait_rest(world, ep->me, w);
+	if (w->since)
+		atomic_store_explicit(&ep->since, w->since, memory_order_relaxed);
 	if (w->armed)
 		tell_returns(ep);
 	if (many)

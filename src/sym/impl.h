@@ -172,6 +172,7 @@ struct sym_ep {
 	struct sym_block **kept;          /* of this launch: sym_keep */
 	int nkept;
 	struct sym_debt *debt;            /* launches that failed and are not over for all, the oldest first */
+	_Atomic double since;             /* when this wait first had nothing left but to sleep, in seconds; 0: it has not */
 	double most;                      /* seconds that this wait may take; 0: as many as all */
 	int spins;                        /* polls before the next wait yields: fewer while polling has been in vain */
 	int cpu;                          /* what the control zone says of it */

@@ -169,6 +169,8 @@ bool sym_clear(struct sym_ep *ep, bool all);
 struct err *sym_clear_wait(struct sym_ep *ep);
 /* Wake whoever waits on pe: after stop was set. */
 void sym_ring(struct sym_world *w, int pe);
+/* Seconds that the wait which ep is in has taken; 0: it is in none, or for a moment only.  Any thread. */
+double sym_waited(const struct sym_ep *ep);
 /* From now on a call that would wait calls away(user) instead, which gives true when it is time to look again; after false it waits.
  * NULL: it waits. */
 void sym_away(struct sym_ep *ep, bool (*away)(void *user), void *user);

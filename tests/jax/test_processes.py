@@ -609,6 +609,12 @@ def test_a_process_that_leaves(how, tmp_path):
     assert [code for code, _, _ in out] == [0, 0]
 
 
+@pytest.mark.only_rondo("Rondo's memory")
+def test_out_of_memory_is_an_error_of_the_call(tmp_path):
+    for code, text, err in run(2, 1, "memory", tmp_path / "file", RONDO_MEMORY="128M", RONDO_CACHE=""):
+        assert code == 0 and "nobody has read" not in err, text + err
+
+
 def train(example, launch, processes, out, on=(), **more):
     """The losses of some steps of an example, on four devices."""
     root = HERE.parents[1]
