@@ -282,10 +282,8 @@ class _Client:
             if end is None and who is not None:
                 end = time.monotonic() + self.PATIENCE_S
             if not ended and end is not None and time.monotonic() >= end:
-                self.state.client = None
                 raise RuntimeError(f"process {who} has ended before jax.distributed.initialize was done")
         if isinstance(ended[0], BaseException):
-            self.state.client = None
             raise ended[0]
         self.state.client = client[0]
 
@@ -343,6 +341,8 @@ def distributed(module):
         try:
             original(self, *args, **kwargs)
         except BaseException:
+            if isinstance(self.client, _Client):        # which JAX would shut down
+                self.client = None
             if module._jax.presence:
                 module._jax.presence.closed = True      # it need not connect any more; where it has, its end is this process'
             raise

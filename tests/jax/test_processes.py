@@ -354,6 +354,21 @@ def test_an_address_that_another_job_has():
             p.wait()
 
 
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+def test_who_is_interrupted_in_initialize_ends_in_order():
+    program = """if 1:
+        import signal, sys, threading, rondo.early, jax
+        signal.signal(signal.SIGINT, signal.default_int_handler)        # what a shell has begun in the background ignores it
+        made = rondo.early._Client.__init__
+        def init(*args):
+            made(*args)
+            threading.Timer(1, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()        # while it waits for process 1
+        rondo.early._Client.__init__ = init
+        jax.distributed.initialize(sys.argv[1], 2, 0)"""
+    out = subprocess.run([sys.executable, "-c", program, f"127.0.0.1:{free_port()}"], capture_output=True, text=True, timeout=200)
+    assert out.returncode == -signal.SIGINT and out.stderr.endswith("KeyboardInterrupt\n") and out.stderr.count("Traceback") == 1, out.stderr
+
+
 def reach(address):
     host, port = address.split(":")
     for _ in range(300):
