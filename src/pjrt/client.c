@@ -189,11 +189,34 @@ out:
 	return e;
 }
 
+static bool awaited(void *client, char *text, size_t n)
+{
+	char what[128];
+	bool any = rt_client_runs(client, what, sizeof what);
+
+	if (any)
+		snprintf(text, n, "waiting for %s to end", what);
+	return any;
+}
+
+/* What is queued runs to its end, and who waits for the process is told. */
+static void stop(struct pjrt_client *c)
+{
+	enum { AFTER_S = 1 };
+	struct watch w;
+
+	watch_open(&w, AFTER_S, awaited, c->rt);
+	rt_client_stop(c->rt);
+	watch_close(&w);
+}
+
 /* jaxlib's client asks for the end of a view when that goes, but lives no longer for it: while there are views the client must stay, for ever. */
 static void end_all(void)
 {
-	for (struct pjrt_client *c = open_clients; c; c = c->next)
+	for (struct pjrt_client *c = open_clients; c; c = c->next) {
+		stop(c);
 		rt_client_end(c->rt);
+	}
 }
 
 static void end_at_exit(void) { atexit(end_all); }
@@ -226,6 +249,7 @@ struct err *pjrt_Client_Destroy(struct pjrt_Client_Destroy *a)
 	if (*at)
 		*at = c->next;
 	pthread_mutex_unlock(&open_lock);
+	stop(c);
 	rt_client_free(c->rt);
 	free(c->memories);
 	free(c->devices);

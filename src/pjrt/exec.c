@@ -172,7 +172,7 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 
 /* The threads that jaxlib compiles on have stacks of 2 MiB, and passes recurse as deep as a program's chains of
  * operations: larger programs are compiled on a stack of their own (address space, touched as needed). */
-enum { BIG_PROGRAM = 4096, LEAST_STACK = 16 << 20, STACK_PER_BYTE = 128 };
+enum { COMPILE_S = 5 /* then it says so */, BIG_PROGRAM = 4096, LEAST_STACK = 16 << 20, STACK_PER_BYTE = 128 };
 static const size_t big_stack = (size_t)1 << 30;
 
 struct compile { struct rt_client *rt; const struct pass_opts *po; const struct pjrt_program *src; bool busy; struct watch watch; struct prog *p; struct err *e; };
@@ -204,7 +204,8 @@ static void *compile_main(void *v)
 	struct compile *c = v;
 
 	compiling = c;
-	watch_open(&c->watch);
+	watch_open(&c->watch, COMPILE_S, NULL, NULL);
+	watch_say(&c->watch, "compiling");
 	c->e = mem_guard(compile_text, c, true);
 	watch_close(&c->watch);
 	if (c->busy)

@@ -134,9 +134,11 @@ extern struct pjrt_profiler_ext pjrt_profilers;
 
 /* --- watch.c --------------------------------------------------------------- */
 
-/* From open to close a terminal on standard error hears each second what goes on, from the fifth on; the line goes when it is over. */
-struct watch { pthread_t thread; pthread_mutex_t lock; pthread_cond_t bell; bool runs, done; char text[160]; };
-void watch_open(struct watch *w);
+/* From open to close a terminal on standard error hears each second what goes on, when it has gone on for so many; the line goes when it is over.
+ * look, if not NULL, is asked for the text each time, and gives false if there is nothing to say. */
+typedef bool watch_look(void *user, char *text, size_t n);
+struct watch { pthread_t thread; pthread_mutex_t lock; pthread_cond_t bell; bool runs, done; int after; watch_look *look; void *user; char text[160]; };
+void watch_open(struct watch *w, int after, watch_look *look, void *user);
 void watch_close(struct watch *w);
 void watch_say(struct watch *w, const char *text);      /* copied */
 

@@ -5,22 +5,23 @@
 
 #include "impl.h"
 
-enum { WATCH_S = 5 };
-
 static void *watch_main(void *v)
 {
 	struct watch *w = v;
 	struct timespec at;
 	bool said = false;
-	int s = WATCH_S;
+	int s = w->after;
 
 	clock_gettime(CLOCK_MONOTONIC, &at);
-	at.tv_sec += WATCH_S;
+	at.tv_sec += s;
 	pthread_mutex_lock(&w->lock);
 	while (!w->done)
 		if (pthread_cond_timedwait(&w->bell, &w->lock, &at) == ETIMEDOUT && !w->done) {
-			fprintf(stderr, "\rrondo: %s, %d s ", w->text, s++);
-			said = true;
+			if (!w->look || w->look(w->user, w->text, sizeof w->text)) {
+				fprintf(stderr, "\r\033[Krondo: %s, %d s ", w->text, s);
+				said = true;
+			}
+			s++;
 			at.tv_sec++;
 		}
 	pthread_mutex_unlock(&w->lock);
@@ -29,12 +30,11 @@ static void *watch_main(void *v)
 	return NULL;
 }
 
-void watch_open(struct watch *w)
+void watch_open(struct watch *w, int after, watch_look *look, void *user)
 {
 	pthread_condattr_t a;
 
-	*w = (struct watch){ .lock = PTHREAD_MUTEX_INITIALIZER };
-	watch_say(w, "compiling");
+	*w = (struct watch){ .lock = PTHREAD_MUTEX_INITIALIZER, .after = after, .look = look, .user = user };
 	pthread_condattr_init(&a);
 	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
 	pthread_cond_init(&w->bell, &a);

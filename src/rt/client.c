@@ -135,14 +135,10 @@ struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out)
 	return e;
 }
 
-void rt_client_free(struct rt_client *c)
+void rt_client_stop(struct rt_client *c)
 {
-	if (!c)
+	if (client_forked(c))
 		return;
-	if (client_forked(c)) {
-		client_unref(c);
-		return;
-	}
 	pthread_mutex_lock(&c->launch);
 	atomic_store(&c->stop, true);
 	pthread_mutex_unlock(&c->launch);
@@ -152,16 +148,20 @@ void rt_client_free(struct rt_client *c)
 		sym_wake(&d->bell, INT32_MAX);
 	}
 	for (int i = 0; i < c->ndev && c->dev; i++)
-		if (c->dev[i].started)
+		if (c->dev[i].started) {
 			pthread_join(c->dev[i].walker, NULL);
+			c->dev[i].started = false;
+		}
 	relief_close(c);
 	for (int i = 0; i < c->ndev && c->dev; i++) {
 		struct rt_device *d = &c->dev[i];
 		atomic_fetch_add(&d->jobbell, 1);
 		sym_wake(&d->jobbell, INT32_MAX);
 		for (int k = 0; k < d->nworker; k++)
-			if (d->worker[k].started)
+			if (d->worker[k].started) {
 				pthread_join(d->worker[k].thread, NULL);
+				d->worker[k].started = false;
+			}
 		store_unref(d->room.zone);
 		d->room.zone = NULL;
 		if (d->ep)
@@ -176,6 +176,13 @@ void rt_client_free(struct rt_client *c)
 	pthread_mutex_unlock(&c->side_lock);
 	if (side)
 		pthread_join(c->side_thread, NULL);
+}
+
+void rt_client_free(struct rt_client *c)
+{
+	if (!c)
+		return;
+	rt_client_stop(c);
 	client_unref(c);
 }
 
@@ -183,9 +190,23 @@ void rt_client_end(struct rt_client *c)
 {
 	if (client_forked(c))
 		return;
-	client_ref(c);
-	rt_client_free(c);
+	rt_client_stop(c);
 	sym_leave_job(c->world);
+}
+
+bool rt_client_runs(struct rt_client *c, char *text, size_t n)
+{
+	bool any = false;
+
+	for (int i = 0; i < c->ndev && !any; i++) {
+		struct rt_device *d = &c->dev[i];
+		pthread_mutex_lock(&d->lock);
+		any = d->under;
+		if (any)
+			snprintf(text, n, "%s'%s'", atomic_load(&d->called) ? "a host callback of " : "", d->under->l->x->name);
+		pthread_mutex_unlock(&d->lock);
+	}
+	return any;
 }
 
 int rt_client_ndev(const struct rt_client *c) { return c->ndev; }

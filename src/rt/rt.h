@@ -25,9 +25,11 @@ struct rt_opts {
 };
 /* Collective over the processes of boot: waits for all of them. */
 struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out);    /* owned */
-/* Waits for what is queued, but for no other process once a launch has failed; stops the threads.  Safe at exit
- * and after fork (then it only frees). */
-void rt_client_free(struct rt_client *c);
+/* Waits for what is queued, but for no other process once a launch has failed; stops the threads.  Safe at exit; does nothing after fork. */
+void rt_client_stop(struct rt_client *c);
+void rt_client_free(struct rt_client *c);                  /* after that, if it has not been done */
+/* Writes what a device of this process runs, "'step'" or "a host callback of 'step'"; false: none runs anything. */
+bool rt_client_runs(struct rt_client *c, char *text, size_t n);
 /* The process ends and arrays may still be read: stops the threads and leaves the job, as if nobody had any array, but nothing is freed. */
 void rt_client_end(struct rt_client *c);
 int rt_client_ndev(const struct rt_client *c);             /* of this process */

@@ -1,6 +1,9 @@
 """Python called from programs."""
 import gc
+import os
+import pty
 import queue
+import select
 import subprocess
 import sys
 import threading
@@ -333,6 +336,45 @@ def test_interrupted(kind):
     out = r.stdout.split()
     assert r.returncode == 0 and out[0] == "interrupted" and float(out[1]) < 3 and out[2] == "128.0", (r.stdout, r.stderr)
     assert kind != "slow" or "KeyboardInterrupt" in r.stderr
+
+
+DEAF = """
+import os, signal, threading, jax, numpy as np
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def deaf(x):
+    threading.Timer(.1, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
+    os.read(0, 1)
+    return x
+x = np.ones(64, np.float32)
+step = jax.jit(lambda x: jax.pure_callback(deaf, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+try:
+    step(x).block_until_ready()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.only_rondo("Rondo's words")
+def test_what_the_end_waits_for_is_said():
+    """On a terminal, until that is over."""
+    main, sub = pty.openpty()
+    p = subprocess.Popen([sys.executable, "-c", DEAF], stdin=subprocess.PIPE, stdout=sub, stderr=sub)
+    os.close(sub)
+    said = b""
+    try:
+        while select.select([main], [], [], 200)[0]:
+            try:
+                said += os.read(main, 4096)
+            except OSError:                       # it has ended
+                break
+            if b" s " in said:
+                p.stdin.close()
+        assert b"interrupted\r\n\r\x1b[Krondo: waiting for a host callback of 'jit__lambda' to end, " in said, said
+        assert p.wait(timeout=200) == 0
+    finally:
+        os.close(main)
+        p.kill()
+        p.wait()
 
 
 # --- in place ------------------------------------------------------------------

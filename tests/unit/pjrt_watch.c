@@ -17,14 +17,14 @@
 static char said[4096];
 
 /* What standard error, as the other end of to, says while something takes so long. */
-static void watched(int from, int to, unsigned ms)
+static void watched(int from, int to, int after, watch_look *look, unsigned ms)
 {
 	struct watch w;
 	int old = dup(2);
 	ssize_t n;
 
 	assert_true(dup2(to, 2) == 2);
-	watch_open(&w);
+	watch_open(&w, after, look, NULL);
 	watch_say(&w, "compiling 'jit_step'");
 	usleep(ms * 1000);
 	watch_close(&w);
@@ -41,6 +41,14 @@ static void watched(int from, int to, unsigned ms)
 	}
 }
 
+static bool now_and_then(void *user, char *text, size_t n)
+{
+	static int times;
+
+	snprintf(text, n, "waiting for %d", ++times);
+	return times == 2;
+}
+
 static void terminal(void **state)
 {
 	int from = posix_openpt(O_RDWR | O_NOCTTY);
@@ -48,12 +56,14 @@ static void terminal(void **state)
 		skip();
 	int to = open(ptsname(from), O_RDWR | O_NOCTTY);
 	assert_true(to >= 0);
-	watched(from, to, 100);
+	watched(from, to, 5, NULL, 100);
 	assert_string_equal(said, "");
-	watched(from, to, 6300);
+	watched(from, to, 5, NULL, 6300);
 	assert_non_null(strstr(said, "rondo: compiling 'jit_step', 5 s"));
 	assert_non_null(strstr(said, "6 s"));
 	assert_string_equal(said + strlen(said) - 4, "\r\033[K");
+	watched(from, to, 1, now_and_then, 3300);
+	assert_string_equal(said, "\r\033[Krondo: waiting for 2, 2 s \r\033[K");
 	close(to);
 	close(from);
 }
@@ -62,7 +72,7 @@ static void file(void **state)
 {
 	int p[2];
 	assert_int_equal(pipe(p), 0);
-	watched(p[0], p[1], 5300);
+	watched(p[0], p[1], 1, NULL, 1300);
 	assert_string_equal(said, "");
 	close(p[0]);
 	close(p[1]);
