@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SCREEN = 24, COLUMNS = 80, ROUND = 6 };       /* of a terminal without a size; lines around: a blank one and what leads on, the shell's */
+enum { SCREEN = 24, COLUMNS = 80, ROUND = 4 };       /* of a terminal without a size; lines around besides what leads on: blank ones, the shell's */
 
 static const char *tier, *devices, *hosts, *all, *sharded, *full, *html, *out;
 
@@ -66,13 +66,25 @@ static int costlier(const void *a, const void *b)
 	return x < y ? 1 : x > y ? -1 : strcmp(((const struct explained *)a)->name, ((const struct explained *)b)->name);
 }
 
+/* A command that leads on, and what it shows: in a line of its own where both are more than the terminal has. */
+static void lead(struct str *how, const char *path, const char *name, const char *option, const char *what)
+{
+	size_t at = how->n;
+	str_addf(how, "rondo explain %s%s%s%s %s", path, name ? "/" : "", name ? name : "", name ? ".why" : "", option);
+	bool fits = how->n - at + 3 + strlen(what) <= (size_t)screen_width(COLUMNS);
+	str_addf(how, "%s%s\n", fits ? "   " : "\n    ", what);
+}
+
 /* --- a program's file ------------------------------------------------------------------ */
 
 static struct err *shows(struct programs *p, const char *title, const char *how)
 {
 	if (html)
 		TRY(explain_html(html, p->x.p, p->x.n, title));
-	explain_screen(p->x.p, p->x.n, title, screen_height(SCREEN) - ROUND, screen_width(COLUMNS));
+	int around = ROUND;
+	for (const char *h = how; *h; h++)
+		around += *h == '\n';
+	explain_screen(p->x.p, p->x.n, title, screen_height(SCREEN) - around, screen_width(COLUMNS));
 	printf("\n%s", how);
 	if (html)
 		printf("%s is written, to be looked at\n", html);
@@ -93,7 +105,7 @@ static struct err *compiled(struct programs *p, const char *path, struct ir_modu
 		fputs(s.p, stdout);
 	if (!e && prog && (!text || html)) {
 		add(p, name.n ? name.p : "program", prog, &o.plan, -1, s.p);
-		str_addf(&how, "rondo explain %s --full   all that was decided\n", path);
+		lead(&how, path, NULL, "--full", "all that was decided");
 		e = text ? explain_html(html, p->x.p, p->x.n, path) : shows(p, path, how.p);
 	}
 	prog_free(prog);
@@ -203,9 +215,9 @@ static struct err *of_folder(struct programs *p, const char *folder, const char 
 	if (!e) {
 		struct str how = {0};
 		qsort(p->x.p, p->x.n, sizeof *p->x.p, costlier);
-		str_addf(&how, "rondo explain %s/%s.why --full   all that was decided\n", folder, p->x.p[0].name);
+		lead(&how, folder, p->x.p[0].name, "--full", "all that was decided");
 		if (!html)
-			str_addf(&how, "rondo explain %s --html why.html   the same to look at\n", folder);
+			lead(&how, folder, NULL, "--html why.html", "the same to look at");
 		e = shows(p, title, how.p);
 		str_free(&how);
 	}
@@ -298,7 +310,7 @@ static struct err *explain(struct programs *p, char **file, int nfile, int *stat
 		return html ? explain_html(html, p->x.p, p->x.n, file[0]) : NULL;
 	}
 	struct str how = {0};
-	str_addf(&how, "rondo explain %s --full   all that was decided\n", file[0]);
+	lead(&how, file[0], NULL, "--full", "all that was decided");
 	struct err *e = shows(p, file[0], how.p);
 	str_free(&how);
 	return e;

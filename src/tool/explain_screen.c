@@ -1,7 +1,7 @@
 /* The first screen of `rondo explain`: what costs most, in the width of a terminal. */
 #include "explain.h"
 
-enum { ROOM = 512, PROGRAMS = 5, LEAST_ROWS = 3 };
+enum { ROOM = 512, PROGRAMS = 5, LEAST_ROWS = 3, FIRST = 17 };      /* FIRST: letters of the share and the time */
 
 void explain_what(struct str *s, const struct pass_cost *c, int room)
 {
@@ -48,15 +48,6 @@ void explain_head(struct str *s, const struct explained *x)
 	}
 }
 
-/* text, cut to what is left of the columns; in ink. */
-static int put(int room, enum ink ink, const char *text)
-{
-	int n = (int)strlen(text);
-	if (room > 0)
-		printf("%s%.*s%s", screen_ink(ink), MIN(n, room), text, screen_ink(INK_END));
-	return room - n;
-}
-
 static void line(int columns, enum ink ink, const char *fmt, ...) PRINTF(3, 4);
 static void line(int columns, enum ink ink, const char *fmt, ...)
 {
@@ -65,7 +56,7 @@ static void line(int columns, enum ink ink, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	put(columns, ink, text);
+	screen_put(columns, ink, text);
 	printf("\n");
 }
 
@@ -81,19 +72,17 @@ static enum ink heat(double percent) { return percent >= 20 ? INK_HOT : percent 
 static void row(const struct pass_cost *c, double all, int columns)
 {
 	struct str t = {0}, share = {0}, what = {0};
-	char left[ROOM];
 	double percent = all > 0 ? 100 * c->ns / all : 0;
 	explain_share(&share, c);
-	snprintf(left, sizeof left, "%6.1f  %9s %7.6g %8s  ", percent, c->sort == PASS_CALLS ? "?" : time_of(&t, c->ns), c->times, share.n ? share.p : "");
-	int room = put(columns, heat(percent), left);
+	int room = screen_row(columns, heat(percent), FIRST, "%6.1f  %9s %7.6g %8s", percent, c->sort == PASS_CALLS ? "?" : time_of(&t, c->ns), c->times, share.n ? share.p : "");
 	explain_what(&what, c, room);
-	room = put(room, c->sort == PASS_MOVES ? INK_MOVE : INK_END, what.p);
+	room = screen_put(room, c->sort == PASS_MOVES ? INK_MOVE : INK_END, what.p);
 	const char *scope = c->site && c->site->scope ? c->site->scope : "", *inner = strchr(scope, '/'), *last = strrchr(scope, '/');
 	if (inner && last > inner && !strncmp(scope, "jit(", 4) && room > 6) {      /* without the jit around, and the op's name; its end tells most */
 		int n = (int)(last - ++inner), cut = MAX(n - (room - 2), 0) + (n > room - 2 ? 2 : 0);
 		char end[ROOM];
 		snprintf(end, sizeof end, "  %s%.*s", cut ? ".." : "", n - cut, inner + cut);
-		put(room, INK_DIM, end);
+		screen_put(room, INK_DIM, end);
 	}
 	printf("\n");
 	str_free(&t);
@@ -134,7 +123,7 @@ static void program(const struct explained *x, int lines, int columns)
 	for (size_t i = 0; i < a->nline; i++)
 		calls += a->line[i].sort == PASS_CALLS;
 	lines -= calls > 0;
-	line(columns, INK_DIM, "%6s  %9s %7s %8s  %s", "%", "time", "times", "of limit", "line and operation");
+	line(screen_row(columns, INK_DIM, FIRST, "%6s  %9s %7s %8s", "%", "time", "times", "of limit"), INK_DIM, "line and operation");
 	lines = MAX(lines, LEAST_ROWS);
 	size_t most = a->nline - calls > (size_t)lines ? (size_t)lines - 1 : (size_t)lines, move = 0;
 	while (move < a->nline && a->line[move].sort != PASS_MOVES)
@@ -152,7 +141,7 @@ static void program(const struct explained *x, int lines, int columns)
 		}
 	}
 	if (lighter)
-		line(columns, INK_DIM, "%6.1f  %9s %7s %8s  %zu other%s", all > 0 ? 100 * left / all : 0, time_of(&t, left), "", "", lighter, lighter > 1 ? "s" : "");
+		line(screen_row(columns, INK_DIM, FIRST, "%6.1f  %9s %7s %8s", all > 0 ? 100 * left / all : 0, time_of(&t, left), "", ""), INK_DIM, "%zu other%s", lighter, lighter > 1 ? "s" : "");
 	if (calls)
 		line(columns, INK_END, "host code is called from %zu line%s: what that takes is not known", calls, calls > 1 ? "s" : "");
 	if (a->guessed)
@@ -189,7 +178,7 @@ void explain_screen(const struct explained *x, size_t n, const char *title, int 
 	}
 	if (n > 1) {
 		line(columns, INK_HEAD, "%s: %zu programs, %.0f launches, %s on one core", title, n, launches, time_of(&t, all));
-		line(columns, INK_DIM, "%6s  %9s %9s %9s  %s", "%", "time", "launches", "each", "program");
+		line(screen_row(columns, INK_DIM, FIRST, "%6s  %9s %9s %9s", "%", "time", "launches", "each"), INK_DIM, "program");
 		for (size_t i = 0; i < n; i++) {
 			double percent = all > 0 ? 100 * explained_all(&x[i]) / all : 0;
 			if (i >= most) {
@@ -197,10 +186,11 @@ void explain_screen(const struct explained *x, size_t n, const char *title, int 
 				continue;
 			}
 			time_of(&t, explained_all(&x[i]));
-			line(columns, heat(percent), "%6.1f  %9s %9.0f %9s  %s", percent, t.p, x[i].launches, time_of(&u, explained_ns(&x[i])), x[i].name);
+			int room = screen_row(columns, heat(percent), FIRST, "%6.1f  %9s %9.0f %9s", percent, t.p, x[i].launches, time_of(&u, explained_ns(&x[i])));
+			line(room, heat(percent), "%s", x[i].name);
 		}
 		if (n > most)
-			line(columns, INK_DIM, "%6.1f  %9s %9s %9s  %zu others", all > 0 ? 100 * left / all : 0, time_of(&t, left), "", "", n - most);
+			line(screen_row(columns, INK_DIM, FIRST, "%6.1f  %9s %9s %9s", all > 0 ? 100 * left / all : 0, time_of(&t, left), "", ""), INK_DIM, "%zu others", n - most);
 		printf("\n");
 		lines -= 3 + (int)most + (n > most);
 	}

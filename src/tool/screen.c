@@ -5,6 +5,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+enum { LEAST = 40, NARROW = 60 };
+
 static int size(const char *name, int dflt, int least, bool rows)
 {
 	struct winsize w;
@@ -14,7 +16,7 @@ static int size(const char *name, int dflt, int least, bool rows)
 	return n > 0 ? MAX(n, least) : dflt;
 }
 
-int screen_width(int dflt) { return size("COLUMNS", dflt, 60, false); }
+int screen_width(int dflt) { return size("COLUMNS", dflt, LEAST, false); }
 int screen_height(int dflt) { return size("LINES", dflt, dflt, true); }
 
 const char *screen_ink(enum ink ink)
@@ -26,4 +28,26 @@ const char *screen_ink(enum ink ink)
 		colours = isatty(1) && !(no && *no) && !(term && !strcmp(term, "dumb"));
 	}
 	return colours ? code[ink] : "";
+}
+
+int screen_put(int room, enum ink ink, const char *text)
+{
+	int n = (int)strlen(text), k = n > room ? MAX(room - 2, 0) : n;
+	while (k < n && k && (text[k] & 0xc0) == 0x80)      /* not within a letter */
+		k--;
+	if (room > 0)
+		printf("%s%.*s%.*s%s", screen_ink(ink), k, text, n > room ? MIN(room, 2) : 0, "..", screen_ink(INK_END));
+	return room - n;
+}
+
+int screen_row(int columns, enum ink ink, int first, const char *fmt, ...)
+{
+	char text[128];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	int n = columns < NARROW ? first : (int)strlen(text);
+	printf("%s%.*s%s  ", screen_ink(ink), n, text, screen_ink(INK_END));
+	return columns - n - 2;
 }

@@ -73,6 +73,9 @@ int screen_width(int dflt);
 int screen_height(int dflt);
 enum ink { INK_END, INK_HEAD, INK_DIM, INK_HOT, INK_WARM, INK_MOVE };
 const char *screen_ink(enum ink ink);  /* "" unless standard output is a terminal with colours (NO_COLOR: without) */
+int screen_put(int room, enum ink ink, const char *text);       /* text, cut with ".." to what is left of the columns; what is left then, < 0: nothing */
+/* What a row of a table begins with, numbers of fixed widths and two blanks: on a narrow terminal its first letters alone.  What is left of the columns. */
+int screen_row(int columns, enum ink ink, int first, const char *fmt, ...) PRINTF(4, 5);
 
 /* --- trace_table.c ------------------------------------------------------------ */
 

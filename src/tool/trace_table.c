@@ -163,6 +163,8 @@ static struct err *read_one(struct table *t, const char *path)
 
 /* --- writing -------------------------------------------------------------- */
 
+enum { FIRST = 16 };              /* letters of time and share */
+
 static int by_time(const void *a, const void *b)
 {
 	const struct row *x = a, *y = b;
@@ -185,21 +187,23 @@ static int by_value(const void *a, const void *b)
 
 static void head(const char *text, int columns)
 {
-	printf("\n%s%.*s%s\n", screen_ink(INK_HEAD), columns, text, screen_ink(INK_END));
+	printf("\n");
+	screen_put(columns, INK_HEAD, text);
+	printf("\n");
 }
 
 /* Per step of a device: n of all devices' steps. */
 static void print(const struct row *r, double n, double step, int columns, double ms)
 {
-	char left[80], share[16] = "";
-	int names = (int)strlen(r->name), scope = (int)strlen(r->scope);
+	char share[16] = "";
+	int scope = (int)strlen(r->scope);
 
 	if (r->limit > 0)
 		snprintf(share, sizeof share, "%.0f %%", MIN(100 * r->limit / r->us, 999));
-	int room = columns - snprintf(left, sizeof left, "%9.3f %6.1f %7.4g %8s  ", ms / n / 1e3, 100 * ms / n / step, r->times / n, share);
-	printf("%s%.*s", left, MAX(room, 10), r->name);
-	if (scope && room > names + 12)           /* its end tells most */
-		printf("  %s%s", scope <= room - names - 2 ? "" : "..", r->scope + MAX(scope - (room - names - 4), 0) * (scope > room - names - 2));
+	int room = screen_row(columns, INK_END, FIRST, "%9.3f %6.1f %7.4g %8s", ms / n / 1e3, 100 * ms / n / step, r->times / n, share);
+	room = screen_put(room, INK_END, r->name) - 2;
+	if (scope && room > 10)                   /* its end tells most */
+		printf("  %s%s", scope <= room ? "" : "..", r->scope + (scope > room ? scope - (room - 2) : 0));
 	printf("\n");
 }
 
@@ -209,7 +213,8 @@ static void list(struct rows *t, int (*order)(const void *, const void *), const
 
 	qsort(t->r.p, t->r.n, sizeof *t->r.p, order);
 	head(title, columns);
-	printf("%9s %6s %7s %8s  %s\n", "ms", "%", "times", "of limit", what);
+	screen_put(screen_row(columns, INK_END, FIRST, "%9s %6s %7s %8s", "ms", "%", "times", "of limit"), INK_END, what);
+	printf("\n");
 	for (size_t i = 0; i < t->r.n && i < (size_t)top; i++) {
 		double ms = order == by_distance ? over(&t->r.p[i]) : t->r.p[i].us;
 		if (ms > 0)
