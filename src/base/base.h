@@ -243,7 +243,6 @@ void log_line(enum log_level l, const char *fmt, ...) PRINTF(2, 3);
 enum conf_id {
 #define CONF(id, kind, dflt, accepted, help) CONF_##id,
 #include "conf.def"
-#undef CONF
 	CONF_COUNT
 };
 void conf_init(void);

@@ -9,7 +9,10 @@
 const struct conf_row conf_row[CONF_COUNT] = {
 #define CONF(id, kind, dflt, accepted, help) { #id, KIND_##kind, dflt, accepted, help },
 #include "conf.def"
-#undef CONF
+};
+static const struct { const char *name, *dflt, *help; } other[] = {
+#define CONF_OTHER(id, dflt, help) { #id, dflt, help },
+#include "conf.def"
 };
 static struct conf_value { int64_t num; char *text; bool set; } own[CONF_COUNT], *value = own;
 static struct mem_once once;
@@ -67,7 +70,7 @@ bool conf_reads(const struct conf_row *r, const char *text, int64_t *num)
 			end++;
 		x *= (double)((int64_t)1 << shift);
 		*num = x < 9e18 ? (int64_t)x : 0;
-		return x < 9e18 && !*end;
+		return x < 9e18 && !*end && (!(x > 0) || x >= CONF_LEAST);
 	}
 	}
 	return false;
@@ -102,12 +105,10 @@ const char *conf_nearest(const char *name)
 	return str_nearest(name, all, CONF_COUNT);
 }
 
-/* Other parts of Rondo that read a variable of their own. */
 static bool foreign(const char *name, size_t n)
 {
-	static const char *const known[] = { "CORPUS", "JAX_SRC", "BENCH_OUT", "LIBRARY", "PYTHON" };
-	for (size_t i = 0; i < NELEM(known); i++)
-		if (strlen(known[i]) == n && !memcmp(known[i], name, n))
+	for (size_t i = 0; i < NELEM(other); i++)
+		if (strlen(other[i].name) == n && !memcmp(other[i].name, name, n))
 			return true;
 	return false;
 }
@@ -176,5 +177,12 @@ void conf_help(FILE *f)
 {
 	conf_init();
 	for (int i = 0; i < CONF_COUNT; i++)
-		fprintf(f, "  RONDO_%-9s %-16s %s\n", conf_row[i].name, *value[i].text ? value[i].text : "\"\"", conf_row[i].help);
+		fprintf(f, "  RONDO_%-16s %-16s %s\n", conf_row[i].name, *value[i].text ? value[i].text : "\"\"", conf_row[i].help);
+	fprintf(f, "\nand what is read before there are settings:\n");
+	for (size_t i = 0; i < NELEM(other); i++) {
+		char name[64];
+		snprintf(name, sizeof name, "RONDO_%s", other[i].name);
+		const char *now = getenv(name);
+		fprintf(f, "  %-22s %-16s %s (%s)\n", name, now ? now : "\"\"", other[i].help, other[i].dflt);
+	}
 }

@@ -135,7 +135,10 @@ static void manual(void)
 	static const struct { const char *name, *dflt, *accepted, *help; } row[] = {
 #define CONF(id, kind, dflt, accepted, help) {#id, dflt, accepted, help},
 #include "../base/conf.def"
-#undef CONF
+	};
+	static const struct { const char *name, *dflt, *help; } other[] = {
+#define CONF_OTHER(id, dflt, help) {#id, dflt, help},
+#include "../base/conf.def"
 	};
 	printf(".SH ENVIRONMENT\nSettings, for the command and for JAX.\n");
 	for (size_t i = 0; i < NELEM(row); i++) {
@@ -145,6 +148,14 @@ static void manual(void)
 		roff(*row[i].dflt ? row[i].dflt : "empty");
 		printf(")\"\n");
 		roff(row[i].help);
+		printf("\n");
+	}
+	printf(".P\nWhat is read before there are settings.\n");
+	for (size_t i = 0; i < NELEM(other); i++) {
+		printf(".TP\n.BR RONDO_%s \" (default ", other[i].name);
+		roff(other[i].dflt);
+		printf(")\"\n");
+		roff(other[i].help);
 		printf("\n");
 	}
 }

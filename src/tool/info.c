@@ -17,12 +17,10 @@ static const struct opt opts[] = {
 
 static void bytes(const char *what, int64_t n)
 {
-	if (n >= (int64_t)1 << 30)
-		printf("  %-14s %.1f GB\n", what, (double)n / (1 << 30));
-	else if (n >= 1 << 20)
-		printf("  %-14s %.1f MB\n", what, (double)n / (1 << 20));
-	else
-		printf("  %-14s %.0f KB\n", what, (double)n / (1 << 10));
+	struct str s = {0};
+	pass_add_bytes(&s, (double)n);
+	printf("  %-14s %s\n", what, s.p);
+	str_free(&s);
 }
 
 static void limit(const char *what, int which)
@@ -78,9 +76,7 @@ static struct err *run(char **file, int nfile, int *status)
 			snprintf(isa + strlen(isa), sizeof isa - strlen(isa), "%s%s", isa[0] ? " " : "", have[i].name);
 	printf("machine\n  %-14s %s\n  %-14s %d usable (%s)\n  %-14s %s\n  %-14s %s\n", "processor", c->name, "cores", c->cores, conf_int(CONF_CORES) ? "as RONDO_CORES says" : "affinity mask and cgroup quota",
 	       "instructions", isa[0] ? isa : "base only", "kernels use", kern_isa());
-	bytes("L1 data", (int64_t)c->l1);
-	bytes("L2", (int64_t)c->l2);
-	bytes("L3", (int64_t)c->l3);
+	printf("  %-14s %zu KiB\n  %-14s %zu KiB\n  %-14s %zu KiB\n", "L1 data", c->l1 >> 10, "L2", c->l2 >> 10, "L3", c->l3 >> 10);
 	bytes("memory", c->ram);
 	printf("limits\n");
 	limit("locked memory", RLIMIT_MEMLOCK);
@@ -92,14 +88,13 @@ static struct err *run(char **file, int nfile, int *status)
 	static const struct { enum conf_id id; const char *name, *kind, *dflt; } row[] = {
 #define CONF(id, kind, dflt, accepted, help) {CONF_##id, #id, #kind, dflt},
 #include "../base/conf.def"
-#undef CONF
 	};
 	for (size_t i = 0; i < NELEM(row); i++) {
 		bool text = strcmp(row[i].kind, "STR") == 0;
 		if (text)
-			printf("  %-14s \"%s\"", row[i].name, conf_str(row[i].id));
+			printf("  %-16s \"%s\"", row[i].name, conf_str(row[i].id));
 		else
-			printf("  %-14s %ld", row[i].name, (long)conf_int(row[i].id));
+			printf("  %-16s %ld", row[i].name, (long)conf_int(row[i].id));
 		printf("%s\n", conf_is_set(row[i].id) ? "   (set)" : "");
 	}
 	return table();

@@ -14,7 +14,6 @@
 static const struct { const char *name, *kind, *dflt, *accepted; } row[] = {
 #define CONF(id, kind, dflt, accepted, help) { #id, #kind, dflt, accepted },
 #include "base/conf.def"
-#undef CONF
 };
 
 /* What a process that begins with this setting writes to its standard error; it ends with 1 if the default does not hold. */
@@ -47,6 +46,7 @@ static int begin(size_t i, const char *value, char *out, size_t n)
 static void refused(void **state)
 {
 	static const char *const bad[] = { "abc", "-1", "99999999999999999999999", "2 ", " ", "0x", "\xff" };
+	static const char *const small[] = { "8", "1", "0.5", "1023K", "0.5M", "1048575" };
 	char out[4096], want[128];
 
 	for (size_t i = 0; i < NELEM(row); i++) {
@@ -58,6 +58,12 @@ static void refused(void **state)
 			if (st || strncmp(out, want, strlen(want)) || strchr(out, '\n') != out + strlen(out) - 1)
 				fail_msg("RONDO_%s='%s' gives %d and '%s'", row[i].name, bad[k], st, out);
 		}
+		if (!strcmp(row[i].kind, "SIZE"))       /* a letter was forgotten */
+			for (size_t k = 0; k < NELEM(small); k++) {
+				snprintf(want, sizeof want, "rondo: setting 'RONDO_%s' cannot be '%s', which is ignored: %s; ", row[i].name, small[k], row[i].accepted);
+				assert_int_equal(begin(i, small[k], out, sizeof out), 0);
+				assert_true(!strncmp(out, want, strlen(want)));
+			}
 		assert_int_equal(begin(i, "", out, sizeof out), 0);
 		assert_string_equal(out, "");
 	}
@@ -65,7 +71,7 @@ static void refused(void **state)
 
 static void taken(void **state)
 {
-	static const struct { enum conf_id id; const char *text; } good[] = { { CONF_DEVICES, "8" }, { CONF_MEMORY, "1.5G" }, { CONF_MEMORY, "512MB" },
+	static const struct { enum conf_id id; const char *text; } good[] = { { CONF_DEVICES, "8" }, { CONF_MEMORY, "1.5G" }, { CONF_MEMORY, "512MB" }, { CONF_MEMORY, "1M" }, { CONF_CACHE_SIZE, "0" },
 		{ CONF_TIER, "ref" }, { CONF_CHECK, "yes" }, { CONF_LOG, "3" }, { CONF_CACHE, "/nowhere" }, { CONF_EXCESS_PRECISION, "off" } };
 	char out[4096];
 

@@ -80,19 +80,19 @@ static void bound(void **state)
 	struct str s = { 0 };
 	char at[128];
 
-	assert_null(conf_set("CACHE_SIZE", "100K"));
+	assert_null(conf_set("CACHE_SIZE", "1M"));
 	for (size_t i = 0; i < NELEM(other); i++)
 		kept(other[i], 60000, 900000);
 	kept("gen-0000000000000009.7.ab.tmp", 10, 900000);             /* whoever wrote it has died */
 	kept("gen-0000000000000008.7.ab.tmp", 10, 10);
 	for (size_t i = 0; i < 4; i++)
-		kept(name[i], 25000, 90000 - 10000 * (long)i);
+		kept(name[i], 250000, 90000 - 10000 * (long)i);
 	for (size_t i = 0; i < 4; i++)
-		assert_true(there(name[i]));                           /* 100,000 of 102,400 bytes */
+		assert_true(there(name[i]));                           /* 1,000,000 of 1,048,576 bytes */
 	snprintf(at, sizeof at, "%s/%s", dir, name[0]);
 	assert_null(cache_read(&s, at, 1 << 20));                      /* the first is used again */
-	assert_int_equal(s.n, 25000);
-	kept(name[4], 25000, 0);                                       /* 125,000: two go, until an eighth is free */
+	assert_int_equal(s.n, 250000);
+	kept(name[4], 250000, 0);                                       /* 1,250,000: two go, until an eighth is free */
 	assert_true(there(name[0]) && !there(name[1]) && !there(name[2]) && there(name[3]) && there(name[4]));
 	for (size_t i = 0; i < NELEM(other); i++)
 		assert_true(there(other[i]));
