@@ -55,6 +55,29 @@ rondo="$dir/bin/rondo" doctor 0 0 A=
 env RONDO_CACHE="$dir/cache" RONDO_PYTHON=/nowhere/python "$rondo" doctor >"$dir/out" 2>"$dir/err" && fail "doctor is content without Python"
 said "Python .*/nowhere/python"
 
+# What a command does not take is said with what it takes.
+# refuses TEXT ARGUMENT ..
+refuses() {
+	local text="$1"
+	shift
+	(cd "$dir" && "$rondo" "$@") >"$dir/out" 2>"$dir/err" && fail "taken: $*"
+	grep -q "$text" "$dir/err" || fail "no '$text': $*"
+}
+printf 'func.func' >"$dir/low.mlir"
+printf '#!/bin/sh\n' >"$dir/train"
+refuses "'low.mlir': a script's name ends in .py, a program must be executable, .* timeline .* .json" trace low.mlir
+refuses "'low.mlir': a script's name ends in .py, a program must be executable" explain low.mlir low.mlir
+refuses "'nothing': there is no such file" trace nothing
+refuses "this is a script: its name must end in .py, or it must be executable" explain train
+refuses "no 'nosuch': it is one of all_reduce, .* or idle" bench coll --op nosuch
+refuses "'rondo opt --list' has them" opt -p nosuch "$PWD/tests/golden/tool/explain-screen.in"
+refuses "'rondo opt --rewrites' has them" opt --rewrite nosuch "$PWD/tests/golden/tool/explain-screen.in"
+# What others read is told as settings are.
+for name in LIBRARY PYTHON; do
+	"$rondo" help settings | grep -q "^  RONDO_$name " || fail "no RONDO_$name in the help"
+	[ -z "$(env "RONDO_$name=/x" "$rondo" --version 2>&1 | grep RONDO_)" ] || fail "RONDO_$name is complained of"
+done
+
 # complete WORD ..: what bash offers for the last of them
 complete_bash() {
 	# shellcheck disable=SC2016

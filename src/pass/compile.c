@@ -54,36 +54,39 @@ void pass_opts_from_conf(struct pass_opts *o)
 	o->tier = !strcmp(t, "ref") ? TIER_REF : !strcmp(t, "gen") ? TIER_GEN : TIER_AUTO;
 }
 
-static struct err *dump(const struct pass_opts *o, int k, const char *name, const char *module, const struct str *text)
+static void dump(const struct pass_opts *o, int k, const char *name, const char *module, const struct str *text)
 {
-	if (mkdir(o->dump, 0777) && errno != EEXIST)
-		return ERR(UNAVAILABLE, "cannot create the folder '%s' for the texts of RONDO_DUMP: %s", o->dump, strerror(errno));
+	if (mkdir(o->dump, 0777) && errno != EEXIST) {
+		conf_useless(CONF_DUMP, "the program's texts are not written, since the folder cannot be made: %s", strerror(errno));
+		return;
+	}
 	struct str path = {0};
 	str_addf(&path, "%s/%s.%d.%02d-%s.txt", o->dump, *module ? module : "module", (int)getpid(), k, name);
-	struct err *e = err_wrap(str_write_file(path.p, text->p ? text->p : "", text->n), "RONDO_DUMP");
+	struct err *e = str_write_file(path.p, text->p ? text->p : "", text->n);
+	if (e)
+		conf_useless(CONF_DUMP, "a text is not written: %s", e->msg);
+	err_free(e);
 	str_free(&path);
-	return e;
 }
 
-static struct err *dump_ir(const struct pass_opts *o, int k, const char *name, const struct ir_module *m)
+static void dump_ir(const struct pass_opts *o, int k, const char *name, const struct ir_module *m)
 {
 	struct str s = {0};
 	ir_print(&s, m);
-	struct err *e = dump(o, k, name, ir_text(m, m->name), &s);
+	dump(o, k, name, ir_text(m, m->name), &s);
 	str_free(&s);
-	return e;
 }
 
 static struct err *no_pass(const char *name)
 {
 	const char *near = str_nearest(name, pass_names(), NELEM(pass));
-	return ERR(INVALID, "no pass '%s'%s%s%s", name, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
+	return ERR(INVALID, "no pass '%s'%s%s%s; 'rondo opt --list' has them", name, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
 }
 
 struct err *pass_run(const struct pass_opts *o, struct ir_module *m)
 {
 	if (o->dump)
-		TRY(dump_ir(o, 0, "read", m));
+		dump_ir(o, 0, "read", m);
 	if (o->check)
 		TRY(ir_verify(m));
 	if (o->stop && !strcmp(o->stop, "read"))
@@ -95,7 +98,7 @@ struct err *pass_run(const struct pass_opts *o, struct ir_module *m)
 		ir_sweep(m);
 		facts |= pass[i].gives;
 		if (o->dump)
-			TRY(dump_ir(o, (int)i + 1, pass[i].name, m));
+			dump_ir(o, (int)i + 1, pass[i].name, m);
 		if (o->check) {
 			struct err *e = ir_verify(m);
 			if (!e)
@@ -265,15 +268,13 @@ struct err *pass_compile(const struct pass_opts *o, struct ir_module *m, struct 
 		TRY(pass_run(o, m));
 		TRY(pass_lower(o, m, NULL, NULL, out));
 	}
-	struct err *e = NULL;
 	if (o->dump) {
 		struct str s = {0};
 		prog_print(&s, *out);
-		e = dump(o, (int)NELEM(pass) + 1, "prog", (*out)->name, &s);
+		dump(o, (int)NELEM(pass) + 1, "prog", (*out)->name, &s);
 		str_free(&s);
 	}
-	if (!e && o->check)
-		e = prog_check(*out);
+	struct err *e = o->check ? prog_check(*out) : NULL;
 	if (e) {
 		prog_free(*out);
 		*out = NULL;

@@ -48,7 +48,7 @@ struct plan_table {
 const struct plan_table *plan_default(void);
 /* The table that this process would use if it were alone: the file that RONDO_TABLE names, or the default; else what was measured on a machine like
  * this one, if it was; else the default with the products of this machine's instruction set.  A file of the cache folder that is no table, or of another machine, is not used, and a line says why; one that the user
- * names is an error then, and its machine may be another.  Then RONDO_COLL.  INVALID names setting and line. */
+ * names is an error, and its machine may be another.  Then RONDO_COLL.  INVALID names setting and line, and *t is the table without that setting. */
 struct err *plan_table_get(struct plan_table *t);
 /* What a text says: version, machine, rates, curves; *t stays as it is if it fails.  INVALID names the line; PRECONDITION if here and the
  * table is of a machine that is not like this one. */

@@ -181,6 +181,8 @@ struct err *plan_table_override(struct plan_table *t, const char *text)
 			e = ERR(INVALID, "RONDO_COLL: '%s' has no effect, for what follows it", word[i]);
 	}
 out:
+	if (e)
+		*t = *was;
 	free(was);
 	return e;
 }

@@ -388,18 +388,18 @@ static void products_here(struct plan_table *t)
 struct err *plan_table_get(struct plan_table *t)
 {
 	const char *name = conf_str(CONF_TABLE);
+	bool named = *name && strcmp(name, "default");
+	struct err *no = NULL, *e;
 
 	*t = *plan_default();
-	if (*name && strcmp(name, "default")) {
-		TRY(err_wrap(from_file(t, name, false), "RONDO_TABLE is '%s', not default nor a file that rondo info --table wrote", name));
+	if (named && !(no = from_file(t, name, false))) {
 		t->source = PLAN_FILE;
-	} else if (!*name) {
+	} else if (!*name || no) {
 		struct str path = { 0 };
 		products_here(t);
 		plan_table_path(&path, false);
 		if (path.n && !access(path.p, R_OK)) {
-			struct err *e = from_file(t, path.p, true);
-			if (e)
+			if ((e = from_file(t, path.p, true)))
 				log_line(LOG_WARN, "the machine table '%s' is not used: %s", path.p, e->msg);
 			else
 				t->source = PLAN_MEASURED;
@@ -407,7 +407,11 @@ struct err *plan_table_get(struct plan_table *t)
 		}
 		str_free(&path);
 	}
-	return plan_table_override(t, conf_str(CONF_COLL));
+	no = err_wrap(no, "RONDO_TABLE is '%s', not default nor a file that rondo info --table wrote", name);
+	e = plan_table_override(t, conf_str(CONF_COLL));
+	if (no)
+		err_free(e);
+	return no ? no : e;
 }
 
 void plan_table_where(struct str *s, const struct plan_table *t)

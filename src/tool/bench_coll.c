@@ -632,8 +632,13 @@ static struct err *pick(const char *opt, const char *list, const char *const *na
 		int i = 0;
 		while (i < n && strcmp(name[i], w))
 			i++;
-		if (i == n)
-			return ERR(INVALID, "option '%s' has no '%s'%s", opt, w, args_hint(w, name, (size_t)n));
+		if (i == n) {
+			struct str all = {0};
+			str_words(&all, name, (size_t)n);
+			struct err *e = ERR(INVALID, "option '%s' has no '%s'%s: it is one of %s", opt, w, args_hint(w, name, (size_t)n), all.p);
+			str_free(&all);
+			return e;
+		}
 		on[i] = true;
 	}
 	for (int i = 0; i < n; i++)

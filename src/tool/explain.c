@@ -259,7 +259,7 @@ static struct err *script(struct programs *p, char **argv, int *status)
 	str_addf(&folder, "%s.XXXXXX", to);       /* beside it: files change their names alone then */
 	if (!mkdtemp(folder.p))
 		e = ERR(UNAVAILABLE, "cannot write beside '%s': %s", to, strerror(errno));
-	else if (!(e = script_run("explain", argv, "RONDO_EXPLAIN", folder.p, status)))
+	else if (!(e = script_run("explain", "; of what is not run it takes one", argv, "RONDO_EXPLAIN", folder.p, status)))
 		e = list(folder.p, &f);
 	if (!e && f.n) {
 		e = move(folder.p, to);

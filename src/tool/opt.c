@@ -83,8 +83,7 @@ static struct err *apply(struct ir_module *m, const char *name)
 			ir_sweep(m);
 			return NULL;
 		}
-	const char *near = str_nearest(name, names, count);
-	return ERR(INVALID, "no rewrite '%s'%s%s%s", name, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
+	return ERR(INVALID, "no rewrite '%s'%s; 'rondo opt --rewrites' has them", name, args_hint(name, names, count));
 }
 
 static struct err *run(char **file, int nfile, int *status)

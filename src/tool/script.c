@@ -17,11 +17,15 @@ const char *script_python(void)
 	return python && *python ? python : "python3";
 }
 
-struct err *script_run(const char *command, char **argv, const char *setting, const char *folder, int *status)
+struct err *script_run(const char *command, const char *more, char **argv, const char *setting, const char *folder, int *status)
 {
 	ARR(char *) all = {0};
 	int st;
 
+	if (!args_runs(argv[0]) && access(argv[0], F_OK))
+		return ERR(NOT_FOUND, "cannot run '%s': there is no such file, and no such program in PATH", argv[0]);
+	if (!args_runs(argv[0]))
+		return ERR(INVALID, "rondo %s cannot run '%s': a script's name ends in .py, a program must be executable%s", command, argv[0], more);
 	if (args_ends(argv[0], ".py"))
 		arr_push(&all, (char *)script_python());
 	do

@@ -5,7 +5,7 @@
 
 enum { MOST_DEVICES = 1 << 16 };
 
-enum form { BYTECODE, TEXT, PROG_TEXT, PROG_BINARY, TOLD, HLO_TEXT, OF_JAX };
+enum form { BYTECODE, TEXT, PROG_TEXT, PROG_BINARY, TOLD, HLO_TEXT, OF_JAX, SCRIPT };
 
 static bool begins(const char *s, size_t n, const char *with) { return n >= strlen(with) && !memcmp(s, with, strlen(with)); }
 
@@ -17,6 +17,8 @@ static enum form form_of(const struct str *s)
 		return PROG_BINARY;
 	if (pass_told_is(s->p, s->n))
 		return TOLD;
+	if (begins(s->p, s->n, "#!"))
+		return SCRIPT;
 	size_t i = 0;
 	while (i < s->n && s->p[i] == '#') {      /* comment lines; of MLIR what stands for locations */
 		const char *nl = memchr(s->p + i, '\n', s->n - i);
@@ -53,6 +55,7 @@ static struct err *read_module(const char *path, const struct str *s, struct ir_
 	case TEXT: return ir_parse(s->p, s->n, out);
 	case OF_JAX: return of_jax(path, out);
 	case HLO_TEXT: return ERR(INVALID, "this is HLO; what is read is StableHLO: lowered.as_text() writes it");
+	case SCRIPT: return ERR(INVALID, "this is a script: its name must end in .py, or it must be executable, for 'rondo explain' to run it");
 	case TOLD: return ERR(INVALID, "this is what RONDO_EXPLAIN leaves of a program that was compiled; 'rondo explain' and 'rondo prog' show it");
 	default: return ERR(INVALID, "this is a compiled program, which has no operations any more; 'rondo prog' shows it");
 	}

@@ -59,8 +59,9 @@ struct err *run_check(const char *text, enum lower_tier tier, double *run_s);
 
 /* --- script.c --------------------------------------------------------------- */
 
-/* Runs a script (.py), or any program, with its arguments and RONDO_<setting> as a folder; *status as a shell has it: 128 and the signal. */
-struct err *script_run(const char *command, char **argv, const char *setting, const char *folder, int *status);
+/* Runs a script (.py), or any program, with its arguments and RONDO_<setting> as a folder; *status as a shell has it: 128 and the signal.
+ * INVALID: it is neither; more: what else the command takes. */
+struct err *script_run(const char *command, const char *more, char **argv, const char *setting, const char *folder, int *status);
 /* Runs argv and takes what it writes to standard output, added to *to. */
 struct err *script_output(char *const *argv, struct str *to, int *status);
 struct err *script_nothing(void);      /* the error of a program that ran nothing on Rondo */

@@ -81,7 +81,7 @@ static struct err *run(char **argv, int nfile, int *status)
 		e = ERR(UNAVAILABLE, "cannot write beside '%s': %s", to, strerror(errno));
 		goto no;
 	}
-	e = script_run("trace", argv, "RONDO_TRACE", folder.p, status);
+	e = script_run("trace", ", the name of a timeline that is to be read ends in .json", argv, "RONDO_TRACE", folder.p, status);
 	struct err *lost = fetch(folder.p, to, &file, &begun);
 	if (e)
 		err_free(lost);

@@ -70,6 +70,10 @@ def run(program=PROGRAM, limited=False, **env):
     ("DEVICES", "abc", "cannot be 'abc', which is ignored: 0..1024"),
     ("TIER", "fast", "cannot be 'fast', which is ignored: auto, ref, gen"),
     ("MEMORY", "900T", "more than the"),
+    ("MEMORY", "8", "cannot be '8', which is ignored: 0, or from 1M on"),
+    ("DUMP", "/proc/nowhere", "the folder cannot be made"),
+    ("COLL", "rign", "no algorithm 'rign', did you mean 'ring'"),
+    ("TABLE", "/nowhere/table", "cannot open '/nowhere/table'"),
     ("TRACE", "/nowhere/at/all.json", "there will be no timeline"),
     ("EXPLAIN", "yes", "neither 0, nor 1 (standard error), nor a path"),
     ("EXPLAIN", "/dev/full", "cannot be written: No space left"),
@@ -147,11 +151,6 @@ def test_all_settings(tmp_path):
         assert len(lines) == (0 if meant else 1), what
         assert status == (0 if meant or not lines[0].startswith(error) else 2 if error.startswith("rondo") else 1), what
         assert meant or ("RONDO_" + name in lines[0] and VALUES[kind] in lines[0] and len(lines[0]) < 500), what
-
-
-def test_dump_nowhere():
-    code, _, _, err = run(RONDO_DUMP="/proc/nowhere")
-    assert code == 1 and "RONDO_DUMP" in err and "/proc/nowhere" in err
 
 
 def test_too_old():
