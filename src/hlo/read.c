@@ -157,15 +157,33 @@ static struct err *read_args(struct hlo *h, uint32_t attr, uint32_t n, bool para
 	return NULL;
 }
 
-/* How a lies in memory is said in words of this compiler, or refused. */
-static struct err *read_layout(struct hlo *h, struct ir_arg *a, int rank, const char *what, uint32_t i)
+/* The line where v is made or, of a parameter, first read. */
+static const struct ir_loc_info *line_of(const struct ir_module *m, const struct ir_fn *fn, ir_val v)
 {
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *o = &fn->op.p[i];
+		for (uint32_t k = 0; k < o->nin + o->nout; k++)
+			if ((k < o->nin ? ir_in(fn, o, k) : o->out + k - o->nin) == v && m->loc.p[o->loc].line)
+				return &m->loc.p[o->loc];
+	}
+	return NULL;
+}
+
+/* How a, which is v, lies in memory is said in words of this compiler, or refused. */
+static struct err *read_layout(struct hlo *h, struct ir_arg *a, const struct ir_fn *fn, ir_val v, const char *what, uint32_t i)
+{
+	int rank = ir_vtype(h->m, fn, v)->rank;
 	const char *text = ir_text(h->m, a->layout);
 	const struct layout *l;
 	if (!a->layout || !strcmp(text, "auto"))
 		return NULL;
-	if (!layout_read(text, rank, &l))
-		return ERR(UNIMPLEMENTED, "%s %u of rank %d has the layout '%s': only those that order the dimensions are known, without tiles", what, i, rank, text);
+	if (!layout_read(text, rank, &l)) {
+		const char *name = strcmp(ir_text(h->m, a->name), what) ? ir_text(h->m, a->name) : "";
+		struct err *e = ERR(UNIMPLEMENTED, "%s %u%s%s of program '%s', of rank %d, has the layout '%s': only those that order the dimensions are known, without tiles",
+		                    what, i, *name ? " " : "", name, ir_text(h->m, h->m->name), rank, text);
+		const struct ir_loc_info *at = line_of(h->m, fn, v);
+		return at ? err_wrap(e, "%s:%d", ir_text(h->m, at->file), at->line) : e;
+	}
 	a->layout = l ? ir_intern(h->m, l->text, strlen(l->text)) : 0;
 	return NULL;
 }
@@ -232,16 +250,16 @@ static struct err *read_module(struct hlo *h)
 	h->m->res = ARENA_NEW(&h->m->arena, struct ir_arg, w->nout + 1);
 	TRY(read_args(h, f->arg_attrs, w->nin, true, h->m->arg));
 	TRY(read_args(h, f->res_attrs, w->nout, false, h->m->res));
-	for (uint32_t i = 0; i < w->nin; i++)
-		TRY(read_layout(h, &h->m->arg[i], ir_vtype(h->m, fn, i + 1)->rank, "argument", i));
-	for (uint32_t i = 0; i < w->nout; i++)
-		TRY(read_layout(h, &h->m->res[i], ir_vtype(h->m, fn, fn->result.p[i])->rank, "result", i));
 	const struct wregion *r = &h->region.p[h->op.p[f->op].region];
 	for (uint32_t i = 0; i < w->nin && i < r->narg; i++) {
 		uint32_t at = h->argloc.p[r->loc + i];
 		ir_loc l = at ? loc_get(h, at - 1) : 0;
 		h->m->arg[i].name = h->m->loc.p[l].name;
 	}
+	for (uint32_t i = 0; i < w->nin; i++)
+		TRY(read_layout(h, &h->m->arg[i], fn, i + 1, "argument", i));
+	for (uint32_t i = 0; i < w->nout; i++)
+		TRY(read_layout(h, &h->m->res[i], fn, fn->result.p[i], "result", i));
 	for (uint32_t i = 0; i < w->nin; i++)
 		if (h->m->arg[i].alias >= (int32_t)w->nout)
 			return bad_at(h->op.p[f->op].at, "argument %u aliases output %d of %u", i, h->m->arg[i].alias, w->nout);

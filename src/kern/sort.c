@@ -674,7 +674,7 @@ struct err *kern_make_sort(const struct prog_kern *k, struct kern_state *s)
 		return ERR(INVALID, "sort along dimension %d of %d", q->dim, q->rank);
 	q->n = k->v[0].dim[q->dim];
 	if (q->n > (int64_t)UINT32_MAX / 2)
-		return ERR(UNIMPLEMENTED, "sort of %lld elements", (long long)q->n);
+		return ERR(UNIMPLEMENTED, "sort of %lld elements, more than %lld", (long long)q->n, (long long)UINT32_MAX / 2);
 	TRY(recognise(&s->a, q, k->expr));
 	size_t plan = 0;
 	for (int i = 0; i < q->nkey; i++) {
@@ -793,7 +793,7 @@ struct err *kern_make_top_k(const struct prog_kern *k, struct kern_state *s)
 	if (q->k < 0 || q->k > q->n)
 		return ERR(INVALID, "top_k of %lld among %lld", (long long)q->k, (long long)q->n);
 	if (q->n > (int64_t)UINT32_MAX / 2)
-		return ERR(UNIMPLEMENTED, "top_k among %lld elements", (long long)q->n);
+		return ERR(UNIMPLEMENTED, "top_k among %lld elements, more than %lld", (long long)q->n, (long long)UINT32_MAX / 2);
 	int64_t count = view_count(in);
 	q->rows = q->n && q->k ? count / q->n : 0;
 	q->per_tile = MAX(1, 8192 / MAX(1, q->n));

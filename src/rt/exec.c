@@ -253,6 +253,43 @@ static void loans(struct rt_exec *x)
 		x->work += coll_loan_words(&p->coll[x->loans[k]]);
 }
 
+/* e, of kernel `id`, with the program and the line that it is for. */
+static struct err *of_kernel(struct err *e, const struct prog *p, uint32_t id)
+{
+	for (uint32_t b = 0; b < p->nblock && e; b++)
+		for (uint32_t i = 0; i < p->block[b].n; i++) {
+			const struct prog_cmd *c = &p->block[b].cmd[i];
+			if (c->op == CMD_KERN && c->id == id)
+				return err_wrap(e, "program '%s', %s", p->name ? p->name : "", prog_site_text(p, c->site));
+		}
+	return e;
+}
+
+/* e, by which there is no memory for constants, with the program and the line that reads the largest. */
+static struct err *of_constants(struct err *e, const struct prog *p)
+{
+	struct arena a;
+	struct prog_live v;
+	struct str s = { 0 };
+	uint32_t most = p->nbuf;
+
+	arena_init(&a);
+	prog_live(&a, p, &v);
+	for (uint32_t i = 0; i < p->nbuf; i++)
+		if (p->buf[i].kind == BUF_CONST && v.held[i].first >= 0 && (most == p->nbuf || p->buf[i].size > p->buf[most].size))
+			most = i;
+	str_addf(&s, "program '%s'", p->name ? p->name : "");
+	if (most < p->nbuf) {
+		str_add(&s, ", whose largest constant, ");
+		str_bytes(&s, (uint64_t)p->buf[most].size);
+		str_addf(&s, ", is for %s", prog_site_text(p, v.held[most].site));
+	}
+	err_wrap(e, "%s", s.p);
+	str_free(&s);
+	arena_fini(&a);
+	return e;
+}
+
 static struct err *kernels(struct rt_exec *x, bool workers)
 {
 	struct prog *p = x->p;
@@ -272,7 +309,7 @@ static struct err *kernels(struct rt_exec *x, bool workers)
 			k->code = x->code[k->k->code]->fn;
 			k->tiles = k->k->tiles;
 		} else {
-			TRY(kern_prepare(k->k, &k->state));
+			TRY(of_kernel(kern_prepare(k->k, &k->state), p, i));
 			k->tiles = kern_tiles(k->k, k->state);
 			k->phases = kern_phases(k->k, k->state);
 			k->scratch = (kern_scratch(k->k, k->state) + 63) & ~(size_t)63;
@@ -513,7 +550,10 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 		x->ctx[i].loan = x->loan + (size_t)i * p->ncoll;
 		if (p->ndata) {
 			x->data[i] = store_new(x->dev[i], 0, (size_t)p->ndata);
-			TRY_GOTO(e, store_alloc(x->data[i], "constants of a program", -1), out);
+			if ((e = store_alloc(x->data[i], "its constants", -1))) {
+				of_constants(e, p);
+				goto out;
+			}
 			store_upload(x->data[i], 0, p->data, (size_t)p->ndata);
 		}
 	}

@@ -59,7 +59,7 @@ struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const
 	struct err *e;
 
 	if (!t)
-		return ERR(UNIMPLEMENTED, "custom call '%s' has no handler", c->target);
+		return ERR(UNIMPLEMENTED, "custom call '%s' of program '%s' has no handler", c->target, f->x->name);
 	struct rt_custom_call call = { c, f->pos, f->d, f->launch_id, (void *const *)ptr, (void *const *)ptr + c->nin };
 	/* Memory that the host cannot touch is copied there and back. */
 	void **tmp = NULL;

@@ -42,6 +42,10 @@ def drops():
     for i in range(64):                                         # as much, but never at once
         y = jnp.sort(x + i, axis=0)
     return y
+table = np.arange(34 << 20, dtype=np.float32)
+adds = jax.jit(lambda x: table + x)                             # at adds
+def constants():
+    return adds(1.)                                             # at constants
 def several():
     return spread(y)                                            # at several
 def donated():
@@ -65,7 +69,7 @@ mesh = jax.make_mesh((len(jax.devices()),), ("d",))
 y = jax.device_put(np.ones((1024, 1024), np.float32), NamedSharding(mesh, P("d")))
 spread = jax.jit(jax.shard_map(lambda y: jnp.broadcast_to(y + jax.lax.psum(y, "d"), (64,) + y.shape),         # at spread
                                mesh=mesh, in_specs=P("d"), out_specs=P(None, "d")))
-for f in temporaries, result, result_again, held, drops, several, drops, donated, behind:
+for f in temporaries, result, result_again, held, drops, constants, several, drops, donated, behind:
     tell(f)
 print("runs @ none @", float((x + 1)[0, 0]))
 """
@@ -88,6 +92,7 @@ def told(request, tmp_path_factory):
     ("result", "grows", r"program 'jit__lambda', result 0, made at train\.py:LINE \w+: .*asked for 268\.4 MB for program 'jit__lambda', result"),
     ("result_again", "grows", r"program 'jit__lambda', result 0, made at train\.py:LINE "),
     ("held", "held", r"program 'jit_sort', result 0, made at train\.py:LINE sort: .*largest live buffers: \d+ of 4\.2 MB \(program 'jit_sort', result 0\)"),
+    ("constants", "adds", r"program 'jit__lambda', whose largest constant, 142\.6 MB, is for train\.py:LINE \w+: .*asked for 142\.6 MB for its constants"),
     ("several", "spread", r"program 'jit__lambda', result 0, made at train\.py:LINE "),
 ])
 def test_the_call_that_asks(told, name, of, words):
