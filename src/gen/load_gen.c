@@ -210,7 +210,7 @@ static struct err *room_for_llvm(void)
 	enum { ROOM = 64 << 20 };
 	void *p = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
-		return ERR(EXHAUSTED, "out of host memory: the code generator wants %d MB of address space", ROOM >> 20);
+		return ERR(EXHAUSTED, "out of host memory: the code generator wants %d MB of address space", ROOM / 1000000);
 	munmap(p, ROOM);
 	return NULL;
 }

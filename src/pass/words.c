@@ -5,8 +5,8 @@ void pass_add_bytes(struct str *s, double n)
 {
 	static const char *const unit[] = {"B", "KB", "MB", "GB", "TB"};
 	int u = 0;
-	for (; n >= 1024 && u < 4; u++)
-		n /= 1024;
+	for (; n >= 1000 && u < 4; u++)
+		n /= 1000;
 	str_addf(s, u ? "%.1f %s" : "%.0f %s", n, unit[u]);
 }
 

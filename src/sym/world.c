@@ -10,7 +10,7 @@
 enum {
 	CONTROL_MAX = 1 << 20,    /* of address space that a heap must have beside its data */
 	MOST_LOCAL = 1 << 16,     /* PEs of a process: join.c takes no more from others */
-	LARGE_PAGE = 2 << 20, MANY = 8,
+	LARGE_PAGE = 2 << 20, MANY = 8, MB = 1000000,
 };
 
 /* Bytes that a heap may have where address space is limited: of what is left, and the program has no need of, half; or as little as will
@@ -31,7 +31,7 @@ static struct err *within_limit(size_t heaps, size_t room, size_t *want, bool *n
 	size_t limit = (size_t)as.rlim_cur, used = (size_t)pages * (size_t)sysconf(_SC_PAGESIZE), free = limit > used + room ? limit - used - room : 0;
 	if (free / heaps < least)
 		return ERR(EXHAUSTED, "no address space for %zu heaps of %zu MB: of the %zu MB that the limit allows %zu are in use, and the program keeps %zu for itself; raise it (ulimit -v), or have fewer devices",
-		           heaps, least >> 20, limit >> 20, used >> 20, room >> 20);
+		           heaps, least / MB, limit / MB, used / MB, room / MB);
 	*narrow = *want > MAX(free / 2 / heaps, least);
 	*want = MIN(*want, MAX(free / 2 / heaps, least));
 	return NULL;
@@ -103,8 +103,8 @@ static struct err *opened(void *v)
 		alone(w);
 	size_t control = (sym_from_off(w->npe, SYM_LANES, 0) + LARGE_PAGE - 1) & ~((size_t)LARGE_PAGE - 1);
 	if (control > w->region.each / 2) {
-		e = ERR(EXHAUSTED, "%d devices need heaps of %zu MB at least; there is address space for %zu MB each%s", w->npe, 2 * control >> 20,
-		        w->region.each >> 20, w->narrow ? ": raise its limit (ulimit -v), or have fewer devices" : "");
+		e = ERR(EXHAUSTED, "%d devices need heaps of %zu MB at least; there is address space for %zu MB each%s", w->npe, 2 * control / MB,
+		        w->region.each / MB, w->narrow ? ": raise its limit (ulimit -v), or have fewer devices" : "");
 		goto out;
 	}
 	/* Of many pairs each uses little, which lies apart; so may the first arrays of many devices. */

@@ -21,6 +21,8 @@ static const struct opt opts[] = {
 	{"no-jax", NULL, "look at the machine alone, not at Python and JAX", &no_jax},
 };
 
+enum { GB = 1000000000 };
+
 static int complaints;
 
 /* One thing that was found; python/rondo/doctor.py writes such lines, too. */
@@ -45,20 +47,20 @@ static void machine(void)
 	found(c->avx2, "processor", "%s, %d of %ld cores usable, kernels use %s", c->name, c->cores, online, kern_isa());
 	if (!c->avx2)
 		advise("without AVX2 everything runs in plain C code, which is slow: use a processor from 2013 or later, or a virtual machine that shows what it has");
-	found(true, "caches", "%zu KB first, %zu KB second, %.1f MB last", c->l1 >> 10, c->l2 >> 10, (double)c->l3 / (1 << 20));
-	bool enough = c->ram >= (int64_t)1 << 30;
-	found(enough, "memory", "%.1f GB that this process may use", (double)c->ram / (1 << 30));
+	found(true, "caches", "%zu KiB first, %zu KiB second, %.1f MiB last", c->l1 >> 10, c->l2 >> 10, (double)c->l3 / (1 << 20));
+	bool enough = c->ram >= GB;
+	found(enough, "memory", "%.1f GB that this process may use", (double)c->ram / GB);
 	if (!enough)
 		advise("give the container or the job at least 1 GB (docker run --memory, Slurm --mem)");
 	struct statvfs v;
 	if (statvfs("/dev/shm", &v) == 0)
-		found(true, "/dev/shm", "%.1f GB free; only UCX uses it, devices share memory without", (double)v.f_bavail * (double)v.f_frsize / (1 << 30));
+		found(true, "/dev/shm", "%.1f GB free; only UCX uses it, devices share memory without", (double)v.f_bavail * (double)v.f_frsize / GB);
 	else
 		found(true, "/dev/shm", "not there; only UCX would use it, devices share memory without");
 	struct rlimit r;
 	if (getrlimit(RLIMIT_AS, &r) == 0 && r.rlim_cur != RLIM_INFINITY) {
-		bool wide = r.rlim_cur >= (rlim_t)16 << 30;
-		found(wide, "address space", "limited to %.1f GB", (double)r.rlim_cur / (1 << 30));
+		bool wide = r.rlim_cur >= (rlim_t)16 * GB;
+		found(wide, "address space", "limited to %.1f GB", (double)r.rlim_cur / GB);
 		if (!wide)
 			advise("ulimit -v unlimited: heaps of devices take address space long before they take memory");
 	}

@@ -13,22 +13,18 @@ static const struct opt opts[] = {
 	{"tier", "T", "ref, gen or auto", &tier},
 };
 
-static const char *size(int64_t n, char *out, size_t cap)
+static void size(const char *what, int64_t n)
 {
-	static const char *const unit[] = {"B", "KB", "MB", "GB", "TB"};
-	double v = (double)n;
-	int u = 0;
-	for (; v >= 1024 && u < 4; u++)
-		v /= 1024;
-	snprintf(out, cap, u ? "%.1f %s" : "%.0f %s", v, unit[u]);
-	return out;
+	struct str s = {0};
+	pass_add_bytes(&s, (double)n);
+	printf("%s%s", what, s.p);
+	str_free(&s);
 }
 
 static void print_stats(const struct prog *p)
 {
 	int64_t ncmd = 0, code = 0, args = 0, res = 0;
 	int64_t kern[KERN_COUNT] = {0};
-	char a[32], b[32], c[32], d[32];
 	for (uint32_t i = 0; i < p->nblock; i++) {
 		ncmd += p->block[i].n;
 		for (uint32_t k = 0; k < p->block[i].n; k++)
@@ -43,8 +39,13 @@ static void print_stats(const struct prog *p)
 		res += p->res[i].bytes;
 	printf("'%s' for %d device%s\n", p->name, p->ndev, p->ndev > 1 ? "s" : "");
 	printf("  commands   %ld in %u blocks, %u registers, %u collectives, %u calls to the host\n", (long)ncmd, p->nblock, p->nreg - 1, p->ncoll, p->ncustom);
-	printf("  memory     arguments %s, results %s, temporary %s, constants %s\n", size(args, a, sizeof a), size(res, b, sizeof b), size(p->zone, c, sizeof c), size(p->ndata, d, sizeof d));
-	printf("  code       %u groups, %s\n", p->ncode, size(code, a, sizeof a));
+	size("  memory     arguments ", args);
+	size(", results ", res);
+	size(", temporary ", p->zone);
+	size(", constants ", p->ndata);
+	printf("\n  code       %u groups", p->ncode);
+	size(", ", code);
+	printf("\n");
 	printf("  work       %.3g floating point operations\n", (double)p->flops);
 	printf("  kernels   ");
 	for (int i = 0; i < KERN_COUNT; i++)
