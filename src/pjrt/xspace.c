@@ -7,14 +7,14 @@
  *
  * XSpace: 1 planes.  XPlane: 1 id, 2 name, 3 lines, 4 and 5 metadata of events and stats (maps), 6 stats.  XLine: 1 id, 2 name,
  * 3 timestamp_ns, 4 events.  XEvent: 1 metadata_id, 2 offset_ps, 3 duration_ps, 4 stats.  XStat: 1 metadata_id, 2 double, 4 int64,
- * 5 text.  XEventMetadata: 1 id, 2 name, 4 display_name, 5 stats.  XStatMetadata: 1 id, 2 name. */
+ * 5 text, 6 bytes.  XEventMetadata: 1 id, 2 name, 4 display_name, 5 stats.  XStatMetadata: 1 id, 2 name. */
 #include "impl.h"
 
 /* Facts by the names that XProf gives them; those from step on are ours: XProf groups by itself what has no
  * "group_id", and what has one not as a whole. */
 #define STATS(S) \
 	S(program_id, "program_id") S(symbol_id, "symbol_id") S(category, "hlo_category") S(op, "hlo_op") S(module, "hlo_module") \
-	S(scope, "tf_op") S(source, "source") S(flops, "flops") S(model_flops, "model_flops") S(bytes, "bytes_accessed") \
+	S(scope, "tf_op") S(source, "source") S(flops, "flops") S(model_flops, "model_flops") S(bytes, "bytes_accessed") S(breakdown, "memory_access_breakdown") \
 	S(device, "device_type_string") S(peak_flops, "peak_teraflops_per_second") S(peak_bytes, "peak_hbm_bw_gigabytes_per_second") S(dropped, "dropped_traces") \
 	S(step, "step") S(peers, "peers") S(limit, "limit_ps") S(copied, "bytes_copied") S(in_place, "bytes_read_in_place")
 enum stat {
@@ -25,8 +25,8 @@ enum stat {
 	STAT_COUNT
 };
 
-/* A text, a real number that is not 0, or a whole one: a stat has one of them. */
-struct value { const char *text; double real; uint64_t whole; };
+/* A text, bytes, a real number that is not 0, or a whole one: a stat has one of them. */
+struct value { const char *text; const struct str *bytes; double real; uint64_t whole; };
 #define TEXT(p) (struct value){ .text = (p) }
 #define REAL(x) (struct value){ .real = (x) }
 #define WHOLE(n) (struct value){ .whole = (uint64_t)(n) }
@@ -39,6 +39,8 @@ static void stat(struct str *s, int field, enum stat id, struct value v)
 	pjrt_put_int(&x, 1, id);
 	if (v.text)
 		pjrt_put_bytes(&x, 5, v.text, strlen(v.text));
+	else if (v.bytes)
+		pjrt_put_bytes(&x, 6, v.bytes->p, v.bytes->n);
 	else if (v.real != 0)
 		pjrt_put_real(&x, 2, v.real);
 	else
@@ -74,6 +76,21 @@ static void named(struct str *s, int field, uint64_t id, const char *name)
 	str_free(&x);
 }
 
+/* Op Profile takes bytes from this alone (MemoryAccessBreakdown: 1 memory_accessed, of 1 operation_type, 2 memory_space, 3 bytes_accessed), and of the
+ * main memory (1) reads (1) and writes, which it adds up: which of them they are is not known here. */
+static void breakdown(struct str *meta, int64_t bytes)
+{
+	struct str one = { 0 }, all = { 0 };
+
+	pjrt_put_int(&one, 1, 1);
+	pjrt_put_int(&one, 2, 1);
+	pjrt_put_int(&one, 3, (uint64_t)bytes);
+	pjrt_put_bytes(&all, 1, one.p, one.n);
+	stat(meta, 5, STAT_breakdown, (struct value){ .bytes = &all });
+	str_free(&one);
+	str_free(&all);
+}
+
 static uint64_t meta_of(struct plane *p, const struct rt_trace_event *e)
 {
 	const struct rt_trace_op *o = e->op;
@@ -96,6 +113,8 @@ static uint64_t meta_of(struct plane *p, const struct rt_trace_event *e)
 		stat(&x, 5, STAT_symbol_id, WHOLE(o->number));
 		stat(&x, 5, STAT_category, TEXT(o->sort));
 		stat(&x, 5, STAT_bytes, WHOLE(o->bytes));
+		if (o->bytes > 0)
+			breakdown(&x, o->bytes);
 	}
 	pjrt_put_bytes(&x, 2, name.p, name.n);
 	stat(&x, 5, STAT_flops, WHOLE(o->flops));

@@ -486,14 +486,16 @@ def rows(table):
     ids = [c["id"] for c in table["cols"]]
     return [dict(zip(ids, [c["v"] for c in r["c"]])) for r in table["rows"]]
 overview = tool("overview_page")
-print(json.dumps([rows(tool("hlo_stats")), rows(tool("framework_op_stats")[0]), overview]))
+print(json.dumps([rows(tool("hlo_stats")), rows(tool("framework_op_stats")[0]), overview, tool("op_profile")]))
 """, tmp_path)
-    ops, framework, overview = json.loads(r.stdout.splitlines()[-1])
+    ops, framework, overview, profile = json.loads(r.stdout.splitlines()[-1])
     [dot] = [o for o in ops if o["category"] == "dot"]
     assert dot["occurrences"] == 20 and f"test_profiler.py:{line_of('y = jnp.sin(x @ x)')}" in dot["source_info"] and "/layer/dot_general" in dot["tf_op_name"]
     assert dot["model_flop_rate"] == pytest.approx(20 * 2 * N ** 3 / dot["total_self_time"] / 1e3, rel=0.01)
     assert {"all-reduce", "collective-permute", "dot"} <= {o["category"] for o in ops}
     assert any("/layer/dot_general" in o["operation"] for o in framework)
+    kinds = {k["name"]: k["metrics"] for p in profile["byProgram"]["children"] for k in p.get("children", [])}
+    assert 0.999 * 20 * 3 * 4 * N * N <= kinds["dot"]["rawBytesAccessedArray"][0] and 0 < kinds["dot"]["bandwidthUtils"][0] <= 1, kinds
     # All of them together are the launches.
     said = device_planes(tmp_path)
     launches = sum(m.end - m.begin for _, lines in said.values() for m in lines["XLA Modules"]) / 1e3

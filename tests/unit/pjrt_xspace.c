@@ -182,6 +182,9 @@ static void written(void **state)
 	is_stat(plane, dot, 5, "source", "my train.py:31");
 	is_stat(plane, dot, 5, "flops", "300");
 	is_stat(plane, dot, 5, "bytes_accessed", "400");
+	struct msg of_memory;
+	assert_true(stat_of(plane, dot, 5, "memory_access_breakdown", &of_memory) && find(of_memory, 6, 0, &f) && find(f.m, 1, 0, &f));
+	assert_true(number(f.m, 1) == 1 && number(f.m, 2) == 1 && number(f.m, 3) == 400);      /* reads of the main memory */
 	is_stat(plane, dot, 5, "limit_ps", "2500");
 	is_stat(plane, dot, 5, "program_id", "77");
 	is_stat(plane, dot, 5, "symbol_id", "1");
