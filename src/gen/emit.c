@@ -210,34 +210,12 @@ static int lanes_for(const struct em *e, int64_t ext)
 	return w;
 }
 
-/* The lane loop: full vectors, then a partial one.  what(e, arg) makes the body.  full: the range is a
- * multiple of the width for sure. */
-static void lane_loop(struct em *e, int v, LV lo, LV hi, int64_t known, bool full, void (*what)(struct em *, void *), void *arg)
+/* What follows is of a vector of which only the first rem lanes are there. */
+static void part_open(struct em *e, LV rem, bool more)
 {
 	int w = e->width;
-	bool main = known < 0 || known >= w, tail = !full && (known < 0 || known % w);
-	if (main) {
-		LV end = LLVMBuildSub(e->b, hi, em_ki(e->i64, w - 1), "");
-		LV guard = known < 0 ? LLVMBuildICmp(e->b, LLVMIntSLT, lo, end, "") : NULL;
-		if (known == w && !guard) {
-			LLVMBasicBlockRef bb = turn_open(e, 1u << v);
-			e->var[v] = lo;
-			what(e, arg);
-			turn_close(e, bb, NULL);
-		} else {
-			struct loop l = loop_open(e, 1u << v, lo);
-			e->var[v] = l.phi;
-			what(e, arg);
-			loop_close(e, &l, w, end, guard);
-		}
-	}
-	if (!tail)
-		return;
-	/* start of the rest: lo + (hi - lo) / w * w */
-	LV n = LLVMBuildSub(e->b, hi, lo, ""), done = LLVMBuildAnd(e->b, n, em_ki(e->i64, -(int64_t)w), ""), at = LLVMBuildAdd(e->b, lo, done, "");
-	LV rem = LLVMBuildSub(e->b, n, done, ""), any = known < 0 ? LLVMBuildICmp(e->b, LLVMIntSGT, rem, em_ki(e->i64, 0), "") : NULL;
-	LLVMBasicBlockRef bb = turn_open(e, 1u << v);
-	e->var[v] = at;
+	if (more)
+		rem = em_sel(e, LLVMBuildICmp(e->b, LLVMIntSLT, rem, em_ki(e->i64, w), ""), rem, em_ki(e->i64, w));
 	LV ids[256];
 	for (int i = 0; i < w; i++)
 		ids[i] = LLVMConstInt(e->i64, (unsigned)i, false);
@@ -249,9 +227,49 @@ static void lane_loop(struct em *e, int v, LV lo, LV hi, int64_t known, bool ful
 	e->mask = LLVMBuildICmp(e->b, LLVMIntULT, all32, em_splat(e, LLVMBuildTrunc(e->b, rem, e->i32, ""), w), "");
 	LV last = em_splat(e, LLVMBuildSub(e->b, rem, em_ki(e->i64, 1), ""), w);
 	e->iota = em_sel(e, LLVMBuildICmp(e->b, LLVMIntULT, all, last, ""), all, last);
-	what(e, arg);
-	e->rem = e->mask = e->iota = NULL;
-	turn_close(e, bb, any);
+}
+
+/* The lane loop: full vectors, then partial ones.  what(e, arg) makes the body.  full: the range is a
+ * multiple of what a turn takes for sure.  With a period a turn is as many vectors as end where one does. */
+static void lane_loop(struct em *e, int v, LV lo, LV hi, int64_t known, bool full, void (*what)(struct em *, void *), void *arg)
+{
+	int w = e->width, turn = e->low < 0 ? w : gen_lane_turn(e->s, w);
+	int64_t period = e->low < 0 ? 1 : e->s->var[e->low].ext;
+	int phases = (int)(turn * period / w);
+	bool main = known < 0 || known >= turn, tail = !full && (known < 0 || known % turn);
+	if (main) {
+		LV end = LLVMBuildSub(e->b, hi, em_ki(e->i64, turn - 1), "");
+		LV guard = known < 0 ? LLVMBuildICmp(e->b, LLVMIntSLT, lo, end, "") : NULL;
+		if (known == turn && !guard) {
+			LLVMBasicBlockRef bb = turn_open(e, 1u << v);
+			e->var[v] = lo;
+			for (e->phase = 0; e->phase < phases; e->phase++)
+				what(e, arg);
+			turn_close(e, bb, NULL);
+		} else {
+			struct loop l = loop_open(e, 1u << v, lo);
+			e->var[v] = l.phi;
+			for (e->phase = 0; e->phase < phases; e->phase++)
+				what(e, arg);
+			loop_close(e, &l, turn, end, guard);
+		}
+		e->phase = 0;
+	}
+	if (!tail)
+		return;
+	/* start of the rest: lo + (hi - lo) / turn * turn */
+	LV n = LLVMBuildSub(e->b, hi, lo, ""), done = LLVMBuildAnd(e->b, n, em_ki(e->i64, -(int64_t)turn), ""), at = LLVMBuildAdd(e->b, lo, done, "");
+	LV rest = LLVMBuildMul(e->b, LLVMBuildSub(e->b, n, done, ""), em_ki(e->i64, period), "");
+	for (; e->phase < phases && (known < 0 || known % turn * period > e->phase * w); e->phase++) {
+		LV rem = LLVMBuildSub(e->b, rest, em_ki(e->i64, e->phase * w), ""), any = known < 0 ? LLVMBuildICmp(e->b, LLVMIntSGT, rem, em_ki(e->i64, 0), "") : NULL;
+		LLVMBasicBlockRef bb = turn_open(e, 1u << v);
+		e->var[v] = at;
+		part_open(e, rem, phases > 1);
+		what(e, arg);
+		e->rem = e->mask = e->iota = NULL;
+		turn_close(e, bb, any);
+	}
+	e->phase = 0;
 }
 
 /* Float sums add up a run of turns in one number.  Runs of f32 add up in f64, so that only the last rounding counts; those of f64 add up, as
@@ -638,7 +656,8 @@ static void outer_loops(struct em *e, const struct gen_body *b, const struct til
 	bool cut = blo > 0 || bhi < ext, lane = v == s->lane;
 	LV lo = em_ki(e->i64, blo), hi = em_ki(e->i64, bhi), guard = NULL;
 	int64_t known = bhi - blo;
-	bool full = known % MAX(s->width, 1) == 0;
+	int turn = gen_lane_turn(s, MAX(s->width, 1));
+	bool full = known % turn == 0;
 	if (i < s->split && !cut && !lane && v != s->across) {
 		/* one value a tile: it belongs to the tile's scope if all bodies agree */
 		LLVMBasicBlockRef bb = s->nbody > 1 ? turn_open(e, 1u << v) : NULL;
@@ -655,23 +674,24 @@ static void outer_loops(struct em *e, const struct gen_body *b, const struct til
 		lo = blo > 0 ? em_sel(e, LLVMBuildICmp(e->b, LLVMIntSGT, tl, lo, ""), tl, lo) : tl;
 		hi = bhi < ext || ext % blk ? em_sel(e, LLVMBuildICmp(e->b, LLVMIntSLT, th, hi, ""), th, hi) : th;
 		known = -1;
-		full = blo % s->width == 0 && bhi % s->width == 0 && blk % s->width == 0;
+		full = blo % turn == 0 && bhi % turn == 0 && blk % turn == 0;
 		if (cut)
 			guard = LLVMBuildICmp(e->b, LLVMIntSLT, lo, hi, "");
 	}
 	if (lane) {
 		int w = s->width;
 		e->lane = v;
-		e->width = known >= 0 ? lanes_for(e, known) : w;
+		e->low = s->low;
+		e->width = known >= 0 ? lanes_for(e, known * (s->low < 0 ? 1 : s->var[s->low].ext)) : w;
 		if (known >= 0)
-			full = known % e->width == 0;
+			full = known % gen_lane_turn(s, e->width) == 0;
 		if (e->width > 1) {
 			/* an empty range gives no full vector and no partial one: (hi - lo) & -w could be negative */
 			if (guard)
 				hi = em_sel(e, guard, hi, lo);
 			struct rest r = { b, t, i + 1 };
 			lane_loop(e, v, lo, hi, known, full, rest_turn, &r);
-			e->lane = -1;
+			e->lane = e->low = -1;
 			e->width = 1;
 			return;
 		}
@@ -861,7 +881,7 @@ static struct err *group(struct arena *a, const struct gen_target *t, const stru
 	e->m = LLVMModuleCreateWithNameInContext("group", e->c);
 	e->b = LLVMCreateBuilderInContext(e->c);
 	e->s = s;
-	e->lane = -1;
+	e->lane = e->low = -1;
 	e->width = 1;
 	e->i1 = LLVMInt1TypeInContext(e->c);
 	e->i8 = LLVMInt8TypeInContext(e->c);

@@ -43,6 +43,8 @@ struct em {
 	const struct gen_sched *s;
 	int width;               /* lanes of the open lane loop */
 	int lane;                /* its variable, -1: none */
+	int low;                 /* s->low where the lane is s->lane, else -1 */
+	int phase;               /* this vector is that many vectors behind the one that begins with the period's first element */
 	LV rem;                  /* lanes left in the last, partial vector (i64), NULL: all */
 	LV mask;                 /* the same as <width x i1> */
 	LV var[GEN_NV];          /* i64 */

@@ -8,7 +8,7 @@
 
 static bool in_lane(const struct em *e, uint16_t mask)
 {
-	return e->lane >= 0 && e->width > 1 && mask >> e->lane & 1;
+	return e->lane >= 0 && e->width > 1 && (mask >> e->lane & 1 || (e->low >= 0 && mask >> e->low & 1));
 }
 
 static int scope_of(const struct em *e, uint16_t mask)
@@ -23,6 +23,12 @@ static int node_scope(const struct em *e, const struct gen_node *n)
 {
 	int s = scope_of(e, n->mask);
 	return n->level ? MAX(s, e->body_scope) : s;
+}
+
+/* Is n the same in all turns of the lane loop, each of its vectors what the period has there? */
+static bool is_pattern(const struct em *e, const struct gen_node *n)
+{
+	return in_lane(e, n->mask) && !(n->mask >> e->lane & 1);
 }
 
 /* 0, 1, 2, .. per lane; lanes past the end of a partial vector repeat the last one, so that whatever is
@@ -62,7 +68,7 @@ static LV lin_part(struct em *e, const struct gen_lin *l, int s)
 {
 	LV sum = NULL;
 	for (int v = 0; v < GEN_NV; v++) {
-		if (!l->k[v] || scope_of(e, (uint16_t)(1u << v)) != s)
+		if (!l->k[v] || v == e->low || scope_of(e, (uint16_t)(1u << v)) != s)
 			continue;
 		int old = em_enter(e, s);
 		LV t = e->var[v];
@@ -134,11 +140,35 @@ LV em_lin_ptr(struct em *e, int buf, uint32_t id)
 	return p;
 }
 
-/* The lanes' offsets from the scalar part (i64 vector), *k: the constant step if that is all. */
-static LV lin_lanes(struct em *e, const struct gen_lin *l, int64_t *k)
+/* Where lane i of vector phase of a turn lies from the scalar part of l, as far as that is known. */
+static int64_t lane_at(const struct em *e, const struct gen_lin *l, int phase, int i)
+{
+	if (e->low < 0)
+		return l->k[e->lane] * i;
+	int64_t at = (int64_t)phase * e->width + i, period = e->s->var[e->low].ext;
+	return l->k[e->lane] * (at / period) + l->k[e->low] * (at % period);
+}
+
+/* The same of all lanes. */
+static LV lanes_at(struct em *e, const struct gen_lin *l)
+{
+	if (e->low < 0)
+		return LLVMBuildMul(e->b, iota(e), em_ki(em_vec(e->i64, e->width), l->k[e->lane]), "");
+	LV v[256];
+	for (int i = 0; i < e->width; i++)
+		v[i] = em_ki(e->i64, lane_at(e, l, e->phase, i));
+	LV all = LLVMConstVector(v, (unsigned)e->width);
+	if (!e->rem)
+		return all;
+	LV last = LLVMBuildExtractElement(e->b, all, LLVMBuildSub(e->b, e->rem, em_ki(e->i64, 1), ""), "");
+	return em_sel(e, e->mask, all, em_splat(e, last, e->width));
+}
+
+/* The lanes' offsets from the scalar part (i64 vector); NULL: they are lane_at, and all of them 0 where *known is not set. */
+static LV lin_lanes(struct em *e, const struct gen_lin *l, bool *known)
 {
 	LV sum = NULL;
-	*k = e->lane >= 0 && e->width > 1 ? l->k[e->lane] : 0;
+	*known = e->lane >= 0 && e->width > 1 && (l->k[e->lane] || (e->low >= 0 && l->k[e->low]));
 	for (int j = 0; j < GEN_NT; j++) {
 		if (!l->tk[j] || !in_lane(e, e->s->node[l->tn[j]].mask))
 			continue;
@@ -147,20 +177,20 @@ static LV lin_lanes(struct em *e, const struct gen_lin *l, int64_t *k)
 			t = LLVMBuildMul(e->b, t, em_ki(LLVMTypeOf(t), l->tk[j]), "");
 		sum = sum ? LLVMBuildAdd(e->b, sum, t, "") : t;
 	}
-	if (sum && *k)
-		sum = LLVMBuildAdd(e->b, sum, LLVMBuildMul(e->b, iota(e), em_ki(LLVMTypeOf(sum), *k), ""), "");
+	if (sum && *known)
+		sum = LLVMBuildAdd(e->b, sum, lanes_at(e, l), "");
 	return sum;
 }
 
 /* Value of a form as i64 (vector if it varies over the lanes). */
 static LV lin_value(struct em *e, uint32_t id)
 {
-	int64_t k;
-	LV v = lin_lanes(e, &e->s->lin[id], &k), s = lin_scalar(e, id);
-	if (!v && !k)
+	bool known;
+	LV v = lin_lanes(e, &e->s->lin[id], &known), s = lin_scalar(e, id);
+	if (!v && !known)
 		return s;
 	if (!v)
-		v = LLVMBuildMul(e->b, iota(e), em_ki(em_vec(e->i64, e->width), k), "");
+		v = lanes_at(e, &e->s->lin[id]);
 	return LLVMBuildAdd(e->b, v, em_splat(e, s, e->width), "");
 }
 
@@ -190,13 +220,11 @@ static LV gather(struct em *e, LT t, LV p, LV off)
 	return out;
 }
 
+static LV step_to(struct em *e, LT t, LV p, int64_t off) { return off ? em_gep(e, t, p, em_ki(e->i64, off)) : p; }
+
 static LV vload(struct em *e, LT t, unsigned size, LV p, int64_t off)
 {
-	if (off) {
-		LV o = em_ki(e->i64, off);
-		p = em_gep(e, t, p, o);
-	}
-	LV x = LLVMBuildLoad2(e->b, em_vec(t, e->width), p, "");
+	LV x = LLVMBuildLoad2(e->b, em_vec(t, e->width), step_to(e, t, p, off), "");
 	LLVMSetAlignment(x, size);
 	return x;
 }
@@ -218,6 +246,44 @@ static LV strided(struct em *e, LT t, unsigned size, LV p, int k)
 		if (!any)
 			continue;
 		LV x = vload(e, t, size, p, at);
+		out = em_shuffle(e, out ? out : x, out ? x : NULL, idx, w);
+	}
+	return out;
+}
+
+/* The elements of a full vector that lie as lane_at says, if few loads that touch nothing but what is between the first and the last
+ * element of a turn have them; else NULL. */
+static LV patterned(struct em *e, LT t, unsigned size, LV p, const struct gen_lin *l)
+{
+	int w = e->width, idx[256], phases = gen_lane_turn(e->s, w) * (int)e->s->var[e->low].ext / w;
+	int64_t lo = INT64_MAX, hi = INT64_MIN, first = INT64_MAX, last = INT64_MIN;
+	for (int f = 0; f < phases; f++)
+		for (int i = 0; i < w; i++) {
+			int64_t at = lane_at(e, l, f, i);
+			lo = MIN(lo, at);
+			hi = MAX(hi, at);
+			if (f == e->phase) {
+				first = MIN(first, at);
+				last = MAX(last, at);
+			}
+		}
+	if (last - first >= (int64_t)GEN_SOURCES * w)
+		return NULL;
+	LV out = NULL;
+	int64_t n = MIN(hi - lo + 1, w);
+	for (int64_t from = first; from <= last; from += n) {
+		int64_t at = MIN(from, hi + 1 - n);
+		bool any = false;
+		for (int i = 0; i < w; i++) {
+			int64_t pos = lane_at(e, l, e->phase, i);
+			bool mine = pos >= from && pos < from + n;
+			any |= mine;
+			idx[i] = mine ? (int)(pos - at) + (out ? w : 0) : out ? i : -1;
+		}
+		if (!any)
+			continue;
+		LV x = LLVMBuildLoad2(e->b, em_vec(t, (int)n), step_to(e, t, p, at), "");
+		LLVMSetAlignment(x, size);
 		out = em_shuffle(e, out ? out : x, out ? x : NULL, idx, w);
 	}
 	return out;
@@ -260,7 +326,7 @@ static LV load(struct em *e, const struct gen_node *n)
 	int buf = (int)n->a[0];
 	LT t = em_mem(e, n->dtype);
 	unsigned size = dtype_info[n->dtype].bytes;
-	int64_t k;
+	const struct gen_lin *l = &e->s->lin[n->lin];
 	for (int i = 0; i < e->ntr; i++)
 		if (&e->s->node[e->tr[i].node] == n) {
 			LV row = LLVMBuildSub(e->b, e->var[e->s->across], e->tr_first, "");
@@ -269,30 +335,37 @@ static LV load(struct em *e, const struct gen_node *n)
 			LLVMSetAlignment(y, size);
 			return em_from_mem(e, n->dtype, y);
 		}
-	LV p = em_lin_ptr(e, buf, n->lin), v = lin_lanes(e, &e->s->lin[n->lin], &k), x;
-	if (!v && !k) {
+	bool known, even = false;
+	LV p = em_lin_ptr(e, buf, n->lin), v = lin_lanes(e, l, &known), x;
+	if (!v && !known) {
 		x = LLVMBuildLoad2(e->b, t, p, "");
 		LLVMSetAlignment(x, size);
 		return em_from_mem(e, n->dtype, x);
 	}
-	if (!v && k == 1 && !e->rem) {
-		x = vload(e, t, size, p, 0);
+	int64_t k = 0, at = 0;
+	if (!v && gen_lane_even(e->s, l, e->lane, e->low)) {
+		k = lane_at(e, l, 0, 1);
+		at = lane_at(e, l, e->phase, 0);
+		even = true;
+	}
+	if (k == 1 && !e->rem) {
+		x = vload(e, t, size, p, at);
 		fetch_ahead(e, n, p, size);
 	}
-	else if (!v && k == 1 && (int)size >= e->t->mask_from)
-		x = masked_load(e, t, size, p);
-	else if (!v && k == -1 && !e->rem) {
+	else if (k == 1 && (int)size >= e->t->mask_from)
+		x = masked_load(e, t, size, step_to(e, t, p, at));
+	else if (k == -1 && !e->rem) {
 		int idx[256];
 		for (int i = 0; i < e->width; i++)
 			idx[i] = e->width - 1 - i;
-		x = vload(e, t, size, p, 1 - e->width);
+		x = vload(e, t, size, p, at + 1 - e->width);
 		x = em_shuffle(e, x, NULL, idx, e->width);
-	} else if (!v && k >= 2 && k <= 16 && !e->rem) {
-		x = strided(e, t, size, p, (int)k);
+	} else if (k >= 2 && k <= 16 && !e->rem) {
+		x = strided(e, t, size, step_to(e, t, p, at), (int)k);
 	} else {
-		if (!v)
-			v = LLVMBuildMul(e->b, iota(e), em_ki(em_vec(e->i64, e->width), k), "");
-		x = gather(e, t, p, v);
+		x = v || even || e->rem ? NULL : patterned(e, t, size, p, l);
+		if (!x)
+			x = gather(e, t, p, v ? v : lanes_at(e, l));
 	}
 	return em_from_mem(e, n->dtype, x);
 }
@@ -300,12 +373,12 @@ static LV load(struct em *e, const struct gen_node *n)
 /* Is every full vector that goes to form l of elements of size bytes a number of whole cache lines? */
 static bool whole_lines(const struct em *e, const struct gen_lin *l, unsigned size)
 {
-	int64_t lo = e->nest && e->nest->vars >> e->lane & 1 ? e->nest->lo[e->lane] : e->body->lo[e->lane];
+	int64_t lo = (e->nest && e->nest->vars >> e->lane & 1 ? e->nest->lo[e->lane] : e->body->lo[e->lane]) * (e->low < 0 ? 1 : e->s->var[e->low].ext);
 	unsigned line = (unsigned)e->t->line;
 	if (e->width * size % line || (l->c + lo) * size % line)
 		return false;
 	for (int v = 0; v < GEN_NV; v++)
-		if (v != e->lane && l->k[v] * size % line)
+		if (v != e->lane && v != e->low && l->k[v] * size % line)
 			return false;
 	for (int j = 0; j < GEN_NT; j++)
 		if (l->tk[j])
@@ -326,20 +399,22 @@ void em_store(struct em *e, const struct gen_store *st)
 	LT t = em_mem(e, dt);
 	unsigned size = dtype_info[dt].bytes;
 	LV x = em_get(e, st->node), p = em_lin_ptr(e, buf, st->lin);
-	int64_t k;
-	LV v = lin_lanes(e, &e->s->lin[st->lin], &k);
-	if (!v && !k) {         /* one element: all lanes agree */
+	const struct gen_lin *l = &e->s->lin[st->lin];
+	bool known;
+	LV v = lin_lanes(e, l, &known);
+	if (!v && !known) {         /* one element: all lanes agree */
 		if (em_lanes(x))
 			x = LLVMBuildExtractElement(e->b, x, em_ki(e->i32, 0), "");
 		LLVMSetAlignment(LLVMBuildStore(e->b, em_to_mem(e, dt, x), p), size);
 		return;
 	}
 	x = em_to_mem(e, dt, em_splat(e, x, e->width));
-	if (!v && k == 1) {
+	if (!v && gen_lane_even(e->s, l, e->lane, e->low) && lane_at(e, l, 0, 1) == 1) {
+		p = step_to(e, t, p, lane_at(e, l, e->phase, 0));
 		if (!e->rem) {
 			LV w = LLVMBuildStore(e->b, x, p);
 			LLVMSetAlignment(w, size);
-			if (e->stream && whole_lines(e, &e->s->lin[st->lin], size))
+			if (e->stream && whole_lines(e, l, size))
 				past_caches(e, w);
 			return;
 		}
@@ -351,7 +426,7 @@ void em_store(struct em *e, const struct gen_store *st)
 		return;
 	}
 	if (!v)
-		v = LLVMBuildMul(e->b, iota(e), em_ki(em_vec(e->i64, e->width), k), "");
+		v = lanes_at(e, l);
 	/* lanes past the end repeat the last address: give them its value too */
 	if (e->rem) {
 		LT pt = em_vec(e->ptr, e->width), over[2] = { LLVMTypeOf(x), pt };
@@ -488,17 +563,21 @@ LV em_get(struct em *e, uint32_t id)
 	if (n->kind == GN_RED)
 		return e->red[n->lo][n->hi];
 	int s = node_scope(e, n);
-	LV have = memo_get(e, s, KEY_NODE, id, 0);
+	uint32_t phase = in_lane(e, n->mask) ? (uint32_t)e->phase : 0;
+	LV have = memo_get(e, s, KEY_NODE, id, phase);
 	if (have)
 		return have;
 	int old = em_enter(e, s);
-	LV v = NULL;
+	LV v = NULL, rem = e->rem;
+	if (is_pattern(e, n))       /* made before the loop, where all of it is there */
+		e->rem = NULL;
 	for (int i = 0; e->nest && i < e->nest->nuse; i++)
 		if (e->nest->use[i].node == id)
 			v = kept_load(e, n, e->kept[e->nest->use[i].nest][e->nest->use[i].keep]);
 	if (!v)
 		v = emit_node(e, id);
+	e->rem = rem;
 	em_enter(e, old);
-	memo_set(e, s, KEY_NODE, id, 0, v);
+	memo_set(e, s, KEY_NODE, id, phase, v);
 	return v;
 }

@@ -11,7 +11,8 @@
 #include "gen.h"
 #include "target.h"
 
-enum { GEN_VERSION = 10, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32 };
+enum { GEN_VERSION = 11, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32,
+       GEN_SOURCES = 8 };       /* vectors of memory that one whose elements lie apart, as its period says, is made of */
 #define GEN_SYMBOL "rondo_kernel"     /* of the function in the code */
 
 /* c + sum k[i] * variable i + sum tk[j] * node tn[j] (i64) */
@@ -83,6 +84,8 @@ struct gen_sched {
 	int nvar; struct gen_var var[GEN_NV];
 	uint16_t outer;
 	int lane;                         /* variable that is vectorised, -1 if none */
+	int low;                          /* a short outer variable inside the lane, a period: element i of the lane is turn i / ext of s->lane and
+	                                   * turn i % ext of this one; -1: none */
 	int width;                        /* lanes */
 	int norder; uint8_t order[GEN_NV];    /* outer variables, outermost first */
 	int across, across_block;         /* loads that run along this variable, not along the lane, are transposed in
@@ -119,6 +122,10 @@ int gen_nest_lane(const struct gen_sched *s, const struct gen_nest *x);
 int64_t gen_kept_count(const struct gen_sched *s, const struct gen_nest *x);
 /* used[node]: does body b need it?  Addresses of the others mean nothing within its ranges. */
 void gen_body_nodes(const struct gen_sched *s, const struct gen_body *b, bool *used);
+/* Turns of s->lane after which vectors of so many lanes begin at the same place of the period again. */
+int gen_lane_turn(const struct gen_sched *s, int width);
+/* Is l a number of elements further with each element of the lane, where low is its period (-1: none)? */
+bool gen_lane_even(const struct gen_sched *s, const struct gen_lin *l, int lane, int low);
 /* Does load n run along s->across? */
 bool gen_across(const struct gen_sched *s, const struct gen_node *n);
 void gen_strides(int rank, const int64_t *dim, int64_t *st);    /* row-major, in elements */

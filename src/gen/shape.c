@@ -16,28 +16,65 @@ int gen_node_cost(const struct gen_node *n)
 /* --- the lane ------------------------------------------------------------- */
 
 /* once: what an operation is worth that is the same in all of the lane */
-struct score { const struct gen_sched *s; uint32_t *seen; uint32_t stamp; int lane; bool loops; double mem, ops, once; int64_t bytes; int least; };      /* least: bytes of the narrowest element */
+struct score { const struct gen_sched *s; uint32_t *seen; uint32_t stamp; int lane, low; bool loops; double mem, ops, once; int64_t bytes; int least; };      /* least: bytes of the narrowest element */
 
 enum { FAR = 4096 };         /* bytes */
 #define SHORT_USE 0.375      /* of dense rows of two or three elements memory takes part of the time */
+enum { PHASES = 8 };         /* vectors until a period ends where one does: each is code of its own */
+
+static int64_t low_ext(const struct gen_sched *s, int low) { return low < 0 ? 1 : s->var[low].ext; }
+
+int gen_lane_turn(const struct gen_sched *s, int width)
+{
+	return width / (int)gcd_of(width, low_ext(s, s->low));
+}
+
+bool gen_lane_even(const struct gen_sched *s, const struct gen_lin *l, int lane, int low)
+{
+	return low < 0 || l->k[lane] == l->k[low] * s->var[low].ext;
+}
+
+static bool in_lane(const struct score *c, uint16_t mask)
+{
+	return c->lane >= 0 && (mask >> c->lane & 1 || (c->low >= 0 && mask >> c->low & 1));
+}
+
+/* Is n made once for all turns of the lane? */
+static bool is_period(const struct score *c, const struct gen_node *n) { return in_lane(c, n->mask) && !(n->mask >> c->lane & 1); }
+
+/* Loads of vectors that one vector is made of, whose period lies apart; 0: they are gathered. */
+static double sources(const struct score *c, const struct gen_lin *l)
+{
+	int64_t w = c->s->width, p = c->s->var[c->low].ext, far = llabs(l->k[c->lane]) * (w / p) + llabs(l->k[c->low]) * (p - 1);
+	return far < GEN_SOURCES * w ? (double)(far / w + 1) : 0;
+}
 
 static void score_node(struct score *c, uint32_t id);
 
-static void score_access(struct score *c, uint32_t lin, int dt, int strided)
+static void score_access(struct score *c, uint32_t lin, int dt, bool load)
 {
 	const struct gen_lin *l = &c->s->lin[lin];
 	bool vec = false;
 	for (int j = 0; j < GEN_NT; j++)
 		if (l->tk[j]) {
 			score_node(c, l->tn[j]);
-			vec |= c->lane >= 0 && (c->s->node[l->tn[j]].mask >> c->lane & 1);
+			vec |= in_lane(c, c->s->node[l->tn[j]].mask);
 		}
 	int64_t k = c->lane >= 0 ? l->k[c->lane] : 0;
+	int strided = load ? c->s->t->gather_cost : c->s->t->scatter_cost;
 	double w = (double)dtype_info[dt].bytes / 4 + 0.5;
+	if (c->low >= 0 && gen_lane_even(c->s, l, c->lane, c->low)) {
+		k = l->k[c->low];
+	} else if (c->low >= 0 && k && load && !vec) {
+		double n = sources(c, l);
+		c->mem += n > 0 ? n * (w + 0.5) : strided;
+		goto counted;
+	}
 	/* rows as lanes: their lines do not stay in the first cache from turn to turn where they lie far apart, and perhaps in one set of it */
 	if (c->loops && llabs(k) * dtype_info[dt].bytes >= FAR)
 		strided *= 4;
 	c->mem += c->lane < 0 ? w : vec ? strided : k == 0 ? 0.2 : k == 1 ? w : k == -1 ? w + 0.5 : strided;
+counted:
 	c->bytes += dtype_info[dt].bytes;
 	c->least = MIN(c->least, dtype_info[dt].bytes);
 }
@@ -48,10 +85,10 @@ static void score_node(struct score *c, uint32_t id)
 		return;
 	c->seen[id] = c->stamp;
 	const struct gen_node *n = &c->s->node[id];
-	c->ops += gen_node_cost(n) * (c->lane >= 0 && !(n->mask >> c->lane & 1) ? c->once : 1);
+	c->ops += gen_node_cost(n) * (c->lane >= 0 && !in_lane(c, n->mask) ? c->once : is_period(c, n) ? 0.1 : 1);
 	switch (n->kind) {
 	case GN_LOAD:
-		score_access(c, n->lin, n->dtype, c->s->t->gather_cost);
+		score_access(c, n->lin, n->dtype, true);
 		break;
 	case GN_LIN: case GN_DIV: case GN_MOD: case GN_INR: case GN_LCLAMP:
 		for (int j = 0; j < GEN_NT; j++)
@@ -80,19 +117,20 @@ static void score_nest(struct score *c, const struct gen_nest *x)
 	}
 	for (int i = 0; i < x->nst; i++) {
 		score_node(c, x->st[i].node);
-		score_access(c, x->st[i].lin, c->s->node[x->st[i].node].dtype, c->s->t->scatter_cost);
+		score_access(c, x->st[i].lin, c->s->node[x->st[i].node].dtype, false);
 	}
 }
 
-/* The variable that should be the lane of nest x, inside or outside. */
-static double lane_cost(struct score *c, const struct gen_nest *x, int lane, int width)
+/* The variable that should be the lane of nest x, inside or outside; low: with its period. */
+static double lane_cost(struct score *c, const struct gen_nest *x, int lane, int low, int width)
 {
 	/* a short one takes fewer registers, and what is the same in it is made, as a scalar, for few */
-	int64_t ext = lane >= 0 ? c->s->var[lane].ext : 1, w = width, one = width / c->s->t->vectors;
+	int64_t ext = lane >= 0 ? c->s->var[lane].ext * low_ext(c->s, low) : 1, w = width, one = width / c->s->t->vectors;
 	while (w > 4 && w / 2 >= ext)
 		w /= 2;
 	int64_t turns = (ext + w - 1) / w;
 	c->lane = lane;
+	c->low = low;
 	c->loops = x->vars != 0;
 	c->mem = c->ops = 0;
 	c->once = turns < 3 ? 3.0 / (double)turns : 1;
@@ -118,7 +156,7 @@ int gen_nest_lane(const struct gen_sched *s, const struct gen_nest *x)
 	for (int v = 0; v < s->nvar; v++) {
 		if (!(x->vars >> v & 1) || x->hi[v] - x->lo[v] < 2)
 			continue;
-		double k = lane_cost(&c, x, v, s->width);
+		double k = lane_cost(&c, x, v, -1, s->width);
 		if (best < 0 || k <= cost) {
 			best = v;
 			cost = k;
@@ -306,7 +344,6 @@ static int node_dear(const struct gen_sched *s, const struct gen_node *n)
  * do not depend on (the angles of a rotation that all heads share). */
 static int inside_lane(struct gen_sched *s)
 {
-	s->across = -1;
 	if (s->lane < 0)
 		return -1;
 	for (int b = 0; b < s->nbody; b++)
@@ -373,7 +410,7 @@ static int64_t rows(struct arena *a, const struct gen_sched *s)
 {
 	int v = s->norder ? s->order[0] : -1;
 	int64_t all = 0;
-	if (v < 0 || s->nbody != 1 || s->split || s->across >= 0 || v == s->lane || s->body[0].lo[v] || s->body[0].hi[v] != s->var[v].ext)
+	if (v < 0 || s->nbody != 1 || s->split || s->across >= 0 || (v == s->lane && s->low < 0) || s->body[0].lo[v] || s->body[0].hi[v] != s->var[v].ext)
 		return 0;
 	for (int b = 0; b < s->nbuf; b++)
 		all = MAX(all, s->buf[b].data ? 0 : s->buf[b].count);
@@ -474,6 +511,28 @@ static void find_under(struct arena *a, struct gen_sched *s)
 	}
 }
 
+/* Can u, few turns all of which are in every body, be the period of v? */
+static bool can_period(const struct gen_sched *s, int v, int u)
+{
+	if (u == v || !(s->outer >> v & s->outer >> u & 1) || s->var[v].ext < 2 || s->var[u].ext < 2 || s->var[u].ext >= s->width)
+		return false;
+	if (s->var[u].ext / gcd_of(s->var[u].ext, s->width / s->t->vectors) > PHASES)
+		return false;
+	for (int b = 0; b < s->nbody; b++)
+		if (s->body[b].lo[u] || s->body[b].hi[u] != s->var[u].ext)
+			return false;
+	return true;
+}
+
+static double lane_costs(struct score *c, int lane, int low)
+{
+	double k = 0;
+	for (int b = 0; b < c->s->nbody; b++)
+		for (int i = 0; i < c->s->body[b].nnest; i++)
+			k += lane_cost(c, &c->s->body[b].nest[i], lane, low, c->s->width);
+	return k;
+}
+
 void gen_shape(struct arena *a, struct gen_sched *s)
 {
 	const struct gen_target *t = s->t;
@@ -494,27 +553,40 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 			double k = -1;
 			for (int v = 0; v < s->nvar; v++)
 				if (x->vars >> v & 1 && x->hi[v] - x->lo[v] > 1) {
-					double y = lane_cost(&c, x, v, s->width);
+					double y = lane_cost(&c, x, v, -1, s->width);
 					if (k < 0 || y < k)
 						k = y;
 				}
-			inner += k < 0 ? lane_cost(&c, x, -1, s->width) * 2 : k;
+			inner += k < 0 ? lane_cost(&c, x, -1, -1, s->width) * 2 : k;
 			inner_ok |= x->vars != 0;
 		}
 	for (int v = s->nvar - 1; v >= 0; v--) {
 		if (!(s->outer >> v & 1) || s->var[v].ext < 2)
 			continue;
-		double k = 0;
-		for (int b = 0; b < s->nbody; b++)
-			for (int i = 0; i < s->body[b].nnest; i++)
-				k += lane_cost(&c, &s->body[b].nest[i], v, s->width);
+		double k = lane_costs(&c, v, -1);
 		if (lane < 0 || k < best) {
 			lane = v;
 			best = k;
 		}
 	}
+	int low = -1;
+	double alone = best;
+	for (int v = 0; v < s->nvar && lane >= 0; v++)
+		for (int u = 0; u < s->nvar; u++) {
+			if (!can_period(s, v, u))
+				continue;
+			double k = lane_costs(&c, v, u);
+			if (k < best && k < 0.8 * alone) {
+				lane = v;
+				low = u;
+				best = k;
+			}
+		}
 	s->lane = lane >= 0 && (!inner_ok || best < inner) ? lane : -1;
-	if (s->lane >= 0 && inner_ok) {
+	s->low = s->lane < 0 ? -1 : low;
+	if (s->low >= 0 && gen_lane_turn(s, s->width) * low_ext(s, low) > s->width)
+		s->width /= t->vectors;         /* a turn is several vectors */
+	if (s->lane >= 0 && s->low < 0 && inner_ok) {
 		/* columns: several cache lines of a row at once, if the work per element is so small that the
 		 * accumulators stay in registers */
 		int ops = 0;
@@ -524,7 +596,7 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 			s->width *= t->columns;
 	}
 	if (s->lane >= 0) {
-		while (s->width > 4 && s->width / 2 >= s->var[s->lane].ext)
+		while (s->width > 4 && s->width / 2 >= s->var[s->lane].ext * low_ext(s, s->low))
 			s->width /= 2;
 	}
 
@@ -541,7 +613,7 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 			for (int v = 0; v < s->nvar; v++)
 				if (x->vars >> v & 1)
 					e *= (double)(x->hi[v] - x->lo[v]);
-			c.lane = -1;
+			c.lane = c.low = -1;
 			c.ops = c.mem = 0;
 			c.bytes = 0;
 			score_nest(&c, x);
@@ -550,9 +622,10 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 	}
 	for (int b = 0; b < s->nbuf; b++)
 		s->bytes += b < (int)(s->fn->nparam + s->fn->result.n) ? s->buf[b].count * dtype_info[s->buf[b].dtype].bytes : 0;
-	int last = inside_lane(s);
+	s->across = -1;
+	int last = s->low < 0 ? inside_lane(s) : -1;
 	for (int v = 0; v < s->nvar; v++)
-		if (s->outer >> v & 1 && v != s->lane && v != last && s->var[v].ext > 1)
+		if (s->outer >> v & 1 && v != s->lane && v != s->low && v != last && s->var[v].ext > 1)
 			s->order[s->norder++] = (uint8_t)v;
 	if (s->across >= 0)
 		s->order[s->norder++] = (uint8_t)last;
@@ -562,6 +635,7 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 		s->order[s->norder++] = (uint8_t)last;
 	for (int b = 0; b < s->nbody && s->lane < 0; b++)
 		keep_between(a, s, &s->body[b]);
+	int turn = gen_lane_turn(s, s->width);
 	double want_tiles = work / (double)t->work;
 	if (want_tiles > t->tiles)
 		want_tiles = MIN(t->tiles + (want_tiles - t->tiles) / 8, t->tiles_most);
@@ -581,7 +655,7 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 		int64_t need = (int64_t)(want_tiles / (double)have + 0.5);
 		int64_t blk = MAX((ext + need - 1) / need, 1);
 		if (s->order[i] == s->lane)
-			blk = (blk + s->width - 1) / s->width * s->width;
+			blk = (blk + turn - 1) / turn * turn;
 		if (s->order[i] == s->across)
 			blk = (blk + 2 * s->across_block - 1) / (2 * s->across_block) * (2 * s->across_block);
 		s->block = blk;
