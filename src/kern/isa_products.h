@@ -1,6 +1,6 @@
 /* Inside isa.h, once for each level: products of small blocks. */
 
-/* Four rows by two vectors in registers; the vectoriser sees loops of constant length.  What k adds up goes to the result
+/* A few rows by one or two vectors in registers; the vectoriser sees loops of constant length.  What k adds up goes to the result
  * as one number. */
 #if ISA_LEVEL >= 4
 enum { VB = 64 };
@@ -9,62 +9,60 @@ enum { VB = 32 };
 #else
 enum { VB = 16 };
 #endif
+#define GEMM_ROWS(T, ROWS, NV)                                                                        \
+	for (; i + ROWS <= m; i += ROWS) {                                                                \
+		vec acc[ROWS][NV];                                                                            \
+		_Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++)                                        \
+			_Pragma("GCC unroll 8") for (int v = 0; v < NV; v++)                                      \
+				acc[r][v] = (vec){ 0 };                                                               \
+		for (int64_t p = 0; p < k; p++) {                                                             \
+			const T *bp = B + p * ldb;                                                                \
+			vec b[NV];                                                                                \
+			_Pragma("GCC unroll 8") for (int v = 0; v < NV; v++)                                      \
+				b[v] = *(const vec *)(bp + v * L);                                                    \
+			_Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++) {                                  \
+				vec av = (vec){ 0 } + A[(i + r) * lda + p];                                           \
+				_Pragma("GCC unroll 8") for (int v = 0; v < NV; v++)                                  \
+					MADD(acc[r][v], av, b[v]);                                                        \
+			}                                                                                         \
+		}                                                                                             \
+		_Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++)                                        \
+			_Pragma("GCC unroll 8") for (int v = 0; v < NV; v++)                                      \
+				*(vec *)(Cc + (i + r) * ldc + v * L) += acc[r][v];                                    \
+	}
+/* As many columns as NV vectors of BYTES have. */
+#define GEMM_PART(N, PART, T, BYTES, NV, ROWS)                                                        \
+	static void CAT3(gemm##PART, N, h)(int64_t m, int64_t k, const T *A, int64_t lda, const T *B, int64_t ldb, T *Cc, int64_t ldc) \
+	{                                                                                                 \
+		typedef T vec __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));             \
+		enum { L = BYTES / sizeof(T) };                                                               \
+		int64_t i = 0;                                                                                \
+		GEMM_ROWS(T, ROWS, NV)                                                                        \
+		GEMM_ROWS(T, 1, NV)                                                                           \
+	}
+#define GEMM_PARTS(N, T, PART, COLUMNS)                                                               \
+	for (; n - j >= (COLUMNS); j += (COLUMNS))                                                        \
+		CAT3(gemm##PART, N, h)(m, k, A, lda, B + j, ldb, Cc + j, ldc);
 #define GEMM(N, T, ROWS)                                                                              \
+	GEMM_PART(N, two, T, VB, 2, ROWS)                                                                 \
+	GEMM_PART(N, whole, T, VB, 1, 8)                                                                  \
+	GEMM_PART(N, half, T, VB / 2, 1, 8)                                                               \
+	GEMM_PART(N, quarter, T, MAX(VB / 4, sizeof(T)), 1, 8)                                                           \
+	GEMM_PART(N, one, T, sizeof(T), 1, 8)                                                             \
 	static void CAT3(gemm, N, h)(int64_t m, int64_t n, int64_t k, const void *a_, int64_t lda,        \
 	                             const void *b_, int64_t ldb, void *c_, int64_t ldc)                  \
 	{                                                                                                 \
-		typedef T vec __attribute__((vector_size(VB), aligned(sizeof(T)), may_alias));                \
-		enum { L = VB / sizeof(T), NV = 2 };                                                          \
+		enum { L = VB / sizeof(T) };                                                                  \
 		const T *A = a_, *B = b_;                                                                     \
 		T *Cc = c_;                                                                                   \
 		int64_t j = 0;                                                                                \
-		for (; j + NV * L <= n; j += NV * L) {                                                        \
-			int64_t i = 0;                                                                            \
-			for (; i + ROWS <= m; i += ROWS) {                                                        \
-				vec acc[ROWS][NV];                                                                    \
-				_Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++)                                \
-					_Pragma("GCC unroll 8") for (int v = 0; v < NV; v++)                              \
-						acc[r][v] = (vec){ 0 };                                                       \
-				for (int64_t p = 0; p < k; p++) {                                                     \
-					const T *bp = B + p * ldb + j;                                                    \
-					vec b0 = *(const vec *)bp, b1 = *(const vec *)(bp + L);                           \
-					_Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++) {                          \
-						vec av = (vec){ 0 } + A[(i + r) * lda + p];                                   \
-						MADD(acc[r][0], av, b0);                                                      \
-						MADD(acc[r][1], av, b1);                                                      \
-					}                                                                                 \
-				}                                                                                     \
-				_Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++)                                \
-					_Pragma("GCC unroll 8") for (int v = 0; v < NV; v++)                              \
-						*(vec *)(Cc + (i + r) * ldc + j + v * L) += acc[r][v];                        \
-			}                                                                                         \
-			for (; i < m; i++) {                                                                      \
-				vec c0 = { 0 }, c1 = { 0 };                                                           \
-				for (int64_t p = 0; p < k; p++) {                                                     \
-					const T *bp = B + p * ldb + j;                                                    \
-					vec av = (vec){ 0 } + A[i * lda + p];                                             \
-					MADD(c0, av, *(const vec *)bp);                                                   \
-					MADD(c1, av, *(const vec *)(bp + L));                                             \
-				}                                                                                     \
-				*(vec *)(Cc + i * ldc + j) += c0;                                                     \
-				*(vec *)(Cc + i * ldc + j + L) += c1;                                                 \
-			}                                                                                         \
-		}                                                                                             \
-		if (j < n)                                                                                    \
-			for (int64_t i = 0; i < m; i++) {                                                         \
-				T acc[NV * L];                                                                        \
-				int64_t w = n - j;                                                                    \
-				for (int64_t q = 0; q < w; q++)                                                       \
-					acc[q] = 0;                                                                       \
-				for (int64_t p = 0; p < k; p++) {                                                     \
-					T av = A[i * lda + p];                                                            \
-					const T *bp = B + p * ldb + j;                                                    \
-					for (int64_t q = 0; q < w; q++)                                                   \
-						SADD(acc[q], av, bp[q]);                                                      \
-				}                                                                                     \
-				for (int64_t q = 0; q < w; q++)                                                       \
-					Cc[i * ldc + j + q] += acc[q];                                                    \
-			}                                                                                         \
+		GEMM_PARTS(N, T, two, 2 * L)                                                                  \
+		GEMM_PARTS(N, T, whole, L)                                                                    \
+		if (L >= 4)                                                                                   \
+			GEMM_PARTS(N, T, half, L / 2)                                                             \
+		if (L >= 8)                                                                                   \
+			GEMM_PARTS(N, T, quarter, L / 4)                                                          \
+		GEMM_PARTS(N, T, one, 1)                                                                      \
 	}
 /* Rows of both are contiguous: sums of VB-wide running products, four at a time. */
 #define GEMM_NT(N, T)                                                                                 \
@@ -86,6 +84,8 @@ enum { VB = 16 };
 					MADD(s2, *(const vec *)(x + p + 2 * L), *(const vec *)(y + p + 2 * L));           \
 					MADD(s3, *(const vec *)(x + p + 3 * L), *(const vec *)(y + p + 3 * L));           \
 				}                                                                                     \
+				for (; p + L <= k; p += L)                                                            \
+					MADD(s0, *(const vec *)(x + p), *(const vec *)(y + p));                           \
 				s0 = (s0 + s1) + (s2 + s3);                                                           \
 				T t = 0, lane[L];                                                                     \
 				memcpy(lane, &s0, sizeof lane);                                                       \
