@@ -7,7 +7,7 @@
 
 #include "copy.h"
 
-enum { UNIT_BYTES = 65536, TILE_BYTES = 262144, REPEAT_BYTES = 64, LINE = 64, BLOCK = 64 };
+enum { UNIT_BYTES = 65536, TILE_BYTES = 262144, REPEAT_BYTES = 64, FLIP_BYTES = 16, LINE = 64, BLOCK = 64 };
 
 /* Dimension d goes last but one. */
 static void last_but_one(struct loop *l, int d)
@@ -62,6 +62,8 @@ void box_make(struct arena *a, struct box *b, const struct prog_view *in, const 
 	b->mode = BOX_STRIDED;
 	if (is[r - 1] == es && os[r - 1] == es)
 		b->mode = r > 1 && l->dim[r - 1] > 1 && l->dim[r - 1] * es <= COPY_FEW ? BOX_SHORT : BOX_RUN;
+	else if (r > 1 && is[r - 1] == -es && os[r - 1] == es && l->dim[r - 1] * es <= FLIP_BYTES && is[r - 2] == l->dim[r - 1] * es && os[r - 2] == is[r - 2])
+		b->mode = BOX_FLIP;
 	else if (r > 1 && is[r - 1]) {
 		int d = r - 1;      /* where the source lies closest */
 		for (int j = 0; j < r - 1; j++)
@@ -77,7 +79,7 @@ void box_make(struct arena *a, struct box *b, const struct prog_view *in, const 
 			last_but_one(l, d);
 	if (r > 1 && os[r - 1] == es && !is[r - 1] && l->dim[r - 1] * es <= REPEAT_BYTES && l->dim[r - 1] <= l->dim[r - 2])
 		b->mode = BOX_REPEAT;
-	bool two = b->mode == BOX_SHORT || b->mode == BOX_TRANSPOSE || b->mode == BOX_REPEAT || b->mode == BOX_BLOCKS;         /* the last two dimensions at once */
+	bool two = b->mode == BOX_SHORT || b->mode == BOX_FLIP || b->mode == BOX_TRANSPOSE || b->mode == BOX_REPEAT || b->mode == BOX_BLOCKS;         /* the last two dimensions at once */
 	if (!two && r > 1 && l->dim[r - 1] < 8 && l->dim[r - 1] * es < 32 && l->dim[r - 2] > 2 * l->dim[r - 1]) {
 		/* short rows: walk across them */
 		int64_t *p[3] = { l->dim, is, os };
@@ -138,6 +140,9 @@ void box_run(const struct box *b, char *out, const char *in, int64_t t0, int64_t
 		case BOX_SHORT:
 			for (int64_t i = 0; i < n; i++)
 				copy_few(dst + i * os[cut], src + i * is[cut], (size_t)(l->dim[r - 1] * es));
+			break;
+		case BOX_FLIP:
+			isa->flip(n, l->dim[r - 1], es, src + (l->dim[r - 1] - 1) * is[r - 1], dst);
 			break;
 		case BOX_TRANSPOSE:
 			isa->transpose[es == 1 ? 0 : es == 2 ? 1 : es == 4 ? 2 : 3](l->dim[r - 1], n, src, is[r - 1] / es, dst, os[r - 2] / es);

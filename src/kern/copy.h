@@ -4,8 +4,8 @@
 
 #include "impl.h"
 
-/* SHORT: rows of few bytes; REPEAT: each element a few times; BLOCKS: rows that share lines of the source */
-enum box_mode { BOX_RUN, BOX_SHORT, BOX_TRANSPOSE, BOX_REPEAT, BOX_BLOCKS, BOX_STRIDED };
+/* SHORT: rows of few bytes; FLIP: such, from the last element to the first; REPEAT: each element a few times; BLOCKS: rows that share lines of the source */
+enum box_mode { BOX_RUN, BOX_SHORT, BOX_FLIP, BOX_TRANSPOSE, BOX_REPEAT, BOX_BLOCKS, BOX_STRIDED };
 struct box {
 	struct loop l;           /* stride[0] of the source, [1] of the destination */
 	enum box_mode mode;

@@ -643,6 +643,26 @@ static void CAT3(threefry, 2x32, h)(int64_t n, const uint32_t key[2], uint64_t c
 	}
 }
 
+/* --- rows of few bytes -------------------------------------------------------- */
+
+static void flip_h(int64_t n, int64_t dim, int es, const char *in, char *out)
+{
+	int64_t row = dim * es, i = 0;
+#if defined(__x86_64__) && ISA_LEVEL >= 3
+	/* as many rows as fit; what is stored behind them the next turn overwrites */
+	int64_t some = 16 / row;
+	uint8_t from[16];
+	for (int64_t b = 0; b < 16; b++)
+		from[b] = (uint8_t)(b / row * row + (dim - 1 - b % row / es) * es + b % es);
+	__m128i at = _mm_loadu_si128((const void *)from);
+	for (; i * row + 16 <= n * row; i += some)
+		_mm_storeu_si128((void *)(out + i * row), _mm_shuffle_epi8(_mm_loadu_si128((const void *)(in + i * row)), at));
+#endif
+	for (; i < n; i++)
+		for (int64_t j = 0; j < dim; j++)
+			memcpy(out + i * row + j * es, in + i * row + (dim - 1 - j) * es, (size_t)es);
+}
+
 const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 	.name = ISA_TEXT,
 	.elem = { [NAT_pred] = table_pred_s, [NAT_i8] = table_i8_s, [NAT_i16] = table_i16_s, [NAT_i32] = table_i32_s,
@@ -681,7 +701,7 @@ const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 #define COMPLEX_ROWS(P) [ELEM_add] = P##_add_s, [ELEM_subtract] = P##_subtract_s, [ELEM_negate] = P##_negate_s,              \
 	[ELEM_multiply] = P##_multiply_s, [ELEM_complex] = P##_complex_s, [ELEM_real] = P##_real_s, [ELEM_imag] = P##_imag_s
 	.on_complex = { { COMPLEX_ROWS(c64), [ELEM_abs] = c64_abs_s, [ELEM_divide] = c64_divide_s }, { COMPLEX_ROWS(c128) } },
-	.keys32 = keys_32_h, .small = small_f8_h, .philox = philox_4x32_h, .threefry = threefry_2x32_h,
+	.flip = flip_h, .keys32 = keys_32_h, .small = small_f8_h, .philox = philox_4x32_h, .threefry = threefry_2x32_h,
 	.transpose = { transpose_or_weave_uint8_t_h, transpose_or_weave_uint16_t_h, transpose_words, transpose_uint64_t_h },
 };
 

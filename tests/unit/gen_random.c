@@ -548,6 +548,85 @@ static bool every(void)
 	return ok;
 }
 
+/* Rows of a few elements beside something for each place in a row and for each row, what stands elsewhere in the row, and sums of it. */
+static int64_t period_dim[3];
+static void build_period(void)
+{
+	static const int types[] = { DT_f32, DT_f32, DT_bf16, DT_i32, DT_u8, DT_f64, DT_f16, DT_i8, DT_pred };
+	static const enum elem ops[] = { ELEM_add, ELEM_multiply, ELEM_maximum, ELEM_minimum };
+	int rank = period_dim[2] ? 3 : 2;
+	int dt = types[pick(9)];
+	int64_t n = period_dim[0], p = period_dim[1], dim[3] = { n, p }, at[2] = { rank - 1, 0 };
+	if (rank == 3) {
+		dim[1] = period_dim[2];
+		dim[2] = p;
+	}
+	ir_type t = tens(dt, rank, dim);
+	ir_val x[24], scale = ir_param(fn, tens(dt, 1, &p)), row = ir_param(fn, tens(dt, 1, dim)), other = ir_param(fn, tens(dt, 1, &p));
+	ir_val index = ir_param(fn, tens(DT_i32, 2, (int64_t[]){ n, 1 }));
+	int k = 0, steps = 2 + pick(6);
+	x[k++] = ir_param(fn, t);
+	x[k++] = ir_param(fn, t);
+	b = (struct ir_b){ m, fn, 0 };
+	x[k++] = ir_broadcast(&b, dt == DT_pred ? scale : ir_bin(&b, ops[pick(4)], scale, other), t, &at[0]);
+	x[k++] = ir_broadcast(&b, row, t, &at[1]);
+	if (dt != DT_pred)
+		x[k++] = ir_iota(&b, t, pick(rank));
+	for (int i = 0; i < steps; i++) {
+		ir_val u = x[pick(k)], v = x[pick(k)];
+		switch (pick(9)) {
+		case 0: case 1: {
+			int64_t w[2] = { 1, pick(3) ? rank - 1 : pick(rank) };
+			x[k++] = ir_emit(&b, IR_reverse, 1, &u, t, w, 2);
+			break;
+		}
+		case 2: {      /* the last of each row first */
+			if (rank == 3)
+				break;
+			int64_t zero[2] = { 0, 0 }, one[2] = { 1, 1 }, cut[2] = { 0, p - 1 }, end[2] = { n, p - 1 }, d = 1;
+			ir_val part[2] = { ir_slice(&b, u, cut, dim, one), ir_slice(&b, v, zero, end, one) };
+			x[k++] = p > 1 ? ir_emit(&b, IR_concatenate, 2, part, t, &d, 1) : u;
+			break;
+		}
+		case 3: {
+			if (rank == 3 || dt == DT_pred)
+				break;
+			int64_t w[14] = { 1, 1, 1, 0, 0, 0, 1, 0, 1, 2, 1, p };
+			x[k++] = ir_emit(&b, IR_gather, 2, (ir_val[]){ u, index }, t, w, 13);
+			break;
+		}
+		case 4: {
+			if (dtype_info[dt].cls != DT_FLOAT)
+				break;
+			ir_val sum = ir_reduce1(&b, RED_max, u, ir_const_f(&b, ir_scalar(m, (enum dtype)dt), 0), 1, (int64_t[]){ rank - 1 });
+			x[k++] = ir_broadcast(&b, sum, t, (int64_t[]){ 0, 1 });
+			break;
+		}
+		default:
+			x[k++] = dt == DT_pred ? ir_bin(&b, pick(2) ? ELEM_and : ELEM_xor, u, v) : ir_bin(&b, ops[pick(4)], u, v);
+		}
+	}
+	ir_result(fn, x[k - 1]);
+	if (pick(2))
+		ir_result(fn, ir_bin(&b, dt == DT_pred ? ELEM_or : ELEM_maximum, x[pick(k)], x[pick(k)]));
+}
+
+static bool period(void)
+{
+	static const int64_t rows[] = { 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 130, 4099 };
+	bool ok = true;
+	for (size_t r = 0; r < NELEM(rows); r++)
+		for (int64_t p = 1; p <= 17; p += p < 8 ? 1 : 2)
+			for (uint64_t k = 0; k < (rows[r] > 1000 ? 2 : 4); k++) {
+				period_dim[0] = rows[r];
+				period_dim[1] = p;
+				period_dim[2] = k == 3 ? 5 : 0;
+				uint64_t at = 10000 * k + (uint64_t)(rows[r] * 20 + p);
+				ok &= !drawn(at) || one(600000 + at, build_period);
+			}
+	return ok;
+}
+
 /* Operands of the results' shape, read at the index of the result or at another: which of them may be the result's array? */
 static void build_over(void)
 {
@@ -1270,6 +1349,7 @@ static void test_points(void **state) { assert_int_equal(each_target(points), 0)
 static void test_rows(void **state) { assert_int_equal(each_target(rows), 0); }
 static void test_kept(void **state) { assert_int_equal(each_target(kept), 0); }
 static void test_every(void **state) { assert_int_equal(each_target(every), 0); }
+static void test_period(void **state) { assert_int_equal(each_target(period), 0); }
 static void test_parts(void **state) { assert_int_equal(each_target(parts), 0); }
 static void test_args(void **state) { assert_int_equal(each_target(args), 0); }
 static void test_spare(void **state) { assert_int_equal(each_target(spare), 0); }
@@ -1278,7 +1358,7 @@ static void test_loops(void **state) { assert_int_equal(each_target(loops), 0); 
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_kept), cmocka_unit_test(test_every), cmocka_unit_test(test_parts),
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_kept), cmocka_unit_test(test_every), cmocka_unit_test(test_period), cmocka_unit_test(test_parts),
 		cmocka_unit_test(test_spare), cmocka_unit_test(test_args), cmocka_unit_test(test_loops), cmocka_unit_test(test_over), cmocka_unit_test(test_flow) };
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);

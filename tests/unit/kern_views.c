@@ -323,6 +323,28 @@ static void turned(void **state)
 	}
 }
 
+/* Short rows from their last element to their first. */
+static void flipped(void **state)
+{
+	static const int64_t some[] = { 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 63, 64, 65, 4099 };
+	for (int es = 1; es <= 8; es *= 2)
+	for (int64_t w = 2; w <= 17; w++)
+	for (size_t r = 0; r < NELEM(some); r++) {
+		enum dtype dt = es == 1 ? DT_u8 : es == 2 ? DT_u16 : es == 4 ? DT_u32 : DT_u64;
+		int64_t dim[] = { some[r], w };
+		arena_reset(&A);
+		arr[0] = make(dt, 2, dim, true, true);
+		arr[1] = make(dt, 2, dim, true, false);
+		arr[0].v.stride[1] = -1;
+		arr[0].v.off += w - 1;
+		begin(KERN_copy);
+		run(1, 1);
+		for (int64_t i = 0; i < dim[0]; i++)
+			for (int64_t j = 0; j < w; j++)
+				assert_memory_equal(at(&arr[1], (int64_t[]){ i, j }), at(&arr[0], (int64_t[]){ i, j }), (size_t)es);
+	}
+}
+
 static void iotas(void **state)
 {
 	TIMES(200) {
@@ -1555,7 +1577,7 @@ int main(void)
 	kern_isa();          /* settings are read once */
 	mem_refuse(allocates);
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(copies), cmocka_unit_test(turned), cmocka_unit_test(iotas), cmocka_unit_test(elementwise), cmocka_unit_test(repeated_operands), cmocka_unit_test(slices), cmocka_unit_test(pads),
+		cmocka_unit_test(copies), cmocka_unit_test(turned), cmocka_unit_test(flipped), cmocka_unit_test(iotas), cmocka_unit_test(elementwise), cmocka_unit_test(repeated_operands), cmocka_unit_test(slices), cmocka_unit_test(pads),
 		cmocka_unit_test(reduces), cmocka_unit_test(argmax), cmocka_unit_test(windows), cmocka_unit_test(selects), cmocka_unit_test(scans),
 		cmocka_unit_test(dots), cmocka_unit_test(narrow_products), cmocka_unit_test(sorts), cmocka_unit_test(top_ks), cmocka_unit_test(gathers), cmocka_unit_test(single_elements), cmocka_unit_test(convolutions),
 		cmocka_unit_test(factorisations), cmocka_unit_test(transforms),
