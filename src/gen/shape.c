@@ -20,7 +20,7 @@ struct score { const struct gen_sched *s; uint32_t *seen; uint32_t stamp; int la
 
 enum { FAR = 4096 };         /* bytes */
 #define SHORT_USE 0.375      /* of dense rows of two or three elements memory takes part of the time */
-enum { PHASES = 8 };         /* vectors until a period ends where one does: each is code of its own */
+enum { PHASES = 8, PHASE_WORTH = 4096 };         /* vectors until a period ends where one does: each is code of its own, which so many elements pay for */
 
 static int64_t low_ext(const struct gen_sched *s, int low) { return low < 0 ? 1 : s->var[low].ext; }
 
@@ -516,7 +516,10 @@ static bool can_period(const struct gen_sched *s, int v, int u)
 {
 	if (u == v || !(s->outer >> v & s->outer >> u & 1) || s->var[v].ext < 2 || s->var[u].ext < 2 || s->var[u].ext >= s->width)
 		return false;
-	if (s->var[u].ext / gcd_of(s->var[u].ext, s->width / s->t->vectors) > PHASES)
+	int64_t phases = s->var[u].ext / gcd_of(s->var[u].ext, s->width / s->t->vectors), count = 1;
+	for (int i = 0; i < s->nvar; i++)
+		count *= s->outer >> i & 1 ? s->var[i].ext : 1;
+	if (phases > 1 && (phases > PHASES || count < phases * PHASE_WORTH))
 		return false;
 	for (int b = 0; b < s->nbody; b++)
 		if (s->body[b].lo[u] || s->body[b].hi[u] != s->var[u].ext)

@@ -613,7 +613,7 @@ static void build_period(void)
 
 static bool period(void)
 {
-	static const int64_t rows[] = { 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 130, 4099 };
+	static const int64_t rows[] = { 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 130, 4096, 4099, 4107, 4111 };
 	bool ok = true;
 	for (size_t r = 0; r < NELEM(rows); r++)
 		for (int64_t p = 1; p <= 17; p += p < 8 ? 1 : 2)
