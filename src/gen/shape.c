@@ -249,11 +249,16 @@ static void keep_walk(struct keep *k, uint32_t id)
 		keep_walk(k, in[j]);
 }
 
-static void nest_roots(const struct gen_nest *x, const struct gen_body *b, void (*what)(void *, uint32_t), void *arg)
+static void red_roots(const struct gen_nest *x, const struct gen_body *b, void (*what)(void *, uint32_t), void *arg)
 {
 	for (int i = 0; i < x->nred; i++)
 		for (int k = 0; k < b->red[x->red[i].red].n; k++)
 			what(arg, x->red[i].node[k]);
+}
+
+static void nest_roots(const struct gen_nest *x, const struct gen_body *b, void (*what)(void *, uint32_t), void *arg)
+{
+	red_roots(x, b, what, arg);
 	for (int i = 0; i < x->nst; i++)
 		what(arg, x->st[i].node);
 }
@@ -466,7 +471,8 @@ static bool linear(const struct gen_sched *s, int times)
 	return true;
 }
 
-struct under { const struct gen_sched *s; const struct gen_nest *nest; uint32_t *seen, turn; };
+/* from: the first store of the nest that is still to come: a result that is stored lies over what it may lie over */
+struct under { const struct gen_sched *s; const struct gen_nest *nest; int from; uint32_t *seen, turn; };
 
 static void root_under(void *arg, uint32_t id)
 {
@@ -477,7 +483,7 @@ static void root_under(void *arg, uint32_t id)
 	u->seen[id] = u->turn;
 	if (n->kind == GN_LOAD && n->a[0] < u->s->fn->nparam) {
 		int64_t same = 0;
-		for (int i = 0; u->nest && i < u->nest->nst; i++)
+		for (int i = u->from; u->nest && i < u->nest->nst; i++)
 			same |= (int64_t)(u->nest->st[i].lin == n->lin) << u->nest->st[i].res;
 		u->s->under[n->a[0]] &= same;
 	}
@@ -497,11 +503,15 @@ static void find_under(struct arena *a, struct gen_sched *s)
 		for (int i = 0; i < s->body[b].nnest; i++) {
 			u.nest = &s->body[b].nest[i];
 			u.turn++;
-			nest_roots(u.nest, &s->body[b], root_under, &u);
-			for (int k = 0; k < u.nest->nst; k++)     /* what the address of a result is made of */
-				for (int j = 0; j < GEN_NT; j++)
-					if (s->lin[u.nest->st[k].lin].tk[j])
-						root_under(&u, s->lin[u.nest->st[k].lin].tn[j]);
+			u.from = 0;
+			red_roots(u.nest, &s->body[b], root_under, &u);
+			for (; u.from < u.nest->nst; u.from++) {
+				const struct gen_store *st = &u.nest->st[u.from];
+				root_under(&u, st->node);
+				for (int j = 0; j < GEN_NT; j++)     /* what the address of a result is made of */
+					if (s->lin[st->lin].tk[j])
+						root_under(&u, s->lin[st->lin].tn[j]);
+			}
 		}
 		u.nest = NULL;
 		u.turn++;

@@ -564,17 +564,20 @@ static void build_period(void)
 	ir_type t = tens(dt, rank, dim);
 	ir_val x[24], scale = ir_param(fn, tens(dt, 1, &p)), row = ir_param(fn, tens(dt, 1, dim)), other = ir_param(fn, tens(dt, 1, &p));
 	ir_val index = ir_param(fn, tens(DT_i32, 2, (int64_t[]){ n, 1 }));
+	ir_val turned = ir_param(fn, tens(dt, 2, (int64_t[]){ p, n }));
 	int k = 0, steps = 2 + pick(6);
 	x[k++] = ir_param(fn, t);
 	x[k++] = ir_param(fn, t);
 	b = (struct ir_b){ m, fn, 0 };
+	if (rank == 2)
+		x[k++] = ir_transpose(&b, turned, (int64_t[]){ 1, 0 });
 	x[k++] = ir_broadcast(&b, dt == DT_pred ? scale : ir_bin(&b, ops[pick(4)], scale, other), t, &at[0]);
 	x[k++] = ir_broadcast(&b, row, t, &at[1]);
 	if (dt != DT_pred)
 		x[k++] = ir_iota(&b, t, pick(rank));
 	for (int i = 0; i < steps; i++) {
 		ir_val u = x[pick(k)], v = x[pick(k)];
-		switch (pick(9)) {
+		switch (pick(10)) {
 		case 0: case 1: {
 			int64_t w[2] = { 1, pick(3) ? rank - 1 : pick(rank) };
 			x[k++] = ir_emit(&b, IR_reverse, 1, &u, t, w, 2);
@@ -588,14 +591,26 @@ static void build_period(void)
 			x[k++] = p > 1 ? ir_emit(&b, IR_concatenate, 2, part, t, &d, 1) : u;
 			break;
 		}
-		case 3: {
+		case 3: {      /* columns side by side, each something else */
+			if (rank == 3)
+				break;
+			ir_val part[17];
+			int64_t one[2] = { n, 1 }, step[2] = { 1, 1 }, d = 1;
+			for (int64_t c = 0; c < p; c++) {
+				ir_val col = ir_slice(&b, x[pick(k)], (int64_t[]){ 0, c }, (int64_t[]){ n, c + 1 }, step), more = ir_reshape(&b, row, 2, one);
+				part[c] = dt == DT_pred ? ir_bin(&b, ELEM_xor, col, more) : ir_bin(&b, ops[pick(4)], col, more);
+			}
+			x[k++] = p > 1 ? ir_emit(&b, IR_concatenate, (uint32_t)p, part, t, &d, 1) : u;
+			break;
+		}
+		case 4: {
 			if (rank == 3 || dt == DT_pred)
 				break;
 			int64_t w[14] = { 1, 1, 1, 0, 0, 0, 1, 0, 1, 2, 1, p };
 			x[k++] = ir_emit(&b, IR_gather, 2, (ir_val[]){ u, index }, t, w, 13);
 			break;
 		}
-		case 4: {
+		case 5: {
 			if (dtype_info[dt].cls != DT_FLOAT)
 				break;
 			ir_val sum = ir_reduce1(&b, RED_max, u, ir_const_f(&b, ir_scalar(m, (enum dtype)dt), 0), 1, (int64_t[]){ rank - 1 });
@@ -738,6 +753,25 @@ static bool parts(void)
 	bool ok = true;
 	for (uint64_t seed = 1; seed <= 24; seed++)
 		ok &= text_on(text, seed);
+	return ok;
+}
+
+/* The second result reads what the first must therefore not lie over. */
+static bool behind(void)
+{
+	static const char text[] =
+		"module @\"\" partitions=1 replicas=1\n"
+		"fn @g(%1: f32[15], %2: f32[15,16]) -> (f32[15,16], f32[15,16]) {\n"
+		"  %3 = broadcast %1 dims=[0] : f32[15,16]\n"
+		"  %4 = constant data=0 : f32[]\n"
+		"  %5 = reduce %3, %4 dims=[1] redop=max : f32[15]\n"
+		"  %6 = broadcast %5 dims=[0] : f32[15,16]\n"
+		"  %7 = maximum %2, %6 : f32[15,16]\n"
+		"  return %6, %7\n"
+		"}\n";
+	bool ok = true;
+	for (uint64_t seed = 1; seed <= 24; seed++)
+		ok &= text_on(text, seed * 0x9e3779b97f4a7c15u);
 	return ok;
 }
 
@@ -1350,6 +1384,7 @@ static void test_rows(void **state) { assert_int_equal(each_target(rows), 0); }
 static void test_kept(void **state) { assert_int_equal(each_target(kept), 0); }
 static void test_every(void **state) { assert_int_equal(each_target(every), 0); }
 static void test_period(void **state) { assert_int_equal(each_target(period), 0); }
+static void test_behind(void **state) { assert_int_equal(each_target(behind), 0); }
 static void test_parts(void **state) { assert_int_equal(each_target(parts), 0); }
 static void test_args(void **state) { assert_int_equal(each_target(args), 0); }
 static void test_spare(void **state) { assert_int_equal(each_target(spare), 0); }
@@ -1358,7 +1393,7 @@ static void test_loops(void **state) { assert_int_equal(each_target(loops), 0); 
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_kept), cmocka_unit_test(test_every), cmocka_unit_test(test_period), cmocka_unit_test(test_parts),
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_points), cmocka_unit_test(test_rows), cmocka_unit_test(test_kept), cmocka_unit_test(test_every), cmocka_unit_test(test_period), cmocka_unit_test(test_behind), cmocka_unit_test(test_parts),
 		cmocka_unit_test(test_spare), cmocka_unit_test(test_args), cmocka_unit_test(test_loops), cmocka_unit_test(test_over), cmocka_unit_test(test_flow) };
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
