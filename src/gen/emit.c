@@ -541,6 +541,27 @@ static void body_turn(struct em *e, void *p)
 	turn_close(e, bb, NULL);
 }
 
+/* All turns of s->weave. */
+static void weave_turn(struct em *e)
+{
+	const struct gen_sched *s = e->s;
+	int u = s->weave, n = (int)s->var[u].ext;
+	LV x[GEN_MAX_OUT][GEN_WOVEN];
+	for (int b = 0; b < s->nbody; b++)
+		for (int64_t j = s->body[b].lo[u]; j < s->body[b].hi[u]; j++) {
+			LLVMBasicBlockRef bb = turn_open(e, 1u << u);
+			e->body_scope = e->cur;
+			e->body = &s->body[b];
+			e->var[u] = em_ki(e->i64, j);
+			for (int i = 0; i < s->body[b].nest->nst; i++)
+				x[i][j] = em_stored(e, &s->body[b].nest->st[i]);
+			turn_close(e, bb, NULL);
+		}
+	e->var[u] = em_ki(e->i64, 0);
+	for (int i = 0; i < s->body[0].nest->nst; i++)
+		em_weave(e, &s->body[0].nest->st[i], x[i], n);
+}
+
 /* --- tiles -------------------------------------------------------------- */
 
 struct tile { LV at[GEN_NV]; };
@@ -645,7 +666,9 @@ static void outer_loops(struct em *e, const struct gen_body *b, const struct til
 {
 	const struct gen_sched *s = e->s;
 	if (i == s->norder) {
-		if (s->across >= 0)
+		if (s->weave >= 0)
+			weave_turn(e);
+		else if (s->across >= 0)
 			across_loops(e, b);
 		else
 			body_turn(e, (void *)b);
@@ -743,9 +766,8 @@ static void all_tiles(struct em *e, LV t0, LV t1, LV some)
 			rest = LLVMBuildUDiv(e->b, rest, em_ki(e->i64, n), "");
 		}
 	}
-	for (int b = 0; b < s->nbody; b++) {
+	for (int b = 0; b < (s->weave < 0 ? s->nbody : 1); b++)
 		outer_loops(e, &s->body[b], &t, 0);
-	}
 	loop_close(e, &l, 1, t1, some);
 }
 

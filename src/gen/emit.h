@@ -122,6 +122,9 @@ LV em_get(struct em *e, uint32_t id);                        /* value of a node 
 LV em_get_as(struct em *e, uint32_t id, bool vec);           /* as a vector, if vec */
 LV em_lin_ptr(struct em *e, int buf, uint32_t lin);          /* address of element lin, its lane part left out */
 void em_store(struct em *e, const struct gen_store *st);
+LV em_stored(struct em *e, const struct gen_store *st);      /* what goes to memory, as a vector */
+/* The lanes of n vectors in turn, to n vectors from the place of st on. */
+void em_weave(struct em *e, const struct gen_store *st, const LV *x, int n);
 void em_kept_store(struct em *e, uint32_t id, LV mem);       /* node id to this turn's place in mem */
 
 /* --- emit_tiny.c --------------------------------------------------------- */

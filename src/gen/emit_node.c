@@ -299,6 +299,15 @@ static LV masked_load(struct em *e, LT t, unsigned size, LV p)
 	return LLVMBuildCall2(e->b, ft, f, a, 4, "");
 }
 
+static void masked_store(struct em *e, LV x, unsigned size, LV p, LV mask)
+{
+	LT over[2] = { LLVMTypeOf(x), e->ptr };
+	unsigned id = LLVMLookupIntrinsicID("llvm.masked.store", 17);
+	LV f = LLVMGetIntrinsicDeclaration(e->m, id, over, 2);
+	LV a[4] = { x, p, LLVMConstInt(e->i32, size, false), mask };
+	LLVMBuildCall2(e->b, LLVMIntrinsicGetType(e->c, id, over, 2), f, a, 4, "");
+}
+
 /* Walking down columns crosses a page a turn, which the hardware does not foresee. */
 static void fetch_ahead(struct em *e, const struct gen_node *n, LV p, unsigned size)
 {
@@ -418,11 +427,7 @@ void em_store(struct em *e, const struct gen_store *st)
 				past_caches(e, w);
 			return;
 		}
-		LT over[2] = { LLVMTypeOf(x), e->ptr };
-		unsigned id = LLVMLookupIntrinsicID("llvm.masked.store", 17);
-		LV f = LLVMGetIntrinsicDeclaration(e->m, id, over, 2);
-		LV a[4] = { x, p, LLVMConstInt(e->i32, size, false), e->mask };
-		LLVMBuildCall2(e->b, LLVMIntrinsicGetType(e->c, id, over, 2), f, a, 4, "");
+		masked_store(e, x, size, p, e->mask);
 		return;
 	}
 	if (!v)
@@ -440,6 +445,41 @@ void em_store(struct em *e, const struct gen_store *st)
 		LV li = LLVMConstInt(e->i32, (unsigned)i, false), o = LLVMBuildExtractElement(e->b, v, li, "");
 		LV s = LLVMBuildStore(e->b, LLVMBuildExtractElement(e->b, x, li, ""), em_gep(e, t, p, o));
 		LLVMSetAlignment(s, size);
+	}
+}
+
+LV em_stored(struct em *e, const struct gen_store *st)
+{
+	return em_to_mem(e, e->s->buf[e->s->fn->nparam + (uint32_t)st->res].dtype, em_splat(e, em_get(e, st->node), e->width));
+}
+
+void em_weave(struct em *e, const struct gen_store *st, const LV *x, int n)
+{
+	int buf = (int)e->s->fn->nparam + st->res, dt = e->s->buf[buf].dtype, w = e->width, idx[256];
+	LT t = em_mem(e, dt);
+	unsigned size = dtype_info[dt].bytes;
+	LV p = em_lin_ptr(e, buf, st->lin), ids[256];
+	for (int m = 0; m < n; m++) {
+		LV out = x[m * w % n];
+		for (int i = 0; i < w; i++)
+			idx[i] = (m * w + i) / n;
+		out = em_shuffle(e, out, NULL, idx, w);
+		for (int k = 1; k < n; k++) {
+			int j = (m * w + k) % n;
+			for (int i = 0; i < w; i++)
+				idx[i] = (m * w + i) % n == j ? w + (m * w + i) / n : i;
+			out = em_shuffle(e, out, x[j], idx, w);
+		}
+		LV to = step_to(e, t, p, (int64_t)m * w);
+		if (!e->rem) {
+			LLVMSetAlignment(LLVMBuildStore(e->b, out, to), size);
+			continue;
+		}
+		LV left = LLVMBuildSub(e->b, LLVMBuildMul(e->b, e->rem, em_ki(e->i64, n), ""), em_ki(e->i64, (int64_t)m * w), "");
+		for (int i = 0; i < w; i++)
+			ids[i] = LLVMConstInt(e->i32, (unsigned)i, false);
+		LV mask = LLVMBuildICmp(e->b, LLVMIntSLT, LLVMConstVector(ids, (unsigned)w), em_splat(e, LLVMBuildTrunc(e->b, left, e->i32, ""), w), "");
+		masked_store(e, out, size, to, mask);
 	}
 }
 

@@ -261,7 +261,7 @@ struct gen_sched *gen_schedule(struct arena *a, const struct gen_target *t, cons
 		goto done;
 	}
 	if (!cx.anchor && cx.axis[0].ext == 0) {      /* nothing to do */
-		*cx.s = (struct gen_sched){ .t = t, .m = m, .fn = fn, .lane = -1, .low = -1, .width = 1 };
+		*cx.s = (struct gen_sched){ .t = t, .m = m, .fn = fn, .lane = -1, .low = -1, .weave = -1, .width = 1 };
 		out = cx.s;
 		goto done;
 	}

@@ -11,8 +11,8 @@
 #include "gen.h"
 #include "target.h"
 
-enum { GEN_VERSION = 11, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32,
-       GEN_SOURCES = 8 };       /* vectors of memory that one whose elements lie apart, as its period says, is made of */
+enum { GEN_VERSION = 12, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32,
+       GEN_SOURCES = 8, GEN_WOVEN = 8 };       /* vectors of memory that one whose elements lie apart, as its period says, is made of */
 #define GEN_SYMBOL "rondo_kernel"     /* of the function in the code */
 
 /* c + sum k[i] * variable i + sum tk[j] * node tn[j] (i64) */
@@ -86,6 +86,8 @@ struct gen_sched {
 	int lane;                         /* variable that is vectorised, -1 if none */
 	int low;                          /* a short outer variable inside the lane, a period: element i of the lane is turn i / ext of s->lane and
 	                                   * turn i % ext of this one; -1: none */
+	int weave;                        /* a short outer variable along which results lie side by side, so many apart along the lane: all of its turns, of
+	                                   * whatever bodies, are made beside each other and woven into dense vectors; -1: none */
 	int width;                        /* lanes */
 	int norder; uint8_t order[GEN_NV];    /* outer variables, outermost first */
 	int across, across_block;         /* loads that run along this variable, not along the lane, are transposed in

@@ -521,20 +521,59 @@ static void find_under(struct arena *a, struct gen_sched *s)
 	}
 }
 
+static int64_t outer_count(const struct gen_sched *s)
+{
+	int64_t n = 1;
+	for (int v = 0; v < s->nvar; v++)
+		n *= s->outer >> v & 1 ? s->var[v].ext : 1;
+	return n;
+}
+
 /* Can u, few turns all of which are in every body, be the period of v? */
 static bool can_period(const struct gen_sched *s, int v, int u)
 {
 	if (u == v || !(s->outer >> v & s->outer >> u & 1) || s->var[v].ext < 2 || s->var[u].ext < 2 || s->var[u].ext >= s->width)
 		return false;
-	int64_t phases = s->var[u].ext / gcd_of(s->var[u].ext, s->width / s->t->vectors), count = 1;
-	for (int i = 0; i < s->nvar; i++)
-		count *= s->outer >> i & 1 ? s->var[i].ext : 1;
-	if (phases > 1 && (phases > PHASES || count < phases * PHASE_WORTH))
+	int64_t phases = s->var[u].ext / gcd_of(s->var[u].ext, s->width / s->t->vectors);
+	if (phases > 1 && (phases > PHASES || outer_count(s) < phases * PHASE_WORTH))
 		return false;
 	for (int b = 0; b < s->nbody; b++)
 		if (s->body[b].lo[u] || s->body[b].hi[u] != s->var[u].ext)
 			return false;
 	return true;
+}
+
+/* Are results made of vectors along s->lane that lie side by side along u, in order of it, and is there nothing else to do? */
+static bool can_weave(const struct gen_sched *s, int u)
+{
+	int64_t n = s->var[u].ext, have = 0;
+	if (u == s->lane || !(s->outer >> u & 1) || n < 2 || n > GEN_WOVEN || s->body->nest->nst > GEN_MAX_OUT)
+		return false;
+	if (s->nbody == 1 && outer_count(s) < n * PHASE_WORTH)
+		return false;
+	for (int b = 0; b < s->nbody; b++) {
+		const struct gen_body *y = &s->body[b];
+		have += y->hi[u] - y->lo[u];
+		if (y->nred || y->nnest != 1 || y->nest->vars || y->nest->nst != s->body->nest->nst || (b && y->lo[u] != s->body[b - 1].hi[u]))
+			return false;
+		for (int v = 0; v < s->nvar; v++)
+			if (v != u && s->outer >> v & 1 && (y->lo[v] || y->hi[v] != s->var[v].ext))
+				return false;
+		for (int i = 0; i < y->nest->nst; i++) {
+			const struct gen_store *st = &y->nest->st[i], *first = &s->body->nest->st[i];
+			const struct gen_lin *l = &s->lin[st->lin], *f = &s->lin[first->lin];
+			bool one = y->hi[u] - y->lo[u] == 1;
+			if (st->res != first->res || l->k[s->lane] != n || l->k[u] != !one || l->c != f->c + (one ? y->lo[u] : 0))
+				return false;
+			for (int v = 0; v < s->nvar; v++)
+				if (v != u && l->k[v] != f->k[v])
+					return false;
+			for (int j = 0; j < GEN_NT; j++)
+				if (l->tk[j])
+					return false;
+		}
+	}
+	return s->body->lo[u] == 0 && have == n;
 }
 
 static double lane_costs(struct score *c, int lane, int low)
@@ -599,6 +638,12 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 	s->low = s->lane < 0 ? -1 : low;
 	if (s->low >= 0 && gen_lane_turn(s, s->width) * low_ext(s, low) > s->width)
 		s->width /= t->vectors;         /* a turn is several vectors */
+	s->weave = -1;
+	for (int u = 0; u < s->nvar && s->lane >= 0 && s->low < 0 && s->weave < 0; u++)
+		if (can_weave(s, u))
+			s->weave = u;
+	if (s->weave >= 0)
+		s->width /= t->vectors;
 	if (s->lane >= 0 && s->low < 0 && inner_ok) {
 		/* columns: several cache lines of a row at once, if the work per element is so small that the
 		 * accumulators stay in registers */
@@ -636,9 +681,9 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 	for (int b = 0; b < s->nbuf; b++)
 		s->bytes += b < (int)(s->fn->nparam + s->fn->result.n) ? s->buf[b].count * dtype_info[s->buf[b].dtype].bytes : 0;
 	s->across = -1;
-	int last = s->low < 0 ? inside_lane(s) : -1;
+	int last = s->low < 0 && s->weave < 0 ? inside_lane(s) : -1;
 	for (int v = 0; v < s->nvar; v++)
-		if (s->outer >> v & 1 && v != s->lane && v != s->low && v != last && s->var[v].ext > 1)
+		if (s->outer >> v & 1 && v != s->lane && v != s->low && v != s->weave && v != last && s->var[v].ext > 1)
 			s->order[s->norder++] = (uint8_t)v;
 	if (s->across >= 0)
 		s->order[s->norder++] = (uint8_t)last;
