@@ -20,7 +20,7 @@ struct score { const struct gen_sched *s; uint32_t *seen; uint32_t stamp; int la
 
 enum { FAR = 4096 };         /* bytes */
 #define SHORT_USE 0.375      /* of dense rows of two or three elements memory takes part of the time */
-enum { PHASES = 8, PHASE_WORTH = 4096 };         /* vectors until a period ends where one does: each is code of its own, which so many elements pay for */
+enum { PHASES = 8, PHASE_WORTH = 4096, ROW_WORK = 16 };         /* vectors until a period ends where one does: each is code of its own, which so many elements pay for */
 
 static int64_t low_ext(const struct gen_sched *s, int low) { return low < 0 ? 1 : s->var[low].ext; }
 
@@ -576,6 +576,15 @@ static bool can_weave(const struct gen_sched *s, int u)
 	return s->body->lo[u] == 0 && have == n;
 }
 
+/* What is to be done once for each turn of s->lane, all of u: of vectors that run on from row to row it is done for each element. */
+static int row_work(const struct gen_sched *s, int u)
+{
+	int work = 0;
+	for (uint32_t i = 1; i < s->nnode; i++)
+		work += s->node[i].mask >> s->lane & 1 && !(s->node[i].mask >> u & 1) ? gen_node_cost(&s->node[i]) : 0;
+	return work;
+}
+
 static double lane_costs(struct score *c, int lane, int low)
 {
 	double k = 0;
@@ -635,7 +644,7 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 			}
 		}
 	s->lane = lane >= 0 && (!inner_ok || best < inner) ? lane : -1;
-	s->low = s->lane < 0 ? -1 : low;
+	s->low = s->lane < 0 || (low >= 0 && row_work(s, low) >= ROW_WORK && can_weave(s, low)) ? -1 : low;
 	if (s->low >= 0 && gen_lane_turn(s, s->width) * low_ext(s, low) > s->width)
 		s->width /= t->vectors;         /* a turn is several vectors */
 	s->weave = -1;
