@@ -56,7 +56,7 @@ notices() {
 	test="$(sed -n 's/^test: //p' "$patch")"
 	if [ -z "${took[$test]:-}" ]; then
 		since="$SECONDS"
-		if ! builds "$test" || fails "$test" 300; then
+		if ! builds "$test" || fails "$test" 900; then
 			tail -n 5 "$at/log"
 			echo "FAIL $1: $test fails without it"
 			return 1
