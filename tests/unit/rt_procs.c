@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -75,8 +76,6 @@ static void start(const char *dir, int proc, int nproc)
 	ok("boot", sym_boot_env(&kv));
 	if (tables)
 		table_of(dir, proc);
-	if (refusing)
-		conf_set("COLL", proc == 1 ? "rings" : "ring");
 	if (refusing)
 		return;
 	struct rt_opts o = { .ndev = ndev[proc], .boot = kv };
@@ -516,10 +515,17 @@ static void with(void (*fn)(int proc), int victim)
 /* One process cannot: the others hear of it and do not wait. */
 static void refused(int proc)
 {
-	if (proc == 1)
-		SAYS(rt_client_new(&(struct rt_opts){ .ndev = 1, .boot = kv }, &cl), INVALID, "no algorithm 'rings'");
-	else
-		SAYS(rt_client_new(&(struct rt_opts){ .ndev = 1, .boot = kv }, &cl), UNAVAILABLE, "process 1 could not join the job", "no algorithm 'rings'");
+	enum { ROOM = 100000000 };
+	struct str s = { 0 };
+
+	if (proc == 1) {
+		ok("statm", str_read_file(&s, "/proc/self/statm"));
+		rlim_t most = strtoull(s.p, NULL, 10) * (rlim_t)sysconf(_SC_PAGESIZE) + ROOM;
+		setrlimit(RLIMIT_AS, &(struct rlimit){ most, most });
+		str_free(&s);
+		SAYS(rt_client_new(&(struct rt_opts){ .ndev = 1, .boot = kv }, &cl), EXHAUSTED, "address space");
+	} else
+		SAYS(rt_client_new(&(struct rt_opts){ .ndev = 1, .boot = kv }, &cl), UNAVAILABLE, "process 1 could not join the job", "address space");
 	sym_boot_free(kv);
 	leave(0);
 }
