@@ -284,6 +284,10 @@ def register_ops():
     add("space to depth f32 8x224x224x3", lambda: simple(lambda x: x.reshape(8, 112, 2, 112, 2, 3).transpose(0, 1, 3, 2, 4, 5).reshape(8, 112, 112, 12), bytes_.astype(np.float32)), tol=0,
         work=moves(4 * bytes_.size, 4 * bytes_.size))
     add("x + b of 400000x3", lambda: simple(jnp.add, normal(400000, 3), normal(3, seed=1)), work=moves(4800000, 4800000))
+    add("(x / 255 - m) / s of u8 8x224x224x3", lambda: simple(lambda x, m, s: (x / np.float32(255) - m) / s, bytes_, normal(3), 1 + abs(normal(3, seed=1))), work=moves(bytes_.size, 4 * bytes_.size))
+    add("relu(x * a + b) of 400000x3", lambda: simple(lambda x, a, b: jax.nn.relu(x * a + b), normal(400000, 3), normal(3, seed=1), normal(3, seed=2)), work=moves(4800000, 4800000))
+    add("x[:, ::-1] of 400000x4", lambda: simple(lambda x: x[:, ::-1], normal(400000, 4)), tol=0, work=moves(6400000, 6400000))
+    add("5000 products of 32x32x8", lambda: simple(jnp.matmul, normal(5000, 32, 32), normal(5000, 32, 8, seed=1)), work=moves(4 * 5000 * 32 * 40, 4 * 5000 * 32 * 8))
     add("f32 to int32 4M", lambda: simple(lambda x: x.astype(jnp.int32), normal(1 << 22) * 100), tol=0, work=moves(16 << 20, 16 << 20))
     add("x.at[i].apply, 200000 of 1M", lambda: simple(lambda x, i: x.at[i].apply(jnp.negative), normal(1 << 20), np.random.default_rng(3).integers(0, 1 << 20, 200000).astype(np.int32)), tol=0,
         work=moves(4800000 + (4 << 20), 4 << 20))

@@ -412,7 +412,7 @@ void matmul_run_few(const struct prog_kern *k, const struct kern_state *s, int p
 					turn(&p->r, rb + k0 * p->r.es, n0, nn, kn, turned);
 				for (int64_t j = 0; j < kn; j += 8) {
 					const char *row[8], *next[8];
-					bool more = p->few == BY_ROWS && k0 + j + 16 <= p->k;
+					bool more = p->ahead && p->few == BY_ROWS && k0 + j + 16 <= p->k;
 					for (int q = 0; q < 8 && more; q++)
 						next[q] = rb + (matmul_k(&p->r, k0 + j + 8 + q) + n0) * p->r.es;
 					for (int q = 0; q < 8; q++)

@@ -23,6 +23,7 @@ struct matmul {
 	bool keep;                       /* and kept while the tile's blocks of columns pass by */
 	bool slab;                       /* few rows: all of lhs is packed, rhs is taken kc rows at a time */
 	enum { BY_ROWS, BY_DOTS, BY_TURNED } few;    /* few rows: rhs lies row by row, column by column, or as short columns, which are turned */
+	bool ahead;                      /* what is read next of rhs, row by row, is asked for before */
 	bool in_place;                   /* its rows are read where they lie, ldb bytes apart */
 	int64_t ldb;
 	bool tall;                       /* one panel of columns: rows of lhs are read where they lie */

@@ -1,5 +1,6 @@
 /* Products: which form runs, which micro-kernel, in what blocks. */
 #include "matmul_impl.h"
+#include "micro.h"
 
 enum { FEW_COLS = 512, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, LONG_COLS = 1024,
        SHORT_COLS = 256, BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, PAIRS_SUM = 256, RUNS_IN_ROW = 4,
@@ -170,7 +171,8 @@ static void plan_few(struct matmul *p, struct kern_state *s)
 {
 	bool short_rows = p->n < 16 && p->r.k_unit;
 	p->few = p->r.free_unit && !short_rows ? BY_ROWS : p->k < FEW_TURN && !short_rows ? BY_TURNED : BY_DOTS;
-	p->nb = MAX(FEW_COLS, MIN(MATMUL_FEW_COLS, (p->n / 8 + 63) / 64 * 64));
+	p->ahead = micro_fetch_pays();
+	p->nb = MAX(FEW_COLS, MIN(MATMUL_FEW_COLS, (p->n / (p->ahead ? 8 : 2 * cpu_get()->cores) + 63) / 64 * 64));
 	if (p->few == BY_DOTS)       /* each is read by itself: several tiles for each core, if they are no short ones */
 		p->nb = MIN(p->nb, MAX(MAX(1, FEW_BYTES / (p->k * p->r.es)), p->b * p->n / (4 * cpu_get()->cores)));
 	p->nblk = (p->n + p->nb - 1) / p->nb;
