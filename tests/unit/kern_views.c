@@ -50,7 +50,9 @@ static struct ar make(enum dtype dt, int rank, const int64_t *dim, bool plain, b
 	int es = dtype_info[dt].bytes;
 	a.v.dtype = (uint8_t)dt;
 	a.v.rank = (uint8_t)rank;
-	a.v.dim = arena_copy(&A, dim, sizeof *dim * (size_t)(rank + 1));
+	int64_t *mine = arena_alloc(&A, sizeof *dim * (size_t)(rank + 1));
+	memcpy(mine, dim, sizeof *dim * (size_t)rank);
+	a.v.dim = mine;
 	a.v.stride = arena_alloc(&A, sizeof *dim * (size_t)(rank + 1));
 	int ord[8], n = rank;
 	for (int i = 0; i < n; i++)
