@@ -32,6 +32,11 @@ doctor 1 1 RONDO_GEN_PATH=/nowhere/gen.so
 said "code generator .*/nowhere/gen.so"
 doctor 1 1 RONDO_TABLE=/nowhere/table
 said "machine table .*/nowhere/table"
+doctor 1 1 RONDO_COLL=rings
+said "machine table .*no algorithm 'rings'"
+grep -q -- '-> unset RONDO_COLL' "$dir/out" || fail "advice on another setting"
+RONDO_COLL=rings "$rondo" info >"$dir/out" 2>"$dir/err" || fail "info does not go on as programs do"
+grep -q "no algorithm 'rings'.*ignored" "$dir/err" || fail "info ignores without a word"
 # What is to be written: it is tried, nothing is left of that, and the self-test adds nothing.
 echo old >"$dir/t.json"
 doctor 0 0 RONDO_TRACE="$dir/t.json" RONDO_EXPLAIN="$dir/why.txt" RONDO_DUMP="$dir/texts"

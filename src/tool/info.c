@@ -40,6 +40,11 @@ static struct err *table(void)
 	struct plan_table *t = mem_alloc(sizeof *t);
 	struct str s = {0};
 	struct err *e = plan_table_get(t);
+	if (e && !only_table) {             /* as programs have it */
+		log_line(LOG_WARN, "%s; the setting is ignored", e->msg);
+		err_free(e);
+		e = NULL;
+	}
 	if (!e && only_table) {
 		plan_table_print(&s, t);
 		fputs(s.p, stdout);
