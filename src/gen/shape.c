@@ -20,7 +20,8 @@ struct score { const struct gen_sched *s; uint32_t *seen; uint32_t stamp; int la
 
 enum { FAR = 4096 };         /* bytes */
 #define SHORT_USE 0.375      /* of dense rows of two or three elements memory takes part of the time */
-enum { PHASES = 8, PHASE_WORTH = 4096, ROW_WORK = 16 };         /* vectors until a period ends where one does: each is code of its own, which so many elements pay for */
+/* Vectors until a period ends where one does: each is code of its own, which so many elements pay for; work per row that is dearer done for each element. */
+enum { PHASES = 8, PHASE_WORTH = 4096, ROW_WORK = 16 };
 
 static int64_t low_ext(const struct gen_sched *s, int low) { return low < 0 ? 1 : s->var[low].ext; }
 
@@ -62,19 +63,16 @@ static void score_access(struct score *c, uint32_t lin, int dt, bool load)
 		}
 	int64_t k = c->lane >= 0 ? l->k[c->lane] : 0;
 	int strided = load ? c->s->t->gather_cost : c->s->t->scatter_cost;
-	double w = (double)dtype_info[dt].bytes / 4 + 0.5;
-	if (c->low >= 0 && gen_lane_even(c->s, l, c->lane, c->low)) {
+	double w = (double)dtype_info[dt].bytes / 4 + 0.5, n = 0;
+	bool even = c->low < 0 || gen_lane_even(c->s, l, c->lane, c->low), apart = !even && k && load && !vec;
+	if (apart)
+		n = sources(c, l);
+	else if (even && c->low >= 0)
 		k = l->k[c->low];
-	} else if (c->low >= 0 && k && load && !vec) {
-		double n = sources(c, l);
-		c->mem += n > 0 ? n * (w + 0.5) : strided;
-		goto counted;
-	}
 	/* rows as lanes: their lines do not stay in the first cache from turn to turn where they lie far apart, and perhaps in one set of it */
-	if (c->loops && llabs(k) * dtype_info[dt].bytes >= FAR)
+	if (c->loops && !apart && llabs(k) * dtype_info[dt].bytes >= FAR)
 		strided *= 4;
-	c->mem += c->lane < 0 ? w : vec ? strided : k == 0 ? 0.2 : k == 1 ? w : k == -1 ? w + 0.5 : strided;
-counted:
+	c->mem += n > 0 ? n * (w + 0.5) : c->lane < 0 ? w : vec || apart ? strided : k == 0 ? 0.2 : k == 1 ? w : k == -1 ? w + 0.5 : strided;
 	c->bytes += dtype_info[dt].bytes;
 	c->least = MIN(c->least, dtype_info[dt].bytes);
 }

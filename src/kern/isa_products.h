@@ -47,7 +47,7 @@ enum { VB = 16 };
 	GEMM_PART(N, two, T, VB, 2, ROWS)                                                                 \
 	GEMM_PART(N, whole, T, VB, 1, 8)                                                                  \
 	GEMM_PART(N, half, T, VB / 2, 1, 8)                                                               \
-	GEMM_PART(N, quarter, T, MAX(VB / 4, sizeof(T)), 1, 8)                                                           \
+	GEMM_PART(N, quarter, T, MAX(VB / 4, sizeof(T)), 1, 8)                                            \
 	GEMM_PART(N, one, T, sizeof(T), 1, 8)                                                             \
 	static void CAT3(gemm, N, h)(int64_t m, int64_t n, int64_t k, const void *a_, int64_t lda,        \
 	                             const void *b_, int64_t ldb, void *c_, int64_t ldc)                  \

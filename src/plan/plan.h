@@ -50,6 +50,8 @@ const struct plan_table *plan_default(void);
  * this one, if it was; else the default with the products of this machine's instruction set.  A file of the cache folder that is no table, or of another machine, is not used, and a line says why; one that the user
  * names is an error, and its machine may be another.  Then RONDO_COLL.  INVALID names setting and line, and *t is the table without that setting. */
 struct err *plan_table_get(struct plan_table *t);
+/* The same, for who goes on: a setting that is wrong is ignored, with a line. */
+void plan_table_use(struct plan_table *t);
 /* What a text says: version, machine, rates, curves; *t stays as it is if it fails.  INVALID names the line; PRECONDITION if here and the
  * table is of a machine that is not like this one. */
 struct err *plan_table_parse(struct plan_table *t, const char *text, size_t n, bool here);

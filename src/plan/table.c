@@ -414,6 +414,14 @@ struct err *plan_table_get(struct plan_table *t)
 	return no ? no : e;
 }
 
+void plan_table_use(struct plan_table *t)
+{
+	struct err *no = plan_table_get(t);
+	if (no)
+		log_line(LOG_WARN, "%s; the setting is ignored", no->msg);
+	err_free(no);
+}
+
 void plan_table_where(struct str *s, const struct plan_table *t)
 {
 	struct str path = { 0 };

@@ -36,10 +36,7 @@ static struct err *meet(void *v)
 	struct making *m = v;
 	struct rt_client *c = m->c;
 
-	struct err *no = plan_table_get(&c->here);
-	if (no)
-		log_line(LOG_WARN, "%s; the setting is ignored", no->msg);
-	err_free(no);
+	plan_table_use(&c->here);
 	c->plan = c->here;
 	coll_table_from(&c->table, c->plan.rule);
 	TRY(job_join(c, m->o->boot));

@@ -39,12 +39,9 @@ static struct err *table(void)
 {
 	struct plan_table *t = mem_alloc(sizeof *t);
 	struct str s = {0};
-	struct err *e = plan_table_get(t);
-	if (e && !only_table) {             /* as programs have it */
-		log_line(LOG_WARN, "%s; the setting is ignored", e->msg);
-		err_free(e);
-		e = NULL;
-	}
+	struct err *e = only_table ? plan_table_get(t) : NULL;
+	if (!only_table)
+		plan_table_use(t);
 	if (!e && only_table) {
 		plan_table_print(&s, t);
 		fputs(s.p, stdout);

@@ -71,7 +71,7 @@ def of_all_processes():
 
 @case
 def of_one_of_them():
-    """The other hears of it as of any failure, though this one does nothing more for now."""
+    """The other hears of it at once, as of any failure: whose memory lacks launches nothing more until the other has heard."""
     some = sharded(lambda a: jnp.tile(a, (1, 40)) + lax.psum(a[0, 0], "x"))
     keep = [jax.device_put(np.ones(25 << 20, np.float32), jax.local_devices()[0]).block_until_ready()] if ME else []
     at, text = heard(some, x)
