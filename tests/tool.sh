@@ -26,6 +26,8 @@ grep -q '^all is well$' "$dir/out" || fail "no end"
 doctor 1 2 RONDO_TIER=fast RONDO_DEVCES=2
 said "RONDO_TIER' cannot be 'fast'.*auto, ref, gen"
 said "unknown setting 'RONDO_DEVCES', did you mean 'RONDO_DEVICES'"
+doctor 1 1 RONDO_CORES=1024
+said "processor .*1024 of"
 doctor 1 1 RONDO_CACHE=/proc/nowhere
 said "cache .*/proc/nowhere"
 doctor 1 1 RONDO_GEN_PATH=/nowhere/gen.so
@@ -56,6 +58,16 @@ mkdir "$dir/bin" "$dir/lib"
 ln "$rondo" "$dir/bin/rondo" 2>/dev/null || cp "$rondo" "$dir/bin/rondo"
 ln -s "$built/librondo_gen.so" "$dir/lib"
 rondo="$dir/bin/rondo" doctor 0 0 A=
+# The help keeps to a terminal's width, with all its words, and is whole lines for a program that reads it.
+for what in "help" "help settings" "launch --help" "bench --help"; do
+	# shellcheck disable=SC2086
+	COLUMNS=80 "$rondo" $what >"$dir/out" 2>"$dir/err" || fail "no $what"
+	[ "$(awk 'length > 80' "$dir/out" | wc -l)" = 0 ] || fail "$what is wider than 80 columns"
+	# shellcheck disable=SC2086
+	[ "$(tr -s ' \n' '\n\n' <"$dir/out")" = "$("$rondo" $what | tr -s ' \n' '\n\n')" ] || fail "$what loses words at 80 columns"
+done
+"$rondo" launch -n 0 true >"$dir/out" 2>"$dir/err" && fail "no processes at all"
+grep -q "option '-n' cannot be '0'" "$dir/err" || fail "an option without its dash"
 # Python that has no package.
 env RONDO_CACHE="$dir/cache" RONDO_PYTHON=/nowhere/python "$rondo" doctor >"$dir/out" 2>"$dir/err" && fail "doctor is content without Python"
 said "Python .*/nowhere/python"

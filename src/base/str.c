@@ -52,7 +52,11 @@ void str_addf(struct str *s, const char *fmt, ...)
 
 void str_bytes(struct str *s, uint64_t n)
 {
-	if (n >= 1000000)
+	if (n >= 1000000000000)
+		str_addf(s, "%.1f TB", (double)n / 1e12);
+	else if (n >= 100000000000)
+		str_addf(s, "%.1f GB", (double)n / 1e9);
+	else if (n >= 1000000)
 		str_addf(s, "%.1f MB", (double)n / 1e6);
 	else
 		str_addf(s, "%llu bytes", (unsigned long long)n);

@@ -18,6 +18,8 @@ const char *args_hint(const char *word, const char *const *cand, size_t n)
 	return text;
 }
 
+static const char *dashes(const char *name) { return name[1] ? "--" : "-"; }
+
 static bool is_opt(const struct opt *o, const char *word, size_t n)
 {
 	return strlen(o->name) == n && memcmp(o->name, word, n) == 0;
@@ -111,7 +113,7 @@ void args_help(FILE *f, const struct command *c)
 	fprintf(f, "rondo %s %s\n  %s\n", c->name, c->args, c->help);
 	for (size_t i = 0; i < c->nopt; i++) {
 		char left[64];
-		snprintf(left, sizeof left, "%s%s%s%s", c->opt[i].name[1] ? "--" : "-", c->opt[i].name, c->opt[i].value ? " " : "",
+		snprintf(left, sizeof left, "%s%s%s%s", dashes(c->opt[i].name), c->opt[i].name, c->opt[i].value ? " " : "",
 		         c->opt[i].value ? c->opt[i].value : "");
 		fprintf(f, "    %-22s %s\n", left, c->opt[i].help);
 	}
@@ -125,7 +127,7 @@ struct err *arg_int(const char *name, const char *s, int64_t lo, int64_t hi, int
 	errno = 0;
 	long long v = strtoll(s, &end, 10);
 	if (errno || *end || end == s || v < lo || v > hi)
-		return ERR(INVALID, "option '%s' cannot be '%s': a number from %ld to %ld", name, s, (long)lo, (long)hi);
+		return ERR(INVALID, "option '%s%s' cannot be '%s': a number from %ld to %ld", dashes(name), name, s, (long)lo, (long)hi);
 	*out = v;
 	return NULL;
 }
@@ -137,7 +139,7 @@ struct err *arg_real(const char *name, const char *s, double *out)
 	char *end;
 	double v = strtod(s, &end);
 	if (*end || end == s || !(v >= 0))
-		return ERR(INVALID, "option '%s' cannot be '%s': a number that is not negative", name, s);
+		return ERR(INVALID, "option '%s%s' cannot be '%s': a number that is not negative", dashes(name), name, s);
 	*out = v;
 	return NULL;
 }

@@ -333,14 +333,14 @@ static struct err *run(char **file, int nfile, int *status)
 		return bench_machine();
 	if (strcmp(file[0], "peak") == 0) {
 		n_core = MIN(cpu_get()->cores, BENCH_CORES);
-		TRY(arg_int("--cores", cores, 1, BENCH_CORES, &n_core));
+		TRY(arg_int("cores", cores, 1, BENCH_CORES, &n_core));
 		peaks((int)n_core);
 		return NULL;
 	}
 	if (strcmp(file[0], "kern") != 0)
 		return ERR(INVALID, "rondo bench has no '%s'%s; there are: kern, coll, peak, machine", file[0], args_hint(file[0], kind, NELEM(kind)));
-	TRY(arg_int("--seconds", seconds, 0, 100000, &hundredths));
-	TRY(arg_int("--cores", cores, 1, BENCH_CORES, &n_core));
+	TRY(arg_int("seconds", seconds, 0, 100000, &hundredths));
+	TRY(arg_int("cores", cores, 1, BENCH_CORES, &n_core));
 	TRY(bench_kern_has(only));
 	const struct bench_peak p = measure();
 	bench_kern(only, (double)hundredths / 100, (int)n_core, &p);

@@ -731,10 +731,10 @@ struct err *bench_coll(const struct bench_coll_opts *o)
 	struct err *e = NULL;
 	bool tty = isatty(1);
 
-	TRY(arg_int("--pes", o->pes, 2, MAX_PE, &pes));
-	TRY(arg_int("--min", o->least, 8, 1 << 30, &least));
-	TRY(arg_int("--max", o->most, 8, 1 << 30, &most));
-	TRY(arg_int("--rounds", o->rounds, 1, MAX_ROUNDS, &rounds));
+	TRY(arg_int("pes", o->pes, 2, MAX_PE, &pes));
+	TRY(arg_int("min", o->least, 8, 1 << 30, &least));
+	TRY(arg_int("max", o->most, 8, 1 << 30, &most));
+	TRY(arg_int("rounds", o->rounds, 1, MAX_ROUNDS, &rounds));
 	TRY(pick("--op", o->op, op_name, OPS, b.op));
 	TRY(pick("--algorithm", o->algo, prog_algo_name, COLL_ALGOS, b.algo));
 	if (!o->algo)

@@ -9,8 +9,9 @@
 static const struct command *const all[] = {&cmd_info, &cmd_doctor, &cmd_opt, &cmd_run, &cmd_explain, &cmd_prog, &cmd_bench, &cmd_launch, &cmd_trace, &cmd_completion, NULL};
 enum { COMMANDS = NELEM(all) - 1 };
 
-static void overview(FILE *f)
+static void overview(FILE *f, const struct command *none)
 {
+	(void)none;
 	fprintf(f, "rondo: compiler and runtime for JAX programs\n\n");
 	for (size_t i = 0; i < COMMANDS; i++)
 		fprintf(f, "  rondo %-10s %-34s %s\n", commands[i]->name, commands[i]->args, commands[i]->help);
@@ -19,21 +20,41 @@ static void overview(FILE *f)
 	fprintf(f, "FILE is StableHLO portable bytecode or the text that 'rondo opt' prints.\n");
 }
 
+static void settings(FILE *f, const struct command *none)
+{
+	(void)none;
+	conf_help(f);
+}
+
+/* What `say` writes, as wide as the terminal. */
+static void show(void (*say)(FILE *f, const struct command *c), const struct command *c)
+{
+	char *text = NULL;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+	if (f) {
+		say(f, c);
+		if (fclose(f) == 0)
+			screen_text(text);
+		free(text);
+	}
+}
+
 static struct err *help(int argc, char **argv)
 {
 	if (argc < 1 || strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0) {
-		overview(stdout);
+		show(overview, NULL);
 		return NULL;
 	}
 	if (strcmp(argv[0], "settings") == 0) {
-		conf_help(stdout);
+		show(settings, NULL);
 		return NULL;
 	}
 	const char *name[COMMANDS + 1];
 	for (size_t i = 0; i < COMMANDS; i++) {
 		name[i] = commands[i]->name;
 		if (strcmp(argv[0], name[i]) == 0) {
-			args_help(stdout, commands[i]);
+			show(args_help, commands[i]);
 			return NULL;
 		}
 	}
@@ -62,7 +83,7 @@ static struct err *run(void *v)
 			continue;
 		for (int k = 2; k < argc && (argv[k][0] == '-' || !args_hands_on(c, argv[k])); k++)
 			if (strcmp(argv[k], "--help") == 0 || strcmp(argv[k], "-h") == 0) {
-				args_help(stdout, c);
+				show(args_help, c);
 				return NULL;
 			}
 		char **file = mem_alloc((size_t)argc * sizeof *file);

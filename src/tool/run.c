@@ -283,8 +283,8 @@ static struct err *compare(struct job *j, int *status)
 {
 	struct npz z;
 	double rel = 1e-4, abs = 0;
-	TRY(arg_real("--tol", tol, &rel));
-	TRY(arg_real("--atol", atol_, &abs));
+	TRY(arg_real("tol", tol, &rel));
+	TRY(arg_real("atol", atol_, &abs));
 	TRY(npz_read(check_path, &z));
 	struct err *e = NULL;
 	int wrong = 0;
@@ -329,8 +329,8 @@ static struct err *work(struct job *j, int *status)
 	int64_t n = 0, times = 1;
 	j->np = MAX(j->m->num_partitions, 1);
 	TRY(source_opts(tier, NULL, hosts, j->m, &o));
-	TRY(arg_int("--devices", devices, 1, 4096, &n));
-	TRY(arg_int("--repeat", repeat, 1, 1000000, &times));
+	TRY(arg_int("devices", devices, 1, 4096, &n));
+	TRY(arg_int("repeat", repeat, 1, 1000000, &times));
 	if (devices && n < j->np)
 		return ERR(INVALID, "the program is for %d devices, '--devices %ld' are too few", j->np, (long)n);
 	j->ndev = devices ? (int)n : j->np;

@@ -19,6 +19,37 @@ static int size(const char *name, int dflt, int least, bool rows)
 int screen_width(int dflt) { return size("COLUMNS", dflt, LEAST, false); }
 int screen_height(int dflt) { return size("LINES", dflt, dflt, true); }
 
+/* Of a line's first n letters: where its last part begins, if that leaves half of the width to it. */
+static int hang(const char *s, int n, int width)
+{
+	int at = 0;
+	for (int i = 2; i < MIN(n, width / 2); i++)
+		if (s[i] != ' ' && s[i - 1] == ' ' && s[i - 2] == ' ')
+			at = i;
+	return at;
+}
+
+void screen_text(const char *text)
+{
+	int width = screen_width(0);
+	for (const char *end; *text; text = end + (*end == '\n')) {
+		end = text + strcspn(text, "\n");
+		int n = (int)(end - text), under = hang(text, n, width), in = 0;
+		while (width && n > width - in) {
+			int least = in ? 0 : under, k = width - in;
+			while (k > least && text[k] != ' ')
+				k--;
+			if (k <= least)                   /* a word that is too long stays whole */
+				k = least + (int)strcspn(text + least, " \n");
+			printf("%*s%.*s\n", in, "", k, text);
+			text += k + (text[k] == ' ');
+			n = (int)(end - text);
+			in = under;
+		}
+		printf("%*s%.*s\n", in, "", n, text);
+	}
+}
+
 const char *screen_ink(enum ink ink)
 {
 	static const char *const code[] = { [INK_END] = "\033[0m", [INK_HEAD] = "\033[1m", [INK_DIM] = "\033[2m", [INK_HOT] = "\033[31m", [INK_WARM] = "\033[33m", [INK_MOVE] = "\033[36m" };

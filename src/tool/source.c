@@ -123,8 +123,8 @@ struct err *source_opts(const char *tier, const char *devices, const char *hosts
 	int64_t n = m ? MAX(m->num_partitions, 1) : 1, nhost = 1;
 	pass_opts_from_conf(o);
 	TRY(plan_table_get(&table));
-	TRY(arg_int("--devices", devices, 1, MOST_DEVICES, &n));
-	TRY(arg_int("--hosts", hosts, 1, n, &nhost));
+	TRY(arg_int("devices", devices, 1, MOST_DEVICES, &n));
+	TRY(arg_int("hosts", hosts, 1, n, &nhost));
 	if (n % nhost)
 		return ERR(INVALID, "option '--hosts' is '%s', which does not divide %ld devices", hosts, (long)n);
 	for (int64_t i = 0; i < n; i++)

@@ -71,6 +71,9 @@ const char *script_python(void);       /* RONDO_PYTHON or python3 */
 
 /* Columns of standard output: COLUMNS, or the terminal's, or dflt; lines: the same with LINES, not less than dflt. */
 int screen_width(int dflt);
+/* Lines of text, to standard output.  What is wider than a terminal goes on below the column where its last part (behind two spaces or
+ * more) begins; where there is neither a terminal nor COLUMNS, lines stay whole. */
+void screen_text(const char *text);
 int screen_height(int dflt);
 enum ink { INK_END, INK_HEAD, INK_DIM, INK_HOT, INK_WARM, INK_MOVE };
 const char *screen_ink(enum ink ink);  /* "" unless standard output is a terminal with colours (NO_COLOR: without) */
