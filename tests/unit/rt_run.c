@@ -221,7 +221,7 @@ static void errors(void **state)
 	e = rt_buffer_uninit(rt_client_device(cl, 0), 0, &big, &out);
 	assert_non_null(e);
 	assert_int_equal(e->code, ERR_EXHAUSTED);
-	assert_non_null(strstr(e->msg, "4398046.5 MB"));
+	assert_non_null(strstr(e->msg, "4.4 TB"));
 	err_free(e);
 	rt_exec_unref(x);
 }
