@@ -64,7 +64,7 @@ for what in "help" "help settings" "launch --help" "bench --help"; do
 	COLUMNS=80 "$rondo" $what >"$dir/out" 2>"$dir/err" || fail "no $what"
 	[ "$(awk 'length > 80' "$dir/out" | wc -l)" = 0 ] || fail "$what is wider than 80 columns"
 	# shellcheck disable=SC2086
-	[ "$(tr -s ' \n' '\n\n' <"$dir/out")" = "$("$rondo" $what | tr -s ' \n' '\n\n')" ] || fail "$what loses words at 80 columns"
+	[ "$(tr -s '[:space:]' <"$dir/out" | tr '\n' ' ')" = "$("$rondo" $what | tr -s '[:space:]' | tr '\n' ' ')" ] || fail "$what loses words at 80 columns"
 done
 "$rondo" launch -n 0 true >"$dir/out" 2>"$dir/err" && fail "no processes at all"
 grep -q "option '-n' cannot be '0'" "$dir/err" || fail "an option without its dash"
