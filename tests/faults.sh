@@ -17,7 +17,7 @@ if [ -d /sys/fs/cgroup/memory ]; then
 	group="/sys/fs/cgroup/memory/rondo-$$" knob=memory.limit_in_bytes
 fi
 [ ! -d /sys/fs/cgroup/pids ] || pids="/sys/fs/cgroup/pids/rondo-$$"
-trap 'rm -f "$log" "$agent" "$prog"; rmdir "$group" "$pids" 2>/dev/null' EXIT
+trap 'rm -rf "$log" "$agent" "$prog" "$prog.d"; rmdir "$group" "$pids" 2>/dev/null' EXIT
 
 works() {
 	local name="$1"
@@ -45,6 +45,7 @@ works "files of at most 1 GB" bash -c "ulimit -f 1048576; '$rondo' launch -n 2 '
 fails "files too small for a heap" "cannot reserve address space .* limit on sizes of files (ulimit -f)" bash -c "ulimit -f 1024; '$rondo' launch -n 2 '$procs' member 2 50 shm"
 printf 'module @m\n\nfn @main(%%1: f32[4096]) -> (f32[4096]) {\n  %%2 = add %%1, %%1 : f32[4096]\n  return %%2\n}\n' >"$prog"
 fails "files too small for a result" "cannot write '.*': File too large" bash -c "ulimit -f 8; '$rondo' run '$prog' --out '$prog.npz'"
+works "texts too large to be written" bash -c "set -o pipefail; ulimit -f 1; RONDO_CACHE= RONDO_DUMP='$prog.d' '$rondo' run '$prog' --tier gen 2>&1 | grep 'a text is not written: .*gen-0.ll.*File too large'"
 fails "less address space than heaps need" "no address space for 400 heaps .* raise it (ulimit -v)" bash -c "ulimit -v 2000000; '$rondo' launch -n 2 '$procs' member 200 1 shm"
 works "little address space" bash -c "ulimit -v 8000000; '$rondo' launch -n 2 '$procs' member 1 50 shm"
 works "an unknown road" bash -c "RONDO_TRANSPORT=shmem '$rondo' launch -n 2 '$procs' member 1 1 2>&1 | grep \"'RONDO_TRANSPORT' cannot be 'shmem', which is ignored: auto, shm, pidfd, tcp, ucx\""

@@ -59,15 +59,23 @@ ln "$rondo" "$dir/bin/rondo" 2>/dev/null || cp "$rondo" "$dir/bin/rondo"
 ln -s "$built/librondo_gen.so" "$dir/lib"
 rondo="$dir/bin/rondo" doctor 0 0 A=
 # The help keeps to a terminal's width, with all its words, and is whole lines for a program that reads it.
+words() { tr '\n' ' ' | tr -s ' '; }
 for what in "help" "help settings" "launch --help" "bench --help"; do
 	# shellcheck disable=SC2086
 	COLUMNS=80 "$rondo" $what >"$dir/out" 2>"$dir/err" || fail "no $what"
 	[ "$(awk 'length > 80' "$dir/out" | wc -l)" = 0 ] || fail "$what is wider than 80 columns"
 	# shellcheck disable=SC2086
-	[ "$(tr -s '[:space:]' <"$dir/out" | tr '\n' ' ')" = "$("$rondo" $what | tr -s '[:space:]' | tr '\n' ' ')" ] || fail "$what loses words at 80 columns"
+	[ "$(words <"$dir/out")" = "$("$rondo" $what | words)" ] || fail "$what loses words at 80 columns"
 done
 "$rondo" launch -n 0 true >"$dir/out" 2>"$dir/err" && fail "no processes at all"
 grep -q "option '-n' cannot be '0'" "$dir/err" || fail "an option without its dash"
+printf 'module @m\n\nfn @main(%%1: f32[4]) -> (f32[4]) {\n  %%2 = add %%1, %%1 : f32[4]\n  return %%2\n}\n' >"$dir/program"
+"$rondo" run "$dir/program" --devices 2000 >"$dir/out" 2>"$dir/err" && fail "more devices than there may be"
+grep -q "'--devices' cannot be '2000': a number from 1 to 1024" "$dir/err" || fail "devices without a bound"
+# A folder goes before a program of its name.
+mkdir "$dir/test"
+(cd "$dir" && "$rondo" explain test) >"$dir/out" 2>"$dir/err"
+grep -q "'test' has no program in it" "$dir/err" || fail "a folder is not looked at"
 # Python that has no package.
 env RONDO_CACHE="$dir/cache" RONDO_PYTHON=/nowhere/python "$rondo" doctor >"$dir/out" 2>"$dir/err" && fail "doctor is content without Python"
 said "Python .*/nowhere/python"

@@ -342,7 +342,8 @@ def dlpack():
 
 
 def reading():
-    """np.asarray(x), float(x) and the like wait as x.block_until_ready() does, which Ctrl-C ends."""
+    """float(x), x.tolist(), jax.device_get(x) and the like wait as x.block_until_ready() does, which Ctrl-C ends.  np.asarray(x) does not: numpy asks
+    jaxlib for the array's memory, which waits by itself, as on any platform."""
     from jax._src import array
     value = array.ArrayImpl._value
 

@@ -932,8 +932,12 @@ static struct err *group(struct arena *a, const struct gen_target *t, const stru
 		static atomic_int count;
 		char path[512];
 		snprintf(path, sizeof path, "%s/gen-%d.ll", conf_str(CONF_DUMP), atomic_fetch_add(&count, 1));
-		if (LLVMPrintModuleToFile(e->m, path, &msg))
-			LLVMDisposeMessage(msg);
+		char *text = LLVMPrintModuleToString(e->m);      /* a file that LLVM writes itself ends the process where the disk is full */
+		struct err *lost = str_write_file(path, text, strlen(text));
+		if (lost)
+			conf_useless(CONF_DUMP, "a text is not written: %s", lost->msg);
+		err_free(lost);
+		LLVMDisposeMessage(text);
 	}
 	if (conf_int(CONF_CHECK)) {
 		if (LLVMVerifyModule(e->m, LLVMReturnStatusAction, &msg))

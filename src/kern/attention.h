@@ -35,7 +35,7 @@ bool attention_backward(const struct prog_kern *k, const struct attention *x, st
 
 /* All products are of a few rows that lie as they are with a panel of ATT_COLS columns: of each step of the contraction the
  * panel has ATT_COLS words of 4 bytes, a float or a pair of bf16 (k, k + 1).  A tile of numbers is [rows][ATT_COLS] f32. */
-enum { ATT_COLS = 32, ATT_LANES = 16, ATT_MOST_MR = 32 };
+enum { ATT_COLS = 32, ATT_LANES = 16, ATT_MOST_MR = 32, ATT_HALF = 4 };
 
 /* Exponentials of tiles, on one instruction set and for one type of p; exponents are of 2. */
 struct att_soft {
@@ -57,6 +57,8 @@ struct att_soft {
 
 /* A row's reference is raised when a score exceeds it by so much: 2^8 about. */
 #define ATT_LAZY 5.5f
+/* On tiles that is seen of the sums of ATT_HALF tiles only, of each of which some exponentials may be so much. */
+#define ATT_GROWN 4096.0f
 #define LOG2E ((float)M_LOG2E)
 /* micro and forward in one: p = exp2((x - m) * c2 - less), of products beside f32 p = exp2((x * by - m) * c2 - less), rows ldp bytes apart; raise, too, if top is not NULL, of scores that are exponents of e.
  * True: a score exceeds its row's reference by more than ATT_LAZY; nothing is written. */
@@ -64,27 +66,27 @@ typedef bool att_fused(int64_t steps, const void *a, int64_t lda, const void *b,
                        float (*l)[ATT_LANES], float (*top)[ATT_LANES]);
 extern att_fused att_fused_bf16_512, att_fused_f32_512;
 
-/* What a variant for tiles does at once, each part or none: a product c = a b, as micro does it; the exponentials of a tile of products that was
- * made before, as forward makes them (top is raised, if it is there), to p, after raise was called if a row of s is above most; and panels
- * of values, vp times each panel from v on, added to o.  Meanwhile lines of memory are fetched. */
+/* What a variant for tiles does at once, beside one another: of the ATT_HALF tiles of keys of some rows, of which the first one's products are made,
+ * the products of the others and of the first of the rows that come next; exponentials p = exp2(s c2 - m) of all of them, and their sums; and
+ * panels of values, vp times each panel from v on, added to o: vp is a p that was made before.  Meanwhile lines of memory are fetched.
+ * True: a sum is above ATT_GROWN, so that a score may exceed its row's reference by more than exponentials are made for; l is as it was.  Else sums
+ * are added to l. */
 struct att_step {
-	int64_t steps, lda;              /* words of the contraction, 0: no product */
-	const char *a, *b;
-	float *c;
-	const float *s, *most, *m, *less;      /* s NULL: no exponentials */
-	void (*raise)(void *of);
-	void *of;
-	float c2, (*l)[ATT_LANES], (*top)[ATT_LANES];
+	int64_t steps, lda;              /* words of the contraction; bytes between rows of a */
+	const char *a, *b;               /* a NULL: only values; tiles of b lie side by side */
+	const char *next_a, *next_b;     /* or NULL */
+	float *s;                        /* products of two tiles: of the first now, of the next one's first then; and of the second */
+	const float *m;
+	float c2, (*sum)[ATT_LANES], (*l)[ATT_LANES], (*top)[ATT_LANES];      /* sum: room; top is raised, if it is there */
 	char *p;
 	int64_t ldp;                     /* bytes between rows, of vp, too */
 	int panels;
-	int64_t words;                   /* of the contraction with values */
 	const char *vp, *v;
 	int64_t v_bytes;                 /* between panels of values; those of o lie side by side */
 	float *o;
 	const char *fetch, *fetch_end;
 };
-typedef void att_stream(const struct att_step *q);
+typedef bool att_stream(const struct att_step *q);
 typedef void att_micro(int64_t steps, const void *a, int64_t lda, const void *b, float *c, bool add);
 extern att_micro att_amx_micro, att_model_micro;
 extern att_stream att_amx_stream, att_model_stream;

@@ -9,22 +9,36 @@
 enum { MAMX = ATT_MOST_MR };
 #define ON_TILES __attribute__((target("amx-tile,amx-bf16,avx512f,avx512dq,avx512bw,avx512vl,avx512bf16")))
 
-/* Rows r and r + 1 of a tile. */
-INBF16 void exps(const struct att_step *q, int r)
+/* Rows of exponentials of a tile that are left: where the next one's are. */
+struct rows { const float *s, *m; float (*sum)[ATT_LANES], (*top)[ATT_LANES]; char *p; int left; };
+
+INBF16 void exps(struct rows *r, __m512 c, int64_t ldp, bool first, bool top)
 {
-	__m512 c = K512(q->c2);
-#pragma GCC unroll 2
-	for (int i = r; i < r + 2; i++) {
-		const float *s = q->s + i * ATT_COLS;
-		__m512 m = K512(q->m[i]), less = K512(q->less[i]), x = _mm512_fmsub_ps(_mm512_sub_ps(_mm512_load_ps(s), m), c, less),
-		       y = _mm512_fmsub_ps(_mm512_sub_ps(_mm512_load_ps(s + 16), m), c, less);
-		if (q->top)
-			raise_top(q->top[i], x, y, q->less[i], q->m[i] * q->c2);
-		x = exp2_short(x);
-		y = exp2_short(y);
-		_mm512_store_ps(q->l[i], _mm512_add_ps(_mm512_load_ps(q->l[i]), _mm512_add_ps(x, y)));
-		STORE_PAIRS(q->p + i * q->ldp, x, y);
-	}
+	__m512 m = K512(*r->m), x = _mm512_fmsub_ps(c, _mm512_load_ps(r->s), m), y = _mm512_fmsub_ps(c, _mm512_load_ps(r->s + 16), m);
+	if (top)
+		raise_top(*r->top++, x, y, 0, *r->m);
+	x = exp2_short(x);
+	y = exp2_short(y);
+	STORE_PAIRS(r->p, x, y);
+	x = _mm512_add_ps(x, y);
+	_mm512_store_ps(*r->sum, first ? x : _mm512_add_ps(_mm512_load_ps(*r->sum), x));
+	r->s += ATT_COLS;
+	r->m++;
+	r->sum++;
+	r->p += ldp;
+	r->left--;
+}
+
+INBF16 bool add_sums(float (*sum)[ATT_LANES], float (*l)[ATT_LANES])
+{
+	__m512 most = K512(0);
+	for (int r = 0; r < MAMX; r++)
+		most = _mm512_max_ps(_mm512_load_ps(sum[r]), most);
+	if (_mm512_cmp_ps_mask(most, K512(ATT_GROWN), _CMP_GT_OQ))
+		return true;
+	for (int r = 0; r < MAMX; r++)
+		_mm512_store_ps(l[r], _mm512_add_ps(_mm512_load_ps(l[r]), _mm512_load_ps(sum[r])));
+	return false;
 }
 
 #define TILES amx_

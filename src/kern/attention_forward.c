@@ -141,9 +141,11 @@ static void start_rows(struct run *r)
 	for (int64_t i = 0; i < f->qb; i++) {
 		r->ref.whole[i] = r->ref.m[i] = r->ref.mx[i] = r->ref.less[i] = r->ref.lessx[i] = 0;
 		r->ref.most[i] = r->ref.mostx[i] = -INFINITY;
+		r->ref.m2[i] = INFINITY;
 	}
 	r->low = -INFINITY;
 	r->second = false;
+	r->referred = 0;
 }
 
 static float sum_of(const struct run *r, int64_t i)
@@ -364,8 +366,9 @@ static void run(const struct prog_kern *k, const struct kern_state *s, int phase
 	const struct fwd *f = s->priv;
 	char *mem = scratch;
 	float *m = (float *)(void *)(mem + f->m_at);
-	struct run r = { .f = f, .k = k, .ptr = ptr, .mem = mem, .ref = { (double *)(void *)(mem + f->whole_at), m, m + f->qb, m + 2 * f->qb, m + 3 * f->qb, m + 4 * f->qb, m + 5 * f->qb },
-	                 .s = (float *)(void *)(mem + f->s_at), .o = (float *)(void *)(mem + f->o_at), .l = (float (*)[ATT_LANES])(void *)(mem + f->l_at),
+	struct run r = { .f = f, .k = k, .ptr = ptr, .mem = mem, .ref = { (double *)(void *)(mem + f->whole_at), m, m + f->qb, m + 2 * f->qb, m + 3 * f->qb, m + 4 * f->qb, m + 5 * f->qb, m + 6 * f->qb },
+	                 .s = (float *)(void *)(mem + f->s_at), .one = (float *)(void *)(mem + f->one_at), .o = (float *)(void *)(mem + f->o_at), .l = (float (*)[ATT_LANES])(void *)(mem + f->l_at),
+	                 .sum = (float (*)[ATT_LANES])(void *)(mem + f->sum_at), .flow = { .now = { .i0 = -1 }, .before = { .i0 = -1 } },
 	                 .top = f->p.x.part ? (float (*)[ATT_LANES])(void *)(mem + f->top_at) : NULL };
 	/* keys of some batches are packed, then their tiles are made; parts are put together by who reads packed keys again, if at all */
 	int each = (f->lazy ? 1 : 2) + (f->parts > 1 ? 2 : 0);
@@ -428,11 +431,13 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->q_at = att_room(n, att_pad(f->qb, ATT_FETCH) * p->dc * es + ATT_FETCH * p->dc * es);
 	f->o_at = att_room(n, f->qb * p->ec * 4);
 	f->p_at = att_room(n, f->rq * CK * es);
-	f->s_at = att_room(n, 2 * ATT_MOST_MR * ATT_COLS * 4);
+	f->s_at = att_room(n, p->v->stream ? 2 * ATT_MOST_MR * ATT_COLS * 4 : 0);
+	f->one_at = att_room(n, ATT_MOST_MR * ATT_COLS * 4);
+	f->sum_at = att_room(n, p->v->stream ? ATT_MOST_MR * ATT_LANES * 4 : 0);
 	f->w_at = att_room(n, ATT_MOST_MR * ATT_COLS * 4);
 	f->l_at = att_room(n, f->qb * ATT_LANES * 4);
 	f->top_at = att_room(n, p->x.part ? f->qb * ATT_LANES * 4 : 0);
-	f->m_at = att_room(n, 6 * f->qb * 4);
+	f->m_at = att_room(n, REF_FLOATS * f->qb * 4);
 	f->whole_at = att_room(n, f->qb * 8);
 	f->lo_at = att_room(n, extra * groups * 8);
 	f->hi_at = att_room(n, extra * groups * 8);

@@ -4,7 +4,7 @@
 
 #include "attention.h"
 
-enum { CK = 256, TILES = CK / ATT_COLS, ITEM = 32, NEAR = 4, HALF = TILES / 2 };
+enum { CK = 256, TILES = CK / ATT_COLS, ITEM = 32, NEAR = 4, HALF = ATT_HALF };
 #define NOTHING (-104.0f)            /* exp of less is 0 */
 #define FILL (-1e9)                  /* scores that a mask makes, not a product */
 
@@ -25,13 +25,15 @@ struct fwd {
 	bool narrow;
 	size_t far_bytes;
 	/* scratch */
-	size_t q_at, o_at, p_at, s_at, w_at, l_at, top_at, m_at, whole_at, lo_at, hi_at, norm_at, row_at, dense_at, tmp_at, fn_at, kb_at, far_at;
+	size_t q_at, o_at, p_at, s_at, one_at, sum_at, w_at, l_at, top_at, m_at, whole_at, lo_at, hi_at, norm_at, row_at, dense_at, tmp_at, fn_at, kb_at, far_at;
 	/* shared: blocks of keys, then a state of each tile */
 	size_t part_at, part_bytes, part_m, part_m2, part_top, part_low;
 };
 
-/* A row's reference: whole; the float next to it in scores and in products, and what they lack, as exponents of 2; what exceeds most makes it be raised. */
-struct ref { double *whole; float *m, *mx, *less, *lessx, *most, *mostx; };
+/* A row's reference: whole; the float next to it in scores and in products, and what they lack, as exponents of 2; what exceeds most makes it be raised.
+ * m2: the reference as an exponent of 2, exact where products are compared (struct att_plan, raw); none yet, or REF_MOST and more: infinite. */
+struct ref { double *whole; float *m, *mx, *less, *lessx, *most, *mostx, *m2; };
+enum { REF_FLOATS = 7, REF_MOST = 1 << 20 };
 
 /* A packed block of keys, and what is known of all rows with it. */
 struct block {
@@ -44,11 +46,10 @@ struct block {
 };
 
 /* Tiles t0 .. t0 + HALF of rows i0 on with a block: their p, and values times which sum up to o. */
-struct half { int64_t i0; int t0; char *p; const char *v; float *o; };
+struct half { int64_t i0; struct block *at; int t0; const char *q, *k; char *p; const char *v; float *o; };
 
-/* What waits to be done beside the products of the next tile: the exponentials of the one before, s, tile t of half now, and what is left of the
- * panels of values of the half before. */
-struct waits { const float *s; int t, left; struct half now, before; };
+/* What streams: half now, of whose first tile products are made, at s; and values of the half before, which are to be added.  i0 < 0: there is none. */
+struct flow { struct half now, before; };
 
 struct run {
 	const struct fwd *f;
@@ -59,9 +60,11 @@ struct run {
 	char *to_o, *to_l, *to_z;        /* results of the batch */
 	struct block block[NEAR], *at;   /* of keys; the one that an item meets */
 	const char *fetch, *fetch_end;   /* of the blocks that come next, what is not fetched yet */
-	struct waits waits;
+	struct flow flow;
 	struct ref ref;
-	float *s, *o;
+	float *s, *one, *o;              /* s: two tiles that stream; one: one that is made by itself */
+	float (*sum)[ATT_LANES];         /* of a half */
+	uint32_t referred;               /* groups of rows whose references exponents are made with, a bit each */
 	float (*l)[ATT_LANES], (*top)[ATT_LANES];      /* sums, and the highest scores, if they are asked for, in parts of a row */
 	bool second;
 	float low;                       /* the highest score that was left out for being low */
@@ -72,7 +75,7 @@ enum kind { NONE, PLAIN, SCORE };
 
 /* Rows row .. of the tile, at most rq, with the block of keys. */
 void att_item(struct run *r, int64_t row);
-/* What waits is done. */
+/* What streams ends. */
 void att_settle(struct run *r);
 /* Of all rows with a new block of keys: what is known. */
 void att_ask(struct run *r);

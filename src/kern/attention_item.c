@@ -121,7 +121,6 @@ static void rescale(const struct run *r, int64_t i, int64_t at, int t0, int t1, 
 {
 	const struct fwd *f = r->f;
 	int mr = f->p.v->mr, es = f->p.v->es;
-	const struct waits *w = &r->waits;
 	for (int j = 0; j < ATT_LANES; j++)
 		r->l[i][j] *= x;
 	for (int64_t e = 0; e < f->p.ec / ATT_COLS; e++) {
@@ -130,18 +129,22 @@ static void rescale(const struct run *r, int64_t i, int64_t at, int t0, int t1, 
 			o[j] *= x;
 	}
 	rescale_p(r, p_at(r, at) + t0 * ATT_COLS * es, (t1 - t0) * ATT_COLS, x);
-	if (w->left && w->before.i0 == i / mr * mr)
-		rescale_p(r, w->before.p + at * f->p_row, HALF * ATT_COLS, x);
 }
 
 static float at_least(float x) { return x < -FLT_MAX ? -FLT_MAX : x; }
 
 void att_set_ref(const struct run *r, int64_t i, double whole)
 {
-	float c = r->f->p.range.c, m = (float)whole, mx = (float)(whole / c);
+	float c = r->f->p.range.c, c2 = r->f->c2, m2 = (float)(whole / c * c2);
+	if (!(fabsf(m2) < REF_MOST))      /* what the float lacks would be much beside a weight */
+		m2 = INFINITY;
+	else if (r->f->p.raw)
+		whole = m2 / (double)c2 * c;
+	float m = (float)whole, mx = (float)(whole / c);
 	r->ref.whole[i] = whole;
 	r->ref.m[i] = m;
 	r->ref.mx[i] = at_least(mx);
+	r->ref.m2[i] = m2;
 	r->ref.less[i] = att_less(whole, m, 1);
 	r->ref.lessx[i] = att_less(whole, mx, c);
 	r->ref.most[i] = at_least(m + ATT_LAZY);
@@ -150,7 +153,7 @@ void att_set_ref(const struct run *r, int64_t i, double whole)
 
 /* Some row's scores s (products, if raw) exceed what it allows; p of tiles t0 .. t1 are not in its sums yet. */
 __attribute__((noinline, cold))
-static void raise_refs(const struct run *r, const float *s, int64_t i0, int64_t at, int rows, int t0, int t1, bool raw)
+static void raise_refs(struct run *r, const float *s, int64_t i0, int64_t at, int rows, int t0, int t1, bool raw)
 {
 	float c = r->f->p.range.c, tops[ATT_MOST_MR];
 	r->f->p.v->soft->tops(rows, s, tops);
@@ -159,11 +162,12 @@ static void raise_refs(const struct run *r, const float *s, int64_t i0, int64_t 
 		int64_t x = i0 + i;
 		if (!(top > (raw ? r->ref.mostx[x] : r->ref.most[x])))
 			continue;
-		double old = r->ref.whole[x], whole = raw ? (double)top * c : top;
-		if (r->ref.most[x] > -INFINITY)
-			rescale(r, x, at + i, t0, t1, (float)exp(old - whole));
-		att_set_ref(r, x, whole);
+		double old = r->ref.most[x] > -INFINITY ? r->ref.whole[x] : INFINITY;
+		att_set_ref(r, x, raw ? (double)top * c : top);
+		if (old < INFINITY)
+			rescale(r, x, at + i, t0, t1, (float)exp(old - r->ref.whole[x]));
 	}
+	r->referred &= ~(1u << i0 / rows);
 }
 
 /* Scores of group g (group at of the item) and tile t one by one, and their exponentials to p. */
@@ -176,23 +180,24 @@ static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain,
 	int mr = v->mr, n1 = (int)MIN(ATT_COLS, p->x.s - r->at->k0 - t * ATT_COLS);
 	float *w = NULL, *rest[2] = { NULL, NULL };
 	bool raw = plain && p->raw;
-	v->micro(f->steps, a, f->q_row, b, r->s, false);
+	float *s = r->one;
+	v->micro(f->steps, a, f->q_row, b, s, false);
 	if (!plain) {
 		if (p->x.weighted)
 			w = rest[1] = (float *)(void *)(r->mem + f->w_at);
-		att_score(p, r->r0 + i0, mr, r->at->k0 + t * ATT_COLS, n1, r->s, rest, r->mem + f->fn_at);
+		att_score(p, r->r0 + i0, mr, r->at->k0 + t * ATT_COLS, n1, s, rest, r->mem + f->fn_at);
 	} else {
 		if (!raw)
-			v->soft->scale(mr, r->s, p->range.c);
+			v->soft->scale(mr, s, p->range.c);
 		for (int i = 0; i < mr; i++)
 			for (int j = n1; j < ATT_COLS; j++)
-				r->s[i * ATT_COLS + j] = -INFINITY;
+				s[i * ATT_COLS + j] = -INFINITY;
 	}
-	if (v->soft->over(mr, r->s, (raw ? r->ref.mostx : r->ref.most) + i0))
-		raise_refs(r, r->s, i0, at * mr, mr, v->stream ? t / HALF * HALF : 0, t, raw);
+	if (v->soft->over(mr, s, (raw ? r->ref.mostx : r->ref.most) + i0))
+		raise_refs(r, s, i0, at * mr, mr, v->stream ? t / HALF * HALF : 0, t, raw);
 	if (r->top)
-		v->soft->raise(mr, r->s, raw ? p->range.c : 1, r->top + i0);
-	v->soft->forward(mr, r->s, (raw ? r->ref.mx : r->ref.m) + i0, raw ? f->c2 : LOG2E, (raw ? r->ref.lessx : r->ref.less) + i0, w, to, f->p_row, r->l + i0);
+		v->soft->raise(mr, s, raw ? p->range.c : 1, r->top + i0);
+	v->soft->forward(mr, s, (raw ? r->ref.mx : r->ref.m) + i0, raw ? f->c2 : LOG2E, (raw ? r->ref.lessx : r->ref.less) + i0, w, to, f->p_row, r->l + i0);
 }
 
 /* Have all rows of a group a reference? */
@@ -225,6 +230,14 @@ static void scores(struct run *r, int64_t g0, int64_t ng, int t, uint8_t (*kind)
 		    v->fused(f->steps, a, f->q_row, b, (raw ? r->ref.mx : r->ref.m) + i0, f->p.range.c, f->c2, (raw ? r->ref.lessx : r->ref.less) + i0, to, f->p_row, r->l + i0, r->top ? r->top + i0 : NULL))
 			score_tile(r, i0, g, t, plain, a, b, to);
 	}
+}
+
+static bool all_finite(const float *x, int n)
+{
+	bool all = true;
+	for (int i = 0; i < n; i++)
+		all &= fabsf(x[i]) < INFINITY;
+	return all;
 }
 
 /* Values of a tile that are not all finite: where p is 0 they do not count. */
@@ -273,80 +286,76 @@ static void values(struct run *r, int64_t g0, int64_t ng, int t0, int t1, uint8_
 
 /* --- tiles: half an item at a time --------------------------------------------------------- */
 
-static int64_t panels_of(const struct run *r) { return r->f->p.ec / ATT_COLS; }
-
-/* Of the panels of values that wait at most n, into q; they are left until they are added. */
-static void take_values(const struct run *r, int64_t n, struct att_step *q)
+/* Tile by tile: some score of half h exceeds a reference by more than its exponentials may. */
+__attribute__((noinline, cold))
+static void again(struct run *r, const struct half *h)
 {
 	const struct fwd *f = r->f;
-	const struct waits *w = &r->waits;
-	int64_t done = panels_of(r) - w->left;
-	if (!w->left)
-		return;
-	q->panels = (int)MIN(n, w->left);
-	q->words = HALF * ATT_COLS * f->p.v->es / 4;
-	q->vp = w->before.p;
-	q->v_bytes = CK * ATT_COLS * f->p.v->es;
-	q->v = w->before.v + done * q->v_bytes;
-	q->o = w->before.o + done * f->p.v->mr * ATT_COLS;
+	struct block *at = r->at;
+	r->at = h->at;
+	for (int t = h->t0; t < h->t0 + HALF; t++)
+		score_tile(r, h->i0, 0, t, true, h->q, h->k + (t - h->t0) * f->k_tile, h->p + (t - h->t0) * ATT_COLS * f->p.v->es);
+	r->at = at;
 }
 
-/* Values that are left are added from then on. */
-static void raise_waiting(void *of)
+/* What streams goes on to the next half, or to none. */
+static void advance(struct run *r, const struct half *next)
 {
-	struct run *r = of;
-	const struct waits *w = &r->waits;
-	raise_refs(r, w->s, w->now.i0, 0, r->f->p.v->mr, w->now.t0, w->t, true);
-}
-
-/* The products of tile t of a half (none: NULL), beside what waits; then they wait. */
-static void step(struct run *r, const struct half *h, int t)
-{
+	static const struct half none = { .i0 = -1 };
 	const struct fwd *f = r->f;
 	const struct att_variant *v = f->p.v;
-	struct waits *w = &r->waits;
-	int64_t i0 = w->now.i0;
-	struct att_step q = { .lda = f->q_row, .ldp = f->p_row, .raise = raise_waiting, .of = r, .fetch = r->fetch, .fetch_end = r->fetch_end };
-	take_values(r, (panels_of(r) + HALF - 1) / HALF, &q);
-	if (w->s) {
-		q.s = w->s;
-		q.most = r->ref.mostx + i0;
-		q.m = r->ref.mx + i0;
-		q.less = r->ref.lessx + i0;
-		q.c2 = f->c2;
-		q.l = r->l + i0;
-		q.top = r->top ? r->top + i0 : NULL;
-		q.p = w->now.p + (w->t - w->now.t0) * ATT_COLS * v->es;
+	struct flow *w = &r->flow;
+	struct att_step q = { .steps = f->steps, .lda = f->q_row, .ldp = f->p_row, .s = r->s, .sum = r->sum, .c2 = f->c2, .fetch = r->fetch, .fetch_end = r->fetch_end };
+	if (w->now.i0 >= 0) {
+		q.a = w->now.q;
+		q.b = w->now.k;
+		q.m = r->ref.m2 + w->now.i0;
+		q.l = r->l + w->now.i0;
+		q.top = r->top ? r->top + w->now.i0 : NULL;
+		q.p = w->now.p;
+		if (next) {
+			q.next_a = next->q;
+			q.next_b = next->k;
+		}
+	} else if (next) {
+		v->micro(f->steps, next->q, f->q_row, next->k, r->s, false);
 	}
-	if (h) {
-		q.steps = f->steps;
-		q.a = r->mem + f->q_at + (size_t)(h->i0 * f->q_row);
-		q.b = r->at->kb + f->kb_k + (size_t)(t * f->k_tile);
-		q.c = r->s + (t & 1) * v->mr * ATT_COLS;
+	if (w->before.i0 >= 0) {
+		q.panels = (int)(f->p.ec / ATT_COLS);
+		q.vp = w->before.p;
+		q.v = w->before.v;
+		q.v_bytes = CK * ATT_COLS * v->es;
+		q.o = w->before.o;
 	}
-	v->stream(&q);
-	r->fetch += MIN((q.steps + q.panels * q.words) / 4 * 64, r->fetch_end - r->fetch);
-	w->left -= q.panels;
-	if (w->s && w->t == w->now.t0 + HALF - 1) {
-		w->before = w->now;
-		w->left = (int)panels_of(r);
-	}
-	w->s = q.c;
-	w->t = t;
-	if (h)
-		w->now = *h;
+	if ((q.a || q.panels) && v->stream(&q))
+		again(r, &w->now);
+	r->fetch += MIN((HALF * f->steps / 4 + q.panels * HALF * 4) * 64, r->fetch_end - r->fetch);
+	w->before = w->now;
+	w->now = next ? *next : none;
 }
 
 void att_settle(struct run *r)
 {
-	struct waits *w = &r->waits;
-	if (w->s)
-		step(r, NULL, 0);
-	struct att_step q = { .ldp = r->f->p_row };
-	take_values(r, w->left, &q);
-	if (w->left)
-		r->f->p.v->stream(&q);
-	w->left = 0;
+	while (r->flow.now.i0 >= 0 || r->flow.before.i0 >= 0)
+		advance(r, NULL);
+}
+
+/* Have all rows of the group references that exponents are made with?  Those that have none get one from products s of tile t. */
+static bool referred(struct run *r, int64_t g, int t, const char *q, const char *k)
+{
+	const struct fwd *f = r->f;
+	int mr = f->p.v->mr;
+	if (r->referred >> g & 1)
+		return true;
+	bool all = all_finite(r->ref.m2 + g * mr, mr);
+	if (!all) {
+		att_settle(r);
+		f->p.v->micro(f->steps, q, f->q_row, k, r->one, false);
+		raise_refs(r, r->one, g * mr, 0, mr, t, t, true);
+		all = all_finite(r->ref.m2 + g * mr, mr);
+	}
+	r->referred |= (uint32_t)all << g;
+	return all;
 }
 
 /* Tiles t0 .. t0 + HALF of the group: true if all are alike, so that each can be made beside the one before. */
@@ -364,8 +373,10 @@ static void stream(struct run *r, int64_t g, uint8_t (*kind)[TILES])
 {
 	const struct fwd *f = r->f;
 	int64_t es = f->p.v->es, i0 = g * f->p.v->mr;
+	const char *q = r->mem + f->q_at + (size_t)(i0 * f->q_row);
 	for (int t0 = 0; t0 < r->at->nt; t0 += HALF) {
-		if (!flows(r, t0, kind[0])) {
+		const char *k = r->at->kb + f->kb_k + (size_t)(t0 * f->k_tile);
+		if (!flows(r, t0, kind[0]) || !referred(r, g, t0, q, k)) {
 			int t1 = MIN(t0 + HALF, r->at->nt);
 			att_settle(r);
 			for (int t = t0; t < t1; t++)
@@ -373,10 +384,11 @@ static void stream(struct run *r, int64_t g, uint8_t (*kind)[TILES])
 			values(r, g, 1, t0, t1, kind);
 			continue;
 		}
-		struct half h = { i0, t0, p_at(r, 0) + t0 * ATT_COLS * es, r->at->kb + f->kb_v + (size_t)(t0 * ATT_COLS * ATT_COLS * es), o_at(r, g, 0) };
 		r->done += HALF;
-		for (int t = t0; t < t0 + HALF; t++)
-			step(r, &h, t);
+		if (r->flow.now.i0 >= 0 && r->flow.now.t0 == t0)      /* its p is where this one's goes */
+			att_settle(r);
+		const char *v = r->at->kb + f->kb_v + (size_t)(t0 * ATT_COLS * ATT_COLS * es);
+		advance(r, &(struct half){ i0, r->at, t0, q, k, p_at(r, 0) + t0 * ATT_COLS * es, v, o_at(r, g, 0) });
 	}
 }
 

@@ -38,51 +38,89 @@ ON_TILES void VARIANT(micro)(int64_t steps, const void *pa, int64_t lda, const v
 		_mm512_store_ps(c + i, _mm512_add_ps(_mm512_load_ps(c + i), _mm512_load_ps(sums + i)));
 }
 
-/* Beside a product: a line of memory, and pairs of rows of exponentials, as evenly as they come out. */
+/* Beside a product: a line of memory, and a row of exponentials. */
 #define BESIDE() do { \
-	if (fetch < q->fetch_end) { \
+	if (fetch < end) { \
 		_mm_prefetch(fetch, _MM_HINT_T1); \
 		fetch += 64; \
 	} \
-	for (due += each; due >= MAMX && r < MAMX; due -= MAMX, r += 2) \
-		exps(q, r); \
+	if (r.left) \
+		exps(&r, c2, ldp, first, top); \
+} while (0)
+/* Beside a product of scores, also a part of the sums that come next. */
+#define BESIDE_SCORES() do { \
+	if (e < upto) { \
+		_mm_prefetch(near, _MM_HINT_T0); \
+		_mm_prefetch(near + 64, _MM_HINT_T0); \
+		_mm_prefetch(near + 128, _MM_HINT_T0); \
+		_mm_prefetch(near + 192, _MM_HINT_T0); \
+		near += 256; \
+	} \
+	BESIDE(); \
 } while (0)
 
-ON_TILES void VARIANT(stream)(const struct att_step *q)
+/* Tile i, and the products a b of the one behind it, if b; steps: q's, known when this is compiled; *done: panels of values. */
+__attribute__((always_inline)) ON_TILES
+static inline void VARIANT(tile)(const struct att_step *q, int i, bool first, const char *a, const char *b, int64_t steps, bool top, int *done, const char **fetched)
 {
-	/* no exponentials beside the first four products: what they are made from was just stored */
-	int64_t lda = q->lda, products = (q->steps + q->panels * q->words) / 4 - (q->steps ? 4 : 0);
-	const char *a = q->a, *b = q->b, *fetch = q->fetch;
-	int r = MAMX, due = 0, each = products > 0 ? (int)((MAMX / 2 * MAMX + products - 1) / products) : 0;
-	if (q->steps) {
+	const char *fetch = *fetched, *end = q->fetch_end;
+	int64_t lda = q->lda, ldp = q->ldp;
+	__m512 c2 = K512(q->c2);
+	int e = *done, upto = q->panels * (i + 1) / ATT_HALF;
+	float *o = q->o + e * MAMX * ATT_COLS, *s = q->s + (i & 1) * MAMX * ATT_COLS;
+	const char *near = (const char *)o;
+	struct rows r = { s, q->m, q->sum, q->top, q->p + i * ATT_COLS * 2, q->a ? MAMX : 0 };
+	if (b) {
 		NONE_YET();
-		STEP(stream, 0, BESIDE());
-	}
-	if (q->s) {
-		if (__builtin_expect(over_rows(MAMX, q->s, q->most), 0))
-			q->raise(q->of);
-		r = due = 0;
-	}
-	if (q->steps) {
-		for (int64_t k = 16; k < q->steps; k += 16)
-			STEP(stream, k, BESIDE());
-		SUMS(store, q->c);
+#pragma GCC unroll 4
+		for (int64_t k = 0; k < steps; k += 16)
+			STEP(stream, k, BESIDE_SCORES());
+		s = q->s + (~i & 1) * MAMX * ATT_COLS;
+		SUMS(store, s);
 	}
 	a = q->vp;
-	b = q->v;
-	lda = q->ldp;
-	float *o = q->o;
-	for (int e = 0; e < q->panels; e++, b += q->v_bytes, o += MAMX * ATT_COLS) {
-		SUMS(load, o);
-		for (int64_t k = 0; k < q->words; k += 16)
+	b = q->v + e * q->v_bytes;
+	lda = ldp;
+	for (; e < upto; e++, b += q->v_bytes, o += MAMX * ATT_COLS) {
+		SUMS(stream, o);
+#pragma GCC unroll 4
+		for (int64_t k = 0; k < ATT_HALF * ATT_COLS / 2; k += 16)
 			STEP(stream, k, BESIDE());
 		SUMS(store, o);
 	}
-	for (; q->s && r < MAMX; r += 2)
-		exps(q, r);
+	while (r.left)
+		exps(&r, c2, ldp, first, top);
+	*done = e;
+	*fetched = fetch;
+}
+
+__attribute__((always_inline)) ON_TILES
+static inline void VARIANT(flow)(const struct att_step *q, int64_t steps, bool top)
+{
+	const char *fetch = q->fetch;
+	int done = 0;
+	VARIANT(tile)(q, 0, true, q->a, q->a ? q->b + 128 * steps : NULL, steps, top, &done, &fetch);
+	for (int i = 1; i < ATT_HALF; i++) {
+		bool next = i == ATT_HALF - 1;
+		VARIANT(tile)(q, i, false, next ? q->next_a : q->a, next ? q->next_b : q->a ? q->b + (i + 1) * 128 * steps : NULL, steps, top, &done, &fetch);
+	}
+}
+
+ON_TILES bool VARIANT(stream)(const struct att_step *q)
+{
+	if (q->top)
+		VARIANT(flow)(q, q->steps, true);
+	else if (q->steps == 64)
+		VARIANT(flow)(q, 64, false);
+	else if (q->steps == 32)
+		VARIANT(flow)(q, 32, false);
+	else
+		VARIANT(flow)(q, q->steps, false);
+	return q->a && add_sums(q->sum, q->l);
 }
 
 #undef STEP
 #undef SUMS
 #undef NONE_YET
 #undef BESIDE
+#undef BESIDE_SCORES

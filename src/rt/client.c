@@ -13,7 +13,7 @@ static int devices_wanted(const struct rt_opts *o)
 
 	if (n <= 0 && f && (f = strstr(f, flag)))
 		n = strtol(f + sizeof flag - 1, NULL, 10);
-	return (int)MAX(MIN(n, 1024), 1);
+	return (int)MAX(MIN(n, RT_MOST_DEVICES), 1);
 }
 
 /* Bytes of address space that threads may take, ours and those of jaxlib, which ends the process when it cannot start one: each has a

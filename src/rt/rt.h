@@ -24,6 +24,7 @@ struct rt_opts {
 	const struct kv *boot;
 };
 /* Collective over the processes of boot: waits for all of them. */
+enum { RT_MOST_DEVICES = 1024 };         /* of one process */
 struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out);    /* owned */
 /* Waits for what is queued, but for no other process once a launch has failed; stops the threads.  Safe at exit; does nothing after fork. */
 void rt_client_stop(struct rt_client *c);

@@ -284,7 +284,7 @@ static struct err *explain(struct programs *p, char **file, int nfile, int *stat
 	struct pass_told t = { .prog = NULL };
 	struct ir_module *m;
 	struct stat st;
-	bool runs = nfile > 1 || args_runs(file[0]), folder = !runs && !stat(file[0], &st) && S_ISDIR(st.st_mode);
+	bool folder = nfile == 1 && !stat(file[0], &st) && S_ISDIR(st.st_mode), runs = nfile > 1 || (!folder && args_runs(file[0]));
 
 	if (out && !runs)
 		return ERR(INVALID, "option '--out' is for scripts, which are run");

@@ -106,7 +106,9 @@ static void become(struct child *c, char **argv)
 	signal(SIGXFSZ, SIG_DFL);
 	if (!c->host) {
 		execvp(argv[0], argv);
-		fprintf(stderr, "rondo launch: cannot run '%s': %s\n", argv[0], strerror(errno));
+		int no = errno;
+		bool here = no == ENOENT && !strchr(argv[0], '/') && !access(argv[0], F_OK);
+		fprintf(stderr, "rondo launch: cannot run '%s': %s\n", argv[0], here ? "it is in no folder of PATH; what is here is called by ./" : strerror(no));
 		_exit(127);
 	}
 	char dir[4096], *word[] = { (char *)(agent ? agent : "ssh"), (char *)c->host, NULL, NULL };

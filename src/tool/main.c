@@ -17,7 +17,7 @@ static void overview(FILE *f, const struct command *none)
 		fprintf(f, "  rondo %-10s %-34s %s\n", commands[i]->name, commands[i]->args, commands[i]->help);
 	fprintf(f, "  rondo %-10s %-34s %s\n", "help", "[COMMAND | settings]", "this text, a command's options, the settings");
 	fprintf(f, "  rondo %-10s %-34s %s\n\n", "--version", "", "version of this build");
-	fprintf(f, "FILE is StableHLO portable bytecode or the text that 'rondo opt' prints.\n");
+	fprintf(f, "FILE is StableHLO portable bytecode, what jax.export serializes, the text of lowered.as_text(), or the text that 'rondo opt' prints.\n");
 }
 
 static void settings(FILE *f, const struct command *none)

@@ -329,7 +329,7 @@ static struct err *work(struct job *j, int *status)
 	int64_t n = 0, times = 1;
 	j->np = MAX(j->m->num_partitions, 1);
 	TRY(source_opts(tier, NULL, hosts, j->m, &o));
-	TRY(arg_int("devices", devices, 1, 4096, &n));
+	TRY(arg_int("devices", devices, 1, RT_MOST_DEVICES, &n));
 	TRY(arg_int("repeat", repeat, 1, 1000000, &times));
 	if (devices && n < j->np)
 		return ERR(INVALID, "the program is for %d devices, '--devices %ld' are too few", j->np, (long)n);

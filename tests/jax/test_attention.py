@@ -523,6 +523,17 @@ def test_forward(name):
     compare(c(*args()), wanted(name)[0], how.get("tol", 2e-5))
 
 
+@pytest.mark.parametrize("d", [32, 64, 128])
+@pytest.mark.parametrize("s", [64, 128, 192, 320, 384, 640])
+def test_ordinary(s, d):
+    """Many heads, so that a tile of the kernel has several groups of rows, and round lengths."""
+    q, k, v = qkv(b=8, t=128, s=s, h=8, d=d, dtype=bf16)
+    p = np.einsum("bthd,bshd->bhts", *(np.float32(x) for x in (q, k))) / d ** 0.5
+    p = np.exp(p - p.max(-1, keepdims=True))
+    want = np.einsum("bhts,bshd->bthd", p / p.sum(-1, keepdims=True), np.float32(v))
+    assert np.abs(np.float32(jax.jit(dpa)(q, k, v)) - want).max() < 2e-2
+
+
 @pytest.mark.parametrize("name", [n for n, (_, _, how) in FORMS.items() if how.get("back", True)])
 def test_gradient(name):
     f, args, how = FORMS[name]

@@ -445,7 +445,7 @@ static void same(const struct att *a, const char *name, int i, const double *got
 		most = i == 0 || want_wide ? 1 : fmax(most, 1);
 	for (int64_t j = 0; j < n; j++)
 		if (!(fabs(got[j] - want[j]) <= tol * most) && !(got[j] == want[j]) && !(isnan(got[j]) && isnan(want[j])))
-			fail_msg("%s %s %s: most %g mask %d fill %g scale %g g%d t%d s%d d%d e%d: result %d element %d: %g, not %g", name, grad ? "backward" : "forward",
+			fail_msg("%s %s %s: most %g mask %d fill %g scale %g g%d t%d s%d d%d e%d: result %d element %d: %.9g, not %.9g", name, grad ? "backward" : "forward",
 			         dtype_info[a->v[0].dtype].name, most, a->mask, a->fill, a->scale, (int)a->g, (int)a->t, (int)a->s, (int)a->d, (int)a->e_, i, (int)j, got[j], want[j]);
 }
 
@@ -688,6 +688,28 @@ static void large(void **state)
 		free(a);
 	}
 	want_b = want_t = want_s = want_g = want_d = 0;
+}
+
+/* Batches so many that a tile has several groups of rows, and one goes on with the first keys while what the group before leaves is still to be done;
+ * keys of ordinary lengths. */
+static void groups(void **state)
+{
+	static const int64_t len[] = { 64, 128, 128, 160, 256, 384 };
+	want_b = 8;
+	want_g = 1;
+	for (int i = 0; i < draws(12); i++) {
+		struct att *a = calloc(1, sizeof *a);
+		want_t = i ? 64 * (1 + rnd(2)) : 64;
+		want_s = i ? len[rnd(NELEM(len))] : 128;
+		want_d = i ? 32 << rnd(3) : 64;
+		want_mask = i && rnd(2) ? -1 : NO_MASK;
+		bool grad = i && rnd(4) == 0;
+		make(a, grad, i && rnd(8) == 0 ? DT_f32 : DT_bf16);
+		compare(a, grad, i % 4 == 3);
+		free(a);
+	}
+	want_b = want_g = want_t = want_s = want_d = 0;
+	want_mask = -1;
 }
 
 /* Many keys, all alike, in several blocks; they grow, so that what exponentials are relative to is raised again and again, also where some of the
@@ -949,7 +971,7 @@ static void bounds(void **state)
 int main(void)
 {
 	cpu_set_ftz();
-	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(grows), cmocka_unit_test(offset), cmocka_unit_test(weights), cmocka_unit_test(faint),
+	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(groups), cmocka_unit_test(grows), cmocka_unit_test(offset), cmocka_unit_test(weights), cmocka_unit_test(faint),
 	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers), cmocka_unit_test(bounds) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
