@@ -418,6 +418,9 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->p_row = CK * es;
 	f->k_tile = ATT_COLS * p->dk * es;
 	f->c2 = (p->raw ? p->range.c : 1) * LOG2E;
+	f->as_product = 1 / (double)p->range.c;
+	f->as_exponent = f->c2 * (p->raw ? f->as_product : 1);
+	f->as_score = 1 / f->as_exponent;
 	size_t *n = &f->kb_bytes;
 	f->kb_k = att_room(n, CK * p->dk * es);
 	f->kb_v = att_room(n, CK * p->ec * es);

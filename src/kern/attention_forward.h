@@ -19,6 +19,7 @@ struct fwd {
 	/* steps of a product with keys; bytes of a row of q, a row of p, a tile of keys; exponents of 2 of what plain tiles compare */
 	int64_t steps, q_row, p_row, k_tile;
 	float c2;
+	double as_exponent, as_score, as_product;      /* times a score; times an exponent of 2; times a score */
 	/* a packed block of keys */
 	size_t kb_k, kb_v, kb_norm, kb_bad, kb_lo, kb_hi, kb_bytes;
 	/* as it lies for all threads: as it is, or its numbers are of the operands' types, half as wide, and each tile widens them */

@@ -135,12 +135,13 @@ static float at_least(float x) { return x < -FLT_MAX ? -FLT_MAX : x; }
 
 void att_set_ref(const struct run *r, int64_t i, double whole)
 {
-	float c = r->f->p.range.c, c2 = r->f->c2, m2 = (float)(whole / c * c2);
+	const struct fwd *f = r->f;
+	float c = f->p.range.c, m2 = (float)(whole * f->as_exponent);
 	if (!(fabsf(m2) < REF_MOST))      /* what the float lacks would be much beside a weight */
 		m2 = INFINITY;
-	else if (r->f->p.raw)
-		whole = m2 / (double)c2 * c;
-	float m = (float)whole, mx = (float)(whole / c);
+	else if (f->p.raw)
+		whole = m2 * f->as_score;
+	float m = (float)whole, mx = (float)(whole * f->as_product);
 	r->ref.whole[i] = whole;
 	r->ref.m[i] = m;
 	r->ref.mx[i] = at_least(mx);
@@ -148,7 +149,7 @@ void att_set_ref(const struct run *r, int64_t i, double whole)
 	r->ref.less[i] = att_less(whole, m, 1);
 	r->ref.lessx[i] = att_less(whole, mx, c);
 	r->ref.most[i] = at_least(m + ATT_LAZY);
-	r->ref.mostx[i] = at_least(r->ref.mx[i] + ATT_LAZY / c);
+	r->ref.mostx[i] = at_least(r->ref.mx[i] + ATT_LAZY * (float)f->as_product);
 }
 
 /* Some row's scores s (products, if raw) exceed what it allows; p of tiles t0 .. t1 are not in its sums yet. */
@@ -340,8 +341,8 @@ void att_settle(struct run *r)
 		advance(r, NULL);
 }
 
-/* Have all rows of the group references that exponents are made with?  Those that have none get one from products s of tile t. */
-static bool referred(struct run *r, int64_t g, int t, const char *q, const char *k)
+/* Have all rows of the group references that exponents are made with?  Those that have none get one from half h's first tile. */
+static bool referred(struct run *r, int64_t g, const struct half *h)
 {
 	const struct fwd *f = r->f;
 	int mr = f->p.v->mr;
@@ -350,8 +351,8 @@ static bool referred(struct run *r, int64_t g, int t, const char *q, const char 
 	bool all = all_finite(r->ref.m2 + g * mr, mr);
 	if (!all) {
 		att_settle(r);
-		f->p.v->micro(f->steps, q, f->q_row, k, r->one, false);
-		raise_refs(r, r->one, g * mr, 0, mr, t, t, true);
+		f->p.v->micro(f->steps, h->q, f->q_row, h->k, r->one, false);
+		raise_refs(r, r->one, g * mr, 0, mr, h->t0, h->t0, true);
 		all = all_finite(r->ref.m2 + g * mr, mr);
 	}
 	r->referred |= (uint32_t)all << g;
@@ -373,11 +374,17 @@ static void stream(struct run *r, int64_t g, uint8_t (*kind)[TILES])
 {
 	const struct fwd *f = r->f;
 	int64_t es = f->p.v->es, i0 = g * f->p.v->mr;
-	const char *q = r->mem + f->q_at + (size_t)(i0 * f->q_row);
+	const char *q = r->mem + f->q_at + (size_t)(i0 * f->q_row), *k = r->at->kb + f->kb_k, *v = r->at->kb + f->kb_v;
 	for (int t0 = 0; t0 < r->at->nt; t0 += HALF) {
-		const char *k = r->at->kb + f->kb_k + (size_t)(t0 * f->k_tile);
-		if (!flows(r, t0, kind[0]) || !referred(r, g, t0, q, k)) {
-			int t1 = MIN(t0 + HALF, r->at->nt);
+		struct half h = { i0, r->at, t0, q, k + t0 * f->k_tile, p_at(r, 0) + t0 * ATT_COLS * es, v + t0 * ATT_COLS * ATT_COLS * es, o_at(r, g, 0) };
+		int t1 = MIN(t0 + HALF, r->at->nt), none = 0;
+		for (int t = t0; t < t1; t++)
+			none += kind[0][t] == NONE;
+		if (none == t1 - t0) {
+			r->left += none;
+			continue;
+		}
+		if (!flows(r, t0, kind[0]) || !referred(r, g, &h)) {
 			att_settle(r);
 			for (int t = t0; t < t1; t++)
 				scores(r, g, 1, t, kind);
@@ -387,8 +394,7 @@ static void stream(struct run *r, int64_t g, uint8_t (*kind)[TILES])
 		r->done += HALF;
 		if (r->flow.now.i0 >= 0 && r->flow.now.t0 == t0)      /* its p is where this one's goes */
 			att_settle(r);
-		const char *v = r->at->kb + f->kb_v + (size_t)(t0 * ATT_COLS * ATT_COLS * es);
-		advance(r, &(struct half){ i0, r->at, t0, q, k, p_at(r, 0) + t0 * ATT_COLS * es, v, o_at(r, g, 0) });
+		advance(r, &h);
 	}
 }
 

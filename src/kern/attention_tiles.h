@@ -29,13 +29,13 @@
 ON_TILES void VARIANT(micro)(int64_t steps, const void *pa, int64_t lda, const void *pb, float *c, bool add)
 {
 	const char *a = pa, *b = pb;
-	float sums[MAMX * ATT_COLS] __attribute__((aligned(64))), *to = add ? sums : c;
-	NONE_YET();
+	if (add)
+		SUMS(load, c);
+	else
+		NONE_YET();
 	for (int64_t k = 0; k < steps; k += 16)
 		STEP(load, k, );
-	SUMS(store, to);
-	for (int i = 0; add && i < MAMX * ATT_COLS; i += 16)      /* tiles are slower to load sums from afar */
-		_mm512_store_ps(c + i, _mm512_add_ps(_mm512_load_ps(c + i), _mm512_load_ps(sums + i)));
+	SUMS(store, c);
 }
 
 /* Beside a product: a line of memory, and a row of exponentials. */
