@@ -311,7 +311,7 @@ static void multiply_slabs(const struct matmul *p, struct at *w, int64_t o0, int
 		bool add = x > o0 || !begins(p, o0 / p->ko);
 		const char *row = w->rb + (matmul_k(&p->r, x) + w->n0) * p->r.es;
 		if (there < nj)
-			matmul_pack_slab(v, &p->r, w->rb, w->n0 + there * v->nr, w->nn - there * v->nr, x, kn, w->bbuf, bp);
+			matmul_pack_slab(v, &p->r, w->rb, w->n0 + there * v->nr, w->nn - there * v->nr, x, kn, next == kn, w->bbuf, bp);
 		for (int64_t j = 0; j < nj; j++) {
 			struct matmul_part part = { .steps = steps, .chain = p->chain, .ldb = p->ldb, .add = add, .cols = (int)MIN(v->nr, w->nn - j * v->nr) };
 			part.b = j < there ? row + j * v->nr * p->r.es : w->bbuf + (size_t)(j - there) * bp;

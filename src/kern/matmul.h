@@ -94,9 +94,9 @@ typedef void matmul_pack(const struct matmul_variant *v, const struct matmul_sid
 matmul_pack matmul_pack_lhs, matmul_pack_rhs;
 /* Position i of free of an operand that is TIMES_I, k0 .. k0 + kn, both even. */
 void matmul_times_i(const struct matmul_side *o, const char *base, int64_t i, int64_t k0, int64_t kn, float *out);
-/* Columns n0 .. n0 + nn of few rows, panels bytes apart. */
+/* Columns n0 .. n0 + nn of few rows, panels bytes apart; more: as many rows follow, which are wanted next. */
 void matmul_pack_slab(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t kn,
-                      char *out, size_t bytes);
+                      bool more, char *out, size_t bytes);
 static inline float matmul_load(enum dtype dt, const char *p)
 {
 	uint16_t h;

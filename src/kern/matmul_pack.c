@@ -549,9 +549,10 @@ void matmul_pack_rhs(const struct matmul_variant *v, const struct matmul_side *o
 		pack_f32(o, base, j0, w, v->nr, k0, kn, (float *)(void *)out);
 }
 
-/* 32 rows of n columns, contiguous, as tiles of pairs, panels bytes apart; row by row, as memory is read fastest. */
+/* 32 rows of n columns, contiguous, as tiles of pairs, panels bytes apart; row by row, as memory is read fastest.  What lies so many bytes ahead
+ * is fetched meanwhile. */
 __attribute__((target("avx512f,avx512bw")))
-static void slab32_512(const int64_t *k, const char *base, int64_t n, uint16_t *out, size_t bytes)
+static void slab32_512(const int64_t *k, const char *base, int64_t n, uint16_t *out, size_t bytes, int64_t ahead)
 {
 	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
 	                                    34, 2, 33, 1, 32, 0);
@@ -561,6 +562,10 @@ static void slab32_512(const int64_t *k, const char *base, int64_t n, uint16_t *
 		char *q = (char *)out;
 		for (int64_t j = 0; j < n; j += 32, q += bytes) {
 			__m512i a = _mm512_loadu_si512((const void *)(x + 2 * j)), b = _mm512_loadu_si512((const void *)(y + 2 * j));
+			if (ahead) {
+				_mm_prefetch(x + 2 * j + ahead, _MM_HINT_T1);
+				_mm_prefetch(y + 2 * j + ahead, _MM_HINT_T1);
+			}
 			_mm512_store_si512((void *)q, _mm512_permutex2var_epi16(a, lo, b));
 			_mm512_store_si512((void *)(q + 1024), _mm512_permutex2var_epi16(a, hi, b));
 		}
@@ -578,12 +583,13 @@ static void slab64_512(const int64_t *k, const char *base, int64_t n, int8_t *ou
 }
 
 void matmul_pack_slab(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t kn,
-                      char *out, size_t bytes)
+                      bool more, char *out, size_t bytes)
 {
+	int64_t ahead = more ? (matmul_k(o, k0 + kn) - matmul_k(o, k0)) * o->es : 0;
 	from_first(o, &base, &k0, kn);       /* a slab is short */
 	if (v->tiles && v->es == 2 && v->nr == 32 && kn % 32 == 0 && nn % 32 == 0 && o->dt == DT_bf16 && o->free_unit && cpu_get()->avx512) {
 		for (int64_t y = 0; y < kn; y += 32)
-			slab32_512(o->k + k0 + y, base + matmul_at(&o->free, n0) * 2, nn, (uint16_t *)(void *)(out + y * 64), bytes);
+			slab32_512(o->k + k0 + y, base + matmul_at(&o->free, n0) * 2, nn, (uint16_t *)(void *)(out + y * 64), bytes, ahead);
 		return;
 	}
 	if (v->tiles && v->es == 1 && kn % 64 == 0 && nn % 32 == 0 && o->free_unit && cpu_get()->avx512) {

@@ -4,7 +4,7 @@
 
 enum { FEW_COLS = 512, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, LONG_COLS = 1024,
        SHORT_COLS = 256, BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, PAIRS_SUM = 256, RUNS_IN_ROW = 4,
-       SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, TILE_SLAB = 256, STORE_APART = 100,
+       SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, TILE_SLAB = 64, STORE_APART = 100,
        FEW_BYTES = 1 << 18, BESIDE = 16 };
 
 const struct matmul_variant *matmul_force;
@@ -197,8 +197,8 @@ static size_t packed_lhs(const struct matmul *p)
 static void plan_sums(struct matmul *p)
 {
 	const struct matmul_variant *v = p->v;
-	/* equal parts of k, in whole steps; slabs are two steps of the widest kernel, of tiles more: sums are read and
-	 * written with each, which costs as much as two steps */
+	/* equal parts of k, in whole steps; slabs are two steps of the widest kernel: sums are read and written with each, which costs as much as two
+	 * steps, but packed columns of more would not stay in L1 */
 	int64_t step = MAX(MATMUL_SLAB, v->kstep), wide = v->es == 1 ? 2 : 1;
 	bool small = (double)p->b * (double)p->m * (double)p->n * (double)p->k <= SMALL_WORK;      /* of few, a rounding counts for more */
 	int64_t sum = !small ? BLOCK_SUM : p->k <= BLOCK_SUM ? SHORT_SUM : SMALL_SUM;
