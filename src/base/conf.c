@@ -14,7 +14,7 @@ static const struct { const char *name, *dflt, *help; } other[] = {
 #define CONF_OTHER(id, dflt, help) { #id, dflt, help },
 #include "conf.def"
 };
-static struct conf_value { int64_t num; char *text; bool set; } own[CONF_COUNT], *value = own;
+static struct conf_value own[CONF_COUNT], *value = own;
 static struct mem_once once;
 static bool quiet;
 static char complaints[4096];

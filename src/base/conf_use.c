@@ -30,13 +30,12 @@ struct err *conf_set(const char *name, const char *text)
 
 void conf_useless(enum conf_id id, const char *fmt, ...)
 {
-	static _Atomic bool said[CONF_COUNT];
 	char text[512];
 	va_list ap;
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	bool first = !atomic_exchange(&said[id], true);
+	bool first = !atomic_exchange(&conf_home()[id].useless, true);
 	log_line(first ? LOG_WARN : LOG_INFO, "setting 'RONDO_%s' is '%s': %s", conf_row[id].name, conf_str(id), text);
 }
 
