@@ -184,7 +184,7 @@ void str_add(struct str *s, const char *text);
 void str_addn(struct str *s, const char *text, size_t n);
 void str_addf(struct str *s, const char *fmt, ...) PRINTF(2, 3);
 void str_vaddf(struct str *s, const char *fmt, va_list ap);
-void str_bytes(struct str *s, uint64_t n);                    /* "1.5 MB" of 10^6 bytes; fewer as "900 bytes" */
+void str_bytes(struct str *s, uint64_t n);                    /* "1.5 MB" of 10^6 bytes, from 10^11 on GB, from 10^12 on TB; fewer as "900 bytes" */
 void str_free(struct str *s);
 /* The candidate nearest to name by edit distance, or NULL if none is near. */
 const char *str_nearest(const char *name, const char *const *cand, size_t n);

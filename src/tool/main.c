@@ -32,12 +32,14 @@ static void show(void (*say)(FILE *f, const struct command *c), const struct com
 	char *text = NULL;
 	size_t n;
 	FILE *f = open_memstream(&text, &n);
-	if (f) {
-		say(f, c);
-		if (fclose(f) == 0)
-			screen_text(text);
-		free(text);
+	if (!f) {
+		say(stdout, c);
+		return;
 	}
+	say(f, c);
+	if (fclose(f) == 0)
+		screen_text(text);
+	free(text);
 }
 
 static struct err *help(int argc, char **argv)

@@ -46,7 +46,8 @@ void screen_text(const char *text)
 			n = (int)(end - text);
 			in = under;
 		}
-		printf("%*s%.*s\n", in, "", n, text);
+		if (n || !in)
+			printf("%*s%.*s\n", in, "", n, text);
 	}
 }
 
