@@ -728,7 +728,10 @@ static void grows(void **state)
 		want_s = 640 + 500 * (i >> 1 & 1);
 		want_d = width[i];
 		want_mask = mask[i];
-		make(a, false, DT_bf16);
+		for (make(a, false, DT_bf16); i & 4 && a->k.nout == 3; make(a, false, DT_bf16)) {      /* z has the roundings of scores, which are of hundreds then */
+			release(a);
+			memset(a, 0, sizeof *a);
+		}
 		/* scores of some tens at most, beside which f32 is exact enough; or hundreds, so that exponentials would overflow beside the first keys */
 		double less = (i & 4 ? 16 : 1.6) / (a->scale * a->size * sqrt((double)a->d));
 		for (int64_t n = count(&a->v[ATT_Q]), j = 0; j < n; j++)
