@@ -38,22 +38,6 @@ IN512 void raise_top(float *top, __m512 x, __m512 y, float less, float m)
 	_mm512_store_ps(top, _mm512_max_ps(_mm512_mul_ps(x2, K512(0.693147181f)), _mm512_load_ps(top)));
 }
 
-/* Is a score of row r above most[r]? */
-IN512 bool over_rows(int rows, const float *s, const float *most)
-{
-	__mmask16 any = 0;
-	for (int r = 0; r < rows; r += 8) {
-		__m512 x = K512(-1);
-		int n = MIN(8, rows - r);
-		for (int i = r; i < r + n; i++) {
-			__m512 up = _mm512_max_ps(_mm512_load_ps(s + i * ATT_COLS), _mm512_load_ps(s + i * ATT_COLS + 16));
-			x = _mm512_max_ps(_mm512_sub_ps(up, K512(most[i])), x);
-		}
-		any |= _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ);
-	}
-	return any != 0;
-}
-
 enum { M512 = 8 };      /* rows of a product */
 
 /* x[i] = row i of a, lda bytes apart, times the panel b: steps words of each row, 32 columns. */

@@ -42,7 +42,21 @@ IN512 __m512 less_long(__m512 s, __m512 l, __m512 c2, __m512 less)
 /* Beside bf16 nothing of that is seen. */
 IN512 __m512 less_short(__m512 s, __m512 l, __m512 c2, __m512 less) { return exp2_short(_mm512_fmsub_ps(_mm512_sub_ps(s, l), c2, less)); }
 
-T512 static bool over_512(int rows, const float *s, const float *most) { return over_rows(rows, s, most); }
+/* Is a score of row r above most[r]? */
+T512 static bool over_512(int rows, const float *s, const float *most)
+{
+	__mmask16 any = 0;
+	for (int r = 0; r < rows; r += 8) {
+		__m512 x = K512(-1);
+		int n = MIN(8, rows - r);
+		for (int i = r; i < r + n; i++) {
+			__m512 up = _mm512_max_ps(_mm512_load_ps(s + i * ATT_COLS), _mm512_load_ps(s + i * ATT_COLS + 16));
+			x = _mm512_max_ps(_mm512_sub_ps(up, K512(most[i])), x);
+		}
+		any |= _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ);
+	}
+	return any != 0;
+}
 
 T512 static void scale_512(int rows, float *s, float c)
 {

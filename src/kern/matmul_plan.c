@@ -4,7 +4,7 @@
 
 enum { FEW_COLS = 512, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, FEW_ROWS = 64, LONG_COLS = 1024,
        SHORT_COLS = 256, BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, PAIRS_SUM = 256, RUNS_IN_ROW = 4,
-       SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, TILE_SLAB = 64, STORE_APART = 100,
+       SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, STORE_APART = 100,
        FEW_BYTES = 1 << 18, BESIDE = 16 };
 
 const struct matmul_variant *matmul_force;
@@ -205,7 +205,7 @@ static void plan_sums(struct matmul *p)
 
 	p->chain = v->es == 4 ? sum : PAIRS_SUM;
 	p->ko = blocks(p->k, BLOCK_KO * wide, step);
-	p->kc = p->slab ? MIN(p->ko, (v->tiles ? TILE_SLAB : MATMUL_SLAB * 2) * wide) : v->tiles ? blocks(p->ko, BLOCK_KC * wide, step) : p->ko;
+	p->kc = p->slab ? MIN(p->ko, MATMUL_SLAB * 2 * wide) : v->tiles ? blocks(p->ko, BLOCK_KC * wide, step) : p->ko;
 	p->ko = matmul_pad(p->ko, p->kc);
 	p->run = v->tiles ? TILE_RUN : 1;
 	/* where f32 is long, a sum of some thousand products goes beside them too: else one number would take in all blocks of kc */

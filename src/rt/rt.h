@@ -23,8 +23,8 @@ struct rt_opts {
 	/* How the processes of the job find each other; must live until rt_client_free.  NULL: this one is alone. */
 	const struct kv *boot;
 };
+enum { RT_MOST_DEVICES = 1024 };         /* of one process; what RONDO_DEVICES accepts (conf.def) */
 /* Collective over the processes of boot: waits for all of them. */
-enum { RT_MOST_DEVICES = 1024 };         /* of one process */
 struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out);    /* owned */
 /* Waits for what is queued, but for no other process once a launch has failed; stops the threads.  Safe at exit; does nothing after fork. */
 void rt_client_stop(struct rt_client *c);
