@@ -192,7 +192,7 @@ struct err *ru_attention(const struct at *a)
 	bool add = a->o->kind == IR_attention_grad_add, grad = add || a->o->kind == IR_attention_grad;
 	uint32_t first = grad ? 6 : 3, n = a->o->nin;
 	NEED(n >= first + 2 * add, "it has %u operands", n);
-	NEED(a->o->nout == 3 || (a->o->nout == 2 && a->o->kind == IR_attention), "it has %u results", a->o->nout);
+	NEED(a->o->nout == 3 || (a->o->nout && a->o->nout < 3 && a->o->kind == IR_attention), "it has %u results", a->o->nout);
 	n -= 2 * add;
 	const struct ir_type_info *q = a->in[0], *k = a->in[1], *v = a->in[2];
 	int nb = q->rank - 3;

@@ -9,7 +9,7 @@
 /* Operands and results by name; what scores are made from begins at ATT_EXTRA or ATT_GRAD_EXTRA. */
 enum { ATT_Q, ATT_K, ATT_V, ATT_EXTRA, ATT_L = 3, ATT_DO, ATT_DELTA, ATT_GRAD_EXTRA };
 struct attention {
-	bool grad, add, part, below;     /* add: dk and dv are added to what is there; part: results are o, m and z, else o and l; below: and what o lacks */
+	bool grad, add, part, log, below;/* add: dk and dv are added to what is there; part: results are o, m and z, else o, and l if log; below: and what o lacks */
 	int nb;                          /* batch dimensions, of every view the first ones */
 	int64_t batch, g, t, s, d, e;    /* batch: product of the batch dimensions */
 	struct { int n; int64_t len; } keys, rows;      /* keys and values, and of a gradient q and do, lie in so many arrays, one after the other, of len each */
@@ -47,8 +47,9 @@ struct att_soft {
 	void (*tops)(int rows, const float *s, float *top);
 	/* top[r] = the highest of itself and s[r] * c, lane by lane, of what are numbers; c is above 0. */
 	void (*raise)(int rows, const float *s, float c, float (*top)[ATT_LANES]);
-	/* p[r] = exp2((s[r] - m[r]) * c2 - less[r]), rows ldp bytes apart, times w if there is one; what p is before that is added to l[r]. */
-	void (*forward)(int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES]);
+	/* p[r] = exp2((s[r] - m[r]) * c2 - less[r]), rows ldp bytes apart, times w if there is one; what p is before that is added to z[r], if that is there (beside bf16 alone), and
+	 * with what rounding made of it (of p times w) to l[r]. */
+	void (*forward)(int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES], float (*z)[ATT_LANES]);
 	/* Of the transposed tile, rows are keys, columns queries: p = exp2((s - l) * c2 - less), dx = p (y w c - delta) slope; with no slope 1, no w 1.
 	 * p w and dx as rows ld bytes apart; dx as steps of a panel, too. */
 	void (*backward)(int rows, const float *s, const float *y, const float *l, float c2, const float *less, const float *delta, float c, const float *slope,
@@ -63,21 +64,21 @@ struct att_soft {
 /* micro and forward in one: p = exp2((x - m) * c2 - less), of products beside f32 p = exp2((x * by - m) * c2 - less), rows ldp bytes apart; raise, too, if top is not NULL, of scores that are exponents of e.
  * True: a score exceeds its row's reference by more than ATT_LAZY; nothing is written. */
 typedef bool att_fused(int64_t steps, const void *a, int64_t lda, const void *b, const float *m, float by, float c2, const float *less, char *p, int64_t ldp,
-                       float (*l)[ATT_LANES], float (*top)[ATT_LANES]);
+                       float (*l)[ATT_LANES], float (*z)[ATT_LANES], float (*top)[ATT_LANES]);
 extern att_fused att_fused_bf16_512, att_fused_f32_512;
 
 /* What a variant for tiles does at once, beside one another: of the ATT_HALF tiles of keys of some rows, of which the first one's products are made,
  * the products of the others and of the first of the rows that come next; exponentials p = exp2(s c2 - m) of all of them, and their sums; and
  * panels of values, vp times each panel from v on, added to o: vp is a p that was made before.  Meanwhile lines of memory are fetched.
- * True: a sum is above ATT_GROWN, so that a score may exceed its row's reference by more than exponentials are made for; l is as it was.  Else sums
- * are added to l. */
+ * True: a sum is above ATT_GROWN, so that a score may exceed its row's reference by more than exponentials are made for; l and z are as they were.  Else sums
+ * of p are added to l, those of what it was before it was rounded to z, if that is there. */
 struct att_step {
 	int64_t steps, lda;              /* words of the contraction; bytes between rows of a */
 	const char *a, *b;               /* a NULL: only values; tiles of b lie side by side */
 	const char *next_a, *next_b;     /* or NULL */
 	float *s;                        /* products of two tiles: of the first now, of the next one's first then; and of the second */
 	const float *m;
-	float c2, (*sum)[ATT_LANES], (*l)[ATT_LANES], (*top)[ATT_LANES];      /* sum: room; top is raised, if it is there */
+	float c2, (*sum)[ATT_LANES], (*l)[ATT_LANES], (*z)[ATT_LANES], (*top)[ATT_LANES];      /* sum: room for both; top, which is there only if z is, is raised */
 	char *p;
 	int64_t ldp;                     /* bytes between rows, of vp, too */
 	int panels;

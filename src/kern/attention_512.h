@@ -20,6 +20,13 @@
 #define STORE_PAIRS(p, x, y) _mm512_store_si512(p, (__m512i)_mm512_cvtne2ps_pbh(y, x))
 #define STORE_FLOATS(p, x, y) (_mm512_store_ps(p, x), _mm512_store_ps((p) + 64, y))
 
+/* Each 32 bits' two bf16, added. */
+IN512 __m512 add_pairs(__m512bh x)
+{
+	__m512i all = (__m512i)x;
+	return _mm512_add_ps(_mm512_castsi512_ps(_mm512_slli_epi32(all, 16)), _mm512_castsi512_ps(_mm512_and_si512(all, _mm512_set1_epi32(-65536))));
+}
+
 /* f of 0 .. 1 and the whole number below: vreduceps gives 0 for -inf, of which vscalefps, which takes the whole number itself, makes 0. */
 IN512 __m512 exp2_short(__m512 x)
 {

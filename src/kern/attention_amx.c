@@ -12,16 +12,23 @@ enum { MAMX = ATT_MOST_MR };
 /* Rows of exponentials of a tile that are left: where the next one's are. */
 struct rows { const float *s, *m; float (*sum)[ATT_LANES], (*top)[ATT_LANES]; char *p; int left; };
 
-INBF16 void exps(struct rows *r, __m512 c, int64_t ldp, bool first, bool top)
+/* What is wanted beside p and its sums: those of what p was before it was rounded, which lie behind the others; and the highest scores, too. */
+enum also { NO_MORE, EXACT, TOPS };
+
+INBF16 void exps(struct rows *r, __m512 c, int64_t ldp, bool first, enum also also)
 {
 	__m512 m = K512(*r->m), x = _mm512_fmsub_ps(c, _mm512_load_ps(r->s), m), y = _mm512_fmsub_ps(c, _mm512_load_ps(r->s + 16), m);
-	if (top)
+	if (also == TOPS)
 		raise_top(*r->top++, x, y, 0, *r->m);
 	x = exp2_short(x);
 	y = exp2_short(y);
-	STORE_PAIRS(r->p, x, y);
-	x = _mm512_add_ps(x, y);
-	_mm512_store_ps(*r->sum, first ? x : _mm512_add_ps(_mm512_load_ps(*r->sum), x));
+	__m512bh pair = _mm512_cvtne2ps_pbh(y, x);
+	_mm512_store_si512(r->p, (__m512i)pair);
+	_mm512_store_ps(*r->sum, PAIRS(first ? _mm512_setzero_ps() : _mm512_load_ps(*r->sum), pair, _mm512_set1_epi16(0x3f80)));      /* times 1 */
+	if (also) {
+		x = _mm512_add_ps(x, y);
+		_mm512_store_ps(r->sum[MAMX], first ? x : _mm512_add_ps(_mm512_load_ps(r->sum[MAMX]), x));
+	}
 	r->s += ATT_COLS;
 	r->m++;
 	r->sum++;
@@ -29,7 +36,7 @@ INBF16 void exps(struct rows *r, __m512 c, int64_t ldp, bool first, bool top)
 	r->left--;
 }
 
-INBF16 bool add_sums(float (*sum)[ATT_LANES], float (*l)[ATT_LANES])
+INBF16 bool add_sums(const float (*sum)[ATT_LANES], float (*l)[ATT_LANES], float (*z)[ATT_LANES])
 {
 	__m512 most = K512(0);
 	for (int r = 0; r < MAMX; r++)
@@ -38,6 +45,8 @@ INBF16 bool add_sums(float (*sum)[ATT_LANES], float (*l)[ATT_LANES])
 		return true;
 	for (int r = 0; r < MAMX; r++)
 		_mm512_store_ps(l[r], _mm512_add_ps(_mm512_load_ps(l[r]), _mm512_load_ps(sum[r])));
+	for (int r = 0; z && r < MAMX; r++)
+		_mm512_store_ps(z[r], _mm512_add_ps(_mm512_load_ps(z[r]), _mm512_load_ps(sum[MAMX + r])));
 	return false;
 }
 

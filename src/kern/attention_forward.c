@@ -135,6 +135,8 @@ static void start_rows(struct run *r)
 	const struct fwd *f = r->f;
 	memset(r->o, 0, sizeof *r->o * (size_t)(f->qb * f->p.ec));
 	memset(r->l, 0, sizeof *r->l * (size_t)f->qb);
+	if (r->z)
+		memset(r->z, 0, sizeof *r->z * (size_t)f->qb);
 	for (int64_t i = 0; r->top && i < f->qb; i++)
 		for (int j = 0; j < ATT_LANES; j++)
 			r->top[i][j] = -INFINITY;
@@ -148,9 +150,8 @@ static void start_rows(struct run *r)
 	r->referred = 0;
 }
 
-static float sum_of(const struct run *r, int64_t i)
+static float sum_of(const float x[ATT_LANES])
 {
-	const float *x = r->l[i];
 	float a[8], b[4];
 	for (int j = 0; j < 8; j++)
 		a[j] = x[j] + x[j + 8];
@@ -158,6 +159,9 @@ static float sum_of(const struct run *r, int64_t i)
 		b[j] = a[j] + a[j + 4];
 	return (b[0] + b[2]) + (b[1] + b[3]);
 }
+
+/* The sum of row i's p before it was rounded. */
+static float exact_sum(const struct run *r, int64_t i) { return sum_of(r->z ? r->z[i] : r->l[i]); }
 
 static float top_of_row(const struct run *r, int64_t i)
 {
@@ -194,7 +198,7 @@ static void store_log(const struct att_rows *r, char *base, int64_t row, double 
 		att_store(r, base, row, &narrow, tmp);
 }
 
-/* A row whose sum relative to ref is this; top: the highest score. */
+/* A row whose sum relative to ref is this, not rounded; top: the highest score. */
 static void finish(const struct run *r, int64_t i, const float *row, double ref, float sum, float top)
 {
 	const struct fwd *f = r->f;
@@ -203,7 +207,8 @@ static void finish(const struct run *r, int64_t i, const float *row, double ref,
 	if (f->p.x.part)
 		l = isnan(sum) && top < INFINITY ? NAN : top;
 	att_store(&f->o, r->to_o, r->r0 + i, row, r->mem + f->tmp_at);
-	store_log(&f->l, r->to_l, r->r0 + i, l, r->mem + f->tmp_at);
+	if (f->p.x.log || f->p.x.part)
+		store_log(&f->l, r->to_l, r->r0 + i, l, r->mem + f->tmp_at);
 	if (f->p.x.part)
 		att_store(&f->z, r->to_z, r->r0 + i, &z, r->mem + f->tmp_at);
 	if (f->p.x.below)
@@ -227,13 +232,14 @@ static char *part_of(const struct run *r, int64_t blk, int64_t part)
 	return r->ptr[r->k->nin + r->k->nout] + f->part_at + (size_t)((r->b * f->nblk + blk) * f->parts + part) * f->part_bytes;
 }
 
-/* Reference and sum of each row; a reference of -inf: none. */
-static void keep_refs(const struct run *r, double *to)
+/* Of each row; a reference of -inf: none. */
+struct row { double ref, sum, exact; };
+static struct row *rows_at(char *part, size_t which) { return (struct row *)(void *)(part + which); }
+
+static void keep_rows(const struct run *r, struct row *to)
 {
-	for (int64_t i = 0; i < r->nr; i++) {
-		to[2 * i] = r->ref.most[i] == -INFINITY ? -INFINITY : r->ref.whole[i];
-		to[2 * i + 1] = sum_of(r, i);
-	}
+	for (int64_t i = 0; i < r->nr; i++)
+		to[i] = (struct row){ r->ref.most[i] == -INFINITY ? -INFINITY : r->ref.whole[i], sum_of(r->l[i]), exact_sum(r, i) };
 }
 
 static void keep_tops(const struct run *r, char *to)
@@ -246,8 +252,8 @@ static void keep(const struct run *r, char *to)
 {
 	memcpy(to, r->o, sizeof *r->o * (size_t)(r->f->qb * r->f->p.ec));
 	memcpy(to + r->f->part_low, &r->low, sizeof r->low);
-	keep_refs(r, (double *)(void *)(to + r->f->part_m));
-	keep_refs(r, (double *)(void *)(to + r->f->part_m2));
+	keep_rows(r, rows_at(to, r->f->part_row));
+	keep_rows(r, rows_at(to, r->f->part_row2));
 	keep_tops(r, to);
 }
 
@@ -255,7 +261,7 @@ static double top_of(const struct run *r, int64_t blk, int64_t i, size_t which)
 {
 	double top = -INFINITY;
 	for (int64_t x = 0; x < r->f->parts; x++)
-		top = fmax(top, ((const double *)(const void *)(part_of(r, blk, x) + which))[2 * i]);
+		top = fmax(top, rows_at(part_of(r, blk, x), which)[i].ref);
 	return top;
 }
 
@@ -267,7 +273,7 @@ static void second_part(struct run *r, int64_t blk, int64_t part)
 	bool need = false;
 	memcpy(&r->low, mine + f->part_low, sizeof r->low);
 	for (int64_t i = 0; i < r->nr && r->low > -INFINITY && !need; i++) {
-		double top = top_of(r, blk, i, f->part_m);
+		double top = top_of(r, blk, i, f->part_row);
 		need = top == -INFINITY || r->low - top >= NOTHING;
 	}
 	if (!need)
@@ -277,19 +283,20 @@ static void second_part(struct run *r, int64_t blk, int64_t part)
 	load_rows(r);
 	memcpy(r->o, mine, sizeof *r->o * (size_t)(f->qb * f->p.ec));
 	for (int64_t i = 0; i < r->nr; i++) {
-		const double *m = (const double *)(const void *)(mine + f->part_m) + 2 * i;
-		r->l[i][0] = (float)m[1];
+		const struct row *row = &rows_at(mine, f->part_row)[i];
+		r->l[i][0] = (float)row->sum;
+		if (r->z)
+			r->z[i][0] = (float)row->exact;
 		if (r->top)
 			r->top[i][0] = ((const float *)(const void *)(mine + f->part_top))[i];
-		if (m[0] == -INFINITY)
-			continue;
-		att_set_ref(r, i, m[0]);
+		if (row->ref > -INFINITY)
+			att_set_ref(r, i, row->ref);
 	}
 	r->second = true;
 	keys(r, part);
 	r->low = low;
 	memcpy(mine, r->o, sizeof *r->o * (size_t)(f->qb * f->p.ec));
-	keep_refs(r, (double *)(void *)(mine + f->part_m2));
+	keep_rows(r, rows_at(mine, f->part_row2));
 	keep_tops(r, mine);
 }
 
@@ -298,25 +305,26 @@ static void join_parts(struct run *r, int64_t blk)
 {
 	const struct fwd *f = r->f;
 	for (int64_t i = 0; i < r->nr; i++) {
-		double top = top_of(r, blk, i, f->part_m2);
-		float highest = -INFINITY, sum = 0, *all = r->o;
+		double top = top_of(r, blk, i, f->part_row2);
+		float highest = -INFINITY, sum = 0, exact = 0, *all = r->o;
 		memset(all, 0, sizeof *all * (size_t)f->p.ec);
 		for (int64_t x = 0; x < f->parts; x++) {
-			const char *from = part_of(r, blk, x);
-			const double *m = (const double *)(const void *)(from + f->part_m2) + 2 * i;
+			char *from = part_of(r, blk, x);
+			const struct row *m = &rows_at(from, f->part_row2)[i];
 			if (r->top)
 				highest = fmaxf(highest, ((const float *)(const void *)(from + f->part_top))[i]);
-			float w = m[0] == -INFINITY ? isnan(m[1]) : (float)exp(m[0] - top);
+			float w = m->ref == -INFINITY ? isnan(m->sum) : (float)exp(m->ref - top);
 			if (w == 0)
 				continue;
 			const float *row = row_of(r, (const float *)(const void *)from, i, w);
-			sum += w * (float)m[1];
+			sum += w * (float)m->sum;
+			exact += w * (float)m->exact;
 			for (int64_t e = 0; e < f->p.ec; e++)
 				all[e] += row[e];
 		}
 		for (int64_t e = 0; e < f->p.ec; e++)
 			all[e] *= share(sum);
-		finish(r, i, all, top, sum, highest);
+		finish(r, i, all, top, exact, highest);
 	}
 }
 
@@ -333,7 +341,8 @@ static void tile(struct run *r, enum what what, int64_t at)
 	r->r0 = blk * f->qb;
 	r->nr = MIN(f->qb, f->p.rows - r->r0);
 	r->to_o = attention_at(r->k, r->ptr, &f->p.x, r->k->nin, r->b);
-	r->to_l = attention_at(r->k, r->ptr, &f->p.x, r->k->nin + 1, r->b);
+	if (f->p.x.part || f->p.x.log)
+		r->to_l = attention_at(r->k, r->ptr, &f->p.x, r->k->nin + 1, r->b);
 	if (f->p.x.part || f->p.x.below)
 		r->to_z = attention_at(r->k, r->ptr, &f->p.x, r->k->nin + 2, r->b);
 	att_extra_start(&f->p, r->k, r->ptr, r->b, r->mem + f->fn_at);
@@ -354,10 +363,8 @@ static void tile(struct run *r, enum what what, int64_t at)
 			r->second = true;
 			keys(r, part);
 		}
-		for (int64_t i = 0; i < r->nr; i++) {
-			float sum = sum_of(r, i);
-			finish(r, i, row_of(r, r->o, i, share(sum)), r->ref.whole[i], sum, top_of_row(r, i));
-		}
+		for (int64_t i = 0; i < r->nr; i++)
+			finish(r, i, row_of(r, r->o, i, share(sum_of(r->l[i]))), r->ref.whole[i], exact_sum(r, i), top_of_row(r, i));
 	}
 }
 
@@ -369,7 +376,7 @@ static void run(const struct prog_kern *k, const struct kern_state *s, int phase
 	struct run r = { .f = f, .k = k, .ptr = ptr, .mem = mem, .ref = { (double *)(void *)(mem + f->whole_at), m, m + f->qb, m + 2 * f->qb, m + 3 * f->qb, m + 4 * f->qb, m + 5 * f->qb, m + 6 * f->qb },
 	                 .s = (float *)(void *)(mem + f->s_at), .one = (float *)(void *)(mem + f->one_at), .o = (float *)(void *)(mem + f->o_at), .l = (float (*)[ATT_LANES])(void *)(mem + f->l_at),
 	                 .sum = (float (*)[ATT_LANES])(void *)(mem + f->sum_at), .flow = { .now = { .i0 = -1 }, .before = { .i0 = -1 } },
-	                 .top = f->p.x.part ? (float (*)[ATT_LANES])(void *)(mem + f->top_at) : NULL };
+	                 .z = f->two ? (float (*)[ATT_LANES])(void *)(mem + f->z_at) : NULL, .top = f->p.x.part ? (float (*)[ATT_LANES])(void *)(mem + f->top_at) : NULL };
 	/* keys of some batches are packed, then their tiles are made; parts are put together by who reads packed keys again, if at all */
 	int each = (f->lazy ? 1 : 2) + (f->parts > 1 ? 2 : 0);
 	enum what what = (enum what)(phase % each + (f->lazy ? 1 : 0));
@@ -436,9 +443,11 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->p_at = att_room(n, f->rq * CK * es);
 	f->s_at = att_room(n, p->v->stream ? 2 * ATT_MOST_MR * ATT_COLS * 4 : 0);
 	f->one_at = att_room(n, ATT_MOST_MR * ATT_COLS * 4);
-	f->sum_at = att_room(n, p->v->stream ? ATT_MOST_MR * ATT_LANES * 4 : 0);
+	f->sum_at = att_room(n, p->v->stream ? 2 * ATT_MOST_MR * ATT_LANES * 4 : 0);
 	f->w_at = att_room(n, ATT_MOST_MR * ATT_COLS * 4);
 	f->l_at = att_room(n, f->qb * ATT_LANES * 4);
+	f->two = es == 2 && (p->x.part || p->x.log);
+	f->z_at = att_room(n, f->two ? f->qb * ATT_LANES * 4 : 0);
 	f->top_at = att_room(n, p->x.part ? f->qb * ATT_LANES * 4 : 0);
 	f->m_at = att_room(n, REF_FLOATS * f->qb * 4);
 	f->whole_at = att_room(n, f->qb * 8);
@@ -453,8 +462,8 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->far_at = att_room(n, f->narrow ? (int64_t)f->far_bytes : 0);
 	n = &f->part_bytes;
 	att_room(n, f->qb * p->ec * 4);
-	f->part_m = att_room(n, f->qb * 16);
-	f->part_m2 = att_room(n, f->qb * 16);
+	f->part_row = att_room(n, f->qb * (int64_t)sizeof(struct row));
+	f->part_row2 = att_room(n, f->qb * (int64_t)sizeof(struct row));
 	f->part_top = att_room(n, p->x.part ? f->qb * 4 : 0);
 	f->part_low = att_room(n, 4);
 	f->part_at = f->lazy ? 0 : (size_t)(f->some * f->nkb) * f->far_bytes;

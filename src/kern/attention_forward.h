@@ -26,9 +26,10 @@ struct fwd {
 	bool narrow;
 	size_t far_bytes;
 	/* scratch */
-	size_t q_at, o_at, p_at, s_at, one_at, sum_at, w_at, l_at, top_at, m_at, whole_at, lo_at, hi_at, norm_at, row_at, dense_at, tmp_at, fn_at, kb_at, far_at;
+	bool two;                              /* sums of p as it is multiplied, and of what it was before it was rounded */
+	size_t q_at, o_at, p_at, s_at, one_at, sum_at, w_at, l_at, z_at, top_at, m_at, whole_at, lo_at, hi_at, norm_at, row_at, dense_at, tmp_at, fn_at, kb_at, far_at;
 	/* shared: blocks of keys, then a state of each tile */
-	size_t part_at, part_bytes, part_m, part_m2, part_top, part_low;
+	size_t part_at, part_bytes, part_row, part_row2, part_top, part_low;
 };
 
 /* A row's reference: whole; the float next to it in scores and in products, and what they lack, as exponents of 2; what exceeds most makes it be raised.
@@ -64,9 +65,10 @@ struct run {
 	struct flow flow;
 	struct ref ref;
 	float *s, *one, *o;              /* s: two tiles that stream; one: one that is made by itself */
-	float (*sum)[ATT_LANES];         /* of a half */
+	float (*sum)[ATT_LANES];         /* of a half, both */
 	uint32_t referred;               /* groups of rows whose references exponents are made with, a bit each */
-	float (*l)[ATT_LANES], (*top)[ATT_LANES];      /* sums, and the highest scores, if they are asked for, in parts of a row */
+	/* in parts of a row: sums of p as it is multiplied, which o is divided by; of p as it was, if they are asked for and others; the highest scores, if asked for */
+	float (*l)[ATT_LANES], (*z)[ATT_LANES], (*top)[ATT_LANES];
 	bool second;
 	float low;                       /* the highest score that was left out for being low */
 	long long done, left;

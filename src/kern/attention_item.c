@@ -104,16 +104,20 @@ static float *o_at(const struct run *r, int64_t g, int64_t panel)
 	return r->o + (g * (r->f->p.ec / ATT_COLS) + panel) * mr * ATT_COLS;
 }
 
-/* n numbers of a row's p, times x. */
-static void rescale_p(const struct run *r, char *p, int64_t n, float x)
+/* n numbers of a row's p, times x; what rounding adds to their sum. */
+static float rescale_p(const struct run *r, char *p, int64_t n, float x)
 {
-	float some[CK], *all = r->f->p.v->es == 2 ? some : (float *)(void *)p;
+	float some[CK], *all = r->f->p.v->es == 2 ? some : (float *)(void *)p, more = 0;
 	if (r->f->p.v->es == 2)
 		kern_isa_get()->bf16_f32(n, some, p, NULL, NULL);
 	for (int64_t j = 0; j < n; j++)
 		all[j] *= x;
-	if (r->f->p.v->es == 2)
+	if (r->f->p.v->es == 2) {
 		kern_isa_get()->f32_bf16(n, p, some, NULL, NULL);
+		for (int64_t j = 0; j < n; j++)
+			more += bf16_to_f32(((const uint16_t *)(const void *)p)[j]) - some[j];
+	}
+	return more;
 }
 
 /* All that row i (of the tile; of the item row at) has so far, of which p of tiles t0 .. t1 are not in its sums yet, times x. */
@@ -121,14 +125,17 @@ static void rescale(const struct run *r, int64_t i, int64_t at, int t0, int t1, 
 {
 	const struct fwd *f = r->f;
 	int mr = f->p.v->mr, es = f->p.v->es;
-	for (int j = 0; j < ATT_LANES; j++)
+	for (int j = 0; j < ATT_LANES; j++) {
 		r->l[i][j] *= x;
+		if (r->z)
+			r->z[i][j] *= x;
+	}
 	for (int64_t e = 0; e < f->p.ec / ATT_COLS; e++) {
 		float *o = o_at(r, i / mr, e) + i % mr * ATT_COLS;
 		for (int j = 0; j < ATT_COLS; j++)
 			o[j] *= x;
 	}
-	rescale_p(r, p_at(r, at) + t0 * ATT_COLS * es, (t1 - t0) * ATT_COLS, x);
+	r->l[i][0] += rescale_p(r, p_at(r, at) + t0 * ATT_COLS * es, (t1 - t0) * ATT_COLS, x);
 }
 
 static float at_least(float x) { return x < -FLT_MAX ? -FLT_MAX : x; }
@@ -198,7 +205,8 @@ static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain,
 		raise_refs(r, s, i0, at * mr, mr, v->stream ? t / HALF * HALF : 0, t, raw);
 	if (r->top)
 		v->soft->raise(mr, s, raw ? p->range.c : 1, r->top + i0);
-	v->soft->forward(mr, s, (raw ? r->ref.mx : r->ref.m) + i0, raw ? f->c2 : LOG2E, (raw ? r->ref.lessx : r->ref.less) + i0, w, to, f->p_row, r->l + i0);
+	v->soft->forward(mr, s, (raw ? r->ref.mx : r->ref.m) + i0, raw ? f->c2 : LOG2E, (raw ? r->ref.lessx : r->ref.less) + i0, w, to, f->p_row, r->l + i0,
+	                 r->z ? r->z + i0 : NULL);
 }
 
 /* Have all rows of a group a reference? */
@@ -222,13 +230,16 @@ static void scores(struct run *r, int64_t g0, int64_t ng, int t, uint8_t (*kind)
 	for (int64_t g = 0; g < ng; g++, i0 += mr, a += mr * f->q_row, to += mr * f->p_row) {
 		if (kind[g][t] == NONE) {
 			r->left++;
+			for (int i = 0; i < mr && v->es == 2; i++)      /* what is rescaled is added up */
+				memset(to + i * f->p_row, 0, ATT_COLS * 2);
 			continue;
 		}
 		r->done++;
 		bool plain = kind[g][t] == PLAIN, raw = f->p.raw;
 		/* not where the reference is still to come: products would be made twice */
 		if (!plain || !v->fused || !whole || !all_set(r->ref.most + i0, mr) ||
-		    v->fused(f->steps, a, f->q_row, b, (raw ? r->ref.mx : r->ref.m) + i0, f->p.range.c, f->c2, (raw ? r->ref.lessx : r->ref.less) + i0, to, f->p_row, r->l + i0, r->top ? r->top + i0 : NULL))
+		    v->fused(f->steps, a, f->q_row, b, (raw ? r->ref.mx : r->ref.m) + i0, f->p.range.c, f->c2, (raw ? r->ref.lessx : r->ref.less) + i0, to, f->p_row, r->l + i0,
+		             r->z ? r->z + i0 : NULL, r->top ? r->top + i0 : NULL))
 			score_tile(r, i0, g, t, plain, a, b, to);
 	}
 }
@@ -312,6 +323,7 @@ static void advance(struct run *r, const struct half *next)
 		q.b = w->now.k;
 		q.m = r->ref.m2 + w->now.i0;
 		q.l = r->l + w->now.i0;
+		q.z = r->z ? r->z + w->now.i0 : NULL;
 		q.top = r->top ? r->top + w->now.i0 : NULL;
 		q.p = w->now.p;
 		if (next) {

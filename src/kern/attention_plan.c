@@ -25,8 +25,9 @@ struct err *attention_make(const struct prog_kern *k, struct arena *a, struct at
 	int64_t keys = k->nattr > 0 ? k->attr[0] : 1, rows = k->nattr > 1 ? k->attr[1] : 1, nextra = k->nin - first - 2 * (keys - 1) - 2 * (rows - 1);
 	if (keys < 1 || keys > k->nin || rows < 1 || rows > k->nin || (!grad && rows > 1))
 		return ERR(INVALID, "kernel '%s' of %lld and %lld pieces", prog_kern_name[k->id], (long long)keys, (long long)rows);
-	*x = (struct attention){ .grad = grad, .add = add, .part = !grad && k->nout == 3 && k->v[k->nin + 2].dtype != DT_i8, .below = !grad && k->nout == 3 && k->v[k->nin + 2].dtype == DT_i8, .first = first, .nextra = (int)nextra, .sum = DT_f32 };
-	if (nextra < 0 || (k->nout != 3 && (grad || k->nout != 2)) || !k->expr || k->expr->nin != 1 + nextra || k->expr->nout < least || k->expr->nout > least + 1)
+	bool below = !grad && k->nout == 3 && k->v[k->nin + 2].dtype == DT_i8, part = !grad && k->nout == 3 && !below;
+	*x = (struct attention){ .grad = grad, .add = add, .part = part, .log = !grad && !part && k->nout > 1, .below = below, .first = first, .nextra = (int)nextra, .sum = DT_f32 };
+	if (nextra < 0 || k->nout < (grad ? 3 : 1) || k->nout > 3 || !k->expr || k->expr->nin != 1 + nextra || k->expr->nout < least || k->expr->nout > least + 1)
 		return ERR(INVALID, "kernel '%s' with %d operands, %d results and no function for them", prog_kern_name[k->id], k->nin, k->nout);
 	const struct prog_view *q = &k->v[ATT_Q], *key = &k->v[ATT_K], *v = &k->v[ATT_V];
 	x->nb = q->rank - 3;

@@ -79,8 +79,24 @@ T512 static void raise_512(int rows, const float *s, float c, float (*top)[ATT_L
 	}
 }
 
+/* What is stored of pairs, and with that what is added to a sum of p: all of it, or, of x times w and y times w, what rounding adds. */
+INBF16 __m512 pairs_sum(__m512 x, __m512 y, char *p)
+{
+	__m512bh pair = _mm512_cvtne2ps_pbh(y, x);
+	_mm512_store_si512(p, (__m512i)pair);
+	return add_pairs(pair);
+}
+INBF16 __m512 pairs_sum_of(__m512 x, __m512 y, char *p, __m512 sum) { return _mm512_add_ps(sum, _mm512_sub_ps(pairs_sum(x, y, p), _mm512_add_ps(x, y))); }
+IN512 __m512 floats_sum_of(__m512 x, __m512 y, char *p, __m512 sum)
+{
+	STORE_FLOATS(p, x, y);
+	return sum;
+}
+IN512 __m512 floats_sum(__m512 x, __m512 y, char *p) { return floats_sum_of(x, y, p, _mm512_add_ps(x, y)); }
+IN512 void add_to(float *sum, __m512 x) { _mm512_store_ps(sum, _mm512_add_ps(_mm512_load_ps(sum), x)); }
+
 #define FORWARD(name, isa, exp2, store) \
-isa static void name(int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES]) \
+isa static void name(int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES], float (*z)[ATT_LANES]) \
 { \
 	__m512 c = K512(c2); \
 	_Pragma("GCC unroll 4") \
@@ -88,23 +104,27 @@ isa static void name(int rows, const float *s, const float *m, float c2, const f
 		__m512 ref = K512(m[r]), rest = K512(less[r]); \
 		__m512 a = exp2(_mm512_fmsub_ps(_mm512_sub_ps(_mm512_load_ps(s), ref), c, rest)); \
 		__m512 b = exp2(_mm512_fmsub_ps(_mm512_sub_ps(_mm512_load_ps(s + 16), ref), c, rest)); \
-		_mm512_store_ps(l[r], _mm512_add_ps(_mm512_load_ps(l[r]), _mm512_add_ps(a, b))); \
+		if (z) \
+			add_to(z[r], _mm512_add_ps(a, b)); \
 		if (w) { \
+			__m512 sum = _mm512_add_ps(a, b); \
 			a = _mm512_mul_ps(a, _mm512_load_ps(w + r * ATT_COLS)); \
 			b = _mm512_mul_ps(b, _mm512_load_ps(w + r * ATT_COLS + 16)); \
+			add_to(l[r], store##_sum_of(a, b, p + r * ldp, sum)); \
+		} else { \
+			add_to(l[r], store##_sum(a, b, p + r * ldp)); \
 		} \
-		store(p + r * ldp, a, b); \
 	} \
 }
-FORWARD(forward_bf16, TBF16, exp2_short, STORE_PAIRS)
-FORWARD(forward_512, T512, exp2_long, STORE_FLOATS)
+FORWARD(forward_bf16, TBF16, exp2_short, pairs)
+FORWARD(forward_512, T512, exp2_long, floats)
 
 /* Products of M512 rows and a panel as in attention_micro.c, and their exponentials before they are ever stored. */
 #define AS_IT_IS(x, c) x
 #define SCALED(x, c) _mm512_mul_ps(x, K512(c))
 #define FUSED(name, isa, product, scale, exp2, store) \
 isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const float *m, float by, float c2, const float *less, char *p, int64_t ldp, \
-              float (*l)[ATT_LANES], float (*top)[ATT_LANES]) \
+              float (*l)[ATT_LANES], float (*z)[ATT_LANES], float (*top)[ATT_LANES]) \
 { \
 	const char *a = pa, *b = pb; \
 	__m512 x[M512][2], c = K512(c2), most = K512(-1); \
@@ -124,13 +144,14 @@ isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const 
 	_Pragma("GCC unroll 8") \
 	for (int i = 0; i < M512; i++) { \
 		__m512 e0 = exp2(x[i][0]), e1 = exp2(x[i][1]); \
-		_mm512_store_ps(l[i], _mm512_add_ps(_mm512_load_ps(l[i]), _mm512_add_ps(e0, e1))); \
-		store(p + i * ldp, e0, e1); \
+		if (z) \
+			add_to(z[i], _mm512_add_ps(e0, e1)); \
+		add_to(l[i], store##_sum(e0, e1, p + i * ldp)); \
 	} \
 	return false; \
 }
-FUSED(att_fused_bf16_512, TBF16, PAIRS, AS_IT_IS, exp2_short, STORE_PAIRS)
-FUSED(att_fused_f32_512, T512, FLOATS, SCALED, exp2_long, STORE_FLOATS)
+FUSED(att_fused_bf16_512, TBF16, PAIRS, AS_IT_IS, exp2_short, pairs)
+FUSED(att_fused_f32_512, T512, FLOATS, SCALED, exp2_long, floats)
 
 /* Half h of row r: p, and dx to *dx. */
 struct turned { const float *s, *y, *slope, *w; __m512 l[2], less[2], delta[2], c2, c; };
@@ -268,7 +289,7 @@ T256 static void raise_256(int rows, const float *s, float c, float (*top)[ATT_L
 		}
 }
 
-T256 static void forward_256(int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES])
+T256 static void forward_256(int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES], float (*z)[ATT_LANES])
 {
 	for (int r = 0; r < rows; r++)
 		for (int j = 0; j < ATT_COLS; j += 8) {
@@ -331,19 +352,21 @@ static void raise_model(int rows, const float *s, float c, float (*top)[ATT_LANE
 	}
 }
 
-static void put(int es, char *p, float x)
+static float put(int es, char *p, float x)
 {
 	uint16_t h = f32_to_bf16(x);
 	memcpy(p, es == 2 ? (void *)&h : (void *)&x, (size_t)es);
+	return es == 2 ? bf16_to_f32(h) : x;
 }
 
-static void forward_model(int es, int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES])
+static void forward_model(int es, int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES], float (*z)[ATT_LANES])
 {
 	for (int r = 0; r < rows; r++)
 		for (int j = 0; j < ATT_COLS; j++) {
-			float x = exp2f((s[r * ATT_COLS + j] - m[r]) * c2 - less[r]);
-			l[r][j % ATT_LANES] += x;
-			put(es, p + r * ldp + j * es, w ? x * w[r * ATT_COLS + j] : x);
+			float x = exp2f((s[r * ATT_COLS + j] - m[r]) * c2 - less[r]), pw = w ? x * w[r * ATT_COLS + j] : x;
+			if (z)
+				z[r][j % ATT_LANES] += x;
+			l[r][j % ATT_LANES] += x + (put(es, p + r * ldp + j * es, pw) - pw);
 		}
 }
 
@@ -362,8 +385,8 @@ static void backward_model(int es, int rows, const float *s, const float *y, con
 }
 
 #define MODEL(n, es) \
-static void forward_model_##n(int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES]) \
-{ forward_model(es, rows, s, m, c2, less, w, p, ldp, l); } \
+static void forward_model_##n(int rows, const float *s, const float *m, float c2, const float *less, const float *w, char *p, int64_t ldp, float (*l)[ATT_LANES], float (*z)[ATT_LANES]) \
+{ forward_model(es, rows, s, m, c2, less, w, p, ldp, l, z); } \
 static void backward_model_##n(int rows, const float *s, const float *y, const float *l, float c2, const float *less, const float *delta, float c, const float *slope, \
                                const float *w, char *p, char *dx, int64_t ld, char *panel) \
 { backward_model(es, rows, s, y, l, c2, less, delta, c, slope, w, p, dx, ld, panel); } \

@@ -45,7 +45,7 @@ ON_TILES void VARIANT(micro)(int64_t steps, const void *pa, int64_t lda, const v
 		fetch += 64; \
 	} \
 	if (r.left) \
-		exps(&r, c2, ldp, first, top); \
+		exps(&r, c2, ldp, first, also); \
 } while (0)
 /* Beside a product of scores, also a part of the sums that come next. */
 #define BESIDE_SCORES() do { \
@@ -61,7 +61,7 @@ ON_TILES void VARIANT(micro)(int64_t steps, const void *pa, int64_t lda, const v
 
 /* Tile i, and the products a b of the one behind it, if b; steps: q's, known when this is compiled; *done: panels of values. */
 __attribute__((always_inline)) ON_TILES
-static inline void VARIANT(tile)(const struct att_step *q, int i, bool first, const char *a, const char *b, int64_t steps, bool top, int *done, const char **fetched)
+static inline void VARIANT(tile)(const struct att_step *q, int i, bool first, const char *a, const char *b, int64_t steps, enum also also, int *done, const char **fetched)
 {
 	const char *fetch = *fetched, *end = q->fetch_end;
 	int64_t lda = q->lda, ldp = q->ldp;
@@ -89,34 +89,43 @@ static inline void VARIANT(tile)(const struct att_step *q, int i, bool first, co
 		SUMS(store, o);
 	}
 	while (r.left)
-		exps(&r, c2, ldp, first, top);
+		exps(&r, c2, ldp, first, also);
 	*done = e;
 	*fetched = fetch;
 }
 
 __attribute__((always_inline)) ON_TILES
-static inline void VARIANT(flow)(const struct att_step *q, int64_t steps, bool top)
+static inline void VARIANT(flow)(const struct att_step *q, int64_t steps, enum also also)
 {
 	const char *fetch = q->fetch;
 	int done = 0;
-	VARIANT(tile)(q, 0, true, q->a, q->a ? q->b + 128 * steps : NULL, steps, top, &done, &fetch);
+	VARIANT(tile)(q, 0, true, q->a, q->a ? q->b + 128 * steps : NULL, steps, also, &done, &fetch);
 	for (int i = 1; i < ATT_HALF; i++) {
 		bool next = i == ATT_HALF - 1;
-		VARIANT(tile)(q, i, false, next ? q->next_a : q->a, next ? q->next_b : q->a ? q->b + (i + 1) * 128 * steps : NULL, steps, top, &done, &fetch);
+		VARIANT(tile)(q, i, false, next ? q->next_a : q->a, next ? q->next_b : q->a ? q->b + (i + 1) * 128 * steps : NULL, steps, also, &done, &fetch);
 	}
+}
+
+__attribute__((always_inline)) ON_TILES
+static inline void VARIANT(of_steps)(const struct att_step *q, enum also also)
+{
+	if (q->steps == 64)
+		VARIANT(flow)(q, 64, also);
+	else if (q->steps == 32)
+		VARIANT(flow)(q, 32, also);
+	else
+		VARIANT(flow)(q, q->steps, also);
 }
 
 ON_TILES bool VARIANT(stream)(const struct att_step *q)
 {
 	if (q->top)
-		VARIANT(flow)(q, q->steps, true);
-	else if (q->steps == 64)
-		VARIANT(flow)(q, 64, false);
-	else if (q->steps == 32)
-		VARIANT(flow)(q, 32, false);
+		VARIANT(flow)(q, q->steps, TOPS);
+	else if (q->z)
+		VARIANT(of_steps)(q, EXACT);
 	else
-		VARIANT(flow)(q, q->steps, false);
-	return q->a && add_sums(q->sum, q->l);
+		VARIANT(of_steps)(q, NO_MORE);
+	return q->a && add_sums(q->sum, q->l, q->z);
 }
 
 #undef STEP

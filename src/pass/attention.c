@@ -59,14 +59,16 @@ static void in_module(struct ir_module *m, bool all, struct attn_record *rec)
 	arena_fini(&a);
 }
 
-/* --- o in two parts ---------------------------------------------------------------------- */
+/* --- results: o in two parts, and no l that nobody reads ---------------------------------------------------------------------- */
 
 struct parted {
-	bool late;               /* the op gives both parts, where both are read */
+	bool late;               /* the op gives both parts, where both are read, and o alone where that is all that is read */
 	const struct ir_op **part;                 /* per op: what gives the two parts of this attention; NULL: it stays */
 	bool *between;           /* per op: the new op does what it did */
 	ir_val *given;           /* per value of the old function that is one of two parts: the new one */
 };
+
+static bool only_o(const struct ir_fn *fn, const struct ir_op *o) { return o->kind == IR_attention && o->nout == 2 && !fn->val.p[o->out + 1].nuse; }
 
 static bool find_parts(struct rewrite *r)
 {
@@ -78,6 +80,7 @@ static bool find_parts(struct rewrite *r)
 	p->given = ARENA_NEW(r->a, ir_val, fn->val.n);
 	for (size_t i = 0; i < fn->op.n; i++) {
 		int between[ATTN_BETWEEN];
+		any |= p->late && only_o(fn, &fn->op.p[i]);
 		const struct ir_op *part = fn->op.p[i].kind == IR_attention ? attn_parts_of(r->m, fn, &fn->op.p[i], between) : NULL;
 		if (!part || (!p->late && fn->val.p[part->out + 1].nuse))
 			continue;
@@ -97,6 +100,11 @@ static ir_val put_parts(struct rewrite *r, const struct ir_op *o, const ir_val *
 	if (p->between[i]) {
 		for (uint32_t k = 0; k < o->nout; k++)
 			r->map[o->out + k] = p->given[o->out + k];
+		return REWRITE_MAPPED;
+	}
+	if (!p->part[i] && p->late && only_o(r->from, o)) {
+		r->map[o->out] = ir_emit_raw(&r->b, IR_attention, o->nin, in, 1, &r->from->val.p[o->out].type, r->from->attr.p + o->attr, ir_attr_words(r->from, o));
+		r->map[o->out + 1] = 0;
 		return REWRITE_MAPPED;
 	}
 	if (!p->part[i])

@@ -69,8 +69,8 @@ static const struct row { const char *name, *kern; double flops, bytes; enum { F
 	"%5 = compare_ge i32 %1 %2 -> pred; %6 = imm f32 -> f32 000080ff; %7 = select f32 %5 %4 %6 -> f32" more " } (" out ")"
 #define ATT_SLOPE "; %8 = imm f32 -> f32 00000000; %9 = select f32 %5 %3 %8 -> f32"
 #define ATT(t, s, d, bf) \
-	{"attention " #t " " #s "x" #d, "attention (" ATT_IN(t, s, d) ") -> (" ATT_ROWS(t, s, d) ", " ATT_LOGS(s) ") " ATT_EIGHTH("%2"), 16.0 * s * s * d, 0, bf}, \
-	{"attention causal " #t " " #s "x" #d, "attention (" ATT_IN(t, s, d) ATT_PLACES(s) ") -> (" ATT_ROWS(t, s, d) ", " ATT_LOGS(s) ") " ATT_TRIANGLE("", "%7"), \
+	{"attention " #t " " #s "x" #d, "attention (" ATT_IN(t, s, d) ") -> (" ATT_ROWS(t, s, d) ") " ATT_EIGHTH("%2"), 16.0 * s * s * d, 0, bf}, \
+	{"attention causal " #t " " #s "x" #d, "attention (" ATT_IN(t, s, d) ATT_PLACES(s) ") -> (" ATT_ROWS(t, s, d) ") " ATT_TRIANGLE("", "%7"), \
 	 8.0 * s * s * d, 0, bf}, \
 	{"attention_grad " #t " " #s "x" #d, "attention_grad (" ATT_GRAD_IN(t, s, d) ") -> (" ATT_IN(t, s, d) ") " ATT_EIGHTH("%2, %1"), 40.0 * s * s * d, 0, bf}, \
 	{"attention_grad causal " #t " " #s "x" #d, "attention_grad (" ATT_GRAD_IN(t, s, d) ATT_PLACES(s) ") -> (" ATT_IN(t, s, d) ") " ATT_TRIANGLE(ATT_SLOPE, "%7, %9"), \

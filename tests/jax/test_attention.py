@@ -674,6 +674,29 @@ def test_gradients_where_values_have_a_mean(name, lie):
         assert np.sqrt(np.mean((g - w) ** 2)) <= 2 * np.sqrt(np.mean((o - w) ** 2))
 
 
+def in_f32(q, k, v):
+    """Scores and weights are f32; weights become bf16 for the product."""
+    w = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k, preferred_element_type=f32) * q.shape[-1] ** -0.5)
+    return values(w.astype(v.dtype), v)
+
+
+@pytest.mark.parametrize("lie", [None, P(None, "x"), "keys"])
+@pytest.mark.parametrize("spread, mean", [(1, 5), (3, 0), (3, 5), (30, 0), (30, 5)])
+def test_gradients_where_few_keys_have_most_of_the_weight(spread, mean, lie):
+    """o is the mean of values by weights as they are rounded for the product, so that y - delta lacks nothing of what these have in common."""
+    q, k, v, w = (normal(1, 512, 4, 64, seed=s) for s in range(4))
+    x = [a.astype(bf16) for a in (q * spread, k, v + mean, w)]
+    g = lambda q, k, v, w: jax.vjp(in_f32, q, k, v)[1](w)
+    want = exact_gradients(*[a.astype(f32) for a in x[:3]], 0, x[3].astype(f32))
+    if lie == "keys":
+        mesh, = lies({"x": 4}, P(None, "x"))
+        x[1:3] = (jax.device_put(a, mesh) for a in x[1:3])
+    elif lie:
+        x = [jax.device_put(a, lies({"x": 4}, lie)[0]) for a in x]
+    for got, w in zip(jax.jit(g)(*x), want, strict=True):
+        assert off(got, w) <= 0.004, "results rounded to bf16 are off by 0.0017"
+
+
 def exact_gradients(q, k, v, bias, w):
     """Of sum(softmax(q k / 8 + bias) v w), in f64."""
     q, k, v, w = (np.moveaxis(np.asarray(a, np.float64), 1, 2) for a in (q, k, v, w))

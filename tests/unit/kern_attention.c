@@ -381,7 +381,9 @@ static void make(struct att *a, bool grad, enum dtype dt)
 		a->k.nout = 3;
 	} else {
 		view(a, n, dt, RANK, o, (int)rnd(2), 0);
-		a->k.nout = (uint16_t)(2 + (want_wide ? 0 : rnd(2)));      /* l, or m and z */
+		a->k.nout = (uint16_t)(want_wide ? 2 : rnd(8) ? 2 + rnd(2) : 1);      /* o alone, and l, or m and z */
+		if (a->k.nout == 1)
+			return;
 		view(a, n + 1, want_wide || (a->k.nout == 2 && rnd(3)) ? DT_f64 : DT_f32, RANK - 1, l, (int)rnd(2), 0);
 		if (a->k.nout == 3)
 			view(a, n + 2, DT_f32, RANK - 1, l, (int)rnd(2), 0);
@@ -582,10 +584,12 @@ static void in_two_parts(void **state)
 		int n;
 		make(a, false, DT_bf16);
 		n = a->k.nin;
+		int64_t o[] = { a->dim[n][0], a->dim[n][1], a->g, a->t, a->e_ };
+		if (a->k.nout == 1)
+			view(a, n + 1, DT_f32, RANK - 1, o, 0, 0);
 		struct att *b = malloc(sizeof *b);
 		*b = *a;
 		b->k.v = b->v;
-		int64_t o[] = { a->dim[n][0], a->dim[n][1], a->g, a->t, a->e_ };
 		if (a->k.nout == 3)
 			free(a->mem[n + 2]);
 		view(a, n + 2, DT_i8, RANK, o, (int)rnd(2), 0);
@@ -613,6 +617,46 @@ static void in_two_parts(void **state)
 		release(a);
 		free(a);
 		free(b);
+	}
+}
+
+/* Values that are one number have that as their mean, whatever p is rounded to: the sums are of p as they are multiplied. */
+static void mean(void **state)
+{
+	for (int i = 0; i < draws(120); i++) {
+		struct att *a = calloc(1, sizeof *a);
+		do {
+			release(a);
+			memset(a, 0, sizeof *a);
+			if (i % 3 == 2)
+				want_t = 1 + rnd(8), want_s = 600 + (int64_t)rnd(900);      /* parts of keys */
+			make(a, false, DT_bf16);
+		} while (a->mask == WEIGHTS);
+		want_t = want_s = 0;
+		int n = a->k.nin;
+		int64_t o[] = { a->dim[n][0], a->dim[n][1], a->g, a->t, a->e_ };
+		free(a->mem[n]);
+		view(a, n, DT_f32, RANK, o, (int)rnd(2), 0);
+		for (int64_t c = count(&a->v[ATT_V]), j = 0; j < c; j++)
+			set(a, ATT_V, j, 1 + (double)(j % a->e_ % 16) / 16);
+		/* references are raised, of some rows */
+		for (int64_t c = count(&a->v[ATT_K]), j = 0; j < c && i & 1; j++)
+			set(a, ATT_K, j, get(a, ATT_K, j) * (double)(1 + 8 * (j / a->d % a->s) / a->s));
+		for (int k = -1; k < variants(); k++) {
+			const struct att_variant *v = k < 0 ? NULL : &att_variant[k];
+			double *got[3];
+			if (v && (!v->has() || (is_model(v) && i % 4)))
+				continue;
+			run(a, v, 2, got);
+			for (int64_t c = count(&a->v[n]), j = 0; j < c; j++)
+				if (got[0][j] != 0 && !(fabs(got[0][j] - get(a, ATT_V, j % a->e_)) <= 4e-6))
+					fail_msg("%s: mask %d t%d s%d d%d e%d: element %d of o is %.9g, not %.9g", v ? v->name : "chosen", a->mask, (int)a->t, (int)a->s, (int)a->d, (int)a->e_,
+					         (int)j, got[0][j], get(a, ATT_V, j % a->e_));
+			for (int x = 0; x < a->k.nout; x++)
+				free(got[x]);
+		}
+		release(a);
+		free(a);
 	}
 }
 
@@ -976,7 +1020,7 @@ static void bounds(void **state)
 int main(void)
 {
 	cpu_set_ftz();
-	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(groups), cmocka_unit_test(grows), cmocka_unit_test(offset), cmocka_unit_test(weights), cmocka_unit_test(faint),
+	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(mean), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(groups), cmocka_unit_test(grows), cmocka_unit_test(offset), cmocka_unit_test(weights), cmocka_unit_test(faint),
 	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers), cmocka_unit_test(bounds) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
