@@ -113,8 +113,9 @@ LV em_identity(struct em *e, enum redop r, int dt, int n);
 
 /* --- emit_math.c --------------------------------------------------------- */
 
-/* A function of base/math.def, of f32 registers (bf16: whose result will be rounded to that); others: NULL. */
+/* A function of base/math.def, of f32 registers (bf16: whose result will be rounded to that), or of f64 ones, or libm's; others: NULL. */
 LV em_math(struct em *e, enum elem k, bool bf16, LV x, LV y);
+LV em_math_wide(struct em *e, enum elem k, LV x, LV y);
 
 /* --- emit_node.c --------------------------------------------------------- */
 

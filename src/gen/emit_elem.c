@@ -189,31 +189,6 @@ static bool looks_at_bits(enum elem k)
 /* As libm has them, which XLA:CPU calls: their subnormal operands are no zeros. */
 static bool takes_subnormals(enum elem k) { return k == ELEM_power || k == ELEM_atan2; }
 
-static LV double_math(struct em *e, enum elem k, LV x, LV y)
-{
-	const char *name = NULL;
-	LV a[2] = { x, y };
-	switch ((int)k) {
-	case ELEM_exponential: name = "exp"; break;
-	case ELEM_exponential_minus_one: name = "expm1"; break;
-	case ELEM_log: name = "log"; break;
-	case ELEM_log_plus_one: name = "log1p"; break;
-	case ELEM_tanh: name = "tanh"; break;
-	case ELEM_tan: name = "tan"; break;
-	case ELEM_sine: name = "sin"; break;
-	case ELEM_cosine: name = "cos"; break;
-	case ELEM_cbrt: name = "cbrt"; break;
-	case ELEM_erf: name = "erf"; break;
-	case ELEM_power: return em_libm(e, "pow", 2, a);
-	case ELEM_atan2: return em_libm(e, "atan2", 2, a);
-	case ELEM_logistic:
-		a[0] = LLVMBuildFNeg(e->b, x, "");
-		return LLVMBuildFDiv(e->b, F(x, 1), LLVMBuildFAdd(e->b, F(x, 1), em_libm(e, "exp", 1, a), ""), "");
-	default: return NULL;
-	}
-	return em_libm(e, name, 1, a);
-}
-
 static LLVMRealPredicate fpred(enum elem k)
 {
 	switch ((int)k) {
@@ -279,7 +254,7 @@ static LV float_elem(struct em *e, enum elem k, int dt, const LV *a)
 			x = flush(e, dt, x);
 			y = y ? flush(e, dt, y) : NULL;
 		}
-		r = dt == DT_f64 ? double_math(e, k, x, y) : em_math(e, k, dt == DT_bf16, x, y);
+		r = dt == DT_f64 ? em_math_wide(e, k, x, y) : em_math(e, k, dt == DT_bf16, x, y);
 		r = r && dt == DT_f64 && !takes_subnormals(k) ? flush(e, dt, r) : r;
 		return r && is_half(dt) ? round_any(e, dt, r) : r;
 	}

@@ -1,4 +1,4 @@
-/* base/math.def as vector code: functions of f32 registers. */
+/* base/math.def as vector code: functions of f32 and f64 registers. */
 #include "emit.h"
 
 #include <math.h>
@@ -38,6 +38,8 @@ static LV scale(struct em *e, LV p, LV n, LV low) { return em_scales(e, p) ? e->
 #define FUN1(name, x) static LV name##_(struct em *e, LV x)
 #define FUN2(name, x, y) static LV name##_(struct em *e, LV x, LV y)
 #define CALL(name, x) name##_(e, x)
+#define WIDE1(name, x) static LV name##_wide_(struct em *e, LV x)
+#define CALLW(name, x) name##_wide_(e, x)
 #define PART(type, name) static type name
 #define CTX struct em *e,
 #define ARG e,
@@ -96,6 +98,29 @@ static LV beyond(struct em *e, LV x, double most) { return cmp(e, LLVMRealUGT, A
 static LV wave_far(struct em *e, const LV *x, const char *name)
 {
 	return em_branch(e, beyond(e, x[0], TRIG_FAR), name[0] == 'c' ? cos_far_(e, x[0]) : sin_far_(e, x[0]), em_libm_loop, name, x);
+}
+
+LV em_math_wide(struct em *e, enum elem k, LV x, LV y)
+{
+	const char *name = NULL;
+	LV a[2] = { x, y };
+	switch ((int)k) {
+	case ELEM_exponential: return exp_wide_(e, x);
+	case ELEM_exponential_minus_one: return expm1_wide_(e, x);
+	case ELEM_log: return log_wide_(e, x);
+	case ELEM_log_plus_one: return log1p_wide_(e, x);
+	case ELEM_logistic: return logistic_wide_(e, x);
+	case ELEM_tanh: return tanh_wide_(e, x);
+	case ELEM_sine: return em_branch(e, beyond(e, x, TRIG_WIDE), sin_wide_(e, x), em_libm_loop, "sin", &x);
+	case ELEM_cosine: return em_branch(e, beyond(e, x, TRIG_WIDE), cos_wide_(e, x), em_libm_loop, "cos", &x);
+	case ELEM_power: return em_libm(e, "pow", 2, a);
+	case ELEM_atan2: return em_libm(e, "atan2", 2, a);
+	case ELEM_tan: name = "tan"; break;
+	case ELEM_cbrt: name = "cbrt"; break;
+	case ELEM_erf: name = "erf"; break;
+	default: return NULL;
+	}
+	return em_libm(e, name, 1, a);
 }
 
 LV em_math(struct em *e, enum elem k, bool bf16, LV x, LV y)

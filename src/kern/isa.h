@@ -240,9 +240,9 @@ REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 #define LIBZ(x) flush_f64_h(x)
 #define INFBITS 0x7ff0000000000000u
 #define C(fn) fn
-#define F(fn) fn
+#define F(fn) fn##_d
 #define REST(fn) fn
-#define WITHIN(x, most) ((void)(x), true)
+#define WITHIN(x, most) (__builtin_fabs(x) <= TRIG_WIDE)
 #define REM(x, y) fmod(x, y)
 #define REM_OK(x, y) ((void)(x), (void)(y), true)
 #include "strips.h"

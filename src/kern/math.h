@@ -13,11 +13,12 @@ static inline uint32_t f32_bits(float x) { uint32_t u; memcpy(&u, &x, 4); return
 static inline float f32_from(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
 static inline uint64_t f64_bits(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
 static inline double f64_from(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
-static inline double logistic(double x) { return 1 / (1 + exp(-x)); }
 
 #define FUN1(name, x) static inline float name##_f(float x)
 #define FUN2(name, x, y) static inline float name##_f(float x, float y)
 #define CALL(name, x) name##_f(x)
+#define WIDE1(name, x) static inline double name##_d(double x)
+#define CALLW(name, x) name##_d(x)
 #define PART(type, name) static inline type name
 #define CTX
 #define ARG
@@ -35,8 +36,8 @@ static inline double logistic(double x) { return 1 / (1 + exp(-x)); }
 #define NEG(a) (-(a))
 #define FMA(a, b, c) _Generic((a), float: FUSE_F, double: FUSE_D)(a, b, c)
 #define FUSED __builtin_fma
-#define ABS __builtin_fabsf
-#define COPYSIGN __builtin_copysignf
+#define ABS(x) _Generic((x), float: __builtin_fabsf, double: __builtin_fabs)(x)
+#define COPYSIGN(x, y) _Generic((x), float: __builtin_copysignf, double: __builtin_copysign)(x, y)
 #define FLOOR __builtin_floorf
 #define LT(a, b) ((a) < (b))
 #define GT(a, b) ((a) > (b))
@@ -73,6 +74,8 @@ static inline double logistic(double x) { return 1 / (1 + exp(-x)); }
 #undef FUN1
 #undef FUN2
 #undef CALL
+#undef WIDE1
+#undef CALLW
 #undef PART
 #undef CTX
 #undef ARG
@@ -124,6 +127,13 @@ static inline double logistic(double x) { return 1 / (1 + exp(-x)); }
 #undef DOUBLE
 #undef SCALE
 #undef TRIG
+
+/* The other functions of f64. */
+static inline double tan_d(double x) { return tan(x); }
+static inline double pow_d(double x, double y) { return pow(x, y); }
+static inline double atan2_d(double y, double x) { return atan2(y, x); }
+static inline double cbrt_d(double x) { return cbrt(x); }
+static inline double erf_d(double x) { return erf(x); }
 
 /* Outside the range that vectorises. */
 static inline float sin_rest(float x) { return __builtin_fabsf(x) <= (float)TRIG_FAR ? sin_far_f(x) : sinf(x); }

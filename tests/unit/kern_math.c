@@ -66,6 +66,60 @@ static void errors(void **state)
 	free(y);
 }
 
+/* Of f64, beside the C library's of 80 bits. */
+static const struct { enum elem fn; long double (*ref)(long double); double lo, hi, most; } wide[] = {
+	{ ELEM_exponential, expl, -708, 709.7, 1 }, { ELEM_exponential, expl, -1, 1, 1 }, { ELEM_exponential_minus_one, expm1l, -40, 709.7, 2 },
+	{ ELEM_exponential_minus_one, expm1l, -2, 2, 2 }, { ELEM_exponential_minus_one, expm1l, -1e-5, 1e-5, 0.6 }, { ELEM_log, logl, 0, 4, 1 },
+	{ ELEM_log, logl, 0, 1e308, 1 }, { ELEM_log, logl, 0.99, 1.01, 1 }, { ELEM_log, logl, 0, 1e-300, 1 }, { ELEM_log_plus_one, log1pl, -1, 3, 2 },
+	{ ELEM_log_plus_one, log1pl, -0.01, 0.01, 2 }, { ELEM_log_plus_one, log1pl, 0, 1e30, 2 }, { ELEM_tanh, tanhl, -25, 25, 2 }, { ELEM_tanh, tanhl, -1.5, 1.5, 2 },
+	{ ELEM_tanh, tanhl, -1e-3, 1e-3, 1.5 }, { ELEM_sine, sinl, -10, 10, 2 }, { ELEM_sine, sinl, -9.99e4, 9.99e4, 2 }, { ELEM_sine, sinl, -1e12, 1e12, 2 },
+	{ ELEM_cosine, cosl, -10, 10, 2 }, { ELEM_cosine, cosl, -9.99e4, 9.99e4, 2 }, { ELEM_cosine, cosl, -1e12, 1e12, 2 },
+};
+
+static void errors_of_doubles(void **state)
+{
+	enum { N = 100000 };
+	double *x = malloc(N * 8), *y = malloc(N * 8);
+	for (size_t k = 0; k < NELEM(wide); k++) {
+		double worst = 0, at = 0;
+		for (int i = 0; i < N; i++)
+			x[i] = wide[k].lo + (wide[k].hi - wide[k].lo) * ((double)(rnd() >> 11) * 0x1p-53);
+		/* near multiples of pi / 2, where it cancels */
+		for (int i = 0; i < N && (wide[k].fn == ELEM_sine || wide[k].fn == ELEM_cosine); i += 7)
+			x[i] = nearbyint(x[i] / M_PI_2) * M_PI_2;
+		kern_elem(wide[k].fn, DT_f64, DT_f64)(N, y, x, NULL, NULL);
+		for (int i = 0; i < N; i++) {
+			long double want = wide[k].ref(x[i]);
+			int e;
+			frexpl(want, &e);
+			double u = isinf(y[i]) || y[i] != y[i] ? 1e9 : (double)(fabsl(y[i] - want) / ldexpl(1, e - 53));
+			if (want != 0 && u > worst)
+				worst = u, at = x[i];
+		}
+if (worst > wide[k].most)
+			fail_msg("%s in [%g, %g]: %.2f ulp at %a", elem_info[wide[k].fn].name, wide[k].lo, wide[k].hi, worst, at);
+	}
+	free(x);
+	free(y);
+}
+
+static void specials_of_doubles(void **state)
+{
+	static const double v[] = { 0, -0., 1, -1, 0.5, 2, -2, 1e-20, -1e-20, INFINITY, -INFINITY, NAN, 1.7e308, -1.7e308, 1e10, 0x1p53, 709.5, 709.78, 709.79, 710, 711, -708.3, -708.39, -708.4, -709.5, -745,
+		-746, -1e5, 1e5, -37, -40, -41, 22, 23, 0x1p-1022, -0x1p-1022, 0x1.8p-1022, 0x1p-1000, M_PI, -M_PI_2, 1e22 };
+	static const struct { enum elem fn; double (*ref)(double); } one[] = {
+		{ ELEM_exponential, exp }, { ELEM_exponential_minus_one, expm1 }, { ELEM_log, log }, { ELEM_log_plus_one, log1p }, { ELEM_tanh, tanh }, { ELEM_sine, sin }, { ELEM_cosine, cos },
+	};
+	for (size_t k = 0; k < NELEM(one); k++)
+		for (size_t i = 0; i < NELEM(v); i++) {
+			double y, x = v[i], w = one[k].ref(x);
+			w = fabs(w) < 0x1p-1022 ? copysign(0, w) : w;
+			kern_elem(one[k].fn, DT_f64, DT_f64)(1, &y, &x, NULL, NULL);
+			if (!(fabs(y - w) <= fabs(w) * 0x1p-51 || y == w || (isnan(y) && isnan(w))) || (w == 0 && !signbit(w) != !signbit(y)))
+				fail_msg("%s(%.17g) = %.17g, not %.17g", elem_info[one[k].fn].name, x, y, w);
+		}
+}
+
 /* Where programs run, denormal numbers count as zero; the C library does not always know. */
 static void flushed_doubles(void **state)
 {
@@ -262,7 +316,7 @@ static void strips(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(errors), cmocka_unit_test(specials), cmocka_unit_test(flushed_doubles), cmocka_unit_test(integers),
+	const struct CMUnitTest t[] = { cmocka_unit_test(errors), cmocka_unit_test(errors_of_doubles), cmocka_unit_test(specials_of_doubles), cmocka_unit_test(specials), cmocka_unit_test(flushed_doubles), cmocka_unit_test(integers),
 	                                cmocka_unit_test(conversions), cmocka_unit_test(strips) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
