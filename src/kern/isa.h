@@ -649,18 +649,30 @@ static void flip_h(int64_t n, int64_t dim, int es, const char *in, char *out)
 {
 	int64_t row = dim * es, i = 0;
 #if defined(__x86_64__) && ISA_LEVEL >= 3
-	/* as many rows as fit; what is stored behind them the next turn overwrites */
-	int64_t some = 16 / row;
+	int64_t once = row < 16 ? row : 16, some = 16 / once;
 	uint8_t from[16];
 	for (int64_t b = 0; b < 16; b++)
-		from[b] = (uint8_t)(b / row * row + (dim - 1 - b % row / es) * es + b % es);
+		from[b] = (uint8_t)(b / once * once + (once - es - b % once / es * es) + b % es);
 	__m128i at = _mm_loadu_si128((const void *)from);
-	for (; i * row + 16 <= n * row; i += some)
+	/* as many rows as fit; what is stored behind them the next turn overwrites */
+	for (; row <= 16 && i * row + 16 <= n * row; i += some)
 		_mm_storeu_si128((void *)(out + i * row), _mm_shuffle_epi8(_mm_loadu_si128((const void *)(in + i * row)), at));
+	/* or 16 bytes of a row, which the last ones meet again */
+	for (; row > 16 && i < n; i++)
+		for (int64_t j = 0; j < row; j += 16) {
+			int64_t k = j + 16 <= row ? j : row - 16;
+			_mm_storeu_si128((void *)(out + i * row + k), _mm_shuffle_epi8(_mm_loadu_si128((const void *)(in + i * row + row - 16 - k)), at));
+		}
 #endif
-	for (; i < n; i++)
-		for (int64_t j = 0; j < dim; j++)
-			memcpy(out + i * row + j * es, in + i * row + (dim - 1 - j) * es, (size_t)es);
+#define BACK(T)                                                                     \
+	for (; i < n; i++)                                                              \
+		for (int64_t j = 0; j < dim; j++) {                                         \
+			T t;                                                                    \
+			memcpy(&t, in + i * row + (dim - 1 - j) * (int64_t)sizeof t, sizeof t); \
+			memcpy(out + i * row + j * (int64_t)sizeof t, &t, sizeof t);            \
+		}
+	BY_SIZE(es, BACK)
+#undef BACK
 }
 
 const struct kern_isa CAT3(kern, isa, ISA_NAME) = {

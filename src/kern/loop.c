@@ -79,6 +79,8 @@ void sum_close(int64_t blocks, kern_strip *add, int64_t n, int bytes, char *leve
 	}
 }
 
+enum { FLIP_LEAST = 64 };      /* bytes of a row that is worth a call */
+
 #define MOVE(T)                                                                     \
 	for (int64_t i = 0; i < n; i++, dst += ds, src += ss) {                         \
 		T t;                                                                        \
@@ -109,6 +111,8 @@ void move_strided(int es, int64_t n, char *dst, int64_t ds, const char *src, int
 		memcpy(dst, src, (size_t)(n * es));
 	} else if (ds == es && ss == 0) {
 		fill_bytes(es, n, dst, src);
+	} else if (ds == es && ss == -es && n * es > FLIP_LEAST) {
+		kern_isa_get()->flip(1, n, es, src + (n - 1) * ss, dst);
 	} else if (ds == es) {
 		move_out(es, n, dst, src, ss);
 	} else {
