@@ -37,6 +37,11 @@ said "machine table .*/nowhere/table"
 doctor 1 1 RONDO_COLL=rings
 said "machine table .*no algorithm 'rings'"
 grep -q -- '-> unset RONDO_COLL' "$dir/out" || fail "advice on another setting"
+: >"$dir/empty"
+for what in prog opt explain run; do
+	"$rondo" $what "$dir/empty" >"$dir/out" 2>"$dir/err" && fail "$what of an empty file ends well"
+	grep -q "'$dir/empty' is empty" "$dir/err" || fail "$what of an empty file says something else"
+done
 RONDO_COLL=rings "$rondo" info >"$dir/out" 2>"$dir/err" || fail "info does not go on as programs do"
 grep -q "no algorithm 'rings'.*ignored" "$dir/err" || fail "info ignores without a word"
 # What is to be written: it is tried, nothing is left of that, and the self-test adds nothing.

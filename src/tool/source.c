@@ -61,12 +61,16 @@ static struct err *read_module(const char *path, const struct str *s, struct ir_
 	}
 }
 
+static struct err *contents(const char *path, struct str *s)
+{
+	TRY(str_read_file(s, path));
+	return s->n ? NULL : ERR(INVALID, "'%s' is empty", path);
+}
+
 struct err *source_read(const char *path, struct ir_module **out)
 {
 	struct str s = {0};
-	struct err *e = str_read_file(&s, path);
-	if (!e && !s.n)
-		e = ERR(INVALID, "'%s' is empty", path);
+	struct err *e = contents(path, &s);
 	if (!e)
 		e = err_wrap(read_module(path, &s, out), "%s", path);
 	str_free(&s);
@@ -76,7 +80,7 @@ struct err *source_read(const char *path, struct ir_module **out)
 struct err *source_told(const char *path, struct pass_told *out)
 {
 	struct str s = {0};
-	struct err *e = str_read_file(&s, path);
+	struct err *e = contents(path, &s);
 	bool is = !e && pass_told_is(s.p, s.n);
 	*out = (struct pass_told){ .prog = NULL };
 	if (is)
@@ -89,7 +93,7 @@ struct err *source_prog(const char *path, const struct pass_opts *o, struct prog
 {
 	struct str s = {0};
 	struct ir_module *m = NULL;
-	struct err *e = str_read_file(&s, path);
+	struct err *e = contents(path, &s);
 	if (e)
 		return e;
 	enum form f = form_of(&s);

@@ -49,11 +49,12 @@ def drawn(rng):
     """A sequence that is cut, anyhow: text for who looks at it, function, operands, mesh and how they lie."""
     pick = lambda *of: of[rng.integers(len(of))]
     first, causal_, window, fill = rng.integers(2), rng.integers(2), pick(0, 0, 100), pick(-np.inf, -1e30, -1e9, -1e6, -1e4)
-    t, d = pick(64, 96, 256, 1024, 1024, 1040, 1280, 2048), pick(8, 16, 64)
-    s = t if causal_ or rng.integers(3) else pick(64, 1024, 1536)
-    b, (h, kv) = pick(1, 2), pick((1, 1), (2, 2), (4, 2), (4, 1))
+    many = rng.integers(5) == 0      # batches, so that a kernel's tile has several groups of rows
+    t, d = pick(64, 96, 128, 256) if many else pick(64, 96, 256, 1024, 1024, 1040, 1280, 2048), pick(8, 16, 64)
+    s = t if causal_ or rng.integers(3) else pick(64, 128, 384) if many else pick(64, 1024, 1536)
+    b, (h, kv) = 32 if many else pick(1, 2), pick((1, 1), (2, 2), (4, 2), (4, 1))
     dtype, extra, again = pick(f32, f32, bf16), pick("", "", "segments", "bias", "lengths"), rng.integers(2)
-    mesh, seq, batch = pick(({"x": 4}, "x", None), ({"x": 2, "y": 2}, "x", "y" if b == 2 else None), ({"x": 2, "y": 2}, ("x", "y"), None), ({"x": 2, "y": 2}, "y", None),
+    mesh, seq, batch = pick(({"x": 4}, "x", None), ({"x": 2, "y": 2}, "x", "y" if b > 1 else None), ({"x": 2, "y": 2}, ("x", "y"), None), ({"x": 2, "y": 2}, "y", None),
                             ({"x": 2}, "x", None))
     shape = lambda n, heads: (b, heads, n, d) if first else (b, n, heads, d)
     lay = lambda dims: P(dims[0], None, dims[1]) if first else P(dims[0], dims[1])
