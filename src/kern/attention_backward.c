@@ -12,7 +12,7 @@
 #include <float.h>
 #include <math.h>
 
-enum { BLOCK = 128, PANELS = BLOCK / ATT_COLS, GROUPS = BLOCK / 6, MANY = 32, FEW = 8, MOST_OWN = 4, MOST_OWN_F32 = 3, OWN_BYTES = 1400 << 10 };
+enum { MOST_BLOCK = 256, PANELS = MOST_BLOCK / ATT_COLS, GROUPS = MOST_BLOCK / 6, WIDE_L2 = 2 << 20, MANY = 32, FEW = 8, MOST_OWN = 4, MOST_OWN_F32 = 3, OWN_BYTES = 1400 << 10 };
 #define NOTHING (-104.0)             /* exp of less is 0 */
 
 /* Where a sum for queries is kept until it is complete: in the result; its upper half there, if that is bf16, and the lower one in shared
@@ -22,6 +22,7 @@ enum home { THERE, HALF, APART };
 struct bwd {
 	struct att_plan p;
 	struct att_rows q, k, v, l, d_o, delta, dq, dk, dv;
+	int64_t block, panels;           /* rows, and nearly keys, of a block; its panels of rows */
 	int64_t kb, nkb, nrb;            /* keys of a block, whole groups; blocks */
 	int64_t own, parts, steps;       /* blocks of keys of a tile; tiles of a batch at once, and parts of its rows; turns until all keys had one */
 	int64_t some;                    /* batches at once */
@@ -111,11 +112,11 @@ static float below(double x)
 static void pack_numbers(const struct bwd *f, const struct prog_kern *k, char *const *ptr, int64_t b, int64_t blk, char *to)
 {
 	const struct att_plan *p = &f->p;
-	int64_t r0 = blk * BLOCK, n = MIN(BLOCK, p->rows - r0);
-	float (*num)[BLOCK] = (float (*)[BLOCK])(void *)(to + f->numbers), *least = (float *)(void *)(to + f->r_least), c = p->range.c;
+	int64_t r0 = blk * f->block, n = MIN(f->block, p->rows - r0);
+	float (*num)[MOST_BLOCK] = (float (*)[MOST_BLOCK])(void *)(to + f->numbers), *least = (float *)(void *)(to + f->r_least), c = p->range.c;
 	/* a row that is none, or has no keys, has p = 0 */
 	const char *l_at = attention_at(k, ptr, &p->x, ATT_L, b), *delta_at = attention_at(k, ptr, &p->x, ATT_DELTA, b);
-	for (int64_t i = 0; i < BLOCK; i++) {
+	for (int64_t i = 0; i < f->block; i++) {
 		double l = i < n ? number_of(&f->l, l_at, r0 + i) : INFINITY;
 		float delta = i < n ? (float)number_of(&f->delta, delta_at, r0 + i) : 0, lowest;
 		l = l == -INFINITY ? INFINITY : l;
@@ -134,18 +135,18 @@ static void pack_numbers(const struct bwd *f, const struct prog_kern *k, char *c
 static void pack_rows(const struct bwd *f, const struct prog_kern *k, char *const *ptr, int64_t b, int64_t blk, char *to, char *mem)
 {
 	const struct att_plan *p = &f->p;
-	int64_t es = p->v->es, r0 = blk * BLOCK, n = MIN(BLOCK, p->rows - r0);
+	int64_t es = p->v->es, r0 = blk * f->block, n = MIN(f->block, p->rows - r0);
 	char *dense = mem + f->dense_at, *tmp = mem + f->tmp_at;
-	for (int64_t i = 0; i < BLOCK; i += ATT_FETCH) {
+	for (int64_t i = 0; i < f->block; i += ATT_FETCH) {
 		int64_t have = MIN(MAX(n - i, 0), ATT_FETCH), ld;
 		const char *rows = att_take_from(p, &f->q, k, ptr, ATT_Q, b, r0 + i, have, dense, p->dc, tmp, &ld);
 		att_columns(rows, ld, p->dk * es / 4, to + f->q_col + (size_t)(i * p->dk * es));
-		att_steps((int)es, rows, ld, p->dc, to + f->q_step + (size_t)(i * ATT_COLS * es), (size_t)(BLOCK * ATT_COLS * es));
+		att_steps((int)es, rows, ld, p->dc, to + f->q_step + (size_t)(i * ATT_COLS * es), (size_t)(f->block * ATT_COLS * es));
 		if (f->norms)
 			((float *)(void *)(to + f->r_norm))[i / ATT_FETCH] = att_longest(p, rows, have, ld);
 		rows = att_take_from(p, &f->d_o, k, ptr, ATT_DO, b, r0 + i, have, dense, p->ec, tmp, &ld);
 		att_columns(rows, ld, p->ek * es / 4, to + f->o_col + (size_t)(i * p->ek * es));
-		att_steps((int)es, rows, ld, p->ec, to + f->o_step + (size_t)(i * ATT_COLS * es), (size_t)(BLOCK * ATT_COLS * es));
+		att_steps((int)es, rows, ld, p->ec, to + f->o_step + (size_t)(i * ATT_COLS * es), (size_t)(f->block * ATT_COLS * es));
 	}
 }
 
@@ -170,7 +171,7 @@ static struct att_known known_of(const struct run *r, int64_t g0, int64_t ng, in
 		else if (e->by_row && !e->by_key)
 			att_bound_each(e->dt, rlo, rhi, nt, &reg[1 + x]);
 	}
-	att_tile_bounds(p, k0 + g0 * mr, (int)MIN(ng * mr, p->x.s - k0 - g0 * mr), r->rb * BLOCK, p->rows, nt, r->mem + f->fn_at, reg);
+	att_tile_bounds(p, k0 + g0 * mr, (int)MIN(ng * mr, p->x.s - k0 - g0 * mr), r->rb * f->block, p->rows, nt, r->mem + f->fn_at, reg);
 	return att_range_run(&p->range, nt, reg);
 }
 
@@ -221,9 +222,9 @@ static void tile(struct run *r, int64_t g, int t)
 	const struct bwd *f = r->f;
 	const struct att_plan *p = &f->p;
 	const struct att_variant *v = p->v;
-	int64_t es = v->es, mr = v->mr, i0 = r->kb * f->kb + g * mr, j0 = r->rb * BLOCK + t * ATT_COLS;
+	int64_t es = v->es, mr = v->mr, i0 = r->kb * f->kb + g * mr, j0 = r->rb * f->block + t * ATT_COLS;
 	float *s = (float *)(void *)(r->mem + f->s_at), *y = (float *)(void *)(r->mem + f->y_at), c = 1, *slope = NULL, *w = NULL;
-	const float (*num)[BLOCK] = (const float (*)[BLOCK])(const void *)(r->row + f->numbers);
+	const float (*num)[MOST_BLOCK] = (const float (*)[MOST_BLOCK])(const void *)(r->row + f->numbers);
 	bool plain = r->kind[g][t] == PLAIN, raw = plain && p->raw;
 	v->micro(p->dk * es / 4, r->key + f->k_row + (size_t)(g * mr * p->dc * es), p->dc * es, r->row + f->q_col + (size_t)(t * ATT_COLS * p->dk * es), s, false);
 	v->micro(p->ek * es / 4, r->key + f->v_row + (size_t)(g * mr * p->ec * es), p->ec * es, r->row + f->o_col + (size_t)(t * ATT_COLS * p->ek * es), y, false);
@@ -243,7 +244,7 @@ static void tile(struct run *r, int64_t g, int t)
 	const float *l = num[raw ? LX : L] + t * ATT_COLS, *less = num[raw ? LESSX : LESS] + t * ATT_COLS;
 	if (r->key[f->k_bad])
 		drop_dead((int)mr, s, y, l, c * LOG2E, less);
-	int64_t ld = BLOCK * es, at = g * mr * ld + t * ATT_COLS * es;
+	int64_t ld = f->block * es, at = g * mr * ld + t * ATT_COLS * es;
 	v->soft->backward((int)mr, s, y, l, c * LOG2E, less, num[raw ? DELTA_C : DELTA] + t * ATT_COLS, c, slope, w, r->mem + f->p_at + at, r->mem + f->dx_at + at, ld,
 	                  r->mem + f->panel_at + (size_t)((t * f->kpad + g * mr) * ATT_COLS * es));
 	r->done++;
@@ -262,14 +263,14 @@ static int run_of(const struct run *r, int64_t g, int t, bool below, int64_t n)
 static void by_rows(struct run *r, const char *a, const char *b, int64_t w, int64_t ng, int nt, float *c)
 {
 	const struct bwd *f = r->f;
-	int64_t es = f->p.v->es, mr = f->p.v->mr, ld = BLOCK * es, panels = w / ATT_COLS;
+	int64_t es = f->p.v->es, mr = f->p.v->mr, ld = f->block * es, panels = w / ATT_COLS;
 	for (int64_t e = 0; e < panels; e++)
 		for (int64_t g = 0; g < ng; g++)
 			for (int t = 0, n; t < nt; t += MAX(n, 1)) {
 				n = run_of(r, g, t, false, nt - t);
 				if (!n)
 					continue;
-				f->p.v->micro(n * ATT_COLS * es / 4, a + g * mr * ld + t * ATT_COLS * es, ld, b + (e * BLOCK + t * ATT_COLS) * ATT_COLS * es,
+				f->p.v->micro(n * ATT_COLS * es / 4, a + g * mr * ld + t * ATT_COLS * es, ld, b + (e * f->block + t * ATT_COLS) * ATT_COLS * es,
 				              c + (g * panels + e) * mr * ATT_COLS, true);
 			}
 }
@@ -286,12 +287,12 @@ static void by_keys(struct run *r, int64_t ng, int nt)
 				if (!n)
 					continue;
 				f->p.v->micro(n * mr * es / 4, r->key + f->k_turned + (size_t)((d * mr * f->kpad + g * mr) * es), f->kpad * es,
-				              r->mem + f->panel_at + (size_t)((t * f->kpad + g * mr) * ATT_COLS * es), r->dq + (d * PANELS + t) * mr * ATT_COLS, true);
+				              r->mem + f->panel_at + (size_t)((t * f->kpad + g * mr) * ATT_COLS * es), r->dq + (d * f->panels + t) * mr * ATT_COLS, true);
 			}
 }
 
 static int64_t groups_of(const struct run *r) { return (MIN(r->f->kb, r->f->p.x.s - r->kb * r->f->kb) + r->f->p.v->mr - 1) / r->f->p.v->mr; }
-static int panels_of(const struct run *r) { return (int)((MIN(BLOCK, r->f->p.rows - r->rb * BLOCK) + ATT_COLS - 1) / ATT_COLS); }
+static int panels_of(const struct run *r) { return (int)((MIN(r->f->block, r->f->p.rows - r->rb * r->f->block) + ATT_COLS - 1) / ATT_COLS); }
 
 static void item(struct run *r)
 {
@@ -377,15 +378,15 @@ static void keep_row(const struct run *r, char *base, int64_t row, float *restri
 static void add_rows(const struct run *r, bool first, bool last)
 {
 	const struct bwd *f = r->f;
-	int64_t mr = f->p.v->mr, r0 = r->rb * BLOCK, wide = f->dgroups * mr, n = MIN(BLOCK, f->p.rows - r0);
-	bool turned = n == BLOCK && wide == f->dq.w;
+	int64_t mr = f->p.v->mr, r0 = r->rb * f->block, wide = f->dgroups * mr, n = MIN(f->block, f->p.rows - r0);
+	bool turned = n == f->block && wide == f->dq.w;
 	float *row = (float *)(void *)(r->mem + f->row_at);
 	char *base = attention_at(r->k, r->ptr, &f->p.x, r->k->nin, r->b);
 	for (int64_t i = 0; turned && i < n; i++)
 		keep_row(r, base, r0 + i, r->dq + i * wide, !first, !last);
 	for (int64_t t = 0; t * ATT_COLS < n && (last || !turned); t++) {
 		for (int64_t d = 0; d < f->dgroups; d++)
-			kern_isa_get()->transpose[2](mr, ATT_COLS, r->dq + (d * PANELS + t) * mr * ATT_COLS, ATT_COLS, row + d * mr, wide);
+			kern_isa_get()->transpose[2](mr, ATT_COLS, r->dq + (d * f->panels + t) * mr * ATT_COLS, ATT_COLS, row + d * mr, wide);
 		for (int64_t i = 0; i < MIN(ATT_COLS, n - t * ATT_COLS); i++) {
 			if (!turned)
 				keep_row(r, base, r0 + t * ATT_COLS + i, row + i * wide, !first, !last);
@@ -404,7 +405,7 @@ static void rows(struct run *r, int64_t k0, float *sums, bool first, bool last)
 	uint8_t kind[MOST_OWN][GROUPS][PANELS];
 	bool live[MOST_OWN] = {0}, any = false;
 	char *row = r->mem + f->rows_at;
-	size_t dq_bytes = (size_t)(f->dgroups * f->p.v->mr * BLOCK * 4);
+	size_t dq_bytes = (size_t)(f->dgroups * f->p.v->mr * f->block * 4);
 	r->row = row;
 	pack_numbers(f, r->k, r->ptr, r->b, r->rb, row);
 	if (f->norms)
@@ -466,7 +467,7 @@ static void run(const struct prog_kern *k, const struct kern_state *s, int phase
 	plan_start(f->p.x.fn, mem + f->fn_at + f->p.fn_mem);
 	att_range_start(&f->p.range, (struct att_bound *)(void *)(mem + f->fn_at + f->p.fn_reg));
 	/* of keys beyond the last group of an item nothing is written, but a step of the product may read it */
-	memset(mem + f->panel_at, 0, (size_t)(PANELS * f->kpad * ATT_COLS * f->p.v->es));
+	memset(mem + f->panel_at, 0, (size_t)(f->panels * f->kpad * ATT_COLS * f->p.v->es));
 	float *flat = (float *)(void *)(mem + f->flat_at);       /* the slope of plain tiles */
 	for (int i = 0; !f->p.raw && i < f->p.v->mr * ATT_COLS; i++)
 		flat[i] = f->p.range.c;
@@ -494,11 +495,11 @@ static void lay_out_blocks(struct bwd *f)
 	f->k_lo = att_room(n, extra * f->groups * 8);
 	f->k_hi = att_room(n, extra * f->groups * 8);
 	n = &f->r_bytes;
-	f->q_col = att_room(n, BLOCK * p->dk * es);
-	f->o_col = att_room(n, BLOCK * p->ek * es);
-	f->q_step = att_room(n, BLOCK * p->dc * es);
-	f->o_step = att_room(n, BLOCK * p->ec * es);
-	f->numbers = att_room(n, NUMBERS * BLOCK * 4);
+	f->q_col = att_room(n, f->block * p->dk * es);
+	f->o_col = att_room(n, f->block * p->ek * es);
+	f->q_step = att_room(n, f->block * p->dc * es);
+	f->o_step = att_room(n, f->block * p->ec * es);
+	f->numbers = att_room(n, NUMBERS * MOST_BLOCK * 4);
 	f->r_least = att_room(n, PANELS * 4);
 	f->r_norm = att_room(n, PANELS * 4);
 	f->r_lo = att_room(n, extra * PANELS * 8);
@@ -537,14 +538,16 @@ static void lay_out(struct bwd *f, struct kern_state *s)
 	f->y_at = att_room(n, numbers);
 	f->slope_at = att_room(n, numbers);
 	f->flat_at = att_room(n, f->p.raw ? 0 : numbers);
-	f->w_at = att_room(n, numbers);
-	f->p_at = att_room(n, f->kb * BLOCK * es);
-	f->dx_at = att_room(n, f->kb * BLOCK * es);
-	f->panel_at = att_room(n, PANELS * f->kpad * ATT_COLS * es);
-	f->dq_tile = att_room(n, f->dgroups * mr * BLOCK * 4);
-	f->row_at = att_room(n, MAX(f->dgroups * mr * ATT_COLS, MAX(p->dc, p->ec)) * 4);
-	f->dense_at = att_room(n, att_dense_rows(p) * MAX(p->dc, p->ec) * es);
-	f->tmp_at = att_room(n, (int64_t)att_fetch_bytes(p));
+	f->w_at = att_room(n, p->x.weighted ? numbers : 0);
+	f->p_at = att_room(n, f->kb * f->block * es);
+	f->dx_at = att_room(n, f->kb * f->block * es);
+	size_t end = f->p_at;      /* of what is needed while blocks are packed and results leave, when there are no p and dx */
+	f->row_at = att_room(&end, MAX(f->dgroups * mr * ATT_COLS, MAX(p->dc, p->ec)) * 4);
+	f->dense_at = att_room(&end, att_dense_rows(p) * MAX(p->dc, p->ec) * es);
+	f->tmp_at = att_room(&end, (int64_t)att_fetch_bytes(p));
+	*n = MAX(*n, end);
+	f->panel_at = att_room(n, f->panels * f->kpad * ATT_COLS * es);
+	f->dq_tile = att_room(n, f->dgroups * mr * f->block * 4);
 	f->fn_at = att_room(n, (int64_t)p->fn_bytes);
 }
 
@@ -561,12 +564,15 @@ bool attention_backward(const struct prog_kern *k, const struct attention *x, st
 		if (k->v[i].dtype != DT_f32 && k->v[i].dtype != DT_f64)
 			return false;
 	int64_t mr = f->p.v->mr;
-	f->groups = BLOCK / mr;
+	/* the more rows and keys meet at once, the seldomer sums go to the next cache and back, which must hold twice as much */
+	f->block = f->p.v->es == 2 && cpu_get()->l2 >= WIDE_L2 && x->s > MOST_BLOCK / 2 && f->p.rows > MOST_BLOCK / 2 ? MOST_BLOCK : MOST_BLOCK / 2;
+	f->panels = f->block / ATT_COLS;
+	f->groups = MOST_BLOCK / 2 / mr;
 	f->kb = f->groups * mr;
 	f->kpad = att_pad(f->kb, f->p.v->kstep);
 	f->dgroups = (x->d + mr - 1) / mr;
 	f->nkb = (x->s + f->kb - 1) / f->kb;
-	f->nrb = (f->p.rows + BLOCK - 1) / BLOCK;
+	f->nrb = (f->p.rows + f->block - 1) / f->block;
 	f->bounds = !f->p.range.always && (f->p.range.plain || x->nextra > 0);
 	f->norms = !f->p.range.plain && x->nextra;
 	if (!f->p.range.plain)
