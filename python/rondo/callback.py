@@ -5,6 +5,7 @@ here; the library calls one C function pointer with the number and the addresses
 An entry lives as long as the lowering that made it or any executable that holds its number.
 """
 import atexit
+import contextlib
 import ctypes
 import dataclasses
 import itertools
@@ -27,6 +28,7 @@ class _Entry:
     function: object
     operands: list      # (rank, dtype) of what is no token
     results: list       # (shape, dtype)
+    settings: list      # (state, value) of JAX's configuration
     aliases: tuple = None       # (operand, result) pairs of a function that writes its results; None: it returns them
     uses: int = 1
 
@@ -90,7 +92,7 @@ def _in_place(entry, operands, results, extents):
             x = outs[into[i]].view()
             x.flags.writeable = False
         ins.append(x)
-    _run(entry.function, (_Context(), *ins, *outs))
+    _run(entry, (_Context(), *ins, *outs))
 
 
 def _call(number, operands, results, extents, device, message, capacity):
@@ -101,7 +103,7 @@ def _call(number, operands, results, extents, device, message, capacity):
             _in_place(entry, operands, results, extents)
             return 0
         args = [_array(operands[i], extents[i][:rank], dtype) for i, (rank, dtype) in enumerate(entry.operands)]
-        values = _run(entry.function, args)
+        values = _run(entry, args)
         for i, (value, (shape, dtype)) in enumerate(zip(values, entry.results)):
             value = np.ascontiguousarray(value, dtype)
             if value.nbytes:
@@ -114,15 +116,22 @@ def _call(number, operands, results, extents, device, message, capacity):
         return 1
 
 
-def _run(function, args):
+def _run(entry, args):
     """What the function computes with JAX must not wait for the device that waits for it."""
     import jax
-    try:
-        host = jax.local_devices(backend="cpu")[0]
-    except RuntimeError:
-        return function(*args)
-    with jax.default_device(host):
-        return function(*args)
+    with contextlib.ExitStack() as under:
+        for state, value in entry.settings:
+            under.enter_context(state(value))
+        with contextlib.suppress(RuntimeError):
+            under.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
+        return entry.function(*args)
+
+
+def _settings():
+    """What `with jax.enable_x64(True)` and its like have set for this thread, of what one program differs from another by: callbacks run on threads that know nothing of it."""
+    from jax._src import config
+    states = (config.config_states.get(name) for name in config.trace_context_names() if name != "jax_default_device")
+    return [(s, s.get_local()) for s in states if s is not None and s.get_local() is not config.config_ext.unset]
 
 
 def install():
@@ -142,7 +151,9 @@ def uninstall():
 
 
 def _spec(aval):
-    from jax._src import dtypes
+    """Shape and type of what lies in memory, of a PRNG key its words."""
+    from jax._src import core, dtypes
+    aval = core.physical_aval(aval)
     return tuple(aval.shape), np.dtype(dtypes.canonicalize_dtype(aval.dtype))
 
 
@@ -176,8 +187,8 @@ def emit(ctx, function, token, operands, operand_avals, result_avals, has_side_e
 
     number = next(_numbers)
     with _lock:
-        _table[number] = _Entry(_checked(function, result_avals) if aliases is None else function, [(len(a.shape), _spec(a)[1]) for a in operand_avals],
-                                [_spec(a) for a in result_avals], aliases)
+        _table[number] = _Entry(_checked(function, result_avals) if aliases is None else function, [(len(shape), dtype) for shape, dtype in map(_spec, operand_avals)],
+                                [_spec(a) for a in result_avals], _settings(), aliases)
     keep = _Keep()
     weakref.finalize(keep, _count, number, -1).atexit = False
     ctx.module_context.add_keepalive(keep)

@@ -54,6 +54,40 @@ def test_pure(dtype):
     np.testing.assert_array_equal(f(x).astype(np.complex64), np.asarray(x).T.astype(np.complex64))
 
 
+@pytest.mark.parametrize("wide", [True, False])
+def test_under_a_setting(wide, capsys):
+    """Callbacks run on other threads, but under what the program was made under."""
+    S, t = jax.ShapeDtypeStruct, lambda a: a.dtype.name[-2:]
+    with jax.enable_x64(wide):
+        x, n = jnp.array([1 / 3, 1e30]), jnp.array([1 << 40 if wide else 1 << 20, -3])
+        assert t(x) == t(n) == ("64" if wide else "32")
+        for a in x, n:
+            jax.jit(lambda a: jax.debug.callback(lambda b: print(t(b), *map(repr, np.asarray(b).tolist())), a))(a)
+            jax.effects_barrier()
+            assert capsys.readouterr().out.split() == [t(a), *map(repr, np.asarray(a).tolist())]
+            got = jax.jit(lambda a: jax.pure_callback(lambda b: np.asarray(b) * 2, S(a.shape, a.dtype), a))(a)
+            assert got.dtype == a.dtype
+            np.testing.assert_array_equal(got, np.asarray(a) * 2)
+            loop = jax.jit(lambda a: jax.lax.scan(lambda c, _: (io_callback(lambda b: jnp.asarray(b) * 2, S(a.shape, a.dtype), c, ordered=True), c), a, None, length=3)[0])
+            np.testing.assert_array_equal(loop(a), np.asarray(a) * 8)
+    with jax.numpy_dtype_promotion("strict"), pytest.raises(jax.errors.JaxRuntimeError, match="TypePromotionError"):
+        jax.jit(lambda a: jax.pure_callback(lambda b: np.float32(jnp.int32(1) + jnp.float32(1)), S((), np.float32), a))(jnp.float32(1)).block_until_ready()
+    with jax.default_matmul_precision("highest"):
+        seen = jax.jit(lambda a: jax.pure_callback(lambda b: np.int32(jax.config.jax_default_matmul_precision == "highest"), S((), np.int32), a))(jnp.float32(1))
+    assert seen == 1
+
+
+def test_keys(capsys):
+    """Of a PRNG key a callback is given the words."""
+    keys = jax.random.split(jax.random.key(7), 3)
+    words = np.asarray(jax.random.key_data(keys))
+    f = jax.jit(lambda k, x: jax.pure_callback(lambda a, b: np.asarray(a)[:, 1] + b, jax.ShapeDtypeStruct((3,), np.uint32), k, x))
+    np.testing.assert_array_equal(f(keys, jnp.uint32(5)), words[:, 1] + np.uint32(5))
+    jax.jit(lambda k: (jax.debug.print("{}", k[0]), jax.random.bits(k[0]))[1])(keys)
+    jax.effects_barrier()
+    assert capsys.readouterr().out == f"{words[0]}\n"
+
+
 def test_many_operands_and_results():
     shapes = [(), (0,), (3,), (2, 2)]
     xs = [np.full(s, i, np.float32) for i, s in enumerate(shapes)]
