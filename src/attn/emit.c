@@ -228,14 +228,16 @@ static void forward(struct env *e, int i)
 	ir_type t[3];
 	dim[nb + 2] = ir_vtype(e->b.m, e->b.fn, in[2])->dim[nb + 1];
 	enum dtype ot = given_as(e, EXIT_O, i, (enum dtype)ir_vtype(e->b.m, e->b.fn, in[0])->dtype);
-	bool apart = ot == DT_bf16 && !f->part;      /* pass_attention puts it together again where no gradient asks for more */
+	bool apart = ot == DT_bf16;      /* pass_attention puts it together again where no gradient asks for more */
 	t[0] = ir_tensor(e->b.m, apart ? DT_f32 : ot, (int)nb + 3, dim);
 	t[1] = t[2] = ir_tensor(e->b.m, f->part ? score_sums(e) : DT_f64, (int)nb + 2, dim);
 	ir_val o = ir_emit_raw(&e->b, f->part ? IR_attention_part : IR_attention, (uint32_t)(3 + s.nextra), in, f->part ? 3 : 2, t, &fn, 1);
 	e->o[i][0] = o;
 	e->o[i][1] = o + 1;
 	if (apart)
-		e->o[i][0] = attn_two_parts(&e->b, o, &e->o[i][4]);
+		e->o[i][5] = attn_two_parts(&e->b, o, &e->o[i][4]);
+	if (apart && !f->part)           /* what a part gives is multiplied by what its rows have elsewhere before it is rounded */
+		e->o[i][0] = e->o[i][5];
 	e->infinite |= s.infinite;
 	if (f->part) {
 		e->o[i][2] = o + 1;
@@ -387,8 +389,8 @@ static ir_val delta_of(struct env *e, int i, ir_val *d_o)
 	struct ir_b *b = &e->b;
 	forward(e, w->fwd);
 	*d_o = vectors(e, w->d_o, true);
-	ir_val wide = ir_convert(b, *d_o, score_sums(e)), o = e->o[w->fwd][0], below = e->o[w->fwd][4], y;
-	o = below ? attn_whole(b, o, below) : ir_convert(b, o, score_sums(e));
+	ir_val wide = ir_convert(b, *d_o, score_sums(e)), below = e->o[w->fwd][4], y;
+	ir_val o = below ? attn_whole(b, e->o[w->fwd][5], below) : ir_convert(b, e->o[w->fwd][0], score_sums(e));
 	y = ir_bin(b, ELEM_multiply, wide, o);
 	int64_t last = ir_vtype(b->m, b->fn, y)->rank - 1;
 	ir_val zero = ir_const_f(b, ir_scalar(b->m, score_sums(e)), 0);

@@ -148,6 +148,7 @@ bool match_exit(struct match *m, ir_val v, int lab, struct exit *out);
 
 /* --- score.c, emit.c --- */
 /* Where things are emitted: extents of axes and of vectors, and values. */
+enum { OF_FWD = 6 };
 struct env {
 	struct ir_b b;
 	struct match *m;
@@ -161,7 +162,7 @@ struct env {
 	struct { int fwd, coef, lift, pow; ir_val v; } lifted[4];
 	int nlifted;
 	bool infinite;                             /* scores may be -inf */
-	ir_val (*o)[5];                            /* per fwd: o, l, m, z, what o's own type lacks for delta; of the last three those that there are */
+	ir_val (*o)[OF_FWD];                       /* per fwd: o, l, m, z, and for delta what o lacks when it is rounded, and that o; of the last four those that there are */
 	ir_val (*d)[4];                            /* per bwd: dq, dk, dv, and l if it makes NaN where it is -inf */
 };
 

@@ -379,7 +379,7 @@ static void plan(struct arena *a, struct match *m, struct attn_plan *out)
 	for (int i = 0; i < m->c->naxis; i++)
 		w->size[i] = m->c->axis[i].size;
 	w->e = (struct env){ .m = m, .size = w->size, .get = got, .index = index_of, .user = w, .wide = DT_token };
-	w->e.o = (ir_val (*)[5])ARENA_NEW(a, ir_val, 5 * m->fwd.n + 5);
+	w->e.o = (ir_val (*)[OF_FWD])ARENA_NEW(a, ir_val, OF_FWD * (m->fwd.n + 1));
 	w->e.d = (ir_val (*)[4])ARENA_NEW(a, ir_val, 4 * m->bwd.n + 4);
 	for (size_t i = 0; i < m->exit.n; i++) {
 		struct own_exit *x = ARENA_NEW(a, struct own_exit, 1);

@@ -304,7 +304,7 @@ struct ir_fn *sample_new(struct sample *s)
 	struct match *m = s->m;
 	struct ir_fn *fn = begin(s, "new");
 	struct env e = { .b = s->b, .m = m, .size = s->size, .get = got, .index = index_of, .user = s, .wide = s->wide ? DT_f64 : DT_token };
-	e.o = (ir_val (*)[5])ARENA_NEW(m->c->a, ir_val, 5 * m->fwd.n + 5);
+	e.o = (ir_val (*)[OF_FWD])ARENA_NEW(m->c->a, ir_val, OF_FWD * (m->fwd.n + 1));
 	e.d = (ir_val (*)[4])ARENA_NEW(m->c->a, ir_val, 4 * m->bwd.n + 4);
 	for (size_t i = 0; i < m->exit.n; i++)
 		ir_result(fn, emit_exit(&e, &m->exit.p[i], sample_type(s, m->exit.p[i].v, m->exit.p[i].lab)));

@@ -697,6 +697,21 @@ def test_gradients_where_few_keys_have_most_of_the_weight(spread, mean, lie):
         assert off(got, w) <= 0.004, "results rounded to bf16 are off by 0.0017"
 
 
+def test_gradients_beside_a_sink():
+    """What a row has elsewhere is multiplied with an o that is not rounded yet, and so is the cotangent that delta is made from."""
+    def f(q, k, v, sink):
+        x = jnp.where(causal(q.shape[1]), scores(q, k), -1e30)
+        x = jnp.concatenate([x, jnp.broadcast_to(sink[None, :, None, None], (*x.shape[:3], 1)).astype(x.dtype)], -1)
+        return values(jax.nn.softmax(x.astype(f32), -1).astype(v.dtype)[..., :-1], v)
+    g = lambda q, k, v, sink, w: jax.grad(lambda *a: (f(*a).astype(f32) * w).sum(), (0, 1, 2, 3))(q, k, v, sink)
+    q, k, v, w = (normal(1, 256, 4, 64, seed=s) for s in range(4))
+    low = [a.astype(bf16) for a in (q, k, v + 8, normal(4, seed=5))]
+    with jax.enable_x64(True):
+        want = on_cpu(g, *[np.asarray(a, np.float64) for a in low], w.astype(np.float64))
+    for got, own, exact in zip(jax.jit(g)(*low, w), on_cpu(g, *low, w), want, strict=True):
+        assert off(got, exact) <= 1.5 * off(own, exact)
+
+
 def exact_gradients(q, k, v, bias, w):
     """Of sum(softmax(q k / 8 + bias) v w), in f64."""
     q, k, v, w = (np.moveaxis(np.asarray(a, np.float64), 1, 2) for a in (q, k, v, w))
