@@ -16,9 +16,6 @@
 /* s + x y: of pairs of bf16, of f32. */
 #define PAIRS(s, x, y) _mm512_dpbf16_ps(s, (__m512bh)(x), (__m512bh)(y))
 #define FLOATS(s, x, y) _mm512_fmadd_ps(x, y, s)
-/* 32 results as bf16, as f32. */
-#define STORE_PAIRS(p, x, y) _mm512_store_si512(p, (__m512i)_mm512_cvtne2ps_pbh(y, x))
-#define STORE_FLOATS(p, x, y) (_mm512_store_ps(p, x), _mm512_store_ps((p) + 64, y))
 
 /* Each 32 bits' two bf16, added. */
 IN512 __m512 add_pairs(__m512bh x)

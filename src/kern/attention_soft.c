@@ -89,7 +89,8 @@ INBF16 __m512 pairs_sum(__m512 x, __m512 y, char *p)
 INBF16 __m512 pairs_sum_of(__m512 x, __m512 y, char *p, __m512 sum) { return _mm512_add_ps(sum, _mm512_sub_ps(pairs_sum(x, y, p), _mm512_add_ps(x, y))); }
 IN512 __m512 floats_sum_of(__m512 x, __m512 y, char *p, __m512 sum)
 {
-	STORE_FLOATS(p, x, y);
+	_mm512_store_ps(p, x);
+	_mm512_store_ps(p + 64, y);
 	return sum;
 }
 IN512 __m512 floats_sum(__m512 x, __m512 y, char *p) { return floats_sum_of(x, y, p, _mm512_add_ps(x, y)); }
