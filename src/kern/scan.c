@@ -136,15 +136,16 @@ static void scan_columns(const struct scan *q, int64_t n, const char *in, int64_
 	     *turned = level + 2 * q->levels * ROW;
 	const char *acc = x;          /* the row before, or what a sum begins with */
 	bool direct = !q->load && (q->chunk || (is == 1 && os == 1));
+	bool down = q->in_step < 0;      /* of a chunk: both views, from the last position in memory on */
 	for (int64_t i = 0; i < q->n; i++) {
 		const char *from = in + i * q->in_step * q->es;
 		char *to = out + i * q->out_step * q->es, *back = to;
 		int64_t j = q->chunk ? i % q->chunk : 0, m = MIN(q->chunk, q->n - i + j), ts = os;
 		if (q->chunk) {
 			if (!j)
-				turn(q, n, m, q->reverse ? from - (m - 1) * q->es : from, is, turned);
-			back = q->reverse ? to : to - j * q->es;
-			from = to = turned + (q->reverse ? m - 1 - j : j) * n * q->es;
+				turn(q, n, m, down ? from - (m - 1) * q->es : from, is, turned);
+			back = down ? to : to - j * q->es;
+			from = to = turned + (down ? m - 1 - j : j) * n * q->es;
 			ts = 1;
 		}
 		bool starts = q->run ? i % q->run == 0 : !i, behind = q->run && i >= q->run;

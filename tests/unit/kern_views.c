@@ -799,13 +799,20 @@ static void scans(void **state)
 			r = 2, dim[0] = range(1, 20), dim[1] = range(1, 9000);
 		else if (below(6) == 0)
 			r = 2, dim[0] = range(16, 1200), dim[1] = range(1, 90);
+		bool backwards = below(4) == 0;      /* rows lie from their last element to their first, in both views */
+		if (backwards)
+			r = 2, dim[0] = range(16, 300), dim[1] = range(2, 40);
 		static const enum dtype t[] = { DT_f32, DT_i32, DT_bf16, DT_i64, DT_f64, DT_i16 };
 		enum dtype dt = t[below(6)];
-		int64_t w[3] = { below(r), below(2), below(2) ? RED_add : RED_max };
+		int64_t w[3] = { backwards ? 1 : below(r), below(2), below(2) ? RED_add : RED_max };
 		begin(KERN_cumulative);
 		attrs(3, w);
-		arr[0] = make(dt, r, dim, below(2), true);
-		arr[1] = make(dt, r, dim, below(2), false);
+		arr[0] = make(dt, r, dim, backwards || below(2), true);
+		arr[1] = make(dt, r, dim, backwards || below(2), false);
+		for (int i = 0; i < 2 && backwards; i++) {
+			arr[i].v.stride[1] = -1;
+			arr[i].v.off += dim[1] - 1;
+		}
 		fill(&arr[0], dt == DT_bf16 ? 0 : -1, dt == DT_bf16 ? 0 : 1);
 		run(1, 1);
 		struct ar want = make(DT_f64, r, dim, true, false);
