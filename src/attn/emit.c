@@ -228,7 +228,7 @@ static void forward(struct env *e, int i)
 	ir_type t[3];
 	dim[nb + 2] = ir_vtype(e->b.m, e->b.fn, in[2])->dim[nb + 1];
 	enum dtype ot = given_as(e, EXIT_O, i, (enum dtype)ir_vtype(e->b.m, e->b.fn, in[0])->dtype);
-	bool apart = ot == DT_bf16;      /* pass_attention puts it together again where no gradient asks for more */
+	bool apart = ot == DT_bf16;      /* where no gradient asks for more pass_attention puts it together again, or what is for a gradient is dropped */
 	t[0] = ir_tensor(e->b.m, apart ? DT_f32 : ot, (int)nb + 3, dim);
 	t[1] = t[2] = ir_tensor(e->b.m, f->part ? score_sums(e) : DT_f64, (int)nb + 2, dim);
 	ir_val o = ir_emit_raw(&e->b, f->part ? IR_attention_part : IR_attention, (uint32_t)(3 + s.nextra), in, f->part ? 3 : 2, t, &fn, 1);

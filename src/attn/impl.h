@@ -147,8 +147,8 @@ struct match {
 bool match_exit(struct match *m, ir_val v, int lab, struct exit *out);
 
 /* --- score.c, emit.c --- */
+enum { OF_FWD = 6 };       /* values of an attention, see struct env */
 /* Where things are emitted: extents of axes and of vectors, and values. */
-enum { OF_FWD = 6 };
 struct env {
 	struct ir_b b;
 	struct match *m;

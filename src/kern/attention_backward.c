@@ -12,7 +12,7 @@
 #include <float.h>
 #include <math.h>
 
-enum { MOST_BLOCK = 256, PANELS = MOST_BLOCK / ATT_COLS, GROUPS = MOST_BLOCK / 6, WIDE_L2 = 2 << 20, MANY = 32, FEW = 8, MOST_OWN = 4, MOST_OWN_F32 = 3, OWN_BYTES = 1400 << 10 };
+enum { BLOCK = 128, MOST_ROWS = 2 * BLOCK, PANELS = MOST_ROWS / ATT_COLS, GROUPS = BLOCK / 6, WIDE_L2 = 2 << 20, MANY = 32, FEW = 8, MOST_OWN = 4, MOST_OWN_F32 = 3, OWN_BYTES = 1400 << 10 };
 #define NOTHING (-104.0)             /* exp of less is 0 */
 
 /* Where a sum for queries is kept until it is complete: in the result; its upper half there, if that is bf16, and the lower one in shared
@@ -22,7 +22,7 @@ enum home { THERE, HALF, APART };
 struct bwd {
 	struct att_plan p;
 	struct att_rows q, k, v, l, d_o, delta, dq, dk, dv;
-	int64_t block, panels;           /* rows, and nearly keys, of a block; its panels of rows */
+	int64_t block, panels;           /* rows of a block; their panels */
 	int64_t kb, nkb, nrb;            /* keys of a block, whole groups; blocks */
 	int64_t own, parts, steps;       /* blocks of keys of a tile; tiles of a batch at once, and parts of its rows; turns until all keys had one */
 	int64_t some;                    /* batches at once */
@@ -113,7 +113,7 @@ static void pack_numbers(const struct bwd *f, const struct prog_kern *k, char *c
 {
 	const struct att_plan *p = &f->p;
 	int64_t r0 = blk * f->block, n = MIN(f->block, p->rows - r0);
-	float (*num)[MOST_BLOCK] = (float (*)[MOST_BLOCK])(void *)(to + f->numbers), *least = (float *)(void *)(to + f->r_least), c = p->range.c;
+	float (*num)[MOST_ROWS] = (float (*)[MOST_ROWS])(void *)(to + f->numbers), *least = (float *)(void *)(to + f->r_least), c = p->range.c;
 	/* a row that is none, or has no keys, has p = 0 */
 	const char *l_at = attention_at(k, ptr, &p->x, ATT_L, b), *delta_at = attention_at(k, ptr, &p->x, ATT_DELTA, b);
 	for (int64_t i = 0; i < f->block; i++) {
@@ -224,7 +224,7 @@ static void tile(struct run *r, int64_t g, int t)
 	const struct att_variant *v = p->v;
 	int64_t es = v->es, mr = v->mr, i0 = r->kb * f->kb + g * mr, j0 = r->rb * f->block + t * ATT_COLS;
 	float *s = (float *)(void *)(r->mem + f->s_at), *y = (float *)(void *)(r->mem + f->y_at), c = 1, *slope = NULL, *w = NULL;
-	const float (*num)[MOST_BLOCK] = (const float (*)[MOST_BLOCK])(const void *)(r->row + f->numbers);
+	const float (*num)[MOST_ROWS] = (const float (*)[MOST_ROWS])(const void *)(r->row + f->numbers);
 	bool plain = r->kind[g][t] == PLAIN, raw = plain && p->raw;
 	v->micro(p->dk * es / 4, r->key + f->k_row + (size_t)(g * mr * p->dc * es), p->dc * es, r->row + f->q_col + (size_t)(t * ATT_COLS * p->dk * es), s, false);
 	v->micro(p->ek * es / 4, r->key + f->v_row + (size_t)(g * mr * p->ec * es), p->ec * es, r->row + f->o_col + (size_t)(t * ATT_COLS * p->ek * es), y, false);
@@ -499,7 +499,7 @@ static void lay_out_blocks(struct bwd *f)
 	f->o_col = att_room(n, f->block * p->ek * es);
 	f->q_step = att_room(n, f->block * p->dc * es);
 	f->o_step = att_room(n, f->block * p->ec * es);
-	f->numbers = att_room(n, NUMBERS * MOST_BLOCK * 4);
+	f->numbers = att_room(n, NUMBERS * MOST_ROWS * 4);
 	f->r_least = att_room(n, PANELS * 4);
 	f->r_norm = att_room(n, PANELS * 4);
 	f->r_lo = att_room(n, extra * PANELS * 8);
@@ -564,10 +564,10 @@ bool attention_backward(const struct prog_kern *k, const struct attention *x, st
 		if (k->v[i].dtype != DT_f32 && k->v[i].dtype != DT_f64)
 			return false;
 	int64_t mr = f->p.v->mr;
-	/* the more rows and keys meet at once, the seldomer sums go to the next cache and back, which must hold twice as much */
-	f->block = f->p.v->es == 2 && cpu_get()->l2 >= WIDE_L2 && x->s > MOST_BLOCK / 2 && f->p.rows > MOST_BLOCK / 2 ? MOST_BLOCK : MOST_BLOCK / 2;
+	/* the more rows meet a block of keys, the seldomer its sums go to the second cache and back, which must hold twice as much */
+	f->block = f->p.v->es == 2 && cpu_get()->l2 >= WIDE_L2 && x->s > BLOCK && f->p.rows > BLOCK ? MOST_ROWS : BLOCK;
 	f->panels = f->block / ATT_COLS;
-	f->groups = MOST_BLOCK / 2 / mr;
+	f->groups = BLOCK / mr;
 	f->kb = f->groups * mr;
 	f->kpad = att_pad(f->kb, f->p.v->kstep);
 	f->dgroups = (x->d + mr - 1) / mr;
