@@ -52,9 +52,12 @@ INBF16 bool add_sums(const float (*sum)[ATT_LANES], float (*l)[ATT_LANES], float
 
 #define TILES amx_
 #define VARIANT(name) att_amx_##name
+#define FLOWS __attribute__((always_inline)) inline
 #include "attention_tiles.h"
 #undef TILES
 #undef VARIANT
+#undef FLOWS
 #define TILES model_
 #define VARIANT(name) att_model_##name
+#define FLOWS __attribute__((noinline))
 #include "attention_tiles.h"

@@ -66,21 +66,24 @@ static void f32_256(int64_t steps, const void *a, int64_t lda, const void *b, fl
 /* The meaning of the layout: mr rows, words of floats or pairs. */
 static void model(int mr, bool pairs, int64_t steps, const void *pa, int64_t lda, const void *pb, float *c, bool add)
 {
-	for (int i = 0; i < mr; i++)
-		for (int j = 0; j < ATT_COLS; j++) {
-			const char *a = (const char *)pa + i * lda, *b = (const char *)pb + 4 * j;
-			float sum = 0, x, y;
-			for (int64_t k = 0; k < steps; k++)
-				for (int h = 0; h < (pairs ? 2 : 1); h++) {
-					uint16_t p, q;
-					memcpy(&p, a + 4 * k + 2 * h, 2);
-					memcpy(&q, b + 128 * k + 2 * h, 2);
-					memcpy(&x, a + 4 * k, 4);
-					memcpy(&y, b + 128 * k, 4);
-					sum += pairs ? bf16_to_f32(p) * bf16_to_f32(q) : x * y;
+	for (int i = 0; i < mr; i++) {
+		const void *a = (const char *)pa + i * lda;
+		float sum[ATT_COLS] = { 0 };
+		for (int64_t k = 0; k < steps; k++) {
+			const void *b = (const char *)pb + k * ATT_COLS * 4;
+			const uint16_t *p = (const uint16_t *)a + 2 * k, *q = b;
+			const float x = ((const float *)a)[k], *y = b;
+			for (int j = 0; j < ATT_COLS; j++)
+				if (pairs) {
+					sum[j] += bf16_to_f32(p[0]) * bf16_to_f32(q[2 * j]);
+					sum[j] += bf16_to_f32(p[1]) * bf16_to_f32(q[2 * j + 1]);
+				} else {
+					sum[j] += x * y[j];
 				}
-			c[i * ATT_COLS + j] = add ? c[i * ATT_COLS + j] + sum : sum;
 		}
+		for (int j = 0; j < ATT_COLS; j++)
+			c[i * ATT_COLS + j] = add ? c[i * ATT_COLS + j] + sum[j] : sum[j];
+	}
 }
 
 static void f32_model(int64_t steps, const void *a, int64_t lda, const void *b, float *c, bool add)

@@ -1,5 +1,5 @@
 /* Micro-kernels of attention on tiles (tiles.h): 32 rows times a panel, two tiles by two.  attention_amx.c includes it with TILES and
- * VARIANT(name) defined. */
+ * VARIANT(name) defined, and FLOWS, how the functions that are one flow of instructions are compiled. */
 
 /* 16 words of each row times as many steps of the panel; work is done after each product. */
 #define STEP(way, k, work) do { \
@@ -60,8 +60,8 @@ ON_TILES void VARIANT(micro)(int64_t steps, const void *pa, int64_t lda, const v
 } while (0)
 
 /* Tile i, and the products a b of the one behind it, if b; steps: q's, known when this is compiled; *done: panels of values. */
-__attribute__((always_inline)) ON_TILES
-static inline void VARIANT(tile)(const struct att_step *q, int i, bool first, const char *a, const char *b, int64_t steps, enum also also, int *done, const char **fetched)
+FLOWS ON_TILES
+static void VARIANT(tile)(const struct att_step *q, int i, bool first, const char *a, const char *b, int64_t steps, enum also also, int *done, const char **fetched)
 {
 	const char *fetch = *fetched, *end = q->fetch_end;
 	int64_t lda = q->lda, ldp = q->ldp;
@@ -94,8 +94,8 @@ static inline void VARIANT(tile)(const struct att_step *q, int i, bool first, co
 	*fetched = fetch;
 }
 
-__attribute__((always_inline)) ON_TILES
-static inline void VARIANT(flow)(const struct att_step *q, int64_t steps, enum also also)
+FLOWS ON_TILES
+static void VARIANT(flow)(const struct att_step *q, int64_t steps, enum also also)
 {
 	const char *fetch = q->fetch;
 	int done = 0;
@@ -106,8 +106,8 @@ static inline void VARIANT(flow)(const struct att_step *q, int64_t steps, enum a
 	}
 }
 
-__attribute__((always_inline)) ON_TILES
-static inline void VARIANT(of_steps)(const struct att_step *q, enum also also)
+FLOWS ON_TILES
+static void VARIANT(of_steps)(const struct att_step *q, enum also also)
 {
 	if (q->steps == 64)
 		VARIANT(flow)(q, 64, also);

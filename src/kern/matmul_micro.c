@@ -133,28 +133,32 @@ static void f32_256(const struct matmul_part *q) { PARTS(f32_256_part, 8, 1, 2, 
 __attribute__((target("avx2,fma")))
 static void f32_256_in_place(const struct matmul_part *q) { ROWS(f32_256_part, 2, 1, 2, 3, 3, 4, 5, M256, q, q->ldb); }
 
-/* Models: a chain that ends with step k goes to sum. */
-static void close_chain(const struct matmul_part *q, int64_t k, float *x, float *sum)
+/* Models: chains of a row of n columns that end with step k go to c. */
+static void close_chains(const struct matmul_part *q, int64_t k, int n, float *x, float *c)
 {
 	if ((k + 1) % q->chain && k + 1 < q->steps)
 		return;
-	*sum += *x;
-	*x = 0;
+	for (int j = 0; j < n; j++) {
+		c[j] += x[j];
+		x[j] = 0;
+	}
 }
 
 /* The meaning of the f32 layout: separate rounding of product and sum. */
 static void f32_model_of(const struct matmul_part *q, int64_t ldb)
 {
 	const float *a = (const float *)(const void *)q->a;
-	for (int i = 0; i < M256; i++)
-		for (int j = 0; j < N256; j++) {
-			float x = 0, sum = q->add ? q->c[i * N256 + j] : 0;
-			for (int64_t k = 0; k < q->steps; k++) {
-				x += a[k * M256 + i] * ((const float *)(const void *)(q->b + k * ldb))[j];
-				close_chain(q, k, &x, &sum);
-			}
-			q->c[i * N256 + j] = sum;
+	if (!q->add)
+		memset(q->c, 0, sizeof *q->c * M256 * N256);
+	for (int i = 0; i < M256; i++) {
+		float x[N256] = { 0 };
+		for (int64_t k = 0; k < q->steps; k++) {
+			const float *b = (const float *)(const void *)(q->b + k * ldb), y = a[k * M256 + i];
+			for (int j = 0; j < N256; j++)
+				x[j] += y * b[j];
+			close_chains(q, k, N256, x, q->c + i * N256);
 		}
+	}
 }
 
 static void f32_model(const struct matmul_part *q) { f32_model_of(q, N256 * 4); }
@@ -222,16 +226,17 @@ TARGET_BF16 static void bf16_512_tall(const struct matmul_part *q) { TALL(bf16_5
 static void bf16_model_of(const struct matmul_part *q, int64_t pair, int64_t column, int64_t half)
 {
 	const uint16_t *a = (const uint16_t *)(const void *)q->a, *b = (const uint16_t *)(const void *)q->b;
-	for (int i = 0; i < MBF; i++)
-		for (int j = 0; j < NBF; j++) {
-			float x = 0, sum = q->add ? q->c[i * NBF + j] : 0;
-			for (int64_t k = 0; k < q->steps; k++) {
+	if (!q->add)
+		memset(q->c, 0, sizeof *q->c * MBF * NBF);
+	for (int i = 0; i < MBF; i++) {
+		float x[NBF] = { 0 };
+		for (int64_t k = 0; k < q->steps; k++) {
+			for (int j = 0; j < NBF; j++)
 				for (int h = 0; h < 2; h++)
-					x += bf16_to_f32(a[(k * MBF + i) * 2 + h]) * bf16_to_f32(b[k * pair + j * column + h * half]);
-				close_chain(q, k, &x, &sum);
-			}
-			q->c[i * NBF + j] = sum;
+					x[j] += bf16_to_f32(a[(k * MBF + i) * 2 + h]) * bf16_to_f32(b[k * pair + j * column + h * half]);
+			close_chains(q, k, NBF, x, q->c + i * NBF);
 		}
+	}
 }
 
 static void bf16_model(const struct matmul_part *q) { bf16_model_of(q, 2 * NBF, 2, 1); }

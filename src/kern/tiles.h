@@ -23,19 +23,11 @@
 /* c += a b: 16 x 16 f32, of 16 rows of 32 bf16 and 16 pairs of rows of 16 columns. */
 #define amx_bf16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
 
-extern _Thread_local unsigned char tiles_model[8][16][64];      /* the calling thread's tiles, of the model */
-static inline void model_zero(int t) { memset(tiles_model[t], 0, sizeof tiles_model[t]); }
-static inline void model_load(int t, const void *p, int64_t ld)
-{
-	for (int i = 0; i < 16; i++)
-		memcpy(tiles_model[t][i], (const char *)p + i * ld, 64);
-}
-static inline void model_stream(int t, const void *p, int64_t ld) { model_load(t, p, ld); }
-static inline void model_store(int t, void *p, int64_t ld)
-{
-	for (int i = 0; i < 16; i++)
-		memcpy((char *)p + i * ld, tiles_model[t][i], 64);
-}
+/* The same on tiles of the calling thread that are memory; functions, since what uses them is written out many times. */
+void model_zero(int t);
+void model_load(int t, const void *p, int64_t ld);
+void model_store(int t, void *p, int64_t ld);
+#define model_stream model_load
 void model_bf16(int c, int a, int b);
 
 #endif

@@ -168,6 +168,7 @@ def test_bytes_of_attention_into_a_host(hosts, tmp_path):
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+@pytest.mark.many
 @pytest.mark.parametrize("what, victim", [("permute", 1), ("sum", 0), ("compile", 2), ("between", 1)])
 def test_death(what, victim, tmp_path):
     """Every survivor hears who has died, in which program and line, before a silence would tell, and ends in order."""
@@ -262,6 +263,7 @@ if me == 1:
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+@pytest.mark.many
 @pytest.mark.parametrize("moment", ENDS)
 def test_who_ends_in_initialize_is_named(moment, tmp_path):
     """jaxlib would wait for it for five minutes."""
@@ -295,6 +297,7 @@ def test_launch_ends_a_job_of_which_one_ends_before_it_connects():
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+@pytest.mark.many
 @pytest.mark.parametrize("victim, how", [(1, "os._exit(0)"), (0, "os._exit(0)"), (0, "os.kill(os.getpid(), 9)")])
 def test_launch_says_that_one_has_ended_before_it_connects(victim, how):
     """Also process 0, which would have started the coordinator: jaxlib would wait for it for five minutes."""
@@ -524,6 +527,7 @@ def frame(kind, flags, body, stream=0):
     return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1\r\nHost: coordinator\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(6, 0, b"12345678")])
 def test_a_stranger_does_not_keep_the_coordinator(says):
     """It leaves when nobody is connected any more: who does not begin like a client is cut off."""
@@ -604,6 +608,7 @@ def test_one_mesh_in_two_orders(what, processes, devices, tmp_path):
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+@pytest.mark.many
 @pytest.mark.parametrize("what, words", [("sides", r"in argument 0: here f32\[(1,2|2,1)\] of \[2,2\], there f32\[(1,2|2,1)\] of \[2,2\]"), ("constant", "nor in arguments and results: in constants, or")])
 def test_programs_that_communicate_alike(what, words, tmp_path):
     text = "".join(t for _, t, _ in run(2, 1, "faults", what, 1, tmp_path / "none"))
@@ -617,6 +622,7 @@ def test_users_who_decide_differently(tmp_path):
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+@pytest.mark.many
 @pytest.mark.parametrize("how", ["leave", "viewed"])
 def test_a_process_that_leaves(how, tmp_path):
     out = run(2, 1, "faults", how, 1, tmp_path / "none")
@@ -642,6 +648,7 @@ def train(example, launch, processes, out, on=(), **more):
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+@pytest.mark.many
 @pytest.mark.parametrize("example", ["train_long.py", "train_ring.py"])
 def test_training_gives_the_same_bits(example, hosts, tmp_path):
     """An example as four devices of one process, as four processes under `rondo launch`, and as these on two hosts with a slow cable, where blocks that the compiler sends come round in another order."""
