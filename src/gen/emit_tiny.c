@@ -696,17 +696,19 @@ static void case_(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o,
 	}
 }
 
-/* Slice i (a stack's dimension 0) of the operand. */
-static LV stack_slice(struct tiny *t, struct tv *x, const struct ir_type_info *ti, LV i)
+/* Slice i (a stack's dimension 0) of the operand: a large one stays where it lies. */
+static struct tv stack_slice(struct tiny *t, struct tv *x, const struct ir_type_info *ti, LV i)
 {
 	struct em *e = t->e;
-	int64_t st[IR_MAX_RANK];
+	int64_t *st = ARENA_NEW(&t->a, int64_t, ti->rank);
 	gen_strides(ti->rank, ti->dim, st);
 	const int64_t *s = x->stride ? x->stride : st;
 	int64_t n = ti->dim[0] ? ti->count / ti->dim[0] : 0;
 	LT mt = em_mem(e, ti->dtype);
 	LV p = em_gep(e, mt, x->ptr, LLVMBuildMul(e->b, i, em_ki(e->i64, s[0]), ""));
-	return load_at(t, ti->dtype, n, p, positions(&t->a, ti->rank - 1, ti->dim + 1, s + 1));
+	if (n > t->most)
+		return (struct tv){ .ptr = p, .stride = s + 1 };
+	return (struct tv){ .ssa = load_at(t, ti->dtype, n, p, positions(&t->a, ti->rank - 1, ti->dim + 1, s + 1)) };
 }
 
 /* A copy of x at p; NULL: on the stack. */
@@ -789,7 +791,7 @@ static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 			else if (x[k].splat)
 				*to = (struct tv){ .splat = x[k].splat };
 			else
-				*to = (struct tv){ .ssa = stack_slice(t, &x[k], ti[k], ir_role_is_reversed(l.x[k].role) ? rev : i) };
+				*to = stack_slice(t, &x[k], ti[k], ir_role_is_reversed(l.x[k].role) ? rev : i);
 		}
 		function(t, l.body, arg, res, NULL);
 		LV next[2];

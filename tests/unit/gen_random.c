@@ -1044,6 +1044,24 @@ static ir_val again(ir_val x)
 	return combine(dt, x, y ? y : x);
 }
 
+/* One of x's slices along some dimension, from somewhere. */
+static ir_val one_slice(ir_val x)
+{
+	const struct ir_type_info ti = *ir_type_of(m, fn->val.p[x].type);
+	int rank = ti.rank, d = pick(rank), nk = 0;
+	int64_t w[IR_MAX_RANK + 1] = { rank }, left[IR_MAX_RANK];
+	ir_val p[IR_MAX_RANK + 1] = { x };
+	for (int k = 0; k < rank; k++) {
+		p[1 + k] = start(ti.dim[k]);
+		w[1 + k] = k == d ? 1 : ti.dim[k];
+		if (k != d)
+			left[nk++] = ti.dim[k];
+	}
+	return ir_reshape(&b, ir_emit(&b, IR_dynamic_slice, (uint32_t)rank + 1, p, ir_tensor(m, (enum dtype)ti.dtype, rank, w + 1), w, (uint32_t)rank + 1), nk, left);
+}
+
+static int rank_of(const struct ir_fn *f, ir_val v) { return ir_type_of(m, f->val.p[v].type)->rank; }
+
 static void flow_steps(int depth, int n);
 
 /* A function of its own: parameters from k on are values, the long vectors come first. */
@@ -1092,6 +1110,13 @@ static void flow_loop(int depth)
 	}
 	for (int k = 0; k < n; k++)
 		inner[k] = ty[k] = of->val.p[arg[k]].type;
+	ir_val stack = at->v[pick(at->n)];
+	struct ir_type_info st = *ir_type_of(m, of->val.p[stack].type);
+	if (trip >= 0 && st.rank && st.dim[0] >= trip && pick(3)) {
+		arg[n] = stack;
+		role[n] = pick(2) ? ROLE_IN : ROLE_IN_REV;
+		inner[n++] = ir_tensor(m, (enum dtype)st.dtype, st.rank - 1, st.dim + 1);
+	}
 	fn = enter("body", &in, i32, NFLAT, inner, n);
 	at = &in;
 	b = (struct ir_b){ m, fn, 0 };
@@ -1174,7 +1199,10 @@ static void flow_steps(int depth, int n)
 {
 	while (n-- > 0) {
 		int k = pick(10);
-		if (k < 2 && depth > 0)
+		ir_val v = at->v[pick(at->n)];
+		if (k == 9 && rank_of(fn, v))
+			keep(one_slice(v));
+		else if (k < 2 && depth > 0)
 			flow_loop(depth);
 		else if (k < 4 && depth > 0)
 			flow_case(depth);
@@ -1196,7 +1224,7 @@ static void build_flow(void)
 	for (int i = 1 + pick(3); i > 0; i--) {
 		int rank = 1 + pick(3), dt = flat_type[pick(NFLAT)];
 		for (int d = 0; d < rank; d++)
-			dim[d] = ext[pick(rank > 2 ? 6 : rank > 1 ? 12 : 16)];
+			dim[d] = ext[pick(rank > 2 ? 9 : rank > 1 ? 12 : 16)];
 		if (rank > 1 && pick(2))
 			dim[1] = dim[0];
 		ir_type t = tens(dt, rank, dim);
