@@ -5,14 +5,14 @@
  * JAX makes no other.  The keys are computed strip by strip and turned into unsigned integers, and the rows
  * sort by integers: a key of at most 32 bits is joined with its index, or with the element itself, into one
  * 64-bit word; words are sorted by least significant digits, stably.  Several keys: one pass per key, last key
- * first.  One long row goes over tiles, digit by digit (Zagha and Blelloch, "Radix sort for vector
- * multiprocessors", 1991).
+ * first.  A long row goes over tiles, digit by digit (Zagha and Blelloch, "Radix sort for vector
+ * multiprocessors", 1991); where there is one operand with one key its elements themselves move, between the result and as much memory.
  * Any other comparator runs as an expression inside a merge sort of indices. */
 #include <stdlib.h>
 
 #include "impl.h"
 
-enum { MAX_OPS = 64, MAX_KEYS = 16, RUNS = 16, RADIX_MIN = 48 };
+enum { MAX_OPS = 64, MAX_KEYS = 16, RUNS = 16, RADIX_MIN = 48, LONG = 1 << 17 };
 
 struct key { int op; bool down; enum dtype dt; struct plan *p; bool same; };   /* same: the operand itself */
 
@@ -21,9 +21,11 @@ struct sort {
 	struct key key[MAX_KEYS];
 	struct plan *p;              /* general comparator */
 	int64_t n, rows, per_tile;
-	bool wide, split, values;    /* keys of 64 bits; one long row over tiles; one operand of at most 32 bits */
-	size_t lists;
-	int64_t run;                 /* elements of a run */
+	bool wide, values;           /* keys of 64 bits; one operand of at most 32 bits */
+	/* a long row over tiles: */
+	int64_t run;                 /* elements of a tile */
+	int digits, phases;          /* of a key, of eight bits; of a row */
+	bool move;                   /* elements move, not words */
 };
 
 /* --- recognition ------------------------------------------------------------------- */
@@ -566,14 +568,22 @@ static void merge_sort(const struct cmp *c, uint32_t *p, uint32_t *t, int64_t n)
 		memcpy(p, a, sizeof *p * (size_t)n);
 }
 
+/* What a row of n takes: words, and indices, per element. */
+struct space { int words, perms; };
+static struct space space_of(const struct sort *q)
+{
+	return !q->nkey ? (struct space){ 0, 2 } : q->values ? (struct space){ 2, 0 } : (struct space){ q->wide ? 4 : 2, 1 };
+}
+
 static void sort_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
                      int64_t t0, int64_t t1, void *scratch_)
 {
 	const struct sort *q = s->priv;
 	int64_t n = q->n;
+	struct space of = space_of(q);
 	uint64_t *w = scratch_;
-	uint32_t *perm = (uint32_t *)(w + 4 * n);
-	char *scratch = (char *)(perm + 2 * ((n + 1) & ~(int64_t)1));
+	uint32_t *perm = (uint32_t *)(w + of.words * n);
+	char *scratch = (char *)(w + of.words * n + (of.perms * n + 1) / 2);
 	for (int64_t row = t0 * q->per_tile; row < MIN(t1 * q->per_tile, q->rows); row++) {
 		if (q->values) {
 			make_words(k, q, view_at(k, ptr, 0) + row_off(k, q, 0, row), 0, n, w, scratch);
@@ -598,43 +608,117 @@ static void sort_run(const struct prog_kern *k, const struct kern_state *s, int 
 	}
 }
 
-/* One row, one key of at most 32 bits, over tiles: by least significant digits, for each digit a phase that
- * counts and one that moves.  shared: two arrays of words, then the counts of each tile. */
+/* --- a long row, over tiles --------------------------------------------------------------
+ * Rows come one after the other, and of a row its digits, for each of them a phase that counts and one that moves. */
+
+/* My first place for each value of a digit: behind all smaller ones, and the same in tiles before mine. */
+static void first_places(uint32_t (*count)[256], int64_t t, uint32_t *at)
+{
+	uint32_t sum = 0;
+	for (int v = 0; v < 256; v++) {
+		uint32_t less = 0, all = 0;
+		for (int64_t u = 0; u < RUNS; u++) {
+			less += u < t ? count[u][v] : 0;
+			all += count[u][v];
+		}
+		at[v] = sum + less;
+		sum += all;
+	}
+}
+
+/* A digit of each of n <= KERN_STRIP elements that lie side by side. */
+static void digits_of(const struct sort *q, int64_t n, const void *x, int digit, uint8_t *out, char *scratch)
+{
+	const struct key *key = &q->key[0];
+	const void *res = x;
+	uint32_t k32[KERN_STRIP];
+	uint64_t k64[KERN_STRIP];
+	if (key->p) {
+		plan_start(key->p, scratch);
+		plan_run(key->p, n, &x, NULL, &res, scratch);
+	}
+	if (q->wide) {
+		to_unsigned(key->dt, key->down, n, res, k64);
+		for (int64_t i = 0; i < n; i++)
+			out[i] = (uint8_t)(k64[i] >> 8 * digit);
+		return;
+	}
+	to_unsigned32(key->dt, key->down, n, res, k32);
+	for (int64_t i = 0; i < n; i++)
+		out[i] = (uint8_t)(k32[i] >> 8 * digit);
+}
+
+/* Of elements that move, digit d is read from and written to places so that the last one is written to the result: shared is as much memory,
+ * twice if the result's elements do not lie side by side, then the counts of each tile. */
+static void move_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
+{
+	const struct sort *q = s->priv;
+	int es = dt_bytes(k->v[0].dtype), digit = phase % q->phases / 2;
+	int64_t n = q->n, row = phase / q->phases, is = k->v[0].stride[q->dim] * es, os = k->v[1].stride[q->dim] * es;
+	char *in = view_at(k, ptr, 0) + row_off(k, q, 0, row), *out = view_at(k, ptr, 1) + row_off(k, q, 1, row), *other = ptr[2];
+	char *beside = os == es ? out : other + n * es, x[KERN_STRIP * 8];
+	uint32_t (*count)[256] = (uint32_t (*)[256])(void *)(ptr[2] + s->shared - RUNS * sizeof *count), at[256];
+	bool last = digit == q->digits - 1, even = (q->digits - digit) % 2 == 0;      /* as many are left */
+	const char *from = !digit ? in : even ? beside : other;
+	char *to = last ? out : even ? other : beside;
+	int64_t fs = digit ? es : is, ts = last ? os : es;
+	for (int64_t t = t0; t < t1; t++) {
+		int64_t hi = MIN((t + 1) * q->run, n);
+		uint8_t d[KERN_STRIP];
+		if (phase & 1)
+			first_places(count, t, at);
+		else
+			memset(count[t], 0, sizeof count[t]);
+		for (int64_t i = t * q->run, m; i < hi; i += m) {
+			const char *p = from + i * fs;
+			m = MIN(hi - i, KERN_STRIP);
+			if (fs != es) {
+				move_strided(es, m, x, es, p, fs);
+				p = x;
+			}
+			digits_of(q, m, p, digit, d, scratch);
+			if (!(phase & 1)) {
+				for (int64_t j = 0; j < m; j++)
+					count[t][d[j]]++;
+				continue;
+			}
+#define MOVE(T) for (int64_t j = 0; j < m; j++) memcpy(to + at[d[j]]++ * ts, p + j * (int64_t)sizeof(T), sizeof(T))
+			switch (es) {
+			case 1: MOVE(uint8_t); break;
+			case 2: MOVE(uint16_t); break;
+			case 4: MOVE(uint32_t); break;
+			default: MOVE(uint64_t); break;
+			}
+		}
+	}
+}
+
+/* Words of a key of at most 32 bits and an index.  shared: two arrays of words, then the counts of each tile. */
 static void split_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
                       int64_t t0, int64_t t1, void *scratch)
 {
 	const struct sort *q = s->priv;
-	int64_t n = q->n, run = q->run;
+	int64_t n = q->n, run = q->run, row = phase / q->phases;
 	uint64_t *a = (uint64_t *)(void *)ptr[2 * q->nop], *b = a + n;
-	uint32_t (*count)[256] = (uint32_t (*)[256])(void *)(b + n);
+	uint32_t (*count)[256] = (uint32_t (*)[256])(void *)(b + n), at[256];
+	phase %= q->phases;
 	int digit = phase / 2, shift = 32 + 8 * digit;
 	const uint64_t *from = digit & 1 ? b : a;
 	uint64_t *to = digit & 1 ? a : b;
 	for (int64_t t = t0; t < t1; t++) {
 		int64_t lo = t * run, hi = MIN(lo + run, n);
 		if (phase == 0 && lo < hi) {
-			const char *row = view_at(k, ptr, q->key[0].op);
-			if (q->values) {
-				make_words(k, q, row, lo, hi - lo, a + lo, scratch);
-			} else {
-				make_keys(k, q, &q->key[0], row, lo, hi - lo, NULL, a + lo, scratch);
-				for (int64_t i = lo; i < hi; i++)
-					a[i] = a[i] << 32 | (uint64_t)i;
-			}
+			make_keys(k, q, &q->key[0], view_at(k, ptr, q->key[0].op) + row_off(k, q, q->key[0].op, row), lo, hi - lo, NULL, a + lo, scratch);
+			for (int64_t i = lo; i < hi; i++)
+				a[i] = a[i] << 32 | (uint64_t)i;
 		}
-		if (phase == 8) {         /* four digits leave the words in a */
-			if (lo >= hi)
-				continue;
-			if (q->values) {
-				place_words(k, q, view_at(k, ptr, 1) + lo * k->v[1].stride[q->dim] * dt_bytes(k->v[1].dtype), hi - lo, a + lo);
-				continue;
-			}
+		if (digit == q->digits) {
 			uint32_t *perm = scratch;
 			for (int64_t i = lo; i < hi; i += 4096) {
 				int64_t m = MIN(4096, hi - i);
 				for (int64_t j = 0; j < m; j++)
-					perm[j] = (uint32_t)a[i + j];
-				place(k, q, ptr, 0, i, m, perm);
+					perm[j] = (uint32_t)from[i + j];
+				place(k, q, ptr, row, i, m, perm);
 			}
 			continue;
 		}
@@ -644,17 +728,7 @@ static void split_run(const struct prog_kern *k, const struct kern_state *s, int
 				count[t][from[i] >> shift & 255]++;
 			continue;
 		}
-		/* my first place for each value: all smaller values, and the same value in earlier tiles */
-		uint32_t at[256], sum = 0;
-		for (int v = 0; v < 256; v++) {
-			uint32_t before = 0, all = 0;
-			for (int64_t u = 0; u < RUNS; u++) {
-				before += u < t ? count[u][v] : 0;
-				all += count[u][v];
-			}
-			at[v] = sum + before;
-			sum += all;
-		}
+		first_places(count, t, at);
 		for (int64_t i = lo; i < hi; i++)
 			to[at[from[i] >> shift & 255]++] = from[i];
 	}
@@ -690,18 +764,25 @@ struct err *kern_make_sort(const struct prog_kern *k, struct kern_state *s)
 	q->rows = q->n && count ? count / q->n : 0;
 	q->per_tile = MAX(1, 8192 / MAX(1, q->n));
 	s->tiles = (q->rows + q->per_tile - 1) / q->per_tile;
-	s->scratch = (size_t)(q->n + 1) * (4 * 8 + 2 * 4) + 64 + KERN_STRIP * 16 + plan;
+	struct space of = space_of(q);
+	s->scratch = (size_t)(q->n + 1) * (size_t)(8 * of.words + 4 * of.perms) + 64 + KERN_STRIP * 16 + plan;
 	s->run = sort_run;
 	s->priv = q;
-	if (q->rows == 1 && q->nkey == 1 && !q->wide && q->n >= 1 << 17) {
-		q->split = true;
-		q->run = (q->n + RUNS - 1) / RUNS;
-		s->tiles = RUNS;
-		s->phases = 9;
-		s->shared = (size_t)q->n * 16 + RUNS * 256 * 4;
-		s->scratch = KERN_STRIP * 16 + plan + 4096 * 4 + 64;
-		s->run = split_run;
-	}
+	if (q->nkey != 1 || q->n < LONG || !q->rows)
+		return NULL;
+	int es = dt_bytes(k->v[0].dtype);
+	q->move = q->nop == 1 && es <= 8;
+	if (q->wide && !q->move)
+		return NULL;
+	q->run = (q->n + RUNS - 1) / RUNS;
+	q->digits = (dtype_info[q->key[0].dt].bits + 7) / 8;
+	q->phases = 2 * q->digits + !q->move;
+	s->tiles = RUNS;
+	s->phases = (int)q->rows * q->phases;
+	s->shared = (size_t)q->n * (q->move ? (k->v[1].stride[q->dim] == 1 ? 1 : 2) * (size_t)es : 16);
+	s->shared = ((s->shared + 63) & ~(size_t)63) + RUNS * 256 * 4;
+	s->scratch = KERN_STRIP * 16 + plan + 4096 * 4 + 64;
+	s->run = q->move ? move_run : split_run;
 	return NULL;
 }
 

@@ -1061,8 +1061,12 @@ static void sorts(void **state)
 			dim[d] = range(1, 9);
 		int64_t sd = below(r);
 		dim[sd] = below(4) ? range(1, 60) : range(1000, 5000);
-		if (below(60) == 0)
-			r = 1, sd = 0, dim[0] = 140000;
+		if (below(40) == 0) {
+			r = (int)range(1, 2);
+			sd = below(r);
+			dim[0] = dim[r - 1] = range(1, 3);
+			dim[sd] = range(131072, 140000);
+		}
 		static const enum dtype t[] = { DT_f32, DT_i32, DT_bf16, DT_u8, DT_f64, DT_i64 };
 		enum dtype dt = t[below(6)];
 		bool down = below(2), opaque = below(4) == 0 && dim[0] < 100000;
