@@ -107,6 +107,14 @@ static double _Complex tan_d(double _Complex z)
 }
 static double _Complex narrow(long double _Complex z) { return MK((double)creall(z), (double)cimagl(z)); }
 
+/* Directly, since nothing overflows in long double; special values as C has them. */
+static double _Complex divide_l(double _Complex x, double _Complex y)
+{
+	long double a = creal(x), b = cimag(x), c = creal(y), d = cimag(y), size = c * c + d * d;
+	long double re = (a * c + b * d) / size, im = (b * c - a * d) / size;
+	return re != re && im != im ? narrow((long double _Complex)x / y) : MK((double)re, (double)im);
+}
+
 static bool less(double _Complex x, double _Complex y)
 {
 	return creal(x) < creal(y) || (creal(x) == creal(y) && cimag(x) < cimag(y));
@@ -171,12 +179,8 @@ static inline float hypot_f(float x, float y)
 	static void P##_clamp(ARGS) { const T _Complex *a = a_, *b = b_, *c = c_; T _Complex *o = out; \
 		for (int64_t i = 0; i < n; i++) o[i] = (T _Complex)min_d(max_d(b[i], a[i]), c[i]); }
 
-/* x / y: scaled by the exponent of y, in the wider type; infinities as C does them */
-#define DIV(P, T, W, e) static void P##_divide(ARGS) { const T _Complex *a = a_, *b = b_; T _Complex *o = out; \
-	for (int64_t i = 0; i < n; i++) { W _Complex x = a[i], y = b[i]; o[i] = (T _Complex)(e); } }
-
 COMPLEX_FNS(c64, float, hypot_f)
-DIV(c64, float, double, x / y)
+F2(c64, float, divide, x / y)
 F2(c64, float, power, pow_d(x, y))
 F1(c64, float, exponential_minus_one, expm1_d(x))
 F1(c64, float, log_plus_one, log1p_d(x))
@@ -184,7 +188,7 @@ F1(c64, float, rsqrt, rsqrt_d(x))
 F1(c64, float, cbrt, pow_d(x, MK(1. / 3, 0.)))
 
 COMPLEX_FNS(c128, double, hypot_d)
-DIV(c128, double, long double, narrow(x / y))
+F2(c128, double, divide, divide_l(x, y))
 F2(c128, double, power, pow_l(x, y))
 F1(c128, double, exponential_minus_one, narrow(expm1_l(x)))
 F1(c128, double, log_plus_one, narrow(log1p_l(x)))

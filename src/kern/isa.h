@@ -601,6 +601,66 @@ static void CAT3(c64, divide, s)(ARGS)
 	}
 }
 
+/* Where squares neither overflow nor lose digits; the others as C does it. */
+static void CAT3(c128, abs, s)(ARGS)
+{
+	const double *a = a_;
+	double *o = out;
+	for (int64_t all = n, at = 0; at < all; at += BLOCK, a += 2 * BLOCK, o += BLOCK) {
+		double r[BLOCK];
+		int64_t odd[BLOCK], any = 0;
+		n = MIN(BLOCK, all - at);
+		EACH {
+			double x = a[2 * i], y = a[2 * i + 1], sum = x * x + y * y;
+			odd[i] = (!(sum < 0x1p1000)) | ((sum < 0x1p-900) & ((x != 0) | (y != 0)));
+			any |= odd[i];
+			r[i] = __builtin_sqrt(sum);
+		}
+		for (int64_t i = 0; any && i < n; i++)
+			if (odd[i])
+				kern_complex128[ELEM_abs](1, r + i, a + 2 * i, NULL, NULL);
+		memcpy(o, r, sizeof *r * (size_t)n);
+	}
+}
+
+#if ISA_LEVEL > 2
+/* Sums of two products as if of what is exact (Kahan; Jeannerod, Louvet, Muller, "Further analysis of Kahan's algorithm", 2013), so that
+ * parts are right where they cancel, too; what would overflow or lose digits on the way as C does it. */
+static inline double products(double a, double b, double c, double d)
+{
+	double p = c * d;
+	return __builtin_fma(a, b, p) + __builtin_fma(c, d, -p);
+}
+static void CAT3(c128, divide, s)(ARGS)
+{
+	const double *a = a_, *b = b_;
+	double *o = out;
+	for (int64_t all = n, at = 0; at < all; at += BLOCK, a += 2 * BLOCK, b += 2 * BLOCK, o += 2 * BLOCK) {
+		double re[BLOCK], im[BLOCK];
+		int64_t odd[BLOCK], any = 0;
+		n = MIN(BLOCK, all - at);
+		EACH {
+			double xr = a[2 * i], xi = a[2 * i + 1], yr = b[2 * i], yi = b[2 * i + 1], f = products(yr, yr, yi, yi), size = xr * xr + xi * xi;
+			odd[i] = (!(f < 0x1p900)) | (!(f > 0x1p-900)) | (!(size < 0x1p900)) | (!(size > 0x1p-900));
+			any |= odd[i];
+			re[i] = products(xr, yr, xi, yi) / f;
+			im[i] = products(xi, yr, -xr, yi) / f;
+		}
+		for (int64_t i = 0; any && i < n; i++)
+			if (odd[i]) {
+				double z[2];
+				kern_complex128[ELEM_divide](1, z, a + 2 * i, b + 2 * i, NULL);
+				re[i] = z[0];
+				im[i] = z[1];
+			}
+		EACH { o[2 * i] = re[i]; o[2 * i + 1] = im[i]; }
+	}
+}
+#define C128_DIVIDE [ELEM_divide] = c128_divide_s,
+#else
+#define C128_DIVIDE
+#endif
+
 enum { RNG_STRIP = 64 };
 /* n calls of Philox 4x32-10 with counters c0 ++, c1 (128 bits in all): four words each, in order. */
 static void CAT3(philox, 4x32, h)(int64_t total, const uint32_t key[2], uint64_t c0, uint64_t c1, uint32_t *out)
@@ -712,7 +772,7 @@ const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 	.fft_widen = { widen_fft32_h, widen_fft64_h },
 #define COMPLEX_ROWS(P) [ELEM_add] = P##_add_s, [ELEM_subtract] = P##_subtract_s, [ELEM_negate] = P##_negate_s,              \
 	[ELEM_multiply] = P##_multiply_s, [ELEM_complex] = P##_complex_s, [ELEM_real] = P##_real_s, [ELEM_imag] = P##_imag_s
-	.on_complex = { { COMPLEX_ROWS(c64), [ELEM_abs] = c64_abs_s, [ELEM_divide] = c64_divide_s }, { COMPLEX_ROWS(c128) } },
+	.on_complex = { { COMPLEX_ROWS(c64), [ELEM_abs] = c64_abs_s, [ELEM_divide] = c64_divide_s }, { COMPLEX_ROWS(c128), C128_DIVIDE [ELEM_abs] = c128_abs_s } },
 	.flip = flip_h, .keys32 = keys_32_h, .small = small_f8_h, .philox = philox_4x32_h, .threefry = threefry_2x32_h,
 	.transpose = { transpose_or_weave_uint8_t_h, transpose_or_weave_uint16_t_h, transpose_words, transpose_uint64_t_h },
 };

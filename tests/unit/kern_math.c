@@ -141,6 +141,39 @@ static void flushed_doubles(void **state)
 		}
 }
 
+/* Quotients whose small part is what is left of large products, and absolute values, of any size: what they are is known. */
+static void complex_doubles(void **state)
+{
+	enum { N = 999 };
+	static double x[2 * N], y[2 * N], want[2 * N], got[2 * N];
+	for (int turn = 0; turn < 40; turn++) {
+		double size = turn < 20 ? 1 : ldexp(1, (int)(rnd() % 1750) - 875);
+		for (int i = 0; i < N; i++) {
+			double re = (double)(rnd() % 0x8000), im = (double)(rnd() % 8) - 4, a = 1 + (double)(rnd() % 0x100000), b = (double)(rnd() % 0x200000) - 0x100000, s = turn % 2 ? ldexp(1, (int)(rnd() % 60)) : 1;
+			x[2 * i] = (re * a - im * b) * s * size;
+			x[2 * i + 1] = (re * b + im * a) * s * size;
+			y[2 * i] = a * s * size;
+			y[2 * i + 1] = b * s * size;
+			want[2 * i] = re;
+			want[2 * i + 1] = im;
+		}
+		kern_elem(ELEM_divide, DT_c128, DT_c128)(N, got, x, y, NULL);
+		for (int i = 0; i < 2 * N; i++)
+			if (!(fabs(got[i] - want[i]) <= 0x1p-50 * fabs(want[i])))
+				fail_msg("quotient %.17g for %g, sizes %g", got[i], want[i], size);
+		for (int i = 0; i < N; i++) {
+			double k = (double)(rnd() % 0x100000) * size;
+			x[2 * i] = rnd() % 2 ? 3 * k : -20 * k;
+			x[2 * i + 1] = fabs(x[2 * i]) == 3 * k ? -4 * k : 21 * k;
+			want[i] = fabs(x[2 * i]) == 3 * k ? 5 * k : 29 * k;
+		}
+		kern_elem(ELEM_abs, DT_c128, DT_f64)(N, got, x, NULL, NULL);
+		for (int i = 0; i < N; i++)
+			if (!(fabs(got[i] - want[i]) <= 0x1.8p-52 * want[i]))
+				fail_msg("absolute value %.17g for %.17g", got[i], want[i]);
+	}
+}
+
 static void specials(void **state)
 {
 	double _Complex c, t = __builtin_complex(-(double)INFINITY, 0.);
@@ -316,7 +349,7 @@ static void strips(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(errors), cmocka_unit_test(errors_of_doubles), cmocka_unit_test(specials_of_doubles), cmocka_unit_test(specials), cmocka_unit_test(flushed_doubles), cmocka_unit_test(integers),
+	const struct CMUnitTest t[] = { cmocka_unit_test(errors), cmocka_unit_test(errors_of_doubles), cmocka_unit_test(specials_of_doubles), cmocka_unit_test(complex_doubles), cmocka_unit_test(specials), cmocka_unit_test(flushed_doubles), cmocka_unit_test(integers),
 	                                cmocka_unit_test(conversions), cmocka_unit_test(strips) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
