@@ -29,7 +29,7 @@ def register(path):
     xb._nonexperimental_plugins.add(NAME)
     xb.register_plugin(NAME, priority=500, library_path=path, options=client_options, make_topology=no_topology)
     for step in (platforms, donation, lowerings, callbacks, foreign_functions, custom_calls,
-                 partitioners, persistent_cache, dlpack, reading, views, program_text):
+                 partitioners, persistent_cache, dlpack, reading, views, program_text, forks):
         try:
             step()
         except Exception as e:  # noqa: BLE001  (whatever the change in JAX is, the platform stays usable)
@@ -69,6 +69,15 @@ def platforms():
     if NAME in listed and "cpu" not in listed:
         jax.config.update("jax_platforms", ",".join([*listed, "cpu"]))
         say(f"added cpu to JAX_PLATFORMS={','.join(listed)}: callbacks and debug prints run on it")
+
+
+def forks():
+    """Threads do not survive a fork: a child that ends as programs do would wait for those of jaxlib's clients for ever, so it leaves them as they are."""
+    def keep():
+        from jax._src import xla_bridge
+        for backend in list(xla_bridge._backends.values()):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(backend))
+    os.register_at_fork(after_in_child=keep)
 
 
 # --- lowering ---------------------------------------------------------------

@@ -442,3 +442,20 @@ print(*[len(re.findall("^ +coll .* " + c, text, re.M)) for c in ("all_gather", "
     assert auto[0] == in_order[0] == sent[0] == barrier[0] < gather[0], made
     assert alone == in_order and 0 == in_order[1] < min(auto[1], sent[1]) and sent[1] == barrier[1], made
     assert auto[2] == in_order[2] == gather[2] == sent[2] < barrier[2] and 0 == sent[3] == barrier[3] < in_order[3] < auto[3], made
+
+
+def test_a_forked_child_ends():
+    """It has not the threads that jaxlib's clients have; it ends as programs do all the same."""
+    program = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import jax, jax.numpy as jnp
+x = jax.jit(lambda x: jnp.sin(x) @ x.T)(jnp.ones((500, 500)))
+y = jax.device_put(jnp.ones(3), jax.devices("cpu")[0])
+if not (pid := os.fork()):
+    del y
+    sys.exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert run.stdout.strip() == "3", run.stdout + run.stderr
