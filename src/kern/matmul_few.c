@@ -150,34 +150,70 @@ static void eight_ints(int64_t n, const struct eight *e, enum dtype dt)
 
 enum { DOT_RUN = 512 };       /* so many products add up in f32, and their sums in f64 */
 
-/* Sum of x[i] * row[i], in 4 vector sums for each run. */
+/* The sums of four vectors, each as _mm512_reduce_add_pd adds up. */
 __attribute__((target("avx512f,avx512bw,avx512vl")))
-INLINE float dot_512_as(int64_t n, const float *x, const char *row, enum dtype dt)
+INLINE __m128 four_sums(const __m512d *v)
 {
-	__m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
-	for (int64_t r = 0; r < n; r += DOT_RUN) {
-		int64_t end = MIN(n, r + DOT_RUN);
-		__m512 c[4] = { _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps() };
-		for (int64_t i = r; i < end; i += 64)
-			for (int j = 0; j < 4 && i + 16 * j < end; j++) {
-				int64_t at = i + 16 * j;
-				__mmask16 m = end - at >= 16 ? 0xffff : (__mmask16)((1u << (end - at)) - 1);
-				c[j] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, x + at), load16(dt, row, at, m), c[j]);
-			}
-		__m512 sum = _mm512_add_ps(_mm512_add_ps(c[0], c[1]), _mm512_add_ps(c[2], c[3]));
-		low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(sum)));
-		high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(sum), 1))));
+	__m512d ab = _mm512_add_pd(_mm512_shuffle_f64x2(v[0], v[1], 0x44), _mm512_shuffle_f64x2(v[0], v[1], 0xee));
+	__m512d cd = _mm512_add_pd(_mm512_shuffle_f64x2(v[2], v[3], 0x44), _mm512_shuffle_f64x2(v[2], v[3], 0xee));
+	__m512d pairs = _mm512_add_pd(_mm512_shuffle_f64x2(ab, cd, 0x88), _mm512_shuffle_f64x2(ab, cd, 0xdd));
+	__m256 twice = _mm512_cvtpd_ps(_mm512_add_pd(pairs, _mm512_permute_pd(pairs, 0x55)));
+	return _mm_shuffle_ps(_mm256_castps256_ps128(twice), _mm256_extractf128_ps(twice, 1), 0x88);
+}
+
+/* Products of 64 elements, or of those that are left of them, go to 4 vector sums of each column. */
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+INLINE void dot_step(int64_t at, int64_t left, const float *x, const char *const *col, __m512 (*s)[4], int c, enum dtype dt)
+{
+#pragma GCC unroll 4
+	for (int j = 0; j < 4; j++, at += 16, left -= 16) {
+		__mmask16 m = left >= 16 ? 0xffff : left > 0 ? (__mmask16)((1u << left) - 1) : 0;
+		__m512 y = _mm512_maskz_loadu_ps(m, x + at);
+#pragma GCC unroll 4
+		for (int q = 0; q < c; q++)
+			s[q][j] = _mm512_fmadd_ps(y, load16(dt, col[q], at, m), s[q][j]);
 	}
-	return (float)_mm512_reduce_add_pd(_mm512_add_pd(low, high));
 }
 
+/* Sums of x[i] * col[.][i], c of them, to out. */
 __attribute__((target("avx512f,avx512bw,avx512vl")))
-static float dot_512(int64_t n, const float *x, const char *row, enum dtype dt)
+INLINE void dot_512_as(int64_t n, const float *x, const char *const *col, float *out, int c, enum dtype dt)
 {
-	return BY_TYPE(dot_512_as, dt, n, x, row);
+	__m512d wide[4];
+	for (int q = 0; q < c; q++)
+		wide[q] = _mm512_setzero_pd();
+	for (int64_t r = 0, end; r < n; r = end) {
+		end = MIN(n, r + DOT_RUN);
+		__m512 s[4][4];
+#pragma GCC unroll 16
+		for (int q = 0; q < 4 * c; q++)
+			s[q / 4][q % 4] = _mm512_setzero_ps();
+		for (; r + 64 <= end; r += 64)
+			dot_step(r, 64, x, col, s, c, dt);
+		if (r < end)
+			dot_step(r, end - r, x, col, s, c, dt);
+#pragma GCC unroll 4
+		for (int q = 0; q < c; q++) {
+			__m512 sum = _mm512_add_ps(_mm512_add_ps(s[q][0], s[q][1]), _mm512_add_ps(s[q][2], s[q][3]));
+			__m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(sum)), high = _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(sum), 1)));
+			wide[q] = _mm512_add_pd(wide[q], _mm512_add_pd(low, high));
+		}
+	}
+	if (c == 4)
+		_mm_storeu_ps(out, four_sums(wide));
+	else
+		*out = (float)_mm512_reduce_add_pd(wide[0]);
 }
 
-/* The same of m rows x and c columns, each of which is read once: to out[i * ld + j].  A number is the same however many there are: DOTS_RUN
+#define DOT(c)                                                                                                             \
+	__attribute__((target("avx512f,avx512bw,avx512vl")))                                                               \
+	static void dots_512_1_##c(int64_t n, const float *const *x, const char *const *col, float *out, int64_t ld, enum dtype dt) \
+	{                                                                                                                  \
+		BY_TYPE(dot_512_as, dt, n, *x, col, out, c);                                                               \
+	}
+DOT(1) DOT(4)
+
+/* The same of m rows x, 2 or more, and c columns, each of which is read once: to out[i * ld + j].  A number is the same however many there are: DOTS_RUN
  * products in 16 sums, which add up in f64 as 8. */
 enum { DOTS_RUN = 256, DOTS_COLS = 4 };
 
@@ -223,18 +259,17 @@ INLINE void dots_512_as(int64_t n, const float *const *x, const char *const *col
 	__attribute__((target("avx512f,avx512bw,avx512vl")))                                                                           \
 	static void dots_512_##m##_##c(int64_t n, const float *const *x, const char *const *col, float *out, int64_t ld, enum dtype dt) \
 	{                                                                                                                              \
-		if (dt == DT_f32) dots_512_as(n, x, col, out, ld, m, c, DT_f32);                                                       \
-		else if (dt == DT_f16) dots_512_as(n, x, col, out, ld, m, c, DT_f16);                                                  \
-		else dots_512_as(n, x, col, out, ld, m, c, DT_bf16);                                                                   \
+		BY_TYPE(dots_512_as, dt, n, x, col, out, ld, m, c);                                                                    \
 	}
 DOTS(2, 1) DOTS(3, 1) DOTS(4, 1) DOTS(5, 1) DOTS(6, 1) DOTS(7, 1) DOTS(8, 1)
 DOTS(2, 4) DOTS(3, 4) DOTS(4, 4) DOTS(5, 4) DOTS(6, 2) DOTS(7, 2) DOTS(8, 2)
 
-/* nn columns of r from n0 on, from k0 on, by m rows of n numbers, 2 or more; row i of out has nn. */
+/* nn columns of r from n0 on, from k0 on, by m rows of n numbers; row i of out has nn. */
 static void dots_512(const struct matmul_side *r, const char *base, int64_t n0, int64_t nn, int64_t k0, int64_t n, int64_t m, const float *const *x, float *out)
 {
 	typedef void dots_fn(int64_t n, const float *const *x, const char *const *col, float *out, int64_t ld, enum dtype dt);
 	static const struct { dots_fn *one, *some; int c; } by_rows[MATMUL_FEW + 1] = {
+		[1] = { dots_512_1_1, dots_512_1_4, 4 },
 		[2] = { dots_512_2_1, dots_512_2_4, 4 }, [3] = { dots_512_3_1, dots_512_3_4, 4 }, [4] = { dots_512_4_1, dots_512_4_4, 4 }, [5] = { dots_512_5_1, dots_512_5_4, 4 },
 		[6] = { dots_512_6_1, dots_512_6_2, 2 }, [7] = { dots_512_7_1, dots_512_7_2, 2 }, [8] = { dots_512_8_1, dots_512_8_2, 2 },
 	};
@@ -289,11 +324,6 @@ static void dot_any(int64_t n, const void *px, const char *row, enum dtype dt, v
 	if (!matmul_float(dt)) {
 		uint32_t r = kern_isa_get()->dot_int[kern_nat(dt)](n, px, row);
 		memcpy(out, &r, 4);
-		return;
-	}
-	if (cpu_get()->avx512) {
-		float c = dot_512(n, x, row, dt);
-		memcpy(out, &c, 4);
 		return;
 	}
 	enum { SUMS = 64 };      /* as many */
@@ -389,7 +419,7 @@ void matmul_run_few(const struct prog_kern *k, const struct kern_state *s, int p
 						as_sum(some, to + j * 4, apart, NULL, NULL);
 					}
 			}
-			if (p->few == BY_DOTS && floats && p->m > 1 && cpu_get()->avx512) {
+			if (p->few == BY_DOTS && floats && cpu_get()->avx512) {
 				dots_512(&p->r, rb, n0, nn, k0, kn, p->m, (const float *const *)(const void *)x, c);
 			} else if (p->few == BY_DOTS) {
 				for (int64_t n = 0; n < nn; n++)
