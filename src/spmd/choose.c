@@ -382,6 +382,39 @@ const struct values *part_values(struct part *p, const struct ir_fn *fn)
 	return p->values[fn->id];
 }
 
+/* h without what rows are spread by; inward: what they were spread by cuts another dimension, if one can be. */
+static ir_shard whole_rows(struct part *p, const struct ir_type_info *t, ir_shard h, bool inward)
+{
+	struct axes rows = part_axes(p, h, 0);
+	for (int d = 1; d < t->rank && rows.n && inward; d++)
+		if (t->dim[d] % (ir_shard_parts(p->m, h, d) * axes_size(rows)) == 0) {
+			struct ir_shard_info n = p->m->shard.p[h];
+			struct ir_dim_shard *dim = ARENA_NEW(&p->a, struct ir_dim_shard, t->rank);
+			memcpy(dim, n.dim + 1, sizeof *dim * (size_t)(t->rank - 1));
+			struct axes l = axes_join(&p->a, (struct axes){ dim[d - 1].naxis, dim[d - 1].axis }, rows);
+			dim[d - 1].naxis = l.n;
+			dim[d - 1].axis = (struct ir_axis_ref *)l.p;
+			n.rank = t->rank - 1;
+			n.dim = dim;
+			return part_shifted(p, ir_shard_add(p->m, &n), t->rank, -1);
+		}
+	return part_shifted(p, part_shifted(p, h, t->rank - 1, 1), t->rank, -1);
+}
+
+/* Rows themselves are not spread over devices: what they were spread by cuts another dimension, so that rows alone are gathered, or nothing, if they
+ * are small and there is room: what is cut then travels in each turn.  That has to be worth its memory. */
+ir_shard part_stack_place(struct part *p, const struct values *body, ir_val row, ir_type t, ir_shard h, double turns, double *ns)
+{
+	const struct ir_type_info ti = *ir_type_of(p->m, t);
+	ir_shard at[2] = { whole_rows(p, &ti, h, true), whole_rows(p, &ti, h, false) };
+	double s[2];
+	for (int i = 0; i < 2; i++)
+		s[i] = part_travel(p, t, h, at[i]).ns + turns * part_readers(p, body, row, part_shifted(p, at[i], ti.rank - 1, 1));
+	bool whole = s[1] < s[0] / 2 && part_local(p, t, at[1]) - part_local(p, t, h) <= p->spare;
+	*ns = s[whole];
+	return at[whole];
+}
+
 /* What a loop reads of operand k that lies as h: of stacks a slice each turn. */
 static double loop_reads(struct part *p, const struct values *v, const struct ir_op *o, uint32_t k, ir_shard h)
 {
@@ -392,9 +425,12 @@ static double loop_reads(struct part *p, const struct values *v, const struct ir
 		return 0;
 	const struct values *body = part_values(p, l.body);
 	ir_shard to = body->want[q->param];
-	if (ir_role_is_in(q->role))
-		return turns * part_readers(p, body, q->param, part_shifted(p, part_summed(p, h), ir_vtype(p->m, l.body, q->param)->rank, 1));
-	double ns = part_travel(p, l.body->val.p[q->param].type, h, to).ns;
+	double ns;
+	if (ir_role_is_in(q->role)) {
+		part_stack_place(p, body, q->param, v->fn->val.p[q->v].type, part_summed(p, h), turns, &ns);
+		return ns;
+	}
+	ns = part_travel(p, l.body->val.p[q->param].type, h, to).ns;
 	if (q->role == ROLE_CARRY || part_sum(p, h))
 		return ns;
 	return MIN(turns * part_readers(p, body, q->param, h), ns + turns * part_readers(p, body, q->param, to));

@@ -68,7 +68,8 @@ struct tried { int n; double ns[2]; const struct axes *f[2]; };
 
 /* apart: axes along which devices hold other values, not copies (those of the manual computation around), in mesh apart_of.
  * spare: bytes of a device that may yet be spent on keeping what else would travel in each turn of a loop: all together as many as its
- * arguments have.  values: of functions, part_values.  rec: NULL: nobody asks why; why and tried are for it. */
+ * arguments and results have, and PART_SPARE.  values: of functions, part_values.  rec: NULL: nobody asks why; why and tried are for it. */
+enum { PART_SPARE = 1 << 20 };
 struct part { struct ir_module *m; struct arena a; int ndev; const struct spmd_maker *maker; const struct plan_on *plan; struct map spread; struct axes apart; uint32_t apart_of; double spare; struct values **values;
               struct spmd_record *rec; struct why why; struct tried tried;
               int64_t least;     /* bytes of a device's part from which on it comes in one step (reshard.c); 0: as many as are worth it */
@@ -195,6 +196,9 @@ struct axes *part_choose(struct part *p, const struct values *v, const struct ir
 bool part_contiguous(const struct ir_axes *x, const struct axes *f);
 /* Nanoseconds that all readers of value x take if it lies as h, apart from what is the same however it lies. */
 double part_readers(struct part *p, const struct values *v, ir_val x, ir_shard h);
+/* Where a stack of type t that lies as h lies while a loop goes through it, whose body reads a row as its parameter row; *ns: what it takes to bring it
+ * there, and all turns' readers. */
+ir_shard part_stack_place(struct part *p, const struct values *body, ir_val row, ir_type t, ir_shard h, double turns, double *ns);
 /* Where value x, made as h, shall lie: there, or where propagation has it. */
 ir_shard part_place(struct part *p, const struct values *v, ir_val x, ir_shard h);
 

@@ -321,27 +321,6 @@ static ir_shard const_place(struct part *p, const struct values *body, ir_val v,
 	return best;
 }
 
-/* Where a stack that lies as h lies while a loop goes through it: rows themselves are not spread over devices.  What they were spread by cuts
- * another dimension, so that rows alone are gathered. */
-static ir_shard stack_place(struct part *p, const struct ir_type_info *t, ir_shard h)
-{
-	struct axes rows = part_axes(p, h, 0);
-	ir_shard inner = part_shifted(p, h, t->rank - 1, 1);
-	for (int d = 1; d < t->rank && rows.n; d++)
-		if (t->dim[d] % (ir_shard_parts(p->m, h, d) * axes_size(rows)) == 0) {
-			struct ir_shard_info n = p->m->shard.p[h];
-			struct ir_dim_shard *dim = ARENA_NEW(&p->a, struct ir_dim_shard, t->rank);
-			memcpy(dim, n.dim + 1, sizeof *dim * (size_t)(t->rank - 1));
-			struct axes l = axes_join(&p->a, (struct axes){ dim[d - 1].naxis, dim[d - 1].axis }, rows);
-			dim[d - 1].naxis = l.n;
-			dim[d - 1].axis = (struct ir_axis_ref *)l.p;
-			n.rank = t->rank - 1;
-			n.dim = dim;
-			return part_shifted(p, ir_shard_add(p->m, &n), t->rank, -1);
-		}
-	return part_shifted(p, inner, t->rank, -1);
-}
-
 enum { ROUNDS = 3 };       /* that look for loops' sums */
 
 static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *o)
@@ -355,7 +334,9 @@ static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *
 		const struct ir_type_info *t = scope_type(p, s, q->v);
 		if (ir_role_is_in(q->role)) {
 			scope_finish(p, s, q->v, scope_wanted(s, q->v));
-			at[k] = stack_place(p, t, s->sh[q->v]);
+			double ns;
+			at[k] = part_stack_place(p, part_values(p, l.body), q->param, fn->val.p[q->v].type, s->sh[q->v], l.trip < 0 ? IR_TURNS : (double)l.trip, &ns);
+			p->spare -= MAX(0, part_local(p, fn->val.p[q->v].type, at[k]) - part_local(p, fn->val.p[q->v].type, s->sh[q->v]));
 			par[q->param - 1] = part_shifted(p, at[k], t->rank - 1, 1);
 		} else if (ir_role_is_out(q->role)) {
 			res[q->result] = (ir_shard)PART_ANY;
@@ -600,8 +581,11 @@ struct err *spmd_partition(struct ir_module *m, int ndev, const struct plan_on *
 		ir_val v = fn->result.p[i];
 		m->res[i].shard = s.end[v] = ndev > 1 ? shard_settled(&p.a, m, m->res[i].shard, ir_vtype(m, fn, v), !given[i]) : 0;
 	}
+	p.spare = PART_SPARE;
 	for (uint32_t i = 1; i <= fn->nparam; i++)
 		p.spare += part_local(&p, fn->val.p[i].type, s.sh[i]);
+	for (size_t i = 0; i < fn->result.n; i++)
+		p.spare += part_local(&p, fn->val.p[fn->result.p[i]].type, m->res[i].shard);
 	TRY_GOTO(e, do_ops(&p, &s), out);
 	for (size_t i = 0; i < fn->result.n; i++) {
 		ir_val v = fn->result.p[i];
