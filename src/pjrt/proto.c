@@ -131,8 +131,23 @@ static struct err *read_build(struct span s, struct pjrt_options *o)
 	return assignment.p ? read_assignment(assignment, o) : NULL;
 }
 
+/* Is it the first time that this process asks for it?  Of more names than there is room for all are. */
+static bool first_time(struct span name)
+{
+	static _Atomic uint64_t seen[64];
+	uint64_t h = hash_bytes(name.p, name.n, 0) | 1;
+	for (size_t i = 0; i < NELEM(seen); i++) {
+		uint64_t was = 0;
+		if (atomic_compare_exchange_strong(&seen[i], &was, h))
+			return true;
+		if (was == h)
+			return false;
+	}
+	return true;
+}
+
 /* What users set through jit(compiler_options=...).  None of XLA's options changes what Rondo does; those
- * of known type are checked as XLA does, the others of XLA's are named in a warning. */
+ * of known type are checked as XLA does, the others of XLA's, which may be no options at all, are named in a warning. */
 static struct err *check_option(struct span name, struct span value)
 {
 	static const struct { const char *name; char type; } known[] = {
@@ -171,7 +186,8 @@ static struct err *check_option(struct span name, struct span value)
 			           (int)text.n, text.p);
 		return NULL;
 	}
-	log_line(LOG_INFO, "compile option '%.*s' has no effect", (int)name.n, name.p);
+	if (first_time(name))
+		log_line(LOG_WARN, "compile option '%.*s' has no effect here", (int)name.n, name.p);
 	return NULL;
 }
 
