@@ -101,9 +101,10 @@ static void decode_cmd(struct rt_exec *x, const struct prog_cmd *c, struct ins *
 		}
 		if (o->r0 && x->p->coll[c->id].kind == COLL_permute)
 			x->agreed = hash_bytes(&c->id, sizeof c->id, x->agreed + 3) | 1;
-	} else if (c->op == CMD_CUSTOM)
+	} else if (c->op == CMD_CUSTOM) {
 		o->ref = &x->p->custom[c->id];
-	else if (c->op == CMD_LEND || c->op == CMD_NEXT || c->op == CMD_BACK || c->op == CMD_WAIT) {
+		o->block = c->id;
+	} else if (c->op == CMD_LEND || c->op == CMD_NEXT || c->op == CMD_BACK || c->op == CMD_WAIT) {
 		o->ref = &x->p->coll[c->id];
 		o->block = c->id;
 		if (c->op == CMD_LEND || next) {
@@ -441,6 +442,8 @@ static void exec_free(void *v)
 	free(x->peer);
 	free(x->npeer);
 	free(x->kern);
+	free(x->custom);
+	arena_fini(&x->room);
 	free(x->data);
 	free(x->ctx);
 	free(x->ins);
@@ -497,6 +500,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	mem_undo(&u, exec_free, x);
 	*out = NULL;
 	atomic_init(&x->ref, 1);
+	arena_init(&x->room);
 	client_ref(c);
 	x->c = c;
 	x->p = p;
@@ -528,6 +532,9 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	TRY_GOTO(e, buffers(x), out);
 	for (int64_t r = 0; r < x->nres; r++)
 		x->results += x->donor[r] < 0 && !x->resmem[r] ? p->res[r].bytes : 0;
+	x->custom = mem_alloc(sizeof *x->custom * (size_t)MAX(p->ncustom, 1));
+	for (uint32_t i = 0; i < p->ncustom; i++)
+		TRY_GOTO(e, custom_prepare(&x->room, &p->custom[i], &x->custom[i]), out);
 	relays(x);
 	x->launches = (struct spare)SPARE(launch_bytes(x));
 	decode(x);

@@ -274,17 +274,26 @@ static struct ffi_attrs *attributes(struct arena *a, const uint8_t *p, size_t n)
 	return r;
 }
 
-static void operands(struct arena *a, struct ffi_args *r, int n, const struct prog_view *v, void *const *p)
+struct err *ffi_attributes(struct arena *a, const struct prog_custom *c, struct ffi_attrs **out)
 {
+	*out = attributes(a, c->dict, c->ndict);
+	return *out ? NULL : ERR(INVALID, "the attributes of custom call '%s' are malformed", c->target);
+}
+
+/* A call's operands or results: of few nothing is allocated. */
+enum { FEW = 8 };
+struct operands { struct ffi_buffer b[FEW]; int type[FEW]; void *p[FEW]; };
+static void operands(struct arena *a, struct operands *few, struct ffi_args *r, int n, const struct prog_view *v, void *const *p)
+{
+	struct ffi_buffer *b = n <= FEW ? few->b : ARENA_NEW(a, struct ffi_buffer, n);
 	r->size = SIZE_TO(struct ffi_args, v);
 	r->n = n;
-	r->types = ARENA_NEW(a, int, n + 1);
-	r->v = ARENA_NEW(a, void *, n + 1);
+	r->types = n <= FEW ? few->type : ARENA_NEW(a, int, n);
+	r->v = n <= FEW ? few->p : ARENA_NEW(a, void *, n);
 	for (int i = 0; i < n; i++) {
-		struct ffi_buffer *b = ARENA_NEW(a, struct ffi_buffer, 1);
-		*b = (struct ffi_buffer){ SIZE_TO(struct ffi_buffer, dims), NULL, dtype_xla(v[i].dtype), p[i], v[i].rank, v[i].dim };
+		b[i] = (struct ffi_buffer){ SIZE_TO(struct ffi_buffer, dims), NULL, dtype_xla(v[i].dtype), p[i], v[i].rank, v[i].dim };
 		r->types[i] = FFI_BUFFER;
-		r->v[i] = b;
+		r->v[i] = &b[i];
 	}
 }
 
@@ -331,12 +340,13 @@ static struct err *version_check(ffi_handler *h, const char *target)
 
 static void arena_end(void *a) { arena_fini(a); }
 
-struct err *ffi_call(void *handler, _Atomic bool *checked, const struct rt_custom_call *call)
+struct err *ffi_call(void *handler, _Atomic bool *checked, const struct rt_custom_call *call, const struct ffi_attrs *attrs)
 {
 	const struct prog_custom *c = call->c;
+	const struct rt_custom_call *outer = calling;
+	struct operands in, out;
 	ffi_handler *h;
 	struct arena a;
-	struct err *e;
 
 	memcpy(&h, &handler, sizeof h);
 	if (!atomic_load_explicit(checked, memory_order_relaxed)) {
@@ -346,31 +356,24 @@ struct err *ffi_call(void *handler, _Atomic bool *checked, const struct rt_custo
 	struct mem_undo u;
 	arena_init(&a);
 	mem_undo(&u, arena_end, &a);
-	struct ffi_frame f = { .size = SIZE_TO(struct ffi_frame, attrs), .api = &api, .stage = FFI_EXECUTE };
-	operands(&a, &f.args, c->nin, c->v, call->in);
-	operands(&a, &f.rets, c->nout, c->v + c->nin, call->out);
-	struct ffi_attrs *at = attributes(&a, c->dict, c->ndict);
+	struct ffi_frame f = { .size = SIZE_TO(struct ffi_frame, attrs), .api = &api, .stage = FFI_EXECUTE, .attrs = *attrs };
+	operands(&a, &in, &f.args, c->nin, c->v, call->in);
+	operands(&a, &out, &f.rets, c->nout, c->v + c->nin, call->out);
 	mem_done(&u);
-	if (!at)
-		e = ERR(INVALID, "the attributes of custom call '%s' are malformed", c->target);
-	else {
-		const struct rt_custom_call *outer = calling;
-		f.attrs = *at;
-		calling = call;
-		struct ffi_error *fe;
-		e = enter(h, &f, &fe);
-		calling = outer;
-		if (!e && f.future) {
-			struct ffi_future *fu = f.future;
-			while (!atomic_load(&fu->done))
-				sym_sleep(&fu->done, 0, -1);
-			if (!fe)
-				fe = fu->e;
-			free(fu);
-		}
-		if (!e)
-			e = taken(fe, c->target);
+	calling = call;
+	struct ffi_error *fe;
+	struct err *e = enter(h, &f, &fe);
+	calling = outer;
+	if (!e && f.future) {
+		struct ffi_future *fu = f.future;
+		while (!atomic_load(&fu->done))
+			sym_sleep(&fu->done, 0, -1);
+		if (!fe)
+			fe = fu->e;
+		free(fu);
 	}
+	if (!e)
+		e = taken(fe, c->target);
 	arena_fini(&a);
 	return e;
 }

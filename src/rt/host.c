@@ -52,12 +52,26 @@ bool custom_is_ffi(const char *target)
 	return t && t->ffi;
 }
 
-struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const *ptr)
+struct err *custom_prepare(struct arena *a, const struct prog_custom *c, struct custom *x)
 {
-	struct target *t = target_find(c->target);
+	x->c = c;
+	return ffi_attributes(a, c, &x->attrs);
+}
+
+struct err *custom_run(struct frame *f, struct custom *x, char *const *ptr)
+{
+	const struct prog_custom *c = x->c;
+	struct target *newest = atomic_load(&targets), *t;
 	int n = c->nin + c->nout;
 	struct err *e;
 
+	if (atomic_load_explicit(&x->newest, memory_order_acquire) == newest)
+		t = atomic_load_explicit(&x->target, memory_order_relaxed);
+	else {
+		t = target_find(c->target);
+		atomic_store_explicit(&x->target, t, memory_order_relaxed);
+		atomic_store_explicit(&x->newest, newest, memory_order_release);
+	}
 	if (!t)
 		return ERR(UNIMPLEMENTED, "custom call '%s' of program '%s' has no handler", c->target, f->x->name);
 	struct rt_custom_call call = { c, f->pos, f->d, f->launch_id, (void *const *)ptr, (void *const *)ptr + c->nin };
@@ -85,7 +99,7 @@ struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const
 		e = t->fn(t->user, &call);
 		relief_back(f->d);
 	} else
-		e = ffi_call(t->ffi, &t->checked, &call);
+		e = ffi_call(t->ffi, &t->checked, &call, x->attrs);
 	cpu_restore_fp(fp);
 out:
 	for (int i = 0; tmp && i < n; i++) {

@@ -4,8 +4,10 @@
 
 #include "impl.h"
 
-/* Call an XLA FFI handler; *checked: its version is known to be right. */
-struct err *ffi_call(void *handler, _Atomic bool *checked, const struct rt_custom_call *call);
+/* The attributes of c, in a, as handlers want them. */
+struct err *ffi_attributes(struct arena *a, const struct prog_custom *c, struct ffi_attrs **out);
+/* Call an XLA FFI handler with these attributes; *checked: its version is known to be right. */
+struct err *ffi_call(void *handler, _Atomic bool *checked, const struct rt_custom_call *call, const struct ffi_attrs *attrs);
 
 /* fn(arg) into *result.  UNKNOWN, as XLA has it, with what the exception says if fn throws one; nothing else is caught. */
 struct err *catch_call(void *(*fn)(void *), void *arg, void **result);

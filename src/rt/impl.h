@@ -383,6 +383,7 @@ struct rt_exec {
 	struct rt_device **dev;
 	struct code **code;           /* loaded objects */
 	struct kernel *kern;
+	struct custom *custom; struct arena room;     /* what they have */
 	struct ins *ins; uint32_t nins;
 	uint32_t *start;              /* of each block: index of its first instruction */
 	struct store **data;          /* constants, per local device */
@@ -531,6 +532,11 @@ bool pool_help(struct rt_device *d, int max);
 /* --- host.c -------------------------------------------------------------------- */
 
 bool custom_is_ffi(const char *target);                /* known, and an FFI handler */
-struct err *custom_run(struct frame *f, const struct prog_custom *c, char *const *ptr);
+/* A custom call of a loaded program: its attributes as a handler of the FFI wants them, its handler when it was last called, and what was then the newest
+ * of all handlers. */
+struct custom { const struct prog_custom *c; struct ffi_attrs *attrs; _Atomic(struct target *) target, newest; };
+/* *x is of c; what it has is in a.  INVALID: the attributes are malformed. */
+struct err *custom_prepare(struct arena *a, const struct prog_custom *c, struct custom *x);
+struct err *custom_run(struct frame *f, struct custom *x, char *const *ptr);
 
 #endif

@@ -403,7 +403,7 @@ static bool run(struct frame *f, const struct ins *i)
 				ptr[n] = opnd_at(&o[n], base, reg);
 			if (pinned)
 				device_pin(f->d, -1);
-			f->err = custom_run(f, i->ref, ptr);
+			f->err = custom_run(f, &f->x->custom[i->block], ptr);
 			if (pinned)
 				device_pin(f->d, 0);
 			if (f->err)

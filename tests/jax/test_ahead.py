@@ -256,7 +256,7 @@ IDLE = """if 1:
         return jax.device_put(np.zeros(70 << 20, np.uint8), jax.devices()[1]).block_until_ready()
     put()
     f = jax.jit(lambda a: jnp.sort(a)[::-1] + jnp.cumsum(a))
-    f(jnp.ones(1 << 20)).block_until_ready()                 # works in some tens of MB, which its device keeps
+    f(jnp.ones(1 << 21)).block_until_ready()                 # works in some tens of MB, which its device keeps
     kept = jax.devices()[0].memory_stats()["bytes_in_use"]
     put()
     print(kept > 10 << 20, jax.devices()[0].memory_stats()["bytes_in_use"] < 10 << 20)"""
