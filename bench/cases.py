@@ -187,6 +187,13 @@ def simple(fn, *arrays):
     return Case(jax.jit(fn), tuple(map(jnp.asarray, arrays)))
 
 
+def wide(fn, *arrays):
+    """With types of 64 bits."""
+    with jax.enable_x64(True):
+        args = tuple(map(jnp.asarray, arrays))
+        return Case(jax.jit(fn).lower(*args).compile(), args)
+
+
 def product(m, n, k, kind, out=None):
     size = {"f32": 4, "bf16": 2, "i8": 1}[kind]
     return Work(2 * m * n * k, kind, size * (m * k + k * n), (out or size) * m * n)
@@ -323,6 +330,15 @@ def register_ops():
     add("take_along_axis 4096x256 of 4096x1000", lambda: simple(lambda x, i: jnp.take_along_axis(x, i, 1), normal(4096, 1000), np.random.default_rng(1).integers(0, 1000, (4096, 256))), tol=0,
         work=moves(4 * 4096 * 256, 4 * 4096 * 256))
     add("repeat 1M by 8", lambda: simple(lambda x: jnp.repeat(x, 8), normal(1 << 20)), tol=0, work=moves(4 << 20, 32 << 20))
+    for name, f in ("exp", jnp.exp), ("log", lambda x: jnp.log(x * x)), ("tanh", jnp.tanh), ("sin", jnp.sin):
+        add(f"{name} f64 4M", lambda f=f: wide(f, normal(1 << 22, dtype=np.float64)), tol=1e-12, work=moves(32 << 20, 32 << 20))
+    add("softmax f64 8192x512", lambda: wide(jax.nn.softmax, normal(8192, 512, dtype=np.float64)), tol=1e-12, work=moves(32 << 20, 32 << 20))
+    for name, f in ("absolute values", lambda x, y: jnp.abs(x)), ("quotients", lambda x, y: x / y):
+        add(f"{name} c128 1M", lambda f=f: wide(f, *(normal(2, 1 << 20, seed=k, dtype=np.float64).T.copy().view(np.complex128)[:, 0] for k in (1, 2))), tol=1e-9, work=moves(16 << 20, 8 << 20))
+    add("rows backwards u8 4096x4096", lambda: simple(lambda x: x[:, ::-1], small(*big).view(np.uint8)), tol=0, work=moves(16 << 20, 16 << 20))
+    add("scan of 512 products 256x256 by a vector f32", lambda: simple(lambda w, x: lax.scan(lambda c, x: (jnp.tanh(w @ c + x), None), x[0], x)[0], normal(256, 256) / 16, normal(512, 256)))
+    add("scan of 512 solves 4x4", lambda: simple(lambda a, b: lax.scan(lambda c, x: (c + jnp.linalg.solve(*x), None), b[0], (a, b))[0], normal(512, 4, 4) + 4 * np.eye(4, dtype=np.float32), normal(512, 4)))
+    add("sort bf16 4M", lambda: simple(jnp.sort, normal(1 << 22, dtype=bf16)), tol=0, floor=0.5, work=moves(8 << 20, 8 << 20))
     add("sort 1M", lambda: simple(jnp.sort, normal(1 << 20)), tol=0, quick=True, floor=0.5, work=moves(4 << 20, 4 << 20))
     add("argsort 8x128256", lambda: simple(jnp.argsort, normal(8, 128256)), tol=0, floor=0.5, work=moves(4 * 8 * 128256, 4 * 8 * 128256))
     add("top-k 64 of 8x128256", lambda: simple(lambda x: lax.top_k(x, 64)[0], normal(8, 128256)), tol=0, work=moves(4 * 8 * 128256, 0))
@@ -452,6 +468,12 @@ for _devices in (2, 4):
     for _rows, _dtype, _name in ((1, bf16, "bf16"), (32, bf16, "bf16"), (32, np.float32, "f32"), (1024, np.float32, "f32")):
         row(f"sum, residual, RMSNorm of {_rows} x 4096 {_name}, {_devices} devices", devices=_devices, tol=0.05 if _dtype is bf16 else 1e-3)(
             functools.partial(after_a_sum, _rows, _dtype, _devices))
+
+
+@row("scan over 4096 rows of 64 that 4 devices share", devices=4)
+def scan_of_shared_rows():
+    x = place(normal(4096, 64), mesh(x=4), P("x"))
+    return Case(jax.jit(lambda x: lax.scan(lambda c, r: (jnp.tanh(c + r), c), x[0] * 0, x)), (x,))
 
 
 @row("decode, 64 calls in flight, 2 devices", devices=2, alone=True, timeout=60)
