@@ -656,7 +656,8 @@ static void move_run(const struct prog_kern *k, const struct kern_state *s, int 
 	int es = dt_bytes(k->v[0].dtype), digit = phase % q->phases / 2;
 	int64_t n = q->n, row = phase / q->phases, is = k->v[0].stride[q->dim] * es, os = k->v[1].stride[q->dim] * es;
 	char *in = view_at(k, ptr, 0) + row_off(k, q, 0, row), *out = view_at(k, ptr, 1) + row_off(k, q, 1, row), *other = ptr[2];
-	char *beside = os == es ? out : other + n * es, x[KERN_STRIP * 8];
+	char *beside = os == es ? out : other + n * es;
+	_Alignas(64) char x[KERN_STRIP * 8];
 	uint32_t (*count)[256] = (uint32_t (*)[256])(void *)(ptr[2] + s->shared - RUNS * sizeof *count), at[256];
 	bool last = digit == q->digits - 1, even = (q->digits - digit) % 2 == 0;      /* as many are left */
 	const char *from = !digit ? in : even ? beside : other;
