@@ -275,7 +275,8 @@ static void dots_512(const struct matmul_side *r, const char *base, int64_t n0, 
 	};
 	for (int64_t j = 0, c; j < nn; j += c) {
 		const char *col[DOTS_COLS];
-		c = nn - j >= by_rows[m].c ? by_rows[m].c : 1;
+		c = nn >= by_rows[m].c ? by_rows[m].c : 1;
+		j = MIN(j, nn - c);                  /* the last ones with some of those before, which come out as they did */
 		for (int64_t q = 0; q < c; q++)
 			col[q] = base + (matmul_at(&r->free, n0 + j + q) + k0) * r->es;
 		(c > 1 ? by_rows[m].some : by_rows[m].one)(n, x, col, out + j, nn, r->dt);
