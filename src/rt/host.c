@@ -5,6 +5,7 @@ struct target {
 	struct target *next;
 	rt_custom_fn *fn; void *user;     /* one of the two */
 	void *ffi; _Atomic bool checked;  /* its version was looked at */
+	_Atomic bool replaced;            /* there is a newer one of this name */
 	char name[];
 };
 
@@ -28,6 +29,9 @@ static void target_add(const char *name, rt_custom_fn *fn, void *user, void *ffi
 	pthread_mutex_lock(&lock);
 	t->next = atomic_load(&targets);       /* the newest of a name is found first */
 	atomic_store(&targets, t);
+	for (struct target *old = t->next; old; old = old->next)
+		if (!strcmp(old->name, name))
+			atomic_store(&old->replaced, true);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -61,17 +65,12 @@ struct err *custom_prepare(struct arena *a, const struct prog_custom *c, struct 
 struct err *custom_run(struct frame *f, struct custom *x, char *const *ptr)
 {
 	const struct prog_custom *c = x->c;
-	struct target *newest = atomic_load(&targets), *t;
+	struct target *t = atomic_load(&x->target);
 	int n = c->nin + c->nout;
 	struct err *e;
 
-	if (atomic_load_explicit(&x->newest, memory_order_acquire) == newest)
-		t = atomic_load_explicit(&x->target, memory_order_relaxed);
-	else {
-		t = target_find(c->target);
-		atomic_store_explicit(&x->target, t, memory_order_relaxed);
-		atomic_store_explicit(&x->newest, newest, memory_order_release);
-	}
+	if (!t || atomic_load_explicit(&t->replaced, memory_order_relaxed))
+		atomic_store(&x->target, t = target_find(c->target));
 	if (!t)
 		return ERR(UNIMPLEMENTED, "custom call '%s' of program '%s' has no handler", c->target, f->x->name);
 	struct rt_custom_call call = { c, f->pos, f->d, f->launch_id, (void *const *)ptr, (void *const *)ptr + c->nin };

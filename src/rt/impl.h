@@ -532,9 +532,8 @@ bool pool_help(struct rt_device *d, int max);
 /* --- host.c -------------------------------------------------------------------- */
 
 bool custom_is_ffi(const char *target);                /* known, and an FFI handler */
-/* A custom call of a loaded program: its attributes as a handler of the FFI wants them, its handler when it was last called, and what was then the newest
- * of all handlers. */
-struct custom { const struct prog_custom *c; struct ffi_attrs *attrs; _Atomic(struct target *) target, newest; };
+/* A custom call of a loaded program: its attributes as a handler of the FFI wants them, and its handler when it was last called, NULL: never. */
+struct custom { const struct prog_custom *c; struct ffi_attrs *attrs; _Atomic(struct target *) target; };
 /* *x is of c; what it has is in a.  INVALID: the attributes are malformed. */
 struct err *custom_prepare(struct arena *a, const struct prog_custom *c, struct custom *x);
 struct err *custom_run(struct frame *f, struct custom *x, char *const *ptr);

@@ -401,16 +401,16 @@ static ir_shard whole_rows(struct part *p, const struct ir_type_info *t, ir_shar
 	return part_shifted(p, part_shifted(p, h, t->rank - 1, 1), t->rank, -1);
 }
 
-/* Rows themselves are not spread over devices: what they were spread by cuts another dimension, so that rows alone are gathered, or nothing, if they
- * are small and there is room: what is cut then travels in each turn.  That has to be worth its memory. */
+/* Rows themselves are not spread over devices.  What they were spread by cuts another dimension, so that less travels before the loop, but perhaps a part
+ * in each turn; or nothing: all rows are gathered before it, if there is room and it takes less than half, which is worth the memory. */
 ir_shard part_stack_place(struct part *p, const struct values *body, ir_val row, ir_type t, ir_shard h, double turns, double *ns)
 {
 	const struct ir_type_info ti = *ir_type_of(p->m, t);
 	ir_shard at[2] = { whole_rows(p, &ti, h, true), whole_rows(p, &ti, h, false) };
 	double s[2];
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 1 + (at[0] != at[1]); i++)
 		s[i] = part_travel(p, t, h, at[i]).ns + turns * part_readers(p, body, row, part_shifted(p, at[i], ti.rank - 1, 1));
-	bool whole = s[1] < s[0] / 2 && part_local(p, t, at[1]) - part_local(p, t, h) <= p->spare;
+	bool whole = at[0] != at[1] && s[1] < s[0] / 2 && part_local(p, t, at[1]) - part_local(p, t, h) <= p->spare;
 	*ns = s[whole];
 	return at[whole];
 }
