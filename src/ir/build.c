@@ -115,6 +115,19 @@ static ir_val identity(struct ir_b *b, enum ir_kind k, uint32_t nin, const ir_va
 	}
 }
 
+/* A broadcast that keeps the order of its operand's dimensions and repeats nothing: what it adds are dimensions of one. */
+static bool adds_ones(const struct ir_b *b, const struct ir_op *o)
+{
+	if (o->kind != IR_broadcast)
+		return false;
+	int n;
+	const int64_t *dims = ir_attrs(b->fn, o, AT_dims, &n);
+	for (int i = 1; i < n; i++)
+		if (dims[i] < dims[i - 1])
+			return false;
+	return ir_vtype(b->m, b->fn, ir_in(b->fn, o, 0))->count == ir_vtype(b->m, b->fn, o->out)->count;
+}
+
 ir_val ir_emit(struct ir_b *b, enum ir_kind k, uint32_t nin, const ir_val *in, ir_type t,
                const int64_t *attr, uint32_t nattr)
 {
@@ -123,10 +136,12 @@ ir_val ir_emit(struct ir_b *b, enum ir_kind k, uint32_t nin, const ir_val *in, i
 		return v;
 	if (k == IR_transpose || k == IR_reshape) {    /* reshape of reshape, transpose of transpose */
 		const struct ir_op *p = ir_def(b->fn, in[0]);
+		if (p && k == IR_reshape && (p->kind == k || adds_ones(b, p))) {
+			ir_val src = ir_in(b->fn, p, 0);
+			return ir_emit(b, k, 1, &src, t, NULL, 0);
+		}
 		if (p && p->kind == k) {
 			ir_val src = ir_in(b->fn, p, 0);
-			if (k == IR_reshape)
-				return ir_emit(b, k, 1, &src, t, NULL, 0);
 			int n;
 			const int64_t *q = ir_attrs(b->fn, p, AT_perm, &n);
 			int64_t w[IR_MAX_RANK + 1] = { n };
@@ -362,6 +377,32 @@ ir_val ir_dot(struct ir_b *b, ir_val x, ir_val y, enum dtype out, int nb, const 
 	*q++ = DT_token;
 	*q++ = 1;
 	return ir_emit(b, IR_dot, 2, (ir_val[]){ x, y }, ir_tensor(b->m, out, rank, dim), w, (uint32_t)(q - w));
+}
+
+ir_val ir_turned_dot(struct ir_b *b, ir_val dot, const int64_t *perm)
+{
+	struct ir_fn *fn = b->fn;
+	const struct ir_op *d = ir_def(fn, dot);
+	ir_val in[] = { ir_in(fn, d, 1), ir_in(fn, d, 0) };
+	const struct ir_type_info *t = ir_vtype(b->m, fn, dot);
+	int nb, nc, n = t->rank;
+	ir_attrs(fn, d, AT_lb, &nb);
+	ir_attrs(fn, d, AT_lc, &nc);
+	int left = ir_vtype(b->m, fn, in[1])->rank - nb - nc, right = n - nb - left;
+	int64_t dim[IR_MAX_RANK] = {0}, w[4 * (IR_MAX_RANK + 1) + 5], *q = w;
+	for (int i = 0; i < n; i++) {
+		if (perm[i] != (i < nb ? i : i < nb + right ? i + left : i - right))
+			return 0;
+		dim[i] = t->dim[perm[i]];
+	}
+	static const enum ir_at from[] = { AT_rb, AT_lb, AT_rc, AT_lc, AT_precision, AT_acc, AT_rtype, AT_ltype, AT_components };
+	for (size_t i = 0; i < NELEM(from); i++) {
+		const int64_t *p = ir_attr_word(IR_dot, &fn->attr.p[d->attr], from[i]);
+		size_t k = i < 4 ? (size_t)*p + 1 : 1;
+		memcpy(q, p, k * sizeof *p);
+		q += k;
+	}
+	return ir_emit(b, IR_dot, 2, in, ir_tensor(b->m, t->dtype, n, dim), w, (uint32_t)(q - w));
 }
 
 void ir_result(struct ir_fn *fn, ir_val v)

@@ -317,6 +317,7 @@ ir_val ir_slice(struct ir_b *b, ir_val x, const int64_t *start, const int64_t *l
 ir_val ir_reduce1(struct ir_b *b, enum redop r, ir_val x, ir_val init, int n, const int64_t *dims);
 ir_val ir_dot(struct ir_b *b, ir_val x, ir_val y, enum dtype out, int nb, const int64_t *lb, const int64_t *rb,
               int nc, const int64_t *lc, const int64_t *rc);
+ir_val ir_turned_dot(struct ir_b *b, ir_val dot, const int64_t *perm);    /* transpose(dot, perm) as a dot of its operands in the other order; 0: it is none */
 void ir_result(struct ir_fn *fn, ir_val v);
 /* Inline function f with operands in; results go to out.  b->loc: the call's. */
 void ir_inline(struct ir_b *b, ir_fnid f, const ir_val *in, ir_val *out);

@@ -168,34 +168,25 @@ void att_side_bounds(const struct att_plan *p, const struct prog_kern *k, char *
 	}
 }
 
-/* Is a pred true, or false, in all of a tile? */
-static void scan(const struct att_plan *p, const struct att_extra *e, const char *base, int64_t i0, int n0, int64_t j0, int64_t n1, double *lo, double *hi)
+/* Is a pred true, or false, in all of n rows from i0 and nj keys from j0? */
+static void scan(const struct att_plan *p, const struct att_extra *e, const char *base, int64_t i0, int64_t n, int64_t j0, int64_t nj, double *lo, double *hi)
 {
 	unsigned all = 1, any = 0;
-	for (int i = 0; i < n0; i++) {
-		const char *at = base + place(p, e, p->turned, i0 + i);
-		if (!p->turned && e->ss == 1) {
-			uint64_t every = 0x0101010101010101u, some = 0, w;
-			for (int64_t j = 0; j + 8 <= n1; j += 8) {
-				memcpy(&w, at + j0 + j, 8);
-				every &= w;
-				some |= w;
-			}
-			for (int64_t j = n1 / 8 * 8; j < n1; j++) {
-				all &= (unsigned)at[j0 + j];
-				any |= (unsigned)at[j0 + j];
-			}
-			all &= every == 0x0101010101010101u;
-			any |= some != 0;
-		} else {
-			for (int64_t j = 0; j < n1; j++) {
-				unsigned v = (unsigned char)at[place(p, e, !p->turned, j0 + j)];
-				all &= v;
-				any |= v;
-			}
+	for (int64_t i = 0; i < n && (all || !any); i++) {
+		const char *at = base + place(p, e, false, i0 + i) + place(p, e, true, j0);
+		uint64_t every = 0x0101010101010101u, some = 0, w;
+		int64_t j = 0;
+		for (; e->ss == 1 && j + 8 <= nj; j += 8) {
+			memcpy(&w, at + j, 8);
+			every &= w;
+			some |= w;
 		}
-		if (!all && any)
-			break;
+		for (; j < nj; j++) {
+			all &= (unsigned char)at[j * e->ss];
+			any |= (unsigned char)at[j * e->ss];
+		}
+		all &= every == 0x0101010101010101u;
+		any |= some != 0;
 	}
 	*lo = all & 1;
 	*hi = any != 0;
@@ -216,8 +207,10 @@ void att_tile_bounds(const struct att_plan *p, int64_t i0, int n0, int64_t j0, i
 				o->lo[i] = o->hi[i] = v;
 			o->nan = 0;
 		} else if (e->by_row && e->dt == DT_pred) {
-			for (int i = 0; i < tiles; i++)
-				scan(p, e, base, i0, n0, j0 + i * ATT_COLS, MIN(ATT_COLS, nj - j0 - i * ATT_COLS), &o->lo[i], &o->hi[i]);
+			for (int i = 0; i < tiles; i++) {
+				int64_t j = j0 + i * ATT_COLS, nc = MIN(ATT_COLS, nj - j);
+				scan(p, e, base, p->turned ? j : i0, p->turned ? nc : n0, p->turned ? i0 : j, p->turned ? n0 : nc, &o->lo[i], &o->hi[i]);
+			}
 			o->nan = 0;
 		} else {
 			att_bound_any(e->dt, o);

@@ -42,6 +42,14 @@ ir_val rw_turned_broadcast(struct rewrite *r, const struct ir_op *o, const ir_va
 	return ir_broadcast(&r->b, ir_in(r->b.fn, d, 0), r->from->val.p[o->out].type, dims);
 }
 
+ir_val rw_turned_dot(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	int n;
+	if (!made_by(r, in[0], IR_dot) || r->from->val.p[ir_in(r->from, o, 0)].nuse != 1 || ir_shard_of(r->b.fn, in[0]))
+		return 0;
+	return ir_turned_dot(&r->b, in[0], ir_attrs(r->from, o, AT_perm, &n));
+}
+
 ir_val rw_reverse_twice(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	int n, n2;
