@@ -22,6 +22,21 @@ SHARE = {"share/man/man1": ["docs/man/rondo.1", "docs/man/rondo-launch.1"],
          "share/zsh/site-functions": ["build/share/zsh/site-functions/_rondo"]}
 
 
+def home():
+    """Where the project lives, as a page to look at: RONDO_URL, or what git calls origin; "" if neither is one."""
+    url = os.environ.get("RONDO_URL")
+    if url is None:
+        git = subprocess.run(["git", "remote", "get-url", "origin"], cwd=ROOT, capture_output=True, text=True)
+        url = git.stdout.strip() if git.returncode == 0 else ""
+    return re.sub(r"(\.git)?/?$", "", url) if re.fullmatch(r"https?://[^@\s]+", url) else ""
+
+
+def readme(url):
+    """README.md away from the files that it links to: the links lead to url, or are their words alone if there is none."""
+    link = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)]+)\)")
+    return link.sub(rf"[\1]({url}/blob/main/\2)" if url else r"\1", (ROOT / "README.md").read_text())
+
+
 def glibc():
     """The oldest 2.N of glibc that has all that the files need; what no wheel may need is an error."""
     least = 17
@@ -56,4 +71,7 @@ class Wheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2].replace("linux", f"manylinux_2_{glibc()}")
 
 
-setup(distclass=Binary, cmdclass={"build_py": Build, "bdist_wheel": Wheel}, data_files=list(SHARE.items()))
+URL = home()
+setup(distclass=Binary, cmdclass={"build_py": Build, "bdist_wheel": Wheel}, data_files=list(SHARE.items()),
+      long_description=readme(URL), long_description_content_type="text/markdown",
+      project_urls={"Repository": URL, "Documentation": f"{URL}/tree/main/docs", "Issues": f"{URL}/issues"} if URL else {})

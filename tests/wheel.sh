@@ -13,7 +13,7 @@ fail() {
 	exit 1
 }
 
-"$py" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w "$dir" . || fail "no wheel"
+RONDO_URL=https://example.org/rondo.git "$py" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w "$dir" . || fail "no wheel"
 wheel="$(echo "$dir"/rondo-*.whl)"
 [ "$(stat -c %s "$wheel")" -le 30000000 ] || fail "$wheel is too large"
 promised="$(sed -nE 's/.*glibc 2[.]([0-9]+).*/\1/p' docs/limits.md | head -n 1)"
@@ -40,9 +40,11 @@ done
 for f in licenses/LICENSE licenses/LICENSE.third-party; do
 	[ -s "$(echo "$site"/rondo-*.dist-info/"$f")" ] || fail "no $f"
 done
-for field in 'License-Expression: Apache-2.0' 'Requires-Python: >=3.11' 'Requires-Dist: jax<' 'Description-Content-Type: text/markdown'; do
+for field in 'License-Expression: Apache-2.0' 'Requires-Python: >=3.11' 'Requires-Dist: jax<' 'Description-Content-Type: text/markdown' \
+             'Project-URL: Repository, https://example.org/rondo$' '.*](https://example.org/rondo/blob/main/docs/limits.md)'; do
 	grep -q "^$field" "$site"/rondo-*.dist-info/METADATA || fail "no $field"
 done
+out="$(grep -oE '\]\([^)]*\)' "$site"/rondo-*.dist-info/METADATA | grep -v '](https\?://')" && fail "links that lead nowhere: $out"
 
 # The command, its manual, its completions.
 [ "$(venv/bin/rondo --version)" = "rondo $(venv/bin/python -c 'import rondo; print(rondo.__version__)')" ] || fail "rondo --version"
