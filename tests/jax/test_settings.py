@@ -459,3 +459,17 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert run.stdout.strip() == "3", run.stdout + run.stderr
+
+
+def test_as_cpu():
+    """Who is not of JAX is told cpu, before and after; programs, callbacks and LAPACK are Rondo's as before."""
+    program = """
+import jax, jax.numpy as jnp, numpy as np
+f = jax.jit(lambda x: jnp.linalg.inv(x) + jax.pure_callback(lambda v: np.float32(2) * v, x, x))
+x = jnp.eye(3) * 2
+print(jax.devices()[0].platform, next(iter(f(x).devices())).platform, jax.default_backend(), jax.devices("rondo")[0], jax.devices("cpu")[0].platform,
+      f(x)[0, 0], f.lower(x).compile().as_text()[:4], x.platform())
+"""
+    for setting, name in (("0", "rondo"), ("1", "cpu")):
+        code, out, _, err = run(program, RONDO_AS_CPU=setting)
+        assert (code, out) == (0, [name, name, name, "rondo:0", "cpu", "4.5", "prog", "rondo"]), (out, err)
