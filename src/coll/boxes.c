@@ -179,15 +179,14 @@ static struct err *boxes_far(const struct call *q, const struct coll_cx *cx, con
 	int64_t all = 0, most = 0, o = 0;
 	struct loan l = { 0 };
 	struct err *e = NULL;
-	char *got = NULL;
 
 	for (const int64_t *r = w.first; r < w.end; r += w.by) {
 		int64_t n = r[0] != r[1] ? bytes_of(c, r) : 0;
 		all += r[1] == cx->pos ? n : 0;
 		most = r[0] == cx->pos ? MAX(most, n) : most;
 	}
-	if (most && !(got = malloc((size_t)most)))
-		return ERR(EXHAUSTED, "out of host memory: asked for %lld bytes for a collective", (long long)most);
+	TRY(keep(&q->c->room, (size_t)most));
+	char *got = q->c->room.p;
 	if (all) {
 		TRY_GOTO(e, sym_alloc(q->c->heap, (size_t)all, "staging of a collective", -1, &l.copy), out);
 		l.off = l.copy->off;
@@ -215,7 +214,6 @@ static struct err *boxes_far(const struct call *q, const struct coll_cx *cx, con
 	e = ready_all(q);
 out:
 	loan_end(q, &l, e);
-	free(got);
 	return e;
 }
 

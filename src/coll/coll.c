@@ -54,7 +54,10 @@ void coll_free(struct coll *c)
 	err_free(e);
 	sym_free(c->ring);
 	sym_free(c->inbox);
-	free(c->heard);
+	free(c->heard.p);
+	free(c->room.p);
+	free(c->fetched.p);
+	free(c->region.p);
 	free(c->lent);
 	free(c->line);
 	free(c);
@@ -90,6 +93,16 @@ static inline struct call call_of(struct coll *c, const struct coll_group *g, ui
 	if (__builtin_expect(a == COLL_mpi, 0) && (c->stream || !coll_mpi_ready(c->world)))
 		a = bytes <= SYM_SLOT ? COLL_slot : COLL_stage;
 	return (struct call){ c, c->ep, site, g->n, g->me, g->pe, (enum coll_algo)a };
+}
+
+struct err *keep(struct kept *k, size_t n)
+{
+	if (k->n >= n)
+		return NULL;
+	free(k->p);
+	k->p = aligned_alloc(64, (n + 63) & ~(size_t)63);
+	k->n = k->p ? n : 0;
+	return k->p ? NULL : ERR(EXHAUSTED, "out of host memory: asked for %zu bytes for a collective", n);
 }
 
 /* An operand that overlaps the result otherwise than wanted is copied.  *tmp: to be freed. */

@@ -26,22 +26,19 @@ int acc_spread(const struct coll_red *r, int n)
 	return sum && n > 2 && dtype_info[r->dtype].cls == DT_FLOAT && dtype_info[r->dtype].bytes < 4 ? 4 / dtype_info[r->dtype].bytes : 1;
 }
 
-void acc_init(struct acc *a, const struct coll_red *r, int n)
+struct err *acc_init(struct acc *a, struct coll *c, const struct coll_red *r, int n)
 {
 	enum dtype dt = r->dtype;
 
-	*a = (struct acc){ .r = *r, .elem = dtype_info[dt].bytes, .wide = dtype_info[dt].bytes * acc_spread(r, n) };
+	*a = (struct acc){ .r = *r, .c = c, .elem = dtype_info[dt].bytes, .wide = dtype_info[dt].bytes * acc_spread(r, n) };
 	if (a->wide != a->elem) {
 		a->widen = kern_elem(ELEM_convert, dt, DT_f32);
 		a->narrow = kern_elem(ELEM_convert, DT_f32, dt);
 	}
 	if (!a->widen && redop_elem[r->op] != ELEM_COUNT)
 		a->pair = kern_elem(redop_elem[r->op], dt, dt);
-	if (r->op == RED_fn)
-		a->scratch = aligned_alloc(64, (kern_expr_scratch(r->fn) + 127) & ~(size_t)63);
+	return r->op == RED_fn ? keep(&c->region, kern_expr_scratch(r->fn)) : NULL;
 }
-
-void acc_fini(struct acc *a) { free(a->scratch); }
 
 kern_strip *acc_look_up(struct coll *c, const struct coll_red *r, int n)
 {
@@ -49,7 +46,7 @@ kern_strip *acc_look_up(struct coll *c, const struct coll_red *r, int n)
 
 	if (r->op == RED_fn)
 		return NULL;
-	acc_init(&a, r, n);
+	err_free(acc_init(&a, c, r, n));          /* takes no memory */
 	c->pair.op = (uint8_t)r->op;
 	c->pair.dtype = (uint8_t)r->dtype;
 	c->pair.many = n > 2;
@@ -74,7 +71,7 @@ void acc_add(const struct acc *a, void *sum, const void *x, int64_t n, void *tmp
 			int64_t k = MIN(n - i, KERN_STRIP);
 			void *out[1] = { tmp };
 			const void *in[2] = { (char *)sum + i * a->elem, (const char *)x + i * a->elem };
-			kern_expr(a->r.fn, k, out, in, 0, a->scratch);
+			kern_expr(a->r.fn, k, out, in, 0, a->c->region.p);
 			memcpy((char *)sum + i * a->elem, tmp, (size_t)(k * a->elem));
 		}
 	} else
@@ -125,11 +122,10 @@ void acc_more(const struct acc *a, struct sym_ep *ep, const char *before, const 
 }
 
 /* Operands of other hosts are fetched in pieces, the next one while one is combined. */
-static void combine_far(const struct acc *a, struct sym_ep *ep, const struct where *w, int n, int64_t off, char *dst, int64_t bytes, int nfar)
+static void combine_far(const struct acc *a, struct sym_ep *ep, const struct where *w, int n, int64_t off, char *dst, int64_t bytes, int nfar, int64_t piece)
 {
-	int64_t piece = MIN(bytes, FETCH);
-	struct where *here = mem_grow(NULL, (size_t)n * sizeof *here + (size_t)(2 * nfar * piece));
-	char *room = (char *)(here + n);
+	struct where here[MAX_ROW];
+	char *room = a->c->fetched.p;
 	_Atomic uint32_t left[2] = { 0, 0 };
 
 	for (int64_t o = -piece; o < bytes; o += piece) {
@@ -146,17 +142,19 @@ static void combine_far(const struct acc *a, struct sym_ep *ep, const struct whe
 			here[k] = !w[k].p && !sym_direct(ep, w[k].pe) ? (struct where){ room + (!h * nfar + far++) * piece - (off + o), -1, 0 } : w[k];
 		acc_more(a, ep, NULL, here, n, off + o, MIN(piece, bytes - o), NULL, dst + o);
 	}
-	free(here);
 }
 
 void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int n, int64_t off, char *dst, int64_t bytes)
 {
+	int64_t piece = MIN(bytes, FETCH);
 	int nfar = 0;
 
 	for (int k = 0; k < n; k++)
 		nfar += !w[k].p && !sym_direct(ep, w[k].pe);
-	if (nfar && bytes > PIECE)
-		combine_far(a, ep, w, n, off, dst, bytes, nfar);
+	struct err *none = nfar && bytes > PIECE ? keep(&a->c->fetched, (size_t)(2 * nfar * piece)) : NULL;
+	if (nfar && bytes > PIECE && !none)
+		combine_far(a, ep, w, n, off, dst, bytes, nfar, piece);
 	else
 		acc_more(a, ep, NULL, w, n, off, bytes, NULL, dst);
+	err_free(none);                   /* without memory they come one after the other */
 }

@@ -7,6 +7,9 @@
 
 enum { PIECE = 8192, MAX_ROW = COLL_ROW };    /* bytes combined at a time; members of a group at most */
 
+/* Memory that stays for the next time. */
+struct kept { char *p; size_t n; };
+
 struct coll {
 	struct sym_ep *ep;
 	struct sym_heap *heap;
@@ -22,13 +25,16 @@ struct coll {
 	int64_t at;                       /* next free byte of it */
 	uint64_t *lent;                   /* bit i: PE i was lent a part of it since it was last walked from the start */
 	uint64_t *line;                   /* by PE: the last line that lent one */
-	char *heard; size_t nheard;       /* what all told all in rounds */
+	struct kept heard, room, fetched, region;         /* what all told all in rounds; what an algorithm gets of others; operands of other hosts; scratch of a reduction's function */
 	struct sym_block *inbox;          /* what is granted to those who push slices, taken when first needed */
 };
 
 /* One call: who takes part, in rank order. */
 struct call { struct coll *c; struct sym_ep *ep; uint32_t site; int n, me; const int *pe; enum coll_algo algo; };
 static inline bool in_rounds(const struct call *q) { return q->n >= COLL_ROUNDS && !q->c->far; }
+
+/* n bytes of k on a cache line's boundary, whatever is in them. */
+struct err *keep(struct kept *k, size_t n);
 
 /* The k-th member after this one. */
 static inline int rank_after(const struct call *q, int k) { return q->me + k < q->n ? q->me + k : q->me + k - q->n; }
@@ -83,12 +89,12 @@ struct acc {
 	kern_strip *pair;                 /* two operands at once, from where they are to where the result goes; or NULL */
 	int64_t elem;                     /* bytes of an element */
 	int64_t wide;                     /* bytes of a partial result */
-	void *scratch;                    /* of a region */
+	struct coll *c;
 };
 /* Is there such a reduction?  INVALID or UNIMPLEMENTED. */
 struct err *acc_check(const struct coll_red *r);
-void acc_init(struct acc *a, const struct coll_red *r, int n);
-void acc_fini(struct acc *a);
+/* For n operands, until c's next one. */
+struct err *acc_init(struct acc *a, struct coll *c, const struct coll_red *r, int n);
 int acc_spread(const struct coll_red *r, int n);              /* times the bytes of an element that a partial result has */
 /* a.pair of r for n operands, looked up once for calls that follow each other.  NULL also for a function. */
 kern_strip *acc_look_up(struct coll *c, const struct coll_red *r, int n);

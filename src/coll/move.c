@@ -104,20 +104,18 @@ out:
 static struct err *blocks_doubling(const struct call *q, const struct blocks *b)
 {
 	int64_t piece = MIN(b->n, 2 * SYM_SLOT);
-	char *all = malloc((size_t)(piece * q->n));
-	struct err *e = all ? NULL : ERR(EXHAUSTED, "out of host memory: asked for %lld bytes for a collective", (long long)(piece * q->n));
 
-	for (int64_t o = 0; o < b->n && !e; o += piece) {
+	TRY(keep(&q->c->room, (size_t)(piece * q->n)));
+	char *all = q->c->room.p;
+	for (int64_t o = 0; o < b->n; o += piece) {
 		int64_t n = MIN(b->n - o, piece);
-		TRY_GOTO(e, gather_doubling(q, b->x + o, n, all), out);
+		TRY(gather_doubling(q, b->x + o, n, all));
 		for (int k = 1; k < q->n; k++) {
 			int j = rank_after(q, k);
 			stream(q->ep, to_of(b, j), o, -1, 0, dense(all + j * n, n), 0, n);
 		}
 	}
-out:
-	free(all);
-	return e;
+	return NULL;
 }
 
 struct err *move_blocks(const struct call *q, const struct blocks *b)

@@ -37,9 +37,8 @@ static struct err *sum_slot(const struct call *q, const struct coll_red *r, cons
 
 	for (int j = 0; j < q->n; j++)
 		w[j] = (struct where){ m[j].data, -1, 0 };
-	acc_init(&a, r, q->n);
+	TRY(acc_init(&a, q->c, r, q->n));
 	acc_all(&a, q->ep, w, q->n, 0, y, n);
-	acc_fini(&a);
 	return NULL;
 }
 
@@ -404,19 +403,16 @@ static struct err *all_doubling(const struct call *q, const struct acc *a, const
 {
 	struct where w[MAX_ROW];
 	int64_t piece = MIN(n, 2 * SYM_SLOT);
-	char *all = malloc((size_t)(piece * q->n));
-	struct err *e = all ? NULL : ERR(EXHAUSTED, "out of host memory: asked for %lld bytes for a collective", (long long)(piece * q->n));
 
-	for (int64_t o = 0; o < n && !e; o += piece) {
+	TRY(keep(&q->c->room, (size_t)(piece * q->n)));
+	for (int64_t o = 0; o < n; o += piece) {
 		int64_t len = MIN(n - o, piece);
-		e = gather_doubling(q, x + o, len, all);
+		TRY(gather_doubling(q, x + o, len, q->c->room.p));
 		for (int k = 0; k < q->n; k++)
-			w[k] = (struct where){ all + k * len, -1, 0 };
-		if (!e)
-			acc_all(a, q->ep, w, q->n, 0, y + o, len);
+			w[k] = (struct where){ q->c->room.p + k * len, -1, 0 };
+		acc_all(a, q->ep, w, q->n, 0, y + o, len);
 	}
-	free(all);
-	return e;
+	return NULL;
 }
 
 struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t count, const char *x, char *y, const struct coll_then *t)
@@ -431,7 +427,7 @@ struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t c
 			t->run(t->user, y, t->out, 0, n);
 		return NULL;
 	}
-	acc_init(&a, r, q->n);
+	TRY(acc_init(&a, q->c, r, q->n));
 	struct all u = { q, &a, x, y };
 	struct flow f = { .bytes = n, .fill = all_fill, .take = all_take, .user = &u, .from_here = x };
 	switch (q->algo) {
@@ -454,7 +450,6 @@ struct err *reduce_all(const struct call *q, const struct coll_red *r, int64_t c
 	case COLL_levels: e = levels_all(q, &a, x, y, n); break;
 	default: e = flow_stage(q, &f); break;
 	}
-	acc_fini(&a);
 	if (!e && t)
 		t->run(t->user, y, t->out, 0, n);
 	return e;
@@ -532,12 +527,11 @@ struct err *reduce_blocks(const struct call *q, const struct coll_red *r, int64_
 			t->run(t->user, y, NULL, 0, n);
 		return NULL;
 	}
-	acc_init(&a, r, q->n);
+	TRY(acc_init(&a, q->c, r, q->n));
 	struct part u = { q, &a, x, y, inner, inner * q->n };
 	struct flow f = { .bytes = n, .each = true, .fill = part_fill, .take = part_take, .user = &u };
 	struct err *e = q->algo == COLL_slot ? flow_slot(q, &f) : q->algo == COLL_loan ? part_loan(q, &a, outer, inner, x, y, &t)
 	              : q->algo == COLL_mpi ? mpi_flow(q, &f) : q->algo == COLL_levels ? levels_blocks(q, &a, outer, inner, x, y) : flow_stage(q, &f);
-	acc_fini(&a);
 	if (!e && t)
 		t->run(t->user, y, NULL, 0, n);
 	return e;
@@ -618,7 +612,7 @@ struct err *reduce_scan(const struct call *q, const struct coll_red *r, bool exc
 	struct acc a;
 	struct err *e;
 
-	acc_init(&a, r, q->n);
+	TRY(acc_init(&a, q->c, r, q->n));
 	for (int k = 0; k < q->n; k++)
 		if (k < q->me)
 			from[k] = k;
@@ -633,6 +627,5 @@ struct err *reduce_scan(const struct call *q, const struct coll_red *r, bool exc
 		else if (q->algo != COLL_ring && x != y)
 			memcpy(y, x, (size_t)n);
 	}
-	acc_fini(&a);
 	return e;
 }

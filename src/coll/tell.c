@@ -62,17 +62,10 @@ static struct err *tell_all(const struct call *q, const void *src, size_t n, str
 		return sym_exchange(q->ep, q->pe, q->n, q->me, q->site, src, 0, n, m);
 	if (!n)
 		return meet_in_rounds(q);
-	if (c->nheard < n * (size_t)q->n) {
-		free(c->heard);
-		c->nheard = n * (size_t)q->n;
-		if (!(c->heard = malloc(c->nheard))) {
-			c->nheard = 0;
-			return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes for a collective", n * (size_t)q->n);
-		}
-	}
-	TRY(gather_doubling(q, src, (int64_t)n, c->heard));
+	TRY(keep(&c->heard, n * (size_t)q->n));
+	TRY(gather_doubling(q, src, (int64_t)n, c->heard.p));
 	for (int k = 0; k < q->n; k++)
-		m[k] = (struct sym_msg){ 0, n, c->heard + (size_t)k * n };
+		m[k] = (struct sym_msg){ 0, n, c->heard.p + (size_t)k * n };
 	return NULL;
 }
 

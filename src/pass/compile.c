@@ -27,7 +27,7 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "joint",     pass_joint,  NO_CALL | LOCAL, NO_JOINT },/* joint reducers -> the collectives that there are */
 	{ "layouts",   pass_layouts,NO_CALL | LOCAL, 0 },       /* arguments and results as they lie in memory */
 	{ "canon2",    pass_canon,  NO_CALL, 0 },
-	{ "cse2",      pass_cse,    0, 0 },
+	{ "cse2",      pass_cse_local, 0, 0 },
 	{ "turns",     pass_turns,  NO_CALL | LOCAL, 0 },       /* cases that the turn of a loop decides -> the branch that they take */
 	{ "attention2",pass_attention, NO_CALL, 0 },            /* what the bodies of shard_map, which are in line now, show together */
 	{ "balance",   pass_balance, NO_CALL | LOCAL, 0 },      /* attention that a mask deals unevenly -> halves of the same work for all */

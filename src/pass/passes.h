@@ -83,6 +83,7 @@ struct err *pass_canon(const struct pass_opts *o, struct ir_module *m);
 /* Equal pure ops of a function are shared; never across an optimization_barrier, never collectives.  Large cheap values are not: each
  * reader makes its own. */
 struct err *pass_cse(const struct pass_opts *o, struct ir_module *m);
+struct err *pass_cse_local(const struct pass_opts *o, struct ir_module *m);
 /* Short counted elementwise loops over large arrays become straight-line code; the others stay. */
 struct err *pass_unroll(const struct pass_opts *o, struct ir_module *m);
 /* Collectives with a joint reducer become weights and sums.  Which way is a rule on sizes. */

@@ -265,6 +265,7 @@ struct scope {
 void scope_init(struct part *p, struct scope *s, const struct ir_fn *from, struct ir_fn *to);
 static inline const struct ir_type_info *scope_type(struct part *p, const struct scope *s, ir_val v) { return ir_vtype(p->m, s->from, v); }
 static inline ir_shard scope_wanted(const struct scope *s, ir_val v) { return s->v.want[v]; }
+const struct values *scope_values(struct scope *s);          /* as it is now; until the next op is emitted */
 ir_val *scope_operands(struct part *p, struct scope *s, const struct ir_op *o);       /* their parts, as they lie */
 /* A sum that value x still is, is made; where dimensions shall lie as `to` has them, so. */
 void scope_finish(struct part *p, struct scope *s, ir_val x, ir_shard to);

@@ -122,6 +122,51 @@ static bool shortened(struct part *p, struct scope *s, ir_val v)
 	return true;
 }
 
+/* The view of v by what is made now. */
+static struct view *anew(struct part *p, struct scope *s, ir_val v)
+{
+	const struct ir_op *o = ir_def(s->from, v);
+	if (s->map[v] || !s->view[v] || ir_is_elem((enum ir_kind)o->kind))
+		return seen(p, s, v);
+	struct view **in = ARENA_NEW(&p->a, struct view *, o->nin + 1);
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (!(in[k] = anew(p, s, ir_in(s->from, o, k))))
+			return NULL;
+	return view_moved(p, &s->b, s->from, o, in);
+}
+
+/* v by way of another value that waits, so that each of the two moves along fewer dimensions: a roll along two is one, and then another. */
+static bool by_way(struct part *p, struct scope *s, ir_val v, ir_shard to)
+{
+	enum { MOST = 32 };
+	ir_val list[MOST] = { v };
+	int n = 1;
+	for (int i = 0; i < n; i++) {
+		const struct ir_op *o = ir_def(s->from, list[i]);
+		for (uint32_t k = 0; k < o->nin && n < MOST; k++) {
+			ir_val x = ir_in(s->from, o, k);
+			bool had = s->map[x] || !s->view[x];
+			for (int j = 0; j < n && !had; j++)
+				had = list[j] == x;
+			if (!had)
+				list[n++] = x;
+		}
+	}
+	for (int i = 1; i < n; i++) {
+		struct part_mark at = part_mark(p, &s->b);
+		ir_val x = list[i];
+		s->sh[x] = scope_wanted(s, x);
+		if (!(s->map[x] = view_emit(p, &s->b, s->view[x], s->sh[x])))
+			continue;
+		const struct view *y = anew(p, s, v);
+		if (y && (s->map[v] = view_emit(p, &s->b, y, to)))
+			return true;
+		s->map[x] = 0;
+		part_go_back(p, &s->b, at);
+	}
+	return false;
+}
+
 void moved_need(struct part *p, struct scope *s, ir_val v)
 {
 	const struct ir_op *o = ir_def(s->from, v);
@@ -135,9 +180,10 @@ void moved_need(struct part *p, struct scope *s, ir_val v)
 	size_t first = s->b.fn->op.n;
 	s->map[v] = view_emit(p, &s->b, s->view[v], to);
 	s->sh[v] = to;
+	bool made = s->map[v] || by_way(p, s, v, to);
 	if (p->rec)
 		record_rest(p, &s->b, first);
-	if (!s->map[v] && !shortened(p, s, v)) {
+	if (!made && !shortened(p, s, v)) {
 		for (uint32_t k = 0; k < o->nin; k++)
 			moved_need(p, s, ir_in(s->from, o, k));
 		scope_do(p, s, o);

@@ -269,9 +269,23 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 	return NULL;
 }
 
-/* Function f on parts: parameters come as sh says, and results are brought to want[k] (PART_ANY: to nowhere); *got: where they are.  *adds: the
- * parts of a sum that are added to a parameter, and to nothing else, to make them. */
-static struct err *do_region(struct part *p, ir_fnid f, const ir_shard *sh, const ir_shard *want, ir_fnid *out, ir_shard *got, ir_shard *adds)
+/* Who goes on with the results of a loop's body that are rows of stacks: the stacks' values outside, by result; 0: it is none. */
+struct onward { struct scope *outside; const ir_val *stack; };
+
+/* Row v of a stack as it lies, or as it was brought for another reader, if that is better for who reads the stack. */
+static ir_shard row_place(struct part *p, struct scope *s, ir_val v, struct scope *outside, ir_val stack)
+{
+	ir_shard lies = s->sh[v], copy = s->kept[v].sh;
+	if (!part_copy(scope_values(s), v, copy) || part_sum(p, copy))
+		return lies;
+	int rank = scope_type(p, outside, stack)->rank;
+	const struct values *o = scope_values(outside);
+	return part_readers(p, o, stack, part_shifted(p, copy, rank, -1)) < part_readers(p, o, stack, part_shifted(p, lies, rank, -1)) ? copy : lies;
+}
+
+/* Function f on parts: parameters come as sh says, and results are brought to want[k] (PART_ANY: to nowhere, or where onward, if not NULL, has them best); *got:
+ * where they are.  *adds: the parts of a sum that are added to a parameter, and to nothing else, to make them. */
+static struct err *do_region(struct part *p, ir_fnid f, const ir_shard *sh, const ir_shard *want, ir_fnid *out, ir_shard *got, ir_shard *adds, const struct onward *onward)
 {
 	const struct ir_fn *fn = ir_fn_of(p->m, f);
 	struct ir_fn *g = ir_fn_new(p->m, ir_text(p->m, fn->name));
@@ -291,7 +305,7 @@ static struct err *do_region(struct part *p, ir_fnid f, const ir_shard *sh, cons
 		if (to == (ir_shard)PART_ANY) {
 			if (part_local(p, fn->val.p[v].type, s.sh[v]) > part_local(p, fn->val.p[v].type, scope_wanted(&s, v)))
 				scope_finish(p, &s, v, scope_wanted(&s, v));
-			to = s.sh[v];
+			to = onward && onward->stack[i] ? row_place(p, &s, v, onward->outside, onward->stack[i]) : s.sh[v];
 		}
 		if (got)
 			got[i] = to;
@@ -351,9 +365,14 @@ static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *
 	uint32_t words;
 	int64_t *w = ir_attr_copy(&p->a, fn, o, &words), *cond = ir_attr_word(IR_loop, w, AT_cond), *turn = ir_attr_word(IR_loop, w, AT_body);
 	ir_fnid f, old = (ir_fnid)*turn;
+	ir_val *stack = ARENA_NEW(&p->a, ir_val, l.nmade + 1);
+	for (uint32_t k = 0; k < o->nout; k++)
+		if (ir_role_is_out(l.x[l.made[k]].role))
+			stack[l.x[l.made[k]].result] = o->out + k;
+	const struct onward onward = { s, stack };
 	struct part_mark before = part_mark(p, &s->b);
 	double left = p->spare;
-	TRY(do_region(p, old, par, res, &f, got, adds));
+	TRY(do_region(p, old, par, res, &f, got, adds, &onward));
 	/* What only adds up parts of a sum is one itself, that is made when all turns are: if what is added to it still is one then. */
 	bool *tried = ARENA_NEW(&p->a, bool, l.n + 1), again = true;
 	for (int round = 0; again; round++) {
@@ -377,7 +396,7 @@ static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *
 		if (again) {
 			part_go_back(p, &s->b, before);
 			p->spare = left;
-			TRY(do_region(p, old, par, res, &f, got, adds));
+			TRY(do_region(p, old, par, res, &f, got, adds, &onward));
 		}
 	}
 	*turn = f;
@@ -394,7 +413,7 @@ static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *
 			asked[q->asked - 1] = at[k];
 	}
 	if (*cond) {
-		TRY(do_region(p, (ir_fnid)*cond, asked, (ir_shard[]){ 0 }, &f, NULL, NULL));
+		TRY(do_region(p, (ir_fnid)*cond, asked, (ir_shard[]){ 0 }, &f, NULL, NULL, NULL));
 		*cond = f;
 	}
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
@@ -424,7 +443,7 @@ static struct err *do_case(struct part *p, struct scope *s, const struct ir_op *
 	w[0] = n;
 	for (int j = 0; j < n; j++) {
 		ir_fnid f;
-		TRY(do_region(p, (ir_fnid)branch[j], sh + 1, end, &f, NULL, NULL));
+		TRY(do_region(p, (ir_fnid)branch[j], sh + 1, end, &f, NULL, NULL, NULL));
 		w[j + 1] = f;
 	}
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);

@@ -27,7 +27,7 @@ ir_val *scope_operands(struct part *p, struct scope *s, const struct ir_op *o)
 	return in;
 }
 
-static const struct values *scope_values(struct scope *s)
+const struct values *scope_values(struct scope *s)
 {
 	s->v.at = s->b.fn->op.n;
 	return &s->v;
@@ -118,15 +118,17 @@ void scope_note_sum(struct part *p, struct scope *s, const struct ir_op *o)
 }
 
 /* Does o, a multiplication or a division of parts of a sum by one number, do to the sum what it does to the parts?  Not where that makes them
- * larger: parts that cancel would overflow before they do, and infinities of either sign give no number. */
+ * larger: parts that cancel would overflow before they do, and infinities of either sign give no number.  Nor where it rounds the parts: of what is
+ * exact, like whole numbers, little may be left when they cancel. */
 static bool scales(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	enum dtype dt = scope_type(p, s, o->out)->dtype;
 	if ((o->kind != IR_multiply && o->kind != IR_divide) || dtype_info[dt].cls != DT_FLOAT)
 		return false;
+	int power;
 	const void *splat = ir_splat(p->m, s->from, ir_in(s->from, o, 1));
 	double by = splat ? fabs(dtype_real(dt, splat)) : NAN;
-	return o->kind == IR_multiply ? by <= 1 : by >= 1 && by < INFINITY;
+	return (o->kind == IR_multiply ? by <= 1 : by >= 1 && by < INFINITY) && (!by || frexp(by, &power) == 0.5);
 }
 
 bool scope_keeps_sums(struct part *p, struct scope *s, const struct ir_op *o)

@@ -173,29 +173,30 @@ static inline void short_write(struct sym_ep *ep, int pe, uint64_t what, const c
 	own_pieces(next, n);
 }
 
-/* Put together what came in pieces. */
-static struct err *pieces_read(struct sym_ep *ep, int pe, uint32_t site, char **in, const struct sym_line *l, size_t n, uint64_t tick, struct sym_msg *out)
+/* Put together what came in pieces; at: which of the PE's lines it is. */
+static struct err *pieces_read(struct sym_ep *ep, int pe, uint32_t site, uint32_t at, const struct sym_line *l, size_t n, uint64_t tick, struct sym_msg *out)
 {
 	const struct sym_piece *p = l->piece;
 	struct err *e = NULL;
 
 	if (n > SYM_SHORT)
 		return ERR(INTERNAL, "device %d sent a short message of %zu bytes", pe, n);
-	if (!*in)
-		*in = mem_lines(SYM_SHORT);
+	if (!ep->in[pe])
+		ep->in[pe] = mem_lines((SYM_RING + SYM_POSTS) * sizeof *ep->in[pe]);
+	char *in = ep->in[pe][at];
 	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE)
 		__builtin_prefetch(&p[(o - SYM_INLINE) / SYM_PIECE]);
-	memcpy(*in, l->w, SYM_INLINE);
+	memcpy(in, l->w, SYM_INLINE);
 	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE, p++) {
 		if (atomic_load_explicit(&p->tick, memory_order_acquire) != tick) {
 			WAIT(e, atomic_load_explicit(&p->tick, memory_order_acquire) == tick, pe, site);
 			if (e)
 				return e;
 		}
-		memcpy(*in + o, p->w, SYM_PIECE);
+		memcpy(in + o, p->w, SYM_PIECE);
 	}
 	out->n = n;
-	out->data = *in;
+	out->data = in;
 	return NULL;
 }
 
@@ -350,7 +351,7 @@ static inline struct err *take(struct sym_ep *ep, int pe, uint32_t site, enum sy
 	if (__builtin_expect(l->what != want, 0))
 		return ep_diverged(ep, pe, site, l);
 	if (l->n & IN_PIECES)
-		return pieces_read(ep, pe, site, &ep->in[pe][slot], l, l->n & ~IN_PIECES, chan_tick(c, c->rx), out);
+		return pieces_read(ep, pe, site, slot, l, l->n & ~IN_PIECES, chan_tick(c, c->rx), out);
 	out->off = l->w[0];
 	out->n = v == SYM_SLOT_MSG ? l->n : l->w[1];
 	out->data = l->n <= SYM_INLINE ? (const void *)l->w : ep->from[pe].slot[slot];
@@ -436,7 +437,7 @@ static struct err *post_exchange(struct sym_ep *ep, const int *pe, int npe, uint
 		if (__builtin_expect(l->what != what || (l->n & ~IN_PIECES) != n, 0))
 			return l->what != what ? ep_diverged(ep, pe[k], site, l) : ep_other_size(ep, pe[k], site, l->n & ~IN_PIECES, n);
 		if (n > SYM_INLINE && pe[k] != ep->pe)
-			TRY(pieces_read(ep, pe[k], site, &ep->in[pe[k]][SYM_RING + tick % SYM_POSTS], l, l->n & ~IN_PIECES, tick, &out[k]));
+			TRY(pieces_read(ep, pe[k], site, SYM_RING + (uint32_t)(tick % SYM_POSTS), l, l->n & ~IN_PIECES, tick, &out[k]));
 		else
 			out[k] = (struct sym_msg){ l->w[0], n, n > SYM_INLINE ? src : (const void *)l->w };
 	}

@@ -272,8 +272,10 @@ struct err *ep_pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, uint32
 	if (many)
 		ep_show_cpu(ep);
 	const struct sym_line *post = waited > 0 ? ahead(ep, peer) : NULL;
-	if (post)
+	if (post && post == w->ahead)     /* seen twice: what it has sent before may just have come */
 		return ep_diverged(ep, peer, site, post);
+	if (waited > 0)
+		w->ahead = post;
 	if (ep->most && waited > ep->most)        /* where the peer is is not asked: it may not answer */
 		return ERR(DEADLINE, "device %d has not done for %.0f s with what device %d has sent it", peer, waited, ep->pe);
 	if (waited > APART_S && waited > w->look) {

@@ -65,6 +65,7 @@ struct sym_seat {
 	_Alignas(128) char name[128];             /* of the program */
 	char why[SYM_WHY];                        /* why the last launch that failed did */
 };
+enum { SYM_TOGETHER = (SYM_SHORT + 63) & ~63 };
 enum { SYM_LANES = 2, SYM_POSTS = 4 };    /* endpoints of a PE: its own, its streams'; posts that are kept */
 struct sym_control {
 	char nonce[32];                   /* drawn by the process: whoever maps this sees whose it is */
@@ -184,7 +185,7 @@ struct sym_ep {
 	uint64_t posts;                   /* of this PE, */
 	uint64_t *post;                   /* npe: what the others have beyond them, once this launch has had an exchange of all */
 	bool met;                         /* it has */
-	char *(*in)[SYM_RING + SYM_POSTS];        /* by PE: where the pieces of a short message are put together; made when first needed */
+	char (**in)[SYM_TOGETHER];                /* by PE, of each line of its ring and of its posts: where the pieces of a short message are put together; made when first needed */
 	char room[SYM_SLOT];              /* a message being written, where it is short or heaps are not mapped */
 };
 
@@ -314,7 +315,7 @@ void sym_rouse(_Atomic uint32_t *word, bool shared);                            
  *     while (!condition) if (!sym_wait_poll(..)) { give up? other work: sym_wait_again(..) : sym_wait_rest(..) }
  *     sym_wait_over(..) */
 /* dead: when another's death was noticed; look: when to look next whether the peer is in another program, apart: its status then. */
-struct sym_wait { int n, polls; bool armed, warned; uint32_t bell; double since, dead, look; uint64_t apart; };
+struct sym_wait { int n, polls; bool armed, warned; uint32_t bell; double since, dead, look; uint64_t apart; const struct sym_line *ahead; };
 void sym_share(double cores);         /* so many this process has, if others of the job use theirs; sym_give_way asks */
 bool sym_wait_poll(struct sym_wait *w, int *spins, int most);                   /* true: look again at once */
 void sym_wait_again(struct sym_control *me, struct sym_wait *w);                /* something was done: poll anew */

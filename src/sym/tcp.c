@@ -975,12 +975,15 @@ struct err *sym_tcp_open(struct sym_world *w, const struct kv *kv, const char *t
 	for (int i = 0; i < x->nlink; i++) {
 		struct link *l = &x->link[x->proc[i]];
 		l->in.buf = mem_lines(ROOM);
-		l->out.spare = mem_alloc(sizeof *l->out.spare);
-		l->out.idle = mem_alloc(sizeof *l->out.idle);
+		for (int n = 0; n < 2 * RESERVE; n++) {
+			struct msg *m = mem_alloc(sizeof *m), **list = n < RESERVE ? &l->out.reserve : &l->out.spare;
+			m->next = *list;
+			*list = m;
+		}
 		for (int n = 0; n < RESERVE; n++) {
-			struct msg *m = mem_alloc(sizeof *m);
-			m->next = l->out.reserve;
-			l->out.reserve = m;
+			struct fetch *f = mem_alloc(sizeof *f);
+			f->next = l->out.idle;
+			l->out.idle = f;
 		}
 	}
 	x->poll = mem_alloc((size_t)(x->nlink + 1) * sizeof *x->poll);

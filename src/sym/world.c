@@ -204,8 +204,7 @@ void sym_close(struct sym_world *w)
 		free(w->ep[i].to);
 		free(w->ep[i].swap);
 		for (int k = 0; k < w->npe && w->ep[i].in; k++)
-			for (int n = 0; n < SYM_RING + SYM_POSTS; n++)
-				free(w->ep[i].in[k][n]);
+			free(w->ep[i].in[k]);
 		free(w->ep[i].in);
 		free(w->ep[i].post);
 	}

@@ -86,7 +86,7 @@ def test_partial_sums_round_once(dtype):
 
 
 SCALED = {"inf": lambda x: x * np.inf, "zero": lambda x: x / 0, "large": lambda x: x * 1e30 * 1e30, "small": lambda x: x / 1e-30 / 1e-30, "half": lambda x: x * 0.5,
-          "all": lambda x: x / np.inf, "three": lambda x: x * -3}
+          "all": lambda x: x / np.inf, "three": lambda x: x * -3, "seventh": lambda x: x / 7, "tenth": lambda x: x * 0.1}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, jnp.bfloat16, np.float16])
@@ -98,6 +98,36 @@ def test_a_sum_is_scaled_as_a_whole(name, dtype):
         f, a, b = lambda a, b: SCALED[name](a @ b), jnp.asarray(a, dtype), jnp.asarray(b, dtype)
         got, want = (np.asarray(x, np.float64) for x in (jax.jit(f)(on(a, None, "x"), on(b, "x")), jax.jit(f)(a, b)))
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_a_mean_of_whole_numbers_is_exact(dtype):
+    for n in (2, 4):
+        for rows in (3, 5, 6, 7, 100, 125):
+            x = np.random.default_rng(rows).integers(-9, 9, rows * n) * 1000
+            x[0] -= x.sum() - 7 * len(x)                 # parts cancel
+            got = jax.jit(lambda x: (x.mean(), x - x.mean().astype(x.dtype), x.sum() * np.float32(1 / len(x))))(on(x.astype(dtype), "x", m=mesh(n, names=("x",))))
+            assert got[0] == 7 and abs(got[2] - 7) < 1e-6
+            np.testing.assert_array_equal(got[1], x - 7)
+
+
+KEEPING = {
+    "constant": lambda v, s: v * 0.3 + np.arange(v.shape[1], dtype=np.float32), "factor": lambda v, s: v * s, "sum": lambda v, s: v + s * s, "ones": lambda v, s: v * jnp.ones_like(v) * s, "arange": lambda v, s: v * jnp.arange(v.shape[0]).reshape(-1, 1),
+    "exp": lambda v, s: v * jnp.exp(jnp.arange(v.shape[1]) * s), "triangle": lambda v, s: jnp.tril(v) * s, "outer": lambda v, s: v + jnp.outer(jnp.arange(v.shape[0]) * s, jnp.ones(v.shape[1])),
+    "noise": lambda v, s: v + jax.random.normal(jax.random.key(0), v.shape) * s,
+}
+
+
+@pytest.mark.parametrize("what", KEEPING)
+def test_leaves_of_one_shape_keep_their_shardings(what):
+    """What a program makes of scalars for one is not shared with another that lies otherwise."""
+    specs = [P("x"), P(), P(None, "x"), P("x", None), P("y", "x")]
+    m = mesh(2, 2, names=("x", "y"))
+    for n in (8, 16, 64):
+        leaves = [jax.device_put(jnp.ones((n, n)) * k, jax.sharding.NamedSharding(m, s)) for k, s in enumerate(specs)]
+        got = jax.jit(lambda l, s: [KEEPING[what](v, s) for v in l])(leaves, 0.5)
+        for v, g in zip(leaves, got, strict=True):
+            assert g.sharding.is_equivalent_to(v.sharding, 2), (n, g.sharding, v.sharding)
 
 
 @pytest.mark.parametrize("rows", [2, 4])
