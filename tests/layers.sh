@@ -56,6 +56,11 @@ if grep -nE '\b(ir_attrs?|ir_attr_set|ir_attr_word)\(([^(),]*|ir_def\([^()]*\)),
 	echo "an attribute by number"
 	bad=1
 fi
+# C says nothing of which comes first, the list's place or the call that may move it.
+if grep -nE '(group|shard|type|mesh)\.p\[(part_[a-z_]+|ir_[a-z]+_add|ir_tensor|ir_scalar)\(' src/*/*.c; then
+	echo "a list that is indexed by what may move it"
+	bad=1
+fi
 # Which dimensions of a product are contracted is said by the table of axes; eval passes its lists on to the kernel.
 if grep -nE '\bAT_[lr][bc]\b' src/*/*.c | grep -vE '^src/ir/|^src/eval/steps.c:.*static const enum ir_at list'; then
 	echo "dimensions of a product outside the table of axes (ir_axes_of)"

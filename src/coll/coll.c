@@ -95,16 +95,6 @@ static inline struct call call_of(struct coll *c, const struct coll_group *g, ui
 	return (struct call){ c, c->ep, site, g->n, g->me, g->pe, (enum coll_algo)a };
 }
 
-struct err *keep(struct kept *k, size_t n)
-{
-	if (k->n >= n)
-		return NULL;
-	free(k->p);
-	k->p = aligned_alloc(64, (n + 63) & ~(size_t)63);
-	k->n = k->p ? n : 0;
-	return k->p ? NULL : ERR(EXHAUSTED, "out of host memory: asked for %zu bytes for a collective", n);
-}
-
 /* An operand that overlaps the result otherwise than wanted is copied.  *tmp: to be freed. */
 static struct err *copied(const void **src, int64_t n, void **tmp)
 {

@@ -22,6 +22,16 @@ struct err *meet_in_rounds(const struct call *q)
 	return NULL;
 }
 
+struct err *keep(struct kept *k, size_t n)
+{
+	if (k->n >= n)
+		return NULL;
+	free(k->p);
+	k->p = aligned_alloc(64, (n + 63) & ~(size_t)63);
+	k->n = k->p ? n : 0;
+	return k->p ? NULL : ERR(EXHAUSTED, "out of host memory: asked for %zu bytes for a collective", n);
+}
+
 /* In round k every PE has the operands of ranks me .. me + 2^k - 1 and gets as many from the rank that is 2^k above:
  * Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, 1997. */
 struct err *gather_doubling(const struct call *q, const char *x, int64_t n, char *all)

@@ -340,7 +340,8 @@ static ir_val brought(struct part *p, struct ir_b *b, const struct halo *h, cons
 	}
 	if (q->own)
 		return v;
-	const struct ir_group_info *g = &p->m->group.p[part_group(p, h->mesh, h->l)];
+	ir_group group = part_group(p, h->mesh, h->l);       /* before the list of them is looked at, which it may move */
+	const struct ir_group_info *g = &p->m->group.p[group];
 	int64_t *w = ARENA_NEW(&p->a, int64_t, 2 * p->ndev + 1);
 	for (int row = 0; row < g->nrow; row++)
 		for (int r = 0; r < h->parts; r++)

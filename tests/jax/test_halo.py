@@ -83,6 +83,29 @@ def test_moved_along_two(spec):
         check(f, [whole(12, 12)], [spec], m)
 
 
+def life(x):
+    near = sum(jnp.roll(x, (i, j), (0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1) if i or j)
+    return ((near == 3) | ((near == 2) & (x == 1))).astype(x.dtype)
+
+
+TURNS = {
+    "roll": lambda x: jnp.roll(x, (1, 1), (0, 1)), "far": lambda x: jnp.roll(jnp.roll(x, -3, 0), 5, 1), "corners": lambda x: sum(k * jnp.roll(x, s, (0, 1)) for k, s in enumerate(((1, 1), (-1, 1), (1, -1), (-1, -1)))),
+    "life": life, "life in a loop": lambda x: lax.fori_loop(0, 3, lambda _, x: life(x), x), "three": lambda x: jnp.roll(jnp.roll(x, (1, 2), (0, 1)) * 2, (-1, 3), (1, 0)),
+    "gradient": jax.grad(lambda x: (jnp.roll(x, (1, -1), (0, 1)) * x).sum()),
+}
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 4), (4, 2)])
+@pytest.mark.parametrize("name", TURNS)
+def test_turned_along_two(name, shape):
+    """Borders travel, and nothing else: no device gets rows or columns that it does not border on."""
+    m, x = mesh(*shape) if np.prod(shape) <= len(jax.devices()) else mesh(2, 2), whole(32, 48) % 2
+    check(TURNS[name], [x], [("x", "y")], m, rtol=0 if name != "gradient" else 1e-6)
+    if jax.default_backend() == "rondo":
+        c = jax.jit(TURNS[name]).lower(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(m, P("x", "y")))).compile()
+        assert not {"all_gather", "redistribute"} & {k for k, *_ in bytes_moved.collectives(c)}, c.as_text()
+
+
 def test_moved_in_loops():
     m = mesh(4)
     check(lambda x: lax.fori_loop(0, 5, lambda i, a: a + jnp.roll(a, i % 2 + 1, 0) - jnp.roll(a, 1, 0), x), [whole(8, 4)], [("x",)], m)
