@@ -90,7 +90,7 @@ def life(x):
     return ((near == 3) | ((near == 2) & (x == 1))).astype(x.dtype)
 
 
-TURNS = {
+DIAGONAL = {
     "roll": lambda x: jnp.roll(x, (1, 1), (0, 1)), "far": lambda x: jnp.roll(jnp.roll(x, -3, 0), 5, 1), "corners": lambda x: sum(k * jnp.roll(x, s, (0, 1)) for k, s in enumerate(((1, 1), (-1, 1), (1, -1), (-1, -1)))),
     "life": life, "life in a loop": lambda x: lax.fori_loop(0, 3, lambda _, x: life(x), x), "three": lambda x: jnp.roll(jnp.roll(x, (1, 2), (0, 1)) * 2, (-1, 3), (1, 0)),
     "gradient": jax.grad(lambda x: (jnp.roll(x, (1, -1), (0, 1)) * x).sum()),
@@ -98,13 +98,13 @@ TURNS = {
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (2, 4), (4, 2)])
-@pytest.mark.parametrize("name", TURNS)
+@pytest.mark.parametrize("name", DIAGONAL)
 def test_turned_along_two(name, shape):
     """Borders travel, and nothing else: no device gets rows or columns that it does not border on."""
     m, x = mesh(*shape) if np.prod(shape) <= len(jax.devices()) else mesh(2, 2), whole(32, 48) % 2
-    check(TURNS[name], [x], [("x", "y")], m, rtol=0 if name != "gradient" else 1e-6)
+    check(DIAGONAL[name], [x], [("x", "y")], m, rtol=0 if name != "gradient" else 1e-6)
     if jax.default_backend() == "rondo":
-        text = jax.jit(TURNS[name]).lower(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(m, P("x", "y")))).compile().as_text()
+        text = jax.jit(DIAGONAL[name]).lower(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(m, P("x", "y")))).compile().as_text()
         assert {*re.findall(r"^coll \d+ (\w+)", text, re.M)} == {"permute"}, text
 
 
