@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 
-from . import callback, library
+from . import callback, early, library
 
 NAME = "rondo"
 OLDEST, NEWEST = (0, 10, 2), (0, 12)     # of JAX; as pyproject.toml has it
@@ -81,24 +81,17 @@ def forks():
 
 
 def as_cpu():
-    """RONDO_AS_CPU: packages that choose by the platform's name choose what they do on cpu.  JAX itself reads the true one."""
+    """RONDO_AS_CPU: packages that choose by the platform's name choose what they do on cpu.  JAX itself reads the true one.  The name that
+    jax.default_backend gives is early.py's."""
     import jax
     if not library.number("AS_CPU"):
         return
-    platform, default = jax.Device.platform, jax.default_backend
-
-    def told(name):
-        who = sys._getframe(2).f_globals.get("__name__", "").partition(".")[0]
-        return name if name != NAME or who in ("jax", "jaxlib", NAME) else "cpu"
+    platform = jax.Device.platform
 
     def shown(self):
-        return told(platform.fget(self))
+        return early.told(platform.fget(self))
 
-    @functools.wraps(default)
-    def default_backend():
-        return told(default())
-
-    jax.Device.platform, jax.default_backend = property(shown, doc=platform.__doc__), default_backend
+    jax.Device.platform = property(shown, doc=platform.__doc__)
 
 
 # --- lowering ---------------------------------------------------------------

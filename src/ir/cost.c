@@ -157,7 +157,7 @@ static void scattered(struct rule *r)
 	double window = product_of(r->fn, r->o, AT_window), n = (double)in_t(r, 1)->count;
 	struct ir_cost s = ir_cost_of_fn(r->m, ir_fn_of(r->m, (ir_fnid)ir_attr(r->fn, r->o, AT_select))),
 	               c = ir_cost_of_fn(r->m, ir_fn_of(r->m, (ir_fnid)ir_attr(r->fn, r->o, AT_scatter)));
-	does(r, n * window, 0, MAX(s.adds, 1) + (TAKE + c.adds) / MAX(window, 1));
+	does(r, n * window, 0, TAKE * (1 + MAX(s.adds, 1)) + 2 * TAKE * (TAKE + c.adds) / MAX(window, 1));      /* elements and where they lie are chosen; each goes to its place alone */
 	r->c.flops = n * (MAX(window - 1, 0) * s.flops + c.flops);
 	all_bytes(r);
 }

@@ -415,7 +415,9 @@ struct err *kern_make_reduce_window(const struct prog_kern *k, struct kern_state
 /* --- select_and_scatter ------------------------------------------------------------- */
 
 struct sas {
-	int rank, lane;              /* lane: a dimension without window, -1 if there is none */
+	int rank, lane;              /* lane: a dimension without window, else the last one that has more than one source; -1 if there is none */
+	bool meet;                   /* windows that are beside each other along the lane share elements */
+	int64_t head, tail;          /* lanes whose windows lie inside along it, all of them */
 	const int64_t *size, *stride, *low;
 	kern_strip *better, *pick, *pick_at, *f;
 	int64_t outer;               /* extent of the leading dimension the work is cut along */
@@ -426,7 +428,8 @@ static void sas_run(const struct prog_kern *k, const struct kern_state *s, int p
 {
 	const struct sas *q = s->priv;
 	const struct prog_view *in = &k->v[0], *src = &k->v[1], *out = &k->v[3];
-	int r = q->rank, L = q->lane, es = dt_bytes(in->dtype);
+	bool cut = q->outer > 1;
+	int r = q->rank, L = cut && !q->lane ? -1 : q->lane, es = dt_bytes(in->dtype);
 	char *best = scratch_, *x = best + KERN_STRIP * 16, *a = x + KERN_STRIP * 16;
 	uint8_t *keep = (uint8_t *)(a + KERN_STRIP * 16);
 	int64_t *at = (int64_t *)(void *)(keep + KERN_STRIP), *here = at + KERN_STRIP;
@@ -434,7 +437,6 @@ static void sas_run(const struct prog_kern *k, const struct kern_state *s, int p
 	char *o0 = view_at(k, ptr, 3);
 	int64_t ix[LOOP_RANK], wx[LOOP_RANK], dim[LOOP_RANK];
 	/* this tile's part of the result to the initial value */
-	bool cut = q->outer > 1;
 	int64_t lo = cut ? t0 : 0, hi = cut ? t1 : 1;
 	for (int64_t b = lo; b < hi; b++) {
 		int64_t n = r ? out->dim[r - 1] : 1, rows = 1;
@@ -448,22 +450,22 @@ static void sas_run(const struct prog_kern *k, const struct kern_state *s, int p
 			move_strided(es, n, to, (r ? out->stride[r - 1] : 1) * es, init, 0);
 		}
 		/* sources */
-		int64_t total = 1, lanes = L >= 0 ? src->dim[L] : 1;
+		int64_t total = 1, lanes = L >= 0 ? src->dim[L] : 1, each = L >= 0 ? q->stride[L] : 0;
+		int64_t ls = L >= 0 ? in->stride[L] * each : 0, los = L >= 0 ? out->stride[L] * each : 0, lss = L >= 0 ? src->stride[L] : 0;
 		for (int d = 0; d < r; d++)
 			total *= dim[d] = (d == 0 && cut) || d == L ? 1 : src->dim[d];
-		if (L == 0 && cut)
-			lanes = 1;
 		for (int64_t i = 0; i < total; i++) {
 			index_of(r, dim, i, ix);
 			if (cut)
 				ix[0] = b;
-			for (int64_t c0 = 0; c0 < lanes; c0 += KERN_STRIP) {
-				int64_t m = MIN(lanes - c0, KERN_STRIP), ls = L >= 0 && !(L == 0 && cut) ? in->stride[L] : 0;
-				int64_t los = L >= 0 && !(L == 0 && cut) ? out->stride[L] : 0, lss = L >= 0 && !(L == 0 && cut) ? src->stride[L] : 0;
+			for (int64_t c0 = 0, m; c0 < lanes; c0 += m) {
 				bool any = false;
+				m = L < 0 || c0 < q->head || c0 >= q->tail ? 1 : MIN(q->tail - c0, KERN_STRIP);
+				if (L >= 0)
+					ix[L] = c0;
 				memset(wx, 0, sizeof *wx * (size_t)(r + 1));
 				do {
-					int64_t off = c0 * ls, to = 0;
+					int64_t off = 0, to = 0;
 					bool inside = true;
 					for (int d = 0; d < r && inside; d++) {
 						int64_t p = ix[d] * q->stride[d] + wx[d] - q->low[d];
@@ -488,14 +490,15 @@ static void sas_run(const struct prog_kern *k, const struct kern_state *s, int p
 				} while (index_next(r, q->size, wx));
 				if (!any)
 					continue;
-				/* lanes have a column of the result each: their targets differ */
-				const char *from = s0 + (offset_of(r, src->stride, ix) + c0 * lss) * es;
+				const char *from = s0 + offset_of(r, src->stride, ix) * es;
 				move_strided(es, m, x, es, from, lss * es);
-				for (int64_t j = 0; j < m; j++)
-					memcpy(a + j * es, o0 + (at[j] + (c0 + j) * los) * es, (size_t)es);
-				q->f(m, a, a, x, NULL);
-				for (int64_t j = 0; j < m; j++)
-					memcpy(o0 + (at[j] + (c0 + j) * los) * es, a + j * es, (size_t)es);
+				for (int64_t j = 0, some = q->meet ? 1 : m; j < m; j += some) {      /* at once, if they go to different elements */
+					for (int64_t e = j; e < j + some; e++)
+						memcpy(a + e * es, o0 + (at[e] + e * los) * es, (size_t)es);
+					q->f(some, a + j * es, a + j * es, x + j * es, NULL);
+					for (int64_t e = j; e < j + some; e++)
+						memcpy(o0 + (at[e] + e * los) * es, a + e * es, (size_t)es);
+				}
 			}
 		}
 	}
@@ -519,6 +522,7 @@ struct err *kern_make_select_and_scatter(const struct prog_kern *k, struct kern_
 	q->f = fn < ELEM_COUNT ? kern_elem(fn, dt, dt) : NULL;
 	if (!q->better || !q->f || !q->pick)
 		return ERR(UNIMPLEMENTED, "select_and_scatter of '%s'", dtype_info[dt].name);
+	enum { FEW = 8 };                    /* lanes: then sources that lie beside each other along a window are lanes */
 	q->lane = -1;
 	q->outer = 1;
 	for (int d = 0; d < r; d++) {
@@ -527,6 +531,17 @@ struct err *kern_make_select_and_scatter(const struct prog_kern *k, struct kern_
 			q->outer = k->v[0].dim[0];
 		else if (plain && (q->lane < 0 || k->v[0].dim[d] >= k->v[0].dim[q->lane]))
 			q->lane = d;
+	}
+	for (int d = r - 1, few = q->lane < 0 || k->v[0].dim[q->lane] < FEW; d >= 0 && few; d--)
+		if (q->size[d] > 1 && k->v[1].dim[d] >= FEW) {
+			q->lane = d;
+			break;
+		}
+	if (q->lane >= 0) {
+		int64_t size = q->size[q->lane], stride = q->stride[q->lane], low = q->low[q->lane], room = k->v[0].dim[q->lane] - size + low;
+		q->meet = size > stride;
+		q->head = low > 0 ? (low + stride - 1) / stride : 0;
+		q->tail = room < 0 ? 0 : MIN(room / stride + 1, k->v[1].dim[q->lane]);
 	}
 	s->tiles = view_count(&k->v[3]) ? MAX(1, q->outer) : 0;
 	s->scratch = KERN_STRIP * (16 * 3 + 1 + 16) + 64;
