@@ -127,7 +127,7 @@ static void stem(struct str *s, const char *path)
 static struct err *only_compiled(void)
 {
 	const char *name = devices ? "devices" : hosts ? "hosts" : tier ? "tier" : all ? "all" : sharded ? "sharded" : NULL;
-	return name ? ERR(INVALID, "option '--%s' is for programs that are compiled now; what was decided stands", name) : NULL;
+	return name ? ERR(INVALID, "option '--%s' is for a program in a file, which is compiled by it; of what was run, 'rondo explain PROGRAM.why --full' has all that was decided", name) : NULL;
 }
 
 static void add_told(struct programs *p, struct pass_told *t, const char *path)
@@ -292,6 +292,9 @@ static struct err *explain(struct programs *p, char **file, int nfile, int *stat
 		return ERR(INVALID, "option '--full' is for one program: 'rondo explain %s/PROGRAM.why --full'", folder ? file[0] : out ? out : "rondo-explain");
 	if (runs || folder)
 		TRY(only_compiled());
+	for (int i = 1; runs && i < nfile; i++)
+		if (!strcmp(file[i], "--html") || !strcmp(file[i], "--full") || !strcmp(file[i], "--out"))
+			fprintf(stderr, "rondo: '%s' goes to %s: options of rondo explain come before it\n", file[i], file[0]);
 	if (runs)
 		return script(p, file, status);
 	if (folder)

@@ -2,6 +2,7 @@
 #include "tool.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -100,6 +101,16 @@ static struct err *run(void *v)
 	return ERR(INVALID, "no command '%s'%s; see 'rondo help'", argv[1], args_hint(argv[1], name, NELEM(name)));
 }
 
+/* Has who reads standard output had enough of it? */
+static bool nobody_reads(void)
+{
+	struct pollfd q = { .fd = STDOUT_FILENO, .events = POLLOUT };
+	int was = errno;
+	bool gone = poll(&q, 1, 0) > 0 && (q.revents & POLLERR);
+	errno = was;
+	return gone;
+}
+
 int main(int argc, char **argv)
 {
 	struct line line = { argc, argv, 0 };
@@ -108,7 +119,7 @@ int main(int argc, char **argv)
 		conf_quietly();                   /* it tells by itself */
 	signal(SIGXFSZ, SIG_IGN);                 /* what is more than files may be is an error of the write */
 	struct err *e = mem_guard(run, &line, false);
-	if ((fflush(stdout) || ferror(stdout)) && !e)
+	if ((fflush(stdout) || ferror(stdout)) && !e && !nobody_reads())
 		e = ERR(UNAVAILABLE, "cannot write to standard output: %s", strerror(errno));
 	if (e) {
 		bool colour = isatty(2);
