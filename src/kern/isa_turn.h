@@ -70,6 +70,7 @@
 			}                                                                                         \
 	}
 TRANSPOSE(uint8_t, 16, 4, IL16L, IL16H)
+enum { CAT3(MANY, TO, h) = 64 };              /* elements of a row, or of a column, for which permutations pay that are made in each call */
 #if defined(__x86_64__) && ISA_LEVEL >= 3
 
 /* One byte of 16 of each of k vectors, chosen by what stands in pick, 0x80 for none. */
@@ -112,7 +113,7 @@ static inline __attribute__((always_inline)) int64_t woven(const bool back, cons
 		const T *in = in_;                                                                            \
 		T *out = out_;                                                                                \
 		int64_t n = 0;                                                                                \
-		switch (os == ni ? ni : 0) {                                                                  \
+		switch (os == ni && nj >= CAT3(MANY, TO, h) ? ni : 0) {                                       \
 		case 2: n = woven(false, 2, sizeof(T), nj, in_, is, out_, 0); break;                          \
 		case 3: n = woven(false, 3, sizeof(T), nj, in_, is, out_, 0); break;                          \
 		case 4: n = woven(false, 4, sizeof(T), nj, in_, is, out_, 0); break;                          \
@@ -121,7 +122,7 @@ static inline __attribute__((always_inline)) int64_t woven(const bool back, cons
 			CAT3(transpose, T, h)(ni, nj - n, in + n, is, out + n * ni, os);                          \
 			return;                                                                                   \
 		}                                                                                             \
-		switch (is == nj ? nj : 0) {                                                                  \
+		switch (is == nj && ni >= CAT3(MANY, TO, h) ? nj : 0) {                                       \
 		case 2: n = woven(true, 2, sizeof(T), ni, in_, 0, out_, os); break;                           \
 		case 3: n = woven(true, 3, sizeof(T), ni, in_, 0, out_, os); break;                           \
 		case 4: n = woven(true, 4, sizeof(T), ni, in_, 0, out_, os); break;                           \
@@ -201,7 +202,7 @@ static void transpose_words(int64_t ni, int64_t nj, const void *in_, int64_t is,
 	uint32_t *out = out_;
 	int64_t i = 0, j = 0;
 
-	if (os == ni)
+	if (os == ni && nj >= CAT3(MANY, TO, h))
 		switch (ni) {
 		case 2: j = widened(2, nj, in, is, out); break;
 		case 3: j = widened(3, nj, in, is, out); break;
@@ -215,7 +216,7 @@ static void transpose_words(int64_t ni, int64_t nj, const void *in_, int64_t is,
 		CAT3(transpose, uint32_t, h)(ni, nj - j, in + j, is, out + j * ni, os);
 		return;
 	}
-	if (is == nj)
+	if (is == nj && ni >= CAT3(MANY, TO, h))
 		switch (nj) {
 		case 2: i = narrow(ni, 2, in, out, os); break;
 		case 3: i = narrow(ni, 3, in, out, os); break;
