@@ -4,6 +4,8 @@
 
 #include "../eval/eval.h"
 
+static bool is_move(enum ir_kind k) { return k == IR_slice || k == IR_pad || k == IR_concatenate || k == IR_reverse; }
+
 /* An operand of what moves elements. */
 static struct view *seen(struct part *p, struct scope *s, ir_val v)
 {
@@ -23,7 +25,7 @@ static bool waits(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	bool cut = false;
 	int operands = o->kind == IR_pad ? 1 : (int)o->nin;
-	if (o->kind != IR_slice && o->kind != IR_pad && o->kind != IR_concatenate && o->kind != IR_reverse)
+	if (!is_move((enum ir_kind)o->kind))
 		return false;
 	for (int i = 0; i < operands; i++) {
 		ir_val x = ir_in(s->from, o, (uint32_t)i);
@@ -56,7 +58,7 @@ static bool in_place(struct part *p, struct scope *s, const struct ir_op *o)
 	uint32_t readers = 0;
 	for (uint32_t u = ir_use_first(s->from, o->out); u; u = ir_use_next(s->from, u), readers++) {
 		const struct ir_op *r = &s->from->op.p[ir_use_op(s->from, u)];
-		if (r->kind != IR_slice && r->kind != IR_pad && r->kind != IR_concatenate && r->kind != IR_reverse)
+		if (!is_move((enum ir_kind)r->kind))
 			return false;
 	}
 	if (!v || readers < s->from->val.p[o->out].nuse)
@@ -126,7 +128,7 @@ static bool shortened(struct part *p, struct scope *s, ir_val v)
 static struct view *anew(struct part *p, struct scope *s, ir_val v)
 {
 	const struct ir_op *o = ir_def(s->from, v);
-	if (s->map[v] || !s->view[v] || ir_is_elem((enum ir_kind)o->kind))
+	if (s->map[v] || !s->view[v] || !is_move((enum ir_kind)o->kind))
 		return seen(p, s, v);
 	struct view **in = ARENA_NEW(&p->a, struct view *, o->nin + 1);
 	for (uint32_t k = 0; k < o->nin; k++)
