@@ -2,6 +2,7 @@
 import os
 
 __version__ = "0.1.0"
+OLDEST, NEWEST = (0, 10, 2), (0, 12)     # of JAX; as pyproject.toml has it
 _state = {}
 
 
@@ -17,8 +18,11 @@ def initialize():
     if _state:
         return
     path = library_path()
-    if not path.exists():
-        raise FileNotFoundError(f"rondo: {path} does not exist; set RONDO_LIBRARY or install the package again")
+    if not path.is_file():
+        raise FileNotFoundError(f"rondo: {path} {'is no file' if path.exists() else 'does not exist'}; set RONDO_LIBRARY or install the package again")
     from . import library, registration
-    _state["library"] = library.load(path)
+    try:
+        _state["library"] = library.load(path)
+    except OSError as e:
+        raise OSError(f"rondo: {path} cannot be loaded: {e}; set RONDO_LIBRARY or install the package again") from None
     registration.register(str(path))

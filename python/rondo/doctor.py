@@ -23,7 +23,7 @@ def version(numbers):
 
 def packages(release):
     """Python, JAX, and this package, of versions that go together."""
-    from . import __version__, registration
+    from . import NEWEST, OLDEST, __version__
     found(sys.version_info >= (3, 11), "Python", f"{version(sys.version_info[:3])}, {sys.executable}", "Python 3.11 or later is needed")
     found(__version__ == release, "package", f"rondo {__version__}, {os.path.dirname(__file__)}",
           f"this command is of rondo {release}: run the one of this environment, {os.path.join(os.path.dirname(sys.executable), 'rondo')}")
@@ -31,12 +31,12 @@ def packages(release):
         import jax
         import jaxlib
     except ImportError as e:
-        return found(False, "JAX", f"cannot be imported: {e}", f"pip install 'jax>={version(registration.OLDEST)}'")
-    oldest, newest = version(registration.OLDEST), version(registration.NEWEST)
-    good = registration.OLDEST <= jax.__version_info__ and jax.__version_info__[:2] <= registration.NEWEST
+        return found(False, "JAX", f"cannot be imported: {e}", f"pip install 'jax>={version(OLDEST)}'")
+    oldest, newest = version(OLDEST), version(NEWEST)
+    good = OLDEST <= jax.__version_info__ and jax.__version_info__[:2] <= NEWEST
     found(good, "JAX", f"{jax.__version__}, jaxlib {jaxlib.__version__}; {oldest} to {newest} are supported",
-          f"pip install 'jax>={oldest},<{registration.NEWEST[0]}.{registration.NEWEST[1] + 1}'")
-    return jax.__version_info__ >= registration.OLDEST
+          f"pip install 'jax>={oldest},<{NEWEST[0]}.{NEWEST[1] + 1}'")
+    return jax.__version_info__ >= OLDEST
 
 
 def devices():
@@ -52,8 +52,8 @@ def devices():
         text = " ".join(str(e).split())
         return found(False, "devices", f"JAX has no platform rondo: {text[:300]}",
                      "pip install rondo into this environment (JAX finds it by its entry point), or see what the message names")
-    default = jax.default_backend()
-    found(default == "rondo", "devices", f"{len(all_)} of platform rondo; programs run on {default} by default", "JAX_PLATFORMS=rondo,cpu")
+    first = jax.devices()[0]
+    found(first in all_, "devices", f"{len(all_)} of platform rondo; programs run on {first.client.platform} by default", "JAX_PLATFORMS=rondo,cpu")
     return all_
 
 

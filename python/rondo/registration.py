@@ -10,10 +10,9 @@ import os
 import sys
 import warnings
 
-from . import callback, early, library
+from . import OLDEST, callback, early, library
 
 NAME = "rondo"
-OLDEST, NEWEST = (0, 10, 2), (0, 12)     # of JAX; as pyproject.toml has it
 
 
 def say(text):

@@ -159,6 +159,7 @@ struct view *view_moved(struct part *p, const struct ir_b *b, const struct ir_fn
 struct view *view_longer(struct part *p, const struct view *v, int d, int64_t n, ir_val fill);
 /* It as `to` says, with what each device lacks fetched from others.  0: that is no better than to gather what it is made of. */
 ir_val view_emit(struct part *p, struct ir_b *b, const struct view *v, ir_shard to);
+int view_cuts(struct part *p, const struct ir_b *b, const struct view *v, ir_shard to);       /* dimensions along which it moves that are cut as it lies in to */
 
 /* --- why.c: for the record ----------------------------------------------------------------- */
 

@@ -143,6 +143,8 @@ static bool by_way(struct part *p, struct scope *s, ir_val v, ir_shard to)
 	enum { MOST = 32 };
 	ir_val list[MOST] = { v };
 	int n = 1;
+	if (!to || view_cuts(p, &s->b, s->view[v], to) < 2)
+		return false;
 	for (int i = 0; i < n; i++) {
 		const struct ir_op *o = ir_def(s->from, list[i]);
 		for (uint32_t k = 0; k < o->nin && n < MOST; k++) {

@@ -285,6 +285,13 @@ static bool studied(struct part *p, const struct ir_b *b, const struct view *v, 
 	return k->ncut == 1 && (!partial || (one && k->fills && k->ndata < 2));
 }
 
+int view_cuts(struct part *p, const struct ir_b *b, const struct view *v, ir_shard to)
+{
+	struct making k = { .ncut = 0 };
+	studied(p, b, v, to, &k);
+	return k.ncut;
+}
+
 /* How the source of a view comes to where it is put together. */
 static ir_shard near(struct part *p, const struct making *k, const struct source *s)
 {

@@ -157,7 +157,7 @@ def test_too_old():
     """A JAX that is too old is refused by name; the package says so as well."""
     code, _, lines, err = run("import jax; jax.__version__, jax.__version_info__ = '0.9.2', (0, 9, 2); jax.devices()")
     assert code == 1 and len(lines) == 1 and "JAX 0.9.2 is older than 0.10.2" in lines[0], err
-    from rondo.registration import NEWEST, OLDEST
+    from rondo import NEWEST, OLDEST
     oldest, newer = ".".join(map(str, OLDEST)), f"{NEWEST[0]}.{NEWEST[1] + 1}"
     assert f'dependencies = ["jax>={oldest},<{newer}"]' in (ROOT / "pyproject.toml").read_text()
 

@@ -215,7 +215,10 @@ static void *device(void *v)
 			d->err = same(&cx, &c, round, x, y, z, nx, ny, seed, c.kind == COLL_all_reduce && seed % 4 == 0);
 		}
 	}
-	if (!d->err && d->job->end == WELL)
+	bool ucx = false;                         /* which takes memory as it likes */
+	for (int i = 0; i < n; i++)
+		ucx |= !strcmp(sym_road(d->w, i), "ucx");
+	if (!d->err && d->job->end == WELL && !ucx)
 		d->err = steady(&cx, sym_base(h) + b[0]->off, sym_base(h) + b[1]->off);
 	if (d->err && d->job->end == WELL)
 		say("differs", d->err);
