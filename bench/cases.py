@@ -259,6 +259,8 @@ def register_ops():
         return lax.reduce_window(x, -np.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
 
     add("gradient of max-pool 8x112x112x64", lambda: simple(jax.grad(lambda x: (pool(x) ** 2).sum()), normal(8, 112, 112, 64)), work=moves(4 * 8 * 112 * 112 * 64, 4 * 8 * 112 * 112 * 64))
+    add("gradient of max-pool 3x3/2 480x960", lambda: simple(jax.grad(lambda x: (lax.reduce_window(x, -np.inf, lax.max, (3, 3), (2, 2), "SAME") ** 2).sum()), normal(480, 960)),
+        work=moves(4 * 480 * 960, 4 * 480 * 960))
     windows = {"max 2x2/2 NCHW": (lax.max, -np.inf, (1, 1, 2, 2), (1, 1, 2, 2), "VALID"), "max 2x2/2 NHWC": (lax.max, -np.inf, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"),
                "max 3x3/2 NCHW": (lax.max, -np.inf, (1, 1, 3, 3), (1, 1, 2, 2), "SAME"), "sum 3x3 NCHW": (lax.add, 0., (1, 1, 3, 3), (1, 1, 1, 1), "SAME"),
                "sum 3x3 NHWC": (lax.add, 0., (1, 3, 3, 1), (1, 1, 1, 1), "SAME")}
@@ -468,6 +470,24 @@ for _devices in (2, 4):
     for _rows, _dtype, _name in ((1, bf16, "bf16"), (32, bf16, "bf16"), (32, np.float32, "f32"), (1024, np.float32, "f32")):
         row(f"sum, residual, RMSNorm of {_rows} x 4096 {_name}, {_devices} devices", devices=_devices, tol=0.05 if _dtype is bf16 else 1e-3)(
             functools.partial(after_a_sum, _rows, _dtype, _devices))
+
+
+def life(x):
+    near = sum(jnp.roll(x, (i, j), (0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1) if i or j)
+    return ((near == 3) | ((near == 2) & (x == 1))).astype(x.dtype)
+
+
+# Borders travel; what is left are the bytes that each device reads and writes.
+for _name, _f, _x in (("roll along two 4096x4096 f32", lambda x: jnp.roll(x, (1, 1), (0, 1)), normal(4096, 4096)),
+                      ("ten turns of life 480x960", lambda x: lax.fori_loop(0, 10, lambda _, x: life(x), x), np.random.default_rng(1).integers(0, 2, (480, 960), np.int32))):
+    row(f"{_name}, 2 x 4 devices", devices=8, work=moves(_x.nbytes, _x.nbytes) if _name.startswith("roll") else None)(
+        lambda f=_f, x=_x: Case(jax.jit(f), (place(x, mesh(x=2, y=4), P("x", "y")),)))
+
+
+@row("loop of vectors by a matrix of two columns")
+def loop_narrow():
+    k, c = jnp.asarray(normal(7, 2)) / 9, jnp.asarray(normal(7, seed=1))
+    return Case(jax.jit(lambda c, k: lax.fori_loop(0, 10000, lambda i, y: (c * y[0]) @ k, jnp.ones(2))), (c, k), units=10000)
 
 
 @row("scan over 4096 rows of 64 that 4 devices share", devices=4)

@@ -151,8 +151,9 @@ void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int 
 
 	for (int k = 0; k < n; k++)
 		nfar += !w[k].p && !sym_direct(ep, w[k].pe);
-	struct err *none = nfar && bytes > PIECE ? keep(&a->c->fetched, (size_t)(2 * nfar * piece)) : NULL;
-	if (nfar && bytes > PIECE && !none)
+	bool far = nfar && bytes > PIECE;
+	struct err *none = far ? keep(&a->c->fetched, (size_t)(2 * nfar * piece)) : NULL;
+	if (far && !none)
 		combine_far(a, ep, w, n, off, dst, bytes, nfar, piece);
 	else
 		acc_more(a, ep, NULL, w, n, off, bytes, NULL, dst);

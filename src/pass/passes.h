@@ -81,7 +81,7 @@ struct err *pass_loops(const struct pass_opts *o, struct ir_module *m);
  * (rewrites.def), not to a normal form: equal values may still be written in two ways. */
 struct err *pass_canon(const struct pass_opts *o, struct ir_module *m);
 /* Equal pure ops of a function are shared; never across an optimization_barrier, never collectives.  Large cheap values are not: each
- * reader makes its own. */
+ * reader makes its own.  _local: of a device's part; before that, on several devices, nor are arrays made of no array. */
 struct err *pass_cse(const struct pass_opts *o, struct ir_module *m);
 struct err *pass_cse_local(const struct pass_opts *o, struct ir_module *m);
 /* Short counted elementwise loops over large arrays become straight-line code; the others stay. */

@@ -159,13 +159,15 @@ static bool by_way(struct part *p, struct scope *s, ir_val v, ir_shard to)
 	for (int i = 1; i < n; i++) {
 		struct part_mark at = part_mark(p, &s->b);
 		ir_val x = list[i];
-		s->sh[x] = scope_wanted(s, x);
-		if (!(s->map[x] = view_emit(p, &s->b, s->view[x], s->sh[x])))
+		ir_shard lies = scope_wanted(s, x), had = s->sh[x];
+		if (!(s->map[x] = view_emit(p, &s->b, s->view[x], lies)))
 			continue;
+		s->sh[x] = lies;
 		const struct view *y = anew(p, s, v);
 		if (y && (s->map[v] = view_emit(p, &s->b, y, to)))
 			return true;
 		s->map[x] = 0;
+		s->sh[x] = had;
 		part_go_back(p, &s->b, at);
 	}
 	return false;
