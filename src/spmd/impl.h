@@ -155,11 +155,13 @@ struct view *view_fill(struct part *p, const struct ir_type_info *t, ir_val scal
 bool view_moves(struct part *p, const struct ir_fn *fn, const struct ir_op *o, int d);
 /* Such an op's result, from its operands; NULL: pieces are no boxes. */
 struct view *view_moved(struct part *p, const struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, struct view *const *in);
-/* v with dimension d of n elements, more than it has: the others are of the scalar fill, or, if that is 0, anything.  NULL: pieces are no boxes. */
-struct view *view_longer(struct part *p, const struct view *v, int d, int64_t n, ir_val fill);
+/* v with dim[d] elements along d, as many as it has or more: the others are of the scalar fill, or, if that is 0, anything.  NULL: pieces are no boxes. */
+struct view *view_longer(struct part *p, const struct ir_b *b, const struct view *v, const int64_t *dim, ir_val fill);
 /* It as `to` says, with what each device lacks fetched from others.  0: that is no better than to gather what it is made of. */
 ir_val view_emit(struct part *p, struct ir_b *b, const struct view *v, ir_shard to);
-int view_cuts(struct part *p, const struct ir_b *b, const struct view *v, ir_shard to);       /* dimensions along which it moves that are cut as it lies in to */
+bool view_moved_along(const struct view *v, int d);         /* are elements of v elsewhere along d than in what it is made of? */
+/* It, of one source, which comes as `to`, whole along the dimensions that it moves along.  0: it has others. */
+ir_val view_cut_out(struct part *p, struct ir_b *b, const struct view *v, ir_shard to);
 
 /* --- why.c: for the record ----------------------------------------------------------------- */
 

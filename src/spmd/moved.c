@@ -10,10 +10,10 @@ static bool is_move(enum ir_kind k) { return k == IR_slice || k == IR_pad || k =
 static struct view *seen(struct part *p, struct scope *s, ir_val v)
 {
 	const void *one = ir_splat(p->m, s->from, v);
-	const struct ir_type_info *t = scope_type(p, s, v);
-	enum dtype dt = t->dtype;
+	const struct ir_type_info t = *scope_type(p, s, v);
+	enum dtype dt = (enum dtype)t.dtype;
 	if (one)
-		return view_fill(p, t, ir_const(&s->b, ir_scalar(p->m, dt), one, dtype_info[dt].bytes));
+		return view_fill(p, &t, ir_const(&s->b, ir_scalar(p->m, dt), one, dtype_info[dt].bytes));
 	if (s->view[v] && !s->map[v])
 		return s->view[v];
 	scope_summed(p, s, v);
@@ -90,309 +90,7 @@ static bool in_place(struct part *p, struct scope *s, const struct ir_op *o)
 	return true;
 }
 
-/* v, a view of one value that has more elements behind it, cut out of that. */
-static bool shortened(struct part *p, struct scope *s, ir_val v)
-{
-	const struct view *x = s->view[v];
-	const struct source *q = &x->source[x->piece[0].source];
-	int64_t zero[IR_MAX_RANK] = {0}, one[IR_MAX_RANK];
-	bool longer = false;
-	if (x->npiece != 1 || q->fill)
-		return false;
-	struct ir_shard_info n = p->m->shard.p[q->sh];
-	struct ir_dim_shard *dim = ARENA_NEW(&p->a, struct ir_dim_shard, x->rank + 1);
-	for (int d = 0; d < x->rank; d++) {
-		const struct run *r = &x->piece[0].run[d];
-		one[d] = 1;
-		if (r->first || r->n != x->dim[d] || r->step != 1 || r->from || r->by != 1)
-			return false;
-		longer |= q->dim[d] > x->dim[d];
-		if (q->sh && q->dim[d] == x->dim[d])
-			dim[d] = n.dim[d];
-	}
-	if (!longer || !q->sh)
-		return false;
-	n.dim = dim;
-	ir_shard h = ir_shard_add(p->m, &n);
-	if (ir_shard_replicated(p->m, h))
-		h = 0;
-	ir_val y = part_reshard(p, &s->b, q->v, q->sh, h);
-	int64_t limit[IR_MAX_RANK];
-	for (int d = 0; d < x->rank; d++)
-		limit[d] = x->dim[d] / ir_shard_parts(p->m, h, d);
-	scope_give(p, s, v, ir_slice(&s->b, y, zero, limit, one), h);
-	return true;
-}
-
-/* The view of v by what is made now. */
-static struct view *anew(struct part *p, struct scope *s, ir_val v)
-{
-	const struct ir_op *o = ir_def(s->from, v);
-	if (s->map[v] || !s->view[v] || !is_move((enum ir_kind)o->kind))
-		return seen(p, s, v);
-	struct view **in = ARENA_NEW(&p->a, struct view *, o->nin + 1);
-	for (uint32_t k = 0; k < o->nin; k++)
-		if (!(in[k] = anew(p, s, ir_in(s->from, o, k))))
-			return NULL;
-	return view_moved(p, &s->b, s->from, o, in);
-}
-
-/* v by way of another value that waits, so that each of the two moves along fewer dimensions: a roll along two is one, and then another. */
-static bool by_way(struct part *p, struct scope *s, ir_val v, ir_shard to)
-{
-	enum { MOST = 32 };
-	ir_val list[MOST] = { v };
-	int n = 1;
-	if (!to || view_cuts(p, &s->b, s->view[v], to) < 2)
-		return false;
-	for (int i = 0; i < n; i++) {
-		const struct ir_op *o = ir_def(s->from, list[i]);
-		for (uint32_t k = 0; k < o->nin && n < MOST; k++) {
-			ir_val x = ir_in(s->from, o, k);
-			bool had = s->map[x] || !s->view[x];
-			for (int j = 0; j < n && !had; j++)
-				had = list[j] == x;
-			if (!had)
-				list[n++] = x;
-		}
-	}
-	for (int i = 1; i < n; i++) {
-		struct part_mark at = part_mark(p, &s->b);
-		ir_val x = list[i];
-		ir_shard lies = scope_wanted(s, x), had = s->sh[x];
-		if (!(s->map[x] = view_emit(p, &s->b, s->view[x], lies)))
-			continue;
-		s->sh[x] = lies;
-		const struct view *y = anew(p, s, v);
-		if (y && (s->map[v] = view_emit(p, &s->b, y, to)))
-			return true;
-		s->map[x] = 0;
-		s->sh[x] = had;
-		part_go_back(p, &s->b, at);
-	}
-	return false;
-}
-
-void moved_need(struct part *p, struct scope *s, ir_val v)
-{
-	const struct ir_op *o = ir_def(s->from, v);
-	if (s->map[v] || !s->view[v])
-		return;
-	const struct why around = p->why;
-	p->why = (struct why){ .fn = s->from, .o = o, .of = s->from, .x = v };
-	ir_loc loc = s->b.loc;
-	s->b.loc = o->loc;
-	ir_shard to = scope_wanted(s, v);
-	size_t first = s->b.fn->op.n;
-	s->map[v] = view_emit(p, &s->b, s->view[v], to);
-	s->sh[v] = to;
-	bool made = s->map[v] || by_way(p, s, v, to);
-	if (p->rec)
-		record_rest(p, &s->b, first);
-	if (!made && !shortened(p, s, v)) {
-		for (uint32_t k = 0; k < o->nin; k++)
-			moved_need(p, s, ir_in(s->from, o, k));
-		scope_do(p, s, o);
-	}
-	s->b.loc = loc;
-	p->why = around;
-}
-
-/* Operand k of o is a view of a value that is cut along its dimension d by l, into which the extent does not divide; false: it is no such view. */
-static bool indivisible(struct part *p, struct scope *s, const struct ir_op *o, uint32_t k, int *d, struct axes *l, uint32_t *mesh)
-{
-	ir_val x = ir_in(s->from, o, k);
-	const struct view *v = s->map[x] ? NULL : s->view[x];
-	for (*d = 0; v && *d < v->rank; ++*d)
-		for (int i = 0; i < v->nsource; i++) {
-			const struct source *q = &v->source[i];
-			if (q->fill || !q->sh || v->dim[*d] <= 1 || v->dim[*d] % ir_shard_parts(p->m, q->sh, *d) == 0)
-				continue;
-			*l = part_axes(p, q->sh, *d);
-			*mesh = p->m->shard.p[q->sh].mesh;
-			return true;
-		}
-	return false;
-}
-
-/* h, of an array of that rank, with dimension d cut by l alone; 0: other dimensions are by parts of it, or of another mesh. */
-static ir_shard cut_by(struct part *p, ir_shard h, int rank, int d, uint32_t mesh, struct axes l)
-{
-	struct ir_shard_info n = { .mesh = mesh, .rank = rank };
-	n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank + 1);
-	for (int e = 0; e < rank; e++) {
-		struct axes y = part_axes(p, h, e);
-		if (e == d || !y.n)
-			continue;
-		for (int i = 0; i < y.n; i++)
-			for (int k = 0; k < l.n; k++)
-				if (p->m->shard.p[h].mesh != mesh || ir_axes_overlap(y.p[i], l.p[k]))
-					return 0;
-		n.dim[e].naxis = y.n;
-		n.dim[e].axis = (struct ir_axis_ref *)y.p;
-	}
-	n.dim[d].naxis = l.n;
-	n.dim[d].axis = (struct ir_axis_ref *)l.p;
-	return ir_shard_add(p->m, &n);
-}
-
-/* Does gather o take none of f's dimension from places that its indices say? */
-static bool of_batch(struct scope *s, const struct ir_op *o, const struct ir_axes *x, int f)
-{
-	int n, d = ir_axes_find(x, 0, f);
-	const int64_t *batch = ir_attrs(s->from, o, AT_obatch, &n);
-	while (d >= 0 && n-- > 0)
-		if (batch[n] == d)
-			return true;
-	return d < 0;
-}
-
-/* The first n elements along d of v, which is of type t. */
-static struct view *shorter(struct part *p, const struct ir_type_info *t, ir_val v, ir_shard h, int d, int64_t n)
-{
-	struct view *x = view_of(p, t, v, h);
-	int64_t *dim = arena_copy(&p->a, x->dim, sizeof *dim * (size_t)x->rank);
-	struct run *run = arena_copy(&p->a, x->piece[0].run, sizeof *run * (size_t)x->rank);
-	dim[d] = run[d].n = n;
-	x->dim = dim;
-	x->piece[0].run = run;
-	return x;
-}
-
-/* o with those attributes, on operands and with results of types t: in lie as have; results are wanted as want, and in out they lie as lie. */
-static void do_longer(struct part *p, struct scope *s, const struct ir_op *o, const int64_t *w, uint32_t words, const ir_type *t, ir_val *in, const ir_shard *have,
-                      const ir_shard *want, ir_val *out, ir_shard *lie)
-{
-	struct ir_fn *g = ir_fn_new(p->m, "longer");
-	struct ir_b b = { p->m, g, o->loc };
-	ir_val *y = ARENA_NEW(&p->a, ir_val, o->nin + 1);
-	for (uint32_t k = 0; k < o->nin; k++)
-		y[k] = ir_splat(p->m, s->b.fn, in[k]) ? 0 : ir_param(g, t[k]);
-	for (uint32_t k = 0; k < o->nin; k++)
-		if (!y[k])
-			y[k] = ir_const(&b, t[k], ir_splat(p->m, s->b.fn, in[k]), dtype_info[ir_type_of(p->m, t[k])->dtype].bytes);
-	ir_emit_raw(&b, (enum ir_kind)o->kind, o->nin, y, o->nout, t + o->nin, w, words);
-	const struct ir_op *longer = &g->op.p[g->op.n - 1];
-	struct values v = *part_values_new(p, g);
-	ir_shard *to = ARENA_NEW(&p->a, ir_shard, g->val.n);
-	for (uint32_t k = 0; k < o->nout; k++)
-		to[longer->out + k] = v.end[longer->out + k] = part_summed(p, want[k]);
-	v.want = to;
-	scope_part(p, s, &v, longer, in, have, out, lie);
-	for (uint32_t k = 0; k < o->nout; k++)
-		if (part_sum(p, lie[k]) && part_sum(p, lie[k]) != part_sum(p, want[k])) {
-			record_about(p, s->from, o->out + k);
-			out[k] = ir_convert(&s->b, part_finish(p, &s->b, out[k], &lie[k], want[k]), scope_type(p, s, o->out + k)->dtype);
-		}
-	ir_fn_drop(p->m);
-}
-
-/* An op along a dimension that does not divide, over views of values that are cut: it is done on parts of which the last one has more elements,
- * which nobody reads; what is made of them is a view again.  False: it is not one that can be. */
-static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
-{
-	int d = -1;
-	uint32_t mesh = 0, first = 0;
-	struct axes l = {0};
-	if (!(ir_info((enum ir_kind)o->kind)->flags & IR_PURE) || !o->nout || o->kind == IR_dynamic_slice || o->kind == IR_slice ||
-	    o->kind == IR_pad || o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint || o->kind == IR_custom_call)
-		return false;
-	while (first < o->nin && !indivisible(p, s, o, first, &d, &l, &mesh))
-		first++;
-	if (first == o->nin)
-		return false;
-	const struct ir_axes *x = ir_axes_of(&p->a, p->m, s->from, o);
-	if (x->dim[first][d].n != 1)
-		return false;
-	int f = x->dim[first][d].factor[0];
-	int64_t extent = x->factor[f].size, parts = axes_size(l), more = (extent + parts - 1) / parts * parts;
-	enum redop r = o->kind == IR_reduce && o->nout == 1 ? (enum redop)ir_attr(s->from, o, AT_redop) : RED_fn;
-	bool sum = x->factor[f].kind == FACTOR_SUM && redop_elem[r] != ELEM_COUNT;
-	if (!sum && (x->factor[f].kind != FACTOR_EACH || ir_axes_find(x, x->nin, f) < 0))
-		return false;
-	if ((o->kind == IR_gather && !of_batch(s, o, x, f)) || (o->kind == IR_dynamic_update_slice && ir_axes_find(x, 1, f) < 0))
-		return false;                        /* places would be clamped at another end */
-	if (o->kind == IR_convolution && (ir_attr(s->from, o, AT_batch_groups) > 1 || (ir_attr(s->from, o, AT_feature_groups) > 1 && ir_axes_find(x, 1, f) >= 0)))
-		return false;                        /* there would be more groups */
-	for (int t = 0; t < x->nin + x->nout; t++)
-		for (int e = 0; e < x->rank[t]; e++)
-			for (int i = 0; i < x->dim[t][e].n; i++)
-				if (x->dim[t][e].factor[i] == f && x->dim[t][e].n > 1)
-					return false;
-	ir_val *in = ARENA_NEW(&p->a, ir_val, o->nin + 1), *out = ARENA_NEW(&p->a, ir_val, o->nout + 1);
-	ir_shard *have = ARENA_NEW(&p->a, ir_shard, o->nin + 1), *want = ARENA_NEW(&p->a, ir_shard, o->nout + 1), *lie = ARENA_NEW(&p->a, ir_shard, o->nout + 1);
-	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nin + o->nout + 1);
-	for (uint32_t k = 0; k < o->nin; k++) {
-		if (ir_axes_find(x, (int)k, f) < 0)
-			moved_need(p, s, ir_in(s->from, o, k));
-		scope_summed(p, s, ir_in(s->from, o, k));
-	}
-	struct part_mark before = part_mark(p, &s->b);
-	for (uint32_t k = 0; k < o->nin + o->nout; k++) {
-		ir_val v = k < o->nin ? ir_in(s->from, o, k) : o->out + k - o->nin;
-		struct ir_type_info i = *scope_type(p, s, v);
-		int e = ir_axes_find(x, (int)k, f);
-		int64_t dim[IR_MAX_RANK];
-		memcpy(dim, i.dim, sizeof *dim * i.rank);
-		if (e >= 0)
-			dim[e] = more;
-		t[k] = ir_tensor(p->m, (enum dtype)i.dtype, i.rank, dim);
-		if (k >= o->nin) {
-			want[k - o->nin] = e < 0 ? scope_wanted(s, v) : cut_by(p, part_summed(p, scope_wanted(s, v)), i.rank, e, mesh, l);
-			continue;
-		}
-		if (e < 0) {
-			in[k] = s->map[v];
-			have[k] = s->sh[v];
-			continue;
-		}
-		have[k] = cut_by(p, part_summed(p, s->map[v] ? s->sh[v] : scope_wanted(s, v)), i.rank, e, mesh, l);
-		const void *one = ir_splat(p->m, s->from, v);
-		if (one && !sum) {
-			in[k] = ir_const(&s->b, part_type(p, t[k], have[k], DT_token), one, dtype_info[i.dtype].bytes);
-			continue;
-		}
-		ir_val fill = 0;
-		if (sum) {
-			_Alignas(16) char none[16];
-			kern_identity(r, (enum dtype)i.dtype, none);
-			fill = ir_const(&s->b, ir_scalar(p->m, (enum dtype)i.dtype), none, dtype_info[i.dtype].bytes);
-		}
-		const struct view *y = view_longer(p, seen(p, s, v), e, more, fill);
-		record_about(p, s->from, v);
-		in[k] = have[k] && y ? view_emit(p, &s->b, y, have[k]) : 0;
-		if (!in[k]) {
-			part_go_back(p, &s->b, before);
-			return false;
-		}
-	}
-	for (uint32_t k = 0; k < o->nin; k++) {          /* who reads them again finds them longer */
-		ir_val v = ir_in(s->from, o, k);
-		int e = ir_axes_find(x, (int)k, f);
-		if (e >= 0 && !sum && !s->map[v])
-			s->view[v] = shorter(p, ir_type_of(p->m, t[k]), in[k], have[k], e, extent);
-	}
-	uint32_t words;
-	const int64_t *w = ir_attr_copy(&p->a, s->from, o, &words);
-	do_longer(p, s, o, w, words, t, in, have, want, out, lie);
-	for (uint32_t k = 0; k < o->nout; k++) {
-		int e = ir_axes_find(x, x->nin + (int)k, f);
-		if (e < 0) {
-			scope_give(p, s, o->out + k, out[k], lie[k]);
-			continue;
-		}
-		s->view[o->out + k] = shorter(p, ir_type_of(p->m, t[o->nin + k]), out[k], lie[k], e, extent);
-	}
-	return true;
-}
-
-/* --- windows into which a dimension does not divide -------------------------------------------- */
-
-/* Along one dimension of the operand: its axes, if it does not divide, and the extents of operand, kernel (0: as it is) and result with more
- * elements.  Which dimension that is of the kernel and of the result, and which one in attributes. */
-struct wider { struct axes l; int64_t in, size, out, high; int kernel, to, at; };
-
-/* What cuts dimension d of x where it lies, or, not made yet, of what it is made of. */
+/* The axes that cut dimension d of value x where it lies, or, not made yet, of the first of what it is made of that is cut there. */
 static struct axes cut_of(struct part *p, struct scope *s, ir_val x, int d, uint32_t *mesh)
 {
 	const struct view *v = s->map[x] ? NULL : s->view[x];
@@ -406,10 +104,509 @@ static struct axes cut_of(struct part *p, struct scope *s, ir_val x, int d, uint
 	return (struct axes){0};
 }
 
+static bool overlap(struct axes a, struct axes b)
+{
+	for (int i = 0; i < a.n; i++)
+		for (int k = 0; k < b.n; k++)
+			if (ir_axes_overlap(a.p[i], b.p[k]))
+				return true;
+	return false;
+}
+
+static bool overlap_any(struct axes a, const struct axes *l, int n)
+{
+	while (n-- > 0)
+		if (overlap(a, l[n]))
+			return true;
+	return false;
+}
+
+/* h, of an array of that rank, with the dimensions that have axes in l cut by those, and others as they are if these are free. */
+static ir_shard cut_as(struct part *p, ir_shard h, int rank, uint32_t mesh, const struct axes *l)
+{
+	struct ir_shard_info n = { .mesh = mesh, .rank = rank };
+	n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank + 1);
+	for (int e = 0; e < rank; e++) {
+		struct axes y = l[e].n ? l[e] : part_axes(p, h, e);
+		if (!l[e].n && (!h || p->m->shard.p[h].mesh != mesh || overlap_any(y, l, rank)))
+			continue;
+		n.dim[e].naxis = y.n;
+		n.dim[e].axis = (struct ir_axis_ref *)y.p;
+	}
+	h = ir_shard_add(p->m, &n);
+	return ir_shard_replicated(p->m, h) ? 0 : h;
+}
+
+/* What divides into that many parts, n or a little more. */
+static int64_t divisible(int64_t n, int64_t parts) { return (n + parts - 1) / parts * parts; }
+
+/* The first elements of v, which lies as h and is of type t: of dim[d] along d. */
+static struct view *shorter(struct part *p, ir_type t, ir_val v, ir_shard h, const int64_t *dim)
+{
+	struct view *x = view_of(p, ir_type_of(p->m, t), v, h);
+	struct run *run = arena_copy(&p->a, x->piece[0].run, sizeof *run * (size_t)x->rank);
+	x->dim = arena_copy(&p->a, dim, sizeof *dim * (size_t)x->rank);
+	for (int d = 0; d < x->rank; d++)
+		run[d].n = dim[d];
+	x->piece[0].run = run;
+	return x;
+}
+
+/* How x lies where it need not be whole: cut as it is wanted, and along other dimensions as what it is made of.  dim: the extents that divide so. */
+static ir_shard cut_as_made(struct part *p, struct scope *s, ir_val x, int64_t *dim)
+{
+	const struct ir_type_info *t = scope_type(p, s, x);
+	ir_shard h = part_summed(p, scope_wanted(s, x));
+	struct axes l[IR_MAX_RANK] = {{0}};
+	bool any = h != 0;
+	uint32_t mesh = p->m->shard.p[h].mesh;
+	for (int d = 0; d < t->rank; d++)
+		l[d] = part_axes(p, h, d);
+	for (int d = 0; d < t->rank; d++) {
+		uint32_t of = mesh;
+		struct axes y = cut_of(p, s, x, d, &of);
+		if (y.n && !l[d].n && (!any || of == mesh) && !overlap_any(y, l, t->rank)) {
+			l[d] = y;
+			mesh = of;
+			any = true;
+		}
+		dim[d] = divisible(t->dim[d], axes_size(l[d]));
+	}
+	return cut_as(p, 0, t->rank, mesh, l);
+}
+
+/* Values that were made on the way to another one, as they were before, and how many may yet be made for one that is. */
+struct way { int deep, n; struct undo { ir_val x, map; ir_shard sh; struct view *view; } was[64]; };
+
+static void undo(struct scope *s, struct way *w, int n)
+{
+	while (w->n > n) {
+		struct undo u = w->was[--w->n];
+		s->map[u.x] = u.map;
+		s->sh[u.x] = u.sh;
+		s->view[u.x] = u.view;
+	}
+}
+
+/* The view of v, which is made of x and of what is made now. */
+static struct view *anew(struct part *p, struct scope *s, ir_val v, ir_val x)
+{
+	const struct ir_op *o = ir_def(s->from, v);
+	if (v == x || s->map[v] || !s->view[v] || !is_move((enum ir_kind)o->kind))
+		return seen(p, s, v);
+	struct view **in = ARENA_NEW(&p->a, struct view *, o->nin + 1);
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (!(in[k] = anew(p, s, ir_in(s->from, o, k), x)))
+			return NULL;
+	return view_moved(p, &s->b, s->from, o, in);
+}
+
+static ir_val brought(struct part *p, struct scope *s, struct way *w, ir_val v, const int64_t *dim, ir_val fill, ir_shard to);
+
+/* x, which waits, is made where its parts are, with more elements behind the last one if it does not divide. */
+static bool made(struct part *p, struct scope *s, struct way *w, ir_val x)
+{
+	const struct ir_type_info t = *scope_type(p, s, x);
+	int64_t dim[IR_MAX_RANK];
+	ir_shard lies = cut_as_made(p, s, x, dim);
+	ir_val y = lies && w->n < (int)NELEM(w->was) ? brought(p, s, w, x, dim, 0, lies) : 0;
+	if (!y || w->n == (int)NELEM(w->was))
+		return false;
+	w->was[w->n++] = (struct undo){ x, s->map[x], s->sh[x], s->view[x] };
+	ir_type longer = ir_tensor(p->m, (enum dtype)t.dtype, t.rank, dim);
+	if (longer != s->from->val.p[x].type) {
+		s->view[x] = shorter(p, longer, y, lies, t.dim);
+		return true;
+	}
+	s->map[x] = y;
+	s->sh[x] = lies;
+	return true;
+}
+
+/* v by way of another value that waits, so that each of the two moves along fewer dimensions, or of fewer pieces: a roll along two is one, and
+ * then another. */
+static ir_val by_way(struct part *p, struct scope *s, struct way *w, ir_val v, const int64_t *dim, ir_val fill, ir_shard to)
+{
+	enum { MOST = 32 };
+	ir_val list[MOST] = { v }, r = 0;
+	int n = 1;
+	if (!w->deep)
+		return 0;
+	for (int i = 0; i < n; i++) {
+		const struct ir_op *o = ir_def(s->from, list[i]);
+		for (uint32_t k = 0; o && is_move((enum ir_kind)o->kind) && k < o->nin && n < MOST; k++) {
+			ir_val x = ir_in(s->from, o, k);
+			bool had = s->map[x] || !s->view[x];
+			for (int j = 0; j < n && !had; j++)
+				had = list[j] == x;
+			if (!had)
+				list[n++] = x;
+		}
+	}
+	int deep = w->deep;
+	for (int i = 1; i < n * deep && !r; i++) {       /* first those that are made at once */
+		struct part_mark at = part_mark(p, &s->b);
+		int before = w->n;
+		w->deep = i / n;
+		const struct view *y = i % n && made(p, s, w, list[i % n]) ? anew(p, s, v, list[i % n]) : NULL;
+		y = y ? view_longer(p, &s->b, y, dim, fill) : NULL;
+		r = y ? view_emit(p, &s->b, y, to) : 0;
+		if (!r) {
+			undo(s, w, before);
+			part_go_back(p, &s->b, at);
+		}
+	}
+	w->deep = deep;
+	return r;
+}
+
+/* v, of dim[d] elements along d, of which more than it has are fill, or, if that is 0, anything, as `to`; 0: that is no better than to gather what
+ * it is made of. */
+static ir_val brought(struct part *p, struct scope *s, struct way *w, ir_val v, const int64_t *dim, ir_val fill, ir_shard to)
+{
+	const struct view *y = view_longer(p, &s->b, seen(p, s, v), dim, fill);
+	ir_val r = y ? view_emit(p, &s->b, y, to) : 0;
+	return r || s->map[v] || !s->view[v] || !to ? r : by_way(p, s, w, v, dim, fill, to);
+}
+
+/* Of the first source of x the dimensions along which nothing moves cut as `to` has them, or else as they are. */
+static ir_shard still_as(struct part *p, const struct view *x, ir_shard to)
+{
+	ir_shard had = x->source[x->piece[0].source].sh;
+	uint32_t mesh = p->m->shard.p[to ? to : had].mesh;
+	struct axes l[IR_MAX_RANK] = {{0}}, of[IR_MAX_RANK] = {{0}};
+	for (int d = 0; d < x->rank; d++)
+		of[d] = part_axes(p, to, d);
+	for (int d = 0; d < x->rank; d++)
+		if (!view_moved_along(x, d)) {
+			struct axes y = part_axes(p, had, d);
+			l[d] = of[d].n ? of[d] : p->m->shard.p[had].mesh == mesh && !overlap_any(y, of, x->rank) ? y : (struct axes){0};
+		}
+	return cut_as(p, 0, x->rank, mesh, l);
+}
+
+/* v, cut out of what is gathered: of itself, made in parts with more elements behind the last one, if that is there or much less than what it is
+ * made of, or of that, if it is one value. */
+static bool gathered(struct part *p, struct scope *s, ir_val v)
+{
+	const struct ir_type_info *t = scope_type(p, s, v);
+	const struct view *x = s->view[v];
+	enum dtype dt = t->dtype;
+	int64_t zero[IR_MAX_RANK] = {0}, one[IR_MAX_RANK], dim[IR_MAX_RANK], limit[IR_MAX_RANK];
+	int rank = t->rank;
+	double ns = 0;
+	struct way w = { .deep = 2 };
+	struct axes l[IR_MAX_RANK] = {{0}};
+	ir_shard cut = cut_as_made(p, s, v, dim);
+	for (int d = 0; d < rank; d++) {
+		if (dim[d] == t->dim[d])
+			l[d] = part_axes(p, cut, d);
+		one[d] = 1;
+	}
+	ir_shard h = cut_as(p, 0, rank, p->m->shard.p[cut].mesh, l);
+	bool parts = cut && cut != scope_wanted(s, v);
+	for (int i = 0; i < x->npiece; i++) {
+		const struct source *q = &x->source[x->piece[i].source];
+		bool again = q->fill;
+		for (int k = 0; k < i; k++)
+			again |= x->source[x->piece[k].source].v == q->v;
+		if (!again)
+			ns += part_travel(p, ir_tensor(p->m, dt, rank, q->dim), q->sh, 0).ns;
+	}
+	struct part_mark at = part_mark(p, &s->b);
+	size_t first = s->b.fn->op.n;
+	ir_val y = parts ? brought(p, s, &w, v, dim, 0, cut) : 0;
+	if (y && s->b.fn->op.n > first && 2 * part_travel(p, ir_tensor(p->m, dt, rank, dim), cut, part_summed(p, scope_wanted(s, v))).ns >= ns)
+		y = 0;
+	if (!y) {
+		undo(s, &w, 0);
+		part_go_back(p, &s->b, at);
+		h = still_as(p, x, part_summed(p, scope_wanted(s, v)));
+		y = view_cut_out(p, &s->b, x, h);
+	} else {
+		y = part_reshard(p, &s->b, y, cut, h);
+		for (int d = 0; d < rank; d++)
+			limit[d] = scope_type(p, s, v)->dim[d] / ir_shard_parts(p->m, h, d);
+		y = ir_slice(&s->b, y, zero, limit, one);
+	}
+	if (y)
+		scope_give(p, s, v, y, h);
+	return y != 0;
+}
+
+void moved_need(struct part *p, struct scope *s, ir_val v)
+{
+	const struct ir_op *o = ir_def(s->from, v);
+	if (s->map[v] || !s->view[v])
+		return;
+	const struct why around = p->why;
+	p->why = (struct why){ .fn = s->from, .o = o, .of = s->from, .x = v };
+	ir_loc loc = s->b.loc;
+	s->b.loc = o->loc;
+	ir_shard to = scope_wanted(s, v);
+	size_t first = s->b.fn->op.n;
+	struct way w = { .deep = 2 };
+	int64_t dim[IR_MAX_RANK];
+	memcpy(dim, scope_type(p, s, v)->dim, sizeof *dim * scope_type(p, s, v)->rank);
+	ir_val y = brought(p, s, &w, v, dim, 0, to);
+	if (y) {
+		s->map[v] = y;
+		s->sh[v] = to;
+	}
+	bool is_made = y || gathered(p, s, v);
+	if (p->rec)
+		record_rest(p, &s->b, first);
+	if (!is_made) {
+		for (uint32_t k = 0; k < o->nin; k++)
+			moved_need(p, s, ir_in(s->from, o, k));
+		scope_do(p, s, o);
+	}
+	s->b.loc = loc;
+	p->why = around;
+}
+
+/* --- ops along dimensions that do not divide ---------------------------------------------------- */
+
+/* An op that is done with more elements along some dimensions of its tensors, operands and then results: dim (0: as it is), and by which axes they are
+ * cut then.  fill: by operand, what is behind; 0: anything.  w: its attributes.  or_whole: it may as well be done on what is not cut. */
+struct longer { uint32_t mesh, words; int64_t *w, (*dim)[IR_MAX_RANK]; struct axes (*cut)[IR_MAX_RANK]; ir_val *fill; bool or_whole; };
+
+static struct longer longer_new(struct part *p, const struct ir_fn *fn, const struct ir_op *o)
+{
+	struct longer g = { .dim = arena_alloc(&p->a, sizeof *g.dim * (o->nin + o->nout)), .cut = arena_alloc(&p->a, sizeof *g.cut * (o->nin + o->nout)),
+	                    .fill = ARENA_NEW(&p->a, ir_val, o->nin + 1) };
+	g.w = ir_attr_copy(&p->a, fn, o, &g.words);
+	return g;
+}
+
+static void lengthen(struct longer *g, uint32_t tensor, int d, int64_t n, struct axes l)
+{
+	g->dim[tensor][d] = n;
+	g->cut[tensor][d] = l;
+}
+
+/* o with those attributes, on operands and with results of types t: in lie as have; results are wanted as want, and in out they lie as lie. */
+static void do_longer(struct part *p, struct scope *s, const struct ir_op *o, const struct longer *g, const ir_type *t, ir_val *in, const ir_shard *have,
+                      const ir_shard *want, ir_val *out, ir_shard *lie)
+{
+	struct ir_fn *fn = ir_fn_new(p->m, "longer");
+	struct ir_b b = { p->m, fn, o->loc };
+	ir_val *y = ARENA_NEW(&p->a, ir_val, o->nin + 1);
+	for (uint32_t k = 0; k < o->nin; k++)
+		y[k] = ir_splat(p->m, s->b.fn, in[k]) ? 0 : ir_param(fn, t[k]);
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (!y[k])
+			y[k] = ir_const(&b, t[k], ir_splat(p->m, s->b.fn, in[k]), dtype_info[ir_type_of(p->m, t[k])->dtype].bytes);
+	ir_emit_raw(&b, (enum ir_kind)o->kind, o->nin, y, o->nout, t + o->nin, g->w, g->words);
+	const struct ir_op *longer = &fn->op.p[fn->op.n - 1];
+	struct values v = *part_values_new(p, fn);
+	ir_shard *to = ARENA_NEW(&p->a, ir_shard, fn->val.n);
+	for (uint32_t k = 0; k < o->nout; k++)
+		to[longer->out + k] = v.end[longer->out + k] = part_summed(p, want[k]);
+	v.want = to;
+	scope_part(p, s, &v, longer, in, have, out, lie);
+	for (uint32_t k = 0; k < o->nout; k++)
+		if (part_sum(p, lie[k]) && part_sum(p, lie[k]) != part_sum(p, want[k])) {
+			record_about(p, s->from, o->out + k);
+			out[k] = ir_convert(&s->b, part_finish(p, &s->b, out[k], &lie[k], want[k]), scope_type(p, s, o->out + k)->dtype);
+		}
+	ir_fn_drop(p->m);
+}
+
+/* Does that, if operands can be brought there; results that are longer are views then. */
+static bool is_longer(struct part *p, struct scope *s, const struct ir_op *o, const struct longer *g)
+{
+	uint32_t n = o->nin + o->nout;
+	ir_val *in = ARENA_NEW(&p->a, ir_val, n + 1), *out = ARENA_NEW(&p->a, ir_val, n + 1);
+	ir_shard *have = ARENA_NEW(&p->a, ir_shard, n + 1), *want = ARENA_NEW(&p->a, ir_shard, n + 1), *lie = ARENA_NEW(&p->a, ir_shard, n + 1);
+	ir_type *t = ARENA_NEW(&p->a, ir_type, n + 1);
+	bool *more = ARENA_NEW(&p->a, bool, n + 1);
+	struct way way = { .deep = 2 };
+	for (uint32_t k = 0; k < n; k++) {
+		ir_val v = k < o->nin ? ir_in(s->from, o, k) : o->out + k - o->nin;
+		struct ir_type_info i = *scope_type(p, s, v);
+		int64_t dim[IR_MAX_RANK];
+		for (int d = 0; d < i.rank; d++) {
+			dim[d] = g->dim[k][d] ? g->dim[k][d] : i.dim[d];
+			more[k] |= g->dim[k][d] != 0;
+		}
+		t[k] = ir_tensor(p->m, (enum dtype)i.dtype, i.rank, dim);
+		if (k < o->nin && !more[k])
+			moved_need(p, s, v);
+		if (k < o->nin)
+			scope_summed(p, s, v);
+	}
+	struct part_mark before = part_mark(p, &s->b);
+	for (uint32_t k = 0; k < n; k++) {
+		ir_val v = k < o->nin ? ir_in(s->from, o, k) : o->out + k - o->nin;
+		ir_shard h = k < o->nin && s->map[v] ? s->sh[v] : scope_wanted(s, v);
+		int rank = scope_type(p, s, v)->rank;
+		if (more[k])
+			h = cut_as(p, part_summed(p, h), rank, g->mesh, g->cut[k]);
+		if (k >= o->nin) {
+			want[k - o->nin] = h;
+			continue;
+		}
+		have[k] = h;
+		in[k] = s->map[v];
+		if (!more[k])
+			continue;
+		record_about(p, s->from, v);
+		in[k] = h ? brought(p, s, &way, v, ir_type_of(p->m, t[k])->dim, g->fill[k], h) : 0;
+		if (!in[k]) {
+			undo(s, &way, 0);
+			part_go_back(p, &s->b, before);
+			return false;
+		}
+	}
+	do_longer(p, s, o, g, t, in, have, want, out, lie);
+	for (uint32_t k = 0; k < o->nout && !g->or_whole; k++)
+		for (int d = 0; d < ir_type_of(p->m, t[o->nin + k])->rank; d++)
+			if (g->dim[o->nin + k][d] && !axes_equal(part_axes(p, lie[k], d), g->cut[o->nin + k][d])) {        /* it is better whole: as it was */
+				undo(s, &way, 0);
+				part_go_back(p, &s->b, before);
+				return false;
+			}
+	for (uint32_t k = 0; k < o->nin; k++) {          /* who reads them again finds them longer */
+		ir_val v = ir_in(s->from, o, k);
+		if (more[k] && !s->map[v] && s->view[v])
+			s->view[v] = shorter(p, t[k], in[k], have[k], scope_type(p, s, v)->dim);
+	}
+	for (uint32_t k = 0; k < o->nout; k++) {
+		if (more[o->nin + k])
+			s->view[o->out + k] = shorter(p, t[o->nin + k], out[k], lie[k], scope_type(p, s, o->out + k)->dim);
+		else
+			scope_give(p, s, o->out + k, out[k], lie[k]);
+	}
+	return true;
+}
+
+/* Is dimension d of operand k of o, which is not made yet, of a value that is cut there by l, into which the extent does not divide? */
+static bool indivisible(struct part *p, struct scope *s, const struct ir_op *o, uint32_t k, int d, struct axes *l, uint32_t *mesh)
+{
+	ir_val x = ir_in(s->from, o, k);
+	const struct view *v = s->map[x] ? NULL : s->view[x];
+	for (int i = 0; v && i < v->nsource; i++) {
+		const struct source *q = &v->source[i];
+		if (q->fill || !q->sh || v->dim[d] <= 1 || v->dim[d] % ir_shard_parts(p->m, q->sh, d) == 0)
+			continue;
+		*l = part_axes(p, q->sh, d);
+		*mesh = p->m->shard.p[q->sh].mesh;
+		return true;
+	}
+	return false;
+}
+
+/* Does gather o take none of f's dimension from places that its indices say? */
+static bool of_batch(struct scope *s, const struct ir_op *o, const struct ir_axes *x, int f)
+{
+	int n, d = ir_axes_find(x, 0, f);
+	const int64_t *batch = ir_attrs(s->from, o, AT_obatch, &n);
+	while (d >= 0 && n-- > 0)
+		if (batch[n] == d)
+			return true;
+	return d < 0;
+}
+
+static enum redop sum_of(const struct scope *s, const struct ir_op *o)
+{
+	return o->kind == IR_reduce && o->nout == 1 ? (enum redop)ir_attr(s->from, o, AT_redop) : o->kind == IR_dot ? RED_add : RED_fn;
+}
+
+/* Is o, with more elements along factor f, the same along those that there are? */
+static bool extends(struct scope *s, const struct ir_op *o, const struct ir_axes *x, int f)
+{
+	bool sum = x->factor[f].kind == FACTOR_SUM && redop_elem[sum_of(s, o)] != ELEM_COUNT;
+	if (!sum && (x->factor[f].kind != FACTOR_EACH || ir_axes_find(x, x->nin, f) < 0))
+		return false;
+	if ((o->kind == IR_gather && !of_batch(s, o, x, f)) || (o->kind == IR_dynamic_update_slice && ir_axes_find(x, 1, f) < 0))
+		return false;                        /* places would be clamped at another end */
+	if (o->kind == IR_convolution && (ir_attr(s->from, o, AT_batch_groups) > 1 || (ir_attr(s->from, o, AT_feature_groups) > 1 && ir_axes_find(x, 1, f) >= 0)))
+		return false;                        /* there would be more groups */
+	for (int t = 0; t < x->nin + x->nout; t++)
+		for (int e = 0; e < x->rank[t]; e++)
+			for (int i = 0; i < x->dim[t][e].n; i++)
+				if (x->dim[t][e].factor[i] == f && x->dim[t][e].n > 1)
+					return false;
+	return true;
+}
+
+/* What r adds nothing to, a scalar. */
+static ir_val nothing(struct part *p, struct scope *s, enum redop r, enum dtype dt)
+{
+	_Alignas(16) char none[16] = {0};
+	kern_identity(r, dt, none);
+	return ir_const(&s->b, ir_scalar(p->m, dt), none, dtype_info[dt].bytes);
+}
+
+/* An op along dimensions that do not divide, over views of values that are cut: it is done on parts of which the last one has more elements,
+ * which nobody reads; what is made of them is a view again.  False: it is not one that can be. */
+static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
+{
+	if (!(ir_info((enum ir_kind)o->kind)->flags & IR_PURE) || !o->nout || o->kind == IR_dynamic_slice || o->kind == IR_slice ||
+	    o->kind == IR_pad || o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint || o->kind == IR_custom_call)
+		return false;
+	const struct ir_axes *x = NULL;
+	struct axes *l = NULL, y;
+	struct longer g;
+	bool any = false;
+	for (uint32_t k = 0; k < o->nin; k++)
+		for (int d = 0; d < scope_type(p, s, ir_in(s->from, o, k))->rank; d++) {
+			uint32_t of;
+			if (!indivisible(p, s, o, k, d, &y, &of))
+				continue;
+			if (!x) {
+				x = ir_axes_of(&p->a, p->m, s->from, o);
+				l = ARENA_NEW(&p->a, struct axes, x->nfactor + 1);
+				g = longer_new(p, s->from, o);
+				g.or_whole = true;
+			}
+			int f = x->dim[k][d].n == 1 ? x->dim[k][d].factor[0] : -1;
+			if (f < 0 || (any && of != g.mesh) || overlap_any(y, l, x->nfactor) || !extends(s, o, x, f))
+				continue;
+			l[f] = y;
+			g.mesh = of;
+			any = true;
+		}
+	if (!any)
+		return false;
+	for (int k = 0; k < x->nin + x->nout; k++) {
+		bool filled = false;
+		for (int d = 0; d < x->rank[k]; d++) {
+			int f = x->dim[k][d].n == 1 ? x->dim[k][d].factor[0] : -1;
+			if (f < 0 || !l[f].n)
+				continue;
+			lengthen(&g, (uint32_t)k, d, divisible(x->factor[f].size, axes_size(l[f])), l[f]);
+			filled |= x->factor[f].kind == FACTOR_SUM;
+		}
+		if (filled && k < x->nin)
+			g.fill[k] = nothing(p, s, sum_of(s, o), (enum dtype)scope_type(p, s, ir_in(s->from, o, (uint32_t)k))->dtype);
+	}
+	return is_longer(p, s, o, &g);
+}
+
+/* --- windows into which a dimension does not divide -------------------------------------------- */
+
+/* Along one dimension of the operand: its axes, if it does not divide, and the extents of operand, kernel (0: as it is), what is scattered and result
+ * with more elements.  Which dimension that is of the kernel and of the result, and which one in attributes. */
+struct wider { struct axes l; int64_t in, size, source, out, high; int kernel, to, at; };
+
 static int64_t attr_at(const struct ir_fn *fn, const struct ir_op *o, enum ir_at a, int k)
 {
 	int n;
 	return ir_attrs(fn, o, a, &n)[k];
+}
+
+/* The same for the gradient of a pool, whose windows all lie inside: those that come behind give nothing. */
+static bool wider_pool(struct part *p, struct scope *s, const struct ir_op *o, int d, struct axes l, struct wider *w)
+{
+	int64_t parts = axes_size(l), in = scope_type(p, s, o->out)->dim[d], source = scope_type(p, s, ir_in(s->from, o, 1))->dim[d],
+	        stride = attr_at(s->from, o, AT_stride, d), size = attr_at(s->from, o, AT_window, d);
+	*w = (struct wider){ .l = l, .kernel = -1, .to = d, .at = d, .source = divisible(source, parts) };
+	w->in = w->out = divisible(MAX(in, (w->source - 1) * stride + size), parts);
+	w->high = (w->source - 1) * stride + size - w->in;
+	return !attr_at(s->from, o, AT_low, d) && (source - 1) * stride + size <= in && source > 1 && w->in <= 2 * in && w->source <= 2 * source &&
+	       w->in + w->source > in + source;
 }
 
 /* How dimension d of the window op o becomes one that divides into the parts of l: windows that there are stay where they are, or, where the
@@ -435,10 +632,10 @@ static bool wider(struct part *p, struct scope *s, const struct ir_op *o, int d,
 	        in = scope_type(p, s, ir_in(fn, o, 0))->dim[d], out = scope_type(p, s, o->out)->dim[w->to], base = attr_at(fn, o, conv ? AT_lhs_dilation : AT_base_dilation, at),
 	        dilation = attr_at(fn, o, conv ? AT_rhs_dilation : AT_window_dilation, at);
 	bool inside = conv && size > out;
-	w->in = (in + parts - 1) / parts * parts;
-	w->out = inside ? out : (out + parts - 1) / parts * parts;
+	w->in = divisible(in, parts);
+	w->out = inside ? out : divisible(out, parts);
 	if (inside)
-		w->size = kernel = (size + parts - 1) / parts * parts;
+		w->size = kernel = divisible(size, parts);
 	w->high = (w->out - 1) * attr_at(fn, o, AT_stride, at) + (kernel - 1) * dilation + 1 - attr_at(fn, o, AT_low, at) - ((w->in - 1) * base + 1);
 	int64_t part = w->in / parts * base, first = -attr_at(fn, o, AT_low, at), last = first + (parts - 1) * (w->out / parts * attr_at(fn, o, AT_stride, at) - part);
 	if (!inside && (MAX(first, last) >= part || MIN(first, last) <= -part))      /* a part's windows are on others' parts */
@@ -446,27 +643,6 @@ static bool wider(struct part *p, struct scope *s, const struct ir_op *o, int d,
 	if (in < 2 || out < 2 || w->in > 2 * in || w->out > 2 * out || kernel > 2 * size)
 		return false;
 	return (w->in > in || w->out > out || kernel > size) && !(inside && attr_at(fn, o, AT_reversal, at));
-}
-
-/* h, of an array of that rank, with the dimensions that have axes in l cut by those, and others as they are if these are free. */
-static ir_shard cut_as(struct part *p, ir_shard h, int rank, uint32_t mesh, const struct axes *l)
-{
-	struct ir_shard_info n = { .mesh = mesh, .rank = rank };
-	n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank + 1);
-	for (int e = 0; e < rank; e++) {
-		struct axes y = l[e].n ? l[e] : part_axes(p, h, e);
-		bool fits = l[e].n || (h && p->m->shard.p[h].mesh == mesh);
-		for (int k = 0; k < rank && fits && !l[e].n; k++)
-			for (int i = 0; i < y.n; i++)
-				for (int j = 0; j < l[k].n; j++)
-					fits &= !ir_axes_overlap(y.p[i], l[k].p[j]);
-		if (!fits)
-			continue;
-		n.dim[e].naxis = y.n;
-		n.dim[e].axis = (struct ir_axis_ref *)y.p;
-	}
-	h = ir_shard_add(p->m, &n);
-	return ir_shard_replicated(p->m, h) ? 0 : h;
 }
 
 /* Does nobody but who gets the function's results read what o gives, which would be no less, gathered with what is behind it, than what it takes? */
@@ -481,120 +657,49 @@ static bool grows(struct part *p, struct scope *s, const struct ir_op *o, const 
 static bool windows(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	struct wider w[IR_MAX_RANK] = {{{0}}};
-	struct axes of_in[IR_MAX_RANK] = {{0}}, of_kernel[IR_MAX_RANK] = {{0}}, of_out[IR_MAX_RANK] = {{0}};
-	bool conv = o->kind == IR_convolution, any = false;
-	uint32_t mesh = 0, taken = conv ? 2 : o->nout;
-	if ((!conv && o->kind != IR_reduce_window) || !scope_type(p, s, o->out)->count)
+	bool conv = o->kind == IR_convolution, pool = o->kind == IR_select_and_scatter, any = false;
+	uint32_t mesh = 0, taken = conv ? 1 : o->nout;
+	if ((!conv && !pool && o->kind != IR_reduce_window) || !scope_type(p, s, o->out)->count)
 		return false;
 	int rank = scope_type(p, s, ir_in(s->from, o, 0))->rank;
 	for (int d = 0; d < rank; d++) {
 		uint32_t of = mesh;
 		struct axes y = {0};
-		for (uint32_t k = 0; k < (conv ? 1 : taken) && !y.n; k++)
+		for (uint32_t k = 0; k < taken && !y.n; k++)
 			y = cut_of(p, s, ir_in(s->from, o, k), d, &of);
-		if (!y.n || (mesh && of != mesh) || !wider(p, s, o, d, y, &w[d])) {
+		if (!y.n || (any && of != mesh) || !(pool ? wider_pool : wider)(p, s, o, d, y, &w[d])) {
 			w[d].l.n = 0;
 			continue;
 		}
 		mesh = of;
 		any = true;
-		of_in[d] = y;
-		if (w[d].size)
-			of_kernel[w[d].kernel] = y;
-		else
-			of_out[w[d].to] = y;
 	}
 	for (int d = 0; d < rank && any; d++)
-		any = !w[d].l.n || w[d].out == scope_type(p, s, o->out)->dim[w[d].to] || !grows(p, s, o, &w[d]);
+		any = !w[d].l.n || scope_type(p, s, o->out)->dim[w[d].to] % axes_size(w[d].l) == 0 || !grows(p, s, o, &w[d]);
 	if (!any)
 		return false;
-	for (uint32_t k = 0; k < o->nin; k++) {
-		bool more = k < taken && (!conv || !k);
-		for (int d = 0; d < rank && conv && k == 1; d++)
-			more |= w[d].l.n && w[d].size;
-		if (!more)
-			moved_need(p, s, ir_in(s->from, o, k));
-		scope_summed(p, s, ir_in(s->from, o, k));
-	}
-	struct part_mark before = part_mark(p, &s->b);
-	uint32_t n = o->nin + o->nout, words;
-	ir_val *in = ARENA_NEW(&p->a, ir_val, n + 1), *out = ARENA_NEW(&p->a, ir_val, n + 1);
-	ir_shard *have = ARENA_NEW(&p->a, ir_shard, n + 1), *want = ARENA_NEW(&p->a, ir_shard, n + 1), *lie = ARENA_NEW(&p->a, ir_shard, n + 1);
-	ir_type *t = ARENA_NEW(&p->a, ir_type, n + 1);
-	for (uint32_t k = 0; k < n; k++) {
-		ir_val v = k < o->nin ? ir_in(s->from, o, k) : o->out + k - o->nin;
-		struct ir_type_info i = *scope_type(p, s, v);
-		bool kernel = conv && k == 1, more = false;
-		int64_t dim[IR_MAX_RANK];
-		memcpy(dim, i.dim, sizeof *dim * i.rank);
-		for (int d = 0; d < rank; d++) {
-			if (!w[d].l.n || (k >= taken && k < o->nin) || (kernel && !w[d].size))
-				continue;
-			dim[kernel ? w[d].kernel : k < o->nin ? d : w[d].to] = kernel ? w[d].size : k < o->nin ? w[d].in : w[d].out;
-			more = true;
-		}
-		t[k] = ir_tensor(p->m, (enum dtype)i.dtype, i.rank, dim);
-		if (k >= o->nin) {
-			want[k - o->nin] = cut_as(p, part_summed(p, scope_wanted(s, v)), i.rank, mesh, of_out);
+	struct longer g = longer_new(p, s->from, o);
+	g.mesh = mesh;
+	for (int d = 0; d < rank; d++) {
+		if (!w[d].l.n)
 			continue;
-		}
-		if (!more) {
-			in[k] = s->map[v];
-			have[k] = s->sh[v];
-			continue;
-		}
-		have[k] = cut_as(p, part_summed(p, s->map[v] ? s->sh[v] : scope_wanted(s, v)), i.rank, mesh, kernel ? of_kernel : of_in);
-		enum redop r = conv ? RED_add : (enum redop)ir_attr(s->from, o, AT_redop);
-		ir_val fill = r == RED_fn ? s->map[ir_in(s->from, o, o->nout + k)] : 0;
-		if (!fill) {
-			_Alignas(16) char none[16] = {0};
-			if (!conv)
-				kern_identity(r, (enum dtype)i.dtype, none);
-			fill = ir_const(&s->b, ir_scalar(p->m, (enum dtype)i.dtype), none, dtype_info[i.dtype].bytes);
-		}
-		const struct view *y = s->map[v] ? view_of(p, scope_type(p, s, v), s->map[v], s->sh[v]) : s->view[v];
-		for (int d = 0; d < i.rank && y; d++)
-			if (dim[d] > i.dim[d])
-				y = view_longer(p, y, d, dim[d], fill);
-		record_about(p, s->from, v);
-		in[k] = y && have[k] ? view_emit(p, &s->b, y, have[k]) : 0;
-		if (!in[k]) {
-			part_go_back(p, &s->b, before);
-			return false;
-		}
+		for (uint32_t k = 0; k < taken; k++)
+			lengthen(&g, k, d, w[d].in, w[d].l);
+		if (w[d].size)
+			lengthen(&g, 1, w[d].kernel, w[d].size, w[d].l);
+		if (pool)
+			lengthen(&g, 1, d, w[d].source, w[d].l);
+		for (uint32_t k = 0; k < o->nout && !w[d].size; k++)
+			lengthen(&g, o->nin + k, w[d].to, w[d].out, w[d].l);
+		ir_attr_word((enum ir_kind)o->kind, g.w, AT_high)[1 + w[d].at] = w[d].high;
 	}
-	int64_t *attr = ir_attr_copy(&p->a, s->from, o, &words);
-	for (int d = 0; d < rank; d++)
-		if (w[d].l.n)
-			ir_attr_word((enum ir_kind)o->kind, attr, AT_high)[1 + w[d].at] = w[d].high;
-	do_longer(p, s, o, attr, words, t, in, have, want, out, lie);
-	bool longer = false;
-	for (uint32_t k = 0; k < o->nout; k++)
-		for (int d = 0; d < rank; d++) {
-			if (!w[d].l.n || w[d].size)
-				continue;
-			longer = true;
-			if (!axes_equal(part_axes(p, lie[k], w[d].to), w[d].l)) {        /* it is better whole: as it was */
-				part_go_back(p, &s->b, before);
-				return false;
-			}
-		}
-	for (uint32_t k = 0; k < o->nout; k++) {
-		if (!longer) {
-			scope_give(p, s, o->out + k, out[k], lie[k]);
-			continue;
-		}
-		const struct ir_type_info *had = scope_type(p, s, o->out + k);
-		struct view *y = view_of(p, ir_type_of(p->m, t[o->nin + k]), out[k], lie[k]);
-		int64_t *dim = arena_copy(&p->a, y->dim, sizeof *dim * (size_t)y->rank);
-		struct run *run = arena_copy(&p->a, y->piece[0].run, sizeof *run * (size_t)y->rank);
-		for (int d = 0; d < y->rank; d++)
-			dim[d] = run[d].n = had->dim[d];
-		y->dim = dim;
-		y->piece[0].run = run;
-		s->view[o->out + k] = y;
+	for (uint32_t k = pool; k < taken + conv + pool; k++) {
+		enum redop r = conv || pool ? RED_add : (enum redop)ir_attr(s->from, o, AT_redop);
+		if (r == RED_fn)
+			moved_need(p, s, ir_in(s->from, o, o->nout + k));
+		g.fill[k] = r == RED_fn ? s->map[ir_in(s->from, o, o->nout + k)] : nothing(p, s, r, (enum dtype)scope_type(p, s, ir_in(s->from, o, k))->dtype);
 	}
-	return true;
+	return is_longer(p, s, o, &g);
 }
 
 bool moved_op(struct part *p, struct scope *s, const struct ir_op *o) { return waits(p, s, o) || in_place(p, s, o) || with_more(p, s, o) || windows(p, s, o); }

@@ -187,12 +187,11 @@ struct view *view_moved(struct part *p, const struct ir_b *b, const struct ir_fn
 	return boxes(v) ? v : NULL;
 }
 
-struct view *view_longer(struct part *p, const struct view *x, int d, int64_t n, ir_val fill)
+struct view *view_longer(struct part *p, const struct ir_b *b, const struct view *x, const int64_t *dim, ir_val fill)
 {
-	struct view *v = view_new(p, x->rank, x->dim, x->npiece + 1, x->nsource + 1);
-	int64_t *dim = arena_copy(&p->a, x->dim, sizeof *dim * (size_t)x->rank);
-	dim[d] = n;
-	v->dim = dim;
+	struct view *v = view_new(p, x->rank, dim, x->npiece + 1, x->nsource + 1);
+	if (!memcmp(dim, x->dim, sizeof *dim * (size_t)x->rank))
+		fill = 0;
 	memcpy(v->source, x->source, sizeof *x->source * (size_t)x->nsource);
 	v->nsource = x->nsource;
 	if (fill) {
@@ -200,11 +199,14 @@ struct view *view_longer(struct part *p, const struct view *x, int d, int64_t n,
 		add_piece(p, v, x->nsource);
 	}
 	for (int k = 0; k < x->npiece; k++) {
+		const struct source *q = &v->source[x->piece[k].source];
+		if (fill && q->fill && same_fill(b, q->v, fill))
+			continue;
 		struct run *r = add_piece(p, v, x->piece[k].source);
 		memcpy(r, x->piece[k].run, sizeof *r * (size_t)v->rank);
-		const struct source *q = &v->source[x->piece[k].source];
-		if (!fill && x->npiece == 1 && is_still(&r[d], x->dim[d]) && !q->fill && q->dim[d] == n)
-			r[d] = still(n);             /* what is behind it there will do */
+		for (int d = 0; d < v->rank && !fill; d++)       /* what is behind it there will do */
+			if (is_still(&r[d], x->dim[d]) && (q->fill || (x->npiece == 1 && q->dim[d] == dim[d])))
+				r[d] = still(dim[d]);
 	}
 	return boxes(v) ? v : NULL;
 }
@@ -277,19 +279,12 @@ static bool studied(struct part *p, const struct ir_b *b, const struct view *v, 
 				if (!all && v->source[v->piece[i].source].fill)
 					return false;
 			}
-	if (!k->ncut || !k->ndata || part_sum(p, to))
+	if (!k->ndata || part_sum(p, to))
 		return false;
 	if (k->ndata == 1)
 		return one;
 	/* others would be overwritten by what is around a piece */
 	return k->ncut == 1 && (!partial || (one && k->fills && k->ndata < 2));
-}
-
-int view_cuts(struct part *p, const struct ir_b *b, const struct view *v, ir_shard to)
-{
-	struct making k = { .ncut = 0 };
-	studied(p, b, v, to, &k);
-	return k.ncut;
 }
 
 /* How the source of a view comes to where it is put together. */
@@ -364,7 +359,12 @@ ir_val view_emit(struct part *p, struct ir_b *b, const struct view *v, ir_shard 
 		same = is_still(&v->piece[0].run[d], v->dim[d]) && q->dim[d] == v->dim[d];
 	if (same)
 		return part_reshard(p, b, q->v, q->sh, to);
-	if (v->npiece == 1 && q->fill) {         /* of what it was made of nothing is left */
+	bool none = q->fill;
+	for (int i = 1; i < v->npiece; i++) {
+		const struct source *other = &v->source[v->piece[i].source];
+		none &= other->fill && same_fill(b, q->v, other->v);
+	}
+	if (none) {                              /* of what it was made of nothing is left */
 		ir_type t = ir_tensor(p->m, (enum dtype)ir_vtype(p->m, b->fn, q->v)->dtype, v->rank, v->dim);
 		return ir_splat_of(b, q->v, part_type(p, t, to, DT_token));
 	}
@@ -375,4 +375,30 @@ ir_val view_emit(struct part *p, struct ir_b *b, const struct view *v, ir_shard 
 	if (!r)
 		part_go_back(p, b, at);
 	return r;
+}
+
+bool view_moved_along(const struct view *v, int d)
+{
+	for (int i = 0; i < v->npiece; i++) {
+		const struct source *q = &v->source[v->piece[i].source];
+		if (!q->fill && (!is_still(&v->piece[i].run[d], v->dim[d]) || q->dim[d] != v->dim[d]))
+			return true;
+	}
+	return false;
+}
+
+ir_val view_cut_out(struct part *p, struct ir_b *b, const struct view *v, ir_shard to)
+{
+	const struct source *q = &v->source[v->piece[0].source];
+	const struct run *r = v->piece[0].run;
+	bool all = v->npiece == 1 && !q->fill;
+	for (int d = 0; d < v->rank && all; d++)
+		all = covers(&r[d], v->dim[d]);
+	if (!all)
+		return 0;
+	ir_val x = part_reshard(p, b, q->v, q->sh, to);
+	for (int d = 0; d < v->rank; d++)
+		if (view_moved_along(v, d))
+			x = along(p, b, x, d, r[d], v->dim[d], 0);
+	return x;
 }

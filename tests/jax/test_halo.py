@@ -108,6 +108,78 @@ def test_turned_along_two(name, shape):
         assert {*re.findall(r"^coll \d+ (\w+)", text, re.M)} == {"permute"}, text
 
 
+OVER_EDGES = {
+    "product of diagonals": lambda x: (x[1:, 1:] * x[:-1, :-1]).sum(), "mixed derivative": lambda x: jnp.pad(x[2:, 2:] - x[2:, :-2] - x[:-2, 2:] + x[:-2, :-2], 1),
+    "edge": lambda x: jnp.pad(x, 1, mode="edge").sum(1), "stencil": lambda x: (lambda p: sum(p[i:i + 32, j:j + 48] for i in range(3) for j in range(3)))(jnp.pad(x, 1, mode="edge")),
+    "wrap": lambda x: (lambda p: sum(p[i:i + 32, j:j + 48] * (i + 3 * j) for i in range(3) for j in range(3)))(jnp.pad(x, 1, mode="wrap")),
+    "gram": lambda x: x[1:, 1:] @ x[:-1, :-1].T, "extremes": lambda x: (x[1:, 3:].max(), x[3:, :-1].min(0)),
+}
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 4), (4, 2), (1, 3)])
+@pytest.mark.parametrize("name", OVER_EDGES)
+def test_over_edges_along_two(name, shape):
+    """Neither dimension divides; what is gathered is less than a fourth of the argument."""
+    m, x = mesh(*shape) if np.prod(shape) <= len(jax.devices()) else mesh(2, 2), whole(32, 48) % 5
+    check(OVER_EDGES[name], [x], [("x", "y")], m)
+    if jax.default_backend() == "rondo" and name != "gram":
+        for c in bytes_moved.of_rondo(jax.jit(OVER_EDGES[name]).lower(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(m, P("x", "y")))).compile().as_text()):
+            assert c[2] <= x.nbytes / 4, c
+
+
+def drawn(seed):
+    """A function that moves elements along both dimensions in several ways, one after the other, and what stands between."""
+    r = np.random.default_rng(seed)
+    steps = [(str(r.choice(["slice", "slice", "roll", "edge", "wrap", "reflect", "zeros", "stride", "flip", "halves", "scale", "neighbours", "pool", "sum", "max"])), *r.integers(1, 4, 4).tolist()) for _ in range(r.integers(2, 6))]
+
+    def f(x):
+        out = []
+        for k, a, b, c, d in steps:
+            n, m = x.shape
+            if k == "slice" and n > 9 and m > 9:
+                x = x[a:n - b, c:m - d]
+            elif k == "roll":
+                x = jnp.roll(x, (a - 2, c - 2), (0, 1))
+            elif k in ("edge", "wrap", "reflect"):
+                x = jnp.pad(x, ((a, b), (c, d)), mode=k)
+            elif k == "zeros":
+                x = jnp.pad(x, ((a, b), (c, d)), constant_values=a)
+            elif k == "stride" and n > 12 and m > 12:
+                x = x[a::2, b::c]
+            elif k == "flip":
+                x = x[::-1, ::-1] if a > 1 else x[:, ::-1]
+            elif k == "halves":
+                x = jnp.concatenate([x[n // 2:, :-c] - 1, x[:n // 2, c:]], 0)
+            elif k == "scale":
+                x = x * a - x[:1] + x[:, -1:]
+            elif k == "neighbours":
+                x = x[1:, 1:] * 2 - x[:-1, :-1] + x[1:, :-1]
+            elif k == "pool" and n > 12 and m > 12:
+                x = lax.reduce_window(x, np.int32(-2**31), lax.max, (a + 1, b), (2, 1), "VALID")
+            elif k in ("sum", "max"):
+                out.append(getattr(x, k)(a % 2) % 1000)
+            x = x % 1000
+        return x, out
+    return f
+
+
+@pytest.mark.parametrize("seed", range(48))
+def test_drawn_along_two(seed):
+    m = mesh(*[(2, 2), (2, 4), (3, 2), (4, 2), (2, 3), (1, 3)][seed % 6]) if len(jax.devices()) >= 8 else mesh(2, 2)
+    x = np.random.default_rng(seed).integers(0, 1000, (24, 48)).astype(np.int32)
+    check(drawn(seed), [x], [[("x", "y"), ("y", "x"), (("x", "y"),), (None, ("x", "y"))][seed % 4 if seed % 3 else 0]], m)
+
+
+@pytest.mark.parametrize("w,s,pad", [((3, 3), (2, 2), "SAME"), ((3, 4), (2, 1), "SAME"), ((3, 3), (1, 1), "SAME"), ((3, 3), (2, 2), "VALID"), ((2, 5), (2, 2), "VALID")], ids=str)
+def test_gradient_of_a_pool_along_two(w, s, pad):
+    m, x = mesh(2, 4) if len(jax.devices()) >= 8 else mesh(2, 2), np.random.default_rng(0).permutation(48 * 64).reshape(48, 64).astype(np.float32)
+    f = jax.grad(lambda x: (lax.reduce_window(x, -np.inf, lax.max, w, s, pad) ** 2).sum())
+    check(f, [x], [("x", "y")], m)
+    if jax.default_backend() == "rondo":
+        for c in bytes_moved.of_rondo(jax.jit(f).lower(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(m, P("x", "y")))).compile().as_text()):
+            assert c[2] <= x.nbytes / 4, c
+
+
 def test_moved_in_loops():
     m = mesh(4)
     check(lambda x: lax.fori_loop(0, 5, lambda i, a: a + jnp.roll(a, i % 2 + 1, 0) - jnp.roll(a, 1, 0), x), [whole(8, 4)], [("x",)], m)
