@@ -205,8 +205,9 @@ static void conv_run(const struct prog_kern *k, const struct kern_state *s, int 
 
 /* --- as a product ---------------------------------------------------------------------- */
 
-/* The padded copy: dimensions of lhs, outermost first, with padding and dilation applied. */
-struct lay { const struct conv *q; int rank, dim[LOOP_RANK]; int64_t extent[LOOP_RANK], stride[LOOP_RANK]; };
+/* The padded copy: dimensions of lhs, outermost first, with padding and dilation applied.  The last ones that are as they were, side by side, are no
+ * dimensions: so many elements are one, `unit`. */
+struct lay { const struct conv *q; int rank, dim[LOOP_RANK]; int64_t extent[LOOP_RANK], unit; };
 
 /* Where position x of dimension d of the copy comes from in lhs, -1: it is zero. */
 static int64_t comes_from(const struct conv *q, const struct prog_view *v, int d, int64_t x)
@@ -227,7 +228,7 @@ static void lay_out(const struct prog_kern *k, const void *arg, char *const *ptr
 	const struct prog_view *v = &k->v[0];
 	const char *from = view_at(k, ptr, 0);
 	int es = dt_bytes(v->dtype), last = y->rank - 1, d = y->dim[last];
-	int64_t n = y->extent[last], ix[LOOP_RANK], rows = 1, x0 = 0, step = 1;
+	int64_t n = y->extent[last], unit = y->unit * es, ix[LOOP_RANK], rows = 1, x0 = 0, step = 1;
 	for (int i = 0; i < last; i++)
 		rows *= y->extent[i];
 	for (int i = 0; i < y->q->ns; i++)
@@ -237,7 +238,7 @@ static void lay_out(const struct prog_kern *k, const void *arg, char *const *ptr
 		x0++;
 	int64_t s0 = x0 < n ? comes_from(y->q, v, d, x0) : 0, count = x0 < n ? MIN((n - x0 + step - 1) / step, v->dim[d] - s0) : 0;
 	for (int64_t row = rows * t0 / tiles; row < rows * t1 / tiles; row++) {
-		char *out = to + row * n * es;
+		char *out = to + row * n * unit;
 		int64_t off = s0 * v->stride[d];
 		bool there = true;
 		index_of(last, y->extent, row, ix);
@@ -247,9 +248,16 @@ static void lay_out(const struct prog_kern *k, const void *arg, char *const *ptr
 			off += s * v->stride[y->dim[i]];
 		}
 		if (!there || count < n)
-			memset(out, 0, (size_t)(n * es));
-		if (there)
-			move_strided(es, count, out + x0 * es, step * es, from + off * es, v->stride[d] * es);
+			memset(out, 0, (size_t)(n * unit));
+		const char *in = from + off * es;
+		out += x0 * unit;
+		if (there && step == 1 && v->stride[d] == y->unit)
+			memcpy(out, in, (size_t)(count * unit));
+		else if (there && unit == es)
+			move_strided(es, count, out, step * es, in, v->stride[d] * es);
+		else
+			for (int64_t i = 0; i < count && there; i++)
+				memcpy(out + i * step * unit, in + i * v->stride[d] * es, (size_t)unit);
 	}
 }
 
@@ -278,9 +286,9 @@ static bool product(const struct prog_kern *k, const struct conv *q, struct kern
 			return false;
 	struct lay *y = ARENA_NEW(&s->a, struct lay, 1);
 	int64_t extent[LOOP_RANK], stride[LOOP_RANK], bytes = dt_bytes(l->dtype);
+	uint32_t changed = 0;                    /* dimensions that are not copied as they are */
 	bool copy = false;
-	y->q = q;
-	y->rank = l->rank;
+	*y = (struct lay){ .q = q, .rank = l->rank, .unit = 1 };
 	for (int d = 0; d < l->rank; d++) {
 		extent[d] = l->dim[d];
 		stride[d] = l->stride[d];
@@ -293,6 +301,7 @@ static bool product(const struct prog_kern *k, const struct conv *q, struct kern
 		int d = (int)q->ld[2 + i];
 		extent[d] = (o->dim[q->od[2 + i]] - 1) * q->stride[i] + (r->dim[q->rd[2 + i]] - 1) * q->rdil[i] + 1;
 		copy |= q->low[i] != 0 || q->ldil[i] != 1 || extent[d] > l->dim[d];
+		changed |= (q->low[i] != 0 || q->ldil[i] != 1 || extent[d] != l->dim[d]) << d;
 	}
 	if (copy)
 		for (int i = y->rank; i-- > 0;) {
@@ -300,6 +309,8 @@ static bool product(const struct prog_kern *k, const struct conv *q, struct kern
 			stride[y->dim[i]] = bytes / dt_bytes(l->dtype);
 			bytes *= y->extent[i];
 		}
+	for (int d; y->rank > 1 && !(changed >> (d = y->dim[y->rank - 1]) & 1) && (l->stride[d] == y->unit || l->dim[d] == 1); y->rank--)
+		y->unit *= l->dim[d];
 	/* side by side in the result, output positions are columns, of one image at a time */
 	int64_t sb = stride[q->ld[0]], sf = stride[q->ld[1]], near = q->ns ? o->stride[q->od[1 + q->ns]] : 0;
 	bool across = near == 1 && o->stride[q->od[1]] != 1 && o->dim[q->od[1 + q->ns]] > 1;
