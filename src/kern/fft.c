@@ -1,7 +1,7 @@
 /* fft, in the precision of the operand.
  *
  * Lengths whose prime factors are at most RADIX_MOST: Stockham's self-sorting form, one pass per factor.  Others:
- * Bluestein's chirp as a convolution of a power of two ("A linear filtering approach to the computation of discrete
+ * Bluestein's chirp as a convolution of a length of few factors ("A linear filtering approach to the computation of discrete
  * Fourier transform", 1970).  Several lines go side by side, element for element one cache line, so every pass is
  * vector code; lines that are long or few are cut into a matrix whose columns and rows are such lines (Bailey, "FFTs
  * in external or hierarchical memory", 1990), and a phase each shares them among threads.  Real lines of even
@@ -87,6 +87,21 @@ static void put(const struct line *l, void *to, int64_t k, struct cx v)
 
 static void *transform(const struct line *l, void *x, void *t, int64_t lanes);
 
+/* The least of 2^i times 1, 3, 5, 9 or 15 that is at least n. */
+static int64_t smooth(int64_t n)
+{
+	static const int odd[] = { 1, 3, 5, 9, 15 };
+	int64_t best = INT64_MAX;
+	for (int i = 0; i < (int)NELEM(odd); i++) {
+		int64_t p = odd[i];
+		while (p < n)
+			p *= 2;
+		best = MIN(best, p);
+	}
+	return best;
+}
+
+static bool line_cut(struct arena *a, struct line *l);
 static struct line *line_make(struct arena *a, int64_t n, bool wide)
 {
 	struct line *l = ARENA_NEW(a, struct line, 1);
@@ -104,10 +119,9 @@ static struct line *line_make(struct arena *a, int64_t n, bool wide)
 			m /= f;
 		}
 	if (m > 1) {
-		int64_t p = 1;
-		while (p < 2 * n - 1)
-			p *= 2;
+		int64_t p = smooth(2 * n - 1);
 		l->inner = line_make(a, p, wide);
+		line_cut(a, l->inner);
 		l->chirp = arena_alloc(a, (size_t)(n * l->es));
 		l->kernel = arena_alloc(a, (size_t)(p * l->es));
 		void *x = mem_alloc((size_t)(p * l->es)), *t = mem_alloc((size_t)(p * l->es));
@@ -145,6 +159,8 @@ static bool line_cut(struct arena *a, struct line *l)
 			n1 *= l->fac[i];
 	if (l->inner || n1 < 16)
 		return false;
+	if (l->col)
+		return true;
 	int64_t n2 = l->n / n1;
 	l->col = line_make(a, n1, l->wide);
 	l->row = line_make(a, n2, l->wide);
@@ -161,6 +177,22 @@ static int64_t line_scratch(const struct line *l)
 	return l->inner ? l->inner->n + line_scratch(l->inner) : l->n;
 }
 
+/* x[k][j] = element k of line j, es bytes; ls, ks: bytes from line to line, element to element. */
+static void lines_in(int es, int64_t n, int64_t lanes, const char *src, int64_t ls, int64_t ks, char *x)
+{
+	if (lanes == 1) {
+		move_strided(es, n, x, es, src, ks);
+	} else if (ls == es) {
+		for (int64_t k = 0; k < n; k++)
+			memcpy(x + k * lanes * es, src + k * ks, (size_t)(lanes * es));
+	} else if (ks == es && es <= 8 && ls % es == 0 && (uintptr_t)src % (unsigned)es == 0) {
+		kern_isa_get()->transpose[es == 4 ? 2 : 3](lanes, n, src, ls / es, x, lanes);
+	} else {
+		for (int64_t j = 0; j < lanes; j++)
+			move_strided(es, n, x + j * es, lanes * es, src + j * ls, ks);
+	}
+}
+
 /* All factors, from x to t and back; where the result is. */
 static void *passes(const struct line *l, void *x, void *t, int64_t lanes,
                     void (*pass)(int r, int64_t done, int64_t m, int64_t lanes, const void *a, void *o, const void *w))
@@ -175,6 +207,16 @@ static void *passes(const struct line *l, void *x, void *t, int64_t lanes,
 		t = s;
 	}
 	return x;
+}
+
+/* One line that is cut: its columns side by side, and then its rows. */
+static void *as_matrix(const struct line *l, void *x, void *t)
+{
+	int64_t n1 = l->col->n, n2 = l->row->n;
+	char *y = transform(l->col, x, t, n2), *z = y == x ? t : x;
+	kern_isa_get()->fft_weigh[l->wide](n1, n2, y, l->turn, n2);
+	lines_in(l->es, n2, n1, y, n2 * l->es, l->es, z);
+	return transform(l->row, z, y, n1);
 }
 
 /* Forward transform of x [n][lanes]; the result is there or at the start of t, which has lanes times line_scratch. */
@@ -197,26 +239,10 @@ static void *transform(const struct line *l, void *x, void *t, int64_t lanes)
 		memcpy(x, z, (size_t)n * es);
 		return x;
 	}
-	return passes(l, x, t, lanes, isa->fft_pass[l->wide]);
+	return lanes == 1 && l->col ? as_matrix(l, x, t) : passes(l, x, t, lanes, isa->fft_pass[l->wide]);
 }
 
 /* --- lines in memory ------------------------------------------------------------------ */
-
-/* x[k][j] = element k of line j, es bytes; ls, ks: bytes from line to line, element to element. */
-static void lines_in(int es, int64_t n, int64_t lanes, const char *src, int64_t ls, int64_t ks, char *x)
-{
-	if (lanes == 1) {
-		move_strided(es, n, x, es, src, ks);
-	} else if (ls == es) {
-		for (int64_t k = 0; k < n; k++)
-			memcpy(x + k * lanes * es, src + k * ks, (size_t)(lanes * es));
-	} else if (ks == es && es <= 8 && ls % es == 0 && (uintptr_t)src % (unsigned)es == 0) {
-		kern_isa_get()->transpose[es == 4 ? 2 : 3](lanes, n, src, ls / es, x, lanes);
-	} else {
-		for (int64_t j = 0; j < lanes; j++)
-			move_strided(es, n, x + j * es, lanes * es, src + j * ls, ks);
-	}
-}
 
 static void lines_out(int es, int64_t n, int64_t lanes, char *dst, int64_t ls, int64_t ks, const char *x)
 {
@@ -444,7 +470,7 @@ struct err *kern_make_fft(const struct prog_kern *k, struct kern_state *s)
 			matrix = MAX(matrix, (size_t)(all * n * es));
 			g.across = -1;
 			g.lines = all;
-			g.lanes = lanes;
+			g.lanes = lanes = n > LONG ? 4 * lanes : lanes;      /* each element in a page of its own */
 			for (int part = COLUMNS; part <= ROWS; part++) {
 				const struct line *sub = part == COLUMNS ? l->col : l->row, *other = part == COLUMNS ? l->row : l->col;
 				g.part = (enum part)part;
@@ -458,6 +484,8 @@ struct err *kern_make_fft(const struct prog_kern *k, struct kern_state *s)
 			continue;
 		}
 		int64_t each = (n + 1 + MAX(n, line_scratch(l)) + 2) * es;
+		if (g.across >= 0 && n >= FEW_LONG / 4 && in->stride[d] * es >= 4096)
+			lanes *= 4;
 		g.lanes = MAX(1, MIN(lanes, MOST_BYTES / each));
 		if (g.across >= 0) {
 			int64_t e = g.dim[g.across];
@@ -466,6 +494,8 @@ struct err *kern_make_fft(const struct prog_kern *k, struct kern_state *s)
 			g.dim[g.across] = 1;
 		}
 		g.lanes = g.across >= 0 ? g.lanes : 1;
+		if (g.lanes == 1)
+			line_cut(&s->a, l);
 		q->stage[q->nstage++] = g;
 		most = MAX(most, g.lines * g.groups);
 		q->need = MAX(q->need, (size_t)(each * g.lanes));

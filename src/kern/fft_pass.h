@@ -215,6 +215,24 @@ static inline __attribute__((always_inline)) void NAME(pair)(const T *pa, const 
 		*(NAME(cv) *)o = e + NAME(minus_i)(NAME(turn)(d, c, s));
 }
 
+/* The same of one line, with i * way instead of i, conjugated on the way back: way is -1 there. */
+static void NAME(pair_line)(int64_t h, const T *restrict in, T *restrict out, const T *restrict w, T way)
+{
+	const T last[2] = { in[way > 0 ? 0 : 2 * h], in[way > 0 ? 1 : 2 * h + 1] };       /* term h is term 0 */
+	for (int64_t k = 0; k < h; k++) {
+		const T *a = in + 2 * k, *b = k ? in + 2 * (h - k) : last;
+		T er = (a[0] + b[0]) * (T)0.5, ei = (a[1] - b[1]) * (T)0.5, dr = (a[0] - b[0]) * (T)0.5, di = (a[1] + b[1]) * (T)0.5;
+		T s = w[2 * k + 1] * way, tr = dr * w[2 * k] - di * s, ti = di * w[2 * k] + dr * s;
+		out[2 * k] = er + ti * way;
+		out[2 * k + 1] = (ei - tr * way) * way;
+	}
+	if (way > 0) {
+		T er = last[0], ei = last[1];
+		out[2 * h] = er - ei;
+		out[2 * h + 1] = (ei - ei) * (T)0.5;
+	}
+}
+
 /* From the transform z of h pairs of neighbours as complex numbers to x, that of the 2 h real ones (h + 1 terms), and
  * back to the conjugate of z.  w: roots of order 2 h. */
 static void NAME(pairs)(int64_t h, int64_t lanes, const void *in_, void *out_, const void *w_, bool back)
@@ -222,6 +240,10 @@ static void NAME(pairs)(int64_t h, int64_t lanes, const void *in_, void *out_, c
 	const T *in = in_, *w = w_;
 	T *out = out_;
 	int64_t flat = 2 * lanes;
+	if (lanes == 1) {
+		NAME(pair_line)(h, in, out, w, back ? -1 : 1);
+		return;
+	}
 	for (int64_t k = 0; k < h + !back; k++, out += flat) {
 		const T *a = in + flat * (k == h ? 0 : k), *b = in + flat * (!k && !back ? 0 : h - k);       /* term h is term 0 */
 		int64_t j = 0;
