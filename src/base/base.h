@@ -110,7 +110,6 @@ void mem_undo(struct mem_undo *u, void (*fn)(void *), void *arg);
 void mem_done(struct mem_undo *u);
 /* A lock (pthread_mutex_t *) that a jump opens. */
 void mem_lock(struct mem_undo *u, void *mutex);
-void mem_locked(struct mem_undo *u, void *mutex);      /* the same of one that is held */
 void mem_unlock(struct mem_undo *u);
 /* From here on what is taken outlives the guard; gives what was so before. */
 bool mem_persist(bool on);

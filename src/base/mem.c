@@ -157,10 +157,8 @@ static void unlock(void *mutex) { pthread_mutex_unlock(mutex); }
 void mem_lock(struct mem_undo *u, void *mutex)
 {
 	pthread_mutex_lock(mutex);
-	mem_locked(u, mutex);
+	mem_undo(u, unlock, mutex);
 }
-
-void mem_locked(struct mem_undo *u, void *mutex) { mem_undo(u, unlock, mutex); }
 
 void mem_unlock(struct mem_undo *u)
 {

@@ -242,40 +242,63 @@ static struct block *extend(struct sym_heap *h, size_t size)
 	return b;
 }
 
-/* Blocks of one size and one origin are told once, with how many they are. */
-static void largest(struct sym_heap *h, struct str *s)
-{
-	struct { const struct block *b; int n; } top[5] = { 0 };
-	int used = 0;
+/* Blocks of one size and one origin are told once, with how many they are and on which devices. */
+struct held { size_t bytes; int index, n, first, last, heaps; char what[160]; };
+enum { HELD = 5 };
 
+static void held_by(struct sym_heap *h, struct held *top)
+{
+	int dev = h->world->first + h->i;
+
+	pthread_mutex_lock(&h->lock);
 	for (const struct block *b = h->last; b; b = b->prev) {
+		const char *what = b->what ? b->what : "";
 		int i = 0;
 		if (b->free || !b->pub.bytes)
 			continue;
-		while (i < used && (top[i].b->pub.bytes > b->pub.bytes || (top[i].b->pub.bytes == b->pub.bytes && (top[i].b->what != b->what || top[i].b->index != b->index))))
+		while (i < HELD && (top[i].bytes > b->pub.bytes || (top[i].bytes == b->pub.bytes &&
+		       (top[i].index != b->index || strncmp(top[i].what, what, sizeof top->what - 1)))))
 			i++;
-		if (i < used && top[i].b->pub.bytes == b->pub.bytes) {
-			top[i].n++;
+		if (i == HELD)
 			continue;
+		if (top[i].bytes != b->pub.bytes) {
+			memmove(top + i + 1, top + i, sizeof *top * (size_t)(HELD - 1 - i));
+			top[i] = (struct held){ .bytes = b->pub.bytes, .index = b->index, .first = dev, .last = -1 };
+			snprintf(top[i].what, sizeof top->what, "%s", what);       /* the text may go with its block */
 		}
-		if (i == NELEM(top))
-			continue;
-		used = MIN(used + 1, (int)NELEM(top));
-		memmove(top + i + 1, top + i, sizeof *top * (size_t)(used - 1 - i));
-		top[i].b = b;
-		top[i].n = 1;
+		top[i].n++;
+		top[i].heaps += top[i].last != dev;
+		top[i].last = dev;
 	}
-	for (int i = 0; i < used; i++) {
-		str_add(s, i ? ", " : "; largest live buffers: ");
-		if (top[i].n > 1)
-			str_addf(s, "%d of ", top[i].n);
-		str_bytes(s, top[i].b->pub.bytes);
-		if (top[i].b->what)
-			str_addf(s, " (%s", top[i].b->what);
-		if (top[i].b->what && top[i].b->index >= 0)
-			str_addf(s, " %d", top[i].b->index);
-		if (top[i].b->what)
+	pthread_mutex_unlock(&h->lock);
+}
+
+/* Of h; or, where it is their common room that is short, of all heaps of its world. */
+static void largest(struct sym_heap *h, bool all, struct str *s)
+{
+	struct sym_world *w = h->world;
+	struct held top[HELD] = { 0 };
+
+	for (int i = 0; i < w->nlocal; i++)
+		if (all || i == h->i)
+			held_by(&w->heap[i], top);
+	for (const struct held *t = top; t < top + HELD && t->n; t++) {
+		str_add(s, t > top ? ", " : "; largest live buffers: ");
+		if (t->n > 1)
+			str_addf(s, "%d of ", t->n);
+		str_bytes(s, t->bytes);
+		if (*t->what)
+			str_addf(s, " (%s", t->what);
+		if (*t->what && t->index >= 0)
+			str_addf(s, " %d", t->index);
+		if (*t->what)
 			str_add(s, ")");
+		if (all && w->nlocal > 1 && t->heaps == 1)
+			str_addf(s, " on device %d", t->first);
+		else if (t->heaps > 1 && t->heaps == t->last - t->first + 1)
+			str_addf(s, " on devices %d to %d", t->first, t->last);
+		else if (t->heaps > 1)
+			str_addf(s, " on %d devices", t->heaps);
 	}
 }
 
@@ -314,11 +337,9 @@ struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *wh
 		total -= (int64_t)size;
 		limit = limit == w->limit ? w->memory : limit;       /* what is short is named: memory, or address space for it */
 		bool space = !limit || MAX(n, size) <= (uint64_t)MAX(limit - total, 0);      /* there is memory, but no address space in one piece */
-		struct mem_undo u;
-		mem_locked(&u, &h->lock);
-		largest(h, &s);
-		mem_unlock(&u);
 		int64_t room = space ? (int64_t)(h->reserve - h->top) : MAX(limit - total, 0);
+		pthread_mutex_unlock(&h->lock);
+		largest(h, !space, &s);
 		bool near = llabs((int64_t)n - room) < 100000;       /* in MB they would be the same */
 		struct str t = { 0 };
 		str_addf(&t, "out of memory: device %d was asked for ", h->world->first + h->i);
@@ -411,7 +432,10 @@ int64_t sym_guard_broken(void) { return atomic_load(&broken); }
 struct sym_stats sym_heap_stats(struct sym_heap *h)
 {
 	pthread_mutex_lock(&h->lock);
-	struct sym_stats s = { h->in_use, h->peak, h->world->limit ? h->world->limit : (int64_t)h->reserve, h->allocs, h->largest, (int64_t)h->top };
+	struct sym_stats s = { h->in_use, h->peak, h->world->limit ? h->world->limit : (int64_t)h->reserve, h->allocs, h->largest, 0 };
+	for (const struct block *b = h->last; b; b = b->prev)
+		s.reserved += b->paged ? (int64_t)b->size : 0;
+	s.reserved = MIN(s.reserved, s.limit);       /* of what was joined not all holds pages; of all heaps no more than the limit does (pages_more) */
 	pthread_mutex_unlock(&h->lock);
 	return s;
 }

@@ -112,7 +112,7 @@ struct sym_block { size_t off, bytes; };
 
 /* Take n bytes (0 is fine).  what and index say for whom ("result 3 of 'step'": index -1 is not shown);
  * what must outlive the block.  The bytes are undefined.  EXHAUSTED says how much was asked and free and
- * lists the largest live blocks. */
+ * lists the largest live blocks of all that share the limit. */
 struct err *sym_alloc(struct sym_heap *h, size_t n, const char *what, int index, struct sym_block **out);
 void sym_free(struct sym_block *b);                          /* NULL is fine */
 char *sym_base(const struct sym_heap *h);                    /* where this process sees the heap */
@@ -120,7 +120,7 @@ size_t sym_span(const struct sym_heap *h);                   /* bytes of its reg
 
 /* Bytes that the limit of w leaves, as it is now; INT64_MAX without one. */
 int64_t sym_room(struct sym_world *w);
-/* Bytes, but allocs.  reserved: of the region, up to the end of the last block there ever was; not all of it holds pages. */
+/* Bytes, but allocs.  reserved: at most so many hold pages. */
 struct sym_stats { int64_t in_use, peak, limit, allocs, largest, reserved; };
 struct sym_stats sym_heap_stats(struct sym_heap *h);
 void sym_heap_clear_stats(struct sym_heap *h);               /* peak = in_use; gives unused pages back */
