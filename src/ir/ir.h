@@ -157,7 +157,8 @@ struct ir_shard_info {
  * alone.  Positions are those of the program's device assignment. */
 struct ir_group_info { int nrow, ncol; int64_t *id; };
 
-struct ir_loc_info { ir_str file; int line; ir_str name; };
+/* more: another place, if one op has become of several; 0: none. */
+struct ir_loc_info { ir_str file; int line; ir_str name; ir_loc more; };
 
 struct ir_module {
 	struct arena arena;
@@ -204,6 +205,10 @@ static inline bool ir_axes_overlap(struct ir_axis_ref a, struct ir_axis_ref b)
 }
 ir_group ir_group_add(struct ir_module *m, int nrow, int ncol, const int64_t *id);
 ir_loc ir_loc_add(struct ir_module *m, ir_str file, int line, ir_str name);
+/* A new one for what is done for l and for all of `more`. */
+ir_loc ir_loc_also(struct ir_module *m, ir_loc l, ir_loc more);
+/* Files without their folders, and lines, as "train.py:7,9 model.py:3"; nothing if there is none. */
+void ir_loc_lines(struct str *s, const struct ir_module *m, ir_loc l);
 /* Of an op in a function that is called at outer: where it says no place of its own the call's, and its name within the call's, which
  * JAX leaves out in functions. */
 ir_loc ir_loc_inside(struct ir_module *m, ir_loc inner, ir_loc outer);

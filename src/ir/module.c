@@ -321,9 +321,46 @@ ir_loc ir_loc_add(struct ir_module *m, ir_str file, int line, ir_str name)
 	uint64_t *v = map_put(&m->loc_map, key, sizeof key);
 	if (!*v) {
 		*v = m->loc.n;
-		arr_push(&m->loc, ((struct ir_loc_info){ file, line, name }));
+		arr_push(&m->loc, ((struct ir_loc_info){ file, line, name, 0 }));
 	}
 	return (ir_loc)*v;
+}
+
+ir_loc ir_loc_also(struct ir_module *m, ir_loc l, ir_loc more)
+{
+	struct ir_loc_info i = m->loc.p[l];
+
+	if (!l)
+		return more;
+	i.more = more;
+	arr_push(&m->loc, i);
+	return (ir_loc)m->loc.n - 1;
+}
+
+void ir_loc_lines(struct str *s, const struct ir_module *m, ir_loc l)
+{
+	enum { MOST = 4 };
+	const struct ir_loc_info *said[MOST];
+	int n = 0;
+
+	for (; l; l = m->loc.p[l].more) {
+		const struct ir_loc_info *i = &m->loc.p[l];
+		const char *file = ir_text(m, i->file), *base = strrchr(file, '/');
+		bool had = !*file;
+		for (int k = 0; k < n && !had; k++)
+			had = said[k]->file == i->file && said[k]->line == i->line;
+		if (had)
+			continue;
+		if (n == MOST) {
+			str_add(s, ",..");
+			return;
+		}
+		if (n && said[n - 1]->file == i->file)
+			str_addf(s, ",%d", i->line);
+		else
+			str_addf(s, "%s%s:%d", n ? " " : "", base ? base + 1 : file, i->line);
+		said[n++] = i;
+	}
 }
 
 ir_loc ir_loc_inside(struct ir_module *m, ir_loc inner, ir_loc outer)

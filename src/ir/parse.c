@@ -703,20 +703,24 @@ static void parts_free(struct parts *q)
 		arr_free(&q->attr[i]);
 }
 
+/* What is behind "loc(". */
 static struct err *location(struct ps *s, ir_loc *out)
 {
 	ir_str file = 0, label = 0;
 	int64_t line;
-	TRY(expect(s, "("));
+	ir_loc more;
 	TRY(string(s, &file));
 	TRY(expect(s, ":"));
 	TRY(integer(s, &line));
 	if (line < 0 || line > INT32_MAX)
 		return fail(s, s->p, "line %lld", (long long)line);
-	if (!peek(s, ")"))
+	if (!peek(s, ")") && !peek(s, ","))
 		TRY(string(s, &label));
-	TRY(expect(s, ")"));
 	*out = ir_loc_add(s->m, file, (int)line, label);
+	if (!accept(s, ","))
+		return expect(s, ")");
+	TRY(location(s, &more));
+	*out = ir_loc_also(s->m, *out, more);
 	return NULL;
 }
 
@@ -784,8 +788,10 @@ static struct err *operation(struct ps *s, struct parts *q)
 	if ((k->nin >= 0 && q->in.n != (size_t)k->nin) || (k->nout >= 0 && q->out.n != (size_t)k->nout))
 		return fail(s, at, "'%s' with %zu operands and %zu results", k->name, q->in.n, q->out.n);
 	ir_loc loc = 0;
-	if (accept(s, "loc"))
+	if (accept(s, "loc")) {
+		TRY(expect(s, "("));
 		TRY(location(s, &loc));
+	}
 	const char *behind = s->p;
 	for (int a = 0; a < k->nattr; a++) {
 		if (k->attr[a].kind == 'b') {

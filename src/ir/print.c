@@ -415,10 +415,10 @@ static void add_op(struct str *s, const struct ctx *c, const struct ir_fn *fn, c
 			add_shard(s, c, ir_shard_of(fn, o->out + i));
 		}
 	}
-	if (o->loc && !c->canonical) {
-		const struct ir_loc_info *l = &c->m->loc.p[o->loc];
+	for (ir_loc at = c->canonical ? 0 : o->loc; at; at = c->m->loc.p[at].more) {
+		const struct ir_loc_info *l = &c->m->loc.p[at];
 		const char *file = ir_text(c->m, l->file), *name = ir_text(c->m, l->name);
-		str_add(s, " loc(");
+		str_add(s, at == o->loc ? " loc(" : " ");
 		add_quoted(s, file, strlen(file));
 		str_add(s, ":");
 		add_int(s, l->line);
@@ -426,7 +426,7 @@ static void add_op(struct str *s, const struct ctx *c, const struct ir_fn *fn, c
 			str_add(s, " ");
 			add_quoted(s, name, strlen(name));
 		}
-		str_add(s, ")");
+		str_add(s, l->more ? "," : ")");
 	}
 }
 

@@ -52,10 +52,8 @@ static void site_of(struct lw *w, const struct ir_op *o)
 {
 	const struct ir_loc_info *l = &w->m->loc.p[o->loc];
 	struct str s = {0};
-	const char *file = ir_text(w->m, l->file), *base = strrchr(file, '/');
-	if (*file)
-		str_addf(&s, "%s:%d ", base ? base + 1 : file, l->line);
-	str_add(&s, ir_info(o->kind)->name);
+	ir_loc_lines(&s, w->m, o->loc);
+	str_addf(&s, "%s%s", s.n ? " " : "", ir_info(o->kind)->name);
 	size_t n = s.n;
 	const char *scope = ir_text(w->m, l->name);
 	str_addf(&s, "\n%s", scope);

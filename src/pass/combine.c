@@ -173,6 +173,20 @@ static ir_val copy(struct rewrite *r, const struct ir_op *o)
 	return REWRITE_MAPPED;
 }
 
+/* Of all the sums that go together. */
+static ir_loc places(struct rewrite *r, const struct combine *c, const struct together *g)
+{
+	ir_loc *each = ARENA_NEW(r->a, ir_loc, g->n), all = 0, first = op_of(r->from, g->first)->loc;
+	int n = 0;
+	for (int i = g->first; i >= 0; i = c->next[i])
+		each[n++] = op_of(r->from, i)->loc;
+	while (n--)
+		all = ir_loc_also(r->m, each[n], all);
+	if (c->rec)
+		spmd_move_at(c->rec, first, all);
+	return all;
+}
+
 /* All operands as one line, and of its sum each result. */
 static void make(struct rewrite *r, const struct combine *c, struct together *g)
 {
@@ -181,7 +195,7 @@ static void make(struct rewrite *r, const struct combine *c, struct together *g)
 	ir_val *x = ARENA_NEW(r->a, ir_val, g->noperand), v;
 	int64_t all = 0, at = 0, one = 1, dim = 0, w[3] = { g->group, g->redop, 0 };
 	int n = 0;
-	b->loc = op_of(fn, g->first)->loc;
+	b->loc = places(r, c, g);
 	for (int i = g->first; i >= 0; i = c->next[i])
 		for (uint32_t j = 0; j < op_of(fn, i)->nin; j++) {
 			ir_val y = r->map[ir_in(fn, op_of(fn, i), j)];
@@ -194,6 +208,7 @@ static void make(struct rewrite *r, const struct combine *c, struct together *g)
 	v = ir_emit_raw(b, IR_all_reduce, 1, &v, 1, &t, w, 3);
 	for (int i = g->first; i >= 0; i = c->next[i]) {
 		const struct ir_op *o = op_of(fn, i);
+		b->loc = o->loc;
 		for (uint32_t j = 0; j < o->nin; j++) {
 			const struct ir_type_info *to = ir_vtype(r->m, fn, o->out + j);
 			int64_t end = at + to->count, d[IR_MAX_RANK];

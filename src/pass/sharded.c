@@ -11,15 +11,6 @@ struct told { struct str *s; struct arena *a; const struct ir_module *m; const s
 
 /* --- words --------------------------------------------------------------------------- */
 
-/* File without its folder, and line. */
-static void line(struct str *s, const struct ir_module *m, ir_loc l)
-{
-	const struct ir_loc_info *i = &m->loc.p[l];
-	const char *file = l && i->file ? ir_text(m, i->file) : "", *base = strrchr(file, '/');
-	if (*file)
-		str_addf(s, "%s:%d", base ? base + 1 : file, i->line);
-}
-
 /* JAX's name of what is at l, without the jit around all of it, its last letters if it is long. */
 static const char *scope(const struct ir_module *m, ir_loc l, size_t most)
 {
@@ -39,7 +30,7 @@ static const char *op_name(uint16_t op) { return op == IR_manual ? "shard_map" :
 static void op_at(struct str *s, const struct ir_module *m, uint16_t op, ir_loc l)
 {
 	struct str t = {0};
-	line(&t, m, l);
+	ir_loc_lines(&t, m, l);
 	str_addf(s, t.n ? "%s at %s" : "%s", op_name(op), t.p);
 	str_free(&t);
 }
@@ -109,7 +100,7 @@ static void way(struct str *s, const struct told *t, const struct spmd_value *v,
 		if (!hop[i])
 			continue;
 		struct str p = {0};
-		line(&p, t->m, hop[i]->loc);
+		ir_loc_lines(&p, t->m, hop[i]->loc);
 		str_addf(s, p.n ? " > %s %s" : " > %s", op_name(hop[i]->op), p.p);
 		str_free(&p);
 	}
@@ -118,7 +109,7 @@ static void way(struct str *s, const struct told *t, const struct spmd_value *v,
 static void annotation(struct str *s, const struct told *t, const struct spmd_origin *o)
 {
 	struct str p = {0};
-	line(&p, t->m, o->loc);
+	ir_loc_lines(&p, t->m, o->loc);
 	const char *at = p.n ? p.p : "(no line)";
 	switch ((enum spmd_source)o->source) {
 	case SPMD_ARGUMENT: case SPMD_RESULT: border(s, t->m, o->source == SPMD_RESULT, o->index); break;
@@ -218,7 +209,7 @@ static void value(const struct told *t, const struct spmd_value *v)
 	size_t from = s->n;
 	str_add(s, "  ");
 	if (v->op) {
-		line(s, t->m, v->loc);
+		ir_loc_lines(s, t->m, v->loc);
 		str_addf(s, s->n > from + 2 ? " %s" : "%s", op_name(v->op));
 		if (v->index)
 			str_addf(s, ".%u", v->index);
@@ -513,7 +504,7 @@ static void trip(const struct told *t, const struct trip *q, int rank)
 	along(s, t, q);
 	tab(s, from, 70);
 	at = s->n;
-	line(s, t->m, q->o->loc);
+	ir_loc_lines(s, t->m, q->o->loc);
 	if (s->n == at)
 		str_add(s, "(no line)");
 	const char *name = scope(t->m, q->o->loc, 44);

@@ -59,6 +59,13 @@ static bool uneven(struct part *p, ir_shard h, const struct ir_type_info *t)
 
 /* --- one op ------------------------------------------------------------------------------------ */
 
+/* What is done for result v of the function alone is at the line that makes it, not at that of the last op. */
+static void at_maker(struct scope *s, ir_val v)
+{
+	const struct ir_op *o = ir_def(s->from, v);
+	s->b.loc = o ? o->loc : 0;
+}
+
 /* As the maker of the call wants it.  It knows of no axes that are manual: along the others it is done on whole values, then. */
 static struct err *do_asked(struct part *p, struct scope *s, const struct ir_op *o)
 {
@@ -256,6 +263,7 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 	TRY(e);
 	for (uint32_t k = 0; k < o->nout; k++) {
 		ir_val v = body->result.p[k], x = o->out + k;
+		at_maker(&b, v);
 		if ((int)k + 1 < nout && ir_shard_joint(p->m, (ir_shard)out[k])) {
 			join(p, s, &b, o, k, out);
 			k++;
@@ -302,6 +310,7 @@ static struct err *do_region(struct part *p, ir_fnid f, const ir_shard *sh, cons
 	for (size_t i = 0; i < fn->result.n; i++) {
 		ir_val v = fn->result.p[i];
 		ir_shard to = want[i];
+		at_maker(&s, v);
 		if (to == (ir_shard)PART_ANY) {
 			if (part_local(p, fn->val.p[v].type, s.sh[v]) > part_local(p, fn->val.p[v].type, scope_wanted(&s, v)))
 				scope_finish(p, &s, v, scope_wanted(&s, v));
@@ -609,6 +618,7 @@ struct err *spmd_partition(struct ir_module *m, int ndev, const struct plan_on *
 	for (size_t i = 0; i < fn->result.n; i++) {
 		ir_val v = fn->result.p[i];
 		ir_shard h = m->res[i].shard;
+		at_maker(&s, v);
 		if (rec)
 			arr_push(&rec->value, ((struct spmd_value){ .result = true, .index = (uint32_t)i, .type = fn->val.p[v].type, .lies = h, .said = h,
 			                                            .origin = rec->of ? rec->result[i] : 0 }));

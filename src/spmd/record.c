@@ -218,6 +218,13 @@ ir_loc spmd_shared(struct spmd_record *r, struct ir_module *m, const struct ir_o
 	return at;
 }
 
+void spmd_move_at(struct spmd_record *r, ir_loc loc, ir_loc to)
+{
+	uint32_t move = spmd_move_of(r, loc);
+	if (move)
+		arr_push(&r->comm, ((struct spmd_comm){ to, move }));
+}
+
 void spmd_went_with(struct spmd_record *r, ir_loc loc, ir_loc other)
 {
 	uint32_t first = spmd_move_of(r, loc);

@@ -85,6 +85,8 @@ uint32_t spmd_move_of(const struct spmd_record *r, ir_loc loc);
 /* The place in the source for a collective that takes halves of operand or result k of o from device to device; why: SPMD_SHARED, SPMD_RETURNED.  r NULL:
  * o's. */
 ir_loc spmd_shared(struct spmd_record *r, struct ir_module *m, const struct ir_op *o, enum spmd_reason why, int k);
+/* A collective at `to`, the newest place, is of the same move as the one at loc. */
+void spmd_move_at(struct spmd_record *r, ir_loc loc, ir_loc to);
 /* What the collective at `other` is of, travels with what the one at loc is of. */
 void spmd_went_with(struct spmd_record *r, ir_loc loc, ir_loc other);
 /* Where dimension dim has axis (or a part of it) from, among the origins from newest on; 0: not known. */
