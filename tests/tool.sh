@@ -30,6 +30,8 @@ doctor 1 1 RONDO_CORES=1024
 said "processor .*1024 of"
 doctor 1 1 RONDO_CACHE=/proc/nowhere
 said "cache .*/proc/nowhere"
+doctor 1 1 RONDO_CACHE=/dev/fd         # root may write it, but it takes nothing
+said "cache .*/dev/fd"
 doctor 1 1 RONDO_GEN_PATH=/nowhere/gen.so
 said "code generator .*/nowhere/gen.so"
 doctor 1 1 RONDO_TABLE=/nowhere/table

@@ -81,20 +81,6 @@ static void settings(void)
 	}
 }
 
-static void cache(void)
-{
-	struct str s = {0};
-	if (!*conf_str(CONF_CACHE)) {
-		found(true, "cache", "none is kept, as RONDO_CACHE says");
-	} else if (!conf_cache(&s, true) || access(s.p, W_OK)) {
-		found(false, "cache", "'%s' cannot be written: every program is compiled anew", s.p ? s.p : conf_str(CONF_CACHE));
-		advise("set RONDO_CACHE to a folder of yours, or empty for none");
-	} else {
-		found(true, "cache", "%s", s.p);
-	}
-	str_free(&s);
-}
-
 /* Can what a setting names be written?  It is tried, and nothing is left of that.  NULL: yes. */
 static const char *unwritable(const char *path, bool folder)
 {
@@ -110,13 +96,31 @@ static const char *unwritable(const char *path, bool folder)
 	if (dir)
 		str_addf(&s, "/rondo-doctor-%d", (int)getpid());
 	int fd = open(s.p, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
-	const char *why = fd < 0 ? strerror(errno) : NULL;
+	bool made = dir || !there;       /* into what is there nothing is written */
+	const char *why = fd < 0 || (made && write(fd, s.p, s.n) < 0) ? strerror(errno) : NULL;
 	if (fd >= 0)
 		close(fd);
-	if (fd >= 0 && (dir || !there))
+	if (fd >= 0 && made)
 		unlink(s.p);
 	str_free(&s);
 	return why;
+}
+
+static void cache(void)
+{
+	struct str s = {0};
+	if (!*conf_str(CONF_CACHE)) {
+		found(true, "cache", "none is kept, as RONDO_CACHE says");
+		return;
+	}
+	bool made = conf_cache(&s, true);
+	if (s.n > 1)
+		s.p[--s.n] = '\0';               /* the slash at its end */
+	const char *why = made ? unwritable(s.p, true) : s.p ? strerror(errno) : "there is no HOME";
+	found(!why, "cache", why ? "'%s' cannot be written, every program is compiled anew: %s" : "%s", s.p ? s.p : conf_str(CONF_CACHE), why);
+	if (why)
+		advise("set RONDO_CACHE to a folder of yours, on a disk that has room, or empty for none");
+	str_free(&s);
 }
 
 /* What is written on the way, which the self-test is not to add to. */
