@@ -169,6 +169,22 @@ static const struct ir_loc_info *line_of(const struct ir_module *m, const struct
 	return NULL;
 }
 
+/* What JAX can be asked for instead of layout `text`: its order alone. */
+static void untiled(struct str *s, const char *text, int rank)
+{
+	size_t n = strcspn(text, ":}");
+	char order[256];
+	const struct layout *l;
+	snprintf(order, sizeof order, "%.*s}", (int)MIN(n, sizeof order - 2), text);
+	if (rank > 1 && layout_read(order, rank, &l)) {
+		l = layout_of(l, rank);
+		for (int d = 0; d < rank; d++)
+			str_addf(s, "%s%lld", d ? ", " : "Layout((", (long long)l->minor[rank - 1 - d]);
+		str_add(s, ")), or ");
+	}
+	str_add(s, "none");
+}
+
 /* How a, which is v, lies in memory is said in words of this compiler, or refused. */
 static struct err *read_layout(struct hlo *h, struct ir_arg *a, const struct ir_fn *fn, ir_val v, const char *what, uint32_t i)
 {
@@ -179,8 +195,13 @@ static struct err *read_layout(struct hlo *h, struct ir_arg *a, const struct ir_
 		return NULL;
 	if (!layout_read(text, rank, &l)) {
 		const char *name = strcmp(ir_text(h->m, a->name), what) ? ir_text(h->m, a->name) : "";
-		struct err *e = ERR(UNIMPLEMENTED, "%s %u%s%s of program '%s', of rank %d, has the layout '%s': only those that order the dimensions are known, without tiles",
-		                    what, i, *name ? " " : "", name, ir_text(h->m, h->m->name), rank, text);
+		struct str s = {0};
+		str_addf(&s, "%s %u%s%s of program '%s', ", what, i, *name ? " " : "", name, ir_text(h->m, h->m->name));
+		ir_print_type(&s, h->m, fn->val.p[v].type);
+		str_addf(&s, ", has the layout '%s': those that order the dimensions are known, without tiles; instead: ", text);
+		untiled(&s, text, rank);
+		struct err *e = ERR(UNIMPLEMENTED, "%s", s.p);
+		str_free(&s);
 		const struct ir_loc_info *at = line_of(h->m, fn, v);
 		return at ? err_wrap(e, "%s:%d", ir_text(h->m, at->file), at->line) : e;
 	}

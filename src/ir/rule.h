@@ -91,8 +91,8 @@ static inline struct err *length(const struct at *a, enum ir_at k, int n)
 static inline struct err *range(const struct at *a, enum ir_at k, int64_t lo, int64_t hi)
 {
 	for (int i = 0; i < count(a, k); i++)
-		NEED(list(a, k)[i] >= lo && list(a, k)[i] <= hi, "%s: %lld is out of range", ir_at_name[k],
-		     (long long)list(a, k)[i]);
+		NEED(list(a, k)[i] >= lo && list(a, k)[i] <= hi, "%s: %lld is not in %lld .. %lld", ir_at_name[k],
+		     (long long)list(a, k)[i], (long long)lo, (long long)hi);
 	return NULL;
 }
 

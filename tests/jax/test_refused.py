@@ -1,10 +1,12 @@
 """What cannot be done is refused with the program and the line that asks for it."""
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.layout import Format, Layout
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import PartitionSpec as P, SingleDeviceSharding
 
 pytestmark = pytest.mark.only_rondo("messages of Rondo")
 LINE = {}
@@ -30,16 +32,43 @@ def foreign(x):
     return jax.ffi.ffi_call("nobody's", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
 
-def refused(f, *args, **how):
+@line_of
+def ragged(x, i):
+    return jax.lax.ragged_all_to_all(x, x, i, i, i, i, axis_name="d")
+
+
+@line_of
+def summed():
+    return jnp.cumsum(jnp.zeros(1 << 36))[-1]
+
+
+def refused(f, *args, of=None, **how):
     with pytest.raises(jax.errors.JaxRuntimeError) as e:
         jax.block_until_ready(jax.jit(f, **how)(*args) if not any(isinstance(a, jax.ShapeDtypeStruct) for a in args) else jax.jit(f, **how).lower(*args).compile())
-    return str(e.value).replace(f"test_refused.py:{LINE[f.__name__]}", "LINE")
+    return str(e.value).replace(f"test_refused.py:{LINE[(of or f).__name__]}", "LINE")
 
 
-@pytest.mark.parametrize("which, words", [("in_shardings", "LINE: argument 0 x of program 'jit_doubled', of rank 2,"), ("out_shardings", "LINE: result 0 of program 'jit_doubled', of rank 2,")])
+@pytest.mark.parametrize("which, words", [("in_shardings", "LINE: argument 0 x of program 'jit_doubled', f32[16,24],"), ("out_shardings", "LINE: result 0 of program 'jit_doubled', f32[16,24],")])
 def test_tiles(which, words):
-    tiled = Format(Layout((0, 1), tiling=((8, 8),)), SingleDeviceSharding(jax.devices()[0]))
-    assert words in refused(doubled, np.ones((16, 16), np.float32), **{which: tiled})
+    tiled = Format(Layout((1, 0), tiling=((8, 8),)), SingleDeviceSharding(jax.devices()[0]))
+    x = np.ones((16, 24), np.float32)
+    has = " has the layout '{0,1:T(8,8)}': those that order the dimensions are known, without tiles; instead: Layout((1, 0)), or none"
+    assert words + has in refused(doubled, x, **{which: tiled})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="f32.16,24.," + re.escape(has)):
+        jax.device_put(x, tiled)
+
+
+def test_ragged():
+    n = len(jax.devices())
+    mesh = jax.make_mesh((n,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    x, i = np.ones((4 * n, 2), np.float32), np.ones(n * n, np.int32)
+    text = refused(jax.shard_map(ragged, mesh=mesh, in_specs=P("d"), out_specs=P("d")), x, i, of=ragged)
+    assert "'custom_call_v1'" in text and "LINE): 'ragged_all_to_all'" in text and "jax.lax.all_to_all" in text, text
+
+
+def test_window_of_too_many():
+    text = refused(summed)
+    assert "LINE): reduce_window: window: 68719476736 is not in 1 .. 1073741824" in text, text
 
 
 def test_sort_of_too_many():
