@@ -39,10 +39,12 @@ said "machine table .*/nowhere/table"
 doctor 1 1 RONDO_COLL=rings
 said "machine table .*no algorithm 'rings'"
 grep -q -- '-> unset RONDO_COLL' "$dir/out" || fail "advice on another setting"
-: >"$dir/empty"
-for what in prog opt explain run; do
-	"$rondo" $what "$dir/empty" >"$dir/out" 2>"$dir/err" && fail "$what of an empty file ends well"
-	grep -q "'$dir/empty' is empty" "$dir/err" || fail "$what of an empty file says something else"
+for empty in '' '\n' '# nothing\n'; do
+	printf '%b' "$empty" >"$dir/empty"
+	for what in prog opt explain run; do
+		"$rondo" $what "$dir/empty" >"$dir/out" 2>"$dir/err" && fail "$what of an empty file ends well"
+		grep -q "'$dir/empty' is empty" "$dir/err" || fail "$what of an empty file says something else"
+	done
 done
 RONDO_COLL=rings "$rondo" info >"$dir/out" 2>"$dir/err" || fail "info does not go on as programs do"
 grep -q "no algorithm 'rings'.*ignored" "$dir/err" || fail "info ignores without a word"

@@ -414,7 +414,7 @@ static struct err *acyclic(const struct ir_module *m)
 
 struct err *ir_verify(const struct ir_module *m)
 {
-	NEED(m->fn.n >= 2, "the module has no function");
+	NEED(m->fn.n >= 2, "the module has no function, of which the first is its program");
 	for (size_t i = 1; i < m->fn.n; i++) {
 		struct err *e = verify_fn(m, m->fn.p[i]);
 		if (e)

@@ -1,6 +1,8 @@
 /* Reading programs: bytecode, our text, compiled programs. */
 #include "tool.h"
 
+#include <ctype.h>
+
 #include "../hlo/hlo.h"
 
 enum { MOST_DEVICES = 1 << 16 };
@@ -8,6 +10,17 @@ enum { MOST_DEVICES = 1 << 16 };
 enum form { BYTECODE, TEXT, PROG_TEXT, PROG_BINARY, TOLD, HLO_TEXT, OF_JAX, SCRIPT };
 
 static bool begins(const char *s, size_t n, const char *with) { return n >= strlen(with) && !memcmp(s, with, strlen(with)); }
+
+/* How far comment lines and space go; of MLIR what stands for locations is comment. */
+static size_t skipped(const struct str *s)
+{
+	size_t i = 0;
+	while (i < s->n && (s->p[i] == '#' || isspace((unsigned char)s->p[i]))) {
+		const char *nl = s->p[i] == '#' ? memchr(s->p + i, '\n', s->n - i) : s->p + i;
+		i = nl ? (size_t)(nl - s->p) + 1 : s->n;
+	}
+	return i;
+}
 
 static enum form form_of(const struct str *s)
 {
@@ -19,11 +32,7 @@ static enum form form_of(const struct str *s)
 		return TOLD;
 	if (begins(s->p, s->n, "#!"))
 		return SCRIPT;
-	size_t i = 0;
-	while (i < s->n && s->p[i] == '#') {      /* comment lines; of MLIR what stands for locations */
-		const char *nl = memchr(s->p + i, '\n', s->n - i);
-		i = nl ? (size_t)(nl - s->p) + 1 : s->n;
-	}
+	size_t i = skipped(s);
 	if (begins(s->p + i, s->n - i, "prog "))
 		return PROG_TEXT;
 	if (begins(s->p + i, s->n - i, "HloModule"))
@@ -64,7 +73,7 @@ static struct err *read_module(const char *path, const struct str *s, struct ir_
 static struct err *contents(const char *path, struct str *s)
 {
 	TRY(str_read_file(s, path));
-	return s->n ? NULL : ERR(INVALID, "'%s' is empty", path);
+	return skipped(s) < s->n || begins(s->p, s->n, "#!") ? NULL : ERR(INVALID, "'%s' is empty", path);
 }
 
 struct err *source_read(const char *path, struct ir_module **out)
