@@ -85,12 +85,15 @@ def as_cpu():
     import jax
     if not library.number("AS_CPU"):
         return
-    platform = jax.Device.platform
+    from jax._src.array import ArrayImpl
+    from jax._src.lib import xla_client
 
-    def shown(self):
-        return early.told(platform.fget(self))
-
-    jax.Device.platform = property(shown, doc=platform.__doc__)
+    for owner in (jax.Device, xla_client.Client):
+        def shown(self, get=owner.platform.fget):
+            return early.told(get(self))
+        owner.platform = property(shown, doc=owner.platform.__doc__)
+    of_array = ArrayImpl.platform
+    ArrayImpl.platform = lambda self: early.told(of_array(self))
 
 
 # --- lowering ---------------------------------------------------------------
