@@ -14,17 +14,17 @@ struct err *conf_set(const char *name, const char *text)
 	char up[64];
 	size_t n = strlen(name);
 	if (n >= sizeof up)
-		return ERR(INVALID, "unknown setting '%s'", name);
+		return ERR(INVALID, "unknown setting 'RONDO_%s'", name);
 	for (size_t i = 0; i <= n; i++)
 		up[i] = (char)toupper((unsigned char)name[i]);
 	int i = conf_find(up, n);
 	int64_t num;
 	if (i < 0) {
 		const char *near = conf_nearest(up);
-		return near ? ERR(INVALID, "unknown setting '%s', did you mean '%s'", name, near) : ERR(INVALID, "unknown setting '%s'", name);
+		return ERR(INVALID, "unknown setting 'RONDO_%s'%s%s%s", up, near ? ", did you mean 'RONDO_" : "", near ? near : "", near ? "'" : "");
 	}
 	if (!conf_reads(&conf_row[i], text, &num))
-		return ERR(INVALID, "setting '%s' cannot be '%s': %s%s%s", conf_row[i].name, text, conf_row[i].accepted, *conf_row[i].accepted ? "; " : "", conf_row[i].help);
+		return ERR(INVALID, "setting 'RONDO_%s' cannot be '%s': %s%s%s", conf_row[i].name, text, conf_row[i].accepted, *conf_row[i].accepted ? "; " : "", conf_row[i].help);
 	return conf_put(i, text, true) ? NULL : ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", strlen(text) + 1);
 }
 

@@ -112,7 +112,7 @@ static struct err *unknown(const char *what, const char *word, const char *const
 	struct str all = { 0 };
 
 	str_words(&all, name, n);
-	struct err *e = ERR(INVALID, "RONDO_COLL: no %s '%s'%s%s%s: it is one of %s", what, word, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "", all.p);
+	struct err *e = ERR(INVALID, "no %s '%s'%s%s%s: it is one of %s", what, word, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "", all.p);
 	str_free(&all);
 	return e;
 }
@@ -127,7 +127,7 @@ static struct err *cannot(enum coll_kind k, enum coll_algo a)
 		if (prog_algo_has((enum coll_algo)i, k))
 			can[n++] = prog_algo_name[i];
 	str_words(&all, can, n);
-	struct err *e = ERR(INVALID, "RONDO_COLL: '%s' cannot be done by '%s'; there is %s", prog_coll_name[k], prog_algo_name[a], all.p);
+	struct err *e = ERR(INVALID, "'%s' cannot be done by '%s'; there is %s", prog_coll_name[k], prog_algo_name[a], all.p);
 	str_free(&all);
 	return e;
 }
@@ -142,7 +142,7 @@ struct err *plan_table_override(struct plan_table *t, const char *text)
 	*was = *t;
 	memset(by, -1, sizeof by);
 	if (strlen(text) >= sizeof copy) {
-		e = ERR(INVALID, "RONDO_COLL is longer than %zu bytes", sizeof copy);
+		e = ERR(INVALID, "it is longer than %zu bytes", sizeof copy);
 		goto out;
 	}
 	memcpy(copy, text, strlen(text) + 1);
@@ -174,11 +174,11 @@ struct err *plan_table_override(struct plan_table *t, const char *text)
 		word[n++] = w;
 	}
 	if (*text && !n)
-		e = ERR(INVALID, "RONDO_COLL names nothing");
+		e = ERR(INVALID, "it names nothing");
 	for (int i = 0, k; i < n && !e; i++) {
 		for (k = 0; k < COLL_COUNT && by[k] != i; k++) { }
 		if (k == COLL_COUNT)
-			e = ERR(INVALID, "RONDO_COLL: '%s' has no effect, for what follows it", word[i]);
+			e = ERR(INVALID, "'%s' has no effect, for what follows it", word[i]);
 	}
 out:
 	if (e)

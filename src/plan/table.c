@@ -407,8 +407,8 @@ struct err *plan_table_get(struct plan_table *t)
 		}
 		str_free(&path);
 	}
-	no = err_wrap(no, "RONDO_TABLE is '%s', not default nor a file that rondo info --table wrote", name);
-	e = plan_table_override(t, conf_str(CONF_COLL));
+	no = err_wrap(no, "setting 'RONDO_TABLE' cannot be '%s', not default nor a file that rondo info --table wrote", name);
+	e = err_wrap(plan_table_override(t, conf_str(CONF_COLL)), "setting 'RONDO_COLL' cannot be '%s'", conf_str(CONF_COLL));
 	if (no)
 		err_free(e);
 	return no ? no : e;

@@ -83,7 +83,7 @@ static struct err *make(void *v)
 	if (coll_table_has(&c->table, COLL_mpi)) {
 		struct err *no = coll_mpi_open(c->world);
 		if (no && strstr(conf_str(CONF_COLL), "mpi"))
-			return err_wrap(no, "RONDO_COLL");
+			return err_wrap(no, "setting 'RONDO_COLL' cannot be '%s'", conf_str(CONF_COLL));
 		err_free(no);
 	}
 	timeline_begin();

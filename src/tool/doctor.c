@@ -157,7 +157,7 @@ static bool tables(void)
 	struct err *e = plan_table_get(t);
 	if (e) {
 		found(false, "machine table", "%s", e->msg);
-		advise(!strncmp(e->msg, "RONDO_COLL", 10) ? "unset RONDO_COLL, or name an algorithm that there is" : "unset RONDO_TABLE, or 'rondo bench machine' measures a new one");
+		advise(strstr(e->msg, "'RONDO_COLL'") ? "unset RONDO_COLL, or name an algorithm that there is" : "unset RONDO_TABLE, or 'rondo bench machine' measures a new one");
 	} else {
 		plan_table_where(&s, t);
 		found(true, "machine table", "%s", s.p);

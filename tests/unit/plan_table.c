@@ -235,7 +235,7 @@ static void kept(void **state)
 	assert_null(plan_table_get(u));
 	assert_int_equal(u->source, PLAN_FILE);
 	conf_set("TABLE", "/nonexistent");
-	fails(plan_table_get(u), ERR_NOT_FOUND, "RONDO_TABLE is '/nonexistent', not default");
+	fails(plan_table_get(u), ERR_NOT_FOUND, "setting 'RONDO_TABLE' cannot be '/nonexistent', not default");
 	assert_null(str_write_file(path.p, "nonsense\n", 9));
 	conf_set("TABLE", path.p);
 	fails(plan_table_get(u), ERR_INVALID, "line 1 is not");
