@@ -18,6 +18,7 @@ Process 0 listens at the address already, where it hands on the descriptor.  The
 import errno
 import hashlib
 import os
+import resource
 import signal
 import socket
 import sys
@@ -256,6 +257,8 @@ def main():
     global zero
     for s in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):     # meant for the group: process 0 says when it is over
         signal.signal(s, signal.SIG_IGN)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]         # each process of the job takes some descriptors here
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     address, processes, *words = sys.argv[1:]
     options = dict(w.split("=", 1) for w in words)
     options = {k: v == "True" if v in ("True", "False") else int(v) for k, v in options.items()}

@@ -424,6 +424,24 @@ def test_who_may_come(monkeypatch):
         service.communicate()
 
 
+def test_more_processes_than_descriptors():
+    """The limit that a shell sets holds for the job's processes, not for all their connections together."""
+    coordinator, address, many = coordinator_module(), f"127.0.0.1:{free_port()}", 40
+    service = subprocess.Popen(["bash", "-c", 'ulimit -Sn 24; exec "$@"', "_", sys.executable, coordinator.__file__, address, str(many)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert service.stdout.readline() == b"ready\n"
+    host, port = address.split(":")
+    held = [socket.create_connection((host, int(port)), timeout=60) for _ in range(1, many)]
+    try:
+        for number, s in enumerate(held, 1):
+            s.sendall(coordinator.hello(number, many))
+        assert {s.recv(5) for s in held} == {b"here\n"}
+    finally:
+        for s in held:
+            s.close()
+        service.kill()
+        service.communicate()
+
+
 def test_process_0_ends_before_anybody_comes():
     address = f"127.0.0.1:{free_port()}"
     service = subprocess.Popen([sys.executable, coordinator_module().__file__, address, "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
