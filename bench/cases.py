@@ -250,6 +250,7 @@ def register_ops():
             lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
             normal(8, 56, 56, 64, dtype=d), normal(3, 3, 64, 64, seed=1, dtype=d)), tol=1e-3 if tag == "f32" else 3e-2, work=product(8 * 56 * 56, 64, 9 * 64, tag))
     add("fft of 1024 lines of 1024", lambda: simple(jnp.fft.fft, normal(1024, 1024) + 1j * normal(1024, 1024, seed=1)), work=moves(8 << 20, 8 << 20))
+    add("1000 products of 2x2", lambda: simple(jnp.matmul, normal(1000, 2, 2), normal(1000, 2, 2, seed=1)), work=moves(48000, 0))
     add("fft of 2^20", lambda: simple(jnp.fft.fft, normal(1 << 20) + 1j * normal(1 << 20, seed=1)), work=moves(8 << 20, 8 << 20))
     add("real fft of 2^20", lambda: simple(lambda x: jnp.abs(jnp.fft.rfft(x)), normal(1 << 20)), work=moves(4 << 20, 2 << 20))
     add("fft of 10007", lambda: simple(jnp.fft.fft, normal(10007) + 1j * normal(10007, seed=1)), work=moves(80056, 80056))

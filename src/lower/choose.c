@@ -2,8 +2,34 @@
 #include "lower.h"
 #include "../gen/gen.h"
 
+/* Rows that kernels go through one after the other for o, if they are short: each takes about as long as an op then.  Rows end where elements of an
+ * operand, or what is added up, begin anew. */
+static double short_rows(const struct ir_module *m, const struct ir_fn *g, const struct ir_op *o)
+{
+	enum { SHORT = 16 };
+	bool reduce = o->kind == IR_reduce;
+	const struct ir_type_info *t = ir_vtype(m, g, reduce ? ir_in(g, o, 0) : o->out);
+	int n, d = t->rank - 1;
+	const int64_t *dims = reduce || o->kind == IR_broadcast ? ir_attrs(g, o, AT_dims, &n) : NULL;
+	double row = 1;
+	if (!dims || !n || ir_vtype(m, g, ir_in(g, o, 0))->count < SHORT)
+		return 0;
+	for (int seen = -1; d >= 0; d--) {
+		int listed = 0;
+		for (int i = 0; i < n; i++)
+			listed |= dims[i] == d;
+		if (t->dim[d] == 1)
+			continue;
+		if (seen >= 0 && seen != listed)
+			break;
+		seen = listed;
+		row *= (double)t->dim[d];
+	}
+	return d >= 0 && row < SHORT ? (double)t->count / row : 0;
+}
+
 /* All ops of g, and of the functions they hold, once each. */
-static void text_of(const struct ir_module *m, const struct ir_fn *g, double *nops, double *adds, bool *elem)
+static void text_of(const struct ir_module *m, const struct ir_fn *g, double *nops, double *adds, double *rows, bool *elem)
 {
 	for (size_t i = 0; i < g->op.n; i++) {
 		const struct ir_op *o = &g->op.p[i];
@@ -11,9 +37,10 @@ static void text_of(const struct ir_module *m, const struct ir_fn *g, double *no
 		int n = ir_regions(g, o, held, NELEM(held));
 		++*nops;
 		*adds += ir_cost_each(m, g, o);
+		*rows = MAX(*rows, short_rows(m, g, o));
 		*elem &= ir_is_elem(o->kind) || o->kind == IR_constant || (ir_info(o->kind)->flags & IR_VIEW);
 		for (int k = 0; k < n; k++)
-			text_of(m, ir_fn_of(m, held[k]), nops, adds, elem);
+			text_of(m, ir_fn_of(m, held[k]), nops, adds, rows, elem);
 	}
 }
 
@@ -31,8 +58,10 @@ struct lower_choice lower_choose(enum lower_tier tier, const struct plan_table *
 {
 	struct ir_cost c = ir_cost_of_group(m, g);
 	struct lower_choice x = { .runs = runs, .work = { c.flops, c.adds, c.bytes, c.ops } };
+	double rows = 0;
 	bool elem = true;
-	text_of(m, g, &x.nops, &x.adds, &elem);
+	text_of(m, g, &x.nops, &x.adds, &rows, &elem);
+	x.work.ops += rows;
 	x.otherwise = elem ? PLAN_strips : PLAN_apart;
 	if (tier == TIER_REF)
 		x.why = "reference kernels are asked for";
