@@ -245,6 +245,31 @@ static bool begins(const struct matmul *p, int64_t o)
 	return p->levels == 1 ? o == 0 : p->apart ? o % p->run == 0 : sum_starts(o);
 }
 
+/* The part q of rows from i0 on, and of k from k0 on for kn, with lhs read where it lies: rows that are as far apart, and runs of k, together. */
+static void multiply_tall(const struct matmul *p, const struct at *w, int64_t i0, int64_t rows, int64_t k0, int64_t kn, const struct matmul_part *q)
+{
+	const struct matmul_variant *v = p->v;
+	int64_t room[MATMUL_PANEL];
+	const int64_t *f = matmul_some(&p->l.free, i0, rows, room);
+	const char *l = w->l + matmul_at(&p->l.batch, w->b) * p->l.es;
+	for (int64_t i = 0, m; i < rows; i += m) {
+		int64_t step = i + 1 < rows ? f[i + 1] - f[i] : 0;
+		for (m = 1; i + m < rows && f[i + m] == f[i] + m * step; m++) { }
+		struct matmul_part t = *q;
+		t.lda = step * p->l.es;
+		t.rows = (int)m;
+		t.c += i * v->nr;
+		for (int64_t x = 0, n; x < kn; x += n) {
+			n = MIN(kn - x, p->together - (k0 + x) % p->together);
+			t.steps = n / v->kstep;
+			t.a = l + (f[i] + matmul_k(&p->l, k0 + x)) * p->l.es;
+			v->tall(&t);
+			t.b += (size_t)(n * v->nr) * matmul_es(p);
+			t.add = true;
+		}
+	}
+}
+
 /* Add to the tile's columns c0 .. c0 + cn what o0 .. o0 + on of the contraction give. */
 static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t cn, int64_t o0, int64_t on)
 {
@@ -267,14 +292,15 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 		for (int64_t x = 0; x < on; x += p->kc) {
 			int64_t kn = MIN(p->kc, on - x), steps = matmul_pad(kn, v->kstep) / v->kstep;
 			bool add = x > 0 || !begins(p, o0 / p->ko), last = o0 + x + kn == p->k && p->levels == 1;
-			if (p->tall) {
-				const char *a = w->l + (matmul_at(&p->l.batch, w->b) + matmul_at(&p->l.free, row * v->mr) + o0 + x) * p->l.es;
-				v->tall(&(struct matmul_part){ .steps = steps, .chain = p->chain, .a = a, .lda = p->l_step * p->l.es,
-				                               .b = rp + (size_t)(x * v->nr) * es, .c = c, .add = add, .rows = (int)rows, .cols = (int)cn });
+			for (int64_t j = 0; j < nj && p->tall; j++) {
+				struct matmul_part q = { .chain = p->chain, .b = rp + j * bp + (size_t)(x * v->nr) * es, .c = c + (p->kc < p->k ? j * block : 0), .add = add,
+				                         .cols = (int)MIN(v->nr, cn - j * v->nr) };
+				multiply_tall(p, w, row * v->mr, rows, o0 + x, kn, &q);
 				if (last)
-					matmul_store(p, w->out, w->m0 + i * v->mr, rows, n0, cn, c, v->nr);
-				continue;
+					matmul_store(p, w->out, w->m0 + i * v->mr, rows, n0 + j * v->nr, q.cols, q.c, v->nr);
 			}
+			if (p->tall)
+				continue;
 			const char *a = lhs_panel(p, w->packed, w->b, row, o0 + x);
 			if (p->lazy) {
 				char *made = w->abuf + (p->keep ? (size_t)i * p->apanel + (size_t)(x * v->mr) * es : 0);

@@ -26,7 +26,8 @@ struct matmul {
 	bool ahead;                      /* what is read next of rhs, row by row, is asked for before */
 	bool in_place;                   /* its rows are read where they lie, ldb bytes apart */
 	int64_t ldb;
-	bool tall;                       /* one panel of columns: rows of lhs are read where they lie */
+	bool tall;                       /* few columns: rows of lhs are read where they lie */
+	int64_t together;                /* then: so many elements along k, and again so many elsewhere */
 	int64_t l_turn;                  /* few rows, 4 bytes an element, lie side by side, and the next of the contraction so far on; 0: not so */
 	int64_t l_step;                  /* rows of lhs are so far apart, elements; 0: not evenly */
 	int64_t npanel_r;                /* rhs panels per batch */

@@ -125,6 +125,25 @@ static bool stands_tall(const struct matmul *p, const struct matmul_side *l, int
 	       l->dt == (v->es == 4 ? DT_f32 : DT_bf16);
 }
 
+/* Rows of lhs that lie in runs along k, each a long way beside the one before, as an image's do below the kernel of a convolution: can they be read where
+ * they lie?  The length of a run; 0: no. */
+static int64_t runs(const struct matmul *p)
+{
+	enum { LEAST = 16, PANELS = 4, APART = 8 };
+	const struct matmul_variant *v = p->v;
+	const struct matmul_side *l = &p->l;
+	int64_t n = 1, along = l->free.even ? p->m : l->free.dim[l->free.rank - 1];
+	if (!v || !v->tall || v->es != 4 || l->dt != DT_f32 || l->parts != MATMUL_WHOLE || l->k_even || p->n <= MATMUL_FEW || p->n > PANELS * v->nr ||
+	    p->m < 4 * v->mr || (!l->free.even && along % v->mr && along < APART * v->mr))
+		return 0;
+	while (n < p->k && l->k[n] == l->k[0] + n)
+		n++;
+	for (int64_t x = 0; x < p->k; x++)
+		if (x % n && l->k[x] != l->k[x - 1] + 1)
+			return 0;
+	return n >= LEAST && p->k % n == 0 ? n : 0;
+}
+
 /* What is asked about an operand's offsets again and again. */
 static void look_at(struct arena *a, struct matmul_side *o, int64_t k)
 {
@@ -316,6 +335,8 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	look_at(&s->a, &p->l, p->k);
 	look_at(&s->a, &p->r, p->k);
 	orient(p);
+	p->together = p->tall ? p->k : runs(p);
+	p->tall = p->together > 0;
 	p->on_unit = unit_axis(&p->on);
 	p->in_place = !p->tall && reads_in_place(p);
 	int64_t few = p->in_place ? (p->v->es != 4 ? 0 : p->l.parts == MATMUL_PARTS ? 2 : 1) : p->v && p->v->es <= 2 ? 2 : MATMUL_FEW;      /* one row of f32 is summed in f64 */
@@ -328,7 +349,7 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->npanel = (p->m + p->v->mr - 1) / p->v->mr;
 	p->npanel_r = (p->n + p->v->nr - 1) / p->v->nr;
 	p->l_step = p->m > 1 && p->l.free.even ? p->l.free.step : 0;
-	p->slab = p->m <= FEW_ROWS && (p->in_place || (p->n > FEW_ROWS && (p->r.free_unit || !p->v->tiles))) && packed_lhs(p) <= MATMUL_PACK_MOST;
+	p->slab = !p->tall && p->m <= FEW_ROWS && (p->in_place || (p->n > FEW_ROWS && (p->r.free_unit || !p->v->tiles))) && packed_lhs(p) <= MATMUL_PACK_MOST;
 	p->in_place &= p->slab;
 	plan_sums(p);
 	plan_blocks(p, cores);

@@ -1400,10 +1400,17 @@ static void single_elements(void **state)
 static void convolutions(void **state)
 {
 	TIMES(250) {
-		int ns = (int)range(0, 2), r = ns + 2;
+		bool image = below(3) == 0;      /* as models have them: features side by side, rows that are multiples of a kernel's, read where they lie */
+		int ns = image ? 2 : (int)range(0, 2), r = ns + 2;
 		int64_t fg = below(3) ? 1 : range(2, 6), bg = fg == 1 && below(4) == 0 ? 2 : 1;
 		int64_t ic = below(3) == 0 ? 1 : below(3) ? range(1, 4) : range(8, 36), of = fg * bg * (below(2) ? 1 : below(3) ? range(1, 3) : range(8, 40)), batch = bg * range(1, 3);
 		int64_t in[8], ker[8], out[8], stride[2], lo[2], hi[2], ld[2], rd[2], rev[2], perm[3][8], w[64], dims[3][8] = { { 0 } };
+		if (image) {
+			fg = bg = 1;
+			ic = range(3, 12);
+			of = range(9, 70);
+			batch = range(1, 2);
+		}
 		in[0] = batch;
 		in[1] = ic * fg;
 		ker[0] = ic;
@@ -1420,6 +1427,13 @@ static void convolutions(void **state)
 			ld[i] = below(3) ? 1 : 2;
 			rd[i] = below(3) ? 1 : 2;
 			rev[i] = below(2);
+			if (image) {
+				in[2 + i] = i < ns - 1 ? range(1, 4) : below(4) ? 14 * range(1, 2) : range(112, 130);
+				ker[2 + i] = i == ns - 1 ? range(3, 7) : range(1, 3);
+				lo[i] = (ker[2 + i] - 1) / 2;
+				hi[i] = ker[2 + i] - 1 - lo[i];
+				ld[i] = rd[i] = stride[i] = 1;
+			}
 			int64_t n = (in[2 + i] - 1) * ld[i] + 1 + lo[i] + hi[i], kw = (ker[2 + i] - 1) * rd[i] + 1;
 			out[2 + i] = n < kw ? 0 : (n - kw) / stride[i] + 1;
 			ok &= out[2 + i] > 0;
@@ -1436,6 +1450,9 @@ static void convolutions(void **state)
 				perm[k][i] = perm[k][j];
 				perm[k][j] = t;
 			}
+			for (int d = 1; image && k != 1 && d < r; d++)
+				perm[k][d] = d == 1 ? r - 1 : d - 1;
+			perm[k][0] = image && k != 1 ? 0 : perm[k][0];
 			w[nw++] = r;
 			for (int d = 0; d < r; d++) {
 				w[nw++] = perm[k][d];
@@ -1452,10 +1469,10 @@ static void convolutions(void **state)
 		w[nw++] = bg;
 		w[nw++] = 0;
 		static const enum dtype t[][2] = { { DT_f32, DT_f32 }, { DT_bf16, DT_f32 }, { DT_i8, DT_i32 }, { DT_f64, DT_f64 }, { DT_c64, DT_c64 } };
-		const enum dtype *ty = t[below(5)];
+		const enum dtype *ty = t[image ? 0 : below(5)];
 		begin(KERN_convolution);
 		attrs(nw, w);
-		arr[0] = make(ty[0], r, dims[0], below(2), true);
+		arr[0] = make(ty[0], r, dims[0], image || below(2), true);
 		arr[1] = make(ty[0], r, dims[1], below(2), true);
 		arr[2] = make(ty[1], r, dims[2], below(2), false);
 		fill(&arr[0], -3, 3);
