@@ -44,7 +44,7 @@ struct held {
 	bool *own;               /* of a root: may it be written? */
 };
 
-enum { MOST_ROWS = 8, SPACE = 1 << 16, SPACE_ALL = 1 << 18 };      /* places of an op; bytes of a value on the stack, and of all */
+enum { MOST_ROWS = 8, MOST_PRODUCTS = 4096, SPACE = 1 << 16, SPACE_ALL = 1 << 18 };      /* places of an op; its products; bytes of a value on the stack, and of all */
 
 static bool refuse(struct tiny *t, const char *why)
 {
@@ -153,6 +153,21 @@ static bool few_rows(struct tiny *t, const struct ir_fn *fn, ir_val index, int64
 	return rows <= MOST_ROWS || refuse(t, "gather or scatter of many rows");
 }
 
+/* Products are written out, too. */
+static bool few_products(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o)
+{
+	enum dtype x = ir_vtype(t->m, fn, ir_in(fn, o, 0))->dtype, y = ir_vtype(t->m, fn, ir_in(fn, o, 1))->dtype;
+	const struct ir_type_info *to = ir_vtype(t->m, fn, o->out);
+	int64_t terms = gen_products_terms(t->m, fn, o);
+	if (x != y || gen_products_sum(x, to->dtype) == DT_token ||
+	    (o->kind == IR_dot && (ir_attr(fn, o, AT_components) != 1 || ir_attr(fn, o, AT_acc) != DT_token)))
+		return refuse(t, "products that generated code does not have");
+	if (terms > MOST_PRODUCTS || to->count > MOST_PRODUCTS || terms * to->count > MOST_PRODUCTS)
+		return refuse(t, "a product of large operands");
+	t->work += (int)(terms * to->count / 8 + MIN(terms, to->count));
+	return true;
+}
+
 /* Control flow over values of which each is small, or memory that is read and written in small parts.  own, per parameter: may its
  * memory be written?  home, per result: if it is large, the parameter whose memory it is; wrote, per parameter: has it been written? */
 static bool tiny_fn(struct tiny *t, const struct ir_fn *fn, int depth, const bool *own, ir_val *home, bool *wrote)
@@ -216,6 +231,12 @@ static bool tiny_fn(struct tiny *t, const struct ir_fn *fn, int depth, const boo
 			if (!few_rows(t, fn, ir_in(fn, o, 1), ir_attr(fn, o, AT_index_dim), to->count))
 				return false;
 			if (!large_out && !h->large[ir_in(fn, o, 1)])
+				continue;
+			break;
+		case IR_dot: case IR_convolution:
+			if (!few_products(t, fn, o))
+				return false;
+			if (!large_out)
 				continue;
 			break;
 		case IR_reshape:

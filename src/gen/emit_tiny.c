@@ -14,7 +14,7 @@ struct tv {
 	const int64_t *stride;   /* of ptr; NULL: dense */
 };
 
-struct tiny { struct em *e; const struct ir_module *m; struct arena a; int64_t most; int depth; };
+struct tiny { struct em *e; const struct ir_module *m; struct arena a; int64_t most; int depth; LLVMBasicBlockRef head; };     /* head: of the innermost loop */
 
 static int lanes_of(int64_t n)
 {
@@ -324,6 +324,200 @@ static void reduce(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o
 		merge(t, rop, f, n, at_, init, part);
 	for (int k = 0; k < n; k++)
 		val[o->out + k].ssa = em_round(e, dt[k], init[k]);
+}
+
+/* --- products -------------------------------------------------------------- */
+
+/* An operand of products. */
+struct factor { struct tv *v; const struct ir_type_info *ti; LV ssa; int64_t *place; int from, in; };   /* place: of elements in memory; from, in: its type, the sum's */
+
+static struct factor factor(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, uint32_t k, struct tv *val, enum dtype in)
+{
+	ir_val v = ir_in(fn, o, k);
+	struct factor f = { .v = &val[v], .ti = ir_vtype(t->m, fn, v), .in = in };
+	f.from = f.ti->dtype;
+	if (f.v->ptr && !f.v->ssa && f.ti->count > t->most) {
+		int64_t st[IR_MAX_RANK];
+		gen_strides(f.ti->rank, f.ti->dim, st);
+		f.place = positions(&t->a, f.ti->rank, f.ti->dim, f.v->stride ? f.v->stride : st);
+	} else if (!f.v->splat) {
+		f.ssa = ssa(t, f.v, f.ti);
+	}
+	return f;
+}
+
+/* Is x made before the innermost loop, or from what is? */
+static bool before_loop(const struct tiny *t, LV x, int deep)
+{
+	if (!t->head || !LLVMIsAInstruction(x))
+		return true;
+	LLVMBasicBlockRef b = LLVMGetInstructionParent(x), in = t->head;
+	while (in && in != b)
+		in = LLVMGetNextBasicBlock(in);
+	return !in || (deep && LLVMIsAShuffleVectorInst(x) && before_loop(t, LLVMGetOperand(x, 0), deep - 1) && before_loop(t, LLVMGetOperand(x, 1), deep - 1));
+}
+
+/* What a vector of n elements at these positions takes, in vector instructions; they are shuffled before the loop, if they are known there. */
+static int64_t fetch_cost(const struct tiny *t, const struct factor *f, int64_t n, const int64_t *at, int64_t step)
+{
+	int64_t regs = (n * dtype_info[f->in].bytes + t->e->t->vbytes - 1) / t->e->t->vbytes;
+	bool run = true, same = true;
+	for (int64_t i = 1; i < n; i++) {
+		run &= at[i * step] == at[0] + i;
+		same &= at[i * step] == at[0];
+	}
+	if (f->place)
+		return same ? 1 : run ? regs : 2 * n;
+	return !f->ssa || before_loop(t, f->ssa, 4) ? 0 : same ? 1 : run ? regs : 3 * regs;
+}
+
+/* Elements at[i * step], i < n, of an operand, as the sum's type; -1: any.  so are the spare lanes. */
+static LV fetch(struct tiny *t, const struct factor *f, int64_t n, const int64_t *at, int64_t step)
+{
+	struct em *e = t->e;
+	int64_t idx[256], first = 0;
+	LV x;
+	while (first < n - 1 && at[first * step] < 0)
+		first++;
+	for (int64_t i = 0; i < n; i++)
+		idx[i] = at[at[i * step] < 0 ? first * step : i * step];
+	if (f->v->splat) {
+		x = em_splat(e, f->v->splat, lanes_of(n));
+	} else if (f->place) {
+		for (int64_t i = 0; i < n; i++)
+			idx[i] = f->place[idx[i]];
+		x = load_at(t, f->from, n, f->v->ptr, idx);
+	} else {
+		x = pick(e, f->ssa, idx, n);
+	}
+	return f->from == f->in ? x : em_elem(e, ELEM_convert, f->from, f->in, &x);
+}
+
+static LV plus(struct em *e, int dt, LV x, LV y) { return em_elem(e, ELEM_add, dt, dt, (LV[]){ x, y }); }
+
+/* x * y + z, rounded once; z NULL: x * y. */
+static LV times(struct em *e, int dt, LV x, LV y, LV z)
+{
+	if (z && dtype_info[dt].cls == DT_FLOAT)
+		return em_intr(e, "llvm.fma", x, 2, (LV[]){ y, z });
+	x = em_elem(e, ELEM_multiply, dt, dt, (LV[]){ x, y });
+	return z ? plus(e, dt, x, z) : x;
+}
+
+/* Which of n elements there are, as <lanes x i1>; NULL: all.  none: what counts as there in the spare lanes. */
+static LV there(struct em *e, int64_t n, const int64_t *at, bool spare)
+{
+	LV m[256];
+	int w = lanes_of(n);
+	bool all = true;
+	for (int i = 0; i < MAX(w, 1); i++) {
+		bool is = i < n ? !at || at[i] >= 0 : spare;
+		all &= is;
+		m[i] = LLVMConstInt(e->i1, is, false);
+	}
+	return all ? NULL : w ? LLVMConstVector(m, (unsigned)w) : m[0];
+}
+
+/* The elements of the result are lanes, and term after term is added. */
+static LV by_terms(struct tiny *t, const struct gen_products *p, const struct factor *f, int dt)
+{
+	enum { CHAINS = 4 };
+	struct em *e = t->e;
+	LV sum[CHAINS] = { NULL };
+	int chains = p->terms >= 2 * CHAINS ? CHAINS : p->terms >= CHAINS ? 2 : 1, c = 0;
+	for (int64_t k = 0; k < p->terms; k++) {
+		const int64_t *at = p->at[0] + k * p->n;
+		LV in = there(e, p->n, at, true);
+		if (in && LLVMIsNull(in))
+			continue;
+		LV x = fetch(t, &f[0], p->n, at, 1), y = fetch(t, &f[1], p->n, p->at[1] + k * p->n, 1), s = times(e, dt, x, y, sum[c]);
+		sum[c] = in ? em_sel(e, in, s, sum[c] ? sum[c] : LLVMConstNull(LLVMTypeOf(s))) : s;
+		c = (c + 1) % chains;
+	}
+	for (int step = 1; step < chains; step *= 2)
+		for (int i = 0; i + step < chains; i += 2 * step)
+			sum[i] = sum[i] && sum[i + step] ? plus(e, dt, sum[i], sum[i + step]) : sum[i];
+	return sum[0];
+}
+
+/* The terms are lanes.  Of the n vectors, one for each element of the result, neighbours are added up until a vector has a lane for each of
+ * its elements. */
+static LV by_elements(struct tiny *t, const struct gen_products *p, const struct factor *f, int dt)
+{
+	struct em *e = t->e;
+	int most = e->t->vbytes / dtype_info[dt].bytes, w = lanes_of(p->terms), v[256];
+	int64_t n = p->n;
+	LV *x = ARENA_NEW(&t->a, LV, n), in = there(e, p->terms, NULL, false);
+	for (int64_t i = 0; i < n; i++) {
+		x[i] = times(e, dt, fetch(t, &f[0], p->terms, p->at[0] + i, n), fetch(t, &f[1], p->terms, p->at[1] + i, n), NULL);
+		if (in)
+			x[i] = em_sel(e, in, x[i], LLVMConstNull(LLVMTypeOf(x[i])));
+	}
+	for (; w > most; w /= 2)                 /* halves, as far as they are whole registers */
+		for (int64_t i = 0; i < n; i++) {
+			for (int j = 0; j < w; j++)
+				v[j] = j;
+			x[i] = plus(e, dt, em_shuffle(e, x[i], NULL, v, w / 2), em_shuffle(e, x[i], NULL, v + w / 2, w / 2));
+		}
+	for (int left = w; left > 1; left /= 2) {       /* lanes of an element */
+		int64_t pairs = (n + 1) / 2;
+		int to = n > 1 ? w : MAX(w / 2, 1);
+		for (int64_t i = 0; i < pairs; i++) {
+			LV a = x[2 * i], b = n == 1 ? NULL : x[MIN(2 * i + 1, n - 1)], y[2];
+			for (int odd = 0; odd < 2; odd++) {
+				for (int j = 0; j < to; j++)
+					v[j] = 2 * j + odd;
+				y[odd] = to > 1 ? em_shuffle(e, a, b, v, to) : lane_at(e, a, odd);
+			}
+			x[i] = plus(e, dt, y[0], y[1]);
+		}
+		w = to;
+		n = pairs;
+	}
+	for (; n > 1; n = (n + 1) / 2, w = 2 * MAX(w, 1))      /* side by side */
+		for (int64_t i = 0; i < (n + 1) / 2; i++) {
+			LV a = x[2 * i], b = x[MIN(2 * i + 1, n - 1)];
+			if (!em_lanes(a)) {
+				a = LLVMBuildInsertElement(e->b, em_splat(e, a, 2), b, em_ki(e->i32, 1), "");
+			} else {
+				for (int j = 0; j < 2 * w; j++)
+					v[j] = j;
+				a = em_shuffle(e, a, b, v, 2 * w);
+			}
+			x[i] = a;
+		}
+	int to = lanes_of(p->n);
+	for (int j = 0; j < to; j++)
+		v[j] = j;
+	return em_lanes(x[0]) == to ? x[0] : to ? em_shuffle(e, x[0], NULL, v, to) : lane_at(e, x[0], 0);
+}
+
+static void products(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val)
+{
+	struct em *e = t->e;
+	const struct ir_type_info *to = ir_vtype(t->m, fn, o->out);
+	enum dtype dt = gen_products_sum(ir_vtype(t->m, fn, ir_in(fn, o, 0))->dtype, to->dtype);
+	struct gen_products p;
+	gen_products_of(&t->a, t->m, fn, o, &p);
+	if (!p.terms) {
+		val[o->out].ssa = LLVMConstNull(reg_of(e, to));
+		return;
+	}
+	const struct factor f[2] = { factor(t, fn, o, 0, val, dt), factor(t, fn, o, 1, val, dt) };
+	int64_t size = dtype_info[dt].bytes, regs = (p.n * size + e->t->vbytes - 1) / e->t->vbytes, cost[2] = { 0, 3 * p.n };
+	bool all = p.terms <= 256;
+	for (int64_t k = 0; k < p.terms; k++)
+		for (int s = 0; s < 2; s++)
+			cost[0] += fetch_cost(t, &f[s], p.n, p.at[s] + k * p.n, 1) + regs;
+	regs = (p.terms * size + e->t->vbytes - 1) / e->t->vbytes;
+	for (int64_t i = 0; i < p.n && all; i++) {
+		for (int s = 0; s < 2; s++)
+			cost[1] += fetch_cost(t, &f[s], p.terms, p.at[s] + i, p.n) + regs;
+		for (int64_t k = 0; k < p.terms; k++)
+			all &= p.at[0][k * p.n + i] >= 0;
+	}
+	LV x = all && cost[1] < cost[0] ? by_elements(t, &p, f, dt) : by_terms(t, &p, f, dt);
+	val[o->out].ssa = em_round(e, to->dtype, x ? x : LLVMConstNull(reg_of(e, to)));
 }
 
 static void concatenate(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val)
@@ -766,6 +960,8 @@ static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 		LLVMBasicBlockRef from = e->scope[e->cur].block, head = em_block(e, "loop"), end = em_block(e, "end");
 		LLVMBuildBr(e->b, head);
 		em_at(e, head);
+		LLVMBasicBlockRef outer = t->head;
+		t->head = head;
 		LV i = LLVMBuildPhi(e->b, e->i64, "");
 		for (int c = 0; c < ncarry; c++)
 			if (!x[l.made[c]].ptr)
@@ -825,6 +1021,7 @@ static void loop(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 			val[o->out + k] = (struct tv){ .ssa = trip < 0 ? phi[k] : again[k] };
 		}
 		em_at(e, end);
+		t->head = outer;
 	}
 	for (int j = ncarry; j < l.nmade; j++)
 		val[o->out + (ir_val)j] = (struct tv){ .ptr = x[l.made[j]].ptr };
@@ -863,6 +1060,10 @@ static void op(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, st
 	}
 	if (o->kind == IR_reduce) {
 		reduce(t, fn, o, val);
+		return;
+	}
+	if (o->kind == IR_dot || o->kind == IR_convolution) {
+		products(t, fn, o, val);
 		return;
 	}
 	if (ir_is_elem(o->kind)) {

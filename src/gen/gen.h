@@ -21,6 +21,8 @@ struct gen_out {
 
 /* Does generated code have all element types that fn has?  It has no complex numbers, and none of 8 bits. */
 bool gen_types(const struct ir_module *m, const struct ir_fn *fn);
+/* What generated code adds up products of operands of type x in, to give a result of type t; DT_token: it does not. */
+enum dtype gen_products_sum(enum dtype x, enum dtype t);
 /* Can group fn be compiled, as one kernel whose operands are dense (or the given views)?  Cheap: no LLVM.
  * On false, why (if not NULL) is a static text. */
 bool gen_can(const struct ir_module *m, const struct ir_fn *fn, const char **why);

@@ -11,7 +11,7 @@
 #include "gen.h"
 #include "target.h"
 
-enum { GEN_VERSION = 13, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32,
+enum { GEN_VERSION = 14, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32,
        GEN_SOURCES = 8,       /* vectors of memory that one whose elements lie apart, as its period says, is made of */
        GEN_WOVEN = 8 };       /* columns that are woven */
 #define GEN_SYMBOL "rondo_kernel"     /* of the function in the code */
@@ -117,6 +117,11 @@ struct gen_sched *gen_schedule(struct arena *a, const struct gen_target *t, cons
  * memory.  0: no, and why is a static text. */
 int64_t gen_tiny_most(const struct gen_target *t, const struct ir_module *m, const struct ir_fn *fn, const char **why);
 bool gen_has_control(const struct ir_module *m, const struct ir_fn *fn);
+/* A dot or convolution as sums of products: element i of the result is the sum, over the terms k, of the products of elements
+ * at[0][k * n + i] and at[1][k * n + i] of the operands, in row-major order; at[0] -1: there is none, at a border. */
+struct gen_products { int64_t n, terms, *at[2]; };
+void gen_products_of(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, struct gen_products *p);
+int64_t gen_products_terms(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
 /* shape.c: choose the lane, the order of the loops and the tiles of s, whose nodes and nests are complete. */
 void gen_shape(struct arena *a, struct gen_sched *s);
 /* The inner variable of nest x that is best vectorised, -1 if it has none. */

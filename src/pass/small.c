@@ -4,22 +4,12 @@
 
 enum { LEAST_BATCH = 32, MOST_EXTENT = 16, MOST_WORK = 512 };
 
-/* What products of operands of dtype x are added up in, to become a result of dtype t; DT_token: they stay products. */
-static enum dtype summed(enum dtype x, enum dtype t)
-{
-	int cls = dtype_info[t].cls;
-
-	if (cls == DT_FLOAT && dtype_info[x].bits == 16 && dtype_info[x].cls == DT_FLOAT)
-		return t == x || t == DT_f32 ? DT_f32 : DT_token;
-	return x == t && dtype_info[t].bits >= 32 && (cls == DT_FLOAT || cls == DT_INT || cls == DT_UINT) ? t : DT_token;
-}
-
 static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	if (o->kind != IR_dot || ir_attr(r->from, o, AT_components) != 1 || ir_attr(r->from, o, AT_acc) != DT_token)
 		return 0;
 	const struct ir_type_info t = *ir_vtype(r->m, r->from, o->out);
-	enum dtype x = ir_vtype(r->m, r->b.fn, in[0])->dtype, dt = summed(x, (enum dtype)t.dtype);
+	enum dtype x = ir_vtype(r->m, r->b.fn, in[0])->dtype, dt = gen_products_sum(x, (enum dtype)t.dtype);
 	if (dt == DT_token || ir_vtype(r->m, r->b.fn, in[1])->dtype != x)
 		return 0;
 	/* of all there is, dimension place[f] is factor f: what is contracted stands before what is free in rhs, along which the lanes go */
