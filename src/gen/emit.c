@@ -946,7 +946,7 @@ static struct err *group(struct arena *a, const struct gen_target *t, const stru
 	}
 	if (!error) {
 		LLVMPassBuilderOptionsRef po = LLVMCreatePassBuilderOptions();
-		LLVMErrorRef le = LLVMRunPasses(e->m, "function(mem2reg,early-cse)", tm, po);
+		LLVMErrorRef le = LLVMRunPasses(e->m, tiny ? "function(mem2reg,early-cse,loop-mssa(licm))" : "function(mem2reg,early-cse)", tm, po);
 		LLVMDisposePassBuilderOptions(po);
 		if (le) {
 			char *text = LLVMGetErrorMessage(le);

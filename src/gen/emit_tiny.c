@@ -404,7 +404,7 @@ static LV times(struct em *e, int dt, LV x, LV y, LV z)
 	return z ? plus(e, dt, x, z) : x;
 }
 
-/* Which of n elements there are, as <lanes x i1>; NULL: all.  none: what counts as there in the spare lanes. */
+/* Which of n elements there are, as <lanes x i1>; NULL: all.  spare: do the spare lanes count? */
 static LV there(struct em *e, int64_t n, const int64_t *at, bool spare)
 {
 	LV m[256];
@@ -440,56 +440,53 @@ static LV by_terms(struct tiny *t, const struct gen_products *p, const struct fa
 	return sum[0];
 }
 
-/* The terms are lanes.  Of the n vectors, one for each element of the result, neighbours are added up until a vector has a lane for each of
- * its elements. */
-static LV by_elements(struct tiny *t, const struct gen_products *p, const struct factor *f, int dt)
+/* The sums of pairs of neighbours in a, then in b (NULL: there is none). */
+static LV pairs(struct em *e, int dt, LV a, LV b)
+{
+	LV y[2];
+	int n = b ? em_lanes(a) : em_lanes(a) / 2, v[256];
+	for (int odd = 0; odd < 2; odd++) {
+		for (int j = 0; j < n; j++)
+			v[j] = 2 * j + odd;
+		y[odd] = n > 1 ? em_shuffle(e, a, b, v, n) : lane_at(e, a, odd);
+	}
+	return plus(e, dt, y[0], y[1]);
+}
+
+static LV beside(struct em *e, LV a, LV b)
+{
+	int n = em_lanes(a), v[256];
+	if (!n)
+		return LLVMBuildInsertElement(e->b, em_splat(e, a, 2), b, em_ki(e->i32, 1), "");
+	for (int j = 0; j < 2 * n; j++)
+		v[j] = j;
+	return em_shuffle(e, a, b, v, 2 * n);
+}
+
+/* The terms are lanes.  Elements i .. i + n of the result, n a power of two, those from p->n on whatever they are: of the vectors of their products
+ * neighbours are added up until there is a lane for each.  left: lanes that are to be left of an element, a power of two. */
+static LV by_elements(struct tiny *t, const struct gen_products *p, const struct factor *f, int dt, int64_t i, int64_t n, int left)
 {
 	struct em *e = t->e;
-	int most = e->t->vbytes / dtype_info[dt].bytes, w = lanes_of(p->terms), v[256];
-	int64_t n = p->n;
-	LV *x = ARENA_NEW(&t->a, LV, n), in = there(e, p->terms, NULL, false);
-	for (int64_t i = 0; i < n; i++) {
-		x[i] = times(e, dt, fetch(t, &f[0], p->terms, p->at[0] + i, n), fetch(t, &f[1], p->terms, p->at[1] + i, n), NULL);
-		if (in)
-			x[i] = em_sel(e, in, x[i], LLVMConstNull(LLVMTypeOf(x[i])));
+	int most = e->t->vbytes / dtype_info[dt].bytes, w = MIN(MAX(lanes_of(p->terms), 1), most), v[256];
+	if (n > 1) {
+		/* while they fit into a vector, else side by side */
+		bool together = n * left <= w;
+		int each = together ? left * 2 : left;
+		LV a = by_elements(t, p, f, dt, i, n / 2, each), b = i + n / 2 < p->n ? by_elements(t, p, f, dt, i + n / 2, n / 2, each) : a;
+		return together ? pairs(e, dt, a, b) : beside(e, a, b);
 	}
-	for (; w > most; w /= 2)                 /* halves, as far as they are whole registers */
-		for (int64_t i = 0; i < n; i++) {
-			for (int j = 0; j < w; j++)
-				v[j] = j;
-			x[i] = plus(e, dt, em_shuffle(e, x[i], NULL, v, w / 2), em_shuffle(e, x[i], NULL, v + w / 2, w / 2));
-		}
-	for (int left = w; left > 1; left /= 2) {       /* lanes of an element */
-		int64_t pairs = (n + 1) / 2;
-		int to = n > 1 ? w : MAX(w / 2, 1);
-		for (int64_t i = 0; i < pairs; i++) {
-			LV a = x[2 * i], b = n == 1 ? NULL : x[MIN(2 * i + 1, n - 1)], y[2];
-			for (int odd = 0; odd < 2; odd++) {
-				for (int j = 0; j < to; j++)
-					v[j] = 2 * j + odd;
-				y[odd] = to > 1 ? em_shuffle(e, a, b, v, to) : lane_at(e, a, odd);
-			}
-			x[i] = plus(e, dt, y[0], y[1]);
-		}
-		w = to;
-		n = pairs;
+	LV x = times(e, dt, fetch(t, &f[0], p->terms, p->at[0] + i, p->n), fetch(t, &f[1], p->terms, p->at[1] + i, p->n), NULL), in = there(e, p->terms, NULL, false);
+	if (in)
+		x = em_sel(e, in, x, LLVMConstNull(LLVMTypeOf(x)));
+	for (int k = em_lanes(x); k > most; k /= 2) {        /* halves, as far as they are whole registers */
+		for (int j = 0; j < k; j++)
+			v[j] = j;
+		x = plus(e, dt, em_shuffle(e, x, NULL, v, k / 2), em_shuffle(e, x, NULL, v + k / 2, k / 2));
 	}
-	for (; n > 1; n = (n + 1) / 2, w = 2 * MAX(w, 1))      /* side by side */
-		for (int64_t i = 0; i < (n + 1) / 2; i++) {
-			LV a = x[2 * i], b = x[MIN(2 * i + 1, n - 1)];
-			if (!em_lanes(a)) {
-				a = LLVMBuildInsertElement(e->b, em_splat(e, a, 2), b, em_ki(e->i32, 1), "");
-			} else {
-				for (int j = 0; j < 2 * w; j++)
-					v[j] = j;
-				a = em_shuffle(e, a, b, v, 2 * w);
-			}
-			x[i] = a;
-		}
-	int to = lanes_of(p->n);
-	for (int j = 0; j < to; j++)
-		v[j] = j;
-	return em_lanes(x[0]) == to ? x[0] : to ? em_shuffle(e, x[0], NULL, v, to) : lane_at(e, x[0], 0);
+	for (; w > left; w /= 2)
+		x = pairs(e, dt, x, NULL);
+	return x;
 }
 
 static void products(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val)
@@ -516,7 +513,7 @@ static void products(struct tiny *t, const struct ir_fn *fn, const struct ir_op 
 		for (int64_t k = 0; k < p.terms; k++)
 			all &= p.at[0][k * p.n + i] >= 0;
 	}
-	LV x = all && cost[1] < cost[0] ? by_elements(t, &p, f, dt) : by_terms(t, &p, f, dt);
+	LV x = all && cost[1] < cost[0] ? by_elements(t, &p, f, dt, 0, MAX(lanes_of(p.n), 1), 1) : by_terms(t, &p, f, dt);
 	val[o->out].ssa = em_round(e, to->dtype, x ? x : LLVMConstNull(reg_of(e, to)));
 }
 

@@ -94,6 +94,92 @@ static ir_val arith(int dt, int rank, const int64_t *dim, int depth)
 	return ir_emit(&b, ir_of_elem(k), elem_info[k].nin, x, t, NULL, 0);
 }
 
+/* Numbers whose products' sum is, in any order, about the same. */
+static ir_val bounded(ir_val x)
+{
+	ir_type t = fn->val.p[x].type;
+	if (dtype_info[ir_type_of(m, t)->dtype].cls != DT_FLOAT)
+		return x;
+	return ir_bin(&b, ELEM_maximum, ir_bin(&b, ELEM_minimum, x, ir_const_f(&b, t, 8)), ir_const_f(&b, t, -8));
+}
+
+static void shuffled(int n, int64_t *p)
+{
+	for (int i = 0; i < n; i++)
+		p[i] = i;
+	for (int i = n - 1; i > 0; i--) {
+		int j = pick(i + 1);
+		int64_t s = p[i];
+		p[i] = p[j];
+		p[j] = s;
+	}
+}
+
+/* A product with these extents, of operands whose dimensions are in any order. */
+static ir_val a_dot(int dt, int rank, const int64_t *dim, int depth)
+{
+	static const int sums[] = { 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33 };
+	int nb = pick(rank + 1), nl = pick(rank - nb + 1), nc = pick(3);
+	int64_t gone[2], at[2][2 * IR_MAX_RANK], lists[4][IR_MAX_RANK];
+	ir_val x[2];
+	for (int i = 0; i < nc; i++)
+		gone[i] = sums[pick(nc > 1 ? 5 : 11)];
+	for (int s = 0; s < 2; s++) {
+		int n = nb + (s ? rank - nb - nl : nl) + nc, from = s ? nb + nl : nb, free = n - nb - nc, rise[IR_MAX_RANK], k = 0;
+		int64_t ext[2 * IR_MAX_RANK];
+		shuffled(n, at[s]);
+		for (int d = 0; d < n; d++)          /* free ones keep their order */
+			for (int i = nb; i < nb + free; i++)
+				if (at[s][i] == d)
+					rise[k++] = d;
+		for (int i = 0; i < free; i++)
+			at[s][nb + i] = rise[i];
+		for (int i = 0; i < n; i++)
+			ext[at[s][i]] = i < nb ? dim[i] : i < nb + free ? dim[from + i - nb] : gone[i - nb - free];
+		memcpy(lists[s], at[s], sizeof *at[s] * (size_t)nb);
+		memcpy(lists[2 + s], at[s] + nb + free, sizeof *at[s] * (size_t)nc);
+		x[s] = bounded(make(dt, n, ext, depth - 1));
+	}
+	return ir_dot(&b, x[0], x[1], (enum dtype)dt, nb, lists[0], lists[1], nc, lists[2], lists[3]);
+}
+
+static ir_val a_convolution(int dt, int rank, const int64_t *dim, int depth)
+{
+	int n = rank - 2;
+	int64_t p[3][IR_MAX_RANK], at[6][IR_MAX_RANK], x[IR_MAX_RANK], k[IR_MAX_RANK], w[80], *q = w, fg = 1, bg = 1;
+	for (int i = 0; i < 3; i++)
+		shuffled(rank, p[i]);
+	int64_t features = dim[p[2][1]];
+	if (features % 2 == 0 || pick(2))
+		*(pick(2) ? &fg : &bg) = features % 2 ? features : pick(2) ? 2 : features;
+	k[p[1][0]] = 1 + pick(3);
+	k[p[1][1]] = features;
+	x[p[0][0]] = dim[p[2][0]] * bg;
+	x[p[0][1]] = k[p[1][0]] * fg;
+	for (int i = 0; i < n; i++) {
+		int64_t window = k[p[1][2 + i]] = 1 + pick(4), have = x[p[0][2 + i]] = 1 + pick(6);
+		at[0][i] = 1 + pick(2);              /* stride, low, high, dilations, reversal */
+		at[1][i] = pick(4) - 1;
+		at[3][i] = pick(3) ? 1 : 2 + pick(2);
+		at[4][i] = pick(3) ? 1 : 2 + pick(2);
+		at[5][i] = pick(2);
+		at[2][i] = (dim[p[2][2 + i]] - 1) * at[0][i] + (window - 1) * at[4][i] + 1 - ((have - 1) * at[3][i] + 1) - at[1][i];
+	}
+	for (int l = 0; l < 9; l++) {
+		*q++ = l < 3 ? rank : n;
+		for (int i = 0; i < (l < 3 ? rank : n); i++)
+			*q++ = l < 3 ? p[l][i] : at[l - 3][i];
+	}
+	*q++ = fg;
+	*q++ = bg;
+	*q++ = 0;
+	ir_val in[2] = { bounded(make(dt, rank, x, depth - 1)), 0 };
+	in[1] = bounded(make(dt, rank, k, depth - 1));
+	return ir_emit(&b, IR_convolution, 2, in, tens(dt, rank, dim), w, (uint32_t)(q - w));
+}
+
+static bool with_products;           /* they are compiled with what is around them in loops alone */
+
 static ir_val make(int dt, int rank, const int64_t *dim, int depth)
 {
 	ir_type t = tens(dt, rank, dim);
@@ -277,6 +363,12 @@ static ir_val make(int dt, int rank, const int64_t *dim, int depth)
 			x = ir_bin(&b, ELEM_maximum, ir_bin(&b, ELEM_minimum, x, ir_const_f(&b, xt, 32)), ir_const_f(&b, xt, -32));
 		}
 		return ir_reduce1(&b, op, x, ir_const(&b, ir_scalar(m, (enum dtype)dt), id, dtype_info[dt].bytes), 1, dims);
+	}
+	case 15: {
+		int c = dtype_info[dt].cls;
+		if (!with_products || count > 400 || rank > 3 || c == DT_PRED || (c != DT_FLOAT && dtype_info[dt].bits < 32))
+			break;
+		return rank > 1 && pick(2) ? a_convolution(dt, rank, dim, depth) : a_dot(dt, rank, dim, depth);
 	}
 	default:
 		break;
@@ -811,6 +903,7 @@ static void build_loop(void)
 	static const int t[] = { DT_i32, DT_f32, DT_i8, DT_u16, DT_bf16, DT_u32, DT_i64, DT_f64, DT_f16, DT_pred, DT_u8, DT_i4 };
 	struct ir_fn *outer = fn, *body = ir_fn_new(m, "body"), *cond = NULL;
 	bool counted = pick(3) > 0;
+	with_products = true;
 	int64_t trip = counted ? pick(5) : -1, role[64], n = 0;
 	ir_type ty[64];
 	int64_t flat[1] = { 96 };
@@ -883,6 +976,7 @@ static void build_loop(void)
 	}
 	for (int i = 0; i < nres; i++)
 		ir_result(body, res[i]);
+	with_products = false;
 	if (!counted) {
 		cond = ir_fn_new(m, "cond");
 		for (int k = 0; k < n; k++)
@@ -964,7 +1058,8 @@ static ir_val again(ir_val x)
 		one[k] = 1;
 	}
 	int64_t n = rank ? dim[d] : 1;
-	switch (rank ? pick(10) : 9) {
+	bool sums = dt == DT_f32 || dt == DT_f64 || dt == DT_i32 || dt == DT_u32 || dt == DT_i64;
+	switch (rank ? pick(sums ? 11 : 10) : 9) {
 	case 0: {              /* moved along, or spread out and cut, to the extent that it had */
 		int64_t in = pick(3) == 0, by = in ? 0 : pick(2) ? 1 : -1;
 		w[0] = w[rank + 1] = w[2 * rank + 2] = rank;
@@ -1039,6 +1134,18 @@ static ir_val again(ir_val x)
 	case 8:
 		budget = 5;
 		return combine(dt, x, make(dt, rank, dim, 2));
+	case 10: {             /* times a square matrix, either way round */
+		const int64_t square[2] = { n, n };
+		ir_val a = of_type(tens(dt, 2, square), false), p[2] = { x, a };
+		int64_t gone[2] = { d, pick(2) }, perm[IR_MAX_RANK];
+		int first = pick(2), out = 0;
+		if (!a)
+			break;
+		ir_val y = ir_dot(&b, bounded(p[first]), bounded(p[!first]), (enum dtype)dt, 0, NULL, NULL, 1, &gone[first], &gone[!first]);
+		for (int k = 0; k < rank; k++)           /* what a leaves stands before or behind all that x leaves */
+			perm[k] = k == d ? (first ? 0 : rank - 1) : first + out++;
+		return ir_transpose(&b, y, perm);
+	}
 	}
 	ir_val y = of_type(t, false);
 	return combine(dt, x, y ? y : x);
@@ -1231,10 +1338,14 @@ static void build_flow(void)
 		keep(ir_param(fn, t));
 		if (pick(2))
 			keep(ir_param(fn, t));
+		if (rank == 2 && dim[0] == dim[1])
+			keep(ir_param(fn, tens(dt, 1, dim)));
 	}
 	b = (struct ir_b){ m, fn, 0 };
 	int params = at->n;
+	with_products = true;
 	flow_steps(3, 3 + pick(6));
+	with_products = false;
 	for (int i = at->n - 1; i >= params; i--)
 		if (i == at->n - 1 || pick(3) == 0)
 			ir_result(fn, at->v[i]);
