@@ -44,7 +44,7 @@ struct held {
 	bool *own;               /* of a root: may it be written? */
 };
 
-enum { MOST_ROWS = 8, MOST_PRODUCTS = 4096, SPACE = 1 << 16, SPACE_ALL = 1 << 18 };      /* places of an op; its products; bytes of a value on the stack, and of all */
+enum { MOST_ROWS = 8, MOST_PRODUCTS = 1024, SPACE = 1 << 16, SPACE_ALL = 1 << 18 };      /* places of an op; its products; bytes of a value on the stack, and of all */
 
 static bool refuse(struct tiny *t, const char *why)
 {

@@ -1,11 +1,70 @@
 /* Products of many matrices of a few elements each: a call of the product's kernel for each of them costs many times what is calculated.  They
- * become multiplications and short sums, which are one kernel, with what stands around them.  There each product is rounded before it is added. */
+ * become multiplications and short sums, which are one kernel, with what stands around them.  There each product is rounded before it is added.
+ * So do convolutions of one feature with a kernel of a few elements (blurs, stencils), of which the product's kernel makes little, too. */
 #include "passes.h"
 
-enum { LEAST_BATCH = 32, MOST_EXTENT = 16, MOST_WORK = 512 };
+enum { LEAST_BATCH = 32, MOST_EXTENT = 16, MOST_WORK = 512, MOST_PLACES = 9, LEAST_COUNT = 129 };    /* fewer elements are left to loops that are one kernel */
+
+/* The sum, over the kernel's places, of what each adds where it meets an element of the operand. */
+static ir_val convolution(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	int n, c;
+	struct ir_b *b = &r->b;
+	const struct ir_type_info to = *ir_vtype(r->m, r->from, o->out), k = *ir_vtype(r->m, b->fn, in[1]);
+	const int64_t *lhs = ir_attrs(r->from, o, AT_lhs, &n), *rhs = ir_attrs(r->from, o, AT_rhs, &n), *out = ir_attrs(r->from, o, AT_out, &n),
+	              *stride = ir_attrs(r->from, o, AT_stride, &c), *low = ir_attrs(r->from, o, AT_low, &c), *apart = ir_attrs(r->from, o, AT_rhs_dilation, &c),
+	              *between = ir_attrs(r->from, o, AT_lhs_dilation, &c), *turned = ir_attrs(r->from, o, AT_reversal, &c);
+	enum dtype from = ir_vtype(r->m, b->fn, in[0])->dtype, dt = gen_products_sum(from, to.dtype);
+	int64_t perm[IR_MAX_RANK], ix[IR_MAX_RANK] = {0}, zero = 0;
+	if (dt == DT_token || k.dtype != from || k.count > MOST_PLACES || !k.count || k.dim[rhs[0]] * k.dim[rhs[1]] != 1 || to.count < LEAST_COUNT ||
+	    ir_attr(r->from, o, AT_feature_groups) * ir_attr(r->from, o, AT_batch_groups) != 1)
+		return 0;
+	for (int i = 0; i < c; i++)
+		if (between[i] != 1)
+			return 0;
+	for (int i = 0; i < n; i++)
+		perm[out[i]] = lhs[i];
+	ir_val x = ir_transpose(b, in[0], perm), w = ir_convert(b, in[1], dt), sum = 0, none = ir_const_i(b, ir_scalar(r->m, dt), 0);
+	const struct ir_type_info t = *ir_vtype(r->m, b->fn, x);
+	for (int64_t place = 0; place < k.count; place++) {
+		int64_t start[IR_MAX_RANK] = {0}, limit[IR_MAX_RANK], step[IR_MAX_RANK], at[IR_MAX_RANK], end[IR_MAX_RANK], one[IR_MAX_RANK], pad[3 * (IR_MAX_RANK + 1)] = {0};
+		bool any = true;
+		pad[0] = pad[n + 1] = pad[2 * n + 2] = n;
+		for (int d = 0; d < n; d++) {
+			limit[d] = t.dim[d];
+			step[d] = one[d] = end[d] = 1;
+			at[d] = 0;
+		}
+		for (int i = 0; i < c; i++) {
+			/* it meets elements from .. of the operand at outputs first .. last */
+			int d = (int)out[2 + i];
+			int64_t shift = ix[i] * apart[i] - low[i], first = shift < 0 ? (-shift + stride[i] - 1) / stride[i] : 0,
+			        room = t.dim[d] - 1 - shift, last = room < 0 ? -1 : MIN(room / stride[i], to.dim[d] - 1);
+			any &= first <= last;
+			start[d] = first * stride[i] + shift;
+			limit[d] = last * stride[i] + shift + 1;
+			step[d] = stride[i];
+			pad[1 + d] = first;
+			pad[n + 2 + d] = to.dim[d] - 1 - last;
+			at[rhs[2 + i]] = turned[i] ? k.dim[rhs[2 + i]] - 1 - ix[i] : ix[i];
+			end[rhs[2 + i]] = at[rhs[2 + i]] + 1;
+		}
+		if (any) {
+			ir_val p = ir_convert(b, ir_slice(b, x, start, limit, step), dt), f = ir_reshape(b, ir_slice(b, w, at, end, one), 0, &zero);
+			p = ir_bin(b, ELEM_multiply, p, ir_splat_of(b, f, b->fn->val.p[p].type));
+			p = ir_emit(b, IR_pad, 2, (ir_val[]){ p, none }, ir_tensor(r->m, dt, n, to.dim), pad, (uint32_t)(3 * (n + 1)));
+			sum = sum ? ir_bin(b, ELEM_add, sum, p) : p;
+		}
+		for (int i = c - 1; i >= 0 && ++ix[i] == k.dim[rhs[2 + i]]; i--)
+			ix[i] = 0;
+	}
+	return sum ? ir_convert(b, sum, (enum dtype)to.dtype) : 0;
+}
 
 static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
+	if (o->kind == IR_convolution)
+		return convolution(r, o, in);
 	if (o->kind != IR_dot || ir_attr(r->from, o, AT_components) != 1 || ir_attr(r->from, o, AT_acc) != DT_token)
 		return 0;
 	const struct ir_type_info t = *ir_vtype(r->m, r->from, o->out);
@@ -44,6 +103,6 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 
 void pass_small(struct ir_module *m)
 {
-	if (pass_has(m, IR_dot))
+	if (pass_has(m, IR_dot) || pass_has(m, IR_convolution))
 		pass_rewrite(m, on_op, NULL, NULL);
 }

@@ -339,7 +339,7 @@ class Draw:
     GROUPS = {
         "any": "unary 3 binary 4 keep 5 where 1 cast 2 reduce 4 reshape 2 transpose 2 slice 2 pad 2 concat 1 broadcast 1 dot 2 conv 0.5 take 1 scatter 1 "
                "sort 1 cum 1 window 1 dslice 1 fori 1 while_ 1 scan 1 switch 1 grad 1 norm 2 iota 0.5 argmax 1 bitcast 0.5 fft 0.3 random 0.3 template 0.7 map_ 0.4 tile 0.5 matrices 0.5",
-        "loops": "unary 1 binary 2 keep 4 reduce 2 transpose 1 slice 1 pad 1 fori 5 while_ 4 scan 4 switch 1 dslice 1 concat 1 norm 1",
+        "loops": "unary 1 binary 2 keep 4 reduce 2 transpose 1 slice 1 pad 1 fori 5 while_ 4 scan 4 switch 1 dslice 1 concat 1 norm 1 dot 2 conv 0.5",
         "branches": "unary 1 binary 2 keep 4 reduce 2 slice 1 pad 1 switch 7 fori 1 scan 1 dslice 1 concat 1 broadcast 1",
         "views": "unary 1 binary 1 keep 1 reshape 3 transpose 3 slice 4 pad 3 concat 2 broadcast 2 reverse 4 dslice 2 cast 1 bitcast 1.5 reduce 0.5",
         "norms": "unary 1 binary 2 reduce 5 transpose 3 norm 5 template 4 reshape 1 broadcast 1 dot 2 keep 1 where 1 cum 1",

@@ -150,3 +150,37 @@ def test_spread_convolution(seed):
                 with np.errstate(invalid="ignore"):
                     want[(..., *y)] += (x[(..., *(at // by))][:, None] * w[(..., *t)]).sum(2)
     np.testing.assert_array_equal(np.asarray(got).transpose(po), want)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "bfloat16"])
+@pytest.mark.parametrize("seed", range(3))
+def test_convolution_of_few_places(seed, dtype):
+    """One feature and a short kernel, strided, spread, turned, in any layout, with padding of either sign; what is infinite there spreads no further."""
+    r = np.random.RandomState(seed)
+    n = 1 + seed % 2
+    k, e, stride, apart = (r.randint(lo, hi, n) for lo, hi in ((1, 4), (20, 40), (1, 3), (1, 3)))
+    low, high = r.randint(-2, 5, n), r.randint(-2, 5, n)
+    batch = 20 if n == 1 else 3
+    dt = jnp.dtype(dtype)
+    x, w = r.randint(-5, 6, (batch, 1, *e)).astype(dt), r.randint(-5, 6, (1, 1, *k)).astype(dt)
+    if dtype[0] == "f" and seed:
+        w.flat[0] = np.inf
+        x[x == 0] = 1
+    pl, pr, po = (r.permutation(n + 2) for _ in range(3))
+    dn = jax.lax.ConvDimensionNumbers(*(tuple(map(int, p)) for p in (pl, pr, po)))
+    pad = [*zip(map(int, low), map(int, high))]
+
+    def f(x, w):
+        return jax.lax.conv_general_dilated(x, w, tuple(map(int, stride)), pad, (1,) * n, tuple(map(int, apart)), dimension_numbers=dn)
+
+    with jax.enable_x64(dtype == "float64"):
+        got = jax.jit(f)(x.transpose(np.argsort(pl)), w.transpose(np.argsort(pr)))
+    want = np.zeros((batch, 1, *((e + low + high - (k - 1) * apart - 1) // stride + 1)))
+    for y in np.ndindex(*want.shape[2:]):
+        for t in np.ndindex(*k):
+            at = np.multiply(y, stride) + np.multiply(t, apart) - low
+            if (at >= 0).all() and (at < e).all():
+                with np.errstate(invalid="ignore"):
+                    want[(..., *y)] += x[(..., *at)].astype(float) * w[(..., *t)].astype(float)
+    assert want.size > 128
+    np.testing.assert_array_equal(np.asarray(got).transpose(po).astype(float), want.astype(dt).astype(float))
