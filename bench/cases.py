@@ -495,6 +495,14 @@ def loop_narrow():
     return Case(jax.jit(lambda c, k: lax.fori_loop(0, 10000, lambda i, y: (c * y[0]) @ k, jnp.ones(2))), (c, k), units=10000)
 
 
+# A turn of these is one function of its own, with what it multiplies in registers.
+for _name, _f, _x in (("scan of 2x2 products", lambda x: lax.scan(lambda f, a: (a @ f + 1, f[0]), jnp.zeros(2), x)[1], normal(10000, 2, 2) / 3),
+                      ("loop of eight 3x3 products", lambda x: lax.fori_loop(0, 10000, lambda i, y: y @ y * 0.3, x), np.full((8, 3, 3), 0.3, np.float32)),
+                      ("loop of a convolution of 32 by 3", lambda x: lax.fori_loop(0, 10000, lambda i, y: jnp.convolve(y, jnp.array([0.2, 0.5, 0.2]), "same"), x), np.ones(32, np.float32)),
+                      ("loop of a 3x3 blur of 64x64", lambda x: lax.fori_loop(0, 1000, lambda i, y: jax.scipy.signal.convolve2d(y, jnp.full((3, 3), 0.1), "same"), x), np.ones((64, 64), np.float32))):
+    row(_name)(lambda f=_f, x=_x, n=1000 if "blur" in _name else 10000: Case(jax.jit(f), (jnp.asarray(x),), units=n))
+
+
 @row("scan over 4096 rows of 64 that 4 devices share", devices=4)
 def scan_of_shared_rows():
     x = place(normal(4096, 64), mesh(x=4), P("x"))
