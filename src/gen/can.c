@@ -158,7 +158,7 @@ static bool few_products(struct tiny *t, const struct ir_fn *fn, const struct ir
 {
 	enum dtype x = ir_vtype(t->m, fn, ir_in(fn, o, 0))->dtype, y = ir_vtype(t->m, fn, ir_in(fn, o, 1))->dtype;
 	const struct ir_type_info *to = ir_vtype(t->m, fn, o->out);
-	int64_t terms = gen_products_terms(t->m, fn, o);
+	int64_t terms = gen_products_terms(t->a, t->m, fn, o);
 	if (x != y || gen_products_sum(x, to->dtype) == DT_token ||
 	    (o->kind == IR_dot && (ir_attr(fn, o, AT_components) != 1 || ir_attr(fn, o, AT_acc) != DT_token)))
 		return refuse(t, "products that generated code does not have");

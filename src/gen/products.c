@@ -10,21 +10,21 @@ enum dtype gen_products_sum(enum dtype x, enum dtype t)
 	return x == t && dtype_info[t].bits >= 32 && (cls == DT_FLOAT || cls == DT_INT || cls == DT_UINT) ? t : DT_token;
 }
 
-int64_t gen_products_terms(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
+int64_t gen_products_terms(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
 {
-	const struct ir_type_info *x = ir_vtype(m, fn, ir_in(fn, o, 0)), *y = ir_vtype(m, fn, ir_in(fn, o, 1));
 	int64_t n = 1;
-	int k;
 
 	if (o->kind == IR_convolution) {
-		const int64_t *rhs = ir_attrs(fn, o, AT_rhs, &k);
-		for (int d = 0; d < y->rank; d++)
+		const struct ir_type_info *y = ir_vtype(m, fn, ir_in(fn, o, 1));
+		int rank;
+		const int64_t *rhs = ir_attrs(fn, o, AT_rhs, &rank);
+		for (int d = 0; d < rank; d++)
 			n *= d == rhs[1] ? 1 : y->dim[d];
 		return n;
 	}
-	const int64_t *gone = ir_attrs(fn, o, AT_lc, &k);
-	for (int i = 0; i < k; i++)
-		n *= x->dim[gone[i]];
+	const struct ir_axes *ax = ir_axes_of(a, m, fn, o);
+	for (int f = 0; f < ax->nfactor; f++)
+		n *= ax->factor[f].kind == FACTOR_SUM ? ax->factor[f].size : 1;
 	return n;
 }
 
@@ -38,42 +38,34 @@ static bool next(int rank, const int64_t *dim, int64_t *ix)
 	return d >= 0;
 }
 
-static void dot(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, struct gen_products *p)
+static void dot(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, struct gen_products *p)
 {
-	const struct ir_type_info *to = ir_vtype(m, fn, o->out);
-	int64_t each[2][IR_MAX_RANK] = {{0}}, sum[2][IR_MAX_RANK], dim[IR_MAX_RANK] = {0}, st[IR_MAX_RANK];
-	int nb, nc, r = 0;
+	const struct ir_axes *ax = ir_axes_of(a, m, fn, o);
+	int64_t *by[2], *ix = ARENA_NEW(a, int64_t, ax->nfactor + 1), *dim = ARENA_NEW(a, int64_t, ax->nfactor + 1), st[IR_MAX_RANK], at = 0;
+	int *order = ARENA_NEW(a, int, ax->nfactor + 1), n = 0;
 
+	/* all factors: those of the sum, then the result's as its dimensions are */
+	for (int f = 0; f < ax->nfactor; f++)
+		if (ax->factor[f].kind == FACTOR_SUM)
+			order[n++] = f;
+	for (int d = 0; d < ax->rank[2]; d++)
+		order[n++] = ax->dim[2][d].factor[0];
 	for (int s = 0; s < 2; s++) {
 		const struct ir_type_info *t = ir_vtype(m, fn, ir_in(fn, o, (uint32_t)s));
-		const int64_t *batch = ir_attrs(fn, o, s ? AT_rb : AT_lb, &nb), *gone = ir_attrs(fn, o, s ? AT_rc : AT_lc, &nc);
 		gen_strides(t->rank, t->dim, st);
-		for (int i = 0; i < nb; i++)
-			each[s][i] = st[batch[i]];
-		for (int i = 0; i < nc; i++) {
-			sum[s][i] = st[gone[i]];
-			dim[i] = t->dim[gone[i]];
+		by[s] = ARENA_NEW(a, int64_t, n + 1);
+		for (int i = 0; i < n; i++) {
+			int d = ir_axes_find(ax, s, order[i]);
+			by[s][i] = d < 0 ? 0 : st[d];
+			dim[i] = ax->factor[order[i]].size;
 		}
-		r = s ? r : nb;
-		for (int d = 0; d < t->rank; d++)
-			if (!in_list(batch, nb, d) && !in_list(gone, nc, d))
-				each[s][r++] = st[d];
 	}
-	int64_t k[IR_MAX_RANK] = {0}, at = 0;
 	do {
-		int64_t ix[IR_MAX_RANK] = {0};
-		do {
-			for (int s = 0; s < 2; s++) {
-				int64_t off = 0;
-				for (int d = 0; d < to->rank; d++)
-					off += ix[d] * each[s][d];
-				for (int i = 0; i < nc; i++)
-					off += k[i] * sum[s][i];
-				p->at[s][at] = off;
-			}
-			at++;
-		} while (next(to->rank, to->dim, ix));
-	} while (next(nc, dim, k));
+		for (int s = 0; s < 2; s++)
+			for (int i = 0; i < n; i++)
+				p->at[s][at] += ix[i] * by[s][i];
+		at++;
+	} while (next(n, dim, ix));
 }
 
 static void convolution(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, struct gen_products *p)
@@ -111,9 +103,9 @@ static void convolution(const struct ir_module *m, const struct ir_fn *fn, const
 void gen_products_of(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, struct gen_products *p)
 {
 	p->n = ir_vtype(m, fn, o->out)->count;
-	p->terms = gen_products_terms(m, fn, o);
+	p->terms = gen_products_terms(a, m, fn, o);
 	for (int s = 0; s < 2; s++)
 		p->at[s] = ARENA_NEW(a, int64_t, p->n * p->terms + 1);
 	if (p->n && p->terms)
-		o->kind == IR_dot ? dot(m, fn, o, p) : convolution(m, fn, o, p);
+		o->kind == IR_dot ? dot(a, m, fn, o, p) : convolution(m, fn, o, p);
 }

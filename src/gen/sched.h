@@ -121,7 +121,7 @@ bool gen_has_control(const struct ir_module *m, const struct ir_fn *fn);
  * at[0][k * n + i] and at[1][k * n + i] of the operands, in row-major order; at[0] -1: there is none, at a border. */
 struct gen_products { int64_t n, terms, *at[2]; };
 void gen_products_of(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, struct gen_products *p);
-int64_t gen_products_terms(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+int64_t gen_products_terms(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
 /* shape.c: choose the lane, the order of the loops and the tiles of s, whose nodes and nests are complete. */
 void gen_shape(struct arena *a, struct gen_sched *s);
 /* The inner variable of nest x that is best vectorised, -1 if it has none. */
