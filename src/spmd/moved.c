@@ -385,7 +385,8 @@ static void lengthen(struct longer *g, uint32_t tensor, int d, int64_t n, struct
 	g->cut[tensor][d] = l;
 }
 
-/* o with those attributes, on operands and with results of types t: in lie as have; results are wanted as want, and in out they lie as lie. */
+/* o with those attributes, on operands and with results of types t: in lie as have, and are brought to where it is done; results are wanted as want,
+ * and in out they lie as lie. */
 static void do_longer(struct part *p, struct scope *s, const struct ir_op *o, const struct longer *g, const ir_type *t, ir_val *in, const ir_shard *have,
                       const ir_shard *want, ir_val *out, ir_shard *lie)
 {
@@ -459,7 +460,7 @@ static bool is_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 			return false;
 		}
 	}
-	do_longer(p, s, o, g, t, in, have, want, out, lie);
+	do_longer(p, s, o, g, t, arena_copy(&p->a, in, sizeof *in * o->nin), have, want, out, lie);
 	for (uint32_t k = 0; k < o->nout && !g->or_whole; k++)
 		for (int d = 0; d < ir_type_of(p->m, t[o->nin + k])->rank; d++)
 			if (g->dim[o->nin + k][d] && !axes_equal(part_axes(p, lie[k], d), g->cut[o->nin + k][d])) {        /* it is better whole: as it was */

@@ -130,7 +130,7 @@ def test_over_edges_along_two(name, shape):
 def drawn(seed):
     """A function that moves elements along both dimensions in several ways, one after the other, and what stands between."""
     r = np.random.default_rng(seed)
-    steps = [(str(r.choice(["slice", "slice", "roll", "edge", "wrap", "reflect", "zeros", "stride", "flip", "halves", "scale", "neighbours", "pool", "sum", "max"])), *r.integers(1, 4, 4).tolist()) for _ in range(r.integers(2, 6))]
+    steps = [(str(r.choice(["slice", "slice", "roll", "edge", "wrap", "reflect", "zeros", "stride", "flip", "halves", "scale", "neighbours", "pool", "sum", "max", "readers", "gram"])), *r.integers(1, 4, 4).tolist()) for _ in range(r.integers(2, 6))]
 
     def f(x):
         out = []
@@ -156,6 +156,10 @@ def drawn(seed):
                 x = x[1:, 1:] * 2 - x[:-1, :-1] + x[1:, :-1]
             elif k == "pool" and n > 12 and m > 12:
                 x = lax.reduce_window(x, np.int32(-2**31), lax.max, (a + 1, b), (2, 1), "VALID")
+            elif k == "readers":                 # each wants it to lie elsewhere
+                out += [jnp.sort(x, a % 2), jnp.cumsum(x, b % 2) % 1000]
+            elif k == "gram":
+                out += [x @ x.T % 1000, x.T @ x % 1000][:c]
             elif k in ("sum", "max"):
                 out.append(getattr(x, k)(a % 2) % 1000)
             x = x % 1000

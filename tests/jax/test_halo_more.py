@@ -1,0 +1,439 @@
+"""Operations that look along a dimension that is cut: the values of the unsharded program, on every device."""
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import bytes_moved
+
+pytestmark = pytest.mark.many
+
+
+def mesh(*shape):
+    n = int(np.prod(shape))
+    return jax.make_mesh(shape, ("x", "y", "z")[:len(shape)], devices=jax.devices()[:n], axis_types=(AxisType.Auto,) * len(shape))
+
+
+def check(f, args, specs, m, out=None, rtol=0.0):
+    """f of sharded args is f of the whole ones, in all shards."""
+    want = jax.tree.leaves(jax.jit(f)(*args))
+    put = [jax.device_put(x, NamedSharding(m, P(*s))) for x, s in zip(args, specs, strict=True)]
+    how = {} if out is None else {"out_shardings": NamedSharding(m, P(*out))}
+    got = jax.tree.leaves(jax.jit(f, **how)(*put))
+    for g, w in zip(got, want, strict=True):
+        w = np.asarray(w)
+        assert g.dtype == w.dtype and g.shape == w.shape
+        for s in g.addressable_shards:
+            a, b = np.asarray(s.data), w[s.index]
+            if rtol and g.dtype != np.int32:
+                np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=rtol, atol=rtol * 10)
+            else:
+                np.testing.assert_array_equal(a, b)
+                np.testing.assert_array_equal(np.signbit(a.astype(np.float64)), np.signbit(b.astype(np.float64)))
+
+
+def whole(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).integers(-9, 10, shape).astype(dtype)
+
+
+MESHES = [3, 4]
+
+
+# --- moved elements ------------------------------------------------------------------------------------------------------
+
+MOVES = {
+    "roll": lambda x: jnp.roll(x, 1, 0),
+    "roll_back_far": lambda x: jnp.roll(x, -7, 0),
+    "token_shift": lambda x: jnp.concatenate([jnp.zeros((1, 8), x.dtype), x[:-1]]),
+    "shift_of_other": lambda x: jnp.concatenate([x[-2:] * 3, x[:-2]]),
+    "pad": lambda x: lax.pad(x, np.float32(7), [(2, -2, 0), (0, 0, 0)]),
+    "pad_far": lambda x: lax.pad(x, np.float32(7), [(-11, 11, 0), (0, 0, 0)]),
+    "pad_interior": lambda x: lax.pad(x, np.float32(-1), [(1, 0, 1), (0, 0, 0)]),
+    "pad_interior_uneven": lambda x: lax.pad(x, np.float32(-1), [(3, -1, 2), (1, 0, 0)]),
+    "pad_by_value": lambda x: lax.pad(x, x[3, 3], [(1, -1, 0), (0, 0, 0)]),
+    "reverse": lambda x: lax.rev(x, (0, 1)),
+    "strided": lambda x: x[::2],
+    "strided_back": lambda x: x[::-2],
+    "strided_pads": lambda x: lax.pad(x[1::3], np.float32(1), [(4, 4, 1), (0, 0, 0)])[:16],
+    "slice_of_both": lambda x: x[12:, 4:],
+    "rotate_half": lambda x: jnp.concatenate([-x[12:], x[:12]]),
+    "twice": lambda x: jnp.concatenate([x, x]),
+    "with_other": lambda x: jnp.concatenate([x[:, :4], x[:, 4:] + 1]),
+    "difference": lambda x: jnp.pad(x[1:] - x[:-1], ((1, 0), (0, 0))),
+    "sum_of_difference": lambda x: jnp.sum((x[1:] - x[:-1]) ** 2, axis=0),
+    "chain": lambda x: jnp.roll(lax.rev(jnp.pad(x[3:21], ((2, 4), (0, 0)), constant_values=5), (0,)), 5, 0)[::2],
+    "shared": lambda x: (jnp.roll(x, 1, 0) + jnp.roll(x, -1, 0) - 2 * x, jnp.roll(jnp.roll(x, 2, 0) + 1, 3, 0)),
+}
+
+
+@pytest.mark.parametrize("n", MESHES)
+@pytest.mark.parametrize("name", MOVES)
+def test_moved(name, n):
+    m = mesh(n)
+    check(MOVES[name], [whole(24, 8)], [("x",)], m)
+    check(lambda x: jax.tree.map(lambda y: y * 2, MOVES[name](x)), [whole(24, 8)], [("x",)], m)
+
+
+@pytest.mark.parametrize("spec", [("x", "y"), (("y", "x"), None), ("y", None)])
+def test_moved_along_two(spec):
+    m = mesh(2, 2)
+    for f in (lambda x: jnp.pad(x, ((1, 2), (2, 1)))[:12, :12], lambda x: jnp.roll(x, (1, -2), (0, 1)), lambda x: lax.rev(x, (0, 1))[::2, ::2]):
+        check(f, [whole(12, 12)], [spec], m)
+
+
+def life(x):
+    near = sum(jnp.roll(x, (i, j), (0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1) if i or j)
+    return ((near == 3) | ((near == 2) & (x == 1))).astype(x.dtype)
+
+
+DIAGONAL = {
+    "roll": lambda x: jnp.roll(x, (1, 1), (0, 1)), "far": lambda x: jnp.roll(jnp.roll(x, -3, 0), 5, 1), "corners": lambda x: sum(k * jnp.roll(x, s, (0, 1)) for k, s in enumerate(((1, 1), (-1, 1), (1, -1), (-1, -1)))),
+    "life": life, "life in a loop": lambda x: lax.fori_loop(0, 3, lambda _, x: life(x), x), "three": lambda x: jnp.roll(jnp.roll(x, (1, 2), (0, 1)) * 2, (-1, 3), (1, 0)),
+    "gradient": jax.grad(lambda x: (jnp.roll(x, (1, -1), (0, 1)) * x).sum()),
+}
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 4), (4, 2)])
+@pytest.mark.parametrize("name", DIAGONAL)
+def test_turned_along_two(name, shape):
+    """Borders travel, and nothing else: no device gets rows or columns that it does not border on."""
+    m, x = mesh(*shape) if np.prod(shape) <= len(jax.devices()) else mesh(2, 2), whole(32, 48) % 2
+    check(DIAGONAL[name], [x], [("x", "y")], m, rtol=0 if name != "gradient" else 1e-6)
+    if jax.default_backend() == "rondo":
+        text = jax.jit(DIAGONAL[name]).lower(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(m, P("x", "y")))).compile().as_text()
+        assert {*re.findall(r"^coll \d+ (\w+)", text, re.M)} == {"permute"}, text
+
+
+OVER_EDGES = {
+    "product of diagonals": lambda x: (x[1:, 1:] * x[:-1, :-1]).sum(), "mixed derivative": lambda x: jnp.pad(x[2:, 2:] - x[2:, :-2] - x[:-2, 2:] + x[:-2, :-2], 1),
+    "edge": lambda x: jnp.pad(x, 1, mode="edge").sum(1), "stencil": lambda x: (lambda p: sum(p[i:i + 32, j:j + 48] for i in range(3) for j in range(3)))(jnp.pad(x, 1, mode="edge")),
+    "wrap": lambda x: (lambda p: sum(p[i:i + 32, j:j + 48] * (i + 3 * j) for i in range(3) for j in range(3)))(jnp.pad(x, 1, mode="wrap")),
+    "gram": lambda x: x[1:, 1:] @ x[:-1, :-1].T, "extremes": lambda x: (x[1:, 3:].max(), x[3:, :-1].min(0)),
+}
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 4), (4, 2), (1, 3)])
+@pytest.mark.parametrize("name", OVER_EDGES)
+def test_over_edges_along_two(name, shape):
+    """Neither dimension divides; what is gathered is less than a fourth of the argument."""
+    m, x = mesh(*shape) if np.prod(shape) <= len(jax.devices()) else mesh(2, 2), whole(32, 48) % 5
+    check(OVER_EDGES[name], [x], [("x", "y")], m)
+    if jax.default_backend() == "rondo" and name != "gram":
+        for c in bytes_moved.of_rondo(jax.jit(OVER_EDGES[name]).lower(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(m, P("x", "y")))).compile().as_text()):
+            assert c[2] <= x.nbytes / 4, c
+
+
+def drawn(seed):
+    """A function that moves elements along both dimensions in several ways, one after the other, and what stands between."""
+    r = np.random.default_rng(seed)
+    steps = [(str(r.choice(["slice", "slice", "roll", "edge", "wrap", "reflect", "zeros", "stride", "flip", "halves", "scale", "neighbours", "pool", "sum", "max", "readers", "gram"])), *r.integers(1, 4, 4).tolist()) for _ in range(r.integers(2, 6))]
+
+    def f(x):
+        out = []
+        for k, a, b, c, d in steps:
+            n, m = x.shape
+            if k == "slice" and n > 9 and m > 9:
+                x = x[a:n - b, c:m - d]
+            elif k == "roll":
+                x = jnp.roll(x, (a - 2, c - 2), (0, 1))
+            elif k in ("edge", "wrap", "reflect"):
+                x = jnp.pad(x, ((a, b), (c, d)), mode=k)
+            elif k == "zeros":
+                x = jnp.pad(x, ((a, b), (c, d)), constant_values=a)
+            elif k == "stride" and n > 12 and m > 12:
+                x = x[a::2, b::c]
+            elif k == "flip":
+                x = x[::-1, ::-1] if a > 1 else x[:, ::-1]
+            elif k == "halves":
+                x = jnp.concatenate([x[n // 2:, :-c] - 1, x[:n // 2, c:]], 0)
+            elif k == "scale":
+                x = x * a - x[:1] + x[:, -1:]
+            elif k == "neighbours":
+                x = x[1:, 1:] * 2 - x[:-1, :-1] + x[1:, :-1]
+            elif k == "pool" and n > 12 and m > 12:
+                x = lax.reduce_window(x, np.int32(-2**31), lax.max, (a + 1, b), (2, 1), "VALID")
+            elif k == "readers":                 # each wants it to lie elsewhere
+                out += [jnp.sort(x, a % 2), jnp.cumsum(x, b % 2) % 1000]
+            elif k == "gram":
+                out += [x @ x.T % 1000, x.T @ x % 1000][:c]
+            elif k in ("sum", "max"):
+                out.append(getattr(x, k)(a % 2) % 1000)
+            x = x % 1000
+        return x, out
+    return f
+
+
+@pytest.mark.parametrize("seed", range(int(__import__("os").environ["S0"]), int(__import__("os").environ["S0"]) + int(__import__("os").environ["SN"])))
+def test_drawn_along_two(seed):
+    m = mesh(*[(2, 2), (2, 4), (3, 2), (4, 2), (2, 3), (1, 3)][seed % 6]) if len(jax.devices()) >= 8 else mesh(2, 2)
+    x = np.random.default_rng(seed).integers(0, 1000, (24, 48)).astype(np.int32)
+    check(drawn(seed), [x], [[("x", "y"), ("y", "x"), (("x", "y"),), (None, ("x", "y"))][seed % 4 if seed % 3 else 0]], m)
+
+
+@pytest.mark.parametrize("w,s,pad", [((3, 3), (2, 2), "SAME"), ((3, 4), (2, 1), "SAME"), ((3, 3), (1, 1), "SAME"), ((3, 3), (2, 2), "VALID"), ((2, 5), (2, 2), "VALID")], ids=str)
+def test_gradient_of_a_pool_along_two(w, s, pad):
+    m, x = mesh(2, 4) if len(jax.devices()) >= 8 else mesh(2, 2), np.random.default_rng(0).permutation(48 * 64).reshape(48, 64).astype(np.float32)
+    f = jax.grad(lambda x: (lax.reduce_window(x, -np.inf, lax.max, w, s, pad) ** 2).sum())
+    check(f, [x], [("x", "y")], m)
+    if jax.default_backend() == "rondo":
+        for c in bytes_moved.of_rondo(jax.jit(f).lower(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(m, P("x", "y")))).compile().as_text()):
+            assert c[2] <= x.nbytes / 4, c
+
+
+def test_moved_in_loops():
+    m = mesh(4)
+    check(lambda x: lax.fori_loop(0, 5, lambda i, a: a + jnp.roll(a, i % 2 + 1, 0) - jnp.roll(a, 1, 0), x), [whole(8, 4)], [("x",)], m)
+    check(lambda x: lax.scan(lambda c, _: (jnp.concatenate([c[-1:], c[:-1]]) % 7, c.sum()), x, None, 3), [whole(8, 4)], [("x",)], m)
+    check(lambda x, i: lax.cond(i > 0, lambda a: jnp.roll(a, 1), lambda a: a[::-1], jnp.roll(x, 2)), [whole(8), np.int32(1)], [("x",), ()], m)
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------------
+
+WINDOWS = {
+    "same": dict(w=3, s=1, pad=(1, 1)), "causal": dict(w=4, s=1, pad=(3, 0)), "wide": dict(w=9, s=1, pad=(4, 4)), "stride": dict(w=3, s=2, pad=(0, 1)),
+    "stride_low": dict(w=3, s=2, pad=(1, 0)), "pool": dict(w=2, s=2, pad=(0, 0)), "dilated": dict(w=3, s=1, pad=(3, 3), wd=3), "base": dict(w=3, s=1, pad=(2, 1), bd=2),
+    "base_stride": dict(w=4, s=2, pad=(2, 1), bd=2), "base_uneven": dict(w=4, s=3, pad=(2, 1), bd=2), "cut": dict(w=3, s=1, pad=(-1, 3)),
+}
+
+
+@pytest.mark.parametrize("n", MESHES)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows(name, n):
+    k = WINDOWS[name]
+    for init, op in ((np.float32(0), lax.add), (np.float32(-np.inf), lax.max), (np.float32(2), lax.mul)):
+        def f(x):
+            return lax.reduce_window(x, init, op, (k["w"], 1), (k["s"], 1), [k["pad"], (0, 0)], (k.get("bd", 1), 1), (k.get("wd", 1), 1))
+        check(f, [whole(24, 4) / 4], [("x",)], mesh(n), rtol=1e-5)
+
+
+@pytest.mark.parametrize("n,w,s,parts", [(24, 2, 2, 4), (24, 3, 3, 4), (26, 4, 2, 2), (24, 2, 2, 3), (28, 6, 2, 4), (24, 3, 2, 2)])
+def test_gradient_of_a_pool(n, w, s, parts):
+    def f(x):
+        return (lax.reduce_window(x, -np.inf, lax.max, (w, 2), (s, 2), "VALID" if (n, w) != (24, 3) or s == 3 else "SAME") ** 2).sum()
+    x = whole(n, 4)                          # with equal ones
+    check(jax.grad(f), [x], [("x",)], mesh(parts))
+    check(jax.grad(f), [x], [("x", "y")], mesh(2, 2))
+
+
+def conv(k, dims):
+    def f(x, w):
+        return lax.conv_general_dilated(x, w, (k["s"],) * dims, [k["pad"]] * dims, (k.get("bd", 1),) * dims, (k.get("wd", 1),) * dims, feature_group_count=k.get("fg", 1))
+    return f
+
+
+@pytest.mark.parametrize("n", MESHES)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_convolution_along_space(name, n):
+    k = WINDOWS[name]
+    x, w, m = whole(2, 3, 24), whole(5, 3, k["w"], seed=1), mesh(n)
+    check(conv(k, 1), [x, w], [(None, None, "x"), ()], m)
+    check(jax.grad(lambda x, w: (conv(k, 1)(x, w) ** 2).sum(), (0, 1)), [x, w], [(None, None, "x"), ()], m)
+    check(jax.grad(lambda x, w: (conv(k, 1)(x, w) ** 2).sum(), (0, 1)), [whole(24, 3, 8), w], [("x",), ()], m)
+
+
+@pytest.mark.parametrize("spec", [("x", None, "y"), (None, None, "x", "y"), (None, "x", "y"), (None, None, ("y", "x"))])
+def test_convolution_along_two(spec):
+    m, x, w = mesh(2, 2), whole(4, 4, 8, 16), whole(6, 4, 3, 3, seed=1)
+    for k in (dict(s=1, pad=(1, 1)), dict(s=2, pad=(0, 1))):
+        check(conv(k, 2), [x, w], [spec, ()], m)
+        check(jax.grad(lambda x, w: (conv(k, 2)(x, w) ** 2).sum(), (0, 1)), [x, w], [spec, ()], m)
+    check(conv(dict(s=1, pad=(1, 1), fg=4), 2), [x, whole(4, 1, 3, 3)], [spec, ()], m)
+
+
+# --- scans, selections ---------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("n", MESHES)
+@pytest.mark.parametrize("f", [jnp.cumsum, jnp.cumprod, lax.cummax, lax.cummin, lax.cumlogsumexp])
+def test_scans(f, n):
+    x = whole(24, 4)
+    x = np.where(x == 0, 1, np.sign(x)) if f is jnp.cumprod else x
+    check(lambda x: f(x, 0), [x], [("x",)], mesh(n), rtol=1e-5)
+    if f in (lax.cummax, lax.cummin):
+        check(lambda x: f(x, 0, reverse=True), [x.astype(np.int32)], [("x",)], mesh(n))
+    check(lambda x: jax.grad(lambda y: (f(y, 0) * jnp.arange(4)).sum())(x), [x], [("x",)], mesh(n), rtol=1e-5)
+
+
+def test_scan_rounds_once():
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype(jnp.bfloat16)
+    check(lambda x: jnp.cumsum(x, 0), [x], [("x",)], mesh(4), rtol=2e-2)
+
+
+@pytest.mark.parametrize("n", MESHES)
+def test_extremes(n):
+    x = whole(5, 24)                         # with equal ones
+    for y in (x, np.full_like(x, -np.inf), np.where(x > 7, np.nan, x), x.astype(np.int32), np.zeros_like(x)):
+        check(lambda x: (jnp.argmax(x, 1), jnp.argmin(x, 1), jnp.argmax(x)), [y], [(None, "x")], mesh(n))
+    for k in (1, 2, 7, 24):
+        check(lambda x: lax.top_k(x, k), [x], [(None, "x")], mesh(n))
+        check(lambda x: lax.top_k(x.astype(jnp.bfloat16), k)[1], [x], [(None, "x")], mesh(n))
+    check(lambda x: (jnp.sort(x, 1), jnp.argsort(x, 1)), [x], [(None, "x")], mesh(n))
+
+
+# --- slices at places that are not known ---------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, jnp.bfloat16, np.bool_, np.complex64, np.int8])
+def test_dynamic_slices(dtype):
+    x = np.where(whole(24, 4) == 0, -0.0, whole(24, 4)).astype(dtype)
+    for n in MESHES:
+        for size in (1, 2, 7, 13):
+            f = jax.jit(lambda x, i: lax.dynamic_slice(x, (i, 1), (size, 2)))
+            y = jax.device_put(x, NamedSharding(mesh(n), P("x")))
+            for i in (-5, 0, 3, 11, 23, 30):
+                got, want = np.asarray(f(y, i)), np.asarray(f(x, i))
+                np.testing.assert_array_equal(got, want)
+                np.testing.assert_array_equal(np.signbit(got.real.astype(np.float32)), np.signbit(want.real.astype(np.float32)))
+
+
+@pytest.mark.parametrize("at", [np.int32, np.int8, np.uint32])
+@pytest.mark.parametrize("n", MESHES)
+def test_dynamic_updates(n, at):
+    x, m = whole(24, 4), mesh(n)
+    for size in (1, 2, 7, 13, 24):
+        f = jax.jit(lambda x, u, i: lax.dynamic_update_slice(x, u, (i, at(1))))
+        y, u = jax.device_put(x, NamedSharding(m, P("x"))), whole(size, 2, seed=1)
+        for i in (-5, 0, 3, 11, 23, 30):
+            i = at(i if at != np.uint32 else abs(i))
+            got, want = f(y, u, i), np.asarray(f(x, u, i))
+            assert got.sharding.spec == P("x")
+            np.testing.assert_array_equal(got, want)
+
+
+def test_cache_of_decoding():
+    m = mesh(2, 2)
+    k, q = whole(2, 32, 4, 8), whole(2, 1, 4, 8)
+
+    def f(k, q):
+        def turn(c, i):
+            k, q = c
+            k = lax.dynamic_update_slice(k, q + i, (0, i, 0, 0))
+            s = jnp.where(jnp.arange(32) <= i, jnp.einsum("bshd,bqhd->bhs", k, q), -1e9)
+            q = jnp.einsum("bhs,bshd->bhd", jnp.round(jax.nn.softmax(s / 1000) * 8), k)[:, None] % 5
+            return (k, q), q
+        return lax.scan(turn, (k, q), jnp.arange(20, 32))
+    check(f, [k, q], [("x", "y"), ("x",)], m)
+
+
+# --- along others ----------------------------------------------------------------------------------------------------------------
+
+def by_key(x):
+    return lax.sort((jnp.round(x), x, lax.broadcasted_iota(jnp.int32, x.shape, 0)), dimension=0, num_keys=2)
+
+
+TURNS = {                                   # of an array that is cut along dimension 0
+    "sort": lambda x: jnp.sort(x, 0), "descending": lambda x: jnp.sort(x, 0, descending=True), "by_key": by_key, "argsort": lambda x: jnp.argsort(x, 0),
+    "median": lambda x: jnp.median(x, 0), "top_k": lambda x: jnp.swapaxes(lax.top_k(jnp.swapaxes(x, 0, -1), 5)[0], 0, -1),
+    "scan": lambda x: lax.associative_scan(jnp.logaddexp, x, axis=0), "cumlogsumexp": lambda x: lax.cumlogsumexp(x, 0),
+    "fft": lambda x: jnp.abs(jnp.fft.fft(x, axis=0)), "rfft": lambda x: jnp.abs(jnp.fft.rfft(x, axis=0)),
+    "twice": lambda x: jnp.sort(jnp.sin(jnp.sort(x, 0)), 0), "function": lambda x: lax.reduce_window(x, np.float32(0), jnp.hypot, (3,) + (1,) * (x.ndim - 1), (1,) * x.ndim, "SAME"),
+}
+SHAPES = [(96, 24), (96, 12, 4), (96, 2, 6), (24, 12), (24, 7), (48,), (48, 1, 2)]       # the first ones are worth it
+
+
+def ordered(order):
+    """A mesh whose devices come in that order."""
+    return jax.sharding.Mesh(np.array([jax.devices()[i] for i in order]), ("x",), axis_types=(AxisType.Auto,))
+
+
+@pytest.mark.parametrize("m", [mesh(2), mesh(3), mesh(4), ordered((2, 0, 1)), ordered((3, 0, 2, 1)), mesh(2, 2)], ids=str)
+@pytest.mark.parametrize("name", TURNS)
+def test_turned(name, m):
+    r = np.random.default_rng(1)
+    for shape in SHAPES:
+        x = r.integers(-9, 10, shape).astype(np.float32) / 4
+        for spec in [("x",)] if len(m.axis_names) == 1 else [("x", "y"), (("y", "x"),), ("y",)]:
+            if len(spec) <= x.ndim and all(x.shape[d] % (m.size if isinstance(a, tuple) else m.shape[a]) == 0 for d, a in enumerate(spec)):
+                check(TURNS[name], [x], [spec], m, rtol=1e-5 if name in ("scan", "cumlogsumexp", "fft", "rfft", "function", "twice") else 0.0)
+
+
+@pytest.mark.parametrize("f", [jnp.linalg.cholesky, jnp.linalg.eigvalsh, lambda x: jnp.linalg.svd(x, compute_uv=False), lambda x: jnp.linalg.solve(x, jnp.ones((8, 3), x.dtype))])
+def test_turned_matrices(f):
+    x = np.random.default_rng(2).standard_normal((12, 8, 8)).astype(np.float32)
+    x = x @ x.transpose(0, 2, 1) + 8 * np.eye(8, dtype=np.float32)
+    for spec in [(None, "x"), (None, "x", "y"), ("y", None, "x")]:
+        check(f, [x], [spec], mesh(2, 2), rtol=1e-4)
+
+
+def moved(f, args, specs, m, out=None):
+    """Bytes into each device, and the kinds of collectives."""
+    put = tuple(NamedSharding(m, P(*s)) for s in specs)
+    sent = bytes_moved.of_rondo(jax.jit(f, in_shardings=put, out_shardings=None if out is None else NamedSharding(m, P(*out))).lower(*args).compile().as_text())
+    return sum(c[2] * n for c, n in sent.items()), {c[0] for c in sent}
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("n", MESHES)
+def test_bytes_of_turns(n):
+    x, m = np.zeros((480, 960), np.float32), mesh(n)
+    one = x.nbytes / n * (n - 1) / n
+    for f, times in ((TURNS["sort"], 2), (TURNS["argsort"], 2), (TURNS["by_key"], 5), (TURNS["twice"], 2)):
+        sent, kinds = moved(f, [x], [("x",)], m, ("x",))
+        assert kinds == {"all_to_all"} and sent <= times * one * 1.001
+    sent, kinds = moved(TURNS["sort"], [x[:, 0]], [("x",)], m, ("x",))
+    assert kinds == {"all_gather"}            # there is no other dimension
+
+
+# --- windows that do not divide --------------------------------------------------------------------------------------------------
+
+LONGER = {
+    "valid": dict(w=3, s=1, pad=(0, 0)), "wide": dict(w=6, s=1, pad=(0, 0)), "stride": dict(w=3, s=2, pad=(0, 0)), "far": dict(w=7, s=2, pad=(1, 0)), "odd": dict(w=4, s=1, pad=(2, 1)),
+    "more": dict(w=2, s=1, pad=(3, 3)), "base": dict(w=3, s=2, pad=(0, 0), bd=2), "dilated": dict(w=3, s=1, pad=(0, 0), wd=2), "few": dict(w=5, s=5, pad=(0, 0)), "cut": dict(w=3, s=1, pad=(-2, 0)),
+}
+
+
+@pytest.mark.parametrize("m", [mesh(2), mesh(3), mesh(4), ordered((3, 0, 2, 1))], ids=str)
+@pytest.mark.parametrize("name", LONGER)
+def test_windows_that_do_not_divide(name, m):
+    k, x = LONGER[name], whole(24, 4) / 4
+    for init, op in ((np.float32(0), lax.add), (np.float32(-np.inf), lax.max), (np.float32(2), lax.mul), (np.float32(0), jnp.hypot)):
+        def f(x):
+            return lax.reduce_window(x, init, op, (k["w"], 1), (k["s"], 1), [k["pad"], (0, 0)], (k.get("bd", 1), 1), (k.get("wd", 1), 1))
+        check(f, [x], [("x",)], m, rtol=1e-5)
+        check(lambda x: (jnp.cos(f(jnp.sin(f(x) / 16))).sum(0), f(x)[1:-1] * 2), [x], [("x",)], m, rtol=1e-4)
+        check(lambda x: f(x[1:-2] / 2 + 1), [x], [("x",)], m, rtol=1e-5)
+
+
+@pytest.mark.parametrize("m", [mesh(2), mesh(3), mesh(4), ordered((2, 0, 1))], ids=str)
+@pytest.mark.parametrize("name", LONGER)
+def test_convolutions_that_do_not_divide(name, m):
+    k, x = LONGER[name], whole(2, 3, 24)
+    w, v = whole(5, 3, k["w"], seed=1), whole(2, 5, k["w"], seed=2)
+    check(conv(k, 1), [x, w], [(None, None, "x"), ()], m)
+    check(jax.grad(lambda x, w: (conv(k, 1)(x, w) ** 2).sum(), (0, 1)), [x, w], [(None, None, "x"), ()], m)
+    small = dict(k, s=1)
+    check(jax.grad(lambda x, w, v: (jnp.maximum(conv(small, 1)(jnp.maximum(conv(small, 1)(x, w), 0), v), 0)).sum(), (0, 1, 2)), [x, w, v], [(None, None, "x"), (), ()], m)
+
+
+@pytest.mark.parametrize("spec", [("x", None, "y"), (None, None, "x", "y"), (None, None, ("y", "x")), (None, "x", "y")])
+def test_convolutions_that_do_not_divide_along_two(spec):
+    m, x, w = mesh(2, 2), whole(4, 4, 8, 16), whole(6, 4, 3, 4, seed=1)
+    for k in (dict(s=1, pad=(0, 0)), dict(s=1, pad=(1, 0))):
+        check(conv(k, 2), [x, w], [spec, ()], m)
+        check(jax.grad(lambda x, w: (conv(k, 2)(x, w) ** 2).sum(), (0, 1)), [x, w], [spec, ()], m)
+
+
+@pytest.mark.parametrize("n,w,s", [(24, 3, 2), (24, 3, 1), (24, 5, 5), (22, 2, 2), (25, 3, 2)])
+def test_gradient_of_a_padded_pool(n, w, s):
+    for pad in ("SAME", "VALID"):
+        for m in (mesh(2), mesh(3), mesh(4)):
+            def f(x):
+                return (lax.reduce_window(x[:n], -np.inf, lax.max, (w, 1), (s, 1), pad) ** 2).sum()
+            check(jax.grad(f), [whole(36, 4)], [("x",)], m)
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("n", MESHES)
+def test_bytes_of_windows_that_do_not_divide(n):
+    x, w, m = np.zeros((2, 96, 48, 16), np.float32), np.zeros((3, 3, 16, 16), np.float32), mesh(n)
+    row = x[:, 0].nbytes
+
+    def f(x, w):
+        return (lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")) ** 2).sum()
+    args, specs = [x, w], [(None, "x"), ()]
+    sent, kinds = moved(f, args, specs, m)
+    assert kinds == {"permute", "all_reduce"} and sent <= 2 * row + 16
+    sent, kinds = moved(jax.grad(f, (0, 1)), args, specs, m)
+    assert kinds == {"permute", "all_reduce"} and sent <= 6 * row + 2 * w.nbytes
