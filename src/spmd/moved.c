@@ -269,10 +269,10 @@ static ir_val brought(struct part *p, struct scope *s, struct way *w, ir_val v, 
 	return r || s->map[v] || !s->view[v] || !to ? r : by_way(p, s, w, v, dim, fill, to);
 }
 
-/* Of the first source of x the dimensions along which nothing moves cut as `to` has them, or else as they are. */
-static ir_shard still_as(struct part *p, const struct view *x, ir_shard to)
+/* Of a source of x the dimensions along which nothing moves cut as `to` has them, or else as they are. */
+static ir_shard still_as(struct part *p, const struct view *x, const struct source *q, ir_shard to)
 {
-	ir_shard had = x->source[x->piece[0].source].sh;
+	ir_shard had = q->sh;
 	uint32_t mesh = p->m->shard.p[to ? to : had].mesh;
 	struct axes l[IR_MAX_RANK] = {{0}}, of[IR_MAX_RANK] = {{0}};
 	for (int d = 0; d < x->rank; d++)
@@ -303,7 +303,7 @@ static bool gathered(struct part *p, struct scope *s, ir_val v)
 			l[d] = part_axes(p, cut, d);
 		one[d] = 1;
 	}
-	ir_shard h = cut_as(p, 0, rank, p->m->shard.p[cut].mesh, l);
+	ir_shard h = cut_as(p, 0, rank, p->m->shard.p[cut].mesh, l), to = part_summed(p, scope_wanted(s, v));
 	bool parts = cut && cut != scope_wanted(s, v);
 	for (int i = 0; i < x->npiece; i++) {
 		const struct source *q = &x->source[x->piece[i].source];
@@ -311,17 +311,17 @@ static bool gathered(struct part *p, struct scope *s, ir_val v)
 		for (int k = 0; k < i; k++)
 			again |= x->source[x->piece[k].source].v == q->v;
 		if (!again)
-			ns += part_travel(p, ir_tensor(p->m, dt, rank, q->dim), q->sh, 0).ns;
+			ns += part_travel(p, ir_tensor(p->m, dt, rank, q->dim), q->sh, still_as(p, x, q, to)).ns;
 	}
 	struct part_mark at = part_mark(p, &s->b);
 	size_t first = s->b.fn->op.n;
 	ir_val y = parts ? brought(p, s, &w, v, dim, 0, cut) : 0;
-	if (y && s->b.fn->op.n > first && 2 * part_travel(p, ir_tensor(p->m, dt, rank, dim), cut, part_summed(p, scope_wanted(s, v))).ns >= ns)
+	if (y && s->b.fn->op.n > first && 2 * part_travel(p, ir_tensor(p->m, dt, rank, dim), cut, to).ns >= ns)
 		y = 0;
 	if (!y) {
 		undo(s, &w, 0);
 		part_go_back(p, &s->b, at);
-		h = still_as(p, x, part_summed(p, scope_wanted(s, v)));
+		h = still_as(p, x, &x->source[x->piece[0].source], to);
 		y = view_cut_out(p, &s->b, x, h);
 	} else {
 		y = part_reshard(p, &s->b, y, cut, h);
@@ -348,12 +348,18 @@ void moved_need(struct part *p, struct scope *s, ir_val v)
 	struct way w = { .deep = 2 };
 	int64_t dim[IR_MAX_RANK];
 	memcpy(dim, scope_type(p, s, v)->dim, sizeof *dim * scope_type(p, s, v)->rank);
-	ir_val y = brought(p, s, &w, v, dim, 0, to);
+	bool whole = false;              /* what it is made of is cut where v is not: little of it might do */
+	for (int d = 0; d < scope_type(p, s, v)->rank; d++) {
+		uint32_t mesh;
+		whole |= view_moved_along(s->view[v], d) && ir_shard_parts(p->m, to, d) == 1 && cut_of(p, s, v, d, &mesh).n;
+	}
+	bool is_made = whole && gathered(p, s, v);
+	ir_val y = is_made ? 0 : brought(p, s, &w, v, dim, 0, to);
 	if (y) {
 		s->map[v] = y;
 		s->sh[v] = to;
 	}
-	bool is_made = y || gathered(p, s, v);
+	is_made |= y || (!whole && gathered(p, s, v));
 	if (p->rec)
 		record_rest(p, &s->b, first);
 	if (!is_made) {
