@@ -7,6 +7,17 @@ static bool takes_strides(enum kern_id k)
 	       k == KERN_dynamic_update || k == KERN_pad || k == KERN_attention || k == KERN_attention_grad || k == KERN_attention_grad_add;
 }
 
+/* Few rows of what lies in strides are fetched from there; many of them, across how it lies, from a copy that is read along. */
+static bool gathers(const struct prog_kern *k, const struct place *p)
+{
+	enum { FEW = 4 };
+	int64_t near = INT64_MAX, last = p->rank ? llabs(p->stride[p->rank - 1]) : 0;
+	for (int d = 0; d < p->rank; d++)
+		if (p->dim[d] > 1 && p->stride[d])
+			near = MIN(near, llabs(p->stride[d]));
+	return k->id == KERN_gather && (last <= near || prog_view_count(&k->v[k->nin]) <= prog_view_count(&k->v[0]) / FEW);
+}
+
 static bool full_view(const struct prog_view *v, const struct place *p)
 {
 	return v->off == 0 && v->rank == p->rank && prog_view_dense(v) && v->dtype == p->dtype &&
@@ -47,7 +58,7 @@ struct err *lower_steps(struct lw *w, struct frame *f, int i)
 			}
 			ir_val v = ir_in(f->fn, o, (uint32_t)st[s].arg[a]);
 			struct place *p = f->at[v];
-			if (!lw_place_dense(p) && full_view(&k->v[a], p) && takes_strides(k->id))
+			if (!lw_place_dense(p) && full_view(&k->v[a], p) && (takes_strides(k->id) || gathers(k, p)))
 				k->v[a].stride = arena_copy(&w->p->arena, p->stride, sizeof *p->stride * (size_t)p->rank);      /* steps may share theirs */
 			else
 				p = lw_dense(w, f, v);
