@@ -252,6 +252,7 @@ def register_ops():
     add("fft of 1024 lines of 1024", lambda: simple(jnp.fft.fft, normal(1024, 1024) + 1j * normal(1024, 1024, seed=1)), work=moves(8 << 20, 8 << 20))
     add("1000 products of 2x2", lambda: simple(jnp.matmul, normal(1000, 2, 2), normal(1000, 2, 2, seed=1)), work=moves(48000, 0))
     add("4 rows of a transposed 8192x512", lambda: simple(lambda x, i: jnp.take(x.T, i, axis=0), normal(8192, 512), np.int32([5, 100, 3, 511])), work=moves(4 * 32768, 4 * 32768))
+    add("sum of a kernel over pairs 4096x3", lambda: simple(lambda p: jnp.exp(-((p[None] - p[:, None]) ** 2).sum(-1)).sum(1), normal(4096, 3)), work=moves(49152, 16384))
     add("fft of 2^20", lambda: simple(jnp.fft.fft, normal(1 << 20) + 1j * normal(1 << 20, seed=1)), work=moves(8 << 20, 8 << 20))
     add("real fft of 2^20", lambda: simple(lambda x: jnp.abs(jnp.fft.rfft(x)), normal(1 << 20)), work=moves(4 << 20, 2 << 20))
     add("fft of 10007", lambda: simple(jnp.fft.fft, normal(10007) + 1j * normal(10007, seed=1)), work=moves(80056, 80056))

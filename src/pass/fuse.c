@@ -19,6 +19,7 @@ struct group {
 	enum shape shape;
 	int rank, kept;          /* domain without unit dimensions; row: leading dimensions that are kept */
 	int64_t dim[IR_MAX_RANK];
+	int64_t deep;            /* row: elements of a dimension behind the domain's, that are added up at once; 0: there is none */
 	int work, first, last;   /* of one element, in additions; positions of the first and the last member */
 	bool strips;             /* with complex numbers: elementwise throughout, for the strip kernel */
 };
@@ -276,6 +277,13 @@ static int group_new(struct fuse *f, int i)
 	return (int)f->g.n - 1;
 }
 
+/* Are these the dimensions of g's domain and behind them a short one, g's if it has one?  new: it may have none so far. */
+static bool deep_in(const struct group *g, int rank, const int64_t *dim, bool new)
+{
+	enum { SHORT = 8 };
+	return rank == g->rank + 1 && same(g->rank, dim, g->rank, g->dim) && (g->deep ? dim[g->rank] == g->deep : new && dim[g->rank] <= SHORT);
+}
+
 /* The op, not a free one, that operand k of o is a copy of. */
 static const struct ir_op *maker(const struct fuse *f, const struct ir_op *o, uint32_t k)
 {
@@ -397,6 +405,10 @@ static bool admits(struct fuse *f, int i, int g, const struct reader *r, int n, 
 		int srank = squeeze(s, src);
 		if (moved || !trailing(f, o, &kept) || kept == srank)
 			return false;
+		if (gr->shape == ROW && deep_in(gr, srank, src, true) && kept == gr->rank && !spread && !others) {
+			gr->deep = src[srank - 1];
+			return true;
+		}
 		if (gr->shape == ROW)
 			return same(srank, src, gr->rank, gr->dim) && kept == gr->kept;
 		if (gr->shape == POINT && (same(srank, src, gr->rank, gr->dim) || same(rank, dim, gr->rank, gr->dim))) {
@@ -435,7 +447,7 @@ static bool admits(struct fuse *f, int i, int g, const struct reader *r, int n, 
 			return false;
 		return !spread || weight(f, o) <= 1;
 	case ROW:
-		return plain && !moved && (row || (whole && !rather_stored(f, i, g, r, n)));
+		return plain && !moved && (row || (whole && !rather_stored(f, i, g, r, n)) || (deep_in(gr, rank, dim, false) && !spread && !others));
 	case COLUMN:
 		return plain && !moved && whole && !spread && !others;
 	}
