@@ -84,12 +84,13 @@ start() {
 	shift 3
 	[ "$i" != 0 ] || logs=()
 	logs+=("$tmp/$i")
+	: >"$tmp/$i"                      # before anybody looks: what the case before has left there says "joined"
 	# A shell between says who was killed, not this one.
 	(
 		RONDO_NET="$road" RONDO_PROCESS="$i" RONDO_PROCESSES="$n" RONDO_RENDEZVOUS="tcp://10.77.0.1:$port" RONDO_TOKEN="t$$" \
 			ip netns exec "$host" timeout 300 "$@"
 		exit
-	) >"$tmp/$i" 2>&1 &
+	) >>"$tmp/$i" 2>&1 &
 	pid[i]=$!
 }
 
@@ -106,6 +107,17 @@ joined() {
 		[ "$(grep -l joined "${logs[@]}" | wc -l)" != ${#logs[@]} ] || return
 		sleep 0.1
 	done
+	echo "not all processes of the next case have met in 30 s"
+}
+
+# ended NUMBER STATUS TEXT: wait for a process, which must end so and have said so
+ended() {
+	local s
+	wait "${pid[$1]}"
+	s=$?
+	[ "$s" = "$2" ] && { [ -z "$3" ] || grep -q "$3" "$tmp/$1"; } && return
+	echo "process $1 of the next case has ended with $s"
+	return 1
 }
 
 # nonsense HOST NUMBER ADDRESS: talk to the ports there, as one more process
@@ -118,7 +130,7 @@ nonsense() {
 # ends N NAME: wait for N processes; all must exit with 0
 ends() {
 	local i rc=0
-	for ((i = 0; i < $1; i++)); do wait "${pid[i]}" || rc=1; done
+	for ((i = 0; i < $1; i++)); do ended "$i" 0 "" || rc=1; done
 	port=$((port + 1))
 	verdict "$road: $2" "$rc"
 }
@@ -129,10 +141,7 @@ mourn() {
 	since=$(date +%s%N)
 	shift 3
 	wait "${pid[victim]}"
-	for i in "$@"; do
-		wait "${pid[i]}"
-		[ $? = 1 ] && grep -q "process $victim (pid [0-9]*) has died" "$tmp/$i" || rc=1
-	done
+	for i in "$@"; do ended "$i" 1 "process $victim (pid [0-9]*) has died" || rc=1; done
 	took=$((($(date +%s%N) - since) / 1000000))
 	port=$((port + 1))
 	[ "$rc" = 0 ] && [ "$took" -lt "$ms" ]
@@ -221,8 +230,7 @@ suite() {
 		joined
 		ip netns pids "$b" | xargs kill -STOP
 		touch "$tmp/go"
-		wait "${pid[0]}"
-		[ $? = 1 ] && grep -q "process 1: .*(RONDO_TIMEOUT)" "$tmp/0"
+		ended 0 1 "process 1: .*(RONDO_TIMEOUT)"
 		verdict "$road: a process of the other host that does not go on" $?
 		ip netns pids "$b" | xargs kill -9
 		wait "${pid[1]}"
