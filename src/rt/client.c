@@ -142,11 +142,8 @@ void rt_client_stop(struct rt_client *c)
 	pthread_mutex_lock(&c->launch);
 	atomic_store(&c->stop, true);
 	pthread_mutex_unlock(&c->launch);
-	for (int i = 0; i < c->ndev && c->dev; i++) {
-		struct rt_device *d = &c->dev[i];
-		atomic_fetch_add(&d->bell, 1);
-		sym_wake(&d->bell, INT32_MAX);
-	}
+	for (int i = 0; i < c->ndev && c->dev; i++)
+		device_wake(c, device_bell(&c->dev[i]));
 	for (int i = 0; i < c->ndev && c->dev; i++)
 		if (c->dev[i].started) {
 			pthread_join(c->dev[i].walker, NULL);

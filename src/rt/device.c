@@ -68,6 +68,22 @@ struct rt_stats rt_device_stats(struct rt_device *d)
 
 void rt_device_clear_stats(struct rt_device *d) { sym_heap_clear_stats(d->heap); }
 
+/* --- the walker's bell -------------------------------------------------------- */
+
+uint32_t device_bell(struct rt_device *d)
+{
+	atomic_fetch_add(&d->bell, 1);
+	return atomic_load(&d->asleep) ? device_bit(d) : 0;
+}
+
+void device_wake(struct rt_client *c, uint32_t who)
+{
+	if (!who)
+		return;
+	atomic_fetch_add(&c->bell, 1);
+	sym_wake_in(&c->bell, who);
+}
+
 /* --- stores ---------------------------------------------------------------- */
 
 static struct spare stores = SPARE(sizeof(struct store));

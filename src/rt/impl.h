@@ -87,7 +87,7 @@ struct rt_device {
 	int taken; bool full;         /* places of the queue that are given or promised; there were none, and half of it is yet to go; under lock */
 	_Atomic unsigned head, tail;  /* they change under lock */
 	_Alignas(64) _Atomic uint32_t bell;       /* changes when the walker has something to do */
-	_Atomic int asleep;           /* the walker sleeps on bell */
+	_Atomic int asleep;           /* the walker sleeps until it does */
 	pthread_t walker; bool started;
 	_Atomic int called;           /* host callbacks that programs of its own are in */
 	_Atomic uint32_t calls;       /* those that there were */
@@ -120,6 +120,7 @@ struct rt_client {
 	_Atomic int64_t promised;     /* bytes that queued launches may yet take */
 	_Atomic int owed;             /* failed launches of whose memory peers may still read: it is not free yet */
 	_Atomic int idle;             /* walkers that sleep and may be called to help */
+	_Atomic uint32_t bell;        /* changes when one of those that sleep has something to do: all sleep here, and one call wakes those of a launch */
 	uint64_t mark;
 	_Atomic bool stop;
 	unsigned fork_gen;
@@ -149,6 +150,11 @@ struct rt_client {
 	_Atomic int relief_awake;
 	void (*relieve)(struct rt_device *d);     /* launch_relieve */
 };
+
+/* The walker of d has something to do.  Gives what device_wake of d's client wants to be told for it, or for several at once. */
+uint32_t device_bell(struct rt_device *d);
+void device_wake(struct rt_client *c, uint32_t who);
+static inline uint32_t device_bit(const struct rt_device *d) { return (uint32_t)1 << d->local % 32; }      /* by which it sleeps on its client's bell */
 
 /* --- job.c ------------------------------------------------------------------ */
 

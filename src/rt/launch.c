@@ -248,6 +248,64 @@ static void runs_no_more(struct rt_device *d, struct part *p)
 	pthread_mutex_unlock(&d->lock);
 }
 
+/* --- the walker's sleep --------------------------------------------------------------- */
+
+/* The walker has nothing to do until its bell is not as it was seen; it helps others meanwhile. */
+static void walker_rest(struct rt_device *d, uint32_t seen)
+{
+	struct rt_client *c = d->c;
+
+	/* The next launch of a loop in Python is some tens of microseconds away, less than waking up takes; so is the next kernel of a
+	 * device that works.  The thread that will make it needs a core, perhaps this one: yield, do not poll. */
+	for (uint64_t t = clock_ns(); atomic_load_explicit(&d->bell, memory_order_relaxed) == seen && clock_ns() - t < LINGER_NS;)
+		if (pool_help_others(d))
+			t = clock_ns();
+		else if (!sym_give_way())
+			break;
+	if (atomic_load(&d->bell) != seen)
+		return;
+	int64_t nap = SHORT_NAP_NS;
+	atomic_store(&d->asleep, 1);
+	atomic_fetch_add(&c->idle, 1);
+	if (!pool_help_others(d))
+		for (;;) {               /* peers may still be in a launch that failed here */
+			uint32_t all = atomic_load(&c->bell);
+			if (atomic_load(&d->bell) != seen)
+				break;
+			sym_sleep_in(&c->bell, all, sym_clear(d->ep, false) ? -1 : nap, device_bit(d));
+			nap = MIN(2 * nap, LONG_NAP_NS);
+		}
+	atomic_fetch_sub(&c->idle, 1);
+	atomic_store(&d->asleep, 0);
+}
+
+struct coming { struct callback then; struct rt_device *d; _Atomic bool come; };
+
+static void has_come(struct err *e, void *user)
+{
+	struct coming *c = user;
+	struct rt_device *d = c->d;
+
+	err_free(e);
+	atomic_store(&c->come, true);     /* the waiter may go on, and c with it */
+	device_wake(d->c, device_bell(d));
+}
+
+/* event_wait of d's walker. */
+static struct err *walker_wait(struct rt_device *d, struct rt_event *e)
+{
+	struct coming c = { { .fn = has_come, .user = &c, .lent = true }, d, false };
+
+	if (event_then(e, &c.then))
+		for (;;) {
+			uint32_t seen = atomic_load(&d->bell);
+			if (atomic_load(&c.come))
+				break;
+			walker_rest(d, seen);
+		}
+	return event_wait(e);
+}
+
 /* The caller has put it into d->under. */
 static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 {
@@ -257,8 +315,7 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	struct err *e = NULL;
 
 	for (uint32_t k = 0; k < p->nwait; k++) {
-		while (!rt_event_ready(p->wait[k]) && room == &d->room && pool_help_others(d)) { }
-		struct err *w = event_wait(p->wait[k]);
+		struct err *w = room == &d->room ? walker_wait(d, p->wait[k]) : event_wait(p->wait[k]);
 		rt_event_unref(p->wait[k]);
 		if (w && !e)
 			e = w;
@@ -401,24 +458,7 @@ void *walker_main(void *v)
 		}
 		if (last)
 			return NULL;
-		/* The next launch of a loop in Python is some tens of microseconds away, less than waking up takes; so is the next kernel of a
-		 * device that works.  The thread that will make it needs a core, perhaps this one: yield, do not poll. */
-		for (uint64_t t = clock_ns(); atomic_load_explicit(&d->bell, memory_order_relaxed) == seen && clock_ns() - t < LINGER_NS;)
-			if (pool_help_others(d))
-				t = clock_ns();
-			else if (!sym_give_way())
-				break;
-		if (atomic_load(&d->bell) != seen)
-			continue;
-		int64_t nap = SHORT_NAP_NS;
-		atomic_store(&d->asleep, 1);
-		atomic_fetch_add(&c->idle, 1);
-		while (atomic_load(&d->bell) == seen) {          /* peers may still be in a launch that failed here */
-			sym_sleep(&d->bell, seen, sym_clear(d->ep, false) ? -1 : nap);
-			nap = MIN(2 * nap, LONG_NAP_NS);
-		}
-		atomic_fetch_sub(&c->idle, 1);
-		atomic_store(&d->asleep, 0);
+		walker_rest(d, seen);
 	}
 }
 
@@ -508,7 +548,8 @@ static struct err *places(struct rt_exec *x, bool inside)
 	return full ? ERR(EXHAUSTED, "host callbacks have queued %d programs that wait for them", RT_RING - RT_QUEUE) : NULL;
 }
 
-static void append(struct rt_device *d, struct launch *l, int i)
+/* Gives whom to wake when the launch is in all its queues. */
+static uint32_t append(struct rt_device *d, struct launch *l, int i)
 {
 	pthread_mutex_lock(&d->lock);
 	unsigned t = atomic_load(&d->tail);
@@ -518,9 +559,7 @@ static void append(struct rt_device *d, struct launch *l, int i)
 	atomic_fetch_add(&d->state, 1);
 	atomic_store(&d->tail, t + 1);
 	pthread_mutex_unlock(&d->lock);
-	atomic_fetch_add(&d->bell, 1);
-	if (atomic_load(&d->asleep))
-		sym_wake(&d->bell, 1);
+	return device_bell(d);
 }
 
 /* --- is there memory? ------------------------------------------------------------------ */
@@ -672,9 +711,11 @@ static struct err *refuse(struct rt_exec *x, int32_t id, struct err *e)
 	}
 	rt_exec_ref(x);
 	pthread_mutex_lock(&x->c->launch);
+	uint32_t who = 0;
 	for (int i = 0; i < n; i++)
-		append(x->dev[i], l, i);
+		who |= append(x->dev[i], l, i);
 	pthread_mutex_unlock(&x->c->launch);
+	device_wake(x->c, who);
 	return e;
 }
 
@@ -872,6 +913,7 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		return e;
 	}
 	rt_exec_ref(x);
+	uint32_t who = 0;
 	for (int i = 0; i < x->nlocal; i++) {
 		struct part *p = &l->part[i];
 		part_wait_for(p, x, arg + narg * i);
@@ -879,7 +921,7 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	}
 	for (int i = 0; i < x->nlocal && !nested; i++) {
 		promise(x, &l->part[i], i);
-		append(x->dev[i], l, i);
+		who |= append(x->dev[i], l, i);
 	}
 	for (int i = 0; i < x->nlocal && nested; i++) {          /* who is queued from now on does not overwrite what it reads */
 		struct rt_device *d = x->dev[i];
@@ -891,6 +933,7 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 		pthread_mutex_unlock(&d->lock);
 	}
 	pthread_mutex_unlock(&c->launch);
+	device_wake(c, who);
 	for (int i = 0; i < x->nlocal && nested; i++)
 		run_aside(l, i);
 	return NULL;

@@ -48,7 +48,7 @@ bool pool_help(struct rt_device *d, int max)
 	struct job *j = &d->job;
 	bool did = false;
 
-	if (!(atomic_load_explicit(&j->seq, memory_order_relaxed) & 1))
+	if (!(atomic_load(&j->seq) & 1))
 		return false;
 	atomic_fetch_add(&j->users, 1);
 	if ((atomic_load(&j->seq) & 1) && atomic_load_explicit(&j->next, memory_order_relaxed) < j->ntile) {
@@ -78,22 +78,30 @@ bool pool_help_others(struct rt_device *d)
 	return false;
 }
 
-/* Walkers that sleep come to help with a kernel that is worth it, as many as there are cores without work. */
+/* Devices that sleep, with nothing to do or in a wait, come to help with a kernel that is worth it, as many as there are cores without work. */
 static void call_idle(struct rt_device *d)
 {
 	struct rt_client *c = d->c;
-	int cores = MIN(c->cores, cpu_get()->cores);
+	int cores = MIN(c->cores, cpu_get()->cores) - (1 + d->nworker);
+	uint32_t idle = 0;
 
-	for (int i = 0; i < c->ndev; i++)
-		cores -= (atomic_load_explicit(&c->dev[i].state, memory_order_relaxed) != 0) * (1 + d->nworker);
 	for (int i = 1; i < c->ndev && cores > 0; i++) {
 		struct rt_device *o = &c->dev[(d->local + i) % c->ndev];
-		if (!atomic_load_explicit(&o->asleep, memory_order_relaxed) || atomic_load_explicit(&o->state, memory_order_relaxed))
+		uint32_t state = atomic_load_explicit(&o->state, memory_order_relaxed);
+		if (state & STATE_INLINE || (state && !atomic_load_explicit(&o->asleep, memory_order_relaxed) && !sym_rests(o->ep)))
+			cores -= 1 + d->nworker;
+	}
+	for (int i = 1; i < c->ndev && cores > 0; i++) {
+		struct rt_device *o = &c->dev[(d->local + i) % c->ndev];
+		if (sym_rests(o->ep))
+			sym_ring(c->world, o->id);
+		else if (atomic_load_explicit(&o->asleep, memory_order_relaxed))
+			idle |= device_bell(o);
+		else
 			continue;
-		atomic_fetch_add(&o->bell, 1);
-		sym_wake(&o->bell, 1);
 		cores--;
 	}
+	device_wake(c, idle);
 }
 
 void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, char *scratch, struct coll_lane *lane)
@@ -115,7 +123,7 @@ void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, cha
 			if (atomic_load(&d->jobasleep))
 				sym_wake(&d->jobbell, INT32_MAX);
 		}
-		if (k->wakes && atomic_load_explicit(&d->c->idle, memory_order_relaxed))
+		if (k->wakes && (atomic_load(&d->c->idle) || sym_resting()))
 			call_idle(d);
 		tiles_take(j, INT32_MAX, scratch, lane);
 		atomic_fetch_add(&j->seq, 1);

@@ -171,6 +171,9 @@ struct err *sym_clear_wait(struct sym_ep *ep);
 void sym_ring(struct sym_world *w, int pe);
 /* Seconds that the wait which ep is in has taken; 0: it is in none, or for a moment only.  Any thread. */
 double sym_waited(const struct sym_ep *ep);
+/* Does a wait of this process sleep, or is it about to? One of ep's PE?  Such a one helps (sym_launch) when its PE is rung. */
+bool sym_resting(void);
+bool sym_rests(const struct sym_ep *ep);
 /* From now on a call that would wait calls away(user) instead, which gives true when it is time to look again; after false it waits.
  * NULL: it waits. */
 void sym_away(struct sym_ep *ep, bool (*away)(void *user), void *user);
@@ -434,6 +437,9 @@ struct err *sym_event_wait(struct sym_event *v);             /* the error of its
 /* Sleep while *word is seen, at most ns nanoseconds (< 0: for ever).  May wake early. */
 void sym_sleep(_Atomic uint32_t *word, uint32_t seen, int64_t ns);
 void sym_wake(_Atomic uint32_t *word, int n);                /* wake n sleepers of this process */
+/* The same for those who are in a set of bits: however many they are, one call wakes them. */
+void sym_sleep_in(_Atomic uint32_t *word, uint32_t seen, int64_t ns, uint32_t bits);
+void sym_wake_in(_Atomic uint32_t *word, uint32_t bits);
 /* How often a wait polls before it lets another thread run: 2000 if threads fit the cores, else 4. */
 int sym_spins(int threads);
 /* Lets another thread run.  False: it did not, since other processes have the core then for longer than a wake-up takes; sleep.  Any thread. */

@@ -33,6 +33,19 @@ void sym_rouse(_Atomic uint32_t *word, bool shared)
 
 void sym_sleep(_Atomic uint32_t *word, uint32_t seen, int64_t ns) { sym_nap(word, seen, ns, false); }
 
+void sym_sleep_in(_Atomic uint32_t *word, uint32_t seen, int64_t ns, uint32_t bits)
+{
+	uint64_t until = clock_ns() + (uint64_t)MAX(ns, 0);
+	struct timespec t = { (time_t)(until / 1000000000), (long)(until % 1000000000) };
+
+	syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, seen, ns < 0 ? NULL : &t, NULL, bits);
+}
+
+void sym_wake_in(_Atomic uint32_t *word, uint32_t bits)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE_BITSET_PRIVATE, INT_MAX, NULL, NULL, bits);
+}
+
 void sym_wake(_Atomic uint32_t *word, int n)
 {
 	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
@@ -185,12 +198,32 @@ bool sym_wait_poll(struct sym_wait *w, int *spins, int most)
 	return false;
 }
 
+static _Atomic int resting;            /* waits of this process that are armed */
+
+bool sym_resting(void) { return atomic_load(&resting) > 0; }
+bool sym_rests(const struct sym_ep *ep) { return atomic_load(&ep->me->sleepers) > 0; }
+
+static void arm(struct sym_control *me, struct sym_wait *w)
+{
+	w->bell = atomic_load(&me->bell);
+	atomic_fetch_add(&resting, 1);
+	atomic_fetch_add(&me->sleepers, 1);
+	w->armed = true;
+}
+
+static void disarm(struct sym_control *me, struct sym_wait *w)
+{
+	if (w->armed) {
+		atomic_fetch_sub(&me->sleepers, 1);
+		atomic_fetch_sub(&resting, 1);
+	}
+	w->armed = false;
+}
+
 void sym_wait_again(struct sym_control *me, struct sym_wait *w)
 {
 	w->n = 0;
-	if (w->armed)
-		atomic_fetch_sub(&me->sleepers, 1);
-	w->armed = false;
+	disarm(me, w);
 }
 
 double sym_wait_rest(struct sym_world *world, struct sym_control *me, struct sym_wait *w)
@@ -205,16 +238,13 @@ double sym_wait_rest(struct sym_world *world, struct sym_control *me, struct sym
 	if (!w->armed) {
 		if (!w->since)
 			w->since = clock_s();
-		w->bell = atomic_load(&me->bell);
-		atomic_fetch_add(&me->sleepers, 1);
+		arm(me, w);
 		if (!world->fence)
 			sym_barrier(world->shared);
-		w->armed = true;          /* the caller looks once more */
-		return 0;
+		return 0;                 /* the caller looks once more */
 	}
 	sym_nap(&me->bell, w->bell, NAP_NS, world->shared);
-	atomic_fetch_sub(&me->sleepers, 1);
-	w->armed = false;
+	disarm(me, w);
 	w->n = world->spins;
 	return clock_s() - w->since;
 }
@@ -223,8 +253,7 @@ void sym_wait_over(struct sym_control *me, struct sym_wait *w, int *spins, int m
 {
 	if (w->n && w->n < *spins)
 		*spins = MIN(*spins + *spins / 8 + 1, most);
-	if (w->armed)
-		atomic_fetch_sub(&me->sleepers, 1);
+	disarm(me, w);
 }
 
 /* --- waits that no endpoint is part of ------------------------------------------------ */

@@ -1,17 +1,40 @@
 /* Programs on several devices: collectives in loops, overlapping device sets from several threads, one device
  * failing, devices that go different ways, waits that cost nothing. */
+#include <dlfcn.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 enum { NDEV = 4 };
 #include "rt_help.h"
+
+/* How often this thread has woken others. */
+static _Thread_local int wakes;
+
+long syscall(long n, ...)
+{
+	static long (*_Atomic next)(long, ...);
+	va_list ap;
+	long a[6];
+
+	if (!next)
+		next = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+	va_start(ap, n);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(ap, long);
+	va_end(ap);
+	int op = (int)a[1] & FUTEX_CMD_MASK;
+	wakes += n == SYS_futex && (op == FUTEX_WAKE || op == FUTEX_WAKE_BITSET);
+	return next(n, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
 
 /* Four times v on device d. */
 static struct rt_buffer *four(int d, float v)
@@ -496,6 +519,125 @@ static void helping(void **state)
 	rt_exec_unref(x);
 }
 
+/* After a while in which others fall asleep; what this thread has woken between the two calls. */
+static struct err *slept(void *user, const struct rt_custom_call *c)
+{
+	if (c->position == 0)
+		usleep(20000);
+	wakes = 0;
+	return NULL;
+}
+
+static struct err *count(void *user, const struct rt_custom_call *c)
+{
+	if (c->position == 0)
+		*(int *)user += wakes;
+	return NULL;
+}
+
+#define DOT \
+	"buf 0 arg 0 size 1048576\nbuf 1 out 0 size 1048576\nbuf 2 temp at 0 size 1048576\n" \
+	"kern 0 copy (f32[512,512]) -> (f32[512,512])\n" \
+	"kern 1 dot (f32[512,512], f32[512,512]) -> (f32[512,512]) attr [0,1,1,0,0,11,11,11,1] flops 268435456\n" \
+	"custom 0 \"slept\" api 4 () -> ()\ncustom 1 \"count\" api 4 () -> ()\n"
+
+/* Who sleeps in a wait, for a device or for an argument, is called for a kernel that is worth it. */
+static void called(void **state)
+{
+	static const char waits[] =
+		"prog \"waits\" devices 4 registers 2 zone 1048576 flops 0 fingerprint 0a comm 00\n"
+		"arg 0 f32[512,512] bytes 1048576\nres 0 f32[512,512] bytes 1048576\n"
+		"table 0 [1,0,0,0]\ngroup 0 1 4 [0,1,2,3]\n" DOT
+		"coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 1048576\n"
+		"run {\n kern 0 copy (b0) -> (b2)\n table r1 = 0\n custom 0 \"slept\" () -> ()\n case r1 { } {\n kern 1 dot (b0, b0) -> (b2)\n }\n"
+		" custom 1 \"count\" () -> ()\n coll 0 all_reduce (b2) -> (b1)\n}\n";
+	static const char makes[] =
+		"prog \"makes\" devices 1 registers 2 zone 1048576 flops 0 fingerprint 0b comm 00\n"
+		"arg 0 f32[512,512] bytes 1048576\nres 0 f32[512,512] bytes 1048576\n" DOT
+		"run {\n custom 0 \"slept\" () -> ()\n kern 1 dot (b0, b0) -> (b1)\n custom 1 \"count\" () -> ()\n}\n";
+	static const char takes[] =
+		"prog \"takes\" devices 1 registers 2 zone 1048576 flops 0 fingerprint 0c comm 00\n"
+		"arg 0 f32[512,512] bytes 1048576\nres 0 f32[512,512] bytes 1048576\n" DOT
+		"run {\n kern 0 copy (b0) -> (b1)\n}\n";
+	struct rt_client *four = cl;
+	struct rt_shape s = { DT_f32, 2, { 512, 512 } };
+	struct rt_buffer *a[NDEV], *out[NDEV], *moved;
+	struct rt_event *done[NDEV];
+	static float v[512 * 512];
+	int n = 0;
+
+	if (cpu_get()->cores < 2)
+		skip();
+	rt_custom_register("slept", slept, NULL);
+	rt_custom_register("count", count, &n);
+	struct rt_exec *x = load(waits, (int[]){ 0, 1, 2, 3 });
+	for (int i = 0; i < NDEV; i++)
+		ok(rt_buffer_from_host(rt_client_device(cl, i), 0, &s, v, NULL, &a[i]));
+	for (int k = 0; k < 50 && !n; k++) {      /* on a busy machine they need longer until they sleep */
+		ok(rt_exec_run(x, a, NULL, 0, k, out, done));
+		for (int i = 0; i < NDEV; i++) {
+			ok(rt_event_wait(done[i]));
+			rt_event_unref(done[i]);
+			rt_buffer_unref(out[i]);
+		}
+	}
+	assert_true(n > 0);
+	for (int i = 0; i < NDEV; i++)
+		rt_buffer_unref(a[i]);
+	rt_exec_unref(x);
+
+	ok(rt_client_new(&(struct rt_opts){ .ndev = 2 }, &cl));
+	struct rt_exec *m = load(makes, (int[]){ 0 }), *t = load(takes, (int[]){ 1 });
+	ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, v, NULL, &a[0]));
+	n = 0;
+	for (int k = 0; k < 50 && !n; k++) {
+		ok(rt_exec_run(m, a, NULL, 0, k, out, done));
+		ok(rt_buffer_copy(out[0], rt_client_device(cl, 1), 0, &moved));
+		ok(rt_exec_run(t, &moved, NULL, 0, k, out + 1, done + 1));
+		rt_buffer_unref(moved);
+		for (int i = 0; i < 2; i++) {
+			ok(rt_event_wait(done[i]));
+			rt_event_unref(done[i]);
+			rt_buffer_unref(out[i]);
+		}
+	}
+	assert_true(n > 0);
+	rt_buffer_unref(a[0]);
+	rt_exec_unref(m);
+	rt_exec_unref(t);
+	rt_client_free(cl);
+	cl = four;
+}
+
+/* However many devices sleep: who launches wakes them by one call. */
+static void woken_at_once(void **state)
+{
+	int dev[NDEV] = { 0, 1, 2, 3 }, most = 0;
+	char *text = ring_text(NDEV, 1);
+	struct rt_exec *x = load(text, dev);
+	struct rt_buffer *a[NDEV], *out[NDEV];
+	struct rt_event *done[NDEV];
+
+	for (int i = 0; i < NDEV; i++)
+		a[i] = four(i, 1);
+	for (int k = 0; k < 20 || (!most && k < 200); k++) {
+		usleep(5000);
+		wakes = 0;
+		ok(rt_exec_run(x, a, NULL, 0, k, out, done));
+		most = MAX(most, wakes);
+		for (int i = 0; i < NDEV; i++) {
+			ok(rt_event_wait(done[i]));
+			rt_event_unref(done[i]);
+			rt_buffer_unref(out[i]);
+		}
+	}
+	assert_int_equal(most, 1);
+	for (int i = 0; i < NDEV; i++)
+		rt_buffer_unref(a[i]);
+	rt_exec_unref(x);
+	free(text);
+}
+
 static void memory(void **state)
 {
 	/* A device cannot have its outputs: the call that launches says so, with sizes, and nothing is left of it. */
@@ -677,7 +819,7 @@ static void closed(void **state)
 int main(void)
 {
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(ring), cmocka_unit_test(overlapping), cmocka_unit_test(failure), cmocka_unit_test(diverging), cmocka_unit_test(idle), cmocka_unit_test(patience), cmocka_unit_test(helping),
+		cmocka_unit_test(ring), cmocka_unit_test(overlapping), cmocka_unit_test(failure), cmocka_unit_test(diverging), cmocka_unit_test(idle), cmocka_unit_test(patience), cmocka_unit_test(helping), cmocka_unit_test(called), cmocka_unit_test(woken_at_once),
 		cmocka_unit_test(beside), cmocka_unit_test(behind), cmocka_unit_test(memory), cmocka_unit_test(results_stay), cmocka_unit_test(nested), cmocka_unit_test(closed),
 	};
 
