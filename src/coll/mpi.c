@@ -119,16 +119,28 @@ static struct err *comm_of(const struct call *q, handle *out)
 /* Meet the group, and get its communicator. */
 static struct err *enter(const struct call *q, handle *comm)
 {
-	int *pe = mem_alloc((size_t)q->n * sizeof *pe);
+	int pe[MAX_ROW];
 
 	for (int k = 0; k < q->n; k++)
 		pe[k] = k == q->me ? -1 : q->pe[k];
-	struct err *e = meet(q, pe, q->n);
-	free(pe);
-	return e ? e : comm_of(q, comm);
+	TRY(meet(q, pe, q->n));
+	return comm_of(q, comm);
 }
 
-static struct err *no_room(int64_t n) { return ERR(EXHAUSTED, "out of host memory: asked for %lld bytes for a collective", (long long)n); }
+/* n bytes that MPI reads and writes, which stay for the next time. */
+static struct err *room_of(const struct call *q, int64_t n, char **out)
+{
+	TRY(keep(&q->c->room, (size_t)n));
+	*out = q->c->room.p;
+	return NULL;
+}
+
+/* It is done with them; if the road is closed it may still write to them, and they are nobody's. */
+static void done(const struct call *q, const struct err *e)
+{
+	if (e && atomic_load(&mpi_road.broken))
+		q->c->room = (struct kept){ 0 };
+}
 
 /* --- the calls ------------------------------------------------------------------------------------------------ */
 
@@ -137,10 +149,12 @@ struct err *mpi_flow(const struct call *q, const struct flow *fl)
 	int64_t piece = MIN(fl->bytes, MAX(STAGE / q->n & ~(int64_t)63, SHORT)), room = (fl->each ? 2 : 1) * q->n * piece + (fl->each ? 0 : piece);
 	struct where w[MAX_ROW];
 	handle comm, req = 0;
+	struct err *e = NULL;
+	char *in;
 
 	TRY(enter(q, &comm));
-	char *in = malloc((size_t)room), *out = in + q->n * piece;
-	struct err *e = in ? NULL : no_room(room);
+	TRY(room_of(q, room, &in));
+	char *out = in + q->n * piece;
 	for (int64_t o = 0; o < fl->bytes && !e; o += piece) {
 		int64_t n = MIN(fl->bytes - o, piece);
 		for (int j = 0; j < (fl->each ? q->n : 1); j++)
@@ -152,8 +166,7 @@ struct err *mpi_flow(const struct call *q, const struct flow *fl)
 		if (!e)
 			fl->take(fl->user, w, 0, o, n);
 	}
-	if (!e || !atomic_load(&mpi_road.broken))    /* what MPI may still write to stays */
-		free(in);
+	done(q, e);
 	return e;
 }
 
@@ -162,14 +175,17 @@ struct err *mpi_all_reduce(const struct call *q, const struct acc *a, const stru
 {
 	int64_t chunk = MIN(n, CHUNK) / a->elem * a->elem;
 	struct where w[MAX_ROW];
+	int64_t counts = (4 * q->n * (int64_t)sizeof(int) + 63) & ~(int64_t)63;
 	handle comm, req = 0;
+	struct err *e = NULL;
+	char *in;
 
 	if (n * q->n <= SHORT)
 		return mpi_flow(q, fl);
 	TRY(enter(q, &comm));
-	int *count = mem_alloc((size_t)q->n * 4 * sizeof *count), *at = count + q->n, *own = at + q->n, *place = own + q->n;
-	char *in = malloc((size_t)(chunk + (int64_t)q->n * 64));
-	struct err *e = in ? NULL : no_room(chunk);
+	TRY(room_of(q, counts + chunk + (int64_t)q->n * 64, &in));
+	int *count = (int *)(void *)in, *at = count + q->n, *own = at + q->n, *place = own + q->n;
+	in += counts;
 	for (int64_t o = 0; o < n && !e; o += chunk) {
 		int64_t size = MIN(n - o, chunk), slice = (size / a->elem + q->n - 1) / q->n * a->elem;
 		for (int j = 0; j < q->n; j++) {
@@ -192,10 +208,7 @@ struct err *mpi_all_reduce(const struct call *q, const struct acc *a, const stru
 		code = mpi_calls.Iallgatherv(mpi_road.in_place, 0, mpi_road.byte, y + o, count, at, mpi_road.byte, comm, &req);
 		e = code ? mpi_failed("MPI_Iallgatherv", code) : await(q, &req, 1, q->pe, q->n);
 	}
-	if (!e || !atomic_load(&mpi_road.broken)) {
-		free(in);
-		free(count);
-	}
+	done(q, e);
 	return e;
 }
 
@@ -214,15 +227,14 @@ struct err *mpi_broadcast(const struct call *q, int root, const char *x, char *y
 struct err *mpi_permute(const struct call *q, int from, int to, const char *x, char *y, int64_t n)
 {
 	const int pe[2] = { from, to };
-	char *copy = NULL;
 	handle req[2] = { 0, 0 };
 	struct err *e = meet(q, pe, 2);
 
 	if (e)
 		return e;
 	if (to >= 0 && from >= 0 && overlap(x, n, y, n)) {
-		if (!(copy = malloc((size_t)n)))
-			return no_room(n);
+		char *copy;
+		TRY(room_of(q, n, &copy));
 		x = memcpy(copy, x, (size_t)n);
 	}
 	for (int64_t o = 0; o < n && !e; o += 1 << 30) {
@@ -233,7 +245,6 @@ struct err *mpi_permute(const struct call *q, int from, int to, const char *x, c
 			code = mpi_calls.Isend(x + o, len, mpi_road.byte, to, 1, mpi_road.mine, &req[k++]);
 		e = code ? mpi_failed("a message", code) : await(q, req, k, pe, 2);
 	}
-	if (!e || !atomic_load(&mpi_road.broken))
-		free(copy);
+	done(q, e);
 	return e;
 }

@@ -26,7 +26,7 @@
 
 #include <ucp/api/ucp.h>
 
-enum { COPY = 16 << 10, HEAD = 32 << 10, WHOLE = 72 << 10, ADDRESS = 1 << 16, REST_NS = 200000, PARTING_S = 2, LOOK_MS = 50, SETTLE_S = 5 };
+enum { SMALL = 1 << 10, COPY = 16 << 10, HEAD = 32 << 10, WHOLE = 72 << 10, ADDRESS = 1 << 16, REST_NS = 200000, PARTING_S = 2, LOOK_MS = 50, SETTLE_S = 5 };
 #define PLUGGED 0x10000 /* IFF_LOWER_UP, which only linux/if.h has */
 enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, HELLO, BYE };
 
@@ -86,7 +86,7 @@ struct head {
 };
 
 /* A message under way.  left is counted down when what it points to may be written again; then it is in the list of such. */
-struct msg { struct head h; _Atomic uint32_t *left; struct ucx *x; struct msg *next, **at; int pe, proc; char data[]; };   /* pe: whose left it is */
+struct msg { struct head h; struct spare *of; _Atomic uint32_t *left; struct ucx *x; struct msg *next, **at; int pe, proc; char data[]; };   /* pe: whose left it is */
 
 struct waiting { struct waiting *next; struct head h; };
 /* Of one process. */
@@ -122,6 +122,9 @@ struct ucx {
 
 /* What is received straight into a heap. */
 struct landing { struct ucx *x; struct head h; };
+
+/* What comes and goes with every message is kept: messages by how much data is copied into them. */
+static struct spare bare = SPARE(sizeof(struct msg)), small = SPARE(sizeof(struct msg) + SMALL), full = SPARE(sizeof(struct msg) + COPY), waitings = SPARE(sizeof(struct waiting)), landings = SPARE(sizeof(struct landing));
 
 static struct err *fail(const char *what, ucs_status_t s) { return ERR(UNAVAILABLE, "UCX: %s: %s", what, u.ucs_status_string(s)); }
 
@@ -215,7 +218,7 @@ static void advance(struct ucx *x, struct link *l)
 				struct waiting *v = *q;
 				*q = v->next;
 				act(x, &v->h);
-				free(v);
+				spare_give(&waitings, v);
 				l->next++;
 				more = true;
 				break;
@@ -231,7 +234,7 @@ static void in_turn(struct ucx *x, struct link *l, const struct head *h)
 		advance(x, l);
 		return;
 	}
-	struct waiting *v = malloc(sizeof *v);
+	struct waiting *v = spare_take(&waitings);
 	if (!v) {
 		give_up(x, h->from);
 		return;
@@ -249,7 +252,7 @@ static void landed(void *request, ucs_status_t status, size_t n, void *user)
 		fetched(g->x, g->h.cookie, status != UCS_OK);
 	else if (status == UCS_OK)
 		in_turn(g->x, &g->x->link[g->h.from], &g->h);
-	free(g);
+	spare_give(&landings, g);
 	if (request)
 		u.ucp_request_free(request);
 }
@@ -316,7 +319,7 @@ static ucs_status_t receive(void *user, const void *header, size_t nheader, void
 			in_turn(x, l, &h);
 		return UCS_OK;
 	}
-	struct landing *g = malloc(sizeof *g);
+	struct landing *g = spare_take(&landings);
 	if (!g) {
 		if (f)
 			fetched(x, h.cookie, true);
@@ -345,7 +348,7 @@ static void sent(void *request, ucs_status_t status, void *user)
 			m->next->at = m->at;
 		down(m->x, m->pe, m->left);
 	}
-	free(m);
+	spare_give(m->of, m);
 	if (request)
 		u.ucp_request_free(request);
 }
@@ -354,7 +357,8 @@ static void sent(void *request, ucs_status_t status, void *user)
 static void post(struct ucx *x, int proc, const struct head *h, const void *data, size_t n, bool copy, int from, _Atomic uint32_t *left)
 {
 	struct link *l = &x->link[proc];
-	struct msg *m = malloc(sizeof *m + (copy ? n : 0));
+	struct spare *of = !copy || !n ? &bare : n <= SMALL ? &small : &full;
+	struct msg *m = spare_take(of);
 
 	if (!m) {
 		if (left)
@@ -363,6 +367,7 @@ static void post(struct ucx *x, int proc, const struct head *h, const void *data
 		return;
 	}
 	m->h = *h;
+	m->of = of;
 	m->x = x;
 	m->left = left;
 	m->pe = from;
@@ -717,7 +722,7 @@ static void ucx_close(struct sym_world *w)
 		end(x, k);
 		for (struct waiting *v = x->link[k].line, *next; v; v = next) {
 			next = v->next;
-			free(v);
+			spare_give(&waitings, v);
 		}
 	}
 	pthread_mutex_unlock(&x->lock);

@@ -27,6 +27,10 @@ void *__libc_calloc(size_t k, size_t n);
 void *__libc_realloc(void *p, size_t n);
 void *__libc_memalign(size_t align, size_t n);
 void __libc_free(void *p);
+
+/* In a function: was it called from what is linked into this program, not by a library? */
+extern char __executable_start, etext;
+#define OURS ((char *)__builtin_return_address(0) >= &__executable_start && (char *)__builtin_return_address(0) < &etext)
 #endif
 
 #endif
