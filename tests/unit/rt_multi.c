@@ -519,11 +519,15 @@ static void helping(void **state)
 	rt_exec_unref(x);
 }
 
-/* After a while in which others fall asleep; what this thread has woken between the two calls. */
+static atomic_bool launched;
+
+/* A while after all was launched, in which others fall asleep; what this thread has woken between the two calls. */
 static struct err *slept(void *user, const struct rt_custom_call *c)
 {
+	while (c->position == 0 && !atomic_load(&launched))
+		usleep(1000);
 	if (c->position == 0)
-		usleep(20000);
+		usleep(50000);
 	wakes = 0;
 	return NULL;
 }
@@ -575,6 +579,7 @@ static void called(void **state)
 		ok(rt_buffer_from_host(rt_client_device(cl, i), 0, &s, v, NULL, &a[i]));
 	for (int k = 0; k < 50 && !n; k++) {      /* on a busy machine they need longer until they sleep */
 		ok(rt_exec_run(x, a, NULL, 0, k, out, done));
+		atomic_store(&launched, true);
 		for (int i = 0; i < NDEV; i++) {
 			ok(rt_event_wait(done[i]));
 			rt_event_unref(done[i]);
@@ -591,10 +596,12 @@ static void called(void **state)
 	ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, v, NULL, &a[0]));
 	n = 0;
 	for (int k = 0; k < 50 && !n; k++) {
+		atomic_store(&launched, false);
 		ok(rt_exec_run(m, a, NULL, 0, k, out, done));
 		ok(rt_buffer_copy(out[0], rt_client_device(cl, 1), 0, &moved));
 		ok(rt_exec_run(t, &moved, NULL, 0, k, out + 1, done + 1));
 		rt_buffer_unref(moved);
+		atomic_store(&launched, true);
 		for (int i = 0; i < 2; i++) {
 			ok(rt_event_wait(done[i]));
 			rt_event_unref(done[i]);
