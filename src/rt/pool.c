@@ -78,13 +78,16 @@ bool pool_help_others(struct rt_device *d)
 	return false;
 }
 
-/* Devices that sleep, with nothing to do or in a wait, come to help with a kernel that is worth it, as many as there are cores without work. */
+/* Devices that sleep, with nothing to do or in a wait, come to help with a kernel that is worth it, as many as there are cores without work.  Where
+ * other processes want the cores they would come late, and lose them with a tile in hand. */
 static void call_idle(struct rt_device *d)
 {
 	struct rt_client *c = d->c;
 	int cores = MIN(c->cores, cpu_get()->cores) - (1 + d->nworker);
 	uint32_t idle = 0;
 
+	if (sym_aside())
+		return;
 	for (int i = 1; i < c->ndev && cores > 0; i++) {
 		struct rt_device *o = &c->dev[(d->local + i) % c->ndev];
 		uint32_t state = atomic_load_explicit(&o->state, memory_order_relaxed);

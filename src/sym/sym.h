@@ -444,6 +444,7 @@ void sym_wake_in(_Atomic uint32_t *word, uint32_t bits);
 int sym_spins(int threads);
 /* Lets another thread run.  False: it did not, since other processes have the core then for longer than a wake-up takes; sleep.  Any thread. */
 bool sym_give_way(void);
+bool sym_aside(void);                                       /* is that so at present? */
 static inline void sym_pause(void)
 {
 #if defined(__x86_64__)

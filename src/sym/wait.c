@@ -82,6 +82,8 @@ static void step_aside(uint64_t now)
 	atomic_store(&aside, now + n);
 }
 
+bool sym_aside(void) { return clock_ns() < atomic_load_explicit(&aside, memory_order_relaxed); }
+
 bool sym_give_way(void)
 {
 	uint64_t t = clock_ns(), m = atomic_load_explicit(&mark, memory_order_relaxed);
