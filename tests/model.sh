@@ -50,4 +50,8 @@ check bell 0
 for mutant in 1 2 3; do
 	check bell 1 -DMUTANT=$mutant
 done
+check rest 0
+for mutant in 1 2 3 4; do
+	check rest 1 -DMUTANT=$mutant
+done
 result
