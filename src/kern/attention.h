@@ -77,6 +77,7 @@ struct att_step {
 	const char *a, *b;               /* a NULL: only values; tiles of b lie side by side */
 	const char *next_a, *next_b;     /* or NULL */
 	float *s;                        /* products of two tiles: of the first now, of the next one's first then; and of the second */
+	bool words;                      /* p may be made of integers, and nothing is asked for beside it; |s c2| is below 2^22, and m is 256 (m - 127) + 1/2 */
 	const float *m;
 	float c2, (*sum)[ATT_LANES], (*l)[ATT_LANES], (*z)[ATT_LANES], (*top)[ATT_LANES];      /* sum: room for both; top, which is there only if z is, is raised */
 	char *p;
@@ -202,6 +203,8 @@ void att_columns(const char *rows, int64_t ld_bytes, int64_t steps, char *panel)
 bool att_steps(int es, const char *rows, int64_t ld_bytes, int64_t w, char *panel, size_t bytes);
 /* Length of the longest of n packed rows, at least; NaN or infinite if one is. */
 float att_longest(const struct att_plan *p, const char *rows, int64_t n, int64_t ld_bytes);
+/* The largest magnitude of n bf16, infinite if one is or is NaN.  For AVX-512. */
+float att_most(const char *x, int64_t n);
 /* Is one of n numbers infinite or NaN? */
 bool att_not_finite(int es, const char *x, int64_t n);
 /* The numbers of a row of a result are added to x; tmp: 8 w elements. */

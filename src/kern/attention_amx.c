@@ -7,15 +7,16 @@
 #include "tiles.h"
 
 enum { MAMX = ATT_MOST_MR };
-#define ON_TILES __attribute__((target("amx-tile,amx-bf16,avx512f,avx512dq,avx512bw,avx512vl,avx512bf16")))
+#define ON_TILES __attribute__((target("amx-tile,amx-bf16,avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vbmi")))
 
 /* Rows of exponentials of a tile that are left: where the next one's are. */
 struct rows { const float *s, *m; float (*sum)[ATT_LANES], (*top)[ATT_LANES]; char *p; int left; };
 
-/* What is wanted beside p and its sums: those of what p was before it was rounded, which lie behind the others; and the highest scores, too. */
-enum also { NO_MORE, EXACT, TOPS };
+/* What is wanted beside p and its sums: those of what p was before it was rounded, which lie behind the others; and the highest scores, too; or
+ * not even that p is rounded once. */
+enum also { NO_MORE, EXACT, TOPS, WORDS };
 
-INBF16 void exps(struct rows *r, __m512 c, int64_t ldp, bool first, enum also also)
+INBF16 void exps_floats(struct rows *r, __m512 c, int64_t ldp, bool first, enum also also)
 {
 	__m512 m = K512(*r->m), x = _mm512_fmsub_ps(c, _mm512_load_ps(r->s), m), y = _mm512_fmsub_ps(c, _mm512_load_ps(r->s + 16), m);
 	if (also == TOPS)
@@ -36,12 +37,54 @@ INBF16 void exps(struct rows *r, __m512 c, int64_t ldp, bool first, enum also al
 	r->left--;
 }
 
+/* 2^x as a bf16, to 0.8 of its last place, where nobody asks for more: of 32 x at once, as integers of 16 bits, which have as good as nothing to wait for
+ * beside products.  t = 256 (x + 127), rounded down and 0 at least, has in its upper 8 bits the exponent and below the fraction f, of which 2^f - 1 is
+ * wanted: what f is more than that by, in 256ths, is the same, but for a third, for four f.  So the mean is right, as of p that is
+ * rounded, and the deviation 1.06 times that.  What is too large for it is a NaN. */
+static const uint8_t above[64] __attribute__((aligned(64))) = {
+	1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 15, 16, 17, 17, 18, 18, 19, 19, 20, 20, 21, 21, 21, 21, 22, 22, 22,
+	22, 22, 22, 22, 22, 22, 22, 21, 21, 21, 20, 20, 20, 19, 18, 18, 17, 16, 16, 15, 14, 13, 12, 11, 10, 9, 8, 6, 5, 4, 2, 1,
+};
+#define TWORDS __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vbmi"), always_inline)) static inline
+TWORDS __m512i exp2_words(__m512 t0, __m512 t1)
+{
+	__m512i t = _mm512_packus_epi32(_mm512_cvtps_epi32(t0), _mm512_cvtps_epi32(t1));      /* eight by eight of both */
+	__m512i f = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x3232222212120202), t);      /* bits 2 .. 7 of each */
+	t = _mm512_subs_epu16(t, _mm512_maskz_permutexvar_epi8(0x5555555555555555, f, _mm512_load_si512(above)));
+	t = _mm512_avg_epu16(t, _mm512_setzero_si512());
+	return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), t);
+}
+
+/* As exps_floats, without more; c is 256 times as much, m 256 (m - 127) + 1/2. */
+TWORDS void exps_words(struct rows *r, __m512 c, int64_t ldp, bool first)
+{
+	__m512 m = K512(*r->m);
+	__m512i p = exp2_words(_mm512_fmsub_ps(c, _mm512_load_ps(r->s), m), _mm512_fmsub_ps(c, _mm512_load_ps(r->s + 16), m));
+	_mm512_store_si512(r->p, p);
+	_mm512_store_ps(*r->sum, PAIRS(first ? _mm512_setzero_ps() : _mm512_load_ps(*r->sum), p, _mm512_set1_epi16(0x3f80)));
+	r->s += ATT_COLS;
+	r->m++;
+	r->sum++;
+	r->p += ldp;
+	r->left--;
+}
+
+TWORDS void exps(struct rows *r, __m512 c, int64_t ldp, bool first, enum also also)
+{
+	if (also == WORDS)
+		exps_words(r, c, ldp, first);
+	else
+		exps_floats(r, c, ldp, first, also);
+}
+
 INBF16 bool add_sums(const float (*sum)[ATT_LANES], float (*l)[ATT_LANES], float (*z)[ATT_LANES])
 {
-	__m512 most = K512(0);
-	for (int r = 0; r < MAMX; r++)
-		most = _mm512_max_ps(_mm512_load_ps(sum[r]), most);
-	if (_mm512_cmp_ps_mask(most, K512(ATT_GROWN), _CMP_GT_OQ))
+	__m512i most[4] = { 0 };      /* as integers: so a NaN is the highest */
+	for (int r = 0; r < MAMX; r += 4)
+		for (int i = 0; i < 4; i++)
+			most[i] = _mm512_max_epu32(_mm512_load_si512(sum[r + i]), most[i]);
+	most[0] = _mm512_max_epu32(_mm512_max_epu32(most[0], most[1]), _mm512_max_epu32(most[2], most[3]));
+	if (_mm512_cmpgt_epu32_mask(most[0], (__m512i)K512(ATT_GROWN)))
 		return true;
 	for (int r = 0; r < MAMX; r++)
 		_mm512_store_ps(l[r], _mm512_add_ps(_mm512_load_ps(l[r]), _mm512_load_ps(sum[r])));

@@ -31,6 +31,8 @@ static void pack_block(const struct fwd *f, const struct prog_kern *k, char *con
 		if (f->norms)
 			((float *)(void *)(to + f->kb_norm))[tile] = att_longest(p, rows, some, ld);
 		rows = att_take_from(p, &f->v, k, ptr, ATT_V, b, k0 + i, some, dense, p->ec, tmp, &ld);
+		if (p->v->stream)
+			((float *)(void *)(to + f->kb_top))[tile] = att_most(to + f->kb_k + (size_t)(i * p->dk * es), ATT_COLS * p->dk);
 		to[f->kb_bad + (size_t)tile] = !att_steps(es, rows, ld, p->ec, to + f->kb_v + (size_t)(i * ATT_COLS * es), (size_t)(CK * ATT_COLS * es));
 	}
 	att_side_bounds(p, k, ptr, b, true, k0, n, ATT_COLS, (double *)(void *)(to + f->kb_lo), (double *)(void *)(to + f->kb_hi), TILES);
@@ -93,6 +95,9 @@ static void find_block(struct run *r, int64_t blk)
 	r->at->kb = f->lazy || f->narrow ? own : far;
 	r->at->k0 = blk * CK;
 	r->at->nt = (int)((MIN(CK, f->p.x.s - r->at->k0) + ATT_COLS - 1) / ATT_COLS);
+	r->at->top = 0;
+	for (int i = 0; i < r->at->nt && f->p.v->stream; i++)
+		r->at->top = fmaxf(r->at->top, ((const float *)(const void *)(r->at->kb + f->kb_top))[i]);
 	att_ask(r);
 }
 
@@ -124,6 +129,7 @@ static void load_rows(struct run *r)
 	const char *q = attention_at(r->k, r->ptr, &p->x, ATT_Q, r->b);
 	for (int64_t i = 0; i < att_pad(r->nr, mr); i += ATT_FETCH)      /* rows of padding, too: zeros */
 		att_fetch(p, &f->q, q, r->r0 + i, MAX(MIN(ATT_FETCH, r->nr - i), 0), r->mem + f->q_at + (size_t)(i * p->dc * es), p->dc, r->mem + f->tmp_at);
+	r->top_q = p->v->stream ? att_most(r->mem + f->q_at, att_pad(r->nr, mr) * p->dc) : 0;
 	att_side_bounds(p, r->k, r->ptr, r->b, false, r->r0, r->nr, mr, (double *)(void *)(r->mem + f->lo_at), (double *)(void *)(r->mem + f->hi_at), f->qb / mr);
 	for (int64_t g = 0; g * mr < r->nr && f->norms; g++)
 		((float *)(void *)(r->mem + f->norm_at))[g] =
@@ -373,7 +379,7 @@ static void run(const struct prog_kern *k, const struct kern_state *s, int phase
 	const struct fwd *f = s->priv;
 	char *mem = scratch;
 	float *m = (float *)(void *)(mem + f->m_at);
-	struct run r = { .f = f, .k = k, .ptr = ptr, .mem = mem, .ref = { (double *)(void *)(mem + f->whole_at), m, m + f->qb, m + 2 * f->qb, m + 3 * f->qb, m + 4 * f->qb, m + 5 * f->qb, m + 6 * f->qb },
+	struct run r = { .f = f, .k = k, .ptr = ptr, .mem = mem, .ref = { (double *)(void *)(mem + f->whole_at), m, m + f->qb, m + 2 * f->qb, m + 3 * f->qb, m + 4 * f->qb, m + 5 * f->qb, m + 6 * f->qb, m + 7 * f->qb },
 	                 .s = (float *)(void *)(mem + f->s_at), .one = (float *)(void *)(mem + f->one_at), .o = (float *)(void *)(mem + f->o_at), .l = (float (*)[ATT_LANES])(void *)(mem + f->l_at),
 	                 .sum = (float (*)[ATT_LANES])(void *)(mem + f->sum_at), .flow = { .now = { .i0 = -1 }, .before = { .i0 = -1 } },
 	                 .z = f->two ? (float (*)[ATT_LANES])(void *)(mem + f->z_at) : NULL, .top = f->p.x.part ? (float (*)[ATT_LANES])(void *)(mem + f->top_at) : NULL };
@@ -432,6 +438,7 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->kb_k = att_room(n, CK * p->dk * es);
 	f->kb_v = att_room(n, CK * p->ec * es);
 	f->kb_norm = att_room(n, TILES * 4);
+	f->kb_top = att_room(n, p->v->stream ? TILES * 4 : 0);
 	f->kb_bad = att_room(n, TILES);
 	f->kb_lo = att_room(n, extra * TILES * 8);
 	f->kb_hi = att_room(n, extra * TILES * 8);

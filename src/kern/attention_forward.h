@@ -21,7 +21,7 @@ struct fwd {
 	float c2;
 	double as_exponent, as_score, as_product;      /* times a score; times an exponent of 2; times a score */
 	/* a packed block of keys */
-	size_t kb_k, kb_v, kb_norm, kb_bad, kb_lo, kb_hi, kb_bytes;
+	size_t kb_k, kb_v, kb_norm, kb_top, kb_bad, kb_lo, kb_hi, kb_bytes;
 	/* as it lies for all threads: as it is, or its numbers are of the operands' types, half as wide, and each tile widens them */
 	bool narrow;
 	size_t far_bytes;
@@ -33,22 +33,24 @@ struct fwd {
 };
 
 /* A row's reference: whole; the float next to it in scores and in products, and what they lack, as exponents of 2; what exceeds most makes it be raised.
- * m2: the reference as an exponent of 2, exact where products are compared (struct att_plan, raw); none yet, or REF_MOST and more: infinite. */
-struct ref { double *whole; float *m, *mx, *less, *lessx, *most, *mostx, *m2; };
-enum { REF_FLOATS = 7, REF_MOST = 1 << 20 };
+ * m2: the reference as an exponent of 2, exact where products are compared (struct att_plan, raw); none yet, or REF_MOST and more: infinite.
+ * words: 256 (m2 - 127) + 1/2. */
+struct ref { double *whole; float *m, *mx, *less, *lessx, *most, *mostx, *m2, *words; };
+enum { REF_FLOATS = 8, REF_MOST = 1 << 20 };
 
 /* A packed block of keys, and what is known of all rows with it. */
 struct block {
 	const char *kb;
 	int64_t k0;
 	int nt;                          /* its tiles */
+	float top;                       /* the largest magnitude of its numbers, where p may be made of integers */
 	bool clear;                      /* there is no more to know */
 	struct att_known known;
 	struct att_bound score;
 };
 
 /* Tiles t0 .. t0 + HALF of rows i0 on with a block: their p, and values times which sum up to o. */
-struct half { int64_t i0; struct block *at; int t0; const char *q, *k; char *p; const char *v; float *o; };
+struct half { int64_t i0; struct block *at; int t0; const char *q, *k; char *p; const char *v; float *o; bool words; };
 
 /* What streams: half now, of whose first tile products are made, at s; and values of the half before, which are to be added.  i0 < 0: there is none. */
 struct flow { struct half now, before; };
@@ -64,6 +66,7 @@ struct run {
 	const char *fetch, *fetch_end;   /* of the blocks that come next, what is not fetched yet */
 	struct flow flow;
 	struct ref ref;
+	float top_q;                     /* as a block's, of the tile's rows */
 	float *s, *one, *o;              /* s: two tiles that stream; one: one that is made by itself */
 	float (*sum)[ATT_LANES];         /* of a half, both */
 	uint32_t referred;               /* groups of rows whose references exponents are made with, a bit each */

@@ -153,6 +153,7 @@ void att_set_ref(const struct run *r, int64_t i, double whole)
 	r->ref.m[i] = m;
 	r->ref.mx[i] = at_least(mx);
 	r->ref.m2[i] = m2;
+	r->ref.words[i] = (m2 - 127) * 256 + 0.5f;
 	r->ref.less[i] = att_less(whole, m, 1);
 	r->ref.lessx[i] = att_less(whole, mx, c);
 	r->ref.most[i] = at_least(m + ATT_LAZY);
@@ -321,7 +322,8 @@ static void advance(struct run *r, const struct half *next)
 	if (w->now.i0 >= 0) {
 		q.a = w->now.q;
 		q.b = w->now.k;
-		q.m = r->ref.m2 + w->now.i0;
+		q.words = w->now.words;
+		q.m = (q.words ? r->ref.words : r->ref.m2) + w->now.i0;
 		q.l = r->l + w->now.i0;
 		q.z = r->z ? r->z + w->now.i0 : NULL;
 		q.top = r->top ? r->top + w->now.i0 : NULL;
@@ -387,8 +389,9 @@ static void stream(struct run *r, int64_t g, uint8_t (*kind)[TILES])
 	const struct fwd *f = r->f;
 	int64_t es = f->p.v->es, i0 = g * f->p.v->mr;
 	const char *q = r->mem + f->q_at + (size_t)(i0 * f->q_row), *k = r->at->kb + f->kb_k, *v = r->at->kb + f->kb_v;
+	bool words = !r->z && r->top_q * r->at->top * f->c2 * (float)f->p.x.d < 0x1p22f;      /* not of a NaN */
 	for (int t0 = 0; t0 < r->at->nt; t0 += HALF) {
-		struct half h = { i0, r->at, t0, q, k + t0 * f->k_tile, p_at(r, 0) + t0 * ATT_COLS * es, v + t0 * ATT_COLS * ATT_COLS * es, o_at(r, g, 0) };
+		struct half h = { i0, r->at, t0, q, k + t0 * f->k_tile, p_at(r, 0) + t0 * ATT_COLS * es, v + t0 * ATT_COLS * ATT_COLS * es, o_at(r, g, 0), words };
 		int t1 = MIN(t0 + HALF, r->at->nt), none = 0;
 		for (int t = t0; t < t1; t++)
 			none += kind[0][t] == NONE;

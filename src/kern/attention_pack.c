@@ -234,6 +234,18 @@ float att_longest(const struct att_plan *p, const char *rows, int64_t n, int64_t
 }
 
 __attribute__((target("avx512f,avx512bw")))
+float att_most(const char *x, int64_t n)
+{
+	const uint16_t *w = (const uint16_t *)(const void *)x;
+	uint16_t most = 0;
+	for (int64_t i = 0; i < n; i++) {
+		uint16_t size = w[i] & 0x7fff;
+		most = size > most ? size : most;
+	}
+	return bf16_to_f32(MIN(most, 0x7f80));
+}
+
+__attribute__((target("avx512f,avx512bw")))
 static bool not_finite_512(int es, const char *p, int64_t n)
 {
 	__m512i top = es == 2 ? _mm512_set1_epi16(0x7f80) : _mm512_set1_epi32(0x7f800000);
