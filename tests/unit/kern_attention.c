@@ -940,6 +940,19 @@ static void not_numbers(void **state)
 			compare(a, grad, true);
 		free(a);
 	}
+	/* in the midst of many tiles that are alike, where nothing but o is asked for */
+	want_s = 600;
+	want_mask = NO_MASK;
+	for (int i = 0; i < 4; i++) {
+		struct att *a = calloc(1, sizeof *a);
+		for (make(a, false, DT_bf16); a->k.nout > 1; make(a, false, DT_bf16)) {
+			release(a);
+			memset(a, 0, sizeof *a);
+		}
+		set(a, i & 1 ? ATT_Q : ATT_K, rnd((uint32_t)count(&a->v[i & 1 ? ATT_Q : ATT_K])), i & 2 ? INFINITY : NAN);
+		compare(a, false, i == 0);
+		free(a);
+	}
 	want_t = want_s = 0;
 	want_mask = -1;
 }
@@ -1017,10 +1030,52 @@ static void bounds(void **state)
 	}
 }
 
+/* p as an integer, of every exponent there is, those that are too small and too large among them; products are 0, so that a row's reference tells which. */
+static void words(void **state)
+{
+	enum { ROWS = ATT_MOST_MR, KEYS = ATT_HALF * ATT_COLS, END = 65536 + 256 };
+	static char zero[KEYS * 64] __attribute__((aligned(64)));      /* rows, and keys as panels, of 32 bf16 */
+	static float s[2 * ROWS * ATT_COLS] __attribute__((aligned(64))), sum[2 * ROWS][ATT_LANES] __attribute__((aligned(64))), l[ROWS][ATT_LANES] __attribute__((aligned(64)));
+	static uint16_t p[ROWS][KEYS] __attribute__((aligned(64)));
+	for (int i = 0; i < variants(); i++) {
+		const struct att_variant *v = &att_variant[i];
+		double mean = 0;
+		if (!v->stream || !v->has())
+			continue;
+		if (v->begin)
+			v->begin();
+		for (int t0 = -ROWS; t0 < END; t0 += ROWS) {
+			float m[ROWS], most = 0;
+			for (int r = 0; r < ROWS; r++)
+				m[r] = t0 == -ROWS && r < 2 ? r ? 1e30f : INFINITY : (float)-(t0 + r);
+			memset(l, 0, sizeof l);
+			struct att_step q = { .steps = 16, .lda = 64, .a = zero, .b = zero, .s = s, .words = true, .m = m, .c2 = 1, .sum = sum, .l = l, .p = (char *)p, .ldp = sizeof *p };
+			bool grown = v->stream(&q);
+			for (int r = 0; r < ROWS; r++) {
+				int t = t0 + r, w = p[r][0];
+				double want = t < 0 ? 0 : t / 256 * 128 + 128 * (exp2((t % 256 + 0.5) / 256) - 1);
+				for (int j = 1; j < KEYS; j++)
+					assert_int_equal(p[r][j], w);
+				if (t < 0xff00 ? !(fabs(w - want) <= 0.8) : w < 0x7f80 || w > 0x7fff)
+					fail_msg("%s: exponent %d of 256ths is %#x, not %g", v->name, t, w, want);
+				if (t / 256 == 127)
+					mean += bf16_to_f32((uint16_t)w) / exp2((t + 0.5) / 256 - 127) / 256;
+				if (!grown)
+					assert_true(l[r][3] == (w < 128 ? 0 : KEYS / ATT_LANES * bf16_to_f32((uint16_t)w)));
+				most = w >= 0x7f80 ? INFINITY : fmaxf(most, bf16_to_f32((uint16_t)w));
+			}
+			assert_int_equal(grown, most * (KEYS / ATT_LANES) > ATT_GROWN);
+		}
+		if (v->end)
+			v->end();
+		assert_true(fabs(mean - 1) < 1e-4);
+	}
+}
+
 int main(void)
 {
 	cpu_set_ftz();
-	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(mean), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(groups), cmocka_unit_test(grows), cmocka_unit_test(offset), cmocka_unit_test(weights), cmocka_unit_test(faint),
+	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(mean), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(groups), cmocka_unit_test(grows), cmocka_unit_test(offset), cmocka_unit_test(weights), cmocka_unit_test(words), cmocka_unit_test(faint),
 	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers), cmocka_unit_test(bounds) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
