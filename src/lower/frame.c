@@ -153,6 +153,28 @@ bool lw_in_place(const struct lw *w, const struct ir_fn *fn, const struct ir_op 
 	return true;
 }
 
+static bool same_size(const struct ir_type_info *x, const struct ir_type_info *t)
+{
+	return t->bytes && x->bytes == t->bytes && dtype_info[x->dtype].bytes == dtype_info[t->dtype].bytes;
+}
+
+/* Notes of an operand of op i that dies there whether it may lie where result p, of all of it alone, is made. */
+static void lies_under(struct lw *w, const struct frame *f, int i, const struct place *p)
+{
+	const struct ir_op *o = &f->fn->op.p[i];
+	for (uint32_t k = 0; k < o->nin; k++) {
+		ir_val x = ir_in(f->fn, o, k), r = f->root[x];
+		const struct place *q = f->at[x];
+		struct store *s = &w->store.p[q->store];
+		if (w->buf.p[s->buf].kind == BUF_TEMP && !s->under && f->last[r] == i && lw_uses(f, o, r) == 1 && lw_place_dense(q) && !q->off && lw_place_dense(p) && !p->off &&
+		    same_size(ir_vtype(w->m, f->fn, x), ir_vtype(w->m, f->fn, o->out)) && w->buf.p[s->buf].size == w->buf.p[w->store.p[p->store].buf].size &&
+		    (o->kind != IR_fused || lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, AT_fn)), k))) {
+			s->under = p->store;
+			return;
+		}
+	}
+}
+
 struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
@@ -165,8 +187,7 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 			ir_val x = ir_in(f->fn, o, k);
 			if ((comm && o->out + k != v) || (over >= 0 && (int)k != over))
 				continue;
-			const struct ir_type_info *xt = ir_vtype(w->m, f->fn, x);
-			if (xt->bytes != t->bytes || dtype_info[xt->dtype].bytes != dtype_info[t->dtype].bytes || !t->bytes)
+			if (!same_size(ir_vtype(w->m, f->fn, x), t))
 				continue;
 			if (o->kind == IR_fused && over < 0 && !lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, AT_fn)), k))
 				continue;
@@ -184,8 +205,11 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 				p->stride = d->stride;
 			}
 		}
-	if (!p && f->target[v] && lw_free_at(w, f, i, f->target[v]))
+	if (!p && f->target[v] && lw_free_at(w, f, i, f->target[v])) {
 		p = f->target[v];
+		if (pointwise && o->nout == 1)
+			lies_under(w, f, i, p);
+	}
 	return p ? p : lw_temp(w, t->dtype, t->rank, t->dim);
 }
 

@@ -30,6 +30,7 @@ struct store {
 	bool twin;               /* a second name of another store's buffer */
 	bool begun;              /* a result's: something has touched it, its life is from there on */
 	bool far;                /* what is lent: needed only where it is copied */
+	int under;               /* the store of a result that is made of this one element by element, when nobody else wants it any more; 0, which is an argument's: none */
 };
 
 /* What is lent and shown (loan.c): a permute, others of the same links that go on from it; an all_gather, whose parts are shown each by itself, in rank

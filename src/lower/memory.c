@@ -10,12 +10,23 @@
 
 enum { ALIGN = 64, MANY = 6000, LODGER = 1 << 16 };
 
-struct item { int64_t size, off; const struct life *life; struct prog_buf *b; int in; };      /* in: the buffer it lies in, -1: the zone */
+struct item { int64_t size, off; const struct life *life; struct prog_buf *b; int in, under; };      /* in: the buffer it lies in, -1: the zone; under: see store */
 
 /* All lanes are done with a when b is made. */
 static bool before(const struct item *a, const struct item *b)
 {
 	for (int l = 0; l < PROG_LANES; l++)
+		if (a->life->last[l] >= b->life->born[l])
+			return false;
+	return true;
+}
+
+/* Is a result, b, made over a by the last command that uses a? */
+static bool ends_in(const struct item *a, const struct item *b)
+{
+	if (a->under != b->in || a->life->last[0] != b->life->born[0])
+		return false;
+	for (int l = 1; l < PROG_LANES; l++)
 		if (a->life->last[l] >= b->life->born[l])
 			return false;
 	return true;
@@ -69,9 +80,9 @@ static int64_t plan_by_size(struct item *it, size_t n, const struct item *out, s
 	for (size_t i = 0; i < n; i++) {
 		it[i].in = -1;
 		for (size_t j = 0; j < nout && it[i].in < 0 && it[i].size >= LODGER && !(it[i].b->bits & BUF_PEER) && it[i].b->kind == BUF_TEMP; j++)
-			if (it[i].size <= out[j].size && before(&it[i], &out[j])) {
+			if (it[i].size <= out[j].size && (before(&it[i], &out[j]) || ends_in(&it[i], &out[j]))) {
 				it[i].off = lowest(it, i, out[j].in, hit);
-				it[i].in = it[i].off + it[i].size <= out[j].size ? out[j].in : -1;
+				it[i].in = it[i].off + it[i].size <= out[j].size && (!it[i].off || before(&it[i], &out[j])) ? out[j].in : -1;
 			}
 		if (it[i].in >= 0)
 			continue;
@@ -154,14 +165,14 @@ void lw_memory_plan(struct lw *w)
 	for (size_t i = 0; i < w->store.n; i++) {
 		struct store *s = &w->store.p[i];
 		struct prog_buf *b = &w->buf.p[s->buf];
-		struct item x = { (MAX(b->size, 1) + ALIGN - 1) & ~(int64_t)(ALIGN - 1), 0, &s->life, b, -1 };
+		struct item x = { (MAX(b->size, 1) + ALIGN - 1) & ~(int64_t)(ALIGN - 1), 0, &s->life, b, -1, s->under ? (int)w->store.p[s->under].buf : -1 };
 		if (s->far)
 			far[nfar++] = x;
 		else if ((b->kind == BUF_TEMP || b->kind == BUF_LENT) && !s->twin)
 			it[n++] = x;
 		const char *memory = b->kind == BUF_OUT ? w->p->res[b->index].memory_kind : NULL;
 		if (b->kind == BUF_OUT && b->alias < 0 && s->begun && !(b->bits & BUF_PEER) && (!memory || !strcmp(memory, "device")))
-			out[nout++] = (struct item){ b->size, 0, &s->life, b, (int)s->buf };
+			out[nout++] = (struct item){ b->size, 0, &s->life, b, (int)s->buf, -1 };
 	}
 	bool lanes = false;
 	for (int l = 1; l < PROG_LANES; l++)
