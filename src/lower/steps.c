@@ -213,6 +213,22 @@ struct err *lower_coll(struct lw *w, struct frame *f, int i)
 	return NULL;
 }
 
+/* Where result k of custom call i is left over an operand, which lie at pl, if it says that it may be, and nobody else wants that. */
+static struct place *over_alias(struct lw *w, struct frame *f, int i, uint32_t k, struct place *const *pl)
+{
+	const struct ir_op *o = &f->fn->op.p[i];
+	int n;
+	const int64_t *alias = ir_attrs(f->fn, o, AT_alias, &n);
+	for (int a = 0; a + 1 < n; a += 3) {
+		ir_val x = ir_in(f->fn, o, (uint32_t)alias[a + 1]);
+		struct place *p = pl[alias[a + 1]];
+		if (alias[a] != k || ir_vtype(w->m, f->fn, x)->bytes != ir_vtype(w->m, f->fn, o->out + k)->bytes || !ir_vtype(w->m, f->fn, x)->bytes)
+			continue;
+		return p->store != f->at[x]->store ? p : lw_steal(w, f, i, x);        /* a copy was made for it alone, or it dies */
+	}
+	return NULL;
+}
+
 struct err *lower_custom(struct lw *w, struct frame *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
@@ -228,8 +244,10 @@ struct err *lower_custom(struct lw *w, struct frame *f, int i)
 	struct place **pl = ARENA_NEW(w->tmp, struct place *, n);
 	for (uint32_t k = 0; k < o->nin; k++)
 		lw_view_from(w, &c.v[k], pl[k] = lw_dense(w, f, ir_in(f->fn, o, k)));
-	for (uint32_t k = 0; k < o->nout; k++)
-		lw_view_from(w, &c.v[o->nin + k], pl[o->nin + k] = f->at[o->out + k] = lw_result_at(w, f, i, o->out + k));
+	for (uint32_t k = 0; k < o->nout; k++) {
+		struct place *p = f->target[o->out + k] ? NULL : over_alias(w, f, i, k, pl);
+		lw_view_from(w, &c.v[o->nin + k], pl[o->nin + k] = f->at[o->out + k] = p ? p : lw_result_at(w, f, i, o->out + k));
+	}
 	arr_push(&w->custom, c);
 	lw_land_since(w, 0);                     /* host code may wait for another device, which may wait for what this one has begun */
 	struct prog_cmd *q = lw_cmd(w, CMD_CUSTOM);
