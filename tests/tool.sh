@@ -46,6 +46,11 @@ for empty in '' '\n' '# nothing\n'; do
 		grep -q "'$dir/empty' is empty" "$dir/err" || fail "$what of an empty file says something else"
 	done
 done
+echo 'import jax' >"$dir/script.py"
+for what in opt run; do
+	"$rondo" $what "$dir/script.py" >"$dir/out" 2>"$dir/err" && fail "$what of a script ends well"
+	grep -q "Python script: 'rondo explain' runs it" "$dir/err" || fail "$what of a script does not say what to do with it"
+done
 RONDO_COLL=rings "$rondo" info >"$dir/out" 2>"$dir/err" || fail "info does not go on as programs do"
 grep -q "no algorithm 'rings'.*ignored" "$dir/err" || fail "info ignores without a word"
 # What is to be written: it is tried, nothing is left of that, and the self-test adds nothing.

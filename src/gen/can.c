@@ -164,7 +164,10 @@ static bool few_products(struct tiny *t, const struct ir_fn *fn, const struct ir
 		return refuse(t, "products that generated code does not have");
 	if (terms > MOST_PRODUCTS || to->count > MOST_PRODUCTS || terms * to->count > MOST_PRODUCTS)
 		return refuse(t, "a product of large operands");
-	t->work += (int)(terms * to->count / 8 + MIN(terms, to->count));
+	int64_t lanes = 1;
+	while (lanes < to->count)
+		lanes *= 2;
+	t->work += (int)(terms * lanes / 3 + 1);
 	return true;
 }
 

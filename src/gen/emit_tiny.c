@@ -64,6 +64,18 @@ static int64_t *positions(struct arena *a, int rank, const int64_t *dim, const i
 	return p;
 }
 
+/* If n positions lie near each other, though in no order: how many elements there are from *first, the least of them, on to the greatest.  0: far. */
+static int64_t near_by(int64_t n, const int64_t *off, int64_t *first)
+{
+	enum { MOST = 64 };
+	int64_t last = *first = off[0];
+	for (int64_t i = 1; i < n; i++) {
+		*first = MIN(*first, off[i]);
+		last = MAX(last, off[i]);
+	}
+	return last - *first < MIN(MOST, 2 * n) ? last - *first + 1 : 0;
+}
+
 /* count elements at p, at the given offsets, as a register value. */
 static LV load_at(struct tiny *t, int dt, int64_t n, LV p, const int64_t *off)
 {
@@ -88,6 +100,15 @@ static LV load_at(struct tiny *t, int dt, int64_t n, LV p, const int64_t *off)
 			x = em_shuffle(e, x, NULL, v, w);
 		}
 		return em_from_mem(e, dt, x);
+	}
+	int64_t first, span = near_by(n, off, &first);
+	if (span) {                              /* one load of all that lies between, and a shuffle */
+		int v[256], w = lanes_of(n);
+		LV all = LLVMBuildLoad2(e->b, em_vec(mt, (int)span), em_gep(e, mt, p, em_ki(e->i64, first)), "");
+		LLVMSetAlignment(all, size);
+		for (int i = 0; i < w; i++)
+			v[i] = i < n ? (int)(off[i] - first) : 0;
+		return em_from_mem(e, dt, em_shuffle(e, all, NULL, v, w));
 	}
 	LV x = LLVMConstNull(em_vec(mt, lanes_of(n)));
 	for (int64_t i = 0; i < n; i++) {
@@ -366,8 +387,12 @@ static int64_t fetch_cost(const struct tiny *t, const struct factor *f, int64_t 
 		run &= at[i * step] == at[0] + i;
 		same &= at[i * step] == at[0];
 	}
-	if (f->place)
-		return same ? 1 : run ? regs : 2 * n;
+	if (f->place) {
+		int64_t first, pos[256];
+		for (int64_t i = 0; i < n; i++)
+			pos[i] = f->place[at[i * step] < 0 ? 0 : at[i * step]];
+		return same ? 1 : run ? regs : near_by(n, pos, &first) ? 4 * regs : 2 * n;
+	}
 	return !f->ssa || before_loop(t, f->ssa, 4) ? 0 : same ? 1 : run ? regs : 3 * regs;
 }
 

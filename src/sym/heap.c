@@ -244,7 +244,7 @@ static struct block *extend(struct sym_heap *h, size_t size)
 
 /* Blocks of one size and one origin are told once, with how many they are and on which devices. */
 struct held { size_t bytes; int index, n, first, last, heaps; char what[160]; };
-enum { HELD = 5 };
+enum { HELD = 5, LITTLE = 1000 };      /* told at most; less than that part of the largest is not */
 
 static void held_by(struct sym_heap *h, struct held *top)
 {
@@ -282,7 +282,7 @@ static void largest(struct sym_heap *h, bool all, struct str *s)
 	for (int i = 0; i < w->nlocal; i++)
 		if (all || i == h->i)
 			held_by(&w->heap[i], top);
-	for (const struct held *t = top; t < top + HELD && t->n; t++) {
+	for (const struct held *t = top; t < top + HELD && t->n && t->bytes >= top->bytes / LITTLE; t++) {
 		str_add(s, t > top ? ", " : "; largest live buffers: ");
 		if (t->n > 1)
 			str_addf(s, "%d of ", t->n);

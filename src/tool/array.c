@@ -107,7 +107,7 @@ struct err *array_load(struct array *a, const struct npz *z, const char *name)
 {
 	const struct npy *y = npz_get(z, name);
 	if (!y)
-		return ERR(NOT_FOUND, "the inputs have no '%s'", name);
+		return ERR(NOT_FOUND, "the inputs have no '%s': numpy.savez(file, in0=.., in1=..) names them so", name);
 	bool fits = y->rank == a->rank && y->item == dtype_info[a->dtype].bytes;
 	for (int d = 0; fits && d < a->rank; d++)
 		fits = y->dim[d] == a->dim[d];

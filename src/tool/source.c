@@ -61,7 +61,10 @@ static struct err *read_module(const char *path, const struct str *s, struct ir_
 {
 	switch (form_of(s)) {
 	case BYTECODE: return hlo_read(s->p, s->n, out);
-	case TEXT: return ir_parse(s->p, s->n, out);
+	case TEXT:
+		if (strlen(path) > 3 && !strcmp(path + strlen(path) - 3, ".py"))
+			return ERR(INVALID, "this is a Python script: 'rondo explain' runs it and shows what it compiled, lowered.as_text() in it writes what is read here");
+		return ir_parse(s->p, s->n, out);
 	case OF_JAX: return of_jax(path, out);
 	case HLO_TEXT: return ERR(INVALID, "this is HLO; what is read is StableHLO: lowered.as_text() writes it");
 	case SCRIPT: return ERR(INVALID, "this is a script: its name must end in .py, or it must be executable, for 'rondo explain' to run it");

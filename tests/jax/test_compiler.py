@@ -1,5 +1,8 @@
 """What the compiler may not lose: branches apart from each other, places in the source, dimensions."""
+import os
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -228,3 +231,23 @@ def test_what_reads_a_sum_follows_it_in_one_pass(norm, platform):
     c = c / np.sqrt((c * c).mean(-1, keepdims=True) + 1e-6) if norm != "none" else np.maximum(want, 0)
     np.testing.assert_allclose(r, want, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(n, c * g, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.only_rondo("Rondo's generated code")
+def test_cells_of_small_networks_are_little_code(tmp_path):
+    """Rows of weights that are no power of two are loaded as they are, not number by number: LLVM takes seconds for a loop's body of thousands of those."""
+    code = """
+import jax, jax.numpy as jnp
+def cell(s, x, W):
+    c, h = s
+    i, f, g, o = [x @ W[2 * j] + h @ W[2 * j + 1] for j in range(4)]
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    h = jax.nn.sigmoid(o) * jnp.tanh(c)
+    return (c, h), h
+W, x = [jnp.ones((12, 12)) * .1] * 8, jnp.ones((15, 4, 12))
+print(jax.jit(lambda W, x: jax.lax.scan(lambda s, x: cell(s, x, W), (jnp.zeros((4, 12)),) * 2, x)[1])(W, x).shape)
+"""
+    run = subprocess.run([sys.executable, "-c", code], env={**os.environ, "RONDO_DUMP": str(tmp_path), "RONDO_CACHE": ""}, capture_output=True, text=True)
+    assert run.stdout == "(15, 4, 12)\n", run.stderr
+    loops = [t for p in tmp_path.glob("gen-*.ll") if "fma" in (t := p.read_text())]
+    assert loops and all(t.count("insertelement") < 500 for t in loops), [t.count("insertelement") for t in loops]
