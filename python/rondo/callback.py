@@ -109,11 +109,22 @@ def _call(number, operands, results, extents, device, message, capacity):
             if value.nbytes:
                 ctypes.memmove(results[i], value.ctypes.data, value.nbytes)
         return 0
-    except BaseException:   # nothing may leave through C; the text becomes the program's error
-        text = traceback.format_exc().encode()
-        text = text[-(capacity - 1):] + b"\0"
+    except BaseException as e:   # nothing may leave through C; the text becomes the program's error
+        text = _told(e, capacity - 1) + b"\0"
         ctypes.memmove(message, text, len(text))
         return 1
+
+
+def _told(e, most):
+    """The traceback from the caller's own function on, of a long one the first and the last lines."""
+    own = e.__traceback__
+    while own and own.tb_frame.f_code.co_filename == __file__:
+        own = own.tb_next
+    text = "".join(traceback.format_exception(type(e), e, own or e.__traceback__)).encode()
+    if len(text) <= most:
+        return text
+    head, tail = text[:most // 3], text[-(most // 2):]
+    return (head[:head.rfind(b"\n") + 1] + b"  ..\n" + tail[tail.find(b"\n") + 1:])[-most:]
 
 
 def _run(entry, args):

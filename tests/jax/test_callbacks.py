@@ -372,6 +372,20 @@ def test_interrupted(kind):
     assert kind != "slow" or "KeyboardInterrupt" in r.stderr
 
 
+@pytest.mark.only_rondo("Rondo's words")
+def test_long_tracebacks_have_their_first_and_last_lines():
+    chain = {}
+    name = "f" * 90
+    exec("\n".join(f"def {name}{i}(): return {name}{i + 1}()" for i in range(60)) + f"\ndef {name}60(): raise ValueError('far down')", chain)
+
+    def mine(x):
+        return chain[name + "0"]()
+    with pytest.raises(Exception, match="calling callback: Traceback") as e:
+        jax.jit(lambda x: jax.pure_callback(mine, x, x))(jnp.ones(3)).block_until_ready()
+    said = str(e.value)
+    assert ", in mine\n" in said and "\n  ..\n" in said and said.rstrip().endswith("ValueError: far down"), said
+
+
 DEAF = """
 import os, signal, threading, jax, numpy as np
 signal.signal(signal.SIGINT, signal.default_int_handler)
