@@ -123,10 +123,9 @@ static struct err *of_op(struct err *e, const struct hlo *h)
 	const struct opname *n = &h->opname[h->cur->name];
 	ir_loc l = ir_loc_inside(h->m, loc_get((struct hlo *)h, h->cur->loc), h->b.loc);
 	const struct ir_loc_info *i = &h->m->loc.p[l];
-	char where[256] = "";
 	if (i->line)
-		snprintf(where, sizeof where, " (%s:%d)", ir_text(h->m, i->file), i->line);
-	return err_wrap(e, "'%.*s' at byte %u%s", (int)n->text.n, h->p + n->text.at, h->cur->at, where);
+		return err_wrap(e, "%s:%d: '%.*s'", ir_text(h->m, i->file), i->line, (int)n->text.n, h->p + n->text.at);
+	return err_wrap(e, "'%.*s' at byte %u", (int)n->text.n, h->p + n->text.at, h->cur->at);
 }
 
 struct err *bad_op(const struct hlo *h, const char *fmt, ...)

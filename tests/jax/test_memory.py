@@ -121,7 +121,7 @@ def test_what_was_donated_is_there(told):
 
 
 def test_too_large_for_anything():
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"'broadcast_in_dim\w*' at byte \d+ \(.*test_memory\.py:\d+\): f32\[562949953421312\], an array of more than 2\^48 elements"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"test_memory\.py:\d+: 'broadcast_in_dim\w*': f32\[562949953421312\], an array of more than 2\^48 elements"):
         jnp.zeros(1 << 49, jnp.float32)
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"\(.*test_memory\.py:\d+\): i8\[1048576,1073741824\], an array of more than 2\^48 elements"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"test_memory\.py:\d+: '\w+': i8\[1048576,1073741824\], an array of more than 2\^48 elements"):
         jax.jit(lambda x: jnp.broadcast_to(x, (1 << 20, 1 << 30)))(jnp.int8(1))

@@ -63,12 +63,12 @@ def test_ragged():
     mesh = jax.make_mesh((n,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     x, i = np.ones((4 * n, 2), np.float32), np.ones(n * n, np.int32)
     text = refused(jax.shard_map(ragged, mesh=mesh, in_specs=P("d"), out_specs=P("d")), x, i, of=ragged)
-    assert "'custom_call_v1'" in text and "LINE): 'ragged_all_to_all'" in text and "jax.lax.all_to_all" in text, text
+    assert "LINE: 'custom_call_v1': 'ragged_all_to_all'" in text and "jax.lax.all_to_all" in text, text
 
 
 def test_window_of_too_many():
     text = refused(summed)
-    assert "LINE): reduce_window: window: 68719476736 is not in 1 .. 1073741824" in text, text
+    assert "LINE: 'reduce_window_v1': reduce_window: window: 68719476736 is not in 1 .. 1073741824" in text, text
 
 
 def test_sort_of_too_many():
