@@ -264,4 +264,4 @@ IDLE = """if 1:
 
 @pytest.mark.only_rondo("Rondo's memory")
 def test_memory_of_programs_that_are_over_is_there_for_arrays():
-    assert child(IDLE, RONDO_MEMORY="90M", RONDO_DEVICES="2")[0] == ["True", "True"]
+    assert child(IDLE, RONDO_MEMORY="80M", RONDO_DEVICES="2")[0] == ["True", "True"]

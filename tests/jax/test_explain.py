@@ -95,7 +95,7 @@ def test_script(ran):
     assert re.search(r"^ +[\d.]+ +[\d.]+ .s +1 +\d+ %  train\.py:7 dot f32\[256,256\]", screen, re.M), screen
     assert re.search(r"^ +[\d.]+ +[\d.]+ .s +1 +train\.py:7 all_reduce 262\.1 KB", screen, re.M), screen
     assert "a loop turns until a condition holds: 100 turns are assumed\n" in screen
-    assert re.search(r"^memory: [\d.]+ MB; arguments 262\.1 KB, results 262\.1 KB, temporary ", screen, re.M), screen
+    assert re.search(r"^memory: [\d.]+ .B; arguments 262\.1 KB, results 262\.1 KB, temporary ", screen, re.M), screen
     there = {p.name for p in (where / "rondo-explain").iterdir()}
     assert {"jit_step.why", "mine.txt"} < there and "earlier.why" not in there
     assert {p.name for p in where.iterdir()} == {"train.py", "why.html", "rondo-explain"}
@@ -136,7 +136,7 @@ def test_page(ran):
     program = re.search(r"^jit_step on 2 devices: .*, ([\d.]+ .s) of it communication$", out, re.M)
     assert page.heads[0] == program[0]
     assert page.heads[2].endswith(f"about {program[1]}") and page.heads[2].startswith("communication of a launch: ")
-    assert "memory of a device: " + re.search(r"^memory: ([\d.]+ MB);", out, re.M)[1] + " at most" == page.heads[3]
+    assert "memory of a device: " + re.search(r"^memory: ([\d.]+ .B);", out, re.M)[1] + " at most" == page.heads[3]
     full = call(rondo, where, "explain", "rondo-explain/jit_step.why", "--full")[1]
     assert full.strip() in page.pre
     # The drawing: as high as the plan, and its peak where the words have it.
